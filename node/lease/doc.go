@@ -1,0 +1,39 @@
+// Package lease is what nodes know of each other pair by pair: heartbeats, the grants that let a primary serve reads by
+// itself, and suspicion. It is pure: the driver gives the time and carries the frames. One Pairs serves all ranges of a
+// node, so the cost is per pair of nodes and not per range.
+//
+// # Grants
+//
+// A heartbeat of H asks its receiver G for a grant; G answers at once. The grant lets H believe, until
+// (time at which H sent the heartbeat) + Lease - Epsilon on H's clock, that G has not become primary of a range that H
+// serves. G's obligation lasts until (time at which G received the heartbeat) + Lease(1 + 2 rho) + Epsilon on G's clock.
+// Sending comes before receiving, so the obligation outlasts the belief (I9) when clock rates differ by at most rho.
+//
+// HAZARD: clocks are CLOCK_BOOTTIME readings. A pause that this clock does not count (a virtual machine stopped by its
+// hypervisor) makes H believe too long. DropHeld is for a watchdog that notices; rule F removes the rest.
+//
+// # Exclusions (ruling 1)
+//
+// Grants renew for ever, so a grantor that promises epoch e of range R takes R out of them: from then on every grant
+// lists (R, e), which says "this grant covers no epoch of R below e", until the holder's frame confirms. The holder
+// applies the list and the grant in one step. The elected node waits only for the grants it gave without the exclusion:
+// the last such receipt + Lease(1+2 rho) + Epsilon, and for none of a holder that has confirmed. When a list is longer
+// than ExclusionsMax the frame carries its beginning and no grant.
+//
+// A process that starts has forgotten its grants: it waits LeaseMax before it activates anything, unless its store is
+// fresh and so never gave one. It re-registers its durable promises by Exclude before its first SetPeers.
+//
+// # Suspicion
+//
+// A frame proves that its sender lives only when it echoes a frame of ours that was sent within the suspect interval:
+// a link that works in one direction is dead for both ends. An unhealthy node (SetHealthy) sends nothing, so that its
+// peers see it as dead: liveness follows the data path.
+//
+// # Concurrency
+//
+// A Pairs is used by one goroutine at a time.
+//
+// # Testing
+//
+// testdata holds transcripts; a seeded property test asserts I9 with skewed clocks, loss, delay and restarts.
+package lease

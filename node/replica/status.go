@@ -1,0 +1,89 @@
+package replica
+
+import (
+	"fmt"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/entry"
+)
+
+// State is the role of a replica (section 1.4 of the replication design).
+type State uint8
+
+// The states.
+const (
+	// Learner copies the log and does not count for commit.
+	Learner State = 1
+	// Follower is a member of the in-sync set as last heard.
+	Follower State = 2
+	// Activating was elected and waits for its promise to be durable and for the grants it gave to end. It refuses
+	// proposals as Unavailable.
+	Activating State = 3
+	// Primary orders writes.
+	Primary State = 4
+	// Quarantined found a contradiction in its data. It keeps the data, acknowledges nothing, and waits for repair.
+	Quarantined State = 5
+)
+
+// String gives the stable name of the state.
+func (s State) String() string {
+	switch s {
+	case Learner:
+		return "learner"
+	case Follower:
+		return "follower"
+	case Activating:
+		return "activating"
+	case Primary:
+		return "primary"
+	case Quarantined:
+		return "quarantined"
+	}
+	return fmt.Sprintf("state_%d", uint8(s))
+}
+
+// Status is what a replica tells a person. It is a copy.
+type Status struct {
+	Range rhumb.RangeID
+	Self  rhumb.NodeID
+	State State
+	// Epoch is the newest promised epoch and Primary its primary, as far as known.
+	Epoch   rhumb.Epoch
+	Primary rhumb.NodeID
+	// Version is that of the newest record of the range.
+	Version uint64
+	// Last, Durable, Commit and Trim are positions of this replica's log; Start is the epoch-start entry (primary only).
+	Last      entry.Position
+	LastHLC   rhumb.Timestamp
+	Durable   rhumb.Seq
+	Commit    rhumb.Seq
+	CommitHLC rhumb.Timestamp
+	Trim      rhumb.Seq
+	Start     rhumb.Seq
+	// InSync is the in-sync set, Pending the one asked for and not yet decided, or nil (primary only).
+	InSync  []rhumb.NodeID
+	Pending []rhumb.NodeID
+	// Peers are the other replicas (primary only), sorted.
+	Peers []PeerStatus
+	// Proposals and UncommittedBytes are what waits for its commit.
+	Proposals        int
+	UncommittedBytes int
+	// Quarantine is the reason, or "".
+	Quarantine string
+}
+
+// PeerStatus is what a primary knows of another replica.
+type PeerStatus struct {
+	Node   rhumb.NodeID
+	InSync bool
+	// Match is the last position acknowledged, Next the next to send, Commit the commit position it told.
+	Match, Next, Commit rhumb.Seq
+	InflightBytes       int
+	// LagBytes is about how much it misses.
+	LagBytes           int64
+	Connected, Suspect bool
+	// Flow is "probe", "replicate", "lost" (the log it needs is trimmed away) or "quarantined".
+	Flow string
+	// Why says why a learner does not join the in-sync set; "" for members.
+	Why string
+}
