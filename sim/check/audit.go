@@ -1,0 +1,177 @@
+package check
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/entry"
+)
+
+// Log is the committed log of one range, from its first entry on.
+type Log struct {
+	Range   rhumb.RangeID
+	Entries []*entry.Entry
+}
+
+// Audit compares what clients were told with the committed logs: every write that was acknowledged stands in the log
+// where its answer said, with its version; nothing that was refused stands there; no request stands there twice.
+func Audit(history []*Op, logs []Log) error {
+	byRange := map[rhumb.RangeID]*index{}
+	for _, l := range logs {
+		x, err := newIndex(l)
+		if err != nil {
+			return err
+		}
+		byRange[l.Range] = x
+	}
+	for _, op := range history {
+		x := byRange[op.Range]
+		if !op.IsWrite() || x == nil {
+			continue
+		}
+		if err := x.audit(op); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// place is where a request stands in a log.
+type place struct {
+	entry   *entry.Entry
+	request *entry.Request
+}
+
+// index finds requests of a log by their id.
+type index struct {
+	log  Log
+	byID map[rhumb.RequestID]place
+}
+
+// newIndex checks the log by itself: its chain of hashes, its timestamps (I7) and that no request id comes twice.
+func newIndex(l Log) (*index, error) {
+	x := &index{log: l, byID: map[rhumb.RequestID]place{}}
+	var prev entry.Hash
+	var last rhumb.Timestamp
+	for i, e := range l.Entries {
+		if e.Seq != rhumb.Seq(i+1) || e.Prev != prev || !e.Verify() {
+			return nil, fmt.Errorf("log of range %s: entry %v at place %d does not follow %x or fails its hash", l.Range, e.Position(), i+1, prev)
+		}
+		prev = e.Hash
+		if len(e.Requests) == 0 && e.LastHLC() <= last {
+			return nil, fmt.Errorf("I7: log of range %s: epoch start %v has timestamp %d, not above %d", l.Range, e.Position(), e.LastHLC(), last)
+		}
+		last = max(last, e.Start)
+		for j := range e.Requests {
+			r := &e.Requests[j]
+			if r.HLC <= last {
+				return nil, fmt.Errorf("I7: log of range %s: request %s in %v has timestamp %d, not above %d", l.Range, r.ID, e.Position(), r.HLC, last)
+			}
+			last = r.HLC
+			if r.ID.IsZero() {
+				continue
+			}
+			if first, twice := x.byID[r.ID]; twice {
+				return nil, fmt.Errorf("log of range %s: request %s was applied twice, in %v and %v", l.Range, r.ID, first.entry.Position(), e.Position())
+			}
+			x.byID[r.ID] = place{e, r}
+		}
+	}
+	return x, nil
+}
+
+func (x *index) audit(op *Op) error {
+	at, found := x.byID[op.Request]
+	switch op.Result {
+	case Unknown:
+		return nil
+	case ConditionFailed, NotApplied:
+		if found {
+			return fmt.Errorf("log of range %s holds, in %v, a write that was refused:\n  %v", op.Range, at.entry.Position(), op)
+		}
+		return nil
+	case Unchanged:
+		if found && len(at.request.Writes) > 0 {
+			return fmt.Errorf("log of range %s: a write that was reported as a no-op wrote, in %v:\n  %v", op.Range, at.entry.Position(), op)
+		}
+		return nil
+	}
+	if !found {
+		return fmt.Errorf("LOST: an acknowledged write is not in the log of range %s:\n  %v", op.Range, op)
+	}
+	if v := at.entry.Version(at.request); at.entry.Seq != op.Outcome.Seq || v != op.Outcome.Version {
+		return fmt.Errorf("log of range %s has the write at %v with version %v, its answer said otherwise:\n  %v", op.Range, at.entry.Position(), v, op)
+	}
+	for _, m := range op.Mutations {
+		if !slices.ContainsFunc(at.request.Writes, func(w entry.Write) bool { return w.Table == m.Table && string(w.Name) == string(m.Name) }) &&
+			m.Kind != rhumb.Delete {
+			return fmt.Errorf("log of range %s: %v lacks key %s of\n  %v", op.Range, at.entry.Position(), rhumb.NameString(m.Name), op)
+		}
+	}
+	return nil
+}
+
+// State is what a replica holds of each key: the newest version, tombstones included.
+type State map[StateKey]Item
+
+// StateKey names a key within a range.
+type StateKey struct {
+	Table rhumb.TableID
+	Name  string
+}
+
+// Replay gives the state that a log leaves behind.
+func Replay(l Log) State {
+	s := State{}
+	for _, e := range l.Entries {
+		for i := range e.Requests {
+			r := &e.Requests[i]
+			for _, w := range r.Writes {
+				s[StateKey{w.Table, string(w.Name)}] = Item{e.Version(r), w.Value}
+			}
+		}
+	}
+	return s
+}
+
+// Digest is an order-free fingerprint of a replica's newest versions, for comparing replicas with each other.
+func (s State) Digest() (d uint64) {
+	for k, it := range s {
+		d += fingerprint(k, it)
+	}
+	return d
+}
+
+// fingerprint is FNV-1a over a key and its newest version.
+func fingerprint(k StateKey, it Item) uint64 {
+	h := uint64(14695981039346656037)
+	mix := func(b byte) { h = (h ^ uint64(b)) * 1099511628211 }
+	for shift := 0; shift < 64; shift += 8 {
+		mix(byte(uint64(k.Table) >> shift))
+		mix(byte(uint64(it.Version.HLC) >> shift))
+		mix(byte(uint64(it.Version.Node) >> shift))
+	}
+	for i := range len(k.Name) {
+		mix(k.Name[i])
+	}
+	mix(0)
+	for _, b := range it.Value {
+		mix(b)
+	}
+	return h
+}
+
+// Equal reports the first difference between what a replica holds and what the committed log says, or nil.
+func (s State) Equal(want State) error {
+	for k, it := range want {
+		got, ok := s[k]
+		if !ok || got.Version != it.Version || string(got.Value) != string(it.Value) {
+			return fmt.Errorf("key %s of table %s is %v %x, the log says %v %x", rhumb.NameString([]byte(k.Name)), k.Table, got.Version, got.Value, it.Version, it.Value)
+		}
+	}
+	if len(s) != len(want) {
+		return fmt.Errorf("%d keys, the log makes %d", len(s), len(want))
+	}
+	return nil
+}
