@@ -20,6 +20,12 @@ const (
 	headroom = 100 * time.Millisecond
 )
 
+// timestampMax bounds timestamps to the year 6429, so that adding to one never overflows.
+const timestampMax rhumb.Timestamp = 1<<63 - 1
+
+// wallMsMax holds the wall clock below timestampMax by more than anything that is ever added to it.
+const wallMsMax = 1 << 46
+
 // ReserveMax bounds the timestamps of one Reserve.
 const ReserveMax = rhumb.BatchOpsMax
 
@@ -159,20 +165,24 @@ func (c *Clock) Ceiling() rhumb.Timestamp { return rhumb.Timestamp(c.ceiling.Loa
 func (c *Clock) Update(ts rhumb.Timestamp) error {
 	const op rhumb.Op = "hlc.Clock.Update"
 	wall := c.wall()
-	ahead := ts.Sub(wall)
-	if ahead > c.cfg.AheadMax {
+	if ts > wall.Add(c.cfg.AheadMax) {
 		c.counters.refused.Add(1)
 		return rhumb.Ef(op, rhumb.InvalidArgument,
-			"timestamp %v lies %v ahead of this node's clock (%v), more than ClockAheadMax %v; check the clocks of both nodes", ts, ahead, wall, c.cfg.AheadMax)
+			"timestamp %v is more than ClockAheadMax %v ahead of this node's clock, which shows %v; check the clocks of both nodes", ts, c.cfg.AheadMax, wall)
 	}
-	storeMax(&c.counters.peerAheadMax, int64(ahead))
+	if ts > wall {
+		storeMax(&c.counters.peerAheadMax, int64(ts.Sub(wall)))
+	}
 	return rhumb.Wrap(op, c.Forward(ts))
 }
 
 // Forward is Update without the bound, for timestamps that stand in a log or on disk already and cannot be refused any
-// more.
+// more. Only what no clock can have issued, above timestampMax, is refused as InvalidArgument.
 func (c *Clock) Forward(ts rhumb.Timestamp) error {
 	const op rhumb.Op = "hlc.Clock.Forward"
+	if ts > timestampMax {
+		return rhumb.Ef(op, rhumb.InvalidArgument, "timestamp %d is not one that a clock can issue; its source is damaged", uint64(ts))
+	}
 	for {
 		last := c.last.Load()
 		if uint64(ts) <= last {
@@ -189,7 +199,7 @@ func (c *Clock) Forward(ts rhumb.Timestamp) error {
 	}
 }
 
-// wall gives the wall clock as a timestamp with a count of zero.
+// wall gives the wall clock as a timestamp with a count of zero, held between 1970 and far in the future.
 func (c *Clock) wall() rhumb.Timestamp {
-	return rhumb.MakeTimestamp(max(0, c.cfg.Wall().UnixMilli()), 0)
+	return rhumb.MakeTimestamp(min(max(0, c.cfg.Wall().UnixMilli()), wallMsMax), 0)
 }
