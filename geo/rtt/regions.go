@@ -37,7 +37,7 @@ var regions = []Region{
 	{"toronto", []string{"northamerica-northeast2", "canadacentral", "canada"}, rhumb.Point{Lat: 43.65, Lon: -79.38}},
 	{"iowa", []string{"us-central1", "centralus"}, rhumb.Point{Lat: 41.59, Lon: -93.62}},
 	{"california", []string{"us-west-1", "westus"}, rhumb.Point{Lat: 37.35, Lon: -121.96}},
-	{"oregon", []string{"us-west-2", "us-west1", "westus2"}, rhumb.Point{Lat: 45.84, Lon: -119.70}},
+	{"oregon", []string{"us-west-2", "westus2"}, rhumb.Point{Lat: 45.84, Lon: -119.70}},
 }
 
 // DefaultRegions are the regions of a demo for which nobody named others.

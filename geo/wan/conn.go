@@ -28,9 +28,9 @@ type conn struct {
 
 var _ net.Conn = (*conn)(nil)
 
-func newConn(raw net.Conn, there, back *link) *conn {
+func newConn(raw net.Conn, there, back *link, queueMax int) *conn {
 	c := &conn{
-		raw: raw, out: newQueue(there, QueueBytesMax), in: newQueue(back, QueueBytesMax),
+		raw: raw, out: newQueue(there, queueMax), in: newQueue(back, queueMax),
 		writeDeadline: newDeadline(), readDeadline: newDeadline(),
 	}
 	go c.send()

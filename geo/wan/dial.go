@@ -34,7 +34,7 @@ func (n *Network) Dialer(from string) DialFunc {
 		if err != nil || there.direct() && back.direct() {
 			return c, err
 		}
-		return newConn(c, there, back), nil
+		return newConn(c, there, back, QueueBytesMax), nil
 	}
 }
 

@@ -133,7 +133,7 @@ func (f *File) Validate() error {
 	var faults []string
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
 	f.validateRoundTrips(fault)
-	if !(f.Jitter >= 0 && milliseconds(f.Jitter) <= JitterMax) {
+	if !(f.Jitter >= 0 && f.Jitter <= float64(JitterMax.Milliseconds())) {
 		fault("jitter_ms is %v, want 0 to %d", f.Jitter, JitterMax.Milliseconds())
 	}
 	for addr, region := range f.Addresses {
@@ -170,7 +170,7 @@ func (f *File) validateRoundTrips(fault func(string, ...any)) {
 			if a == "" || b == "" {
 				fault("round trip %q to %q: a region has no name", a, b)
 			}
-			if !(ms >= 0 && milliseconds(ms) <= RoundTripMax) {
+			if !(ms >= 0 && ms <= float64(RoundTripMax.Milliseconds())) {
 				fault("round trip %s to %s is %v ms, want 0 to %d", a, b, ms, RoundTripMax.Milliseconds())
 			}
 			if _, twice := f.RoundTrips[b][a]; twice && a < b {
