@@ -1,0 +1,128 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// Default ports. A node listens on four: clients and peers, the heartbeats of peers, gossip, and HTTP for operators.
+const (
+	DefaultPort          = 7600
+	DefaultHeartbeatPort = 7601
+	DefaultGossipPort    = 7602
+	DefaultAdminPort     = 7603
+)
+
+// Config is what one node needs to run.
+type Config struct {
+	// Dirs are the node's data directories, one per disk; at least one. Ranges are spread over them.
+	Dirs []string
+	// Region is the name of the node's region: letters, digits and '-'.
+	Region string
+	// Location is where the node stands. The first node of a region gives the region its location.
+	Location rhumb.Point
+	// Zone is the failure domain within the region; replicas of a range are kept in different zones. Default "a".
+	Zone string
+	// Addr, HeartbeatAddr, GossipAddr and AdminAddr are the "host:port" to listen on. Defaults: the default ports on
+	// 127.0.0.1. Port 0 takes a free one.
+	Addr, HeartbeatAddr, GossipAddr, AdminAddr string
+	// Join lists gossip addresses of other nodes. Empty waits to be initialised, or to be joined by others.
+	Join []string
+	// Insecure turns TLS and authorisation off and allows loopback addresses only. TLS does not exist yet, so it must be
+	// set: nothing in plain text is ever offered to another machine.
+	Insecure bool
+	// Dial opens connections to other nodes; nil is the plain dialer. A demo puts distance in here.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// PacketDelay is how long a gossip packet to an address is held back; nil is not at all.
+	PacketDelay func(addr string) time.Duration
+	// CacheBytes is the size of the block cache, shared by all stores. Default 256 MiB.
+	CacheBytes int64
+	// DrainTimeout bounds how long Drain waits for primaries to move away. Default 10 s.
+	DrainTimeout time.Duration
+	// Version is the version of the program, shown by `node ls`.
+	Version string
+	// Logger takes events. Default slog.Default().
+	Logger *slog.Logger
+	// Fatal is called when the node cannot go on, for example because its disk fails. It must not return. Default: exit
+	// with status 1.
+	Fatal func(err error)
+}
+
+// SetDefaults fills what was left empty.
+func (c *Config) SetDefaults() {
+	addr := func(s *string, port int) {
+		if *s == "" {
+			*s = fmt.Sprintf("127.0.0.1:%d", port)
+		}
+	}
+	addr(&c.Addr, DefaultPort)
+	addr(&c.HeartbeatAddr, DefaultHeartbeatPort)
+	addr(&c.GossipAddr, DefaultGossipPort)
+	addr(&c.AdminAddr, DefaultAdminPort)
+	if c.Zone == "" {
+		c.Zone = "a"
+	}
+	if c.CacheBytes == 0 {
+		c.CacheBytes = 256 << 20
+	}
+	if c.DrainTimeout == 0 {
+		c.DrainTimeout = 10 * time.Second
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+}
+
+// Validate lists everything that is wrong with the configuration.
+func (c *Config) Validate() error {
+	const op rhumb.Op = "node.Config"
+	var faults []string
+	fault := func(bad bool, format string, args ...any) {
+		if bad {
+			faults = append(faults, fmt.Sprintf(format, args...))
+		}
+	}
+	fault(len(c.Dirs) == 0, "no data directory; give --dir")
+	fault(rhumb.ValidateTableName(c.Region) != nil, "region name %q: want 1 to %d letters, digits, '_', '-' and '.'; give --region", c.Region, rhumb.TableNameSizeMax)
+	if err := c.Location.Validate(); err != nil {
+		fault(true, "location: %v", err)
+	}
+	fault(!c.Insecure, "TLS does not exist yet; say --insecure, which binds loopback addresses only")
+	for _, a := range []struct{ flag, addr string }{
+		{"--addr", c.Addr}, {"--heartbeat-addr", c.HeartbeatAddr}, {"--gossip-addr", c.GossipAddr}, {"--admin-addr", c.AdminAddr},
+	} {
+		if err := loopback(a.addr); err != nil {
+			fault(true, "%s: %v", a.flag, err)
+		}
+	}
+	for _, a := range c.Join {
+		if err := loopback(a); err != nil {
+			fault(true, "--join: %v", err)
+		}
+	}
+	if len(faults) > 0 {
+		return rhumb.E(op, rhumb.InvalidArgument, strings.Join(faults, "; "))
+	}
+	return nil
+}
+
+// loopback refuses an address that another machine could reach.
+func loopback(addr string) error {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return fmt.Errorf("%q is not host:port", addr)
+	}
+	if host == "localhost" {
+		return nil
+	}
+	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
+		return fmt.Errorf("%q is not a loopback address, and an insecure node offers nothing elsewhere", addr)
+	}
+	return nil
+}

@@ -1,0 +1,194 @@
+package host
+
+import (
+	"context"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/node/replica"
+	"github.com/rhumbdb/rhumb/storage"
+)
+
+// carryOut does what a replica wants done: writes go into the pass's commit of the range's store, the rest happens now.
+func (h *Host) carryOut(s *slot, rd replica.Ready, commits []*commit) []*commit {
+	if rd.Promised != 0 {
+		h.leases.exclude(s.id, rd.Promised, rd.PromisedTo)
+	}
+	if rd.MustSync || rd.Trim != 0 || len(rd.AfterSync) > 0 {
+		commits = h.write(s, &rd, commits)
+	}
+	h.publish(s)
+	h.sendAll(rd.Messages)
+	for i := range rd.Answers {
+		h.answer(rd.Answers[i])
+	}
+	for _, p := range rd.Meta {
+		h.change(p)
+	}
+	for _, f := range rd.Fetch {
+		h.fetchLog(s, f)
+	}
+	if s.r.NeedsTick() || s.r.State() == replica.Activating {
+		h.active[s] = struct{}{}
+	}
+	return commits
+}
+
+// write puts one replica's writes into the pass's commit of its store.
+func (h *Host) write(s *slot, rd *replica.Ready, commits []*commit) []*commit {
+	i := commitOf(commits, s)
+	if i >= 0 && rd.UndoAbove != nil && commits[i].touches(s) {
+		h.apply(commits[i]) // undo reads what is stored, and must find what this pass appended
+		i = -1
+	}
+	if i < 0 {
+		commits = append(commits, &commit{batch: s.store.NewBatch()})
+		i = len(commits) - 1
+	}
+	c := commits[i]
+	if !s.made {
+		c.batch.CreateRange(storage.RangeState{Range: s.id})
+		s.made = true
+	}
+	if rd.Promised != 0 {
+		c.batch.SetPromised(s.id, rd.Promised)
+	}
+	if rd.UndoAbove != nil {
+		if err := c.batch.Undo(s.id, *rd.UndoAbove); err != nil {
+			h.cfg.Fatal(rhumb.Wrap("host.Host.write", err))
+		}
+	}
+	commit := storage.Commit{Seq: rd.Commit, HLC: rd.CommitHLC}
+	for _, e := range rd.Append {
+		c.batch.Append(s.id, e, commit)
+	}
+	if rd.Trim != 0 {
+		c.batch.SetCommit(s.id, commit)
+		c.batch.Trim(s.id, rd.Trim)
+		h.collector.add(s, rd.CommitHLC)
+	}
+	last, _ := rd.Last()
+	c.parts = append(c.parts, commitPart{s: s, mustSync: rd.MustSync, last: last, promised: rd.Promised, after: rd.AfterSync})
+	return commits
+}
+
+// commitOf finds the pass's commit of a range's store that is not applied yet.
+func commitOf(commits []*commit, s *slot) int {
+	for i, c := range commits {
+		if c.batch.Store() == s.store && !c.applied {
+			return i
+		}
+	}
+	return -1
+}
+
+func (c *commit) touches(s *slot) bool {
+	for i := range c.parts {
+		if c.parts[i].s == s {
+			return true
+		}
+	}
+	return false
+}
+
+// diskFullPause is how long a commit waits between tries when the disk is full to the last byte. Writable refuses long
+// before; until then nothing that was accepted is dropped.
+const diskFullPause = 100 * time.Millisecond
+
+// apply makes a commit visible. A full disk holds up all passes until there is room: what was accepted is not undone.
+func (h *Host) apply(c *commit) {
+	if c.applied {
+		return
+	}
+	h.m.commitRanges.Observe(float64(len(c.parts)))
+	for {
+		err := c.batch.Apply()
+		if err == nil {
+			c.applied = true
+			return
+		}
+		if rhumb.KindOf(err) != rhumb.DiskFull {
+			h.cfg.Fatal(rhumb.Wrap("host.Host.apply", err))
+			return
+		}
+		h.m.diskFull.Inc()
+		h.log.Error("the disk is full: no write goes on until there is room", "dir", c.batch.Store().Dir(), "err", err)
+		time.Sleep(diskFullPause)
+	}
+}
+
+// publish lets reads see what is committed, before anybody is told that it is.
+func (h *Host) publish(s *slot) {
+	at, _, ok := s.r.Readable()
+	old := s.read.Load()
+	switch {
+	case !ok:
+		if old != nil {
+			s.read.Store(nil)
+		}
+	case old == nil || old.at != at || old.epoch != s.r.Epoch() || !equalNodes(old.grants, s.r.LeaseSet()):
+		s.read.Store(&readState{epoch: s.r.Epoch(), at: at, grants: s.r.LeaseSet()})
+	}
+}
+
+func equalNodes(a, b []rhumb.NodeID) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+func (h *Host) sendAll(msgs []replica.Message) {
+	for from := 0; from < len(msgs); {
+		to := from + 1
+		for to < len(msgs) && msgs[to].To == msgs[from].To {
+			to++
+		}
+		h.cfg.Net.Send(msgs[from].To, msgs[from:to])
+		from = to
+	}
+}
+
+// change proposes to the metadata group what a replica wants. When too many proposals are under way it is dropped: the
+// replica asks again.
+func (h *Host) change(p replica.MetaProposal) {
+	select {
+	case h.metaSem <- struct{}{}:
+	default:
+		h.m.metaDropped.Inc()
+		return
+	}
+	h.work.Go(func() {
+		defer func() { <-h.metaSem }()
+		ctx, cancel := context.WithTimeout(h.ctx, metaTimeout)
+		defer cancel()
+		if err := h.cfg.Meta.Change(ctx, p); err != nil && rhumb.KindOf(err) != rhumb.Conflict {
+			h.log.Debug("metadata change failed", "range", p.Range, "err", err)
+		}
+	})
+}
+
+// fetchLog reads older entries for a lagging peer, away from the pass.
+func (h *Host) fetchLog(s *slot, f replica.Fetch) {
+	select {
+	case h.fetch <- struct{}{}:
+	default:
+		h.m.fetchDropped.Inc()
+		return
+	}
+	h.work.Go(func() {
+		defer func() { <-h.fetch }()
+		entries, err := s.store.Entries(s.id, f.From, f.Until, f.BytesMax)
+		if err != nil {
+			h.log.Error("the log cannot be read", "range", s.id, "from", f.From, "err", err)
+			h.m.fetchFailed.Inc()
+			return
+		}
+		h.post(fetchedEvent{s, f, entries})
+	})
+}

@@ -1,0 +1,247 @@
+package host
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/hlc"
+	"github.com/rhumbdb/rhumb/node/replica"
+	"github.com/rhumbdb/rhumb/storage"
+)
+
+// Transport carries messages to other nodes. Send must not block; it may lose messages.
+type Transport interface {
+	Heartbeats
+	// Send hands over messages of replicas to one peer, in order.
+	Send(to rhumb.NodeID, msgs []replica.Message)
+}
+
+// Metadata is what a host asks of the metadata group.
+type Metadata interface {
+	// Change proposes what a replica wants changed in its range's record. Its effect arrives as news through
+	// Host.Update; an error only means that it has to be asked again.
+	Change(ctx context.Context, p replica.MetaProposal) error
+	// ConfirmPrimary reports whether self was primary of the range in that epoch at some moment after the call began
+	// (rule F): it costs a round trip to the metadata leader.
+	ConfirmPrimary(ctx context.Context, r rhumb.RangeID, e rhumb.Epoch) (bool, error)
+}
+
+// Bounds of a host.
+const (
+	// eventsMax bounds the events that wait for a pass; client batches beyond it are refused with Overloaded.
+	eventsMax = 1 << 16
+	// commitsInFlightMax bounds the commits that are applied and not yet durable.
+	commitsInFlightMax = 4
+	// tickInterval is how often replicas with something outstanding get time.
+	tickInterval = 20 * time.Millisecond
+	// stallMax is how long an event may wait for a pass before the node stops claiming to be healthy.
+	stallMax = 300 * time.Millisecond
+	// syncStallMax is how long one sync may be outstanding before the node stops claiming to be healthy.
+	syncStallMax = 500 * time.Millisecond
+	// metaTimeout bounds one proposal to the metadata group.
+	metaTimeout = 5 * time.Second
+	// metaInFlightMax bounds the proposals under way at once; a replica whose proposal is dropped asks again.
+	metaInFlightMax = 64
+	// fetchersMax bounds the log reads for lagging peers under way at once.
+	fetchersMax = 4
+)
+
+// Config is what a host needs.
+type Config struct {
+	Self   rhumb.NodeIdentity
+	Engine *storage.Engine
+	Clock  *hlc.Clock
+	Net    Transport
+	Meta   Metadata
+	Logger *slog.Logger
+	// Fresh is true when the store was made in this boot: it has then never granted a lease, and need not wait for the
+	// end of grants that it does not remember (ruling 1).
+	Fresh bool
+	// Settings gives the settings of a range's class, and ok false for a range that metadata does not know.
+	Settings func(rhumb.RangeID) (c rhumb.ClassSettings, ok bool)
+	// Fatal is called when the node cannot go on: its disk fails. It must not return.
+	Fatal func(error)
+	// Suspected is called whenever the set of peers that this node suspects changes.
+	Suspected func(nodes []rhumb.NodeID)
+}
+
+// Host runs the replicas of one node.
+type Host struct {
+	cfg    Config
+	log    *slog.Logger
+	leases *Leases
+	m      metrics
+
+	mu      sync.Mutex // guards the five below
+	queue   []event
+	driving bool // a pass runs, or is about to
+	syncing int  // commits in flight
+	closed  bool
+	since   time.Duration // when the oldest event in queue was posted
+
+	wake chan struct{} // hands driving to the host's own goroutine
+
+	// owned by the pass
+	events  []event
+	dirty   []*slot
+	tokens  map[uint64]call
+	nextTok uint64
+	nodes   map[rhumb.NodeID]peerState
+
+	active map[*slot]struct{} // replicas that want ticks
+
+	slots     sync.Map // rhumb.RangeID -> *slot; written by the pass only
+	collector *collector
+	metaSem   chan struct{}
+	fetch     chan struct{}
+	names     atomic.Uint64 // counter of server-assigned names in this boot
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+}
+
+// call is a proposal that waits for its answer.
+type call struct {
+	done  func(rhumb.Outcome, error)
+	since time.Duration
+}
+
+// peerState is what replicas are told of a peer.
+type peerState struct{ connected, suspect bool }
+
+// New starts a host and the replicas that its stores hold. They serve once Update has told them who they are.
+func New(cfg Config) (*Host, error) {
+	const op rhumb.Op = "host.New"
+	ctx, cancel := context.WithCancel(context.Background())
+	h := &Host{
+		cfg: cfg, log: cfg.Logger, m: newMetrics(),
+		wake: make(chan struct{}, 1), tokens: map[uint64]call{}, nodes: map[rhumb.NodeID]peerState{},
+		active: map[*slot]struct{}{}, collector: newCollector(),
+		metaSem: make(chan struct{}, metaInFlightMax), fetch: make(chan struct{}, fetchersMax),
+		ctx: ctx, cancel: cancel,
+	}
+	states, err := cfg.Engine.Ranges()
+	if err != nil {
+		cancel()
+		return nil, rhumb.Wrap(op, err)
+	}
+	var promised []*slot
+	for _, st := range states {
+		s, err := h.addSlot(st, true)
+		if err != nil {
+			cancel()
+			return nil, rhumb.Wrap(op, err)
+		}
+		promised = append(promised, s)
+	}
+	h.leases = newLeases(cfg.Self, cfg.Fresh, cfg.Net, h.healthy, h.suspected)
+	for _, s := range promised { // before anything is granted: a promise outlives the process
+		h.leases.exclude(s.id, s.r.Epoch(), rhumb.NoNode)
+	}
+	h.work.Go(h.loop)
+	h.work.Go(h.ticker)
+	h.work.Go(h.collect)
+	return h, nil
+}
+
+// Leases gives the node's leases, for the heartbeats that the network receives.
+func (h *Host) Leases() *Leases { return h.leases }
+
+// Close ends all work. Proposals that wait are answered with Unknown.
+func (h *Host) Close() {
+	h.leases.close()
+	h.mu.Lock()
+	h.closed = true
+	h.mu.Unlock()
+	h.cancel()
+	h.work.Wait()
+	h.awaitIdle()
+	for tok, c := range h.tokens {
+		delete(h.tokens, tok)
+		c.done(rhumb.Outcome{}, rhumb.E("host.Host.Close", rhumb.Unknown, "the node stopped before the outcome was known; ask again with the same request id"))
+	}
+}
+
+// awaitIdle waits until no pass runs and no commit is in flight, so that what the pass owns may be touched.
+func (h *Host) awaitIdle() {
+	for {
+		h.mu.Lock()
+		idle := !h.driving && h.syncing == 0
+		h.mu.Unlock()
+		if idle {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// Connected tells that messages to a peer may get through again, or not any more.
+func (h *Host) Connected(n rhumb.NodeID, connected bool) {
+	h.post(peersEvent{func(h *Host) { h.setPeer(n, func(p *peerState) { p.connected = connected }) }})
+}
+
+func (h *Host) suspected(nodes []rhumb.NodeID) {
+	h.post(peersEvent{func(h *Host) {
+		suspect := map[rhumb.NodeID]bool{}
+		for _, n := range nodes {
+			suspect[n] = true
+			h.setPeer(n, func(p *peerState) { p.suspect = true })
+		}
+		for n, p := range h.nodes {
+			if p.suspect && !suspect[n] {
+				h.setPeer(n, func(p *peerState) { p.suspect = false })
+			}
+		}
+	}})
+	if h.cfg.Suspected != nil {
+		h.cfg.Suspected(nodes)
+	}
+}
+
+// setPeer changes what is known of a peer and tells every replica that shares a range with it. The pass calls it.
+func (h *Host) setPeer(n rhumb.NodeID, change func(*peerState)) {
+	p := h.nodes[n]
+	change(&p)
+	h.nodes[n] = p
+	now := hlc.Boottime()
+	h.eachSlot(func(s *slot) {
+		if d := s.desc.Load(); d != nil && d.IsReplica(n) {
+			s.r.Peer(now, n, p.connected, p.suspect)
+			h.touch(s)
+		}
+	})
+}
+
+// healthy says whether this node keeps up with its own work (section 1.10: liveness follows the data path).
+func (h *Host) healthy() (ok bool, why string) {
+	now := hlc.Boottime()
+	h.mu.Lock()
+	waiting := len(h.queue) > 0
+	since := h.since
+	h.mu.Unlock()
+	if waiting && now-since > stallMax {
+		return false, "an event has waited too long for a pass"
+	}
+	if d := h.cfg.Engine.SyncOutstanding(); d > syncStallMax {
+		return false, "a sync of the disk has been outstanding too long"
+	}
+	return true, ""
+}
+
+func (h *Host) ticker() {
+	t := time.NewTicker(tickInterval)
+	defer t.Stop()
+	for {
+		select {
+		case <-h.ctx.Done():
+			return
+		case <-t.C:
+			h.post(tickEvent{})
+		}
+	}
+}

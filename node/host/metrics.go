@@ -1,0 +1,56 @@
+package host
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// metrics of the host. None carries a key or a range as label.
+type metrics struct {
+	proposeSeconds  prometheus.Histogram
+	syncSeconds     prometheus.Histogram
+	commitRanges    prometheus.Histogram
+	overloaded      prometheus.Counter
+	diskFull        prometheus.Counter
+	confirmReads    prometheus.Counter
+	readRetries     prometheus.Counter
+	refusedMessages prometheus.Counter
+	metaDropped     prometheus.Counter
+	fetchDropped    prometheus.Counter
+	fetchFailed     prometheus.Counter
+	collectFailed   prometheus.Counter
+	quarantined     prometheus.Gauge
+}
+
+func newMetrics() metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "rhumb", Subsystem: "host", Name: name, Help: help})
+	}
+	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
+		return prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "rhumb", Subsystem: "host", Name: name, Help: help, Buckets: buckets})
+	}
+	seconds := prometheus.ExponentialBuckets(50e-6, 2, 18) // 50 µs to 6.5 s
+	return metrics{
+		proposeSeconds:  histogram("propose_seconds", "Time from a batch's arrival at the host to its answer.", seconds),
+		syncSeconds:     histogram("sync_seconds", "Time for a commit to become durable.", seconds),
+		commitRanges:    histogram("commit_ranges", "Ranges that share one synced commit.", prometheus.ExponentialBuckets(1, 2, 12)),
+		overloaded:      counter("overloaded_total", "Batches refused because too many events wait."),
+		diskFull:        counter("disk_full_total", "Batches refused because the disk is nearly full."),
+		confirmReads:    counter("confirm_reads_total", "Reads that had no lease and asked the metadata group instead."),
+		readRetries:     counter("read_retries_total", "Reads that began again because old versions were collected under them."),
+		refusedMessages: counter("refused_messages_total", "Replication messages that a replica refused."),
+		metaDropped:     counter("meta_dropped_total", "Metadata proposals dropped because too many were under way; they are asked again."),
+		fetchDropped:    counter("fetch_dropped_total", "Log reads for lagging peers dropped because too many were under way; they are asked again."),
+		fetchFailed:     counter("fetch_failed_total", "Log reads for lagging peers that failed."),
+		collectFailed:   counter("collect_failed_total", "Collections of old log and versions that failed."),
+		quarantined: prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: "rhumb", Subsystem: "host", Name: "quarantined_replicas", Help: "Replicas that serve nothing because their data contradicts the protocol.",
+		}),
+	}
+}
+
+// Collectors gives the host's metrics for registration.
+func (h *Host) Collectors() []prometheus.Collector {
+	m := &h.m
+	return []prometheus.Collector{
+		m.proposeSeconds, m.syncSeconds, m.commitRanges, m.overloaded, m.diskFull, m.confirmReads, m.readRetries,
+		m.refusedMessages, m.metaDropped, m.fetchDropped, m.fetchFailed, m.collectFailed, m.quarantined,
+	}
+}

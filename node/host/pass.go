@@ -1,0 +1,234 @@
+package host
+
+import (
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/entry"
+	"github.com/rhumbdb/rhumb/hlc"
+	"github.com/rhumbdb/rhumb/node/replica"
+	"github.com/rhumbdb/rhumb/storage"
+)
+
+// event is something that a pass has to take in. apply runs in the pass.
+type event interface{ apply(h *Host) }
+
+type (
+	messagesEvent struct {
+		from rhumb.NodeID
+		msgs []replica.Message
+	}
+	persistedEvent struct{ commit *commit }
+	fetchedEvent   struct {
+		s       *slot
+		f       replica.Fetch
+		entries []*entry.Entry
+	}
+	updateEvent struct{ ranges []*rhumb.Range }
+	peersEvent  struct{ change func(h *Host) }
+	tickEvent   struct{}
+)
+
+// commit is what one pass wrote to one store, on its way to being durable.
+type commit struct {
+	batch   *storage.Batch
+	parts   []commitPart
+	applied bool
+}
+
+// commitPart is what one range wrote in a commit.
+type commitPart struct {
+	s        *slot
+	mustSync bool
+	last     entry.Position
+	promised rhumb.Epoch
+	after    []replica.Message
+}
+
+// post hands an event to the host. It may run a pass and sync a commit on the calling goroutine.
+func (h *Host) post(ev event) {
+	h.mu.Lock()
+	if len(h.queue) == 0 {
+		h.since = hlc.Boottime()
+	}
+	h.queue = append(h.queue, ev)
+	if !h.mayDrive() {
+		h.mu.Unlock()
+		return
+	}
+	h.driving = true
+	h.mu.Unlock()
+	h.drive(true)
+}
+
+// mayDrive reports whether a pass may start now; h.mu is held.
+func (h *Host) mayDrive() bool {
+	return !h.driving && h.syncing < commitsInFlightMax && len(h.queue) > 0
+}
+
+// loop drives on the host's own goroutine what callers hand over.
+func (h *Host) loop() {
+	for {
+		select {
+		case <-h.ctx.Done():
+			return
+		case <-h.wake:
+			h.drive(false)
+		}
+	}
+}
+
+// drive runs passes while there is something to do. The caller has set h.driving. A caller that is a guest runs one
+// pass and leaves the rest to the host's own goroutine.
+func (h *Host) drive(guest bool) {
+	for {
+		h.mu.Lock()
+		h.events, h.queue = h.queue, h.events[:0]
+		h.mu.Unlock()
+		commits := h.pass()
+		h.mu.Lock()
+		h.syncing += len(commits)
+		more := len(h.queue) > 0 && h.syncing < commitsInFlightMax
+		if !more {
+			h.driving = false
+		}
+		h.mu.Unlock()
+		switch {
+		case guest && more:
+			h.wake <- struct{}{} // driving stays true: the loop is the driver now
+			h.syncAll(commits)
+			return
+		case guest || !more:
+			if len(commits) > 0 {
+				h.syncOrSpawn(guest, commits)
+			}
+			return
+		default:
+			h.syncOrSpawn(false, commits)
+		}
+	}
+}
+
+// syncOrSpawn syncs on the calling goroutine if that is a guest, whose own write it most likely is, and on goroutines of
+// their own otherwise. There are never more than commitsInFlightMax plus one pass's.
+func (h *Host) syncOrSpawn(guest bool, commits []*commit) {
+	if guest {
+		h.syncAll(commits)
+		return
+	}
+	for _, c := range commits {
+		go h.sync(c)
+	}
+}
+
+func (h *Host) syncAll(commits []*commit) {
+	for i, c := range commits {
+		if i < len(commits)-1 {
+			go h.sync(c)
+			continue
+		}
+		h.sync(c)
+	}
+}
+
+// sync waits until a commit is durable and tells the replicas.
+func (h *Host) sync(c *commit) {
+	start := time.Now()
+	if err := c.batch.Sync(); err != nil {
+		h.cfg.Fatal(rhumb.Wrap("host.Host.sync", err))
+	}
+	h.m.syncSeconds.Observe(time.Since(start).Seconds())
+	h.mu.Lock()
+	h.syncing--
+	h.mu.Unlock()
+	h.post(persistedEvent{c})
+}
+
+// pass takes in all gathered events and carries out what became ready. It returns the commits that have to be synced.
+func (h *Host) pass() []*commit {
+	for i, ev := range h.events {
+		ev.apply(h)
+		h.events[i] = nil
+	}
+	var commits []*commit
+	for len(h.dirty) > 0 {
+		dirty := h.dirty
+		h.dirty = nil
+		for _, s := range dirty {
+			s.dirty = false
+			for s.r.HasReady() {
+				commits = h.carryOut(s, s.r.Ready(), commits)
+			}
+		}
+	}
+	for _, c := range commits {
+		h.apply(c)
+	}
+	return commits
+}
+
+// touch notes that a replica may have something ready.
+func (h *Host) touch(s *slot) {
+	if !s.dirty {
+		s.dirty = true
+		h.dirty = append(h.dirty, s)
+	}
+}
+
+func (ev messagesEvent) apply(h *Host) {
+	for i := range ev.msgs {
+		s, ok := h.slot(ev.msgs[i].Range)
+		if !ok {
+			continue // news of the range has not arrived yet; the sender repeats itself
+		}
+		if n := len(ev.msgs[i].Entries); n > 0 {
+			if err := h.cfg.Clock.Update(ev.msgs[i].Entries[n-1].LastHLC()); err != nil {
+				h.m.refusedMessages.Inc()
+				h.log.Warn("a peer's clock is too far ahead: its writes are not taken", "from", ev.from, "err", err)
+				continue
+			}
+		}
+		if err := s.r.Step(ev.msgs[i]); err != nil {
+			h.m.refusedMessages.Inc()
+			h.log.Debug("message refused", "range", s.id, "from", ev.from, "err", err)
+		}
+		h.touch(s)
+	}
+}
+
+func (ev persistedEvent) apply(h *Host) {
+	for i := range ev.commit.parts {
+		p := &ev.commit.parts[i]
+		h.sendAll(p.after)
+		if p.mustSync {
+			p.s.r.Persisted(p.last, p.promised)
+			h.touch(p.s)
+		}
+	}
+}
+
+func (ev fetchedEvent) apply(h *Host) {
+	ev.s.r.Fetched(ev.f, ev.entries)
+	h.touch(ev.s)
+}
+
+func (ev updateEvent) apply(h *Host) { h.update(ev.ranges) }
+
+func (ev peersEvent) apply(h *Host) { ev.change(h) }
+
+func (tickEvent) apply(h *Host) {
+	now := hlc.Boottime()
+	for s := range h.active {
+		waits := s.r.State() == replica.Activating
+		if waits {
+			h.tryActivate(s)
+		}
+		switch {
+		case s.r.NeedsTick():
+			s.r.Tick(now)
+			h.touch(s)
+		case !waits:
+			delete(h.active, s)
+		}
+	}
+}

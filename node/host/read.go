@@ -1,0 +1,126 @@
+package host
+
+import (
+	"context"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// readRetriesMax bounds how often a read starts again because old versions were collected under it, or because its
+// lease lapsed between reading and checking.
+const readRetriesMax = 8
+
+// ReadKey is one key of a read; its home is the range that is read.
+type ReadKey struct {
+	Table rhumb.TableID
+	Name  []byte
+}
+
+// Get reads keys of one range, strongly: the result holds everything that was acknowledged before the call. A key that
+// does not exist has a zero Version in the result.
+func (h *Host) Get(ctx context.Context, id rhumb.RangeID, keys []ReadKey) ([]rhumb.Item, rhumb.Receipt, error) {
+	const op rhumb.Op = "host.Host.Get"
+	items := make([]rhumb.Item, len(keys))
+	receipt, err := h.read(ctx, op, id, func(s *slot, at rhumb.Timestamp) error {
+		for i, k := range keys {
+			key := rhumb.Key{Table: k.Table, Home: id, Name: k.Name}
+			found, err := s.store.Lookup(key, at)
+			if err != nil {
+				return err
+			}
+			items[i] = rhumb.Item{Key: key}
+			if !found.Tombstone {
+				items[i].Value, items[i].Version = found.Value, found.Version
+			}
+		}
+		return nil
+	})
+	return items, receipt, err
+}
+
+// ScanRequest asks for records of one table in one range, in the order of their names.
+type ScanRequest struct {
+	Range  rhumb.RangeID
+	Table  rhumb.TableID
+	Prefix []byte
+	// After, when not nil, begins behind that name.
+	After []byte
+	// Limit and BytesMax bound the answer; both are at least 1.
+	Limit, BytesMax int
+}
+
+// Scan reads records of one range strongly, at one timestamp. more says that the bounds cut the answer short.
+func (h *Host) Scan(ctx context.Context, q ScanRequest) (items []rhumb.Item, more bool, r rhumb.Receipt, err error) {
+	const op rhumb.Op = "host.Host.Scan"
+	r, err = h.read(ctx, op, q.Range, func(s *slot, at rhumb.Timestamp) error {
+		items, more = nil, false
+		size := 0
+		for it, err := range s.store.Scan(q.Range, q.Table, q.Prefix, q.After, at, q.Limit+1) {
+			if err != nil {
+				return err
+			}
+			if len(items) == q.Limit || size >= q.BytesMax {
+				more = true
+				return nil
+			}
+			items = append(items, it)
+			size += len(it.Value) + len(it.Key.Name)
+		}
+		return nil
+	})
+	return items, more, r, err
+}
+
+// read runs do at the range's commit timestamp, under the authority of its lease.
+func (h *Host) read(ctx context.Context, op rhumb.Op, id rhumb.RangeID, do func(s *slot, at rhumb.Timestamp) error) (rhumb.Receipt, error) {
+	s, ok := h.slot(id)
+	if !ok {
+		return rhumb.Receipt{}, h.notPrimary(op, id)
+	}
+	for range readRetriesMax {
+		st := s.read.Load()
+		if st == nil {
+			return rhumb.Receipt{}, h.notPrimary(op, id)
+		}
+		switch err := do(s, st.at); {
+		case rhumb.KindOf(err) == rhumb.Unavailable && s.read.Load() != st:
+			h.m.readRetries.Inc() // versions that were current at st.at were collected meanwhile
+			continue
+		case err != nil:
+			return rhumb.Receipt{}, rhumb.Wrap(op, err)
+		}
+		ok, err := h.authorised(ctx, s, st)
+		if err != nil {
+			return rhumb.Receipt{}, err
+		}
+		if ok {
+			return rhumb.Receipt{Node: h.cfg.Self.Node, Range: id, Epoch: st.epoch, Timestamp: st.at, Hops: 1}, nil
+		}
+	}
+	return rhumb.Receipt{}, &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Range: id, Node: h.cfg.Self.Node, Msg: "the range changes too fast to be read; retry"}
+}
+
+// authorised reports whether nobody but this node could have acknowledged a write of the range before now: by lease
+// (rule L), or else by asking the metadata group (rule F).
+func (h *Host) authorised(ctx context.Context, s *slot, st *readState) (bool, error) {
+	const op rhumb.Op = "host.Host.authorised"
+	if now := s.read.Load(); now == nil || now.epoch != st.epoch {
+		return false, nil
+	}
+	if h.leases.holds(s.id, st.epoch, st.grants) {
+		return true, nil
+	}
+	h.m.confirmReads.Inc()
+	ok, err := h.cfg.Meta.ConfirmPrimary(ctx, s.id, st.epoch)
+	if err != nil {
+		return false, &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Range: s.id, Node: h.cfg.Self.Node, Msg: "the lease has lapsed and the metadata group does not confirm it; retry", Err: err}
+	}
+	if !ok {
+		return false, h.notPrimary(op, s.id)
+	}
+	return true, nil
+}
+
+func (h *Host) notPrimary(op rhumb.Op, id rhumb.RangeID) error {
+	return &rhumb.Error{Op: op, Kind: rhumb.NotPrimary, Range: id, Node: h.cfg.Self.Node, Msg: "another node orders this range's writes"}
+}

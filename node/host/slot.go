@@ -1,0 +1,153 @@
+package host
+
+import (
+	"sync/atomic"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/hlc"
+	"github.com/rhumbdb/rhumb/node/lease"
+	"github.com/rhumbdb/rhumb/node/replica"
+	"github.com/rhumbdb/rhumb/storage"
+)
+
+// slot is one range on this node. The replica belongs to the pass; the rest is atomic.
+type slot struct {
+	id    rhumb.RangeID
+	store *storage.Store
+	r     *replica.Replica
+	dirty bool // waits in Host.dirty
+	made  bool // the store knows the range; until then its first commit makes it
+
+	// desc is the newest metadata record; nil until the first arrives.
+	desc atomic.Pointer[rhumb.Range]
+	// read is what a strong read needs; nil while this replica serves none.
+	read atomic.Pointer[readState]
+}
+
+// readState is the authority under which reads are answered, and the committed state that they see.
+type readState struct {
+	epoch  rhumb.Epoch
+	at     rhumb.Timestamp
+	grants []rhumb.NodeID
+}
+
+func (h *Host) slot(id rhumb.RangeID) (*slot, bool) {
+	v, ok := h.slots.Load(id)
+	if !ok {
+		return nil, false
+	}
+	return v.(*slot), true
+}
+
+func (h *Host) eachSlot(do func(*slot)) {
+	h.slots.Range(func(_, v any) bool {
+		do(v.(*slot))
+		return true
+	})
+}
+
+// addSlot starts the replica of a range from what its store holds, if it holds anything.
+func (h *Host) addSlot(st storage.RangeState, made bool) (*slot, error) {
+	s := &slot{id: st.Range, store: h.cfg.Engine.Store(st.Range), made: made}
+	d, err := durable(s.store, st)
+	if err != nil {
+		return nil, err
+	}
+	cfg := replica.Config{Range: st.Range, Self: h.cfg.Self.Node}
+	if c, ok := h.cfg.Settings(st.Range); ok {
+		cfg.MinInSync = c.MinInSync
+	}
+	s.r = replica.New(cfg, d)
+	h.slots.Store(st.Range, s)
+	return s, nil
+}
+
+// durable reads what a replica needs to know of its stored log: the positions from the commit position to the end.
+func durable(store *storage.Store, st storage.RangeState) (replica.Durable, error) {
+	d := replica.Durable{
+		Promised: st.Promised, Last: st.Last, LastHLC: st.LastHLC,
+		Commit: st.Commit, CommitHLC: st.CommitHLC, Trim: st.Trim,
+	}
+	if size, ok := store.Size(st.Range); ok {
+		d.LogBytes = size.Log
+	}
+	for _, l := range st.Lineage {
+		d.Lineage = append(d.Lineage, replica.EpochStart{Epoch: l.Epoch, First: l.First})
+	}
+	for from := max(st.Commit, 1); from <= st.Last.Seq; {
+		entries, err := store.Entries(st.Range, from, st.Last.Seq, 0)
+		if err != nil {
+			return d, err
+		}
+		if len(entries) == 0 {
+			return d, rhumb.Ef("host.durable", rhumb.Corrupt, "range %s: entry %d is missing from a log that ends at %d", st.Range, from, st.Last.Seq)
+		}
+		for _, e := range entries {
+			d.Tail = append(d.Tail, replica.Mark{Position: e.Position(), HLC: e.LastHLC()})
+		}
+		from = d.Tail[len(d.Tail)-1].Seq + 1
+	}
+	return d, nil
+}
+
+// Update takes the newest metadata records of ranges that this node holds, held, or is to hold.
+func (h *Host) Update(ranges []*rhumb.Range) { h.post(updateEvent{ranges}) }
+
+// SetPeers tells the leases which nodes there are and how far they are.
+func (h *Host) SetPeers(peers []lease.PeerInfo) { h.leases.setPeers(peers) }
+
+func (h *Host) update(ranges []*rhumb.Range) {
+	for _, d := range ranges {
+		s, ok := h.slot(d.ID)
+		switch {
+		case !ok && !d.IsReplica(h.cfg.Self.Node):
+			continue
+		case !ok:
+			// A range that this node has never held. Its record rides with its first commit: a crash before that leaves no
+			// trace, and metadata tells of the range again.
+			s, _ = h.addSlot(storage.RangeState{Range: d.ID}, false) // nothing is read, so nothing fails
+		}
+		h.describe(s, d)
+	}
+}
+
+func (h *Host) describe(s *slot, d *rhumb.Range) {
+	if old := s.desc.Load(); old != nil && old.Version > d.Version {
+		return
+	}
+	s.desc.Store(d)
+	s.r.Describe(d)
+	now := hlc.Boottime()
+	for _, n := range d.Replicas {
+		if p, ok := h.nodes[n]; ok && n != h.cfg.Self.Node {
+			s.r.Peer(now, n, p.connected, p.suspect)
+		}
+	}
+	h.touch(s)
+}
+
+// tryActivate lets an elected replica serve once every grant that this node gave to others for the range is over.
+func (h *Host) tryActivate(s *slot) {
+	epoch, ok := s.r.AwaitsActivation()
+	if !ok || !h.leases.waitedOut(s.id, epoch) {
+		return
+	}
+	ts, err := h.cfg.Clock.Now()
+	if err != nil {
+		h.log.Warn("the clock has no ceiling: cannot activate", "range", s.id, "err", err)
+		return
+	}
+	h.log.Info("range activated", "range", s.id, "epoch", epoch)
+	s.r.Activate(ts)
+	h.touch(s)
+}
+
+// Range gives the newest metadata record of a range that this node holds.
+func (h *Host) Range(id rhumb.RangeID) (*rhumb.Range, bool) {
+	s, ok := h.slot(id)
+	if !ok {
+		return nil, false
+	}
+	d := s.desc.Load()
+	return d, d != nil
+}

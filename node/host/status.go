@@ -1,0 +1,65 @@
+package host
+
+import (
+	"context"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/node/replica"
+	"github.com/rhumbdb/rhumb/storage"
+)
+
+// RangeStatus is what this node knows of one of its ranges.
+type RangeStatus struct {
+	replica.Status
+	Size storage.RangeSize
+}
+
+// askEvent runs a question in the pass, where replicas may be looked at.
+type askEvent struct{ ask func(h *Host) }
+
+func (ev askEvent) apply(h *Host) { ev.ask(h) }
+
+// Status tells about one range, or NotFound when this node holds no copy.
+func (h *Host) Status(ctx context.Context, id rhumb.RangeID) (RangeStatus, error) {
+	const op rhumb.Op = "host.Host.Status"
+	s, ok := h.slot(id)
+	if !ok {
+		return RangeStatus{}, &rhumb.Error{Op: op, Kind: rhumb.NotFound, Range: id, Node: h.cfg.Self.Node, Msg: "this node holds no copy of the range"}
+	}
+	answer := make(chan replica.Status, 1)
+	h.post(askEvent{func(*Host) { answer <- s.r.Status() }})
+	size, _ := s.store.Size(id)
+	select {
+	case st := <-answer:
+		return RangeStatus{st, size}, nil
+	case <-ctx.Done():
+		return RangeStatus{}, rhumb.WrapKind(op, rhumb.DeadlineExceeded, ctx.Err())
+	}
+}
+
+// Summary counts the replicas of this node by their state.
+func (h *Host) Summary(ctx context.Context) (map[replica.State]int, error) {
+	answer := make(chan map[replica.State]int, 1)
+	h.post(askEvent{func(h *Host) {
+		count := map[replica.State]int{}
+		h.eachSlot(func(s *slot) { count[s.r.State()]++ })
+		answer <- count
+	}})
+	select {
+	case c := <-answer:
+		return c, nil
+	case <-ctx.Done():
+		return nil, rhumb.WrapKind("host.Host.Summary", rhumb.DeadlineExceeded, ctx.Err())
+	}
+}
+
+// Serving counts the ranges that this node serves as primary.
+func (h *Host) Serving() int {
+	n := 0
+	h.eachSlot(func(s *slot) {
+		if s.read.Load() != nil {
+			n++
+		}
+	})
+	return n
+}
