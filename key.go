@@ -44,6 +44,11 @@ func MakeSequence(boot BootSeq, counter uint64) uint64 {
 	return uint64(boot)<<sequenceCounterBits | counter&(1<<sequenceCounterBits-1)
 }
 
+// SplitSequence takes apart what MakeSequence builds.
+func SplitSequence(seq uint64) (boot BootSeq, counter uint64) {
+	return BootSeq(seq >> sequenceCounterBits), seq & (1<<sequenceCounterBits - 1)
+}
+
 // NameString shows a name to a person: as it is when printable, as "0x…" otherwise. ParseName reads both.
 func NameString(name []byte) string {
 	for _, c := range name {
