@@ -232,3 +232,22 @@ type Item struct {
 	// Value is in stored form.
 	Value []byte
 }
+
+// ScanQuery asks for records of one table in one range, in the order of their names.
+type ScanQuery struct {
+	Range RangeID
+	Table TableID
+	// Prefix is what the names begin with; empty is all.
+	Prefix []byte
+	// After, when not nil, begins behind that name.
+	After []byte
+	// Limit bounds the records and BytesMax the bytes of names and values; both are at least 1. One record always fits.
+	Limit, BytesMax int
+}
+
+// ScanPage is an answer to a ScanQuery.
+type ScanPage struct {
+	Items []Item
+	// More says that a bound cut the answer short.
+	More bool
+}

@@ -10,20 +10,14 @@ import (
 // lease lapsed between reading and checking.
 const readRetriesMax = 8
 
-// ReadKey is one key of a read; its home is the range that is read.
-type ReadKey struct {
-	Table rhumb.TableID
-	Name  []byte
-}
-
-// Get reads keys of one range, strongly: the result holds everything that was acknowledged before the call. A key that
-// does not exist has a zero Version in the result.
-func (h *Host) Get(ctx context.Context, id rhumb.RangeID, keys []ReadKey) ([]rhumb.Item, rhumb.Receipt, error) {
+// Get reads names of one table in one range, strongly: the result holds everything that was acknowledged before the call.
+// A key that does not exist has a zero Version in the result.
+func (h *Host) Get(ctx context.Context, id rhumb.RangeID, table rhumb.TableID, names [][]byte) ([]rhumb.Item, rhumb.Receipt, error) {
 	const op rhumb.Op = "host.Host.Get"
-	items := make([]rhumb.Item, len(keys))
+	items := make([]rhumb.Item, len(names))
 	receipt, err := h.read(ctx, op, id, func(s *slot, at rhumb.Timestamp) error {
-		for i, k := range keys {
-			key := rhumb.Key{Table: k.Table, Home: id, Name: k.Name}
+		for i, name := range names {
+			key := rhumb.Key{Table: table, Home: id, Name: name}
 			found, err := s.store.Lookup(key, at)
 			if err != nil {
 				return err
@@ -38,37 +32,38 @@ func (h *Host) Get(ctx context.Context, id rhumb.RangeID, keys []ReadKey) ([]rhu
 	return items, receipt, err
 }
 
-// ScanRequest asks for records of one table in one range, in the order of their names.
-type ScanRequest struct {
-	Range  rhumb.RangeID
-	Table  rhumb.TableID
-	Prefix []byte
-	// After, when not nil, begins behind that name.
-	After []byte
-	// Limit and BytesMax bound the answer; both are at least 1.
-	Limit, BytesMax int
+// Leased reports whether a read of the range would be answered from this node alone: it is the primary and holds its
+// lease. Without it Get and Scan ask the metadata group, which takes a round trip.
+func (h *Host) Leased(id rhumb.RangeID) bool {
+	s, ok := h.slot(id)
+	if !ok {
+		return true // refused at once
+	}
+	st := s.read.Load()
+	return st == nil || h.leases.holds(id, st.epoch, st.grants)
 }
 
-// Scan reads records of one range strongly, at one timestamp. more says that the bounds cut the answer short.
-func (h *Host) Scan(ctx context.Context, q ScanRequest) (items []rhumb.Item, more bool, r rhumb.Receipt, err error) {
+// Scan reads records of one range strongly, at one timestamp.
+func (h *Host) Scan(ctx context.Context, q rhumb.ScanQuery) (rhumb.ScanPage, rhumb.Receipt, error) {
 	const op rhumb.Op = "host.Host.Scan"
-	r, err = h.read(ctx, op, q.Range, func(s *slot, at rhumb.Timestamp) error {
-		items, more = nil, false
+	var page rhumb.ScanPage
+	receipt, err := h.read(ctx, op, q.Range, func(s *slot, at rhumb.Timestamp) error {
+		page = rhumb.ScanPage{}
 		size := 0
 		for it, err := range s.store.Scan(q.Range, q.Table, q.Prefix, q.After, at, q.Limit+1) {
 			if err != nil {
 				return err
 			}
-			if len(items) == q.Limit || size >= q.BytesMax {
-				more = true
+			if len(page.Items) == q.Limit || size >= q.BytesMax {
+				page.More = true
 				return nil
 			}
-			items = append(items, it)
+			page.Items = append(page.Items, it)
 			size += len(it.Value) + len(it.Key.Name)
 		}
 		return nil
 	})
-	return items, more, r, err
+	return page, receipt, err
 }
 
 // read runs do at the range's commit timestamp, under the authority of its lease.
