@@ -1,0 +1,15 @@
+#!/bin/sh
+# Generates api/rhumbpb from api/*.proto. The plugins are those of tools.mod; protoc only parses, and its version is cut
+# from the output, so that any recent protoc gives the same files.
+set -eu
+cd "$(dirname "$0")/.."
+bin=$(mktemp -d)
+trap 'rm -rf "$bin"' EXIT
+go build -modfile=tools.mod -o "$bin/" \
+	google.golang.org/protobuf/cmd/protoc-gen-go google.golang.org/grpc/cmd/protoc-gen-go-grpc
+rm -f api/rhumbpb/*.pb.go
+protoc -I . \
+	--plugin=protoc-gen-go="$bin/protoc-gen-go" --go_out=. --go_opt=module=github.com/rhumbdb/rhumb \
+	--plugin=protoc-gen-go-grpc="$bin/protoc-gen-go-grpc" --go-grpc_out=. --go-grpc_opt=module=github.com/rhumbdb/rhumb \
+	api/*.proto
+sed -i -E '/^\/\/[[:space:]-]+protoc +v[0-9.]+$/d' api/rhumbpb/*.pb.go
