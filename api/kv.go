@@ -1,0 +1,254 @@
+package api
+
+import (
+	"encoding/binary"
+	"math"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/api/rhumbpb"
+)
+
+// Protocol is the newest version of the protocol that this binary speaks, and ProtocolMin the oldest.
+const (
+	Protocol    = 1
+	ProtocolMin = 1
+)
+
+// CheckProtocol refuses a peer whose newest version is older than ProtocolMin.
+func CheckProtocol(version uint32) error {
+	const op rhumb.Op = "api.CheckProtocol"
+	if version < ProtocolMin {
+		return rhumb.Ef(op, rhumb.Incompatible, "the other side speaks protocol %d, this binary needs at least %d", version, ProtocolMin)
+	}
+	return nil
+}
+
+// EncodeWrite makes a message of a batch. With resolve the node that is asked finds the slot. Names and values are shared.
+func EncodeWrite(b *rhumb.Batch, resolve bool) *rhumbpb.Write {
+	w := &rhumbpb.Write{
+		Region: uint32(b.Range.Region), Slot: uint32(b.Range.Slot), Resolve: resolve,
+		ClientHigh: binary.BigEndian.Uint64(b.ID.Client[:8]), ClientLow: binary.BigEndian.Uint64(b.ID.Client[8:]),
+		Seq: b.ID.Seq,
+	}
+	slab := make([]rhumbpb.Mutation, len(b.Mutations))
+	w.Mutations = make([]*rhumbpb.Mutation, len(b.Mutations))
+	for i := range b.Mutations {
+		m, p := &b.Mutations[i], &slab[i]
+		p.Kind, p.Table, p.Name, p.Value = rhumbpb.MutationKind(m.Kind), uint32(m.Table), m.Name, m.Value
+		if m.Cond.Kind != rhumb.Always {
+			p.Condition = encodeCondition(&m.Cond)
+		}
+		w.Mutations[i] = p
+	}
+	return w
+}
+
+func encodeCondition(c *rhumb.Condition) *rhumbpb.Condition {
+	return &rhumbpb.Condition{
+		Kind: rhumbpb.ConditionKind(c.Kind), Hlc: uint64(c.Version.HLC), Node: uint32(c.Version.Node), Fields: c.Fields,
+	}
+}
+
+// DecodeWrite reads a batch and validates it. With resolve its range is still to be found: Range.Slot is 0, and
+// Range.Region too when it is that of the node that is asked.
+func DecodeWrite(w *rhumbpb.Write) (b rhumb.Batch, resolve bool, err error) {
+	const op rhumb.Op = "api.DecodeWrite"
+	b.Range = rhumb.RangeID{Region: rhumb.RegionID(w.GetRegion()), Slot: rhumb.Slot(w.GetSlot())}
+	if w.GetResolve() {
+		b.Range.Slot = 0
+	}
+	binary.BigEndian.PutUint64(b.ID.Client[:8], w.GetClientHigh())
+	binary.BigEndian.PutUint64(b.ID.Client[8:], w.GetClientLow())
+	b.ID.Seq = w.GetSeq()
+	b.Mutations = make([]rhumb.Mutation, len(w.GetMutations()))
+	for i, p := range w.GetMutations() {
+		m := &b.Mutations[i]
+		m.Kind, m.Table = rhumb.MutationKind(small(int64(p.GetKind()))), rhumb.TableID(p.GetTable())
+		m.Name, m.Value = p.GetName(), p.GetValue()
+		if c := p.GetCondition(); c != nil {
+			m.Cond = rhumb.Condition{
+				Kind:    rhumb.ConditionKind(small(int64(c.GetKind()))),
+				Version: rhumb.Version{HLC: rhumb.Timestamp(c.GetHlc()), Node: rhumb.NodeID(c.GetNode())},
+				Fields:  c.GetFields(),
+			}
+		}
+	}
+	if err := b.Validate(); err != nil {
+		return b, false, err
+	}
+	if b.ID.Client.IsZero() != (b.ID.Seq == 0) {
+		return b, false, rhumb.E(op, rhumb.InvalidArgument, "a request id needs both a client and a number from 1, or neither")
+	}
+	return b, w.GetResolve(), nil
+}
+
+// Read asks for records of one table and one home region by name.
+type Read struct {
+	Table rhumb.TableID
+	// Range is the home of all names; with Resolve only its region counts, and 0 is that of the node that is asked.
+	Range   rhumb.RangeID
+	Resolve bool
+	Names   [][]byte
+}
+
+// EncodeRead makes a message of a read. Names are shared.
+func EncodeRead(r *Read) *rhumbpb.Read {
+	return &rhumbpb.Read{
+		Table: uint32(r.Table), Region: uint32(r.Range.Region), Slot: uint32(r.Range.Slot), Resolve: r.Resolve, Names: r.Names,
+	}
+}
+
+// DecodeRead reads and validates a read.
+func DecodeRead(m *rhumbpb.Read) (Read, error) {
+	const op rhumb.Op = "api.DecodeRead"
+	r := Read{
+		Table: rhumb.TableID(m.GetTable()), Resolve: m.GetResolve(), Names: m.GetNames(),
+		Range: rhumb.RangeID{Region: rhumb.RegionID(m.GetRegion()), Slot: rhumb.Slot(m.GetSlot())},
+	}
+	switch {
+	case len(r.Names) == 0:
+		return r, rhumb.E(op, rhumb.InvalidArgument, "the read names no record")
+	case len(r.Names) > rhumb.BatchOpsMax:
+		return r, rhumb.Ef(op, rhumb.TooLarge, "the read has %d names, at most %d are allowed", len(r.Names), rhumb.BatchOpsMax)
+	case m.GetConsistency() != rhumbpb.Consistency_CONSISTENCY_STRONG:
+		return r, rhumb.Ef(op, rhumb.InvalidArgument, "consistency %d is not offered; use strong", m.GetConsistency())
+	}
+	for i, n := range r.Names {
+		if len(n) == 0 || len(n) > rhumb.NameSizeMax {
+			return r, rhumb.Ef(op, rhumb.InvalidArgument, "name %d has %d bytes, want 1 to %d", i, len(n), rhumb.NameSizeMax)
+		}
+	}
+	return r, nil
+}
+
+// Scan asks for records of one table in one range, in the order of their names.
+type Scan struct {
+	Table  rhumb.TableID
+	Range  rhumb.RangeID
+	Prefix []byte
+	// After, when not nil, begins behind that name.
+	After []byte
+	// Limit bounds the records, BytesMax the bytes of a page. DecodeScan gives a page's bounds for 0.
+	Limit, BytesMax int
+}
+
+// EncodeScan makes a message of a scan.
+func EncodeScan(s *Scan) *rhumbpb.ScanRequest {
+	return &rhumbpb.ScanRequest{
+		Table: uint32(s.Table), Region: uint32(s.Range.Region), Slot: uint32(s.Range.Slot), Prefix: s.Prefix,
+		After: s.After, HasAfter: s.After != nil, Limit: uint32(s.Limit), BytesMax: uint32(s.BytesMax),
+	}
+}
+
+// DecodeScan reads and validates a scan. BytesMax comes out as 1 to rhumb.ScanPageBytes; Limit as it was sent, 0 for
+// none: one page holds at most rhumb.ScanPageMax records.
+func DecodeScan(m *rhumbpb.ScanRequest) (Scan, error) {
+	const op rhumb.Op = "api.DecodeScan"
+	s := Scan{
+		Table: rhumb.TableID(m.GetTable()), Prefix: m.GetPrefix(),
+		Range: rhumb.RangeID{Region: rhumb.RegionID(m.GetRegion()), Slot: rhumb.Slot(m.GetSlot())},
+		Limit: int(m.GetLimit()), BytesMax: rhumb.ScanPageBytes,
+	}
+	if b := int(m.GetBytesMax()); b > 0 {
+		s.BytesMax = min(b, rhumb.ScanPageBytes)
+	}
+	if m.GetHasAfter() {
+		s.After = append([]byte{}, m.GetAfter()...)
+	}
+	if len(s.Prefix) > rhumb.NameSizeMax || len(s.After) > rhumb.NameSizeMax {
+		return s, rhumb.Ef(op, rhumb.TooLarge, "prefix and start have %d and %d bytes, at most %d are allowed", len(s.Prefix), len(s.After), rhumb.NameSizeMax)
+	}
+	return s, nil
+}
+
+// EncodeItems makes messages of records as one slab. A scan's carry their names; a read's do not. The slot is always
+// carried where the asker left it to the node, for which slots is true.
+func EncodeItems(items []rhumb.Item, names, slots bool) []*rhumbpb.Item {
+	if len(items) == 0 {
+		return nil
+	}
+	slab := make([]rhumbpb.Item, len(items))
+	out := make([]*rhumbpb.Item, len(items))
+	for i := range items {
+		it, p := &items[i], &slab[i]
+		p.Hlc, p.Node, p.Value = uint64(it.Version.HLC), uint32(it.Version.Node), it.Value
+		if names {
+			p.Name = it.Key.Name
+		}
+		if slots {
+			p.Slot = uint32(it.Key.Home.Slot)
+		}
+		out[i] = p
+	}
+	return out
+}
+
+// DecodeItem reads one record of a table and home. name is what a read asked for; a scan passes nil, and the message has
+// it. A slot in the message stands in for that of home.
+func DecodeItem(m *rhumbpb.Item, table rhumb.TableID, home rhumb.RangeID, name []byte) rhumb.Item {
+	if name == nil {
+		name = m.GetName()
+	}
+	if m.GetSlot() != 0 {
+		home.Slot = rhumb.Slot(m.GetSlot())
+	}
+	return rhumb.Item{
+		Key:     rhumb.Key{Table: table, Home: home, Name: name},
+		Version: rhumb.Version{HLC: rhumb.Timestamp(m.GetHlc()), Node: rhumb.NodeID(m.GetNode())},
+		Value:   m.GetValue(),
+	}
+}
+
+// EncodeOutcome makes a message of an outcome.
+func EncodeOutcome(o *rhumb.Outcome) *rhumbpb.Outcome {
+	m := &rhumbpb.Outcome{
+		Applied: o.Applied, Hlc: uint64(o.Version.HLC), Node: uint32(o.Version.Node), Seq: uint64(o.Seq), Names: o.Names,
+	}
+	for _, e := range o.Existed {
+		if e {
+			m.Existed = o.Existed
+			break
+		}
+	}
+	return m
+}
+
+// DecodeOutcome reads the outcome of a batch of n mutations.
+func DecodeOutcome(m *rhumbpb.Outcome, n int) rhumb.Outcome {
+	o := rhumb.Outcome{
+		Applied: m.GetApplied(), Seq: rhumb.Seq(m.GetSeq()), Existed: m.GetExisted(), Names: m.GetNames(),
+		Version: rhumb.Version{HLC: rhumb.Timestamp(m.GetHlc()), Node: rhumb.NodeID(m.GetNode())},
+	}
+	if len(o.Existed) != n {
+		o.Existed = append(o.Existed, make([]bool, max(0, n-len(o.Existed)))...)[:n]
+	}
+	return o
+}
+
+// EncodeReceipt makes a message of a receipt.
+func EncodeReceipt(r *rhumb.Receipt) *rhumbpb.Receipt {
+	return &rhumbpb.Receipt{
+		Region: uint32(r.Region), Node: uint32(r.Node), Home: uint32(r.Range.Region), Slot: uint32(r.Range.Slot),
+		Epoch: uint64(r.Epoch), AgeUs: uint64(max(0, r.Age.Microseconds())), Hops: uint32(max(0, r.Hops)),
+		Searched: uint32(max(0, r.Searched)), Timestamp: uint64(r.Timestamp),
+	}
+}
+
+// DecodeReceipt reads a receipt; nil is the zero receipt.
+func DecodeReceipt(m *rhumbpb.Receipt) rhumb.Receipt {
+	return rhumb.Receipt{
+		Region: rhumb.RegionID(m.GetRegion()), Node: rhumb.NodeID(m.GetNode()),
+		Range: rhumb.RangeID{Region: rhumb.RegionID(m.GetHome()), Slot: rhumb.Slot(m.GetSlot())},
+		Epoch: rhumb.Epoch(m.GetEpoch()), Age: DecodeMicros(m.GetAgeUs()), Hops: int(m.GetHops()),
+		Searched: int(m.GetSearched()), Timestamp: rhumb.Timestamp(m.GetTimestamp()),
+	}
+}
+
+// DecodeMicros reads a number of microseconds; one too large to express is the longest duration there is.
+func DecodeMicros(us uint64) time.Duration {
+	if us > math.MaxInt64/uint64(time.Microsecond) {
+		return math.MaxInt64
+	}
+	return time.Duration(us) * time.Microsecond
+}
