@@ -1,37 +1,167 @@
 package catalog
 
-type wireCommand struct{}
+import (
+	"errors"
 
-func (Init) fill(*wireCommand)               {}
-func (AddRegion) fill(*wireCommand)          {}
-func (RegisterNode) fill(*wireCommand)       {}
-func (CreateClass) fill(*wireCommand)        {}
-func (CreateTable) fill(*wireCommand)        {}
-func (EnsureRegionBlocks) fill(*wireCommand) {}
-func (OpenSlot) fill(*wireCommand)           {}
-func (AlterISR) fill(*wireCommand)           {}
-func (Elect) fill(*wireCommand)              {}
-func (FenceNode) fill(*wireCommand)          {}
-func (SetNodeState) fill(*wireCommand)       {}
-func (SetReplicas) fill(*wireCommand)        {}
-func (SetVoters) fill(*wireCommand)          {}
-func (Batch) fill(*wireCommand)              {}
+	"github.com/fxamacker/cbor/v2"
 
-// EncodeCommand gives the stored form of a command.
-func EncodeCommand(cmd Command) []byte { panic("codec follows") }
+	"github.com/rhumbdb/rhumb"
+)
 
-// DecodeCommand reads what EncodeCommand writes. An unknown version, code or field is Incompatible, anything else that is
-// wrong Corrupt.
-func DecodeCommand(b []byte) (Command, error) { panic("codec follows") }
+// commandVersion, resultVersion and stateVersion are the versions of the encodings that this binary writes and reads.
+// A new field or code needs a new version only when older binaries may still apply; they stop at what they do not know.
+const (
+	commandVersion = 1
+	resultVersion  = 1
+	stateVersion   = 1
+)
 
-// EncodeResult gives the form in which a result travels to its proposer.
-func EncodeResult(r Result) []byte { panic("codec follows") }
+// wireElementsMax bounds arrays in a decoded message: the greatest is the ranges of a state.
+const wireElementsMax = rhumb.RangesMax
 
-// DecodeResult reads what EncodeResult writes.
-func DecodeResult(b []byte) (Result, error) { panic("codec follows") }
+var (
+	encMode = must(cbor.CoreDetEncOptions().EncMode())
+	decMode = must(cbor.DecOptions{
+		DupMapKey:         cbor.DupMapKeyEnforcedAPF,
+		IndefLength:       cbor.IndefLengthForbidden,
+		TagsMd:            cbor.TagsForbidden,
+		ExtraReturnErrors: cbor.ExtraDecErrorUnknownField,
+		FieldNameMatching: cbor.FieldNameMatchingCaseSensitive,
+		MaxNestedLevels:   16,
+		MaxArrayElements:  wireElementsMax,
+	}.DecMode())
+)
 
-// Encode gives the stored form of the state.
-func (s *State) Encode() []byte { panic("codec follows") }
+// must panics on an error that only a wrong constant of this file can cause.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
 
-// Decode reads what Encode writes and checks the invariants.
-func Decode(b []byte) (*State, error) { panic("codec follows") }
+// encode writes one of this package's wire types; they all can be written.
+func encode(v any) []byte { return must(encMode.Marshal(v)) }
+
+// decode reads one wire type.
+func decode(op rhumb.Op, b []byte, v any) error {
+	err := decMode.Unmarshal(b, v)
+	if err == nil {
+		return nil
+	}
+	if _, ok := errors.AsType[*cbor.UnknownFieldError](err); ok {
+		return &rhumb.Error{Op: op, Kind: rhumb.Incompatible, Msg: "a newer binary wrote this", Err: err}
+	}
+	return &rhumb.Error{Op: op, Kind: rhumb.Corrupt, Msg: "not the expected CBOR", Err: err}
+}
+
+// checkVersion refuses encodings of another version.
+func checkVersion(op rhumb.Op, got, want uint8) error {
+	switch {
+	case got == want:
+		return nil
+	case got == 0:
+		return rhumb.E(op, rhumb.Corrupt, "the version is missing")
+	}
+	return rhumb.Ef(op, rhumb.Incompatible, "encoding version %d, this binary knows %d; use a newer binary", got, want)
+}
+
+// The wire types share these forms. An array form never changes; a new field goes into the map that holds it.
+
+type wireRangeID struct {
+	_      struct{} `cbor:",toarray"`
+	Region rhumb.RegionID
+	Slot   rhumb.Slot
+}
+
+type wirePoint struct {
+	_        struct{} `cbor:",toarray"`
+	Lat, Lon float64
+}
+
+type wireSettings struct {
+	Mode      rhumb.Mode     `cbor:"1,keyasint"`
+	Replicas  int            `cbor:"2,keyasint"`
+	MinInSync int            `cbor:"3,keyasint"`
+	Survival  rhumb.Survival `cbor:"4,keyasint"`
+	HashSlots int            `cbor:"5,keyasint"`
+	ShardSize int64          `cbor:"6,keyasint"`
+}
+
+type wirePlacement struct {
+	_        struct{} `cbor:",toarray"`
+	Region   rhumb.RegionID
+	Replicas [][]rhumb.NodeID
+}
+
+type wireMember struct {
+	_    struct{} `cbor:",toarray"`
+	Node rhumb.NodeID
+	Boot rhumb.BootSeq
+}
+
+type wireRange struct {
+	_         struct{} `cbor:",toarray"`
+	Region    rhumb.RegionID
+	Slot      rhumb.Slot
+	Class     rhumb.ClassID
+	Epoch     rhumb.Epoch
+	Allocated rhumb.Epoch
+	Version   uint64
+	Primary   rhumb.NodeID
+	Preferred rhumb.NodeID
+	InSync    []rhumb.NodeID
+	Replicas  []rhumb.NodeID
+}
+
+func toWireRangeID(id rhumb.RangeID) *wireRangeID {
+	return &wireRangeID{Region: id.Region, Slot: id.Slot}
+}
+
+func (w *wireRangeID) id() rhumb.RangeID {
+	if w == nil {
+		return rhumb.RangeID{}
+	}
+	return rhumb.RangeID{Region: w.Region, Slot: w.Slot}
+}
+
+func toWirePoint(p rhumb.Point) *wirePoint { return &wirePoint{Lat: p.Lat, Lon: p.Lon} }
+
+func (w *wirePoint) point() rhumb.Point {
+	if w == nil {
+		return rhumb.Point{}
+	}
+	return rhumb.Point{Lat: w.Lat, Lon: w.Lon}
+}
+
+func toWireSettings(s rhumb.ClassSettings) *wireSettings {
+	w := wireSettings(s)
+	return &w
+}
+
+func (w *wireSettings) settings() rhumb.ClassSettings {
+	if w == nil {
+		return rhumb.ClassSettings{}
+	}
+	return rhumb.ClassSettings(*w)
+}
+
+func toWireRange(r *rhumb.Range) *wireRange {
+	if r == nil {
+		return nil
+	}
+	return &wireRange{
+		Region: r.ID.Region, Slot: r.ID.Slot, Class: r.Class, Epoch: r.Epoch, Allocated: r.Allocated, Version: r.Version,
+		Primary: r.Primary, Preferred: r.Preferred, InSync: r.InSync, Replicas: r.Replicas,
+	}
+}
+
+func (w *wireRange) record() *rhumb.Range {
+	if w == nil {
+		return nil
+	}
+	return &rhumb.Range{
+		ID: rhumb.RangeID{Region: w.Region, Slot: w.Slot}, Class: w.Class, Epoch: w.Epoch, Allocated: w.Allocated, Version: w.Version,
+		Primary: w.Primary, Preferred: w.Preferred, InSync: w.InSync, Replicas: w.Replicas,
+	}
+}

@@ -1,0 +1,135 @@
+package catalog
+
+import (
+	"slices"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// Check looks for a broken invariant and gives the first one found as an error of kind Internal. It reads every record.
+func (s *State) Check() error {
+	if s.cluster.IsZero() && s.nodes.size+s.regions.size+s.classes.size > 0 {
+		return broken("a cluster without an id has records")
+	}
+	for _, check := range []func() error{s.checkNodes, s.checkTables, s.checkBlocks, s.checkRanges} {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func broken(format string, args ...any) error {
+	return rhumb.Ef("catalog.Check", rhumb.Internal, format, args...)
+}
+
+func (s *State) checkNodes() error {
+	names := make(map[string]bool)
+	for id, r := range s.regions.all() {
+		if id == 0 || r.ID > s.lastRegion || names[r.Name] || r.Location.Validate() != nil {
+			return broken("region %d (%q) has an id not given out, a name used twice or no valid location", id, r.Name)
+		}
+		names[r.Name] = true
+	}
+	stores := make(map[rhumb.UUID]bool)
+	for id, n := range s.nodes.all() {
+		_, ok := s.Region(n.Region)
+		if id == 0 || n.ID > s.lastNode || !ok || stores[n.Store] || n.Boot == 0 || n.Location.Validate() != nil {
+			return broken("node %d has an id not given out, no region, no location, no boot or another's store", id)
+		}
+		if n.State < rhumb.NodeLive || n.State > rhumb.NodeDraining {
+			return broken("node %d is in state %s", id, n.State)
+		}
+		stores[n.Store] = true
+	}
+	return nil
+}
+
+func (s *State) checkTables() error {
+	settings := make(map[rhumb.ClassSettings]bool)
+	for id, c := range s.classes.all() {
+		if id == 0 || c.ID > s.lastClass || settings[c.Settings] || c.Settings.Validate() != nil {
+			return broken("class %d has an id not given out, settings used twice or bad settings", id)
+		}
+		settings[c.Settings] = true
+	}
+	for id, t := range s.tables.all() {
+		_, ok := s.Class(t.Class)
+		if id == 0 || t.ID > s.lastTable || !ok || s.names[t.Name] != t.ID {
+			return broken("table %d (%q) has an id not given out, no class or a name used twice", id, t.Name)
+		}
+	}
+	return nil
+}
+
+func (s *State) checkBlocks() error {
+	count := make(map[rhumb.RegionID]uint32)
+	hash := make(map[uint64]bool)
+	for b := range s.Blocks() {
+		r, ok := s.regions.get(uint64(b.Region))
+		_, hasClass := s.Class(b.Class)
+		if !ok || !hasClass || b.First%rhumb.BlockSlots != 0 || uint32(b.First/rhumb.BlockSlots) >= r.blocks {
+			return broken("block %d of region %s has no class or was not cut from the region", b.First, b.Region)
+		}
+		count[b.Region]++
+		if b.Node == rhumb.NoNode {
+			key := pair(b.Region, b.Class)
+			if hash[key] {
+				return broken("class %s has two hash blocks in region %s", b.Class, b.Region)
+			}
+			hash[key] = true
+			continue
+		}
+		if n, ok := s.Node(b.Node); !ok || n.Region != b.Region {
+			return broken("block %d of region %s belongs to %s, which is not there", b.First, b.Region, b.Node)
+		}
+	}
+	for id, r := range s.regions.all() {
+		if count[r.ID] != r.blocks {
+			return broken("region %d has %d blocks and counts %d", id, count[r.ID], r.blocks)
+		}
+	}
+	return nil
+}
+
+func (s *State) checkRanges() error {
+	for r := range s.Ranges() {
+		b, ok := s.BlockOf(r.ID)
+		if !ok || b.Class != r.Class {
+			return broken("range %s lies in no block of its class %s", r.ID, r.Class)
+		}
+		if err := s.checkRange(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkRange looks at one record; its class exists.
+func (s *State) checkRange(r *rhumb.Range) error {
+	switch {
+	case !isSet(r.InSync) || !isSet(r.Replicas) || len(r.Replicas) > rhumb.ReplicasMax:
+		return broken("range %s: in-sync set %v or replicas %v are not sorted sets", r.ID, r.InSync, r.Replicas)
+	case !r.IsInSync(r.Primary):
+		return broken("range %s: the primary %s is not in sync (%v)", r.ID, r.Primary, r.InSync)
+	case !subset(r.InSync, r.Replicas):
+		return broken("range %s: the in-sync set %v is not a part of the replicas %v", r.ID, r.InSync, r.Replicas)
+	case !r.IsReplica(r.Preferred):
+		return broken("range %s: the preferred primary %s is no replica", r.ID, r.Preferred)
+	case len(r.InSync) < s.minInSync(r):
+		return broken("range %s: %d in sync, fewer than the class's %d", r.ID, len(r.InSync), s.minInSync(r))
+	case r.Epoch == 0 || r.Epoch > r.Allocated || r.Version == 0:
+		return broken("range %s: epoch %d, allocated %d, version %d", r.ID, r.Epoch, r.Allocated, r.Version)
+	}
+	for _, id := range r.Replicas {
+		if _, ok := s.Node(id); !ok {
+			return broken("range %s: replica %s is no node", r.ID, id)
+		}
+	}
+	return nil
+}
+
+// isSet reports whether ids are sorted and all different.
+func isSet(ids []rhumb.NodeID) bool {
+	return slices.IsSorted(ids) && len(slices.Compact(slices.Clone(ids))) == len(ids)
+}

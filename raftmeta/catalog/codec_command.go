@@ -1,0 +1,237 @@
+package catalog
+
+import (
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// wireCommand is the stored form of every command: a map from these numbers, with the fields that a command has. Numbers
+// are never used again for something else.
+type wireCommand struct {
+	Version       uint8           `cbor:"1,keyasint,omitempty"`
+	Code          code            `cbor:"2,keyasint"`
+	Cluster       []byte          `cbor:"3,keyasint,omitempty"`
+	Node          rhumb.NodeID    `cbor:"4,keyasint,omitempty"`
+	Store         []byte          `cbor:"5,keyasint,omitempty"`
+	Boot          rhumb.BootSeq   `cbor:"6,keyasint,omitempty"`
+	Nonce         uint64          `cbor:"7,keyasint,omitempty"`
+	Name          string          `cbor:"8,keyasint,omitempty"` // of the region or table
+	Zone          string          `cbor:"9,keyasint,omitempty"`
+	Location      *wirePoint      `cbor:"10,keyasint,omitempty"`
+	Addr          string          `cbor:"11,keyasint,omitempty"`
+	HeartbeatAddr string          `cbor:"12,keyasint,omitempty"`
+	AdminAddr     string          `cbor:"13,keyasint,omitempty"`
+	Binary        string          `cbor:"14,keyasint,omitempty"`
+	Settings      *wireSettings   `cbor:"15,keyasint,omitempty"`
+	Colocate      uint8           `cbor:"16,keyasint,omitempty"`
+	LocationField string          `cbor:"17,keyasint,omitempty"`
+	History       int64           `cbor:"18,keyasint,omitempty"` // nanoseconds
+	Placements    []wirePlacement `cbor:"19,keyasint,omitempty"`
+	Class         rhumb.ClassID   `cbor:"20,keyasint,omitempty"`
+	Opened        uint32          `cbor:"21,keyasint,omitempty"`
+	Range         *wireRangeID    `cbor:"22,keyasint,omitempty"`
+	Epoch         rhumb.Epoch     `cbor:"23,keyasint,omitempty"`
+	RangeVersion  uint64          `cbor:"24,keyasint,omitempty"`
+	Members       []wireMember    `cbor:"25,keyasint,omitempty"`
+	Nodes         []rhumb.NodeID  `cbor:"26,keyasint,omitempty"` // in-sync set, replicas or voters
+	Preferred     rhumb.NodeID    `cbor:"27,keyasint,omitempty"`
+	State         rhumb.NodeState `cbor:"28,keyasint,omitempty"`
+	Items         []wireCommand   `cbor:"29,keyasint,omitempty"`
+}
+
+// EncodeCommand gives the stored form of a command.
+func EncodeCommand(cmd Command) []byte {
+	w := wireCommand{Version: commandVersion, Code: cmd.code()}
+	cmd.fill(&w)
+	return encode(w)
+}
+
+// DecodeCommand reads what EncodeCommand writes. An unknown version, code or field is Incompatible, anything else that is
+// wrong Corrupt.
+func DecodeCommand(b []byte) (Command, error) {
+	const op rhumb.Op = "catalog.DecodeCommand"
+	var w wireCommand
+	if err := decode(op, b, &w); err != nil {
+		return nil, err
+	}
+	if err := checkVersion(op, w.Version, commandVersion); err != nil {
+		return nil, err
+	}
+	return w.command()
+}
+
+func (c Init) fill(w *wireCommand) {
+	c.First.fill(w)
+	w.Cluster = fromUUID(c.Cluster)
+}
+
+func (c AddRegion) fill(w *wireCommand) { w.Name, w.Location = c.Name, toWirePoint(c.Location) }
+
+func (c RegisterNode) fill(w *wireCommand) {
+	w.Cluster, w.Node, w.Store, w.Boot, w.Nonce = fromUUID(c.Cluster), c.Node, fromUUID(c.Store), c.Boot, c.Nonce
+	w.Name, w.Zone, w.Addr, w.HeartbeatAddr, w.AdminAddr, w.Binary = c.Region, c.Zone, c.Addr, c.HeartbeatAddr, c.AdminAddr, c.Binary
+	if c.HasLocation {
+		w.Location = toWirePoint(c.Location)
+	}
+}
+
+func (c CreateClass) fill(w *wireCommand) {
+	w.Settings, w.Placements = toWireSettings(c.Settings), fromPlacements(c.Placements)
+}
+
+func (c CreateTable) fill(w *wireCommand) {
+	w.Name, w.Settings, w.Placements = c.Name, toWireSettings(c.Settings), fromPlacements(c.Placements)
+	w.Colocate, w.LocationField, w.History = c.Colocate, c.LocationField, int64(c.History)
+}
+
+func (c EnsureRegionBlocks) fill(w *wireCommand) {
+	w.Class, w.Placements = c.Class, fromPlacements(c.Placements)
+}
+
+func (c OpenSlot) fill(w *wireCommand) {
+	w.Node, w.Class, w.Opened, w.Nodes = c.Node, c.Class, c.Opened, c.Replicas
+}
+
+func (c AlterISR) fill(w *wireCommand) {
+	w.Range, w.Epoch, w.RangeVersion = toWireRangeID(c.Range), c.Epoch, c.Version
+	for _, m := range c.Members {
+		w.Members = append(w.Members, wireMember{Node: m.Node, Boot: m.Boot})
+	}
+}
+
+func (c Elect) fill(w *wireCommand) {
+	w.Range, w.RangeVersion, w.Node, w.Nodes = toWireRangeID(c.Range), c.Version, c.Node, c.InSync
+}
+
+func (c FenceNode) fill(w *wireCommand) { w.Node, w.Boot = c.Node, c.Boot }
+
+func (c SetNodeState) fill(w *wireCommand) { w.Node, w.Boot, w.State = c.Node, c.Boot, c.State }
+
+func (c SetReplicas) fill(w *wireCommand) {
+	w.Range, w.RangeVersion, w.Nodes, w.Preferred = toWireRangeID(c.Range), c.Version, c.Replicas, c.Preferred
+}
+
+func (c SetVoters) fill(w *wireCommand) { w.Nodes = c.Voters }
+
+func (c Batch) fill(w *wireCommand) {
+	w.Items = make([]wireCommand, len(c.Commands))
+	for i, cmd := range c.Commands {
+		w.Items[i].Code = cmd.code()
+		cmd.fill(&w.Items[i])
+	}
+}
+
+// takes reads a command of each code from its stored form.
+var takes = map[code]func(w *wireCommand) Command{
+	codeInit: func(w *wireCommand) Command {
+		first := w.registerNode()
+		first.Cluster = rhumb.ClusterID{}
+		return Init{Cluster: toUUID(w.Cluster), First: first}
+	},
+	codeAddRegion:    func(w *wireCommand) Command { return AddRegion{w.Name, w.Location.point()} },
+	codeRegisterNode: func(w *wireCommand) Command { return w.registerNode() },
+	codeCreateClass: func(w *wireCommand) Command {
+		return CreateClass{w.Settings.settings(), toPlacements(w.Placements)}
+	},
+	codeCreateTable: func(w *wireCommand) Command {
+		return CreateTable{
+			Name: w.Name, Settings: w.Settings.settings(), Colocate: w.Colocate, LocationField: w.LocationField,
+			History: time.Duration(w.History), Placements: toPlacements(w.Placements),
+		}
+	},
+	codeEnsureRegions: func(w *wireCommand) Command {
+		return EnsureRegionBlocks{w.Class, toPlacements(w.Placements)}
+	},
+	codeOpenSlot: func(w *wireCommand) Command { return OpenSlot{w.Node, w.Class, w.Opened, w.Nodes} },
+	codeAlterISR: func(w *wireCommand) Command {
+		c := AlterISR{Range: w.Range.id(), Epoch: w.Epoch, Version: w.RangeVersion}
+		for _, m := range w.Members {
+			c.Members = append(c.Members, Member{m.Node, m.Boot})
+		}
+		return c
+	},
+	codeElect:        func(w *wireCommand) Command { return Elect{w.Range.id(), w.RangeVersion, w.Node, w.Nodes} },
+	codeFenceNode:    func(w *wireCommand) Command { return FenceNode{w.Node, w.Boot} },
+	codeSetNodeState: func(w *wireCommand) Command { return SetNodeState{w.Node, w.Boot, w.State} },
+	codeSetReplicas: func(w *wireCommand) Command {
+		return SetReplicas{w.Range.id(), w.RangeVersion, w.Nodes, w.Preferred}
+	},
+	codeSetVoters: func(w *wireCommand) Command { return SetVoters{w.Nodes} },
+}
+
+// command gives the command that w holds.
+func (w *wireCommand) command() (Command, error) {
+	const op rhumb.Op = "catalog.DecodeCommand"
+	if w.Code == codeBatch {
+		return w.batch()
+	}
+	take, ok := takes[w.Code]
+	if !ok {
+		return nil, rhumb.Ef(op, rhumb.Incompatible, "unknown command %d; use a newer binary", w.Code)
+	}
+	if n := len(w.Cluster); n != 0 && n != len(rhumb.UUID{}) {
+		return nil, rhumb.Ef(op, rhumb.Corrupt, "the cluster id has %d bytes", n)
+	}
+	if n := len(w.Store); n != 0 && n != len(rhumb.UUID{}) {
+		return nil, rhumb.Ef(op, rhumb.Corrupt, "the store's identity has %d bytes", n)
+	}
+	return take(w), nil
+}
+
+func (w *wireCommand) batch() (Command, error) {
+	const op rhumb.Op = "catalog.DecodeCommand"
+	if len(w.Items) > BatchMax {
+		return nil, rhumb.Ef(op, rhumb.Corrupt, "a batch of %d commands, want at most %d", len(w.Items), BatchMax)
+	}
+	b := Batch{Commands: make([]Command, len(w.Items))}
+	for i := range w.Items {
+		item := &w.Items[i]
+		if item.Code == codeBatch || item.Code == codeInit {
+			return nil, rhumb.Ef(op, rhumb.Corrupt, "command %d of a batch cannot stand in one", i)
+		}
+		cmd, err := item.command()
+		if err != nil {
+			return nil, err
+		}
+		b.Commands[i] = cmd
+	}
+	return b, nil
+}
+
+func (w *wireCommand) registerNode() RegisterNode {
+	return RegisterNode{
+		Cluster: toUUID(w.Cluster), Node: w.Node, Store: toUUID(w.Store), Boot: w.Boot, Nonce: w.Nonce,
+		Region: w.Name, Zone: w.Zone, Location: w.Location.point(), HasLocation: w.Location != nil,
+		Addr: w.Addr, HeartbeatAddr: w.HeartbeatAddr, AdminAddr: w.AdminAddr, Binary: w.Binary,
+	}
+}
+
+// fromUUID leaves out the zero identity.
+func fromUUID(u rhumb.UUID) []byte {
+	if u.IsZero() {
+		return nil
+	}
+	return u[:]
+}
+
+func toUUID(b []byte) (u rhumb.UUID) {
+	copy(u[:], b)
+	return u
+}
+
+func fromPlacements(ps []Placement) []wirePlacement {
+	var out []wirePlacement
+	for _, p := range ps {
+		out = append(out, wirePlacement{Region: p.Region, Replicas: p.Replicas})
+	}
+	return out
+}
+
+func toPlacements(ws []wirePlacement) []Placement {
+	var out []Placement
+	for _, w := range ws {
+		out = append(out, Placement{w.Region, w.Replicas})
+	}
+	return out
+}

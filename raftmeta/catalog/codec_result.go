@@ -1,0 +1,73 @@
+package catalog
+
+import "github.com/rhumbdb/rhumb"
+
+// wireResult is the form in which a result travels.
+type wireResult struct {
+	Version  uint8          `cbor:"1,keyasint,omitempty"`
+	Revision uint64         `cbor:"2,keyasint,omitempty"`
+	Failure  *wireFailure   `cbor:"3,keyasint,omitempty"`
+	Region   rhumb.RegionID `cbor:"4,keyasint,omitempty"`
+	Node     rhumb.NodeID   `cbor:"5,keyasint,omitempty"`
+	Class    rhumb.ClassID  `cbor:"6,keyasint,omitempty"`
+	Table    rhumb.TableID  `cbor:"7,keyasint,omitempty"`
+	Range    *wireRange     `cbor:"8,keyasint,omitempty"`
+	Items    []wireResult   `cbor:"9,keyasint,omitempty"`
+}
+
+// wireFailure is a refusal: what of a rhumb.Error crosses the wire.
+type wireFailure struct {
+	Op    rhumb.Op     `cbor:"1,keyasint,omitempty"`
+	Kind  rhumb.Kind   `cbor:"2,keyasint,omitempty"`
+	Msg   string       `cbor:"3,keyasint,omitempty"`
+	Range *wireRangeID `cbor:"4,keyasint,omitempty"`
+}
+
+// EncodeResult gives the form in which a result travels to its proposer.
+func EncodeResult(r Result) []byte {
+	w := toWireResult(r)
+	w.Version = resultVersion
+	return encode(w)
+}
+
+// DecodeResult reads what EncodeResult writes.
+func DecodeResult(b []byte) (Result, error) {
+	const op rhumb.Op = "catalog.DecodeResult"
+	var w wireResult
+	if err := decode(op, b, &w); err != nil {
+		return Result{}, err
+	}
+	if err := checkVersion(op, w.Version, resultVersion); err != nil {
+		return Result{}, err
+	}
+	return w.result(), nil
+}
+
+func toWireResult(r Result) wireResult {
+	w := wireResult{
+		Revision: r.Revision, Region: r.Region, Node: r.Node, Class: r.Class, Table: r.Table, Range: toWireRange(r.Range),
+	}
+	if f := r.Failure; f != nil {
+		w.Failure = &wireFailure{Op: f.Op, Kind: f.Kind, Msg: f.Msg}
+		if !f.Range.IsZero() {
+			w.Failure.Range = toWireRangeID(f.Range)
+		}
+	}
+	for _, item := range r.Items {
+		w.Items = append(w.Items, toWireResult(item))
+	}
+	return w
+}
+
+func (w *wireResult) result() Result {
+	r := Result{
+		Revision: w.Revision, Region: w.Region, Node: w.Node, Class: w.Class, Table: w.Table, Range: w.Range.record(),
+	}
+	if f := w.Failure; f != nil {
+		r.Failure = &rhumb.Error{Op: f.Op, Kind: f.Kind, Msg: f.Msg, Range: f.Range.id()}
+	}
+	for i := range w.Items {
+		r.Items = append(r.Items, w.Items[i].result())
+	}
+	return r
+}

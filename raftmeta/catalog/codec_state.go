@@ -1,0 +1,194 @@
+package catalog
+
+import (
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// wireState is the stored form of a state. Every list is in the order of its keys.
+type wireState struct {
+	Version    uint8          `cbor:"1,keyasint,omitempty"`
+	Cluster    []byte         `cbor:"2,keyasint,omitempty"`
+	Revision   uint64         `cbor:"3,keyasint,omitempty"`
+	LastRegion rhumb.RegionID `cbor:"4,keyasint,omitempty"`
+	LastNode   rhumb.NodeID   `cbor:"5,keyasint,omitempty"`
+	LastTable  rhumb.TableID  `cbor:"6,keyasint,omitempty"`
+	LastClass  rhumb.ClassID  `cbor:"7,keyasint,omitempty"`
+	Regions    []wireRegion   `cbor:"8,keyasint,omitempty"`
+	Nodes      []wireNode     `cbor:"9,keyasint,omitempty"`
+	Classes    []wireClass    `cbor:"10,keyasint,omitempty"`
+	Tables     []wireTable    `cbor:"11,keyasint,omitempty"`
+	Blocks     []wireBlock    `cbor:"12,keyasint,omitempty"`
+	Active     []wireActive   `cbor:"13,keyasint,omitempty"`
+	Ranges     []wireRange    `cbor:"14,keyasint,omitempty"`
+}
+
+type wireRegion struct {
+	ID       rhumb.RegionID `cbor:"1,keyasint"`
+	Name     string         `cbor:"2,keyasint"`
+	Location wirePoint      `cbor:"3,keyasint"`
+	Blocks   uint32         `cbor:"4,keyasint,omitempty"`
+}
+
+type wireNode struct {
+	ID            rhumb.NodeID    `cbor:"1,keyasint"`
+	Region        rhumb.RegionID  `cbor:"2,keyasint"`
+	Zone          string          `cbor:"3,keyasint"`
+	Addr          string          `cbor:"4,keyasint,omitempty"`
+	HeartbeatAddr string          `cbor:"5,keyasint,omitempty"`
+	AdminAddr     string          `cbor:"6,keyasint,omitempty"`
+	Location      wirePoint       `cbor:"7,keyasint"`
+	Store         []byte          `cbor:"8,keyasint"`
+	Boot          rhumb.BootSeq   `cbor:"9,keyasint"`
+	State         rhumb.NodeState `cbor:"10,keyasint"`
+	Voter         bool            `cbor:"11,keyasint,omitempty"`
+	Binary        string          `cbor:"12,keyasint,omitempty"`
+	Nonce         uint64          `cbor:"13,keyasint,omitempty"`
+}
+
+type wireClass struct {
+	ID       rhumb.ClassID `cbor:"1,keyasint"`
+	Settings wireSettings  `cbor:"2,keyasint"`
+}
+
+type wireTable struct {
+	ID            rhumb.TableID `cbor:"1,keyasint"`
+	Name          string        `cbor:"2,keyasint"`
+	Class         rhumb.ClassID `cbor:"3,keyasint"`
+	Colocate      uint8         `cbor:"4,keyasint,omitempty"`
+	LocationField string        `cbor:"5,keyasint"`
+	History       int64         `cbor:"6,keyasint,omitempty"`
+}
+
+// wireBlock has the node NoNode when it holds hash slots.
+type wireBlock struct {
+	_      struct{} `cbor:",toarray"`
+	Region rhumb.RegionID
+	First  rhumb.Slot
+	Class  rhumb.ClassID
+	Node   rhumb.NodeID
+}
+
+type wireActive struct {
+	_      struct{} `cbor:",toarray"`
+	Node   rhumb.NodeID
+	Class  rhumb.ClassID
+	First  rhumb.Slot
+	Opened uint32
+}
+
+// Encode gives the stored form of the state.
+func (s *State) Encode() []byte {
+	w := wireState{
+		Version: stateVersion, Cluster: fromUUID(s.cluster), Revision: s.revision,
+		LastRegion: s.lastRegion, LastNode: s.lastNode, LastTable: s.lastTable, LastClass: s.lastClass,
+	}
+	for _, r := range s.regions.all() {
+		w.Regions = append(w.Regions, wireRegion{ID: r.ID, Name: r.Name, Location: *toWirePoint(r.Location), Blocks: r.blocks})
+	}
+	for _, n := range s.nodes.all() {
+		w.Nodes = append(w.Nodes, toWireNode(n))
+	}
+	for c := range s.Classes() {
+		w.Classes = append(w.Classes, wireClass{ID: c.ID, Settings: *toWireSettings(c.Settings)})
+	}
+	for t := range s.Tables() {
+		w.Tables = append(w.Tables, wireTable{
+			ID: t.ID, Name: t.Name, Class: t.Class, Colocate: t.Colocate, LocationField: t.LocationField, History: int64(t.History),
+		})
+	}
+	for b := range s.Blocks() {
+		w.Blocks = append(w.Blocks, wireBlock{Region: b.Region, First: b.First, Class: b.Class, Node: b.Node})
+	}
+	for _, a := range s.active.all() {
+		w.Active = append(w.Active, wireActive{Node: a.block.Node, Class: a.block.Class, First: a.block.First, Opened: a.opened})
+	}
+	w.Ranges = make([]wireRange, 0, s.ranges.size)
+	for r := range s.Ranges() {
+		w.Ranges = append(w.Ranges, *toWireRange(r))
+	}
+	return encode(w)
+}
+
+func toWireNode(n *node) wireNode {
+	return wireNode{
+		ID: n.ID, Region: n.Region, Zone: n.Zone, Addr: n.Addr, HeartbeatAddr: n.HeartbeatAddr, AdminAddr: n.AdminAddr,
+		Location: *toWirePoint(n.Location), Store: n.Store[:], Boot: n.Boot, State: n.State, Voter: n.Voter,
+		Binary: n.Binary, Nonce: n.nonce,
+	}
+}
+
+func (w *wireNode) record() *node {
+	return &node{nonce: w.Nonce, Node: rhumb.Node{
+		ID: w.ID, Region: w.Region, Zone: w.Zone, Addr: w.Addr, HeartbeatAddr: w.HeartbeatAddr, AdminAddr: w.AdminAddr,
+		Location: w.Location.point(), Store: toUUID(w.Store), Boot: w.Boot, State: w.State, Voter: w.Voter, Binary: w.Binary,
+	}}
+}
+
+// Decode reads what Encode writes and checks the invariants. An unknown version or field is Incompatible, anything else
+// that is wrong Corrupt.
+func Decode(b []byte) (*State, error) {
+	const op rhumb.Op = "catalog.Decode"
+	var w wireState
+	if err := decode(op, b, &w); err != nil {
+		return nil, err
+	}
+	if err := checkVersion(op, w.Version, stateVersion); err != nil {
+		return nil, err
+	}
+	s, err := w.state()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Check(); err != nil {
+		return nil, rhumb.WrapKind(op, rhumb.Corrupt, err)
+	}
+	return s, nil
+}
+
+// state builds the trees. It refuses only what would keep Check from running.
+func (w *wireState) state() (*State, error) {
+	const op rhumb.Op = "catalog.Decode"
+	t := tx{owner: new(owner), State: State{
+		cluster: toUUID(w.Cluster), revision: w.Revision,
+		lastRegion: w.LastRegion, lastNode: w.LastNode, lastTable: w.LastTable, lastClass: w.LastClass,
+	}}
+	for _, r := range w.Regions {
+		t.putRegion(&region{blocks: r.Blocks, Region: rhumb.Region{ID: r.ID, Name: r.Name, Location: r.Location.point()}})
+	}
+	for i := range w.Nodes {
+		t.putNode(w.Nodes[i].record())
+	}
+	for _, c := range w.Classes {
+		t.putClass(&rhumb.Class{ID: c.ID, Settings: c.Settings.settings()})
+	}
+	for _, table := range w.Tables {
+		t.putTable(&rhumb.Table{
+			ID: table.ID, Name: table.Name, Class: table.Class, Colocate: table.Colocate,
+			LocationField: table.LocationField, History: time.Duration(table.History),
+		})
+	}
+	for _, b := range w.Blocks {
+		block := &rhumb.Block{Region: b.Region, Class: b.Class, Node: b.Node, First: b.First}
+		t.putBlock(block)
+		if b.Node == rhumb.NoNode {
+			t.hash.set(t.owner, pair(b.Region, b.Class), block)
+		}
+	}
+	for i := range w.Ranges {
+		t.putRange(w.Ranges[i].record())
+	}
+	for _, a := range w.Active {
+		n, ok := t.Node(a.Node)
+		if !ok {
+			return nil, rhumb.Ef(op, rhumb.Corrupt, "an active block belongs to the unknown node %s", a.Node)
+		}
+		block, ok := t.blocks.get(pair(n.Region, a.First))
+		if !ok || block.Node != a.Node || block.Class != a.Class || a.Opened == 0 {
+			return nil, rhumb.Ef(op, rhumb.Corrupt, "the active block %d of %s in class %s is not its own", a.First, a.Node, a.Class)
+		}
+		t.active.set(t.owner, pair(a.Node, a.Class), &activeBlock{block: block, opened: a.Opened})
+	}
+	return &t.State, nil
+}
