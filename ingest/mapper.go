@@ -1,0 +1,497 @@
+package ingest
+
+import (
+	"bytes"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unsafe"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// Event is what one line becomes: one atomic batch.
+type Event struct {
+	// Line is the number of its line, from 1.
+	Line int64
+	// Mutations are the rows; the first is the record whose home and whose order count.
+	Mutations []rhumb.Mutation
+	// Order holds the values of the mapping's order keys; nil when it has none.
+	Order []rhumb.FieldValue
+
+	raw []byte // the line as it was read
+	// removes says that a field is null, and so removed: such a patch cannot be merged into another.
+	removes bool
+}
+
+// Size is what the event counts against the window, in bytes.
+func (e *Event) Size() int {
+	n := len(e.raw)
+	for i := range e.Mutations {
+		n += e.Mutations[i].Size()
+	}
+	return n
+}
+
+// Mapper builds events from pairs. It serves one goroutine.
+type Mapper struct {
+	mapping *Mapping
+	rows    []boundRow
+	specs   map[string]*fieldSpec
+	// order lists the order keys' specs; place those of the location, latitudes first; when is nil without Time.
+	order, place []*fieldSpec
+	when         *fieldSpec
+	cond         rhumb.Condition
+
+	fields   []taggedField // of the present line
+	record   rhumb.Record
+	coords   [4]float64
+	orderNow []rhumb.FieldValue
+}
+
+// boundRow is a RowMapping whose table is known.
+type boundRow struct {
+	table rhumb.Table
+	name  template
+	kind  rhumb.MutationKind
+	when  *Condition
+}
+
+// fieldSpec is what the mapping says of one key.
+type fieldSpec struct {
+	name string // as text that no line owns
+	kind rhumb.FieldKind
+	auto bool
+	// rows has a bit for each row that takes the key as a field.
+	rows uint16
+	// made says that the mapping makes the field of other keys; a line must not hold it.
+	made bool
+	seen int64 // the line in which the key stood last
+}
+
+type taggedField struct {
+	rhumb.Field
+	rows uint16
+}
+
+// unlistedMax bounds the keys, beyond those of the mapping, whose specs are remembered.
+const unlistedMax = 4 * rhumb.RecordFieldsMax
+
+// Bind ties the mapping to its tables, given in the order of its rows. The rows of one event must lie in one range:
+// several rows ask for tables of one class that cut names at the same byte.
+func (m *Mapping) Bind(tables []rhumb.Table) (*Mapper, error) {
+	const op rhumb.Op = "ingest.Bind"
+	if len(tables) != len(m.Rows) {
+		panic("ingest: Bind wants one table for each row")
+	}
+	mp := &Mapper{mapping: m, specs: map[string]*fieldSpec{}}
+	first := tables[0]
+	for i, r := range m.Rows {
+		t := tables[i]
+		if i > 0 && (t.Class != first.Class || t.Colocate != first.Colocate || t.Colocate == 0) {
+			return nil, rhumb.Ef(op, rhumb.InvalidArgument,
+				"tables %s and %s cannot share a batch: create both with the same settings and the same --colocate byte", first.Name, t.Name)
+		}
+		if m.Location != nil && i == 0 && t.LocationField != m.Location.Field {
+			return nil, rhumb.Ef(op, rhumb.InvalidArgument, "table %s holds locations in field %q, the mapping makes %q; let them agree",
+				t.Name, t.LocationField, m.Location.Field)
+		}
+		name, err := parseTemplate(r.Name)
+		if err != nil {
+			return nil, rhumb.Ef(op, rhumb.InvalidArgument, "rows[%d]: name: %v", i, err)
+		}
+		row := boundRow{table: t, name: name, kind: rhumb.Put, when: r.When}
+		if r.Write == "patch" {
+			row.kind = rhumb.Patch
+		}
+		mp.rows = append(mp.rows, row)
+	}
+	mp.bindFields()
+	return mp, nil
+}
+
+func (mp *Mapper) bindFields() {
+	m := mp.mapping
+	for key := range m.Fields {
+		mp.addSpec(key)
+	}
+	for _, key := range m.Order {
+		mp.order = append(mp.order, mp.addSpec(key))
+	}
+	if len(m.Order) > 0 {
+		mp.cond = rhumb.Condition{Kind: rhumb.IfNewer, Fields: slices.Clone(m.Order)}
+	}
+	if m.Time != nil {
+		mp.when = mp.addSpec(m.Time.From)
+		if !m.Time.Keep {
+			mp.when.rows = 0
+		}
+		mp.made(m.Time.Field, m.Time.From)
+	}
+	if m.Location != nil {
+		for _, key := range slices.Concat(m.Location.Lat, m.Location.Lon) {
+			s := mp.addSpec(key)
+			s.kind, s.auto = rhumb.FieldFloat64, false
+			if !m.Location.Keep {
+				s.rows = 0
+			}
+			mp.place = append(mp.place, s)
+		}
+		mp.made(m.Location.Field, slices.Concat(m.Location.Lat, m.Location.Lon)...)
+	}
+}
+
+// made marks a field as made by the mapping, unless it has the name of a key that it is made of.
+func (mp *Mapper) made(field string, of ...string) {
+	if !slices.Contains(of, field) {
+		mp.addSpec(field).made = true
+	}
+}
+
+// spec gives what is known of a key, and learns it when it is new.
+func (mp *Mapper) spec(key []byte) *fieldSpec {
+	if s, ok := mp.specs[string(key)]; ok {
+		return s
+	}
+	if len(mp.specs) < unlistedMax+len(mp.mapping.Fields) {
+		return mp.addSpec(string(key))
+	}
+	return mp.makeSpec(string(key))
+}
+
+func (mp *Mapper) addSpec(key string) *fieldSpec {
+	if s, ok := mp.specs[key]; ok {
+		return s
+	}
+	s := mp.makeSpec(key)
+	mp.specs[key] = s
+	return s
+}
+
+func (mp *Mapper) makeSpec(key string) *fieldSpec {
+	s := &fieldSpec{name: strings.Clone(key), rows: mp.rowsOf(key)}
+	typ, listed := mp.mapping.Fields[key]
+	if !listed {
+		typ = mp.mapping.DefaultType
+	}
+	if typ == "auto" {
+		s.auto = true
+		return s
+	}
+	kind, err := rhumb.ParseFieldKind(typ)
+	if err != nil {
+		panic("ingest: a validated mapping names an unknown type: " + typ)
+	}
+	s.kind = kind
+	return s
+}
+
+// rowsOf tells the rows that take a field.
+func (mp *Mapper) rowsOf(field string) (mask uint16) {
+	for i, r := range mp.mapping.Rows {
+		if len(r.Only) > 0 && !slices.Contains(r.Only, field) || slices.Contains(r.Except, field) {
+			continue
+		}
+		mask |= 1 << i
+	}
+	return mask
+}
+
+const opMap rhumb.Op = "ingest.Map"
+
+// Map builds the event of a line. Errors say what is wrong with the line. The event shares no memory with the line.
+func (mp *Mapper) Map(line int64, raw []byte, pairs []pair) (Event, error) {
+	mp.fields, mp.orderNow = mp.fields[:0], mp.orderNow[:0]
+	ev := Event{Line: line}
+	// Backwards, so that of a key that stands twice the last value counts, as it does in a Tcl dictionary.
+	for i := len(pairs) - 1; i >= 0; i-- {
+		removes, err := mp.addPair(line, &pairs[i])
+		if err != nil {
+			return Event{}, err
+		}
+		ev.removes = ev.removes || removes
+	}
+	if err := mp.addPlaceAndTime(line, pairs); err != nil {
+		return Event{}, err
+	}
+	slices.SortFunc(mp.fields, func(a, b taggedField) int { return strings.Compare(a.Name, b.Name) })
+	mp.fields = slices.CompactFunc(mp.fields, func(a, b taggedField) bool { return a.Name == b.Name })
+	if err := mp.addOrder(&ev); err != nil {
+		return Event{}, err
+	}
+	return ev, mp.addRows(&ev, raw, pairs)
+}
+
+func (mp *Mapper) addPair(line int64, p *pair) (removes bool, err error) {
+	if slices.Contains(mp.mapping.Null, viewString(p.value)) && p.kind == textValue {
+		p.value = nil
+		p.kind = absentValue
+		return false, nil
+	}
+	s := mp.spec(p.key)
+	if len(s.name) > rhumb.FieldNameSizeMax {
+		return false, rhumb.Ef(opMap, rhumb.TooLarge, "key %.20q… has %d bytes, at most %d are allowed", s.name, len(s.name), rhumb.FieldNameSizeMax)
+	}
+	if s.made {
+		return false, rhumb.Ef(opMap, rhumb.InvalidArgument, "key %q: the mapping makes this field of other keys, so no line may hold it", s.name)
+	}
+	if s.rows == 0 || s.seen == line {
+		return false, nil
+	}
+	s.seen = line
+	v, err := s.value(p)
+	if err != nil {
+		return false, err
+	}
+	mp.fields = append(mp.fields, taggedField{rhumb.Field{Name: s.name, Value: v}, s.rows})
+	return p.kind == nullValue, nil
+}
+
+// value reads the pair's value as what the mapping says, else as what the format says.
+func (s *fieldSpec) value(p *pair) (rhumb.FieldValue, error) {
+	text, kind := viewString(p.value), s.kind
+	switch {
+	case p.kind == nullValue:
+		return rhumb.FieldValue{}, nil
+	case s.auto && p.kind == numberValue:
+		if v, err := rhumb.ParseField(rhumb.FieldInt64, text); err == nil {
+			return v, nil
+		}
+		kind = rhumb.FieldFloat64
+	case s.auto && p.kind == boolValue:
+		kind = rhumb.FieldBool
+	case s.auto:
+		kind = rhumb.FieldString
+	}
+	v, err := parseField(kind, text)
+	if err != nil {
+		return v, rhumb.Ef(opMap, rhumb.InvalidArgument, "key %q: %.200v", s.name, messageOf(err))
+	}
+	if f := v.Float64(); math.IsNaN(f) || math.IsInf(f, 0) {
+		return v, rhumb.Ef(opMap, rhumb.InvalidArgument, "key %q: %.40q is not finite", s.name, text)
+	}
+	return v, nil
+}
+
+// parseField is rhumb.ParseField with a short way for the whole seconds of live feeds, which allocates nothing.
+func parseField(kind rhumb.FieldKind, text string) (rhumb.FieldValue, error) {
+	if kind == rhumb.FieldTimestamp && len(text) <= 10 {
+		if seconds, err := strconv.ParseUint(text, 10, 34); err == nil {
+			return rhumb.TimestampField(time.Unix(int64(seconds), 0)), nil
+		}
+	}
+	return rhumb.ParseField(kind, text)
+}
+
+// addPlaceAndTime adds the fields that the mapping makes of others.
+func (mp *Mapper) addPlaceAndTime(line int64, pairs []pair) error {
+	if mp.when != nil {
+		if p := lastPair(pairs, mp.when.name); p != nil && p.kind != nullValue {
+			v, err := parseField(rhumb.FieldTimestamp, viewString(p.value))
+			if err != nil {
+				return rhumb.Ef(opMap, rhumb.InvalidArgument, "key %q: %.200v", mp.when.name, messageOf(err))
+			}
+			mp.addMade(mp.mapping.Time.Field, v)
+		}
+	}
+	if mp.place == nil {
+		return nil
+	}
+	found := 0
+	for i, s := range mp.place {
+		p := lastPair(pairs, s.name)
+		if p == nil || p.kind == nullValue {
+			continue
+		}
+		v, err := s.value(p)
+		if err != nil {
+			return err
+		}
+		mp.coords[i] = v.Float64()
+		found++
+	}
+	if found == 0 {
+		return nil
+	}
+	if found < len(mp.place) {
+		return rhumb.Ef(opMap, rhumb.InvalidArgument, "the location is not whole: %d of %d keys are there", found, len(mp.place))
+	}
+	v := mp.placeValue()
+	if err := v.Validate(); err != nil {
+		return rhumb.Ef(opMap, rhumb.InvalidArgument, "location: %v", messageOf(err))
+	}
+	mp.addMade(mp.mapping.Location.Field, v)
+	return nil
+}
+
+// placeValue makes a point of two coordinates, and of four the box around two points, the short way around the earth.
+func (mp *Mapper) placeValue() rhumb.FieldValue {
+	c := mp.coords
+	if len(mp.place) == 2 {
+		return rhumb.PointField(rhumb.Point{Lat: c[0], Lon: c[1]})
+	}
+	west, east := min(c[2], c[3]), max(c[2], c[3])
+	if east-west > 180 {
+		west, east = east, west
+	}
+	return rhumb.BoxField(rhumb.Box{
+		Min: rhumb.Point{Lat: min(c[0], c[1]), Lon: west},
+		Max: rhumb.Point{Lat: max(c[0], c[1]), Lon: east},
+	})
+}
+
+func (mp *Mapper) addMade(name string, v rhumb.FieldValue) {
+	mp.fields = slices.DeleteFunc(mp.fields, func(f taggedField) bool { return f.Name == name })
+	mp.fields = append(mp.fields, taggedField{rhumb.Field{Name: name, Value: v}, mp.rowsOf(name)})
+}
+
+func (mp *Mapper) addOrder(ev *Event) error {
+	if len(mp.order) == 0 {
+		return nil
+	}
+	ev.Order = make([]rhumb.FieldValue, 0, len(mp.order))
+	for _, s := range mp.order {
+		v, ok := mp.field(s.name)
+		if !ok || v.Kind() == rhumb.FieldNull {
+			return rhumb.Ef(opMap, rhumb.InvalidArgument, "key %q is missing: it orders the events", s.name)
+		}
+		if v.Kind() == rhumb.FieldString {
+			v = rhumb.StringField(strings.Clone(v.Text()))
+		}
+		ev.Order = append(ev.Order, v)
+	}
+	return nil
+}
+
+func (mp *Mapper) field(name string) (rhumb.FieldValue, bool) {
+	i, ok := slices.BinarySearchFunc(mp.fields, name, func(f taggedField, name string) int { return strings.Compare(f.Name, name) })
+	if !ok {
+		return rhumb.FieldValue{}, false
+	}
+	return mp.fields[i].Value, true
+}
+
+// addRows encodes the rows into one piece of memory that the event owns.
+func (mp *Mapper) addRows(ev *Event, raw []byte, pairs []pair) error {
+	arena := make([]byte, 0, (1+len(mp.rows))*(len(raw)+64))
+	arena = append(arena, raw...)
+	ev.raw = arena[:len(raw):len(raw)]
+	ev.Mutations = make([]rhumb.Mutation, 0, len(mp.rows))
+	for i := range mp.rows {
+		row := &mp.rows[i]
+		if !mp.holds(row.when, pairs) {
+			continue
+		}
+		m := rhumb.Mutation{Kind: row.kind, Table: row.table.ID}
+		var err error
+		start := len(arena)
+		if arena, err = row.name.appendTo(arena, pairs); err != nil {
+			return err
+		}
+		m.Name = arena[start:len(arena):len(arena)]
+		if len(m.Name) > rhumb.NameSizeMax {
+			return rhumb.Ef(opMap, rhumb.TooLarge, "the name for table %s has %d bytes, at most %d are allowed", row.table.Name, len(m.Name), rhumb.NameSizeMax)
+		}
+		if i == 0 {
+			m.Cond = mp.cond
+		} else if !sharesRange(ev.Mutations[0].Name, m.Name, row.table.Colocate) {
+			return rhumb.Ef(opMap, rhumb.InvalidArgument, "names %s and %s differ before %q, so they lie in different ranges",
+				rhumb.NameString(ev.Mutations[0].Name), rhumb.NameString(m.Name), row.table.Colocate)
+		}
+		start = len(arena)
+		arena = rhumb.EncodeRecord(arena, mp.recordOf(i, row.kind))
+		m.Value = arena[start:len(arena):len(arena)]
+		ev.Mutations = append(ev.Mutations, m)
+	}
+	return nil
+}
+
+// recordOf picks the fields of one row. A null removes a field from a patch, and is nothing in a row written whole.
+func (mp *Mapper) recordOf(row int, kind rhumb.MutationKind) rhumb.Record {
+	mp.record = mp.record[:0]
+	for _, f := range mp.fields {
+		if f.rows&(1<<row) != 0 && (kind == rhumb.Patch || f.Value.Kind() != rhumb.FieldNull) {
+			mp.record = append(mp.record, f.Field)
+		}
+	}
+	return mp.record
+}
+
+func (mp *Mapper) holds(c *Condition, pairs []pair) bool {
+	if c == nil {
+		return true
+	}
+	for _, name := range c.Has {
+		if v, ok := mp.field(name); !ok || v.Kind() == rhumb.FieldNull {
+			return false
+		}
+	}
+	if c.Field == "" {
+		return true
+	}
+	value := ""
+	if p := lastPair(pairs, c.Field); p != nil {
+		value = viewString(p.value)
+	}
+	return (len(c.In) == 0 || slices.Contains(c.In, value)) && !slices.Contains(c.NotIn, value)
+}
+
+func (t template) appendTo(dst []byte, pairs []pair) ([]byte, error) {
+	start := len(dst)
+	for _, part := range t {
+		if part.key == "" {
+			dst = append(dst, part.text...)
+			continue
+		}
+		p := lastPair(pairs, part.key)
+		if p == nil || p.kind == nullValue || len(p.value) == 0 {
+			return dst, rhumb.Ef(opMap, rhumb.InvalidArgument, "key %q is missing: the name needs it", part.key)
+		}
+		for n := len(p.value); n < part.width; n++ {
+			dst = append(dst, '0')
+		}
+		dst = append(dst, p.value...)
+	}
+	if len(dst) == start {
+		return dst, rhumb.E(opMap, rhumb.InvalidArgument, "the name is empty")
+	}
+	return dst, nil
+}
+
+// sharesRange reports whether two names are equal up to the byte at which they are cut before they are hashed.
+func sharesRange(a, b []byte, colocate byte) bool {
+	return bytes.Equal(cutName(a, colocate), cutName(b, colocate))
+}
+
+func cutName(name []byte, colocate byte) []byte {
+	if i := bytes.IndexByte(name, colocate); colocate != 0 && i >= 0 {
+		return name[:i]
+	}
+	return name
+}
+
+// lastPair gives the pair of a key, the last one where it stands twice; nil when it is absent.
+func lastPair(pairs []pair, key string) *pair {
+	for i := len(pairs) - 1; i >= 0; i-- {
+		if string(pairs[i].key) == key && pairs[i].kind != absentValue {
+			return &pairs[i]
+		}
+	}
+	return nil
+}
+
+// viewString gives b as a string without a copy.
+//
+// HAZARD: the string changes when b does. It is used only for values that are encoded or compared before the line's
+// memory is used again.
+func viewString(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// messageOf leaves out the operation and the kind of an error that stands within another's message.
+func messageOf(err error) string {
+	if e, ok := err.(*rhumb.Error); ok {
+		return e.Msg
+	}
+	return err.Error()
+}
