@@ -1,0 +1,80 @@
+package peer
+
+import (
+	"encoding/binary"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/api/rhumbpb"
+	"github.com/rhumbdb/rhumb/entry"
+	"github.com/rhumbdb/rhumb/node/lease"
+	"github.com/rhumbdb/rhumb/node/replica"
+)
+
+// messageToPB encodes a replica's message; its entries are encoded here, away from the pass that made them.
+func messageToPB(m *replica.Message) *rhumbpb.ReplicaMessage {
+	p := &rhumbpb.ReplicaMessage{
+		Kind: rhumbpb.ReplicaMessageKind(m.Kind), Region: uint32(m.Range.Region), Slot: uint32(m.Range.Slot),
+		Epoch: uint64(m.Epoch), PrevEpoch: uint64(m.Prev.Epoch), PrevSeq: uint64(m.Prev.Seq),
+		PrevHashHigh: binary.BigEndian.Uint64(m.Prev.Hash[:8]), PrevHashLow: binary.BigEndian.Uint64(m.Prev.Hash[8:]),
+		Trim: uint64(m.Trim), Commit: uint64(m.Commit), Match: uint64(m.Match), Reject: uint64(m.Reject),
+		HintEpoch: uint64(m.HintEpoch), HintEnd: uint64(m.HintEnd), Promised: uint64(m.Promised), Quarantined: m.Quarantined,
+	}
+	if len(m.Entries) > 0 {
+		p.Entries = make([][]byte, len(m.Entries))
+		for i, e := range m.Entries {
+			p.Entries[i] = e.AppendWire(nil)
+		}
+	}
+	return p
+}
+
+// messageFromPB decodes a message and checks the hash of each entry. Entries share memory with p.
+func messageFromPB(p *rhumbpb.ReplicaMessage, from, to rhumb.NodeID) (replica.Message, error) {
+	m := replica.Message{
+		Kind: replica.MessageKind(p.Kind), From: from, To: to,
+		Range: rhumb.RangeID{Region: rhumb.RegionID(p.Region), Slot: rhumb.Slot(p.Slot)},
+		Epoch: rhumb.Epoch(p.Epoch), Prev: entry.Position{Epoch: rhumb.Epoch(p.PrevEpoch), Seq: rhumb.Seq(p.PrevSeq)},
+		Trim: rhumb.Seq(p.Trim), Commit: rhumb.Seq(p.Commit), Match: rhumb.Seq(p.Match), Reject: rhumb.Seq(p.Reject),
+		HintEpoch: rhumb.Epoch(p.HintEpoch), HintEnd: rhumb.Seq(p.HintEnd), Promised: rhumb.Epoch(p.Promised), Quarantined: p.Quarantined,
+	}
+	binary.BigEndian.PutUint64(m.Prev.Hash[:8], p.PrevHashHigh)
+	binary.BigEndian.PutUint64(m.Prev.Hash[8:], p.PrevHashLow)
+	if len(p.Entries) > 0 {
+		m.Entries = make([]*entry.Entry, len(p.Entries))
+	}
+	for i, b := range p.Entries {
+		e, err := entry.DecodeWire(b)
+		if err != nil {
+			return m, err
+		}
+		m.Entries[i] = e
+	}
+	return m, nil
+}
+
+func frameToPB(f *lease.Frame) *rhumbpb.HeartbeatFrame {
+	p := &rhumbpb.HeartbeatFrame{
+		Sent: int64(f.Sent), Reply: f.Reply, Lease: int64(f.Lease), EchoBoot: uint64(f.EchoBoot), Echo: int64(f.Echo),
+		Held: int64(f.Held), Granted: int64(f.Granted), GrantedLease: int64(f.GrantedLease),
+		ExclusionSeq: f.ExclusionSeq, Confirmed: f.Confirmed,
+	}
+	for _, x := range f.Exclusions {
+		p.Exclusions = append(p.Exclusions, &rhumbpb.Exclusion{Region: uint32(x.Range.Region), Slot: uint32(x.Range.Slot), Epoch: uint64(x.Epoch)})
+	}
+	return p
+}
+
+func frameFromPB(p *rhumbpb.HeartbeatFrame) *lease.Frame {
+	f := &lease.Frame{
+		Sent: time.Duration(p.Sent), Reply: p.Reply, Lease: time.Duration(p.Lease), EchoBoot: rhumb.BootSeq(p.EchoBoot),
+		Echo: time.Duration(p.Echo), Held: time.Duration(p.Held), Granted: time.Duration(p.Granted),
+		GrantedLease: time.Duration(p.GrantedLease), ExclusionSeq: p.ExclusionSeq, Confirmed: p.Confirmed,
+	}
+	for _, x := range p.Exclusions {
+		f.Exclusions = append(f.Exclusions, lease.Exclusion{
+			Range: rhumb.RangeID{Region: rhumb.RegionID(x.Region), Slot: rhumb.Slot(x.Slot)}, Epoch: rhumb.Epoch(x.Epoch),
+		})
+	}
+	return f
+}

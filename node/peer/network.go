@@ -1,0 +1,449 @@
+package peer
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/api"
+	"github.com/rhumbdb/rhumb/api/rhumbpb"
+	"github.com/rhumbdb/rhumb/node/lease"
+	"github.com/rhumbdb/rhumb/node/replica"
+)
+
+// Bounds of a connection to one peer.
+const (
+	// queueBytesMax bounds the replication messages that wait for the network.
+	queueBytesMax = 16 << 20
+	// frameBytesMax bounds the messages that are gathered into one frame; a larger message travels alone.
+	frameBytesMax = 4 << 20
+	// heartbeatsMax bounds the heartbeats that wait; more are stale and dropped.
+	heartbeatsMax = 8
+	// raftQueueMax bounds the metadata messages that wait.
+	raftQueueMax = 4_096
+	// dialTimeout bounds one attempt to connect, redialMin and redialMax the pause before the next.
+	dialTimeout = 5 * time.Second
+	redialMin   = 50 * time.Millisecond
+	redialMax   = time.Second
+)
+
+// Handler takes what other nodes send. Its methods are called from many goroutines and, but for the requests with a
+// context, must not block.
+type Handler interface {
+	// Verify refuses a node that is not of this cluster's catalog in that life.
+	Verify(id rhumb.NodeIdentity) error
+	Replication(from rhumb.NodeID, msgs []replica.Message)
+	Heartbeat(from rhumb.NodeIdentity, f *lease.Frame)
+	// Connected tells that replication messages to a peer get through from now on, or do not.
+	Connected(n rhumb.NodeID, connected bool)
+	Raft(from rhumb.NodeID, group uint32, msgs [][]byte)
+	// Propose carries out an encoded metadata command at the metadata leader and gives its encoded result.
+	Propose(ctx context.Context, group uint32, command []byte) ([]byte, error)
+	Report(from rhumb.NodeID, suspected []rhumb.NodeID)
+	// Forward answers a client's request that another node passed on.
+	Forward(ctx context.Context, q *rhumbpb.Request) *rhumbpb.Response
+}
+
+// Config is what a network needs.
+type Config struct {
+	Cluster rhumb.ClusterID
+	// Self gives the identity of this node; a new life in place changes it.
+	Self func() rhumb.NodeIdentity
+	// Dial opens connections; nil is the plain dialer.
+	Dial    func(ctx context.Context, network, addr string) (net.Conn, error)
+	Handler Handler
+	Logger  *slog.Logger
+}
+
+// Network is this node's connections to all others.
+type Network struct {
+	cfg Config
+	m   networkMetrics
+
+	mu    sync.RWMutex // guards peers
+	peers map[rhumb.NodeID]*peer
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+}
+
+type networkMetrics struct {
+	dropped *prometheus.CounterVec
+	redials prometheus.Counter
+	sent    prometheus.Counter
+	frames  prometheus.Counter
+}
+
+// NewNetwork makes a network without peers.
+func NewNetwork(cfg Config) *Network {
+	ctx, cancel := context.WithCancel(context.Background())
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "rhumb", Subsystem: "peer", Name: name, Help: help})
+	}
+	return &Network{
+		cfg: cfg, peers: map[rhumb.NodeID]*peer{}, ctx: ctx, cancel: cancel,
+		m: networkMetrics{
+			dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
+				Namespace: "rhumb", Subsystem: "peer", Name: "dropped_total", Help: "Messages dropped because a peer's queue was full.",
+			}, []string{"traffic"}),
+			redials: counter("redials_total", "Streams to peers that broke and were opened again."),
+			sent:    counter("messages_total", "Replication messages sent."),
+			frames:  counter("frames_total", "Frames in which replication messages were sent."),
+		},
+	}
+}
+
+// Collectors gives the network's metrics for registration.
+func (n *Network) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{n.m.dropped, n.m.redials, n.m.sent, n.m.frames}
+}
+
+// SetPeers says which other nodes there are. A node whose addresses or life changed is connected to anew.
+func (n *Network) SetPeers(nodes []*rhumb.Node) {
+	self := n.cfg.Self().Node
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.ctx.Err() != nil {
+		return
+	}
+	keep := map[rhumb.NodeID]bool{}
+	for _, d := range nodes {
+		if d.ID == self {
+			continue
+		}
+		keep[d.ID] = true
+		old := n.peers[d.ID]
+		if old != nil && old.addr == d.Addr && old.heartbeatAddr == d.HeartbeatAddr && old.boot == d.Boot {
+			continue
+		}
+		if old != nil {
+			old.cancel()
+		}
+		n.peers[d.ID] = n.newPeer(d)
+	}
+	for id, p := range n.peers {
+		if !keep[id] {
+			p.cancel()
+			delete(n.peers, id)
+		}
+	}
+}
+
+// Close ends all connections.
+func (n *Network) Close() {
+	n.mu.Lock()
+	n.cancel()
+	n.mu.Unlock()
+	n.work.Wait()
+}
+
+func (n *Network) peer(id rhumb.NodeID) (*peer, bool) {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	p, ok := n.peers[id]
+	return p, ok
+}
+
+// Send hands over replication messages for one peer. What does not fit into its queue is dropped.
+func (n *Network) Send(to rhumb.NodeID, msgs []replica.Message) {
+	p, ok := n.peer(to)
+	if !ok || !p.replication.add(msgs) {
+		n.m.dropped.WithLabelValues("replication").Add(float64(len(msgs)))
+	}
+}
+
+// SendHeartbeat sends a lease frame ahead of everything else.
+func (n *Network) SendHeartbeat(to rhumb.NodeID, f *lease.Frame) {
+	p, ok := n.peer(to)
+	if !ok {
+		return
+	}
+	select {
+	case p.heartbeats <- f:
+	default:
+		n.m.dropped.WithLabelValues("heartbeat").Inc()
+	}
+}
+
+// SendRaft sends messages of the metadata group.
+func (n *Network) SendRaft(to rhumb.NodeID, group uint32, msgs [][]byte) {
+	p, ok := n.peer(to)
+	if !ok {
+		return
+	}
+	select {
+	case p.raft <- &rhumbpb.RaftFrame{Group: group, Messages: msgs}:
+	default:
+		n.m.dropped.WithLabelValues("raft").Add(float64(len(msgs)))
+	}
+}
+
+// Propose hands an encoded metadata command to the node that is the metadata leader.
+func (n *Network) Propose(ctx context.Context, to rhumb.NodeID, group uint32, command []byte) ([]byte, error) {
+	const op rhumb.Op = "peer.Network.Propose"
+	c, err := n.client(op, to)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.Propose(ctx, &rhumbpb.ProposeRequest{Hello: n.hello(), Group: group, Command: command})
+	if err != nil {
+		return nil, fromStatus(op, to, err)
+	}
+	return resp.Result, nil
+}
+
+// Report tells the metadata leader which nodes this one suspects.
+func (n *Network) Report(ctx context.Context, to rhumb.NodeID, suspected []rhumb.NodeID) error {
+	const op rhumb.Op = "peer.Network.Report"
+	c, err := n.client(op, to)
+	if err != nil {
+		return err
+	}
+	q := &rhumbpb.ReportRequest{Hello: n.hello()}
+	for _, s := range suspected {
+		q.Suspected = append(q.Suspected, uint32(s))
+	}
+	_, err = c.Report(ctx, q)
+	return fromStatus(op, to, err)
+}
+
+// Forward passes a client's request on to another node. An error means that it was certainly not received, or, when its
+// kind is Unknown, that nobody knows.
+func (n *Network) Forward(ctx context.Context, to rhumb.NodeID, q *rhumbpb.Request) (*rhumbpb.Response, error) {
+	const op rhumb.Op = "peer.Network.Forward"
+	c, err := n.client(op, to)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.Forward(ctx, q)
+	return resp, fromStatus(op, to, err)
+}
+
+// Cluster gives the cluster service of another node, to ask it what only it knows.
+func (n *Network) Cluster(to rhumb.NodeID) (rhumbpb.ClusterClient, error) {
+	p, ok := n.peer(to)
+	if !ok {
+		return nil, rhumb.Ef("peer.Network.Cluster", rhumb.Unavailable, "node %s is not known here", to)
+	}
+	return rhumbpb.NewClusterClient(p.conn), nil
+}
+
+func (n *Network) client(op rhumb.Op, to rhumb.NodeID) (rhumbpb.PeerClient, error) {
+	p, ok := n.peer(to)
+	if !ok {
+		return nil, &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Node: to, Msg: "the node is not known here"}
+	}
+	return rhumbpb.NewPeerClient(p.conn), nil
+}
+
+func (n *Network) hello() *rhumbpb.PeerHello {
+	return &rhumbpb.PeerHello{Protocol: api.Protocol, Cluster: n.cfg.Cluster[:], Identity: api.EncodeIdentity(n.cfg.Self())}
+}
+
+// fromStatus reads the error of a call to another node. A node that answered knows; when only the transport failed, what
+// became of the request is not known.
+func fromStatus(op rhumb.Op, to rhumb.NodeID, err error) error {
+	if err == nil {
+		return nil
+	}
+	e, _, remote := api.FromStatus(op, err)
+	if remote {
+		return e
+	}
+	return &rhumb.Error{Op: op, Kind: rhumb.Unknown, Node: to, Msg: "the connection failed", Err: err}
+}
+
+// connect makes a connection that dials when it is first used.
+func (n *Network) connect(addr string) (*grpc.ClientConn, error) { return Connect(addr, n.cfg.Dial) }
+
+// Connect makes a plain-text connection to another node, which dials when it is first used.
+func Connect(addr string, dial func(ctx context.Context, network, addr string) (net.Conn, error)) (*grpc.ClientConn, error) {
+	opts := []grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(rhumb.MessageSizeMax), grpc.MaxCallSendMsgSize(rhumb.MessageSizeMax)),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: redialMin, Multiplier: 1.6, Jitter: 0.2, MaxDelay: redialMax},
+			MinConnectTimeout: dialTimeout,
+		}),
+		grpc.WithInitialWindowSize(4 << 20), grpc.WithInitialConnWindowSize(8 << 20),
+	}
+	if dial != nil {
+		opts = append(opts, grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return dial(ctx, "tcp", addr) }))
+	}
+	return grpc.NewClient("passthrough:///"+addr, opts...)
+}
+
+// peer is the connections to one other node.
+type peer struct {
+	n                   *Network
+	id                  rhumb.NodeID
+	boot                rhumb.BootSeq
+	addr, heartbeatAddr string
+	conn                *grpc.ClientConn // replication, raft and requests
+	beatConn            *grpc.ClientConn // heartbeats only
+
+	replication *queue
+	heartbeats  chan *lease.Frame
+	raft        chan *rhumbpb.RaftFrame
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	live   atomic.Bool
+}
+
+func (n *Network) newPeer(d *rhumb.Node) *peer {
+	p := &peer{
+		n: n, id: d.ID, boot: d.Boot, addr: d.Addr, heartbeatAddr: d.HeartbeatAddr,
+		replication: newQueue(), heartbeats: make(chan *lease.Frame, heartbeatsMax), raft: make(chan *rhumbpb.RaftFrame, raftQueueMax),
+	}
+	p.ctx, p.cancel = context.WithCancel(n.ctx)
+	var err1, err2 error
+	p.conn, err1 = n.connect(d.Addr)
+	p.beatConn, err2 = n.connect(d.HeartbeatAddr)
+	if err1 != nil || err2 != nil { // only an address that does not parse, which the catalog refuses
+		n.cfg.Logger.Error("cannot make a connection", "node", d.ID, "addr", d.Addr, "err", err1, "heartbeat_err", err2)
+		return p
+	}
+	n.work.Go(func() { p.keep(p.replicate) })
+	n.work.Go(func() { p.keep(p.beat) })
+	n.work.Go(func() { p.keep(p.sendRaft) })
+	n.work.Go(func() {
+		<-p.ctx.Done()
+		_ = p.conn.Close()
+		_ = p.beatConn.Close()
+	})
+	return p
+}
+
+// keep runs a stream for as long as the peer is wanted, opening it again after a growing pause when it breaks.
+func (p *peer) keep(stream func(ctx context.Context) error) {
+	pause := redialMin
+	for p.ctx.Err() == nil {
+		ctx, cancel := context.WithCancel(p.ctx)
+		start := time.Now()
+		err := stream(ctx)
+		cancel()
+		if p.ctx.Err() != nil {
+			return
+		}
+		p.n.m.redials.Inc()
+		p.n.cfg.Logger.Debug("stream to peer ended", "node", p.id, "err", err)
+		if time.Since(start) > redialMax {
+			pause = redialMin
+		}
+		select {
+		case <-p.ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, redialMax)
+	}
+}
+
+// replicate sends what waits in the replication queue until the stream breaks.
+func (p *peer) replicate(ctx context.Context) error {
+	s, err := rhumbpb.NewPeerClient(p.conn).Replicate(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.Send(&rhumbpb.ReplicaFrame{Hello: p.n.hello()}); err != nil {
+		return err
+	}
+	if _, err := s.Recv(); err != nil { // the answerer's hello: it has verified ours
+		return err
+	}
+	ended := make(chan error, 1)
+	p.n.work.Go(func() {
+		_, err := s.Recv() // nothing more comes but the end
+		ended <- err
+	})
+	p.replication.clear()
+	p.n.cfg.Handler.Connected(p.id, true)
+	defer p.n.cfg.Handler.Connected(p.id, false)
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-ended:
+			return err
+		case <-p.replication.wake:
+		}
+		for msgs := p.replication.take(frameBytesMax); len(msgs) > 0; msgs = p.replication.take(frameBytesMax) {
+			f := &rhumbpb.ReplicaFrame{Messages: make([]*rhumbpb.ReplicaMessage, len(msgs))}
+			for i := range msgs {
+				f.Messages[i] = messageToPB(&msgs[i])
+			}
+			p.n.m.frames.Inc()
+			p.n.m.sent.Add(float64(len(msgs)))
+			if err := s.Send(f); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// beat sends heartbeats until the stream breaks. Those that waited while there was no stream are stale and dropped.
+func (p *peer) beat(ctx context.Context) error {
+	s, err := rhumbpb.NewPeerClient(p.beatConn).Heartbeat(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.Send(&rhumbpb.HeartbeatFrame{Hello: p.n.hello()}); err != nil {
+		return err
+	}
+	if _, err := s.Recv(); err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	p.n.work.Go(func() {
+		_, err := s.Recv()
+		ended <- err
+	})
+	for len(p.heartbeats) > 0 {
+		<-p.heartbeats
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-ended:
+			return err
+		case f := <-p.heartbeats:
+			if err := s.Send(frameToPB(f)); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// sendRaft sends metadata messages until the stream breaks.
+func (p *peer) sendRaft(ctx context.Context) error {
+	s, err := rhumbpb.NewPeerClient(p.conn).Raft(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.Send(&rhumbpb.RaftFrame{Hello: p.n.hello()}); err != nil {
+		return err
+	}
+	for {
+		select {
+		case <-s.Context().Done():
+			_, err := s.CloseAndRecv()
+			return err
+		case f := <-p.raft:
+			if err := s.Send(f); err != nil {
+				return err
+			}
+		}
+	}
+}

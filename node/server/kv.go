@@ -1,0 +1,384 @@
+// Package server is the edge of a node: it decodes what clients send, calls one interface, and encodes the answer. The KV
+// and Cluster services are gRPC; AdminHandler is HTTP for operators.
+package server
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/api"
+	"github.com/rhumbdb/rhumb/api/rhumbpb"
+	"github.com/rhumbdb/rhumb/node/route"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+)
+
+// Ranges serves the ranges of this node.
+type Ranges interface {
+	// Propose applies a batch. done is called exactly once and must not block.
+	Propose(b *rhumb.Batch, done func(rhumb.Outcome, error))
+	// Get and Scan read strongly. Leased says whether they would answer from this node alone, without a round trip.
+	Get(ctx context.Context, id rhumb.RangeID, table rhumb.TableID, names [][]byte) ([]rhumb.Item, rhumb.Receipt, error)
+	Scan(ctx context.Context, q rhumb.ScanQuery) (rhumb.ScanPage, rhumb.Receipt, error)
+	Leased(id rhumb.RangeID) bool
+}
+
+// Peers passes requests on.
+type Peers interface {
+	Forward(ctx context.Context, to rhumb.NodeID, q *rhumbpb.Request) (*rhumbpb.Response, error)
+}
+
+// Inserts says where server-named keys go.
+type Inserts interface {
+	// ActiveSlot gives the range into which this node inserts keys of a class, opening it when it has to.
+	ActiveSlot(ctx context.Context, class rhumb.ClassID) (rhumb.RangeID, error)
+	// Takes is nil when this node may name keys in a range now, else it says which range takes inserts instead.
+	Takes(ctx context.Context, id rhumb.RangeID) (instead rhumb.RangeID, err error)
+}
+
+// Config is what the services need.
+type Config struct {
+	Cluster rhumb.ClusterID
+	Self    rhumb.NodeID
+	Region  rhumb.RegionID
+	// State gives the newest catalog of this node.
+	State   func() *catalog.State
+	Ranges  Ranges
+	Peers   Peers
+	Inserts Inserts
+	Logger  *slog.Logger
+}
+
+// Bounds of the service.
+const (
+	// requestTimeoutDefault is how long a request that names no time may take.
+	requestTimeoutDefault = 30 * time.Second
+	// hopsMax bounds how often a request is passed on, whatever it asks for.
+	hopsMax = 3
+)
+
+// KV is the key-value service.
+type KV struct {
+	rhumbpb.UnimplementedKVServer
+	cfg Config
+	m   metrics
+}
+
+// NewKV makes the service.
+func NewKV(cfg Config) *KV { return &KV{cfg: cfg, m: newMetrics()} }
+
+// Register offers the service on a server.
+func (k *KV) Register(s grpc.ServiceRegistrar) { rhumbpb.RegisterKVServer(s, k) }
+
+// Do answers one request.
+func (k *KV) Do(ctx context.Context, q *rhumbpb.Request) (*rhumbpb.Response, error) {
+	resp := k.Answer(ctx, q)
+	if resp.Error != nil {
+		err, hint := api.DecodeError(resp.Error)
+		return nil, api.Status(err, hint)
+	}
+	return resp, nil
+}
+
+// Answer answers one request and waits for it.
+func (k *KV) Answer(ctx context.Context, q *rhumbpb.Request) *rhumbpb.Response {
+	answer := make(chan *rhumbpb.Response, 1)
+	k.serve(ctx, q, func(resp *rhumbpb.Response) { answer <- resp })
+	select {
+	case resp := <-answer:
+		return resp
+	case <-ctx.Done():
+		return k.failed(q, rhumb.E("server.KV.Answer", rhumb.Unknown, "the caller gave up before the outcome was known"), api.Hint{})
+	}
+}
+
+// serve answers one request through done, exactly once. It may answer before it returns, and does not wait for what takes
+// time.
+func (k *KV) serve(ctx context.Context, q *rhumbpb.Request, done func(*rhumbpb.Response)) {
+	const op rhumb.Op = "server.KV"
+	switch {
+	case q.Write != nil:
+		k.write(ctx, q, done)
+	case q.Read != nil:
+		k.read(ctx, q, done)
+	case q.Scan != nil:
+		k.scan(ctx, q, done)
+	default:
+		done(k.failed(q, rhumb.E(op, rhumb.InvalidArgument, "the request is neither write, read nor scan"), api.Hint{}))
+	}
+}
+
+func (k *KV) write(ctx context.Context, q *rhumbpb.Request, done func(*rhumbpb.Response)) {
+	b, resolve, err := api.DecodeWrite(q.Write)
+	if err != nil {
+		done(k.failed(q, err, api.Hint{}))
+		return
+	}
+	insert := b.Mutations[0].Kind == rhumb.Insert
+	if insert {
+		go k.insert(ctx, q, &b, resolve, done) // may have to open a slot
+		return
+	}
+	if resolve {
+		if b.Range, err = route.Batch(k.cfg.State(), k.home(b.Range.Region), &b); err != nil {
+			done(k.failed(q, err, api.Hint{}))
+			return
+		}
+	}
+	k.propose(ctx, q, &b, done)
+}
+
+// home gives the region that a request means: its own, or this node's.
+func (k *KV) home(r rhumb.RegionID) rhumb.RegionID {
+	if r == 0 {
+		return k.cfg.Region
+	}
+	return r
+}
+
+// insert brings a batch with server-named keys to the range that takes them.
+func (k *KV) insert(ctx context.Context, q *rhumbpb.Request, b *rhumb.Batch, resolve bool, done func(*rhumbpb.Response)) {
+	ctx, cancel := k.deadline(ctx, q.TimeoutUs)
+	defer cancel()
+	if resolve {
+		class, err := route.Class(k.cfg.State(), b.Mutations[0].Table)
+		if err == nil {
+			b.Range, err = k.cfg.Inserts.ActiveSlot(ctx, class.ID)
+		}
+		if err != nil {
+			done(k.failed(q, err, api.Hint{}))
+			return
+		}
+	}
+	if r, ok := k.cfg.State().Range(b.Range); ok && r.Primary == k.cfg.Self {
+		instead, err := k.cfg.Inserts.Takes(ctx, b.Range)
+		if err != nil {
+			newer, _ := k.cfg.State().Range(instead)
+			done(k.failed(q, err, api.Hint{Newer: newer}))
+			return
+		}
+	}
+	k.propose(ctx, q, b, done)
+}
+
+// propose orders a batch here, or passes the request on.
+func (k *KV) propose(ctx context.Context, q *rhumbpb.Request, b *rhumb.Batch, done func(*rhumbpb.Response)) {
+	r, err := route.Range(k.cfg.State(), b.Range)
+	if err != nil {
+		done(k.failed(q, err, api.Hint{}))
+		return
+	}
+	if r.Primary != k.cfg.Self {
+		q.Write.Region, q.Write.Slot, q.Write.Resolve = uint32(b.Range.Region), uint32(b.Range.Slot), false
+		k.pass(ctx, q, r, done)
+		return
+	}
+	start := time.Now()
+	k.cfg.Ranges.Propose(b, func(o rhumb.Outcome, err error) {
+		k.m.writeSeconds.Observe(time.Since(start).Seconds())
+		if err != nil {
+			done(k.failed(q, err, k.hint(b.Range)))
+			return
+		}
+		receipt := rhumb.Receipt{Node: k.cfg.Self, Region: k.cfg.Region, Range: b.Range, Epoch: r.Epoch, Hops: int(q.HopsDone) + 1, Timestamp: o.Version.HLC}
+		done(&rhumbpb.Response{Id: q.Id, Outcome: api.EncodeOutcome(&o), Receipt: api.EncodeReceipt(&receipt)})
+	})
+}
+
+func (k *KV) hint(id rhumb.RangeID) api.Hint {
+	r, _ := k.cfg.State().Range(id)
+	return api.Hint{Newer: r}
+}
+
+func (k *KV) read(ctx context.Context, q *rhumbpb.Request, done func(*rhumbpb.Response)) {
+	rd, err := api.DecodeRead(q.Read)
+	if err != nil {
+		done(k.failed(q, err, api.Hint{}))
+		return
+	}
+	if rd.Resolve {
+		go k.readMany(ctx, q, rd, done)
+		return
+	}
+	k.serveRange(ctx, q, rd.Range, done, func(ctx context.Context) (*rhumbpb.Response, error) {
+		start := time.Now()
+		items, receipt, err := k.cfg.Ranges.Get(ctx, rd.Range, rd.Table, rd.Names)
+		k.m.readSeconds.Observe(time.Since(start).Seconds())
+		if err != nil {
+			return nil, err
+		}
+		return &rhumbpb.Response{Items: api.EncodeItems(items, false, false), Receipt: k.receipt(q, receipt)}, nil
+	})
+}
+
+// readMany finds the slot of each name, asks each range, and joins the answers in the order asked.
+func (k *KV) readMany(ctx context.Context, q *rhumbpb.Request, rd api.Read, done func(*rhumbpb.Response)) {
+	region := k.home(rd.Range.Region)
+	byRange := map[rhumb.RangeID][]int{}
+	var order []rhumb.RangeID
+	for i, name := range rd.Names {
+		id, err := route.Named(k.cfg.State(), region, rd.Table, name)
+		if err != nil {
+			done(k.failed(q, err, api.Hint{}))
+			return
+		}
+		if byRange[id] == nil {
+			order = append(order, id)
+		}
+		byRange[id] = append(byRange[id], i)
+	}
+	resp := &rhumbpb.Response{Id: q.Id, Items: make([]*rhumbpb.Item, len(rd.Names))}
+	for _, id := range order {
+		part := &rhumbpb.Request{Hops: q.Hops, HopsDone: q.HopsDone, LocalOnly: q.LocalOnly, TimeoutUs: q.TimeoutUs}
+		part.Read = &rhumbpb.Read{Table: uint32(rd.Table), Region: uint32(id.Region), Slot: uint32(id.Slot)}
+		for _, i := range byRange[id] {
+			part.Read.Names = append(part.Read.Names, rd.Names[i])
+		}
+		a := k.Answer(ctx, part)
+		if a.Error != nil {
+			a.Id = q.Id
+			done(a)
+			return
+		}
+		for j, i := range byRange[id] {
+			resp.Items[i] = a.Items[j]
+			resp.Items[i].Slot = uint32(id.Slot)
+		}
+		resp.Receipt = a.Receipt
+	}
+	if len(order) > 1 && resp.Receipt != nil {
+		resp.Receipt.Home, resp.Receipt.Slot, resp.Receipt.Epoch = 0, 0, 0
+	}
+	done(resp)
+}
+
+func (k *KV) scan(ctx context.Context, q *rhumbpb.Request, done func(*rhumbpb.Response)) {
+	s, err := api.DecodeScan(q.Scan)
+	if err != nil {
+		done(k.failed(q, err, api.Hint{}))
+		return
+	}
+	k.serveRange(ctx, q, s.Range, done, func(ctx context.Context) (*rhumbpb.Response, error) {
+		page, receipt, err := k.cfg.Ranges.Scan(ctx, query(s))
+		if err != nil {
+			return nil, err
+		}
+		return &rhumbpb.Response{Items: api.EncodeItems(page.Items, true, false), More: page.More, Receipt: k.receipt(q, receipt)}, nil
+	})
+}
+
+func query(s api.Scan) rhumb.ScanQuery {
+	limit := s.Limit
+	if limit == 0 || limit > rhumb.ScanPageMax {
+		limit = rhumb.ScanPageMax
+	}
+	return rhumb.ScanQuery{Range: s.Range, Table: s.Table, Prefix: s.Prefix, After: s.After, Limit: limit, BytesMax: s.BytesMax}
+}
+
+// serveRange runs do here when this node is the range's primary, at once if that takes no round trip, or passes the
+// request on.
+func (k *KV) serveRange(ctx context.Context, q *rhumbpb.Request, id rhumb.RangeID, done func(*rhumbpb.Response), do func(context.Context) (*rhumbpb.Response, error)) {
+	r, err := route.Range(k.cfg.State(), id)
+	if err != nil {
+		done(k.failed(q, err, api.Hint{}))
+		return
+	}
+	if r.Primary != k.cfg.Self {
+		k.pass(ctx, q, r, done)
+		return
+	}
+	here := func() {
+		ctx, cancel := k.deadline(ctx, q.TimeoutUs)
+		defer cancel()
+		resp, err := do(ctx)
+		if err != nil {
+			resp = k.failed(q, err, k.hint(id))
+		}
+		resp.Id = q.Id
+		done(resp)
+	}
+	if k.cfg.Ranges.Leased(id) {
+		here()
+		return
+	}
+	go here()
+}
+
+// pass hands a request on to the primary of its range, or says who that is.
+func (k *KV) pass(ctx context.Context, q *rhumbpb.Request, r *rhumb.Range, done func(*rhumbpb.Response)) {
+	const op rhumb.Op = "server.KV"
+	fail := func(kind rhumb.Kind, msg string) {
+		done(k.failed(q, &rhumb.Error{Op: op, Kind: kind, Range: r.ID, Node: k.cfg.Self, Msg: msg}, api.Hint{Newer: r}))
+	}
+	switch {
+	case q.LocalOnly && !route.SameRegion(k.cfg.State(), k.cfg.Self, r.Primary):
+		fail(rhumb.Unavailable, "the range's primary is in another region, and the request forbids that hop")
+		return
+	case q.Hops == 0 || q.HopsDone >= hopsMax:
+		fail(rhumb.NotPrimary, "another node orders this range's writes, and the request allows no further hop")
+		return
+	}
+	q.Hops--
+	q.HopsDone++
+	k.m.forwarded.Inc()
+	go func() {
+		ctx, cancel := k.deadline(ctx, q.TimeoutUs)
+		defer cancel()
+		resp, err := k.cfg.Peers.Forward(ctx, r.Primary, q)
+		if err != nil {
+			done(k.failed(q, err, api.Hint{Newer: r}))
+			return
+		}
+		resp.Id = q.Id
+		done(resp)
+	}()
+}
+
+func (k *KV) deadline(ctx context.Context, us uint64) (context.Context, context.CancelFunc) {
+	d := requestTimeoutDefault
+	if us > 0 {
+		d = min(d, api.DecodeMicros(us))
+	}
+	return context.WithTimeout(ctx, d)
+}
+
+func (k *KV) receipt(q *rhumbpb.Request, r rhumb.Receipt) *rhumbpb.Receipt {
+	r.Region = k.cfg.Region
+	r.Hops += int(q.HopsDone)
+	return api.EncodeReceipt(&r)
+}
+
+func (k *KV) failed(q *rhumbpb.Request, err error, h api.Hint) *rhumbpb.Response {
+	k.m.failed.WithLabelValues(rhumb.KindOf(err).String()).Inc()
+	return &rhumbpb.Response{Id: q.Id, Error: api.EncodeError(err, h)}
+}
+
+// Scan sends the records of one range page by page.
+func (k *KV) Scan(q *rhumbpb.ScanRequest, stream grpc.ServerStreamingServer[rhumbpb.ScanPage]) error {
+	left := int(q.Limit)
+	ctx, cancel := k.deadline(stream.Context(), q.TimeoutUs)
+	defer cancel()
+	for {
+		part := &rhumbpb.Request{Scan: q, Hops: 1}
+		if left > 0 {
+			q.Limit = uint32(min(left, rhumb.ScanPageMax))
+		}
+		resp := k.Answer(ctx, part)
+		if resp.Error != nil {
+			err, hint := api.DecodeError(resp.Error)
+			return api.Status(err, hint)
+		}
+		left -= len(resp.Items)
+		more := resp.More && (q.Limit == 0 || left > 0)
+		if err := stream.Send(&rhumbpb.ScanPage{Items: resp.Items, More: resp.More, Receipt: resp.Receipt}); err != nil {
+			return err
+		}
+		if !more || len(resp.Items) == 0 {
+			return nil
+		}
+		q.After, q.HasAfter = resp.Items[len(resp.Items)-1].Name, true
+	}
+}
