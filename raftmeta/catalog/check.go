@@ -84,6 +84,11 @@ func (s *State) checkBlocks() error {
 			return broken("block %d of region %s belongs to %s, which is not there", b.First, b.Region, b.Node)
 		}
 	}
+	for _, a := range s.active.all() {
+		if r, ok := s.Range(a.slot()); !ok || r.Class != a.block.Class {
+			return broken("the active slot %s of %s in class %s has no range", a.slot(), a.block.Node, a.block.Class)
+		}
+	}
 	for id, r := range s.regions.all() {
 		if count[r.ID] != r.blocks {
 			return broken("region %d has %d blocks and counts %d", id, count[r.ID], r.blocks)

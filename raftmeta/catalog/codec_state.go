@@ -141,6 +141,9 @@ func Decode(b []byte) (*State, error) {
 	if err != nil {
 		return nil, err
 	}
+	if !w.distinct(s) {
+		return nil, rhumb.E(op, rhumb.Corrupt, "a record stands twice")
+	}
 	if err := s.Check(); err != nil {
 		return nil, rhumb.WrapKind(op, rhumb.Corrupt, err)
 	}
@@ -191,4 +194,11 @@ func (w *wireState) state() (*State, error) {
 		t.active.set(t.owner, pair(a.Node, a.Class), &activeBlock{block: block, opened: a.Opened})
 	}
 	return &t.State, nil
+}
+
+// distinct reports whether every record of the encoding has a key of its own in s.
+func (w *wireState) distinct(s *State) bool {
+	return len(w.Regions) == s.regions.size && len(w.Nodes) == s.nodes.size && len(w.Classes) == s.classes.size &&
+		len(w.Tables) == s.tables.size && len(w.Blocks) == s.blocks.size && len(w.Active) == s.active.size &&
+		len(w.Ranges) == s.ranges.size
 }

@@ -1,0 +1,95 @@
+package place
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+)
+
+// VoterCount gives the number of voters of the metadata group: 5 for five regions or more, 3 for three nodes or more, else
+// 1. An even number would survive no more failures than the odd one below it, and more voters than regions only add
+// copies that fail together.
+func VoterCount(nodes, regions int) int {
+	switch {
+	case regions >= rhumb.VotersMax && nodes >= rhumb.VotersMax:
+		return rhumb.VotersMax
+	case nodes >= 3:
+		return 3
+	}
+	return 1
+}
+
+// Voters gives who should vote, sorted. current vote now; isReady says whether a node's copy of the metadata is close
+// enough to the leader's that it may be given a vote. The answer differs from current in as few nodes as the spread over
+// regions, then over zones, allows; a voter that was fenced less than VoterReplaceAfter ago, or is draining for a moment,
+// keeps its vote rather than have the group change for a restart. The count is not reduced while nodes are down.
+func (p *Planner) Voters(now time.Duration, s *catalog.State, current []rhumb.NodeID, isReady func(rhumb.NodeID) bool) []rhumb.NodeID {
+	pool, regions := p.voterPool(now, s, current, isReady)
+	want := min(max(VoterCount(len(pool), regions), min(len(current), rhumb.VotersMax)), len(pool))
+	if want%2 == 0 {
+		want--
+	}
+	if want < 1 {
+		return slices.Sorted(slices.Values(current))
+	}
+	var chosen []*rhumb.Node
+	for len(chosen) < want {
+		chosen = append(chosen, nextVoter(chosen, pool, current))
+	}
+	out := make([]rhumb.NodeID, len(chosen))
+	for i, n := range chosen {
+		out[i] = n.ID
+	}
+	slices.Sort(out)
+	return out
+}
+
+// voterPool gives the nodes that may vote, and the number of their regions.
+func (p *Planner) voterPool(now time.Duration, s *catalog.State, current []rhumb.NodeID, isReady func(rhumb.NodeID) bool) ([]*rhumb.Node, int) {
+	var pool []*rhumb.Node
+	regions := make(map[rhumb.RegionID]bool)
+	for n := range s.Nodes() {
+		voter := slices.Contains(current, n.ID)
+		stays := voter && !p.isGone(now, n.ID, p.config.VoterReplaceAfter)
+		joins := !voter && n.State == rhumb.NodeLive && isReady(n.ID)
+		if stays || joins {
+			pool = append(pool, n)
+			regions[n.Region] = true
+		}
+	}
+	return pool, len(regions)
+}
+
+// nextVoter gives the node of the pool to add to those chosen: from the region used least, then the zone used least, then
+// one that votes already, then a live one, then the lowest id.
+func nextVoter(chosen, pool []*rhumb.Node, current []rhumb.NodeID) *rhumb.Node {
+	regions := make(map[rhumb.RegionID]int)
+	type zone struct {
+		region rhumb.RegionID
+		name   string
+	}
+	zones := make(map[zone]int)
+	for _, c := range chosen {
+		regions[c.Region]++
+		zones[zone{c.Region, c.Zone}]++
+	}
+	rank := func(yes bool) int {
+		if yes {
+			return 0
+		}
+		return 1
+	}
+	free := slices.DeleteFunc(slices.Clone(pool), func(n *rhumb.Node) bool { return slices.Contains(chosen, n) })
+	return slices.MinFunc(free, func(a, b *rhumb.Node) int {
+		return cmp.Or(
+			cmp.Compare(regions[a.Region], regions[b.Region]),
+			cmp.Compare(rank(slices.Contains(current, a.ID)), rank(slices.Contains(current, b.ID))),
+			cmp.Compare(zones[zone{a.Region, a.Zone}], zones[zone{b.Region, b.Zone}]),
+			cmp.Compare(rank(a.State == rhumb.NodeLive), rank(b.State == rhumb.NodeLive)),
+			cmp.Compare(a.ID, b.ID),
+		)
+	})
+}
