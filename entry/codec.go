@@ -27,10 +27,14 @@ const (
 	flagsAll = flagID | flagNoop
 )
 
-// bounds on what a decoder believes before it has seen the bytes
+// prefixSize is the size in bytes of what stands before the body.
+const prefixSize = 1 + 2*len(Hash{})
+
+// The least sizes in bytes of encoded things: a decoder allocates for no more of them than can follow.
 const (
-	requestsMax = 1 << 20
-	prefixSize  = 1 + 2*len(Hash{})
+	requestSizeMin = 1 + 8 + 3
+	nameSizeMin    = 1
+	writeSizeMin   = 3
 )
 
 // Seal computes the entry's hash from Prev and its content, and returns the wire form appended to dst.
@@ -130,13 +134,13 @@ func DecodeWire(b []byte) (*Entry, error) {
 		return nil, err
 	}
 	if got := chain(e.Prev, b[prefixSize:]); got != e.Hash {
-		return nil, rhumb.Ef(op, rhumb.Corrupt, "entry %d:%d: hash is %x, computed %x", e.Epoch, e.Seq, e.Hash, got)
+		return nil, rhumb.Ef(op, rhumb.Corrupt, "entry %d:%d: hash is %s, computed %s", e.Epoch, e.Seq, e.Hash, got)
 	}
 	return e, nil
 }
 
 // DecodeIndex reads the index form: every Write.Value has its right length and no content. Fill them, then call Verify.
-// Names share memory with b.
+// Names share memory with b. The values together have at most rhumb.EntrySizeMax bytes, whatever b says.
 func DecodeIndex(b []byte) (*Entry, error) {
 	return decode("entry.DecodeIndex", b, false)
 }
@@ -151,13 +155,13 @@ func decode(op rhumb.Op, b []byte, values bool) (*Entry, error) {
 	if b[0] != codecVersion {
 		return nil, rhumb.Ef(op, rhumb.Incompatible, "entry codec %d is not known, this binary reads %d", b[0], codecVersion)
 	}
-	d := decoder{op: op, size: len(b), rest: b[prefixSize:], values: values}
+	d := decoder{op: op, size: len(b), rest: b[prefixSize:], values: values, room: rhumb.EntrySizeMax}
 	e := &Entry{Prev: Hash(b[1:17]), Hash: Hash(b[17:33])}
 	e.Epoch = rhumb.Epoch(d.uvarint("epoch", 1<<63))
 	e.Node = rhumb.NodeID(d.uvarint("node", 1<<32-1))
 	e.Seq = rhumb.Seq(d.uvarint("seq", 1<<63))
 	e.Start = rhumb.Timestamp(d.uvarint("start", 1<<64-1))
-	n := d.count("requests", requestsMax)
+	n := d.count("requests", rhumb.EntrySizeMax, requestSizeMin)
 	if n > 0 {
 		e.Requests = make([]Request, n)
 	}
@@ -179,6 +183,7 @@ type decoder struct {
 	size   int
 	rest   []byte
 	values bool
+	room   int // bytes that values may still have together
 	err    error
 }
 
@@ -191,7 +196,8 @@ func (d *decoder) fail(what string) {
 
 func (d *decoder) uvarint(what string, most uint64) uint64 {
 	v, n := binary.Uvarint(d.rest)
-	if d.err != nil || n <= 0 || v > most {
+	// A needless zero byte at the end would let two encodings hold one entry, and only one of them has its hash.
+	if d.err != nil || n <= 0 || v > most || n > 1 && d.rest[n-1] == 0 {
 		d.fail("bad " + what)
 		return 0
 	}
@@ -199,10 +205,10 @@ func (d *decoder) uvarint(what string, most uint64) uint64 {
 	return v
 }
 
-// count reads a number of items, each of which takes at least one byte of what is left.
-func (d *decoder) count(what string, most int) int {
+// count reads a number of items, each of which takes at least each bytes of what is left.
+func (d *decoder) count(what string, most, each int) int {
 	n := d.uvarint(what, uint64(most))
-	if n > uint64(len(d.rest)) {
+	if n > uint64(len(d.rest)/each) {
 		d.fail("bad number of " + what)
 		return 0
 	}
@@ -241,13 +247,13 @@ func (d *decoder) request(r *Request) {
 		r.HLC = rhumb.Timestamp(binary.BigEndian.Uint64(b))
 	}
 	d.existed(r)
-	if n := d.count("names", rhumb.BatchOpsMax); n > 0 {
+	if n := d.count("names", rhumb.BatchOpsMax, nameSizeMin); n > 0 {
 		r.Names = make([][]byte, n)
 		for i := range r.Names {
 			r.Names[i] = d.bytes("name", rhumb.NameSizeMax)
 		}
 	}
-	n := d.count("writes", rhumb.BatchOpsMax)
+	n := d.count("writes", rhumb.BatchOpsMax, writeSizeMin)
 	if n > 0 {
 		r.Writes = make([]Write, n)
 	}
@@ -255,7 +261,8 @@ func (d *decoder) request(r *Request) {
 		w := &r.Writes[i]
 		w.Table = rhumb.TableID(d.uvarint("table", 1<<32-1))
 		w.Name = d.bytes("name", rhumb.NameSizeMax)
-		size := int(d.uvarint("length of value", rhumb.EntrySizeMax))
+		size := int(d.uvarint("length of value", uint64(d.room)))
+		d.room -= size
 		switch {
 		case d.values:
 			w.Value = d.take("value", size)
