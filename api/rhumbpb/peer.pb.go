@@ -881,11 +881,117 @@ func (*ReportResponse) Descriptor() ([]byte, []int) {
 	return file_api_peer_proto_rawDescGZIP(), []int{10}
 }
 
+type DescribeReplicaRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Range         *RangeID               `protobuf:"bytes,1,opt,name=range,proto3" json:"range,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeReplicaRequest) Reset() {
+	*x = DescribeReplicaRequest{}
+	mi := &file_api_peer_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeReplicaRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeReplicaRequest) ProtoMessage() {}
+
+func (x *DescribeReplicaRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_peer_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeReplicaRequest.ProtoReflect.Descriptor instead.
+func (*DescribeReplicaRequest) Descriptor() ([]byte, []int) {
+	return file_api_peer_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *DescribeReplicaRequest) GetRange() *RangeID {
+	if x != nil {
+		return x.Range
+	}
+	return nil
+}
+
+type DescribeReplicaResponse struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Status *ReplicaStatus         `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`
+	// The size of the replica's data in bytes, estimated.
+	SizeBytes int64 `protobuf:"varint,2,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
+	// From a primary: why other replicas are not in sync, by node.
+	Behind        map[uint32]string `protobuf:"bytes,3,rep,name=behind,proto3" json:"behind,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeReplicaResponse) Reset() {
+	*x = DescribeReplicaResponse{}
+	mi := &file_api_peer_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeReplicaResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeReplicaResponse) ProtoMessage() {}
+
+func (x *DescribeReplicaResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_peer_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeReplicaResponse.ProtoReflect.Descriptor instead.
+func (*DescribeReplicaResponse) Descriptor() ([]byte, []int) {
+	return file_api_peer_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *DescribeReplicaResponse) GetStatus() *ReplicaStatus {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+func (x *DescribeReplicaResponse) GetSizeBytes() int64 {
+	if x != nil {
+		return x.SizeBytes
+	}
+	return 0
+}
+
+func (x *DescribeReplicaResponse) GetBehind() map[uint32]string {
+	if x != nil {
+		return x.Behind
+	}
+	return nil
+}
+
 var File_api_peer_proto protoreflect.FileDescriptor
 
 const file_api_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x0eapi/peer.proto\x12\brhumb.v1\x1a\fapi/kv.proto\x1a\x0eapi/meta.proto\"q\n" +
+	"\x0eapi/peer.proto\x12\brhumb.v1\x1a\x11api/cluster.proto\x1a\fapi/kv.proto\x1a\x0eapi/meta.proto\"q\n" +
 	"\tPeerHello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\fR\acluster\x12.\n" +
@@ -953,19 +1059,30 @@ const file_api_peer_proto_rawDesc = "" +
 	"\x05hello\x18\x01 \x01(\v2\x13.rhumb.v1.PeerHelloR\x05hello\x12\x1c\n" +
 	"\tsuspected\x18\x02 \x03(\rR\tsuspected\x12\x14\n" +
 	"\x05heard\x18\x03 \x03(\rR\x05heard\"\x10\n" +
-	"\x0eReportResponse*\x98\x01\n" +
+	"\x0eReportResponse\"A\n" +
+	"\x16DescribeReplicaRequest\x12'\n" +
+	"\x05range\x18\x01 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\"\xeb\x01\n" +
+	"\x17DescribeReplicaResponse\x12/\n" +
+	"\x06status\x18\x01 \x01(\v2\x17.rhumb.v1.ReplicaStatusR\x06status\x12\x1d\n" +
+	"\n" +
+	"size_bytes\x18\x02 \x01(\x03R\tsizeBytes\x12E\n" +
+	"\x06behind\x18\x03 \x03(\v2-.rhumb.v1.DescribeReplicaResponse.BehindEntryR\x06behind\x1a9\n" +
+	"\vBehindEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\rR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\x98\x01\n" +
 	"\x12ReplicaMessageKind\x12$\n" +
 	" REPLICA_MESSAGE_KIND_UNSPECIFIED\x10\x00\x12\x1f\n" +
 	"\x1bREPLICA_MESSAGE_KIND_APPEND\x10\x01\x12\x1c\n" +
 	"\x18REPLICA_MESSAGE_KIND_ACK\x10\x02\x12\x1d\n" +
-	"\x19REPLICA_MESSAGE_KIND_NACK\x10\x032\xf1\x02\n" +
+	"\x19REPLICA_MESSAGE_KIND_NACK\x10\x032\xc9\x03\n" +
 	"\x04Peer\x12?\n" +
 	"\tReplicate\x12\x16.rhumb.v1.ReplicaFrame\x1a\x16.rhumb.v1.ReplicaFrame(\x010\x01\x12C\n" +
 	"\tHeartbeat\x12\x18.rhumb.v1.HeartbeatFrame\x1a\x18.rhumb.v1.HeartbeatFrame(\x010\x01\x124\n" +
 	"\x04Raft\x12\x13.rhumb.v1.RaftFrame\x1a\x15.rhumb.v1.RaftSummary(\x01\x12>\n" +
 	"\aPropose\x12\x18.rhumb.v1.ProposeRequest\x1a\x19.rhumb.v1.ProposeResponse\x12;\n" +
 	"\x06Report\x12\x17.rhumb.v1.ReportRequest\x1a\x18.rhumb.v1.ReportResponse\x120\n" +
-	"\aForward\x12\x11.rhumb.v1.Request\x1a\x12.rhumb.v1.ResponseB&Z$github.com/rhumbdb/rhumb/api/rhumbpbb\x06proto3"
+	"\aForward\x12\x11.rhumb.v1.Request\x1a\x12.rhumb.v1.Response\x12V\n" +
+	"\x0fDescribeReplica\x12 .rhumb.v1.DescribeReplicaRequest\x1a!.rhumb.v1.DescribeReplicaResponseB&Z$github.com/rhumbdb/rhumb/api/rhumbpbb\x06proto3"
 
 var (
 	file_api_peer_proto_rawDescOnce sync.Once
@@ -980,26 +1097,31 @@ func file_api_peer_proto_rawDescGZIP() []byte {
 }
 
 var file_api_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_api_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_api_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_api_peer_proto_goTypes = []any{
-	(ReplicaMessageKind)(0), // 0: rhumb.v1.ReplicaMessageKind
-	(*PeerHello)(nil),       // 1: rhumb.v1.PeerHello
-	(*ReplicaFrame)(nil),    // 2: rhumb.v1.ReplicaFrame
-	(*ReplicaMessage)(nil),  // 3: rhumb.v1.ReplicaMessage
-	(*HeartbeatFrame)(nil),  // 4: rhumb.v1.HeartbeatFrame
-	(*Exclusion)(nil),       // 5: rhumb.v1.Exclusion
-	(*RaftFrame)(nil),       // 6: rhumb.v1.RaftFrame
-	(*RaftSummary)(nil),     // 7: rhumb.v1.RaftSummary
-	(*ProposeRequest)(nil),  // 8: rhumb.v1.ProposeRequest
-	(*ProposeResponse)(nil), // 9: rhumb.v1.ProposeResponse
-	(*ReportRequest)(nil),   // 10: rhumb.v1.ReportRequest
-	(*ReportResponse)(nil),  // 11: rhumb.v1.ReportResponse
-	(*Identity)(nil),        // 12: rhumb.v1.Identity
-	(*Request)(nil),         // 13: rhumb.v1.Request
-	(*Response)(nil),        // 14: rhumb.v1.Response
+	(ReplicaMessageKind)(0),         // 0: rhumb.v1.ReplicaMessageKind
+	(*PeerHello)(nil),               // 1: rhumb.v1.PeerHello
+	(*ReplicaFrame)(nil),            // 2: rhumb.v1.ReplicaFrame
+	(*ReplicaMessage)(nil),          // 3: rhumb.v1.ReplicaMessage
+	(*HeartbeatFrame)(nil),          // 4: rhumb.v1.HeartbeatFrame
+	(*Exclusion)(nil),               // 5: rhumb.v1.Exclusion
+	(*RaftFrame)(nil),               // 6: rhumb.v1.RaftFrame
+	(*RaftSummary)(nil),             // 7: rhumb.v1.RaftSummary
+	(*ProposeRequest)(nil),          // 8: rhumb.v1.ProposeRequest
+	(*ProposeResponse)(nil),         // 9: rhumb.v1.ProposeResponse
+	(*ReportRequest)(nil),           // 10: rhumb.v1.ReportRequest
+	(*ReportResponse)(nil),          // 11: rhumb.v1.ReportResponse
+	(*DescribeReplicaRequest)(nil),  // 12: rhumb.v1.DescribeReplicaRequest
+	(*DescribeReplicaResponse)(nil), // 13: rhumb.v1.DescribeReplicaResponse
+	nil,                             // 14: rhumb.v1.DescribeReplicaResponse.BehindEntry
+	(*Identity)(nil),                // 15: rhumb.v1.Identity
+	(*RangeID)(nil),                 // 16: rhumb.v1.RangeID
+	(*ReplicaStatus)(nil),           // 17: rhumb.v1.ReplicaStatus
+	(*Request)(nil),                 // 18: rhumb.v1.Request
+	(*Response)(nil),                // 19: rhumb.v1.Response
 }
 var file_api_peer_proto_depIdxs = []int32{
-	12, // 0: rhumb.v1.PeerHello.identity:type_name -> rhumb.v1.Identity
+	15, // 0: rhumb.v1.PeerHello.identity:type_name -> rhumb.v1.Identity
 	1,  // 1: rhumb.v1.ReplicaFrame.hello:type_name -> rhumb.v1.PeerHello
 	3,  // 2: rhumb.v1.ReplicaFrame.messages:type_name -> rhumb.v1.ReplicaMessage
 	0,  // 3: rhumb.v1.ReplicaMessage.kind:type_name -> rhumb.v1.ReplicaMessageKind
@@ -1008,23 +1130,28 @@ var file_api_peer_proto_depIdxs = []int32{
 	1,  // 6: rhumb.v1.RaftFrame.hello:type_name -> rhumb.v1.PeerHello
 	1,  // 7: rhumb.v1.ProposeRequest.hello:type_name -> rhumb.v1.PeerHello
 	1,  // 8: rhumb.v1.ReportRequest.hello:type_name -> rhumb.v1.PeerHello
-	2,  // 9: rhumb.v1.Peer.Replicate:input_type -> rhumb.v1.ReplicaFrame
-	4,  // 10: rhumb.v1.Peer.Heartbeat:input_type -> rhumb.v1.HeartbeatFrame
-	6,  // 11: rhumb.v1.Peer.Raft:input_type -> rhumb.v1.RaftFrame
-	8,  // 12: rhumb.v1.Peer.Propose:input_type -> rhumb.v1.ProposeRequest
-	10, // 13: rhumb.v1.Peer.Report:input_type -> rhumb.v1.ReportRequest
-	13, // 14: rhumb.v1.Peer.Forward:input_type -> rhumb.v1.Request
-	2,  // 15: rhumb.v1.Peer.Replicate:output_type -> rhumb.v1.ReplicaFrame
-	4,  // 16: rhumb.v1.Peer.Heartbeat:output_type -> rhumb.v1.HeartbeatFrame
-	7,  // 17: rhumb.v1.Peer.Raft:output_type -> rhumb.v1.RaftSummary
-	9,  // 18: rhumb.v1.Peer.Propose:output_type -> rhumb.v1.ProposeResponse
-	11, // 19: rhumb.v1.Peer.Report:output_type -> rhumb.v1.ReportResponse
-	14, // 20: rhumb.v1.Peer.Forward:output_type -> rhumb.v1.Response
-	15, // [15:21] is the sub-list for method output_type
-	9,  // [9:15] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	16, // 9: rhumb.v1.DescribeReplicaRequest.range:type_name -> rhumb.v1.RangeID
+	17, // 10: rhumb.v1.DescribeReplicaResponse.status:type_name -> rhumb.v1.ReplicaStatus
+	14, // 11: rhumb.v1.DescribeReplicaResponse.behind:type_name -> rhumb.v1.DescribeReplicaResponse.BehindEntry
+	2,  // 12: rhumb.v1.Peer.Replicate:input_type -> rhumb.v1.ReplicaFrame
+	4,  // 13: rhumb.v1.Peer.Heartbeat:input_type -> rhumb.v1.HeartbeatFrame
+	6,  // 14: rhumb.v1.Peer.Raft:input_type -> rhumb.v1.RaftFrame
+	8,  // 15: rhumb.v1.Peer.Propose:input_type -> rhumb.v1.ProposeRequest
+	10, // 16: rhumb.v1.Peer.Report:input_type -> rhumb.v1.ReportRequest
+	18, // 17: rhumb.v1.Peer.Forward:input_type -> rhumb.v1.Request
+	12, // 18: rhumb.v1.Peer.DescribeReplica:input_type -> rhumb.v1.DescribeReplicaRequest
+	2,  // 19: rhumb.v1.Peer.Replicate:output_type -> rhumb.v1.ReplicaFrame
+	4,  // 20: rhumb.v1.Peer.Heartbeat:output_type -> rhumb.v1.HeartbeatFrame
+	7,  // 21: rhumb.v1.Peer.Raft:output_type -> rhumb.v1.RaftSummary
+	9,  // 22: rhumb.v1.Peer.Propose:output_type -> rhumb.v1.ProposeResponse
+	11, // 23: rhumb.v1.Peer.Report:output_type -> rhumb.v1.ReportResponse
+	19, // 24: rhumb.v1.Peer.Forward:output_type -> rhumb.v1.Response
+	13, // 25: rhumb.v1.Peer.DescribeReplica:output_type -> rhumb.v1.DescribeReplicaResponse
+	19, // [19:26] is the sub-list for method output_type
+	12, // [12:19] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_api_peer_proto_init() }
@@ -1032,6 +1159,7 @@ func file_api_peer_proto_init() {
 	if File_api_peer_proto != nil {
 		return
 	}
+	file_api_cluster_proto_init()
 	file_api_kv_proto_init()
 	file_api_meta_proto_init()
 	type x struct{}
@@ -1040,7 +1168,7 @@ func file_api_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_peer_proto_rawDesc), len(file_api_peer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   11,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -18,12 +18,13 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Peer_Replicate_FullMethodName = "/rhumb.v1.Peer/Replicate"
-	Peer_Heartbeat_FullMethodName = "/rhumb.v1.Peer/Heartbeat"
-	Peer_Raft_FullMethodName      = "/rhumb.v1.Peer/Raft"
-	Peer_Propose_FullMethodName   = "/rhumb.v1.Peer/Propose"
-	Peer_Report_FullMethodName    = "/rhumb.v1.Peer/Report"
-	Peer_Forward_FullMethodName   = "/rhumb.v1.Peer/Forward"
+	Peer_Replicate_FullMethodName       = "/rhumb.v1.Peer/Replicate"
+	Peer_Heartbeat_FullMethodName       = "/rhumb.v1.Peer/Heartbeat"
+	Peer_Raft_FullMethodName            = "/rhumb.v1.Peer/Raft"
+	Peer_Propose_FullMethodName         = "/rhumb.v1.Peer/Propose"
+	Peer_Report_FullMethodName          = "/rhumb.v1.Peer/Report"
+	Peer_Forward_FullMethodName         = "/rhumb.v1.Peer/Forward"
+	Peer_DescribeReplica_FullMethodName = "/rhumb.v1.Peer/DescribeReplica"
 )
 
 // PeerClient is the client API for Peer service.
@@ -46,6 +47,8 @@ type PeerClient interface {
 	Report(ctx context.Context, in *ReportRequest, opts ...grpc.CallOption) (*ReportResponse, error)
 	// Forward hands a client's request to the node that should answer it. Its errors stand in the Response.
 	Forward(ctx context.Context, in *Request, opts ...grpc.CallOption) (*Response, error)
+	// DescribeReplica tells how the asked node's replica of a range stands.
+	DescribeReplica(ctx context.Context, in *DescribeReplicaRequest, opts ...grpc.CallOption) (*DescribeReplicaResponse, error)
 }
 
 type peerClient struct {
@@ -125,6 +128,16 @@ func (c *peerClient) Forward(ctx context.Context, in *Request, opts ...grpc.Call
 	return out, nil
 }
 
+func (c *peerClient) DescribeReplica(ctx context.Context, in *DescribeReplicaRequest, opts ...grpc.CallOption) (*DescribeReplicaResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DescribeReplicaResponse)
+	err := c.cc.Invoke(ctx, Peer_DescribeReplica_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // PeerServer is the server API for Peer service.
 // All implementations must embed UnimplementedPeerServer
 // for forward compatibility.
@@ -145,6 +158,8 @@ type PeerServer interface {
 	Report(context.Context, *ReportRequest) (*ReportResponse, error)
 	// Forward hands a client's request to the node that should answer it. Its errors stand in the Response.
 	Forward(context.Context, *Request) (*Response, error)
+	// DescribeReplica tells how the asked node's replica of a range stands.
+	DescribeReplica(context.Context, *DescribeReplicaRequest) (*DescribeReplicaResponse, error)
 	mustEmbedUnimplementedPeerServer()
 }
 
@@ -172,6 +187,9 @@ func (UnimplementedPeerServer) Report(context.Context, *ReportRequest) (*ReportR
 }
 func (UnimplementedPeerServer) Forward(context.Context, *Request) (*Response, error) {
 	return nil, status.Error(codes.Unimplemented, "method Forward not implemented")
+}
+func (UnimplementedPeerServer) DescribeReplica(context.Context, *DescribeReplicaRequest) (*DescribeReplicaResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DescribeReplica not implemented")
 }
 func (UnimplementedPeerServer) mustEmbedUnimplementedPeerServer() {}
 func (UnimplementedPeerServer) testEmbeddedByValue()              {}
@@ -269,6 +287,24 @@ func _Peer_Forward_Handler(srv interface{}, ctx context.Context, dec func(interf
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Peer_DescribeReplica_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DescribeReplicaRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServer).DescribeReplica(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Peer_DescribeReplica_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServer).DescribeReplica(ctx, req.(*DescribeReplicaRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Peer_ServiceDesc is the grpc.ServiceDesc for Peer service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -287,6 +323,10 @@ var Peer_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Forward",
 			Handler:    _Peer_Forward_Handler,
+		},
+		{
+			MethodName: "DescribeReplica",
+			Handler:    _Peer_DescribeReplica_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
