@@ -126,8 +126,14 @@ func (m *Mutation) Validate() error {
 		return E(op, InvalidArgument, "a tombstone is no value; use delete")
 	}
 	if IsRecord(m.Value) {
-		if _, err := DecodeRecord(m.Value); err != nil {
+		r, err := DecodeRecord(m.Value)
+		if err != nil {
 			return Ef(op, InvalidArgument, "%v", err)
+		}
+		for _, f := range r {
+			if f.Value.Kind() == FieldNull && m.Kind != Patch {
+				return Ef(op, InvalidArgument, "field %q is null; only a patch takes null, to remove the field", f.Name)
+			}
 		}
 	}
 	return m.Cond.validate(m.Kind)

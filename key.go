@@ -2,6 +2,7 @@ package rhumb
 
 import (
 	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"strings"
 )
@@ -69,8 +70,8 @@ func ParseName(s string) ([]byte, error) {
 	if !isHex {
 		return []byte(s), nil
 	}
-	name := make([]byte, len(digits)/2)
-	if n, err := fmt.Sscanf(digits, "%x", &name); len(digits)%2 != 0 || len(digits) > 0 && (n != 1 || err != nil) {
+	name, err := hex.DecodeString(digits)
+	if err != nil {
 		return nil, E(op, InvalidArgument, fmt.Sprintf("name %q: want an even number of hexadecimal digits after 0x", s))
 	}
 	return name, nil

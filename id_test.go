@@ -1,0 +1,179 @@
+package rhumb
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func TestParseRangeID(t *testing.T) {
+	for _, tc := range []struct {
+		in   string
+		want RangeID
+		ok   bool
+	}{
+		{"1/42", RangeID{1, 42}, true},
+		{"0/0", RangeID{}, true},
+		{"4294967295/4294967295", RangeID{1<<32 - 1, 1<<32 - 1}, true},
+		{"4294967296/1", RangeID{}, false},
+		{"1", RangeID{}, false},
+		{"1/", RangeID{}, false},
+		{"/1", RangeID{}, false},
+		{"1/2/3", RangeID{}, false},
+		{"-1/2", RangeID{}, false},
+		{" 1/2", RangeID{}, false},
+		{"a/b", RangeID{}, false},
+		{"", RangeID{}, false},
+	} {
+		got, err := ParseRangeID(tc.in)
+		if got != tc.want || (err == nil) != tc.ok {
+			t.Errorf("%q: %v, %v; want %v, ok %v", tc.in, got, err, tc.want, tc.ok)
+		}
+		if err != nil && KindOf(err) != InvalidArgument {
+			t.Errorf("%q: kind %v", tc.in, KindOf(err))
+		}
+		if tc.ok && got.String() != tc.in {
+			t.Errorf("%q is written as %q", tc.in, got)
+		}
+	}
+}
+
+func TestRangeIDCompare(t *testing.T) {
+	ordered := []RangeID{{}, {0, 1}, {1, 0}, {1, 7}, {2, 3}}
+	for i, a := range ordered {
+		for j, b := range ordered {
+			want := 0
+			if i != j {
+				want = map[bool]int{true: -1, false: 1}[i < j]
+			}
+			if got := a.Compare(b); got != want {
+				t.Errorf("%v compared with %v: %d, want %d", a, b, got, want)
+			}
+		}
+	}
+	if !(RangeID{}).IsZero() || (RangeID{0, 1}).IsZero() {
+		t.Error("IsZero is wrong")
+	}
+}
+
+func TestParseUUID(t *testing.T) {
+	const s = "00112233445566778899aabbccddeeff"
+	u, err := ParseUUID(s)
+	if err != nil || u.String() != s || u.IsZero() {
+		t.Errorf("%s: %v, %v", s, u, err)
+	}
+	for _, bad := range []string{"", s[1:], s + "0", strings.Repeat("x", 32), s[:30] + " 0"} {
+		if u, err := ParseUUID(bad); KindOf(err) != InvalidArgument || !u.IsZero() {
+			t.Errorf("%q: %v, %v", bad, u, err)
+		}
+	}
+}
+
+func TestRequestID(t *testing.T) {
+	if !(RequestID{}).IsZero() || (RequestID{Seq: 1}).IsZero() || (RequestID{Client: UUID{1}}).IsZero() {
+		t.Error("IsZero is wrong")
+	}
+	if got := (RequestID{UUID{0xab}, 7}).String(); got != "ab000000000000000000000000000000/7" {
+		t.Errorf("String gives %q", got)
+	}
+}
+
+func TestNames(t *testing.T) {
+	for _, tc := range []struct {
+		name []byte
+		want string
+	}{
+		{[]byte("SWR123/p"), "SWR123/p"},
+		{[]byte("with space"), "0x77697468207370616365"},
+		{[]byte{0, 0xff}, "0x00ff"},
+		{[]byte("0x12"), "0x30783132"}, // would be read as hexadecimal otherwise
+		{nil, "0x"},
+		{[]byte("é"), "0xc3a9"},
+	} {
+		if got := NameString(tc.name); got != tc.want {
+			t.Errorf("name %x is shown as %q, want %q", tc.name, got, tc.want)
+		}
+	}
+	for _, bad := range []string{"0x1", "0xzz", "0x12 4", "0xab  cd", "0x+1", "0x 1"} {
+		if got, err := ParseName(bad); KindOf(err) != InvalidArgument {
+			t.Errorf("%q: %x, %v", bad, got, err)
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		name := rapid.SliceOf(rapid.Byte()).Draw(t, "name")
+		got, err := ParseName(NameString(name))
+		if err != nil || !slices.Equal(got, name) {
+			t.Fatalf("%x is shown as %q and read as %x, %v", name, NameString(name), got, err)
+		}
+	})
+}
+
+func TestKeyString(t *testing.T) {
+	k := Key{Table: 3, Home: RangeID{2, 17}, Name: []byte("a b")}
+	if got := k.String(); got != "t3/2/17/0x612062" {
+		t.Errorf("key is shown as %q", got)
+	}
+}
+
+// Sequences of a boot are distinct and ordered, and none of the next boot equals one of them.
+func TestMakeSequence(t *testing.T) {
+	last := MakeSequence(0, 0)
+	for _, tc := range []struct {
+		boot    BootSeq
+		counter uint64
+	}{{0, 1}, {0, 1<<sequenceCounterBits - 1}, {1, 0}, {1, 1}, {7, 0}, {1<<24 - 1, 1<<sequenceCounterBits - 1}} {
+		got := MakeSequence(tc.boot, tc.counter)
+		if got <= last {
+			t.Errorf("boot %d counter %d: %d is not above %d", tc.boot, tc.counter, got, last)
+		}
+		last = got
+		if name := SequenceName(got); len(name) != SequenceNameSize {
+			t.Errorf("name of %d has %d bytes", got, len(name))
+		}
+	}
+}
+
+func TestTimestamp(t *testing.T) {
+	at := time.Date(2026, 1, 2, 15, 4, 5, 678e6, time.UTC)
+	ts := MakeTimestamp(at.UnixMilli(), 7)
+	if ts.WallMs() != at.UnixMilli() || ts.Logical() != 7 || !ts.Time().Equal(at) {
+		t.Errorf("parts of %v: %d, %d, %v", ts, ts.WallMs(), ts.Logical(), ts.Time())
+	}
+	if got := ts.String(); got != "2026-01-02T15:04:05.678Z.7" {
+		t.Errorf("timestamp is shown as %q", got)
+	}
+	later := ts.Add(1500 * time.Millisecond)
+	if got := later.Sub(ts); got != 1500*time.Millisecond || later.Logical() != 7 {
+		t.Errorf("1.5 s later is %v later, count %d", got, later.Logical())
+	}
+	if got := later.Add(-1500 * time.Millisecond); got != ts {
+		t.Errorf("there and back is %v, want %v", got, ts)
+	}
+	// A carry out of the count moves the wall part, so that adding one always grows.
+	if next := MakeTimestamp(5, 1<<16-1) + 1; next != MakeTimestamp(6, 0) {
+		t.Errorf("after the last count comes %v", next)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	ordered := []Version{{}, {0, 1}, {1, 0}, {1, 2}, {9, 1}}
+	for i, a := range ordered {
+		for j, b := range ordered {
+			if got := a.Compare(b); got != map[bool]int{true: 1, false: -1}[i > j] && i != j || i == j && got != 0 {
+				t.Errorf("%v compared with %v: %d", a, b, got)
+			}
+		}
+		got, err := ParseVersion(a.String())
+		if err != nil || got != a {
+			t.Errorf("%v is read as %v, %v", a, got, err)
+		}
+	}
+	for _, bad := range []string{"", "1", "1@", "@1", "1@2x", "1@2@3", "-1@2", "1@4294967296", "18446744073709551616@1", "x@y"} {
+		if v, err := ParseVersion(bad); KindOf(err) != InvalidArgument || !v.IsZero() {
+			t.Errorf("%q: %v, %v", bad, v, err)
+		}
+	}
+}
