@@ -1,74 +1,426 @@
 package replica
 
 import (
+	"fmt"
+	"math"
+	"slices"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/entry"
 )
 
+// role is the part that a replica plays, as far as it decides what the replica does. Learner and Follower differ only
+// in what metadata says of them.
+type role uint8
+
+const (
+	following role = iota
+	activating
+	primary
+	quarantined
+)
+
 // Replica is the protocol state of one range on one node.
 type Replica struct {
-	cfg Config
+	cfg  Config
+	role role
+	why  string        // of quarantined
+	desc *rhumb.Range  // the newest record, nil before the first
+	now  time.Duration // the latest time the driver told
+
+	// promised is the greatest epoch known (synced before anything is done in it, promisedDurable), promisedTo its
+	// primary if known. No epoch up to restarted is ever acted in: an earlier life may have (rule S).
+	promised, promisedDurable rhumb.Epoch
+	promisedTo                rhumb.NodeID
+	restarted, activated      rhumb.Epoch
+
+	log       logState
+	commit    rhumb.Seq
+	commitHLC rhumb.Timestamp
+	// handed is the end of the log that the driver was given, durable the end that it reported as durable.
+	handed, durable rhumb.Seq
+
+	// The rest of what a follower needs: what it owes its primary an Ack for.
+	ackDue  bool
+	ackUpTo rhumb.Seq
+	ackTo   rhumb.NodeID
+
+	// What a primary needs. start is the position of its epoch-start entry.
+	start    rhumb.Seq
+	inSync   []rhumb.NodeID
+	version  uint64
+	change   change
+	leaseSet []rhumb.NodeID
+	peers    []*progress // sorted by node
+	tail     tail
+	orders   orders
+	waiters  waiters
+	overlay  overlay
+
+	links  map[rhumb.NodeID]link
+	elect  electRequest
+	out    Ready
+	undone bool // out.UndoAbove is set; its value is undoAbove
+	undoTo rhumb.Seq
+	dirty  bool
+}
+
+// electRequest is the wish of a restarted primary for a new epoch (rule S).
+type electRequest struct {
+	wanted bool
+	timer  retry
+}
+
+// retry spaces out proposals to metadata. It begins with the first tick after it was armed.
+type retry struct {
+	armed, running bool
+	since          time.Duration
+}
+
+// arm starts the wait anew.
+func (t *retry) arm() { *t = retry{armed: true} }
+
+// due reports, once per period, that it has passed.
+func (t *retry) due(now, period time.Duration) bool {
+	if !t.armed {
+		return false
+	}
+	if !t.running {
+		t.running, t.since = true, now
+		return false
+	}
+	if now-t.since < period {
+		return false
+	}
+	t.since = now
+	return true
 }
 
 // New gives the replica that storage holds. Whatever it was before, it is a Learner or Follower now (rule S). It panics
 // when the configuration is not valid.
-func New(cfg Config, d Durable) *Replica { return &Replica{cfg: cfg.withDefaults()} }
+func New(cfg Config, d Durable) *Replica {
+	if err := cfg.Validate(); err != nil {
+		panic(err.Error())
+	}
+	cfg = cfg.withDefaults()
+	if d.LogBytes == 0 && d.Last.Seq > d.Trim {
+		// Of unknown size: a learner counts as near to the end only once it has all of it.
+		d.LogBytes = int64(cfg.JoinWithinBytes) + 1
+	}
+	step := max(1, min(64<<10, int64(cfg.JoinWithinBytes)/4, cfg.LogKeepBytes/16))
+	return &Replica{
+		cfg:      cfg,
+		promised: d.Promised, promisedDurable: d.Promised, restarted: d.Promised,
+		log:    newLog(d, step),
+		commit: d.Commit, commitHLC: d.CommitHLC,
+		handed: d.Last.Seq, durable: d.Last.Seq,
+		links: make(map[rhumb.NodeID]link),
+	}
+}
 
 // Describe brings news of the range's record from metadata. Old news does no harm: a lower version is not looked at.
-func (r *Replica) Describe(d *rhumb.Range) {}
+func (r *Replica) Describe(d *rhumb.Range) {
+	if d.ID != r.cfg.Range || r.desc != nil && d.Version <= r.desc.Version {
+		return
+	}
+	r.desc = d.Clone()
+	r.dirty = true
+	switch {
+	case r.role == quarantined:
+		return
+	case d.Epoch > r.promised:
+		r.promise(d.Epoch, d.Primary)
+	case d.Epoch == r.promised && r.promisedTo == rhumb.NoNode:
+		r.promisedTo = d.Primary
+	case d.Epoch == r.promised && r.promisedTo != d.Primary:
+		r.quarantine(fmt.Sprintf("invariant I1: epoch %d has primaries %s and %s", d.Epoch, r.promisedTo, d.Primary))
+		return
+	}
+	if d.Epoch == r.promised {
+		r.adopt(d)
+	}
+	r.elect.wanted = r.role == following && d.Primary == r.cfg.Self && d.Epoch == r.promised
+	if r.elect.wanted {
+		r.askForElection()
+	}
+}
+
+// adopt takes the record of the promised epoch into use.
+func (r *Replica) adopt(d *rhumb.Range) {
+	if d.Primary == r.cfg.Self && r.role == following && d.Epoch > max(r.restarted, r.activated) {
+		r.role = activating
+	}
+	if r.role == following {
+		return
+	}
+	if !d.IsInSync(r.cfg.Self) {
+		r.quarantine(fmt.Sprintf("the record of version %d names %s primary but not in sync", d.Version, r.cfg.Self))
+		return
+	}
+	// A version above the one that a pending change was proposed at decides that change, whichever way (rule R).
+	r.inSync, r.version = d.InSync, d.Version
+	r.change = change{}
+	r.configure()
+	if r.role == primary {
+		r.advanceCommit()
+	}
+}
+
+// askForElection proposes Elect(R, v, self); Tick repeats it.
+func (r *Replica) askForElection() {
+	r.out.Meta = append(r.out.Meta, MetaProposal{
+		Kind: ElectMe, Range: r.cfg.Range, Epoch: r.desc.Epoch, Version: r.desc.Version,
+	})
+	r.elect.timer.arm()
+}
+
+// promise enters a higher epoch as a follower; to is its primary, or NoNode.
+func (r *Replica) promise(e rhumb.Epoch, to rhumb.NodeID) {
+	if e <= r.promised {
+		panic(fmt.Sprintf("replica: epoch %d promised after %d", e, r.promised))
+	}
+	r.stepDown()
+	r.promised, r.promisedTo = e, to
+	r.out.Promised, r.out.PromisedTo = e, to
+	r.ackDue = false
+	r.elect.wanted = false
+	r.dirty = true
+}
+
+// stepDown gives up the role of primary, if it is held, and answers everything that waits.
+func (r *Replica) stepDown() {
+	r.failOrders()
+	r.role = following
+	r.start, r.inSync, r.leaseSet, r.peers = 0, nil, nil, nil
+	r.change = change{}
+	r.tail = tail{}
+	r.overlay.reset()
+}
+
+// quarantine stops the replica for good: its data contradicts an invariant (rule A, section 1.20).
+func (r *Replica) quarantine(why string) {
+	if r.role == quarantined {
+		return
+	}
+	r.stepDown()
+	r.role, r.why = quarantined, why
+	r.ackDue = false
+	r.elect.wanted = false
+	r.dirty = true
+}
+
+// AwaitsActivation gives the epoch for which the replica is Activating once its promise is durable.
+func (r *Replica) AwaitsActivation() (epoch rhumb.Epoch, ok bool) {
+	if r.role != activating || r.promisedDurable < r.promised {
+		return 0, false
+	}
+	return r.promised, true
+}
 
 // Activate begins the epoch for which this node was elected (rule E). The driver calls it when AwaitsActivation and
 // lease.Pairs.WaitUntil has passed; otherwise it does nothing.
-func (r *Replica) Activate(ts rhumb.Timestamp) {}
-
-// AwaitsActivation gives the epoch for which the replica is Activating once its promise is durable.
-func (r *Replica) AwaitsActivation() (epoch rhumb.Epoch, ok bool) { return 0, false }
-
-// Propose orders a batch. It is answered by exactly one Answer of a later Ready. ts is the node's clock.
-func (r *Replica) Propose(ts rhumb.Timestamp, p Proposal) {}
-
-// Step takes a message from a peer. It returns an error, and changes nothing, when the message is malformed or not for
-// this replica.
-func (r *Replica) Step(m Message) error { return nil }
+func (r *Replica) Activate(ts rhumb.Timestamp) {
+	epoch, ok := r.AwaitsActivation()
+	if !ok {
+		return
+	}
+	if epoch <= r.activated {
+		panic(fmt.Sprintf("replica: invariant I1: epoch %d of range %s is activated twice", epoch, r.cfg.Range))
+	}
+	r.activated, r.role = epoch, primary
+	last := r.log.last()
+	if r.handed != last.Seq {
+		panic(fmt.Sprintf("replica: epoch %d is activated before storage has entry %s", epoch, last.Position))
+	}
+	r.start = last.Seq + 1
+	r.orders.clock = max(ts, r.orders.clock)
+	r.orders.hlc = last.HLC
+	r.tail = tail{first: r.start}
+	for _, p := range r.peers {
+		*p = progress{node: p.node, link: p.link, inSync: p.inSync, pending: p.pending}
+		p.probe(r.start)
+	}
+	r.appendOwn(&entry.Entry{Start: r.nextHLC(ts)})
+	r.dirty = true
+}
 
 // Persisted says that the log up to pos and the promise are durable, as earlier Readys asked. Either may be zero.
-func (r *Replica) Persisted(pos entry.Position, promised rhumb.Epoch) {}
-
-// Fetched answers Ready.Fetch. No entries say that the log was trimmed away there.
-func (r *Replica) Fetched(f Fetch, entries []*entry.Entry) {}
+func (r *Replica) Persisted(pos entry.Position, promised rhumb.Epoch) {
+	r.promisedDurable = max(r.promisedDurable, min(promised, r.promised))
+	// A position that was undone since proves nothing about what stands there now.
+	if m, ok := r.log.at(pos.Seq); ok && m.Position == pos && pos.Seq <= r.handed && pos.Seq > r.durable {
+		r.durable = pos.Seq
+	}
+	if r.role == primary {
+		r.advanceCommit()
+	}
+	r.dirty = r.dirty || r.ackDue
+}
 
 // Peer brings news of another node: whether a stream to it stands, and whether lease.Pairs suspects it.
-func (r *Replica) Peer(now time.Duration, n rhumb.NodeID, connected, suspect bool) {}
+func (r *Replica) Peer(now time.Duration, n rhumb.NodeID, connected, suspect bool) {
+	r.now = max(r.now, now)
+	news := link{connected, suspect}
+	if r.links[n] == news {
+		return
+	}
+	r.links[n] = news
+	p := r.peer(n)
+	if p == nil {
+		return
+	}
+	if connected != p.connected {
+		// The stream may have lost what was in flight, and a new life of the peer may have lost its disk: what it
+		// acknowledged before is not believed any more.
+		p.match, p.commit, p.toldCommit, p.fetching = 0, 0, 0, false
+		p.probe(p.next)
+	}
+	p.link = news
+	r.dirty = r.dirty || r.role == primary
+}
 
 // Tick lets time pass. Only a replica with NeedsTick needs it; the driver's period bounds how late a retransmission or
 // the last commit position reaches a secondary, 50 ms is fine.
-func (r *Replica) Tick(now time.Duration) {}
+func (r *Replica) Tick(now time.Duration) {
+	r.now = max(r.now, now)
+	if r.elect.wanted && r.elect.timer.due(r.now, r.cfg.ChangeRetry) {
+		r.askForElection()
+		r.dirty = true
+	}
+	if r.role != primary {
+		return
+	}
+	r.tickChange()
+	for _, p := range r.peers {
+		r.tickPeer(p)
+	}
+}
 
 // NeedsTick reports whether the replica waits for something that only time brings.
-func (r *Replica) NeedsTick() bool { return false }
+func (r *Replica) NeedsTick() bool {
+	if r.elect.wanted {
+		return true
+	}
+	if r.role != primary {
+		return false
+	}
+	if r.change.active() {
+		return true
+	}
+	for _, p := range r.peers {
+		if p.sendable() && (p.unacked() || p.next <= r.log.last().Seq || p.commit < r.commit) {
+			return true
+		}
+	}
+	return false
+}
 
 // HasReady reports whether Ready has something to hand over.
-func (r *Replica) HasReady() bool { return false }
+func (r *Replica) HasReady() bool { return r.dirty || r.orders.open > 0 }
 
 // Ready hands over everything gathered since the last call. The driver must carry it out in full.
-func (r *Replica) Ready() Ready { return Ready{} }
+func (r *Replica) Ready() Ready {
+	r.dirty = false
+	if r.role == primary {
+		r.overlay.turn()
+		r.seal()
+		r.reconfigure()
+		r.sendAll()
+		r.trimLog()
+		if last := r.log.last().Seq; last > r.handed {
+			// What was never handed out is not durable, so not committed, so still in the tail.
+			r.out.Append, _ = r.tail.from(r.handed+1, math.MaxInt)
+		}
+	}
+	if r.undone {
+		to := r.undoTo
+		r.out.UndoAbove, r.undone = &to, false
+	}
+	r.out.MustSync = r.out.Promised != 0 || r.out.UndoAbove != nil || len(r.out.Append) > 0
+	r.acknowledge()
+	r.handed = r.log.last().Seq
+	rd := r.out
+	r.out = Ready{}
+	return rd
+}
+
+// setCommit moves the commit position to seq and releases what waited for it.
+func (r *Replica) setCommit(seq rhumb.Seq) {
+	m, ok := r.log.at(seq)
+	if seq <= r.commit || !ok {
+		panic(fmt.Sprintf("replica: invariant I5: commit of range %s goes from %d to %d, the log ends at %s",
+			r.cfg.Range, r.commit, seq, r.log.last().Position))
+	}
+	r.commit, r.commitHLC = seq, m.HLC
+	r.out.Commit, r.out.CommitHLC = seq, m.HLC
+	r.log.forget(min(r.commit, r.durable))
+	r.dirty = true
+}
 
 // State gives the role.
-func (r *Replica) State() State { return 0 }
+func (r *Replica) State() State {
+	switch r.role {
+	case activating:
+		return Activating
+	case primary:
+		return Primary
+	case quarantined:
+		return Quarantined
+	}
+	if r.desc != nil && r.desc.IsInSync(r.cfg.Self) {
+		return Follower
+	}
+	return Learner
+}
 
 // Epoch gives the newest promised epoch; for a Primary it is its own. Rule F asks metadata whether it still stands.
-func (r *Replica) Epoch() rhumb.Epoch { return 0 }
+func (r *Replica) Epoch() rhumb.Epoch { return r.promised }
 
 // Readable tells up to where a strong read may look: at is the timestamp and commit the position of the last committed
 // entry. It is ok only at a primary whose epoch-start entry is committed. The driver must also hold the lease
 // (LeaseSet) or confirm the epoch with metadata (rule F) after the read arrived.
-func (r *Replica) Readable() (at rhumb.Timestamp, commit rhumb.Seq, ok bool) { return 0, 0, false }
+func (r *Replica) Readable() (at rhumb.Timestamp, commit rhumb.Seq, ok bool) {
+	return r.commitHLC, r.commit, r.role == primary && r.commit >= r.start
+}
 
 // LeaseSet gives the nodes whose grants a lease read needs (rule L): everyone in-sync or about to be, without self.
 // The slice is shared and must not be changed.
-func (r *Replica) LeaseSet() []rhumb.NodeID { return nil }
+func (r *Replica) LeaseSet() []rhumb.NodeID { return r.leaseSet }
 
-// Status gives a copy of the state for people.
-func (r *Replica) Status() Status { return Status{} }
+// configure rebuilds the list of peers and the lease set from the record, the in-sync set and the pending change.
+func (r *Replica) configure() {
+	nodes := slices.Concat(r.desc.Replicas, r.inSync, r.change.members)
+	slices.Sort(nodes)
+	nodes = slices.Compact(nodes)
+	old := r.peers
+	r.peers, r.leaseSet = make([]*progress, 0, len(nodes)), nil
+	for _, n := range nodes {
+		if n == r.cfg.Self {
+			continue
+		}
+		i := slices.IndexFunc(old, func(p *progress) bool { return p.node == n })
+		var p *progress
+		if i >= 0 {
+			p = old[i]
+		} else {
+			p = &progress{node: n, link: r.links[n]}
+			p.probe(r.log.last().Seq + 1)
+		}
+		p.inSync, p.pending = slices.Contains(r.inSync, n), slices.Contains(r.change.members, n)
+		if p.counts() {
+			r.leaseSet = append(r.leaseSet, n)
+		}
+		r.peers = append(r.peers, p)
+	}
+}
+
+// peer gives what is known of a peer, or nil.
+func (r *Replica) peer(n rhumb.NodeID) *progress {
+	for _, p := range r.peers {
+		if p.node == n {
+			return p
+		}
+	}
+	return nil
+}

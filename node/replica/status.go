@@ -2,6 +2,7 @@ package replica
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/entry"
@@ -86,4 +87,33 @@ type PeerStatus struct {
 	Flow string
 	// Why says why a learner does not join the in-sync set; "" for members.
 	Why string
+}
+
+// Status gives a copy of the state for people.
+func (r *Replica) Status() Status {
+	last := r.log.last()
+	s := Status{
+		Range: r.cfg.Range, Self: r.cfg.Self, State: r.State(), Epoch: r.promised, Primary: r.promisedTo,
+		Last: last.Position, LastHLC: last.HLC, Durable: r.durable, Commit: r.commit, CommitHLC: r.commitHLC,
+		Trim: r.log.trim, Start: r.start, InSync: slices.Clone(r.inSync), Pending: slices.Clone(r.change.members),
+		Proposals: r.waiters.len(), UncommittedBytes: r.orders.uncommitted + r.orders.bytes, Quarantine: r.why,
+	}
+	if r.desc != nil {
+		s.Version = r.desc.Version
+	}
+	for _, p := range r.peers {
+		ps := PeerStatus{
+			Node: p.node, InSync: p.inSync, Match: p.match, Next: p.next, Commit: p.commit, InflightBytes: p.inflight.bytes,
+			LagBytes: r.lagBytes(p), Connected: p.connected, Suspect: p.suspect, Flow: p.flow.String(),
+		}
+		switch {
+		case p.inSync:
+		case p.pending:
+			ps.Why = "metadata has not answered yet"
+		default:
+			ps.Why = r.whyNot(p)
+		}
+		s.Peers = append(s.Peers, ps)
+	}
+	return s
 }

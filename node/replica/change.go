@@ -1,0 +1,129 @@
+package replica
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// change is the pending proposal of rule R: the in-sync set that was asked for and whose fate is not known. Only a
+// record with a higher version ends it.
+type change struct {
+	// members is the set asked for, nil when nothing is pending.
+	members []rhumb.NodeID
+	// node joins (expand) or leaves.
+	node   rhumb.NodeID
+	expand bool
+	// retracted says that the present set was proposed as well, to settle the change (ruling 7).
+	retracted bool
+	timer     retry
+}
+
+func (c *change) active() bool { return c.members != nil }
+
+// reconfigure begins a change of the in-sync set when one is called for and none is pending, and takes back one that
+// is stuck.
+func (r *Replica) reconfigure() {
+	if r.change.active() {
+		p := r.peer(r.change.node)
+		if r.change.expand && !r.change.retracted && (!p.connected || p.suspect || p.flow >= flowLost) {
+			r.change.retracted = true
+			r.alterISR(r.inSync)
+		}
+		return
+	}
+	if p := r.toShrink(); p != nil {
+		members := slices.DeleteFunc(slices.Clone(r.inSync), func(n rhumb.NodeID) bool { return n == p.node })
+		r.begin(change{members: members, node: p.node})
+	} else if p := r.toExpand(); p != nil {
+		members := append(slices.Clone(r.inSync), p.node)
+		slices.Sort(members)
+		r.begin(change{members: members, node: p.node, expand: true})
+	}
+}
+
+// begin puts the wanted set in force beside the present one, then proposes it: from now on commits and leases need both.
+func (r *Replica) begin(c change) {
+	if len(c.members) < r.cfg.MinInSync || !slices.Contains(c.members, r.cfg.Self) {
+		panic(fmt.Sprintf("replica: invariant I8: in-sync set %v proposed at %s, min_insync is %d", c.members, r.cfg.Self, r.cfg.MinInSync))
+	}
+	r.change = c
+	r.configure()
+	r.alterISR(c.members)
+}
+
+func (r *Replica) alterISR(members []rhumb.NodeID) {
+	r.out.Meta = append(r.out.Meta, MetaProposal{
+		Kind: AlterISR, Range: r.cfg.Range, Epoch: r.promised, Version: r.version, New: slices.Clone(members),
+	})
+	r.change.timer.arm()
+}
+
+// tickChange repeats a proposal that has had no effect for ChangeRetry. It may have been lost; if it was not, the
+// compare-and-set refuses the copy.
+func (r *Replica) tickChange() {
+	if !r.change.active() || !r.change.timer.due(r.now, r.cfg.ChangeRetry) {
+		return
+	}
+	members := r.change.members
+	if r.change.retracted {
+		members = r.inSync
+	}
+	r.alterISR(members)
+	r.dirty = true
+}
+
+// toShrink gives an in-sync peer that should leave, or nil: it is suspected or quarantined, and enough remain.
+func (r *Replica) toShrink() *progress {
+	if len(r.inSync) <= r.cfg.MinInSync {
+		return nil
+	}
+	for _, p := range r.peers {
+		if p.inSync && (p.suspect || p.flow == flowQuarantined) {
+			return p
+		}
+	}
+	return nil
+}
+
+// toExpand gives a learner that may join, or nil.
+func (r *Replica) toExpand() *progress {
+	for _, p := range r.peers {
+		if !p.inSync && r.whyNot(p) == "" {
+			return p
+		}
+	}
+	return nil
+}
+
+// whyNot says why a learner may not join the in-sync set now; "" when it may.
+func (r *Replica) whyNot(p *progress) string {
+	switch {
+	case !slices.Contains(r.desc.Replicas, p.node):
+		return "it is no replica of the range"
+	case p.flow == flowLost:
+		return fmt.Sprintf("the log it needs is trimmed away up to %d: it needs a state transfer", r.log.trim)
+	case p.flow == flowQuarantined:
+		return "it is quarantined"
+	case !p.connected:
+		return "there is no stream to it"
+	case p.suspect:
+		return "it is suspected"
+	case p.flow == flowProbe:
+		return "its log is being compared"
+	case p.match < max(r.commit, r.start):
+		return fmt.Sprintf("it has the log up to %d and needs %d", p.match, max(r.commit, r.start))
+	case r.lagBytes(p) > int64(r.cfg.JoinWithinBytes):
+		return fmt.Sprintf("it is %d bytes behind, at most %d are allowed", r.lagBytes(p), r.cfg.JoinWithinBytes)
+	}
+	return ""
+}
+
+// lagBytes gives about how much a peer misses, rounded up.
+func (r *Replica) lagBytes(p *progress) int64 {
+	if p.match == r.log.last().Seq {
+		return 0
+	}
+	return r.log.bytes.total - r.log.bytes.point(p.match).bytes
+}

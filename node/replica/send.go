@@ -1,0 +1,290 @@
+package replica
+
+import (
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/entry"
+)
+
+// tail holds the newest entries of a primary's log in memory, to be sent. Slices of it are handed out, so its elements
+// are never overwritten: it grows at the end and is cut at the front.
+type tail struct {
+	first   rhumb.Seq
+	entries []*entry.Entry
+	sizes   []int
+	bytes   int // of entries
+	dropped int // bytes cut since the arrays were made; they keep what was cut alive
+}
+
+// droppedMax bounds the bytes of entries that were cut and are still kept alive by the arrays of an idle tail.
+const droppedMax = 256 << 10
+
+func (t *tail) append(e *entry.Entry, size int) {
+	if len(t.entries) == cap(t.entries) {
+		grown := make([]*entry.Entry, len(t.entries), max(16, 2*len(t.entries)))
+		copy(grown, t.entries)
+		t.entries, t.dropped = grown, 0
+	}
+	t.entries = append(t.entries, e)
+	t.sizes = append(t.sizes, size)
+	t.bytes += size
+}
+
+// cut drops n entries at the front.
+func (t *tail) cut(n int) {
+	for _, size := range t.sizes[:n] {
+		t.bytes -= size
+		t.dropped += size
+	}
+	t.first += rhumb.Seq(n)
+	t.entries = t.entries[n:]
+	t.sizes = t.sizes[:copy(t.sizes, t.sizes[n:])]
+	if len(t.entries) == 0 && t.dropped > droppedMax {
+		t.entries, t.dropped = nil, 0
+	}
+}
+
+// from gives entries that begin at seq, as many as fit in bytesMax, at least one.
+func (t *tail) from(seq rhumb.Seq, bytesMax int) (entries []*entry.Entry, bytes int) {
+	i := int(seq - t.first)
+	j := i
+	for j < len(t.entries) && (j == i || bytes+t.sizes[j] <= bytesMax) {
+		bytes += t.sizes[j]
+		j++
+	}
+	return t.entries[i:j:j], bytes
+}
+
+// cutTail drops entries that every peer has, and committed ones beyond TailBytesMax.
+func (r *Replica) cutTail() {
+	needed := r.commit
+	for _, p := range r.peers {
+		if p.sendable() {
+			needed = min(needed, p.match)
+		}
+	}
+	n, bytes := 0, r.tail.bytes
+	for n < len(r.tail.entries) {
+		seq := r.tail.first + rhumb.Seq(n)
+		if seq > r.commit || seq > needed && bytes <= r.cfg.TailBytesMax {
+			break
+		}
+		bytes -= r.tail.sizes[n]
+		n++
+	}
+	if n > 0 {
+		r.tail.cut(n)
+	}
+}
+
+// sendAll sends to every peer what may be sent.
+func (r *Replica) sendAll() {
+	for _, p := range r.peers {
+		if p.sendable() && !p.fetching && !p.probing {
+			r.sendTo(p)
+		}
+	}
+}
+
+// sendTo sends to one peer until its window is full or it has been sent everything.
+func (r *Replica) sendTo(p *progress) {
+	last := r.log.last().Seq
+	for p.next <= last {
+		if p.inflight.bytes >= r.cfg.InflightBytesMax {
+			return
+		}
+		if p.next < r.tail.first {
+			r.fetch(p)
+			return
+		}
+		entries, bytes := r.tail.from(p.next, r.cfg.AppendBytesMax)
+		r.sendAppend(p, entries, bytes)
+		if p.probing {
+			return
+		}
+	}
+	if p.flow == flowProbe || p.tell {
+		r.sendAppend(p, nil, 0)
+	}
+}
+
+// fetch asks storage for what is not in memory. When the log is trimmed away there, the peer is lost.
+func (r *Replica) fetch(p *progress) {
+	if p.next <= r.log.trim {
+		p.flow = flowLost
+		return
+	}
+	p.fetching = true
+	r.out.Fetch = append(r.out.Fetch, Fetch{
+		To: p.node, Epoch: r.promised, From: p.next, Until: r.tail.first - 1, BytesMax: r.cfg.AppendBytesMax,
+	})
+}
+
+// Fetched answers Ready.Fetch. No entries say that the log was trimmed away there.
+func (r *Replica) Fetched(f Fetch, entries []*entry.Entry) {
+	p := r.peer(f.To)
+	if r.role != primary || f.Epoch != r.promised || p == nil || !p.fetching {
+		return
+	}
+	p.fetching = false
+	r.dirty = true
+	if !p.sendable() || p.next != f.From {
+		return
+	}
+	if len(entries) == 0 {
+		p.flow = flowLost
+		return
+	}
+	bytes := 0
+	for _, e := range entries {
+		bytes += entrySize(e)
+	}
+	r.sendAppend(p, entries, bytes)
+}
+
+// sendAppend sends entries that begin at p.next, or none.
+func (r *Replica) sendAppend(p *progress, entries []*entry.Entry, bytes int) {
+	m := Message{Kind: Append, To: p.node, Epoch: r.promised, Entries: entries, Trim: r.log.trim}
+	if mark, ok := r.log.at(p.next - 1); ok {
+		m.Prev = mark.Position
+	} else if len(entries) > 0 {
+		m.Prev = entry.Position{Epoch: r.log.epochAt(p.next - 1), Seq: p.next - 1, Hash: entries[0].Prev}
+	} else {
+		return
+	}
+	if r.out.Messages == nil {
+		r.out.Messages = make([]Message, 0, len(r.peers))
+	}
+	r.send(m)
+	p.tell, p.toldCommit = false, r.commit
+	if p.flow == flowProbe {
+		p.probing = true
+		return
+	}
+	if len(entries) > 0 {
+		p.next = entries[len(entries)-1].Seq + 1
+		p.inflight.add(p.next-1, bytes)
+	}
+}
+
+// tickPeer repeats what a peer has not answered for Retransmit, and tells it the commit position when nothing else did.
+func (r *Replica) tickPeer(p *progress) {
+	if !p.sendable() || p.fetching {
+		return
+	}
+	switch {
+	case p.unacked():
+		if p.due(r.now, r.cfg.Retransmit) {
+			p.probe(p.match + 1)
+			r.dirty = true
+		}
+	case p.commit < r.commit:
+		if p.toldCommit < r.commit || p.due(r.now, r.cfg.Retransmit) {
+			p.tell = true
+			r.dirty = true
+		}
+	default:
+		p.waiting = false
+	}
+}
+
+// stepAck takes an acknowledgement (rule C).
+func (r *Replica) stepAck(m *Message) error {
+	const op rhumb.Op = "replica.Step"
+	p := r.peer(m.From)
+	if r.role != primary || m.Epoch != r.promised || p == nil {
+		return nil
+	}
+	if m.Match > r.log.last().Seq {
+		return rhumb.Ef(op, rhumb.Corrupt, "%s acknowledges %d of epoch %d, the log ends at %s", m.From, m.Match, m.Epoch, r.log.last().Position)
+	}
+	p.commit = max(p.commit, min(m.Commit, m.Match))
+	p.acked(m.Match)
+	r.advanceCommit()
+	r.dirty = true
+	return nil
+}
+
+// stepNack takes a refusal: a later epoch, a missing place, or quarantine.
+func (r *Replica) stepNack(m *Message) {
+	if r.role == quarantined {
+		return
+	}
+	if m.Promised > r.promised {
+		r.promise(m.Promised, rhumb.NoNode)
+		return
+	}
+	p := r.peer(m.From)
+	if r.role != primary || m.Epoch != r.promised || p == nil {
+		return
+	}
+	r.dirty = true
+	if m.Quarantined {
+		p.flow = flowQuarantined
+		return
+	}
+	if p.flow == flowProbe && (!p.probing || m.Reject != p.next-1) || m.Reject < p.match || m.Reject == 0 {
+		return // about an earlier Append
+	}
+	next := min(r.agreeUpTo(m), m.Reject-1) + 1
+	if p.counts() {
+		next = max(next, p.match+1)
+	} else {
+		p.match = min(p.match, next-1)
+	}
+	if p.flow == flowProbe && next == p.next {
+		return // it refuses what it acknowledged; Tick will ask again, not this loop
+	}
+	p.probe(next)
+	if next <= r.log.trim {
+		p.flow = flowLost
+	}
+}
+
+// agreeUpTo gives how far this log and that of the sender of a Nack may agree.
+func (r *Replica) agreeUpTo(m *Message) rhumb.Seq {
+	_, end := r.log.endOf(m.HintEpoch)
+	return max(min(m.HintEnd, end), m.Commit)
+}
+
+// advanceCommit is rule C with slack = 0: a position is committed when every member of the in-sync set and of the
+// pending one has it durably, and when it is not below the epoch-start entry.
+func (r *Replica) advanceCommit() {
+	if r.role != primary || len(r.inSync) < r.cfg.MinInSync {
+		return
+	}
+	k := r.durable
+	for _, p := range r.peers {
+		if p.counts() {
+			k = min(k, p.match)
+		}
+	}
+	if k < r.start || k <= r.commit {
+		return
+	}
+	for seq := max(r.commit+1, r.tail.first); seq <= k; seq++ {
+		r.orders.uncommitted -= r.tail.sizes[seq-r.tail.first]
+	}
+	r.setCommit(k)
+	r.release()
+	r.cutTail()
+}
+
+// trimLog moves the trim position: everyone who holds a copy has what goes, or LogKeepBytes is passed. It moves in
+// steps, so that storage has few deletions to remember.
+func (r *Replica) trimLog() {
+	if r.commit < r.start {
+		return
+	}
+	have := r.commit - 1
+	for _, p := range r.peers {
+		have = min(have, p.match)
+	}
+	bytes := &r.log.bytes
+	to := bytes.point(have)
+	if keep := bytes.after(r.cfg.LogKeepBytes); keep.seq > to.seq {
+		to = bytes.point(min(keep.seq, r.commit-1))
+	}
+	if to.seq > r.log.trim && to.seq < r.commit && to.bytes-bytes.point(r.log.trim).bytes >= min(1<<20, r.cfg.LogKeepBytes/16) {
+		r.setTrim(to.seq)
+	}
+}
