@@ -60,11 +60,14 @@ func took(t *testing.T, want time.Duration, what string, f func()) {
 	}
 }
 
+// advance lets the bubble's time pass.
+func advance(d time.Duration) { <-time.After(d) }
+
 // hangUp closes both ends and gives the closing time to arrive: a bubble's time stops with its test.
 func hangUp(near, far net.Conn) {
 	_ = near.Close()
 	_ = far.Close()
-	time.Sleep(rtt)
+	advance(rtt)
 	synctest.Wait()
 }
 
@@ -125,7 +128,7 @@ func TestConnKeepsPace(t *testing.T) {
 		go func() {
 			for range 3 {
 				mustWrite(t, near, "x")
-				time.Sleep(7 * time.Millisecond) // time of the bubble
+				advance(7 * time.Millisecond)
 			}
 		}()
 		took(t, half, "the first byte", func() { mustRead(t, far, "x") })
@@ -218,7 +221,7 @@ func TestConnLingerIsBounded(t *testing.T) {
 		_, near, far := dialled(t)
 		mustWrite(t, near, "never read")
 		_ = near.Close()
-		time.Sleep(half + lingerMax)
+		advance(half + lingerMax)
 		synctest.Wait()
 		if _, err := far.Read(make([]byte, 1)); err != io.EOF {
 			t.Errorf("the far side reads %v, want EOF", err)
@@ -266,7 +269,7 @@ func TestConnDeadlineMovesUnderReader(t *testing.T) {
 		_, near, far := dialled(t)
 		_ = near.SetReadDeadline(time.Now().Add(time.Hour))
 		go func() {
-			time.Sleep(10 * time.Millisecond)
+			advance(10 * time.Millisecond)
 			_ = near.SetReadDeadline(time.Now().Add(5 * time.Millisecond))
 		}()
 		took(t, 15*time.Millisecond, "the read", func() {

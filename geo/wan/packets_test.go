@@ -54,7 +54,7 @@ addresses: {'far:1': far, 'near:1': near, 'here:1': here}`))
 		}
 		copy(body, "xxx") // the caller may use its buffer again
 		_ = p.Send([]byte("two"), "far:1")
-		time.Sleep(time.Second)
+		advance(time.Second)
 		box.expect(t, "one to here:1 at 0ms", "one to near:1 at 10ms", "one to far:1 at 50ms", "two to far:1 at 50ms")
 		if err := p.Send(body, "elsewhere:1"); rhumb.KindOf(err) != rhumb.InvalidArgument {
 			t.Errorf("an address that the file does not name: %v", err)
@@ -75,10 +75,10 @@ func TestPacketsAreLostOnCutLinks(t *testing.T) {
 		_ = p.Send([]byte("on its way"), "there:1")
 		n.Partition("here", "there")
 		_ = p.Send([]byte("into the cut"), "there:1")
-		time.Sleep(rtt)
+		advance(rtt)
 		n.Heal("here", "there")
 		_ = p.Send([]byte("after"), "there:1")
-		time.Sleep(rtt)
+		advance(rtt)
 		box.expect(t, "after to there:1 at 150ms")
 		if got := p.Dropped(); got != 2 {
 			t.Errorf("%d packets dropped, want 2", got)
@@ -100,7 +100,7 @@ func TestPacketsAreBounded(t *testing.T) {
 		if got := p.Dropped(); got != 5 {
 			t.Errorf("%d packets dropped, want 5", got)
 		}
-		time.Sleep(half)
+		advance(half)
 		synctest.Wait()
 		if got := p.Dropped(); got != PacketsMax+5 {
 			t.Errorf("%d packets dropped after sending failed, want %d", got, PacketsMax+5)
