@@ -27,8 +27,10 @@ type Pairs struct {
 	fenced map[rhumb.RangeID]rhumb.Epoch
 	// restartUntil is when the grants of earlier lives are over.
 	restartUntil time.Duration
-	lastTick     time.Duration
-	unhealthy    string
+	// distrusted: heartbeats sent up to here give this node nothing.
+	distrusted time.Duration
+	lastTick   time.Duration
+	unhealthy  string
 }
 
 type promise struct {
@@ -123,8 +125,8 @@ func (p *Pairs) excuse(now time.Duration) {
 	gap := now - p.lastTick
 	p.lastTick = max(p.lastTick, now)
 	for _, q := range p.peers {
-		if gap > q.timing.Heartbeat {
-			q.proof = min(now, q.proof+gap)
+		if q.watched && gap > q.timing.Suspect/2 {
+			q.proof = min(now, q.proof+gap-q.timing.Heartbeat)
 		}
 	}
 }
@@ -174,7 +176,7 @@ func (p *Pairs) Receive(now time.Duration, from rhumb.NodeIdentity, f *Frame) []
 	if f.EchoBoot == p.self.Boot {
 		q.echoed(now, f.Echo, f.Held, f.Reply)
 		q.confirm(f.Confirmed)
-		if f.GrantedLease > 0 && f.Granted <= now {
+		if f.GrantedLease > 0 && f.Granted > p.distrusted && f.Granted <= now {
 			q.heldUntil = max(q.heldUntil, f.Granted+f.GrantedLease-q.timing.Epsilon)
 		}
 	}
@@ -297,8 +299,10 @@ func (p *Pairs) SetHealthy(now time.Duration, ok bool, why string) {
 // Unhealthy gives the reason of the last SetHealthy with ok false, or "".
 func (p *Pairs) Unhealthy() string { return p.unhealthy }
 
-// DropHeld forgets every grant that this node holds: its clock is not to be trusted for a while.
-func (p *Pairs) DropHeld() {
+// DropHeld forgets every grant that this node holds, and those still on their way: its clock was found to have missed
+// time before now.
+func (p *Pairs) DropHeld(now time.Duration) {
+	p.distrusted = max(p.distrusted, now)
 	for _, q := range p.peers {
 		q.heldUntil = 0
 	}
@@ -306,9 +310,9 @@ func (p *Pairs) DropHeld() {
 
 // Rebirth begins a new life in place (ruling 11): everything held is dropped and frames carry the new boot. The caller
 // must give up every primary role before the first frame of the new life leaves.
-func (p *Pairs) Rebirth(self rhumb.NodeIdentity) {
+func (p *Pairs) Rebirth(now time.Duration, self rhumb.NodeIdentity) {
 	p.self = self
-	p.DropHeld()
+	p.DropHeld(now)
 }
 
 // PeerStatus is what a Pairs tells a person of one pair. Times are on this node's clock.

@@ -58,7 +58,7 @@ func (t Timing) Validate() error {
 		}
 	}
 	fault(t.Heartbeat <= 0, "heartbeat is %v, want more than 0", t.Heartbeat)
-	fault(t.Suspect < 2*t.Heartbeat, "suspect is %v, want at least two heartbeats of %v", t.Suspect, t.Heartbeat)
+	fault(t.Suspect < 3*t.Heartbeat, "suspect is %v, want at least three heartbeats of %v", t.Suspect, t.Heartbeat)
 	fault(t.Lease <= t.Suspect, "lease is %v, want more than suspect %v", t.Lease, t.Suspect)
 	fault(t.Lease > LeaseMax, "lease is %v, want at most %v", t.Lease, LeaseMax)
 	fault(t.Epsilon < 0 || t.Epsilon > epsilonMax, "epsilon is %v, want 0 to %v", t.Epsilon, epsilonMax)
