@@ -1,7 +1,6 @@
 package node
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"net"
@@ -9,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/geo/wan"
 )
 
 // Default ports. A node listens on four: clients and peers, the heartbeats of peers, gossip, and HTTP for operators.
@@ -37,10 +37,8 @@ type Config struct {
 	// Insecure turns TLS and authorisation off and allows loopback addresses only. TLS does not exist yet, so it must be
 	// set: nothing in plain text is ever offered to another machine.
 	Insecure bool
-	// Dial opens connections to other nodes; nil is the plain dialer. A demo puts distance in here.
-	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// PacketDelay is how long a gossip packet to an address is held back; nil is not at all.
-	PacketDelay func(addr string) time.Duration
+	// WAN puts distance between regions, for demos and tests on one machine; nil is none.
+	WAN *wan.Network
 	// CacheBytes is the size of the block cache, shared by all stores. Default 256 MiB.
 	CacheBytes int64
 	// DrainTimeout bounds how long Drain waits for primaries to move away. Default 10 s.

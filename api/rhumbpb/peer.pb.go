@@ -660,31 +660,30 @@ func (*RaftSummary) Descriptor() ([]byte, []int) {
 	return file_api_peer_proto_rawDescGZIP(), []int{6}
 }
 
-type ProposeRequest struct {
+type MetadataRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Hello *PeerHello             `protobuf:"bytes,1,opt,name=hello,proto3" json:"hello,omitempty"`
 	Group uint32                 `protobuf:"varint,2,opt,name=group,proto3" json:"group,omitempty"`
-	// An encoded command (package catalog).
-	Command       []byte `protobuf:"bytes,3,opt,name=command,proto3" json:"command,omitempty"`
-	TimeoutUs     uint64 `protobuf:"varint,4,opt,name=timeout_us,json=timeoutUs,proto3" json:"timeout_us,omitempty"`
+	// As package raftmeta encodes it.
+	Request       []byte `protobuf:"bytes,3,opt,name=request,proto3" json:"request,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ProposeRequest) Reset() {
-	*x = ProposeRequest{}
+func (x *MetadataRequest) Reset() {
+	*x = MetadataRequest{}
 	mi := &file_api_peer_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ProposeRequest) String() string {
+func (x *MetadataRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ProposeRequest) ProtoMessage() {}
+func (*MetadataRequest) ProtoMessage() {}
 
-func (x *ProposeRequest) ProtoReflect() protoreflect.Message {
+func (x *MetadataRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_api_peer_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -696,63 +695,53 @@ func (x *ProposeRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ProposeRequest.ProtoReflect.Descriptor instead.
-func (*ProposeRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use MetadataRequest.ProtoReflect.Descriptor instead.
+func (*MetadataRequest) Descriptor() ([]byte, []int) {
 	return file_api_peer_proto_rawDescGZIP(), []int{7}
 }
 
-func (x *ProposeRequest) GetHello() *PeerHello {
+func (x *MetadataRequest) GetHello() *PeerHello {
 	if x != nil {
 		return x.Hello
 	}
 	return nil
 }
 
-func (x *ProposeRequest) GetGroup() uint32 {
+func (x *MetadataRequest) GetGroup() uint32 {
 	if x != nil {
 		return x.Group
 	}
 	return 0
 }
 
-func (x *ProposeRequest) GetCommand() []byte {
+func (x *MetadataRequest) GetRequest() []byte {
 	if x != nil {
-		return x.Command
+		return x.Request
 	}
 	return nil
 }
 
-func (x *ProposeRequest) GetTimeoutUs() uint64 {
-	if x != nil {
-		return x.TimeoutUs
-	}
-	return 0
-}
-
-type ProposeResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// An encoded result (package catalog).
-	Result []byte `protobuf:"bytes,1,opt,name=result,proto3" json:"result,omitempty"`
-	// The revision at which it was applied.
-	Revision      uint64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+type MetadataResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Response      []byte                 `protobuf:"bytes,1,opt,name=response,proto3" json:"response,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ProposeResponse) Reset() {
-	*x = ProposeResponse{}
+func (x *MetadataResponse) Reset() {
+	*x = MetadataResponse{}
 	mi := &file_api_peer_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ProposeResponse) String() string {
+func (x *MetadataResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ProposeResponse) ProtoMessage() {}
+func (*MetadataResponse) ProtoMessage() {}
 
-func (x *ProposeResponse) ProtoReflect() protoreflect.Message {
+func (x *MetadataResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_api_peer_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -764,121 +753,16 @@ func (x *ProposeResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ProposeResponse.ProtoReflect.Descriptor instead.
-func (*ProposeResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use MetadataResponse.ProtoReflect.Descriptor instead.
+func (*MetadataResponse) Descriptor() ([]byte, []int) {
 	return file_api_peer_proto_rawDescGZIP(), []int{8}
 }
 
-func (x *ProposeResponse) GetResult() []byte {
+func (x *MetadataResponse) GetResponse() []byte {
 	if x != nil {
-		return x.Result
+		return x.Response
 	}
 	return nil
-}
-
-func (x *ProposeResponse) GetRevision() uint64 {
-	if x != nil {
-		return x.Revision
-	}
-	return 0
-}
-
-type ReportRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Hello *PeerHello             `protobuf:"bytes,1,opt,name=hello,proto3" json:"hello,omitempty"`
-	// All nodes that the sender suspects now.
-	Suspected []uint32 `protobuf:"varint,2,rep,packed,name=suspected,proto3" json:"suspected,omitempty"`
-	// Nodes that the sender hears well.
-	Heard         []uint32 `protobuf:"varint,3,rep,packed,name=heard,proto3" json:"heard,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ReportRequest) Reset() {
-	*x = ReportRequest{}
-	mi := &file_api_peer_proto_msgTypes[9]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ReportRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ReportRequest) ProtoMessage() {}
-
-func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[9]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
-func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{9}
-}
-
-func (x *ReportRequest) GetHello() *PeerHello {
-	if x != nil {
-		return x.Hello
-	}
-	return nil
-}
-
-func (x *ReportRequest) GetSuspected() []uint32 {
-	if x != nil {
-		return x.Suspected
-	}
-	return nil
-}
-
-func (x *ReportRequest) GetHeard() []uint32 {
-	if x != nil {
-		return x.Heard
-	}
-	return nil
-}
-
-type ReportResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ReportResponse) Reset() {
-	*x = ReportResponse{}
-	mi := &file_api_peer_proto_msgTypes[10]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ReportResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ReportResponse) ProtoMessage() {}
-
-func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[10]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
-func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{10}
 }
 
 type DescribeReplicaRequest struct {
@@ -890,7 +774,7 @@ type DescribeReplicaRequest struct {
 
 func (x *DescribeReplicaRequest) Reset() {
 	*x = DescribeReplicaRequest{}
-	mi := &file_api_peer_proto_msgTypes[11]
+	mi := &file_api_peer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -902,7 +786,7 @@ func (x *DescribeReplicaRequest) String() string {
 func (*DescribeReplicaRequest) ProtoMessage() {}
 
 func (x *DescribeReplicaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[11]
+	mi := &file_api_peer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -915,7 +799,7 @@ func (x *DescribeReplicaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeReplicaRequest.ProtoReflect.Descriptor instead.
 func (*DescribeReplicaRequest) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{11}
+	return file_api_peer_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *DescribeReplicaRequest) GetRange() *RangeID {
@@ -938,7 +822,7 @@ type DescribeReplicaResponse struct {
 
 func (x *DescribeReplicaResponse) Reset() {
 	*x = DescribeReplicaResponse{}
-	mi := &file_api_peer_proto_msgTypes[12]
+	mi := &file_api_peer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -950,7 +834,7 @@ func (x *DescribeReplicaResponse) String() string {
 func (*DescribeReplicaResponse) ProtoMessage() {}
 
 func (x *DescribeReplicaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[12]
+	mi := &file_api_peer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -963,7 +847,7 @@ func (x *DescribeReplicaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeReplicaResponse.ProtoReflect.Descriptor instead.
 func (*DescribeReplicaResponse) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{12}
+	return file_api_peer_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *DescribeReplicaResponse) GetStatus() *ReplicaStatus {
@@ -1045,21 +929,13 @@ const file_api_peer_proto_rawDesc = "" +
 	"\x05hello\x18\x01 \x01(\v2\x13.rhumb.v1.PeerHelloR\x05hello\x12\x1a\n" +
 	"\bmessages\x18\x02 \x03(\fR\bmessages\x12\x14\n" +
 	"\x05group\x18\x03 \x01(\rR\x05group\"\r\n" +
-	"\vRaftSummary\"\x8a\x01\n" +
-	"\x0eProposeRequest\x12)\n" +
+	"\vRaftSummary\"l\n" +
+	"\x0fMetadataRequest\x12)\n" +
 	"\x05hello\x18\x01 \x01(\v2\x13.rhumb.v1.PeerHelloR\x05hello\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\rR\x05group\x12\x18\n" +
-	"\acommand\x18\x03 \x01(\fR\acommand\x12\x1d\n" +
-	"\n" +
-	"timeout_us\x18\x04 \x01(\x04R\ttimeoutUs\"E\n" +
-	"\x0fProposeResponse\x12\x16\n" +
-	"\x06result\x18\x01 \x01(\fR\x06result\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x04R\brevision\"n\n" +
-	"\rReportRequest\x12)\n" +
-	"\x05hello\x18\x01 \x01(\v2\x13.rhumb.v1.PeerHelloR\x05hello\x12\x1c\n" +
-	"\tsuspected\x18\x02 \x03(\rR\tsuspected\x12\x14\n" +
-	"\x05heard\x18\x03 \x03(\rR\x05heard\"\x10\n" +
-	"\x0eReportResponse\"A\n" +
+	"\arequest\x18\x03 \x01(\fR\arequest\".\n" +
+	"\x10MetadataResponse\x12\x1a\n" +
+	"\bresponse\x18\x01 \x01(\fR\bresponse\"A\n" +
 	"\x16DescribeReplicaRequest\x12'\n" +
 	"\x05range\x18\x01 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\"\xeb\x01\n" +
 	"\x17DescribeReplicaResponse\x12/\n" +
@@ -1074,13 +950,12 @@ const file_api_peer_proto_rawDesc = "" +
 	" REPLICA_MESSAGE_KIND_UNSPECIFIED\x10\x00\x12\x1f\n" +
 	"\x1bREPLICA_MESSAGE_KIND_APPEND\x10\x01\x12\x1c\n" +
 	"\x18REPLICA_MESSAGE_KIND_ACK\x10\x02\x12\x1d\n" +
-	"\x19REPLICA_MESSAGE_KIND_NACK\x10\x032\xc9\x03\n" +
+	"\x19REPLICA_MESSAGE_KIND_NACK\x10\x032\x8f\x03\n" +
 	"\x04Peer\x12?\n" +
 	"\tReplicate\x12\x16.rhumb.v1.ReplicaFrame\x1a\x16.rhumb.v1.ReplicaFrame(\x010\x01\x12C\n" +
 	"\tHeartbeat\x12\x18.rhumb.v1.HeartbeatFrame\x1a\x18.rhumb.v1.HeartbeatFrame(\x010\x01\x124\n" +
-	"\x04Raft\x12\x13.rhumb.v1.RaftFrame\x1a\x15.rhumb.v1.RaftSummary(\x01\x12>\n" +
-	"\aPropose\x12\x18.rhumb.v1.ProposeRequest\x1a\x19.rhumb.v1.ProposeResponse\x12;\n" +
-	"\x06Report\x12\x17.rhumb.v1.ReportRequest\x1a\x18.rhumb.v1.ReportResponse\x120\n" +
+	"\x04Raft\x12\x13.rhumb.v1.RaftFrame\x1a\x15.rhumb.v1.RaftSummary(\x01\x12A\n" +
+	"\bMetadata\x12\x19.rhumb.v1.MetadataRequest\x1a\x1a.rhumb.v1.MetadataResponse\x120\n" +
 	"\aForward\x12\x11.rhumb.v1.Request\x1a\x12.rhumb.v1.Response\x12V\n" +
 	"\x0fDescribeReplica\x12 .rhumb.v1.DescribeReplicaRequest\x1a!.rhumb.v1.DescribeReplicaResponseB&Z$github.com/rhumbdb/rhumb/api/rhumbpbb\x06proto3"
 
@@ -1097,7 +972,7 @@ func file_api_peer_proto_rawDescGZIP() []byte {
 }
 
 var file_api_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_api_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_api_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_api_peer_proto_goTypes = []any{
 	(ReplicaMessageKind)(0),         // 0: rhumb.v1.ReplicaMessageKind
 	(*PeerHello)(nil),               // 1: rhumb.v1.PeerHello
@@ -1107,51 +982,46 @@ var file_api_peer_proto_goTypes = []any{
 	(*Exclusion)(nil),               // 5: rhumb.v1.Exclusion
 	(*RaftFrame)(nil),               // 6: rhumb.v1.RaftFrame
 	(*RaftSummary)(nil),             // 7: rhumb.v1.RaftSummary
-	(*ProposeRequest)(nil),          // 8: rhumb.v1.ProposeRequest
-	(*ProposeResponse)(nil),         // 9: rhumb.v1.ProposeResponse
-	(*ReportRequest)(nil),           // 10: rhumb.v1.ReportRequest
-	(*ReportResponse)(nil),          // 11: rhumb.v1.ReportResponse
-	(*DescribeReplicaRequest)(nil),  // 12: rhumb.v1.DescribeReplicaRequest
-	(*DescribeReplicaResponse)(nil), // 13: rhumb.v1.DescribeReplicaResponse
-	nil,                             // 14: rhumb.v1.DescribeReplicaResponse.BehindEntry
-	(*Identity)(nil),                // 15: rhumb.v1.Identity
-	(*RangeID)(nil),                 // 16: rhumb.v1.RangeID
-	(*ReplicaStatus)(nil),           // 17: rhumb.v1.ReplicaStatus
-	(*Request)(nil),                 // 18: rhumb.v1.Request
-	(*Response)(nil),                // 19: rhumb.v1.Response
+	(*MetadataRequest)(nil),         // 8: rhumb.v1.MetadataRequest
+	(*MetadataResponse)(nil),        // 9: rhumb.v1.MetadataResponse
+	(*DescribeReplicaRequest)(nil),  // 10: rhumb.v1.DescribeReplicaRequest
+	(*DescribeReplicaResponse)(nil), // 11: rhumb.v1.DescribeReplicaResponse
+	nil,                             // 12: rhumb.v1.DescribeReplicaResponse.BehindEntry
+	(*Identity)(nil),                // 13: rhumb.v1.Identity
+	(*RangeID)(nil),                 // 14: rhumb.v1.RangeID
+	(*ReplicaStatus)(nil),           // 15: rhumb.v1.ReplicaStatus
+	(*Request)(nil),                 // 16: rhumb.v1.Request
+	(*Response)(nil),                // 17: rhumb.v1.Response
 }
 var file_api_peer_proto_depIdxs = []int32{
-	15, // 0: rhumb.v1.PeerHello.identity:type_name -> rhumb.v1.Identity
+	13, // 0: rhumb.v1.PeerHello.identity:type_name -> rhumb.v1.Identity
 	1,  // 1: rhumb.v1.ReplicaFrame.hello:type_name -> rhumb.v1.PeerHello
 	3,  // 2: rhumb.v1.ReplicaFrame.messages:type_name -> rhumb.v1.ReplicaMessage
 	0,  // 3: rhumb.v1.ReplicaMessage.kind:type_name -> rhumb.v1.ReplicaMessageKind
 	1,  // 4: rhumb.v1.HeartbeatFrame.hello:type_name -> rhumb.v1.PeerHello
 	5,  // 5: rhumb.v1.HeartbeatFrame.exclusions:type_name -> rhumb.v1.Exclusion
 	1,  // 6: rhumb.v1.RaftFrame.hello:type_name -> rhumb.v1.PeerHello
-	1,  // 7: rhumb.v1.ProposeRequest.hello:type_name -> rhumb.v1.PeerHello
-	1,  // 8: rhumb.v1.ReportRequest.hello:type_name -> rhumb.v1.PeerHello
-	16, // 9: rhumb.v1.DescribeReplicaRequest.range:type_name -> rhumb.v1.RangeID
-	17, // 10: rhumb.v1.DescribeReplicaResponse.status:type_name -> rhumb.v1.ReplicaStatus
-	14, // 11: rhumb.v1.DescribeReplicaResponse.behind:type_name -> rhumb.v1.DescribeReplicaResponse.BehindEntry
-	2,  // 12: rhumb.v1.Peer.Replicate:input_type -> rhumb.v1.ReplicaFrame
-	4,  // 13: rhumb.v1.Peer.Heartbeat:input_type -> rhumb.v1.HeartbeatFrame
-	6,  // 14: rhumb.v1.Peer.Raft:input_type -> rhumb.v1.RaftFrame
-	8,  // 15: rhumb.v1.Peer.Propose:input_type -> rhumb.v1.ProposeRequest
-	10, // 16: rhumb.v1.Peer.Report:input_type -> rhumb.v1.ReportRequest
-	18, // 17: rhumb.v1.Peer.Forward:input_type -> rhumb.v1.Request
-	12, // 18: rhumb.v1.Peer.DescribeReplica:input_type -> rhumb.v1.DescribeReplicaRequest
-	2,  // 19: rhumb.v1.Peer.Replicate:output_type -> rhumb.v1.ReplicaFrame
-	4,  // 20: rhumb.v1.Peer.Heartbeat:output_type -> rhumb.v1.HeartbeatFrame
-	7,  // 21: rhumb.v1.Peer.Raft:output_type -> rhumb.v1.RaftSummary
-	9,  // 22: rhumb.v1.Peer.Propose:output_type -> rhumb.v1.ProposeResponse
-	11, // 23: rhumb.v1.Peer.Report:output_type -> rhumb.v1.ReportResponse
-	19, // 24: rhumb.v1.Peer.Forward:output_type -> rhumb.v1.Response
-	13, // 25: rhumb.v1.Peer.DescribeReplica:output_type -> rhumb.v1.DescribeReplicaResponse
-	19, // [19:26] is the sub-list for method output_type
-	12, // [12:19] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	1,  // 7: rhumb.v1.MetadataRequest.hello:type_name -> rhumb.v1.PeerHello
+	14, // 8: rhumb.v1.DescribeReplicaRequest.range:type_name -> rhumb.v1.RangeID
+	15, // 9: rhumb.v1.DescribeReplicaResponse.status:type_name -> rhumb.v1.ReplicaStatus
+	12, // 10: rhumb.v1.DescribeReplicaResponse.behind:type_name -> rhumb.v1.DescribeReplicaResponse.BehindEntry
+	2,  // 11: rhumb.v1.Peer.Replicate:input_type -> rhumb.v1.ReplicaFrame
+	4,  // 12: rhumb.v1.Peer.Heartbeat:input_type -> rhumb.v1.HeartbeatFrame
+	6,  // 13: rhumb.v1.Peer.Raft:input_type -> rhumb.v1.RaftFrame
+	8,  // 14: rhumb.v1.Peer.Metadata:input_type -> rhumb.v1.MetadataRequest
+	16, // 15: rhumb.v1.Peer.Forward:input_type -> rhumb.v1.Request
+	10, // 16: rhumb.v1.Peer.DescribeReplica:input_type -> rhumb.v1.DescribeReplicaRequest
+	2,  // 17: rhumb.v1.Peer.Replicate:output_type -> rhumb.v1.ReplicaFrame
+	4,  // 18: rhumb.v1.Peer.Heartbeat:output_type -> rhumb.v1.HeartbeatFrame
+	7,  // 19: rhumb.v1.Peer.Raft:output_type -> rhumb.v1.RaftSummary
+	9,  // 20: rhumb.v1.Peer.Metadata:output_type -> rhumb.v1.MetadataResponse
+	17, // 21: rhumb.v1.Peer.Forward:output_type -> rhumb.v1.Response
+	11, // 22: rhumb.v1.Peer.DescribeReplica:output_type -> rhumb.v1.DescribeReplicaResponse
+	17, // [17:23] is the sub-list for method output_type
+	11, // [11:17] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_api_peer_proto_init() }
@@ -1168,7 +1038,7 @@ func file_api_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_peer_proto_rawDesc), len(file_api_peer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   14,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

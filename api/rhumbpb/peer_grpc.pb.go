@@ -21,8 +21,7 @@ const (
 	Peer_Replicate_FullMethodName       = "/rhumb.v1.Peer/Replicate"
 	Peer_Heartbeat_FullMethodName       = "/rhumb.v1.Peer/Heartbeat"
 	Peer_Raft_FullMethodName            = "/rhumb.v1.Peer/Raft"
-	Peer_Propose_FullMethodName         = "/rhumb.v1.Peer/Propose"
-	Peer_Report_FullMethodName          = "/rhumb.v1.Peer/Report"
+	Peer_Metadata_FullMethodName        = "/rhumb.v1.Peer/Metadata"
 	Peer_Forward_FullMethodName         = "/rhumb.v1.Peer/Forward"
 	Peer_DescribeReplica_FullMethodName = "/rhumb.v1.Peer/DescribeReplica"
 )
@@ -41,10 +40,9 @@ type PeerClient interface {
 	Heartbeat(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[HeartbeatFrame, HeartbeatFrame], error)
 	// Raft carries messages of the metadata group.
 	Raft(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[RaftFrame, RaftSummary], error)
-	// Propose hands a metadata command to the metadata leader and gives its result.
-	Propose(ctx context.Context, in *ProposeRequest, opts ...grpc.CallOption) (*ProposeResponse, error)
-	// Report tells the metadata leader which nodes the sender suspects to be dead.
-	Report(ctx context.Context, in *ReportRequest, opts ...grpc.CallOption) (*ReportResponse, error)
+	// Metadata hands a request of the metadata group (a command, a report of suspicions) to one member, usually the leader,
+	// and gives its response.
+	Metadata(ctx context.Context, in *MetadataRequest, opts ...grpc.CallOption) (*MetadataResponse, error)
 	// Forward hands a client's request to the node that should answer it. Its errors stand in the Response.
 	Forward(ctx context.Context, in *Request, opts ...grpc.CallOption) (*Response, error)
 	// DescribeReplica tells how the asked node's replica of a range stands.
@@ -98,20 +96,10 @@ func (c *peerClient) Raft(ctx context.Context, opts ...grpc.CallOption) (grpc.Cl
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Peer_RaftClient = grpc.ClientStreamingClient[RaftFrame, RaftSummary]
 
-func (c *peerClient) Propose(ctx context.Context, in *ProposeRequest, opts ...grpc.CallOption) (*ProposeResponse, error) {
+func (c *peerClient) Metadata(ctx context.Context, in *MetadataRequest, opts ...grpc.CallOption) (*MetadataResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ProposeResponse)
-	err := c.cc.Invoke(ctx, Peer_Propose_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *peerClient) Report(ctx context.Context, in *ReportRequest, opts ...grpc.CallOption) (*ReportResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ReportResponse)
-	err := c.cc.Invoke(ctx, Peer_Report_FullMethodName, in, out, cOpts...)
+	out := new(MetadataResponse)
+	err := c.cc.Invoke(ctx, Peer_Metadata_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -152,10 +140,9 @@ type PeerServer interface {
 	Heartbeat(grpc.BidiStreamingServer[HeartbeatFrame, HeartbeatFrame]) error
 	// Raft carries messages of the metadata group.
 	Raft(grpc.ClientStreamingServer[RaftFrame, RaftSummary]) error
-	// Propose hands a metadata command to the metadata leader and gives its result.
-	Propose(context.Context, *ProposeRequest) (*ProposeResponse, error)
-	// Report tells the metadata leader which nodes the sender suspects to be dead.
-	Report(context.Context, *ReportRequest) (*ReportResponse, error)
+	// Metadata hands a request of the metadata group (a command, a report of suspicions) to one member, usually the leader,
+	// and gives its response.
+	Metadata(context.Context, *MetadataRequest) (*MetadataResponse, error)
 	// Forward hands a client's request to the node that should answer it. Its errors stand in the Response.
 	Forward(context.Context, *Request) (*Response, error)
 	// DescribeReplica tells how the asked node's replica of a range stands.
@@ -179,11 +166,8 @@ func (UnimplementedPeerServer) Heartbeat(grpc.BidiStreamingServer[HeartbeatFrame
 func (UnimplementedPeerServer) Raft(grpc.ClientStreamingServer[RaftFrame, RaftSummary]) error {
 	return status.Error(codes.Unimplemented, "method Raft not implemented")
 }
-func (UnimplementedPeerServer) Propose(context.Context, *ProposeRequest) (*ProposeResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Propose not implemented")
-}
-func (UnimplementedPeerServer) Report(context.Context, *ReportRequest) (*ReportResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Report not implemented")
+func (UnimplementedPeerServer) Metadata(context.Context, *MetadataRequest) (*MetadataResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Metadata not implemented")
 }
 func (UnimplementedPeerServer) Forward(context.Context, *Request) (*Response, error) {
 	return nil, status.Error(codes.Unimplemented, "method Forward not implemented")
@@ -233,38 +217,20 @@ func _Peer_Raft_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Peer_RaftServer = grpc.ClientStreamingServer[RaftFrame, RaftSummary]
 
-func _Peer_Propose_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ProposeRequest)
+func _Peer_Metadata_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(MetadataRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(PeerServer).Propose(ctx, in)
+		return srv.(PeerServer).Metadata(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: Peer_Propose_FullMethodName,
+		FullMethod: Peer_Metadata_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(PeerServer).Propose(ctx, req.(*ProposeRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _Peer_Report_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ReportRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(PeerServer).Report(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: Peer_Report_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(PeerServer).Report(ctx, req.(*ReportRequest))
+		return srv.(PeerServer).Metadata(ctx, req.(*MetadataRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -313,12 +279,8 @@ var Peer_ServiceDesc = grpc.ServiceDesc{
 	HandlerType: (*PeerServer)(nil),
 	Methods: []grpc.MethodDesc{
 		{
-			MethodName: "Propose",
-			Handler:    _Peer_Propose_Handler,
-		},
-		{
-			MethodName: "Report",
-			Handler:    _Peer_Report_Handler,
+			MethodName: "Metadata",
+			Handler:    _Peer_Metadata_Handler,
 		},
 		{
 			MethodName: "Forward",

@@ -2,7 +2,6 @@ package peer
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -14,7 +13,9 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/geo/wan"
 )
 
 // Member is what a node says of itself to whoever gossips with it.
@@ -43,11 +44,9 @@ type GossipConfig struct {
 	Name string
 	// Addr is the "host:port" to bind, for UDP and TCP. Port 0 takes a free one.
 	Addr string
-	// Dial opens the TCP connections; nil is the plain dialer.
-	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// Delay is how long a packet to addr is held back before it is sent; nil is not at all. It emulates distance in a
-	// demo.
-	Delay func(addr string) time.Duration
+	// WAN puts distance between regions, and Region is the one that this node stands in; nil is none.
+	WAN    *wan.Network
+	Region string
 	// Logger takes what memberlist has to say, at debug level.
 	Logger *slog.Logger
 }
@@ -87,7 +86,7 @@ func StartGossip(cfg GossipConfig, self Member) (*Gossip, error) {
 	c.Name = cfg.Name
 	c.BindAddr, c.BindPort = host, inner.GetAutoBindPort()
 	c.AdvertisePort = c.BindPort
-	c.Transport = &delayedTransport{NetTransport: inner, dial: cfg.Dial, delay: cfg.Delay}
+	c.Transport = newDelayedTransport(inner, cfg.WAN, cfg.Region)
 	c.Delegate = l
 	c.Logger = logger
 	c.GossipInterval = 200 * time.Millisecond

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+
+	"github.com/rhumbdb/rhumb/geo/wan"
 )
 
 // labels is memberlist's delegate: it gives out this node's labels and takes nothing else.
@@ -31,52 +33,42 @@ func (l *labels) GetBroadcasts(_, _ int) [][]byte { return nil }
 func (l *labels) LocalState(bool) []byte          { return nil }
 func (l *labels) MergeRemoteState([]byte, bool)   {}
 
-// delayedTransport is memberlist's own transport with a distance to each address.
+// delayedTransport is memberlist's own transport with the distances of a demo.
 type delayedTransport struct {
 	*memberlist.NetTransport
-	dial  func(ctx context.Context, network, addr string) (net.Conn, error)
-	delay func(addr string) time.Duration
-	held  atomic.Int64
+	dial    wan.DialFunc
+	packets *wan.Packets
 }
-
-// heldPacketsMax bounds the packets that are on their way; more are lost, as a network loses them.
-const heldPacketsMax = 4_096
 
 var _ memberlist.NodeAwareTransport = (*delayedTransport)(nil)
 
+func newDelayedTransport(inner *memberlist.NetTransport, w *wan.Network, region string) *delayedTransport {
+	send := func(b []byte, addr string) error {
+		_, err := inner.WriteTo(b, addr)
+		return err
+	}
+	return &delayedTransport{NetTransport: inner, dial: w.Dialer(region), packets: w.Packets(region, send)}
+}
+
 func (t *delayedTransport) WriteTo(b []byte, addr string) (time.Time, error) {
-	return t.WriteToAddress(b, memberlist.Address{Addr: addr})
+	return time.Now(), t.packets.Send(b, addr)
 }
 
 func (t *delayedTransport) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
-	var d time.Duration
-	if t.delay != nil {
-		d = t.delay(a.Addr)
-	}
-	if d <= 0 {
-		return t.NetTransport.WriteToAddress(b, a)
-	}
-	if t.held.Add(1) > heldPacketsMax {
-		t.held.Add(-1)
-		return time.Now(), nil
-	}
-	held := append([]byte(nil), b...)
-	time.AfterFunc(d, func() {
-		defer t.held.Add(-1)
-		_, _ = t.NetTransport.WriteToAddress(held, a)
-	})
-	return time.Now(), nil
+	return t.WriteTo(b, a.Addr)
 }
 
 func (t *delayedTransport) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
-	return t.DialAddressTimeout(memberlist.Address{Addr: addr}, timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	return t.dial(ctx, "tcp", addr)
 }
 
 func (t *delayedTransport) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (net.Conn, error) {
-	if t.dial == nil {
-		return t.NetTransport.DialAddressTimeout(a, timeout)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	return t.dial(ctx, "tcp", a.Addr)
+	return t.DialTimeout(a.Addr, timeout)
+}
+
+func (t *delayedTransport) Shutdown() error {
+	t.packets.Close()
+	return t.NetTransport.Shutdown()
 }

@@ -3,15 +3,12 @@ package peer
 import (
 	"context"
 	"log/slog"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
@@ -30,10 +27,9 @@ const (
 	heartbeatsMax = 8
 	// raftQueueMax bounds the metadata messages that wait.
 	raftQueueMax = 4_096
-	// dialTimeout bounds one attempt to connect, redialMin and redialMax the pause before the next.
-	dialTimeout = 5 * time.Second
-	redialMin   = 50 * time.Millisecond
-	redialMax   = time.Second
+	// redialMin and redialMax bound the pause before a stream that broke is opened again.
+	redialMin = 50 * time.Millisecond
+	redialMax = time.Second
 )
 
 // Handler takes what other nodes send. Its methods are called from many goroutines and, but for the requests with a
@@ -46,9 +42,10 @@ type Handler interface {
 	// Connected tells that replication messages to a peer get through from now on, or do not.
 	Connected(n rhumb.NodeID, connected bool)
 	Raft(from rhumb.NodeID, group uint32, msgs [][]byte)
-	// Propose carries out an encoded metadata command at the metadata leader and gives its encoded result.
-	Propose(ctx context.Context, group uint32, command []byte) ([]byte, error)
-	Report(from rhumb.NodeID, suspected []rhumb.NodeID)
+	// Metadata answers a request of the metadata group.
+	Metadata(ctx context.Context, group uint32, request []byte) ([]byte, error)
+	// DescribeReplica tells how this node's replica of a range stands.
+	DescribeReplica(ctx context.Context, id rhumb.RangeID) (*rhumbpb.DescribeReplicaResponse, error)
 	// Forward answers a client's request that another node passed on.
 	Forward(ctx context.Context, q *rhumbpb.Request) *rhumbpb.Response
 }
@@ -59,7 +56,7 @@ type Config struct {
 	// Self gives the identity of this node; a new life in place changes it.
 	Self func() rhumb.NodeIdentity
 	// Dial opens connections; nil is the plain dialer.
-	Dial    func(ctx context.Context, network, addr string) (net.Conn, error)
+	Dial    api.DialFunc
 	Handler Handler
 	Logger  *slog.Logger
 }
@@ -188,33 +185,19 @@ func (n *Network) SendRaft(to rhumb.NodeID, group uint32, msgs [][]byte) {
 	}
 }
 
-// Propose hands an encoded metadata command to the node that is the metadata leader.
-func (n *Network) Propose(ctx context.Context, to rhumb.NodeID, group uint32, command []byte) ([]byte, error) {
-	const op rhumb.Op = "peer.Network.Propose"
+// Metadata hands a request of the metadata group to one of its members. An error of kind Unavailable says that it was
+// certainly not handled.
+func (n *Network) Metadata(ctx context.Context, to rhumb.NodeID, group uint32, request []byte) ([]byte, error) {
+	const op rhumb.Op = "peer.Network.Metadata"
 	c, err := n.client(op, to)
 	if err != nil {
 		return nil, err
 	}
-	resp, err := c.Propose(ctx, &rhumbpb.ProposeRequest{Hello: n.hello(), Group: group, Command: command})
+	resp, err := c.Metadata(ctx, &rhumbpb.MetadataRequest{Hello: n.hello(), Group: group, Request: request})
 	if err != nil {
 		return nil, fromStatus(op, to, err)
 	}
-	return resp.Result, nil
-}
-
-// Report tells the metadata leader which nodes this one suspects.
-func (n *Network) Report(ctx context.Context, to rhumb.NodeID, suspected []rhumb.NodeID) error {
-	const op rhumb.Op = "peer.Network.Report"
-	c, err := n.client(op, to)
-	if err != nil {
-		return err
-	}
-	q := &rhumbpb.ReportRequest{Hello: n.hello()}
-	for _, s := range suspected {
-		q.Suspected = append(q.Suspected, uint32(s))
-	}
-	_, err = c.Report(ctx, q)
-	return fromStatus(op, to, err)
+	return resp.Response, nil
 }
 
 // Forward passes a client's request on to another node. An error means that it was certainly not received, or, when its
@@ -229,13 +212,15 @@ func (n *Network) Forward(ctx context.Context, to rhumb.NodeID, q *rhumbpb.Reque
 	return resp, fromStatus(op, to, err)
 }
 
-// Cluster gives the cluster service of another node, to ask it what only it knows.
-func (n *Network) Cluster(to rhumb.NodeID) (rhumbpb.ClusterClient, error) {
-	p, ok := n.peer(to)
-	if !ok {
-		return nil, rhumb.Ef("peer.Network.Cluster", rhumb.Unavailable, "node %s is not known here", to)
+// DescribeReplica asks another node how its replica of a range stands.
+func (n *Network) DescribeReplica(ctx context.Context, to rhumb.NodeID, id rhumb.RangeID) (*rhumbpb.DescribeReplicaResponse, error) {
+	const op rhumb.Op = "peer.Network.DescribeReplica"
+	c, err := n.client(op, to)
+	if err != nil {
+		return nil, err
 	}
-	return rhumbpb.NewClusterClient(p.conn), nil
+	resp, err := c.DescribeReplica(ctx, &rhumbpb.DescribeReplicaRequest{Range: api.EncodeRangeID(id)})
+	return resp, fromStatus(op, to, err)
 }
 
 func (n *Network) client(op rhumb.Op, to rhumb.NodeID) (rhumbpb.PeerClient, error) {
@@ -263,26 +248,6 @@ func fromStatus(op rhumb.Op, to rhumb.NodeID, err error) error {
 	return &rhumb.Error{Op: op, Kind: rhumb.Unknown, Node: to, Msg: "the connection failed", Err: err}
 }
 
-// connect makes a connection that dials when it is first used.
-func (n *Network) connect(addr string) (*grpc.ClientConn, error) { return Connect(addr, n.cfg.Dial) }
-
-// Connect makes a plain-text connection to another node, which dials when it is first used.
-func Connect(addr string, dial func(ctx context.Context, network, addr string) (net.Conn, error)) (*grpc.ClientConn, error) {
-	opts := []grpc.DialOption{
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(rhumb.MessageSizeMax), grpc.MaxCallSendMsgSize(rhumb.MessageSizeMax)),
-		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: redialMin, Multiplier: 1.6, Jitter: 0.2, MaxDelay: redialMax},
-			MinConnectTimeout: dialTimeout,
-		}),
-		grpc.WithInitialWindowSize(4 << 20), grpc.WithInitialConnWindowSize(8 << 20),
-	}
-	if dial != nil {
-		opts = append(opts, grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return dial(ctx, "tcp", addr) }))
-	}
-	return grpc.NewClient("passthrough:///"+addr, opts...)
-}
-
 // peer is the connections to one other node.
 type peer struct {
 	n                   *Network
@@ -308,8 +273,8 @@ func (n *Network) newPeer(d *rhumb.Node) *peer {
 	}
 	p.ctx, p.cancel = context.WithCancel(n.ctx)
 	var err1, err2 error
-	p.conn, err1 = n.connect(d.Addr)
-	p.beatConn, err2 = n.connect(d.HeartbeatAddr)
+	p.conn, err1 = api.Connect(d.Addr, n.cfg.Dial)
+	p.beatConn, err2 = api.Connect(d.HeartbeatAddr, n.cfg.Dial)
 	if err1 != nil || err2 != nil { // only an address that does not parse, which the catalog refuses
 		n.cfg.Logger.Error("cannot make a connection", "node", d.ID, "addr", d.Addr, "err", err1, "heartbeat_err", err2)
 		return p

@@ -2,6 +2,7 @@ package peer
 
 import (
 	"context"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
 
@@ -11,32 +12,44 @@ import (
 	"github.com/rhumbdb/rhumb/node/replica"
 )
 
-// service answers what other nodes ask. It is registered on the main server and on the heartbeat server.
-type service struct {
+// Service answers what other nodes ask. It is registered on the main server and on the heartbeat server before the node
+// belongs to a cluster, and refuses everything until Open.
+type Service struct {
 	rhumbpb.UnimplementedPeerServer
-	n *Network
+	network atomic.Pointer[Network]
 }
 
-// Register offers the peer service on a server.
-func (n *Network) Register(s grpc.ServiceRegistrar) { rhumbpb.RegisterPeerServer(s, &service{n: n}) }
+// Register offers the service on a server.
+func (s *Service) Register(r grpc.ServiceRegistrar) { rhumbpb.RegisterPeerServer(r, s) }
+
+// Open begins to answer, on behalf of n; nil refuses again.
+func (s *Service) Open(n *Network) { s.network.Store(n) }
+
+// open gives the network, or refuses.
+func (s *Service) open() (*Network, error) {
+	if n := s.network.Load(); n != nil {
+		return n, nil
+	}
+	return nil, api.Status(rhumb.E("peer.Service", rhumb.Unavailable, "the node is not in its cluster yet; retry"), api.Hint{})
+}
 
 // meet checks who opens a stream.
-func (s *service) meet(h *rhumbpb.PeerHello) (rhumb.NodeIdentity, error) {
-	id, err := s.sameCluster(h)
+func (n *Network) meet(h *rhumbpb.PeerHello) (rhumb.NodeIdentity, error) {
+	id, err := n.sameCluster(h)
 	if err == nil {
-		err = s.n.cfg.Handler.Verify(id)
+		err = n.cfg.Handler.Verify(id)
 	}
 	return id, err
 }
 
 // sameCluster checks all but the registration, for what must work before a node knows the catalog.
-func (s *service) sameCluster(h *rhumbpb.PeerHello) (rhumb.NodeIdentity, error) {
+func (n *Network) sameCluster(h *rhumbpb.PeerHello) (rhumb.NodeIdentity, error) {
 	const op rhumb.Op = "peer.meet"
 	switch {
 	case h == nil:
 		return rhumb.NodeIdentity{}, rhumb.E(op, rhumb.InvalidArgument, "the first frame carries no hello")
-	case string(h.Cluster) != string(s.n.cfg.Cluster[:]):
-		return rhumb.NodeIdentity{}, rhumb.Ef(op, rhumb.WrongCluster, "the peer belongs to cluster %x, this node to %s", h.Cluster, s.n.cfg.Cluster)
+	case string(h.Cluster) != string(n.cfg.Cluster[:]):
+		return rhumb.NodeIdentity{}, rhumb.Ef(op, rhumb.WrongCluster, "the peer belongs to cluster %x, this node to %s", h.Cluster, n.cfg.Cluster)
 	}
 	if err := api.CheckProtocol(h.Protocol); err != nil {
 		return rhumb.NodeIdentity{}, err
@@ -44,19 +57,23 @@ func (s *service) sameCluster(h *rhumbpb.PeerHello) (rhumb.NodeIdentity, error) 
 	return api.DecodeIdentity(h.Identity)
 }
 
-func (s *service) Replicate(stream grpc.BidiStreamingServer[rhumbpb.ReplicaFrame, rhumbpb.ReplicaFrame]) error {
+func (s *Service) Replicate(stream grpc.BidiStreamingServer[rhumbpb.ReplicaFrame, rhumbpb.ReplicaFrame]) error {
+	n, err := s.open()
+	if err != nil {
+		return err
+	}
 	first, err := stream.Recv()
 	if err != nil {
 		return err
 	}
-	from, err := s.meet(first.Hello)
+	from, err := n.meet(first.Hello)
 	if err != nil {
 		return api.Status(err, api.Hint{})
 	}
-	if err := stream.Send(&rhumbpb.ReplicaFrame{Hello: s.n.hello()}); err != nil {
+	if err := stream.Send(&rhumbpb.ReplicaFrame{Hello: n.hello()}); err != nil {
 		return err
 	}
-	self := s.n.cfg.Self().Node
+	self := n.cfg.Self().Node
 	for {
 		f, err := stream.Recv()
 		if err != nil {
@@ -66,25 +83,29 @@ func (s *service) Replicate(stream grpc.BidiStreamingServer[rhumbpb.ReplicaFrame
 		for _, p := range f.Messages {
 			m, err := messageFromPB(p, from.Node, self)
 			if err != nil {
-				s.n.cfg.Logger.Warn("a peer's message does not decode", "from", from.Node, "err", err)
+				n.cfg.Logger.Warn("a peer's message does not decode", "from", from.Node, "err", err)
 				return api.Status(err, api.Hint{})
 			}
 			msgs = append(msgs, m)
 		}
-		s.n.cfg.Handler.Replication(from.Node, msgs)
+		n.cfg.Handler.Replication(from.Node, msgs)
 	}
 }
 
-func (s *service) Heartbeat(stream grpc.BidiStreamingServer[rhumbpb.HeartbeatFrame, rhumbpb.HeartbeatFrame]) error {
+func (s *Service) Heartbeat(stream grpc.BidiStreamingServer[rhumbpb.HeartbeatFrame, rhumbpb.HeartbeatFrame]) error {
+	n, err := s.open()
+	if err != nil {
+		return err
+	}
 	first, err := stream.Recv()
 	if err != nil {
 		return err
 	}
-	from, err := s.meet(first.Hello)
+	from, err := n.meet(first.Hello)
 	if err != nil {
 		return api.Status(err, api.Hint{})
 	}
-	if err := stream.Send(&rhumbpb.HeartbeatFrame{Hello: s.n.hello()}); err != nil {
+	if err := stream.Send(&rhumbpb.HeartbeatFrame{Hello: n.hello()}); err != nil {
 		return err
 	}
 	for {
@@ -92,16 +113,20 @@ func (s *service) Heartbeat(stream grpc.BidiStreamingServer[rhumbpb.HeartbeatFra
 		if err != nil {
 			return err
 		}
-		s.n.cfg.Handler.Heartbeat(from, frameFromPB(p))
+		n.cfg.Handler.Heartbeat(from, frameFromPB(p))
 	}
 }
 
-func (s *service) Raft(stream grpc.ClientStreamingServer[rhumbpb.RaftFrame, rhumbpb.RaftSummary]) error {
+func (s *Service) Raft(stream grpc.ClientStreamingServer[rhumbpb.RaftFrame, rhumbpb.RaftSummary]) error {
+	n, err := s.open()
+	if err != nil {
+		return err
+	}
 	first, err := stream.Recv()
 	if err != nil {
 		return err
 	}
-	from, err := s.sameCluster(first.Hello)
+	from, err := n.sameCluster(first.Hello)
 	if err != nil {
 		return api.Status(err, api.Hint{})
 	}
@@ -110,34 +135,38 @@ func (s *service) Raft(stream grpc.ClientStreamingServer[rhumbpb.RaftFrame, rhum
 		if err != nil {
 			return err
 		}
-		s.n.cfg.Handler.Raft(from.Node, f.Group, f.Messages)
+		n.cfg.Handler.Raft(from.Node, f.Group, f.Messages)
 	}
 }
 
-func (s *service) Propose(ctx context.Context, q *rhumbpb.ProposeRequest) (*rhumbpb.ProposeResponse, error) {
-	if _, err := s.sameCluster(q.Hello); err != nil {
+func (s *Service) Metadata(ctx context.Context, q *rhumbpb.MetadataRequest) (*rhumbpb.MetadataResponse, error) {
+	n, err := s.open()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := n.sameCluster(q.Hello); err != nil {
 		return nil, api.Status(err, api.Hint{})
 	}
-	result, err := s.n.cfg.Handler.Propose(ctx, q.Group, q.Command)
+	response, err := n.cfg.Handler.Metadata(ctx, q.Group, q.Request)
 	if err != nil {
 		return nil, api.Status(err, api.Hint{})
 	}
-	return &rhumbpb.ProposeResponse{Result: result}, nil
+	return &rhumbpb.MetadataResponse{Response: response}, nil
 }
 
-func (s *service) Report(_ context.Context, q *rhumbpb.ReportRequest) (*rhumbpb.ReportResponse, error) {
-	from, err := s.meet(q.Hello)
+func (s *Service) Forward(ctx context.Context, q *rhumbpb.Request) (*rhumbpb.Response, error) {
+	n, err := s.open()
 	if err != nil {
-		return nil, api.Status(err, api.Hint{})
+		return nil, err
 	}
-	suspected := make([]rhumb.NodeID, len(q.Suspected))
-	for i, n := range q.Suspected {
-		suspected[i] = rhumb.NodeID(n)
-	}
-	s.n.cfg.Handler.Report(from.Node, suspected)
-	return &rhumbpb.ReportResponse{}, nil
+	return n.cfg.Handler.Forward(ctx, q), nil
 }
 
-func (s *service) Forward(ctx context.Context, q *rhumbpb.Request) (*rhumbpb.Response, error) {
-	return s.n.cfg.Handler.Forward(ctx, q), nil
+func (s *Service) DescribeReplica(ctx context.Context, q *rhumbpb.DescribeReplicaRequest) (*rhumbpb.DescribeReplicaResponse, error) {
+	n, err := s.open()
+	if err != nil {
+		return nil, err
+	}
+	resp, err := n.cfg.Handler.DescribeReplica(ctx, api.DecodeRangeID(q.Range))
+	return resp, api.Status(err, api.Hint{})
 }
