@@ -37,9 +37,10 @@ type position struct {
 	hash  entry.Hash
 }
 
-// Replica is what the monitor asks a replica's disk: the entry that is durable at a place, or nil.
+// Replica is what the monitor asks a replica's disk.
 type Replica interface {
-	Durable(r rhumb.RangeID, seq rhumb.Seq) (entry.Position, bool)
+	// Durable gives the entry that is certainly on the disk at a place of the log, and ok false when there is none.
+	Durable(seq rhumb.Seq) (pos entry.Position, ok bool)
 }
 
 func (m *Monitor) watch(r rhumb.RangeID) *watched {
@@ -147,7 +148,7 @@ func (m *Monitor) Held(r rhumb.RangeID, disk func(rhumb.NodeID) Replica) error {
 	}
 	want := w.committed[w.acked-1].Position()
 	for _, n := range w.config.InSync {
-		if got, ok := disk(n).Durable(r, w.acked); !ok || got.Hash != want.Hash {
+		if got, ok := disk(n).Durable(w.acked); !ok || got.Hash != want.Hash {
 			return fmt.Errorf("I3: range %s: %s is in sync but has not %v on its disk, which was acknowledged (it has %v)", r, n, want, got)
 		}
 	}

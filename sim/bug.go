@@ -1,0 +1,59 @@
+package sim
+
+import "slices"
+
+// Bug is a duty of the driver that it breaks on purpose, to see that the judges notice.
+type Bug uint8
+
+// The planted bugs.
+const (
+	NoBug Bug = iota
+	// AckBeforeSync sends acknowledgements before the disk has what they acknowledge.
+	AckBeforeSync
+	// CountBeforeSync tells the replica that its writes are durable when they are not.
+	CountBeforeSync
+	// LyingDisk calls writes durable and loses them in a crash.
+	LyingDisk
+	// ReadWithoutLease answers reads at a primary whatever grants it holds.
+	ReadWithoutLease
+	// ReadLate answers reads for a while after the lease has ended, as a holder does that counts from the receipt.
+	ReadLate
+	// ActivateAtOnce does not wait until the grants that the node gave are over.
+	ActivateAtOnce
+	// ForgetGrants restarts a node as if it had never granted anything.
+	ForgetGrants
+	// IgnoreExclusions never tells lease.Pairs of a promise.
+	IgnoreExclusions
+	// NoDedup never finds the stored result of a request.
+	NoDedup
+	// StaleBase evaluates conditions against what is committed, not against what is written.
+	StaleBase
+	// ReadUncommitted reads the newest version, committed or not.
+	ReadUncommitted
+	// KeepConflicts does not undo what Ready says must be undone.
+	KeepConflicts
+	// BlindMetadata applies changes of in-sync sets whatever version they were decided on.
+	BlindMetadata
+	// ElectAnyone makes the controller elect replicas that are not in sync.
+	ElectAnyone
+	// OldStreams delivers messages of streams that broke to their receivers' next lives.
+	OldStreams
+	// ForgetLog loses the log, not the identity, of a node that crashes.
+	ForgetLog
+	bugs
+)
+
+var bugNames = [bugs]string{
+	"none", "ack-before-sync", "count-before-sync", "lying-disk", "read-without-lease", "read-late", "activate-at-once",
+	"forget-grants", "ignore-exclusions", "no-dedup", "stale-base", "read-uncommitted", "keep-conflicts", "blind-metadata",
+	"elect-anyone", "old-streams", "forget-log",
+}
+
+// String names the bug.
+func (b Bug) String() string { return bugNames[b] }
+
+// ParseBug reads what String writes; ok is false for any other name.
+func ParseBug(s string) (b Bug, ok bool) {
+	i := slices.Index(bugNames[:], s)
+	return Bug(max(i, 0)), i >= 0
+}

@@ -1,0 +1,99 @@
+package check
+
+import (
+	"testing"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/entry"
+)
+
+// chainOf seals entries into a log: each gets its place, the hash of the one before, and node 1.
+func chainOf(entries ...*entry.Entry) Log {
+	var prev entry.Hash
+	for i, e := range entries {
+		e.Seq, e.Prev, e.Node = rhumb.Seq(i+1), prev, 1
+		if e.Epoch == 0 {
+			e.Epoch = 1
+		}
+		e.Seal(nil)
+		prev = e.Hash
+	}
+	return Log{testRange, entries}
+}
+
+// entryOf makes an entry with one request that does what op does, at a timestamp.
+func entryOf(op *Op, hlc int) *entry.Entry {
+	r := entry.Request{ID: op.Request, HLC: rhumb.Timestamp(hlc)}
+	for _, m := range op.Mutations {
+		r.Writes = append(r.Writes, entry.Write{Table: m.Table, Name: m.Name, Value: m.Value})
+	}
+	return &entry.Entry{Requests: []entry.Request{r}}
+}
+
+func start(hlc int) *entry.Entry { return &entry.Entry{Start: rhumb.Timestamp(hlc)} }
+
+func TestAudit(t *testing.T) {
+	v := record(t, "v", 1)
+	for _, tc := range []struct {
+		name, bad string
+		res       Result
+		seq, ver  int
+		log       func(op *Op) Log
+	}{
+		{"acknowledged and there", "", OK, 2, 5, func(op *Op) Log { return chainOf(start(1), entryOf(op, 5)) }},
+		{"acknowledged and lost", "LOST", OK, 2, 5, func(*Op) Log { return chainOf(start(1), start(5)) }},
+		{"acknowledged at another place", "its answer said otherwise", OK, 2, 5, func(op *Op) Log { return chainOf(start(1), start(2), entryOf(op, 5)) }},
+		{"acknowledged with another version", "its answer said otherwise", OK, 2, 5, func(op *Op) Log { return chainOf(start(1), entryOf(op, 6)) }},
+		{"applied twice", "applied twice", OK, 2, 5, func(op *Op) Log { return chainOf(start(1), entryOf(op, 5), entryOf(op, 6)) }},
+		{"unknown and there", "", Unknown, 0, 0, func(op *Op) Log { return chainOf(start(1), entryOf(op, 5)) }},
+		{"unknown and not there", "", Unknown, 0, 0, func(*Op) Log { return chainOf(start(1)) }},
+		{"refused and there", "was refused", ConditionFailed, 0, 0, func(op *Op) Log { return chainOf(start(1), entryOf(op, 5)) }},
+		{"not applied and there", "was refused", NotApplied, 0, 0, func(op *Op) Log { return chainOf(start(1), entryOf(op, 5)) }},
+		{"a no-op that wrote", "no-op wrote", Unchanged, 0, 0, func(op *Op) Log { return chainOf(start(1), entryOf(op, 5)) }},
+		{"timestamps go back", "I7", Unknown, 0, 0, func(op *Op) Log { return chainOf(start(6), entryOf(op, 5)) }},
+		{"a key is missing", "lacks key", OK, 2, 5, func(op *Op) Log {
+			e := entryOf(op, 5)
+			e.Requests[0].Writes = nil
+			return chainOf(start(1), e)
+		}},
+		{"a broken chain", "does not follow", OK, 2, 5, func(op *Op) Log {
+			l := chainOf(start(1), entryOf(op, 5))
+			l.Entries[1].Prev[0]++
+			return l
+		}},
+		{"a changed value", "fails its hash", OK, 2, 5, func(op *Op) Log {
+			l := chainOf(start(1), entryOf(op, 5))
+			l.Entries[1].Requests[0].Writes[0].Value = record(t, "v", 9)
+			return l
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var h hist
+			op := h.write(0, 10, tc.res, tc.ver, put("k", v))
+			if tc.res == OK {
+				op.Outcome.Seq = rhumb.Seq(tc.seq)
+			}
+			wantErr(t, Audit(h.ops, []Log{tc.log(op)}), tc.bad)
+		})
+	}
+}
+
+func TestReplayAndDigest(t *testing.T) {
+	var h hist
+	a := h.write(0, 1, OK, 5, put("a", record(t, "v", 1)))
+	b := h.write(2, 3, OK, 6, put("a", record(t, "v", 2)), put("b", record(t, "v", 2)))
+	full := Replay(chainOf(start(1), entryOf(a, 5), entryOf(b, 6)))
+	if got := full[StateKey{1, "a"}]; got.Version != version(6) || len(full) != 2 {
+		t.Fatalf("replay gives %v", full)
+	}
+	again := Replay(chainOf(start(1), entryOf(a, 5), entryOf(b, 6)))
+	if full.Digest() != again.Digest() || full.Equal(again) != nil {
+		t.Error("equal logs make different states")
+	}
+	short := Replay(chainOf(start(1), entryOf(a, 5)))
+	if full.Digest() == short.Digest() {
+		t.Error("different states have one digest")
+	}
+	wantErr(t, short.Equal(full), "the log says")
+	wantErr(t, full.Equal(State{}), "the log makes")
+}

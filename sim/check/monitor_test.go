@@ -1,0 +1,127 @@
+package check
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/entry"
+)
+
+// fakeDisk is a log that is durable up to its end.
+type fakeDisk []*entry.Entry
+
+func (d fakeDisk) Durable(seq rhumb.Seq) (entry.Position, bool) {
+	if seq == 0 || int(seq) > len(d) {
+		return entry.Position{}, false
+	}
+	return d[seq-1].Position(), true
+}
+
+func config(epoch, version int, primary rhumb.NodeID, inSync ...rhumb.NodeID) *rhumb.Range {
+	return &rhumb.Range{ID: testRange, Epoch: rhumb.Epoch(epoch), Version: uint64(version), Primary: primary, InSync: inSync, Replicas: inSync}
+}
+
+// TestMonitor plays steps; all but the last must pass, and the last must fail as bad says.
+func TestMonitor(t *testing.T) {
+	log := chainOf(start(1), start(2), start(3)).Entries
+	fork := chainOf(start(1), start(9), start(10)).Entries
+	later := chainOf(start(1), start(2), &entry.Entry{Start: 3, Epoch: 2}).Entries
+	commit := func(n rhumb.NodeID, es ...*entry.Entry) func(*Monitor) error {
+		return func(m *Monitor) (err error) {
+			for _, e := range es {
+				if err == nil {
+					err = m.Committed(testRange, n, e)
+				}
+			}
+			return err
+		}
+	}
+	disks := func(held ...rhumb.NodeID) func(rhumb.NodeID) Replica {
+		return func(n rhumb.NodeID) Replica {
+			if slices.Contains(held, n) {
+				return fakeDisk(log)
+			}
+			return fakeDisk(log[:1])
+		}
+	}
+	ack := func(seq rhumb.Seq, held ...rhumb.NodeID) func(*Monitor) error {
+		return func(m *Monitor) error { return m.Acked(testRange, seq, disks(held...)) }
+	}
+	set := func(c *rhumb.Range) func(*Monitor) error { return func(m *Monitor) error { return m.Config(c) } }
+	serve := func(e rhumb.Epoch, n rhumb.NodeID, commit rhumb.Seq) func(*Monitor) error {
+		return func(m *Monitor) error { return m.Serving(testRange, e, n, commit) }
+	}
+	type steps []func(*Monitor) error
+	for _, tc := range []struct {
+		name, bad string
+		steps     steps
+	}{
+		{"one primary per epoch", "I1", steps{
+			func(m *Monitor) error { return m.Primary(testRange, 3, 1) },
+			func(m *Monitor) error { return m.Primary(testRange, 4, 2) },
+			func(m *Monitor) error { return m.Primary(testRange, 3, 2) },
+		}},
+		{"metadata names two primaries", "I1", steps{set(config(1, 1, 1, 1, 2)), set(config(1, 2, 2, 1, 2))}},
+		{"two entries in one place and epoch", "I2", steps{
+			func(m *Monitor) error { return m.Appended(testRange, 1, log[1]) },
+			func(m *Monitor) error { return m.Appended(testRange, 2, log[1]) },
+			func(m *Monitor) error { return m.Appended(testRange, 2, later[2]) },
+			func(m *Monitor) error { return m.Appended(testRange, 2, fork[1]) },
+		}},
+		{"an in-sync member lacks what was acknowledged", "I3", steps{set(config(1, 1, 1, 1, 2)), commit(1, log...), ack(2, 1, 2), ack(3, 1)}},
+		{"a member joins without what was acknowledged", "I3", steps{
+			set(config(1, 1, 1, 1, 2)), commit(1, log...), ack(3, 1, 2), set(config(1, 2, 1, 1, 2, 3)),
+			func(m *Monitor) error { return m.Held(testRange, disks(1, 2)) },
+		}},
+		{"an answer reveals what is not committed", "I3", steps{set(config(1, 1, 1, 1, 2)), commit(1, log[0]), ack(2, 1, 2)}},
+		{"a new primary is behind", "I4", steps{set(config(1, 1, 1, 1, 2)), commit(1, log...), ack(3, 1, 2), serve(1, 1, 3), serve(2, 2, 2)}},
+		{"a committed entry is undone", "I5", steps{commit(1, log[:2]...), func(m *Monitor) error { return m.Undone(testRange, 2, log[2]) }, func(m *Monitor) error { return m.Undone(testRange, 2, log[1]) }}},
+		{"two contents are committed", "I5", steps{commit(1, log...), commit(2, fork[:2]...)}},
+		{"a commit skips", "I5", steps{commit(1, log[0], log[2])}},
+		{"a stale read", "I6", steps{
+			func(m *Monitor) error { return m.Read(testRange, 1, 7, 7) },
+			func(m *Monitor) error { return m.Read(testRange, 1, 6, 7) },
+		}},
+		{"an in-sync set is too small", "I8", steps{set(config(1, 1, 1, 1, 2)), set(config(1, 2, 1, 1))}},
+		{"the primary is not in sync", "I8", steps{set(config(1, 1, 3, 1, 2))}},
+		{"an epoch goes back", "went back", steps{set(config(2, 2, 1, 1, 2)), set(config(1, 3, 1, 1, 2))}},
+		{"a lease outlives the next primary", "I9", steps{serve(1, 1, 0), serve(2, 2, 0), serve(1, 1, 0)}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			m := Monitor{MinInSync: 2}
+			for i, step := range tc.steps {
+				if i == len(tc.steps)-1 {
+					wantErr(t, step(&m), tc.bad)
+					return
+				}
+				wantErr(t, step(&m), "")
+			}
+		})
+	}
+}
+
+// TestMonitorCourse: an ordinary course of events, with a fail-over, passes.
+func TestMonitorCourse(t *testing.T) {
+	log := chainOf(start(1), start(2), &entry.Entry{Start: 5, Epoch: 2}).Entries
+	held := func(rhumb.NodeID) Replica { return fakeDisk(log) }
+	m := Monitor{MinInSync: 2}
+	for i, step := range []error{
+		m.Config(config(1, 1, 1, 1, 2, 3)), m.Primary(testRange, 1, 1),
+		m.Appended(testRange, 1, log[0]), m.Appended(testRange, 2, log[0]), m.Committed(testRange, 1, log[0]),
+		m.Serving(testRange, 1, 1, 1), m.Appended(testRange, 1, log[1]), m.Committed(testRange, 1, log[1]),
+		m.Acked(testRange, 2, held), m.Read(testRange, 1, 2, 2), m.Config(config(2, 2, 2, 2, 3)), m.Primary(testRange, 2, 2),
+		m.Appended(testRange, 2, log[2]), m.Committed(testRange, 2, log[0]), m.Committed(testRange, 2, log[1]),
+		m.Committed(testRange, 2, log[2]), m.Serving(testRange, 2, 2, 3), m.Held(testRange, held),
+	} {
+		if step != nil {
+			t.Fatalf("step %d: %v", i, step)
+		}
+	}
+	if seq, ts := m.Acknowledged(testRange); seq != 2 || ts != 2 {
+		t.Errorf("acknowledged %d at %d, want 2 at 2", seq, ts)
+	}
+	if got := len(m.Log(testRange).Entries); got != 3 {
+		t.Errorf("the committed log has %d entries, want 3", got)
+	}
+}

@@ -1,0 +1,224 @@
+package sim
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+)
+
+// plague makes faults of the seed's kinds until end, and heals everything then.
+func (w *world) plague(end time.Duration) {
+	if len(w.p.faults) == 0 {
+		return
+	}
+	var next func()
+	next = func() {
+		if w.now >= end {
+			return
+		}
+		kind := one(w.chance, w.p.faults...)
+		last := w.draw(200*time.Millisecond, 6*time.Second)
+		what := w.fault(kind, last)
+		if what != "" {
+			w.stats.Faults[kind]++
+			w.tracef("fault", "%s for %v: %s", kind, last, what)
+		}
+		w.after(time.Duration(float64(w.p.faultEvery)*w.chance.ExpFloat64()), next)
+	}
+	w.after(w.draw(0, 2*time.Second), next)
+}
+
+// draw gives a duration between two bounds, short ones more often.
+func (w *world) draw(least, most time.Duration) time.Duration {
+	f := w.chance.Float64()
+	return least + time.Duration(f*f*float64(most-least))
+}
+
+// healAll ends every fault.
+func (w *world) healAll() {
+	w.tracef("fault", "all faults end")
+	w.net.heal()
+	w.meta.stopped = false
+	for _, n := range w.nodes {
+		n.slowBy, n.stallUntil = 0, w.now
+		n.resume()
+		if n.down {
+			n.start(false)
+		}
+		if rec, ok := w.meta.state.Node(n.id); ok && rec.State == rhumb.NodeDraining {
+			_, _ = w.meta.apply(catalog.SetNodeState{Node: n.id, Boot: rec.Boot, State: rhumb.NodeLive})
+		}
+	}
+}
+
+// fault makes one fault that ends by itself. It says what it did; "" when nothing.
+func (w *world) fault(kind FaultKind, last time.Duration) string {
+	n := one(w.chance, w.nodes...)
+	if w.chance.IntN(3) == 0 { // primaries are the more interesting victims
+		r, _ := w.meta.state.Range(one(w.chance, w.ranges...))
+		n = w.nodes[r.Primary-1]
+	}
+	switch kind {
+	case faultCrash:
+		return w.crash(n, last)
+	case faultCrashAll:
+		for _, n := range w.nodes {
+			w.crash(n, last+w.draw(0, time.Second))
+		}
+		return "every node"
+	case faultCrashLoop:
+		return w.crashLoop(n, 3+w.chance.IntN(3))
+	case faultPause:
+		return w.pauseNode(n, last)
+	case faultStall:
+		n.stallUntil = w.now + last
+		return n.name()
+	case faultSlowDisk:
+		n.slowBy = w.draw(5*time.Millisecond, 100*time.Millisecond)
+		w.after(last, func() { n.slowBy = 0 })
+		return fmt.Sprintf("%s by %v", n.name(), n.slowBy)
+	case faultJump:
+		return w.jump(n)
+	case faultMeta:
+		w.meta.stopped = true
+		w.after(last, func() { w.meta.stopped = false })
+		return "no proposal is applied"
+	case faultDrain:
+		return w.drain(n, last)
+	case faultMove:
+		return w.meta.move()
+	}
+	return w.networkFault(kind, n, last)
+}
+
+func (w *world) crash(n *node, last time.Duration) string {
+	if n.down {
+		return ""
+	}
+	n.stop()
+	life := n.life
+	w.after(last, func() {
+		if n.down && n.life == life {
+			n.start(false)
+		}
+	})
+	return n.name()
+}
+
+// crashLoop crashes a node again and again shortly after it has started.
+func (w *world) crashLoop(n *node, times int) string {
+	if n.down || times == 0 {
+		return ""
+	}
+	gap := w.draw(time.Millisecond, 400*time.Millisecond)
+	w.crash(n, gap)
+	w.after(2*gap, func() { w.crashLoop(n, times-1) })
+	return fmt.Sprintf("%s %d times", n.name(), times)
+}
+
+func (w *world) pauseNode(n *node, last time.Duration) string {
+	if n.down || n.paused {
+		return ""
+	}
+	n.pause()
+	life := n.life
+	w.after(last, func() {
+		if n.life == life {
+			n.resume()
+		}
+	})
+	return n.name()
+}
+
+// jump sets a wall clock, forward or back.
+func (w *world) jump(n *node) string {
+	by := w.draw(10*time.Millisecond, time.Hour)
+	if w.chance.IntN(2) == 0 {
+		by = -by
+	}
+	n.clock.skew += by
+	return fmt.Sprintf("%s by %v", n.name(), by)
+}
+
+// drain takes a node's roles and gives them back later.
+func (w *world) drain(n *node, last time.Duration) string {
+	set := func(state rhumb.NodeState) error {
+		rec, _ := w.meta.state.Node(n.id)
+		_, err := w.meta.apply(catalog.SetNodeState{Node: n.id, Boot: rec.Boot, State: state})
+		return err
+	}
+	if w.meta.stopped || set(rhumb.NodeDraining) != nil {
+		return ""
+	}
+	w.after(last, func() { _ = set(rhumb.NodeLive) })
+	return n.name()
+}
+
+// networkFault cuts or slows something; cuts lie on top of each other, and each ends by itself.
+func (w *world) networkFault(kind FaultKind, n *node, last time.Duration) string {
+	last += w.draw(0, 4*time.Second)
+	group := make([]int, w.net.places) // clients reach everybody
+	for i := range w.nodes {
+		group[i] = 1 + w.chance.IntN(2)
+	}
+	group[w.meta.at] = 1 + w.chance.IntN(2)
+	other := w.nodes[(n.index+1+w.chance.IntN(len(w.nodes)-1))%len(w.nodes)]
+	what := n.name()
+	var cut func(a, b int) bool
+	switch kind {
+	case faultIsolate:
+		withMeta := w.chance.IntN(2) == 0
+		cut = func(a, b int) bool {
+			return (a == n.index) != (b == n.index) && group[a] > 0 && group[b] > 0 && (withMeta || a != int(w.meta.at) && b != int(w.meta.at))
+		}
+	case faultSplit:
+		cut = func(a, b int) bool { return group[a] > 0 && group[b] > 0 && group[a] != group[b] }
+		what = fmt.Sprint(group[:len(w.nodes)+1])
+	case faultBridge:
+		cut = func(a, b int) bool {
+			return group[a] > 0 && group[b] > 0 && group[a] != group[b] && a != n.index && b != n.index
+		}
+		what += fmt.Sprint(" between ", group[:len(w.nodes)+1])
+	case faultOneWay:
+		if w.chance.IntN(3) == 0 {
+			cut = func(a, b int) bool { return a == n.index && group[b] > 0 }
+		} else {
+			cut = func(a, b int) bool { return a == n.index && b == other.index }
+			what += " to " + other.name()
+		}
+	case faultLink:
+		cut = func(a, b int) bool { return a == n.index && b == other.index || b == n.index && a == other.index }
+		what += " and " + other.name()
+	case faultSlowLink:
+		w.net.slow[n.at] = w.draw(10*time.Millisecond, 300*time.Millisecond)
+		w.after(last, func() { w.net.slow[n.at] = 0 })
+		return fmt.Sprintf("%s by %v", what, w.net.slow[n.at])
+	case faultLoss:
+		w.net.loss, w.net.repeat, w.net.jitter = w.chance.Float64()*0.2, w.chance.Float64()*0.2, w.chance.Float64()*10
+		w.after(last, func() { w.net.loss, w.net.repeat, w.net.jitter = w.p.loss, w.p.repeat, w.p.jitter })
+		return fmt.Sprintf("loss %.2f repeat %.2f jitter %.1f", w.net.loss, w.net.repeat, w.net.jitter)
+	}
+	w.cut(cut, last)
+	return what
+}
+
+// cut cuts all directed pairs that match, for a while.
+func (w *world) cut(match func(a, b int) bool, last time.Duration) {
+	var pairs []int
+	for a := range w.net.places {
+		for b := range w.net.places {
+			if at := w.net.pair(place(a), place(b)); a != b && match(a, b) && !w.net.cut[at] {
+				w.net.cut[at] = true
+				pairs = append(pairs, at)
+			}
+		}
+	}
+	w.net.breakStreams()
+	w.after(last, func() {
+		for _, at := range pairs {
+			w.net.cut[at] = false
+		}
+	})
+}

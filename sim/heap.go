@@ -1,0 +1,69 @@
+package sim
+
+import "time"
+
+// event is something that happens at a time. seq breaks ties in the order of scheduling, so that runs repeat.
+type event struct {
+	at  time.Duration
+	seq uint64
+	do  func()
+}
+
+// schedule is a binary heap of events, the earliest first.
+type schedule struct {
+	heap []event
+	seq  uint64
+}
+
+func (a *event) before(b *event) bool { return a.at < b.at || a.at == b.at && a.seq < b.seq }
+
+// add plans an event.
+func (s *schedule) add(at time.Duration, do func()) {
+	s.seq++
+	s.heap = append(s.heap, event{at, s.seq, do})
+	h := s.heap
+	i := len(h) - 1
+	ev := h[i]
+	for i > 0 {
+		up := (i - 1) / 2
+		if !ev.before(&h[up]) {
+			break
+		}
+		h[i] = h[up]
+		i = up
+	}
+	h[i] = ev
+}
+
+// next takes the earliest event; ok is false when there is none.
+func (s *schedule) next() (ev event, ok bool) {
+	h := s.heap
+	if len(h) == 0 {
+		return event{}, false
+	}
+	ev = h[0]
+	last := h[len(h)-1]
+	h[len(h)-1] = event{}
+	h = h[:len(h)-1]
+	s.heap = h
+	if len(h) == 0 {
+		return ev, true
+	}
+	i := 0
+	for {
+		down := 2*i + 1
+		if down >= len(h) {
+			break
+		}
+		if down+1 < len(h) && h[down+1].before(&h[down]) {
+			down++
+		}
+		if !h[down].before(&last) {
+			break
+		}
+		h[i] = h[down]
+		i = down
+	}
+	h[i] = last
+	return ev, true
+}

@@ -1,0 +1,132 @@
+package sim
+
+import "time"
+
+// place numbers what sends and receives: nodes first, then the metadata group, then clients.
+type place int
+
+// network carries messages between places. Cuts are directed: cut[a][b] loses what a sends to b.
+type network struct {
+	w      *world
+	places int
+	site   []int
+	cut    []bool
+	slow   []time.Duration // added to what a place sends and receives
+	loss   float64
+	repeat float64
+	jitter float64
+	// streams numbers the connection of each pair of nodes as each side knows it; 0 is none.
+	streams []uint64
+	lastID  uint64
+}
+
+func newNetwork(w *world, places int) *network {
+	return &network{
+		w: w, places: places, site: make([]int, places), cut: make([]bool, places*places),
+		slow: make([]time.Duration, places), loss: w.p.loss, repeat: w.p.repeat, jitter: w.p.jitter,
+		streams: make([]uint64, places*places),
+	}
+}
+
+func (n *network) pair(a, b place) int { return int(a)*n.places + int(b) }
+
+// isCut reports whether what a sends never reaches b.
+func (n *network) isCut(a, b place) bool { return n.cut[n.pair(a, b)] }
+
+// base is the one-way delay without jitter.
+func (n *network) base(a, b place) time.Duration {
+	if n.site[a] == n.site[b] {
+		return n.w.p.regionDelay
+	}
+	return n.w.p.wanDelay
+}
+
+// delay draws how long a message takes. Jitter is exponential, so messages overtake each other.
+func (n *network) delay(a, b place) time.Duration {
+	base := n.base(a, b)
+	return base + time.Duration(float64(base)*n.jitter*n.w.rnd.ExpFloat64()) + n.slow[a] + n.slow[b]
+}
+
+// send delivers a message, maybe never, maybe twice. It reports whether it was repeated.
+func (n *network) send(from, to place, deliver func()) (repeated bool) {
+	r := n.w.rnd
+	if n.isCut(from, to) || n.loss > 0 && r.Float64() < n.loss {
+		return false
+	}
+	n.w.after(n.delay(from, to), deliver)
+	if n.repeat > 0 && r.Float64() < n.repeat {
+		n.w.after(n.delay(from, to)*time.Duration(1+r.IntN(50)), deliver)
+		return true
+	}
+	return false
+}
+
+// heal ends all cuts and slowness and takes the loss of the profile again.
+func (n *network) heal() {
+	clear(n.cut)
+	clear(n.slow)
+	n.loss, n.repeat, n.jitter = n.w.p.loss, n.w.p.repeat, n.w.p.jitter
+}
+
+// Streams between nodes: a stream stands between two lives. Each side forgets it when it breaks, and takes nothing from
+// it afterwards.
+const (
+	// streamRetry is how often a node tries to open the streams that it lacks.
+	streamRetry = 200 * time.Millisecond
+	// streamSilence is how long a cut lasts before a side notices that the stream is dead; it may take up to twice that.
+	streamSilence = 1500 * time.Millisecond
+)
+
+// openStreams opens the streams that a node lacks, if both directions work. It runs every streamRetry at every node.
+func (n *network) openStreams(a *node) {
+	for _, b := range n.w.nodes {
+		if b == a || b.down || n.isCut(a.at, b.at) || n.isCut(b.at, a.at) {
+			continue
+		}
+		if id := n.streams[n.pair(a.at, b.at)]; id != 0 && id == n.streams[n.pair(b.at, a.at)] {
+			continue
+		}
+		n.lastID++
+		id, aLife, bLife := n.lastID, a.life, b.life
+		n.w.after(2*n.delay(a.at, b.at), func() {
+			b.run(bLife, func() { b.connect(a, id) })
+		})
+		n.w.after(3*n.delay(a.at, b.at), func() {
+			a.run(aLife, func() { a.connect(b, id) })
+		})
+	}
+}
+
+// breakStreams makes both sides of cut pairs notice, each at its own time.
+func (n *network) breakStreams() {
+	for _, a := range n.w.nodes {
+		for _, b := range n.w.nodes {
+			if a == b || !n.isCut(a.at, b.at) && !n.isCut(b.at, a.at) {
+				continue
+			}
+			id, life := n.streams[n.pair(a.at, b.at)], a.life
+			if id == 0 {
+				continue
+			}
+			wait := streamSilence + time.Duration(n.w.rnd.Int64N(int64(streamSilence)))
+			n.w.after(wait, func() {
+				if n.isCut(a.at, b.at) || n.isCut(b.at, a.at) {
+					a.run(life, func() { a.disconnect(b, id) })
+				}
+			})
+		}
+	}
+}
+
+// lose makes the peers of a crashed node notice that its streams are dead, sooner or later.
+func (n *network) lose(dead *node) {
+	for _, a := range n.w.nodes {
+		id, life := n.streams[n.pair(a.at, dead.at)], a.life
+		if a == dead || id == 0 {
+			continue
+		}
+		n.w.after(time.Duration(n.w.rnd.Int64N(int64(streamSilence))), func() {
+			a.run(life, func() { a.disconnect(dead, id) })
+		})
+	}
+}

@@ -1,0 +1,194 @@
+package sim
+
+import (
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/rhumbdb/rhumb/node/replica"
+	"github.com/rhumbdb/rhumb/sim/check"
+)
+
+// Stats counts what happened in a run.
+type Stats struct {
+	// Simulated is the virtual time that passed, Steps the events.
+	Simulated time.Duration
+	Steps     uint64
+	// Results counts operations by their check.Result, Refused writes that no state could take.
+	Results [5]int
+	Refused int
+	// Faults counts faults that took effect, by kind.
+	Faults [faultKinds]int
+	// Entries counts committed log entries, Epochs the epochs of all ranges.
+	Entries, Epochs int
+	// Recovery is how long after the last fault everything worked again.
+	Recovery time.Duration
+	// Lost counts replicas that cannot rejoin because the log they need is trimmed away.
+	Lost int
+}
+
+// Result is what a run showed.
+type Result struct {
+	Seed  uint64
+	Stats Stats
+	// Digest fingerprints the run; one seed always gives the same.
+	Digest uint64
+	// Err says what was violated; nil when nothing was.
+	Err error
+}
+
+// Run plays one seed.
+func Run(cfg Config) Result {
+	w := newWorld(cfg)
+	w.guarded(w.play)
+	w.stats.Simulated, w.stats.Steps = w.now, w.steps
+	for _, id := range w.ranges {
+		w.stats.Entries += len(w.monitor.Log(id).Entries)
+		if r, ok := w.meta.state.Range(id); ok {
+			w.stats.Epochs += int(r.Allocated)
+		}
+	}
+	err := w.err
+	if err != nil {
+		err = fmt.Errorf("seed %d: %w", cfg.Seed, err)
+	}
+	return Result{Seed: cfg.Seed, Stats: w.stats, Digest: w.digest, Err: err}
+}
+
+// guarded turns a panic of a core, a broken invariant, into a failure of the run.
+func (w *world) guarded(do func()) {
+	defer func() {
+		if p := recover(); p != nil {
+			w.failf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	do()
+}
+
+// play is the course of a run: faults under load, healing, load again, silence, judgement.
+func (w *world) play() {
+	w.every(newsEvery, w.meta.spread)
+	w.every(controlEvery, w.meta.control)
+	w.loading = true
+	end := w.cfg.Duration
+	faultsEnd := end * faultShare / 100
+	w.plague(faultsEnd)
+	w.until(faultsEnd)
+	w.healAll()
+	w.awaitLive(faultsEnd)
+	w.until(max(end, w.now))
+	w.loading = false
+	w.quiesce()
+	if w.err == nil {
+		w.judgeHistory()
+	}
+}
+
+// awaitLive waits until everything works again, at most LivenessMax.
+func (w *world) awaitLive(healed time.Duration) {
+	why := "nothing was looked at"
+	for w.err == nil && w.now < healed+LivenessMax {
+		w.until(w.now + 250*time.Millisecond)
+		if why = w.whyNotLive(); why == "" {
+			w.stats.Recovery = w.now - healed
+			w.tracef("world", "live again after %v", w.stats.Recovery)
+			return
+		}
+	}
+	if w.err == nil {
+		w.failf("not live %v after the last fault: %s", LivenessMax, why)
+	}
+}
+
+// whyNotLive names a range that does not serve or a replica that is not in sync; "" when there is none. Replicas whose
+// part of the log is trimmed away are counted in Stats.Lost instead.
+func (w *world) whyNotLive() string {
+	w.stats.Lost = 0
+	for i, id := range w.ranges {
+		r, _ := w.meta.state.Range(id)
+		p := w.nodes[r.Primary-1]
+		s := p.slots[i]
+		if s == nil || s.r.State() != replica.Primary || s.r.Epoch() != r.Epoch {
+			return fmt.Sprintf("range %s: %s is not yet primary of epoch %d", id, p.id, r.Epoch)
+		}
+		if _, _, ok := s.r.Readable(); !ok {
+			return fmt.Sprintf("range %s: epoch %d of %s is not committed", id, r.Epoch, p.id)
+		}
+		if !p.pairs.Holds(p.mono(), id, s.r.Epoch(), s.r.LeaseSet()) {
+			return fmt.Sprintf("range %s: %s has not all grants of %v", id, p.id, s.r.LeaseSet())
+		}
+		for _, peer := range s.r.Status().Peers {
+			switch {
+			case peer.Flow == "lost":
+				w.stats.Lost++
+			case !r.IsInSync(peer.Node):
+				return fmt.Sprintf("range %s: %s is not in sync (%v): %+v", id, peer.Node, r.InSync, peer)
+			}
+		}
+		if st := s.r.Status(); st.Pending != nil {
+			return fmt.Sprintf("range %s: %s still waits for metadata to accept %v", id, p.id, st.Pending)
+		}
+	}
+	return ""
+}
+
+// quiesce lets the operations under way end and the last commit positions arrive.
+func (w *world) quiesce() {
+	for i := 0; i < 40 && w.err == nil && !w.idle(); i++ {
+		w.until(w.now + 250*time.Millisecond)
+	}
+	if w.err == nil && !w.idle() {
+		w.failf("clients still wait for answers")
+	}
+	for i := 0; i < 40 && w.err == nil && w.whyNotEqual() != ""; i++ {
+		w.until(w.now + 250*time.Millisecond)
+	}
+	if why := w.whyNotEqual(); w.err == nil && why != "" {
+		w.failf("replicas differ after the load has ended: %s", why)
+	}
+}
+
+// whyNotEqual names an in-sync replica that does not hold exactly what the committed log makes; "" when there is none.
+func (w *world) whyNotEqual() string {
+	for i, id := range w.ranges {
+		log := w.monitor.Log(id)
+		want := check.Replay(log)
+		r, _ := w.meta.state.Range(id)
+		var first uint64
+		for k, n := range r.InSync {
+			d := w.nodes[n-1].disk.ranges[i]
+			if d == nil || int(d.commit) != len(log.Entries) {
+				return fmt.Sprintf("range %s: %s has not committed all of %d entries", id, n, len(log.Entries))
+			}
+			state := d.state(d.commitHLC)
+			if err := state.Equal(want); err != nil {
+				return fmt.Sprintf("range %s: %s: %v", id, n, err)
+			}
+			if k == 0 {
+				first = state.Digest()
+			} else if state.Digest() != first {
+				return fmt.Sprintf("range %s: the digests of %s and %s differ", id, r.InSync[0], n)
+			}
+		}
+	}
+	return ""
+}
+
+// judgeHistory judges what the clients saw.
+func (w *world) judgeHistory() {
+	logs := make([]check.Log, len(w.ranges))
+	for i, id := range w.ranges {
+		logs[i] = w.monitor.Log(id)
+	}
+	w.judge(check.Audit(w.history, logs))
+	w.judge(check.RealTime(w.history))
+	w.judge(check.Atomic(w.history))
+	w.judge(check.Linearizable(w.history))
+	if done := w.stats.Results[check.OK]; w.err == nil && done == 0 && w.cfg.Duration >= DurationDefault {
+		w.failf("no operation of %d succeeded", len(w.history))
+	}
+	if i := slices.IndexFunc(w.history, func(o *check.Op) bool { return o.Call > o.Return }); i >= 0 {
+		w.failf("an operation ended before it began: %v", w.history[i])
+	}
+}

@@ -1,0 +1,202 @@
+package sim
+
+import (
+	"bufio"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+var (
+	seedsFlag  = flag.Int("sim.seeds", 100, "how many new seeds TestSeeds plays")
+	firstFlag  = flag.Uint64("sim.first", 1, "the first of the new seeds")
+	strideFlag = flag.Uint64("sim.stride", 1, "the distance of the new seeds, for several processes that share the work")
+	seedFlag   = flag.Uint64("sim.seed", 0, "play this seed only and print its trace")
+	bugFlag    = flag.String("sim.bug", NoBug.String(), "the bug to plant with -sim.seed")
+	lengthFlag = flag.Duration("sim.duration", DurationDefault, "virtual time of one run")
+)
+
+// corpusSeeds reads testdata/seeds.txt: one seed a line, then what it showed. Lines that begin with # are remarks.
+func corpusSeeds(t *testing.T) []uint64 {
+	t.Helper()
+	f, err := os.Open(filepath.Join("testdata", "seeds.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var seeds []uint64
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		first, _, _ := strings.Cut(strings.TrimSpace(lines.Text()), " ")
+		if first == "" || strings.HasPrefix(first, "#") {
+			continue
+		}
+		seed, err := strconv.ParseUint(first, 10, 64)
+		if err != nil {
+			t.Fatalf("testdata/seeds.txt: %v", err)
+		}
+		seeds = append(seeds, seed)
+	}
+	if err := lines.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return seeds
+}
+
+// sum adds up the results of many runs.
+type sum struct {
+	runs      int
+	simulated time.Duration
+	steps     uint64
+	results   [5]int
+	faults    [faultKinds]int
+	epochs    int
+	entries   int
+	lost      int
+	slowest   time.Duration
+	slowSeed  uint64
+}
+
+func (s *sum) add(r Result) {
+	s.runs++
+	s.simulated += r.Stats.Simulated
+	s.steps += r.Stats.Steps
+	for i, n := range r.Stats.Results {
+		s.results[i] += n
+	}
+	for i, n := range r.Stats.Faults {
+		s.faults[i] += n
+	}
+	s.epochs += r.Stats.Epochs
+	s.entries += r.Stats.Entries
+	s.lost += r.Stats.Lost
+	if r.Stats.Recovery > s.slowest {
+		s.slowest, s.slowSeed = r.Stats.Recovery, r.Seed
+	}
+}
+
+func (s *sum) log(t *testing.T, wall time.Duration) {
+	t.Helper()
+	var faults strings.Builder
+	for k, n := range s.faults {
+		fmt.Fprintf(&faults, " %s %d", FaultKind(k), n)
+	}
+	t.Logf("%d seeds, %.2f simulated hours in %v: %.0f times real time, %.0f events/s",
+		s.runs, s.simulated.Hours(), wall.Round(time.Millisecond), s.simulated.Seconds()/wall.Seconds(), float64(s.steps)/wall.Seconds())
+	t.Logf("operations: unknown %d, ok %d, unchanged %d, condition failed %d, not applied %d; %d log entries, %d epochs",
+		s.results[0], s.results[1], s.results[2], s.results[3], s.results[4], s.entries, s.epochs)
+	t.Logf("faults:%s", faults.String())
+	t.Logf("slowest recovery %v (seed %d); replicas whose log was trimmed away: %d", s.slowest, s.slowSeed, s.lost)
+}
+
+// fail reports a run that broke a promise, and leaves its trace in the test's artifacts.
+func fail(t *testing.T, cfg Config, r Result) {
+	t.Helper()
+	path := filepath.Join(t.ArtifactDir(), fmt.Sprintf("seed-%d.trace", cfg.Seed))
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := bufio.NewWriter(f)
+	cfg.Trace = out
+	again := Run(cfg)
+	if err := out.Flush(); err != nil {
+		t.Error(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
+	t.Errorf("%v\nreplay: make sim SEED=%d\ntrace: %s", r.Err, cfg.Seed, path)
+	if again.Digest != r.Digest {
+		t.Errorf("seed %d: the replay went another way: digest %x, then %x", cfg.Seed, r.Digest, again.Digest)
+	}
+}
+
+// play runs one seed, and reports its failure.
+func play(t *testing.T, cfg Config) Result {
+	t.Helper()
+	r := Run(cfg)
+	if r.Err != nil {
+		fail(t, cfg, r)
+	}
+	return r
+}
+
+// failuresMax is the number of failed seeds after which TestSeeds stops.
+const failuresMax = 5
+
+// TestSeeds plays every seed that ever showed something, then new ones: no promise is broken.
+func TestSeeds(t *testing.T) {
+	if *seedFlag != 0 {
+		t.Skip("only one seed is asked for")
+	}
+	var total sum
+	began := time.Now()
+	seeds := corpusSeeds(t)
+	known := len(seeds)
+	for i := range *seedsFlag {
+		seeds = append(seeds, *firstFlag+uint64(i)**strideFlag)
+	}
+	failures := 0
+	for _, seed := range seeds {
+		r := play(t, Config{Seed: seed, Duration: *lengthFlag})
+		total.add(r)
+		if r.Err != nil {
+			failures++
+		}
+		if failures == failuresMax {
+			t.Logf("%d seeds failed; the rest is not played", failures)
+			break
+		}
+	}
+	t.Logf("%d known seeds, then %d from %d on", known, *seedsFlag, *firstFlag)
+	total.log(t, time.Since(began))
+	if total.results[1] == 0 {
+		t.Error("no operation succeeded in any run")
+	}
+}
+
+// TestOneSeed plays -sim.seed with its trace.
+func TestOneSeed(t *testing.T) {
+	if *seedFlag == 0 {
+		t.Skip("give -sim.seed")
+	}
+	bug, ok := ParseBug(*bugFlag)
+	if !ok {
+		t.Fatalf("there is no bug %q; there are %v", *bugFlag, bugNames)
+	}
+	path := filepath.Join(t.ArtifactDir(), fmt.Sprintf("seed-%d.trace", *seedFlag))
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	out := bufio.NewWriter(f)
+	r := Run(Config{Seed: *seedFlag, Duration: *lengthFlag, Bug: bug, Trace: out})
+	if err := out.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("trace: %s", path)
+	var total sum
+	total.add(r)
+	total.log(t, time.Second)
+	if r.Err != nil {
+		t.Error(r.Err)
+	}
+}
+
+// TestSameSeedSameRun: a seed decides everything, or failures could not be played again.
+func TestSameSeedSameRun(t *testing.T) {
+	for seed := uint64(1); seed <= 5; seed++ {
+		cfg := Config{Seed: seed, Duration: 20 * time.Second}
+		first, second := Run(cfg), Run(cfg)
+		if first.Digest != second.Digest || first.Stats != second.Stats {
+			t.Errorf("seed %d: two runs differ: %+v, %+v", seed, first, second)
+		}
+	}
+}

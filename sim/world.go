@@ -1,0 +1,212 @@
+package sim
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/node/replica"
+	"github.com/rhumbdb/rhumb/sim/check"
+)
+
+// world is one run.
+type world struct {
+	cfg Config
+	p   profile
+	// rnd decides what happens in the world, chance which faults come. They are apart so that a change in one place
+	// moves as little as possible in the other.
+	rnd, chance *rand.Rand
+
+	now    time.Duration
+	events schedule
+	steps  uint64
+	// digest fingerprints the run: equal seeds must give equal digests.
+	digest uint64
+
+	net     *network
+	nodes   []*node
+	meta    *metadata
+	ranges  []rhumb.RangeID
+	clients []*client
+
+	monitor     check.Monitor
+	history     []*check.Op
+	err         error
+	quarantined map[*slot]bool
+	// loading is true while clients issue new operations.
+	loading bool
+	stats   Stats
+	line    bytes.Buffer
+}
+
+// seedSalt keeps the two generators of a seed apart.
+const seedSalt = 0x9e3779b97f4a7c15
+
+func newWorld(cfg Config) *world {
+	if cfg.Duration == 0 {
+		cfg.Duration = DurationDefault
+	}
+	w := &world{
+		cfg: cfg, quarantined: map[*slot]bool{},
+		rnd: rand.New(rand.NewPCG(cfg.Seed, 1)), chance: rand.New(rand.NewPCG(cfg.Seed, seedSalt)),
+	}
+	w.p = draw(rand.New(rand.NewPCG(cfg.Seed, seedSalt+1)))
+	w.monitor.MinInSync = w.p.settings.MinInSync
+	w.net = newNetwork(w, w.p.nodes+1+w.p.clients)
+	w.meta = &metadata{w: w, at: place(w.p.nodes)}
+	for i := range w.net.site {
+		w.net.site[i] = i % w.p.regions
+	}
+	for i := range w.p.nodes {
+		n := &node{w: w, index: i, id: rhumb.NodeID(i + 1), at: place(i)}
+		n.disk.store = w.uuid()
+		n.disk.boot = 1
+		n.clock = clock{
+			rate:   (w.rnd.Float64() - 0.5) * w.p.rho / 1000,
+			offset: time.Duration(w.rnd.Int64N(int64(100 * time.Hour))),
+			skew:   time.Duration((w.rnd.Float64() - 0.5) * 2 * float64(w.p.skew)),
+		}
+		n.nonce = w.rnd.Uint64()
+		w.nodes = append(w.nodes, n)
+	}
+	w.tracef("world", "seed %d: %s", cfg.Seed, &w.p)
+	if err := w.meta.found(); err != nil {
+		w.judge(fmt.Errorf("founding the cluster: %w", err))
+		return w
+	}
+	for _, n := range w.nodes {
+		n.disk.ranges = make([]*rangeDisk, len(w.ranges))
+		n.disk.boot-- // the start below is the life that was registered
+		nonce := n.nonce
+		n.start(true)
+		n.nonce = nonce
+		n.learn(w.meta.state)
+	}
+	for i := range w.p.clients {
+		w.clients = append(w.clients, newClient(w, i))
+	}
+	return w
+}
+
+func (w *world) uuid() (u rhumb.UUID) {
+	binary.BigEndian.PutUint64(u[:8], w.rnd.Uint64())
+	binary.BigEndian.PutUint64(u[8:], w.rnd.Uint64()|1)
+	return u
+}
+
+// clusterID is the same in every run.
+func (w *world) clusterID() rhumb.ClusterID { return rhumb.ClusterID{0: 1} }
+
+// number gives the world's number of a range.
+func (w *world) number(id rhumb.RangeID) int { return slices.Index(w.ranges, id) }
+
+// diskOf lets the judges look at the replicas of a range.
+func (w *world) diskOf(id rhumb.RangeID) func(rhumb.NodeID) check.Replica {
+	i := w.number(id)
+	return func(n rhumb.NodeID) check.Replica {
+		if d := w.nodes[n-1].disk.ranges[i]; d != nil {
+			return d
+		}
+		return newRangeDisk()
+	}
+}
+
+// after plans an event.
+func (w *world) after(wait time.Duration, do func()) { w.events.add(w.now+max(wait, 0), do) }
+
+// every repeats do, starting one period from now.
+func (w *world) every(period time.Duration, do func()) {
+	w.after(period, func() {
+		do()
+		w.every(period, do)
+	})
+}
+
+// until runs events up to a time, or to the first failure.
+func (w *world) until(end time.Duration) {
+	for w.err == nil {
+		ev, ok := w.events.next()
+		if !ok || ev.at > end {
+			if ok {
+				w.events.add(ev.at, ev.do)
+			}
+			w.now = end
+			return
+		}
+		w.now = ev.at
+		w.steps++
+		w.digest = (w.digest ^ uint64(ev.at)) * 1099511628211
+		ev.do()
+	}
+}
+
+// judge keeps the first failure; the run ends with it.
+func (w *world) judge(err error) {
+	if err != nil && w.err == nil {
+		w.err = fmt.Errorf("at %v: %w", w.now, err)
+		w.tracef("judge", "%v", err)
+	}
+}
+
+func (w *world) failf(format string, args ...any) { w.judge(fmt.Errorf(format, args...)) }
+
+// tracing reports whether anybody reads the trace; ask before making costly arguments.
+func (w *world) tracing() bool { return w.cfg.Trace != nil }
+
+// tracef writes one line of the trace.
+func (w *world) tracef(who, format string, args ...any) {
+	if w.cfg.Trace == nil {
+		return
+	}
+	fmt.Fprintf(w.cfg.Trace, "%12.6f %-6s ", w.now.Seconds(), who)
+	fmt.Fprintf(w.cfg.Trace, format, args...)
+	fmt.Fprintln(w.cfg.Trace)
+}
+
+func (n *node) name() string { return n.id.String() }
+
+// traceReady writes what a replica wants done.
+func (w *world) traceReady(s *slot, rd *replica.Ready) {
+	line := &w.line
+	line.Reset()
+	fmt.Fprintf(line, "ready %s %s", s.id, s.r.State())
+	if rd.Promised != 0 {
+		fmt.Fprintf(line, " promise %d to %s", rd.Promised, rd.PromisedTo)
+	}
+	if rd.UndoAbove != nil {
+		fmt.Fprintf(line, " undo above %d", *rd.UndoAbove)
+	}
+	for _, e := range rd.Append {
+		fmt.Fprintf(line, " append %v (%d requests)", e.Position(), len(e.Requests))
+	}
+	if rd.Commit != 0 {
+		fmt.Fprintf(line, " commit %d@%d", rd.Commit, rd.CommitHLC)
+	}
+	if rd.Trim != 0 {
+		fmt.Fprintf(line, " trim %d", rd.Trim)
+	}
+	for _, m := range rd.Meta {
+		fmt.Fprintf(line, " meta %s epoch %d version %d %v", m.Kind, m.Epoch, m.Version, m.New)
+	}
+	fmt.Fprintf(line, " answers %d fetch %v", len(rd.Answers), rd.Fetch)
+	w.tracef(s.n.name(), "%s", line.String())
+}
+
+// describe gives a message in one line.
+func describe(m *replica.Message) string {
+	switch m.Kind {
+	case replica.Append:
+		last := m.Prev
+		if n := len(m.Entries); n > 0 {
+			last = m.Entries[n-1].Position()
+		}
+		return fmt.Sprintf("append %s to %s epoch %d prev %v last %v commit %d trim %d", m.Range, m.To, m.Epoch, m.Prev, last, m.Commit, m.Trim)
+	case replica.Ack:
+		return fmt.Sprintf("ack %s to %s epoch %d match %d commit %d", m.Range, m.To, m.Epoch, m.Match, m.Commit)
+	}
+	return fmt.Sprintf("%s %s to %s epoch %d reject %d hint %d:%d promised %d", m.Kind, m.Range, m.To, m.Epoch, m.Reject, m.HintEpoch, m.HintEnd, m.Promised)
+}
