@@ -310,9 +310,11 @@ func (p *Pairs) DropHeld(now time.Duration) {
 
 // Rebirth begins a new life in place (ruling 11): everything held is dropped and frames carry the new boot. The caller
 // must give up every primary role before the first frame of the new life leaves.
-func (p *Pairs) Rebirth(now time.Duration, self rhumb.NodeIdentity) {
-	p.self = self
-	p.DropHeld(now)
+func (p *Pairs) Rebirth(self rhumb.NodeIdentity) {
+	p.self = self // grants on their way speak of the earlier life
+	for _, q := range p.peers {
+		q.heldUntil = 0
+	}
 }
 
 // PeerStatus is what a Pairs tells a person of one pair. Times are on this node's clock.
