@@ -1,0 +1,281 @@
+package demo
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/geo/rtt"
+	"github.com/rhumbdb/rhumb/geo/wan"
+)
+
+// NodesPerRegionMax and RegionsMax bound a demo: all its processes share one machine.
+const (
+	NodesPerRegionMax = 9
+	RegionsMax        = 9
+)
+
+// Layout is what a demo consists of, and how to reach it. It is written to the demo's directory, so that a demo in a
+// kept directory comes back on the same addresses, and to the file that commands without --addr look for (ContextPath).
+// Its field names are stable.
+type Layout struct {
+	Ready     bool   `json:"ready"`
+	ClusterID string `json:"cluster_id"`
+	// PID is the process of the demo itself.
+	PID         int      `json:"pid"`
+	Dir         string   `json:"dir"`
+	LatencyFile string   `json:"latency_file"`
+	Regions     []Region `json:"regions"`
+	Nodes       []Node   `json:"nodes"`
+}
+
+// Region is a region of a demo.
+type Region struct {
+	Name     string  `json:"name"`
+	Lat      float64 `json:"lat"`
+	Lon      float64 `json:"lon"`
+	location rhumb.Point
+}
+
+// Node is one node of a demo.
+type Node struct {
+	// ID is the number that the cluster gave the node; 0 before it joined.
+	ID            rhumb.NodeID `json:"id"`
+	Region        string       `json:"region"`
+	Zone          string       `json:"zone"`
+	PID           int          `json:"pid"`
+	Addr          string       `json:"addr"`
+	HeartbeatAddr string       `json:"heartbeat_addr"`
+	GossipAddr    string       `json:"gossip_addr"`
+	AdminAddr     string       `json:"admin_addr"`
+	Dir           string       `json:"dir"`
+}
+
+const opLayout rhumb.Op = "demo.Layout"
+
+// parseRegions reads names of well-known regions, or NAME=LAT:LON.
+func parseRegions(names []string) ([]Region, error) {
+	if len(names) == 0 {
+		names = rtt.DefaultRegions()
+	}
+	if len(names) > RegionsMax {
+		return nil, rhumb.Ef(opLayout, rhumb.InvalidArgument, "%d regions, at most %d", len(names), RegionsMax)
+	}
+	var out []Region
+	for _, name := range names {
+		r, err := parseRegion(strings.TrimSpace(name))
+		if err != nil {
+			return nil, err
+		}
+		if slices.ContainsFunc(out, func(o Region) bool { return o.Name == r.Name }) {
+			return nil, rhumb.Ef(opLayout, rhumb.InvalidArgument, "region %q is named twice", r.Name)
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+func parseRegion(s string) (Region, error) {
+	name, place, own := strings.Cut(s, "=")
+	if !own {
+		known, ok := rtt.Lookup(name)
+		if !ok {
+			return Region{}, rhumb.Ef(opLayout, rhumb.InvalidArgument,
+				"%q is no well-known region; write NAME=LAT:LON, or one of %s", name, strings.Join(knownRegions(), ", "))
+		}
+		return Region{known.Name, known.Location.Lat, known.Location.Lon, known.Location}, nil
+	}
+	v, err := rhumb.ParseField(rhumb.FieldPoint, strings.Replace(place, ":", ",", 1))
+	if err != nil || rhumb.ValidateTableName(name) != nil {
+		return Region{}, rhumb.Ef(opLayout, rhumb.InvalidArgument, "region %q is not of the form NAME=LAT:LON, for example bern=46.9:7.4", s)
+	}
+	p, _ := v.Point()
+	return Region{name, p.Lat, p.Lon, p}, nil
+}
+
+func knownRegions() (names []string) {
+	for _, r := range rtt.Regions() {
+		names = append(names, r.Name)
+	}
+	return names
+}
+
+// newLayout plans a demo in dir, or takes the plan of the demo whose directory it is.
+func newLayout(dir string, regions []Region, nodesPerRegion int) (*Layout, error) {
+	if nodesPerRegion < 1 || nodesPerRegion > NodesPerRegionMax {
+		return nil, rhumb.Ef(opLayout, rhumb.InvalidArgument, "%d nodes per region, want 1 to %d", nodesPerRegion, NodesPerRegionMax)
+	}
+	if old, err := ReadLayout(filepath.Join(dir, layoutName)); err == nil {
+		return old.resume(dir, regions, nodesPerRegion)
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	l := &Layout{PID: os.Getpid(), Dir: dir, LatencyFile: filepath.Join(dir, "latency.yaml"), Regions: regions}
+	addrs, err := freeAddrs(4 * nodesPerRegion * len(regions))
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range regions {
+		for i := range nodesPerRegion {
+			l.Nodes = append(l.Nodes, Node{
+				Region: r.Name, Zone: string(rune('a' + i)),
+				Addr: addrs[0], HeartbeatAddr: addrs[1], GossipAddr: addrs[2], AdminAddr: addrs[3],
+				Dir: filepath.Join(dir, fmt.Sprintf("%s-%c", r.Name, 'a'+i)),
+			})
+			addrs = addrs[4:]
+		}
+	}
+	return l, nil
+}
+
+// layoutName is the file in a demo's directory that holds its layout.
+const layoutName = "demo.json"
+
+// resume checks that a kept directory holds the demo that is asked for.
+func (l *Layout) resume(dir string, regions []Region, nodesPerRegion int) (*Layout, error) {
+	if running(l.PID) && l.PID != os.Getpid() {
+		return nil, rhumb.Ef(opLayout, rhumb.Unavailable, "process %d runs the demo in %s; stop it first, or take another --dir", l.PID, dir)
+	}
+	same := len(l.Regions) == len(regions) && len(l.Nodes) == nodesPerRegion*len(regions)
+	for i := range regions {
+		same = same && l.Regions[i].Name == regions[i].Name
+	}
+	if !same {
+		return nil, rhumb.Ef(opLayout, rhumb.Conflict, "%s holds a demo of other regions or nodes; take another --dir, or remove it", dir)
+	}
+	for _, n := range l.Nodes {
+		for _, addr := range []string{n.Addr, n.HeartbeatAddr, n.GossipAddr, n.AdminAddr} {
+			if err := tryListen(addr); err != nil {
+				return nil, rhumb.Ef(opLayout, rhumb.Unavailable, "the demo in %s lives on %s, which is taken: %v", dir, addr, err)
+			}
+		}
+	}
+	l.Ready, l.PID, l.Dir, l.Regions = false, os.Getpid(), dir, regions
+	return l, nil
+}
+
+// freeAddrs gives n loopback addresses that are free for TCP and UDP just now.
+func freeAddrs(n int) (addrs []string, err error) {
+	for len(addrs) < n {
+		tcp, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, rhumb.WrapKind(opLayout, rhumb.Unavailable, err)
+		}
+		// All stay open until all are found, so that none is found twice.
+		defer tcp.Close()
+		addr := tcp.Addr().String()
+		udp, err := net.ListenPacket("udp", addr)
+		if err != nil {
+			continue
+		}
+		defer udp.Close()
+		addrs = append(addrs, addr)
+	}
+	return addrs, nil
+}
+
+func tryListen(addr string) error {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
+
+// latency makes the latency file of a demo: "real" round trips, "none", or those of a file.
+func (l *Layout) latency(how string) (*wan.File, error) {
+	file := &wan.File{}
+	switch how {
+	case "", "real":
+		var regions []rhumb.Region
+		for i, r := range l.Regions {
+			regions = append(regions, rhumb.Region{ID: rhumb.RegionID(i + 1), Name: r.Name, Location: r.location})
+		}
+		file.RoundTrips = rtt.Matrix(regions)
+	case "none":
+		file.RoundTrips = zeroMatrix(l.Regions)
+	default:
+		read, err := wan.ReadFile(how)
+		if err != nil {
+			return nil, err
+		}
+		file = read
+	}
+	file.Addresses = map[string]string{}
+	for _, n := range l.Nodes {
+		for _, addr := range []string{n.Addr, n.HeartbeatAddr, n.GossipAddr} {
+			file.Addresses[addr] = n.Region
+		}
+	}
+	return file, file.Validate()
+}
+
+// zeroMatrix gives every pair of regions a round trip of nothing.
+func zeroMatrix(regions []Region) map[string]map[string]float64 {
+	m := map[string]map[string]float64{}
+	for i, a := range regions {
+		for _, b := range regions[i+1:] {
+			if m[a.Name] == nil {
+				m[a.Name] = map[string]float64{}
+			}
+			m[a.Name][b.Name] = 0
+		}
+	}
+	return m
+}
+
+// Save writes the layout to a file, whole or not at all.
+func (l *Layout) Save(path string) error {
+	text, err := json.MarshalIndent(l, "", "  ")
+	if err != nil {
+		return rhumb.Wrap(opLayout, err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return rhumb.Wrap(opLayout, err)
+	}
+	part := fmt.Sprintf("%s.%d", path, os.Getpid())
+	if err := os.WriteFile(part, append(text, '\n'), 0o600); err != nil {
+		return rhumb.Wrap(opLayout, err)
+	}
+	return rhumb.Wrap(opLayout, os.Rename(part, path))
+}
+
+// ReadLayout reads what Save wrote. The error is fs.ErrNotExist where there is no such file.
+func ReadLayout(path string) (*Layout, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	l := &Layout{}
+	if err := json.Unmarshal(text, l); err != nil {
+		return nil, rhumb.Ef(opLayout, rhumb.Corrupt, "%s: %v; remove it", path, err)
+	}
+	for i := range l.Regions {
+		l.Regions[i].location = rhumb.Point{Lat: l.Regions[i].Lat, Lon: l.Regions[i].Lon}
+	}
+	return l, nil
+}
+
+// ContextPath is where a running demo leaves its layout for commands that are told no address: the file that RHUMB_DEMO
+// names, else rhumb/demo.json in XDG_STATE_HOME or ~/.local/state.
+func ContextPath() string {
+	if path := os.Getenv("RHUMB_DEMO"); path != "" {
+		return path
+	}
+	state := os.Getenv("XDG_STATE_HOME")
+	if state == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			home = os.TempDir()
+		}
+		state = filepath.Join(home, ".local", "state")
+	}
+	return filepath.Join(state, "rhumb", "demo.json")
+}
