@@ -321,7 +321,6 @@ func (r *Replica) HasReady() bool { return r.dirty || r.orders.open > 0 }
 
 // Ready hands over everything gathered since the last call. The driver must carry it out in full.
 func (r *Replica) Ready() Ready {
-	r.dirty = false
 	if r.role == primary {
 		r.overlay.turn()
 		r.seal()
@@ -341,7 +340,7 @@ func (r *Replica) Ready() Ready {
 	r.acknowledge()
 	r.handed = r.log.last().Seq
 	rd := r.out
-	r.out = Ready{}
+	r.out, r.dirty = Ready{}, false
 	return rd
 }
 

@@ -200,7 +200,8 @@ func (r *Replica) stepAck(m *Message) error {
 	p.commit = max(p.commit, min(m.Commit, m.Match))
 	p.acked(m.Match)
 	r.advanceCommit()
-	r.dirty = true
+	// There is room to send, or a learner may be near enough to join.
+	r.dirty = r.dirty || p.next <= r.log.last().Seq || !p.counts()
 	return nil
 }
 
