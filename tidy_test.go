@@ -46,7 +46,7 @@ var impureTime = []string{"After", "AfterFunc", "NewTicker", "NewTimer", "Now", 
 var owners = map[string][]string{
 	"github.com/anishathalye/porcupine": {"sim/check"},
 	"github.com/cockroachdb/pebble":     {"storage", "storage/storagetest"},
-	"github.com/fxamacker/cbor":         {"raftmeta/catalog"},
+	"github.com/fxamacker/cbor":         {"raftmeta", "raftmeta/catalog"},
 	"github.com/hashicorp/memberlist":   {"node/peer"},
 	"github.com/knadh/koanf":            {"cmd/rhumb", "node"},
 	"github.com/spf13/cobra":            {"cmd/rhumb"},
@@ -55,6 +55,7 @@ var owners = map[string][]string{
 	"google.golang.org/grpc":            {"api", "api/rhumbpb", "client", "node", "node/peer", "node/server"},
 	"google.golang.org/protobuf": {
 		"api", "api/rhumbpb", "client", "node", "node/admin", "node/host", "node/peer", "node/route", "node/server",
+		"raftmeta", // its messages are raftpb
 	},
 }
 

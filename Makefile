@@ -1,0 +1,69 @@
+# `make` alone lists the targets. Everything runs with Go, Git and a C compiler; `generate` and `check` also need protoc.
+
+GO      ?= go
+TOOL    := $(GO) tool -modfile=tools.mod
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -X main.version=$(VERSION)
+
+# How many inputs each fuzz target tries, as an argument of -fuzztime.
+FUZZ  ?= 30000x
+# The first seed and the number of seeds of a simulation; `make sim SEED=N` plays one with its trace.
+FIRST ?= 1
+SEEDS ?= 100
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test race e2e check bench bench-kv sim model fuzz generate clean
+
+help: ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | sort | awk -F'\t' '{printf "  %-10s %s\n", $$1, $$2}'
+
+build: ## build bin/rhumb
+	@mkdir -p bin
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/rhumb ./cmd/rhumb
+
+demo: build ## run three regions of three nodes on this machine (ARGS='--latency none' and the like)
+	bin/rhumb demo $(ARGS)
+
+test: ## run all tests
+	$(GO) test -timeout 15m ./...
+
+race: ## run all tests under the race detector
+	$(GO) test -race -timeout 30m ./...
+
+e2e: build ## run the tests with real processes only
+	$(GO) test -count=1 -timeout 15m ./cmd/...
+
+check: ## what CI demands beside the tests: vet, staticcheck, gofumpt, tidy modules, generated code clean
+	$(GO) vet ./...
+	cd bench/peers && $(GO) vet ./...
+	$(TOOL) staticcheck ./...
+	@unformatted=$$($(TOOL) gofumpt -l .); test -z "$$unformatted" || { echo "not formatted by gofumpt:"; echo "$$unformatted"; exit 1; }
+	$(GO) mod tidy -diff
+	@$(MAKE) --no-print-directory generate
+	@stale=$$(git status --porcelain -- api/rhumbpb); test -z "$$stale" || { echo "generated code differs from api/*.proto, run make generate:"; echo "$$stale"; exit 1; }
+
+generate: ## generate api/rhumbpb from api/*.proto
+	api/generate.sh
+
+bench: ## run the micro benchmarks
+	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+bench-kv: build ## compare Put and Get with embedded etcd in one interleaved run
+	cd bench/peers && $(GO) build -o ../../bin/peers .
+	bin/rhumb bench kv $(ARGS)
+
+sim: ## simulate clusters: SEED=N plays one seed with its trace, else SEEDS seeds from FIRST
+	$(GO) test -count=1 -timeout 60m -v ./sim $(if $(SEED),-sim.seed $(SEED),-sim.first $(FIRST) -sim.seeds $(SEEDS))
+
+model: ## check the protocol's model exhaustively within its bounds
+	$(GO) run ./sim/modelcheck
+
+fuzz: ## fuzz every target, FUZZ inputs each
+	@set -e; for pkg in $$($(GO) list ./...); do \
+		for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+			echo "$$pkg $$target"; $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZ) $$pkg; \
+		done; \
+	done
+
+clean: ## remove what was built
+	rm -rf bin
