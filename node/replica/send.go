@@ -174,7 +174,11 @@ func (r *Replica) tickPeer(p *progress) {
 	switch {
 	case p.unacked():
 		if p.due(r.now, r.cfg.Retransmit) {
-			p.probe(p.match + 1)
+			// A probe is repeated where it was: before the first answer match says nothing of where the logs part.
+			if p.flow == flowReplicate {
+				p.next = p.match + 1
+			}
+			p.probe(p.next)
 			r.dirty = true
 		}
 	case p.commit < r.commit:
