@@ -124,3 +124,28 @@ func (x *Explanation) data(key []byte, d *Decoded) {
 	x.part(key, split+8, 4, "node", d.Version.Node.String())
 	x.part(key, split+12, 1, "suffix", "13 bytes")
 }
+
+// Format shows a stored key in one line, for logs: "1/42 data t3 name @115964116992000001@3". Bytes that are no key are
+// shown in hexadecimal.
+func Format(key []byte) string {
+	d, err := Decode(key)
+	if err != nil {
+		return fmt.Sprintf("%x", key)
+	}
+	head := d.Home.String() + " " + d.Kind.String() + " "
+	switch d.Kind {
+	case KindData:
+		s := head + d.Table.String() + " " + rhumb.NameString(d.Name)
+		if d.Version.IsZero() {
+			return s
+		}
+		return s + " @" + d.Version.String()
+	case KindLog:
+		return head + strconv.FormatUint(uint64(d.Seq), 10)
+	case KindDedup:
+		return head + d.Request.String()
+	case KindState:
+		return head + d.Field.String()
+	}
+	return head + rhumb.NameString(d.Local)
+}

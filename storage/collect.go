@@ -1,16 +1,21 @@
 package storage
 
 import (
+	"bytes"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/keys"
 )
 
 // CollectLimits bound one call of Collect.
 type CollectLimits struct {
 	// Before is the timestamp below which no read is under way: only entries up to it are collected.
 	Before rhumb.Timestamp
-	// WritesMax bounds the keys deleted; default and maximum CollectWritesMax.
+	// WritesMax bounds the keys deleted; default and maximum CollectWritesMax. One entry is always done whole.
 	WritesMax int
 	// History says how long a table keeps superseded versions; nil keeps none. Versions of a table with history are
 	// left to CollectHistory.
@@ -27,16 +32,301 @@ type Collected struct {
 	More bool
 }
 
-// Collect removes what a range no longer needs: log records up to its trim position, the versions that these entries
-// superseded, and request results that are older than rhumb.DedupKeep by log time and whose entries are trimmed. It does a
-// bounded piece of work; call it again while More. It may run beside the range's writer.
+// Collect removes what a range no longer needs: the log records before its trim position, the versions that these
+// entries superseded, and request results that are older than rhumb.DedupKeep by log time and whose entries are trimmed.
+// The record at the trim position stays: the entry after it is matched against it. Collect does a bounded piece of work;
+// call it again while More. It may run beside the range's writer. A range that the store does not hold is no error.
 func (s *Store) Collect(id rhumb.RangeID, lim CollectLimits) (Collected, error) {
-	panic("not written yet")
+	const op rhumb.Op = "storage.Store.Collect"
+	if lim.WritesMax <= 0 || lim.WritesMax > CollectWritesMax {
+		lim.WritesMax = CollectWritesMax
+	}
+	c, ok := s.beginCollection(id)
+	if !ok {
+		return Collected{}, nil
+	}
+	defer c.end()
+	c.lim = lim
+	if err := c.entries(); err != nil {
+		return Collected{}, s.fault(op, err)
+	}
+	if err := c.versions(); err != nil {
+		return Collected{}, s.fault(op, err)
+	}
+	if err := c.results(); err != nil {
+		return Collected{}, s.fault(op, err)
+	}
+	return c.done, s.fault(op, c.apply())
 }
 
-// CollectHistory removes the superseded versions of one table of a range that were superseded at or before a timestamp
-// and whose entries are trimmed. It goes through the names after the given one and returns the last name it looked at, nil
-// at the end.
-func (s *Store) CollectHistory(id rhumb.RangeID, table rhumb.TableID, before rhumb.Timestamp, after []byte) (next []byte, c Collected, err error) {
-	panic("not written yet")
+// CollectHistory removes the versions of one table of a range that were superseded at or before a timestamp and whose
+// entries are trimmed. It goes through the names after the given one and returns the last name it looked at, nil at the
+// end.
+func (s *Store) CollectHistory(id rhumb.RangeID, table rhumb.TableID, before rhumb.Timestamp, after []byte) (next []byte, done Collected, err error) {
+	const op rhumb.Op = "storage.Store.CollectHistory"
+	c, ok := s.beginCollection(id)
+	if !ok {
+		return nil, Collected{}, nil
+	}
+	defer c.end()
+	c.lim.WritesMax = CollectWritesMax
+	if next, err = c.table(table, min(before, c.log.trimHLC), after); err != nil {
+		return nil, Collected{}, s.fault(op, err)
+	}
+	c.done.More = next != nil
+	return next, c.done, s.fault(op, c.apply())
+}
+
+// collection is one call of Collect on one range.
+type collection struct {
+	s   *Store
+	rs  *rangeState
+	id  rhumb.RangeID
+	log logState
+	lim CollectLimits
+	b   *pebble.Batch
+	key []byte
+	// newest is the newest version that the collected entries wrote of each key (its prefix): all older ones go.
+	newest map[string]rhumb.Version
+	floor  rhumb.Timestamp
+	done   Collected
+}
+
+// beginCollection keeps the range from being dropped or collected by another until end.
+func (s *Store) beginCollection(id rhumb.RangeID) (*collection, bool) {
+	rs := s.rangeOf(id)
+	if rs == nil {
+		return nil, false
+	}
+	rs.collecting.Lock()
+	rs.mu.Lock()
+	c := &collection{s: s, rs: rs, id: id, log: rs.log}
+	dropped := rs.dropped
+	rs.mu.Unlock()
+	if dropped {
+		rs.collecting.Unlock()
+		return nil, false
+	}
+	c.b = s.db.NewBatch()
+	return c, true
+}
+
+func (c *collection) end() {
+	_ = c.b.Close()
+	c.rs.collecting.Unlock()
+}
+
+// entries deletes the log records before the trim position, oldest first, and notes what they wrote.
+func (c *collection) entries() error {
+	it, err := c.s.db.NewIter(&pebble.IterOptions{
+		LowerBound: keys.KindSpan(c.id, keys.KindLog).Lower, UpperBound: keys.AppendLog(nil, c.id, c.log.Trim),
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = it.Close() }()
+	c.newest = map[string]rhumb.Version{}
+	for ok := it.First(); ok; ok = it.Next() {
+		v, err := it.ValueAndErr()
+		if err != nil {
+			return err
+		}
+		r, err := decodeRecord(v)
+		if err != nil {
+			return c.s.badRecord("storage.Store.Collect", c.id, 0, err)
+		}
+		if r.entry.LastHLC() > c.lim.Before {
+			return nil
+		}
+		if c.done.Entries+len(c.newest) >= c.lim.WritesMax {
+			c.done.More = true
+			return nil
+		}
+		for i := range r.entry.Requests {
+			req := &r.entry.Requests[i]
+			for _, w := range req.Writes {
+				if c.lim.History != nil && c.lim.History(w.Table) > 0 {
+					continue
+				}
+				c.key = keys.AppendDataPrefix(c.key[:0], rhumb.Key{Table: w.Table, Home: c.id, Name: w.Name})
+				c.newest[string(c.key)] = r.entry.Version(req)
+			}
+		}
+		if err := c.b.Delete(it.Key(), nil); err != nil {
+			return err
+		}
+		c.done.Entries++
+		c.floor = r.entry.LastHLC()
+	}
+	return it.Error()
+}
+
+// versions deletes what is older than the noted versions, and these, too, when they are tombstones. Older versions and
+// their tombstone go in one batch, so nothing deleted comes back.
+func (c *collection) versions() error {
+	if len(c.newest) == 0 {
+		return nil
+	}
+	span := keys.KindSpan(c.id, keys.KindData)
+	it, err := c.s.db.NewIter(&pebble.IterOptions{LowerBound: span.Lower, UpperBound: span.Upper})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = it.Close() }()
+	prefixes := make([]string, 0, len(c.newest))
+	for p := range c.newest {
+		prefixes = append(prefixes, p)
+	}
+	slices.SortFunc(prefixes, strings.Compare)
+	for _, p := range prefixes {
+		c.key = keys.AppendVersion(append(c.key[:0], p...), c.newest[p])
+		if err := c.supersede(it, c.key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// supersede deletes the versions of a record that are older than the one at key, and that one, too, when it is a
+// tombstone.
+func (c *collection) supersede(it *pebble.Iterator, key []byte) error {
+	for ok := it.SeekPrefixGE(key); ok; ok = it.Next() {
+		v, err := it.ValueAndErr()
+		if err != nil {
+			return err
+		}
+		if keys.Equal(it.Key(), key) && !rhumb.IsTombstone(v) {
+			continue
+		}
+		if err := c.b.SingleDelete(it.Key(), nil); err != nil {
+			return err
+		}
+		c.count(it.Key(), v)
+	}
+	return it.Error()
+}
+
+func (c *collection) count(key, value []byte) {
+	c.done.Versions++
+	if _, name, _, err := keys.DecodeData(key); err == nil {
+		c.done.Bytes += int64(versionWeight(len(name), len(value)))
+	}
+}
+
+// table deletes, name by name, what the newest version at or below a timestamp supersedes.
+func (c *collection) table(table rhumb.TableID, at rhumb.Timestamp, after []byte) (next []byte, err error) {
+	span := scanSpan(c.id, table, nil, after)
+	it, err := c.s.db.NewIter(&pebble.IterOptions{LowerBound: span.Lower, UpperBound: span.Upper})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = it.Close() }()
+	c.floor = at
+	var prefix []byte
+	newest := true // the next version at or below at is the newest of its name
+	for ok := it.First(); ok; ok = it.Next() {
+		key := it.Key()
+		if p := key[:keys.Split(key)]; !bytes.Equal(p, prefix) {
+			if c.done.Versions >= c.lim.WritesMax {
+				_, next, _, err = keys.DecodeData(prefix)
+				return next, err
+			}
+			prefix, newest = append(prefix[:0], p...), true
+		}
+		if v, ok := keys.VersionOf(key); !ok || v.HLC > at {
+			continue
+		}
+		value, err := it.ValueAndErr()
+		if err != nil {
+			return nil, err
+		}
+		if newest && !rhumb.IsTombstone(value) {
+			newest = false
+			continue
+		}
+		newest = false
+		if err := c.b.SingleDelete(key, nil); err != nil {
+			return nil, err
+		}
+		c.count(key, value)
+	}
+	return nil, it.Error()
+}
+
+// expiry is where a range's walk over its request results stands. A walk begins when log time has moved on by a
+// quarter of rhumb.DedupKeep, so each result is looked at about five times in its life.
+type expiry struct {
+	begun rhumb.Timestamp // log time at the begin of the last walk
+	after []byte          // the last key looked at; nil between walks
+}
+
+const expiryEvery = rhumb.DedupKeep / 4
+
+// results deletes request results that are too old to be asked for, one by one.
+func (c *collection) results() error {
+	x := &c.rs.expiry
+	now := c.log.CommitHLC
+	if x.after == nil {
+		if now.Sub(x.begun) < expiryEvery {
+			return nil
+		}
+		x.begun = now
+		x.after = keys.KindSpan(c.id, keys.KindDedup).Lower
+	}
+	it, err := c.s.db.NewIter(&pebble.IterOptions{LowerBound: keys.ImmediateSuccessor(nil, x.after), UpperBound: keys.KindSpan(c.id, keys.KindDedup).Upper})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = it.Close() }()
+	looked := 0
+	for ok := it.First(); ok; ok = it.Next() {
+		v, err := it.ValueAndErr()
+		if err != nil {
+			return err
+		}
+		seen, hlc, err := decodeSeen(v)
+		if err != nil {
+			return err
+		}
+		if seen.Seq <= c.log.Trim && now.Sub(hlc) > rhumb.DedupKeep {
+			if err := c.b.Delete(it.Key(), nil); err != nil {
+				return err
+			}
+			c.done.Results++
+		}
+		if looked++; looked >= c.lim.WritesMax {
+			x.after = append([]byte(nil), it.Key()...)
+			c.done.More = true
+			return nil
+		}
+	}
+	if err := it.Error(); err != nil {
+		return err
+	}
+	x.after = nil
+	return nil
+}
+
+// apply commits the collection. It is not synced: what a crash brings back is collected again.
+func (c *collection) apply() error {
+	if c.b.Empty() {
+		return nil
+	}
+	c.rs.mu.Lock()
+	collected := c.rs.collected + uint64(c.done.Bytes)
+	c.rs.mu.Unlock()
+	c.key = keys.AppendState(c.key[:0], c.id, keys.StateCollected)
+	if err := c.b.Set(c.key, encodeWords(collected), nil); err != nil {
+		return err
+	}
+	if uint64(c.floor) > c.rs.floor.Load() {
+		c.rs.floor.Store(uint64(c.floor)) // before anything goes: see checkFloor
+	}
+	if err := c.s.db.Apply(c.b, pebble.NoSync); err != nil {
+		return err
+	}
+	c.rs.mu.Lock()
+	c.rs.collected = collected
+	c.rs.mu.Unlock()
+	return nil
 }

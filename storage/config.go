@@ -2,8 +2,10 @@ package storage
 
 import (
 	"log/slog"
+	"strings"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/rhumbdb/rhumb"
 )
@@ -16,6 +18,8 @@ const (
 	CollectWritesMax = 4_096
 	// EntriesBytesDefault bounds one answer of Entries, in bytes.
 	EntriesBytesDefault = 4 << 20
+	// StoresMax bounds the stores of an engine.
+	StoresMax = 64
 )
 
 // Config says how a store is opened. The zero value of every field but Dir is a working default.
@@ -28,15 +32,13 @@ type Config struct {
 	CacheBytes int64
 	// MemTableBytes is the size of a memtable, and so of a log file; default 64 MiB.
 	MemTableBytes int64
-	// LogFilesAhead is the number of log files whose blocks are written before they are needed, so that a sync
-	// overwrites blocks instead of growing a file; default 0. Recycled log files are overwritten in any case.
-	LogFilesAhead int
-	// NoSync makes nothing durable before the operating system pleases. It is for benchmarks only.
+	// NoSync makes nothing durable before the operating system pleases. It is for benchmarks only; the STORE file
+	// remembers that it was used.
 	NoSync bool
 	// Logger takes what an operator should know; nil discards it.
 	Logger *slog.Logger
 	// FatalHandler is called when the database cannot go on, for example after a failed sync: nothing that the store
-	// acknowledged from then on could be trusted. It must not return. The default logs and ends the process.
+	// acknowledged from then on could be trusted. It must not return. The default ends the process with status 1.
 	FatalHandler func(msg string)
 	// Misuse is called when Pebble finds a SINGLEDEL that deleted nothing, or more than it may. Tests fail on it; the
 	// default logs an error.
@@ -45,10 +47,78 @@ type Config struct {
 	DiskFree func(dir string) (free, total uint64, err error)
 	// RefuseFree is the free share of the disk below which Writable refuses; default 0.05.
 	RefuseFree float64
-	// DiskFreeEvery is how often DiskFree is asked; default 1 s. Negative asks at every call of Writable.
+	// DiskFreeEvery is how long an answer of DiskFree is believed; default 1 s, negative not at all.
 	DiskFreeEvery time.Duration
 	// Options, when set, may change Pebble's options before the database is opened. It is for tests.
 	Options func(o *PebbleOptions)
+
+	cache *pebble.Cache // shared by the stores of an engine; the opener owns a reference
+}
+
+func (c *Config) cacheBytes() int64 {
+	if c.CacheBytes == 0 {
+		return cacheDefault
+	}
+	return c.CacheBytes
+}
+
+// Validate lists everything that is wrong with the configuration.
+func (c *Config) Validate() error {
+	var faults []string
+	if c.Dir == "" {
+		faults = append(faults, "the directory is empty")
+	}
+	if c.CacheBytes < 0 {
+		faults = append(faults, "the cache size is negative")
+	}
+	if c.MemTableBytes < 0 || c.MemTableBytes > 0 && c.MemTableBytes < 64<<10 || c.MemTableBytes > 1<<30 {
+		faults = append(faults, "the memtable size is not 64 KiB to 1 GiB")
+	}
+	if c.RefuseFree < 0 || c.RefuseFree >= 1 {
+		faults = append(faults, "the free share below which writes are refused is not 0 to 1")
+	}
+	if len(faults) > 0 {
+		return rhumb.E("storage.Config", rhumb.InvalidArgument, strings.Join(faults, "; "))
+	}
+	return nil
+}
+
+// validate checks the configuration and puts in the defaults.
+func (c *Config) validate() error {
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	if c.FS == nil {
+		c.FS = vfs.Default
+	}
+	c.Dir = absolute(c.FS, c.Dir)
+	if c.MemTableBytes == 0 {
+		c.MemTableBytes = memTableDefault
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.FatalHandler == nil {
+		c.FatalHandler = exit
+	}
+	if c.Misuse == nil {
+		log := c.Logger
+		c.Misuse = func(what string) { log.Error("a broken invariant of the store", "what", what) }
+	}
+	if c.DiskFree == nil {
+		fs := c.FS
+		c.DiskFree = func(dir string) (free, total uint64, err error) {
+			u, err := fs.GetDiskUsage(dir)
+			return u.AvailBytes, u.TotalBytes, err
+		}
+	}
+	if c.RefuseFree == 0 {
+		c.RefuseFree = 0.05
+	}
+	if c.DiskFreeEvery == 0 {
+		c.DiskFreeEvery = time.Second
+	}
+	return nil
 }
 
 // Identity is what a STORE file says about its store.

@@ -1,9 +1,12 @@
 package storage
 
 import (
+	"bytes"
 	"iter"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/keys"
 )
 
 // The spaces of store-local keys, under the reserved region. They stand in stored keys: append only.
@@ -16,37 +19,122 @@ const (
 )
 
 // Local is a small ordered map of keys to values that belongs to the node and is never replicated.
-type Local struct{}
+type Local struct {
+	s     *Store
+	space rhumb.Slot
+}
 
 // Local gives the map of one space.
-func (s *Store) Local(space rhumb.Slot) *Local { panic("not written yet") }
+func (s *Store) Local(space rhumb.Slot) *Local { return &Local{s, space} }
 
 // Get reads a value; ok is false when there is none.
-func (l *Local) Get(key []byte) (value []byte, ok bool, err error) { panic("not written yet") }
-
-// Scan gives the keys from..to, to excluded, in order; a nil to is the end. Key and value are the caller's.
-func (l *Local) Scan(from, to []byte) iter.Seq2[LocalPair, error] { panic("not written yet") }
+func (l *Local) Get(key []byte) (value []byte, ok bool, err error) {
+	v, closer, err := l.s.db.Get(keys.AppendLocal(nil, l.space, key))
+	if err == pebble.ErrNotFound {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, l.s.fault("storage.Local.Get", err)
+	}
+	value = append([]byte{}, v...)
+	return value, true, l.s.fault("storage.Local.Get", closer.Close())
+}
 
 // LocalPair is a key with its value.
 type LocalPair struct{ Key, Value []byte }
 
-// NewBatch makes an empty batch.
-func (l *Local) NewBatch() *LocalBatch { panic("not written yet") }
+// Scan gives the keys from..to, to excluded, in order; a nil to is the end. Key and value are the caller's. The sequence
+// ends with the first error.
+func (l *Local) Scan(from, to []byte) iter.Seq2[LocalPair, error] {
+	const op rhumb.Op = "storage.Local.Scan"
+	return func(yield func(LocalPair, error) bool) {
+		span := keys.LocalSpan(l.space, from, to)
+		if keys.Compare(span.Lower, span.Upper) >= 0 {
+			return
+		}
+		it, err := l.s.db.NewIter(&pebble.IterOptions{LowerBound: span.Lower, UpperBound: span.Upper})
+		if err != nil {
+			yield(LocalPair{}, l.s.fault(op, err))
+			return
+		}
+		defer func() { _ = it.Close() }()
+		for ok := it.First(); ok; ok = it.Next() {
+			p, err := localPair(it)
+			if err != nil {
+				yield(LocalPair{}, l.s.fault(op, err))
+				return
+			}
+			if !yield(p, nil) {
+				return
+			}
+		}
+		if err := it.Error(); err != nil {
+			yield(LocalPair{}, l.s.fault(op, err))
+		}
+	}
+}
+
+func localPair(it *pebble.Iterator) (p LocalPair, err error) {
+	d, err := keys.Decode(it.Key())
+	if err != nil {
+		return p, err
+	}
+	v, err := it.ValueAndErr()
+	if err != nil {
+		return p, err
+	}
+	return LocalPair{bytes.Clone(d.Local), append([]byte{}, v...)}, nil
+}
 
 // Set writes one value and waits until it is durable.
-func (l *Local) Set(key, value []byte) error { panic("not written yet") }
+func (l *Local) Set(key, value []byte) error {
+	b := l.NewBatch()
+	b.Set(key, value)
+	return b.Commit(true)
+}
 
 // LocalBatch gathers writes that are applied together.
-type LocalBatch struct{}
+type LocalBatch struct {
+	l *Local
+	b *pebble.Batch
+}
+
+// NewBatch makes an empty batch.
+func (l *Local) NewBatch() *LocalBatch { return &LocalBatch{l, l.s.db.NewBatch()} }
 
 // Set writes a value.
-func (b *LocalBatch) Set(key, value []byte) { panic("not written yet") }
+func (b *LocalBatch) Set(key, value []byte) {
+	b.must(b.b.Set(keys.AppendLocal(nil, b.l.space, key), value, nil))
+}
 
 // Delete removes a key.
-func (b *LocalBatch) Delete(key []byte) { panic("not written yet") }
+func (b *LocalBatch) Delete(key []byte) {
+	b.must(b.b.Delete(keys.AppendLocal(nil, b.l.space, key), nil))
+}
 
 // DeleteRange removes the keys from..to, to excluded; a nil to is the end.
-func (b *LocalBatch) DeleteRange(from, to []byte) { panic("not written yet") }
+func (b *LocalBatch) DeleteRange(from, to []byte) {
+	span := keys.LocalSpan(b.l.space, from, to)
+	if keys.Compare(span.Lower, span.Upper) < 0 {
+		b.must(b.b.DeleteRange(span.Lower, span.Upper, nil))
+	}
+}
+
+func (b *LocalBatch) must(err error) {
+	if err != nil {
+		panic("storage: an unindexed batch refused a write: " + err.Error())
+	}
+}
 
 // Commit applies the batch and, with sync, waits until it is durable. The batch must not be used afterwards.
-func (b *LocalBatch) Commit(sync bool) error { panic("not written yet") }
+func (b *LocalBatch) Commit(sync bool) error {
+	const op rhumb.Op = "storage.LocalBatch.Commit"
+	opts := pebble.NoSync
+	if sync && !b.l.s.cfg.NoSync {
+		opts = pebble.Sync
+	}
+	if err := b.l.s.db.Apply(b.b, opts); err != nil {
+		return b.l.s.fault(op, err)
+	}
+	return b.l.s.fault(op, b.b.Close())
+}

@@ -1,31 +1,255 @@
 package storage
 
 import (
+	"encoding/binary"
+
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/entry"
+	"github.com/rhumbdb/rhumb/keys"
 )
+
+// A log record is the value of an 'l' key: what rides with an entry, then the entry's index form. The values that the
+// entry wrote stand under their versioned keys only.
+//
+//	version(1) = 1
+//	commit seq    uvarint   commit position when the entry was appended: a lower bound
+//	commit hlc    8 bytes, big endian
+//	data bytes    uvarint   keys and values of all versions written up to this entry
+//	log bytes     uvarint   entries with their values up to this entry, about
+//	entry         index form (package entry), to the end
+const recordVersion = 1
+
+// record is a decoded log record. Its entry has no values yet.
+type record struct {
+	commit Commit
+	total  weights
+	entry  *entry.Entry
+}
+
+func appendRecord(dst []byte, e *entry.Entry, commit Commit, total weights) []byte {
+	dst = append(dst, recordVersion)
+	dst = binary.AppendUvarint(dst, uint64(commit.Seq))
+	dst = binary.BigEndian.AppendUint64(dst, uint64(commit.HLC))
+	dst = binary.AppendUvarint(dst, total.data)
+	dst = binary.AppendUvarint(dst, total.log)
+	return e.AppendIndex(dst)
+}
+
+// decodeRecord reads a log record. The entry shares memory with b.
+func decodeRecord(b []byte) (r record, err error) {
+	const op rhumb.Op = "storage.decodeRecord"
+	if len(b) == 0 {
+		return r, rhumb.E(op, rhumb.Corrupt, "log record is empty")
+	}
+	if b[0] != recordVersion {
+		return r, rhumb.Ef(op, rhumb.Incompatible, "log record version %d is not known, this binary reads %d", b[0], recordVersion)
+	}
+	in := reader{b: b, at: 1}
+	r.commit.Seq = rhumb.Seq(in.uvarint())
+	r.commit.HLC = rhumb.Timestamp(in.uint64())
+	r.total.data = in.uvarint()
+	r.total.log = in.uvarint()
+	if in.bad {
+		return r, rhumb.Ef(op, rhumb.Corrupt, "log record is cut short at offset %d of %d", in.at, len(b))
+	}
+	r.entry, err = entry.DecodeIndex(b[in.at:])
+	return r, err
+}
+
+// reader takes fixed pieces off the front of bytes; bad stays true after the first that is not there.
+type reader struct {
+	b   []byte
+	at  int
+	bad bool
+}
+
+func (r *reader) uvarint() uint64 {
+	v, n := binary.Uvarint(r.b[r.at:])
+	if n <= 0 {
+		r.bad = true
+		return 0
+	}
+	r.at += n
+	return v
+}
+
+func (r *reader) uint64() uint64 {
+	b := r.take(8)
+	if b == nil {
+		return 0
+	}
+	return binary.BigEndian.Uint64(b)
+}
+
+func (r *reader) take(n int) []byte {
+	if n < 0 || n > len(r.b)-r.at {
+		r.bad = true
+		return nil
+	}
+	r.at += n
+	return r.b[r.at-n : r.at : r.at]
+}
+
+// entryWeights is what an entry adds to the running totals of its log.
+func entryWeights(e *entry.Entry) (w weights) {
+	const header, perRequest, perWrite = 64, 48, 8 // about what stands in a log record besides names
+	w.log = header + perRequest*uint64(len(e.Requests))
+	for i := range e.Requests {
+		for j := range e.Requests[i].Writes {
+			wr := &e.Requests[i].Writes[j]
+			w.data += uint64(versionWeight(len(wr.Name), len(wr.Value)))
+			w.log += uint64(len(wr.Name) + len(wr.Value) + perWrite)
+		}
+	}
+	return w
+}
+
+// versionWeight is what a version counts: its key, without the escapes in its name, and its value.
+func versionWeight(name, value int) int {
+	const fixed = 8 + 1 + 4 + 2 + keys.VersionSuffixSize
+	return fixed + name + value
+}
+
+// readRecord reads one log record from the database; ok is false when there is none.
+func (s *Store) readRecord(op rhumb.Op, id rhumb.RangeID, seq rhumb.Seq) (r record, ok bool, err error) {
+	v, closer, err := s.db.Get(keys.AppendLog(nil, id, seq))
+	if err == pebble.ErrNotFound {
+		return r, false, nil
+	}
+	if err != nil {
+		return r, false, s.fault(op, err)
+	}
+	defer func() { _ = closer.Close() }()
+	if r, err = decodeRecord(append([]byte(nil), v...)); err != nil {
+		return r, false, s.badRecord(op, id, seq, err)
+	}
+	return r, true, nil
+}
+
+func (s *Store) badRecord(op rhumb.Op, id rhumb.RangeID, seq rhumb.Seq, err error) error {
+	return &rhumb.Error{Op: op, Kind: rhumb.KindOf(err), Range: id, Msg: "store " + s.cfg.Dir + ", log record " + uitoa(seq), Err: err}
+}
+
+// Position gives the position of an entry that is still in the log.
+func (s *Store) Position(id rhumb.RangeID, seq rhumb.Seq) (p entry.Position, ok bool, err error) {
+	rs := s.rangeOf(id)
+	if rs == nil {
+		return p, false, nil
+	}
+	rs.mu.Lock()
+	last, base := rs.log.Last, rs.log.base.pos
+	rs.mu.Unlock()
+	switch seq {
+	case 0:
+		return entry.Position{}, true, nil
+	case last.Seq:
+		return last, true, nil
+	case base.Seq:
+		return base, true, nil
+	}
+	r, ok, err := s.readRecord("storage.Store.Position", id, seq)
+	if !ok || err != nil {
+		return p, false, err
+	}
+	return r.entry.Position(), true, nil
+}
 
 // Entries reads entries from..to of a log, both included, with their values, and checks their hashes. It stops before
 // the answer passes maxBytes, but gives at least one entry; maxBytes 0 is EntriesBytesDefault. An empty answer means that
 // entry from is trimmed away, or lies behind the last.
 func (s *Store) Entries(id rhumb.RangeID, from, to rhumb.Seq, maxBytes int) ([]*entry.Entry, error) {
-	panic("not written yet")
+	const op rhumb.Op = "storage.Store.Entries"
+	if maxBytes <= 0 {
+		maxBytes = EntriesBytesDefault
+	}
+	st, ok := s.State(id)
+	if !ok || from <= st.Trim || from > to {
+		return nil, nil
+	}
+	log, err := s.db.NewIter(&pebble.IterOptions{LowerBound: keys.AppendLog(nil, id, from), UpperBound: keys.KindSpan(id, keys.KindLog).Upper})
+	if err != nil {
+		return nil, s.fault(op, err)
+	}
+	defer func() { _ = log.Close() }()
+	span := keys.KindSpan(id, keys.KindData)
+	data, err := log.Clone(pebble.CloneOptions{IterOptions: &pebble.IterOptions{LowerBound: span.Lower, UpperBound: span.Upper}})
+	if err != nil {
+		return nil, s.fault(op, err)
+	}
+	defer func() { _ = data.Close() }()
+	var out []*entry.Entry
+	size, want := 0, from
+	for ok := log.First(); ok && want <= to; ok = log.Next() {
+		e, n, err := s.entryAt(op, id, want, log, data)
+		if err != nil {
+			return nil, err
+		}
+		if e == nil || len(out) > 0 && size+n > maxBytes {
+			break
+		}
+		out = append(out, e)
+		size += n
+		want++
+	}
+	if err := log.Error(); err != nil {
+		return nil, s.fault(op, err)
+	}
+	return out, nil
 }
 
-// Position gives the position of an entry that is still in the log.
-func (s *Store) Position(id rhumb.RangeID, seq rhumb.Seq) (p entry.Position, ok bool, err error) {
-	panic("not written yet")
+// entryAt reads the entry under the log iterator; nil when that is not the one that is wanted. It also gives its size.
+func (s *Store) entryAt(op rhumb.Op, id rhumb.RangeID, want rhumb.Seq, log, data *pebble.Iterator) (*entry.Entry, int, error) {
+	d, err := keys.Decode(log.Key())
+	if err != nil {
+		return nil, 0, rhumb.Wrap(op, err)
+	}
+	if d.Seq != want {
+		return nil, 0, nil
+	}
+	v, err := log.ValueAndErr()
+	if err != nil {
+		return nil, 0, s.fault(op, err)
+	}
+	r, err := decodeRecord(append([]byte(nil), v...))
+	if err != nil {
+		return nil, 0, s.badRecord(op, id, want, err)
+	}
+	size, err := s.fill(op, id, r.entry, data)
+	if err != nil {
+		return nil, 0, err
+	}
+	if r.entry.Seq != want || !r.entry.Verify() {
+		return nil, 0, s.badRecord(op, id, want, rhumb.E(op, rhumb.Corrupt, "the entry's content does not have the entry's hash"))
+	}
+	return r.entry, size + len(v), nil
 }
 
-// Seen is the stored result of a request.
-type Seen struct {
-	// Seq is the position of the entry that holds the request, applied or not; the result may be told when it is
-	// committed.
-	Seq     rhumb.Seq
-	Outcome rhumb.Outcome
-}
-
-// Dedup gives the stored result of a request, and found false when none is kept.
-func (s *Store) Dedup(id rhumb.RangeID, req rhumb.RequestID) (seen Seen, found bool, err error) {
-	panic("not written yet")
+// fill puts the values into an entry that was read in index form, and gives their size.
+func (s *Store) fill(op rhumb.Op, id rhumb.RangeID, e *entry.Entry, data *pebble.Iterator) (int, error) {
+	size := 0
+	var key []byte
+	for i := range e.Requests {
+		r := &e.Requests[i]
+		for j := range r.Writes {
+			w := &r.Writes[j]
+			key = keys.AppendData(key[:0], rhumb.Key{Table: w.Table, Home: id, Name: w.Name}, e.Version(r))
+			if !data.SeekPrefixGE(key) || !keys.Equal(data.Key(), key) {
+				if err := data.Error(); err != nil {
+					return 0, s.fault(op, err)
+				}
+				return 0, s.badRecord(op, id, e.Seq, rhumb.Ef(op, rhumb.Corrupt, "version %s of %s is missing", e.Version(r), rhumb.NameString(w.Name)))
+			}
+			v, err := data.ValueAndErr()
+			if err != nil {
+				return 0, s.fault(op, err)
+			}
+			if len(v) != len(w.Value) {
+				return 0, s.badRecord(op, id, e.Seq, rhumb.Ef(op, rhumb.Corrupt, "version %s of %s has %d bytes, the log says %d", e.Version(r), rhumb.NameString(w.Name), len(v), len(w.Value)))
+			}
+			copy(w.Value, v)
+			size += len(v)
+		}
+	}
+	return size, nil
 }

@@ -1,9 +1,12 @@
 package storage
 
 import (
+	"bytes"
 	"iter"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/keys"
 )
 
 // Newest, as the timestamp of a read, sees every version that was applied, committed or not.
@@ -22,15 +25,167 @@ type Found struct {
 // Get reads the newest version of a key at or below a timestamp. A key that has none, or a tombstone, is NotFound. A
 // timestamp below what collection has removed is Unavailable: read again at a newer one.
 func (s *Store) Get(key rhumb.Key, at rhumb.Timestamp) (value []byte, v rhumb.Version, err error) {
-	panic("not written yet")
+	const op rhumb.Op = "storage.Store.Get"
+	f, err := s.lookup(op, key, at)
+	if err != nil {
+		return nil, v, err
+	}
+	if f.Value == nil {
+		return nil, v, &rhumb.Error{Op: op, Kind: rhumb.NotFound, Range: key.Home}
+	}
+	return f.Value, f.Version, nil
 }
 
 // Lookup is Get for those who tell a tombstone from a key that never was; neither is an error.
-func (s *Store) Lookup(key rhumb.Key, at rhumb.Timestamp) (Found, error) { panic("not written yet") }
+func (s *Store) Lookup(key rhumb.Key, at rhumb.Timestamp) (Found, error) {
+	return s.lookup("storage.Store.Lookup", key, at)
+}
+
+func (s *Store) lookup(op rhumb.Op, key rhumb.Key, at rhumb.Timestamp) (f Found, err error) {
+	var buf [128]byte
+	k := keys.AppendVersionAt(keys.AppendDataPrefix(buf[:0], key), at)
+	it, err := s.db.NewIter(nil)
+	if err != nil {
+		return f, s.fault(op, err)
+	}
+	defer func() { _ = it.Close() }()
+	if !it.SeekPrefixGE(k) {
+		if err := it.Error(); err != nil {
+			return f, s.fault(op, err)
+		}
+		return f, s.checkFloor(op, key.Home, at)
+	}
+	v, err := it.ValueAndErr()
+	if err != nil {
+		return f, s.fault(op, err)
+	}
+	f.Version, _ = keys.VersionOf(it.Key())
+	if rhumb.IsTombstone(v) {
+		f.Tombstone = true
+	} else {
+		f.Value = append(make([]byte, 0, len(v)), v...)
+	}
+	return f, s.checkFloor(op, key.Home, at)
+}
+
+// checkFloor refuses a read at a timestamp below what collection may have removed. It is called after the read's
+// iterator is open: collection raises the floor before it removes anything, so a read that missed something sees it.
+func (s *Store) checkFloor(op rhumb.Op, id rhumb.RangeID, at rhumb.Timestamp) error {
+	if at == Newest {
+		return nil
+	}
+	rs := s.rangeOf(id)
+	if rs == nil {
+		return nil
+	}
+	if floor := rhumb.Timestamp(rs.floor.Load()); at < floor {
+		return &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Range: id, Msg: "versions as of " + at.String() + " may be collected, the oldest that can be read is " + floor.String() + "; read again at a newer timestamp"}
+	}
+	return nil
+}
 
 // Scan reads the records of one table and home whose names begin with prefix and come after the name after, in the
 // order of names, as they were at a timestamp. A nil after begins at the first; a limit of 0 is none. The items' memory
 // is the caller's. The sequence ends with the first error.
 func (s *Store) Scan(home rhumb.RangeID, table rhumb.TableID, prefix, after []byte, at rhumb.Timestamp, limit int) iter.Seq2[rhumb.Item, error] {
-	panic("not written yet")
+	const op rhumb.Op = "storage.Store.Scan"
+	return func(yield func(rhumb.Item, error) bool) {
+		span := scanSpan(home, table, prefix, after)
+		if keys.Compare(span.Lower, span.Upper) >= 0 {
+			return
+		}
+		it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: span.Lower, UpperBound: span.Upper})
+		if err != nil {
+			yield(rhumb.Item{}, s.fault(op, err))
+			return
+		}
+		defer func() { _ = it.Close() }()
+		if err := s.checkFloor(op, home, at); err != nil {
+			yield(rhumb.Item{}, err)
+			return
+		}
+		sc := scanner{it: it, home: home, at: at}
+		for n := 0; limit <= 0 || n < limit; n++ {
+			item, ok, err := sc.next()
+			if err != nil {
+				yield(rhumb.Item{}, s.fault(op, err))
+				return
+			}
+			if !ok || !yield(item, nil) {
+				return
+			}
+		}
+	}
+}
+
+func scanSpan(home rhumb.RangeID, table rhumb.TableID, prefix, after []byte) keys.Span {
+	span := keys.PrefixSpan(home, table, prefix)
+	if after != nil {
+		from := keys.AppendDataPrefix(nil, rhumb.Key{Table: table, Home: home, Name: after})
+		from = keys.ImmediateSuccessor(nil, from)
+		if keys.Compare(span.Lower, from) < 0 {
+			span.Lower = from
+		}
+	}
+	return span
+}
+
+// scanner goes through the versions of a span and stops at the newest of each name at or below a timestamp.
+type scanner struct {
+	it      *pebble.Iterator
+	home    rhumb.RangeID
+	at      rhumb.Timestamp
+	started bool
+	ahead   bool // the iterator already stands on the next name
+	seek    []byte
+}
+
+// next gives the next record that exists at the scanner's timestamp.
+func (sc *scanner) next() (item rhumb.Item, ok bool, err error) {
+	for {
+		if !sc.step() {
+			return item, false, sc.it.Error()
+		}
+		v, found := keys.VersionOf(sc.it.Key())
+		if found && v.HLC > sc.at && !sc.older() {
+			continue
+		}
+		value, err := sc.it.ValueAndErr()
+		if err != nil {
+			return item, false, err
+		}
+		if rhumb.IsTombstone(value) {
+			continue
+		}
+		table, name, v, err := keys.DecodeData(sc.it.Key())
+		if err != nil {
+			return item, false, err
+		}
+		return rhumb.Item{Key: rhumb.Key{Table: table, Home: sc.home, Name: bytes.Clone(name)}, Version: v, Value: bytes.Clone(value)}, true, nil
+	}
+}
+
+// step moves to the newest version of the next name.
+func (sc *scanner) step() bool {
+	switch {
+	case !sc.started:
+		sc.started = true
+		return sc.it.First()
+	case sc.ahead:
+		sc.ahead = false
+		return sc.it.Valid()
+	}
+	return sc.it.NextPrefix()
+}
+
+// older moves within a name to the newest version at or below the timestamp. When the name has none it reports false,
+// and has moved to the next name.
+func (sc *scanner) older() bool {
+	prefix := keys.Split(sc.it.Key())
+	sc.seek = keys.AppendVersionAt(append(sc.seek[:0], sc.it.Key()[:prefix]...), sc.at)
+	if sc.it.SeekGE(sc.seek) && bytes.Equal(sc.it.Key()[:keys.Split(sc.it.Key())], sc.seek[:prefix]) {
+		return true
+	}
+	sc.ahead = true
+	return false
 }

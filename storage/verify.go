@@ -1,25 +1,271 @@
 package storage
 
-import "github.com/cockroachdb/pebble/v2/vfs"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
 
-// Fault is something that Verify found wrong.
-type Fault struct {
-	// File is the path of the file, Offset the first byte that is wrong where that is known, -1 otherwise.
-	File   string
-	Offset int64
-	// What says what is wrong.
-	What string
-}
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/entry"
+	"github.com/rhumbdb/rhumb/keys"
+)
+
+// VerifyFaultsMax bounds the faults that one report lists.
+const VerifyFaultsMax = 1_000
 
 // VerifyReport is what Verify looked at and found.
 type VerifyReport struct {
-	Files  int
-	Bytes  int64
-	Keys   int64
-	Ranges int
-	Faults []Fault
+	Files  int     `json:"files"`
+	Bytes  int64   `json:"bytes"`
+	Keys   int64   `json:"keys"`
+	Ranges int     `json:"ranges"`
+	Faults []Fault `json:"faults,omitempty"`
 }
 
-// Verify reads every file and every key of a store that no process has open, and changes nothing. A nil fs is the
-// operating system's. An error means that the store could not be looked at; what is wrong with it stands in the report.
-func Verify(dir string, fs vfs.FS) (VerifyReport, error) { panic("not written yet") }
+// OK reports whether nothing was found wrong.
+func (r *VerifyReport) OK() bool { return len(r.Faults) == 0 }
+
+// Verify reads every file and every key of a store that no process has open, and changes nothing but the lock. A nil
+// file system is the operating system's. An error means that the store could not be looked at; what is wrong with it stands
+// in the report.
+func Verify(dir string, fsys vfs.FS) (VerifyReport, error) {
+	const op rhumb.Op = "storage.Verify"
+	if fsys == nil {
+		fsys = vfs.Default
+	}
+	v := &verifier{fs: fsys, dir: absolute(fsys, dir)}
+	if _, err := fsys.Stat(fsys.PathJoin(v.dir, headerName)); errors.Is(err, fs.ErrNotExist) {
+		if _, err := fsys.Stat(fsys.PathJoin(v.dir, dataName)); err != nil {
+			return v.report, rhumb.Ef(op, rhumb.NotFound, "%s holds no store", v.dir)
+		}
+		v.fault(fsys.PathJoin(v.dir, headerName), -1, "the STORE file is missing")
+	}
+	lock, err := fsys.Lock(fsys.PathJoin(v.dir, lockName))
+	if err != nil {
+		return v.report, rhumb.Ef(op, rhumb.Unavailable, "%s is in use; stop the node first: %v", v.dir, err)
+	}
+	defer func() { _ = lock.Close() }()
+	v.header()
+	v.seal()
+	if err := v.files(); err != nil {
+		return v.report, ioError(op, v.dir, err)
+	}
+	v.database()
+	return v.report, nil
+}
+
+type verifier struct {
+	fs     vfs.FS
+	dir    string
+	report VerifyReport
+}
+
+func (v *verifier) fault(file string, offset int64, what string) {
+	if len(v.report.Faults) < VerifyFaultsMax {
+		v.report.Faults = append(v.report.Faults, Fault{file, offset, what})
+	}
+}
+
+func (v *verifier) header() {
+	_, found, err := readHeader(v.fs, v.dir)
+	if err != nil {
+		v.fault(v.fs.PathJoin(v.dir, headerName), -1, err.Error())
+	}
+	if found {
+		v.report.Files++
+	}
+}
+
+func (v *verifier) seal() {
+	path := v.fs.PathJoin(v.dir, sealName)
+	b, err := readFile(v.fs, path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	v.report.Files++
+	var s seal
+	if err == nil {
+		s, err = decodeSeal(path, b)
+	}
+	if err != nil {
+		v.fault(path, -1, err.Error())
+		return
+	}
+	if f := s.check(v.fs, v.fs.PathJoin(v.dir, dataName)); f != nil {
+		v.fault(f.File, f.Offset, f.What)
+	}
+}
+
+// files reads every file of the database; tables block by block.
+func (v *verifier) files() error {
+	dir := v.fs.PathJoin(v.dir, dataName)
+	names, err := v.fs.List(dir)
+	if err != nil {
+		return err
+	}
+	for _, n := range sortedNames(names) {
+		if n == lockName {
+			continue
+		}
+		path := v.fs.PathJoin(dir, n)
+		info, err := v.fs.Stat(path)
+		if err != nil {
+			v.fault(path, -1, err.Error())
+			continue
+		}
+		v.report.Files++
+		v.report.Bytes += info.Size()
+		if strings.HasSuffix(n, ".sst") {
+			err = v.tableFile(path)
+		} else {
+			err = v.readAll(path)
+		}
+		if err != nil {
+			f := faultOf(path, err)
+			v.fault(path, f.Offset, f.What)
+		}
+	}
+	return nil
+}
+
+func (v *verifier) readAll(path string) error {
+	f, err := v.fs.Open(path)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, f)
+	return errors.Join(err, f.Close())
+}
+
+func (v *verifier) tableFile(path string) error {
+	f, err := v.fs.Open(path)
+	if err != nil {
+		return err
+	}
+	readable, err := sstable.NewSimpleReadable(f)
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	r, err := sstable.NewReader(context.Background(), readable, verifyOptions(v.fs).MakeReaderOptions())
+	if err != nil {
+		return err // NewReader closes what it was given
+	}
+	return errors.Join(r.ValidateBlockChecksums(), r.Close())
+}
+
+func verifyOptions(fsys vfs.FS) *pebble.Options {
+	o := &pebble.Options{
+		Comparer: comparer, FormatMajorVersion: pebbleFormat, FS: fsys, ReadOnly: true, ErrorIfNotExists: true,
+		Logger: quiet{}, EventListener: &pebble.EventListener{DataCorruption: func(pebble.DataCorruptionInfo) {}},
+	}
+	o.EnsureDefaults()
+	return o
+}
+
+// quiet drops Pebble's log: what matters comes back as an error.
+type quiet struct{}
+
+func (quiet) Infof(string, ...any)  {}
+func (quiet) Errorf(string, ...any) {}
+func (quiet) Fatalf(format string, args ...any) {
+	panic("storage.Verify: " + fmt.Sprintf(format, args...))
+}
+
+// database opens the database without changing it and reads every key.
+func (v *verifier) database() {
+	dir := v.fs.PathJoin(v.dir, dataName)
+	db, err := pebble.Open(dir, verifyOptions(v.fs))
+	if err != nil {
+		f := faultOf(dir, err)
+		v.fault(f.File, f.Offset, f.What)
+		return
+	}
+	defer func() { _ = db.Close() }()
+	s := &Store{cfg: Config{Dir: v.dir}, db: db, ranges: map[rhumb.RangeID]*rangeState{}}
+	if err := v.keys(db); err != nil {
+		f := faultOf(dir, err)
+		v.fault(f.File, f.Offset, f.What)
+		return
+	}
+	if err := s.loadRanges("storage.Verify"); err != nil {
+		v.fault(dir, -1, err.Error())
+		return
+	}
+	v.report.Ranges = len(s.ranges)
+	for _, rs := range s.ranges {
+		if err := v.log(s, rs.snapshot()); err != nil {
+			v.fault(dir, -1, err.Error())
+		}
+	}
+}
+
+// keys reads every key and checks the form of keys and values.
+func (v *verifier) keys(db *pebble.DB) error {
+	it, err := db.NewIter(nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = it.Close() }()
+	for ok := it.First(); ok; ok = it.Next() {
+		v.report.Keys++
+		value, err := it.ValueAndErr()
+		if err != nil {
+			return err
+		}
+		if err := checkPair(it.Key(), value); err != nil {
+			v.fault(v.fs.PathJoin(v.dir, dataName), -1, "key "+keys.Format(it.Key())+": "+err.Error())
+		}
+	}
+	return it.Error()
+}
+
+func checkPair(key, value []byte) error {
+	d, err := keys.Decode(key)
+	if err != nil {
+		return err
+	}
+	switch d.Kind {
+	case keys.KindData:
+		if d.Version.IsZero() || len(value) == 0 {
+			return rhumb.E("storage.Verify", rhumb.Corrupt, "no version or no value")
+		}
+	case keys.KindLog:
+		r, err := decodeRecord(value)
+		if err == nil && r.entry.Seq != d.Seq {
+			err = rhumb.Ef("storage.Verify", rhumb.Corrupt, "the record holds entry %d", r.entry.Seq)
+		}
+		return err
+	case keys.KindDedup:
+		_, _, err := decodeSeen(value)
+		return err
+	}
+	return nil
+}
+
+// log reads every entry behind the trim position with its values, and checks that each follows the one before.
+func (v *verifier) log(s *Store, st RangeState) error {
+	var prev entry.Hash
+	for from := st.Trim + 1; from <= st.Last.Seq; {
+		entries, err := s.Entries(st.Range, from, st.Last.Seq, 0)
+		if err != nil {
+			return err
+		}
+		if len(entries) == 0 {
+			return rhumb.Ef("storage.Verify", rhumb.Corrupt, "range %s: entry %d is missing", st.Range, from)
+		}
+		for _, e := range entries {
+			if from > st.Trim+1 && e.Prev != prev {
+				return rhumb.Ef("storage.Verify", rhumb.Corrupt, "range %s: entry %d does not follow the one before", st.Range, e.Seq)
+			}
+			prev = e.Hash
+			from++
+		}
+	}
+	return nil
+}

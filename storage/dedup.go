@@ -1,0 +1,126 @@
+package storage
+
+import (
+	"encoding/binary"
+	"strconv"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/entry"
+	"github.com/rhumbdb/rhumb/keys"
+)
+
+// The result of a request is the value of a 'q' key:
+//
+//	version(1) = 1
+//	flags(1)          1: the request changed nothing
+//	hlc      8 bytes, big endian
+//	seq      uvarint  position of the entry that holds the request
+//	node     uvarint  node of the versions it wrote
+//	existed  uvarint count, then one bit each, lowest first
+//	names    uvarint count, then length and bytes each
+const (
+	seenVersion  = 1
+	seenFlagNoop = 1
+	seenHLCAt    = 2
+)
+
+// Seen is the stored result of a request.
+type Seen struct {
+	// Seq is the position of the entry that holds the request, applied or not; the result may be told when it is
+	// committed.
+	Seq     rhumb.Seq
+	Outcome rhumb.Outcome
+}
+
+func appendSeen(dst []byte, e *entry.Entry, r *entry.Request) []byte {
+	var flags byte
+	if r.Noop {
+		flags = seenFlagNoop
+	}
+	dst = append(dst, seenVersion, flags)
+	dst = binary.BigEndian.AppendUint64(dst, uint64(r.HLC))
+	dst = binary.AppendUvarint(dst, uint64(e.Seq))
+	dst = binary.AppendUvarint(dst, uint64(e.Node))
+	dst = binary.AppendUvarint(dst, uint64(len(r.Existed)))
+	for i := 0; i < len(r.Existed); i += 8 {
+		var bits byte
+		for j := i; j < min(i+8, len(r.Existed)); j++ {
+			if r.Existed[j] {
+				bits |= 1 << (j - i)
+			}
+		}
+		dst = append(dst, bits)
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(r.Names)))
+	for _, n := range r.Names {
+		dst = binary.AppendUvarint(dst, uint64(len(n)))
+		dst = append(dst, n...)
+	}
+	return dst
+}
+
+// decodeSeen reads the result of a request; it also gives the request's timestamp, which an outcome of nothing lacks.
+func decodeSeen(b []byte) (seen Seen, hlc rhumb.Timestamp, err error) {
+	const op rhumb.Op = "storage.decodeSeen"
+	if len(b) < seenHLCAt || b[0] != seenVersion || b[1]&^seenFlagNoop != 0 {
+		return seen, 0, rhumb.E(op, rhumb.Corrupt, "request result: unknown version or flags at offset 0")
+	}
+	in := reader{b: b, at: seenHLCAt}
+	hlc = rhumb.Timestamp(in.uint64())
+	seen.Seq = rhumb.Seq(in.uvarint())
+	node := rhumb.NodeID(in.uvarint())
+	if b[1]&seenFlagNoop == 0 {
+		seen.Outcome = rhumb.Outcome{Applied: true, Seq: seen.Seq, Version: rhumb.Version{HLC: hlc, Node: node}}
+	}
+	if n := in.uvarint(); n > 0 && n <= rhumb.BatchOpsMax {
+		seen.Outcome.Existed = decodeBits(in.take(int(n+7)/8), int(n))
+	} else if n > 0 {
+		in.bad = true
+	}
+	names := in.uvarint()
+	for i := uint64(0); i < names && !in.bad; i++ {
+		n := in.uvarint()
+		if n > rhumb.NameSizeMax {
+			in.bad = true
+			break
+		}
+		seen.Outcome.Names = append(seen.Outcome.Names, append([]byte{}, in.take(int(n))...))
+	}
+	if in.bad || in.at != len(b) {
+		return Seen{}, 0, rhumb.Ef(op, rhumb.Corrupt, "request result: cut short or too long at offset %d of %d", in.at, len(b))
+	}
+	return seen, hlc, nil
+}
+
+func decodeBits(bits []byte, n int) []bool {
+	if bits == nil {
+		return nil
+	}
+	out := make([]bool, n)
+	for i := range out {
+		out[i] = bits[i/8]&(1<<(i%8)) != 0
+	}
+	return out
+}
+
+// Dedup gives the stored result of a request, and found false when none is kept.
+func (s *Store) Dedup(id rhumb.RangeID, req rhumb.RequestID) (seen Seen, found bool, err error) {
+	const op rhumb.Op = "storage.Store.Dedup"
+	var buf [48]byte
+	v, closer, err := s.db.Get(keys.AppendDedup(buf[:0], id, req))
+	if err == pebble.ErrNotFound {
+		return seen, false, nil
+	}
+	if err != nil {
+		return seen, false, s.fault(op, err)
+	}
+	defer func() { _ = closer.Close() }()
+	seen, _, err = decodeSeen(v)
+	if err != nil {
+		return seen, false, &rhumb.Error{Op: op, Kind: rhumb.KindOf(err), Range: id, Msg: "store " + s.cfg.Dir + ", request " + req.String(), Err: err}
+	}
+	return seen, true, nil
+}
+
+func uitoa(n rhumb.Seq) string { return strconv.FormatUint(uint64(n), 10) }

@@ -1,0 +1,165 @@
+package storage
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/rhumbdb/rhumb"
+	"github.com/zeebo/xxh3"
+)
+
+// The STORE file says whose the directory is. It is replaced as a whole (write aside, sync, rename, sync the
+// directory), so it is always one of two complete files. Integers are big endian:
+//
+//	offset  size
+//	 0       8   magic "RHUMBSTO"
+//	 8       4   format of the store
+//	12       4   format of the Pebble database below
+//	16      16   cluster; zero until the node is told
+//	32       4   node; zero until then
+//	36       2   index of this store in its engine
+//	38       2   number of stores in the engine
+//	40      16   store: random, made with the store
+//	56      16   engine: the store id of the first store of the engine
+//	72       8   boot: starts so far
+//	80       8   flags: 1 = was opened with NoSync
+//	88       8   xxh3-64 of all bytes before
+//
+// A file of any format ends in the checksum of all bytes before it, so a newer format is told from a damaged file.
+const (
+	headerName   = "STORE"
+	headerMagic  = "RHUMBSTO"
+	headerSize   = 96
+	formatStore  = 1
+	flagLossy    = 1
+	checksumSize = 8
+)
+
+type header struct {
+	pebbleFormat uint32
+	cluster      rhumb.ClusterID
+	node         rhumb.NodeID
+	index, count uint16
+	store        rhumb.UUID
+	engine       rhumb.UUID
+	boot         rhumb.BootSeq
+	flags        uint64
+}
+
+func newUUID() (u rhumb.UUID) {
+	_, _ = rand.Read(u[:]) // never fails
+	return u
+}
+
+func (h *header) encode() []byte {
+	b := make([]byte, 0, headerSize)
+	b = append(b, headerMagic...)
+	b = binary.BigEndian.AppendUint32(b, formatStore)
+	b = binary.BigEndian.AppendUint32(b, h.pebbleFormat)
+	b = append(b, h.cluster[:]...)
+	b = binary.BigEndian.AppendUint32(b, uint32(h.node))
+	b = binary.BigEndian.AppendUint16(b, h.index)
+	b = binary.BigEndian.AppendUint16(b, h.count)
+	b = append(b, h.store[:]...)
+	b = append(b, h.engine[:]...)
+	b = binary.BigEndian.AppendUint64(b, uint64(h.boot))
+	b = binary.BigEndian.AppendUint64(b, h.flags)
+	return binary.BigEndian.AppendUint64(b, xxh3.Hash(b))
+}
+
+// decodeHeader reads a STORE file; path is for the error.
+func decodeHeader(path string, b []byte) (h header, err error) {
+	const op rhumb.Op = "storage.Open"
+	bad := func(what string) error {
+		return rhumb.Ef(op, rhumb.Corrupt, "%s: %s; restore the file, or empty the directory and let the node rejoin", path, what)
+	}
+	n := len(b) - checksumSize
+	switch {
+	case n < len(headerMagic)+4:
+		return h, bad(fmt.Sprintf("%d bytes at offset 0, at least %d are needed", len(b), len(headerMagic)+4+checksumSize))
+	case string(b[:8]) != headerMagic:
+		return h, bad(fmt.Sprintf("magic is %q at offset 0", b[:8]))
+	case binary.BigEndian.Uint64(b[n:]) != xxh3.Hash(b[:n]):
+		return h, bad(fmt.Sprintf("checksum at offset %d does not match", n))
+	}
+	if f := binary.BigEndian.Uint32(b[8:]); f != formatStore {
+		return h, rhumb.Ef(op, rhumb.Incompatible, "%s: store format %d, this binary reads %d; use the binary that wrote it, or a newer one", path, f, formatStore)
+	}
+	if len(b) != headerSize {
+		return h, bad(fmt.Sprintf("%d bytes, want %d", len(b), headerSize))
+	}
+	h.pebbleFormat = binary.BigEndian.Uint32(b[12:])
+	copy(h.cluster[:], b[16:])
+	h.node = rhumb.NodeID(binary.BigEndian.Uint32(b[32:]))
+	h.index, h.count = binary.BigEndian.Uint16(b[36:]), binary.BigEndian.Uint16(b[38:])
+	copy(h.store[:], b[40:])
+	copy(h.engine[:], b[56:])
+	h.boot = rhumb.BootSeq(binary.BigEndian.Uint64(b[72:]))
+	h.flags = binary.BigEndian.Uint64(b[80:])
+	return h, nil
+}
+
+// readHeader reads the STORE file of a directory; found is false when there is none.
+func readHeader(fsys vfs.FS, dir string) (h header, found bool, err error) {
+	const op rhumb.Op = "storage.Open"
+	path := fsys.PathJoin(dir, headerName)
+	b, err := readFile(fsys, path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return h, false, nil
+	}
+	if err != nil {
+		return h, false, ioError(op, path, err)
+	}
+	h, err = decodeHeader(path, b)
+	return h, true, err
+}
+
+// writeHeader replaces the STORE file and makes the change durable.
+func writeHeader(fsys vfs.FS, dir string, h *header) error {
+	return replaceFile(fsys, dir, headerName, h.encode())
+}
+
+// replaceFile puts a small file in place so that after a crash either the old or the new one is there, whole.
+func replaceFile(fsys vfs.FS, dir, name string, content []byte) error {
+	const op rhumb.Op = "storage.replaceFile"
+	path := fsys.PathJoin(dir, name)
+	tmp := path + ".tmp"
+	f, err := fsys.Create(tmp, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return ioError(op, tmp, err)
+	}
+	_, err = f.Write(content)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return ioError(op, tmp, err)
+	}
+	if err := fsys.Rename(tmp, path); err != nil {
+		return ioError(op, path, err)
+	}
+	return syncDir(fsys, dir)
+}
+
+func syncDir(fsys vfs.FS, dir string) error {
+	const op rhumb.Op = "storage.syncDir"
+	d, err := fsys.OpenDir(dir)
+	if err != nil {
+		return ioError(op, dir, err)
+	}
+	return ioError(op, dir, errors.Join(d.Sync(), d.Close()))
+}
+
+func readFile(fsys vfs.FS, path string) ([]byte, error) {
+	f, err := fsys.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	b, err := io.ReadAll(f)
+	return b, errors.Join(err, f.Close())
+}

@@ -1,0 +1,94 @@
+package storage
+
+import (
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics are a store's own counters; what Pebble counts is read when it is asked for.
+type metrics struct {
+	syncSeconds      prometheus.Histogram
+	corruptions      prometheus.Counter
+	misuses          prometheus.Counter
+	stalls           prometheus.Counter
+	backgroundErrors prometheus.Counter
+}
+
+// constLabels tells the stores of a node apart.
+func constLabels(dir string) prometheus.Labels { return prometheus.Labels{"store": dir} }
+
+func newMetrics(dir string) metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "rhumb", Subsystem: "storage", Name: name, Help: help, ConstLabels: constLabels(dir)})
+	}
+	return metrics{
+		syncSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: "rhumb", Subsystem: "storage", Name: "log_sync_seconds", Help: "Time of one sync of the log.",
+			ConstLabels: constLabels(dir), Buckets: prometheus.ExponentialBuckets(50e-6, 2, 16),
+		}),
+		corruptions:      counter("corruptions_total", "Damaged blocks met by reads and compactions."),
+		misuses:          counter("misuses_total", "SINGLEDELs that deleted nothing, or more than they may."),
+		stalls:           counter("write_stalls_total", "Times that writes waited for flush or compaction."),
+		backgroundErrors: counter("background_errors_total", "Flushes and compactions that failed."),
+	}
+}
+
+// Collectors gives the store's metrics, for registration.
+func (s *Store) Collectors() []prometheus.Collector {
+	m := &s.metrics
+	return []prometheus.Collector{m.syncSeconds, m.corruptions, m.misuses, m.stalls, m.backgroundErrors, newPebbleCollector(s)}
+}
+
+func (s *Store) syncTook(d time.Duration) { s.metrics.syncSeconds.Observe(d.Seconds()) }
+
+// pebbleCollector reads Pebble's metrics when it is scraped.
+type pebbleCollector struct {
+	s      *Store
+	gauges []pebbleGauge
+}
+
+type pebbleGauge struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+	read func(*pebble.Metrics) float64
+}
+
+func newPebbleCollector(s *Store) *pebbleCollector {
+	c := &pebbleCollector{s: s}
+	add := func(kind prometheus.ValueType, name, help string, read func(*pebble.Metrics) float64) {
+		c.gauges = append(c.gauges, pebbleGauge{prometheus.NewDesc("rhumb_storage_"+name, help, nil, constLabels(s.cfg.Dir)), kind, read})
+	}
+	gauge, counter := prometheus.GaugeValue, prometheus.CounterValue
+	add(gauge, "disk_used_bytes", "Bytes that the store's files take.", func(m *pebble.Metrics) float64 { return float64(m.DiskSpaceUsage()) })
+	add(gauge, "memtable_bytes", "Bytes in memtables.", func(m *pebble.Metrics) float64 { return float64(m.MemTable.Size) })
+	add(gauge, "tables", "Table files.", func(m *pebble.Metrics) float64 { t := m.Total(); return float64(t.TablesCount) })
+	add(gauge, "read_amplification", "Levels that a read may have to look into.", func(m *pebble.Metrics) float64 { return float64(m.ReadAmp()) })
+	add(gauge, "compaction_debt_bytes", "Bytes that compaction has still to rewrite.", func(m *pebble.Metrics) float64 { return float64(m.Compact.EstimatedDebt) })
+	add(counter, "compactions_total", "Compactions done.", func(m *pebble.Metrics) float64 { return float64(m.Compact.Count) })
+	add(counter, "flushes_total", "Flushes done.", func(m *pebble.Metrics) float64 { return float64(m.Flush.Count) })
+	add(counter, "cache_hits_total", "Blocks found in the cache.", func(m *pebble.Metrics) float64 { return float64(m.BlockCache.Hits) })
+	add(counter, "cache_misses_total", "Blocks read from disk.", func(m *pebble.Metrics) float64 { return float64(m.BlockCache.Misses) })
+	add(counter, "log_written_bytes_total", "Bytes written to the log.", func(m *pebble.Metrics) float64 { return float64(m.WAL.BytesWritten) })
+	add(counter, "log_payload_bytes_total", "Bytes of batches written to the log.", func(m *pebble.Metrics) float64 { return float64(m.WAL.BytesIn) })
+	return c
+}
+
+func (c *pebbleCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, g := range c.gauges {
+		ch <- g.desc
+	}
+}
+
+func (c *pebbleCollector) Collect(ch chan<- prometheus.Metric) {
+	c.s.closeMu.RLock()
+	defer c.s.closeMu.RUnlock()
+	if c.s.closed {
+		return
+	}
+	m := c.s.db.Metrics()
+	for _, g := range c.gauges {
+		ch <- prometheus.MustNewConstMetric(g.desc, g.kind, g.read(m))
+	}
+}

@@ -1,0 +1,282 @@
+package storage
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/rhumbdb/rhumb"
+	"github.com/zeebo/xxh3"
+)
+
+// The SEAL file says what was durable when it was written, for the files in which Pebble cannot tell a lost end from the
+// end: a manifest or log that is cut short looks like one that a crash interrupted. It is text:
+//
+//	rhumb seal 1
+//	clean|running
+//	NAME LENGTH HASH        one line per file, in the order of names
+//	sum HASH                xxh3-64 of all lines before
+//
+// HASH is the xxh3-128 of the first LENGTH bytes, or "-" for tables, whose blocks carry checksums of their own.
+//
+// A store that was closed is sealed clean: it lists every file. While it runs, the seal lists the current manifest as it
+// was after the last flush. A manifest that is gone is in order when a newer one is there: Pebble replaces it as a whole.
+const (
+	sealName  = "SEAL"
+	sealMagic = "rhumb seal 1"
+)
+
+type sealedFile struct {
+	name   string
+	length int64
+	hash   string // "-" for none
+}
+
+type seal struct {
+	clean bool
+	files []sealedFile
+}
+
+func (s *seal) encode() []byte {
+	var b bytes.Buffer
+	state := "running"
+	if s.clean {
+		state = "clean"
+	}
+	fmt.Fprintf(&b, "%s\n%s\n", sealMagic, state)
+	for _, f := range s.files {
+		fmt.Fprintf(&b, "%s %d %s\n", f.name, f.length, f.hash)
+	}
+	fmt.Fprintf(&b, "sum %016x\n", xxh3.Hash(b.Bytes()))
+	return b.Bytes()
+}
+
+func decodeSeal(path string, b []byte) (s seal, err error) {
+	const op rhumb.Op = "storage.Open"
+	bad := func(what string) (seal, error) { return seal{}, rhumb.Ef(op, rhumb.Corrupt, "%s: %s", path, what) }
+	body, sum, ok := cutLast(b, "sum ")
+	if !ok || sum != fmt.Sprintf("%016x\n", xxh3.Hash(body)) {
+		return bad(fmt.Sprintf("checksum at offset %d does not match", len(body)))
+	}
+	lines := strings.Split(strings.TrimSuffix(string(body), "\n"), "\n")
+	if len(lines) < 2 {
+		return bad("no state at offset 0")
+	}
+	if lines[0] != sealMagic {
+		return seal{}, rhumb.Ef(op, rhumb.Incompatible, "%s: %q is not known, this binary reads %q", path, lines[0], sealMagic)
+	}
+	s.clean = lines[1] == "clean"
+	for _, l := range lines[2:] {
+		var f sealedFile
+		if n, err := fmt.Sscanf(l, "%s %d %s", &f.name, &f.length, &f.hash); n != 3 || err != nil {
+			return bad(fmt.Sprintf("line %q is not NAME LENGTH HASH", l))
+		}
+		s.files = append(s.files, f)
+	}
+	return s, nil
+}
+
+// cutLast cuts b before the last line, which begins with prefix, and gives what follows the prefix.
+func cutLast(b []byte, prefix string) (body []byte, rest string, ok bool) {
+	i := bytes.LastIndexByte(bytes.TrimSuffix(b, []byte("\n")), '\n') + 1
+	rest, ok = strings.CutPrefix(string(b[i:]), prefix)
+	return b[:i], rest, ok
+}
+
+// checkSeal compares the files with the seal, if there is one, and opens it: from now on the files change.
+func (s *Store) checkSeal() error {
+	const op rhumb.Op = "storage.Open"
+	path := s.fs.PathJoin(s.cfg.Dir, sealName)
+	b, err := readFile(s.fs, path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // a store that never flushed, or whose first boot did not end well
+	}
+	if err != nil {
+		return ioError(op, path, err)
+	}
+	sl, err := decodeSeal(path, b)
+	if err != nil {
+		return err
+	}
+	if f := sl.check(s.fs, s.dataDir()); f != nil {
+		return rhumb.Ef(op, rhumb.Corrupt, "%s; restore the file, or empty the directory and let the node rejoin", f)
+	}
+	if !sl.clean {
+		return nil
+	}
+	running := seal{}
+	for _, f := range sl.files {
+		if strings.HasPrefix(f.name, manifestPrefix) {
+			running.files = append(running.files, f)
+		}
+	}
+	return replaceFile(s.fs, s.cfg.Dir, sealName, running.encode())
+}
+
+const manifestPrefix = "MANIFEST-"
+
+// check gives what is wrong with the sealed files of a data directory, nil when nothing is.
+func (s *seal) check(fsys vfs.FS, dir string) *Fault {
+	for _, f := range s.files {
+		path := fsys.PathJoin(dir, f.name)
+		length, hash, err := hashFile(fsys, path, f.length, f.hash != "-")
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && !s.clean && hasNewerManifest(fsys, dir, f.name):
+			continue
+		case err != nil:
+			return &Fault{path, -1, err.Error()}
+		case length < f.length || s.clean && length != f.length:
+			return &Fault{path, length, fmt.Sprintf("the file has %d bytes, it had %d when the store was sealed", length, f.length)}
+		case hash != f.hash:
+			return &Fault{path, -1, "the bytes are not those that were sealed"}
+		}
+	}
+	return nil
+}
+
+func hasNewerManifest(fsys vfs.FS, dir, name string) bool {
+	names, err := fsys.List(dir)
+	if err != nil {
+		return false
+	}
+	for _, n := range names {
+		if strings.HasPrefix(n, manifestPrefix) && n > name {
+			return true
+		}
+	}
+	return false
+}
+
+// hashFile gives the length of a file and, when asked, the hash of its first bytes, "-" otherwise.
+func hashFile(fsys vfs.FS, path string, first int64, hash bool) (length int64, sum string, err error) {
+	f, err := fsys.Open(path)
+	if err != nil {
+		return 0, "", err
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return 0, "", err
+	}
+	if !hash {
+		return info.Size(), "-", nil
+	}
+	h := xxh3.New()
+	if _, err := io.Copy(h, io.LimitReader(f, first)); err != nil {
+		return 0, "", err
+	}
+	return info.Size(), fmt.Sprintf("%x", h.Sum128().Bytes()), nil
+}
+
+// sealer renews the seal of a running store in the background, and writes the clean one at its end.
+type sealer struct {
+	s    *Store
+	wake chan struct{}
+	done chan struct{}
+	work sync.WaitGroup
+}
+
+func newSealer(s *Store) *sealer {
+	return &sealer{s: s, wake: make(chan struct{}, 1), done: make(chan struct{})}
+}
+
+// resealSoon asks for a new seal. Pebble's events call it, so it must not block.
+func (s *Store) resealSoon() {
+	select {
+	case s.sealer.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (l *sealer) start() {
+	l.work.Go(func() {
+		for {
+			select {
+			case <-l.done:
+				return
+			case <-l.wake:
+			}
+			if err := l.seal(false); err != nil {
+				l.s.log.Warn("seal not renewed, the old one stands", "store", l.s.cfg.Dir, "err", err)
+			}
+		}
+	})
+}
+
+func (l *sealer) stop() {
+	close(l.done)
+	l.work.Wait()
+}
+
+// seal writes the SEAL file. What it says of a running store's manifest must be durable first: the manifest may have
+// bytes that are not synced yet.
+func (l *sealer) seal(clean bool) error {
+	dir := l.s.dataDir()
+	names, err := l.s.fs.List(dir)
+	if err != nil {
+		return ioError("storage.seal", dir, err)
+	}
+	sl := seal{clean: clean}
+	var manifest string
+	for _, n := range sortedNames(names) {
+		if strings.HasPrefix(n, manifestPrefix) {
+			manifest = max(manifest, n)
+		}
+		if clean && n != lockName {
+			f, err := l.sealFile(dir, n, false)
+			if err != nil {
+				return err
+			}
+			sl.files = append(sl.files, f)
+		}
+	}
+	if !clean && manifest != "" {
+		f, err := l.sealFile(dir, manifest, true)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // replaced meanwhile: that event asks for a new seal, too
+		}
+		if err != nil {
+			return err
+		}
+		sl.files = append(sl.files, f)
+	}
+	return replaceFile(l.s.fs, l.s.cfg.Dir, sealName, sl.encode())
+}
+
+func (l *sealer) sealFile(dir, name string, sync bool) (sealedFile, error) {
+	const op rhumb.Op = "storage.seal"
+	path := l.s.fs.PathJoin(dir, name)
+	info, err := l.s.fs.Stat(path)
+	if err != nil {
+		return sealedFile{}, ioError(op, path, err)
+	}
+	f := sealedFile{name: name, length: info.Size()}
+	if sync {
+		if err := syncFile(l.s.fs, path); err != nil {
+			return f, ioError(op, path, err)
+		}
+	}
+	_, f.hash, err = hashFile(l.s.fs, path, f.length, !strings.HasSuffix(name, ".sst"))
+	return f, ioError(op, path, err)
+}
+
+// syncFile makes all bytes of a file durable that were written before the call.
+func syncFile(fsys vfs.FS, path string) error {
+	f, err := fsys.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+func sortedNames(names []string) []string {
+	names = slices.Clone(names)
+	slices.Sort(names)
+	return names
+}

@@ -1,0 +1,101 @@
+package storage
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/entry"
+	"github.com/rhumbdb/rhumb/keys"
+)
+
+// Undo removes all entries above a position with everything that they wrote. It reads the log records of these entries,
+// and fails when one of them cannot be read; the batch is then unchanged. Undoing a committed entry panics (I5).
+func (b *Batch) Undo(id rhumb.RangeID, above rhumb.Seq) error {
+	g := b.stage(id)
+	if above < g.log.Commit {
+		panic(fmt.Sprintf("storage: range %s: undo above %d reaches below the commit position %d", id, above, g.log.Commit))
+	}
+	if above >= g.log.Last.Seq {
+		return nil
+	}
+	pos, hlc, total, err := b.position(g, above)
+	if err != nil {
+		return err
+	}
+	stored, err := b.s.records(id, above+1, g.durable)
+	if err != nil {
+		return err
+	}
+	for _, e := range slices.Backward(g.appended) {
+		if e.Seq > above {
+			b.undoEntry(id, e)
+			g.appended = g.appended[:len(g.appended)-1]
+		}
+	}
+	for _, e := range slices.Backward(stored) {
+		b.undoEntry(id, e)
+	}
+	g.durable = min(g.durable, above)
+	g.log.setLast(pos, hlc, total)
+	g.log.Lineage = slices.DeleteFunc(slices.Clone(g.log.Lineage), func(s EpochStart) bool { return s.First > above })
+	b.setState(id, keys.StateLineage, encodeLineage(g.log.Lineage))
+	g.commit = true // the records that it rode with are gone
+	return nil
+}
+
+// undoEntry deletes exactly what an entry wrote. It uses DELETE: the same version may be written again, by the same
+// entry when it is sent again.
+func (b *Batch) undoEntry(id rhumb.RangeID, e *entry.Entry) {
+	for i := range e.Requests {
+		r := &e.Requests[i]
+		for j := range r.Writes {
+			w := &r.Writes[j]
+			b.key = keys.AppendData(b.key[:0], rhumb.Key{Table: w.Table, Home: id, Name: w.Name}, e.Version(r))
+			b.delete(b.key)
+		}
+		if !r.ID.IsZero() {
+			b.key = keys.AppendDedup(b.key[:0], id, r.ID)
+			b.delete(b.key)
+		}
+	}
+	b.key = keys.AppendLog(b.key[:0], id, e.Seq)
+	b.delete(b.key)
+}
+
+// records reads the entries from..to, both included, in index form. All of them must be there.
+func (s *Store) records(id rhumb.RangeID, from, to rhumb.Seq) ([]*entry.Entry, error) {
+	const op rhumb.Op = "storage.Batch.Undo"
+	if from > to {
+		return nil, nil
+	}
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: keys.AppendLog(nil, id, from), UpperBound: keys.AppendLog(nil, id, to+1)})
+	if err != nil {
+		return nil, s.fault(op, err)
+	}
+	defer func() { _ = it.Close() }()
+	var out []*entry.Entry
+	for ok := it.First(); ok; ok = it.Next() {
+		v, err := it.ValueAndErr()
+		if err != nil {
+			return nil, s.fault(op, err)
+		}
+		seq := from + rhumb.Seq(len(out))
+		r, err := decodeRecord(append([]byte(nil), v...))
+		if err != nil {
+			return nil, s.badRecord(op, id, seq, err)
+		}
+		if r.entry.Seq != seq {
+			return nil, s.badRecord(op, id, seq, rhumb.Ef(op, rhumb.Corrupt, "the record holds entry %d", r.entry.Seq))
+		}
+		out = append(out, r.entry)
+	}
+	if err := it.Error(); err != nil {
+		return nil, s.fault(op, err)
+	}
+	if want := int(to-from) + 1; len(out) != want {
+		return nil, s.badRecord(op, id, from+rhumb.Seq(len(out)), rhumb.E(op, rhumb.Corrupt, "the record is missing"))
+	}
+	return out, nil
+}
