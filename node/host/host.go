@@ -180,6 +180,9 @@ func (h *Host) awaitIdle() {
 	}
 }
 
+// Receive takes messages of a peer's replicas.
+func (h *Host) Receive(from rhumb.NodeID, msgs []replica.Message) { h.post(messagesEvent{from, msgs}) }
+
 // Connected tells that messages to a peer may get through again, or not any more.
 func (h *Host) Connected(n rhumb.NodeID, connected bool) {
 	h.post(peersEvent{func(h *Host) { h.setPeer(n, func(p *peerState) { p.connected = connected }) }})

@@ -103,6 +103,13 @@ func (l *Leases) Receive(from rhumb.NodeIdentity, f *lease.Frame) {
 	l.send(out)
 }
 
+// DropHeld forgets every lease that this node holds: its clock is not to be trusted for a while.
+func (l *Leases) DropHeld() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pairs.DropHeld(hlc.Boottime())
+}
+
 // Suspects lists the nodes that are suspected now.
 func (l *Leases) Suspects() []rhumb.NodeID {
 	l.mu.Lock()
@@ -123,7 +130,11 @@ func (l *Leases) setPeers(peers []lease.PeerInfo) {
 	l.pairs.SetPeers(hlc.Boottime(), peers)
 }
 
+// exclude takes a range out of all grants for epochs below e. There is nothing below the first epoch.
 func (l *Leases) exclude(r rhumb.RangeID, e rhumb.Epoch, primary rhumb.NodeID) {
+	if e <= firstEpoch {
+		return
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.pairs.Exclude(r, e, primary)
@@ -138,8 +149,14 @@ func (l *Leases) holds(r rhumb.RangeID, e rhumb.Epoch, members []rhumb.NodeID) b
 	return l.pairs.Holds(hlc.Boottime(), r, e, members)
 }
 
+// firstEpoch is the epoch in which a range is made: nobody can hold a lease on it from before.
+const firstEpoch rhumb.Epoch = 1
+
 // waitedOut reports whether every grant that this node gave to others for r is over (rule E).
 func (l *Leases) waitedOut(r rhumb.RangeID, e rhumb.Epoch) bool {
+	if e <= firstEpoch {
+		return true
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return hlc.Boottime() >= l.pairs.WaitUntil(r, e)

@@ -63,3 +63,13 @@ func (h *Host) Serving() int {
 	})
 	return n
 }
+
+// DataBytes gives the size of a range's data on this node, 0 when it holds no copy.
+func (h *Host) DataBytes(id rhumb.RangeID) int64 {
+	s, ok := h.slot(id)
+	if !ok {
+		return 0
+	}
+	size, _ := s.store.Size(id)
+	return size.Data
+}

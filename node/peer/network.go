@@ -43,7 +43,7 @@ type Handler interface {
 	Connected(n rhumb.NodeID, connected bool)
 	Raft(from rhumb.NodeID, group uint32, msgs [][]byte)
 	// Metadata answers a request of the metadata group.
-	Metadata(ctx context.Context, group uint32, request []byte) ([]byte, error)
+	Metadata(ctx context.Context, from rhumb.NodeID, group uint32, request []byte) ([]byte, error)
 	// DescribeReplica tells how this node's replica of a range stands.
 	DescribeReplica(ctx context.Context, id rhumb.RangeID) (*rhumbpb.DescribeReplicaResponse, error)
 	// Forward answers a client's request that another node passed on.

@@ -144,10 +144,11 @@ func (s *Service) Metadata(ctx context.Context, q *rhumbpb.MetadataRequest) (*rh
 	if err != nil {
 		return nil, err
 	}
-	if _, err := n.sameCluster(q.Hello); err != nil {
+	from, err := n.sameCluster(q.Hello)
+	if err != nil {
 		return nil, api.Status(err, api.Hint{})
 	}
-	response, err := n.cfg.Handler.Metadata(ctx, q.Group, q.Request)
+	response, err := n.cfg.Handler.Metadata(ctx, from.Node, q.Group, q.Request)
 	if err != nil {
 		return nil, api.Status(err, api.Hint{})
 	}

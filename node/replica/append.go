@@ -21,6 +21,9 @@ func (r *Replica) Step(m Message) error {
 			return err
 		}
 		r.stepAppend(&m)
+		if r.role == quarantined {
+			r.send(Message{Kind: Nack, To: m.From, Epoch: m.Epoch, Quarantined: true})
+		}
 		return nil
 	case Ack:
 		return r.stepAck(&m)
@@ -48,7 +51,6 @@ func checkChain(m *Message) error {
 func (r *Replica) stepAppend(m *Message) {
 	switch {
 	case r.role == quarantined:
-		r.send(Message{Kind: Nack, To: m.From, Epoch: m.Epoch, Quarantined: true})
 		return
 	case m.Epoch < r.promised:
 		r.send(Message{Kind: Nack, To: m.From, Epoch: m.Epoch, Reject: m.Prev.Seq})

@@ -60,18 +60,14 @@ const (
 	hopsMax = 3
 )
 
-// KV is the key-value service.
+// KV answers key-value requests of a node that belongs to a cluster.
 type KV struct {
-	rhumbpb.UnimplementedKVServer
 	cfg Config
 	m   metrics
 }
 
-// NewKV makes the service.
+// NewKV makes a KV.
 func NewKV(cfg Config) *KV { return &KV{cfg: cfg, m: newMetrics()} }
-
-// Register offers the service on a server.
-func (k *KV) Register(s grpc.ServiceRegistrar) { rhumbpb.RegisterKVServer(s, k) }
 
 // Do answers one request.
 func (k *KV) Do(ctx context.Context, q *rhumbpb.Request) (*rhumbpb.Response, error) {

@@ -1,0 +1,428 @@
+package node
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/api"
+	"github.com/rhumbdb/rhumb/api/rhumbpb"
+	"github.com/rhumbdb/rhumb/geo/place"
+	"github.com/rhumbdb/rhumb/hlc"
+	"github.com/rhumbdb/rhumb/node/admin"
+	"github.com/rhumbdb/rhumb/node/host"
+	"github.com/rhumbdb/rhumb/node/lease"
+	"github.com/rhumbdb/rhumb/node/peer"
+	"github.com/rhumbdb/rhumb/node/replica"
+	"github.com/rhumbdb/rhumb/node/server"
+	"github.com/rhumbdb/rhumb/raftmeta"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+)
+
+// reportInterval is how often suspicions are repeated to the metadata leader while there are any.
+const reportInterval = place.ReportKeep / 4
+
+// member is a node's part in its cluster, for one life of the node.
+type member struct {
+	n       *Node
+	self    rhumb.NodeIdentity
+	cluster rhumb.ClusterID
+	region  rhumb.RegionID
+
+	network *peer.Network
+	group   *raftmeta.Group
+	admin   *admin.Admin
+	kv      *server.KV
+	// host is nil until the node's own copy of the metadata shows this life of it.
+	host *host.Host
+	// hostReady is closed when host is set.
+	hostReady chan struct{}
+
+	suspectsMu sync.Mutex // guards suspects
+	suspects   []rhumb.NodeID
+	suspected  chan struct{} // holds a token when suspects changed
+
+	collectors []prometheus.Collector
+	ctx        context.Context
+	cancel     context.CancelFunc
+	work       sync.WaitGroup
+}
+
+// newMember opens the node's copy of the metadata and its connections. The nodes given are those to connect to until the
+// copy knows them.
+func (n *Node) newMember(nodes []*rhumb.Node) (*member, error) {
+	id := n.engine.Identity()
+	m := &member{n: n, self: id.NodeIdentity(), cluster: id.Cluster, hostReady: make(chan struct{}), suspected: make(chan struct{}, 1)}
+	m.ctx, m.cancel = context.WithCancel(n.ctx)
+	m.network = peer.NewNetwork(peer.Config{
+		Cluster: id.Cluster, Self: func() rhumb.NodeIdentity { return m.self },
+		Dial: api.DialFunc(n.cfg.WAN.Dialer(n.cfg.Region)), Handler: m, Logger: n.cfg.Logger,
+	})
+	c := raftmeta.DefaultConfig()
+	c.Node, c.KV, c.Transport = id.Node, raftmeta.StoreKV(n.engine.Stores()[0], 0), transport{m.network}
+	c.Logger = n.cfg.Logger
+	registry := prometheus.NewRegistry()
+	c.Registerer = registry
+	var err error
+	if m.group, err = raftmeta.Open(c); err != nil {
+		m.cancel()
+		m.network.Close()
+		return nil, err
+	}
+	m.admin = admin.New(admin.Config{Self: id.Node, Meta: m.group, Sizes: m})
+	m.collect(registryCollector{registry})
+	m.collect(m.network.Collectors()...)
+	if len(nodes) == 0 {
+		nodes = slices.Collect(m.group.State().Nodes())
+	}
+	m.network.SetPeers(nodes)
+	n.peers.Open(m.network)
+	m.work.Go(m.watchGroup)
+	return m, nil
+}
+
+// collect registers metrics that go when this life ends.
+func (m *member) collect(cs ...prometheus.Collector) {
+	for _, c := range cs {
+		if m.n.metrics.Register(c) == nil {
+			m.collectors = append(m.collectors, c)
+		}
+	}
+}
+
+// watchGroup ends the node when its copy of the metadata cannot go on: it must not serve from an old one.
+func (m *member) watchGroup() {
+	select {
+	case <-m.ctx.Done():
+	case <-m.group.Done():
+		if m.ctx.Err() == nil {
+			m.n.cfg.Fatal(m.group.Err())
+		}
+	}
+}
+
+// serve starts the ranges, once the node's own copy of the metadata shows its present life.
+func (m *member) serve(fresh bool) error {
+	st := m.group.State()
+	self, _ := st.Node(m.self.Node)
+	m.region = self.Region
+	h, err := host.New(host.Config{
+		Self: m.self, Engine: m.n.engine, Clock: m.n.clock, Net: m.network, Meta: m, Logger: m.n.cfg.Logger,
+		Fresh: fresh, Settings: m.settings, Fatal: m.n.cfg.Fatal, Suspected: m.suspect,
+	})
+	if err != nil {
+		return err
+	}
+	m.host = h
+	close(m.hostReady)
+	m.collect(h.Collectors()...)
+	m.kv = server.NewKV(server.Config{
+		Cluster: m.cluster, Self: m.self.Node, Region: m.region, State: m.group.State,
+		Ranges: h, Peers: m.network, Inserts: m.admin, Logger: m.n.cfg.Logger,
+	})
+	m.collect(m.kv.Collectors()...)
+	m.work.Go(m.follow)
+	m.work.Go(m.report)
+	m.work.Go(m.watchClock)
+	m.n.kv.Open(m.kv)
+	return nil
+}
+
+// close ends this life.
+func (m *member) close() {
+	m.n.kv.Open(nil)
+	m.n.peers.Open(nil)
+	m.cancel()
+	if m.host != nil {
+		m.host.Close()
+	}
+	_ = m.group.Close()
+	m.network.Close()
+	m.work.Wait()
+	for _, c := range m.collectors {
+		m.n.metrics.Unregister(c)
+	}
+}
+
+// settings gives the class of a range.
+func (m *member) settings(id rhumb.RangeID) (rhumb.ClassSettings, bool) {
+	st := m.group.State()
+	r, ok := st.Range(id)
+	if !ok {
+		return rhumb.ClassSettings{}, false
+	}
+	c, ok := st.Class(r.Class)
+	if !ok {
+		return rhumb.ClassSettings{}, false
+	}
+	return c.Settings, true
+}
+
+// follow brings every change of the metadata to the host and to the network.
+func (m *member) follow() {
+	watch := m.group.Watch()
+	defer watch.Close()
+	for {
+		u, err := watch.Next(m.ctx)
+		if err != nil {
+			return
+		}
+		m.tell(u)
+	}
+}
+
+func (m *member) tell(u raftmeta.Update) {
+	st := u.State
+	if u.Full || len(u.Changes.Nodes) > 0 {
+		m.network.SetPeers(slices.Collect(st.Nodes()))
+		m.host.SetPeers(m.pairs(st))
+		self, ok := st.Node(m.self.Node)
+		if ok && (self.State == rhumb.NodeFenced || self.Boot != m.self.Boot) {
+			m.n.work.Go(func() { m.n.rebirth(m) })
+		}
+	}
+	var ranges []*rhumb.Range
+	if u.Full {
+		ranges = slices.Collect(st.Ranges())
+	}
+	for _, id := range u.Changes.Ranges {
+		if r, ok := st.Range(id); ok {
+			ranges = append(ranges, r)
+		}
+	}
+	if len(ranges) > 0 {
+		m.host.Update(ranges)
+	}
+}
+
+// pairs says which nodes this one exchanges heartbeats with, and how patiently.
+func (m *member) pairs(st *catalog.State) []lease.PeerInfo {
+	var out []lease.PeerInfo
+	for d := range st.Nodes() {
+		if d.ID == m.self.Node || d.State == rhumb.NodeFenced {
+			continue
+		}
+		timing := lease.RegionTiming()
+		if d.Region != m.region {
+			timing = lease.WANTiming()
+		}
+		out = append(out, lease.PeerInfo{ID: d.ID, Boot: d.Boot, Timing: timing})
+	}
+	return out
+}
+
+// suspect notes whom the leases suspect.
+func (m *member) suspect(nodes []rhumb.NodeID) {
+	m.suspectsMu.Lock()
+	m.suspects = nodes
+	m.suspectsMu.Unlock()
+	select {
+	case m.suspected <- struct{}{}:
+	default:
+	}
+}
+
+// report tells the metadata leader whom this node suspects, again and again while it suspects anybody.
+func (m *member) report() {
+	t := time.NewTicker(reportInterval)
+	defer t.Stop()
+	for {
+		changed := false
+		select {
+		case <-m.ctx.Done():
+			return
+		case <-m.suspected:
+			changed = true
+		case <-t.C:
+		}
+		m.suspectsMu.Lock()
+		r := place.Report{From: m.self.Node, Boot: m.self.Boot}
+		for _, s := range m.suspects {
+			if d, ok := m.group.State().Node(s); ok {
+				r.Suspects = append(r.Suspects, place.Suspect{Node: s, Boot: d.Boot})
+			}
+		}
+		m.suspectsMu.Unlock()
+		if !changed && len(r.Suspects) == 0 {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(m.ctx, reportInterval)
+		if err := m.group.Report(ctx, r); err != nil {
+			m.n.cfg.Logger.Debug("suspicions were not reported", "err", err)
+		}
+		cancel()
+	}
+}
+
+// watchClock drops all leases when the machine was stopped without its clock noticing.
+func (m *member) watchClock() {
+	var w hlc.Watchdog
+	w.Watch(m.ctx, func(disagree time.Duration) {
+		m.n.cfg.Logger.Warn("monotonic and wall clock disagree: all leases are dropped", "by", disagree)
+		m.host.Leases().DropHeld()
+	})
+}
+
+// DataBytes gives the size of a range's data on this node.
+func (m *member) DataBytes(id rhumb.RangeID) int64 {
+	if m.host == nil {
+		return 0
+	}
+	return m.host.DataBytes(id)
+}
+
+// Change brings what a replica wants to the metadata group.
+func (m *member) Change(ctx context.Context, p replica.MetaProposal) error {
+	var cmd catalog.Command
+	switch p.Kind {
+	case replica.AlterISR:
+		alter := catalog.AlterISR{Range: p.Range, Epoch: p.Epoch, Version: p.Version}
+		st := m.group.State()
+		for _, id := range p.New {
+			d, ok := st.Node(id)
+			if !ok {
+				return rhumb.Ef("node.Change", rhumb.NotFound, "node %s does not exist", id)
+			}
+			alter.Members = append(alter.Members, catalog.Member{Node: id, Boot: d.Boot})
+		}
+		cmd = alter
+	case replica.ElectMe:
+		cmd = catalog.Elect{Range: p.Range, Version: p.Version, Node: m.self.Node}
+	}
+	res, err := m.group.Propose(ctx, cmd)
+	if err != nil {
+		return err
+	}
+	return res.Err()
+}
+
+// ConfirmPrimary asks the metadata group whether this node is still primary (rule F).
+func (m *member) ConfirmPrimary(ctx context.Context, id rhumb.RangeID, e rhumb.Epoch) (bool, error) {
+	st, err := m.group.Linearize(ctx)
+	if err != nil {
+		return false, err
+	}
+	r, ok := st.Range(id)
+	return ok && r.Primary == m.self.Node && r.Epoch == e, nil
+}
+
+// Verify refuses a node that metadata does not know in that life.
+func (m *member) Verify(id rhumb.NodeIdentity) error {
+	const op rhumb.Op = "node.Verify"
+	d, ok := m.group.State().Node(id.Node)
+	switch {
+	case !ok || d.Store == id.Store && d.Boot < id.Boot:
+		return rhumb.Ef(op, rhumb.Unavailable, "this node has not heard yet that node %s registered with boot %d; retry", id.Node, id.Boot)
+	case d.Identity() != id:
+		return rhumb.Ef(op, rhumb.WrongCluster, "node %s is registered with store %s and boot %d, not with store %s and boot %d", id.Node, d.Store, d.Boot, id.Store, id.Boot)
+	}
+	return nil
+}
+
+// Replication, Heartbeat and Connected pass on what peers send. What comes before the host is there is dropped.
+func (m *member) Replication(from rhumb.NodeID, msgs []replica.Message) {
+	if h := m.ranges(); h != nil {
+		h.Receive(from, msgs)
+	}
+}
+
+// Heartbeat passes a lease frame on.
+func (m *member) Heartbeat(from rhumb.NodeIdentity, f *lease.Frame) {
+	if h := m.ranges(); h != nil {
+		h.Leases().Receive(from, f)
+	}
+}
+
+// Connected tells replicas that a peer can be reached, or cannot. It waits for the host, which would not know otherwise.
+func (m *member) Connected(id rhumb.NodeID, connected bool) {
+	select {
+	case <-m.hostReady:
+		m.host.Connected(id, connected)
+	case <-m.ctx.Done():
+	}
+}
+
+// ranges gives the host once it is there.
+func (m *member) ranges() *host.Host {
+	select {
+	case <-m.hostReady:
+		return m.host
+	default:
+		return nil
+	}
+}
+
+// Raft passes messages of the metadata group on.
+func (m *member) Raft(from rhumb.NodeID, _ uint32, msgs [][]byte) {
+	for _, b := range msgs {
+		if err := m.group.Step(from, b); err != nil {
+			m.n.cfg.Logger.Debug("metadata message refused", "from", from, "err", err)
+		}
+	}
+}
+
+// Metadata answers a request of the metadata group.
+func (m *member) Metadata(ctx context.Context, from rhumb.NodeID, _ uint32, request []byte) ([]byte, error) {
+	return m.group.Handle(ctx, from, request)
+}
+
+// Forward answers a client's request that another node passed on.
+func (m *member) Forward(ctx context.Context, q *rhumbpb.Request) *rhumbpb.Response {
+	select {
+	case <-m.hostReady:
+		return m.kv.Answer(ctx, q)
+	default:
+		err := rhumb.E("node.Forward", rhumb.Unavailable, "the node is joining its cluster; retry")
+		return &rhumbpb.Response{Id: q.Id, Error: api.EncodeError(err, api.Hint{})}
+	}
+}
+
+// DescribeReplica tells how this node's replica of a range stands.
+func (m *member) DescribeReplica(ctx context.Context, id rhumb.RangeID) (*rhumbpb.DescribeReplicaResponse, error) {
+	h := m.ranges()
+	if h == nil {
+		return nil, rhumb.E("node.DescribeReplica", rhumb.Unavailable, "the node is joining its cluster; retry")
+	}
+	s, err := h.Status(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	resp := &rhumbpb.DescribeReplicaResponse{
+		Status: &rhumbpb.ReplicaStatus{
+			Node: uint32(m.self.Node), State: s.State.String(), Epoch: uint64(s.Epoch),
+			End: uint64(s.Last.Seq), Commit: uint64(s.Commit), Trim: uint64(s.Trim), Reason: s.Quarantine,
+		},
+		SizeBytes: s.Size.Data, Behind: map[uint32]string{},
+	}
+	for _, p := range s.Peers {
+		if p.Why != "" {
+			resp.Behind[uint32(p.Node)] = p.Why
+		}
+	}
+	return resp, nil
+}
+
+// transport carries the metadata group's messages over the network.
+type transport struct{ network *peer.Network }
+
+func (t transport) Send(to rhumb.NodeID, group raftmeta.GroupID, msgs [][]byte) {
+	copies := make([][]byte, len(msgs))
+	for i, b := range msgs {
+		copies[i] = slices.Clone(b)
+	}
+	t.network.SendRaft(to, uint32(group), copies)
+}
+
+func (t transport) Forward(ctx context.Context, to rhumb.NodeID, group raftmeta.GroupID, request []byte) ([]byte, error) {
+	return t.network.Metadata(ctx, to, uint32(group), request)
+}
+
+// registryCollector makes a registry a part of another.
+type registryCollector struct{ r *prometheus.Registry }
+
+func (c registryCollector) Describe(ch chan<- *prometheus.Desc) { c.r.Describe(ch) }
+func (c registryCollector) Collect(ch chan<- prometheus.Metric) { c.r.Collect(ch) }

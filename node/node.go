@@ -1,0 +1,256 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"google.golang.org/grpc"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/api"
+	"github.com/rhumbdb/rhumb/hlc"
+	"github.com/rhumbdb/rhumb/node/peer"
+	"github.com/rhumbdb/rhumb/node/server"
+	"github.com/rhumbdb/rhumb/storage"
+)
+
+// Timeouts of a node's life.
+const (
+	// stopTimeout bounds how long Close waits for requests under way.
+	stopTimeout = 300 * time.Millisecond
+	// seekInterval is how often a node without a cluster looks for one.
+	seekInterval = 200 * time.Millisecond
+	// registerTimeout bounds one attempt to register.
+	registerTimeout = 3 * time.Second
+)
+
+// Node is one running node.
+type Node struct {
+	cfg     Config
+	engine  *storage.Engine
+	clock   *hlc.Clock
+	gossip  *peer.Gossip
+	metrics *prometheus.Registry
+	started time.Time
+
+	kv      *server.Service
+	peers   *peer.Service
+	servers []*grpc.Server
+	admin   *http.Server
+	bound   bound
+
+	member   atomic.Pointer[member] // nil before the node takes part in its cluster
+	draining atomic.Bool
+	entering sync.Mutex // held while the node becomes, or ceases to be, a member
+	closing  sync.Once
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+}
+
+// bound is where a node listens.
+type bound struct{ addr, heartbeat, admin string }
+
+// Start opens the stores, listens, and begins to look for its cluster. It does not wait for it: Ready tells.
+func Start(cfg Config) (*Node, error) {
+	const op rhumb.Op = "node.Start"
+	cfg.SetDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	n := &Node{cfg: cfg, metrics: prometheus.NewRegistry(), started: time.Now(), kv: &server.Service{}, peers: &peer.Service{}}
+	if n.cfg.Fatal == nil {
+		n.cfg.Fatal = n.exit
+	}
+	n.ctx, n.cancel = context.WithCancel(context.Background())
+	if err := n.open(); err != nil {
+		n.Close()
+		return nil, rhumb.Wrap(op, err)
+	}
+	n.work.Go(n.live)
+	return n, nil
+}
+
+// exit is the default end of a node that cannot go on.
+func (n *Node) exit(err error) {
+	n.cfg.Logger.Error("the node cannot go on and stops", "err", err)
+	os.Exit(1)
+}
+
+func (n *Node) open() (err error) {
+	n.engine, err = storage.OpenEngine(n.cfg.Dirs, storage.Config{
+		CacheBytes: n.cfg.CacheBytes, Logger: n.cfg.Logger,
+		FatalHandler: func(msg string) { n.cfg.Fatal(rhumb.E("storage", rhumb.Internal, msg)) },
+	})
+	if err != nil {
+		return err
+	}
+	ceiling, err := n.engine.HLCCeiling()
+	if err != nil {
+		return err
+	}
+	if n.clock, err = hlc.New(hlc.Config{Ceiling: ceiling, Persist: n.engine.SetHLCCeiling}); err != nil {
+		return err
+	}
+	n.work.Go(func() {
+		_ = n.clock.Run(n.ctx, func(err error) { n.cfg.Logger.Warn("the clock's ceiling was not made durable", "err", err) })
+	})
+	n.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	n.metrics.MustRegister(n.engine.Collectors()...)
+	if err := n.listen(); err != nil {
+		return err
+	}
+	n.gossip, err = peer.StartGossip(peer.GossipConfig{
+		Name: n.engine.Identity().Store.String(), Addr: n.cfg.GossipAddr, WAN: n.cfg.WAN, Region: n.cfg.Region, Logger: n.cfg.Logger,
+	}, n.label())
+	return err
+}
+
+// label is what the node says of itself in gossip.
+func (n *Node) label() peer.Member {
+	id := n.engine.Identity()
+	return peer.Member{Cluster: id.Cluster, Node: id.Node, Region: n.cfg.Region, Addr: n.bound.addr}
+}
+
+// listen opens the four ports but gossip's and serves them.
+func (n *Node) listen() error {
+	main, err := listen("clients and peers", n.cfg.Addr)
+	if err != nil {
+		return err
+	}
+	beats, err := listen("heartbeats", n.cfg.HeartbeatAddr)
+	if err != nil {
+		_ = main.Close()
+		return err
+	}
+	admin, err := listen("operators", n.cfg.AdminAddr)
+	if err != nil {
+		_, _ = main.Close(), beats.Close()
+		return err
+	}
+	n.bound = bound{main.Addr().String(), beats.Addr().String(), admin.Addr().String()}
+	all, only := grpc.NewServer(api.ServerOptions()...), grpc.NewServer(api.ServerOptions()...)
+	n.kv.Register(all)
+	n.peers.Register(all)
+	n.peers.Register(only)
+	server.NewCluster(n).Register(all)
+	n.servers = []*grpc.Server{all, only}
+	n.admin = &http.Server{Handler: server.AdminHandler(n, n.metrics), ReadHeaderTimeout: 5 * time.Second}
+	n.work.Go(func() { _ = all.Serve(main) })
+	n.work.Go(func() { _ = only.Serve(beats) })
+	n.work.Go(func() { _ = n.admin.Serve(admin) })
+	return nil
+}
+
+func listen(what, addr string) (net.Listener, error) {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, rhumb.Ef("node.listen", rhumb.Unavailable, "cannot listen for %s on %s: %v; is another node using the address?", what, addr, err)
+	}
+	return l, nil
+}
+
+// Addr, AdminAddr and GossipAddr tell where the node listens.
+func (n *Node) Addr() string { return n.bound.addr }
+
+// AdminAddr is where the node answers HTTP.
+func (n *Node) AdminAddr() string { return n.bound.admin }
+
+// GossipAddr is what other nodes give to join this one.
+func (n *Node) GossipAddr() string { return n.gossip.Addr() }
+
+// Identity tells who the node is.
+func (n *Node) Identity() storage.Identity { return n.engine.Identity() }
+
+// Live is nil while the process should be left alone.
+func (n *Node) Live() error { return n.ctx.Err() }
+
+// Ready is nil while the node should get traffic.
+func (n *Node) Ready() error {
+	const op rhumb.Op = "node.Ready"
+	switch {
+	case n.ctx.Err() != nil:
+		return rhumb.E(op, rhumb.Unavailable, "the node is stopping")
+	case n.draining.Load():
+		return rhumb.E(op, rhumb.Unavailable, "the node is draining")
+	case n.engine.Identity().Cluster.IsZero():
+		return rhumb.E(op, rhumb.Unavailable, "the node belongs to no cluster; run rhumb init on one node, or start it with --join")
+	case n.member.Load() == nil:
+		return rhumb.E(op, rhumb.Unavailable, "the node is joining its cluster")
+	}
+	return nil
+}
+
+// AwaitReady waits until Ready is nil.
+func (n *Node) AwaitReady(ctx context.Context) error {
+	for n.Ready() != nil {
+		select {
+		case <-ctx.Done():
+			return rhumb.Wrap("node.AwaitReady", n.Ready())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+// Drain gives up all primaries that other nodes can take and the lead of the metadata group, for at most
+// Config.DrainTimeout. The node still answers; /readyz says that it should not be asked.
+func (n *Node) Drain(ctx context.Context) error {
+	n.draining.Store(true)
+	m := n.member.Load()
+	if m == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.DrainTimeout)
+	defer cancel()
+	left, err := m.admin.Drain(ctx, m.self.Node, false)
+	if left > 0 {
+		n.cfg.Logger.Warn("drained, but no other node can take all primaries", "left", left)
+	}
+	return errors.Join(err, m.group.StepAside(ctx))
+}
+
+// Close stops the node. What was acknowledged is on disk. A second Close does nothing.
+func (n *Node) Close() { n.closing.Do(n.close) }
+
+func (n *Node) close() {
+	n.cancel()
+	if n.gossip != nil {
+		_ = n.gossip.Close()
+	}
+	n.stopServers()
+	n.entering.Lock()
+	if m := n.member.Swap(nil); m != nil {
+		m.close()
+	}
+	n.entering.Unlock()
+	n.work.Wait()
+	if n.engine != nil {
+		_ = n.engine.Close()
+	}
+}
+
+// stopServers lets requests under way finish for a while.
+func (n *Node) stopServers() {
+	if n.admin != nil {
+		_ = n.admin.Close()
+	}
+	var wait sync.WaitGroup
+	for _, s := range n.servers {
+		wait.Go(func() {
+			late := time.AfterFunc(stopTimeout, s.Stop)
+			defer late.Stop()
+			s.GracefulStop()
+		})
+	}
+	wait.Wait()
+}

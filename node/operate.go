@@ -1,0 +1,146 @@
+package node
+
+import (
+	"context"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/api/rhumbpb"
+	"github.com/rhumbdb/rhumb/node/replica"
+	"github.com/rhumbdb/rhumb/node/server"
+	"github.com/rhumbdb/rhumb/raftmeta"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+)
+
+// The methods below are what the Cluster service asks of a node (server.Node).
+var _ server.Node = (*Node)(nil)
+
+// joined gives the node's part in its cluster, or Unavailable.
+func (n *Node) joined() (*member, error) {
+	if m := n.member.Load(); m != nil {
+		return m, nil
+	}
+	if err := n.Ready(); err != nil {
+		return nil, err
+	}
+	return nil, rhumb.E("node.joined", rhumb.Unavailable, "the node is joining its cluster; retry")
+}
+
+// Ping tells who the node is, from memory.
+func (n *Node) Ping() server.Info {
+	i := server.Info{Region: n.cfg.Region, Ready: n.Ready(), Time: n.clock.Read(), Uptime: time.Since(n.started)}
+	if m := n.member.Load(); m != nil {
+		i.Cluster = m.cluster
+		if d, ok := m.group.State().Node(m.self.Node); ok {
+			i.Node = *d
+		}
+	}
+	return i
+}
+
+// Info tells how the node stands.
+func (n *Node) Info(ctx context.Context) server.Info {
+	i := n.Ping()
+	if m := n.member.Load(); m != nil {
+		i.Leader, _ = m.group.Leader()
+		i.Suspects = m.host.Leases().Suspects()
+		if count, err := m.host.Summary(ctx); err == nil {
+			for state, c := range count {
+				i.Ranges += c
+				if state == replica.Primary {
+					i.Primaries += c
+				}
+			}
+		}
+	}
+	for _, s := range n.engine.Stores() {
+		info := server.StoreInfo{Dir: s.Dir(), Store: s.Identity().Store, Refuses: s.Writable()}
+		if u, err := s.Usage(); err == nil {
+			info.Used, info.Free = u.Used, u.Free
+		}
+		if ranges, err := s.Ranges(); err == nil {
+			info.Ranges = len(ranges)
+		}
+		i.Stores = append(i.Stores, info)
+	}
+	return i
+}
+
+// State gives the newest catalog of this node, or nil before there is one.
+func (n *Node) State() *catalog.State {
+	if m := n.member.Load(); m != nil {
+		return m.group.State()
+	}
+	return nil
+}
+
+// Watch follows the catalog.
+func (n *Node) Watch() (*raftmeta.Watch, error) {
+	m, err := n.joined()
+	if err != nil {
+		return nil, err
+	}
+	return m.group.Watch(), nil
+}
+
+// Join registers another node.
+func (n *Node) Join(ctx context.Context, cmd catalog.RegisterNode) (id rhumb.NodeIdentity, region rhumb.RegionID, st *catalog.State, err error) {
+	const op rhumb.Op = "node.Join"
+	m, err := n.joined()
+	if err != nil {
+		return id, 0, nil, err
+	}
+	res, err := m.group.Propose(ctx, cmd)
+	if err == nil {
+		err = res.Err()
+	}
+	if err != nil {
+		return id, 0, nil, rhumb.Wrap(op, err)
+	}
+	return rhumb.NodeIdentity{Node: res.Node, Store: cmd.Store, Boot: cmd.Boot}, res.Region, m.group.State(), nil
+}
+
+// CreateTable makes a table.
+func (n *Node) CreateTable(ctx context.Context, cmd catalog.CreateTable) (*rhumb.Table, *catalog.State, error) {
+	m, err := n.joined()
+	if err != nil {
+		return nil, nil, err
+	}
+	return m.admin.CreateTable(ctx, cmd)
+}
+
+// DrainNode makes a node of the cluster give up its primaries, or takes that back.
+func (n *Node) DrainNode(ctx context.Context, id rhumb.NodeID, undo bool) (int, error) {
+	m, err := n.joined()
+	if err != nil {
+		return 0, err
+	}
+	return m.admin.Drain(ctx, id, undo)
+}
+
+// RangeInfo asks a node about its replica of a range.
+func (n *Node) RangeInfo(ctx context.Context, id rhumb.NodeID, r rhumb.RangeID) (server.RangeInfo, error) {
+	m, err := n.joined()
+	if err != nil {
+		return server.RangeInfo{}, err
+	}
+	ask := m.DescribeReplica
+	if id != m.self.Node {
+		ask = func(ctx context.Context, r rhumb.RangeID) (*rhumbpb.DescribeReplicaResponse, error) {
+			return m.network.DescribeReplica(ctx, id, r)
+		}
+	}
+	resp, err := ask(ctx, r)
+	if err != nil {
+		return server.RangeInfo{}, err
+	}
+	s := resp.GetStatus()
+	info := server.RangeInfo{
+		State: s.GetState(), Epoch: rhumb.Epoch(s.GetEpoch()), End: rhumb.Seq(s.GetEnd()), Commit: rhumb.Seq(s.GetCommit()),
+		Trim: rhumb.Seq(s.GetTrim()), Bytes: resp.SizeBytes, Reason: s.GetReason(), Behind: map[rhumb.NodeID]string{},
+	}
+	for node, why := range resp.Behind {
+		info.Behind[rhumb.NodeID(node)] = why
+	}
+	return info, nil
+}

@@ -1,0 +1,503 @@
+package replica
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/entry"
+)
+
+var (
+	seedFlag  = flag.Uint64("seed", 0, "play only this seed and print what happens")
+	seedsFlag = flag.Int("seeds", 3000, "number of seeds to play")
+)
+
+// TestProperties plays seeded schedules of three replicas (one in ten: four, of which one begins as a learner). Messages
+// are lost, repeated and overtaken, nodes crash and lose what is not synced, metadata elects and fences on a whim and
+// its news come late and out of order. After every step I1 to I5, I7 and I8 are checked, and that a read confirmed with
+// metadata sees everything acknowledged (I6, rule F); grants are the business of package lease (I9). At the end the
+// network heals, and the range must serve again, with equal logs everywhere.
+func TestProperties(t *testing.T) {
+	first, n := uint64(1), uint64(*seedsFlag)
+	if *seedFlag != 0 {
+		first, n = *seedFlag, 1
+	}
+	var sum stats
+	for seed := first; seed < first+n; seed++ {
+		if !playSeed(t, seed, *seedFlag != 0, &sum) {
+			return
+		}
+	}
+	t.Logf("%d seeds from %d: %+v", n, first, sum)
+	if n > 100 && (sum.Undone == 0 || sum.Applied == 0 || sum.Unknown == 0 || sum.Joined == 0 || sum.Shrunk == 0 || sum.Activated == 0) {
+		t.Errorf("the schedules do not reach everything: %+v", sum)
+	}
+}
+
+// stats counts what the schedules reached.
+type stats struct{ Steps, Applied, Unknown, Refused, Failed, Undone, Activated, Joined, Shrunk, Crashes int }
+
+func playSeed(t *testing.T, seed uint64, verbose bool, sum *stats) (ok bool) {
+	w := newWorld(seed, sum)
+	w.c.quiet = !verbose
+	defer func() {
+		if p := recover(); p != nil {
+			t.Errorf("seed %d, step %d (replay: go test -run TestProperties ./node/replica -args -seed=%d): %v", seed, w.step, seed, p)
+			if verbose {
+				t.Log(w.c.log.String())
+				panic(p)
+			}
+			ok = false
+		}
+	}()
+	for w.step = range 400 {
+		w.move()
+		w.check()
+	}
+	w.heal()
+	if verbose {
+		t.Log(w.c.log.String())
+	}
+	return true
+}
+
+// world is a cluster under a random schedule, and what an observer of everything knows.
+type world struct {
+	c    *cluster
+	rnd  *rand.Rand
+	step int
+	sum  *stats
+	// rates of faults and elections, in thousandths of the steps
+	rates struct{ fault, elect int }
+
+	requests map[uint64]*request // by token
+	names    int
+	acked    rhumb.Seq                    // the greatest position that a client was told of
+	ackedAt  map[rhumb.Seq]entry.Position // what was committed where
+	contents map[entryID]entry.Hash       // I2
+	primary  map[rhumb.Epoch]rhumb.NodeID // I1
+	commits  map[rhumb.NodeID]rhumb.Seq   // I5, per life
+	views    map[rhumb.NodeID]int         // the version that a node has heard of
+	gone     map[rhumb.RequestID]bool     // requests that certainly were not applied
+}
+
+type entryID struct {
+	epoch rhumb.Epoch
+	seq   rhumb.Seq
+}
+
+type request struct {
+	id             rhumb.RequestID
+	at             rhumb.NodeID
+	answered, lost bool
+}
+
+func newWorld(seed uint64, sum *stats) *world {
+	rnd := rand.New(rand.NewPCG(seed, 7))
+	ids, inSync := []rhumb.NodeID{1, 2, 3}, []rhumb.NodeID{1, 2, 3}
+	if rnd.IntN(10) == 0 {
+		ids = append(ids, 4)
+	}
+	cfg := Config{
+		AppendBytesMax: 200 + rnd.IntN(400), EntryBytesMax: 200 + rnd.IntN(200), InflightBytesMax: 700 + rnd.IntN(1000),
+		TailBytesMax: 1 + rnd.IntN(1000), JoinWithinBytes: 400 + rnd.IntN(1000), LogKeepBytes: 1 << 20,
+	}
+	w := &world{
+		c: newCluster(cfg, ids, inSync, 1), rnd: rnd, sum: sum,
+		requests: map[uint64]*request{}, ackedAt: map[rhumb.Seq]entry.Position{}, contents: map[entryID]entry.Hash{},
+		primary: map[rhumb.Epoch]rhumb.NodeID{}, commits: map[rhumb.NodeID]rhumb.Seq{}, views: map[rhumb.NodeID]int{},
+		gone: map[rhumb.RequestID]bool{},
+	}
+	w.c.onAnswer = w.answered
+	w.rates.fault, w.rates.elect = rnd.IntN(12), rnd.IntN(12)
+	return w
+}
+
+// move makes one random step.
+func (w *world) move() {
+	w.sum.Steps++
+	n := w.c.nodes[w.rnd.IntN(len(w.c.nodes))]
+	if n.r == nil {
+		if w.rnd.IntN(4) == 0 {
+			w.c.logf("%d: start %s", w.step, n.id)
+			n.start()
+			w.views[n.id] = 0
+			w.commits[n.id] = 0
+		}
+		return
+	}
+	switch x := w.rnd.IntN(1000); {
+	case x < 120:
+		w.propose()
+	case x < 450:
+		w.network()
+	case x < 650:
+		w.ready(n)
+	case x < 800:
+		if len(n.pending) > 0 {
+			n.persist()
+		}
+	case x < 850:
+		w.describe(n)
+	case x < 910:
+		w.activate(n)
+	case x < 940:
+		w.c.now += time.Duration(w.rnd.IntN(400)) * time.Millisecond
+		n.r.Tick(w.c.now)
+	case x < 970:
+		w.decide()
+	case x < 970+w.rates.fault:
+		w.fault(n)
+	case x < 975+w.rates.fault:
+		w.suspect(n)
+	case x < 975+w.rates.fault+w.rates.elect:
+		w.elect()
+	default:
+		w.network()
+	}
+}
+
+func (w *world) ready(n *testNode) {
+	if !n.r.HasReady() {
+		return
+	}
+	end := len(n.seen.entries)
+	w.c.logf("%d:", w.step)
+	n.ready()
+	if len(n.seen.entries) < end {
+		w.sum.Undone++
+	}
+}
+
+// propose asks a node that believes to be primary, if there is one, to order something.
+func (w *world) propose() {
+	var at *testNode
+	for _, i := range w.rnd.Perm(len(w.c.nodes)) {
+		if n := w.c.nodes[i]; n.r != nil && (at == nil || n.r.State() == Primary) {
+			at = n
+		}
+	}
+	if at == nil {
+		return
+	}
+	w.names++
+	b := &rhumb.Batch{Range: testRange, ID: rhumb.RequestID{Client: rhumb.UUID{9}, Seq: uint64(w.names)}}
+	m := rhumb.Mutation{Kind: rhumb.Put, Table: 1, Name: []byte{'a' + byte(w.rnd.IntN(4))}, Value: rhumb.EncodeOpaque(nil, make([]byte, w.rnd.IntN(60)))}
+	switch w.rnd.IntN(6) {
+	case 0:
+		m.Cond.Kind = rhumb.IfAbsent
+	case 1:
+		m.Cond.Kind = rhumb.IfPresent
+	case 2:
+		m.Kind, m.Name = rhumb.Patch, []byte{'p' + byte(w.rnd.IntN(2))}
+		m.Value = rhumb.EncodeRecord(nil, rhumb.Record{{Name: "c", Value: rhumb.Int64Field(w.rnd.Int64N(100))}})
+		m.Cond = rhumb.Condition{Kind: rhumb.IfNewer, Fields: []string{"c"}}
+	case 3:
+		m.Kind, m.Value = rhumb.Delete, nil
+	}
+	b.Mutations = []rhumb.Mutation{m}
+	for tries := 1 + w.rnd.IntN(5)/4; tries > 0; tries-- { // sometimes the same request comes twice
+		token := at.propose(b)
+		w.requests[token] = &request{id: b.ID, at: at.id}
+		w.c.logf("%d: propose %d at %s: %s %s", w.step, token, at.id, m.Kind, m.Name)
+	}
+}
+
+func (w *world) answered(n *testNode, a Answer) {
+	q := w.requests[a.Token]
+	if q == nil || q.answered {
+		panic(fmt.Sprintf("answer to %d comes twice or from nowhere", a.Token))
+	}
+	q.answered = true
+	switch kind := rhumb.KindOf(a.Err); {
+	case a.Err == nil:
+		w.sum.Applied++
+		if a.Outcome.Seq > 0 {
+			w.tell(n, a.Outcome.Seq)
+		}
+	case kind == rhumb.Unknown:
+		w.sum.Unknown++
+	case kind == rhumb.ConditionFailed:
+		w.sum.Failed++
+		w.gone[q.id] = true
+	case kind.NotApplied():
+		w.sum.Refused++
+		w.gone[q.id] = true
+	default:
+		panic(fmt.Sprintf("answer of kind %s: %v", kind, a.Err))
+	}
+}
+
+// tell notes that a client knows of everything up to seq in n's log.
+func (w *world) tell(n *testNode, seq rhumb.Seq) {
+	_, commit, _ := n.r.Readable()
+	if seq > commit {
+		panic(fmt.Sprintf("W(6): %s answers for %d, its commit is %d", n.id, seq, commit))
+	}
+	w.acked = max(w.acked, seq)
+}
+
+// network delivers, loses or repeats a message: mostly the oldest, sometimes any.
+func (w *world) network() {
+	if len(w.c.net) == 0 {
+		return
+	}
+	i := 0
+	if w.rnd.IntN(4) == 0 {
+		i = w.rnd.IntN(len(w.c.net))
+	}
+	switch w.rnd.IntN(20) {
+	case 0:
+		w.c.net = slices.Delete(w.c.net, i, i+1)
+	case 1:
+		w.c.net = append(w.c.net, w.c.net[i])
+	default:
+		w.c.logf("%d: deliver %s", w.step, describeMessage(&w.c.net[i]))
+		w.c.deliver(i)
+	}
+}
+
+// describe brings news of metadata, sometimes old ones.
+func (w *world) describe(n *testNode) {
+	d := w.c.record
+	if w.rnd.IntN(3) == 0 {
+		d = w.c.history[w.rnd.IntN(len(w.c.history))]
+	}
+	w.c.logf("%d: describe %s version %d epoch %d primary %s in-sync %v", w.step, n.id, d.Version, d.Epoch, d.Primary, d.InSync)
+	n.r.Describe(d)
+}
+
+func (w *world) activate(n *testNode) {
+	if _, ok := n.r.AwaitsActivation(); !ok {
+		return
+	}
+	w.c.clock++
+	n.r.Activate(w.c.clock)
+	w.sum.Activated++
+	w.c.logf("%d: %s activates epoch %d", w.step, n.id, n.r.Epoch())
+}
+
+func (w *world) decide() {
+	if len(w.c.meta) == 0 {
+		return
+	}
+	i, before := w.rnd.IntN(len(w.c.meta)), len(w.c.record.InSync)
+	if w.rnd.IntN(5) == 0 {
+		w.c.meta = slices.Delete(w.c.meta, i, i+1)
+		return
+	}
+	m := w.c.meta[i]
+	if w.c.decide(i) {
+		w.c.logf("%d: metadata takes %s %v", w.step, m.Kind, m.New)
+		switch after := len(w.c.record.InSync); {
+		case after > before:
+			w.sum.Joined++
+		case after < before:
+			w.sum.Shrunk++
+		}
+	}
+}
+
+// elect lets the controller, wrongly or not, elect an in-sync node or drop a secondary from the set.
+func (w *world) elect() {
+	in := w.c.record.InSync
+	n := in[w.rnd.IntN(len(in))]
+	if w.rnd.IntN(3) == 0 {
+		if n != w.c.record.Primary && len(in) > 2 {
+			w.c.change(func(d *rhumb.Range) {
+				d.InSync = slices.DeleteFunc(slices.Clone(in), func(m rhumb.NodeID) bool { return m == n })
+			})
+		}
+		return
+	}
+	rest := slices.DeleteFunc(slices.Clone(in), func(m rhumb.NodeID) bool { return m != n && len(in) > 2 && w.rnd.IntN(4) == 0 })
+	if len(rest) < 2 {
+		rest = in
+	}
+	w.c.elect(n, rest)
+	w.c.logf("%d: metadata elects %s epoch %d in-sync %v", w.step, n, w.c.record.Epoch, rest)
+}
+
+// fault crashes a node, or breaks the streams between it and another.
+func (w *world) fault(n *testNode) {
+	if w.rnd.IntN(2) == 0 {
+		w.sum.Crashes++
+		keep := w.rnd.IntN(len(n.pending) + 1)
+		w.c.logf("%d: crash %s keeping %d of %d", w.step, n.id, keep, len(n.pending))
+		n.crash(keep)
+		for _, q := range w.requests {
+			q.lost = q.lost || q.at == n.id && !q.answered // the client saw its connection break
+		}
+		return
+	}
+	m := w.c.nodes[w.rnd.IntN(len(w.c.nodes))]
+	if m.r == nil || m == n {
+		return
+	}
+	w.c.net = slices.DeleteFunc(w.c.net, func(x Message) bool { return x.From == n.id && x.To == m.id || x.From == m.id && x.To == n.id })
+	n.r.Peer(w.c.now, m.id, false, false)
+	m.r.Peer(w.c.now, n.id, false, false)
+	if w.rnd.IntN(3) > 0 {
+		n.r.Peer(w.c.now, m.id, true, false)
+		m.r.Peer(w.c.now, n.id, true, false)
+	}
+}
+
+func (w *world) suspect(n *testNode) {
+	m := w.c.nodes[w.rnd.IntN(len(w.c.nodes))]
+	if m != n {
+		n.r.Peer(w.c.now, m.id, m.r != nil, w.rnd.IntN(3) > 0)
+	}
+}
+
+// check asserts the invariants over everything.
+func (w *world) check() {
+	if len(w.c.record.InSync) < 2 {
+		panic("I8: the in-sync set is below min_insync")
+	}
+	for _, n := range w.c.nodes {
+		if n.r != nil {
+			w.checkNode(n)
+		}
+	}
+	for _, id := range w.c.record.InSync {
+		w.holdsAcked(w.c.node(id))
+	}
+}
+
+func (w *world) checkNode(n *testNode) {
+	s := n.r.Status()
+	if s.Quarantine != "" {
+		panic(fmt.Sprintf("%s is quarantined: %s", n.id, s.Quarantine))
+	}
+	if s.Commit < w.commits[n.id] {
+		panic(fmt.Sprintf("I5: commit of %s goes from %d to %d", n.id, w.commits[n.id], s.Commit))
+	}
+	w.commits[n.id] = s.Commit
+	for _, e := range n.seen.entries[max(0, len(n.seen.entries)-6):] {
+		w.checkEntry(e)
+	}
+	for k := max(1, int(s.Commit)-6); k <= int(s.Commit) && k <= len(n.seen.entries); k++ {
+		pos := n.seen.entries[k-1].Position()
+		if was, ok := w.ackedAt[pos.Seq]; ok && was != pos {
+			panic(fmt.Sprintf("I5: %s has %s committed, elsewhere it was %s", n.id, pos, was))
+		}
+		w.ackedAt[pos.Seq] = pos
+	}
+	if s.State != Primary {
+		return
+	}
+	if p, ok := w.primary[s.Epoch]; ok && p != n.id {
+		panic(fmt.Sprintf("I1: epoch %d has primaries %s and %s", s.Epoch, p, n.id))
+	}
+	w.primary[s.Epoch] = n.id
+	if _, commit, ok := n.r.Readable(); ok && s.Epoch == w.c.record.Epoch && commit < w.acked {
+		panic(fmt.Sprintf("I6: a confirmed read at %s sees up to %d, acknowledged is %d", n.id, commit, w.acked))
+	}
+	if s.Epoch == w.c.record.Epoch {
+		w.holdsAcked(n)
+	}
+}
+
+func (w *world) checkEntry(e *entry.Entry) {
+	id := entryID{e.Epoch, e.Seq}
+	if h, ok := w.contents[id]; ok && h != e.Hash {
+		panic(fmt.Sprintf("I2: two contents of %s", e.Position()))
+	}
+	w.contents[id] = e.Hash
+}
+
+// holdsAcked asserts I3 and I4: the node holds everything that a client was told of.
+func (w *world) holdsAcked(n *testNode) {
+	d := &n.disk
+	if n.r != nil && n.r.State() == Primary {
+		d = &n.seen
+	}
+	for k := w.acked; k > 0 && k+6 > w.acked; k-- {
+		pos, ok := w.ackedAt[k]
+		if ok && (len(d.entries) < int(k) || d.entries[k-1].Position() != pos) {
+			panic(fmt.Sprintf("I3, I4: %s lacks acknowledged entry %s", n.id, pos))
+		}
+	}
+}
+
+// heal ends all faults and asserts that the range serves again and that all logs become equal.
+func (w *world) heal() {
+	w.c.logf("heal")
+	for _, n := range w.c.nodes {
+		if n.r == nil {
+			n.start()
+			w.commits[n.id] = 0
+		}
+	}
+	for _, n := range w.c.nodes {
+		for _, m := range w.c.nodes {
+			if m != n {
+				n.r.Peer(w.c.now, m.id, true, false)
+			}
+		}
+	}
+	for range 60 {
+		for _, n := range w.c.nodes {
+			n.r.Describe(w.c.record)
+			if _, ok := n.r.AwaitsActivation(); ok {
+				w.activate(n)
+			}
+			if n.r.NeedsTick() {
+				n.r.Tick(w.c.now)
+			}
+		}
+		w.c.now += 300 * time.Millisecond
+		w.c.stabilize(w.c.nodes)
+		for len(w.c.meta) > 0 {
+			w.decide()
+		}
+		w.check()
+	}
+	p := w.c.node(w.c.record.Primary)
+	if p.r.State() != Primary || len(w.c.record.InSync) != len(w.c.nodes) {
+		panic(fmt.Sprintf("after healing %s is %s and in sync are %v: %+v", p.id, p.r.State(), w.c.record.InSync, p.r.Status()))
+	}
+	last := p.r.Status().Last
+	for _, n := range w.c.nodes {
+		if s := n.r.Status(); s.Last != last || s.Commit != last.Seq || n.r.NeedsTick() {
+			panic(fmt.Sprintf("after healing %s ends at %s, commit %d; the primary at %s", n.id, s.Last, s.Commit, last))
+		}
+	}
+	w.finish(p)
+}
+
+// finish asserts that every request was answered by a life that lasted, and applied at most once.
+func (w *world) finish(p *testNode) {
+	count := map[rhumb.RequestID]int{}
+	for _, e := range p.seen.entries {
+		for i := range e.Requests {
+			if id := e.Requests[i].ID; !id.IsZero() {
+				count[id]++
+			}
+		}
+	}
+	var twice []string
+	for id, n := range count {
+		if n > 1 {
+			twice = append(twice, id.String())
+		}
+		if w.gone[id] {
+			panic(fmt.Sprintf("request %s was refused for certain, and stands in the log", id))
+		}
+	}
+	if len(twice) > 0 {
+		panic("applied twice: " + strings.Join(twice, " "))
+	}
+	for token, q := range w.requests {
+		if !q.answered && !q.lost {
+			panic(fmt.Sprintf("proposal %d at %s was never answered", token, q.at))
+		}
+	}
+}
