@@ -119,6 +119,9 @@ func (s *State) Nodes() iter.Seq[*rhumb.Node] {
 	}
 }
 
+// NodeCount is the number of nodes, in whatever state.
+func (s *State) NodeCount() int { return s.nodes.size }
+
 // IsLive reports whether the node exists and may hold roles.
 func (s *State) IsLive(id rhumb.NodeID) bool {
 	n, ok := s.nodes.get(uint64(id))

@@ -1,0 +1,241 @@
+package catalog
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/fxamacker/cbor/v2"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// goldenCommands has one command of each code, with every field set.
+func goldenCommands() []Command {
+	register := RegisterNode{
+		Cluster: rhumb.UUID{1}, Node: 3, Store: rhumb.UUID{2}, Boot: 4, Nonce: 5, Region: "fra", Zone: "a",
+		Location: rhumb.Point{Lat: 50.5, Lon: 8.25}, HasLocation: true, Addr: "h:1", HeartbeatAddr: "h:2", AdminAddr: "h:3", Binary: "v1",
+	}
+	first := register
+	first.Cluster = rhumb.UUID{}
+	placements := []Placement{{Region: 1, Replicas: [][]rhumb.NodeID{{1, 2}, {2, 1}}}}
+	id := rhumb.RangeID{Region: 1, Slot: 9}
+	return []Command{
+		Init{Cluster: rhumb.UUID{9}, First: first},
+		AddRegion{Name: "sin", Location: rhumb.Point{Lat: 1.5, Lon: 103.75}},
+		register,
+		CreateClass{Settings: rhumb.DefaultClassSettings(), Placements: placements},
+		CreateTable{
+			Name: "flights", Settings: rhumb.DefaultClassSettings(), Colocate: '/', LocationField: "pos", History: time.Hour, Placements: placements,
+		},
+		EnsureRegionBlocks{Class: 2, Placements: placements},
+		OpenSlot{Node: 1, Class: 2, Opened: 3, Replicas: []rhumb.NodeID{1, 2}},
+		AlterISR{Range: id, Epoch: 7, Version: 8, Members: []Member{{1, 2}, {3, 4}}},
+		Elect{Range: id, Version: 8, Node: 2, InSync: []rhumb.NodeID{2, 3}},
+		FenceNode{Node: 2, Boot: 6},
+		SetNodeState{Node: 2, Boot: 6, State: rhumb.NodeDraining},
+		SetReplicas{Range: id, Version: 8, Replicas: []rhumb.NodeID{1, 2, 3}, Preferred: 3},
+		SetVoters{Voters: []rhumb.NodeID{1, 4, 7}},
+		Batch{Commands: []Command{FenceNode{Node: 2, Boot: 6}, SetVoters{Voters: []rhumb.NodeID{1}}}},
+	}
+}
+
+// goldenState has records of every sort.
+func goldenState(t testing.TB) *State {
+	s := founded()
+	c := rhumb.DefaultClassSettings()
+	c.Replicas, c.HashSlots = 2, 1
+	for _, next := range []func() Command{
+		func() Command { return RegisterNode{Store: rhumb.UUID{2}, Boot: 3, Nonce: 4, Region: "fra", Zone: "b"} },
+		func() Command { return CreateTable{Name: "t", Settings: c, Placements: rotate(s, c)} },
+		func() Command { return OpenSlot{Node: 1, Class: 1, Replicas: []rhumb.NodeID{1, 2}} },
+		func() Command { return SetVoters{[]rhumb.NodeID{1}} },
+		func() Command { return Elect{Range: rhumb.RangeID{Region: 1}, Version: 1, Node: 2} },
+	} {
+		var res Result
+		if s, res, _ = s.Apply(next()); res.Failure != nil {
+			t.Fatal(res.Failure)
+		}
+	}
+	return s
+}
+
+// TestGolden fixes the stored bytes. A changed line is a changed format: it needs a new version and a reader of the old.
+func TestGolden(t *testing.T) {
+	datadriven.RunTest(t, "testdata/golden", func(t *testing.T, d *datadriven.TestData) string {
+		var out strings.Builder
+		switch d.Cmd {
+		case "commands":
+			for _, cmd := range goldenCommands() {
+				fmt.Fprintf(&out, "%T %s\n", cmd, hex.EncodeToString(EncodeCommand(cmd)))
+			}
+		case "results":
+			r := &rhumb.Range{ID: rhumb.RangeID{Region: 1, Slot: 2}, Class: 1, Epoch: 3, Allocated: 4, Version: 5, Primary: 6, Preferred: 7, InSync: []rhumb.NodeID{6}, Replicas: []rhumb.NodeID{6, 7}}
+			failure := &rhumb.Error{Op: "catalog.Elect", Kind: rhumb.Conflict, Msg: "no", Range: r.ID}
+			for _, res := range []Result{
+				{Revision: 1, Region: 2, Node: 3, Class: 4, Table: 5},
+				{Revision: 1, Failure: failure, Range: r},
+				{Revision: 9, Items: []Result{{Revision: 9, Node: 1}, {Revision: 9, Failure: failure}}},
+			} {
+				fmt.Fprintln(&out, hex.EncodeToString(EncodeResult(res)))
+			}
+		case "state":
+			fmt.Fprintln(&out, hex.EncodeToString(goldenState(t).Encode()))
+		default:
+			d.Fatalf(t, "unknown command %q", d.Cmd)
+		}
+		return out.String()
+	})
+}
+
+// TestCommandRoundTrip reads back what is written, field by field.
+func TestCommandRoundTrip(t *testing.T) {
+	for _, want := range goldenCommands() {
+		got, err := DecodeCommand(EncodeCommand(want))
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%T: got %+v (%v), want %+v", want, got, err, want)
+		}
+	}
+}
+
+// TestDecodeRefuses says, for bytes that this binary did not write, whether a newer one did or nobody.
+func TestDecodeRefuses(t *testing.T) {
+	wire := func(m map[int]any) []byte { return must(encMode.Marshal(m)) }
+	tests := []struct {
+		name string
+		b    []byte
+		want rhumb.Kind
+	}{
+		{"nothing", nil, rhumb.Corrupt},
+		{"no map", []byte{0x01}, rhumb.Corrupt},
+		{"no version", wire(map[int]any{2: 9}), rhumb.Corrupt},
+		{"newer version", wire(map[int]any{1: 2, 2: 9}), rhumb.Incompatible},
+		{"unknown code", wire(map[int]any{1: 1, 2: 99}), rhumb.Incompatible},
+		{"unknown field", wire(map[int]any{1: 1, 2: 9, 99: 1}), rhumb.Incompatible},
+		{"wrong type", wire(map[int]any{1: 1, 2: 10, 4: "x"}), rhumb.Corrupt},
+		{"short store", wire(map[int]any{1: 1, 2: 3, 5: []byte{1}}), rhumb.Corrupt},
+		{"short cluster", wire(map[int]any{1: 1, 2: 3, 3: []byte{1}}), rhumb.Corrupt},
+		{"nested batch", wire(map[int]any{1: 1, 2: 14, 29: []map[int]any{{2: 14}}}), rhumb.Corrupt},
+		{"init in a batch", wire(map[int]any{1: 1, 2: 14, 29: []map[int]any{{2: 1}}}), rhumb.Corrupt},
+		{"unknown code in a batch", wire(map[int]any{1: 1, 2: 14, 29: []map[int]any{{2: 99}}}), rhumb.Incompatible},
+		{"trailing bytes", append(EncodeCommand(FenceNode{1, 1}), 0), rhumb.Corrupt},
+		{"repeated field", []byte{0xa3, 0x01, 0x01, 0x02, 0x0a, 0x02, 0x0a}, rhumb.Corrupt},
+	}
+	for _, tt := range tests {
+		if cmd, err := DecodeCommand(tt.b); rhumb.KindOf(err) != tt.want || err == nil {
+			t.Errorf("%s: got %v, %v, want kind %s", tt.name, cmd, err, tt.want)
+		}
+	}
+	if _, err := DecodeResult(wire(map[int]any{1: 2})); rhumb.KindOf(err) != rhumb.Incompatible {
+		t.Errorf("a newer result: %v", err)
+	}
+	if _, err := Decode(wire(map[int]any{1: 2})); rhumb.KindOf(err) != rhumb.Incompatible {
+		t.Errorf("a newer state: %v", err)
+	}
+}
+
+// TestDecodeChecks damages an encoded state in ways that CBOR itself does not notice.
+func TestDecodeChecks(t *testing.T) {
+	good := goldenState(t).Encode()
+	tests := []struct {
+		name   string
+		damage func(w *wireState)
+	}{
+		{"primary out of sync", func(w *wireState) { w.Ranges[0].Primary = 1; w.Ranges[0].InSync = []rhumb.NodeID{2} }},
+		{"in sync without a replica", func(w *wireState) { w.Ranges[0].Replicas = []rhumb.NodeID{2} }},
+		{"unsorted", func(w *wireState) { w.Ranges[0].InSync = []rhumb.NodeID{2, 1} }},
+		{"below the minimum", func(w *wireState) { w.Ranges[0].InSync = []rhumb.NodeID{2} }},
+		{"epoch not allocated", func(w *wireState) { w.Ranges[0].Epoch = 99 }},
+		{"no version", func(w *wireState) { w.Ranges[0].Version = 0 }},
+		{"preferred no replica", func(w *wireState) { w.Ranges[0].Preferred = 9 }},
+		{"unknown replica", func(w *wireState) { w.Ranges[0].Replicas = []rhumb.NodeID{1, 2, 9} }},
+		{"range without a block", func(w *wireState) { w.Ranges[0].Slot = 5_000 }},
+		{"range twice", func(w *wireState) { w.Ranges = append(w.Ranges, w.Ranges[0]) }},
+		{"node without a region", func(w *wireState) { w.Nodes[0].Region = 9 }},
+		{"node id not given out", func(w *wireState) { w.Nodes[1].ID = 9 }},
+		{"bad node state", func(w *wireState) { w.Nodes[0].State = 9 }},
+		{"store of another", func(w *wireState) { w.Nodes[0].Store = w.Nodes[1].Store }},
+		{"class of nobody", func(w *wireState) { w.Tables[0].Class = 9 }},
+		{"bad settings", func(w *wireState) { w.Classes[0].Settings.Replicas = 99 }},
+		{"block count", func(w *wireState) { w.Regions[0].Blocks++ }},
+		{"crooked block", func(w *wireState) { w.Blocks[0].First++ }},
+		{"active block of another", func(w *wireState) { w.Active[0].Node = 2 }},
+		{"active block of nobody", func(w *wireState) { w.Active[0].Node = 9 }},
+		{"active slot without a range", func(w *wireState) { w.Active[0].Opened = 7 }},
+		{"region off the map", func(w *wireState) { w.Regions[0].Location.Lat = 91 }},
+		{"no cluster", func(w *wireState) { w.Cluster = nil }},
+	}
+	for _, tt := range tests {
+		var w wireState
+		if err := cbor.Unmarshal(good, &w); err != nil {
+			t.Fatal(err)
+		}
+		tt.damage(&w)
+		if _, err := Decode(encode(w)); !errors.Is(err, rhumb.ErrCorrupt) {
+			t.Errorf("%s: got %v, want kind corrupt", tt.name, err)
+		}
+	}
+}
+
+func FuzzDecodeCommand(f *testing.F) {
+	for _, cmd := range goldenCommands() {
+		f.Add(EncodeCommand(cmd))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		cmd, err := DecodeCommand(b)
+		if err != nil {
+			if k := rhumb.KindOf(err); k != rhumb.Corrupt && k != rhumb.Incompatible {
+				t.Fatalf("kind %s: %v", k, err)
+			}
+			return
+		}
+		s := goldenState(t)
+		next, _, _ := s.Apply(cmd)
+		if err := next.Check(); err != nil {
+			t.Fatalf("%#v: %v", cmd, err)
+		}
+		again, err := DecodeCommand(EncodeCommand(cmd))
+		if err != nil || !bytes.Equal(EncodeCommand(again), EncodeCommand(cmd)) {
+			t.Fatalf("%#v does not survive: %#v, %v", cmd, again, err)
+		}
+	})
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add(goldenState(f).Encode())
+	f.Add(New().Encode())
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s, err := Decode(b)
+		if err != nil {
+			if k := rhumb.KindOf(err); k != rhumb.Corrupt && k != rhumb.Incompatible {
+				t.Fatalf("kind %s: %v", k, err)
+			}
+			return
+		}
+		again, err := Decode(s.Encode())
+		if err != nil || !bytes.Equal(again.Encode(), s.Encode()) {
+			t.Fatalf("the state does not survive: %v", err)
+		}
+	})
+}
+
+func FuzzDecodeResult(f *testing.F) {
+	f.Add(EncodeResult(Result{Revision: 3, Items: []Result{{Node: 1}}}))
+	f.Add(EncodeResult(Result{Failure: &rhumb.Error{Kind: rhumb.Conflict, Msg: "m"}}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r, err := DecodeResult(b)
+		if err != nil {
+			return
+		}
+		again, err := DecodeResult(EncodeResult(r))
+		if err != nil || !reflect.DeepEqual(r, again) {
+			t.Fatalf("%+v does not survive: %+v, %v", r, again, err)
+		}
+	})
+}

@@ -1,0 +1,315 @@
+package catalog
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// genCommand draws a command that makes sense more often than not: ids around those that exist, versions near those that
+// are current.
+func genCommand(t *rapid.T, s *State) Command {
+	g := gen{t, s}
+	kinds := map[string]func() Command{
+		"register":     func() Command { return g.registration() },
+		"add-region":   func() Command { return AddRegion{Name: g.region(), Location: g.point()} },
+		"create-class": func() Command { c := g.settings(); return CreateClass{c, rotate(s, c)} },
+		"create-table": func() Command {
+			c := g.settings()
+			return CreateTable{Name: rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "table"), Settings: c, Placements: rotate(s, c)}
+		},
+		"ensure": func() Command {
+			id := rhumb.ClassID(rapid.IntRange(1, 3).Draw(t, "class"))
+			if c, ok := s.Class(id); ok {
+				return EnsureRegionBlocks{id, rotate(s, c.Settings)}
+			}
+			return EnsureRegionBlocks{Class: id}
+		},
+		"open-slot":    g.openSlot,
+		"alter-isr":    g.alterISR,
+		"elect":        g.elect,
+		"fence":        func() Command { n := g.node(); return FenceNode{n, g.boot(n)} },
+		"set-state":    func() Command { n := g.node(); return SetNodeState{n, g.boot(n), g.state()} },
+		"set-replicas": g.setReplicas,
+		"set-voters":   func() Command { return SetVoters{g.nodes(3)} },
+	}
+	names := []string{
+		"register", "register", "create-table", "open-slot", "alter-isr", "alter-isr", "elect", "elect", "fence", "set-state",
+		"set-replicas", "add-region", "create-class", "ensure", "set-voters",
+	}
+	return kinds[rapid.SampledFrom(names).Draw(t, "command")]()
+}
+
+type gen struct {
+	t *rapid.T
+	s *State
+}
+
+func (g gen) node() rhumb.NodeID {
+	return rhumb.NodeID(rapid.IntRange(1, g.s.NodeCount()+1).Draw(g.t, "node"))
+}
+
+func (g gen) nodes(most int) []rhumb.NodeID {
+	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) rhumb.NodeID {
+		return rhumb.NodeID(rapid.IntRange(1, g.s.NodeCount()+1).Draw(t, "n"))
+	}), 0, most).Draw(g.t, "nodes")
+}
+
+func (g gen) boot(id rhumb.NodeID) rhumb.BootSeq {
+	n, ok := g.s.Node(id)
+	if !ok || rapid.IntRange(0, 9).Draw(g.t, "wrong boot") == 0 {
+		return 1
+	}
+	return n.Boot
+}
+
+func (g gen) region() string { return rapid.SampledFrom([]string{"fra", "sin"}).Draw(g.t, "region") }
+
+func (g gen) state() rhumb.NodeState {
+	return rapid.SampledFrom([]rhumb.NodeState{rhumb.NodeLive, rhumb.NodeDraining, rhumb.NodeFenced}).Draw(g.t, "state")
+}
+
+func (g gen) point() rhumb.Point {
+	return rhumb.Point{Lat: float64(rapid.IntRange(-9, 9).Draw(g.t, "lat")), Lon: float64(rapid.IntRange(-9, 9).Draw(g.t, "lon"))}
+}
+
+func (g gen) settings() rhumb.ClassSettings {
+	c := rhumb.DefaultClassSettings()
+	c.Replicas = rapid.IntRange(1, 3).Draw(g.t, "replicas")
+	c.MinInSync = rapid.IntRange(1, c.Replicas).Draw(g.t, "min")
+	c.HashSlots = 2
+	return c
+}
+
+// registration draws a new node, a restart or a repeated registration.
+func (g gen) registration() RegisterNode {
+	id := g.node()
+	r := RegisterNode{Region: g.region(), Zone: "z", Location: g.point(), HasLocation: true, Nonce: rapid.Uint64Range(0, 3).Draw(g.t, "nonce")}
+	n, ok := g.s.Node(id)
+	if !ok {
+		r.Store, r.Boot = rhumb.UUID{byte(id)}, 1
+		return r
+	}
+	at, _ := g.s.Region(n.Region)
+	r.Node, r.Store, r.Region = id, n.Store, at.Name
+	r.Boot = n.Boot + rhumb.BootSeq(rapid.IntRange(0, 1).Draw(g.t, "grow"))
+	return r
+}
+
+// record draws a range and a version that is mostly its own.
+func (g gen) record() (*rhumb.Range, uint64) {
+	all := slices.Collect(g.s.Ranges())
+	if len(all) == 0 {
+		return &rhumb.Range{ID: rhumb.RangeID{Region: 1}}, 1
+	}
+	r := rapid.SampledFrom(all).Draw(g.t, "range")
+	if rapid.IntRange(0, 9).Draw(g.t, "stale") == 0 {
+		return r, r.Version - 1
+	}
+	return r, r.Version
+}
+
+func (g gen) openSlot() Command {
+	id, class := g.node(), rhumb.ClassID(rapid.IntRange(1, 3).Draw(g.t, "class"))
+	_, opened := g.s.ActiveSlot(id, class)
+	replicas := []rhumb.NodeID{id}
+	if c, ok := g.s.Class(class); ok {
+		for n := range g.s.Nodes() {
+			if n.ID != id && len(replicas) < c.Settings.Replicas {
+				replicas = append(replicas, n.ID)
+			}
+		}
+	}
+	return OpenSlot{id, class, opened, replicas}
+}
+
+func (g gen) alterISR() Command {
+	r, v := g.record()
+	c := AlterISR{Range: r.ID, Epoch: r.Epoch, Version: v}
+	for _, id := range r.Replicas {
+		if id == r.Primary || rapid.Bool().Draw(g.t, "member") {
+			c.Members = append(c.Members, Member{id, g.boot(id)})
+		}
+	}
+	return c
+}
+
+func (g gen) elect() Command {
+	r, v := g.record()
+	c := Elect{Range: r.ID, Version: v, Node: g.node()}
+	if len(r.InSync) > 0 && rapid.Bool().Draw(g.t, "in sync") {
+		c.Node = rapid.SampledFrom(r.InSync).Draw(g.t, "elected")
+	}
+	if rapid.IntRange(0, 3).Draw(g.t, "shrink") == 0 {
+		c.InSync = g.nodes(3)
+	}
+	return c
+}
+
+func (g gen) setReplicas() Command {
+	r, v := g.record()
+	set := slices.Concat(r.InSync, g.nodes(2))
+	slices.Sort(set)
+	return SetReplicas{Range: r.ID, Version: v, Replicas: slices.Compact(set), Preferred: rapid.SampledFrom(append(set, 0)).Draw(g.t, "preferred")}
+}
+
+func founded() *State {
+	s, _, _ := New().Apply(Init{Cluster: rhumb.UUID{7}, First: RegisterNode{
+		Store: rhumb.UUID{1}, Boot: 1, Region: "fra", Zone: "z", HasLocation: true,
+	}})
+	return s
+}
+
+// TestInvariants applies random commands and looks, after each, at the invariants of the state and of the step; and goes
+// on beside with a decoded copy, which must not differ.
+func TestInvariants(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := founded()
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			cmd := genCommand(t, s)
+			if rapid.IntRange(0, 4).Draw(t, "batch") == 0 {
+				cmd = Batch{[]Command{cmd, genCommand(t, s)}}
+			}
+			before := string(s.Encode())
+			next, res, changes := s.Apply(cmd)
+			if err := next.Check(); err != nil {
+				t.Fatalf("%#v: %v", cmd, err)
+			}
+			if got := string(s.Encode()); got != before {
+				t.Fatalf("%#v changed the state it was applied to", cmd)
+			}
+			checkStep(t, s, next, changes)
+			checkCopy(t, before, cmd, next, res)
+			s = next
+		}
+	})
+}
+
+// checkStep looks at what must hold between a state and the next.
+func checkStep(t *rapid.T, old, next *State, changes Changes) {
+	switch {
+	case next == old && changes.Len() != 0, next != old && changes.Len() == 0:
+		t.Fatalf("the state changed: %v, but %d records are listed", next != old, changes.Len())
+	case next != old && next.Revision() != old.Revision()+1:
+		t.Fatalf("revision %d after %d", next.Revision(), old.Revision())
+	}
+	for r := range next.Ranges() {
+		was, ok := old.Range(r.ID)
+		if !ok || was == r {
+			continue
+		}
+		if !slices.Contains(changes.Ranges, r.ID) {
+			t.Fatalf("range %s changed and is not listed", r.ID)
+		}
+		switch {
+		case r.Version <= was.Version:
+			t.Fatalf("version %d after %d of %s", r.Version, was.Version, r.ID)
+		case r.Epoch < was.Epoch || r.Allocated < was.Allocated || r.Epoch != was.Epoch && r.Epoch <= was.Allocated:
+			t.Fatalf("epoch %d of %d after %d of %d: used before", r.Epoch, r.Allocated, was.Epoch, was.Allocated)
+		case r.Primary != was.Primary && r.Epoch == was.Epoch:
+			t.Fatalf("two primaries, %s and %s, in epoch %d", was.Primary, r.Primary, r.Epoch)
+		case r.Primary != was.Primary && !was.IsInSync(r.Primary):
+			t.Fatalf("%s became primary and was not in sync (%v)", r.Primary, was.InSync)
+		case r.Epoch != was.Epoch && !next.IsLive(r.Primary):
+			t.Fatalf("%s became primary and is not live", r.Primary)
+		}
+	}
+}
+
+// checkCopy decodes the encoded command, applies it to the decoded state and compares.
+func checkCopy(t *rapid.T, encoded string, cmd Command, next *State, res Result) {
+	s, err := Decode([]byte(encoded))
+	if err != nil {
+		t.Fatalf("decode: %v", err)
+	}
+	decoded, err := DecodeCommand(EncodeCommand(cmd))
+	if err != nil {
+		t.Fatalf("decode %#v: %v", cmd, err)
+	}
+	copied, resCopy, _ := s.Apply(decoded)
+	if string(copied.Encode()) != string(next.Encode()) {
+		t.Fatalf("a decoded copy differs after %#v", cmd)
+	}
+	back, err := DecodeResult(EncodeResult(res))
+	if err != nil || !reflect.DeepEqual(back, resCopy) {
+		t.Fatalf("results differ after %#v: %+v and %+v (%v)", cmd, back, resCopy, err)
+	}
+}
+
+// TestFenceLeavesNoPrimary fences a node among many ranges: it stays primary only where nobody else could follow.
+func TestFenceLeavesNoPrimary(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := founded()
+		for range 30 {
+			s, _, _ = s.Apply(genCommand(t, s))
+		}
+		id := rhumb.NodeID(rapid.IntRange(1, s.NodeCount()).Draw(t, "victim"))
+		n, _ := s.Node(id)
+		if n.State != rhumb.NodeLive {
+			t.Skip("the victim is not live")
+		}
+		s, _, _ = s.Apply(FenceNode{id, n.Boot})
+		for r := range s.Ranges() {
+			others := slices.ContainsFunc(r.InSync, func(m rhumb.NodeID) bool { return m != id && s.IsLive(m) })
+			if r.Primary == id && others {
+				t.Fatalf("range %s: %s is fenced and primary, though %v could follow", r.ID, id, r.InSync)
+			}
+			if class, _ := s.Class(r.Class); r.IsInSync(id) && len(r.InSync) > class.Settings.MinInSync {
+				t.Fatalf("range %s: %s is fenced and in sync (%v)", r.ID, id, r.InSync)
+			}
+		}
+	})
+}
+
+// TestBlocks opens more slots than a block has.
+func TestBlocks(t *testing.T) {
+	s := founded()
+	one := rhumb.DefaultClassSettings()
+	one.Replicas, one.MinInSync, one.HashSlots = 1, 1, 1
+	s, res, _ := s.Apply(CreateClass{one, rotate(s, one)})
+	class := res.Class
+	for i := range uint32(2*rhumb.BlockSlots + 1) {
+		s, res, _ = s.Apply(OpenSlot{1, class, i, []rhumb.NodeID{1}})
+		if err := res.Err(); err != nil {
+			t.Fatal(err)
+		}
+		if id, opened := s.ActiveSlot(1, class); id != res.Range.ID || opened != i+1 {
+			t.Fatalf("active slot %s, opened %d, want %s, %d", id, opened, res.Range.ID, i+1)
+		}
+	}
+	var blocks []string
+	for b := range s.Blocks() {
+		blocks = append(blocks, fmt.Sprintf("%d:%s", b.First, b.Node))
+	}
+	if got := strings.Join(blocks, " "); got != "0:n0 1024:n1 2048:n1 3072:n1" {
+		t.Fatalf("blocks %s", got)
+	}
+	if err := s.Check(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestHeirsShareEqually fences a node whose fellows are equally near: they get its primaries evenly.
+func TestHeirsShareEqually(t *testing.T) {
+	s := founded()
+	for i := range 3 {
+		s, _, _ = s.Apply(RegisterNode{Store: rhumb.UUID{byte(2 + i)}, Boot: 1, Region: "fra", Zone: "z"})
+	}
+	c := rhumb.DefaultClassSettings()
+	c.Replicas, c.HashSlots = 4, 64
+	s, _, _ = s.Apply(CreateClass{c, rotate(s, c)})
+	s, _, _ = s.Apply(FenceNode{1, 1})
+	count := map[rhumb.NodeID]int{}
+	for r := range s.Ranges() {
+		count[r.Primary]++
+	}
+	if count[2] < 21 || count[3] < 21 || count[4] < 21 {
+		t.Fatalf("primaries %v, want 21 or 22 each", count)
+	}
+}

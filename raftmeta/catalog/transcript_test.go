@@ -1,0 +1,260 @@
+package catalog
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// TestTranscripts replays testdata: each line is a command, and the output says its result and the records it touched.
+func TestTranscripts(t *testing.T) {
+	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
+		s := New()
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			var out strings.Builder
+			for line := range strings.Lines(d.Input) {
+				words := strings.Fields(line)
+				if len(words) == 0 {
+					continue
+				}
+				cmd := parseCommand(t, s, words[0], words[1:])
+				var res Result
+				var changes Changes
+				s, res, changes = s.Apply(cmd)
+				writeResult(&out, res)
+				writeChanges(&out, s, changes)
+				if err := s.Check(); err != nil {
+					d.Fatalf(t, "after %q: %v", line, err)
+				}
+			}
+			return out.String()
+		})
+	})
+}
+
+// args are the key=value words of a command.
+type args struct {
+	t      *testing.T
+	values map[string]string
+}
+
+func (a args) has(key string) bool { _, ok := a.values[key]; return ok }
+
+func (a args) num(key string) uint64 {
+	v, ok := a.values[key]
+	if !ok {
+		return 0
+	}
+	n, err := strconv.ParseUint(v, 10, 64)
+	if err != nil {
+		a.t.Fatalf("%s=%s: %v", key, v, err)
+	}
+	return n
+}
+
+func (a args) nodes(key string) []rhumb.NodeID {
+	var out []rhumb.NodeID
+	for part := range strings.SplitSeq(a.values[key], ",") {
+		if part == "" {
+			continue
+		}
+		n, err := strconv.ParseUint(part, 10, 32)
+		if err != nil {
+			a.t.Fatalf("%s=%s: %v", key, part, err)
+		}
+		out = append(out, rhumb.NodeID(n))
+	}
+	return out
+}
+
+func (a args) rangeID() rhumb.RangeID {
+	id, err := rhumb.ParseRangeID(a.values["range"])
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return id
+}
+
+func (a args) point() (p rhumb.Point) {
+	if a.has("at") {
+		if _, err := fmt.Sscanf(a.values["at"], "%g,%g", &p.Lat, &p.Lon); err != nil {
+			a.t.Fatal(err)
+		}
+	}
+	return p
+}
+
+func (a args) settings() rhumb.ClassSettings {
+	c := rhumb.DefaultClassSettings()
+	c.HashSlots = 2
+	if a.has("slots") {
+		c.HashSlots = int(a.num("slots"))
+	}
+	if a.has("replicas") {
+		c.Replicas = int(a.num("replicas"))
+		c.MinInSync = min(c.MinInSync, c.Replicas)
+	}
+	if a.has("min") {
+		c.MinInSync = int(a.num("min"))
+	}
+	return c
+}
+
+func (a args) registration() RegisterNode {
+	r := RegisterNode{
+		Node: rhumb.NodeID(a.num("node")), Boot: rhumb.BootSeq(max(a.num("boot"), 1)), Nonce: a.num("nonce"),
+		Region: a.values["region"], Zone: "z" + strconv.FormatUint(a.num("zone"), 10), Location: a.point(), HasLocation: a.has("at"),
+	}
+	if a.has("store") {
+		r.Store = rhumb.UUID{15: byte(a.num("store"))}
+	}
+	if a.has("cluster") {
+		r.Cluster = rhumb.UUID{15: byte(a.num("cluster"))}
+	}
+	return r
+}
+
+// rotate places slots over the live nodes of every region that has enough, in turn.
+func rotate(s *State, settings rhumb.ClassSettings) []Placement {
+	var out []Placement
+	for r := range s.Regions() {
+		var live []rhumb.NodeID
+		for n := range s.Nodes() {
+			if n.Region == r.ID && n.State == rhumb.NodeLive {
+				live = append(live, n.ID)
+			}
+		}
+		if len(live) < settings.Replicas {
+			continue
+		}
+		p := Placement{Region: r.ID}
+		for i := range settings.HashSlots {
+			turned := slices.Concat(live[i%len(live):], live[:i%len(live)])
+			p.Replicas = append(p.Replicas, turned[:settings.Replicas])
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+func parseCommand(t *testing.T, s *State, name string, words []string) Command {
+	a := args{t, make(map[string]string)}
+	for _, w := range words {
+		k, v, _ := strings.Cut(w, "=")
+		a.values[k] = v
+	}
+	node, boot := rhumb.NodeID(a.num("node")), rhumb.BootSeq(a.num("boot"))
+	switch name {
+	case "init":
+		first := a.registration()
+		first.Cluster = rhumb.UUID{}
+		return Init{Cluster: rhumb.UUID{15: byte(a.num("cluster"))}, First: first}
+	case "add-region":
+		return AddRegion{Name: a.values["name"], Location: a.point()}
+	case "register":
+		return a.registration()
+	case "create-class":
+		return CreateClass{Settings: a.settings(), Placements: rotate(s, a.settings())}
+	case "create-table":
+		return CreateTable{
+			Name: a.values["name"], Settings: a.settings(), Colocate: byte(a.num("colocate")), Placements: rotate(s, a.settings()),
+		}
+	case "ensure-regions":
+		class, _ := s.Class(rhumb.ClassID(a.num("class")))
+		return EnsureRegionBlocks{Class: class.ID, Placements: rotate(s, class.Settings)}
+	case "open-slot":
+		return OpenSlot{Node: node, Class: rhumb.ClassID(a.num("class")), Opened: uint32(a.num("opened")), Replicas: a.nodes("replicas")}
+	case "alter-isr":
+		c := AlterISR{Range: a.rangeID(), Epoch: rhumb.Epoch(a.num("epoch")), Version: a.num("version")}
+		for _, id := range a.nodes("members") {
+			m := Member{Node: id, Boot: boot}
+			if n, ok := s.Node(id); ok && boot == 0 {
+				m.Boot = n.Boot
+			}
+			c.Members = append(c.Members, m)
+		}
+		return c
+	case "elect":
+		return Elect{Range: a.rangeID(), Version: a.num("version"), Node: node, InSync: a.nodes("insync")}
+	case "fence":
+		return FenceNode{Node: node, Boot: boot}
+	case "set-state":
+		state := map[string]rhumb.NodeState{"live": rhumb.NodeLive, "draining": rhumb.NodeDraining, "fenced": rhumb.NodeFenced}[a.values["state"]]
+		return SetNodeState{Node: node, Boot: boot, State: state}
+	case "set-replicas":
+		return SetReplicas{Range: a.rangeID(), Version: a.num("version"), Replicas: a.nodes("replicas"), Preferred: rhumb.NodeID(a.num("preferred"))}
+	case "set-voters":
+		return SetVoters{Voters: a.nodes("voters")}
+	}
+	t.Fatalf("unknown command %q", name)
+	return nil
+}
+
+func writeResult(out *strings.Builder, res Result) {
+	if res.Failure != nil {
+		fmt.Fprintf(out, "refused %s: %s\n", res.Failure.Kind, res.Failure.Msg)
+		if res.Range != nil {
+			fmt.Fprintf(out, "  in the way: %s\n", rangeString(res.Range))
+		}
+		return
+	}
+	fmt.Fprintf(out, "done at revision %d", res.Revision)
+	if res.Region != 0 {
+		fmt.Fprintf(out, " region=%s", res.Region)
+	}
+	if res.Node != 0 {
+		fmt.Fprintf(out, " node=%s", res.Node)
+	}
+	if res.Class != 0 {
+		fmt.Fprintf(out, " class=%s", res.Class)
+	}
+	if res.Table != 0 {
+		fmt.Fprintf(out, " table=%s", res.Table)
+	}
+	if res.Range != nil {
+		fmt.Fprintf(out, " range=%s", res.Range.ID)
+	}
+	out.WriteByte('\n')
+}
+
+func writeChanges(out *strings.Builder, s *State, c Changes) {
+	for _, id := range c.Regions {
+		r, _ := s.Region(id)
+		fmt.Fprintf(out, "  region %s %s at %v\n", id, r.Name, r.Location)
+	}
+	for _, id := range c.Nodes {
+		n, _ := s.Node(id)
+		fmt.Fprintf(out, "  node %s region=%s zone=%s boot=%d %s", id, n.Region, n.Zone, n.Boot, n.State)
+		if n.Voter {
+			out.WriteString(" voter")
+		}
+		out.WriteByte('\n')
+	}
+	for _, id := range c.Classes {
+		class, _ := s.Class(id)
+		fmt.Fprintf(out, "  class %s replicas=%d min=%d slots=%d\n", id, class.Settings.Replicas, class.Settings.MinInSync, class.Settings.HashSlots)
+	}
+	for _, id := range c.Tables {
+		table, _ := s.Table(id)
+		fmt.Fprintf(out, "  table %s %s class=%s colocate=%d location=%s\n", id, table.Name, table.Class, table.Colocate, table.LocationField)
+	}
+	for _, id := range c.Blocks {
+		b, _ := s.BlockOf(id)
+		fmt.Fprintf(out, "  block %s class=%s node=%s\n", id, b.Class, b.Node)
+	}
+	for _, id := range c.Ranges {
+		r, _ := s.Range(id)
+		fmt.Fprintf(out, "  range %s\n", rangeString(r))
+	}
+}
+
+func rangeString(r *rhumb.Range) string {
+	return fmt.Sprintf("%s class=%s epoch=%d/%d version=%d primary=%s preferred=%s insync=%v replicas=%v",
+		r.ID, r.Class, r.Epoch, r.Allocated, r.Version, r.Primary, r.Preferred, r.InSync, r.Replicas)
+}

@@ -1,0 +1,76 @@
+package catalog
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// TestTreeAgainstMap compares random versions of a tree with maps, the old versions too: they must not change.
+func TestTreeAgainstMap(t *testing.T) {
+	type version struct {
+		tree tree[int]
+		want map[uint64]int
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		versions := []version{{want: map[uint64]int{}}}
+		for range rapid.IntRange(1, 8).Draw(t, "applies") {
+			base := versions[rapid.IntRange(0, len(versions)-1).Draw(t, "base")]
+			next := version{base.tree, maps.Clone(base.want)}
+			o := new(owner)
+			for range rapid.IntRange(0, 200).Draw(t, "sets") {
+				key, v := rapid.Uint64Range(0, 400).Draw(t, "key"), rapid.Int().Draw(t, "v")
+				next.tree.set(o, key, v)
+				next.want[key] = v
+			}
+			versions = append(versions, next)
+		}
+		for _, v := range versions {
+			checkTree(t, &v.tree, v.want)
+		}
+	})
+}
+
+func checkTree(t *rapid.T, got *tree[int], want map[uint64]int) {
+	if got.size != len(want) {
+		t.Fatalf("size %d, want %d", got.size, len(want))
+	}
+	for key := range uint64(401) {
+		v, ok := got.get(key)
+		if w, exists := want[key]; v != w || ok != exists {
+			t.Fatalf("get %d gives %d %v, want %d %v", key, v, ok, w, exists)
+		}
+	}
+	first := rapid.Uint64Range(0, 401).Draw(t, "first")
+	var keys []uint64
+	for key := range got.from(first) {
+		keys = append(keys, key)
+	}
+	all := slices.Sorted(maps.Keys(want))
+	i, _ := slices.BinarySearch(all, first)
+	if !slices.Equal(keys, all[i:]) {
+		t.Fatalf("from %d gives %v, want %v", first, keys, all[i:])
+	}
+}
+
+// TestTreeStopsEarly breaks out of a walk in every place.
+func TestTreeStopsEarly(t *testing.T) {
+	var tr tree[int]
+	o := new(owner)
+	for i := range 100 {
+		tr.set(o, uint64(i), i)
+	}
+	for stop := range 100 {
+		n := 0
+		for range tr.all() {
+			if n++; n > stop {
+				break
+			}
+		}
+		if n != stop+1 {
+			t.Fatalf("stopped after %d, want %d", n, stop+1)
+		}
+	}
+}
