@@ -1,0 +1,275 @@
+package raftmeta
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+	"go.etcd.io/raft/v3/tracker"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+)
+
+// Raft's settings. An append holds about a mebibyte, and at most this many are under way to one follower; a leader that
+// has more than uncommittedMax bytes that no majority has refuses proposals.
+const (
+	appendSize     = 1 << 20
+	appendInflight = 64
+	applySize      = 4 << 20
+	uncommittedMax = 64 << 20
+)
+
+// driver owns raft.RawNode. Its goroutine alone touches it.
+type driver struct {
+	*Group
+	node *raft.RawNode
+	log  *logStore
+
+	state   *catalog.State
+	applied uint64
+	conf    *raftpb.ConfState
+	// confChanged is true until the log is cut behind the last change of membership.
+	confChanged bool
+	lead    uint64
+	term    uint64
+	isLead  bool
+	// confIndex is the last entry when this leader proposed a change of members; the next waits until it is applied.
+	confIndex uint64
+
+	pending map[proposalID]*proposal
+	nextID  uint64
+
+	reading   *readBatch
+	readQueue []*read
+
+	transfers map[uint64]sentTransfer
+	// cutting is true while a state is encoded to cut the log; cuts brings it back.
+	cutting bool
+	cuts    chan *raftpb.Snapshot
+	ticks   uint64
+}
+
+// newDriver opens the log and makes the raft node.
+func newDriver(g *Group) (*driver, error) {
+	log, err := openLog(g.config.KV)
+	if err != nil {
+		return nil, err
+	}
+	transfer, err := log.Snapshot()
+	if err != nil {
+		return nil, err
+	}
+	d := &driver{
+		Group: g, log: log, state: catalog.New(), conf: transfer.GetMetadata().GetConfState(),
+		applied: transfer.GetMetadata().GetIndex(), pending: make(map[proposalID]*proposal), nextID: rand.Uint64(),
+		transfers: make(map[uint64]sentTransfer), cuts: make(chan *raftpb.Snapshot, 1),
+	}
+	if !raft.IsEmptySnap(transfer) {
+		if d.state, err = catalog.Decode(transfer.GetData()); err != nil {
+			return nil, err
+		}
+	}
+	d.node, err = raft.NewRawNode(&raft.Config{
+		ID: uint64(g.config.Node), ElectionTick: g.config.ElectionTicks, HeartbeatTick: 1, Storage: log, Applied: d.applied,
+		MaxSizePerMsg: appendSize, MaxInflightMsgs: appendInflight, MaxCommittedSizePerReady: applySize,
+		MaxUncommittedEntriesSize: uncommittedMax, PreVote: true, CheckQuorum: true, ReadOnlyOption: raft.ReadOnlySafe,
+		DisableProposalForwarding: true, StepDownOnRemoval: true, Logger: raftLogger{g.config.logger()},
+	})
+	if err != nil {
+		return nil, rhumb.WrapKind("raftmeta.newDriver", rhumb.Internal, err)
+	}
+	g.view.Store(&view{state: d.state, newer: make(chan struct{})})
+	if slices.Equal(d.conf.GetVoters(), []uint64{uint64(g.config.Node)}) {
+		return d, d.node.Campaign() // nobody else could lead
+	}
+	return d, nil
+}
+
+// run is the driver's loop. It takes what waits, as much as there is, before it handles what Raft makes of it, so that
+// concurrent proposals share one write.
+func (d *driver) run(ctx context.Context) {
+	ticker := time.NewTicker(d.config.Tick)
+	defer ticker.Stop()
+	defer d.abandon(rhumb.E("raftmeta.Group", rhumb.Unavailable, "the node is stopping"))
+	for {
+		if err := d.handleReady(); err != nil {
+			d.config.logger().Error("metadata group stops", "error", err)
+			d.fail(err)
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			d.tick()
+		case in := <-d.inbox:
+			d.step(in)
+		case p := <-d.proposals:
+			d.propose(p)
+		case r := <-d.reads:
+			d.queueRead(r)
+		case f := <-d.asks:
+			f(d)
+		case transfer := <-d.cuts:
+			if err := d.cut(transfer); err != nil {
+				d.fail(err)
+				return
+			}
+		}
+		d.drain()
+	}
+}
+
+// drain takes what else waits without waiting for more.
+func (d *driver) drain() {
+	for range InboxMax {
+		select {
+		case in := <-d.inbox:
+			d.step(in)
+		case p := <-d.proposals:
+			d.propose(p)
+		case r := <-d.reads:
+			d.queueRead(r)
+		default:
+			return
+		}
+	}
+}
+
+func (d *driver) tick() {
+	d.ticks++
+	d.node.Tick()
+	d.checkTransfers()
+	d.retryReads()
+}
+
+// step gives a message to Raft.
+func (d *driver) step(in inbound) {
+	if err := d.node.Step(in.message); err != nil {
+		d.config.logger().Debug("message refused", "from", in.from, "type", in.message.GetType(), "error", err)
+	}
+}
+
+// handleReady does what Raft asks for, until it asks for nothing: keep, send, apply.
+func (d *driver) handleReady() error {
+	for d.node.HasReady() {
+		rd := d.node.Ready()
+		if rd.SoftState != nil {
+			d.isLead = rd.SoftState.RaftState == raft.StateLeader
+			d.lead = rd.SoftState.Lead
+		}
+		if !raft.IsEmptyHardState(rd.HardState) {
+			d.term = rd.HardState.GetTerm()
+		}
+		early, late := d.sortMessages(rd.Messages)
+		d.send(early)
+		if err := d.log.save(rd.HardState, rd.Entries, rd.Snapshot, rd.MustSync); err != nil {
+			return rhumb.Wrap("raftmeta.save", err)
+		}
+		d.send(late)
+		d.announce()
+		if err := d.applyReady(rd); err != nil {
+			return err
+		}
+		if err := d.cutForMembers(); err != nil {
+			return err
+		}
+		for _, rs := range rd.ReadStates {
+			d.readConfirmed(rs)
+		}
+		d.node.Advance(rd)
+		d.finishReads()
+	}
+	d.maybeCut()
+	return nil
+}
+
+// sortMessages splits off the messages that a leader may send before its own entries are durable (Raft thesis, section
+// 10.2.1): those that ask followers to append, and heartbeats. Votes and acknowledgements wait.
+func (d *driver) sortMessages(messages []*raftpb.Message) (early, late []*raftpb.Message) {
+	for _, m := range messages {
+		switch m.GetType() {
+		case raftpb.MsgApp, raftpb.MsgHeartbeat:
+			early = append(early, m)
+		default:
+			late = append(late, m)
+		}
+	}
+	return early, late
+}
+
+// announce publishes a change of leader.
+func (d *driver) announce() {
+	old := d.leadership.Load()
+	lead := rhumb.NodeID(d.lead)
+	if old.leader == lead && (old.term == d.term || lead == rhumb.NoNode) {
+		return
+	}
+	now := time.Now()
+	d.leadership.Store(&leadership{leader: lead, term: d.term, since: now, changed: make(chan struct{})})
+	close(old.changed)
+	d.metrics.leader(d.isLead, lead != rhumb.NoNode)
+	d.confIndex = 0
+	d.config.logger().Info("metadata leader", "leader", lead, "term", d.term)
+	if !d.isLead {
+		d.abandon(rhumb.E("raftmeta.Propose", rhumb.Unknown, "the leader lost its place before the command was decided"))
+	}
+}
+
+// abandon answers every pending proposal with an error.
+func (d *driver) abandon(err error) {
+	for id, p := range d.pending {
+		delete(d.pending, id)
+		p.finish(catalog.Result{}, err)
+	}
+}
+
+// status describes the replica.
+func (d *driver) status() Status {
+	st := d.node.Status()
+	first, _ := d.log.FirstIndex()
+	last, _ := d.log.LastIndex()
+	s := Status{
+		Group: d.config.Group, Node: d.config.Node, Leader: rhumb.NodeID(st.Lead), Term: st.HardState.GetTerm(),
+		Role: roleName(st.RaftState, d.conf, uint64(d.config.Node)), Commit: st.HardState.GetCommit(), Applied: d.applied, First: first, Last: last,
+		Voters: nodeIDs(d.conf.GetVoters()), Learners: nodeIDs(d.conf.GetLearners()),
+	}
+	if d.isLead {
+		s.Match = make(map[rhumb.NodeID]uint64)
+		for id, pr := range st.Progress {
+			s.Match[rhumb.NodeID(id)] = pr.Match
+		}
+	}
+	return s
+}
+
+// roleName gives "leader", "follower", "candidate" or "learner".
+func roleName(state raft.StateType, conf *raftpb.ConfState, self uint64) string {
+	switch {
+	case state == raft.StateLeader:
+		return "leader"
+	case state == raft.StateCandidate || state == raft.StatePreCandidate:
+		return "candidate"
+	case slices.Contains(conf.GetVoters(), self):
+		return "follower"
+	}
+	return "learner"
+}
+
+// transfer asks Raft to hand the lead to the voter that is furthest along, and gives it; NoNode when there is no other.
+func (d *driver) transfer() rhumb.NodeID {
+	var heir, match uint64
+	d.node.WithProgress(func(id uint64, typ raft.ProgressType, pr tracker.Progress) {
+		if id != uint64(d.config.Node) && typ == raft.ProgressTypePeer && pr.RecentActive && pr.Match > match {
+			heir, match = id, pr.Match
+		}
+	})
+	if heir != 0 {
+		d.node.TransferLeader(heir)
+	}
+	return rhumb.NodeID(heir)
+}

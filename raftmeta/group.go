@@ -1,0 +1,236 @@
+package raftmeta
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/geo/place"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+)
+
+// Group is this node's replica of a metadata group.
+type Group struct {
+	config  Config
+	metrics *metrics
+	start   time.Time
+
+	// view is the newest applied state, and leadership the newest known leader.
+	view       atomic.Pointer[view]
+	leadership atomic.Pointer[leadership]
+
+	inbox     chan inbound
+	proposals chan *proposal
+	reads     chan *read
+	asks      chan func(*driver)
+
+	contacts contacts
+	parts    assembler
+	evidence evidence
+	watches  watches
+
+	cancel context.CancelFunc
+	done   chan struct{}
+	wg     sync.WaitGroup
+
+	failOnce sync.Once
+	failure  error // set before done closes
+}
+
+// view is a state together with the channel that closes when a newer one is there.
+type view struct {
+	state *catalog.State
+	newer chan struct{}
+}
+
+// leadership says who leads; changed closes when another does.
+type leadership struct {
+	leader  rhumb.NodeID
+	term    uint64
+	since   time.Time
+	changed chan struct{}
+}
+
+// Status describes a replica.
+type Status struct {
+	Group   GroupID        `json:"group"`
+	Node    rhumb.NodeID   `json:"node"`
+	Leader  rhumb.NodeID   `json:"leader"`
+	Term    uint64         `json:"term"`
+	Role    string         `json:"role"`
+	Commit  uint64         `json:"commit"`
+	Applied uint64         `json:"applied"`
+	First   uint64         `json:"first_index"`
+	Last    uint64         `json:"last_index"`
+	Voters  []rhumb.NodeID `json:"voters"`
+	// Learners have a copy and no vote.
+	Learners []rhumb.NodeID `json:"learners"`
+	// Match is, at the leader, the index up to which each node's log is known to agree.
+	Match map[rhumb.NodeID]uint64 `json:"match,omitempty"`
+}
+
+// Open starts the replica from what its KV holds; an empty KV is that of a node which has not heard from the leader yet.
+// Close stops it.
+func Open(c Config) (*Group, error) {
+	const op rhumb.Op = "raftmeta.Open"
+	if err := c.Validate(); err != nil {
+		return nil, rhumb.WrapKind(op, rhumb.InvalidArgument, err)
+	}
+	g := &Group{
+		config: c, metrics: newMetrics(c.Registerer, c.Group), start: time.Now(),
+		inbox: make(chan inbound, InboxMax), proposals: make(chan *proposal, PendingMax),
+		reads: make(chan *read, ReadsMax), asks: make(chan func(*driver)), done: make(chan struct{}),
+	}
+	g.watches.metrics = g.metrics
+	g.leadership.Store(&leadership{changed: make(chan struct{}), since: g.start})
+	d, err := newDriver(g)
+	if err != nil {
+		return nil, rhumb.Wrap(op, err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	g.cancel = cancel
+	g.wg.Go(func() { d.run(ctx) })
+	if !c.PassiveController {
+		g.wg.Go(func() { newController(g).run(ctx) })
+	}
+	return g, nil
+}
+
+// Close stops the replica and waits until it has. Calls that wait fail with kind Unavailable.
+func (g *Group) Close() error {
+	g.fail(rhumb.E("raftmeta.Group", rhumb.Unavailable, "the node is stopping"))
+	g.wg.Wait()
+	return nil
+}
+
+// fail stops the replica for a reason.
+func (g *Group) fail(err error) {
+	g.failOnce.Do(func() {
+		g.failure = err
+		close(g.done)
+		g.cancel()
+		g.watches.close(err)
+	})
+}
+
+// Done closes when the replica stops: by Close, because its storage fails, or because it met a command that this binary
+// does not know. Err then gives the reason.
+func (g *Group) Done() <-chan struct{} { return g.done }
+
+// Err gives the reason why the replica stopped, or nil while it runs.
+func (g *Group) Err() error {
+	select {
+	case <-g.done:
+		return g.failure
+	default:
+		return nil
+	}
+}
+
+// State gives the newest state that this replica has applied. It may lag behind the leader; Linearize waits.
+func (g *Group) State() *catalog.State { return g.view.Load().state }
+
+// Leader gives the leader that this replica knows, or NoNode, and its term.
+func (g *Group) Leader() (rhumb.NodeID, uint64) {
+	l := g.leadership.Load()
+	return l.leader, l.term
+}
+
+// IsLeader reports whether this node believes to lead.
+func (g *Group) IsLeader() bool { return g.leadership.Load().leader == g.config.Node }
+
+// AwaitRevision waits until this replica has applied a revision.
+func (g *Group) AwaitRevision(ctx context.Context, revision uint64) error {
+	const op rhumb.Op = "raftmeta.AwaitRevision"
+	for {
+		v := g.view.Load()
+		if v.state.Revision() >= revision {
+			return nil
+		}
+		if err := g.wait(ctx, op, v.newer); err != nil {
+			return err
+		}
+	}
+}
+
+// wait waits for a channel, the end of ctx or the end of the replica.
+func (g *Group) wait(ctx context.Context, op rhumb.Op, c <-chan struct{}) error {
+	select {
+	case <-c:
+		return nil
+	case <-ctx.Done():
+		return rhumb.WrapKind(op, rhumb.Unavailable, context.Cause(ctx))
+	case <-g.done:
+		return rhumb.Wrap(op, g.failure)
+	}
+}
+
+// ask runs f in the driver's goroutine.
+func (g *Group) ask(ctx context.Context, op rhumb.Op, f func(*driver)) error {
+	answered := make(chan struct{})
+	select {
+	case g.asks <- func(d *driver) { defer close(answered); f(d) }:
+	case <-ctx.Done():
+		return rhumb.WrapKind(op, rhumb.Unavailable, context.Cause(ctx))
+	case <-g.done:
+		return rhumb.Wrap(op, g.failure)
+	}
+	return g.wait(ctx, op, answered)
+}
+
+// Status describes the replica.
+func (g *Group) Status(ctx context.Context) (s Status, err error) {
+	err = g.ask(ctx, "raftmeta.Status", func(d *driver) { s = d.status() })
+	return s, err
+}
+
+// StepAside makes the leader hand over to the voter that is furthest along, if there is another. A node that drains calls
+// it so that nobody has to notice its absence first.
+func (g *Group) StepAside(ctx context.Context) error {
+	const op rhumb.Op = "raftmeta.StepAside"
+	for g.IsLeader() {
+		l := g.leadership.Load()
+		heir := rhumb.NoNode
+		if err := g.ask(ctx, op, func(d *driver) { heir = d.transfer() }); err != nil {
+			return err
+		}
+		if heir == rhumb.NoNode {
+			return nil
+		}
+		if err := g.wait(ctx, op, l.changed); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Report takes whom this or another node suspects to the leader. A node repeats it well within place.ReportKeep while it
+// suspects anybody.
+func (g *Group) Report(ctx context.Context, r place.Report) error {
+	const op rhumb.Op = "raftmeta.Report"
+	leader, _ := g.Leader()
+	switch leader {
+	case rhumb.NoNode:
+		return rhumb.E(op, rhumb.Unavailable, "no leader is known")
+	case g.config.Node:
+		g.evidence.add(time.Since(g.start), r)
+		return nil
+	}
+	response, err := g.config.Transport.Forward(ctx, leader, g.config.Group, encodeReport(r))
+	if err != nil {
+		return rhumb.Wrap(op, err)
+	}
+	_, err = decodeResponse(response)
+	return rhumb.Wrap(op, err)
+}
+
+// nodeIDs turns Raft's ids into ours; they are the same numbers.
+func nodeIDs(ids []uint64) []rhumb.NodeID {
+	out := make([]rhumb.NodeID, len(ids))
+	for i, id := range ids {
+		out[i] = rhumb.NodeID(id)
+	}
+	return out
+}

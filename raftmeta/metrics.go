@@ -1,0 +1,120 @@
+package raftmeta
+
+import (
+	"fmt"
+	"log/slog"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	"go.etcd.io/raft/v3"
+
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+)
+
+// metrics are a group's. Without a registerer they count for nobody.
+type metrics struct {
+	leaderChanges prometheus.Counter
+	isLeader      prometheus.Gauge
+	hasLeader     prometheus.Gauge
+	proposals     *prometheus.CounterVec
+	proposeTime   prometheus.Histogram
+	applyTime     prometheus.Histogram
+	entries       prometheus.Counter
+	logSize       prometheus.Gauge
+	stateSize     prometheus.Gauge
+	dropped       prometheus.Counter
+	resyncs       prometheus.Counter
+	fenced        prometheus.Counter
+}
+
+func newMetrics(r prometheus.Registerer, group GroupID) *metrics {
+	if r != nil {
+		r = prometheus.WrapRegistererWith(prometheus.Labels{"group": strconv.FormatUint(uint64(group), 10)}, r)
+	}
+	f := promauto.With(r)
+	opts := func(name, help string) prometheus.Opts {
+		return prometheus.Opts{Namespace: "rhumb", Subsystem: "meta", Name: name, Help: help}
+	}
+	counter := func(name, help string) prometheus.Counter {
+		return f.NewCounter(prometheus.CounterOpts(opts(name, help)))
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return f.NewGauge(prometheus.GaugeOpts(opts(name, help)))
+	}
+	histogram := func(name, help string) prometheus.Histogram {
+		return f.NewHistogram(prometheus.HistogramOpts{
+			Namespace: "rhumb", Subsystem: "meta", Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(1e-4, 2, 16),
+		})
+	}
+	return &metrics{
+		leaderChanges: counter("leader_changes_total", "Changes of the metadata leader seen."),
+		isLeader:      gauge("is_leader", "1 while this node leads the metadata group."),
+		hasLeader:     gauge("has_leader", "1 while a leader is known."),
+		proposals: f.NewCounterVec(prometheus.CounterOpts(opts("proposals_total", "Proposals at this leader by outcome.")),
+			[]string{"outcome"}),
+		proposeTime: histogram("propose_seconds", "Time from proposal to result at the leader."),
+		applyTime:   histogram("apply_seconds", "Time to apply the committed entries of one round."),
+		entries:     counter("entries_applied_total", "Entries applied."),
+		logSize:     gauge("log_bytes", "Size of the log."),
+		stateSize:   gauge("state_bytes", "Size of the state behind which the log was cut last."),
+		dropped:     counter("messages_dropped_total", "Messages dropped because the inbox was full."),
+		resyncs:     counter("watch_resyncs_total", "Watches told to read everything again."),
+		fenced:      counter("nodes_fenced_total", "Nodes fenced by this leader."),
+	}
+}
+
+func (m *metrics) leader(self, known bool) {
+	m.leaderChanges.Inc()
+	m.isLeader.Set(float(self))
+	m.hasLeader.Set(float(known))
+}
+
+func float(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func (m *metrics) proposed(err error, res catalog.Result, took time.Duration) {
+	outcome := "done"
+	switch {
+	case err != nil:
+		outcome = "undecided"
+	case res.Failure != nil:
+		outcome = "refused"
+	}
+	m.proposals.WithLabelValues(outcome).Inc()
+	m.proposeTime.Observe(took.Seconds())
+}
+
+func (m *metrics) applied(entries int, took time.Duration, l *logStore) {
+	m.entries.Add(float64(entries))
+	m.applyTime.Observe(took.Seconds())
+	m.logSize.Set(float64(l.size))
+}
+
+func (m *metrics) cut(l *logStore) {
+	m.logSize.Set(float64(l.size))
+	m.stateSize.Set(float64(l.stateSize))
+}
+
+// raftLogger sends Raft's own messages to the events, one level lower than Raft thinks of them.
+type raftLogger struct{ *slog.Logger }
+
+var _ raft.Logger = raftLogger{}
+
+func (l raftLogger) Debug(v ...any)                   { l.Logger.Debug(fmt.Sprint(v...)) }
+func (l raftLogger) Debugf(format string, v ...any)   { l.Logger.Debug(fmt.Sprintf(format, v...)) }
+func (l raftLogger) Info(v ...any)                    { l.Logger.Debug(fmt.Sprint(v...)) }
+func (l raftLogger) Infof(format string, v ...any)    { l.Logger.Debug(fmt.Sprintf(format, v...)) }
+func (l raftLogger) Warning(v ...any)                 { l.Logger.Info(fmt.Sprint(v...)) }
+func (l raftLogger) Warningf(format string, v ...any) { l.Logger.Info(fmt.Sprintf(format, v...)) }
+func (l raftLogger) Error(v ...any)                   { l.Logger.Warn(fmt.Sprint(v...)) }
+func (l raftLogger) Errorf(format string, v ...any)   { l.Logger.Warn(fmt.Sprintf(format, v...)) }
+func (l raftLogger) Fatal(v ...any)                   { panic(fmt.Sprint(v...)) }
+func (l raftLogger) Fatalf(format string, v ...any)   { panic(fmt.Sprintf(format, v...)) }
+func (l raftLogger) Panic(v ...any)                   { panic(fmt.Sprint(v...)) }
+func (l raftLogger) Panicf(format string, v ...any)   { panic(fmt.Sprintf(format, v...)) }
