@@ -290,15 +290,14 @@ func (call *call) name() {
 	if op.Mutations[0].Kind != rhumb.Insert {
 		return
 	}
-	m := op.Mutations[0]
 	if len(op.Outcome.Names) != 1 {
 		call.c.w.failf("client %d: an insert was answered with %d names", call.c.index, len(op.Outcome.Names))
 		return
 	}
-	m.Kind, m.Name = rhumb.Put, op.Outcome.Names[0]
-	op.Mutations = []rhumb.Mutation{m}
-	if call.op.Range == call.c.w.ranges[0] {
-		call.c.inserted = append(call.c.inserted, m.Name)
+	op.Mutations = slices.Clone(op.Mutations) // the batch may still be on its way to somebody
+	check.NameInserts(op.Mutations, op.Outcome.Names)
+	if op.Range == call.c.w.ranges[0] {
+		call.c.inserted = append(call.c.inserted, op.Mutations[0].Name)
 	}
 }
 

@@ -39,6 +39,7 @@ func (w *world) draw(least, most time.Duration) time.Duration {
 // healAll ends every fault.
 func (w *world) healAll() {
 	w.tracef("fault", "all faults end")
+	w.healed = true
 	w.net.heal()
 	w.meta.stopped = false
 	for _, n := range w.nodes {
@@ -109,7 +110,7 @@ func (w *world) crash(n *node, last time.Duration) string {
 
 // crashLoop crashes a node again and again shortly after it has started.
 func (w *world) crashLoop(n *node, times int) string {
-	if n.down || times == 0 {
+	if n.down || times == 0 || w.healed {
 		return ""
 	}
 	gap := w.draw(time.Millisecond, 400*time.Millisecond)

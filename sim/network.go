@@ -17,6 +17,7 @@ type network struct {
 	jitter float64
 	// streams numbers the connection of each pair of nodes as each side knows it; 0 is none.
 	streams []uint64
+	dialed  []time.Duration // by pair: until when a dial under way is waited for
 	lastID  uint64
 }
 
@@ -24,7 +25,7 @@ func newNetwork(w *world, places int) *network {
 	return &network{
 		w: w, places: places, site: make([]int, places), cut: make([]bool, places*places),
 		slow: make([]time.Duration, places), loss: w.p.loss, repeat: w.p.repeat, jitter: w.p.jitter,
-		streams: make([]uint64, places*places),
+		streams: make([]uint64, places*places), dialed: make([]time.Duration, places*places),
 	}
 }
 
@@ -41,10 +42,17 @@ func (n *network) base(a, b place) time.Duration {
 	return n.w.p.wanDelay
 }
 
+// wanJitterMax bounds the jitter of long links while no fault is under way: more would look like a dead node, which is
+// what faults are for.
+const wanJitterMax = 0.2
+
 // delay draws how long a message takes. Jitter is exponential, so messages overtake each other.
 func (n *network) delay(a, b place) time.Duration {
-	base := n.base(a, b)
-	return base + time.Duration(float64(base)*n.jitter*n.w.rnd.ExpFloat64()) + n.slow[a] + n.slow[b]
+	base, jitter := n.base(a, b), n.jitter
+	if n.site[a] != n.site[b] && jitter == n.w.p.jitter {
+		jitter = min(jitter, wanJitterMax)
+	}
+	return base + time.Duration(float64(base)*jitter*n.w.rnd.ExpFloat64()) + n.slow[a] + n.slow[b]
 }
 
 // send delivers a message, maybe never, maybe twice. It reports whether it was repeated.
@@ -77,15 +85,17 @@ const (
 	streamSilence = 1500 * time.Millisecond
 )
 
-// openStreams opens the streams that a node lacks, if both directions work. It runs every streamRetry at every node.
+// openStreams opens the streams that a node lacks, if both directions work. It runs every streamRetry at every node; of
+// a pair, the first one dials.
 func (n *network) openStreams(a *node) {
-	for _, b := range n.w.nodes {
-		if b == a || b.down || n.isCut(a.at, b.at) || n.isCut(b.at, a.at) {
+	for _, b := range n.w.nodes[a.index+1:] {
+		if b.down || n.w.now < n.dialed[n.pair(a.at, b.at)] || n.isCut(a.at, b.at) || n.isCut(b.at, a.at) {
 			continue
 		}
 		if id := n.streams[n.pair(a.at, b.at)]; id != 0 && id == n.streams[n.pair(b.at, a.at)] {
 			continue
 		}
+		n.dialed[n.pair(a.at, b.at)] = n.w.now + 4*(n.base(a.at, b.at)+n.slow[a.at]+n.slow[b.at])
 		n.lastID++
 		id, aLife, bLife := n.lastID, a.life, b.life
 		n.w.after(2*n.delay(a.at, b.at), func() {

@@ -250,7 +250,7 @@ func (n *node) rebirth() {
 	n.disk.boot++
 	n.nonce = n.w.rnd.Uint64()
 	n.life++
-	n.pairs.Rebirth(n.mono(), n.identity())
+	n.pairs.Rebirth(n.identity())
 	for _, b := range n.w.nodes {
 		n.w.net.streams[n.w.net.pair(n.at, b.at)] = 0
 	}

@@ -182,9 +182,11 @@ func (w *world) judgeHistory() {
 		logs[i] = w.monitor.Log(id)
 	}
 	w.judge(check.Audit(w.history, logs))
-	w.judge(check.RealTime(w.history))
-	w.judge(check.Atomic(w.history))
-	w.judge(check.Linearizable(w.history))
+	history, err := check.Resolve(w.history, logs)
+	w.judge(err)
+	w.judge(check.RealTime(history))
+	w.judge(check.Atomic(history))
+	w.judge(check.Linearizable(history))
 	if done := w.stats.Results[check.OK]; w.err == nil && done == 0 && w.cfg.Duration >= DurationDefault {
 		w.failf("no operation of %d succeeded", len(w.history))
 	}

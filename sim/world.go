@@ -37,8 +37,8 @@ type world struct {
 	history     []*check.Op
 	err         error
 	quarantined map[*slot]bool
-	// loading is true while clients issue new operations.
-	loading bool
+	// loading is true while clients issue new operations, healed after the last fault.
+	loading, healed bool
 	stats   Stats
 	line    bytes.Buffer
 }

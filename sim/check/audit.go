@@ -112,6 +112,54 @@ func (x *index) audit(op *Op) error {
 	return nil
 }
 
+// Resolve replaces the unknown outcomes of writes by what the committed logs say became of them: a write that stands there
+// took effect at some time after its call, any other never did. That makes judging cheaper and stricter: with unknown
+// outcomes left in, an effect that was seen and then lost could pass for a write that came late.
+func Resolve(history []*Op, logs []Log) ([]*Op, error) {
+	byRange := map[rhumb.RangeID]*index{}
+	for _, l := range logs {
+		x, err := newIndex(l)
+		if err != nil {
+			return nil, err
+		}
+		byRange[l.Range] = x
+	}
+	out := slices.Clone(history)
+	for i, op := range out {
+		if x := byRange[op.Range]; x != nil && op.IsWrite() && op.Result == Unknown {
+			out[i] = x.resolve(op)
+		}
+	}
+	return out, nil
+}
+
+func (x *index) resolve(op *Op) *Op {
+	known := *op
+	at, found := x.byID[op.Request]
+	if !found || at.request.Noop {
+		known.Result = NotApplied
+		return &known
+	}
+	known.Result = OK
+	known.Outcome = rhumb.Outcome{
+		Applied: true, Version: at.entry.Version(at.request), Seq: at.entry.Seq, Existed: at.request.Existed, Names: at.request.Names,
+	}
+	if op.Mutations[0].Kind == rhumb.Insert {
+		known.Mutations = slices.Clone(op.Mutations)
+		NameInserts(known.Mutations, at.request.Names)
+	}
+	return &known
+}
+
+// NameInserts turns inserts into puts of the names that the server gave them: keys that nobody else writes first.
+func NameInserts(ms []rhumb.Mutation, names [][]byte) {
+	for i := range ms {
+		if ms[i].Kind == rhumb.Insert && len(names) > 0 {
+			ms[i].Kind, ms[i].Name, names = rhumb.Put, names[0], names[1:]
+		}
+	}
+}
+
 // State is what a replica holds of each key: the newest version, tombstones included.
 type State map[StateKey]Item
 

@@ -97,3 +97,36 @@ func TestReplayAndDigest(t *testing.T) {
 	wantErr(t, short.Equal(full), "the log says")
 	wantErr(t, full.Equal(State{}), "the log makes")
 }
+
+// TestResolve: a write of unknown outcome counts as what the log says, so an effect that was seen and is not in the log
+// is found out.
+func TestResolve(t *testing.T) {
+	var h hist
+	v := record(t, "v", 1)
+	there := h.write(0, -1, Unknown, 0, put("a", v))
+	gone := h.write(0, -1, Unknown, 0, put("b", v))
+	noop := h.write(0, -1, Unknown, 0, put("c", v))
+	quiet := &entry.Entry{Requests: []entry.Request{{ID: noop.Request, HLC: 6, Noop: true}}}
+	logs := []Log{chainOf(start(1), entryOf(there, 5), quiet)}
+	ops, err := Resolve(h.ops, logs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := ops[0]; got.Result != OK || got.Outcome.Version != version(5) || got.Outcome.Seq != 2 || got.Return != Forever {
+		t.Errorf("a write that stands in the log became %v", got)
+	}
+	if ops[1].Result != NotApplied || ops[2].Result != NotApplied {
+		t.Errorf("writes without effect became %v and %v", ops[1], ops[2])
+	}
+	if gone.Result != Unknown {
+		t.Error("the history that was given changed")
+	}
+	wantErr(t, Linearizable(ops), "")
+	h.read(20, 21, "b", 9, v)
+	ops, err = Resolve(h.ops, logs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantErr(t, Linearizable(h.ops), "")
+	wantErr(t, Linearizable(ops), "not linearizable")
+}

@@ -33,8 +33,8 @@ type part struct {
 	index int
 }
 
-// register is the state of one key in the model. The version is known when an answer told it; a write of unknown outcome
-// leaves it unknown until somebody reads it.
+// register is the state of one key in the model. The version, of a deletion too, is known when an answer told it; a write
+// of unknown outcome leaves it unknown until somebody reads it. Versions only grow.
 type register struct {
 	exists bool
 	value  string
@@ -184,6 +184,9 @@ func (s register) write(op *Op, index int) (bool, register) {
 		}
 		return true, next
 	case OK:
+		if s.known && op.Outcome.Version.Compare(s.ver) <= 0 {
+			return false, s
+		}
 		if sure && !holds || m.NeedsBase() && index < len(op.Outcome.Existed) && op.Outcome.Existed[index] != s.exists {
 			return false, s
 		}
@@ -245,7 +248,7 @@ func (s register) apply(m *rhumb.Mutation, ver rhumb.Version) (register, bool) {
 	next := register{exists: true, value: string(m.Value), known: !ver.IsZero(), ver: ver}
 	switch m.Kind {
 	case rhumb.Delete:
-		return register{}, true
+		next.exists, next.value = false, ""
 	case rhumb.Patch:
 		merged, err := rhumb.MergeRecord(nil, []byte(s.value), m.Value)
 		if err != nil {
