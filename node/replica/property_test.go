@@ -383,7 +383,7 @@ func (w *world) checkNode(n *testNode) {
 	for _, e := range n.seen.entries[max(0, len(n.seen.entries)-6):] {
 		w.checkEntry(e)
 	}
-	for k := max(1, int(s.Commit)-6); k <= int(s.Commit) && k <= len(n.seen.entries); k++ {
+	for k := max(1, int(n.seen.commit)-6); k <= int(n.seen.commit); k++ {
 		pos := n.seen.entries[k-1].Position()
 		if was, ok := w.ackedAt[pos.Seq]; ok && was != pos {
 			panic(fmt.Sprintf("I5: %s has %s committed, elsewhere it was %s", n.id, pos, was))
