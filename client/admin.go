@@ -1,0 +1,251 @@
+package client
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/api"
+	"github.com/rhumbdb/rhumb/api/rhumbpb"
+)
+
+// Init makes a new cluster of the node at the first address of cfg, and gives its id. AlreadyExists says that the node
+// belongs to one.
+func Init(ctx context.Context, cfg Config) (rhumb.ClusterID, error) {
+	const op rhumb.Op = "client.Init"
+	c, err := newClient(cfg)
+	if err != nil {
+		return rhumb.ClusterID{}, rhumb.Wrap(op, err)
+	}
+	defer c.Close()
+	ctx, cancel := c.bound(ctx)
+	defer cancel()
+	resp, err := askAt(ctx, c, op, cfg.Addrs[0], func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.InitResponse, error) {
+		return cc.Init(ctx, &rhumbpb.InitRequest{})
+	})
+	if err != nil {
+		return rhumb.ClusterID{}, rhumb.Wrap(op, plain(err))
+	}
+	return api.DecodeUUID(resp.Cluster)
+}
+
+// TableOptions describe a new table; zero fields take their defaults.
+type TableOptions struct {
+	Settings      rhumb.ClassSettings
+	Colocate      byte
+	LocationField string
+	History       time.Duration
+}
+
+// CreateTable makes a table and waits until this client knows it. AlreadyExists says that the name is taken.
+func (c *Client) CreateTable(ctx context.Context, name string, o TableOptions) (*Table, error) {
+	const op rhumb.Op = "client.Client.CreateTable"
+	settings := api.FillSettings(o.Settings)
+	if err := settings.Validate(); err != nil {
+		return nil, rhumb.Wrap(op, err)
+	}
+	if err := rhumb.ValidateTableName(name); err != nil {
+		return nil, rhumb.Wrap(op, err)
+	}
+	tries := 0
+	resp, err := ask(ctx, c, op, func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.CreateTableResponse, error) {
+		tries++
+		return cc.CreateTable(ctx, &rhumbpb.CreateTableRequest{
+			Name: name, Settings: api.EncodeSettings(settings), Colocate: uint32(o.Colocate),
+			LocationField: o.LocationField, HistoryNs: int64(o.History),
+		})
+	})
+	if rhumb.KindOf(err) == rhumb.AlreadyExists && tries > 1 {
+		// A try before may have made it, and its answer was lost.
+		if t, terr := c.Table(ctx, name); terr == nil && t.matches(o) {
+			return t, nil
+		}
+	}
+	if err != nil {
+		return nil, rhumb.Wrap(op, err)
+	}
+	return c.await(ctx, op, name, resp.GetRevision())
+}
+
+// matches reports whether the table is what the options describe, as far as its own record says.
+func (t *Table) matches(o TableOptions) bool {
+	if o.LocationField == "" {
+		o.LocationField = rhumb.LocationFieldDefault
+	}
+	return t.info.Colocate == o.Colocate && t.info.LocationField == o.LocationField && t.info.History == o.History
+}
+
+// TableStatus is a table with its class.
+type TableStatus struct {
+	rhumb.Table
+	Settings rhumb.ClassSettings `json:"settings"`
+	// Ranges counts the ranges of the class, which all its tables share.
+	Ranges int `json:"ranges"`
+}
+
+// Tables lists the tables that the client knows, by id.
+func (c *Client) Tables() []TableStatus {
+	count := map[rhumb.ClassID]int{}
+	c.meta.mu.RLock()
+	defer c.meta.mu.RUnlock()
+	for _, r := range c.meta.ranges {
+		count[r.Class]++
+	}
+	var out []TableStatus
+	for _, id := range sortedKeys(c.meta.tables) {
+		t := c.meta.tables[id]
+		out = append(out, TableStatus{t, c.meta.classes[t.Class].Settings, count[t.Class]})
+	}
+	return out
+}
+
+// Regions lists the regions that the client knows, by id.
+func (c *Client) Regions() []rhumb.Region { return c.meta.sortedRegions() }
+
+// Nodes lists the nodes that the client knows, by id.
+func (c *Client) Nodes() []rhumb.Node { return c.meta.sortedNodes() }
+
+// Ranges lists the descriptors of all ranges that the client knows, in the order of their homes.
+func (c *Client) Ranges() []*rhumb.Range {
+	out := c.meta.sortedRanges(func(*rhumb.Range) bool { return true })
+	for i, r := range out {
+		out[i] = r.Clone()
+	}
+	return out
+}
+
+// Revision gives the revision of the metadata that the client knows.
+func (c *Client) Revision() uint64 {
+	c.meta.mu.RLock()
+	defer c.meta.mu.RUnlock()
+	return c.meta.revision
+}
+
+// StoreStatus is how one store of a node stands.
+type StoreStatus struct {
+	Dir       string     `json:"dir"`
+	ID        rhumb.UUID `json:"-"`
+	UsedBytes uint64     `json:"used_bytes"`
+	FreeBytes uint64     `json:"free_bytes"`
+	Ranges    int        `json:"ranges"`
+	// Refuses is why the store refuses writes, or "".
+	Refuses string `json:"refuses,omitempty"`
+}
+
+// NodeStatus is how one node stands, by its own word.
+type NodeStatus struct {
+	Node rhumb.Node `json:"node"`
+	// Err says why the node could not be asked; then all below is empty.
+	Err            string          `json:"error,omitempty"`
+	Ready          bool            `json:"ready"`
+	Reason         string          `json:"reason,omitempty"`
+	Revision       uint64          `json:"revision"`
+	MetadataLeader rhumb.NodeID    `json:"metadata_leader"`
+	Ranges         int             `json:"ranges"`
+	Primaries      int             `json:"primaries"`
+	Stores         []StoreStatus   `json:"stores,omitempty"`
+	Timestamp      rhumb.Timestamp `json:"timestamp"`
+	Uptime         time.Duration   `json:"uptime"`
+	Suspected      []rhumb.NodeID  `json:"suspected,omitempty"`
+	RoundTrip      time.Duration   `json:"round_trip"`
+}
+
+// Status asks every node how it stands, all at once. A node that does not answer is in the result too, with Err.
+func (c *Client) Status(ctx context.Context) []NodeStatus {
+	const op rhumb.Op = "client.Client.Status"
+	ctx, cancel := c.bound(ctx)
+	defer cancel()
+	nodes := c.Nodes()
+	out := make([]NodeStatus, len(nodes))
+	var work sync.WaitGroup
+	for i, n := range nodes {
+		work.Go(func() {
+			start := time.Now()
+			resp, err := askAt(ctx, c, op, n.Addr, func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.StatusResponse, error) {
+				ctx, cancel := context.WithTimeout(ctx, c.cfg.AttemptTimeout)
+				defer cancel()
+				return cc.Status(ctx, &rhumbpb.StatusRequest{})
+			})
+			out[i] = nodeStatus(n, resp)
+			out[i].RoundTrip = time.Since(start)
+			if err != nil {
+				out[i].Err = plain(err).Error()
+			}
+		})
+	}
+	work.Wait()
+	return out
+}
+
+func nodeStatus(n rhumb.Node, m *rhumbpb.StatusResponse) NodeStatus {
+	s := NodeStatus{
+		Node: n, Ready: m.GetReady(), Reason: m.GetReason(), Revision: m.GetRevision(),
+		MetadataLeader: rhumb.NodeID(m.GetMetadataLeader()), Ranges: int(m.GetRanges()), Primaries: int(m.GetPrimaries()),
+		Timestamp: rhumb.Timestamp(m.GetTimestamp()), Uptime: time.Duration(m.GetUptimeNs()),
+	}
+	for _, id := range m.GetSuspected() {
+		s.Suspected = append(s.Suspected, rhumb.NodeID(id))
+	}
+	for _, st := range m.GetStores() {
+		id, _ := api.DecodeUUID(st.GetId()) // a damaged id shows as none
+		s.Stores = append(s.Stores, StoreStatus{
+			Dir: st.GetDir(), ID: id, UsedBytes: st.GetUsedBytes(), FreeBytes: st.GetFreeBytes(),
+			Ranges: int(st.GetRanges()), Refuses: st.GetRefuses(),
+		})
+	}
+	return s
+}
+
+// ReplicaStatus is how one replica of a range stands.
+type ReplicaStatus struct {
+	Node   rhumb.NodeID `json:"node"`
+	State  string       `json:"state"`
+	InSync bool         `json:"in_sync"`
+	Epoch  rhumb.Epoch  `json:"epoch"`
+	End    rhumb.Seq    `json:"end"`
+	Commit rhumb.Seq    `json:"commit"`
+	Trim   rhumb.Seq    `json:"trim"`
+	// Reason says why the replica does not catch up, was quarantined or could not be asked.
+	Reason string `json:"reason,omitempty"`
+}
+
+// RangeStatus is a range with its replicas.
+type RangeStatus struct {
+	Range     *rhumb.Range    `json:"range"`
+	Replicas  []ReplicaStatus `json:"replicas"`
+	SizeBytes uint64          `json:"size_bytes"`
+}
+
+// DescribeRange gives a range's descriptor and how its replicas stand.
+func (c *Client) DescribeRange(ctx context.Context, id rhumb.RangeID) (RangeStatus, error) {
+	const op rhumb.Op = "client.Client.DescribeRange"
+	resp, err := ask(ctx, c, op, func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.DescribeRangeResponse, error) {
+		return cc.DescribeRange(ctx, &rhumbpb.DescribeRangeRequest{Range: api.EncodeRangeID(id)})
+	})
+	if err != nil {
+		return RangeStatus{}, rhumb.Wrap(op, err)
+	}
+	out := RangeStatus{Range: api.DecodeRange(resp.GetRange()), SizeBytes: resp.GetSizeBytes()}
+	for _, r := range resp.GetReplicas() {
+		out.Replicas = append(out.Replicas, ReplicaStatus{
+			Node: rhumb.NodeID(r.GetNode()), State: r.GetState(), InSync: r.GetInSync(), Epoch: rhumb.Epoch(r.GetEpoch()),
+			End: rhumb.Seq(r.GetEnd()), Commit: rhumb.Seq(r.GetCommit()), Trim: rhumb.Seq(r.GetTrim()), Reason: r.GetReason(),
+		})
+	}
+	return out, nil
+}
+
+// Drain makes a node give up its primaries and take no new role, and gives the number of primaries that it still has when
+// time is up; undo ends the draining instead.
+func (c *Client) Drain(ctx context.Context, node rhumb.NodeID, undo bool) (primaries int, err error) {
+	const op rhumb.Op = "client.Client.Drain"
+	ctx, cancel := c.bound(ctx)
+	defer cancel()
+	deadline, _ := ctx.Deadline()
+	resp, err := ask(ctx, c, op, func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.DrainResponse, error) {
+		left := time.Until(deadline) * 9 / 10 // so that its answer still comes in time
+		return cc.Drain(ctx, &rhumbpb.DrainRequest{Node: uint32(node), Undo: undo, TimeoutUs: uint64(max(left.Microseconds(), 1))})
+	})
+	return int(resp.GetPrimaries()), rhumb.Wrap(op, err)
+}

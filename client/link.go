@@ -1,0 +1,377 @@
+package client
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/api"
+	"github.com/rhumbdb/rhumb/api/rhumbpb"
+)
+
+// kvStream is the client's side of KV.Stream.
+type kvStream = grpc.BidiStreamingClient[rhumbpb.ClientFrame, rhumbpb.ServerFrame]
+
+// link is the way to one address: one connection and, while it is used, one stream of frames.
+//
+// A request for an idle stream is sent at once by its caller's goroutine, so that a lone caller pays no hand-off. All
+// others gather, and the link's own goroutine sends them, as many as there are, whenever fewer than framesMax frames are
+// without any answer. So frames grow with the load and nobody waits for company. A frame that stays without answers,
+// for example because its ranges have no primary now, stops counting after stallMax.
+type link struct {
+	addr    string
+	cc      *grpc.ClientConn
+	cfg     *Config
+	cluster func() rhumb.ClusterID
+	m       *counters
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+	wake   chan struct{}
+
+	mu           sync.Mutex // guards all below
+	stream       kvStream   // nil when there is none
+	endStream    context.CancelFunc
+	greeted      bool // the stream has sent its hello
+	sending      bool // somebody is in stream.Send
+	nextID       uint64
+	waiting      map[uint64]*call // sent on stream, not answered
+	pending      []*call          // not sent
+	pendingBytes int
+	frames       int // sent, none of their requests answered, not stalled
+	generation   int // of frames: those of an older one do not count
+	stall        *time.Timer
+	stalling     bool // stall runs
+	closed       bool
+}
+
+// call is a request on its way.
+type call struct {
+	req   *rhumbpb.Request
+	size  int // about its bytes on the wire
+	frame *frame
+	// dropped says, under the link's mutex, that the caller gave up before the request was sent.
+	dropped bool
+	done    chan reply // holds one, and gets one unless the call was abandoned
+}
+
+type frame struct {
+	generation int
+	answered   bool
+}
+
+// reply is an answer, or what happened instead.
+type reply struct {
+	resp *rhumbpb.Response
+	// sent is false when the request certainly did not reach the node.
+	sent bool
+	// final is true when err is the node's own word about the whole stream, after which a retry there is useless.
+	final bool
+	err   error
+}
+
+func newLink(addr string, cfg *Config, m *counters, cluster func() rhumb.ClusterID) (*link, error) {
+	cc, err := api.Connect(addr, cfg.Dial)
+	if err != nil {
+		return nil, err
+	}
+	l := &link{addr: addr, cc: cc, cfg: cfg, m: m, cluster: cluster, wake: make(chan struct{}, 1), waiting: map[uint64]*call{}}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l.stall = time.AfterFunc(time.Hour, l.stalled)
+	l.stall.Stop()
+	l.work.Go(l.run)
+	return l, nil
+}
+
+// do sends a request and waits for its answer, for at most the time given.
+func (l *link) do(ctx context.Context, req *rhumbpb.Request, size int, most time.Duration) reply {
+	const op rhumb.Op = "client.link"
+	c := &call{req: req, size: size, done: make(chan reply, 1)}
+	if err := l.submit(c); err != nil {
+		return reply{err: err}
+	}
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case r := <-c.done:
+		return r
+	case <-ctx.Done():
+		return l.abandon(c, ctx.Err())
+	case <-timer.C:
+		return l.abandon(c, rhumb.Ef(op, rhumb.DeadlineExceeded, "no answer from %s in %s", l.addr, most))
+	}
+}
+
+func (l *link) submit(c *call) error {
+	const op rhumb.Op = "client.link"
+	l.mu.Lock()
+	switch {
+	case l.closed:
+		l.mu.Unlock()
+		return rhumb.E(op, rhumb.Unavailable, "the connection to "+l.addr+" is closed")
+	case len(l.pending) >= queueRequestsMax || len(l.pending) > 0 && l.pendingBytes+c.size > queueBytesMax:
+		l.mu.Unlock()
+		return rhumb.Ef(op, rhumb.Overloaded, "%d requests of %d bytes wait to be sent to %s, no more are taken", queueRequestsMax, queueBytesMax, l.addr)
+	}
+	l.nextID++
+	c.req.Id = l.nextID
+	if l.stream != nil && !l.sending && len(l.waiting) == 0 && len(l.pending) == 0 && c.size <= directBytesMax {
+		l.sendLocked([]*call{c})
+		l.mu.Unlock()
+		return nil
+	}
+	l.pending = append(l.pending, c)
+	l.pendingBytes += c.size
+	l.mu.Unlock()
+	l.signal()
+	return nil
+}
+
+func (l *link) signal() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run sends what waits, until the link is closed.
+func (l *link) run() {
+	for {
+		select {
+		case <-l.wake:
+		case <-l.ctx.Done():
+			return
+		}
+		for l.sendPending() {
+		}
+	}
+}
+
+// sendPending sends one frame of what waits. It is false when nothing waits or may be sent now: whoever changes that
+// signals.
+func (l *link) sendPending() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.sending || len(l.pending) == 0 || l.closed:
+		return false
+	case l.stream == nil:
+		l.openLocked()
+		return true
+	case l.frames >= framesMax:
+		if !l.stalling {
+			l.stalling = true
+			l.stall.Reset(stallMax)
+		}
+		return false
+	}
+	calls := l.takeLocked()
+	if len(calls) > 0 {
+		l.sendLocked(calls)
+	}
+	return true
+}
+
+// takeLocked takes the calls of the next frame from those that wait.
+func (l *link) takeLocked() []*call {
+	calls := make([]*call, 0, min(len(l.pending), frameRequestsMax))
+	n, size := 0, 0
+	for n < len(l.pending) && len(calls) < frameRequestsMax && (len(calls) == 0 || size+l.pending[n].size <= frameBytesMax) {
+		if c := l.pending[n]; !c.dropped {
+			size += c.size
+			calls = append(calls, c)
+		}
+		n++
+	}
+	l.pending = l.pending[n:]
+	if len(l.pending) == 0 {
+		l.pending = nil
+	}
+	l.pendingBytes -= size
+	return calls
+}
+
+// sendLocked sends calls as one frame. It lets go of the lock meanwhile; sending keeps others out.
+func (l *link) sendLocked(calls []*call) {
+	f := &frame{generation: l.generation}
+	out := &rhumbpb.ClientFrame{Requests: make([]*rhumbpb.Request, len(calls))}
+	for i, c := range calls {
+		c.frame = f
+		l.waiting[c.req.Id] = c
+		out.Requests[i] = c.req
+	}
+	if !l.greeted {
+		l.greeted = true
+		out.Hello = &rhumbpb.Hello{Protocol: api.Protocol, Cluster: api.EncodeUUID(l.cluster())}
+	}
+	l.frames++
+	l.sending = true
+	s := l.stream
+	l.mu.Unlock()
+	l.m.frames.Add(1)
+	err := s.Send(out)
+	l.mu.Lock()
+	l.sending = false
+	if err != nil && l.stream == s {
+		l.endStream() // the receiver learns why, and tells the calls
+	}
+	if len(l.pending) > 0 {
+		l.signal()
+	}
+}
+
+// openLocked opens the stream, connecting where that is needed. It lets go of the lock meanwhile. When it fails, all that
+// waits fails with it: nothing of it was sent.
+func (l *link) openLocked() {
+	const op rhumb.Op = "client.link"
+	l.sending = true
+	l.mu.Unlock()
+	ctx, cancel := context.WithCancel(l.ctx)
+	timer := time.AfterFunc(l.cfg.ConnectTimeout, cancel)
+	s, err := rhumbpb.NewKVClient(l.cc).Stream(ctx)
+	late := !timer.Stop()
+	l.mu.Lock()
+	l.sending = false
+	if err == nil && !late && !l.closed {
+		l.stream, l.endStream, l.greeted = s, cancel, false
+		l.work.Go(func() { l.receive(s) })
+		return
+	}
+	cancel()
+	msg := "cannot connect to " + l.addr
+	if late {
+		msg += " in " + l.cfg.ConnectTimeout.String()
+	}
+	fail := &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Msg: msg, Err: err}
+	for _, c := range l.pending {
+		c.done <- reply{err: fail}
+	}
+	l.pending, l.pendingBytes = nil, 0
+}
+
+// receive hands the answers of a stream to their callers until it ends.
+func (l *link) receive(s kvStream) {
+	for {
+		f, err := s.Recv()
+		if err != nil {
+			l.ended(s, err)
+			return
+		}
+		l.mu.Lock()
+		for _, resp := range f.Responses {
+			l.answerLocked(resp)
+		}
+		more := len(l.pending) > 0
+		l.mu.Unlock()
+		if more {
+			l.signal()
+		}
+	}
+}
+
+func (l *link) answerLocked(resp *rhumbpb.Response) {
+	c := l.waiting[resp.Id]
+	if c == nil {
+		return // abandoned
+	}
+	delete(l.waiting, resp.Id)
+	l.countLocked(c.frame)
+	c.done <- reply{resp: resp, sent: true}
+}
+
+// countLocked notes that a request of a frame needs no answer any more.
+func (l *link) countLocked(f *frame) {
+	if !f.answered {
+		f.answered = true
+		if f.generation == l.generation {
+			l.frames--
+		}
+	}
+}
+
+// ended fails all calls of a stream that broke. They were sent; whether they were carried out is not known, unless the
+// node refused the stream as a whole.
+func (l *link) ended(s kvStream, cause error) {
+	const op rhumb.Op = "client.link"
+	e, _, remote := api.FromStatus(op, cause)
+	r := reply{sent: true, err: rhumb.Ef(op, rhumb.Unknown, "the connection to %s broke: %v", l.addr, e)}
+	if k := rhumb.KindOf(e); remote && (k == rhumb.WrongCluster || k == rhumb.Incompatible || k == rhumb.Unauthenticated) {
+		r = reply{final: true, err: e}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.stream == s {
+		l.endStream()
+		l.stream = nil
+		l.m.broken.Add(1)
+	}
+	for id, c := range l.waiting {
+		delete(l.waiting, id)
+		c.done <- r
+	}
+	l.frames = 0
+	l.generation++
+	if len(l.pending) > 0 {
+		l.signal()
+	}
+}
+
+// stalled lets further frames go although none was answered.
+func (l *link) stalled() {
+	l.mu.Lock()
+	l.stalling = false
+	l.frames = 0
+	l.generation++
+	l.mu.Unlock()
+	l.signal()
+}
+
+// abandon gives up waiting. The answer may have come meanwhile.
+func (l *link) abandon(c *call, why error) reply {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case r := <-c.done:
+		return r
+	default:
+	}
+	if l.waiting[c.req.Id] == c {
+		delete(l.waiting, c.req.Id)
+		return reply{sent: true, err: why}
+	}
+	if !c.dropped && !l.closed {
+		c.dropped = true
+		l.pendingBytes -= c.size
+	}
+	return reply{err: why}
+}
+
+// interrupt ends the stream: its node is dead or began a new life, so its answers will not come.
+func (l *link) interrupt() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.stream != nil {
+		l.endStream()
+	}
+	l.cc.ResetConnectBackoff()
+}
+
+// close fails what waits and ends the link's goroutines and connection.
+func (l *link) close() {
+	const op rhumb.Op = "client.link"
+	l.mu.Lock()
+	l.closed = true
+	l.stall.Stop()
+	for _, c := range l.pending {
+		c.done <- reply{err: rhumb.E(op, rhumb.Canceled, "the client was closed")}
+	}
+	l.pending, l.pendingBytes = nil, 0
+	l.mu.Unlock()
+	l.cancel()
+	_ = l.cc.Close() // it fails only when it was closed before
+	l.work.Wait()
+}

@@ -1,0 +1,50 @@
+package client
+
+import "sync/atomic"
+
+// Metrics are counts since the client was opened.
+type Metrics struct {
+	// Reads and Writes are calls that ended, whatever their outcome; a scan counts each page as a read.
+	Reads  uint64 `json:"reads"`
+	Writes uint64 `json:"writes"`
+	// Local counts the requests that were answered in the caller's region, Remote those answered elsewhere.
+	Local  uint64 `json:"local"`
+	Remote uint64 `json:"remote"`
+	// Hops counts the nodes that answered requests had passed; without forwarding it is Local + Remote.
+	Hops uint64 `json:"hops"`
+	// Retries counts attempts after the first, Redirects those of them that followed a newer descriptor.
+	Retries   uint64 `json:"retries"`
+	Redirects uint64 `json:"redirects"`
+	// Refused counts calls that failed because the retry budget was exhausted.
+	Refused uint64 `json:"refused"`
+	// Searches counts calls that asked all regions for a record, HomesKnown those that a remembered home saved from it.
+	Searches   uint64 `json:"searches"`
+	HomesKnown uint64 `json:"homes_known"`
+	// Errors counts calls that failed with any kind but NotFound and ConditionFailed, Unknown those with that kind.
+	Errors  uint64 `json:"errors"`
+	Unknown uint64 `json:"unknown"`
+	// Frames counts what was sent to nodes, Requests what it carried: their ratio is the batching.
+	Frames   uint64 `json:"frames"`
+	Requests uint64 `json:"requests"`
+	// Broken counts streams that ended, Watches those of metadata that began.
+	Broken  uint64 `json:"broken"`
+	Watches uint64 `json:"watches"`
+}
+
+// counters are the live form of Metrics.
+type counters struct {
+	reads, writes, local, remote, hops, retries, redirects, refused atomic.Uint64
+	searches, homesKnown, errors, unknown                           atomic.Uint64
+	frames, requests, broken, watches                               atomic.Uint64
+}
+
+// Metrics gives the counts of this client.
+func (c *Client) Metrics() Metrics {
+	m := &c.m
+	return Metrics{
+		Reads: m.reads.Load(), Writes: m.writes.Load(), Local: m.local.Load(), Remote: m.remote.Load(), Hops: m.hops.Load(),
+		Retries: m.retries.Load(), Redirects: m.redirects.Load(), Refused: m.refused.Load(),
+		Searches: m.searches.Load(), HomesKnown: m.homesKnown.Load(), Errors: m.errors.Load(), Unknown: m.unknown.Load(),
+		Frames: m.frames.Load(), Requests: m.requests.Load(), Broken: m.broken.Load(), Watches: m.watches.Load(),
+	}
+}

@@ -1,0 +1,287 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/api"
+	"github.com/rhumbdb/rhumb/api/rhumbpb"
+)
+
+// newPause makes a source of pauses between attempts: exponential, with jitter.
+func newPause() *backoff.ExponentialBackOff {
+	return &backoff.ExponentialBackOff{
+		InitialInterval: pauseMin, MaxInterval: pauseMax, Multiplier: 2, RandomizationFactor: backoff.DefaultRandomizationFactor,
+	}
+}
+
+// errand is one request on its way to the primary of its range, over as many attempts as it takes.
+type errand struct {
+	op rhumb.Op
+	// id is the range that is asked.
+	id rhumb.RangeID
+	// at, when not empty, is the node that is asked, and finds the range itself.
+	at string
+	// message makes the request of one attempt. What it holds is shared between attempts and never changed.
+	message func() *rhumbpb.Request
+	size    int
+	write   bool
+	// once says that the request must not be sent again when it may have been applied: it carries no id that would keep
+	// it from being applied twice.
+	once bool
+	// local forbids any node of another region.
+	local bool
+
+	deadline  time.Time
+	sent      bool  // a write was sent, and nobody said that it was not applied: it may have been
+	misses    int   // attempts in a row that did not reach a node
+	redirects int   // newer descriptors followed without a pause
+	last      error // what the attempt before ended with
+	pause     *backoff.ExponentialBackOff
+}
+
+// moved is the error of an insert that belongs into another range; it was not applied.
+type moved struct {
+	to  rhumb.RangeID
+	err error
+}
+
+func (m *moved) Error() string { return m.err.Error() }
+func (m *moved) Unwrap() error { return m.err }
+
+// next is what to do after an attempt.
+type next int
+
+const (
+	fail  next = iota // end with errand.last
+	again             // at once: something newer is known
+	later             // after a pause
+)
+
+// send carries out an errand: it asks the primary of the range, follows it when it changes, and retries what is safe
+// within the deadline and the retry budget.
+func (c *Client) send(ctx context.Context, e *errand) (*rhumbpb.Response, error) {
+	e.deadline = time.Now().Add(c.cfg.Timeout)
+	if d, ok := ctx.Deadline(); ok {
+		e.deadline = d
+	}
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, e.gaveUp(err)
+		}
+		resp, step := c.attempt(ctx, e)
+		switch {
+		case resp != nil:
+			c.count(e, resp)
+			return resp, nil
+		case step == fail:
+			return nil, e.failed(e.last)
+		case step == again:
+			c.m.redirects.Add(1)
+		case !c.wait(ctx, e):
+			return nil, e.failed(e.last)
+		}
+		c.m.retries.Add(1)
+	}
+}
+
+// count notes an answered errand.
+func (c *Client) count(e *errand, resp *rhumbpb.Response) {
+	r := resp.GetReceipt()
+	if rhumb.RegionID(r.GetRegion()) == c.here.ID {
+		c.m.local.Add(1)
+	} else {
+		c.m.remote.Add(1)
+	}
+	c.m.hops.Add(uint64(r.GetHops()))
+	if e.pause != nil || c.budget.ratio > 0 {
+		c.budget.refund()
+	}
+}
+
+// attempt asks once.
+func (c *Client) attempt(ctx context.Context, e *errand) (*rhumbpb.Response, next) {
+	l, asked, hops, err := c.pick(e)
+	if err != nil {
+		e.last = err
+		if rhumb.KindOf(err) == rhumb.Unavailable && !e.local {
+			return nil, later
+		}
+		return nil, fail
+	}
+	left := time.Until(e.deadline)
+	req := e.message()
+	req.TimeoutUs = uint64(max(left.Microseconds(), 1))
+	req.Hops = hops
+	req.LocalOnly = e.local
+	c.m.requests.Add(1)
+	r := l.do(ctx, req, e.size, min(left, c.cfg.AttemptTimeout))
+	switch {
+	case r.resp == nil:
+		return nil, c.unanswered(ctx, e, r)
+	case r.resp.Error != nil:
+		return nil, c.refused(e, asked, r.resp)
+	}
+	return r.resp, fail
+}
+
+// unanswered judges an attempt without an answer.
+func (c *Client) unanswered(ctx context.Context, e *errand, r reply) next {
+	e.last = r.err
+	e.misses++
+	e.sent = e.sent || r.sent && e.write
+	switch {
+	case r.final, ctx.Err() != nil, c.ctx.Err() != nil:
+		return fail
+	case e.sent && e.once, e.at != "":
+		return fail // the caller has other nodes to try
+	case rhumb.KindOf(r.err) == rhumb.Overloaded:
+		e.misses = 0
+	}
+	return later
+}
+
+// refused judges a node's refusal.
+func (c *Client) refused(e *errand, asked rhumb.NodeID, resp *rhumbpb.Response) next {
+	err, hint := api.DecodeError(resp.Error)
+	e.last = err
+	e.misses = 0
+	news := c.meta.learn(hint.Newer)
+	switch err.Kind {
+	case rhumb.NotPrimary:
+		if hint.Newer != nil && hint.Newer.ID != e.id && e.write {
+			e.last = &moved{hint.Newer.ID, err}
+			return fail
+		}
+		_, primary, ok := c.meta.primary(e.id)
+		if (news || ok && primary.ID != asked) && e.redirects < redirectsMax {
+			e.redirects++
+			return again
+		}
+		return later
+	case rhumb.Unavailable:
+		if e.local {
+			return fail
+		}
+		return later
+	case rhumb.Overloaded:
+		return later
+	case rhumb.Unknown, rhumb.DeadlineExceeded:
+		e.sent = e.sent || e.write
+		if e.sent && e.once {
+			return fail
+		}
+		return later
+	case rhumb.Canceled:
+		return later // the node stopped, or lost its own connection: this caller did not cancel
+	}
+	return fail
+}
+
+// wait pauses before the next attempt, less long when metadata names another primary meanwhile. It is false when there
+// is no time or no budget for another attempt.
+func (c *Client) wait(ctx context.Context, e *errand) bool {
+	if e.pause == nil {
+		e.pause = newPause()
+	}
+	d := e.pause.NextBackOff()
+	if time.Until(e.deadline) <= d {
+		return false
+	}
+	if !c.budget.take() {
+		c.m.refused.Add(1)
+		e.last = &rhumb.Error{Op: e.op, Kind: rhumb.KindOf(e.last), Range: e.id, Msg: "the retry budget is exhausted", Err: e.last}
+		return false
+	}
+	e.redirects = 0
+	before, _, _ := c.meta.primary(e.id)
+	t := time.NewTimer(d)
+	defer t.Stop()
+	for {
+		changed := c.meta.next()
+		if now, _, _ := c.meta.primary(e.id); now != nil && (before == nil || now.Primary != before.Primary || now.Epoch != before.Epoch) {
+			return true
+		}
+		select {
+		case <-t.C:
+			return true
+		case <-changed:
+		case <-ctx.Done():
+			return true // send sees it
+		case <-c.ctx.Done():
+			return false
+		}
+	}
+}
+
+// pick chooses the node to ask: the primary; another one, which may pass the request on, when the primary is not known
+// or was not reached twice.
+func (c *Client) pick(e *errand) (l *link, asked rhumb.NodeID, hops uint32, err error) {
+	if e.at != "" {
+		l, err = c.link(e.at)
+		return l, rhumb.NoNode, hopsMax, err
+	}
+	_, n, ok := c.meta.primary(e.id)
+	if ok && e.local && n.Region != c.here.ID {
+		return nil, 0, 0, &rhumb.Error{Op: e.op, Kind: rhumb.Unavailable, Range: e.id, Node: n.ID, Msg: "the range's primary is in another region, and the call forbids that hop"}
+	}
+	if ok && (e.local || e.misses < 2 || e.misses%2 == 0) {
+		l, err = c.link(n.Addr)
+		return l, n.ID, 0, err
+	}
+	near := c.nearestFirst()
+	for i := range near {
+		// A different one each time.
+		if a := near[(e.misses/2+i)%len(near)]; a != n.Addr {
+			l, err = c.link(a)
+			return l, rhumb.NoNode, hopsMax, err
+		}
+	}
+	l, err = c.link(near[0])
+	return l, rhumb.NoNode, hopsMax, err
+}
+
+// gaveUp is the error of an errand whose context ended.
+func (e *errand) gaveUp(cause error) error {
+	kind := rhumb.Canceled
+	if errors.Is(cause, context.DeadlineExceeded) {
+		kind = rhumb.DeadlineExceeded
+	}
+	err := &rhumb.Error{Op: e.op, Kind: kind, Range: e.id, Err: cause}
+	if e.last != nil && !errors.Is(e.last, cause) {
+		err.Msg = "the last attempt: " + e.last.Error()
+	}
+	return e.failed(err)
+}
+
+// failed gives the error of an errand its final form. After a write may have been applied, only a success or an error
+// that holds in every state says what became of it.
+func (e *errand) failed(err error) error {
+	if m, ok := err.(*moved); ok && !e.sent {
+		return m
+	}
+	kind := rhumb.KindOf(err)
+	switch {
+	case errors.Is(err, context.Canceled) && kind == rhumb.Other:
+		kind = rhumb.Canceled
+	case errors.Is(err, context.DeadlineExceeded) && kind == rhumb.Other:
+		kind = rhumb.DeadlineExceeded
+	}
+	if e.sent && stateful(kind) {
+		return &rhumb.Error{Op: e.op, Kind: rhumb.Unknown, Range: e.id, Msg: "the write was sent and may have been applied", Err: err}
+	}
+	return &rhumb.Error{Op: e.op, Kind: kind, Range: e.id, Err: err}
+}
+
+// stateful reports whether an attempt that failed with this kind leaves open what an earlier one did.
+func stateful(k rhumb.Kind) bool {
+	switch k {
+	case rhumb.InvalidArgument, rhumb.TooLarge, rhumb.Incompatible, rhumb.WrongCluster, rhumb.Corrupt, rhumb.Internal, rhumb.Expired, rhumb.Other:
+		return false
+	}
+	return true
+}
