@@ -34,9 +34,9 @@ type driver struct {
 	conf    *raftpb.ConfState
 	// confChanged is true until the log is cut behind the last change of membership.
 	confChanged bool
-	lead    uint64
-	term    uint64
-	isLead  bool
+	lead        uint64
+	term        uint64
+	isLead      bool
 	// confIndex is the last entry when this leader proposed a change of members; the next waits until it is applied.
 	confIndex uint64
 
