@@ -36,8 +36,14 @@ const (
 	BlindMetadata
 	// ElectAnyone makes the controller elect replicas that are not in sync.
 	ElectAnyone
-	// OldStreams delivers messages of streams that broke to their receivers' next lives.
-	OldStreams
+	// ReadTooSoon reads at a primary whose epoch-start entry is not committed.
+	ReadTooSoon
+	// LeaseByWall measures leases with the wall clock.
+	LeaseByWall
+	// WildClock runs clocks at rates that differ by far more than leases allow for.
+	WildClock
+	// KeepResults leaves the stored results of requests behind when their entries are undone.
+	KeepResults
 	// ForgetLog loses the log, not the identity, of a node that crashes.
 	ForgetLog
 	bugs
@@ -46,7 +52,7 @@ const (
 var bugNames = [bugs]string{
 	"none", "ack-before-sync", "count-before-sync", "lying-disk", "read-without-lease", "read-late", "activate-at-once",
 	"forget-grants", "ignore-exclusions", "no-dedup", "stale-base", "read-uncommitted", "keep-conflicts", "blind-metadata",
-	"elect-anyone", "old-streams", "forget-log",
+	"elect-anyone", "read-too-soon", "lease-by-wall", "wild-clock", "keep-results", "forget-log",
 }
 
 // String names the bug.

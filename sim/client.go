@@ -160,7 +160,9 @@ func (c *client) makeMutation(op *check.Op, name []byte) rhumb.Mutation {
 	return m
 }
 
-func (c *client) versionKey(op *check.Op, name []byte) string { return op.Range.String() + string(name) }
+func (c *client) versionKey(op *check.Op, name []byte) string {
+	return op.Range.String() + string(name)
+}
 
 // issue begins an operation.
 func (c *client) issue(call *call) {

@@ -16,6 +16,9 @@ var wallStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // mono reads the node's monotonic clock.
 func (n *node) mono() time.Duration {
+	if n.w.cfg.Bug == LeaseByWall {
+		return n.clock.offset + n.w.now + n.clock.skew
+	}
 	return n.clock.offset + n.w.now + time.Duration(float64(n.w.now)*n.clock.rate)
 }
 

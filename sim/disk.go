@@ -33,6 +33,8 @@ type rangeDisk struct {
 	durableEnd rhumb.Seq
 	data       map[check.StateKey][]check.Item // versions ascending
 	dedup      map[rhumb.RequestID]replica.Dedup
+	// keepResults is the planted bug KeepResults.
+	keepResults bool
 }
 
 // write is one Ready's writes, with what is needed to take them back.
@@ -50,8 +52,8 @@ type write struct {
 	done func()
 }
 
-func newRangeDisk() *rangeDisk {
-	return &rangeDisk{data: map[check.StateKey][]check.Item{}, dedup: map[rhumb.RequestID]replica.Dedup{}}
+func newRangeDisk(bug Bug) *rangeDisk {
+	return &rangeDisk{keepResults: bug == KeepResults, data: map[check.StateKey][]check.Item{}, dedup: map[rhumb.RequestID]replica.Dedup{}}
 }
 
 // apply makes one Ready's writes visible and returns the journal record.
@@ -114,7 +116,7 @@ func (r *rangeDisk) push(e *entry.Entry) error {
 			r.data[k] = append(have, check.Item{Version: v, Value: w.Value})
 		}
 		if !q.ID.IsZero() {
-			if _, twice := r.dedup[q.ID]; twice {
+			if _, twice := r.dedup[q.ID]; twice && !r.keepResults {
 				return fmt.Errorf("disk: entry %v holds request %s, which was applied before", e.Position(), q.ID)
 			}
 			r.dedup[q.ID] = replica.Dedup{Seq: e.Seq, Version: v, Applied: !q.Noop, Existed: q.Existed, Names: q.Names}
@@ -133,7 +135,9 @@ func (r *rangeDisk) pop() {
 			k := check.StateKey{Table: w.Table, Name: string(w.Name)}
 			r.data[k] = r.data[k][:len(r.data[k])-1]
 		}
-		delete(r.dedup, q.ID)
+		if !r.keepResults {
+			delete(r.dedup, q.ID)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -90,6 +91,8 @@ func (w *world) fault(kind FaultKind, last time.Duration) string {
 		return w.drain(n, last)
 	case faultMove:
 		return w.meta.move()
+	case faultUsurp:
+		return w.usurp(last)
 	}
 	return w.networkFault(kind, n, last)
 }
@@ -155,6 +158,28 @@ func (w *world) drain(n *node, last time.Duration) string {
 	}
 	w.after(last, func() { _ = set(rhumb.NodeLive) })
 	return n.name()
+}
+
+// usurp elects an in-sync member that restarts just now, while the primary is cut off and may believe in the grants that
+// the member gave in its earlier life.
+func (w *world) usurp(last time.Duration) string {
+	r, _ := w.meta.state.Range(one(w.chance, w.ranges...))
+	heir, old := w.nodes[one(w.chance, r.InSync...)-1], w.nodes[r.Primary-1]
+	if heir == old || heir.down || old.down || w.meta.stopped {
+		return ""
+	}
+	w.cut(func(a, b int) bool {
+		return (a == old.index) != (b == old.index) && a <= int(w.meta.at) && b <= int(w.meta.at)
+	}, last)
+	w.crash(heir, w.draw(time.Millisecond, 100*time.Millisecond))
+	w.after(w.draw(0, 300*time.Millisecond), func() {
+		now, _ := w.meta.state.Range(r.ID)
+		if now.Epoch == r.Epoch && now.IsInSync(heir.id) {
+			inSync := slices.DeleteFunc(slices.Clone(now.InSync), func(n rhumb.NodeID) bool { return n == old.id })
+			_, _ = w.meta.apply(catalog.Elect{Range: r.ID, Version: now.Version, Node: heir.id, InSync: inSync})
+		}
+	})
+	return fmt.Sprintf("range %s from %s to %s", r.ID, old.id, heir.id)
 }
 
 // networkFault cuts or slows something; cuts lie on top of each other, and each ends by itself.

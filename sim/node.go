@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
-	"github.com/rhumbdb/rhumb/entry"
 	"github.com/rhumbdb/rhumb/hlc"
 	"github.com/rhumbdb/rhumb/node/lease"
 	"github.com/rhumbdb/rhumb/node/replica"
@@ -136,7 +135,7 @@ func (n *node) start(fresh bool) {
 func (n *node) addSlot(i int) *slot {
 	w := n.w
 	if n.disk.ranges[i] == nil {
-		n.disk.ranges[i] = newRangeDisk()
+		n.disk.ranges[i] = newRangeDisk(n.w.cfg.Bug)
 	}
 	cfg := w.p.replica
 	cfg.Range, cfg.Self, cfg.MinInSync = w.ranges[i], n.id, w.p.settings.MinInSync
@@ -167,7 +166,7 @@ func (n *node) stop() {
 	if n.w.cfg.Bug == ForgetLog {
 		for i, d := range n.disk.ranges {
 			if d != nil {
-				n.disk.ranges[i] = newRangeDisk()
+				n.disk.ranges[i] = newRangeDisk(n.w.cfg.Bug)
 			}
 		}
 	}
@@ -295,6 +294,7 @@ func (n *node) tick() {
 			n.touch(s)
 		}
 		n.activate(s)
+		n.probe(s)
 	}
 }
 
@@ -400,7 +400,7 @@ func (n *node) sendMessage(m replica.Message) {
 	}
 	w.net.send(n.at, to.at, func() {
 		to.run(to.life, func() {
-			if w.net.streams[w.net.pair(to.at, n.at)] != stream && w.cfg.Bug != OldStreams {
+			if w.net.streams[w.net.pair(to.at, n.at)] != stream {
 				return
 			}
 			s := to.slots[rng]
@@ -638,6 +638,25 @@ func (n *node) propose(rng int, b *rhumb.Batch, answer func(replica.Answer)) {
 	n.touch(s)
 }
 
+// leased reports whether the node may answer reads of the range by itself (rule L).
+func (n *node) leased(s *slot) bool {
+	now := n.mono()
+	switch n.w.cfg.Bug {
+	case ReadWithoutLease:
+		return true
+	case ReadLate:
+		now -= 400 * time.Millisecond
+	}
+	return n.pairs.Holds(now, s.id, s.r.Epoch(), s.r.LeaseSet())
+}
+
+// probe lets the judges look at what a read would find now, whether or not a client asks.
+func (n *node) probe(s *slot) {
+	if _, commit, ok := s.r.Readable(); ok && n.leased(s) {
+		n.w.judge(n.w.monitor.Serving(s.id, s.r.Epoch(), n.id, commit))
+	}
+}
+
 // read answers a strong read of several keys, under the lease (rule L).
 func (n *node) read(rng int, keys []check.StateKey) (items []check.Item, at rhumb.Timestamp, err error) {
 	const op rhumb.Op = "sim.read"
@@ -646,14 +665,10 @@ func (n *node) read(rng int, keys []check.StateKey) (items []check.Item, at rhum
 		return nil, 0, rhumb.E(op, rhumb.NotPrimary, "not primary")
 	}
 	at, commit, ok := s.r.Readable()
-	if !ok {
+	if !ok && n.w.cfg.Bug != ReadTooSoon {
 		return nil, 0, rhumb.E(op, rhumb.Unavailable, "the epoch is not committed yet")
 	}
-	now := n.mono()
-	if n.w.cfg.Bug == ReadLate {
-		now -= 400 * time.Millisecond
-	}
-	if n.w.cfg.Bug != ReadWithoutLease && !n.pairs.Holds(now, s.id, s.r.Epoch(), s.r.LeaseSet()) {
+	if !n.leased(s) {
 		return nil, 0, rhumb.E(op, rhumb.Unavailable, "the lease has lapsed")
 	}
 	n.w.judge(n.w.monitor.Serving(s.id, s.r.Epoch(), n.id, commit))
@@ -666,6 +681,3 @@ func (n *node) read(rng int, keys []check.StateKey) (items []check.Item, at rhum
 	}
 	return items, at, nil
 }
-
-// committed gives the entries that the disk holds up to the replica's commit position, for the judges.
-func (s *slot) committed() []*entry.Entry { return s.disk.log[:s.disk.commit] }

@@ -39,8 +39,8 @@ type world struct {
 	quarantined map[*slot]bool
 	// loading is true while clients issue new operations, healed after the last fault.
 	loading, healed bool
-	stats   Stats
-	line    bytes.Buffer
+	stats           Stats
+	line            bytes.Buffer
 }
 
 // seedSalt keeps the two generators of a seed apart.
@@ -69,6 +69,9 @@ func newWorld(cfg Config) *world {
 			rate:   (w.rnd.Float64() - 0.5) * w.p.rho / 1000,
 			offset: time.Duration(w.rnd.Int64N(int64(100 * time.Hour))),
 			skew:   time.Duration((w.rnd.Float64() - 0.5) * 2 * float64(w.p.skew)),
+		}
+		if cfg.Bug == WildClock {
+			n.clock.rate = (w.rnd.Float64() - 0.5) * 0.6
 		}
 		n.nonce = w.rnd.Uint64()
 		w.nodes = append(w.nodes, n)
@@ -111,7 +114,7 @@ func (w *world) diskOf(id rhumb.RangeID) func(rhumb.NodeID) check.Replica {
 		if d := w.nodes[n-1].disk.ranges[i]; d != nil {
 			return d
 		}
-		return newRangeDisk()
+		return newRangeDisk(NoBug)
 	}
 }
 
