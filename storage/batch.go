@@ -121,11 +121,14 @@ func (b *Batch) CreateRange(st RangeState) {
 	}
 }
 
-// Append writes an entry: its values, its log record, the results of its requests. The commit position rides along.
+// Append writes an entry: its values, its log record, the results of its requests. The commit position rides along; one
+// beyond the entry is left to a later entry.
 func (b *Batch) Append(id rhumb.RangeID, e *entry.Entry, commit Commit) {
 	g := b.stage(id)
 	g.checkAppend(e)
-	g.setCommit(commit, e.Seq)
+	if commit.Seq <= e.Seq {
+		g.setCommit(commit, e.Seq)
+	}
 	b.appends = true
 	for i := range e.Requests {
 		r := &e.Requests[i]

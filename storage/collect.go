@@ -70,7 +70,7 @@ func (s *Store) CollectHistory(id rhumb.RangeID, table rhumb.TableID, before rhu
 	}
 	defer c.end()
 	c.lim.WritesMax = CollectWritesMax
-	if next, err = c.table(table, min(before, c.log.trimHLC), after); err != nil {
+	if next, err = c.table(table, min(before, c.beforeTrim()), after); err != nil {
 		return nil, Collected{}, s.fault(op, err)
 	}
 	c.done.More = next != nil
@@ -211,6 +211,19 @@ func (c *collection) count(key, value []byte) {
 	if _, name, _, err := keys.DecodeData(key); err == nil {
 		c.done.Bytes += int64(versionWeight(len(name), len(value)))
 	}
+}
+
+// beforeTrim gives a timestamp below which no version belongs to the entry at the trim position, which is still in the
+// log, nor to a later one; 0 when it cannot be told.
+func (c *collection) beforeTrim() rhumb.Timestamp {
+	r, ok, err := c.s.readRecord("storage.Store.CollectHistory", c.id, c.log.Trim)
+	if !ok || err != nil {
+		return 0
+	}
+	if len(r.entry.Requests) > 0 {
+		return r.entry.Requests[0].HLC - 1
+	}
+	return r.entry.LastHLC() - 1
 }
 
 // table deletes, name by name, what the newest version at or below a timestamp supersedes.

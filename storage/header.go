@@ -146,6 +146,28 @@ func replaceFile(fsys vfs.FS, dir, name string, content []byte) error {
 	return syncDir(fsys, dir)
 }
 
+// makeDir makes a directory with those above it, and makes their entries durable: a directory that vanished in a crash
+// would look like a disk that was never used.
+func makeDir(fsys vfs.FS, dir string) error {
+	const op rhumb.Op = "storage.makeDir"
+	var missing []string
+	for d := dir; ; d = fsys.PathDir(d) {
+		if _, err := fsys.Stat(d); !errors.Is(err, fs.ErrNotExist) || fsys.PathDir(d) == d {
+			break
+		}
+		missing = append(missing, d)
+	}
+	if err := fsys.MkdirAll(dir, 0o755); err != nil {
+		return ioError(op, dir, err)
+	}
+	for _, d := range missing {
+		if err := syncDir(fsys, fsys.PathDir(d)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func syncDir(fsys vfs.FS, dir string) error {
 	const op rhumb.Op = "storage.syncDir"
 	d, err := fsys.OpenDir(dir)

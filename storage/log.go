@@ -155,16 +155,49 @@ func (s *Store) Position(id rhumb.RangeID, seq rhumb.Seq) (p entry.Position, ok 
 	return r.entry.Position(), true, nil
 }
 
+// Mark is the position of an entry with its greatest timestamp.
+type Mark struct {
+	entry.Position
+	HLC rhumb.Timestamp
+}
+
+// Marks gives the positions of the entries from..to, both included, as far as they are still in the log. It reads no
+// values.
+func (s *Store) Marks(id rhumb.RangeID, from, to rhumb.Seq) ([]Mark, error) {
+	const op rhumb.Op = "storage.Store.Marks"
+	if to < from {
+		return nil, nil
+	}
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: keys.AppendLog(nil, id, from), UpperBound: keys.AppendLog(nil, id, to+1)})
+	if err != nil {
+		return nil, s.fault(op, err)
+	}
+	defer func() { _ = it.Close() }()
+	var out []Mark
+	for ok := it.First(); ok; ok = it.Next() {
+		v, err := it.ValueAndErr()
+		if err != nil {
+			return nil, s.fault(op, err)
+		}
+		r, err := decodeRecord(v)
+		if err != nil {
+			return nil, s.badRecord(op, id, from+rhumb.Seq(len(out)), err)
+		}
+		out = append(out, Mark{r.entry.Position(), r.entry.LastHLC()})
+	}
+	return out, s.fault(op, it.Error())
+}
+
 // Entries reads entries from..to of a log, both included, with their values, and checks their hashes. It stops before
 // the answer passes maxBytes, but gives at least one entry; maxBytes 0 is EntriesBytesDefault. An empty answer means that
-// entry from is trimmed away, or lies behind the last.
+// entry from is trimmed away, or lies behind the last. The entry at the trim position is still there.
 func (s *Store) Entries(id rhumb.RangeID, from, to rhumb.Seq, maxBytes int) ([]*entry.Entry, error) {
 	const op rhumb.Op = "storage.Store.Entries"
 	if maxBytes <= 0 {
 		maxBytes = EntriesBytesDefault
 	}
 	st, ok := s.State(id)
-	if !ok || from <= st.Trim || from > to {
+	if !ok || from < st.Trim || from > to {
 		return nil, nil
 	}
 	log, err := s.db.NewIter(&pebble.IterOptions{LowerBound: keys.AppendLog(nil, id, from), UpperBound: keys.KindSpan(id, keys.KindLog).Upper})

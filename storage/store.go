@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/keys"
 )
 
 // PebbleOptions are the options of the database below a store.
@@ -107,8 +109,8 @@ func open(cfg Config, place placement) (s *Store, err error) {
 func (s *Store) own() error {
 	const op rhumb.Op = "storage.Open"
 	dir := s.cfg.Dir
-	if err := s.fs.MkdirAll(dir, 0o755); err != nil {
-		return ioError(op, dir, err)
+	if err := makeDir(s.fs, dir); err != nil {
+		return err
 	}
 	lock, err := s.fs.Lock(s.fs.PathJoin(dir, lockName))
 	if err != nil {
@@ -275,6 +277,18 @@ func (s *Store) Close() error {
 		err = s.sealer.seal(true)
 	}
 	return errors.Join(err, s.lock.Close())
+}
+
+// Flush writes what is in memory into table files. The log makes it durable in any case.
+func (s *Store) Flush() error { return s.fault("storage.Store.Flush", s.db.Flush()) }
+
+// Compact rewrites the tables of one range, so that what was collected takes no room any more.
+func (s *Store) Compact(id rhumb.RangeID) error {
+	span := keys.RangeSpan(id)
+	if span.Upper == nil {
+		span.Upper = keyspaceEnd
+	}
+	return s.fault("storage.Store.Compact", s.db.Compact(context.Background(), span.Lower, span.Upper, false))
 }
 
 // Dir gives the directory of the store.

@@ -21,11 +21,13 @@ const VerifyFaultsMax = 1_000
 
 // VerifyReport is what Verify looked at and found.
 type VerifyReport struct {
-	Files  int     `json:"files"`
-	Bytes  int64   `json:"bytes"`
-	Keys   int64   `json:"keys"`
-	Ranges int     `json:"ranges"`
-	Faults []Fault `json:"faults,omitempty"`
+	Files int   `json:"files"`
+	Bytes int64 `json:"bytes"`
+	Keys  int64 `json:"keys"`
+	// Versions are the keys that hold a version of a record.
+	Versions int64   `json:"versions"`
+	Ranges   int     `json:"ranges"`
+	Faults   []Fault `json:"faults,omitempty"`
 }
 
 // OK reports whether nothing was found wrong.
@@ -39,7 +41,7 @@ func Verify(dir string, fsys vfs.FS) (VerifyReport, error) {
 	if fsys == nil {
 		fsys = vfs.Default
 	}
-	v := &verifier{fs: fsys, dir: absolute(fsys, dir)}
+	v := &verifier{fs: fsys, dir: absolute(fsys, dir), weights: map[rhumb.RangeID]int64{}}
 	if _, err := fsys.Stat(fsys.PathJoin(v.dir, headerName)); errors.Is(err, fs.ErrNotExist) {
 		if _, err := fsys.Stat(fsys.PathJoin(v.dir, dataName)); err != nil {
 			return v.report, rhumb.Ef(op, rhumb.NotFound, "%s holds no store", v.dir)
@@ -61,9 +63,10 @@ func Verify(dir string, fsys vfs.FS) (VerifyReport, error) {
 }
 
 type verifier struct {
-	fs     vfs.FS
-	dir    string
-	report VerifyReport
+	fs      vfs.FS
+	dir     string
+	report  VerifyReport
+	weights map[rhumb.RangeID]int64 // what the versions of each range weigh
 }
 
 func (v *verifier) fault(file string, offset int64, what string) {
@@ -198,7 +201,10 @@ func (v *verifier) database() {
 		return
 	}
 	v.report.Ranges = len(s.ranges)
-	for _, rs := range s.ranges {
+	for id, rs := range s.ranges {
+		if size, _ := s.Size(id); size.Data != v.weights[id] {
+			v.fault(dir, -1, fmt.Sprintf("range %s: %d bytes of versions are there, %d are on record", id, v.weights[id], size.Data))
+		}
 		if err := v.log(s, rs.snapshot()); err != nil {
 			v.fault(dir, -1, err.Error())
 		}
@@ -217,6 +223,11 @@ func (v *verifier) keys(db *pebble.DB) error {
 		value, err := it.ValueAndErr()
 		if err != nil {
 			return err
+		}
+		if _, name, _, err := keys.DecodeData(it.Key()); err == nil {
+			id, _ := keys.Home(it.Key())
+			v.report.Versions++
+			v.weights[id] += int64(versionWeight(len(name), len(value)))
 		}
 		if err := checkPair(it.Key(), value); err != nil {
 			v.fault(v.fs.PathJoin(v.dir, dataName), -1, "key "+keys.Format(it.Key())+": "+err.Error())

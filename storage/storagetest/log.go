@@ -1,0 +1,319 @@
+package storagetest
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/entry"
+	"github.com/rhumbdb/rhumb/storage"
+)
+
+// Log is the model of one range: every entry ever written and not undone, with its values. From it follows what a store
+// must answer.
+type Log struct {
+	ID       rhumb.RangeID
+	Entries  []*entry.Entry // Entries[i] has Seq i+1
+	Promised rhumb.Epoch
+	Commit   rhumb.Seq
+	Trim     rhumb.Seq
+	Closed   rhumb.Timestamp
+	// Expired is the timestamp up to which request results may be gone.
+	Expired rhumb.Timestamp
+	// HLC is the greatest timestamp ever given out, that of undone entries included: a timestamp is never used twice.
+	HLC rhumb.Timestamp
+}
+
+// Clone copies the model; entries are immutable and shared.
+func (l *Log) Clone() *Log {
+	c := *l
+	c.Entries = slices.Clone(l.Entries)
+	return &c
+}
+
+// Last gives the position and the greatest timestamp of the last entry.
+func (l *Log) Last() (entry.Position, rhumb.Timestamp) {
+	if n := len(l.Entries); n > 0 {
+		return l.Entries[n-1].Position(), l.Entries[n-1].LastHLC()
+	}
+	return entry.Position{}, 0
+}
+
+// At gives the greatest timestamp up to a position.
+func (l *Log) At(seq rhumb.Seq) rhumb.Timestamp {
+	if seq == 0 {
+		return 0
+	}
+	return l.Entries[seq-1].LastHLC()
+}
+
+// CommitPos gives the commit position as a store takes it.
+func (l *Log) CommitPos() storage.Commit { return storage.Commit{Seq: l.Commit, HLC: l.At(l.Commit)} }
+
+// Add makes the next entry from requests, giving each the next timestamp, and appends it to the model. Without requests
+// it is an epoch-start entry.
+func (l *Log) Add(epoch rhumb.Epoch, node rhumb.NodeID, reqs ...entry.Request) *entry.Entry {
+	last, _ := l.Last()
+	e := &entry.Entry{Epoch: epoch, Node: node, Seq: last.Seq + 1, Prev: last.Hash, Requests: reqs}
+	for i := range e.Requests {
+		l.HLC++
+		e.Requests[i].HLC = l.HLC
+	}
+	if len(reqs) == 0 {
+		l.HLC++
+		e.Start = l.HLC
+	}
+	e.Seal(nil)
+	l.Entries = append(l.Entries, e)
+	return e
+}
+
+// Undo removes the entries above a position from the model.
+func (l *Log) Undo(above rhumb.Seq) { l.Entries = slices.Clone(l.Entries[:above]) }
+
+// Put is a request of one write.
+func Put(name, value string) entry.Request {
+	return entry.Request{Writes: []entry.Write{Write(name, value)}}
+}
+
+// Write is a write of opaque bytes to table 1.
+func Write(name, value string) entry.Write {
+	return entry.Write{Table: 1, Name: []byte(name), Value: rhumb.EncodeOpaque(nil, []byte(value))}
+}
+
+// Del is a request that deletes one key of table 1.
+func Del(name string) entry.Request {
+	return entry.Request{Writes: []entry.Write{{Table: 1, Name: []byte(name), Value: rhumb.Tombstone}}}
+}
+
+type tableName struct {
+	table rhumb.TableID
+	name  string
+}
+
+// state gives the newest version of every key at a timestamp, tombstones included.
+func (l *Log) state(at rhumb.Timestamp) map[tableName]storage.Found {
+	out := map[tableName]storage.Found{}
+	for _, e := range l.Entries {
+		for i := range e.Requests {
+			r := &e.Requests[i]
+			if r.HLC > at {
+				return out
+			}
+			for _, w := range r.Writes {
+				f := storage.Found{Version: e.Version(r), Tombstone: rhumb.IsTombstone(w.Value)}
+				if !f.Tombstone {
+					f.Value = w.Value
+				}
+				out[tableName{w.Table, string(w.Name)}] = f
+			}
+		}
+	}
+	return out
+}
+
+// Check compares everything that a store says of a range with the model and gives the first difference.
+func (l *Log) Check(s *storage.Store) error {
+	if err := l.checkState(s); err != nil {
+		return err
+	}
+	if err := l.checkEntries(s); err != nil {
+		return err
+	}
+	if err := l.checkResults(s); err != nil {
+		return err
+	}
+	_, last := l.Last()
+	for _, at := range []rhumb.Timestamp{l.At(l.Commit), last, storage.Newest} {
+		if err := l.checkData(s, at); err != nil {
+			return fmt.Errorf("at %d: %w", uint64(at), err)
+		}
+	}
+	return nil
+}
+
+func (l *Log) checkState(s *storage.Store) error {
+	got, ok := s.State(l.ID)
+	if !ok {
+		return fmt.Errorf("range %s is not in the store", l.ID)
+	}
+	want := storage.RangeState{Range: l.ID, Promised: l.Promised, Commit: l.Commit, CommitHLC: l.At(l.Commit), Trim: l.Trim, Closed: l.Closed}
+	want.Last, want.LastHLC = l.Last()
+	for _, e := range l.Entries {
+		if n := len(want.Lineage); n == 0 || want.Lineage[n-1].Epoch != e.Epoch {
+			want.Lineage = append(want.Lineage, storage.EpochStart{Epoch: e.Epoch, First: e.Seq})
+		}
+	}
+	// The commit position is a lower bound on disk.
+	if got.Commit < want.Commit && got.Commit >= want.Trim {
+		want.Commit, want.CommitHLC = got.Commit, l.At(got.Commit)
+	}
+	if !slices.Equal(got.Lineage, want.Lineage) {
+		return fmt.Errorf("range %s: lineage is %v, want %v", l.ID, got.Lineage, want.Lineage)
+	}
+	got.Lineage, want.Lineage = nil, nil
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		return fmt.Errorf("range %s: state is\n%+v, want\n%+v", l.ID, got, want)
+	}
+	return nil
+}
+
+func (l *Log) checkEntries(s *storage.Store) error {
+	end := rhumb.Seq(len(l.Entries))
+	got, err := s.Entries(l.ID, l.Trim+1, end, 1<<30)
+	if err != nil {
+		return err
+	}
+	want := l.Entries[l.Trim:]
+	if len(got) != len(want) {
+		return fmt.Errorf("range %s: %d entries after %d, want %d", l.ID, len(got), l.Trim, len(want))
+	}
+	for i := range want {
+		if !bytes.Equal(got[i].AppendWire(nil), want[i].AppendWire(nil)) {
+			return fmt.Errorf("range %s: entry %d differs", l.ID, want[i].Seq)
+		}
+	}
+	if l.Trim > 1 {
+		if old, err := s.Entries(l.ID, l.Trim-1, end, 0); err != nil || len(old) != 0 {
+			return fmt.Errorf("range %s: %d entries from before the trim position %d, %v", l.ID, len(old), l.Trim, err)
+		}
+	}
+	for seq := max(l.Trim, 1); seq <= end; seq++ {
+		p, ok, err := s.Position(l.ID, seq)
+		if err != nil || !ok || p != l.Entries[seq-1].Position() {
+			return fmt.Errorf("range %s: position %d is %v %v %v, want %v", l.ID, seq, p, ok, err, l.Entries[seq-1].Position())
+		}
+	}
+	marks, err := s.Marks(l.ID, l.Trim+1, end)
+	if err != nil || len(marks) != len(want) {
+		return fmt.Errorf("range %s: %d marks, want %d: %v", l.ID, len(marks), len(want), err)
+	}
+	for i, m := range marks {
+		if m.Position != want[i].Position() || m.HLC != want[i].LastHLC() {
+			return fmt.Errorf("range %s: mark of %d is %v", l.ID, want[i].Seq, m)
+		}
+	}
+	return nil
+}
+
+// checkResults looks up the result of every request: it must be there while its entry may be sent again, and may be gone
+// only when it is expired. It must be right if it is there.
+func (l *Log) checkResults(s *storage.Store) error {
+	for _, e := range l.Entries {
+		for i := range e.Requests {
+			r := &e.Requests[i]
+			if r.ID.IsZero() {
+				continue
+			}
+			seen, found, err := s.Dedup(l.ID, r.ID)
+			if err != nil {
+				return err
+			}
+			if !found {
+				if e.Seq > l.Trim || r.HLC > l.Expired {
+					return fmt.Errorf("range %s: the result of request %s of entry %d is gone", l.ID, r.ID, e.Seq)
+				}
+				continue
+			}
+			want := rhumb.Outcome{Existed: r.Existed, Names: r.Names}
+			if !r.Noop {
+				want.Applied, want.Version, want.Seq = true, e.Version(r), e.Seq
+			}
+			if seen.Seq != e.Seq || fmt.Sprint(seen.Outcome) != fmt.Sprint(want) {
+				return fmt.Errorf("range %s: result of request %s is %+v, want %+v", l.ID, r.ID, seen, want)
+			}
+		}
+	}
+	return nil
+}
+
+func (l *Log) checkData(s *storage.Store, at rhumb.Timestamp) error {
+	state := l.state(at)
+	tables := map[rhumb.TableID][]rhumb.Item{}
+	for _, k := range slices.SortedFunc(maps.Keys(state), compareNames) {
+		want := state[k]
+		key := rhumb.Key{Table: k.table, Home: l.ID, Name: []byte(k.name)}
+		got, err := s.Lookup(key, at)
+		if err != nil {
+			return err
+		}
+		// A collected tombstone is as good as a key that never was.
+		gone := want.Tombstone && got.Version.IsZero()
+		if !gone && (got.Version != want.Version || got.Tombstone != want.Tombstone || !bytes.Equal(got.Value, want.Value)) {
+			return fmt.Errorf("%s: found %+v, want %+v", key, got, want)
+		}
+		value, v, err := s.Get(key, at)
+		switch {
+		case want.Tombstone && rhumb.KindOf(err) != rhumb.NotFound:
+			return fmt.Errorf("%s: get of a deleted key: %v", key, err)
+		case !want.Tombstone && (err != nil || v != want.Version || !bytes.Equal(value, want.Value)):
+			return fmt.Errorf("%s: got %x %v %v, want %+v", key, value, v, err, want)
+		}
+		if !want.Tombstone {
+			tables[k.table] = append(tables[k.table], rhumb.Item{Key: key, Version: want.Version, Value: want.Value})
+		}
+	}
+	for table := rhumb.TableID(1); table <= 3; table++ {
+		if err := checkScan(s, l.ID, table, at, tables[table]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func compareNames(a, b tableName) int {
+	if a.table != b.table {
+		return int(a.table) - int(b.table)
+	}
+	return bytes.Compare([]byte(a.name), []byte(b.name))
+}
+
+// checkScan scans a table whole, in pages of two, and by the first byte of every name.
+func checkScan(s *storage.Store, id rhumb.RangeID, table rhumb.TableID, at rhumb.Timestamp, want []rhumb.Item) error {
+	all, err := scan(s, id, table, nil, nil, at, 0)
+	if err != nil {
+		return err
+	}
+	if fmt.Sprint(all) != fmt.Sprint(want) {
+		return fmt.Errorf("scan of table %s gives\n%v, want\n%v", table, all, want)
+	}
+	var paged []rhumb.Item
+	for after := []byte(nil); ; {
+		page, err := scan(s, id, table, nil, after, at, 2)
+		if err != nil {
+			return err
+		}
+		paged = append(paged, page...)
+		if len(page) < 2 {
+			break
+		}
+		after = page[1].Key.Name
+	}
+	if fmt.Sprint(paged) != fmt.Sprint(want) {
+		return fmt.Errorf("paged scan of table %s gives\n%v, want\n%v", table, paged, want)
+	}
+	for _, item := range want {
+		prefix := item.Key.Name[:min(1, len(item.Key.Name))]
+		got, err := scan(s, id, table, prefix, nil, at, 0)
+		if err != nil {
+			return err
+		}
+		with := slices.DeleteFunc(slices.Clone(want), func(it rhumb.Item) bool { return !bytes.HasPrefix(it.Key.Name, prefix) })
+		if fmt.Sprint(got) != fmt.Sprint(with) {
+			return fmt.Errorf("scan of table %s with prefix %q gives\n%v, want\n%v", table, prefix, got, with)
+		}
+	}
+	return nil
+}
+
+func scan(s *storage.Store, id rhumb.RangeID, table rhumb.TableID, prefix, after []byte, at rhumb.Timestamp, limit int) (items []rhumb.Item, err error) {
+	for item, err := range s.Scan(id, table, prefix, after, at, limit) {
+		if err != nil {
+			return nil, err
+		}
+		items = append(items, item)
+	}
+	return items, nil
+}

@@ -1,0 +1,9 @@
+package storagetest_test
+
+import (
+	"testing"
+
+	"github.com/rhumbdb/rhumb/storage/storagetest"
+)
+
+func TestConformance(t *testing.T) { storagetest.Run(t) }

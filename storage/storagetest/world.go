@@ -1,0 +1,216 @@
+package storagetest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/rhumbdb/rhumb/storage"
+)
+
+// Dir is the directory of a World's store.
+const Dir = "/disk/store"
+
+// World is a store on a file system in memory that can crash.
+type World struct {
+	testing.TB
+	Rand  *rand.Rand
+	Mem   *vfs.MemFS
+	Store *storage.Store
+	// Wrap, when set, stands between the store and the file system.
+	Wrap func(vfs.FS) vfs.FS
+	// Config, when set, changes the configuration of every Open.
+	Config func(*storage.Config)
+
+	mu       sync.Mutex
+	misuses  []string
+	expected bool // Misuse is not a failure: the world was damaged on purpose
+}
+
+// Seed gives the seed of a test: RHUMB_SEED if that is set, fixed otherwise. It is printed when the test fails.
+func Seed(t testing.TB, fixed int64) int64 {
+	seed := fixed
+	if s := os.Getenv("RHUMB_SEED"); s != "" {
+		n, err := strconv.ParseInt(s, 10, 64)
+		if err != nil {
+			t.Fatalf("RHUMB_SEED=%q is no number", s)
+		}
+		seed = n
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("repeat with RHUMB_SEED=%d", seed)
+		}
+	})
+	return seed
+}
+
+// NewWorld makes an empty disk and opens a store on it. The store is closed at the end of the test.
+func NewWorld(t testing.TB, seed int64) *World {
+	w := &World{TB: t, Rand: rand.New(rand.NewPCG(uint64(seed), 0)), Mem: vfs.NewCrashableMem()}
+	t.Cleanup(w.end)
+	return w
+}
+
+func (w *World) end() {
+	if w.Store != nil {
+		if err := w.Store.Close(); err != nil && !w.expected {
+			w.Errorf("close: %v", err)
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.misuses) > 0 && !w.expected {
+		w.Errorf("broken invariants of SINGLEDEL (ruling 3): %q", w.misuses)
+	}
+}
+
+// Start opens the store; the test fails when it does not open.
+func (w *World) Start() *World {
+	w.Helper()
+	if err := w.Open(); err != nil {
+		w.Fatalf("open: %+v", err)
+	}
+	return w
+}
+
+// Open opens the store.
+func (w *World) Open() error {
+	var fs vfs.FS = w.Mem
+	if w.Wrap != nil {
+		fs = w.Wrap(fs)
+	}
+	cfg := storage.Config{
+		Dir: Dir, FS: fs, MemTableBytes: 1 << 20, CacheBytes: 1 << 20,
+		DiskFree:     func(string) (uint64, uint64, error) { return 50, 100, nil },
+		FatalHandler: func(msg string) { panic("storagetest: the store ended the process: " + msg) },
+		Misuse: func(what string) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.misuses = append(w.misuses, what)
+		},
+	}
+	if w.Config != nil {
+		w.Config(&cfg)
+	}
+	s, err := storage.Open(cfg)
+	if err == nil {
+		w.Store = s
+	}
+	return err
+}
+
+// Restart closes the store and opens it again.
+func (w *World) Restart() {
+	w.Helper()
+	w.Stop()
+	w.Start()
+}
+
+// Stop closes the store.
+func (w *World) Stop() {
+	w.Helper()
+	if err := w.Store.Close(); err != nil {
+		w.Fatalf("close: %v", err)
+	}
+	w.Store = nil
+}
+
+// Cut makes the disk what a crash at this moment leaves: what was synced, and each block of the rest with the given
+// probability. The store is gone.
+func (w *World) Cut(unsyncedPercent int) {
+	w.Helper()
+	after := w.Mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: unsyncedPercent, RNG: w.Rand})
+	if err := w.Store.Close(); err != nil { // it may finish on the old disk; nothing of that reaches the new one
+		w.Fatalf("close after the crash: %v", err)
+	}
+	w.Store = nil
+	w.Mem = after
+}
+
+// Crash cuts the disk off and opens the store again.
+func (w *World) Crash(unsyncedPercent int) {
+	w.Helper()
+	w.Cut(unsyncedPercent)
+	w.Start()
+}
+
+// Verify runs the store's own verification, which needs it closed, and opens it again.
+func (w *World) Verify() {
+	w.Helper()
+	w.Stop()
+	rep, err := storage.Verify(Dir, w.Mem)
+	if err != nil || !rep.OK() {
+		w.Fatalf("verify: %v %v", rep.Faults, err)
+	}
+	w.Start()
+}
+
+// Files lists the files of the store, each with its path.
+func (w *World) Files() (paths []string) {
+	w.Helper()
+	for _, dir := range []string{Dir, Dir + "/data"} {
+		names, err := w.Mem.List(dir)
+		if err != nil {
+			w.Fatal(err)
+		}
+		for _, n := range names {
+			path := dir + "/" + n
+			if info, err := w.Mem.Stat(path); err == nil && !info.IsDir() {
+				paths = append(paths, path)
+			}
+		}
+	}
+	return paths
+}
+
+// Damage replaces the content of a file by what change makes of it.
+func (w *World) Damage(path string, change func([]byte) []byte) {
+	w.Helper()
+	w.mu.Lock()
+	w.expected = true
+	w.mu.Unlock()
+	b, err := readFile(w.Mem, path)
+	if err != nil {
+		w.Fatal(err)
+	}
+	b = change(b)
+	if err := writeFile(w.Mem, path, b); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func readFile(fs vfs.FS, path string) ([]byte, error) {
+	f, err := fs.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil || info.Size() == 0 {
+		return nil, err
+	}
+	b := make([]byte, info.Size())
+	if n, err := f.ReadAt(b, 0); err != nil || n < len(b) {
+		return nil, fmt.Errorf("%s: read %d of %d bytes: %w", path, n, len(b), err)
+	}
+	return b, nil
+}
+
+func writeFile(fs vfs.FS, path string, b []byte) error {
+	f, err := fs.Create(path, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	if _, err := f.Write(append([]byte(nil), b...)); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	return f.Close()
+}
