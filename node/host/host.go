@@ -84,6 +84,7 @@ type Host struct {
 	since   time.Duration // when the oldest event in queue was posted
 
 	wake chan struct{} // hands driving to the host's own goroutine
+	idle chan struct{} // closed when no pass will run any more
 
 	// owned by the pass
 	events  []event
@@ -120,7 +121,7 @@ func New(cfg Config) (*Host, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	h := &Host{
 		cfg: cfg, log: cfg.Logger, m: newMetrics(),
-		wake: make(chan struct{}, 1), tokens: map[uint64]call{}, nodes: map[rhumb.NodeID]peerState{},
+		wake: make(chan struct{}, 1), idle: make(chan struct{}), tokens: map[uint64]call{}, nodes: map[rhumb.NodeID]peerState{},
 		active: map[*slot]struct{}{}, collector: newCollector(),
 		metaSem: make(chan struct{}, metaInFlightMax), fetch: make(chan struct{}, fetchersMax),
 		ctx: ctx, cancel: cancel,
@@ -152,15 +153,20 @@ func New(cfg Config) (*Host, error) {
 // Leases gives the node's leases, for the heartbeats that the network receives.
 func (h *Host) Leases() *Leases { return h.leases }
 
-// Close ends all work. Proposals that wait are answered with Unknown.
+// Close ends all work. Proposals that wait are answered with Unknown. A second Close does nothing.
 func (h *Host) Close() {
-	h.leases.close()
 	h.mu.Lock()
-	h.closed = true
+	closed := h.closed
+	h.closed = true // from here on events are dropped
 	h.mu.Unlock()
+	if closed {
+		return
+	}
+	h.leases.close()
 	h.cancel()
-	h.work.Wait()
 	h.awaitIdle()
+	close(h.idle)
+	h.work.Wait()
 	for tok, c := range h.tokens {
 		delete(h.tokens, tok)
 		c.done(rhumb.Outcome{}, rhumb.E("host.Host.Close", rhumb.Unknown, "the node stopped before the outcome was known; ask again with the same request id"))

@@ -45,20 +45,25 @@ type commitPart struct {
 	after    []replica.Message
 }
 
-// post hands an event to the host. It may run a pass and sync a commit on the calling goroutine.
-func (h *Host) post(ev event) {
+// post hands an event to the host, unless it is closed. It may run a pass and sync a commit on the calling goroutine.
+func (h *Host) post(ev event) bool {
 	h.mu.Lock()
+	if h.closed {
+		h.mu.Unlock()
+		return false
+	}
 	if len(h.queue) == 0 {
 		h.since = hlc.Boottime()
 	}
 	h.queue = append(h.queue, ev)
 	if !h.mayDrive() {
 		h.mu.Unlock()
-		return
+		return true
 	}
 	h.driving = true
 	h.mu.Unlock()
 	h.drive(true)
+	return true
 }
 
 // mayDrive reports whether a pass may start now; h.mu is held.
@@ -70,7 +75,7 @@ func (h *Host) mayDrive() bool {
 func (h *Host) loop() {
 	for {
 		select {
-		case <-h.ctx.Done():
+		case <-h.idle:
 			return
 		case <-h.wake:
 			h.drive(false)

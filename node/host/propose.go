@@ -20,13 +20,9 @@ type proposeEvent struct {
 func (h *Host) Propose(b *rhumb.Batch, done func(rhumb.Outcome, error)) {
 	const op rhumb.Op = "host.Host.Propose"
 	h.mu.Lock()
-	full, closed := len(h.queue) >= eventsMax, h.closed
+	full := len(h.queue) >= eventsMax
 	h.mu.Unlock()
-	switch {
-	case closed:
-		done(rhumb.Outcome{}, rhumb.E(op, rhumb.Unavailable, "the node is stopping"))
-		return
-	case full:
+	if full {
 		h.m.overloaded.Inc()
 		done(rhumb.Outcome{}, rhumb.Ef(op, rhumb.Overloaded, "%d events wait on this node, no more are taken; retry later", eventsMax))
 		return
@@ -37,7 +33,9 @@ func (h *Host) Propose(b *rhumb.Batch, done func(rhumb.Outcome, error)) {
 			ev.names++
 		}
 	}
-	h.post(ev)
+	if !h.post(ev) {
+		done(rhumb.Outcome{}, rhumb.E(op, rhumb.Unavailable, "the node is stopping"))
+	}
 }
 
 func (ev *proposeEvent) apply(h *Host) {

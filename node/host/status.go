@@ -27,7 +27,9 @@ func (h *Host) Status(ctx context.Context, id rhumb.RangeID) (RangeStatus, error
 		return RangeStatus{}, &rhumb.Error{Op: op, Kind: rhumb.NotFound, Range: id, Node: h.cfg.Self.Node, Msg: "this node holds no copy of the range"}
 	}
 	answer := make(chan replica.Status, 1)
-	h.post(askEvent{func(*Host) { answer <- s.r.Status() }})
+	if !h.post(askEvent{func(*Host) { answer <- s.r.Status() }}) {
+		return RangeStatus{}, rhumb.E(op, rhumb.Unavailable, "the node is stopping")
+	}
 	size, _ := s.store.Size(id)
 	select {
 	case st := <-answer:
@@ -40,11 +42,14 @@ func (h *Host) Status(ctx context.Context, id rhumb.RangeID) (RangeStatus, error
 // Summary counts the replicas of this node by their state.
 func (h *Host) Summary(ctx context.Context) (map[replica.State]int, error) {
 	answer := make(chan map[replica.State]int, 1)
-	h.post(askEvent{func(h *Host) {
+	posted := h.post(askEvent{func(h *Host) {
 		count := map[replica.State]int{}
 		h.eachSlot(func(s *slot) { count[s.r.State()]++ })
 		answer <- count
 	}})
+	if !posted {
+		return nil, rhumb.E("host.Host.Summary", rhumb.Unavailable, "the node is stopping")
+	}
 	select {
 	case c := <-answer:
 		return c, nil

@@ -1,0 +1,461 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/hlc"
+	"github.com/rhumbdb/rhumb/node/lease"
+	"github.com/rhumbdb/rhumb/node/replica"
+	"github.com/rhumbdb/rhumb/storage"
+)
+
+var testRange = rhumb.RangeID{Region: 1, Slot: 7}
+
+const testTable rhumb.TableID = 1
+
+// world is a few hosts on real stores, connected by function calls that can be cut, with a record of one range in place of
+// the metadata group.
+type world struct {
+	t     *testing.T
+	hosts map[rhumb.NodeID]*Host
+
+	mu  sync.Mutex // guards the three below
+	rec *rhumb.Range
+	cut map[rhumb.NodeID]bool
+	// unconfirmed makes ConfirmPrimary fail, as without a metadata majority.
+	unconfirmed bool
+}
+
+// line is one host's way to the others.
+type line struct {
+	w    *world
+	self rhumb.NodeIdentity
+	out  map[rhumb.NodeID]chan func()
+}
+
+func newWorld(t *testing.T, n int) *world {
+	w := &world{t: t, hosts: map[rhumb.NodeID]*Host{}, cut: map[rhumb.NodeID]bool{}}
+	w.rec = &rhumb.Range{ID: testRange, Class: 1, Epoch: 1, Allocated: 1, Version: 1, Primary: 1, Preferred: 1}
+	for i := range n {
+		id := rhumb.NodeID(i + 1)
+		w.rec.Replicas = append(w.rec.Replicas, id)
+		w.rec.InSync = append(w.rec.InSync, id)
+	}
+	for _, id := range w.rec.Replicas {
+		w.start(id, t.TempDir())
+	}
+	for id, h := range w.hosts {
+		h.SetPeers(w.peers(id))
+		for other := range w.hosts {
+			if other != id {
+				h.Connected(other, true)
+			}
+		}
+		h.Update([]*rhumb.Range{w.rec.Clone()})
+	}
+	return w
+}
+
+func (w *world) peers(self rhumb.NodeID) (out []lease.PeerInfo) {
+	for _, id := range w.rec.Replicas {
+		if id != self {
+			out = append(out, lease.PeerInfo{ID: id, Boot: 1, Timing: lease.RegionTiming()})
+		}
+	}
+	return out
+}
+
+func (w *world) start(id rhumb.NodeID, dir string) {
+	engine, err := storage.OpenEngine([]string{dir}, storage.Config{CacheBytes: 8 << 20, MemTableBytes: 1 << 20})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	clock, err := hlc.New(hlc.Config{Persist: engine.SetHLCCeiling})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	l := &line{w: w, self: rhumb.NodeIdentity{Node: id, Boot: 1}, out: map[rhumb.NodeID]chan func(){}}
+	h, err := New(Config{
+		Self: l.self, Engine: engine, Clock: clock, Net: l, Meta: l, Logger: slog.New(slog.DiscardHandler), Fresh: true,
+		Settings: func(rhumb.RangeID) (rhumb.ClassSettings, bool) {
+			return rhumb.ClassSettings{MinInSync: min(2, len(w.rec.Replicas))}, true
+		},
+		Fatal: func(err error) { panic(err) },
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.hosts[id] = h
+	ctx, cancel := context.WithCancel(context.Background())
+	var senders sync.WaitGroup
+	for _, to := range w.rec.Replicas {
+		ch := make(chan func(), 1_024)
+		l.out[to] = ch
+		senders.Go(func() {
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case do := <-ch:
+					do()
+				}
+			}
+		})
+	}
+	w.t.Cleanup(func() {
+		h.Close()
+		cancel()
+		senders.Wait()
+		if err := engine.Close(); err != nil {
+			w.t.Error(err)
+		}
+	})
+}
+
+func (l *line) passes(to rhumb.NodeID) (*Host, bool) {
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
+	return l.w.hosts[to], !l.w.cut[to] && !l.w.cut[l.self.Node]
+}
+
+func (l *line) queue(to rhumb.NodeID, do func(h *Host)) {
+	select {
+	case l.out[to] <- func() {
+		if h, ok := l.passes(to); ok && h != nil {
+			do(h)
+		}
+	}:
+	default: // lost, as on a network
+	}
+}
+
+func (l *line) Send(to rhumb.NodeID, msgs []replica.Message) {
+	l.queue(to, func(h *Host) { h.Receive(l.self.Node, msgs) })
+}
+
+func (l *line) SendHeartbeat(to rhumb.NodeID, f *lease.Frame) {
+	l.queue(to, func(h *Host) { h.Leases().Receive(l.self, f) })
+}
+
+// Change applies what a replica wants to the record, if epoch and version are its.
+func (l *line) Change(_ context.Context, p replica.MetaProposal) error {
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
+	if p.Version != l.w.rec.Version || l.w.cut[l.self.Node] {
+		return rhumb.E("test", rhumb.Conflict, "another version")
+	}
+	rec := l.w.rec.Clone()
+	rec.Version++
+	if p.Kind == replica.AlterISR {
+		rec.InSync = p.New
+	}
+	l.w.publishLocked(rec)
+	return nil
+}
+
+func (l *line) ConfirmPrimary(_ context.Context, _ rhumb.RangeID, e rhumb.Epoch) (bool, error) {
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
+	if l.w.unconfirmed {
+		return false, rhumb.E("test", rhumb.Unavailable, "no metadata majority")
+	}
+	return l.w.rec.Primary == l.self.Node && l.w.rec.Epoch == e, nil
+}
+
+// publishLocked makes rec the record and tells the hosts that are not cut off.
+func (w *world) publishLocked(rec *rhumb.Range) {
+	w.rec = rec
+	for id, h := range w.hosts {
+		if !w.cut[id] {
+			go h.Update([]*rhumb.Range{rec.Clone()})
+		}
+	}
+}
+
+// elect makes n primary of a new epoch, with the given in-sync set.
+func (w *world) elect(n rhumb.NodeID, inSync ...rhumb.NodeID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	rec := w.rec.Clone()
+	rec.Version++
+	rec.Allocated++
+	rec.Epoch, rec.Primary, rec.InSync = rec.Allocated, n, inSync
+	w.publishLocked(rec)
+}
+
+func (w *world) isolate(n rhumb.NodeID, cut bool) {
+	w.mu.Lock()
+	w.cut[n] = cut
+	w.mu.Unlock()
+	if !cut {
+		for id, h := range w.hosts {
+			if id != n {
+				h.Connected(n, false)
+				h.Connected(n, true)
+				w.hosts[n].Connected(id, false)
+				w.hosts[n].Connected(id, true)
+			}
+		}
+		w.hosts[n].Update([]*rhumb.Range{w.rec.Clone()})
+	}
+}
+
+// propose writes one key and waits.
+func (w *world) propose(n rhumb.NodeID, m rhumb.Mutation, id rhumb.RequestID) (rhumb.Outcome, error) {
+	type answer struct {
+		o   rhumb.Outcome
+		err error
+	}
+	got := make(chan answer, 1)
+	m.Table = testTable
+	w.hosts[n].Propose(&rhumb.Batch{Range: testRange, ID: id, Mutations: []rhumb.Mutation{m}}, func(o rhumb.Outcome, err error) { got <- answer{o, err} })
+	select {
+	case a := <-got:
+		return a.o, a.err
+	case <-time.After(20 * time.Second):
+		w.t.Fatal("no answer to a proposal")
+		return rhumb.Outcome{}, nil
+	}
+}
+
+func putOf(name, value string) rhumb.Mutation {
+	return rhumb.Mutation{Kind: rhumb.Put, Name: []byte(name), Value: rhumb.EncodeOpaque(nil, []byte(value))}
+}
+
+// put writes one key at n, again and again while the range is not served.
+func (w *world) put(n rhumb.NodeID, name, value string) {
+	w.t.Helper()
+	w.eventually(func() error {
+		_, err := w.propose(n, putOf(name, value), rhumb.RequestID{})
+		return err
+	})
+}
+
+func (w *world) get(n rhumb.NodeID, name string) (string, error) {
+	ctx, cancel := context.WithTimeout(w.t.Context(), 5*time.Second)
+	defer cancel()
+	items, _, err := w.hosts[n].Get(ctx, testRange, testTable, [][]byte{[]byte(name)})
+	if err != nil {
+		return "", err
+	}
+	b, _ := rhumb.DecodeOpaque(items[0].Value)
+	return string(b), nil
+}
+
+func (w *world) eventually(do func() error) {
+	w.t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		err := do()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			w.t.Fatal(err)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// TestReadYourWrites guards rule W and rule L: an acknowledged write is seen by every later read at the primary.
+func TestReadYourWrites(t *testing.T) {
+	for _, n := range []int{1, 3} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			w := newWorld(t, n)
+			w.put(1, "k", "0")
+			var wait sync.WaitGroup
+			for c := range 8 {
+				wait.Go(func() {
+					name := fmt.Sprintf("k%d", c)
+					for i := range 50 {
+						want := fmt.Sprint(i)
+						if _, err := w.propose(1, putOf(name, want), rhumb.RequestID{}); err != nil {
+							t.Error(err)
+							return
+						}
+						if got, err := w.get(1, name); err != nil || got != want {
+							t.Errorf("read %q, %v after writing %q", got, err, want)
+							return
+						}
+					}
+				})
+			}
+			wait.Wait()
+		})
+	}
+}
+
+// TestPatchesOfOneRecordAddUp guards that proposals of one pass see each other: none of many concurrent patches and
+// conditional writes of one record is lost.
+func TestPatchesOfOneRecordAddUp(t *testing.T) {
+	w := newWorld(t, 3)
+	w.put(1, "other", "")
+	const callers, rounds = 16, 20
+	var wait sync.WaitGroup
+	for c := range callers {
+		wait.Go(func() {
+			for i := range rounds {
+				r, err := rhumb.NewRecord(rhumb.Field{Name: fmt.Sprintf("f%d-%d", c, i), Value: rhumb.BoolField(true)})
+				if err != nil {
+					t.Error(err)
+				}
+				if _, err := w.propose(1, rhumb.Mutation{Kind: rhumb.Patch, Name: []byte("rec"), Value: rhumb.EncodeRecord(nil, r)}, rhumb.RequestID{}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wait.Wait()
+	items, _, err := w.hosts[1].Get(t.Context(), testRange, testTable, [][]byte{[]byte("rec")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec, err := rhumb.DecodeRecord(items[0].Value)
+	if err != nil || len(rec) != callers*rounds {
+		t.Fatalf("the record has %d fields (%v), want %d", len(rec), err, callers*rounds)
+	}
+}
+
+// TestFailover guards rules E, T and S: nothing acknowledged is missing at the next primary, the deposed one answers
+// nothing, and comes back as a secondary.
+func TestFailover(t *testing.T) {
+	w := newWorld(t, 3)
+	for i := range 20 {
+		w.put(1, fmt.Sprintf("k%d", i), "old")
+	}
+	w.isolate(1, true)
+	lost := make(chan error, 1)
+	w.hosts[1].Propose(&rhumb.Batch{Range: testRange, Mutations: []rhumb.Mutation{{Kind: rhumb.Put, Table: testTable, Name: []byte("k0"), Value: rhumb.EncodeOpaque(nil, []byte("lost"))}}},
+		func(_ rhumb.Outcome, err error) { lost <- err })
+	w.elect(2, 2, 3)
+	for i := range 20 {
+		var got string
+		w.eventually(func() (err error) { got, err = w.get(2, fmt.Sprintf("k%d", i)); return err })
+		if got != "old" {
+			t.Fatalf("k%d is %q at the new primary", i, got)
+		}
+	}
+	w.mu.Lock()
+	w.unconfirmed = true
+	w.mu.Unlock()
+	w.eventually(func() error { // until its lease has run out it may answer, and is right to: nobody served before
+		if _, err := w.get(1, "k0"); err == nil {
+			return fmt.Errorf("the deposed primary still answers reads")
+		}
+		return nil
+	})
+	w.put(2, "k0", "new")
+	w.isolate(1, false)
+	if err := <-lost; err == nil {
+		t.Fatal("a write that only the deposed primary had was acknowledged")
+	}
+	w.eventually(func() error {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if len(w.rec.InSync) != 3 {
+			return fmt.Errorf("in sync are %v", w.rec.InSync)
+		}
+		return nil
+	})
+	if got, err := w.get(2, "k0"); err != nil || got != "new" {
+		t.Fatalf("k0 is %q, %v", got, err)
+	}
+}
+
+// TestRetryIsAppliedOnce guards ruling 2: a request id is applied once, also when it is repeated after its answer.
+func TestRetryIsAppliedOnce(t *testing.T) {
+	w := newWorld(t, 3)
+	w.put(1, "other", "")
+	id := rhumb.RequestID{Client: rhumb.UUID{1}, Seq: 1}
+	first, err := w.propose(1, putOf("k", "a"), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.put(1, "k", "b")
+	again, err := w.propose(1, putOf("k", "a"), id)
+	if err != nil || again.Version != first.Version || again.Seq != first.Seq {
+		t.Fatalf("the retry answered %+v, %v, want %+v", again, err, first)
+	}
+	if got, _ := w.get(1, "k"); got != "b" {
+		t.Fatalf("k is %q: the retry was applied again", got)
+	}
+}
+
+// TestCloseAnswersEverything guards that no caller waits for ever: proposals that cannot commit end as Unknown.
+func TestCloseAnswersEverything(t *testing.T) {
+	w := newWorld(t, 3)
+	w.put(1, "k", "v")
+	w.isolate(1, true)
+	got := make(chan error, 1)
+	w.hosts[1].Propose(&rhumb.Batch{Range: testRange, Mutations: []rhumb.Mutation{{Kind: rhumb.Delete, Table: testTable, Name: []byte("k")}}},
+		func(_ rhumb.Outcome, err error) { got <- err })
+	w.hosts[1].Close()
+	if k := rhumb.KindOf(<-got); k != rhumb.Unknown {
+		t.Fatalf("the proposal ended as %s, want %s", k, rhumb.Unknown)
+	}
+	if _, err := w.propose(1, putOf("k", "v"), rhumb.RequestID{}); rhumb.KindOf(err) != rhumb.Unavailable {
+		t.Fatalf("a closed host answered %v", err)
+	}
+}
+
+// BenchmarkPropose is the path of a durable write of 100 bytes through one host without secondaries.
+func BenchmarkPropose(b *testing.B) {
+	for _, callers := range []int{1, 64, 256} {
+		b.Run(fmt.Sprint(callers), func(b *testing.B) {
+			benchPropose(b, callers)
+		})
+	}
+}
+
+func benchPropose(b *testing.B, callers int) {
+	engine, err := storage.OpenEngine([]string{b.TempDir()}, storage.Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	clock, err := hlc.New(hlc.Config{Persist: engine.SetHLCCeiling, Window: time.Hour, Refresh: time.Minute})
+	if err != nil {
+		b.Fatal(err)
+	}
+	rec := &rhumb.Range{ID: testRange, Class: 1, Epoch: 1, Allocated: 1, Version: 1, Primary: 1, Replicas: []rhumb.NodeID{1}, InSync: []rhumb.NodeID{1}}
+	l := &line{w: &world{hosts: map[rhumb.NodeID]*Host{}, rec: rec, cut: map[rhumb.NodeID]bool{}}, self: rhumb.NodeIdentity{Node: 1, Boot: 1}}
+	h, err := New(Config{
+		Self: l.self, Engine: engine, Clock: clock, Net: l, Meta: l, Logger: slog.New(slog.DiscardHandler), Fresh: true,
+		Settings: func(rhumb.RangeID) (rhumb.ClassSettings, bool) { return rhumb.ClassSettings{MinInSync: 1}, true },
+		Fatal:    func(err error) { panic(err) },
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer engine.Close()
+	defer h.Close()
+	h.Update([]*rhumb.Range{rec})
+	value := rhumb.EncodeOpaque(nil, make([]byte, 100))
+	write := func(i int) error {
+		done := make(chan error, 1)
+		h.Propose(&rhumb.Batch{Range: testRange, Mutations: []rhumb.Mutation{{Kind: rhumb.Put, Table: testTable, Name: fmt.Appendf(nil, "key-%06d", i%100_000), Value: value}}},
+			func(_ rhumb.Outcome, err error) { done <- err })
+		return <-done
+	}
+	for write(0) != nil {
+		time.Sleep(time.Millisecond)
+	}
+	b.ReportAllocs()
+	b.ResetTimer()
+	var wait sync.WaitGroup
+	for c := range callers {
+		wait.Go(func() {
+			for i := c; i < b.N; i += callers {
+				if err := write(i); err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	}
+	wait.Wait()
+}
