@@ -103,6 +103,9 @@ func (q *peer) list() (xs []Exclusion, seq uint64, all bool) {
 
 // reborn takes note of a new life. What the old life held on the same store is void: only one process has a store at a
 // time, and a new life acts in no epoch of the old one. Of another store that is not certain.
+//
+// The exclusions stay, to be confirmed by the new life: the life that is heard first after this node has started may
+// well be the one that is primary of an epoch below them. Nothing was granted to it without them yet.
 func (q *peer) reborn(life rhumb.NodeIdentity) {
 	if q.life.Store != life.Store {
 		q.floor = max(q.floor, q.obligedUntil)
@@ -110,7 +113,9 @@ func (q *peer) reborn(life rhumb.NodeIdentity) {
 	q.life = life
 	q.obligedUntil, q.heldUntil, q.applied = 0, 0, 0
 	q.heard, q.sent = 0, 0
-	q.pending, q.pendingSeq = nil, nil
+	for i := range q.pending {
+		q.pending[i].until = 0
+	}
 }
 
 // echoed takes note that the peer has had what was sent at the given time.
