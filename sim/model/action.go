@@ -1,0 +1,127 @@
+package model
+
+import "fmt"
+
+type actionKind uint8
+
+const (
+	actWrite actionKind = 1 + iota
+	actAppend
+	actFollow
+	actCount
+	actBegin
+	actPropose
+	actWithdraw
+	actUnchanged
+	actAlter
+	actReadISR
+	actElect
+	actFence
+	actLearn
+	actElected
+	actPromise
+	actVote
+	actActivate
+	actRound
+	actHeartbeat
+	actGrant
+	actHold
+	actClose
+	actAgree
+	actPublish
+	actPrepare
+	actHandOver
+	actTakeOver
+	actAdopt
+	actCrash
+	actWipe
+
+	actionKinds
+)
+
+// Action says what a step did. It is printed only in traces, so it holds numbers.
+type Action struct {
+	kind       actionKind
+	a, b, x, y uint8
+}
+
+// String gives the action as a sentence. Replicas are 0 to 2; sets are printed from replica 2 down to replica 0.
+func (a Action) String() string {
+	switch a.kind {
+	case actWrite:
+		return fmt.Sprintf("%d appends client write %d", a.a, a.x)
+	case actAppend:
+		return fmt.Sprintf("%d sends APPEND of %d entries, commit %d", a.a, a.x, a.y)
+	case actFollow:
+		return fmt.Sprintf("%d takes APPEND of %d in epoch %d, %d entries, and acknowledges", a.a, a.b, a.x, a.y)
+	case actCount:
+		return fmt.Sprintf("%d counts the acknowledgement of %d, match %d", a.a, a.b, a.x)
+	case actBegin:
+		return fmt.Sprintf("%d begins the change %03b -> %03b", a.a, a.x, a.y)
+	case actPropose:
+		return fmt.Sprintf("%d sends AlterISR %03b -> %03b", a.a, a.x, a.y)
+	case actWithdraw:
+		return fmt.Sprintf("%d drops its change", a.a)
+	case actUnchanged:
+		return fmt.Sprintf("%d sends AlterISR %03b, unchanged", a.a, a.x)
+	case actAlter:
+		return fmt.Sprintf("metadata applies AlterISR of %d: in sync %03b", a.a, a.x)
+	case actReadISR:
+		return fmt.Sprintf("%d reads the record: in sync %03b, version %d", a.a, a.x, a.y)
+	case actElect:
+		return fmt.Sprintf("metadata elects %d for epoch %d, in sync %03b", a.a, a.x, a.y)
+	case actFence:
+		return fmt.Sprintf("metadata fences %d, in sync %03b", a.a, a.x)
+	case actLearn:
+		return fmt.Sprintf("%d learns of epoch %d and promises it", a.a, a.x)
+	case actElected:
+		return fmt.Sprintf("%d learns that it is elected for epoch %d", a.a, a.x)
+	case actPromise:
+		return fmt.Sprintf("%d promises epoch %d to %d", a.a, a.x, a.b)
+	case actVote:
+		return fmt.Sprintf("%d counts the promise of %d", a.a, a.b)
+	case actActivate:
+		return fmt.Sprintf("%d becomes primary of epoch %d, which starts at %d", a.a, a.x, a.y)
+	}
+	return a.stringRest()
+}
+
+// stringRest is String for what concerns leases, closed timestamps, handover and restarts.
+func (a Action) stringRest() string {
+	switch a.kind {
+	case actRound:
+		return fmt.Sprintf("time: %d enters lease round %d, all earlier grants to it are over", a.a, a.x)
+	case actHeartbeat:
+		return fmt.Sprintf("%d sends a heartbeat to %d in round %d, confirming exclusion below %d", a.a, a.b, a.x, a.y)
+	case actGrant:
+		return fmt.Sprintf("%d grants %d round %d%s", a.a, a.b, a.x, exclusion(a.y))
+	case actHold:
+		return fmt.Sprintf("%d receives the grant of %d for round %d%s", a.a, a.b, a.x, exclusion(a.y))
+	case actClose:
+		return fmt.Sprintf("%d closes timestamp %d", a.a, a.x)
+	case actAgree:
+		return fmt.Sprintf("%d acknowledges closed timestamp %d of %d", a.a, a.x, a.b)
+	case actPublish:
+		return fmt.Sprintf("%d publishes closed timestamp %d", a.a, a.x)
+	case actPrepare:
+		return fmt.Sprintf("metadata prepares a handover to %d as epoch %d", a.a, a.x)
+	case actHandOver:
+		return fmt.Sprintf("%d hands over to %d as epoch %d", a.a, a.b, a.x)
+	case actTakeOver:
+		return fmt.Sprintf("%d takes over from %d as epoch %d", a.a, a.b, a.x)
+	case actAdopt:
+		return fmt.Sprintf("metadata adopts %d as primary of epoch %d", a.a, a.x)
+	case actCrash:
+		return fmt.Sprintf("%d crashes and restarts", a.a)
+	case actWipe:
+		return fmt.Sprintf("%d loses its store and registers anew", a.a)
+	}
+	return fmt.Sprintf("action %d", a.kind)
+}
+
+func exclusion(epoch uint8) string {
+	if epoch == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", not for epochs below %d", epoch)
+}

@@ -1,0 +1,88 @@
+package model
+
+// restart lists the ends of a node's life: a crash, and the loss of its store.
+func (g *stepper) restart(i int) {
+	if int(g.from.crashes) < g.cfg.Crashes {
+		g.crash(i)
+	}
+	if int(g.from.wipes) < g.cfg.Wipes {
+		g.wipe(i)
+	}
+}
+
+// crash is rule S: the replica comes back as a follower with what was durable. It waits out every grant that it may have
+// given, and lists its durable promise again.
+func (g *stepper) crash(i int) {
+	t := *g.from
+	t.crashes++
+	r := &t.rep[i]
+	was := *r
+	g.newLife(&t, i)
+	if g.without(DurablePromise) {
+		r.promised = r.log.lastEpoch()
+	}
+	if g.without(DurableClock) {
+		r.seen = r.log.lastInterval()
+	}
+	if g.without(ExclusionAfterRestart) {
+		r.confirmed = [Replicas]uint8{1, 1, 1}
+	}
+	if g.without(NewEpochAfterRestart) && was.role == primary && t.meta.epoch == was.epoch {
+		r.role, r.epoch, r.isr, r.version, r.start = primary, was.epoch, t.meta.isr, t.meta.version, was.start
+		r.match[i] = r.log.n
+	}
+	g.done(&t, Action{kind: actCrash, a: uint8(i)})
+}
+
+// newLife takes from node i what is not durable. What others know of its old life is told apart by the life's number.
+func (g *stepper) newLife(t *state, i int) {
+	r := &t.rep[i]
+	*r = replica{promised: r.promised, seen: r.seen, log: r.log, boot: r.boot}
+	if g.cfg.Rounds == 0 && g.cfg.Wipes == 0 {
+		return // nothing depends on lives
+	}
+	r.boot++
+	for p := range t.proposals {
+		if q := &t.proposals[p][0]; q.isr.has(i) && !t.meta.isr.has(i) {
+			q.stale = 1
+		}
+	}
+	if g.cfg.Rounds == 0 || g.without(RememberGrants) {
+		return
+	}
+	for p := range Replicas {
+		if p != i {
+			r.owed[p], r.given[p] = t.round[p], t.round[p]
+		}
+	}
+}
+
+// wipe loses the store of node i, which comes back under its name with an empty one. It cannot register while it counts
+// as in sync and cannot be spared; registering takes it out of the in-sync set. A primary is fenced by an election
+// before. The node waits out its grants although its store is fresh: the node is not.
+func (g *stepper) wipe(i int) {
+	m := &g.from.meta
+	inSync := m.isr.has(i)
+	if i == int(m.primary) || inSync && m.isr.size() <= g.cfg.MinInSync {
+		return
+	}
+	t := *g.from
+	t.wipes++
+	g.newLife(&t, i)
+	r := &t.rep[i]
+	r.promised, r.seen, r.log = 0, 0, history{}
+	if g.without(FreshNodeOnly) {
+		r.owed, r.given = [Replicas]uint8{}, [Replicas]uint8{}
+	}
+	for e := range t.meta.elections {
+		// The node acts on no state of metadata that is older than its registration.
+		if el := &t.meta.elections[e]; int(el.primary) == i && !g.without(RegistrationFirst) {
+			*el = election{primary: nobody}
+		}
+	}
+	if inSync {
+		t.meta.isr = m.isr.without(i)
+		t.meta.version++
+	}
+	g.done(&t, Action{kind: actWipe, a: uint8(i)})
+}

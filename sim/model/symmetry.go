@@ -1,0 +1,117 @@
+package model
+
+import (
+	"unsafe"
+
+	"github.com/zeebo/xxh3"
+)
+
+// renaming says which name each replica gets.
+type renaming [Replicas]uint8
+
+var renamings = [...]renaming{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}}
+
+func (n *renaming) set(s set) set {
+	var out set
+	for i := range Replicas {
+		if s.has(i) {
+			out = out.with(int(n[i]))
+		}
+	}
+	return out
+}
+
+func (n *renaming) name(i uint8) uint8 {
+	if i == nobody {
+		return nobody
+	}
+	return n[i]
+}
+
+// fingerprint gives one number for all states that differ only in the names of replicas. Replicas are put in the order
+// of marks that do not depend on names; where marks are equal every order is tried and the least fingerprint taken.
+func (s *state) fingerprint() uint64 {
+	var marks [Replicas]uint64
+	for i := range marks {
+		marks[i] = s.mark(i)
+	}
+	best := ^uint64(0)
+	for k := range renamings {
+		n := &renamings[k]
+		var placed [Replicas]uint64
+		for i, m := range marks {
+			placed[n[i]] = m
+		}
+		if placed[0] < placed[1] || placed[1] < placed[2] {
+			continue
+		}
+		t := s.renamed(n)
+		best = min(best, xxh3.Hash(t.bytes()))
+	}
+	return best
+}
+
+// bytes gives the memory of a state, all of which is fields of one byte.
+func (s *state) bytes() []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(s)), unsafe.Sizeof(*s))
+}
+
+// mark gives a number of replica i that stays the same when replicas are renamed.
+func (s *state) mark(i int) uint64 {
+	r := &s.rep[i]
+	flags := uint8(0)
+	for k, on := range [...]bool{
+		s.meta.isr.has(i), int(s.meta.primary) == i, int(s.meta.preparedFor) == i, r.isr.has(i), r.pending.has(i), r.sent == 1,
+	} {
+		if on {
+			flags |= 1 << k
+		}
+	}
+	b := [...]uint8{
+		flags, r.promised, r.boot, r.seen, r.commit, uint8(r.role), r.epoch, r.version, r.start,
+		r.closed, r.opened, uint8(r.isr.size()), uint8(r.pending.size()), s.round[i],
+		r.log.n, uint8(r.log.e[0]), uint8(r.log.e[1]), uint8(r.log.e[2]), uint8(r.log.e[3]), uint8(r.log.e[4]),
+		s.proposals[i][0].epoch, s.proposals[i][1].epoch,
+	}
+	return xxh3.Hash(b[:])
+}
+
+// renamed gives the state with other names.
+func (s *state) renamed(n *renaming) state {
+	t := *s
+	t.meta.primary, t.meta.preparedFor, t.meta.isr = n.name(s.meta.primary), n.name(s.meta.preparedFor), n.set(s.meta.isr)
+	for e := range t.meta.elections {
+		el := &t.meta.elections[e]
+		el.primary, el.isr = n.name(el.primary), n.set(el.isr)
+	}
+	for i := range s.rep {
+		to := n[i]
+		t.rep[to] = s.rep[i].renamed(n)
+		t.round[to] = s.round[i]
+		for k, q := range s.proposals[i] {
+			q.isr = n.set(q.isr)
+			t.proposals[to][k] = q
+		}
+	}
+	for k := range s.inNet {
+		m := &t.net[k]
+		m.from, m.to = n.name(m.from), n.name(m.to)
+		if m.kind == msgHandover {
+			m.x = uint8(n.set(set(m.x)))
+		}
+	}
+	t.sortNet()
+	return t
+}
+
+func (r *replica) renamed(n *renaming) replica {
+	t := *r
+	t.isr, t.pending, t.votes = n.set(r.isr), n.set(r.pending), n.set(r.votes)
+	for j := range Replicas {
+		k := n[j]
+		t.match[k], t.heard[k], t.agreed[k] = r.match[j], r.heard[j], r.agreed[j]
+		t.belief[k], t.floor[k] = r.belief[j], r.floor[j]
+		t.given[k], t.owed[k], t.confirmed[k], t.life[k] = r.given[j], r.owed[j], r.confirmed[j], r.life[j]
+	}
+	return t
+}
