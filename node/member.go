@@ -18,6 +18,7 @@ import (
 	"github.com/rhumbdb/rhumb/node/lease"
 	"github.com/rhumbdb/rhumb/node/peer"
 	"github.com/rhumbdb/rhumb/node/replica"
+	"github.com/rhumbdb/rhumb/node/route"
 	"github.com/rhumbdb/rhumb/node/server"
 	"github.com/rhumbdb/rhumb/raftmeta"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
@@ -121,7 +122,7 @@ func (m *member) serve(fresh bool) error {
 	close(m.hostReady)
 	m.collect(h.Collectors()...)
 	m.kv = server.NewKV(server.Config{
-		Cluster: m.cluster, Self: m.self.Node, Region: m.region, State: m.group.State,
+		Cluster: m.cluster, Self: m.self.Node, Region: m.region, Routes: route.Router{State: m.group.State},
 		Ranges: h, Peers: m.network, Inserts: m.admin, Logger: m.n.cfg.Logger,
 	})
 	m.collect(m.kv.Collectors()...)

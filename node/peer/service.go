@@ -57,6 +57,7 @@ func (n *Network) sameCluster(h *rhumbpb.PeerHello) (rhumb.NodeIdentity, error) 
 	return api.DecodeIdentity(h.Identity)
 }
 
+// Replicate takes the messages of another node's replicas.
 func (s *Service) Replicate(stream grpc.BidiStreamingServer[rhumbpb.ReplicaFrame, rhumbpb.ReplicaFrame]) error {
 	n, err := s.open()
 	if err != nil {
@@ -92,6 +93,7 @@ func (s *Service) Replicate(stream grpc.BidiStreamingServer[rhumbpb.ReplicaFrame
 	}
 }
 
+// Heartbeat takes another node's lease frames.
 func (s *Service) Heartbeat(stream grpc.BidiStreamingServer[rhumbpb.HeartbeatFrame, rhumbpb.HeartbeatFrame]) error {
 	n, err := s.open()
 	if err != nil {
@@ -117,6 +119,7 @@ func (s *Service) Heartbeat(stream grpc.BidiStreamingServer[rhumbpb.HeartbeatFra
 	}
 }
 
+// Raft takes messages of the metadata group.
 func (s *Service) Raft(stream grpc.ClientStreamingServer[rhumbpb.RaftFrame, rhumbpb.RaftSummary]) error {
 	n, err := s.open()
 	if err != nil {
@@ -139,6 +142,7 @@ func (s *Service) Raft(stream grpc.ClientStreamingServer[rhumbpb.RaftFrame, rhum
 	}
 }
 
+// Metadata answers a request of the metadata group.
 func (s *Service) Metadata(ctx context.Context, q *rhumbpb.MetadataRequest) (*rhumbpb.MetadataResponse, error) {
 	n, err := s.open()
 	if err != nil {
@@ -155,6 +159,7 @@ func (s *Service) Metadata(ctx context.Context, q *rhumbpb.MetadataRequest) (*rh
 	return &rhumbpb.MetadataResponse{Response: response}, nil
 }
 
+// Forward answers a client's request that another node passed on.
 func (s *Service) Forward(ctx context.Context, q *rhumbpb.Request) (*rhumbpb.Response, error) {
 	n, err := s.open()
 	if err != nil {
@@ -163,6 +168,7 @@ func (s *Service) Forward(ctx context.Context, q *rhumbpb.Request) (*rhumbpb.Res
 	return n.cfg.Handler.Forward(ctx, q), nil
 }
 
+// DescribeReplica tells how this node's replica of a range stands.
 func (s *Service) DescribeReplica(ctx context.Context, q *rhumbpb.DescribeReplicaRequest) (*rhumbpb.DescribeReplicaResponse, error) {
 	n, err := s.open()
 	if err != nil {

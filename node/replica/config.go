@@ -111,7 +111,8 @@ type Durable struct {
 	// Tail names the entries from Commit (its own entry included, unless Commit is 0) to Last, without gaps: what log
 	// matching compares.
 	Tail []Mark
-	// Lineage lists the epochs of the log with the first position of each, ascending, from the one that holds Trim+1.
+	// Lineage lists the epochs of the log with the first position of each, ascending, from the one that holds Trim
+	// or, where the store has forgotten that, from a later one: older log then counts as trimmed away.
 	Lineage []EpochStart
 	// LogBytes is the size of the log kept on disk, for LogKeepBytes; 0 when it is not known.
 	LogBytes int64

@@ -8,8 +8,15 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
+// Router reads the newest catalog of a node.
+type Router struct{ State func() *catalog.State }
+
 // Named gives the range of a named key whose home is in a region.
-func Named(st *catalog.State, region rhumb.RegionID, table rhumb.TableID, name []byte) (rhumb.RangeID, error) {
+func (r Router) Named(region rhumb.RegionID, table rhumb.TableID, name []byte) (rhumb.RangeID, error) {
+	return named(r.State(), region, table, name)
+}
+
+func named(st *catalog.State, region rhumb.RegionID, table rhumb.TableID, name []byte) (rhumb.RangeID, error) {
 	const op rhumb.Op = "route.Named"
 	t, class, err := tableOf(op, st, table)
 	if err != nil {
@@ -26,26 +33,27 @@ func Named(st *catalog.State, region rhumb.RegionID, table rhumb.TableID, name [
 }
 
 // Batch gives the range that all mutations of a batch share by their names, or refuses them.
-func Batch(st *catalog.State, region rhumb.RegionID, b *rhumb.Batch) (rhumb.RangeID, error) {
+func (r Router) Batch(region rhumb.RegionID, b *rhumb.Batch) (rhumb.RangeID, error) {
 	const op rhumb.Op = "route.Batch"
+	st := r.State()
 	var id rhumb.RangeID
 	for i := range b.Mutations {
 		m := &b.Mutations[i]
-		r, err := Named(st, region, m.Table, m.Name)
+		home, err := named(st, region, m.Table, m.Name)
 		if err != nil {
-			return r, err
+			return home, err
 		}
-		if i > 0 && r != id {
-			return r, rhumb.Ef(op, rhumb.InvalidArgument, "mutation %d lives in range %s, mutation 0 in range %s: a batch is atomic within one range; give the names a common part and the tables a colocate byte, or write twice", i, r, id)
+		if i > 0 && home != id {
+			return home, rhumb.Ef(op, rhumb.InvalidArgument, "mutation %d lives in range %s, mutation 0 in range %s: a batch is atomic within one range; give the names a common part and the tables a colocate byte, or write twice", i, home, id)
 		}
-		id = r
+		id = home
 	}
 	return id, nil
 }
 
 // Class gives the class of a table.
-func Class(st *catalog.State, table rhumb.TableID) (*rhumb.Class, error) {
-	_, c, err := tableOf("route.Class", st, table)
+func (r Router) Class(table rhumb.TableID) (*rhumb.Class, error) {
+	_, c, err := tableOf("route.Class", r.State(), table)
 	return c, err
 }
 
@@ -62,16 +70,17 @@ func tableOf(op rhumb.Op, st *catalog.State, id rhumb.TableID) (*rhumb.Table, *r
 }
 
 // Range gives the record of a range, or NotFound.
-func Range(st *catalog.State, id rhumb.RangeID) (*rhumb.Range, error) {
-	r, ok := st.Range(id)
+func (r Router) Range(id rhumb.RangeID) (*rhumb.Range, error) {
+	d, ok := r.State().Range(id)
 	if !ok {
 		return nil, &rhumb.Error{Op: "route.Range", Kind: rhumb.NotFound, Range: id, Msg: "the range does not exist on this node; retry if it is new"}
 	}
-	return r, nil
+	return d, nil
 }
 
 // SameRegion reports whether two nodes stand in one region.
-func SameRegion(st *catalog.State, a, b rhumb.NodeID) bool {
+func (r Router) SameRegion(a, b rhumb.NodeID) bool {
+	st := r.State()
 	x, ok1 := st.Node(a)
 	y, ok2 := st.Node(b)
 	return ok1 && ok2 && x.Region == y.Region

@@ -12,8 +12,6 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
-	"github.com/rhumbdb/rhumb/node/route"
-	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
 // Ranges serves the ranges of this node.
@@ -39,13 +37,22 @@ type Inserts interface {
 	Takes(ctx context.Context, id rhumb.RangeID) (instead rhumb.RangeID, err error)
 }
 
+// Routes finds where a request belongs, by the newest catalog of this node (package route).
+type Routes interface {
+	// Named gives the range of a named key, and Batch the one that all mutations of a batch share by their names.
+	Named(region rhumb.RegionID, table rhumb.TableID, name []byte) (rhumb.RangeID, error)
+	Batch(region rhumb.RegionID, b *rhumb.Batch) (rhumb.RangeID, error)
+	Class(table rhumb.TableID) (*rhumb.Class, error)
+	Range(id rhumb.RangeID) (*rhumb.Range, error)
+	SameRegion(a, b rhumb.NodeID) bool
+}
+
 // Config is what the services need.
 type Config struct {
 	Cluster rhumb.ClusterID
 	Self    rhumb.NodeID
 	Region  rhumb.RegionID
-	// State gives the newest catalog of this node.
-	State   func() *catalog.State
+	Routes  Routes
 	Ranges  Ranges
 	Peers   Peers
 	Inserts Inserts
@@ -119,7 +126,7 @@ func (k *KV) write(ctx context.Context, q *rhumbpb.Request, done func(*rhumbpb.R
 		return
 	}
 	if resolve {
-		if b.Range, err = route.Batch(k.cfg.State(), k.home(b.Range.Region), &b); err != nil {
+		if b.Range, err = k.cfg.Routes.Batch(k.home(b.Range.Region), &b); err != nil {
 			done(k.failed(q, err, api.Hint{}))
 			return
 		}
@@ -140,7 +147,7 @@ func (k *KV) insert(ctx context.Context, q *rhumbpb.Request, b *rhumb.Batch, res
 	ctx, cancel := k.deadline(ctx, q.TimeoutUs)
 	defer cancel()
 	if resolve {
-		class, err := route.Class(k.cfg.State(), b.Mutations[0].Table)
+		class, err := k.cfg.Routes.Class(b.Mutations[0].Table)
 		if err == nil {
 			b.Range, err = k.cfg.Inserts.ActiveSlot(ctx, class.ID)
 		}
@@ -149,11 +156,10 @@ func (k *KV) insert(ctx context.Context, q *rhumbpb.Request, b *rhumb.Batch, res
 			return
 		}
 	}
-	if r, ok := k.cfg.State().Range(b.Range); ok && r.Primary == k.cfg.Self {
+	if r, err := k.cfg.Routes.Range(b.Range); err == nil && r.Primary == k.cfg.Self {
 		instead, err := k.cfg.Inserts.Takes(ctx, b.Range)
 		if err != nil {
-			newer, _ := k.cfg.State().Range(instead)
-			done(k.failed(q, err, api.Hint{Newer: newer}))
+			done(k.failed(q, err, k.hint(instead)))
 			return
 		}
 	}
@@ -162,7 +168,7 @@ func (k *KV) insert(ctx context.Context, q *rhumbpb.Request, b *rhumb.Batch, res
 
 // propose orders a batch here, or passes the request on.
 func (k *KV) propose(ctx context.Context, q *rhumbpb.Request, b *rhumb.Batch, done func(*rhumbpb.Response)) {
-	r, err := route.Range(k.cfg.State(), b.Range)
+	r, err := k.cfg.Routes.Range(b.Range)
 	if err != nil {
 		done(k.failed(q, err, api.Hint{}))
 		return
@@ -185,7 +191,7 @@ func (k *KV) propose(ctx context.Context, q *rhumbpb.Request, b *rhumb.Batch, do
 }
 
 func (k *KV) hint(id rhumb.RangeID) api.Hint {
-	r, _ := k.cfg.State().Range(id)
+	r, _ := k.cfg.Routes.Range(id)
 	return api.Hint{Newer: r}
 }
 
@@ -216,7 +222,7 @@ func (k *KV) readMany(ctx context.Context, q *rhumbpb.Request, rd api.Read, done
 	byRange := map[rhumb.RangeID][]int{}
 	var order []rhumb.RangeID
 	for i, name := range rd.Names {
-		id, err := route.Named(k.cfg.State(), region, rd.Table, name)
+		id, err := k.cfg.Routes.Named(region, rd.Table, name)
 		if err != nil {
 			done(k.failed(q, err, api.Hint{}))
 			return
@@ -277,7 +283,7 @@ func query(s api.Scan) rhumb.ScanQuery {
 // serveRange runs do here when this node is the range's primary, at once if that takes no round trip, or passes the
 // request on.
 func (k *KV) serveRange(ctx context.Context, q *rhumbpb.Request, id rhumb.RangeID, done func(*rhumbpb.Response), do func(context.Context) (*rhumbpb.Response, error)) {
-	r, err := route.Range(k.cfg.State(), id)
+	r, err := k.cfg.Routes.Range(id)
 	if err != nil {
 		done(k.failed(q, err, api.Hint{}))
 		return
@@ -310,7 +316,7 @@ func (k *KV) pass(ctx context.Context, q *rhumbpb.Request, r *rhumb.Range, done 
 		done(k.failed(q, &rhumb.Error{Op: op, Kind: kind, Range: r.ID, Node: k.cfg.Self, Msg: msg}, api.Hint{Newer: r}))
 	}
 	switch {
-	case q.LocalOnly && !route.SameRegion(k.cfg.State(), k.cfg.Self, r.Primary):
+	case q.LocalOnly && !k.cfg.Routes.SameRegion(k.cfg.Self, r.Primary):
 		fail(rhumb.Unavailable, "the range's primary is in another region, and the request forbids that hop")
 		return
 	case q.Hops == 0 || q.HopsDone >= hopsMax:
