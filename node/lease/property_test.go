@@ -1,0 +1,326 @@
+package lease
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+var (
+	seedFlag  = flag.Uint64("seed", 0, "play only this seed")
+	seedsFlag = flag.Int("seeds", 1500, "number of seeds to play")
+)
+
+// TestProperties plays seeded schedules of three nodes with clocks whose rates differ by up to rho, frames that are
+// late, lost, repeated and overtaken, restarts, and elections on a whim. It asserts what leases are for (I9, rules E
+// and L, ruling 1): once a node may activate epoch e, no primary of an earlier epoch holds its lease, then or ever.
+func TestProperties(t *testing.T) {
+	first, n := uint64(1), uint64(*seedsFlag)
+	if *seedFlag != 0 {
+		first, n = *seedFlag, 1
+	}
+	var sum tally
+	for seed := first; seed < first+n; seed++ {
+		if err := playSeed(seed, &sum); err != nil {
+			t.Fatalf("seed %d (replay: go test -run TestProperties ./node/lease -args -seed=%d): %v", seed, seed, err)
+		}
+	}
+	t.Logf("%d seeds from %d: %+v", n, first, sum)
+	if n > 100 && (sum.Held == 0 || sum.Activated == 0 || sum.Early == 0 || sum.Restarts == 0) {
+		t.Errorf("the schedules do not reach everything: %+v", sum)
+	}
+}
+
+// tally counts what the schedules reached: Held are steps in which an acting primary held its lease, Early activations
+// before the leases that were given had run out.
+type tally struct{ Held, Activated, Early, Restarts int }
+
+type election struct {
+	epoch   rhumb.Epoch
+	primary rhumb.NodeID
+}
+
+// actor is what a node knows of the range.
+type actor struct {
+	promised rhumb.Epoch // durable
+	to       rhumb.NodeID
+	acting   rhumb.Epoch // the epoch that it is primary of in this life
+	active   bool
+	given    time.Duration // when the grants given before that epoch was promised are over
+}
+
+type stage struct {
+	*crew
+	rnd       *rand.Rand
+	sum       *tally
+	actors    []actor
+	elections []election
+	activated rhumb.Epoch
+	members   []rhumb.NodeID
+	loss      int // in hundredths
+	late      int // in hundredths
+}
+
+func playSeed(seed uint64, sum *tally) error {
+	rnd := rand.New(rand.NewPCG(seed, 3))
+	timing := []Timing{RegionTiming(), WANTiming()}[rnd.IntN(2)]
+	s := &stage{crew: newCrew(3, timing), rnd: rnd, sum: sum, actors: make([]actor, 3), members: []rhumb.NodeID{1, 2, 3}}
+	s.loss, s.late = rnd.IntN(30), rnd.IntN(60)
+	s.elections = []election{{1, 1}}
+	for _, m := range s.nodes {
+		m.rate = 1 + float64(rnd.IntN(1001)-500)/1e6 // any two differ by at most a thousandth
+		s.start(m, true)
+	}
+	for range 600 {
+		s.move()
+		if err := s.check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *stage) move() {
+	s.now += time.Duration(s.rnd.IntN(30)) * time.Millisecond
+	for _, m := range s.nodes {
+		if m.pairs != nil && s.rnd.IntN(4) > 0 {
+			s.tick(m)
+		}
+	}
+	for n := len(s.net); n > 0; n-- {
+		i := s.rnd.IntN(len(s.net))
+		switch x := s.rnd.IntN(100); {
+		case x < s.loss:
+			s.net = slices.Delete(s.net, i, i+1)
+		case x < s.loss+s.late:
+		case x < s.loss+s.late+3:
+			s.net = append(s.net, s.net[i])
+		default:
+			s.deliver(i)
+		}
+	}
+	i := s.rnd.IntN(3)
+	m, a := s.nodes[i], &s.actors[i]
+	switch x := s.rnd.IntN(100); {
+	case m.pairs == nil:
+		if x < 20 {
+			s.restart(m, a)
+		}
+	case x < 2:
+		s.sum.Restarts++
+		m.pairs, a.acting, a.active = nil, 0, false
+	case x < 3:
+		m.life.Boot++
+		m.pairs.Rebirth(m.life)
+		a.acting, a.active = 0, false
+	case x < 5:
+		s.elections = append(s.elections, election{rhumb.Epoch(len(s.elections) + 1), rhumb.NodeID(1 + s.rnd.IntN(3))})
+	case x < 15:
+		s.learn(m, a, s.elections[len(s.elections)-1])
+	case x < 18:
+		s.learn(m, a, s.elections[s.rnd.IntN(len(s.elections))])
+	}
+	s.activate(i)
+}
+
+// restart begins a new life, which lists its durable promise before it grants anything. It forgot whom it promised.
+func (s *stage) restart(m *member, a *actor) {
+	m.life.Boot++
+	m.pairs = New(m.life, s.clock(m), false)
+	if a.promised > 0 {
+		m.pairs.Exclude(testRange, a.promised, rhumb.NoNode)
+	}
+	s.setPeers(m)
+}
+
+func (s *stage) learn(m *member, a *actor, e election) {
+	if e.epoch <= a.promised {
+		return
+	}
+	*a = actor{promised: e.epoch, to: e.primary}
+	if e.primary == m.id {
+		a.acting = e.epoch
+		for _, st := range m.pairs.Status(s.clock(m)) {
+			a.given = max(a.given, st.ObligedUntil)
+		}
+	}
+	m.pairs.Exclude(testRange, e.epoch, e.primary)
+}
+
+// activate lets a node that may begin its epoch do so.
+func (s *stage) activate(i int) {
+	m, a := s.nodes[i], &s.actors[i]
+	if m.pairs == nil || a.acting == 0 || a.active || s.clock(m) < m.pairs.WaitUntil(testRange, a.acting) {
+		return
+	}
+	a.active = true
+	s.activated = max(s.activated, a.acting)
+	s.sum.Activated++
+	if s.clock(m) < a.given {
+		s.sum.Early++
+	}
+}
+
+func (s *stage) check() error {
+	for i, m := range s.nodes {
+		a := &s.actors[i]
+		if m.pairs == nil || !a.active || !m.pairs.Holds(s.clock(m), testRange, a.acting, s.members) {
+			continue
+		}
+		s.sum.Held++
+		if a.acting < s.activated {
+			return fmt.Errorf("at %v %s holds the lease of epoch %d, epoch %d is active", s.now, m.id, a.acting, s.activated)
+		}
+	}
+	return nil
+}
+
+// TestManyExclusions: a list that does not fit in a frame goes in parts, and no grant stands before the last of them.
+func TestManyExclusions(t *testing.T) {
+	c := newCrew(2, RegionTiming())
+	for _, m := range c.nodes {
+		c.start(m, true)
+	}
+	c.pass(100 * time.Millisecond)
+	n1, n2 := c.nodes[0], c.nodes[1]
+	ranges := 2*ExclusionsMax + 5
+	for i := range ranges {
+		n1.pairs.Exclude(rhumb.RangeID{Region: 1, Slot: rhumb.Slot(i)}, 2, 1)
+	}
+	last := rhumb.RangeID{Region: 1, Slot: rhumb.Slot(ranges - 1)}
+	for round := 0; n1.pairs.Status(c.clock(n1))[0].Unconfirmed > 0; round++ {
+		if round > 10 {
+			t.Fatal("the exclusions are never confirmed")
+		}
+		c.now += time.Second
+		if !n2.pairs.Holds(c.clock(n2), last, 1, []rhumb.NodeID{1}) {
+			n2.pairs.DropHeld(c.clock(n2))
+		}
+		c.tick(n2)
+		c.deliver(0)
+		for _, x := range c.net {
+			if len(x.f.Exclusions) > ExclusionsMax {
+				t.Fatalf("a frame lists %d exclusions", len(x.f.Exclusions))
+			}
+		}
+		for len(c.net) > 0 {
+			c.deliver(0)
+		}
+		if n2.pairs.Holds(c.clock(n2), last, 1, []rhumb.NodeID{1}) {
+			t.Fatal("a grant stands without an exclusion that it should list")
+		}
+	}
+	for i := range ranges {
+		r := rhumb.RangeID{Region: 1, Slot: rhumb.Slot(i)}
+		if n2.pairs.fenced[r] != 2 {
+			t.Fatalf("range %s was never excluded", r)
+		}
+	}
+	c.pass(300 * time.Millisecond)
+	if !n2.pairs.Holds(c.clock(n2), last, 2, []rhumb.NodeID{1}) {
+		t.Error("no grant follows when all is confirmed")
+	}
+}
+
+// TestRTT: the round trip is what the network takes, the time that the peer held the frame left out.
+func TestRTT(t *testing.T) {
+	c := newCrew(2, WANTiming())
+	for _, m := range c.nodes {
+		c.start(m, true)
+	}
+	for range 30 {
+		c.tick(c.nodes[0])
+		c.now += 40 * time.Millisecond
+		for range len(c.net) {
+			c.deliver(0)
+		}
+		c.now += 30 * time.Millisecond
+		for range len(c.net) {
+			c.deliver(0)
+		}
+		c.now += 250 * time.Millisecond
+	}
+	if rtt, ok := c.nodes[0].pairs.RTT(2); !ok || rtt < 69*time.Millisecond || rtt > 71*time.Millisecond {
+		t.Errorf("round trip is %v, %v, want 70 ms", rtt, ok)
+	}
+	if _, ok := c.nodes[1].pairs.RTT(1); ok {
+		t.Error("a node that sent nothing knows a round trip")
+	}
+}
+
+// TestRejectsFrames: frames that cannot be right prove nothing and grant nothing.
+func TestRejectsFrames(t *testing.T) {
+	life := rhumb.NodeIdentity{Node: 2, Store: rhumb.UUID{2}, Boot: 5}
+	now := 100 * time.Second
+	good := Frame{Sent: 7 * time.Second, Reply: true, EchoBoot: 3, Echo: now - time.Second/10, Granted: now - time.Second/10, GrantedLease: 900 * time.Millisecond}
+	cases := []struct {
+		name   string
+		from   rhumb.NodeIdentity
+		spoil  func(f *Frame)
+		holds  bool
+		echoed bool
+	}{
+		{"as it should be", life, func(*Frame) {}, true, true},
+		{"unknown node", rhumb.NodeIdentity{Node: 9, Boot: 1}, func(*Frame) {}, false, false},
+		{"earlier life", rhumb.NodeIdentity{Node: 2, Store: life.Store, Boot: 4}, func(*Frame) {}, false, false},
+		{"other life of ours", life, func(f *Frame) { f.EchoBoot = 2 }, false, false},
+		{"echo from the future", life, func(f *Frame) { f.Echo = now + 1; f.Granted = now + 1 }, false, false},
+		{"held longer than it can be", life, func(f *Frame) { f.Held = time.Second }, true, false},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			p := New(rhumb.NodeIdentity{Node: 1, Boot: 3}, now-time.Second, true)
+			p.SetPeers(now-time.Second, []PeerInfo{{2, 5, RegionTiming()}})
+			f := good
+			tc.spoil(&f)
+			if out := p.Receive(now, tc.from, &f); out != nil {
+				t.Errorf("a reply is answered by %v", out)
+			}
+			if got := p.Holds(now, testRange, 1, []rhumb.NodeID{2}); got != tc.holds {
+				t.Errorf("holds %v, want %v", got, tc.holds)
+			}
+			if got := len(p.Suspects(now)) == 0; got != tc.echoed {
+				t.Errorf("proof of life %v, want %v", got, tc.echoed)
+			}
+		})
+	}
+	// A copied disk: another store under a boot that is known.
+	p := New(rhumb.NodeIdentity{Node: 1, Boot: 3}, now, true)
+	p.SetPeers(now, []PeerInfo{{2, 5, RegionTiming()}})
+	p.Receive(now, life, &good)
+	if out := p.Receive(now, rhumb.NodeIdentity{Node: 2, Store: rhumb.UUID{3}, Boot: 5}, &Frame{Sent: 1, Lease: time.Second}); out != nil {
+		t.Errorf("a second store of one life is granted %v", out)
+	}
+	// A lease longer than a restarted node would wait out.
+	if out := p.Receive(now, life, &Frame{Sent: 8 * time.Second, Lease: LeaseMax + 1}); len(out) != 1 || out[0].Frame.GrantedLease != 0 {
+		t.Errorf("a lease of more than LeaseMax is granted: %v", out)
+	}
+}
+
+// TestTimingValidate: the presets are valid, and what breaks the order of the protocol is refused.
+func TestTimingValidate(t *testing.T) {
+	for _, good := range []Timing{RegionTiming(), WANTiming()} {
+		if err := good.Validate(); err != nil {
+			t.Error(err)
+		}
+	}
+	for name, spoil := range map[string]func(*Timing){
+		"heartbeat": func(t *Timing) { t.Heartbeat = 0 },
+		"suspect":   func(t *Timing) { t.Suspect = t.Heartbeat },
+		"lease":     func(t *Timing) { t.Lease = t.Suspect },
+		"lease max": func(t *Timing) { t.Lease = LeaseMax + 1 },
+		"epsilon":   func(t *Timing) { t.Epsilon = time.Second },
+		"rho":       func(t *Timing) { t.RhoPermille = 100 },
+	} {
+		bad := RegionTiming()
+		spoil(&bad)
+		if bad.Validate() == nil {
+			t.Errorf("%s: %+v is taken", name, bad)
+		}
+	}
+}
