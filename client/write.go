@@ -244,6 +244,8 @@ func (p *plan) toHome(ctx context.Context) (BatchResult, error) {
 		return out, err
 	case m.Kind == rhumb.Put && m.Cond.Kind == rhumb.IfAbsent, m.Kind == rhumb.Patch:
 		return p.orCreate(ctx)
+	case m.Kind == rhumb.Delete && m.Cond.Kind == rhumb.Always && len(p.mutations) == 1:
+		return p.delete(ctx)
 	}
 	region, ok, err := p.locate(ctx)
 	switch {
@@ -253,6 +255,32 @@ func (p *plan) toHome(ctx context.Context) (BatchResult, error) {
 		return p.existing(ctx, region)
 	}
 	return p.absent()
+}
+
+// delete removes a record where it most likely is, and where that fails, where the search finds it.
+func (p *plan) delete(ctx context.Context) (BatchResult, error) {
+	m := p.mutations[0]
+	m.Cond.Kind = rhumb.IfPresent
+	present := []rhumb.Mutation{m}
+	region, ok := p.c.homes.get(m.Table, m.Name)
+	if !ok {
+		region = p.c.here.ID
+	}
+	out, err := p.writeIn(ctx, region, present)
+	if rhumb.KindOf(err) != rhumb.ConditionFailed {
+		return out, err
+	}
+	region, ok, err = p.look(ctx)
+	if err != nil {
+		return BatchResult{}, err
+	}
+	if ok {
+		out, err = p.writeIn(ctx, region, present)
+		if rhumb.KindOf(err) != rhumb.ConditionFailed {
+			return out, err
+		}
+	}
+	return p.absent() // somebody else deleted it meanwhile
 }
 
 // locate finds the region in which the record of the first mutation is: it was remembered, or a search finds it.

@@ -1,0 +1,370 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/api/rhumbpb"
+)
+
+// A write whose answer is lost with its connection is sent again under its id, and takes effect once.
+func TestLostAnswerAppliedOnce(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	c := w.open("")
+	tab := w.table(c, "plain")
+	w.nodes[0].set(first(3, isWrite, fault{lose: true, cut: true}))
+	put := must[Result](t)(tab.Put(t.Context(), []byte("k"), []byte("v"), PutOptions{}))
+	if total, most := w.times(); total != 1 || most != 1 {
+		t.Fatalf("took effect %d times", total)
+	}
+	got := must[Got](t)(tab.Get(t.Context(), []byte("k"), GetOptions{}))
+	if got.Version != put.Version {
+		t.Fatalf("the answer to the retry is %v, the record %v", put.Version, got.Version)
+	}
+	if m := c.Metrics(); m.Retries != 3 || m.Broken != 3 {
+		t.Fatalf("%+v", m)
+	}
+}
+
+// Inserts of a known range are as safe.
+func TestLostInsertAppliedOnce(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	c := w.open("")
+	tab := w.table(c, "plain")
+	w.nodes[0].set(first(1, isWrite, fault{lose: true, cut: true}))
+	r := must[Result](t)(tab.Insert(t.Context(), []byte("v"), InsertOptions{}))
+	got := must[Got](t)(tab.Get(t.Context(), r.Key.Name, GetOptions{Home: r.Key.Home.String()}))
+	if b, _ := got.Bytes(); string(b) != "v" || got.Version != r.Version {
+		t.Fatalf("%+v %+v", got, r)
+	}
+	if total, _ := w.times(); total != 1 {
+		t.Fatalf("took effect %d times", total)
+	}
+}
+
+// An insert on a node whose range is not known is not sent again once it was sent: its outcome is unknown.
+func TestInsertWithoutRangeIsUnknown(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	blocks := w.meta.Blocks
+	w.meta.Blocks = blocks[:1]
+	c := w.open("")
+	w.mu.Lock()
+	w.meta.Blocks = blocks // as if the node had opened it a moment ago
+	w.mu.Unlock()
+	tab := w.table(c, "plain")
+	r := must[Result](t)(tab.Insert(t.Context(), []byte("v"), InsertOptions{}))
+	if r.Key.Home.Slot != insertFirst {
+		t.Fatalf("%+v", r)
+	}
+	w.nodes[0].set(first(1, isWrite, fault{lose: true, cut: true}))
+	_, err := tab.Insert(t.Context(), []byte("v"), InsertOptions{})
+	wantKind(t, err, rhumb.Unknown)
+	if total, _ := w.times(); total != 2 {
+		t.Fatalf("took effect %d times", total)
+	}
+}
+
+// A full range sends its inserts to another, under a new id.
+func TestInsertMovesOn(t *testing.T) {
+	w := newWorld(t, 1, 2)
+	c := w.open("")
+	tab := w.table(c, "plain")
+	other := w.rangeOf(rhumb.RangeID{Region: 1, Slot: insertFirst + rhumb.BlockSlots})
+	w.nodes[0].set(func(q *rhumbpb.Request) fault {
+		if q.Write != nil {
+			return fault{refuse: rhumb.NotPrimary, newer: other}
+		}
+		return fault{}
+	})
+	for range 4 {
+		r := must[Result](t)(tab.Insert(t.Context(), nil, InsertOptions{}))
+		if r.Key.Home != other.ID {
+			t.Fatalf("inserted into %s", r.Key.Home)
+		}
+	}
+}
+
+// A client with old metadata follows the descriptor that comes with the refusal, without a pause.
+func TestRedirect(t *testing.T) {
+	w := newWorld(t, 1, 2)
+	c := w.open("")
+	tab := w.table(c, "plain")
+	id := homeOf(1, "k")
+	now := w.rangeOf(id)
+	to := 3 - now.Primary
+	// The world changes without telling the watchers.
+	w.mu.Lock()
+	moveIn(&w.meta, id, to)
+	w.mu.Unlock()
+	r := must[Result](t)(tab.Put(t.Context(), []byte("k"), nil, PutOptions{}))
+	if r.Receipt.Node != to {
+		t.Fatalf("served by %s", r.Receipt.Node)
+	}
+	if m := c.Metrics(); m.Redirects != 1 || m.Retries != 1 {
+		t.Fatalf("%+v", m)
+	}
+}
+
+// A call that waits for a primary goes on at the new one as soon as metadata declares the old one dead, long before its
+// attempt would time out.
+func TestFencedPrimaryIsLeft(t *testing.T) {
+	w := newWorld(t, 1, 2)
+	c := w.open("", func(cfg *Config) { cfg.AttemptTimeout = time.Hour; cfg.Timeout = time.Hour })
+	tab := w.table(c, "plain")
+	id := homeOf(1, "k")
+	dead := w.rangeOf(id).Primary
+	arrived := make(chan struct{}, 1)
+	w.node(dead).set(func(q *rhumbpb.Request) fault {
+		if q.Write != nil {
+			arrived <- struct{}{}
+			return fault{drop: true}
+		}
+		return fault{}
+	})
+	done := make(chan Result, 1)
+	go func() {
+		r, err := tab.Put(context.Background(), []byte("k"), nil, PutOptions{})
+		if err != nil {
+			t.Error(err)
+		}
+		done <- r
+	}()
+	<-arrived
+	w.fence(dead, 3-dead)
+	select {
+	case r := <-done:
+		if r.Receipt.Node != 3-dead {
+			t.Fatalf("served by %s", r.Receipt.Node)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("the call still waits for the dead node")
+	}
+}
+
+// A primary that cannot be reached, but lives, is reached through another node.
+func TestReachedThroughAnother(t *testing.T) {
+	w := newWorld(t, 1, 2)
+	c := w.open("")
+	tab := w.table(c, "plain")
+	primary := w.rangeOf(homeOf(1, "k")).Primary
+	w.node(primary).server.Stop()
+	r := must[Result](t)(tab.Put(t.Context(), []byte("k"), nil, PutOptions{}))
+	if r.Receipt.Node != primary || r.Receipt.Hops != 2 {
+		t.Fatalf("%+v", r.Receipt)
+	}
+}
+
+// A restarted node is connected to again.
+func TestReconnect(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	c := w.open("")
+	tab := w.table(c, "plain")
+	must[Result](t)(tab.Put(t.Context(), []byte("k"), nil, PutOptions{}))
+	n := w.nodes[0]
+	n.server.Stop()
+	done := make(chan error, 1)
+	go func() {
+		_, err := tab.Put(context.Background(), []byte("k"), nil, PutOptions{})
+		done <- err
+	}()
+	await(t, "the client retries", func() bool { return c.Metrics().Retries > 0 })
+	n.listen(n.addr)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the watch is back", func() bool { return c.Metrics().Watches >= 2 })
+}
+
+// What a refusal says after a first try may have been applied is not the outcome of the write.
+func TestRefusalAfterLostAnswerIsUnknown(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	c := w.open("")
+	tab := w.table(c, "plain")
+	n := 0
+	w.nodes[0].set(func(q *rhumbpb.Request) fault {
+		if q.Write == nil {
+			return fault{}
+		}
+		if n++; n == 1 {
+			return fault{drop: true, cut: true} // it may yet arrive, for all the client knows
+		}
+		return fault{refuse: rhumb.ConditionFailed}
+	})
+	_, err := tab.Put(t.Context(), []byte("k"), nil, PutOptions{Home: "singapore", If: rhumb.Condition{Kind: rhumb.IfAbsent}})
+	wantKind(t, err, rhumb.Unknown)
+	_, err = tab.Put(t.Context(), []byte("k"), nil, PutOptions{Home: "singapore", If: rhumb.Condition{Kind: rhumb.IfAbsent}})
+	wantKind(t, err, rhumb.ConditionFailed) // n is 3 now: refused at the first try
+	if m := c.Metrics(); m.Unknown != 1 || m.Errors != 1 {
+		t.Fatalf("%+v", m)
+	}
+}
+
+// A kind that cannot help by a retry ends the call at once; one that can is tried again.
+func TestKindsOfRefusal(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	c := w.open("")
+	tab := w.table(c, "plain")
+	for _, tc := range []struct {
+		kind  rhumb.Kind
+		retry bool
+		read  bool
+	}{
+		{rhumb.InvalidArgument, false, false},
+		{rhumb.ConditionFailed, false, false},
+		{rhumb.DiskFull, false, false},
+		{rhumb.Corrupt, false, true},
+		{rhumb.PermissionDenied, false, true},
+		{rhumb.Expired, false, false},
+		{rhumb.Internal, false, false},
+		{rhumb.Unavailable, true, false},
+		{rhumb.Unavailable, true, true},
+		{rhumb.Overloaded, true, false},
+		{rhumb.Unknown, true, false},
+		{rhumb.DeadlineExceeded, true, true},
+		{rhumb.Canceled, true, false},
+		{rhumb.NotPrimary, true, false},
+	} {
+		match := isWrite
+		if tc.read {
+			match = isRead
+		}
+		w.nodes[0].set(first(1, match, fault{refuse: tc.kind}))
+		var err error
+		if tc.read {
+			_, err = tab.GetMany(t.Context(), [][]byte{[]byte("k")}, GetOptions{})
+		} else {
+			_, err = tab.Put(t.Context(), []byte("k"), nil, PutOptions{})
+		}
+		if tc.retry != (err == nil) || err != nil && rhumb.KindOf(err) != tc.kind {
+			t.Errorf("%s: %v", tc.kind, err)
+		}
+	}
+}
+
+// Every way in which a call can run out of time says what is known of its effect.
+func TestOutOfTime(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	c := w.open("", func(cfg *Config) { cfg.Timeout = 200 * time.Millisecond; cfg.AttemptTimeout = 50 * time.Millisecond })
+	tab := w.table(c, "plain")
+	arrived := make(chan struct{}, 1000)
+	drop := func(*rhumbpb.Request) fault {
+		arrived <- struct{}{}
+		return fault{drop: true}
+	}
+	w.nodes[0].set(drop)
+	_, err := tab.Put(t.Context(), []byte("k"), nil, PutOptions{})
+	wantKind(t, err, rhumb.Unknown)
+	if len(arrived) < 2 {
+		t.Fatal("an attempt without an answer is not repeated")
+	}
+	_, err = tab.Get(t.Context(), []byte("k"), GetOptions{})
+	wantKind(t, err, rhumb.DeadlineExceeded)
+
+	for len(arrived) > 0 {
+		<-arrived
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 2)
+	go func() { _, err := tab.Put(ctx, []byte("k"), nil, PutOptions{}); done <- err }()
+	<-arrived
+	cancel()
+	err = <-done
+	wantKind(t, err, rhumb.Unknown)
+
+	_, err = tab.Put(ctx, []byte("k"), nil, PutOptions{})
+	wantKind(t, err, rhumb.Canceled)
+	_, err = tab.Get(ctx, []byte("k"), GetOptions{})
+	wantKind(t, err, rhumb.Canceled)
+	ctx, cancel = context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
+	defer cancel()
+	_, err = tab.Put(ctx, []byte("k"), nil, PutOptions{})
+	wantKind(t, err, rhumb.DeadlineExceeded)
+	if total, _ := w.times(); total != 0 {
+		t.Fatal("a dropped write took effect")
+	}
+}
+
+// When the budget for retries is used up, calls fail with what they met instead of being tried again.
+func TestBudgetExhausted(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	c := w.open("", func(cfg *Config) { cfg.RetryBurst = 5 })
+	tab := w.table(c, "plain")
+	w.nodes[0].set(func(*rhumbpb.Request) fault { return fault{refuse: rhumb.Unavailable} })
+	var work sync.WaitGroup
+	for i := range 20 {
+		work.Go(func() {
+			_, err := tab.Put(context.Background(), fmt.Append(nil, i), nil, PutOptions{})
+			if rhumb.KindOf(err) != rhumb.Unavailable {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+	work.Wait()
+	m := c.Metrics()
+	if m.Refused != 20 || m.Retries < 5 || m.Retries > 30 {
+		t.Fatalf("%+v", m)
+	}
+}
+
+func TestBudget(t *testing.T) {
+	b := newBudget(2, 0.5)
+	if !b.take() || !b.take() || b.take() {
+		t.Fatal("a burst of two is two")
+	}
+	b.refund()
+	if b.take() {
+		t.Fatal("half a token bought a retry")
+	}
+	b.refund()
+	b.refund()
+	if !b.take() {
+		t.Fatal("a whole token bought nothing")
+	}
+	for range 100 {
+		b.refund()
+	}
+	if b.tokens != 2 {
+		t.Fatalf("%v tokens in a bucket of 2", b.tokens)
+	}
+	b.tokens, b.filled = 0, time.Now().Add(-time.Second)
+	if !b.take() {
+		t.Fatal("the floor was not paid in")
+	}
+}
+
+// Never are more than 64 requests of a range unanswered, counted from the oldest.
+func TestWindow(t *testing.T) {
+	w := newWindow()
+	ctx, cancel := context.WithCancel(t.Context())
+	for i := uint64(1); i <= rhumb.DedupWindow; i++ {
+		if n, err := w.take(ctx); n != i || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	got := make(chan uint64, 1)
+	go func() {
+		n, _ := w.take(context.Background())
+		got <- n
+	}()
+	await(t, "it waits", func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.freed != nil
+	})
+	w.release(2) // not the oldest
+	cancel()
+	if _, err := w.take(ctx); err == nil {
+		t.Fatal("a number was given that is 64 above one unanswered")
+	}
+	w.release(1)
+	if n := <-got; n != rhumb.DedupWindow+1 {
+		t.Fatal(n)
+	}
+	if n, err := w.take(t.Context()); n != rhumb.DedupWindow+2 || err != nil {
+		t.Fatal(n, err)
+	}
+}
