@@ -106,8 +106,9 @@ func (r *Replica) missing(m *Message) (hint Message, ok bool) {
 	}
 	here, known := r.log.at(m.Prev.Seq)
 	switch {
-	case !known || here.Position == m.Prev:
-		// Below the marks everything is committed, and the same in the log of every later primary.
+	case !known || here.Hash == m.Prev.Hash:
+		// Below the marks everything is committed, and the same in the log of every later primary. The hash covers the
+		// epoch, which a primary whose lineage does not reach back so far gives as 0.
 		return hint, false
 	case m.Prev.Seq <= r.commit:
 		r.quarantine(fmt.Sprintf("invariant I5: %s says %s where %s is committed", m.From, m.Prev, here.Position))

@@ -112,7 +112,7 @@ type Durable struct {
 	// matching compares.
 	Tail []Mark
 	// Lineage lists the epochs of the log with the first position of each, ascending, from the one that holds Trim
-	// or, where the store has forgotten that, from a later one: older log then counts as trimmed away.
+	// or, where the store has forgotten that, from a later one.
 	Lineage []EpochStart
 	// LogBytes is the size of the log kept on disk, for LogKeepBytes; 0 when it is not known.
 	LogBytes int64

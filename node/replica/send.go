@@ -146,11 +146,8 @@ func (r *Replica) sendAppend(p *progress, entries []*entry.Entry, bytes int) {
 	m := Message{Kind: Append, To: p.node, Epoch: r.promised, Entries: entries, Trim: r.log.trim}
 	if mark, ok := r.log.at(p.next - 1); ok {
 		m.Prev = mark.Position
-	} else if epoch := r.log.epochAt(p.next - 1); epoch == 0 && p.next > 1 {
-		p.flow = flowLost // the lineage is bounded; a Prev of a wrong epoch would look like a contradiction
-		return
 	} else if len(entries) > 0 {
-		m.Prev = entry.Position{Epoch: epoch, Seq: p.next - 1, Hash: entries[0].Prev}
+		m.Prev = entry.Position{Epoch: r.log.epochAt(p.next - 1), Seq: p.next - 1, Hash: entries[0].Prev}
 	} else {
 		return
 	}

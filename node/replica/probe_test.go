@@ -1,0 +1,69 @@
+package replica
+
+import (
+	"testing"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/entry"
+)
+
+// elected gives a primary of epoch 2 whose log ends at 1:10, trimmed up to 5, with node 2 in sync and connected.
+func elected(t *testing.T) (*Replica, Ready) {
+	t.Helper()
+	id := rhumb.RangeID{Region: 1, Slot: 1}
+	last := entry.Position{Epoch: 1, Seq: 10, Hash: entry.Hash{10}}
+	r := New(Config{Range: id, Self: 1}, Durable{
+		Promised: 1, Last: last, LastHLC: 10, Commit: 10, CommitHLC: 10, Trim: 5,
+		Tail: []Mark{{last, 10}}, Lineage: []EpochStart{{1, 5}},
+	})
+	r.Peer(0, 2, true, false)
+	r.Describe(&rhumb.Range{ID: id, Epoch: 2, Version: 2, Primary: 1, InSync: []rhumb.NodeID{1, 2}, Replicas: []rhumb.NodeID{1, 2}})
+	rd := r.Ready()
+	r.Persisted(entry.Position{}, rd.Promised)
+	r.Activate(20)
+	rd = r.Ready()
+	if len(rd.Messages) != 1 || rd.Messages[0].Prev != last {
+		t.Fatalf("the new primary sends %+v, want one append after %v", rd.Messages, last)
+	}
+	return r, rd
+}
+
+// TestProbeIsRepeatedWhereItWas: a peer that does not answer the first Append of an epoch is asked the same again; it is
+// not taken for one that needs the log from its beginning, which is trimmed away.
+func TestProbeIsRepeatedWhereItWas(t *testing.T) {
+	r, first := elected(t)
+	var again []Message
+	for now := time.Duration(0); now < 2*time.Second && len(again) == 0; now += 50 * time.Millisecond {
+		r.Tick(now)
+		again = r.Ready().Messages
+	}
+	if len(again) != 1 || again[0].Prev != first.Messages[0].Prev {
+		t.Fatalf("repeated %+v, want an append after %v", again, first.Messages[0].Prev)
+	}
+	if flow := r.Status().Peers[0].Flow; flow != "probe" {
+		t.Errorf("the peer is %q, want it probed", flow)
+	}
+}
+
+// TestPrevOfUnknownEpoch: a primary whose lineage does not reach back to the place before what it sends gives epoch 0
+// there. The hash decides, and nobody is quarantined.
+func TestPrevOfUnknownEpoch(t *testing.T) {
+	id := rhumb.RangeID{Region: 1, Slot: 1}
+	last := entry.Position{Epoch: 1, Seq: 10, Hash: entry.Hash{10}}
+	for _, tc := range []struct {
+		hash entry.Hash
+		want State
+	}{{last.Hash, Learner}, {entry.Hash{11}, Quarantined}} {
+		r := New(Config{Range: id, Self: 2}, Durable{Promised: 1, Last: last, LastHLC: 10, Commit: 10, CommitHLC: 10, Tail: []Mark{{last, 10}}})
+		next := &entry.Entry{Epoch: 2, Node: 1, Seq: 11, Prev: tc.hash, Start: 20}
+		next.Seal(nil)
+		err := r.Step(Message{
+			Kind: Append, Range: id, From: 1, To: 2, Epoch: 2,
+			Prev: entry.Position{Seq: 10, Hash: tc.hash}, Entries: []*entry.Entry{next},
+		})
+		if err != nil || r.State() != tc.want {
+			t.Errorf("after an entry that follows hash %v: %v, %v; want %v", tc.hash, r.State(), err, tc.want)
+		}
+	}
+}
