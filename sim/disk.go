@@ -223,6 +223,9 @@ func entrySize(e *entry.Entry) int {
 	return size
 }
 
+// lineageMax bounds the epochs that a disk remembers of a log. A store remembers more; runs are short.
+const lineageMax = 8
+
 // durable gives what a replica starts from.
 func (r *rangeDisk) durable() replica.Durable {
 	d := replica.Durable{Promised: r.promised, Commit: r.commit, CommitHLC: r.commitHLC, Trim: r.trim}
@@ -233,16 +236,15 @@ func (r *rangeDisk) durable() replica.Durable {
 		e := r.log[seq-1]
 		d.Tail = append(d.Tail, replica.Mark{Position: e.Position(), HLC: e.LastHLC()})
 	}
-	for _, e := range r.log[r.trim:] {
-		d.LogBytes += int64(entrySize(e))
-		if n := len(d.Lineage); n == 0 || d.Lineage[n-1].Epoch != e.Epoch {
-			first := e.Seq
-			for n == 0 && first > 1 && r.log[first-2].Epoch == e.Epoch {
-				first--
-			}
-			d.Lineage = append(d.Lineage, replica.EpochStart{Epoch: e.Epoch, First: first})
+	for i, e := range r.log {
+		if e.Seq > r.trim {
+			d.LogBytes += int64(entrySize(e))
+		}
+		if i == 0 || r.log[i-1].Epoch != e.Epoch {
+			d.Lineage = append(d.Lineage, replica.EpochStart{Epoch: e.Epoch, First: e.Seq})
 		}
 	}
+	d.Lineage = d.Lineage[max(0, len(d.Lineage)-lineageMax):]
 	return d
 }
 

@@ -377,6 +377,9 @@ func (n *node) disconnect(b *node, id uint64) {
 func (n *node) sendFrame(out lease.Outgoing) {
 	to := n.w.nodes[out.To-1]
 	from, frame := n.identity(), out.Frame
+	if n.w.tracing() {
+		n.w.tracef(n.name(), "frame to %s boot %d: %+v", out.To, from.Boot, frame)
+	}
 	n.w.net.send(n.at, to.at, func() {
 		to.run(to.life, func() {
 			for _, reply := range to.pairs.Receive(to.mono(), from, &frame) {
