@@ -279,3 +279,6 @@ func ContextPath() string {
 	}
 	return filepath.Join(state, "rhumb", "demo.json")
 }
+
+// Running reports whether the demo's process lives.
+func (l *Layout) Running() bool { return running(l.PID) }

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// streams are where a command reads and writes. Data goes to out, all else to err.
+type streams struct {
+	in       io.Reader
+	out, err io.Writer
+}
+
+// app is one run of the program: what its global flags say, and where it reads and writes.
+type app struct {
+	streams
+	settings settings
+	output   string
+	noColor  bool
+	conn     connFlags
+	// entered is set when a command begins: errors before that are errors of usage.
+	entered bool
+}
+
+// run carries out one command line and gives the exit code.
+func run(ctx context.Context, args []string, s streams) int {
+	a := &app{streams: s}
+	root := a.rootCommand()
+	root.SetArgs(args)
+	root.SetIn(s.in)
+	root.SetOut(s.out)
+	root.SetErr(s.err)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return exitOK
+	}
+	if !a.entered {
+		err = usageError(cmd, err)
+	}
+	a.printError(args, err)
+	return exitCode(err)
+}
+
+func (a *app) rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "rhumb",
+		Short: "A geo-partitioned key-value database",
+		Long: `Rhumb keeps records in the region that writes them, answers from the nearest copy,
+and goes on when nodes die. This one program is the node, its tools and a demonstration.`,
+		Example: `  rhumb demo                                            three regions on this machine, with a live feed
+  rhumb put flights SWR8 ident=SWR8 location=47.4,8.5    in another terminal
+  rhumb get flights SWR8 --from virginia
+  rhumb status`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if err := a.settings.load(cmd); err != nil {
+				return err
+			}
+			if !slices.Contains(outputs, a.output) {
+				return rhumb.Ef("rhumb.flags", rhumb.InvalidArgument, "-o %q is not one of %v", a.output, outputs)
+			}
+			a.entered = true
+			return nil
+		},
+	}
+	root.CompletionOptions.HiddenDefaultCmd = true
+	flags := root.PersistentFlags()
+	flags.StringVarP(&a.output, "output", "o", "table", "how to print data: table or json")
+	flags.BoolVar(&a.noColor, "no-color", false, "print without colours; NO_COLOR does the same")
+	flags.StringVar(&a.settings.file, "config", "", "configuration file (default "+configFileDefault+" where it exists)")
+	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp)))
+
+	root.AddGroup(
+		&cobra.Group{ID: groupRun, Title: "Run:"},
+		&cobra.Group{ID: groupData, Title: "Use data:"},
+		&cobra.Group{ID: groupCluster, Title: "Look after a cluster:"},
+	)
+	root.AddCommand(a.commands()...)
+	return root
+}
+
+// The groups of commands in the help.
+const (
+	groupRun     = "run"
+	groupData    = "data"
+	groupCluster = "cluster"
+)
+
+// grouped puts commands into a group of the help.
+func grouped(id string, commands ...*cobra.Command) []*cobra.Command {
+	for _, c := range commands {
+		c.GroupID = id
+	}
+	return commands
+}
+
+// commands lists all commands.
+func (a *app) commands() []*cobra.Command {
+	return slices.Concat(
+		grouped(groupRun, a.demoCommand(), a.startCommand(), a.initCommand(), a.ingestCommand()),
+		grouped(groupData, a.getCommand(), a.putCommand(), a.insertCommand(), a.patchCommand(), a.deleteCommand(),
+			a.batchCommand(), a.scanCommand()),
+		grouped(groupCluster, a.statusCommand(), a.nodeCommand(), a.regionCommand(), a.rangeCommand(), a.tableCommand(),
+			a.keyCommand()),
+		[]*cobra.Command{a.configCommand(), a.versionCommand(), a.completionCommand()},
+	)
+}
+
+// must panics on errors that only a mistake in this program can cause.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// isTerminal reports whether a stream is a terminal.
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// noArgsGroup makes a command that only holds others.
+func noArgsGroup(use, short string, sub ...*cobra.Command) *cobra.Command {
+	c := &cobra.Command{
+		Use: use, Short: short, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	c.AddCommand(sub...)
+	return c
+}

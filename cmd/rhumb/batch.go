@@ -1,0 +1,205 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/client"
+)
+
+// batchLine is one mutation of a batch file.
+type batchLine struct {
+	Op      string          `json:"op"`
+	Table   string          `json:"table"`
+	Name    string          `json:"name"`
+	Fields  json.RawMessage `json:"fields"`
+	Text    *string         `json:"text"`
+	Bytes   string          `json:"bytes"`
+	If      string          `json:"if"`
+	Version string          `json:"version"`
+	By      []string        `json:"by"`
+}
+
+// batchDoc is what became of a batch.
+type batchDoc struct {
+	Mutations int        `json:"mutations"`
+	Applied   bool       `json:"applied"`
+	Version   string     `json:"version,omitempty"`
+	Existed   []bool     `json:"existed"`
+	Names     []string   `json:"names,omitempty"`
+	Home      string     `json:"home"`
+	Region    string     `json:"region"`
+	Receipt   receiptDoc `json:"receipt"`
+}
+
+func (a *app) batchCommand() *cobra.Command {
+	var place placeFlags
+	c := &cobra.Command{
+		Use: "batch FILE|-", Short: "Apply several writes of one range together, or none",
+		Long: `Apply the writes of a file (or of standard input), one JSON object on each line, all together or none of them. All
+keys must belong to one range: give their tables the same settings and --colocate byte, and let the names be equal up
+to it. The batch goes to the home of its first write.
+
+  op      put, patch, delete or insert
+  table   the table
+  name    the name; not of an insert
+  fields  the fields, as -o json prints them; or text, or bytes as 0x and hexadecimal digits
+  if      absent, present, version (with "version") or newer (with "by": the fields to compare)`,
+		Example: `  printf '%s\n' '{"op":"patch","table":"flights","name":"SWR8","fields":{"alt_ft":36000}}' \
+      '{"op":"put","table":"positions","name":"SWR8/1700000000","fields":{"location":{"lat":47.4,"lon":8.5}}}' | rhumb batch -`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.batch(cmd.Context(), args[0], place) },
+	}
+	place.register(c)
+	return a.connected(c)
+}
+
+const opBatch rhumb.Op = "rhumb.batch"
+
+func (a *app) batch(ctx context.Context, file string, place placeFlags) error {
+	text, err := a.readFile(file, 2*rhumb.BatchSizeMax)
+	if err != nil {
+		return err
+	}
+	lines, err := parseBatch(text)
+	if err != nil {
+		return err
+	}
+	return a.withClient(ctx, func(ctx context.Context, c *client.Client) error {
+		mutations, err := batchMutations(ctx, c, lines)
+		if err != nil {
+			return err
+		}
+		out, err := c.Batch(ctx, mutations, client.BatchOptions{Home: place.home, Local: place.local})
+		if err != nil {
+			return err
+		}
+		return a.printBatch(regionNames(c), len(mutations), out)
+	})
+}
+
+func (a *app) printBatch(n names, mutations int, out client.BatchResult) error {
+	doc := batchDoc{
+		Mutations: mutations, Applied: out.Applied, Existed: out.Existed, Home: out.Receipt.Range.String(),
+		Region: n.of(out.Receipt.Range.Region), Receipt: n.receipt(out.Receipt),
+	}
+	if !out.Version.IsZero() {
+		doc.Version = out.Version.String()
+	}
+	for _, name := range out.Names {
+		doc.Names = append(doc.Names, rhumb.NameString(name))
+	}
+	return a.print(doc, func(t table.Writer) {
+		t.AppendHeader(table.Row{"MUTATIONS", "HOME", "REGION", "APPLIED", "VERSION", "BY", "NAMES"})
+		t.AppendRow(table.Row{doc.Mutations, doc.Home, doc.Region, doc.Applied, doc.Version, doc.Receipt.Node, strings.Join(doc.Names, " ")})
+	})
+}
+
+func parseBatch(text []byte) (lines []batchLine, err error) {
+	for i, line := range bytes.Split(text, []byte{'\n'}) {
+		if len(bytes.TrimSpace(line)) == 0 {
+			continue
+		}
+		var l batchLine
+		if err := decodeStrict(line, &l); err != nil {
+			return nil, rhumb.Ef(opBatch, rhumb.InvalidArgument, "line %d: %v", i+1, err)
+		}
+		lines = append(lines, l)
+	}
+	if len(lines) == 0 {
+		return nil, rhumb.E(opBatch, rhumb.InvalidArgument, "the batch is empty: write one JSON object on each line")
+	}
+	return lines, nil
+}
+
+func batchMutations(ctx context.Context, c *client.Client, lines []batchLine) (mutations []rhumb.Mutation, err error) {
+	tables := map[string]rhumb.TableID{}
+	for i, l := range lines {
+		if _, ok := tables[l.Table]; !ok {
+			t, err := c.Table(ctx, l.Table)
+			if err != nil {
+				return nil, rhumb.Ef(opBatch, rhumb.KindOf(err), "line %d: %s", i+1, describeError(err).Message)
+			}
+			tables[l.Table] = t.Info().ID
+		}
+		m, err := l.mutation(tables[l.Table])
+		if err != nil {
+			return nil, rhumb.Ef(opBatch, rhumb.KindOf(err), "line %d: %s", i+1, describeError(err).Message)
+		}
+		mutations = append(mutations, m)
+	}
+	return mutations, nil
+}
+
+func (l batchLine) mutation(table rhumb.TableID) (m rhumb.Mutation, err error) {
+	m.Table = table
+	kinds := map[string]rhumb.MutationKind{"put": rhumb.Put, "patch": rhumb.Patch, "delete": rhumb.Delete, "insert": rhumb.Insert}
+	if m.Kind = kinds[l.Op]; m.Kind == 0 {
+		return m, rhumb.Ef(opBatch, rhumb.InvalidArgument, `"op" is %q, want put, patch, delete or insert`, l.Op)
+	}
+	if l.Name != "" {
+		if m.Name, err = rhumb.ParseName(l.Name); err != nil {
+			return m, err
+		}
+	}
+	if m.Cond, err = l.condition(); err != nil {
+		return m, err
+	}
+	if m.Value, err = l.value(); err != nil {
+		return m, err
+	}
+	return m, m.Validate()
+}
+
+func (l batchLine) value() ([]byte, error) {
+	switch {
+	case l.Fields != nil && l.Text == nil && l.Bytes == "":
+		record, err := parseFieldsJSON(l.Fields)
+		if err != nil {
+			return nil, err
+		}
+		return rhumb.EncodeRecord(nil, record), nil
+	case l.Fields == nil && l.Text != nil && l.Bytes == "":
+		return rhumb.EncodeOpaque(nil, []byte(*l.Text)), nil
+	case l.Fields == nil && l.Text == nil && l.Bytes != "":
+		v, err := rhumb.ParseField(rhumb.FieldBytes, l.Bytes)
+		if err != nil {
+			return nil, err
+		}
+		return rhumb.EncodeOpaque(nil, []byte(v.Text())), nil
+	case l.Fields != nil || l.Text != nil || l.Bytes != "":
+		return nil, rhumb.E(opBatch, rhumb.InvalidArgument, `give one of "fields", "text" and "bytes"`)
+	}
+	return nil, nil
+}
+
+func (l batchLine) condition() (rhumb.Condition, error) {
+	f := ifFlags{version: l.Version, newer: l.By}
+	switch l.If {
+	case "":
+		if l.Version != "" || l.By != nil {
+			return rhumb.Condition{}, rhumb.E(opBatch, rhumb.InvalidArgument, `"version" and "by" belong to "if"`)
+		}
+	case "absent":
+		f = ifFlags{absent: true}
+	case "present":
+		f = ifFlags{present: true}
+	case "version":
+		f.newer = nil
+	case "newer":
+		f.version = ""
+	default:
+		return rhumb.Condition{}, rhumb.Ef(opBatch, rhumb.InvalidArgument, `"if" is %q, want absent, present, version or newer`, l.If)
+	}
+	cond, err := f.condition()
+	if err == nil && l.If != "" && cond.Kind == rhumb.Always {
+		err = rhumb.Ef(opBatch, rhumb.InvalidArgument, `"if": %q wants "version", or "by" with the fields to compare`, l.If)
+	}
+	return cond, err
+}

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/demo"
+)
+
+func (a *app) demoCommand() *cobra.Command {
+	var cfg demo.Config
+	var noRestart, noBanner bool
+	c := &cobra.Command{
+		Use: "demo", Short: "Run a cluster of several regions on this machine, with a live feed",
+		Long: `Run a cluster on this machine: regions of nodes, each node a process with its own directory, with the distances
+between the regions imitated. It plays flights between real airports into it, each written in the region that it
+flies over, and shows how the cluster fares. Kill a node with kill -9 and watch. Ctrl-C stops everything.
+
+It is a demonstration and not a benchmark.`,
+		Example: `  rhumb demo
+  rhumb demo --regions tokyo,sydney,bern=46.9:7.4 --nodes-per-region 1
+  rhumb demo --latency none --load none --json --dir ./my-demo`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			binary, err := os.Executable()
+			if err != nil {
+				return rhumb.Wrap("rhumb.demo", err)
+			}
+			cfg.Binary, cfg.Out, cfg.Err = binary, a.out, a.err
+			cfg.JSON = cfg.JSON || a.output == outputJSON
+			cfg.Terminal = isTerminal(a.out)
+			cfg.Restart, cfg.Banner = !noRestart, !noBanner
+			return demo.Run(cmd.Context(), cfg)
+		},
+	}
+	f := c.Flags()
+	f.StringSliceVar(&cfg.Regions, "regions", nil, "regions: well-known names or NAME=LAT:LON (default singapore,frankfurt,virginia)")
+	f.IntVar(&cfg.NodesPerRegion, "nodes-per-region", demo.NodesPerRegionDefault, "nodes in each region")
+	f.StringVar(&cfg.Latency, "latency", "real", "round trips between regions: real, none, or a latency file")
+	f.StringVar(&cfg.Load, "load", "flights", "what to play: flights or none")
+	f.IntVar(&cfg.Flights, "flights", demo.FlightsDefault, "flights in the air at once")
+	f.StringVar(&cfg.Dir, "dir", "", "keep the data in this directory, and go on with it (default: a directory that is removed at the end)")
+	f.BoolVar(&cfg.JSON, "json", false, "print one JSON line when ready, then one a second")
+	f.BoolVar(&noRestart, "no-restart", false, "leave a node that dies down, in place of starting it again after 3 s")
+	f.BoolVar(&noBanner, "no-banner", false, "leave out the words about benchmarks")
+	return c
+}

@@ -1,0 +1,220 @@
+package main
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"strconv"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/client"
+	"github.com/rhumbdb/rhumb/keys"
+)
+
+// The documents that -o json prints. Field names are stable; new ones may be added.
+
+// receiptDoc is what an answer says about itself.
+type receiptDoc struct {
+	// Region served it; it is a name where the cluster's metadata has one.
+	Region    string  `json:"region"`
+	Node      string  `json:"node"`
+	Range     string  `json:"range"`
+	Epoch     uint64  `json:"epoch"`
+	AgeMs     float64 `json:"age_ms"`
+	Hops      int     `json:"hops"`
+	Searched  int     `json:"searched"`
+	Timestamp string  `json:"timestamp,omitempty"`
+}
+
+// recordDoc is a record as get and scan print it.
+type recordDoc struct {
+	Table   string `json:"table"`
+	Name    string `json:"name"`
+	Home    string `json:"home"`
+	Region  string `json:"region"`
+	Version string `json:"version"`
+	valueDoc
+	Receipt *receiptDoc `json:"receipt,omitempty"`
+}
+
+// writeDoc is what became of a write.
+type writeDoc struct {
+	Table   string     `json:"table"`
+	Name    string     `json:"name"`
+	Home    string     `json:"home"`
+	Region  string     `json:"region"`
+	Applied bool       `json:"applied"`
+	Existed bool       `json:"existed"`
+	Version string     `json:"version,omitempty"`
+	Key     string     `json:"key,omitempty"`
+	Receipt receiptDoc `json:"receipt"`
+}
+
+// names tells regions by their names.
+type names map[rhumb.RegionID]string
+
+func regionNames(c *client.Client) names {
+	n := names{}
+	for _, r := range c.Regions() {
+		n[r.ID] = r.Name
+	}
+	return n
+}
+
+func (n names) of(id rhumb.RegionID) string {
+	if name, ok := n[id]; ok {
+		return name
+	}
+	return id.String()
+}
+
+func (n names) receipt(r rhumb.Receipt) receiptDoc {
+	doc := receiptDoc{
+		Region: n.of(r.Region), Node: r.Node.String(), Range: r.Range.String(), Epoch: uint64(r.Epoch),
+		AgeMs: float64(r.Age) / float64(time.Millisecond), Hops: r.Hops, Searched: r.Searched,
+	}
+	if r.Timestamp != 0 {
+		doc.Timestamp = r.Timestamp.String()
+	}
+	return doc
+}
+
+func (n names) record(table string, it rhumb.Item) (recordDoc, error) {
+	value, err := describeValue(it.Value)
+	return recordDoc{
+		Table: table, Name: rhumb.NameString(it.Key.Name), Home: it.Key.Home.String(), Region: n.of(it.Key.Home.Region),
+		Version: it.Version.String(), valueDoc: value,
+	}, err
+}
+
+func (n names) write(table string, r client.Result) writeDoc {
+	doc := writeDoc{
+		Table: table, Name: rhumb.NameString(r.Key.Name), Home: r.Key.Home.String(), Region: n.of(r.Key.Home.Region),
+		Applied: r.Applied, Existed: r.Existed, Receipt: n.receipt(r.Receipt),
+	}
+	if !r.Version.IsZero() {
+		doc.Version = r.Version.String()
+	}
+	return doc
+}
+
+// regionDoc, nodeDoc and rangeDoc are what the cluster consists of.
+type regionDoc struct {
+	ID          uint32   `json:"id"`
+	Name        string   `json:"name"`
+	Location    pointDoc `json:"location"`
+	Nodes       int      `json:"nodes"`
+	NodesLive   int      `json:"nodes_live"`
+	Ranges      int      `json:"ranges"`
+	Primaries   int      `json:"primaries"`
+	RoundTripMs *float64 `json:"round_trip_ms,omitempty"`
+}
+
+type nodeDoc struct {
+	ID            string          `json:"id"`
+	Region        string          `json:"region"`
+	Zone          string          `json:"zone"`
+	State         string          `json:"state"`
+	Ready         bool            `json:"ready"`
+	Reason        string          `json:"reason,omitempty"`
+	Addr          string          `json:"addr"`
+	HeartbeatAddr string          `json:"heartbeat_addr"`
+	AdminAddr     string          `json:"admin_addr"`
+	Voter         bool            `json:"voter"`
+	Leader        bool            `json:"metadata_leader"`
+	Ranges        int             `json:"ranges"`
+	Primaries     int             `json:"primaries"`
+	Revision      uint64          `json:"revision"`
+	Boot          uint64          `json:"boot"`
+	Version       string          `json:"version,omitempty"`
+	UptimeSeconds float64         `json:"uptime_seconds"`
+	RoundTripMs   float64         `json:"round_trip_ms"`
+	Suspected     []string        `json:"suspected,omitempty"`
+	Stores        []storeDoc      `json:"stores,omitempty"`
+	Location      pointDoc   `json:"location"`
+}
+
+type storeDoc struct {
+	Dir       string `json:"dir"`
+	ID        string `json:"id"`
+	UsedBytes uint64 `json:"used_bytes"`
+	FreeBytes uint64 `json:"free_bytes"`
+	Ranges    int    `json:"ranges"`
+	Refuses   string `json:"refuses,omitempty"`
+}
+
+type rangeDoc struct {
+	ID        string   `json:"id"`
+	Region    string   `json:"region"`
+	Class     string   `json:"class"`
+	Epoch     uint64   `json:"epoch"`
+	Version   uint64   `json:"version"`
+	Primary   string   `json:"primary"`
+	Preferred string   `json:"preferred"`
+	InSync    []string `json:"in_sync"`
+	Replicas  []string `json:"replicas"`
+}
+
+type tableDoc struct {
+	ID            uint32  `json:"id"`
+	Name          string  `json:"name"`
+	Class         string  `json:"class"`
+	Colocate      string  `json:"colocate,omitempty"`
+	LocationField string  `json:"location_field"`
+	HistorySecs   float64 `json:"history_seconds"`
+	Mode          string  `json:"mode"`
+	Replicas      int     `json:"replicas"`
+	MinInSync     int     `json:"min_in_sync"`
+	Survival      string  `json:"survival"`
+	HashSlots     int     `json:"hash_slots"`
+	ShardSize     int64   `json:"shard_size_bytes"`
+	Ranges        int     `json:"ranges"`
+}
+
+func describeTable(t client.TableStatus) tableDoc {
+	doc := tableDoc{
+		ID: uint32(t.ID), Name: t.Name, Class: t.Class.String(), LocationField: t.LocationField, HistorySecs: t.History.Seconds(),
+		Mode: t.Settings.Mode.String(), Replicas: t.Settings.Replicas, MinInSync: t.Settings.MinInSync,
+		Survival: t.Settings.Survival.String(), HashSlots: t.Settings.HashSlots, ShardSize: t.Settings.ShardSize, Ranges: t.Ranges,
+	}
+	if t.Colocate != 0 {
+		doc.Colocate = string(rune(t.Colocate))
+	}
+	return doc
+}
+
+func (n names) rangeDoc(r *rhumb.Range) rangeDoc {
+	return rangeDoc{
+		ID: r.ID.String(), Region: n.of(r.ID.Region), Class: r.Class.String(), Epoch: uint64(r.Epoch), Version: r.Version,
+		Primary: r.Primary.String(), Preferred: r.Preferred.String(), InSync: nodeNames(r.InSync), Replicas: nodeNames(r.Replicas),
+	}
+}
+
+func nodeNames(ids []rhumb.NodeID) []string {
+	out := []string{}
+	for _, id := range ids {
+		out = append(out, id.String())
+	}
+	return out
+}
+
+// parseNode reads a node as it is printed, n3, or its number.
+func parseNode(s string) (rhumb.NodeID, error) {
+	digits := s
+	if len(s) > 1 && s[0] == 'n' {
+		digits = s[1:]
+	}
+	id, err := strconv.ParseUint(digits, 10, 32)
+	if err != nil || id == 0 {
+		return 0, rhumb.Ef("rhumb.node", rhumb.InvalidArgument, "%q is no node; write n1, as `rhumb node ls` prints them", s)
+	}
+	return rhumb.NodeID(id), nil
+}
+
+// shardKey gives the sixteen bytes of a server-named key in hexadecimal digits, as `key explain` takes them.
+func shardKey(k rhumb.Key) string {
+	if len(k.Name) != rhumb.SequenceNameSize {
+		return ""
+	}
+	return hex.EncodeToString(keys.AppendShardKey(nil, rhumb.ShardKey{Home: k.Home, Sequence: binary.BigEndian.Uint64(k.Name)}))
+}

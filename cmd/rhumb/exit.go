@@ -1,0 +1,129 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// Exit codes stand in scripts: never renumber. docs/cli.md lists them.
+const (
+	exitOK           = 0
+	exitFailure      = 1
+	exitUsage        = 2
+	exitNotFound     = 3
+	exitPrecondition = 4
+	exitUnavailable  = 5
+	exitAuth         = 6
+	exitUnknown      = 7
+)
+
+// exitCode tells what sort of thing went wrong.
+func exitCode(err error) int {
+	switch rhumb.KindOf(err) {
+	case rhumb.InvalidArgument, rhumb.TooLarge:
+		return exitUsage
+	case rhumb.NotFound:
+		return exitNotFound
+	case rhumb.AlreadyExists, rhumb.ConditionFailed, rhumb.Conflict:
+		return exitPrecondition
+	case rhumb.NotPrimary, rhumb.Unavailable, rhumb.Overloaded, rhumb.DeadlineExceeded, rhumb.DiskFull:
+		return exitUnavailable
+	case rhumb.Unauthenticated, rhumb.PermissionDenied:
+		return exitAuth
+	case rhumb.Unknown, rhumb.Expired:
+		return exitUnknown
+	}
+	return exitFailure
+}
+
+// nextSteps tell what to do about an error, where its message cannot know the command line.
+var nextSteps = map[rhumb.Kind]string{
+	rhumb.Unavailable:      "try again; `rhumb status` says which nodes answer",
+	rhumb.DeadlineExceeded: "try again with a longer --timeout; `rhumb status` says which nodes answer",
+	rhumb.Overloaded:       "try again later, or send less at once",
+	rhumb.Unknown:          "the write may or may not have been applied: read the record before you write again",
+	rhumb.Expired:          "whether the write was applied cannot be known any more: read the record",
+	rhumb.ConditionFailed:  "read the record again, then decide",
+	rhumb.Conflict:         "something else changed it at the same time: look again, then repeat",
+	rhumb.DiskFull:         "`rhumb status` says which node has no room",
+}
+
+// usageError makes an error of usage of what cobra says.
+func usageError(cmd *cobra.Command, err error) error {
+	if _, ok := errors.AsType[*rhumb.Error](err); ok {
+		return err
+	}
+	msg := strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n\n", "; ")
+	msg = strings.Join(strings.Fields(msg), " ")
+	return rhumb.E("rhumb.usage", rhumb.InvalidArgument, fmt.Sprintf("%s; see `%s --help`", msg, cmd.CommandPath()))
+}
+
+// errorDoc is an error as -o json prints it. Field names are stable.
+type errorDoc struct {
+	Kind     string `json:"kind"`
+	Op       string `json:"op,omitempty"`
+	Message  string `json:"message"`
+	Range    string `json:"range,omitempty"`
+	Node     string `json:"node,omitempty"`
+	NextStep string `json:"next_step,omitempty"`
+	ExitCode int    `json:"exit_code"`
+}
+
+func describeError(err error) errorDoc {
+	doc := errorDoc{
+		Kind: rhumb.KindOf(err).String(), Message: err.Error(), ExitCode: exitCode(err), NextStep: nextSteps[rhumb.KindOf(err)],
+	}
+	for e := err; e != nil; e = errors.Unwrap(e) {
+		typed, ok := e.(*rhumb.Error)
+		if !ok {
+			continue
+		}
+		doc.Op = string(typed.Op)
+		if typed.Msg != "" {
+			doc.Message = typed.Msg
+			if typed.Err != nil {
+				doc.Message += ": " + typed.Err.Error()
+			}
+		}
+		if !typed.Range.IsZero() {
+			doc.Range = typed.Range.String()
+		}
+		if typed.Node != rhumb.NoNode {
+			doc.Node = typed.Node.String()
+		}
+	}
+	return doc
+}
+
+// printError writes an error to the error stream, as JSON when the command line asks for it.
+func (a *app) printError(args []string, err error) {
+	doc := describeError(err)
+	if a.output == outputJSON || asksForJSON(args) {
+		_ = json.NewEncoder(a.err).Encode(map[string]errorDoc{"error": doc})
+		return
+	}
+	fmt.Fprintf(a.err, "rhumb: %s: %s\n", strings.ReplaceAll(doc.Kind, "_", " "), doc.Message)
+	if doc.NextStep != "" {
+		fmt.Fprintf(a.err, "  next: %s\n", doc.NextStep)
+	}
+}
+
+// asksForJSON finds -o json in a command line that could not be parsed.
+func asksForJSON(args []string) bool {
+	for i, arg := range args {
+		if slices.Contains([]string{"-ojson", "-o=json", "--output=json"}, arg) {
+			return true
+		}
+		if (arg == "-o" || arg == "--output") && i+1 < len(args) && args[i+1] == outputJSON {
+			return true
+		}
+	}
+	return false
+}

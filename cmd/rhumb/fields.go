@@ -1,0 +1,204 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"strings"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+const opFields rhumb.Op = "rhumb.fields"
+
+// parseAssignments reads FIELD=VALUE and FIELD:TYPE=VALUE. Without a type, the table's location field is a point or a
+// box, numbers, true and false are what they are, and all else is text.
+func parseAssignments(args []string, locationField string) (rhumb.Record, error) {
+	var fields []rhumb.Field
+	for _, arg := range args {
+		left, text, ok := strings.Cut(arg, "=")
+		name, typ, typed := strings.Cut(left, ":")
+		if !ok || name == "" {
+			return nil, rhumb.Ef(opFields, rhumb.InvalidArgument, "%q is not of the form FIELD=VALUE or FIELD:TYPE=VALUE", arg)
+		}
+		v, err := parseValue(name, typ, typed, text, locationField)
+		if err != nil {
+			return nil, rhumb.Ef(opFields, rhumb.InvalidArgument, "%s: %s", name, describeError(err).Message)
+		}
+		fields = append(fields, rhumb.Field{Name: name, Value: v})
+	}
+	record, err := rhumb.NewRecord(fields...)
+	return record, err
+}
+
+func parseValue(name, typ string, typed bool, text, locationField string) (rhumb.FieldValue, error) {
+	switch {
+	case typ == rhumb.FieldNull.String():
+		return rhumb.FieldValue{}, nil
+	case typed:
+		kind, err := rhumb.ParseFieldKind(typ)
+		if err != nil {
+			return rhumb.FieldValue{}, err
+		}
+		return rhumb.ParseField(kind, text)
+	case name == locationField && strings.Count(text, ",") == 3:
+		return rhumb.ParseField(rhumb.FieldBox, text)
+	case name == locationField:
+		return rhumb.ParseField(rhumb.FieldPoint, text)
+	case text == "true" || text == "false":
+		return rhumb.BoolField(text == "true"), nil
+	case json.Valid([]byte(text)):
+		return numberOrText(text), nil
+	}
+	return rhumb.StringField(text), nil
+}
+
+// numberOrText takes what JSON takes for a number for one.
+func numberOrText(text string) rhumb.FieldValue {
+	if v, err := rhumb.ParseField(rhumb.FieldInt64, text); err == nil {
+		return v
+	}
+	if v, err := rhumb.ParseField(rhumb.FieldFloat64, text); err == nil {
+		return v
+	}
+	return rhumb.StringField(text)
+}
+
+// parseFieldsJSON reads fields as -o json prints them: {"lat","lon"} is a point, {"min","max"} a box. Times and bytes are
+// text in JSON; where they must stay what they are, FIELD:TYPE names the type.
+func parseFieldsJSON(text []byte) (rhumb.Record, error) {
+	var members map[string]json.RawMessage
+	if err := decodeStrict(text, &members); err != nil {
+		return nil, rhumb.Ef(opFields, rhumb.InvalidArgument, "fields: %v", err)
+	}
+	var fields []rhumb.Field
+	for key, raw := range members {
+		name, typ, typed := strings.Cut(key, ":")
+		v, err := parseJSONValue(raw, typ, typed)
+		if err != nil {
+			return nil, rhumb.Ef(opFields, rhumb.InvalidArgument, "%s: %s", name, describeError(err).Message)
+		}
+		fields = append(fields, rhumb.Field{Name: name, Value: v})
+	}
+	return rhumb.NewRecord(fields...)
+}
+
+func parseJSONValue(raw json.RawMessage, typ string, typed bool) (rhumb.FieldValue, error) {
+	text := string(raw)
+	if raw[0] == '"' {
+		if err := json.Unmarshal(raw, &text); err != nil {
+			return rhumb.FieldValue{}, err
+		}
+		if !typed {
+			return rhumb.StringField(text), nil
+		}
+	}
+	switch {
+	case text == "null" && raw[0] == 'n':
+		return rhumb.FieldValue{}, nil
+	case typed:
+		return parseValue("", typ, true, text, "")
+	case raw[0] == 't' || raw[0] == 'f':
+		return rhumb.BoolField(raw[0] == 't'), nil
+	case raw[0] == '{':
+		return parseJSONPlace(raw)
+	case raw[0] == '[':
+		return rhumb.FieldValue{}, rhumb.E(opFields, rhumb.InvalidArgument, "a field holds no list; keep it as text")
+	}
+	return numberOrText(text), nil
+}
+
+func parseJSONPlace(raw json.RawMessage) (rhumb.FieldValue, error) {
+	var point struct{ Lat, Lon *float64 }
+	if err := decodeStrict(raw, &point); err == nil && point.Lat != nil && point.Lon != nil {
+		v := rhumb.PointField(rhumb.Point{Lat: *point.Lat, Lon: *point.Lon})
+		return v, v.Validate()
+	}
+	var box struct{ Min, Max *pointDoc }
+	if err := decodeStrict(raw, &box); err == nil && box.Min != nil && box.Max != nil {
+		v := rhumb.BoxField(rhumb.Box{Min: rhumb.Point(*box.Min), Max: rhumb.Point(*box.Max)})
+		return v, v.Validate()
+	}
+	return rhumb.FieldValue{}, rhumb.E(opFields, rhumb.InvalidArgument, `an object is a place: {"lat","lon"} or {"min":{…},"max":{…}}`)
+}
+
+// decodeStrict reads one JSON document and nothing behind it, and refuses unknown members.
+func decodeStrict(text []byte, into any) error {
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(into); err != nil {
+		return err
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		return rhumb.E(opFields, rhumb.InvalidArgument, "something stands behind the JSON document")
+	}
+	return nil
+}
+
+// valueFlags say what a put, insert or patch writes: fields as arguments, fields as JSON, or opaque bytes.
+type valueFlags struct {
+	json, text, file string
+}
+
+const (
+	jsonFlagHelp = `fields as a JSON object, "-" reads it from standard input`
+	textFlagHelp = "store this text as it is, in place of fields"
+	fileFlagHelp = `store the bytes of this file as they are, "-" is standard input`
+)
+
+// stored gives the value to store.
+func (f valueFlags) stored(a *app, assignments []string, locationField string) ([]byte, error) {
+	given := 0
+	for _, is := range []bool{len(assignments) > 0, f.json != "", f.text != "", f.file != ""} {
+		if is {
+			given++
+		}
+	}
+	if given != 1 {
+		return nil, rhumb.E(opFields, rhumb.InvalidArgument, "say what to write in one way: FIELD=VALUE …, --json, --text or --file")
+	}
+	switch {
+	case f.text != "":
+		return rhumb.EncodeOpaque(nil, []byte(f.text)), nil
+	case f.file != "":
+		payload, err := a.readFile(f.file, rhumb.ValueSizeMax)
+		return rhumb.EncodeOpaque(nil, payload), err
+	}
+	record, err := f.record(a, assignments, locationField)
+	if err != nil {
+		return nil, err
+	}
+	return rhumb.EncodeRecord(nil, record), nil
+}
+
+func (f valueFlags) record(a *app, assignments []string, locationField string) (rhumb.Record, error) {
+	if f.json == "" {
+		return parseAssignments(assignments, locationField)
+	}
+	text := []byte(f.json)
+	if f.json == "-" {
+		var err error
+		if text, err = a.readFile("-", rhumb.BatchSizeMax); err != nil {
+			return nil, err
+		}
+	}
+	return parseFieldsJSON(text)
+}
+
+// readFile reads a file, or standard input for "-", up to a bound.
+func (a *app) readFile(name string, most int64) ([]byte, error) {
+	const op rhumb.Op = "rhumb.read"
+	src, err := a.open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer src.Close()
+	content, err := io.ReadAll(io.LimitReader(src, most+1))
+	if err != nil {
+		return nil, rhumb.Ef(op, rhumb.Other, "%s: %v", name, err)
+	}
+	if int64(len(content)) > most {
+		return nil, rhumb.Ef(op, rhumb.TooLarge, "%s holds more than %d bytes", name, most)
+	}
+	return content, nil
+}

@@ -1,0 +1,277 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/client"
+	"github.com/rhumbdb/rhumb/ingest"
+)
+
+// ingestFlags are the flags of `ingest`.
+type ingestFlags struct {
+	table, format, mapping, region, reject, printMapping string
+	strict, createTables                                 bool
+	workers                                              int
+	retryFor                                             time.Duration
+}
+
+func (a *app) ingestCommand() *cobra.Command {
+	var f ingestFlags
+	c := &cobra.Command{
+		Use:   "ingest --table NAME [--format FORMAT] FILE|-",
+		Short: "Read a feed or a file into tables",
+		Long: `Read a feed or a file into tables, plain or gzip, from FILE or from standard input (-).
+
+Each line becomes one atomic batch: a row in each table that the mapping names. A record is created in the region
+nearest to its first location, or in --region. An event that is not newer than its record changes nothing, so an
+ingest that was broken off is started again with the same input and goes on where it stopped. A malformed line is
+reported, counted, written to --reject and does not stop the rest. docs/ingest.md describes formats and mappings.`,
+		Example: `  rhumb ingest --table flights --format controlstream flights.controlstream.gz
+  some-feed | rhumb ingest --table flights --format controlstream --reject bad.lines -
+  rhumb ingest --table roads roads-monaco.tsv.gz
+  rhumb ingest --print-mapping flights > my.yaml; rhumb ingest --mapping my.yaml FILE`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if f.printMapping != "" {
+				return cobra.NoArgs(cmd, args)
+			}
+			return cobra.ExactArgs(1)(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.printMapping != "" {
+				return a.printMapping(f.printMapping)
+			}
+			return a.ingest(cmd.Context(), f, args[0])
+		},
+	}
+	fl := c.Flags()
+	fl.StringVar(&f.table, "table", "", "table of the mapping's first row; without --mapping, also the name of the built-in mapping")
+	fl.StringVar(&f.format, "format", "", fmt.Sprintf("one of %v (default: the mapping's, else by the file's name)", ingest.Formats()))
+	fl.StringVar(&f.mapping, "mapping", "", fmt.Sprintf("mapping file, or a built-in mapping: one of %v", ingest.BuiltinMappings()))
+	fl.StringVar(&f.region, "region", "", "create records in this region, in place of the one nearest to their location")
+	fl.StringVar(&f.reject, "reject", "", "write malformed lines to this file, and their reasons to FILE.reasons")
+	fl.BoolVar(&f.strict, "strict", false, "stop at the first malformed line")
+	fl.BoolVar(&f.createTables, "create-tables", false, "create tables that are missing")
+	fl.IntVar(&f.workers, "workers", 0, "batches in flight at most (default 256)")
+	fl.DurationVar(&f.retryFor, "retry-for", 0, "how long to try again while the cluster cannot take an event (default 2m)")
+	fl.StringVar(&f.printMapping, "print-mapping", "", "print a built-in mapping and end")
+	must(c.RegisterFlagCompletionFunc("mapping", cobra.FixedCompletions(ingest.BuiltinMappings(), cobra.ShellCompDirectiveDefault)))
+	return a.connected(c)
+}
+
+const opIngest rhumb.Op = "rhumb.ingest"
+
+func (a *app) printMapping(name string) error {
+	text, ok := ingest.BuiltinMapping(name)
+	if !ok {
+		return rhumb.Ef(opIngest, rhumb.NotFound, "there is no built-in mapping %q; there are %v", name, ingest.BuiltinMappings())
+	}
+	_, err := a.out.Write(text)
+	return rhumb.Wrap(opIngest, err)
+}
+
+// readMapping finds the mapping that the flags ask for, and the format.
+func (a *app) readMapping(f ingestFlags, file string) (*ingest.Mapping, ingest.Format, error) {
+	name := orElse(f.mapping, f.table)
+	if name == "" {
+		return nil, "", rhumb.E(opIngest, rhumb.InvalidArgument, "say --table NAME or --mapping FILE")
+	}
+	text, ok := ingest.BuiltinMapping(name)
+	if !ok && f.mapping == "" {
+		return nil, "", rhumb.Ef(opIngest, rhumb.InvalidArgument, "no built-in mapping is named %q (there are %v): say what a line means with --mapping FILE",
+			name, ingest.BuiltinMappings())
+	}
+	if !ok {
+		var err error
+		if text, err = a.readFile(name, 1<<20); err != nil {
+			return nil, "", err
+		}
+	}
+	m, err := ingest.ParseMapping(text)
+	if err != nil {
+		return nil, "", rhumb.Ef(opIngest, rhumb.KindOf(err), "mapping %s: %s", name, describeError(err).Message)
+	}
+	if f.table != "" {
+		m.Rows[0].Table = f.table
+	}
+	format, err := formatOf(f, m, file)
+	return m, format, err
+}
+
+func formatOf(f ingestFlags, m *ingest.Mapping, file string) (ingest.Format, error) {
+	if f.format != "" {
+		return ingest.ParseFormat(f.format)
+	}
+	if m.Format != "" {
+		return m.Format, nil
+	}
+	if byName, ok := ingest.FormatOfFile(file); ok {
+		return byName, nil
+	}
+	return "", rhumb.Ef(opIngest, rhumb.InvalidArgument, "neither the mapping nor the name %s tells the format: say --format, one of %v", file, ingest.Formats())
+}
+
+func (a *app) ingest(ctx context.Context, f ingestFlags, file string) error {
+	mapping, format, err := a.readMapping(f, file)
+	if err != nil {
+		return err
+	}
+	src, size, err := a.openSized(file)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	return a.withClient(ctx, func(ctx context.Context, c *client.Client) error {
+		tables, err := ingestTables(ctx, c, mapping, f.createTables)
+		if err != nil {
+			return err
+		}
+		writer, err := newIngestWriter(c, f.region, mapping)
+		if err != nil {
+			return err
+		}
+		rejects, err := a.openRejects(f.reject)
+		if err != nil {
+			return err
+		}
+		counted := &countingReader{src: src}
+		r, err := ingest.New(ingest.Config{
+			Input: counted, Format: format, Mapping: mapping, Tables: tables, Writer: writer, Rejected: rejects.take,
+			Strict: f.strict, Workers: f.workers, RetryFor: f.retryFor,
+		})
+		if err != nil {
+			return err
+		}
+		start := time.Now()
+		stop := a.showProgress(r, counted, size)
+		counts, err := r.Run(ctx)
+		stop()
+		if closeErr := rejects.close(); err == nil {
+			err = closeErr
+		}
+		if printErr := a.printIngest(counts, counted.read.Load(), time.Since(start)); err == nil {
+			err = printErr
+		}
+		return err
+	})
+}
+
+// ingestTables gives the tables of a mapping's rows, and makes those that are missing when it is asked to.
+func ingestTables(ctx context.Context, c *client.Client, m *ingest.Mapping, create bool) (tables []rhumb.Table, err error) {
+	for _, name := range m.Tables() {
+		t, err := c.Table(ctx, name)
+		if rhumb.KindOf(err) == rhumb.NotFound {
+			if t, err = missingTable(ctx, c, m, name, create); err != nil {
+				return nil, err
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+		tables = append(tables, t.Info())
+	}
+	return tables, nil
+}
+
+func missingTable(ctx context.Context, c *client.Client, m *ingest.Mapping, name string, create bool) (*client.Table, error) {
+	o := client.TableOptions{}
+	hint := "rhumb table create " + name
+	if m.Location != nil && m.Location.Field != rhumb.LocationFieldDefault {
+		o.LocationField = m.Location.Field
+		hint += " --location-field " + m.Location.Field
+	}
+	if len(m.Rows) > 1 {
+		o.Colocate = '/'
+		hint += " --colocate /"
+	}
+	if !create {
+		return nil, rhumb.Ef(opIngest, rhumb.NotFound, "there is no table %s: make it with `%s`, or say --create-tables", name, hint)
+	}
+	t, err := c.CreateTable(ctx, name, o)
+	if rhumb.KindOf(err) == rhumb.AlreadyExists {
+		return c.Table(ctx, name)
+	}
+	return t, err
+}
+
+// ingestWriter writes the batches of a run with a client.
+type ingestWriter struct {
+	c       *client.Client
+	options client.BatchOptions
+}
+
+// newIngestWriter lets records be created in a region, or where their location says. A patch finds its record wherever
+// it is, so the region is only the place of birth; a put does not look.
+func newIngestWriter(c *client.Client, region string, m *ingest.Mapping) (*ingestWriter, error) {
+	w := &ingestWriter{c: c}
+	if region == "" {
+		return w, nil
+	}
+	r, err := regionNamed(c, region)
+	if err != nil {
+		return nil, err
+	}
+	if m.Rows[0].Write == "put" {
+		w.options.Home = region
+	} else {
+		w.options.Location = &r.Location
+	}
+	return w, nil
+}
+
+func (w *ingestWriter) Write(ctx context.Context, mutations []rhumb.Mutation) (applied bool, err error) {
+	out, err := w.c.Batch(ctx, mutations, w.options)
+	return out.Applied, err
+}
+
+func (w *ingestWriter) Read(ctx context.Context, id rhumb.TableID, name []byte) ([]byte, error) {
+	for _, known := range w.c.Tables() {
+		if known.ID != id {
+			continue
+		}
+		t, err := w.c.Table(ctx, known.Name)
+		if err != nil {
+			return nil, err
+		}
+		got, err := t.Get(ctx, name, client.GetOptions{})
+		return got.Value, err
+	}
+	return nil, rhumb.Ef(opIngest, rhumb.NotFound, "table %s does not exist any more", id)
+}
+
+// ingestDoc is what an ingest prints at its end.
+type ingestDoc struct {
+	ingest.Counts
+	Bytes          int64   `json:"bytes"`
+	Seconds        float64 `json:"seconds"`
+	LinesPerSecond float64 `json:"lines_per_second"`
+}
+
+func (a *app) printIngest(c ingest.Counts, bytes int64, took time.Duration) error {
+	doc := ingestDoc{Counts: c, Bytes: bytes, Seconds: took.Seconds(), LinesPerSecond: float64(c.Lines) / max(took.Seconds(), 1e-9)}
+	return a.print(doc, func(t table.Writer) {
+		t.AppendHeader(table.Row{"LINES", "APPLIED", "ALREADY THERE", "REJECTED", "FAILED", "SECONDS", "LINES/S"})
+		t.AppendRow(table.Row{c.Lines, c.Applied, c.AlreadyThere, c.Rejected, c.Failed, fmt.Sprintf("%.1f", doc.Seconds), fmt.Sprintf("%.0f", doc.LinesPerSecond)})
+	})
+}
+
+// openSized opens an input and tells its size in bytes, -1 when it has none.
+func (a *app) openSized(name string) (io.ReadCloser, int64, error) {
+	src, err := a.open(name)
+	if err != nil {
+		return nil, 0, err
+	}
+	if f, ok := src.(interface{ Stat() (fs.FileInfo, error) }); ok {
+		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
+			return src, info.Size(), nil
+		}
+	}
+	return src, -1, nil
+}

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"encoding/hex"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/keys"
+)
+
+func (a *app) keyCommand() *cobra.Command {
+	explain := &cobra.Command{
+		Use:   "explain KEY",
+		Short: "Take a key apart, byte by byte",
+		Long: `Take a key apart, byte by byte: its home (the region and slot of its first writing), its table, name
+and version. KEY is hexadecimal digits; spaces and a leading 0x do not matter. It is a physical key as it
+stands on disk, the sixteen bytes of a server-named key, or the eight bytes of a range.`,
+		Example: "  rhumb key explain 0000000100000402000001000000002a\n  rhumb key explain '00000001 00000402' -o json",
+		Args:    cobra.ExactArgs(1),
+		RunE:    func(_ *cobra.Command, args []string) error { return a.explainKey(args[0]) },
+	}
+	return noArgsGroup("key", "Explain keys", explain)
+}
+
+func (a *app) explainKey(digits string) error {
+	const op rhumb.Op = "rhumb.key"
+	raw, err := hex.DecodeString(strings.TrimPrefix(strings.Join(strings.Fields(digits), ""), "0x"))
+	if err != nil {
+		return rhumb.Ef(op, rhumb.InvalidArgument, "KEY: %v; want an even number of hexadecimal digits", err)
+	}
+	e, err := keys.Explain(raw)
+	if err != nil {
+		return err
+	}
+	return a.print(e, func(t table.Writer) {
+		t.SetTitle(e.Form + " " + e.Key)
+		t.AppendHeader(table.Row{"AT", "BYTES", "PART", "MEANING"})
+		for _, p := range e.Parts {
+			t.AppendRow(table.Row{p.Offset, p.Bytes, p.Name, p.Value})
+		}
+	})
+}

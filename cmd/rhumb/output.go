@@ -1,0 +1,135 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"unicode/utf8"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// The forms of output.
+const (
+	outputTable = "table"
+	outputJSON  = "json"
+)
+
+var outputs = []string{outputTable, outputJSON}
+
+// print writes data: the document as JSON, or what asTable makes of it.
+func (a *app) print(doc any, asTable func(t table.Writer)) error {
+	if a.output == outputJSON {
+		return a.printJSON(doc)
+	}
+	t := table.NewWriter()
+	style := table.StyleLight
+	style.Format.Header = text.FormatDefault
+	style.Options = table.Options{SeparateColumns: false, SeparateHeader: false, DrawBorder: false}
+	style.Box.PaddingLeft = ""
+	style.Box.PaddingRight = "  "
+	if a.colored() {
+		style.Color.Header = text.Colors{text.Bold}
+	}
+	t.SetStyle(style)
+	t.SuppressTrailingSpaces()
+	asTable(t)
+	_, err := fmt.Fprintln(a.out, t.Render())
+	return rhumb.Wrap("rhumb.print", err)
+}
+
+// printJSON writes one document on one line.
+func (a *app) printJSON(doc any) error {
+	enc := json.NewEncoder(a.out)
+	enc.SetEscapeHTML(false)
+	return rhumb.Wrap("rhumb.print", enc.Encode(doc))
+}
+
+// colored reports whether the data may be coloured: only on a terminal, and only when nobody objects.
+func (a *app) colored() bool {
+	return !a.noColor && os.Getenv("NO_COLOR") == "" && isTerminal(a.out)
+}
+
+// notef tells a person something that is no data.
+func (a *app) notef(format string, args ...any) {
+	fmt.Fprintf(a.err, format+"\n", args...)
+}
+
+// valueDoc is a stored value as -o json prints it: a record's fields, text, or bytes as 0x….
+type valueDoc struct {
+	Fields map[string]any `json:"fields,omitempty"`
+	Text   *string        `json:"text,omitempty"`
+	Bytes  string         `json:"bytes,omitempty"`
+	record rhumb.Record
+}
+
+func describeValue(stored []byte) (valueDoc, error) {
+	if payload, ok := rhumb.DecodeOpaque(stored); ok {
+		if utf8.Valid(payload) {
+			s := string(payload)
+			return valueDoc{Text: &s}, nil
+		}
+		return valueDoc{Bytes: fmt.Sprintf("0x%x", payload)}, nil
+	}
+	record, err := rhumb.DecodeRecord(stored)
+	if err != nil {
+		return valueDoc{}, err
+	}
+	doc := valueDoc{Fields: map[string]any{}, record: record}
+	for _, f := range record {
+		doc.Fields[f.Name] = describeField(f.Value)
+	}
+	return doc, nil
+}
+
+// describeField gives a field as JSON can hold it. Numbers that JSON lacks, bytes and times are text.
+func describeField(v rhumb.FieldValue) any {
+	switch v.Kind() {
+	case rhumb.FieldInt64:
+		return v.Int64()
+	case rhumb.FieldFloat64:
+		if f := v.Float64(); f-f == 0 {
+			return f
+		}
+	case rhumb.FieldBool:
+		return v.Bool()
+	case rhumb.FieldPoint:
+		p, _ := v.Point()
+		return pointDoc{p.Lat, p.Lon}
+	case rhumb.FieldBox:
+		b, _ := v.Box()
+		return boxDoc{pointDoc{b.Min.Lat, b.Min.Lon}, pointDoc{b.Max.Lat, b.Max.Lon}}
+	}
+	return v.String()
+}
+
+type pointDoc struct {
+	Lat float64 `json:"lat"`
+	Lon float64 `json:"lon"`
+}
+
+type boxDoc struct {
+	Min pointDoc `json:"min"`
+	Max pointDoc `json:"max"`
+}
+
+// line gives a value in one line for a table.
+func (d valueDoc) line() string {
+	switch {
+	case d.Text != nil:
+		return *d.Text
+	case d.Bytes != "":
+		return d.Bytes
+	}
+	s := ""
+	for i, f := range d.record {
+		if i > 0 {
+			s += " "
+		}
+		s += f.Name + "=" + f.Value.String()
+	}
+	return s
+}

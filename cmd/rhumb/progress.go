@@ -1,0 +1,147 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/ingest"
+)
+
+const (
+	// barInterval is how often the bar moves on a terminal, lineInterval how often a line is written elsewhere.
+	barInterval  = 200 * time.Millisecond
+	lineInterval = 10 * time.Second
+	// rejectsShown bounds the malformed lines that are told on the error stream; --reject keeps all.
+	rejectsShown = 100
+)
+
+// countingReader counts what is read of an input, before it is unpacked.
+type countingReader struct {
+	src  io.Reader
+	read atomic.Int64
+}
+
+func (r *countingReader) Read(p []byte) (int, error) {
+	n, err := r.src.Read(p)
+	r.read.Add(int64(n))
+	return n, err
+}
+
+// showProgress shows how far a run is, on the error stream, until stop is called.
+func (a *app) showProgress(r *ingest.Run, input *countingReader, size int64) (stop func()) {
+	interval, show := lineInterval, func() { a.notef("%s", progressLine(r.Counts(), input.read.Load(), size)) }
+	finish := func() {}
+	if isTerminal(a.err) {
+		bar := progressbar.NewOptions64(size,
+			progressbar.OptionSetWriter(a.err), progressbar.OptionShowBytes(true), progressbar.OptionSetWidth(30),
+			progressbar.OptionThrottle(barInterval/2), progressbar.OptionClearOnFinish(), progressbar.OptionSetPredictTime(true),
+			progressbar.OptionEnableColorCodes(!a.noColor && os.Getenv("NO_COLOR") == ""))
+		last, lastTime := int64(0), time.Now()
+		interval, show = barInterval, func() {
+			done := doneLines(r.Counts())
+			rate := float64(done-last) / time.Since(lastTime).Seconds()
+			last, lastTime = done, time.Now()
+			bar.Describe(fmt.Sprintf("%d events, %.0f/s", done, rate))
+			_ = bar.Set64(input.read.Load())
+		}
+		finish = func() { _ = bar.Finish() }
+	}
+	quit := make(chan struct{})
+	var done sync.WaitGroup
+	done.Go(func() {
+		tick := time.NewTicker(interval)
+		defer tick.Stop()
+		for {
+			select {
+			case <-quit:
+				return
+			case <-tick.C:
+				show()
+			}
+		}
+	})
+	return func() {
+		close(quit)
+		done.Wait()
+		finish()
+	}
+}
+
+func doneLines(c ingest.Counts) int64 { return c.Applied + c.AlreadyThere + c.Rejected + c.Failed }
+
+func progressLine(c ingest.Counts, read, size int64) string {
+	part := ""
+	if size > 0 {
+		part = fmt.Sprintf(" (%.0f %% of the file)", 100*float64(read)/float64(size))
+	}
+	return fmt.Sprintf("ingest: %d events%s: %d applied, %d already there, %d rejected", doneLines(c), part, c.Applied, c.AlreadyThere, c.Rejected)
+}
+
+// rejects writes malformed lines to where the flags say, and tells the first of them.
+type rejects struct {
+	a              *app
+	lines, reasons *os.File
+	toLines        *bufio.Writer
+	toReasons      *bufio.Writer
+	told           int
+}
+
+const opReject rhumb.Op = "rhumb.reject"
+
+func (a *app) openRejects(path string) (*rejects, error) {
+	r := &rejects{a: a}
+	if path == "" {
+		return r, nil
+	}
+	var err error
+	if r.lines, err = os.Create(path); err != nil {
+		return nil, rhumb.Ef(opReject, rhumb.Other, "--reject: %v", err)
+	}
+	if r.reasons, err = os.Create(path + ".reasons"); err != nil {
+		return nil, rhumb.Ef(opReject, rhumb.Other, "--reject: %v", err)
+	}
+	r.toLines, r.toReasons = bufio.NewWriter(r.lines), bufio.NewWriter(r.reasons)
+	return r, nil
+}
+
+// take is told of one malformed line at a time.
+func (r *rejects) take(rej ingest.Rejection) error {
+	reason := fmt.Sprintf("line %d: %s", rej.Line, describeError(rej.Err).Message)
+	if r.told < rejectsShown {
+		r.a.notef("%s", reason)
+	} else if r.told == rejectsShown {
+		r.a.notef("more lines are malformed; only --reject tells all of them")
+	}
+	r.told++
+	if r.lines == nil {
+		return nil
+	}
+	if _, err := fmt.Fprintf(r.toLines, "%s\n", rej.Raw); err != nil {
+		return rhumb.Ef(opReject, rhumb.Other, "--reject: %v", err)
+	}
+	if _, err := fmt.Fprintln(r.toReasons, reason); err != nil {
+		return rhumb.Ef(opReject, rhumb.Other, "--reject: %v", err)
+	}
+	return nil
+}
+
+// close makes the files whole.
+func (r *rejects) close() error {
+	if r.lines == nil {
+		return nil
+	}
+	for _, close := range []func() error{r.toLines.Flush, r.lines.Close, r.toReasons.Flush, r.reasons.Close} {
+		if err := close(); err != nil {
+			return rhumb.Ef(opReject, rhumb.Other, "--reject: %v", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/client"
+)
+
+func (a *app) rangeCommand() *cobra.Command {
+	var region, node string
+	ls := &cobra.Command{
+		Use: "ls", Short: "List the ranges: who is primary, who is in sync", Args: cobra.NoArgs,
+		Example: "  rhumb range ls --region frankfurt\n  rhumb range ls --node n3 -o json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withClient(cmd.Context(), func(_ context.Context, c *client.Client) error {
+				return a.listRanges(c, region, node)
+			})
+		},
+	}
+	ls.Flags().StringVar(&region, "region", "", "only ranges whose home is this region")
+	ls.Flags().StringVar(&node, "node", "", "only ranges of which this node holds a copy")
+	describe := &cobra.Command{
+		Use: "describe REGION/SLOT", Short: "Show a range and how each of its replicas stands", Args: cobra.ExactArgs(1),
+		Example: "  rhumb range describe 1/1042\n  rhumb range describe frankfurt/1042 -o json",
+		RunE:    func(cmd *cobra.Command, args []string) error { return a.describeRange(cmd.Context(), args[0]) },
+	}
+	return noArgsGroup("range", "List and describe ranges", a.connected(ls), a.connected(describe))
+}
+
+func (a *app) listRanges(c *client.Client, region, node string) error {
+	n := regionNames(c)
+	home, err := regionID(c, region)
+	if err != nil {
+		return err
+	}
+	var holder rhumb.NodeID
+	if node != "" {
+		if holder, err = parseNode(node); err != nil {
+			return err
+		}
+	}
+	docs := []rangeDoc{}
+	for _, r := range c.Ranges() {
+		if (home == 0 || r.ID.Region == home) && (holder == 0 || r.IsReplica(holder)) {
+			docs = append(docs, n.rangeDoc(r))
+		}
+	}
+	return a.print(docs, func(t table.Writer) {
+		t.AppendHeader(table.Row{"RANGE", "REGION", "CLASS", "EPOCH", "PRIMARY", "PREFERRED", "IN SYNC", "REPLICAS"})
+		for _, d := range docs {
+			t.AppendRow(table.Row{d.ID, d.Region, d.Class, d.Epoch, d.Primary, d.Preferred, strings.Join(d.InSync, " "), strings.Join(d.Replicas, " ")})
+		}
+	})
+}
+
+// regionID gives the id of a region by its name; "" is none.
+func regionID(c *client.Client, name string) (rhumb.RegionID, error) {
+	if name == "" {
+		return 0, nil
+	}
+	r, err := regionNamed(c, name)
+	return r.ID, err
+}
+
+func regionNamed(c *client.Client, name string) (rhumb.Region, error) {
+	var known []string
+	for _, r := range c.Regions() {
+		if r.Name == name {
+			return r, nil
+		}
+		known = append(known, r.Name)
+	}
+	return rhumb.Region{}, rhumb.Ef("rhumb.region", rhumb.NotFound, "there is no region %q; the cluster has %s", name, strings.Join(known, ", "))
+}
+
+// parseRange reads REGION/SLOT, with the region's number or name.
+func parseRange(c *client.Client, s string) (rhumb.RangeID, error) {
+	name, slot, ok := strings.Cut(s, "/")
+	if r, err := regionNamed(c, name); ok && err == nil {
+		s = r.ID.String() + "/" + slot
+	}
+	return rhumb.ParseRangeID(s)
+}
+
+// replicaDoc is how one replica stands.
+type replicaDoc struct {
+	Node   string `json:"node"`
+	Region string `json:"region"`
+	State  string `json:"state"`
+	InSync bool   `json:"in_sync"`
+	Epoch  uint64 `json:"epoch"`
+	End    uint64 `json:"end"`
+	Commit uint64 `json:"commit"`
+	Trim   uint64 `json:"trim"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// rangeStatusDoc is a range with its replicas.
+type rangeStatusDoc struct {
+	rangeDoc
+	SizeBytes uint64       `json:"size_bytes"`
+	Status    []replicaDoc `json:"replica_status"`
+}
+
+func (a *app) describeRange(ctx context.Context, id string) error {
+	return a.withClient(ctx, func(ctx context.Context, c *client.Client) error {
+		home, err := parseRange(c, id)
+		if err != nil {
+			return err
+		}
+		s, err := c.DescribeRange(ctx, home)
+		if err != nil {
+			return err
+		}
+		n := regionNames(c)
+		regionOf := map[rhumb.NodeID]string{}
+		for _, node := range c.Nodes() {
+			regionOf[node.ID] = n.of(node.Region)
+		}
+		doc := rangeStatusDoc{rangeDoc: n.rangeDoc(s.Range), SizeBytes: s.SizeBytes, Status: []replicaDoc{}}
+		for _, r := range s.Replicas {
+			doc.Status = append(doc.Status, replicaDoc{
+				Node: r.Node.String(), Region: regionOf[r.Node], State: r.State, InSync: r.InSync, Epoch: uint64(r.Epoch),
+				End: uint64(r.End), Commit: uint64(r.Commit), Trim: uint64(r.Trim), Reason: r.Reason,
+			})
+		}
+		return a.printRangeStatus(doc)
+	})
+}
+
+func (a *app) printRangeStatus(doc rangeStatusDoc) error {
+	return a.print(doc, func(t table.Writer) {
+		t.SetTitle(fmt.Sprintf("range %s of %s: epoch %d, primary %s (preferred %s), about %d bytes",
+			doc.ID, doc.Region, doc.Epoch, doc.Primary, doc.Preferred, doc.SizeBytes))
+		t.AppendHeader(table.Row{"NODE", "REGION", "STATE", "IN SYNC", "EPOCH", "END", "COMMIT", "TRIM", "REASON"})
+		for _, r := range doc.Status {
+			t.AppendRow(table.Row{r.Node, r.Region, r.State, r.InSync, r.Epoch, r.End, r.Commit, r.Trim, r.Reason})
+		}
+	})
+}

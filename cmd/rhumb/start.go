@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/geo/rtt"
+	"github.com/rhumbdb/rhumb/geo/wan"
+	"github.com/rhumbdb/rhumb/node"
+)
+
+// startFlags are the flags of `start` that node.Config does not take as they are.
+type startFlags struct {
+	location, latencyFile, logLevel string
+	cacheMiB                        int64
+}
+
+func (a *app) startCommand() *cobra.Command {
+	var cfg node.Config
+	var f startFlags
+	c := &cobra.Command{
+		Use:   "start --region NAME --dir DIR --insecure [flags]",
+		Short: "Run a node until SIGTERM",
+		Long: `Run a node. It serves until SIGTERM or Ctrl-C, then gives its primaries to other nodes, and ends.
+
+A node that starts on an empty directory waits to be made the first of a cluster (rhumb init) or joins the
+cluster of the nodes that --join names. A node that starts again on its directory is the node it was.
+
+Well-known region names bring their location; others need --location. TLS does not exist yet: --insecure is
+required, and then all addresses must be loopback addresses.`,
+		Example: `  rhumb start --region frankfurt --dir /var/lib/rhumb --insecure
+  rhumb start --region bern --location 46.9,7.4 --zone b --dir ./b --insecure \
+      --addr 127.0.0.1:7610 --heartbeat-addr 127.0.0.1:7611 --gossip-addr 127.0.0.1:7612 \
+      --admin-addr 127.0.0.1:7613 --join 127.0.0.1:7602`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.start(cmd.Context(), cfg, f) },
+	}
+	fl := c.Flags()
+	fl.StringSliceVar(&cfg.Dirs, "dir", nil, "data directory; several, on disks of their own, share the load")
+	fl.StringVar(&cfg.Region, "region", "", "name of the node's region")
+	fl.StringVar(&f.location, "location", "", "LAT,LON of the node (default: that of a well-known region)")
+	fl.StringVar(&cfg.Zone, "zone", "", "failure domain within the region; copies are kept in different zones (default \"a\")")
+	fl.StringSliceVar(&cfg.Join, "join", nil, "gossip addresses of other nodes")
+	fl.StringVar(&cfg.Addr, "addr", "", "host:port for clients and nodes (default 127.0.0.1:7600)")
+	fl.StringVar(&cfg.HeartbeatAddr, "heartbeat-addr", "", "host:port for heartbeats (default 127.0.0.1:7601)")
+	fl.StringVar(&cfg.GossipAddr, "gossip-addr", "", "host:port for gossip (default 127.0.0.1:7602)")
+	fl.StringVar(&cfg.AdminAddr, "admin-addr", "", "host:port for health, metrics and profiles (default 127.0.0.1:7603)")
+	fl.BoolVar(&cfg.Insecure, "insecure", false, "run without TLS, on loopback addresses only")
+	fl.StringVar(&f.latencyFile, "latency-file", "", "imitate the distances between regions that this file gives")
+	fl.Int64Var(&f.cacheMiB, "cache-size", 0, "block cache in MiB (default 256)")
+	fl.DurationVar(&cfg.DrainTimeout, "drain-timeout", 10*time.Second, "how long a stop waits for primaries to move away")
+	fl.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
+	return c
+}
+
+// start runs a node until ctx ends.
+func (a *app) start(ctx context.Context, cfg node.Config, f startFlags) error {
+	const op rhumb.Op = "rhumb.start"
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {
+		return rhumb.Ef(op, rhumb.InvalidArgument, "--log-level %q is none of debug, info, warn, error", f.logLevel)
+	}
+	cfg.Logger = a.newLogger(level)
+	cfg.Version = describeVersion().Version
+	cfg.CacheBytes = f.cacheMiB << 20
+	var err error
+	if cfg.Location, err = locationOf(cfg.Region, f.location); err != nil {
+		return err
+	}
+	cfg.SetDefaults()
+	if f.latencyFile != "" {
+		if cfg.WAN, err = wan.Open(f.latencyFile); err != nil {
+			return err
+		}
+	}
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	n, err := node.Start(cfg)
+	if err != nil {
+		return err
+	}
+	<-ctx.Done()
+	a.notef("rhumb: stopping: primaries move to other nodes first; a second signal ends at once")
+	draining, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.DrainTimeout)
+	defer cancel()
+	if err := n.Drain(draining); err != nil {
+		cfg.Logger.Warn("stopped without having drained", "err", err)
+	}
+	n.Close()
+	return nil
+}
+
+// newLogger writes events as text to a terminal, else as JSON.
+func (a *app) newLogger(level slog.Level) *slog.Logger {
+	options := &slog.HandlerOptions{Level: level}
+	if isTerminal(a.err) {
+		return slog.New(slog.NewTextHandler(a.err, options))
+	}
+	return slog.New(slog.NewJSONHandler(a.err, options))
+}
+
+// locationOf reads LAT,LON, or takes the location of a well-known region.
+func locationOf(region, text string) (rhumb.Point, error) {
+	const op rhumb.Op = "rhumb.start"
+	if text == "" {
+		known, ok := rtt.Lookup(region)
+		if !ok {
+			return rhumb.Point{}, rhumb.Ef(op, rhumb.InvalidArgument, "region %q is not well known, so it needs --location LAT,LON", region)
+		}
+		return known.Location, nil
+	}
+	v, err := rhumb.ParseField(rhumb.FieldPoint, text)
+	if err != nil {
+		return rhumb.Point{}, rhumb.Ef(op, rhumb.InvalidArgument, "--location: %v", err)
+	}
+	p, _ := v.Point()
+	return p, nil
+}

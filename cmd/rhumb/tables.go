@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"slices"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/client"
+)
+
+// tableFlags describe a new table.
+type tableFlags struct {
+	colocate string
+	o        client.TableOptions
+}
+
+func (a *app) tableCommand() *cobra.Command {
+	var f tableFlags
+	create := &cobra.Command{
+		Use: "create NAME", Short: "Create a table",
+		Long: `Create a table. Its settings are fixed from then on. Tables with equal settings share their ranges' placement; with
+the same --colocate byte, rows of several such tables whose names are equal up to that byte can be written by one
+atomic batch.`,
+		Example: `  rhumb table create flights --colocate /
+  rhumb table create notes --replicas 5 --min-in-sync 3
+  rhumb table create tracks --history 24h`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.createTable(cmd.Context(), args[0], f) },
+	}
+	fl := create.Flags()
+	fl.StringVar(&f.colocate, "colocate", "", "hash names only up to this byte, so that what follows it shares a range")
+	fl.StringVar(&f.o.LocationField, "location-field", "", "the field that holds a record's location (default \"location\")")
+	fl.DurationVar(&f.o.History, "history", 0, "how long superseded versions are kept")
+	fl.IntVar(&f.o.Settings.Replicas, "replicas", 0, "copies of each range (default 3)")
+	fl.IntVar(&f.o.Settings.MinInSync, "min-in-sync", 0, "copies that a write must reach (default 2, or 1 with one replica)")
+	fl.IntVar(&f.o.Settings.HashSlots, "hash-slots", 0, "ranges for named keys in each region (default 64)")
+	fl.Int64Var(&f.o.Settings.ShardSize, "shard-size", 0, "bytes at which a range of server-named keys counts as full (default 32 MiB)")
+	ls := &cobra.Command{
+		Use: "ls", Short: "List the tables", Args: cobra.NoArgs, Example: "  rhumb table ls\n  rhumb table ls -o json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withClient(cmd.Context(), func(_ context.Context, c *client.Client) error { return a.listTables(c) })
+		},
+	}
+	describe := &cobra.Command{
+		Use: "describe NAME", Short: "Show a table and its settings", Args: cobra.ExactArgs(1),
+		Example: "  rhumb table describe flights\n  rhumb table describe flights -o json",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withTable(cmd.Context(), args, func(_ context.Context, c *client.Client, t *client.Table, _ []byte) error {
+				return a.printTable(c, t.Name())
+			})
+		},
+	}
+	return noArgsGroup("table", "Create, list and describe tables", a.connected(create), a.connected(ls), a.connected(describe))
+}
+
+func (a *app) createTable(ctx context.Context, name string, f tableFlags) error {
+	if len(f.colocate) > 1 {
+		return rhumb.Ef("rhumb.table", rhumb.InvalidArgument, "--colocate %q: want one byte", f.colocate)
+	}
+	if f.colocate != "" {
+		f.o.Colocate = f.colocate[0]
+	}
+	return a.withClient(ctx, func(ctx context.Context, c *client.Client) error {
+		if _, err := c.CreateTable(ctx, name, f.o); err != nil {
+			return err
+		}
+		return a.printTable(c, name)
+	})
+}
+
+func (a *app) listTables(c *client.Client) error {
+	docs := []tableDoc{}
+	for _, t := range c.Tables() {
+		docs = append(docs, describeTable(t))
+	}
+	return a.print(docs, func(t table.Writer) {
+		t.AppendHeader(table.Row{"TABLE", "ID", "CLASS", "COLOCATE", "LOCATION", "MODE", "REPLICAS", "MIN IN SYNC", "RANGES"})
+		for _, d := range docs {
+			t.AppendRow(table.Row{d.Name, d.ID, d.Class, d.Colocate, d.LocationField, d.Mode, d.Replicas, d.MinInSync, d.Ranges})
+		}
+	})
+}
+
+func (a *app) printTable(c *client.Client, name string) error {
+	tables := c.Tables()
+	i := slices.IndexFunc(tables, func(t client.TableStatus) bool { return t.Name == name })
+	if i < 0 {
+		return rhumb.Ef("rhumb.table", rhumb.NotFound, "there is no table %s; `rhumb table ls` lists them", name)
+	}
+	doc := describeTable(tables[i])
+	return a.print(doc, func(t table.Writer) {
+		for _, row := range []table.Row{
+			{"table", doc.Name},
+			{"id", doc.ID},
+			{"class", doc.Class},
+			{"colocate", doc.Colocate},
+			{"location field", doc.LocationField},
+			{"history", tables[i].History},
+			{"mode", doc.Mode},
+			{"replicas", doc.Replicas},
+			{"min in sync", doc.MinInSync},
+			{"survival", doc.Survival},
+			{"hash slots", doc.HashSlots},
+			{"shard size", doc.ShardSize},
+			{"ranges", doc.Ranges},
+		} {
+			t.AppendRow(row)
+		}
+	})
+}

@@ -1,0 +1,216 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/client"
+	"github.com/rhumbdb/rhumb/geo/wan"
+)
+
+const (
+	// bootTimeout bounds the time from the first process to a cluster that takes writes.
+	bootTimeout = 60 * time.Second
+	// bootPoll is how often the demo asks whether a node is ready.
+	bootPoll = 50 * time.Millisecond
+)
+
+// demoTables are the tables that a demo makes: those that the built-in mappings of ingest write, with the settings that
+// let their rows share batches. Only tables that have a colocate byte take part in batches of several rows.
+var demoTables = []struct {
+	name     string
+	colocate byte
+}{
+	{"flights", '/'},
+	{"positions", '/'},
+	{"events", '/'},
+	{"surface", '/'},
+	{"surface_positions", '/'},
+	{"surface_events", '/'},
+	{"airports", 0},
+	{"roads", 0},
+}
+
+// boot starts the nodes, makes a cluster of them, and waits until it takes writes.
+func (d *run) boot(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, bootTimeout)
+	defer cancel()
+	for i := range d.layout.Nodes {
+		n := &d.layout.Nodes[i]
+		if err := d.children.add(fmt.Sprintf("node %s/%s", n.Region, n.Zone), n.Dir, d.startArgs(n)); err != nil {
+			return err
+		}
+	}
+	network, err := wan.Open(d.layout.LatencyFile)
+	if err != nil {
+		return err
+	}
+	if err := d.initialise(ctx); err != nil {
+		return err
+	}
+	if err := d.awaitNodes(ctx); err != nil {
+		return err
+	}
+	if err := d.openStations(ctx, network); err != nil {
+		return err
+	}
+	if err := d.createTables(ctx); err != nil {
+		return err
+	}
+	d.learnNodes()
+	return nil
+}
+
+// initialise makes the first node the first member of a cluster, unless it is a member of one.
+func (d *run) initialise(ctx context.Context) error {
+	cfg := client.Config{Addrs: []string{d.layout.Nodes[0].Addr}, Insecure: true, Timeout: 5 * time.Second}
+	return d.until(ctx, "the first node to make a cluster", func(ctx context.Context) error {
+		_, err := client.Init(ctx, cfg)
+		if rhumb.KindOf(err) == rhumb.AlreadyExists {
+			return nil
+		}
+		return err
+	})
+}
+
+// until tries again and again until f succeeds or ctx ends.
+func (d *run) until(ctx context.Context, what string, f func(context.Context) error) error {
+	for {
+		err := f(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return rhumb.Ef(opRun, rhumb.Unavailable, "waited in vain for %s: %v", what, err)
+		case <-time.After(bootPoll):
+		}
+	}
+}
+
+// awaitNodes waits until every node says that it is ready.
+func (d *run) awaitNodes(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	errs := make(chan error, len(d.layout.Nodes))
+	for i := range d.layout.Nodes {
+		n := d.layout.Nodes[i]
+		go func() {
+			errs <- d.until(ctx, fmt.Sprintf("node %s/%s to be ready", n.Region, n.Zone), func(ctx context.Context) error {
+				return ready(ctx, n.AdminAddr)
+			})
+		}()
+	}
+	var first error
+	for range d.layout.Nodes {
+		if err := <-errs; err != nil && first == nil {
+			first = err
+			cancel()
+		}
+	}
+	return first
+}
+
+// ready asks a node's admin port.
+func ready(ctx context.Context, addr string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/readyz", nil)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("it answers %s", resp.Status)
+	}
+	return nil
+}
+
+// openStations opens one client in each region.
+func (d *run) openStations(ctx context.Context, network *wan.Network) error {
+	d.stations = make([]*station, len(d.layout.Regions))
+	errs := make([]error, len(d.layout.Regions))
+	var work sync.WaitGroup
+	for i, r := range d.layout.Regions {
+		work.Go(func() {
+			cfg := client.Config{From: r.Name, Insecure: true, Dial: network.Dialer(r.Name)}
+			for _, n := range d.layout.Nodes {
+				if n.Region == r.Name {
+					cfg.Addrs = append(cfg.Addrs, n.Addr)
+				}
+			}
+			errs[i] = d.until(ctx, "a client in "+r.Name, func(ctx context.Context) error {
+				c, err := client.Open(ctx, cfg)
+				if err != nil {
+					return err
+				}
+				d.stations[i] = &station{region: r, client: c, meter: newMeter()}
+				return nil
+			})
+		})
+	}
+	work.Wait()
+	for _, err := range errs {
+		if err != nil {
+			d.closeClients()
+			return err
+		}
+	}
+	return nil
+}
+
+// createTables makes the tables, and waits until every region takes writes to them.
+func (d *run) createTables(ctx context.Context) error {
+	c := d.stations[0].client
+	for _, t := range demoTables {
+		err := d.until(ctx, "table "+t.name, func(ctx context.Context) error {
+			_, err := c.CreateTable(ctx, t.name, client.TableOptions{Colocate: t.colocate})
+			if rhumb.KindOf(err) == rhumb.AlreadyExists {
+				return nil
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	for _, s := range d.stations {
+		if err := s.open(ctx); err != nil {
+			return err
+		}
+		if err := d.until(ctx, "region "+s.region.Name+" to take writes", s.probe); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// learnNodes takes over the numbers that the cluster gave its nodes.
+func (d *run) learnNodes() {
+	c := d.stations[0].client
+	d.layout.ClusterID = c.Cluster().String()
+	_, pids := d.children.state()
+	for i := range d.layout.Nodes {
+		n := &d.layout.Nodes[i]
+		n.PID = pids[i]
+		for _, known := range c.Nodes() {
+			if known.Addr == n.Addr {
+				n.ID = known.ID
+			}
+		}
+	}
+}
+
+func (d *run) closeClients() {
+	for _, s := range d.stations {
+		if s != nil {
+			s.client.Close()
+		}
+	}
+}

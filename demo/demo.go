@@ -1,0 +1,247 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// NodesPerRegionDefault and FlightsDefault are what a demo has for which nobody asked for another number.
+const (
+	NodesPerRegionDefault = 3
+	FlightsDefault        = flightsDefault
+)
+
+// Config is what a demo shall be.
+type Config struct {
+	// Binary is the program whose start command runs a node.
+	Binary string
+	// Regions are names of well-known regions, or NAME=LAT:LON. Default: rtt.DefaultRegions.
+	Regions []string
+	// NodesPerRegion is 1 to NodesPerRegionMax. Default NodesPerRegionDefault.
+	NodesPerRegion int
+	// Latency is "real" for published round trips, "none", or a latency file. Default "real".
+	Latency string
+	// Load is "flights" or "none". Default "flights".
+	Load string
+	// Flights is how many flights are in the air at once, up to FlightsMax. Default FlightsDefault.
+	Flights int
+	// Dir keeps the data; a demo that finds one there goes on with it. Default: a directory that is removed at the end.
+	Dir string
+	// Restart starts nodes that die again.
+	Restart bool
+	// JSON prints lines for programs in place of tables; Terminal says that Out can be drawn over; Banner says that this is
+	// no benchmark.
+	JSON, Terminal, Banner bool
+	// Out takes the data, Err all else.
+	Out, Err io.Writer
+}
+
+const opRun rhumb.Op = "demo.Run"
+
+// Validate lists what is wrong with the configuration and fills in defaults.
+func (c *Config) validate() error {
+	var faults []error
+	fault := func(bad bool, format string, args ...any) {
+		if bad {
+			faults = append(faults, fmt.Errorf(format, args...))
+		}
+	}
+	if c.NodesPerRegion == 0 {
+		c.NodesPerRegion = NodesPerRegionDefault
+	}
+	if c.Flights == 0 {
+		c.Flights = FlightsDefault
+	}
+	fault(c.Binary == "", "the binary is missing")
+	fault(c.Load != "" && c.Load != "flights" && c.Load != "none", "--load %q is neither flights nor none", c.Load)
+	fault(c.Flights < 1 || c.Flights > FlightsMax, "--flights %d, want 1 to %d", c.Flights, FlightsMax)
+	fault(c.NodesPerRegion < 1 || c.NodesPerRegion > NodesPerRegionMax, "--nodes-per-region %d, want 1 to %d", c.NodesPerRegion, NodesPerRegionMax)
+	if len(faults) > 0 {
+		return rhumb.Ef(opRun, rhumb.InvalidArgument, "%v", errors.Join(faults...))
+	}
+	return nil
+}
+
+// Run runs a demo until ctx ends, and then stops all that it started.
+func Run(ctx context.Context, cfg Config) (err error) {
+	if err := cfg.validate(); err != nil {
+		return err
+	}
+	regions, err := parseRegions(cfg.Regions)
+	if err != nil {
+		return err
+	}
+	dir, removeDir, err := demoDir(cfg.Dir)
+	if err != nil {
+		return err
+	}
+	defer removeDir()
+	layout, err := newLayout(dir, regions, cfg.NodesPerRegion)
+	if err != nil {
+		return err
+	}
+	d := &run{cfg: cfg, layout: layout, screen: screen{out: cfg.Out, redraw: cfg.Terminal}}
+	if err := d.prepare(); err != nil {
+		return err
+	}
+	d.children = newChildren(cfg.Binary, cfg.Restart, d.note)
+	defer d.stop()
+	if err := d.boot(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		d.children.writeLogEnds(cfg.Err)
+		return err
+	}
+	defer d.closeClients()
+	if err := d.announce(); err != nil {
+		return err
+	}
+	return d.play(ctx)
+}
+
+// demoDir makes the directory of a demo. One that nobody named is removed at the end.
+func demoDir(dir string) (abs string, remove func(), err error) {
+	if dir == "" {
+		dir, err = os.MkdirTemp("", "rhumb-demo-")
+		return dir, func() { _ = os.RemoveAll(dir) }, rhumb.Wrap(opRun, err)
+	}
+	if abs, err = filepath.Abs(dir); err != nil {
+		return "", nil, rhumb.Wrap(opRun, err)
+	}
+	return abs, func() {}, rhumb.Wrap(opRun, os.MkdirAll(abs, 0o700))
+}
+
+// run is one demo.
+type run struct {
+	cfg      Config
+	layout   *Layout
+	children *children
+	stations []*station // one for each region
+	screen   screen
+}
+
+// note tells the person in front of it something that is no data.
+func (d *run) note(format string, args ...any) {
+	d.screen.forget()
+	fmt.Fprintf(d.cfg.Err, format, args...)
+}
+
+// prepare writes the files that the nodes read.
+func (d *run) prepare() error {
+	file, err := d.layout.latency(d.cfg.Latency)
+	if err != nil {
+		return err
+	}
+	text, err := file.Marshal()
+	if err != nil {
+		return rhumb.Wrap(opRun, err)
+	}
+	if err := os.WriteFile(d.layout.LatencyFile, text, 0o600); err != nil {
+		return rhumb.Wrap(opRun, err)
+	}
+	return d.layout.Save(filepath.Join(d.layout.Dir, layoutName))
+}
+
+// startArgs are the words that start a node.
+func (d *run) startArgs(n *Node) []string {
+	region := d.layout.region(n.Region)
+	args := []string{
+		"start", "--insecure", "--region", n.Region, "--location", region.location.String(), "--zone", n.Zone,
+		"--dir", n.Dir, "--addr", n.Addr, "--heartbeat-addr", n.HeartbeatAddr, "--gossip-addr", n.GossipAddr,
+		"--admin-addr", n.AdminAddr, "--latency-file", d.layout.LatencyFile, "--log-level", "warn",
+		"--drain-timeout", nodeDrainTimeout.String(), "--cache-size", fmt.Sprint(nodeCacheMiB),
+	}
+	for i := range d.layout.Nodes {
+		// Every node knows the first node of each region.
+		other := &d.layout.Nodes[i]
+		if i%d.cfg.NodesPerRegion == 0 && other != n {
+			args = append(args, "--join", other.GossipAddr)
+		}
+	}
+	return args
+}
+
+const (
+	// nodeDrainTimeout is short, because all nodes of a demo stop at once and none can take over from another.
+	nodeDrainTimeout = time.Second
+	// nodeCacheMiB is small, because all nodes share one machine.
+	nodeCacheMiB = 32
+)
+
+func (l *Layout) region(name string) Region {
+	for _, r := range l.Regions {
+		if r.Name == name {
+			return r
+		}
+	}
+	panic("demo: a node stands in an unknown region")
+}
+
+// announce tells that the demo is ready, and how to use it.
+func (d *run) announce() error {
+	d.layout.Ready = true
+	if err := d.layout.Save(filepath.Join(d.layout.Dir, layoutName)); err != nil {
+		return err
+	}
+	if err := d.layout.Save(ContextPath()); err != nil {
+		return err
+	}
+	if d.cfg.JSON {
+		return d.printJSON(d.layout)
+	}
+	d.note("%s", d.welcome())
+	return nil
+}
+
+func (d *run) printJSON(doc any) error {
+	return rhumb.Wrap(opRun, json.NewEncoder(d.cfg.Out).Encode(doc))
+}
+
+// welcome is what a person reads when the demo is ready.
+func (d *run) welcome() string {
+	var b strings.Builder
+	l := d.layout
+	if d.cfg.Banner {
+		b.WriteString("This is a demonstration and not a benchmark: all nodes share this machine.\n\n")
+	}
+	fmt.Fprintf(&b, "cluster %s: %d nodes in %d regions, data in %s\n", l.ClusterID, len(l.Nodes), len(l.Regions), l.Dir)
+	for _, n := range l.Nodes {
+		fmt.Fprintf(&b, "  %-4s %-12s %s  pid %-7d admin http://%s/metrics\n", n.ID, n.Region, n.Addr, n.PID, n.AdminAddr)
+	}
+	last := l.Regions[len(l.Regions)-1].Name
+	fmt.Fprintf(&b, `
+Try in another terminal:
+  rhumb status
+  rhumb scan flights --limit 5
+  rhumb put flights HELLO1 ident=HELLO1 location=47.4,8.5
+  rhumb get flights HELLO1 --from %s
+  rhumb ingest --table flights --format controlstream FILE
+  kill -9 %d        # a node dies; its ranges go on elsewhere
+Ctrl-C stops everything.
+
+`, last, l.Nodes[0].PID)
+	return b.String()
+}
+
+// stop ends everything that the demo started, and takes back what it left for other commands.
+func (d *run) stop() {
+	d.note("stopping %d nodes\n", len(d.layout.Nodes))
+	d.children.stop()
+	context, err := ReadLayout(ContextPath())
+	if err == nil && context.PID == os.Getpid() {
+		if err := os.Remove(ContextPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			d.note("%v\n", err)
+		}
+	}
+}

@@ -1,0 +1,66 @@
+package demo
+
+import (
+	"context"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/client"
+)
+
+// station is the feed's client in one region.
+type station struct {
+	region  Region
+	client  *client.Client
+	meter   *meter
+	flights *client.Table
+	// status and track are the tables that a report writes to.
+	status, track rhumb.TableID
+}
+
+// open finds the tables.
+func (s *station) open(ctx context.Context) error {
+	flights, err := s.client.Table(ctx, "flights")
+	if err != nil {
+		return err
+	}
+	positions, err := s.client.Table(ctx, "positions")
+	if err != nil {
+		return err
+	}
+	s.flights, s.status, s.track = flights, flights.Info().ID, positions.Info().ID
+	return nil
+}
+
+// probe writes and removes a record of every class of range that a new table brings, to see whether they are served.
+func (s *station) probe(ctx context.Context) error {
+	name := []byte("rhumb-demo-probe-" + s.region.Name)
+	if _, err := s.flights.Put(ctx, name, []byte("probe"), client.PutOptions{Local: true}); err != nil {
+		return err
+	}
+	_, err := s.flights.Delete(ctx, name, client.DeleteOptions{Local: true})
+	return err
+}
+
+// newerBy are the fields that grow from report to report.
+var newerBy = []string{"_c", "_s"}
+
+func (s *station) report(ctx context.Context, f *flight, now time.Time) (local bool, err error) {
+	status, position, err := f.report(now)
+	if err != nil {
+		return false, err
+	}
+	out, err := s.client.Batch(ctx, []rhumb.Mutation{
+		{
+			Kind: rhumb.Patch, Table: s.status, Name: []byte(f.id), Value: rhumb.EncodeRecord(nil, status),
+			Cond: rhumb.Condition{Kind: rhumb.IfNewer, Fields: newerBy},
+		},
+		{Kind: rhumb.Put, Table: s.track, Name: []byte(rowName(f, now)), Value: rhumb.EncodeRecord(nil, position)},
+	}, client.BatchOptions{})
+	return out.Receipt.Region == s.client.Region().ID, err
+}
+
+func (s *station) look(ctx context.Context, id string) (local bool, err error) {
+	got, err := s.flights.Get(ctx, []byte(id), client.GetOptions{})
+	return got.Receipt.Region == s.client.Region().ID, err
+}
