@@ -215,6 +215,7 @@ func (w *world) propose(n rhumb.NodeID, m rhumb.Mutation, id rhumb.RequestID) (r
 	got := make(chan answer, 1)
 	m.Table = testTable
 	w.hosts[n].Propose(&rhumb.Batch{Range: testRange, ID: id, Mutations: []rhumb.Mutation{m}}, func(o rhumb.Outcome, err error) { got <- answer{o, err} })
+	w.hosts[n].Drive()
 	select {
 	case a := <-got:
 		return a.o, a.err
@@ -333,6 +334,7 @@ func TestFailover(t *testing.T) {
 	lost := make(chan error, 1)
 	w.hosts[1].Propose(&rhumb.Batch{Range: testRange, Mutations: []rhumb.Mutation{{Kind: rhumb.Put, Table: testTable, Name: []byte("k0"), Value: rhumb.EncodeOpaque(nil, []byte("lost"))}}},
 		func(_ rhumb.Outcome, err error) { lost <- err })
+	w.hosts[1].Drive()
 	w.elect(2, 2, 3)
 	for i := range 20 {
 		var got string
@@ -395,6 +397,7 @@ func TestCloseAnswersEverything(t *testing.T) {
 	got := make(chan error, 1)
 	w.hosts[1].Propose(&rhumb.Batch{Range: testRange, Mutations: []rhumb.Mutation{{Kind: rhumb.Delete, Table: testTable, Name: []byte("k")}}},
 		func(_ rhumb.Outcome, err error) { got <- err })
+	w.hosts[1].Drive()
 	w.hosts[1].Close()
 	if k := rhumb.KindOf(<-got); k != rhumb.Unknown {
 		t.Fatalf("the proposal ended as %s, want %s", k, rhumb.Unknown)
@@ -440,6 +443,7 @@ func benchPropose(b *testing.B, callers int) {
 		done := make(chan error, 1)
 		h.Propose(&rhumb.Batch{Range: testRange, Mutations: []rhumb.Mutation{{Kind: rhumb.Put, Table: testTable, Name: fmt.Appendf(nil, "key-%06d", i%100_000), Value: value}}},
 			func(_ rhumb.Outcome, err error) { done <- err })
+		h.Drive()
 		return <-done
 	}
 	for write(0) != nil {

@@ -47,23 +47,38 @@ type commitPart struct {
 
 // post hands an event to the host, unless it is closed. It may run a pass and sync a commit on the calling goroutine.
 func (h *Host) post(ev event) bool {
+	if !h.enqueue(ev) {
+		return false
+	}
+	h.Drive()
+	return true
+}
+
+// enqueue adds an event for a later pass, unless the host is closed.
+func (h *Host) enqueue(ev event) bool {
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	if h.closed {
-		h.mu.Unlock()
 		return false
 	}
 	if len(h.queue) == 0 {
 		h.since = hlc.Boottime()
 	}
 	h.queue = append(h.queue, ev)
+	return true
+}
+
+// Drive runs a pass over what waits, unless one runs already or enough commits are on their way to disk. It may sync a
+// commit on the calling goroutine.
+func (h *Host) Drive() {
+	h.mu.Lock()
 	if !h.mayDrive() {
 		h.mu.Unlock()
-		return true
+		return
 	}
 	h.driving = true
 	h.mu.Unlock()
 	h.drive(true)
-	return true
 }
 
 // mayDrive reports whether a pass may start now; h.mu is held.
@@ -89,6 +104,7 @@ func (h *Host) drive(guest bool) {
 	for {
 		h.mu.Lock()
 		h.events, h.queue = h.queue, h.events[:0]
+		alone := guest && len(h.events) == 1
 		h.mu.Unlock()
 		commits := h.pass()
 		h.mu.Lock()
@@ -98,41 +114,19 @@ func (h *Host) drive(guest bool) {
 			h.driving = false
 		}
 		h.mu.Unlock()
-		switch {
-		case guest && more:
+		if guest && more {
 			h.wake <- struct{}{} // driving stays true: the loop is the driver now
-			h.syncAll(commits)
-			return
-		case guest || !more:
-			if len(commits) > 0 {
-				h.syncOrSpawn(guest, commits)
+		}
+		for i, c := range commits {
+			if alone && i == len(commits)-1 {
+				h.sync(c) // nobody else waits, so nothing is gained by another goroutine
+				return
 			}
+			go h.sync(c) // never more than commitsInFlightMax and one pass's
+		}
+		if guest || !more {
 			return
-		default:
-			h.syncOrSpawn(false, commits)
 		}
-	}
-}
-
-// syncOrSpawn syncs on the calling goroutine if that is a guest, whose own write it most likely is, and on goroutines of
-// their own otherwise. There are never more than commitsInFlightMax plus one pass's.
-func (h *Host) syncOrSpawn(guest bool, commits []*commit) {
-	if guest {
-		h.syncAll(commits)
-		return
-	}
-	for _, c := range commits {
-		go h.sync(c)
-	}
-}
-
-func (h *Host) syncAll(commits []*commit) {
-	for i, c := range commits {
-		if i < len(commits)-1 {
-			go h.sync(c)
-			continue
-		}
-		h.sync(c)
 	}
 }
 

@@ -14,9 +14,9 @@ type proposeEvent struct {
 	done  func(rhumb.Outcome, error)
 }
 
-// Propose asks for a batch to be applied. The batch must be valid and is not to be changed afterwards. done is called
-// exactly once, from any goroutine, and must not block: with the outcome when the batch is committed, with an error
-// whose kind says whether it may have been applied otherwise.
+// Propose asks for a batch to be applied; Drive must be called when no further Propose follows at once. The batch must be
+// valid and is not to be changed afterwards. done is called exactly once, from any goroutine, and must not block: with the
+// outcome when the batch is committed, with an error whose kind says whether it may have been applied otherwise.
 func (h *Host) Propose(b *rhumb.Batch, done func(rhumb.Outcome, error)) {
 	const op rhumb.Op = "host.Host.Propose"
 	h.mu.Lock()
@@ -33,7 +33,7 @@ func (h *Host) Propose(b *rhumb.Batch, done func(rhumb.Outcome, error)) {
 			ev.names++
 		}
 	}
-	if !h.post(ev) {
+	if !h.enqueue(ev) {
 		done(rhumb.Outcome{}, rhumb.E(op, rhumb.Unavailable, "the node is stopping"))
 	}
 }

@@ -64,13 +64,15 @@ type stage struct {
 	members   []rhumb.NodeID
 	loss      int // in hundredths
 	late      int // in hundredths
+	news      int // in hundredths
+	cuts      bool
 }
 
 func playSeed(seed uint64, sum *tally) error {
 	rnd := rand.New(rand.NewPCG(seed, 3))
 	timing := []Timing{RegionTiming(), WANTiming()}[rnd.IntN(2)]
 	s := &stage{crew: newCrew(3, timing), rnd: rnd, sum: sum, actors: make([]actor, 3), members: []rhumb.NodeID{1, 2, 3}}
-	s.loss, s.late = rnd.IntN(30), rnd.IntN(60)
+	s.loss, s.late, s.news, s.cuts = rnd.IntN(30), rnd.IntN(60), rnd.IntN(100), rnd.IntN(2) == 0
 	s.elections = []election{{1, 1}}
 	for _, m := range s.nodes {
 		m.rate = 1 + float64(rnd.IntN(1001)-500)/1e6 // any two differ by at most a thousandth
@@ -121,9 +123,19 @@ func (s *stage) move() {
 	case x < 5:
 		s.elections = append(s.elections, election{rhumb.Epoch(len(s.elections) + 1), rhumb.NodeID(1 + s.rnd.IntN(3))})
 	case x < 15:
-		s.learn(m, a, s.elections[len(s.elections)-1])
-	case x < 18:
+		// Some schedules leave those who were not elected in the dark for long.
+		if e := s.elections[len(s.elections)-1]; e.primary == m.id || s.rnd.IntN(100) < s.news {
+			s.learn(m, a, e)
+		}
+	case x < 17 && s.news > 50:
 		s.learn(m, a, s.elections[s.rnd.IntN(len(s.elections))])
+	case x < 20 && s.cuts:
+		clear(s.cut)
+		from := rhumb.NodeID(1 + s.rnd.IntN(3))
+		s.cut[[2]rhumb.NodeID{from, from%3 + 1}] = true
+		if s.rnd.IntN(2) == 0 {
+			clear(s.cut)
+		}
 	}
 	s.activate(i)
 }

@@ -43,8 +43,10 @@ func BenchmarkWrite(b *testing.B) {
 func BenchmarkPatch(b *testing.B) {
 	nodes := benchNodes()
 	patch := rhumb.EncodeRecord(nil, rhumb.Record{
-		{Name: "alt", Value: rhumb.Int64Field(35000)}, {Name: "clock", Value: rhumb.Int64Field(1)},
-		{Name: "ident", Value: rhumb.StringField("SWR123")}, {Name: "speed", Value: rhumb.Float64Field(451)},
+		{Name: "alt", Value: rhumb.Int64Field(35000)},
+		{Name: "clock", Value: rhumb.Int64Field(1)},
+		{Name: "ident", Value: rhumb.StringField("SWR123")},
+		{Name: "speed", Value: rhumb.Float64Field(451)},
 	})
 	batch := &rhumb.Batch{Range: testRange, Mutations: []rhumb.Mutation{{
 		Kind: rhumb.Patch, Table: 1, Name: []byte("SWR123-1"), Value: patch, Cond: rhumb.Condition{Kind: rhumb.IfNewer, Fields: []string{"clock"}},

@@ -16,8 +16,10 @@ import (
 
 // Ranges serves the ranges of this node.
 type Ranges interface {
-	// Propose applies a batch. done is called exactly once and must not block.
+	// Propose applies a batch, once Drive is called: that lets the writes of a whole frame share one commit. done is called
+	// exactly once and must not block.
 	Propose(b *rhumb.Batch, done func(rhumb.Outcome, error))
+	Drive()
 	// Get and Scan read strongly. Leased says whether they would answer from this node alone, without a round trip.
 	Get(ctx context.Context, id rhumb.RangeID, table rhumb.TableID, names [][]byte) ([]rhumb.Item, rhumb.Receipt, error)
 	Scan(ctx context.Context, q rhumb.ScanQuery) (rhumb.ScanPage, rhumb.Receipt, error)
@@ -90,6 +92,7 @@ func (k *KV) Do(ctx context.Context, q *rhumbpb.Request) (*rhumbpb.Response, err
 func (k *KV) Answer(ctx context.Context, q *rhumbpb.Request) *rhumbpb.Response {
 	answer := make(chan *rhumbpb.Response, 1)
 	k.serve(ctx, q, func(resp *rhumbpb.Response) { answer <- resp })
+	k.cfg.Ranges.Drive()
 	select {
 	case resp := <-answer:
 		return resp
@@ -99,7 +102,7 @@ func (k *KV) Answer(ctx context.Context, q *rhumbpb.Request) *rhumbpb.Response {
 }
 
 // serve answers one request through done, exactly once. It may answer before it returns, and does not wait for what takes
-// time.
+// time. The caller calls Drive after its last request.
 func (k *KV) serve(ctx context.Context, q *rhumbpb.Request, done func(*rhumbpb.Response)) {
 	const op rhumb.Op = "server.KV"
 	switch {
@@ -122,7 +125,10 @@ func (k *KV) write(ctx context.Context, q *rhumbpb.Request, done func(*rhumbpb.R
 	}
 	insert := b.Mutations[0].Kind == rhumb.Insert
 	if insert {
-		go k.insert(ctx, q, &b, resolve, done) // may have to open a slot
+		go func() { // may have to open a slot
+			k.insert(ctx, q, &b, resolve, done)
+			k.cfg.Ranges.Drive()
+		}()
 		return
 	}
 	if resolve {

@@ -44,6 +44,7 @@ func (k *KV) Stream(stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, rhumbpb
 		for _, q := range f.Requests {
 			k.serve(stream.Context(), q, out.add)
 		}
+		k.cfg.Ranges.Drive()
 	}
 }
 

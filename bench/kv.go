@@ -1,0 +1,222 @@
+package bench
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/bench/load"
+	"github.com/rhumbdb/rhumb/client"
+)
+
+// target is a database under load.
+type target interface {
+	// name says what it is, for the report.
+	name() string
+	run(ctx context.Context, c load.Case) (load.Result, error)
+	stop()
+}
+
+// Rhumb is a running cluster to measure: where its nodes answer and which processes they are.
+type Rhumb struct {
+	Addrs []string
+	PIDs  []int
+	// Replicas is the replication factor to ask for: the number of nodes.
+	Replicas int
+}
+
+// rhumbTarget drives a cluster through the default client.
+type rhumbTarget struct {
+	nodes int
+	pids  []int
+	c     *client.Client
+	table *client.Table
+}
+
+func openRhumb(ctx context.Context, r Rhumb) (*rhumbTarget, error) {
+	c, err := client.Open(ctx, client.Config{Addrs: r.Addrs, Insecure: true})
+	if err != nil {
+		return nil, err
+	}
+	settings := rhumb.DefaultClassSettings()
+	settings.Replicas = r.Replicas
+	settings.MinInSync = min(settings.MinInSync, r.Replicas)
+	t, err := c.CreateTable(ctx, "bench", client.TableOptions{Settings: settings})
+	if rhumb.KindOf(err) == rhumb.AlreadyExists {
+		t, err = c.Table(ctx, "bench")
+	}
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	return &rhumbTarget{nodes: r.Replicas, pids: r.PIDs, c: c, table: t}, nil
+}
+
+func (r *rhumbTarget) name() string { return fmt.Sprintf("rhumb-%d", r.nodes) }
+
+func (r *rhumbTarget) stop() { r.c.Close() }
+
+func (r *rhumbTarget) run(ctx context.Context, c load.Case) (load.Result, error) {
+	return load.Run(ctx, c, r.pids, r.call), nil
+}
+
+func (r *rhumbTarget) call(ctx context.Context, op load.Op, caller, key int, value []byte) error {
+	name := fmt.Appendf(nil, "k/%d/%d", caller, key)
+	if op == load.Put {
+		_, err := r.table.Put(ctx, name, value, client.PutOptions{})
+		return err
+	}
+	_, err := r.table.Get(ctx, name, client.GetOptions{})
+	if rhumb.KindOf(err) == rhumb.NotFound {
+		return nil // an answer too; other databases do not call it an error
+	}
+	return err
+}
+
+// peerTarget drives another database in a process of bench/peers.
+type peerTarget struct {
+	title string
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	out   *bufio.Scanner
+}
+
+// lineMax bounds one line of a peer's process.
+const lineMax = 1 << 20
+
+func openPeer(binary, kind string, nodes int, dir string) (*peerTarget, error) {
+	p := &peerTarget{title: fmt.Sprintf("%s-%d", kind, nodes)}
+	p.cmd = exec.Command(binary, kind, fmt.Sprint(nodes), dir)
+	p.cmd.Stderr = os.Stderr
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	var err error
+	if p.in, err = p.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("%s: %w; build it with make bench-kv", binary, err)
+	}
+	p.out = bufio.NewScanner(out)
+	p.out.Buffer(nil, lineMax)
+	if !p.out.Scan() {
+		p.stop()
+		return nil, fmt.Errorf("%s ended before it was ready", p.title)
+	}
+	return p, nil
+}
+
+func (p *peerTarget) name() string { return p.title }
+
+func (p *peerTarget) run(_ context.Context, c load.Case) (r load.Result, err error) {
+	if err := json.NewEncoder(p.in).Encode(c); err != nil {
+		return r, err
+	}
+	if !p.out.Scan() {
+		return r, fmt.Errorf("%s ended during a case", p.title)
+	}
+	return r, json.Unmarshal(p.out.Bytes(), &r)
+}
+
+func (p *peerTarget) stop() {
+	_ = p.in.Close()
+	_ = p.cmd.Wait()
+}
+
+// KVConfig says what RunKV measures.
+type KVConfig struct {
+	// Clusters are Rhumb's; each is compared with a peer of as many nodes.
+	Clusters []Rhumb
+	// PeerBinary is the program of bench/peers; empty measures Rhumb alone. Dir is where peers keep their data.
+	PeerBinary, Dir string
+	// Callers are the numbers of callers; default 1, 64, 256.
+	Callers []int
+	// Rounds is how often every case is run on every target, in turn; default 5. Ratios are of one round, reported as
+	// their median.
+	Rounds int
+	// ValueBytes is the size of a value; default 100.
+	ValueBytes int
+	// Measure is how long a case is measured; default 2 s, after a quarter of that to warm up.
+	Measure time.Duration
+	// Progress is told what is about to run; it may be nil.
+	Progress func(text string)
+}
+
+func (c *KVConfig) setDefaults() {
+	if len(c.Callers) == 0 {
+		c.Callers = []int{1, 64, 256}
+	}
+	if c.Rounds == 0 {
+		c.Rounds = 5
+	}
+	if c.ValueBytes == 0 {
+		c.ValueBytes = 100
+	}
+	if c.Measure == 0 {
+		c.Measure = 2 * time.Second
+	}
+	if c.Progress == nil {
+		c.Progress = func(string) {}
+	}
+}
+
+// keysPerCaller is the number of keys that each caller goes through.
+const keysPerCaller = 2_000
+
+// RunKV measures puts and gets on all clusters and their peers, interleaved, and gives every result.
+func RunKV(ctx context.Context, cfg KVConfig) (*KVReport, error) {
+	cfg.setDefaults()
+	var targets []target
+	defer func() {
+		for _, t := range targets {
+			t.stop()
+		}
+	}()
+	for _, r := range cfg.Clusters {
+		t, err := openRhumb(ctx, r)
+		if err != nil {
+			return nil, err
+		}
+		targets = append(targets, t)
+		if cfg.PeerBinary == "" {
+			continue
+		}
+		p, err := openPeer(cfg.PeerBinary, "etcd", r.Replicas, filepath.Join(cfg.Dir, fmt.Sprintf("etcd-%d", r.Replicas)))
+		if err != nil {
+			return nil, err
+		}
+		targets = append(targets, p)
+	}
+	report := &KVReport{}
+	for round := range cfg.Rounds {
+		for _, callers := range cfg.Callers {
+			for _, op := range []load.Op{load.Put, load.Get} {
+				c := load.Case{Op: op, Callers: callers, ValueBytes: cfg.ValueBytes, Keys: keysPerCaller, Warm: cfg.Measure / 4, Measure: cfg.Measure}
+				for _, t := range targets {
+					if err := ctx.Err(); err != nil {
+						return nil, err
+					}
+					cfg.Progress(fmt.Sprintf("round %d of %d: %s, %d callers, %s", round+1, cfg.Rounds, op, callers, t.name()))
+					r, err := t.run(ctx, c)
+					if err != nil {
+						return nil, err
+					}
+					report.Runs = append(report.Runs, KVRun{Target: t.name(), Round: round, Result: r})
+				}
+			}
+		}
+	}
+	report.summarise()
+	return report, nil
+}

@@ -1,0 +1,71 @@
+package bench
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/api"
+	"github.com/rhumbdb/rhumb/api/rhumbpb"
+	"github.com/rhumbdb/rhumb/bench/load"
+	"github.com/rhumbdb/rhumb/node"
+)
+
+// TestRunKV guards that the measurement itself works, on a real node: every case ran, nothing failed, ratios are left out
+// when there is no peer.
+func TestRunKV(t *testing.T) {
+	n, err := node.Start(node.Config{
+		Dirs: []string{t.TempDir()}, Region: "test", Location: rhumb.Point{Lat: 1, Lon: 2}, Insecure: true,
+		Addr: "127.0.0.1:0", HeartbeatAddr: "127.0.0.1:0", GossipAddr: "127.0.0.1:0", AdminAddr: "127.0.0.1:0",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	conn, err := api.Connect(n.Addr(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := rhumbpb.NewClusterClient(conn).Init(t.Context(), &rhumbpb.InitRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	report, err := RunKV(t.Context(), KVConfig{
+		Clusters: []Rhumb{{Addrs: []string{n.Addr()}, PIDs: []int{os.Getpid()}, Replicas: 1}},
+		Callers:  []int{1, 64, 256}, Rounds: 1, Measure: 500 * time.Millisecond,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(report.Rows) != 6 || len(report.Ratios) != 0 {
+		t.Fatalf("%d rows and %d ratios, want 6 and 0", len(report.Rows), len(report.Ratios))
+	}
+	for _, r := range report.Rows {
+		t.Logf("%s %s @%d: %.0f ops/s p50 %.0f µs p99 %.0f µs cpu %.1f µs", r.Target, r.Op, r.Callers, r.Ops, r.P50, r.P99, r.ServerCPU)
+		if r.Errors > 0 || r.Ops == 0 {
+			t.Errorf("%s with %d callers: %.0f ops/s, %d errors, first %s", r.Op, r.Callers, r.Ops, r.Errors, r.FirstError)
+		}
+	}
+}
+
+// TestRatios guards the arithmetic of the report: ratios are taken within a round, their median is reported.
+func TestRatios(t *testing.T) {
+	r := &KVReport{}
+	for round, ops := range []float64{100, 300, 200} {
+		for target, factor := range map[string]float64{"rhumb-1": 2, "etcd-1": 1} {
+			x := KVRun{Target: target, Round: round}
+			x.Op, x.Callers, x.OpsPerSecond, x.P50, x.ServerCPU = load.Put, 1, ops*factor, int64(10*factor), 0
+			r.Runs = append(r.Runs, x)
+		}
+	}
+	r.summarise()
+	if len(r.Ratios) != 1 || r.Ratios[0].Ops != (Spread{2, 2, 2}) || r.Ratios[0].P50.Median != 2 {
+		t.Fatalf("ratios are %+v", r.Ratios)
+	}
+	for _, row := range r.Rows {
+		if want := map[string]float64{"rhumb-1": 400, "etcd-1": 200}[row.Target]; row.Ops != want {
+			t.Errorf("median of %s is %v, want %v", row.Target, row.Ops, want)
+		}
+	}
+}

@@ -1,0 +1,140 @@
+package bench
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/rhumbdb/rhumb/bench/load"
+)
+
+// KVRun is one case on one target in one round.
+type KVRun struct {
+	Target string `json:"target"`
+	Round  int    `json:"round"`
+	load.Result
+}
+
+// KVRow is what all rounds of one case showed on one target: medians.
+type KVRow struct {
+	Target    string  `json:"target"`
+	Op        load.Op `json:"op"`
+	Callers   int     `json:"callers"`
+	Ops       float64 `json:"ops_per_second"`
+	P50       float64 `json:"p50_us"`
+	P99       float64 `json:"p99_us"`
+	ServerCPU float64 `json:"server_cpu_us"`
+	Errors    int64   `json:"errors"`
+	// FirstError is the first error of any round.
+	FirstError string `json:"first_error,omitempty"`
+}
+
+// KVRatio compares Rhumb with its peer of as many nodes: medians of the ratios of single rounds, with the least and the
+// greatest.
+type KVRatio struct {
+	Rhumb   string  `json:"rhumb"`
+	Peer    string  `json:"peer"`
+	Op      load.Op `json:"op"`
+	Callers int     `json:"callers"`
+	Ops     Spread  `json:"ops"`
+	P50     Spread  `json:"p50"`
+	CPU     Spread  `json:"server_cpu"`
+}
+
+// Spread is the median of several values with their least and greatest.
+type Spread struct {
+	Median float64 `json:"median"`
+	Min    float64 `json:"min"`
+	Max    float64 `json:"max"`
+}
+
+// KVReport is everything that RunKV measured.
+type KVReport struct {
+	Rows   []KVRow   `json:"rows"`
+	Ratios []KVRatio `json:"ratios"`
+	Runs   []KVRun   `json:"runs"`
+}
+
+type kvCase struct {
+	op      load.Op
+	callers int
+}
+
+func (r *KVReport) summarise() {
+	var cases []kvCase
+	var targets []string
+	runs := map[string]map[kvCase][]KVRun{}
+	for _, x := range r.Runs {
+		c := kvCase{x.Op, x.Callers}
+		if !slices.Contains(cases, c) {
+			cases = append(cases, c)
+		}
+		if runs[x.Target] == nil {
+			runs[x.Target] = map[kvCase][]KVRun{}
+			targets = append(targets, x.Target)
+		}
+		runs[x.Target][c] = append(runs[x.Target][c], x)
+	}
+	slices.SortStableFunc(cases, func(a, b kvCase) int { return cmp.Or(-cmp.Compare(a.op, b.op), cmp.Compare(a.callers, b.callers)) })
+	for _, c := range cases {
+		for _, t := range targets {
+			r.Rows = append(r.Rows, row(t, c, runs[t][c]))
+		}
+		for _, t := range targets {
+			nodes, ok := strings.CutPrefix(t, "rhumb-")
+			peer := "etcd-" + nodes
+			if ok && runs[peer] != nil {
+				r.Ratios = append(r.Ratios, ratio(t, peer, c, runs[t][c], runs[peer][c]))
+			}
+		}
+	}
+}
+
+func row(target string, c kvCase, runs []KVRun) KVRow {
+	out := KVRow{Target: target, Op: c.op, Callers: c.callers}
+	pick := func(f func(KVRun) float64) float64 { return spread(runs, f).Median }
+	out.Ops = pick(func(x KVRun) float64 { return x.OpsPerSecond })
+	out.P50 = pick(func(x KVRun) float64 { return float64(x.P50) })
+	out.P99 = pick(func(x KVRun) float64 { return float64(x.P99) })
+	out.ServerCPU = pick(func(x KVRun) float64 { return x.ServerCPU })
+	for _, x := range runs {
+		out.Errors += x.Errors
+		out.FirstError = cmp.Or(out.FirstError, x.FirstError)
+	}
+	return out
+}
+
+func ratio(name, peer string, c kvCase, ours, theirs []KVRun) KVRatio {
+	type pair struct{ a, b KVRun }
+	var pairs []pair
+	for i := range min(len(ours), len(theirs)) {
+		pairs = append(pairs, pair{ours[i], theirs[i]})
+	}
+	by := func(f func(KVRun) float64) Spread {
+		return spread(pairs, func(p pair) float64 {
+			if f(p.b) == 0 {
+				return 0
+			}
+			return f(p.a) / f(p.b)
+		})
+	}
+	return KVRatio{
+		Rhumb: name, Peer: peer, Op: c.op, Callers: c.callers,
+		Ops: by(func(x KVRun) float64 { return x.OpsPerSecond }),
+		P50: by(func(x KVRun) float64 { return float64(x.P50) }),
+		CPU: by(func(x KVRun) float64 { return x.ServerCPU }),
+	}
+}
+
+// spread gives the median, least and greatest of f over xs; zero for none.
+func spread[T any](xs []T, f func(T) float64) Spread {
+	if len(xs) == 0 {
+		return Spread{}
+	}
+	vs := make([]float64, len(xs))
+	for i, x := range xs {
+		vs[i] = f(x)
+	}
+	slices.Sort(vs)
+	return Spread{vs[len(vs)/2], vs[0], vs[len(vs)-1]}
+}
