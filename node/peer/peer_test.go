@@ -1,0 +1,347 @@
+package peer
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/api"
+	"github.com/rhumbdb/rhumb/api/rhumbpb"
+	"github.com/rhumbdb/rhumb/entry"
+	"github.com/rhumbdb/rhumb/node/lease"
+	"github.com/rhumbdb/rhumb/node/replica"
+)
+
+func testEntry() *entry.Entry {
+	e := &entry.Entry{Epoch: 3, Node: 2, Seq: 9, Requests: []entry.Request{{
+		ID: rhumb.RequestID{Client: rhumb.UUID{1}, Seq: 4}, HLC: 77,
+		Writes: []entry.Write{{Table: 1, Name: []byte("k"), Value: rhumb.EncodeOpaque(nil, []byte("v"))}},
+	}}}
+	e.Seal(nil)
+	return e
+}
+
+// fill sets every field of a struct of integers and durations to a different value, so that a forgotten one is seen.
+func fill(v reflect.Value, next *int64) {
+	for i := range v.NumField() {
+		f := v.Field(i)
+		*next++
+		switch f.Kind() {
+		case reflect.Int64, reflect.Int:
+			f.SetInt(*next)
+		case reflect.Uint64, reflect.Uint32:
+			f.SetUint(uint64(*next))
+		case reflect.Bool:
+			f.SetBool(true)
+		case reflect.Struct:
+			fill(f, next)
+		}
+	}
+}
+
+func TestMessageCrossesTheWireWhole(t *testing.T) {
+	var m replica.Message
+	var next int64
+	fill(reflect.ValueOf(&m).Elem(), &next)
+	m.Kind, m.From, m.To = replica.Append, 5, 6
+	m.Prev.Hash = entry.Hash{1, 2, 3, 15: 9}
+	m.Entries = []*entry.Entry{testEntry()}
+	b, err := proto.Marshal(messageToPB(&m))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var p rhumbpb.ReplicaMessage
+	if err := proto.Unmarshal(b, &p); err != nil {
+		t.Fatal(err)
+	}
+	got, err := messageFromPB(&p, 5, 6)
+	if err != nil || !reflect.DeepEqual(got, m) {
+		t.Fatalf("got  %+v, %v\nwant %+v", got, err, m)
+	}
+	p.Entries[0][len(p.Entries[0])-1] ^= 1
+	if _, err := messageFromPB(&p, 5, 6); rhumb.KindOf(err) != rhumb.Corrupt {
+		t.Fatalf("a changed entry was taken: %v", err)
+	}
+}
+
+func TestHeartbeatCrossesTheWireWhole(t *testing.T) {
+	var f lease.Frame
+	var next int64
+	fill(reflect.ValueOf(&f).Elem(), &next)
+	f.Exclusions = []lease.Exclusion{{Range: rhumb.RangeID{Region: 1, Slot: 2}, Epoch: 3}}
+	b, err := proto.Marshal(frameToPB(&f))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var p rhumbpb.HeartbeatFrame
+	if err := proto.Unmarshal(b, &p); err != nil {
+		t.Fatal(err)
+	}
+	if got := frameFromPB(&p); !reflect.DeepEqual(*got, f) {
+		t.Fatalf("got  %+v\nwant %+v", *got, f)
+	}
+}
+
+func TestLabels(t *testing.T) {
+	m := Member{Cluster: rhumb.UUID{1, 2}, Node: 7, Region: "singapore", Addr: "127.0.0.1:7600"}
+	got, err := decodeLabels(encodeLabels(m))
+	if err != nil || got != m {
+		t.Fatalf("got %+v, %v, want %+v", got, err, m)
+	}
+	long := Member{Region: strings.Repeat("r", 600)}
+	l := &labels{}
+	l.set(long)
+	if got := l.NodeMeta(512); got != nil {
+		t.Fatalf("labels over the limit were given out: %d bytes", len(got))
+	}
+}
+
+func FuzzDecodeLabels(f *testing.F) {
+	f.Add(encodeLabels(Member{Cluster: rhumb.UUID{1}, Node: 1, Region: "r", Addr: "a:1"}))
+	f.Add([]byte("{"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, err := decodeLabels(b)
+		if err != nil {
+			return
+		}
+		if again, err := decodeLabels(encodeLabels(m)); err != nil || again != m {
+			t.Fatalf("%+v became %+v, %v", m, again, err)
+		}
+	})
+}
+
+func TestQueueIsBoundedAndKeepsOrder(t *testing.T) {
+	q := newQueue()
+	big := &entry.Entry{Requests: []entry.Request{{Writes: []entry.Write{{Value: make([]byte, frameBytesMax-1_000)}}}}}
+	msg := func(seq rhumb.Seq) replica.Message { return replica.Message{Match: seq, Entries: []*entry.Entry{big}} }
+	added := 0
+	for q.add([]replica.Message{msg(rhumb.Seq(added))}) {
+		added++
+	}
+	if want := queueBytesMax / frameBytesMax; added != want {
+		t.Fatalf("%d messages of a frame's size fitted, want %d", added, want)
+	}
+	for i := range added {
+		got := q.take(frameBytesMax)
+		if len(got) != 1 || got[0].Match != rhumb.Seq(i) {
+			t.Fatalf("take %d gave %d messages", i, len(got))
+		}
+	}
+	if got := q.take(frameBytesMax); len(got) != 0 || q.bytes != 0 {
+		t.Fatalf("an empty queue gave %d messages and counts %d bytes", len(got), q.bytes)
+	}
+}
+
+// side is one node of a network test. It takes note of what arrives.
+type side struct {
+	id      rhumb.NodeIdentity
+	network *Network
+	service *Service
+	addr    string
+
+	mu        sync.Mutex // guards the rest
+	refuse    error
+	msgs      []replica.Message
+	beats     int
+	raft      int
+	connected map[rhumb.NodeID]bool
+}
+
+func (s *side) Verify(rhumb.NodeIdentity) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.refuse
+}
+
+func (s *side) Replication(_ rhumb.NodeID, msgs []replica.Message) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.msgs = append(s.msgs, msgs...)
+}
+
+func (s *side) Heartbeat(rhumb.NodeIdentity, *lease.Frame) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.beats++
+}
+
+func (s *side) Connected(n rhumb.NodeID, connected bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.connected[n] = connected
+}
+
+func (s *side) Raft(_ rhumb.NodeID, _ uint32, msgs [][]byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.raft += len(msgs)
+}
+
+func (s *side) Metadata(_ context.Context, from rhumb.NodeID, _ uint32, request []byte) ([]byte, error) {
+	if string(request) == "refuse" {
+		return nil, rhumb.E("test", rhumb.Conflict, "refused for "+from.String())
+	}
+	return append([]byte("re:"), request...), nil
+}
+
+func (s *side) DescribeReplica(_ context.Context, id rhumb.RangeID) (*rhumbpb.DescribeReplicaResponse, error) {
+	return &rhumbpb.DescribeReplicaResponse{SizeBytes: int64(id.Slot)}, nil
+}
+
+func (s *side) Forward(_ context.Context, q *rhumbpb.Request) *rhumbpb.Response {
+	return &rhumbpb.Response{Id: q.Id}
+}
+
+func startSide(t *testing.T, node rhumb.NodeID, cluster rhumb.ClusterID) *side {
+	t.Helper()
+	s := &side{id: rhumb.NodeIdentity{Node: node, Store: rhumb.UUID{byte(node)}, Boot: 1}, service: &Service{}, connected: map[rhumb.NodeID]bool{}}
+	s.network = NewNetwork(Config{Cluster: cluster, Self: func() rhumb.NodeIdentity { return s.id }, Handler: s, Logger: slog.New(slog.DiscardHandler)})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.addr = l.Addr().String()
+	g := grpc.NewServer(api.ServerOptions()...)
+	s.service.Register(g)
+	s.service.Open(s.network)
+	var wait sync.WaitGroup
+	wait.Go(func() { _ = g.Serve(l) })
+	t.Cleanup(func() {
+		s.network.Close()
+		g.Stop()
+		wait.Wait()
+	})
+	return s
+}
+
+func (s *side) node() *rhumb.Node {
+	return &rhumb.Node{ID: s.id.Node, Store: s.id.Store, Boot: s.id.Boot, Addr: s.addr, HeartbeatAddr: s.addr}
+}
+
+func (s *side) await(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		s.mu.Lock()
+		ok := is()
+		s.mu.Unlock()
+		if ok {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+func TestNetworkCarriesEverything(t *testing.T) {
+	cluster := rhumb.UUID{9}
+	a, b := startSide(t, 1, cluster), startSide(t, 2, cluster)
+	a.network.SetPeers([]*rhumb.Node{a.node(), b.node()})
+	a.await(t, "connected", func() bool { return a.connected[2] })
+	a.network.Send(2, []replica.Message{{Kind: replica.Ack, Match: 1}, {Kind: replica.Append, Match: 2, Entries: []*entry.Entry{testEntry()}}})
+	a.network.Send(2, []replica.Message{{Kind: replica.Ack, Match: 3}})
+	b.await(t, "three messages in order", func() bool {
+		return len(b.msgs) == 3 && b.msgs[0].Match == 1 && b.msgs[1].Match == 2 && b.msgs[2].Match == 3 && b.msgs[1].From == 1
+	})
+	b.await(t, "heartbeats", func() bool {
+		a.network.SendHeartbeat(2, &lease.Frame{})
+		return b.beats > 0
+	})
+	a.network.SendRaft(2, 0, [][]byte{{1}, {2}})
+	b.await(t, "raft", func() bool { return b.raft == 2 })
+	if got, err := a.network.Metadata(t.Context(), 2, 0, []byte("q")); err != nil || string(got) != "re:q" {
+		t.Fatalf("metadata answered %q, %v", got, err)
+	}
+	if _, err := a.network.Metadata(t.Context(), 2, 0, []byte("refuse")); rhumb.KindOf(err) != rhumb.Conflict {
+		t.Fatalf("the kind of an error did not survive: %v", err)
+	}
+	if resp, err := a.network.Forward(t.Context(), 2, &rhumbpb.Request{Id: 5}); err != nil || resp.Id != 5 {
+		t.Fatalf("forward answered %v, %v", resp, err)
+	}
+	if _, err := a.network.Forward(t.Context(), 3, &rhumbpb.Request{}); rhumb.KindOf(err) != rhumb.Unavailable {
+		t.Fatalf("an unknown node answered %v", err)
+	}
+	if resp, err := a.network.DescribeReplica(t.Context(), 2, rhumb.RangeID{Slot: 4}); err != nil || resp.SizeBytes != 4 {
+		t.Fatalf("describe answered %v, %v", resp, err)
+	}
+}
+
+func TestNetworkConnectsAgain(t *testing.T) {
+	cluster := rhumb.UUID{9}
+	a, b := startSide(t, 1, cluster), startSide(t, 2, cluster)
+	a.network.SetPeers([]*rhumb.Node{b.node()})
+	a.await(t, "connected", func() bool { return a.connected[2] })
+	b.service.Open(nil)
+	again := *b.node()
+	again.Boot++
+	a.network.SetPeers([]*rhumb.Node{&again}) // a new life is connected to anew, and is not there yet
+	a.await(t, "disconnected", func() bool { return !a.connected[2] })
+	b.service.Open(b.network)
+	a.await(t, "connected again", func() bool { return a.connected[2] })
+}
+
+func TestStrangersAreRefused(t *testing.T) {
+	a, b := startSide(t, 1, rhumb.UUID{9}), startSide(t, 2, rhumb.UUID{8})
+	a.network.SetPeers([]*rhumb.Node{b.node()})
+	if _, err := a.network.Metadata(t.Context(), 2, 0, []byte("q")); rhumb.KindOf(err) != rhumb.WrongCluster {
+		t.Fatalf("another cluster's node answered %v", err)
+	}
+	c := startSide(t, 3, rhumb.UUID{9})
+	c.refuse = rhumb.E("test", rhumb.WrongCluster, "an old life")
+	conn, err := api.Connect(c.addr, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	s, err := rhumbpb.NewPeerClient(conn).Replicate(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Send(&rhumbpb.ReplicaFrame{Hello: a.network.hello()}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.Recv()
+	if e, _, _ := api.FromStatus("test", err); rhumb.KindOf(e) != rhumb.WrongCluster {
+		t.Fatalf("an old life was let in: %v", err)
+	}
+}
+
+func TestGossipFindsMembers(t *testing.T) {
+	start := func(name string) *Gossip {
+		g, err := StartGossip(GossipConfig{Name: name, Addr: "127.0.0.1:0", Logger: slog.New(slog.DiscardHandler)}, Member{Region: name, Addr: name + ":1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = g.Close() })
+		return g
+	}
+	a, b := start("a"), start("b")
+	if err := b.Join([]string{a.Addr()}); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Announce(Member{Cluster: rhumb.UUID{5}, Node: 1, Region: "a", Addr: "a:1"}); err != nil {
+		t.Log(err) // nobody may have been asked yet; what counts is what b hears
+	}
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		m := b.Members()
+		if len(m) == 2 && m[0].Node == 1 && m[0].Cluster == (rhumb.UUID{5}) && m[1].Addr == "b:1" {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("b knows %+v", m)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
