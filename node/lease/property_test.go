@@ -210,9 +210,6 @@ func TestManyExclusions(t *testing.T) {
 			t.Fatal("the exclusions are never confirmed")
 		}
 		c.now += time.Second
-		if !n2.pairs.Holds(c.clock(n2), last, 1, []rhumb.NodeID{1}) {
-			n2.pairs.DropHeld(c.clock(n2))
-		}
 		c.tick(n2)
 		c.deliver(0)
 		for _, x := range c.net {
