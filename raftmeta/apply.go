@@ -138,7 +138,8 @@ func (d *driver) cutForMembers() error {
 
 // maybeCut begins to cut the log when it has grown enough: the state is encoded beside the loop, which goes on.
 func (d *driver) maybeCut() {
-	if d.cutting || d.log.size < max(LogSizeMax, d.log.stateSize) {
+	grown := d.log.size - d.log.kept
+	if d.cutting || d.applied <= d.log.transferred || grown < max(d.config.LogSize, d.log.stateSize) {
 		return
 	}
 	term, err := d.log.Term(d.applied)
@@ -156,10 +157,10 @@ func (d *driver) maybeCut() {
 // cut replaces the log behind an encoded state.
 func (d *driver) cut(transfer *raftpb.Snapshot) error {
 	d.cutting = false
-	if first, err := d.log.Snapshot(); err == nil && first.GetMetadata().GetIndex() >= transfer.GetMetadata().GetIndex() {
+	if d.log.transferred >= transfer.GetMetadata().GetIndex() {
 		return nil // a newer state came from the leader meanwhile
 	}
-	if err := d.log.compact(transfer, LogKeep); err != nil {
+	if err := d.log.compact(transfer, d.config.LogKeep); err != nil {
 		return rhumb.Wrap("raftmeta.cut", err)
 	}
 	d.metrics.cut(d.log)

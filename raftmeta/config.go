@@ -25,11 +25,6 @@ const (
 	ReadsMax = 4_096
 	// InboxMax bounds the received messages that wait; more are dropped, as a network may.
 	InboxMax = 4_096
-	// LogSizeMax is the size in bytes at which the log is cut behind a state transfer, if the last state was smaller; a
-	// larger state lets the log grow to its own size, so that writing states costs no more than writing the log.
-	LogSizeMax = 8 << 20
-	// LogKeep is the number of applied entries that stay in the log for followers that lag a little.
-	LogKeep = 1_000
 	// FragmentSize is the size in bytes above which a message (a state transfer) is sent in parts.
 	FragmentSize = 1 << 20
 	// StateSizeMax bounds an encoded state, in bytes.
@@ -70,6 +65,11 @@ type Config struct {
 	EvaluateEvery, PlanEvery time.Duration
 	// Place has the waiting times of the planner.
 	Place place.Config
+	// LogSize is the number of bytes by which the log grows before it is cut behind a copy of the state, if the last copy was smaller; a
+	// larger state lets the log grow to its own size, so that writing states costs no more than writing the log. LogKeep
+	// is the number of applied entries that stay for followers that lag a little. Defaults: 8 MiB and 1,000.
+	LogSize int
+	LogKeep uint64
 	// PassiveController keeps the leader from acting by itself; for tests.
 	PassiveController bool
 
@@ -84,6 +84,7 @@ func DefaultConfig() Config {
 	return Config{
 		Tick: 100 * time.Millisecond, ElectionTicks: 10, ContactTimeout: time.Second, AttemptTimeout: 2 * time.Second,
 		EvaluateEvery: 50 * time.Millisecond, PlanEvery: 500 * time.Millisecond, Place: place.DefaultConfig(),
+		LogSize: 8 << 20, LogKeep: 1_000,
 	}
 }
 
@@ -104,6 +105,7 @@ func (c *Config) Validate() error {
 	fault(c.ContactTimeout <= c.Tick, "ContactTimeout is %v, want more than a tick (%v)", c.ContactTimeout, c.Tick)
 	fault(c.AttemptTimeout <= 0, "AttemptTimeout is %v, want more than 0", c.AttemptTimeout)
 	fault(c.EvaluateEvery <= 0 || c.PlanEvery <= 0, "EvaluateEvery is %v and PlanEvery %v, want more than 0", c.EvaluateEvery, c.PlanEvery)
+	fault(c.LogSize <= 0, "LogSize is %d, want more than 0", c.LogSize)
 	errs = append(errs, c.Place.Validate())
 	return errors.Join(errs...)
 }

@@ -237,6 +237,7 @@ func (d *driver) status() Status {
 		Group: d.config.Group, Node: d.config.Node, Leader: rhumb.NodeID(st.Lead), Term: st.HardState.GetTerm(),
 		Role: roleName(st.RaftState, d.conf, uint64(d.config.Node)), Commit: st.HardState.GetCommit(), Applied: d.applied, First: first, Last: last,
 		Voters: nodeIDs(d.conf.GetVoters()), Learners: nodeIDs(d.conf.GetLearners()),
+		Outgoing: nodeIDs(d.conf.GetVotersOutgoing()),
 	}
 	if d.isLead {
 		s.Match = make(map[rhumb.NodeID]uint64)

@@ -65,6 +65,8 @@ type Status struct {
 	First   uint64         `json:"first_index"`
 	Last    uint64         `json:"last_index"`
 	Voters  []rhumb.NodeID `json:"voters"`
+	// Outgoing are the voters that a change of membership replaces; while there are any, both sets must agree.
+	Outgoing []rhumb.NodeID `json:"outgoing,omitempty"`
 	// Learners have a copy and no vote.
 	Learners []rhumb.NodeID `json:"learners"`
 	// Match is, at the leader, the index up to which each node's log is known to agree.

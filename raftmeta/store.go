@@ -30,8 +30,10 @@ type logStore struct {
 	*raft.MemoryStorage
 	kv KV
 	// size is the bytes of the entries in memory (entries that were replaced count until the log is cut), stateSize those
-	// of the state transfer.
-	size, stateSize int
+	// of the state transfer, and kept those of the entries that stayed when the log was cut last.
+	size, stateSize, kept int
+	// transferred is the index of the state transfer.
+	transferred uint64
 }
 
 // openLog reads what the KV holds.
@@ -45,7 +47,8 @@ func openLog(kv KV) (*logStore, error) {
 		if err := l.ApplySnapshot(&transfer); err != nil {
 			return nil, l.corrupt("state transfer", err)
 		}
-		first = transfer.GetMetadata().GetIndex() + 1
+		l.transferred = transfer.GetMetadata().GetIndex()
+		first = l.transferred + 1
 		l.stateSize = len(transfer.GetData())
 	}
 	entries, err := l.readEntries(first)
@@ -124,7 +127,8 @@ func (l *logStore) save(hard *raftpb.HardState, entries []*raftpb.Entry, transfe
 		if err := l.ApplySnapshot(transfer); err != nil {
 			return err
 		}
-		l.size, l.stateSize = 0, len(transfer.GetData())
+		l.size, l.kept, l.stateSize = 0, 0, len(transfer.GetData())
+		l.transferred = transfer.GetMetadata().GetIndex()
 	}
 	if !raft.IsEmptyHardState(hard) {
 		if err := l.SetHardState(hard); err != nil {
@@ -140,7 +144,9 @@ func (l *logStore) putEntries(b KVBatch, entries []*raftpb.Entry) int {
 	if len(entries) == 0 {
 		return 0
 	}
-	b.DeleteRange(entryKey(entries[0].GetIndex()), keyEntryEnd)
+	if last, _ := l.LastIndex(); last >= entries[0].GetIndex() {
+		b.DeleteRange(entryKey(entries[0].GetIndex()), keyEntryEnd)
+	}
 	grown := 0
 	for _, e := range entries {
 		value := marshal(e)
@@ -167,12 +173,13 @@ func (l *logStore) compact(transfer *raftpb.Snapshot, keep uint64) error {
 	if _, err := l.CreateSnapshot(index, transfer.GetMetadata().GetConfState(), transfer.GetData()); err != nil {
 		return err
 	}
-	l.stateSize = len(transfer.GetData())
-	if cut < first {
-		return nil
+	l.stateSize, l.transferred = len(transfer.GetData()), index
+	if cut >= first {
+		l.size -= l.sizeOf(first, cut+1)
+		err = l.Compact(cut)
 	}
-	l.size -= l.sizeOf(first, cut+1)
-	return l.Compact(cut)
+	l.kept = l.size
+	return err
 }
 
 // sizeOf gives the bytes of the entries lo..hi, hi excluded.

@@ -1,0 +1,222 @@
+package raftmeta
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+)
+
+// cluster is several nodes of one group in one process.
+type cluster struct {
+	t      testing.TB
+	net    *testNetwork
+	kvs    map[rhumb.NodeID]*memKV
+	groups map[rhumb.NodeID]*Group
+	boots  map[rhumb.NodeID]rhumb.BootSeq
+	adjust func(*Config)
+}
+
+// region gives a node's region: three nodes each.
+func region(id rhumb.NodeID) string { return string(rune('a' + (id-1)/3)) }
+
+func registration(id rhumb.NodeID, boot rhumb.BootSeq) catalog.RegisterNode {
+	return catalog.RegisterNode{
+		Store: rhumb.UUID{byte(id)}, Boot: boot, Nonce: uint64(boot), Region: region(id), Zone: fmt.Sprintf("z%d", id%3),
+		Location: rhumb.Point{Lat: float64((id - 1) / 3), Lon: 1}, HasLocation: true,
+	}
+}
+
+// inBubble runs a test with a cluster of n nodes in fake time.
+func inBubble(t *testing.T, n int, adjust func(*Config), f func(c *cluster)) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, n, adjust)
+		defer c.close()
+		f(c)
+	})
+}
+
+func newCluster(t testing.TB, n int, adjust func(*Config)) *cluster {
+	const seed = 20
+	t.Logf("network seed %d", seed)
+	c := &cluster{
+		t: t, net: newTestNetwork(seed), kvs: make(map[rhumb.NodeID]*memKV), groups: make(map[rhumb.NodeID]*Group),
+		boots: make(map[rhumb.NodeID]rhumb.BootSeq), adjust: adjust,
+	}
+	c.kvs[1] = newMemKV()
+	if _, err := Bootstrap(c.kvs[1], catalog.Init{Cluster: rhumb.UUID{7}, First: registration(1, 1)}); err != nil {
+		t.Fatal(err)
+	}
+	c.boots[1] = 1
+	c.open(1)
+	for len(c.groups) < n {
+		c.join()
+	}
+	c.await("all nodes are members", func() bool { return c.members() == n })
+	return c
+}
+
+// join registers a new node and opens its group.
+func (c *cluster) join() rhumb.NodeID {
+	c.t.Helper()
+	want := rhumb.NodeID(len(c.kvs) + 1)
+	res := c.propose(1, registration(want, 1))
+	if res.Node != want {
+		c.t.Fatalf("joined as %s, want %s: %v", res.Node, want, res.Err())
+	}
+	c.kvs[want], c.boots[want] = newMemKV(), 1
+	c.open(want)
+	return want
+}
+
+// open starts a node from its KV.
+func (c *cluster) open(id rhumb.NodeID) {
+	c.t.Helper()
+	config := DefaultConfig()
+	config.Node, config.KV, config.Transport = id, c.kvs[id], endpoint{c.net, id}
+	if c.adjust != nil {
+		c.adjust(&config)
+	}
+	g, err := Open(config)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.groups[id] = g
+	c.net.set(id, g)
+}
+
+// kill stops a node and loses what it had not synced.
+func (c *cluster) kill(id rhumb.NodeID) {
+	c.net.set(id, nil)
+	_ = c.groups[id].Close() // gives no error
+	c.kvs[id] = c.kvs[id].crash()
+	delete(c.groups, id)
+}
+
+// restart opens a killed node and registers its next life.
+func (c *cluster) restart(id rhumb.NodeID) {
+	c.t.Helper()
+	c.open(id)
+	c.boots[id]++
+	r := registration(id, c.boots[id])
+	r.Node = id
+	c.propose(id, r)
+}
+
+func (c *cluster) close() {
+	for id := range c.groups {
+		c.kill(id)
+	}
+	c.net.close()
+}
+
+// propose has a command done through a node.
+func (c *cluster) propose(id rhumb.NodeID, cmd catalog.Command) catalog.Result {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
+	defer cancel()
+	res, err := c.groups[id].Propose(ctx, cmd)
+	if err == nil {
+		err = res.Err()
+	}
+	if err != nil {
+		c.t.Fatalf("%T through n%d: %v", cmd, id, err)
+	}
+	return res
+}
+
+// await waits until a condition holds, for five minutes of fake time at the most.
+func (c *cluster) await(what string, condition func() bool) {
+	c.t.Helper()
+	deadline := time.After(5 * time.Minute)
+	for !condition() {
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-deadline:
+			c.t.Fatalf("never came true: %s", what)
+		}
+	}
+}
+
+// leader waits for a leader that is up and gives it.
+func (c *cluster) leader() rhumb.NodeID {
+	c.t.Helper()
+	var found rhumb.NodeID
+	c.await("there is a leader", func() bool {
+		for id, g := range c.groups {
+			if g.IsLeader() {
+				found = id
+				return true
+			}
+		}
+		return false
+	})
+	return found
+}
+
+func (c *cluster) status(id rhumb.NodeID) Status {
+	c.t.Helper()
+	s, err := c.groups[id].Status(c.t.Context())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return s
+}
+
+// members counts the group's members as the leader has them.
+func (c *cluster) members() int {
+	s := c.status(c.leader())
+	return len(s.Voters) + len(s.Learners)
+}
+
+// awaitVoters waits until the group has so many voters, and every node knows.
+func (c *cluster) awaitVoters(n int) {
+	c.t.Helper()
+	c.await("the voters are settled", func() bool {
+		for id := range c.groups {
+			if s := c.status(id); len(s.Voters) != n || len(s.Outgoing) != 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// ids gives the nodes that are up, but for some.
+func (c *cluster) ids(except ...rhumb.NodeID) []rhumb.NodeID {
+	var out []rhumb.NodeID
+	for id := range c.groups {
+		if !slices.Contains(except, id) {
+			out = append(out, id)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// awaitAlike waits until all nodes that are up have the same state.
+func (c *cluster) awaitAlike() {
+	c.t.Helper()
+	c.await("all states are alike", func() bool {
+		want := ""
+		for _, g := range c.groups {
+			got := string(g.State().Encode())
+			if want != "" && got != want {
+				return false
+			}
+			want = got
+		}
+		return true
+	})
+}
+
+func smallClass() rhumb.ClassSettings {
+	s := rhumb.DefaultClassSettings()
+	s.HashSlots = 6
+	return s
+}
