@@ -15,6 +15,9 @@ type change struct {
 	// node joins (expand) or leaves.
 	node   rhumb.NodeID
 	expand bool
+	// unsent says that the set is in force but not proposed yet: the joining node has to catch up first, and commits
+	// wait for it so that under load it ever can. Until then it may be dropped (ruling 7).
+	unsent bool
 	// retracted says that the present set was proposed as well, to settle the change (ruling 7).
 	retracted bool
 	timer     retry
@@ -22,35 +25,54 @@ type change struct {
 
 func (c *change) active() bool { return c.members != nil }
 
-// reconfigure begins a change of the in-sync set when one is called for and none is pending, and takes back one that
-// is stuck.
+// reconfigure begins a change of the in-sync set when one is called for and none is pending, and goes on with one that
+// is.
 func (r *Replica) reconfigure() {
+	if r.change.active() && r.change.expand {
+		r.pursue()
+	}
 	if r.change.active() {
-		p := r.peer(r.change.node)
-		if r.change.expand && !r.change.retracted && (!p.connected || p.suspect || p.flow >= flowLost) {
-			r.change.retracted = true
-			r.alterISR(r.inSync)
-		}
 		return
 	}
 	if p := r.toShrink(); p != nil {
 		members := slices.DeleteFunc(slices.Clone(r.inSync), func(n rhumb.NodeID) bool { return n == p.node })
 		r.begin(change{members: members, node: p.node})
+		r.alterISR(members)
 	} else if p := r.toExpand(); p != nil {
 		members := append(slices.Clone(r.inSync), p.node)
 		slices.Sort(members)
-		r.begin(change{members: members, node: p.node, expand: true})
+		r.begin(change{members: members, node: p.node, expand: true, unsent: true})
+		r.pursue()
 	}
 }
 
-// begin puts the wanted set in force beside the present one, then proposes it: from now on commits and leases need both.
+// pursue proposes an expansion once the joining node has all that may be acknowledged, and takes it back when that node
+// is not fit any more.
+func (r *Replica) pursue() {
+	p := r.peer(r.change.node)
+	fit := p.connected && !p.suspect && p.flow < flowLost
+	switch {
+	case r.change.retracted:
+	case r.change.unsent && (!fit || r.toShrink() != nil):
+		r.change = change{}
+		r.configure()
+		r.advanceCommit()
+	case r.change.unsent && p.match >= max(r.commit, r.start):
+		r.change.unsent = false
+		r.alterISR(r.change.members)
+	case !r.change.unsent && !fit:
+		r.change.retracted = true
+		r.alterISR(r.inSync)
+	}
+}
+
+// begin puts the wanted set in force beside the present one: from now on commits and leases need both.
 func (r *Replica) begin(c change) {
 	if len(c.members) < r.cfg.MinInSync || !slices.Contains(c.members, r.cfg.Self) {
-		panic(fmt.Sprintf("replica: invariant I8: in-sync set %v proposed at %s, min_insync is %d", c.members, r.cfg.Self, r.cfg.MinInSync))
+		panic(fmt.Sprintf("replica: invariant I8: in-sync set %v wanted at %s, min_insync is %d", c.members, r.cfg.Self, r.cfg.MinInSync))
 	}
 	r.change = c
 	r.configure()
-	r.alterISR(c.members)
 }
 
 func (r *Replica) alterISR(members []rhumb.NodeID) {
@@ -63,7 +85,7 @@ func (r *Replica) alterISR(members []rhumb.NodeID) {
 // tickChange repeats a proposal that has had no effect for ChangeRetry. It may have been lost; if it was not, the
 // compare-and-set refuses the copy.
 func (r *Replica) tickChange() {
-	if !r.change.active() || !r.change.timer.due(r.now, r.cfg.ChangeRetry) {
+	if !r.change.active() || r.change.unsent || !r.change.timer.due(r.now, r.cfg.ChangeRetry) {
 		return
 	}
 	members := r.change.members
@@ -112,8 +134,6 @@ func (r *Replica) whyNot(p *progress) string {
 		return "it is suspected"
 	case p.flow == flowProbe:
 		return "its log is being compared"
-	case p.match < max(r.commit, r.start):
-		return fmt.Sprintf("it has the log up to %d and needs %d", p.match, max(r.commit, r.start))
 	case r.lagBytes(p) > int64(r.cfg.JoinWithinBytes):
 		return fmt.Sprintf("it is %d bytes behind, at most %d are allowed", r.lagBytes(p), r.cfg.JoinWithinBytes)
 	}

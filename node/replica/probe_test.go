@@ -67,3 +67,36 @@ func TestPrevOfUnknownEpoch(t *testing.T) {
 		}
 	}
 }
+
+// TestJoinUnderLoad: a learner that is near the end but always behind the newest commit joins all the same, since
+// commits wait for it once it is to join (rule R: it enters P first). Before the proposal it can be dropped again.
+func TestJoinUnderLoad(t *testing.T) {
+	for _, leaves := range []bool{false, true} {
+		r := leader(t, Config{}, 1, []rhumb.NodeID{1, 2, 3}, []rhumb.NodeID{1, 2})
+		for seq := range rhumb.Seq(3) {
+			r.Propose(rhumb.Timestamp(200+seq), Proposal{Token: uint64(seq), Batch: putBatch("k", "v")})
+			flush(r)
+			step(t, r, ack(2, 1, seq+3))
+			if seq == 0 {
+				step(t, r, ack(3, 1, 2)) // one round trip behind from now on
+			}
+			if rd := flush(r); len(rd.Meta) != 0 {
+				t.Fatalf("a learner that lacks what is committed is proposed: %+v", rd.Meta)
+			}
+		}
+		if _, commit, _ := r.Readable(); commit != 3 {
+			t.Fatalf("commit is %d, want 3: it waits for the joining node", commit)
+		}
+		if leaves {
+			r.Peer(0, 3, true, true)
+			if rd := flush(r); len(rd.Meta) != 0 || rd.Commit != 5 {
+				t.Errorf("after the joining node is suspected: meta %+v, commit %d, want none, 5", rd.Meta, rd.Commit)
+			}
+			continue
+		}
+		step(t, r, ack(3, 1, 5))
+		if rd := flush(r); len(rd.Meta) != 1 || rd.Commit != 5 {
+			t.Errorf("after the joining node has caught up: meta %+v, commit %d, want one proposal, 5", rd.Meta, rd.Commit)
+		}
+	}
+}

@@ -205,7 +205,7 @@ func (r *Replica) stepAck(m *Message) error {
 	p.acked(m.Match)
 	r.advanceCommit()
 	// There is room to send, or a learner may be near enough to join.
-	r.dirty = r.dirty || p.next <= r.log.last().Seq || !p.counts()
+	r.dirty = r.dirty || p.next <= r.log.last().Seq || !p.counts() || r.change.unsent
 	return nil
 }
 

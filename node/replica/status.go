@@ -108,6 +108,8 @@ func (r *Replica) Status() Status {
 		}
 		switch {
 		case p.inSync:
+		case p.pending && r.change.unsent:
+			ps.Why = fmt.Sprintf("it has the log up to %d and needs %d", p.match, max(r.commit, r.start))
 		case p.pending:
 			ps.Why = "metadata has not answered yet"
 		default:
