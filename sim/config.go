@@ -78,8 +78,12 @@ type profile struct {
 	regionDelay, wanDelay time.Duration
 	jitter                float64
 	loss, repeat          float64
-	syncDelay             time.Duration
-	metaDelay             time.Duration
+	// reorder lets messages of one stream overtake each other on short links.
+	reorder   bool
+	syncDelay time.Duration
+	// pass is the longest time for which events of one node gather before its replicas are asked what they want done.
+	pass      time.Duration
+	metaDelay time.Duration
 	// rho is the greatest difference of clock rates in thousandths.
 	rho        float64
 	skew       time.Duration
@@ -109,6 +113,8 @@ func draw(r *rand.Rand) profile {
 		skew:        one[time.Duration](r, 0, 50, 2000) * time.Millisecond,
 		faultEvery:  one[time.Duration](r, 800, 1500, 3000, 6000) * time.Millisecond,
 	}
+	p.pass = one[time.Duration](r, 50, 200, 200, 5000, 20_000) * time.Microsecond
+	p.reorder = r.IntN(4) == 0
 	p.settings = rhumb.DefaultClassSettings()
 	p.settings.HashSlots = p.ranges
 	switch r.IntN(10) {

@@ -35,10 +35,11 @@ type metadata struct {
 	applied int
 }
 
-// report is what a node last said of its peers.
+// report is what a node last said of its peers: by index, the life of each that it suspects, 0 for the others. Suspicion
+// of a life says nothing of the next.
 type report struct {
-	at       time.Duration
-	suspects []rhumb.NodeID
+	at    time.Duration
+	lives []rhumb.BootSeq
 }
 
 // found makes the cluster: nodes, one table, its ranges.
@@ -149,8 +150,9 @@ func (m *metadata) blind(c catalog.AlterISR) catalog.Command {
 }
 
 // tell takes a node's report.
-func (m *metadata) tell(n *node, suspects []rhumb.NodeID) {
-	m.reports[n.index] = report{m.w.now, suspects}
+func (m *metadata) tell(n *node, r report) {
+	r.at = m.w.now
+	m.reports[n.index] = r
 }
 
 // control is the controller's turn: it fences nodes that enough of their peers suspect, and elects for ranges whose
@@ -186,9 +188,10 @@ func (m *metadata) fresh(n rhumb.NodeID) bool {
 	return r.at > 0 && m.w.now-r.at <= reportFresh
 }
 
-// suspects reports whether a fresh report of node by suspects x.
+// suspects reports whether a fresh report of node by suspects the registered life of x.
 func (m *metadata) suspects(by, x rhumb.NodeID) bool {
-	return m.fresh(by) && slices.Contains(m.reports[by-1].suspects, x)
+	rec, ok := m.state.Node(x)
+	return ok && m.fresh(by) && m.reports[by-1].lives[x-1] == rec.Boot
 }
 
 // isDead is the evidence rule for a node: a majority of the live nodes that share ranges with it, or the controller

@@ -18,6 +18,7 @@ type network struct {
 	// streams numbers the connection of each pair of nodes as each side knows it; 0 is none.
 	streams []uint64
 	dialed  []time.Duration // by pair: until when a dial under way is waited for
+	last    []time.Duration // by pair: when the last message of a stream arrives
 	lastID  uint64
 }
 
@@ -25,7 +26,7 @@ func newNetwork(w *world, places int) *network {
 	return &network{
 		w: w, places: places, site: make([]int, places), cut: make([]bool, places*places),
 		slow: make([]time.Duration, places), loss: w.p.loss, repeat: w.p.repeat, jitter: w.p.jitter,
-		streams: make([]uint64, places*places), dialed: make([]time.Duration, places*places),
+		streams: make([]uint64, places*places), dialed: make([]time.Duration, places*places), last: make([]time.Duration, places*places),
 	}
 }
 
@@ -67,6 +68,25 @@ func (n *network) send(from, to place, deliver func()) (repeated bool) {
 		return true
 	}
 	return false
+}
+
+// sendStream is send for streams. They keep messages in order, but for short links of seeds with reordering and for
+// faults of that kind: the protocol must bear it, but a long link under load would do nothing but repeat itself.
+func (n *network) sendStream(from, to place, deliver func()) {
+	if n.w.p.reorder && n.site[from] == n.site[to] || n.jitter != n.w.p.jitter {
+		n.send(from, to, deliver)
+		return
+	}
+	r := n.w.rnd
+	if n.isCut(from, to) || n.loss > 0 && r.Float64() < n.loss {
+		return
+	}
+	at := n.pair(from, to)
+	n.last[at] = max(n.last[at], n.w.now+n.delay(from, to))
+	n.w.after(n.last[at]-n.w.now, deliver)
+	if n.repeat > 0 && r.Float64() < n.repeat {
+		n.w.after(n.delay(from, to)*time.Duration(1+r.IntN(50)), deliver)
+	}
 }
 
 // heal ends all cuts and slowness and takes the loss of the profile again.

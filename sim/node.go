@@ -16,8 +16,6 @@ import (
 const (
 	// tickEvery is how often a node looks at its leases, replicas and disk.
 	tickEvery = 25 * time.Millisecond
-	// passMax is how long events of one replica are gathered before its Ready is taken.
-	passMax = 200 * time.Microsecond
 	// syncStallMax is how long a sync may be outstanding before the node withholds its heartbeats.
 	syncStallMax = 500 * time.Millisecond
 	// registerRetry is how often a node repeats its registration until it sees the effect.
@@ -322,8 +320,13 @@ func (n *node) suspect(now time.Duration) {
 	}
 	if changed || n.w.now-n.reported >= reportEvery {
 		n.reported = n.w.now
-		list := slices.Clone(suspects)
-		n.w.net.send(n.at, n.w.meta.at, func() { n.w.meta.tell(n, list) })
+		r := report{lives: make([]rhumb.BootSeq, len(n.w.nodes))}
+		for _, id := range suspects {
+			if rec, ok := n.view.Node(id); ok {
+				r.lives[id-1] = rec.Boot
+			}
+		}
+		n.w.net.send(n.at, n.w.meta.at, func() { n.w.meta.tell(n, r) })
 	}
 }
 
@@ -401,7 +404,7 @@ func (n *node) sendMessage(m replica.Message) {
 	if w.tracing() {
 		w.tracef(n.name(), "send %s", describe(&m))
 	}
-	w.net.send(n.at, to.at, func() {
+	w.net.sendStream(n.at, to.at, func() {
 		to.run(to.life, func() {
 			if w.net.streams[w.net.pair(to.at, n.at)] != stream {
 				return
@@ -424,7 +427,7 @@ func (n *node) touch(s *slot) {
 	}
 	if len(n.dirty) > 0 && !n.passing {
 		n.passing = true
-		n.later(time.Duration(n.w.rnd.Int64N(int64(passMax))), n.pass)
+		n.later(time.Duration(n.w.rnd.Int64N(int64(n.w.p.pass))), n.pass)
 	}
 	n.observe(s)
 }

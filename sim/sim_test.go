@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"testing"
@@ -20,6 +21,14 @@ var (
 	bugFlag    = flag.String("sim.bug", NoBug.String(), "the bug to plant with -sim.seed")
 	lengthFlag = flag.Duration("sim.duration", DurationDefault, "virtual time of one run")
 )
+
+// gcPercent trades memory for speed: a run makes much garbage and keeps little.
+const gcPercent = 400
+
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(gcPercent)
+	os.Exit(m.Run())
+}
 
 // corpusSeeds reads testdata/seeds.txt: one seed a line, then what it showed. Lines that begin with # are remarks.
 func corpusSeeds(t *testing.T) []uint64 {
