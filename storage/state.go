@@ -205,6 +205,9 @@ func (s *Store) loadRange(op rhumb.Op, it *pebble.Iterator, id rhumb.RangeID) (*
 		}
 		present = present || d.Field == keys.StateRange
 	}
+	if err := it.Error(); err != nil {
+		return nil, s.fault(op, err)
+	}
 	if !present {
 		return nil, rhumb.Ef(op, rhumb.Corrupt, "store %s: range %s has keys but no state", s.cfg.Dir, id)
 	}

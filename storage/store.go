@@ -76,33 +76,36 @@ func Open(cfg Config) (*Store, error) {
 	return open(cfg, placement{count: 1})
 }
 
-func open(cfg Config, place placement) (s *Store, err error) {
+func open(cfg Config, place placement) (*Store, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	s = &Store{cfg: cfg, log: cfg.Logger, ranges: map[rhumb.RangeID]*rangeState{}, metrics: newMetrics(cfg.Dir)}
+	s := &Store{cfg: cfg, log: cfg.Logger, ranges: map[rhumb.RangeID]*rangeState{}, metrics: newMetrics(cfg.Dir)}
 	s.fs = newLogFS(cfg.FS, s.syncTook)
 	if err := s.own(); err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			_ = s.lock.Close()
-		}
-	}()
-	if err := s.loadHeader(place); err != nil {
-		return nil, err
-	}
-	if err := s.checkSeal(); err != nil {
-		return nil, err
-	}
-	if err := s.openDatabase(); err != nil {
-		return nil, err
-	}
-	if err := s.begin(); err != nil {
-		return nil, errors.Join(err, s.db.Close())
+	if err := s.load(place); err != nil {
+		return nil, errors.Join(err, s.lock.Close())
 	}
 	return s, nil
+}
+
+// load reads what is in the directory that the store owns.
+func (s *Store) load(place placement) error {
+	if err := s.loadHeader(place); err != nil {
+		return err
+	}
+	if err := s.checkSeal(); err != nil {
+		return err
+	}
+	if err := s.openDatabase(); err != nil {
+		return err
+	}
+	if err := s.begin(); err != nil {
+		return errors.Join(err, s.db.Close())
+	}
+	return nil
 }
 
 // own takes the directory for this process.

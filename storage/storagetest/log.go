@@ -276,7 +276,7 @@ func checkScan(s *storage.Store, id rhumb.RangeID, table rhumb.TableID, at rhumb
 	if err != nil {
 		return err
 	}
-	if fmt.Sprint(all) != fmt.Sprint(want) {
+	if !equalItems(all, want) {
 		return fmt.Errorf("scan of table %s gives\n%v, want\n%v", table, all, want)
 	}
 	var paged []rhumb.Item
@@ -291,7 +291,7 @@ func checkScan(s *storage.Store, id rhumb.RangeID, table rhumb.TableID, at rhumb
 		}
 		after = page[1].Key.Name
 	}
-	if fmt.Sprint(paged) != fmt.Sprint(want) {
+	if !equalItems(paged, want) {
 		return fmt.Errorf("paged scan of table %s gives\n%v, want\n%v", table, paged, want)
 	}
 	for _, item := range want {
@@ -301,7 +301,7 @@ func checkScan(s *storage.Store, id rhumb.RangeID, table rhumb.TableID, at rhumb
 			return err
 		}
 		with := slices.DeleteFunc(slices.Clone(want), func(it rhumb.Item) bool { return !bytes.HasPrefix(it.Key.Name, prefix) })
-		if fmt.Sprint(got) != fmt.Sprint(with) {
+		if !equalItems(got, with) {
 			return fmt.Errorf("scan of table %s with prefix %q gives\n%v, want\n%v", table, prefix, got, with)
 		}
 	}
@@ -316,4 +316,10 @@ func scan(s *storage.Store, id rhumb.RangeID, table rhumb.TableID, prefix, after
 		items = append(items, item)
 	}
 	return items, nil
+}
+
+func equalItems(a, b []rhumb.Item) bool {
+	return slices.EqualFunc(a, b, func(a, b rhumb.Item) bool {
+		return a.Key.Table == b.Key.Table && a.Key.Home == b.Key.Home && bytes.Equal(a.Key.Name, b.Key.Name) && a.Version == b.Version && bytes.Equal(a.Value, b.Value)
+	})
 }
