@@ -88,12 +88,9 @@ func Status(err error, h Hint) error {
 	return s.Err()
 }
 
-// FromStatus reads the error of a gRPC call; nil stays nil. remote is true when a node of Rhumb answered with it, so that
-// its kind can be trusted; otherwise the transport failed, and what became of the request is not known.
-func FromStatus(op rhumb.Op, err error) (e error, h Hint, remote bool) {
-	if err == nil {
-		return nil, Hint{}, true
-	}
+// FromStatus reads the error of a gRPC call, which must not be nil. remote is true when a node of Rhumb answered with it,
+// so that its kind can be trusted; otherwise the transport failed, and what became of the request is not known.
+func FromStatus(op rhumb.Op, err error) (e *rhumb.Error, h Hint, remote bool) {
 	if e, ok := errors.AsType[*rhumb.Error](err); ok {
 		return e, Hint{}, false
 	}
@@ -104,9 +101,9 @@ func FromStatus(op rhumb.Op, err error) (e error, h Hint, remote bool) {
 			return e, h, true
 		}
 	}
-	kind := KindOfCode(s.Code())
-	if s.Code() == codes.Canceled || s.Code() == codes.DeadlineExceeded {
-		return &rhumb.Error{Op: op, Kind: kind, Msg: s.Message()}, Hint{}, false
+	msg := s.Message()
+	if c := s.Code(); c != codes.Canceled && c != codes.DeadlineExceeded {
+		msg = c.String() + ": " + msg
 	}
-	return &rhumb.Error{Op: op, Kind: kind, Msg: s.Code().String() + ": " + s.Message()}, Hint{}, false
+	return &rhumb.Error{Op: op, Kind: KindOfCode(s.Code()), Msg: msg}, Hint{}, false
 }

@@ -229,14 +229,14 @@ func askAt[T any](ctx context.Context, c *Client, op rhumb.Op, addr string, call
 		return out, nil
 	}
 	unreachable := status.Code(err) == codes.Unavailable
-	err, _, remote := api.FromStatus(op, err)
-	if remote {
-		return out, &answered{err}
+	e, _, remote := api.FromStatus(op, err)
+	switch {
+	case remote:
+		return out, &answered{e}
+	case unreachable:
+		return out, rhumb.Ef(op, rhumb.Unavailable, "node at %s cannot be reached: %v", addr, e)
 	}
-	if unreachable {
-		err = rhumb.Ef(op, rhumb.Unavailable, "node at %s cannot be reached: %v", addr, err)
-	}
-	return out, err
+	return out, e
 }
 
 // bound gives ctx the configured timeout where it has no deadline.
