@@ -20,7 +20,6 @@ type crew struct {
 	net   []flying
 	cut   map[[2]rhumb.NodeID]bool
 	log   strings.Builder
-	quiet bool
 }
 
 type member struct {

@@ -96,13 +96,14 @@ func (r *Replica) tickChange() {
 	r.dirty = true
 }
 
-// toShrink gives an in-sync peer that should leave, or nil: it is suspected or quarantined, and enough remain.
+// toShrink gives an in-sync peer that should leave, or nil: it is suspected, quarantined, or has lost
+// log that it acknowledged, and enough remain.
 func (r *Replica) toShrink() *progress {
 	if len(r.inSync) <= r.cfg.MinInSync {
 		return nil
 	}
 	for _, p := range r.peers {
-		if p.inSync && (p.suspect || p.flow == flowQuarantined) {
+		if p.inSync && (p.suspect || p.flow >= flowLost) {
 			return p
 		}
 	}

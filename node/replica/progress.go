@@ -66,16 +66,22 @@ func (p *progress) probe(next rhumb.Seq) {
 	p.inflight.reset()
 }
 
-// acked takes an acknowledgement.
+// acked takes an acknowledgement. One that does not reach the place that is being probed is late: it says what the peer
+// holds, not where the logs part.
 func (p *progress) acked(match rhumb.Seq) {
-	p.waiting = false
 	p.match = max(p.match, match)
-	p.next = max(p.next, p.match+1)
-	p.inflight.free(match)
-	if p.flow != flowReplicate {
+	switch {
+	case p.flow == flowReplicate:
+		p.next = max(p.next, p.match+1)
+	case p.flow == flowProbe && match+1 >= p.next:
 		p.flow, p.probing = flowReplicate, false
 		p.next = p.match + 1
+	default:
+		p.match = min(p.match, p.next-1)
+		return
 	}
+	p.waiting = false
+	p.inflight.free(match)
 }
 
 // due runs the retransmission clock; it begins with the first tick that finds something unanswered.

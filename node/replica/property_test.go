@@ -83,7 +83,6 @@ type world struct {
 	contents map[entryID]entry.Hash       // I2
 	primary  map[rhumb.Epoch]rhumb.NodeID // I1
 	commits  map[rhumb.NodeID]rhumb.Seq   // I5, per life
-	views    map[rhumb.NodeID]int         // the version that a node has heard of
 	gone     map[rhumb.RequestID]bool     // requests that certainly were not applied
 }
 
@@ -106,12 +105,12 @@ func newWorld(seed uint64, sum *stats) *world {
 	}
 	cfg := Config{
 		AppendBytesMax: 200 + rnd.IntN(400), EntryBytesMax: 200 + rnd.IntN(200), InflightBytesMax: 700 + rnd.IntN(1000),
-		TailBytesMax: 1 + rnd.IntN(1000), JoinWithinBytes: 400 + rnd.IntN(1000), LogKeepBytes: 1 << 20,
+		TailBytesMax: 1 + rnd.IntN(1000), JoinWithinBytes: 400 + rnd.IntN(1000), LogKeepBytes: 16 << 10, // never reached: trimming leaves nobody behind
 	}
 	w := &world{
 		c: newCluster(cfg, ids, inSync, 1), rnd: rnd, sum: sum,
 		requests: map[uint64]*request{}, ackedAt: map[rhumb.Seq]entry.Position{}, contents: map[entryID]entry.Hash{},
-		primary: map[rhumb.Epoch]rhumb.NodeID{}, commits: map[rhumb.NodeID]rhumb.Seq{}, views: map[rhumb.NodeID]int{},
+		primary: map[rhumb.Epoch]rhumb.NodeID{}, commits: map[rhumb.NodeID]rhumb.Seq{},
 		gone: map[rhumb.RequestID]bool{},
 	}
 	w.c.onAnswer = w.answered
@@ -127,7 +126,6 @@ func (w *world) move() {
 		if w.rnd.IntN(4) == 0 {
 			w.c.logf("%d: start %s", w.step, n.id)
 			n.start()
-			w.views[n.id] = 0
 			w.commits[n.id] = 0
 		}
 		return
@@ -352,7 +350,7 @@ func (w *world) fault(n *testNode) {
 func (w *world) suspect(n *testNode) {
 	m := w.c.nodes[w.rnd.IntN(len(w.c.nodes))]
 	if m != n {
-		n.r.Peer(w.c.now, m.id, m.r != nil, w.rnd.IntN(3) > 0)
+		n.r.Peer(w.c.now, m.id, n.r.links[m.id].connected, w.rnd.IntN(3) > 0)
 	}
 }
 
