@@ -118,14 +118,19 @@ func (c *cluster) close() {
 // propose has a command done through a node.
 func (c *cluster) propose(id rhumb.NodeID, cmd catalog.Command) catalog.Result {
 	c.t.Helper()
+	return c.proposeVia(c.groups[id], cmd)
+}
+
+func (c *cluster) proposeVia(g *Group, cmd catalog.Command) catalog.Result {
+	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
 	defer cancel()
-	res, err := c.groups[id].Propose(ctx, cmd)
+	res, err := g.Propose(ctx, cmd)
 	if err == nil {
 		err = res.Err()
 	}
 	if err != nil {
-		c.t.Fatalf("%T through n%d: %v", cmd, id, err)
+		c.t.Fatalf("%T through %s: %v", cmd, g.config.Node, err)
 	}
 	return res
 }

@@ -112,9 +112,10 @@ func TestProposalsSurviveLeaderChange(t *testing.T) {
 		opened := make([]uint32, 6)
 		var wg sync.WaitGroup
 		for _, id := range []rhumb.NodeID{4, 5} { // they have no vote, and live on
+			g := c.groups[id]
 			wg.Go(func() {
 				for i := range uint32(100) {
-					res := c.propose(id, catalog.OpenSlot{Node: id, Class: 1, Opened: i})
+					res := c.proposeVia(g, catalog.OpenSlot{Node: id, Class: 1, Opened: i})
 					if res.Range.Primary != id {
 						t.Errorf("slot of n%d has primary %s", id, res.Range.Primary)
 					}

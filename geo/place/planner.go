@@ -11,7 +11,7 @@ import (
 // Config has the waiting times of a Planner.
 type Config struct {
 	// FailbackAfter is how long a node must have been healthy before ranges go back to it; default 30 s. It doubles with
-	// each relapse up to FailbackMax, default 10 min, and a node that was healthy for FailbackMax starts afresh.
+	// each relapse up to FailbackMax, default 10 min; a node that was healthy for twice FailbackMax starts afresh.
 	FailbackAfter, FailbackMax time.Duration
 	// ReplaceAfter is how long a node must be fenced before its replicas are made elsewhere; default 30 s.
 	ReplaceAfter time.Duration
@@ -58,9 +58,8 @@ type health struct {
 	state rhumb.NodeState
 	// since is when the node came into this state and life.
 	since time.Duration
-	// relapsed is when it last left the live state or restarted, wait how long it must be healthy again.
-	relapsed time.Duration
-	wait     time.Duration
+	// wait is how long it must be healthy.
+	wait time.Duration
 }
 
 // NewPlanner makes a Planner for a valid configuration. A new metadata leader makes one; every node counts as come well at
@@ -74,7 +73,7 @@ func (p *Planner) Observe(now time.Duration, s *catalog.State) {
 	for n := range s.Nodes() {
 		h, ok := p.health[n.ID]
 		if !ok {
-			p.health[n.ID] = &health{boot: n.Boot, state: n.State, since: now, relapsed: now, wait: p.config.FailbackAfter}
+			p.health[n.ID] = &health{boot: n.Boot, state: n.State, since: now, wait: p.config.FailbackAfter}
 			continue
 		}
 		if h.boot == n.Boot && h.state == n.State {
@@ -90,10 +89,9 @@ func (p *Planner) Observe(now time.Duration, s *catalog.State) {
 // relapse doubles the wait of a node that was well for a short time only.
 func (h *health) relapse(now time.Duration, c Config) {
 	h.wait = min(2*h.wait, c.FailbackMax)
-	if now-h.relapsed >= c.FailbackMax {
+	if now-h.since >= 2*c.FailbackMax {
 		h.wait = c.FailbackAfter
 	}
-	h.relapsed = now
 }
 
 // isHealthy reports whether the node has been live for long enough to take its ranges back.

@@ -28,13 +28,10 @@ func VoterCount(nodes, regions int) int {
 // keeps its vote rather than have the group change for a restart. The count is not reduced while nodes are down.
 func (p *Planner) Voters(now time.Duration, s *catalog.State, current []rhumb.NodeID, isReady func(rhumb.NodeID) bool) []rhumb.NodeID {
 	pool, regions := p.voterPool(now, s, current, isReady)
-	want := min(max(VoterCount(len(pool), regions), min(len(current), rhumb.VotersMax)), len(pool))
-	if want%2 == 0 {
-		want--
-	}
-	if want < 1 {
+	if len(pool) < len(current) || len(pool) == 0 {
 		return slices.Sorted(slices.Values(current))
 	}
+	want := max(VoterCount(len(pool), regions), len(current))
 	var chosen []*rhumb.Node
 	for len(chosen) < want {
 		chosen = append(chosen, nextVoter(chosen, pool, current))

@@ -1,0 +1,233 @@
+package place
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+)
+
+const sec = time.Second
+
+// world is a state with a planner that watches it in steps of a second.
+type world struct {
+	t     testing.TB
+	s     *catalog.State
+	p     *Planner
+	now   time.Duration
+	boots map[rhumb.NodeID]rhumb.BootSeq
+}
+
+func newWorld(t testing.TB, s *catalog.State) *world {
+	w := &world{t: t, s: s, p: NewPlanner(DefaultConfig()), boots: map[rhumb.NodeID]rhumb.BootSeq{}}
+	w.pass(0)
+	return w
+}
+
+func (w *world) do(cmd catalog.Command) { w.t.Helper(); w.s = apply(w.t, w.s, cmd) }
+
+// pass lets time pass.
+func (w *world) pass(d time.Duration) {
+	for end := w.now + d; ; w.now += sec {
+		w.p.Observe(w.now, w.s)
+		if w.now >= end {
+			return
+		}
+	}
+}
+
+func (w *world) boot(id rhumb.NodeID) rhumb.BootSeq { n, _ := w.s.Node(id); return n.Boot }
+
+func (w *world) fence(id rhumb.NodeID) { w.do(catalog.FenceNode{Node: id, Boot: w.boot(id)}) }
+
+// revive registers a node again and brings it back in sync everywhere.
+func (w *world) revive(id rhumb.NodeID) {
+	n, _ := w.s.Node(id)
+	region, _ := w.s.Region(n.Region)
+	w.do(catalog.RegisterNode{Node: id, Store: n.Store, Boot: n.Boot + 1, Region: region.Name, Zone: n.Zone})
+	for _, r := range slices.Collect(w.s.Ranges()) {
+		if !r.IsReplica(id) || r.IsInSync(id) {
+			continue
+		}
+		c := catalog.AlterISR{Range: r.ID, Epoch: r.Epoch, Version: r.Version, Members: []catalog.Member{{Node: id, Boot: w.boot(id)}}}
+		for _, m := range r.InSync {
+			c.Members = append(c.Members, catalog.Member{Node: m, Boot: w.boot(m)})
+		}
+		w.do(c)
+	}
+}
+
+// TestFailback gives a node its ranges back after 30 s of health, after twice that when it relapses, and after 30 s again
+// when it was well for twenty minutes.
+func TestFailback(t *testing.T) {
+	s := build(t, three()[:3]...)
+	w := newWorld(t, apply(t, s, Complete(s, catalog.CreateClass{Settings: settings(3, 6)})))
+	for round, wait := range []time.Duration{60 * sec, 120 * sec, 240 * sec, 480 * sec, 600 * sec, 600 * sec} {
+		w.pass(10 * sec)
+		w.fence(1)
+		w.pass(20 * sec)
+		w.revive(1)
+		w.pass(wait - sec)
+		if got := w.p.Failback(w.now, w.s); got != nil {
+			t.Errorf("round %d: %d ranges go back before %v", round, len(got), wait)
+		}
+		w.pass(sec)
+		got := w.p.Failback(w.now, w.s)
+		if len(got) != 2 {
+			t.Fatalf("round %d: %d ranges go back after %v, want 2", round, len(got), wait)
+		}
+		for _, cmd := range got {
+			w.do(cmd)
+		}
+		if got := w.p.Failback(w.now, w.s); got != nil {
+			t.Errorf("round %d: twice", round)
+		}
+	}
+	w.pass(1200 * sec)
+	w.fence(1)
+	w.pass(sec)
+	w.revive(1)
+	w.pass(30 * sec)
+	if got := w.p.Failback(w.now, w.s); len(got) != 2 {
+		t.Errorf("after a long time of health %d ranges go back in 30 s, want 2", len(got))
+	}
+}
+
+// TestFailbackNeedsSync keeps ranges where they are while the preferred primary is a learner or draining.
+func TestFailbackNeedsSync(t *testing.T) {
+	s := build(t, three()[:3]...)
+	w := newWorld(t, apply(t, s, Complete(s, catalog.CreateClass{Settings: settings(3, 6)})))
+	w.fence(1)
+	n, _ := w.s.Node(1)
+	w.do(catalog.RegisterNode{Node: 1, Store: n.Store, Boot: 2, Region: "fra", Zone: "a"})
+	w.pass(1000 * sec)
+	if got := w.p.Failback(w.now, w.s); got != nil {
+		t.Errorf("a learner gets %d ranges", len(got))
+	}
+	w.do(catalog.SetNodeState{Node: 1, Boot: 2, State: rhumb.NodeDraining})
+	w.pass(1000 * sec)
+	if got := w.p.Failback(w.now, w.s); got != nil {
+		t.Errorf("a draining node gets %d ranges", len(got))
+	}
+}
+
+// TestRepair makes replicas elsewhere once a node is gone for long, and drops the old ones when the new are in sync.
+func TestRepair(t *testing.T) {
+	nodes := append(three()[:3], spec{"fra", "a", 0})
+	s := build(t, nodes[:3]...)
+	w := newWorld(t, apply(t, s, Complete(s, catalog.CreateClass{Settings: settings(3, 6)})))
+	w.fence(1)
+	w.pass(29 * sec)
+	if got := w.p.Repair(w.now, w.s); got != nil {
+		t.Errorf("too early: %+v", got)
+	}
+	w.pass(sec)
+	if got := w.p.Repair(w.now, w.s); got != nil {
+		t.Errorf("with no node left: %+v", got)
+	}
+	w.do(catalog.RegisterNode{Store: rhumb.UUID{4}, Boot: 1, Region: "fra", Zone: "a"})
+	got := w.p.Repair(w.now, w.s)
+	if len(got) != 6 {
+		t.Fatalf("%d ranges get a new replica, want 6", len(got))
+	}
+	for _, cmd := range got {
+		w.do(cmd)
+	}
+	if got := w.p.Repair(w.now, w.s); got != nil {
+		t.Errorf("before the new replicas are in sync: %+v", got)
+	}
+	for _, r := range slices.Collect(w.s.Ranges()) {
+		w.do(catalog.AlterISR{Range: r.ID, Epoch: r.Epoch, Version: r.Version, Members: []catalog.Member{{Node: 2, Boot: 1}, {Node: 3, Boot: 1}, {Node: 4, Boot: 1}}})
+	}
+	for _, cmd := range w.p.Repair(w.now, w.s) {
+		w.do(cmd)
+	}
+	for r := range w.s.Ranges() {
+		if r.IsReplica(1) || len(r.Replicas) != 3 || r.Preferred == 1 {
+			t.Errorf("range %s: replicas %v, preferred %s", r.ID, r.Replicas, r.Preferred)
+		}
+	}
+	if got := w.p.Repair(w.now, w.s); got != nil {
+		t.Errorf("afterwards: %+v", got)
+	}
+	for _, cmd := range w.p.Balance(w.s) {
+		w.do(cmd)
+	}
+	if preferred, _ := count(w.s); preferred[2] != 2 || preferred[3] != 2 || preferred[4] != 2 {
+		t.Errorf("preferred primaries after balancing: %v, want 2 each", preferred)
+	}
+	if got := w.p.Balance(w.s); got != nil {
+		t.Errorf("balanced and still moves: %+v", got)
+	}
+}
+
+// TestBalanceLeavesBlocksAlone never moves the preferred primary of a node's own slots.
+func TestBalanceLeavesBlocksAlone(t *testing.T) {
+	s := build(t, three()[:3]...)
+	s = apply(t, s, Complete(s, catalog.CreateClass{Settings: settings(3, 3)}))
+	for i := range uint32(5) {
+		s = apply(t, s, Complete(s, catalog.OpenSlot{Node: 1, Class: 1, Opened: i}))
+	}
+	if got := NewPlanner(DefaultConfig()).Balance(s); got != nil {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestVoterCount(t *testing.T) {
+	for _, tt := range []struct{ nodes, regions, want int }{
+		{1, 1, 1}, {2, 1, 1}, {2, 2, 1}, {3, 1, 3}, {9, 3, 3}, {9, 4, 3}, {5, 5, 5}, {30, 12, 5},
+	} {
+		if got := VoterCount(tt.nodes, tt.regions); got != tt.want {
+			t.Errorf("%d nodes in %d regions: %d voters, want %d", tt.nodes, tt.regions, got, tt.want)
+		}
+	}
+}
+
+// TestVoters follows the voters of a growing cluster and through deaths.
+func TestVoters(t *testing.T) {
+	all := func(rhumb.NodeID) bool { return true }
+	w := newWorld(t, build(t, three()...))
+	small := newWorld(t, build(t, three()[:2]...))
+	zones := newWorld(t, build(t, spec{"a", "x", 0}, spec{"a", "x", 0}, spec{"a", "y", 0}, spec{"a", "z", 0}))
+	five := newWorld(t, build(t, spec{"a", "x", 0}, spec{"b", "x", 1}, spec{"c", "x", 2}, spec{"d", "x", 3}, spec{"e", "x", 4}))
+	check := func(name string, w *world, current []rhumb.NodeID, ready func(rhumb.NodeID) bool, want ...rhumb.NodeID) {
+		t.Helper()
+		if got := w.p.Voters(w.now, w.s, current, ready); !slices.Equal(got, want) {
+			t.Errorf("%s: got %v, want %v", name, got, want)
+		}
+	}
+	check("one region each", w, []rhumb.NodeID{1}, all, 1, 4, 7)
+	check("stable", w, []rhumb.NodeID{2, 6, 8}, all, 2, 6, 8)
+	check("a region without a voter", w, []rhumb.NodeID{1, 2, 4}, all, 1, 4, 7)
+	check("nobody else is ready", w, []rhumb.NodeID{5}, func(rhumb.NodeID) bool { return false }, 5)
+	check("two nodes", small, []rhumb.NodeID{1}, all, 1)
+	check("zones", zones, []rhumb.NodeID{1}, all, 1, 3, 4)
+	check("five regions", five, []rhumb.NodeID{3}, all, 1, 2, 3, 4, 5)
+	w.fence(4)
+	w.pass(9 * sec)
+	check("a short absence", w, []rhumb.NodeID{1, 4, 7}, all, 1, 4, 7)
+	w.pass(sec)
+	check("a long absence", w, []rhumb.NodeID{1, 4, 7}, all, 1, 5, 7)
+	w.fence(5)
+	w.fence(6)
+	w.pass(20 * sec)
+	check("a region is gone", w, []rhumb.NodeID{1, 4, 7}, all, 1, 2, 7)
+	five.fence(2)
+	five.pass(20 * sec)
+	check("nobody to take the vote", five, []rhumb.NodeID{1, 2, 3, 4, 5}, all, 1, 2, 3, 4, 5)
+}
+
+func TestConfigListsFaults(t *testing.T) {
+	if err := DefaultConfig().Validate(); err != nil {
+		t.Error(err)
+	}
+	err := Config{FailbackMax: -1}.Validate()
+	for _, want := range []string{"FailbackAfter", "FailbackMax", "ReplaceAfter", "VoterReplaceAfter"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("the faults do not name %s: %v", want, err)
+		}
+	}
+}
