@@ -111,7 +111,7 @@ func (a *app) commands() []*cobra.Command {
 			a.batchCommand(), a.scanCommand()),
 		grouped(groupCluster, a.statusCommand(), a.nodeCommand(), a.regionCommand(), a.rangeCommand(), a.tableCommand(),
 			a.keyCommand()),
-		[]*cobra.Command{a.configCommand(), a.versionCommand(), a.completionCommand()},
+		[]*cobra.Command{a.benchCommand(), a.configCommand(), a.versionCommand(), a.completionCommand()},
 	)
 }
 

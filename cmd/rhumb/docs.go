@@ -111,26 +111,26 @@ type regionDoc struct {
 }
 
 type nodeDoc struct {
-	ID            string          `json:"id"`
-	Region        string          `json:"region"`
-	Zone          string          `json:"zone"`
-	State         string          `json:"state"`
-	Ready         bool            `json:"ready"`
-	Reason        string          `json:"reason,omitempty"`
-	Addr          string          `json:"addr"`
-	HeartbeatAddr string          `json:"heartbeat_addr"`
-	AdminAddr     string          `json:"admin_addr"`
-	Voter         bool            `json:"voter"`
-	Leader        bool            `json:"metadata_leader"`
-	Ranges        int             `json:"ranges"`
-	Primaries     int             `json:"primaries"`
-	Revision      uint64          `json:"revision"`
-	Boot          uint64          `json:"boot"`
-	Version       string          `json:"version,omitempty"`
-	UptimeSeconds float64         `json:"uptime_seconds"`
-	RoundTripMs   float64         `json:"round_trip_ms"`
-	Suspected     []string        `json:"suspected,omitempty"`
-	Stores        []storeDoc      `json:"stores,omitempty"`
+	ID            string     `json:"id"`
+	Region        string     `json:"region"`
+	Zone          string     `json:"zone"`
+	State         string     `json:"state"`
+	Ready         bool       `json:"ready"`
+	Reason        string     `json:"reason,omitempty"`
+	Addr          string     `json:"addr"`
+	HeartbeatAddr string     `json:"heartbeat_addr"`
+	AdminAddr     string     `json:"admin_addr"`
+	Voter         bool       `json:"voter"`
+	Leader        bool       `json:"metadata_leader"`
+	Ranges        int        `json:"ranges"`
+	Primaries     int        `json:"primaries"`
+	Revision      uint64     `json:"revision"`
+	Boot          uint64     `json:"boot"`
+	Version       string     `json:"version,omitempty"`
+	UptimeSeconds float64    `json:"uptime_seconds"`
+	RoundTripMs   float64    `json:"round_trip_ms"`
+	Suspected     []string   `json:"suspected,omitempty"`
+	Stores        []storeDoc `json:"stores,omitempty"`
 	Location      pointDoc   `json:"location"`
 }
 

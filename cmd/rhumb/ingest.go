@@ -19,7 +19,7 @@ import (
 type ingestFlags struct {
 	table, format, mapping, region, reject, printMapping string
 	strict, createTables                                 bool
-	workers                                              int
+	workers, merge                                       int
 	retryFor                                             time.Duration
 }
 
@@ -60,6 +60,7 @@ reported, counted, written to --reject and does not stop the rest. docs/ingest.m
 	fl.BoolVar(&f.strict, "strict", false, "stop at the first malformed line")
 	fl.BoolVar(&f.createTables, "create-tables", false, "create tables that are missing")
 	fl.IntVar(&f.workers, "workers", 0, "batches in flight at most (default 256)")
+	fl.IntVar(&f.merge, "merge", 0, "waiting events of one record that share a batch at most; 1 writes each by itself (default 64)")
 	fl.DurationVar(&f.retryFor, "retry-for", 0, "how long to try again while the cluster cannot take an event (default 2m)")
 	fl.StringVar(&f.printMapping, "print-mapping", "", "print a built-in mapping and end")
 	must(c.RegisterFlagCompletionFunc("mapping", cobra.FixedCompletions(ingest.BuiltinMappings(), cobra.ShellCompDirectiveDefault)))
@@ -144,7 +145,7 @@ func (a *app) ingest(ctx context.Context, f ingestFlags, file string) error {
 		counted := &countingReader{src: src}
 		r, err := ingest.New(ingest.Config{
 			Input: counted, Format: format, Mapping: mapping, Tables: tables, Writer: writer, Rejected: rejects.take,
-			Strict: f.strict, Workers: f.workers, RetryFor: f.retryFor,
+			Strict: f.strict, Workers: f.workers, MergeEvents: f.merge, RetryFor: f.retryFor,
 		})
 		if err != nil {
 			return err

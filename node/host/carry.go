@@ -28,9 +28,6 @@ func (h *Host) carryOut(s *slot, rd replica.Ready, commits []*commit) []*commit 
 	for _, f := range rd.Fetch {
 		h.fetchLog(s, f)
 	}
-	if s.r.NeedsTick() || s.r.State() == replica.Activating {
-		h.active[s] = struct{}{}
-	}
 	return commits
 }
 
@@ -173,21 +170,20 @@ func (h *Host) change(p replica.MetaProposal) {
 	})
 }
 
-// fetchLog reads older entries for a lagging peer, away from the pass.
+// fetchLog reads older entries for a lagging peer, away from the pass. A replica has at most one such read under way for
+// each peer, and waits for its answer; that bounds those that wait for one of the fetchersMax places.
 func (h *Host) fetchLog(s *slot, f replica.Fetch) {
-	select {
-	case h.fetch <- struct{}{}:
-	default:
-		h.m.fetchDropped.Inc()
-		return
-	}
 	h.work.Go(func() {
+		select {
+		case <-h.ctx.Done():
+			return
+		case h.fetch <- struct{}{}:
+		}
 		defer func() { <-h.fetch }()
 		entries, err := s.store.Entries(s.id, f.From, f.Until, f.BytesMax)
-		if err != nil {
+		if err != nil { // the peer then stays a learner, as if the log were trimmed away, and says so
 			h.log.Error("the log cannot be read", "range", s.id, "from", f.From, "err", err)
 			h.m.fetchFailed.Inc()
-			return
 		}
 		h.post(fetchedEvent{s, f, entries})
 	})

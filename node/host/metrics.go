@@ -13,7 +13,6 @@ type metrics struct {
 	readRetries     prometheus.Counter
 	refusedMessages prometheus.Counter
 	metaDropped     prometheus.Counter
-	fetchDropped    prometheus.Counter
 	fetchFailed     prometheus.Counter
 	collectFailed   prometheus.Counter
 	quarantined     prometheus.Gauge
@@ -37,7 +36,6 @@ func newMetrics() metrics {
 		readRetries:     counter("read_retries_total", "Reads that began again because old versions were collected under them."),
 		refusedMessages: counter("refused_messages_total", "Replication messages that a replica refused."),
 		metaDropped:     counter("meta_dropped_total", "Metadata proposals dropped because too many were under way; they are asked again."),
-		fetchDropped:    counter("fetch_dropped_total", "Log reads for lagging peers dropped because too many were under way; they are asked again."),
 		fetchFailed:     counter("fetch_failed_total", "Log reads for lagging peers that failed."),
 		collectFailed:   counter("collect_failed_total", "Collections of old log and versions that failed."),
 		quarantined: prometheus.NewGauge(prometheus.GaugeOpts{
@@ -51,6 +49,6 @@ func (h *Host) Collectors() []prometheus.Collector {
 	m := &h.m
 	return []prometheus.Collector{
 		m.proposeSeconds, m.syncSeconds, m.commitRanges, m.overloaded, m.diskFull, m.confirmReads, m.readRetries,
-		m.refusedMessages, m.metaDropped, m.fetchDropped, m.fetchFailed, m.collectFailed, m.quarantined,
+		m.refusedMessages, m.metaDropped, m.fetchFailed, m.collectFailed, m.quarantined,
 	}
 }

@@ -158,6 +158,9 @@ func (h *Host) pass() []*commit {
 			for s.r.HasReady() {
 				commits = h.carryOut(s, s.r.Ready(), commits)
 			}
+			if s.r.NeedsTick() || s.r.State() == replica.Activating {
+				h.active[s] = struct{}{}
+			}
 		}
 	}
 	for _, c := range commits {

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/bench"
+)
+
+// benchFlags are those of all bench commands.
+type benchFlags struct{ dir string }
+
+func (a *app) benchCommand() *cobra.Command {
+	var f benchFlags
+	c := noArgsGroup("bench", "Measure clusters on this machine", a.benchKVCommand(&f), a.benchFailoverCommand(&f))
+	c.PersistentFlags().StringVar(&f.dir, "dir", "", "where the clusters keep their data (default: a directory that is removed at the end)")
+	return c
+}
+
+func (a *app) benchKVCommand(f *benchFlags) *cobra.Command {
+	var cfg bench.KVConfig
+	var peers string
+	var alone bool
+	c := &cobra.Command{
+		Use: "kv", Short: "Compare put and get with embedded etcd, in one interleaved run",
+		Long: `Measure put and get through the default client on one node and on three, and embedded etcd beside them: the
+same load, in turn, on the same machine. Ratios of one round are reported as their median; absolute figures of a
+shared machine say little. make bench-kv builds the program that runs etcd.`,
+		Example: `  make bench-kv
+  rhumb bench kv --alone --rounds 1 --callers 64`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !alone {
+				cfg.PeerBinary = peers
+			}
+			return a.benchKV(cmd.Context(), cfg, f.dir)
+		},
+	}
+	fl := c.Flags()
+	fl.IntSliceVar(&cfg.Callers, "callers", []int{1, 64, 256}, "numbers of callers")
+	fl.IntVar(&cfg.Rounds, "rounds", 5, "how often each case is run")
+	fl.IntVar(&cfg.ValueBytes, "value-bytes", 100, "size of a value")
+	fl.DurationVar(&cfg.Measure, "measure", 2*time.Second, "how long a case is measured")
+	fl.StringVar(&peers, "peers", besideBinary("peers"), "the program that runs etcd")
+	fl.BoolVar(&alone, "alone", false, "measure Rhumb only")
+	return c
+}
+
+// besideBinary gives the path of a file that lies beside this program.
+func besideBinary(name string) string {
+	exe, err := os.Executable()
+	if err != nil {
+		return name
+	}
+	return filepath.Join(filepath.Dir(exe), name)
+}
+
+// benchDir gives the directory for a run, and what removes it.
+func benchDir(dir string) (string, func(), error) {
+	if dir != "" {
+		return dir, func() {}, os.MkdirAll(dir, 0o700)
+	}
+	dir, err := os.MkdirTemp("", "rhumb-bench-")
+	return dir, func() { _ = os.RemoveAll(dir) }, err
+}
+
+func (a *app) benchKV(ctx context.Context, cfg bench.KVConfig, dir string) error {
+	const op rhumb.Op = "rhumb.bench"
+	binary, err := os.Executable()
+	if err != nil {
+		return rhumb.Wrap(op, err)
+	}
+	dir, remove, err := benchDir(dir)
+	if err != nil {
+		return rhumb.Wrap(op, err)
+	}
+	defer remove()
+	cfg.Dir = dir
+	cfg.Progress = func(text string) { a.notef("%s", text) }
+	for _, nodes := range []int{1, 3} {
+		c, err := bench.StartCluster(ctx, binary, filepath.Join(dir, fmt.Sprintf("rhumb-%d", nodes)), []string{"singapore"}, nodes)
+		if err != nil {
+			return rhumb.Wrap(op, err)
+		}
+		defer c.Stop()
+		cfg.Clusters = append(cfg.Clusters, bench.Rhumb{Addrs: c.Addrs(), PIDs: c.PIDs(), Replicas: nodes})
+	}
+	r, err := bench.RunKV(ctx, cfg)
+	if err != nil {
+		return rhumb.Wrap(op, err)
+	}
+	return a.print(r, func(t table.Writer) {
+		t.AppendHeader(table.Row{"op", "callers", "target", "ops/s", "p50 µs", "p99 µs", "server cpu µs/op", "errors", "ops ×", "p50 ×", "cpu ×"})
+		for _, row := range r.Rows {
+			cells := table.Row{row.Op, row.Callers, row.Target, fmt.Sprintf("%.0f", row.Ops), row.P50, row.P99, fmt.Sprintf("%.1f", row.ServerCPU), row.Errors}
+			for _, x := range r.Ratios {
+				if x.Rhumb == row.Target && x.Op == row.Op && x.Callers == row.Callers {
+					cells = append(cells, spreadText(x.Ops), spreadText(x.P50), spreadText(x.CPU))
+				}
+			}
+			t.AppendRow(cells)
+		}
+	})
+}
+
+func spreadText(s bench.Spread) string {
+	return fmt.Sprintf("%.2f [%.2f..%.2f]", s.Median, s.Min, s.Max)
+}
+
+func (a *app) benchFailoverCommand(f *benchFlags) *cobra.Command {
+	var cfg bench.FailoverConfig
+	c := &cobra.Command{
+		Use: "failover", Short: "Kill primaries under load and measure for how long callers cannot write",
+		Long: `Run three regions of three nodes without imitated distances, hold a load of writes, and kill -9 a node that is
+primary, again and again; each is started again and back in sync before the next. The gap is the longest time that
+any caller was without a successful write. At the end every acknowledged write is read back.`,
+		Example: `  rhumb bench failover
+  rhumb bench failover --kills 0 --calm 10m   # false failovers under load`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.benchFailover(cmd.Context(), cfg, f.dir) },
+	}
+	fl := c.Flags()
+	fl.IntVar(&cfg.Kills, "kills", 13, "how many nodes to kill, one after the other")
+	fl.IntVar(&cfg.LeaderKills, "leader-kills", 3, "how many of them, the last, lead the metadata group too")
+	fl.DurationVar(&cfg.Calm, "calm", 0, "hold the load for so long before the first kill, and count changes of primary")
+	fl.IntVar(&cfg.Writers, "writers", 64, "callers that write")
+	fl.DurationVar(&cfg.Pause, "pause", 5*time.Millisecond, "time between two writes of a caller")
+	return c
+}
+
+func (a *app) benchFailover(ctx context.Context, cfg bench.FailoverConfig, dir string) error {
+	const op rhumb.Op = "rhumb.bench"
+	binary, err := os.Executable()
+	if err != nil {
+		return rhumb.Wrap(op, err)
+	}
+	dir, remove, err := benchDir(dir)
+	if err != nil {
+		return rhumb.Wrap(op, err)
+	}
+	defer remove()
+	if cfg.Cluster, err = bench.StartCluster(ctx, binary, dir, []string{"singapore", "frankfurt", "virginia"}, 3); err != nil {
+		return rhumb.Wrap(op, err)
+	}
+	defer cfg.Cluster.Stop()
+	cfg.Progress = func(text string) { a.notef("%s", text) }
+	r, err := bench.RunFailover(ctx, cfg)
+	if err != nil {
+		return rhumb.Wrap(op, err)
+	}
+	if err := a.print(r, func(t table.Writer) {
+		t.AppendHeader(table.Row{"node", "metadata leader", "primaries", "gap", "whole again after"})
+		for _, k := range r.Kills {
+			t.AppendRow(table.Row{k.Node, k.Leader, k.Primaries, k.Gap.Round(time.Millisecond), k.InSync.Round(time.Millisecond)})
+		}
+		t.AppendFooter(table.Row{"", "", "", fmt.Sprintf("p50 %v max %v", r.P50.Round(time.Millisecond), r.Max.Round(time.Millisecond)),
+			fmt.Sprintf("leader p50 %v max %v", r.LeaderP50.Round(time.Millisecond), r.LeaderMax.Round(time.Millisecond))})
+	}); err != nil {
+		return err
+	}
+	a.notef("%d writes acknowledged, %d errors, %d lost; %d false failovers in %v", r.Writes, r.Errors, r.Lost, r.FalseFailovers, r.Calm)
+	if r.Lost > 0 {
+		return rhumb.Ef(op, rhumb.Internal, "%d acknowledged writes are missing", r.Lost)
+	}
+	return nil
+}
