@@ -13,7 +13,7 @@ type Proposal struct {
 	// Base holds, for each mutation, what storage has under its key; the zero Base where the mutation does not need it.
 	// It may be nil when no mutation needs it.
 	Base []Base
-	// Seen is the stored result of the batch's RequestID, or nil when storage has none.
+	// Seen is the stored result of the batch's RequestID, or nil when storage has none. With it, Base and Names may be nil.
 	Seen *Dedup
 	// Names are the names of the batch's inserts, in order, allocated by the driver.
 	Names [][]byte

@@ -75,6 +75,9 @@ func (r *Replica) refuse(p *Proposal) *rhumb.Error {
 	case r.waiters.len() >= r.cfg.ProposalsMax:
 		return r.fault(rhumb.Overloaded, fmt.Sprintf("%d proposals wait for their answer; retry later", r.waiters.len()))
 	}
+	if p.Seen != nil {
+		return nil // it was decided before: the driver gathered nothing else
+	}
 	inserts := 0
 	for i := range b.Mutations {
 		if b.Mutations[i].Kind == rhumb.Insert {
