@@ -245,6 +245,18 @@ func TestKindsOfRefusal(t *testing.T) {
 	}
 }
 
+// A node that has not heard of a range yet, because its metadata is older than the client's, is asked again.
+func TestNodeBehind(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	c := w.open("")
+	tab := w.table(c, "plain")
+	w.nodes[0].set(first(2, isWrite, fault{refuse: rhumb.NotFound, of: homeOf(1, "k")}))
+	must[Result](t)(tab.Put(t.Context(), []byte("k"), nil, PutOptions{}))
+	w.nodes[0].set(first(1, isWrite, fault{refuse: rhumb.NotFound}))
+	_, err := tab.Put(t.Context(), []byte("k"), nil, PutOptions{})
+	wantKind(t, err, rhumb.NotFound) // something else does not exist
+}
+
 // Every way in which a call can run out of time says what is known of its effect.
 func TestOutOfTime(t *testing.T) {
 	w := newWorld(t, 1, 1)

@@ -168,6 +168,12 @@ func (c *Client) refused(e *errand, asked rhumb.NodeID, resp *rhumbpb.Response) 
 			return fail
 		}
 		return later
+	case rhumb.NotFound:
+		// The client's metadata may be newer than the node's: a range is used as soon as it is made.
+		if _, _, known := c.meta.primary(e.id); known && err.Range == e.id {
+			return later
+		}
+		return fail
 	case rhumb.Overloaded:
 		return later
 	case rhumb.Unknown, rhumb.DeadlineExceeded:

@@ -71,6 +71,7 @@ type fault struct {
 	cut bool
 	// refuse answers with an error instead, and newer as its hint.
 	refuse rhumb.Kind
+	of     rhumb.RangeID
 	newer  *rhumb.Range
 }
 
@@ -320,7 +321,7 @@ func (n *worldNode) serve(q *rhumbpb.Request) (resp *rhumbpb.Response, cut bool)
 	case f.drop:
 		return nil, f.cut
 	case f.refuse != rhumb.Other:
-		return failed(rhumb.E("world", f.refuse, "asked for by the test"), f.newer), f.cut
+		return failed(&rhumb.Error{Op: "world", Kind: f.refuse, Range: f.of, Msg: "asked for by the test"}, f.newer), f.cut
 	}
 	resp = n.w.answer(n.id, q)
 	if f.lose {
