@@ -158,8 +158,8 @@ func drawBounds(r *rand.Rand) replica.Config {
 	if r.IntN(4) == 0 {
 		c.LogKeepBytes = one[int64](r, 2000, 20_000)
 	}
-	if r.IntN(4) == 0 {
-		c.JoinWithinBytes = one(r, 1, 1000)
+	if r.IntN(4) == 0 { // more than what a far replica is behind under load, or it could never join
+		c.JoinWithinBytes = one(r, 8000, 30_000)
 	}
 	if r.IntN(6) == 0 {
 		c.ProposalsMax = 2
