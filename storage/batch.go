@@ -357,12 +357,13 @@ func (b *Batch) publish() {
 }
 
 // Sync waits until the applied batch is durable, and with it every batch applied before. The batch must not be used
-// afterwards.
+// afterwards. A sync that fails is fatal: what the disk holds then is not known any more, and a second sync would claim
+// otherwise.
 func (b *Batch) Sync() error {
 	const op rhumb.Op = "storage.Batch.Sync"
 	if !b.synced {
 		if err := b.b.SyncWait(); err != nil {
-			return b.s.fault(op, err)
+			logger{b.s.log, b.s.cfg.FatalHandler}.Fatalf("%s: the log cannot be synced: %v", b.s.cfg.Dir, err)
 		}
 	}
 	return b.s.fault(op, b.b.Close())

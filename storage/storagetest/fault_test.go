@@ -1,0 +1,401 @@
+package storagetest_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/storage"
+	"github.com/rhumbdb/rhumb/storage/storagetest"
+)
+
+// faulty is a disk on which operations fail while on is set.
+type faulty struct {
+	on   atomic.Bool
+	hits atomic.Int64
+	fail func(op errorfs.Op) error
+}
+
+func (f *faulty) wrap(fs vfs.FS) vfs.FS {
+	return errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if !f.on.Load() {
+			return nil
+		}
+		err := f.fail(op)
+		if err != nil {
+			f.hits.Add(1)
+		}
+		return err
+	}))
+}
+
+func is(op errorfs.Op, suffix string, kinds ...errorfs.OpKind) bool {
+	for _, k := range kinds {
+		if op.Kind == k && strings.HasSuffix(op.Path, suffix) {
+			return true
+		}
+	}
+	return false
+}
+
+// TestReadError: a disk that fails a read makes the read fail, with a kind that says that nothing is wrong with the
+// data; when the disk recovers, so does the store.
+func TestReadError(t *testing.T) {
+	f := &faulty{fail: func(op errorfs.Op) error {
+		if is(op, ".sst", errorfs.OpFileReadAt, errorfs.OpFileRead, errorfs.OpOpen) {
+			return syscall.EIO
+		}
+		return nil
+	}}
+	w := storagetest.NewWorld(t, storagetest.Seed(t, 1))
+	w.Wrap = f.wrap
+	w.Config = func(c *storage.Config) {
+		c.CacheBytes = 1 << 10
+		c.Options = func(o *storage.PebbleOptions) { o.DisableAutomaticCompactions = true }
+	}
+	logs := build(w.Start())
+	w.Restart() // nothing is cached
+	f.on.Store(true)
+	_, err := w.Store.Entries(logs[0].ID, 1, 60, 0)
+	if rhumb.KindOf(err) != rhumb.Unavailable || !errors.Is(err, syscall.EIO) {
+		t.Errorf("a failed read gives %v, want unavailable with its cause", err)
+	}
+	f.on.Store(false)
+	if err := logs[0].Check(w.Store); err != nil {
+		t.Errorf("after the disk recovered: %v", err)
+	}
+	if f.hits.Load() == 0 {
+		t.Error("no read failed: the test shows nothing")
+	}
+}
+
+// TestWriteAndSyncErrors: a log that cannot be written or synced ends the process, because what is on disk is not known
+// any more. What was acknowledged before is there afterwards; what was not is not half there.
+func TestWriteAndSyncErrors(t *testing.T) {
+	for name, fail := range map[string]func(op errorfs.Op) error{
+		"write: disk full": func(op errorfs.Op) error {
+			if is(op, ".log", errorfs.OpFileWrite) {
+				return syscall.ENOSPC
+			}
+			return nil
+		},
+		"sync: input/output error": func(op errorfs.Op) error {
+			if is(op, ".log", errorfs.OpFileSync, errorfs.OpFileSyncData, errorfs.OpFileSyncTo) {
+				return syscall.EIO
+			}
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := &faulty{fail: fail}
+			fatal := make(chan string, 10)
+			w := storagetest.NewWorld(t, storagetest.Seed(t, 1))
+			w.Wrap = f.wrap
+			w.Config = func(c *storage.Config) {
+				c.FatalHandler = func(msg string) {
+					fatal <- msg
+					select {} // the process ends here; its other goroutines see no more of it
+				}
+			}
+			l := w.Start().Create(storagetest.R)
+			w.Append(l, storagetest.Put("a", "acknowledged"))
+			before := l.Clone()
+			f.on.Store(true)
+			go func() {
+				b := w.Store.NewBatch()
+				b.Append(l.ID, l.Add(1, 1, storagetest.Put("a", "not acknowledged")), storage.Commit{})
+				if b.Apply() == nil && b.Sync() == nil {
+					fatal <- ""
+				}
+			}()
+			select {
+			case msg := <-fatal:
+				if msg == "" {
+					t.Fatal("a commit was acknowledged although the log failed")
+				}
+			case <-time.After(30 * time.Second):
+				t.Fatal("the store neither ended the process nor acknowledged")
+			}
+			w.Mem = w.Mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: w.Rand})
+			w.Wrap, w.Config, w.Store = nil, nil, nil
+			w.Start()
+			if st, _ := w.Store.State(l.ID); st.Last.Seq == 2 {
+				before = l // it had reached the disk after all, whole
+			}
+			if err := before.Check(w.Store); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestOpenErrors fails every operation of the disk in turn while a store opens: Open fails cleanly, and the next one on
+// a healthy disk finds everything.
+func TestOpenErrors(t *testing.T) {
+	w := storagetest.NewWorld(t, storagetest.Seed(t, 1)).Start()
+	logs := build(w)
+	w.Stop()
+	good := w.Mem
+	failed := 0
+	for n := int64(0); n < 400; n++ {
+		w.Mem = clone(good)
+		var count atomic.Int64
+		f := &faulty{fail: func(op errorfs.Op) error {
+			// Pebble panics, and so ends the process at once, when it cannot sync the directory that names its manifest.
+			panics := is(op, "/data", errorfs.OpFileSync)
+			if panics || op.Kind == errorfs.OpFileClose || op.Kind == errorfs.OpRemove || count.Add(1) != n+1 {
+				return nil
+			}
+			return syscall.EIO
+		}}
+		f.on.Store(true)
+		// Compactions are off: Pebble leaves one running when its Open fails late, on a file cache that it closed.
+		quiet := func(o *storage.PebbleOptions) { o.DisableAutomaticCompactions = true }
+		err := openOrEnd(storage.Config{Dir: storagetest.Dir, FS: f.wrap(w.Mem), MemTableBytes: 1 << 20, DiskFree: plenty, Options: quiet})
+		f.on.Store(false)
+		if err != nil {
+			failed++
+			if k := rhumb.KindOf(err); k != rhumb.Unavailable && k != rhumb.Corrupt {
+				t.Fatalf("operation %d fails: open gives %v", n, err)
+			}
+		}
+		w.Mem = clone(w.Mem)
+		if err := serves(w, logs); err != nil {
+			t.Fatalf("after operation %d failed: %v", n, err)
+		}
+		if count.Load() <= n {
+			break
+		}
+	}
+	if failed < 20 {
+		t.Errorf("only %d operations of Open failed", failed)
+	}
+	t.Logf("%d operations of Open failed in turn", failed)
+	w.Mem = good
+}
+
+func plenty(string) (free, total uint64, err error) { return 50, 100, nil }
+
+// openOrEnd opens and closes a store. A store that ends the process while it opens gives Unavailable.
+func openOrEnd(cfg storage.Config) error {
+	end := make(chan error, 10)
+	cfg.FatalHandler = func(msg string) {
+		end <- rhumb.E("storagetest", rhumb.Unavailable, msg)
+		select {} // the process ends here
+	}
+	go func() {
+		s, err := storage.Open(cfg)
+		if err == nil {
+			// The background of an open store may have met the fault; it went on, or Close says so.
+			if err = s.Close(); err != nil {
+				err = rhumb.E("storagetest", rhumb.Unavailable, err.Error())
+			}
+		}
+		end <- err
+	}()
+	return <-end
+}
+
+// TestDiskFull: below the threshold new work is refused, a little below it appends are, too; reads and collection go
+// on, and a batch that was refused can be applied when there is room again.
+func TestDiskFull(t *testing.T) {
+	var free atomic.Uint64
+	free.Store(500)
+	w := storagetest.NewWorld(t, storagetest.Seed(t, 1))
+	w.Config = func(c *storage.Config) {
+		c.DiskFree = func(string) (uint64, uint64, error) { return free.Load(), 1000, nil }
+		c.DiskFreeEvery = -1
+	}
+	l := w.Start().Create(storagetest.R)
+	w.Append(l, storagetest.Put("a", "1"), storagetest.Put("a", "2"), storagetest.Put("a", "3"))
+	l.Commit, l.Trim = 3, 3
+	if err := w.Store.Writable(); err != nil {
+		t.Fatal(err)
+	}
+	free.Store(49)
+	if err := w.Store.Writable(); rhumb.KindOf(err) != rhumb.DiskFull {
+		t.Errorf("at 4.9 %% free: %v, want disk_full", err)
+	}
+	w.Append(l, storagetest.Put("b", "what was accepted before is still written"))
+	free.Store(39)
+	w.Batch(func(b *storage.Batch) { b.Trim(l.ID, 3) }) // positions are not refused: collection depends on them
+	b := w.Store.NewBatch()
+	b.Append(l.ID, l.Add(1, 1, storagetest.Put("c", "held back")), l.CommitPos())
+	if err := b.Apply(); rhumb.KindOf(err) != rhumb.DiskFull {
+		t.Fatalf("append at 3.9 %% free: %v, want disk_full", err)
+	}
+	if _, _, err := w.Store.Get(rhumb.Key{Table: 1, Home: l.ID, Name: []byte("b")}, storage.Newest); err != nil {
+		t.Errorf("read on a full disk: %v", err)
+	}
+	if c := w.Collect(l, storage.CollectLimits{Before: storage.Newest}); c.Versions == 0 {
+		t.Error("nothing is collected on a full disk")
+	}
+	free.Store(500)
+	if err := errors.Join(b.Apply(), b.Sync()); err != nil {
+		t.Fatalf("the batch that was held back: %v", err)
+	}
+	if err := l.Check(w.Store); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSyncOutstanding blocks a sync: the store says for how long, so that the node stops claiming to be alive.
+func TestSyncOutstanding(t *testing.T) {
+	block, blocked := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	f := &faulty{fail: func(op errorfs.Op) error {
+		if is(op, ".log", errorfs.OpFileSync, errorfs.OpFileSyncData) {
+			once.Do(func() { close(blocked) })
+			<-block
+		}
+		return nil
+	}}
+	w := storagetest.NewWorld(t, storagetest.Seed(t, 1))
+	w.Wrap = f.wrap
+	l := w.Start().Create(storagetest.R)
+	if d := w.Store.SyncOutstanding(); d != 0 {
+		t.Errorf("idle: %v outstanding", d)
+	}
+	f.on.Store(true)
+	b := w.Store.NewBatch()
+	b.Append(l.ID, l.Add(1, 1, storagetest.Put("a", "1")), storage.Commit{})
+	if err := b.Apply(); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := w.Store.Get(rhumb.Key{Table: 1, Home: l.ID, Name: []byte("a")}, storage.Newest); err != nil {
+		t.Errorf("an applied batch is not visible: %v", err)
+	}
+	<-blocked
+	for deadline := time.Now().Add(30 * time.Second); w.Store.SyncOutstanding() < time.Millisecond; {
+		if time.Now().After(deadline) {
+			t.Fatal("a blocked sync is not seen")
+		}
+	}
+	f.on.Store(false)
+	close(block)
+	if err := b.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Check(w.Store); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestTwoOwners: a directory has one owner, in one process and between processes, and the refusal names it.
+func TestTwoOwners(t *testing.T) {
+	if dir := os.Getenv("RHUMB_TEST_OWN"); dir != "" {
+		_, err := storage.Open(storage.Config{Dir: dir})
+		fmt.Printf("kind=%s err=%v\n", rhumb.KindOf(err), err)
+		return
+	}
+	dir := filepath.Join(t.TempDir(), "a", "b")
+	s, err := storage.Open(storage.Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	want := fmt.Sprintf("(pid %d)", os.Getpid())
+	for _, path := range []string{dir, filepath.Dir(dir) + "/./b/"} {
+		if _, err := storage.Open(storage.Config{Dir: path}); rhumb.KindOf(err) != rhumb.Unavailable || !strings.Contains(err.Error(), want) {
+			t.Errorf("second open of %s in one process: %v, want unavailable %s", path, err, want)
+		}
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestTwoOwners$", "-test.v")
+	cmd.Env = append(os.Environ(), "RHUMB_TEST_OWN="+dir)
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "kind=unavailable") || !strings.Contains(string(out), want) {
+		t.Errorf("second process: %v\n%s", err, out)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again, err := storage.Open(storage.Config{Dir: dir})
+	if err != nil {
+		t.Fatalf("open after close: %v", err)
+	}
+	if again.Identity().Boot != 2 || again.Identity().Fresh {
+		t.Errorf("identity after the second start is %+v", again.Identity())
+	}
+	if err := again.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestCollectBesideWriter collects and drops while a writer goes on.
+func TestCollectBesideWriter(t *testing.T) {
+	w := storagetest.NewWorld(t, storagetest.Seed(t, 1)).Start()
+	l := w.Create(storagetest.R)
+	stop := make(chan struct{})
+	var work sync.WaitGroup
+	work.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if _, err := w.Store.Collect(l.ID, storage.CollectLimits{Before: storage.Newest, WritesMax: 7}); err != nil {
+				t.Errorf("collect: %v", err)
+				return
+			}
+		}
+	})
+	for i := range 500 {
+		b := w.Store.NewBatch()
+		if n := rhumb.Seq(len(l.Entries)); i%5 == 4 && n > l.Commit+1 {
+			if err := b.Undo(l.ID, n-1); err != nil {
+				t.Fatal(err)
+			}
+			l.Undo(n - 1)
+		}
+		b.Append(l.ID, l.Add(rhumb.Epoch(i/5+1), 1, storagetest.Put(fmt.Sprint(i%3), fmt.Sprint(i)), storagetest.Del(fmt.Sprint(i%2))), l.CommitPos())
+		if i%2 == 0 {
+			l.Commit = rhumb.Seq(len(l.Entries)) - 1
+			l.Trim = l.Commit
+			b.SetCommit(l.ID, l.CommitPos())
+			b.Trim(l.ID, l.Trim)
+		}
+		if err := b.Apply(); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Sync(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(stop)
+	work.Wait()
+	check := func() {
+		// Lineage is cut at its bound; the model keeps all of it.
+		if st, _ := w.Store.State(l.ID); len(st.Lineage) > storage.LineageMax {
+			t.Errorf("%d steps of lineage, at most %d are kept", len(st.Lineage), storage.LineageMax)
+		}
+		if err := l.Check(w.Store); err != nil {
+			t.Error(err)
+		}
+	}
+	check()
+	w.Verify()
+	check()
+	w.Dropped(l.ID)
+	work.Go(func() {
+		for range 50 {
+			if _, err := w.Store.Collect(l.ID, storage.CollectLimits{Before: storage.Newest, WritesMax: 1}); err != nil {
+				t.Errorf("collect: %v", err)
+			}
+		}
+	})
+	w.Batch(func(b *storage.Batch) { b.DropRange(l.ID) })
+	work.Wait()
+	w.Verify()
+}
