@@ -22,9 +22,9 @@ type FailoverConfig struct {
 	// Calm is how long the load is held without a kill, before the first; a change of primary during it is a false
 	// failover.
 	Calm time.Duration
-	// Writers is the number of callers, each writing one key again and again; default 64.
+	// Writers is the number of callers, each writing one key again and again, spread over the regions; default 192.
 	Writers int
-	// Pause is the time between two writes of a caller; default 5 ms.
+	// Pause is the time between two writes of a caller; default 20 ms.
 	Pause time.Duration
 	// Progress is told what happens; it may be nil.
 	Progress func(text string)
@@ -68,10 +68,10 @@ const settleMax = 2 * time.Minute
 // write. At the end it reads back what was acknowledged.
 func RunFailover(ctx context.Context, cfg FailoverConfig) (*FailoverReport, error) {
 	if cfg.Writers == 0 {
-		cfg.Writers = 64
+		cfg.Writers = 192
 	}
 	if cfg.Pause == 0 {
-		cfg.Pause = 5 * time.Millisecond
+		cfg.Pause = 20 * time.Millisecond
 	}
 	if cfg.Progress == nil {
 		cfg.Progress = func(string) {}
@@ -113,6 +113,7 @@ type failover struct {
 // writer is one caller. It writes a growing number under one key.
 type writer struct {
 	name []byte
+	home string // the region that its key lives in
 
 	mu     sync.Mutex // guards all below
 	acked  int64      // the greatest number that was acknowledged
@@ -122,12 +123,13 @@ type writer struct {
 }
 
 func (f *failover) load(ctx context.Context) {
+	regions := f.c.Regions()
 	for i := range f.cfg.Writers {
-		w := &writer{name: fmt.Appendf(nil, "w%d", i), last: time.Now()}
+		w := &writer{name: fmt.Appendf(nil, "w%d", i), home: regions[i%len(regions)].Name, last: time.Now()}
 		f.writers = append(f.writers, w)
 		f.wait.Go(func() {
 			for n := int64(1); !f.stop.Load() && ctx.Err() == nil; n++ {
-				_, err := f.t.Put(ctx, w.name, fmt.Append(nil, n), client.PutOptions{})
+				_, err := f.t.Put(ctx, w.name, fmt.Append(nil, n), client.PutOptions{Home: w.home})
 				w.note(n, err)
 				time.Sleep(f.cfg.Pause)
 			}
@@ -245,13 +247,13 @@ func (f *failover) missed(ctx context.Context, n rhumb.NodeID) error {
 	return nil
 }
 
-// victim picks the node of the callers' region with the most primaries that leads the metadata group, or does not.
+// victim picks the node with the most primaries that leads the metadata group, or does not.
 func (f *failover) victim(ctx context.Context, leader bool) (best rhumb.Node, err error) {
 	lead := f.leader(ctx)
 	most := 0
 	for _, d := range f.c.Nodes() {
 		n := f.primaries(d.ID)
-		if leader && d.ID == lead || !leader && d.ID != lead && d.Region == f.c.Region().ID && n > most {
+		if leader && d.ID == lead || !leader && d.ID != lead && n > most {
 			best, most = d, n
 		}
 	}
@@ -334,7 +336,7 @@ func medianAndMax(ds []time.Duration) (median, most time.Duration) {
 // audit reads back every key: it must hold the last acknowledged number, or a later one whose outcome was not known.
 func (f *failover) audit(ctx context.Context) error {
 	for _, w := range f.writers {
-		got, err := f.t.Get(ctx, w.name, client.GetOptions{})
+		got, err := f.t.Get(ctx, w.name, client.GetOptions{Home: w.home})
 		if err != nil && rhumb.KindOf(err) != rhumb.NotFound {
 			return err
 		}

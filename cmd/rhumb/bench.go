@@ -130,8 +130,8 @@ any caller was without a successful write. At the end every acknowledged write i
 	fl.IntVar(&cfg.Kills, "kills", 13, "how many nodes to kill, one after the other")
 	fl.IntVar(&cfg.LeaderKills, "leader-kills", 3, "how many of them, the last, lead the metadata group too")
 	fl.DurationVar(&cfg.Calm, "calm", 0, "hold the load for so long before the first kill, and count changes of primary")
-	fl.IntVar(&cfg.Writers, "writers", 64, "callers that write")
-	fl.DurationVar(&cfg.Pause, "pause", 5*time.Millisecond, "time between two writes of a caller")
+	fl.IntVar(&cfg.Writers, "writers", 192, "callers that write")
+	fl.DurationVar(&cfg.Pause, "pause", 20*time.Millisecond, "time between two writes of a caller")
 	return c
 }
 
