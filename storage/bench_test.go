@@ -1,0 +1,175 @@
+package storage
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/entry"
+)
+
+func benchStore(b *testing.B) *Store {
+	b.Helper()
+	s, err := Open(Config{Dir: b.TempDir()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// feed makes the entries of one range.
+type feed struct {
+	id  rhumb.RangeID
+	pos entry.Position
+	hlc rhumb.Timestamp
+}
+
+func (f *feed) next(requests, value int) *entry.Entry {
+	e := &entry.Entry{Epoch: 1, Node: 1, Seq: f.pos.Seq + 1, Prev: f.pos.Hash, Requests: make([]entry.Request, requests)}
+	for i := range e.Requests {
+		f.hlc++
+		e.Requests[i] = entry.Request{
+			ID: rhumb.RequestID{Client: rhumb.UUID{1}, Seq: uint64(f.hlc)}, HLC: f.hlc,
+			Writes: []entry.Write{{Table: 1, Name: fmt.Appendf(nil, "key%06d", uint64(f.hlc)%100_000), Value: make([]byte, value)}},
+		}
+		e.Requests[i].Writes[0].Value[0] = 0x11
+	}
+	e.Seal(nil)
+	f.pos = e.Position()
+	return e
+}
+
+func newFeed(b *testing.B, s *Store, slot rhumb.Slot) *feed {
+	b.Helper()
+	f := &feed{id: rhumb.RangeID{Region: 1, Slot: slot}}
+	batch := s.NewBatch()
+	batch.CreateRange(RangeState{Range: f.id})
+	if err := batch.Apply(); err != nil {
+		b.Fatal(err)
+	}
+	if err := batch.Sync(); err != nil {
+		b.Fatal(err)
+	}
+	return f
+}
+
+// BenchmarkAppendSync is the data path: one commit for all ready ranges, applied, then synced in the background while
+// the next is built, four in flight.
+func BenchmarkAppendSync(b *testing.B) {
+	for _, c := range []struct{ ranges, requests int }{{1, 1}, {8, 1}, {8, 8}, {64, 4}} {
+		b.Run(fmt.Sprintf("ranges=%d/requests=%d", c.ranges, c.requests), func(b *testing.B) {
+			s := benchStore(b)
+			feeds := make([]*feed, c.ranges)
+			for i := range feeds {
+				feeds[i] = newFeed(b, s, rhumb.Slot(i))
+			}
+			inFlight := make(chan struct{}, 4)
+			var work sync.WaitGroup
+			b.ReportAllocs()
+			for b.Loop() {
+				batch := s.NewBatch()
+				for _, f := range feeds {
+					commit := Commit{f.pos.Seq, f.hlc} // the entry before
+					batch.Append(f.id, f.next(c.requests, 101), commit)
+				}
+				if err := batch.Apply(); err != nil {
+					b.Fatal(err)
+				}
+				inFlight <- struct{}{}
+				work.Go(func() {
+					if err := batch.Sync(); err != nil {
+						b.Error(err)
+					}
+					<-inFlight
+				})
+			}
+			work.Wait()
+			b.ReportMetric(float64(b.N*c.ranges*c.requests)/b.Elapsed().Seconds(), "puts/s")
+		})
+	}
+}
+
+// BenchmarkAppendSyncAlone is one caller who waits for each commit.
+func BenchmarkAppendSyncAlone(b *testing.B) {
+	s := benchStore(b)
+	f := newFeed(b, s, 1)
+	for b.Loop() {
+		batch := s.NewBatch()
+		batch.Append(f.id, f.next(1, 101), Commit{})
+		if err := batch.Apply(); err != nil {
+			b.Fatal(err)
+		}
+		if err := batch.Sync(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkGet reads 100,000 keys of 100 B that are in the cache: from the memtable, then from tables.
+func BenchmarkGet(b *testing.B) {
+	s := benchStore(b)
+	f := newFeed(b, s, 1)
+	for range 1000 {
+		batch := s.NewBatch()
+		batch.Append(f.id, f.next(100, 101), Commit{})
+		if err := batch.Apply(); err != nil {
+			b.Fatal(err)
+		}
+		if err := batch.Sync(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	get := func(b *testing.B) {
+		b.ReportAllocs()
+		var n atomic.Uint64
+		b.RunParallel(func(pb *testing.PB) {
+			for pb.Next() {
+				key := rhumb.Key{Table: 1, Home: f.id, Name: fmt.Appendf(nil, "key%06d", n.Add(7919)%100_000)}
+				if _, _, err := s.Get(key, f.hlc); err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	}
+	b.Run("memtable", get)
+	if err := s.Compact(f.id); err != nil {
+		b.Fatal(err)
+	}
+	b.Run("tables", get)
+}
+
+// BenchmarkCollect removes nine of ten versions of each key.
+func BenchmarkCollect(b *testing.B) {
+	s := benchStore(b)
+	for i := 0; b.Loop(); i++ {
+		b.StopTimer()
+		f := newFeed(b, s, rhumb.Slot(i))
+		for n := range rhumb.Timestamp(100) {
+			f.hlc = n * 100_000 // the same hundred keys again
+			batch := s.NewBatch()
+			e := f.next(100, 101)
+			batch.Append(f.id, e, Commit{e.Seq, e.LastHLC()})
+			batch.Trim(f.id, f.pos.Seq)
+			if err := batch.Apply(); err != nil {
+				b.Fatal(err)
+			}
+			if err := batch.Sync(); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.StartTimer()
+		versions := 0
+		for more := true; more; {
+			c, err := s.Collect(f.id, CollectLimits{Before: Newest})
+			if err != nil {
+				b.Fatal(err)
+			}
+			versions += c.Versions
+			more = c.More
+		}
+		b.ReportMetric(float64(versions), "versions/op")
+	}
+}

@@ -1,0 +1,280 @@
+package storage
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/entry"
+	"github.com/rhumbdb/rhumb/keys"
+	"github.com/zeebo/xxh3"
+)
+
+// TestComparer runs Pebble's own check of a comparer on the prefixes and suffixes of every kind of key (ruling 4).
+func TestComparer(t *testing.T) {
+	var prefixes [][]byte
+	for _, id := range []rhumb.RangeID{{Region: 1}, {Region: 1, Slot: 13}, {Region: 0x0d0d0d0d, Slot: 0x0d0d0d0d}, {Region: ^rhumb.RegionID(0), Slot: ^rhumb.Slot(0)}} {
+		span := keys.RangeSpan(id)
+		prefixes = append(
+			prefixes, span.Lower, keys.AppendLog(nil, id, 13), keys.AppendState(nil, id, keys.StateCommit),
+			keys.AppendDedup(nil, id, rhumb.RequestID{Seq: 13}), keys.AppendLocal(nil, 13, []byte{13, 0, 13}),
+		)
+		for _, name := range []string{"", "a", "a\x00", "\x0d", "\x0d\x0d\x0d\x0d\x0d\x0d\x0d\x0d\x0d\x0d\x0d\x0d\x0d\x0d", "\xff"} {
+			prefixes = append(prefixes, keys.AppendDataPrefix(nil, rhumb.Key{Table: 13, Home: id, Name: []byte(name)}))
+		}
+	}
+	var suffixes [][]byte
+	for _, v := range []rhumb.Version{{}, {HLC: 1}, {HLC: 1, Node: 1}, {HLC: 1 << 40, Node: 13}, {HLC: ^rhumb.Timestamp(0), Node: ^rhumb.NodeID(0)}} {
+		suffixes = append(suffixes, keys.AppendVersion(nil, v))
+	}
+	if err := pebble.CheckComparer(comparer, prefixes, suffixes); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestHeaderForm pins the offsets of the STORE file (docs/formats/store.md).
+func TestHeaderForm(t *testing.T) {
+	h := header{pebbleFormat: 0x01020304, cluster: rhumb.UUID{0xc1}, node: 0x0a0b0c0d, index: 2, count: 3, store: rhumb.UUID{0x51}, engine: rhumb.UUID{0xe1}, boot: 9, flags: flagLossy}
+	b := h.encode()
+	if len(b) != headerSize {
+		t.Fatalf("%d bytes, want %d", len(b), headerSize)
+	}
+	for offset, want := range map[int]string{
+		0: "5248554d4253544f", 8: "00000001", 12: "01020304", 16: "c1", 32: "0a0b0c0d", 36: "0002", 38: "0003", 40: "51", 56: "e1",
+		72: "0000000000000009", 80: "0000000000000001",
+	} {
+		if got := fmt.Sprintf("%x", b[offset:offset+len(want)/2]); got != want {
+			t.Errorf("offset %d: %s, want %s", offset, got, want)
+		}
+	}
+	back, err := decodeHeader("STORE", b)
+	if err != nil || back != h {
+		t.Errorf("decoded %+v, want %+v: %v", back, h, err)
+	}
+}
+
+// TestHeaderDamage: no flipped bit and no cut of a STORE file goes unnoticed, and the error names file and offset.
+func TestHeaderDamage(t *testing.T) {
+	h := header{store: rhumb.UUID{1}, boot: 1}
+	good := h.encode()
+	for i := range len(good) * 8 {
+		b := bytes.Clone(good)
+		b[i/8] ^= 1 << (i % 8)
+		if _, err := decodeHeader("disk/STORE", b); rhumb.KindOf(err) != rhumb.Corrupt || !strings.Contains(err.Error(), "disk/STORE") || !strings.Contains(err.Error(), "offset") {
+			t.Fatalf("bit %d flipped: %v", i, err)
+		}
+	}
+	for n := range good {
+		if _, err := decodeHeader("STORE", good[:n]); rhumb.KindOf(err) != rhumb.Corrupt {
+			t.Fatalf("cut to %d bytes: %v", n, err)
+		}
+	}
+}
+
+// TestNewerFormat: a directory that a newer binary wrote is refused as that, not as damaged, and stays as it is.
+func TestNewerFormat(t *testing.T) {
+	for name, change := range map[string]func(b []byte) []byte{
+		"store": func(b []byte) []byte {
+			b = append(b[:headerSize-checksumSize], "a field that this binary does not know"...)
+			binary.BigEndian.PutUint32(b[8:], formatStore+1)
+			return binary.BigEndian.AppendUint64(b, xxh3.Hash(b))
+		},
+		"database": func(b []byte) []byte {
+			binary.BigEndian.PutUint32(b[12:], uint32(pebbleFormat)+1)
+			return binary.BigEndian.AppendUint64(b[:headerSize-checksumSize], xxh3.Hash(b[:headerSize-checksumSize]))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fs := vfs.NewMem()
+			s, err := Open(Config{Dir: "/d", FS: fs})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			old, err := readFile(fs, "/d/"+headerName)
+			if err != nil {
+				t.Fatal(err)
+			}
+			newer := change(bytes.Clone(old))
+			if err := replaceFile(fs, "/d", headerName, newer); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := Open(Config{Dir: "/d", FS: fs}); rhumb.KindOf(err) != rhumb.Incompatible {
+				t.Errorf("open: %v, want incompatible", err)
+			}
+			if b, err := readFile(fs, "/d/"+headerName); err != nil || !bytes.Equal(b, newer) {
+				t.Errorf("the STORE file changed: %v", err)
+			}
+			if err := replaceFile(fs, "/d", headerName, old); err != nil {
+				t.Fatal(err)
+			}
+			if s, err = Open(Config{Dir: "/d", FS: fs}); err != nil {
+				t.Fatalf("open of its own format after the refusal: %v", err)
+			}
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// TestHalfMade: a crash at any moment of the first start leaves either nothing or a store that opens.
+func TestHalfMade(t *testing.T) {
+	fs := vfs.NewMem()
+	h := header{pebbleFormat: uint32(pebbleFormat), store: newUUID()}
+	h.engine = h.store
+	if err := fs.MkdirAll("/d", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeHeader(fs, "/d", &h); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(Config{Dir: "/d", FS: fs})
+	if err != nil {
+		t.Fatalf("a STORE file and no database yet: %v", err)
+	}
+	if id := s.Identity(); !id.Fresh || id.Boot != 1 || id.Store != h.store {
+		t.Errorf("identity is %+v", id)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSealForm(t *testing.T) {
+	s := seal{clean: true, files: []sealedFile{{"000004.sst", 10, "-"}, {"MANIFEST-000001", 20, "0011"}}}
+	b := s.encode()
+	want := "rhumb seal 1\nclean\n000004.sst 10 -\nMANIFEST-000001 20 0011\nsum "
+	if !strings.HasPrefix(string(b), want) {
+		t.Errorf("seal is\n%s", b)
+	}
+	back, err := decodeSeal("SEAL", b)
+	if err != nil || !reflect.DeepEqual(back, s) {
+		t.Errorf("decoded %+v: %v", back, err)
+	}
+	for i := range len(b) * 8 {
+		c := bytes.Clone(b)
+		c[i/8] ^= 1 << (i % 8)
+		if _, err := decodeSeal("SEAL", c); err == nil {
+			t.Fatalf("bit %d flipped and not noticed", i)
+		}
+	}
+	for n := range b {
+		if _, err := decodeSeal("SEAL", b[:n]); err == nil {
+			t.Fatalf("cut to %d bytes and not noticed", n)
+		}
+	}
+}
+
+func someEntry() *entry.Entry {
+	e := &entry.Entry{Epoch: 2, Node: 3, Seq: 4, Requests: []entry.Request{
+		{HLC: 10, ID: rhumb.RequestID{Client: rhumb.UUID{7}, Seq: 8}, Existed: []bool{true, false, true}, Names: [][]byte{[]byte("n"), {}}, Writes: []entry.Write{{Table: 1, Name: []byte("n"), Value: []byte("\x11value")}}},
+		{HLC: 11, Noop: true},
+	}}
+	e.Seal(nil)
+	return e
+}
+
+// TestRecordForm pins the offsets of a log record (docs/formats/log.md).
+func TestRecordForm(t *testing.T) {
+	e := someEntry()
+	b := appendRecord(nil, e, Commit{3, 9}, weights{300, 400})
+	if got := fmt.Sprintf("%x", b[:14]); got != "01"+"03"+"0000000000000009"+"ac02"+"9003" {
+		t.Errorf("record begins with %s", got)
+	}
+	r, err := decodeRecord(b)
+	if err != nil || r.commit != (Commit{3, 9}) || r.total != (weights{300, 400}) || r.entry.Position() != e.Position() {
+		t.Errorf("decoded %+v: %v", r, err)
+	}
+	if _, err := decodeRecord([]byte{2}); rhumb.KindOf(err) != rhumb.Incompatible {
+		t.Errorf("version 2: %v, want incompatible", err)
+	}
+	for n := range b {
+		if _, err := decodeRecord(b[:n]); rhumb.KindOf(err) != rhumb.Corrupt {
+			t.Fatalf("cut to %d bytes: %v", n, err)
+		}
+	}
+}
+
+func FuzzDecodeRecord(f *testing.F) {
+	f.Add(appendRecord(nil, someEntry(), Commit{3, 9}, weights{300, 400}))
+	f.Add([]byte{recordVersion})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r, err := decodeRecord(b)
+		if err != nil {
+			if k := rhumb.KindOf(err); k != rhumb.Corrupt && k != rhumb.Incompatible {
+				t.Fatalf("kind %s", k)
+			}
+			return
+		}
+		if back, err := decodeRecord(appendRecord(nil, r.entry, r.commit, r.total)); err != nil || back.total != r.total || back.commit != r.commit {
+			t.Fatalf("not stable: %v", err)
+		}
+	})
+}
+
+func FuzzDecodeSeen(f *testing.F) {
+	e := someEntry()
+	for i := range e.Requests {
+		f.Add(appendSeen(nil, e, &e.Requests[i]))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		seen, hlc, err := decodeSeen(b)
+		if err != nil {
+			if rhumb.KindOf(err) != rhumb.Corrupt {
+				t.Fatalf("kind %s", rhumb.KindOf(err))
+			}
+			return
+		}
+		r := entry.Request{HLC: hlc, Noop: !seen.Outcome.Applied, Existed: seen.Outcome.Existed, Names: seen.Outcome.Names}
+		again, hlc2, err := decodeSeen(appendSeen(nil, &entry.Entry{Seq: seen.Seq, Node: seen.Outcome.Version.Node}, &r))
+		if err != nil || hlc2 != hlc || !reflect.DeepEqual(again, seen) {
+			t.Fatalf("not stable: %+v and %+v: %v", seen, again, err)
+		}
+	})
+}
+
+func FuzzDecodeSeal(f *testing.F) {
+	s := seal{files: []sealedFile{{"MANIFEST-000001", 20, "0011"}}}
+	f.Add(s.encode())
+	f.Add([]byte("rhumb seal 1\nrunning\nsum 0\n"))
+	f.Fuzz(func(t *testing.T, b []byte) { _, _ = decodeSeal("SEAL", b) })
+}
+
+// TestStateValues: a state key with a value of another size is found, not believed.
+func TestStateValues(t *testing.T) {
+	for f, good := range map[keys.StateField][]byte{
+		keys.StateRange: {stateVersion}, keys.StatePromised: encodeWords(1), keys.StateCommit: encodeWords(1, 2), keys.StateTrim: encodeWords(1, 2, 3),
+		keys.StateClosed: encodeWords(1), keys.StateCollected: encodeWords(1), keys.StateBase: encodeBase(base{}), keys.StateLineage: encodeLineage([]EpochStart{{1, 1}}),
+	} {
+		if !new(rangeState).set(f, good) {
+			t.Errorf("%s: a good value is refused", f)
+		}
+		if new(rangeState).set(f, append(good, 0)) || new(rangeState).set(f, good[1:]) {
+			t.Errorf("%s: a value of the wrong size is believed", f)
+		}
+	}
+	if new(rangeState).set('?', nil) {
+		t.Error("an unknown field is believed")
+	}
+}
+
+// TestConfig lists every fault at once.
+func TestConfig(t *testing.T) {
+	c := Config{CacheBytes: -1, MemTableBytes: 1, RefuseFree: 2}
+	err := c.Validate()
+	if rhumb.KindOf(err) != rhumb.InvalidArgument || strings.Count(err.Error(), ";") != 3 {
+		t.Errorf("faults: %v", err)
+	}
+	if _, err := Open(Config{}); rhumb.KindOf(err) != rhumb.InvalidArgument {
+		t.Errorf("no directory: %v", err)
+	}
+}
