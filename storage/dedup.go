@@ -1,7 +1,9 @@
 package storage
 
 import (
+	"cmp"
 	"encoding/binary"
+	"math"
 	"strconv"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -121,6 +123,26 @@ func (s *Store) Dedup(id rhumb.RangeID, req rhumb.RequestID) (seen Seen, found b
 		return seen, false, &rhumb.Error{Op: op, Kind: rhumb.KindOf(err), Range: id, Msg: "store " + s.cfg.Dir + ", request " + req.String(), Err: err}
 	}
 	return seen, true, nil
+}
+
+// LastRequest gives the greatest Seq of a client's requests whose results a range keeps, 0 when it keeps none. Who has
+// seen every request since then need not look up one with a greater Seq.
+func (s *Store) LastRequest(id rhumb.RangeID, client rhumb.UUID) (seq uint64, err error) {
+	const op rhumb.Op = "storage.Store.LastRequest"
+	it, err := s.db.NewIter(&pebble.IterOptions{
+		LowerBound: keys.AppendDedup(nil, id, rhumb.RequestID{Client: client}),
+		UpperBound: keys.AppendDedup(nil, id, rhumb.RequestID{Client: client, Seq: math.MaxUint64}),
+	})
+	if err != nil {
+		return 0, s.fault(op, err)
+	}
+	if it.Last() {
+		var d keys.Decoded
+		if d, err = keys.Decode(it.Key()); err == nil {
+			seq = d.Request.Seq
+		}
+	}
+	return seq, s.fault(op, cmp.Or(err, it.Error(), it.Close()))
 }
 
 func uitoa(n rhumb.Seq) string { return strconv.FormatUint(uint64(n), 10) }

@@ -389,6 +389,37 @@ func TestRetryIsAppliedOnce(t *testing.T) {
 	}
 }
 
+// TestRetryAfterFailoverIsAppliedOnce guards the same across primaries: the new one has seen none of the requests, and
+// must find all that the old one applied, whatever the order in which they are repeated.
+func TestRetryAfterFailoverIsAppliedOnce(t *testing.T) {
+	w := newWorld(t, 3)
+	w.put(1, "other", "")
+	const requests = 10
+	id := func(i int) rhumb.RequestID { return rhumb.RequestID{Client: rhumb.UUID{1}, Seq: uint64(i + 1)} }
+	var first [requests]rhumb.Outcome
+	for i := range first {
+		var err error
+		if first[i], err = w.propose(1, putOf("k", fmt.Sprint(i)), id(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.isolate(1, true)
+	w.elect(2, 2, 3)
+	w.put(2, "other", "new")
+	for _, i := range []int{3, 9, 0, 5, 4, 8, 1, 2, 7, 6} {
+		again, err := w.propose(2, putOf("k", fmt.Sprint(i)), id(i))
+		if err != nil || again.Version != first[i].Version {
+			t.Fatalf("the retry of request %d answered %+v, %v, want %+v", i, again, err, first[i])
+		}
+	}
+	if _, err := w.propose(2, putOf("k", "last"), id(requests)); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := w.get(2, "k"); got != "last" {
+		t.Fatalf("k is %q", got)
+	}
+}
+
 // TestCloseAnswersEverything guards that no caller waits for ever: proposals that cannot commit end as Unknown.
 func TestCloseAnswersEverything(t *testing.T) {
 	w := newWorld(t, 3)

@@ -73,16 +73,10 @@ func (h *Host) proposal(s *slot, ev *proposeEvent) (replica.Proposal, error) {
 		return p, err
 	}
 	if !ev.batch.ID.IsZero() {
-		seen, found, err := s.store.Dedup(s.id, ev.batch.ID)
-		if err != nil {
+		seen, err := s.seen(ev.batch.ID)
+		if seen != nil || err != nil {
+			p.Seen = seen
 			return p, err
-		}
-		if found {
-			p.Seen = &replica.Dedup{
-				Seq: seen.Seq, Version: seen.Outcome.Version, Applied: seen.Outcome.Applied,
-				Existed: seen.Outcome.Existed, Names: seen.Outcome.Names,
-			}
-			return p, nil
 		}
 	}
 	for i := range ev.batch.Mutations {

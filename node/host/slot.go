@@ -18,6 +18,11 @@ type slot struct {
 	dirty bool // waits in Host.dirty
 	made  bool // the store knows the range; until then its first commit makes it
 
+	// clients holds the greatest request number seen of each client while this replica is primary of clientsEpoch. A
+	// request above it was never seen, here or in an earlier epoch, and need not be looked up.
+	clients      map[rhumb.UUID]uint64
+	clientsEpoch rhumb.Epoch
+
 	// desc is the newest metadata record; nil until the first arrives.
 	desc atomic.Pointer[rhumb.Range]
 	// read is what a strong read needs; nil while this replica serves none.
@@ -88,6 +93,33 @@ func durable(store *storage.Store, st storage.RangeState) (replica.Durable, erro
 		from = d.Tail[len(d.Tail)-1].Seq + 1
 	}
 	return d, nil
+}
+
+// clientsMax bounds the clients remembered per range; beyond it they are forgotten, which costs a look-up each.
+const clientsMax = 4_096
+
+// seen gives the stored result of a request, if the request was applied before. The pass of a primary calls it.
+func (s *slot) seen(id rhumb.RequestID) (*replica.Dedup, error) {
+	if epoch := s.r.Epoch(); s.clientsEpoch != epoch || len(s.clients) >= clientsMax {
+		s.clients, s.clientsEpoch = map[rhumb.UUID]uint64{}, epoch
+	}
+	last, known := s.clients[id.Client]
+	if !known {
+		var err error
+		if last, err = s.store.LastRequest(s.id, id.Client); err != nil {
+			return nil, err
+		}
+	}
+	s.clients[id.Client] = max(last, id.Seq)
+	if id.Seq > last {
+		return nil, nil
+	}
+	stored, found, err := s.store.Dedup(s.id, id)
+	if err != nil || !found {
+		return nil, err
+	}
+	o := &stored.Outcome
+	return &replica.Dedup{Seq: stored.Seq, Version: o.Version, Applied: o.Applied, Existed: o.Existed, Names: o.Names}, nil
 }
 
 // Update takes the newest metadata records of ranges that this node holds, held, or is to hold.
