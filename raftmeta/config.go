@@ -70,8 +70,6 @@ type Config struct {
 	// is the number of applied entries that stay for followers that lag a little. Defaults: 8 MiB and 1,000.
 	LogSize int
 	LogKeep uint64
-	// PassiveController keeps the leader from acting by itself; for tests.
-	PassiveController bool
 
 	// Logger takes the events; default none.
 	Logger *slog.Logger

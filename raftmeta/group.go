@@ -94,9 +94,7 @@ func Open(c Config) (*Group, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	g.cancel = cancel
 	g.wg.Go(func() { d.run(ctx) })
-	if !c.PassiveController {
-		g.wg.Go(func() { newController(g).run(ctx) })
-	}
+	g.wg.Go(func() { newController(g).run(ctx) })
 	return g, nil
 }
 

@@ -58,8 +58,10 @@ type health struct {
 	state rhumb.NodeState
 	// since is when the node came into this state and life.
 	since time.Duration
-	// wait is how long it must be healthy.
-	wait time.Duration
+	// relapses counts how often it left the live state or restarted after a short time, wait is how long it must be
+	// healthy for that.
+	relapses int
+	wait     time.Duration
 }
 
 // NewPlanner makes a Planner for a valid configuration. A new metadata leader makes one; every node counts as come well at
@@ -89,9 +91,10 @@ func (p *Planner) Observe(now time.Duration, s *catalog.State) {
 // relapse doubles the wait of a node that was well for a short time only.
 func (h *health) relapse(now time.Duration, c Config) {
 	h.wait = min(2*h.wait, c.FailbackMax)
-	if now-h.since >= 2*c.FailbackMax {
-		h.wait = c.FailbackAfter
+	if h.relapses == 0 || now-h.since >= 2*c.FailbackMax {
+		h.relapses, h.wait = 0, c.FailbackAfter
 	}
+	h.relapses++
 }
 
 // isHealthy reports whether the node has been live for long enough to take its ranges back.

@@ -65,7 +65,7 @@ func (w *world) revive(id rhumb.NodeID) {
 func TestFailback(t *testing.T) {
 	s := build(t, three()[:3]...)
 	w := newWorld(t, apply(t, s, Complete(s, catalog.CreateClass{Settings: settings(3, 6)})))
-	for round, wait := range []time.Duration{60 * sec, 120 * sec, 240 * sec, 480 * sec, 600 * sec, 600 * sec} {
+	for round, wait := range []time.Duration{30 * sec, 60 * sec, 120 * sec, 240 * sec, 480 * sec, 600 * sec, 600 * sec} {
 		w.pass(10 * sec)
 		w.fence(1)
 		w.pass(20 * sec)
