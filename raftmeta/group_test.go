@@ -467,7 +467,7 @@ func TestHandleRefuses(t *testing.T) {
 	})
 }
 
-// silent makes every node but some report a node again and again until stop closes.
+// accuse makes every other node report a node again and again until stop closes.
 func (c *cluster) accuse(suspect rhumb.NodeID, stop chan struct{}) {
 	boot := c.boots[suspect]
 	for _, id := range c.ids(suspect) {

@@ -66,8 +66,7 @@ func (c Changes) Merge(o Changes) Changes {
 func (c Changes) normalize() Changes { return c.Merge(Changes{}) }
 
 func union[T comparable](a, b []T, compare func(T, T) int) []T {
-	switch {
-	case len(a)+len(b) == 0:
+	if len(a)+len(b) == 0 {
 		return nil
 	}
 	out := append(slices.Clone(a), b...)
