@@ -100,3 +100,20 @@ func TestJoinUnderLoad(t *testing.T) {
 		}
 	}
 }
+
+// TestAckBelongsToOneEpoch: an acknowledgement that still waits for the disk when a later epoch begins does not raise
+// what the new primary is told: the log may differ above what that one has sent.
+func TestAckBelongsToOneEpoch(t *testing.T) {
+	es := makeLog(1, 1, 1)
+	r := New(Config{Range: testRange, Self: 2}, Durable{})
+	step(t, r, Message{Kind: Append, Range: testRange, From: 1, To: 2, Epoch: 1, Entries: es})
+	r.Ready() // the disk is slow: nothing of it is reported as durable
+	step(t, r, Message{Kind: Append, Range: testRange, From: 1, To: 2, Epoch: 1, Prev: es[2].Position()})
+	r.Ready()
+	step(t, r, Message{Kind: Append, Range: testRange, From: 3, To: 2, Epoch: 2, Entries: es[:1]})
+	for _, m := range append(r.Ready().AfterSync, flush(r).Messages...) {
+		if m.Kind == Ack && m.Epoch == 2 && m.Match > 1 {
+			t.Errorf("epoch 2 sent one entry and is told %d", m.Match)
+		}
+	}
+}

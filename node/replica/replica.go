@@ -183,7 +183,8 @@ func (r *Replica) promise(e rhumb.Epoch, to rhumb.NodeID) {
 	r.stepDown()
 	r.promised, r.promisedTo = e, to
 	r.out.Promised, r.out.PromisedTo = e, to
-	r.ackDue = false
+	// What was owed to the primary of an earlier epoch says nothing of the log of this one's.
+	r.ackDue, r.ackUpTo = false, 0
 	r.elect.wanted = false
 	r.dirty = true
 }
