@@ -21,8 +21,9 @@
 //	                         region nearest to its location, else here
 //	Batch                    follows the rule of its first mutation; all others go to the same home
 //
-// A home that was found is remembered (Config.HomesMax), since homes do not change. Local forbids the search: only the
-// record here counts. Receipt.Searched tells how many other regions were asked.
+// A home that was found is remembered (Config.HomesMax), since homes do not change: a record that somebody deletes is
+// created there again by this client's next patch. Local forbids the search: only the record here counts.
+// Receipt.Searched tells how many other regions were asked.
 //
 // What is decided at one home is atomic: conditions, patches and batches are decided by one primary, in the order of its
 // log. What spans regions is not. Two calls that create one name at the same time and choose different homes, because
@@ -48,5 +49,5 @@
 // # Testing
 //
 // The tests run against real gRPC servers on loopback that keep their records in memory, and can be told to redirect,
-// refuse, lose answers and stop.
+// refuse, lose answers and stop; and against real nodes in the same process, one of which stops under load.
 package client

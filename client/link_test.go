@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
@@ -138,5 +141,52 @@ func TestAbandonedBeforeSending(t *testing.T) {
 	must[Result](t)(tab.Put(t.Context(), []byte("k"), nil, PutOptions{}))
 	if total, _ := w.times(); total != 2 || bytes != 0 {
 		t.Fatalf("took effect %d times, %d bytes still counted", total, bytes)
+	}
+}
+
+// cpuTime is what this process, client and servers, has used of its processors: it is fair to compare on a busy machine.
+func cpuTime() time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		panic(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+func BenchmarkPut(b *testing.B) {
+	w := newWorld(b, 1, 1)
+	c := w.open("")
+	t, err := c.Table(b.Context(), "plain")
+	if err != nil {
+		b.Fatal(err)
+	}
+	value := make([]byte, 100)
+	for _, callers := range []int{1, 64, 256} {
+		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
+			b.ReportAllocs()
+			before := c.Metrics()
+			var work sync.WaitGroup
+			left := make(chan struct{}, b.N)
+			for range b.N {
+				left <- struct{}{}
+			}
+			close(left)
+			cpu := cpuTime()
+			b.ResetTimer()
+			for i := range callers {
+				work.Go(func() {
+					name := fmt.Append(nil, i)
+					for range left {
+						if _, err := t.Put(b.Context(), name, value, PutOptions{}); err != nil {
+							b.Error(err)
+						}
+					}
+				})
+			}
+			work.Wait()
+			m := c.Metrics()
+			b.ReportMetric(float64(cpuTime()-cpu)/float64(b.N), "cpu-ns/op")
+			b.ReportMetric(float64(m.Requests-before.Requests)/float64(m.Frames-before.Frames), "requests/frame")
+		})
 	}
 }

@@ -76,7 +76,7 @@ func (c *Client) send(ctx context.Context, e *errand) (*rhumbpb.Response, error)
 		resp, step := c.attempt(ctx, e)
 		switch {
 		case resp != nil:
-			c.count(e, resp)
+			c.count(resp)
 			return resp, nil
 		case step == fail:
 			return nil, e.failed(e.last)
@@ -90,7 +90,7 @@ func (c *Client) send(ctx context.Context, e *errand) (*rhumbpb.Response, error)
 }
 
 // count notes an answered errand.
-func (c *Client) count(e *errand, resp *rhumbpb.Response) {
+func (c *Client) count(resp *rhumbpb.Response) {
 	r := resp.GetReceipt()
 	if rhumb.RegionID(r.GetRegion()) == c.here.ID {
 		c.m.local.Add(1)
@@ -98,9 +98,7 @@ func (c *Client) count(e *errand, resp *rhumbpb.Response) {
 		c.m.remote.Add(1)
 	}
 	c.m.hops.Add(uint64(r.GetHops()))
-	if e.pause != nil || c.budget.ratio > 0 {
-		c.budget.refund()
-	}
+	c.budget.refund()
 }
 
 // attempt asks once.
