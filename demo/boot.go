@@ -1,8 +1,10 @@
 package demo
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"sync"
 	"time"
@@ -127,7 +129,8 @@ func ready(ctx context.Context, addr string) error {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("it answers %s", resp.Status)
+		reason, _ := io.ReadAll(io.LimitReader(resp.Body, 500)) // what could be read of it is better than nothing
+		return fmt.Errorf("it answers %s: %s", resp.Status, bytes.TrimSpace(reason))
 	}
 	return nil
 }
@@ -168,9 +171,12 @@ func (d *run) openStations(ctx context.Context, network *wan.Network) error {
 // createTables makes the tables, and waits until every region takes writes to them.
 func (d *run) createTables(ctx context.Context) error {
 	c := d.stations[0].client
+	// A region of fewer nodes than the default wants cannot hold as many copies.
+	settings := rhumb.ClassSettings{Replicas: min(rhumb.ReplicasDefault, d.cfg.NodesPerRegion)}
+	settings.MinInSync = min(rhumb.MinInSyncDefault, settings.Replicas)
 	for _, t := range demoTables {
 		err := d.until(ctx, "table "+t.name, func(ctx context.Context) error {
-			_, err := c.CreateTable(ctx, t.name, client.TableOptions{Colocate: t.colocate})
+			_, err := c.CreateTable(ctx, t.name, client.TableOptions{Colocate: t.colocate, Settings: settings})
 			if rhumb.KindOf(err) == rhumb.AlreadyExists {
 				return nil
 			}

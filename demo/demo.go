@@ -48,12 +48,12 @@ type Config struct {
 
 const opRun rhumb.Op = "demo.Run"
 
-// Validate lists what is wrong with the configuration and fills in defaults.
+// validate lists what is wrong with the configuration and fills in defaults.
 func (c *Config) validate() error {
-	var faults []error
+	var faults []string
 	fault := func(bad bool, format string, args ...any) {
 		if bad {
-			faults = append(faults, fmt.Errorf(format, args...))
+			faults = append(faults, fmt.Sprintf(format, args...))
 		}
 	}
 	if c.NodesPerRegion == 0 {
@@ -67,7 +67,7 @@ func (c *Config) validate() error {
 	fault(c.Flights < 1 || c.Flights > FlightsMax, "--flights %d, want 1 to %d", c.Flights, FlightsMax)
 	fault(c.NodesPerRegion < 1 || c.NodesPerRegion > NodesPerRegionMax, "--nodes-per-region %d, want 1 to %d", c.NodesPerRegion, NodesPerRegionMax)
 	if len(faults) > 0 {
-		return rhumb.Ef(opRun, rhumb.InvalidArgument, "%v", errors.Join(faults...))
+		return rhumb.E(opRun, rhumb.InvalidArgument, strings.Join(faults, "; "))
 	}
 	return nil
 }

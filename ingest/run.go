@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -83,10 +84,10 @@ func setDefault[T comparable](field *T, value T) {
 // Validate lists everything that is wrong with the configuration.
 func (c *Config) Validate() error {
 	const op rhumb.Op = "ingest.Config"
-	var faults []error
+	var faults []string
 	fault := func(bad bool, format string, args ...any) {
 		if bad {
-			faults = append(faults, fmt.Errorf(format, args...))
+			faults = append(faults, fmt.Sprintf(format, args...))
 		}
 	}
 	fault(c.Input == nil, "input is missing")
@@ -100,10 +101,10 @@ func (c *Config) Validate() error {
 	if c.Format == "" {
 		fault(c.Mapping == nil || c.Mapping.Format == "", "format is missing: name one of %v", Formats())
 	} else if _, err := ParseFormat(string(c.Format)); err != nil {
-		faults = append(faults, err)
+		fault(true, "%s", messageOf(err))
 	}
 	if len(faults) > 0 {
-		return rhumb.Ef(op, rhumb.InvalidArgument, "%v", errors.Join(faults...))
+		return rhumb.E(op, rhumb.InvalidArgument, strings.Join(faults, "; "))
 	}
 	return nil
 }

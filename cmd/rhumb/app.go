@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"slices"
@@ -60,13 +61,15 @@ and goes on when nodes die. This one program is the node, its tools and a demons
   rhumb status`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			if err := a.settings.load(cmd); err != nil {
 				return err
 			}
 			if !slices.Contains(outputs, a.output) {
 				return rhumb.Ef("rhumb.flags", rhumb.InvalidArgument, "-o %q is not one of %v", a.output, outputs)
+			}
+			if err := errors.Join(cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups()); err != nil {
+				return err
 			}
 			a.entered = true
 			return nil
@@ -106,12 +109,12 @@ func grouped(id string, commands ...*cobra.Command) []*cobra.Command {
 // commands lists all commands.
 func (a *app) commands() []*cobra.Command {
 	return slices.Concat(
-		grouped(groupRun, a.demoCommand(), a.startCommand(), a.initCommand(), a.ingestCommand()),
+		grouped(groupRun, a.demoCommand(), a.startCommand(), a.initCommand(), a.ingestCommand(), a.benchCommand()),
 		grouped(groupData, a.getCommand(), a.putCommand(), a.insertCommand(), a.patchCommand(), a.deleteCommand(),
 			a.batchCommand(), a.scanCommand()),
 		grouped(groupCluster, a.statusCommand(), a.nodeCommand(), a.regionCommand(), a.rangeCommand(), a.tableCommand(),
 			a.keyCommand()),
-		[]*cobra.Command{a.benchCommand(), a.configCommand(), a.versionCommand(), a.completionCommand()},
+		[]*cobra.Command{a.configCommand(), a.versionCommand(), a.completionCommand()},
 	)
 }
 

@@ -107,6 +107,9 @@ func (a *app) newLogger(level slog.Level) *slog.Logger {
 // locationOf reads LAT,LON, or takes the location of a well-known region.
 func locationOf(region, text string) (rhumb.Point, error) {
 	const op rhumb.Op = "rhumb.start"
+	if region == "" {
+		return rhumb.Point{}, rhumb.E(op, rhumb.InvalidArgument, "say in which region the node stands: --region NAME")
+	}
 	if text == "" {
 		known, ok := rtt.Lookup(region)
 		if !ok {
@@ -116,7 +119,7 @@ func locationOf(region, text string) (rhumb.Point, error) {
 	}
 	v, err := rhumb.ParseField(rhumb.FieldPoint, text)
 	if err != nil {
-		return rhumb.Point{}, rhumb.Ef(op, rhumb.InvalidArgument, "--location: %v", err)
+		return rhumb.Point{}, rhumb.Ef(op, rhumb.InvalidArgument, "--location: %s", describeError(err).Message)
 	}
 	p, _ := v.Point()
 	return p, nil

@@ -1,0 +1,239 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/spf13/cobra"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// asProgram makes the test binary behave as the program, so that a demo under test can start it as its nodes.
+const asProgram = "GO_TEST_RUNS_RHUMB"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+		return
+	}
+	must(os.Setenv(asProgram, "1"))
+	dir, err := os.MkdirTemp("", "rhumb-cli-test-")
+	must(err)
+	// Neither a demo nor a configuration of this machine may show in the tests.
+	must(os.Setenv("RHUMB_DEMO", filepath.Join(dir, "no-demo.json")))
+	must(os.Setenv("RHUMB_CONFIG", filepath.Join(dir, "empty.yaml")))
+	must(os.WriteFile(filepath.Join(dir, "empty.yaml"), nil, 0o600))
+	code := m.Run()
+	_ = os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// runIn runs one command line in this process, and gives what it wrote and its exit code.
+func runIn(ctx context.Context, stdin string, args ...string) (stdout, stderr string, code int) {
+	var out, err bytes.Buffer
+	code = run(ctx, args, streams{in: strings.NewReader(stdin), out: &out, err: &err})
+	return out.String(), err.String(), code
+}
+
+// TestCommandLine is a transcript of command lines that need no cluster: help, errors, exit codes.
+func TestCommandLine(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			dir := t.TempDir()
+			t.Chdir(dir)
+			if d.Cmd == "file" {
+				// A file for the command line on the first line of the input; the rest is its content.
+				command, content, _ := strings.Cut(d.Input, "\n")
+				must(os.WriteFile("file", []byte(content), 0o600))
+				return transcript(t, strings.Fields(command), dir)
+			}
+			return transcript(t, splitWords(d.Input), dir)
+		})
+	})
+}
+
+// splitWords cuts a command line at spaces; single quotes keep words together.
+func splitWords(line string) (words []string) {
+	for i, part := range strings.Split(line, "'") {
+		if i%2 == 1 {
+			words = append(words, part)
+			continue
+		}
+		words = append(words, strings.Fields(part)...)
+	}
+	return words
+}
+
+func transcript(t *testing.T, args []string, dir string) string {
+	stdout, stderr, code := runIn(t.Context(), "", args...)
+	text := strings.ReplaceAll(stdout+prefixed("stderr: ", stderr), dir, "DIR")
+	return strings.TrimRight(text, "\n") + fmt.Sprintf("\nexit %d\n", code)
+}
+
+func prefixed(prefix, text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		b.WriteString(prefix + line)
+	}
+	return b.String()
+}
+
+// TestHelp guards that every command explains itself: a short text, an example of its own, and a page of help that
+// needs no cluster.
+func TestHelp(t *testing.T) {
+	root := (&app{}).rootCommand()
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		path := strings.TrimPrefix(c.CommandPath(), "rhumb")
+		if c.Short == "" || strings.HasSuffix(c.Short, ".") {
+			t.Errorf("rhumb%s: short text %q", path, c.Short)
+		}
+		if c.Example == "" && !c.HasSubCommands() {
+			t.Errorf("rhumb%s has no example", path)
+		}
+		if c.Example != "" && !strings.Contains(c.Example, "rhumb"+path) {
+			t.Errorf("rhumb%s: its example is another command's", path)
+		}
+		stdout, stderr, code := runIn(t.Context(), "", append(strings.Fields(path), "--help")...)
+		if code != exitOK || stderr != "" || !strings.Contains(stdout, "Usage:") {
+			t.Errorf("rhumb%s --help: exit %d\n%s%s", path, code, stdout, stderr)
+		}
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+	}
+	walk(root)
+}
+
+// TestErrorsAsJSON guards that an error is one JSON document on the error stream, also when the command line itself is
+// wrong.
+func TestErrorsAsJSON(t *testing.T) {
+	for _, args := range []string{
+		"get flights x -o json", "get -o json", "no-such-command -ojson", "scan a --no-such-flag --output=json", "key explain zz -o json",
+		"get a b --addr 127.0.0.1:1 --insecure --timeout 1s -o json",
+	} {
+		stdout, stderr, code := runIn(t.Context(), "", strings.Fields(args)...)
+		var doc struct {
+			Error struct {
+				Kind, Op, Message string
+				ExitCode          int `json:"exit_code"`
+			}
+		}
+		if err := decodeStrict([]byte(stderr), &doc); err != nil && !strings.Contains(err.Error(), "next_step") {
+			t.Errorf("%s: %v in %q", args, err, stderr)
+		}
+		if stdout != "" || doc.Error.Kind == "" || doc.Error.Message == "" || doc.Error.ExitCode != code || code == exitOK {
+			t.Errorf("%s: exit %d, %+v, stdout %q", args, code, doc.Error, stdout)
+		}
+	}
+}
+
+// TestExitCodes guards the table in docs/cli.md: every kind has its code, and the document names it.
+func TestExitCodes(t *testing.T) {
+	want := map[rhumb.Kind]int{
+		rhumb.Other: 1, rhumb.InvalidArgument: 2, rhumb.NotFound: 3, rhumb.AlreadyExists: 4, rhumb.ConditionFailed: 4, rhumb.NotPrimary: 5,
+		rhumb.Unavailable: 5, rhumb.Overloaded: 5, rhumb.Unknown: 7, rhumb.Corrupt: 1, rhumb.Unauthenticated: 6, rhumb.PermissionDenied: 6,
+		rhumb.DeadlineExceeded: 5, rhumb.Canceled: 1, rhumb.TooLarge: 2, rhumb.DiskFull: 5, rhumb.WrongCluster: 1, rhumb.Incompatible: 1,
+		rhumb.Conflict: 4, rhumb.Expired: 7, rhumb.Internal: 1,
+	}
+	doc, err := os.ReadFile("../../docs/cli.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range rhumb.Kinds() {
+		if code, ok := want[kind]; !ok || exitCode(rhumb.E("x", kind, "y")) != code {
+			t.Errorf("kind %s has exit code %d, want %d (listed: %v)", kind, exitCode(rhumb.E("x", kind, "y")), code, ok)
+		}
+		if !bytes.Contains(doc, []byte("`"+kind.String()+"`")) {
+			t.Errorf("docs/cli.md does not name kind %s", kind)
+		}
+	}
+	if exitCode(fmt.Errorf("any")) != exitFailure || exitCode(rhumb.Wrap("x", rhumb.ErrNotFound)) != exitNotFound {
+		t.Error("other errors and wrapped errors")
+	}
+}
+
+// TestSettings guards the order file < environment < flags, that a setting knows its origin, and that unknown keys are
+// refused.
+func TestSettings(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rhumb.yaml")
+	must(os.WriteFile(path, []byte("output: json\ntimeout: 3s\naddr: [127.0.0.1:1, 127.0.0.1:2]\nfrom: bern\n"), 0o600))
+	t.Setenv("RHUMB_TIMEOUT", "4s")
+	t.Setenv("RHUMB_FROM", "basel")
+	a := &app{}
+	root := a.rootCommand()
+	root.SetArgs([]string{"status", "--config", path, "--from", "zurich"})
+	root.SetOut(&bytes.Buffer{})
+	root.SetErr(&bytes.Buffer{})
+	if err := root.Execute(); err == nil {
+		t.Error("a status without a cluster succeeded")
+	}
+	if a.output != "json" || a.conn.timeout.String() != "4s" || a.conn.from != "zurich" || strings.Join(a.conn.addrs, " ") != "127.0.0.1:1 127.0.0.1:2" {
+		t.Errorf("output %q, timeout %v, from %q, addrs %v", a.output, a.conn.timeout, a.conn.from, a.conn.addrs)
+	}
+
+	stdout, _, code := runIn(t.Context(), "", "config", "show", "--config", path)
+	var docs []settingDoc
+	if err := json.Unmarshal([]byte(stdout), &docs); err != nil || code != exitOK {
+		t.Fatalf("config show: %d, %v, %s", code, err, stdout)
+	}
+	origins := map[string]string{}
+	for _, d := range docs {
+		origins[d.Key] = d.Value + " from " + d.Origin
+	}
+	for key, want := range map[string]string{"timeout": "4s from environment RHUMB_TIMEOUT", "output": "json from " + path, "zone": " from default"} {
+		if origins[key] != want {
+			t.Errorf("%s: %q, want %q", key, origins[key], want)
+		}
+	}
+}
+
+// TestSettingsAreFlags guards that every setting is a flag of some command, so that none is a dead letter.
+func TestSettingsAreFlags(t *testing.T) {
+	flags := map[string]bool{}
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		for _, s := range known {
+			if c.Flag(flagName(s.key)) != nil {
+				flags[s.key] = true
+			}
+		}
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+	}
+	walk((&app{}).rootCommand())
+	for _, s := range known {
+		if !flags[s.key] {
+			t.Errorf("setting %s is no flag of any command", s.key)
+		}
+	}
+}
+
+// TestUnknownVariables guards that `config check` tells variables that name nothing, and other commands bear them.
+func TestUnknownVariables(t *testing.T) {
+	t.Setenv("RHUMB_TIMEOOT", "1s")
+	if _, stderr, code := runIn(t.Context(), "", "config", "check"); code != exitUsage || !strings.Contains(stderr, "RHUMB_TIMEOOT") {
+		t.Errorf("config check: exit %d, %s", code, stderr)
+	}
+	if _, stderr, code := runIn(t.Context(), "", "version"); code != exitOK {
+		t.Errorf("version: exit %d, %s", code, stderr)
+	}
+}
+
+// TestCompletion guards that each shell gets a script.
+func TestCompletion(t *testing.T) {
+	for _, shell := range shells {
+		if stdout, stderr, code := runIn(t.Context(), "", "completion", shell); code != exitOK || !strings.Contains(stdout, "rhumb") {
+			t.Errorf("completion %s: exit %d, %s", shell, code, stderr)
+		}
+	}
+}
