@@ -208,7 +208,7 @@ func (s *Store) openFault(op rhumb.Op, err error) error {
 		return ioError(op, s.cfg.Dir, err)
 	}
 	f := faultOf(s.dataDir(), err)
-	return rhumb.Ef(op, rhumb.Corrupt, "%s; run rhumb debug verify, then restore the directory, or empty it and let the node rejoin", f)
+	return rhumb.Ef(op, rhumb.Corrupt, "%s; restore the directory, or empty it and let the node rejoin", f)
 }
 
 // begin checks that the database belongs to the STORE file, counts the boot, and reads the ranges.
