@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -148,7 +149,7 @@ func (n *Node) enter(nodes []*rhumb.Node) error {
 // register makes this life known and waits until the node's own copy of the metadata shows it. It tries through its own
 // copy, which knows the leader when the group runs, and through every member that gossip knows.
 func (n *Node) register(m *member) error {
-	for n.ctx.Err() == nil {
+	for start := time.Now(); n.ctx.Err() == nil; {
 		if d, ok := m.group.State().Node(m.self.Node); ok && d.Identity() == m.self && d.State == rhumb.NodeLive {
 			return nil
 		}
@@ -160,8 +161,41 @@ func (n *Node) register(m *member) error {
 			n.cfg.Logger.Debug("not registered yet", "err", err)
 			n.pause(seekInterval)
 		}
+		if other, ok := n.strangers(m.cluster); ok && time.Since(start) > strangersPatience {
+			return rhumb.Ef("node.register", rhumb.WrongCluster, "this node's data belongs to cluster %s, and all nodes that it was told to join belong to cluster %s; check --join and --dir", m.cluster, other)
+		}
 	}
 	return n.ctx.Err()
+}
+
+// whereabouts lists the nodes of the cluster with the addresses that gossip hears from them. When a whole cluster starts
+// again at other addresses, its metadata group can meet only there: the catalog has the old ones.
+func (n *Node) whereabouts(m *member) (nodes []*rhumb.Node) {
+	heard := map[rhumb.NodeID]string{}
+	for _, g := range n.gossip.Members() {
+		if g.Cluster == m.cluster {
+			heard[g.Node] = g.Addr
+		}
+	}
+	for d := range m.group.State().Nodes() {
+		at := *d
+		at.Addr = cmp.Or(heard[d.ID], d.Addr)
+		nodes = append(nodes, &at)
+	}
+	return nodes
+}
+
+// strangers reports whether gossip knows nodes of another cluster and, but for this one, none of its own.
+func (n *Node) strangers(own rhumb.ClusterID) (other rhumb.ClusterID, ok bool) {
+	for _, m := range n.gossip.Members() {
+		switch {
+		case m.Cluster == own && m.Addr != n.bound.addr:
+			return other, false
+		case m.Cluster != own && !m.Cluster.IsZero():
+			other, ok = m.Cluster, true
+		}
+	}
+	return other, ok
 }
 
 func (n *Node) registerOnce(m *member) error {
@@ -175,6 +209,9 @@ func (n *Node) registerOnce(m *member) error {
 		return err
 	}
 	_ = n.gossip.Join(n.cfg.Join)
+	if nodes := n.whereabouts(m); len(nodes) > 0 {
+		m.network.SetPeers(nodes)
+	}
 	err := error(rhumb.E("node.register", rhumb.Unavailable, "no member of the cluster answers"))
 	for _, peer := range n.gossip.Members() {
 		if peer.Cluster != m.cluster || peer.Addr == n.bound.addr {

@@ -28,6 +28,8 @@ const (
 	stopTimeout = 300 * time.Millisecond
 	// seekInterval is how often a node without a cluster looks for one.
 	seekInterval = 200 * time.Millisecond
+	// strangersPatience is how long a node that meets only nodes of another cluster waits for one of its own.
+	strangersPatience = 3 * time.Second
 	// registerTimeout bounds one attempt to register.
 	registerTimeout = 3 * time.Second
 )

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -66,8 +65,10 @@ type Network struct {
 	cfg Config
 	m   networkMetrics
 
-	mu    sync.RWMutex // guards peers
+	mu    sync.RWMutex // guards the two below
 	peers map[rhumb.NodeID]*peer
+	// ended tells, for nodes that are peers no more, when the Handler has heard of it.
+	ended map[rhumb.NodeID]<-chan struct{}
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -88,7 +89,7 @@ func NewNetwork(cfg Config) *Network {
 		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "rhumb", Subsystem: "peer", Name: name, Help: help})
 	}
 	return &Network{
-		cfg: cfg, peers: map[rhumb.NodeID]*peer{}, ctx: ctx, cancel: cancel,
+		cfg: cfg, peers: map[rhumb.NodeID]*peer{}, ended: map[rhumb.NodeID]<-chan struct{}{}, ctx: ctx, cancel: cancel,
 		m: networkMetrics{
 			dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
 				Namespace: "rhumb", Subsystem: "peer", Name: "dropped_total", Help: "Messages dropped because a peer's queue was full.",
@@ -123,17 +124,29 @@ func (n *Network) SetPeers(nodes []*rhumb.Node) {
 		if old != nil && old.addr == d.Addr && old.heartbeatAddr == d.HeartbeatAddr && old.boot == d.Boot {
 			continue
 		}
-		if old != nil {
-			old.cancel()
-		}
-		n.peers[d.ID] = n.newPeer(d)
+		n.replaceLocked(d.ID, d)
 	}
-	for id, p := range n.peers {
+	for id := range n.peers {
 		if !keep[id] {
-			p.cancel()
-			delete(n.peers, id)
+			n.replaceLocked(id, nil)
 		}
 	}
+}
+
+// replaceLocked ends the connections to a node and, with d, opens others. The Handler hears of the end of the old before
+// the beginning of the new.
+func (n *Network) replaceLocked(id rhumb.NodeID, d *rhumb.Node) {
+	before := n.ended[id]
+	if old := n.peers[id]; old != nil {
+		old.cancel()
+		before = old.ended
+		delete(n.peers, id)
+	}
+	if d != nil {
+		n.peers[id] = n.newPeer(d, before)
+		return
+	}
+	n.ended[id] = before
 }
 
 // Close ends all connections.
@@ -263,13 +276,15 @@ type peer struct {
 
 	ctx    context.Context
 	cancel context.CancelFunc
-	live   atomic.Bool
+	ended  chan struct{} // closed when the Handler hears no more of this peer
 }
 
-func (n *Network) newPeer(d *rhumb.Node) *peer {
+// newPeer connects to a node once the Handler hears no more of the connections before.
+func (n *Network) newPeer(d *rhumb.Node, before <-chan struct{}) *peer {
 	p := &peer{
 		n: n, id: d.ID, boot: d.Boot, addr: d.Addr, heartbeatAddr: d.HeartbeatAddr,
 		replication: newQueue(), heartbeats: make(chan *lease.Frame, heartbeatsMax), raft: make(chan *rhumbpb.RaftFrame, raftQueueMax),
+		ended: make(chan struct{}),
 	}
 	p.ctx, p.cancel = context.WithCancel(n.ctx)
 	var err1, err2 error
@@ -277,9 +292,16 @@ func (n *Network) newPeer(d *rhumb.Node) *peer {
 	p.beatConn, err2 = api.Connect(d.HeartbeatAddr, n.cfg.Dial)
 	if err1 != nil || err2 != nil { // only an address that does not parse, which the catalog refuses
 		n.cfg.Logger.Error("cannot make a connection", "node", d.ID, "addr", d.Addr, "err", err1, "heartbeat_err", err2)
+		close(p.ended)
 		return p
 	}
-	n.work.Go(func() { p.keep(p.replicate) })
+	n.work.Go(func() {
+		defer close(p.ended)
+		if before != nil {
+			<-before
+		}
+		p.keep(p.replicate)
+	})
 	n.work.Go(func() { p.keep(p.beat) })
 	n.work.Go(func() { p.keep(p.sendRaft) })
 	n.work.Go(func() {

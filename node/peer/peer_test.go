@@ -291,6 +291,29 @@ func TestNetworkConnectsAgain(t *testing.T) {
 	a.await(t, "connected again", func() bool { return a.connected[2] })
 }
 
+// TestReplacedPeerEndsConnected guards the order of news: when a peer is replaced again and again, the last that is heard of
+// it is that it is connected.
+func TestReplacedPeerEndsConnected(t *testing.T) {
+	cluster := rhumb.UUID{9}
+	a, b := startSide(t, 1, cluster), startSide(t, 2, cluster)
+	for round := range 30 {
+		d := *b.node()
+		d.Boot = rhumb.BootSeq(round + 1)
+		a.network.SetPeers([]*rhumb.Node{&d})
+		a.await(t, "connected", func() bool { return a.connected[2] })
+		if round%3 == 0 {
+			a.network.SetPeers(nil)
+		}
+	}
+	d := *b.node()
+	d.Boot = 99
+	a.network.SetPeers([]*rhumb.Node{&d})
+	p, _ := a.network.peer(2)
+	a.network.SetPeers([]*rhumb.Node{b.node()})
+	<-p.ended
+	a.await(t, "connected at the end", func() bool { return a.connected[2] })
+}
+
 func TestStrangersAreRefused(t *testing.T) {
 	a, b := startSide(t, 1, rhumb.UUID{9}), startSide(t, 2, rhumb.UUID{8})
 	a.network.SetPeers([]*rhumb.Node{b.node()})

@@ -1,0 +1,246 @@
+package node
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/api/rhumbpb"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+)
+
+// startThree starts a region of three nodes with a table.
+func startThree(t *testing.T) (nodes []*Node, table *rhumbpb.Table) {
+	t.Helper()
+	first := startNode(t, t.TempDir(), "singapore", "a")
+	if _, err := clusterClient(t, first).Init(t.Context(), &rhumbpb.InitRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	nodes = []*Node{first}
+	for _, zone := range []string{"b", "c"} {
+		nodes = append(nodes, startNode(t, t.TempDir(), "singapore", zone, first.GossipAddr()))
+	}
+	awaitReady(t, nodes...)
+	table = createTable(t, first, "flights", 3)
+	awaitInSync(t, first, 3)
+	return nodes, table
+}
+
+func await(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// TestFencedNodeBeginsNewLife guards ruling 11: a node that is alive and was fenced registers again with a greater boot
+// sequence and comes back in sync, and nothing is lost.
+func TestFencedNodeBeginsNewLife(t *testing.T) {
+	nodes, table := startThree(t)
+	kv := kvClient(t, nodes[0])
+	put(t, kv, table.Id, "k", "v")
+	victim := nodes[2].Identity()
+	res, err := nodes[0].member.Load().group.Propose(t.Context(), catalog.FenceNode{Node: victim.Node, Boot: victim.Boot})
+	if err != nil || res.Err() != nil {
+		t.Fatal(err, res.Err())
+	}
+	await(t, "the node lives again", func() bool {
+		d, ok := nodes[0].State().Node(victim.Node)
+		return ok && d.State == rhumb.NodeLive && d.Boot > victim.Boot
+	})
+	awaitReady(t, nodes[2])
+	awaitInSync(t, nodes[0], 3)
+	if got := get(t, kvClient(t, nodes[2]), table.Id, "k"); got != "v" {
+		t.Fatalf("k is %q", got)
+	}
+}
+
+// TestDrainRefusesNothing guards that a node gives up its primaries before it stops: it has none left, and says that it is
+// not to be asked.
+func TestDrainRefusesNothing(t *testing.T) {
+	nodes, table := startThree(t)
+	kv := kvClient(t, nodes[0])
+	put(t, kv, table.Id, "k", "v")
+	if err := nodes[2].Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for r := range nodes[0].State().Ranges() {
+		if r.Primary == nodes[2].Identity().Node {
+			t.Errorf("range %s still has the drained node as primary", r.ID)
+		}
+	}
+	if nodes[2].Ready() == nil {
+		t.Error("a drained node calls itself ready")
+	}
+	nodes[2].Close()
+	put(t, kv, table.Id, "k", "w")
+	if got := get(t, kv, table.Id, "k"); got != "w" {
+		t.Fatalf("k is %q", got)
+	}
+}
+
+// TestWholeClusterRestarts guards G12: all nodes stop and start again, and everything acknowledged is there.
+func TestWholeClusterRestarts(t *testing.T) {
+	dirs := []string{t.TempDir(), t.TempDir(), t.TempDir()}
+	zones := []string{"a", "b", "c"}
+	var nodes []*Node
+	var addrs []string
+	for i, dir := range dirs {
+		n := startNode(t, dir, "singapore", zones[i], addrs...)
+		nodes, addrs = append(nodes, n), append(addrs, n.GossipAddr())
+		if i == 0 {
+			if _, err := clusterClient(t, n).Init(t.Context(), &rhumbpb.InitRequest{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	awaitReady(t, nodes...)
+	table := createTable(t, nodes[0], "flights", 3)
+	kv := kvClient(t, nodes[0])
+	for _, k := range []string{"a", "b", "c", "d", "e"} {
+		put(t, kv, table.Id, k, "value of "+k)
+	}
+	for _, n := range nodes {
+		n.Close()
+	}
+	start := time.Now()
+	nodes, addrs = nil, nil
+	for i, dir := range dirs {
+		n := startNode(t, dir, "singapore", zones[i], addrs...)
+		nodes, addrs = append(nodes, n), append(addrs, n.GossipAddr())
+	}
+	awaitReady(t, nodes...)
+	kv = kvClient(t, nodes[1])
+	for _, k := range []string{"a", "b", "c", "d", "e"} {
+		if got := get(t, kv, table.Id, k); got != "value of "+k {
+			t.Fatalf("%s is %q", k, got)
+		}
+	}
+	t.Logf("serving %v after the first start", time.Since(start))
+}
+
+// TestInsertsAreNamedOnce guards ruling 8: names are unique, and the answer says under which.
+func TestInsertsAreNamedOnce(t *testing.T) {
+	nodes, table := startThree(t)
+	kv := kvClient(t, nodes[1])
+	seen := map[string]bool{}
+	for range 20 {
+		retry(t, func(ctx context.Context) error {
+			resp, err := kv.Do(ctx, &rhumbpb.Request{Hops: 2, Write: &rhumbpb.Write{Resolve: true, Mutations: []*rhumbpb.Mutation{{
+				Kind: rhumbpb.MutationKind_MUTATION_KIND_INSERT, Table: table.Id, Value: rhumb.EncodeOpaque(nil, []byte("x")),
+			}}}})
+			if err != nil {
+				return err
+			}
+			name := string(resp.Outcome.Names[0])
+			if seen[name] || len(name) != rhumb.SequenceNameSize {
+				t.Errorf("the server gave the name %x, again or of a wrong size", name)
+			}
+			seen[name] = true
+			return nil
+		})
+	}
+}
+
+// TestWrongClusterIsRefused guards that a node with the data of one cluster does not become part of another.
+func TestWrongClusterIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	a := startNode(t, dir, "singapore", "a")
+	b := startNode(t, t.TempDir(), "singapore", "a")
+	for _, n := range []*Node{a, b} {
+		if _, err := clusterClient(t, n).Init(t.Context(), &rhumbpb.InitRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	awaitReady(t, a, b)
+	// A second node of a's cluster, so that a alone has no metadata majority and has to look for others.
+	c := startNode(t, t.TempDir(), "singapore", "b", a.GossipAddr())
+	d := startNode(t, t.TempDir(), "singapore", "c", a.GossipAddr())
+	awaitReady(t, c, d)
+	await(t, "three voters", func() bool {
+		voters := 0
+		for n := range a.State().Nodes() {
+			if n.Voter {
+				voters++
+			}
+		}
+		return voters == 3
+	})
+	for _, n := range []*Node{a, c, d} {
+		n.Close()
+	}
+	fatal := make(chan error, 1)
+	stray, err := Start(Config{
+		Dirs: []string{dir}, Region: "singapore", Insecure: true, Join: []string{b.GossipAddr()}, Logger: slog.New(slog.DiscardHandler),
+		Addr: "127.0.0.1:0", HeartbeatAddr: "127.0.0.1:0", GossipAddr: "127.0.0.1:0", AdminAddr: "127.0.0.1:0",
+		Fatal: func(err error) { fatal <- err },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stray.Close()
+	select {
+	case err := <-fatal:
+		if rhumb.KindOf(err) != rhumb.WrongCluster || !strings.Contains(err.Error(), "--join") {
+			t.Fatalf("the node stopped with %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("the node waits for ever")
+	}
+}
+
+// TestTwoNodesOnOneDirectory guards the owner lock.
+func TestTwoNodesOnOneDirectory(t *testing.T) {
+	dir := t.TempDir()
+	startNode(t, dir, "singapore", "a")
+	_, err := Start(Config{
+		Dirs: []string{dir}, Region: "singapore", Insecure: true, Logger: slog.New(slog.DiscardHandler),
+		Addr: "127.0.0.1:0", HeartbeatAddr: "127.0.0.1:0", GossipAddr: "127.0.0.1:0", AdminAddr: "127.0.0.1:0",
+	})
+	if rhumb.KindOf(err) != rhumb.Unavailable || !strings.Contains(err.Error(), dir) {
+		t.Fatalf("a second node on %s: %v", dir, err)
+	}
+}
+
+// TestDamagedStoreIsNotOpened guards that a flipped bit in the file that says whose store it is, is noticed and named.
+func TestDamagedStoreIsNotOpened(t *testing.T) {
+	dir := t.TempDir()
+	startNode(t, dir, "singapore", "a").Close()
+	file := filepath.Join(dir, "STORE")
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[len(b)/2] ^= 0x10
+	if err := os.WriteFile(file, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Start(Config{
+		Dirs: []string{dir}, Region: "singapore", Insecure: true, Logger: slog.New(slog.DiscardHandler),
+		Addr: "127.0.0.1:0", HeartbeatAddr: "127.0.0.1:0", GossipAddr: "127.0.0.1:0", AdminAddr: "127.0.0.1:0",
+	})
+	if rhumb.KindOf(err) != rhumb.Corrupt || !strings.Contains(err.Error(), "STORE") {
+		t.Fatalf("a damaged store: %v", err)
+	}
+}
+
+func TestConfigNamesEveryFault(t *testing.T) {
+	c := Config{Region: "no good", Location: rhumb.Point{Lat: 91}, Addr: "0.0.0.0:7600", Join: []string{"nonsense"}}
+	c.SetDefaults()
+	err := c.Validate()
+	if rhumb.KindOf(err) != rhumb.InvalidArgument {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"--dir", "region name", "latitude 91", "--insecure", "0.0.0.0:7600", "nonsense"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the error does not name %q: %v", want, err)
+		}
+	}
+}
