@@ -79,7 +79,9 @@ type profile struct {
 	jitter                float64
 	loss, repeat          float64
 	// reorder lets messages of one stream overtake each other on short links.
-	reorder   bool
+	reorder bool
+	// vague lowers the hints of refusals, so that primaries begin to send from well below where the logs part.
+	vague     bool
 	syncDelay time.Duration
 	// pass is the longest time for which events of one node gather before its replicas are asked what they want done.
 	pass      time.Duration
@@ -114,6 +116,7 @@ func draw(r *rand.Rand) profile {
 		faultEvery:  one[time.Duration](r, 800, 1500, 3000, 6000) * time.Millisecond,
 	}
 	p.pass = one[time.Duration](r, 50, 200, 200, 5000, 20_000) * time.Microsecond
+	p.vague = r.IntN(4) == 0
 	p.reorder = r.IntN(4) == 0
 	p.settings = rhumb.DefaultClassSettings()
 	p.settings.HashSlots = p.ranges

@@ -160,8 +160,8 @@ func (w *world) drain(n *node, last time.Duration) string {
 	return n.name()
 }
 
-// usurp elects an in-sync member that restarts just now, while the primary is cut off and may believe in the grants that
-// the member gave in its earlier life.
+// usurp elects an in-sync member, which may restart just now, while the primary is cut off and may believe in the grants
+// that the member gave in its earlier life.
 func (w *world) usurp(last time.Duration) string {
 	r, _ := w.meta.state.Range(one(w.chance, w.ranges...))
 	heir, old := w.nodes[one(w.chance, r.InSync...)-1], w.nodes[r.Primary-1]
@@ -171,7 +171,14 @@ func (w *world) usurp(last time.Duration) string {
 	w.cut(func(a, b int) bool {
 		return (a == old.index) != (b == old.index) && a <= int(w.meta.at) && b <= int(w.meta.at)
 	}, last)
-	w.crash(heir, w.draw(time.Millisecond, 100*time.Millisecond))
+	if w.chance.IntN(2) == 0 {
+		w.crash(heir, w.draw(time.Millisecond, 100*time.Millisecond))
+	}
+	for _, n := range r.InSync { // slow disks keep acknowledgements of the old epoch waiting
+		if w.chance.IntN(2) == 0 {
+			w.nodes[n-1].stallUntil = w.now + w.draw(time.Millisecond, 2*time.Second)
+		}
+	}
 	w.after(w.draw(0, 300*time.Millisecond), func() {
 		now, _ := w.meta.state.Range(r.ID)
 		if now.Epoch == r.Epoch && now.IsInSync(heir.id) {

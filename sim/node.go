@@ -401,6 +401,9 @@ func (n *node) sendMessage(m replica.Message) {
 		return
 	}
 	rng := w.number(m.Range)
+	if w.p.vague && m.Kind == replica.Nack {
+		w.blur(&m, rng)
+	}
 	if w.tracing() {
 		w.tracef(n.name(), "send %s", describe(&m))
 	}
@@ -417,6 +420,17 @@ func (n *node) sendMessage(m replica.Message) {
 			to.touch(s)
 		})
 	})
+}
+
+// blur lowers the hint of a refusal: a hint may be lower than it need be, but not below what is settled.
+func (w *world) blur(m *replica.Message, rng int) {
+	settled := m.Commit
+	if d := w.nodes[m.To-1].disk.ranges[rng]; d != nil {
+		settled = max(settled, d.trim)
+	}
+	if m.HintEnd > settled {
+		m.HintEnd -= rhumb.Seq(w.rnd.Int64N(int64(m.HintEnd-settled) + 1))
+	}
 }
 
 // touch notes that a replica may have something ready; the pass comes a little later, so that events gather.
