@@ -36,7 +36,7 @@ func (fs *logFS) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory)
 }
 
 func (fs *logFS) watch(name string, f vfs.File, err error) (vfs.File, error) {
-	if err != nil || !strings.HasSuffix(name, ".log") {
+	if err != nil || !strings.HasSuffix(name, logSuffix) {
 		return f, err
 	}
 	return &logFile{File: f, fs: fs}, nil

@@ -2,6 +2,7 @@ package storage
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -25,7 +26,7 @@ import (
 //
 // HASH is the xxh3-128 of the first LENGTH bytes, or "-" for tables, whose blocks carry checksums of their own.
 //
-// A store that was closed is sealed clean: it lists every file. While it runs, the seal lists the current manifest as it
+// A store that was closed is sealed clean: it lists every file but logs whose content is in tables. While it runs, the seal lists the current manifest as it
 // was after the last flush. A manifest that is gone is in order when a newer one is there: Pebble replaces it as a whole.
 const (
 	sealName  = "SEAL"
@@ -119,7 +120,11 @@ func (s *Store) checkSeal() error {
 	return replaceFile(s.fs, s.cfg.Dir, sealName, running.encode())
 }
 
-const manifestPrefix = "MANIFEST-"
+const (
+	manifestPrefix = "MANIFEST-"
+	markerPrefix   = "marker.manifest."
+	logSuffix      = ".log"
+)
 
 // check gives what is wrong with the sealed files of a data directory, nil when nothing is.
 func (s *seal) check(fsys vfs.FS, dir string) *Fault {
@@ -146,7 +151,7 @@ func hasNewerManifest(fsys vfs.FS, dir, name string) bool {
 		return false
 	}
 	for _, n := range names {
-		if strings.HasPrefix(n, manifestPrefix) && n > name {
+		if strings.HasPrefix(n, manifestPrefix) && newer(n, name) {
 			return true
 		}
 	}
@@ -202,7 +207,7 @@ func (l *sealer) start() {
 				return
 			case <-l.wake:
 			}
-			if err := l.seal(false); err != nil {
+			if err := l.seal(false, 0); err != nil {
 				l.s.log.Warn("seal not renewed, the old one stands", "store", l.s.cfg.Dir, "err", err)
 			}
 		}
@@ -214,31 +219,25 @@ func (l *sealer) stop() {
 	l.work.Wait()
 }
 
-// seal writes the SEAL file. What it says of a running store's manifest must be durable first: the manifest may have
-// bytes that are not synced yet.
-func (l *sealer) seal(clean bool) error {
+// seal writes the SEAL file. A clean one lists the newest logs only: the older ones are kept for their blocks. What a
+// running one says of the manifest must be durable first: the manifest may have bytes that are not synced yet.
+func (l *sealer) seal(clean bool, logs int) error {
 	dir := l.s.dataDir()
 	names, err := l.s.fs.List(dir)
 	if err != nil {
 		return ioError("storage.seal", dir, err)
 	}
-	sl := seal{clean: clean}
-	var manifest string
-	for _, n := range sortedNames(names) {
-		if strings.HasPrefix(n, manifestPrefix) {
-			manifest = max(manifest, n)
-		}
-		if clean && n != lockName {
-			f, err := l.sealFile(dir, n, false)
-			if err != nil {
-				return err
-			}
-			sl.files = append(sl.files, f)
+	names = sealed(names, clean, logs)
+	if !clean {
+		// What is listed must be there after a crash: a new manifest is first created and made durable a little later.
+		if err := syncDir(l.s.fs, dir); err != nil {
+			return err
 		}
 	}
-	if !clean && manifest != "" {
-		f, err := l.sealFile(dir, manifest, true)
-		if errors.Is(err, fs.ErrNotExist) {
+	sl := seal{clean: clean}
+	for _, n := range names {
+		f, err := l.sealFile(dir, n, !clean)
+		if !clean && errors.Is(err, fs.ErrNotExist) {
 			return nil // replaced meanwhile: that event asks for a new seal, too
 		}
 		if err != nil {
@@ -247,6 +246,44 @@ func (l *sealer) seal(clean bool) error {
 		sl.files = append(sl.files, f)
 	}
 	return replaceFile(l.s.fs, l.s.cfg.Dir, sealName, sl.encode())
+}
+
+// sealed gives the names of the files that a seal lists, sorted.
+func sealed(names []string, clean bool, logs int) []string {
+	names = sortedNames(names)
+	if !clean {
+		current := currentManifest(names)
+		return slices.DeleteFunc(names, func(n string) bool { return n != current })
+	}
+	var logNames []string
+	for _, n := range names {
+		if strings.HasSuffix(n, logSuffix) {
+			logNames = append(logNames, n)
+		}
+	}
+	slices.SortFunc(logNames, func(a, b string) int { return cmp.Or(len(a)-len(b), strings.Compare(a, b)) })
+	spent := logNames[:max(0, len(logNames)-logs)]
+	return slices.DeleteFunc(names, func(n string) bool { return n == lockName || slices.Contains(spent, n) })
+}
+
+// currentManifest gives the manifest that the newest marker file names, "marker.manifest.NUMBER.MANIFEST": a manifest
+// without a marker is one that is being made, or one that was replaced.
+func currentManifest(names []string) (manifest string) {
+	var marker string
+	for _, n := range names {
+		if strings.HasPrefix(n, markerPrefix) && newer(n, marker) {
+			marker = n
+		}
+	}
+	if i := strings.LastIndexByte(marker, '.'); i >= 0 {
+		manifest = marker[i+1:]
+	}
+	return manifest
+}
+
+// newer reports whether the number in a file's name is greater: numbers have six digits, or more.
+func newer(name, than string) bool {
+	return len(name) > len(than) || len(name) == len(than) && name > than
 }
 
 func (l *sealer) sealFile(dir, name string, sync bool) (sealedFile, error) {

@@ -275,9 +275,10 @@ func (s *Store) Close() error {
 	}
 	s.closed = true
 	s.sealer.stop()
+	logs := int(s.db.Metrics().WAL.Files)
 	err := s.fault("storage.Store.Close", s.db.Close())
 	if err == nil {
-		err = s.sealer.seal(true)
+		err = s.sealer.seal(true, logs)
 	}
 	return errors.Join(err, s.lock.Close())
 }
