@@ -149,8 +149,8 @@ func drawBounds(r *rand.Rand) replica.Config {
 		c.AppendBytesMax = one(r, 1, 400, 2000)
 		c.EntryBytesMax = one(r, 1, 300, 4000)
 	}
-	if r.IntN(3) == 0 {
-		c.InflightBytesMax = max(c.AppendBytesMax, one(r, 1000, 8000))
+	if r.IntN(3) == 0 { // but not so small that a far replica could never catch up under load
+		c.InflightBytesMax = max(c.AppendBytesMax, one(r, 8000, 30_000))
 		if c.AppendBytesMax == 0 {
 			c.AppendBytesMax = c.InflightBytesMax
 		}
