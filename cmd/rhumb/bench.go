@@ -160,8 +160,10 @@ func (a *app) benchFailover(ctx context.Context, cfg bench.FailoverConfig, dir s
 		for _, k := range r.Kills {
 			t.AppendRow(table.Row{k.Node, k.Leader, k.Primaries, k.Gap.Round(time.Millisecond), k.InSync.Round(time.Millisecond)})
 		}
-		t.AppendFooter(table.Row{"", "", "", fmt.Sprintf("p50 %v max %v", r.P50.Round(time.Millisecond), r.Max.Round(time.Millisecond)),
-			fmt.Sprintf("leader p50 %v max %v", r.LeaderP50.Round(time.Millisecond), r.LeaderMax.Round(time.Millisecond))})
+		t.AppendFooter(table.Row{
+			"", "", "", fmt.Sprintf("p50 %v max %v", r.P50.Round(time.Millisecond), r.Max.Round(time.Millisecond)),
+			fmt.Sprintf("leader p50 %v max %v", r.LeaderP50.Round(time.Millisecond), r.LeaderMax.Round(time.Millisecond)),
+		})
 	}); err != nil {
 		return err
 	}
