@@ -1,0 +1,301 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/bench"
+	"github.com/rhumbdb/rhumb/client"
+	"github.com/rhumbdb/rhumb/demo"
+)
+
+// The tests of this file hurt real processes under a held load, and then look for every acknowledged write.
+
+// TestKilledPrimariesLoseNothing guards G1 and G2 of the design: kill -9 of primaries, the metadata leader among them, under
+// load. What it measures it only reports.
+func TestKilledPrimariesLoseNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes; left out by -short")
+	}
+	t.Setenv("RHUMB_DEMO", filepath.Join(t.TempDir(), "context.json"))
+	p := startProcess(t, nil, "bench", "failover", "--kills", "3", "--leader-kills", "1", "--writers", "96", "--dir", t.TempDir(), "-o", "json")
+	var report bench.FailoverReport
+	text, _ := p.line()
+	if code := p.wait(); code != exitOK {
+		t.Fatalf("exit %d", code)
+	}
+	if err := json.Unmarshal([]byte(text), &report); err != nil {
+		t.Fatalf("%v in %q", err, text)
+	}
+	if len(report.Kills) != 3 || report.Writes == 0 || report.Lost != 0 || report.Errors != 0 {
+		t.Fatalf("%+v", report)
+	}
+	t.Logf("%d writes; longest gap of a caller: p50 %v, max %v; metadata leader killed too: max %v", report.Writes, report.P50, report.Max, report.LeaderMax)
+}
+
+// holder writes growing numbers under its keys until it is stopped, and remembers what was acknowledged.
+type holder struct {
+	t     *testing.T
+	c     *client.Client
+	table *client.Table
+	acked []atomic.Int64
+	stop  context.CancelFunc
+	wait  sync.WaitGroup
+}
+
+// holdLoad begins to write to a demo, from many callers.
+func holdLoad(t *testing.T, l *demo.Layout, callers int) *holder {
+	t.Helper()
+	h := &holder{t: t, acked: make([]atomic.Int64, callers)}
+	h.open(l)
+	var err error
+	if h.table, err = h.c.CreateTable(t.Context(), "load", client.TableOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	var ctx context.Context
+	ctx, h.stop = context.WithCancel(t.Context())
+	for i := range callers {
+		h.wait.Go(func() {
+			for n := int64(1); ctx.Err() == nil; n++ {
+				_, err := h.table.Put(ctx, fmt.Appendf(nil, "k%d", i), fmt.Append(nil, n), client.PutOptions{})
+				switch {
+				case err == nil:
+					h.acked[i].Store(n)
+				case ctx.Err() == nil && rhumb.KindOf(err) != rhumb.Unknown && rhumb.KindOf(err) != rhumb.Unavailable:
+					t.Errorf("put k%d: %v", i, err)
+				}
+			}
+		})
+	}
+	return h
+}
+
+// open connects to a demo.
+func (h *holder) open(l *demo.Layout) {
+	h.t.Helper()
+	var addrs []string
+	for _, n := range l.Nodes {
+		addrs = append(addrs, n.Addr)
+	}
+	c, err := client.Open(h.t.Context(), client.Config{Addrs: addrs, Insecure: true, Timeout: 20 * time.Second, ConnectTimeout: 30 * time.Second})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(c.Close)
+	h.c = c
+}
+
+// total is the number of acknowledged writes.
+func (h *holder) total() (n int64) {
+	for i := range h.acked {
+		n += h.acked[i].Load()
+	}
+	return n
+}
+
+// goesOn waits until every caller has written again.
+func (h *holder) goesOn() {
+	h.t.Helper()
+	var before []int64
+	for i := range h.acked {
+		before = append(before, h.acked[i].Load())
+	}
+	await(h.t, "every caller to write again", settleWait, func() bool {
+		for i := range h.acked {
+			if h.acked[i].Load() == before[i] {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func (h *holder) end() {
+	h.stop()
+	h.wait.Wait()
+}
+
+// audit looks for every acknowledged write.
+func (h *holder) audit() {
+	h.t.Helper()
+	table, err := h.c.Table(h.t.Context(), "load")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for i := range h.acked {
+		var got client.Got
+		await(h.t, "the key to be read", settleWait, func() bool {
+			got, err = table.Get(h.t.Context(), fmt.Appendf(nil, "k%d", i), client.GetOptions{})
+			return err == nil || rhumb.KindOf(err) == rhumb.NotFound
+		})
+		var n int64
+		if err == nil {
+			b, err := got.Bytes()
+			if err != nil {
+				h.t.Fatal(err)
+			}
+			if _, err := fmt.Sscan(string(b), &n); err != nil {
+				h.t.Fatal(err)
+			}
+		}
+		if want := h.acked[i].Load(); n < want {
+			h.t.Errorf("k%d holds %d, and %d was acknowledged", i, n, want)
+		}
+	}
+	h.t.Logf("%d acknowledged writes, none missing", h.total())
+}
+
+// wellAgain waits until all nodes live and all ranges have all their replicas in sync.
+func (h *holder) wellAgain() {
+	h.t.Helper()
+	await(h.t, "the cluster to be whole", settleWait, func() bool {
+		for _, n := range h.c.Nodes() {
+			if n.State != rhumb.NodeLive {
+				return false
+			}
+		}
+		for _, r := range h.c.Ranges() {
+			if len(r.InSync) < len(r.Replicas) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// TestAllNodesKilledAtOnce guards that what was acknowledged is on disk: every process dies in the same moment.
+func TestAllNodesKilledAtOnce(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "kept")
+	args := []string{"--regions", "singapore", "--latency", "none", "--load", "none", "--no-restart", "--dir", dir}
+	layout, p := startDemo(t, args...)
+	h := holdLoad(t, layout, 32)
+	h.goesOn()
+	for _, n := range layout.Nodes {
+		if err := syscall.Kill(n.PID, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.end()
+	_ = p.Process.Signal(os.Interrupt)
+	p.wait()
+	layout, _ = startDemo(t, args...)
+	h.open(layout)
+	h.audit()
+}
+
+// TestTermUnderLoad guards that a node that is asked to stop gives up its primaries first: no write fails, none is missing.
+func TestTermUnderLoad(t *testing.T) {
+	layout, _ := startDemo(t, "--regions", "singapore", "--latency", "none", "--load", "none")
+	h := holdLoad(t, layout, 32)
+	h.goesOn()
+	for _, n := range layout.Nodes[:2] {
+		if err := syscall.Kill(n.PID, syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		await(t, "the node to be gone", settleWait, func() bool { return syscall.Kill(n.PID, 0) != nil })
+		h.goesOn()
+		h.wellAgain()
+	}
+	h.end()
+	h.audit()
+}
+
+// TestPausedNodeComesBack guards fencing: a node that stands still is replaced, and when it goes on, it serves nothing of
+// its old life and takes part in a new one (ruling 11).
+func TestPausedNodeComesBack(t *testing.T) {
+	layout, _ := startDemo(t, "--regions", "singapore", "--latency", "none", "--load", "none")
+	h := holdLoad(t, layout, 32)
+	h.goesOn()
+	victim := layout.Nodes[0]
+	if err := syscall.Kill(victim.PID, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the node to be fenced", settleWait, func() bool {
+		for _, n := range h.c.Nodes() {
+			if n.ID == victim.ID {
+				return n.State == rhumb.NodeFenced
+			}
+		}
+		return false
+	})
+	h.goesOn()
+	if err := syscall.Kill(victim.PID, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	h.wellAgain()
+	h.goesOn()
+	h.end()
+	h.audit()
+	if err := syscall.Kill(victim.PID, 0); err != nil {
+		t.Errorf("the paused process is gone: %v", err)
+	}
+}
+
+// TestDiskFull guards that a node with a full disk refuses writes with a clear error, goes on reading, and takes writes
+// again when there is room. It needs root, to mount a small disk.
+func TestDiskFull(t *testing.T) {
+	if os.Geteuid() != 0 || testing.Short() {
+		t.Skip("needs root to mount a disk of 256 MiB")
+	}
+	disk := t.TempDir()
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=256m", "tmpfs", disk).CombinedOutput(); err != nil {
+		t.Skipf("cannot mount a disk here: %v: %s", err, out)
+	}
+	t.Cleanup(func() {
+		if out, err := exec.Command("umount", "-l", disk).CombinedOutput(); err != nil {
+			t.Errorf("umount: %v: %s", err, out)
+		}
+	})
+	startDemo(t, "--regions", "singapore", "--nodes-per-region", "1", "--latency", "none", "--load", "none", "--dir", filepath.Join(disk, "data"))
+	ok(t, "put", "airports", "SIN", "name=Changi")
+	filler := filepath.Join(disk, "filler")
+	fill(t, disk, filler)
+	await(t, "writes to be refused", settleWait, func() bool {
+		_, stderr, code := runIn(t.Context(), "", "put", "airports", "FRA", "name=Frankfurt", "--timeout", "2s", "-o", "json")
+		return code != exitOK && strings.Contains(stderr, "disk_full")
+	})
+	if got := ok(t, "get", "airports", "SIN"); !strings.Contains(got, "Changi") {
+		t.Errorf("a read while the disk is full gave %q", got)
+	}
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "writes to be taken again", settleWait, func() bool {
+		_, _, code := runIn(t.Context(), "", "put", "airports", "FRA", "name=Frankfurt", "--timeout", "2s")
+		return code == exitOK
+	})
+}
+
+// fill writes a file until 3 % of the disk are free.
+func fill(t *testing.T, disk, file string) {
+	t.Helper()
+	f, err := os.Create(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	block := make([]byte, 1<<20)
+	for {
+		var s syscall.Statfs_t
+		if err := syscall.Statfs(disk, &s); err != nil {
+			t.Fatal(err)
+		}
+		if float64(s.Bavail) < 0.03*float64(s.Blocks) {
+			return
+		}
+		if _, err := f.Write(block); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
