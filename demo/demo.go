@@ -15,11 +15,8 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// NodesPerRegionDefault and FlightsDefault are what a demo has for which nobody asked for another number.
-const (
-	NodesPerRegionDefault = 3
-	FlightsDefault        = flightsDefault
-)
+// NodesPerRegionDefault is how many nodes a region has for which nobody asked for another number.
+const NodesPerRegionDefault = 3
 
 // Config is what a demo shall be.
 type Config struct {

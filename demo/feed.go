@@ -21,9 +21,10 @@ type store interface {
 }
 
 const (
-	// flightsDefault and FlightsMax bound the flights in the air at once.
-	flightsDefault = 300
-	FlightsMax     = 10_000
+	// FlightsDefault is how many flights are in the air at once.
+	FlightsDefault = 300
+	// FlightsMax bounds them: all run on one machine.
+	FlightsMax = 10_000
 	// callersPerRegion is how many calls of one region's feed are under way at most.
 	callersPerRegion = 32
 	// readsPerWrite keeps reads in proportion, and localReads is the part of them that asks for a flight over the

@@ -65,7 +65,8 @@ func newMeter() *meter {
 
 // wrote and read take one call.
 func (m *meter) wrote(took time.Duration, local bool, err error) { m.take(m.writes, took, local, err) }
-func (m *meter) read(took time.Duration, local bool, err error)  { m.take(m.reads, took, local, err) }
+
+func (m *meter) read(took time.Duration, local bool, err error) { m.take(m.reads, took, local, err) }
 
 func (m *meter) take(h *hdrhistogram.Histogram, took time.Duration, local bool, err error) {
 	m.mu.Lock()

@@ -1,7 +1,6 @@
 package ingest
 
 import (
-	"bytes"
 	"math"
 	"slices"
 	"strconv"
@@ -371,105 +370,6 @@ func (mp *Mapper) field(name string) (rhumb.FieldValue, bool) {
 		return rhumb.FieldValue{}, false
 	}
 	return mp.fields[i].Value, true
-}
-
-// addRows encodes the rows into one piece of memory that the event owns.
-func (mp *Mapper) addRows(ev *Event, raw []byte, pairs []pair) error {
-	arena := make([]byte, 0, (1+len(mp.rows))*(len(raw)+64))
-	arena = append(arena, raw...)
-	ev.raw = arena[:len(raw):len(raw)]
-	ev.Mutations = make([]rhumb.Mutation, 0, len(mp.rows))
-	for i := range mp.rows {
-		row := &mp.rows[i]
-		if !mp.holds(row.when, pairs) {
-			continue
-		}
-		m := rhumb.Mutation{Kind: row.kind, Table: row.table.ID}
-		var err error
-		start := len(arena)
-		if arena, err = row.name.appendTo(arena, pairs); err != nil {
-			return err
-		}
-		m.Name = arena[start:len(arena):len(arena)]
-		if len(m.Name) > rhumb.NameSizeMax {
-			return rhumb.Ef(opMap, rhumb.TooLarge, "the name for table %s has %d bytes, at most %d are allowed", row.table.Name, len(m.Name), rhumb.NameSizeMax)
-		}
-		if i == 0 {
-			m.Cond = mp.cond
-		} else if !sharesRange(ev.Mutations[0].Name, m.Name, row.table.Colocate) {
-			return rhumb.Ef(opMap, rhumb.InvalidArgument, "names %s and %s differ before %q, so they lie in different ranges",
-				rhumb.NameString(ev.Mutations[0].Name), rhumb.NameString(m.Name), row.table.Colocate)
-		}
-		start = len(arena)
-		arena = rhumb.EncodeRecord(arena, mp.recordOf(i, row.kind))
-		m.Value = arena[start:len(arena):len(arena)]
-		ev.Mutations = append(ev.Mutations, m)
-	}
-	return nil
-}
-
-// recordOf picks the fields of one row. A null removes a field from a patch, and is nothing in a row written whole.
-func (mp *Mapper) recordOf(row int, kind rhumb.MutationKind) rhumb.Record {
-	mp.record = mp.record[:0]
-	for _, f := range mp.fields {
-		if f.rows&(1<<row) != 0 && (kind == rhumb.Patch || f.Value.Kind() != rhumb.FieldNull) {
-			mp.record = append(mp.record, f.Field)
-		}
-	}
-	return mp.record
-}
-
-func (mp *Mapper) holds(c *Condition, pairs []pair) bool {
-	if c == nil {
-		return true
-	}
-	for _, name := range c.Has {
-		if v, ok := mp.field(name); !ok || v.Kind() == rhumb.FieldNull {
-			return false
-		}
-	}
-	if c.Field == "" {
-		return true
-	}
-	value := ""
-	if p := lastPair(pairs, c.Field); p != nil {
-		value = viewString(p.value)
-	}
-	return (len(c.In) == 0 || slices.Contains(c.In, value)) && !slices.Contains(c.NotIn, value)
-}
-
-func (t template) appendTo(dst []byte, pairs []pair) ([]byte, error) {
-	start := len(dst)
-	for _, part := range t {
-		if part.key == "" {
-			dst = append(dst, part.text...)
-			continue
-		}
-		p := lastPair(pairs, part.key)
-		if p == nil || p.kind == nullValue || len(p.value) == 0 {
-			return dst, rhumb.Ef(opMap, rhumb.InvalidArgument, "key %q is missing: the name needs it", part.key)
-		}
-		for n := len(p.value); n < part.width; n++ {
-			dst = append(dst, '0')
-		}
-		dst = append(dst, p.value...)
-	}
-	if len(dst) == start {
-		return dst, rhumb.E(opMap, rhumb.InvalidArgument, "the name is empty")
-	}
-	return dst, nil
-}
-
-// sharesRange reports whether two names are equal up to the byte at which they are cut before they are hashed.
-func sharesRange(a, b []byte, colocate byte) bool {
-	return bytes.Equal(cutName(a, colocate), cutName(b, colocate))
-}
-
-func cutName(name []byte, colocate byte) []byte {
-	if i := bytes.IndexByte(name, colocate); colocate != 0 && i >= 0 {
-		return name[:i]
-	}
-	return name
 }
 
 // lastPair gives the pair of a key, the last one where it stands twice; nil when it is absent.

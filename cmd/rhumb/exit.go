@@ -80,7 +80,7 @@ func describeError(err error) errorDoc {
 	doc := errorDoc{
 		Kind: rhumb.KindOf(err).String(), Message: err.Error(), ExitCode: exitCode(err), NextStep: nextSteps[rhumb.KindOf(err)],
 	}
-	for e := err; e != nil; e = errors.Unwrap(e) {
+	for e := err; e != nil; e = cause(e) {
 		typed, ok := e.(*rhumb.Error)
 		if !ok {
 			continue
@@ -100,6 +100,14 @@ func describeError(err error) errorDoc {
 		}
 	}
 	return doc
+}
+
+// cause gives what stands within an error, the first where several were joined.
+func cause(err error) error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok && len(joined.Unwrap()) > 0 {
+		return joined.Unwrap()[0]
+	}
+	return errors.Unwrap(err)
 }
 
 // printError writes an error to the error stream, as JSON when the command line asks for it.

@@ -68,8 +68,6 @@ func isSetting(key string) bool {
 	return slices.ContainsFunc(known, func(s setting) bool { return s.key == key })
 }
 
-func envName(key string) string { return "RHUMB_" + strings.ToUpper(key) }
-
 func flagName(key string) string { return strings.ReplaceAll(key, "_", "-") }
 
 // load reads the file and the environment, and gives their values to the flags that the command line leaves out.

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"encoding/json"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// TestAssignments guards how FIELD=VALUE is understood.
+func TestAssignments(t *testing.T) {
+	for arg, want := range map[string]string{
+		"a=text":                               "string text",
+		"a=":                                   "string ",
+		"a=x=y":                                "string x=y",
+		"a=12":                                 "int64 12",
+		"a=-1.5e3":                             "float64 -1500",
+		"a=007":                                "string 007",
+		"a=NaN":                                "string NaN",
+		"a=true":                               "bool true",
+		"a=null":                               "string null",
+		"a:null=":                              "null null",
+		"a:string=12":                          "string 12",
+		"a:float64=12":                         "float64 12",
+		"a:timestamp=1700000000":               "timestamp 2023-11-14T22:13:20Z",
+		"a:bytes=0x00ff":                       "bytes 0x00ff",
+		"location=47.4,8.5":                    "point 47.4,8.5",
+		"location=47,8,48,9":                   "box 47,8,48,9",
+		"location:string=here":                 "string here",
+		"location=91,0":                        "error",
+		"location=NaN,0":                       "error",
+		"location=here":                        "error",
+		"a:int=3":                              "error",
+		"a:int64=x":                            "error",
+		"novalue":                              "error",
+		"=x":                                   "error",
+		strings.Repeat("f", 256) + "=too long": "error",
+	} {
+		record, err := parseAssignments([]string{arg}, "location")
+		got := "error"
+		if err == nil {
+			got = record[0].Value.Kind().String() + " " + record[0].Value.String()
+		} else if k := rhumb.KindOf(err); k != rhumb.InvalidArgument && k != rhumb.TooLarge {
+			t.Errorf("%.40s: %v", arg, err)
+		}
+		if got != want {
+			t.Errorf("%.40s: %s, want %s (%v)", arg, got, want, err)
+		}
+	}
+	if _, err := parseAssignments([]string{"a=1", "a=2"}, "location"); rhumb.KindOf(err) != rhumb.InvalidArgument {
+		t.Errorf("a field twice: %v", err)
+	}
+}
+
+// TestFieldsJSON guards that what -o json prints reads back as it was, where JSON can hold it.
+func TestFieldsJSON(t *testing.T) {
+	record, err := rhumb.NewRecord(
+		rhumb.Field{Name: "b", Value: rhumb.BoolField(true)},
+		rhumb.Field{Name: "f", Value: rhumb.Float64Field(1.5)},
+		rhumb.Field{Name: "i", Value: rhumb.Int64Field(math.MaxInt64)},
+		rhumb.Field{Name: "p", Value: rhumb.PointField(rhumb.Point{Lat: -90, Lon: 180})},
+		rhumb.Field{Name: "q", Value: rhumb.BoxField(rhumb.Box{Min: rhumb.Point{Lat: 1, Lon: 179}, Max: rhumb.Point{Lat: 2, Lon: -179}})},
+		rhumb.Field{Name: "s", Value: rhumb.StringField("ä \"<&>\" \x01")},
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, err := describeValue(rhumb.EncodeRecord(nil, record))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(doc.Fields)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := parseFieldsJSON(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, f := range record {
+		if !again[i].Value.Equal(f.Value) || again[i].Name != f.Name {
+			t.Errorf("%s: %s came back as %s", f.Name, f.Value, again[i].Value)
+		}
+	}
+	for _, bad := range []string{`{"a":[1]}`, `{"a":{"lat":1}}`, `{"a":{"lat":91,"lon":0}}`, `{"a:int64":"x"}`, `{"a":{"lat":1,"lon":2,"alt":3}}`, `[]`, `{} {}`, `{"":1}`, ``} {
+		if record, err := parseFieldsJSON([]byte(bad)); rhumb.KindOf(err) != rhumb.InvalidArgument {
+			t.Errorf("%s: %v, %v; want invalid_argument", bad, record, err)
+		}
+	}
+}
+
+// TestFieldsJSONCannotFail guards that a record of any numbers can be printed: JSON has no NaN.
+func TestFieldsJSONCannotFail(t *testing.T) {
+	for _, f := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
+		if _, err := json.Marshal(describeField(rhumb.Float64Field(f))); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := describeValue([]byte{0x77}); rhumb.KindOf(err) == rhumb.Other {
+		t.Errorf("an unknown codec: %v", err)
+	}
+}
+
+// FuzzFields guards that no text of fields makes the parsers panic, and that what they accept is a valid record.
+func FuzzFields(f *testing.F) {
+	f.Add(`a:int64=3`, `{"a":{"lat":1,"lon":2},"b:bytes":"0x00"}`)
+	f.Fuzz(func(t *testing.T, assignment, text string) {
+		if record, err := parseAssignments([]string{assignment}, "location"); err == nil && record.Validate() != nil {
+			t.Errorf("%q: %v", assignment, record.Validate())
+		}
+		if record, err := parseFieldsJSON([]byte(text)); err == nil && record.Validate() != nil {
+			t.Errorf("%q: %v", text, record.Validate())
+		}
+	})
+}
+
+// TestBatchLine guards what a line of a batch means, and that what is half said is refused.
+func TestBatchLine(t *testing.T) {
+	for line, want := range map[string]string{
+		`{"op":"put","table":"t","name":"n","fields":{"a":1}}`:                                         "put always",
+		`{"op":"put","table":"t","name":"n","text":"","if":"absent"}`:                                  "put if-absent",
+		`{"op":"put","table":"t","name":"n","bytes":"0xff","if":"present"}`:                            "put if-present",
+		`{"op":"patch","table":"t","name":"n","fields":{"a":null,"n":2},"if":"newer","by":["n"]}`:      "patch if-newer",
+		`{"op":"delete","table":"t","name":"0x00","if":"version","version":"115964116992000001@3"}`:    "delete if-version",
+		`{"op":"insert","table":"t","fields":{}}`:                                                      "insert always",
+		`{"op":"upsert","table":"t","name":"n","fields":{}}`:                                           "error",
+		`{"op":"put","table":"t","name":"n"}`:                                                          "error",
+		`{"op":"put","table":"t","name":"n","fields":{},"text":"x"}`:                                   "error",
+		`{"op":"put","table":"t","name":"","text":"x"}`:                                                "error",
+		`{"op":"insert","table":"t","name":"n","text":"x"}`:                                            "error",
+		`{"op":"delete","table":"t","name":"n","if":"version"}`:                                        "error",
+		`{"op":"patch","table":"t","name":"n","fields":{},"if":"newer"}`:                               "error",
+		`{"op":"put","table":"t","name":"n","text":"x","version":"115964116992000001@3"}`:              "error",
+		`{"op":"put","table":"t","name":"n","text":"x","if":"maybe"}`:                                  "error",
+		`{"op":"put","table":"t","name":"0xz","text":"x"}`:                                             "error",
+		`{"op":"put","table":"t","name":"` + strings.Repeat("n", rhumb.NameSizeMax+1) + `","text":""}`: "error",
+	} {
+		lines, err := parseBatch([]byte(line))
+		got := "error"
+		if err == nil {
+			m, merr := lines[0].mutation(1)
+			if err = merr; err == nil {
+				got = m.Kind.String() + " " + m.Cond.Kind.String()
+			}
+		}
+		if got != want {
+			t.Errorf("%.90s: %s, want %s (%v)", line, got, want, err)
+		}
+	}
+}
