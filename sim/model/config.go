@@ -29,7 +29,8 @@ type Config struct {
 	Writes int
 	// Rounds bounds the lease rounds of each holder. 0 leaves leases out: nobody holds one.
 	Rounds int
-	// Crashes bounds the restarts that keep the store, Wipes those that lose it, over all replicas together.
+	// Crashes bounds the restarts that keep the store, Wipes those that lose it (mutation NewNameForNewStore only), over
+	// all replicas together.
 	Crashes, Wipes int
 	// Messages bounds the messages under way; at least 1.
 	Messages int
@@ -54,6 +55,9 @@ type Config struct {
 	// AllHolders lets replicas ask for grants before they are primary. Without it only those that know themselves
 	// elected do, which is where grants matter most.
 	AllHolders bool
+	// PairsOnly leaves out the log: nobody becomes active. What is left are promises, heartbeats, grants and restarts,
+	// for the contract between two nodes (Owed) in depth.
+	PairsOnly bool
 	// LateHeartbeats lets heartbeats be under way. Without it each is received at the moment it is sent.
 	LateHeartbeats bool
 
@@ -62,6 +66,9 @@ type Config struct {
 	// Ignore lists invariants that are not checked, so that a mutation can show what it does to a user rather than
 	// the first thing it does.
 	Ignore []Invariant
+
+	// raw and named switch off the two reductions, so that tests can compare.
+	raw, named bool
 }
 
 // withDefaults fills the fields that are zero.
@@ -93,9 +100,9 @@ func (c Config) Validate() error {
 	within("Slack", c.Slack, 0, 1)
 	within("MinInSync", c.MinInSync, 1, c.Secondaries+1)
 	within("Secondaries", c.Secondaries, 1, Replicas-1)
-	if c.Slack > 0 && c.Wipes > 0 {
+	if c.Wipes > 0 && c.Without != NewNameForNewStore {
 		faults = append(faults, rhumb.E(op, rhumb.InvalidArgument,
-			"Wipes need Slack 0: with slack a wiped member takes a promise with it that others may count on"))
+			"Wipes are for the mutation NewNameForNewStore: the protocol knows no store that comes back empty under its name"))
 	}
 	return errors.Join(faults...)
 }
@@ -108,7 +115,7 @@ func (c Config) String() string {
 	for _, o := range []struct {
 		on   bool
 		name string
-	}{{c.Handover, "handover"}, {c.Fencing, "fencing"}, {c.Partial, "partial"}, {c.AllHolders, "all hold"}, {c.LateHeartbeats, "late heartbeats"}} {
+	}{{c.Handover, "handover"}, {c.Fencing, "fencing"}, {c.Partial, "partial"}, {c.AllHolders, "all hold"}, {c.PairsOnly, "pairs only"}, {c.LateHeartbeats, "late heartbeats"}} {
 		if o.on {
 			s += ", " + o.name
 		}

@@ -29,7 +29,7 @@ type Result struct {
 	Depth int
 	// Exhausted says that no state within the bounds is left.
 	Exhausted bool
-	// Kinds counts the steps of each kind that were taken, by the name of the kind's first trace line; see Coverage.
+	// taken counts the steps of each kind.
 	taken [actionKinds]int
 	// Violation is the first that was found, or nil.
 	Violation *Violation
@@ -86,7 +86,7 @@ func Explore(cfg Config, limits Limits) (Result, error) {
 func (e *explorer) run() {
 	first := newState(&e.cfg)
 	e.cfg.normalise(&first)
-	e.visited.add(first.fingerprint(), 0)
+	e.visited.add(first.fingerprint(e.cfg.named), 0)
 	level := []waiting{{0, first}}
 	var next []waiting
 	g := &stepper{cfg: &e.cfg}
@@ -130,7 +130,7 @@ func (e *explorer) expand(g *stepper, w *waiting, next []waiting) ([]waiting, In
 			return next, bad
 		}
 		e.cfg.normalise(&st.next)
-		if n, fresh := e.visited.add(st.next.fingerprint(), w.number); fresh {
+		if n, fresh := e.visited.add(st.next.fingerprint(e.cfg.named), w.number); fresh {
 			next = append(next, waiting{n, st.next})
 		}
 	}
@@ -147,7 +147,7 @@ func (e *explorer) trace(n uint32, bad Invariant) []Action {
 	for _, print := range e.visited.path(n) {
 		out = append(out, e.replay(g, &s, func(st *step) bool {
 			e.cfg.normalise(&st.next)
-			return st.next.fingerprint() == print
+			return st.next.fingerprint(e.cfg.named) == print
 		}))
 	}
 	return append(out, e.replay(g, &s, func(st *step) bool { return e.cfg.check(&s, st) == bad }))

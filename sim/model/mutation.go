@@ -27,8 +27,6 @@ const (
 	PendingUntilVersion
 	// CompareAndSet (rule R): metadata compares epoch and version.
 	CompareAndSet
-	// LivesCompared (rule R): metadata compares the lives of those who join.
-	LivesCompared
 	// SentStays (rule R, ruling 7): a P that was sent is not dropped.
 	SentStays
 	// BothUntilDecided (rule R, ruling 7): proposing the unchanged set does not end P.
@@ -49,12 +47,10 @@ const (
 	DurablePromise
 	// NewEpochAfterRestart (rule S): a restarted primary does not go on with its epoch.
 	NewEpochAfterRestart
-	// RegistrationFirst (rule S): a new life acts on no state of metadata older than its registration.
-	RegistrationFirst
+	// NewNameForNewStore (section 1.2): a node that lost its store joins as a new one, never under its old name.
+	NewNameForNewStore
 	// RememberGrants (rule S): a restarted node waits as if it had given every grant.
 	RememberGrants
-	// FreshNodeOnly (rule S, ruling 1): only a node that never lived before skips that wait, not an old node with an empty store.
-	FreshNodeOnly
 	// LeaseFromSending (rule L): a lease counts from when the heartbeat was sent, not from when the grant came.
 	LeaseFromSending
 	// LeaseFromAll (rule L): a lease needs as many grants as a commit needs copies, not a majority.
@@ -83,6 +79,8 @@ const (
 	PublishNeedsAll
 	// PublishNeedsPending (ruling 6): and of all of P.
 	PublishNeedsPending
+	// PublishFromStart (ruling 6): and a committed epoch-start entry.
+	PublishFromStart
 	// JoinAgreesClosed (ruling 6): who joins has acknowledged the greatest published closed timestamp.
 	JoinAgreesClosed
 	// ClosedFenced (ruling 6): a node that has promised a later epoch acknowledges no closed timestamp of an earlier one.
@@ -96,3 +94,93 @@ const (
 
 	mutations
 )
+
+// Finding tells where leaving a rule out shows.
+type Finding struct {
+	Mutation Mutation
+	// Name is how the mutation is called on the command line, Rule the rule or section of the replication design.
+	Name, Rule string
+	// Config shows it, and Breaks is the invariant that fails first there.
+	Config Config
+	Breaks Invariant
+	// Seed and Steps are set where random walks find it sooner than an exhaustive search; else both are 0.
+	Seed  uint64
+	Steps int
+}
+
+// Find searches for the violation, as Config, Seed and Steps say.
+func (f Finding) Find() (Result, error) {
+	if f.Steps > 0 {
+		return Walk(f.Config, f.Seed, Limits{Steps: f.Steps})
+	}
+	return Explore(f.Config, Limits{})
+}
+
+// Mutations lists every rule that can be left out, by rule.
+func Mutations() []Finding {
+	var out []Finding
+	for _, f := range findings {
+		f.Config.Without = f.Mutation
+		if f.Breaks != Owed {
+			// What is owed breaks before a client can see anything; show what a client sees.
+			f.Config.Ignore = []Invariant{Owed}
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
+// MutationByName finds a mutation by the name that Finding gives.
+func MutationByName(name string) (Finding, bool) {
+	for _, f := range Mutations() {
+		if f.Name == name {
+			return f, true
+		}
+	}
+	return Finding{}, false
+}
+
+var findings = []Finding{
+	{Mutation: Fence, Name: "fence", Rule: "A", Config: small, Breaks: InSyncHolds},
+	{Mutation: AckWhatWasSent, Name: "ack-what-was-sent", Rule: "A", Config: partial, Breaks: InSyncHolds},
+	{Mutation: NoCutToCommit, Name: "no-cut-to-commit", Rule: "T", Config: small, Breaks: InSyncHolds},
+	{Mutation: CommitNeedsPending, Name: "commit-needs-pending", Rule: "C", Config: changing, Breaks: InSyncHolds},
+	{Mutation: ShrinkAfterCommit, Name: "shrink-after-commit", Rule: "R", Config: changing, Breaks: InSyncHolds},
+	{Mutation: JoinCaughtUp, Name: "join-caught-up", Rule: "R", Config: changing, Breaks: InSyncHolds},
+	{Mutation: JoinFromStart, Name: "join-from-start", Rule: "R", Config: changing, Breaks: InSyncHolds},
+	{Mutation: ShrinkKeepsCopies, Name: "shrink-keeps-copies", Rule: "R", Config: slackChanging, Breaks: InSyncHolds},
+	{Mutation: PendingUntilVersion, Name: "pending-until-version", Rule: "R", Config: changing, Breaks: InSyncHolds},
+	{Mutation: CompareAndSet, Name: "compare-and-set", Rule: "R", Config: changing, Breaks: InSyncHolds},
+	{Mutation: SentStays, Name: "sent-stays", Rule: "R, ruling 7", Config: changing, Breaks: InSyncHolds},
+	{Mutation: BothUntilDecided, Name: "both-until-decided", Rule: "R, ruling 7", Config: changing, Breaks: InSyncHolds},
+	{Mutation: UnchangedMovesVersion, Name: "unchanged-moves-version", Rule: "R, ruling 7", Config: changing, Breaks: InSyncHolds},
+	{Mutation: ElectFromISR, Name: "elect-from-isr", Rule: "E", Config: electing, Breaks: InSyncHolds},
+	{Mutation: ReservedNotReused, Name: "reserved-not-reused", Rule: "E", Config: handing, Breaks: OnePrimary},
+	{Mutation: PrepareQuorum, Name: "prepare-quorum", Rule: "E", Config: slackOnly, Breaks: NewPrimaryHolds},
+	{Mutation: ReadAfterStart, Name: "read-after-start", Rule: "E", Config: small, Breaks: ConfirmRead},
+	{Mutation: WaitForGrants, Name: "wait-for-grants", Rule: "E", Config: leasing, Breaks: LeaseRead},
+	{Mutation: DurablePromise, Name: "durable-promise", Rule: "E", Config: slackCrashing, Breaks: NewPrimaryHolds},
+	{Mutation: NewEpochAfterRestart, Name: "new-epoch-after-restart", Rule: "S", Config: crashing, Breaks: ConfirmRead},
+	{Mutation: NewNameForNewStore, Name: "new-name-for-new-store", Rule: "1.2", Config: wiping, Breaks: InSyncHolds},
+	{Mutation: RememberGrants, Name: "remember-grants", Rule: "S, ruling 1", Config: leaseCrashing, Breaks: LeaseRead},
+	{Mutation: LeaseFromSending, Name: "lease-from-sending", Rule: "L", Config: leasing, Breaks: LeaseRead},
+	{Mutation: LeaseFromAll, Name: "lease-from-all", Rule: "L", Config: leasing, Breaks: LeaseRead},
+	{Mutation: LeaseNeedsPending, Name: "lease-needs-pending", Rule: "L", Config: leaseChanging, Breaks: LeaseRead},
+	{Mutation: ExclusionListed, Name: "exclusion-listed", Rule: "L, ruling 1", Config: leasing, Breaks: LeaseRead},
+	{Mutation: ListedUntilConfirmed, Name: "listed-until-confirmed", Rule: "L, ruling 1", Config: leasing, Breaks: LeaseRead},
+	{Mutation: ExclusionWithGrant, Name: "exclusion-with-grant", Rule: "L, ruling 1", Config: leasing, Breaks: LeaseRead},
+	{Mutation: ConfirmAfterDropping, Name: "confirm-after-dropping", Rule: "L, ruling 1", Config: leasing, Breaks: LeaseRead},
+	{Mutation: FloorKept, Name: "floor-kept", Rule: "L, ruling 1", Config: leasing, Breaks: LeaseRead},
+	{Mutation: ExclusionAfterRestart, Name: "exclusion-after-restart", Rule: "L, ruling 1", Config: leaseCrashing, Breaks: LeaseRead},
+	{Mutation: ConfirmedPerLife, Name: "confirmed-per-life", Rule: "L, ruling 1", Config: pairs, Breaks: Owed},
+	{Mutation: GrantOfThisLife, Name: "grant-of-this-life", Rule: "L, ruling 1", Config: pairsLate, Breaks: Owed},
+	{Mutation: OldLifeIgnored, Name: "old-life-ignored", Rule: "L, ruling 1", Config: pairsDeep, Breaks: Owed, Seed: 9, Steps: 3_000_000},
+	{Mutation: PublishNeedsAll, Name: "publish-needs-all", Rule: "ruling 6", Config: closing, Breaks: ClosedStaysClosed},
+	{Mutation: PublishNeedsPending, Name: "publish-needs-pending", Rule: "ruling 6", Config: closingChanging, Breaks: ClosedStaysClosed},
+	{Mutation: PublishFromStart, Name: "publish-from-start", Rule: "ruling 6", Config: closingTwice, Breaks: ClosedStaysClosed},
+	{Mutation: JoinAgreesClosed, Name: "join-agrees-closed", Rule: "ruling 6", Config: closingChanging, Breaks: ClosedStaysClosed},
+	{Mutation: ClosedFenced, Name: "closed-fenced", Rule: "ruling 6", Config: closing, Breaks: ClosedStaysClosed},
+	{Mutation: DurableClock, Name: "durable-clock", Rule: "ruling 6", Config: closingCrashing, Breaks: ClosedStaysClosed},
+	{Mutation: HandoverNoPending, Name: "handover-no-pending", Rule: "1.11", Config: handingChanging, Breaks: InSyncHolds},
+	{Mutation: HandoverStepsDown, Name: "handover-steps-down", Rule: "1.11", Config: handingTwice, Breaks: InSyncHolds},
+}

@@ -3,6 +3,9 @@ package model
 // normalise clears what nobody can use any more, so that states which differ only in that are one. Each clause says why
 // nobody can; those that a mutation makes wrong are left out under it.
 func (c *Config) normalise(s *state) {
+	if c.raw {
+		return
+	}
 	c.forgetRounds(s)
 	c.forgetProposals(s)
 	c.forgetElections(s)
@@ -55,7 +58,7 @@ func (c *Config) forgetProposals(s *state) {
 	for i := range s.proposals {
 		for k := range s.proposals[i] {
 			q := &s.proposals[i][k]
-			if q.epoch != s.meta.epoch || q.version != s.meta.version || q.stale == 1 && c.Without != LivesCompared {
+			if q.epoch != s.meta.epoch || q.version != s.meta.version || q.stale == 1 {
 				*q = proposal{}
 			}
 		}
@@ -69,7 +72,7 @@ func (c *Config) promisesFall(s *state) bool {
 
 // forgetElections clears records that the one who was elected has passed. Others only look at the newest epoch.
 func (c *Config) forgetElections(s *state) {
-	if c.promisesFall(s) && (c.Without == RegistrationFirst || c.Without == DurablePromise) {
+	if c.promisesFall(s) && c.Without == DurablePromise {
 		return
 	}
 	for e := range s.meta.elections {

@@ -1,12 +1,13 @@
 package model
 
-// change is rule R with ruling 7: primary p changes the in-sync set by one member, one change at a time.
+// change is rule R with ruling 7: primary p changes the in-sync set, one change at a time. A change may take one member
+// out and another in at once: with a dead member at the least size there is no other way.
 func (g *stepper) change(p int) {
 	r := &g.from.rep[p]
 	switch {
 	case r.pending == 0 && int(r.version) < g.cfg.Versions:
-		for m := range Replicas {
-			if next := r.isr.toggle(m); m != p && next.size() >= g.cfg.MinInSync {
+		for next := set(1); next < 1<<Replicas; next++ {
+			if next != r.isr && next.has(p) && next.size() >= g.cfg.MinInSync {
 				g.begin(p, next)
 			}
 		}
@@ -112,7 +113,7 @@ func (g *stepper) proposeUnchanged(p int) {
 func (g *stepper) alterISR(p, k int) {
 	meta := &g.from.meta
 	q := g.from.proposals[p][k]
-	current := q.epoch == meta.epoch && q.version == meta.version && (q.stale == 0 || g.without(LivesCompared))
+	current := q.epoch == meta.epoch && q.version == meta.version && q.stale == 0
 	if q.epoch == 0 || !current && !g.without(CompareAndSet) {
 		return
 	}

@@ -40,9 +40,13 @@ func (g *stepper) agree(p, i int) {
 }
 
 // publish tells readers that nothing at or below the closed timestamp will be written any more, once everybody who may
-// become primary has acknowledged that.
+// become primary has acknowledged that. The epoch-start entry must be committed first: until then a member may hold
+// entries of an earlier epoch that p lacks, and bring them back, with their old timestamps, when it is elected.
 func (g *stepper) publish(p int) {
 	s := &g.from.rep[p]
+	if s.commit < s.start && !g.without(PublishFromStart) {
+		return
+	}
 	need := s.isr | s.pending
 	if g.without(PublishNeedsPending) {
 		need = s.isr

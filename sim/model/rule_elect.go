@@ -129,7 +129,7 @@ func (g *stepper) receivePromise(i int, m *message) {
 // activate ends rule E: the wait for its own grants, for promises with slack, and the epoch-start entry.
 func (g *stepper) activate(i int) {
 	s := &g.from.rep[i]
-	if s.role != activating || s.log.full() || s.best.full() || g.owes(g.from, i, nobody) {
+	if s.role != activating || g.cfg.PairsOnly || s.log.full() || s.best.full() || g.owes(g.from, i, nobody) {
 		return
 	}
 	if g.cfg.Slack > 0 && (s.votes&s.isr).size() < g.cfg.electQuorum(s.isr) && !g.without(PrepareQuorum) {

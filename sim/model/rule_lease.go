@@ -55,7 +55,7 @@ func (g *stepper) receiveHeartbeat(i int, m *message) {
 	}
 	t := *g.from
 	r := &t.rep[i]
-	if m.z != r.life[p] {
+	if m.z > r.life[p] {
 		r.life[p] = m.z
 		if !g.without(ConfirmedPerLife) {
 			r.confirmed[p] = 0

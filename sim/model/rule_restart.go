@@ -57,9 +57,10 @@ func (g *stepper) newLife(t *state, i int) {
 	}
 }
 
-// wipe loses the store of node i, which comes back under its name with an empty one. It cannot register while it counts
-// as in sync and cannot be spared; registering takes it out of the in-sync set. A primary is fenced by an election
-// before. The node waits out its grants although its store is fresh: the node is not.
+// wipe loses the store of node i, which comes back under its name with an empty one: the mutation NewNameForNewStore. All
+// care is taken that can be taken without a new name: it registers, which takes it out of the in-sync set, and not while
+// it cannot be spared or is primary; it acts on no older state of metadata; it waits out its grants; an AlterISR that
+// names its life before is refused. It has still forgotten what it promised and what it acknowledged.
 func (g *stepper) wipe(i int) {
 	m := &g.from.meta
 	inSync := m.isr.has(i)
@@ -71,12 +72,8 @@ func (g *stepper) wipe(i int) {
 	g.newLife(&t, i)
 	r := &t.rep[i]
 	r.promised, r.seen, r.log = 0, 0, history{}
-	if g.without(FreshNodeOnly) {
-		r.owed, r.given = [Replicas]uint8{}, [Replicas]uint8{}
-	}
 	for e := range t.meta.elections {
-		// The node acts on no state of metadata that is older than its registration.
-		if el := &t.meta.elections[e]; int(el.primary) == i && !g.without(RegistrationFirst) {
+		if el := &t.meta.elections[e]; int(el.primary) == i {
 			*el = election{primary: nobody}
 		}
 	}

@@ -10,7 +10,6 @@ type set uint8
 func (s set) has(i int) bool    { return s>>i&1 == 1 }
 func (s set) with(i int) set    { return s | 1<<i }
 func (s set) without(i int) set { return s &^ (1 << i) }
-func (s set) toggle(i int) set  { return s ^ 1<<i }
 func (s set) size() int         { return bits.OnesCount8(uint8(s)) }
 
 // nobody stands where a replica is named and there is none.

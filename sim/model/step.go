@@ -41,7 +41,7 @@ func (g *stepper) lead(p int) {
 	if g.cfg.Rounds > 0 {
 		g.heartbeat(p)
 	}
-	if g.from.rep[p].role != primary {
+	if g.from.rep[p].role != primary || g.cfg.PairsOnly {
 		return
 	}
 	g.write(p)

@@ -29,8 +29,12 @@ func (n *renaming) name(i uint8) uint8 {
 }
 
 // fingerprint gives one number for all states that differ only in the names of replicas. Replicas are put in the order
-// of marks that do not depend on names; where marks are equal every order is tried and the least fingerprint taken.
-func (s *state) fingerprint() uint64 {
+// of marks that do not depend on names; where marks are equal every order is tried and the least fingerprint taken. With
+// named, names count.
+func (s *state) fingerprint(named bool) uint64 {
+	if named {
+		return xxh3.Hash(s.bytes())
+	}
 	var marks [Replicas]uint64
 	for i := range marks {
 		marks[i] = s.mark(i)

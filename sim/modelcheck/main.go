@@ -56,6 +56,7 @@ func parse(args []string) (options, error) {
 	fs.BoolVar(&c.Fencing, "fencing", false, "metadata takes secondaries out of the in-sync set")
 	fs.BoolVar(&c.Partial, "partial", false, "an APPEND may carry any beginning of the log")
 	fs.BoolVar(&c.AllHolders, "all-holders", false, "replicas ask for grants before they are primary")
+	fs.BoolVar(&c.PairsOnly, "pairs-only", false, "promises and grants between nodes only, no log")
 	fs.BoolVar(&c.LateHeartbeats, "late-heartbeats", false, "heartbeats are messages under way")
 	harm := fs.Bool("harm", false, "do not check that beliefs are owed, so that what a client sees is found instead")
 	err := fs.Parse(args)
@@ -75,7 +76,7 @@ func run(args []string) error {
 		if !ok {
 			return fmt.Errorf("no mutation is named %q", o.without)
 		}
-		o.cfg.Without = m
+		o.cfg.Without = m.Mutation
 	}
 	var res model.Result
 	if o.walk {

@@ -1,0 +1,278 @@
+package model
+
+import (
+	"flag"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+var (
+	long = flag.Bool("model.long", false, "exhaust the long presets too and walk for minutes")
+	seed = flag.Uint64("model.seed", 1, "seed of the random walks")
+)
+
+// The specified protocol breaks no invariant, whatever happens within the bounds of each preset.
+func TestProtocolIsSafe(t *testing.T) {
+	var (
+		mu    sync.Mutex // guards taken
+		taken [actionKinds]int
+	)
+	t.Run("exhaust", func(t *testing.T) {
+		for _, p := range Presets() {
+			t.Run(p.Name, func(t *testing.T) {
+				if !p.Short && !*long {
+					t.Skip("exhausted with -model.long only")
+				}
+				t.Parallel()
+				res, err := Explore(p.Config, Limits{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if res.Violation != nil {
+					t.Fatalf("%v\n%v", p.Config, res.Violation)
+				}
+				if !res.Exhausted {
+					t.Fatalf("%v: not exhausted after %d states", p.Config, res.States)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				for k, n := range res.taken {
+					taken[k] += n
+				}
+				t.Logf("%v: %d states, %d transitions, depth %d, %.1fs", p.Config, res.States, res.Transitions, res.Depth, res.Elapsed.Seconds())
+			})
+		}
+	})
+	if t.Failed() {
+		return
+	}
+	for k := actWrite; k < actionKinds; k++ {
+		// Heartbeats under way are walked and exhausted in pairs-late; a wiped store is only a mutation.
+		if taken[k] == 0 && k != actWipe {
+			t.Errorf("no preset ever takes the step %q", Action{kind: k})
+		}
+	}
+}
+
+// Random walks look where exhaustion does not reach.
+func TestWalksAreSafe(t *testing.T) {
+	limits := Limits{Steps: 400_000}
+	if *long {
+		limits = Limits{Time: 5 * time.Minute}
+	}
+	for _, p := range Walks() {
+		t.Run(p.Name, func(t *testing.T) {
+			t.Parallel()
+			t.Logf("seed %d", *seed)
+			res, err := Walk(p.Config, *seed, limits)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if res.Violation != nil {
+				t.Fatalf("%v\n%v", p.Config, res.Violation)
+			}
+			t.Logf("%v: %d steps, %.1fs", p.Config, res.Transitions, res.Elapsed.Seconds())
+		})
+	}
+}
+
+// The same seed walks the same way.
+func TestWalkIsReproducible(t *testing.T) {
+	cfg := Walks()[0].Config
+	a, err := Walk(cfg, 7, Limits{Steps: 20_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Walk(cfg, 7, Limits{Steps: 20_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := Walk(cfg, 8, Limits{Steps: 20_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.taken != b.taken || a.taken == c.taken {
+		t.Errorf("seed 7 took %v, then %v; seed 8 %v", a.taken, b.taken, c.taken)
+	}
+}
+
+// The reductions hide nothing: without them every mutation breaks the same invariant after as many steps, and the whole
+// protocol none.
+func TestReductionsHideNothing(t *testing.T) {
+	for _, name := range []string{
+		"", "fence", "elect-from-isr", "shrink-after-commit", "join-from-start", "compare-and-set", "prepare-quorum",
+		"new-epoch-after-restart", "handover-no-pending", "publish-needs-all", "closed-fenced", "durable-clock",
+		"lease-from-all", "exclusion-listed", "exclusion-after-restart", "remember-grants",
+	} {
+		t.Run("without "+name, func(t *testing.T) {
+			t.Parallel()
+			cfg := Config{Epochs: 2, Messages: 1, Rounds: 1, Secondaries: 2}
+			if f, ok := MutationByName(name); ok {
+				cfg = f.Config
+			}
+			want := explore(t, cfg)
+			cfg.raw = true
+			if got := explore(t, cfg); !same(want, got) {
+				t.Errorf("with dead information kept: %v, want %v", got, want)
+			}
+			cfg.raw, cfg.named = false, true
+			if got := explore(t, cfg); !same(want, got) {
+				t.Errorf("with names kept: %v, want %v", got, want)
+			}
+		})
+	}
+}
+
+func explore(t *testing.T, cfg Config) Result {
+	t.Helper()
+	res, err := Explore(cfg, Limits{States: 2_000_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res.Violation == nil && !res.Exhausted {
+		t.Fatalf("%v: not exhausted after %d states", cfg, res.States)
+	}
+	return res
+}
+
+// same compares verdicts; which of several shortest traces is found may differ.
+func same(a, b Result) bool {
+	if a.Violation == nil || b.Violation == nil {
+		return a.Violation == b.Violation
+	}
+	return a.Violation.Invariant == b.Violation.Invariant && len(a.Violation.Trace) == len(b.Violation.Trace)
+}
+
+// A state is plain memory of one-byte fields: bytes and == depend on it.
+func TestStateHasNoPadding(t *testing.T) {
+	var walk func(reflect.Type) uintptr
+	walk = func(ty reflect.Type) uintptr {
+		switch ty.Kind() {
+		case reflect.Struct:
+			var n uintptr
+			for f := range ty.Fields() {
+				n += walk(f.Type)
+			}
+			return n
+		case reflect.Array:
+			return uintptr(ty.Len()) * walk(ty.Elem())
+		case reflect.Uint8:
+			return 1
+		}
+		t.Fatalf("%v is in the state and is not one byte", ty)
+		return 0
+	}
+	ty := reflect.TypeFor[state]()
+	if n := walk(ty); n != ty.Size() {
+		t.Errorf("fields take %d bytes of %d", n, ty.Size())
+	}
+}
+
+// Fingerprints and marks do not depend on the names of replicas, in any state that a walk comes through, and different
+// states differ in them.
+func TestFingerprintIgnoresNames(t *testing.T) {
+	for _, p := range Walks() {
+		cfg := p.Config.withDefaults()
+		s := newState(&cfg)
+		g := &stepper{cfg: &cfg}
+		for n := range 300 {
+			print := s.fingerprint(false)
+			for k := range renamings {
+				r := &renamings[k]
+				u := s.renamed(r)
+				if u.fingerprint(false) != print {
+					t.Fatalf("%s: step %d: renamed by %v the fingerprint differs", p.Name, n, *r)
+				}
+				for i := range Replicas {
+					if u.mark(int(r[i])) != s.mark(i) {
+						t.Fatalf("%s: step %d: mark of %d renamed by %v differs", p.Name, n, i, *r)
+					}
+				}
+			}
+			steps := g.successors(&s)
+			if len(steps) == 0 {
+				break
+			}
+			next := steps[n*7919%len(steps)].next
+			cfg.normalise(&next)
+			if u := next; u != s && u.fingerprint(true) == s.fingerprint(true) {
+				t.Fatalf("%s: step %d: two states share a fingerprint", p.Name, n)
+			}
+			again := next
+			cfg.normalise(&again)
+			if again != next {
+				t.Fatalf("%s: step %d: normalising twice changes the state", p.Name, n)
+			}
+			s = next
+		}
+	}
+}
+
+func TestQuorums(t *testing.T) {
+	for _, c := range []struct {
+		members    set
+		slack, min int
+		ack, elect int
+	}{
+		{0b111, 0, 2, 3, 1},
+		{0b110, 0, 2, 2, 1},
+		{0b111, 1, 2, 2, 2},
+		{0b101, 1, 2, 2, 1},
+		{0b111, 1, 3, 3, 1},
+		{0b001, 0, 1, 1, 1},
+	} {
+		cfg := Config{Slack: c.slack, MinInSync: c.min}
+		if a, e := cfg.ackQuorum(c.members), cfg.electQuorum(c.members); a != c.ack || e != c.elect {
+			t.Errorf("%03b slack %d min %d: %d to commit, %d to elect; want %d, %d", c.members, c.slack, c.min, a, e, c.ack, c.elect)
+		}
+	}
+}
+
+func TestVisited(t *testing.T) {
+	v := newVisited()
+	const n = 20_000 // grows the table several times
+	for i := range uint32(n) {
+		if got, fresh := v.add(uint64(i)*0x9e3779b97f4a7c15, i/2); got != i || !fresh {
+			t.Fatalf("state %d got number %d, fresh %v", i, got, fresh)
+		}
+	}
+	for i := range uint32(n) {
+		if got, fresh := v.add(uint64(i)*0x9e3779b97f4a7c15, 0); got != i || fresh {
+			t.Fatalf("state %d found again as %d, fresh %v", i, got, fresh)
+		}
+	}
+	path := v.path(n - 1)
+	if last := path[len(path)-1]; last != v.prints[n-1] || len(path) != 15 {
+		t.Errorf("path of %d steps ends at %x", len(path), last)
+	}
+}
+
+func TestLimits(t *testing.T) {
+	res, err := Explore(small, Limits{States: 500})
+	if err != nil || res.Exhausted || res.States < 500 || res.States > 600 {
+		t.Errorf("limit of 500 states: %d states, exhausted %v, %v", res.States, res.Exhausted, err)
+	}
+	if _, err := Walk(small, 1, Limits{}); err == nil {
+		t.Error("a walk without an end was begun")
+	}
+}
+
+func TestConfigValidate(t *testing.T) {
+	for want, cfg := range map[string]Config{
+		"Epochs is 0":               {Messages: 1, Secondaries: 2},
+		"Writes is 8":               {Epochs: 1, Writes: 8, Messages: 1, Secondaries: 2},
+		"Messages is 5":             {Epochs: 1, Messages: 5, Secondaries: 2},
+		"Slack is 2":                {Epochs: 1, Messages: 1, Secondaries: 2, Slack: 2},
+		"MinInSync is 3":            {Epochs: 1, Messages: 1, Secondaries: 1, MinInSync: 3},
+		"Wipes are for the":         {Epochs: 1, Messages: 1, Secondaries: 2, Wipes: 1},
+		"Closed is 4, want 0 to 3":  {Epochs: 1, Messages: 1, Secondaries: 2, Closed: 4},
+		"Secondaries is 0, want 1 ": {Epochs: 1, Messages: 1},
+	} {
+		if _, err := Explore(cfg, Limits{States: 1}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %q", cfg, err, want)
+		}
+	}
+}

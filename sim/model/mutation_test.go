@@ -1,0 +1,32 @@
+package model
+
+import "testing"
+
+// Every rule of the protocol is there because something breaks without it. A rule whose absence goes unnoticed is either
+// superfluous or not modelled.
+func TestMutationsAreCaught(t *testing.T) {
+	caught := map[Mutation]bool{WholeProtocol: true}
+	for _, f := range Mutations() {
+		caught[f.Mutation] = true
+		t.Run(f.Name, func(t *testing.T) {
+			t.Parallel()
+			res, err := f.Find()
+			if err != nil {
+				t.Fatal(err)
+			}
+			v := res.Violation
+			if v == nil {
+				t.Fatalf("not caught in %v: %d states, %d transitions", f.Config, res.States, res.Transitions)
+			}
+			if v.Invariant != f.Breaks {
+				t.Errorf("breaks %q, want %q\n%v", v.Invariant, f.Breaks, v)
+			}
+			t.Logf("%s: %v after %d steps; %d states, %d transitions, %.1fs", f.Name, v.Invariant, len(v.Trace), res.States, res.Transitions, res.Elapsed.Seconds())
+		})
+	}
+	for m := range mutations {
+		if !caught[m] {
+			t.Errorf("mutation %d is not in the table", m)
+		}
+	}
+}

@@ -1,0 +1,97 @@
+package model
+
+// Small worlds in which mutations show. Each is a preset too, so that it is known to be clean with the whole protocol; the
+// exceptions are wiping, which the whole protocol does not know, and pairsDeep, which is walked.
+var (
+	small           = Config{Epochs: 2, Writes: 1, Messages: 2, Secondaries: 2}
+	electing        = Config{Epochs: 3, Writes: 1, Messages: 1, Secondaries: 2}
+	partial         = Config{Epochs: 3, Writes: 1, Messages: 1, Secondaries: 2, Partial: true}
+	changing        = Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 3, Secondaries: 1}
+	slackOnly       = Config{Epochs: 2, Writes: 1, Messages: 2, Secondaries: 2, Slack: 1}
+	slackChanging   = Config{Epochs: 2, Writes: 1, Messages: 2, Versions: 2, Secondaries: 2, Slack: 1}
+	slackCrashing   = Config{Epochs: 3, Writes: 1, Messages: 2, Crashes: 1, Secondaries: 2, Slack: 1}
+	crashing        = Config{Epochs: 1, Writes: 1, Messages: 2, Crashes: 1, Secondaries: 2}
+	wiping          = Config{Epochs: 3, Writes: 1, Messages: 1, Wipes: 1, Secondaries: 2}
+	leasing         = Config{Epochs: 2, Writes: 1, Messages: 1, Rounds: 2, Secondaries: 2}
+	leaseCrashing   = Config{Epochs: 2, Messages: 1, Rounds: 1, Crashes: 1, Secondaries: 2}
+	leaseChanging   = Config{Epochs: 2, Writes: 1, Messages: 1, Rounds: 1, Versions: 2, Secondaries: 1}
+	pairs           = Config{Epochs: 2, Messages: 1, Rounds: 1, Crashes: 1, Secondaries: 2, AllHolders: true, PairsOnly: true}
+	pairsLate       = Config{Epochs: 2, Messages: 1, Rounds: 1, Crashes: 1, Secondaries: 2, AllHolders: true, PairsOnly: true, LateHeartbeats: true}
+	pairsDeep       = Config{Epochs: 2, Messages: 3, Rounds: 1, Crashes: 1, Secondaries: 2, AllHolders: true, PairsOnly: true, LateHeartbeats: true}
+	closing         = Config{Epochs: 2, Writes: 1, Messages: 1, Closed: 1, Secondaries: 2}
+	closingTwice    = Config{Epochs: 3, Writes: 2, Messages: 1, Closed: 1, Secondaries: 2}
+	closingChanging = Config{Epochs: 2, Writes: 1, Messages: 1, Closed: 1, Versions: 2, Secondaries: 1}
+	closingCrashing = Config{Epochs: 2, Writes: 1, Messages: 1, Closed: 1, Crashes: 1, Secondaries: 2}
+	handing         = Config{Epochs: 3, Writes: 1, Messages: 1, Secondaries: 2, Handover: true}
+	handingChanging = Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 3, Secondaries: 1, Handover: true}
+	handingTwice    = Config{Epochs: 2, Writes: 1, Messages: 2, Secondaries: 2, Handover: true}
+)
+
+// Preset is a configuration with a name.
+type Preset struct {
+	Name   string
+	Config Config
+	// Short marks those that the tests exhaust every time.
+	Short bool
+}
+
+// Presets lists the configurations whose exhaustion docs/model.md reports.
+func Presets() []Preset {
+	return []Preset{
+		{"log", small, true},
+		{"log-partial", partial, true},
+		{"log-restart", crashing, true},
+		{"election", electing, true},
+		{"change", changing, true},
+		{"change-thrice", Config{Epochs: 3, Writes: 1, Messages: 1, Versions: 3, Secondaries: 1}, true},
+		{"change-fencing", Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 3, Secondaries: 2, Fencing: true}, true},
+		{"slack", slackOnly, true},
+		{"slack-change", slackChanging, true},
+		{"slack-restart", slackCrashing, true},
+		{"slack-lease", Config{Epochs: 2, Writes: 1, Messages: 1, Rounds: 1, Secondaries: 2, Slack: 1}, true},
+		{"lease", leasing, true},
+		{"lease-restart", leaseCrashing, true},
+		{"lease-change", leaseChanging, true},
+		{"lease-fencing", Config{Epochs: 2, Writes: 1, Messages: 1, Rounds: 1, Versions: 2, Secondaries: 2, Fencing: true}, true},
+		{"lease-handover", Config{Epochs: 2, Writes: 1, Messages: 2, Rounds: 1, Secondaries: 2, Handover: true}, true},
+		{"pairs", pairs, true},
+		{"pairs-late", pairsLate, true},
+		{"closed", closing, true},
+		{"closed-change", closingChanging, true},
+		{"closed-restart", closingCrashing, true},
+		{"closed-slack", Config{Epochs: 2, Writes: 1, Messages: 1, Closed: 1, Versions: 2, Secondaries: 2, Slack: 1}, true},
+		{"handover", handing, true},
+		{"handover-twice", handingTwice, true},
+		{"handover-change", handingChanging, true},
+
+		{"long-change", Config{Epochs: 3, Writes: 1, Messages: 2, Versions: 2, Secondaries: 2}, false},
+		{"long-change-late", Config{Epochs: 3, Writes: 1, Messages: 2, Versions: 4, Secondaries: 1}, false},
+		{"long-lease", Config{Epochs: 2, Writes: 1, Messages: 2, Rounds: 2, Secondaries: 2}, false},
+		{"long-lease-restart", Config{Epochs: 2, Writes: 1, Messages: 1, Rounds: 2, Crashes: 1, Secondaries: 2}, false},
+		{"long-lease-change", Config{Epochs: 2, Writes: 1, Messages: 1, Rounds: 2, Crashes: 1, Versions: 2, Secondaries: 1}, false},
+		{"long-closed-twice", closingTwice, false},
+		{"long-closed", Config{Epochs: 3, Messages: 1, Closed: 2, Versions: 2, Secondaries: 1}, false},
+		{"long-closed-handover", Config{Epochs: 2, Writes: 1, Messages: 1, Closed: 1, Versions: 2, Secondaries: 2, Handover: true}, false},
+		{"long-closed-fencing", Config{Epochs: 3, Writes: 1, Messages: 1, Closed: 1, Versions: 2, Secondaries: 2, Fencing: true}, false},
+		{"long-handover", Config{Epochs: 3, Writes: 1, Messages: 2, Versions: 2, Secondaries: 1, Handover: true}, false},
+	}
+}
+
+// Walks lists the configurations that are too large to exhaust and are walked at random instead.
+func Walks() []Preset {
+	return []Preset{
+		{"walk", Config{
+			Epochs: 5, Writes: 3, Rounds: 3, Crashes: 2, Messages: 4, Versions: 8, Closed: 2, Secondaries: 2, Handover: true,
+			Fencing: true, Partial: true, AllHolders: true, LateHeartbeats: true,
+		}, true},
+		{"walk-learner", Config{
+			Epochs: 5, Writes: 2, Rounds: 2, Crashes: 1, Messages: 3, Versions: 8, Closed: 2, Secondaries: 1, Handover: true,
+		}, true},
+		{"walk-log", Config{Epochs: 5, Writes: 3, Crashes: 2, Messages: 3, Versions: 8, Secondaries: 1, Fencing: true, Partial: true}, true},
+		{"walk-slack", Config{
+			Epochs: 4, Writes: 3, Rounds: 2, Crashes: 2, Messages: 4, Versions: 6, Closed: 2, Secondaries: 2, Slack: 1, AllHolders: true,
+		}, true},
+		{"walk-slack-log", Config{Epochs: 4, Writes: 3, Crashes: 2, Messages: 3, Versions: 6, Secondaries: 2, Slack: 1}, true},
+		{"walk-pairs", pairsDeep, true},
+	}
+}
