@@ -14,6 +14,7 @@ var (
 	wiping          = Config{Epochs: 3, Writes: 1, Messages: 1, Wipes: 1, Secondaries: 2}
 	leasing         = Config{Epochs: 2, Writes: 1, Messages: 1, Rounds: 2, Secondaries: 2}
 	leaseCrashing   = Config{Epochs: 2, Messages: 1, Rounds: 1, Crashes: 1, Secondaries: 2}
+	leaseCrossing   = Config{Epochs: 2, Messages: 2, Rounds: 2, Secondaries: 2}
 	leaseChanging   = Config{Epochs: 2, Writes: 1, Messages: 1, Rounds: 1, Versions: 2, Secondaries: 1}
 	pairs           = Config{Epochs: 2, Messages: 1, Rounds: 1, Crashes: 1, Secondaries: 2, AllHolders: true, PairsOnly: true}
 	pairsLate       = Config{Epochs: 2, Messages: 1, Rounds: 1, Crashes: 1, Secondaries: 2, AllHolders: true, PairsOnly: true, LateHeartbeats: true}
@@ -51,6 +52,7 @@ func Presets() []Preset {
 		{"slack-lease", Config{Epochs: 2, Writes: 1, Messages: 1, Rounds: 1, Secondaries: 2, Slack: 1}, true},
 		{"lease", leasing, true},
 		{"lease-restart", leaseCrashing, true},
+		{"lease-crossing", leaseCrossing, true},
 		{"lease-change", leaseChanging, true},
 		{"lease-fencing", Config{Epochs: 2, Writes: 1, Messages: 1, Rounds: 1, Versions: 2, Secondaries: 2, Fencing: true}, true},
 		{"lease-handover", Config{Epochs: 2, Writes: 1, Messages: 2, Rounds: 1, Secondaries: 2, Handover: true}, true},

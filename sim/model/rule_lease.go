@@ -88,12 +88,11 @@ func (g *stepper) receiveGrant(p int, m *message) {
 	if g.without(LeaseFromSending) {
 		round = t.round[p]
 	}
-	excluded := m.y > r.floor[m.from]
 	switch {
-	case g.without(ConfirmAfterDropping) && excluded:
-		r.floor[m.from] = m.y // confirmed, while the belief of earlier epochs goes on; see holds
-	case g.without(FloorKept) && excluded:
-		r.floor[m.from], r.belief[m.from] = m.y, 0 // what is believed is dropped, what comes later is not
+	case g.without(ConfirmAfterDropping) && m.y > 0:
+		r.floor[m.from] = max(r.floor[m.from], m.y) // confirmed, while the belief of earlier epochs goes on; see holds
+	case g.without(FloorKept) && m.y > 0:
+		r.floor[m.from], r.belief[m.from] = max(r.floor[m.from], m.y), 0 // what is believed is dropped, what comes is not
 	case g.without(ExclusionWithGrant) && round > r.belief[m.from]:
 		r.belief[m.from] = round // the list is left for later
 	default:

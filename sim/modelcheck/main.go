@@ -3,18 +3,24 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
-	"time"
+	"strings"
 
 	"github.com/rhumbdb/rhumb/sim/model"
 )
 
 func main() {
-	if err := run(os.Args[1:]); err != nil {
+	switch broken, err := run(os.Args[1:], os.Stdout); {
+	case errors.Is(err, flag.ErrHelp):
+	case err != nil:
 		fmt.Fprintln(os.Stderr, "modelcheck:", err)
 		os.Exit(2)
+	case broken:
+		os.Exit(1)
 	}
 }
 
@@ -26,26 +32,44 @@ type options struct {
 	without string
 	list    bool
 	walk    bool
+	bounds  bool // a flag of bounds was given
 	seed    uint64
 }
 
-func parse(args []string) (options, error) {
-	var o options
+func parse(args []string) (o options, err error) {
 	fs := flag.NewFlagSet("modelcheck", flag.ContinueOnError)
-	c := &o.cfg
 	fs.BoolVar(&o.list, "list", false, "list presets and mutations")
-	fs.StringVar(&o.preset, "preset", "", "explore this preset; the flags of bounds below are not used")
-	fs.StringVar(&o.without, "without", "", "leave this rule out; with no flag of bounds, where it shows fastest")
-	fs.BoolVar(&o.walk, "walk", false, "random walks instead of exhaustive search")
+	fs.StringVar(&o.preset, "preset", "", "take the bounds of this preset, or search all whose names begin so")
+	fs.StringVar(&o.without, "without", "", "leave this rule out; without bounds, where it shows soonest")
+	fs.BoolVar(&o.walk, "walk", false, "take random walks instead of an exhaustive search")
 	fs.Uint64Var(&o.seed, "seed", 1, "seed of the walks")
-	fs.DurationVar(&o.limits.Time, "time", 10*time.Minute, "time limit")
+	fs.DurationVar(&o.limits.Time, "time", 0, "limit of time; 0 is none")
 	fs.IntVar(&o.limits.States, "states", 0, "limit of states; 0 is none")
 	fs.IntVar(&o.limits.Steps, "steps", 0, "limit of the steps of walks; 0 is none")
+	general := map[string]bool{}
+	fs.VisitAll(func(f *flag.Flag) { general[f.Name] = true })
+	bounds(fs, &o.cfg)
+	owed := fs.Bool("ignore-owed", false, "do not check that beliefs are owed, so that what a client sees is found instead")
+	if err := fs.Parse(args); err != nil {
+		return o, err
+	}
+	if fs.NArg() > 0 {
+		return o, fmt.Errorf("argument %q is not understood; all options are flags", fs.Arg(0))
+	}
+	fs.Visit(func(f *flag.Flag) { o.bounds = o.bounds || !general[f.Name] })
+	if *owed {
+		o.cfg.Ignore = []model.Invariant{model.Owed}
+	}
+	return o, nil
+}
+
+// bounds declares the flags of a model.Config.
+func bounds(fs *flag.FlagSet, c *model.Config) {
 	fs.IntVar(&c.Epochs, "epochs", 2, "epochs")
 	fs.IntVar(&c.Writes, "writes", 1, "client writes")
 	fs.IntVar(&c.Rounds, "rounds", 0, "lease rounds of each holder; 0 leaves leases out")
 	fs.IntVar(&c.Crashes, "crashes", 0, "restarts that keep the store")
-	fs.IntVar(&c.Wipes, "wipes", 0, "restarts that lose the store")
+	fs.IntVar(&c.Wipes, "wipes", 0, "restarts that lose the store; only with -without new-name-for-new-store")
 	fs.IntVar(&c.Messages, "messages", 2, "messages under way")
 	fs.IntVar(&c.Versions, "versions", 0, "last version at which the in-sync set is changed")
 	fs.IntVar(&c.Closed, "closed", 0, "closed timestamps")
@@ -57,40 +81,125 @@ func parse(args []string) (options, error) {
 	fs.BoolVar(&c.Partial, "partial", false, "an APPEND may carry any beginning of the log")
 	fs.BoolVar(&c.AllHolders, "all-holders", false, "replicas ask for grants before they are primary")
 	fs.BoolVar(&c.PairsOnly, "pairs-only", false, "promises and grants between nodes only, no log")
-	fs.BoolVar(&c.LateHeartbeats, "late-heartbeats", false, "heartbeats are messages under way")
-	harm := fs.Bool("harm", false, "do not check that beliefs are owed, so that what a client sees is found instead")
-	err := fs.Parse(args)
-	if *harm {
-		c.Ignore = []model.Invariant{model.Owed}
-	}
-	return o, err
+	fs.BoolVar(&c.LateHeartbeats, "late-heartbeats", false, "heartbeats may be under way")
 }
 
-func run(args []string) error {
+// run does what the arguments say and reports whether an invariant was broken.
+func run(args []string, out io.Writer) (broken bool, err error) {
 	o, err := parse(args)
 	if err != nil {
-		return err
+		return false, err
 	}
-	if o.without != "" {
-		m, ok := model.MutationByName(o.without)
-		if !ok {
-			return fmt.Errorf("no mutation is named %q", o.without)
-		}
-		o.cfg.Without = m.Mutation
+	if o.list {
+		list(out)
+		return false, nil
 	}
-	var res model.Result
-	if o.walk {
-		res, err = model.Walk(o.cfg, o.seed, o.limits)
-	} else {
-		res, err = model.Explore(o.cfg, o.limits)
-	}
+	searches, err := o.searches()
 	if err != nil {
-		return err
+		return false, err
 	}
-	fmt.Printf("%v: states=%d transitions=%d depth=%d exhausted=%v %.1fs\n", o.cfg, res.States, res.Transitions, res.Depth, res.Exhausted, res.Elapsed.Seconds())
-	if res.Violation != nil {
-		fmt.Print(res.Violation)
-		os.Exit(1)
+	for _, s := range searches {
+		res, err := s.run()
+		if err != nil {
+			return broken, err
+		}
+		s.report(out, &res)
+		broken = broken || res.Violation != nil
 	}
-	return nil
+	return broken, nil
+}
+
+// search is one thing to do.
+type search struct {
+	name   string
+	cfg    model.Config
+	walk   bool
+	seed   uint64
+	limits model.Limits
+}
+
+// searches gives what is to be searched.
+func (o *options) searches() ([]search, error) {
+	var finding model.Finding
+	if o.without != "" {
+		var ok bool
+		if finding, ok = model.MutationByName(o.without); !ok {
+			return nil, fmt.Errorf("no mutation is named %q; -list names them", o.without)
+		}
+		o.cfg.Without = finding.Mutation
+	}
+	one := search{"bounds", o.cfg, o.walk, o.seed, o.limits}
+	switch {
+	case o.preset != "":
+		return o.presets()
+	case o.without != "" && !o.bounds && !o.walk:
+		one.name, one.cfg = finding.Name, finding.Config
+		if finding.Steps > 0 {
+			one.walk, one.seed, one.limits.Steps = true, finding.Seed, finding.Steps
+		}
+	}
+	return []search{one}, nil
+}
+
+func (o *options) presets() ([]search, error) {
+	all := model.Presets()
+	if o.walk {
+		all = model.Walks()
+	}
+	var out []search
+	for _, p := range all {
+		if p.Name == o.preset {
+			out = nil
+		}
+		if strings.HasPrefix(p.Name, o.preset) || o.preset == "all" {
+			p.Config.Without = o.cfg.Without
+			out = append(out, search{p.Name, p.Config, o.walk, o.seed, o.limits})
+		}
+		if p.Name == o.preset {
+			return out, nil
+		}
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("no preset is named %q; -list names them", o.preset)
+	}
+	return out, nil
+}
+
+func (s search) run() (model.Result, error) {
+	if s.walk {
+		return model.Walk(s.cfg, s.seed, s.limits)
+	}
+	return model.Explore(s.cfg, s.limits)
+}
+
+func (s search) report(out io.Writer, r *model.Result) {
+	verdict := "exhausted"
+	switch {
+	case s.walk:
+		verdict = fmt.Sprintf("walked with seed %d", s.seed)
+	case !r.Exhausted:
+		verdict = "stopped by a limit"
+	}
+	if r.Violation != nil {
+		verdict = "BROKEN"
+	}
+	fmt.Fprintf(out, "%s: %s | %v | %d states | %d transitions | depth %d | %.1f s\n", s.name, verdict, s.cfg, r.States, r.Transitions, r.Depth, r.Elapsed.Seconds())
+	if r.Violation != nil {
+		fmt.Fprint(out, r.Violation)
+	}
+}
+
+func list(out io.Writer) {
+	fmt.Fprintln(out, "Presets (-preset NAME):")
+	for _, p := range model.Presets() {
+		fmt.Fprintf(out, "  %-24s %v\n", p.Name, p.Config)
+	}
+	fmt.Fprintln(out, "Presets to walk (-walk -preset NAME -time 60s):")
+	for _, p := range model.Walks() {
+		fmt.Fprintf(out, "  %-24s %v\n", p.Name, p.Config)
+	}
+	fmt.Fprintln(out, "Mutations (-without NAME):")
+	for _, f := range model.Mutations() {
+		fmt.Fprintf(out, "  %-24s %-13s breaks: %v\n", f.Name, f.Rule, f.Breaks)
+	}
 }
