@@ -96,25 +96,12 @@ func (d *run) until(ctx context.Context, what string, f func(context.Context) er
 
 // awaitNodes waits until every node says that it is ready.
 func (d *run) awaitNodes(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	errs := make(chan error, len(d.layout.Nodes))
-	for i := range d.layout.Nodes {
+	return together(len(d.layout.Nodes), func(i int) error {
 		n := d.layout.Nodes[i]
-		go func() {
-			errs <- d.until(ctx, fmt.Sprintf("node %s/%s to be ready", n.Region, n.Zone), func(ctx context.Context) error {
-				return ready(ctx, n.AdminAddr)
-			})
-		}()
-	}
-	var first error
-	for range d.layout.Nodes {
-		if err := <-errs; err != nil && first == nil {
-			first = err
-			cancel()
-		}
-	}
-	return first
+		return d.until(ctx, fmt.Sprintf("node %s/%s to be ready", n.Region, n.Zone), func(ctx context.Context) error {
+			return ready(ctx, n.AdminAddr)
+		})
+	})
 }
 
 // ready asks a node's admin port.
@@ -138,59 +125,73 @@ func ready(ctx context.Context, addr string) error {
 // openStations opens one client in each region.
 func (d *run) openStations(ctx context.Context, network *wan.Network) error {
 	d.stations = make([]*station, len(d.layout.Regions))
-	errs := make([]error, len(d.layout.Regions))
-	var work sync.WaitGroup
-	for i, r := range d.layout.Regions {
-		work.Go(func() {
-			cfg := client.Config{From: r.Name, Insecure: true, Dial: network.Dialer(r.Name)}
-			for _, n := range d.layout.Nodes {
-				if n.Region == r.Name {
-					cfg.Addrs = append(cfg.Addrs, n.Addr)
-				}
+	err := together(len(d.layout.Regions), func(i int) error {
+		r := d.layout.Regions[i]
+		cfg := client.Config{From: r.Name, Insecure: true, Dial: network.Dialer(r.Name)}
+		for _, n := range d.layout.Nodes {
+			if n.Region == r.Name {
+				cfg.Addrs = append(cfg.Addrs, n.Addr)
 			}
-			errs[i] = d.until(ctx, "a client in "+r.Name, func(ctx context.Context) error {
-				c, err := client.Open(ctx, cfg)
-				if err != nil {
-					return err
-				}
-				d.stations[i] = &station{region: r, client: c, meter: newMeter()}
-				return nil
-			})
-		})
-	}
-	work.Wait()
-	for _, err := range errs {
-		if err != nil {
-			d.closeClients()
-			return err
 		}
+		return d.until(ctx, "a client in "+r.Name, func(ctx context.Context) error {
+			c, err := client.Open(ctx, cfg)
+			if err != nil {
+				return err
+			}
+			d.stations[i] = &station{region: r, client: c, meter: newMeter()}
+			return nil
+		})
+	})
+	if err != nil {
+		d.closeClients()
 	}
-	return nil
+	return err
 }
 
-// createTables makes the tables, and waits until every region takes writes to them.
+// createTables makes the tables, and waits until every region takes writes to them. The first table makes the class of
+// all of them; the others follow side by side.
 func (d *run) createTables(ctx context.Context) error {
-	c := d.stations[0].client
 	// A region of fewer nodes than the default wants cannot hold as many copies.
 	settings := rhumb.ClassSettings{Replicas: min(rhumb.ReplicasDefault, d.cfg.NodesPerRegion)}
 	settings.MinInSync = min(rhumb.MinInSyncDefault, settings.Replicas)
-	for _, t := range demoTables {
-		err := d.until(ctx, "table "+t.name, func(ctx context.Context) error {
-			_, err := c.CreateTable(ctx, t.name, client.TableOptions{Colocate: t.colocate, Settings: settings})
+	create := func(i int) error {
+		t := demoTables[i]
+		return d.until(ctx, "table "+t.name, func(ctx context.Context) error {
+			_, err := d.stations[0].client.CreateTable(ctx, t.name, client.TableOptions{Colocate: t.colocate, Settings: settings})
 			if rhumb.KindOf(err) == rhumb.AlreadyExists {
 				return nil
 			}
 			return err
 		})
-		if err != nil {
-			return err
-		}
 	}
-	for _, s := range d.stations {
-		if err := s.open(ctx); err != nil {
-			return err
-		}
-		if err := d.until(ctx, "region "+s.region.Name+" to take writes", s.probe); err != nil {
+	if err := create(0); err != nil {
+		return err
+	}
+	if err := together(len(demoTables)-1, func(i int) error { return create(i + 1) }); err != nil {
+		return err
+	}
+	return together(len(d.stations), func(i int) error {
+		s := d.stations[i]
+		return d.until(ctx, "region "+s.region.Name+" to take writes", func(ctx context.Context) error {
+			// Its nearest node may hear of the tables later than the node that made them.
+			if err := s.open(ctx); err != nil {
+				return err
+			}
+			return s.probe(ctx)
+		})
+	})
+}
+
+// together calls f with 0 to n-1 side by side, and gives the first error in that order.
+func together(n int, f func(i int) error) error {
+	errs := make([]error, n)
+	var work sync.WaitGroup
+	for i := range n {
+		work.Go(func() { errs[i] = f(i) })
+	}
+	work.Wait()
+	for _, err := range errs {
+		if err != nil {
 			return err
 		}
 	}
