@@ -495,7 +495,7 @@ func (n *node) write(s *slot, rd *replica.Ready) {
 	}
 	if rd.UndoAbove != nil {
 		for i := int(*rd.UndoAbove); i < len(s.disk.log); i++ {
-			w.judge(w.monitor.Undone(s.id, n.id, s.disk.log[i]))
+			w.judge(w.monitor.Undone(s.id, n.id, s.disk.log[i], s.disk.commit))
 		}
 		if w.cfg.Bug == KeepConflicts {
 			rd.UndoAbove = nil

@@ -102,11 +102,17 @@ func (m *Monitor) Appended(r rhumb.RangeID, n rhumb.NodeID, e *entry.Entry) erro
 	return nil
 }
 
-// Undone reports that a replica removed an entry from its log (I5).
-func (m *Monitor) Undone(r rhumb.RangeID, n rhumb.NodeID, e *entry.Entry) error {
+// Undone reports that a replica removed an entry from its log, with the commit position that it knew (I5). A learner may
+// undo what others have committed: its copy counted for nothing, and a message of an epoch that is over, which it had not
+// heard to be over, may still convince it.
+func (m *Monitor) Undone(r rhumb.RangeID, n rhumb.NodeID, e *entry.Entry, commit rhumb.Seq) error {
 	w := m.watch(r)
-	if int(e.Seq) <= len(w.committed) && w.committed[e.Seq-1].Hash == e.Hash {
-		return fmt.Errorf("I5: range %s: %s undid the committed entry %v", r, n, e.Position())
+	if e.Seq <= commit {
+		return fmt.Errorf("I5: range %s: %s undid %v, which it knew to be committed", r, n, e.Position())
+	}
+	member := w.config != nil && w.config.IsInSync(n)
+	if member && int(e.Seq) <= len(w.committed) && w.committed[e.Seq-1].Hash == e.Hash {
+		return fmt.Errorf("I5: range %s: %s is in sync and undid the committed entry %v", r, n, e.Position())
 	}
 	return nil
 }

@@ -52,6 +52,9 @@ func TestMonitor(t *testing.T) {
 	serve := func(e rhumb.Epoch, n rhumb.NodeID, commit rhumb.Seq) func(*Monitor) error {
 		return func(m *Monitor) error { return m.Serving(testRange, e, n, commit) }
 	}
+	undo := func(n rhumb.NodeID, e *entry.Entry, commit rhumb.Seq) func(*Monitor) error {
+		return func(m *Monitor) error { return m.Undone(testRange, n, e, commit) }
+	}
 	type steps []func(*Monitor) error
 	for _, tc := range []struct {
 		name, bad string
@@ -76,7 +79,10 @@ func TestMonitor(t *testing.T) {
 		}},
 		{"an answer reveals what is not committed", "I3", steps{set(config(1, 1, 1, 1, 2)), commit(1, log[0]), ack(2, 1, 2)}},
 		{"a new primary is behind", "I4", steps{set(config(1, 1, 1, 1, 2)), commit(1, log...), ack(3, 1, 2), serve(1, 1, 3), serve(2, 2, 2)}},
-		{"a committed entry is undone", "I5", steps{commit(1, log[:2]...), func(m *Monitor) error { return m.Undone(testRange, 2, log[2]) }, func(m *Monitor) error { return m.Undone(testRange, 2, log[1]) }}},
+		{"an in-sync member undoes a committed entry", "I5", steps{
+			set(config(1, 1, 1, 1, 2)), commit(1, log[:2]...), undo(2, log[2], 0), undo(3, log[1], 1), undo(2, log[1], 1),
+		}},
+		{"a learner undoes what it knew to be committed", "I5", steps{set(config(1, 1, 1, 1, 2)), commit(1, log[:2]...), undo(3, log[1], 2)}},
 		{"two contents are committed", "I5", steps{commit(1, log...), commit(2, fork[:2]...)}},
 		{"a commit skips", "I5", steps{commit(1, log[0], log[2])}},
 		{"a stale read", "I6", steps{
