@@ -18,6 +18,7 @@ type flight struct {
 	speedKnots float64
 	altitude   float64 // of cruise, in feet
 	reported   int     // positions reported so far
+	home       string  // the region of the first report; "" before it
 	// every is the time from one reported position to the next.
 	every time.Duration
 }

@@ -55,13 +55,17 @@ func (s *station) report(ctx context.Context, f *flight, now time.Time) (local b
 	if err != nil {
 		return false, err
 	}
+	// A flight is new, so nobody needs to look for it elsewhere: its home is where it is first reported.
+	if f.home == "" {
+		f.home = s.region.Name
+	}
 	out, err := s.client.Batch(ctx, []rhumb.Mutation{
 		{
 			Kind: rhumb.Patch, Table: s.status, Name: []byte(f.id), Value: rhumb.EncodeRecord(nil, status),
 			Cond: rhumb.Condition{Kind: rhumb.IfNewer, Fields: newerBy},
 		},
 		{Kind: rhumb.Put, Table: s.track, Name: []byte(rowName(f, now)), Value: rhumb.EncodeRecord(nil, position)},
-	}, client.BatchOptions{})
+	}, client.BatchOptions{Home: f.home})
 	return out.Receipt.Region == s.client.Region().ID, err
 }
 
