@@ -180,7 +180,7 @@ func TestAllNodesKilledAtOnce(t *testing.T) {
 	args := []string{"--regions", "singapore", "--latency", "none", "--load", "none", "--no-restart", "--dir", dir}
 	layout, p := startDemo(t, args...)
 	h := holdLoad(t, layout, 32)
-	h.goesOn()
+	await(t, "2,000 writes", settleWait, func() bool { return h.total() >= 2_000 })
 	for _, n := range layout.Nodes {
 		if err := syscall.Kill(n.PID, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
