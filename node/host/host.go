@@ -250,7 +250,9 @@ func (h *Host) ticker() {
 		case <-h.ctx.Done():
 			return
 		case <-t.C:
-			h.post(tickEvent{})
+			if h.ticks.Load() {
+				h.post(tickEvent{})
+			}
 		}
 	}
 }

@@ -19,7 +19,7 @@ type Heartbeats interface {
 }
 
 // leaseTick is how often due heartbeats and suspicions are looked at. It is well below the shortest heartbeat interval.
-const leaseTick = 10 * time.Millisecond
+const leaseTick = 25 * time.Millisecond
 
 // Leases drives the pure lease.Pairs of a node: it gives them time, sends what they want sent and tells of suspicions.
 //

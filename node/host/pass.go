@@ -163,6 +163,7 @@ func (h *Host) pass() []*commit {
 			}
 		}
 	}
+	h.ticks.Store(len(h.active) > 0)
 	for _, c := range commits {
 		h.apply(c)
 	}
