@@ -16,7 +16,7 @@ import (
 
 const (
 	// bootTimeout bounds the time from the first process to a cluster that takes writes.
-	bootTimeout = 60 * time.Second
+	bootTimeout = 2 * time.Minute
 	// bootPoll is how often the demo asks whether a node is ready.
 	bootPoll = 50 * time.Millisecond
 )

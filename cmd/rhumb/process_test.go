@@ -17,7 +17,7 @@ import (
 
 const (
 	// bootWait bounds how long a demo may take to be ready on a machine that is busy with other tests.
-	bootWait = 90 * time.Second
+	bootWait = 150 * time.Second
 	// settleWait bounds how long a cluster may take to be well again.
 	settleWait = 60 * time.Second
 	awaitPoll  = 50 * time.Millisecond
