@@ -95,6 +95,8 @@ type Host struct {
 
 	active map[*slot]struct{} // replicas that want ticks
 
+	ticks atomic.Bool // active is not empty: an idle host is left alone
+
 	slots     sync.Map // rhumb.RangeID -> *slot; written by the pass only
 	collector *collector
 	metaSem   chan struct{}
