@@ -71,6 +71,9 @@ func (p *Pairs) SetPeers(now time.Duration, peers []PeerInfo) {
 		}
 		if !q.watched {
 			q.watched, q.proof, q.nextBeat = true, now, now
+			q.grace = now + MeetGrace
+		} else if info.Boot > q.bootMin && info.Boot > q.life.Boot {
+			q.grace = now + MeetGrace
 		}
 		q.timing, q.bootMin = info.Timing, max(q.bootMin, info.Boot)
 	}
@@ -267,7 +270,7 @@ func (p *Pairs) Suspects(now time.Duration) []rhumb.NodeID {
 	}
 	var out []rhumb.NodeID
 	for _, q := range p.peers {
-		if q.watched && now-q.proof > q.timing.Suspect {
+		if q.watched && now >= q.grace && now-q.proof > q.timing.Suspect {
 			out = append(out, q.id)
 		}
 	}

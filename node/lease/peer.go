@@ -21,6 +21,9 @@ type peer struct {
 	// the greatest Sent came in, and sent is that Sent, on the peer's clock.
 	proof       time.Duration
 	heard, sent time.Duration
+	// grace is the time until which the peer is not suspected although it has given no proof of its present life yet; 0
+	// once it has.
+	grace time.Duration
 	rtt         time.Duration
 
 	// As holder: what this node may believe, and the last of the peer's exclusions that it has applied.
@@ -123,7 +126,7 @@ func (q *peer) echoed(now, sent, held time.Duration, reply bool) {
 	if sent <= 0 || held < 0 || sent+held > now {
 		return
 	}
-	q.proof = max(q.proof, sent)
+	q.proof, q.grace = max(q.proof, sent), 0
 	if !reply {
 		return // it tells the round trip with the coarse clock of the peer's loop
 	}

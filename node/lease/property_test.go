@@ -262,6 +262,27 @@ func TestRTT(t *testing.T) {
 	}
 }
 
+// TestMeetGrace: a peer is not suspected while both sides still have to hear of each other, at its first life and at each
+// later one, and no longer than that.
+func TestMeetGrace(t *testing.T) {
+	p := New(rhumb.NodeIdentity{Node: 1, Boot: 3}, 0, true)
+	suspected := func(now time.Duration) bool { return len(p.Suspects(now)) > 0 }
+	p.SetPeers(0, []PeerInfo{{2, 5, RegionTiming()}})
+	if suspected(MeetGrace-1) || !suspected(MeetGrace) {
+		t.Fatalf("suspected before the grace ends: %v, at its end: %v", suspected(MeetGrace-1), suspected(MeetGrace))
+	}
+	now := 10 * time.Second
+	life := rhumb.NodeIdentity{Node: 2, Store: rhumb.UUID{2}, Boot: 5}
+	p.Receive(now, life, &Frame{Sent: 1, Reply: true, EchoBoot: 3, Echo: now - time.Millisecond})
+	if suspected(now) || !suspected(now+time.Second) {
+		t.Fatal("after contact a silent peer is suspected within its usual time")
+	}
+	p.SetPeers(now+time.Second, []PeerInfo{{2, 6, RegionTiming()}})
+	if suspected(now+time.Second) || !suspected(now+time.Second+MeetGrace) {
+		t.Fatal("a new life has its own grace")
+	}
+}
+
 // TestRejectsFrames: frames that cannot be right prove nothing and grant nothing.
 func TestRejectsFrames(t *testing.T) {
 	life := rhumb.NodeIdentity{Node: 2, Store: rhumb.UUID{2}, Boot: 5}
@@ -283,8 +304,9 @@ func TestRejectsFrames(t *testing.T) {
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			p := New(rhumb.NodeIdentity{Node: 1, Boot: 3}, now-time.Second, true)
-			p.SetPeers(now-time.Second, []PeerInfo{{2, 5, RegionTiming()}})
+			start := now - MeetGrace - time.Second
+			p := New(rhumb.NodeIdentity{Node: 1, Boot: 3}, start, true)
+			p.SetPeers(start, []PeerInfo{{2, 5, RegionTiming()}})
 			f := good
 			tc.spoil(&f)
 			if out := p.Receive(now, tc.from, &f); out != nil {

@@ -11,6 +11,10 @@ import (
 // LeaseMax is the longest lease that may be asked for, and so what a restarted node waits out.
 const LeaseMax = 1500 * time.Millisecond
 
+// MeetGrace is how much longer than usual a peer that is new, or begins a new life, may stay silent: both sides have to
+// hear of each other from metadata and to connect first.
+const MeetGrace = 2 * time.Second
+
 // rhoPermilleMax bounds the rate difference that may be configured; a restarted node assumes it.
 const rhoPermilleMax = 10
 

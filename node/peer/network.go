@@ -28,7 +28,7 @@ const (
 	raftQueueMax = 4_096
 	// redialMin and redialMax bound the pause before a stream that broke is opened again.
 	redialMin = 50 * time.Millisecond
-	redialMax = time.Second
+	redialMax = 400 * time.Millisecond
 )
 
 // Handler takes what other nodes send. Its methods are called from many goroutines and, but for the requests with a
