@@ -92,7 +92,7 @@ func TestNewerFormat(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			fs := vfs.NewMem()
-			s, err := Open(Config{Dir: "/d", FS: fs})
+			s, err := Open(Config{Dir: "/d", FS: fs, MemTableBytes: 1 << 20})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -107,7 +107,7 @@ func TestNewerFormat(t *testing.T) {
 			if err := replaceFile(fs, "/d", headerName, newer); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := Open(Config{Dir: "/d", FS: fs}); rhumb.KindOf(err) != rhumb.Incompatible {
+			if _, err := Open(Config{Dir: "/d", FS: fs, MemTableBytes: 1 << 20}); rhumb.KindOf(err) != rhumb.Incompatible {
 				t.Errorf("open: %v, want incompatible", err)
 			}
 			if b, err := readFile(fs, "/d/"+headerName); err != nil || !bytes.Equal(b, newer) {
@@ -116,7 +116,7 @@ func TestNewerFormat(t *testing.T) {
 			if err := replaceFile(fs, "/d", headerName, old); err != nil {
 				t.Fatal(err)
 			}
-			if s, err = Open(Config{Dir: "/d", FS: fs}); err != nil {
+			if s, err = Open(Config{Dir: "/d", FS: fs, MemTableBytes: 1 << 20}); err != nil {
 				t.Fatalf("open of its own format after the refusal: %v", err)
 			}
 			if err := s.Close(); err != nil {
@@ -137,7 +137,7 @@ func TestHalfMade(t *testing.T) {
 	if err := writeHeader(fs, "/d", &h); err != nil {
 		t.Fatal(err)
 	}
-	s, err := Open(Config{Dir: "/d", FS: fs})
+	s, err := Open(Config{Dir: "/d", FS: fs, MemTableBytes: 1 << 20})
 	if err != nil {
 		t.Fatalf("a STORE file and no database yet: %v", err)
 	}
@@ -283,7 +283,7 @@ func TestConfig(t *testing.T) {
 // fast as growing a file.
 func TestLogsAreRecycled(t *testing.T) {
 	fs := &reuseCounter{FS: vfs.NewMem()}
-	s, err := Open(Config{Dir: "/d", FS: fs, DiskFree: func(string) (uint64, uint64, error) { return 1, 1, nil }})
+	s, err := Open(Config{Dir: "/d", FS: fs, MemTableBytes: 1 << 20, DiskFree: func(string) (uint64, uint64, error) { return 1, 1, nil }})
 	if err != nil {
 		t.Fatal(err)
 	}

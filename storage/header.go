@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
@@ -133,7 +134,7 @@ func replaceFile(fsys vfs.FS, dir, name string, content []byte) error {
 	if err != nil {
 		return ioError(op, tmp, err)
 	}
-	_, err = f.Write(content)
+	_, err = f.Write(bytes.Clone(content)) // a vfs.File may change what it is given
 	if err == nil {
 		err = f.Sync()
 	}

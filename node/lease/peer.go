@@ -24,7 +24,7 @@ type peer struct {
 	// grace is the time until which the peer is not suspected although it has given no proof of its present life yet; 0
 	// once it has.
 	grace time.Duration
-	rtt         time.Duration
+	rtt   time.Duration
 
 	// As holder: what this node may believe, and the last of the peer's exclusions that it has applied.
 	heldUntil time.Duration
