@@ -19,7 +19,7 @@ help: ## list the targets
 
 build: ## build bin/rhumb
 	@mkdir -p bin
-	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/rhumb ./cmd/rhumb
+	$(GO) build -ldflags '$(LDFLAGS)' -o bin/rhumb ./cmd/rhumb
 
 demo: build ## run three regions of three nodes on this machine (ARGS='--latency none' and the like)
 	bin/rhumb demo $(ARGS)
