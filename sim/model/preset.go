@@ -57,7 +57,7 @@ func Presets() []Preset {
 		{"lease-fencing", Config{Epochs: 2, Writes: 1, Messages: 1, Rounds: 1, Versions: 2, Secondaries: 2, Fencing: true}, true},
 		{"lease-handover", Config{Epochs: 2, Writes: 1, Messages: 2, Rounds: 1, Secondaries: 2, Handover: true}, true},
 		{"pairs", pairs, true},
-		{"pairs-late", Config{Epochs: 3, Messages: 1, Rounds: 1, Secondaries: 1, AllHolders: true, PairsOnly: true, LateHeartbeats: true}, true},
+		{"pairs-late", Config{Epochs: 2, Messages: 2, Rounds: 1, Secondaries: 1, AllHolders: true, PairsOnly: true, LateHeartbeats: true}, true},
 		{"closed", closing, true},
 		{"closed-change", closingChanging, true},
 		{"closed-restart", closingCrashing, true},
