@@ -69,7 +69,7 @@ func TestPutWritesHere(t *testing.T) {
 // A region that does not answer makes a miss unknown: not found would be a guess.
 func TestSearchNeedsAllRegions(t *testing.T) {
 	w := newWorld(t, 3, 1)
-	c := w.open("singapore", func(cfg *Config) { cfg.Timeout = 100 * time.Millisecond })
+	c := w.open("singapore", func(cfg *Config) { cfg.Timeout = time.Second })
 	tab := w.table(c, "plain")
 	w.nodes[1].set(func(*rhumbpb.Request) fault { return fault{refuse: rhumb.Unavailable} })
 	_, err := tab.Get(t.Context(), []byte("k"), GetOptions{})
