@@ -19,13 +19,13 @@ import (
 // TestComparer runs Pebble's own check of a comparer on the prefixes and suffixes of every kind of key (ruling 4).
 func TestComparer(t *testing.T) {
 	var prefixes [][]byte
-	for _, id := range []rhumb.RangeID{{Region: 1}, {Region: 1, Slot: 13}, {Region: 0x0d0d0d0d, Slot: 0x0d0d0d0d}, {Region: ^rhumb.RegionID(0), Slot: ^rhumb.Slot(0)}} {
+	for _, id := range []rhumb.RangeID{{Region: 1, Slot: 13}, {Region: ^rhumb.RegionID(0), Slot: 0x0d0d0d0d}} {
 		span := keys.RangeSpan(id)
 		prefixes = append(
 			prefixes, span.Lower, keys.AppendLog(nil, id, 13), keys.AppendState(nil, id, keys.StateCommit),
 			keys.AppendDedup(nil, id, rhumb.RequestID{Seq: 13}), keys.AppendLocal(nil, 13, []byte{13, 0, 13}),
 		)
-		for _, name := range []string{"", "a", "a\x00", "\x0d", "\x0d\x0d\x0d\x0d\x0d\x0d\x0d\x0d\x0d\x0d\x0d\x0d\x0d\x0d", "\xff"} {
+		for _, name := range []string{"", "a", "a\x00", "\x0d\x0d\x0d\x0d\x0d\x0d\x0d\x0d\x0d\x0d\x0d\x0d\x0d\x0d"} {
 			prefixes = append(prefixes, keys.AppendDataPrefix(nil, rhumb.Key{Table: 13, Home: id, Name: []byte(name)}))
 		}
 	}
