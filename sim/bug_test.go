@@ -5,7 +5,7 @@ import (
 )
 
 // bugSeeds bounds the seeds in which a planted bug must show.
-const bugSeeds = 150
+const bugSeeds = 300
 
 // TestPlantedBugs: a simulator is worth what it notices. Each bug must be found within bugSeeds seeds, and not by chance
 // in the first place: without it the same seeds pass (TestSeeds).
