@@ -53,6 +53,7 @@ bench-kv: build ## compare Put and Get with embedded etcd in one interleaved run
 	bin/rhumb bench kv $(ARGS)
 
 sim: ## simulate clusters: SEED=N plays one seed with its trace, else SEEDS seeds from FIRST
+	@mkdir -p bin
 	$(GO) test -count=1 -timeout 60m -v -run '^Test(One)?Seeds?$$' ./sim $(if $(SEED),-artifacts -outputdir $(CURDIR)/bin -sim.seed $(SEED),-sim.first $(FIRST) -sim.seeds $(SEEDS))
 
 model: ## check the protocol's model exhaustively within its bounds
