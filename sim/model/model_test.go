@@ -59,7 +59,7 @@ func TestProtocolIsSafe(t *testing.T) {
 
 // Random walks look where exhaustion does not reach.
 func TestWalksAreSafe(t *testing.T) {
-	limits := Limits{Steps: 250_000}
+	limits := Limits{Steps: 200_000}
 	if *long {
 		limits = Limits{Time: 5 * time.Minute}
 	}
@@ -105,7 +105,7 @@ func TestReductionsHideNothing(t *testing.T) {
 	for _, name := range []string{
 		"", "fence", "elect-from-isr", "shrink-after-commit", "join-from-start", "compare-and-set", "prepare-quorum",
 		"new-epoch-after-restart", "handover-no-pending", "publish-needs-all", "closed-fenced", "durable-clock",
-		"lease-from-all", "exclusion-listed", "exclusion-after-restart", "remember-grants",
+		"exclusion-listed", "exclusion-after-restart",
 	} {
 		t.Run("without "+name, func(t *testing.T) {
 			t.Parallel()

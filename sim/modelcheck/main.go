@@ -1,5 +1,5 @@
 // Command modelcheck explores the model of the replication protocol from the command line: a preset, a mutation, or any
-// bounds. It prints what it found, with the trace of a violation, and exits with 1 when an invariant was broken.
+// bounds; with no flag at all every short preset. It prints what it found, with the trace of a violation, and exits with 1 when an invariant was broken.
 package main
 
 import (
@@ -132,6 +132,14 @@ func (o *options) searches() ([]search, error) {
 	switch {
 	case o.preset != "":
 		return o.presets()
+	case o.without == "" && !o.bounds && !o.walk:
+		var short []search
+		for _, p := range model.Presets() {
+			if p.Short {
+				short = append(short, search{p.Name, p.Config, false, 0, o.limits})
+			}
+		}
+		return short, nil
 	case o.without != "" && !o.bounds && !o.walk:
 		one.name, one.cfg = finding.Name, finding.Config
 		if finding.Steps > 0 {

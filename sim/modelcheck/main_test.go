@@ -15,6 +15,7 @@ func TestRun(t *testing.T) {
 		{args: "-list", want: "unchanged-moves-version"},
 		{args: "-epochs 2 -writes 0 -messages 1", want: "bounds: exhausted"},
 		{args: "-epochs 3 -states 100", want: "stopped by a limit"},
+		{args: "-states 50", want: "handover-change: stopped by a limit"},
 		{args: "-preset slack", want: "slack: exhausted | slack 1, E2"},
 		{args: "-preset handover-t", want: "handover-twice: exhausted"},
 		{args: "-without fence", broken: true, want: "fence: BROKEN"},
