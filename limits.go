@@ -54,6 +54,8 @@ const (
 	LogKeepRange = 64 << 20
 	LogKeepStore = 1 << 30
 
+	// ReadSizeMax bounds the values that one read returns, in bytes; a read by names that finds more is refused.
+	ReadSizeMax = 8 << 20
 	// ScanPageMax bounds the records of one scan message; ScanPageBytes its size in bytes.
 	ScanPageMax   = 1_024
 	ScanPageBytes = 1 << 20
@@ -66,6 +68,7 @@ const (
 var (
 	_ [BatchSizeMax - ValueSizeMax - NameSizeMax]struct{} // a batch holds at least one largest record
 	_ [EntrySizeMax - BatchSizeMax - 64*BatchOpsMax]struct{}
-	_ [MessageSizeMax - EntrySizeMax - 1<<20]struct{} // a message holds the largest entry
+	_ [MessageSizeMax - EntrySizeMax - 1<<20]struct{}         // a message holds the largest entry
+	_ [MessageSizeMax - ReadSizeMax - 64*BatchOpsMax]struct{} // and the largest answer
 	_ [BlockSlots - HashSlotsDefault]struct{}
 )

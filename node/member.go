@@ -40,7 +40,7 @@ type member struct {
 	kv      *server.KV
 	// host is nil until the node's own copy of the metadata shows this life of it.
 	host *host.Host
-	// hostReady is closed when host is set.
+	// hostReady is closed when host and kv are set.
 	hostReady chan struct{}
 
 	suspectsMu sync.Mutex // guards suspects
@@ -119,13 +119,13 @@ func (m *member) serve(fresh bool) error {
 		return err
 	}
 	m.host = h
-	close(m.hostReady)
 	m.collect(h.Collectors()...)
 	m.kv = server.NewKV(server.Config{
 		Cluster: m.cluster, Self: m.self.Node, Region: m.region, Routes: route.Router{State: m.group.State},
 		Ranges: h, Peers: m.network, Inserts: m.admin, Logger: m.n.cfg.Logger,
 	})
 	m.collect(m.kv.Collectors()...)
+	close(m.hostReady)
 	m.work.Go(m.follow)
 	m.work.Go(m.report)
 	m.work.Go(m.watchClock)
@@ -139,6 +139,7 @@ func (m *member) close() {
 	m.n.peers.Open(nil)
 	m.cancel()
 	if m.host != nil {
+		m.kv.Close()
 		m.host.Close()
 	}
 	_ = m.group.Close()

@@ -17,6 +17,9 @@ func (h *Host) carryOut(s *slot, rd replica.Ready, commits []*commit) []*commit 
 	if rd.MustSync || rd.Trim != 0 || len(rd.AfterSync) > 0 {
 		commits = h.write(s, &rd, commits)
 	}
+	if h.abandoned {
+		return commits
+	}
 	h.publish(s)
 	h.sendAll(rd.Messages)
 	for i := range rd.Answers {
@@ -36,6 +39,9 @@ func (h *Host) write(s *slot, rd *replica.Ready, commits []*commit) []*commit {
 	i := commitOf(commits, s)
 	if i >= 0 && rd.UndoAbove != nil && commits[i].touches(s) {
 		h.apply(commits[i]) // undo reads what is stored, and must find what this pass appended
+		if h.abandoned {
+			return commits
+		}
 		i = -1
 	}
 	if i < 0 {
@@ -62,7 +68,8 @@ func (h *Host) write(s *slot, rd *replica.Ready, commits []*commit) []*commit {
 	if rd.Trim != 0 {
 		c.batch.SetCommit(s.id, commit)
 		c.batch.Trim(s.id, rd.Trim)
-		h.collector.add(s, rd.CommitHLC)
+		committed, _, _ := s.r.Readable() // the trim position may move when the commit position does not
+		h.collector.add(s, committed)
 	}
 	last, _ := rd.Last()
 	c.parts = append(c.parts, commitPart{s: s, mustSync: rd.MustSync, last: last, promised: rd.Promised, after: rd.AfterSync})
@@ -92,7 +99,8 @@ func (c *commit) touches(s *slot) bool {
 // before; until then nothing that was accepted is dropped.
 const diskFullPause = 100 * time.Millisecond
 
-// apply makes a commit visible. A full disk holds up all passes until there is room: what was accepted is not undone.
+// apply makes a commit visible. A full disk holds up all passes until there is room, or the host closes: what was accepted
+// is not undone.
 func (h *Host) apply(c *commit) {
 	if c.applied {
 		return
@@ -110,7 +118,12 @@ func (h *Host) apply(c *commit) {
 		}
 		h.m.diskFull.Inc()
 		h.log.Error("the disk is full: no write goes on until there is room", "dir", c.batch.Store().Dir(), "err", err)
-		time.Sleep(diskFullPause)
+		select {
+		case <-h.ctx.Done():
+			h.abandoned = true
+			return
+		case <-time.After(diskFullPause):
+		}
 	}
 }
 
@@ -176,6 +189,7 @@ func (h *Host) fetchLog(s *slot, f replica.Fetch) {
 	h.work.Go(func() {
 		select {
 		case <-h.ctx.Done():
+			h.abandoned = true
 			return
 		case h.fetch <- struct{}{}:
 		}

@@ -27,7 +27,7 @@ func (c *collector) add(s *slot, before rhumb.Timestamp) {
 	if _, ok := c.waits[s]; !ok {
 		c.queue = append(c.queue, s)
 	}
-	c.waits[s] = before
+	c.waits[s] = max(c.waits[s], before)
 	c.mu.Unlock()
 	select {
 	case c.wake <- struct{}{}:

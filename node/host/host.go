@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/entry"
 	"github.com/rhumbdb/rhumb/hlc"
 	"github.com/rhumbdb/rhumb/node/replica"
 	"github.com/rhumbdb/rhumb/storage"
@@ -34,6 +36,12 @@ type Metadata interface {
 const (
 	// eventsMax bounds the events that wait for a pass; client batches beyond it are refused with Overloaded.
 	eventsMax = 1 << 16
+	// waitingBytesMax bounds the bytes of batches and entries that wait for a pass; client batches beyond it are refused
+	// with Overloaded.
+	waitingBytesMax = 64 << 20
+	// peerBytesMax is the same for what peers send, above what clients may fill: entries beyond it are dropped, and the
+	// peer sends them again.
+	peerBytesMax = 2 * waitingBytesMax
 	// commitsInFlightMax bounds the commits that are applied and not yet durable.
 	commitsInFlightMax = 4
 	// tickInterval is how often replicas with something outstanding get time.
@@ -65,8 +73,10 @@ type Config struct {
 	Settings func(rhumb.RangeID) (c rhumb.ClassSettings, ok bool)
 	// Fatal is called when the node cannot go on: its disk fails. It must not return.
 	Fatal func(error)
-	// Suspected is called whenever the set of peers that this node suspects changes.
+	// Suspected is called whenever the set of peers that this node suspects changes. It must not block.
 	Suspected func(nodes []rhumb.NodeID)
+	// RangeSizeMax is the size in bytes of a range's data above which no new key is taken; default rhumb.RangeSizeMax.
+	RangeSizeMax int64
 }
 
 // Host runs the replicas of one node.
@@ -76,8 +86,9 @@ type Host struct {
 	leases *Leases
 	m      metrics
 
-	mu      sync.Mutex // guards the five below
+	mu      sync.Mutex // guards the six below
 	queue   []event
+	waiting int  // bytes of batches and entries in queue
 	driving bool // a pass runs, or is about to
 	syncing int  // commits in flight
 	closed  bool
@@ -85,6 +96,9 @@ type Host struct {
 
 	wake chan struct{} // hands driving to the host's own goroutine
 	idle chan struct{} // closed when no pass will run any more
+	// reads counts the reads under way; stopped lets no further one begin.
+	reads   atomic.Int64
+	stopped atomic.Bool
 
 	// owned by the pass
 	events  []event
@@ -92,6 +106,8 @@ type Host struct {
 	tokens  map[uint64]call
 	nextTok uint64
 	nodes   map[rhumb.NodeID]peerState
+	// abandoned is set when the host closes while the disk is full: what the last pass decided is lost, as in a crash.
+	abandoned bool
 
 	active map[*slot]struct{} // replicas that want ticks
 
@@ -121,6 +137,7 @@ type peerState struct{ connected, suspect bool }
 func New(cfg Config) (*Host, error) {
 	const op rhumb.Op = "host.New"
 	ctx, cancel := context.WithCancel(context.Background())
+	cfg.RangeSizeMax = cmp.Or(cfg.RangeSizeMax, rhumb.RangeSizeMax)
 	h := &Host{
 		cfg: cfg, log: cfg.Logger, m: newMetrics(),
 		wake: make(chan struct{}, 1), idle: make(chan struct{}), tokens: map[uint64]call{}, nodes: map[rhumb.NodeID]peerState{},
@@ -155,31 +172,50 @@ func New(cfg Config) (*Host, error) {
 // Leases gives the node's leases, for the heartbeats that the network receives.
 func (h *Host) Leases() *Leases { return h.leases }
 
-// Close ends all work. Proposals that wait are answered with Unknown. A second Close does nothing.
+// Close ends all work. Proposals that are under way are answered with Unknown, those that no pass has taken in with
+// Unavailable. When it returns nothing touches the engine any more. A second Close does nothing.
 func (h *Host) Close() {
 	h.mu.Lock()
 	closed := h.closed
-	h.closed = true // from here on events are dropped
+	h.closed = true // from here on events are dropped and no pass begins
 	h.mu.Unlock()
 	if closed {
 		return
 	}
-	h.leases.close()
+	h.stopped.Store(true)
 	h.cancel()
+	h.leases.close()
 	h.awaitIdle()
 	close(h.idle)
 	h.work.Wait()
+	for _, ev := range h.queue {
+		h.refuse(ev)
+	}
+	h.queue = nil
 	for tok, c := range h.tokens {
 		delete(h.tokens, tok)
 		c.done(rhumb.Outcome{}, rhumb.E("host.Host.Close", rhumb.Unknown, "the node stopped before the outcome was known; ask again with the same request id"))
 	}
 }
 
-// awaitIdle waits until no pass runs and no commit is in flight, so that what the pass owns may be touched.
+// refuse answers an event that no pass will take in.
+func (h *Host) refuse(ev event) {
+	switch ev := ev.(type) {
+	case *proposeEvent:
+		ev.done(rhumb.Outcome{}, errStopping("host.Host.Propose"))
+	case askEvent:
+		ev.ask(h)
+	}
+}
+
+func errStopping(op rhumb.Op) error { return rhumb.E(op, rhumb.Unavailable, "the node is stopping") }
+
+// awaitIdle waits until no pass runs, no commit is in flight and no read is under way, so that what the pass owns may be
+// touched, and the engine closed.
 func (h *Host) awaitIdle() {
 	for {
 		h.mu.Lock()
-		idle := !h.driving && h.syncing == 0
+		idle := !h.driving && h.syncing == 0 && h.reads.Load() == 0
 		h.mu.Unlock()
 		if idle {
 			return
@@ -188,16 +224,50 @@ func (h *Host) awaitIdle() {
 	}
 }
 
-// Receive takes messages of a peer's replicas.
-func (h *Host) Receive(from rhumb.NodeID, msgs []replica.Message) { h.post(messagesEvent{from, msgs}) }
+// Receive takes messages of a peer's replicas. It drops them when too much waits: the peer sends them again.
+func (h *Host) Receive(from rhumb.NodeID, msgs []replica.Message) {
+	size := 0
+	for i := range msgs {
+		size += entriesSize(msgs[i].Entries)
+	}
+	if !h.room(size, peerBytesMax) {
+		h.m.droppedMessages.Add(float64(len(msgs)))
+		return
+	}
+	h.post(messagesEvent{from, msgs, size})
+}
+
+// room reports whether size more bytes may wait for a pass; what is empty may always.
+func (h *Host) room(size, most int) bool {
+	if size == 0 {
+		return true
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.waiting == 0 || h.waiting+size <= most
+}
+
+// entriesSize is about what entries take in memory.
+func entriesSize(entries []*entry.Entry) (size int) {
+	for _, e := range entries {
+		for i := range e.Requests {
+			for j := range e.Requests[i].Writes {
+				w := &e.Requests[i].Writes[j]
+				size += len(w.Name) + len(w.Value)
+			}
+		}
+	}
+	return size
+}
 
 // Connected tells that messages to a peer may get through again, or not any more.
 func (h *Host) Connected(n rhumb.NodeID, connected bool) {
 	h.post(peersEvent{func(h *Host) { h.setPeer(n, func(p *peerState) { p.connected = connected }) }})
 }
 
+// suspected is called by the goroutine that sends heartbeats: it must not wait for a pass, let alone for the disk.
 func (h *Host) suspected(nodes []rhumb.NodeID) {
-	h.post(peersEvent{func(h *Host) {
+	h.postAway(peersEvent{func(h *Host) {
 		suspect := map[rhumb.NodeID]bool{}
 		for _, n := range nodes {
 			suspect[n] = true

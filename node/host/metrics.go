@@ -12,6 +12,8 @@ type metrics struct {
 	confirmReads    prometheus.Counter
 	readRetries     prometheus.Counter
 	refusedMessages prometheus.Counter
+	droppedMessages prometheus.Counter
+	rangeFull       prometheus.Counter
 	metaDropped     prometheus.Counter
 	fetchFailed     prometheus.Counter
 	collectFailed   prometheus.Counter
@@ -30,11 +32,13 @@ func newMetrics() metrics {
 		proposeSeconds:  histogram("propose_seconds", "Time from a batch's arrival at the host to its answer.", seconds),
 		syncSeconds:     histogram("sync_seconds", "Time for a commit to become durable.", seconds),
 		commitRanges:    histogram("commit_ranges", "Ranges that share one synced commit.", prometheus.ExponentialBuckets(1, 2, 12)),
-		overloaded:      counter("overloaded_total", "Batches refused because too many events wait."),
+		overloaded:      counter("overloaded_total", "Batches refused because too many events or bytes wait."),
 		diskFull:        counter("disk_full_total", "Batches refused because the disk is nearly full."),
 		confirmReads:    counter("confirm_reads_total", "Reads that had no lease and asked the metadata group instead."),
 		readRetries:     counter("read_retries_total", "Reads that began again because old versions were collected under them."),
 		refusedMessages: counter("refused_messages_total", "Replication messages that a replica refused."),
+		droppedMessages: counter("dropped_messages_total", "Replication messages dropped because too many bytes wait; they are sent again."),
+		rangeFull:       counter("range_full_total", "Batches refused because they add keys to a range that is too large."),
 		metaDropped:     counter("meta_dropped_total", "Metadata proposals dropped because too many were under way; they are asked again."),
 		fetchFailed:     counter("fetch_failed_total", "Log reads for lagging peers that failed."),
 		collectFailed:   counter("collect_failed_total", "Collections of old log and versions that failed."),
@@ -49,6 +53,6 @@ func (h *Host) Collectors() []prometheus.Collector {
 	m := &h.m
 	return []prometheus.Collector{
 		m.proposeSeconds, m.syncSeconds, m.commitRanges, m.overloaded, m.diskFull, m.confirmReads, m.readRetries,
-		m.refusedMessages, m.metaDropped, m.fetchFailed, m.collectFailed, m.quarantined,
+		m.refusedMessages, m.droppedMessages, m.rangeFull, m.metaDropped, m.fetchFailed, m.collectFailed, m.quarantined,
 	}
 }

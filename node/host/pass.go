@@ -1,6 +1,7 @@
 package host
 
 import (
+	"slices"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -17,6 +18,7 @@ type (
 	messagesEvent struct {
 		from rhumb.NodeID
 		msgs []replica.Message
+		size int // of their entries
 	}
 	persistedEvent struct{ commit *commit }
 	fetchedEvent   struct {
@@ -54,6 +56,20 @@ func (h *Host) post(ev event) bool {
 	return true
 }
 
+// postAway is post for callers that must not wait: passes run on the host's own goroutine.
+func (h *Host) postAway(ev event) {
+	if !h.enqueue(ev) {
+		return
+	}
+	h.mu.Lock()
+	drive := h.mayDrive()
+	h.driving = h.driving || drive
+	h.mu.Unlock()
+	if drive {
+		h.wake <- struct{}{} // has room: only who sets driving sends, and the loop takes it before driving ends
+	}
+}
+
 // enqueue adds an event for a later pass, unless the host is closed.
 func (h *Host) enqueue(ev event) bool {
 	h.mu.Lock()
@@ -65,6 +81,12 @@ func (h *Host) enqueue(ev event) bool {
 		h.since = hlc.Boottime()
 	}
 	h.queue = append(h.queue, ev)
+	switch ev := ev.(type) {
+	case messagesEvent:
+		h.waiting += ev.size
+	case *proposeEvent:
+		h.waiting += ev.size
+	}
 	return true
 }
 
@@ -83,7 +105,7 @@ func (h *Host) Drive() {
 
 // mayDrive reports whether a pass may start now; h.mu is held.
 func (h *Host) mayDrive() bool {
-	return !h.driving && h.syncing < commitsInFlightMax && len(h.queue) > 0
+	return !h.driving && !h.closed && h.syncing < commitsInFlightMax && len(h.queue) > 0
 }
 
 // loop drives on the host's own goroutine what callers hand over.
@@ -103,13 +125,13 @@ func (h *Host) loop() {
 func (h *Host) drive(guest bool) {
 	for {
 		h.mu.Lock()
-		h.events, h.queue = h.queue, h.events[:0]
+		h.events, h.queue, h.waiting = h.queue, h.events[:0], 0
 		alone := guest && len(h.events) == 1
 		h.mu.Unlock()
 		commits := h.pass()
 		h.mu.Lock()
 		h.syncing += len(commits)
-		more := len(h.queue) > 0 && h.syncing < commitsInFlightMax
+		more := len(h.queue) > 0 && h.syncing < commitsInFlightMax && !h.closed
 		if !more {
 			h.driving = false
 		}
@@ -150,16 +172,19 @@ func (h *Host) pass() []*commit {
 		h.events[i] = nil
 	}
 	var commits []*commit
-	for len(h.dirty) > 0 {
+	for len(h.dirty) > 0 && !h.abandoned {
 		dirty := h.dirty
 		h.dirty = nil
 		for _, s := range dirty {
 			s.dirty = false
-			for s.r.HasReady() {
+			for s.r.HasReady() && !h.abandoned {
 				commits = h.carryOut(s, s.r.Ready(), commits)
 			}
-			if s.r.NeedsTick() || s.r.State() == replica.Activating {
+			switch state := s.r.State(); {
+			case s.r.NeedsTick(), state == replica.Activating:
 				h.active[s] = struct{}{}
+			case state == replica.Quarantined:
+				h.quarantined(s)
 			}
 		}
 	}
@@ -167,7 +192,17 @@ func (h *Host) pass() []*commit {
 	for _, c := range commits {
 		h.apply(c)
 	}
-	return commits
+	return slices.DeleteFunc(commits, func(c *commit) bool { return !c.applied })
+}
+
+// quarantined tells, once, that a replica serves nothing any more.
+func (h *Host) quarantined(s *slot) {
+	if s.quarantined {
+		return
+	}
+	s.quarantined = true
+	h.m.quarantined.Inc()
+	h.log.Error("a replica is quarantined: its data contradicts the protocol, and it serves nothing until it is repaired", "range", s.id, "why", s.r.Status().Quarantine)
 }
 
 // touch notes that a replica may have something ready.

@@ -1,6 +1,8 @@
 package host
 
 import (
+	"fmt"
+
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/hlc"
 	"github.com/rhumbdb/rhumb/node/replica"
@@ -11,6 +13,7 @@ import (
 type proposeEvent struct {
 	batch *rhumb.Batch
 	names int // inserts in the batch
+	size  int // of its names and values, in bytes
 	done  func(rhumb.Outcome, error)
 }
 
@@ -19,22 +22,23 @@ type proposeEvent struct {
 // outcome when the batch is committed, with an error whose kind says whether it may have been applied otherwise.
 func (h *Host) Propose(b *rhumb.Batch, done func(rhumb.Outcome, error)) {
 	const op rhumb.Op = "host.Host.Propose"
-	h.mu.Lock()
-	full := len(h.queue) >= eventsMax
-	h.mu.Unlock()
-	if full {
-		h.m.overloaded.Inc()
-		done(rhumb.Outcome{}, rhumb.Ef(op, rhumb.Overloaded, "%d events wait on this node, no more are taken; retry later", eventsMax))
-		return
-	}
 	ev := &proposeEvent{batch: b, done: done}
 	for i := range b.Mutations {
 		if b.Mutations[i].Kind == rhumb.Insert {
 			ev.names++
 		}
+		ev.size += b.Mutations[i].Size()
+	}
+	h.mu.Lock()
+	full := len(h.queue) >= eventsMax || h.waiting > 0 && h.waiting+ev.size > waitingBytesMax
+	h.mu.Unlock()
+	if full {
+		h.m.overloaded.Inc()
+		done(rhumb.Outcome{}, rhumb.Ef(op, rhumb.Overloaded, "too much waits on this node, at most %d events and %d bytes may; send less or retry later", eventsMax, waitingBytesMax))
+		return
 	}
 	if !h.enqueue(ev) {
-		done(rhumb.Outcome{}, rhumb.E(op, rhumb.Unavailable, "the node is stopping"))
+		done(rhumb.Outcome{}, errStopping(op))
 	}
 }
 
@@ -95,10 +99,41 @@ func (h *Host) proposal(s *slot, ev *proposeEvent) (replica.Proposal, error) {
 			p.Base[i] = replica.Base{Version: found.Version, Value: found.Value}
 		}
 	}
+	if size, _ := s.store.Size(s.id); size.Data > h.cfg.RangeSizeMax {
+		if err := h.onlyUpdates(s, &p, size.Data); err != nil {
+			h.m.rangeFull.Inc()
+			return p, err
+		}
+	}
 	for range ev.names {
 		p.Names = append(p.Names, rhumb.SequenceName(rhumb.MakeSequence(h.cfg.Self.Boot, h.names.Add(1))))
 	}
 	return p, nil
+}
+
+// onlyUpdates refuses a batch that adds a key to a range that is too large. A key that is added and changed again before
+// the next pass counts as absent.
+func (h *Host) onlyUpdates(s *slot, p *replica.Proposal, size int64) error {
+	for i := range p.Batch.Mutations {
+		m := &p.Batch.Mutations[i]
+		exists := m.Kind == rhumb.Delete
+		switch {
+		case exists || m.Kind == rhumb.Insert:
+		case m.NeedsBase():
+			exists = !p.Base[i].Version.IsZero()
+		default:
+			found, err := s.store.Lookup(rhumb.Key{Table: m.Table, Home: s.id, Name: m.Name}, storage.Newest)
+			if err != nil {
+				return err
+			}
+			exists = found.Value != nil
+		}
+		if !exists {
+			return &rhumb.Error{Op: "host.Host.Propose", Kind: rhumb.Overloaded, Range: s.id, Node: h.cfg.Self.Node, Msg: fmt.Sprintf(
+				"the range holds %d bytes, above %d it takes no new keys, only updates and deletes; spread the keys over more hash slots or delete some", size, h.cfg.RangeSizeMax)}
+		}
+	}
+	return nil
 }
 
 // answer gives a proposal its answer.

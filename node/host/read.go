@@ -11,11 +11,12 @@ import (
 const readRetriesMax = 8
 
 // Get reads names of one table in one range, strongly: the result holds everything that was acknowledged before the call.
-// A key that does not exist has a zero Version in the result.
+// A key that does not exist has a zero Version in the result. What holds more than rhumb.ReadSizeMax is TooLarge.
 func (h *Host) Get(ctx context.Context, id rhumb.RangeID, table rhumb.TableID, names [][]byte) ([]rhumb.Item, rhumb.Receipt, error) {
 	const op rhumb.Op = "host.Host.Get"
 	items := make([]rhumb.Item, len(names))
 	receipt, err := h.read(ctx, op, id, func(s *slot, at rhumb.Timestamp) error {
+		size := 0
 		for i, name := range names {
 			key := rhumb.Key{Table: table, Home: id, Name: name}
 			found, err := s.store.Lookup(key, at)
@@ -26,10 +27,16 @@ func (h *Host) Get(ctx context.Context, id rhumb.RangeID, table rhumb.TableID, n
 			if !found.Tombstone {
 				items[i].Value, items[i].Version = found.Value, found.Version
 			}
+			if size += len(found.Value); size > rhumb.ReadSizeMax {
+				return rhumb.Ef(op, rhumb.TooLarge, "the first %d of %d records hold more than %d bytes, the most that one read returns; ask for fewer", i+1, len(names), rhumb.ReadSizeMax)
+			}
 		}
 		return nil
 	})
-	return items, receipt, err
+	if err != nil {
+		return nil, receipt, err
+	}
+	return items, receipt, nil
 }
 
 // Leased reports whether a read of the range would be answered from this node alone: it is the primary and holds its
@@ -68,6 +75,11 @@ func (h *Host) Scan(ctx context.Context, q rhumb.ScanQuery) (rhumb.ScanPage, rhu
 
 // read runs do at the range's commit timestamp, under the authority of its lease.
 func (h *Host) read(ctx context.Context, op rhumb.Op, id rhumb.RangeID, do func(s *slot, at rhumb.Timestamp) error) (rhumb.Receipt, error) {
+	h.reads.Add(1)
+	defer h.reads.Add(-1)
+	if h.stopped.Load() {
+		return rhumb.Receipt{}, errStopping(op)
+	}
 	s, ok := h.slot(id)
 	if !ok {
 		return rhumb.Receipt{}, h.notPrimary(op, id)

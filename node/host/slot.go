@@ -18,6 +18,8 @@ type slot struct {
 	dirty bool // waits in Host.dirty
 	made  bool // the store knows the range; until then its first commit makes it
 
+	quarantined bool // has been told
+
 	// clients holds the greatest request number seen of each client while this replica is primary of clientsEpoch. A
 	// request above it was never seen, here or in an earlier epoch, and need not be looked up.
 	clients      map[rhumb.UUID]uint64

@@ -28,7 +28,7 @@ func (h *Host) Status(ctx context.Context, id rhumb.RangeID) (RangeStatus, error
 	}
 	answer := make(chan replica.Status, 1)
 	if !h.post(askEvent{func(*Host) { answer <- s.r.Status() }}) {
-		return RangeStatus{}, rhumb.E(op, rhumb.Unavailable, "the node is stopping")
+		return RangeStatus{}, errStopping(op)
 	}
 	size, _ := s.store.Size(id)
 	select {
@@ -48,7 +48,7 @@ func (h *Host) Summary(ctx context.Context) (map[replica.State]int, error) {
 		answer <- count
 	}})
 	if !posted {
-		return nil, rhumb.E("host.Host.Summary", rhumb.Unavailable, "the node is stopping")
+		return nil, errStopping("host.Host.Summary")
 	}
 	select {
 	case c := <-answer:

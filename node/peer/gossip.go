@@ -53,9 +53,10 @@ type GossipConfig struct {
 
 // Gossip finds the other nodes by memberlist.
 type Gossip struct {
-	list   *memberlist.Memberlist
-	labels *labels
-	addr   string
+	list    *memberlist.Memberlist
+	labels  *labels
+	members *members
+	addr    string
 }
 
 // gossipLeaveTimeout bounds how long Close waits to tell others that the node goes.
@@ -88,6 +89,8 @@ func StartGossip(cfg GossipConfig, self Member) (*Gossip, error) {
 	c.AdvertisePort = c.BindPort
 	c.Transport = newDelayedTransport(inner, cfg.WAN, cfg.Region)
 	c.Delegate = l
+	known := &members{byName: map[string]Member{}}
+	c.Events = known
 	c.Logger = logger
 	c.GossipInterval = 200 * time.Millisecond
 	list, err := memberlist.Create(c)
@@ -95,7 +98,7 @@ func StartGossip(cfg GossipConfig, self Member) (*Gossip, error) {
 		_ = inner.Shutdown()
 		return nil, rhumb.Wrap(op, err)
 	}
-	return &Gossip{list: list, labels: l, addr: net.JoinHostPort(host, strconv.Itoa(c.BindPort))}, nil
+	return &Gossip{list: list, labels: l, members: known, addr: net.JoinHostPort(host, strconv.Itoa(c.BindPort))}, nil
 }
 
 // Addr gives the bound "host:port".
@@ -121,12 +124,7 @@ func (g *Gossip) Announce(self Member) error {
 
 // Members lists the nodes heard of, this one included, sorted by address. Labels that do not parse are left out.
 func (g *Gossip) Members() []Member {
-	var out []Member
-	for _, n := range g.list.Members() {
-		if m, err := decodeLabels(n.Meta); err == nil {
-			out = append(out, m)
-		}
-	}
+	out := g.members.list()
 	slices.SortFunc(out, func(a, b Member) int { return cmp.Compare(a.Addr, b.Addr) })
 	return out
 }

@@ -2,7 +2,10 @@ package peer
 
 import (
 	"context"
+	"maps"
 	"net"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -32,6 +35,41 @@ func (l *labels) NotifyMsg([]byte)                {}
 func (l *labels) GetBroadcasts(_, _ int) [][]byte { return nil }
 func (l *labels) LocalState(bool) []byte          { return nil }
 func (l *labels) MergeRemoteState([]byte, bool)   {}
+
+// members holds what the living nodes say of themselves. memberlist's own list gives out nodes whose labels it changes
+// meanwhile; its events come under its lock.
+type members struct {
+	mu     sync.Mutex // guards byName
+	byName map[string]Member
+}
+
+// NotifyJoin notes a node.
+func (m *members) NotifyJoin(n *memberlist.Node) { m.NotifyUpdate(n) }
+
+// NotifyUpdate notes what a node says of itself now.
+func (m *members) NotifyUpdate(n *memberlist.Node) {
+	member, err := decodeLabels(n.Meta)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err != nil {
+		delete(m.byName, n.Name)
+		return
+	}
+	m.byName[n.Name] = member
+}
+
+// NotifyLeave forgets a node that went or died.
+func (m *members) NotifyLeave(n *memberlist.Node) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.byName, n.Name)
+}
+
+func (m *members) list() []Member {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Collect(maps.Values(m.byName))
+}
 
 // delayedTransport is memberlist's own transport with the distances of a demo.
 type delayedTransport struct {

@@ -4,6 +4,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -71,12 +72,16 @@ const (
 
 // KV answers key-value requests of a node that belongs to a cluster.
 type KV struct {
-	cfg Config
-	m   metrics
+	cfg    Config
+	m      metrics
+	closed chan struct{}
 }
 
 // NewKV makes a KV.
-func NewKV(cfg Config) *KV { return &KV{cfg: cfg, m: newMetrics()} }
+func NewKV(cfg Config) *KV { return &KV{cfg: cfg, m: newMetrics(), closed: make(chan struct{})} }
+
+// Close ends all streams: their clients connect again and meet what serves then. It is called once.
+func (k *KV) Close() { close(k.closed) }
 
 // Do answers one request.
 func (k *KV) Do(ctx context.Context, q *rhumbpb.Request) (*rhumbpb.Response, error) {
@@ -97,7 +102,11 @@ func (k *KV) Answer(ctx context.Context, q *rhumbpb.Request) *rhumbpb.Response {
 	case resp := <-answer:
 		return resp
 	case <-ctx.Done():
-		return k.failed(q, rhumb.E("server.KV.Answer", rhumb.Unknown, "the caller gave up before the outcome was known"), api.Hint{})
+		kind := rhumb.DeadlineExceeded
+		if q.Write != nil {
+			kind = rhumb.Unknown
+		}
+		return k.failed(q, rhumb.E("server.KV.Answer", kind, "the caller gave up before there was an answer"), api.Hint{})
 	}
 }
 
@@ -123,7 +132,11 @@ func (k *KV) write(ctx context.Context, q *rhumbpb.Request, done func(*rhumbpb.R
 		done(k.failed(q, err, api.Hint{}))
 		return
 	}
-	insert := b.Mutations[0].Kind == rhumb.Insert
+	insert, err := inserts(&b)
+	if err != nil {
+		done(k.failed(q, err, api.Hint{}))
+		return
+	}
 	if insert {
 		go func() { // may have to open a slot
 			k.insert(ctx, q, &b, resolve, done)
@@ -140,6 +153,21 @@ func (k *KV) write(ctx context.Context, q *rhumbpb.Request, done func(*rhumbpb.R
 	k.propose(ctx, q, &b, done)
 }
 
+// inserts reports whether a batch has its keys named by the server. Such keys have slots of their own, so it is all of them
+// or none.
+func inserts(b *rhumb.Batch) (bool, error) {
+	n := 0
+	for i := range b.Mutations {
+		if b.Mutations[i].Kind == rhumb.Insert {
+			n++
+		}
+	}
+	if n != 0 && n != len(b.Mutations) {
+		return false, rhumb.Ef("server.KV", rhumb.InvalidArgument, "%d of %d mutations are inserts: server-named keys live in ranges of their own; send inserts in a batch of their own", n, len(b.Mutations))
+	}
+	return n > 0, nil
+}
+
 // home gives the region that a request means: its own, or this node's.
 func (k *KV) home(r rhumb.RegionID) rhumb.RegionID {
 	if r == 0 {
@@ -150,26 +178,51 @@ func (k *KV) home(r rhumb.RegionID) rhumb.RegionID {
 
 // insert brings a batch with server-named keys to the range that takes them.
 func (k *KV) insert(ctx context.Context, q *rhumbpb.Request, b *rhumb.Batch, resolve bool, done func(*rhumbpb.Response)) {
+	hint, err := k.placeInserts(ctx, q, b, resolve)
+	if err != nil {
+		if !rhumb.KindOf(err).NotApplied() { // only the search for a slot failed
+			err = rhumb.WrapKind("server.KV", rhumb.Unavailable, err)
+		}
+		done(k.failed(q, err, hint))
+		return
+	}
+	k.propose(ctx, q, b, done)
+}
+
+// placeInserts finds the range of a batch with server-named keys, or refuses the one that was asked for.
+func (k *KV) placeInserts(ctx context.Context, q *rhumbpb.Request, b *rhumb.Batch, resolve bool) (api.Hint, error) {
 	ctx, cancel := k.deadline(ctx, q.TimeoutUs)
 	defer cancel()
 	if resolve {
-		class, err := k.cfg.Routes.Class(b.Mutations[0].Table)
+		class, err := k.classOf(b)
 		if err == nil {
-			b.Range, err = k.cfg.Inserts.ActiveSlot(ctx, class.ID)
+			b.Range, err = k.cfg.Inserts.ActiveSlot(ctx, class)
 		}
 		if err != nil {
-			done(k.failed(q, err, api.Hint{}))
-			return
+			return api.Hint{}, err
 		}
 	}
 	if r, err := k.cfg.Routes.Range(b.Range); err == nil && r.Primary == k.cfg.Self {
-		instead, err := k.cfg.Inserts.Takes(ctx, b.Range)
-		if err != nil {
-			done(k.failed(q, err, k.hint(instead)))
-			return
+		if instead, err := k.cfg.Inserts.Takes(ctx, b.Range); err != nil {
+			return k.hint(instead), err
 		}
 	}
-	k.propose(ctx, q, b, done)
+	return api.Hint{}, nil
+}
+
+// classOf gives the class that all tables of a batch share: others do not share a range.
+func (k *KV) classOf(b *rhumb.Batch) (class rhumb.ClassID, err error) {
+	for i := range b.Mutations {
+		c, err := k.cfg.Routes.Class(b.Mutations[i].Table)
+		switch {
+		case err != nil:
+			return 0, err
+		case i > 0 && c.ID != class:
+			return 0, rhumb.Ef("server.KV", rhumb.InvalidArgument, "mutation %d is of table %s and class %s, mutation 0 of class %s: a batch is atomic within one range; write twice", i, b.Mutations[i].Table, c.ID, class)
+		}
+		class = c.ID
+	}
+	return class, nil
 }
 
 // propose orders a batch here, or passes the request on.
@@ -224,6 +277,9 @@ func (k *KV) read(ctx context.Context, q *rhumbpb.Request, done func(*rhumbpb.Re
 
 // readMany finds the slot of each name, asks each range, and joins the answers in the order asked.
 func (k *KV) readMany(ctx context.Context, q *rhumbpb.Request, rd api.Read, done func(*rhumbpb.Response)) {
+	const op rhumb.Op = "server.KV"
+	ctx, cancel := k.deadline(ctx, q.TimeoutUs)
+	defer cancel()
 	region := k.home(rd.Range.Region)
 	byRange := map[rhumb.RangeID][]int{}
 	var order []rhumb.RangeID
@@ -239,6 +295,7 @@ func (k *KV) readMany(ctx context.Context, q *rhumbpb.Request, rd api.Read, done
 		byRange[id] = append(byRange[id], i)
 	}
 	resp := &rhumbpb.Response{Id: q.Id, Items: make([]*rhumbpb.Item, len(rd.Names))}
+	size := 0
 	for _, id := range order {
 		part := &rhumbpb.Request{Hops: q.Hops, HopsDone: q.HopsDone, LocalOnly: q.LocalOnly, TimeoutUs: q.TimeoutUs}
 		part.Read = &rhumbpb.Read{Table: uint32(rd.Table), Region: uint32(id.Region), Slot: uint32(id.Slot)}
@@ -246,14 +303,23 @@ func (k *KV) readMany(ctx context.Context, q *rhumbpb.Request, rd api.Read, done
 			part.Read.Names = append(part.Read.Names, rd.Names[i])
 		}
 		a := k.Answer(ctx, part)
-		if a.Error != nil {
+		switch {
+		case a.Error != nil:
 			a.Id = q.Id
 			done(a)
+			return
+		case len(a.Items) != len(byRange[id]):
+			done(k.failed(q, &rhumb.Error{Op: op, Kind: rhumb.Internal, Range: id, Msg: fmt.Sprintf("the range's primary gave %d records for %d names", len(a.Items), len(byRange[id]))}, api.Hint{}))
 			return
 		}
 		for j, i := range byRange[id] {
 			resp.Items[i] = a.Items[j]
 			resp.Items[i].Slot = uint32(id.Slot)
+			size += len(a.Items[j].Value)
+		}
+		if size > rhumb.ReadSizeMax {
+			done(k.failed(q, rhumb.Ef(op, rhumb.TooLarge, "the records hold more than %d bytes, the most that one read returns; ask for fewer", rhumb.ReadSizeMax), api.Hint{}))
+			return
 		}
 		resp.Receipt = a.Receipt
 	}

@@ -24,11 +24,14 @@ func (s *Service) Register(r grpc.ServiceRegistrar) { rhumbpb.RegisterKVServer(r
 // Open begins to answer by kv; nil refuses again.
 func (s *Service) Open(kv *KV) { s.kv.Store(kv) }
 
+// errNotServing refuses what a node does not serve.
+var errNotServing = rhumb.E("server.Service", rhumb.Unavailable, "the node does not serve: it waits for init, joins its cluster, or stops; retry, or ask another node")
+
 func (s *Service) open() (*KV, error) {
 	if kv := s.kv.Load(); kv != nil {
 		return kv, nil
 	}
-	return nil, api.Status(rhumb.E("server.Service", rhumb.Unavailable, "the node does not serve: it waits for init, joins its cluster, or stops; retry, or ask another node"), api.Hint{})
+	return nil, api.Status(errNotServing, api.Hint{})
 }
 
 // Stream answers the requests of one client.

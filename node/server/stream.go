@@ -1,6 +1,8 @@
 package server
 
 import (
+	"errors"
+	"io"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -12,36 +14,53 @@ import (
 
 // Bounds of one stream.
 const (
-	// unansweredMax bounds the requests of a stream without an answer; beyond it the stream is not read.
+	// unansweredMax bounds the requests of a stream without an answer, and readyBytesMax the size of the answers that its
+	// client has not taken yet; beyond either the stream is not read.
 	unansweredMax = 1 << 15
-	// responsesPerFrame bounds the answers that are gathered into one frame, and frameBytes their size.
+	readyBytesMax = 16 << 20
+	// responsesPerFrame bounds the answers that are gathered into one frame, and frameBytes their size; one answer always
+	// fits.
 	responsesPerFrame = 4_096
 	frameBytes        = 4 << 20
 )
 
-// Stream answers the requests of one client, out of order, many per frame.
+// Stream answers the requests of one client, out of order, many per frame. It ends with the KV: a client must not stay with
+// a past life of the node.
 func (k *KV) Stream(stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, rhumbpb.ServerFrame]) error {
-	first := true
-	out := newAnswers(stream)
-	defer out.close()
 	k.m.streams.Inc()
 	defer k.m.streams.Dec()
-	for {
+	out := newAnswers(stream)
+	defer out.close()
+	ended := make(chan error, 1)
+	go func() { ended <- k.receive(stream, out) }() // its Recv fails when this returns
+	select {
+	case err := <-ended:
+		return err
+	case <-k.closed:
+		return api.Status(errNotServing, api.Hint{})
+	}
+}
+
+// receive serves what the client sends until it ends the stream, or breaks it.
+func (k *KV) receive(stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, rhumbpb.ServerFrame], out *answers) error {
+	for first := true; ; first = false {
 		f, err := stream.Recv()
-		if err != nil {
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
 			return err
 		}
 		if first {
-			first = false
 			if err := k.meet(f.Hello); err != nil {
 				return api.Status(err, api.Hint{})
 			}
 		}
 		k.m.frameRequests.Observe(float64(len(f.Requests)))
-		if !out.expect(len(f.Requests)) {
-			return out.err
-		}
 		for _, q := range f.Requests {
+			if !out.expect(k.cfg.Ranges.Drive) {
+				return out.err
+			}
 			k.serve(stream.Context(), q, out.add)
 		}
 		k.cfg.Ranges.Drive()
@@ -67,9 +86,10 @@ func (k *KV) meet(h *rhumbpb.Hello) error {
 type answers struct {
 	stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, rhumbpb.ServerFrame]
 
-	mu         sync.Mutex // guards the five below
-	room       *sync.Cond // unanswered fell, or closed
+	mu         sync.Mutex // guards the six below
+	room       *sync.Cond // unanswered or bytes fell, or closed
 	ready      []*rhumbpb.Response
+	bytes      int // of ready
 	unanswered int
 	closed     bool
 	err        error
@@ -85,21 +105,57 @@ func newAnswers(stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, rhumbpb.Ser
 	return a
 }
 
-// expect notes that n requests will be answered, once there is room for them. It is false when the stream is broken.
-func (a *answers) expect(n int) bool {
+// expect notes that one more request will be answered, once there is room for it. Before it waits it calls drive, which
+// brings the requests before it nearer to their answers. It is false when the stream is broken.
+func (a *answers) expect(drive func()) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for a.unanswered > 0 && a.unanswered+n > unansweredMax && !a.closed {
+	if a.full() {
+		a.mu.Unlock()
+		drive()
+		a.mu.Lock()
+	}
+	for a.full() {
 		a.room.Wait()
 	}
-	a.unanswered += n
+	a.unanswered++
 	return !a.closed
+}
+
+// full reports whether the stream is not to be read on; a.mu is held.
+func (a *answers) full() bool {
+	return !a.closed && (a.unanswered >= unansweredMax || a.bytes >= readyBytesMax)
+}
+
+// responseOverhead is about what a response takes besides the parts that vary, and itemOverhead a record.
+const (
+	responseOverhead = 64
+	itemOverhead     = 32
+)
+
+// responseSize is about what a response takes, never much less.
+func responseSize(r *rhumbpb.Response) int {
+	size := responseOverhead + itemOverhead*len(r.Items)
+	for _, it := range r.Items {
+		size += len(it.Value) + len(it.Name)
+	}
+	if o := r.Outcome; o != nil {
+		size += len(o.Existed)
+		for _, n := range o.Names {
+			size += len(n) + itemOverhead
+		}
+	}
+	if r.Error != nil {
+		size += len(r.Error.Message) + len(r.Error.Op) + responseOverhead
+	}
+	return size
 }
 
 // add takes a response. It does not block.
 func (a *answers) add(r *rhumbpb.Response) {
 	a.mu.Lock()
 	a.ready = append(a.ready, r)
+	a.bytes += responseSize(r)
 	a.mu.Unlock()
 	select {
 	case a.wake <- struct{}{}:
@@ -124,9 +180,7 @@ func (a *answers) take() (out []*rhumbpb.Response, closed bool) {
 	defer a.mu.Unlock()
 	n, size := 0, 0
 	for n < len(a.ready) && n < responsesPerFrame && size < frameBytes {
-		for _, it := range a.ready[n].Items {
-			size += len(it.Value) + len(it.Name)
-		}
+		size += responseSize(a.ready[n])
 		n++
 	}
 	out = a.ready[:n:n]
@@ -134,6 +188,7 @@ func (a *answers) take() (out []*rhumbpb.Response, closed bool) {
 	if len(a.ready) == 0 {
 		a.ready = nil
 	}
+	a.bytes -= size
 	a.unanswered -= n
 	a.room.Broadcast()
 	return out, a.closed
