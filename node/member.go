@@ -44,7 +44,7 @@ type member struct {
 	hostReady chan struct{}
 
 	suspectsMu sync.Mutex // guards suspects
-	suspects   []rhumb.NodeID
+	suspects   []place.Suspect
 	suspected  chan struct{} // holds a token when suspects changed
 
 	collectors []prometheus.Collector
@@ -217,10 +217,18 @@ func (m *member) pairs(st *catalog.State) []lease.PeerInfo {
 	return out
 }
 
-// suspect notes whom the leases suspect.
+// suspect notes whom the leases suspect, in the lives that they have now: what is reported later must not be held against
+// a life that begins meanwhile.
 func (m *member) suspect(nodes []rhumb.NodeID) {
+	st := m.group.State()
+	suspects := make([]place.Suspect, 0, len(nodes))
+	for _, id := range nodes {
+		if d, ok := st.Node(id); ok {
+			suspects = append(suspects, place.Suspect{Node: id, Boot: d.Boot})
+		}
+	}
 	m.suspectsMu.Lock()
-	m.suspects = nodes
+	m.suspects = suspects
 	m.suspectsMu.Unlock()
 	select {
 	case m.suspected <- struct{}{}:
@@ -242,12 +250,7 @@ func (m *member) report() {
 		case <-t.C:
 		}
 		m.suspectsMu.Lock()
-		r := place.Report{From: m.self.Node, Boot: m.self.Boot}
-		for _, s := range m.suspects {
-			if d, ok := m.group.State().Node(s); ok {
-				r.Suspects = append(r.Suspects, place.Suspect{Node: s, Boot: d.Boot})
-			}
-		}
+		r := place.Report{From: m.self.Node, Boot: m.self.Boot, Suspects: m.suspects}
 		m.suspectsMu.Unlock()
 		if !changed && len(r.Suspects) == 0 {
 			continue
