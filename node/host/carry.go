@@ -61,15 +61,16 @@ func (h *Host) write(s *slot, rd *replica.Ready, commits []*commit) []*commit {
 			h.cfg.Fatal(rhumb.Wrap("host.Host.write", err))
 		}
 	}
-	commit := storage.Commit{Seq: rd.Commit, HLC: rd.CommitHLC}
+	// Not only when it moved: a lone writer's commits all fall between its appends, and storage trims up to what it knows.
+	at, seq, _ := s.r.Readable()
+	commit := storage.Commit{Seq: seq, HLC: at}
 	for _, e := range rd.Append {
 		c.batch.Append(s.id, e, commit)
 	}
 	if rd.Trim != 0 {
 		c.batch.SetCommit(s.id, commit)
 		c.batch.Trim(s.id, rd.Trim)
-		committed, _, _ := s.r.Readable() // the trim position may move when the commit position does not
-		h.collector.add(s, committed)
+		h.collector.add(s, at)
 	}
 	last, _ := rd.Last()
 	c.parts = append(c.parts, commitPart{s: s, mustSync: rd.MustSync, last: last, promised: rd.Promised, after: rd.AfterSync})

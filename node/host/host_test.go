@@ -25,6 +25,9 @@ type world struct {
 	t     *testing.T
 	hosts map[rhumb.NodeID]*Host
 
+	disk   storage.Config
+	change func(*Config)
+
 	mu  sync.Mutex // guards the three below
 	rec *rhumb.Range
 	cut map[rhumb.NodeID]bool
@@ -40,7 +43,12 @@ type line struct {
 }
 
 func newWorld(t *testing.T, n int) *world {
-	w := &world{t: t, hosts: map[rhumb.NodeID]*Host{}, cut: map[rhumb.NodeID]bool{}}
+	return newWorldWith(t, n, storage.Config{CacheBytes: 8 << 20, MemTableBytes: 1 << 20}, func(*Config) {})
+}
+
+// newWorldWith is newWorld with stores of their own kind, and hosts whose configuration was changed.
+func newWorldWith(t *testing.T, n int, disk storage.Config, change func(*Config)) *world {
+	w := &world{t: t, hosts: map[rhumb.NodeID]*Host{}, cut: map[rhumb.NodeID]bool{}, disk: disk, change: change}
 	w.rec = &rhumb.Range{ID: testRange, Class: 1, Epoch: 1, Allocated: 1, Version: 1, Primary: 1, Preferred: 1}
 	for i := range n {
 		id := rhumb.NodeID(i + 1)
@@ -72,7 +80,7 @@ func (w *world) peers(self rhumb.NodeID) (out []lease.PeerInfo) {
 }
 
 func (w *world) start(id rhumb.NodeID, dir string) {
-	engine, err := storage.OpenEngine([]string{dir}, storage.Config{CacheBytes: 8 << 20, MemTableBytes: 1 << 20})
+	engine, err := storage.OpenEngine([]string{dir}, w.disk)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -81,13 +89,15 @@ func (w *world) start(id rhumb.NodeID, dir string) {
 		w.t.Fatal(err)
 	}
 	l := &line{w: w, self: rhumb.NodeIdentity{Node: id, Boot: 1}, out: map[rhumb.NodeID]chan func(){}}
-	h, err := New(Config{
+	cfg := Config{
 		Self: l.self, Engine: engine, Clock: clock, Net: l, Meta: l, Logger: slog.New(slog.DiscardHandler), Fresh: true,
 		Settings: func(rhumb.RangeID) (rhumb.ClassSettings, bool) {
 			return rhumb.ClassSettings{MinInSync: min(2, len(w.rec.Replicas))}, true
 		},
 		Fatal: func(err error) { panic(err) },
-	})
+	}
+	w.change(&cfg)
+	h, err := New(cfg)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -417,24 +427,6 @@ func TestRetryAfterFailoverIsAppliedOnce(t *testing.T) {
 	}
 	if got, _ := w.get(2, "k"); got != "last" {
 		t.Fatalf("k is %q", got)
-	}
-}
-
-// TestCloseAnswersEverything guards that no caller waits for ever: proposals that cannot commit end as Unknown.
-func TestCloseAnswersEverything(t *testing.T) {
-	w := newWorld(t, 3)
-	w.put(1, "k", "v")
-	w.isolate(1, true)
-	got := make(chan error, 1)
-	w.hosts[1].Propose(&rhumb.Batch{Range: testRange, Mutations: []rhumb.Mutation{{Kind: rhumb.Delete, Table: testTable, Name: []byte("k")}}},
-		func(_ rhumb.Outcome, err error) { got <- err })
-	w.hosts[1].Drive()
-	w.hosts[1].Close()
-	if k := rhumb.KindOf(<-got); k != rhumb.Unknown {
-		t.Fatalf("the proposal ended as %s, want %s", k, rhumb.Unknown)
-	}
-	if _, err := w.propose(1, putOf("k", "v"), rhumb.RequestID{}); rhumb.KindOf(err) != rhumb.Unavailable {
-		t.Fatalf("a closed host answered %v", err)
 	}
 }
 
