@@ -21,7 +21,7 @@ import (
 func TestMetamorphic(t *testing.T) {
 	runs := 30
 	if testing.Short() {
-		runs = 10
+		runs = 4
 	}
 	for i := range runs {
 		t.Run(fmt.Sprint(i), func(t *testing.T) { newMetamorphic(t, storagetest.Seed(t, int64(i+1))).run(150) })
