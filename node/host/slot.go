@@ -81,18 +81,19 @@ func durable(store *storage.Store, st storage.RangeState) (replica.Durable, erro
 	for _, l := range st.Lineage {
 		d.Lineage = append(d.Lineage, replica.EpochStart{Epoch: l.Epoch, First: l.First})
 	}
-	for from := max(st.Commit, 1); from <= st.Last.Seq; {
-		entries, err := store.Entries(st.Range, from, st.Last.Seq, 0)
-		if err != nil {
-			return d, err
-		}
-		if len(entries) == 0 {
-			return d, rhumb.Ef("host.durable", rhumb.Corrupt, "range %s: entry %d is missing from a log that ends at %d", st.Range, from, st.Last.Seq)
-		}
-		for _, e := range entries {
-			d.Tail = append(d.Tail, replica.Mark{Position: e.Position(), HLC: e.LastHLC()})
-		}
-		from = d.Tail[len(d.Tail)-1].Seq + 1
+	if st.Last.Seq == 0 {
+		return d, nil
+	}
+	first := max(st.Commit, 1)
+	marks, err := store.Marks(st.Range, first, st.Last.Seq)
+	if err != nil {
+		return d, err
+	}
+	if want := int(st.Last.Seq - first + 1); len(marks) != want {
+		return d, rhumb.Ef("host.durable", rhumb.Corrupt, "range %s: %d entries are missing from a log that goes from %d to %d", st.Range, want-len(marks), first, st.Last.Seq)
+	}
+	for _, m := range marks {
+		d.Tail = append(d.Tail, replica.Mark(m))
 	}
 	return d, nil
 }

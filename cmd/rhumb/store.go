@@ -1,0 +1,65 @@
+package main
+
+import (
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/storage"
+)
+
+func (a *app) storeCommand() *cobra.Command {
+	verify := &cobra.Command{
+		Use:   "verify DIR",
+		Short: "Read every file and key of a stopped node's store, and name what is damaged",
+		Long: `Read every file and every key of a store, check their checksums, and name what is damaged by file and offset.
+It changes nothing. The node that owns the store must be stopped. Exit code 1 says that something is damaged: do not
+start the node on it, see docs/runbooks/corrupt-store.md.`,
+		Example: "  rhumb store verify /var/lib/rhumb\n  rhumb store verify ./my-demo/singapore-a -o json",
+		Args:    cobra.ExactArgs(1),
+		RunE:    func(_ *cobra.Command, args []string) error { return a.verifyStore(args[0]) },
+	}
+	return noArgsGroup("store", "Look at a stopped node's data", verify)
+}
+
+// verifyDoc is the document of `store verify`.
+type verifyDoc struct {
+	Dir    string     `json:"dir"`
+	Files  int        `json:"files"`
+	Bytes  int64      `json:"bytes"`
+	Keys   int64      `json:"keys"`
+	Ranges int        `json:"ranges"`
+	Faults []faultDoc `json:"faults"`
+}
+
+// faultDoc is one thing that is damaged; offset is -1 where it is not known.
+type faultDoc struct {
+	File   string `json:"file"`
+	Offset int64  `json:"offset"`
+	What   string `json:"what"`
+}
+
+func (a *app) verifyStore(dir string) error {
+	const op rhumb.Op = "rhumb.store"
+	r, err := storage.Verify(dir, nil)
+	if err != nil {
+		return err
+	}
+	doc := verifyDoc{Dir: dir, Files: r.Files, Bytes: r.Bytes, Keys: r.Keys, Ranges: r.Ranges, Faults: []faultDoc{}}
+	for _, f := range r.Faults {
+		doc.Faults = append(doc.Faults, faultDoc{f.File, f.Offset, f.What})
+	}
+	if err := a.print(doc, func(t table.Writer) {
+		t.AppendHeader(table.Row{"FILE", "OFFSET", "DAMAGE"})
+		for _, f := range doc.Faults {
+			t.AppendRow(table.Row{f.File, f.Offset, f.What})
+		}
+	}); err != nil {
+		return err
+	}
+	a.notef("%d files, %d bytes, %d keys of %d ranges read", doc.Files, doc.Bytes, doc.Keys, doc.Ranges)
+	if len(doc.Faults) > 0 {
+		return rhumb.Ef(op, rhumb.Corrupt, "%d faults in %s; do not start the node on it", len(doc.Faults), dir)
+	}
+	return nil
+}

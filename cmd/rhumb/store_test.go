@@ -1,0 +1,38 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rhumbdb/rhumb/storage"
+)
+
+// TestStoreVerify guards that damage is named by file, and that a whole store passes.
+func TestStoreVerify(t *testing.T) {
+	dir := t.TempDir()
+	s, err := storage.Open(storage.Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := ok(t, "store", "verify", dir, "-o", "json"); !strings.Contains(got, `"faults":[]`) {
+		t.Errorf("a whole store: %s", got)
+	}
+	file := filepath.Join(dir, "STORE")
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[len(b)/2] ^= 1
+	if err := os.WriteFile(file, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stdout, stderr, code := runIn(t.Context(), "", "store", "verify", dir)
+	if code != exitFailure || !strings.Contains(stdout+stderr, "STORE") {
+		t.Errorf("a damaged store: exit %d\n%s%s", code, stdout, stderr)
+	}
+}
