@@ -42,8 +42,9 @@ const (
 	// peerBytesMax is the same for what peers send, above what clients may fill: entries beyond it are dropped, and the
 	// peer sends them again.
 	peerBytesMax = 2 * waitingBytesMax
-	// commitsInFlightMax bounds the commits that are applied and not yet durable.
-	commitsInFlightMax = 4
+	// commitsInFlightMax bounds the commits that are applied and not yet durable. Measured with three nodes on one machine
+	// and 64 and 256 callers, 2 wrote 2 to 4 times as much as 4 (smaller commits, more messages), and more than 1.
+	commitsInFlightMax = 2
 	// tickInterval is how often replicas with something outstanding get time.
 	tickInterval = 20 * time.Millisecond
 	// stallMax is how long an event may wait for a pass before the node stops claiming to be healthy.
