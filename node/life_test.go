@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
@@ -47,6 +48,16 @@ func TestFencedNodeBeginsNewLife(t *testing.T) {
 	kv := kvClient(t, nodes[0])
 	put(t, kv, table.Id, "k", "v")
 	victim := nodes[2].Identity()
+	stream, err := kvClient(t, nodes[2]).Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&rhumbpb.ClientFrame{Hello: &rhumbpb.Hello{Protocol: api.Protocol}, Requests: []*rhumbpb.Request{{Id: 1}}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); err != nil { // the stream stands
+		t.Fatal(err)
+	}
 	res, err := nodes[0].member.Load().group.Propose(t.Context(), catalog.FenceNode{Node: victim.Node, Boot: victim.Boot})
 	if err != nil || res.Err() != nil {
 		t.Fatal(err, res.Err())
@@ -55,6 +66,9 @@ func TestFencedNodeBeginsNewLife(t *testing.T) {
 		d, ok := nodes[0].State().Node(victim.Node)
 		return ok && d.State == rhumb.NodeLive && d.Boot > victim.Boot
 	})
+	if f, err := stream.Recv(); err == nil { // else its client would stay with the old life, which serves nothing
+		t.Fatalf("a stream to the old life of the node goes on: %v", f)
+	}
 	awaitReady(t, nodes[2])
 	awaitInSync(t, nodes[0], 3)
 	if got := get(t, kvClient(t, nodes[2]), table.Id, "k"); got != "v" {

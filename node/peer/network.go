@@ -88,7 +88,7 @@ func NewNetwork(cfg Config) *Network {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "rhumb", Subsystem: "peer", Name: name, Help: help})
 	}
-	return &Network{
+	n := &Network{
 		cfg: cfg, peers: map[rhumb.NodeID]*peer{}, ended: map[rhumb.NodeID]<-chan struct{}{}, ctx: ctx, cancel: cancel,
 		m: networkMetrics{
 			dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -99,6 +99,10 @@ func NewNetwork(cfg Config) *Network {
 			frames:  counter("frames_total", "Frames in which replication messages were sent."),
 		},
 	}
+	for _, traffic := range []string{"replication", "heartbeat", "raft"} { // so that they stand at 0 from the start
+		n.m.dropped.WithLabelValues(traffic)
+	}
+	return n
 }
 
 // Collectors gives the network's metrics for registration.

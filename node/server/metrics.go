@@ -1,6 +1,10 @@
 package server
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/rhumbdb/rhumb"
+)
 
 // metrics of the key-value service.
 type metrics struct {
@@ -19,7 +23,7 @@ func newMetrics() metrics {
 	}
 	frame := opts("frame_requests", "Requests per frame of a client's stream.")
 	frame.Buckets = prometheus.ExponentialBuckets(1, 2, 14)
-	return metrics{
+	m := metrics{
 		writeSeconds:  prometheus.NewHistogram(opts("write_seconds", "Time to answer a write that this node is primary for.")),
 		readSeconds:   prometheus.NewHistogram(opts("read_seconds", "Time to answer a read that this node is primary for.")),
 		frameRequests: prometheus.NewHistogram(frame),
@@ -33,6 +37,10 @@ func newMetrics() metrics {
 			Namespace: "rhumb", Subsystem: "server", Name: "streams", Help: "Open streams of clients.",
 		}),
 	}
+	for _, k := range rhumb.Kinds() { // so that they stand at 0 from the start
+		m.failed.WithLabelValues(k.String())
+	}
+	return m
 }
 
 // Collectors gives the service's metrics for registration.

@@ -1,0 +1,76 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// TestRun guards what the figures rest on: each caller has one call under way and goes through its own keys, only what
+// falls into the measured time counts, and errors are not throughput.
+func TestRun(t *testing.T) {
+	c := Case{Op: Put, Callers: 4, ValueBytes: 10, Keys: 3, Warm: 20 * time.Millisecond, Measure: 200 * time.Millisecond}
+	var mu sync.Mutex
+	keys := map[[2]int]int{}
+	var busy [4]atomic.Int32
+	var total atomic.Int64
+	r := Run(t.Context(), c, []int{os.Getpid()}, func(_ context.Context, op Op, caller, key int, value []byte) error {
+		if n := busy[caller].Add(1); n != 1 || op != Put || len(value) != c.ValueBytes {
+			t.Errorf("%d calls of caller %d at once, of %s with %d bytes", n, caller, op, len(value))
+		}
+		defer busy[caller].Add(-1)
+		total.Add(1)
+		mu.Lock()
+		keys[[2]int{caller, key}]++
+		mu.Unlock()
+		for begin := time.Now(); time.Since(begin) < 200*time.Microsecond; { // work, so that there is processor time
+		}
+		if caller == 3 {
+			return errors.New("refused")
+		}
+		return nil
+	})
+	if len(keys) != c.Callers*c.Keys {
+		t.Errorf("%d keys were used, want %d", len(keys), c.Callers*c.Keys)
+	}
+	if r.Ops == 0 || r.Errors == 0 || r.Ops+r.Errors > total.Load() || r.FirstError != "refused" {
+		t.Errorf("%d calls, %d errors, first %q, of %d calls made", r.Ops, r.Errors, r.FirstError, total.Load())
+	}
+	if r.P50 < 200 || r.P50 > r.P99 || r.P99 > r.Max {
+		t.Errorf("p50 %d, p99 %d, max %d µs of calls that take 200 µs", r.P50, r.P99, r.Max)
+	}
+	if most := float64(r.Ops) / c.Measure.Seconds(); r.OpsPerSecond <= 0 || r.OpsPerSecond > most {
+		t.Errorf("%.0f calls a second, %d calls in at least %v", r.OpsPerSecond, r.Ops, c.Measure)
+	}
+	if r.ServerCPU <= 0 {
+		t.Errorf("%.1f µs of processor time per call of a process that works", r.ServerCPU)
+	}
+}
+
+func TestRunEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var once sync.Once
+	r := Run(ctx, Case{Op: Get, Callers: 2, Keys: 1, Warm: time.Hour, Measure: time.Hour}, nil, func(ctx context.Context, _ Op, _, _ int, _ []byte) error {
+		once.Do(cancel)
+		return ctx.Err()
+	})
+	if r.Ops != 0 {
+		t.Errorf("%d calls were measured", r.Ops)
+	}
+}
+
+func TestCPU(t *testing.T) {
+	before := CPU([]int{os.Getpid()})
+	for deadline := time.Now().Add(20 * time.Second); CPU([]int{os.Getpid()}) < before+5*clockTick; {
+		if time.Now().After(deadline) {
+			t.Fatal("a process that works uses no processor time")
+		}
+	}
+	if d := CPU([]int{-1}); d != 0 {
+		t.Errorf("a process that is not there has used %v", d)
+	}
+}

@@ -1,0 +1,137 @@
+package route
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/geo/place"
+	"github.com/rhumbdb/rhumb/keys"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+)
+
+// build makes a catalog by commands: two regions, of two nodes and of one, and tables of one and of two replicas; flights
+// and crews share a class and a colocate byte.
+func build(t *testing.T) *catalog.State {
+	t.Helper()
+	st := catalog.New()
+	apply := func(cmd catalog.Command) {
+		t.Helper()
+		next, res, _ := st.Apply(place.Complete(st, cmd))
+		if err := res.Err(); err != nil {
+			t.Fatal(err)
+		}
+		st = next
+	}
+	node := func(i byte, region string) catalog.RegisterNode {
+		return catalog.RegisterNode{
+			Store: rhumb.UUID{i}, Boot: 1, Nonce: uint64(i), Region: region, Zone: string('a' + rune(i)), HasLocation: true,
+			Addr: "127.0.0.1:1", HeartbeatAddr: "127.0.0.1:2", AdminAddr: "127.0.0.1:3",
+		}
+	}
+	apply(catalog.Init{Cluster: rhumb.UUID{9}, First: node(1, "singapore")})
+	apply(node(2, "singapore"))
+	apply(node(3, "frankfurt"))
+	settings := rhumb.DefaultClassSettings()
+	settings.Replicas, settings.MinInSync, settings.HashSlots = 1, 1, 8
+	apply(catalog.CreateTable{Name: "flights", Settings: settings, Colocate: '/'})
+	apply(catalog.CreateTable{Name: "crews", Settings: settings, Colocate: '/'})
+	settings.Replicas, settings.MinInSync = 2, 2
+	apply(catalog.CreateTable{Name: "pairs", Settings: settings})
+	return st
+}
+
+func TestNamed(t *testing.T) {
+	st := build(t)
+	r := Router{State: func() *catalog.State { return st }}
+	flights, _ := st.TableByName("flights")
+	pairs, _ := st.TableByName("pairs")
+	singapore, _ := st.RegionByName("singapore")
+	frankfurt, _ := st.RegionByName("frankfurt")
+	seen := map[rhumb.RangeID]bool{}
+	for i := range 100 {
+		name := fmt.Appendf(nil, "k%d", i)
+		id, err := r.Named(singapore.ID, flights.ID, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		block, _ := st.HashBlock(singapore.ID, flights.Class)
+		if want := (rhumb.RangeID{Region: singapore.ID, Slot: block.First + keys.HashSlot(name, '/', 8)}); id != want {
+			t.Fatalf("%s lives in %s, want %s", name, id, want)
+		}
+		if _, err := r.Range(id); err != nil {
+			t.Fatalf("%s lives in a range that is not there: %v", name, err)
+		}
+		seen[id] = true
+	}
+	if len(seen) != 8 {
+		t.Errorf("100 names live in %d of 8 ranges", len(seen))
+	}
+	for _, tc := range []struct {
+		name   string
+		region rhumb.RegionID
+		table  rhumb.TableID
+		want   rhumb.Kind
+		says   string
+	}{
+		{"no such table", singapore.ID, 99, rhumb.NotFound, "99"},
+		{"no such region", 99, flights.ID, rhumb.NotFound, "99"},
+		{"a region with too few nodes", frankfurt.ID, pairs.ID, rhumb.Unavailable, "frankfurt"},
+	} {
+		if _, err := r.Named(tc.region, tc.table, []byte("k")); rhumb.KindOf(err) != tc.want || !strings.Contains(fmt.Sprint(err), tc.says) {
+			t.Errorf("%s: %v, want %s that says %q", tc.name, err, tc.want, tc.says)
+		}
+	}
+}
+
+func TestBatch(t *testing.T) {
+	st := build(t)
+	r := Router{State: func() *catalog.State { return st }}
+	id := func(name string) rhumb.TableID {
+		table, ok := st.TableByName(name)
+		if !ok {
+			t.Fatalf("no table %s", name)
+		}
+		return table.ID
+	}
+	batch := func(at ...any) *rhumb.Batch {
+		b := &rhumb.Batch{}
+		for i := 0; i < len(at); i += 2 {
+			b.Mutations = append(b.Mutations, rhumb.Mutation{Kind: rhumb.Put, Table: id(at[i].(string)), Name: []byte(at[i+1].(string))})
+		}
+		return b
+	}
+	for _, tc := range []struct {
+		name string
+		b    *rhumb.Batch
+		want rhumb.Kind
+	}{
+		{"one", batch("flights", "x"), rhumb.Other},
+		{"one aircraft, two tables", batch("flights", "9V-SKA/1", "crews", "9V-SKA/2"), rhumb.Other},
+		{"two classes", batch("flights", "k", "pairs", "k"), rhumb.InvalidArgument},
+		{"two slots", batch("flights", "a", "flights", "b", "flights", "c", "flights", "d"), rhumb.InvalidArgument},
+	} {
+		if _, err := r.Batch(1, tc.b); rhumb.KindOf(err) != tc.want || (err == nil) != (tc.want == rhumb.Other) {
+			t.Errorf("%s: %v", tc.name, err)
+		}
+	}
+}
+
+func TestClassRangeAndRegion(t *testing.T) {
+	st := build(t)
+	r := Router{State: func() *catalog.State { return st }}
+	flights, _ := st.TableByName("flights")
+	if c, err := r.Class(flights.ID); err != nil || c.ID != flights.Class {
+		t.Errorf("class %v, %v", c, err)
+	}
+	if _, err := r.Class(99); rhumb.KindOf(err) != rhumb.NotFound {
+		t.Errorf("class of no table: %v", err)
+	}
+	if _, err := r.Range(rhumb.RangeID{Region: 9, Slot: 9}); rhumb.KindOf(err) != rhumb.NotFound {
+		t.Errorf("no range: %v", err)
+	}
+	if !r.SameRegion(1, 2) || r.SameRegion(1, 3) || r.SameRegion(1, 99) || r.SameRegion(99, 99) {
+		t.Error("nodes 1 and 2 stand in one region, 3 in another, 99 nowhere")
+	}
+}
