@@ -45,10 +45,12 @@ func (t *tx) checkMembers(op rhumb.Op, r *rhumb.Range, members []Member) Result 
 		switch {
 		case !ok || !r.IsReplica(m.Node):
 			return refuseRange(op, rhumb.InvalidArgument, r, "%s holds no replica", m.Node)
+		case r.IsInSync(m.Node):
+			// It stays. A dead member must not hold up a learner that joins: with the set at its minimum the primary cannot
+			// drop the one before it has the other.
 		case n.Boot != m.Boot:
 			return refuseRange(op, rhumb.Conflict, r, "%s was seen with boot %d and is registered with boot %d", m.Node, m.Boot, n.Boot)
-		case n.State == rhumb.NodeLive, n.State == rhumb.NodeDraining && r.IsInSync(m.Node):
-		default:
+		case n.State != rhumb.NodeLive:
 			return refuseRange(op, rhumb.Conflict, r, "%s is %s", m.Node, n.State)
 		}
 	}

@@ -138,9 +138,9 @@ type Member struct {
 }
 
 // AlterISR changes the in-sync set of a range; only its primary proposes it (section 1.3). Epoch and Version must be the
-// record's, the set no smaller than the class's minimum and part of the replicas, the primary in it, and each member live
-// with its current boot sequence; a draining member may stay. The unchanged set is always accepted and only moves the
-// version (ruling 7).
+// record's, the set no smaller than the class's minimum and part of the replicas, the primary in it, and each member that
+// joins live with its current boot sequence; who is in sync may stay, dead or draining. The unchanged set is always accepted
+// and only moves the version (ruling 7).
 type AlterISR struct {
 	Range   rhumb.RangeID
 	Epoch   rhumb.Epoch
