@@ -127,13 +127,14 @@ func (a *Admin) movable(n rhumb.NodeID) (count int) {
 // reached the shard size (TippyDB, section 3.2).
 func (a *Admin) ActiveSlot(ctx context.Context, class rhumb.ClassID) (rhumb.RangeID, error) {
 	const op rhumb.Op = "admin.ActiveSlot"
-	id, opened, full, err := a.active(op, class)
+	id, _, full, err := a.active(op, class)
 	if err != nil || !full {
 		return id, err
 	}
 	a.open.Lock()
 	defer a.open.Unlock()
-	if id, opened, full, err = a.active(op, class); err != nil || !full { // another caller has opened it meanwhile
+	id, opened, full, err := a.active(op, class)
+	if err != nil || !full { // another caller has opened it meanwhile
 		return id, err
 	}
 	res, err := a.propose(ctx, op, catalog.OpenSlot{Node: a.cfg.Self, Class: class, Opened: opened})
