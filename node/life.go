@@ -1,7 +1,6 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -11,6 +10,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
+	"github.com/rhumbdb/rhumb/node/peer"
 	"github.com/rhumbdb/rhumb/raftmeta"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
@@ -168,18 +168,21 @@ func (n *Node) register(m *member) error {
 	return n.ctx.Err()
 }
 
-// whereabouts lists the nodes of the cluster with the addresses that gossip hears from them. When a whole cluster starts
-// again at other addresses, its metadata group can meet only there: the catalog has the old ones.
-func (n *Node) whereabouts(m *member) (nodes []*rhumb.Node) {
-	heard := map[rhumb.NodeID]string{}
+// whereabouts lists the nodes of a catalog, at the addresses that gossip hears from those that have begun a later life than
+// the catalog knows. When a whole cluster starts again at other addresses, its metadata group can meet only there, and has
+// to stay there until the last node has registered.
+func (n *Node) whereabouts(st *catalog.State) (nodes []*rhumb.Node) {
+	heard := map[rhumb.NodeID]peer.Member{}
 	for _, g := range n.gossip.Members() {
-		if g.Cluster == m.cluster {
-			heard[g.Node] = g.Addr
+		if g.Cluster == st.Cluster() {
+			heard[g.Node] = g
 		}
 	}
-	for d := range m.group.State().Nodes() {
+	for d := range st.Nodes() {
 		at := *d
-		at.Addr = cmp.Or(heard[d.ID], d.Addr)
+		if g := heard[d.ID]; g.Boot > d.Boot {
+			at.Addr = g.Addr
+		}
 		nodes = append(nodes, &at)
 	}
 	return nodes
@@ -209,7 +212,7 @@ func (n *Node) registerOnce(m *member) error {
 		return err
 	}
 	_ = n.gossip.Join(n.cfg.Join)
-	if nodes := n.whereabouts(m); len(nodes) > 0 {
+	if nodes := n.whereabouts(m.group.State()); len(nodes) > 0 {
 		m.network.SetPeers(nodes)
 	}
 	err := error(rhumb.E("node.register", rhumb.Unavailable, "no member of the cluster answers"))

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
+	"github.com/rhumbdb/rhumb/node/peer"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
@@ -138,6 +140,61 @@ func TestWholeClusterRestarts(t *testing.T) {
 		}
 	}
 	t.Logf("serving %v after the first start", time.Since(start))
+}
+
+// TestLaterLifeIsLookedForWhereItIs guards that a node which started again at another address, and could not register yet,
+// is connected to there: the old address of the catalog may be all that keeps the metadata group from a majority.
+func TestLaterLifeIsLookedForWhereItIs(t *testing.T) {
+	n := startNode(t, t.TempDir(), "singapore", "a")
+	if _, err := clusterClient(t, n).Init(t.Context(), &rhumbpb.InitRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	awaitReady(t, n)
+	newAddr, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer newAddr.Close()
+	met := make(chan struct{}, 1)
+	go func() {
+		if conn, err := newAddr.Accept(); err == nil {
+			_ = conn.Close()
+			met <- struct{}{}
+		}
+	}()
+	g, err := peer.StartGossip(peer.GossipConfig{Name: "other", Addr: "127.0.0.1:0", Logger: slog.New(slog.DiscardHandler)},
+		peer.Member{Cluster: n.Identity().Cluster, Node: 2, Boot: 2, Region: "singapore", Addr: newAddr.Addr().String()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = g.Close() }()
+	if err := g.Join([]string{n.GossipAddr()}); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "gossip is heard", func() bool { return len(n.gossip.Members()) == 2 })
+	register := catalog.RegisterNode{
+		Store: rhumb.UUID{1}, Boot: 1, Nonce: 1, Region: "singapore", Zone: "b", HasLocation: true,
+		Addr: "127.0.0.1:1", HeartbeatAddr: "127.0.0.1:1", AdminAddr: "127.0.0.1:1", // nobody answers there
+	}
+	if res, err := n.member.Load().group.Propose(t.Context(), register); err != nil || res.Err() != nil || res.Node != 2 {
+		t.Fatal(res, err)
+	}
+	select {
+	case <-met:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the node is looked for at its old address")
+	}
+	register.Node, register.Boot, register.Nonce, register.Addr = 2, 2, 2, "127.0.0.1:2"
+	st := n.State()
+	st, res, _ := st.Apply(register)
+	if res.Err() != nil {
+		t.Fatal(res.Err())
+	}
+	for _, d := range n.whereabouts(st) {
+		if d.ID == 2 && d.Addr != register.Addr {
+			t.Errorf("a node that has registered is looked for at %s, not at %s", d.Addr, register.Addr)
+		}
+	}
 }
 
 // TestInsertsAreNamedOnce guards ruling 8: names are unique, and the answer says under which.

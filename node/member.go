@@ -180,7 +180,7 @@ func (m *member) follow() {
 func (m *member) tell(u raftmeta.Update) {
 	st := u.State
 	if u.Full || len(u.Changes.Nodes) > 0 {
-		m.network.SetPeers(slices.Collect(st.Nodes()))
+		m.network.SetPeers(m.n.whereabouts(st))
 		m.host.SetPeers(m.pairs(st))
 		self, ok := st.Node(m.self.Node)
 		if ok && (self.State == rhumb.NodeFenced || self.Boot != m.self.Boot) {

@@ -120,7 +120,7 @@ func (n *Node) open() (err error) {
 // label is what the node says of itself in gossip.
 func (n *Node) label() peer.Member {
 	id := n.engine.Identity()
-	return peer.Member{Cluster: id.Cluster, Node: id.Node, Region: n.cfg.Region, Addr: n.bound.addr}
+	return peer.Member{Cluster: id.Cluster, Node: id.Node, Boot: id.Boot, Region: n.cfg.Region, Addr: n.bound.addr}
 }
 
 // listen opens the four ports but gossip's and serves them.

@@ -24,6 +24,8 @@ type Member struct {
 	Cluster rhumb.ClusterID
 	// Node is NoNode while the node is not registered.
 	Node rhumb.NodeID
+	// Boot is the node's present life: of two addresses of a node, that of the later life is right.
+	Boot rhumb.BootSeq
 	// Region is the name of the node's region.
 	Region string
 	// Addr takes peers and clients (gRPC).
@@ -34,6 +36,7 @@ type Member struct {
 type memberLabels struct {
 	Cluster string `json:"c,omitempty"`
 	Node    uint32 `json:"n,omitempty"`
+	Boot    uint64 `json:"b,omitempty"`
 	Region  string `json:"r,omitempty"`
 	Addr    string `json:"a"`
 }
@@ -136,7 +139,7 @@ func (g *Gossip) Close() error {
 }
 
 func encodeLabels(m Member) []byte {
-	l := memberLabels{Node: uint32(m.Node), Region: m.Region, Addr: m.Addr}
+	l := memberLabels{Node: uint32(m.Node), Boot: uint64(m.Boot), Region: m.Region, Addr: m.Addr}
 	if !m.Cluster.IsZero() {
 		l.Cluster = m.Cluster.String()
 	}
@@ -153,7 +156,7 @@ func decodeLabels(b []byte) (m Member, err error) {
 	if err := json.Unmarshal(b, &l); err != nil {
 		return m, rhumb.Ef(op, rhumb.Corrupt, "labels %.60q: %v", b, err)
 	}
-	m = Member{Node: rhumb.NodeID(l.Node), Region: l.Region, Addr: l.Addr}
+	m = Member{Node: rhumb.NodeID(l.Node), Boot: rhumb.BootSeq(l.Boot), Region: l.Region, Addr: l.Addr}
 	if l.Cluster != "" {
 		m.Cluster, err = rhumb.ParseUUID(l.Cluster)
 	}

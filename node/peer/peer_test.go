@@ -92,7 +92,7 @@ func TestHeartbeatCrossesTheWireWhole(t *testing.T) {
 }
 
 func TestLabels(t *testing.T) {
-	m := Member{Cluster: rhumb.UUID{1, 2}, Node: 7, Region: "singapore", Addr: "127.0.0.1:7600"}
+	m := Member{Cluster: rhumb.UUID{1, 2}, Node: 7, Boot: 3, Region: "singapore", Addr: "127.0.0.1:7600"}
 	got, err := decodeLabels(encodeLabels(m))
 	if err != nil || got != m {
 		t.Fatalf("got %+v, %v, want %+v", got, err, m)
