@@ -22,9 +22,9 @@ const module = "github.com/rhumbdb/rhumb"
 // instead of moving a line.
 var layers = [][]string{
 	{"."},
-	{"hlc", "keys", "geo", "entry", "api/rhumbpb", "bench/load"},
-	{"geo/rtt", "geo/wan", "api", "storage", "raftmeta/catalog", "node/replica", "node/lease", "sim/check", "sim/model"},
-	{"geo/place", "storage/storagetest", "client"},
+	{"hlc", "keys", "geo", "entry", "api/rhumbpb", "bench/load", "snapshot/format"},
+	{"geo/rtt", "geo/wan", "api", "storage", "raftmeta/catalog", "node/replica", "node/lease", "sim/check", "sim/model", "snapshot/rtree"},
+	{"geo/place", "storage/storagetest", "client", "snapshot", "snapshot/reader"},
 	{"raftmeta"},
 	{"node/host", "node/route", "node/peer", "node/admin", "node/server"},
 	{"node"},
@@ -36,6 +36,7 @@ var layers = [][]string{
 // that one seed replays one run. Only time's plain data, such as time.Duration, is allowed.
 var pure = []string{
 	".", "entry", "keys", "geo", "geo/rtt", "geo/place", "raftmeta/catalog", "node/replica", "node/lease",
+	"snapshot/format",
 }
 
 var impure = []string{"context", "math/rand", "math/rand/v2", "net", "os", "sync", "sync/atomic", "syscall"}
