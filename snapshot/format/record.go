@@ -48,7 +48,8 @@ const (
 	// NameSizeMax is the greatest length of a key in a snapshot table.
 	NameSizeMax = 254
 	// ShardKeyLen in place of a key's length says that a 16-byte shard key follows: it is a key of its own, equal to no name.
-	ShardKeyLen  = 255
+	ShardKeyLen = 255
+	// ShardKeySize is the length of a shard key in bytes.
 	ShardKeySize = 16
 	// ValueSizeMax is the greatest size of a value.
 	ValueSizeMax = rhumb.ValueSizeMax

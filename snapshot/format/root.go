@@ -29,6 +29,8 @@ const (
 	RootHeartbeat = 200
 	RootPID       = 208
 	RootState     = 212
+	// RootGeneration is the greatest generation number that was ever given to a file of the image. Mutable, the publisher's own.
+	RootGeneration = 216
 
 	// RootRing is the ring of the last RingSize commits: the entry of version v is at v % RingSize.
 	RootRing      = 256
