@@ -101,6 +101,8 @@ type Error struct {
 	// Range and Node say where, when known.
 	Range RangeID
 	Node  NodeID
+	// Current is the version that the key has (ConditionFailed); zero when it is absent or not known.
+	Current Version
 	// Msg says what was wrong, where, and what to do.
 	Msg string
 	// Err is the cause, if any. It does not cross the wire; its text does, as part of Msg.
@@ -173,6 +175,20 @@ func WrapKind(op Op, kind Kind, err error) error {
 		return nil
 	}
 	return &Error{Op: op, Kind: kind, Err: err}
+}
+
+// CurrentOf gives the version that the key of a write has whose condition failed, and zero for a key that is absent, for
+// one that is not known, and for errors of other kinds.
+func CurrentOf(err error) Version {
+	if KindOf(err) != ConditionFailed {
+		return Version{}
+	}
+	for e, ok := errors.AsType[*Error](err); ok; e, ok = errors.AsType[*Error](e.Err) {
+		if !e.Current.IsZero() {
+			return e.Current
+		}
+	}
+	return Version{}
 }
 
 // KindOf gives the kind of the outermost *Error in err's chain, or Other.

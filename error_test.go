@@ -41,6 +41,23 @@ func TestNotApplied(t *testing.T) {
 	}
 }
 
+// The present version is found beneath what callers wrap around it, and only where a condition failed.
+func TestCurrentOf(t *testing.T) {
+	v := Version{HLC: 5, Node: 6}
+	base := &Error{Op: "replica.Propose", Kind: ConditionFailed, Current: v}
+	for err, want := range map[error]Version{
+		base: v, Wrap("client.Put", base): v, fmt.Errorf("line 1: %w", Wrap("client.Put", base)): v,
+		WrapKind("client.Put", Unknown, base): {}, E("a", ConditionFailed, "absent"): {}, io.EOF: {},
+	} {
+		if got := CurrentOf(err); got != want {
+			t.Errorf("%v: %s, want %s", err, got, want)
+		}
+	}
+	if got := CurrentOf(nil); !got.IsZero() {
+		t.Errorf("no error has version %s", got)
+	}
+}
+
 func TestErrorIsAs(t *testing.T) {
 	base := &Error{Op: "storage.Get", Kind: NotFound, Range: RangeID{1, 2}, Node: 3, Msg: "no such key"}
 	wrapped := fmt.Errorf("while reading: %w", Wrap("client.Get", base))

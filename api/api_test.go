@@ -117,7 +117,7 @@ func someRange(region rhumb.RegionID, slot rhumb.Slot) *rhumb.Range {
 }
 
 func TestErrors(t *testing.T) {
-	h := Hint{Newer: someRange(1, 2), Current: rhumb.Version{HLC: 11, Node: 12}}
+	h := Hint{Newer: someRange(1, 2)}
 	e := &rhumb.Error{Op: "a.B", Kind: rhumb.NotPrimary, Msg: "m", Err: errors.New("cause")}
 	got, hint := DecodeError(wire(t, EncodeError(e, h)))
 	same(t, got, &rhumb.Error{Op: "a.B", Kind: rhumb.NotPrimary, Msg: "m: cause"})
@@ -129,6 +129,11 @@ func TestErrors(t *testing.T) {
 	if !remote {
 		t.Error("a node's word is not known as one")
 	}
+	failed := &rhumb.Error{Op: "a.B", Kind: rhumb.ConditionFailed, Current: rhumb.Version{HLC: 11, Node: 12}, Msg: "m"}
+	got, _ = DecodeError(wire(t, EncodeError(failed, Hint{})))
+	same(t, got, failed)
+	got, _ = DecodeError(wire(t, EncodeError(rhumb.Wrap("c.D", failed), Hint{})))
+	same(t, got.Current, failed.Current)
 	if Status(nil, h) != nil {
 		t.Error("no error became one")
 	}

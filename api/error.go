@@ -15,8 +15,6 @@ type Hint struct {
 	// Newer is the descriptor that the node knows of the range that refused (NotPrimary). When it names another range,
 	// the request was an insert and belongs there. Nil when the node knows no better.
 	Newer *rhumb.Range
-	// Current is the version that the key has (ConditionFailed); zero when not known.
-	Current rhumb.Version
 }
 
 // errorTextMax bounds the text of an error on the wire, in bytes; HTTP/2 peers limit the headers it travels in.
@@ -35,10 +33,11 @@ func EncodeError(err error, h Hint) *rhumbpb.Error {
 		}
 		msg += e.Err.Error()
 	}
+	current := rhumb.CurrentOf(err)
 	out := &rhumbpb.Error{
 		Kind: rhumbpb.Kind(e.Kind), Op: string(e.Op), Message: cut(msg, errorTextMax), Node: uint32(e.Node),
 		Region: uint32(e.Range.Region), Slot: uint32(e.Range.Slot),
-		CurrentHlc: uint64(h.Current.HLC), CurrentNode: uint32(h.Current.Node),
+		CurrentHlc: uint64(current.HLC), CurrentNode: uint32(current.Node),
 	}
 	if h.Newer != nil {
 		out.Newer = EncodeRange(h.Newer)
@@ -57,12 +56,13 @@ func cut(s string, size int) string {
 func DecodeError(m *rhumbpb.Error) (*rhumb.Error, Hint) {
 	e := &rhumb.Error{
 		Op: rhumb.Op(m.GetOp()), Kind: rhumb.Other, Msg: m.GetMessage(), Node: rhumb.NodeID(m.GetNode()),
-		Range: rhumb.RangeID{Region: rhumb.RegionID(m.GetRegion()), Slot: rhumb.Slot(m.GetSlot())},
+		Range:   rhumb.RangeID{Region: rhumb.RegionID(m.GetRegion()), Slot: rhumb.Slot(m.GetSlot())},
+		Current: rhumb.Version{HLC: rhumb.Timestamp(m.GetCurrentHlc()), Node: rhumb.NodeID(m.GetCurrentNode())},
 	}
 	if k := m.GetKind(); k >= 0 && int(k) < len(codeOf) {
 		e.Kind = rhumb.Kind(k)
 	}
-	h := Hint{Current: rhumb.Version{HLC: rhumb.Timestamp(m.GetCurrentHlc()), Node: rhumb.NodeID(m.GetCurrentNode())}}
+	var h Hint
 	if m.GetNewer() != nil {
 		h.Newer = DecodeRange(m.GetNewer())
 	}

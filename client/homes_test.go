@@ -98,6 +98,9 @@ func TestWritesFindTheRecord(t *testing.T) {
 		}
 		_, err := tab.Put(ctx, []byte("k"), nil, PutOptions{If: rhumb.Condition{Kind: rhumb.IfAbsent}})
 		wantKind(t, err, rhumb.ConditionFailed)
+		if got := rhumb.CurrentOf(err); got != at.Version {
+			t.Fatalf("the error tells version %s of a record of version %s", got, at.Version)
+		}
 		r := must[Result](t)(tab.Put(ctx, []byte("k"), []byte("2"), PutOptions{If: rhumb.Condition{Kind: rhumb.IfVersion, Version: at.Version}}))
 		if r.Key.Home != homeOf(3, "k") {
 			t.Fatalf("written at %s", r.Key.Home)
@@ -112,6 +115,9 @@ func TestWritesFindTheRecord(t *testing.T) {
 		}
 		_, err = tab.Put(ctx, []byte("k"), nil, PutOptions{If: rhumb.Condition{Kind: rhumb.IfPresent}})
 		wantKind(t, err, rhumb.ConditionFailed)
+		if got := rhumb.CurrentOf(err); !got.IsZero() {
+			t.Fatalf("the error tells version %s of a record that does not exist", got)
+		}
 		if rs := w.regionsOf("k"); len(rs) != 0 {
 			t.Fatal(rs)
 		}

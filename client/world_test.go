@@ -492,7 +492,9 @@ func holds(m *rhumb.Mutation, old stored, exists bool) (bool, error) {
 		return false, nil
 	}
 	if !ok {
-		return false, rhumb.Ef("world", rhumb.ConditionFailed, "condition %s", m.Cond.Kind)
+		err := rhumb.Ef("world", rhumb.ConditionFailed, "condition %s", m.Cond.Kind)
+		err.Current = old.version
+		return false, err
 	}
 	return true, nil
 }

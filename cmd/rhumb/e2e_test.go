@@ -51,6 +51,16 @@ func testData(t *testing.T) {
 	if !w.Applied || !w.Existed || w.Region != "frankfurt" {
 		t.Errorf("patch: %+v", w)
 	}
+	stale, current := "115964116992000001@3", w.Version
+	_, stderr, code := runIn(t.Context(), "", "put", "flights", "SWR8", "alt_ft=1", "--if-version", stale, "-o", "json")
+	var failed map[string]errorDoc
+	if err := json.Unmarshal([]byte(stderr), &failed); err != nil || code != 4 || failed["error"].CurrentVersion != current {
+		t.Errorf("put --if-version of an old version: exit %d, %q, want version %s", code, stderr, current)
+	}
+	_, stderr, _ = runIn(t.Context(), "", "put", "flights", "SWR8", "alt_ft=1", "--if-version", stale)
+	if !strings.Contains(stderr, current) {
+		t.Errorf("%q does not tell version %s", stderr, current)
+	}
 	var r recordDoc
 	okJSON(t, &r, "get", "flights", "SWR8")
 	if r.Fields["alt_ft"] != 36000.0 || r.Fields["ident"] != "SWR8" {

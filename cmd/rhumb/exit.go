@@ -72,8 +72,10 @@ type errorDoc struct {
 	Message  string `json:"message"`
 	Range    string `json:"range,omitempty"`
 	Node     string `json:"node,omitempty"`
-	NextStep string `json:"next_step,omitempty"`
-	ExitCode int    `json:"exit_code"`
+	// CurrentVersion is the version that the record has, when a condition on it failed; left out when there is no record.
+	CurrentVersion string `json:"current_version,omitempty"`
+	NextStep       string `json:"next_step,omitempty"`
+	ExitCode       int    `json:"exit_code"`
 }
 
 func describeError(err error) errorDoc {
@@ -98,6 +100,9 @@ func describeError(err error) errorDoc {
 		if typed.Node != rhumb.NoNode {
 			doc.Node = typed.Node.String()
 		}
+	}
+	if v := rhumb.CurrentOf(err); !v.IsZero() {
+		doc.CurrentVersion = v.String()
 	}
 	return doc
 }

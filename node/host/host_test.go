@@ -333,6 +333,33 @@ func TestPatchesOfOneRecordAddUp(t *testing.T) {
 	}
 }
 
+// TestFailedConditionTellsTheVersion guards that who lost a race learns what to build on, without another read.
+func TestFailedConditionTellsTheVersion(t *testing.T) {
+	w := newWorld(t, 3)
+	w.put(1, "k", "a")
+	first, err := w.propose(1, putOf("k", "b"), rhumb.RequestID{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name string
+		cond rhumb.Condition
+		want rhumb.Version
+	}{
+		{"k", rhumb.Condition{Kind: rhumb.IfAbsent}, first.Version},
+		{"k", rhumb.Condition{Kind: rhumb.IfVersion, Version: rhumb.Version{HLC: 1, Node: 1}}, first.Version},
+		{"none", rhumb.Condition{Kind: rhumb.IfVersion, Version: first.Version}, rhumb.Version{}},
+		{"none", rhumb.Condition{Kind: rhumb.IfPresent}, rhumb.Version{}},
+	} {
+		m := putOf(tc.name, "c")
+		m.Cond = tc.cond
+		_, err := w.propose(1, m, rhumb.RequestID{})
+		if rhumb.KindOf(err) != rhumb.ConditionFailed || rhumb.CurrentOf(err) != tc.want {
+			t.Errorf("%s of %s: version %s and %v, want %s", tc.cond.Kind, tc.name, rhumb.CurrentOf(err), err, tc.want)
+		}
+	}
+}
+
 // TestFailover guards rules E, T and S: nothing acknowledged is missing at the next primary, the deposed one answers
 // nothing, and comes back as a secondary.
 func TestFailover(t *testing.T) {

@@ -77,11 +77,22 @@ func (r *Replica) decide(q *entry.Request, b *rhumb.Batch, bases []Base) error {
 			q.Noop = q.Noop || !newer
 		}
 		if !ok {
-			return r.fault(rhumb.ConditionFailed, fmt.Sprintf("mutation %d: %s does not hold for key %s of table %s, its version is %s",
-				i, m.Cond.Kind, rhumb.NameString(m.Name), m.Table, base.Version))
+			return r.conditionFailed(i, m, base.Version)
 		}
 	}
 	return nil
+}
+
+// conditionFailed says which condition does not hold, and what the key's present version is.
+func (r *Replica) conditionFailed(i int, m *rhumb.Mutation, current rhumb.Version) error {
+	state := "it does not exist"
+	if !current.IsZero() {
+		state = "its version is " + current.String()
+	}
+	err := r.fault(rhumb.ConditionFailed, fmt.Sprintf("mutation %d: %s does not hold for key %s of table %s, %s",
+		i, m.Cond.Kind, rhumb.NameString(m.Name), m.Table, state))
+	err.Current = current
+	return err
 }
 
 // isNewer compares the fields of an IfNewer condition in turn; equal in all of them is not newer.

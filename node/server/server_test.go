@@ -422,6 +422,17 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
+// TestConditionFailed guards that the present version of a key crosses the wire.
+func TestConditionFailed(t *testing.T) {
+	w := newWorld()
+	want := rhumb.Version{HLC: 7, Node: 8}
+	w.refuse = &rhumb.Error{Op: "test", Kind: rhumb.ConditionFailed, Current: want, Msg: "no"}
+	c, _, _ := w.start(t)
+	if _, err, _ := do(t, c, putReq(0, home, "a", "v")); rhumb.CurrentOf(err) != want {
+		t.Errorf("%v tells version %s, want %s", err, rhumb.CurrentOf(err), want)
+	}
+}
+
 // TestNotPrimary guards that a refusal carries the newer descriptor.
 func TestNotPrimary(t *testing.T) {
 	w := newWorld()
