@@ -1,0 +1,48 @@
+package rtree
+
+import (
+	"math"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/geo"
+	"github.com/rhumbdb/rhumb/snapshot/format"
+)
+
+// circleMargin is what the boxes around a circle are larger than it on each side, in degrees: far more than the errors of
+// the computation, far less than anything stored.
+const circleMargin = 1e-6
+
+// Circle gives the one or two plain boxes that cover all places within metres of a point, which has to be valid. A box
+// found in them is in the circle if Distance says so. Negative metres give no box.
+//
+// At latitude p an angle d as seen from the centre of the earth reaches p-d to p+d, and as far as asin(sin(d)/cos(p)) to
+// either side (J. P. Snyder, Map Projections, 1987); a circle that reaches a pole reaches all longitudes there.
+func Circle(p rhumb.Point, metres float64) (boxes [2]format.Box, n int) {
+	angle := metres / geo.EarthRadius * (180 / math.Pi)
+	switch {
+	case !(metres >= 0):
+		return boxes, 0
+	case angle >= 180:
+		return [2]format.Box{world}, 1
+	}
+	south, north := p.Lat-angle-circleMargin, p.Lat+angle+circleMargin
+	b := rhumb.Box{Min: rhumb.Point{Lat: max(south, -90), Lon: -180}, Max: rhumb.Point{Lat: min(north, 90), Lon: 180}}
+	if south <= -90 || north >= 90 {
+		return [2]format.Box{format.MakeBox(b)}, 1
+	}
+	// The circle holds no pole, so that d < 90 - |p| and the quotient is below 1.
+	side := math.Asin(min(math.Sin(radians(angle))/math.Cos(radians(p.Lat)), 1))*(180/math.Pi) + circleMargin
+	if side >= 180 {
+		return [2]format.Box{format.MakeBox(b)}, 1
+	}
+	b.Min.Lon, b.Max.Lon = p.Lon-side, p.Lon+side
+	if b.Min.Lon < -180 {
+		b.Min.Lon += 360
+	}
+	if b.Max.Lon > 180 {
+		b.Max.Lon -= 360
+	}
+	return format.MakeBox(b).Split()
+}
+
+var world = format.Box{MinX: -format.LonUnitsMax, MinY: -format.LatUnitsMax, MaxX: format.LonUnitsMax, MaxY: format.LatUnitsMax}

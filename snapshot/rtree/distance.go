@@ -1,0 +1,64 @@
+package rtree
+
+import (
+	"math"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/geo"
+	"github.com/rhumbdb/rhumb/snapshot/format"
+)
+
+// Distance gives the distance in metres from a point to the nearest point of a box, 0 when the point lies in it: great
+// circles on the sphere of package geo. The box is bounded by meridians and parallels, and may cross the antimeridian.
+//
+// Within the box's longitudes the nearest point lies due north or south, for no two points are nearer than their
+// difference of latitude. Elsewhere it lies on that of the two meridians that is fewer degrees away, dlon: at every
+// latitude a point is the nearer the smaller the difference of longitude. On this meridian the cosine of the distance from a
+// point at latitude p is sin(p)*sin(y) + cos(p)*cos(dlon)*cos(y), a sine curve in the latitude y with its top at
+// atan2(sin(p), cos(p)*cos(dlon)): so the nearest point is there, or where it lies outside the box, at one of the corners.
+// The distance itself is by haversine; the error is that of a float64, below a millimetre.
+func Distance(p rhumb.Point, b format.Box) float64 {
+	d := b.Degrees()
+	dlon, lon := lonOutside(p.Lon, d)
+	if dlon == 0 {
+		lat := min(max(p.Lat, d.Min.Lat), d.Max.Lat)
+		return geo.EarthRadius * radians(math.Abs(p.Lat-lat))
+	}
+	at := func(lat float64) float64 { return geo.Distance(p, rhumb.Point{Lat: lat, Lon: lon}) }
+	nearest := at(d.Min.Lat)
+	if d.Min.Lat == d.Max.Lat {
+		return nearest
+	}
+	nearest = min(nearest, at(d.Max.Lat))
+	sinP, cosP := math.Sincos(radians(p.Lat))
+	if top := math.Atan2(sinP, cosP*math.Cos(radians(dlon))) * (180 / math.Pi); top > d.Min.Lat && top < d.Max.Lat {
+		nearest = min(nearest, at(top))
+	}
+	return nearest
+}
+
+// lonOutside gives how many degrees, 0 to 180, a longitude lies outside a box, and the nearer of the box's two longitudes.
+func lonOutside(lon float64, b rhumb.Box) (degrees, nearer float64) {
+	width := turn(b.Max.Lon - b.Min.Lon)
+	if b.Max.Lon-b.Min.Lon == 360 || turn(lon-b.Min.Lon) <= width {
+		return 0, lon
+	}
+	west, east := turn(b.Min.Lon-lon), turn(lon-b.Max.Lon)
+	if west < east {
+		return west, b.Min.Lon
+	}
+	return east, b.Max.Lon
+}
+
+// turn brings a difference of longitudes into 0 to below 360.
+func turn(degrees float64) float64 {
+	if degrees < 0 {
+		degrees += 360
+	}
+	if degrees >= 360 {
+		degrees -= 360
+	}
+	return degrees
+}
+
+func radians(degrees float64) float64 { return degrees * (math.Pi / 180) }

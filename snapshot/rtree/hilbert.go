@@ -1,0 +1,125 @@
+package rtree
+
+import (
+	"fmt"
+
+	"github.com/rhumbdb/rhumb/snapshot/format"
+)
+
+const (
+	// HilbertBits is the number of bits an axis of a Hilbert key: steps of 2048 units, about 23 m of latitude.
+	HilbertBits = 21
+	// ItemsMax is the greatest number of boxes that one tree holds; a crossing box counts twice.
+	ItemsMax = 1 << itemBits
+
+	itemBits = 26
+	// sortBits are the bits of the key that order the boxes, so that key and number make one word: steps of about 91 m.
+	sortBits = 64 - itemBits
+)
+
+// hilbertStep takes the curve three bits an axis further: its index is the orientation (2 bits), then three bits of x and
+// three of y; its value is the new orientation (2 bits), then six bits of the key.
+var hilbertStep = makeHilbertStep()
+
+// makeHilbertStep runs the loop of H. S. Warren, Hacker's Delight, figure 16-5, in all four orientations: bit 0 says that
+// the axes are swapped, bit 1 that both are flipped.
+func makeHilbertStep() (table [256]uint8) {
+	for i := range table {
+		state, x, y := i>>6, i>>3&7, i&7
+		key := 0
+		for bit := 2; bit >= 0; bit-- {
+			bx, by := x>>bit&1, y>>bit&1
+			if state&2 != 0 {
+				bx, by = 1-bx, 1-by
+			}
+			if state&1 != 0 {
+				bx, by = by, bx
+			}
+			key = key<<2 | 3*bx ^ by
+			if by == 0 {
+				if bx == 1 {
+					state ^= 2
+				}
+				state ^= 1
+			}
+		}
+		table[i] = uint8(state<<6 | key)
+	}
+	return table
+}
+
+// HilbertKey gives the place of a plain box's centre on a Hilbert curve over the world, 2*HilbertBits bits. Boxes with
+// near keys lie near each other.
+func HilbertKey(b format.Box) uint64 {
+	x := uint32((int64(b.MinX)+int64(b.MaxX))>>1+format.LonUnitsMax) >> (32 - HilbertBits)
+	y := uint32((int64(b.MinY)+int64(b.MaxY))>>1+format.LatUnitsMax) >> (32 - HilbertBits)
+	key, state := uint64(0), uint32(0)
+	for shift := HilbertBits - 3; shift >= 0; shift -= 3 {
+		step := uint32(hilbertStep[state<<6|x>>shift&7<<3|y>>shift&7])
+		key = key<<6 | uint64(step&63)
+		state = step >> 6
+	}
+	return key
+}
+
+// Sorter sorts boxes into Hilbert order and keeps its memory, 20 bytes a box, for the next time. The zero value is ready.
+type Sorter struct {
+	keys, swap []uint64
+	order      []uint32
+}
+
+// Digits of the radix sort, lowest first: sortBits in four passes.
+const (
+	digitBits = 10
+	digits    = (sortBits + digitBits - 1) / digitBits
+)
+
+// Order gives the positions of the boxes in Hilbert order; among boxes at one place the lower position comes first. The
+// boxes are plain. The result is the Sorter's and stands until the next call. It panics on more than ItemsMax boxes.
+func (s *Sorter) Order(boxes []format.Box) []uint32 {
+	if len(boxes) > ItemsMax {
+		panic(fmt.Sprintf("rtree: %d boxes, at most %d fit into one tree", len(boxes), ItemsMax))
+	}
+	s.grow(len(boxes))
+	var counts [digits][1 << digitBits]uint32
+	for i, b := range boxes {
+		k := HilbertKey(b) >> (2*HilbertBits - sortBits) << itemBits
+		s.keys[i] = k | uint64(i)
+		for d := range counts {
+			counts[d][digit(k, d)]++
+		}
+	}
+	for d := range counts {
+		if len(boxes) > 0 && counts[d][digit(s.keys[0], d)] != uint32(len(boxes)) {
+			s.pass(d, &counts[d])
+		}
+	}
+	for i, k := range s.keys {
+		s.order[i] = uint32(k) & (ItemsMax - 1)
+	}
+	return s.order
+}
+
+func digit(key uint64, d int) uint64 { return key >> (itemBits + d*digitBits) & (1<<digitBits - 1) }
+
+// pass sorts the keys by one digit, stably.
+func (s *Sorter) pass(d int, counts *[1 << digitBits]uint32) {
+	at := uint32(0)
+	for i, n := range counts {
+		counts[i] = at
+		at += n
+	}
+	for _, k := range s.keys {
+		v := digit(k, d)
+		s.swap[counts[v]] = k
+		counts[v]++
+	}
+	s.keys, s.swap = s.swap, s.keys
+}
+
+func (s *Sorter) grow(n int) {
+	if cap(s.keys) < n || cap(s.swap) < n {
+		s.keys, s.swap, s.order = make([]uint64, n), make([]uint64, n), make([]uint32, n)
+	}
+	s.keys, s.swap, s.order = s.keys[:n], s.swap[:n], s.order[:n]
+}

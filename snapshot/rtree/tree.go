@@ -1,0 +1,94 @@
+package rtree
+
+import (
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/snapshot/format"
+)
+
+// Tree is a packed R-tree in two sections of a segment. It is immutable; the zero value is a tree over nothing.
+type Tree struct {
+	shape
+	items uint32
+	nodes []byte // without the header
+	refs  []byte // 16 references for each leaf node
+}
+
+// Open takes the sections SectionTreeNodes and SectionTreeRefs, which must stay mapped as long as the tree is used. They may
+// be larger than the tree. Open checks the header and the lanes that hold nothing; after that no search can leave the
+// sections, whatever the boxes are. It returns Corrupt with the offset in the section.
+func Open(nodes, refs []byte) (Tree, error) {
+	const op rhumb.Op = "rtree.Open"
+	if len(nodes) < format.TreeHeaderSize {
+		return Tree{}, rhumb.Ef(op, rhumb.Corrupt, "tree nodes: %d bytes, want a header of %d", len(nodes), format.TreeHeaderSize)
+	}
+	items := le.Uint32(nodes[4:])
+	t := Tree{shape: shapeOf(items), items: items}
+	if n := le.Uint32(nodes); n != uint32(t.levels) {
+		return Tree{}, rhumb.Ef(op, rhumb.Corrupt, "tree nodes, offset 0: %d levels for %d items, want %d", n, items, t.levels)
+	}
+	for i := range t.levels {
+		first, count := le.Uint32(nodes[16+8*i:]), le.Uint32(nodes[20+8*i:])
+		if first != t.first[i] || count != t.count[i] {
+			return Tree{}, rhumb.Ef(op, rhumb.Corrupt, "tree nodes, offset %d: level %d has %d nodes from %d, want %d from %d",
+				16+8*i, i, count, first, t.count[i], t.first[i])
+		}
+	}
+	nodeBytes, refBytes := uint64(t.shape.nodes())*format.NodeSize, uint64(t.count[0])*format.NodeLanes*4
+	if have := uint64(len(nodes) - format.TreeHeaderSize); have < nodeBytes || uint64(len(refs)) < refBytes {
+		return Tree{}, rhumb.Ef(op, rhumb.Corrupt, "tree of %d items in %d bytes of nodes and %d of references, want %d and %d",
+			items, have, len(refs), nodeBytes, refBytes)
+	}
+	t.nodes, t.refs = nodes[format.TreeHeaderSize:][:nodeBytes], refs[:refBytes]
+	return t, t.checkPadding(op)
+}
+
+// checkPadding checks the last node of each level: what lies beyond its children must match no query.
+func (t *Tree) checkPadding(op rhumb.Op) error {
+	children := t.items
+	for level := range t.levels {
+		last := t.count[level] - 1
+		for lane := children - last*format.NodeLanes; lane < format.NodeLanes; lane++ {
+			if b := t.box(level, last, lane); b != empty {
+				at := format.TreeHeaderSize + int(t.first[level]+last)*format.NodeSize + int(lane)*4
+				return rhumb.Ef(op, rhumb.Corrupt, "tree nodes, offset %d: lane %d of the last node of level %d holds a box and has no child",
+					at, lane, level)
+			}
+		}
+		children = t.count[level]
+	}
+	return nil
+}
+
+// Items gives the number of leaves: plain boxes, so that a record whose box crosses the antimeridian counts twice.
+func (t *Tree) Items() int { return int(t.items) }
+
+// Bounds gives the box around all boxes; ok is false for a tree over nothing.
+func (t *Tree) Bounds() (b format.Box, ok bool) {
+	if t.levels == 0 {
+		return format.Box{}, false
+	}
+	b = empty
+	for lane := range uint32(format.NodeLanes) {
+		c := t.box(t.levels-1, 0, lane)
+		b = format.Box{MinX: min(b.MinX, c.MinX), MinY: min(b.MinY, c.MinY), MaxX: max(b.MaxX, c.MaxX), MaxY: max(b.MaxY, c.MaxY)}
+	}
+	return b, true
+}
+
+// Leaf gives the box and the reference of a leaf, below Items.
+func (t *Tree) Leaf(leaf uint32) (b format.Box, ref uint32) {
+	return t.box(0, leaf/format.NodeLanes, leaf%format.NodeLanes), le.Uint32(t.refs[4*leaf:])
+}
+
+// level gives the nodes of a level.
+func (t *Tree) level(l int) []byte {
+	return t.nodes[int(t.first[l])*format.NodeSize:][:int(t.count[l])*format.NodeSize]
+}
+
+// box gives the box in a lane of a node.
+func (t *Tree) box(level int, node, lane uint32) format.Box {
+	p := t.nodes[(int(t.first[level])+int(node))*format.NodeSize+int(lane)*4:]
+	return format.Box{
+		MinX: int32(le.Uint32(p)), MinY: int32(le.Uint32(p[64:])), MaxX: int32(le.Uint32(p[128:])), MaxY: int32(le.Uint32(p[192:])),
+	}
+}
