@@ -39,7 +39,10 @@ func Open(nodes, refs []byte) (Tree, error) {
 			items, have, len(refs), nodeBytes, refBytes)
 	}
 	t.nodes, t.refs = nodes[format.TreeHeaderSize:][:nodeBytes], refs[:refBytes]
-	return t, t.checkPadding(op)
+	if err := t.checkPadding(op); err != nil {
+		return Tree{}, err
+	}
+	return t, nil
 }
 
 // checkPadding checks the last node of each level: what lies beyond its children must match no query.
