@@ -208,6 +208,7 @@ func (c *Client) wait(ctx context.Context, e *errand) bool {
 	for {
 		changed := c.meta.next()
 		if now, _, _ := c.meta.primary(e.id); now != nil && (before == nil || now.Primary != before.Primary || now.Epoch != before.Epoch) {
+			e.pause.Reset() // what it was asked before is over
 			return true
 		}
 		select {

@@ -47,6 +47,10 @@ const (
 	commitsInFlightMax = 2
 	// tickInterval is how often replicas with something outstanding get time.
 	tickInterval = 20 * time.Millisecond
+	// heldMax bounds the proposals that wait for replicas to become active, holdMax how long one waits: longer than any
+	// lease, so only a node that cannot go on reaches it.
+	heldMax = 16_384
+	holdMax = 2 * time.Second
 	// stallMax is how long an event may wait for a pass before the node stops claiming to be healthy.
 	stallMax = 300 * time.Millisecond
 	// syncStallMax is how long one sync may be outstanding before the node stops claiming to be healthy.
@@ -110,7 +114,8 @@ type Host struct {
 	// abandoned is set when the host closes while the disk is full: what the last pass decided is lost, as in a crash.
 	abandoned bool
 
-	active map[*slot]struct{} // replicas that want ticks
+	active map[*slot]struct{}         // replicas that want ticks
+	held   struct{ events, size int } // over all slots; size in bytes
 
 	ticks atomic.Bool // active is not empty: an idle host is left alone
 
@@ -193,6 +198,11 @@ func (h *Host) Close() {
 		h.refuse(ev)
 	}
 	h.queue = nil
+	h.eachSlot(func(s *slot) {
+		for _, ev := range h.unhold(s) {
+			h.refuse(ev)
+		}
+	})
 	for tok, c := range h.tokens {
 		delete(h.tokens, tok)
 		c.done(rhumb.Outcome{}, rhumb.E("host.Host.Close", rhumb.Unknown, "the node stopped before the outcome was known; ask again with the same request id"))

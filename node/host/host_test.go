@@ -407,6 +407,29 @@ func TestFailover(t *testing.T) {
 	}
 }
 
+// TestElectedPrimaryHoldsWrites guards that a write which reaches the new primary while it waits for the leases of the old
+// one is answered when it serves, without another attempt of the caller.
+func TestElectedPrimaryHoldsWrites(t *testing.T) {
+	w := newWorld(t, 3)
+	w.put(1, "k", "old")
+	w.isolate(1, true)
+	w.elect(2, 2, 3)
+	w.eventually(func() error {
+		if s, err := w.hosts[2].Status(t.Context(), testRange); err != nil || s.Epoch < 2 {
+			return fmt.Errorf("the election has not arrived: %v", err)
+		}
+		return nil
+	})
+	got := ask(w.hosts[2], putOf("k", "new"))
+	w.hosts[2].Drive()
+	if a := w.answered(got); a.err != nil {
+		t.Fatalf("a write during the election is answered %v, want success", a.err)
+	}
+	if v, err := w.get(2, "k"); err != nil || v != "new" {
+		t.Fatalf("k is %q, %v", v, err)
+	}
+}
+
 // TestRetryIsAppliedOnce guards ruling 2: a request id is applied once, also when it is repeated after its answer.
 func TestRetryIsAppliedOnce(t *testing.T) {
 	w := newWorld(t, 3)

@@ -180,6 +180,11 @@ func (h *Host) pass() []*commit {
 			for s.r.HasReady() && !h.abandoned {
 				commits = h.carryOut(s, s.r.Ready(), commits)
 			}
+			if len(s.held) > 0 && s.r.State() != replica.Activating {
+				for _, ev := range h.unhold(s) {
+					ev.apply(h) // touches s, which makes it dirty again
+				}
+			}
 			switch state := s.r.State(); {
 			case s.r.NeedsTick(), state == replica.Activating:
 				h.active[s] = struct{}{}
@@ -260,6 +265,14 @@ func (tickEvent) apply(h *Host) {
 		waits := s.r.State() == replica.Activating
 		if waits {
 			h.tryActivate(s)
+			if len(s.held) > 0 && now-s.heldSince > holdMax {
+				for _, ev := range h.unhold(s) {
+					ev.done(rhumb.Outcome{}, &rhumb.Error{
+						Op: "host.Host.Propose", Kind: rhumb.Unavailable, Range: s.id, Node: h.cfg.Self.Node,
+						Msg: "the new primary cannot begin yet; retry",
+					})
+				}
+			}
 		}
 		switch {
 		case s.r.NeedsTick():

@@ -49,6 +49,9 @@ func (ev *proposeEvent) apply(h *Host) {
 		ev.done(rhumb.Outcome{}, &rhumb.Error{Op: op, Kind: rhumb.NotPrimary, Range: ev.batch.Range, Node: h.cfg.Self.Node, Msg: "this node holds no copy of the range"})
 		return
 	}
+	if s.r.State() == replica.Activating && h.hold(s, ev) {
+		return
+	}
 	p, err := h.proposal(s, ev)
 	if err != nil {
 		ev.done(rhumb.Outcome{}, err)
@@ -66,6 +69,32 @@ func (ev *proposeEvent) apply(h *Host) {
 	h.touch(s)
 }
 
+// hold keeps a proposal until the elected replica serves, so that a failover costs its callers no pause between retries. It
+// is false when too much is held already.
+func (h *Host) hold(s *slot, ev *proposeEvent) bool {
+	if h.held.events >= heldMax || h.held.events > 0 && h.held.size+ev.size > waitingBytesMax {
+		return false
+	}
+	if len(s.held) == 0 {
+		s.heldSince = hlc.Boottime()
+	}
+	s.held = append(s.held, ev)
+	h.held.events++
+	h.held.size += ev.size
+	return true
+}
+
+// unhold gives up what a slot holds, for the caller to propose or to refuse.
+func (h *Host) unhold(s *slot) []*proposeEvent {
+	held := s.held
+	s.held = nil
+	for _, ev := range held {
+		h.held.events--
+		h.held.size -= ev.size
+	}
+	return held
+}
+
 // proposal gathers what the replica cannot know: values in storage, the stored answer to an earlier try, new names.
 func (h *Host) proposal(s *slot, ev *proposeEvent) (replica.Proposal, error) {
 	p := replica.Proposal{Batch: ev.batch}
@@ -77,9 +106,8 @@ func (h *Host) proposal(s *slot, ev *proposeEvent) (replica.Proposal, error) {
 		return p, err
 	}
 	if !ev.batch.ID.IsZero() {
-		seen, err := s.seen(ev.batch.ID)
-		if seen != nil || err != nil {
-			p.Seen = seen
+		var err error
+		if p.Seen, p.Expired, err = s.seen(ev.batch.ID); p.Seen != nil || p.Expired || err != nil {
 			return p, err
 		}
 	}

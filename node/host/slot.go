@@ -2,6 +2,7 @@ package host
 
 import (
 	"sync/atomic"
+	"time"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/hlc"
@@ -19,6 +20,10 @@ type slot struct {
 	made  bool // the store knows the range; until then its first commit makes it
 
 	quarantined bool // has been told
+
+	// held are proposals that wait for the replica to be active, the first of them since heldSince.
+	held      []*proposeEvent
+	heldSince time.Duration
 
 	// clients holds the greatest request number seen of each client while this replica is primary of clientsEpoch. A
 	// request above it was never seen, here or in an earlier epoch, and need not be looked up.
@@ -101,28 +106,35 @@ func durable(store *storage.Store, st storage.RangeState) (replica.Durable, erro
 // clientsMax bounds the clients remembered per range; beyond it they are forgotten, which costs a look-up each.
 const clientsMax = 4_096
 
-// seen gives the stored result of a request, if the request was applied before. The pass of a primary calls it.
-func (s *slot) seen(id rhumb.RequestID) (*replica.Dedup, error) {
+// seen gives the stored result of a request, if the request was applied before; expired says that this cannot be known
+// any more: its client has since sent a request that it sends only once this one was answered, or the result was
+// collected. The pass of a primary calls it.
+func (s *slot) seen(id rhumb.RequestID) (seen *replica.Dedup, expired bool, err error) {
 	if epoch := s.r.Epoch(); s.clientsEpoch != epoch || len(s.clients) >= clientsMax {
 		s.clients, s.clientsEpoch = map[rhumb.UUID]uint64{}, epoch
 	}
 	last, known := s.clients[id.Client]
 	if !known {
-		var err error
 		if last, err = s.store.LastRequest(s.id, id.Client); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	}
 	s.clients[id.Client] = max(last, id.Seq)
 	if id.Seq > last {
-		return nil, nil
+		return nil, false, nil
 	}
 	stored, found, err := s.store.Dedup(s.id, id)
-	if err != nil || !found {
-		return nil, err
+	switch {
+	case err != nil:
+		return nil, false, err
+	case found:
+		o := &stored.Outcome
+		return &replica.Dedup{Seq: stored.Seq, Version: o.Version, Applied: o.Applied, Existed: o.Existed, Names: o.Names}, false, nil
+	case last-id.Seq >= rhumb.DedupWindow:
+		return nil, true, nil
 	}
-	o := &stored.Outcome
-	return &replica.Dedup{Seq: stored.Seq, Version: o.Version, Applied: o.Applied, Existed: o.Existed, Names: o.Names}, nil
+	floor, err := s.store.RequestFloor(s.id, id.Client) // after Dedup: collection deletes the result as it raises the floor
+	return nil, id.Seq <= floor, err
 }
 
 // Update takes the newest metadata records of ranges that this node holds, held, or is to hold.
