@@ -67,11 +67,11 @@ func usageError(cmd *cobra.Command, err error) error {
 
 // errorDoc is an error as -o json prints it. Field names are stable.
 type errorDoc struct {
-	Kind     string `json:"kind"`
-	Op       string `json:"op,omitempty"`
-	Message  string `json:"message"`
-	Range    string `json:"range,omitempty"`
-	Node     string `json:"node,omitempty"`
+	Kind    string `json:"kind"`
+	Op      string `json:"op,omitempty"`
+	Message string `json:"message"`
+	Range   string `json:"range,omitempty"`
+	Node    string `json:"node,omitempty"`
 	// CurrentVersion is the version that the record has, when a condition on it failed; left out when there is no record.
 	CurrentVersion string `json:"current_version,omitempty"`
 	NextStep       string `json:"next_step,omitempty"`
