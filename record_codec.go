@@ -53,17 +53,26 @@ func DecodeOpaque(value []byte) (payload []byte, ok bool) {
 
 // EncodeRecord appends the stored form of a record to dst. The record must be valid.
 func EncodeRecord(dst []byte, r Record) []byte {
-	dst = append(dst, headerRecord)
-	dst = binary.AppendUvarint(dst, uint64(len(r)))
+	dst = AppendRecordHeader(dst, len(r))
 	for _, f := range r {
-		dst = binary.AppendUvarint(dst, uint64(len(f.Name)))
-		dst = append(dst, f.Name...)
-		dst = appendField(dst, f.Value)
+		dst = AppendFieldValue(AppendFieldName(dst, f.Name), f.Value)
 	}
 	return dst
 }
 
-func appendField(dst []byte, v FieldValue) []byte {
+// AppendRecordHeader begins the stored form of a record of so many fields. The fields follow, sorted by name, each by
+// AppendFieldName and AppendFieldValue: for those who hold a record in another form than a Record.
+func AppendRecordHeader(dst []byte, fields int) []byte {
+	return binary.AppendUvarint(append(dst, headerRecord), uint64(fields))
+}
+
+// AppendFieldName appends the stored form of a field's name; its value follows.
+func AppendFieldName(dst []byte, name string) []byte {
+	return append(binary.AppendUvarint(dst, uint64(len(name))), name...)
+}
+
+// AppendFieldValue appends the stored form of a field's value.
+func AppendFieldValue(dst []byte, v FieldValue) []byte {
 	dst = append(dst, byte(v.kind))
 	switch v.kind {
 	case FieldString, FieldBytes:

@@ -12,6 +12,7 @@
 //     order fields are not newer than those of its record changes nothing, so a feed that is played again is exact.
 //   - When an event cannot be written, no later event of its record is written either, and the run ends: otherwise a
 //     restart would take the later one for proof that the earlier one was there.
+//   - A plan, by which lines with known keys are mapped, gives the same event as looking up every key, or none at all.
 //   - The counts add up: lines = applied + already there + rejected + failed.
 //
 // # Concurrency

@@ -58,7 +58,6 @@ const (
 	numberValue                  // JSON number
 	boolValue                    // JSON true, false
 	nullValue                    // JSON null: the field is to be removed
-	absentValue                  // a text that the mapping takes for nothing
 )
 
 // pair is one key and value of a line. Both may share memory with the line.
@@ -112,22 +111,28 @@ func (d *listDecoder) decode(line []byte, dst []pair) ([]pair, bool, error) {
 		return dst, false, err
 	}
 	s := listScanner{line: line, scratch: d.scratch[:0]}
-	defer func() { d.scratch = s.scratch[:0] }()
+	pairs, err := s.pairs(dst)
+	d.scratch = s.scratch[:0]
+	return pairs, err == nil && len(pairs) == 0, err
+}
+
+// pairs reads the whole line.
+func (s *listScanner) pairs(dst []pair) ([]pair, error) {
 	for {
 		key, ok, err := s.next()
 		if err != nil || !ok {
-			return dst, err == nil && len(dst) == 0, err
+			return dst, err
 		}
 		value, ok, err := s.next()
 		switch {
 		case err != nil:
-			return dst, false, err
+			return dst, err
 		case len(key) == 0:
-			return dst, false, rhumb.Ef(opList, rhumb.InvalidArgument, "pair %d has an empty key", len(dst)+1)
+			return dst, rhumb.Ef(opList, rhumb.InvalidArgument, "pair %d has an empty key", len(dst)+1)
 		case !ok:
-			return dst, false, rhumb.Ef(opList, rhumb.InvalidArgument, "the last key, %.40q, has no value", key)
+			return dst, rhumb.Ef(opList, rhumb.InvalidArgument, "the last key, %.40q, has no value", key)
 		case len(dst) == pairsMax:
-			return dst, false, rhumb.Ef(opList, rhumb.TooLarge, "more than %d pairs", pairsMax)
+			return dst, rhumb.Ef(opList, rhumb.TooLarge, "more than %d pairs", pairsMax)
 		}
 		dst = append(dst, pair{key: key, value: value})
 	}

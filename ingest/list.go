@@ -20,6 +20,14 @@ const opList rhumb.Op = "ingest.list"
 
 func isListSpace(c byte) bool { return c == ' ' || c >= '\t' && c <= '\r' }
 
+// listStops has the bytes that are more to a bare element than themselves: those that end it, and the backslash.
+var listStops = func() (stops [256]bool) {
+	for c := range stops {
+		stops[c] = isListSpace(byte(c)) || c == '\\'
+	}
+	return stops
+}()
+
 // next gives the next element, and ok false behind the last one.
 func (s *listScanner) next() (element []byte, ok bool, err error) {
 	for s.pos < len(s.line) && isListSpace(s.line[s.pos]) {
@@ -79,13 +87,16 @@ func (s *listScanner) quoted() ([]byte, error) {
 }
 
 func (s *listScanner) bare() []byte {
-	start, escaped := s.pos, false
-	i := start
-	for ; i < len(s.line) && !isListSpace(s.line[i]); i++ {
-		if s.line[i] == '\\' && i+1 < len(s.line) {
-			escaped = true
+	start, i, escaped := s.pos, s.pos, false
+	for {
+		for i < len(s.line) && !listStops[s.line[i]] {
 			i++
 		}
+		if i == len(s.line) || s.line[i] != '\\' {
+			break
+		}
+		escaped = escaped || i+1 < len(s.line)
+		i = min(i+2, len(s.line))
 	}
 	s.pos = i
 	if escaped {

@@ -43,11 +43,16 @@ type Mapper struct {
 	order, place []*fieldSpec
 	when         *fieldSpec
 	cond         rhumb.Condition
+	plans        planTree
 
-	fields   []taggedField // of the present line
-	record   rhumb.Record
-	coords   [4]float64
-	orderNow []rhumb.FieldValue
+	fields []taggedField // of the present line
+	record rhumb.Record
+	coords [4]float64
+
+	// Of the present line, when a plan is followed: the stored form of its fields, and where each begins; the last end is
+	// that of the last.
+	encoded []byte
+	ends    []int
 }
 
 // boundRow is a RowMapping whose table is known.
@@ -200,9 +205,39 @@ func (mp *Mapper) rowsOf(field string) (mask uint16) {
 
 const opMap rhumb.Op = "ingest.Map"
 
-// Map builds the event of a line. Errors say what is wrong with the line. The event shares no memory with the line.
+// Map builds the event of a line. Errors say what is wrong with the line. The event shares no memory with the line. Map
+// may change pairs.
 func (mp *Mapper) Map(line int64, raw []byte, pairs []pair) (Event, error) {
-	mp.fields, mp.orderNow = mp.fields[:0], mp.orderNow[:0]
+	pairs = mp.present(pairs)
+	p := mp.plans.find(pairs)
+	if p != nil {
+		if ev, ok := mp.follow(p, line, raw, pairs); ok {
+			mp.plans.hits.Add(1)
+			return ev, nil
+		}
+	}
+	mp.plans.misses.Add(1)
+	ev, err := mp.mapPlain(line, raw, pairs)
+	if err == nil && p == nil && mp.plans.admits(pairs) {
+		mp.plans.learn(pairs, mp.plan(pairs))
+	}
+	return ev, err
+}
+
+// present leaves out the pairs whose text the mapping takes for nothing.
+func (mp *Mapper) present(pairs []pair) []pair {
+	if len(mp.mapping.Null) == 0 {
+		return pairs
+	}
+	return slices.DeleteFunc(pairs, func(p pair) bool {
+		return p.kind == textValue && slices.Contains(mp.mapping.Null, viewString(p.value))
+	})
+}
+
+// mapPlain is Map without a plan: each pair is looked up in the mapping. It maps the first line of each sequence of keys,
+// those for which there is no room in the tree, and those that a plan cannot map, for it knows what is wrong with them.
+func (mp *Mapper) mapPlain(line int64, raw []byte, pairs []pair) (Event, error) {
+	mp.fields = mp.fields[:0]
 	ev := Event{Line: line}
 	// Backwards, so that of a key that stands twice the last value counts, as it does in a Tcl dictionary.
 	for i := len(pairs) - 1; i >= 0; i-- {
@@ -212,10 +247,10 @@ func (mp *Mapper) Map(line int64, raw []byte, pairs []pair) (Event, error) {
 		}
 		ev.removes = ev.removes || removes
 	}
-	if err := mp.addPlaceAndTime(line, pairs); err != nil {
+	if err := mp.addPlaceAndTime(pairs); err != nil {
 		return Event{}, err
 	}
-	slices.SortFunc(mp.fields, func(a, b taggedField) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortStableFunc(mp.fields, func(a, b taggedField) int { return strings.Compare(a.Name, b.Name) })
 	mp.fields = slices.CompactFunc(mp.fields, func(a, b taggedField) bool { return a.Name == b.Name })
 	if err := mp.addOrder(&ev); err != nil {
 		return Event{}, err
@@ -224,11 +259,6 @@ func (mp *Mapper) Map(line int64, raw []byte, pairs []pair) (Event, error) {
 }
 
 func (mp *Mapper) addPair(line int64, p *pair) (removes bool, err error) {
-	if slices.Contains(mp.mapping.Null, viewString(p.value)) && p.kind == textValue {
-		p.value = nil
-		p.kind = absentValue
-		return false, nil
-	}
 	s := mp.spec(p.key)
 	if len(s.name) > rhumb.FieldNameSizeMax {
 		return false, rhumb.Ef(opMap, rhumb.TooLarge, "key %.20q… has %d bytes, at most %d are allowed", s.name, len(s.name), rhumb.FieldNameSizeMax)
@@ -285,7 +315,7 @@ func parseField(kind rhumb.FieldKind, text string) (rhumb.FieldValue, error) {
 }
 
 // addPlaceAndTime adds the fields that the mapping makes of others.
-func (mp *Mapper) addPlaceAndTime(line int64, pairs []pair) error {
+func (mp *Mapper) addPlaceAndTime(pairs []pair) error {
 	if mp.when != nil {
 		if p := lastPair(pairs, mp.when.name); p != nil && p.kind != nullValue {
 			v, err := parseField(rhumb.FieldTimestamp, viewString(p.value))
@@ -325,20 +355,25 @@ func (mp *Mapper) addPlaceAndTime(line int64, pairs []pair) error {
 	return nil
 }
 
-// placeValue makes a point of two coordinates, and of four the box around two points, the short way around the earth.
+// placeValue makes a point of two coordinates, a box of four.
 func (mp *Mapper) placeValue() rhumb.FieldValue {
-	c := mp.coords
 	if len(mp.place) == 2 {
-		return rhumb.PointField(rhumb.Point{Lat: c[0], Lon: c[1]})
+		return rhumb.PointField(rhumb.Point{Lat: mp.coords[0], Lon: mp.coords[1]})
 	}
+	return rhumb.BoxField(mp.placeBox())
+}
+
+// placeBox makes the box around two points, the short way around the earth.
+func (mp *Mapper) placeBox() rhumb.Box {
+	c := mp.coords
 	west, east := min(c[2], c[3]), max(c[2], c[3])
 	if east-west > 180 {
 		west, east = east, west
 	}
-	return rhumb.BoxField(rhumb.Box{
+	return rhumb.Box{
 		Min: rhumb.Point{Lat: min(c[0], c[1]), Lon: west},
 		Max: rhumb.Point{Lat: max(c[0], c[1]), Lon: east},
-	})
+	}
 }
 
 func (mp *Mapper) addMade(name string, v rhumb.FieldValue) {
@@ -356,12 +391,17 @@ func (mp *Mapper) addOrder(ev *Event) error {
 		if !ok || v.Kind() == rhumb.FieldNull {
 			return rhumb.Ef(opMap, rhumb.InvalidArgument, "key %q is missing: it orders the events", s.name)
 		}
-		if v.Kind() == rhumb.FieldString {
-			v = rhumb.StringField(strings.Clone(v.Text()))
-		}
-		ev.Order = append(ev.Order, v)
+		ev.Order = append(ev.Order, owned(v))
 	}
 	return nil
+}
+
+// owned gives a value that shares no memory with the line.
+func owned(v rhumb.FieldValue) rhumb.FieldValue {
+	if v.Kind() == rhumb.FieldString {
+		return rhumb.StringField(strings.Clone(v.Text()))
+	}
+	return v
 }
 
 func (mp *Mapper) field(name string) (rhumb.FieldValue, bool) {
@@ -374,12 +414,19 @@ func (mp *Mapper) field(name string) (rhumb.FieldValue, bool) {
 
 // lastPair gives the pair of a key, the last one where it stands twice; nil when it is absent.
 func lastPair(pairs []pair, key string) *pair {
-	for i := len(pairs) - 1; i >= 0; i-- {
-		if string(pairs[i].key) == key && pairs[i].kind != absentValue {
-			return &pairs[i]
-		}
+	if i := lastIndex(pairs, key); i >= 0 {
+		return &pairs[i]
 	}
 	return nil
+}
+
+func lastIndex(pairs []pair, key string) int {
+	for i := len(pairs) - 1; i >= 0; i-- {
+		if string(pairs[i].key) == key {
+			return i
+		}
+	}
+	return -1
 }
 
 // viewString gives b as a string without a copy.

@@ -69,6 +69,11 @@ func (mp *Mapper) holds(c *Condition, pairs []pair) bool {
 	if p := lastPair(pairs, c.Field); p != nil {
 		value = viewString(p.value)
 	}
+	return c.takes(value)
+}
+
+// takes reports whether the value of the condition's key is one that it wants.
+func (c *Condition) takes(value string) bool {
 	return (len(c.In) == 0 || slices.Contains(c.In, value)) && !slices.Contains(c.NotIn, value)
 }
 
@@ -83,15 +88,20 @@ func (t template) appendTo(dst []byte, pairs []pair) ([]byte, error) {
 		if p == nil || p.kind == nullValue || len(p.value) == 0 {
 			return dst, rhumb.Ef(opMap, rhumb.InvalidArgument, "key %q is missing: the name needs it", part.key)
 		}
-		for n := len(p.value); n < part.width; n++ {
-			dst = append(dst, '0')
-		}
-		dst = append(dst, p.value...)
+		dst = appendFilled(dst, p.value, part.width)
 	}
 	if len(dst) == start {
 		return dst, rhumb.E(opMap, rhumb.InvalidArgument, "the name is empty")
 	}
 	return dst, nil
+}
+
+// appendFilled appends a value with zeros in front up to a width.
+func appendFilled(dst, value []byte, width int) []byte {
+	for n := len(value); n < width; n++ {
+		dst = append(dst, '0')
+	}
+	return append(dst, value...)
 }
 
 // sharesRange reports whether two names are equal up to the byte at which they are cut before they are hashed.

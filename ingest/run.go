@@ -130,6 +130,10 @@ type Counts struct {
 	// Batches is the number of atomic batches that were applied; Retries counts batches that were sent again.
 	Batches int64 `json:"batches"`
 	Retries int64 `json:"retries"`
+	// PlanHits are the lines that were mapped by the plan of an earlier line with the same keys in the same order;
+	// PlanMisses are those whose keys were looked up in the mapping one by one, malformed ones among them.
+	PlanHits   int64 `json:"plan_hits"`
+	PlanMisses int64 `json:"plan_misses"`
 }
 
 // Run is one reading of one input.
@@ -165,6 +169,7 @@ func (r *Run) Counts() Counts {
 		Lines: r.counts.lines.Load(), Applied: r.counts.applied.Load(), AlreadyThere: r.counts.alreadyThere.Load(),
 		Rejected: r.counts.rejected.Load(), Failed: r.counts.failed.Load(),
 		Batches: r.counts.batches.Load(), Retries: r.counts.retries.Load(),
+		PlanHits: r.mapper.plans.hits.Load(), PlanMisses: r.mapper.plans.misses.Load(),
 	}
 }
 
