@@ -49,6 +49,8 @@ const (
 	DedupWindow = 64
 	// DedupKeep is how long, by log time, the result of a request is kept for a retry at the least.
 	DedupKeep = 15 * time.Minute
+	// DedupFloorKeep is how long, by log time, a range remembers up to which number it has forgotten a client's results.
+	DedupFloorKeep = 24 * time.Hour
 
 	// LogKeepRange and LogKeepStore bound, in bytes, the log kept for replicas that lag, per range and per store.
 	LogKeepRange = 64 << 20

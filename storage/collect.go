@@ -33,7 +33,8 @@ type Collected struct {
 }
 
 // Collect removes what a range no longer needs: the log records before its trim position, the versions that these
-// entries superseded, and request results that are older than rhumb.DedupKeep by log time and whose entries are trimmed.
+// entries superseded, and request results that are older than rhumb.DedupKeep by log time and whose entries are trimmed; the
+// floors of their clients (RequestFloor) take their place.
 // The record at the trim position stays: the entry after it is matched against it. Collect does a bounded piece of work;
 // call it again while More. It may run beside the range's writer. A range that the store does not hold is no error.
 func (s *Store) Collect(id rhumb.RangeID, lim CollectLimits) (Collected, error) {
@@ -89,6 +90,9 @@ type collection struct {
 	// newest is the newest version that the collected entries wrote of each key (its prefix): all older ones go.
 	newest map[string]rhumb.Version
 	floor  rhumb.Timestamp
+	// client is the one whose results are being collected, and raised what its floor becomes.
+	client rhumb.UUID
+	raised floor
 	done   Collected
 }
 
@@ -275,7 +279,7 @@ type expiry struct {
 
 const expiryEvery = rhumb.DedupKeep / 4
 
-// results deletes request results that are too old to be asked for, one by one.
+// results deletes request results that are too old to be asked for, one by one, and raises the floors of their clients.
 func (c *collection) results() error {
 	x := &c.rs.expiry
 	now := c.log.CommitHLC
@@ -297,27 +301,63 @@ func (c *collection) results() error {
 		if err != nil {
 			return err
 		}
-		seen, hlc, err := decodeSeen(v)
-		if err != nil {
+		if err := c.result(it.Key(), v, now); err != nil {
 			return err
-		}
-		if seen.Seq <= c.log.Trim && now.Sub(hlc) > rhumb.DedupKeep {
-			if err := c.b.Delete(it.Key(), nil); err != nil {
-				return err
-			}
-			c.done.Results++
 		}
 		if looked++; looked >= c.lim.WritesMax {
 			x.after = append([]byte(nil), it.Key()...)
 			c.done.More = true
-			return nil
+			return c.raiseFloor()
 		}
 	}
 	if err := it.Error(); err != nil {
 		return err
 	}
 	x.after = nil
-	return nil
+	return c.raiseFloor()
+}
+
+// result looks at one 'q' key: the result of a request, or before the results of its client their floor.
+func (c *collection) result(key, value []byte, now rhumb.Timestamp) error {
+	d, err := keys.Decode(key)
+	if err != nil {
+		return err
+	}
+	if d.Request.Seq == 0 {
+		f, err := decodeFloor(value)
+		if err == nil && now.Sub(f.hlc) > rhumb.DedupFloorKeep {
+			err = c.b.Delete(key, nil) // a result that this collection deletes writes it anew
+		}
+		return err
+	}
+	seen, hlc, err := decodeSeen(value)
+	if err != nil || seen.Seq > c.log.Trim || now.Sub(hlc) <= rhumb.DedupKeep {
+		return err
+	}
+	if c.client != d.Request.Client {
+		if err := c.raiseFloor(); err != nil {
+			return err
+		}
+		c.client = d.Request.Client
+	}
+	c.raised = c.raised.max(floor{d.Request.Seq, hlc})
+	c.done.Results++
+	return c.b.Delete(key, nil)
+}
+
+// raiseFloor writes the floor of the client whose results were just collected.
+func (c *collection) raiseFloor() error {
+	if c.raised.seq == 0 {
+		return nil
+	}
+	old, err := c.s.floorOf(c.id, c.client)
+	if err != nil {
+		return err
+	}
+	c.key = keys.AppendDedup(c.key[:0], c.id, rhumb.RequestID{Client: c.client})
+	err = c.b.Set(c.key, appendFloor(nil, c.raised.max(old)), nil)
+	c.raised = floor{}
+	return err
 }
 
 // apply commits the collection. It is not synced: what a crash brings back is collected again.

@@ -95,6 +95,44 @@ func decodeSeen(b []byte) (seen Seen, hlc rhumb.Timestamp, err error) {
 	return seen, hlc, nil
 }
 
+// A client's floor is the value of the 'q' key with the number 0, which no request has:
+//
+//	version(1) = 1
+//	hlc      8 bytes, big endian: of the newest request whose result was collected
+//	seq      uvarint  the greatest number whose result was collected
+//
+// It is written by the batch that deletes the result, so that each request in the log's past either has its result here
+// or a number up to the floor. That holds at every replica by itself, though replicas collect at different times: one
+// answers a repeated request from its result, another refuses it, and none applies it again.
+const floorVersion = 1
+
+// floor is up to where a range has forgotten a client's results.
+type floor struct {
+	seq uint64
+	hlc rhumb.Timestamp
+}
+
+func (f floor) max(g floor) floor { return floor{max(f.seq, g.seq), max(f.hlc, g.hlc)} }
+
+func appendFloor(dst []byte, f floor) []byte {
+	dst = append(dst, floorVersion)
+	dst = binary.BigEndian.AppendUint64(dst, uint64(f.hlc))
+	return binary.AppendUvarint(dst, f.seq)
+}
+
+func decodeFloor(b []byte) (f floor, err error) {
+	const op rhumb.Op = "storage.decodeFloor"
+	if len(b) == 0 || b[0] != floorVersion {
+		return f, rhumb.E(op, rhumb.Corrupt, "floor of a client: unknown version at offset 0")
+	}
+	in := reader{b: b, at: 1}
+	f.hlc, f.seq = rhumb.Timestamp(in.uint64()), in.uvarint()
+	if in.bad || in.at != len(b) {
+		return floor{}, rhumb.Ef(op, rhumb.Corrupt, "floor of a client: cut short or too long at offset %d of %d", in.at, len(b))
+	}
+	return f, nil
+}
+
 func decodeBits(bits []byte, n int) []bool {
 	if bits == nil {
 		return nil
@@ -125,8 +163,30 @@ func (s *Store) Dedup(id rhumb.RangeID, req rhumb.RequestID) (seen Seen, found b
 	return seen, true, nil
 }
 
-// LastRequest gives the greatest Seq of a client's requests whose results a range keeps, 0 when it keeps none. Who has
-// seen every request since then need not look up one with a greater Seq.
+// RequestFloor gives the greatest Seq of a client's requests whose result a range had and collected, 0 when there is none
+// or it was raised longer ago than rhumb.DedupFloorKeep. Whether a request up to there was applied is not known any more,
+// unless Dedup finds its result; ask Dedup first, since collection may run in between.
+func (s *Store) RequestFloor(id rhumb.RangeID, client rhumb.UUID) (seq uint64, err error) {
+	const op rhumb.Op = "storage.Store.RequestFloor"
+	f, err := s.floorOf(id, client)
+	return f.seq, s.fault(op, err)
+}
+
+func (s *Store) floorOf(id rhumb.RangeID, client rhumb.UUID) (f floor, err error) {
+	var buf [48]byte
+	v, closer, err := s.db.Get(keys.AppendDedup(buf[:0], id, rhumb.RequestID{Client: client}))
+	if err == pebble.ErrNotFound {
+		return floor{}, nil
+	}
+	if err != nil {
+		return floor{}, err
+	}
+	defer func() { _ = closer.Close() }()
+	return decodeFloor(v)
+}
+
+// LastRequest gives the greatest Seq of a client's requests that a range has a result of, or had (RequestFloor); 0 when
+// there is none. Who has seen every request since then need not look up one with a greater Seq.
 func (s *Store) LastRequest(id rhumb.RangeID, client rhumb.UUID) (seq uint64, err error) {
 	const op rhumb.Op = "storage.Store.LastRequest"
 	it, err := s.db.NewIter(&pebble.IterOptions{
@@ -140,6 +200,11 @@ func (s *Store) LastRequest(id rhumb.RangeID, client rhumb.UUID) (seq uint64, er
 		var d keys.Decoded
 		if d, err = keys.Decode(it.Key()); err == nil {
 			seq = d.Request.Seq
+		}
+		if err == nil && seq == 0 { // all results are collected: only the floor is left
+			var f floor
+			f, err = decodeFloor(it.Value())
+			seq = f.seq
 		}
 	}
 	return seq, s.fault(op, cmp.Or(err, it.Error(), it.Close()))

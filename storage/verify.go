@@ -253,6 +253,10 @@ func checkPair(key, value []byte) error {
 		}
 		return err
 	case keys.KindDedup:
+		if d.Request.Seq == 0 {
+			_, err := decodeFloor(value)
+			return err
+		}
 		_, _, err := decodeSeen(value)
 		return err
 	}

@@ -15,6 +15,9 @@ type Proposal struct {
 	Base []Base
 	// Seen is the stored result of the batch's RequestID, or nil when storage has none. With it, Base and Names may be nil.
 	Seen *Dedup
+	// Expired says that whether the batch's RequestID was applied cannot be known any more: storage has no result of it and
+	// may have had one. It is refused, unless it is in flight. With it, Base and Names may be nil.
+	Expired bool
 	// Names are the names of the batch's inserts, in order, allocated by the driver.
 	Names [][]byte
 }

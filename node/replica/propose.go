@@ -45,12 +45,19 @@ func (r *Replica) Propose(ts rhumb.Timestamp, p Proposal) {
 	}
 	switch {
 	case r.waiters.join(p.Batch.ID, p.Token):
+	case p.Expired:
+		r.answer(p.Token, rhumb.Outcome{}, r.fault(rhumb.Expired, fmt.Sprintf(
+			"request %s is older than the results that are kept: %d requests of its client, or %s; read what became of it",
+			p.Batch.ID, rhumb.DedupWindow, rhumb.DedupKeep)))
 	case r.orders.uncommitted+r.orders.bytes >= r.cfg.UncommittedBytesMax:
 		r.answer(p.Token, rhumb.Outcome{}, r.fault(rhumb.Overloaded,
 			fmt.Sprintf("%d bytes wait for in-sync replicas, the bound is %d; send less or retry later",
 				r.orders.uncommitted+r.orders.bytes, r.cfg.UncommittedBytesMax)))
 	case p.Seen != nil && p.Seen.Seq <= r.commit:
 		r.answer(p.Token, p.Seen.outcome(), nil)
+	case r.waiters.of(p.Batch.ID) >= rhumb.DedupWindow:
+		r.answer(p.Token, rhumb.Outcome{}, r.fault(rhumb.Overloaded, fmt.Sprintf(
+			"%d requests of client %s wait for their answer, no more are taken; wait for one of them", rhumb.DedupWindow, p.Batch.ID.Client)))
 	case p.Seen != nil:
 		r.waiters.add(waiter{seq: p.Seen.Seq, token: p.Token, id: p.Batch.ID, seen: true, outcome: p.Seen.outcome()})
 	default:
@@ -75,7 +82,7 @@ func (r *Replica) refuse(p *Proposal) *rhumb.Error {
 	case r.waiters.len() >= r.cfg.ProposalsMax:
 		return r.fault(rhumb.Overloaded, fmt.Sprintf("%d proposals wait for their answer; retry later", r.waiters.len()))
 	}
-	if p.Seen != nil {
+	if p.Seen != nil || p.Expired {
 		return nil // it was decided before: the driver gathered nothing else
 	}
 	inserts := 0

@@ -26,6 +26,8 @@ type waiters struct {
 	// first is the running number of queue[0]; inflight finds a waiter by its request id.
 	first    uint64
 	inflight map[rhumb.RequestID]uint64
+	// clients counts the requests in flight of each client.
+	clients map[rhumb.UUID]int
 	// extra counts the joined tokens.
 	extra int
 }
@@ -40,7 +42,9 @@ func (q *waiters) add(w waiter) {
 	if !w.id.IsZero() {
 		if q.inflight == nil {
 			q.inflight = make(map[rhumb.RequestID]uint64)
+			q.clients = make(map[rhumb.UUID]int)
 		}
+		q.clients[w.id.Client]++
 		q.inflight[w.id] = q.first + uint64(len(q.queue))
 	}
 	q.queue = append(q.queue, w)
@@ -61,6 +65,14 @@ func (q *waiters) join(id rhumb.RequestID, token uint64) bool {
 	return true
 }
 
+// of counts the requests in flight of the client of id; 0 when id is none.
+func (q *waiters) of(id rhumb.RequestID) int {
+	if id.IsZero() {
+		return 0
+	}
+	return q.clients[id.Client]
+}
+
 // pop takes the first waiter if its position is at most seq.
 func (q *waiters) pop(seq rhumb.Seq) (w waiter, ok bool) {
 	if q.head == len(q.queue) || q.queue[q.head].seq > seq {
@@ -71,6 +83,9 @@ func (q *waiters) pop(seq rhumb.Seq) (w waiter, ok bool) {
 	q.head++
 	if !w.id.IsZero() {
 		delete(q.inflight, w.id)
+		if q.clients[w.id.Client]--; q.clients[w.id.Client] == 0 {
+			delete(q.clients, w.id.Client)
+		}
 	}
 	q.extra -= len(w.joined)
 	if q.head == len(q.queue) || q.head >= 1024 && 2*q.head >= len(q.queue) {
