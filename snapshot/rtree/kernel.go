@@ -3,7 +3,8 @@ package rtree
 import "github.com/rhumbdb/rhumb/snapshot/format"
 
 // kernels tests lists of nodes. The list has at most chunkNodes nodes, all of the level that nodes holds; a node marked
-// inside has all its children, and they are taken untested.
+// inside has all its children, and they are taken untested. Kernels may write whole vectors: up to 15 words behind the last
+// that they count.
 type kernels struct {
 	name string
 	// nodes writes the children that q touches, marked if they lie wholly in q, and gives their number.
@@ -11,6 +12,9 @@ type kernels struct {
 	// leaves writes the references and the numbers of the leaves that q touches, and gives their number.
 	leaves func(nodes, refs []byte, q *format.Box, list []uint32, outRefs, outLeaves *[listRoom]uint32) int
 }
+
+// kernel is the fastest that this processor can run; available lists them all, the fastest first.
+var kernel = available()[0]
 
 // portable are the kernels in plain Go.
 var portable = kernels{"portable", scanNodesPortable, scanLeavesPortable}
@@ -68,12 +72,4 @@ func lane(node *[format.NodeSize]byte, j uint32) format.Box {
 		MinX: int32(le.Uint32(node[4*j:])), MinY: int32(le.Uint32(node[64+4*j:])),
 		MaxX: int32(le.Uint32(node[128+4*j:])), MaxY: int32(le.Uint32(node[192+4*j:])),
 	}
-}
-
-func scanNodes(nodes []byte, q *format.Box, list []uint32, out *[listRoom]uint32) int {
-	return scanNodesPortable(nodes, q, list, out)
-}
-
-func scanLeaves(nodes, refs []byte, q *format.Box, list []uint32, outRefs, outLeaves *[listRoom]uint32) int {
-	return scanLeavesPortable(nodes, refs, q, list, outRefs, outLeaves)
 }

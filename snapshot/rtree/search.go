@@ -20,6 +20,7 @@ const (
 type Cursor struct {
 	tree   *Tree
 	query  []format.Box
+	single [1]format.Box
 	part   int
 	box    format.Box // query[part], cut off at the edges of the world
 	level  int
@@ -61,14 +62,14 @@ func (c *Cursor) Next() (b Batch, ok bool) {
 		list.next += len(chunk)
 		q, nodes := &c.box, c.tree.level(c.level)
 		if c.level == 0 {
-			if n := scanLeaves(nodes, c.tree.refs, q, chunk, &c.refs, &c.leaves); n > 0 {
+			if n := kernel.leaves(nodes, c.tree.refs, q, chunk, &c.refs, &c.leaves); n > 0 {
 				return Batch{Part: c.part, Refs: c.refs[:n], Leaves: c.leaves[:n]}, true
 			}
 			continue
 		}
 		c.level--
 		below := &c.lists[c.level]
-		below.next, below.n = 0, scanNodes(nodes, q, chunk, &below.nodes)
+		below.next, below.n = 0, kernel.nodes(nodes, q, chunk, &below.nodes)
 		// Only the last node of a level can lack children, so it is never passed untested.
 		if last := below.n - 1; last >= 0 && below.nodes[last]&^inside == c.tree.count[c.level]-1 {
 			below.nodes[last] &^= inside
@@ -107,12 +108,11 @@ func clip(b format.Box) format.Box {
 
 // Search appends the references of all leaves that touch a plain box, in rising order of leaves. It starts c anew.
 func (t *Tree) Search(c *Cursor, q format.Box, dst []uint32) []uint32 {
-	query := [1]format.Box{q}
-	c.Start(t, query[:])
+	c.single[0] = q
+	c.Start(t, c.single[:])
 	for b, ok := c.Next(); ok; b, ok = c.Next() {
 		dst = append(dst, b.Refs...)
 	}
-	c.query = nil
 	return dst
 }
 

@@ -1,0 +1,185 @@
+package rtree
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/snapshot/format"
+)
+
+// TestLayout keeps the bytes of trees as transcripts: "build" gets the boxes, a line each, and shows the sections.
+func TestLayout(t *testing.T) {
+	datadriven.RunTest(t, "testdata/layout", func(t *testing.T, d *datadriven.TestData) string {
+		if d.Cmd != "build" {
+			d.Fatalf(t, "unknown command %q", d.Cmd)
+		}
+		var boxes []format.Box
+		for line := range strings.Lines(d.Input) {
+			var b format.Box
+			if _, err := fmt.Sscan(line, &b.MinX, &b.MinY, &b.MaxX, &b.MaxY); err != nil {
+				d.Fatalf(t, "%q: %v", line, err)
+			}
+			boxes = append(boxes, b)
+		}
+		var copies int
+		if d.MaybeScanArgs(t, "copies", &copies) {
+			boxes = slices.Repeat(boxes, copies)
+		}
+		nodes, refs := buildSections(boxes, new(Sorter).Order(boxes))
+		return dump("nodes", nodes) + dump("refs", refs)
+	})
+}
+
+// dump shows the words of a section, 16 to a line, from the first to the last line that differs from the one before.
+func dump(name string, p []byte) string {
+	var out strings.Builder
+	fmt.Fprintf(&out, "%s: %d bytes, crc32c %08x\n", name, len(p), format.Checksum(p))
+	for at := 0; at < min(len(p), 1024); at += 64 {
+		fmt.Fprintf(&out, "%4d:", at)
+		for i := at; i < at+64; i += 4 {
+			fmt.Fprintf(&out, " %d", int32(le.Uint32(p[i:])))
+		}
+		out.WriteByte('\n')
+	}
+	return out.String()
+}
+
+// TestOrder guards that Order is the order of HilbertKey, cut to the bits that are sorted, and then of positions.
+func TestOrder(t *testing.T) {
+	var s Sorter
+	for _, shape := range boxShapes {
+		for _, n := range []int{0, 1, 2, 1000, 30_000, 500} {
+			boxes := makeBoxes(rand.New(rand.NewPCG(uint64(n), 9)), n, shape.make)
+			want := make([]uint32, n)
+			for i := range want {
+				want[i] = uint32(i)
+			}
+			key := func(i uint32) uint64 { return HilbertKey(boxes[i]) >> (2*HilbertBits - sortBits) }
+			slices.SortStableFunc(want, func(a, b uint32) int { return int(int64(key(a)) - int64(key(b))) })
+			if got := s.Order(boxes); !slices.Equal(got, want) {
+				t.Errorf("%s, %d boxes: another order", shape.name, n)
+			}
+		}
+	}
+}
+
+// TestHilbertKey guards that the curve is a Hilbert curve: it visits every cell of a square once, and steps to a neighbour
+// each time.
+func TestHilbertKey(t *testing.T) {
+	const bits, step = 6, 1 << (32 - HilbertBits) // the lowest corner of the world, 64 by 64 cells
+	cells := make([]corner, 1<<(2*bits))
+	for x := range int32(1 << bits) {
+		for y := range int32(1 << bits) {
+			px, py := -format.LonUnitsMax+x*step, -format.LatUnitsMax+y*step
+			k := HilbertKey(format.Box{MinX: px, MinY: py, MaxX: px + step - 2, MaxY: py + step - 2})
+			if k >= uint64(len(cells)) || cells[k] != (corner{}) {
+				t.Fatalf("cell %d, %d has key %d, which is taken or too great", x, y, k)
+			}
+			cells[k] = corner{int64(x) + 1, int64(y) + 1}
+		}
+	}
+	for i := 1; i < len(cells); i++ {
+		dx, dy := cells[i].x-cells[i-1].x, cells[i].y-cells[i-1].y
+		if dx*dx+dy*dy != 1 {
+			t.Fatalf("keys %d and %d are at %v and %v", i-1, i, cells[i-1], cells[i])
+		}
+	}
+	if k := HilbertKey(world); k>>(2*HilbertBits) != 0 {
+		t.Errorf("key %#x has more than %d bits", k, 2*HilbertBits)
+	}
+}
+
+// TestSize guards the sizes against a count of the levels one by one, and the aim of 22 bytes a box.
+func TestSize(t *testing.T) {
+	for _, n := range []int{0, 1, 16, 17, 256, 257, 1_000_000, ItemsMax} {
+		want := format.TreeHeaderSize
+		for m := n; m > 0; {
+			m = (m + format.NodeLanes - 1) / format.NodeLanes
+			want += m * format.NodeSize
+			if m == 1 {
+				break
+			}
+		}
+		nodes, refs := Size(n)
+		if wantRefs := (n + 15) / 16 * 64; nodes != want || refs != wantRefs {
+			t.Errorf("%d boxes: %d and %d bytes, want %d and %d", n, nodes, refs, want, wantRefs)
+		}
+		if n >= 1_000_000 && nodes+refs > 22*n {
+			t.Errorf("%d boxes take %d bytes", n, nodes+refs)
+		}
+	}
+}
+
+// TestBounds guards the box around everything.
+func TestBounds(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for _, n := range []int{1, 16, 17, 1000} {
+		boxes := makeBoxes(r, n, boxShapes[2].make)
+		want := empty
+		for _, b := range boxes {
+			want = format.Box{MinX: min(want.MinX, b.MinX), MinY: min(want.MinY, b.MinY), MaxX: max(want.MaxX, b.MaxX), MaxY: max(want.MaxY, b.MaxY)}
+		}
+		tree, _ := build(t, boxes)
+		if got, ok := tree.Bounds(); !ok || got != want || tree.Items() != n {
+			t.Errorf("%d boxes: %v %v of %d items, want %v", n, got, ok, tree.Items(), want)
+		}
+	}
+	if _, ok := new(Tree).Bounds(); ok {
+		t.Error("a tree over nothing has bounds")
+	}
+}
+
+// TestOpenCorrupt guards that each kind of damage is reported with its offset.
+func TestOpenCorrupt(t *testing.T) {
+	boxes := makeBoxes(rand.New(rand.NewPCG(1, 2)), 300, boxShapes[0].make)
+	for _, tc := range []struct {
+		name   string
+		damage func(nodes, refs *[]byte)
+		want   string
+	}{
+		{"no header", func(n, _ *[]byte) { *n = (*n)[:100] }, "want a header of 256"},
+		{"levels", func(n, _ *[]byte) { le.PutUint32(*n, 13) }, "offset 0: 13 levels for 300 items, want 3"},
+		{"items", func(n, _ *[]byte) { le.PutUint32((*n)[4:], 0xFFFFFFFF) }, "offset 0: 3 levels for 4294967295 items, want 8"},
+		{"first of a level", func(n, _ *[]byte) { le.PutUint32((*n)[24:], 18) }, "offset 24: level 1 has 2 nodes from 18, want 2 from 19"},
+		{"nodes cut off", func(n, _ *[]byte) { *n = (*n)[:len(*n)-1] }, "in 5631 bytes of nodes"},
+		{"references cut off", func(_, r *[]byte) { *r = (*r)[:len(*r)-1] }, "1215 of references"},
+		{"padding", func(n, _ *[]byte) { le.PutUint32((*n)[256+18*256+4*12:], 5) }, "offset 4912: lane 12 of the last node of level 0"},
+	} {
+		nodes, refs := buildSections(boxes, nil)
+		tc.damage(&nodes, &refs)
+		_, err := Open(nodes, refs)
+		if rhumb.KindOf(err) != rhumb.Corrupt || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v, want Corrupt with %q", tc.name, err, tc.want)
+		}
+	}
+}
+
+// FuzzOpen guards that no bytes make Open or a search fail, whatever tree they seem to be.
+func FuzzOpen(f *testing.F) {
+	for _, n := range []int{0, 1, 17, 300} {
+		nodes, refs := buildSections(makeBoxes(rand.New(rand.NewPCG(1, 2)), n, boxShapes[3].make), nil)
+		f.Add(nodes, refs, int32(0), int32(0), int32(1_000_000_000), int32(500_000_000))
+	}
+	f.Fuzz(func(t *testing.T, nodes, refs []byte, minX, minY, maxX, maxY int32) {
+		tree, err := Open(nodes, refs)
+		if err != nil {
+			if rhumb.KindOf(err) != rhumb.Corrupt {
+				t.Fatalf("%v is not Corrupt", err)
+			}
+			return
+		}
+		var c Cursor
+		for _, q := range []format.Box{{MinX: minX, MinY: minY, MaxX: maxX, MaxY: maxY}, world} {
+			hits := tree.Search(&c, q, nil)
+			if len(hits) > tree.Items() {
+				t.Fatalf("%d hits among %d items", len(hits), tree.Items())
+			}
+		}
+	})
+}
+

@@ -1,0 +1,3 @@
+package rtree
+
+func available() []kernels { return []kernels{portable} }

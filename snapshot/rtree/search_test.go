@@ -1,0 +1,267 @@
+package rtree
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/rhumbdb/rhumb/snapshot/format"
+)
+
+// eachKernel runs a test with every kernel that this processor can run.
+func eachKernel(t *testing.T, f func(t *testing.T)) {
+	best := kernel
+	defer func() { kernel = best }()
+	for _, k := range available() {
+		kernel = k
+		t.Run(k.name, f)
+	}
+}
+
+// shapes of random boxes, each with what it is to find.
+var boxShapes = []struct {
+	name string
+	make func(r *rand.Rand) format.Box
+}{
+	{"points", func(r *rand.Rand) format.Box { return around(anywhere(r), 0, 0) }},
+	{"segments", func(r *rand.Rand) format.Box {
+		c := anywhere(r)
+		if r.IntN(2) == 0 {
+			return around(c, r.Int32N(100_000), 0)
+		}
+		return around(c, 0, r.Int32N(100_000))
+	}},
+	{"one city", func(r *rand.Rand) format.Box {
+		c := corner{int64(85_000_000 + r.NormFloat64()*1_000_000), int64(474_000_000 + r.NormFloat64()*1_000_000)}
+		return around(c, r.Int32N(20_000), r.Int32N(20_000))
+	}},
+	{"large", func(r *rand.Rand) format.Box { return around(anywhere(r), r.Int32N(900_000_000), r.Int32N(400_000_000)) }},
+	{"world-wide and tiny", func(r *rand.Rand) format.Box {
+		if r.IntN(4) == 0 {
+			return world
+		}
+		return around(anywhere(r), 1, 1)
+	}},
+	{"one place", func(*rand.Rand) format.Box { return format.Box{MinX: 7, MinY: 7, MaxX: 8, MaxY: 9} }},
+	{"edges of the world", func(r *rand.Rand) format.Box {
+		b := around(anywhere(r), 1000, 1000)
+		switch r.IntN(4) {
+		case 0:
+			b.MaxX = format.LonUnitsMax
+		case 1:
+			b.MinX = -format.LonUnitsMax
+		case 2:
+			b.MaxY = format.LatUnitsMax
+		default:
+			b.MinY = -format.LatUnitsMax
+		}
+		return b
+	}},
+}
+
+func anywhere(r *rand.Rand) corner {
+	return corner{r.Int64N(2*format.LonUnitsMax+1) - format.LonUnitsMax, r.Int64N(2*format.LatUnitsMax+1) - format.LatUnitsMax}
+}
+
+// around makes a plain box about a centre, cut off at the edges of the world.
+func around(c corner, halfX, halfY int32) format.Box {
+	x, y := int64(halfX), int64(halfY)
+	return format.Box{
+		MinX: int32(max(c.x-x, -format.LonUnitsMax)), MinY: int32(max(c.y-y, -format.LatUnitsMax)),
+		MaxX: int32(min(c.x+x, format.LonUnitsMax)), MaxY: int32(min(c.y+y, format.LatUnitsMax)),
+	}
+}
+
+func makeBoxes(r *rand.Rand, n int, f func(*rand.Rand) format.Box) []format.Box {
+	boxes := make([]format.Box, n)
+	for i := range boxes {
+		boxes[i] = f(r)
+	}
+	return boxes
+}
+
+// refOf is the reference of a box in tests: not its position, so that a mix-up shows.
+func refOf(i uint32) uint32 { return i*3 + 1 }
+
+// build makes a tree over boxes in Hilbert order, in sections full of ones, and gives the order too.
+func build(t testing.TB, boxes []format.Box) (Tree, []uint32) {
+	var s Sorter
+	order := s.Order(boxes)
+	nodes, refs := buildSections(boxes, order)
+	tree, err := Open(nodes, refs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tree, order
+}
+
+func buildSections(boxes []format.Box, order []uint32) (nodes, refs []byte) {
+	itemRefs := make([]uint32, len(boxes))
+	for i := range itemRefs {
+		itemRefs[i] = refOf(uint32(i))
+	}
+	n, m := Size(len(boxes))
+	nodes, refs = slices.Repeat([]byte{0xFF}, n), slices.Repeat([]byte{0xFF}, m)
+	Build(nodes, refs, boxes, itemRefs, order)
+	return nodes, refs
+}
+
+// queries are boxes about random boxes of the set, boxes anywhere, and the extremes.
+func queries(r *rand.Rand, boxes []format.Box) []format.Box {
+	qs := []format.Box{
+		world, {}, {MinX: math.MinInt32, MinY: math.MinInt32, MaxX: math.MaxInt32, MaxY: math.MaxInt32},
+		{MinX: format.LonUnitsMax, MinY: -format.LatUnitsMax, MaxX: format.LonUnitsMax, MaxY: format.LatUnitsMax},
+		{MinX: -format.LonUnitsMax, MinY: format.LatUnitsMax, MaxX: format.LonUnitsMax, MaxY: format.LatUnitsMax},
+	}
+	for range 6 {
+		half := int32(1) << r.IntN(31)
+		qs = append(qs, around(anywhere(r), half, half/2))
+		if len(boxes) > 0 {
+			b := boxes[r.IntN(len(boxes))]
+			qs = append(qs, b, around(corner{int64(b.MinX), int64(b.MinY)}, half/4, half/8))
+		}
+	}
+	return qs
+}
+
+// sizes are numbers of boxes around those at which a level begins.
+var sizes = []int{0, 1, 2, 15, 16, 17, 255, 256, 257, 4095, 4096, 4097, 65535, 65536, 65537, 100_000}
+
+// TestSearch guards that a search finds exactly the boxes that touch the query, each once and in the order of leaves.
+func TestSearch(t *testing.T) {
+	eachKernel(t, func(t *testing.T) {
+		for _, shape := range boxShapes {
+			for _, n := range sizes {
+				if testing.Short() && n > 5000 {
+					continue
+				}
+				seed := uint64(n)
+				r := rand.New(rand.NewPCG(seed, 1))
+				boxes := makeBoxes(r, n, shape.make)
+				tree, order := build(t, boxes)
+				var c Cursor
+				for _, q := range queries(r, boxes) {
+					checkSearch(t, fmt.Sprintf("%s, %d boxes, seed %d, query %v", shape.name, n, seed, q), &tree, &c, q, boxes, order)
+				}
+			}
+		}
+	})
+}
+
+func checkSearch(t *testing.T, name string, tree *Tree, c *Cursor, q format.Box, boxes []format.Box, order []uint32) {
+	t.Helper()
+	var want, wantLeaves []uint32
+	for leaf, i := range order {
+		if boxes[i].Intersects(q) {
+			want, wantLeaves = append(want, refOf(i)), append(wantLeaves, uint32(leaf))
+		}
+	}
+	if got := tree.Search(c, q, nil); !slices.Equal(got, want) {
+		t.Fatalf("%s: %d hits, want %d", name, len(got), len(want))
+	}
+	var leaves []uint32
+	c.Start(tree, []format.Box{q})
+	for b, ok := c.Next(); ok; b, ok = c.Next() {
+		if len(b.Refs) == 0 || len(b.Refs) > BatchMax || len(b.Refs) != len(b.Leaves) || b.Part != 0 {
+			t.Fatalf("%s: a batch of %d references and %d leaves of part %d", name, len(b.Refs), len(b.Leaves), b.Part)
+		}
+		leaves = append(leaves, b.Leaves...)
+	}
+	if !slices.Equal(leaves, wantLeaves) {
+		t.Fatalf("%s: leaves differ", name)
+	}
+}
+
+// TestSearchParts guards that records whose boxes cross the antimeridian, found by queries of several boxes, are given
+// once each by FirstMatch.
+func TestSearchParts(t *testing.T) {
+	eachKernel(t, func(t *testing.T) {
+		r := rand.New(rand.NewPCG(3, 4))
+		records := makeBoxes(r, 3000, func(r *rand.Rand) format.Box {
+			b := around(anywhere(r), r.Int32N(200_000_000), r.Int32N(100_000_000))
+			if r.IntN(2) == 0 {
+				b.MinX, b.MaxX = b.MaxX, b.MinX
+			}
+			return b
+		})
+		var boxes []format.Box
+		var owner []uint32
+		for i, b := range records {
+			parts, n := b.Split()
+			boxes = append(boxes, parts[:n]...)
+			owner = append(owner, slices.Repeat([]uint32{uint32(i)}, n)...)
+		}
+		var s Sorter
+		n, m := Size(len(boxes))
+		nodes, refs := make([]byte, n), make([]byte, m)
+		Build(nodes, refs, boxes, owner, s.Order(boxes))
+		tree, err := Open(nodes, refs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var c Cursor
+		for range 200 {
+			var query []format.Box
+			for range 1 + r.IntN(3) {
+				query = append(query, around(anywhere(r), r.Int32N(1_800_000_000), r.Int32N(900_000_000)))
+			}
+			checkParts(t, &tree, &c, query, records)
+		}
+	})
+}
+
+func checkParts(t *testing.T, tree *Tree, c *Cursor, query, records []format.Box) {
+	t.Helper()
+	var want, got []uint32
+	for i, b := range records {
+		parts, n := b.Split()
+		if slices.ContainsFunc(query, func(q format.Box) bool { return slices.ContainsFunc(parts[:n], q.Intersects) }) {
+			want = append(want, uint32(i))
+		}
+	}
+	c.Start(tree, query)
+	for b, ok := c.Next(); ok; b, ok = c.Next() {
+		for i, ref := range b.Refs {
+			hit, same := tree.Leaf(b.Leaves[i])
+			if same != ref {
+				t.Fatalf("leaf %d has reference %d, the hit %d", b.Leaves[i], same, ref)
+			}
+			if FirstMatch(query, b.Part, records[ref], hit) {
+				got = append(got, ref)
+			}
+		}
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Fatalf("query %v: %d records, want %d", query, len(got), len(want))
+	}
+}
+
+// TestCursorAgain guards that a search may be left off and the cursor used for another tree.
+func TestCursorAgain(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	var c Cursor
+	if _, ok := c.Next(); ok {
+		t.Error("a cursor that was never started has hits")
+	}
+	for _, n := range []int{70_000, 0, 3, 5000} {
+		boxes := makeBoxes(r, n, boxShapes[0].make)
+		tree, order := build(t, boxes)
+		c.Start(&tree, []format.Box{world, world})
+		c.Next()
+		checkSearch(t, "after a search was left off", &tree, &c, boxShapes[3].make(r), boxes, order)
+	}
+}
+
+// TestSearchAllocates guards that a search takes no memory.
+func TestSearchAllocates(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	tree, _ := build(t, makeBoxes(r, 5000, boxShapes[0].make))
+	var c Cursor
+	dst := make([]uint32, 0, 5000)
+	if n := testing.AllocsPerRun(10, func() { dst = tree.Search(&c, world, dst[:0]) }); n != 0 || len(dst) != 5000 {
+		t.Errorf("%v allocations for %d hits", n, len(dst))
+	}
+}
