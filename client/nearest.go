@@ -85,6 +85,35 @@ func (c *Client) measure(ctx context.Context, addrs []string) {
 	work.Wait()
 }
 
+// measureNearest measures addresses and returns when one has answered and the others have had twice its time: whichever
+// has not answered by then is farther away. Those go on being measured.
+func (c *Client) measureNearest(ctx context.Context, addrs []string) {
+	measured := make(chan string, len(addrs))
+	for _, a := range addrs {
+		c.spawn(func() {
+			c.measure(c.ctx, []string{a})
+			measured <- a
+		})
+	}
+	start := time.Now()
+	var enough <-chan time.Time
+	for range addrs {
+		select {
+		case a := <-measured:
+			if enough == nil && c.rtt.of(a) < far {
+				enough = time.After(max(time.Since(start), settleMin))
+			}
+		case <-enough:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// settleMin is the least time that other nodes have to answer after the first one has.
+const settleMin = 10 * time.Millisecond
+
 // measureSeeds measures the configured addresses until one has answered and the others have had twice its time.
 func (c *Client) measureSeeds(ctx context.Context) error {
 	const op rhumb.Op = "client.Open"
@@ -120,7 +149,7 @@ func (c *Client) measureSeeds(ctx context.Context) error {
 				last = rhumb.E(op, rhumb.Unavailable, "the node belongs to no cluster yet; run init")
 			case !found:
 				found = true
-				enough = time.After(max(time.Since(start), 10*time.Millisecond))
+				enough = time.After(max(time.Since(start), settleMin))
 			}
 		case <-enough:
 			return nil
@@ -150,7 +179,7 @@ func (c *Client) settle(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	c.measure(ctx, c.sample())
+	c.measureNearest(ctx, c.sample())
 	if c.cfg.From != "" {
 		return nil
 	}
