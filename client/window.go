@@ -8,8 +8,8 @@ import (
 )
 
 // window hands out the request numbers of one range. Numbers grow from 1, and a number is given only while it is less
-// than rhumb.DedupWindow above the least one unanswered: a node keeps the answers of that many (section 1.13 of the
-// replication design).
+// than rhumb.DedupWindow above the least one unanswered: a node keeps the answers of that many, takes no more
+// at once, and refuses as Expired what lies further back (section 1.13 of the replication design).
 type window struct {
 	mu    sync.Mutex // guards all below
 	next  uint64     // the next number to give

@@ -242,6 +242,23 @@ func FuzzDecodeSeen(f *testing.F) {
 	})
 }
 
+func FuzzDecodeFloor(f *testing.F) {
+	f.Add(appendFloor(nil, floor{300, 1 << 40}))
+	f.Add([]byte{floorVersion})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		got, err := decodeFloor(b)
+		if err != nil {
+			if rhumb.KindOf(err) != rhumb.Corrupt {
+				t.Fatalf("kind %s", rhumb.KindOf(err))
+			}
+			return
+		}
+		if again, err := decodeFloor(appendFloor(nil, got)); err != nil || again != got {
+			t.Fatalf("not stable: %+v and %+v: %v", got, again, err)
+		}
+	})
+}
+
 func FuzzDecodeSeal(f *testing.F) {
 	s := seal{files: []sealedFile{{"MANIFEST-000001", 20, "0011"}}}
 	f.Add(s.encode())

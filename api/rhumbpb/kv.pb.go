@@ -448,7 +448,9 @@ type Write struct {
 	// a second try may find another slot.
 	Resolve bool `protobuf:"varint,3,opt,name=resolve,proto3" json:"resolve,omitempty"`
 	// The request id: 16 bytes as two big-endian halves, and a number that each client counts up from 1. All zero asks for
-	// no deduplication. At most 64 requests of a client may be unanswered per range.
+	// no deduplication. At most 64 requests of a client may be unanswered per range: one more is refused as OVERLOADED. A
+	// number is given only while it is less than 64 above the lowest unanswered one; a number further back, and one whose
+	// result is not kept any more (15 minutes), is refused as EXPIRED.
 	ClientHigh    uint64      `protobuf:"fixed64,4,opt,name=client_high,json=clientHigh,proto3" json:"client_high,omitempty"`
 	ClientLow     uint64      `protobuf:"fixed64,5,opt,name=client_low,json=clientLow,proto3" json:"client_low,omitempty"`
 	Seq           uint64      `protobuf:"varint,6,opt,name=seq,proto3" json:"seq,omitempty"`

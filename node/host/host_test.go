@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,6 +28,8 @@ type world struct {
 
 	disk   storage.Config
 	change func(*Config)
+	// ahead is how far the wall clocks of all nodes are ahead of this machine's.
+	ahead atomic.Int64
 
 	mu  sync.Mutex // guards the three below
 	rec *rhumb.Range
@@ -84,7 +87,7 @@ func (w *world) start(id rhumb.NodeID, dir string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	clock, err := hlc.New(hlc.Config{Persist: engine.SetHLCCeiling})
+	clock, err := hlc.New(hlc.Config{Persist: engine.SetHLCCeiling, Wall: w.wall})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -213,6 +216,19 @@ func (w *world) isolate(n rhumb.NodeID, cut bool) {
 			}
 		}
 		w.hosts[n].Update([]*rhumb.Range{w.rec.Clone()})
+	}
+}
+
+func (w *world) wall() time.Time { return time.Now().Add(time.Duration(w.ahead.Load())) }
+
+// pass lets time pass on all wall clocks.
+func (w *world) pass(d time.Duration) {
+	w.t.Helper()
+	w.ahead.Add(int64(d))
+	for _, h := range w.hosts {
+		if err := h.cfg.Clock.Refresh(); err != nil {
+			w.t.Fatal(err)
+		}
 	}
 }
 

@@ -263,11 +263,18 @@ func (n *testNode) persist() {
 }
 
 // propose hands a batch to the node's replica.
-func (n *testNode) propose(b *rhumb.Batch) uint64 {
+func (n *testNode) propose(b *rhumb.Batch) uint64 { return n.proposeWith(b, false) }
+
+// proposeWith is propose when storage may have forgotten the result of the batch's request.
+func (n *testNode) proposeWith(b *rhumb.Batch, forgotten bool) uint64 {
 	n.c.token++
 	n.c.clock++
 	p := Proposal{Token: n.c.token, Batch: b, Seen: n.seen.dedup(b.ID)}
+	p.Expired = forgotten && p.Seen == nil
 	for i := range b.Mutations {
+		if p.Seen != nil || p.Expired {
+			break // as the host does: nothing else is looked up
+		}
 		m := &b.Mutations[i]
 		var base Base
 		if m.NeedsBase() {

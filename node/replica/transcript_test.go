@@ -20,6 +20,7 @@ import (
 //	describe [nodes=(1,2)] [version=V]   metadata's news reach nodes, all without argument
 //	propose N put|delete|patch|insert KEY [VALUE] [if=absent|present|version:HLC@N|newer:FIELD] [id=SEQ]
 //	    a patch value is FIELD:INT,FIELD:INT
+//	    to=SEQ repeats it with all ids from id to there; forgotten: storage may have had the result of the id
 //	ready N                        take one Ready; show what it asks for
 //	persist N [all]                N's oldest batch is durable; all: every one
 //	deliver [from=N] [to=N] [kind=K] [count=C]   and drop, repeat with the same arguments
@@ -265,7 +266,12 @@ func runPropose(t *testing.T, c *cluster, td *datadriven.TestData) {
 	if err := b.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	c.logf("proposal %d", n.propose(b))
+	for c.logf("proposal %d", n.proposeWith(b, td.HasArg("forgotten"))); b.ID.Seq < uint64(intArg(td, "to", 0)); {
+		next := *b // the replica keeps the first
+		next.ID.Seq++
+		b = &next
+		n.proposeWith(b, false)
+	}
 }
 
 func parseRecord(t *testing.T, s string) rhumb.Record {

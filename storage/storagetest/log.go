@@ -199,8 +199,9 @@ func (l *Log) checkEntries(s *storage.Store) error {
 }
 
 // checkResults looks up the result of every request: it must be there while its entry may be sent again, and may be gone
-// only when it is expired. It must be right if it is there.
+// only when it is expired, and then not without a trace. It must be right if it is there.
 func (l *Log) checkResults(s *storage.Store) error {
+	last := map[rhumb.UUID]uint64{}
 	for _, e := range l.Entries {
 		for i := range e.Requests {
 			r := &e.Requests[i]
@@ -211,9 +212,13 @@ func (l *Log) checkResults(s *storage.Store) error {
 			if err != nil {
 				return err
 			}
+			last[r.ID.Client] = max(last[r.ID.Client], r.ID.Seq)
 			if !found {
 				if e.Seq > l.Trim || r.HLC > l.Expired {
 					return fmt.Errorf("range %s: the result of request %s of entry %d is gone", l.ID, r.ID, e.Seq)
+				}
+				if floor, err := s.RequestFloor(l.ID, r.ID.Client); err != nil || floor < r.ID.Seq {
+					return fmt.Errorf("range %s: the result of request %s is collected, and its client's floor is %d: %v", l.ID, r.ID, floor, err)
 				}
 				continue
 			}
@@ -224,6 +229,11 @@ func (l *Log) checkResults(s *storage.Store) error {
 			if seen.Seq != e.Seq || fmt.Sprint(seen.Outcome) != fmt.Sprint(want) {
 				return fmt.Errorf("range %s: result of request %s is %+v, want %+v", l.ID, r.ID, seen, want)
 			}
+		}
+	}
+	for client, want := range last {
+		if got, err := s.LastRequest(l.ID, client); err != nil || got != want {
+			return fmt.Errorf("range %s: the last request of client %s is %d, want %d: %v", l.ID, client, got, want, err)
 		}
 	}
 	return nil

@@ -354,6 +354,56 @@ var cases = []Case{
 		}
 		return []*Log{l}
 	}},
+	{Name: "the last request of a client, as its results go", Do: func(w *World) []*Log {
+		if last, err := w.Store.LastRequest(R, rhumb.UUID{}); last != 0 || err != nil {
+			w.Errorf("the last request of a range that is not there is %d: %v", last, err)
+		}
+		l := w.Create(R)
+		other := rhumb.RequestID{Client: rhumb.UUID{9}, Seq: 40}
+		stranger := Put("c", "another client's")
+		stranger.ID = other
+		w.Append(l, withID(Put("a", "1"), 7), withID(Put("a", "2"), 5), stranger, withID(Put("b", "undone"), 8))
+		w.Batch(func(b *storage.Batch) { mustUndo(w, b, R, 3) })
+		l.Undo(3)
+		lastIs := func(want uint64) {
+			w.Helper()
+			if got, err := w.Store.LastRequest(R, rhumb.UUID{}); got != want || err != nil {
+				w.Errorf("the last request is %d, want %d: %v", got, want, err)
+			}
+		}
+		lastIs(7)
+		w.commitAndTrim(l)
+		l.HLC = l.HLC.Add(2 * rhumb.DedupKeep)
+		w.Append(l, Put("last", ""))
+		l.Commit, l.Expired = 4, l.At(3)
+		w.Batch(func(b *storage.Batch) { b.SetCommit(R, l.CommitPos()) })
+		if c := w.Collect(l, storage.CollectLimits{Before: storage.Newest, WritesMax: 1}); c.Results != 3 {
+			w.Errorf("collected %+v, want three results", c)
+		}
+		lastIs(7)
+		for client, want := range map[rhumb.UUID]uint64{{}: 7, other.Client: 40, {1}: 0} {
+			if floor, err := w.Store.RequestFloor(R, client); floor != want || err != nil {
+				w.Errorf("the floor of client %s is %d, want %d: %v", client, floor, want, err)
+			}
+		}
+		return []*Log{l}
+	}},
+	{Name: "floors of clients are forgotten a day later", Do: func(w *World) []*Log {
+		l := w.Create(R)
+		w.Append(l, withID(Put("a", "1"), 1))
+		for _, pause := range []time.Duration{2 * rhumb.DedupKeep, rhumb.DedupFloorKeep} {
+			w.commitAndTrim(l)
+			l.HLC = l.HLC.Add(pause)
+			w.Append(l, Put("last", ""))
+			l.Commit++
+			w.Batch(func(b *storage.Batch) { b.SetCommit(R, l.CommitPos()) })
+			w.Collect(l, everything)
+		}
+		if last, err := w.Store.LastRequest(R, rhumb.UUID{}); last != 0 || err != nil {
+			w.Errorf("the last request is %d: %v", last, err)
+		}
+		return nil
+	}},
 	{Name: "drop", Do: func(w *World) []*Log {
 		other := w.Create(rhumb.RangeID{Region: 1, Slot: 6})
 		l := w.Create(R)
