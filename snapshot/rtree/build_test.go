@@ -2,6 +2,7 @@ package rtree
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -35,14 +36,21 @@ func TestLayout(t *testing.T) {
 	})
 }
 
-// dump shows the words of a section, 16 to a line, from the first to the last line that differs from the one before.
+// dump shows the first words of a section, 16 to a line, and the checksum of all.
 func dump(name string, p []byte) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "%s: %d bytes, crc32c %08x\n", name, len(p), format.Checksum(p))
 	for at := 0; at < min(len(p), 1024); at += 64 {
 		fmt.Fprintf(&out, "%4d:", at)
 		for i := at; i < at+64; i += 4 {
-			fmt.Fprintf(&out, " %d", int32(le.Uint32(p[i:])))
+			switch v := int32(le.Uint32(p[i:])); v {
+			case math.MaxInt32:
+				out.WriteString(" max")
+			case math.MinInt32:
+				out.WriteString(" min")
+			default:
+				fmt.Fprintf(&out, " %d", v)
+			}
 		}
 		out.WriteByte('\n')
 	}
@@ -182,4 +190,3 @@ func FuzzOpen(f *testing.F) {
 		}
 	})
 }
-

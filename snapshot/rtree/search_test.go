@@ -37,7 +37,9 @@ var boxShapes = []struct {
 		c := corner{int64(85_000_000 + r.NormFloat64()*1_000_000), int64(474_000_000 + r.NormFloat64()*1_000_000)}
 		return around(c, r.Int32N(20_000), r.Int32N(20_000))
 	}},
-	{"large", func(r *rand.Rand) format.Box { return around(anywhere(r), r.Int32N(900_000_000), r.Int32N(400_000_000)) }},
+	{"large", func(r *rand.Rand) format.Box {
+		return around(anywhere(r), r.Int32N(900_000_000), r.Int32N(400_000_000))
+	}},
 	{"world-wide and tiny", func(r *rand.Rand) format.Box {
 		if r.IntN(4) == 0 {
 			return world
@@ -111,7 +113,9 @@ func buildSections(boxes []format.Box, order []uint32) (nodes, refs []byte) {
 // queries are boxes about random boxes of the set, boxes anywhere, and the extremes.
 func queries(r *rand.Rand, boxes []format.Box) []format.Box {
 	qs := []format.Box{
-		world, {}, {MinX: math.MinInt32, MinY: math.MinInt32, MaxX: math.MaxInt32, MaxY: math.MaxInt32},
+		world,
+		{},
+		{MinX: math.MinInt32, MinY: math.MinInt32, MaxX: math.MaxInt32, MaxY: math.MaxInt32},
 		{MinX: format.LonUnitsMax, MinY: -format.LatUnitsMax, MaxX: format.LonUnitsMax, MaxY: format.LatUnitsMax},
 		{MinX: -format.LonUnitsMax, MinY: format.LatUnitsMax, MaxX: format.LonUnitsMax, MaxY: format.LatUnitsMax},
 	}
