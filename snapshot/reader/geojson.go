@@ -1,0 +1,134 @@
+package reader
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"iter"
+	"strconv"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/snapshot/format"
+)
+
+// WriteGeoJSON writes items as a FeatureCollection (RFC 7946): what a query of a table gives, for example
+//
+//	err := t.WriteGeoJSON(w, t.BBox(box))
+//
+// The id of a feature is the record's key; its geometry a point, a polygon, two polygons where the box crosses the
+// antimeridian, or null; its properties the fields of the record without the table's location field. Opaque values have
+// the property "value", with bytes that are no UTF-8 replaced. It gives the number of features written.
+func (t *Table) WriteGeoJSON(w io.Writer, items iter.Seq2[Item, error]) (n int, err error) {
+	const op rhumb.Op = "reader.Table.WriteGeoJSON"
+	out := bufio.NewWriter(w)
+	_, _ = out.WriteString(`{"type":"FeatureCollection","features":[`) // Flush reports a failure
+	for it, err := range items {
+		if err != nil {
+			return n, err
+		}
+		feature, err := t.feature(&it)
+		if err != nil {
+			return n, rhumb.Wrap(op, err)
+		}
+		if n > 0 {
+			_ = out.WriteByte(',') // as above
+		}
+		_, _ = out.WriteString("\n")
+		if _, err := out.Write(feature); err != nil {
+			return n, rhumb.Wrap(op, err)
+		}
+		n++
+	}
+	_, _ = out.WriteString("\n]}\n") // as above
+	return n, rhumb.Wrap(op, out.Flush())
+}
+
+// feature is a GeoJSON feature.
+type feature struct {
+	Type       string         `json:"type"`
+	ID         any            `json:"id"`
+	Geometry   *geometry      `json:"geometry"`
+	Properties map[string]any `json:"properties"`
+}
+
+// geometry is a GeoJSON geometry.
+type geometry struct {
+	Type        string `json:"type"`
+	Coordinates any    `json:"coordinates"`
+}
+
+func (t *Table) feature(it *Item) ([]byte, error) {
+	f := feature{Type: "Feature", ID: it.Number}
+	if t.t.KeyKind == format.KeyName {
+		f.ID = rhumb.NameString(it.Name)
+	} else if it.Number > 1<<53 { // more than a JavaScript number holds
+		f.ID = strconv.FormatUint(it.Number, 10)
+	}
+	if it.HasBox {
+		f.Geometry = boxGeometry(it.Box)
+	}
+	var err error
+	if f.Properties, err = t.properties(it.Value); err != nil {
+		return nil, err
+	}
+	return json.Marshal(f)
+}
+
+// properties turns a stored value into properties.
+func (t *Table) properties(value []byte) (map[string]any, error) {
+	if payload, ok := rhumb.DecodeOpaque(value); ok {
+		return map[string]any{"value": string(payload)}, nil
+	}
+	record, err := rhumb.DecodeRecord(value)
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[string]any, len(record))
+	for _, f := range record {
+		if f.Name != t.t.LocationField {
+			out[f.Name] = property(f.Value)
+		}
+	}
+	return out, nil
+}
+
+func property(v rhumb.FieldValue) any {
+	switch v.Kind() {
+	case rhumb.FieldInt64:
+		return v.Int64()
+	case rhumb.FieldFloat64:
+		if _, err := json.Marshal(v.Float64()); err == nil {
+			return v.Float64()
+		}
+	case rhumb.FieldBool:
+		return v.Bool()
+	case rhumb.FieldNull:
+		return nil
+	}
+	return v.String() // also of numbers that JSON lacks
+}
+
+// position is longitude and latitude, as GeoJSON orders them.
+type position [2]json.Number
+
+// degrees writes units of 1e-7 degrees exactly.
+func degrees(units int32) json.Number {
+	return json.Number(strconv.FormatFloat(float64(units)/format.UnitsPerDegree, 'f', -1, 64))
+}
+
+func boxGeometry(b format.Box) *geometry {
+	if b.MinX == b.MaxX && b.MinY == b.MaxY {
+		return &geometry{"Point", position{degrees(b.MinX), degrees(b.MinY)}}
+	}
+	parts, n := b.Split() // RFC 7946, section 3.1.9: cut at the antimeridian
+	if n == 1 {
+		return &geometry{"Polygon", rings(parts[0])}
+	}
+	return &geometry{"MultiPolygon", [][][]position{rings(parts[0]), rings(parts[1])}}
+}
+
+// rings gives the outer ring of a plain box, against the clock.
+func rings(b format.Box) [][]position {
+	west, south, east, north := degrees(b.MinX), degrees(b.MinY), degrees(b.MaxX), degrees(b.MaxY)
+	return [][]position{{{west, south}, {east, south}, {east, north}, {west, north}, {west, south}}}
+}

@@ -1,0 +1,17 @@
+//go:build amd64 && !purego
+
+package reader
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/cpu"
+)
+
+var hasKernel = cpu.X86.HasAVX2
+
+// locateKernel finds for each of n hashes the likely record, or nil: it prefetches all buckets, then finds in each the first
+// slot with the hash's fingerprint and prefetches its record. mask is the number of lanes, a power of two, less one.
+//
+//go:noescape
+func locateKernel(hashes *uint64, n int, lanes *lane, mask uint64, records *unsafe.Pointer)

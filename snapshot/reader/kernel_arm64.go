@@ -1,0 +1,13 @@
+//go:build arm64 && !purego
+
+package reader
+
+import "unsafe"
+
+var hasKernel = true
+
+// locateKernel finds for each of n hashes the likely record, or nil: it prefetches all buckets, then finds in each the first
+// slot with the hash's fingerprint and prefetches its record. mask is the number of lanes, a power of two, less one.
+//
+//go:noescape
+func locateKernel(hashes *uint64, n int, lanes *lane, mask uint64, records *unsafe.Pointer)

@@ -1,0 +1,165 @@
+package reader
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// hugePage is the size of a huge page, and what addresses and offsets have to agree in for one to be used.
+const hugePage = 2 << 20
+
+// mapping is a file mapped for reading. It is locked against being recycled as long as its descriptor is open.
+type mapping struct {
+	bytes []byte
+	base  unsafe.Pointer
+	info  os.FileInfo
+	file  *os.File
+	space []byte // the reserved addresses, of which bytes is a part
+}
+
+// mapFile maps a file of the image, which must have least bytes, and exactly size unless that is 0. With lock it takes the
+// lock that keeps the publisher from using the file for another generation; errMoved says that it already does.
+func (c *Client) mapFile(name string, least, size uint64, lock bool) (*mapping, error) {
+	const op rhumb.Op = "reader.mapFile"
+	path := filepath.Join(c.dir, name)
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, openError(op, err)
+	}
+	m := &mapping{file: f}
+	if m.info, err = f.Stat(); err == nil && !m.info.Mode().IsRegular() {
+		err = rhumb.Ef(op, rhumb.Corrupt, "%s is no regular file", path)
+	}
+	if err == nil && lock {
+		err = lockFile(op, f, path)
+	}
+	if err == nil {
+		n := uint64(m.info.Size())
+		if n < least || size != 0 && n != size || n > 1<<46 {
+			err = rhumb.Ef(op, rhumb.Corrupt, "%s has %d bytes, want %d", path, n, max(size, least))
+		} else {
+			err = m.mmap(int(n), c.opt)
+		}
+	}
+	if err != nil {
+		_ = f.Close() // it was only read
+		return nil, err
+	}
+	c.mapped[m] = name
+	return m, nil
+}
+
+func openError(op rhumb.Op, err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return rhumb.WrapKind(op, rhumb.NotFound, err)
+	case errors.Is(err, fs.ErrPermission):
+		return rhumb.WrapKind(op, rhumb.PermissionDenied, err)
+	}
+	return rhumb.Wrap(op, err)
+}
+
+// lockFile takes an open file description lock for reading on the first byte.
+func lockFile(op rhumb.Op, f *os.File, path string) error {
+	err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_RDLCK, Whence: unix.SEEK_SET, Start: 0, Len: 1})
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
+		return errMoved
+	}
+	if err != nil {
+		return &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Msg: "cannot lock " + path, Err: err}
+	}
+	return nil
+}
+
+// mmap maps n bytes at an address that huge pages can be used at.
+func (m *mapping) mmap(n int, opt Options) error {
+	const op rhumb.Op = "reader.mmap"
+	space, err := unix.Mmap(-1, 0, n+hugePage, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	if err != nil {
+		return rhumb.WrapKind(op, rhumb.Unavailable, err)
+	}
+	start := unsafe.Pointer(&space[0])
+	at := unsafe.Add(start, -uintptr(start)&(hugePage-1))
+	p, err := unix.MmapPtr(int(m.file.Fd()), 0, at, uintptr(n), unix.PROT_READ, unix.MAP_SHARED|unix.MAP_FIXED)
+	if err != nil {
+		_ = unix.Munmap(space) // the addresses are all that is lost
+		return rhumb.WrapKind(op, rhumb.Unavailable, err)
+	}
+	m.space, m.base, m.bytes = space, p, unsafe.Slice((*byte)(p), n)
+	if opt.HugePages {
+		_ = unix.Madvise(m.bytes, unix.MADV_HUGEPAGE) // a wish; HugePages tells what became of it
+	}
+	if opt.Populate {
+		if err := unix.Madvise(m.bytes, unix.MADV_POPULATE_READ); err != nil && !errors.Is(err, unix.EINVAL) {
+			_ = unix.Munmap(space) // as above
+			return rhumb.WrapKind(op, rhumb.Unavailable, err)
+		}
+	}
+	return nil
+}
+
+// unmap gives the memory back and lets the publisher recycle the file.
+func (m *mapping) unmap() error {
+	return errors.Join(unix.Munmap(m.space), m.file.Close())
+}
+
+// monotonicSince gives how long ago a reading of CLOCK_MONOTONIC was; ok is false when it lies in the future, as in an
+// image that was saved before the machine was started.
+func monotonicSince(ns uint64) (age time.Duration, ok bool) {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil || ns == 0 || int64(ns) > now.Nano() {
+		return 0, false
+	}
+	return time.Duration(now.Nano() - int64(ns)), true
+}
+
+// HugePages gives how many bytes the client has mapped and how many of them stand on huge pages, as the kernel reports it
+// in /proc/self/smaps. Reading that takes milliseconds for large images.
+func (c *Client) HugePages() (mapped, huge int64, err error) {
+	const op rhumb.Op = "reader.Client.HugePages"
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f, err := os.Open("/proc/self/smaps")
+	if err != nil {
+		return 0, 0, rhumb.Wrap(op, err)
+	}
+	defer f.Close()
+	ours := false
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		line := lines.Text()
+		var from, to uint64
+		var kib int64
+		if n, _ := fmt.Sscanf(line, "%x-%x ", &from, &to); n == 2 {
+			if ours = c.maps(uintptr(from)); ours {
+				mapped += int64(to - from)
+			}
+		} else if field, rest, ok := strings.Cut(line, ":"); ours && ok && (field == "ShmemPmdMapped" || field == "FilePmdMapped") {
+			if n, _ := fmt.Sscanf(rest, "%d kB", &kib); n == 1 {
+				huge += kib << 10
+			}
+		}
+	}
+	return mapped, huge, rhumb.Wrap(op, lines.Err())
+}
+
+// maps reports whether one of the client's mappings lies at an address.
+func (c *Client) maps(at uintptr) bool {
+	for m := range c.mapped {
+		if at >= uintptr(m.base) && at < uintptr(m.base)+uintptr(len(m.bytes)) {
+			return true
+		}
+	}
+	return false
+}

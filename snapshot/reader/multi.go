@@ -1,0 +1,166 @@
+package reader
+
+import (
+	"encoding/binary"
+	"errors"
+	"unsafe"
+
+	"github.com/rhumbdb/rhumb/snapshot/format"
+)
+
+// groupSize is how many keys are looked up at once. Measured: 32 keep the memory busy; 64 gain little and need more room on
+// the stack.
+const groupSize = 32
+
+// lane is what the kernel needs of a shard. Its layout is known to the assembly.
+type lane struct {
+	index   unsafe.Pointer
+	heap    unsafe.Pointer
+	buckets uint64
+	units   uint64
+}
+
+const laneSize = 32
+
+// The assembly counts on it.
+const _ = uint(laneSize - unsafe.Sizeof(lane{}))
+
+func (g *segment) lane() lane {
+	return lane{index: g.index, heap: g.heap, buckets: uint64(g.head.Buckets), units: uint64(g.units)}
+}
+
+// group is one round of MultiGet.
+type group struct {
+	hashes  [groupSize]uint64
+	records [groupSize]unsafe.Pointer // the likely record of each key, nil for none
+}
+
+// MultiGetUint64 looks up many keys of a KeyUint64 table; out[i] becomes the record of keys[i], with Found false when the
+// key has no value. It is several times as fast as as many calls of GetUint64, since it fetches the records of 32 keys at
+// the same time. It gives the number of keys found and fails as GetUint64 does, but for ErrNotFound; out must be as long as
+// keys.
+func (t *Table) MultiGetUint64(keys []uint64, out []Item) (found int, err error) {
+	if err := t.checkMulti(len(keys), len(out)); err != nil {
+		return 0, err
+	}
+	if t.t.KeyKind != format.KeyUint64 {
+		return 0, t.refuse("it is looked up by name, not by number")
+	}
+	var q group
+	for len(keys) > 0 {
+		n := min(len(keys), groupSize)
+		for i, k := range keys[:n] {
+			q.hashes[i] = t.t.root.HashNumber(k)
+		}
+		q.locate(n, t.t.lanes)
+		for i, k := range keys[:n] {
+			got, err := t.finish(&q, i, &lookupKey{word: k}, &out[i])
+			if err != nil {
+				return found, err
+			}
+			found += got
+		}
+		keys, out = keys[n:], out[n:]
+	}
+	return found, nil
+}
+
+// MultiGet looks up many names, as MultiGetUint64 does numbers. In a KeyUint64 table a name is a number of 8 bytes,
+// big-endian.
+func (t *Table) MultiGet(names [][]byte, out []Item) (found int, err error) {
+	if err := t.checkMulti(len(names), len(out)); err != nil {
+		return 0, err
+	}
+	var q group
+	for len(names) > 0 {
+		n := min(len(names), groupSize)
+		for i, name := range names[:n] {
+			if q.hashes[i], err = t.hash(name); err != nil {
+				return found, err
+			}
+		}
+		q.locate(n, t.t.lanes)
+		for i, name := range names[:n] {
+			key := lookupKey{word: q.hashes[i], name: name, named: true}
+			if t.t.KeyKind == format.KeyUint64 {
+				key = lookupKey{word: binary.BigEndian.Uint64(name)}
+			}
+			got, err := t.finish(&q, i, &key, &out[i])
+			if err != nil {
+				return found, err
+			}
+			found += got
+		}
+		names, out = names[n:], out[n:]
+	}
+	return found, nil
+}
+
+func (t *Table) checkMulti(keys, out int) error {
+	if err := t.view.check(); err != nil {
+		return err
+	}
+	if out < keys {
+		return t.refuse("out is shorter than keys")
+	}
+	return nil
+}
+
+func (t *Table) hash(name []byte) (uint64, error) {
+	switch {
+	case t.t.KeyKind == format.KeyUint64 && len(name) != 8:
+		return 0, t.refuse("its names are numbers of 8 bytes")
+	case t.t.KeyKind == format.KeyUint64:
+		return t.t.root.HashNumber(binary.BigEndian.Uint64(name)), nil
+	case len(name) == 0 || len(name) > format.NameSizeMax:
+		return 0, t.refuse("its names have 1 to 254 bytes")
+	}
+	return t.t.root.HashName(name, false), nil
+}
+
+// finish takes the record that was located if it is the key's, and looks the key up otherwise: when it is not there, when
+// two keys of a bucket have one fingerprint, or when the key is in an overflow bucket.
+func (t *Table) finish(q *group, i int, key *lookupKey, it *Item) (found int, err error) {
+	g := t.t.shard(q.hashes[i])
+	if p := q.records[i]; p != nil && *(*uint64)(p) == key.word {
+		ref := uint32((uintptr(p) - uintptr(g.heap)) / format.RecordAlign)
+		if !key.named || g.sameName(record{p}, ref, key) {
+			err = t.emit(it, g, ref)
+			return t.outcome(it, err)
+		}
+	}
+	return t.outcome(it, t.find(it, q.hashes[i], key))
+}
+
+func (t *Table) outcome(it *Item, err error) (int, error) {
+	if err == nil {
+		return 1, nil
+	}
+	*it = Item{}
+	if errors.Is(err, ErrNotFound) {
+		return 0, nil
+	}
+	return 0, err
+}
+
+// locatePortable is the kernel in plain Go: it touches the buckets of all keys before it looks into the first, and then all
+// records, so that the processor fetches several at a time.
+func (q *group) locatePortable(n int, lanes []lane) {
+	var buckets [groupSize]bucket
+	mask := len(lanes) - 1
+	for i, h := range q.hashes[:n] {
+		l := &lanes[int(h>>16)&mask]
+		buckets[i] = bucket{unsafe.Add(l.index, uintptr(format.BucketOf(h, uint32(l.buckets)))*format.BucketSize)}
+		_ = buckets[i].fingerprints(0) // an atomic load, which the compiler keeps
+	}
+	for i, h := range q.hashes[:n] {
+		l := &lanes[int(h>>16)&mask]
+		q.records[i] = nil
+		if slot, ok := buckets[i].first(uint64(format.Fingerprint(h)) * lanesLow); ok {
+			if ref := buckets[i].ref(slot); uint64(ref) < l.units {
+				q.records[i] = unsafe.Add(l.heap, uintptr(ref)*format.RecordAlign)
+				_ = record{q.records[i]}.version() // as above
+			}
+		}
+	}
+}

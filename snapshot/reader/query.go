@@ -1,0 +1,311 @@
+package reader
+
+import (
+	"cmp"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/geo"
+	"github.com/rhumbdb/rhumb/snapshot/format"
+	"github.com/rhumbdb/rhumb/snapshot/rtree"
+)
+
+// cursors are kept, since each is large.
+var cursors = sync.Pool{New: func() any { return new(rtree.Cursor) }}
+
+// hit is a visible record that a query found.
+type hit struct {
+	g   *segment
+	r   record
+	ref uint32
+	box format.Box
+}
+
+// walk finds the records that touch one of the plain boxes of a query. Each is found once, without memory of those found
+// before: by the tree as long as its box is that of its base record, by the spatial delta afterwards, and of all pairs of
+// a box of the query and a part of the record's box that touch, by the first.
+type walk struct {
+	t     *Table
+	boxes []format.Box
+	found func(h hit) error
+}
+
+// visitSpatial visits the records that touch the boxes and that accept takes.
+func (t *Table) visitSpatial(boxes []format.Box, accept func(it *Item) bool, fn func(*Item) bool) error {
+	var it Item
+	return stopped(t.walk(boxes, func(h hit) error {
+		if err := t.fill(&it, h.g, h.r, h.ref); err != nil {
+			return err
+		}
+		if !accept(&it) {
+			return nil
+		}
+		return t.hand(&it, fn)
+	}))
+}
+
+// walk calls found for each record that touches the boxes.
+func (t *Table) walk(boxes []format.Box, found func(h hit) error) error {
+	if err := t.view.check(); err != nil {
+		return err
+	}
+	if !t.t.Spatial() {
+		return t.refuse("it keeps no spatial index")
+	}
+	w := walk{t: t, boxes: boxes, found: found}
+	for _, g := range t.t.segments {
+		if err := w.tree(g); err != nil {
+			return err
+		}
+		if err := w.delta(g); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tree walks the R-tree of a generation's base.
+func (w *walk) tree(g *segment) error {
+	c := cursors.Get().(*rtree.Cursor)
+	defer func() {
+		c.Start(&noTree, nil) // so that the pool holds on to nothing
+		cursors.Put(c)
+	}()
+	c.Start(&g.tree, w.boxes)
+	for b, ok := c.Next(); ok; b, ok = c.Next() {
+		for i, ref := range b.Refs {
+			if err := w.leaf(g, b.Part, b.Leaves[i], ref); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+var noTree rtree.Tree
+
+// leaf looks at a hit of the tree.
+func (w *walk) leaf(g *segment, part int, leaf, ref uint32) error {
+	v := &w.t.view
+	r, ok := g.record(ref)
+	if !ok {
+		return g.corrupt("a reference of the tree points past the heap", g.treeOffset(leaf))
+	}
+	if v.closed != 0 || g.isChanged(ref) {
+		newest, err := w.t.newestOf(g, r, ref)
+		if err != nil {
+			return err
+		}
+		if r, ref, ok, err = v.visible(g, newest); err != nil || !ok {
+			return err
+		}
+		if r.flags()&format.FlagMoved != 0 { // the delta has it
+			return nil
+		}
+	}
+	box, ok := r.box()
+	if !ok || v.gone(r) {
+		return nil
+	}
+	if box.Crosses() || part > 0 { // otherwise this is the only pair
+		plain, _ := g.tree.Leaf(leaf)
+		if !rtree.FirstMatch(w.boxes, part, box, plain) {
+			return nil
+		}
+	}
+	return w.found(hit{g, r, ref, box})
+}
+
+// deltaEntry is an entry of the spatial delta.
+type deltaEntry struct {
+	box            format.Box
+	ref, next, ver uint32
+	_              uint32
+}
+
+const _ = uint(format.DeltaEntrySize - unsafe.Sizeof(deltaEntry{}))
+
+// delta walks the spatial delta: the cells that the boxes touch, or all entries when those are fewer.
+func (w *walk) delta(g *segment) error {
+	n := g.deltaCount()
+	if n == 0 || len(g.cells) < 2 {
+		return nil
+	}
+	var cells uint64
+	for i := range w.boxes {
+		cells += cellsOf(&w.boxes[i]).count()
+	}
+	if cells >= uint64(n) {
+		for i := range w.boxes {
+			for e := range g.delta[:n] {
+				if err := w.entry(g, i, &g.delta[e]); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	for i := range w.boxes {
+		if err := w.chain(g, i, 0, nil); err != nil {
+			return err
+		}
+		if err := w.cells(g, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cells walks the chains of the cells in which a box that touches the query can have its lowest corner.
+func (w *walk) cells(g *segment, part int) error {
+	r := cellsOf(&w.boxes[part])
+	for y := r.minY; y <= r.maxY; y++ {
+		for x := r.minX; x <= r.maxX; x++ {
+			c := cell{x, y}
+			head := format.DeltaCell(c.lonUnits(), c.latUnits(), uint32(len(g.cells)))
+			if err := w.chain(g, part, head, &c); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// chain walks the chain of a head. Several cells may share one: entries of other cells than the one given are passed over.
+func (w *walk) chain(g *segment, part int, head uint32, in *cell) error {
+	if int(head) >= len(g.cells) {
+		return nil
+	}
+	next := atomic.LoadUint32(&g.cells[head])
+	for range len(g.delta) + 1 {
+		if next == 0 {
+			return nil
+		}
+		if uint64(next) > uint64(len(g.delta)) {
+			return g.corrupt("the spatial delta leads past its end", g.deltaOffset(next-1))
+		}
+		e := &g.delta[next-1]
+		if in == nil || *in == cellOf(e.box.MinX, e.box.MinY) {
+			if err := w.entry(g, part, e); err != nil {
+				return err
+			}
+		}
+		next = e.next
+	}
+	return g.corrupt("the spatial delta runs in a circle", g.deltaOffset(0))
+}
+
+// entry looks at an entry of the delta: it counts when the view shows the very record that it was made for.
+func (w *walk) entry(g *segment, part int, e *deltaEntry) error {
+	v := &w.t.view
+	if e.ver > v.limit(g) || !e.box.Intersects(w.boxes[part]) {
+		return nil
+	}
+	r, ok := g.record(e.ref)
+	if !ok {
+		return g.corrupt("a reference of the spatial delta points past the heap", g.refOffset(e.ref))
+	}
+	box, ok := r.box()
+	if !ok || r.flags()&format.FlagMoved == 0 || !isPart(box, e.box) {
+		return nil // of a commit that was never finished
+	}
+	newest, err := w.t.newestOf(g, r, e.ref)
+	if err != nil {
+		return err
+	}
+	shown, ref, ok, err := v.visible(g, newest)
+	if err != nil || !ok || ref != e.ref || v.gone(shown) || !rtree.FirstMatch(w.boxes, part, box, e.box) {
+		return err
+	}
+	return w.found(hit{g, r, ref, box})
+}
+
+// isPart reports whether a plain box is one of the parts of a record's box.
+func isPart(record, plain format.Box) bool {
+	parts, n := record.Split()
+	return parts[0] == plain || n == 2 && parts[1] == plain
+}
+
+// cell is a cell of the spatial delta.
+type cell struct{ x, y int64 }
+
+func cellOf(x, y int32) cell {
+	return cell{(int64(x) + format.LonUnitsMax) >> format.DeltaCellShift, (int64(y) + format.LatUnitsMax) >> format.DeltaCellShift}
+}
+
+// lonUnits and latUnits give the lowest corner of the cell.
+func (c cell) lonUnits() int32 { return int32(c.x<<format.DeltaCellShift - format.LonUnitsMax) }
+func (c cell) latUnits() int32 { return int32(c.y<<format.DeltaCellShift - format.LatUnitsMax) }
+
+// cellRange is a rectangle of cells.
+type cellRange struct{ minX, minY, maxX, maxY int64 }
+
+// cellsOf gives the cells in which a box that is no larger than a cell and touches b can have its lowest corner.
+func cellsOf(b *format.Box) cellRange {
+	low, high := cellOf(b.MinX, b.MinY), cellOf(b.MaxX, b.MaxY)
+	return cellRange{max(low.x-1, 0), max(low.y-1, 0), high.x, high.y}
+}
+
+func (r cellRange) count() uint64 {
+	if r.maxX < r.minX || r.maxY < r.minY {
+		return 0
+	}
+	return uint64(r.maxX-r.minX+1) * uint64(r.maxY-r.minY+1)
+}
+
+// VisitNearest is Nearest with a visitor, as VisitAll has one.
+func (t *Table) VisitNearest(p rhumb.Point, k int, fn func(*Item) bool) error {
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	if err := t.view.check(); err != nil {
+		return err
+	}
+	if k < 1 {
+		return t.refuse("at least one record has to be asked for")
+	}
+	var failed error
+	near := rtree.Nearest(p, k, geo.DistanceMax, t.startRadius(p, k), t.compareHits,
+		func(boxes []format.Box, visit func(hit, format.Box)) {
+			if failed == nil {
+				failed = t.walk(boxes, func(h hit) error { visit(h, h.box); return nil })
+			}
+		})
+	if failed != nil {
+		return failed
+	}
+	for _, n := range near {
+		var it Item
+		if err := t.fill(&it, n.Item.g, n.Item.r, n.Item.ref); err != nil {
+			return err
+		}
+		it.Distance = n.Metres
+		if err := t.hand(&it, fn); err != nil {
+			return stopped(err)
+		}
+	}
+	return nil
+}
+
+// startRadius gives a radius that likely holds k records: keys are spread evenly over the shards, so one shard tells.
+func (t *Table) startRadius(p rhumb.Point, k int) float64 {
+	each := (k + len(t.t.segments) - 1) / len(t.t.segments)
+	for _, g := range t.t.segments {
+		if g.tree.Items() > 0 {
+			return g.tree.StartRadius(p, each)
+		}
+	}
+	return geo.DistanceMax
+}
+
+// compareHits orders equally near records by key.
+func (t *Table) compareHits(a, b hit) int {
+	if t.t.KeyKind == format.KeyUint64 {
+		return cmp.Compare(a.r.word(), b.r.word())
+	}
+	an, as, _ := a.g.name(a.r, a.ref)
+	bn, bs, _ := b.g.name(b.r, b.ref)
+	return orderKey{name: an, shardKey: as}.compare(orderKey{name: bn, shardKey: bs})
+}

@@ -1,0 +1,112 @@
+package reader
+
+import (
+	"errors"
+	"iter"
+
+	"github.com/rhumbdb/rhumb/snapshot/format"
+)
+
+// A visitor is called with each item of a query, and returns false to end it. The item is valid until the visitor
+// returns, what it points to until the view is unlocked.
+
+// seq makes an iterator of a query. After an error there is no further item.
+func seq(visit func(fn func(*Item) bool) error) iter.Seq2[Item, error] {
+	return func(yield func(Item, error) bool) {
+		if err := visit(func(it *Item) bool { return yield(*it, nil) }); err != nil {
+			yield(Item{}, err)
+		}
+	}
+}
+
+// errStop ends a query whose visitor has seen enough.
+var errStop = errors.New("the visitor has seen enough")
+
+// stopped turns the end that the visitor asked for into success.
+func stopped(err error) error {
+	if err == errStop { //nolint:errorlint // it is never wrapped
+		return nil
+	}
+	return err
+}
+
+// All gives every record of the table once, in no order.
+func (t *Table) All() iter.Seq2[Item, error] { return seq(t.VisitAll) }
+
+// VisitAll is All with a visitor, which returns false to end it. The item is valid until the visitor returns, what it
+// points to until the view is unlocked.
+func (t *Table) VisitAll(fn func(*Item) bool) error {
+	if err := t.view.check(); err != nil {
+		return err
+	}
+	for _, g := range t.t.segments {
+		for n := range g.head.Buckets {
+			if err := t.visitChain(g, n, fn); err != nil {
+				return stopped(err)
+			}
+		}
+	}
+	return nil
+}
+
+// visitChain visits the records of a primary bucket and of those that follow it.
+func (t *Table) visitChain(g *segment, n uint32, fn func(*Item) bool) error {
+	for range g.head.BucketsMax {
+		b := g.bucket(n)
+		for slot := range format.BucketSlots {
+			if b.fingerprints(uintptr(slot/4))>>(slot%4*16)&0xffff == 0 {
+				continue
+			}
+			if err := t.show(g, b.ref(slot), fn); err != nil {
+				return err
+			}
+		}
+		next, err := g.follow(b, n)
+		if err != nil || next == 0 {
+			return err
+		}
+		n = next
+	}
+	return g.circle(n)
+}
+
+// show calls the visitor with the version that the view shows of the key whose newest record is given, if there is one.
+// It gives errStop when the visitor has seen enough.
+func (t *Table) show(g *segment, newest uint32, fn func(*Item) bool) error {
+	r, ref, ok, err := t.view.visible(g, newest)
+	if err != nil || !ok || t.view.gone(r) {
+		return err
+	}
+	var it Item
+	if err := t.fill(&it, g, r, ref); err != nil {
+		return err
+	}
+	return t.hand(&it, fn)
+}
+
+// hand calls the visitor with an item, and afterwards looks whether the view may still be read.
+func (t *Table) hand(it *Item, fn func(*Item) bool) error {
+	if !fn(it) {
+		return errStop
+	}
+	return t.view.check()
+}
+
+// newestOf finds the newest record of the key that a record has. In an intact image there is always one.
+func (t *Table) newestOf(g *segment, r record, ref uint32) (uint32, error) {
+	key, hash := lookupKey{word: r.word()}, r.word()
+	if t.t.KeyKind == format.KeyUint64 {
+		hash = t.t.root.HashNumber(r.word())
+	} else {
+		name, shardKey, ok := g.name(r, ref)
+		if !ok {
+			return 0, g.corrupt("a key runs past the heap", g.refOffset(ref))
+		}
+		key.name, key.shardKey, key.named = name, shardKey, true
+	}
+	newest, ok, err := g.lookup(hash, &key)
+	if err == nil && !ok {
+		err = g.corrupt("the key of a record is not in the index", g.refOffset(ref))
+	}
+	return newest, err
+}
