@@ -45,6 +45,8 @@ type Routes interface {
 	// Named gives the range of a named key, and Batch the one that all mutations of a batch share by their names.
 	Named(region rhumb.RegionID, table rhumb.TableID, name []byte) (rhumb.RangeID, error)
 	Batch(region rhumb.RegionID, b *rhumb.Batch) (rhumb.RangeID, error)
+	// Check refuses a batch whose keys do not live in the range that it names.
+	Check(b *rhumb.Batch) error
 	Class(table rhumb.TableID) (*rhumb.Class, error)
 	Range(id rhumb.RangeID) (*rhumb.Range, error)
 	SameRegion(a, b rhumb.NodeID) bool
@@ -133,6 +135,9 @@ func (k *KV) write(ctx context.Context, q *rhumbpb.Request, done func(*rhumbpb.R
 		return
 	}
 	insert, err := inserts(&b)
+	if err == nil && !resolve {
+		err = k.cfg.Routes.Check(&b)
+	}
 	if err != nil {
 		done(k.failed(q, err, api.Hint{}))
 		return

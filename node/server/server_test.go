@@ -182,6 +182,16 @@ func (w *world) Batch(region rhumb.RegionID, b *rhumb.Batch) (rhumb.RangeID, err
 	return w.Named(region, b.Mutations[0].Table, b.Mutations[0].Name)
 }
 
+// Check knows one name that lives elsewhere.
+func (w *world) Check(b *rhumb.Batch) error {
+	for i := range b.Mutations {
+		if string(b.Mutations[i].Name) == "elsewhere" {
+			return rhumb.E("test", rhumb.InvalidArgument, "it lives in 1/2")
+		}
+	}
+	return nil
+}
+
 func (w *world) Class(t rhumb.TableID) (*rhumb.Class, error) {
 	if t != table && t != other {
 		return nil, rhumb.Ef("test", rhumb.NotFound, "table %s does not exist", t)
@@ -405,6 +415,8 @@ func TestRefusals(t *testing.T) {
 		{"no mutation", &rhumbpb.Request{Write: &rhumbpb.Write{}}, rhumb.InvalidArgument, "empty"},
 		{"inserts and puts", mixed, rhumb.InvalidArgument, "1 of 2"},
 		{"inserts of two classes", classes, rhumb.InvalidArgument, "write twice"},
+		{"a wrong slot", putReq(0, home, "elsewhere", "v"), rhumb.InvalidArgument, "1/2"},
+		{"a wrong slot of another node", putReq(0, away, "elsewhere", "v"), rhumb.InvalidArgument, "1/2"},
 		{"no such range", putReq(0, rhumb.RangeID{Region: 9, Slot: 9}, "a", "v"), rhumb.NotFound, ""},
 		{"no such range to read", getReq(0, rhumb.RangeID{Region: 9, Slot: 9}, "a"), rhumb.NotFound, ""},
 		{"read of nothing", getReq(0, home), rhumb.InvalidArgument, "names no record"},
