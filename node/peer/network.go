@@ -206,46 +206,33 @@ func (n *Network) SendRaft(to rhumb.NodeID, group uint32, msgs [][]byte) {
 // certainly not handled.
 func (n *Network) Metadata(ctx context.Context, to rhumb.NodeID, group uint32, request []byte) ([]byte, error) {
 	const op rhumb.Op = "peer.Network.Metadata"
-	c, err := n.client(op, to)
+	resp := new(rhumbpb.MetadataResponse)
+	err := n.call(ctx, op, to, rhumbpb.Peer_Metadata_FullMethodName, &rhumbpb.MetadataRequest{Hello: n.hello(), Group: group, Request: request}, resp)
 	if err != nil {
 		return nil, err
-	}
-	resp, err := c.Metadata(ctx, &rhumbpb.MetadataRequest{Hello: n.hello(), Group: group, Request: request})
-	if err != nil {
-		return nil, fromStatus(op, to, err)
 	}
 	return resp.Response, nil
 }
 
-// Forward passes a client's request on to another node. An error means that it was certainly not received, or, when its
-// kind is Unknown, that nobody knows.
+// Forward passes a client's request on to another node. An error of kind Unavailable means that it was certainly not
+// received, Unknown that nobody knows.
 func (n *Network) Forward(ctx context.Context, to rhumb.NodeID, q *rhumbpb.Request) (*rhumbpb.Response, error) {
 	const op rhumb.Op = "peer.Network.Forward"
-	c, err := n.client(op, to)
-	if err != nil {
+	resp := new(rhumbpb.Response)
+	if err := n.call(ctx, op, to, rhumbpb.Peer_Forward_FullMethodName, q, resp); err != nil {
 		return nil, err
 	}
-	resp, err := c.Forward(ctx, q)
-	return resp, fromStatus(op, to, err)
+	return resp, nil
 }
 
 // DescribeReplica asks another node how its replica of a range stands.
 func (n *Network) DescribeReplica(ctx context.Context, to rhumb.NodeID, id rhumb.RangeID) (*rhumbpb.DescribeReplicaResponse, error) {
 	const op rhumb.Op = "peer.Network.DescribeReplica"
-	c, err := n.client(op, to)
-	if err != nil {
+	resp := new(rhumbpb.DescribeReplicaResponse)
+	if err := n.call(ctx, op, to, rhumbpb.Peer_DescribeReplica_FullMethodName, &rhumbpb.DescribeReplicaRequest{Range: api.EncodeRangeID(id)}, resp); err != nil {
 		return nil, err
 	}
-	resp, err := c.DescribeReplica(ctx, &rhumbpb.DescribeReplicaRequest{Range: api.EncodeRangeID(id)})
-	return resp, fromStatus(op, to, err)
-}
-
-func (n *Network) client(op rhumb.Op, to rhumb.NodeID) (rhumbpb.PeerClient, error) {
-	p, ok := n.peer(to)
-	if !ok {
-		return nil, &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Node: to, Msg: "the node is not known here"}
-	}
-	return rhumbpb.NewPeerClient(p.conn), nil
+	return resp, nil
 }
 
 func (n *Network) hello() *rhumbpb.PeerHello {

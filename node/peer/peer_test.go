@@ -154,6 +154,7 @@ type side struct {
 	beats     int
 	raft      int
 	connected map[rhumb.NodeID]bool
+	forwarded func() // called, if set, before a forwarded request is answered
 }
 
 func (s *side) Verify(rhumb.NodeIdentity) error {
@@ -198,6 +199,12 @@ func (s *side) DescribeReplica(_ context.Context, id rhumb.RangeID) (*rhumbpb.De
 }
 
 func (s *side) Forward(_ context.Context, q *rhumbpb.Request) *rhumbpb.Response {
+	s.mu.Lock()
+	forwarded := s.forwarded
+	s.mu.Unlock()
+	if forwarded != nil {
+		forwarded()
+	}
 	return &rhumbpb.Response{Id: q.Id}
 }
 
