@@ -27,6 +27,7 @@ type Client struct {
 	budget *budget
 	window windows
 	turn   atomic.Uint32 // of inserts, so that they spread over the nodes of a region
+	away   away          // the nodes that want no inserts for now
 
 	here rhumb.Region // the caller's region; fixed by Open
 

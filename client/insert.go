@@ -46,7 +46,8 @@ func (t *Table) insert(ctx context.Context, stored []byte, o InsertOptions) (Res
 }
 
 // insert brings a batch of inserts into a range of its home region: the one that the home names, or the active one of a
-// live node, of which each takes its turn.
+// live node, of which each takes its turn. A node that holds much more than others sends inserts to them, and is then
+// passed by for a while.
 func (p *plan) insert(ctx context.Context) (BatchResult, error) {
 	c := p.c
 	home, fixed, err := p.t.home(p.o.Home)
@@ -62,6 +63,7 @@ func (p *plan) insert(ctx context.Context) (BatchResult, error) {
 	if len(nodes) == 0 {
 		return BatchResult{}, rhumb.Ef(p.op, rhumb.Unavailable, "region %s has no live node to insert on", home.Region)
 	}
+	nodes, into = c.away.pass(nodes, into, p.t.info.Class)
 	turn := int(c.turn.Add(1))
 	var out BatchResult
 	for i := range nodes {
@@ -91,6 +93,9 @@ func (p *plan) insertInto(ctx context.Context, id rhumb.RangeID) (BatchResult, e
 			return out, &rhumb.Error{Op: p.op, Kind: rhumb.Unavailable, Range: id, Msg: "the range for inserts changes too fast; retry", Err: m.err}
 		}
 		p.c.m.redirects.Add(1)
+		if _, from, known := p.c.meta.primary(id); known {
+			p.sentAway(from.ID, m.to)
+		}
 		id = m.to
 	}
 }
@@ -106,10 +111,18 @@ func (p *plan) insertAt(ctx context.Context, n rhumb.Node) (BatchResult, error) 
 		message: func() *rhumbpb.Request { return &rhumbpb.Request{Write: m} },
 	})
 	if m, ok := errors.AsType[*moved](err); ok {
+		p.sentAway(n.ID, m.to)
 		return p.insertInto(ctx, m.to)
 	}
 	if err != nil {
 		return BatchResult{}, err
 	}
 	return p.result(resp, b.Range, len(p.mutations)), nil
+}
+
+// sentAway notes that a node sent an insert to a range, if that is one of another node.
+func (p *plan) sentAway(from rhumb.NodeID, to rhumb.RangeID) {
+	if _, n, known := p.c.meta.primary(to); known && n.ID != from {
+		p.c.away.note(from, p.t.info.Class)
+	}
 }

@@ -88,6 +88,73 @@ func TestInsertMovesOn(t *testing.T) {
 	}
 }
 
+// A node that sends inserts to another is passed by, until its time is over, for the class it said it of; when all are,
+// none is.
+func TestInsertsPassByWhoSendsThemAway(t *testing.T) {
+	w := newWorld(t, 1, 3)
+	c := w.open("")
+	tab := w.table(c, "plain")
+	other := w.rangeOf(rhumb.RangeID{Region: 1, Slot: insertFirst + rhumb.BlockSlots})
+	w.nodes[0].set(func(q *rhumbpb.Request) fault {
+		if q.Write == nil {
+			return fault{}
+		}
+		return fault{refuse: rhumb.NotPrimary, newer: other}
+	})
+	// until moves the end of the time, so that a slow machine does not reach it.
+	until := func(at time.Time) {
+		c.away.mu.Lock()
+		defer c.away.mu.Unlock()
+		for n := range c.away.until {
+			c.away.until[n] = at
+		}
+	}
+	redirects := func(inserts int) uint64 {
+		before := c.Metrics().Redirects
+		for range inserts {
+			must[Result](t)(tab.Insert(t.Context(), nil, InsertOptions{}))
+		}
+		return c.Metrics().Redirects - before
+	}
+	for round := range 2 {
+		if n := redirects(3); n != 1 {
+			t.Fatalf("round %d: %d redirects while each node had its turn, want 1", round, n)
+		}
+		until(time.Now().Add(time.Hour))
+		if n := redirects(30); n != 0 {
+			t.Fatalf("round %d: %d redirects to a node that sends inserts away", round, n)
+		}
+		until(time.Now().Add(-time.Nanosecond))
+	}
+}
+
+func TestAway(t *testing.T) {
+	var a away
+	nodes, into := []rhumb.Node{{ID: 1}, {ID: 2}}, []rhumb.RangeID{{Region: 1, Slot: 1}, {Region: 1, Slot: 2}}
+	pass := func(class rhumb.ClassID) string {
+		n, r := a.pass(nodes, into, class)
+		return fmt.Sprint(len(n), n[0].ID, len(r), r[0].Slot)
+	}
+	check := func(what, got, want string) {
+		t.Helper()
+		if got != want {
+			t.Errorf("%s: %s, want %s", what, got, want)
+		}
+	}
+	check("nothing is known", pass(1), fmt.Sprint(2, rhumb.NodeID(1), 2, 1))
+	a.note(1, 1)
+	check("one is passed by", pass(1), fmt.Sprint(1, rhumb.NodeID(2), 1, 2))
+	check("another class", pass(2), fmt.Sprint(2, rhumb.NodeID(1), 2, 1))
+	a.note(2, 1)
+	check("all are passed by", pass(1), fmt.Sprint(2, rhumb.NodeID(1), 2, 1))
+	for n := range 3 * awayMax {
+		a.note(rhumb.NodeID(n+3), 1)
+	}
+	if len(a.until) > awayMax {
+		t.Errorf("%d are remembered, want at most %d", len(a.until), awayMax)
+	}
+}
+
 // A client with old metadata follows the descriptor that comes with the refusal, without a pause.
 func TestRedirect(t *testing.T) {
 	w := newWorld(t, 1, 2)

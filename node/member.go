@@ -37,6 +37,7 @@ type member struct {
 	network *peer.Network
 	group   *raftmeta.Group
 	admin   *admin.Admin
+	loads   *loads
 	kv      *server.KV
 	// host is nil until the node's own copy of the metadata shows this life of it.
 	host *host.Host
@@ -58,10 +59,11 @@ type member struct {
 func (n *Node) newMember(nodes []*rhumb.Node) (*member, error) {
 	id := n.engine.Identity()
 	m := &member{n: n, self: id.NodeIdentity(), cluster: id.Cluster, hostReady: make(chan struct{}), suspected: make(chan struct{}, 1)}
+	m.loads = newLoads(id.Node)
 	m.ctx, m.cancel = context.WithCancel(n.ctx)
 	m.network = peer.NewNetwork(peer.Config{
 		Cluster: id.Cluster, Self: func() rhumb.NodeIdentity { return m.self },
-		Dial: api.DialFunc(n.cfg.WAN.Dialer(n.cfg.Region)), Handler: m, Logger: n.cfg.Logger,
+		Dial: api.DialFunc(n.cfg.WAN.Dialer(n.cfg.Region)), Load: m.tellLoad, Handler: m, Logger: n.cfg.Logger,
 	})
 	c := raftmeta.DefaultConfig()
 	c.Node, c.KV, c.Transport = id.Node, raftmeta.StoreKV(n.engine.Stores()[0], 0), transport{m.network}
@@ -74,7 +76,7 @@ func (n *Node) newMember(nodes []*rhumb.Node) (*member, error) {
 		m.network.Close()
 		return nil, err
 	}
-	m.admin = admin.New(admin.Config{Self: id.Node, Meta: m.group, Sizes: m})
+	m.admin = admin.New(admin.Config{Self: id.Node, Meta: m.group, Sizes: m, Loads: m.loads})
 	m.collect(registryCollector{registry})
 	m.collect(m.network.Collectors()...)
 	if len(nodes) == 0 {
@@ -128,6 +130,7 @@ func (m *member) serve(fresh bool) error {
 	close(m.hostReady)
 	m.work.Go(m.follow)
 	m.work.Go(m.report)
+	m.work.Go(m.weigh)
 	m.work.Go(m.watchClock)
 	m.n.kv.Open(m.kv)
 	return nil

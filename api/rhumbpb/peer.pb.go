@@ -376,7 +376,9 @@ type HeartbeatFrame struct {
 	ExclusionSeq uint64                 `protobuf:"varint,11,opt,name=exclusion_seq,json=exclusionSeq,proto3" json:"exclusion_seq,omitempty"`
 	Confirmed    uint64                 `protobuf:"varint,12,opt,name=confirmed,proto3" json:"confirmed,omitempty"`
 	// The sender's cluster time: receiving it moves the receiver's clock.
-	Timestamp     uint64 `protobuf:"fixed64,13,opt,name=timestamp,proto3" json:"timestamp,omitempty"`
+	Timestamp uint64 `protobuf:"fixed64,13,opt,name=timestamp,proto3" json:"timestamp,omitempty"`
+	// How loaded the sender is; absent in answers and between regions.
+	Load          *NodeLoad `protobuf:"bytes,14,opt,name=load,proto3" json:"load,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -502,6 +504,110 @@ func (x *HeartbeatFrame) GetTimestamp() uint64 {
 	return 0
 }
 
+func (x *HeartbeatFrame) GetLoad() *NodeLoad {
+	if x != nil {
+		return x.Load
+	}
+	return nil
+}
+
+// NodeLoad is how much data of each class a node orders the writes of. A class that is left out is 0.
+type NodeLoad struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Classes       []*ClassLoad           `protobuf:"bytes,1,rep,name=classes,proto3" json:"classes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeLoad) Reset() {
+	*x = NodeLoad{}
+	mi := &file_api_peer_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeLoad) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeLoad) ProtoMessage() {}
+
+func (x *NodeLoad) ProtoReflect() protoreflect.Message {
+	mi := &file_api_peer_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeLoad.ProtoReflect.Descriptor instead.
+func (*NodeLoad) Descriptor() ([]byte, []int) {
+	return file_api_peer_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *NodeLoad) GetClasses() []*ClassLoad {
+	if x != nil {
+		return x.Classes
+	}
+	return nil
+}
+
+type ClassLoad struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Class         uint32                 `protobuf:"varint,1,opt,name=class,proto3" json:"class,omitempty"`
+	Bytes         int64                  `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClassLoad) Reset() {
+	*x = ClassLoad{}
+	mi := &file_api_peer_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClassLoad) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClassLoad) ProtoMessage() {}
+
+func (x *ClassLoad) ProtoReflect() protoreflect.Message {
+	mi := &file_api_peer_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClassLoad.ProtoReflect.Descriptor instead.
+func (*ClassLoad) Descriptor() ([]byte, []int) {
+	return file_api_peer_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ClassLoad) GetClass() uint32 {
+	if x != nil {
+		return x.Class
+	}
+	return 0
+}
+
+func (x *ClassLoad) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
 type Exclusion struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Region        uint32                 `protobuf:"varint,1,opt,name=region,proto3" json:"region,omitempty"`
@@ -513,7 +619,7 @@ type Exclusion struct {
 
 func (x *Exclusion) Reset() {
 	*x = Exclusion{}
-	mi := &file_api_peer_proto_msgTypes[4]
+	mi := &file_api_peer_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -525,7 +631,7 @@ func (x *Exclusion) String() string {
 func (*Exclusion) ProtoMessage() {}
 
 func (x *Exclusion) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[4]
+	mi := &file_api_peer_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -538,7 +644,7 @@ func (x *Exclusion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exclusion.ProtoReflect.Descriptor instead.
 func (*Exclusion) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{4}
+	return file_api_peer_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Exclusion) GetRegion() uint32 {
@@ -575,7 +681,7 @@ type RaftFrame struct {
 
 func (x *RaftFrame) Reset() {
 	*x = RaftFrame{}
-	mi := &file_api_peer_proto_msgTypes[5]
+	mi := &file_api_peer_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -587,7 +693,7 @@ func (x *RaftFrame) String() string {
 func (*RaftFrame) ProtoMessage() {}
 
 func (x *RaftFrame) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[5]
+	mi := &file_api_peer_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -600,7 +706,7 @@ func (x *RaftFrame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaftFrame.ProtoReflect.Descriptor instead.
 func (*RaftFrame) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{5}
+	return file_api_peer_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RaftFrame) GetHello() *PeerHello {
@@ -632,7 +738,7 @@ type RaftSummary struct {
 
 func (x *RaftSummary) Reset() {
 	*x = RaftSummary{}
-	mi := &file_api_peer_proto_msgTypes[6]
+	mi := &file_api_peer_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -644,7 +750,7 @@ func (x *RaftSummary) String() string {
 func (*RaftSummary) ProtoMessage() {}
 
 func (x *RaftSummary) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[6]
+	mi := &file_api_peer_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -657,7 +763,7 @@ func (x *RaftSummary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaftSummary.ProtoReflect.Descriptor instead.
 func (*RaftSummary) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{6}
+	return file_api_peer_proto_rawDescGZIP(), []int{8}
 }
 
 type MetadataRequest struct {
@@ -672,7 +778,7 @@ type MetadataRequest struct {
 
 func (x *MetadataRequest) Reset() {
 	*x = MetadataRequest{}
-	mi := &file_api_peer_proto_msgTypes[7]
+	mi := &file_api_peer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -684,7 +790,7 @@ func (x *MetadataRequest) String() string {
 func (*MetadataRequest) ProtoMessage() {}
 
 func (x *MetadataRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[7]
+	mi := &file_api_peer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -697,7 +803,7 @@ func (x *MetadataRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MetadataRequest.ProtoReflect.Descriptor instead.
 func (*MetadataRequest) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{7}
+	return file_api_peer_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *MetadataRequest) GetHello() *PeerHello {
@@ -730,7 +836,7 @@ type MetadataResponse struct {
 
 func (x *MetadataResponse) Reset() {
 	*x = MetadataResponse{}
-	mi := &file_api_peer_proto_msgTypes[8]
+	mi := &file_api_peer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -742,7 +848,7 @@ func (x *MetadataResponse) String() string {
 func (*MetadataResponse) ProtoMessage() {}
 
 func (x *MetadataResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[8]
+	mi := &file_api_peer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -755,7 +861,7 @@ func (x *MetadataResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MetadataResponse.ProtoReflect.Descriptor instead.
 func (*MetadataResponse) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{8}
+	return file_api_peer_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *MetadataResponse) GetResponse() []byte {
@@ -774,7 +880,7 @@ type DescribeReplicaRequest struct {
 
 func (x *DescribeReplicaRequest) Reset() {
 	*x = DescribeReplicaRequest{}
-	mi := &file_api_peer_proto_msgTypes[9]
+	mi := &file_api_peer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -786,7 +892,7 @@ func (x *DescribeReplicaRequest) String() string {
 func (*DescribeReplicaRequest) ProtoMessage() {}
 
 func (x *DescribeReplicaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[9]
+	mi := &file_api_peer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -799,7 +905,7 @@ func (x *DescribeReplicaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeReplicaRequest.ProtoReflect.Descriptor instead.
 func (*DescribeReplicaRequest) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{9}
+	return file_api_peer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DescribeReplicaRequest) GetRange() *RangeID {
@@ -822,7 +928,7 @@ type DescribeReplicaResponse struct {
 
 func (x *DescribeReplicaResponse) Reset() {
 	*x = DescribeReplicaResponse{}
-	mi := &file_api_peer_proto_msgTypes[10]
+	mi := &file_api_peer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -834,7 +940,7 @@ func (x *DescribeReplicaResponse) String() string {
 func (*DescribeReplicaResponse) ProtoMessage() {}
 
 func (x *DescribeReplicaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[10]
+	mi := &file_api_peer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -847,7 +953,7 @@ func (x *DescribeReplicaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeReplicaResponse.ProtoReflect.Descriptor instead.
 func (*DescribeReplicaResponse) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{10}
+	return file_api_peer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DescribeReplicaResponse) GetStatus() *ReplicaStatus {
@@ -903,7 +1009,7 @@ const file_api_peer_proto_rawDesc = "" +
 	"hint_epoch\x18\x0e \x01(\x04R\thintEpoch\x12\x19\n" +
 	"\bhint_end\x18\x0f \x01(\x04R\ahintEnd\x12\x1a\n" +
 	"\bpromised\x18\x10 \x01(\x04R\bpromised\x12 \n" +
-	"\vquarantined\x18\x11 \x01(\bR\vquarantined\"\x95\x03\n" +
+	"\vquarantined\x18\x11 \x01(\bR\vquarantined\"\xbd\x03\n" +
 	"\x0eHeartbeatFrame\x12)\n" +
 	"\x05hello\x18\x01 \x01(\v2\x13.rhumb.v1.PeerHelloR\x05hello\x12\x12\n" +
 	"\x04sent\x18\x02 \x01(\x03R\x04sent\x12\x14\n" +
@@ -920,7 +1026,13 @@ const file_api_peer_proto_rawDesc = "" +
 	"exclusions\x12#\n" +
 	"\rexclusion_seq\x18\v \x01(\x04R\fexclusionSeq\x12\x1c\n" +
 	"\tconfirmed\x18\f \x01(\x04R\tconfirmed\x12\x1c\n" +
-	"\ttimestamp\x18\r \x01(\x06R\ttimestamp\"M\n" +
+	"\ttimestamp\x18\r \x01(\x06R\ttimestamp\x12&\n" +
+	"\x04load\x18\x0e \x01(\v2\x12.rhumb.v1.NodeLoadR\x04load\"9\n" +
+	"\bNodeLoad\x12-\n" +
+	"\aclasses\x18\x01 \x03(\v2\x13.rhumb.v1.ClassLoadR\aclasses\"7\n" +
+	"\tClassLoad\x12\x14\n" +
+	"\x05class\x18\x01 \x01(\rR\x05class\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\"M\n" +
 	"\tExclusion\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\rR\x06region\x12\x12\n" +
 	"\x04slot\x18\x02 \x01(\rR\x04slot\x12\x14\n" +
@@ -972,56 +1084,60 @@ func file_api_peer_proto_rawDescGZIP() []byte {
 }
 
 var file_api_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_api_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_api_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_api_peer_proto_goTypes = []any{
 	(ReplicaMessageKind)(0),         // 0: rhumb.v1.ReplicaMessageKind
 	(*PeerHello)(nil),               // 1: rhumb.v1.PeerHello
 	(*ReplicaFrame)(nil),            // 2: rhumb.v1.ReplicaFrame
 	(*ReplicaMessage)(nil),          // 3: rhumb.v1.ReplicaMessage
 	(*HeartbeatFrame)(nil),          // 4: rhumb.v1.HeartbeatFrame
-	(*Exclusion)(nil),               // 5: rhumb.v1.Exclusion
-	(*RaftFrame)(nil),               // 6: rhumb.v1.RaftFrame
-	(*RaftSummary)(nil),             // 7: rhumb.v1.RaftSummary
-	(*MetadataRequest)(nil),         // 8: rhumb.v1.MetadataRequest
-	(*MetadataResponse)(nil),        // 9: rhumb.v1.MetadataResponse
-	(*DescribeReplicaRequest)(nil),  // 10: rhumb.v1.DescribeReplicaRequest
-	(*DescribeReplicaResponse)(nil), // 11: rhumb.v1.DescribeReplicaResponse
-	nil,                             // 12: rhumb.v1.DescribeReplicaResponse.BehindEntry
-	(*Identity)(nil),                // 13: rhumb.v1.Identity
-	(*RangeID)(nil),                 // 14: rhumb.v1.RangeID
-	(*ReplicaStatus)(nil),           // 15: rhumb.v1.ReplicaStatus
-	(*Request)(nil),                 // 16: rhumb.v1.Request
-	(*Response)(nil),                // 17: rhumb.v1.Response
+	(*NodeLoad)(nil),                // 5: rhumb.v1.NodeLoad
+	(*ClassLoad)(nil),               // 6: rhumb.v1.ClassLoad
+	(*Exclusion)(nil),               // 7: rhumb.v1.Exclusion
+	(*RaftFrame)(nil),               // 8: rhumb.v1.RaftFrame
+	(*RaftSummary)(nil),             // 9: rhumb.v1.RaftSummary
+	(*MetadataRequest)(nil),         // 10: rhumb.v1.MetadataRequest
+	(*MetadataResponse)(nil),        // 11: rhumb.v1.MetadataResponse
+	(*DescribeReplicaRequest)(nil),  // 12: rhumb.v1.DescribeReplicaRequest
+	(*DescribeReplicaResponse)(nil), // 13: rhumb.v1.DescribeReplicaResponse
+	nil,                             // 14: rhumb.v1.DescribeReplicaResponse.BehindEntry
+	(*Identity)(nil),                // 15: rhumb.v1.Identity
+	(*RangeID)(nil),                 // 16: rhumb.v1.RangeID
+	(*ReplicaStatus)(nil),           // 17: rhumb.v1.ReplicaStatus
+	(*Request)(nil),                 // 18: rhumb.v1.Request
+	(*Response)(nil),                // 19: rhumb.v1.Response
 }
 var file_api_peer_proto_depIdxs = []int32{
-	13, // 0: rhumb.v1.PeerHello.identity:type_name -> rhumb.v1.Identity
+	15, // 0: rhumb.v1.PeerHello.identity:type_name -> rhumb.v1.Identity
 	1,  // 1: rhumb.v1.ReplicaFrame.hello:type_name -> rhumb.v1.PeerHello
 	3,  // 2: rhumb.v1.ReplicaFrame.messages:type_name -> rhumb.v1.ReplicaMessage
 	0,  // 3: rhumb.v1.ReplicaMessage.kind:type_name -> rhumb.v1.ReplicaMessageKind
 	1,  // 4: rhumb.v1.HeartbeatFrame.hello:type_name -> rhumb.v1.PeerHello
-	5,  // 5: rhumb.v1.HeartbeatFrame.exclusions:type_name -> rhumb.v1.Exclusion
-	1,  // 6: rhumb.v1.RaftFrame.hello:type_name -> rhumb.v1.PeerHello
-	1,  // 7: rhumb.v1.MetadataRequest.hello:type_name -> rhumb.v1.PeerHello
-	14, // 8: rhumb.v1.DescribeReplicaRequest.range:type_name -> rhumb.v1.RangeID
-	15, // 9: rhumb.v1.DescribeReplicaResponse.status:type_name -> rhumb.v1.ReplicaStatus
-	12, // 10: rhumb.v1.DescribeReplicaResponse.behind:type_name -> rhumb.v1.DescribeReplicaResponse.BehindEntry
-	2,  // 11: rhumb.v1.Peer.Replicate:input_type -> rhumb.v1.ReplicaFrame
-	4,  // 12: rhumb.v1.Peer.Heartbeat:input_type -> rhumb.v1.HeartbeatFrame
-	6,  // 13: rhumb.v1.Peer.Raft:input_type -> rhumb.v1.RaftFrame
-	8,  // 14: rhumb.v1.Peer.Metadata:input_type -> rhumb.v1.MetadataRequest
-	16, // 15: rhumb.v1.Peer.Forward:input_type -> rhumb.v1.Request
-	10, // 16: rhumb.v1.Peer.DescribeReplica:input_type -> rhumb.v1.DescribeReplicaRequest
-	2,  // 17: rhumb.v1.Peer.Replicate:output_type -> rhumb.v1.ReplicaFrame
-	4,  // 18: rhumb.v1.Peer.Heartbeat:output_type -> rhumb.v1.HeartbeatFrame
-	7,  // 19: rhumb.v1.Peer.Raft:output_type -> rhumb.v1.RaftSummary
-	9,  // 20: rhumb.v1.Peer.Metadata:output_type -> rhumb.v1.MetadataResponse
-	17, // 21: rhumb.v1.Peer.Forward:output_type -> rhumb.v1.Response
-	11, // 22: rhumb.v1.Peer.DescribeReplica:output_type -> rhumb.v1.DescribeReplicaResponse
-	17, // [17:23] is the sub-list for method output_type
-	11, // [11:17] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	7,  // 5: rhumb.v1.HeartbeatFrame.exclusions:type_name -> rhumb.v1.Exclusion
+	5,  // 6: rhumb.v1.HeartbeatFrame.load:type_name -> rhumb.v1.NodeLoad
+	6,  // 7: rhumb.v1.NodeLoad.classes:type_name -> rhumb.v1.ClassLoad
+	1,  // 8: rhumb.v1.RaftFrame.hello:type_name -> rhumb.v1.PeerHello
+	1,  // 9: rhumb.v1.MetadataRequest.hello:type_name -> rhumb.v1.PeerHello
+	16, // 10: rhumb.v1.DescribeReplicaRequest.range:type_name -> rhumb.v1.RangeID
+	17, // 11: rhumb.v1.DescribeReplicaResponse.status:type_name -> rhumb.v1.ReplicaStatus
+	14, // 12: rhumb.v1.DescribeReplicaResponse.behind:type_name -> rhumb.v1.DescribeReplicaResponse.BehindEntry
+	2,  // 13: rhumb.v1.Peer.Replicate:input_type -> rhumb.v1.ReplicaFrame
+	4,  // 14: rhumb.v1.Peer.Heartbeat:input_type -> rhumb.v1.HeartbeatFrame
+	8,  // 15: rhumb.v1.Peer.Raft:input_type -> rhumb.v1.RaftFrame
+	10, // 16: rhumb.v1.Peer.Metadata:input_type -> rhumb.v1.MetadataRequest
+	18, // 17: rhumb.v1.Peer.Forward:input_type -> rhumb.v1.Request
+	12, // 18: rhumb.v1.Peer.DescribeReplica:input_type -> rhumb.v1.DescribeReplicaRequest
+	2,  // 19: rhumb.v1.Peer.Replicate:output_type -> rhumb.v1.ReplicaFrame
+	4,  // 20: rhumb.v1.Peer.Heartbeat:output_type -> rhumb.v1.HeartbeatFrame
+	9,  // 21: rhumb.v1.Peer.Raft:output_type -> rhumb.v1.RaftSummary
+	11, // 22: rhumb.v1.Peer.Metadata:output_type -> rhumb.v1.MetadataResponse
+	19, // 23: rhumb.v1.Peer.Forward:output_type -> rhumb.v1.Response
+	13, // 24: rhumb.v1.Peer.DescribeReplica:output_type -> rhumb.v1.DescribeReplicaResponse
+	19, // [19:25] is the sub-list for method output_type
+	13, // [13:19] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_api_peer_proto_init() }
@@ -1038,7 +1154,7 @@ func file_api_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_peer_proto_rawDesc), len(file_api_peer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   12,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

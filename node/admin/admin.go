@@ -25,11 +25,19 @@ type Sizes interface {
 	DataBytes(id rhumb.RangeID) int64
 }
 
+// Loads tells how loaded the nodes of this region are.
+type Loads interface {
+	// Load gives the bytes of a class that a node orders the writes of; known is false when it has not said so of late.
+	Load(n rhumb.NodeID, class rhumb.ClassID) (bytes int64, known bool)
+}
+
 // Config is what an Admin needs.
 type Config struct {
 	Self  rhumb.NodeID
 	Meta  Metadata
 	Sizes Sizes
+	// Loads may be nil: then inserts stay on the node that they come to.
+	Loads Loads
 }
 
 // Admin carries out operations on the catalog.
@@ -121,66 +129,4 @@ func (a *Admin) movable(n rhumb.NodeID) (count int) {
 		}
 	}
 	return count
-}
-
-// ActiveSlot gives the range into which this node inserts keys of a class: its newest open slot, or the next when that has
-// reached the shard size (TippyDB, section 3.2).
-func (a *Admin) ActiveSlot(ctx context.Context, class rhumb.ClassID) (rhumb.RangeID, error) {
-	const op rhumb.Op = "admin.ActiveSlot"
-	id, _, full, err := a.active(op, class)
-	if err != nil || !full {
-		return id, err
-	}
-	a.open.Lock()
-	defer a.open.Unlock()
-	id, opened, full, err := a.active(op, class)
-	if err != nil || !full { // another caller has opened it meanwhile
-		return id, err
-	}
-	res, err := a.propose(ctx, op, catalog.OpenSlot{Node: a.cfg.Self, Class: class, Opened: opened})
-	if err != nil {
-		return rhumb.RangeID{}, err
-	}
-	return res.Range.ID, nil
-}
-
-func (a *Admin) active(op rhumb.Op, class rhumb.ClassID) (id rhumb.RangeID, opened uint32, full bool, err error) {
-	st := a.cfg.Meta.State()
-	c, ok := st.Class(class)
-	if !ok {
-		return id, 0, false, rhumb.Ef(op, rhumb.NotFound, "class %s does not exist", class)
-	}
-	id, opened = st.ActiveSlot(a.cfg.Self, class)
-	return id, opened, opened == 0 || a.cfg.Sizes.DataBytes(id) >= c.Settings.ShardSize || !a.serves(st, id), nil
-}
-
-// serves reports whether this node is the range's primary. It may name keys only then: after a failover inserts go to a
-// new slot until the range comes home.
-func (a *Admin) serves(st *catalog.State, id rhumb.RangeID) bool {
-	r, ok := st.Range(id)
-	return ok && r.Primary == a.cfg.Self
-}
-
-// Takes is nil when this node may name keys in a range: the slot is of a block of its own and not full. Otherwise the
-// error is NotPrimary, and instead is the range that takes inserts.
-func (a *Admin) Takes(ctx context.Context, id rhumb.RangeID) (instead rhumb.RangeID, err error) {
-	const op rhumb.Op = "admin.Takes"
-	st := a.cfg.Meta.State()
-	block, ok := st.BlockOf(id)
-	if !ok {
-		return instead, &rhumb.Error{Op: op, Kind: rhumb.NotFound, Range: id, Msg: "the slot lies in no block"}
-	}
-	if block.Node == a.cfg.Self {
-		if c, ok := st.Class(block.Class); ok && a.cfg.Sizes.DataBytes(id) < c.Settings.ShardSize {
-			return id, nil
-		}
-	}
-	instead, err = a.ActiveSlot(ctx, block.Class)
-	if err != nil {
-		return instead, err
-	}
-	if instead == id {
-		return instead, nil
-	}
-	return instead, &rhumb.Error{Op: op, Kind: rhumb.NotPrimary, Range: id, Node: a.cfg.Self, Msg: "the slot takes no more inserts here; range " + instead.String() + " does"}
 }

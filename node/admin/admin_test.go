@@ -198,6 +198,83 @@ func TestTakes(t *testing.T) {
 	}
 }
 
+// heardLoads are loads as nodes tell them; one that is left out has not.
+type heardLoads map[rhumb.NodeID]int64
+
+func (l heardLoads) Load(n rhumb.NodeID, _ rhumb.ClassID) (int64, bool) {
+	bytes, known := l[n]
+	return bytes, known
+}
+
+// TestInsertsGoToLeastLoaded is TippyDB's rule: a node that holds more than twice the shard size sends inserts to the least
+// loaded node of its region, here when that holds at least a shard less.
+func TestInsertsGoToLeastLoaded(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		loads heardLoads
+		want  rhumb.NodeID
+	}{
+		{"below the threshold", heardLoads{1: 2 * shard, 2: 0, 3: 0}, 1},
+		{"above it", heardLoads{1: 2*shard + 1, 2: shard, 3: shard - 1}, 3},
+		{"the others hold as much", heardLoads{1: 9 * shard, 2: 9 * shard, 3: 8*shard + 1}, 1},
+		{"another holds a shard less", heardLoads{1: 9 * shard, 2: 8 * shard, 3: 9 * shard}, 2},
+		{"the least is not heard", heardLoads{1: 9 * shard, 2: shard}, 2},
+		{"nobody is heard", heardLoads{1: 9 * shard}, 1},
+		{"it does not know its own load", heardLoads{2: 0, 3: 0}, 1},
+		{"the least is in another region", heardLoads{1: 9 * shard, 2: 9 * shard, 3: shard, 4: 0}, 3},
+		{"the least is draining", heardLoads{1: 9 * shard, 2: shard, 3: 2 * shard, 5: 0}, 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m, _, class := start(t)
+			for i, region := range []string{"frankfurt", "singapore"} {
+				id := byte(4 + i)
+				m.apply(catalog.RegisterNode{
+					Store: rhumb.UUID{id}, Boot: 1, Nonce: uint64(id), Region: region, Zone: "z", HasLocation: true,
+					Addr: "127.0.0.1:1", HeartbeatAddr: "127.0.0.1:2", AdminAddr: "127.0.0.1:3",
+				})
+			}
+			m.apply(catalog.SetNodeState{Node: 5, Boot: 1, State: rhumb.NodeDraining})
+			own, err := New(Config{Self: 1, Meta: m, Sizes: m}).ActiveSlot(t.Context(), class)
+			if err != nil {
+				t.Fatal(err)
+			}
+			a := New(Config{Self: 1, Meta: m, Sizes: m, Loads: c.loads})
+			id, err := a.ActiveSlot(t.Context(), class)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r, ok := m.State().Range(id); !ok || r.Primary != c.want || id.Region != own.Region {
+				t.Errorf("inserts go to %s, which is %+v, want one of node %s", id, r, c.want)
+			}
+			opened := m.opened
+			instead, err := a.Takes(t.Context(), own)
+			if c.want == 1 && (err != nil || instead != own) {
+				t.Errorf("the node's own slot is refused for %s: %v", instead, err)
+			}
+			if c.want != 1 && (rhumb.KindOf(err) != rhumb.NotPrimary || instead != id || m.opened != opened) {
+				t.Errorf("the node's own slot gives %s, %v, want %s, which was opened before", instead, err, id)
+			}
+		})
+	}
+}
+
+// TestInsertsStayWithoutMetadata guards that a node takes inserts itself when no slot can be opened on a better one.
+func TestInsertsStayWithoutMetadata(t *testing.T) {
+	m, _, class := start(t)
+	a := New(Config{Self: 1, Meta: m, Sizes: m, Loads: heardLoads{1: 9 * shard, 2: 9 * shard, 3: 0}})
+	own, err := New(Config{Self: 1, Meta: m, Sizes: m}).ActiveSlot(t.Context(), class)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.refuse = rhumb.E("test", rhumb.Unavailable, "no majority")
+	if id, err := a.ActiveSlot(t.Context(), class); err != nil || id != own {
+		t.Errorf("inserts go to %s, want %s: %v", id, own, err)
+	}
+	if id, err := a.Takes(t.Context(), own); err != nil || id != own {
+		t.Errorf("the node's own slot is refused for %s: %v", id, err)
+	}
+}
+
 // TestDrain guards that a drained node has no primary left that another could take, that Drain gives up with its context
 // and tells how many are left, and that undo makes the node live again.
 func TestDrain(t *testing.T) {

@@ -69,6 +69,18 @@ func (h *Host) Serving() int {
 	return n
 }
 
+// Loads gives, for each class, the size in bytes of the data of the ranges whose primary is this node.
+func (h *Host) Loads() map[rhumb.ClassID]int64 {
+	loads := map[rhumb.ClassID]int64{}
+	h.eachSlot(func(s *slot) {
+		if d := s.desc.Load(); d != nil && d.Primary == h.cfg.Self.Node {
+			size, _ := s.store.Size(s.id)
+			loads[d.Class] += size.Data
+		}
+	})
+	return loads
+}
+
 // DataBytes gives the size of a range's data on this node, 0 when it holds no copy.
 func (h *Host) DataBytes(id rhumb.RangeID) int64 {
 	s, ok := h.slot(id)

@@ -38,6 +38,8 @@ type Handler interface {
 	Verify(id rhumb.NodeIdentity) error
 	Replication(from rhumb.NodeID, msgs []replica.Message)
 	Heartbeat(from rhumb.NodeIdentity, f *lease.Frame)
+	// Load tells how loaded another node is; it comes with heartbeats.
+	Load(from rhumb.NodeID, load NodeLoad)
 	// Connected tells that replication messages to a peer get through from now on, or do not.
 	Connected(n rhumb.NodeID, connected bool)
 	Raft(from rhumb.NodeID, group uint32, msgs [][]byte)
@@ -54,6 +56,9 @@ type Config struct {
 	Cluster rhumb.ClusterID
 	// Self gives the identity of this node; a new life in place changes it.
 	Self func() rhumb.NodeIdentity
+	// Load gives what this node tells another of its own load with each heartbeat, and tell false when that is nothing. It
+	// must not block. Nil tells nothing.
+	Load func(to rhumb.NodeID) (load NodeLoad, tell bool)
 	// Dial opens connections; nil is the plain dialer.
 	Dial    api.DialFunc
 	Handler Handler
@@ -397,11 +402,22 @@ func (p *peer) beat(ctx context.Context) error {
 		case err := <-ended:
 			return err
 		case f := <-p.heartbeats:
-			if err := s.Send(frameToPB(f)); err != nil {
+			if err := s.Send(p.beatFrame(f)); err != nil {
 				return err
 			}
 		}
 	}
+}
+
+// beatFrame encodes a heartbeat, with this node's load.
+func (p *peer) beatFrame(f *lease.Frame) *rhumbpb.HeartbeatFrame {
+	out := frameToPB(f)
+	if p.n.cfg.Load != nil && !f.Reply {
+		if load, tell := p.n.cfg.Load(p.id); tell {
+			out.Load = loadToPB(load)
+		}
+	}
+	return out
 }
 
 // sendRaft sends metadata messages until the stream breaks.

@@ -91,6 +91,25 @@ func TestHeartbeatCrossesTheWireWhole(t *testing.T) {
 	}
 }
 
+// TestLoadIsBounded guards that a heartbeat tells of the greatest loads when there are too many, and that no more than
+// that, and nothing impossible, is heard.
+func TestLoadIsBounded(t *testing.T) {
+	l := NodeLoad{}
+	for class := range 3 * loadClassesMax {
+		l[rhumb.ClassID(class+1)] = int64(class)
+	}
+	p := loadToPB(l)
+	got := loadFromPB(p)
+	if len(got) != loadClassesMax || got[3*loadClassesMax] != 3*loadClassesMax-1 || got[2*loadClassesMax] != 0 {
+		t.Errorf("of %d classes these are told: %v", len(l), got)
+	}
+	p.Classes = append(p.Classes, p.Classes...)
+	p.Classes[0].Bytes = -1
+	if got := loadFromPB(p); len(got) != loadClassesMax-1 {
+		t.Errorf("%d classes are heard", len(got))
+	}
+}
+
 func TestLabels(t *testing.T) {
 	m := Member{Cluster: rhumb.UUID{1, 2}, Node: 7, Boot: 3, Region: "singapore", Addr: "127.0.0.1:7600"}
 	got, err := decodeLabels(encodeLabels(m))
@@ -152,6 +171,7 @@ type side struct {
 	refuse    error
 	msgs      []replica.Message
 	beats     int
+	load      NodeLoad
 	raft      int
 	connected map[rhumb.NodeID]bool
 	forwarded func() // called, if set, before a forwarded request is answered
@@ -173,6 +193,12 @@ func (s *side) Heartbeat(rhumb.NodeIdentity, *lease.Frame) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.beats++
+}
+
+func (s *side) Load(_ rhumb.NodeID, load NodeLoad) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.load = load
 }
 
 func (s *side) Connected(n rhumb.NodeID, connected bool) {
@@ -211,7 +237,10 @@ func (s *side) Forward(_ context.Context, q *rhumbpb.Request) *rhumbpb.Response 
 func startSide(t *testing.T, node rhumb.NodeID, cluster rhumb.ClusterID) *side {
 	t.Helper()
 	s := &side{id: rhumb.NodeIdentity{Node: node, Store: rhumb.UUID{byte(node)}, Boot: 1}, service: &Service{}, connected: map[rhumb.NodeID]bool{}}
-	s.network = NewNetwork(Config{Cluster: cluster, Self: func() rhumb.NodeIdentity { return s.id }, Handler: s, Logger: slog.New(slog.DiscardHandler)})
+	s.network = NewNetwork(Config{
+		Cluster: cluster, Self: func() rhumb.NodeIdentity { return s.id }, Handler: s, Logger: slog.New(slog.DiscardHandler),
+		Load: func(to rhumb.NodeID) (NodeLoad, bool) { return NodeLoad{7: 100 + int64(to)}, to == 2 },
+	})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -265,6 +294,7 @@ func TestNetworkCarriesEverything(t *testing.T) {
 		a.network.SendHeartbeat(2, &lease.Frame{})
 		return b.beats > 0
 	})
+	b.await(t, "the load with heartbeats", func() bool { return b.load[7] == 102 })
 	a.network.SendRaft(2, 0, [][]byte{{1}, {2}})
 	b.await(t, "raft", func() bool { return b.raft == 2 })
 	if got, err := a.network.Metadata(t.Context(), 2, 0, []byte("q")); err != nil || string(got) != "re:q" {

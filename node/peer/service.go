@@ -116,6 +116,9 @@ func (s *Service) Heartbeat(stream grpc.BidiStreamingServer[rhumbpb.HeartbeatFra
 			return err
 		}
 		n.cfg.Handler.Heartbeat(from, frameFromPB(p))
+		if p.Load != nil {
+			n.cfg.Handler.Load(from.Node, loadFromPB(p.Load))
+		}
 	}
 }
 

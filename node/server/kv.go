@@ -34,7 +34,8 @@ type Peers interface {
 
 // Inserts says where server-named keys go.
 type Inserts interface {
-	// ActiveSlot gives the range into which this node inserts keys of a class, opening it when it has to.
+	// ActiveSlot gives the range for inserts of a class that come to this node, opening it when it has to. It is one of this
+	// node, or, when this one is too loaded, of another of the region.
 	ActiveSlot(ctx context.Context, class rhumb.ClassID) (rhumb.RangeID, error)
 	// Takes is nil when this node may name keys in a range now, else it says which range takes inserts instead.
 	Takes(ctx context.Context, id rhumb.RangeID) (instead rhumb.RangeID, err error)
