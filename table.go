@@ -2,6 +2,7 @@ package rhumb
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -120,6 +121,79 @@ type Table struct {
 	LocationField string `json:"location_field"`
 	// History is how long superseded versions are kept; 0 keeps none beyond what replication needs.
 	History time.Duration `json:"history,omitempty"`
+	// Snapshot says whether and how nodes publish the table in shared memory; 0 does not.
+	Snapshot SnapshotFeatures `json:"snapshot,omitempty"`
+}
+
+// SnapshotFeatures are what a table has in the images that nodes publish, as bits. They stand in stored bytes: append only.
+type SnapshotFeatures uint8
+
+// The features. All others need SnapshotOn.
+const (
+	// SnapshotOn publishes the table.
+	SnapshotOn SnapshotFeatures = 1
+	// SnapshotSpatial indexes records by their location.
+	SnapshotSpatial SnapshotFeatures = 2
+	// SnapshotOrdered allows scans by prefix.
+	SnapshotOrdered SnapshotFeatures = 4
+	// SnapshotSummed gives every record a checksum.
+	SnapshotSummed SnapshotFeatures = 8
+
+	snapshotFeaturesEnd SnapshotFeatures = 16
+)
+
+// SnapshotNameSizeMax bounds a record's name in a table that is published, SnapshotFieldSizeMax the name of its location
+// field, in bytes.
+const (
+	SnapshotNameSizeMax  = 254
+	SnapshotFieldSizeMax = 63
+)
+
+var snapshotFeatureNames = [...]string{"plain", "spatial", "ordered", "summed"}
+
+// Has reports whether all features of o are among s.
+func (s SnapshotFeatures) Has(o SnapshotFeatures) bool { return s&o == o }
+
+// String lists the features, "plain" for a table that is published without any more, "" for one that is not published.
+func (s SnapshotFeatures) String() string {
+	if s&SnapshotOn == 0 {
+		return ""
+	}
+	var names []string
+	for i, name := range snapshotFeatureNames[1:] {
+		if s&(SnapshotSpatial<<i) != 0 {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return snapshotFeatureNames[0]
+	}
+	return strings.Join(names, ",")
+}
+
+// ParseSnapshotFeatures reads what SnapshotFeatures.String writes.
+func ParseSnapshotFeatures(s string) (f SnapshotFeatures, err error) {
+	const op Op = "rhumb.ParseSnapshotFeatures"
+	if s == "" {
+		return 0, nil
+	}
+	f = SnapshotOn
+	for name := range strings.SplitSeq(s, ",") {
+		i := slices.Index(snapshotFeatureNames[:], name)
+		if i < 0 {
+			return 0, Ef(op, InvalidArgument, "%q is no feature of a snapshot; use %s, with commas between", name, strings.Join(snapshotFeatureNames[:], ", "))
+		}
+		f |= 1 << i
+	}
+	return f, nil
+}
+
+// Validate refuses bits without a meaning, and features of a table that is not published.
+func (s SnapshotFeatures) Validate() error {
+	if s >= snapshotFeaturesEnd || s != 0 && s&SnapshotOn == 0 {
+		return Ef("rhumb.SnapshotFeatures", InvalidArgument, "snapshot features %#x are not known", uint8(s))
+	}
+	return nil
 }
 
 // ValidateTableName refuses names that are empty, long, or hold anything but letters, digits, '_', '-' and '.'.

@@ -309,7 +309,7 @@ func TestMetadataTypes(t *testing.T) {
 	same(t, DecodeRegion(wire(t, EncodeRegion(region))), region)
 	class := rhumb.Class{ID: 1, Settings: rhumb.DefaultClassSettings()}
 	same(t, DecodeClass(wire(t, EncodeClass(class))), class)
-	table := rhumb.Table{ID: 1, Name: "t", Class: 2, Colocate: '/', LocationField: "at", History: time.Hour}
+	table := rhumb.Table{ID: 1, Name: "t", Class: 2, Colocate: '/', LocationField: "at", History: time.Hour, Snapshot: rhumb.SnapshotOn | rhumb.SnapshotOrdered}
 	same(t, must[rhumb.Table](t)(DecodeTable(wire(t, EncodeTable(table)))), table)
 	if _, err := DecodeTable(&rhumbpb.Table{Colocate: 256}); rhumb.KindOf(err) != rhumb.InvalidArgument {
 		t.Error(err)

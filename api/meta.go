@@ -152,7 +152,7 @@ func DecodeClass(m *rhumbpb.Class) rhumb.Class {
 func EncodeTable(t rhumb.Table) *rhumbpb.Table {
 	return &rhumbpb.Table{
 		Id: uint32(t.ID), Name: t.Name, Class: uint32(t.Class), Colocate: uint32(t.Colocate),
-		LocationField: t.LocationField, HistoryNs: int64(t.History),
+		LocationField: t.LocationField, HistoryNs: int64(t.History), Snapshot: uint32(t.Snapshot),
 	}
 }
 
@@ -162,6 +162,7 @@ func DecodeTable(m *rhumbpb.Table) (rhumb.Table, error) {
 	return rhumb.Table{
 		ID: rhumb.TableID(m.GetId()), Name: m.GetName(), Class: rhumb.ClassID(m.GetClass()), Colocate: c,
 		LocationField: m.GetLocationField(), History: time.Duration(m.GetHistoryNs()),
+		Snapshot: rhumb.SnapshotFeatures(m.GetSnapshot()),
 	}, err
 }
 

@@ -36,6 +36,8 @@ type TableOptions struct {
 	Colocate      byte
 	LocationField string
 	History       time.Duration
+	// Snapshot publishes the table in shared memory on every node that holds ranges of it.
+	Snapshot rhumb.SnapshotFeatures
 }
 
 // CreateTable makes a table and waits until this client knows it. AlreadyExists says that the name is taken.
@@ -53,7 +55,7 @@ func (c *Client) CreateTable(ctx context.Context, name string, o TableOptions) (
 		tries++
 		return cc.CreateTable(ctx, &rhumbpb.CreateTableRequest{
 			Name: name, Settings: api.EncodeSettings(settings), Colocate: uint32(o.Colocate),
-			LocationField: o.LocationField, HistoryNs: int64(o.History),
+			LocationField: o.LocationField, HistoryNs: int64(o.History), Snapshot: uint32(o.Snapshot),
 		})
 	})
 	if rhumb.KindOf(err) == rhumb.AlreadyExists && tries > 1 {
@@ -73,7 +75,7 @@ func (t *Table) matches(o TableOptions) bool {
 	if o.LocationField == "" {
 		o.LocationField = rhumb.LocationFieldDefault
 	}
-	return t.info.Colocate == o.Colocate && t.info.LocationField == o.LocationField && t.info.History == o.History
+	return t.info.Colocate == o.Colocate && t.info.LocationField == o.LocationField && t.info.History == o.History && t.info.Snapshot == o.Snapshot
 }
 
 // TableStatus is a table with its class.

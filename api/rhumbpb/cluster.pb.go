@@ -507,6 +507,8 @@ type CreateTableRequest struct {
 	// Empty takes the default, "location".
 	LocationField string `protobuf:"bytes,4,opt,name=location_field,json=locationField,proto3" json:"location_field,omitempty"`
 	HistoryNs     int64  `protobuf:"varint,5,opt,name=history_ns,json=historyNs,proto3" json:"history_ns,omitempty"`
+	// Bits of rhumb.SnapshotFeatures.
+	Snapshot      uint32 `protobuf:"varint,6,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -572,6 +574,13 @@ func (x *CreateTableRequest) GetLocationField() string {
 func (x *CreateTableRequest) GetHistoryNs() int64 {
 	if x != nil {
 		return x.HistoryNs
+	}
+	return 0
+}
+
+func (x *CreateTableRequest) GetSnapshot() uint32 {
+	if x != nil {
+		return x.Snapshot
 	}
 	return 0
 }
@@ -1369,14 +1378,15 @@ const file_api_cluster_proto_rawDesc = "" +
 	"\tsuspected\x18\f \x03(\rR\tsuspected\"7\n" +
 	"\x12GetMetadataRequest\x12!\n" +
 	"\frevision_min\x18\x01 \x01(\x04R\vrevisionMin\"\x16\n" +
-	"\x14WatchMetadataRequest\"\xbf\x01\n" +
+	"\x14WatchMetadataRequest\"\xdb\x01\n" +
 	"\x12CreateTableRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x123\n" +
 	"\bsettings\x18\x02 \x01(\v2\x17.rhumb.v1.ClassSettingsR\bsettings\x12\x1a\n" +
 	"\bcolocate\x18\x03 \x01(\rR\bcolocate\x12%\n" +
 	"\x0elocation_field\x18\x04 \x01(\tR\rlocationField\x12\x1d\n" +
 	"\n" +
-	"history_ns\x18\x05 \x01(\x03R\thistoryNs\"\x7f\n" +
+	"history_ns\x18\x05 \x01(\x03R\thistoryNs\x12\x1a\n" +
+	"\bsnapshot\x18\x06 \x01(\rR\bsnapshot\"\x7f\n" +
 	"\x13CreateTableResponse\x12%\n" +
 	"\x05table\x18\x01 \x01(\v2\x0f.rhumb.v1.TableR\x05table\x12%\n" +
 	"\x05class\x18\x02 \x01(\v2\x0f.rhumb.v1.ClassR\x05class\x12\x1a\n" +

@@ -679,6 +679,8 @@ type Table struct {
 	Colocate      uint32 `protobuf:"varint,4,opt,name=colocate,proto3" json:"colocate,omitempty"`
 	LocationField string `protobuf:"bytes,5,opt,name=location_field,json=locationField,proto3" json:"location_field,omitempty"`
 	HistoryNs     int64  `protobuf:"varint,6,opt,name=history_ns,json=historyNs,proto3" json:"history_ns,omitempty"`
+	// Bits of rhumb.SnapshotFeatures; 0 for a table that is not published in shared memory.
+	Snapshot      uint32 `protobuf:"varint,7,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -751,6 +753,13 @@ func (x *Table) GetLocationField() string {
 func (x *Table) GetHistoryNs() int64 {
 	if x != nil {
 		return x.HistoryNs
+	}
+	return 0
+}
+
+func (x *Table) GetSnapshot() uint32 {
+	if x != nil {
+		return x.Snapshot
 	}
 	return 0
 }
@@ -1133,7 +1142,7 @@ const file_api_meta_proto_rawDesc = "" +
 	"shard_size\x18\x06 \x01(\x03R\tshardSize\"L\n" +
 	"\x05Class\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x123\n" +
-	"\bsettings\x18\x02 \x01(\v2\x17.rhumb.v1.ClassSettingsR\bsettings\"\xa3\x01\n" +
+	"\bsettings\x18\x02 \x01(\v2\x17.rhumb.v1.ClassSettingsR\bsettings\"\xbf\x01\n" +
 	"\x05Table\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
@@ -1141,7 +1150,8 @@ const file_api_meta_proto_rawDesc = "" +
 	"\bcolocate\x18\x04 \x01(\rR\bcolocate\x12%\n" +
 	"\x0elocation_field\x18\x05 \x01(\tR\rlocationField\x12\x1d\n" +
 	"\n" +
-	"history_ns\x18\x06 \x01(\x03R\thistoryNs\"_\n" +
+	"history_ns\x18\x06 \x01(\x03R\thistoryNs\x12\x1a\n" +
+	"\bsnapshot\x18\a \x01(\rR\bsnapshot\"_\n" +
 	"\x05Block\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\rR\x06region\x12\x14\n" +
 	"\x05class\x18\x02 \x01(\rR\x05class\x12\x12\n" +

@@ -162,6 +162,7 @@ type tableDoc struct {
 	Colocate      string  `json:"colocate,omitempty"`
 	LocationField string  `json:"location_field"`
 	HistorySecs   float64 `json:"history_seconds"`
+	Snapshot      string  `json:"snapshot,omitempty"`
 	Mode          string  `json:"mode"`
 	Replicas      int     `json:"replicas"`
 	MinInSync     int     `json:"min_in_sync"`
@@ -173,7 +174,7 @@ type tableDoc struct {
 
 func describeTable(t client.TableStatus) tableDoc {
 	doc := tableDoc{
-		ID: uint32(t.ID), Name: t.Name, Class: t.Class.String(), LocationField: t.LocationField, HistorySecs: t.History.Seconds(),
+		ID: uint32(t.ID), Name: t.Name, Class: t.Class.String(), LocationField: t.LocationField, HistorySecs: t.History.Seconds(), Snapshot: t.Snapshot.String(),
 		Mode: t.Settings.Mode.String(), Replicas: t.Settings.Replicas, MinInSync: t.Settings.MinInSync,
 		Survival: t.Settings.Survival.String(), HashSlots: t.Settings.HashSlots, ShardSize: t.Settings.ShardSize, Ranges: t.Ranges,
 	}

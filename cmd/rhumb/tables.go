@@ -14,6 +14,7 @@ import (
 // tableFlags describe a new table.
 type tableFlags struct {
 	colocate string
+	snapshot string
 	o        client.TableOptions
 }
 
@@ -26,7 +27,9 @@ the same --colocate byte, rows of several such tables whose names are equal up t
 atomic batch.`,
 		Example: `  rhumb table create flights --colocate /
   rhumb table create notes --replicas 5 --min-in-sync 3
-  rhumb table create tracks --history 24h`,
+  rhumb table create tracks --history 24h
+  rhumb table create cars --snapshot                  # in shared memory too, with a spatial index
+  rhumb table create roads --snapshot=spatial,ordered # and with scans by prefix`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.createTable(cmd.Context(), args[0], f) },
 	}
@@ -34,6 +37,8 @@ atomic batch.`,
 	fl.StringVar(&f.colocate, "colocate", "", "hash names only up to this byte, so that what follows it shares a range")
 	fl.StringVar(&f.o.LocationField, "location-field", "", "the field that holds a record's location (default \"location\")")
 	fl.DurationVar(&f.o.History, "history", 0, "how long superseded versions are kept")
+	fl.StringVar(&f.snapshot, "snapshot", "", "publish the table in shared memory on every node that holds it: plain, or any of spatial,ordered,summed")
+	fl.Lookup("snapshot").NoOptDefVal = (rhumb.SnapshotOn | rhumb.SnapshotSpatial).String()
 	fl.IntVar(&f.o.Settings.Replicas, "replicas", 0, "copies of each range (default 3)")
 	fl.IntVar(&f.o.Settings.MinInSync, "min-in-sync", 0, "copies that a write must reach (default 2, or 1 with one replica)")
 	fl.IntVar(&f.o.Settings.HashSlots, "hash-slots", 0, "ranges for named keys in each region (default 64)")
@@ -62,6 +67,10 @@ func (a *app) createTable(ctx context.Context, name string, f tableFlags) error 
 	}
 	if f.colocate != "" {
 		f.o.Colocate = f.colocate[0]
+	}
+	var err error
+	if f.o.Snapshot, err = rhumb.ParseSnapshotFeatures(f.snapshot); err != nil {
+		return err
 	}
 	return a.withClient(ctx, func(ctx context.Context, c *client.Client) error {
 		if _, err := c.CreateTable(ctx, name, f.o); err != nil {
@@ -99,6 +108,7 @@ func (a *app) printTable(c *client.Client, name string) error {
 			{"colocate", doc.Colocate},
 			{"location field", doc.LocationField},
 			{"history", tables[i].History},
+			{"snapshot", orElse(doc.Snapshot, "no")},
 			{"mode", doc.Mode},
 			{"replicas", doc.Replicas},
 			{"min in sync", doc.MinInSync},

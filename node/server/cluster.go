@@ -257,7 +257,7 @@ func (c *Cluster) CreateTable(ctx context.Context, q *rhumbpb.CreateTableRequest
 	}
 	t, st, err := c.node.CreateTable(ctx, catalog.CreateTable{
 		Name: q.Name, Settings: api.FillSettings(api.DecodeSettings(q.Settings)), Colocate: colocate,
-		LocationField: q.LocationField, History: time.Duration(q.HistoryNs),
+		LocationField: q.LocationField, History: time.Duration(q.HistoryNs), Snapshot: rhumb.SnapshotFeatures(q.Snapshot),
 	})
 	if err != nil {
 		return nil, fail(err)

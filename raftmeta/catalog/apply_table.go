@@ -45,6 +45,7 @@ func (c CreateTable) apply(t *tx) Result {
 	t.lastTable++
 	t.putTable(&rhumb.Table{
 		ID: t.lastTable, Name: c.Name, Class: id, Colocate: c.Colocate, LocationField: c.LocationField, History: c.History,
+		Snapshot: c.Snapshot,
 	})
 	return Result{Table: t.lastTable, Class: id}
 }
@@ -61,14 +62,21 @@ func (c CreateTable) validate() error {
 	if c.History < 0 {
 		return rhumb.Ef(op, rhumb.InvalidArgument, "history is %v, want 0 or more", c.History)
 	}
-	return nil
+	if c.Snapshot != 0 && len(c.LocationField) > rhumb.SnapshotFieldSizeMax {
+		return rhumb.Ef(op, rhumb.TooLarge, "the location field of a table in shared memory has at most %d bytes in its name, not %d", rhumb.SnapshotFieldSizeMax, len(c.LocationField))
+	}
+	return c.Snapshot.Validate()
 }
 
 // existing gives the table of the same name when it is alike.
 func (c CreateTable) existing(t *tx, table *rhumb.Table) Result {
 	const op rhumb.Op = "catalog.CreateTable"
 	class, _ := t.Class(table.Class)
-	if class.Settings != c.Settings || table.Colocate != c.Colocate || table.LocationField != c.LocationField || table.History != c.History {
+	want := rhumb.Table{
+		ID: table.ID, Name: c.Name, Class: table.Class, Colocate: c.Colocate, LocationField: c.LocationField, History: c.History,
+		Snapshot: c.Snapshot,
+	}
+	if class.Settings != c.Settings || *table != want {
 		return refuse(op, rhumb.AlreadyExists, "table %q exists with other settings", c.Name)
 	}
 	return Result{Table: table.ID, Class: table.Class}

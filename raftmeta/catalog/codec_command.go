@@ -38,6 +38,8 @@ type wireCommand struct {
 	Preferred     rhumb.NodeID    `cbor:"27,keyasint,omitempty"`
 	State         rhumb.NodeState `cbor:"28,keyasint,omitempty"`
 	Items         []wireCommand   `cbor:"29,keyasint,omitempty"`
+
+	Snapshot rhumb.SnapshotFeatures `cbor:"30,keyasint,omitempty"`
 }
 
 // EncodeCommand gives the stored form of a command.
@@ -82,7 +84,7 @@ func (c CreateClass) fill(w *wireCommand) {
 
 func (c CreateTable) fill(w *wireCommand) {
 	w.Name, w.Settings, w.Placements = c.Name, toWireSettings(c.Settings), fromPlacements(c.Placements)
-	w.Colocate, w.LocationField, w.History = c.Colocate, c.LocationField, int64(c.History)
+	w.Colocate, w.LocationField, w.History, w.Snapshot = c.Colocate, c.LocationField, int64(c.History), c.Snapshot
 }
 
 func (c EnsureRegionBlocks) fill(w *wireCommand) {
@@ -137,7 +139,7 @@ var takes = map[code]func(w *wireCommand) Command{
 	codeCreateTable: func(w *wireCommand) Command {
 		return CreateTable{
 			Name: w.Name, Settings: w.Settings.settings(), Colocate: w.Colocate, LocationField: w.LocationField,
-			History: time.Duration(w.History), Placements: toPlacements(w.Placements),
+			History: time.Duration(w.History), Snapshot: w.Snapshot, Placements: toPlacements(w.Placements),
 		}
 	},
 	codeEnsureRegions: func(w *wireCommand) Command {

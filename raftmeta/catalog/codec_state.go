@@ -59,6 +59,8 @@ type wireTable struct {
 	Colocate      uint8         `cbor:"4,keyasint,omitempty"`
 	LocationField string        `cbor:"5,keyasint"`
 	History       int64         `cbor:"6,keyasint,omitempty"`
+
+	Snapshot rhumb.SnapshotFeatures `cbor:"7,keyasint,omitempty"`
 }
 
 // wireBlock has the node NoNode when it holds hash slots.
@@ -96,6 +98,7 @@ func (s *State) Encode() []byte {
 	for t := range s.Tables() {
 		w.Tables = append(w.Tables, wireTable{
 			ID: t.ID, Name: t.Name, Class: t.Class, Colocate: t.Colocate, LocationField: t.LocationField, History: int64(t.History),
+			Snapshot: t.Snapshot,
 		})
 	}
 	for b := range s.Blocks() {
@@ -169,7 +172,7 @@ func (w *wireState) state() (*State, error) {
 	for _, table := range w.Tables {
 		t.putTable(&rhumb.Table{
 			ID: table.ID, Name: table.Name, Class: table.Class, Colocate: table.Colocate,
-			LocationField: table.LocationField, History: time.Duration(table.History),
+			LocationField: table.LocationField, History: time.Duration(table.History), Snapshot: table.Snapshot,
 		})
 	}
 	for _, b := range w.Blocks {

@@ -106,10 +106,11 @@ type CreateClass struct {
 type CreateTable struct {
 	Name     string
 	Settings rhumb.ClassSettings
-	// Colocate, LocationField and History are as in rhumb.Table. An empty LocationField means the default.
+	// Colocate, LocationField, History and Snapshot are as in rhumb.Table. An empty LocationField means the default.
 	Colocate      byte
 	LocationField string
 	History       time.Duration
+	Snapshot      rhumb.SnapshotFeatures
 	Placements    []Placement
 }
 

@@ -1,0 +1,31 @@
+package rhumb
+
+import "testing"
+
+func TestSnapshotFeatures(t *testing.T) {
+	for s, want := range map[string]SnapshotFeatures{
+		"":                       0,
+		"plain":                  SnapshotOn,
+		"spatial":                SnapshotOn | SnapshotSpatial,
+		"spatial,ordered":        SnapshotOn | SnapshotSpatial | SnapshotOrdered,
+		"spatial,ordered,summed": snapshotFeaturesEnd - 1,
+	} {
+		got, err := ParseSnapshotFeatures(s)
+		if err != nil || got != want || got.String() != s || got.Validate() != nil {
+			t.Errorf("%q is %d (%q), %v; want %d", s, got, got, err, want)
+		}
+	}
+	if got, err := ParseSnapshotFeatures("ordered,spatial"); err != nil || got.String() != "spatial,ordered" {
+		t.Errorf("features in another order: %q, %v", got, err)
+	}
+	for _, s := range []string{"hash", "spatial,", "Spatial"} {
+		if _, err := ParseSnapshotFeatures(s); KindOf(err) != InvalidArgument {
+			t.Errorf("%q is refused with %v", s, err)
+		}
+	}
+	for _, f := range []SnapshotFeatures{SnapshotSpatial, snapshotFeaturesEnd, 255} {
+		if KindOf(f.Validate()) != InvalidArgument {
+			t.Errorf("features %d are not refused", f)
+		}
+	}
+}
