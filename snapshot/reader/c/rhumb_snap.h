@@ -388,3 +388,2554 @@ RS_API rs_box rs_as_box(const rs_field *field);
 }
 #endif
 #endif /* RHUMB_SNAP_H */
+
+/* ==== Implementation ==== */
+
+#if defined(RHUMB_SNAP_IMPLEMENTATION) && !defined(RHUMB_SNAP_IMPLEMENTED)
+#define RHUMB_SNAP_IMPLEMENTED
+
+#if defined(__STRICT_ANSI__) && !defined(_GNU_SOURCE) && (!defined(_POSIX_C_SOURCE) || _POSIX_C_SOURCE < 200809L)
+#error "with -std=c11, say -D_GNU_SOURCE (or -std=gnu11) where RHUMB_SNAP_IMPLEMENTATION is defined"
+#endif
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#if !defined(__BYTE_ORDER__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "rhumb_snap.h reads images on little-endian machines only"
+#endif
+
+#ifdef __cplusplus
+#define RS__THREAD thread_local
+extern "C" {
+#else
+#define RS__THREAD _Thread_local
+#endif
+
+/* glibc shows these only with _GNU_SOURCE, which an includer may not have set. */
+#ifndef F_OFD_SETLK
+#define F_OFD_SETLK 37
+#endif
+#ifndef MADV_HUGEPAGE
+#define MADV_HUGEPAGE 14
+#endif
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
+#ifndef MAP_ANONYMOUS
+#define MAP_ANONYMOUS 0x20
+#endif
+#ifndef MAP_NORESERVE
+#define MAP_NORESERVE 0x4000
+#endif
+#ifndef O_CLOEXEC
+#define O_CLOEXEC 02000000
+#endif
+
+/* The layout, as in docs/formats/snapshot.md. */
+enum {
+	RS__ROOT_SIZE = 32768,
+	RS__MAJOR = 1,
+	RS__COMMITTED = 64,
+	RS__TABLE_SEQ = 128,
+	RS__LIFE = 192,
+	RS__HEARTBEAT = 200,
+	RS__PID = 208,
+	RS__STATE = 212,
+	RS__RING = 256,
+	RS__RING_SIZE = 16,
+	RS__TABLES = 4096,
+	RS__TABLE_ENTRY = 256,
+	RS__SHARDS = 12288,
+	RS__SHARD_ENTRY = 64,
+	RS__TABLE_USED = 1,
+	RS__SEG_HEADER = 8192,
+	RS__SEG_SECTIONS = 128,
+	RS__SECTION = 40,
+	RS__SECTIONS_MAX = 32,
+	RS__SEG_SUM = 4092,
+	RS__SEG_STATE = 4096,
+	RS__SEG_LIVE = 4232,
+	RS__SEG_DELTA = 4288,
+	RS__UNIT = 64,
+	RS__HEAD = 24,
+	RS__SLOTS = 10,
+	RS__NODE = 256,
+	RS__TREE_HEADER = 256,
+	RS__LEVELS_MAX = 8,
+	RS__DELTA_ENTRY = 32,
+	RS__DELTA_SHIFT = 18,
+	RS__ORDER_HEAD = 1,
+	RS__ORDER_HEIGHT = 12,
+	RS__SHARD_KEY = 255,
+	RS__GROUP = 32
+};
+enum {
+	RS__TOMBSTONE = 1,
+	RS__BOX = 2,
+	RS__EXPIRY = 4,
+	RS__MOVED = 8,
+	RS__HLC = 16
+};
+enum {
+	RS__SEC_INDEX = 1,
+	RS__SEC_HEAP = 2,
+	RS__SEC_NODES = 3,
+	RS__SEC_REFS = 4,
+	RS__SEC_CHANGED = 5,
+	RS__SEC_DELTA = 6,
+	RS__SEC_CELLS = 7,
+	RS__SEC_ORDER = 8,
+	RS__SEC_ORDER_DELTA = 9,
+	RS__SEC_END = 10
+};
+#define RS__NONE UINT32_MAX
+#define RS__LONG UINT16_MAX
+#define RS__HUGE ((size_t)2 << 20)
+#define RS__LON_MAX 1800000000
+#define RS__LAT_MAX 900000000
+#define RS__EARTH 6371008.8
+#define RS__PI 3.14159265358979323846
+#define RS__NEVER UINT64_MAX
+
+#define rs__likely(x) __builtin_expect(!!(x), 1)
+#define rs__unlikely(x) __builtin_expect(!!(x), 0)
+#define rs__inline static inline __attribute__((always_inline, unused))
+#define rs__cold __attribute__((noinline, cold, unused))
+#define rs__prefetch(p) __builtin_prefetch((p), 0, 3)
+
+/* ---- Words ---- */
+
+rs__inline uint16_t rs__u16(const void *p) {
+	uint16_t v;
+	memcpy(&v, p, 2);
+	return v;
+}
+rs__inline uint32_t rs__u32(const void *p) {
+	uint32_t v;
+	memcpy(&v, p, 4);
+	return v;
+}
+rs__inline uint64_t rs__u64(const void *p) {
+	uint64_t v;
+	memcpy(&v, p, 8);
+	return v;
+}
+rs__inline uint32_t rs__load32(const void *p) { return __atomic_load_n((const uint32_t *)p, __ATOMIC_ACQUIRE); }
+rs__inline uint64_t rs__load64(const void *p) { return __atomic_load_n((const uint64_t *)p, __ATOMIC_ACQUIRE); }
+rs__inline uint64_t rs__be64(const uint8_t *p) { return __builtin_bswap64(rs__u64(p)); }
+
+__extension__ typedef unsigned __int128 rs__u128;
+
+rs__inline uint64_t rs__mum(uint64_t a, uint64_t b) {
+	rs__u128 m = (rs__u128)a * b;
+	return (uint64_t)m ^ (uint64_t)(m >> 64);
+}
+
+/* ---- Errors ---- */
+
+static RS__THREAD rs_error rs__error;
+
+RS_API const rs_error *rs_last_error(void) { return &rs__error; }
+
+RS_API const char *rs_strerror(int status) {
+	switch (status) {
+	case RS_OK: return "ok";
+	case RS_NOT_FOUND: return "not found";
+	case RS_INVALID: return "invalid argument";
+	case RS_CORRUPT: return "corrupt image";
+	case RS_INCOMPATIBLE: return "incompatible image";
+	case RS_UNAVAILABLE: return "unavailable";
+	case RS_EXPIRED: return "view expired";
+	case RS_IO: return "input/output error";
+	case RS_NO_MEMORY: return "out of memory";
+	case RS_BUSY: return "busy";
+	case RS_UNSUPPORTED: return "not supported by the table";
+	}
+	return "unknown status";
+}
+
+__attribute__((format(printf, 4, 5))) rs__cold static int rs__fail(int status, const char *file, uint64_t offset, const char *form, ...) {
+	va_list args;
+	rs__error.status = status;
+	rs__error.offset = offset;
+	snprintf(rs__error.file, sizeof rs__error.file, "%s", file);
+	va_start(args, form);
+	vsnprintf(rs__error.message, sizeof rs__error.message, form, args);
+	va_end(args);
+	return status;
+}
+
+/* ---- CRC-32C (RFC 3720, appendix B.4) ---- */
+
+static uint32_t rs__crc_plain(uint32_t c, const uint8_t *p, size_t n) {
+	static const uint32_t nibble[16] = {
+		0x00000000, 0x105ec76f, 0x20bd8ede, 0x30e349b1, 0x417b1dbc, 0x5125dad3, 0x61c69362, 0x7198540d,
+		0x82f63b78, 0x92a8fc17, 0xa24bb5a6, 0xb21572c9, 0xc38d26c4, 0xd3d3e1ab, 0xe330a81a, 0xf36e6f75};
+	for (size_t i = 0; i < n; i++) {
+		c ^= p[i];
+		c = c >> 4 ^ nibble[c & 15];
+		c = c >> 4 ^ nibble[c & 15];
+	}
+	return c;
+}
+
+#if defined(__x86_64__)
+__attribute__((target("sse4.2"))) static uint32_t rs__crc_sse(uint32_t c, const uint8_t *p, size_t n) {
+	uint64_t w = c;
+	for (; n >= 8; n -= 8, p += 8) w = _mm_crc32_u64(w, rs__u64(p));
+	c = (uint32_t)w;
+	for (; n > 0; n--, p++) c = _mm_crc32_u8(c, *p);
+	return c;
+}
+#endif
+
+static uint32_t rs__crc_more(uint32_t c, const void *p, size_t n) {
+#if defined(__x86_64__)
+	if (__builtin_cpu_supports("sse4.2")) return rs__crc_sse(c, (const uint8_t *)p, n);
+#endif
+	return rs__crc_plain(c, (const uint8_t *)p, n);
+}
+
+static uint32_t rs__crc(const void *p, size_t n) { return ~rs__crc_more(~0u, p, n); }
+
+/* rs__record_sum leaves out the words that depend on the generation: version, reference, lengths. */
+static uint32_t rs__record_sum(const uint8_t *rec, size_t size) { return ~rs__crc_more(rs__crc_more(~0u, rec, 8), rec + 24, size - 24); }
+
+/* ---- Mapped files ---- */
+
+/* A root that is mapped; it changes when the publisher makes a new image in the same place. */
+typedef struct rs__root {
+	uint8_t *p;
+	uint64_t dev, ino;
+	uint64_t seed0, seed1;
+	uint32_t minor;
+	uint32_t holders; /* sets, under the client's mutex */
+} rs__root;
+
+/* A generation of a shard that is mapped. All but holders is set once. */
+typedef struct rs_seg {
+	const uint8_t *index, *heap;
+	uint64_t base;
+	uint64_t heap_bytes;
+	uint32_t buckets, buckets_max;
+	uint32_t units, base_units;
+	uint8_t kind;
+	/* the tree */
+	const uint8_t *nodes, *refs;
+	uint32_t levels, items;
+	uint32_t first[RS__LEVELS_MAX], nodes_at[RS__LEVELS_MAX];
+	/* what came after the base */
+	const uint8_t *changed;
+	const uint8_t *delta, *cells;
+	uint32_t delta_max, heads;
+	const uint8_t *order, *words;
+	uint32_t ordered, words_max;
+
+	uint8_t *p;
+	uint64_t size;
+	void *reserved;
+	size_t reserved_size;
+	uint64_t generation, closed;
+	uint32_t holders; /* sets, under the client's mutex */
+	char file[48];
+} rs_seg;
+
+/* All generations that were live at one value of table_seq. */
+typedef struct rs_set {
+	rs__root *root;
+	uint64_t seq;
+	uint64_t base, closed; /* the greatest of the segments */
+	uint64_t committed;    /* when it was loaded */
+	unsigned tables;
+	rs_table table[RS_TABLES_MAX];
+	char names[RS_TABLES_MAX][2][RS__TABLE_ENTRY / 2 + 1];
+	rs_seg *seg[RS_SHARDS_MAX];
+} rs_set;
+
+/* A slot counts the views of a set. Slots are never freed, so that a view may count itself in one that has just been
+ * superseded; it looks again, and counts itself out. */
+typedef struct rs__slot {
+	uint32_t views;
+	rs_set *set;   /* under the client's mutex, or counted */
+	uint64_t seen; /* the newest version known to be wholly in the set */
+	char pad[40];
+} rs__slot;
+
+struct rs_client {
+	uint64_t tick;         /* CLOCK_MONOTONIC, ns, as of the last tick */
+	int64_t max_age;
+	uint32_t stale;        /* root was replaced */
+	char pad[40];
+	uint32_t current;      /* slot */
+	char pad2[60];
+	rs__slot slot[RS_SETS_MAX];
+	pthread_mutex_t mutex; /* over the mapping of files */
+	char *dir;
+	unsigned flags;
+	int timed, stopping;
+	pthread_t timer;
+	pthread_mutex_t timer_mutex;
+	pthread_cond_t timer_cond;
+};
+
+rs__inline int64_t rs__clock(clockid_t id) {
+	struct timespec t;
+	clock_gettime(id, &t);
+	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static int rs__head(const char *file, const uint8_t *p, const char *magic, uint32_t size, uint32_t sum, uint32_t want) {
+	if (memcmp(p, magic, 8) != 0) return rs__fail(RS_CORRUPT, file, 0, "it does not begin with %s: this is no such file", magic);
+	if (rs__u32(p + 16) != 0x01020304)
+		return rs__fail(RS_INCOMPATIBLE, file, 16, "byte order tag %#x: written on a machine of another byte order", rs__u32(p + 16));
+	if (rs__u32(p + 8) != RS__MAJOR) return rs__fail(RS_INCOMPATIBLE, file, 8, "format %u, this reader reads %d", rs__u32(p + 8), RS__MAJOR);
+	if (sum != want) return rs__fail(RS_CORRUPT, file, 0, "the header's checksum is %#x, counted %#x", want, sum);
+	if (rs__u32(p + 20) != size) return rs__fail(RS_CORRUPT, file, 20, "header of %u bytes, want %u", rs__u32(p + 20), size);
+	return RS_OK;
+}
+
+static int rs__path(const rs_client *c, const char *file, char *out, size_t size) {
+	int n = snprintf(out, size, "%s/%s", c->dir, file);
+	if (n < 0 || (size_t)n >= size) return rs__fail(RS_INVALID, file, 0, "the directory's name is too long");
+	return RS_OK;
+}
+
+static int rs__open(const rs_client *c, const char *file, int *fd, struct stat *st) {
+	char path[PATH_MAX];
+	int status = rs__path(c, file, path, sizeof path);
+	if (status != RS_OK) return status;
+	*fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (*fd < 0) {
+		int missing = errno == ENOENT;
+		return rs__fail(missing ? RS_UNAVAILABLE : RS_IO, file, 0, "cannot open %.150s: %s", path, strerror(errno));
+	}
+	if (fstat(*fd, st) != 0) {
+		status = rs__fail(RS_IO, file, 0, "cannot stat: %s", strerror(errno));
+		close(*fd);
+	}
+	return status;
+}
+
+static int rs__map_root(rs_client *c, rs__root **out) {
+	int fd = -1;
+	struct stat st;
+	int status = rs__open(c, "root", &fd, &st);
+	if (status != RS_OK) return status;
+	if (st.st_size < RS__ROOT_SIZE) {
+		close(fd);
+		return rs__fail(RS_CORRUPT, "root", 0, "root has %lld bytes, want %d", (long long)st.st_size, (int)RS__ROOT_SIZE);
+	}
+	void *p = mmap(NULL, RS__ROOT_SIZE, PROT_READ, MAP_SHARED, fd, 0);
+	close(fd);
+	if (p == MAP_FAILED) return rs__fail(RS_IO, "root", 0, "cannot map: %s", strerror(errno));
+	const uint8_t *b = (const uint8_t *)p;
+	status = rs__head("root", b, "RHBROOT1", RS__ROOT_SIZE, rs__crc(b, 60), rs__u32(b + 60));
+	if (status == RS_OK && rs__u32(b + 56) != 0)
+		status = rs__fail(RS_INCOMPATIBLE, "root", 56, "root needs features %#x that this reader lacks; use a newer one", rs__u32(b + 56));
+	rs__root *r = status == RS_OK ? (rs__root *)calloc(1, sizeof *r) : NULL;
+	if (status == RS_OK && r == NULL) status = rs__fail(RS_NO_MEMORY, "root", 0, "out of memory");
+	if (status != RS_OK) {
+		munmap(p, RS__ROOT_SIZE);
+		return status;
+	}
+	r->p = (uint8_t *)p;
+	r->dev = (uint64_t)st.st_dev;
+	r->ino = (uint64_t)st.st_ino;
+	r->minor = rs__u32(b + 12);
+	r->seed0 = rs__u64(b + 40);
+	r->seed1 = rs__u64(b + 48);
+	*out = r;
+	return RS_OK;
+}
+
+static void rs__drop_root(rs__root *r) {
+	if (r != NULL && --r->holders == 0) {
+		munmap(r->p, RS__ROOT_SIZE);
+		free(r);
+	}
+}
+
+static void rs__unmap_seg(rs_seg *s) {
+	if (s->p != NULL) munmap(s->p, (size_t)s->size);
+	if (s->reserved != NULL) munmap(s->reserved, s->reserved_size);
+	free(s);
+}
+
+static void rs__drop_seg(rs_seg *s) {
+	if (s != NULL && --s->holders == 0) rs__unmap_seg(s);
+}
+
+/* rs__map maps fd, at an address congruent to the file's offset modulo the size of a huge page: otherwise the kernel uses
+ * small pages and does not say so. */
+static int rs__map(rs_client *c, rs_seg *s, int fd) {
+	size_t size = (size_t)s->size;
+	void *p;
+	if (size >= RS__HUGE) {
+		s->reserved_size = size + 2 * RS__HUGE;
+		s->reserved = mmap(NULL, s->reserved_size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		if (s->reserved == MAP_FAILED) {
+			s->reserved = NULL;
+			return rs__fail(RS_IO, s->file, 0, "cannot reserve addresses: %s", strerror(errno));
+		}
+		uintptr_t at = ((uintptr_t)s->reserved + RS__HUGE - 1) & ~(uintptr_t)(RS__HUGE - 1);
+		p = mmap((void *)at, size, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0);
+	} else {
+		p = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+	}
+	if (p == MAP_FAILED) return rs__fail(RS_IO, s->file, 0, "cannot map: %s", strerror(errno));
+	s->p = (uint8_t *)p;
+	if (c->flags & RS_HUGE) madvise(p, size, MADV_HUGEPAGE);
+	if (c->flags & RS_POPULATE) madvise(p, size, MADV_POPULATE_READ); /* a hint: pages come later else */
+	return RS_OK;
+}
+
+typedef struct rs__section {
+	uint64_t offset, size, items;
+	uint32_t item, sum;
+	int found;
+} rs__section;
+
+static int rs__parse_tree(rs_seg *s, const rs__section *nodes, const rs__section *refs) {
+	static const uint32_t empty[4] = {0x7fffffff, 0x7fffffff, 0x80000000, 0x80000000};
+	const uint8_t *h = s->p + nodes->offset;
+	uint32_t items = rs__u32(h + 4), levels = 0, at = 0;
+	for (uint64_t n = items; n > 1 || (n == 1 && levels == 0); levels++) {
+		n = (n + 15) / 16;
+		if (levels == RS__LEVELS_MAX) return rs__fail(RS_CORRUPT, s->file, nodes->offset + 4, "a tree of %u items", items);
+		if (rs__u32(h + 16 + 8 * levels) != at || rs__u32(h + 20 + 8 * levels) != n)
+			return rs__fail(RS_CORRUPT, s->file, nodes->offset + 16 + 8 * levels, "level %u of the tree has %u nodes from %u, want %u from %u", levels,
+				rs__u32(h + 20 + 8 * levels), rs__u32(h + 16 + 8 * levels), (unsigned)n, at);
+		s->first[levels] = at;
+		s->nodes_at[levels] = (uint32_t)n;
+		at += (uint32_t)n;
+	}
+	if (rs__u32(h) != levels) return rs__fail(RS_CORRUPT, s->file, nodes->offset, "%u levels for %u items, want %u", rs__u32(h), items, levels);
+	uint64_t leaves = levels > 0 ? s->nodes_at[0] : 0;
+	if ((nodes->size - RS__TREE_HEADER) / RS__NODE < at || refs->size < leaves * 64)
+		return rs__fail(RS_CORRUPT, s->file, nodes->offset, "a tree of %u items does not fit its sections", items);
+	s->levels = levels;
+	s->items = items;
+	s->nodes = h + RS__TREE_HEADER;
+	s->refs = s->p + refs->offset;
+	uint32_t children = items; /* lanes without a child must match no query */
+	for (uint32_t l = 0; l < levels; children = s->nodes_at[l++]) {
+		uint32_t last = s->nodes_at[l] - 1;
+		const uint8_t *node = s->nodes + (uint64_t)(s->first[l] + last) * RS__NODE;
+		for (uint32_t lane = children - last * 16; lane < 16; lane++)
+			for (uint32_t side = 0; side < 4; side++)
+				if (rs__u32(node + 64 * side + 4 * lane) != empty[side])
+					return rs__fail(RS_CORRUPT, s->file, (uint64_t)(node - s->p), "lane %u of the last node of level %u has no child and is not empty", lane, l);
+	}
+	return RS_OK;
+}
+
+static int rs__parse_sections(rs_seg *s, rs__section *sec) {
+	uint32_t n = rs__u32(s->p + 88);
+	for (uint32_t i = 0; i < n; i++) {
+		uint64_t at = RS__SEG_SECTIONS + (uint64_t)i * RS__SECTION;
+		const uint8_t *q = s->p + at;
+		uint32_t type = rs__u32(q);
+		rs__section x = {rs__u64(q + 8), rs__u64(q + 16), rs__u64(q + 24), rs__u32(q + 32), rs__u32(q + 36), 1};
+		if (x.offset % 4096 != 0 || x.offset < RS__SEG_HEADER || x.offset > s->size || x.size > s->size - x.offset)
+			return rs__fail(RS_CORRUPT, s->file, at, "section %u lies at %" PRIu64 " with %" PRIu64 " bytes in a file of %" PRIu64, i, x.offset, x.size, s->size);
+		if (type >= RS__SEC_END) continue;
+		if (sec[type].found) return rs__fail(RS_CORRUPT, s->file, at, "two sections of type %u", type);
+		uint64_t least = 0;
+		switch (type) {
+		case RS__SEC_INDEX: least = (uint64_t)s->buckets_max * 64; break;
+		case RS__SEC_HEAP: least = (uint64_t)s->base_units * RS__UNIT; break;
+		case RS__SEC_NODES: least = RS__TREE_HEADER; break;
+		case RS__SEC_REFS:
+		case RS__SEC_ORDER: least = x.items > UINT32_MAX ? UINT64_MAX : x.items * 4; break;
+		case RS__SEC_CHANGED: least = ((uint64_t)s->base_units + 63) / 64 * 8; break;
+		case RS__SEC_CELLS: least = 8; break;
+		}
+		if (x.items > x.size || x.size < least)
+			return rs__fail(RS_CORRUPT, s->file, at, "section of type %u has %" PRIu64 " bytes and %" PRIu64 " items", type, x.size, x.items);
+		sec[type] = x;
+	}
+	if (!sec[RS__SEC_INDEX].found || !sec[RS__SEC_HEAP].found) return rs__fail(RS_CORRUPT, s->file, 88, "the index or the heap is missing");
+	return RS_OK;
+}
+
+static int rs__verify_sections(rs_seg *s, const rs__section *sec) {
+	static const int types[] = {RS__SEC_HEAP, RS__SEC_NODES, RS__SEC_REFS, RS__SEC_ORDER};
+	for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+		const rs__section *x = &sec[types[i]];
+		if (!x->found || x->sum == 0) continue;
+		uint64_t n = types[i] == RS__SEC_HEAP ? (uint64_t)s->base_units * RS__UNIT : x->items * x->item;
+		if (x->item != 0 && types[i] != RS__SEC_HEAP && x->items > x->size / x->item) n = x->size + 1;
+		if (n > x->size) return rs__fail(RS_CORRUPT, s->file, x->offset, "section of type %d is shorter than its items", types[i]);
+		uint32_t sum = rs__crc(s->p + x->offset, (size_t)n);
+		if (sum != x->sum) return rs__fail(RS_CORRUPT, s->file, x->offset, "section of type %d has the checksum %#x, counted %#x", types[i], x->sum, sum);
+	}
+	return RS_OK;
+}
+
+/* rs__parse_seg checks the header and everything that reads rely on without a further look. */
+static int rs__parse_seg(rs_client *c, rs_seg *s, const rs__root *root, const uint8_t *entry, uint32_t shard) {
+	const uint8_t *p = s->p;
+	rs__section sec[RS__SEC_END];
+	memset(sec, 0, sizeof sec);
+	int status = rs__head(s->file, p, "RHBSEG01", RS__SEG_HEADER, rs__crc(p, RS__SEG_SUM), rs__u32(p + RS__SEG_SUM));
+	if (status != RS_OK) return status;
+	if (memcmp(p + 64, root->p + 24, 16) != 0) return rs__fail(RS_CORRUPT, s->file, 64, "the segment is of another image");
+	if (rs__u64(p + 48) != s->size)
+		return rs__fail(RS_CORRUPT, s->file, 48, "the header says %" PRIu64 " bytes, the root %" PRIu64, rs__u64(p + 48), s->size);
+	if (rs__u32(p + 32) != shard || rs__u32(p + 36) != rs__u32(entry + 32) || rs__u64(p + 40) != s->base)
+		return rs__fail(RS_CORRUPT, s->file, 32, "the segment's shard, table or base is not what the root says");
+	if (rs__u32(p + 80) > RS_KEY_NAME) return rs__fail(RS_INCOMPATIBLE, s->file, 80, "keys of kind %u, which this reader does not know", rs__u32(p + 80));
+	if (rs__u32(p + 88) > RS__SECTIONS_MAX) return rs__fail(RS_CORRUPT, s->file, 88, "%u sections, at most %d are possible", rs__u32(p + 88), (int)RS__SECTIONS_MAX);
+	s->kind = (uint8_t)rs__u32(p + 80);
+	s->buckets = rs__u32(p + 84);
+	s->buckets_max = rs__u32(p + 92);
+	s->closed = rs__u64(p + 96);
+	s->base_units = rs__u32(p + 104);
+	if (s->buckets == 0 || s->buckets_max < s->buckets)
+		return rs__fail(RS_CORRUPT, s->file, 84, "%u primary buckets of %u", s->buckets, s->buckets_max);
+	status = rs__parse_sections(s, sec);
+	if (status != RS_OK) return status;
+	s->index = p + sec[RS__SEC_INDEX].offset;
+	s->heap = p + sec[RS__SEC_HEAP].offset;
+	uint64_t units = sec[RS__SEC_HEAP].size / RS__UNIT;
+	s->units = units > UINT32_MAX ? UINT32_MAX : (uint32_t)units;
+	s->heap_bytes = (uint64_t)s->units * RS__UNIT;
+	if (sec[RS__SEC_CHANGED].found) s->changed = p + sec[RS__SEC_CHANGED].offset;
+	if (sec[RS__SEC_NODES].found && sec[RS__SEC_REFS].found) status = rs__parse_tree(s, &sec[RS__SEC_NODES], &sec[RS__SEC_REFS]);
+	if (status != RS_OK) return status;
+	if (sec[RS__SEC_DELTA].found && sec[RS__SEC_CELLS].found) {
+		uint64_t n = sec[RS__SEC_DELTA].size / RS__DELTA_ENTRY, heads = sec[RS__SEC_CELLS].size / 4;
+		if (sec[RS__SEC_CELLS].items > 0 && sec[RS__SEC_CELLS].items <= heads) heads = sec[RS__SEC_CELLS].items;
+		if (n > UINT32_MAX - 1 || heads > UINT32_MAX) return rs__fail(RS_CORRUPT, s->file, sec[RS__SEC_DELTA].offset, "the spatial delta is too large");
+		s->delta = p + sec[RS__SEC_DELTA].offset;
+		s->cells = p + sec[RS__SEC_CELLS].offset;
+		s->delta_max = (uint32_t)n;
+		s->heads = (uint32_t)heads;
+	}
+	if (sec[RS__SEC_ORDER].found) {
+		s->order = p + sec[RS__SEC_ORDER].offset;
+		s->ordered = (uint32_t)sec[RS__SEC_ORDER].items;
+	}
+	if (sec[RS__SEC_ORDER_DELTA].found && sec[RS__SEC_ORDER_DELTA].size >= 4 * (RS__ORDER_HEAD + 2 + RS__ORDER_HEIGHT)) {
+		uint64_t n = sec[RS__SEC_ORDER_DELTA].size / 4;
+		s->words = p + sec[RS__SEC_ORDER_DELTA].offset;
+		s->words_max = n > UINT32_MAX ? UINT32_MAX : (uint32_t)n;
+	}
+	return c->flags & RS_VERIFY ? rs__verify_sections(s, sec) : RS_OK;
+}
+
+/* rs__map_seg maps the generation that a shard entry names. RS_UNAVAILABLE means that it has gone meanwhile. The read lock on
+ * byte 0 belongs to the open file, which the mapping keeps: so it stands until the mapping ends, without a descriptor. */
+static int rs__map_seg(rs_client *c, const rs__root *root, const uint8_t *entry, uint32_t shard, rs_seg **out) {
+	rs_seg *s = (rs_seg *)calloc(1, sizeof *s);
+	if (s == NULL) return rs__fail(RS_NO_MEMORY, "", 0, "out of memory");
+	s->generation = rs__u64(entry);
+	s->base = rs__u64(entry + 8);
+	s->size = rs__u64(entry + 16);
+	snprintf(s->file, sizeof s->file, "seg.%u.%" PRIu64, shard, s->generation);
+	int fd = -1;
+	struct stat st;
+	int status = rs__open(c, s->file, &fd, &st);
+	if (status == RS_OK) {
+		struct flock lock;
+		memset(&lock, 0, sizeof lock);
+		lock.l_type = F_RDLCK;
+		lock.l_whence = SEEK_SET;
+		lock.l_len = 1;
+		if (fcntl(fd, F_OFD_SETLK, &lock) != 0) {
+			int taken = errno == EAGAIN || errno == EACCES;
+			status = rs__fail(taken ? RS_UNAVAILABLE : RS_IO, s->file, 0, "cannot lock byte 0: %s", strerror(errno));
+		} else if (st.st_size < RS__SEG_HEADER || (uint64_t)st.st_size < s->size || s->size < RS__SEG_HEADER) {
+			status = rs__fail(RS_CORRUPT, s->file, 0, "the file has %lld bytes, the root says %" PRIu64, (long long)st.st_size, s->size);
+		} else {
+			status = rs__map(c, s, fd);
+		}
+		close(fd);
+	}
+	if (status == RS_OK && rs__u64(s->p + 24) != s->generation)
+		status = rs__fail(RS_UNAVAILABLE, s->file, 24, "the file was given to generation %" PRIu64, rs__u64(s->p + 24));
+	if (status == RS_OK) status = rs__parse_seg(c, s, root, entry, shard);
+	if (status != RS_OK) {
+		rs__unmap_seg(s);
+		return status;
+	}
+	*out = s;
+	return RS_OK;
+}
+
+/* ---- Sets ---- */
+
+static void rs__drop_set(rs_set *set) {
+	if (set == NULL) return;
+	for (int i = 0; i < RS_SHARDS_MAX; i++) rs__drop_seg(set->seg[i]);
+	rs__drop_root(set->root);
+	free(set);
+}
+
+static int rs__load_tables(rs_set *set) {
+	for (uint32_t i = 0; i < RS_TABLES_MAX; i++) {
+		uint64_t at = RS__TABLES + (uint64_t)i * RS__TABLE_ENTRY;
+		uint8_t b[RS__TABLE_ENTRY];
+		memcpy(b, set->root->p + at, sizeof b);
+		if (!(rs__u16(b + 4) & RS__TABLE_USED)) continue;
+		uint32_t sum = rs__u32(b + 12);
+		memset(b + 12, 0, 4);
+		if (rs__crc(b, sizeof b) != sum) return rs__fail(RS_CORRUPT, "root", at, "a table entry does not match its checksum");
+		rs_table *t = &set->table[set->tables];
+		uint32_t n = b[7], f = b[144], first = rs__u16(b + 8), count = rs__u16(b + 10);
+		if (n == 0 || n > 128 || f > 63 || b[6] > RS_KEY_NAME || count == 0 || (count & (count - 1)) != 0 || first + count > RS_SHARDS_MAX)
+			return rs__fail(RS_CORRUPT, "root", at, "table entry %u is out of its bounds", i);
+		char *name = set->names[set->tables][0], *field = set->names[set->tables][1];
+		memcpy(name, b + 16, n);
+		memcpy(field, b + 145, f);
+		t->name = name;
+		t->location_field = field;
+		t->id = rs__u32(b);
+		t->flags = rs__u16(b + 4) & (RS_TABLE_ORDERED | RS_TABLE_SPATIAL | RS_TABLE_SUMMED);
+		t->kind = b[6];
+		t->shard_count = (uint16_t)count;
+		t->seed0 = set->root->seed0;
+		t->seed1 = set->root->seed1;
+		t->segs = set->seg + first;
+		set->tables++;
+	}
+	return RS_OK;
+}
+
+static int rs__load_shard(rs_client *c, rs_set *set, const rs_set *old, uint32_t shard) {
+	uint64_t at = RS__SHARDS + (uint64_t)shard * RS__SHARD_ENTRY;
+	uint8_t e[RS__SHARD_ENTRY];
+	memcpy(e, set->root->p + at, sizeof e);
+	if (rs__u64(e) == 0) return RS_OK;
+	if (rs__crc(e, 44) != rs__u32(e + 44)) return rs__fail(RS_CORRUPT, "root", at, "a shard entry does not match its checksum");
+	rs_seg *s = old != NULL && old->root == set->root ? old->seg[shard] : NULL;
+	if (s == NULL || s->generation != rs__u64(e)) {
+		int status = rs__map_seg(c, set->root, e, shard, &s);
+		if (status != RS_OK) return status;
+	}
+	s->holders++;
+	set->seg[shard] = s;
+	if (s->base > set->base) set->base = s->base;
+	uint64_t closed = rs__u64(e + 24);
+	if (closed > set->closed) set->closed = closed;
+	return RS_OK;
+}
+
+static int rs__check_set(const rs_set *set) {
+	for (unsigned i = 0; i < set->tables; i++) {
+		const rs_table *t = &set->table[i];
+		for (uint32_t k = 0; k < t->shard_count; k++) {
+			const rs_seg *s = t->segs[k];
+			if (s == NULL) return rs__fail(RS_CORRUPT, "root", RS__SHARDS, "table %s has no shard %u", t->name, k);
+			if (s->kind != t->kind) return rs__fail(RS_CORRUPT, s->file, 80, "table %s has another kind of keys than its shard %u", t->name, k);
+		}
+	}
+	return RS_OK;
+}
+
+/* rs__load_set maps what is live now. RS_UNAVAILABLE asks for another try. */
+static int rs__load_set(rs_client *c, const rs_set *old, int fresh, rs_set **out) {
+	rs_set *set = (rs_set *)calloc(1, sizeof *set);
+	int status = RS_OK;
+	if (set == NULL) return rs__fail(RS_NO_MEMORY, "", 0, "out of memory");
+	if (old != NULL && !fresh) set->root = old->root;
+	else status = rs__map_root(c, &set->root);
+	if (status != RS_OK) {
+		free(set);
+		return status;
+	}
+	set->root->holders++;
+	set->seq = rs__load64(set->root->p + RS__TABLE_SEQ);
+	if (set->seq & 1) status = rs__fail(RS_UNAVAILABLE, "root", RS__TABLE_SEQ, "the publisher exchanges generations, and does not finish");
+	if (status == RS_OK) status = rs__load_tables(set);
+	for (uint32_t i = 0; status == RS_OK && i < RS_SHARDS_MAX; i++) status = rs__load_shard(c, set, old, i);
+	if (status == RS_OK) status = rs__check_set(set);
+	set->committed = rs__load64(set->root->p + RS__COMMITTED);
+	__atomic_thread_fence(__ATOMIC_ACQUIRE);
+	if (rs__load64(set->root->p + RS__TABLE_SEQ) != set->seq)
+		status = rs__fail(RS_UNAVAILABLE, "root", RS__TABLE_SEQ, "the publisher exchanged generations meanwhile");
+	if (status != RS_OK) {
+		rs__drop_set(set);
+		return status;
+	}
+	*out = set;
+	return RS_OK;
+}
+
+/* rs__serves reports whether a set is the newest that can be had: while table_seq is odd, an exchange is under way. */
+rs__inline int rs__serves(const rs_set *set) { return (rs__load64(set->root->p + RS__TABLE_SEQ) | 1) == (set->seq | 1); }
+
+/* rs__sweep drops sets that are neither current nor counted. Under the mutex. */
+static void rs__sweep(rs_client *c) {
+	uint32_t current = __atomic_load_n(&c->current, __ATOMIC_SEQ_CST);
+	for (uint32_t i = 0; i < RS_SETS_MAX; i++)
+		if (i != current && c->slot[i].set != NULL && __atomic_load_n(&c->slot[i].views, __ATOMIC_SEQ_CST) == 0) {
+			rs__drop_set(c->slot[i].set);
+			c->slot[i].set = NULL;
+		}
+}
+
+/* rs__publish makes a set current. A slot is free when it has no set: a view counts itself in before it looks whether the
+ * slot is current, and a slot that is being filled is not. */
+static int rs__publish(rs_client *c, rs_set *set) {
+	for (uint32_t i = 0; i < RS_SETS_MAX; i++)
+		if (c->slot[i].set == NULL) {
+			c->slot[i].set = set;
+			__atomic_store_n(&c->slot[i].seen, set->committed, __ATOMIC_RELAXED);
+			__atomic_store_n(&c->current, i, __ATOMIC_SEQ_CST);
+			rs__sweep(c);
+			return RS_OK;
+		}
+	return rs__fail(RS_BUSY, "", 0, "views pin %d generations of the image; unlock some", RS_SETS_MAX);
+}
+
+static void rs__pause(int64_t ns) {
+	struct timespec t;
+	t.tv_sec = 0;
+	t.tv_nsec = (long)ns;
+	nanosleep(&t, NULL);
+}
+
+/* rs__remap maps what is live, unless another thread has. It waits for a publisher that is amid an exchange, up to 2 s. */
+static int rs__remap(rs_client *c) {
+	int status = RS_OK;
+	pthread_mutex_lock(&c->mutex);
+	rs__sweep(c);
+	for (int try_ = 0; try_ < 400; try_++) {
+		uint32_t current = __atomic_load_n(&c->current, __ATOMIC_SEQ_CST);
+		rs_set *old = current < RS_SETS_MAX ? c->slot[current].set : NULL;
+		int fresh = __atomic_load_n(&c->stale, __ATOMIC_SEQ_CST) != 0;
+		if (old != NULL && !fresh && rs__serves(old)) {
+			status = RS_OK;
+			break;
+		}
+		rs_set *set = NULL;
+		status = rs__load_set(c, old, fresh, &set);
+		if (status == RS_OK) {
+			status = rs__publish(c, set);
+			if (status != RS_OK) rs__drop_set(set);
+			else if (fresh) __atomic_store_n(&c->stale, 0, __ATOMIC_SEQ_CST);
+			break;
+		}
+		if (status != RS_UNAVAILABLE || (old == NULL && try_ > 40)) break;
+		rs__pause(try_ < 20 ? 50000 : 5000000);
+	}
+	pthread_mutex_unlock(&c->mutex);
+	return status;
+}
+
+RS_API int rs_refresh(rs_client *c) {
+	if (c == NULL) return rs__fail(RS_INVALID, "", 0, "no client");
+	return rs__remap(c);
+}
+
+/* ---- The timer ---- */
+
+RS_API void rs_tick(rs_client *c) {
+	char path[PATH_MAX];
+	struct stat st;
+	__atomic_store_n(&c->tick, (uint64_t)rs__clock(CLOCK_MONOTONIC), __ATOMIC_RELAXED);
+	if (rs__path(c, "root", path, sizeof path) != RS_OK || stat(path, &st) != 0) return;
+	pthread_mutex_lock(&c->mutex);
+	uint32_t current = c->current;
+	const rs__root *r = current < RS_SETS_MAX && c->slot[current].set != NULL ? c->slot[current].set->root : NULL;
+	if (r != NULL && (r->dev != (uint64_t)st.st_dev || r->ino != (uint64_t)st.st_ino)) __atomic_store_n(&c->stale, 1, __ATOMIC_SEQ_CST);
+	pthread_mutex_unlock(&c->mutex);
+}
+
+rs__inline int64_t rs__period(int64_t max_age) {
+	int64_t p = max_age > 0 ? max_age / 8 : 1000000000;
+	return p < 10000000 ? 10000000 : p > 1000000000 ? 1000000000 : p;
+}
+
+static void *rs__timer(void *arg) {
+	rs_client *c = (rs_client *)arg;
+	pthread_mutex_lock(&c->timer_mutex);
+	while (!c->stopping) {
+		struct timespec t;
+		clock_gettime(CLOCK_MONOTONIC, &t);
+		int64_t at = t.tv_nsec + rs__period(__atomic_load_n(&c->max_age, __ATOMIC_RELAXED));
+		t.tv_sec += (time_t)(at / 1000000000);
+		t.tv_nsec = (long)(at % 1000000000);
+		pthread_cond_timedwait(&c->timer_cond, &c->timer_mutex, &t);
+		if (c->stopping) break;
+		pthread_mutex_unlock(&c->timer_mutex);
+		rs_tick(c);
+		pthread_mutex_lock(&c->timer_mutex);
+	}
+	pthread_mutex_unlock(&c->timer_mutex);
+	return NULL;
+}
+
+RS_API void rs_set_max_lock_age(rs_client *c, int64_t ns) {
+	__atomic_store_n(&c->max_age, ns < 0 ? 0 : ns, __ATOMIC_RELAXED);
+	pthread_mutex_lock(&c->timer_mutex);
+	pthread_cond_signal(&c->timer_cond);
+	pthread_mutex_unlock(&c->timer_mutex);
+}
+
+/* ---- Attach ---- */
+
+static void rs__free(rs_client *c) {
+	c->current = RS_SETS_MAX;
+	rs__sweep(c);
+	pthread_cond_destroy(&c->timer_cond);
+	pthread_mutex_destroy(&c->timer_mutex);
+	pthread_mutex_destroy(&c->mutex);
+	free(c->dir);
+	free(c);
+}
+
+RS_API int rs_attach(rs_client **out, const char *dir, unsigned flags) {
+	if (out == NULL || dir == NULL || *dir == 0) return rs__fail(RS_INVALID, "", 0, "no directory");
+	*out = NULL;
+	rs_client *c = (rs_client *)calloc(1, sizeof *c);
+	char *copy = (char *)malloc(strlen(dir) + 1);
+	if (c == NULL || copy == NULL) {
+		free(c);
+		free(copy);
+		return rs__fail(RS_NO_MEMORY, "", 0, "out of memory");
+	}
+	memcpy(copy, dir, strlen(dir) + 1);
+	c->dir = copy;
+	c->flags = flags;
+	c->max_age = RS_MAX_LOCK_AGE;
+	c->current = RS_SETS_MAX;
+	c->tick = (uint64_t)rs__clock(CLOCK_MONOTONIC);
+	pthread_mutex_init(&c->mutex, NULL);
+	pthread_mutex_init(&c->timer_mutex, NULL);
+	pthread_condattr_t attr;
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&c->timer_cond, &attr);
+	pthread_condattr_destroy(&attr);
+	int status = rs__remap(c);
+	if (status == RS_OK && !(flags & RS_NO_TIMER)) {
+		int e = pthread_create(&c->timer, NULL, rs__timer, c);
+		if (e != 0) status = rs__fail(RS_IO, "", 0, "cannot start the timer thread: %s", strerror(e));
+		else c->timed = 1;
+	}
+	if (status != RS_OK) {
+		rs__free(c);
+		return status;
+	}
+	*out = c;
+	return RS_OK;
+}
+
+static uint32_t rs__locked(rs_client *c) {
+	uint32_t n = 0;
+	for (int i = 0; i < RS_SETS_MAX; i++) n += __atomic_load_n(&c->slot[i].views, __ATOMIC_SEQ_CST);
+	return n;
+}
+
+RS_API int rs_detach(rs_client *c) {
+	if (c == NULL) return RS_OK;
+	uint32_t n = rs__locked(c);
+	if (n > 0) return rs__fail(RS_BUSY, "", 0, "%u views are locked; unlock them first", n);
+	if (c->timed) {
+		pthread_mutex_lock(&c->timer_mutex);
+		c->stopping = 1;
+		pthread_cond_signal(&c->timer_cond);
+		pthread_mutex_unlock(&c->timer_mutex);
+		pthread_join(c->timer, NULL);
+	}
+	rs__free(c);
+	return RS_OK;
+}
+
+RS_API int rs_client_info(rs_client *c, rs_info *out) {
+	if (c == NULL || out == NULL) return rs__fail(RS_INVALID, "", 0, "no client");
+	memset(out, 0, sizeof *out);
+	pthread_mutex_lock(&c->mutex);
+	const rs_set *now = c->slot[c->current].set;
+	const uint8_t *p = now->root->p;
+	memcpy(out->image, p + 24, 16);
+	out->minor = now->root->minor;
+	out->state = rs__load32(p + RS__STATE);
+	out->pid = rs__load32(p + RS__PID);
+	out->life = rs__load64(p + RS__LIFE);
+	out->heartbeat_age = rs__clock(CLOCK_MONOTONIC) - (int64_t)rs__load64(p + RS__HEARTBEAT);
+	out->committed = rs__load64(p + RS__COMMITTED);
+	out->views = rs__locked(c);
+	for (int i = 0; i < RS_SETS_MAX; i++) {
+		const rs_set *set = c->slot[i].set;
+		for (int k = 0; set != NULL && k < RS_SHARDS_MAX; k++) {
+			const rs_seg *s = set->seg[k];
+			int seen = s == NULL;
+			for (int j = 0; j < i && !seen; j++) seen = c->slot[j].set != NULL && c->slot[j].set->seg[k] == s;
+			if (seen) continue;
+			out->mapped_bytes += s->size;
+			if (now->seg[k] != s) out->pinned_bytes += s->size;
+		}
+	}
+	pthread_mutex_unlock(&c->mutex);
+	return RS_OK;
+}
+
+RS_API int rs_huge_bytes(rs_client *c, uint64_t *mapped, uint64_t *huge) {
+	FILE *f = fopen("/proc/self/smaps", "r");
+	char line[512];
+	int ours = 0;
+	*mapped = *huge = 0;
+	if (f == NULL) return rs__fail(RS_IO, "", 0, "cannot read /proc/self/smaps: %s", strerror(errno));
+	pthread_mutex_lock(&c->mutex);
+	const rs_set *set = c->slot[c->current].set;
+	while (fgets(line, sizeof line, f) != NULL) {
+		unsigned long long from, to, kb;
+		if (sscanf(line, "%llx-%llx", &from, &to) == 2) {
+			ours = 0;
+			for (int k = 0; k < RS_SHARDS_MAX && !ours; k++) ours = set->seg[k] != NULL && (uintptr_t)set->seg[k]->p == (uintptr_t)from;
+			if (ours) *mapped += to - from;
+		} else if (ours && (sscanf(line, "ShmemPmdMapped: %llu", &kb) == 1 || sscanf(line, "FilePmdMapped: %llu", &kb) == 1)) {
+			*huge += kb * 1024;
+		}
+	}
+	pthread_mutex_unlock(&c->mutex);
+	fclose(f);
+	return RS_OK;
+}
+
+/* ---- Lock ---- */
+
+rs__inline void rs__count_out(rs_client *c, uint32_t slot) {
+	uint32_t left = __atomic_sub_fetch(&c->slot[slot].views, 1, __ATOMIC_SEQ_CST);
+	if (rs__unlikely(left == 0 && __atomic_load_n(&c->current, __ATOMIC_SEQ_CST) != slot)) {
+		pthread_mutex_lock(&c->mutex);
+		rs__sweep(c);
+		pthread_mutex_unlock(&c->mutex);
+	}
+}
+
+static int rs__decode_ring(const uint8_t *p, uint64_t version, rs_commit *out) {
+	if (rs__u64(p) != version || rs__crc(p, 44) != rs__u32(p + 44)) return 0;
+	out->version = version;
+	out->closed = rs__u64(p + 8);
+	out->event = (int64_t)rs__u64(p + 16);
+	out->wall = (int64_t)rs__u64(p + 24);
+	out->mono = rs__u64(p + 32);
+	out->records = rs__u32(p + 40);
+	return 1;
+}
+
+rs__inline const uint8_t *rs__ring_at(const rs_set *set, uint64_t version) { return set->root->p + RS__RING + version % RS__RING_SIZE * 64; }
+
+/* rs__closed_at finds the closed timestamp of the newest commit at or below version that has one; 0 when none has. */
+static uint64_t rs__closed_at(const rs_set *set, uint64_t version) {
+	for (uint64_t v = version; v > 0 && v + RS__RING_SIZE > version; v--) {
+		uint8_t entry[64];
+		rs_commit commit;
+		memcpy(entry, rs__ring_at(set, v), sizeof entry);
+		if (rs__decode_ring(entry, v, &commit) && commit.closed != 0) return commit.closed;
+	}
+	return 0;
+}
+
+rs__inline void rs__relax(void) {
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+/* rs__newest gives the newest version that is wholly in a set: committed, if table_seq says afterwards that no exchange has
+ * begun, since an exchange may commit too. While one is under way this waits a little, for it takes microseconds; when the
+ * publisher does not come to its end, the newest version seen before has to do. 0 asks for another set. */
+rs__inline int rs__newest(rs__slot *slot, const rs_set *set, uint64_t *version) {
+	for (int spin = 0;; spin++) {
+		uint64_t v = rs__load64(set->root->p + RS__COMMITTED), seq = rs__load64(set->root->p + RS__TABLE_SEQ);
+		uint64_t seen = __atomic_load_n(&slot->seen, __ATOMIC_RELAXED);
+		if (rs__likely(seq == set->seq)) {
+			/* A concurrent lock may have stored a newer one; an older one does no harm but to be older. */
+			if (v > seen) __atomic_store_n(&slot->seen, v, __ATOMIC_RELAXED);
+			*version = v;
+			return 1;
+		}
+		if (seq != set->seq + 1) return 0;
+		if (spin == 2000) {
+			*version = seen;
+			return 1;
+		}
+		rs__relax();
+	}
+}
+
+RS_API int rs_lock(rs_client *c, rs_view *v) {
+	if (rs__unlikely(c == NULL || v == NULL)) return rs__fail(RS_INVALID, "", 0, "no client or no view");
+	v->client = NULL;
+	for (;;) {
+		uint32_t slot = __atomic_load_n(&c->current, __ATOMIC_SEQ_CST);
+		__atomic_add_fetch(&c->slot[slot].views, 1, __ATOMIC_SEQ_CST);
+		if (rs__unlikely(__atomic_load_n(&c->current, __ATOMIC_SEQ_CST) != slot)) {
+			rs__count_out(c, slot);
+			continue;
+		}
+		const rs_set *set = c->slot[slot].set;
+		uint64_t version = 0;
+		if (rs__unlikely(__atomic_load_n(&c->stale, __ATOMIC_RELAXED) || !rs__newest(&c->slot[slot], set, &version))) {
+			rs__count_out(c, slot);
+			int status = rs__remap(c);
+			if (status != RS_OK) return status;
+			continue;
+		}
+		if (rs__unlikely(version < set->base)) {
+			rs__count_out(c, slot);
+			return rs__fail(RS_CORRUPT, "root", RS__COMMITTED, "version %" PRIu64 " lies before the base %" PRIu64 " of a generation", version, set->base);
+		}
+		v->set = set;
+		v->slot = slot;
+		v->version = version;
+		memcpy(v->ring, rs__ring_at(set, version), sizeof v->ring);
+		break;
+	}
+	v->closed = UINT64_MAX;
+	v->now = rs__clock(CLOCK_REALTIME_COARSE);
+	v->locked = (uint64_t)rs__clock(CLOCK_MONOTONIC_COARSE);
+	int64_t age = __atomic_load_n(&c->max_age, __ATOMIC_RELAXED);
+	v->deadline = age > 0 ? v->locked + (uint64_t)age : RS__NEVER;
+	if (c->flags & RS_NO_TIMER) __atomic_store_n(&c->tick, v->locked, __ATOMIC_RELAXED);
+	v->client = c;
+	return RS_OK;
+}
+
+RS_API int rs_lock_closed(rs_client *c, rs_view *v) {
+	int status = rs_lock(c, v);
+	if (status != RS_OK) return status;
+	v->closed = rs__closed_at(v->set, v->version);
+	if (v->closed == 0) {
+		rs_unlock(v);
+		return rs__fail(RS_UNAVAILABLE, "root", RS__RING, "none of the last %d commits knows a closed timestamp; use rs_lock", (int)RS__RING_SIZE);
+	}
+	if (v->closed < v->set->closed) {
+		uint64_t have = v->closed, want = v->set->closed;
+		rs_unlock(v);
+		return rs__fail(RS_UNAVAILABLE, "root", RS__RING, "a generation was built at closed timestamp %" PRIu64 ", the newest commit has %" PRIu64, want, have);
+	}
+	return RS_OK;
+}
+
+RS_API void rs_unlock(rs_view *v) {
+	if (v == NULL || v->client == NULL) return;
+	rs_client *c = v->client;
+	v->client = NULL;
+	rs__count_out(c, v->slot);
+}
+
+rs__cold static int rs__refuse(const rs_view *v) {
+	if (v == NULL || v->client == NULL) return rs__fail(RS_INVALID, "", 0, "the view is not locked");
+	return rs__fail(RS_EXPIRED, "", 0, "the view is older than %" PRId64 " ns, the greatest lock age; unlock it and lock another",
+		__atomic_load_n(&v->client->max_age, __ATOMIC_RELAXED));
+}
+
+/* rs__usable reports whether the view may be read: one load, of a word that the timer thread writes now and then. */
+rs__inline int rs__usable(const rs_view *v) {
+	return rs__likely(v != NULL && v->client != NULL && __atomic_load_n(&v->client->tick, __ATOMIC_RELAXED) <= v->deadline);
+}
+
+RS_API uint64_t rs_version(const rs_view *v) { return v->version; }
+RS_API uint64_t rs_closed(const rs_view *v) { return v->closed == UINT64_MAX ? 0 : v->closed; }
+RS_API int64_t rs_age(const rs_view *v) {
+	return v->client == NULL ? 0 : rs__clock(CLOCK_MONOTONIC) - (int64_t)v->locked;
+}
+
+RS_API int rs_view_commit(const rs_view *v, rs_commit *out) {
+	if (!rs__usable(v)) return rs__refuse(v);
+	return rs__decode_ring(v->ring, v->version, out) ? RS_OK : RS_NOT_FOUND;
+}
+
+RS_API int rs_staleness(const rs_view *v, int64_t *ns) {
+	rs_commit commit;
+	int status = rs_view_commit(v, &commit);
+	if (status == RS_OK) *ns = rs__clock(CLOCK_MONOTONIC) - (int64_t)commit.mono;
+	return status;
+}
+
+RS_API int rs_table_by_name(const rs_view *v, const char *name, const rs_table **out) {
+	if (!rs__usable(v)) return rs__refuse(v);
+	for (unsigned i = 0; i < v->set->tables; i++)
+		if (strcmp(v->set->table[i].name, name) == 0) {
+			*out = &v->set->table[i];
+			return RS_OK;
+		}
+	*out = NULL;
+	rs__fail(RS_NOT_FOUND, "root", RS__TABLES, "the image has no table %.100s; was it created to be published?", name);
+	return RS_NOT_FOUND;
+}
+
+RS_API const rs_table *rs_table_at(const rs_view *v, unsigned i) {
+	return v != NULL && v->client != NULL && i < v->set->tables ? &v->set->table[i] : NULL;
+}
+
+RS_API uint64_t rs_table_live(const rs_view *v, const rs_table *t) {
+	uint64_t n = 0;
+	if (v == NULL || v->client == NULL) return 0;
+	for (uint32_t i = 0; i < t->shard_count; i++) n += rs__load64(t->segs[i]->p + RS__SEG_LIVE);
+	return n;
+}
+
+/* ---- Records ---- */
+
+rs__cold static int rs__bad(const rs_seg *s, const void *at, const char *what) {
+	return rs__fail(RS_CORRUPT, s->file, (uint64_t)((const uint8_t *)at - s->p), "%s; the node can build the image anew", what);
+}
+
+rs__inline uint32_t rs__ver(const uint8_t *rec) { return __atomic_load_n((const uint32_t *)(const void *)(rec + 8), __ATOMIC_RELAXED); }
+rs__inline uint32_t rs__prev(const uint8_t *rec) { return rs__u32(rec + 12); }
+rs__inline uint32_t rs__flags(const uint8_t *rec) { return rs__u16(rec + 18); }
+rs__inline uint32_t rs__box_at(uint32_t flags) { return RS__HEAD + (flags & RS__HLC) / 2 + (flags & RS__EXPIRY) * 2; }
+rs__inline uint32_t rs__name_at(uint32_t flags) { return rs__box_at(flags) + (flags & RS__BOX) * 8; }
+rs__inline uint64_t rs__hlc(const uint8_t *rec) { return rs__flags(rec) & RS__HLC ? rs__u64(rec + RS__HEAD) : 0; }
+
+rs__inline rs_box32 rs__box(const uint8_t *rec, uint32_t flags) {
+	rs_box32 b;
+	memcpy(&b, rec + rs__box_at(flags), sizeof b);
+	return b;
+}
+
+/* rs__room gives the bytes of the heap from a record on. */
+rs__inline uint64_t rs__room(const rs_seg *s, const uint8_t *rec) { return s->heap_bytes - (uint64_t)(rec - s->heap); }
+
+/* rs__name gives the key of a record of a KeyName table, NULL when it runs past the heap. The fixed parts of a record, 64
+ * bytes at most, are always in the heap, since records begin at multiples of 64. */
+rs__inline const uint8_t *rs__name(const rs_seg *s, const uint8_t *rec, uint32_t *len, int *shard_key) {
+	uint32_t at = rs__name_at(rs__flags(rec));
+	uint64_t room = rs__room(s, rec);
+	if (rs__unlikely(at >= room)) return NULL;
+	uint32_t n = rec[at];
+	*shard_key = n == RS__SHARD_KEY;
+	if (*shard_key) n = 16;
+	if (rs__unlikely(n + 1 > room - at)) return NULL;
+	*len = n;
+	return rec + at + 1;
+}
+
+/* What is looked up: word is the number, or the hash of the name. */
+typedef struct rs__key {
+	uint64_t word;
+	const uint8_t *name;
+	uint32_t len;
+	int named, shard_key;
+} rs__key;
+
+rs__inline int rs__same(const rs_seg *s, const uint8_t *rec, const rs__key *key) {
+	if (rs__u64(rec) != key->word) return 0;
+	if (!key->named) return 1;
+	uint32_t len = 0;
+	int shard_key = 0;
+	const uint8_t *name = rs__name(s, rec, &len, &shard_key);
+	return name != NULL && len == key->len && shard_key == key->shard_key && memcmp(name, key->name, len) == 0;
+}
+
+static uint64_t rs__hash_name(const rs_table *t, const uint8_t *p, uint32_t len, int shard_key) {
+	uint64_t h = rs__mum(t->seed0 ^ (shard_key ? (uint32_t)RS__SHARD_KEY : len), t->seed1), w = 0;
+	for (; len >= 8; len -= 8, p += 8) h = rs__mum(h ^ rs__u64(p), t->seed1);
+	if (len > 0) {
+		memcpy(&w, p, len);
+		h = rs__mum(h ^ w, t->seed1);
+	}
+	return rs__mum(h ^ UINT64_C(0x2d358dccaa6c78a5), t->seed1);
+}
+
+rs__inline uint64_t rs__hash_number(const rs_table *t, uint64_t key) { return rs__mum(key ^ t->seed0, t->seed1); }
+rs__inline uint16_t rs__fingerprint(uint64_t hash) { return (uint16_t)hash != 0 ? (uint16_t)hash : 1; }
+rs__inline const rs_seg *rs__seg_of(const rs_table *t, uint64_t hash) { return t->segs[(hash >> 16) & (t->shard_count - 1u)]; }
+rs__inline const uint8_t *rs__bucket_of(const rs_seg *s, uint64_t hash) {
+	return s->index + (uint64_t)(((rs__u128)hash * s->buckets) >> 64) * 64;
+}
+
+/* rs__match gives the slots of a bucket with a fingerprint, one bit each. The words may change meanwhile: a fingerprint that
+ * is seen was stored after its reference; what it leads to is compared with the key anyway. */
+rs__inline uint32_t rs__match(const uint8_t *bucket, uint16_t fp) {
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+	uint32_t m = _mm256_cmpeq_epi16_mask(_mm256_loadu_si256((const __m256i *)(const void *)bucket), _mm256_set1_epi16((short)fp));
+	return m & 0x3ff;
+#elif defined(__x86_64__)
+	__m128i want = _mm_set1_epi16((short)fp);
+	__m128i a = _mm_cmpeq_epi16(_mm_load_si128((const __m128i *)(const void *)bucket), want);
+	__m128i b = _mm_cmpeq_epi16(_mm_cvtsi32_si128((int)rs__u32(bucket + 16)), want);
+	return (uint32_t)_mm_movemask_epi8(_mm_packs_epi16(a, b)) & 0x3ff;
+#elif defined(__aarch64__)
+	static const uint16_t bit[8] = {1, 2, 4, 8, 16, 32, 64, 128};
+	uint16x8_t a = vceqq_u16(vld1q_u16((const uint16_t *)(const void *)bucket), vdupq_n_u16(fp));
+	uint32_t m = vaddvq_u16(vandq_u16(a, vld1q_u16(bit)));
+	m |= (uint32_t)(rs__u16(bucket + 16) == fp) << 8 | (uint32_t)(rs__u16(bucket + 18) == fp) << 9;
+	__atomic_thread_fence(__ATOMIC_ACQUIRE);
+	return m;
+#else
+	uint32_t m = 0;
+	for (uint32_t i = 0; i < RS__SLOTS; i++) m |= (uint32_t)(rs__u16(bucket + 2 * i) == fp) << i;
+	__atomic_thread_fence(__ATOMIC_ACQUIRE);
+	return m;
+#endif
+}
+
+rs__inline uint32_t rs__slot_ref(const uint8_t *bucket, uint32_t slot) { return rs__load32(bucket + 20 + 4 * slot); }
+
+/* rs__find gives the newest record of a key; NULL, with *status RS_NOT_FOUND or an error. */
+rs__inline const uint8_t *rs__find(const rs_seg *s, uint64_t hash, const rs__key *key, int *status) {
+	const uint8_t *b = rs__bucket_of(s, hash);
+	uint16_t fp = rs__fingerprint(hash);
+	for (uint32_t steps = 0; steps < s->buckets_max; steps++) {
+		for (uint32_t m = rs__match(b, fp); m != 0; m &= m - 1) {
+			uint32_t ref = rs__slot_ref(b, (uint32_t)__builtin_ctz(m));
+			if (rs__unlikely(ref >= s->units)) {
+				*status = rs__bad(s, b, "a reference points past the heap");
+				return NULL;
+			}
+			const uint8_t *rec = s->heap + (uint64_t)ref * RS__UNIT;
+			if (rs__likely(rs__same(s, rec, key))) return rec;
+		}
+		uint32_t next = rs__load32(b + 60);
+		if (rs__likely(next == 0)) {
+			*status = RS_NOT_FOUND;
+			return NULL;
+		}
+		if (rs__unlikely(next < s->buckets || next >= s->buckets_max)) {
+			*status = rs__bad(s, b, "a bucket is followed by one that does not exist");
+			return NULL;
+		}
+		b = s->index + (uint64_t)next * 64;
+	}
+	*status = rs__bad(s, b, "a chain of buckets runs in a circle");
+	return NULL;
+}
+
+/* rs__limit is the view's version relative to a generation. */
+rs__inline uint32_t rs__limit(const rs_view *v, const rs_seg *s) {
+	uint64_t d = v->version - s->base; /* not negative: see rs_lock */
+	return d < UINT32_MAX ? (uint32_t)d : UINT32_MAX - 1;
+}
+
+rs__inline int rs__shown(const rs_view *v, const uint8_t *rec, uint32_t limit) {
+	return rs__ver(rec) <= limit && rs__likely(v->closed == UINT64_MAX || rs__hlc(rec) <= v->closed);
+}
+
+/* rs__visible follows the chain of versions to the one that the view shows; tombstones and expired ones too. NULL, with
+ * *status RS_NOT_FOUND or an error. */
+rs__inline const uint8_t *rs__visible(const rs_view *v, const rs_seg *s, const uint8_t *rec, int *status) {
+	uint32_t limit = rs__limit(v, s);
+	for (uint32_t steps = 0; rs__unlikely(!rs__shown(v, rec, limit)); steps++) {
+		uint32_t prev = rs__prev(rec);
+		if (prev == RS__NONE) {
+			*status = RS_NOT_FOUND;
+			return NULL;
+		}
+		if (rs__unlikely(prev >= s->units || steps >= s->units)) {
+			*status = rs__bad(s, rec, prev >= s->units ? "a reference points past the heap" : "a chain of versions runs in a circle");
+			return NULL;
+		}
+		rec = s->heap + (uint64_t)prev * RS__UNIT;
+	}
+	return rec;
+}
+
+rs__inline int rs__gone(const rs_view *v, const uint8_t *rec) {
+	uint32_t flags = rs__flags(rec);
+	if (rs__likely(!(flags & (RS__TOMBSTONE | RS__EXPIRY)))) return 0;
+	return flags & RS__TOMBSTONE || (int64_t)rs__u64(rec + RS__HEAD + (flags & RS__HLC) / 2) < v->now;
+}
+
+/* rs__extent gives the offset and the length of the value, or an error. */
+rs__inline int rs__extent(const rs_seg *s, const uint8_t *rec, uint32_t *at, uint32_t *len) {
+	uint64_t room = rs__room(s, rec);
+	uint32_t n = rs__u16(rec + 16), from = rs__name_at(rs__flags(rec));
+	if (n == RS__LONG) n = rs__u32(rec + 20);
+	if (s->kind == RS_KEY_NAME) {
+		uint32_t name_len = 0;
+		int shard_key = 0;
+		if (rs__unlikely(rs__name(s, rec, &name_len, &shard_key) == NULL)) return rs__bad(s, rec, "a key runs past the heap");
+		from += 1 + name_len;
+	}
+	if (rs__unlikely(from > room || n > room - from)) return rs__bad(s, rec, "a value runs past the heap");
+	*at = from;
+	*len = n;
+	return RS_OK;
+}
+
+rs__cold static int rs__check_sum(const rs_seg *s, const uint8_t *rec, uint32_t size) {
+	if (rs__u16(rec + 16) == RS__LONG) return RS_OK; /* its length stands in place of the sum */
+	uint32_t sum = rs__record_sum(rec, size);
+	return sum == rs__u32(rec + 20) ? RS_OK : rs__bad(s, rec, "a record does not match its checksum");
+}
+
+rs__inline int rs__checked(const rs_view *v, const rs_table *t) {
+	return rs__unlikely(v->client->flags & RS_VERIFY) && t->flags & RS_TABLE_SUMMED;
+}
+
+rs__inline int rs__fill(const rs_view *v, const rs_table *t, const rs_seg *s, const uint8_t *rec, rs_value *out) {
+	uint32_t at = 0, len = 0;
+	int status = rs__extent(s, rec, &at, &len);
+	if (rs__likely(status == RS_OK) && rs__checked(v, t)) status = rs__check_sum(s, rec, at + len);
+	if (rs__unlikely(status != RS_OK)) {
+		memset(out, 0, sizeof *out);
+		return out->status = status;
+	}
+	out->data = rec + at;
+	out->len = len;
+	out->version = s->base + rs__ver(rec);
+	out->record = rec;
+	return out->status = RS_OK;
+}
+
+rs__inline int rs__miss(rs_value *out, int status) {
+	memset(out, 0, sizeof *out);
+	return out->status = status;
+}
+
+rs__inline int rs__emit(const rs_view *v, const rs_table *t, const rs_seg *s, const uint8_t *newest, rs_value *out) {
+	int status = RS_OK;
+	const uint8_t *rec = rs__visible(v, s, newest, &status);
+	if (rec == NULL) return rs__miss(out, status);
+	if (rs__gone(v, rec)) return rs__miss(out, RS_NOT_FOUND);
+	return rs__fill(v, t, s, rec, out);
+}
+
+rs__cold static int rs__wrong_kind(const rs_table *t) {
+	return rs__fail(RS_INVALID, "", 0, "table %.128s is read by %s", t->name, t->kind == RS_KEY_NUMBER ? "number" : "name");
+}
+
+RS_API int rs_get(const rs_view *v, const rs_table *t, uint64_t key, rs_value *out) {
+	if (!rs__usable(v)) return rs__miss(out, rs__refuse(v));
+	if (rs__unlikely(t->kind != RS_KEY_NUMBER)) return rs__miss(out, rs__wrong_kind(t));
+	uint64_t hash = rs__hash_number(t, key);
+	const rs_seg *s = rs__seg_of(t, hash);
+	rs__key k = {key, NULL, 0, 0, 0};
+	int status = RS_OK;
+	const uint8_t *rec = rs__find(s, hash, &k, &status);
+	return rs__likely(rec != NULL) ? rs__emit(v, t, s, rec, out) : rs__miss(out, status);
+}
+
+static int rs__get_name(const rs_view *v, const rs_table *t, const void *name, size_t len, int shard_key, rs_value *out) {
+	if (!rs__usable(v)) return rs__miss(out, rs__refuse(v));
+	if (rs__unlikely(t->kind != RS_KEY_NAME)) return rs__miss(out, rs__wrong_kind(t));
+	if (rs__unlikely(!shard_key && (len == 0 || len > 254))) return rs__miss(out, rs__fail(RS_INVALID, "", 0, "a name has 1 to 254 bytes, this one %zu", len));
+	uint64_t hash = rs__hash_name(t, (const uint8_t *)name, (uint32_t)len, shard_key);
+	const rs_seg *s = rs__seg_of(t, hash);
+	rs__key k = {hash, (const uint8_t *)name, (uint32_t)len, 1, shard_key};
+	int status = RS_OK;
+	const uint8_t *rec = rs__find(s, hash, &k, &status);
+	return rec != NULL ? rs__emit(v, t, s, rec, out) : rs__miss(out, status);
+}
+
+RS_API int rs_get_name(const rs_view *v, const rs_table *t, const void *name, size_t len, rs_value *out) {
+	return rs__get_name(v, t, name, len, 0, out);
+}
+
+RS_API int rs_get_shard_key(const rs_view *v, const rs_table *t, const void *key16, rs_value *out) {
+	return rs__get_name(v, t, key16, 16, 1, out);
+}
+
+/* A look-up under way in a batch. */
+typedef struct rs__flight {
+	const rs_seg *s;
+	const uint8_t *bucket;
+	const uint8_t *rec;
+	uint64_t hash;
+} rs__flight;
+
+/* rs__first gives the first record of a bucket that may be the one wanted, and has it fetched. */
+rs__inline void rs__first(rs__flight *f) {
+	uint32_t m = rs__match(f->bucket, rs__fingerprint(f->hash));
+	f->rec = NULL;
+	if (rs__likely(m != 0)) {
+		uint32_t ref = rs__slot_ref(f->bucket, (uint32_t)__builtin_ctz(m));
+		if (rs__unlikely(ref >= f->s->units)) return; /* rs__find tells */
+		f->rec = f->s->heap + (uint64_t)ref * RS__UNIT;
+		rs__prefetch(f->rec);
+		rs__prefetch(f->rec + 64);
+		return;
+	}
+	uint32_t next = rs__load32(f->bucket + 60);
+	if (next != 0 && next < f->s->buckets_max) rs__prefetch(f->s->index + (uint64_t)next * 64);
+}
+
+/* rs__land ends a look-up. */
+rs__inline int rs__land(const rs_view *v, const rs_table *t, const rs__flight *f, const rs__key *key, rs_value *out) {
+	const uint8_t *rec = f->rec;
+	int status = RS_OK;
+	if (rs__unlikely(rec == NULL || !rs__same(f->s, rec, key))) rec = rs__find(f->s, f->hash, key, &status);
+	return rs__likely(rec != NULL) ? rs__emit(v, t, f->s, rec, out) : rs__miss(out, status);
+}
+
+/* rs__older has the previous versions fetched of records that the view does not show. */
+rs__inline void rs__older(const rs_view *v, const rs__flight *f, size_t n) {
+	for (size_t j = 0; j < n; j++) {
+		const uint8_t *rec = f[j].rec;
+		if (rs__likely(rec == NULL || rs__ver(rec) <= rs__limit(v, f[j].s))) continue;
+		uint32_t prev = rs__prev(rec);
+		if (prev >= f[j].s->units) continue;
+		rs__prefetch(f[j].s->heap + (uint64_t)prev * RS__UNIT);
+		rs__prefetch(f[j].s->heap + (uint64_t)prev * RS__UNIT + 64);
+	}
+}
+
+RS_API int64_t rs_mget(const rs_view *v, const rs_table *t, const uint64_t *keys, size_t n, rs_value *out) {
+	rs__flight f[RS__GROUP];
+	int64_t found = 0, failed = 0;
+	if (!rs__usable(v)) return rs__refuse(v);
+	if (rs__unlikely(t->kind != RS_KEY_NUMBER)) return rs__wrong_kind(t);
+	for (size_t from = 0; from < n; from += RS__GROUP) {
+		size_t group = n - from < RS__GROUP ? n - from : (size_t)RS__GROUP;
+		for (size_t j = 0; j < group; j++) {
+			f[j].hash = rs__hash_number(t, keys[from + j]);
+			f[j].s = rs__seg_of(t, f[j].hash);
+			f[j].bucket = rs__bucket_of(f[j].s, f[j].hash);
+			rs__prefetch(f[j].bucket);
+		}
+		for (size_t j = 0; j < group; j++) rs__first(&f[j]);
+		rs__older(v, f, group);
+		for (size_t j = 0; j < group; j++) {
+			rs__key key = {keys[from + j], NULL, 0, 0, 0};
+			int status = rs__land(v, t, &f[j], &key, &out[from + j]);
+			found += status == RS_OK;
+			if (rs__unlikely(status < 0) && failed == 0) failed = status;
+		}
+	}
+	return failed != 0 ? failed : found;
+}
+
+RS_API int64_t rs_mget_names(const rs_view *v, const rs_table *t, const rs_name *keys, size_t n, rs_value *out) {
+	rs__flight f[RS__GROUP];
+	int64_t found = 0, failed = 0;
+	if (!rs__usable(v)) return rs__refuse(v);
+	if (rs__unlikely(t->kind != RS_KEY_NAME)) return rs__wrong_kind(t);
+	for (size_t j = 0; j < n; j++)
+		if (keys[j].kind == RS_KEY_SHARD ? keys[j].len != 16 : keys[j].len == 0 || keys[j].len > 254)
+			return rs__fail(RS_INVALID, "", 0, "name %zu has %u bytes; names have 1 to 254, shard keys 16", j, keys[j].len);
+	for (size_t from = 0; from < n; from += RS__GROUP) {
+		size_t group = n - from < RS__GROUP ? n - from : (size_t)RS__GROUP;
+		for (size_t j = 0; j < group; j++) {
+			const rs_name *k = &keys[from + j];
+			f[j].hash = rs__hash_name(t, (const uint8_t *)k->data, k->len, k->kind == RS_KEY_SHARD);
+			f[j].s = rs__seg_of(t, f[j].hash);
+			f[j].bucket = rs__bucket_of(f[j].s, f[j].hash);
+			rs__prefetch(f[j].bucket);
+		}
+		for (size_t j = 0; j < group; j++) rs__first(&f[j]);
+		rs__older(v, f, group);
+		for (size_t j = 0; j < group; j++) {
+			const rs_name *k = &keys[from + j];
+			rs__key key = {f[j].hash, (const uint8_t *)k->data, k->len, 1, k->kind == RS_KEY_SHARD};
+			int status = rs__land(v, t, &f[j], &key, &out[from + j]);
+			found += status == RS_OK;
+			if (rs__unlikely(status < 0) && failed == 0) failed = status;
+		}
+	}
+	return failed != 0 ? failed : found;
+}
+
+RS_API int rs_position(const rs_view *v, uint32_t region, uint32_t slot, rs_position_t *out) {
+	const rs_table *t = NULL;
+	rs_value value;
+	int status = rs_table_by_name(v, "_positions", &t);
+	if (status == RS_OK) status = rs_get(v, t, (uint64_t)region << 32 | slot, &value);
+	if (status != RS_OK) return status;
+	if (value.len != 24) return rs__fail(RS_CORRUPT, "", 0, "the position of range %u/%u has %u bytes, want 24", region, slot, value.len);
+	out->epoch = rs__u64(value.data);
+	out->seq = rs__u64(value.data + 8);
+	out->hlc = rs__u64(value.data + 16);
+	return RS_OK;
+}
+
+/* ---- Items ---- */
+
+/* rs__item tells all of a visible record. */
+static int rs__item(const rs_view *v, const rs_table *t, const rs_seg *s, const uint8_t *rec, rs_item *out) {
+	uint32_t flags = rs__flags(rec), at = 0, len = 0;
+	int status = rs__extent(s, rec, &at, &len);
+	if (status == RS_OK && rs__checked(v, t)) status = rs__check_sum(s, rec, at + len);
+	if (rs__unlikely(status != RS_OK)) return status;
+	memset(out, 0, sizeof *out);
+	out->value = rec + at;
+	out->value_len = len;
+	out->version = s->base + rs__ver(rec);
+	out->hlc = rs__hlc(rec);
+	if (flags & RS__EXPIRY) out->expiry = (int64_t)rs__u64(rec + RS__HEAD + (flags & RS__HLC) / 2);
+	if (flags & RS__BOX) {
+		out->has_box = 1;
+		out->box = rs__box(rec, flags);
+	}
+	if (s->kind == RS_KEY_NUMBER) {
+		out->key_kind = RS_KEY_NUMBER;
+		out->number = rs__u64(rec);
+		return RS_OK;
+	}
+	int shard_key = 0;
+	out->name = rs__name(s, rec, &out->name_len, &shard_key);
+	out->key_kind = shard_key ? RS_KEY_SHARD : RS_KEY_NAME;
+	return RS_OK;
+}
+
+RS_API int rs_value_item(const rs_view *v, const rs_table *t, const rs_value *value, rs_item *out) {
+	if (!rs__usable(v)) return rs__refuse(v);
+	if (value->record == NULL) return rs__fail(RS_INVALID, "", 0, "the value was not found");
+	const uint8_t *rec = (const uint8_t *)value->record;
+	for (uint32_t i = 0; i < t->shard_count; i++) {
+		const rs_seg *s = t->segs[i];
+		if (rec >= s->heap && rec < s->heap + s->heap_bytes) return rs__item(v, t, s, rec, out);
+	}
+	return rs__fail(RS_INVALID, "", 0, "the value is not of this view of table %.128s", t->name);
+}
+
+/* rs__current gives the version that the view shows of the key of a record; NULL, with *status RS_OK when there is none. */
+static const uint8_t *rs__current(const rs_view *v, const rs_table *t, const rs_seg *s, const uint8_t *rec, int *status) {
+	rs__key key = {rs__u64(rec), NULL, 0, s->kind == RS_KEY_NAME, 0};
+	uint64_t hash = key.word;
+	*status = RS_OK;
+	if (key.named) key.name = rs__name(s, rec, &key.len, &key.shard_key);
+	else hash = rs__hash_number(t, key.word);
+	if (key.named && key.name == NULL) {
+		*status = rs__bad(s, rec, "a key runs past the heap");
+		return NULL;
+	}
+	const uint8_t *newest = rs__find(s, hash, &key, status);
+	const uint8_t *now = newest != NULL ? rs__visible(v, s, newest, status) : NULL;
+	if (*status == RS_NOT_FOUND) *status = RS_OK;
+	return now;
+}
+
+/* rs__changed reports whether a base record may have a newer version; without a bitmap it may. */
+rs__inline int rs__changed(const rs_seg *s, uint32_t ref) {
+	if (s->changed == NULL || ref >= s->base_units) return 1;
+	return (int)(rs__load64(s->changed + (uint64_t)(ref / 64) * 8) >> (ref % 64) & 1);
+}
+
+/* rs__of_base gives what the view shows for a base record, or NULL; in a closed view an older version may be the one. */
+static const uint8_t *rs__of_base(const rs_view *v, const rs_table *t, const rs_seg *s, uint32_t ref, int *status) {
+	const uint8_t *rec = s->heap + (uint64_t)ref * RS__UNIT;
+	*status = RS_OK;
+	if (rs__likely(v->closed == UINT64_MAX && !rs__changed(s, ref))) return rec;
+	return rs__current(v, t, s, rec, status);
+}
+
+/* ---- Boxes ---- */
+
+rs__inline int32_t rs__clamp(double x, int32_t limit) { return (int32_t)(x < -limit ? -limit : x > limit ? limit : x); }
+
+RS_API rs_box rs_box_degrees(rs_box32 b) {
+	rs_box d;
+	d.min_lat = (double)b.min_y / RS_UNITS_PER_DEGREE;
+	d.min_lon = (double)b.min_x / RS_UNITS_PER_DEGREE;
+	d.max_lat = (double)b.max_y / RS_UNITS_PER_DEGREE;
+	d.max_lon = (double)b.max_x / RS_UNITS_PER_DEGREE;
+	return d;
+}
+
+RS_API rs_box32 rs_box_units(rs_box d) {
+	rs_box32 b;
+	b.min_x = rs__clamp(floor(d.min_lon * RS_UNITS_PER_DEGREE), RS__LON_MAX);
+	b.min_y = rs__clamp(floor(d.min_lat * RS_UNITS_PER_DEGREE), RS__LAT_MAX);
+	b.max_x = rs__clamp(ceil(d.max_lon * RS_UNITS_PER_DEGREE), RS__LON_MAX);
+	b.max_y = rs__clamp(ceil(d.max_lat * RS_UNITS_PER_DEGREE), RS__LAT_MAX);
+	return b;
+}
+
+/* rs__split gives the one or two plain boxes of b: east of min_x, then west of max_x. */
+rs__inline uint32_t rs__split(rs_box32 b, rs_box32 part[2]) {
+	part[0] = b;
+	if (b.min_x <= b.max_x) return 1;
+	part[1] = b;
+	part[0].max_x = RS__LON_MAX;
+	part[1].min_x = -RS__LON_MAX;
+	return 2;
+}
+
+rs__inline int rs__touch(rs_box32 a, rs_box32 b) { return a.min_x <= b.max_x && b.min_x <= a.max_x && a.min_y <= b.max_y && b.min_y <= a.max_y; }
+
+rs__inline int rs__valid_point(rs_point p) { return p.lat >= -90 && p.lat <= 90 && p.lon >= -180 && p.lon <= 180; }
+
+static int rs__valid_box(rs_box b) {
+	rs_point lo = {b.min_lat, b.min_lon}, hi = {b.max_lat, b.max_lon};
+	if (rs__valid_point(lo) && rs__valid_point(hi) && b.min_lat <= b.max_lat) return RS_OK;
+	return rs__fail(RS_INVALID, "", 0, "%g,%g,%g,%g is no box: south-west and north-east corner, latitude to 90, longitude to 180", b.min_lat, b.min_lon, b.max_lat, b.max_lon);
+}
+
+/* ---- The tree ---- */
+
+/* A kernel gives the lanes of a node that touch a box, one bit each. */
+typedef uint32_t (*rs__kernel)(const uint8_t *node, const rs_box32 *q);
+
+#if defined(__x86_64__)
+__attribute__((target("avx512f"))) static uint32_t rs__lanes_avx512(const uint8_t *node, const rs_box32 *q) {
+	__mmask16 m = _mm512_cmple_epi32_mask(_mm512_loadu_si512(node), _mm512_set1_epi32(q->max_x));
+	m = _mm512_mask_cmple_epi32_mask(m, _mm512_loadu_si512(node + 64), _mm512_set1_epi32(q->max_y));
+	m = _mm512_mask_cmpge_epi32_mask(m, _mm512_loadu_si512(node + 128), _mm512_set1_epi32(q->min_x));
+	return _mm512_mask_cmpge_epi32_mask(m, _mm512_loadu_si512(node + 192), _mm512_set1_epi32(q->min_y));
+}
+
+__attribute__((target("avx2"))) static uint32_t rs__lanes_avx2(const uint8_t *node, const rs_box32 *q) {
+	uint32_t miss = 0;
+	for (int half = 0; half < 2; half++) {
+		const uint8_t *p = node + 32 * half;
+		__m256i a = _mm256_cmpgt_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p), _mm256_set1_epi32(q->max_x));
+		__m256i b = _mm256_cmpgt_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(p + 64)), _mm256_set1_epi32(q->max_y));
+		__m256i c = _mm256_cmpgt_epi32(_mm256_set1_epi32(q->min_x), _mm256_loadu_si256((const __m256i *)(const void *)(p + 128)));
+		__m256i d = _mm256_cmpgt_epi32(_mm256_set1_epi32(q->min_y), _mm256_loadu_si256((const __m256i *)(const void *)(p + 192)));
+		__m256i any = _mm256_or_si256(_mm256_or_si256(a, b), _mm256_or_si256(c, d));
+		miss |= (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(any)) << (8 * half);
+	}
+	return ~miss & 0xffff;
+}
+#endif
+
+#if defined(__aarch64__)
+__attribute__((unused)) static uint32_t rs__lanes_neon(const uint8_t *node, const rs_box32 *q) {
+	static const uint32_t bit[4] = {1, 2, 4, 8};
+	const int32_t *n = (const int32_t *)(const void *)node;
+	uint32_t m = 0;
+	for (int i = 0; i < 4; i++) {
+		uint32x4_t a = vcleq_s32(vld1q_s32(n + 4 * i), vdupq_n_s32(q->max_x));
+		uint32x4_t b = vcleq_s32(vld1q_s32(n + 16 + 4 * i), vdupq_n_s32(q->max_y));
+		uint32x4_t c = vcgeq_s32(vld1q_s32(n + 32 + 4 * i), vdupq_n_s32(q->min_x));
+		uint32x4_t d = vcgeq_s32(vld1q_s32(n + 48 + 4 * i), vdupq_n_s32(q->min_y));
+		m |= vaddvq_u32(vandq_u32(vandq_u32(vandq_u32(a, b), vandq_u32(c, d)), vld1q_u32(bit))) << (4 * i);
+	}
+	return m;
+}
+#endif
+
+__attribute__((unused)) static uint32_t rs__lanes_plain(const uint8_t *node, const rs_box32 *q) {
+	const int32_t *n = (const int32_t *)(const void *)node;
+	uint32_t m = 0;
+	for (uint32_t i = 0; i < 16; i++)
+		m |= (uint32_t)((n[i] <= q->max_x) & (n[16 + i] <= q->max_y) & (n[32 + i] >= q->min_x) & (n[48 + i] >= q->min_y)) << i;
+	return m;
+}
+
+rs__inline rs__kernel rs__pick_kernel(void) {
+#if defined(__x86_64__)
+	if (__builtin_cpu_supports("avx512f")) return rs__lanes_avx512;
+	if (__builtin_cpu_supports("avx2")) return rs__lanes_avx2;
+	return rs__lanes_plain;
+#elif defined(__aarch64__)
+	return rs__lanes_neon;
+#else
+	return rs__lanes_plain;
+#endif
+}
+
+static rs_box32 rs__lane(const uint8_t *node, uint32_t lane) {
+	rs_box32 b;
+	b.min_x = (int32_t)rs__u32(node + 4 * lane);
+	b.min_y = (int32_t)rs__u32(node + 64 + 4 * lane);
+	b.max_x = (int32_t)rs__u32(node + 128 + 4 * lane);
+	b.max_y = (int32_t)rs__u32(node + 192 + 4 * lane);
+	return b;
+}
+
+/* rs__first_match reports whether a hit is the first of its record: in the order by part of the query, then by part of the
+ * record's box. So a record that is found in several ways is given once, and no hit has to be remembered. */
+static int rs__first_match(const rs_iter *it, rs_box32 record, int32_t hit_min_x) {
+	rs_box32 part[2];
+	uint32_t n = rs__split(record, part);
+	for (uint32_t i = 0; i < it->at_part; i++)
+		for (uint32_t k = 0; k < n; k++)
+			if (rs__touch(it->part[i], part[k])) return 0;
+	/* The part west of the antimeridian begins at it, which the part east of it cannot do. */
+	return n == 1 || hit_min_x != -RS__LON_MAX || !rs__touch(part[0], it->part[it->at_part]);
+}
+
+enum { RS__OPEN, RS__TREE, RS__LEAF, RS__DELTA, RS__CELL, RS__CHAIN, RS__LARGE, RS__LINEAR, RS__NEXT, RS__END };
+
+static void rs__iter_init(rs_iter *it, const rs_view *v, const rs_table *t, uint32_t parts) {
+	it->view = v;
+	it->table = t;
+	it->parts = parts;
+	it->at_part = 0;
+	it->shard = 0;
+	it->phase = RS__OPEN;
+	it->status = RS_OK;
+}
+
+/* rs__tree_step takes a node from the stack: an inner one puts its children there, a leaf becomes the one whose lanes are
+ * read. A word of the stack is the level (4 bits) and the node. */
+rs__inline void rs__tree_step(rs_iter *it, const rs_seg *s, rs__kernel lanes) {
+	uint32_t top = it->stack[--it->sp], level = top >> 28, node = top & 0xfffffff;
+	const uint8_t *p = s->nodes + (uint64_t)(s->first[level] + node) * RS__NODE;
+	uint32_t m = lanes(p, &it->part[it->at_part]);
+	if (level == 0) {
+		it->leaf = node;
+		it->mask = m;
+		if (m == 0) return;
+		it->phase = RS__LEAF;
+		for (uint32_t k = m; k != 0; k &= k - 1) {
+			uint32_t ref = rs__u32(s->refs + 4 * ((uint64_t)node * 16 + (uint32_t)__builtin_ctz(k)));
+			rs__prefetch(s->heap + (uint64_t)ref * RS__UNIT); /* a wrong one does no harm */
+		}
+		return;
+	}
+	for (; m != 0; m &= m - 1) {
+		uint32_t child = node * 16 + (uint32_t)__builtin_ctz(m);
+		const uint8_t *q = s->nodes + (uint64_t)(s->first[level - 1] + child) * RS__NODE;
+		it->stack[it->sp++] = (level - 1) << 28 | child;
+		for (int line = 0; line < RS__NODE; line += 64) rs__prefetch(q + line);
+		if (level == 1) rs__prefetch(s->refs + (uint64_t)child * 64);
+	}
+}
+
+/* rs__leaf_hit looks at a lane of a leaf: 1 and a record, 0 for none, or an error. */
+static int rs__leaf_hit(rs_iter *it, const rs_seg *s, const uint8_t **out) {
+	uint32_t lane = (uint32_t)__builtin_ctz(it->mask);
+	it->mask &= it->mask - 1;
+	uint32_t ref = rs__u32(s->refs + 4 * ((uint64_t)it->leaf * 16 + lane));
+	if (rs__unlikely(ref >= s->units)) return rs__bad(s, s->refs + 4 * ((uint64_t)it->leaf * 16 + lane), "a reference points past the heap");
+	int status = RS_OK;
+	const uint8_t *rec = rs__of_base(it->view, it->table, s, ref, &status);
+	if (rec == NULL) return status;
+	uint32_t flags = rs__flags(rec);
+	if ((flags & (RS__MOVED | RS__BOX)) != RS__BOX || rs__gone(it->view, rec)) return 0;
+	rs_box32 box = rs__box(rec, flags);
+	if (rs__unlikely(it->parts > 1 || box.min_x > box.max_x)) {
+		rs_box32 hit = rs__lane(s->nodes + (uint64_t)(s->first[0] + it->leaf) * RS__NODE, lane);
+		if (!rs__first_match(it, box, hit.min_x)) return 0;
+	}
+	*out = rec;
+	return 1;
+}
+
+rs__inline uint32_t rs__cell_x(int32_t x) { return (uint32_t)((int64_t)x + RS__LON_MAX) >> RS__DELTA_SHIFT; }
+rs__inline uint32_t rs__cell_y(int32_t y) { return (uint32_t)((int64_t)y + RS__LAT_MAX) >> RS__DELTA_SHIFT; }
+
+rs__inline uint32_t rs__cell_head(uint32_t cx, uint32_t cy, uint32_t heads) {
+	uint32_t h = (cx * 0x9E3779B1u ^ cy * 0x85EBCA77u) * 0xC2B2AE3Du;
+	return 1 + (uint32_t)((uint64_t)h * (heads - 1) >> 32);
+}
+
+/* rs__delta_begin decides how the delta is read: by the cells that the query covers, or when these are more than the
+ * entries, from end to end. A box lies in the cell of its lowest corner and is at most a cell wide and high, so that the
+ * cells one lower matter too; larger boxes are in the chain of head 0. */
+static void rs__delta_begin(rs_iter *it, const rs_seg *s) {
+	const rs_box32 *q = &it->part[it->at_part];
+	uint64_t count = s->delta != NULL ? rs__load64(s->p + RS__SEG_DELTA) : 0;
+	it->count = count < s->delta_max ? (uint32_t)count : s->delta_max;
+	it->entry = it->steps = 0;
+	if (it->count == 0) {
+		it->phase = RS__NEXT;
+		return;
+	}
+	it->cx0 = rs__cell_x(q->min_x);
+	it->cy0 = rs__cell_y(q->min_y);
+	it->cx0 -= it->cx0 > 0;
+	it->cy0 -= it->cy0 > 0;
+	it->cx1 = rs__cell_x(q->max_x);
+	it->cy1 = rs__cell_y(q->max_y);
+	it->cx = it->cx0;
+	it->cy = it->cy0;
+	uint64_t cells = (uint64_t)(it->cx1 - it->cx0 + 1) * (it->cy1 - it->cy0 + 1);
+	it->phase = cells > it->count || s->heads < 2 ? RS__LINEAR : RS__LARGE;
+	if (it->phase == RS__LARGE) it->entry = rs__load32(s->cells);
+}
+
+/* rs__delta_hit looks at an entry: 1 and a record, 0 for none, or an error. The record's own box decides. */
+static int rs__delta_hit(rs_iter *it, const rs_seg *s, const uint8_t *e, const uint8_t **out) {
+	rs_box32 box;
+	memcpy(&box, e, sizeof box);
+	if (!rs__touch(box, it->part[it->at_part]) || rs__u32(e + 24) > rs__limit(it->view, s)) return 0;
+	uint32_t ref = rs__u32(e + 16);
+	if (rs__unlikely(ref >= s->units)) return rs__bad(s, e, "a reference points past the heap");
+	int status = RS_OK;
+	const uint8_t *entry = s->heap + (uint64_t)ref * RS__UNIT;
+	const uint8_t *rec = rs__current(it->view, it->table, s, entry, &status);
+	if (rec == NULL || rec != entry) return status;
+	uint32_t flags = rs__flags(rec);
+	if (!(flags & RS__BOX) || rs__gone(it->view, rec)) return 0;
+	if (!rs__first_match(it, rs__box(rec, flags), box.min_x)) return 0;
+	*out = rec;
+	return 1;
+}
+
+/* rs__chain_step takes the next entry of a chain; several cells share a chain, and each takes only its own. */
+static int rs__chain_step(rs_iter *it, const rs_seg *s, const uint8_t **out) {
+	uint32_t n = it->entry - 1;
+	if (rs__unlikely(n >= s->delta_max || ++it->steps > s->delta_max)) {
+		int beyond = n >= s->delta_max;
+		return rs__bad(s, s->cells, beyond ? "a chain of the spatial delta leaves it" : "a chain of the spatial delta runs in a circle");
+	}
+	const uint8_t *e = s->delta + (uint64_t)n * RS__DELTA_ENTRY;
+	it->entry = rs__load32(e + 20);
+	if (it->phase == RS__CHAIN && (rs__cell_x((int32_t)rs__u32(e)) != it->cx || rs__cell_y((int32_t)rs__u32(e + 4)) != it->cy)) return 0;
+	return rs__delta_hit(it, s, e, out);
+}
+
+static void rs__next_cell(rs_iter *it) {
+	it->phase = RS__CELL;
+	if (it->cx++ < it->cx1) return;
+	it->cx = it->cx0;
+	if (it->cy++ == it->cy1) it->phase = RS__NEXT;
+}
+
+/* rs__iter_next gives 1 and a record with its segment, 0 at the end, or an error. */
+static int rs__iter_next(rs_iter *it, const rs_seg **seg, const uint8_t **out) {
+	rs__kernel lanes = rs__pick_kernel();
+	int status = it->status;
+	if (!rs__usable(it->view)) status = rs__refuse(it->view);
+	while (status == RS_OK && it->phase != RS__END) {
+		const rs_seg *s = it->table->segs[it->shard];
+		*seg = s;
+		switch (it->phase) {
+		case RS__OPEN:
+			it->phase = RS__TREE;
+			it->sp = 0;
+			if (s->levels > 0) it->stack[it->sp++] = (s->levels - 1) << 28;
+			break;
+		case RS__TREE:
+			if (it->sp > 0) rs__tree_step(it, s, lanes);
+			else it->phase = RS__DELTA;
+			break;
+		case RS__LEAF:
+			if (it->mask != 0) status = rs__leaf_hit(it, s, out);
+			else it->phase = RS__TREE;
+			break;
+		case RS__DELTA:
+			rs__delta_begin(it, s);
+			break;
+		case RS__LINEAR:
+			if (it->entry < it->count) status = rs__delta_hit(it, s, s->delta + (uint64_t)it->entry++ * RS__DELTA_ENTRY, out);
+			else it->phase = RS__NEXT;
+			break;
+		case RS__LARGE:
+			if (it->entry != 0) status = rs__chain_step(it, s, out);
+			else it->phase = RS__CELL;
+			break;
+		case RS__CELL:
+			it->entry = rs__load32(s->cells + 4 * (uint64_t)rs__cell_head(it->cx, it->cy, s->heads));
+			it->steps = 0;
+			it->phase = RS__CHAIN;
+			break;
+		case RS__CHAIN:
+			if (it->entry != 0) status = rs__chain_step(it, s, out);
+			else rs__next_cell(it);
+			break;
+		case RS__NEXT:
+			it->phase = RS__OPEN;
+			if (++it->at_part < it->parts) break;
+			it->at_part = 0;
+			if (++it->shard >= it->table->shard_count) it->phase = RS__END;
+			break;
+		}
+		if (status == 1) return 1;
+	}
+	it->status = status;
+	return status;
+}
+
+static int rs__spatial(const rs_view *v, const rs_table *t) {
+	if (!rs__usable(v)) return rs__refuse(v);
+	if (!(t->flags & RS_TABLE_SPATIAL)) return rs__fail(RS_UNSUPPORTED, "", 0, "table %.128s has no spatial index", t->name);
+	return RS_OK;
+}
+
+RS_API int rs_bbox_begin(rs_iter *it, const rs_view *v, const rs_table *t, rs_box box) {
+	rs__iter_init(it, v, t, 0);
+	int status = rs__spatial(v, t);
+	if (status == RS_OK) status = rs__valid_box(box);
+	if (status == RS_OK) it->parts = rs__split(rs_box_units(box), it->part);
+	if (status != RS_OK) it->phase = RS__END;
+	return it->status = status;
+}
+
+RS_API int rs_bbox_next(rs_iter *it, rs_item *out) {
+	const rs_seg *s = NULL;
+	const uint8_t *rec = NULL;
+	int more = rs__iter_next(it, &s, &rec);
+	if (more != 1) return more;
+	int status = rs__item(it->view, it->table, s, rec, out);
+	return status == RS_OK ? 1 : (it->status = status);
+}
+
+RS_API int rs_bbox(const rs_view *v, const rs_table *t, rs_box box, rs_visitor visit, void *context) {
+	rs_iter it;
+	rs_item item;
+	int status = rs_bbox_begin(&it, v, t, box);
+	if (status != RS_OK) return status;
+	while ((status = rs_bbox_next(&it, &item)) == 1) {
+		int stop = visit(context, &item);
+		if (stop != 0) return stop;
+	}
+	return status;
+}
+
+/* ---- Circles ---- */
+
+rs__inline double rs__radians(double degrees) { return degrees * (RS__PI / 180); }
+
+/* rs__great gives the great-circle distance in metres (R. W. Sinnott, Virtues of the Haversine, 1984). */
+static double rs__great(rs_point a, rs_point b) {
+	double sin_lat = sin(rs__radians(b.lat - a.lat) / 2), sin_lon = sin(rs__radians(b.lon - a.lon) / 2);
+	double h = sin_lat * sin_lat + cos(rs__radians(a.lat)) * cos(rs__radians(b.lat)) * sin_lon * sin_lon;
+	if (h > 1) h = 1;
+	return RS__EARTH * (2 * atan2(sqrt(h), sqrt(1 - h)));
+}
+
+rs__inline double rs__turn(double degrees) { return degrees < 0 ? degrees + 360 : degrees >= 360 ? degrees - 360 : degrees; }
+
+/* rs__distance gives metres from a point to the nearest point of a box, which may cross the antimeridian: due north or south
+ * within its longitudes; else on the nearer meridian, where the distance is least at a corner or at the top of the curve
+ * sin(p)*sin(y) + cos(p)*cos(dlon)*cos(y). */
+static double rs__distance(rs_point p, rs_box32 box) {
+	rs_box d = rs_box_degrees(box);
+	double width = rs__turn(d.max_lon - d.min_lon);
+	if (d.max_lon - d.min_lon == 360 || rs__turn(p.lon - d.min_lon) <= width) {
+		double lat = p.lat < d.min_lat ? d.min_lat : p.lat > d.max_lat ? d.max_lat : p.lat;
+		return RS__EARTH * rs__radians(fabs(p.lat - lat));
+	}
+	double west = rs__turn(d.min_lon - p.lon), east = rs__turn(p.lon - d.max_lon);
+	double dlon = west < east ? west : east;
+	rs_point q = {d.min_lat, west < east ? d.min_lon : d.max_lon};
+	double nearest = rs__great(p, q), other;
+	if (d.min_lat == d.max_lat) return nearest;
+	q.lat = d.max_lat;
+	other = rs__great(p, q);
+	if (other < nearest) nearest = other;
+	double top = atan2(sin(rs__radians(p.lat)), cos(rs__radians(p.lat)) * cos(rs__radians(dlon))) * (180 / RS__PI);
+	if (top > d.min_lat && top < d.max_lat) {
+		q.lat = top;
+		other = rs__great(p, q);
+		if (other < nearest) nearest = other;
+	}
+	return nearest;
+}
+
+/* rs__circle gives the one or two plain boxes around a circle (J. P. Snyder, Map Projections, 1987: at latitude p an angle d
+ * reaches asin(sin(d)/cos(p)) to either side; over a pole, all round). */
+static uint32_t rs__circle(rs_point p, double metres, rs_box32 part[2]) {
+	const double margin = 1e-6;
+	double angle = metres / RS__EARTH * (180 / RS__PI);
+	rs_box b = {-90, -180, 90, 180};
+	if (angle < 180) {
+		double south = p.lat - angle - margin, north = p.lat + angle + margin;
+		b.min_lat = south > -90 ? south : -90;
+		b.max_lat = north < 90 ? north : 90;
+		if (south > -90 && north < 90) {
+			double q = sin(rs__radians(angle)) / cos(rs__radians(p.lat));
+			double side = asin(q < 1 ? q : 1) * (180 / RS__PI) + margin;
+			if (side < 180) {
+				b.min_lon = p.lon - side < -180 ? p.lon - side + 360 : p.lon - side;
+				b.max_lon = p.lon + side > 180 ? p.lon + side - 360 : p.lon + side;
+			}
+		}
+	}
+	return rs__split(rs_box_units(b), part);
+}
+
+static int rs__valid_circle(const rs_view *v, const rs_table *t, rs_point centre, double metres) {
+	int status = rs__spatial(v, t);
+	if (status != RS_OK) return status;
+	if (!rs__valid_point(centre)) return rs__fail(RS_INVALID, "", 0, "%g,%g is no place: latitude to 90, longitude to 180", centre.lat, centre.lon);
+	if (!(metres >= 0)) return rs__fail(RS_INVALID, "", 0, "a radius of %g metres", metres);
+	return RS_OK;
+}
+
+RS_API int rs_radius(const rs_view *v, const rs_table *t, rs_point centre, double metres, rs_visitor visit, void *context) {
+	rs_iter it;
+	rs_item item;
+	int status = rs__valid_circle(v, t, centre, metres);
+	if (status != RS_OK) return status;
+	rs__iter_init(&it, v, t, 0);
+	it.parts = rs__circle(centre, metres, it.part);
+	while ((status = rs_bbox_next(&it, &item)) == 1) {
+		item.distance = rs__distance(centre, item.box);
+		if (item.distance > metres) continue;
+		int stop = visit(context, &item);
+		if (stop != 0) return stop;
+	}
+	return status;
+}
+
+/* rs__nearer orders items by distance, then by key. */
+static int rs__key_order(const rs_item *a, const rs_item *b) {
+	if (a->key_kind != b->key_kind) return a->key_kind < b->key_kind ? -1 : 1;
+	if (a->key_kind == RS_KEY_NUMBER) return a->number < b->number ? -1 : a->number > b->number;
+	int c = memcmp(a->name, b->name, a->name_len < b->name_len ? a->name_len : b->name_len);
+	return c != 0 ? c : a->name_len < b->name_len ? -1 : a->name_len > b->name_len;
+}
+
+static int rs__nearer(const rs_item *a, const rs_item *b) {
+	if (a->distance != b->distance) return a->distance < b->distance;
+	return rs__key_order(a, b) < 0;
+}
+
+/* rs__sink moves item i of a heap of n, farthest on top, to its place. */
+static void rs__sink(rs_item *heap, size_t i, size_t n) {
+	for (;;) {
+		size_t child = 2 * i + 1;
+		if (child >= n) return;
+		if (child + 1 < n && rs__nearer(&heap[child], &heap[child + 1])) child++;
+		if (!rs__nearer(&heap[i], &heap[child])) return;
+		rs_item swap = heap[i];
+		heap[i] = heap[child];
+		heap[child] = swap;
+		i = child;
+	}
+}
+
+static void rs__rise(rs_item *heap, size_t i) {
+	while (i > 0 && rs__nearer(&heap[(i - 1) / 2], &heap[i])) {
+		rs_item swap = heap[i];
+		heap[i] = heap[(i - 1) / 2];
+		heap[(i - 1) / 2] = swap;
+		i = (i - 1) / 2;
+	}
+}
+
+/* rs__within keeps in out the k nearest items within a radius. */
+static int64_t rs__within(const rs_view *v, const rs_table *t, rs_point centre, size_t k, double radius, rs_item *out) {
+	rs_iter it;
+	rs_item item;
+	size_t n = 0;
+	int more;
+	rs__iter_init(&it, v, t, 0);
+	it.parts = rs__circle(centre, radius, it.part);
+	while ((more = rs_bbox_next(&it, &item)) == 1) {
+		item.distance = rs__distance(centre, item.box);
+		if (item.distance > radius) continue;
+		if (n < k) {
+			out[n] = item;
+			rs__rise(out, n++);
+		} else if (rs__nearer(&item, &out[0])) {
+			out[0] = item;
+			rs__sink(out, 0, n);
+		}
+	}
+	return more < 0 ? more : (int64_t)n;
+}
+
+/* rs__start gives a radius that likely holds k items: that of the node nearest to the point with room for k in the first
+ * shard that has a tree. A bad one costs time only. */
+static double rs__start(const rs_table *t, rs_point p, size_t k) {
+	const rs_seg *s = NULL;
+	for (uint32_t i = 0; i < t->shard_count && s == NULL; i++) s = t->segs[i]->levels > 0 ? t->segs[i] : NULL;
+	if (s == NULL) return RS__PI * RS__EARTH;
+	k = k / t->shard_count + 1;
+	uint32_t level = s->levels - 1, node = 0;
+	for (double leaves = pow(16, level + 1.0); level > 0 && leaves / 16 >= (double)k; level--, leaves /= 16) {
+		const uint8_t *at = s->nodes + (uint64_t)(s->first[level] + node) * RS__NODE;
+		uint32_t best = 0;
+		double nearest = INFINITY;
+		for (uint32_t lane = 0; lane < 16 && node * 16 + lane < s->nodes_at[level - 1]; lane++) {
+			double d = rs__distance(p, rs__lane(at, lane));
+			if (d < nearest) best = lane, nearest = d;
+		}
+		node = node * 16 + best;
+	}
+	double radius = 1;
+	for (uint32_t lane = 0; lane < 16; lane++) {
+		rs_box32 b = rs__lane(s->nodes + (uint64_t)(s->first[level] + node) * RS__NODE, lane);
+		if (b.min_x > b.max_x) continue;
+		rs_box d = rs_box_degrees(b);
+		rs_point lo = {d.min_lat, d.min_lon}, hi = {d.max_lat, d.max_lon};
+		radius = fmax(radius, fmax(rs__great(p, lo), rs__great(p, hi)));
+	}
+	return radius;
+}
+
+/* rs_nearest looks in a circle, and in a larger one until k items lie within: what lies outside is farther than they. */
+RS_API int64_t rs_nearest(const rs_view *v, const rs_table *t, rs_point centre, size_t k, double metres, rs_item *out) {
+	int status = rs__valid_circle(v, t, centre, metres);
+	if (status != RS_OK) return status;
+	if (k == 0) return 0;
+	double limit = fmin(metres, RS__PI * RS__EARTH);
+	int64_t n = 0;
+	for (double radius = fmin(rs__start(t, centre, k), limit);; radius = fmin(radius, limit)) {
+		n = rs__within(v, t, centre, k, radius, out);
+		if (n < 0) return n;
+		if ((size_t)n == k || radius >= limit) break;
+		radius *= fmin(fmax(2, sqrt(2 * (double)k / (n > 0 ? (double)n : 1))), 16);
+	}
+	for (size_t left = (size_t)n; left > 1; left--) {
+		rs_item swap = out[0];
+		out[0] = out[left - 1];
+		out[left - 1] = swap;
+		rs__sink(out, 0, left - 1);
+	}
+	return n;
+}
+
+/* ---- Polygons ---- */
+
+/* Edges are straight in longitude and latitude, as RFC 7946 has it; one that spans more than 180 degrees goes over the
+ * antimeridian, one of exactly 360 is taken as it stands. Corners are rounded to units, and all tests are exact in whole
+ * numbers. A ring is walked anew for every test, so that none has to be stored. */
+typedef struct rs__corner {
+	int64_t x, y;
+} rs__corner;
+
+typedef struct rs__ring {
+	const rs_point *points;
+	size_t n;
+	rs__corner min, max;
+} rs__ring;
+
+#define RS__FULL (INT64_C(2) * RS__LON_MAX)
+
+rs__inline rs__corner rs__round(rs_point p) {
+	rs__corner c;
+	c.x = rs__clamp(round(p.lon * RS_UNITS_PER_DEGREE), RS__LON_MAX);
+	c.y = rs__clamp(round(p.lat * RS_UNITS_PER_DEGREE), RS__LAT_MAX);
+	return c;
+}
+
+/* rs__ring_next gives corner i >= 1 from the one before: as it stands, and with longitudes that go on beyond 180 degrees. */
+rs__inline rs__corner rs__ring_next(const rs__ring *r, size_t i, rs__corner *plain, rs__corner before) {
+	rs__corner c = rs__round(r->points[i == r->n ? 0 : i]);
+	int64_t step = c.x - plain->x;
+	*plain = c;
+	if (step > RS__FULL / 2 && step != RS__FULL) step -= RS__FULL;
+	else if (step < -RS__FULL / 2 && step != -RS__FULL) step += RS__FULL;
+	c.x = before.x + step;
+	return c;
+}
+
+static int rs__ring_make(rs__ring *r, const rs_point *points, size_t n) {
+	if (points != NULL && n > 1 && points[0].lat == points[n - 1].lat && points[0].lon == points[n - 1].lon) n--;
+	if (points == NULL || n < 3 || n > 65536) return rs__fail(RS_INVALID, "", 0, "a ring of %zu corners, want 3 to 65536", n);
+	for (size_t i = 0; i < n; i++)
+		if (!rs__valid_point(points[i])) return rs__fail(RS_INVALID, "", 0, "corner %zu, %g,%g, is no place", i, points[i].lat, points[i].lon);
+	r->points = points;
+	r->n = n;
+	rs__corner first = rs__round(points[0]), plain = first, c = first;
+	r->min = r->max = first;
+	for (size_t i = 1; i <= n; i++) {
+		c = rs__ring_next(r, i, &plain, c);
+		if (c.x < r->min.x) r->min.x = c.x;
+		if (c.y < r->min.y) r->min.y = c.y;
+		if (c.x > r->max.x) r->max.x = c.x;
+		if (c.y > r->max.y) r->max.y = c.y;
+	}
+	if (c.x != first.x) return rs__fail(RS_INVALID, "", 0, "the ring goes round a pole; cut it along a meridian, up to the pole and back");
+	if (r->max.x - r->min.x > RS__FULL) return rs__fail(RS_INVALID, "", 0, "the ring is wider than 360 degrees of longitude; cut it along a meridian");
+	return RS_OK;
+}
+
+rs__inline int32_t rs__wrap(int64_t x) {
+	while (x > RS__LON_MAX) x -= RS__FULL;
+	while (x < -RS__LON_MAX) x += RS__FULL;
+	return (int32_t)x;
+}
+
+/* rs__ring_boxes: a unit more on either side finds what lies on the antimeridian under its other name. */
+static uint32_t rs__ring_boxes(const rs__ring *r, rs_box32 part[2]) {
+	rs_box32 b = {-RS__LON_MAX, (int32_t)r->min.y, RS__LON_MAX, (int32_t)r->max.y};
+	if (r->max.x - r->min.x + 2 < RS__FULL) {
+		b.min_x = rs__wrap(r->min.x - 1);
+		b.max_x = rs__wrap(r->max.x + 1);
+	}
+	return rs__split(b, part);
+}
+
+/* rs__side tells on which side of the line from a to b a point lies: 1 is left, 0 on it. */
+rs__inline int rs__side(rs__corner a, rs__corner b, int64_t x, int64_t y) {
+	int64_t l = (b.x - a.x) * (y - a.y), r = (x - a.x) * (b.y - a.y);
+	return l < r ? -1 : l > r;
+}
+
+rs__inline int rs__edge_touches(rs__corner a, rs__corner b, rs__corner lo, rs__corner hi) {
+	if ((a.x > b.x ? a.x : b.x) < lo.x || (a.x < b.x ? a.x : b.x) > hi.x || (a.y > b.y ? a.y : b.y) < lo.y || (a.y < b.y ? a.y : b.y) > hi.y) return 0;
+	int s = rs__side(a, b, lo.x, lo.y);
+	return s == 0 || rs__side(a, b, hi.x, hi.y) != s || rs__side(a, b, lo.x, hi.y) != s || rs__side(a, b, hi.x, lo.y) != s;
+}
+
+/* rs__ring_touches reports whether a box within the bounds and the polygon have a point in common: an edge touches it, or
+ * all of it lies on one side, which a ray from its lowest corner tells. */
+static int rs__ring_touches(const rs__ring *r, rs__corner lo, rs__corner hi) {
+	rs__corner plain = rs__round(r->points[0]), a = plain;
+	int in = 0;
+	for (size_t i = 1; i <= r->n; i++) {
+		rs__corner b = rs__ring_next(r, i, &plain, a);
+		if (rs__edge_touches(a, b, lo, hi)) return 1;
+		if ((a.y > lo.y) != (b.y > lo.y) && (rs__side(a, b, lo.x, lo.y) > 0) == (b.y > a.y)) in = !in;
+		a = b;
+	}
+	return in;
+}
+
+static int rs__ring_meets(const rs__ring *r, rs_box32 box) {
+	rs_box32 part[2];
+	uint32_t n = rs__split(box, part);
+	for (uint32_t i = 0; i < n; i++)
+		for (int64_t shift = -RS__FULL; shift <= RS__FULL; shift += RS__FULL) {
+			rs__corner lo = {part[i].min_x + shift, part[i].min_y}, hi = {part[i].max_x + shift, part[i].max_y};
+			if (lo.x < r->min.x) lo.x = r->min.x;
+			if (lo.y < r->min.y) lo.y = r->min.y;
+			if (hi.x > r->max.x) hi.x = r->max.x;
+			if (hi.y > r->max.y) hi.y = r->max.y;
+			if (lo.x <= hi.x && lo.y <= hi.y && rs__ring_touches(r, lo, hi)) return 1;
+		}
+	return 0;
+}
+
+RS_API int rs_polygon(const rs_view *v, const rs_table *t, const rs_point *corners, size_t n, rs_visitor visit, void *context) {
+	rs_iter it;
+	rs_item item;
+	rs__ring ring = {NULL, 0, {0, 0}, {0, 0}};
+	int status = rs__spatial(v, t);
+	if (status == RS_OK) status = rs__ring_make(&ring, corners, n);
+	if (status != RS_OK) return status;
+	rs__iter_init(&it, v, t, 0);
+	it.parts = rs__ring_boxes(&ring, it.part);
+	while ((status = rs_bbox_next(&it, &item)) == 1) {
+		if (!rs__ring_meets(&ring, item.box)) continue;
+		int stop = visit(context, &item);
+		if (stop != 0) return stop;
+	}
+	return status;
+}
+
+/* ---- Scans ---- */
+
+/* rs__cursor_key reads the key of the record that a cursor is at. */
+static int rs__cursor_key(const rs_seg *s, rs_cursor *c, uint32_t ref, const void *from) {
+	if (rs__unlikely(ref >= s->units)) return rs__bad(s, from, "a reference points past the heap");
+	c->record = s->heap + (uint64_t)ref * RS__UNIT;
+	c->kind = RS_KEY_NUMBER;
+	if (s->kind == RS_KEY_NUMBER) {
+		c->number = rs__u64(c->record);
+		return RS_OK;
+	}
+	int shard_key = 0;
+	c->key = rs__name(s, c->record, &c->len, &shard_key);
+	if (rs__unlikely(c->key == NULL)) return rs__bad(s, c->record, "a key runs past the heap");
+	c->kind = shard_key ? RS_KEY_SHARD : RS_KEY_NAME;
+	return RS_OK;
+}
+
+static int rs__cursor_order(const rs_cursor *a, const rs_cursor *b) {
+	if (a->kind != b->kind) return a->kind < b->kind ? -1 : 1;
+	if (a->kind == RS_KEY_NUMBER) return a->number < b->number ? -1 : a->number > b->number;
+	int c = memcmp(a->key, b->key, a->len < b->len ? a->len : b->len);
+	return c != 0 ? c : a->len < b->len ? -1 : a->len > b->len;
+}
+
+/* rs__node_ok reports whether a node of the skip list lies in its words. */
+rs__inline int rs__node_ok(const rs_seg *s, uint32_t word) {
+	if (word < RS__ORDER_HEAD || word >= s->words_max - 2) return 0;
+	uint32_t height = rs__u32(s->words + 4 * ((uint64_t)word + 1));
+	return height >= 1 && height <= RS__ORDER_HEIGHT && height <= s->words_max - 2 - word;
+}
+
+rs__inline uint32_t rs__node_next(const rs_seg *s, uint32_t word, uint32_t level) { return rs__load32(s->words + 4 * ((uint64_t)word + 2 + level)); }
+rs__inline uint32_t rs__node_height(const rs_seg *s, uint32_t word) { return rs__u32(s->words + 4 * ((uint64_t)word + 1)); }
+
+/* rs__cursor_at puts a delta cursor on a node, or at the end with word 0: 1, 0 or an error. */
+static int rs__cursor_at(const rs_seg *s, rs_cursor *c, uint32_t word) {
+	c->at = word;
+	if (word == 0) return 0;
+	if (rs__unlikely(!rs__node_ok(s, word) || word == RS__ORDER_HEAD)) return rs__bad(s, s->words, "the ordered delta has a node that does not fit it");
+	int status = rs__cursor_key(s, c, rs__u32(s->words + 4 * (uint64_t)word), s->words + 4 * (uint64_t)word);
+	return status == RS_OK ? 1 : status;
+}
+
+/* rs__seek_delta puts a cursor on the first key of the skip list that is not before low. */
+static int rs__seek_delta(const rs_seg *s, rs_cursor *c, const rs_cursor *low) {
+	if (s->words == NULL) return 0;
+	uint32_t word = RS__ORDER_HEAD, steps = 0;
+	for (int level = RS__ORDER_HEIGHT - 1; level >= 0; level--)
+		for (;;) {
+			uint32_t next = rs__node_next(s, word, (uint32_t)level);
+			if (next == 0) break;
+			int status = rs__cursor_at(s, c, next);
+			if (status < 0) return status;
+			if (rs__node_height(s, next) <= (uint32_t)level || ++steps > s->words_max) return rs__bad(s, s->words, "the ordered delta runs in a circle");
+			if (rs__cursor_order(c, low) >= 0) break;
+			word = next;
+		}
+	return rs__cursor_at(s, c, rs__node_next(s, word, 0));
+}
+
+static int rs__seek_base(const rs_seg *s, rs_cursor *c, const rs_cursor *low) {
+	uint32_t from = 0, to = s->order != NULL ? s->ordered : 0;
+	while (from < to) {
+		uint32_t mid = from + (to - from) / 2;
+		int status = rs__cursor_key(s, c, rs__u32(s->order + 4 * (uint64_t)mid), s->order + 4 * (uint64_t)mid);
+		if (status != RS_OK) return status;
+		if (rs__cursor_order(c, low) < 0) from = mid + 1;
+		else to = mid;
+	}
+	c->at = from;
+	if (s->order == NULL || from >= s->ordered) return 0;
+	int status = rs__cursor_key(s, c, rs__u32(s->order + 4 * (uint64_t)from), s->order + 4 * (uint64_t)from);
+	return status == RS_OK ? 1 : status;
+}
+
+/* rs__wanted reports whether a cursor is still within the prefix. */
+rs__inline int rs__wanted(const rs_scan *scan, const rs_cursor *c) {
+	if (c->kind == RS_KEY_NUMBER) return c->number <= scan->last;
+	if (scan->prefix_len == 0) return 1;
+	return c->kind == RS_KEY_NAME && c->len >= scan->prefix_len && memcmp(c->key, scan->prefix, scan->prefix_len) == 0;
+}
+
+static void rs__scan_sink(rs_scan *scan, uint32_t i) {
+	for (;;) {
+		uint32_t child = 2 * i + 1;
+		if (child >= scan->live) return;
+		if (child + 1 < scan->live && rs__cursor_order(&scan->cursor[scan->heap[child + 1]], &scan->cursor[scan->heap[child]]) < 0) child++;
+		if (rs__cursor_order(&scan->cursor[scan->heap[i]], &scan->cursor[scan->heap[child]]) <= 0) return;
+		uint16_t swap = scan->heap[i];
+		scan->heap[i] = scan->heap[child];
+		scan->heap[child] = swap;
+		i = child;
+	}
+}
+
+RS_API int rs_scan_begin(rs_scan *scan, const rs_view *v, const rs_table *t, const void *prefix, size_t len) {
+	scan->view = v;
+	scan->table = t;
+	scan->live = 0;
+	scan->prefix = (const uint8_t *)prefix;
+	scan->prefix_len = len;
+	scan->status = RS_INVALID;
+	if (!rs__usable(v)) return scan->status = rs__refuse(v);
+	if (!(t->flags & RS_TABLE_ORDERED)) return scan->status = rs__fail(RS_UNSUPPORTED, "", 0, "table %.128s keeps no order", t->name);
+	size_t longest = t->kind == RS_KEY_NUMBER ? 8 : 254;
+	if (len > longest) return scan->status = rs__fail(RS_INVALID, "", 0, "a prefix of %zu bytes, at most %zu", len, longest);
+	rs_cursor low;
+	memset(&low, 0, sizeof low);
+	low.kind = t->kind;
+	low.key = scan->prefix;
+	low.len = (uint32_t)len;
+	if (t->kind == RS_KEY_NAME && len == 0) low.key = (const uint8_t *)"";
+	for (size_t i = 0; t->kind == RS_KEY_NUMBER && i < len; i++) low.number |= (uint64_t)scan->prefix[i] << (56 - 8 * i);
+	scan->last = len == 0 ? UINT64_MAX : len == 8 ? low.number : low.number | (UINT64_MAX >> (8 * len));
+	for (uint32_t i = 0; i < 2u * t->shard_count; i++) {
+		rs_cursor *c = &scan->cursor[i];
+		const rs_seg *s = t->segs[i / 2];
+		memset(c, 0, sizeof *c);
+		c->shard = (uint16_t)(i / 2);
+		c->delta = i & 1;
+		int there = c->delta ? rs__seek_delta(s, c, &low) : rs__seek_base(s, c, &low);
+		if (there < 0) return scan->status = there;
+		if (there && rs__wanted(scan, c)) scan->heap[scan->live++] = (uint16_t)i;
+	}
+	for (uint32_t i = scan->live / 2; i-- > 0;) rs__scan_sink(scan, i);
+	return scan->status = RS_OK;
+}
+
+/* rs__cursor_step goes to the next key: 1, 0 at the end, or an error. Keys rise, or the list is damaged. */
+static int rs__cursor_step(const rs_scan *scan, rs_cursor *c) {
+	const rs_seg *s = scan->table->segs[c->shard];
+	rs_cursor before = *c;
+	int status;
+	if (c->delta) {
+		status = rs__cursor_at(s, c, rs__node_next(s, c->at, 0));
+	} else {
+		if (++c->at >= s->ordered) return 0;
+		const uint8_t *at = s->order + 4 * (uint64_t)c->at;
+		status = rs__cursor_key(s, c, rs__u32(at), at);
+		if (status == RS_OK) status = 1;
+	}
+	if (status == 1 && rs__unlikely(rs__cursor_order(&before, c) >= 0)) return rs__bad(s, c->record, "keys are out of order");
+	return status == 1 ? rs__wanted(scan, c) : status;
+}
+
+RS_API int rs_scan_next(rs_scan *scan, rs_item *out) {
+	const rs_view *v = scan->view;
+	const rs_table *t = scan->table;
+	if (scan->status == RS_OK && !rs__usable(v)) scan->status = rs__refuse(v);
+	while (scan->status == RS_OK && scan->live > 0) {
+		rs_cursor *c = &scan->cursor[scan->heap[0]];
+		const rs_seg *s = t->segs[c->shard];
+		int status = RS_OK;
+		const uint8_t *rec = c->delta ? rs__current(v, t, s, c->record, &status) : rs__of_base(v, t, s, (uint32_t)((uint64_t)(c->record - s->heap) / RS__UNIT), &status);
+		if (status == RS_OK && rec != NULL && !rs__gone(v, rec)) status = rs__item(v, t, s, rec, out);
+		else rec = NULL;
+		int more = status == RS_OK ? rs__cursor_step(scan, c) : status;
+		if (more < 0) return scan->status = more;
+		if (more == 0) scan->heap[0] = scan->heap[--scan->live];
+		rs__scan_sink(scan, 0);
+		if (rec != NULL) return 1;
+	}
+	return scan->status;
+}
+
+/* ---- Values ---- */
+
+enum { RS__OPAQUE = 0x11, RS__RECORD = 0x21, RS__FIELDS_MAX = 4096, RS__FIELD_NAME_MAX = 255 };
+
+RS_API int rs_opaque(const uint8_t *value, size_t len, const uint8_t **data, size_t *data_len) {
+	if (len == 0 || value[0] != RS__OPAQUE) return rs__fail(RS_INVALID, "", 0, "the value does not hold opaque bytes");
+	*data = value + 1;
+	*data_len = len - 1;
+	return RS_OK;
+}
+
+static int rs__uvarint(const uint8_t **at, const uint8_t *end, uint64_t *out) {
+	uint64_t x = 0;
+	for (unsigned shift = 0; *at < end && shift < 64; shift += 7) {
+		uint8_t b = *(*at)++;
+		if (shift == 63 && b > 1) return 0;
+		x |= (uint64_t)(b & 127) << shift;
+		if (b < 128) {
+			*out = x;
+			return 1;
+		}
+	}
+	return 0;
+}
+
+RS_API int rs_fields_begin(rs_fields *it, const uint8_t *value, size_t len) {
+	memset(it, 0, sizeof *it);
+	if (len == 0 || value[0] != RS__RECORD) return rs__fail(RS_INVALID, "", 0, "the value is no record");
+	it->at = value + 1;
+	it->end = value + len;
+	if (!rs__uvarint(&it->at, it->end, &it->left) || it->left > RS__FIELDS_MAX) {
+		it->left = 0;
+		it->at = it->end;
+		return rs__fail(RS_CORRUPT, "", 1, "bad number of fields in a record");
+	}
+	return RS_OK;
+}
+
+rs__cold static int rs__bad_field(rs_fields *it, const char *what) {
+	uint64_t left = (uint64_t)(it->end - it->at);
+	it->left = 0;
+	it->at = it->end;
+	return rs__fail(RS_CORRUPT, "", 0, "record: %s, %" PRIu64 " bytes before its end", what, left);
+}
+
+RS_API int rs_fields_next(rs_fields *it, rs_field *out) {
+	uint64_t n = 0;
+	if (it->left == 0) return it->at == it->end ? 0 : rs__bad_field(it, "bytes after the last field");
+	if (!rs__uvarint(&it->at, it->end, &n) || n == 0 || n > RS__FIELD_NAME_MAX || n > (uint64_t)(it->end - it->at)) return rs__bad_field(it, "bad length of name");
+	out->name = (const char *)it->at;
+	out->name_len = (uint32_t)n;
+	it->at += n;
+	if (it->last != NULL) {
+		uint32_t least = it->last_len < out->name_len ? it->last_len : out->name_len;
+		int c = memcmp(it->last, out->name, least);
+		if (c > 0 || (c == 0 && it->last_len >= out->name_len)) return rs__bad_field(it, "names out of order");
+	}
+	if (it->at == it->end) return rs__bad_field(it, "no type");
+	out->kind = *it->at++;
+	switch (out->kind) {
+	case RS_FIELD_STRING:
+	case RS_FIELD_BYTES:
+		if (!rs__uvarint(&it->at, it->end, &n)) return rs__bad_field(it, "bad length of value");
+		break;
+	case RS_FIELD_INT64:
+	case RS_FIELD_FLOAT64:
+	case RS_FIELD_TIMESTAMP: n = 8; break;
+	case RS_FIELD_BOOL: n = 1; break;
+	case RS_FIELD_POINT: n = 16; break;
+	case RS_FIELD_BOX: n = 32; break;
+	case 0: n = 0; break;
+	default: return rs__bad_field(it, "unknown type");
+	}
+	if (n > (uint64_t)(it->end - it->at)) return rs__bad_field(it, "value is cut short");
+	if (out->kind == RS_FIELD_BOOL && *it->at > 1) return rs__bad_field(it, "bool is neither 0 nor 1");
+	out->data = it->at;
+	out->len = (uint32_t)n;
+	it->at += n;
+	it->last = (const uint8_t *)out->name;
+	it->last_len = out->name_len;
+	it->left--;
+	return 1;
+}
+
+RS_API int rs_field_by_name(const uint8_t *value, size_t len, const char *name, rs_field *out) {
+	rs_fields it;
+	size_t want = strlen(name);
+	int status = rs_fields_begin(&it, value, len);
+	if (status != RS_OK) return status;
+	while ((status = rs_fields_next(&it, out)) == 1)
+		if (out->name_len == want && memcmp(out->name, name, want) == 0) return RS_OK;
+	return status == 0 ? RS_NOT_FOUND : status;
+}
+
+static int rs__field_of(const uint8_t *value, size_t len, const char *name, uint32_t kind, rs_field *f) {
+	int status = rs_field_by_name(value, len, name, f);
+	if (status == RS_OK && f->kind != kind) return rs__fail(RS_INVALID, "", 0, "field %.100s has type %u, not %u", name, f->kind, kind);
+	return status;
+}
+
+static double rs__be_double(const uint8_t *p) {
+	uint64_t u = rs__be64(p);
+	double d;
+	memcpy(&d, &u, 8);
+	return d;
+}
+
+RS_API int64_t rs_as_int64(const rs_field *f) {
+	if (f->kind == RS_FIELD_BOOL) return f->data[0];
+	return f->kind == RS_FIELD_INT64 || f->kind == RS_FIELD_TIMESTAMP ? (int64_t)rs__be64(f->data) : 0;
+}
+
+RS_API double rs_as_float64(const rs_field *f) {
+	if (f->kind == RS_FIELD_INT64) return (double)rs_as_int64(f);
+	return f->kind == RS_FIELD_FLOAT64 ? rs__be_double(f->data) : 0;
+}
+
+RS_API rs_point rs_as_point(const rs_field *f) {
+	rs_point p = {0, 0};
+	if (f->kind == RS_FIELD_POINT) {
+		p.lat = rs__be_double(f->data);
+		p.lon = rs__be_double(f->data + 8);
+	}
+	return p;
+}
+
+RS_API rs_box rs_as_box(const rs_field *f) {
+	rs_box b = {0, 0, 0, 0};
+	if (f->kind == RS_FIELD_BOX) {
+		b.min_lat = rs__be_double(f->data);
+		b.min_lon = rs__be_double(f->data + 8);
+		b.max_lat = rs__be_double(f->data + 16);
+		b.max_lon = rs__be_double(f->data + 24);
+	}
+	return b;
+}
+
+#define RS__GETTER(suffix, type, wanted, expression)                                                \
+	RS_API int rs_field_##suffix(const uint8_t *value, size_t len, const char *name, type *out) { \
+		rs_field f;                                                                                 \
+		int status = rs__field_of(value, len, name, wanted, &f);                                    \
+		if (status == RS_OK) *out = expression;                                                     \
+		return status;                                                                              \
+	}
+RS__GETTER(int64, int64_t, RS_FIELD_INT64, rs_as_int64(&f))
+RS__GETTER(float64, double, RS_FIELD_FLOAT64, rs_as_float64(&f))
+RS__GETTER(bool, int, RS_FIELD_BOOL, f.data[0])
+RS__GETTER(timestamp, int64_t, RS_FIELD_TIMESTAMP, rs_as_int64(&f))
+RS__GETTER(point, rs_point, RS_FIELD_POINT, rs_as_point(&f))
+RS__GETTER(box, rs_box, RS_FIELD_BOX, rs_as_box(&f))
+#undef RS__GETTER
+
+RS_API int rs_field_string(const uint8_t *value, size_t len, const char *name, const char **text, size_t *text_len) {
+	rs_field f;
+	int status = rs__field_of(value, len, name, RS_FIELD_STRING, &f);
+	if (status != RS_OK) return status;
+	*text = (const char *)f.data;
+	*text_len = f.len;
+	return RS_OK;
+}
+
+RS_API int rs_field_bytes(const uint8_t *value, size_t len, const char *name, const uint8_t **data, size_t *data_len) {
+	rs_field f;
+	int status = rs__field_of(value, len, name, RS_FIELD_BYTES, &f);
+	if (status != RS_OK) return status;
+	*data = f.data;
+	*data_len = f.len;
+	return RS_OK;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* RHUMB_SNAP_IMPLEMENTATION */
