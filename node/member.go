@@ -115,7 +115,7 @@ func (m *member) serve(fresh bool) error {
 	m.region = self.Region
 	h, err := host.New(host.Config{
 		Self: m.self, Engine: m.n.engine, Clock: m.n.clock, Net: m.network, Meta: m, Logger: m.n.cfg.Logger,
-		Fresh: fresh, Settings: m.settings, Fatal: m.n.cfg.Fatal, Suspected: m.suspect,
+		Fresh: fresh, Settings: m.settings, History: m.history, Fatal: m.n.cfg.Fatal, Suspected: m.suspect,
 	})
 	if err != nil {
 		return err
@@ -154,6 +154,14 @@ func (m *member) close() {
 }
 
 // settings gives the class of a range.
+func (m *member) history(id rhumb.TableID) (time.Duration, bool) {
+	t, ok := m.group.State().Table(id)
+	if !ok {
+		return 0, false
+	}
+	return t.History, true
+}
+
 func (m *member) settings(id rhumb.RangeID) (rhumb.ClassSettings, bool) {
 	st := m.group.State()
 	r, ok := st.Range(id)

@@ -76,6 +76,9 @@ type Config struct {
 	Fresh bool
 	// Settings gives the settings of a range's class, and ok false for a range that metadata does not know.
 	Settings func(rhumb.RangeID) (c rhumb.ClassSettings, ok bool)
+	// History gives how long a table keeps superseded versions (rhumb.Table), and ok false for a table that metadata does not
+	// know, which then keeps all. Nil keeps none of any.
+	History func(rhumb.TableID) (keep time.Duration, ok bool)
 	// Fatal is called when the node cannot go on: its disk fails. It must not return.
 	Fatal func(error)
 	// Suspected is called whenever the set of peers that this node suspects changes. It must not block.

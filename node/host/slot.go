@@ -30,6 +30,10 @@ type slot struct {
 	clients      map[rhumb.UUID]uint64
 	clientsEpoch rhumb.Epoch
 
+	// histories are the tables with history that collection has met in this range since the node started. Only the
+	// collector's goroutine uses it.
+	histories map[rhumb.TableID]*historyWalk
+
 	// desc is the newest metadata record; nil until the first arrives.
 	desc atomic.Pointer[rhumb.Range]
 	// read is what a strong read needs; nil while this replica serves none.
