@@ -427,3 +427,45 @@ func BenchmarkMap(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkMapFeed measures the way of a line from the input to a batch: cutting lines, decoding and mapping, over the
+// sample, whose lines have several sequences of keys.
+func BenchmarkMapFeed(b *testing.B) {
+	f, err := os.Open("testdata/sample.controlstream.gz")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer f.Close()
+	unzipped, err := gzip.NewReader(f)
+	if err != nil {
+		b.Fatal(err)
+	}
+	feed, err := io.ReadAll(unzipped)
+	if err != nil {
+		b.Fatal(err)
+	}
+	m := builtinMapping(b, "flights")
+	mapper, err := m.Bind(builtinTables(m))
+	if err != nil {
+		b.Fatal(err)
+	}
+	r, dec := &Run{mapper: mapper}, newDecoder(Controlstream, m)
+	var pairs []pair
+	n := 0
+	b.ReportAllocs()
+	for b.Loop() {
+		lines, err := openLines(bytes.NewReader(feed))
+		if err != nil {
+			b.Fatal(err)
+		}
+		for {
+			line, number, tooLong, err := lines.next()
+			if err != nil {
+				break
+			}
+			n++
+			pairs, _, _, _ = r.event(dec, pairs[:0], line, int64(n)+number, tooLong) // two lines of the sample are malformed
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(n), "ns/line")
+}
