@@ -153,7 +153,7 @@ func (m *member) close() {
 	}
 }
 
-// settings gives the class of a range.
+// history gives how long a table keeps superseded versions.
 func (m *member) history(id rhumb.TableID) (time.Duration, bool) {
 	t, ok := m.group.State().Table(id)
 	if !ok {
@@ -162,6 +162,7 @@ func (m *member) history(id rhumb.TableID) (time.Duration, bool) {
 	return t.History, true
 }
 
+// settings gives the class of a range.
 func (m *member) settings(id rhumb.RangeID) (rhumb.ClassSettings, bool) {
 	st := m.group.State()
 	r, ok := st.Range(id)

@@ -364,16 +364,34 @@ func TestStrangersAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	s, err := rhumbpb.NewPeerClient(conn).Replicate(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Send(&rhumbpb.ReplicaFrame{Hello: a.network.hello()}); err != nil {
-		t.Fatal(err)
-	}
-	_, err = s.Recv()
-	if e, _, _ := api.FromStatus("test", err); rhumb.KindOf(e) != rhumb.WrongCluster {
-		t.Fatalf("an old life was let in: %v", err)
+	client := rhumbpb.NewPeerClient(conn)
+	for _, tc := range []struct {
+		what  string
+		hello *rhumbpb.PeerHello
+		want  rhumb.Kind
+	}{{"an old life", a.network.hello(), rhumb.WrongCluster}, {"no hello", nil, rhumb.InvalidArgument}} {
+		s, err := client.Replicate(t.Context())
+		if err == nil {
+			err = s.Send(&rhumbpb.ReplicaFrame{Hello: tc.hello})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = s.Recv()
+		if e, _, _ := api.FromStatus("test", err); rhumb.KindOf(e) != tc.want {
+			t.Errorf("replication with %s: %v, want %s", tc.what, err, tc.want)
+		}
+		beat, err := client.Heartbeat(t.Context())
+		if err == nil {
+			err = beat.Send(&rhumbpb.HeartbeatFrame{Hello: tc.hello})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = beat.Recv()
+		if e, _, _ := api.FromStatus("test", err); rhumb.KindOf(e) != tc.want {
+			t.Errorf("heartbeats with %s: %v, want %s", tc.what, err, tc.want)
+		}
 	}
 }
 

@@ -57,21 +57,28 @@ func (n *Network) sameCluster(h *rhumbpb.PeerHello) (rhumb.NodeIdentity, error) 
 	return api.DecodeIdentity(h.Identity)
 }
 
-// Replicate takes the messages of another node's replicas.
-func (s *Service) Replicate(stream grpc.BidiStreamingServer[rhumbpb.ReplicaFrame, rhumbpb.ReplicaFrame]) error {
-	n, err := s.open()
-	if err != nil {
-		return err
+// greet opens a stream of frames whose first, each way, carries a hello. from is the checked identity of the other node.
+func greet[F any, P interface {
+	*F
+	GetHello() *rhumbpb.PeerHello
+}](s *Service, stream grpc.BidiStreamingServer[F, F], frame func(*rhumbpb.PeerHello) P) (n *Network, from rhumb.NodeIdentity, err error) {
+	if n, err = s.open(); err != nil {
+		return nil, from, err
 	}
 	first, err := stream.Recv()
 	if err != nil {
-		return err
+		return nil, from, err
 	}
-	from, err := n.meet(first.Hello)
+	if from, err = n.meet(P(first).GetHello()); err != nil {
+		return nil, from, api.Status(err, api.Hint{})
+	}
+	return n, from, stream.Send(frame(n.hello()))
+}
+
+// Replicate takes the messages of another node's replicas.
+func (s *Service) Replicate(stream grpc.BidiStreamingServer[rhumbpb.ReplicaFrame, rhumbpb.ReplicaFrame]) error {
+	n, from, err := greet(s, stream, func(h *rhumbpb.PeerHello) *rhumbpb.ReplicaFrame { return &rhumbpb.ReplicaFrame{Hello: h} })
 	if err != nil {
-		return api.Status(err, api.Hint{})
-	}
-	if err := stream.Send(&rhumbpb.ReplicaFrame{Hello: n.hello()}); err != nil {
 		return err
 	}
 	self := n.cfg.Self().Node
@@ -95,19 +102,8 @@ func (s *Service) Replicate(stream grpc.BidiStreamingServer[rhumbpb.ReplicaFrame
 
 // Heartbeat takes another node's lease frames.
 func (s *Service) Heartbeat(stream grpc.BidiStreamingServer[rhumbpb.HeartbeatFrame, rhumbpb.HeartbeatFrame]) error {
-	n, err := s.open()
+	n, from, err := greet(s, stream, func(h *rhumbpb.PeerHello) *rhumbpb.HeartbeatFrame { return &rhumbpb.HeartbeatFrame{Hello: h} })
 	if err != nil {
-		return err
-	}
-	first, err := stream.Recv()
-	if err != nil {
-		return err
-	}
-	from, err := n.meet(first.Hello)
-	if err != nil {
-		return api.Status(err, api.Hint{})
-	}
-	if err := stream.Send(&rhumbpb.HeartbeatFrame{Hello: n.hello()}); err != nil {
 		return err
 	}
 	for {
