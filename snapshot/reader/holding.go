@@ -1,11 +1,13 @@
 package reader
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -15,10 +17,13 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// holding is the root and the generations that were live at one value of table_seq. It does not change; views share it.
+// holding is the root and the generations that were live at one value of table_seq. It does not change, but for waited,
+// which says that the next change takes too long; views share it.
 type holding struct {
 	root   *root
 	seq    uint64 // table_seq, even
+	known  uint64 // a version that is covered
+	waited atomic.Bool
 	base   uint64 // the newest base of all generations: earlier versions are not covered
 	closed rhumb.Timestamp
 	tables map[string]*table
@@ -49,17 +54,49 @@ const (
 	loadPause = 5 * time.Millisecond
 )
 
-// errMoved says that the image changed while it was mapped.
-var errMoved = errors.New("the publisher changed the generations")
+// Why a generation could not be mapped although nothing need be wrong.
+var (
+	// errMoved: the file is gone, or is that of another generation by now.
+	errMoved = errors.New("the file of a live generation is gone or holds another")
+	// errBusy: the publisher has the file for itself, as it has for an instant after a table appeared.
+	errBusy = errors.New("the publisher has the file of a live generation for itself")
+)
 
 func (h *holding) word(offset uintptr) *uint64 { return (*uint64)(unsafe.Add(h.root.base, offset)) }
 
 // committed gives the newest version.
 func (h *holding) committed() uint64 { return atomic.LoadUint64(h.word(format.RootCommitted)) }
 
-// covers reports whether every version that was committed before the call can be read from h. That is so as long as no
-// change of generations was finished since: while table_seq is odd nothing is committed.
-func (h *holding) covers() bool { return atomic.LoadUint64(h.word(format.RootTableSeq))|1 == h.seq|1 }
+// covers reports whether every version that was committed before the call can be read from h: that is so as long as no
+// change of generations has begun since.
+func (h *holding) covers() bool { return atomic.LoadUint64(h.word(format.RootTableSeq)) == h.seq }
+
+// changing reports whether the one change of generations that h does not know of is under way.
+func (h *holding) changing() bool { return atomic.LoadUint64(h.word(format.RootTableSeq)) == h.seq+1 }
+
+// changeTime is how long a change of generations may be under way before its publisher is taken for dead.
+const changeTime = 50 * time.Millisecond
+
+// stuck waits for a change of generations to end, which is a matter of microseconds, and reports whether it does not. It
+// waits once for each change.
+func (h *holding) stuck() bool {
+	for begin := time.Now(); h.changing(); runtime.Gosched() {
+		if h.waited.Load() {
+			return true
+		}
+		h.waited.Store(time.Since(begin) > changeTime)
+	}
+	return false
+}
+
+// safe gives the newest version that h surely covers when a change is under way that does not end, since the publisher died
+// in it. A change commits one version at most, so the one before the newest is from before the change.
+func (h *holding) safe() uint64 {
+	if v := h.committed(); v > h.known {
+		return v - 1
+	}
+	return h.known
+}
 
 // copyRing takes the ring entry of a version as it is.
 func (h *holding) copyRing(version uint64, to *[format.RingEntrySize / 8]uint64) {
@@ -145,16 +182,20 @@ func (c *Client) load(old *holding) (*holding, error) {
 			continue
 		}
 		err := c.loadTables(h, old)
-		if err == nil && atomic.LoadUint64(h.word(format.RootTableSeq)) == h.seq {
-			return h, nil
+		same := atomic.LoadUint64(h.word(format.RootTableSeq)) == h.seq
+		if same && err == nil {
+			h.known = max(h.committed(), h.base)
+			if h.covers() {
+				return h, nil
+			}
 		}
-		if err == nil || atomic.LoadUint64(h.word(format.RootTableSeq)) != h.seq {
-			err = errMoved
-		}
-		last = err
-		if !errors.Is(err, errMoved) {
+		if same && err != nil && !errors.Is(err, errBusy) {
+			if errors.Is(err, errMoved) {
+				err = rhumb.WrapKind(op, rhumb.Corrupt, err)
+			}
 			return nil, err
 		}
+		last = cmp.Or(err, errMoved)
 	}
 	return nil, rhumb.WrapKind(op, rhumb.Unavailable, last)
 }
@@ -212,11 +253,14 @@ func (c *Client) segment(h, old *holding, t format.Table, n int, s format.Shard)
 	}
 	file := format.SegmentName(n, s.Generation)
 	m, err := c.mapFile(file, format.SegmentHeader, s.FileSize, true)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errMoved) {
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, errMoved
 	}
 	if err != nil {
 		return nil, err
+	}
+	if m.recycled(s.Generation) {
+		return nil, errMoved
 	}
 	g, err := newSegment(m, file)
 	if err == nil {

@@ -124,41 +124,49 @@ func (c *Client) fill(s *slot, word uint64, mode lockMode, version uint64) (View
 			continue
 		}
 		committed := h.committed()
-		if c.stale.Load() || !h.covers() {
+		if stale := c.stale.Load(); stale || !h.covers() {
+			if !stale && h.stuck() {
+				if committed = h.safe(); h.changing() {
+					return c.view(s, word, h, committed, now).settle(mode, version)
+				}
+			}
 			s.held.Store(nil)
 			if err := c.refresh(h); err != nil {
 				return View{}, err
 			}
 			continue
 		}
-		v := View{client: c, slot: s, word: word, held: h, version: committed, wall: c.wall.Load() + now}
-		return v, v.settle(mode, version)
+		return c.view(s, word, h, committed, now).settle(mode, version)
 	}
 }
 
+func (c *Client) view(s *slot, word uint64, h *holding, version uint64, now int64) View {
+	return View{client: c, slot: s, word: word, held: h, version: version, wall: c.wall.Load() + now}
+}
+
 // settle turns the newest version into the one that was asked for.
-func (v *View) settle(mode lockMode, version uint64) error {
+func (v View) settle(mode lockMode, version uint64) (View, error) {
 	switch mode {
 	case given:
 		if version > v.version {
-			return rhumb.Ef(opLock, rhumb.Unavailable, "version %d is not committed yet, the newest is %d", version, v.version)
+			return View{}, rhumb.Ef(opLock, rhumb.Unavailable, "version %d is not committed yet, the newest is %d", version, v.version)
 		}
 		if version < v.held.base {
-			return rhumb.Ef(opLock, rhumb.Unavailable, "version %d cannot be had any more, the oldest is %d", version, v.held.base)
+			return View{}, rhumb.Ef(opLock, rhumb.Unavailable, "version %d cannot be had any more, the oldest is %d", version, v.held.base)
 		}
 		v.version = version
 	case closedCut:
 		closed, ok := v.held.closedAt(v.version)
 		if !ok {
-			return rhumb.Ef(opLock, rhumb.Unavailable, "none of the last %d commits knows a closed timestamp; use Lock", format.RingSize)
+			return View{}, rhumb.Ef(opLock, rhumb.Unavailable, "none of the last %d commits knows a closed timestamp; use Lock", format.RingSize)
 		}
 		if closed < v.held.closed {
-			return rhumb.Ef(opLock, rhumb.Unavailable, "a generation was built at closed timestamp %v, the newest commit has %v", v.held.closed, closed)
+			return View{}, rhumb.Ef(opLock, rhumb.Unavailable, "a generation was built at closed timestamp %v, the newest commit has %v", v.held.closed, closed)
 		}
 		v.closed = closed
 	}
 	v.held.copyRing(v.version, &v.slot.ring)
-	return nil
+	return v, nil
 }
 
 // released is called after a slot that held h was given back: generations that are no longer current are unmapped with

@@ -29,7 +29,7 @@ type mapping struct {
 }
 
 // mapFile maps a file of the image, which must have least bytes, and exactly size unless that is 0. With lock it takes the
-// lock that keeps the publisher from using the file for another generation; errMoved says that it already does.
+// lock that keeps the publisher from using the file for another generation; errBusy says that it has its own there.
 func (c *Client) mapFile(name string, least, size uint64, lock bool) (*mapping, error) {
 	const op rhumb.Op = "reader.mapFile"
 	path := filepath.Join(c.dir, name)
@@ -74,7 +74,7 @@ func openError(op rhumb.Op, err error) error {
 func lockFile(op rhumb.Op, f *os.File, path string) error {
 	err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_RDLCK, Whence: unix.SEEK_SET, Start: 0, Len: 1})
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
-		return errMoved
+		return errBusy
 	}
 	if err != nil {
 		return &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Msg: "cannot lock " + path, Err: err}

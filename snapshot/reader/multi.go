@@ -119,10 +119,11 @@ func (t *Table) hash(name []byte) (uint64, error) {
 }
 
 // finish takes the record that was located if it is the key's, and looks the key up otherwise: when it is not there, when
-// two keys of a bucket have one fingerprint, or when the key is in an overflow bucket.
+// two keys of a bucket have one fingerprint, or when the key is in an overflow bucket. The record at the start of the heap
+// is always looked up: it is what an empty slot leads to, and may not be written yet, so that it looks like that of key 0.
 func (t *Table) finish(q *group, i int, key *lookupKey, it *Item) (found int, err error) {
 	g := t.t.shard(q.hashes[i])
-	if p := q.records[i]; p != nil && *(*uint64)(p) == key.word {
+	if p := q.records[i]; p != nil && p != g.heap && *(*uint64)(p) == key.word {
 		ref := uint32((uintptr(p) - uintptr(g.heap)) / format.RecordAlign)
 		if !key.named || g.sameName(record{p}, ref, key) {
 			err = t.emit(it, g, ref)

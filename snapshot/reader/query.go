@@ -94,11 +94,8 @@ func (w *walk) leaf(g *segment, part int, leaf, ref uint32) error {
 		return g.corrupt("a reference of the tree points past the heap", g.treeOffset(leaf))
 	}
 	if v.closed != 0 || g.isChanged(ref) {
-		newest, err := w.t.newestOf(g, r, ref)
-		if err != nil {
-			return err
-		}
-		if r, ref, ok, err = v.visible(g, newest); err != nil || !ok {
+		var err error
+		if r, ref, ok, err = w.t.shownOf(g, r, ref); err != nil || !ok {
 			return err
 		}
 		if r.flags()&format.FlagMoved != 0 { // the delta has it
@@ -211,11 +208,7 @@ func (w *walk) entry(g *segment, part int, e *deltaEntry) error {
 	if !ok || r.flags()&format.FlagMoved == 0 || !isPart(box, e.box) {
 		return nil // of a commit that was never finished
 	}
-	newest, err := w.t.newestOf(g, r, e.ref)
-	if err != nil {
-		return err
-	}
-	shown, ref, ok, err := v.visible(g, newest)
+	shown, ref, ok, err := w.t.shownOf(g, r, e.ref)
 	if err != nil || !ok || ref != e.ref || v.gone(shown) || !rtree.FirstMatch(w.boxes, part, box, e.box) {
 		return err
 	}

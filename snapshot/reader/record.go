@@ -1,7 +1,6 @@
 package reader
 
 import (
-	"hash/crc32"
 	"math"
 	"sync/atomic"
 	"unsafe"
@@ -153,7 +152,7 @@ func (v *View) gone(r record) bool {
 		return false
 	}
 	ns, expires := r.expiry()
-	return r.flags()&format.FlagTombstone != 0 || expires && ns < v.wall
+	return r.flags()&format.FlagTombstone != 0 || expires && ns <= v.wall
 }
 
 // fill makes an item of a visible record.
@@ -186,18 +185,12 @@ func (t *Table) fill(it *Item, g *segment, r record, ref uint32) error {
 	return nil
 }
 
-// recordSum gives the checksum of a whole record: of its key and its payload, not of the version and its links.
-func recordSum(p []byte) uint32 {
-	castagnoli := crc32.MakeTable(crc32.Castagnoli)
-	return crc32.Update(crc32.Checksum(p[:format.RecordVersion], castagnoli), castagnoli, p[format.RecordHeadSize:])
-}
-
 // checkSum compares the checksum of a record of size bytes. Long values have none.
 func (g *segment) checkSum(r record, ref uint32, size uintptr) error {
 	if *(*uint16)(unsafe.Add(r.p, format.RecordLen)) == format.LongValue {
 		return nil
 	}
-	if recordSum(unsafe.Slice((*byte)(r.p), size)) != r.sum() {
+	if format.RecordChecksum(unsafe.Slice((*byte)(r.p), size)) != r.sum() {
 		return g.corrupt("a record does not match its checksum", g.refOffset(ref))
 	}
 	return nil

@@ -95,7 +95,7 @@ func (t *Table) bounds(prefix []byte) (from orderKey, within func(orderKey) bool
 	var b [8]byte
 	copy(b[:], prefix)
 	first := binary.BigEndian.Uint64(b[:])
-	last := first | uint64(1)<<(64-8*len(prefix)) - 1 // a shift by 64 gives 0, and 0-1 every bit
+	last := first | (uint64(1)<<(64-8*len(prefix)) - 1) // a shift by 64 gives 0, and 0-1 every bit
 	return orderKey{number: first}, func(k orderKey) bool { return k.number <= last }, true
 }
 
@@ -243,12 +243,12 @@ func (c *cursor) show(fn func(*Item) bool) error {
 	if !ok {
 		return c.g.corrupt("an ordered reference points past the heap", c.g.refOffset(c.ref))
 	}
-	newest := c.ref
-	if !c.inBase || c.t.view.closed != 0 || c.g.isChanged(c.ref) {
-		var err error
-		if newest, err = c.t.newestOf(c.g, r, c.ref); err != nil {
-			return err
-		}
+	if c.inBase && c.t.view.closed == 0 && !c.g.isChanged(c.ref) {
+		return c.t.show(c.g, c.ref, fn)
+	}
+	newest, ok, err := c.t.newestOf(c.g, r, c.ref)
+	if err != nil || !ok {
+		return err
 	}
 	return c.t.show(c.g, newest, fn)
 }

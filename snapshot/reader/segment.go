@@ -93,14 +93,20 @@ func (g *segment) deltaOffset(entry uint32) uint64 {
 	return s.Offset + uint64(entry)*format.DeltaEntrySize
 }
 
+// recycled reports whether the publisher has taken the file for another generation: it clears the magic first.
+func (m *mapping) recycled(generation uint64) bool {
+	word := func(offset uintptr) uint64 { return atomic.LoadUint64((*uint64)(unsafe.Add(m.base, offset))) }
+	return word(0) == 0 || word(segmentGeneration) != generation || word(format.SegmentState) == format.SegmentRecycled
+}
+
+// segmentGeneration is the offset of the generation in a segment's header.
+const segmentGeneration = 24
+
 // agrees checks that the file is what the root says.
 func (g *segment) agrees(image rhumb.UUID, t format.Table, n int, s format.Shard) error {
 	const op rhumb.Op = "reader.segment"
 	h := &g.head
-	state := atomic.LoadUint64((*uint64)(unsafe.Add(g.base, format.SegmentState)))
 	switch {
-	case h.Generation != s.Generation || state == format.SegmentRecycled:
-		return errMoved
 	case h.Image != image:
 		return rhumb.Ef(op, rhumb.Corrupt, "it belongs to image %v, not %v", h.Image, image)
 	case h.Table != t.ID || int(h.Shard) != n || h.KeyKind != t.KeyKind:
@@ -183,12 +189,13 @@ const (
 	lastLanes = 0x0000000080008000 // the third word holds two fingerprints
 )
 
-// zeroLanes marks the highest bit of each lane that is zero. It may mark a lane above one that is; keys are compared anyway.
+// zeroLanes marks the highest bit of each lane that is zero. It may also mark lanes above one that is, but that one is the
+// lowest it marks.
 func zeroLanes(w uint64) uint64 { return (w - lanesLow) &^ w & lanesHigh }
 
-// match marks in a word of fingerprints those that equal the pattern.
-func (b bucket) match(word uintptr, pattern uint64) uint64 {
-	m := zeroLanes(b.fingerprints(word) ^ pattern)
+// match marks in a word of fingerprints those that equal the pattern, as zeroLanes does.
+func match(w uint64, word uintptr, pattern uint64) uint64 {
+	m := zeroLanes(w ^ pattern)
 	if word == 2 {
 		m &= lastLanes
 	}
@@ -198,7 +205,7 @@ func (b bucket) match(word uintptr, pattern uint64) uint64 {
 // first gives the first slot whose fingerprint equals the pattern.
 func (b bucket) first(pattern uint64) (slot int, ok bool) {
 	for word := range uintptr(3) {
-		if m := b.match(word, pattern); m != 0 {
+		if m := match(b.fingerprints(word), word, pattern); m != 0 {
 			return int(word)*4 + bits.TrailingZeros64(m)/16, true
 		}
 	}
@@ -207,13 +214,19 @@ func (b bucket) first(pattern uint64) (slot int, ok bool) {
 
 // lookup finds the newest record of a key, or gives ok false.
 func (g *segment) lookup(hash uint64, key *lookupKey) (ref uint32, ok bool, err error) {
-	pattern := uint64(format.Fingerprint(hash)) * lanesLow
+	fingerprint := format.Fingerprint(hash)
+	pattern := uint64(fingerprint) * lanesLow
 	n := format.BucketOf(hash, g.head.Buckets)
 	for range g.head.BucketsMax {
 		b := g.bucket(n)
 		for word := range uintptr(3) {
-			for m := b.match(word, pattern); m != 0; m &= m - 1 {
-				ref := b.ref(int(word)*4 + bits.TrailingZeros64(m)/16)
+			w := b.fingerprints(word)
+			for m := match(w, word, pattern); m != 0; m &= m - 1 {
+				lane := bits.TrailingZeros64(m) / 16
+				if uint16(w>>(lane*16)) != fingerprint {
+					continue
+				}
+				ref := b.ref(int(word)*4 + lane)
 				r, ok := g.record(ref)
 				if !ok {
 					return 0, false, g.corrupt("a reference points past the heap", g.bucketOffset(n))

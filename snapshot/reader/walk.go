@@ -92,21 +92,31 @@ func (t *Table) hand(it *Item, fn func(*Item) bool) error {
 	return t.view.check()
 }
 
-// newestOf finds the newest record of the key that a record has. In an intact image there is always one.
-func (t *Table) newestOf(g *segment, r record, ref uint32) (uint32, error) {
+// newestOf finds the newest record of the key that a record has. It gives ok false for a key that is not in the index: of a
+// commit that was never finished, or is not finished yet.
+func (t *Table) newestOf(g *segment, r record, ref uint32) (newest uint32, ok bool, err error) {
 	key, hash := lookupKey{word: r.word()}, r.word()
 	if t.t.KeyKind == format.KeyUint64 {
 		hash = t.t.root.HashNumber(r.word())
 	} else {
 		name, shardKey, ok := g.name(r, ref)
 		if !ok {
-			return 0, g.corrupt("a key runs past the heap", g.refOffset(ref))
+			return 0, false, g.corrupt("a key runs past the heap", g.refOffset(ref))
 		}
 		key.name, key.shardKey, key.named = name, shardKey, true
 	}
-	newest, ok, err := g.lookup(hash, &key)
-	if err == nil && !ok {
-		err = g.corrupt("the key of a record is not in the index", g.refOffset(ref))
+	newest, ok, err = g.lookup(hash, &key)
+	if err == nil && !ok && ref < g.head.BaseUnits {
+		err = g.corrupt("the key of a base record is not in the index", g.refOffset(ref))
 	}
-	return newest, err
+	return newest, ok, err
+}
+
+// shownOf finds the version that the view shows of the key that a record has; ok is false when there is none.
+func (t *Table) shownOf(g *segment, r record, ref uint32) (shown record, at uint32, ok bool, err error) {
+	newest, ok, err := t.newestOf(g, r, ref)
+	if err != nil || !ok {
+		return shown, 0, false, err
+	}
+	return t.view.visible(g, newest)
 }
