@@ -137,6 +137,10 @@ RS_API int rs_lock(rs_client *client, rs_view *view);
  * knows none. */
 RS_API int rs_lock_closed(rs_client *client, rs_view *view);
 
+/* rs_lock_version takes an earlier version, so that several processes can answer from one. RS_UNAVAILABLE when it is not
+ * committed yet, or lies before the base of a generation. */
+RS_API int rs_lock_version(rs_client *client, rs_view *view, uint64_t version);
+
 /* rs_unlock ends the view; all pointers got through it become invalid. Unlocking twice does nothing. */
 RS_API void rs_unlock(rs_view *view);
 
@@ -1429,6 +1433,19 @@ RS_API int rs_lock_closed(rs_client *c, rs_view *v) {
 		rs_unlock(v);
 		return rs__fail(RS_UNAVAILABLE, "root", RS__RING, "a generation was built at closed timestamp %" PRIu64 ", the newest commit has %" PRIu64, want, have);
 	}
+	return RS_OK;
+}
+
+RS_API int rs_lock_version(rs_client *c, rs_view *v, uint64_t version) {
+	int status = rs_lock(c, v);
+	if (status != RS_OK) return status;
+	uint64_t newest = v->version, oldest = v->set->base;
+	if (version > newest || version < oldest) {
+		rs_unlock(v);
+		return rs__fail(RS_UNAVAILABLE, "root", RS__COMMITTED, "version %" PRIu64 " cannot be had: the image has %" PRIu64 " to %" PRIu64, version, oldest, newest);
+	}
+	v->version = version;
+	memcpy(v->ring, rs__ring_at(v->set, version), sizeof v->ring);
 	return RS_OK;
 }
 
