@@ -26,7 +26,7 @@ var layers = [][]string{
 	{"geo/rtt", "geo/wan", "api", "storage", "raftmeta/catalog", "node/replica", "node/lease", "sim/check", "sim/model", "snapshot/rtree", "bench/roads"},
 	{"geo/place", "storage/storagetest", "client", "snapshot", "snapshot/reader"},
 	{"raftmeta"},
-	{"node/host", "node/route", "node/peer", "node/admin", "node/server"},
+	{"node/host", "node/route", "node/peer", "node/admin", "node/server", "node/publish"},
 	{"node"},
 	{"sim", "bench", "ingest", "demo"},
 	{"cmd/rhumb", "sim/modelcheck"},

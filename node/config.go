@@ -9,6 +9,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/geo/wan"
+	"github.com/rhumbdb/rhumb/node/publish"
 )
 
 // Default ports. A node listens on four: clients and peers, the heartbeats of peers, gossip, and HTTP for operators.
@@ -43,6 +44,8 @@ type Config struct {
 	CacheBytes int64
 	// DrainTimeout bounds how long Drain waits for primaries to move away. Default 10 s.
 	DrainTimeout time.Duration
+	// Snapshot says where and how the node publishes tables in shared memory.
+	Snapshot SnapshotConfig
 	// Version is the version of the program, shown by `node ls`.
 	Version string
 	// Logger takes events. Default slog.Default().
@@ -50,6 +53,18 @@ type Config struct {
 	// Fatal is called when the node cannot go on, for example because its disk fails. It must not return. Default: exit
 	// with status 1.
 	Fatal func(err error)
+}
+
+// SnapshotConfig says where and how a node publishes tables in shared memory. The zero value works.
+type SnapshotConfig struct {
+	// Dir is the folder of all images of the machine; default publish.DirDefault. The node's is <Dir>/<cluster>/<node>.
+	Dir string
+	// Policy says when a version is published; by default as soon as something is committed.
+	Policy publish.Policy
+	// Budget bounds the bytes of the image; default snapshot.BudgetDefault.
+	Budget int64
+	// HugePages asks for huge pages, GroupReadable shuts out readers that are not of the files' group.
+	HugePages, GroupReadable bool
 }
 
 // SetDefaults fills what was left empty.
@@ -91,6 +106,10 @@ func (c *Config) Validate() error {
 	if err := c.Location.Validate(); err != nil {
 		fault(true, "location: %v", err)
 	}
+	if err := c.Snapshot.Policy.Validate(); err != nil {
+		fault(true, "snapshot: %v", err)
+	}
+	fault(c.Snapshot.Budget < 0, "snapshot: the budget is %d bytes, want 0 or more", c.Snapshot.Budget)
 	fault(!c.Insecure, "TLS does not exist yet; say --insecure, which binds loopback addresses only")
 	for _, a := range []struct{ flag, addr string }{
 		{"--addr", c.Addr}, {"--heartbeat-addr", c.HeartbeatAddr}, {"--gossip-addr", c.GossipAddr}, {"--admin-addr", c.AdminAddr},

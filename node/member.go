@@ -17,11 +17,13 @@ import (
 	"github.com/rhumbdb/rhumb/node/host"
 	"github.com/rhumbdb/rhumb/node/lease"
 	"github.com/rhumbdb/rhumb/node/peer"
+	"github.com/rhumbdb/rhumb/node/publish"
 	"github.com/rhumbdb/rhumb/node/replica"
 	"github.com/rhumbdb/rhumb/node/route"
 	"github.com/rhumbdb/rhumb/node/server"
 	"github.com/rhumbdb/rhumb/raftmeta"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+	"github.com/rhumbdb/rhumb/snapshot"
 )
 
 // reportInterval is how often suspicions are repeated to the metadata leader while there are any.
@@ -41,6 +43,8 @@ type member struct {
 	kv      *server.KV
 	// host is nil until the node's own copy of the metadata shows this life of it.
 	host *host.Host
+	// publisher keeps the node's image in shared memory.
+	publisher *publish.Driver
 	// hostReady is closed when host and kv are set.
 	hostReady chan struct{}
 
@@ -113,9 +117,17 @@ func (m *member) serve(fresh bool) error {
 	st := m.group.State()
 	self, _ := st.Node(m.self.Node)
 	m.region = self.Region
+	var err error
+	if m.publisher, err = publish.Open(m.n.publishConfig(m)); err != nil {
+		return err
+	}
+	m.collect(m.publisher.Collectors()...)
 	h, err := host.New(host.Config{
 		Self: m.self, Engine: m.n.engine, Clock: m.n.clock, Net: m.network, Meta: m, Logger: m.n.cfg.Logger,
 		Fresh: fresh, Settings: m.settings, History: m.history, Fatal: m.n.cfg.Fatal, Suspected: m.suspect,
+		Committed: func(id rhumb.RangeID, seq rhumb.Seq, at rhumb.Timestamp) {
+			m.publisher.Committed(id, publish.Position{Seq: seq, HLC: at})
+		},
 	})
 	if err != nil {
 		return err
@@ -144,6 +156,11 @@ func (m *member) close() {
 	if m.host != nil {
 		m.kv.Close()
 		m.host.Close()
+	}
+	if m.publisher != nil {
+		if err := m.publisher.Close(); err != nil {
+			m.n.cfg.Logger.Warn("the image was not closed in order", "err", err)
+		}
 	}
 	_ = m.group.Close()
 	m.network.Close()
@@ -191,6 +208,9 @@ func (m *member) follow() {
 
 func (m *member) tell(u raftmeta.Update) {
 	st := u.State
+	if u.Full || len(u.Changes.Tables)+len(u.Changes.Ranges) > 0 {
+		m.publisher.CatalogChanged()
+	}
 	if u.Full || len(u.Changes.Nodes) > 0 {
 		m.network.SetPeers(m.n.whereabouts(st))
 		m.host.SetPeers(m.pairs(st))
@@ -443,3 +463,16 @@ type registryCollector struct{ r *prometheus.Registry }
 
 func (c registryCollector) Describe(ch chan<- *prometheus.Desc) { c.r.Describe(ch) }
 func (c registryCollector) Collect(ch chan<- prometheus.Metric) { c.r.Collect(ch) }
+
+// publishConfig says how the node publishes its image in one life.
+func (n *Node) publishConfig(m *member) publish.Config {
+	s := n.cfg.Snapshot
+	image := snapshot.Config{Budget: s.Budget, GroupReadable: s.GroupReadable}
+	if s.HugePages {
+		image.HugePages = snapshot.HugeTry
+	}
+	return publish.Config{
+		Root: s.Dir, Cluster: m.cluster, Node: m.self.Node, Policy: s.Policy, Image: image, Engine: n.engine,
+		State: m.group.State, Logger: n.cfg.Logger, Registerer: n.metrics,
+	}
+}

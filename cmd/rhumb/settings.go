@@ -47,6 +47,13 @@ var known = []setting{
 	{"no_color", "print without colours"},
 	{"output", "how to print data"},
 	{"region", "start: the node's region"},
+	{"snapshot_budget", "start: MiB that the image of published tables may take"},
+	{"snapshot_count", "start: log entries that make a version of the image before its interval is over"},
+	{"snapshot_dir", "start: folder for images of published tables"},
+	{"snapshot_group_readable", "start: only the files' owner and group read the image"},
+	{"snapshot_huge_pages", "start: ask for huge pages"},
+	{"snapshot_interval", "start: least time between two versions of the image"},
+	{"snapshot_on_demand", "start: make versions only when asked"},
 	{"timeout", "how long a command waits for the cluster"},
 	{"zone", "start: the node's failure domain within its region"},
 }

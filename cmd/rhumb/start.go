@@ -16,7 +16,7 @@ import (
 // startFlags are the flags of `start` that node.Config does not take as they are.
 type startFlags struct {
 	location, latencyFile, logLevel string
-	cacheMiB                        int64
+	cacheMiB, snapshotMiB           int64
 }
 
 func (a *app) startCommand() *cobra.Command {
@@ -53,6 +53,13 @@ required, and then all addresses must be loopback addresses.`,
 	fl.StringVar(&f.latencyFile, "latency-file", "", "imitate the distances between regions that this file gives")
 	fl.Int64Var(&f.cacheMiB, "cache-size", 0, "block cache in MiB (default 256)")
 	fl.DurationVar(&cfg.DrainTimeout, "drain-timeout", 10*time.Second, "how long a stop waits for primaries to move away")
+	fl.StringVar(&cfg.Snapshot.Dir, "snapshot-dir", "", "folder for images of published tables, on a memory file system (default /dev/shm/rhumb)")
+	fl.DurationVar(&cfg.Snapshot.Policy.Interval, "snapshot-interval", 0, "least time between two versions of the image (default none)")
+	fl.IntVar(&cfg.Snapshot.Policy.Count, "snapshot-count", 0, "make a version once so many log entries wait, whatever the interval")
+	fl.BoolVar(&cfg.Snapshot.Policy.OnDemand, "snapshot-on-demand", false, "make versions only when `rhumb snapshot publish` asks")
+	fl.Int64Var(&f.snapshotMiB, "snapshot-budget", 0, "most memory that the image may take, in MiB (default 8192)")
+	fl.BoolVar(&cfg.Snapshot.HugePages, "snapshot-huge-pages", false, "ask for huge pages; the folder's mount needs huge=advise or more")
+	fl.BoolVar(&cfg.Snapshot.GroupReadable, "snapshot-group-readable", false, "let only the owner and the group of the files read the image")
 	fl.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 	return c
 }
@@ -66,7 +73,7 @@ func (a *app) start(ctx context.Context, cfg node.Config, f startFlags) error {
 	}
 	cfg.Logger = a.newLogger(level)
 	cfg.Version = describeVersion().Version
-	cfg.CacheBytes = f.cacheMiB << 20
+	cfg.CacheBytes, cfg.Snapshot.Budget = f.cacheMiB<<20, f.snapshotMiB<<20
 	var err error
 	if cfg.Location, err = locationOf(cfg.Region, f.location); err != nil {
 		return err

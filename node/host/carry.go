@@ -21,6 +21,7 @@ func (h *Host) carryOut(s *slot, rd replica.Ready, commits []*commit) []*commit 
 		return commits
 	}
 	h.publish(s)
+	h.tellCommitted(s)
 	h.sendAll(rd.Messages)
 	for i := range rd.Answers {
 		h.answer(rd.Answers[i])
@@ -139,6 +140,17 @@ func (h *Host) publish(s *slot) {
 		}
 	case old == nil || old.at != at || old.epoch != s.r.Epoch() || !equalNodes(old.grants, s.r.LeaseSet()):
 		s.read.Store(&readState{epoch: s.r.Epoch(), at: at, grants: s.r.LeaseSet()})
+	}
+}
+
+// tellCommitted tells Config.Committed how far the range is committed.
+func (h *Host) tellCommitted(s *slot) {
+	if h.cfg.Committed == nil {
+		return
+	}
+	if at, seq, _ := s.r.Readable(); seq > s.committed {
+		s.committed = seq
+		h.cfg.Committed(s.id, seq, at)
 	}
 }
 

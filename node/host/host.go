@@ -79,6 +79,9 @@ type Config struct {
 	// History gives how long a table keeps superseded versions (rhumb.Table), and ok false for a table that metadata does not
 	// know, which then keeps all. Nil keeps none of any.
 	History func(rhumb.TableID) (keep time.Duration, ok bool)
+	// Committed, if set, is told whenever more of a range's log is committed on this node, in any role: the sequence number
+	// of the last such entry and the greatest timestamp up to there. It must not block. Storage shows the entries soon after.
+	Committed func(id rhumb.RangeID, seq rhumb.Seq, at rhumb.Timestamp)
 	// Fatal is called when the node cannot go on: its disk fails. It must not return.
 	Fatal func(error)
 	// Suspected is called whenever the set of peers that this node suspects changes. It must not block.

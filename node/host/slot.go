@@ -19,7 +19,8 @@ type slot struct {
 	dirty bool // waits in Host.dirty
 	made  bool // the store knows the range; until then its first commit makes it
 
-	quarantined bool // has been told
+	quarantined bool      // has been told
+	committed   rhumb.Seq // what Config.Committed was told last
 
 	// held are proposals that wait for the replica to be active, the first of them since heldSince.
 	held      []*proposeEvent

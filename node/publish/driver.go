@@ -1,0 +1,298 @@
+package publish
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/hlc"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+	"github.com/rhumbdb/rhumb/snapshot"
+	"github.com/rhumbdb/rhumb/snapshot/format"
+)
+
+// Position is how far a range is committed on this node: the sequence number of its last committed entry and the greatest
+// timestamp up to there.
+type Position struct {
+	Seq rhumb.Seq
+	HLC rhumb.Timestamp
+}
+
+// Driver publishes one node's image.
+type Driver struct {
+	cfg Config
+	m   metrics
+
+	mu       sync.Mutex // guards the four below
+	moved    map[rhumb.RangeID]Position
+	waiting  uint64 // entries in moved beyond what is published, about
+	revision bool   // the catalog changed
+	demands  []chan<- answer
+
+	wake   chan struct{}
+	ctx    context.Context
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+
+	// owned by the driver's goroutine
+	pub *snapshot.Publisher
+	at  map[rhumb.RangeID]format.Position // of each range, as the newest version says
+	// pending are ranges that are committed beyond what is published.
+	pending map[rhumb.RangeID]Position
+	tables  map[rhumb.TableID]*table
+	left    []rhumb.RangeID // ranges whose positions leave the image with the next version
+	last    time.Duration   // when the last version was published
+}
+
+// answer is what a demand for a version came to.
+type answer struct {
+	version uint64
+	err     error
+}
+
+// table is a table of the catalog that is in the image.
+type table struct {
+	rhumb.Table
+	image *snapshot.Table
+	// stale says that its content does not stand for the positions and has to be read from storage.
+	stale bool
+}
+
+// Open opens or makes the node's image and begins to follow. With a catalog without published tables no file is made.
+func Open(cfg Config) (*Driver, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg.Logger = cfg.Logger.With("image", ImageDir(cfg.Root, cfg.Cluster, cfg.Node))
+	ctx, cancel := context.WithCancel(context.Background())
+	d := &Driver{
+		cfg: cfg, m: newMetrics(), moved: map[rhumb.RangeID]Position{}, revision: true, wake: make(chan struct{}, 1), ctx: ctx, cancel: cancel,
+		pending: map[rhumb.RangeID]Position{}, tables: map[rhumb.TableID]*table{},
+	}
+	d.work.Go(d.run)
+	return d, nil
+}
+
+// Close ends publishing. The image stays, and readers go on with the last version.
+func (d *Driver) Close() error {
+	d.cancel()
+	d.work.Wait()
+	if d.pub == nil {
+		return nil
+	}
+	return d.pub.Close()
+}
+
+// Committed tells how far a range is committed. It never blocks.
+func (d *Driver) Committed(id rhumb.RangeID, p Position) {
+	d.mu.Lock()
+	if old := d.moved[id]; p.Seq > old.Seq {
+		d.moved[id] = p
+		d.waiting++
+	}
+	d.mu.Unlock()
+	d.nudge()
+}
+
+// CatalogChanged tells that tables or ranges may have come or gone. It never blocks.
+func (d *Driver) CatalogChanged() {
+	d.mu.Lock()
+	d.revision = true
+	d.mu.Unlock()
+	d.nudge()
+}
+
+func (d *Driver) nudge() {
+	select {
+	case d.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Publish makes a version of all that is committed now, whatever the policy says, and gives its number.
+func (d *Driver) Publish(ctx context.Context) (uint64, error) {
+	const op rhumb.Op = "publish.Driver.Publish"
+	got := make(chan answer, 1)
+	d.mu.Lock()
+	d.demands = append(d.demands, got)
+	d.mu.Unlock()
+	d.nudge()
+	select {
+	case a := <-got:
+		return a.version, a.err
+	case <-ctx.Done():
+		return 0, rhumb.WrapKind(op, rhumb.DeadlineExceeded, ctx.Err())
+	case <-d.ctx.Done():
+		return 0, rhumb.E(op, rhumb.Unavailable, "the node stops")
+	}
+}
+
+// run publishes until the driver is closed.
+func (d *Driver) run() {
+	beat := time.NewTicker(beatInterval)
+	defer beat.Stop()
+	due := time.NewTimer(0)
+	defer due.Stop()
+	for {
+		select {
+		case <-d.ctx.Done():
+			return
+		case <-beat.C:
+			if d.pub != nil {
+				d.pub.Beat()
+			}
+			continue
+		case <-d.wake:
+		case <-due.C:
+		}
+		if wait := d.step(); wait > 0 {
+			due.Reset(wait)
+		}
+	}
+}
+
+// step publishes what is due. It gives the time after which there is more to do, 0 for when something happens.
+func (d *Driver) step() (wait time.Duration) {
+	work := d.take()
+	if wait := d.early(work); wait > 0 {
+		return wait
+	}
+	version, err := d.bringUp(work.catalog)
+	none := rhumb.KindOf(err) == rhumb.NotFound && d.pub == nil
+	for _, got := range work.demands {
+		got <- answer{version, err}
+	}
+	if none {
+		return 0
+	}
+	if err != nil {
+		if d.ctx.Err() == nil {
+			d.m.failures.Inc()
+			d.cfg.Logger.Error("the image is not brought up to date; readers go on with the last version", "err", err)
+		}
+		d.mu.Lock()
+		d.revision = true
+		d.mu.Unlock()
+		return retryPause
+	}
+	if len(d.pending) > 0 {
+		return storagePause
+	}
+	return 0
+}
+
+// work is what waits to be done.
+type work struct {
+	demands []chan<- answer
+	catalog bool
+	entries uint64
+}
+
+// take gathers what was told since the last time.
+func (d *Driver) take() (w work) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for id, p := range d.moved {
+		d.pending[id] = p
+	}
+	clear(d.moved)
+	w = work{d.demands, d.revision, d.waiting}
+	d.demands = nil
+	return w
+}
+
+// early gives how long the policy wants to wait. What was taken stays pending.
+func (d *Driver) early(w work) time.Duration {
+	p := d.cfg.Policy
+	if len(w.demands) > 0 || w.catalog {
+		return 0
+	}
+	if p.OnDemand {
+		return 1 << 62
+	}
+	if p.Count > 0 && w.entries >= uint64(p.Count) {
+		return 0
+	}
+	if p.Interval == 0 && p.Count > 0 {
+		return 1 << 62
+	}
+	return max(0, d.last+p.Interval-hlc.Boottime())
+}
+
+// bringUp publishes everything that is pending, and gives the newest version.
+func (d *Driver) bringUp(catalogChanged bool) (uint64, error) {
+	st := d.cfg.State()
+	if catalogChanged {
+		d.mu.Lock()
+		d.revision = false
+		d.mu.Unlock()
+		if err := d.fitTables(st); err != nil {
+			return 0, err
+		}
+	}
+	if d.pub == nil { // nothing is followed
+		clear(d.pending)
+		return 0, rhumb.E("publish.Driver", rhumb.NotFound, "no table is published; make one with rhumb table create NAME --snapshot")
+	}
+	d.mu.Lock()
+	d.waiting = 0
+	d.mu.Unlock()
+	for d.ctx.Err() == nil {
+		progress, err := d.version(st)
+		if err != nil {
+			return 0, err
+		}
+		if !progress || len(d.pending) == 0 {
+			d.last = hlc.Boottime()
+			return d.pub.Version(), nil
+		}
+	}
+	return 0, d.ctx.Err()
+}
+
+// version publishes one version with what is pending, or a part of it. It makes no progress when storage does not show yet
+// what is committed.
+func (d *Driver) version(st *catalog.State) (progress bool, err error) {
+	c := &cut{d: d, st: st, at: map[rhumb.RangeID]format.Position{}, limit: commitBytes}
+	if err := c.plan(); err != nil {
+		return false, err
+	}
+	if len(d.pending) == 0 && !d.anyStale() && len(d.left) == 0 {
+		return false, nil
+	}
+	c.commit = d.pub.Begin()
+	defer c.commit.Discard()
+	if err := c.gather(); err != nil {
+		return false, err
+	}
+	if len(c.at) == 0 && !d.anyStale() && len(d.left) == 0 {
+		return false, nil
+	}
+	start := time.Now()
+	if _, err := c.commit.Publish(snapshot.CommitInfo{Event: c.event}); err != nil {
+		return false, err
+	}
+	d.m.publishSeconds.Observe(time.Since(start).Seconds())
+	d.m.entries.Add(float64(c.entries))
+	d.left = nil
+	for id, p := range c.at {
+		d.at[id] = p
+		if uint64(d.pending[id].Seq) <= p.Seq {
+			delete(d.pending, id)
+		}
+	}
+	for _, t := range d.tables {
+		t.stale = false
+	}
+	return true, nil
+}
+
+func (d *Driver) anyStale() bool {
+	for _, t := range d.tables {
+		if t.stale {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,158 @@
+package publish
+
+import (
+	"slices"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+	"github.com/rhumbdb/rhumb/snapshot"
+	"github.com/rhumbdb/rhumb/snapshot/format"
+)
+
+// fitTables makes the image hold the tables that the catalog says are published, and the ranges that the node holds.
+func (d *Driver) fitTables(st *catalog.State) error {
+	var want []rhumb.Table
+	for t := range st.Tables() {
+		if t.Snapshot.Has(rhumb.SnapshotOn) {
+			want = append(want, *t)
+		}
+	}
+	if d.pub == nil {
+		if len(want) == 0 {
+			return nil
+		}
+		if err := d.open(); err != nil {
+			return err
+		}
+	}
+	if err := d.dropOthers(want); err != nil {
+		return err
+	}
+	for _, t := range want {
+		if d.tables[t.ID] != nil {
+			continue
+		}
+		image, err := d.pub.Table(d.spec(st, t))
+		if rhumb.KindOf(err) == rhumb.Conflict {
+			err = d.replace(st, t, &image)
+		}
+		if err != nil {
+			return err
+		}
+		d.tables[t.ID] = &table{Table: t, image: image, stale: !image.Listed()}
+	}
+	d.leaveRanges(st)
+	d.catchUp(st)
+	return nil
+}
+
+// open opens the image, and goes on from the positions that it has.
+func (d *Driver) open() error {
+	cfg := d.cfg.Image
+	cfg.Dir, cfg.Logger, cfg.Registerer = ImageDir(d.cfg.Root, d.cfg.Cluster, d.cfg.Node), d.cfg.Logger, d.cfg.Registerer
+	p, err := snapshot.Open(cfg)
+	if err != nil {
+		return err
+	}
+	d.pub, d.at = p, p.Positions()
+	d.cfg.Logger.Info("image opened", "version", p.Version(), "ranges", len(d.at))
+	return nil
+}
+
+// positions gives the table of the positions.
+func (d *Driver) positions() *snapshot.Table {
+	i := slices.IndexFunc(d.pub.Tables(), func(t *snapshot.Table) bool { return t.Name == format.PositionsTable })
+	return d.pub.Tables()[i]
+}
+
+// spec says what a table is like in the image.
+func (d *Driver) spec(st *catalog.State, t rhumb.Table) snapshot.TableSpec {
+	spec := snapshot.TableSpec{
+		ID: t.ID, Name: t.Name, KeyKind: format.KeyName, Ordered: t.Snapshot.Has(rhumb.SnapshotOrdered),
+		Spatial: t.Snapshot.Has(rhumb.SnapshotSpatial), Summed: t.Snapshot.Has(rhumb.SnapshotSummed),
+	}
+	if spec.Spatial {
+		spec.LocationField = t.LocationField
+	}
+	for _, id := range d.held(st, t.Class) {
+		if size, ok := d.cfg.Engine.Store(id).Size(id); ok {
+			spec.ExpectedRecords += size.Data / recordBytes
+		}
+	}
+	return spec
+}
+
+// recordBytes is what a stored record is taken to weigh when the shards of a table are counted. That is on the small side: too
+// many shards cost less than too large ones.
+const recordBytes = 64
+
+// replace puts a table in place of one of its name that is not the same, as after a cluster's table was made anew.
+func (d *Driver) replace(st *catalog.State, t rhumb.Table, image **snapshot.Table) (err error) {
+	for _, old := range d.pub.Tables() {
+		if old.Name == t.Name {
+			if err := d.pub.DropTable(old); err != nil {
+				return err
+			}
+		}
+	}
+	*image, err = d.pub.Table(d.spec(st, t))
+	return err
+}
+
+// dropOthers takes tables out of the image that the catalog does not publish.
+func (d *Driver) dropOthers(want []rhumb.Table) error {
+	for _, old := range d.pub.Tables() {
+		keep := old.Name == format.PositionsTable || slices.ContainsFunc(want, func(t rhumb.Table) bool { return t.Name == old.Name && t.ID == old.ID })
+		if keep {
+			continue
+		}
+		if err := d.pub.DropTable(old); err != nil {
+			return err
+		}
+		delete(d.tables, old.ID)
+	}
+	return nil
+}
+
+// held lists the ranges of a class that this node holds a replica of and has something of in storage.
+func (d *Driver) held(st *catalog.State, class rhumb.ClassID) (out []rhumb.RangeID) {
+	for r := range st.Ranges() {
+		if r.Class == class && r.IsReplica(d.cfg.Node) {
+			out = append(out, r.ID)
+		}
+	}
+	return out
+}
+
+// leaveRanges forgets ranges that this node no longer holds: their tables are read anew without them.
+func (d *Driver) leaveRanges(st *catalog.State) {
+	for id := range d.at {
+		r, ok := st.Range(id)
+		if ok && r.IsReplica(d.cfg.Node) {
+			continue
+		}
+		delete(d.at, id)
+		delete(d.pending, id)
+		d.left = append(d.left, id)
+		for _, t := range d.tables {
+			t.stale = t.stale || !ok || t.Class == r.Class
+		}
+	}
+}
+
+// catchUp takes up ranges from what storage says is committed, which matters when the driver opens its image after the node
+// told of them.
+func (d *Driver) catchUp(st *catalog.State) {
+	for r := range st.Ranges() {
+		if !r.IsReplica(d.cfg.Node) {
+			continue
+		}
+		s, ok := d.cfg.Engine.Store(r.ID).State(r.ID)
+		if !ok || s.Commit == 0 {
+			continue
+		}
+		if p := d.pending[r.ID]; s.Commit > p.Seq && uint64(s.Commit) > d.at[r.ID].Seq {
+			d.pending[r.ID] = Position{s.Commit, s.CommitHLC}
+		}
+	}
+}
