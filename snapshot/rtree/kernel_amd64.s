@@ -7,8 +7,8 @@
 //	Z4 (Y4, Y13): 0, 1, 2, ...   Z5 (Y5): the mark inside in every lane
 //	R11 the node   R12 its address   R13 or R14 packLanes   AX, CX, R13 scratch
 //
-// A node is 64 bytes each of minx, miny, maxx, maxy. The list is short and its nodes lie anywhere, so that the lines of the
-// first nodes are asked for at once, and in the loop those of the node that many places on.
+// A node is 64 bytes each of minx, miny, maxx, maxy. No branch depends on what is in a node, so that the processor itself has
+// a dozen nodes on their way; the loop asks for the lines of the node behind those.
 
 DATA lanes<>+0(SB)/4, $0
 DATA lanes<>+4(SB)/4, $1
@@ -29,7 +29,7 @@ DATA lanes<>+60(SB)/4, $15
 GLOBL lanes<>(SB), RODATA|NOPTR, $64
 
 // The node that is asked for ahead, in bytes of the list.
-#define AHEAD 32
+#define AHEAD 64
 
 // ASK asks for the lines of the node at AX of the list. A marked one is not read: in its place a line that is at hand is
 // asked for.
@@ -83,9 +83,12 @@ GLOBL lanes<>(SB), RODATA|NOPTR, $64
 // MinY <= maxy. The comparison 5 is >=, 2 is <=.
 #define HITS512 \
 	VPCMPD $5, 0(R12), Z2, K1; \
-	VPCMPD $5, 64(R12), Z3, K1, K1; \
-	VPCMPD $2, 128(R12), Z0, K1, K1; \
-	VPCMPD $2, 192(R12), Z1, K1, K1
+	VPCMPD $5, 64(R12), Z3, K2; \
+	VPCMPD $2, 128(R12), Z0, K3; \
+	VPCMPD $2, 192(R12), Z1, K4; \
+	KANDW K1, K2, K1; \
+	KANDW K3, K4, K3; \
+	KANDW K1, K3, K1
 
 // NUMBERS512 gives in Z6 the numbers of the children of node R11; the shift drops the mark.
 #define NUMBERS512 \
@@ -108,15 +111,6 @@ TEXT ·nodesAVX512(SB), NOSPLIT, $0-48
 	MOVQ DI, R9
 	MOVQ DX, R12
 
-ask:
-	MOVQ R12, AX
-	ASK
-	ADDQ $4, R12
-	LEAQ AHEAD(DX), AX
-	CMPQ R12, AX
-	JGE  loop
-	CMPQ R12, R10
-	JLT  ask
 
 loop:
 	LEAQ AHEAD(DX), AX
@@ -133,10 +127,13 @@ test:
 	SHLQ  $8, R12
 	ADDQ  SI, R12
 	HITS512
-	VPCMPD $2, 0(R12), Z0, K1, K2
-	VPCMPD $2, 64(R12), Z1, K2, K2
-	VPCMPD $5, 128(R12), Z2, K2, K2
-	VPCMPD $5, 192(R12), Z3, K2, K2
+	VPCMPD $2, 0(R12), Z0, K2
+	VPCMPD $2, 64(R12), Z1, K3
+	VPCMPD $5, 128(R12), Z2, K4
+	VPCMPD $5, 192(R12), Z3, K5
+	KANDW K2, K3, K2
+	KANDW K4, K5, K4
+	KANDW K2, K4, K2
 	NUMBERS512
 	VPORD Z5, Z6, K2, Z6
 	VPCOMPRESSD Z6, K1, Z7
@@ -177,15 +174,6 @@ TEXT ·leavesAVX512(SB), NOSPLIT, $0-64
 	MOVQ outLeaves+48(FP), R8
 	MOVQ DX, R12
 
-ask:
-	MOVQ R12, AX
-	ASKREFS
-	ADDQ $4, R12
-	LEAQ AHEAD(DX), AX
-	CMPQ R12, AX
-	JGE  loop
-	CMPQ R12, R10
-	JLT  ask
 
 loop:
 	LEAQ AHEAD(DX), AX
@@ -288,15 +276,6 @@ TEXT ·nodesAVX2(SB), NOSPLIT, $0-48
 	LEAQ ·packLanes(SB), R13
 	MOVQ DX, R12
 
-ask:
-	MOVQ R12, AX
-	ASK
-	ADDQ $4, R12
-	LEAQ AHEAD(DX), AX
-	CMPQ R12, AX
-	JGE  loop
-	CMPQ R12, R10
-	JLT  ask
 
 loop:
 	LEAQ AHEAD(DX), AX
@@ -364,15 +343,6 @@ TEXT ·leavesAVX2(SB), NOSPLIT, $0-64
 	LEAQ ·packLanes(SB), R14
 	MOVQ DX, R12
 
-ask:
-	MOVQ R12, AX
-	ASKREFS
-	ADDQ $4, R12
-	LEAQ AHEAD(DX), AX
-	CMPQ R12, AX
-	JGE  loop
-	CMPQ R12, R10
-	JLT  ask
 
 loop:
 	LEAQ AHEAD(DX), AX
