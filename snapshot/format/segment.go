@@ -228,6 +228,16 @@ func DeltaCell(x, y int32, heads uint32) uint32 {
 	return 1 + uint32(uint64(h)*uint64(heads-1)>>32)
 }
 
+// DeltaHead gives the head of the chain that a plain box belongs to: that of its cell, or 0 when the box is larger than a
+// cell.
+func DeltaHead(b Box, heads uint32) uint32 {
+	const cell = 1 << DeltaCellShift
+	if int64(b.MaxX)-int64(b.MinX) > cell || int64(b.MaxY)-int64(b.MinY) > cell {
+		return 0
+	}
+	return DeltaCell(b.MinX, b.MinY, heads)
+}
+
 // The ordered delta is a skip list in u32 words: a node is {ref, height, next[height]}, next is the word of a node, 0 ends.
 // The node at word OrderHead is the head and has no record. Word 0 is not used.
 const (

@@ -1,0 +1,120 @@
+package snapshot
+
+import (
+	"io"
+	"log/slog"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/snapshot/format"
+)
+
+// Bounds of a publisher.
+const (
+	// BudgetDefault is the greatest size of an image unless Config.Budget says otherwise, in bytes.
+	BudgetDefault = 8 << 30
+	// AppendRatioDefault is the size of the append area of a shard as a part of its base.
+	AppendRatioDefault = 0.25
+	// ShardRecordsDefault is how many records a shard is meant to hold at most.
+	ShardRecordsDefault = 1 << 20
+	// CommitRecordsMax bounds the records of one commit, loads aside.
+	CommitRecordsMax = 4 << 20
+	// RecycleDefault is how many files without a reader are kept mapped for the next rolls.
+	RecycleDefault = 4
+	// QuarantineMax bounds the files kept in quarantine; the oldest are removed first.
+	QuarantineMax = 8
+)
+
+// HugePages says whether huge pages are asked for.
+type HugePages uint8
+
+// The ways to use huge pages.
+const (
+	// HugeOff maps ordinary pages.
+	HugeOff HugePages = iota
+	// HugeTry asks for huge pages. The kernel may refuse silently: on tmpfs the mount option huge= decides. The metric
+	// rhumb_snapshot_huge_bytes shows what came of it.
+	HugeTry
+)
+
+// Config says where an image lies and how large it may become. The zero value of every field but Dir is a working default.
+type Config struct {
+	// Dir is the directory of the image, <shm>/rhumb/<cluster>/<node>. It is made when it does not exist.
+	Dir string
+	// Budget bounds the bytes of all files of the image, superseded and recycled ones too; default BudgetDefault. What would
+	// pass it fails with kind Overloaded.
+	Budget int64
+	// AppendRatio is the size of a shard's append area as a part of its base; default AppendRatioDefault.
+	AppendRatio float64
+	// ShardRecordsMax is how many records a shard is meant to hold: it decides how many shards a table gets, and a shard
+	// beyond it counts in the metric rhumb_snapshot_large_shards. Default ShardRecordsDefault.
+	ShardRecordsMax int64
+	// Recycle is how many files without a reader are kept for the next rolls; default RecycleDefault, negative none.
+	Recycle int
+	// HugePages is HugeOff by default.
+	HugePages HugePages
+	// GroupReadable shuts out readers that are not of the files' group: modes 0640 and 0750 instead of 0644 and 0755.
+	GroupReadable bool
+	// Logger takes what an operator should know; nil discards it.
+	Logger *slog.Logger
+	// Registerer takes the metrics; nil registers none.
+	Registerer prometheus.Registerer
+	// Identity, when set, gives the identity of a new image in place of a random one, so that the same input makes the same
+	// bytes. It is for tests: who knows the seeds can make keys that collide.
+	Identity *format.Root
+}
+
+// Validate lists everything that is wrong with the configuration.
+func (c *Config) Validate() error {
+	var faults []string
+	check := func(bad bool, fault string) {
+		if bad {
+			faults = append(faults, fault)
+		}
+	}
+	check(c.Dir == "", "the directory is empty")
+	check(c.Budget < 0, "the budget is negative")
+	check(c.AppendRatio < 0 || c.AppendRatio > 8, "the ratio of the append area is not 0 to 8")
+	check(c.ShardRecordsMax < 0, "the records of a shard are negative")
+	check(c.HugePages > HugeTry, "huge pages are neither off nor tried")
+	check(c.Identity != nil && c.Identity.Seed1&1 == 0, "the second seed of the identity is even")
+	if len(faults) > 0 {
+		return rhumb.E("snapshot.Config", rhumb.InvalidArgument, strings.Join(faults, "; "))
+	}
+	return nil
+}
+
+// filled gives the configuration with its defaults.
+func (c Config) filled() Config {
+	if c.Budget == 0 {
+		c.Budget = BudgetDefault
+	}
+	if c.AppendRatio == 0 {
+		c.AppendRatio = AppendRatioDefault
+	}
+	if c.ShardRecordsMax == 0 {
+		c.ShardRecordsMax = ShardRecordsDefault
+	}
+	if c.Recycle == 0 {
+		c.Recycle = RecycleDefault
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+	}
+	return c
+}
+
+func (c *Config) fileMode() uint32 {
+	if c.GroupReadable {
+		return 0o640
+	}
+	return 0o644
+}
+
+func (c *Config) dirMode() uint32 {
+	if c.GroupReadable {
+		return 0o750
+	}
+	return 0o755
+}

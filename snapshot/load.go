@@ -1,0 +1,207 @@
+package snapshot
+
+import (
+	"iter"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/snapshot/format"
+)
+
+// load is a table that a commit replaces.
+type load struct {
+	table  *Table
+	segs   []*segment
+	old    []*segment
+	closed rhumb.Timestamp
+}
+
+// Load replaces the whole content of a table by the records, and publishes that as one version. It is the fast way to fill a
+// table. Each key may come once; the error for one that comes twice is InvalidArgument. When records ends with an error, or
+// anything else fails, the table stays as it was. The values are copied before the next record is asked for.
+//
+// Closed views can be taken once the closed timestamp has passed the newest record that was loaded.
+func (p *Publisher) Load(t *Table, records iter.Seq2[Record, error], info CommitInfo) (uint64, error) {
+	c := p.Begin()
+	if err := c.Load(t, records); err != nil {
+		c.Discard()
+		return 0, err
+	}
+	return c.Publish(info)
+}
+
+// Load is Publisher.Load as a part of a commit, together with positions and changes of other tables.
+func (c *Commit) Load(t *Table, records iter.Seq2[Record, error]) error {
+	const op rhumb.Op = "snapshot.Load"
+	if err := c.checkLoad(op, t); err != nil {
+		return err
+	}
+	start := time.Now()
+	st := newStaging(len(t.shards))
+	defer st.close()
+	for rec, err := range records {
+		if err == nil {
+			err = checkRecord(op, t, &rec)
+		}
+		if err == nil {
+			err = st.add(c.p, t, &rec)
+		}
+		if err != nil {
+			return rhumb.Wrap(op, err)
+		}
+	}
+	c.p.mu.Lock()
+	l, err := c.p.buildLoad(c, t, st)
+	c.p.mu.Unlock()
+	if err != nil {
+		return rhumb.Wrap(op, err)
+	}
+	c.loads = append(c.loads, l)
+	c.records += st.records
+	c.p.metrics.loadSeconds.Observe(time.Since(start).Seconds())
+	return nil
+}
+
+func (c *Commit) checkLoad(op rhumb.Op, t *Table) error {
+	if err := c.check(t, &Record{Key: anyKey(t.KeyKind)}); err != nil {
+		return err
+	}
+	for _, s := range c.touched {
+		if s.table == t {
+			return rhumb.Ef(op, rhumb.InvalidArgument, "table %q was written to in this commit; load it in another", t.Name)
+		}
+	}
+	return nil
+}
+
+// anyKey gives a key that a table takes.
+func anyKey(kind format.KeyKind) format.Key {
+	if kind == format.KeyName {
+		return format.Key{Name: []byte{0}}
+	}
+	return format.Key{}
+}
+
+// buildLoad builds all shards of a table. What a shard staged is given back as soon as the shard is built.
+func (p *Publisher) buildLoad(c *Commit, t *Table, st *staging) (load, error) {
+	l := load{table: t, closed: max(st.newest, p.closed)}
+	for i, s := range t.shards {
+		part := &st.parts[i]
+		src := &source{heap: part.mem, refs: part.refs, units: uint64(part.tail)}
+		seg, err := p.build(s, src, c.version, l.closed, room{})
+		part.release()
+		if err != nil {
+			l.discard(p)
+			return load{}, err
+		}
+		l.segs = append(l.segs, seg)
+	}
+	return l, nil
+}
+
+// discard gives the files of a load back.
+func (l *load) discard(p *Publisher) {
+	for _, seg := range l.segs {
+		p.files.remove(seg.file)
+	}
+}
+
+// swingLoads writes the entries of the loaded shards; only within root.change.
+func (c *Commit) swingLoads() {
+	for i := range c.loads {
+		l := &c.loads[i]
+		for j, s := range l.table.shards {
+			l.old = append(l.old, s.seg)
+			s.seg, s.base, s.closed = l.segs[j], c.version, l.closed
+		}
+		c.p.root.putTable(l.table)
+	}
+}
+
+// finish retires what the load replaced.
+func (l *load) finish(p *Publisher) {
+	for i, old := range l.old {
+		p.stats.live.Add(l.segs[i].live - old.live)
+		if l.table.listed {
+			p.files.retire(old.file)
+		} else {
+			p.files.remove(old.file)
+		}
+	}
+	l.table.listed = true
+	p.stats.loads.Add(1)
+}
+
+// staging holds the records of a load, by shard, outside the garbage collector's sight and outside the image's budget.
+type staging struct {
+	parts   []part
+	records uint64
+	newest  rhumb.Timestamp
+}
+
+// part is the records of a shard, laid out as in a heap.
+type part struct {
+	mem  []byte
+	tail uint32
+	refs []uint32
+}
+
+// partMin is the first size of a part; it doubles when it is full, which moves page tables and copies nothing.
+const partMin = 1 << 20
+
+func newStaging(shards int) *staging { return &staging{parts: make([]part, shards)} }
+
+// add encodes a record into its part.
+func (st *staging) add(p *Publisher, t *Table, rec *Record) error {
+	const op rhumb.Op = "snapshot.stage"
+	hash := p.hash(t.KeyKind, &rec.Key)
+	part := &st.parts[format.ShardOf(hash, uint16(len(st.parts)))]
+	flags := rec.flags()
+	size := format.RecordSize(t.KeyKind, flags, len(rec.Key.Name), len(rec.Value))
+	units := format.Units(size)
+	if need := int(part.tail+units) * format.RecordAlign; need > len(part.mem) {
+		if uint64(part.tail)+uint64(units) > unitsMax {
+			return rhumb.Ef(op, rhumb.TooLarge, "a shard of table %q outgrows its heap; give the table more shards", t.Name)
+		}
+		if err := part.grow(need); err != nil {
+			return rhumb.WrapKind(op, rhumb.Overloaded, err)
+		}
+	}
+	dst := part.mem[int(part.tail)*format.RecordAlign:][:int(units)*format.RecordAlign]
+	encodeRecord(dst, size, &t.Table, hash, rec, flags, 0)
+	part.refs = append(part.refs, part.tail)
+	part.tail += units
+	st.records++
+	st.newest = max(st.newest, rec.HLC)
+	return nil
+}
+
+func (p *part) grow(need int) (err error) {
+	size := int(pow2(uint64(max(need, partMin))))
+	var mem []byte
+	if p.mem == nil {
+		mem, err = unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	} else {
+		mem, err = unix.Mremap(p.mem, size, unix.MREMAP_MAYMOVE)
+	}
+	if err == nil {
+		p.mem = mem
+		_ = unix.Madvise(mem, unix.MADV_HUGEPAGE)
+	}
+	return err
+}
+
+func (p *part) release() {
+	if p.mem != nil {
+		_ = unix.Munmap(p.mem)
+	}
+	*p = part{}
+}
+
+func (st *staging) close() {
+	for i := range st.parts {
+		st.parts[i].release()
+	}
+}

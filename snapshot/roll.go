@@ -1,0 +1,173 @@
+package snapshot
+
+import (
+	"iter"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/snapshot/format"
+)
+
+// Roll writes the visible state of a shard into a new generation. Commits do that by themselves when a shard has no room left.
+func (p *Publisher) Roll(t *Table, shard int) error {
+	const op rhumb.Op = "snapshot.Roll"
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.usable(op); err != nil {
+		return err
+	}
+	if p.entries[t.entry] != t || shard < 0 || shard >= len(t.shards) {
+		return rhumb.Ef(op, rhumb.InvalidArgument, "table %q has no shard %d", t.Name, shard)
+	}
+	return rhumb.Wrap(op, p.rollFor(t.shards[shard], room{}))
+}
+
+// makeRoom rolls a shard in which the open commit has no place left.
+func (p *Publisher) makeRoom(s *shard, units uint32) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.rollFor(s, room{units: uint64(units), records: 1})
+}
+
+// rollFor rolls a shard so that it has place for more. What the open commit wrote there goes along, unlinked and invisible,
+// and twice its size is kept free.
+func (p *Publisher) rollFor(s *shard, need room) error {
+	start := time.Now()
+	old := s.seg
+	pending := uint64(old.tail - old.done)
+	need.units = 2 * (need.units + pending)
+	need.records = 2 * (need.records + old.pending)
+	src, newest := p.survey(s)
+	closed := max(p.closed, s.closed) // what lay before was not kept the last time
+	if closed == 0 {
+		closed = newest // what lies before was not kept
+	}
+	seg, err := p.build(s, src, p.committed, closed, need)
+	if err != nil {
+		return err
+	}
+	for ref := old.done; ref < old.tail; {
+		n := seg.copyRecord(seg.tail, old.heap, ref, 1)
+		seg.tail += n
+		ref += n
+	}
+	seg.pending = old.pending
+	live := old.live
+	s.seg, s.base, s.closed = seg, p.committed, closed
+	p.swing(s, old)
+	p.rolled(s, time.Since(start), seg.live-live)
+	return nil
+}
+
+// swing lets readers into the new generation of a shard and retires the old one.
+func (p *Publisher) swing(s *shard, old *segment) {
+	if !s.table.listed {
+		p.files.remove(old.file)
+		return
+	}
+	s.seg.file.unlock()
+	p.root.change(func() { p.root.putShard(s) })
+	p.files.retire(old.file)
+}
+
+func (p *Publisher) rolled(s *shard, took time.Duration, live int64) {
+	p.stats.rolls.Add(1)
+	p.stats.live.Add(live)
+	p.metrics.rollSeconds.Observe(took.Seconds())
+	p.cfg.Logger.Debug("snapshot shard rolled", "table", s.table.Name, "shard", s.slot, "generation", s.seg.head.Generation,
+		"records", s.seg.live, "bytes", len(s.seg.file.mem), "seconds", took.Seconds())
+	if s.seg.live > p.cfg.ShardRecordsMax {
+		p.cfg.Logger.Warn("snapshot shard is larger than meant; load the table with more shards", "table", s.table.Name,
+			"shard", s.slot, "records", s.seg.live, "meant", p.cfg.ShardRecordsMax)
+	}
+}
+
+// survey lists what a new generation of a shard keeps: for each key the newest version, and, when a closed timestamp is known,
+// all down to the newest one that is not later than it. The oldest version kept goes into the base, the others are appended
+// again. newest is the greatest timestamp met.
+func (p *Publisher) survey(s *shard) (src *source, newest rhumb.Timestamp) {
+	seg := s.seg
+	src = &source{heap: seg.heap, refs: p.surveyRefs[:0]}
+	v := uint32(p.committed - s.base)
+	wall, _ := p.clock.now()
+	for head := range seg.heads() {
+		kept := p.kept[:0]
+		for ref := head; ref != format.NoPrev; ref = seg.record(ref).prev {
+			if seg.record(ref).ver > v {
+				continue
+			}
+			at := hlc(seg.heap, ref)
+			newest = max(newest, at)
+			kept = append(kept, ref)
+			if at <= p.closed || p.closed == 0 {
+				break
+			}
+		}
+		p.kept = kept
+		src.keep(seg, kept, wall)
+	}
+	p.surveyRefs = src.refs
+	return src, newest
+}
+
+// keep takes the versions of a key, newest first. A tombstone or an ended record with nothing before it is nothing.
+func (src *source) keep(seg *segment, kept []uint32, wall int64) {
+	n := len(kept)
+	for n > 0 && seg.gone(kept[n-1], wall) {
+		n--
+	}
+	if n == 0 {
+		return
+	}
+	src.refs = append(src.refs, kept[n-1])
+	src.units += uint64(format.Units(recordSize(seg.kind, seg.heap, kept[n-1])))
+	for i := n - 2; i >= 0; i-- {
+		src.replay = append(src.replay, kept[i])
+		src.replayUnits += uint64(format.Units(recordSize(seg.kind, seg.heap, kept[i])))
+	}
+}
+
+// gone reports whether a record says that its key has no value.
+func (s *segment) gone(ref uint32, wall int64) bool {
+	end := expiry(s.heap, ref)
+	return s.record(ref).flags&format.FlagTombstone != 0 || end != 0 && end <= wall
+}
+
+// heads gives, for each key that ever had a committed version in the segment, the newest reference, which may belong to a
+// commit that is open or was aborted. Keys of the base come first, in the order of the base.
+func (s *segment) heads() iter.Seq[uint32] {
+	return func(yield func(uint32) bool) {
+		for ref := uint32(0); ref < s.done; ref += format.Units(recordSize(s.kind, s.heap, ref)) {
+			if head, ok := s.headOf(ref); ok && !yield(head) {
+				return
+			}
+		}
+	}
+}
+
+// headOf gives the newest reference of a key when ref is the key's first version here.
+func (s *segment) headOf(ref uint32) (uint32, bool) {
+	h := s.record(ref)
+	if ref < s.head.BaseUnits {
+		if !s.isChanged(ref) {
+			return ref, true
+		}
+	} else if h.prev != format.NoPrev || h.ver == format.AbortedVersion {
+		return 0, false
+	}
+	return s.find(hashOf(s.keys, s.kind, h), s.heap, ref)
+}
+
+// newest gives the references that the newest version shows.
+func (s *segment) newest(version uint64) iter.Seq[uint32] {
+	return func(yield func(uint32) bool) {
+		for ref := range s.heads() {
+			for ref != format.NoPrev && s.record(ref).ver > uint32(version-s.head.Base) {
+				ref = s.record(ref).prev
+			}
+			if ref != format.NoPrev && s.record(ref).flags&format.FlagTombstone == 0 && !yield(ref) {
+				return
+			}
+		}
+	}
+}
