@@ -26,16 +26,20 @@ const (
 var demoTables = []struct {
 	name     string
 	colocate byte
+	snapshot rhumb.SnapshotFeatures
 }{
-	{"flights", '/'},
-	{"positions", '/'},
-	{"events", '/'},
-	{"surface", '/'},
-	{"surface_positions", '/'},
-	{"surface_events", '/'},
-	{"airports", 0},
-	{"roads", 0},
+	{"flights", '/', published},
+	{"positions", '/', 0},
+	{"events", '/', 0},
+	{"surface", '/', published},
+	{"surface_positions", '/', 0},
+	{"surface_events", '/', 0},
+	{"airports", 0, published},
+	{"roads", 0, published},
 }
+
+// published puts a table into the shared memory of the nodes that hold it.
+const published = rhumb.SnapshotOn | rhumb.SnapshotSpatial | rhumb.SnapshotOrdered
 
 // boot starts the nodes, makes a cluster of them, and waits until it takes writes.
 func (d *run) boot(ctx context.Context) error {
@@ -157,7 +161,7 @@ func (d *run) createTables(ctx context.Context) error {
 	create := func(i int) error {
 		t := demoTables[i]
 		return d.until(ctx, "table "+t.name, func(ctx context.Context) error {
-			_, err := d.stations[0].client.CreateTable(ctx, t.name, client.TableOptions{Colocate: t.colocate, Settings: settings})
+			_, err := d.stations[0].client.CreateTable(ctx, t.name, client.TableOptions{Colocate: t.colocate, Settings: settings, Snapshot: t.snapshot})
 			if rhumb.KindOf(err) == rhumb.AlreadyExists {
 				return nil
 			}

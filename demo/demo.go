@@ -157,6 +157,7 @@ func (d *run) startArgs(n *Node) []string {
 		"start", "--insecure", "--region", n.Region, "--location", region.location.String(), "--zone", n.Zone,
 		"--dir", n.Dir, "--addr", n.Addr, "--heartbeat-addr", n.HeartbeatAddr, "--gossip-addr", n.GossipAddr,
 		"--admin-addr", n.AdminAddr, "--latency-file", d.layout.LatencyFile, "--log-level", "warn",
+		"--snapshot-dir", d.layout.SnapshotDir,
 		"--drain-timeout", nodeDrainTimeout.String(), "--cache-size", fmt.Sprint(nodeCacheMiB),
 	}
 	for i := range d.layout.Nodes {
@@ -223,6 +224,7 @@ Try in another terminal:
   rhumb scan flights --limit 5
   rhumb put flights HELLO1 ident=HELLO1 location=47.4,8.5
   rhumb get flights HELLO1 --from %s
+  rhumb snapshot ls                        # the same tables in shared memory
   rhumb ingest --table flights --format controlstream FILE
   kill -9 %d        # a node dies; its ranges go on elsewhere
 Ctrl-C stops everything.
@@ -235,6 +237,11 @@ Ctrl-C stops everything.
 func (d *run) stop() {
 	d.note("stopping %d nodes\n", len(d.layout.Nodes))
 	d.children.stop()
+	if d.layout.ClusterID != "" {
+		// Images are made again from the data; memory is not to be left behind.
+		_ = os.RemoveAll(filepath.Join(d.layout.SnapshotDir, d.layout.ClusterID))
+		_ = os.Remove(d.layout.SnapshotDir) // if no other cluster's lie there
+	}
 	context, err := ReadLayout(ContextPath())
 	if err == nil && context.PID == os.Getpid() {
 		if err := os.Remove(ContextPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {

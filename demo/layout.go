@@ -14,6 +14,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/geo/rtt"
 	"github.com/rhumbdb/rhumb/geo/wan"
+	"github.com/rhumbdb/rhumb/node/publish"
 )
 
 // NodesPerRegionMax and RegionsMax bound a demo: all its processes share one machine.
@@ -29,9 +30,11 @@ type Layout struct {
 	Ready     bool   `json:"ready"`
 	ClusterID string `json:"cluster_id"`
 	// PID is the process of the demo itself.
-	PID         int      `json:"pid"`
-	Dir         string   `json:"dir"`
-	LatencyFile string   `json:"latency_file"`
+	PID         int    `json:"pid"`
+	Dir         string `json:"dir"`
+	LatencyFile string `json:"latency_file"`
+	// SnapshotDir is the folder of the nodes' images.
+	SnapshotDir string   `json:"snapshot_dir"`
 	Regions     []Region `json:"regions"`
 	Nodes       []Node   `json:"nodes"`
 }
@@ -117,7 +120,9 @@ func newLayout(dir string, regions []Region, nodesPerRegion int) (*Layout, error
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	l := &Layout{PID: os.Getpid(), Dir: dir, LatencyFile: filepath.Join(dir, "latency.yaml"), Regions: regions}
+	l := &Layout{
+		PID: os.Getpid(), Dir: dir, LatencyFile: filepath.Join(dir, "latency.yaml"), SnapshotDir: snapshotDir(dir), Regions: regions,
+	}
 	addrs, err := freeAddrs(4 * nodesPerRegion * len(regions))
 	if err != nil {
 		return nil, err
@@ -133,6 +138,14 @@ func newLayout(dir string, regions []Region, nodesPerRegion int) (*Layout, error
 		}
 	}
 	return l, nil
+}
+
+// snapshotDir gives the folder for the images of a demo: in memory, or in its directory on a machine without such a place.
+func snapshotDir(dir string) string {
+	if s, err := os.Stat(filepath.Dir(publish.DirDefault)); err == nil && s.IsDir() {
+		return publish.DirDefault
+	}
+	return filepath.Join(dir, "images")
 }
 
 // layoutName is the file in a demo's directory that holds its layout.
@@ -157,7 +170,7 @@ func (l *Layout) resume(dir string, regions []Region, nodesPerRegion int) (*Layo
 			}
 		}
 	}
-	l.Ready, l.PID, l.Dir, l.Regions = false, os.Getpid(), dir, regions
+	l.Ready, l.PID, l.Dir, l.Regions, l.SnapshotDir = false, os.Getpid(), dir, regions, snapshotDir(dir)
 	return l, nil
 }
 
