@@ -76,29 +76,33 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestHilbertKey guards that the curve is a Hilbert curve: it visits every cell of a square once, and steps to a neighbour
-// each time.
+// TestHilbertKey guards that the curve is a Hilbert curve that stays in the world: it visits every cell once and steps to a
+// neighbour each time, over the whole world in coarse cells and in its lowest corner in the finest.
 func TestHilbertKey(t *testing.T) {
-	const bits, step = 6, 1 << (32 - HilbertBits) // the lowest corner of the world, 64 by 64 cells
-	cells := make([]corner, 1<<(2*bits))
-	for x := range int32(1 << bits) {
-		for y := range int32(1 << bits) {
-			px, py := -format.LonUnitsMax+x*step, -format.LatUnitsMax+y*step
-			k := HilbertKey(format.Box{MinX: px, MinY: py, MaxX: px + step - 2, MaxY: py + step - 2})
-			if k >= uint64(len(cells)) || cells[k] != (corner{}) {
-				t.Fatalf("cell %d, %d has key %d, which is taken or too great", x, y, k)
+	for _, tc := range []struct{ bits, columns, rows int }{{6, 64, 32}, {HilbertBits, 64, 64}} {
+		cells := make([]corner, tc.columns*tc.rows)
+		for x := range int64(tc.columns) {
+			for y := range int64(tc.rows) {
+				b := around(corner{(2*x+1)*fullTurn>>(tc.bits+1) - format.LonUnitsMax, (2*y+1)*fullTurn>>(tc.bits+1) - format.LatUnitsMax}, 9, 9)
+				k := HilbertKey(b) >> (2 * (HilbertBits - tc.bits))
+				if k >= uint64(len(cells)) || cells[k] != (corner{}) {
+					t.Fatalf("%d bits: cell %d, %d has key %d, which is taken or too great", tc.bits, x, y, k)
+				}
+				cells[k] = corner{x + 1, y + 1}
 			}
-			cells[k] = corner{int64(x) + 1, int64(y) + 1}
+		}
+		for i := 1; i < len(cells); i++ {
+			dx, dy := cells[i].x-cells[i-1].x, cells[i].y-cells[i-1].y
+			if dx*dx+dy*dy != 1 {
+				t.Fatalf("%d bits: keys %d and %d are at %v and %v", tc.bits, i-1, i, cells[i-1], cells[i])
+			}
 		}
 	}
-	for i := 1; i < len(cells); i++ {
-		dx, dy := cells[i].x-cells[i-1].x, cells[i].y-cells[i-1].y
-		if dx*dx+dy*dy != 1 {
-			t.Fatalf("keys %d and %d are at %v and %v", i-1, i, cells[i-1], cells[i])
+	corners := []format.Box{world, around(corner{format.LonUnitsMax, format.LatUnitsMax}, 0, 0), around(corner{format.LonUnitsMax, -format.LatUnitsMax}, 0, 0)}
+	for _, b := range corners {
+		if k := HilbertKey(b); k>>(2*HilbertBits-1) != 0 {
+			t.Errorf("%v has key %#x, in the upper half of the curve", b, k)
 		}
-	}
-	if k := HilbertKey(world); k>>(2*HilbertBits) != 0 {
-		t.Errorf("key %#x has more than %d bits", k, 2*HilbertBits)
 	}
 }
 

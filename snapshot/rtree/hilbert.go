@@ -7,14 +7,16 @@ import (
 )
 
 const (
-	// HilbertBits is the number of bits an axis of a Hilbert key: steps of 2048 units, about 23 m of latitude.
+	// HilbertBits is the number of bits an axis of a Hilbert key: 360 degrees in steps of about 19 m.
 	HilbertBits = 21
 	// ItemsMax is the greatest number of boxes that one tree holds; a crossing box counts twice.
 	ItemsMax = 1 << itemBits
 
 	itemBits = 26
-	// sortBits are the bits of the key that order the boxes, so that key and number make one word: steps of about 91 m.
+	// sortBits are the bits of the key that order the boxes, so that key and number make one word: steps of about 76 m.
 	sortBits = 64 - itemBits
+	// hilbertScale times units of longitude, divided by 2^32, is below 2^HilbertBits; that of latitudes is below half of it.
+	hilbertScale = 1 << (HilbertBits + 32) / (fullTurn + 1)
 )
 
 // hilbertStep takes the curve three bits an axis further: its index is the orientation (2 bits), then three bits of x and
@@ -48,12 +50,15 @@ func makeHilbertStep() (table [256]uint8) {
 	return table
 }
 
-// HilbertKey gives the place of a plain box's centre on a Hilbert curve over the world, 2*HilbertBits bits. Boxes with
-// near keys lie near each other.
+// HilbertKey gives the place of a plain box's centre on a Hilbert curve, 2*HilbertBits bits. Boxes with near keys
+// lie near each other.
+//
+// The curve fills a square of 360 by 360 degrees, whose lower half is the world. It begins in the orientation in which it
+// fills this half first, so that it never leaves the world and no node of the tree has one part here and one far away.
 func HilbertKey(b format.Box) uint64 {
-	x := uint32((int64(b.MinX)+int64(b.MaxX))>>1+format.LonUnitsMax) >> (32 - HilbertBits)
-	y := uint32((int64(b.MinY)+int64(b.MaxY))>>1+format.LatUnitsMax) >> (32 - HilbertBits)
-	key, state := uint64(0), uint32(0)
+	x := uint32(uint64((int64(b.MinX)+int64(b.MaxX))>>1+format.LonUnitsMax) * hilbertScale >> 32)
+	y := uint32(uint64((int64(b.MinY)+int64(b.MaxY))>>1+format.LatUnitsMax) * hilbertScale >> 32)
+	key, state := uint64(0), uint32(1)
 	for shift := HilbertBits - 3; shift >= 0; shift -= 3 {
 		step := uint32(hilbertStep[state<<6|x>>shift&7<<3|y>>shift&7])
 		key = key<<6 | uint64(step&63)

@@ -122,28 +122,32 @@ func (s *nearestSet[T]) sorted() []Neighbour[T] {
 	return s.items
 }
 
-// StartRadius gives a radius in metres around a point that likely holds k leaves of the tree, for Nearest. It walks from
-// the root to the node that is nearest and holds k leaves at least, and takes the farthest corner of it.
+// StartRadius gives a radius in metres around a point within which there likely are k leaves of the tree, for Nearest. It
+// walks from the root to the nearest node that holds at least k leaves, and takes as many of its children as hold k.
 func (t *Tree) StartRadius(p rhumb.Point, k int) float64 {
 	if t.levels == 0 {
 		return geo.DistanceMax
 	}
-	node, leaves := uint32(0), format.NodeLanes
-	level := t.levels - 1
+	node, level, leaves := uint32(0), t.levels-1, 1 // in each child
 	for range level {
 		leaves *= format.NodeLanes
 	}
-	for ; level > 0 && leaves/format.NodeLanes >= k; level-- {
+	for ; level > 0 && leaves >= k; level-- {
 		node = node*format.NodeLanes + t.nearestLane(p, level, node)
 		leaves /= format.NodeLanes
 	}
-	radius := 0.0
+	var reach []float64
 	for lane := range uint32(format.NodeLanes) {
-		if b := t.box(level, node, lane); b != empty {
-			radius = max(radius, farCorner(p, b))
+		if b := t.box(level, node, lane); b == empty {
+			break
+		} else if level == 0 {
+			reach = append(reach, Distance(p, b))
+		} else {
+			reach = append(reach, farCorner(p, b))
 		}
 	}
-	return radius
+	slices.Sort(reach)
+	return reach[min(len(reach), max(k+leaves-1, leaves)/leaves)-1]
 }
 
 // nearestLane gives the lane of a node whose box is nearest to a point.
