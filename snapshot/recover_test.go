@@ -1,0 +1,213 @@
+package snapshot_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/snapshot"
+	"github.com/rhumbdb/rhumb/snapshot/format"
+)
+
+// section gives the file offset of a section of a segment.
+func section(p []byte, t format.SectionType) uint64 {
+	for i := range u32(p, 88) {
+		if q := p[format.SegmentSecOff+int(i)*format.SectionSize:]; u32(q, 0) == uint32(t) {
+			return u64(q, 8)
+		}
+	}
+	panic(fmt.Sprint("no section of type ", t))
+}
+
+func flip(at func(p []byte) uint64) func([]byte) []byte {
+	return func(p []byte) []byte {
+		p[at(p)] ^= 0x40
+		return p
+	}
+}
+
+func fixed(n uint64) func([]byte) uint64 { return func([]byte) uint64 { return n } }
+
+// Every kind of damage to a segment takes its table out, puts the file into quarantine with a text that names it, and leaves
+// the rest.
+func TestDamagedSegment(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		damage func(p []byte) []byte
+		kind   rhumb.Kind
+	}{
+		"truncated":        {func(p []byte) []byte { return p[:len(p)-4096] }, rhumb.Corrupt},
+		"longer":           {func(p []byte) []byte { return append(p, 0) }, rhumb.Corrupt},
+		"empty":            {func([]byte) []byte { return nil }, rhumb.Corrupt},
+		"magic":            {flip(fixed(0)), rhumb.Corrupt},
+		"later version":    {func(p []byte) []byte { p[8] = 9; return p }, rhumb.Incompatible},
+		"byte order":       {flip(fixed(16)), rhumb.Incompatible},
+		"header":           {flip(fixed(200)), rhumb.Corrupt},
+		"state":            {flip(fixed(format.SegmentState)), rhumb.Corrupt},
+		"append tail":      {flip(fixed(format.SegmentAppendTail + 5)), rhumb.Corrupt},
+		"append head":      {flip(fixed(format.SegmentAppendHead + 5)), rhumb.Corrupt},
+		"overflow":         {flip(fixed(format.SegmentOverflow + 6)), rhumb.Corrupt},
+		"base record":      {flip(func(p []byte) uint64 { return section(p, format.SectionHeap) + 30 }), rhumb.Corrupt},
+		"tree":             {flip(func(p []byte) uint64 { return section(p, format.SectionTreeNodes) + 300 }), rhumb.Corrupt},
+		"tree references":  {flip(func(p []byte) uint64 { return section(p, format.SectionTreeRefs) }), rhumb.Corrupt},
+		"order":            {flip(func(p []byte) uint64 { return section(p, format.SectionOrder) }), rhumb.Corrupt},
+		"skip list":        {flip(func(p []byte) uint64 { return section(p, format.SectionOrderDelta) + 4*3 + 3 }), rhumb.Corrupt},
+		"delta":            {flip(func(p []byte) uint64 { return section(p, format.SectionDelta) + 23 }), rhumb.Corrupt},
+		"delta cells":      {flip(func(p []byte) uint64 { return section(p, format.SectionDeltaCells) + 3 }), rhumb.Corrupt},
+		"appended record":  {flip(func(p []byte) uint64 { return section(p, format.SectionHeap) + uint64(u32(p, 104))*64 + 17 }), rhumb.Corrupt},
+		"overflow bucket":  {flip(func(p []byte) uint64 { return section(p, format.SectionIndex) + 63 }), rhumb.Corrupt},
+		"bucket reference": {func(p []byte) []byte { return flipReference(p) }, rhumb.Corrupt},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := shmDir(t)
+			rolledImage(t, dir)
+			path := segments(t, dir)[1]
+			edit(t, path, c.damage)
+			p := open(t, snapshot.Config{Dir: dir})
+			r := p.Recovery()
+			if r.Fresh || len(r.Quarantined) != 1 || len(r.Dropped) != 1 || r.Dropped[0] != "left" {
+				t.Fatalf("recovery %+v, want one file in quarantine and table left dropped", r)
+			}
+			if err := r.Quarantined[0].Err; rhumb.KindOf(err) != c.kind {
+				t.Errorf("%v, want kind %s", err, c.kind)
+			}
+			if _, err := os.Stat(r.Quarantined[0].File); err != nil {
+				t.Error(err)
+			}
+			img := mustImage(t, dir)
+			if img.tables["left"] != nil || len(img.tables["right"].all(view{version: img.committed})) < together {
+				t.Error("the root still has the damaged table, or lost the other")
+			}
+			left, err := p.Table(writerSpecs()[0])
+			check(t, err)
+			right, err := p.Table(writerSpecs()[1])
+			check(t, err)
+			check(t, writeNumber(p, []*snapshot.Table{left, right}, img.committed+1))
+			verifyTogether(t, mustImage(t, dir))
+		})
+	}
+}
+
+// flipReference damages the first reference in use.
+func flipReference(p []byte) []byte {
+	at := section(p, format.SectionIndex)
+	for u16(p, int(at)) == 0 {
+		at += format.BucketSize
+	}
+	p[at+format.BucketRefs+3] ^= 0x40
+	return p
+}
+
+// rolledImage makes an image whose tables have a base and an append area.
+func rolledImage(t *testing.T, dir string) {
+	t.Helper()
+	written(t, dir, 1, 30)
+	p, err := snapshot.Open(snapshot.Config{Dir: dir})
+	check(t, err)
+	var tables []*snapshot.Table
+	for _, spec := range writerSpecs() {
+		table, err := p.Table(spec)
+		check(t, err)
+		tables = append(tables, table)
+		for i := range int(table.ShardCount) {
+			check(t, p.Roll(table, i))
+		}
+	}
+	check(t, writeNumber(p, tables, 31))
+	check(t, p.Close())
+}
+
+// A root that cannot be used is put into quarantine, and a new image made.
+func TestDamagedRoot(t *testing.T) {
+	t.Parallel()
+	cases := map[string]func(p []byte) []byte{
+		"truncated":       func(p []byte) []byte { return p[:4096] },
+		"magic":           flip(fixed(3)),
+		"seed":            flip(fixed(41)),
+		"later version":   func(p []byte) []byte { p[8] = 2; return p },
+		"positions entry": flip(fixed(format.RootTables + 20)),
+		"positions shard": flip(fixed(format.RootShards + 8)),
+	}
+	for name, damage := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := shmDir(t)
+			written(t, dir, 1, 2)
+			edit(t, filepath.Join(dir, format.RootName), damage)
+			p := open(t, snapshot.Config{Dir: dir})
+			if r := p.Recovery(); !r.Fresh || len(r.Quarantined) == 0 {
+				t.Fatalf("recovery %+v, want a new image", r)
+			}
+			if n := len(segments(t, dir)); n != 1 {
+				t.Errorf("%d segments, want that of the positions", n)
+			}
+			if img := mustImage(t, dir); img.committed != 0 || len(img.tables) != 1 {
+				t.Errorf("version %d, %d tables", img.committed, len(img.tables))
+			}
+		})
+	}
+}
+
+// An entry that is damaged while the root was not being changed takes its table out.
+func TestDamagedEntry(t *testing.T) {
+	t.Parallel()
+	for name, at := range map[string]uint64{
+		"table": format.RootTables + format.TableEntrySize + 17, "shard": format.RootShards + format.ShardEntrySize + 9,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := shmDir(t)
+			written(t, dir, 1, 2)
+			edit(t, filepath.Join(dir, format.RootName), flip(fixed(at)))
+			p := open(t, snapshot.Config{Dir: dir})
+			img := mustImage(t, dir)
+			if img.tables["left"] != nil || img.tables["right"] == nil || p.Recovery().Fresh {
+				t.Errorf("recovery %+v", p.Recovery())
+			}
+		})
+	}
+}
+
+func TestQuarantineIsBounded(t *testing.T) {
+	t.Parallel()
+	dir := shmDir(t)
+	for range snapshot.QuarantineMax + 3 {
+		written(t, dir, 1, 1)
+		edit(t, filepath.Join(dir, format.RootName), flip(fixed(0)))
+	}
+	open(t, snapshot.Config{Dir: dir})
+	files, err := os.ReadDir(filepath.Join(dir, "quarantine"))
+	check(t, err)
+	if len(files) != snapshot.QuarantineMax {
+		t.Errorf("%d files in quarantine, want %d", len(files), snapshot.QuarantineMax)
+	}
+}
+
+// What a dead publisher was building, or had superseded, is removed; files of others are not.
+func TestOrphans(t *testing.T) {
+	t.Parallel()
+	dir := shmDir(t)
+	written(t, dir, 1, 2)
+	for _, name := range []string{"seg.1.99", "recycled.4", "root.new", "notes.txt"} {
+		check(t, os.WriteFile(filepath.Join(dir, name), []byte("x"), 0o644))
+	}
+	p := open(t, snapshot.Config{Dir: dir})
+	for name, want := range map[string]bool{"seg.1.99": false, "recycled.4": false, "root.new": false, "notes.txt": true} {
+		if _, err := os.Stat(filepath.Join(dir, name)); (err == nil) != want {
+			t.Errorf("%s is there: %t, want %t", name, err == nil, want)
+		}
+	}
+	table, err := p.Table(writerSpecs()[0])
+	check(t, err)
+	check(t, p.Roll(table, 0))
+	root, err := os.ReadFile(filepath.Join(dir, format.RootName))
+	check(t, err)
+	if g := binary.LittleEndian.Uint64(root[format.RootShards+format.ShardEntrySize:]); g > 50 {
+		t.Errorf("generation %d follows the name of a file that never was live", g)
+	}
+}
