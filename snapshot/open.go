@@ -114,7 +114,8 @@ func (p *Publisher) ownDirectory() error {
 }
 
 func releaseOwner(fd int) error {
-	if err := unix.Close(fd); err != nil { // which ends the lock
+	_ = unix.Flock(fd, unix.LOCK_UN) // a child that is being started may share the descriptor for a moment
+	if err := unix.Close(fd); err != nil {
 		return rhumb.WrapKind("snapshot.Close", rhumb.Other, err)
 	}
 	return nil
@@ -143,13 +144,13 @@ func (p *Publisher) recover() error {
 	if err != nil {
 		return err
 	}
+	p.removeOrphans()
 	if !found {
 		p.recovery.Fresh = true
 		if err := p.createImage(); err != nil {
 			return err
 		}
 	}
-	p.removeOrphans()
 	p.goLive()
 	return nil
 }
