@@ -39,7 +39,7 @@ func (d *Driver) fitTables(st *catalog.State) error {
 		if err != nil {
 			return err
 		}
-		d.tables[t.ID] = &table{Table: t, image: image, stale: !image.Listed()}
+		d.tables[t.ID] = &table{Table: t, image: image, stale: !image.Listed() || len(d.at) == 0}
 	}
 	d.leaveRanges(st)
 	d.catchUp(st)

@@ -1,0 +1,317 @@
+package publish
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/entry"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+	"github.com/rhumbdb/rhumb/snapshot/reader"
+	"github.com/rhumbdb/rhumb/storage"
+)
+
+// world is one node's storage and catalog, with logs written by the test in place of a host.
+type world struct {
+	t      *testing.T
+	engine *storage.Engine
+	root   string
+	state  struct {
+		sync.Mutex
+		*catalog.State
+	}
+	driver *Driver
+	logs   map[rhumb.RangeID]*log
+	clock  rhumb.Timestamp
+}
+
+// log is what a range's log did up to its last entry, and what is committed of it.
+type log struct {
+	last   entry.Position
+	hlc    rhumb.Timestamp
+	commit Position
+	rows   map[row]string // by the committed part; the log is committed as it is written
+}
+
+type row struct {
+	table rhumb.TableID
+	name  string
+}
+
+const (
+	testNode  rhumb.NodeID = 1
+	hashSlots              = 4
+)
+
+func newWorld(t *testing.T, policy Policy) *world {
+	engine, err := storage.OpenEngine([]string{t.TempDir()}, storage.Config{CacheBytes: 8 << 20, MemTableBytes: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, engine: engine, root: t.TempDir(), logs: map[rhumb.RangeID]*log{}, clock: 1}
+	w.state.State = catalog.New()
+	w.apply(catalog.Init{Cluster: rhumb.UUID{1}, First: catalog.RegisterNode{
+		Store: rhumb.UUID{2}, Boot: 1, Nonce: 1, Region: "here", Zone: "a", HasLocation: true,
+	}})
+	w.open(policy)
+	t.Cleanup(func() {
+		if err := w.driver.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := engine.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+func (w *world) open(policy Policy) {
+	d, err := Open(Config{
+		Root: w.root, Cluster: rhumb.UUID{1}, Node: testNode, Policy: policy, Engine: w.engine, Logger: slog.New(slog.DiscardHandler),
+		State: func() *catalog.State {
+			w.state.Lock()
+			defer w.state.Unlock()
+			return w.state.State
+		},
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.driver = d
+}
+
+func (w *world) apply(cmd catalog.Command) {
+	w.t.Helper()
+	w.state.Lock()
+	defer w.state.Unlock()
+	next, res, _ := w.state.Apply(cmd)
+	if err := res.Err(); err != nil {
+		w.t.Fatal(err)
+	}
+	w.state.State = next
+}
+
+func (w *world) table(name string, features rhumb.SnapshotFeatures) rhumb.TableID {
+	w.t.Helper()
+	settings := rhumb.DefaultClassSettings()
+	settings.Replicas, settings.MinInSync, settings.HashSlots = 1, 1, hashSlots
+	place := catalog.Placement{Region: 1}
+	for range hashSlots {
+		place.Replicas = append(place.Replicas, []rhumb.NodeID{testNode})
+	}
+	w.apply(catalog.CreateTable{Name: name, Settings: settings, Snapshot: features, Placements: []catalog.Placement{place}})
+	w.driver.CatalogChanged()
+	t, _ := w.state.TableByName(name)
+	return t.ID
+}
+
+// append writes one entry, committed at once, and tells the driver when told says so.
+func (w *world) append(id rhumb.RangeID, tell bool, writes ...entry.Write) {
+	w.t.Helper()
+	store := w.engine.Store(id)
+	b := store.NewBatch()
+	l := w.logs[id]
+	if l == nil {
+		l = &log{rows: map[row]string{}}
+		w.logs[id] = l
+		b.CreateRange(storage.RangeState{Range: id})
+	}
+	w.clock++
+	e := &entry.Entry{Epoch: 1, Node: testNode, Seq: l.last.Seq + 1, Prev: l.last.Hash, Start: 1, Requests: []entry.Request{{
+		HLC: w.clock, Existed: make([]bool, len(writes)), Writes: writes,
+	}}}
+	e.Seal(nil)
+	b.Append(id, e, storage.Commit{Seq: l.commit.Seq, HLC: l.commit.HLC})
+	l.last, l.hlc, l.commit = e.Position(), w.clock, Position{e.Seq, w.clock}
+	b.SetCommit(id, storage.Commit{Seq: e.Seq, HLC: w.clock})
+	w.write(b)
+	for _, x := range writes {
+		if rhumb.IsTombstone(x.Value) {
+			delete(l.rows, row{x.Table, string(x.Name)})
+		} else {
+			l.rows[row{x.Table, string(x.Name)}] = string(x.Value)
+		}
+	}
+	if tell {
+		w.driver.Committed(id, l.commit)
+	}
+}
+
+func (w *world) write(b *storage.Batch) {
+	w.t.Helper()
+	if err := b.Apply(); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := b.Sync(); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// trim cuts a log behind its commit position.
+func (w *world) trim(id rhumb.RangeID) {
+	w.t.Helper()
+	b := w.engine.Store(id).NewBatch()
+	b.Trim(id, w.logs[id].commit.Seq)
+	w.write(b)
+}
+
+// rows gives the content of a table in the image.
+func (w *world) rows(name string) (map[string]string, error) {
+	c, err := reader.Attach(ImageDir(w.root, rhumb.UUID{1}, testNode), reader.Options{})
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	v, err := c.Lock()
+	if err != nil {
+		return nil, err
+	}
+	defer v.Unlock()
+	t, err := v.Table(name)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]string{}
+	for it, err := range t.All() {
+		if err != nil {
+			return nil, err
+		}
+		out[string(it.Name)] = string(it.Value)
+	}
+	return out, nil
+}
+
+// check tells the driver all that is committed, publishes, and compares the image with what the logs did.
+func (w *world) check(tables map[string]rhumb.TableID) {
+	w.t.Helper()
+	for id, l := range w.logs {
+		w.driver.Committed(id, l.commit)
+	}
+	ctx, cancel := context.WithTimeout(w.t.Context(), 20*time.Second)
+	defer cancel()
+	if _, err := w.driver.Publish(ctx); err != nil {
+		w.t.Fatal(err)
+	}
+	for name, id := range tables {
+		want := map[string]string{}
+		for _, l := range w.logs {
+			for r, value := range l.rows {
+				if r.table == id {
+					want[r.name] = value
+				}
+			}
+		}
+		got, err := w.rows(name)
+		if err != nil {
+			w.t.Fatalf("table %s: %v", name, err)
+		}
+		if !maps.Equal(got, want) {
+			w.t.Fatalf("table %s has %d rows, want %d; differ at %v", name, len(got), len(want), differences(got, want))
+		}
+	}
+}
+
+func differences(a, b map[string]string) (names []string) {
+	for k := range a {
+		if a[k] != b[k] {
+			names = append(names, k)
+		}
+	}
+	for k := range b {
+		if _, ok := a[k]; !ok {
+			names = append(names, k)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func hashRange(i int) rhumb.RangeID { return rhumb.RangeID{Region: 1, Slot: rhumb.Slot(i % hashSlots)} }
+
+func opaque(s string) []byte { return rhumb.EncodeOpaque(nil, []byte(s)) }
+
+// TestRandom does at random what can happen to a node's ranges and tables, and compares the image with the logs: entries of
+// which the driver hears late, logs that are trimmed before it has seen them, tables that come when ranges have a history, and
+// restarts with the image kept, damaged and gone.
+func TestRandom(t *testing.T) {
+	for seed := range uint64(8) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 1))
+			w := newWorld(t, Policy{OnDemand: seed%2 == 0})
+			tables := map[string]rhumb.TableID{}
+			ids := []rhumb.TableID{w.table("hidden", 0)}
+			for step := range 400 {
+				switch n := rng.IntN(100); {
+				case n < 2 && len(ids) < 6:
+					name := fmt.Sprint("t", step)
+					id := w.table(name, rhumb.SnapshotOn|rhumb.SnapshotOrdered)
+					tables[name], ids = id, append(ids, id)
+				case n < 4 && len(w.logs) > 0:
+					w.trim(slices.SortedFunc(maps.Keys(w.logs), rhumb.RangeID.Compare)[rng.IntN(len(w.logs))])
+				case n < 6:
+					if err := w.driver.Close(); err != nil {
+						t.Fatal(err)
+					}
+					if rng.IntN(3) == 0 {
+						damage(t, ImageDir(w.root, rhumb.UUID{1}, testNode), rng)
+					}
+					w.open(Policy{})
+				case n < 12 && len(tables) > 0:
+					w.check(tables)
+				default:
+					var writes []entry.Write
+					for range 1 + rng.IntN(3) {
+						value := rhumb.Tombstone
+						if rng.IntN(4) > 0 {
+							value = opaque(fmt.Sprint("v", step))
+						}
+						name := fmt.Sprint("k", rng.IntN(60))
+						id := ids[rng.IntN(len(ids))]
+						if !slices.ContainsFunc(writes, func(w entry.Write) bool { return w.Table == id && string(w.Name) == name }) {
+							writes = append(writes, entry.Write{Table: id, Name: []byte(name), Value: value})
+						}
+					}
+					// A name lives in one range: that of its number.
+					var at int
+					_, _ = fmt.Sscanf(string(writes[0].Name), "k%d", &at)
+					writes = slices.DeleteFunc(writes, func(w entry.Write) bool {
+						var n int
+						_, _ = fmt.Sscanf(string(w.Name), "k%d", &n)
+						return n%hashSlots != at%hashSlots
+					})
+					w.append(hashRange(at), rng.IntN(3) > 0, writes...)
+				}
+			}
+			if len(tables) == 0 {
+				tables["last"] = w.table("last", rhumb.SnapshotOn)
+			}
+			w.check(tables)
+		})
+	}
+}
+
+// damage removes the image, or cuts one of its files short.
+func damage(t *testing.T, dir string, rng *rand.Rand) {
+	files, err := os.ReadDir(dir)
+	if err != nil || rng.IntN(2) == 0 {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	victim := filepath.Join(dir, files[rng.IntN(len(files))].Name())
+	if info, err := os.Stat(victim); err == nil && info.Mode().IsRegular() {
+		if err := os.Truncate(victim, info.Size()/2); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
