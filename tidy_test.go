@@ -36,7 +36,7 @@ var layers = [][]string{
 // that one seed replays one run. Only time's plain data, such as time.Duration, is allowed.
 var pure = []string{
 	".", "entry", "keys", "geo", "geo/rtt", "geo/place", "raftmeta/catalog", "node/replica", "node/lease",
-	"snapshot/format",
+	"snapshot/format", "snapshot/rtree",
 }
 
 var impure = []string{"context", "math/rand", "math/rand/v2", "net", "os", "sync", "sync/atomic", "syscall"}

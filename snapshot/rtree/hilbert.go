@@ -60,7 +60,7 @@ func HilbertKey(b format.Box) uint64 {
 	y := uint32(uint64((int64(b.MinY)+int64(b.MaxY))>>1+format.LatUnitsMax) * hilbertScale >> 32)
 	key, state := uint64(0), uint32(1)
 	for shift := HilbertBits - 3; shift >= 0; shift -= 3 {
-		step := uint32(hilbertStep[state<<6|x>>shift&7<<3|y>>shift&7])
+		step := uint32(hilbertStep[uint8(state<<6|x>>shift&7<<3|y>>shift&7)])
 		key = key<<6 | uint64(step&63)
 		state = step >> 6
 	}

@@ -33,6 +33,8 @@ func scanLeavesAVX2(nodes, refs []byte, q *format.Box, list []uint32, outRefs, o
 }
 
 // packLanes gives for each set of eight lanes the lanes in it, in order: AVX2 has no instruction that packs them.
+//
+//lint:ignore U1000 the assembly reads it
 var packLanes = func() (table [256][8]uint8) {
 	for set := range table {
 		n := 0

@@ -30,7 +30,10 @@ func Nearest[T any](p rhumb.Point, k int, limit, start float64, compare func(a, 
 	}
 	limit = min(limit, geo.DistanceMax)
 	best := &nearestSet[T]{k: k, compare: compare}
-	for radius := max(start, radiusMin); ; {
+	if !(start >= radiusMin) {
+		start = radiusMin
+	}
+	for radius := start; ; {
 		radius = min(radius, limit)
 		best.items = best.items[:0]
 		best.limit = radius

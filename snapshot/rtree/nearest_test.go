@@ -2,6 +2,7 @@ package rtree
 
 import (
 	"cmp"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -70,8 +71,11 @@ func checkNearest(t *testing.T, r *rand.Rand, tree *Tree, records []format.Box, 
 	})
 	want = want[:min(k, len(want))]
 	start := tree.StartRadius(p, k)
-	if r.IntN(4) == 0 {
+	switch r.IntN(8) {
+	case 0:
 		start = 0
+	case 1:
+		start = math.NaN()
 	}
 	var c Cursor
 	rounds := 0
