@@ -619,8 +619,14 @@ static uint32_t rs__crc_more(uint32_t c, const void *p, size_t n) {
 
 static uint32_t rs__crc(const void *p, size_t n) { return ~rs__crc_more(~0u, p, n); }
 
-/* rs__record_sum leaves out the words that depend on the generation: version, reference, lengths. */
-static uint32_t rs__record_sum(const uint8_t *rec, size_t size) { return ~rs__crc_more(rs__crc_more(~0u, rec, 8), rec + 24, size - 24); }
+/* rs__record_sum counts over the key word, the length, the flags but RS__MOVED, and the payload: what a roll keeps. */
+static uint32_t rs__record_sum(const uint8_t *rec, size_t size) {
+	uint8_t fixed[12];
+	memcpy(fixed, rec, 8);
+	memcpy(fixed + 8, rec + 16, 4);
+	fixed[10] &= (uint8_t)~RS__MOVED;
+	return ~rs__crc_more(rs__crc_more(~0u, fixed, sizeof fixed), rec + RS__HEAD, size - RS__HEAD);
+}
 
 /* ---- Mapped files ---- */
 

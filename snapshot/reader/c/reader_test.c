@@ -1,0 +1,372 @@
+/*
+ * reader_test DIR ROUNDS: tests of the C reader itself on a golden image in DIR, which it damages in ROUNDS ways, one after
+ * the other: whatever is read then, nothing may fault. Compile with -fsanitize=address,undefined.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#define RHUMB_SNAP_IMPLEMENTATION
+#include "rhumb_snap.h"
+
+#include <dirent.h>
+
+static int failures;
+
+#define CHECK(condition)                                                                                            \
+	do {                                                                                                              \
+		if (!(condition)) {                                                                                             \
+			failures++;                                                                                                   \
+			fprintf(stderr, "%s:%d: %s does not hold; last error: %s\n", __FILE__, __LINE__, #condition, rs_last_error()->message); \
+		}                                                                                                               \
+	} while (0)
+
+static uint64_t seed = 88172645463325252;
+static uint64_t next_random(void) {
+	seed ^= seed << 13;
+	seed ^= seed >> 7;
+	return seed ^= seed << 17;
+}
+
+static int count(void *n, const rs_item *it) {
+	volatile uint8_t use = 0; /* touches what the item points to */
+	for (uint32_t i = 0; i < it->value_len; i++) use = (uint8_t)(use ^ it->value[i]);
+	for (uint32_t i = 0; i < it->name_len; i++) use = (uint8_t)(use ^ it->name[i]);
+	(*(int64_t *)n)++;
+	return 0;
+}
+
+static int64_t scan_all(const rs_view *v, const rs_table *t) {
+	static rs_scan scan;
+	rs_item it;
+	int64_t n = 0;
+	int status = rs_scan_begin(&scan, v, t, NULL, 0);
+	if (status != RS_OK) return status;
+	while ((status = rs_scan_next(&scan, &it)) == 1) count(&n, &it);
+	return status < 0 ? status : n;
+}
+
+static void read_fields(const rs_value *v) {
+	rs_fields fields;
+	rs_field f;
+	volatile double use = 0;
+	if (rs_fields_begin(&fields, v->data, v->len) != RS_OK) return;
+	while (rs_fields_next(&fields, &f) == 1) use = use + rs_as_float64(&f) + rs_as_point(&f).lat + rs_as_box(&f).max_lon + (double)rs_as_int64(&f);
+}
+
+/* read_all reads a table in every way. What comes of it is checked elsewhere. */
+static int64_t read_all(const rs_view *v, const rs_table *t) {
+	static const rs_point ring[] = {{52, 13}, {53, 13}, {53, 14}, {52, 14.5}}, centre = {52.5, 13.5};
+	static const rs_box boxes[] = {{-90, -180, 90, 180}, {52.4, 13.4, 52.6, 13.6}, {-30, 170, 30, -170}};
+	uint64_t keys[100];
+	rs_value out[100];
+	rs_item near[20];
+	int64_t n = 0;
+	for (uint64_t i = 0; i < 100; i++) keys[i] = i;
+	rs_mget(v, t, keys, 100, out);
+	for (uint64_t i = 0; i < 100; i++)
+		if (rs_get(v, t, i, &out[0]) == RS_OK) read_fields(&out[0]);
+	for (int i = 0; i < 40; i++) {
+		char name[32];
+		int len = snprintf(name, sizeof name, "berlin/%d", i);
+		rs_get_name(v, t, name, (size_t)len, &out[0]);
+		rs_name key = {name, (uint32_t)len, RS_KEY_NAME};
+		rs_mget_names(v, t, &key, 1, &out[0]);
+	}
+	for (size_t i = 0; i < sizeof boxes / sizeof *boxes; i++) rs_bbox(v, t, boxes[i], count, &n);
+	rs_radius(v, t, centre, 30000, count, &n);
+	rs_polygon(v, t, ring, 4, count, &n);
+	rs_nearest(v, t, centre, 20, INFINITY, near);
+	n += scan_all(v, t);
+	return n;
+}
+
+static int64_t read_image(const char *dir, unsigned flags) {
+	rs_client *c = NULL;
+	rs_view v;
+	int64_t n = 0;
+	if (rs_attach(&c, dir, flags | RS_NO_TIMER) != RS_OK) return 0;
+	int (*locks[2])(rs_client *, rs_view *) = {rs_lock, rs_lock_closed};
+	for (int i = 0; i < 2; i++) {
+		if (locks[i](c, &v) != RS_OK) continue;
+		rs_commit commit;
+		rs_position_t position;
+		rs_view_commit(&v, &commit);
+		rs_position(&v, 2, 17, &position);
+		const rs_table *t;
+		for (unsigned k = 0; (t = rs_table_at(&v, k)) != NULL; k++) n += read_all(&v, t) > 0;
+		rs_unlock(&v);
+	}
+	CHECK(rs_detach(c) == RS_OK);
+	return n;
+}
+
+/* ---- Damage ---- */
+
+typedef struct image_file {
+	char path[512];
+	uint8_t *bytes;
+	size_t size;
+} image_file;
+
+static size_t load_files(const char *dir, image_file *files, size_t max) {
+	DIR *d = opendir(dir);
+	struct dirent *e;
+	size_t n = 0;
+	while (d != NULL && (e = readdir(d)) != NULL && n < max) {
+		if (strcmp(e->d_name, "root") != 0 && strncmp(e->d_name, "seg.", 4) != 0) continue;
+		image_file *f = &files[n];
+		snprintf(f->path, sizeof f->path, "%s/%s", dir, e->d_name);
+		FILE *in = fopen(f->path, "rb");
+		if (in == NULL) continue;
+		fseek(in, 0, SEEK_END);
+		f->size = (size_t)ftell(in);
+		rewind(in);
+		f->bytes = (uint8_t *)malloc(f->size);
+		if (f->bytes != NULL && fread(f->bytes, 1, f->size, in) == f->size) n++;
+		fclose(in);
+	}
+	if (d != NULL) closedir(d);
+	return n;
+}
+
+/* mend makes the checksums of headers right again, so that the checks behind them are reached. */
+static void mend(uint8_t *p, int root) {
+	uint32_t sum;
+	if (!root) {
+		sum = rs__crc(p, RS__SEG_SUM);
+		memcpy(p + RS__SEG_SUM, &sum, 4);
+		return;
+	}
+	sum = rs__crc(p, 60);
+	memcpy(p + 60, &sum, 4);
+	for (int i = 0; i < RS_TABLES_MAX; i++) {
+		uint8_t *e = p + RS__TABLES + i * RS__TABLE_ENTRY;
+		memset(e + 12, 0, 4);
+		sum = rs__crc(e, RS__TABLE_ENTRY);
+		memcpy(e + 12, &sum, 4);
+	}
+	for (int i = 0; i < RS_SHARDS_MAX; i++) {
+		uint8_t *e = p + RS__SHARDS + i * RS__SHARD_ENTRY;
+		sum = rs__crc(e, 44);
+		memcpy(e + 44, &sum, 4);
+	}
+}
+
+static void write_file(const image_file *f, const uint8_t *bytes) {
+	FILE *out = fopen(f->path, "r+b");
+	CHECK(out != NULL && fwrite(bytes, 1, f->size, out) == f->size);
+	if (out != NULL) fclose(out);
+}
+
+static void damage(const char *dir, int rounds) {
+	static image_file files[64];
+	size_t n = load_files(dir, files, 64);
+	int64_t readable = 0;
+	CHECK(n > 3);
+	for (int round = 0; n > 0 && round < rounds; round++) {
+		image_file *f = &files[next_random() % n];
+		int root = strstr(f->path, "/root") != NULL;
+		uint8_t *copy = (uint8_t *)malloc(f->size);
+		if (copy == NULL) return;
+		memcpy(copy, f->bytes, f->size);
+		size_t within = round % 3 == 0 ? (root ? 12800 : 8192) : f->size;
+		for (uint64_t k = next_random() % 8 + 1; k > 0; k--) {
+			size_t at = next_random() % within;
+			if (next_random() % 2 && k > 1) at = at / 4 * 4; /* whole words too: references and offsets */
+			copy[at] ^= (uint8_t)(1u << next_random() % 8);
+			if (next_random() % 4 == 0) copy[at] = 0xff;
+		}
+		if (next_random() % 4 != 0) mend(copy, root);
+		write_file(f, copy);
+		readable += read_image(dir, next_random() % 4 == 0 ? RS_VERIFY : 0) > 0;
+		write_file(f, f->bytes);
+		free(copy);
+	}
+	printf("%d damaged images, %" PRId64 " readable in part\n", rounds, readable);
+	for (size_t i = 0; i < n; i++) free(files[i].bytes);
+}
+
+/* ---- Locks ---- */
+
+static void test_errors(const char *dir) {
+	rs_client *c = NULL;
+	rs_view v;
+	memset(&v, 0, sizeof v);
+	CHECK(rs_attach(&c, "/nowhere", 0) == RS_UNAVAILABLE && c == NULL);
+	CHECK(strcmp(rs_last_error()->file, "root") == 0);
+	CHECK(rs_attach(NULL, dir, 0) == RS_INVALID);
+	CHECK(rs_attach(&c, dir, RS_POPULATE | RS_HUGE | RS_VERIFY) == RS_OK);
+	CHECK(rs_lock(c, &v) == RS_OK);
+	CHECK(rs_detach(c) == RS_BUSY);
+	rs_info info;
+	CHECK(rs_client_info(c, &info) == RS_OK && info.views == 1 && info.committed == rs_version(&v) && info.state == 2 && info.mapped_bytes > 0 && info.pinned_bytes == 0);
+	uint64_t mapped = 0, huge = 0;
+	CHECK(rs_huge_bytes(c, &mapped, &huge) == RS_OK && mapped == info.mapped_bytes && huge <= mapped);
+	const rs_table *t = NULL;
+	rs_value value;
+	CHECK(rs_table_by_name(&v, "cars", &t) == RS_OK && rs_table_live(&v, t) > 80);
+	CHECK(rs_get_name(&v, t, "x", 1, &value) == RS_INVALID && value.data == NULL);
+	rs_unlock(&v);
+	rs_unlock(&v);
+	CHECK(rs_get(&v, t, 1, &value) == RS_INVALID);
+	CHECK(rs_detach(c) == RS_OK);
+}
+
+/* A view that grew too old refuses reads, a fresh one does not. */
+static void test_leash(const char *dir) {
+	rs_client *c = NULL;
+	rs_view v, fresh;
+	const rs_table *t = NULL;
+	rs_value value;
+	CHECK(rs_attach(&c, dir, 0) == RS_OK);
+	rs_set_max_lock_age(c, 50000000);
+	CHECK(rs_lock(c, &v) == RS_OK && rs_table_by_name(&v, "cars", &t) == RS_OK);
+	int status = RS_OK;
+	for (int64_t start = rs__clock(CLOCK_MONOTONIC); status != RS_EXPIRED && rs__clock(CLOCK_MONOTONIC) - start < 20000000000;) status = rs_get(&v, t, 2000, &value);
+	CHECK(status == RS_EXPIRED && rs_mget(&v, t, NULL, 0, NULL) == RS_EXPIRED && rs_age(&v) >= 50000000);
+	rs_set_max_lock_age(c, 0);
+	CHECK(rs_lock(c, &fresh) == RS_OK && rs_get(&fresh, t, 2000, &value) == RS_NOT_FOUND);
+	rs_unlock(&v);
+	rs_unlock(&fresh);
+	CHECK(rs_detach(c) == RS_OK);
+}
+
+/* An exchange that the publisher never ended leaves readers with what they have, and refuses new ones. */
+static void test_exchange(const char *dir) {
+	char path[512];
+	rs_client *c = NULL, *late = NULL;
+	rs_view v;
+	uint64_t seq = 0, odd;
+	snprintf(path, sizeof path, "%s/root", dir);
+	CHECK(rs_attach(&c, dir, 0) == RS_OK);
+	CHECK(rs_lock(c, &v) == RS_OK);
+	uint64_t version = rs_version(&v);
+	rs_unlock(&v);
+	int fd = open(path, O_RDWR);
+	CHECK(fd >= 0 && pread(fd, &seq, 8, RS__TABLE_SEQ) == 8);
+	odd = seq + 1;
+	CHECK(pwrite(fd, &odd, 8, RS__TABLE_SEQ) == 8);
+	uint64_t later = version + 1;
+	CHECK(pwrite(fd, &later, 8, RS__COMMITTED) == 8);
+	CHECK(rs_lock(c, &v) == RS_OK && rs_version(&v) == version); /* the new version may be of other generations */
+	rs_unlock(&v);
+	CHECK(rs_attach(&late, dir, 0) == RS_UNAVAILABLE);
+	CHECK(pwrite(fd, &version, 8, RS__COMMITTED) == 8);
+	odd = seq + 2;
+	CHECK(pwrite(fd, &odd, 8, RS__TABLE_SEQ) == 8);
+	CHECK(rs_lock(c, &v) == RS_OK && rs_version(&v) == version); /* mapped anew */
+	rs_unlock(&v);
+	/* A new root in place of the old is noticed at the next tick. */
+	char other[560];
+	snprintf(other, sizeof other, "%s/root.new", dir);
+	uint8_t *bytes = (uint8_t *)malloc(RS__ROOT_SIZE);
+	CHECK(bytes != NULL && pread(fd, bytes, RS__ROOT_SIZE, 0) == RS__ROOT_SIZE);
+	int to = open(other, O_RDWR | O_CREAT, 0644);
+	CHECK(to >= 0 && pwrite(to, bytes, RS__ROOT_SIZE, 0) == RS__ROOT_SIZE && rename(other, path) == 0);
+	rs_tick(c);
+	CHECK(rs_lock(c, &v) == RS_OK && v.set->root->ino != 0);
+	struct stat st;
+	CHECK(fstat(to, &st) == 0 && v.set->root->ino == (uint64_t)st.st_ino);
+	rs_unlock(&v);
+	CHECK(rs_detach(c) == RS_OK);
+	free(bytes);
+	close(fd);
+	close(to);
+}
+
+/* The lock on byte 0 of a mapped file stands as long as it is mapped: no writer can take the file for another generation. */
+static void test_file_lock(const char *dir) {
+	static image_file files[64];
+	size_t n = load_files(dir, files, 64);
+	rs_client *c = NULL;
+	CHECK(rs_attach(&c, dir, 0) == RS_OK);
+	for (int mapped = 1; mapped >= 0; mapped--) {
+		for (size_t i = 0; i < n; i++) {
+			if (strstr(files[i].path, "/seg.") == NULL) continue;
+			struct flock lock;
+			memset(&lock, 0, sizeof lock);
+			lock.l_type = F_WRLCK;
+			lock.l_whence = SEEK_SET;
+			lock.l_len = 1;
+			int fd = open(files[i].path, O_RDWR);
+			CHECK((fcntl(fd, F_OFD_SETLK, &lock) != 0) == (mapped == 1));
+			close(fd);
+		}
+		if (mapped) CHECK(rs_detach(c) == RS_OK);
+	}
+	for (size_t i = 0; i < n; i++) free(files[i].bytes);
+}
+
+/* ---- Parts ---- */
+
+static void test_kernels(void) {
+	for (int round = 0; round < 20000; round++) {
+		int32_t node[64];
+		for (int i = 0; i < 64; i++) node[i] = (int32_t)(next_random() % 100);
+		rs_box32 q = {(int32_t)(next_random() % 100), (int32_t)(next_random() % 100), (int32_t)(next_random() % 100), (int32_t)(next_random() % 100)};
+		uint32_t want = rs__lanes_plain((const uint8_t *)node, &q);
+		CHECK(rs__pick_kernel()((const uint8_t *)node, &q) == want);
+#if defined(__x86_64__)
+		if (__builtin_cpu_supports("avx2")) CHECK(rs__lanes_avx2((const uint8_t *)node, &q) == want);
+#endif
+	}
+	for (int round = 0; round < 20000; round++) {
+		uint16_t bucket[32] __attribute__((aligned(64)));
+		uint32_t want = 0;
+		for (int i = 0; i < 32; i++) bucket[i] = (uint16_t)(next_random() % 4);
+		for (uint32_t i = 0; i < RS__SLOTS; i++) want |= (uint32_t)(bucket[i] == 3) << i;
+		CHECK(rs__match((const uint8_t *)bucket, 3) == want);
+	}
+	CHECK(rs__crc("123456789", 9) == 0xe3069283 && ~rs__crc_plain(~0u, (const uint8_t *)"123456789", 9) == 0xe3069283);
+}
+
+static void *lock_often(void *arg) {
+	rs_client *c = (rs_client *)arg;
+	for (int i = 0; i < 2000; i++) {
+		rs_view v;
+		const rs_table *t = NULL;
+		rs_value value;
+		CHECK(rs_lock(c, &v) == RS_OK);
+		CHECK(rs_table_by_name(&v, "blobs", &t) == RS_OK && rs_get(&v, t, 1, &value) == RS_OK && value.len == 70001);
+		rs_unlock(&v);
+	}
+	return NULL;
+}
+
+/* Threads lock while table_seq moves, so that sets come and go. */
+static void test_threads(const char *dir) {
+	char path[512];
+	rs_client *c = NULL;
+	pthread_t thread[4];
+	uint64_t seq = 0;
+	snprintf(path, sizeof path, "%s/root", dir);
+	int fd = open(path, O_RDWR);
+	CHECK(rs_attach(&c, dir, 0) == RS_OK && fd >= 0 && pread(fd, &seq, 8, RS__TABLE_SEQ) == 8);
+	for (int i = 0; i < 4; i++) CHECK(pthread_create(&thread[i], NULL, lock_often, c) == 0);
+	for (int i = 0; i < 200; i++) {
+		seq += 2;
+		CHECK(pwrite(fd, &seq, 8, RS__TABLE_SEQ) == 8);
+		CHECK(rs_refresh(c) == RS_OK);
+	}
+	for (int i = 0; i < 4; i++) pthread_join(thread[i], NULL);
+	CHECK(rs_detach(c) == RS_OK);
+	close(fd);
+}
+
+int main(int argc, char **argv) {
+	if (argc != 3) {
+		fprintf(stderr, "usage: reader_test DIR ROUNDS\n");
+		return 2;
+	}
+	test_kernels();
+	test_errors(argv[1]);
+	test_leash(argv[1]);
+	test_file_lock(argv[1]);
+	test_exchange(argv[1]);
+	test_threads(argv[1]);
+	CHECK(read_image(argv[1], RS_VERIFY) == 4);
+	damage(argv[1], atoi(argv[2]));
+	CHECK(read_image(argv[1], RS_VERIFY) == 4);
+	printf("%d failures\n", failures);
+	return failures != 0;
+}
