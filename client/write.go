@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"slices"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
@@ -405,11 +406,18 @@ func locationOf(stored []byte, field string) *rhumb.Point {
 	return nil
 }
 
+// nearestRegion gives the region nearest to a place that may hold a table's records; without a place, the caller's own
+// region if it may, else the one nearest to it.
 func (c *Client) nearestRegion(t *Table, at *rhumb.Point) rhumb.RegionID {
-	if at != nil {
-		if r, ok := geo.NearestRegion(*at, c.meta.regionsWith(t.info.Class)); ok {
-			return r.ID
+	with := c.meta.regionsWith(t.info.Class)
+	if at == nil {
+		if slices.ContainsFunc(with, func(r rhumb.Region) bool { return r.ID == c.here.ID }) {
+			return c.here.ID
 		}
+		at = &c.here.Location
+	}
+	if r, ok := geo.NearestRegion(*at, with); ok {
+		return r.ID
 	}
 	return c.here.ID
 }

@@ -25,9 +25,20 @@ func (r Router) Check(b *rhumb.Batch) error {
 		if err != nil {
 			return &rhumb.Error{Op: op, Kind: rhumb.KindOf(err), Range: b.Range, Err: err}
 		}
+		if err := checkName(t, m.Name); err != nil {
+			return rhumb.Wrap(op, err)
+		}
 		if fault := misplaced(st, b.Range, block, m, t, class); fault != "" {
 			return rhumb.Ef(op, rhumb.InvalidArgument, "mutation %d: %s", i, fault)
 		}
+	}
+	return nil
+}
+
+// checkName refuses a name that does not fit into the images of a published table.
+func checkName(t *rhumb.Table, name []byte) error {
+	if t.Snapshot.Has(rhumb.SnapshotOn) && len(name) > rhumb.SnapshotNameSizeMax {
+		return rhumb.Ef("route.Check", rhumb.TooLarge, "a name of %d bytes; table %s is published in shared memory, where names have at most %d", len(name), t.Name, rhumb.SnapshotNameSizeMax)
 	}
 	return nil
 }

@@ -22,6 +22,9 @@ func named(st *catalog.State, region rhumb.RegionID, table rhumb.TableID, name [
 	if err != nil {
 		return rhumb.RangeID{}, err
 	}
+	if err := checkName(t, name); err != nil {
+		return rhumb.RangeID{}, err
+	}
 	block, ok := st.HashBlock(region, class.ID)
 	if !ok {
 		if r, known := st.Region(region); known {

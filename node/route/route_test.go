@@ -1,6 +1,7 @@
 package route
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"testing"
@@ -37,6 +38,7 @@ func build(t *testing.T) *catalog.State {
 	settings.Replicas, settings.MinInSync, settings.HashSlots = 1, 1, 8
 	apply(catalog.CreateTable{Name: "flights", Settings: settings, Colocate: '/'})
 	apply(catalog.CreateTable{Name: "crews", Settings: settings, Colocate: '/'})
+	apply(catalog.CreateTable{Name: "cars", Settings: settings, Snapshot: rhumb.SnapshotOn})
 	settings.Replicas, settings.MinInSync = 2, 2
 	apply(catalog.CreateTable{Name: "pairs", Settings: settings})
 	return st
@@ -81,6 +83,31 @@ func TestNamed(t *testing.T) {
 	} {
 		if _, err := r.Named(tc.region, tc.table, []byte("k")); rhumb.KindOf(err) != tc.want || !strings.Contains(fmt.Sprint(err), tc.says) {
 			t.Errorf("%s: %v, want %s that says %q", tc.name, err, tc.want, tc.says)
+		}
+	}
+}
+
+// A name that images cannot hold is refused by every way to its range, in published tables only.
+func TestLongNameOfPublishedTable(t *testing.T) {
+	st := build(t)
+	r := Router{State: func() *catalog.State { return st }}
+	cars, _ := st.TableByName("cars")
+	flights, _ := st.TableByName("flights")
+	singapore, _ := st.RegionByName("singapore")
+	for size, want := range map[int]rhumb.Kind{rhumb.SnapshotNameSizeMax: rhumb.Other, rhumb.SnapshotNameSizeMax + 1: rhumb.TooLarge} {
+		name := bytes.Repeat([]byte("x"), size)
+		id, err := r.Named(singapore.ID, cars.ID, name)
+		if rhumb.KindOf(err) != want {
+			t.Errorf("a name of %d bytes: %v", size, err)
+		}
+		if home, err := r.Named(singapore.ID, flights.ID, name); err != nil {
+			t.Errorf("a name of %d bytes in a table that is not published: %v", size, err)
+		} else if id.IsZero() {
+			id = home
+		}
+		b := &rhumb.Batch{Range: id, Mutations: []rhumb.Mutation{{Kind: rhumb.Put, Table: cars.ID, Name: name}}}
+		if err := r.Check(b); rhumb.KindOf(err) != want {
+			t.Errorf("a batch with a name of %d bytes: %v", size, err)
 		}
 	}
 }
