@@ -15,7 +15,7 @@ const (
 	inside uint32 = 1 << 31
 )
 
-// Cursor walks the leaves that a query touches. It holds all the memory of a search, about 45 KiB, and is meant to be
+// Cursor walks the leaves that a query touches. It holds all the memory of a search, about 42 KiB, and is meant to be
 // kept and started again; the zero value has nothing to walk.
 type Cursor struct {
 	tree   *Tree
