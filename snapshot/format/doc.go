@@ -20,7 +20,8 @@
 //
 //   - A record is complete before anything refers to it; append_tail is raised before the record is linked.
 //   - A version is committed by one store of committed, after all its records in all shards are linked.
-//   - The version numbers of a key's chain fall strictly from newest to oldest; AbortedVersion is never visible.
+//   - The version numbers of a key's chain never rise from newest to oldest, and each previous reference is lower than that
+//     of the record that holds it; AbortedVersion is never visible.
 //   - Slots of a bucket are taken and never given back within a generation.
 //   - A generation number is never used twice in an image, also when a file is recycled.
 //   - All integers are little-endian and naturally aligned.

@@ -14,7 +14,7 @@ const (
 	BucketSlots = 10
 	BucketRefs  = 20
 	BucketNext  = 60
-	// BucketLoad is how many of the slots of primary buckets a build fills on average.
+	// BucketLoad is how many slots of a primary bucket a build plans to fill on average, counting what the append area takes.
 	BucketLoad = 7
 )
 

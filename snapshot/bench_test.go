@@ -1,0 +1,116 @@
+package snapshot_test
+
+import (
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"syscall"
+	"testing"
+
+	"github.com/rhumbdb/rhumb/snapshot"
+	"github.com/rhumbdb/rhumb/snapshot/format"
+)
+
+// benchValue makes a record of 128 bytes with a key of 8.
+const benchValue = 104
+
+// cpu gives the processor time of this process in seconds: wall time means little on a machine that others use too.
+func cpu() float64 {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
+}
+
+// numbered gives n records with scattered keys, and with boxes when they are wanted.
+func numbered(n uint64, boxes bool) iter.Seq2[snapshot.Record, error] {
+	return func(yield func(snapshot.Record, error) bool) {
+		value := make([]byte, benchValue)
+		if boxes {
+			value = value[:benchValue-16]
+		}
+		rng := rand.New(rand.NewPCG(7, 7))
+		for i := range n {
+			rec := snapshot.Record{Key: format.Key{Number: i * 0x9E3779B97F4A7C15}, Value: value}
+			if boxes {
+				x, y := int32(rng.Uint32()>>1)%1_800_000_000, int32(rng.Uint32()>>1)%900_000_000
+				rec.Box, rec.HasBox = format.Box{MinX: x, MinY: y, MaxX: x + 1000, MaxY: y + 1000}, true
+			}
+			if !yield(rec, nil) {
+				return
+			}
+		}
+	}
+}
+
+func benchTable(b *testing.B, records uint64, spatial bool, cfg snapshot.Config) (*snapshot.Publisher, *snapshot.Table) {
+	b.Helper()
+	cfg.Dir, cfg.HugePages = shmDir(b), snapshot.HugeTry
+	p := open(b, cfg)
+	t, err := p.Table(snapshot.TableSpec{ID: 1, Name: "t", Spatial: spatial, ExpectedRecords: int64(records)})
+	check(b, err)
+	_, err = p.Load(t, numbered(records, spatial), snapshot.CommitInfo{})
+	check(b, err)
+	return p, t
+}
+
+// BenchmarkPublish changes records of a base of 4 M at random: how long a commit of so many takes until it is visible.
+func BenchmarkPublish(b *testing.B) {
+	const base = 4 << 20
+	p, t := benchTable(b, base, false, snapshot.Config{AppendRatio: 1})
+	for _, n := range []int{1, 100, 1000, 100_000, 1_000_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			rng := rand.New(rand.NewPCG(1, uint64(n)))
+			value := make([]byte, benchValue)
+			rolls, start := p.Stats().Rolls, cpu()
+			for b.Loop() {
+				c := p.Begin()
+				for range n {
+					if err := c.Put(t, snapshot.Record{Key: format.Key{Number: rng.Uint64N(base) * 0x9E3779B97F4A7C15}, Value: value}); err != nil {
+						b.Fatal(err)
+					}
+				}
+				if _, err := c.Publish(snapshot.CommitInfo{}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric((cpu()-start)*1e9/float64(b.N*n), "cpu-ns/record")
+			b.ReportMetric(float64(p.Stats().Rolls-rolls)/float64(b.N), "rolls/op")
+		})
+	}
+}
+
+// BenchmarkLoad fills a table, into fresh pages the first time and into recycled ones afterwards.
+func BenchmarkLoad(b *testing.B) {
+	const records = 4 << 20
+	for _, spatial := range []bool{false, true} {
+		b.Run(fmt.Sprintf("spatial=%t", spatial), func(b *testing.B) {
+			start := cpu()
+			p, t := benchTable(b, records, spatial, snapshot.Config{Recycle: 16})
+			b.Logf("fresh pages: %.0f cpu-ns/record", (cpu()-start)*1e9/records)
+			start = cpu()
+			for b.Loop() {
+				_, err := p.Load(t, numbered(records, spatial), snapshot.CommitInfo{})
+				check(b, err)
+			}
+			b.ReportMetric((cpu()-start)*1e9/float64(b.N*records), "cpu-ns/record")
+		})
+	}
+}
+
+// BenchmarkRoll rolls a shard of a million records.
+func BenchmarkRoll(b *testing.B) {
+	const records = 1 << 20
+	for _, spatial := range []bool{false, true} {
+		b.Run(fmt.Sprintf("spatial=%t", spatial), func(b *testing.B) {
+			p, t := benchTable(b, records, spatial, snapshot.Config{})
+			check(b, p.Roll(t, 0))
+			start := cpu()
+			for b.Loop() {
+				check(b, p.Roll(t, 0))
+			}
+			b.ReportMetric((cpu()-start)*1e9/float64(b.N*records), "cpu-ns/record")
+		})
+	}
+}
