@@ -1,0 +1,353 @@
+package faults_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/snapshot"
+	"github.com/rhumbdb/rhumb/snapshot/reader"
+)
+
+func gauge(t *testing.T, r *prometheus.Registry, name string) float64 {
+	t.Helper()
+	families, err := r.Gather()
+	check(t, err)
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.Metric[0].GetGauge().GetValue()
+		}
+	}
+	t.Fatalf("no metric %s", name)
+	return 0
+}
+
+// A view that is held for too long refuses reads, so that whoever holds it by mistake notices; what it pins shows in the
+// publisher's metric until it is unlocked.
+func TestLeash(t *testing.T) {
+	dir := shmDir(t)
+	metrics := prometheus.NewRegistry()
+	pub, err := snapshot.Open(snapshot.Config{Dir: dir, Registerer: metrics})
+	check(t, err)
+	defer func() { check(t, pub.Close()) }()
+	table, err := pub.Table(leftSpec)
+	check(t, err)
+	put(t, pub, table, 1)
+	c, err := reader.Attach(dir, reader.Options{MaxLockAge: 20 * time.Millisecond})
+	check(t, err)
+	defer func() { check(t, c.Close()) }()
+	v, err := c.Lock()
+	check(t, err)
+	left, err := v.Table(leftName)
+	check(t, err)
+	pinned := func() float64 {
+		pub.Beat()
+		return gauge(t, metrics, "rhumb_snapshot_pinned_bytes")
+	}
+	if n := pinned(); n != 0 {
+		t.Fatalf("%v bytes pinned before the first roll", n)
+	}
+	for shard := range leftSpec.Shards {
+		check(t, pub.Roll(table, shard))
+	}
+	if n := pinned(); n == 0 {
+		t.Fatal("nothing pinned while a view holds what was rolled")
+	}
+	for limit := time.Now().Add(time.Minute); err == nil && time.Now().Before(limit); {
+		_, err = left.GetUint64(1)
+	}
+	wantKind(t, err, rhumb.Expired)
+	if s := c.Stats(); s.Views != 1 || s.Expired != 1 || s.OldestView < 20*time.Millisecond {
+		t.Errorf("stats %+v", s)
+	}
+	v.Unlock()
+	v, err = c.Lock() // follows the new generations, and lets go of the old ones
+	check(t, err)
+	v.Unlock()
+	if n := pinned(); n != 0 {
+		t.Errorf("%v bytes pinned after the view", n)
+	}
+}
+
+// put commits a number under all keys of the group.
+func put(t testing.TB, pub *snapshot.Publisher, table *snapshot.Table, n uint64) {
+	t.Helper()
+	check(t, tryPut(pub, table, n))
+}
+
+func tryPut(pub *snapshot.Publisher, table *snapshot.Table, n uint64) error {
+	c := pub.Begin()
+	defer c.Discard()
+	for i := range uint64(group) {
+		if err := c.Put(table, leftRecord(i, n, 1000)); err != nil {
+			return err
+		}
+	}
+	_, err := c.Publish(snapshot.CommitInfo{})
+	return err
+}
+
+// numberOf reads the number that all keys of the group have.
+func numberOf(t testing.TB, v reader.View) (n uint64) {
+	t.Helper()
+	table, err := v.Table(leftName)
+	check(t, err)
+	it, err := table.GetUint64(0)
+	check(t, err)
+	n = leUint64(it.Value)
+	k := checker{keys: groupKeys(), items: make([]reader.Item, group)}
+	found, err := k.count(&table, n)
+	if err != nil || found != group {
+		t.Fatalf("%d of %d keys have number %d: %v", found, group, n, err)
+	}
+	return n
+}
+
+// A view that pins the whole budget stops rolls, but not commits: those go on as long as the shards have room, and then fail
+// with an error that names the pins. What readers see stays whole. All goes on when the view ends.
+func TestBudget(t *testing.T) {
+	dir := shmDir(t)
+	pub, err := snapshot.Open(snapshot.Config{Dir: dir, Budget: 4 << 20})
+	check(t, err)
+	defer func() { check(t, pub.Close()) }()
+	spec := leftSpec
+	spec.Shards = 1
+	table, err := pub.Table(spec)
+	check(t, err)
+	put(t, pub, table, 1)
+	c, err := reader.Attach(dir, reader.Options{})
+	check(t, err)
+	defer func() { check(t, c.Close()) }()
+	var views []reader.View
+	for err == nil && len(views) < 1000 { // each view pins another generation
+		v, lockErr := c.Lock()
+		check(t, lockErr)
+		views = append(views, v)
+		err = pub.Roll(table, 0)
+	}
+	wantKind(t, err, rhumb.Overloaded)
+	if !strings.Contains(err.Error(), "pin") {
+		t.Errorf("error %q does not name the pins", err)
+	}
+	n := uint64(1)
+	for err = nil; err == nil && n < 1000; n++ {
+		err = tryPut(pub, table, n+1)
+	}
+	wantKind(t, err, rhumb.Overloaded)
+	n-- // the last one failed
+	if n < 2 {
+		t.Error("no commit went through while rolls were impossible")
+	}
+	v, err := c.Lock()
+	check(t, err)
+	if got := numberOf(t, v); got != n {
+		t.Errorf("readers see number %d, want %d", got, n)
+	}
+	if got := numberOf(t, views[0]); got != 1 {
+		t.Errorf("the first view sees number %d, want 1", got)
+	}
+	v.Unlock()
+	if s := pub.Stats(); s.Bytes > s.Budget || s.PinnedBytes == 0 {
+		t.Errorf("stats %+v", s)
+	}
+	for _, v := range views {
+		v.Unlock()
+	}
+	pub.Beat()
+	put(t, pub, table, n+1)
+	v, err = c.Lock()
+	check(t, err)
+	defer v.Unlock()
+	if got := numberOf(t, v); got != n+1 {
+		t.Errorf("readers see number %d, want %d", got, n+1)
+	}
+}
+
+// Locked reads of two shards while commits and rolls run never show two commits.
+func TestLockedReads(t *testing.T) {
+	total := *reads
+	if testing.Short() {
+		total = min(total, 100_000)
+	}
+	dir := shmDir(t)
+	w, err := newWriter(dir)
+	check(t, err)
+	check(t, w.commit())
+	c, err := reader.Attach(dir, reader.Options{})
+	check(t, err)
+	var left atomic.Int64
+	left.Store(int64(total))
+	var wg sync.WaitGroup
+	var versions [2]int
+	for i := range versions {
+		wg.Go(func() {
+			n, err := readPairs(c, &left)
+			versions[i] = n
+			if err != nil {
+				t.Error(err)
+				left.Store(0)
+			}
+		})
+	}
+	for left.Load() > 0 {
+		check(t, w.step())
+	}
+	wg.Wait()
+	s := w.pub.Stats()
+	t.Logf("%d locked reads, of %v versions, with %d commits and %d rolls", total, versions, s.Commits, s.Rolls)
+	if versions[0]+versions[1] < 10 || s.Rolls == 0 {
+		t.Error("the publisher stood still")
+	}
+	check(t, c.Close())
+	check(t, w.pub.Close())
+}
+
+// readPairs locks a view for every read of a pair of keys, and counts the versions met.
+func readPairs(c *reader.Client, left *atomic.Int64) (versions int, err error) {
+	const batch = 1000
+	var keys [2]uint64
+	var items [2]reader.Item
+	var last uint64
+	for left.Add(-batch) >= 0 {
+		for i := range uint64(batch) {
+			v, err := c.Lock()
+			if err != nil {
+				return versions, err
+			}
+			t, err := v.Table(leftName)
+			if err == nil {
+				keys[0], keys[1] = i%group, (i*7+1)%group
+				_, err = t.MultiGetUint64(keys[:], items[:])
+			}
+			if err != nil {
+				return versions, err
+			}
+			a, b, want := leUint64(items[0].Value), leUint64(items[1].Value), v.Version()
+			v.Unlock()
+			if a != want || b != want {
+				return versions, fmt.Errorf("%w: version %d shows %d and %d", errMixed, want, a, b)
+			}
+			if want != last {
+				last = want
+				versions++
+			}
+		}
+	}
+	return versions, nil
+}
+
+const crowds = 4 // processes that share the readers of TestCrowd
+
+// A thousand readers in a few processes hold a view each while the publisher rolls; each has the one image mapped, and
+// costs its process little memory of its own.
+func TestCrowd(t *testing.T) {
+	dir := shmDir(t)
+	w, err := newWriter(dir)
+	check(t, err)
+	check(t, w.commit())
+	var all []*process
+	for range crowds {
+		all = append(all, start(t, "crowd", dir))
+	}
+	for _, p := range all {
+		if text, ok := p.line(); !ok {
+			_ = p.cmd.Wait()
+			t.Fatalf("a crowd says %q: %s", text, p.errors.String())
+		}
+	}
+	for range 100 {
+		check(t, w.step())
+	}
+	w.pub.Beat()
+	if w.pub.Stats().PinnedBytes == 0 {
+		t.Error("a thousand views pin nothing")
+	}
+	for _, p := range all {
+		text := p.end()
+		var clients int
+		var private int64
+		if _, err := fmt.Sscanf(text, "%d readers, %d bytes", &clients, &private); err != nil {
+			t.Fatalf("a crowd says %q", text)
+		}
+		t.Logf("%s of their own, %d each", text, private/int64(clients))
+		if each := private / int64(clients); each > 1<<20 {
+			t.Errorf("%d bytes for each reader, want less than a MiB", each)
+		}
+	}
+	w.pub.Beat()
+	if s := w.pub.Stats(); s.PinnedBytes != 0 {
+		t.Errorf("without readers %d bytes are pinned", s.PinnedBytes)
+	}
+	check(t, w.pub.Close())
+}
+
+// crowd is the child with many readers: each locks a view, all wait until told, and then each looks at its view again.
+func crowd(dir string) error {
+	done := told()
+	clients := make([]*reader.Client, *attached/crowds)
+	views := make([]reader.View, len(clients))
+	for i := range clients {
+		var err error
+		if clients[i], err = reader.Attach(dir, reader.Options{MaxLockAge: 10 * time.Minute}); err != nil {
+			return fmt.Errorf("reader %d: %w", i, err)
+		}
+		if views[i], err = clients[i].Lock(); err != nil {
+			return err
+		}
+	}
+	fmt.Println("attached")
+	for tick := time.NewTicker(10 * time.Millisecond); !done.Load(); {
+		<-tick.C
+	}
+	k := checker{keys: groupKeys(), items: make([]reader.Item, group)}
+	for i, v := range views {
+		if err := k.tables(v, v.Version()); err != nil {
+			return fmt.Errorf("reader %d: %w", i, err)
+		}
+		v.Unlock()
+		if err := clients[i].Close(); err != nil {
+			return err
+		}
+	}
+	private, err := anonymous()
+	fmt.Printf("%d readers, %d bytes\n", len(clients), private)
+	return err
+}
+
+// anonymous gives the memory of the process that is not of files.
+func anonymous() (int64, error) {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(status)) {
+		if rest, ok := strings.CutPrefix(line, "RssAnon:"); ok {
+			kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
+			return kib << 10, err
+		}
+	}
+	return 0, errors.New("/proc/self/status has no RssAnon")
+}
+
+func directorySize(dir string) (sum int64, err error) {
+	names, err := filepath.Glob(filepath.Join(dir, "*"))
+	for _, name := range names {
+		if info, err := os.Stat(name); err == nil {
+			sum += info.Size()
+		}
+	}
+	return sum, err
+}
+
+func leUint64(p []byte) uint64 { return binary.LittleEndian.Uint64(p) }
