@@ -36,10 +36,8 @@ func (p *Publisher) Begin() *Commit {
 	if err := p.usable("snapshot.Begin"); err != nil {
 		panic(err)
 	}
-	p.open = true
-	c := &p.commit
-	*c = Commit{p: p, version: p.committed + 1, touched: c.touched[:0], loads: c.loads[:0], fresh: c.fresh[:0]}
-	return c
+	p.commit = &Commit{p: p, version: p.committed + 1, touched: p.touched[:0]}
+	return p.commit
 }
 
 // Put writes a version of a key. The newest of several in one commit is the one that views see. Once a call has failed for
@@ -72,7 +70,7 @@ func (c *Commit) check(t *Table, rec *Record) error {
 	switch {
 	case c.err != nil:
 		return c.err
-	case !c.p.open:
+	case c.p.commit != c:
 		return rhumb.E(op, rhumb.ConditionFailed, "the commit is over; begin another")
 	case c.p.entries[t.entry] != t:
 		return rhumb.Ef(op, rhumb.NotFound, "table %q was dropped", t.Name)
@@ -139,7 +137,7 @@ func (p *Publisher) hash(kind format.KeyKind, key *format.Key) uint64 {
 
 // Discard gives a commit up. It does nothing after Publish.
 func (c *Commit) Discard() {
-	if c.p.open {
+	if c.p.commit == c {
 		c.p.mu.Lock()
 		defer c.p.mu.Unlock()
 		c.discard()
@@ -155,7 +153,7 @@ func (c *Commit) discard() {
 	for _, l := range c.loads {
 		l.discard(c.p)
 	}
-	c.p.open = false
+	c.p.commit, c.p.touched = nil, c.touched
 }
 
 // abort takes back the records that are not committed.
@@ -177,7 +175,7 @@ func (s *segment) abort() (marked uint64) {
 func (c *Commit) Publish(info CommitInfo) (uint64, error) {
 	const op rhumb.Op = "snapshot.Publish"
 	p := c.p
-	if !p.open {
+	if p.commit != c {
 		return 0, rhumb.E(op, rhumb.ConditionFailed, "the commit is over; begin another")
 	}
 	p.mu.Lock()
@@ -277,7 +275,7 @@ func (c *Commit) finish() {
 	p.stats.version.Store(p.committed)
 	p.stats.commits.Add(1)
 	p.stats.records.Add(c.records)
-	p.open = false
+	p.commit, p.touched = nil, c.touched
 }
 
 // settleCommit says that what the commit wrote is committed.

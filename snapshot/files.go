@@ -2,7 +2,6 @@ package snapshot
 
 import (
 	"fmt"
-	"log/slog"
 	"path/filepath"
 	"sync/atomic"
 
@@ -20,7 +19,6 @@ const retiredMax = 64
 // recycled ones, whose pages are in memory already. Faulting in fresh pages costs more than filling them.
 type files struct {
 	cfg  *Config
-	log  *slog.Logger
 	root *root
 	// used is the size of all files, pinned that of the superseded ones that readers have mapped.
 	used, pinned atomic.Int64
@@ -35,8 +33,12 @@ func (f *files) take(op rhumb.Op, slot int, size int64) (*mapping, error) {
 	generation := f.root.nextGeneration()
 	path := filepath.Join(f.cfg.Dir, format.SegmentName(slot, generation))
 	if m := f.pick(size); m != nil {
+		if err := m.rename(path); err != nil {
+			f.remove(m)
+			return nil, rhumb.Wrap(op, err)
+		}
 		m.generation = generation
-		return m, m.rename(path)
+		return m, nil
 	}
 	for f.used.Load()+size > f.cfg.Budget && len(f.recycled) > 0 {
 		f.dropRecycled(0)

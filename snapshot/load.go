@@ -132,6 +132,7 @@ func (l *load) finish(p *Publisher) {
 	}
 	l.table.listed = true
 	p.stats.loads.Add(1)
+	p.countLarge()
 }
 
 // staging holds the records of a load, by shard, outside the garbage collector's sight and outside the image's budget.

@@ -50,7 +50,7 @@ func Open(cfg Config) (*Publisher, error) {
 		return nil, err
 	}
 	p := &Publisher{cfg: cfg.filled(), tables: map[string]*Table{}}
-	p.files = files{cfg: &p.cfg, log: p.cfg.Logger, root: &p.root}
+	p.files = files{cfg: &p.cfg, root: &p.root}
 	if err := p.clock.init(); err != nil {
 		return nil, rhumb.Wrap(op, err)
 	}
@@ -169,6 +169,7 @@ func (p *Publisher) goLive() {
 	for _, t := range p.tables {
 		p.stats.live.Add(t.Records())
 	}
+	p.countLarge()
 }
 
 // createImage makes root with the positions under another name and renames it, so that no reader sees half of it.

@@ -25,15 +25,14 @@ type Publisher struct {
 	tables    map[string]*Table
 	entries   [format.TablesMax]*Table
 	positions *Table
-	commit    Commit
-	open      bool // commit is in use
-	failed    error
+	commit    *Commit // that is open
 	ended     bool
 	recovery  Recovery
 	stats     counters
 	clock     clock
 
 	scratch
+	touched []*shard // memory of commits
 }
 
 // clock gives both clocks of a commit from one look at the time.
@@ -60,7 +59,7 @@ func (p *Publisher) usable(op rhumb.Op) error {
 	switch {
 	case p.ended:
 		return rhumb.E(op, rhumb.Canceled, "the publisher is closed")
-	case p.open:
+	case p.commit != nil:
 		return rhumb.E(op, rhumb.ConditionFailed, "a commit is open; publish or discard it first")
 	}
 	return nil
@@ -98,7 +97,7 @@ func (p *Publisher) Close() error {
 	if p.ended {
 		return nil
 	}
-	if p.open {
+	if p.commit != nil {
 		p.commit.discard()
 	}
 	p.ended = true

@@ -76,10 +76,24 @@ func (p *Publisher) rolled(s *shard, took time.Duration, live int64) {
 	p.metrics.rollSeconds.Observe(took.Seconds())
 	p.cfg.Logger.Debug("snapshot shard rolled", "table", s.table.Name, "shard", s.slot, "generation", s.seg.head.Generation,
 		"records", s.seg.live, "bytes", len(s.seg.file.mem), "seconds", took.Seconds())
+	p.countLarge()
 	if s.seg.live > p.cfg.ShardRecordsMax {
 		p.cfg.Logger.Warn("snapshot shard is larger than meant; load the table with more shards", "table", s.table.Name,
 			"shard", s.slot, "records", s.seg.live, "meant", p.cfg.ShardRecordsMax)
 	}
+}
+
+// countLarge counts the shards that outgrew what they are meant to hold.
+func (p *Publisher) countLarge() {
+	n := int64(0)
+	for _, t := range p.tables {
+		for _, s := range t.shards {
+			if s.seg.live > p.cfg.ShardRecordsMax {
+				n++
+			}
+		}
+	}
+	p.stats.large.Store(n)
 }
 
 // survey lists what a new generation of a shard keeps: for each key the newest version, and, when a closed timestamp is known,

@@ -1,0 +1,313 @@
+package snapshot_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"iter"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/snapshot"
+	"github.com/rhumbdb/rhumb/snapshot/format"
+)
+
+func number(n uint64, value string) snapshot.Record {
+	return snapshot.Record{Key: format.Key{Number: n}, Value: []byte(value)}
+}
+
+func commit(t *testing.T, p *snapshot.Publisher, table *snapshot.Table, records ...snapshot.Record) uint64 {
+	t.Helper()
+	c := p.Begin()
+	for _, r := range records {
+		check(t, c.Put(table, r))
+	}
+	v, err := c.Publish(snapshot.CommitInfo{})
+	check(t, err)
+	return v
+}
+
+func all(records ...snapshot.Record) iter.Seq2[snapshot.Record, error] {
+	return func(yield func(snapshot.Record, error) bool) {
+		for _, r := range records {
+			if !yield(r, nil) {
+				return
+			}
+		}
+	}
+}
+
+func wantKind(t *testing.T, err error, kind rhumb.Kind) {
+	t.Helper()
+	if err == nil || rhumb.KindOf(err) != kind {
+		t.Errorf("%v, want kind %s", err, kind)
+	}
+}
+
+func TestConfig(t *testing.T) {
+	bad := snapshot.Config{Budget: -1, AppendRatio: -1, ShardRecordsMax: -1, HugePages: 7, Identity: &format.Root{}}
+	err := bad.Validate()
+	wantKind(t, err, rhumb.InvalidArgument)
+	if n := strings.Count(err.Error(), ";"); n != 5 {
+		t.Errorf("%v: %d faults, want 6", err, n+1)
+	}
+	_, err = snapshot.Open(bad)
+	wantKind(t, err, rhumb.InvalidArgument)
+}
+
+func TestTableSpecs(t *testing.T) {
+	p := open(t, snapshot.Config{Dir: shmDir(t), ShardRecordsMax: 1000})
+	for _, spec := range []snapshot.TableSpec{
+		{},
+		{Name: strings.Repeat("n", 129)},
+		{Name: "a", KeyKind: 2},
+		{Name: "a", Shards: 3},
+		{Name: "a", Shards: 512},
+		{Name: "a", LocationField: strings.Repeat("l", 64)},
+	} {
+		_, err := p.Table(spec)
+		wantKind(t, err, rhumb.InvalidArgument)
+	}
+	a, err := p.Table(snapshot.TableSpec{ID: 1, Name: "a", ExpectedRecords: 3001})
+	check(t, err)
+	if a.ShardCount != 4 {
+		t.Errorf("%d shards for 3001 records", a.ShardCount)
+	}
+	_, err = p.Table(snapshot.TableSpec{ID: 1, Name: "a", Ordered: true})
+	wantKind(t, err, rhumb.Conflict)
+	_, err = p.Table(snapshot.TableSpec{ID: 2, Name: "b", Shards: 256})
+	wantKind(t, err, rhumb.Overloaded)
+	for i := 2; i < format.TablesMax; i++ {
+		_, err = p.Table(snapshot.TableSpec{ID: rhumb.TableID(i), Name: fmt.Sprint("t", i)})
+		check(t, err)
+	}
+	_, err = p.Table(snapshot.TableSpec{ID: 99, Name: "one too many"})
+	wantKind(t, err, rhumb.Overloaded)
+	check(t, p.DropTable(a))
+	wantKind(t, p.DropTable(a), rhumb.InvalidArgument)
+	wantKind(t, p.DropTable(p.Tables()[0]), rhumb.InvalidArgument)
+	wantKind(t, p.Begin().Put(a, number(1, "x")), rhumb.NotFound)
+}
+
+func TestRefused(t *testing.T) {
+	p := open(t, snapshot.Config{Dir: shmDir(t)})
+	numbers, err := p.Table(snapshot.TableSpec{ID: 1, Name: "numbers"})
+	check(t, err)
+	names, err := p.Table(snapshot.TableSpec{ID: 2, Name: "names", KeyKind: format.KeyName})
+	check(t, err)
+	c := p.Begin()
+	name := func(n int, shard bool) snapshot.Record {
+		return snapshot.Record{Key: format.Key{Name: make([]byte, n), ShardKey: shard}}
+	}
+	wantKind(t, c.Put(numbers, name(1, false)), rhumb.InvalidArgument)
+	wantKind(t, c.Put(names, name(0, false)), rhumb.InvalidArgument)
+	wantKind(t, c.Put(names, name(255, false)), rhumb.InvalidArgument)
+	wantKind(t, c.Put(names, name(15, true)), rhumb.InvalidArgument)
+	wantKind(t, c.Put(numbers, snapshot.Record{Value: make([]byte, format.ValueSizeMax+1)}), rhumb.TooLarge)
+	check(t, c.Put(names, name(254, false)))
+	check(t, c.Put(numbers, snapshot.Record{Value: make([]byte, format.ValueSizeMax)}))
+	wantKind(t, c.Load(names, all(name(1, false))), rhumb.InvalidArgument)
+	wantKind(t, p.Roll(names, 0), rhumb.ConditionFailed)
+	_, err = c.Publish(snapshot.CommitInfo{})
+	check(t, err)
+	_, err = c.Publish(snapshot.CommitInfo{})
+	wantKind(t, err, rhumb.ConditionFailed)
+	wantKind(t, p.Roll(names, 1), rhumb.InvalidArgument)
+	next := p.Begin()
+	c.Discard() // of a commit that is over: the next one goes on
+	check(t, next.Put(numbers, number(1, "one")))
+	_, err = next.Publish(snapshot.CommitInfo{})
+	check(t, err)
+}
+
+// A load that fails leaves the table, the files and the budget as they were.
+func TestFailedLoad(t *testing.T) {
+	p := open(t, snapshot.Config{Dir: shmDir(t)})
+	table, err := p.Table(snapshot.TableSpec{ID: 1, Name: "t", Shards: 2})
+	check(t, err)
+	commit(t, p, table, number(1, "one"))
+	before := p.Stats().Bytes
+	_, err = p.Load(table, all(number(2, "two"), number(3, "three"), number(2, "again")), snapshot.CommitInfo{})
+	wantKind(t, err, rhumb.InvalidArgument)
+	broken := errors.New("the source broke")
+	_, err = p.Load(table, func(yield func(snapshot.Record, error) bool) { yield(snapshot.Record{}, broken) }, snapshot.CommitInfo{})
+	if !errors.Is(err, broken) {
+		t.Errorf("%v, want the error of the source", err)
+	}
+	if after := p.Stats(); after.Bytes != before || after.Live != 1 || after.Version != 1 {
+		t.Errorf("%+v after failed loads, want %d bytes", after, before)
+	}
+	for r := range table.All() {
+		if r.Key.Number != 1 || string(r.Value) != "one" {
+			t.Errorf("record %+v", r)
+		}
+	}
+}
+
+// What would pass the budget is refused, and leaves what readers see as it was.
+func TestBudget(t *testing.T) {
+	dir := shmDir(t)
+	p := open(t, snapshot.Config{Dir: dir, Budget: 1 << 20, Recycle: -1})
+	table, err := p.Table(snapshot.TableSpec{ID: 1, Name: "t", Shards: 1})
+	check(t, err)
+	n := uint64(0)
+	for err == nil {
+		c := p.Begin()
+		for i := range uint64(100) {
+			if err == nil {
+				err = c.Put(table, number(n*100+i, strings.Repeat("v", 100)))
+			}
+		}
+		if err != nil {
+			c.Discard()
+			break
+		}
+		_, err = c.Publish(snapshot.CommitInfo{})
+		n++
+	}
+	wantKind(t, err, rhumb.Overloaded)
+	if s := p.Stats(); s.Bytes > s.Budget || s.Live != int64(n*100) {
+		t.Errorf("%+v after %d commits", s, n)
+	}
+	img := mustImage(t, dir)
+	if got := len(img.tables["t"].all(view{version: img.committed})); uint64(got) != n*100 {
+		t.Errorf("%d records, want %d", got, n*100)
+	}
+}
+
+func TestOneOwner(t *testing.T) {
+	dir := shmDir(t)
+	p := open(t, snapshot.Config{Dir: dir})
+	_, err := snapshot.Open(snapshot.Config{Dir: dir})
+	wantKind(t, err, rhumb.Unavailable)
+	check(t, p.Close())
+	check(t, p.Close())
+	open(t, snapshot.Config{Dir: dir})
+}
+
+// A generation that a reader has locked is pinned until the lock goes; then its file is recycled for the next one.
+func TestPinnedAndRecycled(t *testing.T) {
+	dir := shmDir(t)
+	p := open(t, snapshot.Config{Dir: dir})
+	table, err := p.Table(snapshot.TableSpec{ID: 1, Name: "t", Shards: 1})
+	check(t, err)
+	commit(t, p, table, number(1, "one"))
+	path := segments(t, dir)[1]
+	f, err := os.Open(path)
+	check(t, err)
+	defer f.Close()
+	check(t, unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_RDLCK, Len: 1}))
+	was, err := os.ReadFile(path)
+	check(t, err)
+	check(t, p.Roll(table, 0))
+	if s := p.Stats(); s.PinnedBytes != int64(len(was)) {
+		t.Errorf("%d bytes are pinned, want %d", s.PinnedBytes, len(was))
+	}
+	check(t, p.Roll(table, 0))
+	now, err := os.ReadFile(path)
+	check(t, err)
+	clear(was[format.SegmentState:][:8])
+	clear(now[format.SegmentState:][:8])
+	if !bytes.Equal(was, now) {
+		t.Error("a generation that a reader has changed")
+	}
+	check(t, f.Close())
+	p.Beat()
+	if s := p.Stats(); s.PinnedBytes != 0 {
+		t.Errorf("%d bytes are pinned without a reader", s.PinnedBytes)
+	}
+	files := p.Stats().Bytes
+	for range 5 {
+		check(t, p.Roll(table, 0))
+	}
+	if s := p.Stats(); s.Bytes != files {
+		t.Errorf("%d bytes after five rolls, %d before: the files were not recycled", s.Bytes, files)
+	}
+}
+
+func TestModes(t *testing.T) {
+	old := syscall.Umask(0o077)
+	defer syscall.Umask(old)
+	for group, want := range map[bool][2]os.FileMode{false: {0o755, 0o644}, true: {0o750, 0o640}} {
+		dir := shmDir(t)
+		open(t, snapshot.Config{Dir: dir, GroupReadable: group})
+		for name, mode := range map[string]os.FileMode{".": want[0], "root": want[1], filepath.Base(segments(t, dir)[0]): want[1]} {
+			info, err := os.Stat(filepath.Join(dir, name))
+			check(t, err)
+			if info.Mode().Perm() != mode {
+				t.Errorf("group %t: %s has mode %o, want %o", group, name, info.Mode().Perm(), mode)
+			}
+		}
+	}
+}
+
+// The same input makes the same bytes, whatever stood in the files before.
+func TestDeterministic(t *testing.T) {
+	id := &format.Root{Image: rhumb.UUID{1}, Seed0: 2, Seed1: 3}
+	var first map[string][]byte
+	for range 2 {
+		dir := shmDir(t)
+		p := open(t, snapshot.Config{Dir: dir, Identity: id})
+		var tables []*snapshot.Table
+		for _, spec := range writerSpecs() {
+			table, err := p.Table(spec)
+			check(t, err)
+			tables = append(tables, table)
+		}
+		for n := range uint64(40) {
+			check(t, writeNumber(p, tables, n+1))
+		}
+		check(t, p.Roll(tables[0], 0))
+		got := map[string][]byte{}
+		for _, path := range segments(t, dir) {
+			mem, err := os.ReadFile(path)
+			check(t, err)
+			got[filepath.Base(path)] = mem
+		}
+		check(t, p.Close())
+		if first == nil {
+			first = got
+		}
+		for name, mem := range first {
+			if !bytes.Equal(mem, got[name]) {
+				t.Errorf("%s differs from run to run", name)
+			}
+		}
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	r := prometheus.NewRegistry()
+	p := open(t, snapshot.Config{Dir: shmDir(t), Registerer: r, HugePages: snapshot.HugeTry, ShardRecordsMax: 1})
+	table, err := p.Table(snapshot.TableSpec{ID: 1, Name: "t"})
+	check(t, err)
+	commit(t, p, table, number(1, "one"), number(2, "two"))
+	check(t, p.Roll(table, 0))
+	families, err := r.Gather()
+	check(t, err)
+	got := map[string]float64{}
+	for _, f := range families {
+		m := f.GetMetric()[0]
+		got[f.GetName()] = m.GetGauge().GetValue() + m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
+	}
+	for name, want := range map[string]float64{
+		"rhumb_snapshot_version": 1, "rhumb_snapshot_records": 2, "rhumb_snapshot_records_total": 2, "rhumb_snapshot_roll_seconds": 1,
+		"rhumb_snapshot_commit_seconds": 1, "rhumb_snapshot_large_shards": 1, "rhumb_snapshot_image_bytes": float64(p.Stats().Bytes),
+		"rhumb_snapshot_huge_bytes": float64(p.Stats().HugeBytes),
+	} {
+		if got[name] != want {
+			t.Errorf("%s is %v, want %v", name, got[name], want)
+		}
+	}
+	check(t, p.Close())
+	if families, err := r.Gather(); err != nil || len(families) > 0 {
+		t.Errorf("%d metrics after Close, %v", len(families), err)
+	}
+}
