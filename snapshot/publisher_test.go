@@ -19,7 +19,7 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-func number(n uint64, value string) snapshot.Record {
+func numberRecord(n uint64, value string) snapshot.Record {
 	return snapshot.Record{Key: format.Key{Number: n}, Value: []byte(value)}
 }
 
@@ -93,7 +93,7 @@ func TestTableSpecs(t *testing.T) {
 	check(t, p.DropTable(a))
 	wantKind(t, p.DropTable(a), rhumb.InvalidArgument)
 	wantKind(t, p.DropTable(p.Tables()[0]), rhumb.InvalidArgument)
-	wantKind(t, p.Begin().Put(a, number(1, "x")), rhumb.NotFound)
+	wantKind(t, p.Begin().Put(a, numberRecord(1, "x")), rhumb.NotFound)
 }
 
 func TestRefused(t *testing.T) {
@@ -122,7 +122,7 @@ func TestRefused(t *testing.T) {
 	wantKind(t, p.Roll(names, 1), rhumb.InvalidArgument)
 	next := p.Begin()
 	c.Discard() // of a commit that is over: the next one goes on
-	check(t, next.Put(numbers, number(1, "one")))
+	check(t, next.Put(numbers, numberRecord(1, "one")))
 	_, err = next.Publish(snapshot.CommitInfo{})
 	check(t, err)
 }
@@ -132,9 +132,9 @@ func TestFailedLoad(t *testing.T) {
 	p := open(t, snapshot.Config{Dir: shmDir(t)})
 	table, err := p.Table(snapshot.TableSpec{ID: 1, Name: "t", Shards: 2})
 	check(t, err)
-	commit(t, p, table, number(1, "one"))
+	commit(t, p, table, numberRecord(1, "one"))
 	before := p.Stats().Bytes
-	_, err = p.Load(table, all(number(2, "two"), number(3, "three"), number(2, "again")), snapshot.CommitInfo{})
+	_, err = p.Load(table, all(numberRecord(2, "two"), numberRecord(3, "three"), numberRecord(2, "again")), snapshot.CommitInfo{})
 	wantKind(t, err, rhumb.InvalidArgument)
 	broken := errors.New("the source broke")
 	_, err = p.Load(table, func(yield func(snapshot.Record, error) bool) { yield(snapshot.Record{}, broken) }, snapshot.CommitInfo{})
@@ -162,7 +162,7 @@ func TestBudget(t *testing.T) {
 		c := p.Begin()
 		for i := range uint64(100) {
 			if err == nil {
-				err = c.Put(table, number(n*100+i, strings.Repeat("v", 100)))
+				err = c.Put(table, numberRecord(n*100+i, strings.Repeat("v", 100)))
 			}
 		}
 		if err != nil {
@@ -198,7 +198,7 @@ func TestPinnedAndRecycled(t *testing.T) {
 	p := open(t, snapshot.Config{Dir: dir})
 	table, err := p.Table(snapshot.TableSpec{ID: 1, Name: "t", Shards: 1})
 	check(t, err)
-	commit(t, p, table, number(1, "one"))
+	commit(t, p, table, numberRecord(1, "one"))
 	path := segments(t, dir)[1]
 	f, err := os.Open(path)
 	check(t, err)
@@ -288,7 +288,7 @@ func TestMetrics(t *testing.T) {
 	p := open(t, snapshot.Config{Dir: shmDir(t), Registerer: r, HugePages: snapshot.HugeTry, ShardRecordsMax: 1})
 	table, err := p.Table(snapshot.TableSpec{ID: 1, Name: "t"})
 	check(t, err)
-	commit(t, p, table, number(1, "one"), number(2, "two"))
+	commit(t, p, table, numberRecord(1, "one"), numberRecord(2, "two"))
 	check(t, p.Roll(table, 0))
 	families, err := r.Gather()
 	check(t, err)
