@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -353,5 +354,73 @@ func TestReaderC(t *testing.T) {
 			t.Errorf("%s: %v\n%s", image, err, text)
 		}
 		t.Logf("%s: %s", image, text)
+	}
+}
+
+// buildPython builds the wheel in a virtual environment and gives its interpreter. What it needs may come from the machine's
+// packages or from a registry; without either the test is skipped.
+func buildPython(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	python := filepath.Join(dir, "venv/bin/python")
+	if text, err := exec.Command("python3", "-m", "venv", "--system-site-packages", filepath.Join(dir, "venv")).CombinedOutput(); err != nil {
+		t.Skipf("no virtual environment: apt-get install python3-venv: %v\n%s", err, text)
+	}
+	needs := exec.Command(python, "-c", "import numpy, setuptools, wheel, sysconfig, os; os.stat(sysconfig.get_paths()['include'] + '/Python.h')")
+	if needs.Run() != nil {
+		get := exec.Command(python, "-m", "pip", "install", "-q", "--timeout", "5", "--retries", "1", "numpy", "setuptools", "wheel")
+		if text, err := get.CombinedOutput(); err != nil {
+			t.Skipf("no registry of packages: apt-get install python3-dev python3-numpy python3-setuptools python3-wheel: %v\n%s", err, text)
+		}
+	}
+	for _, name := range []string{"c", "python"} { // a build leaves files in its folder
+		if err := os.CopyFS(filepath.Join(dir, name), os.DirFS(filepath.Join("reader", name))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	build := exec.Command(python, "-m", "pip", "install", "-q", "--no-build-isolation", "--no-deps", filepath.Join(dir, "python"))
+	if text, err := build.CombinedOutput(); err != nil {
+		if strings.Contains(string(text), "Python.h") {
+			t.Skipf("no headers of Python: apt-get install python3-dev\n%s", text)
+		}
+		t.Fatalf("%v: %v\n%s", build.Args, err, text)
+	}
+	return python
+}
+
+func TestGoldenPython(t *testing.T) {
+	if _, err := exec.LookPath("gcc"); err != nil {
+		t.Skip("no gcc: apt-get install gcc libc6-dev")
+	}
+	python := buildPython(t)
+	runGolden(t, python, "reader/python/tests/query.py")
+	text, err := exec.Command(python, "reader/python/tests/test_api.py", unpackGolden(t, "appended")).CombinedOutput()
+	if err != nil {
+		t.Errorf("test_api.py: %v\n%s", err, text)
+	}
+}
+
+// TestBenchC runs the micro-benchmark on a golden image: every line is JSON, and what it counts is there.
+func TestBenchC(t *testing.T) {
+	program := compileReader(t, "gcc", "-std=c11", "bench.c", false)
+	text, err := exec.Command(program, "-o", "2000", "-k", "500", "-r", "2", "-q", "100", unpackGolden(t, "appended"), "cars").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]float64{}
+	for l := range bytes.Lines(text) {
+		var m struct {
+			Name string
+			Mops float64
+		}
+		if err := json.Unmarshal(l, &m); err != nil {
+			t.Fatalf("%s: %v", l, err)
+		}
+		names[m.Name] = m.Mops
+	}
+	for _, want := range []string{"p32", "get", "mget8", "mget16", "mget32", "mget64", "get_old", "mget32_old", "bbox_2000"} {
+		if names[want] <= 0 {
+			t.Errorf("%s: %v Mops, want more than 0", want, names[want])
+		}
 	}
 }
