@@ -38,7 +38,7 @@ type table struct {
 	lanes    []lane // the same for the kernel of MultiGet
 	root     *format.Root
 	summed   bool // check the checksum of each record that is read
-	first    *segment
+	careful  bool // there is more to a record than plain looks at
 }
 
 // root is the mapped root file.
@@ -223,6 +223,7 @@ func (c *Client) loadTables(h, old *holding) error {
 
 func (c *Client) loadTable(h, old *holding, entry format.Table) error {
 	t := &table{Table: entry, root: &h.root.head, summed: c.opt.VerifyChecksums && entry.Summed()}
+	t.careful = t.summed || t.KeyKind != format.KeyUint64
 	for i := range int(entry.ShardCount) {
 		n := int(entry.ShardFirst) + i
 		at := format.RootShards + n*format.ShardEntrySize
@@ -241,7 +242,6 @@ func (c *Client) loadTable(h, old *holding, entry format.Table) error {
 		h.base, h.closed = max(h.base, s.Base), max(h.closed, s.Closed)
 		t.segments, t.lanes = append(t.segments, g), append(t.lanes, g.lane())
 	}
-	t.first = t.segments[0]
 	h.tables[t.Name], h.order = t, append(h.order, t)
 	return nil
 }

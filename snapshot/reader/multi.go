@@ -125,6 +125,10 @@ func (t *Table) finish(q *group, i int, key *lookupKey, it *Item) (found int, er
 	g := t.t.shard(q.hashes[i])
 	if p := q.records[i]; p != nil && p != g.heap && *(*uint64)(p) == key.word {
 		ref := uint32((uintptr(p) - uintptr(g.heap)) / format.RecordAlign)
+		*it = Item{}
+		if t.plain(it, g, record{p}, ref) {
+			return 1, nil
+		}
 		if !key.named || g.sameName(record{p}, ref, key) {
 			err = t.emit(it, g, ref)
 			return t.outcome(it, err)
@@ -157,11 +161,9 @@ func (q *group) locatePortable(n int, lanes []lane) {
 	for i, h := range q.hashes[:n] {
 		l := &lanes[int(h>>16)&mask]
 		q.records[i] = nil
-		if slot, ok := buckets[i].first(uint64(format.Fingerprint(h)) * lanesLow); ok {
-			if ref := buckets[i].ref(slot); uint64(ref) < l.units {
-				q.records[i] = unsafe.Add(l.heap, uintptr(ref)*format.RecordAlign)
-				_ = record{q.records[i]}.version() // as above
-			}
+		if ref := buckets[i].ref(buckets[i].first(uint64(format.Fingerprint(h)) * lanesLow)); uint64(ref) < l.units {
+			q.records[i] = unsafe.Add(l.heap, uintptr(ref)*format.RecordAlign)
+			_ = record{q.records[i]}.version() // as above
 		}
 	}
 }

@@ -2,6 +2,7 @@ package reader
 
 import (
 	"cmp"
+	"math"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -282,15 +283,28 @@ func (t *Table) VisitNearest(p rhumb.Point, k int, fn func(*Item) bool) error {
 	return nil
 }
 
-// startRadius gives a radius that likely holds k records: keys are spread evenly over the shards, so one shard tells.
+// startShards is how many shards are asked for a first radius. Keys are spread evenly, so that a few tell as much as all.
+const startShards = 4
+
+// startRadius gives a radius that likely holds k records: the least of what the trees of a few shards say, and of what holds
+// twice k if all records were spread evenly. One that is too small costs a search of little; one that is too large may
+// find everything.
 func (t *Table) startRadius(p rhumb.Point, k int) float64 {
-	each := (k + len(t.t.segments) - 1) / len(t.t.segments)
-	for _, g := range t.t.segments {
-		if g.tree.Items() > 0 {
-			return g.tree.StartRadius(p, each)
+	shards := len(t.t.segments)
+	each := (k + shards - 1) / shards
+	start := geo.DistanceMax
+	for _, g := range t.t.segments[:min(shards, startShards)] {
+		bounds, ok := g.tree.Bounds()
+		if !ok {
+			continue
 		}
+		b := bounds.Degrees()
+		area := geo.EarthRadius * geo.EarthRadius * (b.Max.Lon - b.Min.Lon) * (math.Pi / 180) *
+			(math.Sin(b.Max.Lat*math.Pi/180) - math.Sin(b.Min.Lat*math.Pi/180))
+		even := math.Sqrt(2 * float64(each) / float64(g.tree.Items()) * area / math.Pi)
+		start = min(start, even, g.tree.StartRadius(p, each))
 	}
-	return geo.DistanceMax
+	return start
 }
 
 // compareHits orders equally near records by key.

@@ -13,14 +13,17 @@ import (
 
 // segment is a mapped generation of one shard.
 type segment struct {
-	*mapping
-	file string
-	head format.Segment
-
+	// What every look-up needs comes first, in one cache line.
 	index   unsafe.Pointer
 	heap    unsafe.Pointer
-	heapAt  uint64 // the offset of the heap in the file
+	version uint64 // the base
+	buckets uint32 // primary ones
 	units   uint32 // the end of the heap, in units
+
+	*mapping
+	file    string
+	head    format.Segment
+	heapAt  uint64 // the offset of the heap in the file
 	changed []uint64
 	order   []uint32
 	skip    []uint32
@@ -35,7 +38,7 @@ func newSegment(m *mapping, file string) (*segment, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &segment{mapping: m, file: file, head: head}
+	g := &segment{mapping: m, file: file, head: head, version: head.Base, buckets: head.Buckets}
 	index, _ := head.Find(format.SectionIndex)
 	heap, _ := head.Find(format.SectionHeap)
 	g.index, g.heap, g.heapAt = unsafe.Add(m.base, index.Offset), unsafe.Add(m.base, heap.Offset), heap.Offset
@@ -202,21 +205,34 @@ func match(w uint64, word uintptr, pattern uint64) uint64 {
 	return m
 }
 
-// first gives the first slot whose fingerprint equals the pattern.
-func (b bucket) first(pattern uint64) (slot int, ok bool) {
-	for word := range uintptr(3) {
-		if m := match(b.fingerprints(word), word, pattern); m != 0 {
-			return int(word)*4 + bits.TrailingZeros64(m)/16, true
-		}
+// first gives a slot whose fingerprint equals the pattern, and slot 3 when there is none: without a branch, so that the
+// processor goes on to the next look-up while it waits for the bucket. The marks of the three words are laid side by side;
+// the lowest is a true one in each word, and so it is in all.
+func (b bucket) first(pattern uint64) (slot int) {
+	m := zeroLanes(b.fingerprints(0)^pattern) | zeroLanes(b.fingerprints(1)^pattern)>>1 | zeroLanes(b.fingerprints(2)^pattern)&lastLanes>>2
+	at := bits.TrailingZeros64(m | 1<<63)
+	return at>>4 + 4*(15-at&15)
+}
+
+// guess gives the record that is most likely the newest of a key, and fetches the memory behind its first unit. The record
+// at the start of the heap is never given: it is what an empty slot leads to, and may not be written yet, so that it looks
+// like that of key 0.
+func (g *segment) guess(hash uint64) (r record, ref uint32, ok bool) {
+	b := g.bucket(format.BucketOf(hash, g.buckets))
+	ref = b.ref(b.first(uint64(format.Fingerprint(hash)) * lanesLow))
+	if ref == 0 || uint64(ref)+1 >= uint64(g.units) { // also the last unit, which has nothing behind it
+		return r, 0, false
 	}
-	return 0, false
+	r = record{unsafe.Add(g.heap, uintptr(ref)*format.RecordAlign)}
+	_ = record{unsafe.Add(r.p, format.RecordAlign)}.version() // an atomic load, which the compiler keeps
+	return r, ref, true
 }
 
 // lookup finds the newest record of a key, or gives ok false.
 func (g *segment) lookup(hash uint64, key *lookupKey) (ref uint32, ok bool, err error) {
 	fingerprint := format.Fingerprint(hash)
 	pattern := uint64(fingerprint) * lanesLow
-	n := format.BucketOf(hash, g.head.Buckets)
+	n := format.BucketOf(hash, g.buckets)
 	for range g.head.BucketsMax {
 		b := g.bucket(n)
 		for word := range uintptr(3) {

@@ -53,9 +53,17 @@ func (t *Table) GetShardKey(k rhumb.ShardKey) (Item, error) {
 }
 
 // GetUint64 finds a record of a KeyUint64 table. It fails as Get does.
-func (t *Table) GetUint64(key uint64) (Item, error) {
-	var it Item
-	err := t.getNumber(&it, key)
+func (t *Table) GetUint64(key uint64) (it Item, err error) {
+	if t.view.check() != nil || t.t.careful {
+		err = t.getNumber(&it, key)
+		return it, err
+	}
+	hash := t.t.root.HashNumber(key)
+	g := t.t.shard(hash)
+	if r, ref, ok := g.guess(hash); ok && r.word() == key && t.plain(&it, g, r, ref) {
+		return it, nil
+	}
+	err = t.find(&it, hash, &lookupKey{word: key})
 	return it, err
 }
 
