@@ -192,7 +192,7 @@ func (p *Publisher) fillHeap(s *shard, seg *segment, src *source, order []uint32
 			b.addrs[j] = from + uintptr(src.refs[k])*format.RecordAlign
 		}
 		if order != nil {
-			prefetch(&b.addrs, b.n)
+			prefetchPairs(&b.addrs, b.n)
 		}
 		at = p.placeBatch(seg, src, b, at)
 		for j := range b.n {

@@ -16,6 +16,7 @@ type batch struct {
 	refs   [group]uint32
 	hashes [group]uint64
 	addrs  [group]uintptr
+	bits   [group]uintptr // words of the changed bits
 	n      int
 }
 
@@ -35,7 +36,8 @@ func (p *Publisher) link(s *segment, flags uint16, from, to uint32) bool {
 	return true
 }
 
-// gather takes the next records and fetches their buckets, and then the records that are there already.
+// gather takes the next records and fetches their buckets, and then the records that are there already and their changed
+// bits.
 func (p *Publisher) gather(s *segment, b *batch, from, to uint32) uint32 {
 	n := 0
 	index := uintptr(unsafe.Pointer(unsafe.SliceData(s.index)))
@@ -51,15 +53,21 @@ func (p *Publisher) gather(s *segment, b *batch, from, to uint32) uint32 {
 	}
 	prefetch(&b.addrs, n)
 	heap := uintptr(unsafe.Pointer(unsafe.SliceData(s.heap)))
-	found := 0
+	changed := uintptr(unsafe.Pointer(unsafe.SliceData(s.changed)))
+	found, base := 0, 0
 	for i := range n {
 		pattern := uint64(format.Fingerprint(b.hashes[i])) * lanesLow
 		if ref, ok := s.index[format.BucketOf(b.hashes[i], s.head.Buckets)].candidate(pattern); ok {
 			b.addrs[found] = heap + uintptr(ref)*format.RecordAlign
 			found++
+			if ref < s.head.BaseUnits {
+				b.bits[base] = changed + uintptr(ref/64)*8
+				base++
+			}
 		}
 	}
 	prefetch(&b.addrs, found)
+	prefetch(&b.bits, base)
 	return from
 }
 

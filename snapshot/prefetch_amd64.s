@@ -9,6 +9,21 @@ TEXT ·prefetch(SB), NOSPLIT, $0-16
 loop:
 	MOVQ (SI), AX
 	PREFETCHT0 (AX)
+	ADDQ $8, SI
+	DECQ CX
+	JNZ  loop
+done:
+	RET
+
+// func prefetchPairs(addrs *[group]uintptr, n int)
+TEXT ·prefetchPairs(SB), NOSPLIT, $0-16
+	MOVQ addrs+0(FP), SI
+	MOVQ n+8(FP), CX
+	TESTQ CX, CX
+	JEQ  done
+loop:
+	MOVQ (SI), AX
+	PREFETCHT0 (AX)
 	PREFETCHT0 64(AX)
 	ADDQ $8, SI
 	DECQ CX

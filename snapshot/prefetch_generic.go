@@ -2,5 +2,7 @@
 
 package snapshot
 
-// prefetch does nothing on this machine.
+// prefetch does nothing on this machine, nor does prefetchPairs.
 func prefetch(*[group]uintptr, int) {}
+
+func prefetchPairs(*[group]uintptr, int) {}
