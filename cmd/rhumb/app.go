@@ -111,7 +111,7 @@ func (a *app) commands() []*cobra.Command {
 	return slices.Concat(
 		grouped(groupRun, a.demoCommand(), a.startCommand(), a.initCommand(), a.ingestCommand(), a.benchCommand()),
 		grouped(groupData, a.getCommand(), a.putCommand(), a.insertCommand(), a.patchCommand(), a.deleteCommand(),
-			a.batchCommand(), a.scanCommand()),
+			a.batchCommand(), a.scanCommand(), a.snapshotCommand()),
 		grouped(groupCluster, a.statusCommand(), a.nodeCommand(), a.regionCommand(), a.rangeCommand(), a.tableCommand(),
 			a.keyCommand(), a.storeCommand()),
 		[]*cobra.Command{a.configCommand(), a.versionCommand(), a.completionCommand()},

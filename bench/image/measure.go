@@ -1,0 +1,234 @@
+package image
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/rhumbdb/rhumb/bench/roads"
+	"github.com/rhumbdb/rhumb/snapshot/format"
+)
+
+// measureGet compares reads in C and in Go with the physical limit, on huge pages and on small ones.
+func (r *run) measureGet(ctx context.Context) error {
+	n := r.ops(1)
+	turns := []turn{
+		{"limit, loop", r.c, "limit", 1, n}, {"limit ×32", r.c, "limit", 32, n},
+		{"C get", r.c, "get", 0, n}, {"Go get", r.golang, "get", 0, n},
+	}
+	for _, g := range []int{8, 16, 32, 64} {
+		turns = append(turns, turn{fmt.Sprintf("C multiget ×%d", g), r.c, "mget", g, n}, turn{fmt.Sprintf("Go multiget ×%d", g), r.golang, "mget", g, n})
+	}
+	var err error
+	if r.small, err = r.startC(ctx, 3, "small"); err != nil {
+		return err
+	}
+	turns = append(turns, turn{"limit ×32, 4 KiB pages", r.small, "limit", 32, n}, turn{"C get, 4 KiB pages", r.small, "get", 0, n},
+		turn{"C multiget ×32, 4 KiB pages", r.small, "mget", 32, n})
+	return r.rounds(turns)
+}
+
+func (r *run) measureChain(context.Context) error {
+	if _, err := r.c.do("chain-build", 0, 0); err != nil {
+		return err
+	}
+	n := r.ops(1)
+	err := r.rounds([]turn{
+		{"chain: get", r.c, "chain", 1, n}, {"chain: C get", r.c, "get", 0, n},
+		{"chain: multiget ×32", r.c, "chain", 32, n}, {"chain: C multiget ×32", r.c, "mget", 32, n},
+	})
+	if err != nil {
+		return err
+	}
+	_, err = r.c.do("chain-free", 0, 0)
+	return err
+}
+
+func (r *run) measureMap(context.Context) error {
+	if _, err := r.golang.do("map-build", 0, 0); err != nil {
+		return err
+	}
+	n := r.ops(1)
+	err := r.rounds([]turn{{"map: Go map", r.golang, "map", 0, n}, {"map: Go get", r.golang, "get", 0, n}, {"map: Go multiget ×32", r.golang, "mget", 32, n}})
+	if err != nil {
+		return err
+	}
+	_, err = r.golang.do("map-free", 0, 0)
+	return err
+}
+
+func (r *run) measureLMDB(context.Context) error {
+	if !r.cfg.LMDB {
+		r.note("LMDB is not compared: install liblmdb-dev and build the worker again")
+		return nil
+	}
+	if _, err := r.c.do("lmdb-load", 0, r.mem.path("lmdb")); err != nil {
+		return err
+	}
+	n := r.ops(1)
+	err := r.rounds([]turn{
+		{"lmdb: get", r.c, "lmdb", 0, n / 4}, {"lmdb: C get", r.c, "get", 0, n}, {"lmdb: C multiget ×32", r.c, "mget", 32, n},
+	})
+	if err != nil {
+		return err
+	}
+	for range r.cfg.Rounds {
+		if err := r.lmdbWrites(); err != nil {
+			return err
+		}
+	}
+	if _, err = r.c.do("lmdb-free", 0, 0); err != nil {
+		return err
+	}
+	for _, name := range []string{"lmdb", "lmdb-lock"} {
+		if err := os.Remove(r.mem.path(name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lmdbWrites compares transactions of 1000 changes.
+func (r *run) lmdbWrites() error {
+	const each = 1000
+	n := r.ops(100) / each * each
+	if n == 0 {
+		n = each
+	}
+	if err := r.freshKeys([]turn{{worker: r.c, ops: n}}); err != nil {
+		return err
+	}
+	got, err := r.c.do("lmdb-write", n, each)
+	if err != nil {
+		return err
+	}
+	r.s.add("lmdb: change, 1000 a transaction", "ns", got.perOp())
+	return r.publish("lmdb: publish, 1000 a commit", each, n/each)
+}
+
+// measureAttach takes attach, detach and lock.
+func (r *run) measureAttach(ctx context.Context) (err error) {
+	if r.small == nil {
+		if r.small, err = r.startC(ctx, 3, "small"); err != nil {
+			return err
+		}
+	}
+	for range r.cfg.Rounds {
+		for name, w := range map[string]*worker{"attach and prefault": r.c, "attach and prefault, 4 KiB pages": r.small} {
+			if _, err := w.do("detach", 0, 0); err != nil {
+				return err
+			}
+			got, err := w.do("attach", 1, 0)
+			if err != nil {
+				return err
+			}
+			r.s.add(name, "ms", float64(got.Wall)/1e6)
+			r.s.add(name+", processor", "ms", float64(got.CPU)/1e6)
+		}
+	}
+	return r.rounds([]turn{{"C lock and unlock", r.c, "locks", 0, 200_000}, {"Go lock and unlock", r.golang, "locks", 0, 200_000}})
+}
+
+// sides are the sides of tiles in km; the paper has all but the first.
+var sides = []float64{0.1, 2, 5, 10, 20, 50}
+
+// kinds are where tiles lie.
+var kinds = []string{"data", "area"}
+
+// tilesEach is how many tiles of each kind there are: more than the caches keep of the small ones.
+const tilesEach = 2000
+
+// makeTiles writes a file of tiles for each kind and side.
+func (r *run) makeTiles() error {
+	if len(r.tiles) > 0 {
+		return nil
+	}
+	draw := roads.NewTiles(r.cfg.Seed, r.boxes)
+	for _, kind := range kinds {
+		for _, side := range sides {
+			boxes := make([]format.Box, tilesEach)
+			for i := range boxes {
+				if kind == "data" {
+					boxes[i] = draw.Data(side)
+				} else {
+					boxes[i] = draw.Area(side)
+				}
+			}
+			b, err := binary.Append(nil, binary.LittleEndian, boxes)
+			if err != nil {
+				return err
+			}
+			name := tileName(kind, side)
+			r.tiles[name] = r.mem.path("tiles-" + kind + fmt.Sprint(side))
+			if err := os.WriteFile(r.tiles[name], b, 0o600); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func tileName(kind string, side float64) string { return fmt.Sprintf("%s %g km", kind, side) }
+
+// measureSpatial compares the R-tree with its rivals, over all boxes at once, and takes queries of the whole image.
+func (r *run) measureSpatial(context.Context) error {
+	if err := r.makeTiles(); err != nil {
+		return err
+	}
+	got, err := r.golang.do("tree-build", 0, r.cfg.Seed)
+	if err != nil {
+		return err
+	}
+	r.s.add("R-tree build", "ns/item", float64(got.Latencies[0])/float64(r.cfg.Records))
+	r.s.add("R-tree build, sorting", "ns/item", float64(got.Latencies[1])/float64(r.cfg.Records))
+	r.s.add("R-tree size", "bytes/item", float64(got.Found)/float64(r.cfg.Records))
+	for _, kind := range kinds {
+		for _, side := range sides {
+			if err := r.measureTiles(kind, side); err != nil {
+				return err
+			}
+		}
+	}
+	_, err = r.golang.do("tree-free", 0, 0)
+	return err
+}
+
+// tileTurn bounds the time of one turn of queries.
+const tileTurn = 30 * time.Millisecond
+
+func (r *run) measureTiles(kind string, side float64) error {
+	name := tileName(kind, side)
+	for _, w := range []*worker{r.c, r.golang} {
+		if _, err := w.do("tiles", 0, r.tiles[name]); err != nil {
+			return err
+		}
+	}
+	turns := []turn{
+		{"SoA", r.golang, "soa", nil, 0}, {"AoS", r.golang, "aos", nil, 0}, {"cells", r.golang, "cells", nil, 0},
+		{"Go image", r.golang, "bbox", nil, 0}, {"C image", r.c, "bbox", nil, 0},
+	}
+	trial, err := r.golang.do("aos", 20, 0)
+	if err != nil {
+		return err
+	}
+	n := min(max(int(float64(tileTurn)/max(trial.perOp(), 1)), 10), tilesEach/2)
+	for round := range r.cfg.Rounds {
+		var found uint64
+		for i := range turns {
+			t := turns[(i+round)%len(turns)]
+			got, err := t.worker.do(t.what, n, round*n)
+			if err != nil {
+				return err
+			}
+			if i > 0 && got.Found != found {
+				return fmt.Errorf("%s, %s: found %d, the others %d", name, t.name, got.Found, found)
+			}
+			found = got.Found
+			r.s.add(name+": "+t.name, "ns", got.perOp())
+		}
+		r.s.add(name+": hits", "", float64(found)/float64(n))
+	}
+	return nil
+}

@@ -1,0 +1,45 @@
+package image
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// memory is a folder in memory that is gone at the end.
+type memory struct {
+	dir     string
+	mounted bool
+}
+
+// makeMemory mounts a file system in memory that gives huge pages to who asks for them; who may not mount takes a folder in
+// parent, or in /dev/shm.
+func makeMemory(parent string) (m memory, err error) {
+	if parent == "" {
+		if m.dir, err = os.MkdirTemp("", "rhumb-image-"); err != nil {
+			return m, err
+		}
+		if err = unix.Mount("rhumb-bench", m.dir, "tmpfs", 0, "huge=advise,mode=0755"); err == nil {
+			m.mounted = true
+			return m, nil
+		}
+		if err = os.Remove(m.dir); err != nil {
+			return m, err
+		}
+		parent = "/dev/shm"
+	}
+	m.dir, err = os.MkdirTemp(parent, "rhumb-image-")
+	return m, err
+}
+
+func (m *memory) path(name string) string { return filepath.Join(m.dir, name) }
+
+func (m *memory) remove() error {
+	var err error
+	if m.mounted {
+		err = unix.Unmount(m.dir, unix.MNT_DETACH)
+	}
+	return errors.Join(err, os.RemoveAll(m.dir))
+}

@@ -1,0 +1,209 @@
+package image
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// redisMax bounds the records that Redis holds: fewer are faster there.
+const redisMax = 1_000_000
+
+// redis is a server on a unix socket without persistence, and a connection to it.
+type redis struct {
+	cmd    *exec.Cmd
+	socket string
+	conn   net.Conn
+	in     *bufio.Reader
+	out    *bufio.Writer
+	value  []byte // where answers are read to
+}
+
+// startRedis starts a server and waits until it takes connections.
+func startRedis(ctx context.Context, binary, dir string) (*redis, error) {
+	s := &redis{socket: filepath.Join(dir, "redis.sock"), value: make([]byte, 256)}
+	s.cmd = exec.CommandContext(ctx, binary, "--port", "0", "--unixsocket", s.socket, "--save", "", "--appendonly", "no",
+		"--dir", dir, "--daemonize", "no", "--logfile", "/dev/null")
+	if err := s.cmd.Start(); err != nil {
+		return nil, err
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		conn, err := net.Dial("unix", s.socket)
+		if err == nil {
+			s.conn, s.in, s.out = conn, bufio.NewReaderSize(conn, 1<<16), bufio.NewWriterSize(conn, 1<<16)
+			return s, nil
+		}
+		if time.Now().After(deadline) {
+			s.stop()
+			return nil, err
+		}
+	}
+}
+
+func (s *redis) stop() {
+	if s.conn != nil {
+		_ = s.conn.Close()
+	}
+	_ = s.cmd.Process.Kill() // it keeps nothing
+	_ = s.cmd.Wait()
+}
+
+// cpu gives the processor time that the server has used, in ns.
+func (s *redis) cpu() (sum int64) {
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", s.cmd.Process.Pid))
+	if err != nil {
+		return 0
+	}
+	for _, f := range files {
+		var n int64
+		if b, err := os.ReadFile(f); err == nil {
+			if _, err := fmt.Sscan(string(b), &n); err == nil {
+				sum += n
+			}
+		}
+	}
+	return sum
+}
+
+// pipelined sends commands, so many at a time, and reads the answer to each.
+func (s *redis) pipelined(n, depth int, send func(i int), receive func() error) error {
+	for i := 0; i < n; i += depth {
+		last := min(i+depth, n)
+		for j := i; j < last; j++ {
+			send(j)
+		}
+		if err := s.out.Flush(); err != nil {
+			return err
+		}
+		for range last - i {
+			if err := receive(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s *redis) command(parts ...[]byte) {
+	fmt.Fprintf(s.out, "*%d\r\n", len(parts))
+	for _, p := range parts {
+		fmt.Fprintf(s.out, "$%d\r\n", len(p))
+		_, _ = s.out.Write(p) // Flush tells
+		_, _ = s.out.WriteString("\r\n")
+	}
+}
+
+// answer reads a bulk string or a status.
+func (s *redis) answer() error {
+	line, err := s.in.ReadSlice('\n')
+	if err != nil {
+		return err
+	}
+	line = bytes.TrimSpace(line)
+	switch line[0] {
+	case '+':
+		return nil
+	case '$':
+		n, err := strconv.Atoi(string(line[1:]))
+		if err != nil || n < 0 || n+2 > len(s.value) {
+			return fmt.Errorf("redis: answer %q", line)
+		}
+		_, err = io.ReadFull(s.in, s.value[:n+2])
+		return err
+	}
+	return fmt.Errorf("redis: answer %q", line)
+}
+
+func redisKey(buf []byte, key uint64) []byte {
+	for i := range 8 {
+		buf[i] = byte(key >> (8 * i))
+	}
+	return buf[:8]
+}
+
+func (s *redis) fill(n int) error {
+	value := make([]byte, 100)
+	var key [8]byte
+	set := []byte("SET")
+	return s.pipelined(n, 256, func(i int) { s.command(set, redisKey(key[:], mix(uint64(i))), value) }, s.answer)
+}
+
+func (s *redis) get(n, depth int, from, records uint64) error {
+	var key [8]byte
+	get := []byte("GET")
+	return s.pipelined(n, depth, func(i int) { s.command(get, redisKey(key[:], mix(shuffled(from+uint64(i), records, 7)))) }, s.answer)
+}
+
+// measureRedis compares with Redis per second of the server's processor time; what its clients use is left out.
+func (r *run) measureRedis(ctx context.Context) error {
+	binary := r.cfg.Redis
+	if binary == "" {
+		var err error
+		if binary, err = exec.LookPath("redis-server"); err != nil {
+			r.note("Redis is not compared: there is no redis-server (Debian package redis-server)")
+			return nil
+		}
+	}
+	dir, err := os.MkdirTemp("", "rhumb-redis-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	s, err := startRedis(ctx, binary, dir)
+	if err != nil {
+		return err
+	}
+	defer s.stop()
+	records := min(r.cfg.Records, redisMax)
+	if err := s.fill(records); err != nil {
+		return err
+	}
+	n := r.ops(1)
+	for range r.cfg.Rounds {
+		for _, depth := range []int{1, 16, 128} {
+			gets := min(n, 100_000)
+			if depth == 1 {
+				gets /= 10
+			}
+			cpu, begin := s.cpu(), time.Now()
+			if err := s.get(gets, depth, r.next, uint64(records)); err != nil {
+				return err
+			}
+			r.s.add(fmt.Sprintf("redis: get, %d pipelined, processor of the server", depth), "ns", float64(s.cpu()-cpu)/float64(gets))
+			r.s.add(fmt.Sprintf("redis: get, %d pipelined, elapsed", depth), "ns", float64(time.Since(begin))/float64(gets))
+		}
+		if err := r.redisTurn(n); err != nil {
+			return err
+		}
+	}
+	r.note("Redis held %d records", records)
+	return nil
+}
+
+// redisTurn is Rhumb's part of a round.
+func (r *run) redisTurn(n int) error {
+	if err := r.freshKeys([]turn{{worker: r.c, ops: n}}); err != nil {
+		return err
+	}
+	for name, what := range map[string]string{"redis: C get": "get", "redis: C multiget ×32": "mget"} {
+		got, err := r.c.do(what, n, 32)
+		if err != nil {
+			return err
+		}
+		if got.Found != got.Ops {
+			return errors.New(strings.TrimPrefix(name, "redis: ") + ": a key is missing")
+		}
+		r.s.add(name, "ns", got.perOp())
+	}
+	return nil
+}

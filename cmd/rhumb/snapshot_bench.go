@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/bench/image"
+)
+
+// The sizes of the image that is measured.
+const (
+	benchRecordsDefault = 4_000_000
+	benchRecordsQuick   = 400_000
+)
+
+func (a *app) snapshotBenchCommand() *cobra.Command {
+	cfg := image.Config{}
+	var plots string
+	var quick, path bool
+	c := &cobra.Command{
+		Use: "bench", Short: "Measure images of road segments: reads, queries, publishing, against counterparts",
+		Long: `Build an image of synthetic road segments in memory and measure it: reads in C and Go against the physical
+limit of the memory, other layouts, LMDB and Redis; queries by tiles against other indexes; what publishing costs and
+when other processes see it; how all that scales with processes. Everything is a ratio within one run, in which the
+counterparts take turns. make bench-snapshot builds the program that runs the C part.
+
+An image of 40,000,000 records needs about 17 GiB of memory. As root the command mounts a file system with huge pages
+for the time of the run.`,
+		Example: `  make bench-snapshot
+  rhumb snapshot bench --quick
+  rhumb snapshot bench --records 40000000 --plots plots
+  rhumb snapshot bench --only get,publish`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if quick && !cmd.Flags().Changed("records") {
+				cfg.Records = benchRecordsQuick
+			}
+			return a.snapshotBench(cmd.Context(), cfg, plots, path)
+		},
+	}
+	fl := c.Flags()
+	fl.IntVar(&cfg.Records, "records", benchRecordsDefault, "road segments in the image")
+	fl.BoolVar(&quick, "quick", false, fmt.Sprintf("take %d records", benchRecordsQuick))
+	fl.IntVar(&cfg.Rounds, "rounds", 5, "how often each case is run")
+	fl.IntVar(&cfg.Ops, "ops", 1_000_000, "operations of one turn, at most")
+	fl.Uint64Var(&cfg.Seed, "seed", 1, "seed of the roads")
+	fl.IntVar(&cfg.Processes, "processes", runtime.NumCPU(), "most clients at the same time")
+	fl.IntVar(&cfg.Samples, "samples", 2000, "changes to follow to another process, and through a cluster")
+	fl.DurationVar(&cfg.Pairs, "pairs", 5*time.Second, "how long to compare pairs of records while they change")
+	fl.StringVar(&cfg.Dir, "memory", "", "folder on a memory file system (default: one that is mounted for the run, else /dev/shm)")
+	fl.StringVar(&cfg.Worker, "worker", besideBinary("image-worker"), "the program that runs the C part")
+	fl.StringVar(&cfg.Redis, "redis", "", "the Redis server (default: redis-server, when there is one)")
+	fl.StringSliceVar(&cfg.Only, "only", nil, "run only these sections: "+strings.Join(image.Sections(), ", "))
+	fl.BoolVar(&path, "cluster", true, "measure the way from a client's put to the images of a cluster too")
+	fl.StringVar(&plots, "plots", "", "folder to draw figures in")
+	c.AddCommand(snapshotWorkerCommand(a))
+	return c
+}
+
+// snapshotWorkerCommand is the Go part's process, which snapshot bench starts.
+func snapshotWorkerCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use: "worker DIR TABLE RECORDS SEED", Short: "Carry out what the bench says", Hidden: true, Args: cobra.ExactArgs(image.WorkerArgs),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return rhumb.Wrap("rhumb.snapshot.bench", image.Serve(args, a.in, a.out))
+		},
+	}
+}
+
+func (a *app) snapshotBench(ctx context.Context, cfg image.Config, plots string, path bool) error {
+	const op rhumb.Op = "rhumb.snapshot.bench"
+	if _, err := os.Stat(cfg.Worker); err != nil {
+		return rhumb.Ef(op, rhumb.NotFound, "%s is missing: make bench-snapshot builds it", cfg.Worker)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return rhumb.Wrap(op, err)
+	}
+	cfg.Self = []string{self, "snapshot", "bench", "worker"}
+	cfg.Progress = func(text string) { a.notef("%s", text) }
+	report, err := image.Run(ctx, cfg)
+	if err != nil {
+		return rhumb.Wrap(op, err)
+	}
+	if plots != "" {
+		if err := report.Draw(plots); err != nil {
+			return rhumb.Wrap(op, err)
+		}
+	}
+	if err := a.print(report, func(t table.Writer) { goalTable(t, report) }); err != nil {
+		return err
+	}
+	for _, n := range report.Notes {
+		a.notef("%s", n)
+	}
+	return nil
+}
+
+// goalTable is what people read of a report; -o json has everything.
+func goalTable(t table.Writer, r *image.Report) {
+	t.AppendHeader(table.Row{"goal", "", "want", "measured", "least", "most", "reached"})
+	for _, g := range r.Goals {
+		want, reached := fmt.Sprintf("≤ %.4g %s", g.Most, g.Unit), "no"
+		if g.Least > 0 {
+			want = fmt.Sprintf("≥ %.4g %s", g.Least, g.Unit)
+		}
+		if g.Reached {
+			reached = "yes"
+		}
+		t.AppendRow(table.Row{g.Number, g.Name, want, fmt.Sprintf("%.3g", g.Median), fmt.Sprintf("%.3g", g.Min), fmt.Sprintf("%.3g", g.Max), reached})
+	}
+}
