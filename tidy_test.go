@@ -25,10 +25,12 @@ var layers = [][]string{
 	{"hlc", "keys", "geo", "entry", "api/rhumbpb", "bench/load", "snapshot/format"},
 	{"geo/rtt", "geo/wan", "api", "storage", "raftmeta/catalog", "node/replica", "node/lease", "sim/check", "sim/model", "snapshot/rtree", "bench/roads"},
 	{"geo/place", "storage/storagetest", "client", "snapshot", "snapshot/reader"},
-	{"raftmeta"},
+	{"raftmeta", "snapshot/inspect"},
 	{"node/host", "node/route", "node/peer", "node/admin", "node/server", "node/publish"},
 	{"node"},
 	{"sim", "bench", "ingest", "demo"},
+	{"examples/live"},
+	{"examples/router", "examples/tiles"},
 	{"cmd/rhumb", "sim/modelcheck"},
 }
 
@@ -49,6 +51,7 @@ var owners = map[string][]string{
 	"github.com/cockroachdb/pebble":     {"storage", "storage/storagetest"},
 	"github.com/fxamacker/cbor":         {"raftmeta", "raftmeta/catalog"},
 	"github.com/hashicorp/memberlist":   {"node/peer"},
+	"github.com/klauspost/compress":    {"snapshot/inspect"},
 	"github.com/knadh/koanf":            {"cmd/rhumb", "node"},
 	"github.com/spf13/cobra":            {"cmd/rhumb"},
 	"go.etcd.io/raft":                   {"raftmeta"},

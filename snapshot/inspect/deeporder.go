@@ -1,0 +1,116 @@
+package inspect
+
+import (
+	"bytes"
+	"cmp"
+
+	"github.com/rhumbdb/rhumb/snapshot/format"
+)
+
+// orderFirst is the first word that a node of a skip list may take.
+const orderFirst = format.OrderHead + 2 + format.OrderHeightMax
+
+// compareKeys orders two records as an ordered table does.
+func compareKeys(a, b *record) int {
+	if a.shardKey != b.shardKey {
+		if a.shardKey {
+			return 1
+		}
+		return -1
+	}
+	if a.name == nil && b.name == nil {
+		return cmp.Compare(a.word, b.word)
+	}
+	return bytes.Compare(a.name, b.name)
+}
+
+// checkOrder checks that the order has each record of the base once, and that keys rise.
+func (c *checker) checkOrder() {
+	sec, _ := c.head.Find(format.SectionOrder)
+	refs := c.section(format.SectionOrder)
+	if sec.Items != c.head.Records {
+		c.in(format.SectionOrder, 0, "%d keys are ordered, the base has %d", sec.Items, c.head.Records)
+	}
+	var last record
+	for i := range min(sec.Items, sec.Size/4) {
+		r, ok := c.at(le.Uint32(refs[i*4:]))
+		if !ok || r.ref >= c.head.BaseUnits {
+			c.in(format.SectionOrder, i*4, "no record of the base begins at unit %d", le.Uint32(refs[i*4:]))
+			continue
+		}
+		if i > 0 && compareKeys(&last, &r) >= 0 {
+			c.in(format.SectionOrder, i*4, "the keys do not rise")
+		}
+		last = r
+	}
+}
+
+// node is a node of the skip list.
+type node struct {
+	record
+	height uint32
+}
+
+// checkSkip takes the skip list apart, node by node as they lie, and then follows every level.
+func (c *checker) checkSkip() {
+	words := c.section(format.SectionOrderDelta)
+	word := func(at uint32) uint32 { return le.Uint32(words[uint64(at)*4:]) }
+	if word(format.OrderHead) != format.NoPrev || word(format.OrderHead+1) != format.OrderHeightMax {
+		c.in(format.SectionOrderDelta, format.OrderHead*4, "the head of the ordered delta is damaged")
+	}
+	nodes := map[uint32]node{}
+	tall := [format.OrderHeightMax + 1]int{} // nodes of at least that height
+	for at := uint32(orderFirst); at < c.words; {
+		n := node{}
+		ok := at+2 <= c.words
+		if ok {
+			n.height = word(at + 1)
+			n.record, ok = c.at(word(at))
+		}
+		if !ok || n.height == 0 || n.height > format.OrderHeightMax || at+2+n.height > c.words || n.ref < c.head.BaseUnits {
+			c.in(format.SectionOrderDelta, uint64(at)*4, "a node is not whole, or is of no appended record")
+			return
+		}
+		nodes[at] = n
+		for level := range n.height {
+			tall[level]++
+		}
+		at += 2 + n.height
+	}
+	for level := range uint32(format.OrderHeightMax) {
+		count, last := 0, node{}
+		for at, steps := word(format.OrderHead+2+level), 0; at != 0; steps++ {
+			n, ok := nodes[at]
+			if !ok || n.height <= level || steps > len(nodes) {
+				c.in(format.SectionOrderDelta, uint64(at)*4, "level %d leads to no node of its height", level)
+				break
+			}
+			if count > 0 && compareKeys(&last.record, &n.record) >= 0 {
+				c.in(format.SectionOrderDelta, uint64(at)*4, "level %d: the keys do not rise", level)
+			}
+			count, last = count+1, n
+			at = word(at + 2 + level)
+		}
+		if c.settled && count != tall[level] {
+			c.in(format.SectionOrderDelta, uint64(format.OrderHead+2+level)*4, "level %d links %d nodes of %d", level, count, tall[level])
+		}
+	}
+	c.checkNodes(nodes)
+}
+
+// checkNodes checks that each key that the base lacks has a node.
+func (c *checker) checkNodes(nodes map[uint32]node) {
+	has := map[uint32]bool{}
+	for _, n := range nodes {
+		has[n.ref] = true
+	}
+	c.each(c.head.BaseUnits, c.tail, func(r *record) {
+		first := r.prev == format.NoPrev
+		if first && c.settled && !has[r.ref] {
+			c.inRecord(r.ref, "the ordered delta lacks the key")
+		}
+		if !first && has[r.ref] {
+			c.inRecord(r.ref, "the ordered delta has a key a second time")
+		}
+	})
+}

@@ -1,0 +1,152 @@
+package inspect
+
+import (
+	"github.com/rhumbdb/rhumb/snapshot/format"
+	"github.com/rhumbdb/rhumb/snapshot/rtree"
+)
+
+// checkMoved checks the mark of each appended record that says whether the tree or the spatial delta has it.
+func (c *checker) checkMoved() {
+	c.each(c.head.BaseUnits, c.tail, func(r *record) {
+		pred, has := c.at(r.prev)
+		moved := true
+		switch {
+		case r.flags&format.FlagTombstone != 0:
+			moved = has && pred.flags&format.FlagMoved != 0
+		case has && pred.flags&(format.FlagTombstone|format.FlagMoved) == 0:
+			moved = pred.flags&format.FlagBox != r.flags&format.FlagBox || pred.box != r.box
+		}
+		if moved != (r.flags&format.FlagMoved != 0) {
+			c.inRecord(r.ref, "the record is found by the wrong index: moved is %v", !moved)
+		}
+	})
+}
+
+// checkTree checks that the boxes of the tree hold those below them, and that its leaves are the records of the base.
+func (c *checker) checkTree() {
+	nodes := c.section(format.SectionTreeNodes)
+	t, err := rtree.Open(nodes, c.section(format.SectionTreeRefs))
+	if err != nil {
+		return // checkSums told
+	}
+	seen := [2]bitmap{newBitmap(c.head.BaseUnits), newBitmap(c.head.BaseUnits)}
+	for leaf := range uint32(t.Items()) {
+		box, ref := t.Leaf(leaf)
+		part, ok := c.partOf(ref, box)
+		if !ok || ref >= c.head.BaseUnits || seen[part].setNew(ref) {
+			c.in(format.SectionTreeRefs, uint64(leaf)*4, "leaf %d, of unit %d, is no box of a record of the base, or a second time", leaf, ref)
+		}
+	}
+	want := 0
+	c.each(0, c.head.BaseUnits, func(r *record) {
+		if r.flags&format.FlagBox != 0 {
+			_, n := r.box.Split()
+			want += n
+		}
+	})
+	if want != t.Items() {
+		c.in(format.SectionTreeNodes, 4, "the tree has %d leaves, the records %d boxes", t.Items(), want)
+	}
+	c.checkLevels(nodes)
+}
+
+// partOf tells which part of a record's box a plain box is.
+func (c *checker) partOf(ref uint32, box format.Box) (part int, ok bool) {
+	r, ok := c.at(ref)
+	if !ok || r.flags&format.FlagBox == 0 {
+		return 0, false
+	}
+	parts, n := r.box.Split()
+	for i, p := range parts[:n] {
+		if p == box {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
+// checkLevels compares each box of the upper levels with the node that it stands for.
+func (c *checker) checkLevels(nodes []byte) {
+	levels := int(le.Uint32(nodes))
+	lane := func(node, lane uint32) format.Box {
+		p := nodes[format.TreeHeaderSize+uint64(node)*format.NodeSize+uint64(lane)*4:]
+		return format.Box{MinX: int32(le.Uint32(p)), MinY: int32(le.Uint32(p[64:])), MaxX: int32(le.Uint32(p[128:])), MaxY: int32(le.Uint32(p[192:]))}
+	}
+	for level := 1; level < levels; level++ {
+		first, below := le.Uint32(nodes[16+8*level:]), le.Uint32(nodes[16+8*(level-1):])
+		for child := range le.Uint32(nodes[20+8*(level-1):]) {
+			parent := lane(first+child/format.NodeLanes, child%format.NodeLanes)
+			for i := range uint32(format.NodeLanes) {
+				b := lane(below+child, i)
+				if b.MinX <= b.MaxX && (b.MinX < parent.MinX || b.MinY < parent.MinY || b.MaxX > parent.MaxX || b.MaxY > parent.MaxY) {
+					c.in(format.SectionTreeNodes, format.TreeHeaderSize+uint64(below+child)*format.NodeSize, "level %d: a box reaches beyond that of its node", level-1)
+				}
+			}
+		}
+	}
+}
+
+// checkDelta checks the entries, that each is in the chain of its cell, and that each moved record has its entries.
+func (c *checker) checkDelta() {
+	delta, cells := c.section(format.SectionDelta), c.section(format.SectionDeltaCells)
+	heads := uint32(len(cells) / 4)
+	if heads < 2 || heads&(heads-1) != 0 {
+		c.in(format.SectionDeltaCells, 0, "%d chains are no power of two", heads)
+		return
+	}
+	seen := [2]bitmap{newBitmap(c.tail), newBitmap(c.tail)}
+	head := make([]uint32, c.deltas)
+	for i := range c.deltas {
+		e := delta[uint64(i)*format.DeltaEntrySize:]
+		box := format.Box{MinX: int32(le.Uint32(e)), MinY: int32(le.Uint32(e[4:])), MaxX: int32(le.Uint32(e[8:])), MaxY: int32(le.Uint32(e[12:]))}
+		ref, ver := le.Uint32(e[16:]), le.Uint32(e[24:])
+		part, ok := c.partOf(ref, box)
+		r, _ := c.at(ref)
+		head[i] = format.DeltaHead(box, heads)
+		switch at := uint64(i) * format.DeltaEntrySize; {
+		case !ok || seen[part].setNew(ref):
+			c.in(format.SectionDelta, at, "entry %d, of unit %d, is no box of a record, or a second time", i, ref)
+		case r.ver != ver && r.ver != format.AbortedVersion:
+			c.in(format.SectionDelta, at, "entry %d has version %d, its record %d", i, ver, r.ver)
+		case r.flags&format.FlagMoved == 0 || le.Uint32(e[28:]) != 0:
+			c.in(format.SectionDelta, at, "entry %d is of a record that the tree has, or has bytes that mean nothing", i)
+		}
+	}
+	c.checkCells(delta, cells, head)
+	c.each(c.head.BaseUnits, c.tail, func(r *record) {
+		if r.flags&format.FlagMoved == 0 || r.flags&format.FlagBox == 0 || r.flags&format.FlagTombstone != 0 {
+			return
+		}
+		_, n := r.box.Split()
+		for part := range n {
+			if !seen[part].has(r.ref) {
+				c.inRecord(r.ref, "the spatial delta has no entry for part %d of the box", part)
+			}
+		}
+	})
+}
+
+// checkCells follows the chains; head tells for each entry the chain that it belongs to.
+func (c *checker) checkCells(delta, cells []byte, head []uint32) {
+	linked := newBitmap(c.deltas)
+	for cell := range uint32(len(cells) / 4) {
+		for next := le.Uint32(cells[cell*4:]); next != 0; {
+			if next > c.deltas || head[next-1] != cell || linked.setNew(next-1) {
+				c.in(format.SectionDeltaCells, uint64(cell)*4, "the chain leads to entry %d, which is not one of its own", next)
+				break
+			}
+			e := delta[uint64(next-1)*format.DeltaEntrySize:]
+			if le.Uint32(e[20:]) >= next {
+				c.in(format.SectionDelta, uint64(next-1)*format.DeltaEntrySize+20, "a chain leads to a later entry")
+				break
+			}
+			next = le.Uint32(e[20:])
+		}
+	}
+	for i := range c.deltas {
+		ver := le.Uint32(delta[uint64(i)*format.DeltaEntrySize+24:])
+		if ref := le.Uint32(delta[uint64(i)*format.DeltaEntrySize+16:]); !linked.has(i) && ver <= c.limit && (ref >= c.tail || !c.aborted.has(ref)) {
+			c.in(format.SectionDelta, uint64(i)*format.DeltaEntrySize, "no chain leads to entry %d", i)
+		}
+	}
+}

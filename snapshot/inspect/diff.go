@@ -1,0 +1,190 @@
+package inspect
+
+import (
+	"bytes"
+	"encoding/binary"
+	"slices"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/snapshot/format"
+	"github.com/rhumbdb/rhumb/snapshot/reader"
+)
+
+// The ways in which a key differs between two images.
+const (
+	Added   = "added"
+	Removed = "removed"
+	Changed = "changed"
+)
+
+// Difference is one key that differs: the record in the first image, if it is there, and in the second. Both alias the images
+// and are good until the visitor returns.
+type Difference struct {
+	Table  format.Table
+	How    string
+	Was    reader.Item
+	Is     reader.Item
+	HasWas bool
+	HasIs  bool
+}
+
+// TableDiff counts the differences of one table.
+type TableDiff struct {
+	Table                         string
+	Added, Removed, Changed, Same int64
+}
+
+// viewAge is how long the views of a tool may be read: it ends by itself, and somebody waits for it.
+const viewAge = 24 * time.Hour
+
+// Attach attaches to an image as a tool does: it may hold its view for long.
+func Attach(dir string) (*reader.Client, error) {
+	return reader.Attach(dir, reader.Options{MaxLockAge: viewAge})
+}
+
+// side is one of two images that are compared.
+type side struct {
+	client *reader.Client
+	view   reader.View
+}
+
+func openSide(dir string) (s side, err error) {
+	if s.client, err = Attach(dir); err != nil {
+		return s, err
+	}
+	if s.view, err = s.client.Lock(); err != nil {
+		_ = s.client.Close() // no view is locked
+	}
+	return s, err
+}
+
+func (s *side) close() {
+	s.view.Unlock()
+	_ = s.client.Close() // no view is locked
+}
+
+// names lists the tables that are compared.
+func (s *side) names(only string) (out []string) {
+	for _, t := range s.client.Tables() {
+		if t.Name == only || only == "" && t.Name != format.PositionsTable {
+			out = append(out, t.Name)
+		}
+	}
+	return out
+}
+
+// Diff compares two images, table by table, or one table when a name is given. A key differs when its value, its box or its
+// expiry does. The positions are only compared when they are named. found is told of each difference.
+func Diff(a, b, only string, found func(*Difference)) ([]TableDiff, error) {
+	const op rhumb.Op = "inspect.Diff"
+	was, err := openSide(a)
+	if err != nil {
+		return nil, rhumb.Wrap(op, err)
+	}
+	defer was.close()
+	is, err := openSide(b)
+	if err != nil {
+		return nil, rhumb.Wrap(op, err)
+	}
+	defer is.close()
+	names := slices.Concat(was.names(only), is.names(only))
+	slices.Sort(names)
+	names = slices.Compact(names)
+	if len(names) == 0 && only != "" {
+		return nil, rhumb.Ef(op, rhumb.NotFound, "neither image has a table %q", only)
+	}
+	var out []TableDiff
+	for _, name := range names {
+		d := TableDiff{Table: name}
+		if err := d.compare(&was, &is, found); err != nil {
+			return nil, rhumb.Wrap(op, err)
+		}
+		out = append(out, d)
+	}
+	return out, nil
+}
+
+// compare walks both tables. One that an image lacks is empty; so is one with keys of another kind.
+func (d *TableDiff) compare(was, is *side, found func(*Difference)) error {
+	before, err1 := was.view.Table(d.Table)
+	after, err2 := is.view.Table(d.Table)
+	for _, err := range []error{err1, err2} {
+		if err != nil && rhumb.KindOf(err) != rhumb.NotFound {
+			return err
+		}
+	}
+	comparable := err1 == nil && err2 == nil && before.Info().KeyKind == after.Info().KeyKind
+	if err1 == nil {
+		if err := d.walk(&before, &after, comparable, func(old, now *reader.Item) {
+			switch diff := (Difference{Table: before.Info(), Was: *old, HasWas: true}); {
+			case now == nil:
+				d.Removed++
+				diff.How = Removed
+				found(&diff)
+			case differs(old, now):
+				d.Changed++
+				diff.How, diff.Is, diff.HasIs = Changed, *now, true
+				found(&diff)
+			default:
+				d.Same++
+			}
+		}); err != nil {
+			return err
+		}
+	}
+	if err2 != nil {
+		return nil
+	}
+	return d.walk(&after, &before, comparable, func(now, old *reader.Item) {
+		if old == nil {
+			d.Added++
+			found(&Difference{Table: after.Info(), How: Added, Is: *now, HasIs: true})
+		}
+	})
+}
+
+// walk visits the records of a table, each with that of the same key in the other, nil for none.
+func (d *TableDiff) walk(t, other *reader.Table, comparable bool, fn func(it, same *reader.Item)) error {
+	for it, err := range t.All() {
+		if err != nil {
+			return err
+		}
+		if !comparable {
+			fn(&it, nil)
+			continue
+		}
+		same, err := lookUp(other, &it)
+		if rhumb.KindOf(err) == rhumb.NotFound {
+			fn(&it, nil)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		fn(&it, &same)
+	}
+	return nil
+}
+
+// lookUp finds the key of a record in another image's table.
+func lookUp(t *reader.Table, it *reader.Item) (reader.Item, error) {
+	switch {
+	case t.Info().KeyKind == format.KeyUint64:
+		return t.GetUint64(it.Number)
+	case it.ShardKey:
+		return t.GetShardKey(shardKeyOf(it.Name))
+	}
+	return t.Get(it.Name)
+}
+
+func shardKeyOf(b []byte) rhumb.ShardKey {
+	return rhumb.ShardKey{
+		Home:     rhumb.RangeID{Region: rhumb.RegionID(binary.BigEndian.Uint32(b)), Slot: rhumb.Slot(binary.BigEndian.Uint32(b[4:]))},
+		Sequence: binary.BigEndian.Uint64(b[8:]),
+	}
+}
+
+func differs(a, b *reader.Item) bool {
+	return !bytes.Equal(a.Value, b.Value) || a.HasBox != b.HasBox || a.Box != b.Box || a.Expiry != b.Expiry
+}

@@ -1,0 +1,21 @@
+// Package inspect looks into images from outside: it lists those of a machine, tells how full their shards are, checks every
+// byte that can be checked, copies one version of a live image to a directory or a file, compares two images, and finds
+// the processes that keep superseded generations in memory. It is what `rhumb snapshot` and the node's HTTP for debugging are
+// made of; programs that read records use snapshot/reader.
+//
+// # Invariants
+//
+//   - Nothing is ever written to an image that is looked into.
+//   - While an image is open here, the files of its generations are locked as a reader locks them, so that the publisher
+//     does not use them for others.
+//   - What is checked or copied of a generation is first captured: read in the reverse of the order in which the publisher
+//     writes, links first and what they lead to last. So all that a captured link leads to is captured whole, whatever is
+//     committed meanwhile, and what belongs to later versions than the one captured can be told by its version.
+//   - No fault in a file leads out of the captured bytes: every reference and length is compared before it is followed.
+//
+// # Testing
+//
+// Verify is run over images that random operations left, live and stopped, and must find nothing; then every byte of an
+// image is damaged in turn, and what it does not find must be a byte that no reader looks at. Copies of an image under
+// commits are compared with the version that they claim to be.
+package inspect

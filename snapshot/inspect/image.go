@@ -1,0 +1,283 @@
+package inspect
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/snapshot/format"
+)
+
+// AliveMax is how old the heartbeat of a publisher that is alive may be; it beats four times a second.
+const AliveMax = 5 * time.Second
+
+// Fault is one thing that is wrong in an image.
+type Fault struct {
+	File   string // its name in the directory
+	Offset int64  // in bytes; -1 when it is about the whole file
+	What   string
+}
+
+func (f Fault) String() string {
+	if f.Offset < 0 {
+		return fmt.Sprintf("%s: %s", f.File, f.What)
+	}
+	return fmt.Sprintf("%s at offset %d: %s", f.File, f.Offset, f.What)
+}
+
+// Publisher is what the root tells about who publishes an image.
+type Publisher struct {
+	// Life counts the starts, PID is the process of the last one.
+	Life uint64
+	PID  int
+	// State is one of format's states; a saved image is stopped.
+	State uint32
+	// Heartbeat is how long ago the publisher was alive, negative when that is not known, as of a saved image.
+	Heartbeat time.Duration
+	// Alive reports whether it still publishes, as far as that can be seen.
+	Alive bool
+}
+
+// Image is an image at one version, with its generations mapped and locked. Close it soon: it pins them.
+type Image struct {
+	Dir       string
+	Head      format.Root
+	Version   uint64
+	Publisher Publisher
+	Tables    []Table
+	// Commits are what the ring tells of the last commits, newest first.
+	Commits []format.Commit
+	// Faults are what is wrong with the root and the headers of the files that it names.
+	Faults []Fault
+
+	root []byte // a copy, with the commit word of Version
+	file *mapping
+}
+
+// Table is a table of an image.
+type Table struct {
+	format.Table
+	Shards []*Shard
+}
+
+// Shard is a shard with its live generation.
+type Shard struct {
+	format.Shard
+	Slot int // its entry in the root
+	File string
+	Head format.Segment
+	m    *mapping // nil when the file is damaged
+}
+
+// Bounds of waiting for a publisher that changes generations.
+const (
+	openTries = 200
+	openPause = 5 * time.Millisecond
+)
+
+// Open opens the image in a directory. Damage of single tables and shards is told in Faults; it fails with kind Corrupt when
+// the root itself is of no use, with NotFound when there is none, and with Incompatible, PermissionDenied and Unavailable as
+// reader.Attach does.
+func Open(dir string) (*Image, error) {
+	const op rhumb.Op = "inspect.Open"
+	m, err := mapFile(filepath.Join(dir, format.RootName), format.RootSize, false)
+	if err != nil {
+		return nil, rhumb.Wrap(op, err)
+	}
+	head, err := format.DecodeRoot(m.bytes)
+	if err != nil {
+		m.close()
+		return nil, rhumb.WrapKind(op, rhumb.KindOf(err), fmt.Errorf("%s: %w", filepath.Join(dir, format.RootName), err))
+	}
+	im := &Image{Dir: dir, Head: head, file: m}
+	for range openTries {
+		if im.load() {
+			im.describe()
+			return im, nil
+		}
+		time.Sleep(openPause)
+	}
+	im.Close()
+	return nil, rhumb.Ef(op, rhumb.Unavailable, "%s: the publisher is changing generations, or died while it did; start the node again", dir)
+}
+
+// Close unmaps the image.
+func (im *Image) Close() {
+	im.release()
+	if im.file != nil {
+		im.file.close()
+		im.file = nil
+	}
+}
+
+func (im *Image) release() {
+	for _, t := range im.Tables {
+		for _, s := range t.Shards {
+			if s.m != nil {
+				s.m.close()
+			}
+		}
+	}
+	im.Tables, im.Faults = nil, nil
+}
+
+// load takes the root and maps the generations that it names. It gives false when they changed meanwhile.
+func (im *Image) load() bool {
+	im.release()
+	seq := im.file.load64(format.RootTableSeq)
+	if seq&1 != 0 {
+		return false
+	}
+	// The version first: all that is read afterwards has at least its commits.
+	version := im.file.load64(format.RootCommitted)
+	im.root = make([]byte, format.RootSize)
+	im.file.copyWords(im.root, 0)
+	le.PutUint64(im.root[format.RootCommitted:], version)
+	im.Version = version
+	busy := im.loadTables()
+	return !busy && im.file.load64(format.RootTableSeq) == seq
+}
+
+// loadTables maps what the copied root names; busy says that the publisher has a file for itself or has taken it away.
+func (im *Image) loadTables() (busy bool) {
+	names, slots := map[string]bool{}, map[int]bool{}
+	for i := range format.TablesMax {
+		at := format.RootTables + i*format.TableEntrySize
+		entry, used, err := format.DecodeTable(im.root[at:])
+		if err != nil {
+			im.fault(format.RootName, at, err.Error())
+			continue
+		}
+		if !used {
+			continue
+		}
+		if names[entry.Name] {
+			im.fault(format.RootName, at, fmt.Sprintf("a second table is named %q", entry.Name))
+		}
+		names[entry.Name] = true
+		t := Table{Table: entry}
+		for n := range int(entry.ShardCount) {
+			slot := int(entry.ShardFirst) + n
+			if slots[slot] {
+				im.fault(format.RootName, at, fmt.Sprintf("shard %d belongs to two tables", slot))
+				continue
+			}
+			slots[slot] = true
+			s, again := im.loadShard(&entry, slot, n)
+			if s != nil {
+				t.Shards = append(t.Shards, s)
+			}
+			busy = busy || again
+		}
+		im.Tables = append(im.Tables, t)
+	}
+	return busy
+}
+
+// loadShard maps the generation of a shard; it gives nil when the root has no good entry for it.
+func (im *Image) loadShard(t *format.Table, slot, index int) (s *Shard, busy bool) {
+	at := format.RootShards + slot*format.ShardEntrySize
+	entry, used, err := format.DecodeShard(im.root[at:])
+	switch {
+	case err != nil:
+		im.fault(format.RootName, at, err.Error())
+		return nil, false
+	case !used || entry.Table != t.ID || int(entry.Index) != index:
+		im.fault(format.RootName, at, fmt.Sprintf("the entry of shard %d is not that of shard %d of table %q", slot, index, t.Name))
+		return nil, false
+	}
+	s = &Shard{Shard: entry, Slot: slot, File: format.SegmentName(slot, entry.Generation)}
+	m, err := mapFile(filepath.Join(im.Dir, s.File), format.SegmentHeader, true)
+	if errors.Is(err, errBusy) {
+		return s, true
+	}
+	if err != nil {
+		im.fault(s.File, -1, err.Error())
+		return s, false
+	}
+	if m.load64(0) == 0 || m.load64(format.SegmentState) == format.SegmentRecycled {
+		if im.file.load64(format.RootTableSeq) != le.Uint64(im.root[format.RootTableSeq:]) {
+			m.close()
+			return s, true
+		}
+	}
+	if s.Head, err = format.DecodeSegment(m.bytes, uint64(len(m.bytes))); err == nil {
+		err = s.agrees(im.Head.Image, t)
+	}
+	if err != nil {
+		im.fault(s.File, 0, err.Error())
+		m.close()
+		return s, false
+	}
+	s.m = m
+	return s, false
+}
+
+// agrees checks that the file is the one that the root means.
+func (s *Shard) agrees(image rhumb.UUID, t *format.Table) error {
+	const op rhumb.Op = "inspect.shard"
+	h := &s.Head
+	switch {
+	case h.Image != image:
+		return rhumb.Ef(op, rhumb.Corrupt, "it belongs to image %v, not %v", h.Image, image)
+	case h.Generation != s.Generation || int(h.Shard) != s.Slot || h.Table != t.ID || h.KeyKind != t.KeyKind:
+		return rhumb.Ef(op, rhumb.Corrupt, "it is generation %d of shard %d of table %v, the root means generation %d of shard %d of table %v",
+			h.Generation, h.Shard, h.Table, s.Generation, s.Slot, t.ID)
+	case h.Base != s.Base || h.Closed != s.Closed || h.FileSize != s.FileSize:
+		return rhumb.Ef(op, rhumb.Corrupt, "base %d closed at %v with %d bytes, the root says %d at %v with %d",
+			h.Base, h.Closed, h.FileSize, s.Base, s.Closed, s.FileSize)
+	}
+	return nil
+}
+
+// describe reads what the root tells of publisher and commits.
+func (im *Image) describe() {
+	im.Publisher, im.Commits = publisherOf(im.root), commitsOf(im.root, im.Version)
+}
+
+func publisherOf(root []byte) Publisher {
+	p := Publisher{
+		Life: le.Uint64(root[format.RootLife:]), PID: int(le.Uint32(root[format.RootPID:])), State: le.Uint32(root[format.RootState:]),
+		Heartbeat: sinceMonotonic(le.Uint64(root[format.RootHeartbeat:])),
+	}
+	p.Alive = p.State == format.StateLive && p.Heartbeat >= 0 && p.Heartbeat <= AliveMax
+	return p
+}
+
+// commitsOf lists the ring, newest first.
+func commitsOf(root []byte, version uint64) (out []format.Commit) {
+	for v := version; v > 0 && version-v < format.RingSize; v-- {
+		at := format.RootRing + int(v%format.RingSize)*format.RingEntrySize
+		if c, ok := format.DecodeCommit(root[at:], v); ok {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// sinceMonotonic gives how long ago a reading of CLOCK_MONOTONIC was, negative when that cannot be.
+func sinceMonotonic(ns uint64) time.Duration {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil || ns == 0 || int64(ns) < 0 || int64(ns) > now.Nano() {
+		return -1
+	}
+	return time.Duration(now.Nano() - int64(ns))
+}
+
+// Age gives how long ago the newest version was committed, by the wall clock; negative when the ring does not tell.
+func (im *Image) Age(now time.Time) time.Duration { return age(im.Commits, im.Version, now) }
+
+func age(commits []format.Commit, version uint64, now time.Time) time.Duration {
+	if len(commits) == 0 || commits[0].Version != version {
+		return -1
+	}
+	return now.Sub(time.Unix(0, commits[0].Wall))
+}
+
+func (im *Image) fault(file string, offset int, what string) {
+	im.Faults = append(im.Faults, Fault{file, int64(offset), what})
+}

@@ -1,0 +1,160 @@
+package inspect
+
+import (
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/snapshot/format"
+)
+
+// Listed is one image of a machine.
+type Listed struct {
+	Dir           string
+	Cluster, Node string // the names of the directories
+	Version       uint64
+	// Age is how long ago the version was committed, negative when unknown.
+	Age       time.Duration
+	Publisher Publisher
+	Tables    int // without the positions
+	// Records is the number of keys with a value, the positions left out; Bytes the size of all files in the directory.
+	Records, Bytes int64
+	// Quarantined is the number of files that failed a check and were set aside.
+	Quarantined int
+	// Err says why there is nothing to tell about an image.
+	Err error
+}
+
+// List lists the images under a folder, <root>/<cluster>/<node>. A folder that does not exist has none.
+func List(root string) ([]Listed, error) {
+	dirs, err := filepath.Glob(filepath.Join(root, "*", "*", format.RootName))
+	if err != nil {
+		return nil, rhumb.WrapKind("inspect.List", rhumb.InvalidArgument, err)
+	}
+	var out []Listed
+	for _, path := range dirs {
+		out = append(out, look(filepath.Dir(path)))
+	}
+	return out, nil
+}
+
+// look reads what a list tells of one image, without mapping its generations.
+func look(dir string) Listed {
+	l := Listed{Dir: dir, Cluster: filepath.Base(filepath.Dir(dir)), Node: filepath.Base(dir), Age: -1}
+	l.countFiles()
+	m, err := mapFile(filepath.Join(dir, format.RootName), format.RootSize, false)
+	if err != nil {
+		l.Err = err
+		return l
+	}
+	defer m.close()
+	if _, l.Err = format.DecodeRoot(m.bytes); l.Err != nil {
+		return l
+	}
+	l.Version = m.load64(format.RootCommitted)
+	root := make([]byte, format.RootSize)
+	m.copyWords(root, 0)
+	l.Publisher, l.Age = publisherOf(root), age(commitsOf(root, l.Version), l.Version, time.Now())
+	for i := range format.TablesMax {
+		t, used, err := format.DecodeTable(root[format.RootTables+i*format.TableEntrySize:])
+		if err != nil || !used || t.Name == format.PositionsTable {
+			continue
+		}
+		l.Tables++
+		for n := range int(t.ShardCount) {
+			slot := int(t.ShardFirst) + n
+			s, used, err := format.DecodeShard(root[format.RootShards+slot*format.ShardEntrySize:])
+			if err == nil && used {
+				l.Records += liveOf(filepath.Join(dir, format.SegmentName(slot, s.Generation)))
+			}
+		}
+	}
+	return l
+}
+
+// liveOf reads how many keys of a generation have a value; 0 when the file has gone meanwhile.
+func liveOf(path string) int64 {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	var word [8]byte
+	if _, err := f.ReadAt(word[:], format.SegmentLive); err != nil {
+		return 0
+	}
+	return int64(le.Uint64(word[:]))
+}
+
+func (l *Listed) countFiles() {
+	entries, _ := os.ReadDir(l.Dir) // Err tells of one that cannot be read
+	for _, e := range entries {
+		if e.IsDir() {
+			files, _ := os.ReadDir(filepath.Join(l.Dir, e.Name()))
+			l.Quarantined += len(files)
+			continue
+		}
+		if info, err := e.Info(); err == nil {
+			l.Bytes += info.Size()
+		}
+	}
+}
+
+// Usage is how full one shard is.
+type Usage struct {
+	Table      string
+	Slot       int
+	Generation uint64
+	Base       uint64
+	File       string
+	Bytes      int64
+	// Keys have a value, Records were in the base when the generation was built.
+	Keys, Records int64
+	// Load is the part of the primary buckets' slots that keys take; Overflow the overflow buckets that are taken of OverflowMax.
+	Load                  float64
+	Overflow, OverflowMax int64
+	// AppendUsed of AppendMax bytes hold versions that were written since; the shard is rolled when they are full.
+	AppendUsed, AppendMax int64
+	// TreeLevels and TreeItems are of the R-tree, Delta of DeltaMax entries of the spatial delta are taken.
+	TreeLevels, TreeItems, Delta, DeltaMax int64
+	// OrderUsed of OrderMax words of the ordered delta are taken.
+	OrderUsed, OrderMax int64
+	Closed              rhumb.Timestamp
+}
+
+// Usages tells how full the shards of an image are, those of one table when its name is given.
+func (im *Image) Usages(table string) (out []Usage) {
+	for i := range im.Tables {
+		t := &im.Tables[i]
+		for _, s := range t.Shards {
+			if s.m != nil && (table == "" || table == t.Name) {
+				out = append(out, s.usage(t.Name))
+			}
+		}
+	}
+	return out
+}
+
+func (s *Shard) usage(table string) Usage {
+	size := func(t format.SectionType) int64 {
+		sec, _ := s.Head.Find(t)
+		return int64(sec.Size)
+	}
+	word := func(offset int) int64 { return int64(s.m.load64(offset)) }
+	base := int64(s.Head.BaseUnits) * format.RecordAlign
+	u := Usage{
+		Table: table, Slot: s.Slot, Generation: s.Generation, Base: s.Base, File: s.File, Bytes: int64(len(s.m.bytes)), Closed: s.Closed,
+		Keys: word(format.SegmentLive), Records: int64(s.Head.Records),
+		Overflow: word(format.SegmentOverflow), OverflowMax: int64(s.Head.BucketsMax - s.Head.Buckets),
+		AppendUsed: word(format.SegmentAppendTail)*format.RecordAlign - base, AppendMax: size(format.SectionHeap)/format.RecordAlign*format.RecordAlign - base,
+		Delta: word(format.SegmentDelta), DeltaMax: size(format.SectionDelta) / format.DeltaEntrySize,
+		OrderUsed: word(format.SegmentOrder), OrderMax: size(format.SectionOrderDelta) / 4,
+	}
+	u.Load = float64(u.Keys) / float64(s.Head.Buckets) / format.BucketSlots
+	if sec, ok := s.Head.Find(format.SectionTreeNodes); ok {
+		u.TreeLevels = int64(le.Uint32(s.m.bytes[sec.Offset:]))
+		u.TreeItems = int64(le.Uint32(s.m.bytes[sec.Offset+4:]))
+	}
+	return u
+}

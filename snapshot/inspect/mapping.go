@@ -1,0 +1,108 @@
+package inspect
+
+import (
+	"encoding/binary"
+	"errors"
+	"io/fs"
+	"os"
+	"runtime/debug"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+var le = binary.LittleEndian
+
+// mapping is a file mapped for reading, and locked as long as it is open.
+type mapping struct {
+	file  *os.File
+	bytes []byte
+}
+
+// errBusy says that the publisher has a file for itself: it is building or recycling it.
+var errBusy = errors.New("the publisher has the file for itself")
+
+// mapFile maps a file of at least least bytes. With lock it takes the lock that keeps the publisher from recycling it.
+func mapFile(path string, least int64, lock bool) (*mapping, error) {
+	const op rhumb.Op = "inspect.mapFile"
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fileError(op, err)
+	}
+	m := &mapping{file: f}
+	if err := m.lockAndMap(op, path, least, lock); err != nil {
+		_ = f.Close() // it was only read
+		return nil, err
+	}
+	return m, nil
+}
+
+func (m *mapping) lockAndMap(op rhumb.Op, path string, least int64, lock bool) error {
+	if lock {
+		err := unix.FcntlFlock(m.file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_RDLCK, Whence: unix.SEEK_SET, Len: 1})
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
+			return errBusy
+		}
+		if err != nil {
+			return rhumb.WrapKind(op, rhumb.Unavailable, err)
+		}
+	}
+	info, err := m.file.Stat()
+	if err != nil {
+		return rhumb.Wrap(op, err)
+	}
+	if !info.Mode().IsRegular() || info.Size() < least || info.Size() > 1<<46 {
+		return rhumb.Ef(op, rhumb.Corrupt, "%s is no file of at least %d bytes; it has %d", path, least, info.Size())
+	}
+	m.bytes, err = unix.Mmap(int(m.file.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_SHARED)
+	return rhumb.WrapKind(op, rhumb.Unavailable, err)
+}
+
+func (m *mapping) close() {
+	_ = unix.Munmap(m.bytes) // nothing was written
+	_ = m.file.Close()
+}
+
+// load64 reads a word that the publisher may change.
+func (m *mapping) load64(offset int) uint64 {
+	_ = m.bytes[offset+7]
+	return atomic.LoadUint64((*uint64)(unsafe.Pointer(&m.bytes[offset])))
+}
+
+// copyWords copies bytes, of which there are a multiple of 8, word by word from the lowest on.
+func (m *mapping) copyWords(dst []byte, from uint64) {
+	for i := 0; i+8 <= len(dst); i += 8 {
+		le.PutUint64(dst[i:], m.load64(int(from)+i))
+	}
+}
+
+// guard runs f, which reads mapped memory, and turns the fault of a file that was cut short into an error.
+func guard(op rhumb.Op, file string, f func()) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case interface{ Addr() uintptr }:
+			err = rhumb.Ef(op, rhumb.Corrupt, "%s cannot be read to its end: it was cut short while it was read", file)
+		default:
+			panic(r)
+		}
+	}()
+	f()
+	return nil
+}
+
+func fileError(op rhumb.Op, err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return rhumb.WrapKind(op, rhumb.NotFound, err)
+	case errors.Is(err, fs.ErrPermission):
+		return rhumb.WrapKind(op, rhumb.PermissionDenied, err)
+	case errors.Is(err, unix.ENOSPC):
+		return rhumb.WrapKind(op, rhumb.DiskFull, err)
+	}
+	return rhumb.Wrap(op, err)
+}

@@ -1,0 +1,156 @@
+package inspect
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/snapshot/format"
+)
+
+// Pin is a generation that a process has mapped.
+type Pin struct {
+	PID     int
+	Command string
+	// Dir is the image, Slot the shard's entry in its root.
+	Dir        string
+	Slot       int
+	Generation uint64
+	Bytes      int64
+	Inode      uint64
+	// Superseded says that the generation is live no more: its memory is kept for this process and others like it alone.
+	// Deleted says that its file has no name any more either.
+	Superseded, Deleted bool
+	// Since is how long ago it was superseded at least, 0 when that is not known.
+	Since time.Duration
+	// Publisher says that the process is the one that publishes the image.
+	Publisher bool
+}
+
+// Pins is what the processes of a machine have mapped of images.
+type Pins struct {
+	List []Pin
+	// Unreadable are processes of other users, of which this one may not know what they have mapped.
+	Unreadable []int
+	// PinnedBytes are those of superseded generations that processes other than their publishers have mapped, each file once.
+	PinnedBytes int64
+}
+
+// FindPins looks through /proc for processes that have generations of images under a folder mapped.
+func FindPins(root string) (Pins, error) {
+	const op rhumb.Op = "inspect.FindPins"
+	root, err := filepath.Abs(root)
+	if err != nil {
+		return Pins{}, rhumb.Wrap(op, err)
+	}
+	if real, err := filepath.EvalSymlinks(root); err == nil {
+		root = real
+	}
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return Pins{}, fileError(op, err)
+	}
+	var p Pins
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+		switch {
+		case err == nil:
+			p.List = append(p.List, pinsOf(pid, maps, root)...)
+		case os.IsPermission(err):
+			p.Unreadable = append(p.Unreadable, pid)
+		}
+	}
+	p.judge()
+	slices.SortFunc(p.List, func(a, b Pin) int {
+		return cmp.Or(cmp.Compare(a.Dir, b.Dir), cmp.Compare(a.PID, b.PID), cmp.Compare(a.Slot, b.Slot), cmp.Compare(a.Generation, b.Generation))
+	})
+	return p, nil
+}
+
+// pinsOf reads the mappings of a process, adding up those of one file.
+func pinsOf(pid int, maps []byte, root string) (out []Pin) {
+	for lines := bufio.NewScanner(bytes.NewReader(maps)); lines.Scan(); {
+		path := lines.Text()
+		if at := strings.Index(path, root+"/"); at < 0 {
+			continue
+		} else {
+			path = path[at:]
+		}
+		path, deleted := strings.CutSuffix(path, " (deleted)")
+		pin := Pin{PID: pid, Dir: filepath.Dir(path), Deleted: deleted}
+		if n, _ := fmt.Sscanf(filepath.Base(path), "seg.%d.%d", &pin.Slot, &pin.Generation); n != 2 {
+			continue
+		}
+		var from, to, offset uint64
+		var perms, device string
+		if n, _ := fmt.Sscanf(lines.Text(), "%x-%x %s %x %s %d", &from, &to, &perms, &offset, &device, &pin.Inode); n != 6 {
+			continue
+		}
+		pin.Bytes = int64(to - from)
+		if last := len(out) - 1; last >= 0 && out[last].Inode == pin.Inode {
+			out[last].Bytes += pin.Bytes
+			continue
+		}
+		out = append(out, pin)
+	}
+	if len(out) > 0 {
+		command, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)) // it may have ended
+		for i := range out {
+			out[i].Command = strings.TrimSpace(string(command))
+		}
+	}
+	return out
+}
+
+// judge tells which generations are superseded, since when, and adds up what is kept for readers only.
+func (p *Pins) judge() {
+	roots := map[string][]byte{}
+	counted := map[uint64]bool{}
+	for i := range p.List {
+		pin := &p.List[i]
+		root, ok := roots[pin.Dir]
+		if !ok {
+			root, _ = os.ReadFile(filepath.Join(pin.Dir, format.RootName)) // without it all is superseded
+			roots[pin.Dir] = root
+		}
+		live := uint64(0)
+		if len(root) == format.RootSize {
+			pin.Publisher = int(le.Uint32(root[format.RootPID:])) == pin.PID
+			if s, used, err := format.DecodeShard(root[format.RootShards+pin.Slot*format.ShardEntrySize:]); err == nil && used {
+				live = s.Generation
+			}
+		}
+		if pin.Superseded = pin.Deleted || live != pin.Generation; !pin.Superseded {
+			continue
+		}
+		pin.Since = supersededSince(pin.Dir, pin.Slot, live)
+		if !pin.Publisher && !counted[pin.Inode] {
+			counted[pin.Inode] = true
+			p.PinnedBytes += pin.Bytes
+		}
+	}
+}
+
+// supersededSince gives how long the live generation of a shard has been in its place: its file was made or renamed for it
+// just before.
+func supersededSince(dir string, slot int, live uint64) time.Duration {
+	var st unix.Stat_t
+	if live == 0 || unix.Stat(filepath.Join(dir, format.SegmentName(slot, live)), &st) != nil {
+		return 0
+	}
+	return max(0, time.Since(time.Unix(st.Ctim.Unix())))
+}

@@ -1,0 +1,134 @@
+package inspect
+
+import (
+	"encoding/hex"
+	"iter"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/snapshot/format"
+	"github.com/rhumbdb/rhumb/snapshot/reader"
+)
+
+// Query is what a person asks of a table. At most one of BBox, Radius, Nearest and Prefix is set; with none it is the whole
+// table, in order where the table keeps one.
+type Query struct {
+	// BBox is W,S,E,N in degrees; W greater than E crosses the antimeridian.
+	BBox string
+	// Radius is LAT,LON,METRES, Nearest LAT,LON,K.
+	Radius, Nearest string
+	// Prefix is that of names, as text or 0x and hexadecimal digits.
+	Prefix string
+}
+
+// Measured reports whether the records have a distance.
+func (q Query) Measured() bool { return q.Radius != "" || q.Nearest != "" }
+
+// NearestMax bounds the records of a nearest-neighbour query.
+const NearestMax = 10_000
+
+const opQuery rhumb.Op = "inspect.Query"
+
+// Run gives the records of a table that a query asks for. It fails with kind InvalidArgument when the query is none.
+func (q Query) Run(t reader.Table) (iter.Seq2[reader.Item, error], error) {
+	set := 0
+	for _, s := range []string{q.BBox, q.Radius, q.Nearest, q.Prefix} {
+		if s != "" {
+			set++
+		}
+	}
+	switch {
+	case set > 1:
+		return nil, rhumb.E(opQuery, rhumb.InvalidArgument, "one of bbox, radius, nearest and prefix at a time")
+	case q.BBox != "":
+		v, err := numbers("bbox", "W,S,E,N", q.BBox, 4)
+		if err != nil {
+			return nil, err
+		}
+		return t.BBox(rhumb.Box{Min: rhumb.Point{Lat: v[1], Lon: v[0]}, Max: rhumb.Point{Lat: v[3], Lon: v[2]}}), nil
+	case q.Radius != "":
+		v, err := numbers("radius", "LAT,LON,METRES", q.Radius, 3)
+		if err != nil {
+			return nil, err
+		}
+		return t.Radius(rhumb.Point{Lat: v[0], Lon: v[1]}, v[2]), nil
+	case q.Nearest != "":
+		v, err := numbers("nearest", "LAT,LON,K", q.Nearest, 3)
+		if err != nil {
+			return nil, err
+		}
+		if v[2] != math.Trunc(v[2]) || v[2] < 1 || v[2] > NearestMax {
+			return nil, rhumb.Ef(opQuery, rhumb.InvalidArgument, "nearest: K is a whole number from 1 to %d, not %v", NearestMax, v[2])
+		}
+		return t.Nearest(rhumb.Point{Lat: v[0], Lon: v[1]}, int(v[2])), nil
+	case q.Prefix != "":
+		prefix, err := rhumb.ParseName(q.Prefix)
+		if err != nil {
+			return nil, err
+		}
+		return t.Scan(prefix), nil
+	case t.Info().Ordered():
+		return t.Scan(nil), nil
+	}
+	return t.All(), nil
+}
+
+// numbers reads numbers with commas between them.
+func numbers(name, form, text string, n int) ([]float64, error) {
+	parts := strings.Split(text, ",")
+	if len(parts) != n {
+		return nil, rhumb.Ef(opQuery, rhumb.InvalidArgument, "%s=%q: want %s", name, text, form)
+	}
+	var out []float64
+	for _, p := range parts {
+		v, err := strconv.ParseFloat(strings.TrimSpace(p), 64)
+		if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
+			return nil, rhumb.Ef(opQuery, rhumb.InvalidArgument, "%s=%q: %q is no number; want %s", name, text, p, form)
+		}
+		out = append(out, v)
+	}
+	return out, nil
+}
+
+// Get finds a record by its key as it is printed: a number; a name as text or 0x and hexadecimal digits; for a name that the
+// server gave, the 32 digits of the whole key.
+func Get(t reader.Table, key string) (reader.Item, error) {
+	if t.Info().KeyKind == format.KeyUint64 {
+		if n, err := strconv.ParseUint(key, 10, 64); err == nil {
+			return t.GetUint64(n)
+		}
+	}
+	name, err := rhumb.ParseName(key)
+	if err != nil {
+		return reader.Item{}, err
+	}
+	it, err := t.Get(name)
+	if rhumb.KindOf(err) != rhumb.NotFound {
+		return it, err
+	}
+	if digits, ok := strings.CutPrefix(key, "0x"); ok && len(digits) == 2*rhumb.ShardKeySize {
+		if b, err := hex.DecodeString(digits); err == nil {
+			return t.GetShardKey(shardKeyOf(b))
+		}
+	}
+	return it, err
+}
+
+// Take gives at most so many items; more tells whether others followed.
+func Take(items iter.Seq2[reader.Item, error], most int) (taken iter.Seq2[reader.Item, error], more *bool) {
+	more = new(bool)
+	return func(yield func(reader.Item, error) bool) {
+		n := 0
+		for it, err := range items {
+			if err == nil && most > 0 && n == most {
+				*more = true
+				return
+			}
+			if n++; !yield(it, err) {
+				return
+			}
+		}
+	}, more
+}

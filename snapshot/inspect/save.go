@@ -1,0 +1,420 @@
+package inspect
+
+import (
+	"archive/tar"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/snapshot/format"
+)
+
+// FileSuffix is what the name of an image saved in one file ends in: a tar archive of the directory, compressed with
+// Zstandard (RFC 8878).
+const FileSuffix = ".rhs"
+
+// Progress is told how many bytes of how many are done; total is 0 when that is not known.
+type Progress func(done, total int64)
+
+func (p Progress) tell(done, total int64) {
+	if p != nil {
+		p(done, total)
+	}
+}
+
+// Saved is what was saved or loaded.
+type Saved struct {
+	Path    string
+	Version uint64
+	Files   int
+	// Bytes is the size of the files of the image.
+	Bytes int64
+}
+
+// sink takes the files of a saved image.
+type sink interface {
+	put(name string, content []byte) error
+	close() error
+	abandon()
+}
+
+// Save copies the image in a directory, live or not, at its newest version, to a new directory or, when the name ends in
+// FileSuffix, to a file. Commits that come meanwhile are not in it. Readers attach to the copy as to any image; it says of
+// itself that its publisher stopped. It holds one shard at a time in memory. It fails with kind AlreadyExists when there is
+// something at the path, and with Corrupt when the image is damaged.
+func Save(dir, path string, progress Progress) (Saved, error) {
+	const op rhumb.Op = "inspect.Save"
+	im, err := Open(dir)
+	if err != nil {
+		return Saved{}, rhumb.Wrap(op, err)
+	}
+	defer im.Close()
+	if len(im.Faults) > 0 {
+		return Saved{}, rhumb.Ef(op, rhumb.Corrupt, "%s is damaged: %s", dir, im.Faults[0])
+	}
+	to, err := newSink(path)
+	if err != nil {
+		return Saved{}, rhumb.Wrap(op, err)
+	}
+	saved, err := im.save(to, progress)
+	if err == nil {
+		err = to.close()
+	}
+	if err != nil {
+		to.abandon()
+		return Saved{}, rhumb.Wrap(op, err)
+	}
+	saved.Path = path
+	return saved, nil
+}
+
+func (im *Image) save(to sink, progress Progress) (Saved, error) {
+	s := Saved{Version: im.Version}
+	total := im.bytes()
+	put := func(name string, content []byte) error {
+		s.Files, s.Bytes = s.Files+1, s.Bytes+int64(len(content))
+		err := to.put(name, content)
+		progress.tell(s.Bytes, total)
+		return err
+	}
+	if err := put(format.RootName, im.sealedRoot()); err != nil {
+		return s, err
+	}
+	for i := range im.Tables {
+		for _, shard := range im.Tables[i].Shards {
+			g, err := im.capture(&im.Tables[i], shard)
+			if err == nil {
+				err = g.seal()
+			}
+			if err == nil {
+				err = put(g.file, g.buf)
+			}
+			if err != nil {
+				return s, err
+			}
+		}
+	}
+	return s, nil
+}
+
+// sealedRoot gives the root of an image that nobody publishes any more.
+func (im *Image) sealedRoot() []byte {
+	root := append([]byte(nil), im.root...)
+	le.PutUint64(root[format.RootHeartbeat:], 0)
+	le.PutUint32(root[format.RootPID:], 0)
+	le.PutUint32(root[format.RootState:], format.StateStopping)
+	clear(root[format.RootRing:][:format.RingSize*format.RingEntrySize])
+	for _, c := range im.Commits {
+		format.EncodeCommit(root[format.RootRing+int(c.Version%format.RingSize)*format.RingEntrySize:], c)
+	}
+	return root
+}
+
+func newSink(path string) (sink, error) {
+	const op rhumb.Op = "inspect.newSink"
+	if _, err := os.Lstat(path); err == nil {
+		return nil, rhumb.Ef(op, rhumb.AlreadyExists, "%s exists; give a path that does not", path)
+	}
+	if !strings.HasSuffix(path, FileSuffix) {
+		return newDirectory(path)
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return nil, fileError(op, err)
+	}
+	z, err := zstd.NewWriter(f, zstd.WithEncoderConcurrency(1))
+	if err != nil {
+		return nil, rhumb.Wrap(op, err)
+	}
+	return &archive{path: path, f: f, z: z, t: tar.NewWriter(z)}, nil
+}
+
+// archive writes a compressed tar archive.
+type archive struct {
+	path string
+	f    *os.File
+	z    *zstd.Encoder
+	t    *tar.Writer
+}
+
+func (a *archive) put(name string, content []byte) error {
+	const op rhumb.Op = "inspect.archive"
+	err := a.t.WriteHeader(&tar.Header{Name: name, Size: int64(len(content)), Mode: 0o644, Typeflag: tar.TypeReg})
+	if err == nil {
+		_, err = a.t.Write(content)
+	}
+	if err != nil {
+		return fileError(op, err)
+	}
+	return nil
+}
+
+func (a *archive) close() error {
+	err := errors.Join(a.t.Close(), a.z.Close(), a.f.Chmod(0o644), a.f.Sync(), a.f.Close())
+	if err == nil {
+		err = os.Rename(a.f.Name(), a.path)
+	}
+	if err != nil {
+		return fileError("inspect.archive", err)
+	}
+	return nil
+}
+
+func (a *archive) abandon() {
+	_ = a.z.Close()
+	_ = a.f.Close()
+	_ = os.Remove(a.f.Name()) // its name is still the temporary one
+}
+
+// directory writes files beside the place where they belong, and renames their directory in the end.
+type directory struct{ path, temporary string }
+
+func newDirectory(path string) (*directory, error) {
+	const op rhumb.Op = "inspect.newDirectory"
+	parent := filepath.Dir(filepath.Clean(path))
+	if err := os.MkdirAll(parent, 0o755); err != nil {
+		return nil, fileError(op, err)
+	}
+	tmp, err := os.MkdirTemp(parent, "."+filepath.Base(path)+".*")
+	if err == nil {
+		err = os.Chmod(tmp, 0o755)
+	}
+	if err != nil {
+		return nil, fileError(op, err)
+	}
+	return &directory{path: filepath.Clean(path), temporary: tmp}, nil
+}
+
+// blockSize is the size of the blocks that are left out of a file when they hold nothing.
+const blockSize = 64 << 10
+
+func (d *directory) put(name string, content []byte) error {
+	w, err := d.create(name, int64(len(content)))
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(content)
+	return errors.Join(err, w.Close())
+}
+
+// sparse writes a file and leaves out blocks of zeros.
+type sparse struct {
+	*os.File
+	at int64
+}
+
+func (s *sparse) Write(p []byte) (n int, err error) {
+	for len(p) > 0 {
+		b := p[:min(len(p), blockSize)]
+		if !empty(b) {
+			if _, err := s.WriteAt(b, s.at); err != nil {
+				return n, fileError("inspect.write", err)
+			}
+		}
+		n, s.at, p = n+len(b), s.at+int64(len(b)), p[len(b):]
+	}
+	return n, nil
+}
+
+func (s *sparse) Close() error { return errors.Join(s.Sync(), s.File.Close()) }
+
+func (d *directory) create(name string, size int64) (*sparse, error) {
+	const op rhumb.Op = "inspect.create"
+	f, err := os.OpenFile(filepath.Join(d.temporary, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return nil, fileError(op, err)
+	}
+	if err := f.Truncate(size); err != nil {
+		_ = f.Close()
+		return nil, fileError(op, err)
+	}
+	return &sparse{File: f}, nil
+}
+
+func (d *directory) close() error {
+	if err := os.Rename(d.temporary, d.path); err != nil {
+		return fileError("inspect.rename", err)
+	}
+	return nil
+}
+
+func (d *directory) abandon() { _ = os.RemoveAll(d.temporary) }
+
+// LoadOptions say how Load puts an image in place.
+type LoadOptions struct {
+	// Replace removes the image that stands at the place, unless a publisher is alive there.
+	Replace  bool
+	Progress Progress
+}
+
+// Load puts an image that was saved, as a file or a directory, where readers find it. What it puts there is checked first.
+// It fails with kind AlreadyExists when something is there and Replace is not set, with ConditionFailed when a publisher is
+// alive there, and with Corrupt when the saved image is damaged.
+func Load(from, dir string, opt LoadOptions) (Saved, error) {
+	const op rhumb.Op = "inspect.Load"
+	if err := mayReplace(dir, opt.Replace); err != nil {
+		return Saved{}, rhumb.Wrap(op, err)
+	}
+	to, err := newDirectory(dir)
+	if err != nil {
+		return Saved{}, rhumb.Wrap(op, err)
+	}
+	defer to.abandon() // of what was renamed nothing is left to remove
+	saved, err := unpack(from, to, opt.Progress)
+	if err != nil {
+		return Saved{}, rhumb.Wrap(op, err)
+	}
+	report, err := Verify(to.temporary, VerifyOptions{})
+	if err != nil {
+		return Saved{}, rhumb.WrapKind(op, rhumb.Corrupt, err)
+	}
+	if len(report.Faults) > 0 {
+		return Saved{}, rhumb.Ef(op, rhumb.Corrupt, "%s is damaged: %s", from, report.Faults[0])
+	}
+	if err := mayReplace(dir, opt.Replace); err != nil { // a publisher may have started meanwhile
+		return Saved{}, rhumb.Wrap(op, err)
+	}
+	if err := errors.Join(os.RemoveAll(dir), to.close()); err != nil {
+		return Saved{}, rhumb.Wrap(op, err)
+	}
+	saved.Path, saved.Version = dir, report.Version
+	return saved, nil
+}
+
+// mayReplace refuses to touch what stands at a place, above all a live image.
+func mayReplace(dir string, replace bool) error {
+	const op rhumb.Op = "inspect.Load"
+	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if owned(dir) {
+		return rhumb.Ef(op, rhumb.ConditionFailed, "a publisher is alive in %s; choose another place, or stop the node first", dir)
+	}
+	if !replace {
+		return rhumb.Ef(op, rhumb.AlreadyExists, "%s exists; choose another place, or replace it", dir)
+	}
+	if _, err := os.Stat(filepath.Join(dir, format.RootName)); err != nil {
+		return rhumb.Ef(op, rhumb.AlreadyExists, "%s exists and holds no image; it is not replaced", dir)
+	}
+	return nil
+}
+
+// owned reports whether a publisher has the lock of a directory.
+func owned(dir string) bool {
+	if im, err := Open(dir); err == nil {
+		defer im.Close()
+		if im.Publisher.Alive {
+			return true
+		}
+	}
+	f, err := os.Open(filepath.Join(dir, "lock"))
+	if err != nil {
+		return errors.Is(err, fs.ErrPermission)
+	}
+	defer f.Close()
+	return unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) != nil
+}
+
+// imageFile matches the names of the files of a saved image.
+var imageFile = regexp.MustCompile(`^(root|seg\.[0-9]{1,3}\.[0-9]{1,20})$`)
+
+// unpack copies the files of a saved image.
+func unpack(from string, to *directory, progress Progress) (Saved, error) {
+	const op rhumb.Op = "inspect.unpack"
+	info, err := os.Stat(from)
+	if err != nil {
+		return Saved{}, fileError(op, err)
+	}
+	if info.IsDir() {
+		im, err := Open(from)
+		if err != nil {
+			return Saved{}, err
+		}
+		defer im.Close()
+		if len(im.Faults) > 0 {
+			return Saved{}, rhumb.Ef(op, rhumb.Corrupt, "%s is damaged: %s", from, im.Faults[0])
+		}
+		return im.save(to, progress)
+	}
+	f, err := os.Open(from)
+	if err != nil {
+		return Saved{}, fileError(op, err)
+	}
+	defer f.Close()
+	z, err := zstd.NewReader(f, zstd.WithDecoderConcurrency(1))
+	if err != nil {
+		return Saved{}, rhumb.Wrap(op, err)
+	}
+	defer z.Close()
+	done := func() { at, _ := f.Seek(0, io.SeekCurrent); progress.tell(at, info.Size()) } // only shown
+	s, err := extract(tar.NewReader(z), to, done)
+	if err != nil && rhumb.KindOf(err) == rhumb.Other {
+		err = rhumb.WrapKind(op, rhumb.Corrupt, fmt.Errorf("%s is no saved image, or is cut short: %w", from, err))
+	}
+	return s, err
+}
+
+func extract(t *tar.Reader, to *directory, done func()) (s Saved, err error) {
+	const op rhumb.Op = "inspect.extract"
+	for {
+		h, err := t.Next()
+		if errors.Is(err, io.EOF) {
+			return s, nil
+		}
+		if err != nil {
+			return s, err
+		}
+		if h.Typeflag != tar.TypeReg || !imageFile.MatchString(h.Name) || s.Files > format.ShardsMax {
+			return s, rhumb.Ef(op, rhumb.Corrupt, "%q does not belong into a saved image", h.Name)
+		}
+		w, err := to.create(h.Name, h.Size)
+		if err != nil {
+			return s, err
+		}
+		_, err = io.CopyBuffer(struct{ io.Writer }{w}, io.TeeReader(t, teller(done)), make([]byte, 1<<20))
+		if err = errors.Join(err, w.Close()); err != nil {
+			return s, err
+		}
+		s.Files, s.Bytes = s.Files+1, s.Bytes+h.Size
+	}
+}
+
+// teller is called for each piece that passes.
+type teller func()
+
+func (t teller) Write(p []byte) (int, error) {
+	t()
+	return len(p), nil
+}
+
+// OpenSaved gives a directory with the image that a path names: the path itself, or for a file a directory made for it,
+// which done removes.
+func OpenSaved(path string) (dir string, done func(), err error) {
+	const op rhumb.Op = "inspect.OpenSaved"
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", nil, fileError(op, err)
+	}
+	if info.IsDir() {
+		return path, func() {}, nil
+	}
+	tmp, err := os.MkdirTemp("", "rhumb-image-")
+	if err != nil {
+		return "", nil, fileError(op, err)
+	}
+	done = func() { _ = os.RemoveAll(tmp) }
+	if _, err := Load(path, filepath.Join(tmp, "image"), LoadOptions{}); err != nil {
+		done()
+		return "", nil, rhumb.Wrap(op, err)
+	}
+	return filepath.Join(tmp, "image"), done, nil
+}
