@@ -86,3 +86,14 @@ func (e *Entry) LastHLC() rhumb.Timestamp {
 
 // Version gives the version that a request of this entry writes.
 func (e *Entry) Version(r *Request) rhumb.Version { return rhumb.Version{HLC: r.HLC, Node: e.Node} }
+
+// Size gives the bytes of the names and values that the entry writes.
+func (e *Entry) Size() (n int) {
+	for i := range e.Requests {
+		for j := range e.Requests[i].Writes {
+			w := &e.Requests[i].Writes[j]
+			n += len(w.Name) + len(w.Value)
+		}
+	}
+	return n
+}

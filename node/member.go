@@ -125,8 +125,8 @@ func (m *member) serve(fresh bool) error {
 	h, err := host.New(host.Config{
 		Self: m.self, Engine: m.n.engine, Clock: m.n.clock, Net: m.network, Meta: m, Logger: m.n.cfg.Logger,
 		Fresh: fresh, Settings: m.settings, History: m.history, Fatal: m.n.cfg.Fatal, Suspected: m.suspect,
-		Committed: func(id rhumb.RangeID, seq rhumb.Seq, at rhumb.Timestamp) {
-			m.publisher.Committed(id, publish.Position{Seq: seq, HLC: at})
+		Committed: func(c host.Committed) {
+			m.publisher.Committed(c.Range, publish.Position{Seq: c.Seq, HLC: c.HLC}, c.Entries)
 		},
 	})
 	if err != nil {

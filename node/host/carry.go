@@ -2,9 +2,11 @@ package host
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/entry"
 	"github.com/rhumbdb/rhumb/node/replica"
 	"github.com/rhumbdb/rhumb/storage"
 )
@@ -21,7 +23,7 @@ func (h *Host) carryOut(s *slot, rd replica.Ready, commits []*commit) []*commit 
 		return commits
 	}
 	h.publish(s)
-	h.tellCommitted(s)
+	h.tellCommitted(s, &rd)
 	h.sendAll(rd.Messages)
 	for i := range rd.Answers {
 		h.answer(rd.Answers[i])
@@ -143,14 +145,31 @@ func (h *Host) publish(s *slot) {
 	}
 }
 
-// tellCommitted tells Config.Committed how far the range is committed.
-func (h *Host) tellCommitted(s *slot) {
+// tellCommitted tells Config.Committed how far the range is committed. It keeps what was appended until then.
+func (h *Host) tellCommitted(s *slot, rd *replica.Ready) {
 	if h.cfg.Committed == nil {
 		return
 	}
-	if at, seq, _ := s.r.Readable(); seq > s.committed {
+	if rd.UndoAbove != nil {
+		s.recent = slices.DeleteFunc(s.recent, func(e *entry.Entry) bool { return e.Seq > *rd.UndoAbove })
+	}
+	s.recent = append(s.recent, rd.Append...)
+	at, seq, _ := s.r.Readable()
+	if seq > s.committed {
 		s.committed = seq
-		h.cfg.Committed(s.id, seq, at)
+		n := 0
+		for n < len(s.recent) && s.recent[n].Seq <= seq {
+			n++
+		}
+		c := Committed{Range: s.id, Seq: seq, HLC: at}
+		if n > 0 && s.recent[n-1].Seq == seq {
+			c.Entries = s.recent[:n:n]
+		}
+		h.cfg.Committed(c)
+		s.recent = slices.Clone(s.recent[n:])
+	}
+	if len(s.recent) > recentMax {
+		s.recent = nil
 	}
 }
 

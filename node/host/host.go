@@ -79,9 +79,8 @@ type Config struct {
 	// History gives how long a table keeps superseded versions (rhumb.Table), and ok false for a table that metadata does not
 	// know, which then keeps all. Nil keeps none of any.
 	History func(rhumb.TableID) (keep time.Duration, ok bool)
-	// Committed, if set, is told whenever more of a range's log is committed on this node, in any role: the sequence number
-	// of the last such entry and the greatest timestamp up to there. It must not block. Storage shows the entries soon after.
-	Committed func(id rhumb.RangeID, seq rhumb.Seq, at rhumb.Timestamp)
+	// Committed, if set, is told whenever more of a range's log is committed on this node, in any role. It must not block.
+	Committed func(Committed)
 	// Fatal is called when the node cannot go on: its disk fails. It must not return.
 	Fatal func(error)
 	// Suspected is called whenever the set of peers that this node suspects changes. It must not block.
@@ -89,6 +88,20 @@ type Config struct {
 	// RangeSizeMax is the size in bytes of a range's data above which no new key is taken; default rhumb.RangeSizeMax.
 	RangeSizeMax int64
 }
+
+// Committed says how far a range's log is committed on this node.
+type Committed struct {
+	Range rhumb.RangeID
+	// Seq is the last committed entry, HLC the greatest timestamp up to there.
+	Seq rhumb.Seq
+	HLC rhumb.Timestamp
+	// Entries are the last of them, without a gap up to Seq, as far as the host still has them at hand; they must not be
+	// changed. Storage has all of them, or will at the end of the pass.
+	Entries []*entry.Entry
+}
+
+// recentMax bounds the entries of a range that are kept at hand until they are committed.
+const recentMax = 256
 
 // Host runs the replicas of one node.
 type Host struct {
@@ -267,12 +280,7 @@ func (h *Host) room(size, most int) bool {
 // entriesSize is about what entries take in memory.
 func entriesSize(entries []*entry.Entry) (size int) {
 	for _, e := range entries {
-		for i := range e.Requests {
-			for j := range e.Requests[i].Writes {
-				w := &e.Requests[i].Writes[j]
-				size += len(w.Name) + len(w.Value)
-			}
-		}
+		size += e.Size()
 	}
 	return size
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/entry"
 	"github.com/rhumbdb/rhumb/hlc"
 	"github.com/rhumbdb/rhumb/node/lease"
 	"github.com/rhumbdb/rhumb/node/replica"
@@ -19,8 +20,11 @@ type slot struct {
 	dirty bool // waits in Host.dirty
 	made  bool // the store knows the range; until then its first commit makes it
 
-	quarantined bool      // has been told
-	committed   rhumb.Seq // what Config.Committed was told last
+	quarantined bool // has been told
+
+	committed rhumb.Seq // what Config.Committed was told last
+	// recent are the last entries that were appended and are not committed, without a gap, for Config.Committed.
+	recent []*entry.Entry
 
 	// held are proposals that wait for the replica to be active, the first of them since heldSince.
 	held      []*proposeEvent

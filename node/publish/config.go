@@ -23,6 +23,10 @@ const (
 	commitBytes = 8 << 20
 	// readBytes is how much of a range's log is read at once.
 	readBytes = 1 << 20
+	// heldBytesMax bounds the entries that wait in memory to be published.
+	heldBytesMax = 32 << 20
+	// positionInterval is how long the image may lack the newest position of a range whose log did nothing to it.
+	positionInterval = time.Second
 	// beatInterval is how often readers are told that the node lives.
 	beatInterval = 250 * time.Millisecond
 	// storagePause is how long the driver waits for storage to show what is committed: the rest of a pass of the host.

@@ -21,6 +21,7 @@ type cut struct {
 	limit   int                               // of bytes
 	bytes   int
 	entries int
+	effects int   // records written or deleted
 	event   int64 // ns since 1970
 }
 
@@ -29,8 +30,10 @@ type cut struct {
 func (c *cut) plan() error {
 	for id, to := range c.d.pending {
 		st, ok := c.d.cfg.Engine.Store(id).State(id)
-		if ok && c.d.at[id].Seq+1 < uint64(st.Trim) {
-			if err := c.jump(id, to); err != nil {
+		from := c.d.at[id].Seq + 1
+		trimmed := ok && from < uint64(st.Trim) && to.from(rhumb.Seq(from)) == nil
+		if trimmed || c.allStale(id) {
+			if err := c.jump(id, to.Position); err != nil {
 				return err
 			}
 		}
@@ -39,6 +42,17 @@ func (c *cut) plan() error {
 		c.limit = math.MaxInt
 	}
 	return nil
+}
+
+// allStale reports whether every table of a range's class is to be read whole, which makes its log needless.
+func (c *cut) allStale(id rhumb.RangeID) bool {
+	r, ok := c.st.Range(id)
+	for _, t := range c.d.tables {
+		if ok && t.Class == r.Class && !t.stale {
+			return false
+		}
+	}
+	return ok
 }
 
 // gather puts into the commit what is pending, up to about the limit, and the tables that have to be read whole.
@@ -68,22 +82,21 @@ func (c *cut) gather() error {
 			c.d.m.loads.Inc()
 		}
 	}
-	for id, p := range c.at {
-		if err := c.commit.Position(id, p); err != nil {
-			return err
-		}
-	}
 	return nil
 }
 
-// follow takes in the entries of a range from its position in the image on, as far as storage shows them.
-func (c *cut) follow(id rhumb.RangeID, to Position) error {
+// follow takes in the entries of a range from its position on: those at hand, and what lies before them as far as storage
+// shows it.
+func (c *cut) follow(id rhumb.RangeID, to move) error {
 	store := c.d.cfg.Engine.Store(id)
 	from := c.d.at[id].Seq + 1
 	for from <= uint64(to.Seq) && c.bytes < c.limit {
-		es, err := store.Entries(id, rhumb.Seq(from), to.Seq, readBytes)
-		if err != nil {
-			return err
+		es := to.from(rhumb.Seq(from))
+		if es == nil {
+			var err error
+			if es, err = store.Entries(id, rhumb.Seq(from), to.Seq, readBytes); err != nil {
+				return err
+			}
 		}
 		if len(es) == 0 {
 			return nil // the host has not applied it yet, or it was trimmed meanwhile: the next version sees to it
@@ -96,6 +109,14 @@ func (c *cut) follow(id rhumb.RangeID, to Position) error {
 		from = uint64(es[len(es)-1].Seq) + 1
 	}
 	return nil
+}
+
+// from gives the entries at hand from a position on, none when they begin later.
+func (m move) from(seq rhumb.Seq) []*entry.Entry {
+	if len(m.entries) == 0 || m.entries[0].Seq > seq {
+		return nil
+	}
+	return m.entries[min(int(seq-m.entries[0].Seq), len(m.entries)):]
 }
 
 // jump moves a range to a position that its log does not lead to, and has the tables of its class read whole.
@@ -138,6 +159,7 @@ func (c *cut) take(id rhumb.RangeID, e *entry.Entry) error {
 			if err != nil {
 				return err
 			}
+			c.effects++
 		}
 		c.event = max(c.event, r.HLC.Time().UnixNano())
 	}
@@ -191,7 +213,7 @@ func boxOf(f rhumb.FieldValue) (format.Box, bool) {
 // this version. A range without one has nothing committed.
 func (c *cut) records(t *table) iter.Seq2[snapshot.Record, error] {
 	return func(yield func(snapshot.Record, error) bool) {
-		for _, id := range c.d.held(c.st, t.Class) {
+		for _, id := range c.d.replicas(c.st, t.Class) {
 			p, ok := c.at[id]
 			if !ok {
 				p, ok = c.d.at[id]

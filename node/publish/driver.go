@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/entry"
 	"github.com/rhumbdb/rhumb/hlc"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 	"github.com/rhumbdb/rhumb/snapshot"
@@ -24,9 +25,10 @@ type Driver struct {
 	cfg Config
 	m   metrics
 
-	mu       sync.Mutex // guards the four below
-	moved    map[rhumb.RangeID]Position
-	waiting  uint64 // entries in moved beyond what is published, about
+	mu       sync.Mutex // guards the five below
+	moved    map[rhumb.RangeID]move
+	queued   int    // bytes of the entries in moved
+	waiting  uint64 // how often Committed was called since the last version
 	revision bool   // the catalog changed
 	demands  []chan<- answer
 
@@ -37,12 +39,22 @@ type Driver struct {
 
 	// owned by the driver's goroutine
 	pub *snapshot.Publisher
-	at  map[rhumb.RangeID]format.Position // of each range, as the newest version says
-	// pending are ranges that are committed beyond what is published.
-	pending map[rhumb.RangeID]Position
+	at  map[rhumb.RangeID]format.Position // how far each range is followed
+	// unsaved are ranges that were followed past entries without any effect on the image, whose position it does not have yet.
+	unsaved map[rhumb.RangeID]struct{}
+	// pending are ranges that are committed beyond where they are followed.
+	pending map[rhumb.RangeID]move
+	held    int // bytes of the entries in pending, about
 	tables  map[rhumb.TableID]*table
-	left    []rhumb.RangeID // ranges whose positions leave the image with the next version
-	last    time.Duration   // when the last version was published
+	classes map[rhumb.ClassID]bool // that have such a table
+	left    []rhumb.RangeID        // ranges whose positions leave the image with the next version
+	last    time.Duration          // when the last version was published
+}
+
+// move is how far a range is committed, with the last entries up to there as far as they are at hand, without a gap.
+type move struct {
+	Position
+	entries []*entry.Entry
 }
 
 // answer is what a demand for a version came to.
@@ -67,8 +79,9 @@ func Open(cfg Config) (*Driver, error) {
 	cfg.Logger = cfg.Logger.With("image", ImageDir(cfg.Root, cfg.Cluster, cfg.Node))
 	ctx, cancel := context.WithCancel(context.Background())
 	d := &Driver{
-		cfg: cfg, m: newMetrics(), moved: map[rhumb.RangeID]Position{}, revision: true, wake: make(chan struct{}, 1), ctx: ctx, cancel: cancel,
-		pending: map[rhumb.RangeID]Position{}, tables: map[rhumb.TableID]*table{},
+		cfg: cfg, m: newMetrics(), moved: map[rhumb.RangeID]move{}, revision: true, wake: make(chan struct{}, 1), ctx: ctx, cancel: cancel,
+		pending: map[rhumb.RangeID]move{}, unsaved: map[rhumb.RangeID]struct{}{}, tables: map[rhumb.TableID]*table{},
+		classes: map[rhumb.ClassID]bool{},
 	}
 	d.work.Go(d.run)
 	return d, nil
@@ -84,15 +97,44 @@ func (d *Driver) Close() error {
 	return d.pub.Close()
 }
 
-// Committed tells how far a range is committed. It never blocks.
-func (d *Driver) Committed(id rhumb.RangeID, p Position) {
+// Committed tells how far a range is committed, and gives the last entries up to there that the caller has at hand, none or
+// more, without a gap. They must not be changed any more. It never blocks: entries beyond heldBytesMax are dropped, and read
+// from storage later.
+func (d *Driver) Committed(id rhumb.RangeID, p Position, entries []*entry.Entry) {
+	size := 0
+	for _, e := range entries {
+		size += e.Size()
+	}
 	d.mu.Lock()
 	if old := d.moved[id]; p.Seq > old.Seq {
-		d.moved[id] = p
+		if d.queued += size; d.queued > heldBytesMax {
+			dropEntries(d.moved)
+			d.queued, entries = 0, nil
+		}
+		d.moved[id] = old.then(p, entries)
 		d.waiting++
 	}
 	d.mu.Unlock()
 	d.nudge()
+}
+
+// dropEntries forgets the entries at hand.
+func dropEntries(moves map[rhumb.RangeID]move) {
+	for id, m := range moves {
+		m.entries = nil
+		moves[id] = m
+	}
+}
+
+// then gives the move that leads to where a later one leads.
+func (m move) then(p Position, entries []*entry.Entry) move {
+	if len(entries) == 0 {
+		return move{Position: p}
+	}
+	if n := len(m.entries); n > 0 && m.entries[n-1].Seq+1 == entries[0].Seq {
+		entries = append(m.entries, entries...)
+	}
+	return move{p, entries}
 }
 
 // CatalogChanged tells that tables or ranges may have come or gone. It never blocks.
@@ -158,7 +200,7 @@ func (d *Driver) step() (wait time.Duration) {
 	if wait := d.early(work); wait > 0 {
 		return wait
 	}
-	version, err := d.bringUp(work.catalog)
+	version, err := d.bringUp(work)
 	none := rhumb.KindOf(err) == rhumb.NotFound && d.pub == nil
 	for _, got := range work.demands {
 		got <- answer{version, err}
@@ -176,8 +218,11 @@ func (d *Driver) step() (wait time.Duration) {
 		d.mu.Unlock()
 		return retryPause
 	}
-	if len(d.pending) > 0 {
+	switch {
+	case len(d.pending) > 0:
 		return storagePause
+	case len(d.unsaved) > 0:
+		return max(storagePause, d.last+positionInterval-hlc.Boottime())
 	}
 	return 0
 }
@@ -193,10 +238,18 @@ type work struct {
 func (d *Driver) take() (w work) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for id, p := range d.moved {
-		d.pending[id] = p
+	for id, m := range d.moved {
+		if d.pub != nil && !d.follows(id) {
+			continue
+		}
+		d.pending[id] = d.pending[id].then(m.Position, m.entries)
 	}
 	clear(d.moved)
+	if d.held += d.queued; d.held > heldBytesMax {
+		dropEntries(d.pending)
+		d.held = 0
+	}
+	d.queued = 0
 	w = work{d.demands, d.revision, d.waiting}
 	d.demands = nil
 	return w
@@ -221,9 +274,9 @@ func (d *Driver) early(w work) time.Duration {
 }
 
 // bringUp publishes everything that is pending, and gives the newest version.
-func (d *Driver) bringUp(catalogChanged bool) (uint64, error) {
+func (d *Driver) bringUp(w work) (uint64, error) {
 	st := d.cfg.State()
-	if catalogChanged {
+	if w.catalog {
 		d.mu.Lock()
 		d.revision = false
 		d.mu.Unlock()
@@ -239,12 +292,14 @@ func (d *Driver) bringUp(catalogChanged bool) (uint64, error) {
 	d.waiting = 0
 	d.mu.Unlock()
 	for d.ctx.Err() == nil {
-		progress, err := d.version(st)
+		progress, err := d.version(st, len(w.demands) > 0)
 		if err != nil {
 			return 0, err
 		}
+		if len(d.pending) == 0 {
+			d.held = 0
+		}
 		if !progress || len(d.pending) == 0 {
-			d.last = hlc.Boottime()
 			return d.pub.Version(), nil
 		}
 	}
@@ -252,13 +307,14 @@ func (d *Driver) bringUp(catalogChanged bool) (uint64, error) {
 }
 
 // version publishes one version with what is pending, or a part of it. It makes no progress when storage does not show yet
-// what is committed.
-func (d *Driver) version(st *catalog.State) (progress bool, err error) {
+// what is committed. Positions alone make a version only now and then, or when somebody asked for one.
+func (d *Driver) version(st *catalog.State, asked bool) (progress bool, err error) {
 	c := &cut{d: d, st: st, at: map[rhumb.RangeID]format.Position{}, limit: commitBytes}
 	if err := c.plan(); err != nil {
 		return false, err
 	}
-	if len(d.pending) == 0 && !d.anyStale() && len(d.left) == 0 {
+	must := d.anyStale() || len(d.left) > 0 || len(d.unsaved) > 0 && (asked || hlc.Boottime()-d.last >= positionInterval)
+	if len(d.pending) == 0 && !must {
 		return false, nil
 	}
 	c.commit = d.pub.Begin()
@@ -266,26 +322,51 @@ func (d *Driver) version(st *catalog.State) (progress bool, err error) {
 	if err := c.gather(); err != nil {
 		return false, err
 	}
-	if len(c.at) == 0 && !d.anyStale() && len(d.left) == 0 {
-		return false, nil
+	if must = must || asked && len(c.at) > 0 || c.effects > 0; must {
+		if err := c.publish(); err != nil {
+			return false, err
+		}
 	}
-	start := time.Now()
-	if _, err := c.commit.Publish(snapshot.CommitInfo{Event: c.event}); err != nil {
-		return false, err
-	}
-	d.m.publishSeconds.Observe(time.Since(start).Seconds())
-	d.m.entries.Add(float64(c.entries))
-	d.left = nil
 	for id, p := range c.at {
 		d.at[id] = p
+		if !must {
+			d.unsaved[id] = struct{}{}
+		}
 		if uint64(d.pending[id].Seq) <= p.Seq {
 			delete(d.pending, id)
 		}
 	}
+	return len(c.at) > 0, nil
+}
+
+// publish writes the positions and makes the version visible.
+func (c *cut) publish() error {
+	d := c.d
+	for id := range d.unsaved {
+		if _, moves := c.at[id]; !moves {
+			if err := c.commit.Position(id, d.at[id]); err != nil {
+				return err
+			}
+		}
+	}
+	for id, p := range c.at {
+		if err := c.commit.Position(id, p); err != nil {
+			return err
+		}
+	}
+	start := time.Now()
+	if _, err := c.commit.Publish(snapshot.CommitInfo{Event: c.event}); err != nil {
+		return err
+	}
+	d.m.publishSeconds.Observe(time.Since(start).Seconds())
+	d.m.entries.Add(float64(c.entries))
+	d.last = hlc.Boottime()
+	d.left = nil
+	clear(d.unsaved)
 	for _, t := range d.tables {
 		t.stale = false
 	}
-	return true, nil
+	return nil
 }
 
 func (d *Driver) anyStale() bool {

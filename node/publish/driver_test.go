@@ -114,8 +114,8 @@ func (w *world) table(name string, features rhumb.SnapshotFeatures) rhumb.TableI
 	return t.ID
 }
 
-// append writes one entry, committed at once, and tells the driver when told says so.
-func (w *world) append(id rhumb.RangeID, tell bool, writes ...entry.Write) {
+// append writes one entry, committed at once, tells the driver of it if tell says so, and gives it the entry if give does.
+func (w *world) append(id rhumb.RangeID, tell, give bool, writes ...entry.Write) {
 	w.t.Helper()
 	store := w.engine.Store(id)
 	b := store.NewBatch()
@@ -141,8 +141,11 @@ func (w *world) append(id rhumb.RangeID, tell bool, writes ...entry.Write) {
 			l.rows[row{x.Table, string(x.Name)}] = string(x.Value)
 		}
 	}
-	if tell {
-		w.driver.Committed(id, l.commit)
+	switch {
+	case tell && give:
+		w.driver.Committed(id, l.commit, []*entry.Entry{e})
+	case tell:
+		w.driver.Committed(id, l.commit, nil)
 	}
 }
 
@@ -194,7 +197,7 @@ func (w *world) rows(name string) (map[string]string, error) {
 func (w *world) check(tables map[string]rhumb.TableID) {
 	w.t.Helper()
 	for id, l := range w.logs {
-		w.driver.Committed(id, l.commit)
+		w.driver.Committed(id, l.commit, nil)
 	}
 	ctx, cancel := context.WithTimeout(w.t.Context(), 20*time.Second)
 	defer cancel()
@@ -288,7 +291,7 @@ func TestRandom(t *testing.T) {
 						_, _ = fmt.Sscanf(string(w.Name), "k%d", &n)
 						return n%hashSlots != at%hashSlots
 					})
-					w.append(hashRange(at), rng.IntN(3) > 0, writes...)
+					w.append(hashRange(at), rng.IntN(3) > 0, rng.IntN(2) > 0, writes...)
 				}
 			}
 			if len(tables) == 0 {

@@ -39,6 +39,7 @@ func (d *Driver) fitTables(st *catalog.State) error {
 		if err != nil {
 			return err
 		}
+		d.classes[t.Class] = true
 		d.tables[t.ID] = &table{Table: t, image: image, stale: !image.Listed() || len(d.at) == 0}
 	}
 	d.leaveRanges(st)
@@ -59,6 +60,15 @@ func (d *Driver) open() error {
 	return nil
 }
 
+// follows reports whether a range may hold records of a published table.
+func (d *Driver) follows(id rhumb.RangeID) bool {
+	if _, ok := d.at[id]; ok {
+		return true
+	}
+	r, ok := d.cfg.State().Range(id)
+	return !ok || d.classes[r.Class]
+}
+
 // positions gives the table of the positions.
 func (d *Driver) positions() *snapshot.Table {
 	i := slices.IndexFunc(d.pub.Tables(), func(t *snapshot.Table) bool { return t.Name == format.PositionsTable })
@@ -74,7 +84,7 @@ func (d *Driver) spec(st *catalog.State, t rhumb.Table) snapshot.TableSpec {
 	if spec.Spatial {
 		spec.LocationField = t.LocationField
 	}
-	for _, id := range d.held(st, t.Class) {
+	for _, id := range d.replicas(st, t.Class) {
 		if size, ok := d.cfg.Engine.Store(id).Size(id); ok {
 			spec.ExpectedRecords += size.Data / recordBytes
 		}
@@ -114,8 +124,8 @@ func (d *Driver) dropOthers(want []rhumb.Table) error {
 	return nil
 }
 
-// held lists the ranges of a class that this node holds a replica of and has something of in storage.
-func (d *Driver) held(st *catalog.State, class rhumb.ClassID) (out []rhumb.RangeID) {
+// replicas lists the ranges of a class that this node holds a replica of and has something of in storage.
+func (d *Driver) replicas(st *catalog.State, class rhumb.ClassID) (out []rhumb.RangeID) {
 	for r := range st.Ranges() {
 		if r.Class == class && r.IsReplica(d.cfg.Node) {
 			out = append(out, r.ID)
@@ -133,6 +143,7 @@ func (d *Driver) leaveRanges(st *catalog.State) {
 		}
 		delete(d.at, id)
 		delete(d.pending, id)
+		delete(d.unsaved, id)
 		d.left = append(d.left, id)
 		for _, t := range d.tables {
 			t.stale = t.stale || !ok || t.Class == r.Class
@@ -144,7 +155,7 @@ func (d *Driver) leaveRanges(st *catalog.State) {
 // told of them.
 func (d *Driver) catchUp(st *catalog.State) {
 	for r := range st.Ranges() {
-		if !r.IsReplica(d.cfg.Node) {
+		if !r.IsReplica(d.cfg.Node) || !d.classes[r.Class] {
 			continue
 		}
 		s, ok := d.cfg.Engine.Store(r.ID).State(r.ID)
@@ -152,7 +163,7 @@ func (d *Driver) catchUp(st *catalog.State) {
 			continue
 		}
 		if p := d.pending[r.ID]; s.Commit > p.Seq && uint64(s.Commit) > d.at[r.ID].Seq {
-			d.pending[r.ID] = Position{s.Commit, s.CommitHLC}
+			d.pending[r.ID] = move{Position: Position{s.Commit, s.CommitHLC}}
 		}
 	}
 }
