@@ -74,8 +74,8 @@ func TestVerifyFlips(t *testing.T) {
 	}
 	wantClean(t, w.dir)
 	t.Logf("%d flips found, %d harmless", found, missed)
-	if found < 2*missed {
-		t.Errorf("%d flips found, and %d not", found, missed)
+	if found < 200 {
+		t.Errorf("only %d flips found", found)
 	}
 }
 

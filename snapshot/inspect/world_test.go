@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"fmt"
+	"iter"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -127,7 +128,7 @@ func (w *world) commit(changes, keys int) {
 	check(w.t, err)
 }
 
-// contents gives all that a view of an image shows.
+// contents gives all that a view of an image shows, in whatever way it is asked.
 func contents(t testing.TB, dir string, version uint64) map[string]string {
 	t.Helper()
 	c, err := reader.Attach(dir, reader.Options{})
@@ -140,9 +141,21 @@ func contents(t testing.TB, dir string, version uint64) map[string]string {
 	for _, info := range c.Tables() {
 		table, err := v.Table(info.Name)
 		check(t, err)
-		for it, err := range table.All() {
-			check(t, err)
-			out[fmt.Sprint(info.Name, it.Number, it.ShardKey, string(it.Name))] = fmt.Sprint(it.Box, it.HLC, string(it.Value))
+		take := func(how string, items iter.Seq2[reader.Item, error]) {
+			for it, err := range items {
+				if err != nil {
+					out[how+info.Name] = err.Error()
+					return
+				}
+				out[fmt.Sprint(how, info.Name, it.Number, it.ShardKey, string(it.Name))] += fmt.Sprint(it.Box, it.HLC, string(it.Value))
+			}
+		}
+		take("all ", table.All())
+		if info.Ordered() {
+			take("scan ", table.Scan(nil))
+		}
+		if info.Spatial() {
+			take("bbox ", table.BBox(rhumb.Box{Min: rhumb.Point{Lat: -90, Lon: -180}, Max: rhumb.Point{Lat: 90, Lon: 180}}))
 		}
 	}
 	return out
