@@ -35,7 +35,7 @@ func (a *app) snapshotCommand() *cobra.Command {
 	return noArgsGroup("snapshot", "Look into the images of published tables in shared memory",
 		a.snapshotListCommand(), a.snapshotStatCommand(), a.snapshotGetCommand(), a.snapshotScanCommand(), a.snapshotQueryCommand("bbox"),
 		a.snapshotQueryCommand("radius"), a.snapshotQueryCommand("nearest"), a.snapshotVerifyCommand(), a.snapshotSaveCommand(),
-		a.snapshotLoadCommand(), a.snapshotDiffCommand(), a.snapshotPinsCommand(), a.snapshotPublishCommand())
+		a.snapshotLoadCommand(), a.snapshotDiffCommand(), a.snapshotPinsCommand(), a.snapshotPublishCommand(), a.snapshotBenchCommand())
 }
 
 // root gives the folder of the images, and the cluster whose images are meant, "" for any.

@@ -57,6 +57,7 @@ for the time of the run.`,
 	fl.DurationVar(&cfg.Pairs, "pairs", 5*time.Second, "how long to compare pairs of records while they change")
 	fl.StringVar(&cfg.Dir, "memory", "", "folder on a memory file system (default: one that is mounted for the run, else /dev/shm)")
 	fl.StringVar(&cfg.Worker, "worker", besideBinary("image-worker"), "the program that runs the C part")
+	fl.BoolVar(&cfg.LMDB, "lmdb", true, "compare with LMDB, if the worker was built with it")
 	fl.StringVar(&cfg.Redis, "redis", "", "the Redis server (default: redis-server, when there is one)")
 	fl.StringSliceVar(&cfg.Only, "only", nil, "run only these sections: "+strings.Join(image.Sections(), ", "))
 	fl.BoolVar(&path, "cluster", true, "measure the way from a client's put to the images of a cluster too")
