@@ -253,4 +253,3 @@ func (s *shownImage) query(r *http.Request) (string, []byte, error) {
 	doc.More = *more
 	return encodeJSON(doc)
 }
-

@@ -24,6 +24,7 @@ type noImage struct{}
 func (noImage) Dir() (string, error) {
 	return "", rhumb.E("test", rhumb.Unavailable, "the node belongs to no cluster")
 }
+
 func (noImage) Publish(context.Context) (uint64, error) {
 	return 0, rhumb.E("test", rhumb.Unavailable, "as above")
 }
@@ -36,6 +37,7 @@ func (i imageAt) Publish(context.Context) (uint64, error) { return 7, nil }
 func (i imageAt) handler() http.Handler {
 	return AdminHandler(&fakeHealth{}, prometheus.NewRegistry(), i)
 }
+
 func publishedImage(t *testing.T) imageAt {
 	t.Helper()
 	parent, err := os.MkdirTemp("/dev/shm", "rhumb-test-")
