@@ -49,7 +49,7 @@ type row struct {
 
 const (
 	testNode  rhumb.NodeID = 1
-	hashSlots              = 4
+	hashSlots int          = 4
 )
 
 func newWorld(t *testing.T, policy Policy) *world {
