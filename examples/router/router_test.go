@@ -48,7 +48,9 @@ func segments(t *testing.T) map[string]rhumb.Record {
 		fields := []rhumb.Field{}
 		for i, text := range strings.Split(lines.Text(), "\t") {
 			v[head[i]] = text
-			if text != "" {
+			if x, err := strconv.ParseFloat(text, 64); err == nil && strings.HasPrefix(head[i], "l") {
+				fields = append(fields, rhumb.Field{Name: head[i], Value: rhumb.Float64Field(x)})
+			} else if text != "" {
 				fields = append(fields, rhumb.Field{Name: head[i], Value: rhumb.StringField(text)})
 			}
 		}
