@@ -29,6 +29,7 @@ func TestMain(m *testing.M) {
 	must(err)
 	// Neither a demo nor a configuration of this machine may show in the tests.
 	must(os.Setenv("RHUMB_DEMO", filepath.Join(dir, "no-demo.json")))
+	must(os.Setenv("RHUMB_SNAPSHOT_DIR", filepath.Join(dir, "images")))
 	must(os.Setenv("RHUMB_CONFIG", filepath.Join(dir, "empty.yaml")))
 	must(os.WriteFile(filepath.Join(dir, "empty.yaml"), nil, 0o600))
 	code := m.Run()
