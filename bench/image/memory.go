@@ -21,7 +21,7 @@ func makeMemory(parent string) (m memory, err error) {
 		if m.dir, err = os.MkdirTemp("", "rhumb-image-"); err != nil {
 			return m, err
 		}
-		if err = unix.Mount("rhumb-bench", m.dir, "tmpfs", 0, "huge=advise,mode=0755"); err == nil {
+		if err = unix.Mount("rhumb-bench", m.dir, "tmpfs", 0, "huge=advise,mode=0755,size=90%"); err == nil {
 			m.mounted = true
 			return m, nil
 		}
