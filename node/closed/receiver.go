@@ -19,10 +19,11 @@ func (r *Receiver) Take(f *Frame) bool {
 	if r.covers == nil {
 		r.covers, r.past = make(map[rhumb.RangeID]rhumb.Seq), make(History)
 	}
-	if f.At < r.at {
-		for id := range r.covers {
-			r.remember(id)
-		}
+	if f.At < r.at || f.Base == 0 {
+		r.rememberAll()
+	}
+	if f.Base == 0 {
+		clear(r.covers)
 	}
 	for _, c := range f.Covers {
 		r.remember(c.Range)
@@ -43,6 +44,12 @@ func (r *Receiver) remember(id rhumb.RangeID) {
 	}
 }
 
+func (r *Receiver) rememberAll() {
+	for id := range r.covers {
+		r.remember(id)
+	}
+}
+
 // Applied gives the number of the last frame taken.
 func (r *Receiver) Applied() uint64 { return r.applied }
 
@@ -58,9 +65,7 @@ func (r *Receiver) At(id rhumb.RangeID, upTo rhumb.Seq) rhumb.Timestamp {
 
 // Reset says that the sender begins anew, as a new life does. What was claimed stays true.
 func (r *Receiver) Reset() {
-	for id := range r.covers {
-		r.remember(id)
-	}
+	r.rememberAll()
 	clear(r.covers)
 	r.at, r.applied = 0, 0
 }

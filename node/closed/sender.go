@@ -38,7 +38,8 @@ type Cover struct {
 type Frame struct {
 	// Number is greater than that of every frame before; 0 when the frame tells nothing.
 	Number uint64
-	// Base is the number of a frame that the receiver has taken, 0 for none: Covers are all changes since then.
+	// Base is the number of a frame that the receiver has taken: Covers are all changes since then. With 0 they are all that
+	// is covered, and what an earlier frame told beside them is over.
 	Base   uint64
 	Covers []Cover
 	// At is up to where the covered ranges are closed; 0 while not all changes are told.
@@ -50,6 +51,7 @@ type Frame struct {
 // Sender is what a node tells one peer. The zero value tells nothing.
 type Sender struct {
 	number, base uint64
+	began        uint64 // the number at the last Reset: what was told up to there is not what is told now
 	at           rhumb.Timestamp
 	turn         uint64 // counts Set
 	told         map[rhumb.RangeID]*item
@@ -147,7 +149,7 @@ func (s *Sender) Frame() Frame {
 
 // Confirm says that the receiver has taken the frame of that number.
 func (s *Sender) Confirm(number uint64) {
-	if number <= s.base || number > s.number {
+	if number <= max(s.base, s.began) || number > s.number {
 		return
 	}
 	s.base = number
@@ -166,7 +168,7 @@ func (s *Sender) Confirm(number uint64) {
 
 // Reset says that the receiver knows nothing, as a new life does.
 func (s *Sender) Reset() {
-	s.base, s.open = 0, s.open[:0]
+	s.base, s.began, s.open = 0, s.number, s.open[:0]
 	ids := make([]rhumb.RangeID, 0, len(s.told))
 	for id := range s.told {
 		ids = append(ids, id)
