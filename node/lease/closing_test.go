@@ -118,3 +118,24 @@ func TestPublish(t *testing.T) {
 	c.pass(3 * beat)
 	want("and publishes", 9, 400, 400)
 }
+
+// BenchmarkPublish is one round of 1,000 idle ranges with two other replicas each, told to two peers.
+func BenchmarkPublish(b *testing.B) {
+	c := newCrew(3, RegionTiming())
+	for _, m := range c.nodes {
+		c.start(m, true)
+	}
+	c.pass(RegionTiming().Heartbeat)
+	claims := make([]Published, 1000)
+	for i := range claims {
+		claims[i] = Published{Replicas: []rhumb.NodeID{1, 2, 3}}
+		claims[i].Range, claims[i].Seq = rhumb.RangeID{Region: 1, Slot: rhumb.Slot(i)}, 7
+	}
+	b.ReportAllocs()
+	for n := 0; b.Loop(); n++ {
+		for i := range claims {
+			claims[i].At = rhumb.Timestamp(n + 1)
+		}
+		c.nodes[0].pairs.Publish(claims)
+	}
+}
