@@ -51,7 +51,7 @@ var owners = map[string][]string{
 	"github.com/cockroachdb/pebble":     {"storage", "storage/storagetest"},
 	"github.com/fxamacker/cbor":         {"raftmeta", "raftmeta/catalog"},
 	"github.com/hashicorp/memberlist":   {"node/peer"},
-	"github.com/klauspost/compress":    {"snapshot/inspect"},
+	"github.com/klauspost/compress":     {"snapshot/inspect"},
 	"github.com/knadh/koanf":            {"cmd/rhumb", "node"},
 	"github.com/spf13/cobra":            {"cmd/rhumb"},
 	"go.etcd.io/raft":                   {"raftmeta"},
