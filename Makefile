@@ -9,10 +9,12 @@ LDFLAGS := -X main.version=$(VERSION)
 FUZZ  ?= 30000x
 # The first seed and the number of seeds of a simulation; `make sim SEED=N` plays one with its trace.
 FIRST ?= 1
+# How long a soak lasts.
+DURATION ?= 24h
 SEEDS ?= 100
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test race e2e check bench bench-kv sim model fuzz generate clean
+.PHONY: help build demo test race e2e check bench bench-kv soak sim model fuzz generate clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | sort | awk -F'\t' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -51,6 +53,9 @@ bench: ## run the micro benchmarks
 bench-kv: build ## compare Put and Get with embedded etcd in one interleaved run
 	cd bench/peers && $(GO) build -o ../../bin/peers .
 	bin/rhumb bench kv $(ARGS)
+
+soak: ## kill publishers and readers of an image for DURATION, checking every view
+	$(GO) test -count=1 -timeout 0 -v -run '^TestSoak$$' ./snapshot/faults -soak $(DURATION)
 
 sim: ## simulate clusters: SEED=N plays one seed with its trace, else SEEDS seeds from FIRST
 	@mkdir -p bin

@@ -28,7 +28,7 @@ var layers = [][]string{
 	{"raftmeta", "snapshot/inspect"},
 	{"node/host", "node/route", "node/peer", "node/admin", "node/server", "node/publish"},
 	{"node"},
-	{"sim", "bench", "ingest", "demo"},
+	{"sim", "bench", "bench/image", "ingest", "demo"},
 	{"examples/live"},
 	{"examples/router", "examples/tiles"},
 	{"cmd/rhumb", "sim/modelcheck"},
@@ -55,7 +55,7 @@ var owners = map[string][]string{
 	"github.com/knadh/koanf":            {"cmd/rhumb", "node"},
 	"github.com/spf13/cobra":            {"cmd/rhumb"},
 	"go.etcd.io/raft":                   {"raftmeta"},
-	"gonum.org/v1/plot":                 {"bench"},
+	"gonum.org/v1/plot":                 {"bench/image"},
 	"google.golang.org/grpc":            {"api", "api/rhumbpb", "client", "node", "node/peer", "node/server"},
 	"google.golang.org/protobuf": {
 		"api", "api/rhumbpb", "client", "node", "node/admin", "node/host", "node/peer", "node/route", "node/server",

@@ -73,6 +73,9 @@ func (c *Client) send(ctx context.Context, e *errand) (*rhumbpb.Response, error)
 		if err := ctx.Err(); err != nil {
 			return nil, e.gaveUp(err)
 		}
+		if e.last != nil && !time.Now().Before(e.deadline) {
+			return nil, e.failed(e.last) // which says more than that the time is over
+		}
 		resp, step := c.attempt(ctx, e)
 		switch {
 		case resp != nil:

@@ -34,6 +34,9 @@ type Config struct {
 	Flights int
 	// Dir keeps the data; a demo that finds one there goes on with it. Default: a directory that is removed at the end.
 	Dir string
+	// SnapshotDir is the folder of the nodes' images. Default: publish.DirDefault, or a folder in Dir on a machine that has no
+	// file system in memory there.
+	SnapshotDir string
 	// Restart starts nodes that die again.
 	Restart bool
 	// JSON prints lines for programs in place of tables; Terminal says that Out can be drawn over; Banner says that this is
@@ -86,6 +89,11 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	layout, err := newLayout(dir, regions, cfg.NodesPerRegion)
 	if err != nil {
 		return err
+	}
+	if cfg.SnapshotDir != "" {
+		if layout.SnapshotDir, err = filepath.Abs(cfg.SnapshotDir); err != nil {
+			return err
+		}
 	}
 	d := &run{cfg: cfg, layout: layout, screen: screen{out: cfg.Out, redraw: cfg.Terminal}}
 	if err := d.prepare(); err != nil {

@@ -121,7 +121,7 @@ func newLayout(dir string, regions []Region, nodesPerRegion int) (*Layout, error
 		return nil, err
 	}
 	l := &Layout{
-		PID: os.Getpid(), Dir: dir, LatencyFile: filepath.Join(dir, "latency.yaml"), SnapshotDir: snapshotDir(dir), Regions: regions,
+		PID: os.Getpid(), Dir: dir, LatencyFile: filepath.Join(dir, "latency.yaml"), SnapshotDir: imagesIn(dir), Regions: regions,
 	}
 	addrs, err := freeAddrs(4 * nodesPerRegion * len(regions))
 	if err != nil {
@@ -140,8 +140,9 @@ func newLayout(dir string, regions []Region, nodesPerRegion int) (*Layout, error
 	return l, nil
 }
 
-// snapshotDir gives the folder for the images of a demo: in memory, or in its directory on a machine without such a place.
-func snapshotDir(dir string) string {
+// imagesIn gives the folder for the images of a demo that was not told one: in memory, or in its
+// directory on a machine without such a place.
+func imagesIn(dir string) string {
 	if s, err := os.Stat(filepath.Dir(publish.DirDefault)); err == nil && s.IsDir() {
 		return publish.DirDefault
 	}
@@ -170,7 +171,7 @@ func (l *Layout) resume(dir string, regions []Region, nodesPerRegion int) (*Layo
 			}
 		}
 	}
-	l.Ready, l.PID, l.Dir, l.Regions, l.SnapshotDir = false, os.Getpid(), dir, regions, snapshotDir(dir)
+	l.Ready, l.PID, l.Dir, l.Regions, l.SnapshotDir = false, os.Getpid(), dir, regions, imagesIn(dir)
 	return l, nil
 }
 

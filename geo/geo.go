@@ -69,9 +69,12 @@ func Interpolate(a, b rhumb.Point, f float64) rhumb.Point {
 	case math.Pi-d < antipodal:
 		return overPole(a, f)
 	}
-	sinD := math.Sin(d)
-	wa, wb := math.Sin((1-f)*d)/sinD, math.Sin(f*d)/sinD
-	return toVector(a).scaled(wa).plus(toVector(b).scaled(wb)).point()
+	// Along a and the direction in which the way sets out, which stays exact near antipodes, where the usual weights
+	// sin((1-f)d)/sin(d) and sin(fd)/sin(d) are off by metres.
+	va, vb := toVector(a), toVector(b)
+	ahead := vb.plus(va.scaled(-va.dot(vb)))
+	sin, cos := math.Sincos(f * d)
+	return va.scaled(cos).plus(ahead.scaled(sin / math.Sqrt(ahead.dot(ahead)))).point()
 }
 
 // overPole gives the point at fraction f of the half circle from a over the north pole to its antipode.
@@ -124,6 +127,8 @@ func toVector(p rhumb.Point) vector {
 func (v vector) scaled(f float64) vector { return vector{v.x * f, v.y * f, v.z * f} }
 
 func (v vector) plus(o vector) vector { return vector{v.x + o.x, v.y + o.y, v.z + o.z} }
+
+func (v vector) dot(o vector) float64 { return v.x*o.x + v.y*o.y + v.z*o.z }
 
 // point gives the place on the earth that lies in the direction of v, whatever its length.
 func (v vector) point() rhumb.Point {

@@ -140,6 +140,14 @@ func TestInterpolate(t *testing.T) {
 	}
 }
 
+// Near antipodes too: the weights of both ends are ill-conditioned there.
+func TestInterpolateNearAntipodes(t *testing.T) {
+	a, b := at(0.0009765625, 0.0009765625), at(0, 180)
+	if first, want := Distance(a, Interpolate(a, b, 0.75)), 0.75*Distance(a, b); math.Abs(first-want) > 0.1 {
+		t.Fatalf("three quarters of the way are %.3f m, want %.3f", first, want)
+	}
+}
+
 // A point of the great circle divides it: no detour, and the parts have the lengths asked for.
 func TestInterpolateDivides(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -47,8 +47,8 @@ func car(t *testing.T, lat, lon float64, speed int64) []byte {
 	return rhumb.EncodeRecord(nil, r)
 }
 
-// image waits until the image of a node fulfils a condition.
-func image(t *testing.T, n *Node, what string, cond func(v reader.View) error) {
+// awaitImage waits until the image of a node fulfils a condition.
+func awaitImage(t *testing.T, n *Node, what string, cond func(v reader.View) error) {
 	t.Helper()
 	dir := publish.ImageDir(n.cfg.Snapshot.Dir, n.engine.Identity().Cluster, n.engine.Identity().Node)
 	retry(t, func(context.Context) error {
@@ -126,13 +126,13 @@ func TestImage(t *testing.T) {
 	put("car3", here.Lat, here.Lon, 14)
 	write(t, kv, &rhumbpb.Mutation{Kind: rhumbpb.MutationKind_MUTATION_KIND_DELETE, Table: id, Name: []byte("car3")})
 	for _, n := range []*Node{a, b, c} {
-		image(t, n, "after the writes", shows("cars", here, map[string]int64{"car1": 11, "car2": 13}))
+		awaitImage(t, n, "after the writes", shows("cars", here, map[string]int64{"car1": 11, "car2": 13}))
 	}
 
 	named := write(t, kv, &rhumbpb.Mutation{Kind: rhumbpb.MutationKind_MUTATION_KIND_INSERT, Table: id, Value: car(t, 0, 0, 77)})
 	key := rhumb.ShardKey{Home: rhumb.RangeID{Region: rhumb.RegionID(named.Receipt.Home), Slot: rhumb.Slot(named.Receipt.Slot)}, Sequence: beSequence(named)}
 	for _, n := range []*Node{a, b, c} {
-		image(t, n, "a key that the server named", func(v reader.View) error {
+		awaitImage(t, n, "a key that the server named", func(v reader.View) error {
 			t, err := v.Table("cars")
 			if err != nil {
 				return err
@@ -146,14 +146,14 @@ func TestImage(t *testing.T) {
 	put("car1", there.Lat, there.Lon, 21)
 	c = startNode(t, dirs[2], "singapore", "c", a.GossipAddr())
 	awaitReady(t, c)
-	image(t, c, "after a restart", shows("cars", here, map[string]int64{"car2": 13}))
+	awaitImage(t, c, "after a restart", shows("cars", here, map[string]int64{"car2": 13}))
 
 	// A table of the same class that comes when the ranges have a history is read from storage.
 	late := publishedTable(t, a, "late", 3).Id
 	write(t, kv, &rhumbpb.Mutation{Kind: rhumbpb.MutationKind_MUTATION_KIND_PUT, Table: late, Name: []byte("x"), Value: car(t, here.Lat, here.Lon, 1)})
 	for _, n := range []*Node{a, b, c} {
-		image(t, n, "a later table", shows("late", here, map[string]int64{"x": 1}))
-		image(t, n, "the first table", shows("cars", here, map[string]int64{"car2": 13}))
+		awaitImage(t, n, "a later table", shows("late", here, map[string]int64{"x": 1}))
+		awaitImage(t, n, "the first table", shows("cars", here, map[string]int64{"car2": 13}))
 	}
 }
 
@@ -183,6 +183,6 @@ func TestImageBrokenDir(t *testing.T) {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	image(t, n, "once the folder can be made", shows("cars", here, map[string]int64{"car": 5}))
+	awaitImage(t, n, "once the folder can be made", shows("cars", here, map[string]int64{"car": 5}))
 	t.Logf("after %v", time.Since(start))
 }

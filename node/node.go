@@ -146,7 +146,7 @@ func (n *Node) listen() error {
 	n.peers.Register(only)
 	server.NewCluster(n).Register(all)
 	n.servers = []*grpc.Server{all, only}
-	n.admin = &http.Server{Handler: server.AdminHandler(n, n.metrics), ReadHeaderTimeout: 5 * time.Second}
+	n.admin = &http.Server{Handler: server.AdminHandler(n, n.metrics, image{n}), ReadHeaderTimeout: 5 * time.Second}
 	n.work.Go(func() { _ = all.Serve(main) })
 	n.work.Go(func() { _ = only.Serve(beats) })
 	n.work.Go(func() { _ = n.admin.Serve(admin) })

@@ -114,3 +114,35 @@ func BenchmarkRoll(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkRollChanged rolls a shard of a million records that all changed since the last roll, in random order.
+func BenchmarkRollChanged(b *testing.B) {
+	const records = 1 << 20
+	for _, spatial := range []bool{false, true} {
+		b.Run(fmt.Sprintf("spatial=%t", spatial), func(b *testing.B) {
+			p, t := benchTable(b, records, spatial, snapshot.Config{AppendRatio: 1.2})
+			keys := make([]uint64, 0, records)
+			var boxes []format.Box
+			for rec := range t.All() {
+				keys, boxes = append(keys, rec.Key.Number), append(boxes, rec.Box)
+			}
+			rand.New(rand.NewPCG(1, 1)).Shuffle(records, func(i, j int) {
+				keys[i], keys[j], boxes[i], boxes[j] = keys[j], keys[i], boxes[j], boxes[i]
+			})
+			value := make([]byte, benchValue)
+			var spent float64
+			for b.Loop() {
+				c := p.Begin()
+				for i, k := range keys {
+					check(b, c.Put(t, snapshot.Record{Key: format.Key{Number: k}, Box: boxes[i], HasBox: spatial, Value: value}))
+				}
+				_, err := c.Publish(snapshot.CommitInfo{})
+				check(b, err)
+				start := cpu()
+				check(b, p.Roll(t, 0))
+				spent += cpu() - start
+			}
+			b.ReportMetric(spent*1e9/float64(b.N*records), "cpu-ns/record")
+		})
+	}
+}

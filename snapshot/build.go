@@ -10,8 +10,9 @@ import (
 
 // source is what a generation is built from: records of one heap, each key once in the base.
 type source struct {
-	heap []byte
-	refs []uint32 // of the base
+	scattered bool // the records do not lie one behind the other
+	heap      []byte
+	refs      []uint32 // of the base
 	// replay are the later versions that closed views need to tell apart, oldest first for each key.
 	replay []uint32
 	// units and replayUnits are the sizes of both.
@@ -30,6 +31,7 @@ type scratch struct {
 	// surveyRefs and kept belong to rolls.
 	surveyRefs, kept []uint32
 	sorter           rtree.Sorter
+	sorted           []uint32 // the boxes in Hilbert order; the sorter's
 }
 
 // buildTries bounds how often a build starts again with more room.
@@ -96,6 +98,9 @@ func (p *Publisher) collectBoxes(t *Table, src *source) {
 		return
 	}
 	for i, ref := range src.refs {
+		if i%group == 0 && src.scattered {
+			p.fetch(src, i)
+		}
 		b, ok := box(src.heap, ref)
 		if !ok {
 			continue
@@ -106,6 +111,17 @@ func (p *Publisher) collectBoxes(t *Table, src *source) {
 			p.owners = append(p.owners, uint32(i))
 		}
 	}
+}
+
+// fetch asks for the records of the group that begins at i.
+func (p *Publisher) fetch(src *source, i int) {
+	from := uintptr(unsafe.Pointer(unsafe.SliceData(src.heap)))
+	n := 0
+	for _, ref := range src.refs[i:min(i+group, len(src.refs))] {
+		p.batch.addrs[n] = from + uintptr(ref)*format.RecordAlign
+		n++
+	}
+	prefetch(&p.batch.addrs, n)
 }
 
 // fill writes everything into a new segment; full says that the overflow buckets or the room for the replay have run out.
@@ -160,7 +176,8 @@ func (p *Publisher) heapOrder(t *Table, src *source) []uint32 {
 	p.placed = resize(p.placed, n)
 	clear(p.placed)
 	out := p.refs[:0]
-	for _, item := range p.sorter.Order(p.boxes) {
+	p.sorted = p.sorter.Order(p.boxes)
+	for _, item := range p.sorted {
 		if owner := p.owners[item]; p.placed[owner] == 0 {
 			p.placed[owner] = 1
 			out = append(out, owner)
@@ -191,7 +208,7 @@ func (p *Publisher) fillHeap(s *shard, seg *segment, src *source, order []uint32
 			b.refs[j] = uint32(k)
 			b.addrs[j] = from + uintptr(src.refs[k])*format.RecordAlign
 		}
-		if order != nil {
+		if order != nil || src.scattered {
 			prefetchPairs(&b.addrs, b.n)
 		}
 		at = p.placeBatch(seg, src, b, at)
@@ -257,7 +274,7 @@ func (p *Publisher) fillTree(seg *segment) {
 	for i, owner := range p.owners {
 		p.treeRefs[i] = p.placed[owner] - 1
 	}
-	rtree.Build(seg.treeNodes, seg.treeRefs, p.boxes, p.treeRefs, p.sorter.Order(p.boxes))
+	rtree.Build(seg.treeNodes, seg.treeRefs, p.boxes, p.treeRefs, p.sorted)
 	p.setSum(seg, format.SectionTreeNodes, format.Checksum(seg.treeNodes))
 	p.setSum(seg, format.SectionTreeRefs, format.Checksum(seg.treeRefs))
 }

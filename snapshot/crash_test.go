@@ -2,7 +2,9 @@ package snapshot_test
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -25,7 +27,7 @@ import (
 const childEnv, childDirEnv = "RHUMB_SNAPSHOT_CHILD", "RHUMB_SNAPSHOT_CHILD_DIR"
 
 func TestMain(m *testing.M) {
-	run := map[string]func(dir string) error{"writer": writeForEver, "full": fillFileSystem}[os.Getenv(childEnv)]
+	run := map[string]func(dir string) error{"writer": writeForEver, "full": fillFileSystem, "huge": useHugePages}[os.Getenv(childEnv)]
 	if run == nil {
 		os.Exit(m.Run())
 	}
@@ -369,6 +371,65 @@ func TestFull(t *testing.T) {
 	}
 	cmd := child(t, "full", t.TempDir(), &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS})
 	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+}
+
+// useHugePages runs in a mount namespace of its own. It loads a table on a tmpfs that gives huge pages to who asks for them.
+func useHugePages(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "huge=advise,size=128m"); err != nil {
+		return fmt.Errorf("%w: %w", errNoHugePages, err)
+	}
+	for _, how := range []snapshot.HugePages{snapshot.HugeOff, snapshot.HugeTry} {
+		p, err := snapshot.Open(snapshot.Config{Dir: filepath.Join(dir, "image"), HugePages: how})
+		if err != nil {
+			return err
+		}
+		table, err := p.Table(snapshot.TableSpec{ID: 1, Name: "t", Shards: 1})
+		if err != nil {
+			return err
+		}
+		_, err = p.Load(table, func(yield func(snapshot.Record, error) bool) {
+			value := make([]byte, 100)
+			for i := range uint64(200_000) {
+				if !yield(snapshot.Record{Key: format.Key{Number: i}, Value: value}, nil) {
+					return
+				}
+			}
+		}, snapshot.CommitInfo{})
+		if err != nil {
+			return err
+		}
+		s := p.Stats()
+		if err := p.Close(); err != nil {
+			return err
+		}
+		if got := 100 * s.HugeBytes / s.Bytes; how == snapshot.HugeOff && got > 0 || how == snapshot.HugeTry && got < 80 {
+			return fmt.Errorf("with huge pages %d, %d of %d bytes are in huge pages", how, s.HugeBytes, s.Bytes)
+		}
+		if err := os.RemoveAll(filepath.Join(dir, "image")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var errNoHugePages = errors.New("no tmpfs with huge pages here")
+
+func TestHugePages(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("mounting a tmpfs with huge pages needs root")
+	}
+	cmd := child(t, "huge", t.TempDir(), &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS})
+	out, err := cmd.CombinedOutput()
+	if bytes.Contains(out, []byte(errNoHugePages.Error())) {
+		t.Skipf("%s", out)
+	}
+	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 }

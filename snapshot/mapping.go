@@ -25,6 +25,9 @@ type mapping struct {
 }
 
 // createMapping makes a file of a size, takes its memory at once, and maps it.
+//
+// A tmpfs that is mounted with huge=advise takes huge pages only for who touches them through a mapping that asks for them,
+// never in fallocate. So a file that is to have them is touched first; what that could not get, fallocate takes or reports.
 func createMapping(path string, size int64, mode uint32, huge bool) (*mapping, error) {
 	const op rhumb.Op = "snapshot.create"
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, mode)
@@ -33,15 +36,21 @@ func createMapping(path string, size int64, mode uint32, huge bool) (*mapping, e
 	}
 	m := &mapping{path: path, fd: fd}
 	err = unix.Fchmod(fd, mode)
+	if err == nil && huge {
+		if err = unix.Ftruncate(fd, size); err == nil {
+			err = m.mmap(size, huge)
+		}
+	}
 	if err == nil {
 		err = allocate(fd, size)
 	}
-	if err == nil {
+	if err == nil && !huge {
 		err = m.mmap(size, huge)
 	}
 	if err == nil {
 		return m, nil
 	}
+	m.unmap()
 	_ = unix.Close(fd)
 	_ = unix.Unlink(path)
 	return nil, fileError(op, path, err)
@@ -144,11 +153,19 @@ func (m *mapping) mmap(size int64, huge bool) error {
 
 // close unmaps and closes the file.
 func (m *mapping) close() {
-	if m.mem != nil {
-		_ = unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(m.mem)), uintptr(len(m.mem)))
-		m.mem = nil
+	if m.unmap() {
 		_ = unix.Close(m.fd)
 	}
+}
+
+// unmap reports whether the file was mapped.
+func (m *mapping) unmap() bool {
+	if m.mem == nil {
+		return false
+	}
+	_ = unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(m.mem)), uintptr(len(m.mem)))
+	m.mem = nil
+	return true
 }
 
 // tryLock takes the write lock on byte 0, which it gets when no reader has the file mapped.

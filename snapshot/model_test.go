@@ -300,7 +300,7 @@ func (pl *player) verifyWithin(tab *imageTable, v view, want map[string]write) {
 // Whatever is written, thrown away, rolled, loaded and opened again, the image shows what a map says.
 func TestRandomOperations(t *testing.T) {
 	t.Parallel()
-	runs, steps := 6, 120
+	runs, steps := 3, 80
 	if testing.Short() {
 		runs = 2
 	}

@@ -3,6 +3,7 @@ package snapshot
 import (
 	"iter"
 	"time"
+	"unsafe"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/snapshot/format"
@@ -105,6 +106,7 @@ func (p *Publisher) survey(s *shard) (src *source, newest rhumb.Timestamp) {
 	v := uint32(p.committed - s.base)
 	wall, _ := p.clock.now()
 	for head := range seg.heads() {
+		src.scattered = src.scattered || head >= seg.head.BaseUnits
 		kept := p.kept[:0]
 		for ref := head; ref != format.NoPrev; ref = seg.record(ref).prev {
 			if seg.record(ref).ver > v {
@@ -151,25 +153,63 @@ func (s *segment) gone(ref uint32, wall int64) bool {
 // commit that is open or was aborted. Keys of the base come first, in the order of the base.
 func (s *segment) heads() iter.Seq[uint32] {
 	return func(yield func(uint32) bool) {
-		for ref := uint32(0); ref < s.done; ref += format.Units(recordSize(s.kind, s.heap, ref)) {
-			if head, ok := s.headOf(ref); ok && !yield(head) {
-				return
+		var g heads
+		for ref := uint32(0); ref < s.done; {
+			ref = s.gatherHeads(&g, ref)
+			for i, first := range g.refs[:g.n] {
+				head, ok := first, true
+				if g.changed[i] {
+					head, ok = s.find(g.hashes[i], s.heap, first)
+				}
+				if ok && !yield(head) {
+					return
+				}
 			}
 		}
 	}
 }
 
-// headOf gives the newest reference of a key when ref is the key's first version here.
-func (s *segment) headOf(ref uint32) (uint32, bool) {
-	h := s.record(ref)
-	if ref < s.head.BaseUnits {
-		if !s.isChanged(ref) {
-			return ref, true
+// heads is a group of first versions, whose newest are looked up side by side.
+type heads struct {
+	batch
+	changed [group]bool // there may be a newer version
+}
+
+// gatherHeads takes the next records that are the first version of their key here, fetches the buckets of those that changed,
+// and then what they lead to. Without that a roll after many changes waits for memory twice a record.
+func (s *segment) gatherHeads(g *heads, from uint32) uint32 {
+	g.n = 0
+	n := 0
+	index := uintptr(unsafe.Pointer(unsafe.SliceData(s.index)))
+	for ; g.n < group && from < s.done; from += format.Units(recordSize(s.kind, s.heap, from)) {
+		h := s.record(from)
+		base := from < s.head.BaseUnits
+		if !base && (h.prev != format.NoPrev || h.ver == format.AbortedVersion) {
+			continue
 		}
-	} else if h.prev != format.NoPrev || h.ver == format.AbortedVersion {
-		return 0, false
+		g.refs[g.n], g.changed[g.n] = from, !base || s.isChanged(from)
+		if g.changed[g.n] {
+			g.hashes[g.n] = hashOf(s.keys, s.kind, h)
+			g.addrs[n] = index + uintptr(format.BucketOf(g.hashes[g.n], s.head.Buckets))*format.BucketSize
+			n++
+		}
+		g.n++
 	}
-	return s.find(hashOf(s.keys, s.kind, h), s.heap, ref)
+	prefetch(&g.addrs, n)
+	heap := uintptr(unsafe.Pointer(unsafe.SliceData(s.heap)))
+	n = 0
+	for i := range g.n {
+		if !g.changed[i] {
+			continue
+		}
+		pattern := uint64(format.Fingerprint(g.hashes[i])) * lanesLow
+		if ref, ok := s.index[format.BucketOf(g.hashes[i], s.head.Buckets)].candidate(pattern); ok {
+			g.addrs[n] = heap + uintptr(ref)*format.RecordAlign
+			n++
+		}
+	}
+	prefetch(&g.addrs, n)
+	return from
 }
 
 // newest gives the references that the newest version shows.

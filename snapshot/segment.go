@@ -29,7 +29,7 @@ type recordHead struct {
 type deltaEntry struct {
 	box            format.Box
 	ref, next, ver uint32
-	_              uint32
+	zero           uint32
 }
 
 // segment is a generation of a shard as the publisher sees it: the mapped sections, and the counters of which the file has

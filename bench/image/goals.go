@@ -135,7 +135,7 @@ func (r *run) goalsOfQueries() {
 		}
 	}
 	for _, s := range r.report.Scale {
-		if s.Processes == r.cfg.Processes && s.Processes > 1 && s.Case != "attach" && s.Case != "lock" {
+		if s.Processes == r.cfg.Processes && s.Processes > 1 && s.Scaleup.Median > 0 && s.Case != "attach" && s.Case != "lock" {
 			r.least(17, "scale-up, "+s.String(), 0.9, "×", s.Scaleup)
 		}
 	}

@@ -15,8 +15,10 @@ import (
 func (r *run) measureGet(ctx context.Context) error {
 	n := r.ops(1)
 	turns := []turn{
-		{"limit, loop", r.c, "limit", 1, n}, {"limit ×32", r.c, "limit", 32, n},
-		{"C get", r.c, "get", 0, n}, {"Go get", r.golang, "get", 0, n},
+		{"limit, loop", r.c, "limit", 1, n},
+		{"limit ×32", r.c, "limit", 32, n},
+		{"C get", r.c, "get", 0, n},
+		{"Go get", r.golang, "get", 0, n},
 	}
 	for _, g := range []int{8, 16, 32, 64} {
 		turns = append(turns, turn{fmt.Sprintf("C multiget ×%d", g), r.c, "mget", g, n}, turn{fmt.Sprintf("Go multiget ×%d", g), r.golang, "mget", g, n})
@@ -36,8 +38,10 @@ func (r *run) measureChain(context.Context) error {
 	}
 	n := r.ops(1)
 	err := r.rounds([]turn{
-		{"chain: get", r.c, "chain", 1, n}, {"chain: C get", r.c, "get", 0, n},
-		{"chain: multiget ×32", r.c, "chain", 32, n}, {"chain: C multiget ×32", r.c, "mget", 32, n},
+		{"chain: get", r.c, "chain", 1, n},
+		{"chain: C get", r.c, "get", 0, n},
+		{"chain: multiget ×32", r.c, "chain", 32, n},
+		{"chain: C multiget ×32", r.c, "mget", 32, n},
 	})
 	if err != nil {
 		return err
@@ -205,9 +209,13 @@ func (r *run) measureTiles(kind string, side float64) error {
 			return err
 		}
 	}
+	// The image is asked in degrees, which are rounded outwards: it may find what touches the edge of a tile.
 	turns := []turn{
-		{"SoA", r.golang, "soa", nil, 0}, {"AoS", r.golang, "aos", nil, 0}, {"cells", r.golang, "cells", nil, 0},
-		{"Go image", r.golang, "bbox", nil, 0}, {"C image", r.c, "bbox", nil, 0},
+		{"SoA", r.golang, "soa", nil, 0},
+		{"AoS", r.golang, "aos", nil, 0},
+		{"cells", r.golang, "cells", nil, 0},
+		{"Go image", r.golang, "bbox", nil, 0},
+		{"C image", r.c, "bbox", nil, 0},
 	}
 	trial, err := r.golang.do("aos", 20, 0)
 	if err != nil {
@@ -215,20 +223,21 @@ func (r *run) measureTiles(kind string, side float64) error {
 	}
 	n := min(max(int(float64(tileTurn)/max(trial.perOp(), 1)), 10), tilesEach/2)
 	for round := range r.cfg.Rounds {
-		var found uint64
+		found := map[bool]uint64{}
 		for i := range turns {
 			t := turns[(i+round)%len(turns)]
 			got, err := t.worker.do(t.what, n, round*n)
 			if err != nil {
 				return err
 			}
-			if i > 0 && got.Found != found {
-				return fmt.Errorf("%s, %s: found %d, the others %d", name, t.name, got.Found, found)
+			image := t.what == "bbox"
+			if before, ok := found[image]; ok && before != got.Found || got.Found < found[false] {
+				return fmt.Errorf("%s, %s: found %d, the others %v", name, t.name, got.Found, found)
 			}
-			found = got.Found
+			found[image] = got.Found
 			r.s.add(name+": "+t.name, "ns", got.perOp())
 		}
-		r.s.add(name+": hits", "", float64(found)/float64(n))
+		r.s.add(name+": hits", "", float64(found[false])/float64(n))
 	}
 	return nil
 }

@@ -22,17 +22,18 @@ func (r *run) change(c *snapshot.Commit, i uint64, value []byte) error {
 // changes commits n changes of records in shuffled order and gives the processor time.
 func (r *run) changes(n int) (time.Duration, error) {
 	total := uint64(r.cfg.Records)
-	which := make([]uint64, n)
-	for i := range which {
-		which[i] = shuffled(r.next+uint64(i), total, 99)
+	records := make([]snapshot.Record, n)
+	value := newValue()
+	for i := range records {
+		k := shuffled(r.next+uint64(i), total, 99)
+		records[i] = snapshot.Record{Key: format.Key{Number: mix(k)}, Box: r.boxes[k], HasBox: true, Value: value}
 	}
 	r.next += uint64(n)
-	value := newValue()
 	begin := threadCPU()
 	c := r.pub.Begin()
-	for i, k := range which {
+	for i := range records {
 		stampValue(value, uint64(i)+2)
-		if err := r.change(c, k, value); err != nil {
+		if err := c.Put(r.table, records[i]); err != nil {
 			c.Discard()
 			return 0, err
 		}
@@ -216,8 +217,10 @@ func (r *run) measureVersions(context.Context) error {
 	n := r.ops(1)
 	both := func(prefix, get, mget string) []turn {
 		return []turn{
-			{prefix + ": C get", r.c, get, 0, n}, {prefix + ": C multiget ×32", r.c, mget, 32, n},
-			{prefix + ": Go get", r.golang, get, 0, n}, {prefix + ": Go multiget ×32", r.golang, mget, 32, n},
+			{prefix + ": C get", r.c, get, 0, n},
+			{prefix + ": C multiget ×32", r.c, mget, 32, n},
+			{prefix + ": Go get", r.golang, get, 0, n},
+			{prefix + ": Go multiget ×32", r.golang, mget, 32, n},
 		}
 	}
 	limit := func(prefix string) []turn { return []turn{{prefix + ": limit ×32", r.c, "limit", 32, n}} }

@@ -31,19 +31,20 @@ type redis struct {
 
 // startRedis starts a server and waits until it takes connections.
 func startRedis(ctx context.Context, binary, dir string) (*redis, error) {
-	s := &redis{socket: filepath.Join(dir, "redis.sock"), value: make([]byte, 256)}
-	s.cmd = exec.CommandContext(ctx, binary, "--port", "0", "--unixsocket", s.socket, "--save", "", "--appendonly", "no",
+	s := &redis{socket: filepath.Join(dir, "redis.sock")}
+	cmd := exec.CommandContext(ctx, binary, "--port", "0", "--unixsocket", s.socket, "--save", "", "--appendonly", "no",
 		"--dir", dir, "--daemonize", "no", "--logfile", "/dev/null")
-	if err := s.cmd.Start(); err != nil {
+	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		conn, err := net.Dial("unix", s.socket)
+		c, err := s.dial()
 		if err == nil {
-			s.conn, s.in, s.out = conn, bufio.NewReaderSize(conn, 1<<16), bufio.NewWriterSize(conn, 1<<16)
-			return s, nil
+			c.cmd = cmd
+			return c, nil
 		}
 		if time.Now().After(deadline) {
+			s.cmd = cmd
 			s.stop()
 			return nil, err
 		}
@@ -187,7 +188,52 @@ func (r *run) measureRedis(ctx context.Context) error {
 		}
 	}
 	r.note("Redis held %d records", records)
+	return errors.Join(r.scaleRedis(s, redisSingle, 1, records), r.scaleRedis(s, redisPipelined, 16, records))
+}
+
+// The names of Redis among the cases of scale-up.
+const (
+	redisSingle    = "Redis, one by one"
+	redisPipelined = "Redis, 16 pipelined"
+)
+
+// scaleRedis lets 1, 2, … clients ask the one server at once.
+func (r *run) scaleRedis(s *redis, name string, depth, records int) error {
+	const gets = 20_000
+	for clients := 1; clients <= r.cfg.Processes; clients++ {
+		done := make(chan error, clients)
+		begin := time.Now()
+		for i := range clients {
+			go func() {
+				c, err := s.dial()
+				if err == nil {
+					err = errors.Join(c.get(gets, depth, uint64(i*gets), uint64(records)), c.conn.Close())
+				}
+				done <- err
+			}()
+		}
+		var err error
+		for range clients {
+			err = errors.Join(err, <-done)
+		}
+		if err != nil {
+			return err
+		}
+		t := float64(time.Since(begin))
+		r.report.Scale = append(r.report.Scale, Scale{Case: name, Processes: clients, Ops: float64(clients*gets) / t * 1e9, Latency: t / gets / 1e3})
+	}
 	return nil
+}
+
+// dial gives another connection to the server.
+func (s *redis) dial() (*redis, error) {
+	conn, err := net.Dial("unix", s.socket)
+	if err != nil {
+		return nil, err
+	}
+	return &redis{
+		socket: s.socket, conn: conn, in: bufio.NewReaderSize(conn, 1<<16), out: bufio.NewWriterSize(conn, 1<<16), value: make([]byte, 256),
+	}, nil
 }
 
 // redisTurn is Rhumb's part of a round.

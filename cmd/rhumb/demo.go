@@ -42,6 +42,7 @@ It is a demonstration and not a benchmark.`,
 	f.StringVar(&cfg.Load, "load", "flights", "what to play: flights or none")
 	f.IntVar(&cfg.Flights, "flights", demo.FlightsDefault, "flights in the air at once")
 	f.StringVar(&cfg.Dir, "dir", "", "keep the data in this directory, and go on with it (default: a directory that is removed at the end)")
+	f.StringVar(&cfg.SnapshotDir, "snapshot-dir", "", "folder for images of published tables (default /dev/shm/rhumb)")
 	f.BoolVar(&cfg.JSON, "json", false, "print one JSON line when ready, then one a second")
 	f.BoolVar(&noRestart, "no-restart", false, "leave a node that dies down, in place of starting it again after 3 s")
 	f.BoolVar(&noBanner, "no-banner", false, "leave out the words about benchmarks")

@@ -49,7 +49,7 @@ var known = []setting{
 	{"region", "start: the node's region"},
 	{"snapshot_budget", "start: MiB that the image of published tables may take"},
 	{"snapshot_count", "start: log entries that make a version of the image before its interval is over"},
-	{"snapshot_dir", "start: folder for images of published tables"},
+	{"snapshot_dir", "folder for images of published tables"},
 	{"snapshot_group_readable", "start: only the files' owner and group read the image"},
 	{"snapshot_huge_pages", "start: ask for huge pages"},
 	{"snapshot_interval", "start: least time between two versions of the image"},

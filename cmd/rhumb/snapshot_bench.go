@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/bench"
 	"github.com/rhumbdb/rhumb/bench/image"
 )
 
@@ -57,6 +58,7 @@ for the time of the run.`,
 	fl.DurationVar(&cfg.Pairs, "pairs", 5*time.Second, "how long to compare pairs of records while they change")
 	fl.StringVar(&cfg.Dir, "memory", "", "folder on a memory file system (default: one that is mounted for the run, else /dev/shm)")
 	fl.StringVar(&cfg.Worker, "worker", besideBinary("image-worker"), "the program that runs the C part")
+	fl.BoolVar(&cfg.LMDB, "lmdb", true, "compare with LMDB, if the worker was built with it")
 	fl.StringVar(&cfg.Redis, "redis", "", "the Redis server (default: redis-server, when there is one)")
 	fl.StringSliceVar(&cfg.Only, "only", nil, "run only these sections: "+strings.Join(image.Sections(), ", "))
 	fl.BoolVar(&path, "cluster", true, "measure the way from a client's put to the images of a cluster too")
@@ -95,13 +97,49 @@ func (a *app) snapshotBench(ctx context.Context, cfg image.Config, plots string,
 			return rhumb.Wrap(op, err)
 		}
 	}
-	if err := a.print(report, func(t table.Writer) { goalTable(t, report) }); err != nil {
+	doc := snapshotBenchDoc{Report: report}
+	if path {
+		if doc.Cluster, err = a.benchVisible(ctx, self, cfg.Samples); err != nil {
+			return rhumb.Wrap(op, err)
+		}
+	}
+	if err := a.print(doc, func(t table.Writer) { goalTable(t, report) }); err != nil {
 		return err
+	}
+	if c := doc.Cluster; c != nil {
+		for _, line := range []struct {
+			name string
+			q    bench.Quantiles
+		}{{"acknowledged", c.Acknowledged}, {"visible on the primary's node", c.Primary}, {"visible on a secondary's node", c.Secondary}} {
+			a.notef("put on three nodes, %-29s p50 %.0f µs, p99 %.0f µs, max %.0f µs", line.name+":", line.q.P50, line.q.P99, line.q.Max)
+		}
 	}
 	for _, n := range report.Notes {
 		a.notef("%s", n)
 	}
 	return nil
+}
+
+// snapshotBenchDoc is everything that was measured.
+type snapshotBenchDoc struct {
+	*image.Report
+	Cluster *bench.VisibleReport `json:"cluster,omitempty"`
+}
+
+// benchVisible follows puts through a cluster of three nodes to the images of two.
+func (a *app) benchVisible(ctx context.Context, binary string, samples int) (*bench.VisibleReport, error) {
+	dir, remove, err := benchDir("")
+	if err != nil {
+		return nil, err
+	}
+	defer remove()
+	a.notef("following %d puts through a cluster", samples)
+	c, err := bench.StartCluster(ctx, binary, dir, []string{"singapore"}, 3)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Stop()
+	return bench.RunVisible(ctx, c.Addrs(), samples)
 }
 
 // goalTable is what people read of a report; -o json has everything.

@@ -39,7 +39,7 @@ func (w *world) awaitCut(want rhumb.Timestamp) error {
 
 // awaitAsked waits until the driver has asked twice more how far all ranges are closed.
 func (w *world) awaitAsked() {
-	for from := w.asked.Load(); w.asked.Load() < from+3*hashSlots; {
+	for from := w.asked.Load(); w.asked.Load() < from+3*int64(hashSlots); {
 		time.Sleep(time.Millisecond)
 	}
 }

@@ -21,6 +21,8 @@ const DirDefault = "/dev/shm/rhumb"
 const (
 	// commitBytes is about how much of the log goes into one version at most.
 	commitBytes = 8 << 20
+	// staleBytes is the same for a version with tables that are read whole, which wants every range as new as can be.
+	staleBytes = 256 << 20
 	// readBytes is how much of a range's log is read at once.
 	readBytes = 1 << 20
 	// heldBytesMax bounds the entries that wait in memory to be published.

@@ -2,7 +2,6 @@ package publish
 
 import (
 	"iter"
-	"math"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/entry"
@@ -39,7 +38,7 @@ func (c *cut) plan() error {
 		}
 	}
 	if c.d.anyStale() {
-		c.limit = math.MaxInt
+		c.limit = staleBytes
 	}
 	return nil
 }

@@ -50,6 +50,7 @@ type Driver struct {
 	left    []rhumb.RangeID        // ranges whose positions leave the image with the next version
 	last    time.Duration          // when the last version was published
 	asked   time.Duration          // when it was last asked how far ranges are closed
+	retry   time.Duration          // not before then, after a failure
 }
 
 // move is how far a range is committed, with the last entries up to there as far as they are at hand, without a gap.
@@ -199,10 +200,11 @@ func (d *Driver) run() {
 // step publishes what is due. It gives the time after which there is more to do, 0 for when something happens.
 func (d *Driver) step() (wait time.Duration) {
 	work := d.take()
-	if wait := d.early(work); wait > 0 {
+	wait = d.early(work)
+	if wait > 0 && !work.catalog {
 		return wait
 	}
-	version, err := d.bringUp(work)
+	version, err := d.bringUp(work, wait == 0)
 	none := rhumb.KindOf(err) == rhumb.NotFound && d.pub == nil
 	for _, got := range work.demands {
 		got <- answer{version, err}
@@ -218,9 +220,12 @@ func (d *Driver) step() (wait time.Duration) {
 		d.mu.Lock()
 		d.revision = true
 		d.mu.Unlock()
+		d.retry = hlc.Boottime() + retryPause
 		return retryPause
 	}
 	switch {
+	case wait > 0:
+		return wait
 	case len(d.pending) > 0:
 		return storagePause
 	case len(d.unsaved) > 0:
@@ -252,16 +257,19 @@ func (d *Driver) take() (w work) {
 		d.held = 0
 	}
 	d.queued = 0
-	w = work{d.demands, d.revision, d.waiting}
+	w = work{d.demands, d.revision && hlc.Boottime() >= d.retry, d.waiting}
 	d.demands = nil
 	return w
 }
 
-// early gives how long the policy wants to wait. What was taken stays pending.
+// early gives how long the policy, or a failure before, wants to wait. What was taken stays pending.
 func (d *Driver) early(w work) time.Duration {
 	p := d.cfg.Policy
-	if len(w.demands) > 0 || w.catalog {
+	if len(w.demands) > 0 {
 		return 0
+	}
+	if wait := d.retry - hlc.Boottime(); wait > 0 {
+		return wait
 	}
 	if p.OnDemand {
 		return 1 << 62
@@ -275,8 +283,8 @@ func (d *Driver) early(w work) time.Duration {
 	return max(0, d.last+p.Interval-hlc.Boottime())
 }
 
-// bringUp publishes everything that is pending, and gives the newest version.
-func (d *Driver) bringUp(w work) (uint64, error) {
+// bringUp takes in a changed catalog, publishes everything that is pending if that is due, and gives the newest version.
+func (d *Driver) bringUp(w work, due bool) (uint64, error) {
 	st := d.cfg.State()
 	if w.catalog {
 		d.mu.Lock()
@@ -289,6 +297,9 @@ func (d *Driver) bringUp(w work) (uint64, error) {
 	if d.pub == nil { // nothing is followed
 		clear(d.pending)
 		return 0, rhumb.E("publish.Driver", rhumb.NotFound, "no table is published; make one with rhumb table create NAME --snapshot")
+	}
+	if !due && !d.anyStale() && len(d.left) == 0 {
+		return d.pub.Version(), nil
 	}
 	d.mu.Lock()
 	d.waiting = 0

@@ -54,7 +54,7 @@ type row struct {
 
 const (
 	testNode  rhumb.NodeID = 1
-	hashSlots              = 4
+	hashSlots int          = 4
 )
 
 func newWorld(t *testing.T, policy Policy) *world {
@@ -328,5 +328,58 @@ func damage(t *testing.T, dir string, rng *rand.Rand) {
 		if err := os.Truncate(victim, info.Size()/2); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// newest gives the newest version of the image.
+func (w *world) newest() uint64 {
+	w.t.Helper()
+	c, err := reader.Attach(ImageDir(w.root, rhumb.UUID{1}, testNode), reader.Options{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer c.Close()
+	v, err := c.Lock()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer v.Unlock()
+	return v.Version()
+}
+
+// TestPolicy guards that versions are made when the policy says so, and not before.
+func TestPolicy(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		policy Policy
+		demand bool // makes the version, else the last of the entries does
+	}{
+		{"on demand", Policy{OnDemand: true}, true},
+		{"interval", Policy{Interval: time.Hour}, true},
+		{"count", Policy{Count: 5}, false},
+		{"interval or count", Policy{Interval: time.Hour, Count: 5}, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWorld(t, tc.policy)
+			tables := map[string]rhumb.TableID{"t": w.table("t", rhumb.SnapshotOn)}
+			w.check(tables)
+			before := w.newest()
+			for i := range 5 {
+				w.append(hashRange(0), true, true, entry.Write{Table: tables["t"], Name: fmt.Append(nil, "k", i*hashSlots), Value: opaque("v")})
+			}
+			if tc.demand {
+				w.check(tables)
+			}
+			deadline := time.Now().Add(20 * time.Second)
+			for w.newest() == before {
+				if time.Now().After(deadline) {
+					t.Fatal("no version was made")
+				}
+				time.Sleep(time.Millisecond)
+			}
+			if rows, err := w.rows("t"); err != nil || len(rows) != 5 || w.newest() != before+1 {
+				t.Fatalf("%d rows at version %d, %v; want all 5 at version %d", len(rows), w.newest(), err, before+1)
+			}
+		})
 	}
 }

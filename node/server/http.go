@@ -17,9 +17,9 @@ type Health interface {
 	Ready() error
 }
 
-// AdminHandler serves operators and their tools: /livez, /readyz, /metrics and /debug/pprof. It has no authorisation of
-// its own and belongs on a loopback address.
-func AdminHandler(h Health, metrics prometheus.Gatherer) http.Handler {
+// AdminHandler serves operators and their tools: /livez, /readyz, /metrics, /debug/pprof and, of the node's image,
+// /v1/snapshot/. It has no authorisation of its own and belongs on a loopback address.
+func AdminHandler(h Health, metrics prometheus.Gatherer, image Image) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", health(h.Live))
 	mux.HandleFunc("GET /readyz", health(h.Ready))
@@ -29,6 +29,7 @@ func AdminHandler(h Health, metrics prometheus.Gatherer) http.Handler {
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	handleSnapshot(mux, image)
 	return mux
 }
 

@@ -53,7 +53,7 @@ func TestAdminHandler(t *testing.T) {
 	r := prometheus.NewRegistry()
 	r.MustRegister(kv.Collectors()...)
 	h := &fakeHealth{}
-	s := httptest.NewServer(AdminHandler(h, r))
+	s := httptest.NewServer(AdminHandler(h, r, noImage{}))
 	defer s.Close()
 	for _, tc := range []struct {
 		path    string

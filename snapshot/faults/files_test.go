@@ -9,8 +9,11 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -43,11 +46,13 @@ func truncated(t *testing.T) (dir string) {
 	spec.Shards = 1
 	table, err := pub.Table(spec)
 	check(t, err)
-	c := pub.Begin()
-	for i := range uint64(others) {
-		check(t, c.Put(table, leftRecord(i, 1, 500)))
-	}
-	_, err = c.Publish(snapshot.CommitInfo{})
+	_, err = pub.Load(table, func(yield func(snapshot.Record, error) bool) {
+		for i := range uint64(others) {
+			if !yield(leftRecord(i, 1, 500), nil) {
+				return
+			}
+		}
+	}, snapshot.CommitInfo{})
 	check(t, err)
 	check(t, pub.Close())
 	return dir
@@ -70,6 +75,40 @@ func TestTruncatedSegment(t *testing.T) {
 		t.Errorf("recovery %+v, want the segment in quarantine and its table dropped", r)
 	}
 	check(t, pub.Close())
+}
+
+// A segment that is cut while a reader attaches, which reads all of it, is refused too, and ends no process.
+func TestTruncatedWhileAttaching(t *testing.T) {
+	dir := truncated(t)
+	name, err := segmentOf(dir)
+	check(t, err)
+	info, err := os.Stat(name)
+	check(t, err)
+	var done atomic.Bool
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for !done.Load() && !t.Failed() {
+			if err := errors.Join(os.Truncate(name, 64<<10), os.Truncate(name, info.Size())); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	defer wg.Wait()
+	defer done.Store(true)
+	for limit := time.Now().Add(time.Minute); ; {
+		c, err := reader.Attach(dir, reader.Options{VerifyChecksums: true})
+		if err == nil { // before the first cut
+			check(t, c.Close())
+			continue
+		}
+		wantKind(t, err, rhumb.Corrupt)
+		if strings.Contains(err.Error(), "was cut while it was read") {
+			return
+		}
+		if time.Now().After(limit) {
+			t.Skip("no attach met the moment")
+		}
+	}
 }
 
 // Cutting a segment under a reader is the one thing that no reader survives by itself: the kernel ends the process with

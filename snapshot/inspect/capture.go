@@ -175,6 +175,7 @@ func (g *segment) seal() error {
 			}
 		}
 	}
+	le.PutUint64(g.buf[format.SegmentState:], format.SegmentLiveState) // it may have been superseded since
 	le.PutUint64(g.buf[format.SegmentAppendTail:], uint64(g.tail))
 	le.PutUint64(g.buf[format.SegmentAppendHead:], uint64(g.tail))
 	le.PutUint64(g.buf[format.SegmentLive:], live)

@@ -108,8 +108,8 @@ func (c *checker) checkDelta() {
 			c.in(format.SectionDelta, at, "entry %d, of unit %d, is no box of a record, or a second time", i, ref)
 		case r.ver != ver && r.ver != format.AbortedVersion:
 			c.in(format.SectionDelta, at, "entry %d has version %d, its record %d", i, ver, r.ver)
-		case r.flags&format.FlagMoved == 0 || le.Uint32(e[28:]) != 0:
-			c.in(format.SectionDelta, at, "entry %d is of a record that the tree has, or has bytes that mean nothing", i)
+		case r.flags&format.FlagMoved == 0:
+			c.in(format.SectionDelta, at, "entry %d is of a record that the tree has", i)
 		}
 	}
 	c.checkCells(delta, cells, head)

@@ -257,8 +257,8 @@ type LoadOptions struct {
 }
 
 // Load puts an image that was saved, as a file or a directory, where readers find it. What it puts there is checked first.
-// It fails with kind AlreadyExists when something is there and Replace is not set, with ConditionFailed when a publisher is
-// alive there, and with Corrupt when the saved image is damaged.
+// It fails with kind AlreadyExists when something is there and Replace is not set, or a publisher is alive there, and with
+// Corrupt when the saved image is damaged.
 func Load(from, dir string, opt LoadOptions) (Saved, error) {
 	const op rhumb.Op = "inspect.Load"
 	if err := mayReplace(dir, opt.Replace); err != nil {
@@ -297,7 +297,7 @@ func mayReplace(dir string, replace bool) error {
 		return nil
 	}
 	if owned(dir) {
-		return rhumb.Ef(op, rhumb.ConditionFailed, "a publisher is alive in %s; choose another place, or stop the node first", dir)
+		return rhumb.Ef(op, rhumb.AlreadyExists, "a publisher is alive in %s; choose another place, or stop the node first", dir)
 	}
 	if !replace {
 		return rhumb.Ef(op, rhumb.AlreadyExists, "%s exists; choose another place, or replace it", dir)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -159,8 +160,14 @@ func (c *Client) refresh(old *holding) error {
 
 // load maps the live generations, sharing with old, if any, its root and those that are in both. It is called under the
 // client's mutex; what it mapped and does not return is left to sweep.
-func (c *Client) load(old *holding) (*holding, error) {
+func (c *Client) load(old *holding) (_ *holding, err error) {
 	const op rhumb.Op = "reader.load"
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if fault := recover(); fault != nil {
+			err = c.cut(fault)
+		}
+	}()
 	var r *root
 	if old != nil {
 		r = old.root
@@ -198,6 +205,20 @@ func (c *Client) load(old *holding) (*holding, error) {
 		last = cmp.Or(err, errMoved)
 	}
 	return nil, rhumb.WrapKind(op, rhumb.Unavailable, last)
+}
+
+// cut turns the fault that a file gives which was truncated while it was checked into an error. Any other panic goes on.
+func (c *Client) cut(fault any) error {
+	at, ok := fault.(interface{ Addr() uintptr })
+	if !ok {
+		panic(fault)
+	}
+	for m, file := range c.mapped {
+		if offset := at.Addr() - uintptr(m.base); offset < uintptr(len(m.bytes)) {
+			return c.inFile(file, int(offset), rhumb.E("reader.load", rhumb.Corrupt, "the file was cut while it was read"))
+		}
+	}
+	panic(fault)
 }
 
 // loadTables decodes the entries of tables and shards and maps the generations.

@@ -28,7 +28,7 @@ func TestModel(t *testing.T) {
 		for seed := range uint64(2) {
 			t.Run(fmt.Sprintf("%s/%d", name, seed), func(t *testing.T) {
 				w := newWorld(t, seed, spec, reader.Options{VerifyChecksums: spec.Summed})
-				runModel(w, 40)
+				runModel(w, 25)
 			})
 		}
 	}

@@ -250,6 +250,7 @@ int main(int argc, char **argv) {
 		if (table->segs[i]->base_units < 2) die("a shard is empty; load the table before measuring");
 	pick_keys(s.keys);
 	print_image(argv[optind], attach);
+	fflush(stdout);
 	if (!(table->flags & RS_TABLE_SPATIAL)) n -= 6;
 	for (int round = 0; round < s.rounds; round++)
 		for (size_t i = 0; i < n; i++) run_round(&m[i], round);

@@ -1624,6 +1624,7 @@ rs__inline const uint8_t *rs__find(const rs_seg *s, uint64_t hash, const rs__key
 				return NULL;
 			}
 			const uint8_t *rec = s->heap + (uint64_t)ref * RS__UNIT;
+			rs__prefetch(rec + 64); /* most records end there */
 			if (rs__likely(rs__same(s, rec, key))) return rec;
 		}
 		uint32_t next = rs__load32(b + 60);

@@ -1,0 +1,214 @@
+package bench
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/client"
+	"github.com/rhumbdb/rhumb/node/publish"
+	"github.com/rhumbdb/rhumb/snapshot/reader"
+)
+
+// VisibleReport tells how long a client's put takes until it can be read in the images that nodes of its range publish in
+// shared memory, from before the call. Times are in microseconds.
+type VisibleReport struct {
+	Samples int `json:"samples"`
+	// Acknowledged is the put itself, Primary and Secondary the images on the node that is primary of the range and on one
+	// that is secondary.
+	Acknowledged Quantiles `json:"acknowledged"`
+	Primary      Quantiles `json:"primary"`
+	Secondary    Quantiles `json:"secondary"`
+}
+
+// Quantiles are latencies in microseconds.
+type Quantiles struct {
+	P50 float64 `json:"p50_us"`
+	P99 float64 `json:"p99_us"`
+	Max float64 `json:"max_us"`
+}
+
+const (
+	visibleTable = "visible"
+	// visibleMax bounds the wait for one put, and for the images to appear.
+	visibleMax = 30 * time.Second
+	// visibleWait is the time between two looks at an image that does not hold the table yet.
+	visibleWait = 10 * time.Millisecond
+)
+
+// RunVisible puts values into a table that is published and watches an image for each, that of the primary's node and of
+// a secondary's in turn. The cluster runs on this machine, with at least two nodes, and publishes below publish.DirDefault.
+func RunVisible(ctx context.Context, addrs []string, samples int) (*VisibleReport, error) {
+	c, err := client.Open(ctx, client.Config{Addrs: addrs, Insecure: true})
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	w, err := openVisible(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	r := &VisibleReport{Samples: samples}
+	var acks []time.Duration
+	seen := make([][]time.Duration, len(w.images))
+	for i := range samples {
+		at := i % len(w.images)
+		ack, visible, err := w.sample(ctx, w.images[at], uint64(i)+1)
+		if err != nil {
+			return nil, errors.Join(err, w.close())
+		}
+		acks, seen[at] = append(acks, ack), append(seen[at], visible)
+	}
+	r.Acknowledged, r.Primary, r.Secondary = quantiles(acks), quantiles(seen[0]), quantiles(seen[1])
+	return r, w.close()
+}
+
+// visible is the table that is put to, and the images that are watched: that of the primary and of a secondary.
+type visible struct {
+	table  *client.Table
+	name   []byte
+	images []*reader.Client
+}
+
+// openVisible makes the table and waits until both images hold it.
+func openVisible(ctx context.Context, c *client.Client) (*visible, error) {
+	settings := rhumb.DefaultClassSettings()
+	settings.Replicas = min(settings.Replicas, len(c.Nodes()))
+	settings.MinInSync = min(settings.MinInSync, settings.Replicas)
+	w := &visible{name: []byte("stamp")}
+	var err error
+	if w.table, err = c.CreateTable(ctx, visibleTable, client.TableOptions{Settings: settings, Snapshot: rhumb.SnapshotOn}); rhumb.KindOf(err) == rhumb.AlreadyExists {
+		w.table, err = c.Table(ctx, visibleTable)
+	}
+	if err != nil {
+		return nil, err
+	}
+	put, err := w.put(ctx, 0)
+	if err != nil {
+		return nil, err
+	}
+	status, err := c.DescribeRange(ctx, put.Receipt.Range)
+	if err != nil {
+		return nil, err
+	}
+	nodes := []rhumb.NodeID{status.Range.Primary}
+	for _, replica := range status.Replicas {
+		if replica.Node != status.Range.Primary && len(nodes) < 2 {
+			nodes = append(nodes, replica.Node)
+		}
+	}
+	if len(nodes) < 2 {
+		return nil, fmt.Errorf("range %v has no secondary", put.Receipt.Range)
+	}
+	for _, n := range nodes {
+		image, err := w.attach(ctx, publish.ImageDir("", c.Cluster(), n))
+		if err != nil {
+			return nil, errors.Join(err, w.close())
+		}
+		w.images = append(w.images, image)
+	}
+	return w, nil
+}
+
+// attach waits until an image holds the first value.
+func (w *visible) attach(ctx context.Context, dir string) (*reader.Client, error) {
+	ctx, cancel := context.WithTimeout(ctx, visibleMax)
+	defer cancel()
+	var last error
+	for ctx.Err() == nil {
+		c, err := reader.Attach(dir, reader.Options{Populate: true})
+		for err == nil && ctx.Err() == nil {
+			if _, err = w.look(c); err == nil {
+				return c, nil
+			}
+			_ = pause(ctx, visibleWait) // the loop asks ctx
+			if k := rhumb.KindOf(err); k == rhumb.NotFound {
+				err = nil // not there yet
+			}
+		}
+		last = err
+		if c != nil {
+			last = errors.Join(last, c.Close())
+		}
+		_ = pause(ctx, visibleWait)
+	}
+	return nil, fmt.Errorf("%s does not show the first put: %w", dir, errors.Join(last, ctx.Err()))
+}
+
+func (w *visible) close() (err error) {
+	for _, c := range w.images {
+		err = errors.Join(err, c.Close())
+	}
+	return err
+}
+
+func (w *visible) put(ctx context.Context, n uint64) (client.Result, error) {
+	return w.table.Put(ctx, w.name, binary.LittleEndian.AppendUint64(nil, n), client.PutOptions{})
+}
+
+// look gives the number that an image shows.
+func (w *visible) look(c *reader.Client) (uint64, error) {
+	v, err := c.Lock()
+	if err != nil {
+		return 0, err
+	}
+	defer v.Unlock()
+	t, err := v.Table(visibleTable)
+	if err != nil {
+		return 0, err
+	}
+	it, err := t.Get(w.name)
+	if err != nil {
+		return 0, err
+	}
+	payload, ok := rhumb.DecodeOpaque(it.Value)
+	if !ok || len(payload) != 8 {
+		return 0, fmt.Errorf("a value of %d bytes, want a number", len(it.Value))
+	}
+	return binary.LittleEndian.Uint64(payload), nil
+}
+
+// sample puts a number and looks into an image until it is there.
+func (w *visible) sample(ctx context.Context, image *reader.Client, n uint64) (ack, seen time.Duration, err error) {
+	type answer struct {
+		took time.Duration
+		err  error
+	}
+	answered := make(chan answer, 1)
+	start := time.Now()
+	go func() {
+		_, err := w.put(ctx, n)
+		answered <- answer{time.Since(start), err}
+	}()
+	for {
+		got, err := w.look(image)
+		if seen = time.Since(start); err != nil || got == n || seen > visibleMax {
+			a := <-answered
+			if got != n && err == nil {
+				err = fmt.Errorf("put %d is not in the image %s after %v", n, image.Dir(), seen)
+			}
+			return a.took, seen, errors.Join(err, a.err)
+		}
+		time.Sleep(visiblePoll)
+	}
+}
+
+// visiblePoll is how often an image is looked at; the figures include half of it on average. Looking all the time would
+// take a processor from the nodes.
+const visiblePoll = 20 * time.Microsecond
+
+func quantiles(d []time.Duration) Quantiles {
+	slices.Sort(d)
+	at := func(p float64) float64 {
+		if len(d) == 0 {
+			return 0
+		}
+		return float64(d[max(int(math.Ceil(p*float64(len(d)))), 1)-1]) / 1e3
+	}
+	return Quantiles{at(0.5), at(0.99), at(1)}
+}

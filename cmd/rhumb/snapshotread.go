@@ -1,0 +1,217 @@
+package main
+
+import (
+	"fmt"
+	"iter"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/snapshot/inspect"
+	"github.com/rhumbdb/rhumb/snapshot/reader"
+)
+
+// readFlags say how records of an image are read and printed.
+type readFlags struct {
+	snapshotFlags
+	geojson, closed bool
+	limit           int
+}
+
+func (f *readFlags) registerAll(c *cobra.Command, many bool) *cobra.Command {
+	c.Flags().BoolVar(&f.geojson, "geojson", false, "print a GeoJSON feature collection")
+	c.Flags().BoolVar(&f.closed, "closed", false, "read the cut that is consistent across all ranges, at the closed timestamp")
+	if many {
+		c.Flags().IntVar(&f.limit, "limit", 100, "records at most; 0 is no limit")
+	}
+	return f.register(c)
+}
+
+// view runs fn with a table of an image.
+func (f *readFlags) view(image, name string, fn func(t reader.Table) error) error {
+	return f.with(image, func(dir string) error {
+		c, err := inspect.Attach(dir)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		lock := c.Lock
+		if f.closed {
+			lock = c.LockClosed
+		}
+		v, err := lock()
+		if err != nil {
+			return err
+		}
+		defer v.Unlock()
+		t, err := v.Table(name)
+		if err != nil {
+			return err
+		}
+		return fn(t)
+	})
+}
+
+func (a *app) snapshotGetCommand() *cobra.Command {
+	var f readFlags
+	return f.registerAll(&cobra.Command{
+		Use: "get IMAGE TABLE KEY", Short: "Print a record of an image",
+		Long:    "Print a record as the newest version of an image has it. KEY is a name as text or 0x and hexadecimal digits, or a number.\n\n" + imageHelp,
+		Example: "  rhumb snapshot get n1 flights SWR8\n  rhumb snapshot get ./saved.rhs roads 42 --geojson",
+		Args:    cobra.ExactArgs(3),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return f.view(args[0], args[1], func(t reader.Table) error {
+				it, err := inspect.Get(t, args[2])
+				if err != nil {
+					return err
+				}
+				if f.geojson {
+					return a.printItems(t, func(yield func(reader.Item, error) bool) { yield(it, nil) }, &f, inspect.Query{})
+				}
+				doc, err := inspect.Describe(t.Info(), &it, false)
+				if err != nil {
+					return err
+				}
+				return a.printImageRecord(doc)
+			})
+		},
+	}, false)
+}
+
+func (a *app) printImageRecord(doc inspect.Record) error {
+	err := a.print(doc, func(t table.Writer) {
+		if doc.Stored == nil {
+			t.AppendRow(table.Row{recordLine(&doc)})
+			return
+		}
+		t.AppendHeader(table.Row{"FIELD", "TYPE", "VALUE"})
+		for _, f := range doc.Stored {
+			t.AppendRow(table.Row{f.Name, f.Value.Kind(), f.Value})
+		}
+	})
+	if a.output == outputTable {
+		a.notef("version %d of the image, written at %s", doc.Version, orElse(doc.HLC, "an unknown time"))
+	}
+	return err
+}
+
+func recordLine(d *inspect.Record) string {
+	if d.Stored == nil && d.Fields != nil {
+		return fmt.Sprint(d.Fields)
+	}
+	return valueDoc{Text: d.Text, Bytes: d.Bytes, record: d.Stored}.line()
+}
+
+func (a *app) snapshotScanCommand() *cobra.Command {
+	var f readFlags
+	return f.registerAll(&cobra.Command{
+		Use: "scan IMAGE TABLE [PREFIX]", Short: "Print records of an image",
+		Long: `Print the records of a table of an image, those whose names begin with PREFIX where the table keeps an order. -o json
+prints one record on each line.
+
+` + imageHelp,
+		Example: "  rhumb snapshot scan n1 airports\n  rhumb snapshot scan n1 roads --limit 0 -o json",
+		Args:    cobra.RangeArgs(2, 3),
+		RunE: func(_ *cobra.Command, args []string) error {
+			var q inspect.Query
+			if len(args) == 3 {
+				q.Prefix = args[2]
+			}
+			return a.snapshotQuery(args, &f, q)
+		},
+	}, true)
+}
+
+// snapshotQueryCommand makes one of the spatial queries.
+func (a *app) snapshotQueryCommand(name string) *cobra.Command {
+	forms := map[string]struct{ form, short, example string }{
+		"bbox":    {"W,S,E,N", "Print the records of an image that touch a box", "5.9,45.8,10.5,47.8"},
+		"radius":  {"LAT,LON,METRES", "Print the records of an image around a point", "47.46,8.55,50000"},
+		"nearest": {"LAT,LON,K", "Print the records of an image nearest to a point", "47.46,8.55,5"},
+	}
+	f, s := readFlags{}, forms[name]
+	return f.registerAll(&cobra.Command{
+		Use: name + " IMAGE TABLE " + s.form, Short: s.short,
+		Long: s.short + `. The table has to keep a spatial index. Write -- before a
+value that begins with a minus sign. -o json prints one record on each line.
+
+` + imageHelp,
+		Example: fmt.Sprintf("  rhumb snapshot %s n1 airports %s\n  rhumb snapshot %s n1 flights --geojson -- %s", name, s.example, name, s.example),
+		Args:    cobra.ExactArgs(3),
+		RunE: func(_ *cobra.Command, args []string) error {
+			q := map[string]inspect.Query{"bbox": {BBox: args[2]}, "radius": {Radius: args[2]}, "nearest": {Nearest: args[2]}}[name]
+			return a.snapshotQuery(args, &f, q)
+		},
+	}, true)
+}
+
+func (a *app) snapshotQuery(args []string, f *readFlags, q inspect.Query) error {
+	if f.limit < 0 {
+		return rhumb.Ef(opSnapshot, rhumb.InvalidArgument, "--limit %d is below 0", f.limit)
+	}
+	return f.view(args[0], args[1], func(t reader.Table) error {
+		items, err := q.Run(t)
+		if err != nil {
+			return err
+		}
+		return a.printItems(t, items, f, q)
+	})
+}
+
+// printItems prints records: as GeoJSON, as one JSON document each, or as tables of some hundreds.
+func (a *app) printItems(t reader.Table, items iter.Seq2[reader.Item, error], f *readFlags, q inspect.Query) error {
+	taken, more := inspect.Take(items, f.limit)
+	defer func() {
+		if *more {
+			a.notef("more records follow: give a higher --limit, or --limit 0")
+		}
+	}()
+	if f.geojson {
+		_, err := t.WriteGeoJSON(a.out, taken)
+		return err
+	}
+	var docs []inspect.Record
+	for it, err := range taken {
+		if err != nil {
+			return err
+		}
+		doc, err := inspect.Describe(t.Info(), &it, q.Measured())
+		if err != nil {
+			return err
+		}
+		if a.output == outputJSON {
+			if err := a.printJSON(doc); err != nil {
+				return err
+			}
+			continue
+		}
+		if docs = append(docs, doc); len(docs) == scanRows {
+			if err := a.printImageRecords(docs); err != nil {
+				return err
+			}
+			docs = docs[:0]
+		}
+	}
+	if len(docs) == 0 {
+		return nil
+	}
+	return a.printImageRecords(docs)
+}
+
+func (a *app) printImageRecords(docs []inspect.Record) error {
+	return a.print(docs, func(t table.Writer) {
+		header := table.Row{"KEY", "VALUE"}
+		if docs[0].Distance != nil {
+			header = table.Row{"KEY", "METRES", "VALUE"}
+		}
+		t.AppendHeader(header)
+		for i := range docs {
+			row := table.Row{docs[i].Key}
+			if d := docs[i].Distance; d != nil {
+				row = append(row, fmt.Sprintf("%.0f", *d))
+			}
+			t.AppendRow(append(row, shorten(recordLine(&docs[i]))))
+		}
+	})
+}

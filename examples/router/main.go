@@ -1,0 +1,254 @@
+// Command router finds the fastest way through a town over road segments that live in Rhumb. The speeds are live: every
+// step of the search reads them, once from the image in shared memory, and once through the client, to compare.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/client"
+	"github.com/rhumbdb/rhumb/examples/live"
+	"github.com/rhumbdb/rhumb/snapshot/reader"
+)
+
+type config struct {
+	image, addr, from, to, out string
+	drive, repeat              int
+}
+
+func main() {
+	var cfg config
+	flag.StringVar(&cfg.image, "image", "", "directory of the image (default: the one of the running demo with the most roads)")
+	flag.StringVar(&cfg.addr, "addr", "", "address of a node (default: those of the running demo)")
+	flag.StringVar(&cfg.from, "from", "43.7280,7.4135", "LAT,LON of the start")
+	flag.StringVar(&cfg.to, "to", "43.7489,7.4365", "LAT,LON of the end")
+	flag.StringVar(&cfg.out, "out", "route.geojson", "file for the route")
+	flag.IntVar(&cfg.drive, "drive", 0, "block the middle of the route this many times, and find another way each time")
+	flag.IntVar(&cfg.repeat, "repeat", 20, "searches over the image, of which the median counts")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, cfg, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "router:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, cfg config, w io.Writer) error {
+	addrs := []string{cfg.addr}
+	if cfg.image == "" || cfg.addr == "" {
+		demo, err := live.Demo()
+		if err != nil {
+			return err
+		}
+		addrs = live.Addrs(demo)
+		if cfg.image, err = live.Image(demo, "roads"); err != nil {
+			return err
+		}
+	}
+	cluster, err := client.Open(ctx, client.Config{Addrs: addrs, Insecure: true})
+	if err != nil {
+		return err
+	}
+	defer cluster.Close()
+	table, err := cluster.Table(ctx, "roads")
+	if err != nil {
+		return err
+	}
+	image, err := reader.Attach(cfg.image, reader.Options{})
+	if err != nil {
+		return err
+	}
+	defer image.Close()
+	r := &router{image: image, roads: table, w: w}
+	if err := r.load(cfg.from, cfg.to); err != nil {
+		return err
+	}
+	best, err := r.compare(ctx, cfg.repeat)
+	if err != nil {
+		return err
+	}
+	if err := r.save(cfg.out, best); err != nil || cfg.drive == 0 {
+		return err
+	}
+	return r.drive(ctx, best, cfg.drive)
+}
+
+// router seeks routes between two places.
+type router struct {
+	image    *reader.Client
+	roads    *client.Table
+	w        io.Writer
+	g        *graph
+	from, to int32
+}
+
+// view calls fn with the roads of a view.
+func (r *router) view(fn func(v reader.View, roads *reader.Table) error) error {
+	v, err := r.image.Lock()
+	if err != nil {
+		return err
+	}
+	defer v.Unlock()
+	roads, err := v.Table("roads")
+	if err != nil {
+		return err
+	}
+	return fn(v, &roads)
+}
+
+// load reads the graph and finds both places in it.
+func (r *router) load(from, to string) error {
+	a, errA := rhumb.ParseField(rhumb.FieldPoint, from)
+	b, errB := rhumb.ParseField(rhumb.FieldPoint, to)
+	if err := errors.Join(errA, errB); err != nil {
+		return err
+	}
+	return r.view(func(v reader.View, roads *reader.Table) (err error) {
+		start := time.Now()
+		if r.g, err = loadGraph(roads); err != nil {
+			return err
+		}
+		fmt.Fprintf(r.w, "graph: %d segments, %d nodes, read in %v\n", len(r.g.edges), len(r.g.nodes), time.Since(start).Round(time.Microsecond))
+		pa, _ := a.Point()
+		pb, _ := b.Point()
+		if r.from, err = r.g.snap(roads, pa); err == nil {
+			r.to, err = r.g.snap(roads, pb)
+		}
+		return err
+	})
+}
+
+// overImage seeks the route in a view of this moment.
+func (r *router) overImage() (best *route, took time.Duration, err error) {
+	err = r.view(func(v reader.View, roads *reader.Table) error {
+		start := time.Now()
+		best, err = r.g.search(r.from, r.to, &imageSpeeds{g: r.g, roads: roads})
+		took = time.Since(start)
+		return err
+	})
+	return best, took, err
+}
+
+// compare seeks the same route both ways.
+func (r *router) compare(ctx context.Context, repeat int) (best *route, err error) {
+	var times []time.Duration
+	for range max(repeat, 1) {
+		var took time.Duration
+		if best, took, err = r.overImage(); err != nil {
+			return nil, err
+		}
+		times = append(times, took)
+	}
+	slices.Sort(times)
+	image := times[len(times)/2]
+	start := time.Now()
+	other, err := r.g.search(r.from, r.to, &clusterSpeeds{ctx: ctx, g: r.g, roads: r.roads})
+	if err != nil {
+		return nil, err
+	}
+	network := time.Since(start)
+	if !slices.Equal(best.edges, other.edges) {
+		return nil, fmt.Errorf("the routes differ: %d segments over the image, %d over the network; do speeds change right now?", len(best.edges), len(other.edges))
+	}
+	fmt.Fprintf(r.w, "route: %d segments, %.0f m, %.0f s; the search settled %d nodes and read %d speeds\n",
+		len(best.edges), best.metres, best.seconds, best.settled, best.reads)
+	fmt.Fprintf(r.w, "over the image:   %v (median of %d)\nover the network: %v, the same route\nratio:            %.0f\n",
+		image.Round(time.Microsecond), len(times), network.Round(time.Microsecond), float64(network)/float64(image))
+	return best, nil
+}
+
+// drive lets traffic come to a standstill in the middle of the route, waits until the image shows it, and seeks again. In the
+// end it takes the live speeds away.
+func (r *router) drive(ctx context.Context, best *route, times int) error {
+	var jams []int32
+	defer func() { _ = r.setSpeed(context.WithoutCancel(ctx), jams, rhumb.FieldValue{}) }()
+	for i := range times {
+		n := len(best.edges)
+		jam := best.edges[n/2-n/10 : n/2+n/10+1]
+		jams = append(jams, jam...)
+		start := time.Now()
+		if err := r.setSpeed(ctx, jam, rhumb.Float64Field(2)); err != nil {
+			return err
+		}
+		written := time.Since(start)
+		if err := r.await(ctx, jam[len(jam)-1], 2); err != nil {
+			return err
+		}
+		visible := time.Since(start)
+		next, took, err := r.overImage()
+		if err != nil {
+			return err
+		}
+		shared := 0
+		for _, e := range next.edges {
+			if slices.Contains(best.edges, e) {
+				shared++
+			}
+		}
+		fmt.Fprintf(r.w, "jam %d: %d segments slowed in %v, visible after %v; the next route takes %.0f s and %.0f m, shares %d of %d segments, found in %v\n",
+			i+1, len(jam), written.Round(time.Microsecond), visible.Round(time.Microsecond), next.seconds, next.metres, shared, len(next.edges), took.Round(time.Microsecond))
+		best = next
+	}
+	return nil
+}
+
+// setSpeed changes the live speed of segments through the cluster; the zero value takes it away.
+func (r *router) setSpeed(ctx context.Context, edges []int32, kmh rhumb.FieldValue) error {
+	patch, err := rhumb.NewRecord(rhumb.Field{Name: speedField, Value: kmh})
+	if err != nil {
+		return err
+	}
+	for _, e := range edges {
+		if _, err := r.roads.Patch(ctx, r.g.edges[e].name, patch, client.PatchOptions{}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// await waits until the image shows a speed.
+func (r *router) await(ctx context.Context, e int32, kmh float64) error {
+	for ctx.Err() == nil {
+		var got [1]float64
+		err := r.view(func(_ reader.View, roads *reader.Table) error {
+			return (&imageSpeeds{g: r.g, roads: roads}).kmh([]int32{e}, got[:])
+		})
+		if err != nil || got[0] == kmh {
+			return err
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
+	return ctx.Err()
+}
+
+// save writes a route as GeoJSON.
+func (r *router) save(path string, best *route) error {
+	line := [][2]float64{}
+	for _, n := range best.nodes {
+		p := r.g.nodes[n]
+		line = append(line, [2]float64{p.Lon, p.Lat})
+	}
+	text, err := json.MarshalIndent(map[string]any{
+		"type": "FeatureCollection",
+		"features": []any{map[string]any{
+			"type":       "Feature",
+			"properties": map[string]any{"seconds": best.seconds, "metres": best.metres, "segments": len(best.edges)},
+			"geometry":   map[string]any{"type": "LineString", "coordinates": line},
+		}},
+	}, "", " ")
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(r.w, "written to %s\n", path)
+	return os.WriteFile(path, append(text, '\n'), 0o644)
+}

@@ -1,0 +1,232 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/client"
+	"github.com/rhumbdb/rhumb/examples/live"
+	"github.com/rhumbdb/rhumb/node"
+	"github.com/rhumbdb/rhumb/node/publish"
+	"github.com/rhumbdb/rhumb/snapshot"
+	"github.com/rhumbdb/rhumb/snapshot/format"
+	"github.com/rhumbdb/rhumb/snapshot/reader"
+)
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// segments reads the sample as the ingest mapping "roads" would.
+func segments(t *testing.T) map[string]rhumb.Record {
+	t.Helper()
+	f, err := os.Open("testdata/monaco.tsv")
+	check(t, err)
+	defer f.Close()
+	out := map[string]rhumb.Record{}
+	lines := bufio.NewScanner(f)
+	lines.Scan()
+	head := strings.Split(lines.Text(), "\t")
+	for lines.Scan() {
+		v := map[string]string{}
+		fields := []rhumb.Field{}
+		for i, text := range strings.Split(lines.Text(), "\t") {
+			v[head[i]] = text
+			if x, err := strconv.ParseFloat(text, 64); err == nil && strings.HasPrefix(head[i], "l") {
+				fields = append(fields, rhumb.Field{Name: head[i], Value: rhumb.Float64Field(x)})
+			} else if text != "" {
+				fields = append(fields, rhumb.Field{Name: head[i], Value: rhumb.StringField(text)})
+			}
+		}
+		at := func(field string) float64 {
+			x, err := strconv.ParseFloat(v[field], 64)
+			check(t, err)
+			return x
+		}
+		fields = append(fields, rhumb.Field{Name: "location", Value: rhumb.BoxField(rhumb.Box{
+			Min: rhumb.Point{Lat: min(at("lat1"), at("lat2")), Lon: min(at("lon1"), at("lon2"))},
+			Max: rhumb.Point{Lat: max(at("lat1"), at("lat2")), Lon: max(at("lon1"), at("lon2"))},
+		})})
+		rec, err := rhumb.NewRecord(fields...)
+		check(t, err)
+		out[v["way_id"]+"/"+v["segment"]] = rec
+	}
+	check(t, lines.Err())
+	return out
+}
+
+// image publishes the sample.
+func image(t *testing.T) (*snapshot.Publisher, *snapshot.Table, *reader.Client) {
+	t.Helper()
+	dir := t.TempDir()
+	pub, err := snapshot.Open(snapshot.Config{Dir: dir})
+	check(t, err)
+	t.Cleanup(func() { check(t, pub.Close()) })
+	table, err := pub.Table(snapshot.TableSpec{ID: 1, Name: "roads", KeyKind: format.KeyName, Spatial: true, Shards: 1, LocationField: "location"})
+	check(t, err)
+	c := pub.Begin()
+	for name, rec := range segments(t) {
+		check(t, c.Put(table, record(name, rec)))
+	}
+	_, err = c.Publish(snapshot.CommitInfo{})
+	check(t, err)
+	client, err := reader.Attach(dir, reader.Options{})
+	check(t, err)
+	t.Cleanup(func() { check(t, client.Close()) })
+	return pub, table, client
+}
+
+func record(name string, rec rhumb.Record) snapshot.Record {
+	v, _ := rec.Get("location")
+	box, ok := v.Box()
+	return snapshot.Record{
+		Key: format.Key{Name: []byte(name)}, Value: rhumb.EncodeRecord(nil, rec), Box: format.MakeBox(box), HasBox: ok,
+	}
+}
+
+// plain finds the cost of the fastest way by relaxing all edges until nothing changes (Bellman, Ford).
+func (g *graph) plain(from, to int32, live speeds) float64 {
+	cost := make([]float64, len(g.nodes))
+	for i := range cost {
+		cost[i] = math.Inf(1)
+	}
+	cost[from] = 0
+	for changed := true; changed; {
+		changed = false
+		for i, e := range g.edges {
+			var kmh [1]float64
+			if live.kmh([]int32{int32(i)}, kmh[:]) != nil {
+				return math.NaN()
+			}
+			step := e.metres / (min(max(kmh[0], 1), fastest) / 3.6)
+			for k := range e.ends {
+				if c := cost[e.ends[k]] + step; c < cost[e.ends[1-k]] {
+					cost[e.ends[1-k]], changed = c, true
+				}
+			}
+		}
+	}
+	return cost[to]
+}
+
+// Routes cost what the plainest of algorithms finds, before and after speeds change at random.
+func TestSearch(t *testing.T) {
+	pub, table, client := image(t)
+	all := segments(t)
+	rng := rand.New(rand.NewPCG(1, 2))
+	r := &router{image: client, w: &bytes.Buffer{}}
+	check(t, r.load("43.7370,7.4180", "43.7410,7.4270"))
+	for range 5 {
+		check(t, r.view(func(_ reader.View, roads *reader.Table) error {
+			for range 4 {
+				from := r.g.edges[rng.IntN(len(r.g.edges))].ends[0]
+				to := r.g.edges[rng.IntN(len(r.g.edges))].ends[1]
+				live := &imageSpeeds{g: r.g, roads: roads}
+				got, err := r.g.search(from, to, live)
+				if err != nil {
+					return err
+				}
+				if want := r.g.plain(from, to, live); math.Abs(got.seconds-want) > 1e-6 {
+					t.Errorf("from %d to %d in %v s, want %v", from, to, got.seconds, want)
+				}
+				at := from
+				for _, e := range got.edges {
+					at = r.g.edges[e].other(at)
+				}
+				if at != to {
+					t.Errorf("the route from %d ends at %d, want %d", from, at, to)
+				}
+			}
+			return nil
+		}))
+		c := pub.Begin()
+		for range 100 {
+			name := string(r.g.edges[rng.IntN(len(r.g.edges))].name)
+			rec, err := rhumb.NewRecord(append(all[name], rhumb.Field{Name: speedField, Value: rhumb.Float64Field(rng.Float64() * 140)})...)
+			check(t, err)
+			check(t, c.Put(table, record(name, rec)))
+		}
+		_, err := c.Publish(snapshot.CommitInfo{})
+		check(t, err)
+	}
+}
+
+// The whole program against a node: the same route over both ways, a file with it, and another route once there is a jam.
+func TestRun(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	images := t.TempDir()
+	n, err := node.Start(node.Config{
+		Dirs: []string{t.TempDir()}, Region: "here", Zone: "a", Location: rhumb.Point{Lat: 43.7, Lon: 7.4}, Insecure: true,
+		Addr: "127.0.0.1:0", HeartbeatAddr: "127.0.0.1:0", GossipAddr: "127.0.0.1:0", AdminAddr: "127.0.0.1:0",
+		CacheBytes: 8 << 20, Snapshot: node.SnapshotConfig{Dir: images}, Fatal: func(err error) { panic(err) },
+	})
+	check(t, err)
+	defer n.Close()
+	cfg := client.Config{Addrs: []string{n.Addr()}, Insecure: true, Timeout: 30 * time.Second}
+	_, err = client.Init(ctx, cfg)
+	check(t, err)
+	check(t, n.AwaitReady(ctx))
+	c, err := client.Open(ctx, cfg)
+	check(t, err)
+	defer c.Close()
+	table, err := c.CreateTable(ctx, "roads", client.TableOptions{
+		Settings: rhumb.ClassSettings{Replicas: 1, HashSlots: 2}, Snapshot: rhumb.SnapshotOn | rhumb.SnapshotSpatial,
+	})
+	check(t, err)
+	var wg sync.WaitGroup
+	for name, rec := range segments(t) {
+		wg.Go(func() {
+			if _, err := table.PutRecord(ctx, []byte(name), rec, client.PutOptions{Local: true}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	dir := publish.ImageDir(images, c.Cluster(), n.Identity().Node)
+	awaitImage(ctx, t, dir, len(segments(t)))
+	out := filepath.Join(t.TempDir(), "route.geojson")
+	var text bytes.Buffer
+	check(t, run(ctx, config{image: dir, addr: n.Addr(), from: "43.7370,7.4180", to: "43.7410,7.4270", out: out, drive: 2, repeat: 3}, &text))
+	t.Log(text.String())
+	if !regexp.MustCompile(`the same route`).Match(text.Bytes()) || bytes.Count(text.Bytes(), []byte("jam ")) != 2 {
+		t.Errorf("it printed %s", text.String())
+	}
+	saved, err := os.ReadFile(out)
+	check(t, err)
+	if !json.Valid(saved) || !bytes.Contains(saved, []byte("LineString")) {
+		t.Errorf("the route is %s", saved)
+	}
+}
+
+// awaitImage waits until the node has published so many roads.
+func awaitImage(ctx context.Context, t *testing.T, dir string, want int) {
+	t.Helper()
+	for tick := time.NewTicker(10 * time.Millisecond); ; {
+		n, err := live.Records(dir, "roads")
+		if n == want {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("the image has %d roads, want %d: %v", n, want, err)
+		}
+	}
+}

@@ -1,0 +1,200 @@
+// Command tiles serves a map of what lives in Rhumb right now: roads, airports and flights. A front end hands the requests
+// to worker processes, which all read the same image in shared memory: however many there are, the data is there once.
+package main
+
+import (
+	"bufio"
+	"context"
+	_ "embed"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/rhumbdb/rhumb/examples/live"
+)
+
+//go:embed index.html
+var index []byte
+
+const workersMax = 64
+
+type config struct {
+	image, addr string
+	workers     int
+	every       time.Duration
+	worker      bool
+}
+
+func main() {
+	var cfg config
+	flag.StringVar(&cfg.image, "image", "", "directory of the image (default: the one of the running demo with the most flights)")
+	flag.StringVar(&cfg.addr, "listen", "127.0.0.1:7680", "address of the map")
+	flag.IntVar(&cfg.workers, "workers", 4, "worker processes")
+	flag.DurationVar(&cfg.every, "every", 5*time.Second, "how often to print the memory of the workers")
+	flag.BoolVar(&cfg.worker, "worker", false, "be a worker: serve tiles on a free port, and print it")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	run := serve
+	if cfg.worker {
+		run = work
+	}
+	if err := run(ctx, cfg, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "tiles:", err)
+		os.Exit(1)
+	}
+}
+
+// serve starts the workers and hands requests to them in turn.
+func serve(ctx context.Context, cfg config, w io.Writer) error {
+	if cfg.workers < 1 || cfg.workers > workersMax {
+		return fmt.Errorf("%d workers, want 1 to %d", cfg.workers, workersMax)
+	}
+	if cfg.image == "" {
+		demo, err := live.Demo()
+		if err != nil {
+			return err
+		}
+		if cfg.image, err = live.Image(demo, "flights"); err != nil {
+			return err
+		}
+	}
+	var workers []*worker
+	defer func() {
+		for _, w := range workers {
+			w.stop()
+		}
+	}()
+	for range cfg.workers {
+		k, err := startWorker(cfg.image)
+		if err != nil {
+			return err
+		}
+		workers = append(workers, k)
+	}
+	listener, err := net.Listen("tcp", cfg.addr)
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Handler: front(workers), ReadHeaderTimeout: 5 * time.Second}
+	go report(ctx, w, workers, cfg.every)
+	go func() {
+		<-ctx.Done()
+		_ = server.Close()
+	}()
+	fmt.Fprintf(w, "map of %s at http://%s/ with %d workers\n", cfg.image, listener.Addr(), len(workers))
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// front serves the page, and tiles by way of the workers.
+func front(workers []*worker) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		_, _ = w.Write(index) // the browser may have gone
+	})
+	var next atomic.Uint64
+	mux.HandleFunc("GET /tiles/", func(w http.ResponseWriter, r *http.Request) {
+		k := workers[next.Add(1)%uint64(len(workers))]
+		k.served.Add(1)
+		k.proxy.ServeHTTP(w, r)
+	})
+	return mux
+}
+
+// worker is a worker process as the front end sees it.
+type worker struct {
+	cmd    *exec.Cmd
+	input  io.Closer // the worker ends with it
+	proxy  *httputil.ReverseProxy
+	served atomic.Int64
+}
+
+// startWorker runs this program again.
+func startWorker(image string) (*worker, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	k := &worker{cmd: exec.Command(self, "-worker", "-image", image)}
+	k.cmd.Stderr = os.Stderr
+	out, err := k.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if k.input, err = k.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	if err := k.cmd.Start(); err != nil {
+		return nil, err
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		k.stop()
+		return nil, fmt.Errorf("a worker did not start: %w", err)
+	}
+	to, err := url.Parse(strings.TrimSpace(line))
+	if err != nil {
+		k.stop()
+		return nil, err
+	}
+	k.proxy = httputil.NewSingleHostReverseProxy(to)
+	return k, nil
+}
+
+func (k *worker) stop() {
+	_ = k.input.Close()
+	_ = k.cmd.Wait() // its own words stand on standard error
+}
+
+// report prints now and then what the workers did and which memory is theirs alone, and which they share.
+func report(ctx context.Context, w io.Writer, workers []*worker, every time.Duration) {
+	for tick := time.NewTicker(every); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		for i, k := range workers {
+			own, shared, err := memory(k.cmd.Process.Pid)
+			if err != nil {
+				fmt.Fprintf(w, "worker %d: %v\n", i, err)
+				continue
+			}
+			fmt.Fprintf(w, "worker %d: %6d tiles, %6.1f MiB of its own, %6.1f MiB of the image\n", i, k.served.Load(), mib(own), mib(shared))
+		}
+	}
+}
+
+func mib(n int64) float64 { return float64(n) / (1 << 20) }
+
+// memory reads from /proc what a process has in memory: of its own, and of shared memory.
+func memory(pid int) (own, shared int64, err error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		var kib int64
+		if n, _ := fmt.Sscanf(line, "RssAnon: %d", &kib); n == 1 {
+			own = kib << 10
+		} else if n, _ := fmt.Sscanf(line, "RssShmem: %d", &kib); n == 1 {
+			shared = kib << 10
+		}
+	}
+	return own, shared, nil
+}

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"image/png"
+	"io"
+	"math"
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/snapshot"
+	"github.com/rhumbdb/rhumb/snapshot/format"
+)
+
+// The test binary is also the worker that the front end starts.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "-worker" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+var somewhere = rhumb.Point{Lat: 47.4, Lon: 8.5}
+
+// publish makes an image with one flight and one road.
+func publish(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	pub, err := snapshot.Open(snapshot.Config{Dir: dir})
+	check(t, err)
+	t.Cleanup(func() { check(t, pub.Close()) })
+	var records []snapshot.Record
+	var tables []*snapshot.Table
+	put := func(id rhumb.TableID, table, name string, box rhumb.Box, fields ...rhumb.Field) {
+		tb, err := pub.Table(snapshot.TableSpec{ID: id, Name: table, KeyKind: format.KeyName, Spatial: true, Shards: 1, LocationField: "location"})
+		check(t, err)
+		rec, err := rhumb.NewRecord(fields...)
+		check(t, err)
+		tables = append(tables, tb)
+		records = append(records, snapshot.Record{
+			Key: format.Key{Name: []byte(name)}, Value: rhumb.EncodeRecord(nil, rec), Box: format.MakeBox(box), HasBox: true,
+		})
+	}
+	number := func(name string, x float64) rhumb.Field { return rhumb.Field{Name: name, Value: rhumb.Float64Field(x)} }
+	put(1, "flights", "SWR8", rhumb.Box{Min: somewhere, Max: somewhere}, number("heading", 90),
+		rhumb.Field{Name: "location", Value: rhumb.PointField(somewhere)})
+	end := rhumb.Point{Lat: 47.401, Lon: 8.501}
+	put(2, "roads", "1/1", rhumb.Box{Min: somewhere, Max: end}, number("lat1", somewhere.Lat), number("lon1", somewhere.Lon),
+		number("lat2", end.Lat), number("lon2", end.Lon), rhumb.Field{Name: "highway", Value: rhumb.StringField("primary")})
+	c := pub.Begin()
+	for i, rec := range records {
+		check(t, c.Put(tables[i], rec))
+	}
+	_, err = c.Publish(snapshot.CommitInfo{})
+	check(t, err)
+	return dir
+}
+
+// The pixel of a place is the place of the pixel, and tiles lie as the world knows them.
+func TestMercator(t *testing.T) {
+	for _, c := range []struct {
+		tile tile
+		p    rhumb.Point
+	}{
+		{tile{0, 0, 0}, rhumb.Point{}}, {tile{10, 536, 358}, somewhere}, {tile{16, 34119, 23896}, rhumb.Point{Lat: 43.7384, Lon: 7.4246}},
+	} {
+		x, y := c.tile.pixel(c.p)
+		if x < 0 || y < 0 || x > tileSize || y > tileSize {
+			t.Errorf("%v lies at %v, %v of tile %v", c.p, x, y, c.tile)
+		}
+		q := c.tile.place(float64(x), float64(y))
+		if math.Abs(q.Lat-c.p.Lat) > 1e-4 || math.Abs(q.Lon-c.p.Lon) > 1e-4 {
+			t.Errorf("%v comes back as %v", c.p, q)
+		}
+	}
+	if b := (tile{1, 0, 0}).box(0); math.Abs(b.Max.Lat-85.0511) > 1e-3 || b.Min.Lat != 0 || b.Min.Lon != -180 || b.Max.Lon != 0 {
+		t.Errorf("the north-western quarter is %v", b)
+	}
+}
+
+// output keeps what the program prints, and tells when a line of some form is there.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) await(t *testing.T, form string) []string {
+	t.Helper()
+	re := regexp.MustCompile(form)
+	limit := time.After(time.Minute)
+	for tick := time.NewTicker(time.Millisecond); ; {
+		o.mu.Lock()
+		found := re.FindStringSubmatch(o.text.String())
+		o.mu.Unlock()
+		if found != nil {
+			return found
+		}
+		select {
+		case <-tick.C:
+		case <-limit:
+			t.Fatalf("it printed %q, and nothing like %s", o.text.String(), form)
+		}
+	}
+}
+
+func get(t *testing.T, url string, status int) []byte {
+	t.Helper()
+	answer, err := http.Get(url)
+	check(t, err)
+	body, err := io.ReadAll(answer.Body)
+	check(t, err)
+	check(t, answer.Body.Close())
+	if answer.StatusCode != status {
+		t.Fatalf("%s: status %d, want %d: %s", url, answer.StatusCode, status, body)
+	}
+	return body
+}
+
+// The whole program: a page, tiles from two processes, and their memory.
+func TestServe(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	image := publish(t)
+	var out output
+	ended := make(chan error, 1)
+	go func() {
+		ended <- serve(ctx, config{image: image, addr: "127.0.0.1:0", workers: 2, every: 50 * time.Millisecond}, &out)
+	}()
+	root := out.await(t, `at (http://[0-9.:]+/)`)[1]
+	if page := string(get(t, root, 200)); !strings.Contains(page, "tiles/") || strings.Contains(page, "https://") {
+		t.Error("the page shows no tiles, or needs the network")
+	}
+	for range 6 {
+		img, err := png.Decode(bytes.NewReader(get(t, root+"tiles/10/536/358.png", 200)))
+		check(t, err)
+		x, y := (tile{10, 536, 358}).pixel(somewhere)
+		if got := img.At(int(x), int(y)); got != aircraft {
+			t.Errorf("where the flight is, the tile is %v", got)
+		}
+		if got := img.At(3, 3); got != ground {
+			t.Errorf("where nothing is, the tile is %v", got)
+		}
+	}
+	img, err := png.Decode(bytes.NewReader(get(t, root+"tiles/18/137261/91773.png", 200)))
+	check(t, err)
+	seen := map[any]bool{}
+	for i := range tileSize * tileSize {
+		seen[img.At(i%tileSize, i/tileSize)] = true
+	}
+	if !seen[avenue] {
+		t.Error("the tile shows no road")
+	}
+	if text := get(t, root+"tiles/flights/10/536/358.geojson", 200); !json.Valid(text) || !bytes.Contains(text, []byte("SWR8")) {
+		t.Errorf("GeoJSON %s", text)
+	}
+	for _, bad := range []string{"tiles/2/4/0.png", "tiles/1/0/0.gif", "tiles/21/0/0.png", "tiles/none/1/0/0.geojson"} {
+		get(t, root+bad, 404)
+	}
+	for _, worker := range []string{"0", "1"} {
+		out.await(t, `worker `+worker+`: +[1-9][0-9]* tiles, +[0-9.]+ MiB of its own, +[0-9.]+ MiB of the image`)
+	}
+	cancel()
+	check(t, <-ended)
+}
