@@ -9,12 +9,14 @@ LDFLAGS := -X main.version=$(VERSION)
 FUZZ  ?= 30000x
 # The first seed and the number of seeds of a simulation; `make sim SEED=N` plays one with its trace.
 FIRST ?= 1
+# LMDB, a peer of bench-snapshot, where it is installed (liblmdb-dev).
+LMDB = $(shell echo '\#include <lmdb.h>' | cc -E - >/dev/null 2>&1 && echo -llmdb)
 # How long a soak lasts.
 DURATION ?= 24h
 SEEDS ?= 100
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test race e2e check bench bench-kv soak sim model fuzz generate clean
+.PHONY: help build demo test race e2e check bench bench-kv bench-snapshot soak sim model fuzz generate clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | sort | awk -F'\t' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -53,6 +55,10 @@ bench: ## run the micro benchmarks
 bench-kv: build ## compare Put and Get with embedded etcd in one interleaved run
 	cd bench/peers && $(GO) build -o ../../bin/peers .
 	bin/rhumb bench kv $(ARGS)
+
+bench-snapshot: build ## compare reads from shared memory with their counterparts (ARGS='--records 40000000 --plots DIR')
+	cc -O3 -march=native -o bin/image-worker bench/image/c/worker.c -lm $(LMDB)
+	bin/rhumb snapshot bench $(if $(LMDB),,--lmdb=false) $(ARGS)
 
 soak: ## kill publishers and readers of an image for DURATION, checking every view
 	$(GO) test -count=1 -timeout 0 -v -run '^TestSoak$$' ./snapshot/faults -soak $(DURATION)

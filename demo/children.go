@@ -1,6 +1,8 @@
 package demo
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -122,7 +124,7 @@ func (c *children) wait(ch *child, cmd *exec.Cmd) {
 	switch {
 	case stopping:
 	case again:
-		c.notice("%s is down (%s); it is started again in %v\n", ch.name, exitText(err), restartPause)
+		c.notice("%s is down (%s); it is started again in %v\n%s", ch.name, exitText(err), restartPause, ch.lastWords(err))
 		c.waits.Go(func() {
 			select {
 			case <-c.quit:
@@ -134,8 +136,27 @@ func (c *children) wait(ch *child, cmd *exec.Cmd) {
 			}
 		})
 	default:
-		c.notice("%s is down (%s); start it again with:\n  %s\n", ch.name, exitText(err), c.command(ch))
+		c.notice("%s is down (%s); start it again with:\n  %s\n%s", ch.name, exitText(err), c.command(ch), ch.lastWords(err))
 	}
+}
+
+// lastWords gives what a child wrote last when it ended by itself and with a failure: a panic from its beginning, else the
+// end of its log.
+func (ch *child) lastWords(err error) string {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || !exit.Exited() {
+		return ""
+	}
+	text, err := os.ReadFile(ch.log)
+	if err != nil {
+		return ""
+	}
+	for _, word := range []string{"panic: ", "fatal error: "} {
+		if at := bytes.LastIndex(text, []byte("\n"+word)); at >= 0 {
+			return fmt.Sprintf("--- from %s\n%s\n", ch.log, text[at+1:min(len(text), at+logEndBytes)])
+		}
+	}
+	return fmt.Sprintf("--- the end of %s\n%s\n", ch.log, text[max(0, len(text)-logEndBytes):])
 }
 
 func exitText(err error) string {

@@ -76,13 +76,13 @@ func (s *server) multiGet(t *reader.Table, ops int, arg string, r *reply) error 
 	}
 	for keys := s.keys[:ops]; len(keys) > 0; {
 		n := min(group, len(keys))
-		found, err := t.MultiGetUint64(keys[:n], s.items[:n])
+		found, err := t.MultiGetUint64Values(keys[:n], s.values[:n])
 		if err != nil {
 			return err
 		}
-		for i := range s.items[:n] {
-			if s.items[i].Found {
-				s.consume(s.items[i].Value)
+		for _, value := range s.values[:n] {
+			if value != nil {
+				s.consume(value)
 			}
 		}
 		r.Found += uint64(found)

@@ -27,11 +27,11 @@ type server struct {
 	view, old           reader.View
 	current, superseded reader.Table
 
-	keys  []uint64
-	items []reader.Item
-	tiles []format.Box
-	sum   uint64
-	now   time.Duration // when the case was begun
+	keys   []uint64
+	values [][]byte
+	tiles  []format.Box
+	sum    uint64
+	now    time.Duration // when the case was begun
 
 	heap   *mapHeap
 	forest *forest
@@ -51,7 +51,7 @@ func Serve(args []string, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	s := &server{table: args[1], records: records, seed: seed, items: make([]reader.Item, groupMax)}
+	s := &server{table: args[1], records: records, seed: seed, values: make([][]byte, groupMax)}
 	if s.client, err = reader.Attach(args[0], reader.Options{Populate: true, HugePages: true, MaxLockAge: time.Hour}); err != nil {
 		return err
 	}

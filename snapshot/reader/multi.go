@@ -65,6 +65,45 @@ func (t *Table) MultiGetUint64(keys []uint64, out []Item) (found int, err error)
 	return found, nil
 }
 
+// MultiGetUint64Values is MultiGetUint64 for who wants nothing but the values: out[i] becomes the value of keys[i], nil when
+// the key has none.
+func (t *Table) MultiGetUint64Values(keys []uint64, out [][]byte) (found int, err error) {
+	if err := t.checkMulti(len(keys), len(out)); err != nil {
+		return 0, err
+	}
+	if t.t.KeyKind != format.KeyUint64 {
+		return 0, t.refuse("it is looked up by name, not by number")
+	}
+	var q group
+	for len(keys) > 0 {
+		n := min(len(keys), groupSize)
+		for i, k := range keys[:n] {
+			q.hashes[i] = t.t.root.HashNumber(k)
+		}
+		q.locate(n, t.t.lanes)
+		for i, k := range keys[:n] {
+			g := t.t.shard(q.hashes[i])
+			if p := q.records[i]; p != nil && p != g.heap && *(*uint64)(p) == k { // as in finish
+				ref := uint32((uintptr(p) - uintptr(g.heap)) / format.RecordAlign)
+				if value, _, ok := t.plainValue(g, record{p}, ref); ok {
+					out[i] = value
+					found++
+					continue
+				}
+			}
+			var it Item
+			got, err := t.outcome(&it, t.find(&it, q.hashes[i], &lookupKey{word: k}))
+			if err != nil {
+				return found, err
+			}
+			out[i] = it.Value
+			found += got
+		}
+		keys, out = keys[n:], out[n:]
+	}
+	return found, nil
+}
+
 // MultiGet looks up many names, as MultiGetUint64 does numbers. In a KeyUint64 table a name is a number of 8 bytes,
 // big-endian.
 func (t *Table) MultiGet(names [][]byte, out []Item) (found int, err error) {

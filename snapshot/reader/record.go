@@ -159,21 +159,30 @@ func (v *View) gone(r record) bool {
 // that takes no second look: the view shows this very version, which has a value without an end. It gives false otherwise.
 // It is what nearly every look-up comes to, and short so that the processor has several under way at a time.
 func (t *Table) plain(it *Item, g *segment, r record, ref uint32) bool {
-	size := *(*uint64)(unsafe.Add(r.p, format.RecordLen)) // with the flags above it
-	f, n := uint16(size>>16), uintptr(uint16(size))
-	ver := r.version()
-	at := nameAt(f)
-	if ver > t.view.limit(g) || t.view.closed != 0 || f&(format.FlagTombstone|format.FlagExpiry) != 0 || n == uintptr(format.LongValue) ||
-		at+n > g.room(ref) || t.t.careful {
+	value, ver, ok := t.plainValue(g, r, ref)
+	if !ok {
 		return false
 	}
-	it.Value = unsafe.Slice((*byte)(unsafe.Add(r.p, at)), n)
+	it.Value = value
 	it.Number = r.word()
 	it.Version = g.version + uint64(ver)
 	it.Found = true
 	it.HLC = r.hlc()
 	it.Box, it.HasBox = r.box()
 	return true
+}
+
+// plainValue is plain for the value alone, with its version relative to the generation's base.
+func (t *Table) plainValue(g *segment, r record, ref uint32) (value []byte, ver uint32, ok bool) {
+	size := *(*uint64)(unsafe.Add(r.p, format.RecordLen)) // with the flags above it
+	f, n := uint16(size>>16), uintptr(uint16(size))
+	ver = r.version()
+	at := nameAt(f)
+	if ver > t.view.limit(g) || t.view.closed != 0 || f&(format.FlagTombstone|format.FlagExpiry) != 0 || n == uintptr(format.LongValue) ||
+		at+n > g.room(ref) || t.t.careful {
+		return nil, 0, false
+	}
+	return unsafe.Slice((*byte)(unsafe.Add(r.p, at)), n), ver, true
 }
 
 // fill makes an item of a visible record.

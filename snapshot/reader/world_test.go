@@ -342,6 +342,14 @@ func (w *world) verifyGets(tb reader.Table, want map[string]snapshot.Record) {
 		found, err := tb.MultiGetUint64(numbers, out)
 		check(w.t, err)
 		w.verifyMulti(tb, want, found, out, func(i int) format.Key { return format.Key{Number: numbers[i]} })
+		values := make([][]byte, len(numbers))
+		again, err := tb.MultiGetUint64Values(numbers, values)
+		check(w.t, err)
+		for i := range values {
+			if again != found || (values[i] != nil) != out[i].Found || !bytes.Equal(values[i], out[i].Value) {
+				w.t.Fatalf("the value of key %d is %q, its item has %q; %d and %d were found", numbers[i], values[i], out[i].Value, again, found)
+			}
+		}
 	}
 }
 
