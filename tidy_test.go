@@ -22,7 +22,7 @@ const module = "github.com/rhumbdb/rhumb"
 // instead of moving a line.
 var layers = [][]string{
 	{"."},
-	{"hlc", "keys", "geo", "entry", "api/rhumbpb", "bench/load", "snapshot/format"},
+	{"hlc", "keys", "geo", "entry", "api/rhumbpb", "bench/load", "node/closed", "snapshot/format"},
 	{"geo/rtt", "geo/wan", "api", "storage", "raftmeta/catalog", "node/replica", "node/lease", "sim/check", "sim/model", "snapshot/rtree", "bench/roads"},
 	{"geo/place", "storage/storagetest", "client", "snapshot", "snapshot/reader"},
 	{"raftmeta", "snapshot/inspect"},
@@ -37,7 +37,7 @@ var layers = [][]string{
 // pure lists the packages that may not start goroutines or know about clocks, chance, locks, files or the network, so
 // that one seed replays one run. Only time's plain data, such as time.Duration, is allowed.
 var pure = []string{
-	".", "entry", "keys", "geo", "geo/rtt", "geo/place", "raftmeta/catalog", "node/replica", "node/lease",
+	".", "entry", "keys", "geo", "geo/rtt", "geo/place", "raftmeta/catalog", "node/closed", "node/replica", "node/lease",
 	"snapshot/format", "snapshot/rtree",
 }
 

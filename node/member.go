@@ -170,6 +170,14 @@ func (m *member) close() {
 	}
 }
 
+// closed tells the publisher how far a range is closed; 0 before the host is there.
+func (m *member) closed(id rhumb.RangeID, upTo rhumb.Seq) rhumb.Timestamp {
+	if h := m.ranges(); h != nil {
+		return h.Closed(id, upTo)
+	}
+	return 0
+}
+
 // history gives how long a table keeps superseded versions.
 func (m *member) history(id rhumb.TableID) (time.Duration, bool) {
 	t, ok := m.group.State().Table(id)
@@ -473,6 +481,6 @@ func (n *Node) publishConfig(m *member) publish.Config {
 	}
 	return publish.Config{
 		Root: s.Dir, Cluster: m.cluster, Node: m.self.Node, Policy: s.Policy, Image: image, Engine: n.engine,
-		State: m.group.State, Logger: n.cfg.Logger, Registerer: n.metrics,
+		State: m.group.State, Closed: m.closed, Logger: n.cfg.Logger, Registerer: n.metrics,
 	}
 }

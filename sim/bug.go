@@ -46,13 +46,26 @@ const (
 	KeepResults
 	// ForgetLog loses the log, not the identity, of a node that crashes.
 	ForgetLog
+	// CloseAlone publishes closed timestamps that only the primary's own node has agreed to.
+	CloseAlone
+	// CloseUnfenced counts agreement for epochs that are over.
+	CloseUnfenced
+	// AgreeOnly agrees to closed timestamps without moving the clock.
+	AgreeOnly
+	// ForgetCeiling loses the clock's ceiling in a crash.
+	ForgetCeiling
+	// TakeAnyFrame takes news of closed timestamps that does not connect to what is known.
+	TakeAnyFrame
+	// CloseAhead calls a range closed at a secondary before it has the entries.
+	CloseAhead
 	bugs
 )
 
 var bugNames = [bugs]string{
 	"none", "ack-before-sync", "count-before-sync", "lying-disk", "read-without-lease", "read-late", "activate-at-once",
 	"forget-grants", "ignore-exclusions", "no-dedup", "stale-base", "read-uncommitted", "keep-conflicts", "blind-metadata",
-	"elect-anyone", "read-too-soon", "lease-by-wall", "wild-clock", "keep-results", "forget-log",
+	"elect-anyone", "read-too-soon", "lease-by-wall", "wild-clock", "keep-results", "forget-log", "close-alone",
+	"close-unfenced", "agree-only", "forget-ceiling", "take-any-frame", "close-ahead",
 }
 
 // String names the bug.

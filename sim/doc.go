@@ -22,7 +22,8 @@
 // While it runs, check.Monitor asserts the protocol's invariants after each step that could break one. When the faults
 // stop, every range must serve and every live replica rejoin within LivenessMax. At the end the clients' histories must
 // be linearizable, every acknowledged write must stand in the committed log once, and the replicas must hold exactly what
-// that log makes. Replicas that cannot rejoin because their part of the log is trimmed away are counted, not failed.
+// that log makes. Whenever a node learns that a range is closed up to a timestamp, it must
+// have everything up to there, and nothing may be committed at or below it later. Replicas that cannot rejoin because their part of the log is trimmed away are counted, not failed.
 //
 // # Planted bugs
 //

@@ -71,6 +71,7 @@ type slot struct {
 	token   uint64
 	commit  rhumb.Seq // as told to the judges in this life
 	primary rhumb.Epoch
+	closed  rhumb.Timestamp // as told to the judges in this life
 }
 
 func (n *node) identity() rhumb.NodeIdentity {
@@ -109,7 +110,7 @@ func (n *node) start(fresh bool) {
 	}
 	var err error
 	n.hlc, err = hlc.New(hlc.Config{
-		Wall: n.wall, Ceiling: n.disk.ceiling,
+		Wall: n.wall, Ceiling: n.ceiling(),
 		Persist: func(c rhumb.Timestamp) error { n.disk.ceiling = c; return nil },
 	})
 	w.judge(err)
@@ -272,6 +273,7 @@ func (n *node) tick() {
 		n.ceiled = w.now
 		w.judge(n.hlc.Refresh())
 	}
+	n.close()
 	stalled := n.syncing && w.now-n.syncFrom > syncStallMax
 	n.pairs.SetHealthy(now, !stalled, "the disk is stalled")
 	for _, out := range n.pairs.Tick(now) {
@@ -385,6 +387,10 @@ func (n *node) sendFrame(out lease.Outgoing) {
 	}
 	n.w.net.send(n.at, to.at, func() {
 		to.run(to.life, func() {
+			to.passed(frame.Close)
+			if w := to.w; w.cfg.Bug == TakeAnyFrame {
+				frame.Closed.Base = 0
+			}
 			for _, reply := range to.pairs.Receive(to.mono(), from, &frame) {
 				to.sendFrame(reply)
 			}
@@ -503,6 +509,9 @@ func (n *node) write(s *slot, rd *replica.Ready) {
 	}
 	for _, e := range rd.Append {
 		w.judge(w.monitor.Appended(s.id, n.id, e))
+		if w.follows() {
+			w.judge(n.hlc.Forward(e.LastHLC()))
+		}
 	}
 	wr, err := n.disk.apply(s.rng, rd)
 	w.judge(err)
@@ -612,6 +621,7 @@ func (n *node) observe(s *slot) {
 		s.commit++
 		w.judge(w.monitor.Committed(s.id, n.id, s.disk.log[s.commit-1]))
 	}
+	n.observeClosed(s)
 	if s.r.State() == replica.Quarantined && !w.quarantined[s] {
 		w.quarantined[s] = true
 		w.failf("%s quarantined %s: %s", n.id, s.id, s.r.Status().Quarantine)

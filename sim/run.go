@@ -24,6 +24,8 @@ type Stats struct {
 	Entries, Epochs int
 	// Recovery is how long after the last fault everything worked again.
 	Recovery time.Duration
+	// Closed counts how often a replica learned of a greater closed timestamp.
+	Closed int
 	// Lost counts replicas that cannot rejoin because the log they need is trimmed away.
 	Lost int
 }
@@ -147,6 +149,7 @@ func (w *world) quiesce() {
 	if why := w.whyNotEqual(); w.err == nil && why != "" {
 		w.failf("replicas differ after the load has ended: %s", why)
 	}
+	w.awaitClosed()
 }
 
 // whyNotEqual names an in-sync replica that does not hold exactly what the committed log makes; "" when there is none.

@@ -375,10 +375,13 @@ type HeartbeatFrame struct {
 	Exclusions   []*Exclusion           `protobuf:"bytes,10,rep,name=exclusions,proto3" json:"exclusions,omitempty"`
 	ExclusionSeq uint64                 `protobuf:"varint,11,opt,name=exclusion_seq,json=exclusionSeq,proto3" json:"exclusion_seq,omitempty"`
 	Confirmed    uint64                 `protobuf:"varint,12,opt,name=confirmed,proto3" json:"confirmed,omitempty"`
-	// The sender's cluster time: receiving it moves the receiver's clock.
-	Timestamp uint64 `protobuf:"fixed64,13,opt,name=timestamp,proto3" json:"timestamp,omitempty"`
+	// The receiver is asked to move its clock past this timestamp.
+	Close uint64 `protobuf:"fixed64,13,opt,name=close,proto3" json:"close,omitempty"`
 	// How loaded the sender is; absent in answers and between regions.
-	Load          *NodeLoad `protobuf:"bytes,14,opt,name=load,proto3" json:"load,omitempty"`
+	Load *NodeLoad `protobuf:"bytes,14,opt,name=load,proto3" json:"load,omitempty"`
+	// The receiver's close that the sender's clock is past.
+	Agreed        uint64       `protobuf:"fixed64,15,opt,name=agreed,proto3" json:"agreed,omitempty"`
+	Closed        *ClosedFrame `protobuf:"bytes,16,opt,name=closed,proto3" json:"closed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -497,9 +500,9 @@ func (x *HeartbeatFrame) GetConfirmed() uint64 {
 	return 0
 }
 
-func (x *HeartbeatFrame) GetTimestamp() uint64 {
+func (x *HeartbeatFrame) GetClose() uint64 {
 	if x != nil {
-		return x.Timestamp
+		return x.Close
 	}
 	return 0
 }
@@ -509,6 +512,98 @@ func (x *HeartbeatFrame) GetLoad() *NodeLoad {
 		return x.Load
 	}
 	return nil
+}
+
+func (x *HeartbeatFrame) GetAgreed() uint64 {
+	if x != nil {
+		return x.Agreed
+	}
+	return 0
+}
+
+func (x *HeartbeatFrame) GetClosed() *ClosedFrame {
+	if x != nil {
+		return x.Closed
+	}
+	return nil
+}
+
+// ClosedFrame is closed.Frame. Absent is the zero frame.
+type ClosedFrame struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Number uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	Base   uint64                 `protobuf:"varint,2,opt,name=base,proto3" json:"base,omitempty"`
+	At     uint64                 `protobuf:"fixed64,3,opt,name=at,proto3" json:"at,omitempty"`
+	// Of each cover in turn: region, slot and seq.
+	Covers        []uint64 `protobuf:"varint,4,rep,packed,name=covers,proto3" json:"covers,omitempty"`
+	Applied       uint64   `protobuf:"varint,5,opt,name=applied,proto3" json:"applied,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClosedFrame) Reset() {
+	*x = ClosedFrame{}
+	mi := &file_api_peer_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClosedFrame) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClosedFrame) ProtoMessage() {}
+
+func (x *ClosedFrame) ProtoReflect() protoreflect.Message {
+	mi := &file_api_peer_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClosedFrame.ProtoReflect.Descriptor instead.
+func (*ClosedFrame) Descriptor() ([]byte, []int) {
+	return file_api_peer_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ClosedFrame) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *ClosedFrame) GetBase() uint64 {
+	if x != nil {
+		return x.Base
+	}
+	return 0
+}
+
+func (x *ClosedFrame) GetAt() uint64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+func (x *ClosedFrame) GetCovers() []uint64 {
+	if x != nil {
+		return x.Covers
+	}
+	return nil
+}
+
+func (x *ClosedFrame) GetApplied() uint64 {
+	if x != nil {
+		return x.Applied
+	}
+	return 0
 }
 
 // NodeLoad is how much data of each class a node orders the writes of. A class that is left out is 0.
@@ -521,7 +616,7 @@ type NodeLoad struct {
 
 func (x *NodeLoad) Reset() {
 	*x = NodeLoad{}
-	mi := &file_api_peer_proto_msgTypes[4]
+	mi := &file_api_peer_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -533,7 +628,7 @@ func (x *NodeLoad) String() string {
 func (*NodeLoad) ProtoMessage() {}
 
 func (x *NodeLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[4]
+	mi := &file_api_peer_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -546,7 +641,7 @@ func (x *NodeLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeLoad.ProtoReflect.Descriptor instead.
 func (*NodeLoad) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{4}
+	return file_api_peer_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *NodeLoad) GetClasses() []*ClassLoad {
@@ -566,7 +661,7 @@ type ClassLoad struct {
 
 func (x *ClassLoad) Reset() {
 	*x = ClassLoad{}
-	mi := &file_api_peer_proto_msgTypes[5]
+	mi := &file_api_peer_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -578,7 +673,7 @@ func (x *ClassLoad) String() string {
 func (*ClassLoad) ProtoMessage() {}
 
 func (x *ClassLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[5]
+	mi := &file_api_peer_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -591,7 +686,7 @@ func (x *ClassLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClassLoad.ProtoReflect.Descriptor instead.
 func (*ClassLoad) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{5}
+	return file_api_peer_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ClassLoad) GetClass() uint32 {
@@ -619,7 +714,7 @@ type Exclusion struct {
 
 func (x *Exclusion) Reset() {
 	*x = Exclusion{}
-	mi := &file_api_peer_proto_msgTypes[6]
+	mi := &file_api_peer_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -631,7 +726,7 @@ func (x *Exclusion) String() string {
 func (*Exclusion) ProtoMessage() {}
 
 func (x *Exclusion) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[6]
+	mi := &file_api_peer_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -644,7 +739,7 @@ func (x *Exclusion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exclusion.ProtoReflect.Descriptor instead.
 func (*Exclusion) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{6}
+	return file_api_peer_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Exclusion) GetRegion() uint32 {
@@ -681,7 +776,7 @@ type RaftFrame struct {
 
 func (x *RaftFrame) Reset() {
 	*x = RaftFrame{}
-	mi := &file_api_peer_proto_msgTypes[7]
+	mi := &file_api_peer_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -693,7 +788,7 @@ func (x *RaftFrame) String() string {
 func (*RaftFrame) ProtoMessage() {}
 
 func (x *RaftFrame) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[7]
+	mi := &file_api_peer_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -706,7 +801,7 @@ func (x *RaftFrame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaftFrame.ProtoReflect.Descriptor instead.
 func (*RaftFrame) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{7}
+	return file_api_peer_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RaftFrame) GetHello() *PeerHello {
@@ -738,7 +833,7 @@ type RaftSummary struct {
 
 func (x *RaftSummary) Reset() {
 	*x = RaftSummary{}
-	mi := &file_api_peer_proto_msgTypes[8]
+	mi := &file_api_peer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -750,7 +845,7 @@ func (x *RaftSummary) String() string {
 func (*RaftSummary) ProtoMessage() {}
 
 func (x *RaftSummary) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[8]
+	mi := &file_api_peer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -763,7 +858,7 @@ func (x *RaftSummary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaftSummary.ProtoReflect.Descriptor instead.
 func (*RaftSummary) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{8}
+	return file_api_peer_proto_rawDescGZIP(), []int{9}
 }
 
 type MetadataRequest struct {
@@ -778,7 +873,7 @@ type MetadataRequest struct {
 
 func (x *MetadataRequest) Reset() {
 	*x = MetadataRequest{}
-	mi := &file_api_peer_proto_msgTypes[9]
+	mi := &file_api_peer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -790,7 +885,7 @@ func (x *MetadataRequest) String() string {
 func (*MetadataRequest) ProtoMessage() {}
 
 func (x *MetadataRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[9]
+	mi := &file_api_peer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -803,7 +898,7 @@ func (x *MetadataRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MetadataRequest.ProtoReflect.Descriptor instead.
 func (*MetadataRequest) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{9}
+	return file_api_peer_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *MetadataRequest) GetHello() *PeerHello {
@@ -836,7 +931,7 @@ type MetadataResponse struct {
 
 func (x *MetadataResponse) Reset() {
 	*x = MetadataResponse{}
-	mi := &file_api_peer_proto_msgTypes[10]
+	mi := &file_api_peer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -848,7 +943,7 @@ func (x *MetadataResponse) String() string {
 func (*MetadataResponse) ProtoMessage() {}
 
 func (x *MetadataResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[10]
+	mi := &file_api_peer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -861,7 +956,7 @@ func (x *MetadataResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MetadataResponse.ProtoReflect.Descriptor instead.
 func (*MetadataResponse) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{10}
+	return file_api_peer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *MetadataResponse) GetResponse() []byte {
@@ -880,7 +975,7 @@ type DescribeReplicaRequest struct {
 
 func (x *DescribeReplicaRequest) Reset() {
 	*x = DescribeReplicaRequest{}
-	mi := &file_api_peer_proto_msgTypes[11]
+	mi := &file_api_peer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -892,7 +987,7 @@ func (x *DescribeReplicaRequest) String() string {
 func (*DescribeReplicaRequest) ProtoMessage() {}
 
 func (x *DescribeReplicaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[11]
+	mi := &file_api_peer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -905,7 +1000,7 @@ func (x *DescribeReplicaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeReplicaRequest.ProtoReflect.Descriptor instead.
 func (*DescribeReplicaRequest) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{11}
+	return file_api_peer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DescribeReplicaRequest) GetRange() *RangeID {
@@ -928,7 +1023,7 @@ type DescribeReplicaResponse struct {
 
 func (x *DescribeReplicaResponse) Reset() {
 	*x = DescribeReplicaResponse{}
-	mi := &file_api_peer_proto_msgTypes[12]
+	mi := &file_api_peer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -940,7 +1035,7 @@ func (x *DescribeReplicaResponse) String() string {
 func (*DescribeReplicaResponse) ProtoMessage() {}
 
 func (x *DescribeReplicaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[12]
+	mi := &file_api_peer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -953,7 +1048,7 @@ func (x *DescribeReplicaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeReplicaResponse.ProtoReflect.Descriptor instead.
 func (*DescribeReplicaResponse) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{12}
+	return file_api_peer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DescribeReplicaResponse) GetStatus() *ReplicaStatus {
@@ -1009,7 +1104,7 @@ const file_api_peer_proto_rawDesc = "" +
 	"hint_epoch\x18\x0e \x01(\x04R\thintEpoch\x12\x19\n" +
 	"\bhint_end\x18\x0f \x01(\x04R\ahintEnd\x12\x1a\n" +
 	"\bpromised\x18\x10 \x01(\x04R\bpromised\x12 \n" +
-	"\vquarantined\x18\x11 \x01(\bR\vquarantined\"\xbd\x03\n" +
+	"\vquarantined\x18\x11 \x01(\bR\vquarantined\"\xfc\x03\n" +
 	"\x0eHeartbeatFrame\x12)\n" +
 	"\x05hello\x18\x01 \x01(\v2\x13.rhumb.v1.PeerHelloR\x05hello\x12\x12\n" +
 	"\x04sent\x18\x02 \x01(\x03R\x04sent\x12\x14\n" +
@@ -1025,9 +1120,17 @@ const file_api_peer_proto_rawDesc = "" +
 	" \x03(\v2\x13.rhumb.v1.ExclusionR\n" +
 	"exclusions\x12#\n" +
 	"\rexclusion_seq\x18\v \x01(\x04R\fexclusionSeq\x12\x1c\n" +
-	"\tconfirmed\x18\f \x01(\x04R\tconfirmed\x12\x1c\n" +
-	"\ttimestamp\x18\r \x01(\x06R\ttimestamp\x12&\n" +
-	"\x04load\x18\x0e \x01(\v2\x12.rhumb.v1.NodeLoadR\x04load\"9\n" +
+	"\tconfirmed\x18\f \x01(\x04R\tconfirmed\x12\x14\n" +
+	"\x05close\x18\r \x01(\x06R\x05close\x12&\n" +
+	"\x04load\x18\x0e \x01(\v2\x12.rhumb.v1.NodeLoadR\x04load\x12\x16\n" +
+	"\x06agreed\x18\x0f \x01(\x06R\x06agreed\x12-\n" +
+	"\x06closed\x18\x10 \x01(\v2\x15.rhumb.v1.ClosedFrameR\x06closed\"{\n" +
+	"\vClosedFrame\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
+	"\x04base\x18\x02 \x01(\x04R\x04base\x12\x0e\n" +
+	"\x02at\x18\x03 \x01(\x06R\x02at\x12\x16\n" +
+	"\x06covers\x18\x04 \x03(\x04R\x06covers\x12\x18\n" +
+	"\aapplied\x18\x05 \x01(\x04R\aapplied\"9\n" +
 	"\bNodeLoad\x12-\n" +
 	"\aclasses\x18\x01 \x03(\v2\x13.rhumb.v1.ClassLoadR\aclasses\"7\n" +
 	"\tClassLoad\x12\x14\n" +
@@ -1084,60 +1187,62 @@ func file_api_peer_proto_rawDescGZIP() []byte {
 }
 
 var file_api_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_api_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_api_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_api_peer_proto_goTypes = []any{
 	(ReplicaMessageKind)(0),         // 0: rhumb.v1.ReplicaMessageKind
 	(*PeerHello)(nil),               // 1: rhumb.v1.PeerHello
 	(*ReplicaFrame)(nil),            // 2: rhumb.v1.ReplicaFrame
 	(*ReplicaMessage)(nil),          // 3: rhumb.v1.ReplicaMessage
 	(*HeartbeatFrame)(nil),          // 4: rhumb.v1.HeartbeatFrame
-	(*NodeLoad)(nil),                // 5: rhumb.v1.NodeLoad
-	(*ClassLoad)(nil),               // 6: rhumb.v1.ClassLoad
-	(*Exclusion)(nil),               // 7: rhumb.v1.Exclusion
-	(*RaftFrame)(nil),               // 8: rhumb.v1.RaftFrame
-	(*RaftSummary)(nil),             // 9: rhumb.v1.RaftSummary
-	(*MetadataRequest)(nil),         // 10: rhumb.v1.MetadataRequest
-	(*MetadataResponse)(nil),        // 11: rhumb.v1.MetadataResponse
-	(*DescribeReplicaRequest)(nil),  // 12: rhumb.v1.DescribeReplicaRequest
-	(*DescribeReplicaResponse)(nil), // 13: rhumb.v1.DescribeReplicaResponse
-	nil,                             // 14: rhumb.v1.DescribeReplicaResponse.BehindEntry
-	(*Identity)(nil),                // 15: rhumb.v1.Identity
-	(*RangeID)(nil),                 // 16: rhumb.v1.RangeID
-	(*ReplicaStatus)(nil),           // 17: rhumb.v1.ReplicaStatus
-	(*Request)(nil),                 // 18: rhumb.v1.Request
-	(*Response)(nil),                // 19: rhumb.v1.Response
+	(*ClosedFrame)(nil),             // 5: rhumb.v1.ClosedFrame
+	(*NodeLoad)(nil),                // 6: rhumb.v1.NodeLoad
+	(*ClassLoad)(nil),               // 7: rhumb.v1.ClassLoad
+	(*Exclusion)(nil),               // 8: rhumb.v1.Exclusion
+	(*RaftFrame)(nil),               // 9: rhumb.v1.RaftFrame
+	(*RaftSummary)(nil),             // 10: rhumb.v1.RaftSummary
+	(*MetadataRequest)(nil),         // 11: rhumb.v1.MetadataRequest
+	(*MetadataResponse)(nil),        // 12: rhumb.v1.MetadataResponse
+	(*DescribeReplicaRequest)(nil),  // 13: rhumb.v1.DescribeReplicaRequest
+	(*DescribeReplicaResponse)(nil), // 14: rhumb.v1.DescribeReplicaResponse
+	nil,                             // 15: rhumb.v1.DescribeReplicaResponse.BehindEntry
+	(*Identity)(nil),                // 16: rhumb.v1.Identity
+	(*RangeID)(nil),                 // 17: rhumb.v1.RangeID
+	(*ReplicaStatus)(nil),           // 18: rhumb.v1.ReplicaStatus
+	(*Request)(nil),                 // 19: rhumb.v1.Request
+	(*Response)(nil),                // 20: rhumb.v1.Response
 }
 var file_api_peer_proto_depIdxs = []int32{
-	15, // 0: rhumb.v1.PeerHello.identity:type_name -> rhumb.v1.Identity
+	16, // 0: rhumb.v1.PeerHello.identity:type_name -> rhumb.v1.Identity
 	1,  // 1: rhumb.v1.ReplicaFrame.hello:type_name -> rhumb.v1.PeerHello
 	3,  // 2: rhumb.v1.ReplicaFrame.messages:type_name -> rhumb.v1.ReplicaMessage
 	0,  // 3: rhumb.v1.ReplicaMessage.kind:type_name -> rhumb.v1.ReplicaMessageKind
 	1,  // 4: rhumb.v1.HeartbeatFrame.hello:type_name -> rhumb.v1.PeerHello
-	7,  // 5: rhumb.v1.HeartbeatFrame.exclusions:type_name -> rhumb.v1.Exclusion
-	5,  // 6: rhumb.v1.HeartbeatFrame.load:type_name -> rhumb.v1.NodeLoad
-	6,  // 7: rhumb.v1.NodeLoad.classes:type_name -> rhumb.v1.ClassLoad
-	1,  // 8: rhumb.v1.RaftFrame.hello:type_name -> rhumb.v1.PeerHello
-	1,  // 9: rhumb.v1.MetadataRequest.hello:type_name -> rhumb.v1.PeerHello
-	16, // 10: rhumb.v1.DescribeReplicaRequest.range:type_name -> rhumb.v1.RangeID
-	17, // 11: rhumb.v1.DescribeReplicaResponse.status:type_name -> rhumb.v1.ReplicaStatus
-	14, // 12: rhumb.v1.DescribeReplicaResponse.behind:type_name -> rhumb.v1.DescribeReplicaResponse.BehindEntry
-	2,  // 13: rhumb.v1.Peer.Replicate:input_type -> rhumb.v1.ReplicaFrame
-	4,  // 14: rhumb.v1.Peer.Heartbeat:input_type -> rhumb.v1.HeartbeatFrame
-	8,  // 15: rhumb.v1.Peer.Raft:input_type -> rhumb.v1.RaftFrame
-	10, // 16: rhumb.v1.Peer.Metadata:input_type -> rhumb.v1.MetadataRequest
-	18, // 17: rhumb.v1.Peer.Forward:input_type -> rhumb.v1.Request
-	12, // 18: rhumb.v1.Peer.DescribeReplica:input_type -> rhumb.v1.DescribeReplicaRequest
-	2,  // 19: rhumb.v1.Peer.Replicate:output_type -> rhumb.v1.ReplicaFrame
-	4,  // 20: rhumb.v1.Peer.Heartbeat:output_type -> rhumb.v1.HeartbeatFrame
-	9,  // 21: rhumb.v1.Peer.Raft:output_type -> rhumb.v1.RaftSummary
-	11, // 22: rhumb.v1.Peer.Metadata:output_type -> rhumb.v1.MetadataResponse
-	19, // 23: rhumb.v1.Peer.Forward:output_type -> rhumb.v1.Response
-	13, // 24: rhumb.v1.Peer.DescribeReplica:output_type -> rhumb.v1.DescribeReplicaResponse
-	19, // [19:25] is the sub-list for method output_type
-	13, // [13:19] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	8,  // 5: rhumb.v1.HeartbeatFrame.exclusions:type_name -> rhumb.v1.Exclusion
+	6,  // 6: rhumb.v1.HeartbeatFrame.load:type_name -> rhumb.v1.NodeLoad
+	5,  // 7: rhumb.v1.HeartbeatFrame.closed:type_name -> rhumb.v1.ClosedFrame
+	7,  // 8: rhumb.v1.NodeLoad.classes:type_name -> rhumb.v1.ClassLoad
+	1,  // 9: rhumb.v1.RaftFrame.hello:type_name -> rhumb.v1.PeerHello
+	1,  // 10: rhumb.v1.MetadataRequest.hello:type_name -> rhumb.v1.PeerHello
+	17, // 11: rhumb.v1.DescribeReplicaRequest.range:type_name -> rhumb.v1.RangeID
+	18, // 12: rhumb.v1.DescribeReplicaResponse.status:type_name -> rhumb.v1.ReplicaStatus
+	15, // 13: rhumb.v1.DescribeReplicaResponse.behind:type_name -> rhumb.v1.DescribeReplicaResponse.BehindEntry
+	2,  // 14: rhumb.v1.Peer.Replicate:input_type -> rhumb.v1.ReplicaFrame
+	4,  // 15: rhumb.v1.Peer.Heartbeat:input_type -> rhumb.v1.HeartbeatFrame
+	9,  // 16: rhumb.v1.Peer.Raft:input_type -> rhumb.v1.RaftFrame
+	11, // 17: rhumb.v1.Peer.Metadata:input_type -> rhumb.v1.MetadataRequest
+	19, // 18: rhumb.v1.Peer.Forward:input_type -> rhumb.v1.Request
+	13, // 19: rhumb.v1.Peer.DescribeReplica:input_type -> rhumb.v1.DescribeReplicaRequest
+	2,  // 20: rhumb.v1.Peer.Replicate:output_type -> rhumb.v1.ReplicaFrame
+	4,  // 21: rhumb.v1.Peer.Heartbeat:output_type -> rhumb.v1.HeartbeatFrame
+	10, // 22: rhumb.v1.Peer.Raft:output_type -> rhumb.v1.RaftSummary
+	12, // 23: rhumb.v1.Peer.Metadata:output_type -> rhumb.v1.MetadataResponse
+	20, // 24: rhumb.v1.Peer.Forward:output_type -> rhumb.v1.Response
+	14, // 25: rhumb.v1.Peer.DescribeReplica:output_type -> rhumb.v1.DescribeReplicaResponse
+	20, // [20:26] is the sub-list for method output_type
+	14, // [14:20] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_api_peer_proto_init() }
@@ -1154,7 +1259,7 @@ func file_api_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_peer_proto_rawDesc), len(file_api_peer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   14,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

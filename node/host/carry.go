@@ -73,10 +73,13 @@ func (h *Host) write(s *slot, rd *replica.Ready, commits []*commit) []*commit {
 	if rd.Trim != 0 {
 		c.batch.SetCommit(s.id, commit)
 		c.batch.Trim(s.id, rd.Trim)
-		h.collector.add(s, at)
 	}
 	last, _ := rd.Last()
-	c.parts = append(c.parts, commitPart{s: s, mustSync: rd.MustSync, last: last, promised: rd.Promised, after: rd.AfterSync})
+	part := commitPart{s: s, mustSync: rd.MustSync, last: last, promised: rd.Promised, after: rd.AfterSync}
+	if rd.Trim != 0 {
+		part.collect = at
+	}
+	c.parts = append(c.parts, part)
 	return commits
 }
 
@@ -114,6 +117,11 @@ func (h *Host) apply(c *commit) {
 		err := c.batch.Apply()
 		if err == nil {
 			c.applied = true
+			for i := range c.parts { // not before: collection goes by what storage knows to be trimmed
+				if p := &c.parts[i]; p.collect != 0 {
+					h.collector.add(p.s, p.collect)
+				}
+			}
 			return
 		}
 		if rhumb.KindOf(err) != rhumb.DiskFull {

@@ -47,6 +47,8 @@ const (
 	commitsInFlightMax = 2
 	// tickInterval is how often replicas with something outstanding get time.
 	tickInterval = 20 * time.Millisecond
+	// closeInterval is how often the ranges that this node is primary of are closed up to what was agreed to.
+	closeInterval = 100 * time.Millisecond
 	// heldMax bounds the proposals that wait for replicas to become active, holdMax how long one waits: longer than any
 	// lease, so only a node that cannot go on reaches it.
 	heldMax = 16_384
@@ -184,7 +186,7 @@ func New(cfg Config) (*Host, error) {
 		}
 		promised = append(promised, s)
 	}
-	h.leases = newLeases(cfg.Self, cfg.Fresh, cfg.Net, h.healthy, h.suspected)
+	h.leases = newLeases(&h.cfg, h.healthy, h.suspected)
 	for _, s := range promised { // before anything is granted: a promise outlives the process
 		h.leases.exclude(s.id, s.r.Epoch(), rhumb.NoNode)
 	}
@@ -342,6 +344,7 @@ func (h *Host) healthy() (ok bool, why string) {
 func (h *Host) ticker() {
 	t := time.NewTicker(tickInterval)
 	defer t.Stop()
+	var closed time.Duration
 	for {
 		select {
 		case <-h.ctx.Done():
@@ -349,6 +352,10 @@ func (h *Host) ticker() {
 		case <-t.C:
 			if h.ticks.Load() {
 				h.post(tickEvent{})
+			}
+			if now := hlc.Boottime(); now-closed >= closeInterval {
+				closed = now
+				h.post(closeEvent{})
 			}
 		}
 	}

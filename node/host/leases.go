@@ -32,6 +32,9 @@ type Leases struct {
 	healthy func() (ok bool, why string)
 	// suspected is called, outside the lock, with all nodes that are suspected now, whenever that set changes.
 	suspected func(nodes []rhumb.NodeID)
+	clock     *hlc.Clock
+	// ahead takes a timestamp that the clock's ceiling must be raised for, which waits for the disk.
+	ahead chan rhumb.Timestamp
 
 	mu       sync.Mutex // guards all below
 	pairs    *lease.Pairs
@@ -41,12 +44,13 @@ type Leases struct {
 	done sync.WaitGroup
 }
 
-func newLeases(self rhumb.NodeIdentity, fresh bool, out Heartbeats, healthy func() (bool, string), suspected func([]rhumb.NodeID)) *Leases {
+func newLeases(cfg *Config, healthy func() (bool, string), suspected func([]rhumb.NodeID)) *Leases {
 	l := &Leases{
-		out: out, healthy: healthy, suspected: suspected,
-		pairs: lease.New(self, hlc.Boottime(), fresh), stop: make(chan struct{}),
+		out: cfg.Net, healthy: healthy, suspected: suspected, clock: cfg.Clock, ahead: make(chan rhumb.Timestamp, 1),
+		pairs: lease.New(cfg.Self, hlc.Boottime(), cfg.Fresh), stop: make(chan struct{}),
 	}
 	l.done.Go(l.run)
+	l.done.Go(l.raise)
 	return l
 }
 
@@ -75,7 +79,9 @@ func (l *Leases) run() {
 
 func (l *Leases) tick() {
 	ok, why := l.healthy()
+	closing := l.closing()
 	l.mu.Lock()
+	l.pairs.Close(closing)
 	now := hlc.Boottime()
 	l.pairs.SetHealthy(now, ok, why)
 	out := l.pairs.Tick(now)
@@ -97,7 +103,9 @@ func (l *Leases) send(out []lease.Outgoing) {
 
 // Receive takes a frame from a peer. It runs on the goroutine that read it, so that nothing queues in between.
 func (l *Leases) Receive(from rhumb.NodeIdentity, f *lease.Frame) {
+	passed := l.pass(f.Close)
 	l.mu.Lock()
+	l.pairs.Passed(passed)
 	out := l.pairs.Receive(hlc.Boottime(), from, f)
 	l.mu.Unlock()
 	l.send(out)

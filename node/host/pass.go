@@ -45,6 +45,7 @@ type commitPart struct {
 	last     entry.Position
 	promised rhumb.Epoch
 	after    []replica.Message
+	collect  rhumb.Timestamp // the log was trimmed: what may be collected is as of then; 0 when it was not
 }
 
 // post hands an event to the host, unless it is closed. It may run a pass and sync a commit on the calling goroutine.

@@ -23,6 +23,15 @@
 // A process that starts has forgotten its grants: it waits LeaseMax before it activates anything, unless its store is
 // fresh and so never gave one. It re-registers its durable promises by Exclude before its first SetPeers.
 //
+// # Closed timestamps (ruling 6)
+//
+// A heartbeat asks its receiver to move its clock past a timestamp of the sender's (Close). The receiver's driver does that,
+// durably, and says so by Passed; from then on frames to the sender say Agreed. That speaks of every range but those that
+// the sender of the frame excludes: exclusions and agreement stand in one frame and are applied in one step, so agreement
+// is fenced by epoch as grants are, and is left out when not all exclusions fit. Agreed gives what one peer has agreed to
+// for an epoch of a range; package replica makes closed timestamps of that, and Publish has them told to the nodes that
+// hold the ranges (package closed).
+//
 // # Suspicion
 //
 // A frame proves that its sender lives only when it echoes a frame of ours that was sent within the suspect interval:

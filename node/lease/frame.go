@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/node/closed"
 )
 
 // ExclusionsMax bounds the exclusions of one frame.
@@ -42,6 +43,14 @@ type Frame struct {
 	ExclusionSeq uint64
 	// Confirmed is the ExclusionSeq up to which the sender has applied the receiver's exclusions.
 	Confirmed uint64
+
+	// Close asks the receiver to move its clock past a timestamp of the sender's, durably (heartbeat; 0 asks for nothing).
+	Close rhumb.Timestamp
+	// Agreed is the greatest Close of the receiver that the sender's clock is past, durably: whatever ranges the sender
+	// becomes primary of, it writes above. It speaks of no epoch that the sender excludes.
+	Agreed rhumb.Timestamp
+	// Closed tells how far ranges of the sender are closed.
+	Closed closed.Frame
 }
 
 // Outgoing is a frame to send. It is worthless when it is late: send it before anything else.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/node/closed"
 )
 
 // PeerInfo names a node to watch. Boot is the life that metadata knows: frames of earlier lives are not looked at.
@@ -31,6 +32,11 @@ type Pairs struct {
 	distrusted time.Duration
 	lastTick   time.Duration
 	unhealthy  string
+
+	// closing is what every peer is asked to close, clock what this node's clock is durably past, own what is claimed of
+	// the ranges that this node is primary of.
+	closing, clock rhumb.Timestamp
+	own            closed.History
 }
 
 type promise struct {
@@ -45,6 +51,7 @@ func New(self rhumb.NodeIdentity, now time.Duration, freshStore bool) *Pairs {
 		self: self, lastTick: now,
 		promised: make(map[rhumb.RangeID]promise),
 		fenced:   make(map[rhumb.RangeID]rhumb.Epoch),
+		own:      make(closed.History),
 	}
 	if !freshStore {
 		p.restartUntil = now + obligation(LeaseMax, Timing{Epsilon: epsilonMax, RhoPermille: rhoPermilleMax})
@@ -116,7 +123,7 @@ func (p *Pairs) Tick(now time.Duration) []Outgoing {
 		if q.watched && now >= q.nextBeat {
 			q.nextBeat = now + q.timing.Heartbeat
 			f := p.frame(now, q)
-			f.Lease = q.timing.Lease
+			f.Lease, f.Close = q.timing.Lease, p.closing
 			out = append(out, Outgoing{q.id, f})
 		}
 	}
@@ -154,7 +161,12 @@ func (p *Pairs) frame(now time.Duration, q *peer) Frame {
 	if q.sent > 0 {
 		f.Echo, f.Held = q.sent, now-q.heard
 	}
-	f.Exclusions, f.ExclusionSeq, _ = q.list()
+	var all bool
+	if f.Exclusions, f.ExclusionSeq, all = q.list(); all {
+		f.Agreed = min(q.asked, p.clock)
+	}
+	f.Closed = q.out.Frame()
+	f.Closed.Applied = q.in.Applied()
 	return f
 }
 
@@ -176,9 +188,13 @@ func (p *Pairs) Receive(now time.Duration, from rhumb.NodeIdentity, f *Frame) []
 		p.fence(x.Range, x.Epoch)
 	}
 	q.applied = max(q.applied, f.ExclusionSeq)
+	q.asked = max(q.asked, f.Close)
+	q.in.Take(&f.Closed)
 	if f.EchoBoot == p.self.Boot {
 		q.echoed(now, f.Echo, f.Held, f.Reply)
 		q.confirm(f.Confirmed)
+		q.agreed = max(q.agreed, f.Agreed)
+		q.out.Confirm(f.Closed.Applied)
 		if f.GrantedLease > 0 && f.Granted > p.distrusted && f.Granted <= now {
 			q.heldUntil = max(q.heldUntil, f.Granted+f.GrantedLease-q.timing.Epsilon)
 		}
@@ -316,7 +332,8 @@ func (p *Pairs) DropHeld(now time.Duration) {
 func (p *Pairs) Rebirth(self rhumb.NodeIdentity) {
 	p.self = self // grants on their way speak of the earlier life
 	for _, q := range p.peers {
-		q.heldUntil = 0
+		q.heldUntil, q.agreed = 0, 0
+		q.out.Reset()
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/node/closed"
 )
 
 // peer is this node's side of one pair. Times are on this node's clock unless another is named.
@@ -36,6 +37,12 @@ type peer struct {
 	pending             []pendingExclusion // ascending by seq; superseded ones have Epoch 0
 	pendingSeq          map[rhumb.RangeID]uint64
 	exclusionSeq        uint64
+
+	// Closed timestamps: asked is the greatest that the peer asked for, agreed the greatest of this node's that the peer
+	// has agreed to; out and in are what is told and heard of ranges.
+	asked, agreed rhumb.Timestamp
+	out           closed.Sender
+	in            closed.Receiver
 }
 
 // pendingExclusion is one that the peer has not confirmed.
@@ -116,6 +123,9 @@ func (q *peer) reborn(life rhumb.NodeIdentity) {
 	q.life = life
 	q.obligedUntil, q.heldUntil, q.applied = 0, 0, 0
 	q.heard, q.sent = 0, 0
+	q.asked, q.agreed = 0, 0
+	q.out.Reset()
+	q.in.Reset()
 	for i := range q.pending {
 		q.pending[i].until = 0
 	}

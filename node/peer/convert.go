@@ -2,11 +2,13 @@ package peer
 
 import (
 	"encoding/binary"
+	"math"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 	"github.com/rhumbdb/rhumb/entry"
+	"github.com/rhumbdb/rhumb/node/closed"
 	"github.com/rhumbdb/rhumb/node/lease"
 	"github.com/rhumbdb/rhumb/node/replica"
 )
@@ -57,7 +59,7 @@ func frameToPB(f *lease.Frame) *rhumbpb.HeartbeatFrame {
 	p := &rhumbpb.HeartbeatFrame{
 		Sent: int64(f.Sent), Reply: f.Reply, Lease: int64(f.Lease), EchoBoot: uint64(f.EchoBoot), Echo: int64(f.Echo),
 		Held: int64(f.Held), Granted: int64(f.Granted), GrantedLease: int64(f.GrantedLease),
-		ExclusionSeq: f.ExclusionSeq, Confirmed: f.Confirmed,
+		ExclusionSeq: f.ExclusionSeq, Confirmed: f.Confirmed, Close: uint64(f.Close), Agreed: uint64(f.Agreed), Closed: closedToPB(&f.Closed),
 	}
 	for _, x := range f.Exclusions {
 		p.Exclusions = append(p.Exclusions, &rhumbpb.Exclusion{Region: uint32(x.Range.Region), Slot: uint32(x.Range.Slot), Epoch: uint64(x.Epoch)})
@@ -70,10 +72,41 @@ func frameFromPB(p *rhumbpb.HeartbeatFrame) *lease.Frame {
 		Sent: time.Duration(p.Sent), Reply: p.Reply, Lease: time.Duration(p.Lease), EchoBoot: rhumb.BootSeq(p.EchoBoot),
 		Echo: time.Duration(p.Echo), Held: time.Duration(p.Held), Granted: time.Duration(p.Granted),
 		GrantedLease: time.Duration(p.GrantedLease), ExclusionSeq: p.ExclusionSeq, Confirmed: p.Confirmed,
+		Close: rhumb.Timestamp(p.Close), Agreed: rhumb.Timestamp(p.Agreed), Closed: closedFromPB(p.Closed),
 	}
 	for _, x := range p.Exclusions {
 		f.Exclusions = append(f.Exclusions, lease.Exclusion{
 			Range: rhumb.RangeID{Region: rhumb.RegionID(x.Region), Slot: rhumb.Slot(x.Slot)}, Epoch: rhumb.Epoch(x.Epoch),
+		})
+	}
+	return f
+}
+
+func closedToPB(f *closed.Frame) *rhumbpb.ClosedFrame {
+	if f.Number == 0 && f.Applied == 0 {
+		return nil
+	}
+	p := &rhumbpb.ClosedFrame{Number: f.Number, Base: f.Base, At: uint64(f.At), Applied: f.Applied}
+	for _, c := range f.Covers {
+		p.Covers = append(p.Covers, uint64(c.Range.Region), uint64(c.Range.Slot), uint64(c.Seq))
+	}
+	return p
+}
+
+// closedFromPB reads what a peer tells of closed timestamps. Covers that cannot be read leave a frame that tells nothing:
+// one that is known in part must not be taken.
+func closedFromPB(p *rhumbpb.ClosedFrame) (f closed.Frame) {
+	c := p.GetCovers()
+	if p == nil || len(c)%3 != 0 || len(c)/3 > closed.CoversMax {
+		return closed.Frame{Applied: p.GetApplied()}
+	}
+	f = closed.Frame{Number: p.Number, Base: p.Base, At: rhumb.Timestamp(p.At), Applied: p.Applied}
+	for ; len(c) > 0; c = c[3:] {
+		if c[0] > math.MaxUint32 || c[1] > math.MaxUint32 {
+			return closed.Frame{Applied: p.Applied}
+		}
+		f.Covers = append(f.Covers, closed.Cover{
+			Range: rhumb.RangeID{Region: rhumb.RegionID(c[0]), Slot: rhumb.Slot(c[1])}, Seq: rhumb.Seq(c[2]),
 		})
 	}
 	return f

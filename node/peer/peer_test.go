@@ -17,6 +17,7 @@ import (
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 	"github.com/rhumbdb/rhumb/entry"
+	"github.com/rhumbdb/rhumb/node/closed"
 	"github.com/rhumbdb/rhumb/node/lease"
 	"github.com/rhumbdb/rhumb/node/replica"
 )
@@ -78,6 +79,7 @@ func TestHeartbeatCrossesTheWireWhole(t *testing.T) {
 	var next int64
 	fill(reflect.ValueOf(&f).Elem(), &next)
 	f.Exclusions = []lease.Exclusion{{Range: rhumb.RangeID{Region: 1, Slot: 2}, Epoch: 3}}
+	f.Closed.Covers = []closed.Cover{{Range: rhumb.RangeID{Region: 1, Slot: 2}, Seq: 3}, {Range: rhumb.RangeID{Region: 4, Slot: 5}}}
 	b, err := proto.Marshal(frameToPB(&f))
 	if err != nil {
 		t.Fatal(err)

@@ -31,6 +31,9 @@ const (
 	positionInterval = time.Second
 	// beatInterval is how often readers are told that the node lives.
 	beatInterval = 250 * time.Millisecond
+	// closedInterval is how long a version may go without asking how far ranges are closed; beatInterval bounds how long
+	// readers wait for a version with the answer.
+	closedInterval = 50 * time.Millisecond
 	// storagePause is how long the driver waits for storage to show what is committed: the rest of a pass of the host.
 	storagePause = time.Millisecond
 	// retryPause is how long a failure is waited out.
@@ -65,6 +68,9 @@ type Config struct {
 	// Image has the limits of the image; its Dir, Logger and Registerer are set from here.
 	Image  snapshot.Config
 	Engine *storage.Engine
+	// Closed gives the greatest timestamp up to which every entry of a range, now and ever, lies at a position up to upTo, 0
+	// when none is known. Nil knows none, and readers get no cut across ranges.
+	Closed func(id rhumb.RangeID, upTo rhumb.Seq) rhumb.Timestamp
 	// State gives the node's copy of the catalog.
 	State  func() *catalog.State
 	Logger *slog.Logger

@@ -13,6 +13,8 @@
 //
 //   - A version shows of each range exactly the effects of the entries up to its position there, in every published table.
 //   - Only committed entries are published, so nothing that readers saw is undone.
+//   - The closed timestamp of a version is the least of all ranges of its tables, each as of its position there, so in the version
+//     is everything up to it, and no later one adds to that. A range that comes to the node joins when it is closed here.
 //   - A failure leaves the image as it was; what was to be published is kept and tried again.
 //
 // # Concurrency

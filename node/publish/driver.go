@@ -49,6 +49,7 @@ type Driver struct {
 	classes map[rhumb.ClassID]bool // that have such a table
 	left    []rhumb.RangeID        // ranges whose positions leave the image with the next version
 	last    time.Duration          // when the last version was published
+	asked   time.Duration          // when it was last asked how far ranges are closed
 	retry   time.Duration          // not before then, after a failure
 }
 
@@ -184,6 +185,7 @@ func (d *Driver) run() {
 		case <-beat.C:
 			if d.pub != nil {
 				d.pub.Beat()
+				d.publishClosed()
 			}
 			continue
 		case <-d.wake:
@@ -366,7 +368,7 @@ func (c *cut) publish() error {
 		}
 	}
 	start := time.Now()
-	if _, err := c.commit.Publish(snapshot.CommitInfo{Event: c.event}); err != nil {
+	if _, err := c.commit.Publish(snapshot.CommitInfo{Event: c.event, Closed: c.closed()}); err != nil {
 		return err
 	}
 	d.m.publishSeconds.Observe(time.Since(start).Seconds())

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,6 +33,10 @@ type world struct {
 	driver *Driver
 	logs   map[rhumb.RangeID]*log
 	clock  rhumb.Timestamp
+	// closed is how far every range is closed, 0 for unknown; by is the position that this needs, by range.
+	closed atomic.Uint64
+	by     sync.Map
+	asked  atomic.Int64 // how often that was asked
 }
 
 // log is what a range's log did up to its last entry, and what is committed of it.
@@ -77,6 +82,13 @@ func newWorld(t *testing.T, policy Policy) *world {
 func (w *world) open(policy Policy) {
 	d, err := Open(Config{
 		Root: w.root, Cluster: rhumb.UUID{1}, Node: testNode, Policy: policy, Engine: w.engine, Logger: slog.New(slog.DiscardHandler),
+		Closed: func(id rhumb.RangeID, upTo rhumb.Seq) rhumb.Timestamp {
+			w.asked.Add(1)
+			if by, ok := w.by.Load(id); ok && by.(rhumb.Seq) > upTo {
+				return 0
+			}
+			return rhumb.Timestamp(w.closed.Load())
+		},
 		State: func() *catalog.State {
 			w.state.Lock()
 			defer w.state.Unlock()

@@ -5,6 +5,7 @@ import "github.com/prometheus/client_golang/prometheus"
 type metrics struct {
 	publishSeconds           prometheus.Histogram
 	entries, loads, failures prometheus.Counter
+	closedLag                prometheus.Gauge
 }
 
 func newMetrics() metrics {
@@ -12,6 +13,9 @@ func newMetrics() metrics {
 		publishSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "rhumb_publish_seconds", Help: "Time to make a gathered version of the image visible.",
 			Buckets: prometheus.ExponentialBuckets(1e-6, 4, 12),
+		}),
+		closedLag: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "rhumb_publish_closed_lag_seconds", Help: "Age of the newest cut across ranges that the image offers; 0 before the first.",
 		}),
 		entries:  prometheus.NewCounter(prometheus.CounterOpts{Name: "rhumb_publish_entries_total", Help: "Log entries published in the image."}),
 		loads:    prometheus.NewCounter(prometheus.CounterOpts{Name: "rhumb_publish_loads_total", Help: "Tables read whole into the image."}),
@@ -21,5 +25,5 @@ func newMetrics() metrics {
 
 // Collectors gives the driver's metrics.
 func (d *Driver) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{d.m.publishSeconds, d.m.entries, d.m.loads, d.m.failures}
+	return []prometheus.Collector{d.m.publishSeconds, d.m.entries, d.m.loads, d.m.failures, d.m.closedLag}
 }

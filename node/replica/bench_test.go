@@ -107,3 +107,15 @@ func benchPump(nodes []*Replica) (answers int) {
 	}
 	return answers
 }
+
+// BenchmarkClose closes one idle range with three members once.
+func BenchmarkClose(b *testing.B) {
+	nodes := benchNodes()
+	agreed := func(rhumb.NodeID) rhumb.Timestamp { return 1 << 40 }
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, _, ok := nodes[0].Close(1<<40, agreed); !ok {
+			b.Fatal("not closed")
+		}
+	}
+}

@@ -46,8 +46,8 @@ func (r *Replica) reconfigure() {
 	}
 }
 
-// pursue proposes an expansion once the joining node has all that may be acknowledged, and takes it back when that node
-// is not fit any more.
+// pursue proposes an expansion once the joining node has all that may be acknowledged and has agreed to what is closed
+// (ruling 6), and takes it back when that node is not fit any more.
 func (r *Replica) pursue() {
 	p := r.peer(r.change.node)
 	fit := p.connected && !p.suspect && p.flow < flowLost
@@ -57,7 +57,7 @@ func (r *Replica) pursue() {
 		r.change = change{}
 		r.configure()
 		r.advanceCommit()
-	case r.change.unsent && p.match >= max(r.commit, r.start):
+	case r.change.unsent && p.match >= max(r.commit, r.start) && p.agreed >= r.closed:
 		r.change.unsent = false
 		r.alterISR(r.change.members)
 	case !r.change.unsent && !fit:

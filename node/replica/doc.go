@@ -7,7 +7,7 @@
 //
 // One goroutine at a time calls a Replica. The driver (node/host, sim) loops:
 //
-//  1. Feed inputs: Describe, Propose, Step, Persisted, Fetched, Peer, Tick, Activate.
+//  1. Feed inputs: Describe, Propose, Step, Persisted, Fetched, Peer, Tick, Activate, and Close every now and then.
 //  2. When HasReady, take Ready and carry it out in full, in this order:
 //     call lease.Pairs.Exclude when Promised is set; apply one storage batch of {UndoAbove, Append, Promised, Commit,
 //     Trim}; send Messages; deliver Answers, Meta and Fetch. The batch must be visible to reads of storage before
@@ -16,9 +16,9 @@
 //     batch held. A Ready without MustSync needs neither.
 //
 // The driver gives time: a monotonic time.Duration since an arbitrary start, and hybrid timestamps that lie above every
-// closed timestamp its node has acknowledged. NeedsTick tells whether the replica waits for something that only time
-// brings; an idle range needs no tick. Every break of the stream to a peer, and every new life of a peer, is reported
-// by Peer with connected false, then true, and messages of the earlier stream are dropped after that.
+// closed timestamp its node has agreed to (lease.Pairs.Passed). NeedsTick tells whether the replica waits for something
+// that only time brings; an idle range needs no tick. Every break of the stream to a peer, and every new life of a peer, is
+// reported by Peer with connected false, then true, and messages of the earlier stream are dropped after that.
 //
 // A driver that starts up calls lease.Pairs.Exclude with the promise of every replica it loads, before lease.Pairs
 // grants anything: a promise outlives the process.
@@ -45,9 +45,9 @@
 // # Invariants
 //
 // I1 one primary per epoch; I2 one content per (epoch, seq); I5 commit never decreases and nothing committed is undone;
-// I7 timestamps grow strictly along the log; I8 no in-sync set below min_insync is proposed. Where this replica itself
-// would break one it panics. Where bytes from disk or a peer contradict one it becomes Quarantined: it keeps its data,
-// acknowledges nothing, and says why.
+// I7 timestamps grow strictly along the log; I8 no in-sync set below min_insync is proposed;
+// a primary appends nothing at or below what its Close gave. Where this replica itself would break one it panics. Where
+// bytes from disk or a peer contradict one it becomes Quarantined: it keeps its data, acknowledges nothing, and says why.
 //
 // # Testing
 //

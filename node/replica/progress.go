@@ -40,6 +40,8 @@ type progress struct {
 	// that carries nothing else.
 	commit, toldCommit rhumb.Seq
 	tell               bool
+	// agreed is the closed timestamp that the peer has agreed to, as Close last asked.
+	agreed rhumb.Timestamp
 	// inSync and pending: the peer is a member of the in-sync set, of the one asked for.
 	inSync, pending bool
 	// probing is true while a probe is out, fetching while storage reads for the peer.

@@ -52,7 +52,8 @@ type Replica struct {
 	version  uint64
 	change   change
 	leaseSet []rhumb.NodeID
-	peers    []*progress // sorted by node
+	closed   rhumb.Timestamp // the greatest that Close gave in this epoch
+	peers    []*progress     // sorted by node
 	tail     tail
 	orders   orders
 	waiters  waiters
@@ -193,7 +194,7 @@ func (r *Replica) promise(e rhumb.Epoch, to rhumb.NodeID) {
 func (r *Replica) stepDown() {
 	r.failOrders()
 	r.role = following
-	r.start, r.inSync, r.leaseSet, r.peers = 0, nil, nil, nil
+	r.start, r.closed, r.inSync, r.leaseSet, r.peers = 0, 0, nil, nil, nil
 	r.change = change{}
 	r.tail = tail{}
 	r.overlay.reset()

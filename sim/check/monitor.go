@@ -30,6 +30,9 @@ type watched struct {
 	// acked is the greatest place that was acknowledged to a client, ackedHLC its timestamp.
 	acked    rhumb.Seq
 	ackedHLC rhumb.Timestamp
+	// closed is the greatest timestamp up to which any node called the range closed, closedBy that node.
+	closed   rhumb.Timestamp
+	closedBy rhumb.NodeID
 }
 
 type position struct {
@@ -130,7 +133,33 @@ func (m *Monitor) Committed(r rhumb.RangeID, n rhumb.NodeID, e *entry.Entry) err
 		}
 		return nil
 	}
+	if first := firstHLC(e); first <= w.closed {
+		return fmt.Errorf("I7: range %s: %s commits %v of %d, but %s called the range closed up to %d", r, n, e.Position(), first, w.closedBy, w.closed)
+	}
 	w.committed = append(w.committed, e)
+	return nil
+}
+
+// firstHLC gives the lowest timestamp in an entry.
+func firstHLC(e *entry.Entry) rhumb.Timestamp {
+	if len(e.Requests) == 0 {
+		return e.Start
+	}
+	return e.Requests[0].HLC
+}
+
+// Closed reports that a node calls a range closed up to a timestamp, having committed and applied it up to commit: it must
+// have everything up to there, and nothing may be added (I7, ruling 6).
+func (m *Monitor) Closed(r rhumb.RangeID, n rhumb.NodeID, at rhumb.Timestamp, commit rhumb.Seq) error {
+	w := m.watch(r)
+	if int(commit) < len(w.committed) {
+		if next := w.committed[commit]; firstHLC(next) <= at {
+			return fmt.Errorf("I7: range %s: %s calls it closed up to %d and has committed %d, but not %v of %d", r, n, at, commit, next.Position(), firstHLC(next))
+		}
+	}
+	if at > w.closed {
+		w.closed, w.closedBy = at, n
+	}
 	return nil
 }
 

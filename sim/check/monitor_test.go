@@ -52,6 +52,9 @@ func TestMonitor(t *testing.T) {
 	serve := func(e rhumb.Epoch, n rhumb.NodeID, commit rhumb.Seq) func(*Monitor) error {
 		return func(m *Monitor) error { return m.Serving(testRange, e, n, commit) }
 	}
+	closed := func(n rhumb.NodeID, at rhumb.Timestamp, upTo rhumb.Seq) func(*Monitor) error {
+		return func(m *Monitor) error { return m.Closed(testRange, n, at, upTo) }
+	}
 	undo := func(n rhumb.NodeID, e *entry.Entry, commit rhumb.Seq) func(*Monitor) error {
 		return func(m *Monitor) error { return m.Undone(testRange, n, e, commit) }
 	}
@@ -84,6 +87,8 @@ func TestMonitor(t *testing.T) {
 		}},
 		{"a learner undoes what it knew to be committed", "I5", steps{set(config(1, 1, 1, 1, 2)), commit(1, log[:2]...), undo(3, log[1], 2)}},
 		{"two contents are committed", "I5", steps{commit(1, log...), commit(2, fork[:2]...)}},
+		{"an entry comes below what is closed", "I7", steps{commit(1, log[0]), closed(2, 1, 1), closed(2, 2, 1), commit(1, log[1])}},
+		{"a replica calls closed what it lacks", "I7", steps{commit(1, log[:2]...), closed(2, 1, 1), closed(2, 2, 2), closed(2, 2, 1)}},
 		{"a commit skips", "I5", steps{commit(1, log[0], log[2])}},
 		{"a stale read", "I6", steps{
 			func(m *Monitor) error { return m.Read(testRange, 1, 7, 7) },

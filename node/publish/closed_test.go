@@ -1,0 +1,83 @@
+package publish
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/entry"
+	"github.com/rhumbdb/rhumb/snapshot/reader"
+)
+
+// cut gives the closed timestamp of the image, 0 for none.
+func (w *world) cut() rhumb.Timestamp {
+	w.t.Helper()
+	c, err := reader.Attach(ImageDir(w.root, rhumb.UUID{1}, testNode), reader.Options{})
+	if err != nil {
+		return 0
+	}
+	defer c.Close()
+	v, err := c.LockClosed()
+	if err != nil {
+		return 0
+	}
+	defer v.Unlock()
+	return v.Closed()
+}
+
+// awaitCut waits for a closed timestamp.
+func (w *world) awaitCut(want rhumb.Timestamp) error {
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
+		if w.cut() == want {
+			return nil
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return errors.New("it is " + w.cut().String())
+}
+
+// awaitAsked waits until the driver has asked twice more how far all ranges are closed.
+func (w *world) awaitAsked() {
+	for from := w.asked.Load(); w.asked.Load() < from+3*int64(hashSlots); {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// TestClosed guards that the image's closed timestamp is the least of its ranges, that it moves when nothing is written, and
+// that it does not move while a range is not published up to there, or not known.
+func TestClosed(t *testing.T) {
+	w := newWorld(t, Policy{})
+	id := w.table("cars", rhumb.SnapshotOn)
+	put := func(n int, tell bool) {
+		w.append(hashRange(n), tell, false, entry.Write{Table: id, Name: []byte{byte('a' + n)}, Value: opaque("v")})
+	}
+	for n := range hashSlots - 1 {
+		put(n, true)
+	}
+	w.closed.Store(100)
+	w.check(map[string]rhumb.TableID{"cars": id})
+	w.awaitAsked()
+	if at := w.cut(); at != 0 {
+		t.Fatalf("a range without a position, and the cut is at %v", at)
+	}
+	put(hashSlots-1, true)
+	if err := w.awaitCut(100); err != nil {
+		t.Fatalf("all ranges are closed up to 100: %v", err)
+	}
+	w.closed.Store(200)
+	if err := w.awaitCut(200); err != nil {
+		t.Fatalf("closed up to 200, nothing written: %v", err)
+	}
+	put(0, false) // committed, but the driver has not heard of it
+	w.by.Store(hashRange(0), w.logs[hashRange(0)].commit.Seq)
+	w.closed.Store(300)
+	w.awaitAsked()
+	if at := w.cut(); at != 200 {
+		t.Fatalf("an entry is not published, and the cut is at %v", at)
+	}
+	w.driver.Committed(hashRange(0), w.logs[hashRange(0)].commit, nil)
+	if err := w.awaitCut(300); err != nil {
+		t.Fatalf("the entry is published: %v", err)
+	}
+}

@@ -1,0 +1,99 @@
+package replica
+
+import (
+	"testing"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// agreeing gives what each node has agreed to.
+type agreeing map[rhumb.NodeID]rhumb.Timestamp
+
+func (a agreeing) to(n rhumb.NodeID) rhumb.Timestamp { return a[n] }
+
+// TestClose checks ruling 6: what has to be agreed, by whom, and what stays open. The leader's log is the epoch-start entry
+// at 100 and two entries, at 101 and 102.
+func TestClose(t *testing.T) {
+	three := []rhumb.NodeID{1, 2, 3}
+	for _, tc := range []struct {
+		name   string
+		inSync []rhumb.NodeID
+		acks   map[rhumb.NodeID]rhumb.Seq
+		open   bool // a proposal that no Ready has sealed
+		own    rhumb.Timestamp
+		agreed agreeing
+		at     rhumb.Timestamp // 0 when nothing is closed
+		seq    rhumb.Seq
+	}{
+		{name: "all agreed", inSync: three, acks: map[rhumb.NodeID]rhumb.Seq{2: 3, 3: 3}, own: 500, agreed: agreeing{2: 400, 3: 300}, at: 300, seq: 3},
+		{name: "one has not", inSync: three, acks: map[rhumb.NodeID]rhumb.Seq{2: 3, 3: 3}, own: 500, agreed: agreeing{2: 400}},
+		{name: "its own clock bounds", inSync: three, acks: map[rhumb.NodeID]rhumb.Seq{2: 3, 3: 3}, own: 200, agreed: agreeing{2: 400, 3: 300}, at: 200, seq: 3},
+		{name: "the start is not committed", inSync: three, acks: map[rhumb.NodeID]rhumb.Seq{2: 3}, own: 500, agreed: agreeing{2: 400, 3: 300}},
+		{name: "an entry is not committed", inSync: three, acks: map[rhumb.NodeID]rhumb.Seq{2: 3, 3: 2}, own: 500, agreed: agreeing{2: 400, 3: 300}, at: 101, seq: 2},
+		{name: "nor the one before", inSync: three, acks: map[rhumb.NodeID]rhumb.Seq{2: 1, 3: 2}, own: 500, agreed: agreeing{2: 400, 3: 300}, at: 100, seq: 1},
+		{name: "an entry is not sealed", inSync: three, acks: map[rhumb.NodeID]rhumb.Seq{2: 3, 3: 3}, open: true, own: 500, agreed: agreeing{2: 400, 3: 300}, at: 102, seq: 3},
+		{name: "a learner need not agree", inSync: []rhumb.NodeID{1, 2}, acks: map[rhumb.NodeID]rhumb.Seq{2: 3}, own: 500, agreed: agreeing{2: 400}, at: 400, seq: 3},
+		{name: "one who joins must", inSync: []rhumb.NodeID{1, 2}, acks: map[rhumb.NodeID]rhumb.Seq{2: 3, 3: 3}, own: 500, agreed: agreeing{2: 400}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := leader(t, Config{MinInSync: 2}, 2, three, tc.inSync)
+			for _, n := range three[1:] {
+				if seq := tc.acks[n]; seq > 0 {
+					step(t, r, ack(n, 1, seq))
+				}
+			}
+			flush(r)
+			if tc.open {
+				r.Propose(100, Proposal{Token: 9, Batch: putBatch("k", "v")})
+			}
+			at, seq, ok := r.Close(tc.own, tc.agreed.to)
+			if at != tc.at || ok != (tc.at > 0) || ok && seq != tc.seq {
+				t.Errorf("closed up to %d by %d, %v; want %d by %d", at, seq, ok, tc.at, tc.seq)
+			}
+		})
+	}
+}
+
+// TestCloseIsKept guards that a primary writes above what it closed, even with a timestamp that its driver took before, and
+// that a closed timestamp never falls.
+func TestCloseIsKept(t *testing.T) {
+	r := leader(t, Config{MinInSync: 2}, 0, []rhumb.NodeID{1, 2}, []rhumb.NodeID{1, 2})
+	step(t, r, ack(2, 1, 1))
+	flush(r)
+	if at, _, ok := r.Close(500, agreeing{2: 500}.to); at != 500 || !ok {
+		t.Fatalf("closed up to %d, %v", at, ok)
+	}
+	r.Propose(200, Proposal{Token: 1, Batch: putBatch("k", "v")})
+	if rd := flush(r); len(rd.Append) != 1 || rd.Append[0].LastHLC() <= 500 {
+		t.Errorf("after closing 500 it appends %v", rd.Append)
+	}
+	if at, seq, ok := r.Close(600, agreeing{2: 300}.to); at != 500 || seq != 1 || !ok {
+		t.Errorf("then closed up to %d by %d, %v", at, seq, ok)
+	}
+	step(t, r, Message{Kind: Nack, Range: testRange, From: 2, To: 1, Epoch: 1, Promised: 2})
+	if at, _, ok := r.Close(600, agreeing{2: 600}.to); ok {
+		t.Errorf("deposed, it closes up to %d", at)
+	}
+}
+
+// TestJoinAgrees guards that a learner joins only when it has agreed to what is closed (ruling 6).
+func TestJoinAgrees(t *testing.T) {
+	r := leader(t, Config{MinInSync: 2}, 0, []rhumb.NodeID{1, 2, 3}, []rhumb.NodeID{1, 2})
+	step(t, r, ack(2, 1, 1))
+	flush(r)
+	if at, _, _ := r.Close(500, agreeing{2: 500}.to); at != 500 {
+		t.Fatalf("closed up to %d", at)
+	}
+	step(t, r, ack(3, 1, 1))
+	if rd := flush(r); len(rd.Meta) != 0 {
+		t.Fatalf("a learner that has agreed to nothing joins: %+v", rd.Meta)
+	}
+	r.Close(600, agreeing{2: 600, 3: 499}.to)
+	if rd := flush(r); len(rd.Meta) != 0 {
+		t.Fatalf("a learner that has not agreed to all joins: %+v", rd.Meta)
+	}
+	r.Close(600, agreeing{2: 600, 3: 500}.to)
+	if rd := flush(r); len(rd.Meta) != 1 || len(rd.Meta[0].New) != 3 {
+		t.Fatalf("a learner that has agreed does not join: %+v", rd.Meta)
+	}
+}
