@@ -42,6 +42,16 @@ func (r *run) changes(n int) (time.Duration, error) {
 	return threadCPU() - begin, err
 }
 
+// changeFifth changes a fifth of the records, in commits of at most bulkMax.
+func (r *run) changeFifth() error {
+	for left := r.cfg.Records / 5; left > 0; left -= bulkMax {
+		if _, err := r.changes(min(left, bulkMax)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // publish makes so many commits of n changes each and adds the cost of a change in the median commit to the samples. When
 // a shard was rolled meanwhile it tries again, since rolls are measured by themselves.
 func (r *run) publish(name string, n, commits int) error {
@@ -232,7 +242,7 @@ func (r *run) measureVersions(context.Context) error {
 			return err
 		}
 	}
-	if _, err := r.changes(r.cfg.Records / 5); err != nil {
+	if err := r.changeFifth(); err != nil {
 		return err
 	}
 	if err := r.relock(); err != nil {
