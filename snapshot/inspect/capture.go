@@ -34,12 +34,14 @@ func (im *Image) capture(t *Table, s *Shard) (*segment, error) {
 	}
 	err := guard(op, s.File, func() {
 		copy(g.buf[:4096], s.m.bytes)
-		for _, links := range []format.SectionType{format.SectionIndex, format.SectionOrderDelta, format.SectionDeltaCells, format.SectionChanged} {
+		words := g.captureSkip(s)
+		for _, links := range []format.SectionType{format.SectionIndex, format.SectionDeltaCells, format.SectionChanged} {
 			if sec, ok := s.Head.Find(links); ok {
 				s.m.copyWords(g.buf[sec.Offset:][:sec.Size&^7], sec.Offset)
 			}
 		}
 		s.m.copyWords(g.buf[4096:format.SegmentHeader], 4096)
+		le.PutUint64(g.buf[format.SegmentOrder:], words)
 		g.readCounters()
 		for _, sec := range s.Head.Sections {
 			if n := g.contentSize(sec); n > 0 {
@@ -48,6 +50,28 @@ func (im *Image) capture(t *Table, s *Shard) (*segment, error) {
 		}
 	})
 	return g, err
+}
+
+// skipTries bounds the copies of a skip list that changes.
+const skipTries = 1_000
+
+// captureSkip copies the skip list, in which links lead to any place, again and again until no node came meanwhile: then all
+// nodes that links lead to are whole. It gives the number of words that the nodes take.
+func (g *segment) captureSkip(s *Shard) (words uint64) {
+	sec, ok := g.head.Find(format.SectionOrderDelta)
+	for range skipTries {
+		s.m.copyWords(g.buf[format.SegmentOrder:][:8], format.SegmentOrder)
+		words = le.Uint64(g.buf[format.SegmentOrder:])
+		if !ok {
+			return words
+		}
+		s.m.copyWords(g.buf[sec.Offset:][:sec.Size&^7], sec.Offset)
+		s.m.copyWords(g.buf[format.SegmentOrder:][:8], format.SegmentOrder)
+		if le.Uint64(g.buf[format.SegmentOrder:]) == words {
+			break
+		}
+	}
+	return words
 }
 
 // contentSize gives how much of a section that is not a link holds something.

@@ -141,7 +141,7 @@ func rootFaults(root []byte, settled bool) (out []Fault) {
 		expected := version >= uint64(i) && version-(version-uint64(i))%format.RingSize == v && v > 0
 		next := !settled && (v == 0 || v == version+1)
 		switch {
-		case empty(e) && (version < format.RingSize && version%format.RingSize < uint64(i) || i == 0 && version < format.RingSize):
+		case empty(e): // not reached yet, or left out of a copy because it was overwritten meanwhile
 		case next:
 		case !ok || !expected || !empty(e[48:]):
 			bad(at, "the entry of version %d in the ring of the last commits is damaged, or the version %d is", v, version)
