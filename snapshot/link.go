@@ -152,7 +152,8 @@ func (s *segment) addDelta(b format.Box, ref uint32) bool {
 	}
 	e := &s.delta[s.deltas]
 	head := &s.cells[format.DeltaHead(b, uint32(len(s.cells)))]
-	*e = deltaEntry{box: b, ref: ref, next: *head, ver: s.record(ref).ver} // the file may be a recycled one
+	e.box, e.ref, e.next, e.ver = b, ref, *head, s.record(ref).ver
+	e.zero = 0 // the file may be a recycled one
 	s.deltas++
 	s.file.store64(format.SegmentDelta, uint64(s.deltas))
 	atomic.StoreUint32(head, s.deltas)
