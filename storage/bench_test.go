@@ -42,7 +42,7 @@ func (f *feed) next(requests, value int) *entry.Entry {
 	return e
 }
 
-func newFeed(b *testing.B, s *Store, slot rhumb.Slot) *feed {
+func newFeed(b testing.TB, s *Store, slot rhumb.Slot) *feed {
 	b.Helper()
 	f := &feed{id: rhumb.RangeID{Region: 1, Slot: slot}}
 	batch := s.NewBatch()

@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"cmp"
 	"log/slog"
 	"strings"
 	"time"
@@ -28,7 +29,7 @@ type Config struct {
 	Dir string
 	// FS is the file system; nil is the operating system's.
 	FS vfs.FS
-	// CacheBytes is the size of the block cache, shared by the stores of an engine; default 64 MiB.
+	// CacheBytes is the size of the block cache, shared by the stores of an engine; default 64 MiB. Memtables come on top.
 	CacheBytes int64
 	// MemTableBytes is the size of a memtable, and so of a log file; default 64 MiB.
 	MemTableBytes int64
@@ -55,11 +56,11 @@ type Config struct {
 	cache *pebble.Cache // shared by the stores of an engine; the opener owns a reference
 }
 
-func (c *Config) cacheBytes() int64 {
-	if c.CacheBytes == 0 {
-		return cacheDefault
-	}
-	return c.CacheBytes
+// newCache makes the cache of so many stores. Pebble takes the memory of memtables out of the cache, so theirs is added: else
+// a cache that is smaller than a memtable caches nothing once there has been much to write.
+func (c *Config) newCache(stores int) *pebble.Cache {
+	size := cmp.Or(c.CacheBytes, cacheDefault)
+	return pebble.NewCache(size + int64(stores)*memTablesUsual*cmp.Or(c.MemTableBytes, memTableDefault))
 }
 
 // Validate lists everything that is wrong with the configuration.

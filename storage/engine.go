@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rhumbdb/rhumb"
 )
@@ -28,7 +27,7 @@ func OpenEngine(dirs []string, cfg Config) (_ *Engine, err error) {
 	if len(dirs) == 0 || len(dirs) > StoresMax {
 		return nil, rhumb.Ef(op, rhumb.InvalidArgument, "%d directories are given, want 1 to %d", len(dirs), StoresMax)
 	}
-	cache := pebble.NewCache(cfg.cacheBytes())
+	cache := cfg.newCache(len(dirs))
 	defer cache.Unref()
 	cfg.cache = cache
 	e := &Engine{stores: make([]*Store, len(dirs)), place: map[rhumb.RangeID]*Store{}}

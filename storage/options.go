@@ -43,6 +43,8 @@ const (
 	memTableDefault = 64 << 20
 	// memTablesMax is how many full memtables may wait for their flush before writes wait; as many log files are recycled.
 	memTablesMax = 4
+	// memTablesUsual is how many memtables a store has at a time: one that fills, one that is flushed.
+	memTablesUsual = 2
 	// l0StopFiles is the number of sublevels at which writes wait for compaction.
 	l0StopFiles = 24
 )

@@ -70,7 +70,7 @@ type placement struct {
 // Unavailable when another process owns the directory, Incompatible when a newer binary wrote it, and Corrupt when its
 // files do not fit together.
 func Open(cfg Config) (*Store, error) {
-	cache := pebble.NewCache(cfg.cacheBytes())
+	cache := cfg.newCache(1)
 	defer cache.Unref()
 	cfg.cache = cache
 	return open(cfg, placement{count: 1})

@@ -1,0 +1,45 @@
+package storage
+
+import (
+	"testing"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// TestCacheBesideMemtables guards that blocks are cached although the memtables are larger than the block cache: Pebble takes
+// their memory out of the cache, and would read every block from disk.
+func TestCacheBesideMemtables(t *testing.T) {
+	const cache, memtable = 1 << 20, 2 << 20
+	s, err := Open(Config{Dir: t.TempDir(), CacheBytes: cache, MemTableBytes: memtable})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	f := newFeed(t, s, 1)
+	for range 6 { // memtables begin small and double, so that the last of these is a whole one
+		for range 20 {
+			b := s.NewBatch()
+			b.Append(f.id, f.next(100, 1_000), Commit{})
+			if err := b.Apply(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for item, err := range s.Scan(f.id, 1, nil, nil, Newest, 0) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(item.Value) != 1_000 {
+			t.Fatalf("a value of %d bytes", len(item.Value))
+		}
+	}
+	if _, err := s.Lookup(rhumb.Key{Table: 1, Home: f.id, Name: []byte("key000001")}, Newest); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.db.Metrics().BlockCache.Size; got < cache/2 {
+		t.Fatalf("%d bytes of blocks are cached, of %d", got, int64(cache))
+	}
+}
