@@ -40,19 +40,12 @@ type group struct {
 // the same time. It gives the number of keys found and fails as GetUint64 does, but for ErrNotFound; out must be as long as
 // keys.
 func (t *Table) MultiGetUint64(keys []uint64, out []Item) (found int, err error) {
-	if err := t.checkMulti(len(keys), len(out)); err != nil {
+	if err := t.checkNumbers(len(keys), len(out)); err != nil {
 		return 0, err
-	}
-	if t.t.KeyKind != format.KeyUint64 {
-		return 0, t.refuse("it is looked up by name, not by number")
 	}
 	var q group
 	for len(keys) > 0 {
-		n := min(len(keys), groupSize)
-		for i, k := range keys[:n] {
-			q.hashes[i] = t.t.root.HashNumber(k)
-		}
-		q.locate(n, t.t.lanes)
+		n := t.locateNumbers(&q, keys)
 		for i, k := range keys[:n] {
 			got, err := t.finish(&q, i, &lookupKey{word: k}, &out[i])
 			if err != nil {
@@ -68,19 +61,12 @@ func (t *Table) MultiGetUint64(keys []uint64, out []Item) (found int, err error)
 // MultiGetUint64Values is MultiGetUint64 for who wants nothing but the values: out[i] becomes the value of keys[i], nil when
 // the key has none.
 func (t *Table) MultiGetUint64Values(keys []uint64, out [][]byte) (found int, err error) {
-	if err := t.checkMulti(len(keys), len(out)); err != nil {
+	if err := t.checkNumbers(len(keys), len(out)); err != nil {
 		return 0, err
-	}
-	if t.t.KeyKind != format.KeyUint64 {
-		return 0, t.refuse("it is looked up by name, not by number")
 	}
 	var q group
 	for len(keys) > 0 {
-		n := min(len(keys), groupSize)
-		for i, k := range keys[:n] {
-			q.hashes[i] = t.t.root.HashNumber(k)
-		}
-		q.locate(n, t.t.lanes)
+		n := t.locateNumbers(&q, keys)
 		for i, k := range keys[:n] {
 			g := t.t.shard(q.hashes[i])
 			if p := q.records[i]; p != nil && p != g.heap && *(*uint64)(p) == k { // as in finish
@@ -133,6 +119,23 @@ func (t *Table) MultiGet(names [][]byte, out []Item) (found int, err error) {
 		names, out = names[n:], out[n:]
 	}
 	return found, nil
+}
+
+// locateNumbers does the first of keys, as many as make a group, and gives their number.
+func (t *Table) locateNumbers(q *group, keys []uint64) int {
+	n := min(len(keys), groupSize)
+	for i, k := range keys[:n] {
+		q.hashes[i] = t.t.root.HashNumber(k)
+	}
+	q.locate(n, t.t.lanes)
+	return n
+}
+
+func (t *Table) checkNumbers(keys, out int) error {
+	if t.t.KeyKind != format.KeyUint64 {
+		return t.refuse("it is looked up by name, not by number")
+	}
+	return t.checkMulti(keys, out)
 }
 
 func (t *Table) checkMulti(keys, out int) error {
