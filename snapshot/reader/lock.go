@@ -114,13 +114,20 @@ func (c *Client) lock(mode lockMode, version uint64) (View, error) {
 func (c *Client) fill(s *slot, word uint64, mode lockMode, version uint64) (View, error) {
 	now := c.now()
 	s.since.Store(now)
-	for {
+	var dropped *holding // was in the slot for a moment, which may have kept others from unmapping it
+	defer func() {
+		if dropped != nil {
+			c.released(dropped)
+		}
+	}()
+	for tries := 0; ; tries++ {
 		h := c.current.Load()
 		if h == nil {
 			return View{}, errClosed
 		}
 		s.held.Store(h)
 		if c.current.Load() != h { // it may have been unmapped before it stood in the slot
+			dropped = h
 			continue
 		}
 		committed := h.committed()
@@ -131,14 +138,22 @@ func (c *Client) fill(s *slot, word uint64, mode lockMode, version uint64) (View
 				}
 			}
 			s.held.Store(nil)
+			dropped = h
 			if err := c.refresh(h); err != nil {
 				return View{}, err
 			}
 			continue
 		}
-		return c.view(s, word, h, committed, now).settle(mode, version)
+		v, err := c.view(s, word, h, committed, now).settle(mode, version)
+		if err != nil && mode == closedCut && tries < closedTries && h.committed() != committed {
+			continue // the ring may have gone round since committed was read
+		}
+		return v, err
 	}
 }
+
+// closedTries bounds how often a closed view is tried again while commits overtake it.
+const closedTries = 1_000
 
 func (c *Client) view(s *slot, word uint64, h *holding, version uint64, now int64) View {
 	return View{client: c, slot: s, word: word, held: h, version: version, wall: c.wall.Load() + now}
