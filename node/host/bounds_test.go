@@ -406,3 +406,20 @@ func TestFullDisk(t *testing.T) {
 		t.Fatalf("what waited for the disk is answered %v", a.err)
 	}
 }
+
+// TestCloseWhileFetchersWait guards that a read of the log that never began does not make the host drop what its last pass
+// decided, which only a full disk may do.
+func TestCloseWhileFetchersWait(t *testing.T) {
+	w := newWorld(t, 1)
+	w.put(1, "k", "v")
+	h := w.hosts[1]
+	for range fetchersMax {
+		h.fetch <- struct{}{}
+	}
+	s, _ := h.slot(testRange)
+	h.fetchLog(s, replica.Fetch{To: 2, From: 1, Until: 1})
+	h.Close()
+	if h.abandoned {
+		t.Fatal("the host gave up what it had decided")
+	}
+}

@@ -229,7 +229,6 @@ func (h *Host) fetchLog(s *slot, f replica.Fetch) {
 	h.work.Go(func() {
 		select {
 		case <-h.ctx.Done():
-			h.abandoned = true
 			return
 		case h.fetch <- struct{}{}:
 		}
