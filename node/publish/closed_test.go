@@ -1,9 +1,7 @@
 package publish
 
 import (
-	"errors"
 	"testing"
-	"time"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/entry"
@@ -27,21 +25,16 @@ func (w *world) cut() rhumb.Timestamp {
 }
 
 // awaitCut waits for a closed timestamp.
-func (w *world) awaitCut(want rhumb.Timestamp) error {
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
-		if w.cut() == want {
-			return nil
-		}
-		time.Sleep(time.Millisecond)
-	}
-	return errors.New("it is " + w.cut().String())
+func (w *world) awaitCut(want rhumb.Timestamp) {
+	w.t.Helper()
+	await(w.t, "the cut at "+want.String(), func() bool { return w.cut() == want })
 }
 
 // awaitAsked waits until the driver has asked twice more how far all ranges are closed.
 func (w *world) awaitAsked() {
-	for from := w.asked.Load(); w.asked.Load() < from+3*int64(hashSlots); {
-		time.Sleep(time.Millisecond)
-	}
+	w.t.Helper()
+	from := w.asked.Load()
+	await(w.t, "the driver to ask", func() bool { return w.asked.Load() >= from+3*int64(hashSlots) })
 }
 
 // TestClosed guards that the image's closed timestamp is the least of its ranges, that it moves when nothing is written, and
@@ -62,14 +55,10 @@ func TestClosed(t *testing.T) {
 		t.Fatalf("a range without a position, and the cut is at %v", at)
 	}
 	put(hashSlots-1, true)
-	if err := w.awaitCut(100); err != nil {
-		t.Fatalf("all ranges are closed up to 100: %v", err)
-	}
+	w.awaitCut(100) // all ranges are closed up to 100
 	w.closed.Store(200)
-	if err := w.awaitCut(200); err != nil {
-		t.Fatalf("closed up to 200, nothing written: %v", err)
-	}
-	put(0, false) // committed, but the driver has not heard of it
+	w.awaitCut(200) // closed up to 200, nothing written
+	put(0, false)   // committed, but the driver has not heard of it
 	w.by.Store(hashRange(0), w.logs[hashRange(0)].commit.Seq)
 	w.closed.Store(300)
 	w.awaitAsked()
@@ -77,7 +66,5 @@ func TestClosed(t *testing.T) {
 		t.Fatalf("an entry is not published, and the cut is at %v", at)
 	}
 	w.driver.Committed(hashRange(0), w.logs[hashRange(0)].commit, nil)
-	if err := w.awaitCut(300); err != nil {
-		t.Fatalf("the entry is published: %v", err)
-	}
+	w.awaitCut(300) // the entry is published
 }

@@ -2,7 +2,9 @@ package publish
 
 import (
 	"context"
+	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -32,6 +34,9 @@ type Driver struct {
 	revision bool   // the catalog changed
 	demands  []chan<- answer
 
+	// following says that the image is open: from then on Committed wakes the driver.
+	following atomic.Bool
+
 	wake   chan struct{}
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -44,6 +49,8 @@ type Driver struct {
 	unsaved map[rhumb.RangeID]struct{}
 	// pending are ranges that are committed beyond where they are followed.
 	pending map[rhumb.RangeID]move
+	// idle are the commit positions of ranges that are not followed, for when they are: storage may know less.
+	idle    map[rhumb.RangeID]Position
 	held    int // bytes of the entries in pending, about
 	tables  map[rhumb.TableID]*table
 	classes map[rhumb.ClassID]bool // that have such a table
@@ -82,7 +89,7 @@ func Open(cfg Config) (*Driver, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	d := &Driver{
 		cfg: cfg, m: newMetrics(), moved: map[rhumb.RangeID]move{}, revision: true, wake: make(chan struct{}, 1), ctx: ctx, cancel: cancel,
-		pending: map[rhumb.RangeID]move{}, unsaved: map[rhumb.RangeID]struct{}{}, tables: map[rhumb.TableID]*table{},
+		pending: map[rhumb.RangeID]move{}, idle: map[rhumb.RangeID]Position{}, unsaved: map[rhumb.RangeID]struct{}{}, tables: map[rhumb.TableID]*table{},
 		classes: map[rhumb.ClassID]bool{},
 	}
 	d.work.Go(d.run)
@@ -104,6 +111,9 @@ func (d *Driver) Close() error {
 // from storage later.
 func (d *Driver) Committed(id rhumb.RangeID, p Position, entries []*entry.Entry) {
 	size := 0
+	if !d.following.Load() {
+		entries = nil
+	}
 	for _, e := range entries {
 		size += e.Size()
 	}
@@ -117,7 +127,9 @@ func (d *Driver) Committed(id rhumb.RangeID, p Position, entries []*entry.Entry)
 		d.waiting++
 	}
 	d.mu.Unlock()
-	d.nudge()
+	if d.following.Load() { // else open nudges, after it has said so
+		d.nudge()
+	}
 }
 
 // dropEntries forgets the entries at hand.
@@ -246,7 +258,8 @@ func (d *Driver) take() (w work) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for id, m := range d.moved {
-		if d.pub != nil && !d.follows(id) {
+		if d.pub == nil || !d.follows(id) {
+			d.idle[id] = m.Position
 			continue
 		}
 		d.pending[id] = d.pending[id].then(m.Position, m.entries)
@@ -262,6 +275,9 @@ func (d *Driver) take() (w work) {
 	return w
 }
 
+// never is a wait that something else has to end.
+const never time.Duration = math.MaxInt64
+
 // early gives how long the policy, or a failure before, wants to wait. What was taken stays pending.
 func (d *Driver) early(w work) time.Duration {
 	p := d.cfg.Policy
@@ -272,13 +288,13 @@ func (d *Driver) early(w work) time.Duration {
 		return wait
 	}
 	if p.OnDemand {
-		return 1 << 62
+		return never
 	}
 	if p.Count > 0 && w.entries >= uint64(p.Count) {
 		return 0
 	}
 	if p.Interval == 0 && p.Count > 0 {
-		return 1 << 62
+		return never
 	}
 	return max(0, d.last+p.Interval-hlc.Boottime())
 }
@@ -294,8 +310,7 @@ func (d *Driver) bringUp(w work, due bool) (uint64, error) {
 			return 0, err
 		}
 	}
-	if d.pub == nil { // nothing is followed
-		clear(d.pending)
+	if d.pub == nil {
 		return 0, rhumb.E("publish.Driver", rhumb.NotFound, "no table is published; make one with rhumb table create NAME --snapshot")
 	}
 	if !due && !d.anyStale() && len(d.left) == 0 {

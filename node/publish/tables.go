@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/rhumbdb/rhumb"
@@ -56,6 +57,8 @@ func (d *Driver) open() error {
 		return err
 	}
 	d.pub, d.at = p, p.Positions()
+	d.following.Store(true)
+	d.nudge() // for what was told just before
 	d.cfg.Logger.Info("image opened", "version", p.Version(), "ranges", len(d.at))
 	return nil
 }
@@ -151,19 +154,23 @@ func (d *Driver) leaveRanges(st *catalog.State) {
 	}
 }
 
-// catchUp takes up ranges from what storage says is committed, which matters when the driver opens its image after the node
-// told of them.
+// catchUp takes up ranges from what the node told of them before they were followed, or what storage says is committed.
 func (d *Driver) catchUp(st *catalog.State) {
+	maps.DeleteFunc(d.idle, func(id rhumb.RangeID, _ Position) bool {
+		r, ok := st.Range(id)
+		return ok && !r.IsReplica(d.cfg.Node)
+	})
 	for r := range st.Ranges() {
 		if !r.IsReplica(d.cfg.Node) || !d.classes[r.Class] {
 			continue
 		}
-		s, ok := d.cfg.Engine.Store(r.ID).State(r.ID)
-		if !ok || s.Commit == 0 {
-			continue
+		to := d.idle[r.ID]
+		delete(d.idle, r.ID)
+		if s, ok := d.cfg.Engine.Store(r.ID).State(r.ID); ok && s.Commit > to.Seq {
+			to = Position{s.Commit, s.CommitHLC}
 		}
-		if p := d.pending[r.ID]; s.Commit > p.Seq && uint64(s.Commit) > d.at[r.ID].Seq {
-			d.pending[r.ID] = move{Position: Position{s.Commit, s.CommitHLC}}
+		if to.Seq > d.pending[r.ID].Seq && uint64(to.Seq) > d.at[r.ID].Seq {
+			d.pending[r.ID] = move{Position: to}
 		}
 	}
 }
