@@ -287,6 +287,9 @@ func TestCatalogComesLater(t *testing.T) {
 				id = first.ID + 1
 			}
 			w.append(hashRange(0), true, true, entry.Write{Table: id, Name: []byte("a"), Value: opaque("1")})
+			if _, err := w.driver.Publish(t.Context()); (err == nil) != tc.open { // the driver takes what it was told
+				t.Fatalf("publishing: %v", err)
+			}
 			if got := w.table("late", rhumb.SnapshotOn); got != id {
 				t.Fatalf("the table got number %d, want %d", got, id)
 			}
