@@ -47,6 +47,9 @@ const (
 	commitsInFlightMax = 2
 	// tickInterval is how often replicas with something outstanding get time.
 	tickInterval = 20 * time.Millisecond
+	// tellInterval is that while peers are to be told that the last writes are committed: the second such tick does it, or the
+	// next entry.
+	tellInterval = time.Millisecond
 	// closeInterval is how often the ranges that this node is primary of are closed up to what was agreed to.
 	closeInterval = 100 * time.Millisecond
 	// heldMax bounds the proposals that wait for replicas to become active, holdMax how long one waits: longer than any
@@ -139,6 +142,9 @@ type Host struct {
 	held   struct{ events, size int } // over all slots; size in bytes
 
 	ticks atomic.Bool // active is not empty: an idle host is left alone
+	// tell gives the tick that lets peers know what is committed, telling that it is on its way.
+	tell    *time.Timer
+	telling bool
 
 	slots     sync.Map // rhumb.RangeID -> *slot; written by the pass only
 	collector *collector
@@ -168,7 +174,7 @@ func New(cfg Config) (*Host, error) {
 	h := &Host{
 		cfg: cfg, log: cfg.Logger, m: newMetrics(),
 		wake: make(chan struct{}, 1), idle: make(chan struct{}), tokens: map[uint64]call{}, nodes: map[rhumb.NodeID]peerState{},
-		active: map[*slot]struct{}{}, collector: newCollector(),
+		active: map[*slot]struct{}{}, tell: time.NewTimer(tellInterval), collector: newCollector(),
 		metaSem: make(chan struct{}, metaInFlightMax), fetch: make(chan struct{}, fetchersMax),
 		ctx: ctx, cancel: cancel,
 	}
@@ -349,6 +355,8 @@ func (h *Host) ticker() {
 		select {
 		case <-h.ctx.Done():
 			return
+		case <-h.tell.C:
+			h.post(tickEvent{})
 		case <-t.C:
 			if h.ticks.Load() {
 				h.post(tickEvent{})

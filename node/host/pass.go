@@ -173,6 +173,7 @@ func (h *Host) pass() []*commit {
 		h.events[i] = nil
 	}
 	var commits []*commit
+	untold := false
 	for len(h.dirty) > 0 && !h.abandoned {
 		dirty := h.dirty
 		h.dirty = nil
@@ -186,6 +187,7 @@ func (h *Host) pass() []*commit {
 					ev.apply(h) // touches s, which makes it dirty again
 				}
 			}
+			untold = untold || s.r.Untold()
 			switch state := s.r.State(); {
 			case s.r.NeedsTick(), state == replica.Activating:
 				h.active[s] = struct{}{}
@@ -195,6 +197,10 @@ func (h *Host) pass() []*commit {
 		}
 	}
 	h.ticks.Store(len(h.active) > 0)
+	if untold && !h.telling {
+		h.telling = true
+		h.tell.Reset(tellInterval)
+	}
 	for _, c := range commits {
 		h.apply(c)
 	}
@@ -261,6 +267,7 @@ func (ev updateEvent) apply(h *Host) { h.update(ev.ranges) }
 func (ev peersEvent) apply(h *Host) { ev.change(h) }
 
 func (tickEvent) apply(h *Host) {
+	h.telling = false
 	now := hlc.Boottime()
 	for s := range h.active {
 		waits := s.r.State() == replica.Activating

@@ -61,6 +61,11 @@ func (p *progress) sendable() bool { return p.connected && p.flow <= flowReplica
 // unacked reports whether something was sent that the peer has not answered.
 func (p *progress) unacked() bool { return p.probing || p.next > p.match+1 }
 
+// untold reports whether the peer waits for nothing but news of the commit position.
+func (p *progress) untold(commit rhumb.Seq) bool {
+	return p.sendable() && !p.fetching && !p.unacked() && p.toldCommit < commit && p.commit < commit
+}
+
 // probe begins to look for the place where the logs part, at next.
 func (p *progress) probe(next rhumb.Seq) {
 	p.flow, p.next = flowProbe, next

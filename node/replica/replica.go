@@ -38,6 +38,8 @@ type Replica struct {
 	log       logState
 	commit    rhumb.Seq
 	commitHLC rhumb.Timestamp
+	// ticked is the commit position when time last passed: what rests since then is told to the peers by itself.
+	ticked rhumb.Seq
 	// handed is the end of the log that the driver was given, durable the end that it reported as durable.
 	handed, durable rhumb.Seq
 
@@ -282,8 +284,8 @@ func (r *Replica) Peer(now time.Duration, n rhumb.NodeID, connected, suspect boo
 	r.dirty = r.dirty || r.role == primary
 }
 
-// Tick lets time pass. Only a replica with NeedsTick needs it; the driver's period bounds how late a retransmission or
-// the last commit position reaches a secondary, 50 ms is fine.
+// Tick lets time pass. Only a replica with NeedsTick needs it; the driver's period bounds how late a retransmission comes, 50 ms
+// is fine. While Untold, a shorter period lets secondaries know sooner that the last writes are committed.
 func (r *Replica) Tick(now time.Duration) {
 	r.now = max(r.now, now)
 	if r.elect.wanted && r.elect.timer.due(r.now, r.cfg.ChangeRetry) {
@@ -297,6 +299,21 @@ func (r *Replica) Tick(now time.Duration) {
 	for _, p := range r.peers {
 		r.tickPeer(p)
 	}
+	r.ticked = r.commit
+}
+
+// Untold reports whether a peer has everything and does not know that it is committed, and nothing is under way to it that
+// would say so: the second Tick from now tells it, unless another write does before.
+func (r *Replica) Untold() bool {
+	if r.role != primary {
+		return false
+	}
+	for _, p := range r.peers {
+		if p.untold(r.commit) {
+			return true
+		}
+	}
+	return false
 }
 
 // NeedsTick reports whether the replica waits for something that only time brings.

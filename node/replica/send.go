@@ -166,7 +166,8 @@ func (r *Replica) sendAppend(p *progress, entries []*entry.Entry, bytes int) {
 	}
 }
 
-// tickPeer repeats what a peer has not answered for Retransmit, and tells it the commit position when nothing else did.
+// tickPeer repeats what a peer has not answered for Retransmit, and tells it the commit position when that has rested for a
+// tick: under load the next entry says it.
 func (r *Replica) tickPeer(p *progress) {
 	if !p.sendable() || p.fetching {
 		return
@@ -181,8 +182,11 @@ func (r *Replica) tickPeer(p *progress) {
 			p.probe(p.next)
 			r.dirty = true
 		}
+	case p.untold(r.commit):
+		p.tell = r.ticked == r.commit
+		r.dirty = r.dirty || p.tell
 	case p.commit < r.commit:
-		if p.toldCommit < r.commit || p.due(r.now, r.cfg.Retransmit) {
+		if p.due(r.now, r.cfg.Retransmit) {
 			p.tell = true
 			r.dirty = true
 		}

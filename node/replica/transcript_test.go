@@ -167,10 +167,10 @@ func run(t *testing.T, c *cluster, td *datadriven.TestData) {
 			t.Fatal(err)
 		}
 		n := c.first(td)[0]
-		needs := n.r.NeedsTick()
+		needs, untold := n.r.NeedsTick(), n.r.Untold()
 		c.now += time.Duration(ms) * time.Millisecond
 		n.r.Tick(c.now)
-		c.logf("needs tick: %v", needs)
+		c.logf("needs tick: %v, untold: %v", needs, untold)
 	case "crash":
 		c.first(td)[0].crash(intArg(td, "keep", 0))
 	case "start":
