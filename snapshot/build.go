@@ -79,7 +79,7 @@ func (p *Publisher) newSegment(op rhumb.Op, s *shard, head format.Segment) (*seg
 	spread(&head, uint64(len(file.mem)))
 	head.Generation, head.Shard, head.Table = file.generation, uint32(s.slot), s.table.ID
 	head.Image, head.KeyKind = p.root.head.Image, s.table.KeyKind
-	seg := &segment{file: file, head: head, kind: s.table.KeyKind, keys: &p.root.head}
+	seg := &segment{file: file, head: head, kind: s.table.KeyKind, summed: s.table.Summed(), keys: &p.root.head}
 	seg.bind()
 	clear(file.mem[:format.SegmentHeader])
 	clear(seg.changed)
@@ -255,7 +255,7 @@ func (s *segment) copyRecord(at uint32, heap []byte, ref, ver uint32) uint32 {
 	copy(dst, heap[int(ref)*format.RecordAlign:][:n])
 	clear(dst[n:])
 	h := s.record(at)
-	h.ver, h.prev, h.flags = ver, format.NoPrev, h.flags&^format.FlagMoved
+	s.relink(h, ver, format.NoPrev, h.flags&^format.FlagMoved)
 	return units
 }
 

@@ -530,7 +530,7 @@ func (m *goldenModel) questions() (out []question) {
 }
 
 func (m *goldenModel) tableLines() question {
-	q := question{"tables", []string{"_positions id=0 kind=0 flags=0 shards=1 location="}}
+	q := question{"tables", []string{"_positions id=0 kind=0 flags=8 shards=1 location="}}
 	for _, t := range m.tables {
 		flags := 0
 		for bit, on := range map[uint16]bool{format.TableOrdered: t.spec.Ordered, format.TableSpatial: t.spec.Spatial, format.TableSummed: t.spec.Summed} {

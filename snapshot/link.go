@@ -83,10 +83,10 @@ func (s *segment) linkOne(flags uint16, hash uint64, ref uint32) bool {
 	gone := pred == format.NoPrev || s.record(pred).flags&format.FlagTombstone != 0
 	tombstone := h.flags&format.FlagTombstone != 0
 	if tombstone && gone {
-		atomic.StoreUint32(&h.ver, format.AbortedVersion)
+		s.relink(h, format.AbortedVersion, h.prev, h.flags) // nothing refers to it
 		return true
 	}
-	h.prev = pred
+	s.relink(h, h.ver, pred, h.flags)
 	if pred < s.head.BaseUnits {
 		s.setChanged(pred)
 	}
@@ -123,7 +123,7 @@ func (s *segment) linkBox(ref, pred uint32, gone bool) bool {
 	h := s.record(ref)
 	if h.flags&format.FlagTombstone != 0 {
 		if s.record(pred).flags&format.FlagMoved != 0 {
-			h.flags |= format.FlagMoved
+			s.relink(h, h.ver, h.prev, h.flags|format.FlagMoved)
 		}
 		return true
 	}
@@ -132,7 +132,7 @@ func (s *segment) linkBox(ref, pred uint32, gone bool) bool {
 			return true
 		}
 	}
-	h.flags |= format.FlagMoved
+	s.relink(h, h.ver, h.prev, h.flags|format.FlagMoved)
 	if !has {
 		return true
 	}

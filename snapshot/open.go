@@ -185,7 +185,7 @@ func (p *Publisher) createImage() error {
 	p.root = root{file: file, head: identity(p.cfg.Identity)}
 	format.EncodeRoot(file.mem, p.root.head)
 	p.committed, p.closed = 0, 0
-	spec := TableSpec{Name: format.PositionsTable, KeyKind: format.KeyUint64, Shards: 1}
+	spec := TableSpec{Name: format.PositionsTable, KeyKind: format.KeyUint64, Shards: 1, Summed: true}
 	t, err := p.newTable("snapshot.create", spec.entry(), 1)
 	if err != nil {
 		return err

@@ -394,6 +394,7 @@ func TestGoldenPython(t *testing.T) {
 	}
 	python := buildPython(t)
 	runGolden(t, python, "reader/python/tests/query.py")
+	flipPositionsOf(t, python, "reader/python/tests/query.py")
 	text, err := exec.Command(python, "reader/python/tests/test_api.py", unpackGolden(t, "appended")).CombinedOutput()
 	if err != nil {
 		t.Errorf("test_api.py: %v\n%s", err, text)

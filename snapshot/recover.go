@@ -156,7 +156,7 @@ func (p *Publisher) openSegment(s *shard, e format.Shard) error {
 		return err
 	}
 	file.generation = e.Generation
-	seg := &segment{file: file, kind: s.table.KeyKind, keys: &p.root.head}
+	seg := &segment{file: file, kind: s.table.KeyKind, summed: s.table.Summed(), keys: &p.root.head}
 	err = p.checkSegment(s, seg, e)
 	if err != nil {
 		file.close()

@@ -35,10 +35,11 @@ type deltaEntry struct {
 // segment is a generation of a shard as the publisher sees it: the mapped sections, and the counters of which the file has
 // copies.
 type segment struct {
-	file *mapping
-	head format.Segment
-	kind format.KeyKind
-	keys *format.Root // hashes them
+	file   *mapping
+	head   format.Segment
+	kind   format.KeyKind
+	summed bool         // every record carries a checksum
+	keys   *format.Root // hashes them
 
 	index     []bucket
 	heap      []byte
@@ -97,6 +98,14 @@ func headAt(heap []byte, ref uint32) *recordHead {
 	off := int(ref) * format.RecordAlign
 	_ = heap[off+format.RecordHeadSize-1]
 	return (*recordHead)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(heap)), off))
+}
+
+// relink changes the part of a record's head that tells of its place among the versions, and its checksum with it.
+func (s *segment) relink(h *recordHead, ver, prev uint32, flags uint16) {
+	if s.summed && h.size != format.LongValue {
+		h.sum ^= format.LinkChecksum(h.ver, h.prev, h.flags) ^ format.LinkChecksum(ver, prev, flags)
+	}
+	h.ver, h.prev, h.flags = ver, prev, flags
 }
 
 // valueSize gives the length of the value.

@@ -53,7 +53,7 @@ const (
 )
 
 // PositionsTable is the name of the table that every image has: the key is a range (region in the high 32 bits, slot in
-// the low), the value the log position that the version covers.
+// the low), the value the log position that the version covers. It is summed, and readers check each record of it.
 const PositionsTable = "_positions"
 
 // Root is the immutable header of an image.
@@ -222,6 +222,9 @@ func DecodeTable(p []byte) (t Table, used bool, err error) {
 		return Table{}, false, rhumb.Ef(op, rhumb.Corrupt, "table %.128q has keys of kind %d", b[16:16+n], t.KeyKind)
 	case t.ShardCount == 0 || t.ShardCount&(t.ShardCount-1) != 0 || int(t.ShardFirst)+int(t.ShardCount) > ShardsMax:
 		return Table{}, false, rhumb.Ef(op, rhumb.Corrupt, "table %.128q has %d shards from %d", b[16:16+n], t.ShardCount, t.ShardFirst)
+	}
+	if string(b[16:16+n]) == PositionsTable && !t.Summed() {
+		return Table{}, false, rhumb.Ef(op, rhumb.Incompatible, "the table %s has no checksums; the node makes the image anew when it starts", PositionsTable)
 	}
 	t.Name, t.LocationField = string(b[16:16+n]), string(b[145:145+f])
 	return t, true, nil

@@ -100,6 +100,10 @@ func TestTable(t *testing.T) {
 			t.Errorf("%s: %v, want corrupt", name, err)
 		}
 	}
+	EncodeTable(p, Table{Name: PositionsTable, Flags: TableUsed, ShardCount: 1})
+	if _, _, err := DecodeTable(p); rhumb.KindOf(err) != rhumb.Incompatible {
+		t.Errorf("positions without checksums: %v, want incompatible", err)
+	}
 }
 
 func TestShard(t *testing.T) {

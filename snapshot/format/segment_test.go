@@ -121,9 +121,18 @@ func TestRecordChecksum(t *testing.T) {
 	for i := range p {
 		q := bytes.Clone(p)
 		q[i] ^= 0x08
-		free := i >= RecordVersion && i < RecordLen || i == RecordFlags || i >= RecordSum && i < RecordHeadSize
+		free := i >= RecordSum && i < RecordHeadSize
 		if same := RecordChecksum(q) == sum; same != free {
 			t.Errorf("byte %d: the sum is the same: %t", i, same)
 		}
+	}
+	// What links a record exchanges the part of the sum that stands for that.
+	q := bytes.Clone(p)
+	le.PutUint32(q[RecordVersion:], 7)
+	le.PutUint32(q[RecordPrev:], NoPrev)
+	q[RecordFlags] |= byte(FlagMoved)
+	old := LinkChecksum(le.Uint32(p[RecordVersion:]), le.Uint32(p[RecordPrev:]), le.Uint16(p[RecordFlags:]))
+	if want := sum ^ old ^ LinkChecksum(7, NoPrev, FlagMoved); RecordChecksum(q) != want {
+		t.Errorf("sum %#x of another version, want %#x", RecordChecksum(q), want)
 	}
 }

@@ -243,7 +243,7 @@ func (c *Client) loadTables(h, old *holding) error {
 }
 
 func (c *Client) loadTable(h, old *holding, entry format.Table) error {
-	t := &table{Table: entry, root: &h.root.head, summed: c.opt.VerifyChecksums && entry.Summed()}
+	t := &table{Table: entry, root: &h.root.head, summed: entry.Summed() && (c.opt.VerifyChecksums || entry.Name == format.PositionsTable)}
 	t.careful = t.summed || t.KeyKind != format.KeyUint64
 	for i := range int(entry.ShardCount) {
 		n := int(entry.ShardFirst) + i

@@ -213,14 +213,3 @@ func (t *Table) fill(it *Item, g *segment, r record, ref uint32) error {
 	}
 	return nil
 }
-
-// checkSum compares the checksum of a record of size bytes. Long values have none.
-func (g *segment) checkSum(r record, ref uint32, size uintptr) error {
-	if *(*uint16)(unsafe.Add(r.p, format.RecordLen)) == format.LongValue {
-		return nil
-	}
-	if format.RecordChecksum(unsafe.Slice((*byte)(r.p), size)) != r.sum() {
-		return g.corrupt("a record does not match its checksum", g.refOffset(ref))
-	}
-	return nil
-}

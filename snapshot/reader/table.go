@@ -103,14 +103,14 @@ func (t *Table) find(it *Item, hash uint64, key *lookupKey) error {
 		return err
 	}
 	if !ok {
-		return ErrNotFound
+		return t.absent(g, hash)
 	}
 	return t.emit(it, g, ref)
 }
 
 // emit makes an item of the version that the view shows of the key whose newest record is given.
 func (t *Table) emit(it *Item, g *segment, newest uint32) error {
-	r, ref, ok, err := t.view.visible(g, newest)
+	r, ref, ok, err := t.shown(g, newest)
 	if err != nil {
 		return err
 	}

@@ -73,7 +73,7 @@ func (t *Table) visitChain(g *segment, n uint32, fn func(*Item) bool) error {
 // show calls the visitor with the version that the view shows of the key whose newest record is given, if there is one.
 // It gives errStop when the visitor has seen enough.
 func (t *Table) show(g *segment, newest uint32, fn func(*Item) bool) error {
-	r, ref, ok, err := t.view.visible(g, newest)
+	r, ref, ok, err := t.shown(g, newest)
 	if err != nil || !ok || t.view.gone(r) {
 		return err
 	}
@@ -118,5 +118,5 @@ func (t *Table) shownOf(g *segment, r record, ref uint32) (shown record, at uint
 	if err != nil || !ok {
 		return shown, 0, false, err
 	}
-	return t.view.visible(g, newest)
+	return t.shown(g, newest)
 }

@@ -157,12 +157,12 @@ void answer(rhumb::Client &c, std::optional<rhumb::View> &v, const Words &w) {
 } // namespace
 
 int main(int argc, char **argv) {
-	if (argc != 2) {
-		std::cerr << "usage: query_cpp DIR <commands\n";
+	if (argc < 2) {
+		std::cerr << "usage: query_cpp DIR [unverified] <commands\n";
 		return 2;
 	}
 	try {
-		rhumb::Client client(argv[1], {.verify = true});
+		rhumb::Client client(argv[1], {.verify = argc == 2});
 		std::optional<rhumb::View> view;
 		for (std::string line; std::getline(std::cin, line);) {
 			std::istringstream in(line);
@@ -174,7 +174,7 @@ int main(int argc, char **argv) {
 				std::cout << "! " << rs_strerror(e.status()) << '\n';
 				std::cerr << e.what() << '\n';
 			}
-			std::cout << ".\n";
+			std::cout << "." << std::endl;
 		}
 	} catch (const std::exception &e) {
 		std::cerr << e.what() << '\n';

@@ -186,6 +186,7 @@ typedef struct rs_table {
 	uint32_t id;
 	uint16_t flags;
 	uint8_t kind; /* RS_KEY_NUMBER or RS_KEY_NAME */
+	uint8_t checked; /* each record is compared with its checksum when it is read */
 	uint16_t shard_count;
 	uint64_t seed0, seed1;
 	struct rs_seg *const *segs;
@@ -510,6 +511,7 @@ enum {
 	RS__SEC_END = 10
 };
 #define RS__NONE UINT32_MAX
+#define RS__ABORTED UINT32_MAX /* the version of a record that never counts */
 #define RS__LONG UINT16_MAX
 #define RS__HUGE ((size_t)2 << 20)
 #define RS__LON_MAX 1800000000
@@ -586,6 +588,8 @@ __attribute__((format(printf, 4, 5))) rs__cold static int rs__fail(int status, c
 	return status;
 }
 
+#define RS__POSITIONS "_positions"
+
 /* ---- CRC-32C (RFC 3720, appendix B.4) ---- */
 
 static uint32_t rs__crc_plain(uint32_t c, const uint8_t *p, size_t n) {
@@ -619,13 +623,15 @@ static uint32_t rs__crc_more(uint32_t c, const void *p, size_t n) {
 
 static uint32_t rs__crc(const void *p, size_t n) { return ~rs__crc_more(~0u, p, n); }
 
-/* rs__record_sum counts over the key word, the length, the flags but RS__MOVED, and the payload: what a roll keeps. */
+/* rs__record_sum covers the whole record: a CRC of the key word, the length, the flags but RS__MOVED, and the payload, which a
+ * roll keeps, and apart from it the version, the predecessor and RS__MOVED, which it changes. */
 static uint32_t rs__record_sum(const uint8_t *rec, size_t size) {
 	uint8_t fixed[12];
 	memcpy(fixed, rec, 8);
 	memcpy(fixed + 8, rec + 16, 4);
 	fixed[10] &= (uint8_t)~RS__MOVED;
-	return ~rs__crc_more(rs__crc_more(~0u, fixed, sizeof fixed), rec + RS__HEAD, size - RS__HEAD);
+	uint32_t sum = ~rs__crc_more(rs__crc_more(~0u, fixed, sizeof fixed), rec + RS__HEAD, size - RS__HEAD);
+	return sum ^ rs__u32(rec + 8) * 0x9E3779B1u ^ rs__u32(rec + 12) * 0x85EBCA77u ^ (rs__u16(rec + 18) & RS__MOVED) * 0xC2B2AE3Du;
 }
 
 /* ---- Mapped files ---- */
@@ -999,7 +1005,7 @@ static void rs__drop_set(rs_set *set) {
 	free(set);
 }
 
-static int rs__load_tables(rs_set *set) {
+static int rs__load_tables(const rs_client *c, rs_set *set) {
 	for (uint32_t i = 0; i < RS_TABLES_MAX; i++) {
 		uint64_t at = RS__TABLES + (uint64_t)i * RS__TABLE_ENTRY;
 		uint8_t b[RS__TABLE_ENTRY];
@@ -1020,6 +1026,10 @@ static int rs__load_tables(rs_set *set) {
 		t->id = rs__u32(b);
 		t->flags = rs__u16(b + 4) & (RS_TABLE_ORDERED | RS_TABLE_SPATIAL | RS_TABLE_SUMMED);
 		t->kind = b[6];
+		int positions = strcmp(name, RS__POSITIONS) == 0;
+		if (positions && !(t->flags & RS_TABLE_SUMMED))
+			return rs__fail(RS_INCOMPATIBLE, "root", at, "the table %s has no checksums; the node makes the image anew when it starts", RS__POSITIONS);
+		t->checked = (c->flags & RS_VERIFY || positions) && t->flags & RS_TABLE_SUMMED;
 		t->shard_count = (uint16_t)count;
 		t->seed0 = set->root->seed0;
 		t->seed1 = set->root->seed1;
@@ -1074,7 +1084,7 @@ static int rs__load_set(rs_client *c, const rs_set *old, int fresh, rs_set **out
 	set->root->holders++;
 	set->seq = rs__load64(set->root->p + RS__TABLE_SEQ);
 	if (set->seq & 1) status = rs__fail(RS_UNAVAILABLE, "root", RS__TABLE_SEQ, "the publisher exchanges generations, and does not finish");
-	if (status == RS_OK) status = rs__load_tables(set);
+	if (status == RS_OK) status = rs__load_tables(c, set);
 	for (uint32_t i = 0; status == RS_OK && i < RS_SHARDS_MAX; i++) status = rs__load_shard(c, set, old, i);
 	if (status == RS_OK) status = rs__check_set(set);
 	set->committed = rs__load64(set->root->p + RS__COMMITTED);
@@ -1695,19 +1705,49 @@ rs__inline int rs__extent(const rs_seg *s, const uint8_t *rec, uint32_t *at, uin
 }
 
 rs__cold static int rs__check_sum(const rs_seg *s, const uint8_t *rec, uint32_t size) {
-	if (rs__u16(rec + 16) == RS__LONG) return RS_OK; /* its length stands in place of the sum */
-	uint32_t sum = rs__record_sum(rec, size);
-	return sum == rs__u32(rec + 20) ? RS_OK : rs__bad(s, rec, "a record does not match its checksum");
+	if (rs__u16(rec + 16) == RS__LONG) return RS_OK;                        /* its length stands in place of the sum */
+	if (rs__record_sum(rec, size) == rs__u32(rec + 20)) return RS_OK;
+	return rs__ver(rec) == RS__ABORTED ? RS_OK : rs__bad(s, rec, "a record does not match its checksum"); /* it has that of before */
 }
 
-rs__inline int rs__checked(const rs_view *v, const rs_table *t) {
-	return rs__unlikely(v->client->flags & RS_VERIFY) && t->flags & RS_TABLE_SUMMED;
-}
-
-rs__inline int rs__fill(const rs_view *v, const rs_table *t, const rs_seg *s, const uint8_t *rec, rs_value *out) {
+rs__cold static int rs__check_record(const rs_seg *s, const uint8_t *rec) {
 	uint32_t at = 0, len = 0;
 	int status = rs__extent(s, rec, &at, &len);
-	if (rs__likely(status == RS_OK) && rs__checked(v, t)) status = rs__check_sum(s, rec, at + len);
+	return status == RS_OK ? rs__check_sum(s, rec, at + len) : status;
+}
+
+rs__inline int rs__checked(const rs_table *t) { return rs__unlikely(t->checked); }
+
+/* rs__check_chain checks the records from the newest of a key to the one that the view shows, NULL for none: a damaged version
+ * number, link or tombstone would lead to another version, or to none. rs__visible has been through, so that the chain ends. */
+rs__cold static int rs__check_chain(const rs_seg *s, const uint8_t *newest, const uint8_t *shown) {
+	for (const uint8_t *rec = newest;; rec = s->heap + (uint64_t)rs__prev(rec) * RS__UNIT) {
+		int status = rs__check_record(s, rec);
+		if (status != RS_OK || rec == shown || rs__prev(rec) == RS__NONE) return status;
+	}
+}
+
+/* rs__absent ends the search for a key that the index does not have. In a table whose checksums are checked it checks the
+ * records that have the fingerprint of the key: one of them may be the key's, with a damaged key. */
+rs__cold static int rs__absent(const rs_table *t, const rs_seg *s, uint64_t hash) {
+	const uint8_t *b = rs__bucket_of(s, hash);
+	while (t->checked) { /* rs__find has been through, so that the chain ends */
+		for (uint32_t m = rs__match(b, rs__fingerprint(hash)); m != 0; m &= m - 1) {
+			uint32_t ref = rs__slot_ref(b, (uint32_t)__builtin_ctz(m));
+			int status = ref < s->units ? rs__check_record(s, s->heap + (uint64_t)ref * RS__UNIT) : RS_OK;
+			if (status != RS_OK) return status;
+		}
+		uint32_t next = rs__load32(b + 60);
+		if (next < s->buckets || next >= s->buckets_max) break;
+		b = s->index + (uint64_t)next * 64;
+	}
+	return RS_NOT_FOUND;
+}
+
+rs__inline int rs__fill(const rs_table *t, const rs_seg *s, const uint8_t *rec, rs_value *out) {
+	uint32_t at = 0, len = 0;
+	int status = rs__extent(s, rec, &at, &len);
+	if (rs__likely(status == RS_OK) && rs__checked(t)) status = rs__check_sum(s, rec, at + len);
 	if (rs__unlikely(status != RS_OK)) {
 		memset(out, 0, sizeof *out);
 		return out->status = status;
@@ -1724,12 +1764,21 @@ rs__inline int rs__miss(rs_value *out, int status) {
 	return out->status = status;
 }
 
+/* rs__lost is for a key whose record was not found. */
+rs__inline int rs__lost(const rs_table *t, const rs_seg *s, uint64_t hash, int status, rs_value *out) {
+	return rs__miss(out, status == RS_NOT_FOUND && rs__checked(t) ? rs__absent(t, s, hash) : status);
+}
+
 rs__inline int rs__emit(const rs_view *v, const rs_table *t, const rs_seg *s, const uint8_t *newest, rs_value *out) {
 	int status = RS_OK;
 	const uint8_t *rec = rs__visible(v, s, newest, &status);
+	if (rs__checked(t) && (rec != NULL || status == RS_NOT_FOUND)) {
+		int damage = rs__check_chain(s, newest, rec);
+		if (damage != RS_OK) return rs__miss(out, damage);
+	}
 	if (rec == NULL) return rs__miss(out, status);
 	if (rs__gone(v, rec)) return rs__miss(out, RS_NOT_FOUND);
-	return rs__fill(v, t, s, rec, out);
+	return rs__fill(t, s, rec, out);
 }
 
 rs__cold static int rs__wrong_kind(const rs_table *t) {
@@ -1744,7 +1793,7 @@ RS_API int rs_get(const rs_view *v, const rs_table *t, uint64_t key, rs_value *o
 	rs__key k = {key, NULL, 0, 0, 0};
 	int status = RS_OK;
 	const uint8_t *rec = rs__find(s, hash, &k, &status);
-	return rs__likely(rec != NULL) ? rs__emit(v, t, s, rec, out) : rs__miss(out, status);
+	return rs__likely(rec != NULL) ? rs__emit(v, t, s, rec, out) : rs__lost(t, s, hash, status, out);
 }
 
 static int rs__get_name(const rs_view *v, const rs_table *t, const void *name, size_t len, int shard_key, rs_value *out) {
@@ -1756,7 +1805,7 @@ static int rs__get_name(const rs_view *v, const rs_table *t, const void *name, s
 	rs__key k = {hash, (const uint8_t *)name, (uint32_t)len, 1, shard_key};
 	int status = RS_OK;
 	const uint8_t *rec = rs__find(s, hash, &k, &status);
-	return rec != NULL ? rs__emit(v, t, s, rec, out) : rs__miss(out, status);
+	return rec != NULL ? rs__emit(v, t, s, rec, out) : rs__lost(t, s, hash, status, out);
 }
 
 RS_API int rs_get_name(const rs_view *v, const rs_table *t, const void *name, size_t len, rs_value *out) {
@@ -1796,7 +1845,7 @@ rs__inline int rs__land(const rs_view *v, const rs_table *t, const rs__flight *f
 	const uint8_t *rec = f->rec;
 	int status = RS_OK;
 	if (rs__unlikely(rec == NULL || !rs__same(f->s, rec, key))) rec = rs__find(f->s, f->hash, key, &status);
-	return rs__likely(rec != NULL) ? rs__emit(v, t, f->s, rec, out) : rs__miss(out, status);
+	return rs__likely(rec != NULL) ? rs__emit(v, t, f->s, rec, out) : rs__lost(t, f->s, f->hash, status, out);
 }
 
 /* rs__older has the previous versions fetched of records that the view does not show. */
@@ -1869,7 +1918,7 @@ RS_API int64_t rs_mget_names(const rs_view *v, const rs_table *t, const rs_name 
 RS_API int rs_position(const rs_view *v, uint32_t region, uint32_t slot, rs_position_t *out) {
 	const rs_table *t = NULL;
 	rs_value value;
-	int status = rs_table_by_name(v, "_positions", &t);
+	int status = rs_table_by_name(v, RS__POSITIONS, &t);
 	if (status == RS_OK) status = rs_get(v, t, (uint64_t)region << 32 | slot, &value);
 	if (status != RS_OK) return status;
 	if (value.len != 24) return rs__fail(RS_CORRUPT, "", 0, "the position of range %u/%u has %u bytes, want 24", region, slot, value.len);
@@ -1882,10 +1931,10 @@ RS_API int rs_position(const rs_view *v, uint32_t region, uint32_t slot, rs_posi
 /* ---- Items ---- */
 
 /* rs__item tells all of a visible record. */
-static int rs__item(const rs_view *v, const rs_table *t, const rs_seg *s, const uint8_t *rec, rs_item *out) {
+static int rs__item(const rs_table *t, const rs_seg *s, const uint8_t *rec, rs_item *out) {
 	uint32_t flags = rs__flags(rec), at = 0, len = 0;
 	int status = rs__extent(s, rec, &at, &len);
-	if (status == RS_OK && rs__checked(v, t)) status = rs__check_sum(s, rec, at + len);
+	if (status == RS_OK && rs__checked(t)) status = rs__check_sum(s, rec, at + len);
 	if (rs__unlikely(status != RS_OK)) return status;
 	memset(out, 0, sizeof *out);
 	out->value = rec + at;
@@ -1914,7 +1963,7 @@ RS_API int rs_value_item(const rs_view *v, const rs_table *t, const rs_value *va
 	const uint8_t *rec = (const uint8_t *)value->record;
 	for (uint32_t i = 0; i < t->shard_count; i++) {
 		const rs_seg *s = t->segs[i];
-		if (rec >= s->heap && rec < s->heap + s->heap_bytes) return rs__item(v, t, s, rec, out);
+		if (rec >= s->heap && rec < s->heap + s->heap_bytes) return rs__item(t, s, rec, out);
 	}
 	return rs__fail(RS_INVALID, "", 0, "the value is not of this view of table %.128s", t->name);
 }
@@ -1932,6 +1981,13 @@ static const uint8_t *rs__current(const rs_view *v, const rs_table *t, const rs_
 	}
 	const uint8_t *newest = rs__find(s, hash, &key, status);
 	const uint8_t *now = newest != NULL ? rs__visible(v, s, newest, status) : NULL;
+	if (rs__checked(t) && newest != NULL && (now != NULL || *status == RS_NOT_FOUND)) {
+		int damage = rs__check_chain(s, newest, now);
+		if (damage != RS_OK) {
+			*status = damage;
+			return NULL;
+		}
+	}
 	if (*status == RS_NOT_FOUND) *status = RS_OK;
 	return now;
 }
@@ -2281,7 +2337,7 @@ RS_API int rs_bbox_next(rs_iter *it, rs_item *out) {
 	const uint8_t *rec = NULL;
 	int more = rs__iter_next(it, &s, &rec);
 	if (more != 1) return more;
-	int status = rs__item(it->view, it->table, s, rec, out);
+	int status = rs__item(it->table, s, rec, out);
 	return status == RS_OK ? 1 : (it->status = status);
 }
 
@@ -2778,7 +2834,7 @@ RS_API int rs_scan_next(rs_scan *scan, rs_item *out) {
 		const rs_seg *s = t->segs[c->shard];
 		int status = RS_OK;
 		const uint8_t *rec = c->delta ? rs__current(v, t, s, c->record, &status) : rs__of_base(v, t, s, (uint32_t)((uint64_t)(c->record - s->heap) / RS__UNIT), &status);
-		if (status == RS_OK && rec != NULL && !rs__gone(v, rec)) status = rs__item(v, t, s, rec, out);
+		if (status == RS_OK && rec != NULL && !rs__gone(v, rec)) status = rs__item(t, s, rec, out);
 		else rec = NULL;
 		int more = status == RS_OK ? rs__cursor_step(scan, c) : status;
 		if (more < 0) return scan->status = more;

@@ -113,7 +113,7 @@ def query(view, w):
 
 def main():
     view = None
-    with rs.attach(sys.argv[1], verify=True) as client:
+    with rs.attach(sys.argv[1], verify=len(sys.argv) == 2) as client:
         for text in sys.stdin:
             w = text.split()
             try:
@@ -126,7 +126,7 @@ def main():
                     answer = query(view, w)
             except rs.Error as e:
                 answer = ["! " + e.args[1].split(":")[0]]
-            print("\n".join(answer + ["."]))
+            print("\n".join(answer + ["."]), flush=True)
         view.unlock()
 
 
