@@ -16,7 +16,7 @@ DURATION ?= 24h
 SEEDS ?= 100
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test race e2e check bench bench-kv bench-snapshot soak sim model fuzz generate clean
+.PHONY: help build demo test arm64 race e2e check bench bench-kv bench-snapshot soak sim model fuzz generate clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | sort | awk -F'\t' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -30,6 +30,9 @@ demo: build ## run three regions of three nodes on this machine (ARGS='--latency
 
 test: ## run all tests
 	$(GO) test -timeout 15m ./...
+
+arm64: ## test what has assembly under emulation (Debian package qemu-user)
+	GOARCH=arm64 CGO_ENABLED=0 $(GO) test -exec qemu-aarch64 ./snapshot/rtree ./snapshot/reader
 
 race: ## run all tests under the race detector
 	$(GO) test -race -timeout 30m ./...

@@ -27,7 +27,7 @@ func buildWorker(t *testing.T) (path string, lmdb bool) {
 	t.Helper()
 	cc, err := exec.LookPath("cc")
 	if err != nil {
-		t.Skip("there is no C compiler")
+		t.Skip("no cc: apt-get install gcc libc6-dev")
 	}
 	path = filepath.Join(t.TempDir(), "worker")
 	for _, libs := range [][]string{{"-lm", "-llmdb"}, {"-lm"}} {
@@ -73,6 +73,9 @@ func TestRun(t *testing.T) {
 	}
 	if lmdb != numbers[5] {
 		t.Errorf("LMDB there: %v, compared: %v", lmdb, numbers[5])
+	}
+	if _, err := exec.LookPath("redis-server"); (err == nil) != numbers[6] {
+		t.Errorf("Redis there: %v, compared: %v", err == nil, numbers[6])
 	}
 	if err := r.Draw(t.TempDir()); err != nil {
 		t.Error(err)
