@@ -55,10 +55,19 @@ func benchTable(b *testing.B, records uint64, spatial bool, cfg snapshot.Config)
 	return p, t
 }
 
-// BenchmarkPublish changes records of a base of 4 M at random: how long a commit of so many takes until it is visible.
+// BenchmarkPublish changes records of a base of 4 M at random: how long a commit of so many takes until it is visible. What it
+// takes must not depend on how many shards the records lie in.
 func BenchmarkPublish(b *testing.B) {
 	const base = 4 << 20
-	p, t := benchTable(b, base, false, snapshot.Config{AppendRatio: 1})
+	for _, shards := range []int64{4, 64} {
+		b.Run(fmt.Sprintf("shards=%d", shards), func(b *testing.B) {
+			p, t := benchTable(b, base, false, snapshot.Config{AppendRatio: 1, ShardRecordsMax: base / shards})
+			benchPublish(b, p, t, base)
+		})
+	}
+}
+
+func benchPublish(b *testing.B, p *snapshot.Publisher, t *snapshot.Table, base uint64) {
 	for _, n := range []int{1, 100, 1000, 100_000, 1_000_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			rng := rand.New(rand.NewPCG(1, uint64(n)))

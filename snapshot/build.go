@@ -17,6 +17,8 @@ type source struct {
 	replay []uint32
 	// units and replayUnits are the sizes of both.
 	units, replayUnits uint64
+	// pendingFrom and pendingTo are where the records of the open commit begin and end; their version follows the base.
+	pendingFrom, pendingTo uint32
 }
 
 // scratch is memory that builds use one after the other.
@@ -124,7 +126,7 @@ func (p *Publisher) fetch(src *source, i int) {
 	prefetch(&p.batch.addrs, n)
 }
 
-// fill writes everything into a new segment; full says that the overflow buckets or the room for the replay have run out.
+// fill writes everything into a new segment; full says that overflow buckets, delta entries or skip list words have run out.
 func (p *Publisher) fill(s *shard, seg *segment, src *source) (full bool, err error) {
 	order := p.heapOrder(s.table, src)
 	sum, full, err := p.fillHeap(s, seg, src, order)
@@ -139,18 +141,32 @@ func (p *Publisher) fill(s *shard, seg *segment, src *source) (full bool, err er
 		p.fillOrder(seg)
 	}
 	seg.live = int64(len(src.refs))
+	return !p.complete(seg, src), nil
+}
+
+// complete appends to the base what a roll takes along, links it, and declares the segment live. It gives false when
+// something has run out.
+func (p *Publisher) complete(seg *segment, src *source) bool {
 	seg.done, seg.raised, seg.tail = seg.head.BaseUnits, seg.head.BaseUnits, seg.head.BaseUnits
 	for _, ref := range src.replay {
-		seg.copyRecord(seg.tail, src.heap, ref, 0)
-		seg.tail += format.Units(recordSize(seg.kind, src.heap, ref))
+		seg.tail += seg.copyRecord(seg.tail, src.heap, ref, 0)
 	}
-	if !p.link(seg, s.table.Flags, seg.done, seg.tail) {
-		return true, nil
+	if !p.link(seg, seg.done, seg.tail) {
+		return false
 	}
 	seg.settle()
+	for ref := src.pendingFrom; ref < src.pendingTo; {
+		n := seg.copyRecord(seg.tail, src.heap, ref, 1)
+		seg.tail += n
+		ref += n
+	}
+	seg.raise()
+	if !p.link(seg, seg.done, seg.tail) {
+		return false
+	}
 	format.EncodeSegment(seg.file.mem, seg.head)
 	seg.file.store64(format.SegmentState, format.SegmentLiveState)
-	return false, nil
+	return true
 }
 
 // settle says that everything written is committed.

@@ -101,17 +101,17 @@ func checkRecord(op rhumb.Op, t *Table, rec *Record) error {
 	return nil
 }
 
-// write puts a record behind the others of its shard, where nothing refers to it yet.
+// write puts a record behind the others of its shard, and links the records that came some time before it.
 func (c *Commit) write(t *Table, rec *Record, flags uint16) error {
-	hash := c.p.hash(t.KeyKind, &rec.Key)
+	p := c.p
+	hash := p.hash(t.KeyKind, &rec.Key)
 	s := t.shards[format.ShardOf(hash, uint16(len(t.shards)))]
 	flags |= rec.flags()
 	size := format.RecordSize(t.KeyKind, flags, len(rec.Key.Name), len(rec.Value))
 	units := format.Units(size)
-	if s.seg.units-s.seg.tail < units {
-		if err := c.p.makeRoom(s, units); err != nil {
-			c.err = rhumb.Wrap("snapshot.Put", err)
-			return c.err
+	if s.seg.units-s.seg.tail < units || uint64(c.version-s.base) >= maxRelative {
+		if err := c.roll(s, room{units: uint64(units), records: 1}); err != nil {
+			return err
 		}
 	}
 	if !s.touched {
@@ -121,9 +121,83 @@ func (c *Commit) write(t *Table, rec *Record, flags uint16) error {
 	seg := s.seg
 	dst := seg.heap[int(seg.tail)*format.RecordAlign:][:int(units)*format.RecordAlign]
 	encodeRecord(dst, size, &t.Table, hash, rec, flags, uint32(c.version-s.base))
+	b := &p.stages[p.stage]
+	b.shards[b.n] = s
+	b.add(seg, hash, seg.tail)
 	seg.tail += units
 	seg.pending++
 	c.records++
+	prefetchPut(seg.bucketAddr(hash), seg.recordAddr(seg.tail))
+	if b.n == group {
+		return c.step()
+	}
+	return nil
+}
+
+// maxRelative bounds the distance of a version from the base of a generation; a shard that reaches it is rolled.
+const maxRelative = 1 << 31
+
+// stage is a group of records of the open commit that are not in the index yet, whatever their shards. The segment of those
+// that a roll linked meanwhile is nil.
+type stage struct {
+	batch
+	shards [group]*shard
+}
+
+// step ends the group that is being written: it asks for the memory that linking it will need, and links the group before,
+// whose memory has come while this one was written. So a commit waits for memory about never, and its records are linked
+// while they are in the caches; no reader minds, since their version is not committed.
+func (c *Commit) step() error {
+	p := c.p
+	p.stages[p.stage].fetch()
+	p.stage ^= 1
+	return c.link(&p.stages[p.stage])
+}
+
+// link puts the records of a group into the index, in the order in which they were written.
+func (c *Commit) link(g *stage) error {
+	for i := range g.n {
+		seg := g.segs[i]
+		if seg == nil {
+			continue
+		}
+		if g.refs[i] >= seg.raised {
+			seg.raise()
+		}
+		if !seg.linkOne(g.hashes[i], g.refs[i]) {
+			if err := c.roll(g.shards[i], room{}); err != nil {
+				return err
+			}
+		}
+	}
+	g.n = 0
+	return nil
+}
+
+// raise says that all records that were written are complete. Nothing refers to a record before that.
+func (s *segment) raise() {
+	s.raised = s.tail
+	s.file.store64(format.SegmentAppendTail, uint64(s.raised))
+}
+
+// roll makes room in a shard, and links there all that the commit has written to it. When that fails the commit can only be
+// discarded.
+func (c *Commit) roll(s *shard, need room) error {
+	p := c.p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.rollFor(s, need); err != nil {
+		c.err = rhumb.Wrap("snapshot.Put", err)
+		return c.err
+	}
+	for i := range p.stages {
+		g := &p.stages[i]
+		for j, other := range g.shards[:g.n] {
+			if other == s {
+				g.segs[j] = nil
+			}
+		}
+	}
 	return nil
 }
 
@@ -144,7 +218,8 @@ func (c *Commit) Discard() {
 	}
 }
 
-// discard takes back what was written. What is in the index already is marked, since its version number will be used again.
+// discard takes back what was written. What is in the index already is marked, since its version number will be used again;
+// its place comes back with the next roll.
 func (c *Commit) discard() {
 	for _, s := range c.touched {
 		s.seg.abort()
@@ -152,6 +227,9 @@ func (c *Commit) discard() {
 	}
 	for _, l := range c.loads {
 		l.discard(c.p)
+	}
+	for i := range c.p.stages {
+		c.p.stages[i].n = 0
 	}
 	c.p.commit, c.p.touched = nil, c.touched
 }
@@ -178,13 +256,13 @@ func (c *Commit) Publish(info CommitInfo) (uint64, error) {
 	if p.commit != c {
 		return 0, rhumb.E(op, rhumb.ConditionFailed, "the commit is over; begin another")
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	start := time.Now()
 	err := c.err
-	for i := 0; i < len(c.touched) && err == nil; i++ {
-		err = p.apply(c.touched[i])
+	for i := 0; i < len(p.stages) && err == nil; i++ {
+		err = c.step()
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if err != nil {
 		c.discard()
 		return 0, rhumb.Wrap(op, err)
@@ -195,25 +273,6 @@ func (c *Commit) Publish(info CommitInfo) (uint64, error) {
 	p.metrics.committed(time.Since(start), c.records)
 	return c.version, nil
 }
-
-// apply links the records of a shard, and rolls the shard when it turns out to lack room.
-func (p *Publisher) apply(s *shard) error {
-	for try := range buildTries {
-		seg := s.seg
-		seg.raised = seg.tail
-		seg.file.store64(format.SegmentAppendTail, uint64(seg.raised))
-		if uint64(p.commit.version-s.base) < maxRelative && p.link(seg, s.table.Flags, seg.done, seg.tail) {
-			return nil
-		}
-		if err := p.rollFor(s, room{scale: 1 << try}); err != nil {
-			return err
-		}
-	}
-	return rhumb.Ef("snapshot.Publish", rhumb.Internal, "shard %d of table %q: no generation takes the commit", s.slot, s.table.Name)
-}
-
-// maxRelative bounds the distance of a version from the base of a generation; a shard that reaches it is rolled.
-const maxRelative = 1 << 31
 
 // show writes the ring entry and raises the commit word. Loaded and new tables appear in the same moment.
 func (c *Commit) show(info CommitInfo) {

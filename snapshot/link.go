@@ -13,6 +13,7 @@ const group = 32
 
 // batch is a group of records on their way into the index.
 type batch struct {
+	segs   [group]*segment
 	refs   [group]uint32
 	hashes [group]uint64
 	addrs  [group]uintptr
@@ -20,15 +21,27 @@ type batch struct {
 	n      int
 }
 
-// link puts the records from one unit up to another into the index, in their order, with all that goes with it. It gives
-// false when buckets, delta entries or skip list words have run out; then the segment is good for views of what was
+func (b *batch) add(s *segment, hash uint64, ref uint32) {
+	b.segs[b.n], b.hashes[b.n], b.refs[b.n] = s, hash, ref
+	b.n++
+}
+
+// link puts the records of a segment from one unit up to another into the index, in their order, with all that goes with it.
+// It gives false when buckets, delta entries or skip list words have run out; then the segment is good for views of what was
 // committed, but must be rolled before anything is committed in it.
-func (p *Publisher) link(s *segment, flags uint16, from, to uint32) bool {
+func (p *Publisher) link(s *segment, from, to uint32) bool {
 	b := &p.batch
 	for from < to {
-		from = p.gather(s, b, from, to)
+		for b.n = 0; b.n < group && from < to; {
+			hash := hashOf(s.keys, s.kind, s.record(from))
+			b.addrs[b.n] = s.bucketAddr(hash)
+			b.add(s, hash, from)
+			from += format.Units(recordSize(s.kind, s.heap, from))
+		}
+		prefetch(&b.addrs, b.n)
+		b.fetch()
 		for i := range b.n {
-			if !s.linkOne(flags, b.hashes[i], b.refs[i]) {
+			if !s.linkOne(b.hashes[i], b.refs[i]) {
 				return false
 			}
 		}
@@ -36,44 +49,47 @@ func (p *Publisher) link(s *segment, flags uint16, from, to uint32) bool {
 	return true
 }
 
-// gather takes the next records and fetches their buckets, and then the records that are there already and their changed
-// bits.
-func (p *Publisher) gather(s *segment, b *batch, from, to uint32) uint32 {
-	n := 0
-	index := uintptr(unsafe.Pointer(unsafe.SliceData(s.index)))
-	for ; n < group && from < to; n++ {
-		b.refs[n] = from
-		b.hashes[n] = hashOf(s.keys, s.kind, s.record(from))
-		b.addrs[n] = index + uintptr(format.BucketOf(b.hashes[n], s.head.Buckets))*format.BucketSize
-		from += format.Units(recordSize(s.kind, s.heap, from))
+// bucketAddr gives the address of a hash's bucket.
+func (s *segment) bucketAddr(hash uint64) uintptr {
+	return uintptr(unsafe.Pointer(unsafe.SliceData(s.index))) + uintptr(format.BucketOf(hash, s.head.Buckets))*format.BucketSize
+}
+
+// recordAddr gives the address of a record.
+func (s *segment) recordAddr(ref uint32) uintptr {
+	return uintptr(unsafe.Pointer(unsafe.SliceData(s.heap))) + uintptr(ref)*format.RecordAlign
+}
+
+// fetch asks for what the buckets of the records, which were asked for before, lead to: the records that are there already
+// and their changed bits.
+func (b *batch) fetch() {
+	if b.n < 4 {
+		return // there is nothing to do meanwhile
 	}
-	b.n = n
-	if n < 4 {
-		return from
-	}
-	prefetch(&b.addrs, n)
-	heap := uintptr(unsafe.Pointer(unsafe.SliceData(s.heap)))
-	changed := uintptr(unsafe.Pointer(unsafe.SliceData(s.changed)))
 	found, base := 0, 0
-	for i := range n {
-		pattern := uint64(format.Fingerprint(b.hashes[i])) * lanesLow
-		if ref, ok := s.index[format.BucketOf(b.hashes[i], s.head.Buckets)].candidate(pattern); ok {
-			b.addrs[found] = heap + uintptr(ref)*format.RecordAlign
-			found++
-			if ref < s.head.BaseUnits {
-				b.bits[base] = changed + uintptr(ref/64)*8
-				base++
-			}
+	for i := range b.n {
+		s, hash := b.segs[i], b.hashes[i]
+		if s == nil {
+			continue
+		}
+		pattern := uint64(format.Fingerprint(hash)) * lanesLow
+		ref, ok := s.index[format.BucketOf(hash, s.head.Buckets)].candidate(pattern)
+		if !ok {
+			continue
+		}
+		b.addrs[found] = s.recordAddr(ref)
+		found++
+		if ref < s.head.BaseUnits {
+			b.bits[base] = uintptr(unsafe.Pointer(unsafe.SliceData(s.changed))) + uintptr(ref/64)*8
+			base++
 		}
 	}
 	prefetch(&b.addrs, found)
 	prefetch(&b.bits, base)
-	return from
 }
 
 // linkOne makes a record the newest version of its key. A tombstone of a key that has no value says nothing and is marked so
 // that it never counts.
-func (s *segment) linkOne(flags uint16, hash uint64, ref uint32) bool {
+func (s *segment) linkOne(hash uint64, ref uint32) bool {
 	at := s.probe(hash, s.heap, ref)
 	h := s.record(ref)
 	pred := format.NoPrev
@@ -90,10 +106,10 @@ func (s *segment) linkOne(flags uint16, hash uint64, ref uint32) bool {
 	if pred < s.head.BaseUnits {
 		s.setChanged(pred)
 	}
-	if flags&format.TableSpatial != 0 && !s.linkBox(ref, pred, gone) {
+	if s.delta != nil && !s.linkBox(ref, pred, gone) {
 		return false
 	}
-	if flags&format.TableOrdered != 0 && !at.found && !s.linkOrder(hash, ref) {
+	if s.skip != nil && !at.found && !s.linkOrder(hash, ref) {
 		return false
 	}
 	if at.found {

@@ -30,3 +30,12 @@ loop:
 	JNZ  loop
 done:
 	RET
+
+// func prefetchPut(bucket, tail uintptr)
+TEXT ·prefetchPut(SB), NOSPLIT, $0-16
+	MOVQ bucket+0(FP), AX
+	MOVQ tail+8(FP), BX
+	PREFETCHT0 (AX)
+	PREFETCHT0 (BX)
+	PREFETCHT0 64(BX)
+	RET

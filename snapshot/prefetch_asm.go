@@ -12,3 +12,9 @@ func prefetch(addrs *[group]uintptr, n int)
 //
 //go:noescape
 func prefetchPairs(addrs *[group]uintptr, n int)
+
+// prefetchPut asks for a bucket, and for the two lines at tail, which will be written: with many shards no hardware guesses
+// where each goes on.
+//
+//go:noescape
+func prefetchPut(bucket, tail uintptr)

@@ -2,7 +2,9 @@
 
 package snapshot
 
-// prefetch does nothing on this machine, nor does prefetchPairs.
+// prefetch does nothing on this machine, nor do the others.
 func prefetch(*[group]uintptr, int) {}
 
 func prefetchPairs(*[group]uintptr, int) {}
+
+func prefetchPut(bucket, tail uintptr) {}

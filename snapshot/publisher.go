@@ -25,7 +25,9 @@ type Publisher struct {
 	tables    map[string]*Table
 	entries   [format.TablesMax]*Table
 	positions *Table
-	commit    *Commit // that is open
+	commit    *Commit  // that is open
+	stages    [2]stage // of it; the one at stage is being filled
+	stage     int
 	ended     bool
 	recovery  Recovery
 	stats     counters

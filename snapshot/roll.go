@@ -23,15 +23,8 @@ func (p *Publisher) Roll(t *Table, shard int) error {
 	return rhumb.Wrap(op, p.rollFor(t.shards[shard], room{}))
 }
 
-// makeRoom rolls a shard in which the open commit has no place left.
-func (p *Publisher) makeRoom(s *shard, units uint32) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.rollFor(s, room{units: uint64(units), records: 1})
-}
-
-// rollFor rolls a shard so that it has place for more. What the open commit wrote there goes along, unlinked and invisible,
-// and twice its size is kept free.
+// rollFor rolls a shard so that it has place for more. What the open commit wrote there goes along, linked and invisible, and
+// twice its size is kept free.
 func (p *Publisher) rollFor(s *shard, need room) error {
 	start := time.Now()
 	old := s.seg
@@ -39,6 +32,7 @@ func (p *Publisher) rollFor(s *shard, need room) error {
 	need.units = 2 * (need.units + pending)
 	need.records = 2 * (need.records + old.pending)
 	src, newest := p.survey(s)
+	src.pendingFrom, src.pendingTo = old.done, old.tail
 	closed := max(p.closed, s.closed) // what lay before was not kept the last time
 	if closed == 0 {
 		closed = newest // what lies before was not kept
@@ -46,11 +40,6 @@ func (p *Publisher) rollFor(s *shard, need room) error {
 	seg, err := p.build(s, src, p.committed, closed, need)
 	if err != nil {
 		return err
-	}
-	for ref := old.done; ref < old.tail; {
-		n := seg.copyRecord(seg.tail, old.heap, ref, 1)
-		seg.tail += n
-		ref += n
 	}
 	seg.pending = old.pending
 	live := old.live
