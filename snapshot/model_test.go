@@ -144,7 +144,7 @@ func (pl *player) commit() {
 		w     write
 	}
 	var entries []entry
-	for range pl.rng.IntN(1 << pl.rng.IntN(8)) {
+	for range pl.rng.IntN(1 << pl.rng.IntN(9)) {
 		i := pl.rng.IntN(len(pl.tables))
 		rec, name, w := pl.record(i)
 		if pl.rng.IntN(4) == 0 {
@@ -154,6 +154,9 @@ func (pl *player) commit() {
 			check(pl.t, c.Put(pl.tables[i], rec))
 		}
 		entries = append(entries, entry{i, name, w})
+	}
+	if pl.rng.IntN(4) == 0 {
+		pl.verify(mustImageOf(pl.t, pl.cfg.Dir)) // whatever is linked already, nothing of it shows
 	}
 	if pl.rng.IntN(8) == 0 {
 		c.Discard()
@@ -211,10 +214,9 @@ func (pl *player) reopen() {
 }
 
 // verify compares the image with the models.
-func (pl *player) verify() {
+func (pl *player) verify(img *image) {
 	t := pl.t
 	t.Helper()
-	img := mustImage(t, pl.cfg.Dir)
 	defer func() {
 		if r := recover(); r != nil {
 			t.Fatalf("the image is wrong: %v", r)
@@ -341,6 +343,6 @@ func playRandom(t *testing.T, seed uint64, steps int) {
 		default:
 			pl.p.Beat()
 		}
-		pl.verify()
+		pl.verify(mustImage(t, pl.cfg.Dir))
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -125,6 +126,52 @@ func TestRefused(t *testing.T) {
 	check(t, next.Put(numbers, numberRecord(1, "one")))
 	_, err = next.Publish(snapshot.CommitInfo{})
 	check(t, err)
+}
+
+// The records of an open commit are linked while it is written, in all shards, and nobody sees them: neither before it is
+// published, nor after it was discarded, nor once the next commit has its version.
+func TestOpenCommit(t *testing.T) {
+	const keys = 1000
+	dir := shmDir(t)
+	p := open(t, snapshot.Config{Dir: dir})
+	table, err := p.Table(snapshot.TableSpec{ID: 1, Name: "t", Shards: 8, Ordered: true})
+	check(t, err)
+	write := func(from, to uint64, value string) *snapshot.Commit {
+		c := p.Begin()
+		for i := from; i < to; i++ {
+			check(t, c.Put(table, numberRecord(i, value)))
+		}
+		return c
+	}
+	_, err = write(0, keys, "old").Publish(snapshot.CommitInfo{})
+	check(t, err)
+	shows := func(want map[string]int) *image {
+		t.Helper()
+		img := mustImageOf(t, dir)
+		v := view{version: img.committed}
+		got := map[string]int{}
+		for _, r := range img.tables["t"].all(v) {
+			got[r.value]++
+		}
+		if n := len(img.tables["t"].ordered(v)); !maps.Equal(got, want) || n != got["old"]+got["new"]+got["newest"] {
+			t.Fatalf("%v, and a scan of %d keys, want %v", got, n, want)
+		}
+		return img
+	}
+	c := write(keys/2, 2*keys, "new")
+	for i, s := range shows(map[string]int{"old": keys}).tables["t"].shards {
+		if s.tail <= s.head {
+			t.Errorf("shard %d: nothing was linked behind unit %d before the commit was published", i, s.head)
+		}
+	}
+	c.Discard()
+	shows(map[string]int{"old": keys})
+	_, err = write(0, 1, "newest").Publish(snapshot.CommitInfo{})
+	check(t, err)
+	shows(map[string]int{"old": keys - 1, "newest": 1})
+	_, err = write(keys/2, 2*keys, "new").Publish(snapshot.CommitInfo{})
+	check(t, err)
+	shows(map[string]int{"old": keys/2 - 1, "newest": 1, "new": keys + keys/2})
 }
 
 // A load that fails leaves the table, the files and the budget as they were.
