@@ -74,6 +74,15 @@ func (n *Node) State() *catalog.State {
 	return nil
 }
 
+// Linearize gives a catalog that has all that was decided before the call.
+func (n *Node) Linearize(ctx context.Context) (*catalog.State, error) {
+	m, err := n.joined()
+	if err != nil {
+		return nil, err
+	}
+	return m.group.Linearize(ctx)
+}
+
 // Watch follows the catalog.
 func (n *Node) Watch() (*raftmeta.Watch, error) {
 	m, err := n.joined()

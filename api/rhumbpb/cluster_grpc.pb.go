@@ -49,7 +49,7 @@ type ClusterClient interface {
 	// CreateTable makes a table, and its class where no table replicates like it yet. ALREADY_EXISTS when the name is
 	// taken. The answer comes when the node that is asked has applied it.
 	CreateTable(ctx context.Context, in *CreateTableRequest, opts ...grpc.CallOption) (*CreateTableResponse, error)
-	// DescribeTable gives a table with its class. NOT_FOUND when there is none of that name.
+	// DescribeTable gives a table with its class, NOT_FOUND when none of that name was made before the call.
 	DescribeTable(ctx context.Context, in *DescribeTableRequest, opts ...grpc.CallOption) (*DescribeTableResponse, error)
 	// DescribeRange gives the descriptor of a range and how each of its replicas stands.
 	DescribeRange(ctx context.Context, in *DescribeRangeRequest, opts ...grpc.CallOption) (*DescribeRangeResponse, error)
@@ -197,7 +197,7 @@ type ClusterServer interface {
 	// CreateTable makes a table, and its class where no table replicates like it yet. ALREADY_EXISTS when the name is
 	// taken. The answer comes when the node that is asked has applied it.
 	CreateTable(context.Context, *CreateTableRequest) (*CreateTableResponse, error)
-	// DescribeTable gives a table with its class. NOT_FOUND when there is none of that name.
+	// DescribeTable gives a table with its class, NOT_FOUND when none of that name was made before the call.
 	DescribeTable(context.Context, *DescribeTableRequest) (*DescribeTableResponse, error)
 	// DescribeRange gives the descriptor of a range and how each of its replicas stands.
 	DescribeRange(context.Context, *DescribeRangeRequest) (*DescribeRangeResponse, error)

@@ -58,6 +58,8 @@ type Node interface {
 	Info(ctx context.Context) Info
 	// State gives the newest catalog of this node, and is nil before there is one.
 	State() *catalog.State
+	// Linearize gives a catalog that has all that was decided before the call.
+	Linearize(ctx context.Context) (*catalog.State, error)
 	// Watch follows the catalog; its first update is full.
 	Watch() (*raftmeta.Watch, error)
 	Init(ctx context.Context) (rhumb.ClusterID, rhumb.NodeID, error)
@@ -266,15 +268,23 @@ func (c *Cluster) CreateTable(ctx context.Context, q *rhumbpb.CreateTableRequest
 	return &rhumbpb.CreateTableResponse{Table: api.EncodeTable(*t), Class: api.EncodeClass(*class), Revision: st.Revision()}, nil
 }
 
-// DescribeTable tells about one table.
-func (c *Cluster) DescribeTable(_ context.Context, q *rhumbpb.DescribeTableRequest) (*rhumbpb.DescribeTableResponse, error) {
+// DescribeTable tells about one table. One that this node does not know yet may have been made a moment ago through another
+// node, so that no is said of it only with all that is decided.
+func (c *Cluster) DescribeTable(ctx context.Context, q *rhumbpb.DescribeTableRequest) (*rhumbpb.DescribeTableResponse, error) {
+	const op rhumb.Op = "server.Cluster.DescribeTable"
 	st, err := c.state()
 	if err != nil {
 		return nil, fail(err)
 	}
 	t, ok := st.TableByName(q.Name)
 	if !ok {
-		return nil, fail(rhumb.Ef("server.Cluster.DescribeTable", rhumb.NotFound, "table %q does not exist; rhumb table ls lists those that do", q.Name))
+		if st, err = c.node.Linearize(ctx); err != nil {
+			return nil, fail(rhumb.Wrap(op, err))
+		}
+		t, ok = st.TableByName(q.Name)
+	}
+	if !ok {
+		return nil, fail(rhumb.Ef(op, rhumb.NotFound, "table %q does not exist; rhumb table ls lists those that do", q.Name))
 	}
 	class, _ := st.Class(t.Class)
 	resp := &rhumbpb.DescribeTableResponse{Table: api.EncodeTable(*t), Class: api.EncodeClass(*class), Revision: st.Revision()}

@@ -21,6 +21,7 @@ type node struct {
 	Node
 	w       *world
 	st      *catalog.State
+	decided *catalog.State // what the group decided and st may lag behind, or nil
 	info    Info
 	joined  catalog.RegisterNode
 	drained rhumb.NodeID
@@ -34,6 +35,15 @@ func (n *node) State() *catalog.State {
 	n.w.mu.Lock()
 	defer n.w.mu.Unlock()
 	return n.st
+}
+
+func (n *node) Linearize(context.Context) (*catalog.State, error) {
+	n.w.mu.Lock()
+	defer n.w.mu.Unlock()
+	if n.decided != nil {
+		n.st = n.decided
+	}
+	return n.st, nil
 }
 
 func (n *node) apply(cmd catalog.Command) catalog.Result {
@@ -186,6 +196,15 @@ func TestClusterHandlers(t *testing.T) {
 	if _, err := c.DescribeTable(t.Context(), &rhumbpb.DescribeTableRequest{Name: "crews"}); kindOf(t, err) != rhumb.NotFound {
 		t.Errorf("no such table: %v", err)
 	}
+	behind := n.State()
+	if err := n.apply(catalog.CreateTable{Name: "gates", Settings: rhumb.DefaultClassSettings()}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	n.st, n.decided = behind, n.st
+	if late, err := c.DescribeTable(t.Context(), &rhumbpb.DescribeTableRequest{Name: "gates"}); err != nil || late.Revision != n.decided.Revision() {
+		t.Errorf("a table that this node has not heard of: %v, %v", late, err)
+	}
+	n.st, n.decided = behind, nil
 	md, err := c.GetMetadata(t.Context(), &rhumbpb.GetMetadataRequest{})
 	if err != nil || !md.Full || md.More || len(md.Nodes) != 3 || len(md.Ranges) != 8 || len(md.Tables) != 1 || md.Revision != n.State().Revision() {
 		t.Errorf("metadata: %v, %v", md, err)
