@@ -11,7 +11,6 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
-	"github.com/rhumbdb/rhumb/node/publish"
 	"github.com/rhumbdb/rhumb/snapshot/reader"
 )
 
@@ -132,19 +131,10 @@ func (c *counter) watchCuts(ctx context.Context, dir string, cuts int) (ages []t
 // TestClosedCut guards that every node's image offers a cut that is consistent across ranges and moves on, also while a
 // node is gone and when it is back.
 func TestClosedCut(t *testing.T) {
-	dirs := []string{t.TempDir(), t.TempDir(), t.TempDir()}
-	a := startNode(t, dirs[0], "singapore", "a")
-	b := startNode(t, dirs[1], "singapore", "b", a.GossipAddr())
-	c := startNode(t, dirs[2], "singapore", "c", a.GossipAddr())
-	if _, err := clusterClient(t, a).Init(t.Context(), &rhumbpb.InitRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	awaitReady(t, a, b, c)
+	nodes := startRegion(t)
+	a, b, c := nodes[0], nodes[1], nodes[2]
 	table := publishedTable(t, a, "cars", 3).Id
 	count := newCounter(t, kvClient(t, a), table)
-	dirOf := func(n *Node) string {
-		return publish.ImageDir(n.cfg.Snapshot.Dir, n.engine.Identity().Cluster, n.engine.Identity().Node)
-	}
 	var stop atomic.Bool
 	done := make(chan struct{})
 	go func() {
@@ -155,7 +145,7 @@ func TestClosedCut(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		for _, n := range nodes {
-			ages, err := count.watchCuts(ctx, dirOf(n), cuts)
+			ages, err := count.watchCuts(ctx, imageDir(n), cuts)
 			if err != nil {
 				t.Errorf("%s, %s: %v", what, n.engine.Identity().Node, err)
 				continue
@@ -167,31 +157,20 @@ func TestClosedCut(t *testing.T) {
 	watch("all nodes live", 20, a, b, c)
 	c.Close()
 	watch("one node gone", 10, a, b)
-	c = startNode(t, dirs[2], "singapore", "c", a.GossipAddr())
-	awaitReady(t, c)
+	c = startAgain(t, c, a)
 	watch("it is back", 10, a, b, c)
 	stop.Store(true)
 	<-done
 	// Nothing is written any more, and what was written last comes into the cut.
 	last := count.put(t, "last", 1)
 	for _, n := range []*Node{a, b, c} {
-		retry(t, func(context.Context) error {
-			client, err := reader.Attach(dirOf(n), reader.Options{})
-			if err != nil {
-				return err
-			}
-			defer client.Close()
-			v, err := client.LockClosed()
-			if err != nil {
-				return err
-			}
-			defer v.Unlock()
+		awaitView(t, n, "what was written last", (*reader.Client).LockClosed, func(v reader.View) error {
 			cars, err := v.Table("cars")
 			if err != nil {
 				return err
 			}
 			if _, err := cars.Get([]byte("last")); err != nil {
-				return fmt.Errorf("the cut at %v of %s does not show what was written at %v: %w", v.Closed(), n.engine.Identity().Node, rhumb.Timestamp(last.Outcome.Hlc), err)
+				return fmt.Errorf("the cut at %v does not show what was written at %v: %w", v.Closed(), rhumb.Timestamp(last.Outcome.Hlc), err)
 			}
 			return nil
 		})

@@ -47,17 +47,27 @@ func car(t *testing.T, lat, lon float64, speed int64) []byte {
 	return rhumb.EncodeRecord(nil, r)
 }
 
+// imageDir is where a node publishes.
+func imageDir(n *Node) string {
+	return publish.ImageDir(n.cfg.Snapshot.Dir, n.engine.Identity().Cluster, n.engine.Identity().Node)
+}
+
 // awaitImage waits until the image of a node fulfils a condition.
 func awaitImage(t *testing.T, n *Node, what string, cond func(v reader.View) error) {
 	t.Helper()
-	dir := publish.ImageDir(n.cfg.Snapshot.Dir, n.engine.Identity().Cluster, n.engine.Identity().Node)
+	awaitView(t, n, what, (*reader.Client).Lock, cond)
+}
+
+// awaitView waits until a view of a node's image fulfils a condition.
+func awaitView(t *testing.T, n *Node, what string, lock func(*reader.Client) (reader.View, error), cond func(v reader.View) error) {
+	t.Helper()
 	retry(t, func(context.Context) error {
-		c, err := reader.Attach(dir, reader.Options{})
+		c, err := reader.Attach(imageDir(n), reader.Options{})
 		if err != nil {
 			return fmt.Errorf("%s: %w", what, err)
 		}
 		defer c.Close()
-		v, err := c.Lock()
+		v, err := lock(c)
 		if err != nil {
 			return fmt.Errorf("%s: %w", what, err)
 		}
@@ -103,14 +113,8 @@ func shows(table string, at rhumb.Point, speeds map[string]int64) func(v reader.
 // TestImage guards that every node that holds a table publishes it, as primary and as secondary: puts, moves, deletes, keys
 // that the server names, and a restart.
 func TestImage(t *testing.T) {
-	dirs := []string{t.TempDir(), t.TempDir(), t.TempDir()}
-	a := startNode(t, dirs[0], "singapore", "a")
-	b := startNode(t, dirs[1], "singapore", "b", a.GossipAddr())
-	c := startNode(t, dirs[2], "singapore", "c", a.GossipAddr())
-	if _, err := clusterClient(t, a).Init(t.Context(), &rhumbpb.InitRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	awaitReady(t, a, b, c)
+	nodes := startRegion(t)
+	a, b, c := nodes[0], nodes[1], nodes[2]
 	id := publishedTable(t, a, "cars", 3).Id
 	kv := kvClient(t, a)
 	put := func(name string, lat, lon float64, speed int64) {
@@ -144,8 +148,7 @@ func TestImage(t *testing.T) {
 
 	c.Close()
 	put("car1", there.Lat, there.Lon, 21)
-	c = startNode(t, dirs[2], "singapore", "c", a.GossipAddr())
-	awaitReady(t, c)
+	c = startAgain(t, c, a)
 	awaitImage(t, c, "after a restart", shows("cars", here, map[string]int64{"car2": 13}))
 
 	// A table of the same class that comes when the ranges have a history is read from storage.

@@ -17,20 +17,35 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
-// startThree starts a region of three nodes with a table.
-func startThree(t *testing.T) (nodes []*Node, table *rhumbpb.Table) {
+// startRegion starts a region of three nodes.
+func startRegion(t *testing.T) []*Node {
 	t.Helper()
 	first := startNode(t, t.TempDir(), "singapore", "a")
 	if _, err := clusterClient(t, first).Init(t.Context(), &rhumbpb.InitRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	nodes = []*Node{first}
+	nodes := []*Node{first}
 	for _, zone := range []string{"b", "c"} {
 		nodes = append(nodes, startNode(t, t.TempDir(), "singapore", zone, first.GossipAddr()))
 	}
 	awaitReady(t, nodes...)
-	table = createTable(t, first, "flights", 3)
-	awaitInSync(t, first, 3)
+	return nodes
+}
+
+// startAgain starts a node that was closed, in its directory.
+func startAgain(t *testing.T, n *Node, join *Node) *Node {
+	t.Helper()
+	again := startNode(t, n.cfg.Dirs[0], n.cfg.Region, n.cfg.Zone, join.GossipAddr())
+	awaitReady(t, again)
+	return again
+}
+
+// startThree starts a region of three nodes with a table.
+func startThree(t *testing.T) (nodes []*Node, table *rhumbpb.Table) {
+	t.Helper()
+	nodes = startRegion(t)
+	table = createTable(t, nodes[0], "flights", 3)
+	awaitInSync(t, nodes[0], 3)
 	return nodes, table
 }
 

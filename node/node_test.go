@@ -138,16 +138,8 @@ func TestSingleNode(t *testing.T) {
 }
 
 func TestThreeNodesSurviveOne(t *testing.T) {
-	first := startNode(t, t.TempDir(), "singapore", "a")
-	if _, err := clusterClient(t, first).Init(t.Context(), &rhumbpb.InitRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	nodes := []*Node{first}
-	dirs := []string{"", t.TempDir(), t.TempDir()}
-	for i, zone := range []string{"b", "c"} {
-		nodes = append(nodes, startNode(t, dirs[i+1], "singapore", zone, first.GossipAddr()))
-	}
-	awaitReady(t, nodes...)
+	nodes := startRegion(t)
+	first := nodes[0]
 	table := createTable(t, first, "flights", 3)
 	kv := kvClient(t, first)
 	for i := range 50 {
@@ -159,8 +151,7 @@ func TestThreeNodesSurviveOne(t *testing.T) {
 		put(t, kv, table.Id, fmt.Sprintf("key-%d", i), fmt.Sprintf("new-%d", i))
 	}
 	t.Logf("writes went on %v after a node stopped", time.Since(start))
-	nodes[2] = startNode(t, dirs[2], "singapore", "c", first.GossipAddr())
-	awaitReady(t, nodes[2])
+	nodes[2] = startAgain(t, nodes[2], first)
 	awaitInSync(t, first, 3)
 	for i := range 50 {
 		if got, want := get(t, kvClient(t, nodes[2]), table.Id, fmt.Sprintf("key-%d", i)), fmt.Sprintf("new-%d", i); got != want {
