@@ -22,7 +22,9 @@ import (
 
 type config struct {
 	image, addr, from, to, out string
+	depart                     string
 	drive, repeat              int
+	rush                       bool
 }
 
 func main() {
@@ -33,6 +35,8 @@ func main() {
 	flag.StringVar(&cfg.to, "to", "43.7489,7.4365", "LAT,LON of the end")
 	flag.StringVar(&cfg.out, "out", "route.geojson", "file for the route")
 	flag.IntVar(&cfg.drive, "drive", 0, "block the middle of the route this many times, and find another way each time")
+	flag.StringVar(&cfg.depart, "depart", "", "when to drive, as 2026-11-23T08:00:00Z (default: now)")
+	flag.BoolVar(&cfg.rush, "rush", false, "slow the middle of the route down at 7 to 9 o'clock, as what is usual there, and depart at 3 and at 8")
 	flag.IntVar(&cfg.repeat, "repeat", 20, "searches over the image, of which the median counts")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -69,7 +73,12 @@ func run(ctx context.Context, cfg config, w io.Writer) error {
 		return err
 	}
 	defer image.Close()
-	r := &router{image: image, roads: table, w: w}
+	r := &router{image: image, roads: table, w: w, depart: time.Now()}
+	if cfg.depart != "" {
+		if r.depart, err = time.Parse(time.RFC3339, cfg.depart); err != nil {
+			return err
+		}
+	}
 	if err := r.load(cfg.from, cfg.to); err != nil {
 		return err
 	}
@@ -77,8 +86,13 @@ func run(ctx context.Context, cfg config, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := r.save(cfg.out, best); err != nil || cfg.drive == 0 {
+	if err := r.save(cfg.out, best); err != nil {
 		return err
+	}
+	if cfg.rush {
+		if err := r.rush(ctx, best); err != nil {
+			return err
+		}
 	}
 	return r.drive(ctx, best, cfg.drive)
 }
@@ -90,7 +104,11 @@ type router struct {
 	w        io.Writer
 	g        *graph
 	from, to int32
+	depart   time.Time
 }
+
+// trip is that of a search that begins now.
+func (r *router) trip() trip { return trip{now: time.Now(), depart: r.depart} }
 
 // view calls fn with the roads of a view.
 func (r *router) view(fn func(v reader.View, roads *reader.Table) error) error {
@@ -132,7 +150,7 @@ func (r *router) load(from, to string) error {
 func (r *router) overImage() (best *route, took time.Duration, err error) {
 	err = r.view(func(v reader.View, roads *reader.Table) error {
 		start := time.Now()
-		best, err = r.g.search(r.from, r.to, &imageSpeeds{g: r.g, roads: roads})
+		best, err = r.g.search(r.from, r.to, &imageSpeeds{trip: r.trip(), g: r.g, roads: roads})
 		took = time.Since(start)
 		return err
 	})
@@ -152,7 +170,7 @@ func (r *router) compare(ctx context.Context, repeat int) (best *route, err erro
 	slices.Sort(times)
 	image := times[len(times)/2]
 	start := time.Now()
-	other, err := r.g.search(r.from, r.to, &clusterSpeeds{ctx: ctx, g: r.g, roads: r.roads})
+	other, err := r.g.search(r.from, r.to, &clusterSpeeds{trip: r.trip(), ctx: ctx, g: r.g, roads: r.roads})
 	if err != nil {
 		return nil, err
 	}
@@ -171,17 +189,17 @@ func (r *router) compare(ctx context.Context, repeat int) (best *route, err erro
 // end it takes the live speeds away.
 func (r *router) drive(ctx context.Context, best *route, times int) error {
 	var jams []int32
-	defer func() { _ = r.setSpeed(context.WithoutCancel(ctx), jams, rhumb.FieldValue{}) }()
+	defer func() { _ = r.set(context.WithoutCancel(ctx), jams, speedField, rhumb.FieldValue{}) }()
 	for i := range times {
 		n := len(best.edges)
 		jam := best.edges[n/2-n/10 : n/2+n/10+1]
 		jams = append(jams, jam...)
 		start := time.Now()
-		if err := r.setSpeed(ctx, jam, rhumb.Float64Field(2)); err != nil {
+		if err := r.set(ctx, jam, speedField, rhumb.Float64Field(2)); err != nil {
 			return err
 		}
 		written := time.Since(start)
-		if err := r.await(ctx, jam[len(jam)-1], 2); err != nil {
+		if err := r.await(ctx, jam[len(jam)-1], speedField, rhumb.Float64Field(2)); err != nil {
 			return err
 		}
 		visible := time.Since(start)
@@ -189,22 +207,58 @@ func (r *router) drive(ctx context.Context, best *route, times int) error {
 		if err != nil {
 			return err
 		}
-		shared := 0
-		for _, e := range next.edges {
-			if slices.Contains(best.edges, e) {
-				shared++
-			}
-		}
 		fmt.Fprintf(r.w, "jam %d: %d segments slowed in %v, visible after %v; the next route takes %.0f s and %.0f m, shares %d of %d segments, found in %v\n",
-			i+1, len(jam), written.Round(time.Microsecond), visible.Round(time.Microsecond), next.seconds, next.metres, shared, len(next.edges), took.Round(time.Microsecond))
+			i+1, len(jam), written.Round(time.Microsecond), visible.Round(time.Microsecond), next.seconds, next.metres, shared(next, best), len(next.edges), took.Round(time.Microsecond))
 		best = next
 	}
 	return nil
 }
 
-// setSpeed changes the live speed of segments through the cluster; the zero value takes it away.
-func (r *router) setSpeed(ctx context.Context, edges []int32, kmh rhumb.FieldValue) error {
-	patch, err := rhumb.NewRecord(rhumb.Field{Name: speedField, Value: kmh})
+// rush lets the middle of the route be slow at 7 to 9 o'clock on each day, as what is usual there, and seeks the way of
+// tomorrow, at night and in the morning. In the end it takes that away.
+func (r *router) rush(ctx context.Context, best *route) error {
+	profile := make([]byte, hoursOfWeek)
+	for h := range profile {
+		if hour := h % 24; hour >= 7 && hour < 9 {
+			profile[h] = 2
+		}
+	}
+	n := len(best.edges)
+	slow := best.edges[n/2-n/10 : n/2+n/10+1]
+	defer func() { _ = r.set(context.WithoutCancel(ctx), slow, profileField, rhumb.FieldValue{}) }()
+	if err := r.set(ctx, slow, profileField, rhumb.BytesField(profile)); err != nil {
+		return err
+	}
+	if err := r.await(ctx, slow[len(slow)-1], profileField, rhumb.BytesField(profile)); err != nil {
+		return err
+	}
+	depart := r.depart
+	defer func() { r.depart = depart }()
+	for _, hour := range []int{3, 8} {
+		r.depart = time.Now().UTC().Truncate(24*time.Hour).AddDate(0, 0, 1).Add(time.Duration(hour) * time.Hour)
+		next, took, err := r.overImage()
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(r.w, "tomorrow at %d:00 UTC: %.0f s and %.0f m, shares %d of %d segments with today's route, found in %v\n",
+			hour, next.seconds, next.metres, shared(next, best), len(next.edges), took.Round(time.Microsecond))
+	}
+	return nil
+}
+
+// shared counts the segments of a route that another has too.
+func shared(of, with *route) (n int) {
+	for _, e := range of.edges {
+		if slices.Contains(with.edges, e) {
+			n++
+		}
+	}
+	return n
+}
+
+// set changes a field of segments through the cluster; the zero value takes it away.
+func (r *router) set(ctx context.Context, edges []int32, field string, value rhumb.FieldValue) error {
+	patch, err := rhumb.NewRecord(rhumb.Field{Name: field, Value: value})
 	if err != nil {
 		return err
 	}
@@ -216,14 +270,18 @@ func (r *router) setSpeed(ctx context.Context, edges []int32, kmh rhumb.FieldVal
 	return nil
 }
 
-// await waits until the image shows a speed.
-func (r *router) await(ctx context.Context, e int32, kmh float64) error {
+// await waits until the image shows a value in a field of a segment.
+func (r *router) await(ctx context.Context, e int32, field string, want rhumb.FieldValue) error {
 	for ctx.Err() == nil {
-		var got [1]float64
+		var got rhumb.FieldValue
 		err := r.view(func(_ reader.View, roads *reader.Table) error {
-			return (&imageSpeeds{g: r.g, roads: roads}).kmh([]int32{e}, got[:])
+			item, err := roads.Get(r.g.edges[e].name)
+			if err == nil {
+				got, _, err = rhumb.RecordField(item.Value, field)
+			}
+			return err
 		})
-		if err != nil || got[0] == kmh {
+		if err != nil || got == want {
 			return err
 		}
 		time.Sleep(100 * time.Microsecond)

@@ -111,11 +111,14 @@ func (g *graph) plain(from, to int32, live speeds) float64 {
 		changed = false
 		for i, e := range g.edges {
 			var kmh [1]float64
-			if live.kmh([]int32{int32(i)}, kmh[:]) != nil {
-				return math.NaN()
-			}
-			step := e.metres / (min(max(kmh[0], 1), fastest) / 3.6)
 			for k := range e.ends {
+				if math.IsInf(cost[e.ends[k]], 1) {
+					continue
+				}
+				if live.kmh([]int32{int32(i)}, cost[e.ends[k]], kmh[:]) != nil {
+					return math.NaN()
+				}
+				step := e.metres / (min(max(kmh[0], 1), fastest) / 3.6)
 				if c := cost[e.ends[k]] + step; c < cost[e.ends[1-k]] {
 					cost[e.ends[1-k]], changed = c, true
 				}
@@ -130,6 +133,7 @@ func TestSearch(t *testing.T) {
 	pub, table, client := image(t)
 	all := segments(t)
 	rng := rand.New(rand.NewPCG(1, 2))
+	now := time.Date(2026, 11, 23, 7, 30, 0, 0, time.UTC)
 	r := &router{image: client, w: &bytes.Buffer{}}
 	check(t, r.load("43.7370,7.4180", "43.7410,7.4270"))
 	for range 5 {
@@ -137,7 +141,7 @@ func TestSearch(t *testing.T) {
 			for range 4 {
 				from := r.g.edges[rng.IntN(len(r.g.edges))].ends[0]
 				to := r.g.edges[rng.IntN(len(r.g.edges))].ends[1]
-				live := &imageSpeeds{g: r.g, roads: roads}
+				live := &imageSpeeds{trip: trip{now, now}, g: r.g, roads: roads}
 				got, err := r.g.search(from, to, live)
 				if err != nil {
 					return err
@@ -164,6 +168,42 @@ func TestSearch(t *testing.T) {
 		}
 		_, err := c.Publish(snapshot.CommitInfo{})
 		check(t, err)
+	}
+}
+
+// What is usual counts where the present does not: at another hour, and where no live speed is known.
+func TestTrip(t *testing.T) {
+	monday := time.Date(2026, 11, 23, 0, 0, 0, 0, time.UTC)
+	profile := make([]byte, hoursOfWeek)
+	for h := range profile {
+		profile[h] = byte(h)
+	}
+	both := rhumb.Record{}
+	for _, f := range []rhumb.Field{{Name: profileField, Value: rhumb.BytesField(profile)}, {Name: speedField, Value: rhumb.Float64Field(99)}} {
+		both = append(both, f)
+	}
+	for _, tc := range []struct {
+		name   string
+		rec    rhumb.Record
+		depart time.Duration // after the present, Monday 5:00
+		after  float64
+		want   float64
+	}{
+		{"now", both, 0, 0, 99},
+		{"in a quarter of an hour", both, 0, 900, 99},
+		{"at six", both, time.Hour, 0, 6},
+		{"at seven, when one gets there", both, time.Hour, 3600, 7},
+		{"on Sunday at 23", both, 6*24*time.Hour + 18*time.Hour, 0, 167},
+		{"next Monday, not known at midnight", both, 7*24*time.Hour - 5*time.Hour, 0, 1},
+		{"no live speed", both[:1], 0, 0, 5},
+		{"nothing", nil, 0, 0, 1},
+		{"a profile of another length", rhumb.Record{{Name: profileField, Value: rhumb.BytesField(profile[1:])}}, 0, 0, 1},
+	} {
+		now := monday.Add(5 * time.Hour)
+		got, err := trip{now, now.Add(tc.depart)}.speed(rhumb.EncodeRecord(nil, tc.rec), tc.after, 1)
+		if err != nil || got != tc.want {
+			t.Errorf("%s: %v, %v; want %v", tc.name, got, err, tc.want)
+		}
 	}
 }
 
@@ -203,10 +243,13 @@ func TestRun(t *testing.T) {
 	awaitImage(ctx, t, dir, len(segments(t)))
 	out := filepath.Join(t.TempDir(), "route.geojson")
 	var text bytes.Buffer
-	check(t, run(ctx, config{image: dir, addr: n.Addr(), from: "43.7370,7.4180", to: "43.7410,7.4270", out: out, drive: 2, repeat: 3}, &text))
+	check(t, run(ctx, config{image: dir, addr: n.Addr(), from: "43.7370,7.4180", to: "43.7410,7.4270", out: out, drive: 2, rush: true, repeat: 3}, &text))
 	t.Log(text.String())
 	if !regexp.MustCompile(`the same route`).Match(text.Bytes()) || bytes.Count(text.Bytes(), []byte("jam ")) != 2 {
 		t.Errorf("it printed %s", text.String())
+	}
+	if !regexp.MustCompile(`at 3:00 .*\n.*at 8:00 `).Match(text.Bytes()) {
+		t.Errorf("nothing about the hours of the day: %s", text.String())
 	}
 	saved, err := os.ReadFile(out)
 	check(t, err)

@@ -7,10 +7,11 @@ import (
 	"github.com/rhumbdb/rhumb/geo"
 )
 
-// speeds tells how fast one drives now.
+// speeds tells how fast one drives.
 type speeds interface {
-	// kmh fills out with the speeds on edges. A search calls it for all edges that leave a node at once.
-	kmh(edges []int32, out []float64) error
+	// kmh fills out with the speeds on edges when one comes to them, so many seconds after the departure. A search calls it for
+	// all edges that leave a node at once.
+	kmh(edges []int32, after float64, out []float64) error
 }
 
 // route is the fastest way between two nodes.
@@ -48,7 +49,7 @@ func (g *graph) search(from, to int32, live speeds) (*route, error) {
 		done[n] = true
 		out := g.out[n]
 		kmh = append(kmh[:0], make([]float64, len(out))...)
-		if err := live.kmh(out, kmh); err != nil {
+		if err := live.kmh(out, best[n], kmh); err != nil {
 			return nil, err
 		}
 		r.settled++
