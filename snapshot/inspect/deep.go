@@ -135,7 +135,7 @@ func (c *checker) checkIndex() {
 			c.in(format.SectionIndex, uint64(n)*format.BucketSize, "a bucket that is not taken is not empty")
 		}
 	}
-	if counted := le.Uint64(c.buf[format.SegmentLive:]); c.settled && counted != live {
+	if counted := le.Uint64(c.buf[format.SegmentLive:]); c.settledImage() && counted != live {
 		c.bad(format.SegmentLive, "%d keys with a value are counted, there are %d", counted, live)
 	}
 }
@@ -148,7 +148,7 @@ func (c *checker) checkBucket(n, at uint32, b bucket, keys []record, live uint64
 		f, ref := b.fingerprint(slot), b.ref(slot)
 		if f == 0 {
 			free = true
-			if ref != 0 && c.settled {
+			if ref != 0 && c.counts(ref) {
 				c.in(format.SectionIndex, offset, "a free slot refers to unit %d", ref)
 			}
 			continue
@@ -177,6 +177,13 @@ func (c *checker) checkBucket(n, at uint32, b bucket, keys []record, live uint64
 		}
 	}
 	return keys, live
+}
+
+// counts reports whether a reference leads to anything but a record that no view of the image shows: an aborted one, or one of a
+// commit that is not finished.
+func (c *checker) counts(ref uint32) bool {
+	r, ok := c.at(ref)
+	return !ok || r.ver <= c.limit
 }
 
 // at gives the record that begins at a unit.

@@ -110,6 +110,8 @@ func (c *checker) checkDelta() {
 			c.in(format.SectionDelta, at, "entry %d has version %d, its record %d", i, ver, r.ver)
 		case r.flags&format.FlagMoved == 0:
 			c.in(format.SectionDelta, at, "entry %d is of a record that the tree has", i)
+		case !empty(e[28:format.DeltaEntrySize]):
+			c.in(format.SectionDelta, at+28, "bytes that mean nothing are not 0")
 		}
 	}
 	c.checkCells(delta, cells, head)

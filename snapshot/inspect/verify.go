@@ -130,6 +130,7 @@ func rootFaults(root []byte, settled bool) (out []Fault) {
 		out = append(out, Fault{format.RootName, int64(at), fmt.Sprintf(what, args...)})
 	}
 	version := le.Uint64(root[format.RootCommitted:])
+	known, newest := false, false // entries of the last commits, and that of the newest
 	if s := le.Uint32(root[format.RootState:]); s != format.StateLive && s != format.StateStopping {
 		bad(format.RootState, "state %d of a publisher", s)
 	}
@@ -143,9 +144,14 @@ func rootFaults(root []byte, settled bool) (out []Fault) {
 		switch {
 		case empty(e): // not reached yet, or left out of a copy because it was overwritten meanwhile
 		case next:
-		case !ok || !expected || !empty(e[48:]):
+		case ok && expected && empty(e[48:]):
+			known, newest = true, newest || v == version
+		default:
 			bad(at, "the entry of version %d in the ring of the last commits is damaged, or the version %d is", v, version)
 		}
+	}
+	if known && !newest {
+		bad(format.RootCommitted, "the version is %d, which the ring of the last commits lacks", version)
 	}
 	for i := range format.TablesMax {
 		at := format.RootTables + i*format.TableEntrySize
@@ -156,7 +162,9 @@ func rootFaults(root []byte, settled bool) (out []Fault) {
 	for i := range format.ShardsMax {
 		at := format.RootShards + i*format.ShardEntrySize
 		e := root[at:][:format.ShardEntrySize]
-		if le.Uint64(e) == 0 && !empty(e) || !empty(e[48:]) || le.Uint32(e[40:]) != 0 {
+		if _, used, err := format.DecodeShard(e); err != nil {
+			bad(at, "%s", message(err)) // no table may name it, so that nobody else looks
+		} else if !used && !empty(e) || !empty(e[48:]) || le.Uint32(e[40:]) != 0 {
 			bad(at, "the unused part of a shard's entry is not empty")
 		}
 	}

@@ -21,24 +21,27 @@ type damaged struct {
 	dir   string
 	files []*os.File
 	sizes []int64
+	known map[string]bool // all versions of all keys, as recordText writes them
 }
 
 // newDamaged makes an image with all kinds of sections, in the base and behind it.
 func newDamaged(t testing.TB) *damaged {
 	t.Helper()
-	d := &damaged{dir: t.TempDir()}
+	d := &damaged{dir: t.TempDir(), known: map[string]bool{}}
 	pub, err := snapshot.Open(snapshot.Config{Dir: d.dir})
 	check(t, err)
 	rng := rand.New(rand.NewPCG(1, 2))
 	for i, kind := range []format.KeyKind{format.KeyUint64, format.KeyName} {
 		table, err := pub.Table(snapshot.TableSpec{
-			ID: rhumb.TableID(i + 1), Name: fmt.Sprint(kind), KeyKind: kind, Shards: 1, Ordered: true, Spatial: true, Summed: i == 0, LocationField: "location",
+			ID: rhumb.TableID(i + 1), Name: fmt.Sprint(kind), KeyKind: kind, Shards: 1, Ordered: true, Spatial: true, Summed: true, LocationField: "location",
 		})
 		check(t, err)
 		for round := range 4 {
 			c := pub.Begin()
 			for n := range 60 {
-				check(t, c.Put(table, damagedRecord(rng, kind, uint64(rng.IntN(100)), n)))
+				rec := damagedRecord(rng, kind, uint64(rng.IntN(100)), n)
+				check(t, c.Put(table, rec))
+				d.known[recordText(rec.Key.Number, rec.Key.Name, rec.HLC, rec.Box, rec.Value)] = true
 			}
 			check(t, c.Delete(table, damagedRecord(rng, kind, uint64(round), 0).Key, 100))
 			_, err = c.Publish(snapshot.CommitInfo{Closed: 90})

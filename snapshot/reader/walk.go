@@ -95,6 +95,11 @@ func (t *Table) hand(it *Item, fn func(*Item) bool) error {
 // newestOf finds the newest record of the key that a record has. It gives ok false for a key that is not in the index: of a
 // commit that was never finished, or is not finished yet.
 func (t *Table) newestOf(g *segment, r record, ref uint32) (newest uint32, ok bool, err error) {
+	if t.t.summed { // a damaged key would lead to another one's records
+		if err := g.checkRecord(r, ref); err != nil {
+			return 0, false, err
+		}
+	}
 	key, hash := lookupKey{word: r.word()}, r.word()
 	if t.t.KeyKind == format.KeyUint64 {
 		hash = t.t.root.HashNumber(r.word())

@@ -1972,7 +1972,8 @@ RS_API int rs_value_item(const rs_view *v, const rs_table *t, const rs_value *va
 static const uint8_t *rs__current(const rs_view *v, const rs_table *t, const rs_seg *s, const uint8_t *rec, int *status) {
 	rs__key key = {rs__u64(rec), NULL, 0, s->kind == RS_KEY_NAME, 0};
 	uint64_t hash = key.word;
-	*status = RS_OK;
+	*status = rs__checked(t) ? rs__check_record(s, rec) : RS_OK; /* a damaged key would lead to another one's records */
+	if (*status != RS_OK) return NULL;
 	if (key.named) key.name = rs__name(s, rec, &key.len, &key.shard_key);
 	else hash = rs__hash_number(t, key.word);
 	if (key.named && key.name == NULL) {
