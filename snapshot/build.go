@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"math"
 	"unsafe"
 
 	"github.com/rhumbdb/rhumb"
@@ -30,10 +31,11 @@ type scratch struct {
 	placed   []uint32 // by record, the new reference plus one
 	treeRefs []uint32
 	sortKeys []sortKey
-	// surveyRefs and kept belong to rolls.
-	surveyRefs, kept []uint32
-	sorter           rtree.Sorter
-	sorted           []uint32 // the boxes in Hilbert order; the sorter's
+	// surveyRefs, chain and kept belong to rolls.
+	surveyRefs, chain []uint32
+	kept              kept
+	sorter            rtree.Sorter
+	sorted            []uint32 // the boxes in Hilbert order; the sorter's
 }
 
 // buildTries bounds how often a build starts again with more room.
@@ -81,7 +83,7 @@ func (p *Publisher) newSegment(op rhumb.Op, s *shard, head format.Segment) (*seg
 	spread(&head, uint64(len(file.mem)))
 	head.Generation, head.Shard, head.Table = file.generation, uint32(s.slot), s.table.ID
 	head.Image, head.KeyKind = p.root.head.Image, s.table.KeyKind
-	seg := &segment{file: file, head: head, kind: s.table.KeyKind, summed: s.table.Summed(), keys: &p.root.head}
+	seg := &segment{file: file, head: head, kind: s.table.KeyKind, summed: s.table.Summed(), keys: &p.root.head, expires: math.MaxInt64}
 	seg.bind()
 	clear(file.mem[:format.SegmentHeader])
 	clear(seg.changed)
@@ -253,6 +255,7 @@ func (p *Publisher) placeBatch(seg *segment, src *source, b *batch, at uint32) u
 	for j := range b.n {
 		k := b.refs[j]
 		n := seg.copyRecord(at, src.heap, src.refs[k], 0)
+		seg.noteExpiry(at)
 		p.placed[k] = at + 1
 		b.refs[j] = at
 		b.hashes[j] = hashOf(seg.keys, seg.kind, seg.record(at))

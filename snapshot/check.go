@@ -120,6 +120,9 @@ func (s *segment) checkRecords() error {
 		if ref < s.head.BaseUnits && next > s.head.BaseUnits {
 			return s.corrupt(format.SectionHeap, uint64(ref)*format.RecordAlign, "a record stands across the end of the base")
 		}
+		if ref < s.head.BaseUnits {
+			s.noteExpiry(ref)
+		}
 		ref = next
 	}
 	return nil

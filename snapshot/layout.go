@@ -30,6 +30,9 @@ type shape struct {
 	treeItems int    // plain boxes of the base
 	room      room
 	ratio     float64
+	// buckets is how many the segment before had, 0 for none. As many are taken, so that its index can be copied, unless
+	// they would hold an eighth more than meant.
+	buckets uint32
 }
 
 // layout gives the header of a segment without identity and checksums. The heap is the last section, so that it can take
@@ -39,6 +42,9 @@ func (l *shape) layout() format.Segment {
 	scale := max(l.room.scale, 1)
 	h := format.Segment{Records: l.records, BaseUnits: uint32(l.units)}
 	h.Buckets = uint32((l.records+records)/format.BucketLoad + 1)
+	if l.buckets >= h.Buckets-h.Buckets/8 {
+		h.Buckets = l.buckets
+	}
 	h.BucketsMax = h.Buckets + uint32(min((uint64(h.Buckets)/8+64)*scale, math.MaxUint32/2))
 	at := uint64(format.SegmentHeader)
 	add := func(t format.SectionType, size, items uint64, item uint32) {

@@ -80,6 +80,15 @@ func (s *segment) probe(hash uint64, heap []byte, ref uint32) place {
 	}
 }
 
+// end gives the place of a key that the index is known to lack.
+func (s *segment) end(hash uint64) place {
+	b := &s.index[format.BucketOf(hash, s.head.Buckets)]
+	for b.next != 0 {
+		b = &s.index[b.next]
+	}
+	return place{b, b.taken(), false}
+}
+
 // insert puts a reference to a new key at the place that probe gave; false says that there is no bucket left.
 func (s *segment) insert(at place, hash uint64, ref uint32) bool {
 	b, slot := at.bucket, at.slot

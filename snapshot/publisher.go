@@ -51,9 +51,9 @@ func (c *clock) now() (wall int64, mono uint64) {
 
 // counters are what Stats tells, kept where any goroutine may read it.
 type counters struct {
-	version, commits, records, rolls, aborted, loads atomic.Uint64
-	quarantined                                      atomic.Uint64
-	live, large                                      atomic.Int64
+	version, commits, records, rolls, kept, aborted, loads atomic.Uint64
+	quarantined                                            atomic.Uint64
+	live, large                                            atomic.Int64
 }
 
 // usable fails when the publisher is closed or broken.

@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -156,7 +157,7 @@ func (p *Publisher) openSegment(s *shard, e format.Shard) error {
 		return err
 	}
 	file.generation = e.Generation
-	seg := &segment{file: file, kind: s.table.KeyKind, summed: s.table.Summed(), keys: &p.root.head}
+	seg := &segment{file: file, kind: s.table.KeyKind, summed: s.table.Summed(), keys: &p.root.head, expires: math.MaxInt64}
 	err = p.checkSegment(s, seg, e)
 	if err != nil {
 		file.close()

@@ -31,22 +31,34 @@ func (p *Publisher) rollFor(s *shard, need room) error {
 	pending := uint64(old.tail - old.done)
 	need.units = 2 * (need.units + pending)
 	need.records = 2 * (need.records + old.pending)
-	src, newest := p.survey(s)
-	src.pendingFrom, src.pendingTo = old.done, old.tail
-	closed := max(p.closed, s.closed) // what lay before was not kept the last time
-	if closed == 0 {
-		closed = newest // what lies before was not kept
-	}
-	seg, err := p.build(s, src, p.committed, closed, need)
+	wall, _ := p.clock.now()
+	seg, err := p.rollKept(s, wall, need)
 	if err != nil {
 		return err
 	}
+	kept := seg != nil
+	if !kept {
+		src, newest := p.survey(s, wall)
+		src.pendingFrom, src.pendingTo = old.done, old.tail
+		if seg, err = p.build(s, src, p.committed, p.closedAfter(s, newest), need); err != nil {
+			return err
+		}
+	}
 	seg.pending = old.pending
 	live := old.live
-	s.seg, s.base, s.closed = seg, p.committed, closed
+	s.seg, s.base, s.closed = seg, p.committed, seg.head.Closed
 	p.swing(s, old)
-	p.rolled(s, time.Since(start), seg.live-live)
+	p.rolled(s, time.Since(start), seg.live-live, kept)
 	return nil
+}
+
+// closedAfter gives the closed timestamp of a new generation: views of an earlier one would miss what the roll leaves out.
+// newest is the greatest timestamp that the roll met behind the base.
+func (p *Publisher) closedAfter(s *shard, newest rhumb.Timestamp) rhumb.Timestamp {
+	if p.closed != 0 {
+		newest = p.closed
+	}
+	return max(newest, s.closed) // what lay before was not kept the last time
 }
 
 // swing lets readers into the new generation of a shard and retires the old one.
@@ -60,12 +72,15 @@ func (p *Publisher) swing(s *shard, old *segment) {
 	p.files.retire(old.file)
 }
 
-func (p *Publisher) rolled(s *shard, took time.Duration, live int64) {
+func (p *Publisher) rolled(s *shard, took time.Duration, live int64, kept bool) {
 	p.stats.rolls.Add(1)
+	if kept {
+		p.stats.kept.Add(1)
+	}
 	p.stats.live.Add(live)
 	p.metrics.rollSeconds.Observe(took.Seconds())
 	p.cfg.Logger.Debug("snapshot shard rolled", "table", s.table.Name, "shard", s.slot, "generation", s.seg.head.Generation,
-		"records", s.seg.live, "bytes", len(s.seg.file.mem), "seconds", took.Seconds())
+		"records", s.seg.live, "bytes", len(s.seg.file.mem), "kept", kept, "seconds", took.Seconds())
 	p.countLarge()
 	if s.seg.live > p.cfg.ShardRecordsMax {
 		p.cfg.Logger.Warn("snapshot shard is larger than meant; load the table with more shards", "table", s.table.Name,
@@ -89,14 +104,13 @@ func (p *Publisher) countLarge() {
 // survey lists what a new generation of a shard keeps: for each key the newest version, and, when a closed timestamp is known,
 // all down to the newest one that is not later than it. The oldest version kept goes into the base, the others are appended
 // again. newest is the greatest timestamp met.
-func (p *Publisher) survey(s *shard) (src *source, newest rhumb.Timestamp) {
+func (p *Publisher) survey(s *shard, wall int64) (src *source, newest rhumb.Timestamp) {
 	seg := s.seg
 	src = &source{heap: seg.heap, refs: p.surveyRefs[:0]}
 	v := uint32(p.committed - s.base)
-	wall, _ := p.clock.now()
 	for head := range seg.heads() {
 		src.scattered = src.scattered || head >= seg.head.BaseUnits
-		kept := p.kept[:0]
+		kept := p.chain[:0]
 		for ref := head; ref != format.NoPrev; ref = seg.record(ref).prev {
 			if seg.record(ref).ver > v {
 				continue
@@ -108,7 +122,7 @@ func (p *Publisher) survey(s *shard) (src *source, newest rhumb.Timestamp) {
 				break
 			}
 		}
-		p.kept = kept
+		p.chain = kept
 		src.keep(seg, kept, wall)
 	}
 	p.surveyRefs = src.refs

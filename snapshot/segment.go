@@ -61,6 +61,7 @@ type segment struct {
 	live     int64  // keys with a visible value
 	links    int64  // what the open commit adds to live
 	pending  uint64 // records of the open commit
+	expires  int64  // the first time at which a record of the base ends, math.MaxInt64 for never
 }
 
 // bind sets the views of the sections.
@@ -136,6 +137,13 @@ func expiry(heap []byte, ref uint32) int64 {
 		return 0
 	}
 	return int64(le.Uint64(payload(heap, ref)[flags&format.FlagHLC/2:]))
+}
+
+// noteExpiry takes the end of a record of the base into account.
+func (s *segment) noteExpiry(ref uint32) {
+	if end := expiry(s.heap, ref); end != 0 {
+		s.expires = min(s.expires, end)
+	}
 }
 
 // box gives the box of a record; ok is false when it has none.

@@ -17,6 +17,8 @@ type Stats struct {
 	Commits uint64 // since Open, as all counts
 	Records uint64 // written by commits and loads
 	Rolls   uint64
+	// Kept counts the rolls that could keep the layout of the base, which are fast.
+	Kept    uint64
 	Loads   uint64
 	Aborted uint64 // records of unfinished commits, found by Open
 	// Quarantined counts files that failed a check.
@@ -33,7 +35,7 @@ type Stats struct {
 func (p *Publisher) Stats() Stats {
 	c := &p.stats
 	return Stats{
-		Version: c.version.Load(), Commits: c.commits.Load(), Records: c.records.Load(), Rolls: c.rolls.Load(), Loads: c.loads.Load(),
+		Version: c.version.Load(), Commits: c.commits.Load(), Records: c.records.Load(), Rolls: c.rolls.Load(), Kept: c.kept.Load(), Loads: c.loads.Load(),
 		Aborted: c.aborted.Load(), Quarantined: c.quarantined.Load(), Live: c.live.Load(),
 		Bytes: p.files.used.Load(), PinnedBytes: p.files.pinned.Load(), Budget: p.cfg.Budget, HugeBytes: p.hugeBytes(),
 	}
@@ -103,6 +105,7 @@ func newMetrics(p *Publisher) (*metrics, error) {
 	value("budget_bytes", "Greatest size that the image may have.", func() float64 { return float64(p.cfg.Budget) })
 	value("huge_bytes", "Bytes of the image that are mapped with huge pages.", func() float64 { return float64(p.hugeBytes()) })
 	count("records_total", "Record versions written.", c.records.Load)
+	count("kept_rolls_total", "Rolls that could keep the layout of the base, which are fast.", c.kept.Load)
 	count("aborted_records_total", "Records of unfinished commits that were found when the image was opened.", c.aborted.Load)
 	count("quarantined_total", "Files that failed a check.", c.quarantined.Load)
 	return m, m.register(p.cfg.Registerer)

@@ -196,7 +196,7 @@ func (r *run) measureInserts() error {
 	return r.pub.DropTable(t)
 }
 
-// measureRoll rolls all shards into recycled files.
+// measureRoll rolls all shards into recycled files: as they are, and after a fifth of the records changed in place.
 func (r *run) measureRoll(context.Context) error {
 	for range 2 {
 		if err := errors.Join(r.rollAll(), r.relock()); err != nil {
@@ -205,17 +205,23 @@ func (r *run) measureRoll(context.Context) error {
 	}
 	for range r.cfg.Rounds {
 		before := r.pub.Stats().Bytes
-		begin := threadCPU()
-		if err := r.rollAll(); err != nil {
+		if err := r.timeRolls("roll of all shards"); err != nil {
 			return err
 		}
-		r.s.add("roll of all shards", "ns/record", float64(threadCPU()-begin)/float64(r.cfg.Records))
 		r.s.add("roll: memory more", "of the image", float64(r.pub.Stats().Bytes-before)/float64(r.report.Bytes))
-		if err := r.relock(); err != nil {
+		if err := errors.Join(r.relock(), r.changeFifth(), r.timeRolls("roll of all shards, a fifth changed"), r.relock()); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// timeRolls rolls all shards and takes the processor time of a record.
+func (r *run) timeRolls(name string) error {
+	begin := threadCPU()
+	err := r.rollAll()
+	r.s.add(name, "ns/record", float64(threadCPU()-begin)/float64(r.cfg.Records))
+	return err
 }
 
 // measureVersions compares views: the newest of an image without changes, the newest after a fifth of the records changed,

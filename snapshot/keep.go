@@ -1,0 +1,242 @@
+package snapshot
+
+import (
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/snapshot/format"
+)
+
+// kept is the plan of a roll that keeps the layout of the base: every record of it stays where it is, newer versions take the
+// places of older ones, and keys without a box come behind. R-tree and order are copied then, and so is the index, since
+// almost all of its references stay right: the roll costs little more than copying memory.
+type kept struct {
+	// roots gives, for each record of the append area by its unit, where the record of its key lies in the new base.
+	roots   []uint32
+	patches []patch  // in the order of the append area
+	replay  []uint32 // later versions that closed views need to tell apart, likewise
+	units   uint32   // of the new base
+	records uint64
+	// replayUnits is the size of the replay.
+	replayUnits uint64
+	newest      rhumb.Timestamp
+	expires     int64
+	moves       bool // a record of the base is replaced
+	later       batch
+}
+
+// patch is a record of the append area and its place in the new base.
+type patch struct{ to, from uint32 }
+
+// noRoot is the root of a record whose key the new base lacks.
+const noRoot = format.NoPrev
+
+// rollKept rolls a shard with the layout of its base kept. It gives nil when that cannot be.
+func (p *Publisher) rollKept(s *shard, wall int64, need room) (*segment, error) {
+	old, k := s.seg, &p.kept
+	if !p.planKept(s, wall) {
+		return nil, nil
+	}
+	need.units += k.replayUnits
+	need.records += uint64(len(k.replay))
+	if uint64(k.units)+need.units > unitsMax {
+		return nil, nil
+	}
+	l := shape{flags: s.table.Flags, records: k.records, units: uint64(k.units), room: need, ratio: p.cfg.AppendRatio}
+	if s.table.Spatial() {
+		l.treeItems = int(old.section(format.SectionTreeRefs).Items) // with the lanes that fill up the last leaf
+	}
+	if old.overflow <= (old.head.BucketsMax-old.head.Buckets)/2 {
+		l.buckets = old.head.Buckets
+	}
+	seg, err := p.newSegment("snapshot.roll", s, l.layout())
+	if err != nil {
+		return nil, err
+	}
+	seg.head.Base, seg.head.Closed = p.committed, p.closedAfter(s, k.newest)
+	p.keepHeap(seg, old)
+	for _, t := range [...]format.SectionType{format.SectionTreeNodes, format.SectionTreeRefs, format.SectionOrder} {
+		seg.copySection(old, t)
+	}
+	src := &source{heap: old.heap, replay: k.replay, pendingFrom: old.done, pendingTo: old.tail}
+	if !p.keepIndex(seg, old) || !p.complete(seg, src) {
+		p.files.remove(seg.file)
+		return nil, nil
+	}
+	return seg, nil
+}
+
+// planKept finds out whether the base can keep its layout, and what changes in it. It cannot when a key was deleted or has
+// expired, when a box is new or another, when a version has another size than the one before, when an ordered table has a new
+// key, and when the timestamps of a key fall.
+func (p *Publisher) planKept(s *shard, wall int64) bool {
+	seg, k := s.seg, &p.kept
+	base := seg.head.BaseUnits
+	if base == 0 || seg.expires <= wall {
+		return false
+	}
+	*k = kept{
+		roots: resize(k.roots, int(seg.tail-base)), patches: k.patches[:0], replay: k.replay[:0],
+		units: base, records: seg.head.Records, expires: seg.expires,
+	}
+	for ref := base; ref < seg.tail; {
+		h, units := seg.record(ref), format.Units(recordSize(seg.kind, seg.heap, ref))
+		root := noRoot
+		switch {
+		case h.prev == format.NoPrev:
+		case h.prev < base:
+			root = h.prev
+		default:
+			root = k.roots[h.prev-base]
+		}
+		if ref < seg.done && h.ver != format.AbortedVersion {
+			if !p.keepVersion(s, ref, &root, units, wall) {
+				return false
+			}
+		}
+		k.roots[ref-base] = root
+		ref += units
+	}
+	return k.sameSizes(seg)
+}
+
+// keepVersion decides what becomes of a committed record of the append area. A key that has no root gets one.
+func (p *Publisher) keepVersion(s *shard, ref uint32, root *uint32, units uint32, wall int64) bool {
+	seg, k := s.seg, &p.kept
+	base := seg.head.BaseUnits
+	h, at := seg.record(ref), hlc(seg.heap, ref)
+	fresh := *root >= base // or noRoot
+	switch {
+	case h.flags&format.FlagTombstone != 0,
+		fresh && (s.table.Ordered() || s.table.Spatial() && h.flags&format.FlagBox != 0),
+		!fresh && h.flags&format.FlagMoved != 0:
+		return false
+	}
+	if h.flags&format.FlagExpiry != 0 {
+		end := expiry(seg.heap, ref)
+		if end <= wall {
+			return false
+		}
+		k.expires = min(k.expires, end)
+	}
+	k.newest = max(k.newest, at)
+	switch {
+	case *root == noRoot:
+		*root = k.units
+		k.units += units
+		k.records++
+	case p.closed != 0 && at > p.closed:
+		k.replay = append(k.replay, ref)
+		k.replayUnits += uint64(units)
+		return true
+	case len(k.replay) > 0 && h.prev >= base && hlc(seg.heap, h.prev) > p.closed:
+		return false // the version before is replayed
+	default:
+		k.moves = k.moves || !fresh
+		k.later.addrs[k.later.n] = seg.recordAddr(h.prev)
+		if k.later.add(seg, 0, ref); k.later.n == group && !k.sameSizes(seg) {
+			return false
+		}
+	}
+	k.patches = append(k.patches, patch{to: *root, from: ref})
+	return true
+}
+
+// sameSizes reports whether the versions of a group take the same place as the ones before them. Those may lie anywhere.
+func (k *kept) sameSizes(seg *segment) bool {
+	b := &k.later
+	prefetch(&b.addrs, b.n)
+	for _, ref := range b.refs[:b.n] {
+		size := recordSize(seg.kind, seg.heap, ref)
+		if format.Units(size) != format.Units(recordSize(seg.kind, seg.heap, seg.record(ref).prev)) {
+			return false
+		}
+	}
+	b.n = 0
+	return true
+}
+
+// keepHeap copies the base and lays down what changes in it.
+func (p *Publisher) keepHeap(seg, old *segment) {
+	k := &p.kept
+	size := int(old.head.BaseUnits) * format.RecordAlign
+	copy(seg.heap, old.heap[:size])
+	b := &p.batch
+	for patches := k.patches; len(patches) > 0; patches = patches[b.n:] {
+		b.n = min(group, len(patches))
+		for i, c := range patches[:b.n] {
+			b.addrs[i] = seg.recordAddr(c.to)
+		}
+		prefetchPairs(&b.addrs, b.n)
+		for _, c := range patches[:b.n] {
+			seg.copyRecord(c.to, old.heap, c.from, 0)
+		}
+	}
+	sum, from := old.section(format.SectionHeap).Sum, size
+	if k.moves {
+		sum, from = 0, 0
+	}
+	p.setSum(seg, format.SectionHeap, format.ExtendChecksum(sum, seg.heap[from:int(k.units)*format.RecordAlign]))
+	seg.live, seg.expires = int64(k.records), k.expires
+}
+
+// copySection copies a section that stays as it is, if there is one.
+func (s *segment) copySection(old *segment, t format.SectionType) {
+	from, ok := old.head.Find(t)
+	if !ok {
+		return
+	}
+	to := s.section(t)
+	copy(s.file.mem[to.Offset:][:to.Size], old.file.mem[from.Offset:][:from.Size])
+	to.Sum = from.Sum
+}
+
+// keepIndex makes the index over the new base: a copy of the old one, in which what leads behind the base leads to the place
+// of its key in the base. When the layout has another number of buckets, or the old index has keys that the base lacks, which
+// the open commit or an aborted one put there, it is made anew. It gives false when overflow buckets run out.
+func (p *Publisher) keepIndex(seg, old *segment) bool {
+	if seg.head.Buckets == old.head.Buckets && seg.head.BucketsMax >= old.head.Buckets+old.overflow && seg.copyIndex(old, p.kept.roots) {
+		return true
+	}
+	clear(seg.index)
+	seg.overflow = 0
+	b := &p.batch
+	for ref := uint32(0); ref < seg.head.BaseUnits; {
+		for b.n = 0; b.n < group && ref < seg.head.BaseUnits; {
+			hash := hashOf(seg.keys, seg.kind, seg.record(ref))
+			b.addrs[b.n] = seg.bucketAddr(hash)
+			b.add(seg, hash, ref)
+			ref += format.Units(recordSize(seg.kind, seg.heap, ref))
+		}
+		prefetch(&b.addrs, b.n)
+		for i, hash := range b.hashes[:b.n] {
+			if !seg.insert(seg.end(hash), hash, b.refs[i]) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// copyIndex copies an index with as many buckets, and gives false when it has a key without a root.
+func (s *segment) copyIndex(old *segment, roots []uint32) bool {
+	n := old.head.Buckets + old.overflow
+	copy(s.index, old.index[:n])
+	s.overflow = old.overflow
+	base := old.head.BaseUnits
+	if len(roots) == 0 {
+		return true
+	}
+	for i := range s.index[:n] {
+		refs := &s.index[i].refs
+		for slot, ref := range refs {
+			if ref < base {
+				continue
+			}
+			root := roots[ref-base]
+			if root == noRoot {
+				return false
+			}
+			refs[slot] = root
+		}
+	}
+	return true
+}

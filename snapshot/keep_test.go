@@ -1,0 +1,294 @@
+package snapshot_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/snapshot"
+	"github.com/rhumbdb/rhumb/snapshot/format"
+)
+
+// The tables of a keeper.
+const (
+	keptPlaces = iota // spatial
+	keptNames         // ordered
+)
+
+// keeper is a player with a hand of its own.
+type keeper struct {
+	*player
+	commit *snapshot.Commit
+	wrote  []func() // what the open commit adds to the models
+}
+
+// keptKeys is how many keys each table has in the beginning; every other place has a box.
+const keptKeys = 200
+
+func newKeeper(t *testing.T) *keeper {
+	k := &keeper{player: &player{
+		t: t, rng: rand.New(rand.NewPCG(1, 1)), cfg: snapshot.Config{Dir: shmDir(t), AppendRatio: 0.25}, pos: map[rhumb.RangeID]format.Position{},
+		specs: []snapshot.TableSpec{
+			{ID: 1, Name: "places", Spatial: true, Summed: true, Shards: 1},
+			{ID: 2, Name: "names", KeyKind: format.KeyName, Ordered: true, Shards: 1},
+		},
+	}}
+	k.p = open(t, k.cfg)
+	for _, spec := range k.specs {
+		table, err := k.p.Table(spec)
+		check(t, err)
+		k.tables, k.models = append(k.tables, table), append(k.models, model{})
+	}
+	k.publish(0, func() {
+		for i := range uint64(keptKeys) {
+			k.put(keptPlaces, i, keptBox(i), "first")
+			k.put(keptNames, i, nil, "first")
+		}
+	})
+	k.roll()
+	return k
+}
+
+func keptBox(i uint64) *format.Box {
+	if i%2 == 1 {
+		return nil
+	}
+	return &format.Box{MinX: int32(i) * 1000, MinY: 5, MaxX: int32(i)*1000 + 500, MaxY: 10}
+}
+
+// put writes a key in the open commit.
+func (k *keeper) put(table int, n uint64, box *format.Box, value string) {
+	k.t.Helper()
+	k.hlc++
+	key, name := k.key(table, n)
+	w := write{value: value, hlc: k.hlc, box: box}
+	rec := snapshot.Record{Key: key, HLC: rhumb.Timestamp(k.hlc), Value: []byte(value)}
+	if box != nil {
+		rec.Box, rec.HasBox = *box, true
+	}
+	check(k.t, k.commit.Put(k.tables[table], rec))
+	k.wrote = append(k.wrote, func() { k.models[table][name] = append(k.models[table][name], w) })
+}
+
+func (k *keeper) remove(table int, n uint64) {
+	k.t.Helper()
+	k.hlc++
+	key, name := k.key(table, n)
+	w := write{gone: true, hlc: k.hlc}
+	check(k.t, k.commit.Delete(k.tables[table], key, rhumb.Timestamp(k.hlc)))
+	k.wrote = append(k.wrote, func() { k.models[table][name] = append(k.models[table][name], w) })
+}
+
+func (k *keeper) publish(closed uint64, write func()) {
+	k.t.Helper()
+	k.commit, k.wrote = k.p.Begin(), nil
+	write()
+	_, err := k.commit.Publish(snapshot.CommitInfo{Closed: rhumb.Timestamp(closed)})
+	check(k.t, err)
+	for _, add := range k.wrote {
+		add()
+	}
+	k.closed = max(k.closed, closed)
+}
+
+// change writes new values of the same size to some keys, which stay where they are.
+func (k *keeper) change(value string) {
+	k.t.Helper()
+	for i := uint64(0); i < keptKeys; i += 3 {
+		k.put(keptPlaces, i, keptBox(i), value)
+		k.put(keptNames, i, nil, value)
+	}
+}
+
+func (k *keeper) roll() {
+	k.t.Helper()
+	for _, table := range k.tables {
+		check(k.t, k.p.Roll(table, 0))
+	}
+}
+
+func (k *keeper) verifyAll() {
+	k.t.Helper()
+	k.verify(mustImage(k.t, k.cfg.Dir))
+}
+
+// A roll keeps the layout of the base when it can, and else builds a new one; both show the same, before and after more
+// changes, more rolls and another start.
+func TestKeptRolls(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		play func(k *keeper)
+		kept [2]bool // of each table
+	}{
+		{"nothing", func(k *keeper) {}, [2]bool{true, true}},
+		{"values", func(k *keeper) {
+			for i := range 5 {
+				k.publish(0, func() { k.change(fmt.Sprintf("new%02d", i)) })
+			}
+		}, [2]bool{true, true}},
+		{"new keys", func(k *keeper) {
+			for _, value := range []string{"fresh", "other"} {
+				k.publish(0, func() {
+					k.change(value)
+					for i := range uint64(50) {
+						k.put(keptPlaces, keptKeys+i, nil, value)
+					}
+				})
+			}
+			k.publish(0, func() { k.put(keptNames, keptKeys, nil, "value") })
+		}, [2]bool{true, false}},
+		{"a commit that was discarded", func(k *keeper) {
+			k.commit = k.p.Begin()
+			for i := range uint64(3 * keptKeys) {
+				k.put(keptPlaces, i, nil, "never")
+			}
+			k.change("never")
+			k.commit.Discard()
+			k.publish(0, func() { k.change("again") })
+		}, [2]bool{true, true}},
+		{"closed views", func(k *keeper) {
+			k.publish(0, func() { k.change("early") })
+			closed := k.hlc
+			k.publish(closed, func() { k.change("later") })
+			k.publish(0, func() { k.change("still") })
+			k.publish(0, func() { k.put(keptPlaces, keptKeys, nil, "fresh") })
+			k.roll()
+			k.verifyAll()
+			k.publish(k.hlc-keptKeys/3, func() { k.change("after") })
+		}, [2]bool{true, true}},
+		{"an open commit", func(k *keeper) {
+			k.publish(0, func() { k.change("early") })
+			before := k.p.Stats()
+			k.publish(0, func() {
+				for i := range uint64(2 * keptKeys) {
+					k.put(keptPlaces, i, nil, "boxes go")
+				}
+				for range 20 {
+					k.change("later")
+				}
+			})
+			if after := k.p.Stats(); after.Kept == before.Kept || after.Kept-before.Kept != after.Rolls-before.Rolls {
+				k.t.Errorf("%d rolls in the commit, of which %d kept the layout, want all of them", after.Rolls-before.Rolls, after.Kept-before.Kept)
+			}
+		}, [2]bool{false, true}},
+		{"a deleted key", func(k *keeper) {
+			k.publish(0, func() { k.remove(keptPlaces, 1); k.remove(keptNames, 1) })
+		}, [2]bool{}},
+		{"a key that came back", func(k *keeper) {
+			k.publish(0, func() { k.remove(keptPlaces, 1) })
+			k.publish(0, func() { k.put(keptPlaces, 1, nil, "back!") })
+		}, [2]bool{false, true}},
+		{"another box", func(k *keeper) {
+			k.publish(0, func() { k.put(keptPlaces, 2, keptBox(4), "moved") })
+		}, [2]bool{false, true}},
+		{"a box that came", func(k *keeper) {
+			k.publish(0, func() { k.put(keptPlaces, 1, keptBox(4), "moved") })
+		}, [2]bool{false, true}},
+		{"a new key with a box", func(k *keeper) {
+			k.publish(0, func() { k.put(keptPlaces, keptKeys, keptBox(4), "fresh") })
+		}, [2]bool{false, true}},
+		{"another size", func(k *keeper) {
+			k.publish(0, func() { k.put(keptNames, 1, nil, string(make([]byte, 100))) })
+		}, [2]bool{true, false}},
+		{"timestamps that fall", func(k *keeper) {
+			k.publish(k.hlc, func() { k.change("later") })
+			k.hlc = 1
+			k.publish(0, func() {
+				k.put(keptPlaces, 0, keptBox(0), "early")
+				k.put(keptNames, 0, nil, "early")
+			})
+			k.hlc = 10 * keptKeys
+		}, [2]bool{}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			k := newKeeper(t)
+			c.play(k)
+			k.verifyAll()
+			for i, table := range k.tables {
+				before := k.p.Stats()
+				check(t, k.p.Roll(table, 0))
+				if after := k.p.Stats(); after.Rolls != before.Rolls+1 || after.Kept > before.Kept != c.kept[i] {
+					t.Errorf("table %s: %d of %d rolls kept the layout, before %d of %d; want one more: %t",
+						table.Name, after.Kept, after.Rolls, before.Kept, before.Rolls, c.kept[i])
+				}
+			}
+			k.verifyAll()
+			k.publish(0, func() { k.change("final") })
+			k.verifyAll()
+			k.reopen()
+			k.verifyAll()
+			k.roll()
+			k.verifyAll()
+		})
+	}
+}
+
+// A record that has ended is left out by the next roll, also after another start.
+func TestKeptExpiry(t *testing.T) {
+	t.Parallel()
+	for _, again := range []bool{false, true} {
+		dir := shmDir(t)
+		p := open(t, snapshot.Config{Dir: dir})
+		spec := snapshot.TableSpec{ID: 1, Name: "t", Shards: 1}
+		table, err := p.Table(spec)
+		check(t, err)
+		ended := numberRecord(1, "ended")
+		ended.Expiry = 1
+		_, err = p.Load(table, all(ended, numberRecord(2, "stays")), snapshot.CommitInfo{}) // a load takes what it is given
+		check(t, err)
+		if again {
+			check(t, p.Close())
+			p = open(t, snapshot.Config{Dir: dir})
+			table, err = p.Table(spec)
+			check(t, err)
+		}
+		for want := range uint64(2) {
+			check(t, p.Roll(table, 0))
+			if s := p.Stats(); s.Kept != want || s.Live != 1 {
+				t.Errorf("after roll %d: %d kept the layout, %d records are live", want+1, s.Kept, s.Live)
+			}
+		}
+		for live, expiry := range []int64{1, math.MaxInt64 - 1} {
+			commit(t, p, table, snapshot.Record{Key: format.Key{Number: 2}, Expiry: expiry, Value: []byte("ends")})
+			check(t, p.Roll(table, 0))
+			if s := p.Stats(); s.Kept != 1 || s.Live != int64(live) {
+				t.Errorf("with an end at %d: %d rolls kept the layout, %d records are live, want %d", expiry, s.Kept, s.Live, live)
+			}
+		}
+		check(t, p.Roll(table, 0))
+		commit(t, p, table, snapshot.Record{Key: format.Key{Number: 2}, Expiry: math.MaxInt64 - 2, Value: []byte("ends")})
+		check(t, p.Roll(table, 0))
+		if s := p.Stats(); s.Kept != 3 || s.Live != 1 {
+			t.Errorf("with ends to come: %d rolls kept the layout, %d records are live", s.Kept, s.Live)
+		}
+	}
+}
+
+// While no closed timestamp is known a roll keeps the newest versions only. Views of any moment before must not be possible
+// then, whatever was known when the table was loaded.
+func TestRollBeforeClosed(t *testing.T) {
+	t.Parallel()
+	record := func(hlc uint64, value string) snapshot.Record {
+		r := numberRecord(1, value)
+		r.HLC = rhumb.Timestamp(hlc)
+		return r
+	}
+	for _, last := range []string{"same", "another size, so that a new layout is built, with a value that takes some room"} {
+		dir := shmDir(t)
+		p := open(t, snapshot.Config{Dir: dir})
+		table, err := p.Table(snapshot.TableSpec{ID: 1, Name: "t", Shards: 1})
+		check(t, err)
+		_, err = p.Load(table, all(record(5, "load")), snapshot.CommitInfo{})
+		check(t, err)
+		commit(t, p, table, record(10, "lost"))
+		commit(t, p, table, record(11, last))
+		check(t, p.Roll(table, 0))
+		if got := mustImage(t, dir).tables["t"].shards[0].closed; got != 11 {
+			t.Errorf("views at %d and later are possible, but what was visible before 11 is gone", got)
+		}
+	}
+}
