@@ -1,21 +1,25 @@
 package inspect
 
 import (
+	"io"
 	"math"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// segment is a generation as it was captured: bytes of its own, which nobody changes.
+// segment is a generation as it was captured: what is changed in place, copied, and what no commit changes any more, in the
+// mapped file. What is copied is about a tenth of a shard with records of 128 bytes.
 type segment struct {
-	file  string
-	table format.Table
-	index uint32 // of the shard in its table
-	head  format.Segment
-	keys  *format.Root
-	buf   []byte
-	limit uint32 // the version of the image, relative to the base
+	file   string
+	table  format.Table
+	index  uint32 // of the shard in its table
+	head   format.Segment
+	keys   *format.Root
+	header []byte // a copy
+	links  map[format.SectionType][]byte
+	mapped []byte
+	limit  uint32 // the version of the image, relative to the base
 
 	// The counters as they stood, brought within the sections.
 	tail, done, overflow, deltas, words uint32
@@ -25,31 +29,35 @@ type segment struct {
 // unitsMax is the greatest number of units of a heap.
 const unitsMax = math.MaxUint32 - 1
 
-// capture reads a generation: links first, and what they lead to last.
-func (im *Image) capture(t *Table, s *Shard) (*segment, error) {
-	const op rhumb.Op = "inspect.capture"
+// capture takes a generation: links first, and then the counters that say how much of what they lead to is there. It may fault,
+// as may all that looks at the segment afterwards; see guard.
+func (im *Image) capture(t *Table, s *Shard) *segment {
 	g := &segment{
-		file: s.File, table: t.Table, index: s.Index, head: s.Head, keys: &im.Head, buf: make([]byte, len(s.m.bytes)),
+		file: s.File, table: t.Table, index: s.Index, head: s.Head, keys: &im.Head, mapped: s.m.bytes,
+		header: make([]byte, format.SegmentHeader), links: map[format.SectionType][]byte{},
 		limit: uint32(min(im.Version-min(s.Base, im.Version), uint64(format.AbortedVersion-1))),
 	}
-	err := guard(op, s.File, func() {
-		copy(g.buf[:4096], s.m.bytes)
-		words := g.captureSkip(s)
-		for _, links := range []format.SectionType{format.SectionIndex, format.SectionDeltaCells, format.SectionChanged} {
-			if sec, ok := s.Head.Find(links); ok {
-				s.m.copyWords(g.buf[sec.Offset:][:sec.Size&^7], sec.Offset)
-			}
+	copy(g.header, s.m.bytes[:segmentMutable])
+	words := g.captureSkip(s)
+	for _, links := range []format.SectionType{format.SectionIndex, format.SectionDeltaCells, format.SectionChanged} {
+		g.captureLinks(s, links)
+	}
+	s.m.copyWords(g.header[segmentMutable:], segmentMutable)
+	le.PutUint64(g.header[format.SegmentOrder:], words)
+	g.readCounters()
+	return g
+}
+
+// segmentMutable is where the header's words begin that change.
+const segmentMutable = 4096
+
+func (g *segment) captureLinks(s *Shard, t format.SectionType) {
+	if sec, ok := g.head.Find(t); ok {
+		if g.links[t] == nil {
+			g.links[t] = make([]byte, sec.Size)
 		}
-		s.m.copyWords(g.buf[4096:format.SegmentHeader], 4096)
-		le.PutUint64(g.buf[format.SegmentOrder:], words)
-		g.readCounters()
-		for _, sec := range s.Head.Sections {
-			if n := g.contentSize(sec); n > 0 {
-				copy(g.buf[sec.Offset:][:n], s.m.bytes[sec.Offset:])
-			}
-		}
-	})
-	return g, err
+		s.m.copyWords(g.links[t][:sec.Size&^7], sec.Offset)
+	}
 }
 
 // skipTries bounds the copies of a skip list that changes.
@@ -58,38 +66,31 @@ const skipTries = 1_000
 // captureSkip copies the skip list, in which links lead to any place, again and again until no node came meanwhile: then all
 // nodes that links lead to are whole. It gives the number of words that the nodes take.
 func (g *segment) captureSkip(s *Shard) (words uint64) {
-	sec, ok := g.head.Find(format.SectionOrderDelta)
 	for range skipTries {
-		s.m.copyWords(g.buf[format.SegmentOrder:][:8], format.SegmentOrder)
-		words = le.Uint64(g.buf[format.SegmentOrder:])
-		if !ok {
-			return words
-		}
-		s.m.copyWords(g.buf[sec.Offset:][:sec.Size&^7], sec.Offset)
-		s.m.copyWords(g.buf[format.SegmentOrder:][:8], format.SegmentOrder)
-		if le.Uint64(g.buf[format.SegmentOrder:]) == words {
+		words = s.m.load64(format.SegmentOrder)
+		g.captureLinks(s, format.SectionOrderDelta)
+		if s.m.load64(format.SegmentOrder) == words {
 			break
 		}
 	}
 	return words
 }
 
-// contentSize gives how much of a section that is not a link holds something.
-func (g *segment) contentSize(sec format.Section) uint64 {
+// content gives what a section holds, without what is free in it.
+func (g *segment) content(sec format.Section) []byte {
+	p := g.section(sec.Type)
 	switch sec.Type {
 	case format.SectionHeap:
-		return min(uint64(g.tail)*format.RecordAlign, sec.Size)
+		return p[:uint64(g.tail)*format.RecordAlign]
 	case format.SectionDelta:
-		return min(uint64(g.deltas)*format.DeltaEntrySize, sec.Size)
-	case format.SectionTreeNodes, format.SectionTreeRefs, format.SectionOrder:
-		return sec.Size
+		return p[:uint64(g.deltas)*format.DeltaEntrySize]
 	}
-	return 0
+	return p
 }
 
 // readCounters takes the counters, each brought within what its section holds.
 func (g *segment) readCounters() {
-	counter := func(offset int, most uint64) uint32 { return uint32(min(le.Uint64(g.buf[offset:]), most, unitsMax)) }
+	counter := func(offset int, most uint64) uint32 { return uint32(min(le.Uint64(g.header[offset:]), most, unitsMax)) }
 	heap, _ := g.head.Find(format.SectionHeap)
 	delta, _ := g.head.Find(format.SectionDelta)
 	skip, _ := g.head.Find(format.SectionOrderDelta)
@@ -101,13 +102,16 @@ func (g *segment) readCounters() {
 	g.words = counter(format.SegmentOrder, skip.Size/4)
 }
 
-// section gives the captured bytes of a section, nil without one.
+// section gives the bytes of a section, nil without one.
 func (g *segment) section(t format.SectionType) []byte {
+	if p := g.links[t]; p != nil {
+		return p
+	}
 	sec, ok := g.head.Find(t)
 	if !ok {
 		return nil
 	}
-	return g.buf[sec.Offset:][:sec.Size]
+	return g.mapped[sec.Offset:][:sec.Size]
 }
 
 // record is a record of a captured heap.
@@ -176,22 +180,9 @@ func sameKey(a, b *record) bool {
 	return a.word == b.word && a.shardKey == b.shardKey && string(a.name) == string(b.name)
 }
 
-// seal makes the captured generation one of an image that ends at the captured version: later records are marked as those
-// of a commit that was never finished.
-func (g *segment) seal() error {
-	const op rhumb.Op = "inspect.seal"
-	heap := g.section(format.SectionHeap)
+// seal makes the header that of an image that ends at the captured version; write makes the records so.
+func (g *segment) seal() {
 	live := uint64(0)
-	for ref := uint32(0); ref < g.tail; {
-		r, what := g.record(ref, g.tail)
-		if what != "" {
-			return rhumb.Ef(op, rhumb.Corrupt, "%s", Fault{g.file, g.heapOffset(ref), what})
-		}
-		if r.ver > g.limit {
-			le.PutUint32(heap[uint64(ref)*format.RecordAlign+format.RecordVersion:], format.AbortedVersion)
-		}
-		ref += r.units
-	}
 	for n := range g.head.Buckets + g.overflow {
 		for _, ref := range g.bucket(n).taken() {
 			if r, ok := g.shown(ref); ok && r.flags&format.FlagTombstone == 0 {
@@ -199,11 +190,48 @@ func (g *segment) seal() error {
 			}
 		}
 	}
-	le.PutUint64(g.buf[format.SegmentState:], format.SegmentLiveState) // it may have been superseded since
-	le.PutUint64(g.buf[format.SegmentAppendTail:], uint64(g.tail))
-	le.PutUint64(g.buf[format.SegmentAppendHead:], uint64(g.tail))
-	le.PutUint64(g.buf[format.SegmentLive:], live)
+	le.PutUint64(g.header[format.SegmentState:], format.SegmentLiveState) // it may have been superseded since
+	le.PutUint64(g.header[format.SegmentAppendHead:], uint64(g.tail))
+	le.PutUint64(g.header[format.SegmentLive:], live)
+}
+
+// writeBlock is how much of a segment is copied at a time, in bytes; a multiple of what records are aligned to.
+const writeBlock = 1 << 20
+
+// write writes the sealed file block by block. Records of later versions are marked as those of a commit that was never finished.
+func (g *segment) write(w io.Writer) error {
+	block := make([]byte, writeBlock)
+	next := uint32(0) // record
+	for at := uint64(0); at < uint64(len(g.mapped)); at += writeBlock {
+		b := block[:min(writeBlock, uint64(len(g.mapped))-at)]
+		clear(b)
+		overlay(b, at, g.header, 0)
+		for _, sec := range g.head.Sections {
+			overlay(b, at, g.content(sec), sec.Offset)
+		}
+		for next < g.tail && uint64(g.heapOffset(next)) < at+uint64(len(b)) {
+			r, what := g.record(next, g.tail)
+			if what != "" {
+				return rhumb.Ef("inspect.write", rhumb.Corrupt, "%s", Fault{g.file, g.heapOffset(next), what})
+			}
+			if r.ver > g.limit {
+				le.PutUint32(b[uint64(g.heapOffset(next))-at+format.RecordVersion:], format.AbortedVersion)
+			}
+			next += r.units
+		}
+		if _, err := w.Write(b); err != nil {
+			return err
+		}
+	}
 	return nil
+}
+
+// overlay copies what two parts of a file have in common, given with their offsets.
+func overlay(dst []byte, at uint64, src []byte, from uint64) {
+	first, end := max(at, from), min(at+uint64(len(dst)), from+uint64(len(src)))
+	if first < end {
+		copy(dst[first-at:end-at], src[first-from:])
+	}
 }
 
 // shown follows a chain to the version that the image shows.

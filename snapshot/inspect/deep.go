@@ -135,7 +135,7 @@ func (c *checker) checkIndex() {
 			c.in(format.SectionIndex, uint64(n)*format.BucketSize, "a bucket that is not taken is not empty")
 		}
 	}
-	if counted := le.Uint64(c.buf[format.SegmentLive:]); c.settledImage() && counted != live {
+	if counted := le.Uint64(c.header[format.SegmentLive:]); c.settledImage() && counted != live {
 		c.bad(format.SegmentLive, "%d keys with a value are counted, there are %d", counted, live)
 	}
 }

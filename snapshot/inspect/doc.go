@@ -8,10 +8,12 @@
 //   - Nothing is ever written to an image that is looked into.
 //   - While an image is open here, the files of its generations are locked as a reader locks them, so that the publisher
 //     does not use them for others.
-//   - What is checked or copied of a generation is first captured: read in the reverse of the order in which the publisher
-//     writes, links first and what they lead to last. So all that a captured link leads to is captured whole, whatever is
-//     committed meanwhile, and what belongs to later versions than the one captured can be told by its version.
-//   - No fault in a file leads out of the captured bytes: every reference and length is compared before it is followed.
+//   - What is checked or copied of a generation is first captured: the links, which change in place, are copied, and then the
+//     counters of what they lead to. So all that a captured link leads to is there and whole, whatever is committed meanwhile,
+//     and what belongs to later versions than the one captured can be told by its version. What no commit changes any more is
+//     read where it lies: no segment is held in memory.
+//   - No fault in a file leads out of its bytes: every reference and length is compared before it is followed. A file that is
+//     cut short while it is looked at is an error; see guard.
 //
 // # Testing
 //

@@ -177,8 +177,7 @@ func uncoveredRoot(at int) string {
 }
 
 func flipSegment(f *flipper, im *Image, table *Table, s *Shard) {
-	g, err := im.capture(table, s)
-	check(f.t, err)
+	g := im.capture(table, s)
 	spans := uncoveredSegment(g)
 	f.run(func(at int) []Fault {
 		if at < 4096 {
@@ -222,7 +221,7 @@ func uncoveredSegment(g *segment) (out []span) {
 			out = append(out, span{sec.Offset, sec.Offset + format.OrderHead*4, "word 0"}, span{sec.Offset + uint64(g.words)*4, at, "behind the nodes"})
 		}
 	}
-	out = append(out, span{at, uint64(len(g.buf)), "between sections"})
+	out = append(out, span{at, uint64(len(g.mapped)), "between sections"})
 	aborted := map[uint32]bool{}
 	for ref := g.head.BaseUnits; ref < g.tail; {
 		r, _ := g.record(ref, g.tail)
@@ -256,7 +255,7 @@ func (g *segment) leftByAborts(aborted map[uint32]bool) (out []span) {
 		}
 	}
 	order, ok := g.head.Find(format.SectionOrderDelta)
-	word := func(at uint32) uint32 { return le.Uint32(g.buf[order.Offset+uint64(at)*4:]) }
+	word := func(at uint32) uint32 { return le.Uint32(g.section(format.SectionOrderDelta)[at*4:]) }
 	for at := uint32(orderFirst); ok && at < g.words; at += 2 + word(at+1) {
 		if aborted[word(at)] {
 			out = append(out, span{order.Offset + uint64(at)*4, order.Offset + uint64(at+2+word(at+1))*4, "nodes of aborted records"})

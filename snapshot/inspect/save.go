@@ -40,16 +40,16 @@ type Saved struct {
 	Bytes int64
 }
 
-// sink takes the files of a saved image.
+// sink takes the files of a saved image, one after the other.
 type sink interface {
-	put(name string, content []byte) error
+	create(name string, size int64) (io.WriteCloser, error)
 	close() error
 	abandon()
 }
 
 // Save copies the image in a directory, live or not, at its newest version, to a new directory or, when the name ends in
 // FileSuffix, to a file. Commits that come meanwhile are not in it. Readers attach to the copy as to any image; it says of
-// itself that its publisher stopped. It holds one shard at a time in memory. It fails with kind AlreadyExists when there is
+// itself that its publisher stopped. It fails with kind AlreadyExists when there is
 // something at the path, and with Corrupt when the image is damaged.
 func Save(dir, path string, progress Progress) (Saved, error) {
 	const op rhumb.Op = "inspect.Save"
@@ -80,30 +80,45 @@ func Save(dir, path string, progress Progress) (Saved, error) {
 func (im *Image) save(to sink, progress Progress) (Saved, error) {
 	s := Saved{Version: im.Version}
 	total := im.bytes()
-	put := func(name string, content []byte) error {
-		s.Files, s.Bytes = s.Files+1, s.Bytes+int64(len(content))
-		err := to.put(name, content)
-		progress.tell(s.Bytes, total)
+	put := func(name string, size int, write func(io.Writer) error) error {
+		w, err := to.create(name, int64(size))
+		if err != nil {
+			return err
+		}
+		done := s.Bytes
+		err = write(io.MultiWriter(w, teller(func(n int) {
+			done += int64(n)
+			progress.tell(done, total)
+		})))
+		s.Files, s.Bytes = s.Files+1, s.Bytes+int64(size)
+		return errors.Join(err, w.Close())
+	}
+	err := put(format.RootName, format.RootSize, func(w io.Writer) error {
+		_, err := w.Write(im.sealedRoot())
 		return err
-	}
-	if err := put(format.RootName, im.sealedRoot()); err != nil {
-		return s, err
-	}
+	})
 	for i := range im.Tables {
 		for _, shard := range im.Tables[i].Shards {
-			g, err := im.capture(&im.Tables[i], shard)
-			if err == nil {
-				err = g.seal()
-			}
-			if err == nil {
-				err = put(g.file, g.buf)
-			}
 			if err != nil {
 				return s, err
 			}
+			err = put(shard.File, len(shard.m.bytes), func(w io.Writer) error { return im.saveShard(&im.Tables[i], shard, w) })
 		}
 	}
-	return s, nil
+	return s, err
+}
+
+// saveShard copies one generation. A file that is cut short meanwhile is an error.
+func (im *Image) saveShard(t *Table, s *Shard, w io.Writer) (err error) {
+	fault := guard("inspect.Save", s.File, func() {
+		g := im.capture(t, s)
+		g.seal()
+		err = g.write(w)
+	})
+	if fault != nil {
+		return fault
+	}
+	return err
 }
 
 // sealedRoot gives the root of an image that nobody publishes any more.
@@ -146,17 +161,27 @@ type archive struct {
 	t    *tar.Writer
 }
 
-func (a *archive) put(name string, content []byte) error {
-	const op rhumb.Op = "inspect.archive"
-	err := a.t.WriteHeader(&tar.Header{Name: name, Size: int64(len(content)), Mode: 0o644, Typeflag: tar.TypeReg})
-	if err == nil {
-		_, err = a.t.Write(content)
-	}
+func (a *archive) create(name string, size int64) (io.WriteCloser, error) {
+	err := a.t.WriteHeader(&tar.Header{Name: name, Size: size, Mode: 0o644, Typeflag: tar.TypeReg})
 	if err != nil {
-		return fileError(op, err)
+		return nil, fileError("inspect.archive", err)
 	}
-	return nil
+	return member{a.t}, nil
 }
+
+// member writes one file of an archive.
+type member struct{ t *tar.Writer }
+
+func (m member) Write(p []byte) (int, error) {
+	n, err := m.t.Write(p)
+	if err != nil {
+		err = fileError("inspect.archive", err)
+	}
+	return n, err
+}
+
+// Close fails when the file is shorter than it was said to be.
+func (m member) Close() error { return m.t.Flush() }
 
 func (a *archive) close() error {
 	err := errors.Join(a.t.Close(), a.z.Close(), a.f.Chmod(0o644), a.f.Sync(), a.f.Close())
@@ -197,15 +222,6 @@ func newDirectory(path string) (*directory, error) {
 // blockSize is the size of the blocks that are left out of a file when they hold nothing.
 const blockSize = 64 << 10
 
-func (d *directory) put(name string, content []byte) error {
-	w, err := d.create(name, int64(len(content)))
-	if err != nil {
-		return err
-	}
-	_, err = w.Write(content)
-	return errors.Join(err, w.Close())
-}
-
 // sparse writes a file and leaves out blocks of zeros.
 type sparse struct {
 	*os.File
@@ -227,7 +243,7 @@ func (s *sparse) Write(p []byte) (n int, err error) {
 
 func (s *sparse) Close() error { return errors.Join(s.Sync(), s.File.Close()) }
 
-func (d *directory) create(name string, size int64) (*sparse, error) {
+func (d *directory) create(name string, size int64) (io.WriteCloser, error) {
 	const op rhumb.Op = "inspect.create"
 	f, err := os.OpenFile(filepath.Join(d.temporary, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
@@ -355,7 +371,7 @@ func unpack(from string, to *directory, progress Progress) (Saved, error) {
 		return Saved{}, rhumb.Wrap(op, err)
 	}
 	defer z.Close()
-	done := func() { at, _ := f.Seek(0, io.SeekCurrent); progress.tell(at, info.Size()) } // only shown
+	done := func(int) { at, _ := f.Seek(0, io.SeekCurrent); progress.tell(at, info.Size()) } // only shown
 	s, err := extract(tar.NewReader(z), to, done)
 	if err != nil && rhumb.KindOf(err) == rhumb.Other {
 		err = rhumb.WrapKind(op, rhumb.Corrupt, fmt.Errorf("%s is no saved image, or is cut short: %w", from, err))
@@ -363,7 +379,7 @@ func unpack(from string, to *directory, progress Progress) (Saved, error) {
 	return s, err
 }
 
-func extract(t *tar.Reader, to *directory, done func()) (s Saved, err error) {
+func extract(t *tar.Reader, to *directory, done teller) (s Saved, err error) {
 	const op rhumb.Op = "inspect.extract"
 	for {
 		h, err := t.Next()
@@ -380,7 +396,7 @@ func extract(t *tar.Reader, to *directory, done func()) (s Saved, err error) {
 		if err != nil {
 			return s, err
 		}
-		_, err = io.CopyBuffer(struct{ io.Writer }{w}, io.TeeReader(t, teller(done)), make([]byte, 1<<20))
+		_, err = io.CopyBuffer(struct{ io.Writer }{w}, io.TeeReader(t, done), make([]byte, 1<<20))
 		if err = errors.Join(err, w.Close()); err != nil {
 			return s, err
 		}
@@ -388,11 +404,11 @@ func extract(t *tar.Reader, to *directory, done func()) (s Saved, err error) {
 	}
 }
 
-// teller is called for each piece that passes.
-type teller func()
+// teller is told the length of each piece that passes.
+type teller func(n int)
 
 func (t teller) Write(p []byte) (int, error) {
-	t()
+	t(len(p))
 	return len(p), nil
 }
 

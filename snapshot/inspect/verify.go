@@ -225,24 +225,28 @@ func (c *checker) inRecord(ref uint32, what string, args ...any) {
 	c.bad(c.heapOffset(ref), what, args...)
 }
 
+// verifyShard checks one generation. A file that is cut short meanwhile is one more fault.
 func (im *Image) verifyShard(t *Table, s *Shard, deep bool) (faults []Fault, records int64) {
-	g, err := im.capture(t, s)
-	if err != nil {
-		return []Fault{{s.File, -1, message(err)}}, 0
-	}
-	c := &checker{segment: g, image: im, quiet: im.file.load64(format.RootCommitted) == im.Version}
-	c.checkHead()
-	if c.checkSections() && c.checkCounters() {
-		c.checkSums()
-		if deep && len(c.out) == 0 {
-			c.deep()
+	c := &checker{image: im}
+	err := guard("inspect.verify", s.File, func() {
+		c.segment = im.capture(t, s)
+		c.quiet = im.file.load64(format.RootCommitted) == im.Version
+		c.checkHead()
+		if c.checkSections() && c.checkCounters() {
+			c.checkSums()
+			if deep && len(c.out) == 0 {
+				c.deep()
+			}
 		}
+	})
+	if err != nil {
+		return append(c.out, Fault{s.File, -1, message(err)}), c.records
 	}
 	return c.out, c.records
 }
 
 func (c *checker) checkHead() {
-	if s := le.Uint64(c.buf[format.SegmentState:]); s != format.SegmentLiveState && (c.settledImage() || s != format.SegmentSuperseded) {
+	if s := le.Uint64(c.header[format.SegmentState:]); s != format.SegmentLiveState && (c.settledImage() || s != format.SegmentSuperseded) {
 		c.bad(format.SegmentState, "state %d of a live generation", s)
 	}
 	if c.head.Minor > format.Minor {
@@ -254,7 +258,7 @@ func (c *checker) checkHead() {
 		{format.SegmentLive + 8, format.SegmentDelta},
 		{format.SegmentOrder + 8, format.SegmentHeader},
 	} {
-		if !empty(c.buf[gap[0]:gap[1]]) {
+		if !empty(c.header[gap[0]:gap[1]]) {
 			c.bad(int64(gap[0]), "bytes that mean nothing are not 0")
 		}
 	}
@@ -298,7 +302,7 @@ func (c *checker) checkCounters() bool {
 		{format.SegmentDelta, 0, uint64(len(c.section(format.SectionDelta))) / format.DeltaEntrySize},
 		{format.SegmentOrder, first, uint64(len(c.section(format.SectionOrderDelta))) / 4},
 	} {
-		if v := le.Uint64(c.buf[w.offset:]); v < w.least || v > w.most {
+		if v := le.Uint64(c.header[w.offset:]); v < w.least || v > w.most {
 			c.bad(int64(w.offset), "the counter is %d, and not %d to %d", v, w.least, w.most)
 		}
 	}
@@ -323,7 +327,7 @@ func (c *checker) checkSums() {
 			c.bad(int64(sec.Offset), "section of type %d: %d items of %d bytes in %d", sec.Type, sec.Items, sec.Item, sec.Size)
 			continue
 		}
-		if sum := format.Checksum(c.buf[sec.Offset:][:size]); sum != sec.Sum {
+		if sum := format.Checksum(c.section(sec.Type)[:size]); sum != sec.Sum {
 			c.bad(int64(sec.Offset), "section of type %d: checksum %#x over %d bytes, counted %#x", sec.Type, sec.Sum, size, sum)
 		}
 	}

@@ -1,11 +1,15 @@
 package inspect
 
 import (
+	"io"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/snapshot"
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
@@ -55,5 +59,52 @@ func TestVerifyTruncated(t *testing.T) {
 	r, err := Verify(w.dir, VerifyOptions{})
 	if err != nil || len(r.Faults) == 0 || r.Faults[0].File != filepath.Base(files[0]) {
 		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// TestCutShort guards that a file that is cut short while it is looked at is an error of those who look, and no signal.
+func TestCutShort(t *testing.T) {
+	w := newWorld(t, 4)
+	for range 4 {
+		w.commit(200, 100)
+	}
+	check(t, w.p.Close())
+	im, err := Open(w.dir)
+	check(t, err)
+	defer im.Close()
+	table := &im.Tables[1]
+	shard := table.Shards[0]
+	heap, _ := shard.Head.Find(format.SectionHeap)
+	check(t, os.Truncate(filepath.Join(w.dir, shard.File), int64(heap.Offset)))
+	if faults, _ := im.verifyShard(table, shard, true); len(faults) != 1 || faults[0].File != shard.File || !strings.Contains(faults[0].What, "cut short") {
+		t.Errorf("verify: %v", faults)
+	}
+	if err := im.saveShard(table, shard, io.Discard); rhumb.KindOf(err) != rhumb.Corrupt || !strings.Contains(err.Error(), shard.File) {
+		t.Errorf("save: %v", err)
+	}
+}
+
+// TestMemory guards that neither Verify nor Save holds a segment in memory.
+func TestMemory(t *testing.T) {
+	w := newWorld(t, 6)
+	c := w.p.Begin()
+	const size = 32 << 20
+	for n := range uint64(512) {
+		check(t, c.Put(w.tables[1], snapshot.Record{Key: format.Key{Number: n}, Value: make([]byte, size/512)}))
+	}
+	_, err := c.Publish(snapshot.CommitInfo{})
+	check(t, err)
+	check(t, w.p.Close())
+	for name, run := range map[string]func() error{
+		"verify": func() error { _, err := Verify(w.dir, VerifyOptions{Deep: true}); return err },
+		"save":   func() error { _, err := Save(w.dir, filepath.Join(t.TempDir(), "copy"), nil); return err },
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		check(t, run())
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; n > size/2 {
+			t.Errorf("%s took %d bytes for an image with %d in one segment", name, n, size)
+		}
 	}
 }
