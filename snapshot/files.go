@@ -115,6 +115,11 @@ func (f *files) recycle(m *mapping) {
 		f.remove(m)
 		return
 	}
+	f.giveBack(m)
+}
+
+// giveBack takes a recycled file that is in nobody's use.
+func (f *files) giveBack(m *mapping) {
 	f.recycled = append(f.recycled, m)
 	for len(f.recycled) > max(f.cfg.Recycle, 0) {
 		f.dropRecycled(0)

@@ -3,6 +3,7 @@ package snapshot
 import (
 	"iter"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -39,8 +40,12 @@ func (c *Commit) Load(t *Table, records iter.Seq2[Record, error]) error {
 		return err
 	}
 	start := time.Now()
-	st := newStaging(len(t.shards))
-	defer st.close()
+	st := c.p.newStaging(t)
+	defer func() {
+		c.p.mu.Lock()
+		defer c.p.mu.Unlock()
+		st.close(c.p)
+	}()
 	for rec, err := range records {
 		if err == nil {
 			err = checkRecord(op, t, &rec)
@@ -91,7 +96,7 @@ func (p *Publisher) buildLoad(c *Commit, t *Table, st *staging) (load, error) {
 		part := &st.parts[i]
 		src := &source{heap: part.mem, refs: part.refs, units: uint64(part.tail)}
 		seg, err := p.build(s, src, c.version, l.closed, room{})
-		part.release()
+		part.release(p)
 		if err != nil {
 			l.discard(p)
 			return load{}, err
@@ -135,7 +140,8 @@ func (l *load) finish(p *Publisher) {
 	p.countLarge()
 }
 
-// staging holds the records of a load, by shard, outside the garbage collector's sight and outside the image's budget.
+// staging holds the records of a load, by shard, outside the garbage collector's sight and outside the image's budget. What
+// it can it keeps in recycled files, whose pages are in memory already.
 type staging struct {
 	parts   []part
 	records uint64
@@ -145,6 +151,7 @@ type staging struct {
 // part is the records of a shard, laid out as in a heap.
 type part struct {
 	mem  []byte
+	file *mapping // a recycled one that holds mem, or did before that grew out of it
 	tail uint32
 	refs []uint32
 }
@@ -152,7 +159,28 @@ type part struct {
 // partMin is the first size of a part; it doubles when it is full, which moves page tables and copies nothing.
 const partMin = 1 << 20
 
-func newStaging(shards int) *staging { return &staging{parts: make([]part, shards)} }
+// newStaging borrows recycled files that are as large as the shards are now. One stays behind for the first shard that is
+// built; each further one can have the file of the one before. So a load never needs more files than without.
+func (p *Publisher) newStaging(t *Table) *staging {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.files.reclaim()
+	st := &staging{parts: make([]part, len(t.shards))}
+	for i, s := range t.shards {
+		st.parts[i].refs = make([]uint32, 0, s.seg.live+s.seg.live/64)
+		if size := int64(len(s.seg.file.mem)); size > partMin && len(p.files.recycled) > 1 {
+			st.parts[i].borrow(p.files.pick(size))
+		}
+	}
+	return st
+}
+
+// borrow takes a file's memory but for the header, which stays as it is: the file has no magic.
+func (p *part) borrow(file *mapping) {
+	if file != nil {
+		p.file, p.mem = file, file.mem[format.SegmentHeader:]
+	}
+}
 
 // add encodes a record into its part.
 func (st *staging) add(p *Publisher, t *Table, rec *Record) error {
@@ -182,27 +210,36 @@ func (st *staging) add(p *Publisher, t *Table, rec *Record) error {
 func (p *part) grow(need int) (err error) {
 	size := int(pow2(uint64(max(need, partMin))))
 	var mem []byte
-	if p.mem == nil {
-		mem, err = unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	} else {
+	if p.owned() {
 		mem, err = unix.Mremap(p.mem, size, unix.MREMAP_MAYMOVE)
+	} else if mem, err = unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); err == nil {
+		_ = unix.Madvise(mem, unix.MADV_HUGEPAGE)
+		copy(mem, p.mem[:int(p.tail)*format.RecordAlign])
 	}
 	if err == nil {
 		p.mem = mem
-		_ = unix.Madvise(mem, unix.MADV_HUGEPAGE)
 	}
 	return err
 }
 
-func (p *part) release() {
-	if p.mem != nil {
+// owned reports whether the memory is the part's own.
+func (p *part) owned() bool {
+	return p.mem != nil && (p.file == nil || unsafe.SliceData(p.mem) != &p.file.mem[format.SegmentHeader])
+}
+
+// release gives the memory back; the files of a publisher are not touched by others meanwhile.
+func (p *part) release(pub *Publisher) {
+	if p.owned() {
 		_ = unix.Munmap(p.mem)
+	}
+	if p.file != nil {
+		pub.files.giveBack(p.file)
 	}
 	*p = part{}
 }
 
-func (st *staging) close() {
+func (st *staging) close(p *Publisher) {
 	for i := range st.parts {
-		st.parts[i].release()
+		st.parts[i].release(p)
 	}
 }
