@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/snapshot/reader"
 )
 
 // How much of each fault; the defaults suit a run of all tests.
@@ -34,7 +35,7 @@ const childEnv, childDirEnv = "RHUMB_FAULTS_CHILD", "RHUMB_FAULTS_DIR"
 
 func TestMain(m *testing.M) {
 	run := map[string]func(dir string) error{
-		"write": write, "read": read, "hold": hold, "crowd": crowd, "full": fillFileSystem, "refused": refused, "allowed": allowed,
+		"write": write, "read": read, "hold": hold, "linger": linger, "crowd": crowd, "full": fillFileSystem, "refused": refused, "allowed": allowed,
 		"fault": touchTruncated, "recover": recoverTruncated,
 	}[os.Getenv(childEnv)]
 	if run == nil {
@@ -158,6 +159,29 @@ func hold(dir string) error {
 	_, err = io.Copy(io.Discard, os.Stdin)
 	v.Unlock()
 	return errors.Join(err, k.client.Close())
+}
+
+// linger is the child that holds a view for longer than it may: it says when its reads are refused, and holds on.
+func linger(dir string) error {
+	c, err := reader.Attach(dir, reader.Options{MaxLockAge: 20 * time.Millisecond})
+	if err != nil {
+		return err
+	}
+	v, err := c.Lock()
+	if err != nil {
+		return err
+	}
+	fmt.Println("locked", v.Version())
+	for limit := time.Now().Add(time.Minute); err == nil && time.Now().Before(limit); {
+		_, err = v.Table(leftName)
+	}
+	if rhumb.KindOf(err) != rhumb.Expired {
+		return fmt.Errorf("an old view is not refused: %w", err)
+	}
+	fmt.Println("refused")
+	_, err = io.Copy(io.Discard, os.Stdin)
+	v.Unlock()
+	return errors.Join(err, c.Close())
 }
 
 func check(t testing.TB, err error) {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/snapshot"
+	"github.com/rhumbdb/rhumb/snapshot/inspect"
 	"github.com/rhumbdb/rhumb/snapshot/reader"
 )
 
@@ -83,6 +84,84 @@ func TestLeash(t *testing.T) {
 	if n := pinned(); n != 0 {
 		t.Errorf("%v bytes pinned after the view", n)
 	}
+}
+
+// Another process holds a view. Its reads are refused once the view is too old, which frees nothing; `rhumb snapshot pins`
+// and the metric tell the same of it, with an age; what it pins counts in the budget, until rolls stop. When it is killed all of
+// that is over at once.
+func TestPinsOfProcess(t *testing.T) {
+	dir := shmDir(t)
+	metrics := prometheus.NewRegistry()
+	pub, err := snapshot.Open(snapshot.Config{Dir: dir, Registerer: metrics, Budget: 2 << 20})
+	check(t, err)
+	defer func() { check(t, pub.Close()) }()
+	spec := leftSpec
+	spec.Shards = 1
+	table, err := pub.Table(spec)
+	check(t, err)
+	put(t, pub, table, 1)
+	said := func(p *process, want string) {
+		t.Helper()
+		if text, ok := p.line(); !ok || text != want {
+			_ = p.cmd.Wait()
+			t.Fatalf("the child says %q, want %q: %s", text, want, p.errors.String())
+		}
+	}
+	pinsOf := func(pid int) (own []inspect.Pin, bytes float64) {
+		t.Helper()
+		pub.Beat()
+		pins, err := inspect.FindPins(filepath.Dir(dir))
+		check(t, err)
+		if metric := gauge(t, metrics, "rhumb_snapshot_pinned_bytes"); metric != float64(pins.PinnedBytes) {
+			t.Errorf("the metric says %v bytes, the processes have %d", metric, pins.PinnedBytes)
+		}
+		for _, p := range pins.List {
+			if p.PID == pid && p.Superseded {
+				own = append(own, p)
+			}
+		}
+		return own, float64(pins.PinnedBytes)
+	}
+	child := start(t, "linger", dir)
+	pid := child.cmd.Process.Pid
+	said(child, "locked 1")
+	if own, bytes := pinsOf(pid); len(own) != 0 || bytes != 0 {
+		t.Fatalf("%v are superseded before the first roll, %v bytes", own, bytes)
+	}
+	check(t, pub.Roll(table, 0))
+	said(child, "refused")
+	own, bytes := pinsOf(pid)
+	if len(own) != 1 || float64(own[0].Bytes) != bytes || bytes == 0 || own[0].Publisher || own[0].Generation == 0 {
+		t.Fatalf("pins %+v, %v bytes in all", own, bytes)
+	}
+	if own[0].Since <= 0 || own[0].Since > time.Minute {
+		t.Errorf("superseded for %v", own[0].Since)
+	}
+	if again, _ := pinsOf(pid); len(again) != 1 || again[0].Since <= own[0].Since {
+		t.Errorf("the age stands still: %v, then %+v", own[0].Since, again)
+	}
+	children := []*process{child} // each pins another generation
+	for err == nil && len(children) < 100 {
+		holder := start(t, "hold", dir)
+		if text, ok := holder.line(); !ok {
+			_ = holder.cmd.Wait()
+			t.Fatalf("the holder says %q: %s", text, holder.errors.String())
+		}
+		children = append(children, holder)
+		err = pub.Roll(table, 0)
+	}
+	wantKind(t, err, rhumb.Overloaded)
+	_, bytes = pinsOf(pid)
+	if s := pub.Stats(); s.Bytes > s.Budget || bytes == 0 {
+		t.Errorf("%d bytes of %d, of which %v are pinned", s.Bytes, s.Budget, bytes)
+	}
+	for _, c := range children {
+		c.kill()
+	}
+	if own, bytes := pinsOf(pid); len(own) != 0 || bytes != 0 {
+		t.Errorf("a killed process pins %+v, all together %v bytes", own, bytes)
+	}
+	check(t, pub.Roll(table, 0))
 }
 
 // put commits a number under all keys of the group.
