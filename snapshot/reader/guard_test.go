@@ -35,10 +35,16 @@ func TestGuard(t *testing.T) {
 	}
 	all := func(*reader.Item) bool { return true }
 	for name, read := range map[string]func() error{
-		"get":      func() error { _, err := numbers.GetUint64(50); return err },
-		"multiget": func() error { _, err := numbers.MultiGetUint64(make([]uint64, 40), make([]reader.Item, 40)); return err },
-		"values":   func() error { _, err := numbers.MultiGetUint64Values(make([]uint64, 40), make([][]byte, 40)); return err },
-		"scan":     func() error { return numbers.VisitScan(nil, all) },
+		"get": func() error { _, err := numbers.GetUint64(50); return err },
+		"multiget": func() error {
+			_, err := numbers.MultiGetUint64(make([]uint64, 40), make([]reader.Item, 40))
+			return err
+		},
+		"values": func() error {
+			_, err := numbers.MultiGetUint64Values(make([]uint64, 40), make([][]byte, 40))
+			return err
+		},
+		"scan": func() error { return numbers.VisitScan(nil, all) },
 		"bbox": func() error {
 			return numbers.VisitBBox(rhumb.Box{Min: rhumb.Point{Lat: -90, Lon: -180}, Max: rhumb.Point{Lat: 90, Lon: 180}}, all)
 		},
