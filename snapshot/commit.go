@@ -164,7 +164,7 @@ func (c *Commit) link(g *stage) error {
 		if g.refs[i] >= seg.raised {
 			seg.raise()
 		}
-		if !seg.linkOne(g.hashes[i], g.refs[i]) {
+		if !g.batch.link(i) {
 			if err := c.roll(g.shards[i], room{}); err != nil {
 				return err
 			}

@@ -18,11 +18,12 @@ type batch struct {
 	hashes [group]uint64
 	addrs  [group]uintptr
 	bits   [group]uintptr // words of the changed bits
+	places [group]place   // where the keys are likely to be
 	n      int
 }
 
 func (b *batch) add(s *segment, hash uint64, ref uint32) {
-	b.segs[b.n], b.hashes[b.n], b.refs[b.n] = s, hash, ref
+	b.segs[b.n], b.hashes[b.n], b.refs[b.n], b.places[b.n].found = s, hash, ref, false
 	b.n++
 }
 
@@ -41,7 +42,7 @@ func (p *Publisher) link(s *segment, from, to uint32) bool {
 		prefetch(&b.addrs, b.n)
 		b.fetch()
 		for i := range b.n {
-			if !s.linkOne(b.hashes[i], b.refs[i]) {
+			if !b.link(i) {
 				return false
 			}
 		}
@@ -67,15 +68,15 @@ func (b *batch) fetch() {
 	}
 	found, base := 0, 0
 	for i := range b.n {
-		s, hash := b.segs[i], b.hashes[i]
+		s := b.segs[i]
 		if s == nil {
 			continue
 		}
-		pattern := uint64(format.Fingerprint(hash)) * lanesLow
-		ref, ok := s.index[format.BucketOf(hash, s.head.Buckets)].candidate(pattern)
-		if !ok {
+		at := s.likely(b.hashes[i])
+		if b.places[i] = at; !at.found {
 			continue
 		}
+		ref := at.bucket.refs[at.slot]
 		b.addrs[found] = s.recordAddr(ref)
 		found++
 		if ref < s.head.BaseUnits {
@@ -87,10 +88,18 @@ func (b *batch) fetch() {
 	prefetch(&b.bits, base)
 }
 
-// linkOne makes a record the newest version of its key. A tombstone of a key that has no value says nothing and is marked so
+// link makes a record the newest version of its key.
+func (b *batch) link(i int) bool {
+	s, at, ref := b.segs[i], b.places[i], b.refs[i]
+	if !at.found || !sameKey(s.kind, s.heap, ref, s.heap, at.bucket.refs[at.slot]) {
+		at = s.probe(b.hashes[i], s.heap, ref)
+	}
+	return s.linkAt(at, b.hashes[i], ref)
+}
+
+// linkAt makes a record the newest version of its key, whose place it is given. A tombstone of a key that has no value says nothing and is marked so
 // that it never counts.
-func (s *segment) linkOne(hash uint64, ref uint32) bool {
-	at := s.probe(hash, s.heap, ref)
+func (s *segment) linkAt(at place, hash uint64, ref uint32) bool {
 	h := s.record(ref)
 	pred := format.NoPrev
 	if at.found {

@@ -44,19 +44,25 @@ func (b *bucket) taken() int {
 	return 8 + (bits.Len64(w2)+15)/16
 }
 
-// candidate gives the reference of the first slot that may hold the key, for prefetching; ok is false when the primary
-// bucket has none.
-func (b *bucket) candidate(pattern uint64) (ref uint32, ok bool) {
+// candidate gives the first slot that may hold the key; ok is false when the primary bucket has none.
+func (b *bucket) candidate(pattern uint64) (slot int, ok bool) {
 	w0, w1, w2 := b.lanes()
 	switch m0, m1, m2 := matches(w0, pattern), matches(w1, pattern), matches(w2, pattern)&0xFFFFFFFF; {
 	case m0 != 0:
-		return b.refs[bits.TrailingZeros64(m0)/16], true
+		return bits.TrailingZeros64(m0) / 16, true
 	case m1 != 0:
-		return b.refs[4+bits.TrailingZeros64(m1)/16], true
+		return 4 + bits.TrailingZeros64(m1)/16, true
 	case m2 != 0:
-		return b.refs[8+bits.TrailingZeros64(m2)/16], true
+		return 8 + bits.TrailingZeros64(m2)/16, true
 	}
 	return 0, false
+}
+
+// likely gives the place where a key most likely is, without a look at the record there; found is false when there is none.
+func (s *segment) likely(hash uint64) place {
+	b := &s.index[format.BucketOf(hash, s.head.Buckets)]
+	slot, ok := b.candidate(uint64(format.Fingerprint(hash)) * lanesLow)
+	return place{b, slot, ok}
 }
 
 // probe looks for the key of a record in heap, which need not be the segment's.

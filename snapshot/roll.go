@@ -3,7 +3,6 @@ package snapshot
 import (
 	"iter"
 	"time"
-	"unsafe"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/snapshot/format"
@@ -183,7 +182,6 @@ type heads struct {
 func (s *segment) gatherHeads(g *heads, from uint32) uint32 {
 	g.n = 0
 	n := 0
-	index := uintptr(unsafe.Pointer(unsafe.SliceData(s.index)))
 	for ; g.n < group && from < s.done; from += format.Units(recordSize(s.kind, s.heap, from)) {
 		h := s.record(from)
 		base := from < s.head.BaseUnits
@@ -193,21 +191,19 @@ func (s *segment) gatherHeads(g *heads, from uint32) uint32 {
 		g.refs[g.n], g.changed[g.n] = from, !base || s.isChanged(from)
 		if g.changed[g.n] {
 			g.hashes[g.n] = hashOf(s.keys, s.kind, h)
-			g.addrs[n] = index + uintptr(format.BucketOf(g.hashes[g.n], s.head.Buckets))*format.BucketSize
+			g.addrs[n] = s.bucketAddr(g.hashes[g.n])
 			n++
 		}
 		g.n++
 	}
 	prefetch(&g.addrs, n)
-	heap := uintptr(unsafe.Pointer(unsafe.SliceData(s.heap)))
 	n = 0
 	for i := range g.n {
 		if !g.changed[i] {
 			continue
 		}
-		pattern := uint64(format.Fingerprint(g.hashes[i])) * lanesLow
-		if ref, ok := s.index[format.BucketOf(g.hashes[i], s.head.Buckets)].candidate(pattern); ok {
-			g.addrs[n] = heap + uintptr(ref)*format.RecordAlign
+		if at := s.likely(g.hashes[i]); at.found {
+			g.addrs[n] = s.recordAddr(at.bucket.refs[at.slot])
 			n++
 		}
 	}
