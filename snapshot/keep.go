@@ -20,7 +20,6 @@ type kept struct {
 	newest      rhumb.Timestamp
 	expires     int64
 	moves       bool // a record of the base is replaced
-	later       batch
 }
 
 // patch is a record of the append area and its place in the new base.
@@ -52,21 +51,23 @@ func (p *Publisher) rollKept(s *shard, wall int64, need room) (*segment, error) 
 		return nil, err
 	}
 	seg.head.Base, seg.head.Closed = p.committed, p.closedAfter(s, k.newest)
-	p.keepHeap(seg, old)
+	if !p.keepHeap(seg, old) {
+		p.files.recycle(seg.file)
+		return nil, nil
+	}
 	for _, t := range [...]format.SectionType{format.SectionTreeNodes, format.SectionTreeRefs, format.SectionOrder} {
 		seg.copySection(old, t)
 	}
 	src := &source{heap: old.heap, replay: k.replay, pendingFrom: old.done, pendingTo: old.tail}
 	if !p.keepIndex(seg, old) || !p.complete(seg, src) {
-		p.files.remove(seg.file)
+		p.files.recycle(seg.file)
 		return nil, nil
 	}
 	return seg, nil
 }
 
 // planKept finds out whether the base can keep its layout, and what changes in it. It cannot when a key was deleted or has
-// expired, when a box is new or another, when a version has another size than the one before, when an ordered table has a new
-// key, and when the timestamps of a key fall.
+// expired, when a box is new or another, when an ordered table has a new key, and when the timestamps of a key fall.
 func (p *Publisher) planKept(s *shard, wall int64) bool {
 	seg, k := s.seg, &p.kept
 	base := seg.head.BaseUnits
@@ -78,7 +79,7 @@ func (p *Publisher) planKept(s *shard, wall int64) bool {
 		units: base, records: seg.head.Records, expires: seg.expires,
 	}
 	for ref := base; ref < seg.tail; {
-		h, units := seg.record(ref), format.Units(recordSize(seg.kind, seg.heap, ref))
+		h, units := seg.record(ref), seg.unitsOf(ref)
 		root := noRoot
 		switch {
 		case h.prev == format.NoPrev:
@@ -95,7 +96,7 @@ func (p *Publisher) planKept(s *shard, wall int64) bool {
 		k.roots[ref-base] = root
 		ref += units
 	}
-	return k.sameSizes(seg)
+	return true
 }
 
 // keepVersion decides what becomes of a committed record of the append area. A key that has no root gets one.
@@ -131,31 +132,14 @@ func (p *Publisher) keepVersion(s *shard, ref uint32, root *uint32, units uint32
 		return false // the version before is replayed
 	default:
 		k.moves = k.moves || !fresh
-		k.later.addrs[k.later.n] = seg.recordAddr(h.prev)
-		if k.later.add(seg, 0, ref); k.later.n == group && !k.sameSizes(seg) {
-			return false
-		}
 	}
 	k.patches = append(k.patches, patch{to: *root, from: ref})
 	return true
 }
 
-// sameSizes reports whether the versions of a group take the same place as the ones before them. Those may lie anywhere.
-func (k *kept) sameSizes(seg *segment) bool {
-	b := &k.later
-	prefetch(&b.addrs, b.n)
-	for _, ref := range b.refs[:b.n] {
-		size := recordSize(seg.kind, seg.heap, ref)
-		if format.Units(size) != format.Units(recordSize(seg.kind, seg.heap, seg.record(ref).prev)) {
-			return false
-		}
-	}
-	b.n = 0
-	return true
-}
-
-// keepHeap copies the base and lays down what changes in it.
-func (p *Publisher) keepHeap(seg, old *segment) {
+// keepHeap copies the base and lays down what changes in it. It gives false when a version has another size than the one
+// before, which only a look at that tells, and that may lie anywhere.
+func (p *Publisher) keepHeap(seg, old *segment) bool {
 	k := &p.kept
 	size := int(old.head.BaseUnits) * format.RecordAlign
 	copy(seg.heap, old.heap[:size])
@@ -167,6 +151,10 @@ func (p *Publisher) keepHeap(seg, old *segment) {
 		}
 		prefetchPairs(&b.addrs, b.n)
 		for _, c := range patches[:b.n] {
+			replaces := old.record(c.from).prev != format.NoPrev
+			if replaces && seg.unitsOf(c.to) != old.unitsOf(c.from) {
+				return false
+			}
 			seg.copyRecord(c.to, old.heap, c.from, 0)
 		}
 	}
@@ -176,7 +164,11 @@ func (p *Publisher) keepHeap(seg, old *segment) {
 	}
 	p.setSum(seg, format.SectionHeap, format.ExtendChecksum(sum, seg.heap[from:int(k.units)*format.RecordAlign]))
 	seg.live, seg.expires = int64(k.records), k.expires
+	return true
 }
+
+// unitsOf gives how many units a record takes.
+func (s *segment) unitsOf(ref uint32) uint32 { return format.Units(recordSize(s.kind, s.heap, ref)) }
 
 // copySection copies a section that stays as it is, if there is one.
 func (s *segment) copySection(old *segment, t format.SectionType) {
@@ -204,7 +196,7 @@ func (p *Publisher) keepIndex(seg, old *segment) bool {
 			hash := hashOf(seg.keys, seg.kind, seg.record(ref))
 			b.addrs[b.n] = seg.bucketAddr(hash)
 			b.add(seg, hash, ref)
-			ref += format.Units(recordSize(seg.kind, seg.heap, ref))
+			ref += seg.unitsOf(ref)
 		}
 		prefetch(&b.addrs, b.n)
 		for i, hash := range b.hashes[:b.n] {
