@@ -16,8 +16,12 @@ const (
 	BudgetDefault = 8 << 30
 	// AppendRatioDefault is the size of the append area of a shard as a part of its base.
 	AppendRatioDefault = 0.25
-	// ShardRecordsDefault is how many records a shard is meant to hold at most.
+	// ShardRecordsDefault is how many records a shard is meant to hold at most, one of a spatial table spatialShard times as
+	// many.
 	ShardRecordsDefault = 1 << 20
+	// spatialShard: each shard has a tree over its own records, which lie anywhere, so that a query by place asks all of them
+	// and takes as long as there are shards. A shard that is larger takes longer to roll.
+	spatialShard = 4
 	// CommitRecordsMax bounds the records of one commit, loads aside.
 	CommitRecordsMax = 4 << 20
 	// RecycleDefault is how many files without a reader are kept mapped for the next rolls.
@@ -47,8 +51,9 @@ type Config struct {
 	Budget int64
 	// AppendRatio is the size of a shard's append area as a part of its base; default AppendRatioDefault.
 	AppendRatio float64
-	// ShardRecordsMax is how many records a shard is meant to hold: it decides how many shards a table gets, and a shard
-	// beyond it counts in the metric rhumb_snapshot_large_shards. Default ShardRecordsDefault.
+	// ShardRecordsMax is how many records a shard is meant to hold, one of a spatial table four times as many: it decides how
+	// many shards a table gets, and a shard beyond it counts in the metric rhumb_snapshot_large_shards. Default
+	// ShardRecordsDefault.
 	ShardRecordsMax int64
 	// Recycle is how many files without a reader are kept for the next rolls; default RecycleDefault, negative none.
 	Recycle int
@@ -103,6 +108,14 @@ func (c Config) filled() Config {
 		c.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
 	return c
+}
+
+// recordsMax gives how many records a shard of a table is meant to hold.
+func (c *Config) recordsMax(spatial bool) int64 {
+	if spatial {
+		return spatialShard * c.ShardRecordsMax
+	}
+	return c.ShardRecordsMax
 }
 
 func (c *Config) fileMode() uint32 {

@@ -81,6 +81,12 @@ func TestTableSpecs(t *testing.T) {
 	if a.ShardCount != 4 {
 		t.Errorf("%d shards for 3001 records", a.ShardCount)
 	}
+	s, err := p.Table(snapshot.TableSpec{ID: 1, Name: "s", Spatial: true, ExpectedRecords: 4001})
+	check(t, err)
+	if s.ShardCount != 2 {
+		t.Errorf("%d shards for 4001 records of a spatial table", s.ShardCount)
+	}
+	check(t, p.DropTable(s))
 	_, err = p.Table(snapshot.TableSpec{ID: 1, Name: "a", Ordered: true})
 	wantKind(t, err, rhumb.Conflict)
 	_, err = p.Table(snapshot.TableSpec{ID: 2, Name: "b", Shards: 256})

@@ -81,9 +81,9 @@ func (p *Publisher) rolled(s *shard, took time.Duration, live int64, kept bool) 
 	p.cfg.Logger.Debug("snapshot shard rolled", "table", s.table.Name, "shard", s.slot, "generation", s.seg.head.Generation,
 		"records", s.seg.live, "bytes", len(s.seg.file.mem), "kept", kept, "seconds", took.Seconds())
 	p.countLarge()
-	if s.seg.live > p.cfg.ShardRecordsMax {
+	if meant := p.cfg.recordsMax(s.table.Spatial()); s.seg.live > meant {
 		p.cfg.Logger.Warn("snapshot shard is larger than meant; load the table with more shards", "table", s.table.Name,
-			"shard", s.slot, "records", s.seg.live, "meant", p.cfg.ShardRecordsMax)
+			"shard", s.slot, "records", s.seg.live, "meant", meant)
 	}
 }
 
@@ -92,7 +92,7 @@ func (p *Publisher) countLarge() {
 	n := int64(0)
 	for _, t := range p.tables {
 		for _, s := range t.shards {
-			if s.seg.live > p.cfg.ShardRecordsMax {
+			if s.seg.live > p.cfg.recordsMax(t.Spatial()) {
 				n++
 			}
 		}

@@ -22,7 +22,7 @@ type TableSpec struct {
 	// LocationField names the field that gives the box of a record; it is told to readers and means nothing here.
 	LocationField string
 	// Shards is the number of shards, a power of two of at most format.ShardsMax; 0 takes ExpectedRecords over
-	// Config.ShardRecordsMax.
+	// Config.ShardRecordsMax, and a quarter as many for a spatial table.
 	Shards int
 	// ExpectedRecords is how many records the table will hold, as far as that is known. It only decides Shards.
 	ExpectedRecords int64
@@ -139,7 +139,7 @@ func (p *Publisher) Table(spec TableSpec) (*Table, error) {
 		}
 		return t, nil
 	}
-	return p.newTable(op, want, spec.shardCount(p.cfg.ShardRecordsMax))
+	return p.newTable(op, want, spec.shardCount(p.cfg.recordsMax(spec.Spatial)))
 }
 
 // newTable finds room in the root and makes empty shards.
