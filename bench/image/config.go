@@ -12,6 +12,8 @@ import (
 type Config struct {
 	// Records is the number of road segments; 4,000,000 when 0.
 	Records int
+	// Shards is how many shards the image has, a power of two; 0 leaves it to the publisher.
+	Shards int
 	// Rounds is how often each turn is taken, 5 when 0. Ratios are medians over them.
 	Rounds int
 	// Ops is the operations of one turn, at most; 1,000,000 when 0. Slower counterparts take smaller turns.

@@ -50,7 +50,7 @@ func TestRun(t *testing.T) {
 	worker, lmdb := buildWorker(t)
 	t.Setenv(workerEnv, "1")
 	r, err := Run(t.Context(), Config{
-		Records: 30_000, Rounds: 1, Ops: 5000, Worker: worker, LMDB: lmdb, Self: []string{os.Args[0]},
+		Records: 30_000, Shards: 16, Rounds: 1, Ops: 5000, Worker: worker, LMDB: lmdb, Self: []string{os.Args[0]},
 		Pairs: 200 * time.Millisecond, Samples: 20, Seed: 1, Dir: t.TempDir(), Processes: 2, Progress: func(text string) { t.Log(text) },
 	})
 	if err != nil {

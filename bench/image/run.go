@@ -175,7 +175,7 @@ func (r *run) build(ctx context.Context) (err error) {
 	}
 	cfg.Progress(fmt.Sprintf("building an image of %d records in %s", cfg.Records, r.mem.dir))
 	r.boxes = roads.New(cfg.Seed).Boxes(cfg.Records)
-	if r.table, err = r.pub.Table(snapshot.TableSpec{ID: 1, Name: tableName, Spatial: true, ExpectedRecords: int64(cfg.Records)}); err != nil {
+	if r.table, err = r.pub.Table(snapshot.TableSpec{ID: 1, Name: tableName, Spatial: true, Shards: cfg.Shards, ExpectedRecords: int64(cfg.Records)}); err != nil {
 		return err
 	}
 	if err := r.load("load, new pages"); err != nil {

@@ -49,6 +49,7 @@ for the time of the run.`,
 	}
 	fl := c.Flags()
 	fl.IntVar(&cfg.Records, "records", benchRecordsDefault, "road segments in the image")
+	fl.IntVar(&cfg.Shards, "shards", 0, "shards of the image, a power of two (default: as many as the records need)")
 	fl.BoolVar(&quick, "quick", false, fmt.Sprintf("take %d records", benchRecordsQuick))
 	fl.IntVar(&cfg.Rounds, "rounds", 5, "how often each case is run")
 	fl.IntVar(&cfg.Ops, "ops", 1_000_000, "operations of one turn, at most")
