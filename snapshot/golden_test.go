@@ -371,17 +371,27 @@ func (v goldenView) within(t *goldenTable, touches func(b format.Box) bool) []st
 }
 
 func (v goldenView) bbox(t *goldenTable, q rhumb.Box) question {
-	want, n := format.MakeBox(q).Split()
+	want := format.MakeBox(q)
 	ask := fmt.Sprintf("bbox %s %v %v %v %v", t.spec.Name, q.Min.Lat, q.Min.Lon, q.Max.Lat, q.Max.Lon)
-	return question{ask, v.within(t, func(b format.Box) bool {
-		have, k := b.Split()
-		for _, p := range have[:k] {
-			if slices.ContainsFunc(want[:n], p.Intersects) {
-				return true
-			}
+	return question{ask, v.within(t, func(b format.Box) bool { return meet(b, want) })}
+}
+
+// meet is the plain definition of what a query by box finds: boxes have a point in common on the globe, where longitudes 180
+// and -180 are one meridian.
+func meet(a, b format.Box) bool {
+	const turn = 2 * format.LonUnitsMax
+	east := func(b format.Box) int64 { // the eastern end, where longitudes go on beyond the antimeridian
+		if b.Crosses() {
+			return int64(b.MaxX) + turn
 		}
-		return false
-	})}
+		return int64(b.MaxX)
+	}
+	for shift := int64(-turn); shift <= turn; shift += turn {
+		if int64(a.MinX)+shift <= east(b) && int64(b.MinX) <= east(a)+shift {
+			return a.MinY <= b.MaxY && b.MinY <= a.MaxY
+		}
+	}
+	return false
 }
 
 func (v goldenView) polygon(t *goldenTable, corners []rhumb.Point) question {

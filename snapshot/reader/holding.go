@@ -16,6 +16,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/snapshot/format"
+	"github.com/rhumbdb/rhumb/snapshot/rtree"
 )
 
 // holding is the root and the generations that were live at one value of table_seq. It does not change, but for waited,
@@ -37,6 +38,7 @@ type table struct {
 	format.Table
 	segments []*segment
 	lanes    []lane // the same for the kernel of MultiGet
+	trees    []*rtree.Tree
 	root     *format.Root
 	summed   bool // check the checksum of each record that is read
 	careful  bool // there is more to a record than plain looks at
@@ -261,7 +263,7 @@ func (c *Client) loadTable(h, old *holding, entry format.Table) error {
 		}
 		h.shards[n] = g
 		h.base, h.closed = max(h.base, s.Base), max(h.closed, s.Closed)
-		t.segments, t.lanes = append(t.segments, g), append(t.lanes, g.lane())
+		t.segments, t.lanes, t.trees = append(t.segments, g), append(t.lanes, g.lane()), append(t.trees, &g.tree)
 	}
 	h.tables[t.Name], h.order = t, append(h.order, t)
 	return nil

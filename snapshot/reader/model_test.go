@@ -15,7 +15,7 @@ import (
 var specs = map[string]snapshot.TableSpec{
 	"numbers":          {KeyKind: format.KeyUint64, Shards: 1},
 	"ordered":          {KeyKind: format.KeyUint64, Shards: 4, Ordered: true},
-	"spatial":          {KeyKind: format.KeyUint64, Shards: 2, Spatial: true},
+	"spatial":          {KeyKind: format.KeyUint64, Shards: 32, Spatial: true},
 	"names":            {KeyKind: format.KeyName, Shards: 1, Ordered: true, Summed: true},
 	"everything":       {KeyKind: format.KeyName, Shards: 4, Ordered: true, Spatial: true, Summed: true},
 	"one shard of all": {KeyKind: format.KeyUint64, Shards: 1, Ordered: true, Spatial: true, Summed: true},

@@ -3,6 +3,7 @@ package reader
 import (
 	"cmp"
 	"math"
+	"math/bits"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -13,8 +14,11 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/rtree"
 )
 
-// cursors are kept, since each is large.
-var cursors = sync.Pool{New: func() any { return new(rtree.Cursor) }}
+// walks are kept, since each is large.
+var walks = sync.Pool{New: func() any { return new(walk) }}
+
+// boxesMax is the greatest number of plain boxes of a query: see rtree.AddMeridian.
+const boxesMax = 4
 
 // hit is a visible record that a query found.
 type hit struct {
@@ -25,59 +29,71 @@ type hit struct {
 }
 
 // walk finds the records that touch one of the plain boxes of a query. Each is found once, without memory of those found
-// before: by the tree as long as its box is that of its base record, by the spatial delta afterwards, and of all pairs of
+// before: by the trees as long as its box is that of its base record, by the spatial delta afterwards, and of all pairs of
 // a box of the query and a part of the record's box that touch, by the first.
 type walk struct {
 	t     *Table
 	boxes []format.Box
-	found func(h hit) error
+	found func(h hit) error // or nil, and then
+	// visit is called with the items that accept takes; a nil accept takes all.
+	visit, accept func(*Item) bool
+
+	item   Item
+	cursor rtree.Cursor
+	room   [boxesMax]format.Box
 }
 
-// visitSpatial visits the records that touch the boxes and that accept takes.
-func (t *Table) visitSpatial(boxes []format.Box, accept func(it *Item) bool, fn func(*Item) bool) error {
-	var it Item
-	return stopped(t.walk(boxes, func(h hit) error {
-		if err := t.fill(&it, h.g, h.r, h.ref); err != nil {
-			return err
-		}
-		if !accept(&it) {
-			return nil
-		}
-		return t.hand(&it, fn)
-	}))
+// newWalk begins a walk, which release ends.
+func (t *Table) newWalk(boxes []format.Box) *walk {
+	w := walks.Get().(*walk)
+	w.t, w.boxes = t, append(w.room[:0], boxes...)
+	return w
 }
 
-// walk calls found for each record that touches the boxes.
-func (t *Table) walk(boxes []format.Box, found func(h hit) error) error {
+// release gives the memory back, which then holds on to nothing.
+func (w *walk) release() {
+	w.t, w.found, w.visit, w.accept, w.item = nil, nil, nil, nil, Item{}
+	w.cursor.Start(nil, nil)
+	walks.Put(w)
+}
+
+// visitSpatial visits the records that touch the boxes and that accept takes, which nil does with all.
+func (t *Table) visitSpatial(boxes []format.Box, accept, visit func(*Item) bool) error {
+	w := t.newWalk(boxes)
+	defer w.release()
+	w.accept, w.visit = accept, visit
+	return stopped(w.run())
+}
+
+// give hands a record on.
+func (w *walk) give(h hit) error {
+	if w.found != nil {
+		return w.found(h)
+	}
+	if err := w.t.fill(&w.item, h.g, h.r, h.ref); err != nil {
+		return err
+	}
+	if w.accept != nil && !w.accept(&w.item) {
+		return nil
+	}
+	return w.t.hand(&w.item, w.visit)
+}
+
+// run finds each record that touches the boxes.
+func (w *walk) run() error {
+	t := w.t
 	if err := t.view.check(); err != nil {
 		return err
 	}
 	if !t.t.Spatial() {
 		return t.refuse("it keeps no spatial index")
 	}
-	w := walk{t: t, boxes: boxes, found: found}
-	for _, g := range t.t.segments {
-		if err := w.tree(g); err != nil {
-			return err
-		}
-		if err := w.delta(g); err != nil {
-			return err
-		}
+	if err := w.trees(); err != nil {
+		return err
 	}
-	return nil
-}
-
-// tree walks the R-tree of a generation's base.
-func (w *walk) tree(g *segment) error {
-	c := cursors.Get().(*rtree.Cursor)
-	defer func() {
-		c.Start(&noTree, nil) // so that the pool holds on to nothing
-		cursors.Put(c)
-	}()
-	c.Start(&g.tree, w.boxes)
-	for b, ok := c.Next(); ok; b, ok = c.Next() {
-		for i, ref := range b.Refs {
-			if err := w.leaf(g, b.Part, b.Leaves[i], ref); err != nil {
+	for _, g := range t.t.segments {
+		if n := g.deltaCount(); n > 0 {
+			if err := w.delta(g, n); err != nil {
 				return err
 			}
 		}
@@ -85,9 +101,22 @@ func (w *walk) tree(g *segment) error {
 	return nil
 }
 
-var noTree rtree.Tree
+// trees walks the R-trees of all bases together.
+func (w *walk) trees() error {
+	w.cursor.Start(w.t.t.trees, w.boxes)
+	for l, ok := w.cursor.Next(); ok; l, ok = w.cursor.Next() {
+		g := w.t.t.segments[l.Tree]
+		for m := l.Lanes; m != 0; m &= m - 1 {
+			leaf := l.Node*format.NodeLanes + uint32(bits.TrailingZeros32(m))
+			if err := w.leaf(g, l.Part, leaf, g.tree.Ref(leaf)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
 
-// leaf looks at a hit of the tree.
+// leaf looks at a hit of the trees.
 func (w *walk) leaf(g *segment, part int, leaf, ref uint32) error {
 	v := &w.t.view
 	r, ok := g.record(ref)
@@ -113,7 +142,7 @@ func (w *walk) leaf(g *segment, part int, leaf, ref uint32) error {
 			return nil
 		}
 	}
-	return w.found(hit{g, r, ref, box})
+	return w.give(hit{g, r, ref, box})
 }
 
 // deltaEntry is an entry of the spatial delta.
@@ -125,10 +154,9 @@ type deltaEntry struct {
 
 const _ = uint(format.DeltaEntrySize - unsafe.Sizeof(deltaEntry{}))
 
-// delta walks the spatial delta: the cells that the boxes touch, or all entries when those are fewer.
-func (w *walk) delta(g *segment) error {
-	n := g.deltaCount()
-	if n == 0 || len(g.cells) < 2 {
+// delta walks the n entries of a spatial delta: those of the cells that the boxes touch, or all when there are fewer.
+func (w *walk) delta(g *segment, n int) error {
+	if len(g.cells) < 2 {
 		return nil
 	}
 	var cells uint64
@@ -213,7 +241,7 @@ func (w *walk) entry(g *segment, part int, e *deltaEntry) error {
 	if err != nil || !ok || ref != e.ref || v.gone(shown) || !rtree.FirstMatch(w.boxes, part, box, e.box) {
 		return err
 	}
-	return w.found(hit{g, r, ref, box})
+	return w.give(hit{g, r, ref, box})
 }
 
 // isPart reports whether a plain box is one of the parts of a record's box.
@@ -264,7 +292,10 @@ func (t *Table) VisitNearest(p rhumb.Point, k int, fn func(*Item) bool) error {
 	near := rtree.Nearest(p, k, geo.DistanceMax, t.startRadius(p, k), t.compareHits,
 		func(boxes []format.Box, visit func(hit, format.Box)) {
 			if failed == nil {
-				failed = t.walk(boxes, func(h hit) error { visit(h, h.box); return nil })
+				w := t.newWalk(boxes)
+				w.found = func(h hit) error { visit(h, h.box); return nil }
+				failed = w.run()
+				w.release()
 			}
 		})
 	if failed != nil {

@@ -9,8 +9,7 @@ import (
 )
 
 // BBox gives the records of a spatial table whose box touches a box, each once, in no order. A box with Min.Lon > Max.Lon
-// crosses the antimeridian. Edges at longitude 180 and -180 are different edges: a query that ends at 180 does not find a
-// point at -180. It fails with kind InvalidArgument when the table keeps no spatial index or the box is none.
+// crosses the antimeridian. Longitudes 180 and -180 are one meridian: a query that ends at 180 finds a point at -180. It fails with kind InvalidArgument when the table keeps no spatial index or the box is none.
 func (t *Table) BBox(box rhumb.Box) iter.Seq2[Item, error] {
 	return seq(func(fn func(*Item) bool) error { return t.VisitBBox(box, fn) })
 }
@@ -20,8 +19,8 @@ func (t *Table) VisitBBox(box rhumb.Box, fn func(*Item) bool) error {
 	if err := box.Validate(); err != nil {
 		return err
 	}
-	parts, n := format.MakeBox(box).Split()
-	return t.visitSpatial(parts[:n], func(*Item) bool { return true }, fn)
+	parts, n := rtree.AddMeridian(format.MakeBox(box).Split())
+	return t.visitSpatial(parts[:n], nil, fn)
 }
 
 // Radius gives the records of a spatial table whose box lies at most so many metres from a point, in part at least, each

@@ -5,8 +5,10 @@
 // The tree is built at once from all boxes, sorted along a Hilbert curve and packed sixteen to a node, every node full but
 // the last of each level (I. Kamel and C. Faloutsos, On Packing R-trees, CIKM 1993; flatbush by V. Agafonkin has the same
 // shape). The coordinates of a node's sixteen boxes stand in four columns, so that a vector unit tests a node in a few
-// instructions. A search walks level by level in chunks: it tests a list of nodes and writes the list of their children that
-// the query touches. Nodes that lie wholly in the query are marked, and what is below them is taken without a test.
+// instructions. A search walks the trees of all shards together: it tests a batch of nodes of one level, whichever trees they
+// are of, and puts their children that the query touches on a stack. So the nodes of a batch come from memory at the same time,
+// where one tree after the other would wait for each of its levels. What is below a node that lies wholly in the query is
+// taken without a test.
 //
 // The publisher uses Sorter, Size and Build; the reader uses Open, Cursor, FirstMatch and the geometry.
 //
@@ -17,7 +19,8 @@
 //   - Child j of node i of a level is node 16i+j of the level below; the lanes of leaf i are the leaves 16i to 16i+15.
 //   - Lanes that hold nothing have MinX and MinY at the greatest and MaxX and MaxY at the least int32. They stand only at
 //     the end of the last node of a level, which Open checks: so no search leaves the section.
-//   - A cursor gives the leaves of one query box in rising order, each once.
+//   - A cursor gives each leaf once for each box of the query that it touches, those of one tree roughly in rising order: it
+//     is the order in which the records lie in memory.
 //
 // # Concurrency
 //

@@ -2,74 +2,47 @@ package rtree
 
 import "github.com/rhumbdb/rhumb/snapshot/format"
 
-// kernels tests lists of nodes. The list has at most chunkNodes nodes, all of the level that nodes holds; a node marked
-// inside has all its children, and they are taken untested. Kernels may write whole vectors: up to 15 words behind the last
-// that they count.
+// node is a mapped node.
+type node [format.NodeSize]byte
+
+// allLanes are the lanes of a node as a set, a bit each.
+const allLanes uint32 = 1<<format.NodeLanes - 1
+
+// kernels tests nodes, which may be of any trees and levels.
 type kernels struct {
 	name string
-	// nodes writes the children that q touches, marked if they lie wholly in q, and gives their number.
-	nodes func(nodes []byte, q *format.Box, list []uint32, out *[listRoom]uint32) int
-	// leaves writes the references and the numbers of the leaves that q touches, and gives their number.
-	leaves func(nodes, refs []byte, q *format.Box, list []uint32, outRefs, outLeaves *[listRoom]uint32) int
+	// scan gives for each of one or more nodes the set of its lanes that touch q, and above it, from bit 16 on, the set of
+	// those among them that lie wholly in q. It may fetch what ahead leads to, one for each node: what is read afterwards.
+	scan func(nodes []*node, ahead []*byte, q *format.Box, sets []uint32)
 }
 
 // kernel is the fastest that this processor can run; available lists them all, the fastest first.
 var kernel = available()[0]
 
-// portable are the kernels in plain Go.
-var portable = kernels{"portable", scanNodesPortable, scanLeavesPortable}
+// portable is the kernel in plain Go.
+var portable = kernels{"portable", scanPortable}
 
-func scanNodesPortable(nodes []byte, q *format.Box, list []uint32, out *[listRoom]uint32) int {
-	n := 0
-	for _, i := range list {
-		first := i &^ inside * format.NodeLanes
-		if i&inside != 0 {
-			for j := range uint32(format.NodeLanes) {
-				out[n] = first + j | inside
-				n++
-			}
-			continue
-		}
-		node := (*[format.NodeSize]byte)(nodes[int(i)*format.NodeSize:])
+func scanPortable(nodes []*node, _ []*byte, q *format.Box, sets []uint32) {
+	for i, p := range nodes {
+		sets[i] = 0
 		for j := range uint32(format.NodeLanes) {
-			b := lane(node, j)
+			b := p.lane(j)
 			if !b.Intersects(*q) {
 				continue
 			}
-			child := first + j
+			sets[i] |= 1 << j
 			if b.MinX >= q.MinX && b.MinY >= q.MinY && b.MaxX <= q.MaxX && b.MaxY <= q.MaxY {
-				child |= inside
+				sets[i] |= 1 << (format.NodeLanes + j)
 			}
-			out[n] = child
-			n++
 		}
 	}
-	return n
-}
-
-func scanLeavesPortable(nodes, refs []byte, q *format.Box, list []uint32, outRefs, outLeaves *[listRoom]uint32) int {
-	n := 0
-	for _, i := range list {
-		number := int(i &^ inside)
-		first := uint32(number) * format.NodeLanes
-		node := (*[format.NodeSize]byte)(nodes[number*format.NodeSize:])
-		ref := (*[4 * format.NodeLanes]byte)(refs[number*4*format.NodeLanes:])
-		for j := range uint32(format.NodeLanes) {
-			if i&inside == 0 && !lane(node, j).Intersects(*q) {
-				continue
-			}
-			outRefs[n], outLeaves[n] = le.Uint32(ref[4*j:]), first+j
-			n++
-		}
-	}
-	return n
 }
 
 // lane gives the box in a lane of a node.
-func lane(node *[format.NodeSize]byte, j uint32) format.Box {
+func (p *node) lane(j uint32) format.Box {
 	j &= format.NodeLanes - 1
 	return format.Box{
-		MinX: int32(le.Uint32(node[4*j:])), MinY: int32(le.Uint32(node[64+4*j:])),
-		MaxX: int32(le.Uint32(node[128+4*j:])), MaxY: int32(le.Uint32(node[192+4*j:])),
+		MinX: int32(le.Uint32(p[4*j:])), MinY: int32(le.Uint32(p[64+4*j:])),
+		MaxX: int32(le.Uint32(p[128+4*j:])), MaxY: int32(le.Uint32(p[192+4*j:])),
 	}
 }

@@ -81,11 +81,11 @@ func checkNearest(t *testing.T, r *rand.Rand, tree *Tree, records []format.Box, 
 	rounds := 0
 	got := Nearest(p, k, limit, start, cmp.Compare[uint32], func(query []format.Box, visit func(uint32, format.Box)) {
 		rounds++
-		c.Start(tree, query)
-		for b, ok := c.Next(); ok; b, ok = c.Next() {
-			for i, ref := range b.Refs {
-				hit, _ := tree.Leaf(b.Leaves[i])
-				if FirstMatch(query, b.Part, records[ref], hit) {
+		c.Start([]*Tree{tree}, query)
+		for l, ok := c.Next(); ok; l, ok = c.Next() {
+			for _, leaf := range l.leaves() {
+				hit, ref := tree.Leaf(leaf)
+				if FirstMatch(query, l.Part, records[ref], hit) {
 					visit(ref, records[ref])
 				}
 			}

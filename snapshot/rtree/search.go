@@ -1,102 +1,208 @@
 package rtree
 
-import "github.com/rhumbdb/rhumb/snapshot/format"
+import (
+	"math/bits"
+	"slices"
 
-const (
-	// BatchMax is the greatest number of hits that Next gives at once.
-	BatchMax = chunkNodes * format.NodeLanes
-
-	// chunkNodes is how many nodes a kernel tests in one call: enough to have many lines on their way, few enough for the
-	// lists of all levels to stay in the nearest caches.
-	chunkNodes = 64
-	// listRoom is the length of a list with room behind it, since kernels write whole vectors.
-	listRoom = BatchMax + format.NodeLanes
-	// inside marks a node in a list that lies wholly in the query and has all its children: all below it are hits.
-	inside uint32 = 1 << 31
+	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// Cursor walks the leaves that a query touches. It holds all the memory of a search, about 42 KiB, and is meant to be
-// kept and started again; the zero value has nothing to walk.
+const (
+	// batchNodes is how many nodes a kernel tests in one call: enough to have as many lines on their way as a processor can,
+	// few enough for what a search keeps to stay in the nearest caches.
+	batchNodes = 32
+	// stackRoom is how many nodes can wait for their test, rootsMax how many of them may be roots. Within the last
+	// stackReserve they are tested one at a time, which needs no more than that.
+	stackRoom    = 1024
+	rootsMax     = 256
+	stackReserve = levelsMax * (format.NodeLanes - 1)
+	// runsRoom is how many runs a batch can give: one for a node, two for the last of a tree.
+	runsRoom = 2 * batchNodes
+)
+
+// Cursor walks the leaves of one or more trees that a query touches. It holds all the memory of a search, about 10 KiB, and
+// is meant to be kept and started again; the zero value has nothing to walk.
+//
+// The trees are walked together: a batch tests nodes of as many of them as wait, so that the memory accesses of one tree do
+// not wait for those of another. An image has a tree for each of its shards, and a small query takes few nodes of each.
 type Cursor struct {
-	tree   *Tree
-	query  []format.Box
+	trees []*Tree
+	query []format.Box
+	part  int
+	next  int        // the first of the trees whose root was not yet taken for this part
+	box   format.Box // query[part], cut off at the edges of the world
+
+	waiting, found int
+	stack          [stackRoom]place // the first waiting of them; lower levels lie on top
+	runs           [runsRoom]run    // the first found of them, to be given from the last on
+
+	// The batch.
+	places [batchNodes]place
+	nodes  [batchNodes]*node
+	ahead  [batchNodes]*byte // the references of leaf nodes
+	sets   [batchNodes]uint32
+
 	single [1]format.Box
-	part   int
-	box    format.Box // query[part], cut off at the edges of the world
-	level  int
-	lists  [levelsMax]nodeList
-	refs   [listRoom]uint32
-	leaves [listRoom]uint32
+	alone  [1]*Tree
 }
 
-// nodeList holds the nodes of a level that are still to be tested, from next on.
-type nodeList struct {
-	next, n int
-	nodes   [listRoom]uint32
+// place is where a node stands: from the highest bits on its tree, its level, whether it lies wholly in the query, and its
+// number. It is one word, so that it is copied as it was written: processors stall where a load joins several stores.
+type place uint64
+
+const (
+	placeTree  = 48
+	placeLevel = 40
+	placeWhole = place(1) << 39
+)
+
+func placeOf(tree, level int, node uint32) place {
+	return place(tree)<<placeTree | place(level)<<placeLevel | place(node)
 }
 
-// Batch is some of the hits of a search, in rising order of leaves. The slices are the cursor's and stand until its next
-// call.
-type Batch struct {
-	// Part is the position in the query of the box that these leaves touch.
-	Part int
-	// Refs are the references of the hits, Leaves their numbers; see Tree.Leaf.
-	Refs, Leaves []uint32
+func (p place) tree() int    { return int(p >> placeTree) }
+func (p place) level() int   { return int(p >> placeLevel & (levelsMax - 1)) }
+func (p place) node() uint32 { return uint32(p) }
+func (p place) whole() bool  { return p&placeWhole != 0 }
+
+// run is leaf nodes in a row, of which the same lanes are hits.
+type run struct{ from, to, tree, lanes uint32 }
+
+// TreesMax is the greatest number of trees of a search.
+const TreesMax = 1 << 16
+
+// Leaves is a leaf node with hits.
+type Leaves struct {
+	// Part is the position in the query of the box that these leaves touch, Tree that of the tree in what Start was given.
+	Part, Tree int
+	// Node is the number of the node, whose first leaf is Node*format.NodeLanes; see Tree.Leaf.
+	Node uint32
+	// Lanes are the lanes that are hits, a bit each, at least one.
+	Lanes uint32
 }
 
-// Start begins a search for the leaves that touch boxes of the query: all of the first box, then all of the second and so
-// on. The boxes are plain, as Box.Split and Circle give them, and must not change while the search goes on. A leaf that
-// touches several is given for each; see FirstMatch.
-func (c *Cursor) Start(t *Tree, query []format.Box) {
-	c.tree, c.query, c.part, c.level = t, query, -1, t.levels
-	if t.levels == 0 {
-		c.query = nil
+// Start begins a search for the leaves of all trees that touch boxes of the query: all of the first box, then all of the
+// second and so on. There are at most TreesMax trees. The boxes are plain, as Box.Split and Circle give them. Neither may
+// change while the search goes on. A leaf that touches several boxes is given for each; see FirstMatch.
+func (c *Cursor) Start(trees []*Tree, query []format.Box) {
+	c.trees, c.query, c.part, c.next = trees, query, -1, len(trees)
+	c.waiting, c.found = 0, 0
+}
+
+// Next gives the next hits; ok is false at the end. Within a tree and a part they come roughly in rising order.
+func (c *Cursor) Next() (l Leaves, ok bool) {
+	for c.found == 0 {
+		if c.waiting == 0 && !c.plant() {
+			return Leaves{}, false
+		}
+		c.batch()
 	}
+	r := &c.runs[c.found-1]
+	l = Leaves{Part: c.part, Tree: int(r.tree), Node: r.from, Lanes: r.lanes}
+	if r.from++; r.from == r.to {
+		c.found--
+	}
+	return l, true
 }
 
-// Next gives the next hits, at least one; ok is false at the end.
-func (c *Cursor) Next() (b Batch, ok bool) {
-	for c.advance() {
-		list := &c.lists[c.level]
-		chunk := list.nodes[list.next:min(list.n, list.next+chunkNodes)]
-		list.next += len(chunk)
-		q, nodes := &c.box, c.tree.level(c.level)
-		if c.level == 0 {
-			if n := kernel.leaves(nodes, c.tree.refs, q, chunk, &c.refs, &c.leaves); n > 0 {
-				return Batch{Part: c.part, Refs: c.refs[:n], Leaves: c.leaves[:n]}, true
+// plant takes the roots of more trees, or of the first again for the next box of the query.
+func (c *Cursor) plant() bool {
+	for c.waiting == 0 {
+		if c.next == len(c.trees) {
+			if c.part+1 >= len(c.query) || len(c.trees) == 0 {
+				return false
 			}
-			continue
+			c.part++
+			c.box = clip(c.query[c.part])
+			c.next = 0
 		}
-		c.level--
-		below := &c.lists[c.level]
-		below.next, below.n = 0, kernel.nodes(nodes, q, chunk, &below.nodes)
-		// Only the last node of a level can lack children, so it is never passed untested.
-		if last := below.n - 1; last >= 0 && below.nodes[last]&^inside == c.tree.count[c.level]-1 {
-			below.nodes[last] &^= inside
+		for ; c.next < len(c.trees) && c.waiting < rootsMax; c.next++ {
+			if levels := c.trees[c.next].levels; levels > 0 {
+				c.stack[c.waiting] = placeOf(c.next, levels-1, 0)
+				c.waiting++
+			}
 		}
 	}
-	return Batch{}, false
+	return true
 }
 
-// advance moves to a level with nodes to test: this one, else one above, else the root for the next box of the query.
-func (c *Cursor) advance() bool {
-	for {
-		for c.tree != nil && c.level < c.tree.levels {
-			if list := &c.lists[c.level]; list.next < list.n {
-				return true
-			}
-			c.level++
+// batch takes nodes of one level from the top of the stack. The children that the query touches come in their place; leaf
+// nodes, and all below a node that lies wholly in the query, become runs. It begins with the lowest, so that what is on top
+// stays on top: that keeps the stack small, and the hits of a tree in rising order.
+func (c *Cursor) batch() {
+	most := min(c.waiting, batchNodes, max(1, (stackRoom-stackReserve-c.waiting)/(format.NodeLanes-1)))
+	level := c.stack[c.waiting-1].level()
+	n := 0
+	for ; n < most; n++ {
+		p := c.stack[c.waiting-1-n]
+		if p.level() != level {
+			break
 		}
-		if c.part+1 >= len(c.query) {
-			return false
+		c.places[n] = p
+		t := c.trees[p.tree()]
+		c.nodes[n] = &untested
+		if !p.whole() {
+			c.nodes[n] = t.node(level, p.node())
 		}
-		c.part++
-		c.box = clip(c.query[c.part])
-		c.level = c.tree.levels - 1
-		root := &c.lists[c.level]
-		root.next, root.n, root.nodes[0] = 0, 1, 0
+		c.ahead[n] = &c.nodes[n][0]
+		if p.whole() || level == 0 {
+			c.ahead[n] = &t.nodeRefs(p.node() << (level * nodeBits))[0]
+		}
+	}
+	c.waiting -= n
+	kernel.scan(c.nodes[:n], c.ahead[:n], &c.box, c.sets[:n])
+	for i := n - 1; i >= 0; i-- {
+		p, set := c.places[i], c.sets[i]
+		switch {
+		case p.whole():
+			c.take(p)
+		case level > 0:
+			c.descend(p, set)
+		case set != 0:
+			c.runs[c.found] = run{p.node(), p.node() + 1, uint32(p.tree()), set & allLanes}
+			c.found++
+		}
 	}
 }
+
+// untested stands in a batch for nodes that need no test.
+var untested node
+
+// descend puts the children of a node on the stack that the query touches, the first on top.
+func (c *Cursor) descend(p place, set uint32) {
+	first := placeOf(p.tree(), p.level()-1, p.node()*format.NodeLanes)
+	for touch := set & allLanes; touch != 0; {
+		lane := uint32(bits.Len32(touch)) - 1
+		touch &^= 1 << lane
+		child := first + place(lane)
+		if set>>(format.NodeLanes+lane)&1 != 0 {
+			child |= placeWhole
+		}
+		c.stack[c.waiting] = child
+		c.waiting++
+	}
+}
+
+// take makes all leaves below a node hits.
+func (c *Cursor) take(p place) {
+	t := c.trees[p.tree()]
+	shift := p.level() * nodeBits
+	from, to := p.node()<<shift, uint32(min(uint64(p.node()+1)<<shift, uint64(t.count[0])))
+	if rest := t.items % format.NodeLanes; to == t.count[0] && rest != 0 {
+		to--
+		c.runs[c.found] = run{to, to + 1, uint32(p.tree()), 1<<rest - 1}
+		c.found++
+	}
+	if from < to {
+		c.runs[c.found] = run{from, to, uint32(p.tree()), allLanes}
+		c.found++
+	}
+}
+
+// nodeBits is log2 of format.NodeLanes.
+const nodeBits = 4
+
+const _ = uint(1<<nodeBits-format.NodeLanes) + uint(format.NodeLanes-1<<nodeBits)
 
 // clip cuts a box off at the edges of the world, so that it cannot touch lanes that hold nothing.
 func clip(b format.Box) format.Box {
@@ -106,12 +212,41 @@ func clip(b format.Box) format.Box {
 	}
 }
 
-// Search appends the references of all leaves that touch a plain box, in rising order of leaves. It starts c anew.
+// AddMeridian adds to the plain boxes of a query, which Box.Split gave, the edge of the world opposite to the one that they
+// reach: longitudes 180 and -180 are one meridian, so that a box that ends on it touches what begins there.
+func AddMeridian(boxes [2]format.Box, n int) (all [4]format.Box, count int) {
+	count = copy(all[:], boxes[:n])
+	for _, b := range boxes[:n] {
+		if b.MaxX == format.LonUnitsMax {
+			all[count] = format.Box{MinX: -format.LonUnitsMax, MinY: b.MinY, MaxX: -format.LonUnitsMax, MaxY: b.MaxY}
+			count++
+		}
+		if b.MinX == -format.LonUnitsMax {
+			all[count] = format.Box{MinX: format.LonUnitsMax, MinY: b.MinY, MaxX: format.LonUnitsMax, MaxY: b.MaxY}
+			count++
+		}
+	}
+	return all, count
+}
+
+// Search appends the references of all leaves that touch a plain box. It starts c anew.
 func (t *Tree) Search(c *Cursor, q format.Box, dst []uint32) []uint32 {
-	c.single[0] = q
-	c.Start(t, c.single[:])
-	for b, ok := c.Next(); ok; b, ok = c.Next() {
-		dst = append(dst, b.Refs...)
+	c.single[0], c.alone[0] = q, t
+	c.Start(c.alone[:], c.single[:])
+	for l, ok := c.Next(); ok; l, ok = c.Next() {
+		refs := t.nodeRefs(l.Node)
+		if l.Lanes == allLanes {
+			n := len(dst)
+			dst = slices.Grow(dst, format.NodeLanes)[:n+format.NodeLanes]
+			all := (*[format.NodeLanes]uint32)(dst[n:])
+			for i := range all {
+				all[i] = le.Uint32(refs[4*i:])
+			}
+			continue
+		}
+		for m := l.Lanes; m != 0; m &= m - 1 {
+			dst = append(dst, le.Uint32(refs[4*bits.TrailingZeros32(m):]))
+		}
 	}
 	return dst
 }

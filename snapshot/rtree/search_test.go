@@ -2,7 +2,9 @@ package rtree
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"math/bits"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -133,7 +135,7 @@ func queries(r *rand.Rand, boxes []format.Box) []format.Box {
 // sizes are numbers of boxes around those at which a level begins.
 var sizes = []int{0, 1, 2, 15, 16, 17, 255, 256, 257, 4095, 4096, 4097, 65535, 65536, 65537, 100_000}
 
-// TestSearch guards that a search finds exactly the boxes that touch the query, each once and in the order of leaves.
+// TestSearch guards that a search finds exactly the boxes that touch the query, each once.
 func TestSearch(t *testing.T) {
 	for _, shape := range boxShapes {
 		t.Run(shape.name, func(t *testing.T) {
@@ -155,29 +157,141 @@ func TestSearch(t *testing.T) {
 // checkSearch compares what each kernel finds with what the definition says.
 func checkSearch(t *testing.T, name string, tree *Tree, q format.Box, boxes []format.Box, order []uint32) {
 	t.Helper()
-	var want, wantLeaves []uint32
-	for leaf, i := range order {
+	want := []uint32{}
+	for _, i := range order {
 		if boxes[i].Intersects(q) {
-			want, wantLeaves = append(want, refOf(i)), append(wantLeaves, uint32(leaf))
+			want = append(want, refOf(i))
 		}
 	}
+	slices.Sort(want)
 	best := kernel
 	defer func() { kernel = best }()
 	var c Cursor
 	for _, kernel = range available() {
-		if got := tree.Search(&c, q, nil); !slices.Equal(got, want) {
+		if got := sorted(tree.Search(&c, q, nil)); !slices.Equal(got, want) {
 			t.Fatalf("%s: %s: %d hits, want %d", kernel.name, name, len(got), len(want))
 		}
-		var leaves []uint32
-		c.Start(tree, []format.Box{q})
-		for b, ok := c.Next(); ok; b, ok = c.Next() {
-			if len(b.Refs) == 0 || len(b.Refs) > BatchMax || len(b.Refs) != len(b.Leaves) || b.Part != 0 {
-				t.Fatalf("%s: %s: a batch of %d references and %d leaves of part %d", kernel.name, name, len(b.Refs), len(b.Leaves), b.Part)
+	}
+}
+
+func sorted(refs []uint32) []uint32 {
+	slices.Sort(refs)
+	return refs
+}
+
+// leaves gives the numbers of the leaves that are hits.
+func (l Leaves) leaves() (out []uint32) {
+	for m := l.Lanes; m != 0; m &= m - 1 {
+		out = append(out, l.Node*format.NodeLanes+uint32(bits.TrailingZeros32(m)))
+	}
+	return out
+}
+
+// TestSearchMany guards that a search of many trees, of all sizes and in several boxes, gives each leaf that touches a box
+// once for it, with the tree that it is of.
+func TestSearchMany(t *testing.T) {
+	eachKernel(t, func(t *testing.T) {
+		r := rand.New(rand.NewPCG(11, 12))
+		for _, count := range []int{1, 2, 16, rootsMax + 37} {
+			var trees []*Tree
+			var boxes [][]format.Box
+			for i := range count {
+				n := r.IntN(600)
+				if i%8 == 5 {
+					n = 0
+				}
+				set := makeBoxes(r, n, boxShapes[i%len(boxShapes)].make)
+				tree, _ := build(t, set)
+				trees, boxes = append(trees, &tree), append(boxes, set)
 			}
-			leaves = append(leaves, b.Leaves...)
+			var c Cursor
+			for range 20 {
+				query := []format.Box{around(anywhere(r), r.Int32N(1<<r.IntN(31)+1), r.Int32N(1<<r.IntN(31)+1)), around(anywhere(r), 10_000_000, 10_000_000)}
+				checkMany(t, &c, trees, boxes, query)
+			}
 		}
-		if !slices.Equal(leaves, wantLeaves) {
-			t.Fatalf("%s: %s: leaves differ", kernel.name, name)
+	})
+}
+
+// manyHit is a reference, and which tree and box of the query it was found for.
+type manyHit struct {
+	part, tree int
+	ref        uint32
+}
+
+func checkMany(t *testing.T, c *Cursor, trees []*Tree, boxes [][]format.Box, query []format.Box) {
+	t.Helper()
+	want, got := map[manyHit]int{}, map[manyHit]int{}
+	for part, q := range query {
+		for tree, set := range boxes {
+			for i, b := range set {
+				if b.Intersects(q) {
+					want[manyHit{part, tree, refOf(uint32(i))}]++
+				}
+			}
+		}
+	}
+	c.Start(trees, query)
+	for l, ok := c.Next(); ok; l, ok = c.Next() {
+		if l.Lanes == 0 {
+			t.Fatal("a leaf node without a hit")
+		}
+		for _, leaf := range l.leaves() {
+			got[manyHit{l.Part, l.Tree, trees[l.Tree].Ref(leaf)}]++
+		}
+	}
+	if !maps.Equal(got, want) {
+		t.Fatalf("%d trees, query %v: %d hits, want %d", len(trees), query, len(got), len(want))
+	}
+}
+
+// TestSearchDeep guards that what waits for its test fits the cursor even when every node of many trees has to be tested:
+// all boxes go round the world, and none lies in the query.
+func TestSearchDeep(t *testing.T) {
+	boxes := slices.Repeat([]format.Box{world}, 70_000)
+	tree, _ := build(t, boxes)
+	trees := slices.Repeat([]*Tree{&tree}, rootsMax)
+	var c Cursor
+	most := 0
+	c.Start(trees, []format.Box{{MinX: -5, MinY: -5, MaxX: 5, MaxY: 5}})
+	found := 0
+	for l, ok := c.Next(); ok; l, ok = c.Next() {
+		found += bits.OnesCount32(l.Lanes)
+		most = max(most, c.waiting)
+	}
+	if found != len(boxes)*len(trees) {
+		t.Errorf("%d hits, want %d", found, len(boxes)*len(trees))
+	}
+	if most <= stackRoom/2 {
+		t.Errorf("at most %d nodes waited: the test does not test the bound", most)
+	}
+}
+
+// TestKernels guards that all kernels give the same sets, for nodes with any boxes and with lanes that hold nothing.
+func TestKernels(t *testing.T) {
+	r := rand.New(rand.NewPCG(13, 14))
+	for range 500 {
+		n := 1 + r.IntN(batchNodes)
+		nodes, ahead := make([]*node, n), make([]*byte, n)
+		for i := range nodes {
+			shape := boxShapes[r.IntN(len(boxShapes))]
+			var lanes [format.NodeLanes]format.Box
+			for j := range lanes {
+				lanes[j] = shape.make(r)
+			}
+			nodes[i], ahead[i] = new(node), new(byte)
+			putNode((*[format.NodeSize]byte)(nodes[i]), &lanes, r.IntN(format.NodeLanes+1))
+		}
+		q := clip(around(anywhere(r), 1<<r.IntN(31), 1<<r.IntN(30)))
+		want := make([]uint32, n)
+		portable.scan(nodes, ahead, &q, want)
+		for _, k := range available() {
+			got := make([]uint32, n+1)
+			got[n] = 0xABCD
+			k.scan(nodes, ahead, &q, got[:n])
+			if !slices.Equal(got[:n], want) || got[n] != 0xABCD {
+				t.Fatalf("%s: %d nodes, query %v: %x, want %x", k.name, n, q, got, want)
+			}
 		}
 	}
 }
@@ -229,14 +343,10 @@ func checkParts(t *testing.T, tree *Tree, c *Cursor, query, records []format.Box
 			want = append(want, uint32(i))
 		}
 	}
-	c.Start(tree, query)
-	for b, ok := c.Next(); ok; b, ok = c.Next() {
-		for i, ref := range b.Refs {
-			hit, same := tree.Leaf(b.Leaves[i])
-			if same != ref {
-				t.Fatalf("leaf %d has reference %d, the hit %d", b.Leaves[i], same, ref)
-			}
-			if FirstMatch(query, b.Part, records[ref], hit) {
+	c.Start([]*Tree{tree}, query)
+	for l, ok := c.Next(); ok; l, ok = c.Next() {
+		for _, leaf := range l.leaves() {
+			if hit, ref := tree.Leaf(leaf); FirstMatch(query, l.Part, records[ref], hit) {
 				got = append(got, ref)
 			}
 		}
@@ -257,7 +367,7 @@ func TestCursorAgain(t *testing.T) {
 	for _, n := range []int{70_000, 0, 3, 5000} {
 		boxes := makeBoxes(r, n, boxShapes[0].make)
 		tree, order := build(t, boxes)
-		c.Start(&tree, []format.Box{world, world})
+		c.Start([]*Tree{&tree}, []format.Box{world, world})
 		c.Next()
 		q := boxShapes[3].make(r)
 		var want []uint32
@@ -266,7 +376,7 @@ func TestCursorAgain(t *testing.T) {
 				want = append(want, refOf(i))
 			}
 		}
-		if got := tree.Search(&c, q, nil); !slices.Equal(got, want) {
+		if got := sorted(tree.Search(&c, q, nil)); !slices.Equal(got, sorted(want)) {
 			t.Errorf("after a search was left off: %d hits, want %d", len(got), len(want))
 		}
 	}

@@ -80,18 +80,21 @@ func (t *Tree) Bounds() (b format.Box, ok bool) {
 
 // Leaf gives the box and the reference of a leaf, below Items.
 func (t *Tree) Leaf(leaf uint32) (b format.Box, ref uint32) {
-	return t.box(0, leaf/format.NodeLanes, leaf%format.NodeLanes), le.Uint32(t.refs[4*leaf:])
+	return t.box(0, leaf/format.NodeLanes, leaf%format.NodeLanes), t.Ref(leaf)
 }
 
-// level gives the nodes of a level.
-func (t *Tree) level(l int) []byte {
-	return t.nodes[int(t.first[l])*format.NodeSize:][:int(t.count[l])*format.NodeSize]
+// node gives a node of a level.
+func (t *Tree) node(level int, n uint32) *node {
+	return (*node)(t.nodes[int(t.first[level]+n)*format.NodeSize:])
+}
+
+// Ref gives the reference of a leaf.
+func (t *Tree) Ref(leaf uint32) uint32 { return le.Uint32(t.refs[4*leaf:]) }
+
+// nodeRefs gives the references of a leaf node.
+func (t *Tree) nodeRefs(n uint32) *[4 * format.NodeLanes]byte {
+	return (*[4 * format.NodeLanes]byte)(t.refs[int(n)*4*format.NodeLanes:])
 }
 
 // box gives the box in a lane of a node.
-func (t *Tree) box(level int, node, lane uint32) format.Box {
-	p := t.nodes[(int(t.first[level])+int(node))*format.NodeSize+int(lane)*4:]
-	return format.Box{
-		MinX: int32(le.Uint32(p)), MinY: int32(le.Uint32(p[64:])), MaxX: int32(le.Uint32(p[128:])), MaxY: int32(le.Uint32(p[192:])),
-	}
-}
+func (t *Tree) box(level int, node, lane uint32) format.Box { return t.node(level, node).lane(lane) }

@@ -273,7 +273,8 @@ RS_API rs_box32 rs_box_units(rs_box box);
  * what the item points to, until unlock. Give positive numbers, to tell them from errors. */
 typedef int (*rs_visitor)(void *context, const rs_item *item);
 
-/* rs_bbox visits every record whose box touches the query's, each once, in no order. */
+/* rs_bbox visits every record whose box touches the query's, each once, in no order. Longitudes 180 and -180 are one
+ * meridian. */
 RS_API int rs_bbox(const rs_view *view, const rs_table *table, rs_box box, rs_visitor visit, void *context);
 /* rs_radius visits every record whose box is within metres of the centre, on a sphere of 6 371 008.8 m. */
 RS_API int rs_radius(const rs_view *view, const rs_table *table, rs_point centre, double metres, rs_visitor visit, void *context);
@@ -283,22 +284,27 @@ RS_API int rs_polygon(const rs_view *view, const rs_table *table, const rs_point
  * returns how many, or an error. out has room for k. */
 RS_API int64_t rs_nearest(const rs_view *view, const rs_table *table, rs_point centre, size_t k, double metres, rs_item *out);
 
-#define RS_TREE_STACK 192
+#define RS_TREE_STACK 512
+#define RS_TREE_BATCH 16
 
-/* An iterator over a box, for callers that would rather ask than be called. It stands in the caller's memory and needs no
- * end; it must not outlive the view. */
+/* An iterator over a box, for callers that would rather ask than be called. It stands in the caller's memory, 5 KiB,
+ * and needs no end; it must not outlive the view. */
 typedef struct rs_iter {
 	const rs_view *view;
 	const rs_table *table;
-	rs_box32 part[2]; /* of the query */
+	rs_box32 part[4]; /* of the query */
 	uint32_t parts, at_part;
 	uint32_t shard;
 	uint32_t phase;
-	uint32_t sp, leaf, mask;
+	uint32_t planted; /* shards whose root was taken for this part */
+	uint32_t waiting, leaves;
 	uint32_t entry, count, steps;
 	uint32_t cx, cy, cx0, cx1, cy0, cy1;
 	int status;
-	uint32_t stack[RS_TREE_STACK];
+	struct {
+		uint32_t shard, node, mask;
+	} leaf[RS_TREE_BATCH];
+	uint64_t stack[RS_TREE_STACK];
 } rs_iter;
 
 RS_API int rs_bbox_begin(rs_iter *it, const rs_view *view, const rs_table *table, rs_box box);
@@ -2039,6 +2045,24 @@ rs__inline uint32_t rs__split(rs_box32 b, rs_box32 part[2]) {
 	return 2;
 }
 
+/* rs__add_meridian adds to the n boxes of a query the edge of the world opposite to the one that they reach: longitudes 180
+ * and -180 are one meridian. */
+static uint32_t rs__add_meridian(rs_box32 part[4], uint32_t n) {
+	uint32_t all = n;
+	for (uint32_t i = 0; i < n; i++) {
+		rs_box32 edge = part[i];
+		if (part[i].max_x == RS__LON_MAX) {
+			edge.min_x = edge.max_x = -RS__LON_MAX;
+			part[all++] = edge;
+		}
+		if (part[i].min_x == -RS__LON_MAX) {
+			edge.min_x = edge.max_x = RS__LON_MAX;
+			part[all++] = edge;
+		}
+	}
+	return all;
+}
+
 rs__inline int rs__touch(rs_box32 a, rs_box32 b) { return a.min_x <= b.max_x && b.min_x <= a.max_x && a.min_y <= b.max_y && b.min_y <= a.max_y; }
 
 rs__inline int rs__valid_point(rs_point p) { return p.lat >= -90 && p.lat <= 90 && p.lon >= -180 && p.lon <= 180; }
@@ -2134,50 +2158,92 @@ static int rs__first_match(const rs_iter *it, rs_box32 record, int32_t hit_min_x
 	return n == 1 || hit_min_x != -RS__LON_MAX || !rs__touch(part[0], it->part[it->at_part]);
 }
 
-enum { RS__OPEN, RS__TREE, RS__LEAF, RS__DELTA, RS__CELL, RS__CHAIN, RS__LARGE, RS__LINEAR, RS__NEXT, RS__END };
+enum { RS__TREE, RS__DELTA, RS__CELL, RS__CHAIN, RS__LARGE, RS__LINEAR, RS__NEXT, RS__END };
 
 static void rs__iter_init(rs_iter *it, const rs_view *v, const rs_table *t, uint32_t parts) {
 	it->view = v;
 	it->table = t;
 	it->parts = parts;
 	it->at_part = 0;
-	it->shard = 0;
-	it->phase = RS__OPEN;
+	it->shard = it->planted = 0;
+	it->waiting = it->leaves = 0;
+	it->phase = RS__TREE;
 	it->status = RS_OK;
 }
 
-/* rs__tree_step takes a node from the stack: an inner one puts its children there, a leaf becomes the one whose lanes are
- * read. A word of the stack is the level (4 bits) and the node. */
-rs__inline void rs__tree_step(rs_iter *it, const rs_seg *s, rs__kernel lanes) {
-	uint32_t top = it->stack[--it->sp], level = top >> 28, node = top & 0xfffffff;
-	const uint8_t *p = s->nodes + (uint64_t)(s->first[level] + node) * RS__NODE;
-	uint32_t m = lanes(p, &it->part[it->at_part]);
-	if (level == 0) {
-		it->leaf = node;
-		it->mask = m;
-		if (m == 0) return;
-		it->phase = RS__LEAF;
-		for (uint32_t k = m; k != 0; k &= k - 1) {
-			uint32_t ref = rs__u32(s->refs + 4 * ((uint64_t)node * 16 + (uint32_t)__builtin_ctz(k)));
-			rs__prefetch(s->heap + (uint64_t)ref * RS__UNIT); /* a wrong one does no harm */
-		}
-		return;
-	}
-	for (; m != 0; m &= m - 1) {
-		uint32_t child = node * 16 + (uint32_t)__builtin_ctz(m);
-		const uint8_t *q = s->nodes + (uint64_t)(s->first[level - 1] + child) * RS__NODE;
-		it->stack[it->sp++] = (level - 1) << 28 | child;
-		for (int line = 0; line < RS__NODE; line += 64) rs__prefetch(q + line);
-		if (level == 1) rs__prefetch(s->refs + (uint64_t)child * 64);
+/* The trees of all shards are walked together, so that the memory accesses of one do not wait for those of another: a small
+ * query takes few nodes of each. A word of the stack is the shard (16 bits), the level (16) and the node; lower levels lie
+ * on top. Within the last RS__TREE_RESERVE words nodes are tested one at a time, which needs no more than that. */
+#define RS__TREE_RESERVE (RS__LEVELS_MAX * 15)
+
+static const rs_seg *rs__tree_at(const rs_iter *it, uint64_t place, const uint8_t **node) {
+	const rs_seg *s = it->table->segs[place >> 48];
+	*node = s->nodes + (uint64_t)(s->first[place >> 32 & 0xffff] + (uint32_t)place) * RS__NODE;
+	return s;
+}
+
+/* rs__tree_push puts the children of a node on the stack that the query touches, the first on top, and asks for them. */
+rs__inline void rs__tree_push(rs_iter *it, uint64_t place, uint32_t touch) {
+	uint64_t first = (place & ~(uint64_t)UINT32_MAX) - ((uint64_t)1 << 32) + (uint32_t)place * 16;
+	while (touch != 0) {
+		uint32_t lane = 31 - (uint32_t)__builtin_clz(touch);
+		const uint8_t *node;
+		touch &= ~(1u << lane);
+		const rs_seg *s = rs__tree_at(it, first + lane, &node);
+		it->stack[it->waiting++] = first + lane;
+		for (int line = 0; line < RS__NODE; line += 64) rs__prefetch(node + line);
+		if ((place >> 32 & 0xffff) == 1) rs__prefetch(s->refs + (uint64_t)((uint32_t)place * 16 + lane) * 64);
 	}
 }
 
-/* rs__leaf_hit looks at a lane of a leaf: 1 and a record, 0 for none, or an error. */
-static int rs__leaf_hit(rs_iter *it, const rs_seg *s, const uint8_t **out) {
-	uint32_t lane = (uint32_t)__builtin_ctz(it->mask);
-	it->mask &= it->mask - 1;
-	uint32_t ref = rs__u32(s->refs + 4 * ((uint64_t)it->leaf * 16 + lane));
-	if (rs__unlikely(ref >= s->units)) return rs__bad(s, s->refs + 4 * ((uint64_t)it->leaf * 16 + lane), "a reference points past the heap");
+/* rs__tree_leaf keeps a leaf with hits, and asks for their records. */
+rs__inline void rs__tree_leaf(rs_iter *it, uint64_t place, uint32_t touch) {
+	if (touch == 0) return;
+	const rs_seg *s = it->table->segs[place >> 48];
+	it->leaf[it->leaves].shard = (uint32_t)(place >> 48);
+	it->leaf[it->leaves].node = (uint32_t)place;
+	it->leaf[it->leaves++].mask = touch;
+	for (; touch != 0; touch &= touch - 1) {
+		uint32_t ref = rs__u32(s->refs + 4 * ((uint64_t)(uint32_t)place * 16 + (uint32_t)__builtin_ctz(touch)));
+		rs__prefetch(s->heap + (uint64_t)ref * RS__UNIT); /* a wrong one does no harm */
+	}
+}
+
+/* rs__tree_step tests nodes of one level from the top of the stack. It begins with the lowest, so that what is on top stays on
+ * top, and the hits of a tree come in order: the leaves are read from the last. */
+static void rs__tree_step(rs_iter *it, rs__kernel lanes) {
+	uint64_t batch[RS_TREE_BATCH];
+	uint32_t mask[RS_TREE_BATCH], n = 0, used = it->waiting + RS__TREE_RESERVE + 15;
+	uint32_t most = used > RS_TREE_STACK ? 1 : (RS_TREE_STACK - used) / 15 + 1;
+	if (most > RS_TREE_BATCH) most = RS_TREE_BATCH;
+	while (n < most && it->waiting > 0 && (n == 0 || ((it->stack[it->waiting - 1] ^ batch[0]) >> 32 & 0xffff) == 0)) {
+		const uint8_t *node;
+		batch[n] = it->stack[--it->waiting];
+		rs__tree_at(it, batch[n], &node);
+		mask[n++] = lanes(node, &it->part[it->at_part]);
+	}
+	while (n-- > 0) {
+		if ((batch[n] >> 32 & 0xffff) == 0) rs__tree_leaf(it, batch[n], mask[n]);
+		else rs__tree_push(it, batch[n], mask[n]);
+	}
+}
+
+/* rs__tree_plant takes the roots of more shards; 0 when all had their turn for this part of the query. */
+static int rs__tree_plant(rs_iter *it) {
+	while (it->waiting < RS_SHARDS_MAX && it->planted < it->table->shard_count) {
+		uint64_t shard = it->planted++, levels = it->table->segs[shard]->levels;
+		if (levels > 0) it->stack[it->waiting++] = shard << 48 | (levels - 1) << 32;
+	}
+	return it->waiting > 0;
+}
+
+/* rs__leaf_hit looks at a hit of a tree: 1 and a record, 0 for none, or an error. */
+static int rs__leaf_hit(rs_iter *it, const rs_seg **seg, const uint8_t **out) {
+	uint32_t node = it->leaf[it->leaves - 1].node, mask = it->leaf[it->leaves - 1].mask, lane = (uint32_t)__builtin_ctz(mask);
+	const rs_seg *s = *seg = it->table->segs[it->leaf[it->leaves - 1].shard];
+	if ((it->leaf[it->leaves - 1].mask = mask & (mask - 1)) == 0) it->leaves--;
+	uint32_t ref = rs__u32(s->refs + 4 * ((uint64_t)node * 16 + lane));
+	if (rs__unlikely(ref >= s->units)) return rs__bad(s, s->refs + 4 * ((uint64_t)node * 16 + lane), "a reference points past the heap");
 	int status = RS_OK;
 	const uint8_t *rec = rs__of_base(it->view, it->table, s, ref, &status);
 	if (rec == NULL) return status;
@@ -2185,7 +2251,7 @@ static int rs__leaf_hit(rs_iter *it, const rs_seg *s, const uint8_t **out) {
 	if ((flags & (RS__MOVED | RS__BOX)) != RS__BOX || rs__gone(it->view, rec)) return 0;
 	rs_box32 box = rs__box(rec, flags);
 	if (rs__unlikely(it->parts > 1 || box.min_x > box.max_x)) {
-		rs_box32 hit = rs__lane(s->nodes + (uint64_t)(s->first[0] + it->leaf) * RS__NODE, lane);
+		rs_box32 hit = rs__lane(s->nodes + (uint64_t)(s->first[0] + node) * RS__NODE, lane);
 		if (!rs__first_match(it, box, hit.min_x)) return 0;
 	}
 	*out = rec;
@@ -2263,6 +2329,14 @@ static void rs__next_cell(rs_iter *it) {
 	if (it->cy++ == it->cy1) it->phase = RS__NEXT;
 }
 
+/* rs__tree_part goes on to the next part of the query, and after the last to the deltas. */
+static void rs__tree_part(rs_iter *it) {
+	it->planted = 0;
+	if (++it->at_part < it->parts) return;
+	it->at_part = 0;
+	it->phase = it->table->shard_count > 0 ? RS__DELTA : RS__END;
+}
+
 /* rs__iter_next gives 1 and a record with its segment, 0 at the end, or an error. */
 static int rs__iter_next(rs_iter *it, const rs_seg **seg, const uint8_t **out) {
 	rs__kernel lanes = rs__pick_kernel();
@@ -2272,18 +2346,10 @@ static int rs__iter_next(rs_iter *it, const rs_seg **seg, const uint8_t **out) {
 		const rs_seg *s = it->table->segs[it->shard];
 		*seg = s;
 		switch (it->phase) {
-		case RS__OPEN:
-			it->phase = RS__TREE;
-			it->sp = 0;
-			if (s->levels > 0) it->stack[it->sp++] = (s->levels - 1) << 28;
-			break;
 		case RS__TREE:
-			if (it->sp > 0) rs__tree_step(it, s, lanes);
-			else it->phase = RS__DELTA;
-			break;
-		case RS__LEAF:
-			if (it->mask != 0) status = rs__leaf_hit(it, s, out);
-			else it->phase = RS__TREE;
+			if (it->leaves > 0) status = rs__leaf_hit(it, seg, out);
+			else if (it->waiting > 0 || rs__tree_plant(it)) rs__tree_step(it, lanes);
+			else rs__tree_part(it);
 			break;
 		case RS__DELTA:
 			rs__delta_begin(it, s);
@@ -2306,7 +2372,7 @@ static int rs__iter_next(rs_iter *it, const rs_seg **seg, const uint8_t **out) {
 			else rs__next_cell(it);
 			break;
 		case RS__NEXT:
-			it->phase = RS__OPEN;
+			it->phase = RS__DELTA;
 			if (++it->at_part < it->parts) break;
 			it->at_part = 0;
 			if (++it->shard >= it->table->shard_count) it->phase = RS__END;
@@ -2328,7 +2394,7 @@ RS_API int rs_bbox_begin(rs_iter *it, const rs_view *v, const rs_table *t, rs_bo
 	rs__iter_init(it, v, t, 0);
 	int status = rs__spatial(v, t);
 	if (status == RS_OK) status = rs__valid_box(box);
-	if (status == RS_OK) it->parts = rs__split(rs_box_units(box), it->part);
+	if (status == RS_OK) it->parts = rs__add_meridian(it->part, rs__split(rs_box_units(box), it->part));
 	if (status != RS_OK) it->phase = RS__END;
 	return it->status = status;
 }
