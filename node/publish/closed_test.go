@@ -11,7 +11,7 @@ import (
 // cut gives the closed timestamp of the image, 0 for none.
 func (w *world) cut() rhumb.Timestamp {
 	w.t.Helper()
-	c, err := reader.Attach(ImageDir(w.root, rhumb.UUID{1}, testNode), reader.Options{})
+	c, err := reader.Attach(w.dir(), reader.Options{})
 	if err != nil {
 		return 0
 	}

@@ -17,6 +17,8 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/entry"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+	"github.com/rhumbdb/rhumb/snapshot"
+	"github.com/rhumbdb/rhumb/snapshot/format"
 	"github.com/rhumbdb/rhumb/snapshot/reader"
 	"github.com/rhumbdb/rhumb/storage"
 )
@@ -182,30 +184,40 @@ func (w *world) trim(id rhumb.RangeID) {
 	w.write(b)
 }
 
-// rows gives the content of a table in the image.
-func (w *world) rows(name string) (map[string]string, error) {
-	c, err := reader.Attach(ImageDir(w.root, rhumb.UUID{1}, testNode), reader.Options{})
+func (w *world) dir() string { return ImageDir(w.root, rhumb.UUID{1}, testNode) }
+
+// view calls fn with a view of the image.
+func (w *world) view(fn func(reader.View) error) error {
+	c, err := reader.Attach(w.dir(), reader.Options{})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer c.Close()
 	v, err := c.Lock()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer v.Unlock()
-	t, err := v.Table(name)
-	if err != nil {
-		return nil, err
-	}
-	out := map[string]string{}
-	for it, err := range t.All() {
+	return fn(v)
+}
+
+// rows gives the content of a table in the image.
+func (w *world) rows(name string) (out map[string]string, err error) {
+	err = w.view(func(v reader.View) error {
+		t, err := v.Table(name)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		out[string(it.Name)] = string(it.Value)
-	}
-	return out, nil
+		out = map[string]string{}
+		for it, err := range t.All() {
+			if err != nil {
+				return err
+			}
+			out[string(it.Name)] = string(it.Value)
+		}
+		return nil
+	})
+	return out, err
 }
 
 // check tells the driver all that is committed, publishes, and compares the image with what the logs did.
@@ -235,6 +247,16 @@ func (w *world) check(tables map[string]rhumb.TableID) {
 		if !maps.Equal(got, want) {
 			w.t.Fatalf("table %s has %d rows, want %d; differ at %v", name, len(got), len(want), differences(got, want))
 		}
+	}
+	if err := w.view(func(v reader.View) error {
+		for id, l := range w.logs {
+			if p, err := v.Position(id); err != nil || p.Seq != uint64(l.commit.Seq) {
+				return fmt.Errorf("the image follows range %s up to %d, want %d: %w", id, p.Seq, l.commit.Seq, err)
+			}
+		}
+		return nil
+	}); err != nil {
+		w.t.Fatal(err)
 	}
 }
 
@@ -301,6 +323,87 @@ func TestCatalogComesLater(t *testing.T) {
 	}
 }
 
+// TestToldBeforeStored guards an entry of which the node tells before storage shows it.
+func TestToldBeforeStored(t *testing.T) {
+	w := newWorld(t, Policy{})
+	id := w.table("t", rhumb.SnapshotOn)
+	w.append(hashRange(0), true, true, entry.Write{Table: id, Name: []byte("a"), Value: opaque("1")})
+	w.check(map[string]rhumb.TableID{"t": id})
+	l := w.logs[hashRange(0)]
+	w.driver.Committed(hashRange(0), Position{l.commit.Seq + 1, w.clock + 1}, nil)
+	if _, err := w.driver.Publish(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.append(hashRange(0), false, false, entry.Write{Table: id, Name: []byte("b"), Value: opaque("2")})
+	await(t, "the entry in the image", func() bool {
+		rows, err := w.rows("t")
+		return err == nil && len(rows) == 2
+	})
+}
+
+// TestRangeLeaves guards that the records of a range go from the image with the node's replica, and come back with it.
+func TestRangeLeaves(t *testing.T) {
+	w := newWorld(t, Policy{})
+	id := w.table("t", rhumb.SnapshotOn)
+	for n := range hashSlots {
+		w.append(hashRange(n), true, true, entry.Write{Table: id, Name: []byte{byte('a' + n)}, Value: opaque("v")})
+	}
+	w.check(map[string]rhumb.TableID{"t": id})
+	w.apply(catalog.RegisterNode{Cluster: rhumb.UUID{1}, Store: rhumb.UUID{3}, Boot: 1, Nonce: 2, Region: "here", Zone: "b", HasLocation: true})
+	gone := hashRange(1)
+	record := func() *rhumb.Range { r, _ := w.state.Range(gone); return r }
+	w.apply(catalog.SetReplicas{Range: gone, Version: record().Version, Replicas: []rhumb.NodeID{testNode, 2}})
+	w.apply(catalog.AlterISR{Range: gone, Epoch: record().Epoch, Version: record().Version, Members: []catalog.Member{{Node: testNode, Boot: 1}, {Node: 2, Boot: 1}}})
+	w.apply(catalog.Elect{Range: gone, Version: record().Version, Node: 2, InSync: []rhumb.NodeID{2}})
+	w.apply(catalog.SetReplicas{Range: gone, Version: record().Version, Replicas: []rhumb.NodeID{2}, Preferred: 2})
+	w.driver.CatalogChanged()
+	kept := w.logs[gone]
+	delete(w.logs, gone)
+	await(t, "the range to leave", func() bool {
+		rows, err := w.rows("t")
+		return err == nil && len(rows) == hashSlots-1
+	})
+	w.check(map[string]rhumb.TableID{"t": id})
+	if err := w.view(func(v reader.View) error { _, err := v.Position(gone); return err }); rhumb.KindOf(err) != rhumb.NotFound {
+		t.Errorf("the position of a range that left: %v", err)
+	}
+	w.apply(catalog.SetReplicas{Range: gone, Version: record().Version, Replicas: []rhumb.NodeID{testNode, 2}})
+	w.driver.CatalogChanged()
+	w.logs[gone] = kept
+	w.check(map[string]rhumb.TableID{"t": id})
+}
+
+// TestForeignTable guards that a table of the image that the catalog does not know goes, also when its name is taken by another.
+func TestForeignTable(t *testing.T) {
+	w := newWorld(t, Policy{})
+	p, err := snapshot.Open(snapshot.Config{Dir: w.dir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, name := range []string{"old", "t"} {
+		other, err := p.Table(snapshot.TableSpec{ID: rhumb.TableID(100 + i), Name: name, KeyKind: format.KeyName})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := p.Begin()
+		if err := c.Put(other, snapshot.Record{Key: format.Key{Name: []byte("x")}, Value: opaque("v")}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Publish(snapshot.CommitInfo{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	id := w.table("t", rhumb.SnapshotOn)
+	w.append(hashRange(0), true, true, entry.Write{Table: id, Name: []byte("a"), Value: opaque("1")})
+	w.check(map[string]rhumb.TableID{"t": id})
+	if _, err := w.rows("old"); rhumb.KindOf(err) != rhumb.NotFound {
+		t.Errorf("a table that the catalog does not know: %v", err)
+	}
+}
+
 // TestRandom does at random what can happen to a node's ranges and tables, and compares the image with the logs: entries of
 // which the driver hears late, logs that are trimmed before it has seen them, tables that come when ranges have a history, and
 // restarts with the image kept, damaged and gone.
@@ -324,7 +427,7 @@ func TestRandom(t *testing.T) {
 						t.Fatal(err)
 					}
 					if rng.IntN(3) == 0 {
-						damage(t, ImageDir(w.root, rhumb.UUID{1}, testNode), rng)
+						damage(t, w.dir(), rng)
 					}
 					w.open(Policy{})
 				case n < 12 && len(tables) > 0:
@@ -379,19 +482,12 @@ func damage(t *testing.T, dir string, rng *rand.Rand) {
 }
 
 // newest gives the newest version of the image.
-func (w *world) newest() uint64 {
+func (w *world) newest() (version uint64) {
 	w.t.Helper()
-	c, err := reader.Attach(ImageDir(w.root, rhumb.UUID{1}, testNode), reader.Options{})
-	if err != nil {
+	if err := w.view(func(v reader.View) error { version = v.Version(); return nil }); err != nil {
 		w.t.Fatal(err)
 	}
-	defer c.Close()
-	v, err := c.Lock()
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	defer v.Unlock()
-	return v.Version()
+	return version
 }
 
 // TestPolicy guards that versions are made when the policy says so, and not before.

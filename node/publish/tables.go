@@ -127,7 +127,7 @@ func (d *Driver) dropOthers(want []rhumb.Table) error {
 	return nil
 }
 
-// replicas lists the ranges of a class that this node holds a replica of and has something of in storage.
+// replicas lists the ranges of a class that this node holds a replica of.
 func (d *Driver) replicas(st *catalog.State, class rhumb.ClassID) (out []rhumb.RangeID) {
 	for r := range st.Ranges() {
 		if r.Class == class && r.IsReplica(d.cfg.Node) {
