@@ -122,6 +122,7 @@ typedef struct rs_view {
 	rs_client *client; /* NULL when unlocked */
 	const struct rs_set *set;
 	uint64_t version;
+	uint64_t plain;  /* a record below this version is shown at the first look; 0 when none is */
 	uint64_t closed; /* timestamp of a closed view, else UINT64_MAX */
 	int64_t now;     /* ns since 1970, for expiry */
 	uint64_t locked; /* CLOCK_MONOTONIC, ns */
@@ -178,6 +179,7 @@ enum { RS_KEY_NUMBER = 0, RS_KEY_NAME = 1, RS_KEY_SHARD = 2 };
 enum { RS_TABLE_ORDERED = 2, RS_TABLE_SPATIAL = 4, RS_TABLE_SUMMED = 8 };
 
 struct rs_seg;
+struct rs__shard;
 
 /* A table of a view; valid until the view is unlocked. Read-only. */
 typedef struct rs_table {
@@ -190,6 +192,7 @@ typedef struct rs_table {
 	uint16_t shard_count;
 	uint64_t seed0, seed1;
 	struct rs_seg *const *segs;
+	const struct rs__shard *shards;
 } rs_table;
 
 /* rs_table_by_name gives RS_NOT_FOUND when the image has no such table. */
@@ -486,6 +489,7 @@ enum {
 	RS__SEG_DELTA = 4288,
 	RS__UNIT = 64,
 	RS__HEAD = 24,
+	RS__FLAGS = 18,
 	RS__SLOTS = 10,
 	RS__NODE = 256,
 	RS__TREE_HEADER = 256,
@@ -495,7 +499,8 @@ enum {
 	RS__ORDER_HEAD = 1,
 	RS__ORDER_HEIGHT = 12,
 	RS__SHARD_KEY = 255,
-	RS__GROUP = 32
+	RS__GROUP = 32,
+	RS__PLAIN_UNITS = (RS__UNIT + 1 + 255 + 65535) / RS__UNIT + 1 /* fixed parts, name and a value that is not long */
 };
 enum {
 	RS__TOMBSTONE = 1,
@@ -679,16 +684,29 @@ typedef struct rs_seg {
 	char file[48];
 } rs_seg;
 
+/* What a first look needs of a shard: one line of a cache. */
+typedef struct rs__shard {
+	const uint8_t *index, *heap;
+	uint64_t base;
+	uint32_t buckets;
+	uint32_t units; /* records below it end in the heap, unless their value is long */
+	uint16_t flags; /* of most records, it is hoped: see rs__plain */
+	uint16_t at;    /* where their value begins, or their name */
+	char pad[28];
+} rs__shard;
+
 /* All generations that were live at one value of table_seq. */
 typedef struct rs_set {
 	rs__root *root;
 	uint64_t seq;
 	uint64_t base, closed; /* the greatest of the segments */
+	uint64_t least;        /* the least base */
 	uint64_t committed;    /* when it was loaded */
 	unsigned tables;
 	rs_table table[RS_TABLES_MAX];
 	char names[RS_TABLES_MAX][2][RS__TABLE_ENTRY / 2 + 1];
 	rs_seg *seg[RS_SHARDS_MAX];
+	rs__shard shard[RS_SHARDS_MAX];
 } rs_set;
 
 /* A slot counts the views of a set. Slots are never freed, so that a view may count itself in one that has just been
@@ -1040,6 +1058,7 @@ static int rs__load_tables(const rs_client *c, rs_set *set) {
 		t->seed0 = set->root->seed0;
 		t->seed1 = set->root->seed1;
 		t->segs = set->seg + first;
+		t->shards = set->shard + first;
 		set->tables++;
 	}
 	return RS_OK;
@@ -1059,18 +1078,37 @@ static int rs__load_shard(rs_client *c, rs_set *set, const rs_set *old, uint32_t
 	s->holders++;
 	set->seg[shard] = s;
 	if (s->base > set->base) set->base = s->base;
+	if (s->base < set->least) set->least = s->base;
 	uint64_t closed = rs__u64(e + 24);
 	if (closed > set->closed) set->closed = closed;
 	return RS_OK;
 }
 
-static int rs__check_set(const rs_set *set) {
+/* rs__plain_at gives where the value begins, or the name, by a record's flags; 0 when there is no value, or one that ends. */
+static const uint8_t rs__plain_at[256] = {24, 0, 40, 0, 0, 0, 0, 0, 24, 0, 40, 0, 0, 0, 0, 0, 32, 0, 48, 0, 0, 0, 0, 0, 32, 0, 48};
+
+/* rs__describe copies what a first look needs. The first record of the base stands for all. Where checksums
+ * are checked nothing is found at the first look. */
+static void rs__describe(const rs_seg *s, int checked, rs__shard *d) {
+	d->index = s->index;
+	d->heap = s->heap;
+	d->base = s->base;
+	d->buckets = s->buckets;
+	d->units = !checked && s->units > RS__PLAIN_UNITS ? s->units - RS__PLAIN_UNITS : 0;
+	d->flags = s->base_units > 0 ? rs__u16(s->heap + RS__FLAGS) : 0;
+	d->at = rs__plain_at[d->flags & 0xff];
+	if (d->at == 0) d->at = rs__plain_at[d->flags = 0];
+}
+
+/* rs__check_set checks that all tables have their shards, and describes these. */
+static int rs__check_set(rs_set *set) {
 	for (unsigned i = 0; i < set->tables; i++) {
 		const rs_table *t = &set->table[i];
 		for (uint32_t k = 0; k < t->shard_count; k++) {
 			const rs_seg *s = t->segs[k];
 			if (s == NULL) return rs__fail(RS_CORRUPT, "root", RS__SHARDS, "table %s has no shard %u", t->name, k);
 			if (s->kind != t->kind) return rs__fail(RS_CORRUPT, s->file, 80, "table %s has another kind of keys than its shard %u", t->name, k);
+			rs__describe(s, t->checked, &set->shard[t->segs - set->seg + k]);
 		}
 	}
 	return RS_OK;
@@ -1088,6 +1126,7 @@ static int rs__load_set(rs_client *c, const rs_set *old, int fresh, rs_set **out
 		return status;
 	}
 	set->root->holders++;
+	set->least = UINT64_MAX;
 	set->seq = rs__load64(set->root->p + RS__TABLE_SEQ);
 	if (set->seq & 1) status = rs__fail(RS_UNAVAILABLE, "root", RS__TABLE_SEQ, "the publisher exchanges generations, and does not finish");
 	if (status == RS_OK) status = rs__load_tables(c, set);
@@ -1404,6 +1443,14 @@ rs__inline int rs__newest(rs__slot *slot, const rs_set *set, uint64_t *version) 
 	}
 }
 
+/* rs__settle gives a view its version. A first look is not enough where that is so far from a base that an aborted record seems
+ * to lie before it. */
+static void rs__settle(rs_view *v, uint64_t version) {
+	v->version = version;
+	v->plain = version - v->set->least < RS__ABORTED ? version + 1 : 0;
+	memcpy(v->ring, rs__ring_at(v->set, version), sizeof v->ring);
+}
+
 RS_API int rs_lock(rs_client *c, rs_view *v) {
 	if (rs__unlikely(c == NULL || v == NULL)) return rs__fail(RS_INVALID, "", 0, "no client or no view");
 	v->client = NULL;
@@ -1428,8 +1475,7 @@ RS_API int rs_lock(rs_client *c, rs_view *v) {
 		}
 		v->set = set;
 		v->slot = slot;
-		v->version = version;
-		memcpy(v->ring, rs__ring_at(set, version), sizeof v->ring);
+		rs__settle(v, version);
 		break;
 	}
 	v->closed = UINT64_MAX;
@@ -1445,6 +1491,7 @@ RS_API int rs_lock(rs_client *c, rs_view *v) {
 RS_API int rs_lock_closed(rs_client *c, rs_view *v) {
 	int status = rs_lock(c, v);
 	if (status != RS_OK) return status;
+	v->plain = 0;
 	v->closed = rs__closed_at(v->set, v->version);
 	if (v->closed == 0) {
 		rs_unlock(v);
@@ -1466,8 +1513,7 @@ RS_API int rs_lock_version(rs_client *c, rs_view *v, uint64_t version) {
 		rs_unlock(v);
 		return rs__fail(RS_UNAVAILABLE, "root", RS__COMMITTED, "version %" PRIu64 " cannot be had: the image has %" PRIu64 " to %" PRIu64, version, oldest, newest);
 	}
-	v->version = version;
-	memcpy(v->ring, rs__ring_at(v->set, version), sizeof v->ring);
+	rs__settle(v, version);
 	return RS_OK;
 }
 
@@ -1538,7 +1584,7 @@ rs__cold static int rs__bad(const rs_seg *s, const void *at, const char *what) {
 
 rs__inline uint32_t rs__ver(const uint8_t *rec) { return __atomic_load_n((const uint32_t *)(const void *)(rec + 8), __ATOMIC_RELAXED); }
 rs__inline uint32_t rs__prev(const uint8_t *rec) { return rs__u32(rec + 12); }
-rs__inline uint32_t rs__flags(const uint8_t *rec) { return rs__u16(rec + 18); }
+rs__inline uint32_t rs__flags(const uint8_t *rec) { return rs__u16(rec + RS__FLAGS); }
 rs__inline uint32_t rs__box_at(uint32_t flags) { return RS__HEAD + (flags & RS__HLC) / 2 + (flags & RS__EXPIRY) * 2; }
 rs__inline uint32_t rs__name_at(uint32_t flags) { return rs__box_at(flags) + (flags & RS__BOX) * 8; }
 rs__inline uint64_t rs__hlc(const uint8_t *rec) { return rs__flags(rec) & RS__HLC ? rs__u64(rec + RS__HEAD) : 0; }
@@ -1594,7 +1640,7 @@ static uint64_t rs__hash_name(const rs_table *t, const uint8_t *p, uint32_t len,
 }
 
 rs__inline uint64_t rs__hash_number(const rs_table *t, uint64_t key) { return rs__mum(key ^ t->seed0, t->seed1); }
-rs__inline uint16_t rs__fingerprint(uint64_t hash) { return (uint16_t)hash != 0 ? (uint16_t)hash : 1; }
+rs__inline uint16_t rs__fingerprint(uint64_t hash) { return (uint16_t)((uint16_t)hash + ((uint16_t)hash == 0)); }
 rs__inline const rs_seg *rs__seg_of(const rs_table *t, uint64_t hash) { return t->segs[(hash >> 16) & (t->shard_count - 1u)]; }
 rs__inline const uint8_t *rs__bucket_of(const rs_seg *s, uint64_t hash) {
 	return s->index + (uint64_t)(((rs__u128)hash * s->buckets) >> 64) * 64;
@@ -1604,13 +1650,12 @@ rs__inline const uint8_t *rs__bucket_of(const rs_seg *s, uint64_t hash) {
  * is seen was stored after its reference; what it leads to is compared with the key anyway. */
 rs__inline uint32_t rs__match(const uint8_t *bucket, uint16_t fp) {
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
-	uint32_t m = _mm256_cmpeq_epi16_mask(_mm256_loadu_si256((const __m256i *)(const void *)bucket), _mm256_set1_epi16((short)fp));
-	return m & 0x3ff;
-#elif defined(__x86_64__)
+	return _mm256_mask_cmpeq_epi16_mask(0x3ff, _mm256_loadu_si256((const __m256i *)(const void *)bucket), _mm256_set1_epi16((short)fp));
+#elif defined(__x86_64__) /* behind the ten are zeros, which is no fingerprint */
 	__m128i want = _mm_set1_epi16((short)fp);
 	__m128i a = _mm_cmpeq_epi16(_mm_load_si128((const __m128i *)(const void *)bucket), want);
 	__m128i b = _mm_cmpeq_epi16(_mm_cvtsi32_si128((int)rs__u32(bucket + 16)), want);
-	return (uint32_t)_mm_movemask_epi8(_mm_packs_epi16(a, b)) & 0x3ff;
+	return (uint32_t)_mm_movemask_epi8(_mm_packs_epi16(a, b));
 #elif defined(__aarch64__)
 	static const uint16_t bit[8] = {1, 2, 4, 8, 16, 32, 64, 128};
 	uint16x8_t a = vceqq_u16(vld1q_u16((const uint16_t *)(const void *)bucket), vdupq_n_u16(fp));
@@ -1626,7 +1671,7 @@ rs__inline uint32_t rs__match(const uint8_t *bucket, uint16_t fp) {
 #endif
 }
 
-rs__inline uint32_t rs__slot_ref(const uint8_t *bucket, uint32_t slot) { return rs__load32(bucket + 20 + 4 * slot); }
+rs__inline uint32_t rs__slot_ref(const uint8_t *bucket, uint64_t slot) { return rs__load32((const uint32_t *)(const void *)(bucket + 20) + slot); }
 
 /* rs__find gives the newest record of a key; NULL, with *status RS_NOT_FOUND or an error. */
 rs__inline const uint8_t *rs__find(const rs_seg *s, uint64_t hash, const rs__key *key, int *status) {
@@ -1791,15 +1836,85 @@ rs__cold static int rs__wrong_kind(const rs_table *t) {
 	return rs__fail(RS_INVALID, "", 0, "table %.128s is read by %s", t->name, t->kind == RS_KEY_NUMBER ? "number" : "name");
 }
 
-RS_API int rs_get(const rs_view *v, const rs_table *t, uint64_t key, rs_value *out) {
+/* ---- The first look ----
+ *
+ * Nearly every look-up finds its record in the first slot that has its fingerprint, in the version that the view shows, with
+ * a value that does not end. While it waits for the memory, the processor goes on to the look-ups that follow: to as many as
+ * fit its queues. So a first look has few instructions, no loop and no call, and waits for nothing that it can foretell;
+ * what is left is looked up the long way. */
+
+rs__inline const rs__shard *rs__shard_of(const rs_table *t, uint64_t hash) { return t->shards + ((hash >> 16) & (t->shard_count - 1u)); }
+
+rs__inline const uint8_t *rs__first_bucket(const rs__shard *d, uint64_t hash) {
+	return d->index + (uint64_t)(((rs__u128)hash * d->buckets) >> 64) * 64;
+}
+
+/* rs__guess gives the record of the first slot that has the fingerprint, and begins to fetch it. It gives 0 when there is
+ * none, or when it lies so near the heap's end that its length needs a check. */
+rs__inline int rs__guess(const rs__shard *d, const uint8_t *bucket, uint64_t hash, const uint8_t **rec) {
+	uint32_t m = rs__match(bucket, rs__fingerprint(hash));
+	if (rs__unlikely(m == 0)) return 0;
+	uint32_t ref = rs__slot_ref(bucket, (uint64_t)__builtin_ctzll(m));
+	*rec = d->heap + (uint64_t)ref * RS__UNIT;
+	rs__prefetch(*rec + RS__UNIT); /* most records end there */
+	return rs__likely(ref < d->units);
+}
+
+rs__inline int rs__same_name(const uint8_t *name, const rs__key *key) {
+	return name[0] == (key->shard_key ? (uint32_t)RS__SHARD_KEY : key->len) && memcmp(name + 1, key->name, key->len) == 0;
+}
+
+/* rs__plain tells the value of a record, if that takes no second look. Flags that are as expected are only compared, so that
+ * the value's address does not wait for them. */
+rs__inline int rs__plain(const rs_view *v, const rs__shard *d, const uint8_t *rec, const rs__key *key, rs_value *out) {
+	uint64_t version = d->base + rs__ver(rec);
+	uint32_t len = rs__u16(rec + 16), at = d->at;
+	if (rs__unlikely(rs__u64(rec) != key->word)) return 0;
+	if (rs__unlikely(rs__flags(rec) != d->flags)) {
+		at = rs__plain_at[rs__flags(rec) & 0xff];
+		if (at == 0) return 0;
+	}
+	if (rs__unlikely(version >= v->plain || len == RS__LONG)) return 0;
+	if (key->named) {
+		if (rs__unlikely(!rs__same_name(rec + at, key))) return 0;
+		at += 1 + key->len;
+	}
+	out->data = rec + at;
+	out->len = len;
+	out->status = RS_OK;
+	out->version = version;
+	out->record = rec;
+	return 1;
+}
+
+/* rs__look takes a first look. */
+rs__inline int rs__look(const rs_view *v, const rs_table *t, uint64_t hash, const rs__key *key, rs_value *out) {
+	const rs__shard *d = rs__shard_of(t, hash);
+	const uint8_t *rec = NULL;
+	return rs__guess(d, rs__first_bucket(d, hash), hash, &rec) && rs__likely(rs__plain(v, d, rec, key, out));
+}
+
+/* rs__look_on looks a key up the long way. */
+rs__inline int rs__look_on(const rs_view *v, const rs_table *t, uint64_t hash, const rs__key *key, rs_value *out) {
+	const rs_seg *s = rs__seg_of(t, hash);
+	int status = RS_OK;
+	const uint8_t *rec = rs__find(s, hash, key, &status);
+	return rec != NULL ? rs__emit(v, t, s, rec, out) : rs__lost(t, s, hash, status, out);
+}
+
+/* rs__get is what is left when a first look was not enough, or not allowed. It is no part of rs_get, which for its sake would
+ * save registers. */
+static __attribute__((noinline)) int rs__get(const rs_view *v, const rs_table *t, uint64_t number, rs_value *out) {
 	if (!rs__usable(v)) return rs__miss(out, rs__refuse(v));
 	if (rs__unlikely(t->kind != RS_KEY_NUMBER)) return rs__miss(out, rs__wrong_kind(t));
-	uint64_t hash = rs__hash_number(t, key);
-	const rs_seg *s = rs__seg_of(t, hash);
-	rs__key k = {key, NULL, 0, 0, 0};
-	int status = RS_OK;
-	const uint8_t *rec = rs__find(s, hash, &k, &status);
-	return rs__likely(rec != NULL) ? rs__emit(v, t, s, rec, out) : rs__lost(t, s, hash, status, out);
+	rs__key key = {number, NULL, 0, 0, 0};
+	return rs__look_on(v, t, rs__hash_number(t, number), &key, out);
+}
+
+RS_API int rs_get(const rs_view *v, const rs_table *t, uint64_t number, rs_value *out) {
+	rs__key key = {number, NULL, 0, 0, 0};
+	if (rs__usable(v) && rs__likely(t->kind == RS_KEY_NUMBER) && rs__look(v, t, rs__hash_number(t, number), &key, out)) return RS_OK;
+	return rs__get(v, t, number, out);
 }
 
 static int rs__get_name(const rs_view *v, const rs_table *t, const void *name, size_t len, int shard_key, rs_value *out) {
@@ -1807,11 +1922,8 @@ static int rs__get_name(const rs_view *v, const rs_table *t, const void *name, s
 	if (rs__unlikely(t->kind != RS_KEY_NAME)) return rs__miss(out, rs__wrong_kind(t));
 	if (rs__unlikely(!shard_key && (len == 0 || len > 254))) return rs__miss(out, rs__fail(RS_INVALID, "", 0, "a name has 1 to 254 bytes, this one %zu", len));
 	uint64_t hash = rs__hash_name(t, (const uint8_t *)name, (uint32_t)len, shard_key);
-	const rs_seg *s = rs__seg_of(t, hash);
-	rs__key k = {hash, (const uint8_t *)name, (uint32_t)len, 1, shard_key};
-	int status = RS_OK;
-	const uint8_t *rec = rs__find(s, hash, &k, &status);
-	return rec != NULL ? rs__emit(v, t, s, rec, out) : rs__lost(t, s, hash, status, out);
+	rs__key key = {hash, (const uint8_t *)name, (uint32_t)len, 1, shard_key};
+	return rs__look(v, t, hash, &key, out) ? RS_OK : rs__look_on(v, t, hash, &key, out);
 }
 
 RS_API int rs_get_name(const rs_view *v, const rs_table *t, const void *name, size_t len, rs_value *out) {
@@ -1822,100 +1934,107 @@ RS_API int rs_get_shard_key(const rs_view *v, const rs_table *t, const void *key
 	return rs__get_name(v, t, key16, 16, 1, out);
 }
 
+/* ---- Many keys ---- */
+
 /* A look-up under way in a batch. */
 typedef struct rs__flight {
-	const rs_seg *s;
-	const uint8_t *bucket;
-	const uint8_t *rec;
+	const rs__shard *shard;
+	const uint8_t *at; /* the bucket, then the record; NULL for none */
 	uint64_t hash;
 } rs__flight;
 
-/* rs__first gives the first record of a bucket that may be the one wanted, and has it fetched. */
-rs__inline void rs__first(rs__flight *f) {
-	uint32_t m = rs__match(f->bucket, rs__fingerprint(f->hash));
-	f->rec = NULL;
-	if (rs__likely(m != 0)) {
-		uint32_t ref = rs__slot_ref(f->bucket, (uint32_t)__builtin_ctz(m));
-		if (rs__unlikely(ref >= f->s->units)) return; /* rs__find tells */
-		f->rec = f->s->heap + (uint64_t)ref * RS__UNIT;
-		rs__prefetch(f->rec);
-		rs__prefetch(f->rec + 64);
-		return;
-	}
-	uint32_t next = rs__load32(f->bucket + 60);
-	if (next != 0 && next < f->s->buckets_max) rs__prefetch(f->s->index + (uint64_t)next * 64);
+/* A group of look-ups whose accesses overlap. */
+typedef struct rs__batch {
+	rs__flight f[RS__GROUP];
+	uint8_t late[RS__GROUP]; /* those that took a second look */
+	size_t n, lates;
+} rs__batch;
+
+rs__inline void rs__depart(const rs_table *t, uint64_t hash, rs__flight *f) {
+	f->hash = hash;
+	f->shard = rs__shard_of(t, hash);
+	f->at = rs__first_bucket(f->shard, hash);
+	rs__prefetch(f->at);
 }
 
-/* rs__land ends a look-up. */
-rs__inline int rs__land(const rs_view *v, const rs_table *t, const rs__flight *f, const rs__key *key, rs_value *out) {
-	const uint8_t *rec = f->rec;
-	int status = RS_OK;
-	if (rs__unlikely(rec == NULL || !rs__same(f->s, rec, key))) rec = rs__find(f->s, f->hash, key, &status);
-	return rs__likely(rec != NULL) ? rs__emit(v, t, f->s, rec, out) : rs__lost(t, f->s, f->hash, status, out);
+/* rs__first goes from the buckets to the records. */
+rs__inline void rs__first(rs__batch *r) {
+	for (size_t j = 0; j < r->n; j++) {
+		const uint8_t *bucket = r->f[j].at, *rec = NULL;
+		if (rs__guess(r->f[j].shard, bucket, r->f[j].hash, &rec)) {
+			rs__prefetch(rec);
+		} else {
+			uint32_t next = rs__load32(bucket + 60);
+			if (next != 0) rs__prefetch(r->f[j].shard->index + (uint64_t)next * 64);
+			rec = NULL;
+		}
+		r->f[j].at = rec;
+	}
+	r->lates = 0;
 }
 
-/* rs__older has the previous versions fetched of records that the view does not show. */
-rs__inline void rs__older(const rs_view *v, const rs__flight *f, size_t n) {
-	for (size_t j = 0; j < n; j++) {
-		const uint8_t *rec = f[j].rec;
-		if (rs__likely(rec == NULL || rs__ver(rec) <= rs__limit(v, f[j].s))) continue;
-		uint32_t prev = rs__prev(rec);
-		if (prev >= f[j].s->units) continue;
-		rs__prefetch(f[j].s->heap + (uint64_t)prev * RS__UNIT);
-		rs__prefetch(f[j].s->heap + (uint64_t)prev * RS__UNIT + 64);
+/* rs__land ends a look-up, or begins to fetch the version before where the newest is not the one shown. */
+rs__inline int rs__land(const rs_view *v, rs__batch *r, size_t j, const rs__key *key, rs_value *out) {
+	const rs__flight *f = &r->f[j];
+	if (rs__likely(f->at != NULL)) {
+		if (rs__likely(rs__plain(v, f->shard, f->at, key, out))) return 1;
+		uint32_t prev = rs__prev(f->at);
+		if (prev < f->shard->units) {
+			rs__prefetch(f->shard->heap + (uint64_t)prev * RS__UNIT);
+			rs__prefetch(f->shard->heap + (uint64_t)prev * RS__UNIT + RS__UNIT);
+		}
 	}
+	r->late[r->lates++] = (uint8_t)j;
+	return 0;
+}
+
+/* rs__count adds up what came of the keys of a batch. */
+rs__inline void rs__count(int status, int64_t *found, int64_t *failed) {
+	*found += status == RS_OK;
+	if (rs__unlikely(status < 0) && *failed == 0) *failed = status;
 }
 
 RS_API int64_t rs_mget(const rs_view *v, const rs_table *t, const uint64_t *keys, size_t n, rs_value *out) {
-	rs__flight f[RS__GROUP];
+	rs__batch r;
 	int64_t found = 0, failed = 0;
 	if (!rs__usable(v)) return rs__refuse(v);
 	if (rs__unlikely(t->kind != RS_KEY_NUMBER)) return rs__wrong_kind(t);
-	for (size_t from = 0; from < n; from += RS__GROUP) {
-		size_t group = n - from < RS__GROUP ? n - from : (size_t)RS__GROUP;
-		for (size_t j = 0; j < group; j++) {
-			f[j].hash = rs__hash_number(t, keys[from + j]);
-			f[j].s = rs__seg_of(t, f[j].hash);
-			f[j].bucket = rs__bucket_of(f[j].s, f[j].hash);
-			rs__prefetch(f[j].bucket);
+	for (; n > 0; n -= r.n, keys += r.n, out += r.n) {
+		r.n = n < RS__GROUP ? n : (size_t)RS__GROUP;
+		for (size_t j = 0; j < r.n; j++) rs__depart(t, rs__hash_number(t, keys[j]), &r.f[j]);
+		rs__first(&r);
+		for (size_t j = 0; j < r.n; j++) {
+			rs__key key = {keys[j], NULL, 0, 0, 0};
+			found += rs__land(v, &r, j, &key, &out[j]);
 		}
-		for (size_t j = 0; j < group; j++) rs__first(&f[j]);
-		rs__older(v, f, group);
-		for (size_t j = 0; j < group; j++) {
-			rs__key key = {keys[from + j], NULL, 0, 0, 0};
-			int status = rs__land(v, t, &f[j], &key, &out[from + j]);
-			found += status == RS_OK;
-			if (rs__unlikely(status < 0) && failed == 0) failed = status;
+		for (size_t i = 0; i < r.lates; i++) {
+			size_t j = r.late[i];
+			rs__count(rs__get(v, t, keys[j], &out[j]), &found, &failed);
 		}
 	}
 	return failed != 0 ? failed : found;
 }
 
 RS_API int64_t rs_mget_names(const rs_view *v, const rs_table *t, const rs_name *keys, size_t n, rs_value *out) {
-	rs__flight f[RS__GROUP];
+	rs__batch r;
 	int64_t found = 0, failed = 0;
 	if (!rs__usable(v)) return rs__refuse(v);
 	if (rs__unlikely(t->kind != RS_KEY_NAME)) return rs__wrong_kind(t);
 	for (size_t j = 0; j < n; j++)
 		if (keys[j].kind == RS_KEY_SHARD ? keys[j].len != 16 : keys[j].len == 0 || keys[j].len > 254)
 			return rs__fail(RS_INVALID, "", 0, "name %zu has %u bytes; names have 1 to 254, shard keys 16", j, keys[j].len);
-	for (size_t from = 0; from < n; from += RS__GROUP) {
-		size_t group = n - from < RS__GROUP ? n - from : (size_t)RS__GROUP;
-		for (size_t j = 0; j < group; j++) {
-			const rs_name *k = &keys[from + j];
-			f[j].hash = rs__hash_name(t, (const uint8_t *)k->data, k->len, k->kind == RS_KEY_SHARD);
-			f[j].s = rs__seg_of(t, f[j].hash);
-			f[j].bucket = rs__bucket_of(f[j].s, f[j].hash);
-			rs__prefetch(f[j].bucket);
+	for (; n > 0; n -= r.n, keys += r.n, out += r.n) {
+		r.n = n < RS__GROUP ? n : (size_t)RS__GROUP;
+		for (size_t j = 0; j < r.n; j++) rs__depart(t, rs__hash_name(t, (const uint8_t *)keys[j].data, keys[j].len, keys[j].kind == RS_KEY_SHARD), &r.f[j]);
+		rs__first(&r);
+		for (size_t j = 0; j < r.n; j++) {
+			rs__key key = {r.f[j].hash, (const uint8_t *)keys[j].data, keys[j].len, 1, keys[j].kind == RS_KEY_SHARD};
+			found += rs__land(v, &r, j, &key, &out[j]);
 		}
-		for (size_t j = 0; j < group; j++) rs__first(&f[j]);
-		rs__older(v, f, group);
-		for (size_t j = 0; j < group; j++) {
-			const rs_name *k = &keys[from + j];
-			rs__key key = {f[j].hash, (const uint8_t *)k->data, k->len, 1, k->kind == RS_KEY_SHARD};
-			int status = rs__land(v, t, &f[j], &key, &out[from + j]);
-			found += status == RS_OK;
-			if (rs__unlikely(status < 0) && failed == 0) failed = status;
+		for (size_t i = 0; i < r.lates; i++) {
+			size_t j = r.late[i];
+			rs__key key = {r.f[j].hash, (const uint8_t *)keys[j].data, keys[j].len, 1, keys[j].kind == RS_KEY_SHARD};
+			rs__count(rs__look_on(v, t, r.f[j].hash, &key, &out[j]), &found, &failed);
 		}
 	}
 	return failed != 0 ? failed : found;
