@@ -353,12 +353,99 @@ static void test_threads(const char *dir) {
 	close(fd);
 }
 
+/* ---- The first look ---- */
+
+enum { LOOKS_MAX = 4096 };
+
+typedef struct looks {
+	uint64_t number[LOOKS_MAX];
+	rs_name name[LOOKS_MAX];
+	rs_value want[LOOKS_MAX];
+	size_t n, plain;
+} looks;
+
+static int same_value(const rs_value *a, const rs_value *b) {
+	return a->status == b->status && a->data == b->data && a->len == b->len && a->version == b->version && a->record == b->record;
+}
+
+/* look_at looks the key of a record up both ways. */
+static void look_at(const rs_view *v, const rs_table *t, const rs_seg *s, const uint8_t *rec, looks *l) {
+	rs__key key = {rs__u64(rec), NULL, 0, 0, 0};
+	uint64_t hash = t->kind == RS_KEY_NUMBER ? rs__hash_number(t, key.word) : key.word;
+	rs_value got, *want = &l->want[l->n];
+	if (t->kind == RS_KEY_NAME) {
+		key.name = rs__name(s, rec, &key.len, &key.shard_key);
+		key.named = 1;
+	}
+	rs__look_on(v, t, hash, &key, want);
+	if (rs__look(v, t, hash, &key, &got)) {
+		l->plain++;
+		CHECK(same_value(&got, want));
+	}
+	if (t->kind == RS_KEY_NUMBER) rs_get(v, t, key.word, &got);
+	else if (key.shard_key) rs_get_shard_key(v, t, key.name, &got);
+	else rs_get_name(v, t, key.name, key.len, &got);
+	CHECK(same_value(&got, want));
+	l->number[l->n] = key.word;
+	l->name[l->n].data = key.name;
+	l->name[l->n].len = key.len;
+	l->name[l->n++].kind = key.shard_key ? RS_KEY_SHARD : RS_KEY_NAME;
+}
+
+/* look_over looks up every key of a table, one by one and all at once, and gives how many a first look found. */
+static size_t look_over(const rs_view *v, const rs_table *t, looks *l) {
+	static rs_value got[LOOKS_MAX];
+	l->n = l->plain = 0;
+	for (uint32_t i = 0; i < t->shard_count; i++) {
+		const rs_seg *s = t->segs[i];
+		((rs__shard *)&t->shards[i])->units = s->units; /* these images are whole: no length needs a check */
+		for (uint32_t b = 0; b < s->buckets_max; b++)
+			for (uint32_t slot = 0; slot < RS__SLOTS; slot++) {
+				const uint8_t *bucket = s->index + (uint64_t)b * 64;
+				if (rs__u16(bucket + 2 * slot) != 0 && l->n < LOOKS_MAX) look_at(v, t, s, s->heap + (uint64_t)rs__slot_ref(bucket, slot) * RS__UNIT, l);
+			}
+	}
+	int64_t found = 0;
+	for (size_t i = 0; i < l->n; i++) found += l->want[i].status == RS_OK;
+	CHECK((t->kind == RS_KEY_NUMBER ? rs_mget(v, t, l->number, l->n, got) : rs_mget_names(v, t, l->name, l->n, got)) == found);
+	for (size_t i = 0; i < l->n; i++) CHECK(same_value(&got[i], &l->want[i]));
+	return l->plain;
+}
+
+/* test_first_look compares it with the long way: in the newest version, in the oldest, in a closed view and with sums. */
+static void test_first_look(const char *dir) {
+	static looks l;
+	rs_client *c;
+	rs_view v;
+	size_t newest = 0, oldest = 0, others = 0;
+	CHECK(rs_attach(&c, dir, RS_NO_TIMER) == RS_OK && rs_lock(c, &v) == RS_OK);
+	for (unsigned i = 0; rs_table_at(&v, i) != NULL; i++) newest += look_over(&v, rs_table_at(&v, i), &l);
+	CHECK(newest > 0);
+	uint64_t base = v.set->base;
+	rs_unlock(&v);
+	CHECK(rs_lock_version(c, &v, base) == RS_OK);
+	for (unsigned i = 0; rs_table_at(&v, i) != NULL; i++) oldest += look_over(&v, rs_table_at(&v, i), &l);
+	CHECK(oldest <= newest);
+	rs_unlock(&v);
+	if (rs_lock_closed(c, &v) == RS_OK) {
+		for (unsigned i = 0; rs_table_at(&v, i) != NULL; i++) others += look_over(&v, rs_table_at(&v, i), &l);
+		rs_unlock(&v);
+	}
+	CHECK(rs_detach(c) == RS_OK);
+	CHECK(rs_attach(&c, dir, RS_NO_TIMER | RS_VERIFY) == RS_OK && rs_lock(c, &v) == RS_OK);
+	for (unsigned i = 0; rs_table_at(&v, i) != NULL; i++) others += look_over(&v, rs_table_at(&v, i), &l);
+	CHECK(others == 0);
+	rs_unlock(&v);
+	CHECK(rs_detach(c) == RS_OK);
+}
+
 int main(int argc, char **argv) {
 	if (argc != 3) {
 		fprintf(stderr, "usage: reader_test DIR ROUNDS\n");
 		return 2;
 	}
 	test_kernels();
+	test_first_look(argv[1]);
 	test_errors(argv[1]);
 	test_leash(argv[1]);
 	test_file_lock(argv[1]);

@@ -1649,9 +1649,7 @@ rs__inline const uint8_t *rs__bucket_of(const rs_seg *s, uint64_t hash) {
 /* rs__match gives the slots of a bucket with a fingerprint, one bit each. The words may change meanwhile: a fingerprint that
  * is seen was stored after its reference; what it leads to is compared with the key anyway. */
 rs__inline uint32_t rs__match(const uint8_t *bucket, uint16_t fp) {
-#if defined(__AVX512BW__) && defined(__AVX512VL__)
-	return _mm256_mask_cmpeq_epi16_mask(0x3ff, _mm256_loadu_si256((const __m256i *)(const void *)bucket), _mm256_set1_epi16((short)fp));
-#elif defined(__x86_64__) /* behind the ten are zeros, which is no fingerprint */
+#if defined(__x86_64__) /* behind the ten are zeros, which is no fingerprint */
 	__m128i want = _mm_set1_epi16((short)fp);
 	__m128i a = _mm_cmpeq_epi16(_mm_load_si128((const __m128i *)(const void *)bucket), want);
 	__m128i b = _mm_cmpeq_epi16(_mm_cvtsi32_si128((int)rs__u32(bucket + 16)), want);
