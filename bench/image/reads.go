@@ -59,11 +59,11 @@ func (s *server) readTiles(_ int, path string, r *reply) error {
 
 func (s *server) get(t *reader.Table, ops int, r *reply) error {
 	for _, k := range s.keys[:ops] {
-		it, err := t.GetUint64(k)
+		value, err := t.GetUint64Value(k)
 		if err != nil {
 			return fmt.Errorf("key %d: %w", k, err)
 		}
-		s.consume(it.Value)
+		s.consume(value)
 	}
 	r.Found = uint64(ops)
 	return nil

@@ -12,3 +12,16 @@ func HasKernel() bool { return hasKernel }
 
 // Look runs the watch at once.
 func (c *Client) Look() { c.look() }
+
+// TrustLengths lets first looks find records up to the end of the heap, which in the small images of tests is always near.
+func (t *Table) TrustLengths() {
+	for i, g := range t.t.segments {
+		t.t.lanes[i].units = uint64(g.units)
+	}
+}
+
+// IsPlain reports whether a first look finds a key.
+func (t *Table) IsPlain(number uint64) bool {
+	_, l := t.look(number)
+	return l != nil
+}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -37,11 +38,12 @@ type holding struct {
 type table struct {
 	format.Table
 	segments []*segment
-	lanes    []lane // the same for the kernel of MultiGet
+	lanes    []lane // the same for a first look
+	least    uint64 // base of the generations
 	trees    []*rtree.Tree
 	root     *format.Root
 	summed   bool // check the checksum of each record that is read
-	careful  bool // there is more to a record than plain looks at
+	careful  bool // there is more to a record than a first look sees
 }
 
 // root is the mapped root file.
@@ -246,7 +248,7 @@ func (c *Client) loadTables(h, old *holding) error {
 
 func (c *Client) loadTable(h, old *holding, entry format.Table) error {
 	t := &table{Table: entry, root: &h.root.head, summed: entry.Summed() && (c.opt.VerifyChecksums || entry.Name == format.PositionsTable)}
-	t.careful = t.summed || t.KeyKind != format.KeyUint64
+	t.careful, t.least = t.summed || t.KeyKind != format.KeyUint64, math.MaxUint64
 	for i := range int(entry.ShardCount) {
 		n := int(entry.ShardFirst) + i
 		at := format.RootShards + n*format.ShardEntrySize
@@ -264,6 +266,7 @@ func (c *Client) loadTable(h, old *holding, entry format.Table) error {
 		h.shards[n] = g
 		h.base, h.closed = max(h.base, s.Base), max(h.closed, s.Closed)
 		t.segments, t.lanes, t.trees = append(t.segments, g), append(t.lanes, g.lane()), append(t.trees, &g.tree)
+		t.least = min(t.least, s.Base)
 	}
 	h.tables[t.Name], h.order = t, append(h.order, t)
 	return nil

@@ -15,3 +15,8 @@ var hasKernel = cpu.X86.HasAVX2
 //
 //go:noescape
 func locateKernel(hashes *uint64, n int, lanes *lane, mask uint64, records *unsafe.Pointer)
+
+// fetchKernel begins to fetch the first two lines of n records, at least one.
+//
+//go:noescape
+func fetchKernel(records *unsafe.Pointer, n int)

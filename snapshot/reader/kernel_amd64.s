@@ -23,7 +23,7 @@ buckets:
 	MOVQ AX, R8
 	SHRQ $16, R8
 	ANDQ R11, R8
-	SHLQ $5, R8 // laneSize
+	SHLQ $6, R8 // laneSize
 	ADDQ R12, R8
 	MULQ 16(R8) // DX = high half
 	SHLQ $6, DX
@@ -42,7 +42,7 @@ records:
 	MOVQ R9, R8
 	SHRQ $16, R8
 	ANDQ R11, R8
-	SHLQ $5, R8
+	SHLQ $6, R8
 	ADDQ R12, R8
 	MOVWQZX R9, R9
 	TESTQ R9, R9
@@ -70,4 +70,16 @@ records:
 	JLT  records
 	VZEROUPPER
 done:
+	RET
+
+// func fetchKernel(records *unsafe.Pointer, n int)
+TEXT ·fetchKernel(SB), NOSPLIT, $0-16
+	MOVQ records+0(FP), SI
+	MOVQ n+8(FP), CX
+fetch:
+	MOVQ -8(SI)(CX*8), AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	DECQ CX
+	JNZ  fetch
 	RET

@@ -31,7 +31,7 @@ buckets:
 	MOVD (R0)(R5<<3), R6
 	LSR  $16, R6, R7
 	AND  R3, R7, R7
-	ADD  R7<<5, R2, R7 // laneSize
+	ADD  R7<<6, R2, R7 // laneSize
 	MOVD 16(R7), R8
 	UMULH R6, R8, R8
 	MOVD 0(R7), R9
@@ -48,7 +48,7 @@ records:
 	MOVD (R0)(R5<<3), R6
 	LSR  $16, R6, R7
 	AND  R3, R7, R7
-	ADD  R7<<5, R2, R7
+	ADD  R7<<6, R2, R7
 	MOVHU R6, R6
 	CMP  $0, R6
 	CSEL EQ, R12, R6, R6
@@ -89,4 +89,16 @@ next:
 	CMP  R1, R5
 	BLT  records
 done:
+	RET
+
+// func fetchKernel(records *unsafe.Pointer, n int)
+TEXT ·fetchKernel(SB), NOSPLIT, $0-16
+	MOVD records+0(FP), R0
+	MOVD n+8(FP), R1
+fetch:
+	MOVD.P 8(R0), R2
+	PRFM (R2), PLDL1KEEP
+	PRFM 64(R2), PLDL1KEEP
+	SUBS $1, R1, R1
+	BNE  fetch
 	RET

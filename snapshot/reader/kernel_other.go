@@ -9,3 +9,5 @@ var hasKernel = false
 func locateKernel(*uint64, int, *lane, uint64, *unsafe.Pointer) {
 	panic("reader: there is no kernel for this processor")
 }
+
+func fetchKernel(*unsafe.Pointer, int) { panic("reader: there is no kernel for this processor") }

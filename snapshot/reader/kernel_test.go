@@ -22,7 +22,7 @@ func TestKernel(t *testing.T) {
 			fillBucket(rng, index[b*format.BucketSize:])
 		}
 		heap := alignedBytes(units * format.RecordAlign)
-		lanes[i] = lane{unsafe.Pointer(&index[0]), unsafe.Pointer(&heap[0]), buckets, units}
+		lanes[i] = lane{index: unsafe.Pointer(&index[0]), heap: unsafe.Pointer(&heap[0]), buckets: buckets, units: units}
 	}
 	for range 2000 {
 		n := 1 + rng.IntN(groupSize)

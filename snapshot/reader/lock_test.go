@@ -236,6 +236,12 @@ func TestRefusedRequests(t *testing.T) {
 	for name, call := range map[string]func() error{
 		"number in names":  func() error { _, err := names.GetUint64(1); return err },
 		"numbers in names": func() error { _, err := names.MultiGetUint64([]uint64{1}, make([]reader.Item, 1)); return err },
+		"value of names":   func() error { _, err := names.GetUint64Value(1); return err },
+		"shard keys": func() error {
+			_, err := numbers.MultiGetShardKeys(make([]rhumb.ShardKey, 1), make([]reader.Item, 1))
+			return err
+		},
+		"short shard keys": func() error { _, err := names.MultiGetShardKeys(make([]rhumb.ShardKey, 1), nil); return err },
 		"values of names":  func() error { _, err := names.MultiGetUint64Values([]uint64{1}, make([][]byte, 1)); return err },
 		"short values":     func() error { _, err := numbers.MultiGetUint64Values([]uint64{1}, nil); return err },
 		"empty name":       func() error { _, err := names.Get(nil); return err },

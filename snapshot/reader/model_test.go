@@ -29,6 +29,9 @@ func TestModel(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d", name, seed), func(t *testing.T) {
 				w := newWorld(t, seed, spec, reader.Options{VerifyChecksums: spec.Summed})
 				runModel(w, 25)
+				if wanted := spec.KeyKind == format.KeyUint64 && !spec.Summed; (w.plain > 0) != wanted {
+					t.Errorf("first looks found %d keys", w.plain)
+				}
 			})
 		}
 	}

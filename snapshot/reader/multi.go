@@ -3,8 +3,10 @@ package reader
 import (
 	"encoding/binary"
 	"errors"
+	"math"
 	"unsafe"
 
+	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
@@ -12,27 +14,72 @@ import (
 // the stack.
 const groupSize = 32
 
-// lane is what the kernel needs of a shard. Its layout is known to the assembly.
+// lane is what a first look needs of a shard. Its layout is known to the assembly.
 type lane struct {
 	index   unsafe.Pointer
 	heap    unsafe.Pointer
 	buckets uint64
-	units   uint64
+	units   uint64 // records below it end in the heap, unless their value is long
+	version uint64 // the base
+	flags   uint16 // of most records, it is hoped: those of the first
+	at      uint16 // where the value of such a record begins
+	_       [20]byte
 }
 
-const laneSize = 32
+const laneSize = 64
+
+// plainUnits is the most units of a record of a number whose value is not long.
+const plainUnits = (format.RecordAlign+math.MaxUint16)/format.RecordAlign + 1
 
 // The assembly counts on it.
 const _ = uint(laneSize - unsafe.Sizeof(lane{}))
 
 func (g *segment) lane() lane {
-	return lane{index: g.index, heap: g.heap, buckets: uint64(g.head.Buckets), units: uint64(g.units)}
+	l := lane{index: g.index, heap: g.heap, buckets: uint64(g.buckets), version: g.version, at: format.RecordHeadSize}
+	if g.units > plainUnits {
+		l.units = uint64(g.units) - plainUnits
+	}
+	if f := (record{g.heap}).flags(); g.head.BaseUnits > 0 && f&(format.FlagTombstone|format.FlagExpiry) == 0 {
+		l.flags, l.at = f, uint16(nameAt(f))
+	}
+	return l
 }
 
 // group is one round of MultiGet.
 type group struct {
 	hashes  [groupSize]uint64
 	records [groupSize]unsafe.Pointer // the likely record of each key, nil for none
+	late    [groupSize]uint8          // the keys for which a first look was not enough
+	lates   int
+}
+
+// later notes a key for a second look.
+func (q *group) later(i int) {
+	q.late[q.lates] = uint8(i)
+	q.lates++
+}
+
+// likely gives the record that was located for key i; ok is false when there is none. That at the start of the heap is none,
+// see Table.look.
+func (q *group) likely(i int, l *lane) (r record, ok bool) {
+	return record{q.records[i]}, q.records[i] != nil && q.records[i] != l.heap
+}
+
+// fetchOlder begins to fetch the versions before those that a first look saw, all at the same time: in an old view they are
+// what is shown.
+func (q *group) fetchOlder(t *table) {
+	var older [groupSize]unsafe.Pointer
+	n := 0
+	for _, i := range q.late[:q.lates] {
+		l := t.lane(q.hashes[i])
+		if r, ok := q.likely(int(i), l); ok && uint64(r.prev()) < l.units {
+			older[n] = unsafe.Add(l.heap, uintptr(r.prev())*format.RecordAlign)
+			n++
+		}
+	}
+	if hasKernel && n > 1 {
+		fetchKernel(&older[0], n)
+	}
 }
 
 // MultiGetUint64 looks up many keys of a KeyUint64 table; out[i] becomes the record of keys[i], with Found false when the
@@ -47,7 +94,20 @@ func (t *Table) MultiGetUint64(keys []uint64, out []Item) (found int, err error)
 	for len(keys) > 0 {
 		n := t.locateNumbers(&q, keys)
 		for i, k := range keys[:n] {
-			got, err := t.finish(&q, i, &lookupKey{word: k}, &out[i])
+			l := t.t.lane(q.hashes[i])
+			if r, ok := q.likely(i, l); ok && r.isPlain(l, k, t.plain) {
+				out[i] = Item{}
+				r.plain(&out[i], l)
+			} else {
+				q.later(i)
+			}
+		}
+		found += n - q.lates
+		if q.lates > 0 {
+			q.fetchOlder(t.t)
+		}
+		for _, i := range q.late[:q.lates] {
+			got, err := t.finish(&q, int(i), &lookupKey{word: keys[i]}, &out[i])
 			if err != nil {
 				return found, err
 			}
@@ -68,17 +128,20 @@ func (t *Table) MultiGetUint64Values(keys []uint64, out [][]byte) (found int, er
 	for len(keys) > 0 {
 		n := t.locateNumbers(&q, keys)
 		for i, k := range keys[:n] {
-			g := t.t.shard(q.hashes[i])
-			if p := q.records[i]; p != nil && p != g.heap && *(*uint64)(p) == k { // as in finish
-				ref := uint32((uintptr(p) - uintptr(g.heap)) / format.RecordAlign)
-				if value, _, ok := t.plainValue(g, record{p}, ref); ok {
-					out[i] = value
-					found++
-					continue
-				}
+			l := t.t.lane(q.hashes[i])
+			if r, ok := q.likely(i, l); ok && r.isPlain(l, k, t.plain) {
+				out[i] = r.plainValue(l)
+			} else {
+				q.later(i)
 			}
+		}
+		found += n - q.lates
+		if q.lates > 0 {
+			q.fetchOlder(t.t)
+		}
+		for _, i := range q.late[:q.lates] {
 			var it Item
-			got, err := t.outcome(&it, t.find(&it, q.hashes[i], &lookupKey{word: k}))
+			got, err := t.finish(&q, int(i), &lookupKey{word: keys[i]}, &it)
 			if err != nil {
 				return found, err
 			}
@@ -121,6 +184,35 @@ func (t *Table) MultiGet(names [][]byte, out []Item) (found int, err error) {
 	return found, nil
 }
 
+// MultiGetShardKeys looks up many records that the server named, in a KeyName table, as MultiGet does names.
+func (t *Table) MultiGetShardKeys(keys []rhumb.ShardKey, out []Item) (found int, err error) {
+	if err := t.checkMulti(len(keys), len(out)); err != nil {
+		return 0, err
+	}
+	if t.t.KeyKind != format.KeyName {
+		return 0, t.refuse(noShardKeys)
+	}
+	var q group
+	var names [groupSize][rhumb.ShardKeySize]byte
+	for len(keys) > 0 {
+		n := min(len(keys), groupSize)
+		for i, k := range keys[:n] {
+			names[i] = shardKeyName(k)
+			q.hashes[i] = t.t.root.HashName(names[i][:], true)
+		}
+		q.locate(n, t.t.lanes)
+		for i := range n {
+			got, err := t.finish(&q, i, &lookupKey{word: q.hashes[i], name: names[i][:], named: true, shardKey: true}, &out[i])
+			if err != nil {
+				return found, err
+			}
+			found += got
+		}
+		keys, out = keys[n:], out[n:]
+	}
+	return found, nil
+}
+
 // locateNumbers does the first of keys, as many as make a group, and gives their number.
 func (t *Table) locateNumbers(q *group, keys []uint64) int {
 	n := min(len(keys), groupSize)
@@ -128,6 +220,7 @@ func (t *Table) locateNumbers(q *group, keys []uint64) int {
 		q.hashes[i] = t.t.root.HashNumber(k)
 	}
 	q.locate(n, t.t.lanes)
+	q.lates = 0
 	return n
 }
 
@@ -151,7 +244,7 @@ func (t *Table) checkMulti(keys, out int) error {
 func (t *Table) hash(name []byte) (uint64, error) {
 	switch {
 	case t.t.KeyKind == format.KeyUint64 && len(name) != 8:
-		return 0, t.refuse("its names are numbers of 8 bytes")
+		return 0, t.refuse(noShardKeys)
 	case t.t.KeyKind == format.KeyUint64:
 		return t.t.root.HashNumber(binary.BigEndian.Uint64(name)), nil
 	case len(name) == 0 || len(name) > format.NameSizeMax:
@@ -167,10 +260,6 @@ func (t *Table) finish(q *group, i int, key *lookupKey, it *Item) (found int, er
 	g := t.t.shard(q.hashes[i])
 	if p := q.records[i]; p != nil && p != g.heap && *(*uint64)(p) == key.word {
 		ref := uint32((uintptr(p) - uintptr(g.heap)) / format.RecordAlign)
-		*it = Item{}
-		if t.plain(it, g, record{p}, ref) {
-			return 1, nil
-		}
 		if !key.named || g.sameName(record{p}, ref, key) {
 			err = t.emit(it, g, ref)
 			return t.outcome(it, err)

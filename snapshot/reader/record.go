@@ -155,34 +155,32 @@ func (v *View) gone(r record) bool {
 	return r.flags()&format.FlagTombstone != 0 || expires && ns <= v.wall
 }
 
-// plain makes an item, which must be zero but for what an earlier call of plain left in it, of a record of a number, if
-// that takes no second look: the view shows this very version, which has a value without an end. It gives false otherwise.
-// It is what nearly every look-up comes to, and short so that the processor has several under way at a time.
-func (t *Table) plain(it *Item, g *segment, r record, ref uint32) bool {
-	value, ver, ok := t.plainValue(g, r, ref)
-	if !ok {
-		return false
-	}
-	it.Value = value
+// isPlain reports whether a record is that of a number and takes no second look: it is of a version below the bound, and has
+// a value that is not long and has no end. Flags that are as expected are only compared, so that the value's address does
+// not wait for them.
+func (r record) isPlain(l *lane, number, bound uint64) bool {
+	return r.word() == number && (r.flags() == l.flags || r.flags()&(format.FlagTombstone|format.FlagExpiry) == 0) &&
+		l.version+uint64(r.version()) < bound && *(*uint16)(unsafe.Add(r.p, format.RecordLen)) != format.LongValue
+}
+
+// plain makes an item, which must be zero, of a record that isPlain.
+func (r record) plain(it *Item, l *lane) {
+	it.Value = r.plainValue(l)
 	it.Number = r.word()
-	it.Version = g.version + uint64(ver)
+	it.Version = l.version + uint64(r.version())
 	it.Found = true
 	it.HLC = r.hlc()
 	it.Box, it.HasBox = r.box()
-	return true
 }
 
-// plainValue is plain for the value alone, with its version relative to the generation's base.
-func (t *Table) plainValue(g *segment, r record, ref uint32) (value []byte, ver uint32, ok bool) {
-	size := *(*uint64)(unsafe.Add(r.p, format.RecordLen)) // with the flags above it
-	f, n := uint16(size>>16), uintptr(uint16(size))
-	ver = r.version()
-	at := nameAt(f)
-	if ver > t.view.limit(g) || t.view.closed != 0 || f&(format.FlagTombstone|format.FlagExpiry) != 0 || n == uintptr(format.LongValue) ||
-		at+n > g.room(ref) || t.t.careful {
-		return nil, 0, false
+// plainValue gives the value of a record that isPlain.
+func (r record) plainValue(l *lane) []byte {
+	at := uintptr(l.at)
+	if f := r.flags(); f != l.flags {
+		at = nameAt(f)
 	}
-	return unsafe.Slice((*byte)(unsafe.Add(r.p, at)), n), ver, true
+	n := *(*uint16)(unsafe.Add(r.p, format.RecordLen))
+	return (*[math.MaxUint16]byte)(unsafe.Add(r.p, at))[:n:n] // unsafe.Slice would check that it does not go round
 }
 
 // fill makes an item of a visible record.

@@ -205,27 +205,24 @@ func match(w uint64, word uintptr, pattern uint64) uint64 {
 	return m
 }
 
-// first gives a slot whose fingerprint equals the pattern, and slot 3 when there is none: without a branch, so that the
-// processor goes on to the next look-up while it waits for the bucket. The marks of the three words are laid side by side;
-// the lowest is a true one in each word, and so it is in all.
+// first gives a slot whose fingerprint equals the pattern, and slot 3 when there is none.
 func (b bucket) first(pattern uint64) (slot int) {
-	m := zeroLanes(b.fingerprints(0)^pattern) | zeroLanes(b.fingerprints(1)^pattern)>>1 | zeroLanes(b.fingerprints(2)^pattern)&lastLanes>>2
-	at := bits.TrailingZeros64(m | 1<<63)
-	return at>>4 + 4*(15-at&15)
+	return makeMarks(b.fingerprints(0)^pattern, b.fingerprints(1)^pattern, b.fingerprints(2)^pattern).slot()
 }
 
-// guess gives the record that is most likely the newest of a key, and fetches the memory behind its first unit. The record
-// at the start of the heap is never given: it is what an empty slot leads to, and may not be written yet, so that it looks
-// like that of key 0.
-func (g *segment) guess(hash uint64) (r record, ref uint32, ok bool) {
-	b := g.bucket(format.BucketOf(hash, g.buckets))
-	ref = b.ref(b.first(uint64(format.Fingerprint(hash)) * lanesLow))
-	if ref == 0 || uint64(ref)+1 >= uint64(g.units) { // also the last unit, which has nothing behind it
-		return r, 0, false
-	}
-	r = record{unsafe.Add(g.heap, uintptr(ref)*format.RecordAlign)}
-	_ = record{unsafe.Add(r.p, format.RecordAlign)}.version() // an atomic load, which the compiler keeps
-	return r, ref, true
+// marks are the slots of a bucket whose fingerprint equals a pattern.
+type marks uint64
+
+// makeMarks marks the zeros in three words of fingerprints, without a branch, so that the processor goes on to the next
+// look-up while it waits for the bucket. The marks of the words are laid side by side.
+func makeMarks(w0, w1, w2 uint64) marks {
+	return marks(zeroLanes(w0) | zeroLanes(w1)>>1 | zeroLanes(w2)&lastLanes>>2)
+}
+
+// slot gives that of the lowest mark, which is a true one in each word, and so it is in all.
+func (m marks) slot() int {
+	at := bits.TrailingZeros64(uint64(m | 1<<63))
+	return at>>4 + 4*(15-at&15)
 }
 
 // lookup finds the newest record of a key, or gives ok false.

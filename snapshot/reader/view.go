@@ -1,6 +1,7 @@
 package reader
 
 import (
+	"math"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -38,11 +39,13 @@ func (v View) Unlock() {
 
 // check gives nil as long as the view may be read.
 func (v *View) check() error {
-	if v.slot != nil && v.slot.word.Load() == v.word {
+	if v.readable() {
 		return nil
 	}
 	return v.fault()
 }
+
+func (v *View) readable() bool { return v.slot != nil && v.slot.word.Load() == v.word }
 
 // fault says why the view may not be read.
 func (v *View) fault() error {
@@ -119,5 +122,14 @@ func (v View) Table(name string) (Table, error) {
 	if !ok {
 		return Table{}, rhumb.Ef(op, rhumb.NotFound, "the image %s has no table %q; was it created to be published?", v.client.dir, name)
 	}
-	return Table{view: v, t: t}, nil
+	return Table{view: v, t: t, plain: v.plain(t)}, nil
+}
+
+// plain gives the version below which a record of a table is shown at the first look: 0 where more is to be looked at, or
+// where the version is so far from a base that an aborted record seems to lie before it.
+func (v *View) plain(t *table) uint64 {
+	if t.careful || v.closed != 0 || v.version-t.least >= math.MaxUint32 {
+		return 0
+	}
+	return v.version + 1
 }

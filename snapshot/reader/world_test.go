@@ -31,6 +31,7 @@ type world struct {
 	hlc      rhumb.Timestamp
 	newest   uint64
 	closed   rhumb.Timestamp
+	plain    int // how many keys a first look found
 }
 
 // version is a version of a key; a deletion has no record.
@@ -293,6 +294,7 @@ func (w *world) verify(v reader.View) {
 	w.t.Helper()
 	tb, err := v.Table(tableName)
 	check(w.t, err)
+	tb.TrustLengths()
 	want := w.state(v)
 	w.verifyGets(tb, want)
 	all := slices.Sorted(maps.Keys(want))
@@ -309,6 +311,7 @@ func (w *world) verifyGets(tb reader.Table, want map[string]snapshot.Record) {
 	w.t.Helper()
 	var names [][]byte
 	var numbers []uint64
+	var given []rhumb.ShardKey
 	for n := range keys {
 		k := w.key(n)
 		var it reader.Item
@@ -316,11 +319,19 @@ func (w *world) verifyGets(tb reader.Table, want map[string]snapshot.Record) {
 		switch {
 		case k.ShardKey:
 			it, err = tb.GetShardKey(shardKey(n))
+			given = append(given, shardKey(n))
 		case k.Name != nil:
 			it, err = tb.Get(k.Name)
 			names = append(names, k.Name)
 		default:
 			it, err = tb.GetUint64(k.Number)
+			value, valueErr := tb.GetUint64Value(k.Number)
+			if valueErr != err || !bytes.Equal(value, it.Value) {
+				w.t.Fatalf("the value of key %d is %q, %v; its item has %q, %v", k.Number, value, valueErr, it.Value, err)
+			}
+			if tb.IsPlain(k.Number) {
+				w.plain++
+			}
 			numbers = append(numbers, k.Number)
 			names = append(names, binary.BigEndian.AppendUint64(nil, k.Number))
 		}
@@ -341,6 +352,14 @@ func (w *world) verifyGets(tb reader.Table, want map[string]snapshot.Record) {
 		}
 		return format.Key{Name: names[i]}
 	})
+	if given != nil {
+		out := make([]reader.Item, len(given))
+		found, err := tb.MultiGetShardKeys(given, out)
+		check(w.t, err)
+		w.verifyMulti(tb, want, found, out, func(i int) format.Key {
+			return format.Key{Name: shardKeyBytes(given[i]), ShardKey: true}
+		})
+	}
 	if numbers != nil {
 		found, err := tb.MultiGetUint64(numbers, out)
 		check(w.t, err)

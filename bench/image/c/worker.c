@@ -98,11 +98,14 @@ static void make_keys(uint64_t n, uint64_t from) {
 
 static uint64_t sum;
 
+/* Aligned blocks, since a load over the edge of a line that is not there yet holds up those that follow: with such loads,
+ * which compilers make of a plain loop, all measurements are mostly of this function. A value begins at a multiple of 4. */
+typedef uint64_t block __attribute__((vector_size(16), may_alias));
+static block block_sum;
+
 static inline void consume(const uint8_t *p) {
-	uint64_t w[10], s = 0;
-	memcpy(w, p, sizeof w);
-	for (int i = 0; i < 10; i++) s += w[i];
-	sum += s;
+	const block *b = (const block *)((uintptr_t)p & ~(uintptr_t)15);
+	block_sum += ((b[0] + b[1]) + (b[2] + b[3])) + (b[4] + b[5]);
 }
 
 #define PREFETCH(p) __builtin_prefetch((const void *)(p), 0, 3)
@@ -300,16 +303,29 @@ static uint64_t chain_build(void) {
 	return n;
 }
 
+/* chain_get is a call that tells what rs_get tells, as far as there is something to tell. */
+static __attribute__((noinline)) int chain_get(uint64_t key, rs_value *out) {
+	for (uint32_t at = chain_heads[chain_hash(key) >> chain_shift]; at; at = chain_buckets[at].next) {
+		const bucket *b = &chain_buckets[at];
+		if (b->key != key) continue;
+		out->data = b->traffic;
+		out->len = VALUE_SIZE;
+		out->status = RS_OK;
+		out->version = 0;
+		out->record = b;
+		return RS_OK;
+	}
+	return RS_NOT_FOUND;
+}
+
 static uint64_t run_chain(uint64_t n) {
 	uint64_t found = 0;
 	for (uint64_t i = 0; i < n; i++) {
-		uint64_t k = keys[i];
-		for (uint32_t at = chain_heads[chain_hash(k) >> chain_shift]; at; at = chain_buckets[at].next)
-			if (chain_buckets[at].key == k) {
-				consume(chain_buckets[at].traffic);
-				found++;
-				break;
-			}
+		rs_value val;
+		if (chain_get(keys[i], &val) == RS_OK) {
+			consume(val.data);
+			found++;
+		}
 	}
 	return found;
 }
@@ -528,7 +544,7 @@ int main(int argc, char **argv) {
 			printf("{\"error\":\"there is no case %s\"}\n", name);
 		} else {
 			printf("{\"ops\":%llu,\"found\":%llu,\"cpu_ns\":%llu,\"wall_ns\":%llu,\"start_ns\":%llu,\"sum\":%llu}\n", ops, (unsigned long long)found,
-				(unsigned long long)cpu, (unsigned long long)(clock_ns(CLOCK_MONOTONIC) - wall), (unsigned long long)wall, (unsigned long long)(sum & 0xffff));
+				(unsigned long long)cpu, (unsigned long long)(clock_ns(CLOCK_MONOTONIC) - wall), (unsigned long long)wall, (unsigned long long)((sum + block_sum[0] + block_sum[1]) & 0xffff));
 		}
 		fflush(stdout);
 	}
