@@ -260,6 +260,23 @@ func (v FieldValue) String() string {
 	return v.kind.String()
 }
 
+// JSON gives the value as JSON can hold it: nil, a bool, an int64 or a finite float64, and else the text of String.
+func (v FieldValue) JSON() any {
+	switch v.kind {
+	case FieldNull:
+		return nil
+	case FieldInt64:
+		return v.Int64()
+	case FieldFloat64:
+		if f := v.Float64(); f-f == 0 {
+			return f
+		}
+	case FieldBool:
+		return v.Bool()
+	}
+	return v.String()
+}
+
 // ParseField reads a value of the given kind from text, as String writes it. A timestamp may also be seconds since 1970
 // with a fraction.
 func ParseField(kind FieldKind, s string) (FieldValue, error) {

@@ -277,3 +277,23 @@ func drawRecord(nulls bool) *rapid.Generator[Record] {
 		return r
 	})
 }
+
+func TestFieldJSON(t *testing.T) {
+	for _, tc := range []struct {
+		v    FieldValue
+		want any
+	}{
+		{FieldValue{}, nil},
+		{StringField("x"), "x"},
+		{BytesField([]byte{1}), "0x01"},
+		{Int64Field(-5), int64(-5)},
+		{Float64Field(2.5), 2.5},
+		{Float64Field(math.Inf(1)), "+Inf"},
+		{BoolField(true), true},
+		{PointField(Point{1, 2}), Point{1, 2}.String()},
+	} {
+		if got := tc.v.JSON(); got != tc.want {
+			t.Errorf("%v: %#v, want %#v", tc.v, got, tc.want)
+		}
+	}
+}

@@ -93,19 +93,8 @@ func (s *segment) checkCounters() error {
 // checkSums checks the parts that are never changed once they are written.
 func (s *segment) checkSums() error {
 	for _, sec := range s.head.Sections {
-		size := sec.Items * uint64(sec.Item)
-		switch sec.Type {
-		case format.SectionHeap:
-			size = uint64(s.head.BaseUnits) * format.RecordAlign
-		case format.SectionTreeNodes, format.SectionTreeRefs, format.SectionOrder:
-		default:
-			continue
-		}
-		if size > sec.Size {
-			return rhumb.Ef("snapshot.check", rhumb.Corrupt, "section of type %d: %d items of %d bytes in %d", sec.Type, sec.Items, sec.Item, sec.Size)
-		}
-		if sum := format.Checksum(s.file.mem[sec.Offset:][:size]); sum != sec.Sum {
-			return rhumb.Ef("snapshot.check", rhumb.Corrupt, "section of type %d at offset %d: checksum %#x, counted %#x", sec.Type, sec.Offset, sec.Sum, sum)
+		if err := s.head.CheckSum(sec, s.file.mem[sec.Offset:]); err != nil {
+			return err
 		}
 	}
 	return nil

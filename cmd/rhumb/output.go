@@ -88,14 +88,6 @@ func describeValue(stored []byte) (valueDoc, error) {
 // describeField gives a field as JSON can hold it. Numbers that JSON lacks, bytes and times are text.
 func describeField(v rhumb.FieldValue) any {
 	switch v.Kind() {
-	case rhumb.FieldInt64:
-		return v.Int64()
-	case rhumb.FieldFloat64:
-		if f := v.Float64(); f-f == 0 {
-			return f
-		}
-	case rhumb.FieldBool:
-		return v.Bool()
 	case rhumb.FieldPoint:
 		p, _ := v.Point()
 		return pointDoc{p.Lat, p.Lon}
@@ -103,7 +95,7 @@ func describeField(v rhumb.FieldValue) any {
 		b, _ := v.Box()
 		return boxDoc{pointDoc{b.Min.Lat, b.Min.Lon}, pointDoc{b.Max.Lat, b.Max.Lon}}
 	}
-	return v.String()
+	return v.JSON()
 }
 
 type pointDoc struct {

@@ -96,6 +96,27 @@ func (s *Segment) Find(t SectionType) (Section, bool) {
 	return Section{}, false
 }
 
+// CheckSum compares the checksum of a section with its content, of at least sec.Size bytes: Corrupt when it is another. Sections that
+// are changed in place have none.
+func (s *Segment) CheckSum(sec Section, content []byte) error {
+	const op rhumb.Op = "format.CheckSum"
+	size := sec.Items * uint64(sec.Item)
+	switch sec.Type {
+	case SectionHeap:
+		size = uint64(s.BaseUnits) * RecordAlign
+	case SectionTreeNodes, SectionTreeRefs, SectionOrder:
+	default:
+		return nil
+	}
+	if size > sec.Size {
+		return rhumb.Ef(op, rhumb.Corrupt, "section of type %d at offset %d: %d items of %d bytes in %d", sec.Type, sec.Offset, sec.Items, sec.Item, sec.Size)
+	}
+	if sum := Checksum(content[:size]); sum != sec.Sum {
+		return rhumb.Ef(op, rhumb.Corrupt, "section of type %d at offset %d: checksum %#x over %d bytes, counted %#x", sec.Type, sec.Offset, sec.Sum, size, sum)
+	}
+	return nil
+}
+
 // EncodeSegment writes the header page of a segment, 4096 bytes, into p.
 func EncodeSegment(p []byte, s Segment) {
 	clear(p[:4096])

@@ -1,7 +1,6 @@
 package inspect
 
 import (
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"time"
@@ -98,20 +97,10 @@ func (r *Record) value(t format.Table, stored []byte) error {
 	return nil
 }
 
-// fieldOf gives a field as JSON can hold it.
+// fieldOf gives a field as JSON can hold it, a point in its parts.
 func fieldOf(v rhumb.FieldValue) any {
-	switch v.Kind() {
-	case rhumb.FieldInt64:
-		return v.Int64()
-	case rhumb.FieldFloat64:
-		if _, err := json.Marshal(v.Float64()); err == nil {
-			return v.Float64()
-		}
-	case rhumb.FieldBool:
-		return v.Bool()
-	case rhumb.FieldPoint:
-		p, _ := v.Point()
+	if p, ok := v.Point(); ok {
 		return map[string]float64{"lat": p.Lat, "lon": p.Lon}
 	}
-	return v.String()
+	return v.JSON()
 }

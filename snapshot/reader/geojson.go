@@ -86,26 +86,10 @@ func (t *Table) properties(value []byte) (map[string]any, error) {
 	out := make(map[string]any, len(record))
 	for _, f := range record {
 		if f.Name != t.t.LocationField {
-			out[f.Name] = property(f.Value)
+			out[f.Name] = f.Value.JSON()
 		}
 	}
 	return out, nil
-}
-
-func property(v rhumb.FieldValue) any {
-	switch v.Kind() {
-	case rhumb.FieldInt64:
-		return v.Int64()
-	case rhumb.FieldFloat64:
-		if _, err := json.Marshal(v.Float64()); err == nil {
-			return v.Float64()
-		}
-	case rhumb.FieldBool:
-		return v.Bool()
-	case rhumb.FieldNull:
-		return nil
-	}
-	return v.String() // also of numbers that JSON lacks
 }
 
 // position is longitude and latitude, as GeoJSON orders them.

@@ -123,22 +123,9 @@ func (g *segment) agrees(image rhumb.UUID, t format.Table, n int, s format.Shard
 
 // verify reads the whole base and compares its checksums.
 func (g *segment) verify() error {
-	const op rhumb.Op = "reader.segment"
 	for _, s := range g.head.Sections {
-		var n uint64
-		switch s.Type {
-		case format.SectionHeap:
-			n = uint64(g.head.BaseUnits) * format.RecordAlign
-		case format.SectionTreeNodes, format.SectionTreeRefs, format.SectionOrder:
-			n = s.Items * uint64(s.Item)
-		default: // changed by the publisher
-			continue
-		}
-		if n > s.Size {
-			return rhumb.Ef(op, rhumb.Corrupt, "section of type %d at offset %d claims %d bytes of %d", s.Type, s.Offset, n, s.Size)
-		}
-		if sum := format.Checksum(g.bytes[s.Offset : s.Offset+n]); sum != s.Sum {
-			return rhumb.Ef(op, rhumb.Corrupt, "section of type %d at offset %d has checksum %#x, counted %#x", s.Type, s.Offset, s.Sum, sum)
+		if err := g.head.CheckSum(s, g.section(s)); err != nil {
+			return err
 		}
 	}
 	return nil
