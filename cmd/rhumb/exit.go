@@ -62,6 +62,9 @@ func usageError(cmd *cobra.Command, err error) error {
 	}
 	msg := strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n\n", "; ")
 	msg = strings.Join(strings.Fields(msg), " ")
+	if strings.Contains(msg, "arg(s)") { // it says how many, not which
+		msg += ": " + cmd.UseLine()
+	}
 	return rhumb.E("rhumb.usage", rhumb.InvalidArgument, fmt.Sprintf("%s; see `%s --help`", msg, cmd.CommandPath()))
 }
 
@@ -82,11 +85,17 @@ func describeError(err error) errorDoc {
 	doc := errorDoc{
 		Kind: rhumb.KindOf(err).String(), Message: err.Error(), ExitCode: exitCode(err), NextStep: nextSteps[rhumb.KindOf(err)],
 	}
+	bare := true // nothing was said yet
 	for e := err; e != nil; e = cause(e) {
 		typed, ok := e.(*rhumb.Error)
 		if !ok {
+			if bare && doc.Op != "" { // what the operating system says, without the operations that it passed through
+				doc.Message = e.Error()
+			}
+			bare = false
 			continue
 		}
+		bare = bare && typed.Msg == ""
 		doc.Op = string(typed.Op)
 		if typed.Msg != "" {
 			doc.Message = typed.Msg

@@ -6,7 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/demo"
+	"github.com/rhumbdb/rhumb/snapshot"
 	"github.com/rhumbdb/rhumb/snapshot/format"
 	"github.com/rhumbdb/rhumb/snapshot/inspect"
 )
@@ -91,4 +93,41 @@ func TestSnapshotNothing(t *testing.T) {
 	fails(t, exitNotFound, "snapshot", "verify", dir)
 	fails(t, exitNotFound, "snapshot", "stat", "n1", "--snapshot-dir", dir)
 	fails(t, exitUsage, "snapshot", "publish", "nobody")
+}
+
+// TestSnapshotMessages guards that what goes wrong with an image is said in words, with what to do next, and without the names of
+// functions.
+func TestSnapshotMessages(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "cluster", "n1")
+	p, err := snapshot.Open(snapshot.Config{Dir: dir})
+	must(err)
+	roads, err := p.Table(snapshot.TableSpec{ID: 1, Name: "roads"})
+	must(err)
+	commit := p.Begin()
+	must(commit.Put(roads, snapshot.Record{Key: format.Key{Number: 42}, Value: rhumb.EncodeOpaque(nil, []byte("A1"))}))
+	_, err = commit.Publish(snapshot.CommitInfo{})
+	must(err)
+	must(p.Close())
+	empty, file := t.TempDir(), filepath.Join(t.TempDir(), "new", "image"+inspect.FileSuffix)
+	ok(t, "snapshot", "save", dir, file) // makes the folder
+	must(os.WriteFile(filepath.Join(empty, "bad.rhs"), []byte("garbage"), 0o600))
+	for _, tc := range []struct {
+		args, want string
+		code       int
+	}{
+		{"get " + dir, "rhumb snapshot get IMAGE TABLE KEY", exitUsage},
+		{"get " + dir + " roads x", `table "roads" has numbers as keys, and "x" is none`, exitUsage},
+		{"get " + dir + " rivers 1", "only _positions, roads", exitNotFound},
+		{"verify " + empty, "`rhumb snapshot ls` lists images", exitNotFound},
+		{"stat " + filepath.Join(empty, "bad.rhs"), "is no saved image, or is cut short", exitFailure},
+		{"save " + dir + " " + file, "give a path that does not", exitPrecondition},
+		{"save " + dir + " /dev/null/x.rhs", "/dev/null: not a directory", exitFailure},
+		{"load " + file + " " + dir, "choose another place, or replace it", exitPrecondition},
+		{"bbox " + dir + " roads 1,2,3,4", "keeps no spatial index", exitUsage},
+	} {
+		stdout, stderr, code := runIn(t.Context(), "", append([]string{"snapshot"}, strings.Fields(tc.args)...)...)
+		if code != tc.code || !strings.Contains(stderr, tc.want) || strings.Contains(stderr, "inspect.") || strings.Contains(stderr, "reader.") || stdout != "" {
+			t.Errorf("rhumb snapshot %s: exit %d, %q", tc.args, code, stderr)
+		}
+	}
 }

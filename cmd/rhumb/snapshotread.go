@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"iter"
+	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
@@ -46,6 +47,14 @@ func (f *readFlags) view(image, name string, fn func(t reader.Table) error) erro
 		}
 		defer v.Unlock()
 		t, err := v.Table(name)
+		if rhumb.KindOf(err) == rhumb.NotFound {
+			var names []string
+			for _, info := range c.Tables() {
+				names = append(names, info.Name)
+			}
+			return rhumb.Ef("rhumb.view", rhumb.NotFound, "%s has no table %q, only %s; `rhumb table create NAME --snapshot` makes one that is published",
+				dir, name, strings.Join(names, ", "))
+		}
 		if err != nil {
 			return err
 		}

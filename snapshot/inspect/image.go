@@ -85,6 +85,9 @@ const (
 func Open(dir string) (*Image, error) {
 	const op rhumb.Op = "inspect.Open"
 	m, err := mapFile(filepath.Join(dir, format.RootName), format.RootSize, false)
+	if rhumb.KindOf(err) == rhumb.NotFound {
+		return nil, rhumb.Ef(op, rhumb.NotFound, "%s is no image, for it has no file %s; `rhumb snapshot ls` lists images", dir, format.RootName)
+	}
 	if err != nil {
 		return nil, rhumb.Wrap(op, err)
 	}

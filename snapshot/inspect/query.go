@@ -104,6 +104,9 @@ func Get(t reader.Table, key string) (reader.Item, error) {
 	if err != nil {
 		return reader.Item{}, err
 	}
+	if t.Info().KeyKind == format.KeyUint64 && len(name) != 8 {
+		return reader.Item{}, rhumb.Ef(opQuery, rhumb.InvalidArgument, "table %q has numbers as keys, and %q is none", t.Info().Name, key)
+	}
 	it, err := t.Get(name)
 	if rhumb.KindOf(err) != rhumb.NotFound {
 		return it, err

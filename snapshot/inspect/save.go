@@ -142,6 +142,9 @@ func newSink(path string) (sink, error) {
 	if !strings.HasSuffix(path, FileSuffix) {
 		return newDirectory(path)
 	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, fileError(op, err)
+	}
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return nil, fileError(op, err)
