@@ -4,6 +4,7 @@ import (
 	"iter"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/snapshot/format"
@@ -117,6 +118,7 @@ func (c *Commit) write(t *Table, rec *Record, flags uint16) error {
 	if !s.touched {
 		s.touched = true
 		c.touched = append(c.touched, s)
+		s.seg.fetchCounters()
 	}
 	seg := s.seg
 	dst := seg.heap[int(seg.tail)*format.RecordAlign:][:int(units)*format.RecordAlign]
@@ -172,6 +174,13 @@ func (c *Commit) link(g *stage) error {
 	}
 	g.n = 0
 	return nil
+}
+
+// fetchCounters asks for the words that a commit changes in the header, which stand in two lines: with many shards they are in
+// no cache.
+func (s *segment) fetchCounters() {
+	at := uintptr(unsafe.Pointer(unsafe.SliceData(s.file.mem))) + format.SegmentAppendHead
+	prefetchPut(at, at)
 }
 
 // raise says that all records that were written are complete. Nothing refers to a record before that.

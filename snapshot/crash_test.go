@@ -53,11 +53,25 @@ func writerSpecs() []snapshot.TableSpec {
 	return []snapshot.TableSpec{
 		{ID: 1, Name: "left", Shards: 2, Spatial: true, Ordered: true},
 		{ID: 2, Name: "right", Shards: 1, KeyKind: format.KeyName, Ordered: true},
+		{ID: 3, Name: "steady", Shards: 1, Spatial: true, Ordered: true},
 	}
 }
 
+func writerTables(t *testing.T, p *snapshot.Publisher) (tables []*snapshot.Table) {
+	t.Helper()
+	for _, spec := range writerSpecs() {
+		table, err := p.Table(spec)
+		check(t, err)
+		tables = append(tables, table)
+	}
+	return tables
+}
+
+// steady is the table whose keys neither come nor go nor move, so that its rolls keep the layout of the base.
+const steady = 2
+
 func writerKey(table, i int) format.Key {
-	if table == 0 {
+	if table != 1 {
 		return format.Key{Number: uint64(i)}
 	}
 	return format.Key{Name: fmt.Appendf(nil, "key-%d", i)}
@@ -92,7 +106,11 @@ func writeNumber(p *snapshot.Publisher, tables []*snapshot.Table, n uint64) erro
 	binary.LittleEndian.PutUint64(value, n)
 	c := p.Begin()
 	record := func(table, i int) snapshot.Record {
-		return snapshot.Record{Key: writerKey(table, i), HLC: rhumb.Timestamp(n), Value: value, HasBox: true, Box: format.Box{MinX: int32(n), MaxX: int32(n)}}
+		r := snapshot.Record{Key: writerKey(table, i), HLC: rhumb.Timestamp(n), Value: value, HasBox: true, Box: format.Box{MinX: int32(n), MaxX: int32(n)}}
+		if table == steady {
+			r.Value, r.Box = value[:8], format.Box{MinX: int32(i), MaxX: int32(i)}
+		}
+		return r
 	}
 	for table := range tables {
 		if table == 1 && n%16 == 5 {
@@ -112,6 +130,14 @@ func writeNumber(p *snapshot.Publisher, tables []*snapshot.Table, n uint64) erro
 			if err := c.Put(tables[table], record(table, i)); err != nil {
 				return err
 			}
+		}
+		if table == steady {
+			for i := range 8 * together {
+				if err := c.Put(tables[table], record(table, i%together)); err != nil {
+					return err
+				}
+			}
+			continue
 		}
 		for range rng.IntN(20) {
 			if err := c.Put(tables[table], record(table, together+rng.IntN(1000))); err != nil {
@@ -155,6 +181,19 @@ func TestKill(t *testing.T) {
 	t.Logf("%d records of unfinished commits were aborted", aborted)
 }
 
+// What the writer that is killed does rolls shards in both ways.
+func TestWriterRolls(t *testing.T) {
+	t.Parallel()
+	p := open(t, snapshot.Config{Dir: shmDir(t), AppendRatio: 0.01})
+	tables := writerTables(t, p)
+	for n := range uint64(100) {
+		check(t, writeNumber(p, tables, n+1))
+	}
+	if s := p.Stats(); s.Kept == 0 || s.Kept == s.Rolls {
+		t.Errorf("%d of %d rolls kept the layout of the base, want some", s.Kept, s.Rolls)
+	}
+}
+
 // killOnce runs the writer until it has committed some numbers more, kills it and gives the last number that it printed.
 func killOnce(t *testing.T, dir string, commits int) (acked uint64) {
 	cmd := child(t, "writer", dir, nil)
@@ -189,7 +228,7 @@ func verifyTogether(t *testing.T, img *image) {
 		all := table.all(v)
 		for i := range together {
 			key := "n" + fmt.Sprintf("key-%d", i)
-			if name == "left" {
+			if name != "right" {
 				key = string(binary.BigEndian.AppendUint64(nil, uint64(i)))
 			}
 			if r := all[key]; len(r.value) < 8 || binary.LittleEndian.Uint64([]byte(r.value)) != img.committed {
@@ -215,12 +254,7 @@ func written(t *testing.T, dir string, from, to uint64) {
 	t.Helper()
 	p, err := snapshot.Open(snapshot.Config{Dir: dir})
 	check(t, err)
-	var tables []*snapshot.Table
-	for _, spec := range writerSpecs() {
-		table, err := p.Table(spec)
-		check(t, err)
-		tables = append(tables, table)
-	}
+	tables := writerTables(t, p)
 	for n := from; n <= to; n++ {
 		check(t, writeNumber(p, tables, n))
 	}

@@ -309,12 +309,7 @@ func TestDeterministic(t *testing.T) {
 	for range 2 {
 		dir := shmDir(t)
 		p := open(t, snapshot.Config{Dir: dir, Identity: id})
-		var tables []*snapshot.Table
-		for _, spec := range writerSpecs() {
-			table, err := p.Table(spec)
-			check(t, err)
-			tables = append(tables, table)
-		}
+		tables := writerTables(t, p)
 		for n := range uint64(40) {
 			check(t, writeNumber(p, tables, n+1))
 		}

@@ -83,11 +83,7 @@ func TestDamagedSegment(t *testing.T) {
 			if img.tables["left"] != nil || len(img.tables["right"].all(view{version: img.committed})) < together {
 				t.Error("the root still has the damaged table, or lost the other")
 			}
-			left, err := p.Table(writerSpecs()[0])
-			check(t, err)
-			right, err := p.Table(writerSpecs()[1])
-			check(t, err)
-			check(t, writeNumber(p, []*snapshot.Table{left, right}, img.committed+1))
+			check(t, writeNumber(p, writerTables(t, p), img.committed+1))
 			verifyTogether(t, mustImage(t, dir))
 		})
 	}
@@ -109,11 +105,8 @@ func rolledImage(t *testing.T, dir string) {
 	written(t, dir, 1, 30)
 	p, err := snapshot.Open(snapshot.Config{Dir: dir})
 	check(t, err)
-	var tables []*snapshot.Table
-	for _, spec := range writerSpecs() {
-		table, err := p.Table(spec)
-		check(t, err)
-		tables = append(tables, table)
+	tables := writerTables(t, p)
+	for _, table := range tables {
 		for i := range int(table.ShardCount) {
 			check(t, p.Roll(table, i))
 		}

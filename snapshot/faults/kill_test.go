@@ -155,6 +155,9 @@ func (x *torture) finish() {
 		check(x.t, w.step())
 	}
 	w.pub.Beat()
+	if s := w.pub.Stats(); s.Kept == 0 || s.Kept == s.Rolls {
+		x.t.Errorf("%d of %d rolls kept the layout of the base, want some", s.Kept, s.Rolls)
+	}
 	if s := w.pub.Stats(); s.PinnedBytes != 0 || s.Bytes > budget/4 {
 		x.t.Errorf("with no reader left the publisher has %+v", s)
 	}

@@ -157,6 +157,12 @@ func (w *writer) step() error {
 			return err
 		}
 	}
+	if n%20 == 17 { // the layout of its base can stay
+		w.say('r', n)
+		if err := w.pub.Roll(w.passing, int(n/20)%2); err != nil {
+			return err
+		}
+	}
 	if n%64 == 11 {
 		w.say('d', n)
 		if err := w.pub.DropTable(w.passing); err != nil {
