@@ -30,7 +30,8 @@ type CommitInfo struct {
 	Event int64
 }
 
-// Begin starts a commit. There is one at a time: Begin panics when another is open, or the publisher is closed.
+// Begin starts a commit. There is one at a time: Begin panics when another is open, or the publisher is closed. Do not keep
+// one open for long: readers of the keys that it changed take one step more to what is committed.
 func (p *Publisher) Begin() *Commit {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -218,7 +219,7 @@ func (p *Publisher) hash(kind format.KeyKind, key *format.Key) uint64 {
 	return p.root.head.HashName(key.Name, key.ShardKey)
 }
 
-// Discard gives a commit up. It does nothing after Publish.
+// Discard gives a commit up. It does nothing after Publish. The room that its records took comes back with the next roll.
 func (c *Commit) Discard() {
 	if c.p.commit == c {
 		c.p.mu.Lock()

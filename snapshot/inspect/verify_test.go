@@ -1,10 +1,12 @@
 package inspect
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -32,6 +34,57 @@ func TestVerifyWhole(t *testing.T) {
 		if r := wantClean(t, w.dir); r.Records == 0 || r.Tables != 4 || r.Files != 6 {
 			t.Errorf("%+v", r)
 		}
+	}
+}
+
+// TestVerifyKept guards that nothing is found in shards that were rolled with the layout of their base kept: all values
+// changed, half of them after the closed timestamp, keys came, and a commit was given up.
+func TestVerifyKept(t *testing.T) {
+	w := newWorld(t, 1)
+	w.commit(2000, 400)
+	roll := func() {
+		for _, table := range w.tables {
+			for i := range int(table.ShardCount) {
+				check(t, w.p.Roll(table, i))
+			}
+		}
+		wantClean(t, w.dir)
+	}
+	change := func() *snapshot.Commit {
+		changed := map[*snapshot.Table][]snapshot.Record{}
+		for _, table := range w.tables {
+			for rec := range table.All() {
+				rec.Key.Name, rec.Value = slices.Clone(rec.Key.Name), slices.Clone(rec.Value)
+				changed[table] = append(changed[table], rec)
+			}
+		}
+		c := w.p.Begin()
+		for table, records := range changed {
+			for _, rec := range records {
+				w.hlc++
+				rec.HLC = w.hlc
+				check(t, c.Put(table, rec))
+			}
+		}
+		for i := range 100 {
+			w.hlc++
+			check(t, c.Put(w.tables[2], snapshot.Record{Key: format.Key{Name: fmt.Appendf(nil, "new/%d/%d", w.hlc, i)}, HLC: w.hlc, Value: w.value()}))
+		}
+		return c
+	}
+	_, err := w.p.Begin().Publish(snapshot.CommitInfo{Closed: w.hlc}) // what was deleted goes with the next roll
+	check(t, err)
+	roll()
+	before := w.p.Stats()
+	for range 3 {
+		change().Discard()
+		_, err := change().Publish(snapshot.CommitInfo{Closed: w.hlc - 200})
+		check(t, err)
+		wantClean(t, w.dir)
+		roll()
+	}
+	if after := w.p.Stats(); after.Kept-before.Kept != after.Rolls-before.Rolls {
+		t.Errorf("%d of %d rolls kept the layout, want all", after.Kept-before.Kept, after.Rolls-before.Rolls)
 	}
 }
 
