@@ -97,8 +97,8 @@ func (b *batch) link(i int) bool {
 	return s.linkAt(at, b.hashes[i], ref)
 }
 
-// linkAt makes a record the newest version of its key, whose place it is given. A tombstone of a key that has no value says nothing and is marked so
-// that it never counts.
+// linkAt makes a record the newest version of its key, whose place it is given. A tombstone of a key that has no value says
+// nothing and is marked so that it never counts.
 func (s *segment) linkAt(at place, hash uint64, ref uint32) bool {
 	h := s.record(ref)
 	pred := format.NoPrev

@@ -9,7 +9,8 @@ import (
 )
 
 // BBox gives the records of a spatial table whose box touches a box, each once, in no order. A box with Min.Lon > Max.Lon
-// crosses the antimeridian. Longitudes 180 and -180 are one meridian: a query that ends at 180 finds a point at -180. It fails with kind InvalidArgument when the table keeps no spatial index or the box is none.
+// crosses the antimeridian. Longitudes 180 and -180 are one meridian: a query that ends at 180 finds a point at -180. It fails
+// with kind InvalidArgument when the table keeps no spatial index or the box is none.
 func (t *Table) BBox(box rhumb.Box) iter.Seq2[Item, error] {
 	return seq(func(fn func(*Item) bool) error { return t.VisitBBox(box, fn) })
 }
