@@ -3,7 +3,6 @@ package reader
 import (
 	"cmp"
 	"math"
-	"math/bits"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -103,12 +102,12 @@ func (w *walk) run() error {
 
 // trees walks the R-trees of all bases together.
 func (w *walk) trees() error {
-	w.cursor.Start(w.t.t.trees, w.boxes)
-	for l, ok := w.cursor.Next(); ok; l, ok = w.cursor.Next() {
-		g := w.t.t.segments[l.Tree]
-		for m := l.Lanes; m != 0; m &= m - 1 {
-			leaf := l.Node*format.NodeLanes + uint32(bits.TrailingZeros32(m))
-			if err := w.leaf(g, l.Part, leaf, g.tree.Ref(leaf)); err != nil {
+	table := w.t.t
+	w.cursor.Start(table.trees, w.boxes)
+	for b, ok := w.cursor.Next(); ok; b, ok = w.cursor.Next() {
+		for i, ref := range b.Refs {
+			leaf := b.Leaves[i]
+			if err := w.leaf(table.segments[leaf.Tree()], b.Part, leaf.Number(), ref); err != nil {
 				return err
 			}
 		}

@@ -5,10 +5,10 @@
 // The tree is built at once from all boxes, sorted along a Hilbert curve and packed sixteen to a node, every node full but
 // the last of each level (I. Kamel and C. Faloutsos, On Packing R-trees, CIKM 1993; flatbush by V. Agafonkin has the same
 // shape). The coordinates of a node's sixteen boxes stand in four columns, so that a vector unit tests a node in a few
-// instructions. A search walks the trees of all shards together: it tests a batch of nodes of one level, whichever trees they
-// are of, and puts their children that the query touches on a stack. So the nodes of a batch come from memory at the same time,
-// where one tree after the other would wait for each of its levels. What is below a node that lies wholly in the query is
-// taken without a test.
+// instructions, and packs what the query touches without a branch. A search walks the trees of all shards together: it tests a
+// batch of nodes of one level, whichever trees they are of, and puts their children on a stack. So the nodes of a batch come
+// from memory at the same time, where one tree after the other would wait for each of its levels. What is below a node that
+// lies wholly in the query is taken without a look at its box.
 //
 // The publisher uses Sorter, Size and Build; the reader uses Open, Cursor, FirstMatch and the geometry.
 //

@@ -7,21 +7,39 @@ import (
 )
 
 func available() (all []kernels) {
-	if cpu.X86.HasAVX512F {
-		all = append(all, kernels{"avx512", func(nodes []*node, ahead []*byte, q *format.Box, sets []uint32) {
-			scanAVX512(&nodes[0], &ahead[0], len(nodes), q, &sets[0])
-		}})
+	if cpu.X86.HasAVX512F && cpu.X86.HasPOPCNT {
+		all = append(all, kernels{"avx512", scanAVX512, leavesAVX512})
 	}
-	if cpu.X86.HasAVX2 {
-		all = append(all, kernels{"avx2", func(nodes []*node, ahead []*byte, q *format.Box, sets []uint32) {
-			scanAVX2(&nodes[0], &ahead[0], len(nodes), q, &sets[0])
-		}})
+	if cpu.X86.HasAVX2 && cpu.X86.HasPOPCNT {
+		all = append(all, kernels{"avx2", scanAVX2, leavesAVX2})
 	}
 	return append(all, portable)
 }
 
-//go:noescape
-func scanAVX512(nodes **node, ahead **byte, n int, q *format.Box, sets *uint32)
+// packLanes gives for each set of eight lanes the lanes in it, in order: AVX2 has no instruction that packs them.
+//
+//lint:ignore U1000 the assembly reads it
+var packLanes = func() (table [256][8]uint8) {
+	for set := range table {
+		n := 0
+		for lane := range 8 {
+			if set>>lane&1 != 0 {
+				table[set][n] = uint8(lane)
+				n++
+			}
+		}
+	}
+	return table
+}()
 
 //go:noescape
-func scanAVX2(nodes **node, ahead **byte, n int, q *format.Box, sets *uint32)
+func scanAVX512(nodes []*node, q *format.Box, sets *[batchNodes]uint32)
+
+//go:noescape
+func leavesAVX512(nodes []*node, refs []*nodeRefs, firsts []Leaf, q *format.Box, hitRefs *[BatchMax]uint32, hits *[BatchMax]Leaf) int
+
+//go:noescape
+func scanAVX2(nodes []*node, q *format.Box, sets *[batchNodes]uint32)
+
+//go:noescape
+func leavesAVX2(nodes []*node, refs []*nodeRefs, firsts []Leaf, q *format.Box, hitRefs *[BatchMax]uint32, hits *[BatchMax]Leaf) int

@@ -1,8 +1,8 @@
 #include "textflag.h"
 
-// The kernel of kernel.go. Its registers:
+// The test of the kernels of kernel.go. Its registers:
 //
-//	R0 next of nodes   R1 nodes left   R2 next of sets   R3 the node   R4, R5 scratch   R6 next of ahead
+//	R0 next of nodes   R1 nodes left   R2 next of sets   R3 the node   R4, R5 scratch
 //	V0 to V3: MinX, MinY, MaxX, MaxY of the query in every lane
 //	V4 to V7: 1, 2, 4, ... 32768, the weights of the lanes
 //	V16 to V31: minx, miny, maxx, maxy of the node, four registers each
@@ -51,11 +51,10 @@ GLOBL neonLanes<>(SB), RODATA|NOPTR, $64
 	VAND V11.B16, V10.B16, V10.B16; \
 	VORR V10.B16, V9.B16, V9.B16
 
-// func scanNEON(nodes **node, ahead **byte, n int, q *format.Box, sets *uint32)
+// func scanNEON(nodes []*node, q *format.Box, sets *[batchNodes]uint32)
 TEXT ·scanNEON(SB), NOSPLIT, $0-40
-	MOVD nodes+0(FP), R0
-	MOVD ahead+8(FP), R6
-	MOVD n+16(FP), R1
+	MOVD nodes_base+0(FP), R0
+	MOVD nodes_len+8(FP), R1
 	MOVD q+24(FP), R4
 	MOVD sets+32(FP), R2
 	VLD1 (R4), [V10.S4]
@@ -68,8 +67,6 @@ TEXT ·scanNEON(SB), NOSPLIT, $0-40
 
 loop:
 	MOVD.P 8(R0), R3
-	MOVD.P 8(R6), R4
-	PRFM   (R4), PLDL1KEEP
 	VLD1.P 64(R3), [V16.S4, V17.S4, V18.S4, V19.S4]
 	VLD1.P 64(R3), [V20.S4, V21.S4, V22.S4, V23.S4]
 	VLD1.P 64(R3), [V24.S4, V25.S4, V26.S4, V27.S4]

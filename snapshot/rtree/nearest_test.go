@@ -82,10 +82,9 @@ func checkNearest(t *testing.T, r *rand.Rand, tree *Tree, records []format.Box, 
 	got := Nearest(p, k, limit, start, cmp.Compare[uint32], func(query []format.Box, visit func(uint32, format.Box)) {
 		rounds++
 		c.Start([]*Tree{tree}, query)
-		for l, ok := c.Next(); ok; l, ok = c.Next() {
-			for _, leaf := range l.leaves() {
-				hit, ref := tree.Leaf(leaf)
-				if FirstMatch(query, l.Part, records[ref], hit) {
+		for b, ok := c.Next(); ok; b, ok = c.Next() {
+			for i, ref := range b.Refs {
+				if hit, _ := tree.Leaf(b.Leaves[i].Number()); FirstMatch(query, b.Part, records[ref], hit) {
 					visit(ref, records[ref])
 				}
 			}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"math/bits"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -179,14 +178,6 @@ func sorted(refs []uint32) []uint32 {
 	return refs
 }
 
-// leaves gives the numbers of the leaves that are hits.
-func (l Leaves) leaves() (out []uint32) {
-	for m := l.Lanes; m != 0; m &= m - 1 {
-		out = append(out, l.Node*format.NodeLanes+uint32(bits.TrailingZeros32(m)))
-	}
-	return out
-}
-
 // TestSearchMany guards that a search of many trees, of all sizes and in several boxes, gives each leaf that touches a box
 // once for it, with the tree that it is of.
 func TestSearchMany(t *testing.T) {
@@ -232,12 +223,15 @@ func checkMany(t *testing.T, c *Cursor, trees []*Tree, boxes [][]format.Box, que
 		}
 	}
 	c.Start(trees, query)
-	for l, ok := c.Next(); ok; l, ok = c.Next() {
-		if l.Lanes == 0 {
-			t.Fatal("a leaf node without a hit")
+	for b, ok := c.Next(); ok; b, ok = c.Next() {
+		if len(b.Refs) == 0 || len(b.Refs) != len(b.Leaves) {
+			t.Fatalf("%d references of %d hits", len(b.Refs), len(b.Leaves))
 		}
-		for _, leaf := range l.leaves() {
-			got[manyHit{l.Part, l.Tree, trees[l.Tree].Ref(leaf)}]++
+		for i, leaf := range b.Leaves {
+			if _, ref := trees[leaf.Tree()].Leaf(leaf.Number()); ref != b.Refs[i] {
+				t.Fatalf("leaf %d of tree %d with reference %d, want %d", leaf.Number(), leaf.Tree(), b.Refs[i], ref)
+			}
+			got[manyHit{b.Part, leaf.Tree(), b.Refs[i]}]++
 		}
 	}
 	if !maps.Equal(got, want) {
@@ -255,8 +249,8 @@ func TestSearchDeep(t *testing.T) {
 	most := 0
 	c.Start(trees, []format.Box{{MinX: -5, MinY: -5, MaxX: 5, MaxY: 5}})
 	found := 0
-	for l, ok := c.Next(); ok; l, ok = c.Next() {
-		found += bits.OnesCount32(l.Lanes)
+	for b, ok := c.Next(); ok; b, ok = c.Next() {
+		found += len(b.Refs)
 		most = max(most, c.waiting)
 	}
 	if found != len(boxes)*len(trees) {
@@ -267,33 +261,133 @@ func TestSearchDeep(t *testing.T) {
 	}
 }
 
-// TestKernels guards that all kernels give the same sets, for nodes with any boxes and with lanes that hold nothing.
+// TestKernels guards that all kernels give the same sets and hits, for nodes with any boxes, with lanes that hold nothing
+// and that touch every query, and that they write nothing past what they are given.
 func TestKernels(t *testing.T) {
 	r := rand.New(rand.NewPCG(13, 14))
 	for range 500 {
 		n := 1 + r.IntN(batchNodes)
-		nodes, ahead := make([]*node, n), make([]*byte, n)
+		nodes := make([]*node, n)
 		for i := range nodes {
 			shape := boxShapes[r.IntN(len(boxShapes))]
 			var lanes [format.NodeLanes]format.Box
 			for j := range lanes {
 				lanes[j] = shape.make(r)
 			}
-			nodes[i], ahead[i] = new(node), new(byte)
+			nodes[i] = new(node)
 			putNode((*[format.NodeSize]byte)(nodes[i]), &lanes, r.IntN(format.NodeLanes+1))
-		}
-		q := clip(around(anywhere(r), 1<<r.IntN(31), 1<<r.IntN(30)))
-		want := make([]uint32, n)
-		portable.scan(nodes, ahead, &q, want)
-		for _, k := range available() {
-			got := make([]uint32, n+1)
-			got[n] = 0xABCD
-			k.scan(nodes, ahead, &q, got[:n])
-			if !slices.Equal(got[:n], want) || got[n] != 0xABCD {
-				t.Fatalf("%s: %d nodes, query %v: %x, want %x", k.name, n, q, got, want)
+			if r.IntN(4) == 0 {
+				nodes[i] = &everywhere
 			}
 		}
+		checkKernels(t, r, nodes, clip(around(anywhere(r), 1<<r.IntN(31), 1<<r.IntN(30))))
 	}
+}
+
+// TestKernelsPack guards that the kernels pack the hits of every set of lanes of a node, behind any number of hits.
+func TestKernelsPack(t *testing.T) {
+	r := rand.New(rand.NewPCG(15, 16))
+	in, out := format.Box{MinX: 5, MinY: 5, MaxX: 5, MaxY: 5}, format.Box{MinX: 6, MinY: 5, MaxX: 6, MaxY: 5}
+	var nodes []*node
+	for set := range uint32(allLanes + 1) {
+		var lanes [format.NodeLanes]format.Box
+		for j := range lanes {
+			lanes[j] = out
+			if set>>j&1 != 0 {
+				lanes[j] = in
+			}
+		}
+		nodes = append(nodes, new(node))
+		putNode((*[format.NodeSize]byte)(nodes[set]), &lanes, format.NodeLanes)
+	}
+	r.Shuffle(len(nodes), func(i, j int) { nodes[i], nodes[j] = nodes[j], nodes[i] })
+	for some := range slices.Chunk(nodes, batchNodes) {
+		checkKernels(t, r, some, in)
+	}
+}
+
+// kernelHits has room behind what a kernel may write, to see that it keeps to it.
+type kernelHits struct {
+	refs       [BatchMax]uint32
+	behindRefs [format.NodeLanes]uint32
+	hits       [BatchMax]Leaf
+	behindHits [format.NodeLanes]Leaf
+}
+
+// checkKernels compares all kernels with the definition, for nodes of random trees with random references.
+func checkKernels(t *testing.T, r *rand.Rand, nodes []*node, q format.Box) {
+	t.Helper()
+	n := len(nodes)
+	refs, firsts := make([]*nodeRefs, n), make([]Leaf, n)
+	wantSets := make([]uint32, n)
+	wantRefs, wantHits := []uint32{}, []Leaf{}
+	for i, p := range nodes {
+		at := placeOf(r.IntN(TreesMax), 0, r.Uint32N(1<<28)) | place(r.Uint32N(2)*placeWhole)
+		refs[i], firsts[i] = new(nodeRefs), at.leaf()
+		for j := range uint32(format.NodeLanes) {
+			ref, b := r.Uint32(), p.lane(j)
+			le.PutUint32(refs[i][4*j:], ref)
+			if !b.Intersects(q) {
+				continue
+			}
+			wantSets[i] |= 1 << j
+			if b.MinX >= q.MinX && b.MinY >= q.MinY && b.MaxX <= q.MaxX && b.MaxY <= q.MaxY {
+				wantSets[i] |= 1 << (format.NodeLanes + j)
+			}
+			wantRefs = append(wantRefs, ref)
+			wantHits = append(wantHits, Leaf(at.tree())<<48|Leaf(at.node()*format.NodeLanes+j))
+		}
+	}
+	for _, k := range available() {
+		var sets struct {
+			in     [batchNodes]uint32
+			behind [format.NodeLanes]uint32
+		}
+		k.scan(nodes, &q, &sets.in)
+		if !slices.Equal(sets.in[:n], wantSets) || sets.behind != [format.NodeLanes]uint32{} {
+			t.Fatalf("%s: %d nodes, query %v: %x, want %x", k.name, n, q, sets, wantSets)
+		}
+		var out kernelHits
+		found := k.leaves(nodes, refs, firsts, &q, &out.refs, &out.hits)
+		if found != len(wantRefs) || !slices.Equal(out.refs[:found], wantRefs) || !slices.Equal(out.hits[:found], wantHits) {
+			t.Fatalf("%s: %d nodes, query %v: %d hits, want %d", k.name, n, q, found, len(wantRefs))
+		}
+		if out.behindRefs != [format.NodeLanes]uint32{} || out.behindHits != [format.NodeLanes]Leaf{} {
+			t.Fatalf("%s: %d nodes, query %v: hits were written past their room", k.name, n, q)
+		}
+	}
+}
+
+// TestSearchWhole guards that leaves below nodes that lie wholly in the query are given without a test of their boxes, but
+// for the last node of a tree, which may have lanes that hold nothing; that one call gives those of many nodes; and that they
+// come in rising order.
+func TestSearchWhole(t *testing.T) {
+	eachKernel(t, func(t *testing.T) {
+		r := rand.New(rand.NewPCG(17, 18))
+		for _, n := range []int{257, 272, 4096, 4097, 70_001} {
+			tree, _ := build(t, makeBoxes(r, n, boxShapes[0].make))
+			for leaf := range tree.count[0] - 1 { // a test of them would find nothing
+				putNode((*[format.NodeSize]byte)(tree.node(0, leaf)), new([format.NodeLanes]format.Box), 0)
+			}
+			var c Cursor
+			c.Start([]*Tree{&tree}, []format.Box{world})
+			next := uint32(0)
+			for b, ok := c.Next(); ok; b, ok = c.Next() {
+				if want := min(BatchMax, n-int(next)); n <= 4096 && len(b.Refs) != want {
+					t.Fatalf("%d leaves: %d at once, want %d", n, len(b.Refs), want)
+				}
+				for i, leaf := range b.Leaves {
+					if _, ref := tree.Leaf(next); leaf.Number() != next || b.Refs[i] != ref {
+						t.Fatalf("%d leaves: leaf %d, want %d", n, leaf.Number(), next)
+					}
+					next++
+				}
+			}
+			if int(next) != n {
+				t.Errorf("%d leaves: %d hits", n, next)
+			}
+		}
+	})
 }
 
 // TestSearchParts guards that records whose boxes cross the antimeridian, found by queries of several boxes, are given
@@ -344,9 +438,9 @@ func checkParts(t *testing.T, tree *Tree, c *Cursor, query, records []format.Box
 		}
 	}
 	c.Start([]*Tree{tree}, query)
-	for l, ok := c.Next(); ok; l, ok = c.Next() {
-		for _, leaf := range l.leaves() {
-			if hit, ref := tree.Leaf(leaf); FirstMatch(query, l.Part, records[ref], hit) {
+	for b, ok := c.Next(); ok; b, ok = c.Next() {
+		for i, ref := range b.Refs {
+			if hit, _ := tree.Leaf(b.Leaves[i].Number()); FirstMatch(query, b.Part, records[ref], hit) {
 				got = append(got, ref)
 			}
 		}

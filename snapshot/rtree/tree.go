@@ -80,7 +80,7 @@ func (t *Tree) Bounds() (b format.Box, ok bool) {
 
 // Leaf gives the box and the reference of a leaf, below Items.
 func (t *Tree) Leaf(leaf uint32) (b format.Box, ref uint32) {
-	return t.box(0, leaf/format.NodeLanes, leaf%format.NodeLanes), t.Ref(leaf)
+	return t.box(0, leaf/format.NodeLanes, leaf%format.NodeLanes), le.Uint32(t.refs[4*leaf:])
 }
 
 // node gives a node of a level.
@@ -88,12 +88,9 @@ func (t *Tree) node(level int, n uint32) *node {
 	return (*node)(t.nodes[int(t.first[level]+n)*format.NodeSize:])
 }
 
-// Ref gives the reference of a leaf.
-func (t *Tree) Ref(leaf uint32) uint32 { return le.Uint32(t.refs[4*leaf:]) }
-
 // nodeRefs gives the references of a leaf node.
-func (t *Tree) nodeRefs(n uint32) *[4 * format.NodeLanes]byte {
-	return (*[4 * format.NodeLanes]byte)(t.refs[int(n)*4*format.NodeLanes:])
+func (t *Tree) nodeRefs(n uint32) *nodeRefs {
+	return (*nodeRefs)(t.refs[int(n)*4*format.NodeLanes:])
 }
 
 // box gives the box in a lane of a node.
