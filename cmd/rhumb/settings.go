@@ -59,7 +59,7 @@ var known = []setting{
 }
 
 // envElsewhere are variables of our prefix that are no settings.
-var envElsewhere = []string{"RHUMB_DEMO", "RHUMB_TESTDATA", "RHUMB_CONFIG"}
+var envElsewhere = []string{"RHUMB_DEMO", "RHUMB_TESTDATA", "RHUMB_PYTHON", "RHUMB_CONFIG"}
 
 const opSettings rhumb.Op = "rhumb.settings"
 
