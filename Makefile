@@ -31,8 +31,9 @@ demo: build ## run three regions of three nodes on this machine (ARGS='--latency
 test: ## run all tests
 	$(GO) test -timeout 15m ./...
 
+# The emulator does not tell the address of a SIGBUS, which TestGuard wants to see; flipped bits take it minutes.
 arm64: ## test what has assembly under emulation (Debian package qemu-user)
-	GOARCH=arm64 CGO_ENABLED=0 $(GO) test -exec qemu-aarch64 ./snapshot/rtree ./snapshot/reader
+	GOARCH=arm64 CGO_ENABLED=0 $(GO) test -short -exec qemu-aarch64 -skip '^(TestGuard|TestFlippedBits)$$' ./snapshot/rtree ./snapshot/reader
 
 race: ## run all tests under the race detector
 	$(GO) test -race -timeout 30m ./...
