@@ -117,8 +117,14 @@ func (w *world) apply(cmd catalog.Command) {
 
 func (w *world) table(name string, features rhumb.SnapshotFeatures) rhumb.TableID {
 	w.t.Helper()
+	return w.tableOf(name, features, rhumb.DefaultClassSettings().ShardSize)
+}
+
+// tableOf is table with a shard size: tables of different ones are of different classes, and share no range.
+func (w *world) tableOf(name string, features rhumb.SnapshotFeatures, shardSize int64) rhumb.TableID {
+	w.t.Helper()
 	settings := rhumb.DefaultClassSettings()
-	settings.Replicas, settings.MinInSync, settings.HashSlots = 1, 1, hashSlots
+	settings.Replicas, settings.MinInSync, settings.HashSlots, settings.ShardSize = 1, 1, hashSlots, shardSize
 	place := catalog.Placement{Region: 1}
 	for range hashSlots {
 		place.Replicas = append(place.Replicas, []rhumb.NodeID{testNode})
@@ -290,29 +296,35 @@ func await(t *testing.T, what string, cond func() bool) {
 }
 
 // TestCatalogComesLater guards rows of which the node tells before its catalog knows that their table is published, while
-// storage knows less of what is committed than the node told.
+// storage knows less of what is committed than the node told: before there is an image, and in ranges of a class of which
+// nothing is published yet.
 func TestCatalogComesLater(t *testing.T) {
+	const otherClass = 64 << 20
 	for _, tc := range []struct {
 		name string
-		open bool // another table is published already
+		open bool // a table of another class is published already
 	}{{"no image yet", false}, {"image open", true}} {
 		t.Run(tc.name, func(t *testing.T) {
 			w := newWorld(t, Policy{})
 			w.behind = true
+			before := w.tableOf("hidden", 0, otherClass)
 			if tc.open {
-				w.table("first", rhumb.SnapshotOn)
+				before = w.table("first", rhumb.SnapshotOn)
 				await(t, "the first table", func() bool { _, err := w.rows("first"); return err == nil })
 			}
-			// Table numbers are given in order, so the one to come is known.
-			id := rhumb.TableID(1)
-			if first, ok := w.state.TableByName("first"); ok {
-				id = first.ID + 1
+			hidden, _ := w.state.TableByName("hidden")
+			var at rhumb.RangeID
+			for r := range w.state.Ranges() {
+				if r.Class == hidden.Class {
+					at = r.ID
+				}
 			}
-			w.append(hashRange(0), true, true, entry.Write{Table: id, Name: []byte("a"), Value: opaque("1")})
+			id := before + 1 // tables are numbered in order
+			w.append(at, true, true, entry.Write{Table: id, Name: []byte("a"), Value: opaque("1")})
 			if _, err := w.driver.Publish(t.Context()); (err == nil) != tc.open { // the driver takes what it was told
 				t.Fatalf("publishing: %v", err)
 			}
-			if got := w.table("late", rhumb.SnapshotOn); got != id {
+			if got := w.tableOf("late", rhumb.SnapshotOn, otherClass); got != id {
 				t.Fatalf("the table got number %d, want %d", got, id)
 			}
 			await(t, "the row in the image", func() bool {
