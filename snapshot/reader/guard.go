@@ -8,8 +8,8 @@ import "runtime/debug"
 // what it starts in other goroutines. Any other fault, such as that of a value used after its view was unlocked, goes on as the
 // panic that it is.
 //
-// It costs some 12 ns, a tenth of a read or more, which is why reads do not do it themselves; put many into one call. Without
-// Guard a file that is truncated ends the process, which is as good for a program that is started again anyway.
+// It costs some 12 ns, which would count in a read; put many into one call. Without Guard a file that is truncated ends the
+// process, which is as good for a program that is started again anyway.
 func (c *Client) Guard(fn func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
