@@ -200,6 +200,8 @@ func (c *Client) look() {
 	c.wall.Store(time.Now().UnixNano() - c.now())
 	oldest := c.now() - int64(c.opt.MaxLockAge)
 	var expired uint64
+	c.mu.Lock() // before the first mark, so that whoever meets one finds it counted
+	defer c.mu.Unlock()
 	for i := range c.slots {
 		s := &c.slots[i]
 		word := s.word.Load()
@@ -207,8 +209,6 @@ func (c *Client) look() {
 			expired++
 		}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.closed {
 		return
 	}
