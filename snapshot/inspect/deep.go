@@ -1,6 +1,8 @@
 package inspect
 
 import (
+	"math/bits"
+
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
@@ -10,9 +12,11 @@ const flagsKnown = format.FlagTombstone | format.FlagBox | format.FlagExpiry | f
 // deep compares the records with everything that refers to them.
 func (c *checker) deep() {
 	c.starts, c.reached, c.aborted = newBitmap(c.tail), newBitmap(c.tail), newBitmap(c.tail)
+	c.followed = newBitmap(c.head.BaseUnits)
 	if !c.walkHeap() {
 		return
 	}
+	c.checkChanged()
 	c.checkIndex()
 	c.checkReached()
 	if c.table.Spatial() {
@@ -41,6 +45,9 @@ func (c *checker) walkHeap() bool {
 			return false
 		}
 		c.starts.set(ref)
+		if r.prev < c.head.BaseUnits {
+			c.followed.set(r.prev)
+		}
 		c.records++
 		c.checkRecord(&r)
 		switch {
@@ -221,10 +228,28 @@ func (c *checker) checkChain(newest record) (live bool) {
 			c.inRecord(r.ref, "the version before, at unit %d, is no record of the key", r.prev)
 			return live
 		}
+		if prev.ver == format.AbortedVersion && r.ver <= c.limit {
+			c.inRecord(r.ref, "the version before, at unit %d, was aborted", r.prev)
+		}
 		if r.prev < c.head.BaseUnits && !c.isChanged(r.prev) {
 			c.in(format.SectionChanged, uint64(r.prev/64)*8, "the record at unit %d has a newer version and is not marked", r.prev)
 		}
 		r = prev
+	}
+}
+
+// checkChanged checks that nothing is marked as changed but what a record follows, be it an aborted one; checkChain looks for
+// marks that lack.
+func (c *checker) checkChanged() {
+	marks := c.section(format.SectionChanged)
+	for at := 0; at+8 <= len(marks); at += 8 {
+		followed := uint64(0)
+		if i := at / 8; i < len(c.followed) {
+			followed = c.followed[i]
+		}
+		if more := le.Uint64(marks[at:]) &^ followed; more != 0 {
+			c.in(format.SectionChanged, uint64(at), "unit %d is marked as changed, and no record follows it", at*8+bits.TrailingZeros64(more))
+		}
 	}
 }
 

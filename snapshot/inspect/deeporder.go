@@ -50,7 +50,7 @@ func (c *checker) checkOrder() {
 type node struct {
 	record
 	height uint32
-	linked uint32 // levels on which a link leads to it
+	linked uint32 // a bit for each level on which a link leads to it
 }
 
 // checkSkip takes the skip list apart, node by node as they lie, and then follows every level.
@@ -86,7 +86,7 @@ func (c *checker) checkSkip() {
 			if last != nil && compareKeys(&last.record, &n.record) >= 0 {
 				c.in(format.SectionOrderDelta, uint64(at)*4, "level %d: the keys do not rise", level)
 			}
-			n.linked++
+			n.linked |= 1 << level
 			last = n
 			at = word(at + 2 + level)
 		}
@@ -94,8 +94,9 @@ func (c *checker) checkSkip() {
 	c.checkNodes(nodes)
 }
 
-// checkNodes checks that each key that the base lacks has one node, which is linked on all its levels. The node may be of a
-// record that was aborted, when the key came again later. What the image does not show may have a node in part.
+// checkNodes checks that each key that the base lacks has a node on the lowest level. That of a record that the image shows is
+// linked on all its levels. One that an aborted record left serves its key when that comes again, and may have been cut off at
+// any level.
 func (c *checker) checkNodes(nodes map[uint32]*node) {
 	lacking := map[string]uint32{} // the first record of each key
 	c.each(c.head.BaseUnits, c.tail, func(r *record) {
@@ -104,14 +105,19 @@ func (c *checker) checkNodes(nodes map[uint32]*node) {
 		}
 	})
 	for at, n := range nodes {
-		_, ok := lacking[n.key()]
-		switch {
-		case ok && n.linked != n.height:
-			c.in(format.SectionOrderDelta, uint64(at)*4, "%d of %d levels lead to a node", n.linked, n.height)
-		case !ok && n.ver <= c.limit:
-			c.in(format.SectionOrderDelta, uint64(at)*4, "a node is of a key that the base or another node has")
+		first, ok := lacking[n.key()]
+		switch all := uint32(1)<<n.height - 1; {
+		case n.flags&format.FlagTombstone != 0 || ok && n.ref > first:
+			c.in(format.SectionOrderDelta, uint64(at)*4, "a node is of the record at unit %d, which is not the first of its key", n.ref)
+		case n.ver > c.limit:
+		case !ok:
+			c.in(format.SectionOrderDelta, uint64(at)*4, "a node is of a key that the base has")
+		case n.linked != all:
+			c.in(format.SectionOrderDelta, uint64(at)*4, "levels %b lead to a node, and not %b", n.linked, all)
 		}
-		delete(lacking, n.key())
+		if n.linked&1 != 0 {
+			delete(lacking, n.key())
+		}
 	}
 	for _, ref := range lacking {
 		c.inRecord(ref, "the ordered delta lacks the key")

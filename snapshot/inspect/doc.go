@@ -18,7 +18,7 @@
 // # Testing
 //
 // Verify is run over images that random operations left, live and stopped, and must find nothing; then every bit of small
-// images is flipped in turn, and what it does not find must lie where docs/formats/snapshot.md says that nothing is covered.
-// Copies of an image under
-// commits are compared with the version that they claim to be.
+// images, among them random ones with aborted commits, is flipped in turn, and what it does not find must lie where
+// docs/formats/snapshot.md says that nothing is covered.
+// Copies of an image under commits are compared with the version that they claim to be.
 package inspect

@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"archive/tar"
+	"cmp"
 	"compress/gzip"
 	"errors"
 	"flag"
@@ -11,13 +12,18 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-var everyBit = flag.Bool("flips.every", false, "flip every bit of what is not padding, and not one in some")
+var (
+	everyBit    = flag.Bool("flips.every", false, "flip every bit of what is not padding, and not one in some")
+	flipsSeed   = flag.Uint64("flips.seed", 0, "of the random images, flip the bits of the one that this seed makes")
+	flipsImages = flag.Int("flips.images", 3, "how many random images have bits flipped")
+)
 
 // Strides of the bits that are flipped: of lines that hold something, and of those of zeros. They are prime, so that each
 // place in a bucket, record or entry comes up.
@@ -59,12 +65,13 @@ type flipper struct {
 	// shown is what the image shows at its version when it is whole.
 	version uint64
 	shown   map[string]string
+	first   int // bit
 	found   int
 	// missed counts what verify passes over, by the reason that there is.
 	missed map[string]int
 }
 
-func newFlipper(t *testing.T, dir, name string, version uint64, shown map[string]string) *flipper {
+func newFlipper(t *testing.T, dir, name string, version uint64, shown map[string]string, first int) *flipper {
 	t.Helper()
 	f, err := os.OpenFile(filepath.Join(dir, name), os.O_RDWR, 0)
 	check(t, err)
@@ -74,7 +81,7 @@ func newFlipper(t *testing.T, dir, name string, version uint64, shown map[string
 	mem, err := unix.Mmap(int(f.Fd()), 0, int(info.Size()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	check(t, err)
 	t.Cleanup(func() { check(t, unix.Munmap(mem)) })
-	return &flipper{t: t, dir: dir, name: name, mem: mem, version: version, shown: shown, missed: map[string]int{}}
+	return &flipper{t: t, dir: dir, name: name, mem: mem, version: version, shown: shown, first: first, missed: map[string]int{}}
 }
 
 // run flips one bit after the other and has the file checked each time. What is not found must have a reason, and unless that
@@ -82,9 +89,9 @@ func newFlipper(t *testing.T, dir, name string, version uint64, shown map[string
 func (f *flipper) run(verify func(at int) []Fault, reason func(at int) string) {
 	full := strideFull
 	if *everyBit {
-		full = 1
+		full, f.first = 1, 0
 	}
-	for bit := 0; bit < 8*len(f.mem); {
+	for bit := f.first; bit < 8*len(f.mem); {
 		at, stride := bit/8, full
 		if line := at &^ 63; empty(f.mem[line:min(line+64, len(f.mem))]) {
 			stride = strideZero
@@ -116,34 +123,51 @@ func (f *flipper) run(verify func(at int) []Fault, reason func(at int) string) {
 // TestVerifyEveryBit flips the bits of images of every kind, one at a time: all of them with -flips.every, else one in some.
 // Each must be found, with its file and an offset, or lie where docs/formats/snapshot.md says that nothing is covered.
 func TestVerifyEveryBit(t *testing.T) {
-	for name, make := range map[string]func(t *testing.T) string{
-		"appended": func(t *testing.T) string { return goldenImage(t, "appended") },
-		"rolled":   func(t *testing.T) string { return goldenImage(t, "rolled") },
-		"aborted": func(t *testing.T) string {
-			w := newWorld(t, 7)
-			for range 12 {
-				w.commit(25, 40)
-			}
-			check(t, w.p.Close())
-			return w.dir
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			dir := make(t)
-			version := wantClean(t, dir).Version
-			shown := contents(t, dir, version)
-			flipRoot(newFlipper(t, dir, format.RootName, version, shown))
-			im, err := Open(dir)
-			check(t, err)
-			defer im.Close()
-			for i := range im.Tables {
-				for _, s := range im.Tables[i].Shards {
-					flipSegment(newFlipper(t, dir, s.File, version, shown), im, &im.Tables[i], s)
-				}
-			}
-			wantClean(t, dir)
-		})
+	for _, name := range []string{"appended", "rolled"} {
+		t.Run(name, func(t *testing.T) { flipImage(t, goldenImage(t, name), 0) })
 	}
+	seed, images := *flipsSeed, 1
+	if seed == 0 {
+		seed, images = uint64(time.Now().UnixNano()), *flipsImages
+	}
+	for i := range uint64(images) {
+		t.Run("aborted", func(t *testing.T) { flipImage(t, abortedImage(t, seed+i), int(seed+i)%strideFull) })
+	}
+}
+
+// abortedImage makes an image of a few commits, of which some were given up, and one was cut off with its publisher.
+func abortedImage(t *testing.T, seed uint64) string {
+	t.Helper()
+	w := newWorld(t, seed)
+	w.short = true
+	for range 5 {
+		w.commit(1+w.rng.IntN(2*changesFlipped), 40)
+	}
+	w.kill(2*changesFlipped, 40)
+	w.commit(changesFlipped, 40)
+	check(t, w.p.Close())
+	return w.dir
+}
+
+// changesFlipped is the mean number of changes in a commit of an image whose bits are flipped. Publishers link records in groups
+// of 32, so that some of a commit's are linked before it ends.
+const changesFlipped = 50
+
+// flipImage flips bits in all files of an image, from some bit on.
+func flipImage(t *testing.T, dir string, first int) {
+	t.Helper()
+	version := wantClean(t, dir).Version
+	shown := contents(t, dir, version)
+	flipRoot(newFlipper(t, dir, format.RootName, version, shown, first))
+	im, err := Open(dir)
+	check(t, err)
+	defer im.Close()
+	for i := range im.Tables {
+		for _, s := range im.Tables[i].Shards {
+			flipSegment(newFlipper(t, dir, s.File, version, shown, first), im, &im.Tables[i], s)
+		}
+	}
+	wantClean(t, dir)
 }
 
 func flipRoot(f *flipper) {
@@ -209,7 +233,8 @@ type span struct {
 // uncoveredSegment lists what the format has no check for; see docs/formats/snapshot.md, which has a row for each reason.
 func uncoveredSegment(g *segment) (out []span) {
 	at := uint64(format.SegmentHeader)
-	for _, sec := range g.head.Sections {
+	sections := slices.SortedFunc(slices.Values(g.head.Sections), func(a, b format.Section) int { return cmp.Compare(a.Offset, b.Offset) })
+	for _, sec := range sections {
 		out = append(out, span{at, sec.Offset, "between sections"})
 		at = sec.Offset + sec.Size
 		switch sec.Type {
@@ -238,27 +263,80 @@ func uncoveredSegment(g *segment) (out []span) {
 	}
 	if len(aborted) > 0 {
 		out = append(out, span{format.SegmentOverflow, format.SegmentOverflow + 8, "overflow counter after aborts"})
-		out = append(out, g.leftByAborts(aborted)...)
+		out = append(out, g.slotsOfAborts(aborted)...)
+		out = append(out, g.entriesOfAborts(aborted)...)
+		out = append(out, g.nodesOfAborts(aborted)...)
 	}
 	return out
 }
 
-// leftByAborts lists what aborted records leave in the indexes: references of slots that are free, and nodes of keys.
-func (g *segment) leftByAborts(aborted map[uint32]bool) (out []span) {
+// slotsOfAborts lists the slots of keys that only aborted records have, those that are free, and the links to buckets that have no
+// others.
+func (g *segment) slotsOfAborts(aborted map[uint32]bool) (out []span) {
 	index, _ := g.head.Find(format.SectionIndex)
+	idle := func(n uint32) bool { // has no slot of a record that counts
+		return !slices.ContainsFunc(g.bucket(n).taken(), func(ref uint32) bool { return !aborted[ref] })
+	}
 	for n := range g.head.BucketsMax {
-		for slot := range format.BucketSlots {
-			if g.bucket(n).fingerprint(slot) == 0 {
-				at := index.Offset + uint64(n)*format.BucketSize + format.BucketRefs + uint64(slot)*4
-				out = append(out, span{at, at + 4, "free slots after aborts"})
+		at, b := index.Offset+uint64(n)*format.BucketSize, g.bucket(n)
+		for slot := range uint64(format.BucketSlots) {
+			if ref := b.ref(int(slot)); b.fingerprint(int(slot)) == 0 || aborted[ref] {
+				out = append(out, span{at + 2*slot, at + 2*slot + 2, "slots of aborted records"},
+					span{at + format.BucketRefs + 4*slot, at + format.BucketRefs + 4*slot + 4, "slots of aborted records"})
 			}
 		}
+		if next := b.next(); next != 0 && idle(next) {
+			out = append(out, span{at + format.BucketNext, at + format.BucketNext + 4, "links to buckets of aborted records"})
+		}
 	}
+	return out
+}
+
+// entriesOfAborts lists the versions of delta entries that are of aborted records, and the links to such entries.
+func (g *segment) entriesOfAborts(aborted map[uint32]bool) (out []span) {
+	delta, ok := g.head.Find(format.SectionDelta)
+	if !ok {
+		return nil
+	}
+	entry := func(i uint32) []byte {
+		return g.section(format.SectionDelta)[uint64(i)*format.DeltaEntrySize:][:format.DeltaEntrySize]
+	}
+	link := func(at uint64, next uint32) {
+		if next != 0 && aborted[le.Uint32(entry(next - 1)[16:])] {
+			out = append(out, span{at, at + 4, "links to entries of aborted records"})
+		}
+	}
+	for i := range g.deltas {
+		at := delta.Offset + uint64(i)*format.DeltaEntrySize
+		if e := entry(i); aborted[le.Uint32(e[16:])] {
+			out = append(out, span{at + 24, at + 28, "versions of entries of aborted records"})
+		}
+		link(at+20, le.Uint32(entry(i)[20:]))
+	}
+	cells, _ := g.head.Find(format.SectionDeltaCells)
+	for i := range cells.Size / 4 {
+		link(cells.Offset+4*i, le.Uint32(g.section(format.SectionDeltaCells)[4*i:]))
+	}
+	return out
+}
+
+// nodesOfAborts lists the nodes of keys in the ordered delta that are of aborted records, and the links to them.
+func (g *segment) nodesOfAborts(aborted map[uint32]bool) (out []span) {
 	order, ok := g.head.Find(format.SectionOrderDelta)
+	if !ok {
+		return nil
+	}
 	word := func(at uint32) uint32 { return le.Uint32(g.section(format.SectionOrderDelta)[at*4:]) }
-	for at := uint32(orderFirst); ok && at < g.words; at += 2 + word(at+1) {
+	for at := uint32(format.OrderHead); at < g.words; at += 2 + word(at+1) {
+		from, end := order.Offset+uint64(at)*4, order.Offset+uint64(at+2+word(at+1))*4
 		if aborted[word(at)] {
-			out = append(out, span{order.Offset + uint64(at)*4, order.Offset + uint64(at+2+word(at+1))*4, "nodes of aborted records"})
+			out = append(out, span{from, end, "nodes of aborted records"})
+			continue
+		}
+		for level := range word(at + 1) {
+			if next := word(at + 2 + level); next != 0 && aborted[word(next)] {
+				out = append(out, span{from + 8 + uint64(level)*4, from + 12 + uint64(level)*4, "links to nodes of aborted records"})
+			}
 		}
 	}
 	return out

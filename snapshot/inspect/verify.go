@@ -204,6 +204,7 @@ type checker struct {
 
 	// What the walk over the heap found, by unit.
 	starts, reached, aborted bitmap
+	followed                 bitmap // records of the base that some record has as its predecessor
 	records                  int64
 }
 

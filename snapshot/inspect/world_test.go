@@ -19,9 +19,11 @@ type world struct {
 	t      testing.TB
 	rng    *rand.Rand
 	dir    string
+	id     format.Root
 	p      *snapshot.Publisher
 	tables []*snapshot.Table
 	hlc    rhumb.Timestamp
+	short  bool // no value is a long one
 }
 
 var worldSpecs = []snapshot.TableSpec{
@@ -39,6 +41,8 @@ func newWorld(t testing.TB, seed uint64) *world {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(parent) })
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 1)), dir: filepath.Join(parent, "cluster", "n1")}
+	// With the same identity the same keys lie in the same places in each run.
+	w.id = format.Root{Image: rhumb.UUID{1}, Seed0: w.rng.Uint64(), Seed1: w.rng.Uint64() | 1}
 	w.open()
 	return w
 }
@@ -53,8 +57,7 @@ func check(t testing.TB, err error) {
 func (w *world) open() {
 	w.t.Helper()
 	var err error
-	// With the same identity the same keys lie in the same places in each run.
-	w.p, err = snapshot.Open(snapshot.Config{Dir: w.dir, Identity: &format.Root{Image: rhumb.UUID{1}, Seed0: 2, Seed1: 3}})
+	w.p, err = snapshot.Open(snapshot.Config{Dir: w.dir, Identity: &w.id})
 	check(w.t, err)
 	w.t.Cleanup(func() { _ = w.p.Close() })
 	w.tables = nil
@@ -88,7 +91,7 @@ func (w *world) record(table, keys int) snapshot.Record {
 
 func (w *world) value() []byte {
 	n := w.rng.IntN(60)
-	if w.rng.IntN(300) == 0 {
+	if !w.short && w.rng.IntN(300) == 0 {
 		n = 70_000
 	}
 	r, err := rhumb.NewRecord(rhumb.Field{Name: "n", Value: rhumb.Int64Field(int64(w.hlc))}, rhumb.Field{Name: "s", Value: rhumb.StringField(fmt.Sprintf("%0*d", n, 1))})
@@ -110,6 +113,18 @@ func (w *world) box() format.Box {
 // commit publishes so many random changes, and gives up one commit in eight.
 func (w *world) commit(changes, keys int) {
 	w.t.Helper()
+	c := w.begin(changes, keys)
+	if w.rng.IntN(8) == 0 {
+		c.Discard()
+		return
+	}
+	_, err := c.Publish(snapshot.CommitInfo{Closed: w.hlc - min(w.hlc, 50)})
+	check(w.t, err)
+}
+
+// begin writes random changes in a commit that is open.
+func (w *world) begin(changes, keys int) *snapshot.Commit {
+	w.t.Helper()
 	c := w.p.Begin()
 	for range changes {
 		i := w.rng.IntN(len(w.tables))
@@ -121,12 +136,18 @@ func (w *world) commit(changes, keys int) {
 		}
 	}
 	check(w.t, c.Position(rhumb.RangeID{Region: 1, Slot: 7}, format.Position{Epoch: 1, Seq: uint64(w.hlc), HLC: w.hlc}))
-	if w.rng.IntN(8) == 0 {
-		c.Discard()
-		return
-	}
-	_, err := c.Publish(snapshot.CommitInfo{Closed: w.hlc - min(w.hlc, 50)})
-	check(w.t, err)
+	return c
+}
+
+// kill goes on with a copy of the image as it is in the middle of a commit, as if its publisher had been killed.
+func (w *world) kill(changes, keys int) {
+	w.t.Helper()
+	w.begin(changes, keys)
+	dir := w.dir + "-copy"
+	check(w.t, os.CopyFS(dir, os.DirFS(w.dir)))
+	check(w.t, w.p.Close())
+	w.dir = dir
+	w.open()
 }
 
 // contents gives all that a view of an image shows, in whatever way it is asked.
