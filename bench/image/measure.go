@@ -17,6 +17,7 @@ func (r *run) measureGet(ctx context.Context) error {
 	turns := []turn{
 		{"limit, loop", r.c, "limit", 1, n},
 		{"limit ×32", r.c, "limit", 32, n},
+		{limitSecond, r.c, "limit-second", 32, n},
 		{"C get", r.c, "get", 0, n},
 		{"Go get", r.golang, "get", 0, n},
 	}

@@ -28,7 +28,7 @@ buckets:
 	MULQ 16(R8) // DX = high half
 	SHLQ $6, DX
 	ADDQ 0(R8), DX
-	PREFETCHT0 (DX)
+	PREFETCHT1 (DX)
 	MOVQ DX, (DI)(R15*8)
 	INCQ R15
 	CMPQ R15, CX
@@ -62,8 +62,8 @@ records:
 	ADDQ 8(R8), R10
 	CMPQ AX, 24(R8)
 	CMOVQCC R13, R10 // a reference past the heap: no record
-	PREFETCHT0 (R10)
-	PREFETCHT0 64(R10)
+	PREFETCHT1 (R10)
+	PREFETCHT1 64(R10)
 	MOVQ R10, (DI)(R15*8)
 	INCQ R15
 	CMPQ R15, CX
@@ -78,8 +78,8 @@ TEXT ·fetchKernel(SB), NOSPLIT, $0-16
 	MOVQ n+8(FP), CX
 fetch:
 	MOVQ -8(SI)(CX*8), AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
+	PREFETCHT1 (AX)
+	PREFETCHT1 64(AX)
 	DECQ CX
 	JNZ  fetch
 	RET
