@@ -394,12 +394,17 @@ func meet(a, b format.Box) bool {
 	return false
 }
 
-func (v goldenView) polygon(t *goldenTable, corners []rhumb.Point) question {
-	p, err := rtree.MakePolygon(corners)
+func (v goldenView) polygon(t *goldenTable, rings [][]rhumb.Point) question {
+	p, err := rtree.MakePolygon(rings...)
 	v.m.must(err)
 	ask := "polygon " + t.spec.Name
-	for _, c := range corners {
-		ask += fmt.Sprintf(" %v %v", c.Lat, c.Lon)
+	for i, ring := range rings {
+		if i > 0 {
+			ask += " /"
+		}
+		for _, c := range ring {
+			ask += fmt.Sprintf(" %v %v", c.Lat, c.Lon)
+		}
 	}
 	return question{ask, v.within(t, p.Intersects)}
 }
@@ -448,13 +453,19 @@ func (v goldenView) spatial(t *goldenTable) (out []question) {
 			out = append(out, question{fmt.Sprintf("nearest %s %v %v %d %v", t.spec.Name, c.p.Lat, c.p.Lon, k, 50*c.metres), near[:min(k, len(near))]})
 		}
 	}
-	for _, ring := range [][]rhumb.Point{
-		{at(52.2, 13.2), at(52.9, 13.5), at(52.3, 13.9)},
-		{at(52, 13), at(53, 14), at(53, 13), at(52, 14)}, // crosses itself
-		{at(-20, 179), at(-20, -179), at(-15, -179), at(-15, 179), at(-20, 179)},
-		{at(60, -180), at(60, 180), at(90, 180), at(90, -180)},
+	berlin := []rhumb.Point{at(52.2, 13.2), at(52.9, 13.5), at(52.3, 13.9)}
+	fiji := []rhumb.Point{at(-20, 179), at(-20, -179), at(-15, -179), at(-15, 179), at(-20, 179)}
+	for _, rings := range [][][]rhumb.Point{
+		{berlin},
+		{{at(52, 13), at(53, 14), at(53, 13), at(52, 14)}}, // crosses itself
+		{fiji},
+		{{at(60, -180), at(60, 180), at(90, 180), at(90, -180)}},
+		{berlin, {at(52.4, 13.4), at(52.6, 13.4), at(52.6, 13.6), at(52.4, 13.6)}},                                                        // a hole
+		{fiji, {at(-19, 179.5), at(-16, 179.5), at(-16, -179.995), at(-19, -179.995)}, {at(-18, -179.2), at(-17, -180), at(-17, -179.2)}}, // holes on both sides
+		{{at(-90, -180), at(-90, 180), at(90, 180), at(90, -180)}, berlin},
+		{berlin, {at(52.5, 13.4), at(53, 13.4), at(53, 14), at(52.5, 14)}, fiji}, // one that overlaps, one far away
 	} {
-		out = append(out, v.polygon(t, ring))
+		out = append(out, v.polygon(t, rings))
 	}
 	return out
 }
@@ -534,6 +545,8 @@ func (m *goldenModel) questions() (out []question) {
 		question{"bbox blobs 0 0 1 1", []string{"! not supported by the table"}},
 		question{"bbox cars 2 0 1 1", []string{"! invalid argument"}},
 		question{"polygon cars 2 0 1 1", []string{"! invalid argument"}},
+		question{"polygon cars 0 0 0 9 9 9 / 2 0 1 1 2 0", []string{"! invalid argument"}},
+		question{"polygon cars 0 0 0 9 9 9 / 80 0 80 120 80 -120", []string{"! invalid argument"}}, // round a pole
 		question{"get cars n:78", []string{"! invalid argument"}},
 		question{"lock version 999", []string{"! unavailable"}})
 	return append(out, m.fields()...)

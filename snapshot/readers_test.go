@@ -251,6 +251,18 @@ func (q *goQuery) field(t *reader.Table, key, name string) ([]string, error) {
 	return []string{v.Kind().String() + " " + text}, nil
 }
 
+// ringsOf reads the corners of rings, between which is a slash.
+func ringsOf(w []string) (rings [][]rhumb.Point) {
+	for _, ring := range strings.Split(strings.Join(w, " "), "/") {
+		var points []rhumb.Point
+		for pair := range slices.Chunk(numbers(strings.Fields(ring)), 2) {
+			points = append(points, rhumb.Point{Lat: pair[0], Lon: pair[len(pair)-1]})
+		}
+		rings = append(rings, points)
+	}
+	return rings
+}
+
 func (q *goQuery) query(t *reader.Table, w []string) (out []string, err error) {
 	show := func(it *reader.Item) bool {
 		out = append(out, itemLine(it))
@@ -281,7 +293,7 @@ func (q *goQuery) query(t *reader.Table, w []string) (out []string, err error) {
 	case "nearest": // this reader has no limit of distance
 		err = t.VisitNearest(points[0], int(x[2]), func(it *reader.Item) bool { return it.Distance > x[3] || showNear(it) })
 	case "polygon":
-		err = t.VisitPolygon(points, show)
+		err = t.VisitPolygon(ringsOf(w[2:]), show)
 	}
 	return out, err
 }

@@ -155,7 +155,7 @@ func readTable(tb reader.Table) (n int) {
 	_ = tb.VisitBBox(rhumb.Box{Min: corner, Max: rhumb.Point{Lat: 0.51, Lon: 179.91}}, touch)
 	_ = tb.VisitRadius(corner, 10_000, touch)
 	_ = tb.VisitNearest(corner, 5, touch)
-	_ = tb.VisitPolygon([]rhumb.Point{corner, {Lat: 0.7, Lon: 179.9}, {Lat: 0.7, Lon: -179.9}}, touch)
+	_ = tb.VisitPolygon([][]rhumb.Point{{corner, {Lat: 0.7, Lon: 179.9}, {Lat: 0.7, Lon: -179.9}}}, touch)
 	_, _ = tb.WriteGeoJSON(io.Discard, tb.All())
 	touched.Add(uint32(sum))
 	return n

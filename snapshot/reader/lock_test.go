@@ -259,7 +259,7 @@ func TestRefusedRequests(t *testing.T) {
 		"bad box":           func() error { return names.VisitBBox(rhumb.Box{Min: rhumb.Point{Lat: 91}}, nil) },
 		"bad point":         func() error { return names.VisitRadius(rhumb.Point{Lon: 181}, 1, nil) },
 		"bad radius":        func() error { return names.VisitRadius(rhumb.Point{}, -1, nil) },
-		"bad ring":          func() error { return names.VisitPolygon([]rhumb.Point{{}, {}}, nil) },
+		"bad ring":          func() error { return names.VisitPolygon([][]rhumb.Point{{{}, {}}}, nil) },
 		"none nearest":      func() error { return names.VisitNearest(rhumb.Point{}, 0, nil) },
 	} {
 		if err := call(); rhumb.KindOf(err) != rhumb.InvalidArgument {

@@ -46,15 +46,15 @@ func (t *Table) VisitRadius(p rhumb.Point, metres float64, fn func(*Item) bool) 
 	}, fn)
 }
 
-// Polygon gives the records of a spatial table whose box touches a polygon, each once, in no order. See rtree.Polygon for
-// what a ring may be. It fails as BBox does.
-func (t *Table) Polygon(ring []rhumb.Point) iter.Seq2[Item, error] {
-	return seq(func(fn func(*Item) bool) error { return t.VisitPolygon(ring, fn) })
+// Polygon gives the records of a spatial table whose box touches a polygon, each once, in no order. A ring within another is a
+// hole; see rtree.Polygon for what rings may be. It fails as BBox does.
+func (t *Table) Polygon(rings ...[]rhumb.Point) iter.Seq2[Item, error] {
+	return seq(func(fn func(*Item) bool) error { return t.VisitPolygon(rings, fn) })
 }
 
 // VisitPolygon is Polygon with a visitor, as VisitAll has one.
-func (t *Table) VisitPolygon(ring []rhumb.Point, fn func(*Item) bool) error {
-	p, err := rtree.MakePolygon(ring)
+func (t *Table) VisitPolygon(rings [][]rhumb.Point, fn func(*Item) bool) error {
+	p, err := rtree.MakePolygon(rings...)
 	if err != nil {
 		return err
 	}

@@ -444,9 +444,14 @@ func (w *world) verifySpatial(tb reader.Table, want map[string]snapshot.Record) 
 		w.verifyNearest(tb, want, p, 1+w.rng.IntN(20))
 
 		ring := []rhumb.Point{p, {Lat: min(p.Lat+w.rng.Float64(), 90), Lon: turn(p.Lon + 0.01)}, {Lat: max(p.Lat-w.rng.Float64(), -90), Lon: turn(p.Lon + 3*w.rng.Float64())}}
-		if poly, err := rtree.MakePolygon(ring); err == nil {
-			w.sameSet(fmt.Sprintf("polygon %v", ring),
-				w.collect(tb, want, func(fn func(*reader.Item) bool) error { return tb.VisitPolygon(ring, fn) }), touching(poly.Intersects))
+		rings := [][]rhumb.Point{ring}
+		if w.rng.IntN(2) == 0 { // a hole: the same ring, smaller
+			hole := []rhumb.Point{{Lat: p.Lat + (ring[1].Lat-p.Lat)/4, Lon: turn(p.Lon + 0.005)}, ring[1], {Lat: p.Lat, Lon: turn(p.Lon + 0.007)}}
+			rings = append(rings, hole)
+		}
+		if poly, err := rtree.MakePolygon(rings...); err == nil {
+			w.sameSet(fmt.Sprintf("polygon %v", rings),
+				w.collect(tb, want, func(fn func(*reader.Item) bool) error { return tb.VisitPolygon(rings, fn) }), touching(poly.Intersects))
 		}
 	}
 }

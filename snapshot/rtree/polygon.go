@@ -7,68 +7,111 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// CornersMax is the greatest number of corners of a polygon.
+// CornersMax is the greatest number of corners of all rings of a polygon.
 const CornersMax = 1 << 16
 
 // fullTurn is 360 degrees in units.
 const fullTurn = 2 * format.LonUnitsMax
 
-// Polygon is the area within a ring of points, its edge included. Edges are straight in longitude and latitude, as RFC
-// 7946 (GeoJSON) has it, not great circles. Corners are rounded to units (1e-7 degrees), and all tests are exact in whole
-// numbers: every machine and every language gives the same answer.
+// Polygon is the area within rings of points, their edges included. The even-odd rule tells inside from outside: a ring within
+// another is a hole, one beside it a second part. That holds too where edges cross each other, be they of one ring or of
+// several. Which way round a ring goes means nothing.
+//
+// Edges are straight in longitude and latitude, as RFC 7946 (GeoJSON) has it, not great circles. Corners are rounded to
+// units (1e-7 degrees), and all tests are exact in whole numbers: every machine and every language gives the same answer.
 //
 // An edge that spans more than 180 degrees of longitude is taken the shorter way, over the antimeridian; one of exactly
-// 360 degrees, as the edge of a polar cap has, is taken as it stands. Where edges of the ring cross each other, the
-// even-odd rule tells inside from outside.
+// 360 degrees, as the edge of a polar cap has, is taken as it stands.
 type Polygon struct {
-	// ring is closed: the last corner is the first. Longitudes go on beyond ±180 degrees where the ring does, so that every
+	// Each ring is closed: its last corner is its first. Longitudes go on beyond ±180 degrees where a ring does, so that every
 	// edge is straight; they stay within ±540.
-	ring []corner
-	// The bounds of ring, at most a full turn wide.
+	rings [][]corner
+	// The bounds of all rings, at most a full turn wide.
 	min, max corner
+	// middle is twice the longitude in the middle of the first ring.
+	middle int64
 }
 
 // corner is a point in units.
 type corner struct{ x, y int64 }
 
-// MakePolygon makes a polygon of 3 to CornersMax corners; the first may be repeated at the end. It returns
-// InvalidArgument for points that are none, for another number of corners, and for a ring that goes round a pole or is
-// wider than 360 degrees: such an area has to be cut along a meridian first, as in RFC 7946, section 3.1.9.
-func MakePolygon(points []rhumb.Point) (Polygon, error) {
+// MakePolygon makes a polygon of rings of at least 3 corners, CornersMax in all; the first corner of a ring may be repeated at its
+// end. It returns InvalidArgument for points that are none, for another number of rings or corners, and for a ring that goes
+// round a pole or rings that together are wider than 360 degrees: such an area has to be cut along a meridian first, as in RFC
+// 7946, section 3.1.9.
+func MakePolygon(rings ...[]rhumb.Point) (Polygon, error) {
 	const op rhumb.Op = "rtree.MakePolygon"
-	if n := len(points); n > 1 && points[0] == points[n-1] {
-		points = points[:n-1]
+	var p Polygon
+	if len(rings) == 0 {
+		return p, rhumb.E(op, rhumb.InvalidArgument, "a polygon without a ring")
 	}
-	if len(points) < 3 || len(points) > CornersMax {
-		return Polygon{}, rhumb.Ef(op, rhumb.InvalidArgument, "a ring of %d corners, want 3 to %d", len(points), CornersMax)
+	left := CornersMax
+	for _, points := range rings {
+		if n := len(points); n > 1 && points[0] == points[n-1] {
+			points = points[:n-1]
+		}
+		if len(points) < 3 || len(points) > left {
+			return p, rhumb.Ef(op, rhumb.InvalidArgument, "a ring of %d corners, want 3 at least, and all rings together %d at most", len(points), CornersMax)
+		}
+		left -= len(points)
+		if err := p.add(points); err != nil {
+			return p, rhumb.Wrap(op, err)
+		}
 	}
+	if p.max.x-p.min.x > fullTurn {
+		return p, rhumb.E(op, rhumb.InvalidArgument, "the polygon is wider than 360 degrees of longitude; cut it along a meridian")
+	}
+	return p, nil
+}
+
+// add adds a ring.
+func (p *Polygon) add(points []rhumb.Point) error {
+	const op rhumb.Op = "rtree.ring"
 	ring := make([]corner, 0, len(points)+1)
 	for _, q := range points {
 		if err := q.Validate(); err != nil {
-			return Polygon{}, rhumb.Wrap(op, err)
+			return err
 		}
 		u := format.MakePoint(q)
 		ring = append(ring, corner{int64(u.MinX), int64(u.MinY)})
 	}
 	ring = append(ring, ring[0])
+	first := len(p.rings) == 0
+	if first {
+		p.min, p.max = ring[0], ring[0]
+	} else {
+		ring[0].x += p.turn(ring[0].x)
+	}
 	unwrap(ring)
-	p := Polygon{ring: ring, min: ring[0], max: ring[0]}
+	if ring[0] != ring[len(ring)-1] {
+		return rhumb.E(op, rhumb.InvalidArgument, "a ring goes round a pole; cut it along a meridian, up to the pole and back")
+	}
 	for _, c := range ring {
 		p.min = corner{min(p.min.x, c.x), min(p.min.y, c.y)}
 		p.max = corner{max(p.max.x, c.x), max(p.max.y, c.y)}
 	}
-	switch {
-	case ring[0] != ring[len(ring)-1]:
-		return Polygon{}, rhumb.E(op, rhumb.InvalidArgument, "the ring goes round a pole; cut it along a meridian, up to the pole and back")
-	case p.max.x-p.min.x > fullTurn:
-		return Polygon{}, rhumb.E(op, rhumb.InvalidArgument, "the ring is wider than 360 degrees of longitude; cut it along a meridian")
+	if first {
+		p.middle = p.min.x + p.max.x
 	}
-	return p, nil
+	p.rings = append(p.rings, ring)
+	return nil
 }
 
-// unwrap lets longitudes go on where an edge crosses the antimeridian.
+// turn gives by how much the first corner of a further ring is moved, a full turn or not at all, to lie within half a turn of the
+// middle of the first ring. So all rings are on one side of the antimeridian, or go on beyond it alike.
+func (p *Polygon) turn(x int64) int64 {
+	switch twice := 2*x - p.middle; {
+	case twice > fullTurn:
+		return -fullTurn
+	case twice < -fullTurn:
+		return fullTurn
+	}
+	return 0
+}
+
+// unwrap lets longitudes go on where an edge crosses the antimeridian, from where the first corner is.
 func unwrap(ring []corner) {
-	before := ring[0].x
+	before := ring[len(ring)-1].x // that of the first corner, as it was given
 	for i := 1; i < len(ring); i++ {
 		step := ring[i].x - before
 		before = ring[i].x
@@ -131,11 +174,13 @@ func (p *Polygon) Intersects(b format.Box) bool {
 }
 
 // touches reports whether a box within the bounds has a point in common with the polygon: an edge touches it, or else all
-// of the box lies on one side of the ring, as its corner does.
+// of the box lies on one side of the rings, as its corner does.
 func (p *Polygon) touches(lo, hi corner) bool {
-	for i := 1; i < len(p.ring); i++ {
-		if edgeTouches(p.ring[i-1], p.ring[i], lo, hi) {
-			return true
+	for _, ring := range p.rings {
+		for i := 1; i < len(ring); i++ {
+			if edgeTouches(ring[i-1], ring[i], lo, hi) {
+				return true
+			}
 		}
 	}
 	return p.holds(lo)
@@ -155,20 +200,22 @@ func edgeTouches(a, b, lo, hi corner) bool {
 // most 360 and 180 degrees, so that the products stay below 2^63.
 func side(a, b, p corner) int { return cmp.Compare((b.x-a.x)*(p.y-a.y), (p.x-a.x)*(b.y-a.y)) }
 
-// holds reports whether a point lies in the ring or on it: it is on an edge, or a ray to the east crosses an odd number of
-// edges. An edge is crossed at its lower end and not at its upper.
+// holds reports whether a point lies in the polygon or on an edge: a ray to the east crosses an odd number of edges. An edge is
+// crossed at its lower end and not at its upper.
 func (p *Polygon) holds(q corner) bool {
 	if q.x < p.min.x || q.x > p.max.x || q.y < p.min.y || q.y > p.max.y {
 		return false
 	}
 	in := false
-	for i := 1; i < len(p.ring); i++ {
-		a, b := p.ring[i-1], p.ring[i]
-		if edgeTouches(a, b, q, q) {
-			return true
-		}
-		if a.y > q.y != (b.y > q.y) && side(a, b, q) > 0 == (b.y > a.y) {
-			in = !in
+	for _, ring := range p.rings {
+		for i := 1; i < len(ring); i++ {
+			a, b := ring[i-1], ring[i]
+			if edgeTouches(a, b, q, q) {
+				return true
+			}
+			if a.y > q.y != (b.y > q.y) && side(a, b, q) > 0 == (b.y > a.y) {
+				in = !in
+			}
 		}
 	}
 	return in

@@ -11,7 +11,7 @@
  *     bbox TABLE MINLAT MINLON MAXLAT MAXLON
  *     radius TABLE LAT LON METRES
  *     nearest TABLE LAT LON K METRES
- *     polygon TABLE LAT LON LAT LON LAT LON...
+ *     polygon TABLE LAT LON LAT LON LAT LON... [/ LAT LON...]    / begins another ring
  *     field TABLE KEY NAME
  *     commit
  *     position REGION SLOT
@@ -151,6 +151,19 @@ static int64_t nearest(const rs_table *t, rs_point centre, size_t k, double metr
 	return n;
 }
 
+static int polygon(const rs_table *t, char **word, int words) {
+	rs_point p[WORDS_MAX / 2];
+	rs_ring rings[WORDS_MAX / 2];
+	size_t points = 0, n = 0;
+	for (int i = 2; i < words; n++) {
+		rs_ring *r = &rings[n];
+		*r = (rs_ring){&p[points], 0};
+		for (; i + 1 < words && strcmp(word[i], "/") != 0; i += 2, r->n++) p[points++] = (rs_point){strtod(word[i], NULL), strtod(word[i + 1], NULL)};
+		i++;
+	}
+	return rs_polygon(&view, t, rings, n, visit, NULL);
+}
+
 static int64_t spatial(const rs_table *t, char **word, int words) {
 	double x[WORDS_MAX] = {0};
 	rs_point p[WORDS_MAX / 2];
@@ -160,7 +173,7 @@ static int64_t spatial(const rs_table *t, char **word, int words) {
 	if (strcmp(word[0], "bbox") == 0) return bbox(t, box);
 	if (strcmp(word[0], "radius") == 0) return rs_radius(&view, t, p[0], x[2], visit, &client);
 	if (strcmp(word[0], "nearest") == 0) return nearest(t, p[0], (size_t)x[2], x[3]);
-	if (strcmp(word[0], "polygon") == 0) return rs_polygon(&view, t, p, (size_t)(words - 2) / 2, visit, NULL);
+	if (strcmp(word[0], "polygon") == 0) return polygon(t, word, words);
 	return RS_INVALID;
 }
 

@@ -102,7 +102,20 @@ void field(const rhumb::Table &t, const std::string &k, const std::string &name)
 	std::cout << text << '\n';
 }
 
+void polygon(const rhumb::Table &t, const Words &w) {
+	std::vector<std::vector<Point>> corners(1);
+	for (std::size_t i = 2; i < w.size(); i++) {
+		if (w[i] == "/") corners.emplace_back();
+		else if (i + 1 < w.size()) corners.back().push_back({std::stod(w[i]), std::stod(w[i + 1])}), i++;
+	}
+	std::vector<std::span<const Point>> rings(corners.begin(), corners.end());
+	auto show = [&](const Item &it) { print(it, t); return true; };
+	if (rings.size() == 1) t.polygon(rings[0], show);
+	else t.polygon(rings, show);
+}
+
 void query(const rhumb::Table &t, const Words &w) {
+	if (w[0] == "polygon") return polygon(t, w);
 	std::vector<double> x;
 	for (std::size_t i = 2; i < w.size() && w[0] != "scan" && w[0] != "get" && w[0] != "mget" && w[0] != "field"; i++) x.push_back(std::stod(w[i]));
 	auto with_distance = [&](const Item &it) { print(it, t, true); };
@@ -121,10 +134,6 @@ void query(const rhumb::Table &t, const Words &w) {
 		t.radius({x[0], x[1]}, x[2], with_distance);
 	} else if (w[0] == "nearest") {
 		for (const Item &it : t.nearest({x[0], x[1]}, static_cast<std::size_t>(x[2]), x[3])) print(it, t, true);
-	} else if (w[0] == "polygon") {
-		std::vector<Point> corners;
-		for (std::size_t i = 0; i + 1 < x.size(); i += 2) corners.push_back({x[i], x[i + 1]});
-		t.polygon(corners, [&](const Item &it) { print(it, t); return true; });
 	}
 }
 

@@ -281,8 +281,15 @@ typedef int (*rs_visitor)(void *context, const rs_item *item);
 RS_API int rs_bbox(const rs_view *view, const rs_table *table, rs_box box, rs_visitor visit, void *context);
 /* rs_radius visits every record whose box is within metres of the centre, on a sphere of 6 371 008.8 m. */
 RS_API int rs_radius(const rs_view *view, const rs_table *table, rs_point centre, double metres, rs_visitor visit, void *context);
-/* rs_polygon visits every record whose box touches the polygon: n >= 3 corners, closed by itself. */
-RS_API int rs_polygon(const rs_view *view, const rs_table *table, const rs_point *corners, size_t n, rs_visitor visit, void *context);
+/* A ring of a polygon: n >= 3 corners, closed by itself. */
+typedef struct rs_ring {
+	const rs_point *corners;
+	size_t n;
+} rs_ring;
+
+/* rs_polygon visits every record whose box touches the polygon that rings make, edges included: a ring within another is a
+ * hole, one beside it a second part, and where edges cross, the even-odd rule holds. */
+RS_API int rs_polygon(const rs_view *view, const rs_table *table, const rs_ring *rings, size_t n, rs_visitor visit, void *context);
 /* rs_nearest gives up to k records nearest to the centre and not farther than metres (INFINITY: any), nearest first; it
  * returns how many, or an error. out has room for k. */
 RS_API int64_t rs_nearest(const rs_view *view, const rs_table *table, rs_point centre, size_t k, double metres, rs_item *out);
@@ -2743,16 +2750,26 @@ RS_API int64_t rs_nearest(const rs_view *v, const rs_table *t, rs_point centre, 
 
 /* Edges are straight in longitude and latitude, as RFC 7946 has it; one that spans more than 180 degrees goes over the
  * antimeridian, one of exactly 360 is taken as it stands. Corners are rounded to units, and all tests are exact in whole
- * numbers. A ring is walked anew for every test, so that none has to be stored. */
+ * numbers. Rings are walked anew for every test, so that none has to be stored. */
 typedef struct rs__corner {
 	int64_t x, y;
 } rs__corner;
 
-typedef struct rs__ring {
-	const rs_point *points;
+typedef struct rs__area {
+	const rs_ring *rings;
 	size_t n;
 	rs__corner min, max;
-} rs__ring;
+	int64_t middle; /* twice the longitude in the middle of the first ring */
+} rs__area;
+
+/* rs__walk goes from corner to corner of a ring. */
+typedef struct rs__walk {
+	const rs_ring *ring;
+	size_t i;
+	rs__corner plain, at; /* as it stands, and with longitudes that go on beyond 180 degrees */
+} rs__walk;
+
+enum { RS__CORNERS_MAX = 65536 };
 
 #define RS__FULL (INT64_C(2) * RS__LON_MAX)
 
@@ -2763,35 +2780,66 @@ rs__inline rs__corner rs__round(rs_point p) {
 	return c;
 }
 
-/* rs__ring_next gives corner i >= 1 from the one before: as it stands, and with longitudes that go on beyond 180 degrees. */
-rs__inline rs__corner rs__ring_next(const rs__ring *r, size_t i, rs__corner *plain, rs__corner before) {
-	rs__corner c = rs__round(r->points[i == r->n ? 0 : i]);
-	int64_t step = c.x - plain->x;
-	*plain = c;
-	if (step > RS__FULL / 2 && step != RS__FULL) step -= RS__FULL;
-	else if (step < -RS__FULL / 2 && step != -RS__FULL) step += RS__FULL;
-	c.x = before.x + step;
-	return c;
+/* rs__walk_begin goes to the first corner, which is taken within half a turn of the middle of the first ring: so all rings are
+ * on one side of the antimeridian, or go on beyond it alike. */
+rs__inline rs__walk rs__walk_begin(const rs__area *a, const rs_ring *ring) {
+	rs__walk w = {ring, 0, rs__round(ring->corners[0]), {0, 0}};
+	w.at = w.plain;
+	if (ring != a->rings) {
+		if (2 * w.at.x - a->middle > RS__FULL) w.at.x -= RS__FULL;
+		else if (2 * w.at.x - a->middle < -RS__FULL) w.at.x += RS__FULL;
+	}
+	return w;
 }
 
-static int rs__ring_make(rs__ring *r, const rs_point *points, size_t n) {
-	if (points != NULL && n > 1 && points[0].lat == points[n - 1].lat && points[0].lon == points[n - 1].lon) n--;
-	if (points == NULL || n < 3 || n > 65536) return rs__fail(RS_INVALID, "", 0, "a ring of %zu corners, want 3 to 65536", n);
-	for (size_t i = 0; i < n; i++)
-		if (!rs__valid_point(points[i])) return rs__fail(RS_INVALID, "", 0, "corner %zu, %g,%g, is no place", i, points[i].lat, points[i].lon);
-	r->points = points;
-	r->n = n;
-	rs__corner first = rs__round(points[0]), plain = first, c = first;
-	r->min = r->max = first;
-	for (size_t i = 1; i <= n; i++) {
-		c = rs__ring_next(r, i, &plain, c);
-		if (c.x < r->min.x) r->min.x = c.x;
-		if (c.y < r->min.y) r->min.y = c.y;
-		if (c.x > r->max.x) r->max.x = c.x;
-		if (c.y > r->max.y) r->max.y = c.y;
+/* rs__walk_next goes to the next corner, the first again after the last, and gives 0 behind that. */
+rs__inline int rs__walk_next(rs__walk *w) {
+	if (w->i == w->ring->n) return 0;
+	w->i++;
+	rs__corner c = rs__round(w->ring->corners[w->i == w->ring->n ? 0 : w->i]);
+	int64_t step = c.x - w->plain.x;
+	w->plain = c;
+	if (step > RS__FULL / 2 && step != RS__FULL) step -= RS__FULL;
+	else if (step < -RS__FULL / 2 && step != -RS__FULL) step += RS__FULL;
+	w->at.x += step;
+	w->at.y = c.y;
+	return 1;
+}
+
+/* rs__area_add checks a ring and takes it into the bounds. */
+static int rs__area_add(rs__area *a, const rs_ring *ring) {
+	for (size_t i = 0; i < ring->n; i++)
+		if (!rs__valid_point(ring->corners[i])) return rs__fail(RS_INVALID, "", 0, "corner %zu, %g,%g, is no place", i, ring->corners[i].lat, ring->corners[i].lon);
+	rs__walk w = rs__walk_begin(a, ring);
+	rs__corner first = w.at;
+	if (ring == a->rings) a->min = a->max = first;
+	do {
+		if (w.at.x < a->min.x) a->min.x = w.at.x;
+		if (w.at.y < a->min.y) a->min.y = w.at.y;
+		if (w.at.x > a->max.x) a->max.x = w.at.x;
+		if (w.at.y > a->max.y) a->max.y = w.at.y;
+	} while (rs__walk_next(&w));
+	if (ring == a->rings) a->middle = a->min.x + a->max.x;
+	if (w.at.x != first.x) return rs__fail(RS_INVALID, "", 0, "a ring goes round a pole; cut it along a meridian, up to the pole and back");
+	return RS_OK;
+}
+
+static int rs__area_make(rs__area *a, const rs_ring *rings, size_t n) {
+	if (rings == NULL || n == 0) return rs__fail(RS_INVALID, "", 0, "a polygon without a ring");
+	memset(a, 0, sizeof *a);
+	a->rings = rings;
+	a->n = n;
+	size_t left = RS__CORNERS_MAX;
+	for (size_t i = 0; i < n; i++) {
+		const rs_point *p = rings[i].corners;
+		size_t m = p == NULL ? 0 : rings[i].n;
+		if (m > 1 && p[0].lat == p[m - 1].lat && p[0].lon == p[m - 1].lon) m--;
+		if (m < 3 || m > left) return rs__fail(RS_INVALID, "", 0, "a ring of %zu corners, want 3 at least, and all rings together %d at most", m, (int)RS__CORNERS_MAX);
+		left -= m;
+		int status = rs__area_add(a, &rings[i]);
+		if (status != RS_OK) return status;
 	}
-	if (c.x != first.x) return rs__fail(RS_INVALID, "", 0, "the ring goes round a pole; cut it along a meridian, up to the pole and back");
-	if (r->max.x - r->min.x > RS__FULL) return rs__fail(RS_INVALID, "", 0, "the ring is wider than 360 degrees of longitude; cut it along a meridian");
+	if (a->max.x - a->min.x > RS__FULL) return rs__fail(RS_INVALID, "", 0, "the polygon is wider than 360 degrees of longitude; cut it along a meridian");
 	return RS_OK;
 }
 
@@ -2801,12 +2849,12 @@ rs__inline int32_t rs__wrap(int64_t x) {
 	return (int32_t)x;
 }
 
-/* rs__ring_boxes: a unit more on either side finds what lies on the antimeridian under its other name. */
-static uint32_t rs__ring_boxes(const rs__ring *r, rs_box32 part[2]) {
-	rs_box32 b = {-RS__LON_MAX, (int32_t)r->min.y, RS__LON_MAX, (int32_t)r->max.y};
-	if (r->max.x - r->min.x + 2 < RS__FULL) {
-		b.min_x = rs__wrap(r->min.x - 1);
-		b.max_x = rs__wrap(r->max.x + 1);
+/* rs__area_boxes: a unit more on either side finds what lies on the antimeridian under its other name. */
+static uint32_t rs__area_boxes(const rs__area *a, rs_box32 part[2]) {
+	rs_box32 b = {-RS__LON_MAX, (int32_t)a->min.y, RS__LON_MAX, (int32_t)a->max.y};
+	if (a->max.x - a->min.x + 2 < RS__FULL) {
+		b.min_x = rs__wrap(a->min.x - 1);
+		b.max_x = rs__wrap(a->max.x + 1);
 	}
 	return rs__split(b, part);
 }
@@ -2823,46 +2871,47 @@ rs__inline int rs__edge_touches(rs__corner a, rs__corner b, rs__corner lo, rs__c
 	return s == 0 || rs__side(a, b, hi.x, hi.y) != s || rs__side(a, b, lo.x, hi.y) != s || rs__side(a, b, hi.x, lo.y) != s;
 }
 
-/* rs__ring_touches reports whether a box within the bounds and the polygon have a point in common: an edge touches it, or
+/* rs__area_touches reports whether a box within the bounds and the polygon have a point in common: an edge touches it, or
  * all of it lies on one side, which a ray from its lowest corner tells. */
-static int rs__ring_touches(const rs__ring *r, rs__corner lo, rs__corner hi) {
-	rs__corner plain = rs__round(r->points[0]), a = plain;
+static int rs__area_touches(const rs__area *area, rs__corner lo, rs__corner hi) {
 	int in = 0;
-	for (size_t i = 1; i <= r->n; i++) {
-		rs__corner b = rs__ring_next(r, i, &plain, a);
-		if (rs__edge_touches(a, b, lo, hi)) return 1;
-		if ((a.y > lo.y) != (b.y > lo.y) && (rs__side(a, b, lo.x, lo.y) > 0) == (b.y > a.y)) in = !in;
-		a = b;
+	for (size_t i = 0; i < area->n; i++) {
+		rs__walk w = rs__walk_begin(area, &area->rings[i]);
+		for (rs__corner a = w.at, b; rs__walk_next(&w); a = b) {
+			b = w.at;
+			if (rs__edge_touches(a, b, lo, hi)) return 1;
+			if ((a.y > lo.y) != (b.y > lo.y) && (rs__side(a, b, lo.x, lo.y) > 0) == (b.y > a.y)) in = !in;
+		}
 	}
 	return in;
 }
 
-static int rs__ring_meets(const rs__ring *r, rs_box32 box) {
+static int rs__area_meets(const rs__area *a, rs_box32 box) {
 	rs_box32 part[2];
 	uint32_t n = rs__split(box, part);
 	for (uint32_t i = 0; i < n; i++)
 		for (int64_t shift = -RS__FULL; shift <= RS__FULL; shift += RS__FULL) {
 			rs__corner lo = {part[i].min_x + shift, part[i].min_y}, hi = {part[i].max_x + shift, part[i].max_y};
-			if (lo.x < r->min.x) lo.x = r->min.x;
-			if (lo.y < r->min.y) lo.y = r->min.y;
-			if (hi.x > r->max.x) hi.x = r->max.x;
-			if (hi.y > r->max.y) hi.y = r->max.y;
-			if (lo.x <= hi.x && lo.y <= hi.y && rs__ring_touches(r, lo, hi)) return 1;
+			if (lo.x < a->min.x) lo.x = a->min.x;
+			if (lo.y < a->min.y) lo.y = a->min.y;
+			if (hi.x > a->max.x) hi.x = a->max.x;
+			if (hi.y > a->max.y) hi.y = a->max.y;
+			if (lo.x <= hi.x && lo.y <= hi.y && rs__area_touches(a, lo, hi)) return 1;
 		}
 	return 0;
 }
 
-RS_API int rs_polygon(const rs_view *v, const rs_table *t, const rs_point *corners, size_t n, rs_visitor visit, void *context) {
+RS_API int rs_polygon(const rs_view *v, const rs_table *t, const rs_ring *rings, size_t n, rs_visitor visit, void *context) {
 	rs_iter it;
 	rs_item item;
-	rs__ring ring = {NULL, 0, {0, 0}, {0, 0}};
+	rs__area area;
 	int status = rs__spatial(v, t);
-	if (status == RS_OK) status = rs__ring_make(&ring, corners, n);
+	if (status == RS_OK) status = rs__area_make(&area, rings, n);
 	if (status != RS_OK) return status;
 	rs__iter_init(&it, v, t, 0);
-	it.parts = rs__ring_boxes(&ring, it.part);
+	it.parts = rs__area_boxes(&area, it.part);
 	while ((status = rs_bbox_next(&it, &item)) == 1) {
-		if (!rs__ring_meets(&ring, item.box)) continue;
+		if (!rs__area_meets(&area, item.box)) continue;
 		int stop = visit(context, &item);
 		if (stop != 0) return stop;
 	}

@@ -314,9 +314,14 @@ public:
 	template <Visitor F> void radius(Point centre, double metres, F &&visit) const {
 		visiting(visit, [&](rs_visitor f, void *c) { return rs_radius(view_, table_, centre, metres, f, c); });
 	}
-	template <Visitor F> void polygon(std::span<const Point> corners, F &&visit) const {
-		visiting(visit, [&](rs_visitor f, void *c) { return rs_polygon(view_, table_, corners.data(), corners.size(), f, c); });
+	/* polygon visits the records whose box touches a polygon: a ring within another is a hole; see rs_polygon. */
+	template <Visitor F> void polygon(std::span<const std::span<const Point>> rings, F &&visit) const {
+		std::vector<rs_ring> raw;
+		raw.reserve(rings.size());
+		for (std::span<const Point> r : rings) raw.push_back({r.data(), r.size()});
+		visiting(visit, [&](rs_visitor f, void *c) { return rs_polygon(view_, table_, raw.data(), raw.size(), f, c); });
 	}
+	template <Visitor F> void polygon(std::span<const Point> ring, F &&visit) const { polygon(std::span<const std::span<const Point>>(&ring, 1), visit); }
 	/* nearest gives up to k records, nearest first. */
 	[[nodiscard]] std::vector<Item> nearest(Point centre, std::size_t k, double metres = INFINITY) const {
 		std::vector<rs_item> raw(k);

@@ -101,14 +101,15 @@ def query(view, w):
         return [field(table, w[2], w[3])]
     if w[0] == "scan":
         return [line(it) for it in table.scan(bytes.fromhex(w[2]) if len(w) > 2 else b"")]
+    if w[0] == "polygon":
+        corners, *holes = [np.array(ring.split(), dtype=float).reshape(-1, 2) for ring in " ".join(w[2:]).split("/")]
+        return [line(it) for it in table.polygon(corners, holes)]
     x = [float(s) for s in w[2:]]
     if w[0] == "bbox":
         return [line(it) for it in table.bbox(*x)]
     if w[0] == "radius":
         return [line(it, True) for it in table.radius(*x)]
-    if w[0] == "nearest":
-        return [line(it, True) for it in table.nearest(x[0], x[1], int(x[2]), metres=x[3])]
-    return [line(it) for it in table.polygon(list(zip(x[::2], x[1::2])))]
+    return [line(it, True) for it in table.nearest(x[0], x[1], int(x[2]), metres=x[3])]
 
 
 def main():

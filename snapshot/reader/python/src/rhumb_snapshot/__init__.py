@@ -288,9 +288,12 @@ class Table:
         """Up to k records nearest to a point, nearest first."""
         return self._query("nearest", (lat, lon, metres), k=k, values=values)
 
-    def polygon(self, corners, *, values=True, limit=0):
-        """The records whose box touches a polygon of (lat, lon) corners, in no order."""
-        return self._query("polygon", corners, values=values, limit=limit)
+    def polygon(self, corners, holes=(), *, values=True, limit=0):
+        """The records whose box touches a polygon of (lat, lon) corners, in no order. Holes are rings of such corners; one that
+        lies beside the polygon is a second part of it."""
+        rings = [np.asarray(ring, dtype=float).ravel() for ring in (corners, *holes)]
+        sizes = [len(ring) / 2 for ring in rings]
+        return self._query("polygon", np.concatenate([sizes, *rings]), k=len(rings), values=values, limit=limit)
 
     def scan(self, prefix=b"", *, values=True, limit=0):
         """The records whose key begins with a prefix, in order. A number counts as its eight bytes, big-endian."""

@@ -461,6 +461,24 @@ static int64_t run_nearest(const rs_view *v, const rs_table *t, rs_point centre,
 	return n;
 }
 
+/* run_polygon takes the sizes of k rings, and then their corners. */
+static int run_polygon(const rs_view *v, const rs_table *t, const double *x, size_t n, size_t k, found *f) {
+	rs_ring *rings = (rs_ring *)malloc((k + 1) * sizeof *rings);
+	int status = rings == NULL ? RS_NO_MEMORY : RS_OK;
+	size_t at = k;
+	for (size_t i = 0; i < k && status == RS_OK; i++) {
+		if (!(x[i] >= 0 && x[i] <= (double)((n - at) / 2)) || x[i] != floor(x[i])) {
+			status = rs__fail(RS_INVALID, "", 0, "a ring of %g corners", x[i]);
+			break;
+		}
+		rings[i] = (rs_ring){(const rs_point *)(const void *)(x + at), (size_t)x[i]};
+		at += 2 * rings[i].n;
+	}
+	if (status == RS_OK) status = rs_polygon(v, t, rings, k, keep, f);
+	free(rings);
+	return status;
+}
+
 /* view_query(table, verb, numbers, prefix, k, values, limit) runs a query; numbers is a float64 array. */
 static PyObject *view_query(view_object *self, PyObject *args) {
 	unsigned table;
@@ -484,7 +502,7 @@ static PyObject *view_query(view_object *self, PyObject *args) {
 	else if (strcmp(verb, "bbox") == 0 && n == 4) status = rs_bbox(&self->view, t, (rs_box){x[0], x[1], x[2], x[3]}, keep, &f);
 	else if (strcmp(verb, "radius") == 0 && n == 3) status = rs_radius(&self->view, t, (rs_point){x[0], x[1]}, x[2], keep, &f);
 	else if (strcmp(verb, "nearest") == 0 && n == 3 && k >= 0 && k <= 1 << 24) status = run_nearest(&self->view, t, (rs_point){x[0], x[1]}, (size_t)k, x[2], &f);
-	else if (strcmp(verb, "polygon") == 0 && n % 2 == 0) status = rs_polygon(&self->view, t, (const rs_point *)(const void *)x, n / 2, keep, &f);
+	else if (strcmp(verb, "polygon") == 0 && k >= 0 && (size_t)k <= n) status = run_polygon(&self->view, t, x, n, (size_t)k, &f);
 	else rs__fail(RS_INVALID, "", 0, "%s with %zu numbers", verb, n);
 	Py_END_ALLOW_THREADS
 	out = f.failed ? PyErr_NoMemory() : status < 0 ? fail(status) : columns(&f, t->kind);
