@@ -74,7 +74,7 @@ static int64_t read_all(const rs_view *v, const rs_table *t) {
 	}
 	for (size_t i = 0; i < sizeof boxes / sizeof *boxes; i++) rs_bbox(v, t, boxes[i], count, &n);
 	rs_radius(v, t, centre, 30000, count, &n);
-	rs_polygon(v, t, ring, 4, count, &n);
+	rs_polygon(v, t, &(rs_ring){ring, 4}, 1, count, &n);
 	rs_nearest(v, t, centre, 20, INFINITY, near);
 	n += scan_all(v, t);
 	return n;
@@ -274,6 +274,35 @@ static void test_exchange(const char *dir) {
 	close(to);
 }
 
+/* Log positions decide what a program may rely on: without checksums they are refused, whatever the client was told to verify. */
+static void test_positions(const char *dir) {
+	char path[512];
+	rs_client *c = NULL;
+	uint8_t whole[RS__TABLE_ENTRY], entry[RS__TABLE_ENTRY];
+	off_t at = 0;
+	snprintf(path, sizeof path, "%s/root", dir);
+	int fd = open(path, O_RDWR);
+	CHECK(fd >= 0);
+	for (int i = 0; i < RS_TABLES_MAX && at == 0; i++) {
+		off_t here = RS__TABLES + i * RS__TABLE_ENTRY;
+		CHECK(pread(fd, whole, sizeof whole, here) == sizeof whole);
+		if (whole[7] == strlen(RS__POSITIONS) && memcmp(whole + 16, RS__POSITIONS, whole[7]) == 0) at = here;
+	}
+	CHECK(at != 0 && whole[4] & RS_TABLE_SUMMED);
+	memcpy(entry, whole, sizeof entry);
+	entry[4] &= (uint8_t)~RS_TABLE_SUMMED;
+	memset(entry + 12, 0, 4);
+	uint32_t sum = rs__crc(entry, sizeof entry);
+	memcpy(entry + 12, &sum, 4);
+	CHECK(pwrite(fd, entry, sizeof entry, at) == sizeof entry);
+	CHECK(rs_attach(&c, dir, 0) == RS_INCOMPATIBLE && c == NULL);
+	CHECK(strcmp(rs_last_error()->file, "root") == 0 && rs_last_error()->offset == (uint64_t)at);
+	CHECK(rs_attach(&c, dir, RS_VERIFY) == RS_INCOMPATIBLE);
+	CHECK(pwrite(fd, whole, sizeof whole, at) == sizeof whole);
+	CHECK(rs_attach(&c, dir, 0) == RS_OK && rs_detach(c) == RS_OK);
+	close(fd);
+}
+
 /* The lock on byte 0 of a mapped file stands as long as it is mapped: no writer can take the file for another generation. */
 static void test_file_lock(const char *dir) {
 	static image_file files[64];
@@ -450,6 +479,7 @@ int main(int argc, char **argv) {
 	test_leash(argv[1]);
 	test_file_lock(argv[1]);
 	test_exchange(argv[1]);
+	test_positions(argv[1]);
 	test_threads(argv[1]);
 	CHECK(read_image(argv[1], RS_VERIFY) == 4);
 	damage(argv[1], atoi(argv[2]));
