@@ -125,12 +125,12 @@ func (c *Commit) write(t *Table, rec *Record, flags uint16) error {
 	dst := seg.heap[int(seg.tail)*format.RecordAlign:][:int(units)*format.RecordAlign]
 	encodeRecord(dst, size, &t.Table, hash, rec, flags, uint32(c.version-s.base))
 	b := &p.stages[p.stage]
-	b.shards[b.n] = s
+	b.shards[b.n], b.addrs[b.n] = s, seg.bucketAddr(hash)
 	b.add(seg, hash, seg.tail)
 	seg.tail += units
 	seg.pending++
 	c.records++
-	prefetchPut(seg.bucketAddr(hash), seg.recordAddr(seg.tail))
+	prefetchPair(seg.recordAddr(seg.tail)) // with many shards no hardware guesses where each goes on
 	if b.n == group {
 		return c.step()
 	}
@@ -147,15 +147,24 @@ type stage struct {
 	shards [group]*shard
 }
 
-// step ends the group that is being written: it asks for the memory that linking it will need, and links the group before,
-// whose memory has come while this one was written. So a commit waits for memory about never, and its records are linked
-// while they are in the caches; no reader minds, since their version is not committed.
+// step ends the group that is being written and takes the two before it one step further: it asks for the buckets of the
+// first, asks for what the buckets of the second lead to, and links the third, whose memory has come while the others were
+// written. So a commit waits for memory about never, and its records are linked while they are in the caches; no reader minds,
+// since their version is not committed.
+//
+// Each kind of address is asked for in one go. A processor walks several page tables at once, but only as far as it looks
+// ahead: with the work on a record between any two addresses, each walk is waited for.
 func (c *Commit) step() error {
 	p := c.p
-	p.stages[p.stage].fetch()
-	p.stage ^= 1
+	written, found := &p.stages[p.stage], &p.stages[(p.stage+stages-1)%stages]
+	prefetch(&written.addrs, written.n)
+	found.fetch()
+	p.stage = (p.stage + 1) % stages
 	return c.link(&p.stages[p.stage])
 }
+
+// stages is how many groups of a commit are under way.
+const stages = 3
 
 // link puts the records of a group into the index, in the order in which they were written.
 func (c *Commit) link(g *stage) error {
@@ -180,8 +189,7 @@ func (c *Commit) link(g *stage) error {
 // fetchCounters asks for the words that a commit changes in the header, which stand in two lines: with many shards they are in
 // no cache.
 func (s *segment) fetchCounters() {
-	at := uintptr(unsafe.Pointer(unsafe.SliceData(s.file.mem))) + format.SegmentAppendHead
-	prefetchPut(at, at)
+	prefetchPair(uintptr(unsafe.Pointer(unsafe.SliceData(s.file.mem))) + format.SegmentAppendHead)
 }
 
 // raise says that all records that were written are complete. Nothing refers to a record before that.

@@ -144,7 +144,6 @@ func (s *segment) unaborted(ref uint32) uint32 {
 
 // linkBox decides whether a record is found through the R-tree, by way of the key's base record, or through the delta.
 func (s *segment) linkBox(ref, pred uint32, gone bool) bool {
-	b, has := box(s.heap, ref)
 	h := s.record(ref)
 	if h.flags&format.FlagTombstone != 0 {
 		if s.record(pred).flags&format.FlagMoved != 0 {
@@ -152,12 +151,11 @@ func (s *segment) linkBox(ref, pred uint32, gone bool) bool {
 		}
 		return true
 	}
-	if !gone && s.record(pred).flags&format.FlagMoved == 0 {
-		if o, had := box(s.heap, pred); had == has && o == b {
-			return true
-		}
+	if !gone && s.record(pred).flags&format.FlagMoved == 0 && sameBox(s.heap, ref, pred) {
+		return true
 	}
 	s.relink(h, h.ver, h.prev, h.flags|format.FlagMoved)
+	b, has := box(s.heap, ref)
 	if !has {
 		return true
 	}

@@ -31,11 +31,9 @@ loop:
 done:
 	RET
 
-// func prefetchPut(bucket, tail uintptr)
-TEXT ·prefetchPut(SB), NOSPLIT, $0-16
-	MOVQ bucket+0(FP), AX
-	MOVQ tail+8(FP), BX
+// func prefetchPair(addr uintptr)
+TEXT ·prefetchPair(SB), NOSPLIT, $0-8
+	MOVQ addr+0(FP), AX
 	PREFETCHT0 (AX)
-	PREFETCHT0 (BX)
-	PREFETCHT0 64(BX)
+	PREFETCHT0 64(AX)
 	RET

@@ -27,11 +27,9 @@ loop:
 done:
 	RET
 
-// func prefetchPut(bucket, tail uintptr)
-TEXT ·prefetchPut(SB), NOSPLIT, $0-16
-	MOVD bucket+0(FP), R0
-	MOVD tail+8(FP), R1
-	PRFM (R0), PLDL1KEEP
-	PRFM (R1), PSTL1KEEP
-	PRFM 64(R1), PSTL1KEEP
+// func prefetchPair(addr uintptr)
+TEXT ·prefetchPair(SB), NOSPLIT, $0-8
+	MOVD addr+0(FP), R0
+	PRFM (R0), PSTL1KEEP
+	PRFM 64(R0), PSTL1KEEP
 	RET

@@ -13,8 +13,7 @@ func prefetch(addrs *[group]uintptr, n int)
 //go:noescape
 func prefetchPairs(addrs *[group]uintptr, n int)
 
-// prefetchPut asks for a bucket, and for the two lines at tail, which will be written: with many shards no hardware guesses
-// where each goes on.
+// prefetchPair asks for the line at an address, and the next one, to write there.
 //
 //go:noescape
-func prefetchPut(bucket, tail uintptr)
+func prefetchPair(addr uintptr)

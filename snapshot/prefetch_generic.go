@@ -7,4 +7,4 @@ func prefetch(*[group]uintptr, int) {}
 
 func prefetchPairs(*[group]uintptr, int) {}
 
-func prefetchPut(bucket, tail uintptr) {}
+func prefetchPair(uintptr) {}

@@ -25,8 +25,8 @@ type Publisher struct {
 	tables    map[string]*Table
 	entries   [format.TablesMax]*Table
 	positions *Table
-	commit    *Commit  // that is open
-	stages    [2]stage // of it; the one at stage is being filled
+	commit    *Commit       // that is open
+	stages    [stages]stage // of it; the one at stage is being filled
 	stage     int
 	ended     bool
 	recovery  Recovery

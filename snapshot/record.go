@@ -52,7 +52,9 @@ func encodeRecord(dst []byte, size int, t *format.Table, hash uint64, rec *Recor
 		p = p[1+copy(p[1:], rec.Key.Name):]
 	}
 	copy(p, rec.Value)
-	clear(dst[size:])
+	if size < len(dst) {
+		clear(dst[size:])
+	}
 	switch {
 	case len(rec.Value) >= int(format.LongValue):
 		h.size, h.sum = format.LongValue, uint32(len(rec.Value))

@@ -152,15 +152,31 @@ func box(heap []byte, ref uint32) (b format.Box, ok bool) {
 	if flags&format.FlagBox == 0 {
 		return b, false
 	}
-	p := payload(heap, ref)[flags&format.FlagHLC/2+flags&format.FlagExpiry*2:]
+	p := payload(heap, ref)[boxOffset(flags):]
 	return format.Box{
 		MinX: int32(le.Uint32(p)), MinY: int32(le.Uint32(p[4:])), MaxX: int32(le.Uint32(p[8:])), MaxY: int32(le.Uint32(p[12:])),
 	}, true
 }
 
+// sameBox reports whether two records have one box, or none.
+func sameBox(heap []byte, a, b uint32) bool {
+	x, y := headAt(heap, a).flags, headAt(heap, b).flags
+	switch {
+	case (x^y)&format.FlagBox != 0:
+		return false
+	case x&format.FlagBox == 0:
+		return true
+	}
+	p, q := payload(heap, a)[boxOffset(x):], payload(heap, b)[boxOffset(y):]
+	return le.Uint64(p) == le.Uint64(q) && le.Uint64(p[8:]) == le.Uint64(q[8:])
+}
+
+// boxOffset gives where in the payload the box stands.
+func boxOffset(flags uint16) int { return int(flags&format.FlagHLC/2 + flags&format.FlagExpiry*2) }
+
 // keyOffset gives where in the payload the key of a name stands, or the value of a number.
 func keyOffset(flags uint16) int {
-	return int(flags&format.FlagHLC/2 + flags&format.FlagExpiry*2 + flags&format.FlagBox*8)
+	return boxOffset(flags) + int(flags&format.FlagBox*8)
 }
 
 // nameKey gives the length byte of a name and the name.
