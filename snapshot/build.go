@@ -74,7 +74,7 @@ func (p *Publisher) build(s *shard, src *source, base uint64, closed rhumb.Times
 	return nil, rhumb.Ef(op, rhumb.Internal, "shard %d of table %q: no layout holds its %d keys", s.slot, s.table.Name, len(src.refs))
 }
 
-// newSegment takes a file for a header and clears what must begin as zero.
+// newSegment takes a file for a header and clears what must begin as zero, but for the index.
 func (p *Publisher) newSegment(op rhumb.Op, s *shard, head format.Segment) (*segment, error) {
 	file, err := p.files.take(op, s.slot, int64(fileSize(head.FileSize)))
 	if err != nil {
@@ -88,7 +88,6 @@ func (p *Publisher) newSegment(op rhumb.Op, s *shard, head format.Segment) (*seg
 	clear(file.mem[:format.SegmentHeader])
 	clear(seg.changed)
 	clear(seg.cells)
-	clear(seg.index)
 	if seg.skip != nil {
 		seg.initOrder()
 	}
@@ -212,6 +211,7 @@ func (p *Publisher) heapOrder(t *Table, src *source) []uint32 {
 
 // fillHeap lays the base down and puts it into the index. It leaves the new references in placed and gives the checksum.
 func (p *Publisher) fillHeap(s *shard, seg *segment, src *source, order []uint32) (sum uint32, full bool, err error) {
+	clear(seg.index)
 	p.placed = resize(p.placed, len(src.refs))
 	at, summed := uint32(0), uint32(0)
 	from := uintptr(unsafe.Pointer(unsafe.SliceData(src.heap)))

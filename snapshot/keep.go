@@ -1,6 +1,8 @@
 package snapshot
 
 import (
+	"unsafe"
+
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
@@ -11,7 +13,8 @@ import (
 type kept struct {
 	// roots gives, for each record of the append area by its unit, where the record of its key lies in the new base.
 	roots   []uint32
-	patches []patch  // in the order of the append area
+	homes   []home   // of all records of the append area, in its order
+	patches []patch  // likewise
 	replay  []uint32 // later versions that closed views need to tell apart, likewise
 	units   uint32   // of the new base
 	records uint64
@@ -24,6 +27,9 @@ type kept struct {
 
 // patch is a record of the append area and its place in the new base.
 type patch struct{ to, from uint32 }
+
+// home is a record of the append area and the primary bucket of its key.
+type home struct{ ref, bucket uint32 }
 
 // noRoot is the root of a record whose key the new base lacks.
 const noRoot = format.NoPrev
@@ -66,6 +72,9 @@ func (p *Publisher) rollKept(s *shard, wall int64, need room) (*segment, error) 
 	return seg, nil
 }
 
+// planAhead is how many units of the append area are brought into the cache before the records there are looked at.
+const planAhead = 4 << 10 / format.RecordAlign
+
 // planKept finds out whether the base can keep its layout, and what changes in it. It cannot when a key was deleted or has
 // expired, when a box is new or another, when an ordered table has a new key, and when the timestamps of a key fall.
 func (p *Publisher) planKept(s *shard, wall int64) bool {
@@ -75,10 +84,15 @@ func (p *Publisher) planKept(s *shard, wall int64) bool {
 		return false
 	}
 	*k = kept{
-		roots: resize(k.roots, int(seg.tail-base)), patches: k.patches[:0], replay: k.replay[:0],
+		roots: resize(k.roots, int(seg.tail-base)), homes: k.homes[:0], patches: k.patches[:0], replay: k.replay[:0],
 		units: base, records: seg.head.Records, expires: seg.expires,
 	}
+	read := base
 	for ref := base; ref < seg.tail; {
+		if ref >= read {
+			read = min(ref+planAhead, seg.tail)
+			format.ReadAhead(seg.heap[int(ref)*format.RecordAlign : int(read)*format.RecordAlign])
+		}
 		h, units := seg.record(ref), seg.unitsOf(ref)
 		root := noRoot
 		switch {
@@ -94,6 +108,7 @@ func (p *Publisher) planKept(s *shard, wall int64) bool {
 			}
 		}
 		k.roots[ref-base] = root
+		k.homes = append(k.homes, home{ref, format.BucketOf(hashOf(seg.keys, seg.kind, h), seg.head.Buckets)})
 		ref += units
 	}
 	return true
@@ -147,8 +162,9 @@ func (p *Publisher) keepHeap(seg, old *segment) bool {
 	for patches := k.patches; len(patches) > 0; patches = patches[b.n:] {
 		b.n = min(group, len(patches))
 		for i, c := range patches[:b.n] {
-			b.addrs[i] = seg.recordAddr(c.to)
+			b.addrs[i], b.bits[i] = seg.recordAddr(c.to), old.recordAddr(c.from)
 		}
+		prefetchPairs(&b.bits, b.n)
 		prefetchPairs(&b.addrs, b.n)
 		for _, c := range patches[:b.n] {
 			replaces := old.record(c.from).prev != format.NoPrev
@@ -185,7 +201,7 @@ func (s *segment) copySection(old *segment, t format.SectionType) {
 // of its key in the base. When the layout has another number of buckets, or the old index has keys that the base lacks, which
 // the open commit or an aborted one put there, it is made anew. It gives false when overflow buckets run out.
 func (p *Publisher) keepIndex(seg, old *segment) bool {
-	if seg.head.Buckets == old.head.Buckets && seg.head.BucketsMax >= old.head.Buckets+old.overflow && seg.copyIndex(old, p.kept.roots) {
+	if seg.head.Buckets == old.head.Buckets && seg.head.BucketsMax >= old.head.Buckets+old.overflow && p.copyIndex(seg, old) {
 		return true
 	}
 	clear(seg.index)
@@ -209,26 +225,42 @@ func (p *Publisher) keepIndex(seg, old *segment) bool {
 }
 
 // copyIndex copies an index with as many buckets, and gives false when it has a key without a root.
-func (s *segment) copyIndex(old *segment, roots []uint32) bool {
+func (p *Publisher) copyIndex(seg, old *segment) bool {
 	n := old.head.Buckets + old.overflow
-	copy(s.index, old.index[:n])
-	s.overflow = old.overflow
-	base := old.head.BaseUnits
-	if len(roots) == 0 {
-		return true
-	}
-	for i := range s.index[:n] {
-		refs := &s.index[i].refs
-		for slot, ref := range refs {
-			if ref < base {
-				continue
-			}
-			root := roots[ref-base]
-			if root == noRoot {
+	copy(seg.index, old.index[:n])
+	clear(seg.index[n:])
+	seg.overflow = old.overflow
+	b, k := &p.batch, &p.kept
+	for homes := k.homes; len(homes) > 0; homes = homes[b.n:] {
+		b.n = min(group, len(homes))
+		for i, h := range homes[:b.n] {
+			b.addrs[i] = uintptr(unsafe.Pointer(&seg.index[h.bucket]))
+		}
+		prefetch(&b.addrs, b.n)
+		for _, h := range homes[:b.n] {
+			if !seg.redirect(h, k.roots[h.ref-old.head.BaseUnits]) {
 				return false
 			}
-			refs[slot] = root
 		}
 	}
 	return true
+}
+
+// redirect makes the index lead to the root of a key where it leads to a record of the append area: only the newest of the key
+// stands there. It gives false when there is no root. A root is never behind the records of its key, so that no root is taken
+// for a record of another key as long as these come in their order.
+func (s *segment) redirect(h home, root uint32) bool {
+	b := &s.index[h.bucket]
+	for {
+		for slot := range b.refs {
+			if b.refs[slot] == h.ref {
+				b.refs[slot] = root
+				return root != noRoot
+			}
+		}
+		if b.next == 0 {
+			return true
+		}
+		b = &s.index[b.next]
+	}
 }

@@ -5,10 +5,33 @@ import "hash/crc32"
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Checksum is the CRC-32C of p, as in RFC 3720, appendix B.4.
-func Checksum(p []byte) uint32 { return crc32.Checksum(p, castagnoli) }
+func Checksum(p []byte) uint32 { return ExtendChecksum(0, p) }
+
+// checksumPiece is how much is read ahead of the sum.
+const checksumPiece = 4 << 10
 
 // ExtendChecksum gives the checksum of what sum was counted over, followed by p.
-func ExtendChecksum(sum uint32, p []byte) uint32 { return crc32.Update(sum, castagnoli, p) }
+//
+// The processor's instruction is used on three parts of p by turns, of which memory that is read ahead in order is not aware:
+// a sum of what is not in the cache took nearly three times as long. So each piece is brought into the cache before.
+func ExtendChecksum(sum uint32, p []byte) uint32 {
+	for len(p) > checksumPiece {
+		ReadAhead(p[:checksumPiece])
+		sum = crc32.Update(sum, castagnoli, p[:checksumPiece])
+		p = p[checksumPiece:]
+	}
+	return crc32.Update(sum, castagnoli, p)
+}
+
+// ReadAhead brings p into the cache, as fast as memory gives it: it reads a byte of each line of 64, in their order.
+//
+//go:noinline
+func ReadAhead(p []byte) (x byte) {
+	for i := 0; i < len(p); i += 64 {
+		x ^= p[i]
+	}
+	return x
+}
 
 // RecordChecksum gives the sum of a record of a summed table, p being its bytes without the filling. It covers all of them.
 // A record with a long value has none.

@@ -2,6 +2,7 @@ package format
 
 import (
 	"bytes"
+	"hash/crc32"
 	"reflect"
 	"testing"
 
@@ -111,6 +112,25 @@ func TestDeltaHead(t *testing.T) {
 	for _, b := range []Box{{0, 0, cell + 1, 0}, {0, 0, 0, cell + 1}, {-LonUnitsMax, 0, LonUnitsMax, 0}} {
 		if h := DeltaHead(b, 64); h != 0 {
 			t.Errorf("box %v goes to head %d", b, h)
+		}
+	}
+}
+
+// However long and however divided, a checksum is the plain CRC-32C.
+func TestChecksum(t *testing.T) {
+	p := make([]byte, 3*checksumPiece+100)
+	for i := range p {
+		p[i] = byte(i * i >> 3)
+	}
+	for _, n := range []int{0, 1, 63, checksumPiece - 1, checksumPiece, checksumPiece + 1, 2 * checksumPiece, len(p)} {
+		want := crc32.Checksum(p[:n], crc32.MakeTable(crc32.Castagnoli))
+		if got := Checksum(p[:n]); got != want {
+			t.Errorf("%d bytes: %#x, want %#x", n, got, want)
+		}
+		for _, half := range []int{n / 2, n / 3} {
+			if got := ExtendChecksum(Checksum(p[:half]), p[half:n]); got != want {
+				t.Errorf("%d and %d bytes: %#x, want %#x", half, n-half, got, want)
+			}
 		}
 	}
 }
