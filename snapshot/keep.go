@@ -158,15 +158,10 @@ func (p *Publisher) keepHeap(seg, old *segment) bool {
 	k := &p.kept
 	size := int(old.head.BaseUnits) * format.RecordAlign
 	copy(seg.heap, old.heap[:size])
-	b := &p.batch
-	for patches := k.patches; len(patches) > 0; patches = patches[b.n:] {
-		b.n = min(group, len(patches))
-		for i, c := range patches[:b.n] {
-			b.addrs[i], b.bits[i] = seg.recordAddr(c.to), old.recordAddr(c.from)
-		}
-		prefetchPairs(&b.bits, b.n)
-		prefetchPairs(&b.addrs, b.n)
-		for _, c := range patches[:b.n] {
+	p.fetchPatches(seg, old, 0)
+	for i := 0; i < len(k.patches); i += group {
+		p.fetchPatches(seg, old, i+group)
+		for _, c := range k.patches[i:min(i+group, len(k.patches))] {
 			replaces := old.record(c.from).prev != format.NoPrev
 			if replaces && seg.unitsOf(c.to) != old.unitsOf(c.from) {
 				return false
@@ -181,6 +176,19 @@ func (p *Publisher) keepHeap(seg, old *segment) bool {
 	p.setSum(seg, format.SectionHeap, format.ExtendChecksum(sum, seg.heap[from:int(k.units)*format.RecordAlign]))
 	seg.live, seg.expires = int64(k.records), k.expires
 	return true
+}
+
+// fetchPatches asks for what a group of patches reads and writes.
+func (p *Publisher) fetchPatches(seg, old *segment, from int) {
+	b, k := &p.batch, &p.kept
+	n := 0
+	for i := from; i < min(from+group, len(k.patches)); i++ {
+		c := k.patches[i]
+		b.addrs[n], b.bits[n] = seg.recordAddr(c.to), old.recordAddr(c.from)
+		n++
+	}
+	prefetchPairs(&b.bits, n)
+	prefetchPairs(&b.addrs, n)
 }
 
 // unitsOf gives how many units a record takes.
@@ -230,20 +238,28 @@ func (p *Publisher) copyIndex(seg, old *segment) bool {
 	copy(seg.index, old.index[:n])
 	clear(seg.index[n:])
 	seg.overflow = old.overflow
-	b, k := &p.batch, &p.kept
-	for homes := k.homes; len(homes) > 0; homes = homes[b.n:] {
-		b.n = min(group, len(homes))
-		for i, h := range homes[:b.n] {
-			b.addrs[i] = uintptr(unsafe.Pointer(&seg.index[h.bucket]))
-		}
-		prefetch(&b.addrs, b.n)
-		for _, h := range homes[:b.n] {
+	k := &p.kept
+	p.fetchHomes(seg, 0)
+	for i := 0; i < len(k.homes); i += group {
+		p.fetchHomes(seg, i+group)
+		for _, h := range k.homes[i:min(i+group, len(k.homes))] {
 			if !seg.redirect(h, k.roots[h.ref-old.head.BaseUnits]) {
 				return false
 			}
 		}
 	}
 	return true
+}
+
+// fetchHomes asks for the buckets of a group of records.
+func (p *Publisher) fetchHomes(seg *segment, from int) {
+	b, k := &p.batch, &p.kept
+	n := 0
+	for i := from; i < min(from+group, len(k.homes)); i++ {
+		b.addrs[n] = uintptr(unsafe.Pointer(&seg.index[k.homes[i].bucket]))
+		n++
+	}
+	prefetch(&b.addrs, n)
 }
 
 // redirect makes the index lead to the root of a key where it leads to a record of the append area: only the newest of the key
