@@ -53,6 +53,7 @@ var owners = map[string][]string{
 	"github.com/hashicorp/memberlist":   {"node/peer"},
 	"github.com/klauspost/compress":     {"snapshot/inspect"},
 	"github.com/knadh/koanf":            {"cmd/rhumb", "node"},
+	"github.com/paulmach/orb":           {"examples/tiles"},
 	"github.com/spf13/cobra":            {"cmd/rhumb"},
 	"go.etcd.io/raft":                   {"raftmeta"},
 	"gonum.org/v1/plot":                 {"bench/image"},

@@ -20,17 +20,18 @@ var (
 	casing   = color.RGBA{0xc9, 0xbf, 0xae, 0xff}
 	street   = color.RGBA{0xff, 0xff, 0xff, 0xff}
 	avenue   = color.RGBA{0xff, 0xd9, 0x7a, 0xff}
-	path     = color.RGBA{0xb9, 0xa9, 0x93, 0xff}
+	footpath = color.RGBA{0xb9, 0xa9, 0x93, 0xff}
 	airport  = color.RGBA{0x5b, 0x7f, 0xa6, 0xff}
 	aircraft = color.RGBA{0xc2, 0x2f, 0x2f, 0xff}
 	jammed   = color.RGBA{0xd0, 0x3a, 0x2a, 0xff}
 )
 
-// layers are drawn one over the other.
+// layers are drawn one over the other, from some zoom on, before which a town is a speck.
 var layers = []struct {
 	table string
+	from  int
 	draw  func(c *canvas, t *reader.Table) error
-}{{"roads", drawRoads}, {"airports", drawAirports}, {"flights", drawFlights}}
+}{{"roads", 11, drawRoads}, {"airports", 0, drawAirports}, {"flights", 0, drawFlights}}
 
 // canvas is a tile that is drawn.
 type canvas struct {
@@ -102,9 +103,6 @@ type road struct {
 
 // drawRoads draws first all casings and then all roads, the wider over the narrower.
 func drawRoads(c *canvas, t *reader.Table) error {
-	if c.tile.z < 11 {
-		return nil // a town is a speck there
-	}
 	var roads []road
 	err := t.VisitBBox(c.tile.box(margin), func(it *reader.Item) bool {
 		if r, ok := c.road(it.Value); ok {
@@ -116,12 +114,12 @@ func drawRoads(c *canvas, t *reader.Table) error {
 		return err
 	}
 	for _, r := range roads {
-		if r.fill != path {
+		if r.fill != footpath {
 			c.line(r.x0, r.y0, r.x1, r.y1, r.width+1.6)
 		}
 	}
 	c.fill(casing)
-	for _, fill := range []color.RGBA{path, street, avenue, jammed} {
+	for _, fill := range []color.RGBA{footpath, street, avenue, jammed} {
 		for _, r := range roads {
 			if r.fill == fill {
 				c.line(r.x0, r.y0, r.x1, r.y1, r.width)
@@ -138,14 +136,7 @@ func (c *canvas) road(value []byte) (r road, ok bool) {
 	if err != nil {
 		return r, false
 	}
-	number := func(name string) float64 {
-		v, has := rec.Get(name)
-		ok = ok && has
-		return v.Float64()
-	}
-	ok = true
-	a := rhumb.Point{Lat: number("lat1"), Lon: number("lon1")}
-	b := rhumb.Point{Lat: number("lat2"), Lon: number("lon2")}
+	a, b, ok := ends(rec)
 	r.x0, r.y0 = c.tile.pixel(a)
 	r.x1, r.y1 = c.tile.pixel(b)
 	scale := float32(math.Exp2(float64(c.tile.z) - 16))
@@ -154,7 +145,7 @@ func (c *canvas) road(value []byte) (r road, ok bool) {
 	case "motorway", "trunk", "primary", "secondary":
 		r.width, r.fill = 5.5*scale, avenue
 	case "footway", "steps", "path", "pedestrian", "cycleway":
-		r.width, r.fill = 1*scale, path
+		r.width, r.fill = 1*scale, footpath
 	default:
 		r.width, r.fill = 3.5*scale, street
 	}
@@ -163,6 +154,19 @@ func (c *canvas) road(value []byte) (r road, ok bool) {
 	}
 	r.width = min(max(r.width, 0.6), 24)
 	return r, ok
+}
+
+// ends gives the ends of a segment of a road.
+func ends(rec rhumb.Record) (a, b rhumb.Point, ok bool) {
+	ok = true
+	number := func(name string) float64 {
+		v, has := rec.Get(name)
+		ok = ok && has
+		return v.Float64()
+	}
+	a = rhumb.Point{Lat: number("lat1"), Lon: number("lon1")}
+	b = rhumb.Point{Lat: number("lat2"), Lon: number("lon2")}
+	return a, b, ok
 }
 
 func drawAirports(c *canvas, t *reader.Table) error {

@@ -38,38 +38,71 @@ func check(t *testing.T, err error) {
 
 var somewhere = rhumb.Point{Lat: 47.4, Lon: 8.5}
 
+// world is an image of flights and roads that is made.
+type world struct {
+	t              *testing.T
+	dir            string
+	flights, roads *snapshot.Table
+	c              *snapshot.Commit
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	m := &world{t: t, dir: t.TempDir()}
+	pub, err := snapshot.Open(snapshot.Config{Dir: m.dir})
+	check(t, err)
+	t.Cleanup(func() { check(t, pub.Close()) })
+	for i, table := range []**snapshot.Table{&m.flights, &m.roads} {
+		name := []string{"flights", "roads"}[i]
+		*table, err = pub.Table(snapshot.TableSpec{ID: rhumb.TableID(1 + i), Name: name, KeyKind: format.KeyName, Spatial: true, Shards: 1, LocationField: "location"})
+		check(t, err)
+	}
+	m.c = pub.Begin()
+	return m
+}
+
+func (m *world) put(tb *snapshot.Table, name string, box format.Box, fields ...rhumb.Field) {
+	m.t.Helper()
+	rec, err := rhumb.NewRecord(fields...)
+	check(m.t, err)
+	check(m.t, m.c.Put(tb, snapshot.Record{
+		Key: format.Key{Name: []byte(name)}, Value: rhumb.EncodeRecord(nil, rec), Box: box, HasBox: true,
+	}))
+}
+
+func (m *world) putFlight(name string, at rhumb.Point) {
+	m.put(m.flights, name, format.MakePoint(at), number("heading", 90), rhumb.Field{Name: "location", Value: rhumb.PointField(at)})
+}
+
+func (m *world) putRoad(name string, a, b rhumb.Point) {
+	box := rhumb.Box{
+		Min: rhumb.Point{Lat: min(a.Lat, b.Lat), Lon: min(a.Lon, b.Lon)},
+		Max: rhumb.Point{Lat: max(a.Lat, b.Lat), Lon: max(a.Lon, b.Lon)},
+	}
+	m.put(m.roads, name, format.MakeBox(box),
+		number("lat1", a.Lat), number("lon1", a.Lon), number("lat2", b.Lat), number("lon2", b.Lon),
+		rhumb.Field{Name: "highway", Value: rhumb.StringField("primary")})
+}
+
+func number(name string, x float64) rhumb.Field {
+	return rhumb.Field{Name: name, Value: rhumb.Float64Field(x)}
+}
+
+// publish gives the directory of the image, which then shows what was put.
+func (m *world) publish() string {
+	m.t.Helper()
+	_, err := m.c.Publish(snapshot.CommitInfo{})
+	check(m.t, err)
+	return m.dir
+}
+
 // publish makes an image with one flight and one road.
 func publish(t *testing.T) string {
 	t.Helper()
-	dir := t.TempDir()
-	pub, err := snapshot.Open(snapshot.Config{Dir: dir})
-	check(t, err)
-	t.Cleanup(func() { check(t, pub.Close()) })
-	var records []snapshot.Record
-	var tables []*snapshot.Table
-	put := func(id rhumb.TableID, table, name string, box rhumb.Box, fields ...rhumb.Field) {
-		tb, err := pub.Table(snapshot.TableSpec{ID: id, Name: table, KeyKind: format.KeyName, Spatial: true, Shards: 1, LocationField: "location"})
-		check(t, err)
-		rec, err := rhumb.NewRecord(fields...)
-		check(t, err)
-		tables = append(tables, tb)
-		records = append(records, snapshot.Record{
-			Key: format.Key{Name: []byte(name)}, Value: rhumb.EncodeRecord(nil, rec), Box: format.MakeBox(box), HasBox: true,
-		})
-	}
-	number := func(name string, x float64) rhumb.Field { return rhumb.Field{Name: name, Value: rhumb.Float64Field(x)} }
-	put(1, "flights", "SWR8", rhumb.Box{Min: somewhere, Max: somewhere}, number("heading", 90),
-		rhumb.Field{Name: "location", Value: rhumb.PointField(somewhere)})
-	end := rhumb.Point{Lat: 47.401, Lon: 8.501}
-	put(2, "roads", "1/1", rhumb.Box{Min: somewhere, Max: end}, number("lat1", somewhere.Lat), number("lon1", somewhere.Lon),
-		number("lat2", end.Lat), number("lon2", end.Lon), rhumb.Field{Name: "highway", Value: rhumb.StringField("primary")})
-	c := pub.Begin()
-	for i, rec := range records {
-		check(t, c.Put(tables[i], rec))
-	}
-	_, err = c.Publish(snapshot.CommitInfo{})
-	check(t, err)
-	return dir
+	m := newWorld(t)
+	m.putFlight("SWR8", somewhere)
+	m.putRoad("1/1", somewhere, rhumb.Point{Lat: 47.401, Lon: 8.501})
+	return m.publish()
 }
 
 // The pixel of a place is the place of the pixel, and tiles lie as the world knows them.
@@ -174,7 +207,7 @@ func TestServe(t *testing.T) {
 	if text := get(t, root+"tiles/flights/10/536/358.geojson", 200); !json.Valid(text) || !bytes.Contains(text, []byte("SWR8")) {
 		t.Errorf("GeoJSON %s", text)
 	}
-	for _, bad := range []string{"tiles/2/4/0.png", "tiles/1/0/0.gif", "tiles/21/0/0.png", "tiles/none/1/0/0.geojson"} {
+	for _, bad := range []string{"tiles/2/4/0.png", "tiles/1/0/0.gif", "tiles/21/0/0.png", "tiles/none/1/0/0.geojson", "tiles/none/1/0/0.mvt", "tiles/flights/1/0/0.png", "tiles/1/0/0.geojson", "tiles/1/0/0"} {
 		get(t, root+bad, 404)
 	}
 	for _, worker := range []string{"0", "1"} {

@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"image/png"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
+	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -40,37 +43,41 @@ func work(ctx context.Context, cfg config, w io.Writer) error {
 	return nil
 }
 
-// tiles serves /tiles/Z/X/Y.png, and /tiles/TABLE/Z/X/Y.geojson for programs that draw themselves.
+// tiles serves tiles of all layers, and of one table, in the form that the suffix asks for.
 func tiles(image *reader.Client) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /tiles/{z}/{x}/{y}", func(w http.ResponseWriter, r *http.Request) {
-		t, err := parseTile(r, ".png")
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusNotFound)
-			return
-		}
-		serveView(w, image, func(v reader.View) error { return servePNG(w, v, t) })
-	})
-	mux.HandleFunc("GET /tiles/{table}/{z}/{x}/{y}", func(w http.ResponseWriter, r *http.Request) {
-		t, err := parseTile(r, ".geojson")
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusNotFound)
-			return
-		}
-		serveView(w, image, func(v reader.View) error { return serveGeoJSON(w, v, r.PathValue("table"), t) })
-	})
+	handle := func(pattern string, forms map[string]form) {
+		mux.HandleFunc("GET "+pattern, func(w http.ResponseWriter, r *http.Request) {
+			suffix := path.Ext(r.PathValue("y"))
+			answer, ok := forms[suffix]
+			t, err := parseTile(r, suffix)
+			switch {
+			case !ok:
+				http.Error(w, fmt.Sprintf("no tiles end in %q, but in one of %q", suffix, slices.Sorted(maps.Keys(forms))), http.StatusNotFound)
+			case err != nil:
+				http.Error(w, err.Error(), http.StatusNotFound)
+			default:
+				serveView(w, image, func(v reader.View) error { return answer(w, v, r.PathValue("table"), t) })
+			}
+		})
+	}
+	handle("/tiles/{z}/{x}/{y}", map[string]form{".png": servePNG, ".mvt": serveMVT, ".pbf": serveMVT})
+	handle("/tiles/{table}/{z}/{x}/{y}", map[string]form{".geojson": serveGeoJSON, ".mvt": serveMVT, ".pbf": serveMVT})
 	return mux
 }
 
+// form writes a tile of a table, or of all layers when the name of the table is empty.
+type form func(w http.ResponseWriter, v reader.View, table string, t tile) error
+
 func parseTile(r *http.Request, suffix string) (t tile, err error) {
-	y, ok := strings.CutSuffix(r.PathValue("y"), suffix)
+	y := strings.TrimSuffix(r.PathValue("y"), suffix)
 	z, errZ := strconv.Atoi(r.PathValue("z"))
 	x, errX := strconv.Atoi(r.PathValue("x"))
 	n, errY := strconv.Atoi(y)
 	if err := errors.Join(errZ, errX, errY); err != nil {
 		return t, err
 	}
-	if !ok || z < 0 || z > zoomMax || min(x, n) < 0 || max(x, n) >= 1<<z {
+	if z < 0 || z > zoomMax || min(x, n) < 0 || max(x, n) >= 1<<z {
 		return t, fmt.Errorf("no such tile: want Z/X/Y%s with Z from 0 to %d", suffix, zoomMax)
 	}
 	return tile{z: z, x: x, y: n}, nil
@@ -93,9 +100,12 @@ func serveView(w http.ResponseWriter, image *reader.Client, answer func(v reader
 	}
 }
 
-func servePNG(w http.ResponseWriter, v reader.View, t tile) error {
+func servePNG(w http.ResponseWriter, v reader.View, _ string, t tile) error {
 	c := newCanvas(t)
 	for _, l := range layers {
+		if t.z < l.from {
+			continue
+		}
 		table, err := v.Table(l.table)
 		if rhumb.KindOf(err) == rhumb.NotFound {
 			continue
