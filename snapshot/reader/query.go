@@ -106,8 +106,7 @@ func (w *walk) trees() error {
 	w.cursor.Start(table.trees, w.boxes)
 	for b, ok := w.cursor.Next(); ok; b, ok = w.cursor.Next() {
 		for i, ref := range b.Refs {
-			leaf := b.Leaves[i]
-			if err := w.leaf(table.segments[leaf.Tree()], b.Part, leaf.Number(), ref); err != nil {
+			if err := w.leaf(table.segments[b.Trees[i]], b.Part, b.Leaves[i], ref); err != nil {
 				return err
 			}
 		}

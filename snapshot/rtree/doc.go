@@ -5,10 +5,11 @@
 // The tree is built at once from all boxes, sorted along a Hilbert curve and packed sixteen to a node, every node full but
 // the last of each level (I. Kamel and C. Faloutsos, On Packing R-trees, CIKM 1993; flatbush by V. Agafonkin has the same
 // shape). The coordinates of a node's sixteen boxes stand in four columns, so that a vector unit tests a node in a few
-// instructions, and packs what the query touches without a branch. A search walks the trees of all shards together: it tests a
-// batch of nodes of one level, whichever trees they are of, and puts their children on a stack. So the nodes of a batch come
-// from memory at the same time, where one tree after the other would wait for each of its levels. What is below a node that
-// lies wholly in the query is taken without a look at its box.
+// instructions. A search walks the trees of all shards together: it keeps a list of the nodes of each level that wait for
+// their test, whichever trees they are of, and tests a batch of the lowest level, whose children it lists. So the nodes of a
+// batch come from memory at the same time, where one tree after the other would wait for each of its levels. What is below a
+// node that lies wholly in the query is taken without a look at its box. On amd64 the whole walk is in assembly: a small query
+// does little else than wait for a line of memory per level, and whatever stands between them adds to it.
 //
 // The publisher uses Sorter, Size and Build; the reader uses Open, Cursor, FirstMatch and the geometry.
 //
@@ -19,8 +20,8 @@
 //   - Child j of node i of a level is node 16i+j of the level below; the lanes of leaf i are the leaves 16i to 16i+15.
 //   - Lanes that hold nothing have MinX and MinY at the greatest and MaxX and MaxY at the least int32. They stand only at
 //     the end of the last node of a level, which Open checks: so no search leaves the section.
-//   - A cursor gives each leaf once for each box of the query that it touches, those of one tree roughly in rising order: it
-//     is the order in which the records lie in memory.
+//   - A cursor gives each leaf once for each box of the query that it touches, those of one tree in rising order: it is the order
+//     in which the records lie in memory.
 //
 // # Concurrency
 //

@@ -15,22 +15,98 @@ type nodeRefs [4 * format.NodeLanes]byte
 // allLanes are the lanes of a node as a set, a bit each.
 const allLanes uint32 = 1<<format.NodeLanes - 1
 
-// kernels tests one or more nodes, at most batchNodes, which may be of any trees.
+// kernels walk the nodes that wait in a cursor.
 type kernels struct {
 	name string
-	// scan gives for each node, of any level, the set of its lanes that touch q, and above it, from bit 16 on, the set of those
-	// among them that lie wholly in q.
-	scan func(nodes []*node, q *format.Box, sets *[batchNodes]uint32)
-	// leaves writes the references of those leaves that touch q, and which they are, and gives their number. The nodes are leaf
-	// nodes, refs their references and firsts their first leaves. What stands behind the hits may be written too.
-	leaves func(nodes []*node, refs []*nodeRefs, firsts []Leaf, q *format.Box, hitRefs *[BatchMax]uint32, hits *[BatchMax]Leaf) int
+	// walk tests nodes of the lowest level that has any, a batch at a time, until leaf nodes have hits, and gives their number.
+	// It gives 0 when no node waits any more.
+	walk func(c *Cursor) int
 }
 
 // kernel is the fastest that this processor can run; available lists them all, the fastest first.
 var kernel = available()[0]
 
 // portable are the kernels in plain Go.
-var portable = kernels{"portable", scanPortable, leavesPortable}
+var portable = kernelsOf("portable", scanPortable)
+
+// scanner gives for each node, of any level, the set of its lanes that touch q, and above it, from bit 16 on, the set of those
+// among them that lie wholly in q.
+type scanner func(nodes []*node, q *format.Box, sets *[batchNodes]uint32)
+
+// kernelsOf makes kernels of a scanner.
+func kernelsOf(name string, scan scanner) kernels {
+	return kernels{name, func(c *Cursor) int { return c.walk(scan) }}
+}
+
+// walk is kernels.walk by way of a scanner.
+func (c *Cursor) walk(scan scanner) int {
+	for c.open != 0 {
+		level, from, n := c.take()
+		list := &c.lists[level]
+		for i := range n {
+			c.nodes[i] = &everywhere
+			if at := list.nodes[from+i]; at < nodeWhole {
+				c.nodes[i] = c.trees[list.trees[from+i]].node(level, at)
+			}
+		}
+		scan(c.nodes[:n], &c.box, &c.sets)
+		if level > 0 {
+			c.listChildren(level, from, n)
+		} else if hits := c.listHits(from, n); hits > 0 {
+			return hits
+		}
+	}
+	return 0
+}
+
+// take takes a batch of nodes of the lowest level that has any; there is one.
+func (c *Cursor) take() (level, from, n int) {
+	level = bits.TrailingZeros(c.open)
+	s := &c.spans[level]
+	from, n = int(s.next), min(int(s.end-s.next), batchNodes)
+	if s.next += uint32(n); s.next == s.end {
+		c.open &^= 1 << level
+	}
+	return level, from, n
+}
+
+// listChildren lets those children of n nodes wait that are in their sets.
+func (c *Cursor) listChildren(level, from, n int) {
+	children := uint32(0)
+	list, below := &c.lists[level], &c.lists[level-1]
+	for i, set := range c.sets[:n] {
+		at, tree := list.nodes[from+i], list.trees[from+i]
+		first, last := at<<nodeBits|at&nodeWhole, c.trees[tree].count[level-1]-1
+		for m := set & allLanes; m != 0; m &= m - 1 {
+			lane := bits.TrailingZeros32(m)
+			child := first + uint32(lane)
+			if set>>(format.NodeLanes+lane)&1 != 0 && child != last {
+				child |= nodeWhole
+			}
+			below.nodes[children], below.trees[children] = child, tree
+			children++
+		}
+	}
+	if children > 0 {
+		c.spans[level-1] = span{0, children}
+		c.open |= 1 << (level - 1)
+	}
+}
+
+// listHits writes the hits among the leaves of n leaf nodes, and gives their number.
+func (c *Cursor) listHits(from, n int) (hits int) {
+	list := &c.lists[0]
+	for i, set := range c.sets[:n] {
+		at, tree := list.nodes[from+i]&^nodeWhole, list.trees[from+i]
+		refs := c.trees[tree].nodeRefs(at)
+		for m := set & allLanes; m != 0; m &= m - 1 {
+			lane := bits.TrailingZeros32(m)
+			c.hitRefs[hits], c.hitLeaves[hits], c.hitTrees[hits] = le.Uint32(refs[4*lane:]), at<<nodeBits+uint32(lane), tree
+			hits++
+		}
+	}
+	return hits
+}
 
 func scanPortable(nodes []*node, q *format.Box, sets *[batchNodes]uint32) {
 	for i, p := range nodes {
@@ -49,32 +125,6 @@ func scanPortable(nodes []*node, q *format.Box, sets *[batchNodes]uint32) {
 			}
 		}
 	}
-}
-
-func leavesPortable(nodes []*node, refs []*nodeRefs, firsts []Leaf, q *format.Box, hitRefs *[BatchMax]uint32, hits *[BatchMax]Leaf) int {
-	var sets [batchNodes]uint32
-	scanPortable(nodes, q, &sets)
-	return packHits(sets[:len(nodes)], refs, firsts, hitRefs, hits)
-}
-
-// packHits makes of the sets of scan what leaves gives.
-func packHits(sets []uint32, refs []*nodeRefs, firsts []Leaf, hitRefs *[BatchMax]uint32, hits *[BatchMax]Leaf) int {
-	n := 0
-	for i, set := range sets {
-		if set&allLanes == allLanes {
-			for lane := range format.NodeLanes {
-				hitRefs[n+lane], hits[n+lane] = le.Uint32(refs[i][4*lane:]), firsts[i]+Leaf(lane)
-			}
-			n += format.NodeLanes
-			continue
-		}
-		for m := set & allLanes; m != 0; m &= m - 1 {
-			lane := bits.TrailingZeros32(m)
-			hitRefs[n], hits[n] = le.Uint32(refs[i][4*lane:]), firsts[i]+Leaf(lane)
-			n++
-		}
-	}
-	return n
 }
 
 // lane gives the box in a lane of a node.

@@ -1,17 +1,13 @@
 package rtree
 
-import (
-	"golang.org/x/sys/cpu"
-
-	"github.com/rhumbdb/rhumb/snapshot/format"
-)
+import "golang.org/x/sys/cpu"
 
 func available() (all []kernels) {
 	if cpu.X86.HasAVX512F && cpu.X86.HasPOPCNT {
-		all = append(all, kernels{"avx512", scanAVX512, leavesAVX512})
+		all = append(all, kernels{"avx512", walkAVX512})
 	}
 	if cpu.X86.HasAVX2 && cpu.X86.HasPOPCNT {
-		all = append(all, kernels{"avx2", scanAVX2, leavesAVX2})
+		all = append(all, kernels{"avx2", walkAVX2})
 	}
 	return append(all, portable)
 }
@@ -33,13 +29,7 @@ var packLanes = func() (table [256][8]uint8) {
 }()
 
 //go:noescape
-func scanAVX512(nodes []*node, q *format.Box, sets *[batchNodes]uint32)
+func walkAVX512(c *Cursor) int
 
 //go:noescape
-func leavesAVX512(nodes []*node, refs []*nodeRefs, firsts []Leaf, q *format.Box, hitRefs *[BatchMax]uint32, hits *[BatchMax]Leaf) int
-
-//go:noescape
-func scanAVX2(nodes []*node, q *format.Box, sets *[batchNodes]uint32)
-
-//go:noescape
-func leavesAVX2(nodes []*node, refs []*nodeRefs, firsts []Leaf, q *format.Box, hitRefs *[BatchMax]uint32, hits *[BatchMax]Leaf) int
+func walkAVX2(c *Cursor) int

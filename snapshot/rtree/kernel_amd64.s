@@ -1,19 +1,19 @@
 #include "textflag.h"
+#include "go_asm.h"
 
-// The kernels of kernel.go. All share these registers:
+// The walks of kernel.go. Both share these registers:
 //
-//	SI next of nodes   CX nodes left   R12 the node   AX, BX, R13 scratch   R14 packLanes
-//	scan: DI next of sets
-//	leaves: R10 next of refs   R13 the references   R11 next of firsts   DI next of hitRefs   R9 start of hitRefs   R8 next of hits
+//	DX the cursor   R8 its trees   R9 the level   R10 everywhere   R14, AX scratch
+//	SI next node of the list   CX nodes left   BX the tree, its position or address   R12 the node, then its first child or leaf
+//	R13 address of the node   DI next child or hit (of hitRefs)   R11 first of them
 //	Z0 to Z3 (Y0 to Y3): MinX, MinY, MaxX, MaxY of the query in every lane
-//	Z4 to Z7 (Y4 to Y7): minx, miny, maxx, maxy of the node
-//	Z14 (Y14): the first leaf in every lane   Z15: 0, 1, 2, ..., the lanes of a node
+//	Z13 (Y13): the position of the tree in every lane   Z14 (Y14): the first child or leaf in every lane
 //
-// A node is 64 bytes each of minx, miny, maxx, maxy. No branch depends on what is in a node, so that the processor itself has
-// a dozen nodes on their way.
-//
-// Hits are written a whole vector at a time, each over what the one before wrote too much. Those of node i begin at most 16*i
-// words from the start, so that no vector reaches over the end.
+// A node is 64 bytes each of minx, miny, maxx, maxy. A small query waits for the lines of a few nodes, level after level: so
+// what an inner node has few children of is written word by word and asked for, since the address of the next node is known
+// soonest that way, and no line of references is read in vain. Otherwise children and hits are written a whole vector at a
+// time, each over what the one before wrote too much, without a branch on their number, so that the processor itself has a
+// dozen nodes on their way. Those of node i begin at most 16*i words from the start: no vector reaches over the end.
 
 DATA lanes<>+0(SB)/4, $0
 DATA lanes<>+4(SB)/4, $1
@@ -33,220 +33,362 @@ DATA lanes<>+56(SB)/4, $14
 DATA lanes<>+60(SB)/4, $15
 GLOBL lanes<>(SB), RODATA|NOPTR, $64
 
-// QUERY512 and QUERY2 spread the query at AX over the lanes.
+// wholes is nodeWhole in every lane.
+DATA wholes<>+0(SB)/8, $0x8000000080000000
+DATA wholes<>+8(SB)/8, $0x8000000080000000
+DATA wholes<>+16(SB)/8, $0x8000000080000000
+DATA wholes<>+24(SB)/8, $0x8000000080000000
+GLOBL wholes<>(SB), RODATA|NOPTR, $32
+
+// QUERY512 and QUERY2 spread the query of the cursor over the lanes.
 #define QUERY512 \
-	VPBROADCASTD 0(AX), Z0; \
-	VPBROADCASTD 4(AX), Z1; \
-	VPBROADCASTD 8(AX), Z2; \
-	VPBROADCASTD 12(AX), Z3
+	VPBROADCASTD (Cursor_box+0)(DX), Z0; \
+	VPBROADCASTD (Cursor_box+4)(DX), Z1; \
+	VPBROADCASTD (Cursor_box+8)(DX), Z2; \
+	VPBROADCASTD (Cursor_box+12)(DX), Z3
 
 #define QUERY2 \
-	VPBROADCASTD 0(AX), Y0; \
-	VPBROADCASTD 4(AX), Y1; \
-	VPBROADCASTD 8(AX), Y2; \
-	VPBROADCASTD 12(AX), Y3
+	VPBROADCASTD (Cursor_box+0)(DX), Y0; \
+	VPBROADCASTD (Cursor_box+4)(DX), Y1; \
+	VPBROADCASTD (Cursor_box+8)(DX), Y2; \
+	VPBROADCASTD (Cursor_box+12)(DX), Y3
 
-// TOUCH512 gives in K1 the lanes that touch the query: MaxX >= minx, MaxY >= miny, MinX <= maxx, MinY <= maxy. The comparison
-// 5 is >=, 2 is <=.
-#define TOUCH512(minx, miny, maxx, maxy) \
-	VPCMPD $5, minx, Z2, K1; \
-	VPCMPD $5, miny, Z3, K2; \
-	VPCMPD $2, maxx, Z0, K3; \
-	VPCMPD $2, maxy, Z1, K4; \
+// SPAN is the span of level R9.
+#define SPAN(field) (Cursor_spans+field)(DX)(R9*span__size)
+
+// TAKE takes a batch of nodes of the lowest level that has any; there is one.
+#define TAKE(open, all, take) \
+	TZCNTQ open, R9; \
+	MOVL   SPAN(span_next), SI; \
+	MOVL   SPAN(span_end), CX; \
+	SUBL   SI, CX; \
+	CMPL   CX, $const_batchNodes; \
+	JLE    all; \
+	MOVL   $const_batchNodes, CX; \
+	ADDL   CX, SPAN(span_next); \
+	JMP    take; \
+all: \
+	LEAQ   -1(open), AX; \
+	ANDQ   open, AX; \
+	MOVQ   AX, Cursor_open(DX); \
+take: \
+	IMUL3Q $nodeList__size, R9, R11; \
+	LEAQ   Cursor_lists(DX)(R11*1), R11; \
+	LEAQ   (R11)(SI*4), SI
+
+// BELOW begins the list of the level below the list at R11.
+#define BELOW \
+	SUBQ $nodeList__size, R11; \
+	MOVQ R11, DI
+
+// LISTED ends it: the children wait, if there are any.
+#define LISTED(next) \
+	SUBQ R11, DI; \
+	JZ   next; \
+	SHRQ $2, DI; \
+	DECQ R9; \
+	MOVL $0, SPAN(span_next); \
+	MOVL DI, SPAN(span_end); \
+	MOVQ Cursor_open(DX), AX; \
+	BTSQ R9, AX; \
+	MOVQ AX, Cursor_open(DX)
+
+// HITS begins the hits; these are their other words, from hitRefs.
+#define HITS \
+	LEAQ Cursor_hitRefs(DX), DI; \
+	MOVQ DI, R11
+
+#define HIT_LEAVES (Cursor_hitLeaves-Cursor_hitRefs)
+#define HIT_TREES (Cursor_hitTrees-Cursor_hitRefs)
+
+// NODE gives the node at SI and its tree.
+#define NODE \
+	MOVL nodeList_trees(SI), BX; \
+	MOVL (SI), R12
+
+// ADDRESS gives the address of node R12, whose level has its first node at first.
+#define ADDRESS(first) \
+	MOVQ    R12, R13; \
+	SHLQ    $8, R13; \
+	ADDQ    first, R13; \
+	TESTL   R12, R12; \
+	CMOVQMI R10, R13
+
+// FIRSTCHILD makes of node R12 its first child, marked as the node is.
+#define FIRSTCHILD \
+	MOVL R12, AX; \
+	ANDL $const_nodeWhole, AX; \
+	SHLL $const_nodeBits, R12; \
+	ORL  AX, R12
+
+// FEW writes the children of the lanes in R14 when they are few, asks for their lines, and goes on at next; otherwise it goes
+// on at many.
+#define FEW(one, many, next) \
+	POPCNTL R14, AX; \
+	CMPL    AX, $const_fewChildren; \
+	JGT     many; \
+	TESTL   R14, R14; \
+	JZ      next; \
+	MOVQ    (R8)(BX*8), R13; \
+	MOVQ    (Tree_at-8)(R13)(R9*8), R13; \
+one: \
+	TZCNTL  R14, AX; \
+	ADDL    R12, AX; \
+	MOVL    AX, (DI); \
+	MOVL    BX, nodeList_trees(DI); \
+	ADDQ    $4, DI; \
+	SHLQ    $8, AX; \
+	PREFETCHT0 0(R13)(AX*1); \
+	PREFETCHT0 64(R13)(AX*1); \
+	PREFETCHT0 128(R13)(AX*1); \
+	PREFETCHT0 192(R13)(AX*1); \
+	LEAL    -1(R14), AX; \
+	ANDL    AX, R14; \
+	JNZ     one; \
+	JMP     next
+
+// TOUCH512 gives in K1 the lanes of the node at R13 that touch the query: MaxX >= minx, MaxY >= miny, MinX <= maxx,
+// MinY <= maxy. The comparison 5 is >=, 2 is <=, 4 is !=.
+#define TOUCH512 \
+	VPCMPD $5, 0(R13), Z2, K1; \
+	VPCMPD $5, 64(R13), Z3, K2; \
+	VPCMPD $2, 128(R13), Z0, K3; \
+	VPCMPD $2, 192(R13), Z1, K4; \
 	KANDW  K1, K2, K1; \
 	KANDW  K3, K4, K3; \
 	KANDW  K1, K3, K1
 
-// func scanAVX512(nodes []*node, q *format.Box, sets *[batchNodes]uint32)
-TEXT ·scanAVX512(SB), NOSPLIT, $0-40
-	MOVQ nodes_base+0(FP), SI
-	MOVQ nodes_len+8(FP), CX
-	MOVQ q+24(FP), AX
-	MOVQ sets+32(FP), DI
+// WHOLE512 gives in K2 those that lie wholly in the query and are not last, which is the last node of the level below.
+#define WHOLE512(last) \
+	VPCMPD.BCST $4, last, Z14, K6; \
+	VPCMPD      $2, 0(R13), Z0, K2; \
+	VPCMPD      $2, 64(R13), Z1, K3; \
+	VPCMPD      $5, 128(R13), Z2, K4; \
+	VPCMPD      $5, 192(R13), Z3, K5; \
+	KANDW       K2, K3, K2; \
+	KANDW       K4, K5, K4; \
+	KANDW       K2, K6, K2; \
+	KANDW       K2, K4, K2
+
+// func walkAVX512(c *Cursor) int
+TEXT ·walkAVX512(SB), NOSPLIT, $0-16
+	MOVQ         c+0(FP), DX
+	MOVQ         Cursor_trees(DX), R8
+	LEAQ         ·everywhere(SB), R10
 	QUERY512
+	VMOVDQU32    lanes<>(SB), Z15
+	VPBROADCASTD wholes<>(SB), Z12
 
-loop:
-	MOVQ      (SI), R12
-	VMOVDQU32 0(R12), Z4
-	VMOVDQU32 64(R12), Z5
-	VMOVDQU32 128(R12), Z6
-	VMOVDQU32 192(R12), Z7
-	TOUCH512(Z4, Z5, Z6, Z7)
-	VPCMPD    $2, Z4, Z0, K2
-	VPCMPD    $2, Z5, Z1, K3
-	VPCMPD    $5, Z6, Z2, K4
-	VPCMPD    $5, Z7, Z3, K5
-	KANDW     K2, K3, K2
-	KANDW     K4, K5, K4
-	KANDW     K2, K4, K2
-	KANDW     K1, K2, K2
-	KMOVW     K1, AX
-	KMOVW     K2, BX
-	SHLL      $16, BX
-	ORL       BX, AX
-	MOVL      AX, (DI)
-	ADDQ      $8, SI
-	ADDQ      $4, DI
-	DECQ      CX
-	JNZ       loop
-	VZEROUPPER
-	RET
+lowest:
+	MOVQ  Cursor_open(DX), R14
+	TESTQ R14, R14
+	JZ    done
+	TAKE(R14, all, take)
+	TESTQ R9, R9
+	JZ    leaves
+	BELOW
 
-// func leavesAVX512(nodes []*node, refs []*nodeRefs, firsts []Leaf, q *format.Box, hitRefs *[BatchMax]uint32, hits *[BatchMax]Leaf) int
-TEXT ·leavesAVX512(SB), NOSPLIT, $0-104
-	MOVQ nodes_base+0(FP), SI
-	MOVQ nodes_len+8(FP), CX
-	MOVQ refs_base+24(FP), R10
-	MOVQ firsts_base+48(FP), R11
-	MOVQ q+72(FP), AX
-	MOVQ hitRefs+80(FP), DI
-	MOVQ hits+88(FP), R8
-	MOVQ DI, R9
-	QUERY512
-	VMOVDQU32 lanes<>(SB), Z15
+inner:
+	NODE
+	MOVQ         (R8)(BX*8), AX
+	ADDRESS(Tree_at(AX)(R9*8))
+	TOUCH512
+	FIRSTCHILD
+	KMOVW        K1, R14
+	FEW(one, many, next)
+many:
+	VPBROADCASTD BX, Z13
+	MOVQ         (R8)(BX*8), BX
+	VPBROADCASTD R12, Z14
+	VPADDD       Z15, Z14, Z14
+	WHOLE512((Tree_last-4)(BX)(R9*4))
+	VPORD        Z12, Z14, K2, Z14
+	VPCOMPRESSD  Z14, K1, Z14
+	VMOVDQU32    Z14, (DI)
+	VMOVDQU32    Z13, nodeList_trees(DI)
+	POPCNTL      R14, AX
+	LEAQ         (DI)(AX*4), DI
+next:
+	ADDQ $4, SI
+	DECQ CX
+	JNZ  inner
+	LISTED(lowest)
+	JMP  lowest
 
-loop:
-	MOVQ         (SI), R12
-	MOVQ         (R10), R13
-	VPBROADCASTQ (R11), Z14
-	TOUCH512(0(R12), 64(R12), 128(R12), 192(R12))
-	VMOVDQU32    (R13), Z9
-	VPCOMPRESSD  Z9, K1, Z9
-	VMOVDQU32    Z9, (DI)
-	VPCOMPRESSD  Z15, K1, Z10
-	VEXTRACTI64X4 $1, Z10, Y11
-	VPMOVZXDQ    Y10, Z10
-	VPMOVZXDQ    Y11, Z11
-	VPORQ        Z14, Z10, Z10
-	VPORQ        Z14, Z11, Z11
-	VMOVDQU64    Z10, (R8)
-	VMOVDQU64    Z11, 64(R8)
+leaves:
+	HITS
+
+leaf:
+	NODE
+	VPBROADCASTD BX, Z13
+	MOVQ         (R8)(BX*8), BX
+	ADDRESS(Tree_at(BX))
+	TOUCH512
 	KMOVW        K1, AX
+	TESTL        AX, AX
+	JZ           none
+	SHLL         $const_nodeBits, R12
+	MOVQ         Tree_refs(BX), BX
+	VPBROADCASTD R12, Z14
+	VPADDD       Z15, Z14, Z14
+	VMOVDQU32    (BX)(R12*4), Z9
+	VPCOMPRESSD  Z9, K1, Z9
+	VPCOMPRESSD  Z14, K1, Z14
+	VMOVDQU32    Z9, (DI)
+	VMOVDQU32    Z14, HIT_LEAVES(DI)
+	VMOVDQU32    Z13, HIT_TREES(DI)
 	POPCNTL      AX, AX
 	LEAQ         (DI)(AX*4), DI
-	LEAQ         (R8)(AX*8), R8
-	ADDQ         $8, SI
-	ADDQ         $8, R10
-	ADDQ         $8, R11
-	DECQ         CX
-	JNZ          loop
-	SUBQ         R9, DI
-	SHRQ         $2, DI
-	MOVQ         DI, ret+96(FP)
+none:
+	ADDQ $4, SI
+	DECQ CX
+	JNZ  leaf
+	SUBQ R11, DI
+	JZ   lowest
+	SHRQ $2, DI
+	MOVQ DI, ret+8(FP)
 	VZEROUPPER
 	RET
 
-// TOUCH2 gives in AX the lanes of Y4 to Y7 that touch the query. AVX2 compares for > only, so that first come in Y8 those for
-// which it fails in any direction.
-#define TOUCH2 \
+done:
+	MOVQ $0, ret+8(FP)
+	VZEROUPPER
+	RET
+
+// TOUCH2 gives in AX the lanes at off (0 or 32) of the node at R13 that touch the query. AVX2 compares for > only, so that
+// first come those for which it fails in any direction.
+#define TOUCH2(off) \
+	VMOVDQU   (0+off)(R13), Y4; \
+	VMOVDQU   (64+off)(R13), Y5; \
 	VPCMPGTD  Y2, Y4, Y8; \
 	VPCMPGTD  Y3, Y5, Y9; \
-	VPCMPGTD  Y6, Y0, Y10; \
-	VPCMPGTD  Y7, Y1, Y11; \
+	VPCMPGTD  (128+off)(R13), Y0, Y10; \
+	VPCMPGTD  (192+off)(R13), Y1, Y11; \
 	VPOR      Y9, Y8, Y8; \
 	VPOR      Y11, Y10, Y10; \
 	VPOR      Y10, Y8, Y8; \
 	VMOVMSKPS Y8, AX; \
 	XORL      $255, AX
 
-// LOAD2 loads the lanes at off (0 or 32) of the node at R12.
-#define LOAD2(off) \
-	VMOVDQU (0+off)(R12), Y4; \
-	VMOVDQU (64+off)(R12), Y5; \
-	VMOVDQU (128+off)(R12), Y6; \
-	VMOVDQU (192+off)(R12), Y7
-
-// INSIDE2 gives in BX those of the lanes that TOUCH2 gave which lie wholly in the query.
-#define INSIDE2 \
-	VPCMPGTD  Y4, Y0, Y9; \
-	VPCMPGTD  Y5, Y1, Y10; \
+// MANY2 writes the children for the lanes in AX, all at off. The last node of the level below is in Y15.
+#define MANY2(off) \
+	VMOVDQU   (128+off)(R13), Y6; \
+	VMOVDQU   (192+off)(R13), Y7; \
+	VPCMPGTD  (0+off)(R13), Y0, Y9; \
+	VPCMPGTD  (64+off)(R13), Y1, Y10; \
 	VPCMPGTD  Y2, Y6, Y11; \
 	VPCMPGTD  Y3, Y7, Y12; \
 	VPOR      Y10, Y9, Y9; \
 	VPOR      Y12, Y11, Y11; \
 	VPOR      Y11, Y9, Y9; \
-	VPOR      Y8, Y9, Y9; \
-	VMOVMSKPS Y9, BX; \
-	XORL      $255, BX
+	VPADDD    lanes<>+off(SB), Y14, Y10; \
+	VPCMPEQD  Y15, Y10, Y11; \
+	VPOR      Y11, Y9, Y9; \
+	VPANDN    wholes<>(SB), Y9, Y9; \
+	VPOR      Y9, Y10, Y10; \
+	LEAQ      ·packLanes(SB), R12; \
+	VPMOVZXBD (R12)(AX*8), Y11; \
+	VPERMD    Y10, Y11, Y10; \
+	VMOVDQU   Y10, (DI); \
+	VMOVDQU   Y13, nodeList_trees(DI); \
+	POPCNTL   AX, AX; \
+	LEAQ      (DI)(AX*4), DI
 
-// func scanAVX2(nodes []*node, q *format.Box, sets *[batchNodes]uint32)
-TEXT ·scanAVX2(SB), NOSPLIT, $0-40
-	MOVQ nodes_base+0(FP), SI
-	MOVQ nodes_len+8(FP), CX
-	MOVQ q+24(FP), AX
-	MOVQ sets+32(FP), DI
+// HITS2 writes the hits for the lanes in AX, all at off, of the references at BX.
+#define HITS2(off) \
+	VPADDD    lanes<>+off(SB), Y14, Y10; \
+	VPMOVZXBD (R13)(AX*8), Y11; \
+	VPERMD    Y10, Y11, Y10; \
+	VPERMD    off(BX), Y11, Y9; \
+	VMOVDQU   Y9, (DI); \
+	VMOVDQU   Y10, HIT_LEAVES(DI); \
+	VMOVDQU   Y13, HIT_TREES(DI); \
+	POPCNTL   AX, AX; \
+	LEAQ      (DI)(AX*4), DI
+
+// SETS2 gives in R14 the lanes of the node at R13 that touch the query.
+#define SETS2 \
+	TOUCH2(0); \
+	MOVL AX, R14; \
+	TOUCH2(32); \
+	SHLL $8, AX; \
+	ORL  AX, R14
+
+// func walkAVX2(c *Cursor) int
+TEXT ·walkAVX2(SB), NOSPLIT, $0-16
+	MOVQ c+0(FP), DX
+	MOVQ Cursor_trees(DX), R8
+	LEAQ ·everywhere(SB), R10
 	QUERY2
 
-loop:
-	MOVQ (SI), R12
-	LOAD2(0)
-	TOUCH2
-	INSIDE2
-	SHLL $16, BX
-	ORL  BX, AX
-	MOVL AX, R13
-	LOAD2(32)
-	TOUCH2
-	INSIDE2
-	SHLL $24, BX
-	SHLL $8, AX
-	ORL  BX, AX
-	ORL  R13, AX
-	MOVL AX, (DI)
-	ADDQ $8, SI
-	ADDQ $4, DI
+lowest:
+	MOVQ  Cursor_open(DX), R14
+	TESTQ R14, R14
+	JZ    done
+	TAKE(R14, all, take)
+	TESTQ R9, R9
+	JZ    leaves
+	BELOW
+
+inner:
+	NODE
+	MOVQ         (R8)(BX*8), AX
+	ADDRESS(Tree_at(AX)(R9*8))
+	FIRSTCHILD
+	SETS2
+	FEW(one, many, next)
+many:
+	VPBROADCASTD nodeList_trees(SI), Y13
+	MOVQ         (R8)(BX*8), BX
+	VMOVD        R12, X14
+	VPBROADCASTD X14, Y14
+	VPBROADCASTD (Tree_last-4)(BX)(R9*4), Y15
+	MOVBLZX      R14, AX
+	MANY2(0)
+	MOVL         R14, AX
+	SHRL         $8, AX
+	MANY2(32)
+next:
+	ADDQ $4, SI
 	DECQ CX
-	JNZ  loop
+	JNZ  inner
+	LISTED(lowest)
+	JMP  lowest
+
+leaves:
+	HITS
+
+leaf:
+	NODE
+	MOVQ         (R8)(BX*8), BX
+	ADDRESS(Tree_at(BX))
+	SETS2
+	TESTL        R14, R14
+	JZ           none
+	SHLL         $const_nodeBits, R12
+	MOVQ         Tree_refs(BX), BX
+	LEAQ         (BX)(R12*4), BX
+	VPBROADCASTD nodeList_trees(SI), Y13
+	VMOVD        R12, X14
+	VPBROADCASTD X14, Y14
+	LEAQ         ·packLanes(SB), R13
+	MOVBLZX      R14, AX
+	HITS2(0)
+	MOVL         R14, AX
+	SHRL         $8, AX
+	HITS2(32)
+none:
+	ADDQ $4, SI
+	DECQ CX
+	JNZ  leaf
+	SUBQ R11, DI
+	JZ   lowest
+	SHRQ $2, DI
+	MOVQ DI, ret+8(FP)
 	VZEROUPPER
 	RET
 
-// LEAVES2 writes the hits among the lanes at off (0 or 32) of the node at R12 and of the references at R13.
-#define LEAVES2(off) \
-	LOAD2(off); \
-	TOUCH2; \
-	VPMOVZXBD (R14)(AX*8), Y9; \
-	VPERMD    off(R13), Y9, Y9; \
-	VMOVDQU   Y9, (DI); \
-	VPMOVZXBQ 0(R14)(AX*8), Y10; \
-	VPMOVZXBQ 4(R14)(AX*8), Y11; \
-	VPADDQ    Y14, Y10, Y10; \
-	VPADDQ    Y14, Y11, Y11; \
-	VMOVDQU   Y10, (R8); \
-	VMOVDQU   Y11, 32(R8); \
-	POPCNTL   AX, AX; \
-	LEAQ      (DI)(AX*4), DI; \
-	LEAQ      (R8)(AX*8), R8
-
-// func leavesAVX2(nodes []*node, refs []*nodeRefs, firsts []Leaf, q *format.Box, hitRefs *[BatchMax]uint32, hits *[BatchMax]Leaf) int
-TEXT ·leavesAVX2(SB), NOSPLIT, $0-104
-	MOVQ nodes_base+0(FP), SI
-	MOVQ nodes_len+8(FP), CX
-	MOVQ refs_base+24(FP), R10
-	MOVQ firsts_base+48(FP), R11
-	MOVQ q+72(FP), AX
-	MOVQ hitRefs+80(FP), DI
-	MOVQ hits+88(FP), R8
-	MOVQ DI, R9
-	LEAQ ·packLanes(SB), R14
-	QUERY2
-	MOVL $8, AX // from the first half of a node to the second
-	VMOVD AX, X15
-	VPBROADCASTQ X15, Y15
-
-loop:
-	MOVQ         (SI), R12
-	MOVQ         (R10), R13
-	VPBROADCASTQ (R11), Y14
-	LEAVES2(0)
-	VPADDQ       Y15, Y14, Y14
-	LEAVES2(32)
-	ADDQ         $8, SI
-	ADDQ         $8, R10
-	ADDQ         $8, R11
-	DECQ         CX
-	JNZ          loop
-	SUBQ         R9, DI
-	SHRQ         $2, DI
-	MOVQ         DI, ret+96(FP)
+done:
+	MOVQ $0, ret+8(FP)
 	VZEROUPPER
 	RET

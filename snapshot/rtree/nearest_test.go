@@ -84,7 +84,7 @@ func checkNearest(t *testing.T, r *rand.Rand, tree *Tree, records []format.Box, 
 		c.Start([]*Tree{tree}, query)
 		for b, ok := c.Next(); ok; b, ok = c.Next() {
 			for i, ref := range b.Refs {
-				if hit, _ := tree.Leaf(b.Leaves[i].Number()); FirstMatch(query, b.Part, records[ref], hit) {
+				if hit, _ := tree.Leaf(b.Leaves[i]); FirstMatch(query, b.Part, records[ref], hit) {
 					visit(ref, records[ref])
 				}
 			}

@@ -1,7 +1,6 @@
 package rtree
 
 import (
-	"math/bits"
 	"slices"
 
 	"github.com/rhumbdb/rhumb/snapshot/format"
@@ -14,79 +13,56 @@ const (
 	// batchNodes is how many nodes a kernel tests in one call: enough to have as many lines on their way as a processor can,
 	// few enough for what a search keeps to stay in the nearest caches.
 	batchNodes = 32
-	// stackRoom is how many inner nodes can wait for their test, rootsMax how many nodes may be roots. Within the last
-	// stackReserve they are tested one at a time, which needs no more than that.
-	stackRoom    = 1024
-	rootsMax     = 256
-	stackReserve = levelsMax * (format.NodeLanes - 1)
-	// listRoom is how many places can wait for their leaves to be given: the children of a batch, or roots.
+	// fewChildren is up to how many children of an inner node the kernels in assembly write one by one. They do not look then
+	// whether those lie wholly in the query: it is a small one.
+	fewChildren = 3
+	// rootsMax is how many nodes may be roots at a time.
+	rootsMax = 256
+	// listRoom is how many nodes of a level can wait for their test: the children of a batch, or roots.
 	listRoom = max(batchNodes*format.NodeLanes, rootsMax)
 )
 
-// Cursor walks the leaves of one or more trees that a query touches. It holds all the memory of a search, about 20 KiB, and
+// Cursor walks the leaves of one or more trees that a query touches. It holds all the memory of a search, about 40 KiB, and
 // is meant to be kept and started again; the zero value has nothing to walk.
 //
 // The trees are walked together: a batch tests nodes of as many of them as wait, so that the memory accesses of one tree do
 // not wait for those of another. An image has a tree for each of its shards, and a small query takes few nodes of each.
 type Cursor struct {
+	lists [levelsMax]nodeList
+	// The hits of a batch.
+	hitRefs, hitLeaves, hitTrees [BatchMax]uint32
+
 	trees []*Tree
 	query []format.Box
 	part  int
 	next  int        // the first of the trees whose root was not yet taken for this part
 	box   format.Box // query[part], cut off at the edges of the world
 
-	waiting int
-	stack   [stackRoom]place // inner nodes to be tested, the first waiting of them; lower levels lie on top
-	listed  int
-	list    [listRoom]place // leaf nodes, and nodes that lie wholly in the query; the first listed of them, the next on top
-	given   uint32          // leaf nodes of the last of list that were given, if it lies wholly in the query
+	// The nodes to be tested, by level. Those of the lowest level come first, so that a list has all the room for the
+	// children of a batch when they are written: it was empty.
+	open  uint // the levels with nodes to be tested, a bit each
+	spans [levelsMax]span
 
-	// The batch.
-	places  [batchNodes]place
-	nodes   [batchNodes]*node
-	sets    [batchNodes]uint32
-	refs    [batchNodes]*nodeRefs
-	firsts  [batchNodes]Leaf
-	hitRefs [BatchMax]uint32
-	hits    [BatchMax]Leaf
+	// A batch of a kernel in Go; see scanner.
+	nodes [batchNodes]*node
+	sets  [batchNodes]uint32
 
 	single [1]format.Box
 	alone  [1]*Tree
 }
 
-// place is where a node stands: from the highest bits on its tree, its level, whether it lies wholly in the query, and its
-// number, which is below 2^28. It is one word, so that it is copied as it was written: processors stall where a load joins
-// several stores.
-type place uint64
+// span is which nodes of a list are to be tested.
+type span struct{ next, end uint32 }
 
-const (
-	placeTree  = 48
-	placeLevel = 32
-	placeWhole = 1 << 31
-)
-
-func placeOf(tree, level int, node uint32) place {
-	return place(tree)<<placeTree | place(level)<<placeLevel | place(node)
+// nodeList has the numbers of nodes of one level, with nodeWhole set for those that lie wholly in the query, and the trees
+// that they are of.
+type nodeList struct {
+	nodes, trees [listRoom]uint32
 }
 
-func (p place) tree() int    { return int(p >> placeTree) }
-func (p place) level() int   { return int(p >> placeLevel & (levelsMax - 1)) }
-func (p place) node() uint32 { return uint32(p) &^ placeWhole }
-func (p place) whole() bool  { return p&placeWhole != 0 }
-
-// leaf gives the first leaf of a leaf node.
-func (p place) leaf() Leaf {
-	return Leaf(p>>placeTree<<placeTree) | Leaf(uint32(p)<<nodeBits)
-}
-
-// Leaf is a leaf of one of the trees of a search.
-type Leaf uint64
-
-// Tree gives the position of the tree in what Start was given.
-func (l Leaf) Tree() int { return int(l >> placeTree) }
-
-// Number gives the number of the leaf in its tree; see Tree.Leaf.
-func (l Leaf) Number() uint32 { return uint32(l) }
+// nodeWhole marks a node that lies wholly in the query and has all its children: what is below it is taken without a look at
+// its box. The last node of a level is never marked, since it may have lanes that hold nothing. Numbers are below 2^28.
+const nodeWhole = 1 << 31
 
 // TreesMax is the greatest number of trees of a search.
 const TreesMax = 1 << 16
@@ -96,39 +72,31 @@ const TreesMax = 1 << 16
 type Batch struct {
 	// Part is the position in the query of the box that these leaves touch.
 	Part int
-	// Refs are the references of the hits, Leaves their leaves.
-	Refs   []uint32
-	Leaves []Leaf
+	// Refs are the references of the hits, Leaves the numbers of their leaves, see Tree.Leaf, and Trees the positions of their
+	// trees in what Start was given.
+	Refs, Leaves, Trees []uint32
 }
 
 // Start begins a search for the leaves of all trees that touch boxes of the query: all of the first box, then all of the
 // second and so on. There are at most TreesMax trees. The boxes are plain, as Box.Split and Circle give them. Neither may
 // change while the search goes on. A leaf that touches several boxes is given for each; see FirstMatch.
 func (c *Cursor) Start(trees []*Tree, query []format.Box) {
-	c.trees, c.query, c.part, c.next = trees, query, -1, len(trees)
-	c.waiting, c.listed, c.given = 0, 0, 0
+	c.trees, c.query, c.part, c.next, c.open = trees, query, -1, len(trees), 0
 }
 
-// Next gives the next hits, at least one; ok is false at the end. Within a tree and a part they come roughly in rising order.
+// Next gives the next hits, at least one; ok is false at the end. Within a tree and a part they come in rising order.
 func (c *Cursor) Next() (b Batch, ok bool) {
-	for {
-		for c.listed == 0 {
-			if c.waiting > 0 {
-				c.descend()
-			} else if !c.plant() {
-				return Batch{}, false
-			}
-		}
-		n := c.gather()
-		if hits := kernel.leaves(c.nodes[:n], c.refs[:n], c.firsts[:n], &c.box, &c.hitRefs, &c.hits); hits > 0 {
-			return Batch{Part: c.part, Refs: c.hitRefs[:hits], Leaves: c.hits[:hits]}, true
+	for c.open != 0 || c.plant() {
+		if hits := kernel.walk(c); hits > 0 {
+			return Batch{Part: c.part, Refs: c.hitRefs[:hits], Leaves: c.hitLeaves[:hits], Trees: c.hitTrees[:hits]}, true
 		}
 	}
+	return Batch{}, false
 }
 
 // plant takes the roots of more trees, or of the first again for the next box of the query.
 func (c *Cursor) plant() bool {
-	for c.waiting+c.listed == 0 {
+	for c.open == 0 {
 		if c.next == len(c.trees) {
 			if c.part+1 >= len(c.query) || len(c.trees) == 0 {
 				return false
@@ -137,90 +105,28 @@ func (c *Cursor) plant() bool {
 			c.box = clip(c.query[c.part])
 			c.next = 0
 		}
-		for ; c.next < len(c.trees) && c.waiting+c.listed < rootsMax; c.next++ {
+		for end := min(c.next+rootsMax, len(c.trees)); c.next < end; c.next++ {
 			if levels := c.trees[c.next].levels; levels > 0 {
-				c.put(placeOf(c.next, levels-1, 0))
+				c.root(c.next, levels-1)
 			}
 		}
 	}
 	return true
 }
 
-// put lets a node wait for its test, or for its leaves to be given.
-func (c *Cursor) put(p place) {
-	if p.whole() || p.level() == 0 {
-		c.list[c.listed] = p
-		c.listed++
-	} else {
-		c.stack[c.waiting] = p
-		c.waiting++
+// root lets the root of a tree wait for its test.
+func (c *Cursor) root(tree, level int) {
+	if c.open>>level&1 == 0 {
+		c.open |= 1 << level
+		c.spans[level] = span{}
 	}
+	s, list := &c.spans[level], &c.lists[level]
+	list.nodes[s.end], list.trees[s.end] = 0, uint32(tree)
+	s.end++
 }
 
-// descend takes nodes of one level from the top of the stack and puts their children that the query touches. It begins with
-// the lowest, so that what is on top stays on top: that keeps the stack small, and the hits of a tree in rising order.
-func (c *Cursor) descend() {
-	most := min(c.waiting, batchNodes, max(1, (stackRoom-stackReserve-c.waiting)/(format.NodeLanes-1)))
-	level := c.stack[c.waiting-1].level()
-	n := 0
-	for ; n < most; n++ {
-		p := c.stack[c.waiting-1-n]
-		if p.level() != level {
-			break
-		}
-		c.places[n] = p
-		c.nodes[n] = c.trees[p.tree()].node(level, p.node())
-	}
-	c.waiting -= n
-	kernel.scan(c.nodes[:n], &c.box, &c.sets)
-	for i := n - 1; i >= 0; i-- {
-		p, set := c.places[i], c.sets[i]
-		first := placeOf(p.tree(), level-1, p.node()<<nodeBits)
-		for touch := set & allLanes; touch != 0; {
-			lane := uint32(bits.Len32(touch)) - 1
-			touch &^= 1 << lane
-			child := first + place(lane)
-			if set>>(format.NodeLanes+lane)&1 != 0 {
-				child |= placeWhole
-			}
-			c.put(child)
-		}
-	}
-}
-
-// gather takes leaf nodes from the list, as many as a kernel tests at once, and gives their number.
-func (c *Cursor) gather() (n int) {
-	for n < batchNodes && c.listed > 0 {
-		p := c.list[c.listed-1]
-		t := c.trees[p.tree()]
-		if !p.whole() {
-			c.nodes[n], c.refs[n], c.firsts[n] = t.node(0, p.node()), t.nodeRefs(p.node()), p.leaf()
-			n++
-			c.listed--
-			continue
-		}
-		shift := p.level() * nodeBits
-		from := p.node() << shift
-		to := uint32(min(uint64(p.node()+1)<<shift, uint64(t.count[0])))
-		leaf := from + c.given
-		for ; leaf < to && n < batchNodes; leaf++ {
-			c.nodes[n], c.refs[n], c.firsts[n] = &everywhere, t.nodeRefs(leaf), placeOf(p.tree(), 0, leaf).leaf()
-			if leaf == t.count[0]-1 { // it may have lanes that hold nothing
-				c.nodes[n] = t.node(0, leaf)
-			}
-			n++
-		}
-		c.given = leaf - from
-		if leaf == to {
-			c.given = 0
-			c.listed--
-		}
-	}
-	return n
-}
-
-// everywhere is a node whose lanes touch every query. It stands in a batch for nodes that lie wholly in the query: a test
-// that is not needed costs less than a branch around it, and less than to read the node.
+// everywhere is a node whose lanes touch every query. It stands for nodes that lie wholly in the query: a test that is not
+// needed costs less than a branch around it, and less than to read the node.
 var everywhere = func() (p node) {
 	boxes := slices.Repeat([]format.Box{world}, format.NodeLanes)
 	putNode((*[format.NodeSize]byte)(&p), (*[format.NodeLanes]format.Box)(boxes), format.NodeLanes)

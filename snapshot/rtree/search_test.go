@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/rhumbdb/rhumb/snapshot/format"
@@ -222,16 +223,23 @@ func checkMany(t *testing.T, c *Cursor, trees []*Tree, boxes [][]format.Box, que
 			}
 		}
 	}
+	next := map[[2]int]uint32{} // the leaves come in rising order, by part and tree
 	c.Start(trees, query)
 	for b, ok := c.Next(); ok; b, ok = c.Next() {
-		if len(b.Refs) == 0 || len(b.Refs) != len(b.Leaves) {
-			t.Fatalf("%d references of %d hits", len(b.Refs), len(b.Leaves))
+		if n := len(b.Refs); n == 0 || n != len(b.Leaves) || n != len(b.Trees) {
+			t.Fatalf("%d references, %d leaves and %d trees of one batch", n, len(b.Leaves), len(b.Trees))
 		}
 		for i, leaf := range b.Leaves {
-			if _, ref := trees[leaf.Tree()].Leaf(leaf.Number()); ref != b.Refs[i] {
-				t.Fatalf("leaf %d of tree %d with reference %d, want %d", leaf.Number(), leaf.Tree(), b.Refs[i], ref)
+			tree := int(b.Trees[i])
+			if _, ref := trees[tree].Leaf(leaf); ref != b.Refs[i] {
+				t.Fatalf("leaf %d of tree %d with reference %d, want %d", leaf, tree, b.Refs[i], ref)
 			}
-			got[manyHit{b.Part, leaf.Tree(), b.Refs[i]}]++
+			if at := [2]int{b.Part, tree}; leaf < next[at] {
+				t.Fatalf("leaf %d of tree %d after leaf %d", leaf, tree, next[at]-1)
+			} else {
+				next[at] = leaf + 1
+			}
+			got[manyHit{b.Part, tree, b.Refs[i]}]++
 		}
 	}
 	if !maps.Equal(got, want) {
@@ -251,45 +259,66 @@ func TestSearchDeep(t *testing.T) {
 	found := 0
 	for b, ok := c.Next(); ok; b, ok = c.Next() {
 		found += len(b.Refs)
-		most = max(most, c.waiting)
+		for _, s := range c.spans {
+			most = max(most, int(s.end))
+		}
 	}
 	if found != len(boxes)*len(trees) {
 		t.Errorf("%d hits, want %d", found, len(boxes)*len(trees))
 	}
-	if most <= stackRoom/2 {
-		t.Errorf("at most %d nodes waited: the test does not test the bound", most)
+	if most != listRoom {
+		t.Errorf("at most %d nodes of a level waited: the test does not test the bound", most)
 	}
 }
 
-// TestKernels guards that all kernels give the same sets and hits, for nodes with any boxes, with lanes that hold nothing
-// and that touch every query, and that they write nothing past what they are given.
+// leafTree makes a tree that has leaf nodes only, which no tree that Build makes has, for tests of the kernels.
+func leafTree(r *rand.Rand, nodes []node) *Tree {
+	n := uint32(len(nodes))
+	tree := &Tree{shape: shape{levels: 1, count: [levelsMax]uint32{n}}}
+	for i := range nodes {
+		tree.nodes = append(tree.nodes, nodes[i][:]...)
+	}
+	for range n * format.NodeLanes {
+		tree.refs = le.AppendUint32(tree.refs, r.Uint32())
+	}
+	tree.index()
+	return tree
+}
+
+// TestKernels guards that all kernels give the same hits, for leaf nodes of several trees with any boxes and with lanes that
+// hold nothing, and for those that lie wholly in the query, and that they write nothing past what they are given.
 func TestKernels(t *testing.T) {
 	r := rand.New(rand.NewPCG(13, 14))
 	for range 500 {
-		n := 1 + r.IntN(batchNodes)
-		nodes := make([]*node, n)
-		for i := range nodes {
-			shape := boxShapes[r.IntN(len(boxShapes))]
-			var lanes [format.NodeLanes]format.Box
-			for j := range lanes {
-				lanes[j] = shape.make(r)
+		trees := make([]*Tree, 1+r.IntN(4))
+		for i := range trees {
+			nodes := make([]node, 1+r.IntN(2*batchNodes))
+			for j := range nodes {
+				var lanes [format.NodeLanes]format.Box
+				copy(lanes[:], makeBoxes(r, format.NodeLanes, boxShapes[r.IntN(len(boxShapes))].make))
+				putNode((*[format.NodeSize]byte)(&nodes[j]), &lanes, r.IntN(format.NodeLanes+1))
 			}
-			nodes[i] = new(node)
-			putNode((*[format.NodeSize]byte)(nodes[i]), &lanes, r.IntN(format.NodeLanes+1))
+			trees[i] = leafTree(r, nodes)
+		}
+		waiting := make([]waitingNode, 1+r.IntN(batchNodes))
+		for i := range waiting {
+			tree := r.IntN(len(trees))
+			waiting[i] = waitingNode{uint32(tree), r.Uint32N(trees[tree].count[0])}
 			if r.IntN(4) == 0 {
-				nodes[i] = &everywhere
+				waiting[i].node |= nodeWhole
 			}
 		}
-		checkKernels(t, r, nodes, clip(around(anywhere(r), 1<<r.IntN(31), 1<<r.IntN(30))))
+		checkKernels(t, r, trees, waiting, clip(around(anywhere(r), 1<<r.IntN(31), 1<<r.IntN(30))))
 	}
 }
 
-// TestKernelsPack guards that the kernels pack the hits of every set of lanes of a node, behind any number of hits.
+// TestKernelsPack guards that the kernels pack every set of lanes of a node, behind any number of others.
 func TestKernelsPack(t *testing.T) {
 	r := rand.New(rand.NewPCG(15, 16))
 	in, out := format.Box{MinX: 5, MinY: 5, MaxX: 5, MaxY: 5}, format.Box{MinX: 6, MinY: 5, MaxX: 6, MaxY: 5}
-	var nodes []*node
-	for set := range uint32(allLanes + 1) {
+	nodes := make([]node, allLanes+1)
+	waiting := make([]waitingNode, len(nodes))
+	for set := range nodes {
 		var lanes [format.NodeLanes]format.Box
 		for j := range lanes {
 			lanes[j] = out
@@ -297,65 +326,143 @@ func TestKernelsPack(t *testing.T) {
 				lanes[j] = in
 			}
 		}
-		nodes = append(nodes, new(node))
-		putNode((*[format.NodeSize]byte)(nodes[set]), &lanes, format.NodeLanes)
+		putNode((*[format.NodeSize]byte)(&nodes[set]), &lanes, format.NodeLanes)
+		waiting[set].node = uint32(set)
 	}
-	r.Shuffle(len(nodes), func(i, j int) { nodes[i], nodes[j] = nodes[j], nodes[i] })
-	for some := range slices.Chunk(nodes, batchNodes) {
-		checkKernels(t, r, some, in)
+	trees := []*Tree{leafTree(r, nodes)}
+	r.Shuffle(len(waiting), func(i, j int) { waiting[i], waiting[j] = waiting[j], waiting[i] })
+	for some := range slices.Chunk(waiting, batchNodes) {
+		checkKernels(t, r, trees, some, in)
 	}
 }
 
-// kernelHits has room behind what a kernel may write, to see that it keeps to it.
-type kernelHits struct {
-	refs       [BatchMax]uint32
-	behindRefs [format.NodeLanes]uint32
-	hits       [BatchMax]Leaf
-	behindHits [format.NodeLanes]Leaf
+// waitingNode is a node in a list of a cursor.
+type waitingNode struct{ tree, node uint32 }
+
+// unwritten stands in tests where nothing is to be written.
+const unwritten = 0xDEADBEEF
+
+func fill(words ...*[listRoom]uint32) {
+	for _, w := range words {
+		copy(w[:], slices.Repeat([]uint32{unwritten}, len(w)))
+	}
 }
 
-// checkKernels compares all kernels with the definition, for nodes of random trees with random references.
-func checkKernels(t *testing.T, r *rand.Rand, nodes []*node, q format.Box) {
+// checkKernels compares all kernels with the definition, for leaf nodes that wait anywhere in the list.
+func checkKernels(t *testing.T, r *rand.Rand, trees []*Tree, waiting []waitingNode, q format.Box) {
 	t.Helper()
-	n := len(nodes)
-	refs, firsts := make([]*nodeRefs, n), make([]Leaf, n)
-	wantSets := make([]uint32, n)
-	wantRefs, wantHits := []uint32{}, []Leaf{}
-	for i, p := range nodes {
-		at := placeOf(r.IntN(TreesMax), 0, r.Uint32N(1<<28)) | place(r.Uint32N(2)*placeWhole)
-		refs[i], firsts[i] = new(nodeRefs), at.leaf()
-		for j := range uint32(format.NodeLanes) {
-			ref, b := r.Uint32(), p.lane(j)
-			le.PutUint32(refs[i][4*j:], ref)
-			if !b.Intersects(q) {
-				continue
+	var c Cursor
+	c.trees, c.box = trees, q
+	from := r.IntN(listRoom - len(waiting) + 1)
+	var want [3][]uint32
+	for i, w := range waiting {
+		c.lists[0].nodes[from+i], c.lists[0].trees[from+i] = w.node, w.tree
+		tree, first := trees[w.tree], w.node&^nodeWhole*format.NodeLanes
+		for leaf := first; leaf < first+format.NodeLanes; leaf++ {
+			if b, ref := tree.Leaf(leaf); w.node >= nodeWhole || b.Intersects(q) {
+				want[0], want[1], want[2] = append(want[0], ref), append(want[1], leaf), append(want[2], w.tree)
 			}
-			wantSets[i] |= 1 << j
-			if b.MinX >= q.MinX && b.MinY >= q.MinY && b.MaxX <= q.MaxX && b.MaxY <= q.MaxY {
-				wantSets[i] |= 1 << (format.NodeLanes + j)
-			}
-			wantRefs = append(wantRefs, ref)
-			wantHits = append(wantHits, Leaf(at.tree())<<48|Leaf(at.node()*format.NodeLanes+j))
 		}
 	}
 	for _, k := range available() {
-		var sets struct {
-			in     [batchNodes]uint32
-			behind [format.NodeLanes]uint32
+		fill(&c.hitRefs, &c.hitLeaves, &c.hitTrees)
+		c.open, c.spans[0] = 1, span{uint32(from), uint32(from + len(waiting))}
+		n := k.walk(&c)
+		if n != len(want[0]) || c.open != 0 {
+			t.Fatalf("%s: %d nodes, query %v: %d hits, want %d; open: %b", k.name, len(waiting), q, n, len(want[0]), c.open)
 		}
-		k.scan(nodes, &q, &sets.in)
-		if !slices.Equal(sets.in[:n], wantSets) || sets.behind != [format.NodeLanes]uint32{} {
-			t.Fatalf("%s: %d nodes, query %v: %x, want %x", k.name, n, q, sets, wantSets)
-		}
-		var out kernelHits
-		found := k.leaves(nodes, refs, firsts, &q, &out.refs, &out.hits)
-		if found != len(wantRefs) || !slices.Equal(out.refs[:found], wantRefs) || !slices.Equal(out.hits[:found], wantHits) {
-			t.Fatalf("%s: %d nodes, query %v: %d hits, want %d", k.name, n, q, found, len(wantRefs))
-		}
-		if out.behindRefs != [format.NodeLanes]uint32{} || out.behindHits != [format.NodeLanes]Leaf{} {
-			t.Fatalf("%s: %d nodes, query %v: hits were written past their room", k.name, n, q)
+		for i, words := range []*[BatchMax]uint32{&c.hitRefs, &c.hitLeaves, &c.hitTrees} {
+			if !slices.Equal(words[:n], want[i]) {
+				t.Fatalf("%s: %d nodes, query %v: hits %x, want %x", k.name, len(waiting), q, words[:n], want[i])
+			}
+			checkUnwritten(t, k.name, words, len(waiting)*format.NodeLanes)
 		}
 	}
+}
+
+func checkUnwritten(t *testing.T, name string, words *[listRoom]uint32, from int) {
+	t.Helper()
+	for i, w := range words[from:] {
+		if w != unwritten {
+			t.Fatalf("%s: word %d was written, which is past the room of a batch of %d words", name, from+i, from)
+		}
+	}
+}
+
+// TestKernelsChildren guards that all kernels list the children of inner nodes alike, few and many of them, each with its tree
+// and marked as it is to be, and that they write nothing past the room of a batch.
+func TestKernelsChildren(t *testing.T) {
+	r := rand.New(rand.NewPCG(19, 20))
+	few, whole := 0, 0
+	for range 200 {
+		trees := make([]*Tree, 1+r.IntN(batchNodes))
+		for i := range trees {
+			tree, _ := build(t, makeBoxes(r, 17+r.IntN(240), boxShapes[r.IntN(3)].make)) // of two levels
+			trees[i] = &tree
+		}
+		q := around(anywhere(r), 1<<r.IntN(31), 1<<r.IntN(30))
+		if r.IntN(4) == 0 {
+			q = around(corner{85_000_000, 474_000_000}, 1<<(18+r.IntN(5)), 1<<(18+r.IntN(5)))
+		}
+		for _, k := range available() {
+			var want nodeList
+			n := 0
+			for i, tree := range trees {
+				children := rootChildren(tree, q)
+				isFew := len(children) <= fewChildren
+				for _, child := range children {
+					if isFew {
+						few++
+						if strings.HasPrefix(k.name, "avx") {
+							child &^= nodeWhole
+						}
+					}
+					whole += int(child / nodeWhole)
+					want.nodes[n], want.trees[n] = child, uint32(i)
+					n++
+				}
+			}
+			got := listed(k, trees, q)
+			if !slices.Equal(got.nodes[:n], want.nodes[:n]) || !slices.Equal(got.trees[:n], want.trees[:n]) {
+				t.Fatalf("%s: query %v: %x of %v, want %x of %v", k.name, q, got.nodes[:n], got.trees[:n], want.nodes[:n], want.trees[:n])
+			}
+			checkUnwritten(t, k.name, &got.nodes, len(trees)*format.NodeLanes)
+			checkUnwritten(t, k.name, &got.trees, len(trees)*format.NodeLanes)
+		}
+	}
+	if few == 0 || whole == 0 {
+		t.Errorf("%d of few, %d whole: not all was tested", few, whole)
+	}
+}
+
+// rootChildren gives the children of the root of a tree of two levels that touch the query, marked if they are wholly in it.
+func rootChildren(tree *Tree, q format.Box) (children []uint32) {
+	for child := range tree.count[0] {
+		b := tree.box(1, 0, child)
+		if !b.Intersects(q) {
+			continue
+		}
+		if b.MinX >= q.MinX && b.MinY >= q.MinY && b.MaxX <= q.MaxX && b.MaxY <= q.MaxY && child != tree.last[0] {
+			child |= nodeWhole
+		}
+		children = append(children, child)
+	}
+	return children
+}
+
+// listed gives what a search of trees of two levels, at most as many as a batch has nodes, left in the list of leaf nodes.
+func listed(k kernels, trees []*Tree, q format.Box) *nodeList {
+	best := kernel
+	defer func() { kernel = best }()
+	kernel = k
+	var c Cursor
+	list := &c.lists[0]
+	fill(&list.nodes, &list.trees)
+	c.Start(trees, []format.Box{q})
+	for ok := true; ok; {
+		_, ok = c.Next()
+	}
+	return list
 }
 
 // TestSearchWhole guards that leaves below nodes that lie wholly in the query are given without a test of their boxes, but
@@ -377,8 +484,8 @@ func TestSearchWhole(t *testing.T) {
 					t.Fatalf("%d leaves: %d at once, want %d", n, len(b.Refs), want)
 				}
 				for i, leaf := range b.Leaves {
-					if _, ref := tree.Leaf(next); leaf.Number() != next || b.Refs[i] != ref {
-						t.Fatalf("%d leaves: leaf %d, want %d", n, leaf.Number(), next)
+					if _, ref := tree.Leaf(next); leaf != next || b.Refs[i] != ref {
+						t.Fatalf("%d leaves: leaf %d, want %d", n, leaf, next)
 					}
 					next++
 				}
@@ -440,7 +547,7 @@ func checkParts(t *testing.T, tree *Tree, c *Cursor, query, records []format.Box
 	c.Start([]*Tree{tree}, query)
 	for b, ok := c.Next(); ok; b, ok = c.Next() {
 		for i, ref := range b.Refs {
-			if hit, _ := tree.Leaf(b.Leaves[i].Number()); FirstMatch(query, b.Part, records[ref], hit) {
+			if hit, _ := tree.Leaf(b.Leaves[i]); FirstMatch(query, b.Part, records[ref], hit) {
 				got = append(got, ref)
 			}
 		}
@@ -478,11 +585,13 @@ func TestCursorAgain(t *testing.T) {
 
 // TestSearchAllocates guards that a search takes no memory.
 func TestSearchAllocates(t *testing.T) {
-	r := rand.New(rand.NewPCG(7, 8))
-	tree, _ := build(t, makeBoxes(r, 5000, boxShapes[0].make))
-	var c Cursor
-	dst := make([]uint32, 0, 5000)
-	if n := testing.AllocsPerRun(10, func() { dst = tree.Search(&c, world, dst[:0]) }); n != 0 || len(dst) != 5000 {
-		t.Errorf("%v allocations for %d hits", n, len(dst))
-	}
+	eachKernel(t, func(t *testing.T) {
+		r := rand.New(rand.NewPCG(7, 8))
+		tree, _ := build(t, makeBoxes(r, 5000, boxShapes[0].make))
+		var c Cursor
+		dst := make([]uint32, 0, 5000)
+		if n := testing.AllocsPerRun(10, func() { dst = tree.Search(&c, world, dst[:0]) }); n != 0 || len(dst) != 5000 {
+			t.Errorf("%v allocations for %d hits", n, len(dst))
+		}
+	})
 }

@@ -11,6 +11,9 @@ type Tree struct {
 	items uint32
 	nodes []byte // without the header
 	refs  []byte // 16 references for each leaf node
+	// What the kernels in assembly need of a level: its first node, and the number of the last.
+	at   [levelsMax]*node
+	last [levelsMax]uint32
 }
 
 // Open takes the sections SectionTreeNodes and SectionTreeRefs, which must stay mapped as long as the tree is used. They may
@@ -39,10 +42,18 @@ func Open(nodes, refs []byte) (Tree, error) {
 			items, have, len(refs), nodeBytes, refBytes)
 	}
 	t.nodes, t.refs = nodes[format.TreeHeaderSize:][:nodeBytes], refs[:refBytes]
+	t.index()
 	if err := t.checkPadding(op); err != nil {
 		return Tree{}, err
 	}
 	return t, nil
+}
+
+// index notes what the kernels need of each level.
+func (t *Tree) index() {
+	for level := range t.levels {
+		t.at[level], t.last[level] = t.node(level, 0), t.count[level]-1
+	}
 }
 
 // checkPadding checks the last node of each level: what lies beyond its children must match no query.
