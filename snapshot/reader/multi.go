@@ -21,9 +21,9 @@ type lane struct {
 	buckets uint64
 	units   uint64 // records below it end in the heap, unless their value is long
 	version uint64 // the base
-	flags   uint16 // of most records, it is hoped: those of the first
-	at      uint16 // where the value of such a record begins
-	_       [20]byte
+	flags   uint32 // of most records, it is hoped: those of the first, as in record.lengthAndFlags
+	at      uint32 // where the value of such a record begins
+	_       [16]byte
 }
 
 const laneSize = 64
@@ -40,7 +40,7 @@ func (g *segment) lane() lane {
 		l.units = uint64(g.units) - plainUnits
 	}
 	if f := (record{g.heap}).flags(); g.head.BaseUnits > 0 && f&(format.FlagTombstone|format.FlagExpiry) == 0 {
-		l.flags, l.at = f, uint16(nameAt(f))
+		l.flags, l.at = uint32(f)<<16, uint32(nameAt(f))
 	}
 	return l
 }
@@ -48,7 +48,7 @@ func (g *segment) lane() lane {
 // group is one round of MultiGet.
 type group struct {
 	hashes  [groupSize]uint64
-	records [groupSize]unsafe.Pointer // the likely record of each key, nil for none
+	records [groupSize]unsafe.Pointer // the likely record of each key, nil for none; nor is that at the heap's start, see Table.look
 	late    [groupSize]uint8          // the keys for which a first look was not enough
 	lates   int
 }
@@ -59,20 +59,14 @@ func (q *group) later(i int) {
 	q.lates++
 }
 
-// likely gives the record that was located for key i; ok is false when there is none. That at the start of the heap is none,
-// see Table.look.
-func (q *group) likely(i int, l *lane) (r record, ok bool) {
-	return record{q.records[i]}, q.records[i] != nil && q.records[i] != l.heap
-}
-
 // fetchOlder begins to fetch the versions before those that a first look saw, all at the same time: in an old view they are
 // what is shown.
 func (q *group) fetchOlder(t *table) {
 	var older [groupSize]unsafe.Pointer
 	n := 0
 	for _, i := range q.late[:q.lates] {
-		l := t.lane(q.hashes[i])
-		if r, ok := q.likely(int(i), l); ok && uint64(r.prev()) < l.units {
+		l, r := t.lane(q.hashes[i]), record{q.records[i]}
+		if r.p != nil && r.p != l.heap && uint64(r.prev()) < l.units {
 			older[n] = unsafe.Add(l.heap, uintptr(r.prev())*format.RecordAlign)
 			n++
 		}
@@ -94,13 +88,13 @@ func (t *Table) MultiGetUint64(keys []uint64, out []Item) (found int, err error)
 	for len(keys) > 0 {
 		n := t.locateNumbers(&q, keys)
 		for i, k := range keys[:n] {
-			l := t.t.lane(q.hashes[i])
-			if r, ok := q.likely(i, l); ok && r.isPlain(l, k, t.plain) {
-				out[i] = Item{}
-				r.plain(&out[i], l)
-			} else {
+			l, r := t.t.lane(q.hashes[i]), record{q.records[i]}
+			if r.p == nil || r.p == l.heap || !r.isPlain(l, k, t.plain) {
 				q.later(i)
+				continue
 			}
+			out[i] = Item{}
+			r.plain(&out[i], l)
 		}
 		found += n - q.lates
 		if q.lates > 0 {
@@ -128,12 +122,12 @@ func (t *Table) MultiGetUint64Values(keys []uint64, out [][]byte) (found int, er
 	for len(keys) > 0 {
 		n := t.locateNumbers(&q, keys)
 		for i, k := range keys[:n] {
-			l := t.t.lane(q.hashes[i])
-			if r, ok := q.likely(i, l); ok && r.isPlain(l, k, t.plain) {
-				out[i] = r.plainValue(l)
-			} else {
+			l, r := t.t.lane(q.hashes[i]), record{q.records[i]}
+			if r.p == nil || r.p == l.heap || !r.isPlain(l, k, t.plain) {
 				q.later(i)
+				continue
 			}
+			out[i] = r.plainValue(l)
 		}
 		found += n - q.lates
 		if q.lates > 0 {

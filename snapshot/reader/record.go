@@ -46,7 +46,11 @@ func (r record) version() uint32 {
 
 func (r record) prev() uint32  { return *(*uint32)(unsafe.Add(r.p, format.RecordPrev)) }
 func (r record) flags() uint16 { return *(*uint16)(unsafe.Add(r.p, format.RecordFlags)) }
-func (r record) sum() uint32   { return *(*uint32)(unsafe.Add(r.p, format.RecordSum)) }
+
+// lengthAndFlags gives the length of the value, LongValue for a long one, and in the upper half the flags.
+func (r record) lengthAndFlags() uint32 { return *(*uint32)(unsafe.Add(r.p, format.RecordLen)) }
+
+func (r record) sum() uint32 { return *(*uint32)(unsafe.Add(r.p, format.RecordSum)) }
 
 // length gives the length of the value.
 func (r record) length() uintptr {
@@ -156,11 +160,16 @@ func (v *View) gone(r record) bool {
 }
 
 // isPlain reports whether a record is that of a number and takes no second look: it is of a version below the bound, and has
-// a value that is not long and has no end. Flags that are as expected are only compared, so that the value's address does
-// not wait for them.
+// a value that is not long and has no end. Flags that are as expected are only compared, together with the length that they
+// stand beside, so that the value's address does not wait for them.
 func (r record) isPlain(l *lane, number, bound uint64) bool {
-	return r.word() == number && (r.flags() == l.flags || r.flags()&(format.FlagTombstone|format.FlagExpiry) == 0) &&
-		l.version+uint64(r.version()) < bound && *(*uint16)(unsafe.Add(r.p, format.RecordLen)) != format.LongValue
+	return r.word() == number && l.version+uint64(r.version()) < bound &&
+		(r.lengthAndFlags()-l.flags < uint32(format.LongValue) || r.endless())
+}
+
+// endless reports whether a record has a value that is not long and has no end.
+func (r record) endless() bool {
+	return r.flags()&(format.FlagTombstone|format.FlagExpiry) == 0 && uint16(r.lengthAndFlags()) != format.LongValue
 }
 
 // plain makes an item, which must be zero, of a record that isPlain.
@@ -175,11 +184,11 @@ func (r record) plain(it *Item, l *lane) {
 
 // plainValue gives the value of a record that isPlain.
 func (r record) plainValue(l *lane) []byte {
-	at := uintptr(l.at)
-	if f := r.flags(); f != l.flags {
-		at = nameAt(f)
+	n, at := r.lengthAndFlags(), uintptr(l.at)
+	if n-l.flags >= uint32(format.LongValue) {
+		at = nameAt(r.flags())
 	}
-	n := *(*uint16)(unsafe.Add(r.p, format.RecordLen))
+	n &= math.MaxUint16
 	return (*[math.MaxUint16]byte)(unsafe.Add(r.p, at))[:n:n] // unsafe.Slice would check that it does not go round
 }
 
