@@ -2,10 +2,10 @@
 
 #include "textflag.h"
 
-// func locateKernel(hashes *uint64, n int, lanes *lane, mask uint64, records *unsafe.Pointer)
+// func locateKernel(hashes *uint64, n int, lanes *lane, mask uint64, records *unsafe.Pointer) (lost uint64)
 //
-// SI hashes, CX n, R12 lanes, R11 mask, DI records (which hold the buckets between the passes), R15 position.
-TEXT ·locateKernel(SB), NOSPLIT, $0-40
+// SI hashes, CX n, R12 lanes, R11 mask, DI records (which hold the buckets between the passes), R15 position, R13 lost.
+TEXT ·locateKernel(SB), NOSPLIT, $0-48
 	MOVQ hashes+0(FP), SI
 	MOVQ n+8(FP), CX
 	MOVQ lanes+16(FP), R12
@@ -34,8 +34,7 @@ buckets:
 	CMPQ R15, CX
 	JLT  buckets
 
-	// Compare the fingerprint with all ten; the bit at lane 10 stops the search where none is equal. Then the slot read is no
-	// fingerprint's, and what its record is prefetched for fails the comparison of keys.
+	// Compare the fingerprint with all ten.
 	XORQ R15, R15
 records:
 	MOVQ (SI)(R15*8), R9
@@ -53,24 +52,29 @@ records:
 	VPCMPEQW (DX), Y1, Y0
 	VPMOVMSKB Y0, AX
 	ANDL $0xFFFFF, AX
-	ORL  $0x80000, AX
-	BSFL AX, AX
-	SHRL $1, AX // slot, 9 when none
-	MOVL 20(DX)(AX*4), AX
-	MOVQ AX, R10
-	SHLQ $6, R10
-	ADDQ 8(R8), R10
+	JZ   none
+	BSFL AX, AX // twice the slot
+	MOVL 20(DX)(AX*2), AX
 	CMPQ AX, 24(R8)
-	CMOVQCC R13, R10 // a reference past the heap: no record
-	PREFETCHT1 (R10)
-	PREFETCHT1 64(R10)
-	MOVQ R10, (DI)(R15*8)
+	JCC  none // a reference past the heap
+	SHLQ $6, AX
+	ADDQ 8(R8), AX
+	PREFETCHT1 (AX)
+	PREFETCHT1 64(AX)
+	MOVQ AX, (DI)(R15*8)
+next:
 	INCQ R15
 	CMPQ R15, CX
 	JLT  records
 	VZEROUPPER
 done:
+	MOVQ R13, lost+40(FP)
 	RET
+
+none:
+	MOVQ $0, (DI)(R15*8)
+	BTSQ R15, R13
+	JMP  next
 
 // func fetchKernel(records *unsafe.Pointer, n int)
 TEXT ·fetchKernel(SB), NOSPLIT, $0-16

@@ -9,11 +9,11 @@
 	BIC R14, R15, R14 \
 	AND R11, R14, R14
 
-// func locateKernel(hashes *uint64, n int, lanes *lane, mask uint64, records *unsafe.Pointer)
+// func locateKernel(hashes *uint64, n int, lanes *lane, mask uint64, records *unsafe.Pointer) (lost uint64)
 //
-// R0 hashes, R1 n, R2 lanes, R3 mask, R4 records (which hold the buckets between the passes), R5 position,
+// R0 hashes, R1 n, R2 lanes, R3 mask, R4 records (which hold the buckets between the passes), R5 position, R19 lost,
 // R10 and R11 the constants of zeroLanes.
-TEXT ·locateKernel(SB), NOSPLIT, $0-40
+TEXT ·locateKernel(SB), NOSPLIT, $0-48
 	MOVD hashes+0(FP), R0
 	MOVD n+8(FP), R1
 	MOVD lanes+16(FP), R2
@@ -22,6 +22,7 @@ TEXT ·locateKernel(SB), NOSPLIT, $0-40
 	MOVD $0x0001000100010001, R10
 	MOVD $0x8000800080008000, R11
 	MOVD $1, R12
+	MOVD ZR, R19
 	CMP  $1, R1
 	BLT  done
 	MOVD ZR, R5
@@ -75,7 +76,7 @@ found:
 	MOVWU 20(R9), R8
 	MOVD 24(R7), R17
 	CMP  R17, R8
-	BHS  none // a reference past the heap: no record
+	BHS  none // a reference past the heap
 	MOVD 8(R7), R9
 	ADD  R8<<6, R9, R9
 	PRFM (R9), PLDL1KEEP
@@ -84,11 +85,14 @@ found:
 	B    next
 none:
 	MOVD ZR, (R4)(R5<<3)
+	LSL  R5, R12, R17
+	ORR  R17, R19, R19
 next:
 	ADD  $1, R5
 	CMP  R1, R5
 	BLT  records
 done:
+	MOVD R19, lost+40(FP)
 	RET
 
 // func fetchKernel(records *unsafe.Pointer, n int)

@@ -6,7 +6,7 @@ import "unsafe"
 
 var hasKernel = false
 
-func locateKernel(*uint64, int, *lane, uint64, *unsafe.Pointer) {
+func locateKernel(*uint64, int, *lane, uint64, *unsafe.Pointer) uint64 {
 	panic("reader: there is no kernel for this processor")
 }
 

@@ -23,7 +23,8 @@ type lane struct {
 	version uint64 // the base
 	flags   uint32 // of most records, it is hoped: those of the first, as in record.lengthAndFlags
 	at      uint32 // where the value of such a record begins
-	_       [16]byte
+	behind  uint64 // buckets behind the primary ones
+	_       [8]byte
 }
 
 const laneSize = 64
@@ -36,6 +37,7 @@ const _ = uint(laneSize - unsafe.Sizeof(lane{}))
 
 func (g *segment) lane() lane {
 	l := lane{index: g.index, heap: g.heap, buckets: uint64(g.buckets), version: g.version, at: format.RecordHeadSize}
+	l.behind = uint64(g.head.BucketsMax - g.head.Buckets)
 	if g.units > plainUnits {
 		l.units = uint64(g.units) - plainUnits
 	}
@@ -271,24 +273,4 @@ func (t *Table) outcome(it *Item, err error) (int, error) {
 		return 0, nil
 	}
 	return 0, err
-}
-
-// locatePortable is the kernel in plain Go: it touches the buckets of all keys before it looks into the first, and then all
-// records, so that the processor fetches several at a time.
-func (q *group) locatePortable(n int, lanes []lane) {
-	var buckets [groupSize]bucket
-	mask := len(lanes) - 1
-	for i, h := range q.hashes[:n] {
-		l := &lanes[int(h>>16)&mask]
-		buckets[i] = bucket{unsafe.Add(l.index, uintptr(format.BucketOf(h, uint32(l.buckets)))*format.BucketSize)}
-		_ = buckets[i].fingerprints(0) // an atomic load, which the compiler keeps
-	}
-	for i, h := range q.hashes[:n] {
-		l := &lanes[int(h>>16)&mask]
-		q.records[i] = nil
-		if ref := buckets[i].ref(buckets[i].first(uint64(format.Fingerprint(h)) * lanesLow)); uint64(ref) < l.units {
-			q.records[i] = unsafe.Add(l.heap, uintptr(ref)*format.RecordAlign)
-			_ = record{q.records[i]}.version() // as above
-		}
-	}
 }

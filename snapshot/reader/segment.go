@@ -192,11 +192,6 @@ func match(w uint64, word uintptr, pattern uint64) uint64 {
 	return m
 }
 
-// first gives a slot whose fingerprint equals the pattern, and slot 3 when there is none.
-func (b bucket) first(pattern uint64) (slot int) {
-	return makeMarks(b.fingerprints(0)^pattern, b.fingerprints(1)^pattern, b.fingerprints(2)^pattern).slot()
-}
-
 // marks are the slots of a bucket whose fingerprint equals a pattern.
 type marks uint64
 
@@ -206,7 +201,7 @@ func makeMarks(w0, w1, w2 uint64) marks {
 	return marks(zeroLanes(w0) | zeroLanes(w1)>>1 | zeroLanes(w2)&lastLanes>>2)
 }
 
-// slot gives that of the lowest mark, which is a true one in each word, and so it is in all.
+// slot gives that of the lowest mark, which is a true one in each word, and so it is in all; 3 when there is none.
 func (m marks) slot() int {
 	at := bits.TrailingZeros64(uint64(m | 1<<63))
 	return at>>4 + 4*(15-at&15)

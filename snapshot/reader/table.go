@@ -92,7 +92,7 @@ func (t *Table) look(key uint64) (r record, l *lane) {
 	l = t.t.lane(hash)
 	n, _ := bits.Mul64(hash, l.buckets)
 	b := bucket{unsafe.Add(l.index, uintptr(n)*format.BucketSize)}
-	pattern := uint64(format.Fingerprint(hash)) * lanesLow // what follows is bucket.first, which the compiler calls
+	pattern := uint64(format.Fingerprint(hash)) * lanesLow // what follows is much of lane.likely, which the compiler calls
 	ref := uint64(b.ref(makeMarks(b.fingerprints(0)^pattern, b.fingerprints(1)^pattern, b.fingerprints(2)^pattern).slot()))
 	if ref == 0 || ref >= l.units {
 		return r, nil

@@ -468,6 +468,38 @@ static void test_first_look(const char *dir) {
 	CHECK(rs_detach(c) == RS_OK);
 }
 
+/* test_overflow lets a batch find a key in the bucket that follows its own, and none where that does not exist. */
+static void test_overflow(void) {
+	enum { BUCKETS = 1, BEHIND = 2, UNITS = 4 };
+	static uint8_t index[(BUCKETS + BEHIND) * 64] __attribute__((aligned(64))), heap[(UNITS + 1) * RS__UNIT] __attribute__((aligned(64)));
+	rs__shard shard;
+	rs_table t;
+	rs__batch r;
+	const uint64_t hash = 0x1234567890abcdef;
+	uint16_t fp = rs__fingerprint(hash);
+	memset(&shard, 0, sizeof shard);
+	memset(&t, 0, sizeof t);
+	shard.index = index;
+	shard.heap = heap;
+	shard.buckets = BUCKETS;
+	shard.overflows = BEHIND;
+	shard.units = UNITS;
+	t.shards = &shard;
+	t.shard_count = 1;
+	for (uint32_t at = BUCKETS; at < BUCKETS + BEHIND; at++)
+		for (uint32_t ref = 1; ref <= UNITS; ref++)
+			for (uint32_t next = 0; next <= BUCKETS + BEHIND; next++) {
+				memset(index, 0, sizeof index);
+				memcpy(index + 64 * at + 6, &fp, sizeof fp);
+				memcpy(index + 64 * at + 20 + 12, &ref, sizeof ref);
+				memcpy(index + 60, &next, sizeof next);
+				r.n = 1;
+				rs__depart(&t, hash, &r, 0);
+				rs__first(&r);
+				CHECK(r.at[0] == (next == at && ref < UNITS ? heap + ref * RS__UNIT : NULL));
+			}
+}
+
 int main(int argc, char **argv) {
 	if (argc != 3) {
 		fprintf(stderr, "usage: reader_test DIR ROUNDS\n");
@@ -475,6 +507,7 @@ int main(int argc, char **argv) {
 	}
 	test_kernels();
 	test_first_look(argv[1]);
+	test_overflow();
 	test_errors(argv[1]);
 	test_leash(argv[1]);
 	test_file_lock(argv[1]);

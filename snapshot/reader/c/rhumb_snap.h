@@ -705,7 +705,8 @@ typedef struct rs__shard {
 	uint32_t units; /* records below it end in the heap, unless their value is long */
 	uint32_t flags; /* of most records, it is hoped, as they stand in the word at 16: see rs__plain */
 	uint32_t at;    /* where their value begins, or their name */
-	char pad[24];
+	uint32_t overflows; /* buckets behind the primary ones */
+	char pad[20];
 } rs__shard;
 
 /* All generations that were live at one value of table_seq. */
@@ -1109,6 +1110,7 @@ static void rs__describe(const rs_seg *s, int checked, rs__shard *d) {
 	d->heap = s->heap;
 	d->base = s->base;
 	d->buckets = s->buckets;
+	d->overflows = s->buckets_max - s->buckets;
 	d->units = !checked && s->units > RS__PLAIN_UNITS ? s->units - RS__PLAIN_UNITS : 0;
 	uint32_t flags = s->base_units > 0 ? rs__flags(s->heap) : 0;
 	if (rs__plain_at[flags & 0xff] == 0) flags = 0;
@@ -1967,17 +1969,20 @@ rs__inline void rs__depart(const rs_table *t, uint64_t hash, rs__batch *r, size_
 	r->at[j] = bucket;
 }
 
-/* rs__first goes from the buckets to the records. */
+/* rs__first goes from the buckets to the records. About one key of a hundred is in an overflow bucket: that one is waited for,
+ * while the processor goes on to the look-ups that follow. */
 rs__inline void rs__first(rs__batch *r) {
 	for (size_t j = 0; j < r->n; j++) {
-		const uint8_t *bucket = r->at[j], *rec = rs__guess(r->shard[j], bucket, r->hash[j]);
+		const rs__shard *d = r->shard[j];
+		const uint8_t *bucket = r->at[j], *rec = rs__guess(d, bucket, r->hash[j]);
+		if (rs__unlikely(rec == NULL)) {
+			uint32_t next = rs__load32(bucket + 60);
+			if (next - d->buckets < d->overflows) rec = rs__guess(d, d->index + (uint64_t)next * 64, r->hash[j]);
+		}
 		r->at[j] = rec;
 		if (rs__likely(rec != NULL)) {
 			rs__prefetch(rec);
 			rs__prefetch(rec + RS__UNIT);
-		} else {
-			uint32_t next = rs__load32(bucket + 60);
-			if (next != 0) rs__prefetch(r->shard[j]->index + (uint64_t)next * 64);
 		}
 	}
 	r->lates = 0;
