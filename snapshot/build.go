@@ -11,9 +11,8 @@ import (
 
 // source is what a generation is built from: records of one heap, each key once in the base.
 type source struct {
-	scattered bool // the records do not lie one behind the other
-	heap      []byte
-	refs      []uint32 // of the base
+	heap []byte
+	refs []uint32 // of the base
 	// replay are the later versions that closed views need to tell apart, oldest first for each key.
 	replay []uint32
 	// units and replayUnits are the sizes of both.
@@ -25,10 +24,15 @@ type source struct {
 // scratch is memory that builds use one after the other.
 type scratch struct {
 	batch    batch
+	batches  [2]batch // of a build: one is copied while the other goes into the index
 	boxes    []format.Box
 	owners   []uint32 // the record of each box
-	refs     []uint32 // in the order of the new heap
-	placed   []uint32 // by record, the new reference plus one
+	bare     []uint32 // the records without a box
+	split    bool     // a record has two boxes
+	order    []uint32 // the records in the order of the new heap
+	placed   []bool   // by record: it stands in order
+	refs     []uint32 // the new references, in the order of the new heap
+	places   []uint32 // by record, the new reference
 	treeRefs []uint32
 	sortKeys []sortKey
 	// surveyRefs, chain and kept belong to rolls.
@@ -47,8 +51,8 @@ func (p *Publisher) build(s *shard, src *source, base uint64, closed rhumb.Times
 	need.units += src.replayUnits
 	need.records += uint64(len(src.replay))
 	need.scale = max(need.scale, 1)
-	p.collectBoxes(s.table, src)
 	for range buildTries {
+		p.collectBoxes(s.table, src)
 		l := shape{
 			flags: s.table.Flags, records: uint64(len(src.refs)), units: src.units, treeItems: len(p.boxes), room: need, ratio: p.cfg.AppendRatio,
 		}
@@ -96,16 +100,17 @@ func (p *Publisher) newSegment(op rhumb.Op, s *shard, head format.Segment) (*seg
 
 // collectBoxes lists the plain boxes of a spatial table's base.
 func (p *Publisher) collectBoxes(t *Table, src *source) {
-	p.boxes, p.owners = p.boxes[:0], p.owners[:0]
+	p.boxes, p.owners, p.bare, p.split = p.boxes[:0], p.owners[:0], p.bare[:0], false
 	if !t.Spatial() {
 		return
 	}
 	for i, ref := range src.refs {
-		if i%group == 0 && src.scattered {
-			p.fetch(src, i)
+		if i%group == 0 {
+			p.fetch(src, nil, i+group)
 		}
 		b, ok := box(src.heap, ref)
 		if !ok {
+			p.bare = append(p.bare, uint32(i))
 			continue
 		}
 		parts, n := b.Split()
@@ -113,18 +118,22 @@ func (p *Publisher) collectBoxes(t *Table, src *source) {
 			p.boxes = append(p.boxes, part)
 			p.owners = append(p.owners, uint32(i))
 		}
+		p.split = p.split || n > 1
 	}
 }
 
-// fetch asks for the records of the group that begins at i.
-func (p *Publisher) fetch(src *source, i int) {
+// fetch asks for the records of the group that begins at i, if there is one; a nil order is that of the source.
+func (p *Publisher) fetch(src *source, order []uint32, i int) {
 	from := uintptr(unsafe.Pointer(unsafe.SliceData(src.heap)))
 	n := 0
-	for _, ref := range src.refs[i:min(i+group, len(src.refs))] {
-		p.batch.addrs[n] = from + uintptr(ref)*format.RecordAlign
-		n++
+	for ; n < group && i+n < len(src.refs); n++ {
+		k := i + n
+		if order != nil {
+			k = int(order[k])
+		}
+		p.batch.addrs[n] = from + uintptr(src.refs[k])*format.RecordAlign
 	}
-	prefetch(&p.batch.addrs, n)
+	prefetchPairs(&p.batch.addrs, n)
 }
 
 // fill writes everything into a new segment; full says that overflow buckets, delta entries or skip list words have run out.
@@ -136,7 +145,7 @@ func (p *Publisher) fill(s *shard, seg *segment, src *source) (full bool, err er
 	}
 	p.setSum(seg, format.SectionHeap, sum)
 	if s.table.Spatial() {
-		p.fillTree(seg)
+		p.fillTree(seg, order)
 	}
 	if s.table.Ordered() {
 		p.fillOrder(seg)
@@ -183,65 +192,53 @@ func (s *segment) settle() {
 	s.file.store64(format.SegmentAppendHead, uint64(s.tail))
 }
 
-// heapOrder gives the order in which the records are laid down: along the Hilbert curve, then those without a box. nil is the
+// heapOrder gives the order of the records in the heap: along the Hilbert curve, then those without a box. nil is the
 // order of the source.
 func (p *Publisher) heapOrder(t *Table, src *source) []uint32 {
 	if !t.Spatial() {
 		return nil
 	}
-	n := len(src.refs)
-	p.placed = resize(p.placed, n)
-	clear(p.placed)
-	out := p.refs[:0]
 	p.sorted = p.sorter.Order(p.boxes)
+	if len(p.boxes) == len(src.refs) && !p.split {
+		return p.sorted // each record has its box
+	}
+	p.placed = resize(p.placed, len(src.refs))
+	clear(p.placed)
+	out := p.order[:0]
 	for _, item := range p.sorted {
-		if owner := p.owners[item]; p.placed[owner] == 0 {
-			p.placed[owner] = 1
+		if owner := p.owners[item]; !p.placed[owner] {
+			p.placed[owner] = true
 			out = append(out, owner)
 		}
 	}
-	for i := range n {
-		if p.placed[i] == 0 {
-			out = append(out, uint32(i))
-		}
-	}
-	p.refs = out
-	return out
+	p.order = append(out, p.bare...)
+	return p.order
 }
 
-// fillHeap lays the base down and puts it into the index. It leaves the new references in placed and gives the checksum.
+// fillHeap lays the base down and puts it into the index. It leaves the new references in refs, and the boxes in their order
+// where each record has one at most, and gives the checksum.
 func (p *Publisher) fillHeap(s *shard, seg *segment, src *source, order []uint32) (sum uint32, full bool, err error) {
 	clear(seg.index)
-	p.placed = resize(p.placed, len(src.refs))
-	at, summed := uint32(0), uint32(0)
-	from := uintptr(unsafe.Pointer(unsafe.SliceData(src.heap)))
-	b := &p.batch
-	for i := 0; i < len(src.refs); i += group {
-		b.n = min(group, len(src.refs)-i)
-		for j := range b.n {
-			k := i + j
-			if order != nil {
-				k = int(order[k])
-			}
-			b.refs[j] = uint32(k)
-			b.addrs[j] = from + uintptr(src.refs[k])*format.RecordAlign
-		}
-		if order != nil || src.scattered {
-			prefetchPairs(&b.addrs, b.n)
-		}
-		at = p.placeBatch(seg, src, b, at)
-		for j := range b.n {
-			ref := b.refs[j]
-			place := seg.probe(b.hashes[j], seg.heap, ref)
+	p.refs = resize(p.refs, len(src.refs))
+	at := uint32(0)
+	p.batches[0].n, p.batches[1].n = 0, 0
+	p.fetch(src, order, 0)
+	for i := 0; i < len(src.refs) || p.batches[0].n+p.batches[1].n > 0; i += group {
+		p.fetch(src, order, i+group)
+		b, last := &p.batches[i/group%2], &p.batches[1-i/group%2]
+		end := p.placeBatch(seg, src, order, b, i, at)
+		sum = format.ExtendChecksum(sum, seg.heap[int(at)*format.RecordAlign:int(end)*format.RecordAlign])
+		at = end
+		for j, ref := range last.refs[:last.n] {
+			place := seg.probe(last.hashes[j], seg.heap, ref)
 			if place.found {
 				return 0, false, p.duplicate(s, seg, ref)
 			}
-			if !seg.insert(place, b.hashes[j], ref) {
+			if !seg.insert(place, last.hashes[j], ref) {
 				return 0, true, nil
 			}
 		}
-		sum = format.ExtendChecksum(sum, seg.heap[int(summed)*format.RecordAlign:int(at)*format.RecordAlign])
-		summed = at
+		last.n = 0
 	}
 	if uint64(at) != src.units {
 		return 0, false, rhumb.Ef("snapshot.build", rhumb.Internal, "the base has %d units, counted %d", at, src.units)
@@ -249,18 +246,24 @@ func (p *Publisher) fillHeap(s *shard, seg *segment, src *source, order []uint32
 	return sum, false, nil
 }
 
-// placeBatch copies a group of records and fetches the buckets that they go into.
-func (p *Publisher) placeBatch(seg *segment, src *source, b *batch, at uint32) uint32 {
-	index := uintptr(unsafe.Pointer(unsafe.SliceData(seg.index)))
-	for j := range b.n {
-		k := b.refs[j]
-		n := seg.copyRecord(at, src.heap, src.refs[k], 0)
+// placeBatch copies the group of records that begins at i to a unit, asks for the buckets that they go into, and gives the
+// unit behind them.
+func (p *Publisher) placeBatch(seg *segment, src *source, order []uint32, b *batch, i int, at uint32) uint32 {
+	for b.n = 0; b.n < group && i < len(src.refs); i++ {
+		k := i
+		if order != nil {
+			k = int(order[i])
+		}
+		units := seg.copyRecord(at, src.heap, src.refs[k], 0)
 		seg.noteExpiry(at)
-		p.placed[k] = at + 1
-		b.refs[j] = at
-		b.hashes[j] = hashOf(seg.keys, seg.kind, seg.record(at))
-		b.addrs[j] = index + uintptr(format.BucketOf(b.hashes[j], seg.head.Buckets))*format.BucketSize
-		at += n
+		p.refs[i] = at
+		if i < len(p.boxes) && !p.split {
+			p.boxes[i], _ = box(seg.heap, at)
+		}
+		hash := hashOf(seg.keys, seg.kind, seg.record(at))
+		b.addrs[b.n] = seg.bucketAddr(hash)
+		b.add(seg, hash, at)
+		at += units
 	}
 	prefetch(&b.addrs, b.n)
 	return at
@@ -287,22 +290,34 @@ func (p *Publisher) duplicate(s *shard, seg *segment, ref uint32) error {
 	return rhumb.Ef("snapshot.build", rhumb.InvalidArgument, "table %q: key %q is there twice; give each key once", s.table.Name, key)
 }
 
-// fillTree writes the R-tree over the base; boxes, owners and the sorter's order are those of heapOrder.
-func (p *Publisher) fillTree(seg *segment) {
-	p.treeRefs = resize(p.treeRefs, len(p.boxes))
-	for i, owner := range p.owners {
-		p.treeRefs[i] = p.placed[owner] - 1
+// fillTree writes the R-tree over the base. Where no record has two boxes, they lie as the leaves do by now, and the references
+// with them.
+func (p *Publisher) fillTree(seg *segment, order []uint32) {
+	if p.split {
+		rtree.Build(seg.treeNodes, seg.treeRefs, p.boxes, p.refsOfBoxes(order), p.sorted)
+	} else {
+		rtree.Build(seg.treeNodes, seg.treeRefs, p.boxes, p.refs[:len(p.boxes)], nil)
 	}
-	rtree.Build(seg.treeNodes, seg.treeRefs, p.boxes, p.treeRefs, p.sorted)
 	p.setSum(seg, format.SectionTreeNodes, format.Checksum(seg.treeNodes))
 	p.setSum(seg, format.SectionTreeRefs, format.Checksum(seg.treeRefs))
 }
 
+// refsOfBoxes gives the new reference of each box.
+func (p *Publisher) refsOfBoxes(order []uint32) []uint32 {
+	p.places = resize(p.places, len(order))
+	for i, owner := range order {
+		p.places[owner] = p.refs[i]
+	}
+	p.treeRefs = resize(p.treeRefs, len(p.boxes))
+	for i, owner := range p.owners {
+		p.treeRefs[i] = p.places[owner]
+	}
+	return p.treeRefs
+}
+
 // fillOrder writes the sorted references.
 func (p *Publisher) fillOrder(seg *segment) {
-	for i := range seg.order {
-		seg.order[i] = p.placed[i] - 1
-	}
+	copy(seg.order, p.refs)
 	p.sortRefs(seg.kind, seg.heap, seg.order)
 	p.setSum(seg, format.SectionOrder, format.Checksum(seg.file.mem[seg.section(format.SectionOrder).Offset:][:len(seg.order)*4]))
 }

@@ -2,11 +2,15 @@ package snapshot_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
+	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/snapshot"
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
@@ -72,6 +76,90 @@ func TestLoadStaging(t *testing.T) {
 	verify(many, 6)
 	check(t, load(few, 7, nil))
 	verify(few, 7)
+}
+
+// The leaves of the tree lie as the records do, also when one record has two of them, for which another way is taken. Records
+// without a box come behind.
+func TestLoadOrder(t *testing.T) {
+	t.Parallel()
+	const n, crossing = 3000, 1 << 40
+	dir := shmDir(t)
+	p := open(t, snapshot.Config{Dir: dir})
+	var want []string // keys in the order of the leaves
+	for i, name := range []string{"plain", "crossing"} {
+		rng := rand.New(rand.NewPCG(1, 2))
+		records := make([]snapshot.Record, n, n+1)
+		for k := range records {
+			x, y := int32(rng.IntN(3_500_000)-1_750_000)*1000, int32(rng.IntN(1_700_000)-850_000)*1000
+			records[k] = snapshot.Record{Key: format.Key{Number: uint64(k)}, Value: make([]byte, rng.IntN(200))}
+			if records[k].HasBox = rng.IntN(5) > 0; records[k].HasBox {
+				records[k].Box = format.Box{MinX: x, MinY: y, MaxX: x + int32(rng.IntN(1000)), MaxY: y + 7}
+			}
+		}
+		if name == "crossing" {
+			box := format.Box{MinX: 1_799_990_000, MinY: 5, MaxX: -1_799_990_000, MaxY: 6}
+			records = append(records, snapshot.Record{Key: format.Key{Number: crossing}, Box: box, HasBox: true})
+		}
+		table, err := p.Table(snapshot.TableSpec{ID: rhumb.TableID(i + 1), Name: name, Spatial: true, Ordered: true, Shards: 1})
+		check(t, err)
+		_, err = p.Load(table, all(records...), snapshot.CommitInfo{})
+		check(t, err)
+		img := mustImage(t, dir)
+		shard := img.tables[name].shards[0]
+		leaves, bare := leavesOf(t, shard, string(binary.BigEndian.AppendUint64(nil, crossing)))
+		if want == nil {
+			want = leaves
+		}
+		if !slices.Equal(leaves, want) {
+			t.Errorf("table %s: the leaves are in another order than without a crossing box", name)
+		}
+		if len(leaves)+bare != n || bare < n/10 {
+			t.Errorf("table %s: %d leaves and %d records without a box behind them, want %d together", name, len(leaves), bare, n)
+		}
+		if keys := img.tables[name].ordered(view{version: img.committed}); len(keys) != len(records) {
+			t.Errorf("table %s: %d keys in order, want %d", name, len(keys), len(records))
+		}
+	}
+}
+
+// leavesOf gives the keys of the leaves in their order, but for those of one key, which has two, and how many records lie behind
+// the last of them. It checks that the leaves have the boxes of the records.
+func leavesOf(t *testing.T, s *imageSegment, crossing string) (keys []string, bare int) {
+	t.Helper()
+	nodes, items := s.at[3][256:], u32(s.at[3], 4)
+	last, crossings := -1, 0
+	for i := range items {
+		var b [4]int32
+		for c := range b {
+			b[c] = int32(u32(nodes[256*(i/16):], int(64*uint32(c)+4*(i%16))))
+		}
+		ref := u32(s.at[4], int(4*i))
+		r := s.record(ref, false)
+		if r.key == crossing {
+			crossings++
+			if !slices.Contains(parts(r.box), b) {
+				t.Errorf("leaf %d of the crossing box is %v", i, b)
+			}
+			last = max(last, int(ref))
+			continue
+		}
+		if b != r.box || int(ref) <= last {
+			t.Fatalf("leaf %d has box %v and leads to record %d, which has %v; the one before to %d", i, b, ref, r.box, last)
+		}
+		last = int(ref)
+		keys = append(keys, r.key)
+	}
+	if crossings != 0 && crossings != 2 {
+		t.Errorf("%d leaves of the crossing box", crossings)
+	}
+	for ref := uint64(last) + uint64(s.record(uint32(last), false).size+63)/64; ref < s.units; bare++ {
+		r := s.record(uint32(ref), false)
+		if r.flags&2 != 0 {
+			t.Errorf("record %d has a box and lies behind the leaves", ref)
+		}
+		ref += uint64(r.size+63) / 64
+	}
+	return keys, bare
 }
 
 // stagedFiles counts the recycled files in which a value stands, and checks that none has a magic.

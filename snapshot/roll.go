@@ -108,7 +108,6 @@ func (p *Publisher) survey(s *shard, wall int64) (src *source, newest rhumb.Time
 	src = &source{heap: seg.heap, refs: p.surveyRefs[:0]}
 	v := uint32(p.committed - s.base)
 	for head := range seg.heads() {
-		src.scattered = src.scattered || head >= seg.head.BaseUnits
 		kept := p.chain[:0]
 		for ref := head; ref != format.NoPrev; ref = seg.record(ref).prev {
 			if seg.record(ref).ver > v {
