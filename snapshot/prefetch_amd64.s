@@ -8,7 +8,7 @@ TEXT ·prefetch(SB), NOSPLIT, $0-16
 	JEQ  done
 loop:
 	MOVQ (SI), AX
-	PREFETCHT0 (AX)
+	MOVBLZX (AX), DX
 	ADDQ $8, SI
 	DECQ CX
 	JNZ  loop
