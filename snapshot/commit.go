@@ -125,7 +125,7 @@ func (c *Commit) write(t *Table, rec *Record, flags uint16) error {
 	dst := seg.heap[int(seg.tail)*format.RecordAlign:][:int(units)*format.RecordAlign]
 	encodeRecord(dst, size, &t.Table, hash, rec, flags, uint32(c.version-s.base))
 	b := &p.stages[p.stage]
-	b.shards[b.n], b.addrs[b.n] = s, seg.bucketAddr(hash)
+	b.shards[b.n] = s
 	b.add(seg, hash, seg.tail)
 	seg.tail += units
 	seg.pending++
@@ -157,7 +157,7 @@ type stage struct {
 func (c *Commit) step() error {
 	p := c.p
 	written, found := &p.stages[p.stage], &p.stages[(p.stage+stages-1)%stages]
-	prefetch(&written.addrs, written.n)
+	written.fetchBuckets()
 	found.fetch()
 	p.stage = (p.stage + 1) % stages
 	return c.link(&p.stages[p.stage])

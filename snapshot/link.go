@@ -34,12 +34,10 @@ func (p *Publisher) link(s *segment, from, to uint32) bool {
 	b := &p.batch
 	for from < to {
 		for b.n = 0; b.n < group && from < to; {
-			hash := hashOf(s.keys, s.kind, s.record(from))
-			b.addrs[b.n] = s.bucketAddr(hash)
-			b.add(s, hash, from)
+			b.add(s, hashOf(s.keys, s.kind, s.record(from)), from)
 			from += format.Units(recordSize(s.kind, s.heap, from))
 		}
-		prefetch(&b.addrs, b.n)
+		b.fetchBuckets()
 		b.fetch()
 		for i := range b.n {
 			if !b.link(i) {
@@ -58,6 +56,18 @@ func (s *segment) bucketAddr(hash uint64) uintptr {
 // recordAddr gives the address of a record.
 func (s *segment) recordAddr(ref uint32) uintptr {
 	return uintptr(unsafe.Pointer(unsafe.SliceData(s.heap))) + uintptr(ref)*format.RecordAlign
+}
+
+// fetchBuckets asks for the buckets of the records; those of a segment that was rolled meanwhile have none.
+func (b *batch) fetchBuckets() {
+	n := 0
+	for i, s := range b.segs[:b.n] {
+		if s != nil {
+			b.addrs[n] = s.bucketAddr(b.hashes[i])
+			n++
+		}
+	}
+	prefetch(&b.addrs, n)
 }
 
 // fetch asks for what the buckets of the records, which were asked for before, lead to: the records that are there already
