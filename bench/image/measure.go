@@ -142,8 +142,9 @@ var sides = []float64{0.1, 2, 5, 10, 20, 50}
 // kinds are where tiles lie.
 var kinds = []string{"data", "area"}
 
-// tilesEach is how many tiles of each kind there are: more than the caches keep of the small ones.
-const tilesEach = 2000
+// tilesEach is how many tiles of each kind there are: enough for a turn of tileTurn of the small ones. A turn of fewer is over
+// before the caches hold again what the index before it put out, and then what is compared is how fast they are filled.
+const tilesEach = 1 << 17
 
 // makeTiles writes a file of tiles for each kind and side.
 func (r *run) makeTiles() error {

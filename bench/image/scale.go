@@ -22,7 +22,7 @@ func (r *run) measureScale(ctx context.Context) error {
 	cases := []scaleCase{{"get", "get", "", r.ops(1)}, {"multiget ×32", "mget", "", r.ops(1)}, {"lock", "locks", "", 200_000}, {"attach", "attaches", "", 20}}
 	for _, side := range sides[1:] {
 		name := tileName("area", side)
-		cases = append(cases, scaleCase{fmt.Sprintf("tiles of %g km", side), "bbox", name, tilesEach})
+		cases = append(cases, scaleCase{fmt.Sprintf("tiles of %g km", side), "bbox", name, scaleTiles})
 	}
 	for _, c := range cases {
 		if err := r.scaleOne(clients, c); err != nil {
@@ -31,6 +31,9 @@ func (r *run) measureScale(ctx context.Context) error {
 	}
 	return nil
 }
+
+// scaleTiles is how many tiles each process asks for.
+const scaleTiles = 2000
 
 type scaleCase struct {
 	name, what, tiles string

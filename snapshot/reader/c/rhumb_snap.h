@@ -2214,11 +2214,13 @@ static int rs__valid_box(rs_box b) {
 typedef uint32_t (*rs__kernel)(const uint8_t *node, const rs_box32 *q);
 
 #if defined(__x86_64__)
+/* The four comparisons do not wait for each other, as they would under masks. */
 __attribute__((target("avx512f"))) static uint32_t rs__lanes_avx512(const uint8_t *node, const rs_box32 *q) {
-	__mmask16 m = _mm512_cmple_epi32_mask(_mm512_loadu_si512(node), _mm512_set1_epi32(q->max_x));
-	m = _mm512_mask_cmple_epi32_mask(m, _mm512_loadu_si512(node + 64), _mm512_set1_epi32(q->max_y));
-	m = _mm512_mask_cmpge_epi32_mask(m, _mm512_loadu_si512(node + 128), _mm512_set1_epi32(q->min_x));
-	return _mm512_mask_cmpge_epi32_mask(m, _mm512_loadu_si512(node + 192), _mm512_set1_epi32(q->min_y));
+	__mmask16 a = _mm512_cmple_epi32_mask(_mm512_loadu_si512(node), _mm512_set1_epi32(q->max_x));
+	__mmask16 b = _mm512_cmple_epi32_mask(_mm512_loadu_si512(node + 64), _mm512_set1_epi32(q->max_y));
+	__mmask16 c = _mm512_cmpge_epi32_mask(_mm512_loadu_si512(node + 128), _mm512_set1_epi32(q->min_x));
+	__mmask16 d = _mm512_cmpge_epi32_mask(_mm512_loadu_si512(node + 192), _mm512_set1_epi32(q->min_y));
+	return _mm512_kand(_mm512_kand(a, b), _mm512_kand(c, d));
 }
 
 __attribute__((target("avx2"))) static uint32_t rs__lanes_avx2(const uint8_t *node, const rs_box32 *q) {
