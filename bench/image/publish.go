@@ -19,21 +19,27 @@ func (r *run) change(c *snapshot.Commit, i uint64, value []byte) error {
 	return c.Put(r.table, snapshot.Record{Key: format.Key{Number: mix(i)}, Box: r.boxes[i], HasBox: true, Value: value})
 }
 
-// changes commits n changes of records in shuffled order and gives the processor time.
+// changes commits n changes of records in shuffled order and gives the processor time. What is changed is decided before, and
+// kept in few bytes: reading it should cost about as much as it costs a node, which has it in its caches from the log.
 func (r *run) changes(n int) (time.Duration, error) {
+	type place struct {
+		key uint64
+		box format.Box
+	}
 	total := uint64(r.cfg.Records)
-	records := make([]snapshot.Record, n)
-	value := newValue()
-	for i := range records {
+	places := make([]place, n)
+	for i := range places {
 		k := shuffled(r.next+uint64(i), total, 99)
-		records[i] = snapshot.Record{Key: format.Key{Number: mix(k)}, Box: r.boxes[k], HasBox: true, Value: value}
+		places[i] = place{mix(k), r.boxes[k]}
 	}
 	r.next += uint64(n)
+	value := newValue()
 	begin := threadCPU()
 	c := r.pub.Begin()
-	for i := range records {
+	for i, at := range places {
 		stampValue(value, uint64(i)+2)
-		if err := c.Put(r.table, records[i]); err != nil {
+		rec := snapshot.Record{Key: format.Key{Number: at.key}, Box: at.box, HasBox: true, Value: value}
+		if err := c.Put(r.table, rec); err != nil {
 			c.Discard()
 			return 0, err
 		}
