@@ -155,3 +155,42 @@ func BenchmarkRollChanged(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkRollBuilt rolls a shard of a million records after a tenth of them changed, of which every tenth moved and one went,
+// so that the layout cannot be kept.
+func BenchmarkRollBuilt(b *testing.B) {
+	const records = 1 << 20
+	for _, spatial := range []bool{false, true} {
+		b.Run(fmt.Sprintf("spatial=%t", spatial), func(b *testing.B) {
+			p, t := benchTable(b, records, spatial, snapshot.Config{ShardRecordsMax: records})
+			var all []snapshot.Record
+			for rec := range t.All() {
+				rec.Value = make([]byte, len(rec.Value))
+				all = append(all, rec)
+			}
+			rng := rand.New(rand.NewPCG(1, 1))
+			rng.Shuffle(records, func(i, j int) { all[i], all[j] = all[j], all[i] })
+			var spent float64
+			for at := 0; b.Loop(); at++ {
+				c := p.Begin()
+				for i := range records / 10 {
+					rec := &all[(at*records/10+i)%records]
+					if spatial && i%10 == 0 {
+						rec.Box.MinX, rec.Box.MaxX = rec.Box.MinX/2, rec.Box.MinX/2+1000
+					}
+					check(b, c.Put(t, *rec))
+				}
+				check(b, c.Delete(t, all[rng.IntN(records)].Key, 0))
+				_, err := c.Publish(snapshot.CommitInfo{})
+				check(b, err)
+				kept, start := p.Stats().Kept, cpu()
+				check(b, p.Roll(t, 0))
+				spent += cpu() - start
+				if p.Stats().Kept != kept {
+					b.Fatal("the layout was kept")
+				}
+			}
+			b.ReportMetric(spent*1e9/float64(b.N*records), "cpu-ns/record")
+		})
+	}
+}
