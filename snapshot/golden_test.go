@@ -256,6 +256,7 @@ func (m *goldenModel) fill(cars, places, blobs *goldenTable) {
 		}
 		recs = append(recs, rec)
 	}
+	recs = append(recs, snapshot.Record{Key: number(100_000), Box: m.point(), HasBox: true, Value: long(65_535)})
 	m.begin()
 	m.load(cars, recs)
 	recs = nil
@@ -268,10 +269,20 @@ func (m *goldenModel) fill(cars, places, blobs *goldenTable) {
 	for i := range 5 {
 		recs = append(recs, snapshot.Record{Key: shardKey(uint64(i)), Box: m.point(), HasBox: true, Value: rhumb.EncodeOpaque(nil, []byte{byte(i)})})
 	}
+	recs = append(recs, snapshot.Record{Key: named("long"), Box: m.point(), HasBox: true, Value: long(65_537)})
 	m.load(places, recs)
-	m.put(blobs, snapshot.Record{Key: number(1), Value: rhumb.EncodeOpaque(nil, bytes.Repeat([]byte("long "), 14_000))})
+	m.put(blobs, snapshot.Record{Key: number(1), Value: long(70_000)})
+	m.put(blobs, snapshot.Record{Key: number(2), Value: long(65_534)})
+	m.put(blobs, snapshot.Record{Key: number(3), Value: long(65_535)})
 	m.put(blobs, snapshot.Record{Key: number(math.MaxUint64), Value: rhumb.EncodeOpaque(nil, nil)})
 	m.publish(m.hlc)
+}
+
+// long gives a value of so many bytes, most of them zeros; from 65,535 on its length stands before it.
+func long(size int) []byte {
+	value := rhumb.EncodeOpaque(nil, make([]byte, size-len(rhumb.EncodeOpaque(nil, nil))))
+	copy(value[size-8:], "the end.")
+	return value
 }
 
 // change writes the versions that follow: moved, new, deleted and expiring records, and some after the closed timestamp.
@@ -305,6 +316,8 @@ func (m *goldenModel) change(cars, places, blobs *goldenTable) {
 	}
 	m.begin()
 	m.del(cars, number(2))
+	m.put(cars, snapshot.Record{Key: number(100_000), Box: m.point(), HasBox: true, Value: long(65_536)})
+	m.put(places, snapshot.Record{Key: named("long"), Box: m.point(), HasBox: true, Value: long(65_538)})
 	m.put(cars, snapshot.Record{Key: number(5), Box: m.box(.5), HasBox: true, Value: m.value(7)})
 	m.put(places, snapshot.Record{Key: named("odd/0"), Box: m.box(.5), HasBox: true, Value: m.value(8)})
 	m.publish(0)

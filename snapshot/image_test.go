@@ -94,7 +94,7 @@ func mustImageOf(t testing.TB, dir string) *image {
 func readImage(dir string) *image {
 	root, err := os.ReadFile(filepath.Join(dir, "root"))
 	assert(err == nil, "%v", err)
-	assert(len(root) == 32768 && string(root[:8]) == "RHBROOT1" && u32(root, 8) == 1 && u32(root, 16) == 0x01020304, "root header %x", root[:64])
+	assert(len(root) == 32768 && string(root[:8]) == "RHBROOT1" && u32(root, 8) == 2 && u32(root, 16) == 0x01020304, "root header %x", root[:64])
 	assert(u32(root, 60) == crc(root[:60]), "root checksum")
 	assert(u64(root, 128)%2 == 0, "the tables change")
 	img := &image{root: root, tables: map[string]*imageTable{}, committed: u64(root, 64), seed0: u64(root, 40), seed1: u64(root, 48)}
@@ -154,9 +154,6 @@ func (s *imageSegment) record(ref uint32, summed bool) (v version) {
 	p := s.at[2][uint64(ref)*64:]
 	v = version{ref: ref, ver: u32(p, 8), prev: u32(p, 12), flags: uint16(u16(p, 18))}
 	n, at := u16(p, 16), 24
-	if n == 65535 {
-		n = int(u32(p, 20))
-	}
 	if v.flags&16 != 0 {
 		v.hlc = u64(p, at)
 		at += 8
@@ -183,8 +180,12 @@ func (s *imageSegment) record(ref uint32, summed bool) (v version) {
 		assert(s.img.hashName(p[at], p[at+1:at+1+k]) == u64(p, 0), "hash of %q", v.key)
 		at += 1 + k
 	}
+	if n == 65535 {
+		n = int(u32(p, at))
+		at += 4
+	}
 	v.value, v.size = string(p[at:at+n]), at+n
-	if summed && u16(p, 16) != 65535 {
+	if summed {
 		fixed := slices.Concat(p[:8], p[16:20])
 		binary.LittleEndian.PutUint16(fixed[10:], v.flags&^8)
 		links := v.ver*0x9E3779B1 ^ v.prev*0x85EBCA77 ^ uint32(v.flags&8)*0xC2B2AE3D

@@ -24,7 +24,7 @@ func (r *Record) flags() (f uint16) {
 // encodeRecord writes a whole record of size bytes into dst, which is filled up with zeros. It has no predecessor yet.
 func encodeRecord(dst []byte, size int, t *format.Table, hash uint64, rec *Record, flags uint16, ver uint32) {
 	h := (*recordHead)(unsafe.Pointer(unsafe.SliceData(dst[:format.RecordHeadSize])))
-	*h = recordHead{key: hash, ver: ver, prev: format.NoPrev, size: uint16(len(rec.Value)), flags: flags}
+	*h = recordHead{key: hash, ver: ver, prev: format.NoPrev, size: uint16(min(len(rec.Value), int(format.LongValue))), flags: flags}
 	if t.KeyKind == format.KeyUint64 {
 		h.key = rec.Key.Number
 	}
@@ -51,14 +51,15 @@ func encodeRecord(dst []byte, size int, t *format.Table, hash uint64, rec *Recor
 		}
 		p = p[1+copy(p[1:], rec.Key.Name):]
 	}
+	if h.size == format.LongValue {
+		le.PutUint32(p, uint32(len(rec.Value)))
+		p = p[format.LongLenSize:]
+	}
 	copy(p, rec.Value)
 	if size < len(dst) {
 		clear(dst[size:])
 	}
-	switch {
-	case len(rec.Value) >= int(format.LongValue):
-		h.size, h.sum = format.LongValue, uint32(len(rec.Value))
-	case t.Summed():
+	if t.Summed() {
 		h.sum = format.RecordChecksum(dst[:size])
 	}
 }
@@ -72,12 +73,11 @@ func (s *segment) decode(ref uint32) Record {
 	if s.kind == format.KeyName {
 		n := 1 + nameSize(p[0])
 		r.Key = format.Key{Name: p[1:n:n], ShardKey: p[0] == format.ShardKeyLen}
-		p = p[n:]
 	} else {
 		r.Key.Number = h.key
 	}
-	n := h.valueSize()
-	r.Value = p[:n:n]
+	at, n := value(s.kind, s.heap, ref)
+	r.Value = s.heap[int(ref)*format.RecordAlign+at:][:n:n]
 	return r
 }
 
@@ -92,18 +92,20 @@ func (s *segment) checkRecordAt(ref, end uint32) error {
 		return bad("a record begins behind the records")
 	}
 	h := s.record(ref)
-	need := uint64(format.RecordHeadSize+keyOffset(h.flags)) + uint64(h.valueSize())
+	// The fixed parts and the length of a name lie within one unit. That of a long value may not.
+	need := uint64(format.RecordHeadSize + keyOffset(h.flags))
 	if s.kind == format.KeyName {
-		if need >= room {
-			return bad("a record ends behind the records")
-		}
 		need += 1 + uint64(nameSize(payload(s.heap, ref)[keyOffset(h.flags)]))
 	}
-	switch {
-	case need > room:
+	if h.size == format.LongValue && need+format.LongLenSize > room {
 		return bad("a record ends behind the records")
-	case h.valueSize() > format.ValueSizeMax:
-		return bad("a record has a value that is too long")
+	}
+	at, n := value(s.kind, s.heap, ref)
+	switch {
+	case uint64(at)+uint64(n) > room:
+		return bad("a record ends behind the records")
+	case n > format.ValueSizeMax || h.size == format.LongValue && n < int(format.LongValue):
+		return bad("a record has a value that is too long, or is marked as long and is not")
 	case h.prev != format.NoPrev && h.prev >= ref:
 		return bad("a record refers to a later one")
 	}

@@ -122,7 +122,7 @@ func TestDamagedRoot(t *testing.T) {
 		"truncated":       func(p []byte) []byte { return p[:4096] },
 		"magic":           flip(fixed(3)),
 		"seed":            flip(fixed(41)),
-		"later version":   func(p []byte) []byte { p[8] = 2; return p },
+		"later version":   func(p []byte) []byte { p[8] = format.Major + 1; return p },
 		"positions entry": flip(fixed(format.RootTables + 20)),
 		"positions shard": flip(fixed(format.RootShards + 8)),
 	}

@@ -103,18 +103,10 @@ func headAt(heap []byte, ref uint32) *recordHead {
 
 // relink changes the part of a record's head that tells of its place among the versions, and its checksum with it.
 func (s *segment) relink(h *recordHead, ver, prev uint32, flags uint16) {
-	if s.summed && h.size != format.LongValue {
+	if s.summed {
 		h.sum ^= format.LinkChecksum(h.ver, h.prev, h.flags) ^ format.LinkChecksum(ver, prev, flags)
 	}
 	h.ver, h.prev, h.flags = ver, prev, flags
-}
-
-// valueSize gives the length of the value.
-func (h *recordHead) valueSize() int {
-	if h.size == format.LongValue {
-		return int(h.sum)
-	}
-	return int(h.size)
 }
 
 // payload gives what follows the head, from the heap that holds it.
@@ -174,7 +166,7 @@ func sameBox(heap []byte, a, b uint32) bool {
 // boxOffset gives where in the payload the box stands.
 func boxOffset(flags uint16) int { return int(flags&format.FlagHLC/2 + flags&format.FlagExpiry*2) }
 
-// keyOffset gives where in the payload the key of a name stands, or the value of a number.
+// keyOffset gives where in the payload the key of a name stands.
 func keyOffset(flags uint16) int {
 	return boxOffset(flags) + int(flags&format.FlagBox*8)
 }
@@ -192,14 +184,23 @@ func nameSize(length byte) int {
 	return int(length)
 }
 
+// value gives where in a record its value stands, and how long it is.
+func value(kind format.KeyKind, heap []byte, ref uint32) (at, n int) {
+	h := headAt(heap, ref)
+	at = format.RecordHeadSize + keyOffset(h.flags)
+	if kind == format.KeyName {
+		at += 1 + nameSize(heap[int(ref)*format.RecordAlign+at])
+	}
+	if h.size == format.LongValue {
+		return at + format.LongLenSize, int(le.Uint32(heap[int(ref)*format.RecordAlign+at:]))
+	}
+	return at, int(h.size)
+}
+
 // recordSize gives the size of a record in bytes.
 func recordSize(kind format.KeyKind, heap []byte, ref uint32) int {
-	h := headAt(heap, ref)
-	n := format.RecordHeadSize + keyOffset(h.flags) + h.valueSize()
-	if kind == format.KeyName {
-		n += 1 + nameSize(payload(heap, ref)[keyOffset(h.flags)])
-	}
-	return n
+	at, n := value(kind, heap, ref)
+	return at + n
 }
 
 // sameKey reports whether two records of one kind have one key; their hashes are compared already when they are names.

@@ -34,7 +34,6 @@ func ReadAhead(p []byte) (x byte) {
 }
 
 // RecordChecksum gives the sum of a record of a summed table, p being its bytes without the filling. It covers all of them.
-// A record with a long value has none.
 func RecordChecksum(p []byte) uint32 {
 	var fixed [12]byte
 	flags := le.Uint16(p[RecordFlags:])

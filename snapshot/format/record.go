@@ -43,8 +43,9 @@ const (
 	AbortedVersion uint32 = math.MaxUint32
 	// NoPrev is the reference that ends a chain of versions.
 	NoPrev uint32 = math.MaxUint32
-	// LongValue in the length means that the length stands in place of the checksum.
-	LongValue uint16 = math.MaxUint16
+	// LongValue in the length means that the length stands before the value, in LongLenSize bytes.
+	LongValue   uint16 = math.MaxUint16
+	LongLenSize        = 4
 	// NameSizeMax is the greatest length of a key in a snapshot table.
 	NameSizeMax = 254
 	// ShardKeyLen in place of a key's length says that a 16-byte shard key follows: it is a key of its own, equal to no name.
@@ -116,6 +117,9 @@ func RecordSize(kind KeyKind, flags uint16, key, value int) int {
 	n += int(flags&FlagExpiry) * 2
 	if kind == KeyName {
 		n += 1 + key
+	}
+	if value >= int(LongValue) {
+		n += LongLenSize
 	}
 	return n
 }

@@ -14,7 +14,7 @@ const (
 	RootSize  = 32 << 10
 
 	// Major changes when readers of an earlier version would misread; Minor when something is added.
-	Major = 1
+	Major = 2
 	Minor = 0
 	// EndianTag tells images of big-endian machines apart, which are refused.
 	EndianTag = 0x01020304

@@ -124,7 +124,6 @@ type record struct {
 	name       []byte
 	shardKey   bool
 	box        format.Box
-	tooLong    bool // the length stands in place of the checksum
 }
 
 // record reads a record that lies below end; what tells why it cannot be one.
@@ -136,13 +135,6 @@ func (g *segment) record(ref, end uint32) (r record, what string) {
 	r = record{
 		ref: ref, word: le.Uint64(p), ver: le.Uint32(p[format.RecordVersion:]), prev: le.Uint32(p[format.RecordPrev:]),
 		flags: le.Uint16(p[format.RecordFlags:]),
-	}
-	value := int(le.Uint16(p[format.RecordLen:]))
-	if r.tooLong = value == int(format.LongValue); r.tooLong {
-		value = int(le.Uint32(p[format.RecordSum:]))
-	}
-	if value > format.ValueSizeMax {
-		return r, "a record has a value that is too long"
 	}
 	at := format.RecordHeadSize + int(r.flags&format.FlagHLC)/2 + int(r.flags&format.FlagExpiry)*2
 	if r.flags&format.FlagBox != 0 {
@@ -160,6 +152,16 @@ func (g *segment) record(ref, end uint32) (r record, what string) {
 		}
 		r.name = p[at+1 : at+1+n]
 		at += 1 + n
+	}
+	value := int(le.Uint16(p[format.RecordLen:]))
+	if value == int(format.LongValue) {
+		if at+format.LongLenSize > len(p) {
+			return r, "a record ends behind the records"
+		}
+		if value = int(le.Uint32(p[at:])); value < int(format.LongValue) || value > format.ValueSizeMax {
+			return r, "a record has a value that is too long, or is marked as long and is not"
+		}
+		at += format.LongLenSize
 	}
 	if at+value > len(p) {
 		return r, "a record ends behind the records"

@@ -97,11 +97,7 @@ func (c *checker) checkRecord(r *record) {
 		c.inRecord(r.ref, "the box %v is none", r.box)
 	}
 	sum := le.Uint32(r.bytes[format.RecordSum:])
-	if r.tooLong {
-		if sum < uint32(format.LongValue) {
-			c.inRecord(r.ref, "a value of %d bytes is marked as long", sum)
-		}
-	} else if c.table.Summed() && r.ver != format.AbortedVersion { // what was aborted has the sum of before
+	if c.table.Summed() && r.ver != format.AbortedVersion { // what was aborted has the sum of before
 		if counted := format.RecordChecksum(r.bytes); counted != sum {
 			c.inRecord(r.ref, "the record's checksum is %#x, counted %#x", sum, counted)
 		}

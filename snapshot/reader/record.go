@@ -1,6 +1,7 @@
 package reader
 
 import (
+	"encoding/binary"
 	"math"
 	"sync/atomic"
 	"unsafe"
@@ -52,14 +53,6 @@ func (r record) lengthAndFlags() uint32 { return *(*uint32)(unsafe.Add(r.p, form
 
 func (r record) sum() uint32 { return *(*uint32)(unsafe.Add(r.p, format.RecordSum)) }
 
-// length gives the length of the value.
-func (r record) length() uintptr {
-	if n := *(*uint16)(unsafe.Add(r.p, format.RecordLen)); n != format.LongValue {
-		return uintptr(n)
-	}
-	return uintptr(r.sum())
-}
-
 // The fixed parts of the payload all lie within the first unit, so that they can be read wherever a record begins.
 const _ = uint(format.RecordAlign - format.RecordHeadSize - 8 - 8 - 16)
 
@@ -99,6 +92,21 @@ func (r record) box() (b format.Box, ok bool) {
 
 // room gives how many bytes of the heap there are from a record on.
 func (g *segment) room(ref uint32) uintptr { return uintptr(g.units-ref) * format.RecordAlign }
+
+// value gives where the value of a record begins whose key ends at an offset, and how long it is; ok is false when it does not fit
+// the heap.
+func (g *segment) value(r record, ref uint32, at uintptr) (begin, n uintptr, ok bool) {
+	room := g.room(ref)
+	n = uintptr(*(*uint16)(unsafe.Add(r.p, format.RecordLen)))
+	if n == uintptr(format.LongValue) {
+		if at+format.LongLenSize > room {
+			return 0, 0, false
+		}
+		n = uintptr(binary.LittleEndian.Uint32((*[format.LongLenSize]byte)(unsafe.Add(r.p, at))[:]))
+		at += format.LongLenSize
+	}
+	return at, n, at <= room && n <= room-at && n <= format.ValueSizeMax
+}
 
 // name gives the key of a record of a KeyName table, or ok false when it does not fit the heap.
 func (g *segment) name(r record, ref uint32) (name []byte, shardKey, ok bool) {
@@ -194,8 +202,7 @@ func (r record) plainValue(l *lane) []byte {
 
 // fill makes an item of a visible record.
 func (t *Table) fill(it *Item, g *segment, r record, ref uint32) error {
-	f, room, n := r.flags(), g.room(ref), r.length()
-	at := nameAt(f)
+	at := nameAt(r.flags())
 	*it = Item{}
 	if t.t.KeyKind == format.KeyUint64 {
 		it.Number = r.word()
@@ -207,7 +214,8 @@ func (t *Table) fill(it *Item, g *segment, r record, ref uint32) error {
 		it.Name, it.ShardKey = name, shardKey
 		at += 1 + uintptr(len(name))
 	}
-	if at > room || n > room-at || n > format.ValueSizeMax {
+	at, n, ok := g.value(r, ref, at)
+	if !ok {
 		return g.corrupt("a value runs past the heap", g.refOffset(ref))
 	}
 	it.Value = unsafe.Slice((*byte)(unsafe.Add(r.p, at)), n)

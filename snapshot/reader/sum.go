@@ -60,25 +60,23 @@ func (t *Table) absent(g *segment, hash uint64) error {
 
 // checkRecord checks that a record ends in the heap and matches its checksum.
 func (g *segment) checkRecord(r record, ref uint32) error {
-	size := nameAt(r.flags()) + r.length()
+	at := nameAt(r.flags())
 	if g.head.KeyKind == format.KeyName {
 		name, _, ok := g.name(r, ref)
 		if !ok {
 			return g.corrupt("a key runs past the heap", g.refOffset(ref))
 		}
-		size += 1 + uintptr(len(name))
+		at += 1 + uintptr(len(name))
 	}
-	if size > g.room(ref) || r.length() > format.ValueSizeMax {
+	at, n, ok := g.value(r, ref, at)
+	if !ok {
 		return g.corrupt("a value runs past the heap", g.refOffset(ref))
 	}
-	return g.checkSum(r, ref, size)
+	return g.checkSum(r, ref, at+n)
 }
 
-// checkSum compares the checksum of a record of size bytes. Long values have none, and what was aborted has that of before.
+// checkSum compares the checksum of a record of size bytes. What was aborted has that of before.
 func (g *segment) checkSum(r record, ref uint32, size uintptr) error {
-	if *(*uint16)(unsafe.Add(r.p, format.RecordLen)) == format.LongValue || r.version() == format.AbortedVersion {
-		return nil
-	}
 	if format.RecordChecksum(unsafe.Slice((*byte)(r.p), size)) == r.sum() || r.version() == format.AbortedVersion {
 		return nil // matches, or became aborted in this moment
 	}

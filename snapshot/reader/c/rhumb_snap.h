@@ -472,7 +472,7 @@ extern "C" {
 /* The layout, as in docs/formats/snapshot.md. */
 enum {
 	RS__ROOT_SIZE = 32768,
-	RS__MAJOR = 1,
+	RS__MAJOR = 2,
 	RS__COMMITTED = 64,
 	RS__TABLE_SEQ = 128,
 	RS__LIFE = 192,
@@ -1757,12 +1757,16 @@ rs__inline int rs__gone(const rs_view *v, const uint8_t *rec) {
 rs__inline int rs__extent(const rs_seg *s, const uint8_t *rec, uint32_t *at, uint32_t *len) {
 	uint64_t room = rs__room(s, rec);
 	uint32_t n = rs__u16(rec + 16), from = rs__name_at(rs__flags(rec));
-	if (n == RS__LONG) n = rs__u32(rec + 20);
 	if (s->kind == RS_KEY_NAME) {
 		uint32_t name_len = 0;
 		int shard_key = 0;
 		if (rs__unlikely(rs__name(s, rec, &name_len, &shard_key) == NULL)) return rs__bad(s, rec, "a key runs past the heap");
 		from += 1 + name_len;
+	}
+	if (rs__unlikely(n == RS__LONG)) { /* the length stands before the value */
+		if (from + 4 > room) return rs__bad(s, rec, "a value runs past the heap");
+		n = rs__u32(rec + from);
+		from += 4;
 	}
 	if (rs__unlikely(from > room || n > room - from)) return rs__bad(s, rec, "a value runs past the heap");
 	*at = from;
@@ -1771,7 +1775,6 @@ rs__inline int rs__extent(const rs_seg *s, const uint8_t *rec, uint32_t *at, uin
 }
 
 rs__cold static int rs__check_sum(const rs_seg *s, const uint8_t *rec, uint32_t size) {
-	if (rs__u16(rec + 16) == RS__LONG) return RS_OK;                        /* its length stands in place of the sum */
 	if (rs__record_sum(rec, size) == rs__u32(rec + 20)) return RS_OK;
 	return rs__ver(rec) == RS__ABORTED ? RS_OK : rs__bad(s, rec, "a record does not match its checksum"); /* it has that of before */
 }
