@@ -111,8 +111,12 @@ func (t *Table) newestOf(g *segment, r record, ref uint32) (newest uint32, ok bo
 		key.name, key.shardKey, key.named = name, shardKey, true
 	}
 	newest, ok, err = g.lookup(hash, &key)
-	if err == nil && !ok && ref < g.head.BaseUnits {
-		err = g.corrupt("the key of a base record is not in the index", g.refOffset(ref))
+	if err == nil && !ok {
+		if ref < g.head.BaseUnits {
+			err = g.corrupt("the key of a base record is not in the index", g.refOffset(ref))
+		} else if absent := t.absent(g, hash); absent != ErrNotFound {
+			err = absent
+		}
 	}
 	return newest, ok, err
 }

@@ -2125,6 +2125,10 @@ static const uint8_t *rs__current(const rs_view *v, const rs_table *t, const rs_
 		return NULL;
 	}
 	const uint8_t *newest = rs__find(s, hash, &key, status);
+	if (newest == NULL && *status == RS_NOT_FOUND) { /* of a commit that was never finished, unless something is damaged */
+		if (rec < s->heap + (uint64_t)s->base_units * RS__UNIT) *status = rs__bad(s, rec, "the key of a base record is not in the index");
+		else if (rs__checked(t)) *status = rs__absent(t, s, hash);
+	}
 	const uint8_t *now = newest != NULL ? rs__visible(v, s, newest, status) : NULL;
 	if (rs__checked(t) && newest != NULL && (now != NULL || *status == RS_NOT_FOUND)) {
 		int damage = rs__check_chain(s, newest, now);
