@@ -356,7 +356,7 @@ static void *lock_often(void *arg) {
 		const rs_table *t = NULL;
 		rs_value value;
 		CHECK(rs_lock(c, &v) == RS_OK);
-		CHECK(rs_table_by_name(&v, "blobs", &t) == RS_OK && rs_get(&v, t, 1, &value) == RS_OK && value.len == 70001);
+		CHECK(rs_table_by_name(&v, "blobs", &t) == RS_OK && rs_get(&v, t, 1, &value) == RS_OK && value.len == 70000);
 		rs_unlock(&v);
 	}
 	return NULL;
