@@ -44,8 +44,9 @@ const (
 	// NoPrev is the reference that ends a chain of versions.
 	NoPrev uint32 = math.MaxUint32
 	// LongValue in the length means that the length stands before the value, in LongLenSize bytes.
-	LongValue   uint16 = math.MaxUint16
-	LongLenSize        = 4
+	LongValue uint16 = math.MaxUint16
+	// LongLenSize is the size of the length before a long value.
+	LongLenSize = 4
 	// NameSizeMax is the greatest length of a key in a snapshot table.
 	NameSizeMax = 254
 	// ShardKeyLen in place of a key's length says that a 16-byte shard key follows: it is a key of its own, equal to no name.
