@@ -109,7 +109,7 @@ static inline void consume(const uint8_t *p) {
 }
 
 /* What the reader is compared with fetches as the reader does. */
-#define PREFETCH(p) rs__prefetch((const void *)(p))
+#define PREFETCH(p) rs__prefetch_many((const void *)(p))
 
 /* ---- The physical limit ---- */
 

@@ -83,8 +83,8 @@ static size_t run_p32(size_t ops, size_t unused) {
 		for (int j = 0; j < 32; j++) {
 			const rs_seg *s = table->segs[below(table->shard_count)];
 			at[j] = s->heap + below(s->base_units / 2) * RECORD;
-			rs__prefetch(at[j]);
-			rs__prefetch(at[j] + 64);
+			rs__prefetch_many(at[j]);
+			rs__prefetch_many(at[j] + 64);
 		}
 		for (int j = 0; j < 32; j++) sum += consume(at[j]);
 	}
