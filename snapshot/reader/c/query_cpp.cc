@@ -147,6 +147,8 @@ void answer(rhumb::Client &c, std::optional<rhumb::View> &v, const Words &w) {
 		v.reset();
 		v = lock(c, w);
 		std::cout << "version=" << v->version() << " closed=" << v->closed() << '\n';
+	} else if (!v) { // the last lock failed
+		std::cout << "! nothing is locked\n";
 	} else if (w[0] == "commit") {
 		auto k = v->commit();
 		if (k) std::cout << "version=" << k->version << " closed=" << k->closed << " event=" << k->event << " records=" << k->records << '\n';
