@@ -1568,6 +1568,7 @@ RS_API int rs_view_commit(const rs_view *v, rs_commit *out) {
 
 RS_API int rs_staleness(const rs_view *v, int64_t *ns) {
 	rs_commit commit;
+	memset(&commit, 0, sizeof commit);
 	int status = rs_view_commit(v, &commit);
 	if (status == RS_OK) *ns = rs__clock(CLOCK_MONOTONIC) - (int64_t)commit.mono;
 	return status;
