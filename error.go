@@ -177,6 +177,23 @@ func WrapKind(op Op, kind Kind, err error) error {
 	return &Error{Op: op, Kind: kind, Err: err}
 }
 
+// Message gives what err says to a person: the messages of its chain, without the operations that it passed through and
+// without its kind, which whoever shows it knows.
+func Message(err error) string {
+	e, ok := err.(*Error)
+	switch {
+	case !ok:
+		return err.Error()
+	case e.Err == nil && e.Msg == "":
+		return e.Kind.String()
+	case e.Err == nil:
+		return e.Msg
+	case e.Msg == "":
+		return Message(e.Err)
+	}
+	return e.Msg + ": " + Message(e.Err)
+}
+
 // CurrentOf gives the version that the key of a write has whose condition failed, and zero for a key that is absent, for
 // one that is not known, and for errors of other kinds.
 func CurrentOf(err error) Version {

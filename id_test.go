@@ -87,11 +87,16 @@ func TestNames(t *testing.T) {
 		want string
 	}{
 		{[]byte("SWR123/p"), "SWR123/p"},
-		{[]byte("with space"), "0x77697468207370616365"},
+		{[]byte("B-XY 42"), "B-XY 42"},
+		{[]byte("Zürich HB"), "Zürich HB"},
+		{[]byte("behind "), "0x626568696e6420"}, // nobody would see that it ends so
+		{[]byte("a\u00a0b"), "0x61c2a062"},
+		{[]byte("a\u202eb"), "0x61e280ae62"}, // turns the line around
+		{[]byte("a\nb"), "0x610a62"},
+		{[]byte{'a', 0xc3}, "0x61c3"},
 		{[]byte{0, 0xff}, "0x00ff"},
 		{[]byte("0x12"), "0x30783132"}, // would be read as hexadecimal otherwise
 		{nil, "0x"},
-		{[]byte("é"), "0xc3a9"},
 	} {
 		if got := NameString(tc.name); got != tc.want {
 			t.Errorf("name %x is shown as %q, want %q", tc.name, got, tc.want)
@@ -113,7 +118,7 @@ func TestNames(t *testing.T) {
 
 func TestKeyString(t *testing.T) {
 	k := Key{Table: 3, Home: RangeID{2, 17}, Name: []byte("a b")}
-	if got := k.String(); got != "t3/2/17/0x612062" {
+	if got := k.String(); got != "t3/2/17/a b" {
 		t.Errorf("key is shown as %q", got)
 	}
 }

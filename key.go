@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"fmt"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Key is the logical name of a record: its table, its home and its name within both. Two keys with one name and
@@ -50,17 +52,14 @@ func SplitSequence(seq uint64) (boot BootSeq, counter uint64) {
 	return BootSeq(seq >> sequenceCounterBits), seq & (1<<sequenceCounterBits - 1)
 }
 
-// NameString shows a name to a person: as it is when printable, as "0x…" otherwise. ParseName reads both.
+// NameString shows a name to a person: as it is when it is printable text, as "0x…" otherwise. ParseName reads both.
 func NameString(name []byte) string {
-	for _, c := range name {
-		if c < 0x21 || c > 0x7e {
-			return fmt.Sprintf("0x%x", name)
-		}
-	}
-	if len(name) == 0 || strings.HasPrefix(string(name), "0x") {
+	s := string(name)
+	hidden := func(r rune) bool { return !unicode.IsPrint(r) }
+	if s == "" || strings.HasPrefix(s, "0x") || strings.TrimSpace(s) != s || !utf8.ValidString(s) || strings.ContainsFunc(s, hidden) {
 		return fmt.Sprintf("0x%x", name)
 	}
-	return string(name)
+	return s
 }
 
 // ParseName reads a name as a person writes it: "0x" and hexadecimal digits give bytes, anything else stands for itself.

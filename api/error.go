@@ -26,23 +26,30 @@ func EncodeError(err error, h Hint) *rhumbpb.Error {
 	if !ok {
 		e = &rhumb.Error{Msg: err.Error()}
 	}
-	msg := e.Msg
-	if e.Err != nil {
-		if msg != "" {
-			msg += ": "
-		}
-		msg += e.Err.Error()
-	}
+	rng, node := placeOf(e)
 	current := rhumb.CurrentOf(err)
 	out := &rhumbpb.Error{
-		Kind: rhumbpb.Kind(e.Kind), Op: string(e.Op), Message: cut(msg, errorTextMax), Node: uint32(e.Node),
-		Region: uint32(e.Range.Region), Slot: uint32(e.Range.Slot),
+		Kind: rhumbpb.Kind(e.Kind), Op: string(e.Op), Message: cut(rhumb.Message(e), errorTextMax), Node: uint32(node),
+		Region: uint32(rng.Region), Slot: uint32(rng.Slot),
 		CurrentHlc: uint64(current.HLC), CurrentNode: uint32(current.Node),
 	}
 	if h.Newer != nil {
 		out.Newer = EncodeRange(h.Newer)
 	}
 	return out
+}
+
+// placeOf gives the range and the node that an error or one of its causes names.
+func placeOf(e *rhumb.Error) (rng rhumb.RangeID, node rhumb.NodeID) {
+	for ok := true; ok; e, ok = errors.AsType[*rhumb.Error](e.Err) {
+		if rng.IsZero() {
+			rng = e.Range
+		}
+		if node == rhumb.NoNode {
+			node = e.Node
+		}
+	}
+	return rng, node
 }
 
 func cut(s string, size int) string {

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -235,9 +236,17 @@ func askAt[T any](ctx context.Context, c *Client, op rhumb.Op, addr string, call
 	case remote:
 		return out, &answered{e}
 	case unreachable:
-		return out, rhumb.Ef(op, rhumb.Unavailable, "node at %s cannot be reached: %v", addr, e)
+		return out, rhumb.Ef(op, rhumb.Unavailable, "node at %s cannot be reached: %s", addr, dialFailure(rhumb.Message(e)))
 	}
 	return out, e
+}
+
+// dialFailure takes what the dialer said out of what gRPC made of it.
+func dialFailure(text string) string {
+	if _, said, ok := strings.Cut(text, "Error while dialing: "); ok {
+		return strings.TrimSuffix(said, `"`)
+	}
+	return text
 }
 
 // bound gives ctx the configured timeout where it has no deadline.

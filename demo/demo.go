@@ -42,6 +42,8 @@ type Config struct {
 	// JSON prints lines for programs in place of tables; Terminal says that Out can be drawn over; Banner says that this is
 	// no benchmark.
 	JSON, Terminal, Banner bool
+	// Program is how people call the program; the hints show it so.
+	Program string
 	// Out takes the data, Err all else.
 	Out, Err io.Writer
 }
@@ -228,22 +230,22 @@ func (d *run) welcome() string {
 	last := l.Regions[len(l.Regions)-1].Name
 	fmt.Fprintf(&b, `
 Try in another terminal:
-  rhumb status
-  rhumb scan flights --limit 5
-  rhumb put flights HELLO1 ident=HELLO1 location=47.4,8.5
-  rhumb get flights HELLO1 --from %s
-  rhumb snapshot ls                        # the same tables in shared memory
-  rhumb ingest --table flights --format controlstream FILE
-  kill -9 %d        # a node dies; its ranges go on elsewhere
+  %[1]s status
+  %[1]s scan flights --limit 5
+  %[1]s put flights HELLO1 ident=HELLO1 location=47.4,8.5
+  %[1]s get flights HELLO1 --from %[2]s
+  %[1]s snapshot ls                        # the same tables in shared memory
+  %[1]s ingest --table flights --format controlstream FILE
+  kill -9 %[3]d        # a node dies; its ranges go on elsewhere
 Ctrl-C stops everything.
 
-`, last, l.Nodes[0].PID)
+`, d.cfg.Program, last, l.Nodes[0].PID)
 	return b.String()
 }
 
 // stop ends everything that the demo started, and takes back what it left for other commands.
 func (d *run) stop() {
-	d.note("stopping %d nodes\n", len(d.layout.Nodes))
+	d.note("stopping the nodes\n")
 	d.children.stop()
 	if d.layout.ClusterID != "" {
 		// Images are made again from the data; memory is not to be left behind.

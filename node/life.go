@@ -258,6 +258,9 @@ func (n *Node) Init(ctx context.Context) (rhumb.ClusterID, rhumb.NodeID, error) 
 	const op rhumb.Op = "node.Init"
 	n.entering.Lock()
 	defer n.entering.Unlock()
+	if n.ctx.Err() != nil { // the stores are closed, or will be once this returns
+		return rhumb.ClusterID{}, 0, rhumb.E(op, rhumb.Unavailable, "the node is stopping")
+	}
 	if id := n.engine.Identity(); !id.Cluster.IsZero() {
 		return rhumb.ClusterID{}, 0, rhumb.Ef(op, rhumb.AlreadyExists, "the node belongs to cluster %s already, as node %s", id.Cluster, id.Node)
 	}

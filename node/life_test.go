@@ -330,3 +330,12 @@ func TestConfigNamesEveryFault(t *testing.T) {
 		}
 	}
 }
+
+// A request that a stopping node could not wait for finds it closed, and founds nothing.
+func TestInitAfterClose(t *testing.T) {
+	n := startNode(t, t.TempDir(), "here", "a")
+	n.Close()
+	if _, _, err := n.Init(t.Context()); rhumb.KindOf(err) != rhumb.Unavailable {
+		t.Errorf("%v, want %s", err, rhumb.Unavailable)
+	}
+}

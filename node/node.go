@@ -140,7 +140,8 @@ func (n *Node) listen() error {
 		return err
 	}
 	n.bound = bound{main.Addr().String(), beats.Addr().String(), admin.Addr().String()}
-	all, only := grpc.NewServer(api.ServerOptions()...), grpc.NewServer(api.ServerOptions()...)
+	options := append(api.ServerOptions(), grpc.WaitForHandlers(true)) // the stores are closed after the last of them
+	all, only := grpc.NewServer(options...), grpc.NewServer(options...)
 	n.kv.Register(all)
 	n.peers.Register(all)
 	n.peers.Register(only)
@@ -241,12 +242,19 @@ func (n *Node) close() {
 	}
 }
 
-// stopServers lets requests under way finish for a while.
+// stopServers lets requests under way finish for a while. What takes longer is broken off, and for RPCs it waits until they
+// have noticed.
 func (n *Node) stopServers() {
-	if n.admin != nil {
-		_ = n.admin.Close()
-	}
 	var wait sync.WaitGroup
+	if n.admin != nil {
+		wait.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+			defer cancel()
+			if n.admin.Shutdown(ctx) != nil {
+				_ = n.admin.Close()
+			}
+		})
+	}
 	for _, s := range n.servers {
 		wait.Go(func() {
 			late := time.AfterFunc(stopTimeout, s.Stop)

@@ -260,7 +260,7 @@ func encodeResponse(res catalog.Result, err error) []byte {
 	if err == nil {
 		return append([]byte{responseResult}, catalog.EncodeResult(res)...)
 	}
-	failure := &rhumb.Error{Kind: rhumb.KindOf(err), Msg: err.Error()}
+	failure := &rhumb.Error{Kind: rhumb.KindOf(err), Msg: rhumb.Message(err)}
 	return append([]byte{responseRefused}, catalog.EncodeResult(catalog.Result{Failure: failure})...)
 }
 

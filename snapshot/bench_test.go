@@ -34,7 +34,7 @@ func numbered(n uint64, boxes bool) iter.Seq2[snapshot.Record, error] {
 		for i := range n {
 			rec := snapshot.Record{Key: format.Key{Number: i * 0x9E3779B97F4A7C15}, Value: value}
 			if boxes {
-				x, y := int32(rng.Uint32()>>1)%1_800_000_000, int32(rng.Uint32()>>1)%900_000_000
+				x, y := int32(rng.Uint32()>>1)%1_790_000_000, int32(rng.Uint32()>>1)%890_000_000 // they move in BenchmarkRollMoved
 				rec.Box, rec.HasBox = format.Box{MinX: x, MinY: y, MaxX: x + 1000, MaxY: y + 1000}, true
 			}
 			if !yield(rec, nil) {
@@ -88,6 +88,29 @@ func benchPublish(b *testing.B, p *snapshot.Publisher, t *snapshot.Table, base u
 			b.ReportMetric(float64(p.Stats().Rolls-rolls)/float64(b.N), "rolls/op")
 		})
 	}
+}
+
+// BenchmarkGrow commits new keys to a table that begins without any, and rolls its shards again and again meanwhile.
+func BenchmarkGrow(b *testing.B) {
+	const records, each = 2 << 20, 1 << 16
+	value := make([]byte, benchValue)
+	start := cpu()
+	for b.Loop() {
+		p, t := benchTable(b, 0, false, snapshot.Config{ShardRecordsMax: records})
+		for next := uint64(0); next < records; {
+			c := p.Begin()
+			for range each {
+				next++
+				if err := c.Put(t, snapshot.Record{Key: format.Key{Number: next * 0x9E3779B97F4A7C15}, Value: value}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			_, err := c.Publish(snapshot.CommitInfo{})
+			check(b, err)
+		}
+		check(b, p.Close())
+	}
+	b.ReportMetric((cpu()-start)*1e9/float64(b.N*records), "cpu-ns/record")
 }
 
 // BenchmarkLoad fills a table, into fresh pages the first time and into recycled ones afterwards.
@@ -156,6 +179,41 @@ func BenchmarkRollChanged(b *testing.B) {
 	}
 }
 
+// shuffled gives the records of a table in random order, and where the randomness came from.
+func shuffled(t *snapshot.Table) (all []snapshot.Record, rng *rand.Rand) {
+	for rec := range t.All() {
+		rec.Value = make([]byte, len(rec.Value)) // that of the image goes with the next roll
+		all = append(all, rec)
+	}
+	rng = rand.New(rand.NewPCG(1, 1))
+	rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	return all, rng
+}
+
+// BenchmarkRollMoved rolls a shard of a million records after a quarter of them moved a little.
+func BenchmarkRollMoved(b *testing.B) {
+	const records = 1 << 20
+	p, t := benchTable(b, records, true, snapshot.Config{ShardRecordsMax: records, AppendRatio: 0.5})
+	all, rng := shuffled(t)
+	rolls, kept, spent := p.Stats().Rolls, p.Stats().Kept, 0.0
+	for at := 0; b.Loop(); at++ {
+		c := p.Begin()
+		for i := range records / 4 {
+			rec := &all[(at*records/4+i)%records]
+			x, y := rec.Box.MinX+rng.Int32N(20_001)-10_000, rec.Box.MinY+rng.Int32N(20_001)-10_000
+			rec.Box = format.Box{MinX: x, MinY: y, MaxX: x + 1000, MaxY: y + 1000}
+			check(b, c.Put(t, *rec))
+		}
+		_, err := c.Publish(snapshot.CommitInfo{})
+		check(b, err)
+		start := cpu()
+		check(b, p.Roll(t, 0))
+		spent += cpu() - start
+	}
+	b.ReportMetric(spent*1e9/float64(b.N*records), "cpu-ns/record")
+	b.ReportMetric(float64(p.Stats().Kept-kept)/float64(p.Stats().Rolls-rolls), "kept/roll")
+}
+
 // BenchmarkRollBuilt rolls a shard of a million records after a tenth of them changed, of which every tenth moved and one went,
 // so that the layout cannot be kept.
 func BenchmarkRollBuilt(b *testing.B) {
@@ -163,13 +221,7 @@ func BenchmarkRollBuilt(b *testing.B) {
 	for _, spatial := range []bool{false, true} {
 		b.Run(fmt.Sprintf("spatial=%t", spatial), func(b *testing.B) {
 			p, t := benchTable(b, records, spatial, snapshot.Config{ShardRecordsMax: records})
-			var all []snapshot.Record
-			for rec := range t.All() {
-				rec.Value = make([]byte, len(rec.Value))
-				all = append(all, rec)
-			}
-			rng := rand.New(rand.NewPCG(1, 1))
-			rng.Shuffle(records, func(i, j int) { all[i], all[j] = all[j], all[i] })
+			all, rng := shuffled(t)
 			var spent float64
 			for at := 0; b.Loop(); at++ {
 				c := p.Begin()

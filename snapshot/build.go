@@ -255,7 +255,7 @@ func (p *Publisher) placeBatch(seg *segment, src *source, order []uint32, b *bat
 			k = int(order[i])
 		}
 		units := seg.copyRecord(at, src.heap, src.refs[k], 0)
-		seg.noteExpiry(at)
+		seg.note(at)
 		p.refs[i] = at
 		if i < len(p.boxes) && !p.split {
 			p.boxes[i], _ = box(seg.heap, at)
@@ -294,12 +294,22 @@ func (p *Publisher) duplicate(s *shard, seg *segment, ref uint32) error {
 // with them.
 func (p *Publisher) fillTree(seg *segment, order []uint32) {
 	if p.split {
-		rtree.Build(seg.treeNodes, seg.treeRefs, p.boxes, p.refsOfBoxes(order), p.sorted)
+		seg.effort = p.buildTree(seg, p.refsOfBoxes(order), p.sorted)
 	} else {
-		rtree.Build(seg.treeNodes, seg.treeRefs, p.boxes, p.refs[:len(p.boxes)], nil)
+		seg.effort = p.buildTree(seg, p.refs[:len(p.boxes)], nil)
 	}
+}
+
+// buildTree writes the R-tree over the boxes that were collected, and gives its effort; see rtree.Build.
+func (p *Publisher) buildTree(seg *segment, refs, order []uint32) (effort float64) {
+	rtree.Build(seg.treeNodes, seg.treeRefs, p.boxes, refs, order)
 	p.setSum(seg, format.SectionTreeNodes, format.Checksum(seg.treeNodes))
 	p.setSum(seg, format.SectionTreeRefs, format.Checksum(seg.treeRefs))
+	t, err := rtree.Open(seg.treeNodes, seg.treeRefs)
+	if err != nil {
+		panic("snapshot: an R-tree that was just built: " + err.Error())
+	}
+	return t.Effort()
 }
 
 // refsOfBoxes gives the new reference of each box.

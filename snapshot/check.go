@@ -7,7 +7,7 @@ import (
 )
 
 // checkSegment reads the header of a mapped file and checks everything that the publisher goes on with: that it is the file
-// that the root means, the checksums, and that no reference leads out of it.
+// that the root means, the checksums, and that each reference leads to a record.
 func (p *Publisher) checkSegment(s *shard, seg *segment, e format.Shard) (err error) {
 	const op rhumb.Op = "snapshot.check"
 	if seg.head, err = format.DecodeSegment(seg.file.mem, uint64(len(seg.file.mem))); err != nil {
@@ -27,8 +27,9 @@ func (p *Publisher) checkSegment(s *shard, seg *segment, e format.Shard) (err er
 		return err
 	}
 	seg.bind()
+	c := &checker{segment: seg}
 	for _, check := range []func() error{
-		seg.checkCounters, seg.checkSums, seg.checkRecords, seg.checkIndex, seg.checkTree, seg.checkDelta, seg.checkOrder, seg.checkSkip,
+		c.checkCounters, c.checkSums, c.checkRecords, c.checkIndex, c.checkTree, c.checkDelta, c.checkOrder, c.checkSkip,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -36,6 +37,17 @@ func (p *Publisher) checkSegment(s *shard, seg *segment, e format.Shard) (err er
 	}
 	return nil
 }
+
+// checker is a segment that is being checked.
+type checker struct {
+	*segment
+	// starts has a bit for each unit at which a record begins. What leads to any other unit would have the publisher take a
+	// payload for a record.
+	starts []uint64
+}
+
+// begins reports whether a complete record begins at a unit.
+func (s *checker) begins(ref uint32) bool { return ref < s.raised && s.starts[ref/64]>>(ref%64)&1 != 0 }
 
 // checkSections checks that the segment has what its table needs.
 func checkSections(op rhumb.Op, t *Table, h *format.Segment) error {
@@ -54,7 +66,7 @@ func checkSections(op rhumb.Op, t *Table, h *format.Segment) error {
 	return nil
 }
 
-func (s *segment) checkCounters() error {
+func (s *checker) checkCounters() error {
 	read := func(offset int, least, most uint64) (uint64, error) {
 		v := s.file.load64(offset)
 		if v < least || v > most {
@@ -91,7 +103,7 @@ func (s *segment) checkCounters() error {
 }
 
 // checkSums checks the parts that are never changed once they are written.
-func (s *segment) checkSums() error {
+func (s *checker) checkSums() error {
 	for _, sec := range s.head.Sections {
 		if err := s.head.CheckSum(sec, s.file.mem[sec.Offset:]); err != nil {
 			return err
@@ -100,17 +112,22 @@ func (s *segment) checkSums() error {
 	return nil
 }
 
-func (s *segment) checkRecords() error {
+func (s *checker) checkRecords() error {
+	s.starts = make([]uint64, s.raised/64+1)
 	for ref := uint32(0); ref < s.raised; {
 		if err := s.checkRecordAt(ref, s.raised); err != nil {
 			return err
 		}
+		if prev := s.record(ref).prev; prev != format.NoPrev && !s.begins(prev) {
+			return s.corrupt(format.SectionHeap, uint64(ref)*format.RecordAlign+format.RecordPrev, "a record refers to no record")
+		}
+		s.starts[ref/64] |= 1 << (ref % 64)
 		next := ref + format.Units(recordSize(s.kind, s.heap, ref))
 		if ref < s.head.BaseUnits && next > s.head.BaseUnits {
 			return s.corrupt(format.SectionHeap, uint64(ref)*format.RecordAlign, "a record stands across the end of the base")
 		}
 		if ref < s.head.BaseUnits {
-			s.noteExpiry(ref)
+			s.note(ref)
 		}
 		ref = next
 	}
@@ -121,7 +138,7 @@ func (s *segment) corrupt(t format.SectionType, at uint64, what string) error {
 	return rhumb.Ef("snapshot.check", rhumb.Corrupt, "section of type %d, offset %d: %s", t, s.section(t).Offset+at, what)
 }
 
-func (s *segment) checkIndex() error {
+func (s *checker) checkIndex() error {
 	taken := s.head.Buckets + s.overflow
 	for i := range taken {
 		b := &s.index[i]
@@ -129,8 +146,8 @@ func (s *segment) checkIndex() error {
 			return s.corrupt(format.SectionIndex, uint64(i)*format.BucketSize+format.BucketNext, "a bucket leads to none that may follow it")
 		}
 		for slot := range b.taken() {
-			if b.refs[slot] >= s.raised {
-				return s.corrupt(format.SectionIndex, uint64(i)*format.BucketSize+format.BucketRefs+uint64(slot)*4, "a reference leads behind the records")
+			if !s.begins(b.refs[slot]) {
+				return s.corrupt(format.SectionIndex, uint64(i)*format.BucketSize+format.BucketRefs+uint64(slot)*4, "a reference leads to no record")
 			}
 		}
 	}
@@ -142,7 +159,7 @@ func (s *segment) checkIndex() error {
 	return nil
 }
 
-func (s *segment) checkTree() error {
+func (s *checker) checkTree() error {
 	if s.treeNodes == nil {
 		return nil
 	}
@@ -157,9 +174,9 @@ func (s *segment) checkTree() error {
 	return nil
 }
 
-func (s *segment) checkDelta() error {
+func (s *checker) checkDelta() error {
 	for i, e := range s.delta[:s.deltas] {
-		if e.ref >= s.raised || e.next > uint32(i) {
+		if !s.begins(e.ref) || e.next > uint32(i) {
 			return s.corrupt(format.SectionDelta, uint64(i)*format.DeltaEntrySize, "an entry leads to no record, or to a later entry")
 		}
 	}
@@ -174,7 +191,7 @@ func (s *segment) checkDelta() error {
 	return nil
 }
 
-func (s *segment) checkOrder() error {
+func (s *checker) checkOrder() error {
 	for i, ref := range s.order {
 		if ref >= s.head.BaseUnits {
 			return s.corrupt(format.SectionOrder, uint64(i)*4, "a reference leads behind the base")
@@ -184,7 +201,7 @@ func (s *segment) checkOrder() error {
 }
 
 // checkSkip follows every level of the skip list: keys rise, so that each ends.
-func (s *segment) checkSkip() error {
+func (s *checker) checkSkip() error {
 	if s.skip == nil {
 		return nil
 	}
@@ -195,7 +212,7 @@ func (s *segment) checkSkip() error {
 				return s.corrupt(format.SectionOrderDelta, uint64(at)*4, "a link leads to no node")
 			}
 			ref, height := s.skip[at], s.skip[at+1]
-			if height <= level || height > format.OrderHeightMax || uint64(at)+2+uint64(height) > uint64(s.words) || ref >= s.raised {
+			if height <= level || height > format.OrderHeightMax || uint64(at)+2+uint64(height) > uint64(s.words) || !s.begins(ref) {
 				return s.corrupt(format.SectionOrderDelta, uint64(at)*4, "a node is not whole, or leads to no record")
 			}
 			if last != format.NoPrev && compareKeys(s.kind, s.heap, last, ref) >= 0 {

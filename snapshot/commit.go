@@ -18,6 +18,7 @@ type Commit struct {
 	loads   []load
 	fresh   []*Table // that appear in the root with this commit
 	records uint64
+	loaded  uint64 // of them, those of loads
 	err     error
 }
 
@@ -76,8 +77,8 @@ func (c *Commit) check(t *Table, rec *Record) error {
 		return rhumb.E(op, rhumb.ConditionFailed, "the commit is over; begin another")
 	case c.p.entries[t.entry] != t:
 		return rhumb.Ef(op, rhumb.NotFound, "table %q was dropped", t.Name)
-	case c.records == CommitRecordsMax:
-		return rhumb.Ef(op, rhumb.TooLarge, "the commit has %d records, no more fit; publish it, or load the table", c.records)
+	case c.records-c.loaded == CommitRecordsMax:
+		return rhumb.Ef(op, rhumb.TooLarge, "the commit has %d records, no more fit; publish it, or load the table", CommitRecordsMax)
 	}
 	for _, l := range c.loads {
 		if l.table == t {
@@ -91,6 +92,8 @@ func checkRecord(op rhumb.Op, t *Table, rec *Record) error {
 	switch n := len(rec.Key.Name); {
 	case len(rec.Value) > format.ValueSizeMax:
 		return rhumb.Ef(op, rhumb.TooLarge, "table %q: a value of %d bytes, at most %d fit", t.Name, len(rec.Value), format.ValueSizeMax)
+	case rec.HasBox && !rec.Box.Valid():
+		return rhumb.Ef(op, rhumb.InvalidArgument, "table %q: the box %v is none: it is in 1e-7 degrees, latitude to 90, longitude to 180", t.Name, rec.Box)
 	case t.KeyKind == format.KeyUint64:
 		if n != 0 || rec.Key.ShardKey {
 			return rhumb.Ef(op, rhumb.InvalidArgument, "table %q has numbers as keys", t.Name)

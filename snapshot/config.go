@@ -80,7 +80,7 @@ func (c *Config) Validate() error {
 	}
 	check(c.Dir == "", "the directory is empty")
 	check(c.Budget < 0, "the budget is negative")
-	check(c.AppendRatio < 0 || c.AppendRatio > 8, "the ratio of the append area is not 0 to 8")
+	check(!(c.AppendRatio >= 0 && c.AppendRatio <= 8), "the ratio of the append area is not 0 to 8")
 	check(c.ShardRecordsMax < 0, "the records of a shard are negative")
 	check(c.HugePages > HugeTry, "huge pages are neither off nor tried")
 	check(c.Identity != nil && c.Identity.Seed1&1 == 0, "the second seed of the identity is even")

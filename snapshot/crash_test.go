@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -252,13 +253,31 @@ func edit(t *testing.T, path string, change func(p []byte) []byte) {
 // written makes an image with some numbers committed, and closes it.
 func written(t *testing.T, dir string, from, to uint64) {
 	t.Helper()
-	p, err := snapshot.Open(snapshot.Config{Dir: dir})
+	p, err := snapshot.Open(snapshot.Config{Dir: dir, Identity: evenSeeds})
 	check(t, err)
 	tables := writerTables(t, p)
 	for n := from; n <= to; n++ {
 		check(t, writeNumber(p, tables, n))
 	}
 	check(t, p.Close())
+}
+
+// writtenUnsettled commits a number more, but for the words in the shards that say that it is committed.
+func writtenUnsettled(t *testing.T, dir string, n uint64) {
+	t.Helper()
+	heads := map[string]uint64{}
+	for _, path := range segments(t, dir) {
+		p, err := os.ReadFile(path)
+		check(t, err)
+		heads[path] = binary.LittleEndian.Uint64(p[format.SegmentAppendHead:])
+	}
+	written(t, dir, n, n)
+	for path, head := range heads {
+		edit(t, path, func(p []byte) []byte {
+			binary.LittleEndian.PutUint64(p[format.SegmentAppendHead:], head)
+			return p
+		})
+	}
 }
 
 // segments lists the segment files by shard.
@@ -283,19 +302,7 @@ func TestTornCommit(t *testing.T) {
 	t.Parallel()
 	dir := shmDir(t)
 	written(t, dir, 1, 3)
-	heads := map[string]uint64{}
-	for _, path := range segments(t, dir) {
-		p, err := os.ReadFile(path)
-		check(t, err)
-		heads[path] = binary.LittleEndian.Uint64(p[format.SegmentAppendHead:])
-	}
-	written(t, dir, 4, 4)
-	for path, head := range heads {
-		edit(t, path, func(p []byte) []byte {
-			binary.LittleEndian.PutUint64(p[format.SegmentAppendHead:], head)
-			return p
-		})
-	}
+	writtenUnsettled(t, dir, 4)
 	edit(t, filepath.Join(dir, format.RootName), func(p []byte) []byte {
 		binary.LittleEndian.PutUint64(p[format.RootCommitted:], 3)
 		return p
@@ -314,6 +321,24 @@ func TestTornCommit(t *testing.T) {
 		if v4[k].ref != r.ref {
 			t.Fatalf("key %x: version 4 shows record %d, version 3 record %d", k, v4[k].ref, r.ref)
 		}
+	}
+}
+
+// A commit that was committed when its publisher died, and whose shards did not say so yet, stays.
+func TestUnsettledCommit(t *testing.T) {
+	t.Parallel()
+	dir := shmDir(t)
+	written(t, dir, 1, 3)
+	writtenUnsettled(t, dir, 4)
+	live := mustImageOf(t, dir).tables["left"].all(view{version: 4})
+	p := open(t, snapshot.Config{Dir: dir})
+	if r := p.Recovery(); r.Aborted != 0 || r.Fresh || len(r.Quarantined) > 0 {
+		t.Fatalf("recovery %+v, want nothing aborted", r)
+	}
+	img := mustImage(t, dir)
+	verifyTogether(t, img)
+	if got := img.tables["left"].all(view{version: 4}); img.committed != 4 || !maps.Equal(got, live) {
+		t.Errorf("version %d shows %d records, %d before", img.committed, len(got), len(live))
 	}
 }
 
@@ -340,13 +365,83 @@ func TestTornSwing(t *testing.T) {
 				change(p[format.RootShards+format.ShardEntrySize:][:format.ShardEntrySize])
 				return p
 			})
+			live := segments(t, dir)[1]
+			leaveGeneration(t, live, 7, func(h *format.Segment) { h.Base = 4 }, format.SegmentLiveState) // of a load that was not committed
+			leaveGeneration(t, live, 6, func(h *format.Segment) { h.Image[0] ^= 1 }, format.SegmentLiveState)
+			leaveGeneration(t, live, 5, func(*format.Segment) {}, format.SegmentSuperseded)
 			p := open(t, snapshot.Config{Dir: dir})
+			if left := segments(t, dir)[1]; left != live {
+				t.Errorf("%s is taken, want %s", left, live)
+			}
 			if r := p.Recovery(); r.Fresh || len(r.Quarantined) > 0 || len(r.Dropped) > 0 {
 				t.Fatalf("recovery %+v", r)
 			}
 			verifyTogether(t, mustImage(t, dir))
 		})
 	}
+}
+
+// A publisher that died between the skip list and the index leaves a node of a key that the index lacks. The key is not linked
+// a second time when it comes again.
+func TestTornLink(t *testing.T) {
+	t.Parallel()
+	dir := shmDir(t)
+	p, err := snapshot.Open(snapshot.Config{Dir: dir})
+	check(t, err)
+	spec := snapshot.TableSpec{ID: 1, Name: "t", Shards: 1, Ordered: true}
+	table, err := p.Table(spec)
+	check(t, err)
+	commit(t, p, table, numberRecord(10, "ten"))
+	path := segments(t, dir)[1]
+	head := mustImage(t, dir).tables["t"].shards[0].head
+	commit(t, p, table, numberRecord(20, "torn"))
+	check(t, p.Close())
+	edit(t, path, func(p []byte) []byte {
+		cleared := 0
+		for at := section(p, format.SectionIndex); at < section(p, format.SectionHeap); at += format.BucketSize {
+			for slot := range uint64(format.BucketSlots) {
+				if u16(p, int(at+2*slot)) != 0 && uint64(u32(p, int(at+format.BucketRefs+4*slot))) == head {
+					clear(p[at+2*slot:][:2])
+					cleared++
+				}
+			}
+		}
+		if cleared != 1 {
+			t.Errorf("%d slots led to the record", cleared)
+		}
+		binary.LittleEndian.PutUint64(p[format.SegmentAppendHead:], head)
+		return p
+	})
+	edit(t, filepath.Join(dir, format.RootName), func(p []byte) []byte {
+		binary.LittleEndian.PutUint64(p[format.RootCommitted:], 1)
+		return p
+	})
+	p = open(t, snapshot.Config{Dir: dir})
+	if r := p.Recovery(); r.Aborted != 1 {
+		t.Fatalf("recovery %+v, want one record aborted", r)
+	}
+	table, err = p.Table(spec)
+	check(t, err)
+	commit(t, p, table, numberRecord(20, "twenty"))
+	img := mustImage(t, dir)
+	v := view{version: img.committed}
+	if got, all := img.tables["t"].ordered(v), img.tables["t"].all(v); len(got) != 2 || len(all) != 2 || all[got[1]].value != "twenty" {
+		t.Errorf("a scan gives %x, the index %v", got, all)
+	}
+}
+
+// leaveGeneration leaves a copy of a segment of shard 1 with another header, as a later generation.
+func leaveGeneration(t *testing.T, path string, later uint64, change func(h *format.Segment), state uint64) {
+	t.Helper()
+	p, err := os.ReadFile(path)
+	check(t, err)
+	h, err := format.DecodeSegment(p, uint64(len(p)))
+	check(t, err)
+	h.Generation += later
+	change(&h)
+	format.EncodeSegment(p, h)
+	binary.LittleEndian.PutUint64(p[format.SegmentState:], state)
+	check(t, os.WriteFile(filepath.Join(filepath.Dir(path), format.SegmentName(1, h.Generation)), p, 0o644))
 }
 
 // fillFileSystem runs in a mount namespace of its own. It commits on a small tmpfs until that is full, checks that the image
@@ -437,12 +532,12 @@ func useHugePages(dir string) error {
 		if err != nil {
 			return err
 		}
-		s := p.Stats()
+		all, huge := p.Stats().Bytes, p.HugeBytes()
 		if err := p.Close(); err != nil {
 			return err
 		}
-		if got := 100 * s.HugeBytes / s.Bytes; how == snapshot.HugeOff && got > 0 || how == snapshot.HugeTry && got < 80 {
-			return fmt.Errorf("with huge pages %d, %d of %d bytes are in huge pages", how, s.HugeBytes, s.Bytes)
+		if got := 100 * huge / all; how == snapshot.HugeOff && got > 0 || how == snapshot.HugeTry && got < 80 {
+			return fmt.Errorf("with huge pages %d, %d of %d bytes are in huge pages", how, huge, all)
 		}
 		if err := os.RemoveAll(filepath.Join(dir, "image")); err != nil {
 			return err

@@ -26,48 +26,44 @@ type files struct {
 	recycled     []*mapping
 }
 
-// take gives a file of at least size bytes under a new generation number: a recycled one, if there is one that is not
-// more than twice as large, or a new one. Its content is undefined, and no reader can have it.
+// take gives a file of at least size bytes under a new generation number: a recycled one that is not more than twice as large
+// nor less than half as large, or a new one. Its content is undefined, and no reader can have it.
 func (f *files) take(op rhumb.Op, slot int, size int64) (*mapping, error) {
 	f.reclaim()
+	m := f.pick(size/2, size)
+	err := f.makeRoom(op, m, size)
+	if err != nil {
+		return nil, err
+	}
 	generation := f.root.nextGeneration()
 	path := filepath.Join(f.cfg.Dir, format.SegmentName(slot, generation))
-	if m := f.pick(size); m != nil {
-		if err := m.rename(path); err != nil {
-			f.remove(m)
-			return nil, rhumb.Wrap(op, err)
-		}
-		m.generation = generation
-		return m, nil
+	if m != nil {
+		err = m.rename(path)
+	} else if m, err = createFile(path, f.cfg.fileMode()); err != nil {
+		return nil, rhumb.Wrap(op, err)
 	}
-	for f.used.Load()+size > f.cfg.Budget && len(f.recycled) > 0 {
-		f.dropRecycled(0)
-	}
-	if used := f.used.Load(); used+size > f.cfg.Budget {
-		return nil, rhumb.Ef(op, rhumb.Overloaded, "the image has %d bytes, of which readers pin %d; %d more would pass the budget of %d; raise it, or end old readers",
-			used, f.pinned.Load(), size, f.cfg.Budget)
-	}
-	m, err := createMapping(path, size, f.cfg.fileMode(), f.cfg.HugePages == HugeTry)
-	if rhumb.KindOf(err) == rhumb.DiskFull && len(f.recycled) > 0 {
-		for len(f.recycled) > 0 {
-			f.dropRecycled(0)
-		}
-		m, err = createMapping(path, size, f.cfg.fileMode(), f.cfg.HugePages == HugeTry)
+	if err == nil {
+		err = f.extend(m, size)
 	}
 	if err != nil {
+		f.remove(m)
 		return nil, rhumb.Wrap(op, err)
 	}
 	m.generation = generation
 	m.tryLock()
-	f.used.Add(size)
 	return m, nil
 }
 
-// pick takes the smallest recycled file that fits.
-func (f *files) pick(size int64) *mapping {
+// pick takes the smallest recycled file that has size bytes and not twice as many, or else the largest that has least; nil when
+// there is none.
+func (f *files) pick(least, size int64) *mapping {
 	best := -1
 	for i, m := range f.recycled {
-		if n := int64(len(m.mem)); n >= size && n <= 2*size && (best < 0 || n < int64(len(f.recycled[best].mem))) {
+		n := int64(len(m.mem))
+		if n < least || n > 2*size {
+			continue
+		}
+		if best < 0 || better(n, int64(len(f.recycled[best].mem)), size) {
 			best = i
 		}
 	}
@@ -77,6 +73,58 @@ func (f *files) pick(size int64) *mapping {
 	m := f.recycled[best]
 	f.recycled = append(f.recycled[:best], f.recycled[best+1:]...)
 	return m
+}
+
+// better reports whether a file of n bytes serves better than one of m bytes where size are wanted: it wastes less, or lacks
+// less.
+func better(n, m, size int64) bool {
+	if n >= size {
+		return m < size || n < m
+	}
+	return m < size && n > m
+}
+
+// makeRoom removes recycled files until a file of size bytes, or m made that long, is within the budget. When it cannot be, m
+// is given back.
+func (f *files) makeRoom(op rhumb.Op, m *mapping, size int64) error {
+	more := size
+	if m != nil {
+		more = max(size-int64(len(m.mem)), 0)
+	}
+	for f.used.Load()+more > f.cfg.Budget && len(f.recycled) > 0 {
+		f.dropRecycled(0)
+	}
+	used := f.used.Load()
+	if more == 0 || used+more <= f.cfg.Budget {
+		return nil
+	}
+	if m != nil {
+		f.giveBack(m)
+	}
+	pinned, advice := f.pinned.Load(), "raise the budget, or publish fewer tables"
+	if pinned > 0 {
+		advice = "end the readers that `rhumb snapshot pins` names, or raise the budget"
+	}
+	return rhumb.Ef(op, rhumb.Overloaded, "the image has %d bytes, of which readers pin %d; %d more would pass the budget of %d: %s",
+		used, pinned, more, f.cfg.Budget, advice)
+}
+
+// extend makes a file as large as size, if it is smaller. When there is no memory for that it takes what recycled files have.
+func (f *files) extend(m *mapping, size int64) error {
+	was := int64(len(m.mem))
+	if was >= size {
+		return nil
+	}
+	huge := f.cfg.HugePages == HugeTry
+	err := m.extend(size, huge)
+	if rhumb.KindOf(err) == rhumb.DiskFull && len(f.recycled) > 0 {
+		for len(f.recycled) > 0 {
+			f.dropRecycled(0)
+		}
+		err = m.extend(size, huge)
+	}
+	f.used.Add(int64(len(m.mem)) - was)
+	return err
 }
 
 // retire says that a file is live no more.
@@ -135,10 +183,7 @@ func (f *files) dropRecycled(i int) {
 // remove deletes a file for good. Readers that have it keep it.
 func (f *files) remove(m *mapping) {
 	f.used.Add(-int64(len(m.mem)))
-	if m.path != "" {
-		_ = unix.Unlink(m.path)
-	}
-	m.close()
+	m.remove()
 }
 
 // close unmaps everything and removes what the next publisher could not use.

@@ -5,14 +5,17 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/snapshot/format"
+	"github.com/rhumbdb/rhumb/snapshot/rtree"
 )
 
 // kept is the plan of a roll that keeps the layout of the base: every record of it stays where it is, newer versions take the
-// places of older ones, and keys without a box come behind. R-tree and order are copied then, and so is the index, since
-// almost all of its references stay right: the roll costs little more than copying memory.
+// places of older ones, and new keys come behind. The order is copied then, and so is the index, since almost all of its
+// references stay right, and the R-tree, whose leaves stay in their order when boxes moved: the roll costs little more than
+// copying memory.
 type kept struct {
 	// roots gives, for each record of the append area by its unit, where the record of its key lies in the new base.
 	roots   []uint32
+	boxed   []uint32 // where in the new base the new keys with a box lie
 	homes   []home   // of all records of the append area, in its order
 	patches []patch  // likewise
 	replay  []uint32 // later versions that closed views need to tell apart, likewise
@@ -22,7 +25,9 @@ type kept struct {
 	replayUnits uint64
 	newest      rhumb.Timestamp
 	expires     int64
-	moves       bool // a record of the base is replaced
+	replaces    bool // a record of the base is replaced
+	moved       bool // by one with another box
+	copied      bool // the index is a copy, as it nearly always is
 }
 
 // patch is a record of the append area and its place in the new base.
@@ -46,8 +51,13 @@ func (p *Publisher) rollKept(s *shard, wall int64, need room) (*segment, error) 
 		return nil, nil
 	}
 	l := shape{flags: s.table.Flags, records: k.records, units: uint64(k.units), room: need, ratio: p.cfg.AppendRatio}
+	var tree rtree.Tree
 	if s.table.Spatial() {
-		l.treeItems = int(old.section(format.SectionTreeRefs).Items) // with the lanes that fill up the last leaf
+		var err error
+		if tree, err = rtree.Open(old.treeNodes, old.treeRefs); err != nil {
+			return nil, nil // it was damaged since it was opened, and is made anew
+		}
+		l.treeItems = tree.Items() + len(k.boxed)
 	}
 	if old.overflow <= (old.head.BucketsMax-old.head.Buckets)/2 {
 		l.buckets = old.head.Buckets
@@ -61,11 +71,9 @@ func (p *Publisher) rollKept(s *shard, wall int64, need room) (*segment, error) 
 		p.files.recycle(seg.file)
 		return nil, nil
 	}
-	for _, t := range [...]format.SectionType{format.SectionTreeNodes, format.SectionTreeRefs, format.SectionOrder} {
-		seg.copySection(old, t)
-	}
+	seg.copySection(old, format.SectionOrder)
 	src := &source{heap: old.heap, replay: k.replay, pendingFrom: old.done, pendingTo: old.tail}
-	if !p.keepIndex(seg, old) || !p.complete(seg, src) {
+	if !p.keepTree(s.table, seg, old, &tree) || !p.keepIndex(seg, old) || !p.complete(seg, src) {
 		p.files.recycle(seg.file)
 		return nil, nil
 	}
@@ -76,7 +84,7 @@ func (p *Publisher) rollKept(s *shard, wall int64, need room) (*segment, error) 
 const planAhead = 4 << 10 / format.RecordAlign
 
 // planKept finds out whether the base can keep its layout, and what changes in it. It cannot when a key was deleted or has
-// expired, when a box is new or another, when an ordered table has a new key, and when the timestamps of a key fall.
+// expired, when an ordered table has a new key, and when the timestamps of a key fall.
 func (p *Publisher) planKept(s *shard, wall int64) bool {
 	seg, k := s.seg, &p.kept
 	base := seg.head.BaseUnits
@@ -84,7 +92,7 @@ func (p *Publisher) planKept(s *shard, wall int64) bool {
 		return false
 	}
 	*k = kept{
-		roots: resize(k.roots, int(seg.tail-base)), homes: k.homes[:0], patches: k.patches[:0], replay: k.replay[:0],
+		roots: resize(k.roots, int(seg.tail-base)), boxed: k.boxed[:0], homes: k.homes[:0], patches: k.patches[:0], replay: k.replay[:0],
 		units: base, records: seg.head.Records, expires: seg.expires,
 	}
 	read := base
@@ -120,10 +128,7 @@ func (p *Publisher) keepVersion(s *shard, ref uint32, root *uint32, units uint32
 	base := seg.head.BaseUnits
 	h, at := seg.record(ref), hlc(seg.heap, ref)
 	fresh := *root >= base // or noRoot
-	switch {
-	case h.flags&format.FlagTombstone != 0,
-		fresh && (s.table.Ordered() || s.table.Spatial() && h.flags&format.FlagBox != 0),
-		!fresh && h.flags&format.FlagMoved != 0:
+	if h.flags&format.FlagTombstone != 0 || fresh && s.table.Ordered() {
 		return false
 	}
 	if h.flags&format.FlagExpiry != 0 {
@@ -137,6 +142,9 @@ func (p *Publisher) keepVersion(s *shard, ref uint32, root *uint32, units uint32
 	switch {
 	case *root == noRoot:
 		*root = k.units
+		if s.table.Spatial() && h.flags&format.FlagBox != 0 {
+			k.boxed = append(k.boxed, *root)
+		}
 		k.units += units
 		k.records++
 	case p.closed != 0 && at > p.closed:
@@ -146,14 +154,15 @@ func (p *Publisher) keepVersion(s *shard, ref uint32, root *uint32, units uint32
 	case len(k.replay) > 0 && h.prev >= base && hlc(seg.heap, h.prev) > p.closed:
 		return false // the version before is replayed
 	default:
-		k.moves = k.moves || !fresh
+		k.replaces = k.replaces || !fresh
+		k.moved = k.moved || h.flags&format.FlagMoved != 0
 	}
 	k.patches = append(k.patches, patch{to: *root, from: ref})
 	return true
 }
 
 // keepHeap copies the base and lays down what changes in it. It gives false when a version has another size than the one
-// before, which only a look at that tells, and that may lie anywhere.
+// before, or one of them no box, which only a look at that tells, and that may lie anywhere.
 func (p *Publisher) keepHeap(seg, old *segment) bool {
 	k := &p.kept
 	size := int(old.head.BaseUnits) * format.RecordAlign
@@ -162,20 +171,67 @@ func (p *Publisher) keepHeap(seg, old *segment) bool {
 	for i := 0; i < len(k.patches); i += group {
 		p.fetchPatches(seg, old, i+group)
 		for _, c := range k.patches[i:min(i+group, len(k.patches))] {
-			replaces := old.record(c.from).prev != format.NoPrev
-			if replaces && seg.unitsOf(c.to) != old.unitsOf(c.from) {
-				return false
+			if h := old.record(c.from); h.prev != format.NoPrev {
+				if seg.unitsOf(c.to) != old.unitsOf(c.from) || (seg.record(c.to).flags^h.flags)&format.FlagBox != 0 {
+					return false
+				}
 			}
 			seg.copyRecord(c.to, old.heap, c.from, 0)
 		}
 	}
 	sum, from := old.section(format.SectionHeap).Sum, size
-	if k.moves {
+	if k.replaces {
 		sum, from = 0, 0
 	}
 	p.setSum(seg, format.SectionHeap, format.ExtendChecksum(sum, seg.heap[from:int(k.units)*format.RecordAlign]))
 	seg.live, seg.expires = int64(k.records), k.expires
 	return true
+}
+
+// effortGrowth is how much more the R-tree may take than when its leaves were sorted. Boxes that move a little leave it near that;
+// sorting all of them again takes several times as long as a roll that does not.
+const effortGrowth = 1.25
+
+// keepTree makes the R-tree over the new base. While no box changed it is a copy. Else its leaves stay in their order and take
+// the new boxes, and those of new keys come behind, sorted among themselves. It gives false when a box crosses the antimeridian,
+// which takes two leaves, and when the boxes moved so far that queries would read too much.
+func (p *Publisher) keepTree(t *Table, seg, old *segment, tree *rtree.Tree) bool {
+	k := &p.kept
+	seg.split, seg.effort = old.split, old.effort
+	if !t.Spatial() || !k.moved && len(k.boxed) == 0 {
+		seg.copySection(old, format.SectionTreeNodes)
+		seg.copySection(old, format.SectionTreeRefs)
+		return true
+	}
+	n := tree.Items()
+	if old.split || n+len(k.boxed) > rtree.ItemsMax {
+		return false
+	}
+	p.refs = append(append(p.refs[:0], view[uint32](old.treeRefs)[:n]...), k.boxed...)
+	p.collectBoxes(t, &source{heap: seg.heap, refs: p.refs})
+	if p.split {
+		return false
+	}
+	if seg.effort == 0 { // since a start, or the first boxes came
+		seg.effort = tree.Effort()
+	}
+	effort := p.buildTree(seg, p.refs, p.leafOrder(n))
+	return effort <= effortGrowth*seg.effort
+}
+
+// leafOrder gives the order of leaves of which the first n stay as they are, nil when these are all.
+func (p *Publisher) leafOrder(n int) []uint32 {
+	if n == len(p.boxes) {
+		return nil
+	}
+	p.order = resize(p.order, len(p.boxes))
+	for i := range n {
+		p.order[i] = uint32(i)
+	}
+	for i, at := range p.sorter.Order(p.boxes[n:]) {
+		p.order[n+i] = uint32(n) + at
+	}
+	return p.order
 }
 
 // fetchPatches asks for what a group of patches reads and writes.
@@ -210,6 +266,7 @@ func (s *segment) copySection(old *segment, t format.SectionType) {
 // the open commit or an aborted one put there, it is made anew. It gives false when overflow buckets run out.
 func (p *Publisher) keepIndex(seg, old *segment) bool {
 	if seg.head.Buckets == old.head.Buckets && seg.head.BucketsMax >= old.head.Buckets+old.overflow && p.copyIndex(seg, old) {
+		p.kept.copied = true
 		return true
 	}
 	clear(seg.index)

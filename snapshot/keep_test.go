@@ -58,6 +58,8 @@ func keptBox(i uint64) *format.Box {
 	return &format.Box{MinX: int32(i) * 1000, MinY: 5, MaxX: int32(i)*1000 + 500, MaxY: 10}
 }
 
+var crossing = format.Box{MinX: format.LonUnitsMax - 500, MinY: 5, MaxX: 500 - format.LonUnitsMax, MaxY: 10}
+
 // put writes a key in the open commit.
 func (k *keeper) put(table int, n uint64, box *format.Box, value string) {
 	k.t.Helper()
@@ -122,13 +124,14 @@ func TestKeptRolls(t *testing.T) {
 		name string
 		play func(k *keeper)
 		kept [2]bool // of each table
+		anew [2]bool // the index is made anew all the same
 	}{
-		{"nothing", func(k *keeper) {}, [2]bool{true, true}},
+		{"nothing", func(k *keeper) {}, [2]bool{true, true}, [2]bool{}},
 		{"values", func(k *keeper) {
 			for i := range 5 {
 				k.publish(0, func() { k.change(fmt.Sprintf("new%02d", i)) })
 			}
-		}, [2]bool{true, true}},
+		}, [2]bool{true, true}, [2]bool{}},
 		{"new keys", func(k *keeper) {
 			for _, value := range []string{"fresh", "other"} {
 				k.publish(0, func() {
@@ -139,7 +142,7 @@ func TestKeptRolls(t *testing.T) {
 				})
 			}
 			k.publish(0, func() { k.put(keptNames, keptKeys, nil, "value") })
-		}, [2]bool{true, false}},
+		}, [2]bool{true, false}, [2]bool{}},
 		{"a commit that was discarded", func(k *keeper) {
 			k.commit = k.p.Begin()
 			for i := range uint64(3 * keptKeys) {
@@ -148,7 +151,7 @@ func TestKeptRolls(t *testing.T) {
 			k.change("never")
 			k.commit.Discard()
 			k.publish(0, func() { k.change("again") })
-		}, [2]bool{true, true}},
+		}, [2]bool{true, true}, [2]bool{true, false}}, // it has keys that were aborted
 		{"closed views", func(k *keeper) {
 			k.publish(0, func() { k.change("early") })
 			closed := k.hlc
@@ -158,7 +161,7 @@ func TestKeptRolls(t *testing.T) {
 			k.roll()
 			k.verifyAll()
 			k.publish(k.hlc-keptKeys/3, func() { k.change("after") })
-		}, [2]bool{true, true}},
+		}, [2]bool{true, true}, [2]bool{}},
 		{"an open commit", func(k *keeper) {
 			k.publish(0, func() { k.change("early") })
 			before := k.p.Stats()
@@ -173,26 +176,60 @@ func TestKeptRolls(t *testing.T) {
 			if after := k.p.Stats(); after.Kept == before.Kept || after.Kept-before.Kept != after.Rolls-before.Rolls {
 				k.t.Errorf("%d rolls in the commit, of which %d kept the layout, want all of them", after.Rolls-before.Rolls, after.Kept-before.Kept)
 			}
-		}, [2]bool{false, true}},
+		}, [2]bool{false, true}, [2]bool{}},
 		{"a deleted key", func(k *keeper) {
 			k.publish(0, func() { k.remove(keptPlaces, 1); k.remove(keptNames, 1) })
-		}, [2]bool{}},
+		}, [2]bool{}, [2]bool{}},
 		{"a key that came back", func(k *keeper) {
 			k.publish(0, func() { k.remove(keptPlaces, 1) })
 			k.publish(0, func() { k.put(keptPlaces, 1, nil, "back!") })
-		}, [2]bool{false, true}},
+		}, [2]bool{false, true}, [2]bool{}},
 		{"another box", func(k *keeper) {
 			k.publish(0, func() { k.put(keptPlaces, 2, keptBox(4), "moved") })
-		}, [2]bool{false, true}},
+		}, [2]bool{true, true}, [2]bool{}},
+		{"another box after a start", func(k *keeper) {
+			k.reopen()
+			for i := range uint64(3) {
+				k.publish(0, func() { k.put(keptPlaces, 2, keptBox(2+2*i), "moved") })
+			}
+		}, [2]bool{true, true}, [2]bool{}},
+		{"boxes in closed views", func(k *keeper) {
+			k.publish(0, func() { k.put(keptPlaces, 2, keptBox(4), "early") })
+			closed := k.hlc
+			k.publish(closed, func() { k.put(keptPlaces, 2, keptBox(6), "later") })
+			k.publish(0, func() { k.put(keptPlaces, 4, keptBox(6), "still") })
+		}, [2]bool{true, true}, [2]bool{}},
+		{"new keys with boxes", func(k *keeper) {
+			for i := range uint64(20) {
+				k.publish(0, func() { k.put(keptPlaces, keptKeys+i, keptBox(keptKeys-20+2*i), "fresh") })
+			}
+			k.publish(0, func() { k.put(keptPlaces, keptKeys, keptBox(keptKeys-18), "moved") })
+		}, [2]bool{true, true}, [2]bool{}},
+		{"boxes that moved far", func(k *keeper) {
+			k.publish(0, func() {
+				for i := uint64(0); i < keptKeys; i += 2 {
+					k.put(keptPlaces, i, keptBox(i*74%keptKeys), "moved")
+				}
+			})
+		}, [2]bool{false, true}, [2]bool{}},
 		{"a box that came", func(k *keeper) {
 			k.publish(0, func() { k.put(keptPlaces, 1, keptBox(4), "moved") })
-		}, [2]bool{false, true}},
-		{"a new key with a box", func(k *keeper) {
-			k.publish(0, func() { k.put(keptPlaces, keptKeys, keptBox(4), "fresh") })
-		}, [2]bool{false, true}},
+		}, [2]bool{false, true}, [2]bool{}},
+		{"a box that went", func(k *keeper) {
+			k.publish(0, func() { k.put(keptPlaces, 2, nil, "moved") })
+		}, [2]bool{false, true}, [2]bool{}},
+		{"a box across the antimeridian", func(k *keeper) {
+			k.publish(0, func() { k.put(keptPlaces, 2, &crossing, "moved") })
+		}, [2]bool{false, true}, [2]bool{}},
+		{"a box from across the antimeridian", func(k *keeper) { // it has two leaves
+			k.publish(0, func() { k.put(keptPlaces, 2, &crossing, "moved") })
+			k.roll()
+			k.reopen()
+			k.publish(0, func() { k.put(keptPlaces, 2, keptBox(2), "again") })
+		}, [2]bool{false, true}, [2]bool{}},
 		{"another size", func(k *keeper) {
 			k.publish(0, func() { k.put(keptNames, 1, nil, string(make([]byte, 100))) })
-		}, [2]bool{true, false}},
+		}, [2]bool{true, false}, [2]bool{}},
 		{"timestamps that fall", func(k *keeper) {
 			k.publish(k.hlc, func() { k.change("later") })
 			k.hlc = 1
@@ -201,7 +238,7 @@ func TestKeptRolls(t *testing.T) {
 				k.put(keptNames, 0, nil, "early")
 			})
 			k.hlc = 10 * keptKeys
-		}, [2]bool{}},
+		}, [2]bool{}, [2]bool{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -214,6 +251,9 @@ func TestKeptRolls(t *testing.T) {
 				if after := k.p.Stats(); after.Rolls != before.Rolls+1 || after.Kept > before.Kept != c.kept[i] {
 					t.Errorf("table %s: %d of %d rolls kept the layout, before %d of %d; want one more: %t",
 						table.Name, after.Kept, after.Rolls, before.Kept, before.Rolls, c.kept[i])
+				}
+				if c.kept[i] && k.p.CopiedIndex() == c.anew[i] {
+					t.Errorf("table %s: the index was copied: %t", table.Name, !c.anew[i])
 				}
 			}
 			k.verifyAll()
@@ -290,5 +330,26 @@ func TestRollBeforeClosed(t *testing.T) {
 		if got := mustImage(t, dir).tables["t"].shards[0].closed; got != 11 {
 			t.Errorf("views at %d and later are possible, but what was visible before 11 is gone", got)
 		}
+	}
+}
+
+// A load leaves nothing of before, so that views are possible only from its newest record on, whatever is closed by then; a roll
+// that keeps what it finds does not change that.
+func TestRollAfterLoad(t *testing.T) {
+	t.Parallel()
+	dir := shmDir(t)
+	p := open(t, snapshot.Config{Dir: dir})
+	table, err := p.Table(snapshot.TableSpec{ID: 1, Name: "t", Shards: 1})
+	check(t, err)
+	rec := numberRecord(1, "loaded")
+	rec.HLC = 50
+	_, err = p.Load(table, all(rec), snapshot.CommitInfo{Closed: 10})
+	check(t, err)
+	for _, value := range []string{"same size, so that the layout is kept", "another"} {
+		check(t, p.Roll(table, 0))
+		if got := mustImage(t, dir).tables["t"].shards[0].closed; got != 50 {
+			t.Errorf("views at %d are possible, and the record of 50 came with a load", got)
+		}
+		commit(t, p, table, numberRecord(1, value))
 	}
 }

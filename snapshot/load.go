@@ -64,7 +64,7 @@ func (c *Commit) Load(t *Table, records iter.Seq2[Record, error]) error {
 		return rhumb.Wrap(op, err)
 	}
 	c.loads = append(c.loads, l)
-	c.records += st.records
+	c.records, c.loaded = c.records+st.records, c.loaded+st.records
 	c.p.metrics.loadSeconds.Observe(time.Since(start).Seconds())
 	return nil
 }
@@ -169,7 +169,7 @@ func (p *Publisher) newStaging(t *Table) *staging {
 	for i, s := range t.shards {
 		st.parts[i].refs = make([]uint32, 0, s.seg.live+s.seg.live/64)
 		if size := int64(len(s.seg.file.mem)); size > partMin && len(p.files.recycled) > 1 {
-			st.parts[i].borrow(p.files.pick(size))
+			st.parts[i].borrow(p.files.pick(size, size))
 		}
 	}
 	return st
@@ -190,8 +190,9 @@ func (st *staging) add(p *Publisher, t *Table, rec *Record) error {
 	flags := rec.flags()
 	size := format.RecordSize(t.KeyKind, flags, len(rec.Key.Name), len(rec.Value))
 	units := format.Units(size)
-	if need := int(part.tail+units) * format.RecordAlign; need > len(part.mem) {
-		if uint64(part.tail)+uint64(units) > unitsMax {
+	end := uint64(part.tail) + uint64(units)
+	if need := int(end) * format.RecordAlign; need > len(part.mem) {
+		if end > unitsMax {
 			return rhumb.Ef(op, rhumb.TooLarge, "a shard of table %q outgrows its heap; give the table more shards", t.Name)
 		}
 		if err := part.grow(need); err != nil {

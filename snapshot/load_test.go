@@ -22,7 +22,7 @@ func TestLoadStaging(t *testing.T) {
 	t.Parallel()
 	const few, many = 40_000, 130_000
 	dir := shmDir(t)
-	p := open(t, snapshot.Config{Dir: dir, Recycle: 16})
+	p := open(t, snapshot.Config{Dir: dir, Recycle: 16, Identity: evenSeeds})
 	table, err := p.Table(snapshot.TableSpec{ID: 1, Name: "t", Shards: 4, Spatial: true})
 	check(t, err)
 	staged := 0 // recycled files with records of the load under way
@@ -177,4 +177,21 @@ func stagedFiles(t *testing.T, dir string, value []byte) (n int) {
 		}
 	}
 	return n
+}
+
+// What a load brings does not count for what else a commit may hold.
+func TestLoadBesideCommit(t *testing.T) {
+	t.Parallel()
+	p := open(t, snapshot.Config{Dir: shmDir(t)})
+	loaded, err := p.Table(snapshot.TableSpec{ID: 1, Name: "loaded", Shards: 1})
+	check(t, err)
+	other, err := p.Table(snapshot.TableSpec{ID: 2, Name: "other", Shards: 1})
+	check(t, err)
+	c := p.Begin()
+	check(t, c.Load(loaded, func(yield func(snapshot.Record, error) bool) {
+		for n := uint64(0); n < snapshot.CommitRecordsMax && yield(numberRecord(n, ""), nil); n++ {
+		}
+	}))
+	check(t, c.Put(other, numberRecord(1, "beside")))
+	c.Discard()
 }

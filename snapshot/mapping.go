@@ -24,36 +24,61 @@ type mapping struct {
 	locked     bool // we hold the write lock on byte 0
 }
 
-// createMapping makes a file of a size, takes its memory at once, and maps it.
-//
-// A tmpfs that is mounted with huge=advise takes huge pages only for who touches them through a mapping that asks for them,
-// never in fallocate. So a file that is to have them is touched first; what that could not get, fallocate takes or reports.
-func createMapping(path string, size int64, mode uint32, huge bool) (*mapping, error) {
+// createFile makes an empty file, which extend gives its memory.
+func createFile(path string, mode uint32) (*mapping, error) {
 	const op rhumb.Op = "snapshot.create"
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, mode)
 	if err != nil {
 		return nil, fileError(op, path, err)
 	}
 	m := &mapping{path: path, fd: fd}
-	err = unix.Fchmod(fd, mode)
-	if err == nil && huge {
-		if err = unix.Ftruncate(fd, size); err == nil {
+	if err := unix.Fchmod(fd, mode); err != nil {
+		m.remove()
+		return nil, fileError(op, path, err)
+	}
+	return m, nil
+}
+
+// createMapping makes a file of a size, takes its memory at once, and maps it.
+func createMapping(path string, size int64, mode uint32, huge bool) (*mapping, error) {
+	m, err := createFile(path, mode)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.extend(size, huge); err != nil {
+		m.remove()
+		return nil, err
+	}
+	return m, nil
+}
+
+// extend makes the file larger, takes the memory at once, and maps it anew. After an error the mapping is what it was; the file
+// may be longer by then.
+//
+// A tmpfs that is mounted with huge=advise takes huge pages only for who touches them through a mapping that asks for them,
+// never in fallocate. So a file that is to have them is touched first; what that could not get, fallocate takes or reports.
+func (m *mapping) extend(size int64, huge bool) (err error) {
+	was := m.mem
+	if huge {
+		if err = unix.Ftruncate(m.fd, size); err == nil {
 			err = m.mmap(size, huge)
 		}
 	}
 	if err == nil {
-		err = allocate(fd, size)
+		err = allocate(m.fd, int64(len(was)), size)
 	}
 	if err == nil && !huge {
 		err = m.mmap(size, huge)
 	}
-	if err == nil {
-		return m, nil
+	if err != nil {
+		if len(m.mem) > len(was) {
+			unmap(m.mem)
+		}
+		m.mem = was
+		return fileError("snapshot.extend", m.path, err)
 	}
-	m.unmap()
-	_ = unix.Close(fd)
-	_ = unix.Unlink(path)
-	return nil, fileError(op, path, err)
+	unmap(was)
+	return nil
 }
 
 // openMapping maps a file that exists and has the size wanted.
@@ -93,16 +118,16 @@ func fileError(op rhumb.Op, path string, err error) error {
 	return rhumb.WrapKind(op, kind, fmt.Errorf("%s: %w", path, err))
 }
 
-// allocate takes the memory or disk of a whole file, so that no store into its mapping can fail later.
-func allocate(fd int, size int64) error {
-	for at := int64(0); at < size; {
+// allocate takes the memory or disk of a file from one offset up to another, so that no store into its mapping can fail later.
+func allocate(fd int, at, size int64) error {
+	for at < size {
 		n := min(size-at, fallocateStep)
 		switch err := unix.Fallocate(fd, 0, at, n); err {
 		case nil:
 			at += n
 		case unix.EINTR:
 		case unix.EOPNOTSUPP:
-			return writeZeros(fd, size)
+			return writeZeros(fd, at, size)
 		default:
 			return err
 		}
@@ -111,9 +136,9 @@ func allocate(fd int, size int64) error {
 }
 
 // writeZeros stands in for fallocate on file systems that lack it.
-func writeZeros(fd int, size int64) error {
+func writeZeros(fd int, at, size int64) error {
 	zeros := make([]byte, 1<<20)
-	for at := int64(0); at < size; {
+	for at < size {
 		n, err := unix.Pwrite(fd, zeros[:min(size-at, int64(len(zeros)))], at)
 		if err != nil && err != unix.EINTR {
 			return err
@@ -151,21 +176,27 @@ func (m *mapping) mmap(size int64, huge bool) error {
 	return nil
 }
 
-// close unmaps and closes the file.
+// remove deletes the file for good. Readers that have it keep it.
+func (m *mapping) remove() {
+	if m.path != "" {
+		_ = unix.Unlink(m.path)
+	}
+	m.close()
+}
+
+// close unmaps and closes the file; a second time does nothing.
 func (m *mapping) close() {
-	if m.unmap() {
+	if m.fd >= 0 {
+		unmap(m.mem)
 		_ = unix.Close(m.fd)
+		m.mem, m.fd = nil, -1
 	}
 }
 
-// unmap reports whether the file was mapped.
-func (m *mapping) unmap() bool {
-	if m.mem == nil {
-		return false
+func unmap(mem []byte) {
+	if mem != nil {
+		_ = unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(mem)), uintptr(len(mem)))
 	}
-	_ = unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(m.mem)), uintptr(len(m.mem)))
-	m.mem = nil
-	return true
 }
 
 // tryLock takes the write lock on byte 0, which it gets when no reader has the file mapped.

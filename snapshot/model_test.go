@@ -215,6 +215,9 @@ func (pl *player) reopen() {
 	if r := pl.p.Recovery(); r.Fresh || len(r.Quarantined) > 0 {
 		pl.t.Fatalf("recovery of a whole image: %+v", r)
 	}
+	if got := uint64(pl.p.Closed()); got != pl.closed {
+		pl.t.Fatalf("the image is closed at %d, and was at %d before another start", got, pl.closed)
+	}
 	for i, spec := range pl.specs {
 		var err error
 		pl.tables[i], err = pl.p.Table(spec)

@@ -76,6 +76,7 @@ func (p *Publisher) abandon() {
 		}
 	}
 	if p.root.file != nil {
+		p.root.file.store32(format.RootState, format.StateStopping)
 		p.root.file.close()
 	}
 	_ = releaseOwner(p.lock)

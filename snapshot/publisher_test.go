@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -52,8 +53,12 @@ func wantKind(t *testing.T, err error, kind rhumb.Kind) {
 	}
 }
 
+// evenSeeds is for tests that count on few keys to spread evenly over shards and buckets: under some random seeds, few
+// numbers that follow each other do not.
+var evenSeeds = &format.Root{Minor: format.Minor, Seed0: 1, Seed1: 0x9E3779B97F4A7C15}
+
 func TestConfig(t *testing.T) {
-	bad := snapshot.Config{Budget: -1, AppendRatio: -1, ShardRecordsMax: -1, HugePages: 7, Identity: &format.Root{}}
+	bad := snapshot.Config{Budget: -1, AppendRatio: math.NaN(), ShardRecordsMax: -1, HugePages: 7, Identity: &format.Root{}}
 	err := bad.Validate()
 	wantKind(t, err, rhumb.InvalidArgument)
 	if n := strings.Count(err.Error(), ";"); n != 5 {
@@ -118,6 +123,11 @@ func TestRefused(t *testing.T) {
 	wantKind(t, c.Put(names, name(255, false)), rhumb.InvalidArgument)
 	wantKind(t, c.Put(names, name(15, true)), rhumb.InvalidArgument)
 	wantKind(t, c.Put(numbers, snapshot.Record{Value: make([]byte, format.ValueSizeMax+1)}), rhumb.TooLarge)
+	for _, box := range []format.Box{{MinY: 1}, {MaxX: format.LonUnitsMax + 1}, {MinY: -format.LatUnitsMax - 1}} {
+		rec := numberRecord(1, "nowhere")
+		rec.Box, rec.HasBox = box, true
+		wantKind(t, c.Put(numbers, rec), rhumb.InvalidArgument)
+	}
 	check(t, c.Put(names, name(254, false)))
 	check(t, c.Put(numbers, snapshot.Record{Value: make([]byte, format.ValueSizeMax)}))
 	wantKind(t, c.Load(names, all(name(1, false))), rhumb.InvalidArgument)
@@ -139,7 +149,7 @@ func TestRefused(t *testing.T) {
 func TestOpenCommit(t *testing.T) {
 	const keys = 1000
 	dir := shmDir(t)
-	p := open(t, snapshot.Config{Dir: dir})
+	p := open(t, snapshot.Config{Dir: dir, Identity: evenSeeds})
 	table, err := p.Table(snapshot.TableSpec{ID: 1, Name: "t", Shards: 8, Ordered: true})
 	check(t, err)
 	write := func(from, to uint64, value string) *snapshot.Commit {
@@ -206,8 +216,14 @@ func TestFailedLoad(t *testing.T) {
 
 // What would pass the budget is refused, and leaves what readers see as it was.
 func TestBudget(t *testing.T) {
+	for _, recycle := range []int{-1, snapshot.RecycleDefault} {
+		t.Run(fmt.Sprintf("recycle=%d", recycle), func(t *testing.T) { testBudget(t, recycle) })
+	}
+}
+
+func testBudget(t *testing.T, recycle int) {
 	dir := shmDir(t)
-	p := open(t, snapshot.Config{Dir: dir, Budget: 1 << 20, Recycle: -1})
+	p := open(t, snapshot.Config{Dir: dir, Budget: 1 << 20, Recycle: recycle})
 	table, err := p.Table(snapshot.TableSpec{ID: 1, Name: "t", Shards: 1})
 	check(t, err)
 	n := uint64(0)
@@ -286,6 +302,50 @@ func TestPinnedAndRecycled(t *testing.T) {
 	}
 }
 
+// A table that grows takes two files by turns, which become longer: fresh pages cost more than what is written to them.
+func TestRecycledGrow(t *testing.T) {
+	for _, huge := range []snapshot.HugePages{snapshot.HugeOff, snapshot.HugeTry} {
+		dir := shmDir(t)
+		p := open(t, snapshot.Config{Dir: dir, HugePages: huge, Identity: evenSeeds})
+		table, err := p.Table(snapshot.TableSpec{ID: 1, Name: "t", Shards: 1})
+		check(t, err)
+		inodes, sizes := map[uint64]bool{}, map[int64]bool{}
+		keys := uint64(0)
+		for len(sizes) < 8 {
+			c := p.Begin()
+			for range 1000 {
+				check(t, c.Put(table, numberRecord(keys, strings.Repeat("v", 100))))
+				keys++
+			}
+			_, err := c.Publish(snapshot.CommitInfo{})
+			check(t, err)
+			var st unix.Stat_t
+			check(t, unix.Stat(segments(t, dir)[1], &st))
+			inodes[st.Ino], sizes[st.Size] = true, true
+		}
+		if len(inodes) > 4 { // small ones at first
+			t.Errorf("the shard had %d sizes in %d files", len(sizes), len(inodes))
+		}
+		var bytes int64
+		for _, pattern := range []string{"seg.*", "recycled.*"} {
+			paths, err := filepath.Glob(filepath.Join(dir, pattern))
+			check(t, err)
+			for _, path := range paths {
+				info, err := os.Stat(path)
+				check(t, err)
+				bytes += info.Size()
+			}
+		}
+		if s := p.Stats(); s.Bytes != bytes {
+			t.Errorf("%d bytes are counted, the files have %d", s.Bytes, bytes)
+		}
+		img := mustImage(t, dir)
+		if got := len(img.tables["t"].all(view{version: img.committed})); uint64(got) != keys {
+			t.Errorf("%d records, want %d", got, keys)
+		}
+	}
+}
+
 func TestModes(t *testing.T) {
 	old := syscall.Umask(0o077)
 	defer syscall.Umask(old)
@@ -349,7 +409,7 @@ func TestMetrics(t *testing.T) {
 	for name, want := range map[string]float64{
 		"rhumb_snapshot_version": 1, "rhumb_snapshot_records": 2, "rhumb_snapshot_records_total": 2, "rhumb_snapshot_roll_seconds": 1,
 		"rhumb_snapshot_commit_seconds": 1, "rhumb_snapshot_large_shards": 1, "rhumb_snapshot_image_bytes": float64(p.Stats().Bytes),
-		"rhumb_snapshot_huge_bytes": float64(p.Stats().HugeBytes),
+		"rhumb_snapshot_huge_bytes": float64(p.HugeBytes()),
 	} {
 		if got[name] != want {
 			t.Errorf("%s is %v, want %v", name, got[name], want)
@@ -358,5 +418,132 @@ func TestMetrics(t *testing.T) {
 	check(t, p.Close())
 	if families, err := r.Gather(); err != nil || len(families) > 0 {
 		t.Errorf("%d metrics after Close, %v", len(families), err)
+	}
+}
+
+// An Open that fails for a metric that is there already leaves none of its own, nor an image that seems to be published.
+func TestMetricsInTheWay(t *testing.T) {
+	dir, r := shmDir(t), prometheus.NewRegistry()
+	other := prometheus.NewCounter(prometheus.CounterOpts{Name: "rhumb_snapshot_quarantined_total", Help: "Files that failed a check.", ConstLabels: prometheus.Labels{"image": dir}})
+	check(t, r.Register(other))
+	if _, err := snapshot.Open(snapshot.Config{Dir: dir, Registerer: r}); err == nil {
+		t.Fatal("a metric in the way is no error")
+	}
+	root, err := os.ReadFile(filepath.Join(dir, format.RootName))
+	check(t, err)
+	if state := u32(root, format.RootState); state != format.StateStopping {
+		t.Errorf("the image that nobody publishes has state %d, want %d", state, format.StateStopping)
+	}
+	r.Unregister(other)
+	open(t, snapshot.Config{Dir: dir, Registerer: r})
+}
+
+// A roll in the middle of a commit, whether it builds a new layout or keeps the old one, takes what the commit wrote along, and
+// shows none of it, neither then nor after the commit was discarded; nor does a roll that follows.
+func TestRollWithinCommit(t *testing.T) {
+	const keys = 100
+	dir := shmDir(t)
+	p := open(t, snapshot.Config{Dir: dir})
+	table, err := p.Table(snapshot.TableSpec{ID: 1, Name: "t", Shards: 1, Spatial: true, Ordered: true})
+	check(t, err)
+	write := func(c *snapshot.Commit, value string) {
+		for i := range uint64(keys) {
+			check(t, c.Put(table, numberRecord(i, value)))
+		}
+	}
+	c := p.Begin()
+	write(c, "old")
+	_, err = c.Publish(snapshot.CommitInfo{})
+	check(t, err)
+	shows := func(value string) {
+		t.Helper()
+		img := mustImageOf(t, dir)
+		all := img.tables["t"].all(view{version: img.committed})
+		for key, r := range all {
+			if r.value != value {
+				t.Fatalf("key %x is %.10q, want %q", key, r.value, value)
+			}
+		}
+		if n := len(img.tables["t"].ordered(view{version: img.committed})); len(all) != keys || n != keys {
+			t.Fatalf("%d keys, and a scan of %d, want %d", len(all), n, keys)
+		}
+	}
+	before := p.Stats()
+	c = p.Begin()
+	for n := 100; p.Stats().Rolls < before.Rolls+3; n++ {
+		write(c, strings.Repeat("new", n))
+		shows("old")
+	}
+	if s := p.Stats(); s.Kept-before.Kept == s.Rolls-before.Rolls { // the base is empty at first
+		t.Errorf("all of %d rolls kept the layout", s.Rolls-before.Rolls)
+	}
+	c.Discard()
+	shows("old")
+	check(t, p.Roll(table, 0))
+	shows("old")
+	c = p.Begin()
+	write(c, "newest")
+	_, err = c.Publish(snapshot.CommitInfo{})
+	check(t, err)
+	shows("newest")
+}
+
+// Of superseded files that readers have, a bounded number keep their names; the readers of those beyond keep their memory.
+func TestPinnedFilesAreBounded(t *testing.T) {
+	const pinned, named = 70, 64
+	dir := shmDir(t)
+	p := open(t, snapshot.Config{Dir: dir})
+	table, err := p.Table(snapshot.TableSpec{ID: 1, Name: "t", Shards: 1})
+	check(t, err)
+	commit(t, p, table, numberRecord(1, "one"))
+	var bytes int64
+	for range pinned {
+		root, err := os.ReadFile(filepath.Join(dir, format.RootName))
+		check(t, err)
+		live, _, err := format.DecodeShard(root[format.RootShards+format.ShardEntrySize:])
+		check(t, err)
+		f, err := os.Open(filepath.Join(dir, format.SegmentName(1, live.Generation)))
+		check(t, err)
+		defer f.Close()
+		info, err := f.Stat()
+		check(t, err)
+		bytes += info.Size()
+		check(t, unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_RDLCK, Len: 1}))
+		check(t, p.Roll(table, 0))
+	}
+	p.Beat()
+	files, err := filepath.Glob(filepath.Join(dir, "seg.1.*"))
+	check(t, err)
+	if got := len(files); got != named+1 {
+		t.Errorf("%d files have names, want %d and the live one", got, named)
+	}
+	if s := p.Stats(); s.PinnedBytes != bytes {
+		t.Errorf("%d bytes are pinned, want %d", s.PinnedBytes, bytes)
+	}
+}
+
+// What was dropped, or never had content, leaves no count, and no file behind once the publisher has ended. A small table does
+// not take the large file that another leaves.
+func TestDroppedLeavesNothing(t *testing.T) {
+	dir := shmDir(t)
+	p := open(t, snapshot.Config{Dir: dir})
+	large, err := p.Table(snapshot.TableSpec{ID: 1, Name: "large", Shards: 1})
+	check(t, err)
+	commit(t, p, large, numberRecord(1, strings.Repeat("v", 1<<20)), numberRecord(2, "two"))
+	check(t, p.DropTable(large))
+	small, err := p.Table(snapshot.TableSpec{ID: 2, Name: "small", Shards: 1})
+	check(t, err)
+	commit(t, p, small, numberRecord(1, "one"))
+	if s := p.Stats(); s.Live != 1 {
+		t.Errorf("%d keys are live, want 1", s.Live)
+	}
+	if info, err := os.Stat(segments(t, dir)[1]); err != nil || info.Size() >= 1<<20 {
+		t.Errorf("the small table has a file of %d bytes, %v", info.Size(), err)
+	}
+	_, err = p.Table(snapshot.TableSpec{ID: 3, Name: "empty", Shards: 1})
+	check(t, err)
+	check(t, p.Close())
+	if left := segments(t, dir); len(left) != 2 {
+		t.Errorf("the files %v stay, want those of the positions and of the small table", left)
 	}
 }

@@ -390,6 +390,9 @@ func buildPython(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
+	if err := os.RemoveAll(filepath.Join(dir, "python/build")); err != nil { // of an earlier one, with other sources perhaps
+		t.Fatal(err)
+	}
 	build := exec.Command(python, "-m", "pip", "install", "-q", "--no-build-isolation", "--no-deps", filepath.Join(dir, "python"))
 	if text, err := build.CombinedOutput(); err != nil {
 		if strings.Contains(string(text), "Python.h") {

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"os"
@@ -61,6 +62,7 @@ func (p *Publisher) recoverTables() error {
 	if p.positions == nil {
 		return rhumb.Ef("snapshot.recover", rhumb.Corrupt, "%s: the table %s is missing or damaged", p.root.file.path, format.PositionsTable)
 	}
+	p.clearUnowned()
 	return nil
 }
 
@@ -88,7 +90,7 @@ func (p *Publisher) recoverShard(s *shard) error {
 	if err == nil && used && entry.Base <= p.committed {
 		return p.openSegment(s, entry)
 	}
-	if p.root.file.load64(format.RootTableSeq)&1 == 0 {
+	if !p.root.changing() {
 		return rhumb.Ef("snapshot.recover", rhumb.Corrupt, "%s, offset %d: the entry of shard %d of table %q is damaged: %v",
 			p.root.file.path, format.RootShards+s.slot*format.ShardEntrySize, s.slot, s.table.Name, err)
 	}
@@ -166,7 +168,7 @@ func (p *Publisher) openSegment(s *shard, e format.Shard) error {
 		return err
 	}
 	if seg.raised > seg.done {
-		aborted := seg.abortTorn(uint32(p.committed - e.Base))
+		aborted := seg.abortTorn(p.committed)
 		p.recovery.Aborted += aborted
 		p.stats.aborted.Add(aborted)
 	}
@@ -175,8 +177,9 @@ func (p *Publisher) openSegment(s *shard, e format.Shard) error {
 	return nil
 }
 
-// abortTorn marks the complete records of a version that was never committed, and goes on behind them.
-func (s *segment) abortTorn(v uint32) (aborted uint64) {
+// abortTorn marks the complete records of a version beyond the newest, which was never committed, and goes on behind them.
+func (s *segment) abortTorn(committed uint64) (aborted uint64) {
+	v := s.relative(committed)
 	for ref := s.done; ref < s.raised; ref += format.Units(recordSize(s.kind, s.heap, ref)) {
 		if h := s.record(ref); h.ver > v && h.ver != format.AbortedVersion {
 			s.file.store32(int(s.section(format.SectionHeap).Offset)+int(ref)*format.RecordAlign+format.RecordVersion, format.AbortedVersion)
@@ -185,7 +188,7 @@ func (s *segment) abortTorn(v uint32) (aborted uint64) {
 	}
 	s.done, s.tail = s.raised, s.raised
 	s.live = 0
-	for range s.newest(s.head.Base + uint64(v)) {
+	for range s.newest(committed) {
 		s.live++
 	}
 	s.file.store64(format.SegmentLive, uint64(s.live))
@@ -206,8 +209,28 @@ func (p *Publisher) dropDamaged(t *Table, cause error) {
 	for i := range int(t.ShardCount) {
 		t.shards = append(t.shards, &shard{table: t, slot: int(t.ShardFirst) + i})
 	}
-	p.root.change(func() { p.root.clearTable(t) })
+	if p.root.changing() { // and stays so until goLive: entries that were not looked at yet may be torn too
+		p.root.clearTable(t)
+	} else {
+		p.root.change(func() { p.root.clearTable(t) })
+	}
 	t.shards = nil
+}
+
+// clearUnowned takes out the entries of shards that belong to no table: a publisher that died while it made or dropped a table
+// left them, or the entry of their table was damaged.
+func (p *Publisher) clearUnowned() {
+	var owned [format.ShardsMax]bool
+	for _, t := range p.tables {
+		for _, s := range t.shards {
+			owned[s.slot] = true
+		}
+	}
+	for i := range owned {
+		if !owned[i] && !bytes.Equal(p.root.shardEntry(i), make([]byte, format.ShardEntrySize)) {
+			p.root.change(func() { p.root.clearShard(i) })
+		}
+	}
 }
 
 // quarantine moves a file that failed a check out of the way and keeps it for whoever wants to know why.

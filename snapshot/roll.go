@@ -106,7 +106,7 @@ func (p *Publisher) countLarge() {
 func (p *Publisher) survey(s *shard, wall int64) (src *source, newest rhumb.Timestamp) {
 	seg := s.seg
 	src = &source{heap: seg.heap, refs: p.surveyRefs[:0]}
-	v := uint32(p.committed - s.base)
+	v := seg.relative(p.committed)
 	for head := range seg.heads() {
 		kept := p.chain[:0]
 		for ref := head; ref != format.NoPrev; ref = seg.record(ref).prev {
@@ -213,8 +213,9 @@ func (s *segment) gatherHeads(g *heads, from uint32) uint32 {
 // newest gives the references that the newest version shows.
 func (s *segment) newest(version uint64) iter.Seq[uint32] {
 	return func(yield func(uint32) bool) {
+		v := s.relative(version)
 		for ref := range s.heads() {
-			for ref != format.NoPrev && s.record(ref).ver > uint32(version-s.head.Base) {
+			for ref != format.NoPrev && s.record(ref).ver > v {
 				ref = s.record(ref).prev
 			}
 			if ref != format.NoPrev && s.record(ref).flags&format.FlagTombstone == 0 && !yield(ref) {

@@ -20,6 +20,9 @@ func (r *root) change(fn func()) {
 	r.file.store64(format.RootTableSeq, seq+1)
 }
 
+// changing reports whether a publisher died while it changed the root.
+func (r *root) changing() bool { return r.file.load64(format.RootTableSeq)&1 != 0 }
+
 // nextGeneration takes a generation number that no file of the image ever had.
 func (r *root) nextGeneration() uint64 {
 	g := r.file.load64(format.RootGeneration) + 1
@@ -60,9 +63,12 @@ func (r *root) putShard(s *shard) {
 func (r *root) clearTable(t *Table) {
 	putWords(r.tableEntry(t.entry), func(p []byte) { clear(p) })
 	for _, s := range t.shards {
-		putWords(r.shardEntry(s.slot), func(p []byte) { clear(p) })
+		r.clearShard(s.slot)
 	}
 }
+
+// clearShard takes the entry of a shard out; only within change.
+func (r *root) clearShard(slot int) { putWords(r.shardEntry(slot), func(p []byte) { clear(p) }) }
 
 // putCommit writes the ring entry of a version. The version goes last and is 0 meanwhile, so that a reader of the version
 // that the place held before sees that it has gone.
@@ -80,7 +86,7 @@ func (r *root) putCommit(c format.Commit) {
 // commit makes a version visible.
 func (r *root) commit(version uint64) { r.file.store64(format.RootCommitted, version) }
 
-// checkCommitted reads the newest commit of an image that is opened again.
+// lastCommit reads the newest commit of an image that is opened again.
 func (r *root) lastCommit() (version uint64, closed rhumb.Timestamp) {
 	version = r.file.load64(format.RootCommitted)
 	if c, ok := format.DecodeCommit(r.ringEntry(version), version); ok {

@@ -62,6 +62,9 @@ type segment struct {
 	links    int64  // what the open commit adds to live
 	pending  uint64 // records of the open commit
 	expires  int64  // the first time at which a record of the base ends, math.MaxInt64 for never
+	split    bool   // a box of the base crosses the antimeridian
+	// effort is that of the R-tree when its leaves were sorted, 0 for unknown; see rtree.Tree.Effort.
+	effort float64
 }
 
 // bind sets the views of the sections.
@@ -109,6 +112,12 @@ func (s *segment) relink(h *recordHead, ver, prev uint32, flags uint16) {
 	h.ver, h.prev, h.flags = ver, prev, flags
 }
 
+// relative gives a version as records of the generation count it. One that is 2^32 commits from the base, as in a shard that
+// is never written to, still shows all that was committed, and nothing that was aborted.
+func (s *segment) relative(version uint64) uint32 {
+	return uint32(min(version-s.head.Base, uint64(format.AbortedVersion-1)))
+}
+
 // payload gives what follows the head, from the heap that holds it.
 func payload(heap []byte, ref uint32) []byte {
 	return heap[int(ref)*format.RecordAlign+format.RecordHeadSize:]
@@ -131,10 +140,13 @@ func expiry(heap []byte, ref uint32) int64 {
 	return int64(le.Uint64(payload(heap, ref)[flags&format.FlagHLC/2:]))
 }
 
-// noteExpiry takes the end of a record of the base into account.
-func (s *segment) noteExpiry(ref uint32) {
+// note takes into account what later rolls want to know of a record of the base.
+func (s *segment) note(ref uint32) {
 	if end := expiry(s.heap, ref); end != 0 {
 		s.expires = min(s.expires, end)
+	}
+	if b, ok := box(s.heap, ref); ok && b.Crosses() {
+		s.split = true
 	}
 }
 

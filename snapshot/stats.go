@@ -27,22 +27,21 @@ type Stats struct {
 	Live int64
 	// Bytes is the size of all files, within Budget; PinnedBytes that of superseded ones that readers have mapped.
 	Bytes, PinnedBytes, Budget int64
-	// HugeBytes is how much of them this process maps with huge pages.
-	HugeBytes int64
 }
 
-// Stats may be called by any goroutine. It reads /proc/self/smaps, which takes a millisecond or more.
+// Stats may be called by any goroutine.
 func (p *Publisher) Stats() Stats {
 	c := &p.stats
 	return Stats{
 		Version: c.version.Load(), Commits: c.commits.Load(), Records: c.records.Load(), Rolls: c.rolls.Load(), Kept: c.kept.Load(), Loads: c.loads.Load(),
 		Aborted: c.aborted.Load(), Quarantined: c.quarantined.Load(), Live: c.live.Load(),
-		Bytes: p.files.used.Load(), PinnedBytes: p.files.pinned.Load(), Budget: p.cfg.Budget, HugeBytes: p.hugeBytes(),
+		Bytes: p.files.used.Load(), PinnedBytes: p.files.pinned.Load(), Budget: p.cfg.Budget,
 	}
 }
 
-// hugeBytes adds up what the kernel says to map with huge pages of the files in the image's directory.
-func (p *Publisher) hugeBytes() (n int64) {
+// HugeBytes is how much of the image this process maps with huge pages, as the kernel says in /proc/self/smaps. Reading that
+// takes a millisecond for each GiB of huge pages, and much longer where pages are small. Any goroutine may call it.
+func (p *Publisher) HugeBytes() (n int64) {
 	f, err := os.Open("/proc/self/smaps")
 	if err != nil {
 		return 0
@@ -103,7 +102,7 @@ func newMetrics(p *Publisher) (*metrics, error) {
 	value("image_bytes", "Size of all files of the image.", func() float64 { return float64(p.files.used.Load()) })
 	value("pinned_bytes", "Size of superseded files that readers have mapped.", func() float64 { return float64(p.files.pinned.Load()) })
 	value("budget_bytes", "Greatest size that the image may have.", func() float64 { return float64(p.cfg.Budget) })
-	value("huge_bytes", "Bytes of the image that are mapped with huge pages.", func() float64 { return float64(p.hugeBytes()) })
+	value("huge_bytes", "Bytes of the image that are mapped with huge pages.", func() float64 { return float64(p.HugeBytes()) })
 	count("records_total", "Record versions written.", c.records.Load)
 	count("kept_rolls_total", "Rolls that could keep the layout of the base, which are fast.", c.kept.Load)
 	count("aborted_records_total", "Records of unfinished commits that were found when the image was opened.", c.aborted.Load)
@@ -115,8 +114,10 @@ func (m *metrics) register(r prometheus.Registerer) error {
 	if r == nil {
 		return nil
 	}
-	for _, c := range m.all {
+	for i, c := range m.all {
 		if err := r.Register(c); err != nil {
+			m.all = m.all[:i]
+			m.unregister(r) // or the next Open would meet them
 			return err
 		}
 	}

@@ -102,7 +102,7 @@ func (r *run) relock() error {
 }
 
 // measurePublish takes the cost of commits of all sizes, and of inserts.
-func (r *run) measurePublish(context.Context) error {
+func (r *run) measurePublish(ctx context.Context) error {
 	if err := r.rollAll(); err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func (r *run) measurePublish(context.Context) error {
 			return err
 		}
 	}
-	return errors.Join(r.measureSmallBase(), r.measureInserts())
+	return errors.Join(r.measureSmallBase(ctx), r.measureInserts())
 }
 
 // bulkMax is the size of a large commit; small images take smaller ones.
@@ -130,7 +130,7 @@ func bulkName(n int) string { return fmt.Sprintf("publish, %d a commit", n) }
 
 // measureSmallBase commits to a table of a tenth of the records and as many shards as that takes, turn by turn with the whole
 // one: what a commit costs must not depend on what is there.
-func (r *run) measureSmallBase() error {
+func (r *run) measureSmallBase(ctx context.Context) error {
 	n := max(r.cfg.Records/10, 1)
 	whole, records := r.table, r.cfg.Records
 	tenth, err := r.pub.Table(snapshot.TableSpec{ID: 2, Name: "tenth", Spatial: true, ExpectedRecords: int64(n)})
@@ -141,7 +141,7 @@ func (r *run) measureSmallBase() error {
 	r.table, r.cfg.Records = tenth, n
 	boxes := r.boxes
 	r.boxes = boxes[:n]
-	err = r.load("load, a tenth")
+	err = r.load(ctx, "load, a tenth")
 	r.boxes = boxes
 	if err != nil {
 		return err

@@ -178,12 +178,12 @@ func (r *run) build(ctx context.Context) (err error) {
 	if r.table, err = r.pub.Table(snapshot.TableSpec{ID: 1, Name: tableName, Spatial: true, Shards: cfg.Shards, ExpectedRecords: int64(cfg.Records)}); err != nil {
 		return err
 	}
-	if err := r.load("load, new pages"); err != nil {
+	if err := r.load(ctx, "load, new pages"); err != nil {
 		return err
 	}
 	if cfg.Records <= warmMax {
 		for range 2 { // the second has all files recycled
-			if err := r.load("load, recycled pages"); err != nil {
+			if err := r.load(ctx, "load, recycled pages"); err != nil {
 				return err
 			}
 		}
@@ -196,12 +196,19 @@ func (r *run) build(ctx context.Context) (err error) {
 // warmMax bounds the records of a table that is loaded again, since that needs twice the memory.
 const warmMax = 8_000_000
 
+// loadAsks is after how many records a load asks whether it is wanted still.
+const loadAsks = 1 << 16
+
 // load fills the table, and takes the processor time of a record.
-func (r *run) load(name string) error {
+func (r *run) load(ctx context.Context, name string) error {
 	value := newValue()
 	begin := threadCPU()
 	_, err := r.pub.Load(r.table, func(yield func(snapshot.Record, error) bool) {
 		for i, b := range r.boxes {
+			if i%loadAsks == 0 && ctx.Err() != nil {
+				yield(snapshot.Record{}, ctx.Err())
+				return
+			}
 			stampValue(value, uint64(i))
 			if !yield(snapshot.Record{Key: format.Key{Number: mix(uint64(i))}, Box: b, HasBox: true, Value: value}, nil) {
 				return

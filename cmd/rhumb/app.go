@@ -5,7 +5,9 @@ import (
 	"errors"
 	"io"
 	"os"
+	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -34,7 +36,7 @@ type app struct {
 func run(ctx context.Context, args []string, s streams) int {
 	a := &app{streams: s}
 	root := a.rootCommand()
-	root.SetArgs(args)
+	root.SetArgs(places(root, args))
 	root.SetIn(s.in)
 	root.SetOut(s.out)
 	root.SetErr(s.err)
@@ -45,8 +47,32 @@ func run(ctx context.Context, args []string, s streams) int {
 	if !a.entered {
 		err = usageError(cmd, err)
 	}
+	if ctx.Err() != nil && rhumb.KindOf(err) == rhumb.Other { // what failed because a signal ended it
+		err = rhumb.Ef("rhumb.run", rhumb.Canceled, "broken off before it was done: %s", rhumb.Message(err))
+	}
 	a.printError(args, err)
 	return exitCode(err)
+}
+
+// southWest matches a place or box that lies south or west, such as -10.5,35,-9,45.
+var southWest = regexp.MustCompile(`^-[0-9.]+(,-?[0-9.]+){2,3}$`)
+
+// takesPlace marks the commands that have a place or box as an argument.
+const takesPlace = "takes-place"
+
+// places lets no place pass for a flag because it begins with a minus sign: what reads numbers skips the space. It leaves the
+// arguments of all other commands alone, where the same text may be a key or a value.
+func places(root *cobra.Command, args []string) []string {
+	if cmd, _, err := root.Find(args); err != nil || cmd.Annotations[takesPlace] == "" {
+		return args
+	}
+	out := slices.Clone(args)
+	for i, arg := range out {
+		if southWest.MatchString(arg) {
+			out[i] = " " + arg
+		}
+	}
+	return out
 }
 
 func (a *app) rootCommand() *cobra.Command {
@@ -66,7 +92,7 @@ and goes on when nodes die. This one program is the node, its tools and a demons
 				return err
 			}
 			if !slices.Contains(outputs, a.output) {
-				return rhumb.Ef("rhumb.flags", rhumb.InvalidArgument, "-o %q is not one of %v", a.output, outputs)
+				return rhumb.Ef("rhumb.flags", rhumb.InvalidArgument, "-o %q is none of %s", a.output, strings.Join(outputs, ", "))
 			}
 			if err := errors.Join(cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups()); err != nil {
 				return err
@@ -113,7 +139,7 @@ func (a *app) commands() []*cobra.Command {
 		grouped(groupData, a.getCommand(), a.putCommand(), a.insertCommand(), a.patchCommand(), a.deleteCommand(),
 			a.batchCommand(), a.scanCommand(), a.snapshotCommand()),
 		grouped(groupCluster, a.statusCommand(), a.nodeCommand(), a.regionCommand(), a.rangeCommand(), a.tableCommand(),
-			a.keyCommand(), a.storeCommand(), a.snapshotCommand()),
+			a.keyCommand(), a.storeCommand()),
 		[]*cobra.Command{a.configCommand(), a.versionCommand(), a.completionCommand()},
 	)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -50,6 +51,8 @@ func (f connFlags) clientConfig() (client.Config, error) {
 		switch {
 		case err != nil:
 			return cfg, err
+		case layout != nil && f.from != "" && !slices.ContainsFunc(layout.Regions, func(r demo.Region) bool { return r.Name == f.from }):
+			return cfg, rhumb.Ef(opConnect, rhumb.InvalidArgument, "--from %s: the demo has no such region; `rhumb region ls` lists them", f.from)
 		case layout != nil:
 			cfg.Addrs, cfg.From, cfg.Insecure = demoAddrs(layout, &f), f.from, true
 			latencyFile = orElse(latencyFile, layout.LatencyFile)

@@ -99,8 +99,9 @@ func (a *app) printRecord(doc recordDoc) error {
 		}
 	})
 	if a.output == outputTable {
-		a.notef("home %s (%s), version %s; served by %s in %s, %d hops, %d other regions asked",
-			doc.Home, doc.Region, doc.Version, doc.Receipt.Node, doc.Receipt.Region, doc.Receipt.Hops, doc.Receipt.Searched)
+		a.notef("home %s (%s), version %s; served by %s in %s, %s, %s asked",
+			doc.Home, doc.Region, doc.Version, doc.Receipt.Node, doc.Receipt.Region,
+			counted(doc.Receipt.Hops, "hop", "hops"), counted(doc.Receipt.Searched, "other region", "other regions"))
 	}
 	return err
 }

@@ -28,7 +28,7 @@ It is a demonstration and not a benchmark.`,
 			if err != nil {
 				return rhumb.Wrap("rhumb.demo", err)
 			}
-			cfg.Binary, cfg.Out, cfg.Err = binary, a.out, a.err
+			cfg.Binary, cfg.Program, cfg.Out, cfg.Err = binary, os.Args[0], a.out, a.err
 			cfg.JSON = cfg.JSON || a.output == outputJSON
 			cfg.Terminal = isTerminal(a.out)
 			cfg.Restart, cfg.Banner = !noRestart, !noBanner

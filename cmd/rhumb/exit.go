@@ -81,6 +81,12 @@ type errorDoc struct {
 	ExitCode       int    `json:"exit_code"`
 }
 
+// imageSteps tell what to do where an image has no room: neither the cluster's disks nor its load are to blame.
+var imageSteps = map[rhumb.Kind]string{
+	rhumb.Overloaded: "readers go on with the last version; docs/runbooks/snapshot.md says how to make room",
+	rhumb.DiskFull:   "readers go on with the last version; docs/runbooks/snapshot.md says how to make room",
+}
+
 func describeError(err error) errorDoc {
 	doc := errorDoc{
 		Kind: rhumb.KindOf(err).String(), Message: err.Error(), ExitCode: exitCode(err), NextStep: nextSteps[rhumb.KindOf(err)],
@@ -100,7 +106,7 @@ func describeError(err error) errorDoc {
 		if typed.Msg != "" {
 			doc.Message = typed.Msg
 			if typed.Err != nil {
-				doc.Message += ": " + typed.Err.Error()
+				doc.Message += ": " + rhumb.Message(typed.Err)
 			}
 		}
 		if !typed.Range.IsZero() {
@@ -109,6 +115,9 @@ func describeError(err error) errorDoc {
 		if typed.Node != rhumb.NoNode {
 			doc.Node = typed.Node.String()
 		}
+	}
+	if step := imageSteps[rhumb.KindOf(err)]; step != "" && doc.Op == string(opSnapshot) {
+		doc.NextStep = step
 	}
 	if v := rhumb.CurrentOf(err); !v.IsZero() {
 		doc.CurrentVersion = v.String()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"strings"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -19,7 +20,7 @@ import (
 type ingestFlags struct {
 	table, format, mapping, region, reject, printMapping string
 	strict, createTables                                 bool
-	workers, merge                                       int
+	workers, merge, replicas                             int
 	retryFor                                             time.Duration
 }
 
@@ -54,11 +55,12 @@ reported, counted, written to --reject and does not stop the rest. docs/ingest.m
 	fl := c.Flags()
 	fl.StringVar(&f.table, "table", "", "table of the mapping's first row; without --mapping, also the name of the built-in mapping")
 	fl.StringVar(&f.format, "format", "", fmt.Sprintf("one of %v (default: the mapping's, else by the file's name)", ingest.Formats()))
-	fl.StringVar(&f.mapping, "mapping", "", fmt.Sprintf("mapping file, or a built-in mapping: one of %v", ingest.BuiltinMappings()))
+	fl.StringVar(&f.mapping, "mapping", "", fmt.Sprintf("mapping file, or a built-in mapping: one of %s", strings.Join(ingest.BuiltinMappings(), ", ")))
 	fl.StringVar(&f.region, "region", "", "create records in this region, in place of the one nearest to their location")
 	fl.StringVar(&f.reject, "reject", "", "write malformed lines to this file, and their reasons to FILE.reasons")
 	fl.BoolVar(&f.strict, "strict", false, "stop at the first malformed line")
 	fl.BoolVar(&f.createTables, "create-tables", false, "create tables that are missing")
+	fl.IntVar(&f.replicas, "replicas", 0, "copies of each range of tables that --create-tables makes (default 3)")
 	fl.IntVar(&f.workers, "workers", 0, "batches in flight at most (default 256)")
 	fl.IntVar(&f.merge, "merge", 0, "waiting events of one record that share a batch at most; 1 writes each by itself (default 64)")
 	fl.DurationVar(&f.retryFor, "retry-for", 0, "how long to try again while the cluster cannot take an event (default 2m)")
@@ -72,7 +74,7 @@ const opIngest rhumb.Op = "rhumb.ingest"
 func (a *app) printMapping(name string) error {
 	text, ok := ingest.BuiltinMapping(name)
 	if !ok {
-		return rhumb.Ef(opIngest, rhumb.NotFound, "there is no built-in mapping %q; there are %v", name, ingest.BuiltinMappings())
+		return rhumb.Ef(opIngest, rhumb.NotFound, "there is no built-in mapping %q; there are %s", name, strings.Join(ingest.BuiltinMappings(), ", "))
 	}
 	_, err := a.out.Write(text)
 	return rhumb.Wrap(opIngest, err)
@@ -86,8 +88,8 @@ func (a *app) readMapping(f ingestFlags, file string) (*ingest.Mapping, ingest.F
 	}
 	text, ok := ingest.BuiltinMapping(name)
 	if !ok && f.mapping == "" {
-		return nil, "", rhumb.Ef(opIngest, rhumb.InvalidArgument, "no built-in mapping is named %q (there are %v): say what a line means with --mapping FILE",
-			name, ingest.BuiltinMappings())
+		return nil, "", rhumb.Ef(opIngest, rhumb.InvalidArgument, "no built-in mapping is named %q (there are %s): say what a line means with --mapping FILE",
+			name, strings.Join(ingest.BuiltinMappings(), ", "))
 	}
 	if !ok {
 		var err error
@@ -130,7 +132,7 @@ func (a *app) ingest(ctx context.Context, f ingestFlags, file string) error {
 	}
 	defer src.Close()
 	return a.withClient(ctx, func(ctx context.Context, c *client.Client) error {
-		tables, err := ingestTables(ctx, c, mapping, f.createTables)
+		tables, err := ingestTables(ctx, c, mapping, &f)
 		if err != nil {
 			return err
 		}
@@ -165,11 +167,11 @@ func (a *app) ingest(ctx context.Context, f ingestFlags, file string) error {
 }
 
 // ingestTables gives the tables of a mapping's rows, and makes those that are missing when it is asked to.
-func ingestTables(ctx context.Context, c *client.Client, m *ingest.Mapping, create bool) (tables []rhumb.Table, err error) {
+func ingestTables(ctx context.Context, c *client.Client, m *ingest.Mapping, f *ingestFlags) (tables []rhumb.Table, err error) {
 	for _, name := range m.Tables() {
 		t, err := c.Table(ctx, name)
 		if rhumb.KindOf(err) == rhumb.NotFound {
-			if t, err = missingTable(ctx, c, m, name, create); err != nil {
+			if t, err = missingTable(ctx, c, m, name, f); err != nil {
 				return nil, err
 			}
 		}
@@ -181,8 +183,8 @@ func ingestTables(ctx context.Context, c *client.Client, m *ingest.Mapping, crea
 	return tables, nil
 }
 
-func missingTable(ctx context.Context, c *client.Client, m *ingest.Mapping, name string, create bool) (*client.Table, error) {
-	o := client.TableOptions{}
+func missingTable(ctx context.Context, c *client.Client, m *ingest.Mapping, name string, f *ingestFlags) (*client.Table, error) {
+	o := client.TableOptions{Settings: rhumb.ClassSettings{Replicas: f.replicas}}
 	hint := "rhumb table create " + name
 	if m.Location != nil && m.Location.Field != rhumb.LocationFieldDefault {
 		o.LocationField = m.Location.Field
@@ -192,7 +194,7 @@ func missingTable(ctx context.Context, c *client.Client, m *ingest.Mapping, name
 		o.Colocate = '/'
 		hint += " --colocate /"
 	}
-	if !create {
+	if !f.createTables {
 		return nil, rhumb.Ef(opIngest, rhumb.NotFound, "there is no table %s: make it with `%s`, or say --create-tables", name, hint)
 	}
 	t, err := c.CreateTable(ctx, name, o)

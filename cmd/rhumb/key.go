@@ -35,8 +35,7 @@ func (a *app) explainKey(digits string) error {
 	if err != nil {
 		return err
 	}
-	return a.print(e, func(t table.Writer) {
-		t.SetTitle(e.Form + " " + e.Key)
+	return a.printTitled(e, e.Form+" "+e.Key, func(t table.Writer) {
 		t.AppendHeader(table.Row{"AT", "BYTES", "PART", "MEANING"})
 		for _, p := range e.Parts {
 			t.AppendRow(table.Row{p.Offset, p.Bytes, p.Name, p.Value})

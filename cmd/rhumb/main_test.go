@@ -11,7 +11,9 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/datadriven"
+	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/rhumbdb/rhumb"
 )
@@ -107,13 +109,51 @@ func TestHelp(t *testing.T) {
 		if code != exitOK || stderr != "" || !strings.Contains(stdout, "Usage:") {
 			t.Errorf("rhumb%s --help: exit %d\n%s%s", path, code, stdout, stderr)
 		}
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			if value, _ := pflag.UnquoteUsage(f); f.Value.Type() == "bool" && value != "" {
+				t.Errorf("rhumb%s --%s takes no value, its help shows %q", path, f.Name, value)
+			}
+		})
+		names := map[string]bool{}
 		for _, sub := range c.Commands() {
+			if names[sub.Name()] {
+				t.Errorf("rhumb%s has two commands %s", path, sub.Name())
+			}
+			names[sub.Name()] = true
 			if !sub.Hidden { // a part of another command in a process of its own
 				walk(sub)
 			}
 		}
 	}
 	walk(root)
+}
+
+// TestTitles guards that a line above a table stays a line.
+func TestTitles(t *testing.T) {
+	var out strings.Builder
+	a := &app{streams: streams{out: &out}, output: outputTable}
+	title := strings.Repeat("a long title ", 10) + "1/3"
+	must(a.printTitled(nil, title, func(t table.Writer) { t.AppendRow(table.Row{"x"}) }))
+	if !strings.HasPrefix(out.String(), title+"\n") {
+		t.Errorf("it prints %q", out.String())
+	}
+}
+
+// TestPlaces guards that places south or west are no flags, that flags stay flags, and that keys and values stay what they are.
+func TestPlaces(t *testing.T) {
+	root := (&app{}).rootCommand()
+	for args, want := range map[string]string{
+		"snapshot|bbox|n1|t|-10,35,-9.5,45|--limit|-1|-o|json|-h": "snapshot|bbox|n1|t| -10,35,-9.5,45|--limit|-1|-o|json|-h",
+		"-o|json|snapshot|radius|n1|t|-33.9,151.2,20000":          "-o|json|snapshot|radius|n1|t| -33.9,151.2,20000",
+		"snapshot|nearest|n1|t|-7,8|10,-1,2":                      "snapshot|nearest|n1|t|-7,8|10,-1,2",
+		"put|t|--|-1,2,3|-4,5,6":                                  "put|t|--|-1,2,3|-4,5,6",
+		"snapshot|get|n1|t|--|-1,2,3":                             "snapshot|get|n1|t|--|-1,2,3",
+		"no-such-command|-1,2,3":                                  "no-such-command|-1,2,3",
+	} {
+		if got := strings.Join(places(root, strings.Split(args, "|")), "|"); got != want {
+			t.Errorf("%q becomes %q, want %q", args, got, want)
+		}
+	}
 }
 
 // TestErrorsAsJSON guards that an error is one JSON document on the error stream, also when the command line itself is
@@ -192,7 +232,7 @@ func TestSettings(t *testing.T) {
 	for _, d := range docs {
 		origins[d.Key] = d.Value + " from " + d.Origin
 	}
-	for key, want := range map[string]string{"timeout": "4s from environment RHUMB_TIMEOUT", "output": "json from " + path, "zone": " from default"} {
+	for key, want := range map[string]string{"timeout": "4s from environment RHUMB_TIMEOUT", "output": "json from " + path, "zone": "a from default", "gossip_addr": "127.0.0.1:7602 from default"} {
 		if origins[key] != want {
 			t.Errorf("%s: %q, want %q", key, origins[key], want)
 		}

@@ -41,6 +41,14 @@ func (a *app) print(doc any, asTable func(t table.Writer)) error {
 	return rhumb.Wrap("rhumb.print", err)
 }
 
+// printTitled is print with a line above the table, which no width of columns breaks.
+func (a *app) printTitled(doc any, title string, asTable func(t table.Writer)) error {
+	if a.output != outputJSON {
+		fmt.Fprintln(a.out, title)
+	}
+	return a.print(doc, asTable)
+}
+
 // printJSON writes one document on one line.
 func (a *app) printJSON(doc any) error {
 	enc := json.NewEncoder(a.out)
@@ -56,6 +64,14 @@ func (a *app) colored() bool {
 // notef tells a person something that is no data.
 func (a *app) notef(format string, args ...any) {
 	fmt.Fprintf(a.err, format+"\n", args...)
+}
+
+// counted writes a number of things.
+func counted(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
 }
 
 // valueDoc is a stored value as -o json prints it: a record's fields, text, or bytes as 0x….

@@ -135,9 +135,9 @@ func (a *app) describeRange(ctx context.Context, id string) error {
 }
 
 func (a *app) printRangeStatus(doc rangeStatusDoc) error {
-	return a.print(doc, func(t table.Writer) {
-		t.SetTitle(fmt.Sprintf("range %s of %s: epoch %d, primary %s (preferred %s), about %d bytes",
-			doc.ID, doc.Region, doc.Epoch, doc.Primary, doc.Preferred, doc.SizeBytes))
+	title := fmt.Sprintf("range %s of %s: epoch %d, primary %s (preferred %s), about %d bytes",
+		doc.ID, doc.Region, doc.Epoch, doc.Primary, doc.Preferred, doc.SizeBytes)
+	return a.printTitled(doc, title, func(t table.Writer) {
 		t.AppendHeader(table.Row{"NODE", "REGION", "STATE", "IN SYNC", "EPOCH", "END", "COMMIT", "TRIM", "REASON"})
 		for _, r := range doc.Status {
 			t.AppendRow(table.Row{r.Node, r.Region, r.State, r.InSync, r.Epoch, r.End, r.Commit, r.Trim, r.Reason})

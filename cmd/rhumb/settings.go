@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -33,7 +34,7 @@ type setting struct {
 var known = []setting{
 	{"addr", "addresses of nodes to connect to; of `start`, the address to listen on"},
 	{"admin_addr", "start: where operators' HTTP is served"},
-	{"cache_size", "start: bytes of block cache"},
+	{"cache_size", "start: MiB of block cache"},
 	{"dir", "start: data directories, one per disk"},
 	{"drain_timeout", "start: how long a stop waits for primaries to move away"},
 	{"from", "the region that a command stands in"},
@@ -196,7 +197,7 @@ func (a *app) configCommand() *cobra.Command {
 func (a *app) showConfig() error {
 	var docs []settingDoc
 	for _, k := range known {
-		doc := settingDoc{Key: k.key, Origin: "default", About: k.about}
+		doc := settingDoc{Key: k.key, Value: defaultOf(k.key), Origin: "default", About: k.about}
 		if origin, ok := a.settings.origins[k.key]; ok {
 			doc.Value, doc.Origin = fmt.Sprint(a.settings.values.Get(k.key)), origin
 		}
@@ -208,6 +209,28 @@ func (a *app) showConfig() error {
 			t.AppendRow(table.Row{d.Key, d.Value, d.Origin, d.About})
 		}
 	})
+}
+
+// saidDefault finds the default that the help of a flag names.
+var saidDefault = regexp.MustCompile(`\(default:? (.*)\)$`)
+
+// defaultOf gives what holds where nothing is configured: what the flag has, or what its help says. Empty is none.
+func defaultOf(key string) string {
+	a := &app{}
+	for _, flags := range []*pflag.FlagSet{a.startCommand().Flags(), a.statusCommand().Flags(), a.rootCommand().PersistentFlags()} {
+		f := flags.Lookup(flagName(key))
+		if f == nil {
+			continue
+		}
+		if !slices.Contains([]string{"", "0", "0s", "[]"}, f.DefValue) {
+			return f.DefValue
+		}
+		if said := saidDefault.FindStringSubmatch(f.Usage); said != nil {
+			return strings.Trim(said[1], `"`)
+		}
+		return ""
+	}
+	return ""
 }
 
 // checkConfig reads the settings as a command would, and tries each value on the flag it belongs to.

@@ -2,10 +2,12 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -21,7 +23,7 @@ const opSnapshot rhumb.Op = "rhumb.snapshot"
 
 // imageHelp tells how an image is named.
 const imageHelp = `IMAGE is a directory, a file made by ` + "`rhumb snapshot save`" + `, or a node, such as n3: of the demo that runs here, or the
-only one of that name under --snapshot-dir.`
+only one of that name under --snapshot-dir, or the only one of them that is alive.`
 
 // snapshotFlags say where the images of this machine lie.
 type snapshotFlags struct{ dir string }
@@ -38,9 +40,16 @@ func (a *app) snapshotCommand() *cobra.Command {
 		a.snapshotLoadCommand(), a.snapshotDiffCommand(), a.snapshotPinsCommand(), a.snapshotPublishCommand(), a.snapshotBenchCommand())
 }
 
-// root gives the folder of the images, and the cluster whose images are meant, "" for any.
+// root gives the folder of the images, and the cluster of the demo that runs here, "" when none does.
 func (f *snapshotFlags) root() (dir, cluster string, err error) {
 	if f.dir != "" {
+		info, err := os.Stat(f.dir)
+		if err == nil && !info.IsDir() {
+			err = rhumb.E(opSnapshot, rhumb.InvalidArgument, "it is no directory")
+		}
+		if err != nil {
+			return "", "", rhumb.Ef(opSnapshot, rhumb.InvalidArgument, "--snapshot-dir %s: %s", f.dir, rhumb.Message(err))
+		}
 		return f.dir, "", nil
 	}
 	layout, err := runningDemo()
@@ -50,48 +59,60 @@ func (f *snapshotFlags) root() (dir, cluster string, err error) {
 	return orElse(layout.SnapshotDir, publish.DirDefault), layout.ClusterID, nil
 }
 
-// list lists the images that are meant.
-func (f *snapshotFlags) list() ([]inspect.Listed, string, error) {
-	dir, cluster, err := f.root()
-	if err != nil {
-		return nil, dir, err
-	}
-	images, err := inspect.List(dir)
-	return slices.DeleteFunc(images, func(l inspect.Listed) bool { return cluster != "" && l.Cluster != cluster }), dir, err
+// place is where an image lies.
+type place struct {
+	dir   string
+	shown string // what people are told: the directory, or the file that was unpacked to it
 }
 
-// find gives the directory of an image; done ends what was made for it.
-func (f *snapshotFlags) find(image string) (dir string, done func(), err error) {
-	if _, err := os.Stat(image); err == nil || filepath.Base(image) != image {
-		return inspect.OpenSaved(image)
-	}
-	images, root, err := f.list()
-	if err != nil {
-		return "", nil, err
-	}
-	var found []string
-	for _, l := range images {
-		if l.Node == image {
-			found = append(found, l.Dir)
+// with runs fn with the place of an image. A saved file is unpacked for that time.
+func (f *snapshotFlags) with(ctx context.Context, image string, fn func(at place) error) error {
+	if _, err := os.Stat(image); err != nil && filepath.Base(image) == image {
+		dir, err := f.find(image)
+		if err != nil {
+			return err
 		}
+		return fn(place{dir, dir})
 	}
-	switch len(found) {
-	case 0:
-		return "", nil, rhumb.Ef(opSnapshot, rhumb.NotFound, "there is no image %s, neither as a path nor as a node under %s; `rhumb snapshot ls` lists them", image, root)
-	case 1:
-		return found[0], func() {}, nil
-	}
-	return "", nil, rhumb.Ef(opSnapshot, rhumb.InvalidArgument, "several clusters have a node %s: give the path of one of %v", image, found)
-}
-
-// with runs f with the directory of an image.
-func (f *snapshotFlags) with(image string, fn func(dir string) error) error {
-	dir, done, err := f.find(image)
+	dir, done, err := inspect.OpenSaved(ctx, image)
 	if err != nil {
 		return err
 	}
 	defer done()
-	return fn(dir)
+	return fn(place{dir, image})
+}
+
+// find gives the directory of a node's image: of several, that of the demo that runs here, or the only one that is alive.
+func (f *snapshotFlags) find(node string) (string, error) {
+	root, cluster, err := f.root()
+	if err != nil {
+		return "", err
+	}
+	images, err := inspect.List(root)
+	if err != nil {
+		return "", err
+	}
+	var all, alive []string
+	for _, l := range images {
+		if l.Node != node {
+			continue
+		}
+		if l.Cluster == cluster {
+			return l.Dir, nil
+		}
+		if all = append(all, l.Dir); l.Publisher.Alive {
+			alive = append(alive, l.Dir)
+		}
+	}
+	switch {
+	case len(all) == 0:
+		return "", rhumb.Ef(opSnapshot, rhumb.NotFound, "there is no image %s, neither as a path nor as a node under %s; `rhumb snapshot ls` lists them", node, root)
+	case len(all) == 1:
+		return all[0], nil
+	case len(alive) == 1:
+		return alive[0], nil
+	}
+	return "", rhumb.Ef(opSnapshot, rhumb.InvalidArgument, "several clusters have a node %s: give the path of one of %s", node, strings.Join(all, ", "))
 }
 
 // imageDoc is an image as `snapshot ls` prints it. Times that are not known are null.
@@ -131,6 +152,14 @@ func ago(d time.Duration) string {
 	return d.Round(100 * time.Millisecond).String()
 }
 
+// since writes how long ago something was.
+func since(d time.Duration) string {
+	if d < 0 {
+		return "at an unknown time"
+	}
+	return ago(d) + " ago"
+}
+
 func publisherState(p inspect.Publisher) string {
 	switch {
 	case p.Alive:
@@ -158,7 +187,11 @@ func (a *app) snapshotListCommand() *cobra.Command {
 		Use: "ls", Short: "List the images on this machine", Args: cobra.NoArgs,
 		Example: "  rhumb snapshot ls\n  rhumb snapshot ls --snapshot-dir /run/rhumb -o json",
 		RunE: func(*cobra.Command, []string) error {
-			images, root, err := f.list()
+			root, _, err := f.root()
+			if err != nil {
+				return err
+			}
+			images, err := inspect.List(root)
 			if err != nil {
 				return err
 			}
@@ -178,7 +211,7 @@ func (a *app) printImages(images []inspect.Listed) error {
 			Publisher: publisherState(l.Publisher), PID: l.Publisher.PID, Tables: l.Tables, Records: l.Records, Bytes: l.Bytes, Quarantined: l.Quarantined,
 		}
 		if l.Err != nil {
-			doc.Publisher, doc.Error = "unknown", describeError(l.Err).Message
+			doc.Publisher, doc.Error, doc.HeartbeatSeconds = "unknown", describeError(l.Err).Message, nil
 		}
 		docs = append(docs, doc)
 	}
@@ -274,14 +307,14 @@ A shard is rolled into a new generation when its append area, overflow buckets o
 ` + imageHelp,
 		Example: "  rhumb snapshot stat n1\n  rhumb snapshot stat /dev/shm/rhumb/CLUSTER/n1 flights -o json",
 		Args:    cobra.RangeArgs(1, 2),
-		RunE: func(_ *cobra.Command, args []string) error {
-			return f.with(args[0], func(dir string) error { return a.snapshotStat(dir, args[1:]) })
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return f.with(cmd.Context(), args[0], func(at place) error { return a.snapshotStat(at, args[1:]) })
 		},
 	})
 }
 
-func (a *app) snapshotStat(dir string, tables []string) error {
-	im, err := inspect.Open(dir)
+func (a *app) snapshotStat(at place, tables []string) error {
+	im, err := inspect.Open(at.dir)
 	if err != nil {
 		return err
 	}
@@ -290,12 +323,12 @@ func (a *app) snapshotStat(dir string, tables []string) error {
 	if len(tables) == 1 {
 		only = tables[0]
 		if !slices.ContainsFunc(im.Tables, func(t inspect.Table) bool { return t.Name == only }) {
-			return rhumb.Ef(opSnapshot, rhumb.NotFound, "the image %s has no table %q", dir, only)
+			return rhumb.Ef(opSnapshot, rhumb.NotFound, "the image %s has no table %q", at.shown, only)
 		}
 	}
 	now := time.Now()
 	doc := statDoc{
-		Path: dir, Image: im.Head.Image.String(), Version: im.Version, Age: seconds(im.Age(now)), Publisher: publisherState(im.Publisher),
+		Path: at.shown, Image: im.Head.Image.String(), Version: im.Version, Age: seconds(im.Age(now)), Publisher: publisherState(im.Publisher),
 		PID: im.Publisher.PID, Life: im.Publisher.Life, Heartbeat: seconds(im.Publisher.Heartbeat),
 		Tables: describeImageTables(im, only), Shards: []shardDoc{}, Commits: describeCommits(im.Commits, now), Faults: describeFaults(im.Faults),
 	}
@@ -308,7 +341,7 @@ func (a *app) snapshotStat(dir string, tables []string) error {
 			u.TreeLevels, u.TreeItems, u.Delta, u.DeltaMax, u.OrderUsed, u.OrderMax, timestampText(u.Closed),
 		})
 	}
-	if doc.Positions, err = imagePositions(dir); err != nil && len(doc.Faults) == 0 {
+	if doc.Positions, err = imagePositions(at.dir); err != nil && len(doc.Faults) == 0 {
 		return err
 	}
 	return a.printStat(&doc, im, now)
@@ -414,9 +447,9 @@ func (a *app) printStat(doc *statDoc, im *inspect.Image, now time.Time) error {
 	sections := []func(t table.Writer){
 		func(t table.Writer) {
 			t.AppendRow(table.Row{"image", doc.Path})
-			t.AppendRow(table.Row{"version", fmt.Sprintf("%d, committed %s ago", doc.Version, ago(im.Age(now)))})
+			t.AppendRow(table.Row{"version", fmt.Sprintf("%d, committed %s", doc.Version, since(im.Age(now)))})
 			t.AppendRow(table.Row{"closed", orElse(doc.Closed, "unknown")})
-			t.AppendRow(table.Row{"publisher", fmt.Sprintf("%s, process %d, life %d, heartbeat %s ago", doc.Publisher, doc.PID, doc.Life, ago(im.Publisher.Heartbeat))})
+			t.AppendRow(table.Row{"publisher", fmt.Sprintf("%s, process %d, life %d, heartbeat %s", doc.Publisher, doc.PID, doc.Life, since(im.Publisher.Heartbeat))})
 		},
 		func(t table.Writer) {
 			t.AppendHeader(table.Row{"TABLE", "SHARD", "GENERATION", "RECORDS", "LOAD", "OVERFLOW", "APPEND", "TREE", "DELTA", "ORDER", "SIZE"})
@@ -449,7 +482,7 @@ func (a *app) printStat(doc *statDoc, im *inspect.Image, now time.Time) error {
 		}
 	}
 	for _, f := range doc.Faults {
-		a.notef("damaged: %s at offset %d: %s", f.File, f.Offset, f.What)
+		a.notef("damaged: %s", inspect.Fault(f))
 	}
 	return nil
 }

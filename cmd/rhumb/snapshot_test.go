@@ -93,6 +93,7 @@ func TestSnapshotNothing(t *testing.T) {
 	fails(t, exitNotFound, "snapshot", "verify", dir)
 	fails(t, exitNotFound, "snapshot", "stat", "n1", "--snapshot-dir", dir)
 	fails(t, exitUsage, "snapshot", "publish", "nobody")
+	fails(t, exitUsage, "start", "--region", "frankfurt", "--insecure", "--dir", dir, "--snapshot-dir", "/dev/null/images")
 }
 
 // TestSnapshotMessages guards that what goes wrong with an image is said in words, with what to do next, and without the names of
@@ -117,13 +118,18 @@ func TestSnapshotMessages(t *testing.T) {
 	}{
 		{"get " + dir, "rhumb snapshot get IMAGE TABLE KEY", exitUsage},
 		{"get " + dir + " roads x", `table "roads" has numbers as keys, and "x" is none`, exitUsage},
-		{"get " + dir + " rivers 1", "only _positions, roads", exitNotFound},
+		{"get " + dir + " rivers 1", "only roads;", exitNotFound},
 		{"verify " + empty, "`rhumb snapshot ls` lists images", exitNotFound},
 		{"stat " + filepath.Join(empty, "bad.rhs"), "is no saved image, or is cut short", exitFailure},
 		{"save " + dir + " " + file, "give a path that does not", exitPrecondition},
 		{"save " + dir + " /dev/null/x.rhs", "/dev/null: not a directory", exitFailure},
-		{"load " + file + " " + dir, "choose another place, or replace it", exitPrecondition},
-		{"bbox " + dir + " roads 1,2,3,4", "keeps no spatial index", exitUsage},
+		{"load " + file + " " + dir, "or replace it with --replace", exitPrecondition},
+		{"bbox " + dir + " roads 1,2,3,4", "keeps no spatial index; `rhumb table create NAME --snapshot=spatial`", exitUsage},
+		{"bbox " + dir + " roads -10,35,-9,45", "keeps no spatial index", exitUsage}, // no flag
+		{"get " + dir + " roads 43", `table roads has no record "43" in version 1 of the image`, exitNotFound},
+		{"get " + file + " rivers 1", file + ` has no table "rivers"`, exitNotFound},
+		{"ls --snapshot-dir " + file, "it is no directory", exitUsage},
+		{"ls --snapshot-dir " + dir + "/nowhere", "no such file or directory", exitUsage},
 	} {
 		stdout, stderr, code := runIn(t.Context(), "", append([]string{"snapshot"}, strings.Fields(tc.args)...)...)
 		if code != tc.code || !strings.Contains(stderr, tc.want) || strings.Contains(stderr, "inspect.") || strings.Contains(stderr, "reader.") || stdout != "" {

@@ -60,24 +60,24 @@ deltas, the order of the keys, and the checksums of records. It changes nothing,
 Exit code 1 says that something is damaged: see docs/operations/snapshot.md for what the node does then.
 
 ` + imageHelp,
-		Example: "  rhumb snapshot verify n1 --deep\n  rhumb snapshot verify ./saved.rhs -o json",
+		Example: "  rhumb snapshot verify n1 --deep\n  rhumb snapshot verify ./flights.rhs -o json",
 		Args:    cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
-			return f.with(args[0], func(dir string) error { return a.verifyImage(args[0], dir, deep) })
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return f.with(cmd.Context(), args[0], func(at place) error { return a.verifyImage(cmd.Context(), at, deep) })
 		},
 	}
 	c.Flags().BoolVar(&deep, "deep", false, "follow every reference")
 	return f.register(c)
 }
 
-func (a *app) verifyImage(name, dir string, deep bool) error {
+func (a *app) verifyImage(ctx context.Context, at place, deep bool) error {
 	show, stop := a.byteProgress("verify")
-	r, err := inspect.Verify(dir, inspect.VerifyOptions{Deep: deep, Progress: show})
+	r, err := inspect.Verify(ctx, at.dir, inspect.VerifyOptions{Deep: deep, Progress: show})
 	stop()
 	if err != nil {
 		return err
 	}
-	doc := imageReportDoc{dir, r.Version, deep, r.Tables, r.Files, r.Bytes, r.Records, describeFaults(r.Faults)}
+	doc := imageReportDoc{at.shown, r.Version, deep, r.Tables, r.Files, r.Bytes, r.Records, describeFaults(r.Faults)}
 	if err := a.print(doc, func(t table.Writer) {
 		if len(doc.Faults) == 0 {
 			t.AppendRow(table.Row{"nothing is damaged"})
@@ -85,14 +85,18 @@ func (a *app) verifyImage(name, dir string, deep bool) error {
 		}
 		t.AppendHeader(table.Row{"FILE", "OFFSET", "DAMAGE"})
 		for _, f := range doc.Faults {
-			t.AppendRow(table.Row{f.File, f.Offset, f.What})
+			offset := any(f.Offset)
+			if f.Offset < 0 {
+				offset = "-" // of the whole file
+			}
+			t.AppendRow(table.Row{f.File, offset, f.What})
 		}
 	}); err != nil {
 		return err
 	}
 	a.notef("version %d: %d files, %d bytes, %d record versions read", doc.Version, doc.Files, doc.Bytes, doc.Records)
 	if len(doc.Faults) > 0 {
-		return rhumb.Ef(opSnapshot, rhumb.Corrupt, "%d faults in %s", len(doc.Faults), name)
+		return rhumb.Ef(opSnapshot, rhumb.Corrupt, "%s in %s; docs/runbooks/snapshot.md says what to do", counted(len(doc.Faults), "fault", "faults"), at.shown)
 	}
 	return nil
 }
@@ -105,12 +109,12 @@ func (a *app) snapshotSaveCommand() *cobra.Command {
 file. The node may run; what it commits meanwhile is not in the copy.
 
 ` + imageHelp,
-		Example: "  rhumb snapshot save n1 ./flights" + inspect.FileSuffix + "\n  rhumb snapshot save n1 /data/images/noon",
+		Example: "  rhumb snapshot save n1 ./flights" + inspect.FileSuffix + "\n  rhumb snapshot save n1 ./noon",
 		Args:    cobra.ExactArgs(2),
-		RunE: func(_ *cobra.Command, args []string) error {
-			return f.with(args[0], func(dir string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return f.with(cmd.Context(), args[0], func(at place) error {
 				show, stop := a.byteProgress("save")
-				saved, err := inspect.Save(dir, args[1], show)
+				saved, err := inspect.Save(cmd.Context(), at.dir, args[1], show)
 				stop()
 				if err != nil {
 					return err
@@ -129,10 +133,10 @@ func (a *app) snapshotLoadCommand() *cobra.Command {
 A live image is never overwritten, and another one only with --replace.`,
 		Example: "  rhumb snapshot load ./flights" + inspect.FileSuffix + " /dev/shm/rhumb/saved/flights\n  rhumb snapshot load ./noon /dev/shm/rhumb/saved/noon --replace",
 		Args:    cobra.ExactArgs(2),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			show, stop := a.byteProgress("load")
 			o.Progress = show
-			saved, err := inspect.Load(args[0], args[1], o)
+			saved, err := inspect.Load(cmd.Context(), args[0], args[1], o)
 			stop()
 			if err != nil {
 				return err
@@ -185,14 +189,15 @@ func (a *app) snapshotDiffCommand() *cobra.Command {
 is changed when its value, its box or its expiry is. A and B are images as for the other commands.
 
 ` + imageHelp,
-		Example: "  rhumb snapshot diff ./noon.rhs n1\n  rhumb snapshot diff n1 n2 --table flights --limit 0 -o json",
+		Example: "  rhumb snapshot diff ./flights.rhs n1\n  rhumb snapshot diff n1 n2 --table flights --limit 0 -o json",
 		Args:    cobra.ExactArgs(2),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if limit < 0 {
 				return rhumb.Ef(opSnapshot, rhumb.InvalidArgument, "--limit %d is below 0", limit)
 			}
-			return f.with(args[0], func(before string) error {
-				return f.with(args[1], func(after string) error { return a.diffImages(before, after, only, limit) })
+			ctx := cmd.Context()
+			return f.with(ctx, args[0], func(before place) error {
+				return f.with(ctx, args[1], func(after place) error { return a.diffImages(ctx, before.dir, after.dir, only, limit) })
 			})
 		},
 	}
@@ -201,10 +206,10 @@ is changed when its value, its box or its expiry is. A and B are images as for t
 	return f.register(c)
 }
 
-func (a *app) diffImages(before, after, only string, limit int) error {
+func (a *app) diffImages(ctx context.Context, before, after, only string, limit int) error {
 	doc := diffDoc{Tables: []tableDiffDoc{}, Keys: []keyDiffDoc{}}
 	var failed error
-	counts, err := inspect.Diff(before, after, only, func(d *inspect.Difference) {
+	counts, err := inspect.Diff(ctx, before, after, only, func(d *inspect.Difference) {
 		if len(doc.Keys) < limit && failed == nil {
 			var key keyDiffDoc
 			key, failed = describeDifference(d)
@@ -343,7 +348,7 @@ func (a *app) printPins(p inspect.Pins, all bool) error {
 	})
 	a.notef("%s are kept for readers of superseded generations", sizeOf(p.PinnedBytes))
 	if n := len(p.Unreadable); n > 0 {
-		a.notef("%d processes of other users could not be looked into; try as root", n)
+		a.notef("%s of other users could not be looked into; try as root", counted(n, "process", "processes"))
 	}
 	return err
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"iter"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/snapshot/format"
 	"github.com/rhumbdb/rhumb/snapshot/inspect"
 	"github.com/rhumbdb/rhumb/snapshot/reader"
 )
@@ -24,15 +26,19 @@ func (f *readFlags) registerAll(c *cobra.Command, many bool) *cobra.Command {
 	c.Flags().BoolVar(&f.geojson, "geojson", false, "print a GeoJSON feature collection")
 	c.Flags().BoolVar(&f.closed, "closed", false, "read the cut that is consistent across all ranges, at the closed timestamp")
 	if many {
-		c.Flags().IntVar(&f.limit, "limit", 100, "records at most; 0 is no limit")
+		most := 100
+		if c.Name() == "nearest" { // K says how many
+			most = 0
+		}
+		c.Flags().IntVar(&f.limit, "limit", most, "records at most; 0 is no limit")
 	}
 	return f.register(c)
 }
 
 // view runs fn with a table of an image.
-func (f *readFlags) view(image, name string, fn func(t reader.Table) error) error {
-	return f.with(image, func(dir string) error {
-		c, err := inspect.Attach(dir)
+func (f *readFlags) view(ctx context.Context, image, name string, fn func(v reader.View, t reader.Table) error) error {
+	return f.with(ctx, image, func(at place) error {
+		c, err := inspect.Attach(at.dir)
 		if err != nil {
 			return err
 		}
@@ -50,15 +56,17 @@ func (f *readFlags) view(image, name string, fn func(t reader.Table) error) erro
 		if rhumb.KindOf(err) == rhumb.NotFound {
 			var names []string
 			for _, info := range c.Tables() {
-				names = append(names, info.Name)
+				if info.Name != format.PositionsTable {
+					names = append(names, info.Name)
+				}
 			}
 			return rhumb.Ef("rhumb.view", rhumb.NotFound, "%s has no table %q, only %s; `rhumb table create NAME --snapshot` makes one that is published",
-				dir, name, strings.Join(names, ", "))
+				at.shown, name, orElse(strings.Join(names, ", "), "none at all"))
 		}
 		if err != nil {
 			return err
 		}
-		return fn(t)
+		return fn(v, t)
 	})
 }
 
@@ -67,11 +75,15 @@ func (a *app) snapshotGetCommand() *cobra.Command {
 	return f.registerAll(&cobra.Command{
 		Use: "get IMAGE TABLE KEY", Short: "Print a record of an image",
 		Long:    "Print a record as the newest version of an image has it. KEY is a name as text or 0x and hexadecimal digits, or a number.\n\n" + imageHelp,
-		Example: "  rhumb snapshot get n1 flights SWR8\n  rhumb snapshot get ./saved.rhs roads 42 --geojson",
+		Example: "  rhumb snapshot get n1 flights SWR8\n  rhumb snapshot get ./flights.rhs flights SWR8 --geojson",
 		Args:    cobra.ExactArgs(3),
-		RunE: func(_ *cobra.Command, args []string) error {
-			return f.view(args[0], args[1], func(t reader.Table) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return f.view(cmd.Context(), args[0], args[1], func(v reader.View, t reader.Table) error {
 				it, err := inspect.Get(t, args[2])
+				if rhumb.KindOf(err) == rhumb.NotFound {
+					return rhumb.Ef(opSnapshot, rhumb.NotFound, "table %s has no record %q in version %d of the image, which holds the ranges that its node holds; `rhumb get` asks the whole cluster",
+						args[1], args[2], v.Version())
+				}
 				if err != nil {
 					return err
 				}
@@ -106,8 +118,8 @@ func (a *app) printImageRecord(doc inspect.Record) error {
 }
 
 func recordLine(d *inspect.Record) string {
-	if d.Stored == nil && d.Fields != nil {
-		return fmt.Sprint(d.Fields)
+	if d.Stored == nil && d.Fields != nil { // a log position
+		return fmt.Sprintf("epoch=%v seq=%v hlc=%v", d.Fields["epoch"], d.Fields["seq"], d.Fields["hlc"])
 	}
 	return valueDoc{Text: d.Text, Bytes: d.Bytes, record: d.Stored}.line()
 }
@@ -122,12 +134,12 @@ prints one record on each line.
 ` + imageHelp,
 		Example: "  rhumb snapshot scan n1 airports\n  rhumb snapshot scan n1 roads --limit 0 -o json",
 		Args:    cobra.RangeArgs(2, 3),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			var q inspect.Query
 			if len(args) == 3 {
 				q.Prefix = args[2]
 			}
-			return a.snapshotQuery(args, &f, q)
+			return a.snapshotQuery(cmd.Context(), args, &f, q)
 		},
 	}, true)
 }
@@ -141,31 +153,45 @@ func (a *app) snapshotQueryCommand(name string) *cobra.Command {
 	}
 	f, s := readFlags{}, forms[name]
 	return f.registerAll(&cobra.Command{
-		Use: name + " IMAGE TABLE " + s.form, Short: s.short,
-		Long: s.short + `. The table has to keep a spatial index. Write -- before a
-value that begins with a minus sign. -o json prints one record on each line.
+		Use: name + " IMAGE TABLE " + s.form, Short: s.short, Annotations: map[string]string{takesPlace: "yes"},
+		Long: s.short + `. The table has to keep a spatial index.
+-o json prints one record on each line.
 
 ` + imageHelp,
-		Example: fmt.Sprintf("  rhumb snapshot %s n1 airports %s\n  rhumb snapshot %s n1 flights --geojson -- %s", name, s.example, name, s.example),
+		Example: fmt.Sprintf("  rhumb snapshot %s n1 airports %s\n  rhumb snapshot %s n1 flights --geojson %s", name, s.example, name, s.example),
 		Args:    cobra.ExactArgs(3),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			q := map[string]inspect.Query{"bbox": {BBox: args[2]}, "radius": {Radius: args[2]}, "nearest": {Nearest: args[2]}}[name]
-			return a.snapshotQuery(args, &f, q)
+			return a.snapshotQuery(cmd.Context(), args, &f, q)
 		},
 	}, true)
 }
 
-func (a *app) snapshotQuery(args []string, f *readFlags, q inspect.Query) error {
+func (a *app) snapshotQuery(ctx context.Context, args []string, f *readFlags, q inspect.Query) error {
 	if f.limit < 0 {
 		return rhumb.Ef(opSnapshot, rhumb.InvalidArgument, "--limit %d is below 0", f.limit)
 	}
-	return f.view(args[0], args[1], func(t reader.Table) error {
+	return f.view(ctx, args[0], args[1], func(_ reader.View, t reader.Table) error {
 		items, err := q.Run(t)
 		if err != nil {
 			return err
 		}
-		return a.printItems(t, items, f, q)
+		return a.printItems(t, until(ctx, items), f, q)
 	})
+}
+
+// until ends items with an error when ctx ends.
+func until(ctx context.Context, items iter.Seq2[reader.Item, error]) iter.Seq2[reader.Item, error] {
+	return func(yield func(reader.Item, error) bool) {
+		for it, err := range items {
+			if err == nil && ctx.Err() != nil {
+				err = rhumb.E(opSnapshot, rhumb.Canceled, "broken off before it was done")
+			}
+			if !yield(it, err) || err != nil {
+				return
+			}
+		}
+	}
 }
 
 // printItems prints records: as GeoJSON, as one JSON document each, or as tables of some hundreds.
@@ -181,10 +207,12 @@ func (a *app) printItems(t reader.Table, items iter.Seq2[reader.Item, error], f 
 		return err
 	}
 	var docs []inspect.Record
+	none := true
 	for it, err := range taken {
 		if err != nil {
 			return err
 		}
+		none = false
 		doc, err := inspect.Describe(t.Info(), &it, q.Measured())
 		if err != nil {
 			return err
@@ -203,6 +231,9 @@ func (a *app) printItems(t reader.Table, items iter.Seq2[reader.Item, error], f 
 		}
 	}
 	if len(docs) == 0 {
+		if none && a.output == outputTable {
+			a.notef("no record")
+		}
 		return nil
 	}
 	return a.printImageRecords(docs)

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -56,7 +58,7 @@ required, and then all addresses must be loopback addresses.`,
 	fl.StringVar(&cfg.Snapshot.Dir, "snapshot-dir", "", "folder for images of published tables, on a memory file system (default /dev/shm/rhumb)")
 	fl.DurationVar(&cfg.Snapshot.Policy.Interval, "snapshot-interval", 0, "least time between two versions of the image (default none)")
 	fl.IntVar(&cfg.Snapshot.Policy.Count, "snapshot-count", 0, "make a version once so many log entries wait, whatever the interval")
-	fl.BoolVar(&cfg.Snapshot.Policy.OnDemand, "snapshot-on-demand", false, "make versions only when `rhumb snapshot publish` asks")
+	fl.BoolVar(&cfg.Snapshot.Policy.OnDemand, "snapshot-on-demand", false, "make versions only when rhumb snapshot publish asks")
 	fl.Int64Var(&f.snapshotMiB, "snapshot-budget", 0, "most memory that the image may take, in MiB (default 8192)")
 	fl.BoolVar(&cfg.Snapshot.HugePages, "snapshot-huge-pages", false, "ask for huge pages; the folder's mount needs huge=advise or more")
 	fl.BoolVar(&cfg.Snapshot.GroupReadable, "snapshot-group-readable", false, "let only the owner and the group of the files read the image")
@@ -76,6 +78,9 @@ func (a *app) start(ctx context.Context, cfg node.Config, f startFlags) error {
 	cfg.CacheBytes, cfg.Snapshot.Budget = f.cacheMiB<<20, f.snapshotMiB<<20
 	var err error
 	if cfg.Location, err = locationOf(cfg.Region, f.location); err != nil {
+		return err
+	}
+	if cfg.Snapshot.Dir, err = imageFolder(cfg.Snapshot.Dir); err != nil {
 		return err
 	}
 	cfg.SetDefaults()
@@ -100,6 +105,22 @@ func (a *app) start(ctx context.Context, cfg node.Config, f startFlags) error {
 	}
 	n.Close()
 	return nil
+}
+
+// imageFolder makes sure that a folder for images that somebody asks for can be had, before the first table is published: a node
+// without its image serves all else. The path is absolute, so that readers find it from wherever they stand.
+func imageFolder(dir string) (string, error) {
+	if dir == "" {
+		return "", nil
+	}
+	dir, err := filepath.Abs(dir)
+	if err == nil {
+		err = os.MkdirAll(dir, 0o755)
+	}
+	if err != nil {
+		return "", rhumb.Ef("rhumb.start", rhumb.InvalidArgument, "--snapshot-dir: %v", err)
+	}
+	return dir, nil
 }
 
 // newLogger writes events as text to a terminal, else as JSON.

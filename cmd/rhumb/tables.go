@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -24,20 +25,29 @@ func (a *app) tableCommand() *cobra.Command {
 		Use: "create NAME", Short: "Create a table",
 		Long: `Create a table. Its settings are fixed from then on. Tables with equal settings share their ranges' placement; with
 the same --colocate byte, rows of several such tables whose names are equal up to that byte can be written by one
-atomic batch.`,
+atomic batch.
+
+--snapshot publishes the table in shared memory on every node that holds ranges of it: spatial with an index over the
+records' locations (the default), ordered with one over their names, for scans by prefix, summed with a checksum in every
+record; plain for none of these.`,
 		Example: `  rhumb table create flights --colocate /
   rhumb table create notes --replicas 5 --min-in-sync 3
   rhumb table create tracks --history 24h
   rhumb table create cars --snapshot                  # in shared memory too, with a spatial index
   rhumb table create roads --snapshot=spatial,ordered # and with scans by prefix`,
-		Args: cobra.ExactArgs(1),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 2 && cmd.Flags().Changed("snapshot") { // its value may be left out, so that it cannot stand apart
+				return fmt.Errorf("write --snapshot=%s, with an equals sign", args[1])
+			}
+			return cobra.ExactArgs(1)(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error { return a.createTable(cmd.Context(), args[0], f) },
 	}
 	fl := create.Flags()
 	fl.StringVar(&f.colocate, "colocate", "", "hash names only up to this byte, so that what follows it shares a range")
 	fl.StringVar(&f.o.LocationField, "location-field", "", "the field that holds a record's location (default \"location\")")
 	fl.DurationVar(&f.o.History, "history", 0, "how long superseded versions are kept")
-	fl.StringVar(&f.snapshot, "snapshot", "", "publish the table in shared memory on every node that holds it: plain, or any of spatial,ordered,summed")
+	fl.StringVar(&f.snapshot, "snapshot", "", "publish the table in shared memory: plain, or any of spatial,ordered,summed")
 	fl.Lookup("snapshot").NoOptDefVal = (rhumb.SnapshotOn | rhumb.SnapshotSpatial).String()
 	fl.IntVar(&f.o.Settings.Replicas, "replicas", 0, "copies of each range (default 3)")
 	fl.IntVar(&f.o.Settings.MinInSync, "min-in-sync", 0, "copies that a write must reach (default 2, or 1 with one replica)")
@@ -86,9 +96,9 @@ func (a *app) listTables(c *client.Client) error {
 		docs = append(docs, describeTable(t))
 	}
 	return a.print(docs, func(t table.Writer) {
-		t.AppendHeader(table.Row{"TABLE", "ID", "CLASS", "COLOCATE", "LOCATION", "MODE", "REPLICAS", "MIN IN SYNC", "RANGES"})
+		t.AppendHeader(table.Row{"TABLE", "ID", "CLASS", "COLOCATE", "LOCATION", "MODE", "REPLICAS", "MIN IN SYNC", "RANGES", "SNAPSHOT"})
 		for _, d := range docs {
-			t.AppendRow(table.Row{d.Name, d.ID, d.Class, d.Colocate, d.LocationField, d.Mode, d.Replicas, d.MinInSync, d.Ranges})
+			t.AppendRow(table.Row{d.Name, d.ID, d.Class, d.Colocate, d.LocationField, d.Mode, d.Replicas, d.MinInSync, d.Ranges, orElse(d.Snapshot, "no")})
 		}
 	})
 }

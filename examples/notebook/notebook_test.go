@@ -45,6 +45,7 @@ func python(ctx context.Context, t *testing.T) string {
 	// The package is built in a copy, since the build writes beside its sources.
 	build := filepath.Join(dir, "reader")
 	check(t, os.CopyFS(filepath.Join(build, "python"), os.DirFS(source)))
+	check(t, os.RemoveAll(filepath.Join(build, "python/build"))) // of an earlier one, with other sources perhaps
 	check(t, os.CopyFS(filepath.Join(build, "c"), os.DirFS(filepath.Join(source, "../c"))))
 	for _, args := range [][]string{
 		{"python3", "-m", "venv", dir},

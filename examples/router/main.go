@@ -47,17 +47,30 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, cfg config, w io.Writer) error {
-	addrs := []string{cfg.addr}
-	if cfg.image == "" || cfg.addr == "" {
-		demo, err := live.Demo()
-		if err != nil {
-			return err
-		}
-		addrs = live.Addrs(demo)
+// find takes from the running demo what the flags leave out, the image and the addresses, which it gives.
+func (cfg *config) find() (addrs []string, err error) {
+	if cfg.image != "" && cfg.addr != "" {
+		return []string{cfg.addr}, nil
+	}
+	demo, err := live.Demo()
+	if err != nil {
+		return nil, err
+	}
+	if cfg.image == "" {
 		if cfg.image, err = live.Image(demo, "roads"); err != nil {
-			return err
+			return nil, err
 		}
+	}
+	if cfg.addr != "" {
+		return []string{cfg.addr}, nil
+	}
+	return live.Addrs(demo), nil
+}
+
+func run(ctx context.Context, cfg config, w io.Writer) error {
+	addrs, err := cfg.find()
+	if err != nil {
+		return err
 	}
 	cluster, err := client.Open(ctx, client.Config{Addrs: addrs, Insecure: true})
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/client"
+	"github.com/rhumbdb/rhumb/demo"
 	"github.com/rhumbdb/rhumb/examples/live"
 	"github.com/rhumbdb/rhumb/node"
 	"github.com/rhumbdb/rhumb/node/publish"
@@ -255,6 +256,25 @@ func TestRun(t *testing.T) {
 	check(t, err)
 	if !json.Valid(saved) || !bytes.Contains(saved, []byte("LineString")) {
 		t.Errorf("the route is %s", saved)
+	}
+}
+
+// What the flags name is taken, though a demo runs.
+func TestFind(t *testing.T) {
+	layout, err := json.Marshal(demo.Layout{PID: os.Getpid(), Nodes: []demo.Node{{Addr: "127.0.0.1:1"}}})
+	check(t, err)
+	path := filepath.Join(t.TempDir(), "demo.json")
+	check(t, os.WriteFile(path, layout, 0o600))
+	t.Setenv("RHUMB_DEMO", path)
+	for _, tc := range []struct{ image, addr, wantAddr string }{
+		{"/an/image", "", "127.0.0.1:1"},
+		{"/an/image", "127.0.0.1:2", "127.0.0.1:2"},
+	} {
+		cfg := config{image: tc.image, addr: tc.addr}
+		addrs, err := cfg.find()
+		if err != nil || cfg.image != tc.image || len(addrs) != 1 || addrs[0] != tc.wantAddr {
+			t.Errorf("%+v: the image %s and the addresses %q, %v", tc, cfg.image, addrs, err)
+		}
 	}
 }
 

@@ -74,10 +74,7 @@ func parseTile(r *http.Request, suffix string) (t tile, err error) {
 	z, errZ := strconv.Atoi(r.PathValue("z"))
 	x, errX := strconv.Atoi(r.PathValue("x"))
 	n, errY := strconv.Atoi(y)
-	if err := errors.Join(errZ, errX, errY); err != nil {
-		return t, err
-	}
-	if z < 0 || z > zoomMax || min(x, n) < 0 || max(x, n) >= 1<<z {
+	if errors.Join(errZ, errX, errY) != nil || z < 0 || z > zoomMax || min(x, n) < 0 || max(x, n) >= 1<<z {
 		return t, fmt.Errorf("no such tile: want Z/X/Y%s with Z from 0 to %d", suffix, zoomMax)
 	}
 	return tile{z: z, x: x, y: n}, nil
@@ -94,9 +91,9 @@ func serveView(w http.ResponseWriter, image *reader.Client, answer func(v reader
 	}
 	switch {
 	case rhumb.KindOf(err) == rhumb.NotFound:
-		http.Error(w, err.Error(), http.StatusNotFound)
+		http.Error(w, rhumb.Message(err), http.StatusNotFound)
 	case err != nil:
-		http.Error(w, err.Error(), http.StatusInternalServerError)
+		http.Error(w, rhumb.Message(err), http.StatusInternalServerError)
 	}
 }
 

@@ -218,7 +218,7 @@ func (h *Host) change(p replica.MetaProposal) {
 		ctx, cancel := context.WithTimeout(h.ctx, metaTimeout)
 		defer cancel()
 		if err := h.cfg.Meta.Change(ctx, p); err != nil && rhumb.KindOf(err) != rhumb.Conflict {
-			h.log.Debug("metadata change failed", "range", p.Range, "err", err)
+			h.log.Debug("metadata change failed", "range", p.Range.String(), "err", err)
 		}
 	})
 }
@@ -235,7 +235,7 @@ func (h *Host) fetchLog(s *slot, f replica.Fetch) {
 		defer func() { <-h.fetch }()
 		entries, err := s.store.Entries(s.id, f.From, f.Until, f.BytesMax)
 		if err != nil { // the peer then stays a learner, as if the log were trimmed away, and says so
-			h.log.Error("the log cannot be read", "range", s.id, "from", f.From, "err", err)
+			h.log.Error("the log cannot be read", "range", s.id.String(), "from", f.From, "err", err)
 			h.m.fetchFailed.Inc()
 		}
 		h.post(fetchedEvent{s, f, entries})

@@ -66,7 +66,7 @@ func (h *Host) collect() {
 			more, err := h.collectRange(s, before)
 			if err != nil {
 				h.m.collectFailed.Inc()
-				h.log.Warn("collection failed", "range", s.id, "err", err)
+				h.log.Warn("collection failed", "range", s.id.String(), "err", err)
 				continue
 			}
 			if more {

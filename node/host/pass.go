@@ -214,7 +214,7 @@ func (h *Host) quarantined(s *slot) {
 	}
 	s.quarantined = true
 	h.m.quarantined.Inc()
-	h.log.Error("a replica is quarantined: its data contradicts the protocol, and it serves nothing until it is repaired", "range", s.id, "why", s.r.Status().Quarantine)
+	h.log.Error("a replica is quarantined: its data contradicts the protocol, and it serves nothing until it is repaired", "range", s.id.String(), "why", s.r.Status().Quarantine)
 }
 
 // touch notes that a replica may have something ready.
@@ -240,7 +240,7 @@ func (ev messagesEvent) apply(h *Host) {
 		}
 		if err := s.r.Step(ev.msgs[i]); err != nil {
 			h.m.refusedMessages.Inc()
-			h.log.Debug("message refused", "range", s.id, "from", ev.from, "err", err)
+			h.log.Debug("message refused", "range", s.id.String(), "from", ev.from, "err", err)
 		}
 		h.touch(s)
 	}

@@ -190,10 +190,10 @@ func (h *Host) tryActivate(s *slot) {
 	}
 	ts, err := h.cfg.Clock.Now()
 	if err != nil {
-		h.log.Warn("the clock has no ceiling: cannot activate", "range", s.id, "err", err)
+		h.log.Warn("the clock has no ceiling: cannot activate", "range", s.id.String(), "err", err)
 		return
 	}
-	h.log.Info("range activated", "range", s.id, "epoch", epoch)
+	h.log.Debug("range activated", "range", s.id.String(), "epoch", epoch)
 	s.r.Activate(ts)
 	h.touch(s)
 }

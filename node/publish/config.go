@@ -96,7 +96,7 @@ func (c *Config) Validate() error {
 		faults = append(faults, "engine, state or logger is missing")
 	}
 	if err := c.Policy.Validate(); err != nil {
-		faults = append(faults, err.Error())
+		faults = append(faults, rhumb.Message(err))
 	}
 	if len(faults) > 0 {
 		return rhumb.E("publish.Config", rhumb.InvalidArgument, strings.Join(faults, "; "))

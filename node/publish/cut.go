@@ -198,14 +198,17 @@ func (c *cut) record(t *table, home rhumb.RangeID, name, value []byte, at rhumb.
 	return rec, false, nil
 }
 
+// boxOf gives the place that a field tells. What is no place must not keep the image from being published.
 func boxOf(f rhumb.FieldValue) (format.Box, bool) {
+	var box format.Box
 	if p, ok := f.Point(); ok {
-		return format.MakePoint(p), true
+		box = format.MakePoint(p)
+	} else if b, ok := f.Box(); ok {
+		box = format.MakeBox(b)
+	} else {
+		return box, false
 	}
-	if b, ok := f.Box(); ok {
-		return format.MakeBox(b), true
-	}
-	return format.Box{}, false
+	return box, box.Valid()
 }
 
 // records reads a whole table from storage: every range of its class that this node holds, as of the range's position in

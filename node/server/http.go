@@ -7,6 +7,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/rhumbdb/rhumb"
 )
 
 // Health answers whether a node works.
@@ -38,7 +40,7 @@ func health(check func() error) http.HandlerFunc {
 		w.Header().Set("Content-Type", "application/json")
 		answer := map[string]any{"ok": true}
 		if err := check(); err != nil {
-			answer = map[string]any{"ok": false, "why": err.Error()}
+			answer = map[string]any{"ok": false, "why": rhumb.Message(err)}
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 		_ = json.NewEncoder(w).Encode(answer) // the asker has gone if this fails

@@ -84,8 +84,8 @@ func answer(w http.ResponseWriter, contentType string, body []byte, err error) {
 		kind := rhumb.KindOf(err)
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(statusOf(kind))
-		body, _ = json.Marshal(map[string]any{"error": map[string]string{"kind": kind.String(), "message": err.Error()}}) // text always encodes
-		_, _ = w.Write(append(body, '\n'))                                                                                // the asker has gone if this fails
+		body, _ = json.Marshal(map[string]any{"error": map[string]string{"kind": kind.String(), "message": rhumb.Message(err)}}) // text always encodes
+		_, _ = w.Write(append(body, '\n'))                                                                                       // the asker has gone if this fails
 		return
 	}
 	w.Header().Set("Content-Type", contentType)
@@ -169,6 +169,9 @@ func (s *shownImage) get(r *http.Request) (string, []byte, error) {
 		return "", nil, err
 	}
 	it, err := inspect.Get(t, r.PathValue("key"))
+	if rhumb.KindOf(err) == rhumb.NotFound {
+		return "", nil, rhumb.Ef(opSnapshot, rhumb.NotFound, "table %s has no record %q in version %d of this node's image", r.PathValue("table"), r.PathValue("key"), s.view.Version())
+	}
 	if err != nil {
 		return "", nil, err
 	}

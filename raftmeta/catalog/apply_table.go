@@ -113,7 +113,7 @@ func (s *State) whatFits(replicas int) string {
 	if most == 0 {
 		return fmt.Sprintf("%d replicas need %d live nodes in one region, and there are none", replicas, replicas)
 	}
-	return fmt.Sprintf("%d replicas need %d live nodes in one region; %s. Ask for %d replicas at most, or add nodes",
+	return fmt.Sprintf("%d replicas need %d live nodes in one region; %s. Ask for --replicas %d at most, or add nodes",
 		replicas, replicas, strings.Join(parts, ", "), most)
 }
 

@@ -165,6 +165,12 @@ func (b Box) Degrees() rhumb.Box {
 // Crosses reports whether the box crosses the antimeridian.
 func (b Box) Crosses() bool { return b.MinX > b.MaxX }
 
+// Valid reports whether the box lies on the earth, with the lower edge first. No query finds another one.
+func (b Box) Valid() bool {
+	return b.MinY <= b.MaxY && b.MinY >= -LatUnitsMax && b.MaxY <= LatUnitsMax &&
+		min(b.MinX, b.MaxX) >= -LonUnitsMax && max(b.MinX, b.MaxX) <= LonUnitsMax
+}
+
 // Split gives the one or two plain boxes that b consists of: a box that crosses the antimeridian is its part east of MinX, then
 // its part west of MaxX.
 func (b Box) Split() (parts [2]Box, n int) {

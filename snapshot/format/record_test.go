@@ -83,6 +83,15 @@ func TestBox(t *testing.T) {
 	if n != 2 || !b.Crosses() || parts[0] != (Box{1799999999, -900000000, 1800000000, 1}) || parts[1] != (Box{-1800000000, -900000000, -1795000000, 1}) {
 		t.Errorf("%d parts %v", n, parts)
 	}
+	for box, want := range map[Box]bool{
+		{}: true, {-LonUnitsMax, -LatUnitsMax, LonUnitsMax, LatUnitsMax}: true, {LonUnitsMax, 1, -LonUnitsMax, 1}: true,
+		{0, 1, 0, 0}: false, {0, -LatUnitsMax - 1, 0, 0}: false, {0, 0, 0, LatUnitsMax + 1}: false,
+		{-LonUnitsMax - 1, 0, 0, 0}: false, {0, 0, LonUnitsMax + 1, 0}: false, {0, 0, -LonUnitsMax - 1, 0}: false, {LonUnitsMax + 1, 0, 0, 0}: false,
+	} {
+		if box.Valid() != want {
+			t.Errorf("box %v is valid: %t", box, !want)
+		}
+	}
 	if p := MakePoint(rhumb.Point{Lat: 1.00000004, Lon: -2}); p != (Box{-20000000, 10000000, -20000000, 10000000}) {
 		t.Errorf("point %v", p)
 	}

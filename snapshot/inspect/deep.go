@@ -93,7 +93,7 @@ func (c *checker) checkRecord(r *record) {
 		c.inRecord(r.ref, "the key belongs to shard %d and not %d", format.ShardOf(hash, c.table.ShardCount), c.index)
 	case r.prev != format.NoPrev && r.prev >= r.ref:
 		c.inRecord(r.ref, "a chain of versions leads upwards, to unit %d", r.prev)
-	case r.flags&format.FlagBox != 0 && (r.box.MinY > r.box.MaxY):
+	case r.flags&format.FlagBox != 0 && !r.box.Valid():
 		c.inRecord(r.ref, "the box %v is none", r.box)
 	}
 	sum := le.Uint32(r.bytes[format.RecordSum:])

@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"slices"
 	"time"
@@ -75,8 +76,9 @@ func (s *side) names(only string) (out []string) {
 }
 
 // Diff compares two images, table by table, or one table when a name is given. A key differs when its value, its box or its
-// expiry does. The positions are only compared when they are named. found is told of each difference.
-func Diff(a, b, only string, found func(*Difference)) ([]TableDiff, error) {
+// expiry does. The positions are only compared when they are named. found is told of each difference. It fails with Canceled
+// when ctx ends.
+func Diff(ctx context.Context, a, b, only string, found func(*Difference)) ([]TableDiff, error) {
 	const op rhumb.Op = "inspect.Diff"
 	was, err := openSide(a)
 	if err != nil {
@@ -97,7 +99,7 @@ func Diff(a, b, only string, found func(*Difference)) ([]TableDiff, error) {
 	var out []TableDiff
 	for _, name := range names {
 		d := TableDiff{Table: name}
-		if err := d.compare(&was, &is, found); err != nil {
+		if err := d.compare(ctx, &was, &is, found); err != nil {
 			return nil, rhumb.Wrap(op, err)
 		}
 		out = append(out, d)
@@ -106,7 +108,7 @@ func Diff(a, b, only string, found func(*Difference)) ([]TableDiff, error) {
 }
 
 // compare walks both tables. One that an image lacks is empty; so is one with keys of another kind.
-func (d *TableDiff) compare(was, is *side, found func(*Difference)) error {
+func (d *TableDiff) compare(ctx context.Context, was, is *side, found func(*Difference)) error {
 	before, err1 := was.view.Table(d.Table)
 	after, err2 := is.view.Table(d.Table)
 	for _, err := range []error{err1, err2} {
@@ -116,7 +118,7 @@ func (d *TableDiff) compare(was, is *side, found func(*Difference)) error {
 	}
 	comparable := err1 == nil && err2 == nil && before.Info().KeyKind == after.Info().KeyKind
 	if err1 == nil {
-		if err := d.walk(&before, &after, comparable, func(old, now *reader.Item) {
+		if err := d.walk(ctx, &before, &after, comparable, func(old, now *reader.Item) {
 			switch diff := (Difference{Table: before.Info(), Was: *old, HasWas: true}); {
 			case now == nil:
 				d.Removed++
@@ -136,7 +138,7 @@ func (d *TableDiff) compare(was, is *side, found func(*Difference)) error {
 	if err2 != nil {
 		return nil
 	}
-	return d.walk(&after, &before, comparable, func(now, old *reader.Item) {
+	return d.walk(ctx, &after, &before, comparable, func(now, old *reader.Item) {
 		if old == nil {
 			d.Added++
 			found(&Difference{Table: after.Info(), How: Added, Is: *now, HasIs: true})
@@ -145,8 +147,11 @@ func (d *TableDiff) compare(was, is *side, found func(*Difference)) error {
 }
 
 // walk visits the records of a table, each with that of the same key in the other, nil for none.
-func (d *TableDiff) walk(t, other *reader.Table, comparable bool, fn func(it, same *reader.Item)) error {
+func (d *TableDiff) walk(ctx context.Context, t, other *reader.Table, comparable bool, fn func(it, same *reader.Item)) error {
 	for it, err := range t.All() {
+		if err == nil {
+			err = canceled(ctx, "inspect.Diff")
+		}
 		if err != nil {
 			return err
 		}

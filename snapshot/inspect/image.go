@@ -152,7 +152,7 @@ func (im *Image) loadTables() (busy bool) {
 		at := format.RootTables + i*format.TableEntrySize
 		entry, used, err := format.DecodeTable(im.root[at:])
 		if err != nil {
-			im.fault(format.RootName, at, err.Error())
+			im.fault(format.RootName, at, rhumb.Message(err))
 			continue
 		}
 		if !used {
@@ -187,7 +187,7 @@ func (im *Image) loadShard(t *format.Table, slot, index int) (s *Shard, busy boo
 	entry, used, err := format.DecodeShard(im.root[at:])
 	switch {
 	case err != nil:
-		im.fault(format.RootName, at, err.Error())
+		im.fault(format.RootName, at, rhumb.Message(err))
 		return nil, false
 	case !used || entry.Table != t.ID || int(entry.Index) != index:
 		im.fault(format.RootName, at, fmt.Sprintf("the entry of shard %d is not that of shard %d of table %q", slot, index, t.Name))
@@ -199,7 +199,7 @@ func (im *Image) loadShard(t *format.Table, slot, index int) (s *Shard, busy boo
 		return s, true
 	}
 	if err != nil {
-		im.fault(s.File, -1, err.Error())
+		im.fault(s.File, -1, rhumb.Message(err))
 		return s, false
 	}
 	if m.load64(0) == 0 || m.load64(format.SegmentState) == format.SegmentRecycled {
@@ -212,7 +212,7 @@ func (im *Image) loadShard(t *format.Table, slot, index int) (s *Shard, busy boo
 		err = s.agrees(im.Head.Image, t)
 	}
 	if err != nil {
-		im.fault(s.File, 0, err.Error())
+		im.fault(s.File, 0, rhumb.Message(err))
 		m.close()
 		return s, false
 	}

@@ -1,6 +1,8 @@
 package inspect
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -26,15 +28,18 @@ type Listed struct {
 	Err error
 }
 
-// List lists the images under a folder, <root>/<cluster>/<node>. A folder that does not exist has none.
+// List lists the images under a folder, <root>/<cluster>/<node>, those too that this process may not read. A folder that does
+// not exist has none.
 func List(root string) ([]Listed, error) {
-	dirs, err := filepath.Glob(filepath.Join(root, "*", "*", format.RootName))
+	dirs, err := filepath.Glob(filepath.Join(root, "*", "*"))
 	if err != nil {
 		return nil, rhumb.WrapKind("inspect.List", rhumb.InvalidArgument, err)
 	}
 	var out []Listed
-	for _, path := range dirs {
-		out = append(out, look(filepath.Dir(path)))
+	for _, dir := range dirs {
+		if _, err := os.Stat(filepath.Join(dir, format.RootName)); err == nil || errors.Is(err, fs.ErrPermission) {
+			out = append(out, look(dir))
+		}
 	}
 	return out, nil
 }

@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"archive/tar"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -31,6 +32,14 @@ func (p Progress) tell(done, total int64) {
 	}
 }
 
+// canceled says that somebody broke the work off; nil while nobody did.
+func canceled(ctx context.Context, op rhumb.Op) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	return rhumb.E(op, rhumb.Canceled, "broken off before it was done")
+}
+
 // Saved is what was saved or loaded.
 type Saved struct {
 	Path    string
@@ -50,8 +59,8 @@ type sink interface {
 // Save copies the image in a directory, live or not, at its newest version, to a new directory or, when the name ends in
 // FileSuffix, to a file. Commits that come meanwhile are not in it. Readers attach to the copy as to any image; it says of
 // itself that its publisher stopped. It fails with kind AlreadyExists when there is
-// something at the path, and with Corrupt when the image is damaged.
-func Save(dir, path string, progress Progress) (Saved, error) {
+// something at the path, with Corrupt when the image is damaged, and with Canceled, leaving nothing, when ctx ends.
+func Save(ctx context.Context, dir, path string, progress Progress) (Saved, error) {
 	const op rhumb.Op = "inspect.Save"
 	im, err := Open(dir)
 	if err != nil {
@@ -65,7 +74,7 @@ func Save(dir, path string, progress Progress) (Saved, error) {
 	if err != nil {
 		return Saved{}, rhumb.Wrap(op, err)
 	}
-	saved, err := im.save(to, progress)
+	saved, err := im.save(ctx, to, progress)
 	if err == nil {
 		err = to.close()
 	}
@@ -77,7 +86,7 @@ func Save(dir, path string, progress Progress) (Saved, error) {
 	return saved, nil
 }
 
-func (im *Image) save(to sink, progress Progress) (Saved, error) {
+func (im *Image) save(ctx context.Context, to sink, progress Progress) (Saved, error) {
 	s := Saved{Version: im.Version}
 	total := im.bytes()
 	put := func(name string, size int, write func(io.Writer) error) error {
@@ -86,9 +95,10 @@ func (im *Image) save(to sink, progress Progress) (Saved, error) {
 			return err
 		}
 		done := s.Bytes
-		err = write(io.MultiWriter(w, teller(func(n int) {
+		err = write(io.MultiWriter(w, teller(func(n int) error {
 			done += int64(n)
 			progress.tell(done, total)
+			return canceled(ctx, "inspect.Save")
 		})))
 		s.Files, s.Bytes = s.Files+1, s.Bytes+int64(size)
 		return errors.Join(err, w.Close())
@@ -277,8 +287,8 @@ type LoadOptions struct {
 
 // Load puts an image that was saved, as a file or a directory, where readers find it. What it puts there is checked first.
 // It fails with kind AlreadyExists when something is there and Replace is not set, or a publisher is alive there, and with
-// Corrupt when the saved image is damaged.
-func Load(from, dir string, opt LoadOptions) (Saved, error) {
+// Corrupt when the saved image is damaged. When ctx ends it fails with Canceled, and what stood at the place stands there still.
+func Load(ctx context.Context, from, dir string, opt LoadOptions) (Saved, error) {
 	const op rhumb.Op = "inspect.Load"
 	if err := mayReplace(dir, opt.Replace); err != nil {
 		return Saved{}, rhumb.Wrap(op, err)
@@ -288,11 +298,14 @@ func Load(from, dir string, opt LoadOptions) (Saved, error) {
 		return Saved{}, rhumb.Wrap(op, err)
 	}
 	defer to.abandon() // of what was renamed nothing is left to remove
-	saved, err := unpack(from, to, opt.Progress)
+	saved, err := unpack(ctx, from, to, opt.Progress)
 	if err != nil {
 		return Saved{}, rhumb.Wrap(op, err)
 	}
-	report, err := Verify(to.temporary, VerifyOptions{})
+	report, err := Verify(ctx, to.temporary, VerifyOptions{})
+	if err := canceled(ctx, op); err != nil {
+		return Saved{}, err
+	}
 	if err != nil {
 		return Saved{}, rhumb.WrapKind(op, rhumb.Corrupt, err)
 	}
@@ -319,7 +332,7 @@ func mayReplace(dir string, replace bool) error {
 		return rhumb.Ef(op, rhumb.AlreadyExists, "a publisher is alive in %s; choose another place, or stop the node first", dir)
 	}
 	if !replace {
-		return rhumb.Ef(op, rhumb.AlreadyExists, "%s exists; choose another place, or replace it", dir)
+		return rhumb.Ef(op, rhumb.AlreadyExists, "%s exists; choose another place, or replace it with --replace", dir)
 	}
 	if _, err := os.Stat(filepath.Join(dir, format.RootName)); err != nil {
 		return rhumb.Ef(op, rhumb.AlreadyExists, "%s exists and holds no image; it is not replaced", dir)
@@ -347,7 +360,7 @@ func owned(dir string) bool {
 var imageFile = regexp.MustCompile(`^(root|seg\.[0-9]{1,3}\.[0-9]{1,20})$`)
 
 // unpack copies the files of a saved image.
-func unpack(from string, to *directory, progress Progress) (Saved, error) {
+func unpack(ctx context.Context, from string, to *directory, progress Progress) (Saved, error) {
 	const op rhumb.Op = "inspect.unpack"
 	info, err := os.Stat(from)
 	if err != nil {
@@ -362,7 +375,7 @@ func unpack(from string, to *directory, progress Progress) (Saved, error) {
 		if len(im.Faults) > 0 {
 			return Saved{}, rhumb.Ef(op, rhumb.Corrupt, "%s is damaged: %s", from, im.Faults[0])
 		}
-		return im.save(to, progress)
+		return im.save(ctx, to, progress)
 	}
 	f, err := os.Open(from)
 	if err != nil {
@@ -374,7 +387,11 @@ func unpack(from string, to *directory, progress Progress) (Saved, error) {
 		return Saved{}, rhumb.Wrap(op, err)
 	}
 	defer z.Close()
-	done := func(int) { at, _ := f.Seek(0, io.SeekCurrent); progress.tell(at, info.Size()) } // only shown
+	done := func(int) error {
+		at, _ := f.Seek(0, io.SeekCurrent) // only shown
+		progress.tell(at, info.Size())
+		return canceled(ctx, op)
+	}
 	s, err := extract(tar.NewReader(z), to, done)
 	if err != nil && rhumb.KindOf(err) == rhumb.Other {
 		err = rhumb.WrapKind(op, rhumb.Corrupt, fmt.Errorf("%s is no saved image, or is cut short: %w", from, err))
@@ -407,17 +424,14 @@ func extract(t *tar.Reader, to *directory, done teller) (s Saved, err error) {
 	}
 }
 
-// teller is told the length of each piece that passes.
-type teller func(n int)
+// teller is told the length of each piece that passes, and says when to stop.
+type teller func(n int) error
 
-func (t teller) Write(p []byte) (int, error) {
-	t(len(p))
-	return len(p), nil
-}
+func (t teller) Write(p []byte) (int, error) { return len(p), t(len(p)) }
 
 // OpenSaved gives a directory with the image that a path names: the path itself, or for a file a directory made for it,
 // which done removes.
-func OpenSaved(path string) (dir string, done func(), err error) {
+func OpenSaved(ctx context.Context, path string) (dir string, done func(), err error) {
 	const op rhumb.Op = "inspect.OpenSaved"
 	info, err := os.Stat(path)
 	if err != nil {
@@ -431,7 +445,7 @@ func OpenSaved(path string) (dir string, done func(), err error) {
 		return "", nil, fileError(op, err)
 	}
 	done = func() { _ = os.RemoveAll(tmp) }
-	if _, err := Load(path, filepath.Join(tmp, "image"), LoadOptions{}); err != nil {
+	if _, err := Load(ctx, path, filepath.Join(tmp, "image"), LoadOptions{}); err != nil {
 		done()
 		return "", nil, rhumb.Wrap(op, err)
 	}

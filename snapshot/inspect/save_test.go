@@ -1,9 +1,11 @@
 package inspect
 
 import (
+	"context"
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/rhumbdb/rhumb"
@@ -19,12 +21,12 @@ func TestSaveLoadDiff(t *testing.T) {
 	}
 	tmp := t.TempDir()
 	file, dir := filepath.Join(tmp, "image"+FileSuffix), filepath.Join(tmp, "image")
-	saved, err := Save(w.dir, file, nil)
+	saved, err := Save(t.Context(), w.dir, file, nil)
 	check(t, err)
 	if saved.Version != w.p.Version() || saved.Files != 6 {
 		t.Errorf("saved %+v, the version is %d", saved, w.p.Version())
 	}
-	loaded, err := Load(file, dir, LoadOptions{})
+	loaded, err := Load(t.Context(), file, dir, LoadOptions{})
 	check(t, err)
 	if loaded.Version != saved.Version || loaded.Bytes != saved.Bytes {
 		t.Errorf("saved %+v, loaded %+v", saved, loaded)
@@ -34,7 +36,7 @@ func TestSaveLoadDiff(t *testing.T) {
 		t.Error("the copy shows something else")
 	}
 	var hows []string
-	counts, err := Diff(dir, w.dir, "", func(d *Difference) { hows = append(hows, d.How) })
+	counts, err := Diff(t.Context(), dir, w.dir, "", func(d *Difference) { hows = append(hows, d.How) })
 	check(t, err)
 	if len(hows) != 0 || len(counts) != 3 || counts[0].Same == 0 {
 		t.Errorf("a copy differs: %v, %v", hows, counts)
@@ -44,7 +46,7 @@ func TestSaveLoadDiff(t *testing.T) {
 	}
 	want := len(diffOf(t, dir, w.dir))
 	total := int64(0)
-	counts, err = Diff(dir, w.dir, "", func(*Difference) {})
+	counts, err = Diff(t.Context(), dir, w.dir, "", func(*Difference) {})
 	check(t, err)
 	for _, c := range counts {
 		total += c.Added + c.Removed + c.Changed
@@ -114,12 +116,12 @@ func TestSaveWhileCommitting(t *testing.T) {
 	tmp, compared := t.TempDir(), 0
 	for i := range 20 {
 		dir := filepath.Join(tmp, string(rune('a'+i)))
-		saved, err := Save(w.dir, dir, nil)
+		saved, err := Save(t.Context(), w.dir, dir, nil)
 		if err != nil {
 			t.Error(err)
 			break
 		}
-		if r, err := Verify(dir, VerifyOptions{Deep: true}); err != nil || len(r.Faults) > 0 || r.Version != saved.Version {
+		if r, err := Verify(t.Context(), dir, VerifyOptions{Deep: true}); err != nil || len(r.Faults) > 0 || r.Version != saved.Version {
 			t.Errorf("copy of version %d: %v, %+v", saved.Version, err, r)
 			break
 		}
@@ -134,7 +136,7 @@ func TestSaveWhileCommitting(t *testing.T) {
 		return
 	}
 	// The last copy of a version that the live image still has shows the same.
-	saved, err := Save(w.dir, filepath.Join(tmp, "last"), nil)
+	saved, err := Save(t.Context(), w.dir, filepath.Join(tmp, "last"), nil)
 	check(t, err)
 	for range 3 {
 		w.commit(5, 100)
@@ -149,33 +151,95 @@ func TestSaveWhileCommitting(t *testing.T) {
 }
 
 // TestLoadRefuses guards that nothing is overwritten unasked, a live image never, and that damage is found before.
+// Whatever is broken off leaves nothing behind, and what stood there stands there still.
+func TestCanceled(t *testing.T) {
+	w := newWorld(t, 5)
+	w.commit(200, 200)
+	tmp := t.TempDir()
+	saved := filepath.Join(tmp, "saved.rhs")
+	if _, err := Save(t.Context(), w.dir, saved, nil); err != nil {
+		t.Fatal(err)
+	}
+	here := filepath.Join(tmp, "here")
+	if _, err := Load(t.Context(), saved, here, LoadOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name string
+		do   func(ctx context.Context, progress Progress) error
+	}{
+		{"a directory", func(ctx context.Context, p Progress) error {
+			_, err := Save(ctx, w.dir, filepath.Join(tmp, "dir"), p)
+			return err
+		}},
+		{"a file", func(ctx context.Context, p Progress) error {
+			_, err := Save(ctx, w.dir, filepath.Join(tmp, "file.rhs"), p)
+			return err
+		}},
+		{"load", func(ctx context.Context, p Progress) error {
+			_, err := Load(ctx, saved, filepath.Join(tmp, "loaded"), LoadOptions{Progress: p})
+			return err
+		}},
+		{"replace", func(ctx context.Context, p Progress) error {
+			_, err := Load(ctx, saved, here, LoadOptions{Replace: true, Progress: p})
+			return err
+		}},
+		{"verify", func(ctx context.Context, p Progress) error {
+			_, err := Verify(ctx, w.dir, VerifyOptions{Deep: true, Progress: p})
+			return err
+		}},
+		{"diff", func(ctx context.Context, p Progress) error {
+			p(0, 0)
+			_, err := Diff(ctx, w.dir, here, "", func(*Difference) {})
+			return err
+		}},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		if err := tc.do(ctx, func(int64, int64) { cancel() }); rhumb.KindOf(err) != rhumb.Canceled {
+			t.Errorf("%s: %v", tc.name, err)
+		}
+		cancel()
+	}
+	var left []string
+	entries, err := os.ReadDir(tmp)
+	for _, e := range entries {
+		left = append(left, e.Name())
+	}
+	if err != nil || !slices.Equal(left, []string{"here", "saved.rhs"}) {
+		t.Errorf("there are %q, %v", left, err)
+	}
+	if r, err := Verify(t.Context(), here, VerifyOptions{Deep: true}); err != nil || len(r.Faults) > 0 {
+		t.Errorf("what stood there: %+v, %v", r, err)
+	}
+}
+
 func TestLoadRefuses(t *testing.T) {
 	w := newWorld(t, 2)
 	w.commit(100, 50)
 	w.commit(100, 50)
 	tmp := t.TempDir()
 	file := filepath.Join(tmp, "image"+FileSuffix)
-	_, err := Save(w.dir, file, nil)
+	_, err := Save(t.Context(), w.dir, file, nil)
 	check(t, err)
-	if _, err := Save(w.dir, file, nil); rhumb.KindOf(err) != rhumb.AlreadyExists {
+	if _, err := Save(t.Context(), w.dir, file, nil); rhumb.KindOf(err) != rhumb.AlreadyExists {
 		t.Errorf("save over a file: %v", err)
 	}
-	if _, err := Load(file, w.dir, LoadOptions{Replace: true}); rhumb.KindOf(err) != rhumb.AlreadyExists {
+	if _, err := Load(t.Context(), file, w.dir, LoadOptions{Replace: true}); rhumb.KindOf(err) != rhumb.AlreadyExists {
 		t.Errorf("load over a live image: %v", err)
 	}
 	dir := filepath.Join(tmp, "image")
-	_, err = Load(file, dir, LoadOptions{})
+	_, err = Load(t.Context(), file, dir, LoadOptions{})
 	check(t, err)
-	if _, err := Load(file, dir, LoadOptions{}); rhumb.KindOf(err) != rhumb.AlreadyExists {
+	if _, err := Load(t.Context(), file, dir, LoadOptions{}); rhumb.KindOf(err) != rhumb.AlreadyExists {
 		t.Errorf("load over an image: %v", err)
 	}
-	_, err = Load(file, dir, LoadOptions{Replace: true})
+	_, err = Load(t.Context(), file, dir, LoadOptions{Replace: true})
 	check(t, err)
 	content, err := os.ReadFile(file)
 	check(t, err)
 	for _, bad := range [][]byte{content[:len(content)/2], []byte("no archive"), nil} {
 		check(t, os.WriteFile(filepath.Join(tmp, "bad"), bad, 0o600))
-		if _, err := Load(filepath.Join(tmp, "bad"), filepath.Join(tmp, "never"), LoadOptions{}); rhumb.KindOf(err) != rhumb.Corrupt {
+		if _, err := Load(t.Context(), filepath.Join(tmp, "bad"), filepath.Join(tmp, "never"), LoadOptions{}); rhumb.KindOf(err) != rhumb.Corrupt {
 			t.Errorf("load of %d bytes of %d: %v", len(bad), len(content), err)
 		}
 	}

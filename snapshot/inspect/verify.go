@@ -1,8 +1,8 @@
 package inspect
 
 import (
+	"context"
 	"fmt"
-	"strings"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/snapshot/format"
@@ -35,12 +35,12 @@ type Report struct {
 
 // Verify checks the image in a directory at its newest version, live or not, and lists what is wrong. It fails only when
 // there is nothing to check: with kind NotFound, PermissionDenied, Incompatible or Unavailable.
-func Verify(dir string, opt VerifyOptions) (Report, error) {
+func Verify(ctx context.Context, dir string, opt VerifyOptions) (Report, error) {
 	const op rhumb.Op = "inspect.Verify"
 	r := Report{Dir: dir, Files: 1, Bytes: format.RootSize}
 	im, err := Open(dir)
 	if rhumb.KindOf(err) == rhumb.Corrupt {
-		r.Faults = []Fault{{format.RootName, 0, message(err)}}
+		r.Faults = []Fault{{format.RootName, 0, rhumb.Message(err)}}
 		return r, nil
 	}
 	if err != nil {
@@ -53,6 +53,9 @@ func Verify(dir string, opt VerifyOptions) (Report, error) {
 	total := im.bytes()
 	for i := range im.Tables {
 		for _, s := range im.Tables[i].Shards {
+			if err := canceled(ctx, op); err != nil {
+				return r, err
+			}
 			r.Files++
 			if s.m == nil {
 				continue // a fault tells of it
@@ -65,18 +68,6 @@ func Verify(dir string, opt VerifyOptions) (Report, error) {
 		}
 	}
 	return r, nil
-}
-
-// message gives what an error says, without where in this program it was made.
-func message(err error) string {
-	text := err.Error()
-	for {
-		op, rest, ok := strings.Cut(text, ": ")
-		if !ok || strings.ContainsAny(op, " /") {
-			return text
-		}
-		text = rest
-	}
 }
 
 // bytes gives the size of all files that are mapped.
@@ -163,7 +154,7 @@ func rootFaults(root []byte, settled bool) (out []Fault) {
 		at := format.RootShards + i*format.ShardEntrySize
 		e := root[at:][:format.ShardEntrySize]
 		if _, used, err := format.DecodeShard(e); err != nil {
-			bad(at, "%s", message(err)) // no table may name it, so that nobody else looks
+			bad(at, "%s", rhumb.Message(err)) // no table may name it, so that nobody else looks
 		} else if !used && !empty(e) || !empty(e[48:]) || le.Uint32(e[40:]) != 0 {
 			bad(at, "the unused part of a shard's entry is not empty")
 		}
@@ -241,7 +232,7 @@ func (im *Image) verifyShard(t *Table, s *Shard, deep bool) (faults []Fault, rec
 		}
 	})
 	if err != nil {
-		return append(c.out, Fault{s.File, -1, message(err)}), c.records
+		return append(c.out, Fault{s.File, -1, rhumb.Message(err)}), c.records
 	}
 	return c.out, c.records
 }
@@ -317,12 +308,12 @@ func (c *checker) checkCounters() bool {
 func (c *checker) checkSums() {
 	for _, sec := range c.head.Sections {
 		if err := c.head.CheckSum(sec, c.section(sec.Type)); err != nil {
-			c.bad(int64(sec.Offset), "%s", message(err))
+			c.bad(int64(sec.Offset), "%s", rhumb.Message(err))
 		}
 	}
 	if c.table.Spatial() {
 		if _, err := rtree.Open(c.section(format.SectionTreeNodes), c.section(format.SectionTreeRefs)); err != nil {
-			c.in(format.SectionTreeNodes, 0, "%s", message(err))
+			c.in(format.SectionTreeNodes, 0, "%s", rhumb.Message(err))
 		}
 	}
 }

@@ -91,11 +91,11 @@ func TestVerifyKept(t *testing.T) {
 // TestVerifyNothing guards what is said of what is no image.
 func TestVerifyNothing(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := Verify(dir, VerifyOptions{}); rhumb.KindOf(err) != rhumb.NotFound {
+	if _, err := Verify(t.Context(), dir, VerifyOptions{}); rhumb.KindOf(err) != rhumb.NotFound {
 		t.Errorf("an empty directory: %v", err)
 	}
 	check(t, os.WriteFile(filepath.Join(dir, "root"), make([]byte, format.RootSize), 0o600))
-	if r, err := Verify(dir, VerifyOptions{}); err != nil || len(r.Faults) != 1 || r.Faults[0].File != "root" {
+	if r, err := Verify(t.Context(), dir, VerifyOptions{}); err != nil || len(r.Faults) != 1 || r.Faults[0].File != "root" {
 		t.Errorf("a root of zeros: %+v, %v", r, err)
 	}
 }
@@ -109,7 +109,7 @@ func TestVerifyTruncated(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(w.dir, "seg.*"))
 	check(t, err)
 	check(t, os.Truncate(files[0], 9000))
-	r, err := Verify(w.dir, VerifyOptions{})
+	r, err := Verify(t.Context(), w.dir, VerifyOptions{})
 	if err != nil || len(r.Faults) == 0 || r.Faults[0].File != filepath.Base(files[0]) {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -149,8 +149,8 @@ func TestMemory(t *testing.T) {
 	check(t, err)
 	check(t, w.p.Close())
 	for name, run := range map[string]func() error{
-		"verify": func() error { _, err := Verify(w.dir, VerifyOptions{Deep: true}); return err },
-		"save":   func() error { _, err := Save(w.dir, filepath.Join(t.TempDir(), "copy"), nil); return err },
+		"verify": func() error { _, err := Verify(t.Context(), w.dir, VerifyOptions{Deep: true}); return err },
+		"save":   func() error { _, err := Save(t.Context(), w.dir, filepath.Join(t.TempDir(), "copy"), nil); return err },
 	} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)

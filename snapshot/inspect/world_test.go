@@ -186,7 +186,7 @@ func contents(t testing.TB, dir string, version uint64) map[string]string {
 // wantClean fails when Verify finds anything.
 func wantClean(t testing.TB, dir string) Report {
 	t.Helper()
-	r, err := Verify(dir, VerifyOptions{Deep: true})
+	r, err := Verify(t.Context(), dir, VerifyOptions{Deep: true})
 	check(t, err)
 	for i, f := range r.Faults {
 		if i < 10 {

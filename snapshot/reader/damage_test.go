@@ -1,6 +1,7 @@
 package reader_test
 
 import (
+	"encoding/binary"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -248,4 +249,56 @@ func FuzzDamaged(f *testing.F) {
 		}
 		d.attempt(t, int(file), int64(offset), mask, late)
 	})
+}
+
+// TestDamagedDelta guards that an entry of the spatial delta whose box was damaged shows no record where that does not lie.
+func TestDamagedDelta(t *testing.T) {
+	d := newDamaged(t)
+	c, err := reader.Attach(d.dir, reader.Options{})
+	check(t, err)
+	defer func() { check(t, c.Close()) }()
+	v, err := c.Lock()
+	check(t, err)
+	defer v.Unlock()
+	tb, err := v.Table(fmt.Sprint(format.KeyUint64))
+	check(t, err)
+	in := func(b rhumb.Box) (n int) {
+		check(t, tb.VisitBBox(b, func(*reader.Item) bool { n++; return true }))
+		return n
+	}
+	far := rhumb.Box{Min: rhumb.Point{Lat: -89.5, Lon: -120.5}, Max: rhumb.Point{Lat: -89, Lon: -120}}
+	for ; in(far) > 0; far.Min.Lon, far.Max.Lon = far.Min.Lon+1, far.Max.Lon+1 {
+	}
+	world := make([]byte, 16)
+	for i, v := range []int32{-format.LonUnitsMax, -format.LatUnitsMax, format.LonUnitsMax, format.LatUnitsMax} {
+		binary.LittleEndian.PutUint32(world[4*i:], uint32(v))
+	}
+	for _, f := range d.files {
+		head := make([]byte, format.SegmentHeader)
+		info, err := f.Stat()
+		check(t, err)
+		_, err = f.ReadAt(head, 0)
+		check(t, err)
+		seg, err := format.DecodeSegment(head, uint64(info.Size()))
+		if err != nil || seg.Table != 1 {
+			continue
+		}
+		delta, _ := seg.Find(format.SectionDelta)
+		entries := binary.LittleEndian.Uint64(head[format.SegmentDelta:])
+		if entries == 0 {
+			t.Error("the delta has no entry")
+		}
+		for i := range int64(entries) {
+			at, was := int64(delta.Offset)+i*format.DeltaEntrySize, make([]byte, len(world))
+			_, err := f.ReadAt(was, at)
+			check(t, err)
+			_, err = f.WriteAt(world, at)
+			check(t, err)
+			if n := in(far); n != 0 {
+				t.Errorf("entry %d: %d records are found where none lies", i, n)
+			}
+			_, err = f.WriteAt(was, at)
+			check(t, err)
+		}
+	}
 }

@@ -20,6 +20,17 @@ func (t *Table) TrustLengths() {
 	}
 }
 
+// Hidden gives how many of some names, at most 32, MultiGet finds a newer version of than the view shows.
+func (t *Table) Hidden(names [][]byte) int {
+	var q group
+	for i, name := range names {
+		q.hashes[i], _ = t.hash(name)
+	}
+	q.locate(len(names), t.t.lanes)
+	q.fetchHidden(t, len(names))
+	return q.lates
+}
+
 // IsPlain reports whether a first look finds a key.
 func (t *Table) IsPlain(number uint64) bool {
 	_, l := t.look(number)

@@ -103,6 +103,15 @@ func (h *holding) safe() uint64 {
 	return h.known
 }
 
+// entry copies an entry of tables or shards word by word. Each load acquires, so that the look at table_seq that comes after
+// them is not overtaken by any, as plain loads would be on arm64.
+func (h *holding) entry(at uintptr, to []byte) []byte {
+	for i := 0; i < len(to); i += 8 {
+		binary.LittleEndian.PutUint64(to[i:], atomic.LoadUint64(h.word(at+uintptr(i))))
+	}
+	return to
+}
+
 // copyRing takes the ring entry of a version as it is.
 func (h *holding) copyRing(version uint64, to *[format.RingEntrySize / 8]uint64) {
 	at := uintptr(format.RootRing + version%format.RingSize*format.RingEntrySize)
@@ -227,17 +236,19 @@ func (c *Client) cut(fault any) error {
 
 // loadTables decodes the entries of tables and shards and maps the generations.
 func (c *Client) loadTables(h, old *holding) error {
+	var b [format.TableEntrySize]byte
 	h.tables = map[string]*table{}
 	for i := range format.TablesMax {
-		t, used, err := format.DecodeTable(h.root.bytes[format.RootTables+i*format.TableEntrySize:])
+		at := format.RootTables + i*format.TableEntrySize
+		t, used, err := format.DecodeTable(h.entry(uintptr(at), b[:]))
 		if err != nil {
-			return c.inFile(format.RootName, format.RootTables+i*format.TableEntrySize, err)
+			return c.inFile(format.RootName, at, err)
 		}
 		if !used {
 			continue
 		}
 		if _, twice := h.tables[t.Name]; twice {
-			return c.inFile(format.RootName, format.RootTables+i*format.TableEntrySize, rhumb.Ef("reader.load", rhumb.Corrupt, "two tables are named %q", t.Name))
+			return c.inFile(format.RootName, at, rhumb.Ef("reader.load", rhumb.Corrupt, "two tables are named %q", t.Name))
 		}
 		if err := c.loadTable(h, old, t); err != nil {
 			return err
@@ -249,10 +260,11 @@ func (c *Client) loadTables(h, old *holding) error {
 func (c *Client) loadTable(h, old *holding, entry format.Table) error {
 	t := &table{Table: entry, root: &h.root.head, summed: entry.Summed() && (c.opt.VerifyChecksums || entry.Name == format.PositionsTable)}
 	t.careful, t.least = t.summed || t.KeyKind != format.KeyUint64, math.MaxUint64
+	var b [format.ShardEntrySize]byte
 	for i := range int(entry.ShardCount) {
 		n := int(entry.ShardFirst) + i
 		at := format.RootShards + n*format.ShardEntrySize
-		s, used, err := format.DecodeShard(h.root.bytes[at:])
+		s, used, err := format.DecodeShard(h.entry(uintptr(at), b[:]))
 		if err == nil && (!used || s.Table != entry.ID || int(s.Index) != i || h.shards[n] != nil) {
 			err = rhumb.Ef("reader.load", rhumb.Corrupt, "the entry of shard %d is not that of shard %d of table %q", n, i, entry.Name)
 		}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -55,7 +56,7 @@ func wantKind(t *testing.T, err error, kind rhumb.Kind) {
 }
 
 func TestViewEndsWithUnlock(t *testing.T) {
-	w := simple(t, reader.Options{})
+	w := simple(t, reader.Options{ViewsMax: 1}) // so that the next view has the place of the one before
 	w.put(1, "one")
 	v := w.mustLock()
 	tb := w.tableOf(v)
@@ -84,6 +85,82 @@ func TestViewEndsWithUnlock(t *testing.T) {
 	tb = w.tableOf(again)
 	if _, err := tb.GetUint64(1); err != nil {
 		t.Errorf("the other view: %v", err)
+	}
+}
+
+// TestFarFromBase reads shards to which nothing was written for 2^32 commits: all that was committed shows, and nothing that was
+// given up.
+func TestFarFromBase(t *testing.T) {
+	dir := t.TempDir()
+	pub, err := snapshot.Open(snapshot.Config{Dir: dir})
+	check(t, err)
+	table, err := pub.Table(snapshot.TableSpec{ID: 1, Name: tableName, Shards: 1, Ordered: true, Spatial: true})
+	check(t, err)
+	put := func(c *snapshot.Commit, from, to uint64, value string) {
+		for n := from; n < to; n++ {
+			check(t, c.Put(table, snapshot.Record{Key: format.Key{Number: n}, Value: []byte(value), HasBox: true, Box: format.Box{MinX: int32(n), MaxX: int32(n)}}))
+		}
+	}
+	const keys, changed = 300, 200
+	for _, round := range []struct {
+		to    uint64
+		value string
+	}{{keys, "old"}, {changed, "new"}} {
+		c := pub.Begin()
+		put(c, 0, round.to, round.value)
+		_, err = c.Publish(snapshot.CommitInfo{})
+		check(t, err)
+	}
+	c := pub.Begin()
+	put(c, changed/2, 2*keys, "never")
+	c.Discard()
+	check(t, pub.Close())
+	const version = 1<<32 + 1
+	changeFile(t, filepath.Join(dir, format.RootName), func(p []byte) { binary.LittleEndian.PutUint64(p[format.RootCommitted:], version) })
+	client, err := reader.Attach(dir, reader.Options{})
+	check(t, err)
+	defer func() { check(t, client.Close()) }()
+	v, err := client.Lock()
+	check(t, err)
+	defer v.Unlock()
+	tb, err := v.Table(tableName)
+	check(t, err)
+	tb.TrustLengths()
+	want := map[string]int{"old": keys - changed, "new": changed}
+	ways := map[string]func(fn func(*reader.Item) bool) error{
+		"all":  tb.VisitAll,
+		"scan": func(fn func(*reader.Item) bool) error { return tb.VisitScan(nil, fn) },
+		"bbox": func(fn func(*reader.Item) bool) error {
+			return tb.VisitBBox(rhumb.Box{Max: rhumb.Point{Lat: 1, Lon: 1}}, fn)
+		},
+		"get": func(fn func(*reader.Item) bool) error {
+			for n := range uint64(2 * keys) {
+				if it, err := tb.GetUint64(n); err == nil {
+					fn(&it)
+				}
+			}
+			return nil
+		},
+		"multiget": func(fn func(*reader.Item) bool) error {
+			numbers, out := make([]uint64, 2*keys), make([]reader.Item, 2*keys)
+			for i := range numbers {
+				numbers[i] = uint64(i)
+			}
+			_, err := tb.MultiGetUint64(numbers, out)
+			for i := range out {
+				if out[i].Found {
+					fn(&out[i])
+				}
+			}
+			return err
+		},
+	}
+	for name, visit := range ways {
+		got := map[string]int{}
+		check(t, visit(func(it *reader.Item) bool { got[string(it.Value)]++; return true }))
+		if !maps.Equal(got, want) {
+			t.Errorf("%s: version %d shows %v, want %v", name, v.Version(), got, want)
+		}
 	}
 }
 

@@ -78,6 +78,22 @@ func (q *group) fetchOlder(t *table) {
 	}
 }
 
+// fetchHidden does so for those of the first n records that the view does not show. A view of the newest version hides none,
+// unless it is a closed one.
+func (q *group) fetchHidden(t *Table, n int) {
+	v := &t.view
+	if v.closed == 0 && v.version >= v.held.committed() {
+		return
+	}
+	q.lates = 0
+	for i, p := range q.records[:n] {
+		if p != nil && p != t.t.lane(q.hashes[i]).heap && !v.shows(record{p}, v.limit(t.t.shard(q.hashes[i]))) {
+			q.later(i)
+		}
+	}
+	q.fetchOlder(t.t)
+}
+
 // MultiGetUint64 looks up many keys of a KeyUint64 table; out[i] becomes the record of keys[i], with Found false when the
 // key has no value. It is several times as fast as as many calls of GetUint64, since it fetches the records of 32 keys at
 // the same time. It gives the number of keys found and fails as GetUint64 does, but for ErrNotFound; out must be as long as
@@ -164,6 +180,7 @@ func (t *Table) MultiGet(names [][]byte, out []Item) (found int, err error) {
 			}
 		}
 		q.locate(n, t.t.lanes)
+		q.fetchHidden(t, n)
 		for i, name := range names[:n] {
 			key := lookupKey{word: q.hashes[i], name: name, named: true}
 			if t.t.KeyKind == format.KeyUint64 {
@@ -197,6 +214,7 @@ func (t *Table) MultiGetShardKeys(keys []rhumb.ShardKey, out []Item) (found int,
 			q.hashes[i] = t.t.root.HashName(names[i][:], true)
 		}
 		q.locate(n, t.t.lanes)
+		q.fetchHidden(t, n)
 		for i := range n {
 			got, err := t.finish(&q, i, &lookupKey{word: q.hashes[i], name: names[i][:], named: true, shardKey: true}, &out[i])
 			if err != nil {

@@ -85,7 +85,7 @@ func (w *walk) run() error {
 		return err
 	}
 	if !t.t.Spatial() {
-		return t.refuse("it keeps no spatial index")
+		return t.refuse("it keeps no spatial index; `rhumb table create NAME --snapshot=spatial` makes a table that does")
 	}
 	if err := w.trees(); err != nil {
 		return err

@@ -139,7 +139,7 @@ func (v *View) visible(g *segment, ref uint32) (r record, at uint32, ok bool, er
 		if !ok {
 			return r, ref, false, g.corrupt("a reference points past the heap", g.refOffset(ref))
 		}
-		if r.version() <= limit && (v.closed == 0 || r.hlc() <= v.closed) {
+		if v.shows(r, limit) {
 			return r, ref, true, nil
 		}
 		prev := r.prev()
@@ -151,6 +151,11 @@ func (v *View) visible(g *segment, ref uint32) (r record, at uint32, ok bool, er
 		}
 		ref = prev
 	}
+}
+
+// shows reports whether a record is of a version that the view knows, limit being that relative to the generation's base.
+func (v *View) shows(r record, limit uint32) bool {
+	return r.version() <= limit && (v.closed == 0 || r.hlc() <= v.closed)
 }
 
 // limit gives the view's version relative to a generation's base.

@@ -24,7 +24,7 @@ func (t *Table) VisitScan(prefix []byte, fn func(*Item) bool) error {
 		return err
 	}
 	if !t.t.Ordered() {
-		return t.refuse("it keeps no order; scan an ordered table, or walk All")
+		return t.refuse("it keeps no order, so it can only be walked whole; `rhumb table create NAME --snapshot=ordered` makes a table that does")
 	}
 	from, until, ok := t.bounds(prefix)
 	if !ok {
@@ -243,7 +243,7 @@ func (c *cursor) show(fn func(*Item) bool) error {
 	if !ok {
 		return c.g.corrupt("an ordered reference points past the heap", c.g.refOffset(c.ref))
 	}
-	if c.inBase && c.t.view.closed == 0 && !c.g.isChanged(c.ref) {
+	if c.inBase && !c.g.isChanged(c.ref) {
 		return c.t.show(c.g, c.ref, fn)
 	}
 	newest, ok, err := c.t.newestOf(c.g, r, c.ref)

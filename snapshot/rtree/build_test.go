@@ -147,6 +147,57 @@ func TestBounds(t *testing.T) {
 }
 
 // TestOpenCorrupt guards that each kind of damage is reported with its offset.
+// TestEffort counts all nodes that touch, for trees of which each leaf is a sample.
+func TestEffort(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 5))
+	for n := range effortSamples + 1 {
+		boxes := makeBoxes(r, n, func(r *rand.Rand) format.Box { return around(anywhere(r), 1e8, 1e8) })
+		tree, _ := build(t, boxes)
+		touched := 0
+		for _, q := range boxes {
+			for level := range tree.levels {
+				for node := range tree.count[level] {
+					for lane := range uint32(format.NodeLanes) {
+						if level > 0 && tree.box(level, node, lane).Intersects(q) {
+							touched++
+						}
+					}
+				}
+			}
+			touched++ // the root
+		}
+		if want := float64(touched) / float64(max(n, 1)); tree.Effort() != want {
+			t.Errorf("%d boxes: the effort is %v, want %v", n, tree.Effort(), want)
+		}
+	}
+}
+
+// An order of leaves that is worse than Hilbert's shows, and the worst of trees takes no longer than a bound.
+func TestEffortOfOrder(t *testing.T) {
+	r := rand.New(rand.NewPCG(6, 6))
+	boxes := makeBoxes(r, 100_000, func(r *rand.Rand) format.Box { return around(anywhere(r), 1000, 1000) })
+	tree, order := build(t, boxes)
+	sorted := tree.Effort()
+	if sorted > 3*float64(tree.levels) {
+		t.Errorf("%v nodes in a tree of %d levels", sorted, tree.levels)
+	}
+	open := func(order []uint32) float64 {
+		tree, err := Open(buildSections(boxes, order))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tree.Effort()
+	}
+	for i := 0; i+32 <= len(order); i += 32 { // moves about by a leaf
+		r.Shuffle(32, func(a, b int) { order[i+a], order[i+b] = order[i+b], order[i+a] })
+	}
+	little := open(order)
+	r.Shuffle(len(order), func(a, b int) { order[a], order[b] = order[b], order[a] })
+	if much := open(order); little <= sorted || little > 2*sorted || much != effortNodesMax {
+		t.Errorf("the effort is %v sorted, %v a little out of order, %v without an order", sorted, little, much)
+	}
+}
+
 func TestOpenCorrupt(t *testing.T) {
 	boxes := makeBoxes(rand.New(rand.NewPCG(1, 2)), 300, boxShapes[0].make)
 	for _, tc := range []struct {

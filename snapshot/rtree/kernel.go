@@ -76,8 +76,8 @@ func (c *Cursor) listChildren(level, from, n int) {
 	list, below := &c.lists[level], &c.lists[level-1]
 	for i, set := range c.sets[:n] {
 		at, tree := list.nodes[from+i], list.trees[from+i]
-		first, last := at<<nodeBits|at&nodeWhole, c.trees[tree].count[level-1]-1
-		for m := set & allLanes; m != 0; m &= m - 1 {
+		first, last := at<<nodeBits|at&nodeWhole, c.trees[tree].last[level-1]
+		for m := set & c.trees[tree].children(level, at); m != 0; m &= m - 1 {
 			lane := bits.TrailingZeros32(m)
 			child := first + uint32(lane)
 			if set>>(format.NodeLanes+lane)&1 != 0 && child != last {

@@ -5,7 +5,7 @@
 //
 //	DX the cursor   R8 its trees   R9 the level   R10 everywhere   R14, AX scratch
 //	SI next node of the list   CX nodes left   BX the tree, its position or address   R12 the node, then its first child or leaf
-//	R13 address of the node   DI next child or hit (of hitRefs)   R11 first of them
+//	R13 address of the node   DI next child or hit (of hitRefs)   R11 first of them   R15 lanes that may have a child
 //	Z0 to Z3 (Y0 to Y3): MinX, MinY, MaxX, MaxY of the query in every lane
 //	Z13 (Y13): the position of the tree in every lane   Z14 (Y14): the first child or leaf in every lane
 //
@@ -114,6 +114,13 @@ take: \
 	TESTL   R12, R12; \
 	CMOVQMI R10, R13
 
+// CHILDREN gives in R15 the lanes of node R12 of tree AX, of level R9, that have a child: all but in the last node. The others,
+// being the highest, are written behind the children at most.
+#define CHILDREN \
+	MOVL     $const_allLanes, R15; \
+	CMPL     R12, Tree_last(AX)(R9*4); \
+	CMOVLEQ  Tree_tail(AX)(R9*4), R15
+
 // FIRSTCHILD makes of node R12 its first child, marked as the node is.
 #define FIRSTCHILD \
 	MOVL R12, AX; \
@@ -192,9 +199,11 @@ inner:
 	NODE
 	MOVQ         (R8)(BX*8), AX
 	ADDRESS(Tree_at(AX)(R9*8))
+	CHILDREN
 	TOUCH512
 	FIRSTCHILD
 	KMOVW        K1, R14
+	ANDL         R15, R14
 	FEW(one, many, next)
 many:
 	VPBROADCASTD BX, Z13
@@ -334,8 +343,10 @@ inner:
 	NODE
 	MOVQ         (R8)(BX*8), AX
 	ADDRESS(Tree_at(AX)(R9*8))
+	CHILDREN
 	FIRSTCHILD
 	SETS2
+	ANDL         R15, R14
 	FEW(one, many, next)
 many:
 	VPBROADCASTD nodeList_trees(SI), Y13

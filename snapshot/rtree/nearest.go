@@ -2,6 +2,7 @@ package rtree
 
 import (
 	"math"
+	"math/bits"
 	"slices"
 
 	"github.com/rhumbdb/rhumb"
@@ -16,12 +17,12 @@ type Neighbour[T any] struct {
 }
 
 // Nearest gives the k items nearest to a point that are at most limit metres away, nearest first and, among equally near
-// ones, in the order of compare, The result is exact, by Distance.
+// ones, in the order of compare. The result is exact, by Distance.
 //
 // The search is the caller's: it calls visit once for every item whose box touches one of one or two plain boxes, and
-// gives the item's whole box, which may cross the antimeridian. Nearest asks it for the boxes around a circle, and again for a larger circle until k items lie
-// within: what lies outside is farther away than all of them. It begins with a radius of start metres, see
-// Tree.StartRadius; a bad one costs time only. Each further circle is at least twice as wide as the last.
+// gives the item's whole box, which may cross the antimeridian. Nearest asks it for the boxes around a circle, and again for
+// a larger circle until k items lie within: what lies outside is farther away than all of them. It begins with a radius of
+// start metres, see Tree.StartRadius; a bad one costs time only. Each further circle is at least twice as wide as the last.
 func Nearest[T any](p rhumb.Point, k int, limit, start float64, compare func(a, b T) int,
 	search func(boxes []format.Box, visit func(item T, box format.Box)),
 ) []Neighbour[T] {
@@ -140,10 +141,8 @@ func (t *Tree) StartRadius(p rhumb.Point, k int) float64 {
 		leaves /= format.NodeLanes
 	}
 	var reach []float64
-	for lane := range uint32(format.NodeLanes) {
-		if b := t.box(level, node, lane); b == empty {
-			break
-		} else if level == 0 {
+	for m := t.children(level, node); m != 0; m &= m - 1 {
+		if b := t.box(level, node, uint32(bits.TrailingZeros32(m))); level == 0 {
 			reach = append(reach, Distance(p, b))
 		} else {
 			reach = append(reach, farCorner(p, b))
@@ -156,11 +155,10 @@ func (t *Tree) StartRadius(p rhumb.Point, k int) float64 {
 // nearestLane gives the lane of a node whose box is nearest to a point.
 func (t *Tree) nearestLane(p rhumb.Point, level int, node uint32) (best uint32) {
 	nearest := math.Inf(1)
-	for lane := range uint32(format.NodeLanes) {
-		if b := t.box(level, node, lane); b != empty {
-			if d := Distance(p, b); d < nearest {
-				best, nearest = lane, d
-			}
+	for m := t.children(level, node); m != 0; m &= m - 1 {
+		lane := uint32(bits.TrailingZeros32(m))
+		if d := Distance(p, t.box(level, node, lane)); d < nearest {
+			best, nearest = lane, d
 		}
 	}
 	return best

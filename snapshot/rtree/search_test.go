@@ -497,6 +497,38 @@ func TestSearchWhole(t *testing.T) {
 	})
 }
 
+// TestSearchDamaged guards that inner lanes that hold nothing lead nowhere, though they were damaged after the tree was opened:
+// no query leaves the sections, nor finds anything else.
+func TestSearchDamaged(t *testing.T) {
+	r := rand.New(rand.NewPCG(23, 24))
+	for _, n := range sizes {
+		boxes := makeBoxes(r, n, boxShapes[0].make)
+		tree, order := build(t, boxes)
+		query := queries(r, boxes)
+		p := query[0].Degrees().Min
+		start := tree.StartRadius(p, 5)
+		for level := 1; level < tree.levels; level++ {
+			last := tree.count[level] - 1
+			for lane := tree.count[level-1] - last*format.NodeLanes; lane < format.NodeLanes; lane++ {
+				putLane(tree.node(level, last), lane, world)
+			}
+		}
+		for _, q := range query {
+			checkSearch(t, "damaged", &tree, q, boxes, order)
+		}
+		if again := tree.StartRadius(p, 5); again != start {
+			t.Errorf("%d boxes: the search for the nearest begins with %v metres, and with %v before the damage", n, again, start)
+		}
+	}
+}
+
+// putLane overwrites a lane of a node.
+func putLane(p *node, lane uint32, b format.Box) {
+	for side, v := range [4]int32{b.MinX, b.MinY, b.MaxX, b.MaxY} {
+		le.PutUint32(p[64*side+4*int(lane):], uint32(v))
+	}
+}
+
 // TestSearchParts guards that records whose boxes cross the antimeridian, found by queries of several boxes, are given
 // once each by FirstMatch.
 func TestSearchParts(t *testing.T) {

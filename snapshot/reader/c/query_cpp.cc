@@ -1,5 +1,6 @@
 // query_cpp DIR: the commands of query.c, by the C++ reader.
 #include <cstdio>
+#include <deque>
 #include <iostream>
 #include <sstream>
 
@@ -53,23 +54,28 @@ std::optional<Item> get(const rhumb::Table &t, const std::string &k) {
 	return t.get(std::stoull(k));
 }
 
-// The batches of C++ take names or numbers, and give values without their keys: the item is asked for again.
+// A batch of C++ takes numbers, names or shard keys, and gives values without their keys: the item is asked for again.
 void mget(const rhumb::Table &t, const Words &w) {
-	std::vector<rhumb::Value> got;
-	bool shard_keys = false;
-	if (t.numbered()) {
-		std::vector<std::uint64_t> keys;
-		for (std::size_t i = 2; i < w.size(); i++) keys.push_back(std::stoull(w[i]));
-		got = t.mget(keys);
-	} else {
-		std::vector<std::string> names;
-		for (std::size_t i = 2; i < w.size(); i++) names.push_back(unhex(w[i].substr(2))), shard_keys |= w[i][0] == 's';
-		std::vector<std::string_view> views(names.begin(), names.end());
-		got = t.mget(views);
+	std::vector<std::uint64_t> numbers;
+	std::deque<std::string> bytes;
+	std::vector<std::string_view> names;
+	std::vector<rhumb::ShardKey> shard_keys;
+	for (std::size_t i = 2; i < w.size(); i++) {
+		if (t.numbered()) {
+			numbers.push_back(std::stoull(w[i]));
+			continue;
+		}
+		const std::string &name = bytes.emplace_back(unhex(w[i].substr(2)));
+		if (w[i][0] == 's') shard_keys.push_back(std::as_bytes(std::span(name)).first<16>());
+		else names.push_back(name);
 	}
+	auto by_number = t.numbered() ? t.mget(numbers) : std::vector<rhumb::Value>{};
+	auto by_name = t.numbered() ? by_number : t.mget(names), by_shard_key = t.numbered() ? by_number : t.mget(shard_keys);
+	std::size_t at_name = 0, at_shard_key = 0;
 	for (std::size_t i = 2; i < w.size(); i++) {
 		auto it = get(t, w[i]);
-		if (!shard_keys && (it.has_value() != got[i - 2].found() || (it && it->value().data() != got[i - 2].value().data()))) std::cout << "mget differs from get\n";
+		const rhumb::Value &got = w[i][0] == 's' ? by_shard_key[at_shard_key++] : by_name[at_name++];
+		if (it.has_value() != got.found() || (it && it->value().data() != got.value().data())) std::cout << "mget differs from get\n";
 		if (it) print(*it, t);
 		else std::cout << "-\n";
 	}

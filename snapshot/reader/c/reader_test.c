@@ -5,8 +5,18 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include <sys/mman.h>
+
+static int unmaps; /* calls of munmap by the reader */
+static int counted_munmap(void *p, size_t n) {
+	unmaps++;
+	return munmap(p, n);
+}
+
 #define RHUMB_SNAP_IMPLEMENTATION
+#define munmap counted_munmap
 #include "rhumb_snap.h"
+#undef munmap
 
 #include <dirent.h>
 
@@ -326,6 +336,157 @@ static void test_file_lock(const char *dir) {
 	for (size_t i = 0; i < n; i++) free(files[i].bytes);
 }
 
+/* A file large enough for huge pages is mapped within reserved addresses, which go in one call: between two, another thread may
+ * be given a part of them. */
+static void test_unmap(const char *dir) {
+	char path[512];
+	rs_client c;
+	memset(&c, 0, sizeof c);
+	snprintf(path, sizeof path, "%s/large", dir);
+	int fd = open(path, O_RDWR | O_CREAT, 0644);
+	for (size_t size = RS__HUGE / 2; size <= 2 * RS__HUGE; size *= 2) {
+		rs_seg *s = (rs_seg *)calloc(1, sizeof *s);
+		CHECK(s != NULL && ftruncate(fd, (off_t)size) == 0);
+		s->size = size;
+		CHECK(rs__map(&c, s, fd) == RS_OK && (s->reserved != NULL) == (size >= RS__HUGE));
+		void *p = s->p, *end = s->p + size - 4096;
+		unmaps = 0;
+		rs__unmap_seg(s);
+		CHECK(unmaps == 1 && msync(p, 4096, MS_ASYNC) != 0 && errno == ENOMEM && msync(end, 4096, MS_ASYNC) != 0 && errno == ENOMEM);
+	}
+	close(fd);
+	unlink(path);
+}
+
+/* What a publisher left when it died while it made or dropped a table is no reader's concern; a table's own shards are. */
+static void test_shards(const char *dir) {
+	char path[512];
+	rs_client *c = NULL;
+	uint8_t first[RS__SHARD_ENTRY], entry[RS__SHARD_ENTRY];
+	snprintf(path, sizeof path, "%s/root", dir);
+	int fd = open(path, O_RDWR);
+	off_t last = RS__SHARDS + (RS_SHARDS_MAX - 1) * RS__SHARD_ENTRY;
+	CHECK(fd >= 0 && pread(fd, first, sizeof first, RS__SHARDS) == sizeof first);
+	CHECK(pwrite(fd, first, sizeof first, last) == sizeof first);
+	CHECK(rs_attach(&c, dir, 0) == RS_OK && rs_detach(c) == RS_OK);
+	memset(entry, 0, sizeof entry);
+	CHECK(pwrite(fd, entry, sizeof entry, last) == sizeof entry);
+	for (int field = 32; field <= 36; field += 4) { /* the table, and the shard's place in it */
+		memcpy(entry, first, sizeof entry);
+		entry[field] ^= 1;
+		uint32_t sum = rs__crc(entry, 44);
+		memcpy(entry + 44, &sum, 4);
+		CHECK(pwrite(fd, entry, sizeof entry, RS__SHARDS) == sizeof entry);
+		CHECK(rs_attach(&c, dir, 0) == RS_CORRUPT && rs_last_error()->offset == RS__SHARDS);
+	}
+	CHECK(pwrite(fd, first, sizeof first, RS__SHARDS) == sizeof first);
+	CHECK(rs_attach(&c, dir, 0) == RS_OK && rs_detach(c) == RS_OK);
+	close(fd);
+}
+
+static int64_t in_box(const rs_view *v, const rs_table *t, rs_box box) {
+	int64_t n = 0;
+	int status = rs_bbox(v, t, box, count, &n);
+	return status == RS_OK ? n : status;
+}
+
+/* A version 2^32 commits from the base of a shard, to which nothing was written, shows what was committed and no more. */
+static void test_far(const char *dir) {
+	static const rs_box world = {-90, -180, 90, 180};
+	char path[512];
+	rs_client *c = NULL;
+	rs_view v;
+	const rs_table *t = NULL;
+	uint64_t committed = 0, far;
+	snprintf(path, sizeof path, "%s/root", dir);
+	int fd = open(path, O_RDWR);
+	CHECK(fd >= 0 && pread(fd, &committed, 8, RS__COMMITTED) == 8);
+	CHECK(rs_attach(&c, dir, 0) == RS_OK && rs_lock(c, &v) == RS_OK && rs_table_by_name(&v, "cars", &t) == RS_OK);
+	int64_t all = in_box(&v, t, world), keys = scan_all(&v, t);
+	far = v.set->least + UINT32_MAX; /* as an aborted record's */
+	rs_unlock(&v);
+	for (int i = 0; i < 3; i++, far++) {
+		CHECK(pwrite(fd, &far, 8, RS__COMMITTED) == 8);
+		CHECK(rs_lock(c, &v) == RS_OK && rs_version(&v) == far && rs_table_by_name(&v, "cars", &t) == RS_OK);
+		CHECK(in_box(&v, t, world) == all && scan_all(&v, t) == keys && v.plain == 0);
+		rs_unlock(&v);
+	}
+	CHECK(pwrite(fd, &committed, 8, RS__COMMITTED) == 8);
+	CHECK(rs_detach(c) == RS_OK);
+	close(fd);
+}
+
+/* A spatial index that is damaged while it is read leads no query out of its sections, and to no record elsewhere. */
+static void test_damaged_index(const char *dir) {
+	static const rs_box world = {-90, -180, 90, 180}, far = {-89, 10, -88, 11};
+	static const int32_t everywhere[4] = {-RS__LON_MAX, -RS__LAT_MAX, RS__LON_MAX, RS__LAT_MAX};
+	char path[512];
+	rs_client *c = NULL;
+	rs_view v;
+	const rs_table *t = NULL;
+	uint32_t lanes = 0, entries = 0;
+	CHECK(rs_attach(&c, dir, 0) == RS_OK && rs_lock(c, &v) == RS_OK && rs_table_by_name(&v, "cars", &t) == RS_OK);
+	int64_t all = in_box(&v, t, world);
+	CHECK(all > 0 && in_box(&v, t, far) == 0);
+	for (uint32_t k = 0; k < t->shard_count; k++) {
+		const rs_seg *s = t->segs[k];
+		uint8_t kept[RS__NODE], node[RS__NODE];
+		snprintf(path, sizeof path, "%s/%s", dir, s->file);
+		int fd = open(path, O_RDWR);
+		CHECK(fd >= 0);
+		for (uint32_t level = 1; level < s->levels; level++) {
+			uint32_t last = s->nodes_at[level] - 1;
+			off_t at = (off_t)(s->nodes - s->p) + (off_t)(s->first[level] + last) * RS__NODE;
+			CHECK(pread(fd, kept, sizeof kept, at) == sizeof kept);
+			memcpy(node, kept, sizeof node);
+			for (uint32_t lane = s->nodes_at[level - 1] - last * 16; lane < 16; lane++, lanes++)
+				for (int side = 0; side < 4; side++) memcpy(node + 64 * side + 4 * lane, &everywhere[side], 4);
+			CHECK(pwrite(fd, node, sizeof node, at) == sizeof node);
+			CHECK(in_box(&v, t, world) == all);
+			CHECK(pwrite(fd, kept, sizeof kept, at) == sizeof kept);
+		}
+		uint64_t n = rs__load64(s->p + RS__SEG_DELTA);
+		for (uint64_t i = 0; i < n; i++, entries++) {
+			off_t at = (off_t)(s->delta - s->p) + (off_t)i * RS__DELTA_ENTRY;
+			CHECK(pread(fd, kept, sizeof everywhere, at) == sizeof everywhere);
+			CHECK(pwrite(fd, everywhere, sizeof everywhere, at) == sizeof everywhere);
+			CHECK(in_box(&v, t, far) == 0);
+			CHECK(pwrite(fd, kept, sizeof everywhere, at) == sizeof everywhere);
+		}
+		close(fd);
+	}
+	CHECK(lanes > 0);
+	printf("%u lanes and %u entries of the spatial index damaged\n", lanes, entries);
+	CHECK(in_box(&v, t, world) == all);
+	rs_unlock(&v);
+	CHECK(rs_detach(c) == RS_OK);
+}
+
+/* A chain of versions falls, whatever a link says, and a record is gone at the moment that it ends. */
+static void test_chain(void) {
+	static uint8_t heap[3 * RS__UNIT] __attribute__((aligned(64)));
+	rs_seg s;
+	rs_view v;
+	memset(&s, 0, sizeof s);
+	memset(&v, 0, sizeof v);
+	s.heap = heap;
+	s.units = 3;
+	v.closed = UINT64_MAX;
+	for (uint32_t at = 0; at < 3; at++)
+		for (uint32_t prev = 0; prev < 4; prev++) {
+			int status = RS_OK;
+			memset(heap, 0, sizeof heap);
+			heap[at * RS__UNIT + 8] = 1; /* a version that the view does not show */
+			memcpy(heap + at * RS__UNIT + 12, &prev, 4);
+			const uint8_t *rec = rs__visible(&v, &s, heap + at * RS__UNIT, &status);
+			CHECK(rec == (prev < at ? heap + prev * RS__UNIT : NULL) && status == (prev < at ? RS_OK : RS_CORRUPT));
+		}
+	for (v.version = UINT32_MAX - 1; v.version <= UINT64_C(1) << 32; v.version++) CHECK(rs__limit(&v, &s) == RS__ABORTED - 1);
+	heap[RS__FLAGS] = RS__EXPIRY;
+	heap[RS__HEAD] = 100;
+	for (v.now = 99; v.now <= 101; v.now++) CHECK(rs__gone(&v, heap) == (v.now >= 100));
+}
+
 /* ---- Parts ---- */
 
 static void test_kernels(void) {
@@ -378,6 +539,56 @@ static void test_threads(const char *dir) {
 		CHECK(rs_refresh(c) == RS_OK);
 	}
 	for (int i = 0; i < 4; i++) pthread_join(thread[i], NULL);
+	CHECK(rs_detach(c) == RS_OK);
+	close(fd);
+}
+
+typedef struct committer {
+	uint8_t *root;
+	uint64_t from, version;
+	int stop;
+} committer;
+
+/* commit_often commits one version after the other, closed at its number. */
+static void *commit_often(void *arg) {
+	committer *w = (committer *)arg;
+	for (uint64_t v = w->from + 1; !__atomic_load_n(&w->stop, __ATOMIC_ACQUIRE); w->version = v++) {
+		uint8_t entry[64] = {0}, *to = w->root + RS__RING + v % RS__RING_SIZE * 64;
+		memcpy(entry, &v, 8);
+		memcpy(entry + 8, &(uint64_t){UINT64_MAX / 2 + v}, 8);
+		uint32_t sum = rs__crc(entry, 44);
+		memcpy(entry + 44, &sum, 4);
+		__atomic_store_n((uint64_t *)(void *)to, 0, __ATOMIC_SEQ_CST);
+		memcpy(to + 8, entry + 8, 56);
+		__atomic_store_n((uint64_t *)(void *)to, v, __ATOMIC_RELEASE);
+		__atomic_store_n((uint64_t *)(void *)(w->root + RS__COMMITTED), v, __ATOMIC_RELEASE);
+	}
+	return NULL;
+}
+
+/* A closed view can be had however often commits overtake the look at the ring. */
+static void test_closed(const char *dir) {
+	char path[512];
+	rs_client *c = NULL;
+	rs_view v;
+	pthread_t thread;
+	uint8_t kept[RS__RING + RS__RING_SIZE * 64 - RS__COMMITTED]; /* the words and the ring */
+	snprintf(path, sizeof path, "%s/root", dir);
+	int fd = open(path, O_RDWR);
+	CHECK(fd >= 0 && pread(fd, kept, sizeof kept, RS__COMMITTED) == sizeof kept);
+	committer w = {(uint8_t *)mmap(NULL, RS__ROOT_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), rs__u64(kept), 0, 0};
+	CHECK(rs_attach(&c, dir, 0) == RS_OK && w.root != MAP_FAILED && pthread_create(&thread, NULL, commit_often, &w) == 0);
+	int64_t start = rs__clock(CLOCK_MONOTONIC), locked = 0, refused = 0;
+	while (rs__load64(w.root + RS__COMMITTED) == w.from) rs__pause(1000000); /* the first closed timestamp */
+	for (; rs__clock(CLOCK_MONOTONIC) - start < 300000000; locked++) {
+		if (rs_lock_closed(c, &v) != RS_OK) refused++;
+		else rs_unlock(&v);
+	}
+	__atomic_store_n(&w.stop, 1, __ATOMIC_RELEASE);
+	pthread_join(thread, NULL);
+	CHECK(refused == 0 && locked > 0);
+	printf("%" PRId64 " closed views in %" PRIu64 " commits, %" PRId64 " refused\n", locked, w.version - w.from, refused);
+	CHECK(pwrite(fd, kept, sizeof kept, RS__COMMITTED) == sizeof kept && munmap(w.root, RS__ROOT_SIZE) == 0);
 	CHECK(rs_detach(c) == RS_OK);
 	close(fd);
 }
@@ -511,9 +722,15 @@ int main(int argc, char **argv) {
 	test_errors(argv[1]);
 	test_leash(argv[1]);
 	test_file_lock(argv[1]);
+	test_unmap(argv[1]);
+	test_shards(argv[1]);
+	test_far(argv[1]);
+	test_damaged_index(argv[1]);
+	test_chain();
 	test_exchange(argv[1]);
 	test_positions(argv[1]);
 	test_threads(argv[1]);
+	test_closed(argv[1]);
 	CHECK(read_image(argv[1], RS_VERIFY) == 4);
 	damage(argv[1], atoi(argv[2]));
 	CHECK(read_image(argv[1], RS_VERIFY) == 4);

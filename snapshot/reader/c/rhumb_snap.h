@@ -481,6 +481,7 @@ enum {
 	RS__STATE = 212,
 	RS__RING = 256,
 	RS__RING_SIZE = 16,
+	RS__CLOSED_TRIES = 1000, /* of a closed view, while commits overtake it */
 	RS__TABLES = 4096,
 	RS__TABLE_ENTRY = 256,
 	RS__SHARDS = 12288,
@@ -828,9 +829,10 @@ static void rs__drop_root(rs__root *r) {
 	}
 }
 
+/* rs__unmap_seg gives all addresses back in one call: what lies between two of them another thread might map meanwhile. */
 static void rs__unmap_seg(rs_seg *s) {
-	if (s->p != NULL) munmap(s->p, (size_t)s->size);
 	if (s->reserved != NULL) munmap(s->reserved, s->reserved_size);
+	else if (s->p != NULL) munmap(s->p, (size_t)s->size);
 	free(s);
 }
 
@@ -1080,26 +1082,6 @@ static int rs__load_tables(const rs_client *c, rs_set *set) {
 	return RS_OK;
 }
 
-static int rs__load_shard(rs_client *c, rs_set *set, const rs_set *old, uint32_t shard) {
-	uint64_t at = RS__SHARDS + (uint64_t)shard * RS__SHARD_ENTRY;
-	uint8_t e[RS__SHARD_ENTRY];
-	memcpy(e, set->root->p + at, sizeof e);
-	if (rs__u64(e) == 0) return RS_OK;
-	if (rs__crc(e, 44) != rs__u32(e + 44)) return rs__fail(RS_CORRUPT, "root", at, "a shard entry does not match its checksum");
-	rs_seg *s = old != NULL && old->root == set->root ? old->seg[shard] : NULL;
-	if (s == NULL || s->generation != rs__u64(e)) {
-		int status = rs__map_seg(c, set->root, e, shard, &s);
-		if (status != RS_OK) return status;
-	}
-	s->holders++;
-	set->seg[shard] = s;
-	if (s->base > set->base) set->base = s->base;
-	if (s->base < set->least) set->least = s->base;
-	uint64_t closed = rs__u64(e + 24);
-	if (closed > set->closed) set->closed = closed;
-	return RS_OK;
-}
-
 rs__inline uint32_t rs__flags(const uint8_t *rec) { return rs__u16(rec + RS__FLAGS); }
 
 /* rs__plain_at gives where the value begins, or the name, by a record's flags; 0 when there is no value, or one that ends. */
@@ -1120,17 +1102,28 @@ static void rs__describe(const rs_seg *s, int checked, rs__shard *d) {
 	d->at = rs__plain_at[flags & 0xff];
 }
 
-/* rs__check_set checks that all tables have their shards, and describes these. */
-static int rs__check_set(rs_set *set) {
-	for (unsigned i = 0; i < set->tables; i++) {
-		const rs_table *t = &set->table[i];
-		for (uint32_t k = 0; k < t->shard_count; k++) {
-			const rs_seg *s = t->segs[k];
-			if (s == NULL) return rs__fail(RS_CORRUPT, "root", RS__SHARDS, "table %s has no shard %u", t->name, k);
-			if (s->kind != t->kind) return rs__fail(RS_CORRUPT, s->file, 80, "table %s has another kind of keys than its shard %u", t->name, k);
-			rs__describe(s, t->checked, &set->shard[t->segs - set->seg + k]);
-		}
+/* rs__load_shard maps a shard of a table. Entries of shards that no table has mean nothing. */
+static int rs__load_shard(rs_client *c, rs_set *set, const rs_set *old, const rs_table *t, uint32_t k) {
+	uint32_t shard = (uint32_t)(t->segs - set->seg) + k;
+	uint64_t at = RS__SHARDS + (uint64_t)shard * RS__SHARD_ENTRY;
+	uint8_t e[RS__SHARD_ENTRY];
+	memcpy(e, set->root->p + at, sizeof e);
+	if (rs__crc(e, 44) != rs__u32(e + 44)) return rs__fail(RS_CORRUPT, "root", at, "a shard entry does not match its checksum");
+	if (rs__u64(e) == 0 || rs__u32(e + 32) != t->id || rs__u32(e + 36) != k || set->seg[shard] != NULL)
+		return rs__fail(RS_CORRUPT, "root", at, "the entry of shard %u is not that of shard %u of table %s", shard, k, t->name);
+	rs_seg *s = old != NULL && old->root == set->root ? old->seg[shard] : NULL;
+	if (s == NULL || s->generation != rs__u64(e)) {
+		int status = rs__map_seg(c, set->root, e, shard, &s);
+		if (status != RS_OK) return status;
 	}
+	s->holders++;
+	set->seg[shard] = s;
+	if (s->kind != t->kind) return rs__fail(RS_CORRUPT, s->file, 80, "table %s has another kind of keys than its shard %u", t->name, k);
+	rs__describe(s, t->checked, &set->shard[shard]);
+	if (s->base > set->base) set->base = s->base;
+	if (s->base < set->least) set->least = s->base;
+	uint64_t closed = rs__u64(e + 24);
+	if (closed > set->closed) set->closed = closed;
 	return RS_OK;
 }
 
@@ -1150,8 +1143,8 @@ static int rs__load_set(rs_client *c, const rs_set *old, int fresh, rs_set **out
 	set->seq = rs__load64(set->root->p + RS__TABLE_SEQ);
 	if (set->seq & 1) status = rs__fail(RS_UNAVAILABLE, "root", RS__TABLE_SEQ, "the publisher exchanges generations, and does not finish");
 	if (status == RS_OK) status = rs__load_tables(c, set);
-	for (uint32_t i = 0; status == RS_OK && i < RS_SHARDS_MAX; i++) status = rs__load_shard(c, set, old, i);
-	if (status == RS_OK) status = rs__check_set(set);
+	for (unsigned i = 0; status == RS_OK && i < set->tables; i++)
+		for (uint32_t k = 0; status == RS_OK && k < set->table[i].shard_count; k++) status = rs__load_shard(c, set, old, &set->table[i], k);
 	set->committed = rs__load64(set->root->p + RS__COMMITTED);
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	if (rs__load64(set->root->p + RS__TABLE_SEQ) != set->seq)
@@ -1509,20 +1502,23 @@ RS_API int rs_lock(rs_client *c, rs_view *v) {
 }
 
 RS_API int rs_lock_closed(rs_client *c, rs_view *v) {
-	int status = rs_lock(c, v);
-	if (status != RS_OK) return status;
-	v->plain = 0;
-	v->closed = rs__closed_at(v->set, v->version);
-	if (v->closed == 0) {
+	uint64_t have = 0, want = 0;
+	int overtaken = 1; /* the ring may have gone round since the version was read */
+	for (int try_ = 0; overtaken && try_ < RS__CLOSED_TRIES; try_++) {
+		int status = rs_lock(c, v);
+		if (status != RS_OK) return status;
+		have = rs__closed_at(v->set, v->version);
+		want = v->set->closed;
+		if (have != 0 && have >= want) {
+			v->plain = 0;
+			v->closed = have;
+			return RS_OK;
+		}
+		overtaken = rs__load64(v->set->root->p + RS__COMMITTED) != v->version;
 		rs_unlock(v);
-		return rs__fail(RS_UNAVAILABLE, "root", RS__RING, "none of the last %d commits knows a closed timestamp; use rs_lock", (int)RS__RING_SIZE);
 	}
-	if (v->closed < v->set->closed) {
-		uint64_t have = v->closed, want = v->set->closed;
-		rs_unlock(v);
-		return rs__fail(RS_UNAVAILABLE, "root", RS__RING, "a generation was built at closed timestamp %" PRIu64 ", the newest commit has %" PRIu64, want, have);
-	}
-	return RS_OK;
+	if (have == 0) return rs__fail(RS_UNAVAILABLE, "root", RS__RING, "none of the last %d commits knows a closed timestamp; use rs_lock", (int)RS__RING_SIZE);
+	return rs__fail(RS_UNAVAILABLE, "root", RS__RING, "a generation was built at closed timestamp %" PRIu64 ", the newest commit has %" PRIu64, want, have);
 }
 
 RS_API int rs_lock_version(rs_client *c, rs_view *v, uint64_t version) {
@@ -1546,8 +1542,8 @@ RS_API void rs_unlock(rs_view *v) {
 
 rs__cold static int rs__refuse(const rs_view *v) {
 	if (v == NULL || v->client == NULL) return rs__fail(RS_INVALID, "", 0, "the view is not locked");
-	return rs__fail(RS_EXPIRED, "", 0, "the view is older than %" PRId64 " ns, the greatest lock age; unlock it and lock another",
-		__atomic_load_n(&v->client->max_age, __ATOMIC_RELAXED));
+	return rs__fail(RS_EXPIRED, "", 0, "the view is older than %g s, the greatest lock age; unlock it and lock another",
+		(double)__atomic_load_n(&v->client->max_age, __ATOMIC_RELAXED) / 1e9);
 }
 
 /* rs__usable reports whether the view may be read: one load, of a word that the timer thread writes now and then. */
@@ -1735,17 +1731,18 @@ rs__inline int rs__shown(const rs_view *v, const uint8_t *rec, uint32_t limit) {
  * *status RS_NOT_FOUND or an error. */
 rs__inline const uint8_t *rs__visible(const rs_view *v, const rs_seg *s, const uint8_t *rec, int *status) {
 	uint32_t limit = rs__limit(v, s);
-	for (uint32_t steps = 0; rs__unlikely(!rs__shown(v, rec, limit)); steps++) {
+	while (rs__unlikely(!rs__shown(v, rec, limit))) {
 		uint32_t prev = rs__prev(rec);
 		if (prev == RS__NONE) {
 			*status = RS_NOT_FOUND;
 			return NULL;
 		}
-		if (rs__unlikely(prev >= s->units || steps >= s->units)) {
-			*status = rs__bad(s, rec, prev >= s->units ? "a reference points past the heap" : "a chain of versions runs in a circle");
+		const uint8_t *before = s->heap + (uint64_t)prev * RS__UNIT;
+		if (rs__unlikely(before >= rec)) { /* earlier versions lie lower, so that every chain ends */
+			*status = rs__bad(s, rec, "a chain of versions leads upwards");
 			return NULL;
 		}
-		rec = s->heap + (uint64_t)prev * RS__UNIT;
+		rec = before;
 	}
 	return rec;
 }
@@ -1753,7 +1750,7 @@ rs__inline const uint8_t *rs__visible(const rs_view *v, const rs_seg *s, const u
 rs__inline int rs__gone(const rs_view *v, const uint8_t *rec) {
 	uint32_t flags = rs__flags(rec);
 	if (rs__likely(!(flags & (RS__TOMBSTONE | RS__EXPIRY)))) return 0;
-	return flags & RS__TOMBSTONE || (int64_t)rs__u64(rec + RS__HEAD + (flags & RS__HLC) / 2) < v->now;
+	return flags & RS__TOMBSTONE || (int64_t)rs__u64(rec + RS__HEAD + (flags & RS__HLC) / 2) <= v->now;
 }
 
 /* rs__extent gives the offset and the length of the value, or an error. */
@@ -2323,20 +2320,21 @@ static void rs__iter_init(rs_iter *it, const rs_view *v, const rs_table *t, uint
  * on top. Within the last RS__TREE_RESERVE words nodes are tested one at a time, which needs no more than that. */
 #define RS__TREE_RESERVE (RS__LEVELS_MAX * 15)
 
-static const rs_seg *rs__tree_at(const rs_iter *it, uint64_t place, const uint8_t **node) {
+static const uint8_t *rs__tree_node(const rs_iter *it, uint64_t place) {
 	const rs_seg *s = it->table->segs[place >> 48];
-	*node = s->nodes + (uint64_t)(s->first[place >> 32 & 0xffff] + (uint32_t)place) * RS__NODE;
-	return s;
+	return s->nodes + (uint64_t)(s->first[place >> 32 & 0xffff] + (uint32_t)place) * RS__NODE;
 }
 
 /* rs__tree_push puts the children of a node on the stack that the query touches, the first on top, and asks for them. */
 rs__inline void rs__tree_push(rs_iter *it, uint64_t place, uint32_t touch) {
 	uint64_t first = (place & ~(uint64_t)UINT32_MAX) - ((uint64_t)1 << 32) + (uint32_t)place * 16;
+	const rs_seg *s = it->table->segs[place >> 48];
+	uint32_t below = s->nodes_at[(place >> 32 & 0xffff) - 1] - (uint32_t)first;
+	if (rs__unlikely(below < 16)) touch &= (1u << below) - 1; /* lanes without a child touch nothing, unless they were damaged */
 	while (touch != 0) {
 		uint32_t lane = 31 - (uint32_t)__builtin_clz(touch);
-		const uint8_t *node;
+		const uint8_t *node = rs__tree_node(it, first + lane);
 		touch &= ~(1u << lane);
-		const rs_seg *s = rs__tree_at(it, first + lane, &node);
 		it->stack[it->waiting++] = first + lane;
 		for (int line = 0; line < RS__NODE; line += 64) rs__prefetch(node + line);
 		if ((place >> 32 & 0xffff) == 1) rs__prefetch(s->refs + (uint64_t)((uint32_t)place * 16 + lane) * 64);
@@ -2364,10 +2362,9 @@ static void rs__tree_step(rs_iter *it, rs__kernel lanes) {
 	uint32_t most = used > RS_TREE_STACK ? 1 : (RS_TREE_STACK - used) / 15 + 1;
 	if (most > RS_TREE_BATCH) most = RS_TREE_BATCH;
 	while (n < most && it->waiting > 0 && (n == 0 || ((it->stack[it->waiting - 1] ^ batch[0]) >> 32 & 0xffff) == 0)) {
-		const uint8_t *node;
 		batch[n] = it->stack[--it->waiting];
-		rs__tree_at(it, batch[n], &node);
-		mask[n++] = lanes(node, &it->part[it->at_part]);
+		mask[n] = lanes(rs__tree_node(it, batch[n]), &it->part[it->at_part]);
+		n++;
 	}
 	while (n-- > 0) {
 		if ((batch[n] >> 32 & 0xffff) == 0) rs__tree_leaf(it, batch[n], mask[n]);
@@ -2438,6 +2435,13 @@ static void rs__delta_begin(rs_iter *it, const rs_seg *s) {
 	if (it->phase == RS__LARGE) it->entry = rs__load32(s->cells);
 }
 
+/* rs__is_part reports whether a plain box is one of the parts of a record's box. */
+static int rs__is_part(rs_box32 record, rs_box32 plain) {
+	rs_box32 part[2];
+	uint32_t n = rs__split(record, part);
+	return memcmp(&part[0], &plain, sizeof plain) == 0 || (n == 2 && memcmp(&part[1], &plain, sizeof plain) == 0);
+}
+
 /* rs__delta_hit looks at an entry: 1 and a record, 0 for none, or an error. The record's own box decides. */
 static int rs__delta_hit(rs_iter *it, const rs_seg *s, const uint8_t *e, const uint8_t **out) {
 	rs_box32 box;
@@ -2450,8 +2454,8 @@ static int rs__delta_hit(rs_iter *it, const rs_seg *s, const uint8_t *e, const u
 	const uint8_t *rec = rs__current(it->view, it->table, s, entry, &status);
 	if (rec == NULL || rec != entry) return status;
 	uint32_t flags = rs__flags(rec);
-	if (!(flags & RS__BOX) || rs__gone(it->view, rec)) return 0;
-	if (!rs__first_match(it, rs__box(rec, flags), box.min_x)) return 0;
+	if ((flags & (RS__MOVED | RS__BOX)) != (RS__MOVED | RS__BOX) || rs__gone(it->view, rec)) return 0;
+	if (!rs__is_part(rs__box(rec, flags), box) || !rs__first_match(it, rs__box(rec, flags), box.min_x)) return 0;
 	*out = rec;
 	return 1;
 }

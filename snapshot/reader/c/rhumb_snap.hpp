@@ -17,6 +17,11 @@
 #ifndef RHUMB_SNAP_HPP
 #define RHUMB_SNAP_HPP
 
+#if __cplusplus < 202002L
+#error "rhumb_snap.hpp needs C++20: compile with -std=c++20"
+#endif
+
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <concepts>
@@ -297,14 +302,9 @@ public:
 		mget(keys, out);
 		return out;
 	}
-	[[nodiscard]] std::vector<Value> mget(std::span<const std::string_view> names) const {
-		std::vector<rs_name> keys;
-		keys.reserve(names.size());
-		for (std::string_view n : names) keys.push_back({n.data(), static_cast<std::uint32_t>(n.size()), RS_KEY_NAME});
-		std::vector<Value> out(names.size());
-		Error::check(rs_mget_names(view_, table_, keys.data(), keys.size(), out.empty() ? nullptr : &out.data()->value_));
-		return out;
-	}
+	/* Names, and shard keys, of a table of names. */
+	[[nodiscard]] std::vector<Value> mget(std::span<const std::string_view> names) const { return mget_names(names, RS_KEY_NAME); }
+	[[nodiscard]] std::vector<Value> mget(std::span<const ShardKey> keys) const { return mget_names(keys, RS_KEY_SHARD); }
 
 	/* bbox gives the records whose box touches the box, each once, in no order. */
 	[[nodiscard]] BoxRange bbox(Box box) const { return {view_, table_, box}; }
@@ -344,6 +344,16 @@ private:
 		Item it;
 		Error::check(rs_value_item(view_, table_, &v, &it.item_));
 		return it;
+	}
+
+	template <class Key> std::vector<Value> mget_names(std::span<const Key> names, std::uint32_t kind) const {
+		std::vector<rs_name> keys;
+		keys.reserve(names.size());
+		/* One that is too long stays so in 32 bits. */
+		for (const Key &n : names) keys.push_back({n.data(), static_cast<std::uint32_t>(std::min<std::size_t>(n.size(), UINT32_MAX)), kind});
+		std::vector<Value> out(names.size());
+		Error::check(rs_mget_names(view_, table_, keys.data(), keys.size(), out.empty() ? nullptr : &out.data()->value_));
+		return out;
 	}
 
 	/* visiting calls a C query; an exception of the visitor waits until the query has ended. */

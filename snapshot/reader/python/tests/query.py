@@ -126,7 +126,7 @@ def main():
                 else:
                     answer = query(view, w)
             except rs.Error as e:
-                answer = ["! " + e.args[1].split(":")[0]]
+                answer = ["! " + str(e).split(":")[0]]
             print("\n".join(answer + ["."]), flush=True)
         view.unlock()
 

@@ -67,6 +67,15 @@ class TestReader(unittest.TestCase):
         with self.assertRaises(rs.Error):
             self.view["blobs"].bbox(0, 0, 1, 1)
 
+    def test_names(self):
+        places = self.view["places"]
+        near = places.nearest(52.5, 13.5, 20)
+        closest = near.keys[near.distance <= near.distance[4]]
+        self.assertEqual(closest.tolist(), [near[i].key for i in range(len(closest))])
+        self.assertTrue(places.mget(closest)[2].all())
+        self.assertEqual(near.to_array()["key"].tolist(), near.keys.tolist())
+        self.assertEqual(len(places.scan("nothing begins so").keys), 0)
+
     def test_geojson(self):
         features = json.loads(self.view["places"].geojson(-90, -180, 90, 180))["features"]
         kinds = {f["geometry"]["type"] for f in features}
@@ -108,8 +117,10 @@ class TestReader(unittest.TestCase):
         self.assertEqual(got, [want] * 200)
 
     def test_errors(self):
-        with self.assertRaises(rs.UnavailableError):
+        with self.assertRaises(rs.UnavailableError) as caught:
             rs.attach("/nowhere")
+        self.assertIn("cannot open /nowhere/root", str(caught.exception))
+        self.assertEqual((caught.exception.status, caught.exception.file, caught.exception.offset), (-4, "root", 0))
         with self.assertRaises(rs.UnavailableError):
             self.client.lock_version(999)
         with self.assertRaises(rs.CorruptError):

@@ -155,7 +155,7 @@ class Item:
 class Items:
     """What a query found, in columns.
 
-    keys is an array of uint64, or a list of bytes; shard_keys says which of them are shard keys; boxes has a row
+    keys is an array of uint64, or of bytes objects; shard_keys says which of them are shard keys; boxes has a row
     (min_lat, min_lon, max_lat, max_lon) in degrees for each, NaN without a box; value i is buffer[offsets[i]:offsets[i+1]].
     """
 
@@ -165,6 +165,9 @@ class Items:
     def __init__(self, columns):
         for name, column in zip(self._COLUMNS, columns):
             setattr(self, name, column)
+        if isinstance(self.keys, list):
+            names, self.keys = self.keys, np.empty(len(self.keys), dtype=object)  # so that it takes a mask, as all columns do
+            self.keys[:] = names
 
     def __len__(self):
         return len(self.version)
@@ -189,8 +192,7 @@ class Items:
 
     def to_array(self):
         """A structured array of what has a fixed size."""
-        key = np.uint64 if isinstance(self.keys, np.ndarray) else object
-        dtype = [("key", key), ("min_lat", float), ("min_lon", float), ("max_lat", float), ("max_lon", float), ("version", np.uint64), ("distance", float)]
+        dtype = [("key", self.keys.dtype), ("min_lat", float), ("min_lon", float), ("max_lat", float), ("max_lon", float), ("version", np.uint64), ("distance", float)]
         out = np.empty(len(self), dtype=dtype)
         out["key"], out["version"], out["distance"] = self.keys, self.version, self.distance
         for i, name in enumerate(("min_lat", "min_lon", "max_lat", "max_lon")):

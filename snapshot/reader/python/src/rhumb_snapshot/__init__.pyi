@@ -10,7 +10,10 @@ _Key = int | str | bytes
 _Box = tuple[float, float, float, float]
 _Values = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.bool_]]
 
-class Error(Exception): ...
+class Error(Exception):
+    status: int  # of rs_status in rhumb_snap.h
+    file: str  # "root", "seg.3.17", or ""
+    offset: int
 class ExpiredError(Error): ...
 class UnavailableError(Error): ...
 class CorruptError(Error): ...
@@ -71,7 +74,7 @@ class Item:
     def record(self) -> dict[str, Any] | bytes: ...
 
 class Items(Sequence[Item]):
-    keys: npt.NDArray[np.uint64] | list[bytes]
+    keys: npt.NDArray[np.uint64] | npt.NDArray[np.object_]
     shard_keys: npt.NDArray[np.bool_]
     boxes: npt.NDArray[np.float64]
     has_box: npt.NDArray[np.bool_]

@@ -18,9 +18,17 @@ static PyObject *fail(int64_t status) {
 	const rs_error *e = rs_last_error();
 	PyObject *type = status == RS_EXPIRED ? expired_type : status == RS_UNAVAILABLE ? unavailable_type : status == RS_CORRUPT ? corrupt_type : error_type;
 	if (status == RS_NO_MEMORY) return PyErr_NoMemory();
-	PyObject *args = Py_BuildValue("(iNsK)", (int)status, PyUnicode_FromFormat("%s: %s%s%s", rs_strerror((int)status), e->file, e->file[0] ? ": " : "", e->message), e->file, (unsigned long long)e->offset);
-	if (args != NULL) PyErr_SetObject(type, args);
-	Py_XDECREF(args);
+	PyObject *text = PyUnicode_FromFormat("%s: %s%s%s", rs_strerror((int)status), e->file, e->file[0] ? ": " : "", e->message);
+	PyObject *error = text == NULL ? NULL : PyObject_CallFunctionObjArgs(type, text, NULL);
+	PyObject *about[] = {PyLong_FromLongLong(status), PyUnicode_FromString(e->file), PyLong_FromUnsignedLongLong(e->offset)};
+	const char *names[] = {"status", "file", "offset"};
+	for (int i = 0; i < 3; i++) {
+		if (error != NULL && (about[i] == NULL || PyObject_SetAttrString(error, names[i], about[i]) != 0)) Py_CLEAR(error);
+		Py_XDECREF(about[i]);
+	}
+	if (error != NULL) PyErr_SetObject(type, error);
+	Py_XDECREF(error);
+	Py_XDECREF(text);
 	return NULL;
 }
 
