@@ -329,6 +329,10 @@ func (p *Publisher) refsOfBoxes(order []uint32) []uint32 {
 func (p *Publisher) fillOrder(seg *segment) {
 	copy(seg.order, p.refs)
 	p.sortRefs(seg.kind, seg.heap, seg.order)
+	p.sumOrder(seg)
+}
+
+func (p *Publisher) sumOrder(seg *segment) {
 	p.setSum(seg, format.SectionOrder, format.Checksum(seg.file.mem[seg.section(format.SectionOrder).Offset:][:len(seg.order)*4]))
 }
 

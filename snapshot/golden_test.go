@@ -32,8 +32,9 @@ var goldenUpdate = flag.Bool("golden.update", false, "make the golden images and
 
 const goldenDir = "testdata/golden"
 
-// goldenImages are the names of the images: one as commits left it, and one whose shards were rolled in between.
-var goldenImages = []string{"appended", "rolled"}
+// goldenImages are the names of the images: one as commits left it, one whose shards were rolled in between, and one whose shards
+// were rolled once more with the layout of their bases kept, so that these have tombstones, and places that were left.
+var goldenImages = []string{"appended", "rolled", "kept"}
 
 // question is a line that every reader's query program understands (see reader/c/query.c), and the lines of its answer.
 type question struct {
@@ -215,7 +216,7 @@ func shardKey(seq uint64) format.Key {
 }
 
 // build makes an image in dir and gives the questions with their answers.
-func buildGolden(t *testing.T, dir string, rolled bool) []question {
+func buildGolden(t *testing.T, dir string, image string) []question {
 	p, err := snapshot.Open(snapshot.Config{Dir: dir, AppendRatio: 2, Identity: &format.Root{
 		Image: rhumb.UUID{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}, Seed0: 0x9e3779b97f4a7c15, Seed1: 0xd1b54a32d192ed03,
 	}})
@@ -228,22 +229,61 @@ func buildGolden(t *testing.T, dir string, rolled bool) []question {
 	blobs := m.table(snapshot.TableSpec{ID: 13, Name: "blobs", Shards: 1})
 	m.fill(cars, places, blobs)
 	m.change(cars, places, blobs)
-	if rolled {
-		for _, g := range m.tables {
-			for shard := range g.spec.Shards {
-				m.must(p.Roll(g.at, shard))
-			}
-			g.base = p.Version()
-		}
+	if image != "appended" {
+		m.roll()
 		m.begin() // what the new generations take in addition
 		m.put(cars, snapshot.Record{Key: number(1 << 63), Box: m.box(.1), HasBox: true, Value: m.value(9)})
 		m.put(cars, snapshot.Record{Key: number(4), Box: m.box(.1), HasBox: true, Value: m.value(10)})
 		m.del(places, named("berlin/7"))
 		m.publish(0)
 	}
+	if image == "kept" {
+		m.keep(cars, places, blobs)
+	}
 	questions := m.questions()
 	m.must(p.Close())
 	return questions
+}
+
+func (m *goldenModel) roll() {
+	for _, g := range m.tables {
+		for shard := range g.spec.Shards {
+			m.must(m.p.Roll(g.at, shard))
+		}
+		g.base = m.p.Version()
+	}
+}
+
+// keep deletes some keys and writes values of another size before it rolls, and goes on with the same keys then.
+func (m *goldenModel) keep(cars, places, blobs *goldenTable) {
+	m.begin()
+	for _, i := range []uint64{30, 31, 39} {
+		m.del(cars, number(i))
+		m.put(cars, snapshot.Record{Key: number(i + 20), Box: m.box(.05), HasBox: true, Value: long(300)})
+	}
+	m.put(cars, snapshot.Record{Key: number(70), Value: m.value(70)}) // it has no box any more
+	m.put(cars, snapshot.Record{Key: number(79), Box: m.box(.05), HasBox: true, Value: m.value(79)})
+	m.put(cars, snapshot.Record{Key: number(12345), Box: m.box(.05), HasBox: true, Value: m.value(11)})
+	m.del(places, named("berlin/11"))
+	m.put(places, snapshot.Record{Key: named("berlin/12"), Box: m.box(.02), HasBox: true, Value: long(400)})
+	m.put(places, snapshot.Record{Key: named("aachen"), Value: m.value(12)})
+	m.del(blobs, number(2))
+	m.put(blobs, snapshot.Record{Key: number(1001), Value: m.value(13)})
+	m.publish(m.hlc)
+	before := m.p.Stats()
+	m.roll()
+	if after := m.p.Stats(); after.Kept-before.Kept < 3 {
+		m.t.Fatalf("%d of %d rolls kept the layout; that is not what the image is for", after.Kept-before.Kept, after.Rolls-before.Rolls)
+	}
+	m.begin()
+	m.put(cars, snapshot.Record{Key: number(30), Box: m.box(.05), HasBox: true, Value: m.value(14)})
+	m.del(cars, number(51))
+	m.put(cars, snapshot.Record{Key: number(59), Box: m.box(.05), HasBox: true, Value: m.value(15)})
+	m.put(places, snapshot.Record{Key: named("berlin/11"), Box: m.box(.02), HasBox: true, Value: m.value(16)})
+	m.del(places, named("aachen"))
+	m.put(places, snapshot.Record{Key: named("odd/8"), Box: format.MakeBox(oddBoxes[8]), HasBox: true, Value: m.value(17)})
+	m.put(blobs, snapshot.Record{Key: number(2), Value: long(65_534)})
+	m.publish(0)
 }
 
 // fill writes the first version.
@@ -730,7 +770,7 @@ func TestGoldenUpdate(t *testing.T) {
 	}
 	for _, image := range goldenImages {
 		dir := t.TempDir()
-		questions := buildGolden(t, dir, image == "rolled")
+		questions := buildGolden(t, dir, image)
 		packImage(t, dir, filepath.Join(goldenDir, image+".tar.gz"))
 		packQuestions(t, questions, image)
 		t.Logf("%s: %d questions", image, len(questions))

@@ -349,8 +349,10 @@ func (t *imageTable) within(v view, q [4]int32) []string {
 				continue
 			}
 			changed := u64(s.at[5], int(ref/64*8))>>(ref%64)&1 != 0
-			r, ok := t.get(v, s.record(ref, false).key)
-			assert(changed || v.closed != 0 || ok && r.ref == ref, "record %d has a newer version and is not marked", ref)
+			leaf := s.record(ref, false)
+			assert(leaf.ver == 0, "the tree leads to record %d, which has another place", ref)
+			r, ok := t.get(v, leaf.key)
+			assert(changed || v.closed != 0 || r.key == leaf.key && r.ref == ref, "record %d has a newer version and is not marked", ref)
 			if ok && r.flags&8 == 0 && r.flags&2 != 0 {
 				emit(r.key, "tree")
 			}

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/snapshot"
@@ -23,6 +25,9 @@ type keeper struct {
 	commit *snapshot.Commit
 	wrote  []func() // what the open commit adds to the models
 }
+
+// longer is a value that does not fit where the others do.
+var longer = strings.Repeat("longer ", 20)
 
 // keptKeys is how many keys each table has in the beginning; every other place has a box.
 const keptKeys = 200
@@ -141,8 +146,10 @@ func TestKeptRolls(t *testing.T) {
 					}
 				})
 			}
-			k.publish(0, func() { k.put(keptNames, keptKeys, nil, "value") })
-		}, [2]bool{true, false}, [2]bool{}},
+			for _, i := range []uint64{keptKeys + 7, 5 * keptKeys, keptKeys + 9, keptKeys + 8} {
+				k.publish(0, func() { k.put(keptNames, i, nil, "value") })
+			}
+		}, [2]bool{true, true}, [2]bool{}},
 		{"a commit that was discarded", func(k *keeper) {
 			k.commit = k.p.Begin()
 			for i := range uint64(3 * keptKeys) {
@@ -179,11 +186,53 @@ func TestKeptRolls(t *testing.T) {
 		}, [2]bool{false, true}, [2]bool{}},
 		{"a deleted key", func(k *keeper) {
 			k.publish(0, func() { k.remove(keptPlaces, 1); k.remove(keptNames, 1) })
-		}, [2]bool{}, [2]bool{}},
+		}, [2]bool{true, true}, [2]bool{}},
+		{"a deleted key with a box", func(k *keeper) {
+			k.publish(0, func() { k.remove(keptPlaces, 2); k.put(keptPlaces, 4, keptBox(6), "moved") })
+		}, [2]bool{true, true}, [2]bool{}},
+		{"deleted keys in closed views", func(k *keeper) {
+			k.publish(0, func() { k.remove(keptPlaces, 2); k.remove(keptNames, 3) })
+			closed := k.hlc
+			k.publish(closed, func() { k.remove(keptPlaces, 4); k.put(keptPlaces, 2, keptBox(2), "again"); k.remove(keptNames, 4) })
+			k.roll()
+			k.verifyAll()
+			k.publish(0, func() { k.put(keptPlaces, 4, keptBox(8), "again"); k.put(keptNames, 3, nil, "again") })
+		}, [2]bool{true, true}, [2]bool{}},
+		{"keys that came and went", func(k *keeper) {
+			k.publish(0, func() { k.put(keptPlaces, keptKeys, keptBox(2), "short"); k.put(keptNames, keptKeys, nil, "short") })
+			k.publish(0, func() { k.remove(keptPlaces, keptKeys); k.remove(keptNames, keptKeys) })
+		}, [2]bool{true, true}, [2]bool{}},
 		{"a key that came back", func(k *keeper) {
 			k.publish(0, func() { k.remove(keptPlaces, 1) })
 			k.publish(0, func() { k.put(keptPlaces, 1, nil, "back!") })
-		}, [2]bool{false, true}, [2]bool{}},
+		}, [2]bool{true, true}, [2]bool{}},
+		{"keys that came back after a roll", func(k *keeper) {
+			k.publish(0, func() {
+				for i := range uint64(6) {
+					k.remove(keptPlaces, i)
+					k.remove(keptNames, i)
+				}
+			})
+			k.roll()
+			k.verifyAll()
+			k.publish(0, func() {
+				k.put(keptPlaces, 0, keptBox(0), "back!")
+				k.put(keptPlaces, 2, keptBox(8), "moved")
+				k.put(keptPlaces, 4, nil, "no box")
+				k.put(keptPlaces, 1, keptBox(keptKeys-4), "a box")
+				k.put(keptPlaces, 3, nil, longer)
+				k.put(keptNames, 0, nil, "back!")
+				k.put(keptNames, 1, nil, longer)
+			})
+		}, [2]bool{true, true}, [2]bool{}},
+		{"more keys deleted than are kept", func(k *keeper) {
+			k.publish(0, func() {
+				for i := range uint64(keptKeys / 4) {
+					k.remove(keptPlaces, i)
+					k.remove(keptNames, i)
+				}
+			})
+		}, [2]bool{}, [2]bool{}},
 		{"another box", func(k *keeper) {
 			k.publish(0, func() { k.put(keptPlaces, 2, keptBox(4), "moved") })
 		}, [2]bool{true, true}, [2]bool{}},
@@ -213,11 +262,11 @@ func TestKeptRolls(t *testing.T) {
 			})
 		}, [2]bool{false, true}, [2]bool{}},
 		{"a box that came", func(k *keeper) {
-			k.publish(0, func() { k.put(keptPlaces, 1, keptBox(4), "moved") })
-		}, [2]bool{false, true}, [2]bool{}},
+			k.publish(0, func() { k.put(keptPlaces, 1, keptBox(keptKeys-4), "moved") })
+		}, [2]bool{true, true}, [2]bool{}},
 		{"a box that went", func(k *keeper) {
 			k.publish(0, func() { k.put(keptPlaces, 2, nil, "moved") })
-		}, [2]bool{false, true}, [2]bool{}},
+		}, [2]bool{true, true}, [2]bool{}},
 		{"a box across the antimeridian", func(k *keeper) {
 			k.publish(0, func() { k.put(keptPlaces, 2, &crossing, "moved") })
 		}, [2]bool{false, true}, [2]bool{}},
@@ -228,8 +277,38 @@ func TestKeptRolls(t *testing.T) {
 			k.publish(0, func() { k.put(keptPlaces, 2, keptBox(2), "again") })
 		}, [2]bool{false, true}, [2]bool{}},
 		{"another size", func(k *keeper) {
-			k.publish(0, func() { k.put(keptNames, 1, nil, string(make([]byte, 100))) })
-		}, [2]bool{true, false}, [2]bool{}},
+			k.publish(0, func() {
+				k.put(keptNames, 1, nil, longer)
+				k.put(keptPlaces, 2, keptBox(2), longer)
+				k.put(keptPlaces, 4, keptBox(8), longer)
+				k.put(keptPlaces, 3, nil, longer)
+			})
+			k.roll()
+			k.verifyAll()
+			k.publish(0, func() {
+				k.put(keptNames, 1, nil, "short")
+				k.put(keptPlaces, 2, keptBox(2), longer+"again")
+				k.put(keptPlaces, 4, keptBox(8), longer+longer)
+			})
+		}, [2]bool{true, true}, [2]bool{}},
+		{"another size across the antimeridian", func(k *keeper) { // it has two leaves
+			k.publish(0, func() { k.put(keptPlaces, 2, &crossing, "moved") })
+			k.roll()
+			k.publish(0, func() { k.put(keptPlaces, 2, &crossing, longer); k.put(keptPlaces, 4, keptBox(4), longer) })
+		}, [2]bool{true, true}, [2]bool{}},
+		{"another size in closed views", func(k *keeper) {
+			k.publish(0, func() { k.put(keptPlaces, 2, keptBox(2), longer); k.put(keptNames, 2, nil, longer) })
+			closed := k.hlc
+			k.publish(closed, func() { k.put(keptPlaces, 2, keptBox(2), "short"); k.put(keptNames, 2, nil, "short") })
+		}, [2]bool{true, true}, [2]bool{}},
+		{"more of another size than are kept", func(k *keeper) {
+			k.publish(0, func() {
+				for i := range uint64(keptKeys / 4) {
+					k.put(keptPlaces, i, keptBox(i), longer)
+					k.put(keptNames, i, nil, longer)
+				}
+			})
+		}, [2]bool{}, [2]bool{}},
 		{"timestamps that fall", func(k *keeper) {
 			k.publish(k.hlc, func() { k.change("later") })
 			k.hlc = 1
@@ -306,6 +385,56 @@ func TestKeptExpiry(t *testing.T) {
 			t.Errorf("with ends to come: %d rolls kept the layout, %d records are live", s.Kept, s.Live)
 		}
 	}
+}
+
+// A few records that ended stay in the base as tombstones, also after another start, and what ends later goes when its time has come.
+func TestKeptEnds(t *testing.T) {
+	t.Parallel()
+	dir := shmDir(t)
+	p := open(t, snapshot.Config{Dir: dir})
+	spec := snapshot.TableSpec{ID: 1, Name: "t", Shards: 1, Summed: true}
+	table, err := p.Table(spec)
+	check(t, err)
+	record := func(n uint64, ends int64) snapshot.Record {
+		rec := numberRecord(n, "value")
+		rec.Expiry = ends
+		return rec
+	}
+	var records []snapshot.Record
+	for i := range uint64(100) {
+		ends := int64(math.MaxInt64 - 1)
+		if i == 7 || i == 8 {
+			ends = 1
+		}
+		records = append(records, record(i, ends))
+	}
+	_, err = p.Load(table, all(records...), snapshot.CommitInfo{})
+	check(t, err)
+	roll := func(live int64) {
+		t.Helper()
+		kept := p.Stats().Kept
+		check(t, p.Roll(table, 0))
+		img := mustImage(t, dir)
+		shown := img.tables["t"].all(view{version: img.committed})
+		if s := p.Stats(); s.Kept != kept+1 || s.Live != live || int64(len(shown)) != live {
+			t.Errorf("%d rolls kept the layout, want %d; %d records are live and %d shown, want %d", s.Kept, kept+1, s.Live, len(shown), live)
+		}
+	}
+	roll(98)
+	roll(98)
+	check(t, p.Close())
+	p = open(t, snapshot.Config{Dir: dir})
+	table, err = p.Table(spec)
+	check(t, err)
+	roll(98)
+	commit(t, p, table, record(7, math.MaxInt64-1))
+	roll(99)
+	commit(t, p, table, record(8, 2)) // it has ended too
+	roll(99)
+	soon := time.Now().Add(10 * time.Millisecond)
+	commit(t, p, table, record(9, soon.UnixNano()))
+	time.Sleep(time.Until(soon))
+	roll(98)
 }
 
 // While no closed timestamp is known a roll keeps the newest versions only. Views of any moment before must not be possible

@@ -37,18 +37,28 @@ func (p *Publisher) rollFor(s *shard, need room) error {
 	}
 	kept := seg != nil
 	if !kept {
-		src, newest := p.survey(s, wall)
-		src.pendingFrom, src.pendingTo = old.done, old.tail
-		if seg, err = p.build(s, src, p.committed, p.closedAfter(s, newest), need); err != nil {
+		if seg, err = p.rollAnew(s, wall, need); err != nil {
 			return err
 		}
 	}
+	p.succeed(s, seg)
+	p.rolled(s, time.Since(start), seg.live-old.live, kept)
+	return nil
+}
+
+// succeed puts a new generation in the place of the old one.
+func (p *Publisher) succeed(s *shard, seg *segment) {
+	old := s.seg
 	seg.pending = old.pending
-	live := old.live
 	s.seg, s.base, s.closed = seg, p.committed, seg.head.Closed
 	p.swing(s, old)
-	p.rolled(s, time.Since(start), seg.live-live, kept)
-	return nil
+}
+
+// rollAnew rolls a shard with a new layout.
+func (p *Publisher) rollAnew(s *shard, wall int64, need room) (*segment, error) {
+	src, newest := p.survey(s, wall)
+	src.pendingFrom, src.pendingTo = s.seg.done, s.seg.tail
+	return p.build(s, src, p.committed, p.closedAfter(s, newest), need)
 }
 
 // closedAfter gives the closed timestamp of a new generation: views of an earlier one would miss what the roll leaves out.
@@ -184,7 +194,7 @@ func (s *segment) gatherHeads(g *heads, from uint32) uint32 {
 	for ; g.n < group && from < s.done; from += format.Units(recordSize(s.kind, s.heap, from)) {
 		h := s.record(from)
 		base := from < s.head.BaseUnits
-		if !base && (h.prev != format.NoPrev || h.ver == format.AbortedVersion) {
+		if h.ver == format.AbortedVersion || !base && h.prev != format.NoPrev {
 			continue
 		}
 		g.refs[g.n], g.changed[g.n] = from, !base || s.isChanged(from)

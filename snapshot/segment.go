@@ -62,6 +62,8 @@ type segment struct {
 	links    int64  // what the open commit adds to live
 	pending  uint64 // records of the open commit
 	expires  int64  // the first time at which a record of the base ends, math.MaxInt64 for never
+	dead     int64  // tombstones in the base
+	waste    uint64 // units of the base that they take, and the places that records left for a larger one
 	split    bool   // a box of the base crosses the antimeridian
 	// effort is that of the R-tree when its leaves were sorted, 0 for unknown; see rtree.Tree.Effort.
 	effort float64
@@ -142,7 +144,14 @@ func expiry(heap []byte, ref uint32) int64 {
 
 // note takes into account what later rolls want to know of a record of the base.
 func (s *segment) note(ref uint32) {
-	if end := expiry(s.heap, ref); end != 0 {
+	switch h, end := s.record(ref), expiry(s.heap, ref); {
+	case h.ver == format.AbortedVersion:
+		s.waste += uint64(s.unitsOf(ref))
+		return
+	case h.flags&format.FlagTombstone != 0:
+		s.dead++
+		s.waste += uint64(s.unitsOf(ref))
+	case end != 0:
 		s.expires = min(s.expires, end)
 	}
 	if b, ok := box(s.heap, ref); ok && b.Crosses() {

@@ -61,6 +61,7 @@ type shard struct {
 	closed rhumb.Timestamp
 	// touched says that the open commit has records here, loaded that it replaces the whole shard.
 	touched bool
+	careful bool // see rollKept
 }
 
 // Records gives the number of keys with a visible value.

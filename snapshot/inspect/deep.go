@@ -52,8 +52,12 @@ func (c *checker) walkHeap() bool {
 		c.checkRecord(&r)
 		switch {
 		case inBase:
-			base++
-			if r.ver != 0 || r.prev != format.NoPrev || r.flags&(format.FlagMoved|format.FlagTombstone) != 0 {
+			if r.ver == format.AbortedVersion { // it was left for another place
+				c.aborted.set(ref)
+			} else {
+				base++
+			}
+			if r.ver != 0 && r.ver != format.AbortedVersion || r.prev != format.NoPrev || r.flags&format.FlagMoved != 0 {
 				c.inRecord(ref, "a record of the base has version %d, predecessor %d and flags %#x", r.ver, r.prev, r.flags)
 			}
 		case r.ver == format.AbortedVersion:
@@ -226,6 +230,9 @@ func (c *checker) checkChain(newest record) (live bool) {
 		}
 		if prev.ver == format.AbortedVersion && r.ver <= c.limit {
 			c.inRecord(r.ref, "the version before, at unit %d, was aborted", r.prev)
+		}
+		if prev.ver == format.AbortedVersion && r.prev < c.head.BaseUnits {
+			c.inRecord(r.ref, "the version before, at unit %d, has another place", r.prev)
 		}
 		if r.prev < c.head.BaseUnits && !c.isChanged(r.prev) {
 			c.in(format.SectionChanged, uint64(r.prev/64)*8, "the record at unit %d has a newer version and is not marked", r.prev)

@@ -35,7 +35,7 @@ func (c *checker) checkOrder() {
 	var last record
 	for i := range min(sec.Items, sec.Size/4) {
 		r, ok := c.at(le.Uint32(refs[i*4:]))
-		if !ok || r.ref >= c.head.BaseUnits {
+		if !ok || r.ref >= c.head.BaseUnits || c.aborted.has(r.ref) {
 			c.in(format.SectionOrder, i*4, "no record of the base begins at unit %d", le.Uint32(refs[i*4:]))
 			continue
 		}

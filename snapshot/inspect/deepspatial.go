@@ -33,7 +33,7 @@ func (c *checker) checkTree() {
 	for leaf := range uint32(t.Items()) {
 		box, ref := t.Leaf(leaf)
 		part, ok := c.partOf(ref, box)
-		if !ok || ref >= c.head.BaseUnits || seen[part].setNew(ref) {
+		if !ok || ref >= c.head.BaseUnits || c.aborted.has(ref) || seen[part].setNew(ref) {
 			c.in(format.SectionTreeRefs, uint64(leaf)*4, "leaf %d, of unit %d, is no box of a record of the base, or a second time", leaf, ref)
 		}
 	}

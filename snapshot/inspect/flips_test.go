@@ -123,7 +123,7 @@ func (f *flipper) run(verify func(at int) []Fault, reason func(at int) string) {
 // TestVerifyEveryBit flips the bits of images of every kind, one at a time: all of them with -flips.every, else one in some.
 // Each must be found, with its file and an offset, or lie where docs/formats/snapshot.md says that nothing is covered.
 func TestVerifyEveryBit(t *testing.T) {
-	for _, name := range []string{"appended", "rolled"} {
+	for _, name := range []string{"appended", "rolled", "kept"} {
 		t.Run(name, func(t *testing.T) { flipImage(t, goldenImage(t, name), 0) })
 	}
 	seed, images := *flipsSeed, 1
@@ -135,7 +135,7 @@ func TestVerifyEveryBit(t *testing.T) {
 	}
 }
 
-// abortedImage makes an image of a few commits, of which some were given up, and one was cut off with its publisher.
+// abortedImage makes an image of a few commits and rolls; some commits were given up, and one was cut off with its publisher.
 func abortedImage(t *testing.T, seed uint64) string {
 	t.Helper()
 	w := newWorld(t, seed)
@@ -143,6 +143,11 @@ func abortedImage(t *testing.T, seed uint64) string {
 	for range 5 {
 		w.commit(1+w.rng.IntN(2*changesFlipped), 40)
 	}
+	for range 2 { // so that bases have tombstones, and places that were left
+		w.roll()
+		w.commit(5, 40)
+	}
+	w.roll()
 	w.kill(2*changesFlipped, 40)
 	w.commit(changesFlipped, 40)
 	check(t, w.p.Close())

@@ -38,16 +38,13 @@ func TestVerifyWhole(t *testing.T) {
 }
 
 // TestVerifyKept guards that nothing is found in shards that were rolled with the layout of their base kept: all values
-// changed, half of them after the closed timestamp, keys came, and a commit was given up.
+// changed, half of them after the closed timestamp, some grew, keys came and went, and a commit was given up.
 func TestVerifyKept(t *testing.T) {
 	w := newWorld(t, 1)
+	w.short = true // the place of a long value would be much to waste
 	w.commit(2000, 400)
 	roll := func() {
-		for _, table := range w.tables {
-			for i := range int(table.ShardCount) {
-				check(t, w.p.Roll(table, i))
-			}
-		}
+		w.roll()
 		wantClean(t, w.dir)
 	}
 	change := func() *snapshot.Commit {
@@ -60,10 +57,18 @@ func TestVerifyKept(t *testing.T) {
 		}
 		c := w.p.Begin()
 		for table, records := range changed {
-			for _, rec := range records {
+			for i, rec := range records {
 				w.hlc++
 				rec.HLC = w.hlc
-				check(t, c.Put(table, rec))
+				switch {
+				case i%60 == 7:
+					check(t, c.Delete(table, rec.Key, rec.HLC))
+				case i%60 == 8:
+					rec.Value = append(rec.Value, make([]byte, 100)...)
+					fallthrough
+				default:
+					check(t, c.Put(table, rec))
+				}
 			}
 		}
 		for i := range 100 {

@@ -139,6 +139,16 @@ func (w *world) begin(changes, keys int) *snapshot.Commit {
 	return c
 }
 
+// roll rolls all shards.
+func (w *world) roll() {
+	w.t.Helper()
+	for _, table := range w.tables {
+		for i := range int(table.ShardCount) {
+			check(w.t, w.p.Roll(table, i))
+		}
+	}
+}
+
 // kill goes on with a copy of the image as it is in the middle of a commit, as if its publisher had been killed.
 func (w *world) kill(changes, keys int) {
 	w.t.Helper()

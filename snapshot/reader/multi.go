@@ -41,7 +41,8 @@ func (g *segment) lane() lane {
 	if g.units > plainUnits {
 		l.units = uint64(g.units) - plainUnits
 	}
-	if f := (record{g.heap}).flags(); g.head.BaseUnits > 0 && f&(format.FlagTombstone|format.FlagExpiry) == 0 {
+	// The first record stands for all, and its fields do so when it is deleted too.
+	if f := (record{g.heap}).flags() &^ format.FlagTombstone; g.head.BaseUnits > 0 && f&format.FlagExpiry == 0 {
 		l.flags, l.at = uint32(f)<<16, uint32(nameAt(f))
 	}
 	return l

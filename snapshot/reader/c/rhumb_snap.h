@@ -1087,8 +1087,8 @@ rs__inline uint32_t rs__flags(const uint8_t *rec) { return rs__u16(rec + RS__FLA
 /* rs__plain_at gives where the value begins, or the name, by a record's flags; 0 when there is no value, or one that ends. */
 static const uint8_t rs__plain_at[256] = {24, 0, 40, 0, 0, 0, 0, 0, 24, 0, 40, 0, 0, 0, 0, 0, 32, 0, 48, 0, 0, 0, 0, 0, 32, 0, 48};
 
-/* rs__describe copies what a first look needs. The first record of the base stands for all. Where checksums
- * are checked nothing is found at the first look. */
+/* rs__describe copies what a first look needs. The first record of the base stands for all, with the fields that it had when it is
+ * deleted. Where checksums are checked nothing is found at the first look. */
 static void rs__describe(const rs_seg *s, int checked, rs__shard *d) {
 	d->index = s->index;
 	d->heap = s->heap;
@@ -1096,7 +1096,7 @@ static void rs__describe(const rs_seg *s, int checked, rs__shard *d) {
 	d->buckets = s->buckets;
 	d->overflows = s->buckets_max - s->buckets;
 	d->units = !checked && s->units > RS__PLAIN_UNITS ? s->units - RS__PLAIN_UNITS : 0;
-	uint32_t flags = s->base_units > 0 ? rs__flags(s->heap) : 0;
+	uint32_t flags = s->base_units > 0 ? rs__flags(s->heap) & ~(uint32_t)RS__TOMBSTONE : 0;
 	if (rs__plain_at[flags & 0xff] == 0) flags = 0;
 	d->flags = flags << 16;
 	d->at = rs__plain_at[flags & 0xff];
