@@ -14,3 +14,18 @@ func (p *Publisher) RollAnew(t *Table, shard int) error {
 	}
 	return err
 }
+
+// Idle gives how many tombstones the bases of a table have, and how many units lie idle there, as they were counted roll by roll
+// and as they are.
+func (t *Table) Idle() (counted, found [2]int64) {
+	for _, s := range t.shards {
+		seg := *s.seg
+		counted[0], counted[1] = counted[0]+seg.dead, counted[1]+int64(seg.waste)
+		seg.dead, seg.waste = 0, 0
+		for ref := uint32(0); ref < seg.head.BaseUnits; ref += seg.unitsOf(ref) {
+			seg.note(ref)
+		}
+		found[0], found[1] = found[0]+seg.dead, found[1]+int64(seg.waste)
+	}
+	return counted, found
+}

@@ -345,26 +345,31 @@ func (k *kept) patch(seg, old *segment, c *change) {
 			k.count(c.is, was)
 		}
 		if c.is.gone {
-			seg.bury(c.to, hlc(old.heap, c.from))
+			seg.bury(c.to)
 			return
 		}
 		if c.to != c.root {
 			seg.record(c.root).ver = format.AbortedVersion // nothing leads there any more
+			seg.wipe(c.root)
 		}
 	}
 	seg.copyRecord(c.to, old.heap, c.from, 0)
 }
 
 // bury makes a tombstone of a record of the base. It keeps its size, its key and its box, by which other parts know it.
-func (s *segment) bury(ref uint32, at rhumb.Timestamp) {
+func (s *segment) bury(ref uint32) {
 	h := s.record(ref)
 	h.flags |= format.FlagTombstone
-	if at != 0 && h.flags&format.FlagHLC != 0 {
-		le.PutUint64(payload(s.heap, ref), uint64(at))
-	}
+	s.wipe(ref)
 	if s.summed {
 		h.sum = format.RecordChecksum(s.heap[int(ref)*format.RecordAlign:][:recordSize(s.kind, s.heap, ref)])
 	}
+}
+
+// wipe clears a value that nobody is to read any more.
+func (s *segment) wipe(ref uint32) {
+	at, n := value(s.kind, s.heap, ref)
+	clear(s.heap[int(ref)*format.RecordAlign+at:][:n])
 }
 
 // buryEnded makes tombstones of the records that have ended, and finds out when the next does.
@@ -375,7 +380,7 @@ func (k *kept) buryEnded(seg *segment, wall int64) {
 		switch {
 		case end == 0 || h.ver == format.AbortedVersion || h.flags&format.FlagTombstone != 0:
 		case end <= wall:
-			seg.bury(ref, 0)
+			seg.bury(ref)
 			k.dead++
 			k.waste += uint64(seg.unitsOf(ref))
 		default:

@@ -1,6 +1,8 @@
 package snapshot_test
 
 import (
+	"bytes"
+	"encoding/binary"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -343,6 +345,45 @@ func TestKeptRolls(t *testing.T) {
 			k.roll()
 			k.verifyAll()
 		})
+	}
+}
+
+// A roll takes every version to fit until one does not. It begins again then, in another file; the next ones find the places first,
+// until all fit again.
+func TestKeptCareful(t *testing.T) {
+	t.Parallel()
+	k := newKeeper(t)
+	generation := func() uint64 { return binary.LittleEndian.Uint64(mustImage(t, k.cfg.Dir).tables["names"].shards[0].mem[24:]) }
+	last := generation()
+	for i, step := range []struct {
+		value string
+		files uint64
+	}{{longer, 2}, {"short", 1}, {longer, 1}, {longer, 1}, {longer, 1}, {"short", 2}} {
+		k.publish(0, func() { k.put(keptNames, 1, nil, step.value) })
+		check(t, k.p.Roll(k.tables[keptNames], 0))
+		if now := generation(); now != last+step.files {
+			t.Errorf("roll %d took %d files, want %d", i, now-last, step.files)
+		}
+		last = generation()
+	}
+}
+
+// Nothing of a value that was deleted, or has another place, is left in the base after a roll.
+func TestKeptWipes(t *testing.T) {
+	t.Parallel()
+	k := newKeeper(t)
+	k.publish(0, func() { k.put(keptNames, 1, nil, "secr1"); k.put(keptNames, 2, nil, "secr2") })
+	k.roll()
+	k.publish(0, func() { k.remove(keptNames, 1); k.put(keptNames, 2, nil, longer) })
+	k.roll()
+	k.verifyAll()
+	s := mustImage(t, k.cfg.Dir).tables["names"].shards[0]
+	base := s.at[2][:64*s.units]
+	if at := bytes.Index(base, []byte("secr")); at >= 0 {
+		t.Errorf("byte %d of the base: %q", at, base[at:at+5])
+	}
+	if st := k.p.Stats(); st.Kept < 3 {
+		t.Errorf("%d rolls kept the layout", st.Kept)
 	}
 }
 

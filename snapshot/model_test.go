@@ -270,6 +270,9 @@ func (pl *player) verify(img *image) {
 		if n := pl.tables[i].Records(); n != int64(len(pl.models[i].at(0))) {
 			t.Fatalf("table %s counts %d records, want %d", spec.Name, n, len(pl.models[i].at(0)))
 		}
+		if counted, found := pl.tables[i].Idle(); counted != found {
+			t.Fatalf("table %s: %v tombstones and idle units were counted, there are %v", spec.Name, counted, found)
+		}
 		closedBy := uint64(0)
 		for _, s := range img.tables[spec.Name].shards {
 			closedBy = max(closedBy, s.closed)
