@@ -61,3 +61,43 @@ func TestBatchFetchesOlder(t *testing.T) {
 		t.Errorf("the newest version hides %d names", n)
 	}
 }
+
+// TestFirstLooksAfterDelete guards that first looks go on when the record that stands for all of the base, its first, is deleted and
+// stays there as a tombstone.
+func TestFirstLooksAfterDelete(t *testing.T) {
+	w := newWorld(t, 1, snapshot.TableSpec{Shards: 1}, reader.Options{})
+	const records = 40
+	commit := func(write func(c *snapshot.Commit)) {
+		c := w.pub.Begin()
+		write(c)
+		_, err := c.Publish(snapshot.CommitInfo{})
+		check(t, err)
+		check(t, w.pub.Roll(w.table, 0))
+	}
+	for deleted := range 3 {
+		commit(func(c *snapshot.Commit) {
+			if deleted > 0 {
+				check(t, c.Delete(w.table, w.key(deleted-1), 20))
+				return
+			}
+			for n := range keys { // what the world began with has another form
+				check(t, c.Delete(w.table, w.key(n), 5))
+			}
+			for n := range records {
+				check(t, c.Put(w.table, snapshot.Record{Key: w.key(n), HLC: 10, Value: []byte("value")}))
+			}
+		})
+		v, err := w.client.Lock()
+		check(t, err)
+		tb := w.tableOf(v)
+		for n := range records {
+			if plain := tb.IsPlain(w.key(n).Number); plain != (n > 0 && n >= deleted) { // never what lies at the start
+				t.Errorf("%d keys deleted: a first look finds key %d: %t", deleted, n, plain)
+			}
+		}
+		v.Unlock()
+	}
+	if st := w.pub.Stats(); st.Kept < 2 {
+		t.Errorf("%d rolls kept the layout", st.Kept)
+	}
+}
