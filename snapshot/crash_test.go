@@ -430,6 +430,63 @@ func TestTornLink(t *testing.T) {
 	}
 }
 
+// A publisher that died between the link of a record to the one before and the index leaves a key whose newest record is not the one
+// that the index leads to. A roll that copies the index is not misled.
+func TestTornChain(t *testing.T) {
+	t.Parallel()
+	dir := shmDir(t)
+	p := open(t, snapshot.Config{Dir: dir})
+	spec := snapshot.TableSpec{ID: 1, Name: "t", Shards: 1}
+	table, err := p.Table(spec)
+	check(t, err)
+	_, err = p.Load(table, all(numberRecord(10, "base"), numberRecord(20, "base")), snapshot.CommitInfo{})
+	check(t, err)
+	path := segments(t, dir)[1]
+	before := mustImage(t, dir).tables["t"].shards[0].head
+	commit(t, p, table, numberRecord(10, "more"))
+	last := mustImage(t, dir).tables["t"].shards[0].head
+	version := commit(t, p, table, numberRecord(10, "torn"))
+	check(t, p.Close())
+	edit(t, path, func(p []byte) []byte {
+		led := 0
+		for at := section(p, format.SectionIndex); at < section(p, format.SectionHeap); at += format.BucketSize {
+			for slot := range uint64(format.BucketSlots) {
+				if ref := p[at+format.BucketRefs+4*slot:]; u16(p, int(at+2*slot)) != 0 && uint64(u32(ref, 0)) == last {
+					binary.LittleEndian.PutUint32(ref, uint32(before))
+					led++
+				}
+			}
+		}
+		if led != 1 {
+			t.Errorf("%d slots led to the record", led)
+		}
+		binary.LittleEndian.PutUint64(p[format.SegmentAppendHead:], last)
+		return p
+	})
+	edit(t, filepath.Join(dir, format.RootName), func(p []byte) []byte {
+		binary.LittleEndian.PutUint64(p[format.RootCommitted:], version-1)
+		return p
+	})
+	p = open(t, snapshot.Config{Dir: dir})
+	if r := p.Recovery(); r.Aborted != 1 {
+		t.Fatalf("recovery %+v, want one record aborted", r)
+	}
+	table, err = p.Table(spec)
+	check(t, err)
+	check(t, p.Roll(table, 0))
+	if st := p.Stats(); st.Kept != 1 || !p.CopiedIndex() {
+		t.Errorf("%d rolls kept the layout; the index was copied: %t", st.Kept, p.CopiedIndex())
+	}
+	for _, value := range []string{"more", "last"} {
+		img := mustImage(t, dir)
+		got := img.tables["t"].all(view{version: img.committed})
+		if len(got) != 2 || got[string(binary.BigEndian.AppendUint64(nil, 10))].value != value {
+			t.Errorf("the image shows %v, want %q", got, value)
+		}
+		commit(t, p, table, numberRecord(10, "last"))
+	}
+}
+
 // leaveGeneration leaves a copy of a segment of shard 1 with another header, as a later generation.
 func leaveGeneration(t *testing.T, path string, later uint64, change func(h *format.Segment), state uint64) {
 	t.Helper()

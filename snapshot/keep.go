@@ -24,6 +24,7 @@ type kept struct {
 	away   []uint64
 	places map[uint32]uint32
 
+	base           uint32 // where the append area begins
 	units, records uint64 // of the new base
 	replayUnits    uint64
 	newest         rhumb.Timestamp
@@ -44,7 +45,7 @@ type change struct {
 	root     uint32  // its record in the base
 	from     uint32  // the version that the new base has of it
 	to       uint32  // where that lies
-	newest   uint32  // the last record of the key, to which the index leads
+	newest   uint32  // the last record of the key, to which the index leads in most cases
 	bucket   uint32  // the primary one of the key
 	is       version // from
 	replayed bool    // later versions are kept too
@@ -151,7 +152,7 @@ func (p *Publisher) planKept(s *shard) bool {
 	*k = kept{
 		of: resize(k.of, int(seg.tail-base)), changes: k.changes[:0], added: k.added[:0], boxed: k.boxed[:0], replay: k.replay[:0],
 		away: resize(k.away, int(base/64)+1), places: k.places,
-		units: uint64(base), records: seg.head.Records, expires: seg.expires, dead: seg.dead, waste: seg.waste, careful: s.careful,
+		base: base, units: uint64(base), records: seg.head.Records, expires: seg.expires, dead: seg.dead, waste: seg.waste, careful: s.careful,
 	}
 	clear(k.away)
 	if clear(k.places); k.places == nil {
@@ -588,27 +589,47 @@ func (p *Publisher) redirect(seg *segment, told []bucket, from, to uint32) bool 
 			prefetch(&b.bits, n)
 		}
 		for _, i := range b.refs[:n] {
-			if !seg.redirect(told, &changes[i]) {
-				return false
+			c := &changes[i]
+			at, slot, ok := c.newestIn(told)
+			if !ok {
+				at, slot, ok = p.kept.anyIn(told, i)
+			}
+			if ok {
+				seg.index[at].refs[slot] = c.to
+				if c.to == noRef {
+					return false
+				}
 			}
 		}
 	}
 	return true
 }
 
-// redirect makes the index lead to the place of a key where another leads to its newest record.
-func (s *segment) redirect(told []bucket, c *change) bool {
-	for at := c.bucket; ; {
-		b := &told[at]
-		for slot, ref := range b.refs {
+// newestIn finds the slot of an index that leads to the newest record of a key.
+func (c *change) newestIn(index []bucket) (at uint32, slot int, ok bool) {
+	for at = c.bucket; ; at = index[at].next {
+		for slot, ref := range index[at].refs {
 			if ref == c.newest {
-				s.index[at].refs[slot] = c.to
-				return c.to != noRef
+				return at, slot, true
 			}
 		}
-		if b.next == 0 {
-			return true
+		if index[at].next == 0 {
+			return 0, 0, false
 		}
-		at = b.next
+	}
+}
+
+// anyIn finds the slot that leads to any record of a key in the append area. A commit that ran out of room, and one that a crash ended,
+// may have linked a record to the one before without leading the index to it.
+func (k *kept) anyIn(index []bucket, change uint32) (at uint32, slot int, ok bool) {
+	for at = k.changes[change].bucket; ; at = index[at].next {
+		for slot, ref := range index[at].refs {
+			if n := ref - k.base; n < uint32(len(k.of)) && k.of[n] == change { // below the base n is huge
+				return at, slot, true
+			}
+		}
+		if index[at].next == 0 {
+			return 0, 0, false
+		}
 	}
 }

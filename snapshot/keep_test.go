@@ -189,6 +189,21 @@ func TestKeptRolls(t *testing.T) {
 				k.t.Errorf("%d rolls in the commit, of which %d kept the layout, want all of them", after.Rolls-before.Rolls, after.Kept-before.Kept)
 			}
 		}, [2]bool{false, true}, [2]bool{}},
+		{"an open commit that ran out of delta entries", func(k *keeper) { // in the middle of linking a record to one behind the base
+			move := func(n uint64, box func(uint64) *format.Box) {
+				for i := range n {
+					k.put(keptPlaces, 2*i%keptKeys, box(2*i%keptKeys), "moved")
+				}
+			}
+			k.publish(0, func() { move(860, func(i uint64) *format.Box { return keptBox(i + 2) }) })
+			before := k.p.Stats()
+			k.publish(0, func() { move(160, func(uint64) *format.Box { return &crossing }) }) // two entries each
+			if after := k.p.Stats(); after.Rolls != before.Rolls+1 || after.Kept != before.Kept+1 || !k.p.CopiedIndex() {
+				k.t.Errorf("%d rolls in the commit, %d kept the layout, want one; it copied the index: %t", after.Rolls-before.Rolls, after.Kept-before.Kept, k.p.CopiedIndex())
+			}
+			k.verifyAll()
+			k.publish(0, func() { k.change("after") })
+		}, [2]bool{false, true}, [2]bool{}},
 		{"a deleted key", func(k *keeper) {
 			k.publish(0, func() { k.remove(keptPlaces, 1); k.remove(keptNames, 1) })
 		}, [2]bool{true, true}, [2]bool{}},
@@ -356,7 +371,9 @@ func TestKeptRolls(t *testing.T) {
 func TestKeptCareful(t *testing.T) {
 	t.Parallel()
 	k := newKeeper(t)
-	generation := func() uint64 { return binary.LittleEndian.Uint64(mustImage(t, k.cfg.Dir).tables["names"].shards[0].mem[24:]) }
+	generation := func() uint64 {
+		return binary.LittleEndian.Uint64(mustImage(t, k.cfg.Dir).tables["names"].shards[0].mem[24:])
+	}
 	last := generation()
 	for i, step := range []struct {
 		value string
@@ -395,7 +412,7 @@ func TestKeptWipes(t *testing.T) {
 func TestKeptPlacesBehindTheBase(t *testing.T) {
 	t.Parallel()
 	k := newKeeperOf(t, &format.Root{Image: rhumb.UUID{1}, Seed0: 0x9e3779b97f4a7c11, Seed1: 0xd1b54a32d192ed03}) // a seed that shows it
-	const fresh = 60 // in a round, of which a third grow to 3 units
+	const fresh = 60                                                                                              // in a round, of which a third grow to 3 units
 	for round := range uint64(20) {
 		first := keptKeys + fresh*round
 		k.publish(0, func() {
