@@ -574,22 +574,12 @@ func (p *Publisher) copyIndex(seg, old *segment) bool {
 // redirect makes the index lead to the places of keys where it leads to their newest records, as the index given tells; those from
 // one place up to another, and none. It gives false when a key in the index has no place.
 func (p *Publisher) redirect(seg *segment, told []bucket, from, to uint32) bool {
-	b, changes := &p.batch, p.kept.changes
-	for next := 0; next < len(changes); {
-		n := 0
-		for ; next < len(changes) && n < group; next++ {
-			if c := &changes[next]; c.to >= from && c.to < to || c.to == noRef {
-				b.refs[n], b.addrs[n] = uint32(next), uintptr(unsafe.Pointer(&told[c.bucket]))
-				b.bits[n] = uintptr(unsafe.Pointer(&seg.index[c.bucket]))
-				n++
-			}
-		}
-		prefetch(&b.addrs, n)
-		if from > 0 {
-			prefetch(&b.bits, n)
-		}
-		for _, i := range b.refs[:n] {
-			c := &changes[i]
+	b, ahead := &p.batches[0], &p.batches[1]
+	next := p.fetchBuckets(b, 0, seg, told, from, to)
+	for b.n > 0 {
+		next = p.fetchBuckets(ahead, next, seg, told, from, to)
+		for _, i := range b.refs[:b.n] {
+			c := &p.kept.changes[i]
 			at, slot, ok := c.newestIn(told)
 			if !ok {
 				at, slot, ok = p.kept.anyIn(told, i)
@@ -601,8 +591,27 @@ func (p *Publisher) redirect(seg *segment, told []bucket, from, to uint32) bool 
 				}
 			}
 		}
+		b, ahead = ahead, b
 	}
 	return true
+}
+
+// fetchBuckets takes the next changes, from one on, that have the places that redirect is to lead to, and asks for their buckets. It
+// gives the change that follows.
+func (p *Publisher) fetchBuckets(b *batch, next int, seg *segment, told []bucket, from, to uint32) int {
+	changes := p.kept.changes
+	for b.n = 0; next < len(changes) && b.n < group; next++ {
+		if c := &changes[next]; c.to >= from && c.to < to || c.to == noRef {
+			b.refs[b.n], b.addrs[b.n] = uint32(next), uintptr(unsafe.Pointer(&told[c.bucket]))
+			b.bits[b.n] = uintptr(unsafe.Pointer(&seg.index[c.bucket]))
+			b.n++
+		}
+	}
+	prefetch(&b.addrs, b.n)
+	if from > 0 { // otherwise they are the same
+		prefetch(&b.bits, b.n)
+	}
+	return next
 }
 
 // newestIn finds the slot of an index that leads to the newest record of a key.
