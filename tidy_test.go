@@ -240,3 +240,27 @@ func tidyPure(t *testing.T, fset *token.FileSet, file *ast.File) {
 		}
 	}
 }
+
+// TestAssemblyMixesNoEncodings looks for instructions in the old SSE encoding in assembly for amd64, which is AVX all over. On Zen 3
+// one such instruction among the others made multi-gets three times as slow.
+func TestAssemblyMixesNoEncodings(t *testing.T) {
+	vector, old := regexp.MustCompile(`\b[XYZ]\d+\b`), regexp.MustCompile(`^\s+([A-UW-Z]\w*)\s`)
+	found := 0
+	err := fs.WalkDir(os.DirFS("."), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(name, "_amd64.s") {
+			return err
+		}
+		found++
+		text, err := os.ReadFile(name)
+		for i, line := range strings.Split(string(text), "\n") {
+			code, _, _ := strings.Cut(line, "//")
+			if op := old.FindStringSubmatch(code); op != nil && vector.MatchString(code) {
+				t.Errorf("%s:%d: %s with a vector register; take V%s", name, i+1, op[1], op[1])
+			}
+		}
+		return err
+	})
+	if err != nil || found == 0 {
+		t.Errorf("%d files of assembly, %v", found, err)
+	}
+}
