@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"math"
+	"slices"
 	"sort"
 	"unsafe"
 
@@ -129,10 +130,9 @@ func (p *Publisher) keepLayout(s *shard, wall int64, need room) (*segment, error
 func (p *Publisher) keepParts(s *shard, seg *segment, tree *rtree.Tree, wall int64) bool {
 	old, k := s.seg, &p.kept
 	p.keepHeap(seg, old, wall)
-	if k.misfit || k.tooMuchWaste() || !p.keepTree(s.table, seg, old, tree) || !p.keepIndex(seg, old) {
+	if k.misfit || k.tooMuchWaste() || !p.keepTree(s.table, seg, old, tree) || !p.keepOrder(seg, old) || !p.keepIndex(seg, old) {
 		return false
 	}
-	p.keepOrder(seg, old)
 	return p.complete(seg, &source{heap: old.heap, replay: k.replay, pendingFrom: old.done, pendingTo: old.tail})
 }
 
@@ -413,6 +413,9 @@ func (p *Publisher) keepTree(t *Table, seg, old *segment, tree *rtree.Tree) bool
 	}
 	p.refs = p.refs[:0]
 	for _, ref := range view[uint32](old.treeRefs)[:tree.Items()] {
+		if ref >= k.base { // it was damaged since it was opened
+			return false
+		}
 		at := k.placeOf(ref)
 		if _, ok := box(seg.heap, at); ok || at == ref {
 			p.refs = append(p.refs, at)
@@ -455,37 +458,41 @@ func (p *Publisher) keepRefs(seg, old *segment, t format.SectionType) {
 	mem := seg.file.mem[seg.section(t).Offset:][:seg.section(t).Items*4]
 	refs := view[uint32](mem)
 	for i, ref := range refs {
-		if ref < old.head.BaseUnits { // a lane of the tree may be free
+		if ref < p.kept.base { // a lane of the tree may be free
 			refs[i] = p.kept.placeOf(ref)
 		}
 	}
 	p.setSum(seg, t, format.Checksum(mem))
 }
 
-// keepOrder makes the order of the new base: the old one, with the keys that it lacks put in.
-func (p *Publisher) keepOrder(seg, old *segment) {
-	added := p.kept.added
+// keepOrder makes the order of the new base: the old one, with the keys that it lacks put in. It gives false when the old one was
+// damaged since it was opened.
+func (p *Publisher) keepOrder(seg, old *segment) bool {
+	k := &p.kept
 	switch {
 	case seg.skip == nil: // the table is not ordered
-		return
-	case len(added) == 0:
+		return true
+	case len(k.added) == 0:
 		p.keepRefs(seg, old, format.SectionOrder)
-		return
+		return true
+	case slices.ContainsFunc(old.order, func(ref uint32) bool { return ref >= k.base }):
+		return false
 	}
-	p.sortRefs(seg.kind, seg.heap, added)
+	p.sortRefs(seg.kind, seg.heap, k.added)
 	out, rest := seg.order[:0], old.order
-	for _, ref := range added {
+	for _, ref := range k.added {
 		n := seg.before(rest, ref)
 		out = append(append(out, rest[:n]...), ref)
 		rest = rest[n:]
 	}
 	out = append(out, rest...)
 	for i, ref := range out {
-		if ref < old.head.BaseUnits {
-			out[i] = p.kept.placeOf(ref)
+		if ref < k.base {
+			out[i] = k.placeOf(ref)
 		}
 	}
 	p.sumOrder(seg)
+	return true
 }
 
 // before tells how many of the references, which are in the order of their keys, lead to keys below that of a record. It looks at

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -429,6 +431,31 @@ func TestKeptPlacesBehindTheBase(t *testing.T) {
 	if st := k.p.Stats(); st.Kept < 15 {
 		t.Errorf("%d of %d rolls kept the layout", st.Kept, st.Rolls)
 	}
+}
+
+// A reference that was damaged since the segment was opened is not followed: the roll lays everything out anew.
+func TestKeptDamage(t *testing.T) {
+	t.Parallel()
+	k := newKeeper(t)
+	for i, part := range []format.SectionType{format.SectionTreeRefs, format.SectionOrder} {
+		table := k.tables[i]
+		k.publish(0, func() {
+			k.put(keptPlaces, 2, keptBox(4), "moved")
+			k.put(keptNames, keptKeys, nil, "fresh")
+		})
+		s := mustImage(t, k.cfg.Dir).tables[table.Name].shards[0]
+		file, err := os.OpenFile(filepath.Join(k.cfg.Dir, format.SegmentName(int(u32(s.mem, 32)), u64(s.mem, 24))), os.O_RDWR, 0)
+		check(t, err)
+		_, err = file.WriteAt([]byte{0xf0, 0xff, 0xff, 0xff}, int64(section(s.mem, part)))
+		check(t, err)
+		check(t, file.Close())
+		before := k.p.Stats()
+		check(t, k.p.Roll(table, 0))
+		if after := k.p.Stats(); after.Kept != before.Kept {
+			t.Errorf("table %s: the layout was kept", table.Name)
+		}
+	}
+	k.verifyAll()
 }
 
 // A record that has ended is left out by the next roll, also after another start.
