@@ -381,6 +381,33 @@ func TestTornSwing(t *testing.T) {
 	}
 }
 
+// tear takes back the commit of one record, given by its place, and changes the slot of the index that leads to it, as if the publisher
+// had died while it linked the record.
+func tear(t *testing.T, path string, committed, ref uint64, slot func(fingerprint, ref []byte)) {
+	t.Helper()
+	edit(t, path, func(p []byte) []byte {
+		led := 0
+		for at := section(p, format.SectionIndex); at < section(p, format.SectionHeap); at += format.BucketSize {
+			for i := range uint64(format.BucketSlots) {
+				fingerprint, to := p[at+2*i:][:2], p[at+format.BucketRefs+4*i:][:4]
+				if u16(fingerprint, 0) != 0 && uint64(u32(to, 0)) == ref {
+					slot(fingerprint, to)
+					led++
+				}
+			}
+		}
+		if led != 1 {
+			t.Errorf("%d slots led to the record", led)
+		}
+		binary.LittleEndian.PutUint64(p[format.SegmentAppendHead:], ref)
+		return p
+	})
+	edit(t, filepath.Join(filepath.Dir(path), format.RootName), func(p []byte) []byte {
+		binary.LittleEndian.PutUint64(p[format.RootCommitted:], committed)
+		return p
+	})
+}
+
 // A publisher that died between the skip list and the index leaves a node of a key that the index lacks. The key is not linked
 // a second time when it comes again.
 func TestTornLink(t *testing.T) {
@@ -396,26 +423,7 @@ func TestTornLink(t *testing.T) {
 	head := mustImage(t, dir).tables["t"].shards[0].head
 	commit(t, p, table, numberRecord(20, "torn"))
 	check(t, p.Close())
-	edit(t, path, func(p []byte) []byte {
-		cleared := 0
-		for at := section(p, format.SectionIndex); at < section(p, format.SectionHeap); at += format.BucketSize {
-			for slot := range uint64(format.BucketSlots) {
-				if u16(p, int(at+2*slot)) != 0 && uint64(u32(p, int(at+format.BucketRefs+4*slot))) == head {
-					clear(p[at+2*slot:][:2])
-					cleared++
-				}
-			}
-		}
-		if cleared != 1 {
-			t.Errorf("%d slots led to the record", cleared)
-		}
-		binary.LittleEndian.PutUint64(p[format.SegmentAppendHead:], head)
-		return p
-	})
-	edit(t, filepath.Join(dir, format.RootName), func(p []byte) []byte {
-		binary.LittleEndian.PutUint64(p[format.RootCommitted:], 1)
-		return p
-	})
+	tear(t, path, 1, head, func(fingerprint, _ []byte) { clear(fingerprint) })
 	p = open(t, snapshot.Config{Dir: dir})
 	if r := p.Recovery(); r.Aborted != 1 {
 		t.Fatalf("recovery %+v, want one record aborted", r)
@@ -447,26 +455,7 @@ func TestTornChain(t *testing.T) {
 	last := mustImage(t, dir).tables["t"].shards[0].head
 	version := commit(t, p, table, numberRecord(10, "torn"))
 	check(t, p.Close())
-	edit(t, path, func(p []byte) []byte {
-		led := 0
-		for at := section(p, format.SectionIndex); at < section(p, format.SectionHeap); at += format.BucketSize {
-			for slot := range uint64(format.BucketSlots) {
-				if ref := p[at+format.BucketRefs+4*slot:]; u16(p, int(at+2*slot)) != 0 && uint64(u32(ref, 0)) == last {
-					binary.LittleEndian.PutUint32(ref, uint32(before))
-					led++
-				}
-			}
-		}
-		if led != 1 {
-			t.Errorf("%d slots led to the record", led)
-		}
-		binary.LittleEndian.PutUint64(p[format.SegmentAppendHead:], last)
-		return p
-	})
-	edit(t, filepath.Join(dir, format.RootName), func(p []byte) []byte {
-		binary.LittleEndian.PutUint64(p[format.RootCommitted:], version-1)
-		return p
-	})
+	tear(t, path, version-1, last, func(_, ref []byte) { binary.LittleEndian.PutUint32(ref, uint32(before)) })
 	p = open(t, snapshot.Config{Dir: dir})
 	if r := p.Recovery(); r.Aborted != 1 {
 		t.Fatalf("recovery %+v, want one record aborted", r)
