@@ -1,6 +1,7 @@
 package snapshot_test
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
 	"math/rand/v2"
@@ -148,38 +149,6 @@ func BenchmarkRoll(b *testing.B) {
 	}
 }
 
-// BenchmarkRollChanged rolls a shard of a million records that all changed since the last roll, in random order.
-func BenchmarkRollChanged(b *testing.B) {
-	const records = 1 << 20
-	for _, spatial := range []bool{false, true} {
-		b.Run(fmt.Sprintf("spatial=%t", spatial), func(b *testing.B) {
-			p, t := benchTable(b, records, snapshot.TableSpec{Spatial: spatial}, snapshot.Config{AppendRatio: 1.2})
-			keys := make([]uint64, 0, records)
-			var boxes []format.Box
-			for rec := range t.All() {
-				keys, boxes = append(keys, rec.Key.Number), append(boxes, rec.Box)
-			}
-			rand.New(rand.NewPCG(1, 1)).Shuffle(records, func(i, j int) {
-				keys[i], keys[j], boxes[i], boxes[j] = keys[j], keys[i], boxes[j], boxes[i]
-			})
-			value := make([]byte, benchValue)
-			var spent float64
-			for b.Loop() {
-				c := p.Begin()
-				for i, k := range keys {
-					check(b, c.Put(t, snapshot.Record{Key: format.Key{Number: k}, Box: boxes[i], HasBox: spatial, Value: value}))
-				}
-				_, err := c.Publish(snapshot.CommitInfo{})
-				check(b, err)
-				start := cpu()
-				check(b, p.Roll(t, 0))
-				spent += cpu() - start
-			}
-			b.ReportMetric(spent*1e9/float64(b.N*records), "cpu-ns/record")
-		})
-	}
-}
-
 // shuffled gives the records of a table in random order, and where the randomness came from.
 func shuffled(t *snapshot.Table) (all []snapshot.Record, rng *rand.Rand) {
 	for rec := range t.All() {
@@ -191,83 +160,27 @@ func shuffled(t *snapshot.Table) (all []snapshot.Record, rng *rand.Rand) {
 	return all, rng
 }
 
-// BenchmarkRollMoved rolls a shard of a million records after a quarter of them moved a little.
-func BenchmarkRollMoved(b *testing.B) {
+// rollBench is what happens to a shard of a million records before each roll that is measured.
+type rollBench struct {
+	spatial, ordered bool
+	share            int // one record in so many changes; a tenth when it is 0
+	anew             bool
+	// change changes a record, and gives false when it is to be deleted; nil writes the same once more.
+	change func(rng *rand.Rand, i int, rec *snapshot.Record) bool
+}
+
+func (r rollBench) run(b *testing.B) {
 	const records = 1 << 20
-	p, t := benchTable(b, records, snapshot.TableSpec{Spatial: true}, snapshot.Config{ShardRecordsMax: records, AppendRatio: 0.5})
+	share := cmp.Or(r.share, 10)
+	p, t := benchTable(b, records, snapshot.TableSpec{Spatial: r.spatial, Ordered: r.ordered},
+		snapshot.Config{ShardRecordsMax: records, AppendRatio: 0.25 + 1/float64(share)})
 	all, rng := shuffled(t)
 	rolls, kept, spent := p.Stats().Rolls, p.Stats().Kept, 0.0
 	for at := 0; b.Loop(); at++ {
 		c := p.Begin()
-		for i := range records / 4 {
-			rec := &all[(at*records/4+i)%records]
-			x, y := rec.Box.MinX+rng.Int32N(20_001)-10_000, rec.Box.MinY+rng.Int32N(20_001)-10_000
-			rec.Box = format.Box{MinX: x, MinY: y, MaxX: x + 1000, MaxY: y + 1000}
-			check(b, c.Put(t, *rec))
-		}
-		_, err := c.Publish(snapshot.CommitInfo{})
-		check(b, err)
-		start := cpu()
-		check(b, p.Roll(t, 0))
-		spent += cpu() - start
-	}
-	b.ReportMetric(spent*1e9/float64(b.N*records), "cpu-ns/record")
-	b.ReportMetric(float64(p.Stats().Kept-kept)/float64(p.Stats().Rolls-rolls), "kept/roll")
-}
-
-// BenchmarkRollBuilt rolls a shard of a million records with a new layout, after a tenth of them changed, of which every tenth
-// moved.
-func BenchmarkRollBuilt(b *testing.B) {
-	for _, spatial := range []bool{false, true} {
-		b.Run(fmt.Sprintf("spatial=%t", spatial), func(b *testing.B) {
-			benchRoll(b, snapshot.TableSpec{Spatial: spatial}, (*snapshot.Publisher).RollAnew, func(i int, rec *snapshot.Record) bool {
-				if spatial && i%10 == 0 {
-					rec.Box.MinX, rec.Box.MaxX = rec.Box.MinX/2, rec.Box.MinX/2+1000
-				}
-				return true
-			})
-		})
-	}
-}
-
-// BenchmarkRollKept rolls a shard of a million records after a tenth of them changed: the values of all, and of one in a hundred
-// something that the layout was not kept for once. From time to time too much of the base lies idle, and that roll takes longer.
-func BenchmarkRollKept(b *testing.B) {
-	for _, c := range []struct {
-		name   string
-		spec   snapshot.TableSpec
-		change func(i int, rec *snapshot.Record) bool
-	}{
-		{"values", snapshot.TableSpec{Spatial: true}, func(int, *snapshot.Record) bool { return true }},
-		{"deleted", snapshot.TableSpec{Spatial: true}, func(i int, _ *snapshot.Record) bool { return i%100 != 0 }},
-		{"size", snapshot.TableSpec{Spatial: true}, func(i int, rec *snapshot.Record) bool {
-			if i%100 == 0 {
-				rec.Value = make([]byte, 3*benchValue-len(rec.Value))
-			}
-			return true
-		}},
-		{"new in order", snapshot.TableSpec{Ordered: true}, func(i int, rec *snapshot.Record) bool {
-			if i%100 == 0 {
-				rec.Key.Number++
-			}
-			return true
-		}},
-	} {
-		b.Run(c.name, func(b *testing.B) { benchRoll(b, c.spec, (*snapshot.Publisher).Roll, c.change) })
-	}
-}
-
-// benchRoll changes a tenth of a million records, deletes those for which change gives false, and rolls their shard.
-func benchRoll(b *testing.B, spec snapshot.TableSpec, roll func(*snapshot.Publisher, *snapshot.Table, int) error, change func(i int, rec *snapshot.Record) bool) {
-	const records = 1 << 20
-	p, t := benchTable(b, records, spec, snapshot.Config{ShardRecordsMax: records})
-	all, _ := shuffled(t)
-	rolls, kept, spent := p.Stats().Rolls, p.Stats().Kept, 0.0
-	for at := 0; b.Loop(); at++ {
-		c := p.Begin()
-		for i := range records / 10 {
-			rec := &all[(at*records/10+i)%records]
-			if change(i, rec) {
+		for i := range records / share {
+			rec := &all[(at*(records/share)+i)%records]
+			if r.change == nil || r.change(rng, i, rec) {
 				check(b, c.Put(t, *rec))
 			} else {
 				check(b, c.Delete(t, rec.Key, 0))
@@ -275,10 +188,64 @@ func benchRoll(b *testing.B, spec snapshot.TableSpec, roll func(*snapshot.Publis
 		}
 		_, err := c.Publish(snapshot.CommitInfo{})
 		check(b, err)
+		roll := p.Roll
+		if r.anew {
+			roll = p.RollAnew
+		}
 		start := cpu()
-		check(b, roll(p, t, 0))
+		check(b, roll(t, 0))
 		spent += cpu() - start
 	}
 	b.ReportMetric(spent*1e9/float64(b.N*records), "cpu-ns/record")
-	b.ReportMetric(float64(p.Stats().Kept-kept)/float64(p.Stats().Rolls-rolls), "kept/roll")
+	if n := p.Stats().Rolls - rolls; n > 0 { // those that are made to build anew are not counted
+		b.ReportMetric(float64(p.Stats().Kept-kept)/float64(n), "kept/roll")
+	}
+}
+
+// BenchmarkRollChanged rolls a shard of a million records that all changed since the last roll, in random order.
+func BenchmarkRollChanged(b *testing.B) {
+	for _, spatial := range []bool{false, true} {
+		b.Run(fmt.Sprintf("spatial=%t", spatial), rollBench{spatial: spatial, share: 1}.run)
+	}
+}
+
+// BenchmarkRollMoved rolls a shard of a million records after a quarter of them moved a little.
+func BenchmarkRollMoved(b *testing.B) {
+	rollBench{spatial: true, share: 4, change: func(rng *rand.Rand, _ int, rec *snapshot.Record) bool {
+		x, y := rec.Box.MinX+rng.Int32N(20_001)-10_000, rec.Box.MinY+rng.Int32N(20_001)-10_000
+		rec.Box = format.Box{MinX: x, MinY: y, MaxX: x + 1000, MaxY: y + 1000}
+		return true
+	}}.run(b)
+}
+
+// BenchmarkRollBuilt rolls a shard of a million records with a new layout, after a tenth of them changed, of which every tenth
+// moved.
+func BenchmarkRollBuilt(b *testing.B) {
+	for _, spatial := range []bool{false, true} {
+		b.Run(fmt.Sprintf("spatial=%t", spatial), rollBench{spatial: spatial, anew: true, change: func(_ *rand.Rand, i int, rec *snapshot.Record) bool {
+			if spatial && i%10 == 0 {
+				rec.Box.MinX, rec.Box.MaxX = rec.Box.MinX/2, rec.Box.MinX/2+1000
+			}
+			return true
+		}}.run)
+	}
+}
+
+// BenchmarkRollKept rolls a shard of a million records after a tenth of them changed: the values of all, and of one in a hundred
+// something that the layout was not kept for once. From time to time too much of the base lies idle, and that roll takes longer.
+func BenchmarkRollKept(b *testing.B) {
+	b.Run("values", rollBench{spatial: true}.run)
+	b.Run("deleted", rollBench{spatial: true, change: func(_ *rand.Rand, i int, _ *snapshot.Record) bool { return i%100 != 0 }}.run)
+	b.Run("size", rollBench{spatial: true, change: func(_ *rand.Rand, i int, rec *snapshot.Record) bool {
+		if i%100 == 0 {
+			rec.Value = make([]byte, 3*benchValue-len(rec.Value))
+		}
+		return true
+	}}.run)
+	b.Run("new in order", rollBench{ordered: true, change: func(_ *rand.Rand, i int, rec *snapshot.Record) bool {
+		if i%100 == 0 {
+			rec.Key.Number++
+		}
+		return true
+	}}.run)
 }

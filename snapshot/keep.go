@@ -4,7 +4,6 @@ import (
 	"math"
 	"slices"
 	"sort"
-	"unsafe"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/snapshot/format"
@@ -46,8 +45,6 @@ type change struct {
 	root     uint32  // its record in the base
 	from     uint32  // the version that the new base has of it
 	to       uint32  // where that lies
-	newest   uint32  // the last record of the key, to which the index leads in most cases
-	bucket   uint32  // the primary one of the key
 	is       version // from
 	replayed bool    // later versions are kept too
 }
@@ -169,13 +166,10 @@ func (p *Publisher) planKept(s *shard) bool {
 		if h.prev != format.NoPrev && h.prev >= base {
 			i = k.of[h.prev-base]
 		} else {
-			bucket := format.BucketOf(hashOf(seg.keys, seg.kind, h), seg.head.Buckets)
-			k.changes = append(k.changes, change{root: h.prev, from: noRef, to: h.prev, bucket: bucket})
+			k.changes = append(k.changes, change{root: h.prev, from: noRef, to: h.prev})
 		}
 		k.of[ref-base] = i
-		c := &k.changes[i]
-		c.newest = ref
-		if ref < seg.done && h.ver != format.AbortedVersion && !p.keepVersion(seg, c, ref, units) {
+		if ref < seg.done && h.ver != format.AbortedVersion && !p.keepVersion(seg, &k.changes[i], ref, units) {
 			return false
 		}
 		ref += units
@@ -566,86 +560,38 @@ func (p *Publisher) keepIndex(seg, old *segment) bool {
 	return true
 }
 
-// copyIndex copies an index with as many buckets, and gives false when it has a key that the base lacks.
+// copyIndex copies an index with as many buckets. What leads to a record of the append area, be it the newest of its key or not, then
+// leads to the place of the key. It gives false when a key has none, and when a reference was damaged since the segment was opened.
 func (p *Publisher) copyIndex(seg, old *segment) bool {
-	n := old.head.Buckets + old.overflow
-	copy(seg.index, old.index[:n])
+	k := &p.kept
+	n := copy(seg.index, old.index[:old.head.Buckets+old.overflow])
 	clear(seg.index[n:])
 	seg.overflow = old.overflow
-	// A place behind the old base may look like a record of the append area. As long as there is none the copy tells the place of
-	// a key; then only the old index does.
-	base := old.head.BaseUnits
-	return p.redirect(seg, seg.index, 0, base) && (seg.head.BaseUnits == base || p.redirect(seg, old.index, base, noRef))
-}
-
-// redirect makes the index lead to the places of keys where it leads to their newest records, as the index given tells; those from
-// one place up to another, and none. It gives false when a key in the index has no place.
-func (p *Publisher) redirect(seg *segment, told []bucket, from, to uint32) bool {
-	b, ahead := &p.batches[0], &p.batches[1]
-	next := p.fetchBuckets(b, 0, seg, told, from, to)
-	for b.n > 0 {
-		next = p.fetchBuckets(ahead, next, seg, told, from, to)
-		for _, i := range b.refs[:b.n] {
-			c := &p.kept.changes[i]
-			at, slot, ok := c.newestIn(told)
-			if !ok {
-				at, slot, ok = p.kept.anyIn(told, i)
+	if len(k.changes) == 0 {
+		return true
+	}
+	for i := range seg.index[:n] {
+		refs := &seg.index[i].refs
+		for slot, ref := range refs {
+			if ref < k.base {
+				continue
 			}
-			if ok {
-				seg.index[at].refs[slot] = c.to
-				if c.to == noRef {
-					return false
-				}
+			to := k.placeOfAppended(ref)
+			if to == noRef {
+				return false
 			}
+			refs[slot] = to
 		}
-		b, ahead = ahead, b
 	}
 	return true
 }
 
-// fetchBuckets takes the next changes, from one on, that have the places that redirect is to lead to, and asks for their buckets. It
-// gives the change that follows.
-func (p *Publisher) fetchBuckets(b *batch, next int, seg *segment, told []bucket, from, to uint32) int {
-	changes := p.kept.changes
-	for b.n = 0; next < len(changes) && b.n < group; next++ {
-		if c := &changes[next]; c.to >= from && c.to < to || c.to == noRef {
-			b.refs[b.n], b.addrs[b.n] = uint32(next), uintptr(unsafe.Pointer(&told[c.bucket]))
-			b.bits[b.n] = uintptr(unsafe.Pointer(&seg.index[c.bucket]))
-			b.n++
+// placeOfAppended gives the place of the key of a record of the append area, noRef when the base lacks it.
+func (k *kept) placeOfAppended(ref uint32) uint32 {
+	if ref -= k.base; ref < uint32(len(k.of)) {
+		if c := k.of[ref]; c < uint32(len(k.changes)) {
+			return k.changes[c].to
 		}
 	}
-	prefetch(&b.addrs, b.n)
-	if from > 0 { // otherwise they are the same
-		prefetch(&b.bits, b.n)
-	}
-	return next
-}
-
-// newestIn finds the slot of an index that leads to the newest record of a key.
-func (c *change) newestIn(index []bucket) (at uint32, slot int, ok bool) {
-	for at = c.bucket; ; at = index[at].next {
-		for slot, ref := range index[at].refs {
-			if ref == c.newest {
-				return at, slot, true
-			}
-		}
-		if index[at].next == 0 {
-			return 0, 0, false
-		}
-	}
-}
-
-// anyIn finds the slot that leads to any record of a key in the append area. A commit that ran out of room, and one that a crash ended,
-// may have linked a record to the one before without leading the index to it.
-func (k *kept) anyIn(index []bucket, change uint32) (at uint32, slot int, ok bool) {
-	for at = k.changes[change].bucket; ; at = index[at].next {
-		for slot, ref := range index[at].refs {
-			if n := ref - k.base; n < uint32(len(k.of)) && k.of[n] == change { // below the base n is huge
-				return at, slot, true
-			}
-		}
-		if index[at].next == 0 {
-			return 0, 0, false
-		}
-	}
+	return noRef
 }
