@@ -78,6 +78,8 @@ type Range struct {
 	InSync []NodeID `json:"in_sync"`
 	// Replicas are all nodes that hold a copy, sorted; those not in InSync are learners.
 	Replicas []NodeID `json:"replicas"`
+	// Quarantined are the replicas with damaged data, sorted: they keep the data, serve nothing and are not elected.
+	Quarantined []NodeID `json:"quarantined,omitempty"`
 }
 
 // IsInSync reports whether n is a member of the in-sync set.
@@ -86,11 +88,15 @@ func (r *Range) IsInSync(n NodeID) bool { return slices.Contains(r.InSync, n) }
 // IsReplica reports whether n holds a copy.
 func (r *Range) IsReplica(n NodeID) bool { return slices.Contains(r.Replicas, n) }
 
+// IsQuarantined reports whether n's copy is damaged.
+func (r *Range) IsQuarantined(n NodeID) bool { return slices.Contains(r.Quarantined, n) }
+
 // Clone copies r with its slices.
 func (r *Range) Clone() *Range {
 	c := *r
 	c.InSync = slices.Clone(r.InSync)
 	c.Replicas = slices.Clone(r.Replicas)
+	c.Quarantined = slices.Clone(r.Quarantined)
 	return &c
 }
 
