@@ -86,8 +86,8 @@ func (r *Replica) stepAppend(m *Message) {
 // the same in the log of every later primary, so it is the primary's log that lost them: the primary stops. Had the
 // members quarantined themselves instead, one damaged disk would take the healthy majority with it.
 //
-// A contradiction above the commit position within one epoch tells nothing about which log is wrong: this replica
-// quarantines itself (I2).
+// Two entries of one epoch at one place are another matter (I2): somebody's bytes are wrong. This replica quarantines
+// itself, so that one such disk stops itself and not one primary after the other.
 func (r *Replica) refusesAppend(m *Message) bool {
 	if r.contradicts(m.Prev) {
 		return r.refuseAppend(m, m.Prev)
@@ -113,14 +113,17 @@ func (r *Replica) contradicts(pos entry.Position) bool {
 	case known:
 		return pos.Seq <= r.commit || here.Epoch == pos.Epoch
 	}
-	// A primary whose lineage does not reach back so far gives epoch 0.
+	// A primary whose lineage does not reach back so far gives epoch 0. Where this lineage does not, the epoch is at most
+	// the first that it knows.
 	epoch := r.log.epochAt(pos.Seq)
+	if epoch == 0 && len(r.log.lineage) > 0 {
+		return pos.Epoch > r.log.lineage[0].Epoch
+	}
 	return pos.Epoch != 0 && epoch != 0 && epoch != pos.Epoch
 }
 
 func (r *Replica) refuseAppend(m *Message, pos entry.Position) bool {
-	if pos.Seq > r.commit {
-		here, _ := r.log.at(pos.Seq)
+	if here, known := r.log.at(pos.Seq); known && (here.Epoch == pos.Epoch || pos.Seq > r.commit) {
 		r.quarantine(fmt.Sprintf("invariant I2: %s sent %s where the log has %s", m.From, pos, here.Position))
 		return true
 	}

@@ -1,8 +1,8 @@
 package replica
 
 import (
+	"cmp"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -16,6 +16,10 @@ import (
 // does: with answers of MinInSync members, fewer damaged disks than that cannot hide an acknowledged entry.
 type preparation struct {
 	answers []answer
+	// clock is above every time that any member has told, and reported the greatest commit position that any has, in
+	// whatever life: they outlast the answers.
+	clock    rhumb.Timestamp
+	reported report
 	// began is the time of the first tick since the election, zero before it.
 	began time.Duration
 	timer retry
@@ -29,16 +33,22 @@ type preparation struct {
 	// done says that the epoch may begin; otherwise why says what keeps the replica from it, for people.
 	done bool
 	why  string
+	// stuck says why the best log cannot be adopted, for people.
+	stuck string
 }
 
-// answer is the end of a member's log, as the member promised it.
+// answer is the end of a member's log. Within its life the member's log stays so: it has promised the epoch.
 type answer struct {
-	node       rhumb.NodeID
-	life       rhumb.BootSeq
-	last       entry.Position
-	commit     rhumb.Seq
-	commitHash entry.Hash
-	clock      rhumb.Timestamp
+	node rhumb.NodeID
+	life rhumb.BootSeq
+	last entry.Position
+}
+
+// report is a position that a member knows as committed; hash is zero when the member does not have the entry.
+type report struct {
+	node rhumb.NodeID
+	seq  rhumb.Seq
+	hash entry.Hash
 }
 
 // beginsWithoutAsking reports whether nobody can hold an entry of the range yet: its first epoch needs no rule P.
@@ -133,7 +143,11 @@ func (r *Replica) stepPromise(m *Message) {
 	if m.Life < a.life {
 		return
 	}
-	*a = answer{m.From, m.Life, m.Prev, m.Commit, m.CommitHash, m.Clock}
+	*a = answer{m.From, m.Life, m.Prev}
+	r.prep.clock = max(r.prep.clock, m.Clock)
+	if m.Commit > r.prep.reported.seq {
+		r.prep.reported = report{m.From, m.Commit, m.CommitHash}
+	}
 	r.dirty = true
 }
 
@@ -147,19 +161,34 @@ func (r *Replica) prepare() (done bool) {
 		r.prep.why = missing
 		return false
 	}
-	best := r.bestAnswer()
-	if best != nil && longer(best.last, r.log.last().Position) {
-		r.prep.why = fmt.Sprintf("%s has a longer log, up to %s", best.node, best.last)
-		r.adoptFrom(best)
-		return false
+	best := r.log.last().Position
+	holder := r.bestAnswer()
+	if holder != nil && longer(holder.last, best) {
+		best = holder.last
 	}
-	if why := r.reportedBeyond(); why != "" {
-		// Some member knows of a commit that no log at hand reaches: the logs that reach it are with members that have
-		// not answered. Beginning now would lose acknowledged entries.
+	if why := r.reportedBeyond(best.Seq); why != "" {
+		// The logs that reach that far are with members that have not answered. Beginning now would lose acknowledged
+		// entries.
 		r.prep.why = why
 		return false
 	}
+	if best != r.log.last().Position {
+		if r.prep.stuck == "" {
+			r.adoptFrom(holder)
+		}
+		r.prep.why = cmp.Or(r.prep.stuck, fmt.Sprintf("%s has a longer log, up to %s", holder.node, best))
+		return false
+	}
+	if here, ok := r.log.at(r.prep.reported.seq); ok && r.prep.reported.contradicts(here.Position) {
+		r.prep.why = fmt.Sprintf("%s has another entry committed at %d than this log holds", r.prep.reported.node, here.Seq)
+		return false
+	}
 	return true
+}
+
+// contradicts reports whether an entry is another one than the member has committed at its place.
+func (c *report) contradicts(pos entry.Position) bool {
+	return pos.Seq == c.seq && c.hash != (entry.Hash{}) && c.hash != pos.Hash
 }
 
 // answersMissing says what is missing for a decision: MinInSync answers, this replica's own included, and until PrepareWait
@@ -207,20 +236,13 @@ func longer(a, b entry.Position) bool {
 	return a.Epoch > b.Epoch || a.Epoch == b.Epoch && a.Seq > b.Seq
 }
 
-// reportedBeyond says which reported commit position this log does not hold, or "".
-func (r *Replica) reportedBeyond() string {
-	last := r.log.last().Seq
-	if r.known > last {
-		return fmt.Sprintf("this node has known position %d as committed, and its log ends at %d", r.known, last)
-	}
-	for i := range r.prep.answers {
-		a := &r.prep.answers[i]
-		if a.commit > last {
-			return fmt.Sprintf("%s knows position %d as committed, and the longest log at hand ends at %d", a.node, a.commit, last)
-		}
-		if here, ok := r.log.at(a.commit); ok && a.commitHash != (entry.Hash{}) && here.Hash != a.commitHash {
-			return fmt.Sprintf("%s has another entry committed at %d than this log holds", a.node, a.commit)
-		}
+// reportedBeyond says that a position above last was reported as committed, or "".
+func (r *Replica) reportedBeyond(last rhumb.Seq) string {
+	switch c := &r.prep.reported; {
+	case c.seq > last:
+		return fmt.Sprintf("%s knows position %d as committed, and the longest log at hand ends at %d", c.node, c.seq, last)
+	case r.known > last:
+		return fmt.Sprintf("this node has known position %d as committed, and the longest log at hand ends at %d", r.known, last)
 	}
 	return ""
 }
@@ -296,9 +318,9 @@ func (r *Replica) stepSuffix(m *Message) {
 	}
 	r.dirty = true
 	if a := r.answerOf(m.From); a != nil && a.life < m.Life {
-		// The log that the member told of was that of an earlier life: its disk may have lost the end since.
-		r.prep.answers = slices.DeleteFunc(r.prep.answers, func(a answer) bool { return a.node == m.From })
-		r.prep.asking = rhumb.NoNode
+		// The log that the member told of was that of an earlier life: its disk may have lost the end since. To fall back
+		// to the next best answer would count a copy that is not there: all members are asked again.
+		r.prep.answers, r.prep.asking = nil, rhumb.NoNode
 		r.ask()
 		return
 	}
@@ -311,10 +333,14 @@ func (r *Replica) stepSuffix(m *Message) {
 		if here, ok := r.log.at(m.Prev.Seq); !ok || here.Hash != m.Prev.Hash {
 			return // an answer to an earlier question
 		}
-		r.take(m)
 		for _, e := range m.Entries {
+			if r.prep.reported.contradicts(e.Position()) || r.contradicts(e.Position()) {
+				r.stick(m.From, e.Seq)
+				return
+			}
 			r.prep.adopted += entrySize(e)
 		}
+		r.take(m)
 		r.prep.asking = rhumb.NoNode
 	}
 }
@@ -328,11 +354,16 @@ func (r *Replica) backUp(m *Message) {
 	to := min(m.HintEnd, end, m.Reject-1)
 	here, ok := r.log.at(to)
 	if !ok || to < r.commit {
-		// Both logs hold a committed entry at one place, and the entries differ: no choice between them is right.
-		r.prep.why = fmt.Sprintf("the log of %s parts from this one at or below %d, which is committed here", m.From, r.commit)
+		r.stick(m.From, r.commit)
 		return
 	}
 	r.askEntries(m.From, here.Position)
+}
+
+// stick notes that the best log and this one, or what a member knows, differ in a committed entry: no choice between them
+// is right, and the range waits for a person.
+func (r *Replica) stick(holder rhumb.NodeID, seq rhumb.Seq) {
+	r.prep.stuck = fmt.Sprintf("the log of %s holds another entry at %d than is committed", holder, seq)
 }
 
 // tickPreparation repeats what was asked.

@@ -72,7 +72,7 @@ type Replica struct {
 
 	links  map[rhumb.NodeID]link
 	elect  electRequest
-	report report
+	notice notice
 	out    Ready
 	undone bool // out.UndoAbove is set; its value is undoAbove
 	undoTo rhumb.Seq
@@ -259,18 +259,18 @@ func (r *Replica) reconcileQuarantine() {
 	case recorded && r.role != quarantined && r.log.last().Seq > 0:
 		r.quarantine("metadata says that this replica is quarantined, and this disk does not: it is an older copy")
 	case recorded == (r.role == quarantined):
-		r.report = report{}
+		r.notice = notice{}
 	case recorded:
-		r.report.kind = Readmit
+		r.notice.kind = Readmit
 		r.tellMetadata()
 	default:
-		r.report.kind = Quarantine
+		r.notice.kind = Quarantine
 		r.tellMetadata()
 	}
 }
 
-// report is what a replica has to tell metadata of itself; kind is 0 when there is nothing.
-type report struct {
+// notice is what a replica has to tell metadata about itself; kind is 0 when there is nothing.
+type notice struct {
 	kind  MetaKind
 	timer retry
 }
@@ -278,9 +278,9 @@ type report struct {
 // tellMetadata proposes what the replica has to tell; Tick repeats it until the record shows it.
 func (r *Replica) tellMetadata() {
 	r.out.Meta = append(r.out.Meta, MetaProposal{
-		Kind: r.report.kind, Range: r.cfg.Range, Epoch: r.desc.Epoch, Version: r.desc.Version, Node: r.cfg.Self, Why: r.why,
+		Kind: r.notice.kind, Range: r.cfg.Range, Epoch: r.desc.Epoch, Version: r.desc.Version, Node: r.cfg.Self, Why: r.why,
 	})
-	r.report.timer.arm()
+	r.notice.timer.arm()
 	r.dirty = true
 }
 
@@ -309,10 +309,7 @@ func (r *Replica) Activate(ts rhumb.Timestamp) {
 	}
 	r.start = last.Seq + 1
 	r.orders.clock = max(ts, r.orders.clock)
-	r.orders.hlc = last.HLC
-	for i := range r.prep.answers { // no member may ever have acknowledged a timestamp above
-		r.orders.hlc = max(r.orders.hlc, r.prep.answers[i].clock)
-	}
+	r.orders.hlc = max(last.HLC, r.prep.clock) // above every time that a member has acknowledged
 	r.prep = preparation{}
 	r.tail = tail{first: r.start}
 	for _, p := range r.peers {
@@ -373,7 +370,7 @@ func (r *Replica) Tick(now time.Duration) {
 		r.askForElection()
 		r.dirty = true
 	}
-	if r.report.kind != 0 && r.report.timer.due(r.now, r.cfg.ChangeRetry) {
+	if r.notice.kind != 0 && r.notice.timer.due(r.now, r.cfg.ChangeRetry) {
 		r.tellMetadata()
 	}
 	if r.role == activating && !r.beginsWithoutAsking() {
@@ -405,7 +402,7 @@ func (r *Replica) Untold() bool {
 
 // NeedsTick reports whether the replica waits for something that only time brings.
 func (r *Replica) NeedsTick() bool {
-	if r.elect.wanted || r.report.kind != 0 || r.role == activating {
+	if r.elect.wanted || r.notice.kind != 0 || r.role == activating {
 		return true
 	}
 	if r.role != primary {
