@@ -44,13 +44,17 @@ type Node struct {
 	Region RegionID `json:"region"`
 	Zone   string   `json:"zone"`
 	// Addr takes clients and peers (gRPC), HeartbeatAddr the heartbeats of peers, AdminAddr HTTP: "host:port".
-	Addr          string    `json:"addr"`
-	HeartbeatAddr string    `json:"heartbeat_addr"`
-	AdminAddr     string    `json:"admin_addr"`
-	Location      Point     `json:"location"`
-	Store         UUID      `json:"store"`
-	Boot          BootSeq   `json:"boot"`
-	State         NodeState `json:"state"`
+	Addr          string `json:"addr"`
+	HeartbeatAddr string `json:"heartbeat_addr"`
+	AdminAddr     string `json:"admin_addr"`
+	Location      Point  `json:"location"`
+	Store         UUID   `json:"store"`
+	// Boot counts the node's lives.
+	Boot  BootSeq   `json:"boot"`
+	State NodeState `json:"state"`
+	// Short is true when the node's disk was an older copy of itself at its last start: it had lost what it acknowledged
+	// since, and what its ranges lack it fetches from the others.
+	Short bool `json:"short,omitempty"`
 	// Voter is true when the node votes in the metadata group; all others are learners with a local copy.
 	Voter bool `json:"voter"`
 	// Binary is the version of the node's program.

@@ -169,12 +169,11 @@ func (c RegisterNode) again(t *tx, old *node) Result {
 	if old.Store != c.Store {
 		return refuse(op, rhumb.WrongCluster, "%s is registered with store %s, not %s; a replaced disk joins as a new node", old.ID, old.Store, c.Store)
 	}
-	if c.Boot == old.Boot && c.Nonce == old.nonce {
+	if c.Nonce == old.nonce {
 		return Result{Node: old.ID, Region: old.Region}
 	}
-	if c.Boot <= old.Boot {
-		return refuse(op, rhumb.WrongCluster, "boot %d of %s does not grow over %d: its disk was restored from a copy, or another process runs on one",
-			c.Boot, old.ID, old.Boot)
+	if slices.Contains(old.past, c.Nonce) {
+		return refuse(op, rhumb.Conflict, "%s registers with the nonce of an earlier life; it draws another", old.ID)
 	}
 	at, _ := t.Region(old.Region)
 	if at.Name != c.Region {
@@ -182,6 +181,9 @@ func (c RegisterNode) again(t *tx, old *node) Result {
 	}
 	n := c.record(old.ID, at)
 	n.Voter = old.Voter
+	n.Boot = max(c.Boot, old.Boot+1)
+	n.Short = c.Previous != old.nonce
+	n.past = append(slices.Clone(old.past[max(0, len(old.past)+1-pastMax):]), old.nonce)
 	t.putNode(n)
 	t.succeed(n.ID)
 	return Result{Node: n.ID, Region: n.Region}
@@ -298,7 +300,7 @@ func (t *tx) primaries() map[rhumb.NodeID]int {
 func (t *tx) heir(r *rhumb.Range, of rhumb.NodeID, load map[rhumb.NodeID]int) rhumb.NodeID {
 	best, bestMetres := rhumb.NoNode, int64(0)
 	for _, id := range r.InSync {
-		if id == of || !t.IsLive(id) {
+		if id == of || !t.IsLive(id) || r.IsQuarantined(id) {
 			continue
 		}
 		m := t.metres(of, id)

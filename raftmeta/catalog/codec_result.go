@@ -13,6 +13,8 @@ type wireResult struct {
 	Table    rhumb.TableID  `cbor:"7,keyasint,omitempty"`
 	Range    *wireRange     `cbor:"8,keyasint,omitempty"`
 	Items    []wireResult   `cbor:"9,keyasint,omitempty"`
+	// Quarantined belongs to Range, whose form has a fixed number of fields.
+	Quarantined []rhumb.NodeID `cbor:"10,keyasint,omitempty"`
 }
 
 // wireFailure is a refusal: what of a rhumb.Error crosses the wire.
@@ -47,6 +49,9 @@ func toWireResult(r Result) wireResult {
 	w := wireResult{
 		Revision: r.Revision, Region: r.Region, Node: r.Node, Class: r.Class, Table: r.Table, Range: toWireRange(r.Range),
 	}
+	if r.Range != nil {
+		w.Quarantined = r.Range.Quarantined
+	}
 	if f := r.Failure; f != nil {
 		w.Failure = &wireFailure{Op: f.Op, Kind: f.Kind, Msg: f.Msg}
 		if !f.Range.IsZero() {
@@ -62,6 +67,9 @@ func toWireResult(r Result) wireResult {
 func (w *wireResult) result() Result {
 	r := Result{
 		Revision: w.Revision, Region: w.Region, Node: w.Node, Class: w.Class, Table: w.Table, Range: w.Range.record(),
+	}
+	if r.Range != nil {
+		r.Range.Quarantined = w.Quarantined
 	}
 	if f := w.Failure; f != nil {
 		r.Failure = &rhumb.Error{Op: f.Op, Kind: f.Kind, Msg: f.Msg, Range: f.Range.id()}
