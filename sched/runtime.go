@@ -1,6 +1,9 @@
 package sched
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // Runtime runs the work of one node. Functions that it takes may be run on any goroutine, several at a time, unless it is
 // said that they are not.
@@ -19,6 +22,28 @@ type Runtime interface {
 	Disk(apart bool, work, done func())
 	// Rand returns a random number.
 	Rand() uint64
+
+	// Go runs f as a process: apart from the caller, and f may call Await. The channel closes when f has returned.
+	Go(f func()) (done <-chan struct{})
+	// Await waits until one of the channels can be received from or is closed, receives from it, and returns its index. A nil
+	// channel never can. Only a process may call it where none can at once.
+	Await(a, b, c <-chan struct{}) int
+	// WithTimeout returns a context that ends after d, or with ctx.
+	WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc)
+}
+
+// Block runs work, which may wait for the disk. Only a process may call it.
+func Block(rt Runtime, work func()) {
+	done := make(chan struct{})
+	rt.Disk(false, work, func() { close(done) })
+	rt.Await(done, nil, nil)
+}
+
+// Sleep waits until d has passed or ctx has ended. Only a process may call it.
+func Sleep(rt Runtime, ctx context.Context, d time.Duration) {
+	ctx, cancel := rt.WithTimeout(ctx, d)
+	defer cancel()
+	rt.Await(ctx.Done(), nil, nil)
 }
 
 // Timer runs a function once after a time.

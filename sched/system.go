@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"context"
 	"math/rand/v2"
 	"runtime"
 	"sync"
@@ -19,6 +20,30 @@ type system struct{}
 func (system) Now() time.Duration { return hlc.Boottime() }
 
 func (system) Rand() uint64 { return rand.Uint64() }
+
+func (system) Go(f func()) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	return done
+}
+
+func (system) Await(a, b, c <-chan struct{}) int {
+	select {
+	case <-a:
+		return 0
+	case <-b:
+		return 1
+	case <-c:
+		return 2
+	}
+}
+
+func (system) WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, d)
+}
 
 func (system) Disk(apart bool, work, done func()) {
 	if apart {

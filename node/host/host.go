@@ -283,7 +283,7 @@ func (h *Host) awaitIdle() {
 		if idle {
 			return
 		}
-		time.Sleep(time.Millisecond)
+		sched.Sleep(h.rt, context.Background(), time.Millisecond)
 	}
 }
 
