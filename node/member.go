@@ -321,7 +321,15 @@ func (m *member) DataBytes(id rhumb.RangeID) int64 {
 }
 
 // Change brings what a replica wants to the metadata group.
-func (m *member) Change(ctx context.Context, p replica.MetaProposal) error {
+func (m *member) Change(p replica.MetaProposal, done func(error)) {
+	m.work.Go(func() {
+		ctx, cancel := context.WithTimeout(m.ctx, host.MetaTimeout)
+		defer cancel()
+		done(m.change(ctx, p))
+	})
+}
+
+func (m *member) change(ctx context.Context, p replica.MetaProposal) error {
 	var cmd catalog.Command
 	switch p.Kind {
 	case replica.AlterISR:

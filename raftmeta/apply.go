@@ -1,8 +1,6 @@
 package raftmeta
 
 import (
-	"time"
-
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
@@ -16,7 +14,7 @@ func (d *driver) applyReady(rd raft.Ready) error {
 	if raft.IsEmptySnap(rd.Snapshot) && len(rd.CommittedEntries) == 0 {
 		return nil
 	}
-	start := time.Now()
+	start := d.rt.Now()
 	var delta delta
 	if !raft.IsEmptySnap(rd.Snapshot) {
 		if err := d.install(rd.Snapshot); err != nil {
@@ -39,7 +37,7 @@ func (d *driver) applyReady(rd raft.Ready) error {
 	for _, dec := range decided {
 		dec.proposal.finish(dec.result, nil)
 	}
-	d.metrics.applied(len(rd.CommittedEntries), time.Since(start), d.log)
+	d.metrics.applied(len(rd.CommittedEntries), d.rt.Now()-start, d.log)
 	return nil
 }
 
@@ -149,8 +147,10 @@ func (d *driver) maybeCut() {
 	d.cutting = true
 	state, conf := d.state, d.conf
 	metadata := &raftpb.SnapshotMetadata{Index: proto.Uint64(d.applied), Term: proto.Uint64(term), ConfState: conf}
-	d.wg.Go(func() {
-		d.cuts <- &raftpb.Snapshot{Data: state.Encode(), Metadata: metadata}
+	var data []byte
+	d.rt.Disk(true, func() { data = state.Encode() }, func() {
+		d.cuts <- &raftpb.Snapshot{Data: data, Metadata: metadata} // has room: one is under way at a time
+		d.signal()
 	})
 }
 

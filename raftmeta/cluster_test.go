@@ -10,6 +10,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+	"github.com/rhumbdb/rhumb/sched"
 )
 
 // cluster is several nodes of one group in one process.
@@ -20,7 +21,16 @@ type cluster struct {
 	groups map[rhumb.NodeID]*Group
 	boots  map[rhumb.NodeID]rhumb.BootSeq
 	adjust func(*Config)
+	began  time.Time
 }
+
+// bubble is the runtime of a test in fake time.
+type bubble struct {
+	sched.Runtime
+	began time.Time
+}
+
+func (b bubble) Now() time.Duration { return time.Since(b.began) }
 
 // region gives a node's region: three nodes each.
 func region(id rhumb.NodeID) string { return string(rune('a' + (id-1)/3)) }
@@ -46,7 +56,7 @@ func newCluster(t testing.TB, n int, adjust func(*Config)) *cluster {
 	t.Logf("network seed %d", seed)
 	c := &cluster{
 		t: t, net: newTestNetwork(seed), kvs: make(map[rhumb.NodeID]*memKV), groups: make(map[rhumb.NodeID]*Group),
-		boots: make(map[rhumb.NodeID]rhumb.BootSeq), adjust: adjust,
+		boots: make(map[rhumb.NodeID]rhumb.BootSeq), adjust: adjust, began: time.Now(),
 	}
 	c.kvs[1] = newMemKV()
 	if _, err := Bootstrap(c.kvs[1], catalog.Init{Cluster: rhumb.UUID{7}, First: registration(1, 1)}); err != nil {
@@ -78,7 +88,7 @@ func (c *cluster) join() rhumb.NodeID {
 func (c *cluster) open(id rhumb.NodeID) {
 	c.t.Helper()
 	config := DefaultConfig()
-	config.Node, config.KV, config.Transport = id, c.kvs[id], endpoint{c.net, id}
+	config.Node, config.KV, config.Transport, config.Runtime = id, c.kvs[id], endpoint{c.net, id}, bubble{sched.System, c.began}
 	if c.adjust != nil {
 		c.adjust(&config)
 	}

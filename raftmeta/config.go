@@ -10,6 +10,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/geo/place"
+	"github.com/rhumbdb/rhumb/sched"
 )
 
 // GroupID numbers a Raft group. Group 0 holds the catalog.
@@ -23,6 +24,8 @@ const (
 	PendingMax = 4_096
 	// ReadsMax bounds the linearizable reads that wait at a node.
 	ReadsMax = 4_096
+	// asksMax bounds the questions about a replica's state that wait for its driver.
+	asksMax = 64
 	// InboxMax bounds the received messages that wait; more are dropped, as a network may.
 	InboxMax = 4_096
 	// FragmentSize is the size in bytes above which a message (a state transfer) is sent in parts.
@@ -71,6 +74,8 @@ type Config struct {
 	LogSize int
 	LogKeep uint64
 
+	// Runtime runs the group; default sched.System.
+	Runtime sched.Runtime
 	// Logger takes the events; default none.
 	Logger *slog.Logger
 	// Registerer takes the metrics; default none.

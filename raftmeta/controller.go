@@ -15,6 +15,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/geo/place"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+	"github.com/rhumbdb/rhumb/sched"
 )
 
 // readyLag is how many entries a learner's log may lack and still be given a vote.
@@ -41,7 +42,7 @@ type controller struct {
 	log     *slog.Logger
 	term    uint64 // of the leadership that planner and evidence belong to
 	planner *place.Planner
-	planned time.Time
+	planned time.Duration // 0 to plan at once
 }
 
 func newController(g *Group) *controller {
@@ -50,16 +51,10 @@ func newController(g *Group) *controller {
 
 // run looks at the evidence and makes plans until ctx ends.
 func (c *controller) run(ctx context.Context) {
-	ticker := time.NewTicker(c.config.EvaluateEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			if l := c.leadership.Load(); l.leader == c.config.Node {
-				c.act(ctx, l)
-			}
+	for ctx.Err() == nil {
+		sched.Sleep(c.rt, ctx, c.config.EvaluateEvery)
+		if l := c.leadership.Load(); l.leader == c.config.Node && ctx.Err() == nil {
+			c.act(ctx, l)
 		}
 	}
 }
@@ -67,16 +62,16 @@ func (c *controller) run(ctx context.Context) {
 // act does one round under a leadership. A new leadership starts with nothing remembered.
 func (c *controller) act(ctx context.Context, l *leadership) {
 	if c.term != l.term || c.planner == nil {
-		c.term, c.planner, c.planned = l.term, place.NewPlanner(c.config.Place), time.Time{}
+		c.term, c.planner, c.planned = l.term, place.NewPlanner(c.config.Place), 0
 		c.evidence.mu.Lock()
 		c.evidence.e.Reset()
 		c.evidence.mu.Unlock()
 	}
-	now := time.Since(c.start)
+	now := c.rt.Now() - c.start
 	c.planner.Observe(now, c.State())
 	c.judge(ctx, l, now)
-	if time.Since(c.planned) >= c.config.PlanEvery {
-		c.planned = time.Now()
+	if c.planned == 0 || now-c.planned >= c.config.PlanEvery {
+		c.planned = now
 		c.plan(ctx, now)
 	}
 }
@@ -84,7 +79,7 @@ func (c *controller) act(ctx context.Context, l *leadership) {
 // judge fences nodes while the evidence suffices.
 func (c *controller) judge(ctx context.Context, l *leadership, now time.Duration) {
 	lost := func(id rhumb.NodeID) bool {
-		return c.contacts.silent(id, l.since, time.Now()) >= c.config.ContactTimeout
+		return c.contacts.silent(id, l.since, c.rt.Now()) >= c.config.ContactTimeout
 	}
 	for range c.State().NodeCount() {
 		c.evidence.mu.Lock()
@@ -105,7 +100,7 @@ func (c *controller) judge(ctx context.Context, l *leadership, now time.Duration
 // plan makes the group's members and the placement of data as they should be, step by step.
 func (c *controller) plan(ctx context.Context, now time.Duration) {
 	if c.changeMembers(ctx, now) {
-		c.planned = time.Time{} // one change at a time; the next round goes on
+		c.planned = 0 // one change at a time; the next round goes on
 		return
 	}
 	for _, commands := range []func() []catalog.Command{
@@ -124,7 +119,7 @@ func (c *controller) plan(ctx context.Context, now time.Duration) {
 
 // propose has a command decided; false means that the round is over.
 func (c *controller) propose(ctx context.Context, cmd catalog.Command) bool {
-	ctx, cancel := context.WithTimeout(ctx, c.config.AttemptTimeout)
+	ctx, cancel := c.rt.WithTimeout(ctx, c.config.AttemptTimeout)
 	defer cancel()
 	res, err := c.proposeHere(ctx, cmd)
 	if err == nil {

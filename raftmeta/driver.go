@@ -1,10 +1,10 @@
 package raftmeta
 
 import (
+	"cmp"
 	"context"
-	"math/rand/v2"
+	"maps"
 	"slices"
-	"time"
 
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+	"github.com/rhumbdb/rhumb/sched"
 )
 
 // Raft's settings. An append holds about a mebibyte, and at most this many are under way to one follower; a leader that
@@ -23,7 +24,7 @@ const (
 	uncommittedMax = 64 << 20
 )
 
-// driver owns raft.RawNode. Its goroutine alone touches it.
+// driver owns raft.RawNode. Its process alone touches it.
 type driver struct {
 	*Group
 	node *raft.RawNode
@@ -47,9 +48,8 @@ type driver struct {
 	readQueue []*read
 
 	transfers map[uint64]sentTransfer
-	// cutting is true while a state is encoded to cut the log; cuts brings it back.
+	// cutting is true while a state is encoded to cut the log.
 	cutting bool
-	cuts    chan *raftpb.Snapshot
 	ticks   uint64
 }
 
@@ -65,8 +65,8 @@ func newDriver(g *Group) (*driver, error) {
 	}
 	d := &driver{
 		Group: g, log: log, state: catalog.New(), conf: transfer.GetMetadata().GetConfState(),
-		applied: transfer.GetMetadata().GetIndex(), pending: make(map[proposalID]*proposal), nextID: rand.Uint64(),
-		transfers: make(map[uint64]sentTransfer), cuts: make(chan *raftpb.Snapshot, 1),
+		applied: transfer.GetMetadata().GetIndex(), pending: make(map[proposalID]*proposal), nextID: g.rt.Rand(),
+		transfers: make(map[uint64]sentTransfer),
 	}
 	if !raft.IsEmptySnap(transfer) {
 		if d.state, err = catalog.Decode(transfer.GetData()); err != nil {
@@ -92,8 +92,11 @@ func newDriver(g *Group) (*driver, error) {
 // run is the driver's loop. It takes what waits, as much as there is, before it handles what Raft makes of it, so that
 // concurrent proposals share one write.
 func (d *driver) run(ctx context.Context) {
-	ticker := time.NewTicker(d.config.Tick)
-	defer ticker.Stop()
+	stop := d.rt.Every(d.config.Tick, false, func() {
+		d.due.Store(true)
+		d.signal()
+	})
+	defer stop()
 	defer d.abandon(rhumb.E("raftmeta.Group", rhumb.Unavailable, "the node is stopping"))
 	for {
 		if err := d.handleReady(); err != nil {
@@ -101,33 +104,29 @@ func (d *driver) run(ctx context.Context) {
 			d.fail(err)
 			return
 		}
-		select {
-		case <-ctx.Done():
+		if d.rt.Await(ctx.Done(), d.wake, nil) == 0 {
 			return
-		case <-ticker.C:
-			d.tick()
-		case in := <-d.inbox:
-			d.step(in)
-		case p := <-d.proposals:
-			d.propose(p)
-		case r := <-d.reads:
-			d.queueRead(r)
+		}
+		if err := d.drain(); err != nil {
+			d.fail(err)
+			return
+		}
+	}
+}
+
+// drain takes what waits without waiting for more.
+func (d *driver) drain() error {
+	if d.due.Swap(false) {
+		d.tick()
+	}
+	for range InboxMax {
+		select {
 		case f := <-d.asks:
 			f(d)
 		case transfer := <-d.cuts:
 			if err := d.cut(transfer); err != nil {
-				d.fail(err)
-				return
+				return err
 			}
-		}
-		d.drain()
-	}
-}
-
-// drain takes what else waits without waiting for more.
-func (d *driver) drain() {
-	for range InboxMax {
-		select {
 		case in := <-d.inbox:
 			d.step(in)
 		case p := <-d.proposals:
@@ -135,9 +134,11 @@ func (d *driver) drain() {
 		case r := <-d.reads:
 			d.queueRead(r)
 		default:
-			return
+			return nil
 		}
 	}
+	d.signal() // there may be more
+	return nil
 }
 
 func (d *driver) tick() {
@@ -167,7 +168,9 @@ func (d *driver) handleReady() error {
 		}
 		early, late := d.sortMessages(rd.Messages)
 		d.send(early)
-		if err := d.log.save(rd.HardState, rd.Entries, rd.Snapshot, rd.MustSync); err != nil {
+		var err error
+		sched.Block(d.rt, func() { err = d.log.save(rd.HardState, rd.Entries, rd.Snapshot, rd.MustSync) })
+		if err != nil {
 			return rhumb.Wrap("raftmeta.save", err)
 		}
 		d.send(late)
@@ -209,7 +212,7 @@ func (d *driver) announce() {
 	if old.leader == lead && (old.term == d.term || lead == rhumb.NoNode) {
 		return
 	}
-	now := time.Now()
+	now := d.rt.Now()
 	d.leadership.Store(&leadership{leader: lead, term: d.term, since: now, changed: make(chan struct{})})
 	close(old.changed)
 	d.metrics.leader(d.isLead, lead != rhumb.NoNode)
@@ -222,7 +225,9 @@ func (d *driver) announce() {
 
 // abandon answers every pending proposal with an error.
 func (d *driver) abandon(err error) {
-	for id, p := range d.pending {
+	byNumber := func(a, b proposalID) int { return cmp.Compare(a.number, b.number) }
+	for _, id := range slices.SortedFunc(maps.Keys(d.pending), byNumber) {
+		p := d.pending[id]
 		delete(d.pending, id)
 		p.finish(catalog.Result{}, err)
 	}

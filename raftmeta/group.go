@@ -6,16 +6,20 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.etcd.io/raft/v3/raftpb"
+
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/geo/place"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+	"github.com/rhumbdb/rhumb/sched"
 )
 
 // Group is this node's replica of a metadata group.
 type Group struct {
 	config  Config
+	rt      sched.Runtime
 	metrics *metrics
-	start   time.Time
+	start   time.Duration
 
 	// view is the newest applied state, and leadership the newest known leader.
 	view       atomic.Pointer[view]
@@ -25,15 +29,20 @@ type Group struct {
 	proposals chan *proposal
 	reads     chan *read
 	asks      chan func(*driver)
+	// cuts brings back an encoded state to cut the log behind. due is true when a tick is to be made.
+	cuts chan *raftpb.Snapshot
+	due  atomic.Bool
+	// wake has a token when one of the above has something for the driver.
+	wake chan struct{}
 
 	contacts contacts
 	parts    assembler
 	evidence evidence
 	watches  watches
 
-	cancel context.CancelFunc
-	done   chan struct{}
-	wg     sync.WaitGroup
+	cancel  context.CancelFunc
+	done    chan struct{}
+	running []<-chan struct{} // of each process, closed when it has ended
 
 	failOnce sync.Once
 	failure  error // set before done closes
@@ -49,7 +58,7 @@ type view struct {
 type leadership struct {
 	leader  rhumb.NodeID
 	term    uint64
-	since   time.Time
+	since   time.Duration
 	changed chan struct{}
 }
 
@@ -80,12 +89,16 @@ func Open(c Config) (*Group, error) {
 	if err := c.Validate(); err != nil {
 		return nil, rhumb.WrapKind(op, rhumb.InvalidArgument, err)
 	}
-	g := &Group{
-		config: c, metrics: newMetrics(c.Registerer, c.Group), start: time.Now(),
-		inbox: make(chan inbound, InboxMax), proposals: make(chan *proposal, PendingMax),
-		reads: make(chan *read, ReadsMax), asks: make(chan func(*driver)), done: make(chan struct{}),
+	if c.Runtime == nil {
+		c.Runtime = sched.System
 	}
-	g.watches.metrics = g.metrics
+	g := &Group{
+		config: c, rt: c.Runtime, metrics: newMetrics(c.Registerer, c.Group), start: c.Runtime.Now(),
+		inbox: make(chan inbound, InboxMax), proposals: make(chan *proposal, PendingMax),
+		reads: make(chan *read, ReadsMax), asks: make(chan func(*driver), asksMax), done: make(chan struct{}),
+		cuts: make(chan *raftpb.Snapshot, 1), wake: make(chan struct{}, 1),
+	}
+	g.watches.metrics, g.watches.rt = g.metrics, g.rt
 	g.leadership.Store(&leadership{changed: make(chan struct{}), since: g.start})
 	d, err := newDriver(g)
 	if err != nil {
@@ -93,15 +106,24 @@ func Open(c Config) (*Group, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	g.cancel = cancel
-	g.wg.Go(func() { d.run(ctx) })
-	g.wg.Go(func() { newController(g).run(ctx) })
+	g.running = append(g.running, g.rt.Go(func() { d.run(ctx) }), g.rt.Go(func() { newController(g).run(ctx) }))
 	return g, nil
+}
+
+// signal tells the driver that something waits for it.
+func (g *Group) signal() {
+	select {
+	case g.wake <- struct{}{}:
+	default: // it will look anyway
+	}
 }
 
 // Close stops the replica and waits until it has. Calls that wait fail with kind Unavailable.
 func (g *Group) Close() error {
 	g.fail(rhumb.E("raftmeta.Group", rhumb.Unavailable, "the node is stopping"))
-	g.wg.Wait()
+	for _, ended := range g.running {
+		g.rt.Await(ended, nil, nil)
+	}
 	return nil
 }
 
@@ -157,25 +179,23 @@ func (g *Group) AwaitRevision(ctx context.Context, revision uint64) error {
 
 // wait waits for a channel, the end of ctx or the end of the replica.
 func (g *Group) wait(ctx context.Context, op rhumb.Op, c <-chan struct{}) error {
-	select {
-	case <-c:
-		return nil
-	case <-ctx.Done():
+	switch g.rt.Await(c, ctx.Done(), g.done) {
+	case 1:
 		return rhumb.WrapKind(op, rhumb.Unavailable, context.Cause(ctx))
-	case <-g.done:
+	case 2:
 		return rhumb.Wrap(op, g.failure)
 	}
+	return nil
 }
 
-// ask runs f in the driver's goroutine.
+// ask runs f in the driver's process.
 func (g *Group) ask(ctx context.Context, op rhumb.Op, f func(*driver)) error {
 	answered := make(chan struct{})
 	select {
 	case g.asks <- func(d *driver) { defer close(answered); f(d) }:
-	case <-ctx.Done():
-		return rhumb.WrapKind(op, rhumb.Unavailable, context.Cause(ctx))
-	case <-g.done:
-		return rhumb.Wrap(op, g.failure)
+		g.signal()
+	default:
+		return rhumb.Ef(op, rhumb.Overloaded, "%d questions wait already", asksMax)
 	}
 	return g.wait(ctx, op, answered)
 }
@@ -215,7 +235,7 @@ func (g *Group) Report(ctx context.Context, r place.Report) error {
 	case rhumb.NoNode:
 		return rhumb.E(op, rhumb.Unavailable, "no leader is known")
 	case g.config.Node:
-		g.evidence.add(time.Since(g.start), r)
+		g.evidence.add(g.rt.Now()-g.start, r)
 		return nil
 	}
 	response, err := g.config.Transport.Forward(ctx, leader, g.config.Group, encodeReport(r))

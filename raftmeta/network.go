@@ -2,6 +2,8 @@ package raftmeta
 
 import (
 	"encoding/binary"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -51,9 +53,10 @@ func (g *Group) Step(from rhumb.NodeID, b []byte) error {
 		return rhumb.Ef(op, rhumb.Corrupt, "a %s message from %d to %d came from %s to %s",
 			m.GetType(), m.GetFrom(), m.GetTo(), from, g.config.Node)
 	}
-	g.contacts.heard(from, time.Now())
+	g.contacts.heard(from, g.rt.Now())
 	select {
 	case g.inbox <- inbound{from, m}:
+		g.signal()
 	default:
 		g.metrics.dropped.Inc()
 	}
@@ -89,7 +92,8 @@ func (d *driver) checkTransfers() {
 	d.node.WithProgress(func(id uint64, _ raft.ProgressType, pr tracker.Progress) {
 		waiting[id] = pr.State == tracker.StateSnapshot
 	})
-	for id, t := range d.transfers {
+	for _, id := range slices.Sorted(maps.Keys(d.transfers)) {
+		t := d.transfers[id]
 		switch {
 		case !waiting[id]:
 			delete(d.transfers, id)
@@ -170,25 +174,21 @@ func (a *assembler) add(from rhumb.NodeID, b []byte) ([]byte, error) {
 // contacts remembers when each node was last heard.
 type contacts struct {
 	mu   sync.Mutex
-	last map[rhumb.NodeID]time.Time
+	last map[rhumb.NodeID]time.Duration
 }
 
-func (c *contacts) heard(id rhumb.NodeID, at time.Time) {
+func (c *contacts) heard(id rhumb.NodeID, at time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.last == nil {
-		c.last = make(map[rhumb.NodeID]time.Time)
+		c.last = make(map[rhumb.NodeID]time.Duration)
 	}
 	c.last[id] = at
 }
 
 // silent gives how long nothing was heard of a node, counted from a start at the earliest.
-func (c *contacts) silent(id rhumb.NodeID, start, now time.Time) time.Duration {
+func (c *contacts) silent(id rhumb.NodeID, start, now time.Duration) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	last := c.last[id]
-	if last.Before(start) {
-		last = start
-	}
-	return now.Sub(last)
+	return now - max(c.last[id], start)
 }

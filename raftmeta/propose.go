@@ -30,17 +30,18 @@ type proposalID struct {
 // proposal is a command that waits at the leader for its result.
 type proposal struct {
 	command catalog.Command
-	start   time.Time
+	start   time.Duration
 	done    chan struct{}
 	result  catalog.Result
 	err     error
 	metrics *metrics
+	now     func() time.Duration
 }
 
 // finish gives the proposal its result, once.
 func (p *proposal) finish(result catalog.Result, err error) {
 	p.result, p.err = result, err
-	p.metrics.proposed(err, result, time.Since(p.start))
+	p.metrics.proposed(err, result, p.now()-p.start)
 	close(p.done)
 }
 
@@ -71,7 +72,7 @@ func decodeProposal(b []byte) (proposalID, catalog.Command, error) {
 func (g *Group) Propose(ctx context.Context, cmd catalog.Command) (catalog.Result, error) {
 	const op rhumb.Op = "raftmeta.Propose"
 	pause := &backoff.ExponentialBackOff{
-		InitialInterval: 10 * time.Millisecond, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: 500 * time.Millisecond,
+		InitialInterval: 10 * time.Millisecond, Multiplier: 2, MaxInterval: 500 * time.Millisecond,
 	}
 	pause.Reset()
 	sent := false // whether an attempt may have been applied
@@ -104,20 +105,16 @@ func (g *Group) gaveUp(ctx context.Context, op rhumb.Op, sent bool, last error) 
 
 // pause waits before the next attempt: for a while, or until another leads. It gives false when there is to be none.
 func (g *Group) pause(ctx context.Context, l *leadership, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-l.changed:
-	case <-ctx.Done():
-	case <-g.done:
-	}
+	d = d/2 + time.Duration(g.rt.Rand()%uint64(d)) // so that nodes do not repeat themselves together
+	timer, cancel := g.rt.WithTimeout(ctx, d)
+	defer cancel()
+	g.rt.Await(timer.Done(), l.changed, g.done)
 	return ctx.Err() == nil && g.Err() == nil
 }
 
 // awaitOwn waits until the state that the proposer's node shows includes its result.
 func (g *Group) awaitOwn(ctx context.Context, res catalog.Result) {
-	ctx, cancel := context.WithTimeout(ctx, g.config.AttemptTimeout)
+	ctx, cancel := g.rt.WithTimeout(ctx, g.config.AttemptTimeout)
 	defer cancel()
 	_ = g.AwaitRevision(ctx, res.Revision) // the result stands whether or not it is visible here yet
 }
@@ -125,7 +122,7 @@ func (g *Group) awaitOwn(ctx context.Context, res catalog.Result) {
 // attempt proposes once, here or at the leader.
 func (g *Group) attempt(ctx context.Context, l *leadership, cmd catalog.Command) (catalog.Result, error) {
 	const op rhumb.Op = "raftmeta.Propose"
-	ctx, cancel := context.WithTimeout(ctx, g.config.AttemptTimeout)
+	ctx, cancel := g.rt.WithTimeout(ctx, g.config.AttemptTimeout)
 	defer cancel()
 	switch l.leader {
 	case rhumb.NoNode:
@@ -135,13 +132,11 @@ func (g *Group) attempt(ctx context.Context, l *leadership, cmd catalog.Command)
 	}
 	stop := make(chan struct{})
 	defer close(stop)
-	go func() { // a request to a leader that was replaced is not worth waiting for
-		select {
-		case <-l.changed:
+	g.rt.Go(func() { // a request to a leader that was replaced is not worth waiting for
+		if g.rt.Await(l.changed, stop, nil) == 0 {
 			cancel()
-		case <-stop:
 		}
-	}()
+	})
 	response, err := g.config.Transport.Forward(ctx, l.leader, g.config.Group, append([]byte{requestPropose}, catalog.EncodeCommand(cmd)...))
 	if err != nil {
 		if rhumb.KindOf(err) == rhumb.Unavailable {
@@ -155,20 +150,20 @@ func (g *Group) attempt(ctx context.Context, l *leadership, cmd catalog.Command)
 // proposeHere proposes at this node, which should lead.
 func (g *Group) proposeHere(ctx context.Context, cmd catalog.Command) (catalog.Result, error) {
 	const op rhumb.Op = "raftmeta.Propose"
-	p := &proposal{command: cmd, start: time.Now(), done: make(chan struct{}), metrics: g.metrics}
+	p := &proposal{command: cmd, start: g.rt.Now(), done: make(chan struct{}), metrics: g.metrics, now: g.rt.Now}
 	select {
 	case g.proposals <- p:
+		g.signal()
 	default:
 		return catalog.Result{}, rhumb.Ef(op, rhumb.Overloaded, "%d proposals wait already", PendingMax)
 	}
-	select {
-	case <-p.done:
-		return p.result, p.err
-	case <-ctx.Done():
+	switch g.rt.Await(p.done, ctx.Done(), g.done) {
+	case 1:
 		return catalog.Result{}, rhumb.WrapKind(op, rhumb.Unknown, context.Cause(ctx))
-	case <-g.done:
+	case 2:
 		return catalog.Result{}, rhumb.WrapKind(op, rhumb.Unknown, g.failure)
 	}
+	return p.result, p.err
 }
 
 // propose gives a proposal to Raft.
@@ -243,7 +238,7 @@ func (g *Group) handleReport(b []byte) error {
 	if !g.IsLeader() {
 		return rhumb.E("raftmeta.Report", rhumb.Unavailable, "this node does not lead")
 	}
-	g.evidence.add(time.Since(g.start), r)
+	g.evidence.add(g.rt.Now()-g.start, r)
 	return nil
 }
 

@@ -36,6 +36,7 @@ func (g *Group) Linearize(ctx context.Context) (*catalog.State, error) {
 	r := &read{done: make(chan struct{})}
 	select {
 	case g.reads <- r:
+		g.signal()
 	default:
 		return nil, rhumb.Ef(op, rhumb.Overloaded, "%d reads wait already", ReadsMax)
 	}

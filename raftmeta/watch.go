@@ -6,6 +6,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+	"github.com/rhumbdb/rhumb/sched"
 )
 
 // Update is what a Watch gives: the newest state, and what was touched since the last update.
@@ -40,6 +41,7 @@ type watches struct {
 	open    map[*Watch]struct{}
 	closed  error
 	metrics *metrics
+	rt      sched.Runtime
 }
 
 // Watch begins to follow the states. The first update is full and there at once.
@@ -72,9 +74,7 @@ func (w *Watch) Next(ctx context.Context) (Update, error) {
 		if err != nil {
 			return Update{}, rhumb.Wrap(op, err)
 		}
-		select {
-		case <-w.wake:
-		case <-ctx.Done():
+		if w.set.rt.Await(w.wake, ctx.Done(), nil) == 1 {
 			return Update{}, rhumb.WrapKind(op, rhumb.Canceled, context.Cause(ctx))
 		}
 	}

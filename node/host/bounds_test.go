@@ -413,10 +413,8 @@ func TestCloseWhileFetchersWait(t *testing.T) {
 	w := newWorld(t, 1)
 	w.put(1, "k", "v")
 	h := w.hosts[1]
-	for range fetchersMax {
-		h.fetch <- struct{}{}
-	}
 	s, _ := h.slot(testRange)
+	h.fetching = fetchersMax
 	h.fetchLog(s, replica.Fetch{To: 2, From: 1, Until: 1})
 	h.Close()
 	if h.abandoned {

@@ -1,7 +1,6 @@
 package host
 
 import (
-	"context"
 	"slices"
 	"time"
 
@@ -207,17 +206,14 @@ func (h *Host) sendAll(msgs []replica.Message) {
 // change proposes to the metadata group what a replica wants. When too many proposals are under way it is dropped: the
 // replica asks again.
 func (h *Host) change(p replica.MetaProposal) {
-	select {
-	case h.metaSem <- struct{}{}:
-	default:
+	if h.changes.Add(1) > metaInFlightMax {
+		h.changes.Add(-1)
 		h.m.metaDropped.Inc()
 		return
 	}
-	h.work.Go(func() {
-		defer func() { <-h.metaSem }()
-		ctx, cancel := context.WithTimeout(h.ctx, metaTimeout)
-		defer cancel()
-		if err := h.cfg.Meta.Change(ctx, p); err != nil && rhumb.KindOf(err) != rhumb.Conflict {
+	h.cfg.Meta.Change(p, func(err error) {
+		h.changes.Add(-1)
+		if err != nil && rhumb.KindOf(err) != rhumb.Conflict {
 			h.log.Debug("metadata change failed", "range", p.Range.String(), "err", err)
 		}
 	})
@@ -226,18 +222,27 @@ func (h *Host) change(p replica.MetaProposal) {
 // fetchLog reads older entries for a lagging peer, away from the pass. A replica has at most one such read under way for
 // each peer, and waits for its answer; that bounds those that wait for one of the fetchersMax places.
 func (h *Host) fetchLog(s *slot, f replica.Fetch) {
-	h.work.Go(func() {
-		select {
-		case <-h.ctx.Done():
-			return
-		case h.fetch <- struct{}{}:
-		}
-		defer func() { <-h.fetch }()
-		entries, err := s.store.Entries(s.id, f.From, f.Until, f.BytesMax)
-		if err != nil { // the peer then stays a learner, as if the log were trimmed away, and says so
-			h.log.Error("the log cannot be read", "range", s.id.String(), "from", f.From, "err", err)
-			h.m.fetchFailed.Inc()
-		}
-		h.post(fetchedEvent{s, f, entries})
-	})
+	h.fetches = append(h.fetches, fetchedEvent{s: s, f: f})
+	h.fetchNext()
+}
+
+// fetchNext begins the reads that there are places for.
+func (h *Host) fetchNext() {
+	for len(h.fetches) > 0 && h.fetching < fetchersMax {
+		ev := h.fetches[0]
+		h.fetches = h.fetches[1:]
+		h.fetching++
+		h.reads.Add(1)
+		h.rt.Disk(true, func() {
+			var err error
+			ev.entries, err = ev.s.store.Entries(ev.s.id, ev.f.From, ev.f.Until, ev.f.BytesMax)
+			if err != nil { // the peer then stays a learner, as if the log were trimmed away, and says so
+				h.log.Error("the log cannot be read", "range", ev.s.id.String(), "from", ev.f.From, "err", err)
+				h.m.fetchFailed.Inc()
+			}
+		}, func() {
+			h.reads.Add(-1)
+			h.post(ev)
+		})
+	}
 }

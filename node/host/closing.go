@@ -13,10 +13,10 @@ type closeEvent struct{}
 func (closeEvent) apply(h *Host) {
 	ts := h.leases.asked()
 	var claims []lease.Published
-	h.eachSlot(func(s *slot) {
+	for _, s := range h.all {
 		d := s.desc.Load()
 		if d == nil || s.r.State() != replica.Primary {
-			return
+			continue
 		}
 		epoch := s.r.Epoch()
 		at, seq, ok := s.r.Close(ts, func(n rhumb.NodeID) rhumb.Timestamp { return h.leases.agreed(n, s.id, epoch) })
@@ -28,7 +28,7 @@ func (closeEvent) apply(h *Host) {
 		if s.r.HasReady() {
 			h.touch(s) // who joins the in-sync set may have waited for this
 		}
-	})
+	}
 	h.leases.publish(claims)
 }
 
@@ -56,6 +56,7 @@ func (l *Leases) pass(ts rhumb.Timestamp) rhumb.Timestamp {
 	if ts > l.clock.Ceiling() {
 		select {
 		case l.ahead <- ts:
+			l.raiser.Wake()
 		default: // one is under way; the peer asks again
 		}
 		return 0
@@ -70,7 +71,7 @@ func (l *Leases) pass(ts rhumb.Timestamp) rhumb.Timestamp {
 func (l *Leases) raise() {
 	for {
 		select {
-		case <-l.stop:
+		default:
 			return
 		case ts := <-l.ahead:
 			if err := l.clock.Update(ts); err == nil {

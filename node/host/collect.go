@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/sched"
 	"github.com/rhumbdb/rhumb/storage"
 )
 
@@ -16,11 +17,11 @@ type collector struct {
 	queue []*slot
 	waits map[*slot]rhumb.Timestamp // the newest timestamp below which no read begins any more
 
-	wake chan struct{}
+	worker sched.Worker
 }
 
-func newCollector() *collector {
-	return &collector{waits: map[*slot]rhumb.Timestamp{}, wake: make(chan struct{}, 1)}
+func newCollector(rt sched.Runtime, work func()) *collector {
+	return &collector{waits: map[*slot]rhumb.Timestamp{}, worker: rt.Worker(work)}
 }
 
 // add notes that a range's log was trimmed.
@@ -31,10 +32,7 @@ func (c *collector) add(s *slot, before rhumb.Timestamp) {
 	}
 	c.waits[s] = max(c.waits[s], before)
 	c.mu.Unlock()
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
+	c.worker.Wake()
 }
 
 func (c *collector) take() (*slot, rhumb.Timestamp, bool) {
@@ -50,28 +48,21 @@ func (c *collector) take() (*slot, rhumb.Timestamp, bool) {
 	return s, before, true
 }
 
-// collect works until the host closes.
+// collect works until no range waits, or the host closes.
 func (h *Host) collect() {
-	for {
-		select {
-		case <-h.ctx.Done():
+	for h.ctx.Err() == nil {
+		s, before, ok := h.collector.take()
+		if !ok {
 			return
-		case <-h.collector.wake:
 		}
-		for h.ctx.Err() == nil {
-			s, before, ok := h.collector.take()
-			if !ok {
-				break
-			}
-			more, err := h.collectRange(s, before)
-			if err != nil {
-				h.m.collectFailed.Inc()
-				h.log.Warn("collection failed", "range", s.id.String(), "err", err)
-				continue
-			}
-			if more {
-				h.collector.add(s, before)
-			}
+		more, err := h.collectRange(s, before)
+		if err != nil {
+			h.m.collectFailed.Inc()
+			h.log.Warn("collection failed", "range", s.id.String(), "err", err)
+			continue
+		}
+		if more {
+			h.collector.add(s, before)
 		}
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"github.com/rhumbdb/rhumb/entry"
 	"github.com/rhumbdb/rhumb/hlc"
 	"github.com/rhumbdb/rhumb/node/replica"
+	"github.com/rhumbdb/rhumb/sched"
 	"github.com/rhumbdb/rhumb/storage"
 )
 
@@ -24,9 +27,10 @@ type Transport interface {
 
 // Metadata is what a host asks of the metadata group.
 type Metadata interface {
-	// Change proposes what a replica wants changed in its range's record. Its effect arrives as news through
-	// Host.Update; an error only means that it has to be asked again.
-	Change(ctx context.Context, p replica.MetaProposal) error
+	// Change proposes what a replica wants changed in its range's record. It does not block, and calls done once, within
+	// MetaTimeout or a little more. The effect arrives as news through Host.Update; an error only means that it has to be
+	// asked again.
+	Change(p replica.MetaProposal, done func(error))
 	// ConfirmPrimary reports whether self was primary of the range in that epoch at some moment after the call began
 	// (rule F): it costs a round trip to the metadata leader.
 	ConfirmPrimary(ctx context.Context, r rhumb.RangeID, e rhumb.Epoch) (bool, error)
@@ -60,13 +64,14 @@ const (
 	stallMax = 300 * time.Millisecond
 	// syncStallMax is how long one sync may be outstanding before the node stops claiming to be healthy.
 	syncStallMax = 500 * time.Millisecond
-	// metaTimeout bounds one proposal to the metadata group.
-	metaTimeout = 5 * time.Second
 	// metaInFlightMax bounds the proposals under way at once; a replica whose proposal is dropped asks again.
 	metaInFlightMax = 64
 	// fetchersMax bounds the log reads for lagging peers under way at once.
 	fetchersMax = 4
 )
+
+// MetaTimeout bounds one proposal to the metadata group.
+const MetaTimeout = 5 * time.Second
 
 // Config is what a host needs.
 type Config struct {
@@ -76,6 +81,10 @@ type Config struct {
 	Net    Transport
 	Meta   Metadata
 	Logger *slog.Logger
+	// Runtime runs the host; default sched.System.
+	Runtime sched.Runtime
+	// SyncOutstanding reports how long the disk has owed an answer; default Engine.SyncOutstanding.
+	SyncOutstanding func() time.Duration
 	// Fresh is true when the store was made in this boot: it has then never granted a lease, and need not wait for the
 	// end of grants that it does not remember (ruling 1).
 	Fresh bool
@@ -111,6 +120,7 @@ const recentMax = 256
 // Host runs the replicas of one node.
 type Host struct {
 	cfg    Config
+	rt     sched.Runtime
 	log    *slog.Logger
 	leases *Leases
 	m      metrics
@@ -123,9 +133,8 @@ type Host struct {
 	closed  bool
 	since   time.Duration // when the oldest event in queue was posted
 
-	wake chan struct{} // hands driving to the host's own goroutine
-	idle chan struct{} // closed when no pass will run any more
-	// reads counts the reads under way; stopped lets no further one begin.
+	driver sched.Worker // takes over driving from callers
+	// reads counts the reads of the engine under way; stopped lets no further one of a client begin.
 	reads   atomic.Int64
 	stopped atomic.Bool
 
@@ -138,23 +147,28 @@ type Host struct {
 	// abandoned is set when the host closes while the disk is full: what the last pass decided is lost, as in a crash.
 	abandoned bool
 
-	active map[*slot]struct{}         // replicas that want ticks
+	all    []*slot                    // every slot, in the order in which they were made
+	active []*slot                    // replicas that want ticks
 	held   struct{ events, size int } // over all slots; size in bytes
+	// fetches wait for one of the fetchersMax places, of which fetching are taken.
+	fetches  []fetchedEvent
+	fetching int
 
 	ticks atomic.Bool // active is not empty: an idle host is left alone
 	// tell gives the tick that lets peers know what is committed, telling that it is on its way.
-	tell    *time.Timer
+	tell    sched.Timer
 	telling bool
 
 	slots     sync.Map // rhumb.RangeID -> *slot; written by the pass only
 	collector *collector
-	metaSem   chan struct{}
-	fetch     chan struct{}
+	changes   atomic.Int32  // proposals to the metadata group under way
 	names     atomic.Uint64 // counter of server-assigned names in this boot
+
+	stopTick  func()
+	lastClose time.Duration // when ranges were closed last; the tick's own
 
 	ctx    context.Context
 	cancel context.CancelFunc
-	work   sync.WaitGroup
 }
 
 // call is a proposal that waits for its answer.
@@ -171,11 +185,14 @@ func New(cfg Config) (*Host, error) {
 	const op rhumb.Op = "host.New"
 	ctx, cancel := context.WithCancel(context.Background())
 	cfg.RangeSizeMax = cmp.Or(cfg.RangeSizeMax, rhumb.RangeSizeMax)
+	if cfg.Runtime == nil {
+		cfg.Runtime = sched.System
+	}
+	if cfg.SyncOutstanding == nil {
+		cfg.SyncOutstanding = cfg.Engine.SyncOutstanding
+	}
 	h := &Host{
-		cfg: cfg, log: cfg.Logger, m: newMetrics(),
-		wake: make(chan struct{}, 1), idle: make(chan struct{}), tokens: map[uint64]call{}, nodes: map[rhumb.NodeID]peerState{},
-		active: map[*slot]struct{}{}, tell: time.NewTimer(tellInterval), collector: newCollector(),
-		metaSem: make(chan struct{}, metaInFlightMax), fetch: make(chan struct{}, fetchersMax),
+		cfg: cfg, rt: cfg.Runtime, log: cfg.Logger, m: newMetrics(), tokens: map[uint64]call{}, nodes: map[rhumb.NodeID]peerState{},
 		ctx: ctx, cancel: cancel,
 	}
 	states, err := cfg.Engine.Ranges()
@@ -192,13 +209,18 @@ func New(cfg Config) (*Host, error) {
 		}
 		promised = append(promised, s)
 	}
+	h.driving = true // no pass begins before the host is complete
+	h.driver = h.rt.Worker(func() { h.drive(false) })
+	h.tell = h.rt.Timer(func() { h.post(tickEvent{}) })
+	h.collector = newCollector(h.rt, h.collect)
 	h.leases = newLeases(&h.cfg, h.healthy, h.suspected)
 	for _, s := range promised { // before anything is granted: a promise outlives the process
 		h.leases.exclude(s.id, s.r.Epoch(), rhumb.NoNode)
 	}
-	h.work.Go(h.loop)
-	h.work.Go(h.ticker)
-	h.work.Go(h.collect)
+	h.mu.Lock()
+	h.driving = false
+	h.mu.Unlock()
+	h.stopTick = h.rt.Every(tickInterval, false, h.tick)
 	return h, nil
 }
 
@@ -218,19 +240,22 @@ func (h *Host) Close() {
 	h.stopped.Store(true)
 	h.cancel()
 	h.leases.close()
+	h.stopTick()
+	h.tell.Stop()
+	h.collector.worker.Stop()
 	h.awaitIdle()
-	close(h.idle)
-	h.work.Wait()
+	h.driver.Stop()
 	for _, ev := range h.queue {
 		h.refuse(ev)
 	}
 	h.queue = nil
-	h.eachSlot(func(s *slot) {
+	for _, s := range h.all {
 		for _, ev := range h.unhold(s) {
 			h.refuse(ev)
 		}
-	})
-	for tok, c := range h.tokens {
+	}
+	for _, tok := range slices.Sorted(maps.Keys(h.tokens)) {
+		c := h.tokens[tok]
 		delete(h.tokens, tok)
 		c.done(rhumb.Outcome{}, rhumb.E("host.Host.Close", rhumb.Unknown, "the node stopped before the outcome was known; ask again with the same request id"))
 	}
@@ -258,7 +283,7 @@ func (h *Host) awaitIdle() {
 		if idle {
 			return
 		}
-		time.Sleep(time.Millisecond)
+		sched.Sleep(h.rt, context.Background(), time.Millisecond)
 	}
 }
 
@@ -306,8 +331,8 @@ func (h *Host) suspected(nodes []rhumb.NodeID) {
 			suspect[n] = true
 			h.setPeer(n, func(p *peerState) { p.suspect = true })
 		}
-		for n, p := range h.nodes {
-			if p.suspect && !suspect[n] {
+		for _, n := range slices.Sorted(maps.Keys(h.nodes)) {
+			if h.nodes[n].suspect && !suspect[n] {
 				h.setPeer(n, func(p *peerState) { p.suspect = false })
 			}
 		}
@@ -322,18 +347,18 @@ func (h *Host) setPeer(n rhumb.NodeID, change func(*peerState)) {
 	p := h.nodes[n]
 	change(&p)
 	h.nodes[n] = p
-	now := hlc.Boottime()
-	h.eachSlot(func(s *slot) {
+	now := h.rt.Now()
+	for _, s := range h.all {
 		if d := s.desc.Load(); d != nil && d.IsReplica(n) {
 			s.r.Peer(now, n, p.connected, p.suspect)
 			h.touch(s)
 		}
-	})
+	}
 }
 
 // healthy says whether this node keeps up with its own work (section 1.10: liveness follows the data path).
 func (h *Host) healthy() (ok bool, why string) {
-	now := hlc.Boottime()
+	now := h.rt.Now()
 	h.mu.Lock()
 	waiting := len(h.queue) > 0
 	since := h.since
@@ -341,30 +366,19 @@ func (h *Host) healthy() (ok bool, why string) {
 	if waiting && now-since > stallMax {
 		return false, "an event has waited too long for a pass"
 	}
-	if d := h.cfg.Engine.SyncOutstanding(); d > syncStallMax {
+	if d := h.cfg.SyncOutstanding(); d > syncStallMax {
 		return false, "a sync of the disk has been outstanding too long"
 	}
 	return true, ""
 }
 
-func (h *Host) ticker() {
-	t := time.NewTicker(tickInterval)
-	defer t.Stop()
-	var closed time.Duration
-	for {
-		select {
-		case <-h.ctx.Done():
-			return
-		case <-h.tell.C:
-			h.post(tickEvent{})
-		case <-t.C:
-			if h.ticks.Load() {
-				h.post(tickEvent{})
-			}
-			if now := hlc.Boottime(); now-closed >= closeInterval {
-				closed = now
-				h.post(closeEvent{})
-			}
-		}
+// tick looks at the time.
+func (h *Host) tick() {
+	if h.ticks.Load() {
+		h.post(tickEvent{})
+	}
+	if now := h.rt.Now(); now-h.lastClose >= closeInterval {
+		h.lastClose = now
+		h.post(closeEvent{})
 	}
 }

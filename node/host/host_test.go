@@ -157,7 +157,11 @@ func (l *line) SendHeartbeat(to rhumb.NodeID, f *lease.Frame) {
 }
 
 // Change applies what a replica wants to the record, if epoch and version are its.
-func (l *line) Change(_ context.Context, p replica.MetaProposal) error {
+func (l *line) Change(p replica.MetaProposal, done func(error)) {
+	go func() { done(l.change(p)) }()
+}
+
+func (l *line) change(p replica.MetaProposal) error {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
 	if p.Version != l.w.rec.Version || l.w.cut[l.self.Node] {

@@ -1,16 +1,14 @@
 package host
 
 import (
-	"runtime"
 	"slices"
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/hlc"
 	"github.com/rhumbdb/rhumb/node/lease"
+	"github.com/rhumbdb/rhumb/sched"
 )
 
 // Heartbeats sends lease frames to peers. Send must not block.
@@ -26,6 +24,7 @@ const leaseTick = 25 * time.Millisecond
 // HAZARD: a lease is measured on CLOCK_BOOTTIME (hlc.Boottime). A pause of the whole machine that this clock does not
 // count can make a lease read stale; it can never lose a write (replication design, section 1.1).
 type Leases struct {
+	rt  sched.Runtime
 	out Heartbeats
 	// healthy says whether the node's disk and loop keep up; with false heartbeats are withheld, so that liveness follows
 	// the data path (section 1.10).
@@ -40,41 +39,23 @@ type Leases struct {
 	pairs    *lease.Pairs
 	suspects []rhumb.NodeID
 
-	stop chan struct{}
-	done sync.WaitGroup
+	stopTick func()
+	raiser   sched.Worker
 }
 
 func newLeases(cfg *Config, healthy func() (bool, string), suspected func([]rhumb.NodeID)) *Leases {
 	l := &Leases{
-		out: cfg.Net, healthy: healthy, suspected: suspected, clock: cfg.Clock, ahead: make(chan rhumb.Timestamp, 1),
-		pairs: lease.New(cfg.Self, hlc.Boottime(), cfg.Fresh), stop: make(chan struct{}),
+		rt: cfg.Runtime, out: cfg.Net, healthy: healthy, suspected: suspected, clock: cfg.Clock, ahead: make(chan rhumb.Timestamp, 1),
+		pairs: lease.New(cfg.Self, cfg.Runtime.Now(), cfg.Fresh),
 	}
-	l.done.Go(l.run)
-	l.done.Go(l.raise)
+	l.raiser = l.rt.Worker(l.raise)
+	l.stopTick = l.rt.Every(leaseTick, true, l.tick)
 	return l
 }
 
 func (l *Leases) close() {
-	close(l.stop)
-	l.done.Wait()
-}
-
-// run ticks on a thread of its own, with a better priority where the system allows it, so that a loaded machine does not
-// look like a dead one.
-func (l *Leases) run() {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -10) // refused without privilege: then at the usual priority
-	t := time.NewTicker(leaseTick)
-	defer t.Stop()
-	for {
-		select {
-		case <-l.stop:
-			return
-		case <-t.C:
-			l.tick()
-		}
-	}
+	l.stopTick()
+	l.raiser.Stop()
 }
 
 func (l *Leases) tick() {
@@ -82,7 +63,7 @@ func (l *Leases) tick() {
 	closing := l.closing()
 	l.mu.Lock()
 	l.pairs.Close(closing)
-	now := hlc.Boottime()
+	now := l.rt.Now()
 	l.pairs.SetHealthy(now, ok, why)
 	out := l.pairs.Tick(now)
 	suspects := l.pairs.Suspects(now)
@@ -106,7 +87,7 @@ func (l *Leases) Receive(from rhumb.NodeIdentity, f *lease.Frame) {
 	passed := l.pass(f.Close)
 	l.mu.Lock()
 	l.pairs.Passed(passed)
-	out := l.pairs.Receive(hlc.Boottime(), from, f)
+	out := l.pairs.Receive(l.rt.Now(), from, f)
 	l.mu.Unlock()
 	l.send(out)
 }
@@ -115,7 +96,7 @@ func (l *Leases) Receive(from rhumb.NodeIdentity, f *lease.Frame) {
 func (l *Leases) DropHeld() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.pairs.DropHeld(hlc.Boottime())
+	l.pairs.DropHeld(l.rt.Now())
 }
 
 // Suspects lists the nodes that are suspected now.
@@ -135,7 +116,7 @@ func (l *Leases) RTT(n rhumb.NodeID) (time.Duration, bool) {
 func (l *Leases) setPeers(peers []lease.PeerInfo) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.pairs.SetPeers(hlc.Boottime(), peers)
+	l.pairs.SetPeers(l.rt.Now(), peers)
 }
 
 // exclude takes a range out of all grants for epochs below e. There is nothing below the first epoch.
@@ -154,7 +135,7 @@ func (l *Leases) holds(r rhumb.RangeID, e rhumb.Epoch, members []rhumb.NodeID) b
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.pairs.Holds(hlc.Boottime(), r, e, members)
+	return l.pairs.Holds(l.rt.Now(), r, e, members)
 }
 
 // firstEpoch is the epoch in which a range is made: nobody can hold a lease on it from before.
@@ -167,5 +148,5 @@ func (l *Leases) waitedOut(r rhumb.RangeID, e rhumb.Epoch) bool {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return hlc.Boottime() >= l.pairs.WaitUntil(r, e)
+	return l.rt.Now() >= l.pairs.WaitUntil(r, e)
 }

@@ -2,11 +2,9 @@ package host
 
 import (
 	"slices"
-	"time"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/entry"
-	"github.com/rhumbdb/rhumb/hlc"
 	"github.com/rhumbdb/rhumb/node/replica"
 	"github.com/rhumbdb/rhumb/storage"
 )
@@ -67,7 +65,7 @@ func (h *Host) postAway(ev event) {
 	h.driving = h.driving || drive
 	h.mu.Unlock()
 	if drive {
-		h.wake <- struct{}{} // has room: only who sets driving sends, and the loop takes it before driving ends
+		h.driver.Wake()
 	}
 }
 
@@ -79,7 +77,7 @@ func (h *Host) enqueue(ev event) bool {
 		return false
 	}
 	if len(h.queue) == 0 {
-		h.since = hlc.Boottime()
+		h.since = h.rt.Now()
 	}
 	h.queue = append(h.queue, ev)
 	switch ev := ev.(type) {
@@ -109,18 +107,6 @@ func (h *Host) mayDrive() bool {
 	return !h.driving && !h.closed && h.syncing < commitsInFlightMax && len(h.queue) > 0
 }
 
-// loop drives on the host's own goroutine what callers hand over.
-func (h *Host) loop() {
-	for {
-		select {
-		case <-h.idle:
-			return
-		case <-h.wake:
-			h.drive(false)
-		}
-	}
-}
-
 // drive runs passes while there is something to do. The caller has set h.driving. A caller that is a guest runs one
 // pass and leaves the rest to the host's own goroutine.
 func (h *Host) drive(guest bool) {
@@ -138,14 +124,11 @@ func (h *Host) drive(guest bool) {
 		}
 		h.mu.Unlock()
 		if guest && more {
-			h.wake <- struct{}{} // driving stays true: the loop is the driver now
+			h.driver.Wake() // driving stays true: the worker is the driver now
 		}
 		for i, c := range commits {
-			if alone && i == len(commits)-1 {
-				h.sync(c) // nobody else waits, so nothing is gained by another goroutine
-				return
-			}
-			go h.sync(c) // never more than commitsInFlightMax and one pass's
+			// Never more than commitsInFlightMax and one pass's. Where nobody else waits, nothing is gained by a hand-off.
+			h.sync(c, !alone || i < len(commits)-1)
 		}
 		if guest || !more {
 			return
@@ -153,17 +136,20 @@ func (h *Host) drive(guest bool) {
 	}
 }
 
-// sync waits until a commit is durable and tells the replicas.
-func (h *Host) sync(c *commit) {
-	start := time.Now()
-	if err := c.batch.Sync(); err != nil {
-		h.cfg.Fatal(rhumb.Wrap("host.Host.sync", err))
-	}
-	h.m.syncSeconds.Observe(time.Since(start).Seconds())
-	h.mu.Lock()
-	h.syncing--
-	h.mu.Unlock()
-	h.post(persistedEvent{c})
+// sync makes a commit durable and tells the replicas; with apart it does not make the caller wait.
+func (h *Host) sync(c *commit, apart bool) {
+	start := h.rt.Now()
+	h.rt.Disk(apart, func() {
+		if err := c.batch.Sync(); err != nil {
+			h.cfg.Fatal(rhumb.Wrap("host.Host.sync", err))
+		}
+	}, func() {
+		h.m.syncSeconds.Observe((h.rt.Now() - start).Seconds())
+		h.mu.Lock()
+		h.syncing--
+		h.mu.Unlock()
+		h.post(persistedEvent{c})
+	})
 }
 
 // pass takes in all gathered events and carries out what became ready. It returns the commits that have to be synced.
@@ -190,7 +176,7 @@ func (h *Host) pass() []*commit {
 			untold = untold || s.r.Untold()
 			switch state := s.r.State(); {
 			case s.r.NeedsTick(), state == replica.Activating:
-				h.active[s] = struct{}{}
+				h.activate(s)
 			case state == replica.Quarantined:
 				h.quarantined(s)
 			}
@@ -215,6 +201,14 @@ func (h *Host) quarantined(s *slot) {
 	s.quarantined = true
 	h.m.quarantined.Inc()
 	h.log.Error("a replica is quarantined: its data contradicts the protocol, and it serves nothing until it is repaired", "range", s.id.String(), "why", s.r.Status().Quarantine)
+}
+
+// activate notes that a replica wants ticks.
+func (h *Host) activate(s *slot) {
+	if !s.active {
+		s.active = true
+		h.active = append(h.active, s)
+	}
 }
 
 // touch notes that a replica may have something ready.
@@ -258,6 +252,8 @@ func (ev persistedEvent) apply(h *Host) {
 }
 
 func (ev fetchedEvent) apply(h *Host) {
+	h.fetching--
+	h.fetchNext()
 	ev.s.r.Fetched(ev.f, ev.entries)
 	h.touch(ev.s)
 }
@@ -268,8 +264,8 @@ func (ev peersEvent) apply(h *Host) { ev.change(h) }
 
 func (tickEvent) apply(h *Host) {
 	h.telling = false
-	now := hlc.Boottime()
-	for s := range h.active {
+	now := h.rt.Now()
+	h.active = slices.DeleteFunc(h.active, func(s *slot) bool {
 		waits := s.r.State() == replica.Activating
 		if waits {
 			h.tryActivate(s)
@@ -287,7 +283,8 @@ func (tickEvent) apply(h *Host) {
 			s.r.Tick(now)
 			h.touch(s)
 		case !waits:
-			delete(h.active, s)
+			s.active = false
 		}
-	}
+		return !s.active
+	})
 }

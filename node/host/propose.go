@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/rhumbdb/rhumb"
-	"github.com/rhumbdb/rhumb/hlc"
 	"github.com/rhumbdb/rhumb/node/replica"
 	"github.com/rhumbdb/rhumb/storage"
 )
@@ -64,7 +63,7 @@ func (ev *proposeEvent) apply(h *Host) {
 	}
 	h.nextTok++
 	p.Token = h.nextTok
-	h.tokens[p.Token] = call{ev.done, hlc.Boottime()}
+	h.tokens[p.Token] = call{ev.done, h.rt.Now()}
 	s.r.Propose(ts, p)
 	h.touch(s)
 }
@@ -76,7 +75,7 @@ func (h *Host) hold(s *slot, ev *proposeEvent) bool {
 		return false
 	}
 	if len(s.held) == 0 {
-		s.heldSince = hlc.Boottime()
+		s.heldSince = h.rt.Now()
 	}
 	s.held = append(s.held, ev)
 	h.held.events++
@@ -171,6 +170,6 @@ func (h *Host) answer(a replica.Answer) {
 		return
 	}
 	delete(h.tokens, a.Token)
-	h.m.proposeSeconds.Observe((hlc.Boottime() - c.since).Seconds())
+	h.m.proposeSeconds.Observe((h.rt.Now() - c.since).Seconds())
 	c.done(a.Outcome, a.Err)
 }

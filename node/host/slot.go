@@ -6,7 +6,6 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/entry"
-	"github.com/rhumbdb/rhumb/hlc"
 	"github.com/rhumbdb/rhumb/node/lease"
 	"github.com/rhumbdb/rhumb/node/replica"
 	"github.com/rhumbdb/rhumb/storage"
@@ -18,7 +17,9 @@ type slot struct {
 	store *storage.Store
 	r     *replica.Replica
 	dirty bool // waits in Host.dirty
-	made  bool // the store knows the range; until then its first commit makes it
+	// active says that the slot is in Host.active.
+	active bool
+	made   bool // the store knows the range; until then its first commit makes it
 
 	quarantined bool // has been told
 
@@ -80,6 +81,7 @@ func (h *Host) addSlot(st storage.RangeState, made bool) (*slot, error) {
 	}
 	s.r = replica.New(cfg, d)
 	h.slots.Store(st.Range, s)
+	h.all = append(h.all, s)
 	return s, nil
 }
 
@@ -173,7 +175,7 @@ func (h *Host) describe(s *slot, d *rhumb.Range) {
 	}
 	s.desc.Store(d)
 	s.r.Describe(d)
-	now := hlc.Boottime()
+	now := h.rt.Now()
 	for _, n := range d.Replicas {
 		if p, ok := h.nodes[n]; ok && n != h.cfg.Self.Node {
 			s.r.Peer(now, n, p.connected, p.suspect)

@@ -44,7 +44,9 @@ func (h *Host) Summary(ctx context.Context) (map[replica.State]int, error) {
 	answer := make(chan map[replica.State]int, 1)
 	posted := h.post(askEvent{func(h *Host) {
 		count := map[replica.State]int{}
-		h.eachSlot(func(s *slot) { count[s.r.State()]++ })
+		for _, s := range h.all {
+			count[s.r.State()]++
+		}
 		answer <- count
 	}})
 	if !posted {
