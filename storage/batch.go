@@ -200,6 +200,13 @@ func (b *Batch) SetPromised(id rhumb.RangeID, e rhumb.Epoch) {
 	b.setState(id, keys.StatePromised, encodeWords(uint64(e)))
 }
 
+// SetQuarantine records why the replica serves nothing any more. The reason stays until the range is dropped.
+func (b *Batch) SetQuarantine(id rhumb.RangeID, why string) {
+	g := b.stage(id)
+	g.log.Quarantine = why
+	b.setState(id, keys.StateQuarantine, []byte(why))
+}
+
 // SetCommit records a commit position without an append. A position below the recorded one is ignored.
 func (b *Batch) SetCommit(id rhumb.RangeID, c Commit) {
 	g := b.stage(id)

@@ -32,6 +32,8 @@ type RangeState struct {
 	Closed rhumb.Timestamp
 	// Trim is the position up to which entries may be gone from the log. Trim <= Commit.
 	Trim rhumb.Seq
+	// Quarantine is the reason why the replica serves nothing, or "".
+	Quarantine string
 	// Lineage says at which position each epoch of the log began, oldest first.
 	Lineage []EpochStart
 }
@@ -97,6 +99,7 @@ type rangeState struct {
 //	collected  bytes(8)
 //	base       epoch(8) seq(8) hash(16) hlc(8) data bytes(8) log bytes(8)
 //	lineage    (epoch(8) first(8))*
+//	quarantine text
 const stateVersion = 1
 
 func encodeWords(words ...uint64) []byte {
@@ -130,6 +133,7 @@ func (rs *rangeState) set(f keys.StateField, v []byte) bool {
 	size := map[keys.StateField]int{
 		keys.StateRange: 1, keys.StatePromised: 8, keys.StateCommit: 16, keys.StateTrim: 24, keys.StateClosed: 8,
 		keys.StateCollected: 8, keys.StateBase: 56, keys.StateLineage: len(v) &^ 15,
+		keys.StateQuarantine: len(v),
 	}
 	if n, known := size[f]; !known || n != len(v) {
 		return false
@@ -153,6 +157,8 @@ func (rs *rangeState) set(f keys.StateField, v []byte) bool {
 			hlc:   rhumb.Timestamp(word(v, 4)),
 			total: weights{word(v, 5), word(v, 6)},
 		}
+	case keys.StateQuarantine:
+		st.Quarantine = string(v)
 	case keys.StateLineage:
 		for i := 0; i < len(v)/8; i += 2 {
 			st.Lineage = append(st.Lineage, EpochStart{rhumb.Epoch(word(v, i)), rhumb.Seq(word(v, i+1))})

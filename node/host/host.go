@@ -88,6 +88,8 @@ type Config struct {
 	// Fresh is true when the store was made in this boot: it has then never granted a lease, and need not wait for the
 	// end of grants that it does not remember (ruling 1).
 	Fresh bool
+	// Known are the records of all ranges, as the node's copy of the metadata had them when it showed this life.
+	Known []*rhumb.Range
 	// Settings gives the settings of a range's class, and ok false for a range that metadata does not know.
 	Settings func(rhumb.RangeID) (c rhumb.ClassSettings, ok bool)
 	// History gives how long a table keeps superseded versions (rhumb.Table), and ok false for a table that metadata does not
@@ -162,7 +164,7 @@ type Host struct {
 	slots     sync.Map // rhumb.RangeID -> *slot; written by the pass only
 	collector *collector
 	changes   atomic.Int32  // proposals to the metadata group under way
-	names     atomic.Uint64 // counter of server-assigned names in this boot
+	known     map[rhumb.RangeID]*rhumb.Range // Config.Known
 
 	stopTick  func()
 	lastClose time.Duration // when ranges were closed last; the tick's own
@@ -194,6 +196,10 @@ func New(cfg Config) (*Host, error) {
 	h := &Host{
 		cfg: cfg, rt: cfg.Runtime, log: cfg.Logger, m: newMetrics(), tokens: map[uint64]call{}, nodes: map[rhumb.NodeID]peerState{},
 		ctx: ctx, cancel: cancel,
+	}
+	h.known = make(map[rhumb.RangeID]*rhumb.Range, len(cfg.Known))
+	for _, d := range cfg.Known {
+		h.known[d.ID] = d
 	}
 	states, err := cfg.Engine.Ranges()
 	if err != nil {

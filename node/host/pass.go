@@ -21,7 +21,7 @@ type (
 	persistedEvent struct{ commit *commit }
 	fetchedEvent   struct {
 		s       *slot
-		f       replica.Fetch
+		f       replica.LogRead
 		entries []*entry.Entry
 	}
 	updateEvent struct{ ranges []*rhumb.Range }
@@ -40,8 +40,7 @@ type commit struct {
 type commitPart struct {
 	s        *slot
 	mustSync bool
-	last     entry.Position
-	promised rhumb.Epoch
+	number   uint64 // of the Ready
 	after    []replica.Message
 	collect  rhumb.Timestamp // the log was trimmed: what may be collected is as of then; 0 when it was not
 }
@@ -167,6 +166,7 @@ func (h *Host) pass() []*commit {
 			s.dirty = false
 			for s.r.HasReady() && !h.abandoned {
 				commits = h.carryOut(s, s.r.Ready(), commits)
+				h.tryActivate(s)
 			}
 			if len(s.held) > 0 && s.r.State() != replica.Activating {
 				for _, ev := range h.unhold(s) {
@@ -225,8 +225,8 @@ func (ev messagesEvent) apply(h *Host) {
 		if !ok {
 			continue // news of the range has not arrived yet; the sender repeats itself
 		}
-		if n := len(ev.msgs[i].Entries); n > 0 {
-			if err := h.cfg.Clock.Update(ev.msgs[i].Entries[n-1].LastHLC()); err != nil {
+		if ts := latest(&ev.msgs[i]); ts > 0 {
+			if err := h.cfg.Clock.Update(ts); err != nil {
 				h.m.refusedMessages.Inc()
 				h.log.Warn("a peer's clock is too far ahead: its writes are not taken", "from", ev.from, "err", err)
 				continue
@@ -240,12 +240,20 @@ func (ev messagesEvent) apply(h *Host) {
 	}
 }
 
+// latest returns the greatest timestamp that a message brings, 0 when it brings none.
+func latest(m *replica.Message) rhumb.Timestamp {
+	if n := len(m.Entries); n > 0 {
+		return m.Entries[n-1].LastHLC()
+	}
+	return m.Clock
+}
+
 func (ev persistedEvent) apply(h *Host) {
 	for i := range ev.commit.parts {
 		p := &ev.commit.parts[i]
 		h.sendAll(p.after)
 		if p.mustSync {
-			p.s.r.Persisted(p.last, p.promised)
+			p.s.r.Persisted(p.number)
 			h.touch(p.s)
 		}
 	}
