@@ -52,6 +52,13 @@ type Store struct {
 	ranges map[rhumb.RangeID]*rangeState
 	header header
 	fresh  bool
+	// emptied is set while the database that opens takes the place of a damaged one.
+	emptied bool
+
+	damages damages
+	// synced is what the SYNCED file said when the store was opened, and lengths the file since.
+	synced  syncedState
+	lengths *syncedFile
 
 	diskMu sync.Mutex // guards disk
 	disk   disk
@@ -96,16 +103,29 @@ func (s *Store) load(place placement) error {
 	if err := s.loadHeader(place); err != nil {
 		return err
 	}
-	if err := s.checkSeal(); err != nil {
+	if err := s.loadDamage(); err != nil {
 		return err
 	}
-	if err := s.openDatabase(); err != nil {
+	if err := s.recoverFiles(); err != nil {
 		return err
 	}
-	if err := s.begin(); err != nil {
-		return errors.Join(err, s.db.Close())
+	if err := s.unseal(); err != nil {
+		return err
 	}
-	return nil
+	if err := s.openOrEmpty(); err != nil {
+		return err
+	}
+	err := s.begin()
+	if err != nil {
+		err = errors.Join(err, s.db.Close(), s.lengths.close())
+	}
+	if f := (*faultError)(nil); errors.As(err, &f) && rhumb.KindOf(err) == rhumb.Corrupt {
+		// Which ranges there are cannot be read: nothing of the database can be used.
+		if err = s.startEmpty(f.fault); err == nil {
+			err = s.begin()
+		}
+	}
+	return err
 }
 
 // own takes the directory for this process.
@@ -186,29 +206,42 @@ func (s *Store) dataDir() string { return s.fs.PathJoin(s.cfg.Dir, dataName) }
 
 func (s *Store) openDatabase() error {
 	const op rhumb.Op = "storage.Open"
+	lengths, err := openSynced(s.fs, s.cfg.Dir, s.synced, s.lengthFailed)
+	if err != nil {
+		return err
+	}
+	s.lengths, s.fs.lengths = lengths, lengths
 	o := s.options()
-	o.ErrorIfNotExists = !s.fresh
+	o.ErrorIfNotExists = !s.fresh && !s.emptied
 	s.sealer = newSealer(s)
 	db, err := pebble.Open(s.dataDir(), o)
-	switch {
-	case err == nil:
+	if err == nil {
 		s.db = db
-		return nil
+		if db.Metrics().WAL.Files == 1 {
+			// What the older logs held was flushed. They may come back after a power loss, with an end that was torn.
+			err = ioError(op, s.cfg.Dir, lengths.onlyNewest())
+		}
+		if err != nil {
+			err = errors.Join(err, db.Close(), lengths.close())
+		}
+		return err
+	}
+	defer func() { _ = lengths.close() }()
+	switch {
 	case strings.Contains(err.Error(), "format major version"):
 		return rhumb.Ef(op, rhumb.Incompatible, "%s: %v; use the binary that wrote it, or a newer one", s.cfg.Dir, err)
 	}
-	return s.openFault(op, err)
-}
-
-// openFault tells damage from a disk that does not answer. What Pebble refuses to open for any other reason than an
-// error of the operating system is damage.
-func (s *Store) openFault(op rhumb.Op, err error) error {
-	errno, isErrno := errors.AsType[syscall.Errno](err)
-	if isErrno && errno != syscall.ENOENT {
+	// What Pebble refuses to open for any other reason than an error of the operating system is damage.
+	if errno, ok := errors.AsType[syscall.Errno](err); ok && errno != syscall.ENOENT {
 		return ioError(op, s.cfg.Dir, err)
 	}
-	f := faultOf(s.dataDir(), err)
-	return rhumb.Ef(op, rhumb.Corrupt, "%s; restore the directory, or empty it and let the node rejoin", f)
+	return &rhumb.Error{Op: op, Kind: rhumb.Corrupt, Err: &faultError{faultOf(s.dataDir(), err)}}
+}
+
+// lengthFailed notes that a synced length was not written.
+func (s *Store) lengthFailed(err error) {
+	s.metrics.lengthFailures.Inc()
+	s.log.Warn("the synced length of the log was not put on record, the older one stands", "store", s.cfg.Dir, "err", err)
 }
 
 // begin checks that the database belongs to the STORE file, counts the boot, and reads the ranges.
@@ -219,7 +252,7 @@ func (s *Store) begin() error {
 	if err != nil {
 		return err
 	}
-	if ok && string(id) != string(s.header.store[:]) || !ok && !s.fresh {
+	if ok && string(id) != string(s.header.store[:]) || !ok && !s.fresh && !s.Short() {
 		return rhumb.Ef(op, rhumb.Corrupt, "%s: the database belongs to store %x, the STORE file to %s; they were copied apart", s.cfg.Dir, id, s.header.store)
 	}
 	if !ok {
@@ -230,8 +263,14 @@ func (s *Store) begin() error {
 	if err := s.countBoot(op); err != nil {
 		return err
 	}
-	if err := s.loadRanges(op); err != nil {
+	if err := s.loadAll(op); err != nil {
 		return err
+	}
+	if s.fresh || s.emptied {
+		// Pebble begins the first log of a database in an old format, whose chunks promise nothing.
+		if err := s.Flush(); err != nil {
+			return err
+		}
 	}
 	s.sealer.start()
 	return nil
@@ -250,7 +289,13 @@ func (s *Store) countBoot(op rhumb.Op) error {
 		boot = binary.BigEndian.Uint64(stored)
 	}
 	if boot < uint64(s.header.boot) {
-		return rhumb.Ef(op, rhumb.Corrupt, "%s: the database is of boot %d, the STORE file of boot %d: the database was rolled back or has lost its end; restore it, or empty the directory and let the node rejoin", s.cfg.Dir, boot, s.header.boot)
+		if !s.Short() {
+			f := Fault{s.dataDir(), -1, fmt.Sprintf("the database is of boot %d, the STORE file of boot %d: the database was rolled back, or has lost its end", boot, s.header.boot)}
+			if err := s.addDamage(Damage{Fault: f}, true); err != nil {
+				return err
+			}
+		}
+		boot = uint64(s.header.boot)
 	}
 	if err := local.Set([]byte(localBoot), encodeWords(boot+1)); err != nil {
 		return err
@@ -277,6 +322,7 @@ func (s *Store) Close() error {
 	s.sealer.stop()
 	logs := int(s.db.Metrics().WAL.Files)
 	err := s.fault("storage.Store.Close", s.db.Close())
+	err = errors.Join(err, s.lengths.close())
 	if err == nil {
 		err = s.sealer.seal(true, logs)
 	}
