@@ -142,8 +142,8 @@ func TestDamageAfterClose(t *testing.T) {
 					t.Errorf("verification gives no offset: %v", rep.Faults)
 				}
 				o := serves(w, logs)
-				if k == ".sst" && o.err == nil && len(o.damages) == 0 && strings.HasPrefix(d.name, "flip in the last") {
-					return // a block that only points to data or saves reads, gone with a compaction before a read needed it
+				if k == ".sst" && strings.HasPrefix(d.name, "flip") && o.err == nil && !o.short && len(o.damages) == 0 {
+					return // everything was served: no read needed the block
 				}
 				checkFound(t, o, file)
 			})
