@@ -90,7 +90,7 @@ func (n *Node) exit(err error) {
 
 func (n *Node) open() (err error) {
 	n.engine, err = storage.OpenEngine(n.cfg.Dirs, storage.Config{
-		CacheBytes: n.cfg.CacheBytes, Logger: n.cfg.Logger,
+		CacheBytes: n.cfg.CacheBytes, Logger: n.cfg.Logger, AcceptLost: n.cfg.AcceptLostStores,
 		FatalHandler: func(msg string) { n.cfg.Fatal(rhumb.E("storage", rhumb.Internal, msg)) },
 	})
 	if err != nil {

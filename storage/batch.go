@@ -104,6 +104,9 @@ func (b *Batch) CreateRange(st RangeState) {
 	g.log.Trim, g.log.trimHLC = st.Last.Seq, st.LastHLC
 	g.log.Commit, g.log.CommitHLC = st.Last.Seq, st.LastHLC
 	b.staged = append(b.staged, g)
+	if b.s.RangeDamaged(id) {
+		b.deleteRange(id) // there may be keys of a range that could not be loaded
+	}
 	b.setState(id, keys.StateRange, []byte{stateVersion})
 	if st.Promised != 0 {
 		b.setState(id, keys.StatePromised, encodeWords(uint64(st.Promised)))
@@ -290,6 +293,10 @@ func (b *Batch) DropRange(id rhumb.RangeID) {
 		panic(fmt.Sprintf("storage: range %s is made and dropped by one batch", id))
 	}
 	g.dropped = true
+	b.deleteRange(id)
+}
+
+func (b *Batch) deleteRange(id rhumb.RangeID) {
 	span := keys.RangeSpan(id)
 	if span.Upper == nil {
 		span.Upper = keyspaceEnd
@@ -360,6 +367,7 @@ func (b *Batch) publish() {
 			delete(b.s.ranges, g.id)
 		}
 		b.s.mu.Unlock()
+		b.s.rangeMended(g.id)
 	}
 }
 

@@ -50,6 +50,9 @@ type Config struct {
 	RefuseFree float64
 	// DiskFreeEvery is how long an answer of DiskFree is believed; default 1 s, negative not at all.
 	DiskFreeEvery time.Duration
+	// AcceptLost holds the numbers, from 1, of stores of the engine that the operator gives up: their directories are empty.
+	// Empty stores take their place, and are short.
+	AcceptLost []int
 	// Options, when set, may change Pebble's options before the database is opened. It is for tests.
 	Options func(o *PebbleOptions)
 

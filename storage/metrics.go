@@ -14,6 +14,9 @@ type metrics struct {
 	misuses          prometheus.Counter
 	stalls           prometheus.Counter
 	backgroundErrors prometheus.Counter
+	damages          prometheus.Counter
+	lengthFailures   prometheus.Counter
+	sealFailures     prometheus.Counter
 }
 
 // constLabels tells the stores of a node apart.
@@ -32,13 +35,29 @@ func newMetrics(dir string) metrics {
 		misuses:          counter("misuses_total", "SINGLEDELs that deleted nothing, or more than they may."),
 		stalls:           counter("write_stalls_total", "Times that writes waited for flush or compaction."),
 		backgroundErrors: counter("background_errors_total", "Flushes and compactions that failed."),
+		damages:          counter("damages_total", "Damaged files found, and lived with."),
+		lengthFailures:   counter("synced_length_failures_total", "Synced lengths of the log that were not put on record."),
+		sealFailures:     counter("seal_failures_total", "Seals that were not renewed."),
 	}
 }
 
 // Collectors gives the store's metrics, for registration.
 func (s *Store) Collectors() []prometheus.Collector {
 	m := &s.metrics
-	return []prometheus.Collector{m.syncSeconds, m.corruptions, m.misuses, m.stalls, m.backgroundErrors, newPebbleCollector(s)}
+	return []prometheus.Collector{m.syncSeconds, m.corruptions, m.misuses, m.stalls, m.backgroundErrors, m.damages, m.lengthFailures, m.sealFailures, newDamageCollector(s), newPebbleCollector(s)}
+}
+
+// newDamageCollector reports what the store lacks, or may lack.
+func newDamageCollector(s *Store) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: "rhumb", Subsystem: "storage", Name: "short", ConstLabels: constLabels(s.cfg.Dir),
+		Help: "1 while the store may lack something that it had made durable.",
+	}, func() float64 {
+		if s.Short() {
+			return 1
+		}
+		return 0
+	})
 }
 
 func (s *Store) syncTook(d time.Duration) { s.metrics.syncSeconds.Observe(d.Seconds()) }

@@ -2,6 +2,7 @@ package storage
 
 import (
 	"encoding/binary"
+	"errors"
 	"sync"
 	"sync/atomic"
 
@@ -167,9 +168,10 @@ func (rs *rangeState) set(f keys.StateField, v []byte) bool {
 	return true
 }
 
-// loadRanges reads the state of every range in the store.
-func (s *Store) loadRanges(op rhumb.Op) error {
-	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: keys.ReplicatedSpan().Lower})
+// loadRanges reads the state of every range in the store whose keys come at or after from. A range whose state contradicts
+// itself is not loaded; lose is told.
+func (s *Store) loadRanges(op rhumb.Op, from []byte, lose func(rhumb.RangeID, error)) error {
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: from})
 	if err != nil {
 		return s.fault(op, err)
 	}
@@ -180,10 +182,14 @@ func (s *Store) loadRanges(op rhumb.Op) error {
 			return rhumb.Ef(op, rhumb.Corrupt, "store %s: key %x has no home", s.cfg.Dir, it.Key())
 		}
 		rs, err := s.loadRange(op, it, id)
-		if err != nil {
-			return err
+		switch f := (*faultError)(nil); {
+		case err == nil:
+			s.ranges[id] = rs
+		case rhumb.KindOf(err) != rhumb.Corrupt || errors.As(err, &f):
+			return err // a block that cannot be read
+		default:
+			lose(id, err)
 		}
-		s.ranges[id] = rs
 		next := keys.RangeSpan(id).Upper
 		if next == nil {
 			break
@@ -222,7 +228,7 @@ func (s *Store) loadRange(op rhumb.Op, it *pebble.Iterator, id rhumb.RangeID) (*
 	}
 	st := &rs.log
 	if st.Last.Seq < st.Commit || st.Commit < st.Trim {
-		return nil, rhumb.Ef(op, rhumb.Corrupt, "store %s, range %s: the log ends at %d, is committed to %d and trimmed to %d: entries are missing; restore the store or rejoin the node with an empty one",
+		return nil, rhumb.Ef(op, rhumb.Corrupt, "store %s, range %s: the log ends at %d, is committed to %d and trimmed to %d: entries are missing",
 			s.cfg.Dir, id, st.Last.Seq, st.Commit, st.Trim)
 	}
 	rs.floor.Store(uint64(st.trimHLC))

@@ -137,8 +137,8 @@ func TestEngine(t *testing.T) {
 	if _, err := storage.OpenEngine([]string{"/other0", disks(3)[1]}, cfg); rhumb.KindOf(err) == rhumb.Other || err == nil {
 		t.Errorf("disks of two nodes: %v", err)
 	}
-	if _, err := storage.OpenEngine([]string{"/fresh", "/other1"}, cfg); rhumb.KindOf(err) != rhumb.WrongCluster {
-		t.Errorf("a foreign second disk: %v, want wrong_cluster", err)
+	if _, err := storage.OpenEngine([]string{"/fresh", "/other1"}, cfg); rhumb.KindOf(err) != rhumb.Corrupt {
+		t.Errorf("an empty first disk: %v, want corrupt", err)
 	}
 	e = openEngine(t, fs, disks(3))
 	check(e)
