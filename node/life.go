@@ -13,12 +13,19 @@ import (
 	"github.com/rhumbdb/rhumb/node/peer"
 	"github.com/rhumbdb/rhumb/raftmeta"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+	"github.com/rhumbdb/rhumb/storage"
 )
 
 // live finds the node's cluster and takes part in it.
 func (n *Node) live() {
 	n.entering.Lock()
 	defer n.entering.Unlock()
+	if n.life.Nonce == 0 { // Init may have come first
+		if err := n.beginLife(); err != nil {
+			n.cfg.Fatal(rhumb.Wrap("node.live", err))
+			return
+		}
+	}
 	if err := n.gossip.Join(n.cfg.Join); err != nil {
 		n.cfg.Logger.Warn("no node to join answers yet; trying on", "err", err)
 	}
@@ -91,7 +98,7 @@ func (n *Node) askToJoin(addr string) (*rhumbpb.JoinResponse, error) {
 	resp, err := rhumbpb.NewClusterClient(conn).Join(ctx, &rhumbpb.JoinRequest{
 		Cluster:  api.EncodeUUID(cmd.Cluster),
 		Identity: api.EncodeIdentity(rhumb.NodeIdentity{Node: cmd.Node, Store: cmd.Store, Boot: cmd.Boot}),
-		Nonce:    cmd.Nonce, RegionName: cmd.Region, RegionLocation: api.EncodePoint(cmd.Location),
+		Nonce:    cmd.Nonce, PreviousNonce: cmd.Previous, Short: cmd.Short, RegionName: cmd.Region, RegionLocation: api.EncodePoint(cmd.Location),
 		Node: &rhumbpb.Node{
 			Zone: cmd.Zone, Location: api.EncodePoint(cmd.Location), Addr: cmd.Addr, HeartbeatAddr: cmd.HeartbeatAddr,
 			AdminAddr: cmd.AdminAddr, Binary: cmd.Binary,
@@ -104,13 +111,42 @@ func (n *Node) askToJoin(addr string) (*rhumbpb.JoinResponse, error) {
 	return resp, nil
 }
 
-// registration is the command that registers this life of the node. Its nonce is made of store and boot, so that a
-// repetition is recognised.
+// beginLife draws the nonce of a new life and stores it before anybody hears of it; n.entering is held. A life that never
+// came to be registered for certain has served nothing: its nonce is used again, since metadata may know it.
+func (n *Node) beginLife() error {
+	stored, known, err := n.engine.Life()
+	if err != nil {
+		return err
+	}
+	if known && stored.Number == 0 && n.life.Nonce != stored.Nonce {
+		n.life = stored
+		return nil
+	}
+	id := n.engine.Identity()
+	n.life = storage.Life{Previous: stored.Nonce, Nonce: newNonce()}
+	if !known && !id.Cluster.IsZero() {
+		n.life.Previous = earlierNonce(id.Store, id.Boot-1)
+	}
+	return n.engine.SetLife(n.life)
+}
+
+func newNonce() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return binary.BigEndian.Uint64(b[:])
+}
+
+// earlierNonce is the nonce under which a build without stored nonces registered a boot.
+func earlierNonce(store rhumb.UUID, boot rhumb.BootSeq) uint64 {
+	return binary.BigEndian.Uint64(store[:8]) ^ uint64(boot)
+}
+
+// registration is the command that registers this life of the node.
 func (n *Node) registration() catalog.RegisterNode {
 	id := n.engine.Identity()
 	return catalog.RegisterNode{
 		Cluster: id.Cluster, Node: id.Node, Store: id.Store, Boot: id.Boot,
-		Nonce:  binary.BigEndian.Uint64(id.Store[:8]) ^ uint64(id.Boot),
+		Nonce: n.life.Nonce, Previous: n.life.Previous, Short: n.engine.Short(),
 		Region: n.cfg.Region, Zone: n.cfg.Zone, Location: n.cfg.Location, HasLocation: true,
 		Addr: n.bound.addr, HeartbeatAddr: n.bound.heartbeat, AdminAddr: n.bound.admin, Binary: n.cfg.Version,
 	}
@@ -128,12 +164,8 @@ func (n *Node) enter(nodes []*rhumb.Node) error {
 	if err := n.gossip.Announce(n.label()); err != nil {
 		n.cfg.Logger.Debug("gossip was not told", "err", err)
 	}
-	m, err := n.newMember(nodes)
+	m, err := n.registered(nodes)
 	if err != nil {
-		return err
-	}
-	if err := n.register(m); err != nil {
-		m.close()
 		return err
 	}
 	id := n.engine.Identity()
@@ -142,30 +174,75 @@ func (n *Node) enter(nodes []*rhumb.Node) error {
 		return err
 	}
 	n.member.Store(m)
-	n.cfg.Logger.Info("the node is in its cluster", "cluster", id.Cluster, "node", id.Node, "boot", id.Boot, "region", n.cfg.Region)
+	n.cfg.Logger.Info("the node is in its cluster", "cluster", id.Cluster.String(), "node", id.Node, "life", id.Boot, "region", n.cfg.Region)
 	return nil
+}
+
+// registered returns the node's part in its cluster, registered in the life that its identity names.
+func (n *Node) registered(nodes []*rhumb.Node) (*member, error) {
+	for {
+		m, err := n.newMember(nodes)
+		if err != nil {
+			return nil, err
+		}
+		d, err := n.register(m)
+		if err == nil && d.Boot == m.self.Boot {
+			if err = n.confirmLife(d); err == nil {
+				return m, nil
+			}
+		}
+		m.close()
+		switch {
+		case rhumb.KindOf(err) == rhumb.Conflict:
+			err = n.beginLife() // the nonce was that of an earlier life, or that life was fenced already
+		case err == nil: // metadata has counted more lives than this disk knows
+			_, err = n.engine.BumpBoot(d.Boot)
+		}
+		if err != nil {
+			return nil, err
+		}
+		nodes = slices.Collect(m.group.State().Nodes())
+	}
+}
+
+// confirmLife stores the number of the registered life: from now on it may serve.
+func (n *Node) confirmLife(d *rhumb.Node) error {
+	if d.Short {
+		n.cfg.Logger.Error("this node's disk is an older copy of itself or has lost synced data; what its ranges lack is fetched from other nodes", "node", d.ID, "life", d.Boot)
+	}
+	n.life.Number = uint64(d.Boot)
+	if err := n.engine.SetLife(n.life); err != nil {
+		return err
+	}
+	return n.engine.ClearShort()
 }
 
 // register makes this life known and waits until the node's own copy of the metadata shows it. It tries through its own
 // copy, which knows the leader when the group runs, and through every member that gossip knows.
-func (n *Node) register(m *member) error {
+func (n *Node) register(m *member) (*rhumb.Node, error) {
+	const op rhumb.Op = "node.register"
 	for start := time.Now(); n.ctx.Err() == nil; {
-		if d, ok := m.group.State().Node(m.self.Node); ok && d.Identity() == m.self && d.State == rhumb.NodeLive {
-			return nil
+		st := m.group.State()
+		if _, ok := st.Life(m.self.Node, n.life.Nonce); ok {
+			d, _ := st.Node(m.self.Node)
+			if d.State == rhumb.NodeFenced {
+				return nil, rhumb.E(op, rhumb.Conflict, "this life was fenced before it served")
+			}
+			return d, nil
 		}
 		err := n.registerOnce(m)
-		if k := rhumb.KindOf(err); k == rhumb.WrongCluster || k == rhumb.InvalidArgument || k == rhumb.NotFound {
-			return err
+		if k := rhumb.KindOf(err); k == rhumb.WrongCluster || k == rhumb.InvalidArgument || k == rhumb.NotFound || k == rhumb.Conflict {
+			return nil, err
 		}
 		if err != nil {
 			n.cfg.Logger.Debug("not registered yet", "err", err)
 			n.pause(seekInterval)
 		}
 		if other, ok := n.strangers(m.cluster); ok && time.Since(start) > strangersPatience {
-			return rhumb.Ef("node.register", rhumb.WrongCluster, "this node's data belongs to cluster %s, and all nodes that it was told to join belong to cluster %s; check --join and --dir", m.cluster, other)
+			return nil, rhumb.Ef(op, rhumb.WrongCluster, "this node's data belongs to cluster %s, and all nodes that it was told to join belong to cluster %s; check --join and --dir", m.cluster, other)
 		}
 	}
-	return n.ctx.Err()
+	return nil, n.ctx.Err()
 }
 
 // whereabouts lists the nodes of a catalog, at the addresses that gossip hears from those that have begun a later life than
@@ -246,7 +323,11 @@ func (n *Node) rebirth(old *member) {
 	}
 	n.cfg.Logger.Warn("this node was fenced while alive; it begins a new life")
 	old.close()
-	if _, err := n.engine.BumpBoot(); err != nil {
+	if _, err := n.engine.BumpBoot(0); err != nil {
+		n.cfg.Fatal(err)
+		return
+	}
+	if err := n.beginLife(); err != nil {
 		n.cfg.Fatal(err)
 		return
 	}
@@ -267,6 +348,11 @@ func (n *Node) Init(ctx context.Context) (rhumb.ClusterID, rhumb.NodeID, error) 
 	for _, m := range n.gossip.Members() {
 		if !m.Cluster.IsZero() {
 			return rhumb.ClusterID{}, 0, rhumb.Ef(op, rhumb.AlreadyExists, "node %s at %s, which this node was told to join, belongs to cluster %s already; this node joins it by itself", m.Node, m.Addr, m.Cluster)
+		}
+	}
+	if n.life.Nonce == 0 {
+		if err := n.beginLife(); err != nil {
+			return rhumb.ClusterID{}, 0, rhumb.Wrap(op, err)
 		}
 	}
 	var cluster rhumb.ClusterID

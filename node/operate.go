@@ -106,12 +106,7 @@ func (n *Node) Join(ctx context.Context, cmd catalog.RegisterNode) (id rhumb.Nod
 	if err != nil {
 		return id, 0, nil, rhumb.Wrap(op, err)
 	}
-	st = m.group.State()
-	life, ok := st.Life(res.Node, cmd.Nonce)
-	if !ok {
-		return id, 0, nil, rhumb.Ef(op, rhumb.Conflict, "node %s began a later life meanwhile", res.Node)
-	}
-	return rhumb.NodeIdentity{Node: res.Node, Store: cmd.Store, Boot: life}, res.Region, st, nil
+	return rhumb.NodeIdentity{Node: res.Node, Store: cmd.Store, Boot: res.Life}, res.Region, m.group.State(), nil
 }
 
 // CreateTable makes a table.

@@ -137,7 +137,7 @@ func (n *node) addSlot(i int) *slot {
 		n.disk.ranges[i] = newRangeDisk(n.w.cfg.Bug)
 	}
 	cfg := w.p.replica
-	cfg.Range, cfg.Self, cfg.MinInSync = w.ranges[i], n.id, w.p.settings.MinInSync
+	cfg.Range, cfg.Self, cfg.Life, cfg.MinInSync = w.ranges[i], n.id, n.disk.boot, w.p.settings.MinInSync
 	d := n.disk.ranges[i]
 	s := &slot{n: n, rng: i, id: w.ranges[i], disk: d, calls: map[uint64]func(replica.Answer){}}
 	s.r = replica.New(cfg, d.durable())
@@ -216,9 +216,15 @@ func (n *node) learn(state *catalog.State) {
 		s.r.Describe(d)
 		n.touch(s)
 	}
-	if self, ok := state.Node(n.id); ok && self.State == rhumb.NodeFenced && self.Boot == n.disk.boot {
+	if n.ended() {
 		n.rebirth()
 	}
+}
+
+// ended reports whether metadata knows this life as fenced, or a later one.
+func (n *node) ended() bool {
+	self, ok := n.view.Node(n.id)
+	return ok && (self.State == rhumb.NodeFenced && self.Boot == n.disk.boot || self.Boot > n.disk.boot)
 }
 
 func (n *node) setPeers() {
@@ -238,13 +244,16 @@ func (n *node) rebirth() {
 	if len(n.disk.journal) > 0 {
 		n.sync()
 		n.later(tickEvery, func() {
-			if self, ok := n.view.Node(n.id); ok && self.State == rhumb.NodeFenced && self.Boot == n.disk.boot {
+			if n.ended() {
 				n.rebirth()
 			}
 		})
 		return
 	}
 	n.w.tracef(n.name(), "fenced and alive: a new life in place")
+	if self, ok := n.view.Node(n.id); ok {
+		n.disk.boot = max(n.disk.boot, self.Boot)
+	}
 	n.disk.boot++
 	n.nonce = n.w.rnd.Uint64()
 	n.life++
@@ -406,6 +415,9 @@ func (n *node) sendMessage(m replica.Message) {
 	if stream == 0 {
 		return
 	}
+	if m.Kind == replica.Promise {
+		m.Clock = n.hlc.Read()
+	}
 	rng := w.number(m.Range)
 	if w.p.vague && m.Kind == replica.Nack {
 		w.blur(&m, rng)
@@ -515,11 +527,10 @@ func (n *node) write(s *slot, rd *replica.Ready) {
 	}
 	wr, err := n.disk.apply(s.rng, rd)
 	w.judge(err)
-	pos, _ := rd.Last()
-	promised, after, must := rd.Promised, rd.AfterSync, rd.MustSync
+	number, after, must := rd.Batch, rd.AfterSync, rd.MustSync
 	wr.done = func() {
 		if must {
-			s.r.Persisted(pos, promised)
+			s.r.Persisted(number)
 			n.touch(s)
 		}
 		for _, m := range after {
@@ -533,7 +544,7 @@ func (n *node) write(s *slot, rd *replica.Ready) {
 		}
 		after = nil
 	case w.cfg.Bug == CountBeforeSync && must:
-		s.r.Persisted(pos, promised)
+		s.r.Persisted(number)
 		n.touch(s)
 		must = false
 	}
@@ -582,26 +593,30 @@ func (n *node) sync() {
 	})
 }
 
-// change proposes to metadata what a replica wants, with the boot sequences as this node knows them.
+// change proposes to metadata what a replica wants.
 func (n *node) change(p replica.MetaProposal) {
 	var cmd catalog.Command
 	switch p.Kind {
 	case replica.AlterISR:
 		alter := catalog.AlterISR{Range: p.Range, Epoch: p.Epoch, Version: p.Version}
-		for _, m := range p.New {
-			if rec, ok := n.view.Node(m); ok {
-				alter.Members = append(alter.Members, catalog.Member{Node: m, Boot: rec.Boot})
-			}
+		for i, m := range p.New {
+			alter.Members = append(alter.Members, catalog.Member{Node: m, Boot: p.Lives[i]})
 		}
 		cmd = alter
 	case replica.ElectMe:
 		cmd = catalog.Elect{Range: p.Range, Version: p.Version, Node: n.id}
+	case replica.ElectOther:
+		cmd = catalog.Elect{Range: p.Range, Version: p.Version, Node: p.Node}
+	case replica.Quarantine:
+		cmd = catalog.QuarantineReplica{Range: p.Range, Node: p.Node}
+	case replica.Readmit:
+		cmd = catalog.ReadmitReplica{Range: p.Range, Node: p.Node}
 	}
 	n.w.meta.propose(n, cmd)
 }
 
 // fetch reads older log entries for a replica; a disk takes its time.
-func (n *node) fetch(s *slot, f replica.Fetch) {
+func (n *node) fetch(s *slot, f replica.LogRead) {
 	n.later(n.w.p.syncDelay/2+n.slowBy, func() {
 		if n.slots[s.rng] == s {
 			s.r.Fetched(f, s.disk.entries(f.From, f.Until, f.BytesMax))
@@ -661,7 +676,9 @@ func (n *node) propose(rng int, b *rhumb.Batch, answer func(replica.Answer)) {
 		}
 		if m.Kind == rhumb.Insert {
 			n.names++
-			p.Names = append(p.Names, rhumb.SequenceName(rhumb.MakeSequence(n.disk.boot, n.names)|uint64(n.id)<<56))
+			seq, err := rhumb.MakeSequence(s.r.Epoch(), n.names)
+			n.w.judge(err)
+			p.Names = append(p.Names, rhumb.SequenceName(seq))
 		}
 	}
 	s.r.Propose(n.now(), p)

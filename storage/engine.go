@@ -232,8 +232,10 @@ func (e *Engine) DamagedRanges() []rhumb.RangeID {
 	return out
 }
 
-// BumpBoot increments the boot sequence under which the node registers: that of the first store.
-func (e *Engine) BumpBoot() (rhumb.BootSeq, error) { return e.stores[0].BumpBoot() }
+// BumpBoot is Store.BumpBoot for the first store, whose boot sequence the node registers.
+func (e *Engine) BumpBoot(least rhumb.BootSeq) (rhumb.BootSeq, error) {
+	return e.stores[0].BumpBoot(least)
+}
 
 // Local gives a space of the first store.
 func (e *Engine) Local(space rhumb.Slot) *Local { return e.stores[0].Local(space) }

@@ -223,7 +223,7 @@ func (s *Store) begin() error {
 			return err
 		}
 	}
-	if err := s.countBoot(op); err != nil {
+	if err := s.countBoot(op, 0); err != nil {
 		return err
 	}
 	if err := s.loadAll(op); err != nil {
@@ -239,9 +239,9 @@ func (s *Store) begin() error {
 	return nil
 }
 
-// countBoot increments the boot sequence: first in the database, then in the STORE file. A database that is behind the
-// file has lost what it had made durable.
-func (s *Store) countBoot(op rhumb.Op) error {
+// countBoot increments the boot sequence, to least if that is more: first in the database, then in the STORE file. A
+// database that is behind the file has lost what it had made durable.
+func (s *Store) countBoot(op rhumb.Op, least rhumb.BootSeq) error {
 	local := s.Local(SpaceStore)
 	stored, ok, err := local.Get([]byte(localBoot))
 	if err != nil {
@@ -260,11 +260,12 @@ func (s *Store) countBoot(op rhumb.Op) error {
 		}
 		boot = uint64(s.header.boot)
 	}
-	if err := local.Set([]byte(localBoot), encodeWords(boot+1)); err != nil {
+	boot = max(boot+1, uint64(least))
+	if err := local.Set([]byte(localBoot), encodeWords(boot)); err != nil {
 		return err
 	}
 	s.mu.Lock()
-	s.header.boot = rhumb.BootSeq(boot + 1)
+	s.header.boot = rhumb.BootSeq(boot)
 	if s.cfg.NoSync {
 		s.header.flags |= flagLossy
 	}
@@ -342,9 +343,10 @@ func (s *Store) SetIdentity(cluster rhumb.ClusterID, node rhumb.NodeID) error {
 	return nil
 }
 
-// BumpBoot increments the boot sequence in place, for a live node that was fenced and registers again (ruling 11).
-func (s *Store) BumpBoot() (rhumb.BootSeq, error) {
-	if err := s.countBoot("storage.Store.BumpBoot"); err != nil {
+// BumpBoot increments the boot sequence in place, to least if that is more: for a live node that was fenced and registers
+// again (ruling 11), and for one whose lives metadata has counted further than its disk.
+func (s *Store) BumpBoot(least rhumb.BootSeq) (rhumb.BootSeq, error) {
+	if err := s.countBoot("storage.Store.BumpBoot", least); err != nil {
 		return 0, err
 	}
 	return s.Identity().Boot, nil

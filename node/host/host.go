@@ -163,7 +163,7 @@ type Host struct {
 
 	slots     sync.Map // rhumb.RangeID -> *slot; written by the pass only
 	collector *collector
-	changes   atomic.Int32  // proposals to the metadata group under way
+	changes   atomic.Int32                   // proposals to the metadata group under way
 	known     map[rhumb.RangeID]*rhumb.Range // Config.Known
 
 	stopTick  func()
@@ -206,15 +206,25 @@ func New(cfg Config) (*Host, error) {
 		cancel()
 		return nil, rhumb.Wrap(op, err)
 	}
+	held := make(map[rhumb.RangeID]bool, len(states))
+	for _, st := range states {
+		held[st.Range] = true
+	}
+	for _, d := range cfg.Known { // ranges that this node is to hold, and has lost or never had
+		if d.IsReplica(cfg.Self.Node) && !held[d.ID] {
+			states = append(states, storage.RangeState{Range: d.ID})
+		}
+	}
 	var promised []*slot
 	for _, st := range states {
-		s, err := h.addSlot(st, true)
+		s, err := h.addSlot(st, held[st.Range])
 		if err != nil {
 			cancel()
 			return nil, rhumb.Wrap(op, err)
 		}
 		promised = append(promised, s)
 	}
+	h.known = nil
 	h.driving = true // no pass begins before the host is complete
 	h.driver = h.rt.Worker(func() { h.drive(false) })
 	h.tell = h.rt.Timer(func() { h.post(tickEvent{}) })

@@ -174,10 +174,10 @@ func (h *Host) pass() []*commit {
 				}
 			}
 			untold = untold || s.r.Untold()
-			switch state := s.r.State(); {
-			case s.r.NeedsTick(), state == replica.Activating:
+			if s.r.NeedsTick() {
 				h.activate(s)
-			case state == replica.Quarantined:
+			}
+			if s.r.State() == replica.Quarantined {
 				h.quarantined(s)
 			}
 		}

@@ -73,10 +73,12 @@ func (h *Host) eachSlot(do func(*slot)) {
 }
 
 // addSlot starts the replica of a range from what its store holds, if it holds anything.
-func (h *Host) addSlot(st storage.RangeState, made bool) (*slot, error) {
-	s := &slot{id: st.Range, store: h.cfg.Engine.Store(st.Range), made: made}
-	d, err := durable(s.store, st)
-	if err != nil {
+func (h *Host) addSlot(st storage.RangeState, made bool) (s *slot, err error) {
+	s = &slot{id: st.Range, store: h.cfg.Engine.Store(st.Range), made: made}
+	var d replica.Durable
+	if s.store.RangeDamaged(st.Range) {
+		d = replica.Durable{Promised: st.Promised, Quarantine: "a damaged file of " + s.store.Dir() + " holds a part of its data"}
+	} else if d, err = durable(s.store, st); err != nil {
 		return nil, err
 	}
 	d.Promised = max(d.Promised, h.relearned(st.Range))

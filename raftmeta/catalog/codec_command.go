@@ -41,6 +41,7 @@ type wireCommand struct {
 
 	Snapshot rhumb.SnapshotFeatures `cbor:"30,keyasint,omitempty"`
 	Previous uint64                 `cbor:"31,keyasint,omitempty"` // nonce
+	Short    bool                   `cbor:"32,keyasint,omitempty"`
 }
 
 // EncodeCommand gives the stored form of a command.
@@ -73,7 +74,7 @@ func (c AddRegion) fill(w *wireCommand) { w.Name, w.Location = c.Name, toWirePoi
 
 func (c RegisterNode) fill(w *wireCommand) {
 	w.Cluster, w.Node, w.Store, w.Boot, w.Nonce = fromUUID(c.Cluster), c.Node, fromUUID(c.Store), c.Boot, c.Nonce
-	w.Previous = c.Previous
+	w.Previous, w.Short = c.Previous, c.Short
 	w.Name, w.Zone, w.Addr, w.HeartbeatAddr, w.AdminAddr, w.Binary = c.Region, c.Zone, c.Addr, c.HeartbeatAddr, c.AdminAddr, c.Binary
 	if c.HasLocation {
 		w.Location = toWirePoint(c.Location)
@@ -211,7 +212,7 @@ func (w *wireCommand) batch() (Command, error) {
 
 func (w *wireCommand) registerNode() RegisterNode {
 	return RegisterNode{
-		Cluster: toUUID(w.Cluster), Node: w.Node, Store: toUUID(w.Store), Boot: w.Boot, Nonce: w.Nonce, Previous: w.Previous,
+		Cluster: toUUID(w.Cluster), Node: w.Node, Store: toUUID(w.Store), Boot: w.Boot, Nonce: w.Nonce, Previous: w.Previous, Short: w.Short,
 		Region: w.Name, Zone: w.Zone, Location: w.Location.point(), HasLocation: w.Location != nil,
 		Addr: w.Addr, HeartbeatAddr: w.HeartbeatAddr, AdminAddr: w.AdminAddr, Binary: w.Binary,
 	}

@@ -19,7 +19,7 @@ import (
 // goldenCommands has one command of each code, with every field set.
 func goldenCommands() []Command {
 	register := RegisterNode{
-		Cluster: rhumb.UUID{1}, Node: 3, Store: rhumb.UUID{2}, Boot: 4, Nonce: 5, Previous: 6, Region: "fra", Zone: "a",
+		Cluster: rhumb.UUID{1}, Node: 3, Store: rhumb.UUID{2}, Boot: 4, Nonce: 5, Previous: 6, Short: true, Region: "fra", Zone: "a",
 		Location: rhumb.Point{Lat: 50.5, Lon: 8.25}, HasLocation: true, Addr: "h:1", HeartbeatAddr: "h:2", AdminAddr: "h:3", Binary: "v1",
 	}
 	first := register

@@ -84,6 +84,8 @@ type RegisterNode struct {
 	// Previous is the nonce of the life before, as the node's disk has it; 0 when it has none. When metadata knows a later
 	// one, the disk is an older copy: the new life is marked short.
 	Previous uint64
+	// Short says that the node knows of its disks that they have lost something that they had made durable.
+	Short bool
 	// Region is the name of the node's region. A name that is new makes a region at Location.
 	Region string
 	Zone   string

@@ -109,7 +109,7 @@ func TestEngine(t *testing.T) {
 		t.Errorf("a new range goes to %s, want the empty disk", got)
 	}
 	check(e)
-	if n, err := e.BumpBoot(); n != id.Boot+1 || err != nil {
+	if n, err := e.BumpBoot(0); n != id.Boot+1 || err != nil {
 		t.Errorf("bumped boot is %d, want %d: %v", n, id.Boot+1, err)
 	}
 	drop := rhumb.RangeID{Region: 1, Slot: 1}
