@@ -21,7 +21,7 @@ func (n *Node) live() {
 	n.entering.Lock()
 	defer n.entering.Unlock()
 	if n.life.Nonce == 0 { // Init may have come first
-		if err := n.beginLife(); err != nil {
+		if err := n.beginLife(n.engine.BeginLife); err != nil {
 			n.cfg.Fatal(rhumb.Wrap("node.live", err))
 			return
 		}
@@ -111,34 +111,12 @@ func (n *Node) askToJoin(addr string) (*rhumbpb.JoinResponse, error) {
 	return resp, nil
 }
 
-// beginLife draws the nonce of a new life and stores it before anybody hears of it; n.entering is held. A life that never
-// came to be registered for certain has served nothing: its nonce is used again, since metadata may know it.
-func (n *Node) beginLife() error {
-	stored, known, err := n.engine.Life()
-	if err != nil {
-		return err
-	}
-	if known && stored.Number == 0 && n.life.Nonce != stored.Nonce {
-		n.life = stored
-		return nil
-	}
-	id := n.engine.Identity()
-	n.life = storage.Life{Previous: stored.Nonce, Nonce: newNonce()}
-	if !known && !id.Cluster.IsZero() {
-		n.life.Previous = earlierNonce(id.Store, id.Boot-1)
-	}
-	return n.engine.SetLife(n.life)
-}
-
-func newNonce() uint64 {
+// beginLife begins a life with begin, which is BeginLife or RenewLife of the engine; n.entering is held.
+func (n *Node) beginLife(begin func(nonce uint64) (storage.Life, error)) (err error) {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails
-	return binary.BigEndian.Uint64(b[:])
-}
-
-// earlierNonce is the nonce under which a build without stored nonces registered a boot.
-func earlierNonce(store rhumb.UUID, boot rhumb.BootSeq) uint64 {
-	return binary.BigEndian.Uint64(store[:8]) ^ uint64(boot)
+	n.life, err = begin(binary.BigEndian.Uint64(b[:]))
+	return err
 }
 
 // registration is the command that registers this life of the node.
@@ -194,7 +172,7 @@ func (n *Node) registered(nodes []*rhumb.Node) (*member, error) {
 		m.close()
 		switch {
 		case rhumb.KindOf(err) == rhumb.Conflict:
-			err = n.beginLife() // the nonce was that of an earlier life, or that life was fenced already
+			err = n.beginLife(n.engine.RenewLife) // the nonce was that of an earlier life, or that life was fenced already
 		case err == nil: // metadata has counted more lives than this disk knows
 			_, err = n.engine.BumpBoot(d.Boot)
 		}
@@ -210,11 +188,7 @@ func (n *Node) confirmLife(d *rhumb.Node) error {
 	if d.Short {
 		n.cfg.Logger.Error("this node's disk is an older copy of itself or has lost synced data; what its ranges lack is fetched from other nodes", "node", d.ID, "life", d.Boot)
 	}
-	n.life.Number = uint64(d.Boot)
-	if err := n.engine.SetLife(n.life); err != nil {
-		return err
-	}
-	return n.engine.ClearShort()
+	return n.engine.ConfirmLife(n.life, d.Boot)
 }
 
 // register makes this life known and waits until the node's own copy of the metadata shows it. It tries through its own
@@ -327,7 +301,7 @@ func (n *Node) rebirth(old *member) {
 		n.cfg.Fatal(err)
 		return
 	}
-	if err := n.beginLife(); err != nil {
+	if err := n.beginLife(n.engine.RenewLife); err != nil {
 		n.cfg.Fatal(err)
 		return
 	}
@@ -351,7 +325,7 @@ func (n *Node) Init(ctx context.Context) (rhumb.ClusterID, rhumb.NodeID, error) 
 		}
 	}
 	if n.life.Nonce == 0 {
-		if err := n.beginLife(); err != nil {
+		if err := n.beginLife(n.engine.BeginLife); err != nil {
 			return rhumb.ClusterID{}, 0, rhumb.Wrap(op, err)
 		}
 	}

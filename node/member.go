@@ -330,24 +330,7 @@ func (m *member) Change(p replica.MetaProposal, done func(error)) {
 }
 
 func (m *member) change(ctx context.Context, p replica.MetaProposal) error {
-	var cmd catalog.Command
-	switch p.Kind {
-	case replica.AlterISR:
-		alter := catalog.AlterISR{Range: p.Range, Epoch: p.Epoch, Version: p.Version}
-		for i, id := range p.New {
-			alter.Members = append(alter.Members, catalog.Member{Node: id, Boot: p.Lives[i]})
-		}
-		cmd = alter
-	case replica.ElectMe:
-		cmd = catalog.Elect{Range: p.Range, Version: p.Version, Node: m.self.Node}
-	case replica.ElectOther:
-		cmd = catalog.Elect{Range: p.Range, Version: p.Version, Node: p.Node}
-	case replica.Quarantine:
-		cmd = catalog.QuarantineReplica{Range: p.Range, Node: p.Node}
-	case replica.Readmit:
-		cmd = catalog.ReadmitReplica{Range: p.Range, Node: p.Node}
-	}
-	res, err := m.group.Propose(ctx, cmd)
+	res, err := m.group.Propose(ctx, host.Command(m.self.Node, p))
 	if err != nil {
 		return err
 	}

@@ -53,7 +53,7 @@ type call struct {
 
 func newClient(w *world, i int) *client {
 	c := &client{
-		w: w, index: i, at: place(w.p.nodes + 1 + i), id: w.uuid(), route: make([]int, len(w.ranges)),
+		w: w, index: i, at: place(w.p.nodes + i), id: w.uuid(), route: make([]int, len(w.ranges)),
 		versions: map[string]rhumb.Version{},
 	}
 	for i := range c.route {
@@ -199,7 +199,7 @@ func (call *call) try() {
 		call.open++
 		repeated := w.net.send(c.at, n.at, func() {
 			n.run(n.life, func() {
-				n.propose(call.rng, call.batch, func(a replica.Answer) {
+				n.propose(call.batch, func(a replica.Answer) {
 					if a.Err == nil && a.Outcome.Applied {
 						w.judge(w.monitor.Acked(call.op.Range, a.Outcome.Seq, w.diskOf(call.op.Range)))
 					}
@@ -213,7 +213,7 @@ func (call *call) try() {
 	} else {
 		_, acked := w.monitor.Acknowledged(call.op.Range)
 		w.net.send(c.at, n.at, func() {
-			n.run(n.life, func() { call.read(n, acked, reply) })
+			n.run(n.life, func() { n.spawn(func() { call.read(n, acked, reply) }) })
 		})
 	}
 	w.after(attemptMax, func() {
@@ -226,11 +226,7 @@ func (call *call) try() {
 
 // read runs at the node.
 func (call *call) read(n *node, acked rhumb.Timestamp, reply func(func())) {
-	keys := make([]check.StateKey, len(call.op.Names))
-	for i, name := range call.op.Names {
-		keys[i] = check.StateKey{Table: theTable, Name: string(name)}
-	}
-	items, at, err := n.read(call.rng, keys)
+	items, at, err := n.read(call.rng, call.op.Names)
 	if err == nil {
 		n.w.judge(n.w.monitor.Read(call.op.Range, n.id, at, acked))
 	}
@@ -329,10 +325,10 @@ func (call *call) reroute() {
 	c, w := call.c, call.c.w
 	n := w.nodes[w.rnd.IntN(len(w.nodes))]
 	c.route[call.rng] = n.index
-	if n.view == nil || w.rnd.IntN(5) == 0 {
+	if n.group == nil || w.rnd.IntN(5) == 0 {
 		return
 	}
-	if r, ok := n.view.Range(w.ranges[call.rng]); ok {
+	if r, ok := n.group.State().Range(w.ranges[call.rng]); ok {
 		c.route[call.rng] = int(r.Primary) - 1
 	}
 }

@@ -19,7 +19,7 @@ func (n *node) mono() time.Duration {
 	if n.w.cfg.Bug == LeaseByWall {
 		return n.clock.offset + n.w.now + n.clock.skew
 	}
-	return n.clock.offset + n.w.now + time.Duration(float64(n.w.now)*n.clock.rate)
+	return n.clock.offset + n.w.now + time.Duration(float64(n.w.now)*n.clock.rate) - n.late
 }
 
 // wall reads the node's wall clock.

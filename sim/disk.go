@@ -3,269 +3,277 @@ package sim
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/entry"
-	"github.com/rhumbdb/rhumb/node/replica"
-	"github.com/rhumbdb/rhumb/sim/check"
+	"github.com/rhumbdb/rhumb/raftmeta"
+	"github.com/rhumbdb/rhumb/storage"
+	"github.com/rhumbdb/rhumb/storage/storagetest"
 )
 
-// disk is the store of one node. Writes are visible at once and durable in their order: the journal holds those that
-// are not durable yet, and a crash takes back any number of its newest.
+// disk is the disk of one node, with the real storage engine on it. What the engine syncs becomes durable a while later: a
+// crash takes back any of the newest writes that nobody was told to be durable.
 type disk struct {
-	store   rhumb.UUID
-	boot    rhumb.BootSeq
-	ceiling rhumb.Timestamp
-	// ranges are by the world's number of the range; nil where the node holds no copy.
-	ranges  []*rangeDisk
-	journal []write
+	n      *node
+	media  *storagetest.Disk
+	engine *storage.Engine
+	// debts are the syncs that the disk has not answered, oldest first, durable the length of the newest log up to which it
+	// has. working is true while a sync of a debt to come is made.
+	debts   []*debt
+	log     string
+	marked  int64 // the length of that log when a sync was made last
+	durable int64
+	working bool
+	// last is when the newest debt will be paid: disks answer in order.
+	last time.Duration
+	// slowBy and stallUntil make the disk slow; they outlive crashes.
+	slowBy     time.Duration
+	stallUntil time.Duration
+	// copies are what the disk holds of each range, by the world's number of the range; nil where it holds none. unmarked
+	// are those that have changed since the last sync was asked for.
+	copies   []*rangeCopy
+	unmarked map[*rangeCopy]rhumb.Seq // with the end of the log below what changed
 }
 
-// rangeDisk is one replica's part of a disk.
-type rangeDisk struct {
-	// log holds every entry from the first on; those up to trim are kept for the judges and never served.
-	log       []*entry.Entry
-	promised  rhumb.Epoch
-	commit    rhumb.Seq
-	commitHLC rhumb.Timestamp
-	trim      rhumb.Seq
-	// durableEnd is the position up to which the log is durable, whatever part of the journal a crash takes back.
-	durableEnd rhumb.Seq
-	data       map[check.StateKey][]check.Item // versions ascending
-	dedup      map[rhumb.RequestID]replica.Dedup
-	// keepResults is the planted bug KeepResults.
-	keepResults bool
+// debt is a sync that was asked for and not yet answered.
+type debt struct {
+	since time.Duration
+	step  uint64 // of the world
+	mark  int64  // the length of the log that it makes durable
+	ends  []copyEnd
 }
 
-// write is one Ready's writes, with what is needed to take them back.
-type write struct {
-	rng      int
-	undone   []*entry.Entry
-	appended int
-	// floor is the end of the log below what the write touched.
-	floor     rhumb.Seq
-	promised  rhumb.Epoch
-	commit    rhumb.Seq
-	commitHLC rhumb.Timestamp
-	trim      rhumb.Seq
-	// done is called when the write is durable; nil when nobody waits.
-	done func()
+// copyEnd is how far a range's log goes at a sync, and up to where it was not changed since the sync before.
+type copyEnd struct {
+	c          *rangeCopy
+	end, floor rhumb.Seq
 }
 
-func newRangeDisk(bug Bug) *rangeDisk {
-	return &rangeDisk{keepResults: bug == KeepResults, data: map[check.StateKey][]check.Item{}, dedup: map[rhumb.RequestID]replica.Dedup{}}
+// rangeCopy is what the judges know of one replica's log: everything that its node was asked to write.
+type rangeCopy struct {
+	entries []*entry.Entry
+	commit  rhumb.Seq
+	// durable is the position up to which the log is durable, whatever a crash takes back.
+	durable rhumb.Seq
 }
 
-// apply makes one Ready's writes visible and returns the journal record.
-func (d *disk) apply(rng int, rd *replica.Ready) (write, error) {
-	r := d.ranges[rng]
-	end := rhumb.Seq(len(r.log))
-	w := write{rng: rng, floor: end, promised: r.promised, commit: r.commit, commitHLC: r.commitHLC, trim: r.trim}
-	if rd.Promised != 0 {
-		r.promised = max(r.promised, rd.Promised)
+// Durable tells the judges what is certainly on the disk.
+func (c *rangeCopy) Durable(seq rhumb.Seq) (entry.Position, bool) {
+	if c == nil || seq == 0 || seq > c.durable || seq > rhumb.Seq(len(c.entries)) {
+		return entry.Position{}, false
 	}
-	if rd.UndoAbove != nil && *rd.UndoAbove < end {
-		w.floor = *rd.UndoAbove
-		if w.floor < r.commit {
-			return w, fmt.Errorf("disk: undo above %d reaches below the commit position %d", w.floor, r.commit)
-		}
-		w.undone = slices.Clone(r.log[w.floor:])
-		for i := len(w.undone) - 1; i >= 0; i-- {
-			r.pop()
-		}
-	}
-	for _, e := range rd.Append {
-		if err := r.push(e); err != nil {
-			return w, err
-		}
-		w.appended++
-	}
-	if rd.Commit > rhumb.Seq(len(r.log)) {
-		return w, fmt.Errorf("disk: commit position %d lies behind the end of the log %d", rd.Commit, len(r.log))
-	}
-	if rd.Commit > r.commit {
-		r.commit, r.commitHLC = rd.Commit, rd.CommitHLC
-	}
-	if rd.Trim >= r.commit && rd.Trim > 0 {
-		return w, fmt.Errorf("disk: trim position %d is not below the commit position %d", rd.Trim, r.commit)
-	}
-	r.trim = max(r.trim, rd.Trim)
-	r.durableEnd = min(r.durableEnd, w.floor)
-	return w, nil
+	return c.entries[seq-1].Position(), true
 }
 
-// push appends an entry as a store does: it must follow the last, and no version is ever written twice.
-func (r *rangeDisk) push(e *entry.Entry) error {
-	var prev entry.Hash
-	if n := len(r.log); n > 0 {
-		prev = r.log[n-1].Hash
+func (d *disk) open() (err error) {
+	if d.media == nil {
+		d.media = storagetest.NewDisk()
 	}
-	if e.Seq != rhumb.Seq(len(r.log)+1) || e.Prev != prev {
-		return fmt.Errorf("disk: entry %v does not follow the log, which ends at %d", e.Position(), len(r.log))
+	d.engine, err = d.media.OpenEngine(storage.Config{
+		MemTableBytes: 1 << 20, CacheBytes: 1 << 20,
+		DiskFree:     func(string) (free, total uint64, err error) { return 1, 2, nil },
+		FatalHandler: func(msg string) { panic("sim: the engine cannot go on: " + msg) },
+	})
+	if err != nil {
+		return err
 	}
-	r.log = append(r.log, e)
-	for i := range e.Requests {
-		q := &e.Requests[i]
-		v := e.Version(q)
-		for _, w := range q.Writes {
-			k := check.StateKey{Table: w.Table, Name: string(w.Name)}
-			have := r.data[k]
-			if n := len(have); n > 0 && have[n-1].Version.Compare(v) >= 0 {
-				return fmt.Errorf("disk: entry %v writes version %v of %s over %v", e.Position(), v, k.Name, have[n-1].Version)
+	d.debts, d.last, d.working, d.unmarked = nil, 0, false, map[*rangeCopy]rhumb.Seq{}
+	d.settle()
+	return d.reload()
+}
+
+// settle makes all that was written durable: a sync was waited for.
+func (d *disk) settle() {
+	if d.working {
+		return
+	}
+	d.log, d.durable, _ = d.media.Log()
+	d.marked = d.durable
+	for _, b := range d.debts {
+		b.mark = d.durable
+	}
+	for _, c := range d.copies {
+		if c != nil {
+			if floor, changed := d.unmarked[c]; changed {
+				c.durable = min(c.durable, floor)
+			} else {
+				c.durable = rhumb.Seq(len(c.entries))
 			}
-			r.data[k] = append(have, check.Item{Version: v, Value: w.Value})
 		}
-		if !q.ID.IsZero() {
-			if _, twice := r.dedup[q.ID]; twice && !r.keepResults {
-				return fmt.Errorf("disk: entry %v holds request %s, which was applied before", e.Position(), q.ID)
+	}
+}
+
+// outstanding is how long the oldest sync has waited for its answer.
+func (d *disk) outstanding() time.Duration {
+	if len(d.debts) == 0 {
+		return 0
+	}
+	return d.n.w.now - d.debts[0].since
+}
+
+// latency draws how long the disk takes.
+func (d *disk) latency() time.Duration {
+	w := d.n.w
+	wait := time.Duration(float64(w.p.syncDelay)*(0.5+0.5*w.rnd.ExpFloat64())) + d.slowBy
+	return wait + max(0, d.stallUntil-w.now)
+}
+
+// owe has done called when what was written so far is durable.
+func (d *disk) owe(done func()) {
+	w := d.n.w
+	d.measure()
+	b := &debt{since: w.now, step: w.steps, mark: d.marked}
+	for _, c := range d.copies {
+		if floor, changed := d.unmarked[c]; c != nil && changed {
+			b.ends = append(b.ends, copyEnd{c, rhumb.Seq(len(c.entries)), floor})
+		}
+	}
+	clear(d.unmarked)
+	d.debts = append(d.debts, b)
+	d.last = max(d.last, w.now+d.latency())
+	life := d.n.life
+	if w.cfg.Bug == CountBeforeSync && len(b.ends) > 0 {
+		w.after(0, done)
+		done = func() {}
+	}
+	w.after(d.last-w.now, func() {
+		if d.n.life == life && len(d.debts) > 0 {
+			d.pay(done)
+		}
+	})
+}
+
+// measure notes how long the log is, if it was synced since. What was written without a sync may or may not be there yet.
+func (d *disk) measure() {
+	name, written, synced := d.media.Log()
+	if name != d.log { // the log before was finished, which syncs it
+		d.log, d.marked, d.durable = name, 0, 0
+	}
+	if !synced {
+		return
+	}
+	d.marked = written
+	for _, b := range d.debts {
+		if b.step == d.n.w.steps { // a pass syncs all its commits together
+			b.mark = written
+		}
+	}
+}
+
+// lyingDebts is how many syncs a LyingDisk leaves undone.
+const lyingDebts = 40
+
+// pay answers the oldest debt.
+func (d *disk) pay(done func()) {
+	b := d.debts[0]
+	if d.n.w.cfg.Bug == LyingDisk {
+		if len(d.debts) > lyingDebts {
+			d.debts = d.debts[1:]
+			d.durable = max(d.durable, b.mark)
+		}
+		done()
+		return
+	}
+	d.debts = d.debts[1:]
+	d.durable = max(d.durable, b.mark)
+	d.mark(b)
+	done()
+}
+
+// mark notes what a paid debt made durable, as far as later writes that are not have not changed it.
+func (d *disk) mark(b *debt) {
+	for _, e := range b.ends {
+		e.c.durable = e.end
+		for _, later := range d.debts {
+			for _, f := range later.ends {
+				if f.c == e.c {
+					e.c.durable = min(e.c.durable, f.floor)
+				}
 			}
-			r.dedup[q.ID] = replica.Dedup{Seq: e.Seq, Version: v, Applied: !q.Noop, Existed: q.Existed, Names: q.Names}
 		}
+		if floor, changed := d.unmarked[e.c]; changed {
+			e.c.durable = min(e.c.durable, floor)
+		}
+	}
+}
+
+// change notes that a copy's log was changed above floor.
+func (d *disk) change(c *rangeCopy, floor rhumb.Seq) {
+	if old, ok := d.unmarked[c]; ok {
+		floor = min(floor, old)
+	}
+	d.unmarked[c] = floor
+	c.durable = min(c.durable, floor)
+}
+
+// crash makes the disk what a loss of power leaves of it: of what is not durable, any number of the oldest bytes.
+func (d *disk) crash() {
+	w := d.n.w
+	marks := []int64{d.durable}
+	for _, b := range d.debts {
+		marks = append(marks, max(b.mark, d.durable))
+	}
+	keep, most := one(w.rnd, marks...), slices.Max(marks)
+	if w.rnd.IntN(4) == 0 && most > d.durable { // in the middle of a record
+		keep = d.durable + w.rnd.Int64N(most-d.durable)
+	}
+	w.tracef(d.n.name(), "crash, keeps %d of %d bytes, %d are durable", keep, most, d.durable)
+	after, err := d.media.Crash(keep)
+	w.judge(err)
+	w.judge(d.engine.Close()) // it may finish on the disk that was; nothing of that reaches the new one
+	d.media, d.engine = after, nil
+}
+
+// reload reads what the engine holds of each range. The judges keep the entries that are trimmed away.
+func (d *disk) reload() error {
+	w := d.n.w
+	for i, id := range w.ranges {
+		store := d.engine.Store(id)
+		st, ok := store.State(id)
+		if !ok {
+			d.copies[i] = nil
+			continue
+		}
+		old := d.copies[i]
+		if old == nil {
+			return fmt.Errorf("%s holds range %s, which it never wrote", d.n.id, id)
+		}
+		c := &rangeCopy{commit: st.Commit, durable: st.Last.Seq}
+		kept := slices.Clone(old.entries[:min(int(st.Trim), len(old.entries))])
+		c.entries = kept
+		for from := st.Trim + 1; from <= st.Last.Seq; from = rhumb.Seq(len(c.entries)) + 1 {
+			more, err := store.Entries(id, from, st.Last.Seq, 0)
+			if err != nil {
+				return err
+			}
+			if len(more) == 0 {
+				return fmt.Errorf("%s: range %s: entry %d is missing below %d", d.n.id, id, from, st.Last.Seq)
+			}
+			c.entries = append(c.entries, more...)
+		}
+		d.copies[i] = c
 	}
 	return nil
 }
 
-// pop removes the last entry with everything it wrote; older versions reappear by themselves.
-func (r *rangeDisk) pop() {
-	e := r.log[len(r.log)-1]
-	r.log = r.log[:len(r.log)-1]
-	for i := range e.Requests {
-		q := &e.Requests[i]
-		for _, w := range q.Writes {
-			k := check.StateKey{Table: w.Table, Name: string(w.Name)}
-			r.data[k] = r.data[k][:len(r.data[k])-1]
-		}
-		if !r.keepResults {
-			delete(r.dedup, q.ID)
-		}
-	}
+// kv is the part of the engine that the metadata group writes to. What it syncs outside of a debt is durable at once.
+type kv struct {
+	raftmeta.KV
+	d *disk
 }
 
-// settle marks the first n writes of the journal as durable and returns them.
-func (d *disk) settle(n int) []write {
-	done := slices.Clone(d.journal[:n])
-	d.journal = append(d.journal[:0], d.journal[n:]...)
-	for _, w := range done {
-		r := d.ranges[w.rng]
-		r.durableEnd = rhumb.Seq(len(r.log))
-	}
-	for _, w := range d.journal {
-		r := d.ranges[w.rng]
-		r.durableEnd = min(r.durableEnd, w.floor)
-	}
-	return done
+func (k kv) NewBatch() raftmeta.KVBatch { return kvBatch{k.KV.NewBatch(), k.d} }
+
+type kvBatch struct {
+	raftmeta.KVBatch
+	d *disk
 }
 
-// crash takes back all but the first keep writes of the journal; those are durable now.
-func (d *disk) crash(keep int) {
-	for i := len(d.journal) - 1; i >= keep; i-- {
-		w := &d.journal[i]
-		r := d.ranges[w.rng]
-		for range w.appended {
-			r.pop()
-		}
-		for _, e := range w.undone {
-			if err := r.push(e); err != nil {
-				panic(err) // it stood there before
-			}
-		}
-		r.promised, r.commit, r.commitHLC, r.trim = w.promised, w.commit, w.commitHLC, w.trim
+func (b kvBatch) Commit(sync bool) error {
+	err := b.KVBatch.Commit(sync)
+	if sync {
+		b.d.settle()
 	}
-	d.journal = nil
-	for _, r := range d.ranges {
-		if r != nil {
-			r.durableEnd = rhumb.Seq(len(r.log))
-		}
-	}
-}
-
-// get reads the newest version of a key at or below a timestamp; the zero Item when there is none or a tombstone.
-func (r *rangeDisk) get(k check.StateKey, at rhumb.Timestamp) check.Item {
-	have := r.data[k]
-	for i := len(have) - 1; i >= 0; i-- {
-		if have[i].Version.HLC <= at {
-			if rhumb.IsTombstone(have[i].Value) {
-				return check.Item{}
-			}
-			return have[i]
-		}
-	}
-	return check.Item{}
-}
-
-// entries reads log entries from..until as a store does: nothing when from is trimmed away.
-func (r *rangeDisk) entries(from, until rhumb.Seq, bytesMax int) []*entry.Entry {
-	if from <= r.trim || from == 0 {
-		return nil
-	}
-	var out []*entry.Entry
-	size := 0
-	for seq := from; seq <= until && seq <= rhumb.Seq(len(r.log)); seq++ {
-		e := r.log[seq-1]
-		size += entrySize(e)
-		if len(out) > 0 && size > bytesMax {
-			break
-		}
-		out = append(out, e)
-	}
-	return out
-}
-
-// entrySize is about what an entry weighs in a message.
-func entrySize(e *entry.Entry) int {
-	size := 64
-	for i := range e.Requests {
-		size += 40
-		for _, w := range e.Requests[i].Writes {
-			size += 16 + len(w.Name) + len(w.Value)
-		}
-	}
-	return size
-}
-
-// lineageMax bounds the epochs that a disk remembers of a log. A store remembers more; runs are short.
-const lineageMax = 8
-
-// durable gives what a replica starts from.
-func (r *rangeDisk) durable() replica.Durable {
-	d := replica.Durable{Promised: r.promised, Commit: r.commit, CommitHLC: r.commitHLC, Trim: r.trim}
-	if n := len(r.log); n > 0 {
-		d.Last, d.LastHLC = r.log[n-1].Position(), r.log[n-1].LastHLC()
-	}
-	for seq := max(r.commit, 1); seq <= rhumb.Seq(len(r.log)); seq++ {
-		e := r.log[seq-1]
-		d.Tail = append(d.Tail, replica.Mark{Position: e.Position(), HLC: e.LastHLC()})
-	}
-	for i, e := range r.log {
-		if e.Seq > r.trim {
-			d.LogBytes += int64(entrySize(e))
-		}
-		if i == 0 || r.log[i-1].Epoch != e.Epoch {
-			d.Lineage = append(d.Lineage, replica.EpochStart{Epoch: e.Epoch, First: e.Seq})
-		}
-	}
-	d.Lineage = d.Lineage[max(0, len(d.Lineage)-lineageMax):]
-	return d
-}
-
-// Durable tells the judges what is certainly on the disk.
-func (r *rangeDisk) Durable(seq rhumb.Seq) (entry.Position, bool) {
-	if seq == 0 || seq > r.durableEnd || seq > rhumb.Seq(len(r.log)) {
-		return entry.Position{}, false
-	}
-	return r.log[seq-1].Position(), true
-}
-
-// state gives the newest committed version of every key.
-func (r *rangeDisk) state(at rhumb.Timestamp) check.State {
-	s := check.State{}
-	for k, have := range r.data {
-		for i := len(have) - 1; i >= 0; i-- {
-			if have[i].Version.HLC <= at {
-				s[k] = have[i]
-				break
-			}
-		}
-	}
-	return s
+	return err
 }

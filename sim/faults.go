@@ -42,15 +42,23 @@ func (w *world) healAll() {
 	w.tracef("fault", "all faults end")
 	w.healed = true
 	w.net.heal()
-	w.meta.stopped = false
 	for _, n := range w.nodes {
-		n.slowBy, n.stallUntil = 0, w.now
+		n.disk.slowBy, n.disk.stallUntil = 0, w.now
 		n.resume()
 		if n.down {
-			n.start(false)
+			n.start()
 		}
-		if rec, ok := w.meta.state.Node(n.id); ok && rec.State == rhumb.NodeDraining {
-			_, _ = w.meta.apply(catalog.SetNodeState{Node: n.id, Boot: rec.Boot, State: rhumb.NodeLive})
+	}
+	w.undrain()
+}
+
+// undrain gives the nodes their roles back that are drained, until none is.
+func (w *world) undrain() {
+	for _, n := range w.nodes {
+		if rec, ok := w.state.Node(n.id); ok && rec.State == rhumb.NodeDraining {
+			w.operate(catalog.SetNodeState{Node: n.id, Boot: rec.Boot, State: rhumb.NodeLive})
+			w.after(time.Second, w.undrain)
+			return
 		}
 	}
 }
@@ -59,7 +67,7 @@ func (w *world) healAll() {
 func (w *world) fault(kind FaultKind, last time.Duration) string {
 	n := one(w.chance, w.nodes...)
 	if w.chance.IntN(3) == 0 { // primaries are the more interesting victims
-		r, _ := w.meta.state.Range(one(w.chance, w.ranges...))
+		r, _ := w.state.Range(one(w.chance, w.ranges...))
 		n = w.nodes[r.Primary-1]
 	}
 	switch kind {
@@ -75,22 +83,22 @@ func (w *world) fault(kind FaultKind, last time.Duration) string {
 	case faultPause:
 		return w.pauseNode(n, last)
 	case faultStall:
-		n.stallUntil = w.now + last
+		n.disk.stallUntil = w.now + last
 		return n.name()
 	case faultSlowDisk:
-		n.slowBy = w.draw(5*time.Millisecond, 100*time.Millisecond)
-		w.after(last, func() { n.slowBy = 0 })
-		return fmt.Sprintf("%s by %v", n.name(), n.slowBy)
+		n.disk.slowBy = w.draw(5*time.Millisecond, 100*time.Millisecond)
+		w.after(last, func() { n.disk.slowBy = 0 })
+		return fmt.Sprintf("%s by %v", n.name(), n.disk.slowBy)
 	case faultJump:
 		return w.jump(n)
 	case faultMeta:
-		w.meta.stopped = true
-		w.after(last, func() { w.meta.stopped = false })
-		return "no proposal is applied"
+		w.net.noMeta = true
+		w.after(last, func() { w.net.noMeta = false })
+		return "the metadata group does not meet"
 	case faultDrain:
 		return w.drain(n, last)
 	case faultMove:
-		return w.meta.move()
+		return w.move()
 	case faultUsurp:
 		return w.usurp(last)
 	}
@@ -105,7 +113,7 @@ func (w *world) crash(n *node, last time.Duration) string {
 	life := n.life
 	w.after(last, func() {
 		if n.down && n.life == life {
-			n.start(false)
+			n.start()
 		}
 	})
 	return n.name()
@@ -148,42 +156,41 @@ func (w *world) jump(n *node) string {
 
 // drain takes a node's roles and gives them back later.
 func (w *world) drain(n *node, last time.Duration) string {
-	set := func(state rhumb.NodeState) error {
-		rec, _ := w.meta.state.Node(n.id)
-		_, err := w.meta.apply(catalog.SetNodeState{Node: n.id, Boot: rec.Boot, State: state})
-		return err
+	set := func(state rhumb.NodeState) bool {
+		rec, _ := w.state.Node(n.id)
+		return w.operate(catalog.SetNodeState{Node: n.id, Boot: rec.Boot, State: state})
 	}
-	if w.meta.stopped || set(rhumb.NodeDraining) != nil {
+	if !set(rhumb.NodeDraining) {
 		return ""
 	}
-	w.after(last, func() { _ = set(rhumb.NodeLive) })
+	w.after(last, func() { set(rhumb.NodeLive) })
 	return n.name()
 }
 
 // usurp elects an in-sync member, which may restart just now, while the primary is cut off and may believe in the grants
 // that the member gave in its earlier life.
 func (w *world) usurp(last time.Duration) string {
-	r, _ := w.meta.state.Range(one(w.chance, w.ranges...))
+	r, _ := w.state.Range(one(w.chance, w.ranges...))
 	heir, old := w.nodes[one(w.chance, r.InSync...)-1], w.nodes[r.Primary-1]
-	if heir == old || heir.down || old.down || w.meta.stopped {
+	if heir == old || heir.down || old.down {
 		return ""
 	}
 	w.cut(func(a, b int) bool {
-		return (a == old.index) != (b == old.index) && a <= int(w.meta.at) && b <= int(w.meta.at)
+		return (a == old.index) != (b == old.index) && a < len(w.nodes) && b < len(w.nodes)
 	}, last)
 	if w.chance.IntN(2) == 0 {
 		w.crash(heir, w.draw(time.Millisecond, 100*time.Millisecond))
 	}
 	for _, n := range r.InSync { // slow disks keep acknowledgements of the old epoch waiting
 		if w.chance.IntN(2) == 0 {
-			w.nodes[n-1].stallUntil = w.now + w.draw(time.Millisecond, 2*time.Second)
+			w.nodes[n-1].disk.stallUntil = w.now + w.draw(time.Millisecond, 2*time.Second)
 		}
 	}
 	w.after(w.draw(0, 300*time.Millisecond), func() {
-		now, _ := w.meta.state.Range(r.ID)
+		now, _ := w.state.Range(r.ID)
 		if now.Epoch == r.Epoch && now.IsInSync(heir.id) {
 			inSync := slices.DeleteFunc(slices.Clone(now.InSync), func(n rhumb.NodeID) bool { return n == old.id })
-			_, _ = w.meta.apply(catalog.Elect{Range: r.ID, Version: now.Version, Node: heir.id, InSync: inSync})
+			w.operate(catalog.Elect{Range: r.ID, Version: now.Version, Node: heir.id, InSync: inSync})
 		}
 	})
 	return fmt.Sprintf("range %s from %s to %s", r.ID, old.id, heir.id)
@@ -196,24 +203,20 @@ func (w *world) networkFault(kind FaultKind, n *node, last time.Duration) string
 	for i := range w.nodes {
 		group[i] = 1 + w.chance.IntN(2)
 	}
-	group[w.meta.at] = 1 + w.chance.IntN(2)
 	other := w.nodes[(n.index+1+w.chance.IntN(len(w.nodes)-1))%len(w.nodes)]
 	what := n.name()
 	var cut func(a, b int) bool
 	switch kind {
 	case faultIsolate:
-		withMeta := w.chance.IntN(2) == 0
-		cut = func(a, b int) bool {
-			return (a == n.index) != (b == n.index) && group[a] > 0 && group[b] > 0 && (withMeta || a != int(w.meta.at) && b != int(w.meta.at))
-		}
+		cut = func(a, b int) bool { return (a == n.index) != (b == n.index) && group[a] > 0 && group[b] > 0 }
 	case faultSplit:
 		cut = func(a, b int) bool { return group[a] > 0 && group[b] > 0 && group[a] != group[b] }
-		what = fmt.Sprint(group[:len(w.nodes)+1])
+		what = fmt.Sprint(group[:len(w.nodes)])
 	case faultBridge:
 		cut = func(a, b int) bool {
 			return group[a] > 0 && group[b] > 0 && group[a] != group[b] && a != n.index && b != n.index
 		}
-		what += fmt.Sprint(" between ", group[:len(w.nodes)+1])
+		what += fmt.Sprint(" between ", group[:len(w.nodes)])
 	case faultOneWay:
 		if w.chance.IntN(3) == 0 {
 			cut = func(a, b int) bool { return a == n.index && group[b] > 0 }

@@ -6,60 +6,68 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/raftmeta"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+	"github.com/rhumbdb/rhumb/sched"
 )
 
-// Times of the metadata group.
-const (
-	// newsEvery is how often every node is told of the newest state, so that lost news do no lasting harm.
-	newsEvery = 300 * time.Millisecond
-	// reportEvery is how often a node reports whom it suspects.
-	reportEvery = 100 * time.Millisecond
-	// reportFresh is how long a report counts.
-	reportFresh = 400 * time.Millisecond
-	// controlEvery is how often the controller looks at the reports.
-	controlEvery = 50 * time.Millisecond
-	// electEvery bounds how often the controller elects for one range.
-	electEvery = time.Second
-)
+// foundMax is how long the founding of a cluster may take.
+const foundMax = 2 * time.Minute
 
-// metadata stands for the metadata group and the controller on its leader: one linearizable register.
-type metadata struct {
-	w     *world
-	at    place
-	state *catalog.State
-	// stopped is true while no proposal is applied (a group without its majority).
-	stopped bool
-	reports []report
-	elected []time.Duration // by range: when the controller last elected
-	applied int
-}
-
-// report is what a node last said of its peers: by index, the life of each that it suspects, 0 for the others. Suspicion
-// of a life says nothing of the next.
-type report struct {
-	at    time.Duration
-	lives []rhumb.BootSeq
-}
-
-// found makes the cluster: nodes, one table, its ranges.
-func (m *metadata) found() error {
-	w := m.w
-	m.state = catalog.New()
-	for i, n := range w.nodes {
-		reg := n.registration()
-		if i == 0 {
-			reg.Node = rhumb.NoNode
-			if err := m.must(catalog.Init{Cluster: w.clusterID(), First: reg}); err != nil {
-				return err
-			}
-			continue
-		}
-		reg.Node = rhumb.NoNode
-		if err := m.must(reg); err != nil {
-			return err
-		}
+// found makes the cluster as people do: the first node founds it, the others join, a table is made.
+func (w *world) found() error {
+	first := w.nodes[0]
+	reg := first.registration()
+	reg.Cluster, reg.Node = w.clusterID(), rhumb.NoNode
+	store := first.disk.engine.Stores()[0]
+	res, err := raftmeta.Bootstrap(raftmeta.StoreKV(store, 0), catalog.Init{Cluster: w.clusterID(), First: reg})
+	if err != nil {
+		return err
 	}
+	first.join(res.Node)
+	first.spawn(func() {
+		for _, n := range w.nodes[1:] {
+			reg := n.registration()
+			reg.Cluster, reg.Node = w.clusterID(), rhumb.NoNode
+			res := w.insist(first, reg)
+			n.join(res.Node)
+		}
+		w.insist(first, w.table())
+	})
+	for w.err == nil && len(w.ranges) == 0 && w.now < foundMax {
+		w.until(w.now + 100*time.Millisecond)
+	}
+	if w.err == nil && len(w.ranges) == 0 {
+		return fmt.Errorf("the cluster is not founded after %v", foundMax)
+	}
+	return w.err
+}
+
+// join makes a node one of the cluster.
+func (n *node) join(id rhumb.NodeID) {
+	n.w.judge(n.disk.engine.SetIdentity(n.w.clusterID(), id))
+	n.disk.settle()
+	n.enter()
+}
+
+// insist has a command done through a node, however often that takes. It runs as a process of the node.
+func (w *world) insist(n *node, cmd catalog.Command) catalog.Result {
+	for {
+		ctx, cancel := n.rt.WithTimeout(n.ctx, registerTimeout)
+		res, err := n.group.Propose(ctx, cmd)
+		cancel()
+		if err == nil {
+			if err := res.Err(); err != nil {
+				w.judge(fmt.Errorf("%T: %w", cmd, err))
+			}
+			return res
+		}
+		sched.Sleep(n.rt, n.ctx, registerRetry)
+	}
+}
+
+// table is the command that makes the one table, with its ranges placed as the seed decides.
+func (w *world) table() catalog.Command {
 	placement := catalog.Placement{Region: 1}
 	for range w.p.ranges {
 		order := w.rnd.Perm(len(w.nodes))
@@ -69,208 +77,119 @@ func (m *metadata) found() error {
 		}
 		placement.Replicas = append(placement.Replicas, replicas)
 	}
-	if err := m.must(catalog.CreateTable{Name: "t", Settings: w.p.settings, Placements: []catalog.Placement{placement}}); err != nil {
-		return err
-	}
-	for r := range m.state.Ranges() {
-		w.ranges = append(w.ranges, r.ID)
-	}
-	m.reports = make([]report, len(w.nodes))
-	m.elected = make([]time.Duration, len(w.ranges))
-	return nil
+	return catalog.CreateTable{Name: "t", Settings: w.p.settings, Placements: []catalog.Placement{placement}}
 }
 
-func (m *metadata) must(cmd catalog.Command) error {
-	_, err := m.apply(cmd)
-	return err
-}
-
-// apply applies a command, tells the judges and spreads the news.
-func (m *metadata) apply(cmd catalog.Command) (catalog.Result, error) {
-	next, res, changes := m.state.Apply(cmd)
-	m.state = next
-	m.applied++
-	w := m.w
-	if w.tracing() {
-		w.tracef("meta", "%T%+v -> rev %d %v", cmd, cmd, res.Revision, res.Err())
+// learn takes in a state that some node has applied, and tells the judges what is new. It is the truth: a majority of the
+// metadata group has it on disk.
+func (w *world) learn(st *catalog.State) {
+	if w.state != nil && st.Revision() <= w.state.Revision() {
+		return
 	}
-	for _, id := range changes.Ranges {
-		r, _ := next.Range(id)
+	old := w.state
+	w.state = st
+	if len(w.ranges) == 0 {
+		w.learnRanges(st)
+	}
+	for _, id := range w.ranges {
+		r, ok := st.Range(id)
+		if !ok {
+			w.failf("range %s is gone from the metadata", id)
+			return
+		}
+		if old != nil {
+			if before, ok := old.Range(id); ok && before.Version == r.Version && before.Epoch == r.Epoch {
+				continue
+			}
+		}
 		if w.tracing() {
 			w.tracef("meta", "range %s epoch %d version %d primary %s in sync %v of %v", id, r.Epoch, r.Version, r.Primary, r.InSync, r.Replicas)
 		}
 		w.judge(w.monitor.Config(r))
-		if len(w.ranges) > 0 {
-			w.judge(w.monitor.Held(id, w.diskOf(id)))
-		}
-	}
-	if changes.Len() > 0 && len(w.ranges) > 0 {
-		m.spread()
-	}
-	return res, res.Err()
-}
-
-// spread sends the newest state to every node.
-func (m *metadata) spread() {
-	state := m.state
-	for _, n := range m.w.nodes {
-		m.w.net.send(m.at, n.at, func() { n.run(n.life, func() { n.learn(state) }) })
+		w.judge(w.monitor.Held(id, w.diskOf(id)))
 	}
 }
 
-// propose carries a command to the register: late, and lost when it cannot be reached. A proposal may stay under way for
-// long after its proposer has given up (a leader that was cut off and came back).
-func (m *metadata) propose(n *node, cmd catalog.Command) {
-	w := m.w
-	wait := time.Duration(float64(w.p.metaDelay) * (0.5 + w.rnd.ExpFloat64()))
-	if w.rnd.IntN(50) == 0 {
-		wait += time.Duration(w.rnd.Int64N(int64(5 * time.Second)))
+// learnRanges begins to look at the ranges when they are made.
+func (w *world) learnRanges(st *catalog.State) {
+	for r := range st.Ranges() {
+		w.ranges = append(w.ranges, r.ID)
 	}
-	w.net.send(n.at, m.at, func() {
-		w.after(wait, func() {
-			if m.stopped {
-				return
-			}
-			if alter, ok := cmd.(catalog.AlterISR); ok && w.cfg.Bug == BlindMetadata {
-				cmd = m.blind(alter)
-			}
-			_, _ = m.apply(cmd) // the proposer learns of it by news
-		})
-	})
+	if len(w.ranges) == 0 {
+		return
+	}
+	for _, n := range w.nodes {
+		n.disk.copies = make([]*rangeCopy, len(w.ranges))
+		n.seen = newJudged(n)
+	}
 }
 
 // blind makes a change of an in-sync set acceptable that was decided on an older version (BlindMetadata).
-func (m *metadata) blind(c catalog.AlterISR) catalog.Command {
-	r, ok := m.state.Range(c.Range)
-	if !ok || r.Epoch != c.Epoch {
-		return c
+func (w *world) blind(c catalog.AlterISR) catalog.AlterISR {
+	if r, ok := w.state.Range(c.Range); ok && r.Epoch == c.Epoch {
+		c.Version = r.Version
 	}
-	c.Version = r.Version
 	return c
 }
 
-// tell takes a node's report.
-func (m *metadata) tell(n *node, r report) {
-	r.at = m.w.now
-	m.reports[n.index] = r
+// leader gives a node that believes to lead the metadata group, or nil.
+func (w *world) leader() *node {
+	for _, n := range w.nodes {
+		if !n.down && !n.paused && n.group != nil && n.group.IsLeader() {
+			return n
+		}
+	}
+	return nil
 }
 
-// control is the controller's turn: it fences nodes that enough of their peers suspect, and elects for ranges whose
-// primary its in-sync members suspect (section 1.10; ruling 11).
-func (m *metadata) control() {
-	if m.stopped {
-		return
+// operate proposes a command once, as an operator does, through the node that leads. It reports whether there is one.
+func (w *world) operate(cmd catalog.Command) bool {
+	n := w.leader()
+	if n == nil || w.net.noMeta {
+		return false
 	}
-	for _, x := range m.w.nodes {
-		rec, ok := m.state.Node(x.id)
-		if ok && rec.State != rhumb.NodeFenced && m.isDead(x.id) {
-			_, _ = m.apply(catalog.FenceNode{Node: x.id, Boot: rec.Boot})
+	n.spawn(func() {
+		ctx, cancel := n.rt.WithTimeout(n.ctx, registerTimeout)
+		defer cancel()
+		res, err := n.group.Propose(ctx, cmd)
+		if w.tracing() {
+			w.tracef("meta", "%T%+v -> rev %d %v %v", cmd, cmd, res.Revision, err, res.Err())
 		}
-	}
-	for i, id := range m.w.ranges {
-		if m.w.now-m.elected[i] < electEvery {
-			continue
-		}
-		r, _ := m.state.Range(id)
-		if n := m.elect(r); n != rhumb.NoNode {
-			m.elected[i] = m.w.now
-			_, _ = m.apply(catalog.Elect{Range: id, Version: r.Version, Node: n})
-		}
-	}
-	if m.w.cfg.Bug == ElectAnyone {
-		m.electAnyone()
-	}
-}
-
-// fresh reports whether the node's last report still counts.
-func (m *metadata) fresh(n rhumb.NodeID) bool {
-	r := &m.reports[n-1]
-	return r.at > 0 && m.w.now-r.at <= reportFresh
-}
-
-// suspects reports whether a fresh report of node by suspects the registered life of x.
-func (m *metadata) suspects(by, x rhumb.NodeID) bool {
-	rec, ok := m.state.Node(x)
-	return ok && m.fresh(by) && m.reports[by-1].lives[x-1] == rec.Boot
-}
-
-// isDead is the evidence rule for a node: a majority of the live nodes that share ranges with it, or the controller
-// itself and one more.
-func (m *metadata) isDead(x rhumb.NodeID) bool {
-	var sharers, against int
-	for _, n := range m.w.nodes {
-		if n.id == x || !m.state.IsLive(n.id) || !m.share(n.id, x) {
-			continue
-		}
-		sharers++
-		if m.suspects(n.id, x) {
-			against++
-		}
-	}
-	return 2*against > sharers || against > 0 && !m.fresh(x)
-}
-
-func (m *metadata) share(a, b rhumb.NodeID) bool {
-	for r := range m.state.Ranges() {
-		if r.IsReplica(a) && r.IsReplica(b) {
-			return true
-		}
-	}
-	return false
-}
-
-// elect gives the in-sync member that should replace the range's primary, or NoNode.
-func (m *metadata) elect(r *rhumb.Range) rhumb.NodeID {
-	others, against, best := 0, 0, rhumb.NoNode
-	for _, n := range r.InSync {
-		if n == r.Primary {
-			continue
-		}
-		others++
-		if m.suspects(n, r.Primary) {
-			against++
-		}
-		if m.state.IsLive(n) && m.fresh(n) && (best == rhumb.NoNode || m.w.rnd.IntN(2) == 0) {
-			best = n
-		}
-	}
-	dead := !m.state.IsLive(r.Primary)
-	if best != rhumb.NoNode && (dead || 2*against > others) {
-		return best
-	}
-	return rhumb.NoNode
+	})
+	return true
 }
 
 // electAnyone makes a replica primary that is not in sync, by making it a member first (ElectAnyone).
-func (m *metadata) electAnyone() {
-	for i, id := range m.w.ranges {
-		r, _ := m.state.Range(id)
-		if m.w.now-m.elected[i] < electEvery || m.w.rnd.IntN(20) > 0 {
-			continue
-		}
-		for _, n := range r.Replicas {
-			rec, _ := m.state.Node(n)
-			if r.IsInSync(n) || !m.state.IsLive(n) {
+func (w *world) electAnyone() {
+	n := w.leader()
+	if n == nil || w.rnd.IntN(10) > 0 {
+		return
+	}
+	st := w.state
+	for _, id := range w.ranges {
+		r, _ := st.Range(id)
+		for _, outsider := range r.Replicas {
+			rec, _ := st.Node(outsider)
+			if r.IsInSync(outsider) || !st.IsLive(outsider) {
 				continue
 			}
-			members := []catalog.Member{{Node: n, Boot: rec.Boot}}
+			members := []catalog.Member{{Node: outsider, Boot: rec.Boot}}
 			for _, old := range r.InSync {
-				o, _ := m.state.Node(old)
+				o, _ := st.Node(old)
 				members = append(members, catalog.Member{Node: old, Boot: o.Boot})
 			}
-			if res, err := m.apply(catalog.AlterISR{Range: id, Epoch: r.Epoch, Version: r.Version, Members: members}); err == nil {
-				m.elected[i] = m.w.now
-				_, _ = m.apply(catalog.Elect{Range: id, Version: res.Range.Version, Node: n})
-				return
-			}
+			w.operate(catalog.Batch{Commands: []catalog.Command{
+				catalog.AlterISR{Range: id, Epoch: r.Epoch, Version: r.Version, Members: members},
+				catalog.Elect{Range: id, Version: r.Version + 1, Node: outsider},
+			}})
+			return
 		}
 	}
 }
 
 // move gives a range another set of replicas, as a planner does: a new learner, or a replica out of sync taken away.
-func (m *metadata) move() string {
-	w := m.w
-	r, _ := m.state.Range(one(w.chance, w.ranges...))
+func (w *world) move() string {
+	r, _ := w.state.Range(one(w.chance, w.ranges...))
 	set := slices.Clone(r.Replicas)
 	n := one(w.chance, w.nodes...).id
 	switch i := slices.Index(set, n); {
@@ -282,6 +201,8 @@ func (m *metadata) move() string {
 		return ""
 	}
 	slices.Sort(set)
-	_, err := m.apply(catalog.SetReplicas{Range: r.ID, Version: r.Version, Replicas: set})
-	return fmt.Sprintf("range %s to %v: %v", r.ID, set, err)
+	if !w.operate(catalog.SetReplicas{Range: r.ID, Version: r.Version, Replicas: set}) {
+		return ""
+	}
+	return fmt.Sprintf("range %s to %v", r.ID, set)
 }

@@ -2,7 +2,7 @@ package sim
 
 import "time"
 
-// place numbers what sends and receives: nodes first, then the metadata group, then clients.
+// place numbers what sends and receives: nodes first, then clients.
 type place int
 
 // network carries messages between places. Cuts are directed: cut[a][b] loses what a sends to b.
@@ -15,6 +15,8 @@ type network struct {
 	loss   float64
 	repeat float64
 	jitter float64
+	// noMeta loses all that the metadata group sends.
+	noMeta bool
 	// streams numbers the connection of each pair of nodes as each side knows it; 0 is none.
 	streams []uint64
 	dialed  []time.Duration // by pair: until when a dial under way is waited for
@@ -93,7 +95,7 @@ func (n *network) sendStream(from, to place, deliver func()) {
 func (n *network) heal() {
 	clear(n.cut)
 	clear(n.slow)
-	n.loss, n.repeat, n.jitter = n.w.p.loss, n.w.p.repeat, n.w.p.jitter
+	n.loss, n.repeat, n.jitter, n.noMeta = n.w.p.loss, n.w.p.repeat, n.w.p.jitter, false
 }
 
 // Streams between nodes: a stream stands between two lives. Each side forgets it when it breaks, and takes nothing from
@@ -109,7 +111,7 @@ const (
 // a pair, the first one dials.
 func (n *network) openStreams(a *node) {
 	for _, b := range n.w.nodes[a.index+1:] {
-		if b.down || n.w.now < n.dialed[n.pair(a.at, b.at)] || n.isCut(a.at, b.at) || n.isCut(b.at, a.at) {
+		if b.down || b.group == nil || a.group == nil || n.w.now < n.dialed[n.pair(a.at, b.at)] || n.isCut(a.at, b.at) || n.isCut(b.at, a.at) {
 			continue
 		}
 		if id := n.streams[n.pair(a.at, b.at)]; id != 0 && id == n.streams[n.pair(b.at, a.at)] {
@@ -118,11 +120,17 @@ func (n *network) openStreams(a *node) {
 		n.dialed[n.pair(a.at, b.at)] = n.w.now + 4*(n.base(a.at, b.at)+n.slow[a.at]+n.slow[b.at])
 		n.lastID++
 		id, aLife, bLife := n.lastID, a.life, b.life
+		self := a.identity()
 		n.w.after(2*n.delay(a.at, b.at), func() {
-			b.run(bLife, func() { b.connect(a, id) })
-		})
-		n.w.after(3*n.delay(a.at, b.at), func() {
-			a.run(aLife, func() { a.connect(b, id) })
+			b.run(bLife, func() {
+				if !b.connect(a, self, id) {
+					return // a is not registered in this life, as far as b has heard
+				}
+				other := b.identity()
+				n.w.after(n.delay(b.at, a.at), func() {
+					a.run(aLife, func() { a.connect(b, other, id) })
+				})
+			})
 		})
 	}
 }

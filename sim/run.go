@@ -2,10 +2,12 @@ package sim
 
 import (
 	"fmt"
+	"maps"
 	"runtime/debug"
 	"slices"
 	"time"
 
+	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/node/replica"
 	"github.com/rhumbdb/rhumb/sim/check"
 )
@@ -44,10 +46,11 @@ type Result struct {
 func Run(cfg Config) Result {
 	w := newWorld(cfg)
 	w.guarded(w.play)
+	w.guarded(w.end)
 	w.stats.Simulated, w.stats.Steps = w.now, w.steps
 	for _, id := range w.ranges {
 		w.stats.Entries += len(w.monitor.Log(id).Entries)
-		if r, ok := w.meta.state.Range(id); ok {
+		if r, ok := w.state.Range(id); ok {
 			w.stats.Epochs += int(r.Allocated)
 		}
 	}
@@ -70,11 +73,22 @@ func (w *world) guarded(do func()) {
 
 // play is the course of a run: faults under load, healing, load again, silence, judgement.
 func (w *world) play() {
-	w.every(newsEvery, w.meta.spread)
-	w.every(controlEvery, w.meta.control)
+	for _, n := range w.nodes {
+		n.start()
+	}
+	w.judge(w.found())
+	if w.err != nil {
+		return
+	}
+	for i := range w.p.clients {
+		w.clients = append(w.clients, newClient(w, i))
+	}
+	if w.cfg.Bug == ElectAnyone {
+		w.every(100*time.Millisecond, w.electAnyone)
+	}
 	w.loading = true
-	end := w.cfg.Duration
-	faultsEnd := end * faultShare / 100
+	end := w.now + w.cfg.Duration
+	faultsEnd := w.now + w.cfg.Duration*faultShare/100
 	w.plague(faultsEnd)
 	w.until(faultsEnd)
 	w.healAll()
@@ -84,6 +98,16 @@ func (w *world) play() {
 	w.quiesce()
 	if w.err == nil {
 		w.judgeHistory()
+	}
+}
+
+// end stops what runs, so that nothing is left of the world.
+func (w *world) end() {
+	for _, n := range w.nodes {
+		n.killAll()
+		if n.disk.engine != nil {
+			_ = n.disk.engine.Close() // the run is over
+		}
 	}
 }
 
@@ -107,20 +131,23 @@ func (w *world) awaitLive(healed time.Duration) {
 // part of the log is trimmed away are counted in Stats.Lost instead.
 func (w *world) whyNotLive() string {
 	w.stats.Lost = 0
-	for i, id := range w.ranges {
-		r, _ := w.meta.state.Range(id)
+	for _, id := range w.ranges {
+		r, _ := w.state.Range(id)
 		p := w.nodes[r.Primary-1]
-		s := p.slots[i]
-		if s == nil || s.r.State() != replica.Primary || s.r.Epoch() != r.Epoch {
+		if p.host == nil {
+			return fmt.Sprintf("range %s: %s does not serve yet", id, p.id)
+		}
+		s, ok := p.host.Replica(id)
+		if !ok || s.State() != replica.Primary || s.Epoch() != r.Epoch {
 			return fmt.Sprintf("range %s: %s is not yet primary of epoch %d", id, p.id, r.Epoch)
 		}
-		if _, _, ok := s.r.Readable(); !ok {
+		if !p.host.Serves(id) {
 			return fmt.Sprintf("range %s: epoch %d of %s is not committed", id, r.Epoch, p.id)
 		}
-		if !p.pairs.Holds(p.mono(), id, s.r.Epoch(), s.r.LeaseSet()) {
-			return fmt.Sprintf("range %s: %s has not all grants of %v", id, p.id, s.r.LeaseSet())
+		if !p.host.Leased(id) {
+			return fmt.Sprintf("range %s: %s has not all grants of %v", id, p.id, s.LeaseSet())
 		}
-		for _, peer := range s.r.Status().Peers {
+		for _, peer := range s.Status().Peers {
 			switch {
 			case peer.Flow == "lost":
 				w.stats.Lost++
@@ -128,7 +155,7 @@ func (w *world) whyNotLive() string {
 				return fmt.Sprintf("range %s: %s is not in sync (%v): %+v", id, peer.Node, r.InSync, peer)
 			}
 		}
-		if st := s.r.Status(); st.Pending != nil {
+		if st := s.Status(); st.Pending != nil {
 			return fmt.Sprintf("range %s: %s still waits for metadata to accept %v", id, p.id, st.Pending)
 		}
 	}
@@ -157,14 +184,18 @@ func (w *world) whyNotEqual() string {
 	for i, id := range w.ranges {
 		log := w.monitor.Log(id)
 		want := check.Replay(log)
-		r, _ := w.meta.state.Range(id)
+		maps.DeleteFunc(want, func(_ check.StateKey, it check.Item) bool { return rhumb.IsTombstone(it.Value) })
+		r, _ := w.state.Range(id)
 		var first uint64
 		for k, n := range r.InSync {
-			d := w.nodes[n-1].disk.ranges[i]
-			if d == nil || int(d.commit) != len(log.Entries) {
+			c := w.nodes[n-1].disk.copies[i]
+			if c == nil || int(c.commit) != len(log.Entries) {
 				return fmt.Sprintf("range %s: %s has not committed all of %d entries", id, n, len(log.Entries))
 			}
-			state := d.state(d.commitHLC)
+			state, err := w.nodes[n-1].state(i)
+			if err != nil {
+				return err.Error()
+			}
 			if err := state.Equal(want); err != nil {
 				return fmt.Sprintf("range %s: %s: %v", id, n, err)
 			}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/node/replica"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 	"github.com/rhumbdb/rhumb/sim/check"
 )
 
@@ -29,14 +30,17 @@ type world struct {
 
 	net     *network
 	nodes   []*node
-	meta    *metadata
+	state   *catalog.State // the newest metadata that any node has applied
 	ranges  []rhumb.RangeID
 	clients []*client
 
-	monitor     check.Monitor
-	history     []*check.Op
-	err         error
-	quarantined map[*slot]bool
+	// running is the process that runs, lending says that crypto/rand draws from rnd.
+	running *process
+	lending bool
+
+	monitor check.Monitor
+	history []*check.Op
+	err     error
 	// loading is true while clients issue new operations, healed after the last fault.
 	loading, healed bool
 	stats           Stats
@@ -51,20 +55,18 @@ func newWorld(cfg Config) *world {
 		cfg.Duration = DurationDefault
 	}
 	w := &world{
-		cfg: cfg, quarantined: map[*slot]bool{},
+		cfg: cfg,
 		rnd: rand.New(rand.NewPCG(cfg.Seed, 1)), chance: rand.New(rand.NewPCG(cfg.Seed, seedSalt)),
 	}
 	w.p = draw(rand.New(rand.NewPCG(cfg.Seed, seedSalt+1)))
 	w.monitor.MinInSync = w.p.settings.MinInSync
-	w.net = newNetwork(w, w.p.nodes+1+w.p.clients)
-	w.meta = &metadata{w: w, at: place(w.p.nodes)}
+	w.net = newNetwork(w, w.p.nodes+w.p.clients)
 	for i := range w.net.site {
 		w.net.site[i] = i % w.p.regions
 	}
 	for i := range w.p.nodes {
 		n := &node{w: w, index: i, id: rhumb.NodeID(i + 1), at: place(i)}
-		n.disk.store = w.uuid()
-		n.disk.boot = 1
+		n.disk.n = n
 		n.clock = clock{
 			rate:   (w.rnd.Float64() - 0.5) * w.p.rho / 1000,
 			offset: time.Duration(w.rnd.Int64N(int64(100 * time.Hour))),
@@ -73,25 +75,9 @@ func newWorld(cfg Config) *world {
 		if cfg.Bug == WildClock {
 			n.clock.rate = (w.rnd.Float64() - 0.5) * 0.6
 		}
-		n.nonce = w.rnd.Uint64()
 		w.nodes = append(w.nodes, n)
 	}
 	w.tracef("world", "seed %d: %s", cfg.Seed, &w.p)
-	if err := w.meta.found(); err != nil {
-		w.judge(fmt.Errorf("founding the cluster: %w", err))
-		return w
-	}
-	for _, n := range w.nodes {
-		n.disk.ranges = make([]*rangeDisk, len(w.ranges))
-		n.disk.boot-- // the start below is the life that was registered
-		nonce := n.nonce
-		n.start(true)
-		n.nonce = nonce
-		n.learn(w.meta.state)
-	}
-	for i := range w.p.clients {
-		w.clients = append(w.clients, newClient(w, i))
-	}
 	return w
 }
 
@@ -111,10 +97,7 @@ func (w *world) number(id rhumb.RangeID) int { return slices.Index(w.ranges, id)
 func (w *world) diskOf(id rhumb.RangeID) func(rhumb.NodeID) check.Replica {
 	i := w.number(id)
 	return func(n rhumb.NodeID) check.Replica {
-		if d := w.nodes[n-1].disk.ranges[i]; d != nil {
-			return d
-		}
-		return newRangeDisk(NoBug)
+		return w.nodes[n-1].disk.copies[i]
 	}
 }
 
@@ -173,10 +156,10 @@ func (w *world) tracef(who, format string, args ...any) {
 func (n *node) name() string { return n.id.String() }
 
 // traceReady writes what a replica wants done.
-func (w *world) traceReady(s *slot, rd *replica.Ready) {
+func (w *world) traceReady(n *node, id rhumb.RangeID, rd *replica.Ready) {
 	line := &w.line
 	line.Reset()
-	fmt.Fprintf(line, "ready %s %s", s.id, s.r.State())
+	fmt.Fprintf(line, "ready %s", id)
 	if rd.Promised != 0 {
 		fmt.Fprintf(line, " promise %d to %s", rd.Promised, rd.PromisedTo)
 	}
@@ -196,7 +179,7 @@ func (w *world) traceReady(s *slot, rd *replica.Ready) {
 		fmt.Fprintf(line, " meta %s epoch %d version %d %v", m.Kind, m.Epoch, m.Version, m.New)
 	}
 	fmt.Fprintf(line, " answers %d fetch %v", len(rd.Answers), rd.Fetch)
-	w.tracef(s.n.name(), "%s", line.String())
+	w.tracef(n.name(), "%s", line.String())
 }
 
 // describe gives a message in one line.

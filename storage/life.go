@@ -1,13 +1,17 @@
 package storage
 
-import "github.com/rhumbdb/rhumb"
+import (
+	"encoding/binary"
+
+	"github.com/rhumbdb/rhumb"
+)
 
 // Life is what a node stores about its present life: the nonce under which this start registers, and the nonce of the
 // start before, which the catalog must know. The zero value is that of a node that never registered.
 type Life struct {
 	// Previous is the nonce that was stored before Nonce; 0 when there was none.
 	Previous uint64
-	// Nonce is random and drawn once per start.
+	// Nonce is random and drawn once per life.
 	Nonce uint64
 	// Number is the life that the catalog counted for Nonce; 0 until it is known.
 	Number uint64
@@ -32,8 +36,42 @@ func (e *Engine) Life() (life Life, ok bool, err error) {
 	return Life{Previous: word(v, 0), Nonce: word(v, 1), Number: word(v, 2)}, true, nil
 }
 
-// SetLife stores the life and waits until it is durable. A node registers a nonce only after it is stored: an unknown
-// previous nonce then proves that the disk is an older copy.
-func (e *Engine) SetLife(life Life) error {
-	return rhumb.Wrap("storage.Engine.SetLife", e.Local(SpaceStore).Set([]byte(localLife), encodeWords(life.Previous, life.Nonce, life.Number)))
+// BeginLife returns the life of a start, and stores it before the caller registers it: an unknown previous nonce then proves
+// that the disk is an older copy. nonce must be random. A stored life whose number is not known has served nothing, and
+// metadata may or may not know it: BeginLife returns that life again.
+func (e *Engine) BeginLife(nonce uint64) (Life, error) {
+	stored, ok, err := e.Life()
+	if err != nil || ok && stored.Number == 0 {
+		return stored, err
+	}
+	return e.RenewLife(nonce)
+}
+
+// RenewLife stores a new life, also when the stored one has served nothing.
+func (e *Engine) RenewLife(nonce uint64) (Life, error) {
+	stored, ok, err := e.Life()
+	if err != nil {
+		return Life{}, err
+	}
+	life := Life{Previous: stored.Nonce, Nonce: nonce}
+	if id := e.Identity(); !ok && !id.Cluster.IsZero() {
+		// The previous build stored no nonce. It registered the boot before this one with store and boot.
+		life.Previous = binary.BigEndian.Uint64(id.Store[:8]) ^ uint64(id.Boot-1)
+	}
+	return life, e.setLife(life)
+}
+
+// ConfirmLife stores the number that metadata counted for a life, and forgets that the node was short: metadata knows. From
+// then on the life may serve.
+func (e *Engine) ConfirmLife(life Life, number rhumb.BootSeq) error {
+	life.Number = uint64(number)
+	if err := e.setLife(life); err != nil {
+		return err
+	}
+	return e.ClearShort()
+}
+
+// setLife stores the life and waits until it is durable.
+func (e *Engine) setLife(life Life) error {
+	return rhumb.Wrap("storage.Engine.setLife", e.Local(SpaceStore).Set([]byte(localLife), encodeWords(life.Previous, life.Nonce, life.Number)))
 }

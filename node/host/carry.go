@@ -12,6 +12,9 @@ import (
 
 // carryOut does what a replica wants done: writes go into the pass's commit of the range's store, the rest happens now.
 func (h *Host) carryOut(s *slot, rd replica.Ready, commits []*commit) []*commit {
+	if h.cfg.Probe != nil {
+		rd = h.cfg.Probe.Ready(s.id, rd)
+	}
 	if rd.Promised != 0 {
 		h.leases.exclude(s.id, rd.Promised, rd.PromisedTo)
 	}

@@ -19,7 +19,13 @@ func (closeEvent) apply(h *Host) {
 			continue
 		}
 		epoch := s.r.Epoch()
-		at, seq, ok := s.r.Close(ts, func(n rhumb.NodeID) rhumb.Timestamp { return h.leases.agreed(n, s.id, epoch) })
+		at, seq, ok := s.r.Close(ts, func(n rhumb.NodeID) rhumb.Timestamp {
+			agreed := h.leases.agreed(n, s.id, epoch)
+			if h.cfg.Probe != nil {
+				agreed = h.cfg.Probe.Agreed(n, s.id, epoch, agreed)
+			}
+			return agreed
+		})
 		if ok {
 			claims = append(claims, lease.Published{
 				RangeClaim: closed.RangeClaim{Range: s.id, Claim: closed.Claim{At: at, Seq: seq}}, Replicas: d.Replicas,

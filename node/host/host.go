@@ -101,8 +101,25 @@ type Config struct {
 	Fatal func(error)
 	// Suspected is called whenever the set of peers that this node suspects changes. It must not block.
 	Suspected func(nodes []rhumb.NodeID)
+	// Replica bounds every replica; the zero value has package replica's defaults. The host sets Range, Self and MinInSync.
+	Replica replica.Config
+	// Probe lets a simulator look and interfere; nil in every node that serves.
+	Probe *Probe
 	// RangeSizeMax is the size in bytes of a range's data above which no new key is taken; default rhumb.RangeSizeMax.
 	RangeSizeMax int64
+}
+
+// Probe is what a simulator sees of the traffic between a host and its replicas. Each function may change what it is
+// given, to break a duty of the host on purpose; all of them must be set. The pass calls them.
+type Probe struct {
+	// Ready sees what a replica wants done, before it is done.
+	Ready func(id rhumb.RangeID, rd replica.Ready) replica.Ready
+	// Proposal sees what the host has gathered for a client's batch.
+	Proposal func(id rhumb.RangeID, p replica.Proposal) replica.Proposal
+	// Agreed sees up to where a node has agreed to close a range in an epoch.
+	Agreed func(n rhumb.NodeID, id rhumb.RangeID, e rhumb.Epoch, at rhumb.Timestamp) rhumb.Timestamp
+	// WaitedOut sees whether the grants are over for which an elected replica waits.
+	WaitedOut func(id rhumb.RangeID, over bool) bool
 }
 
 // Committed says how far a range's log is committed on this node.

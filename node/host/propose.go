@@ -56,6 +56,9 @@ func (ev *proposeEvent) apply(h *Host) {
 		ev.done(rhumb.Outcome{}, err)
 		return
 	}
+	if h.cfg.Probe != nil {
+		p = h.cfg.Probe.Proposal(s.id, p)
+	}
 	ts, err := h.cfg.Clock.Now()
 	if err != nil {
 		ev.done(rhumb.Outcome{}, rhumb.Wrap(op, err))

@@ -82,7 +82,8 @@ func (h *Host) addSlot(st storage.RangeState, made bool) (s *slot, err error) {
 		return nil, err
 	}
 	d.Promised = max(d.Promised, h.relearned(st.Range))
-	cfg := replica.Config{Range: st.Range, Self: h.cfg.Self.Node, Life: h.cfg.Self.Boot}
+	cfg := h.cfg.Replica
+	cfg.Range, cfg.Self, cfg.Life = st.Range, h.cfg.Self.Node, h.cfg.Self.Boot
 	if c, ok := h.cfg.Settings(st.Range); ok {
 		cfg.MinInSync = c.MinInSync
 	}
@@ -222,7 +223,14 @@ func (h *Host) describe(s *slot, d *rhumb.Range) {
 // tryActivate lets an elected replica serve once every grant that this node gave to others for the range is over.
 func (h *Host) tryActivate(s *slot) {
 	epoch, ok := s.r.AwaitsActivation()
-	if !ok || !h.leases.waitedOut(s.id, epoch) {
+	if !ok {
+		return
+	}
+	over := h.leases.waitedOut(s.id, epoch)
+	if h.cfg.Probe != nil {
+		over = h.cfg.Probe.WaitedOut(s.id, over)
+	}
+	if !over {
 		return
 	}
 	ts, err := h.cfg.Clock.Now()
@@ -233,6 +241,15 @@ func (h *Host) tryActivate(s *slot) {
 	h.log.Debug("range activated", "range", s.id.String(), "epoch", epoch)
 	s.r.Activate(ts)
 	h.touch(s)
+}
+
+// Replica returns the replica of a range. Only who runs the host on one goroutine may look at it, between passes.
+func (h *Host) Replica(id rhumb.RangeID) (*replica.Replica, bool) {
+	s, ok := h.slot(id)
+	if !ok {
+		return nil, false
+	}
+	return s.r, true
 }
 
 // Range gives the newest metadata record of a range that this node holds.

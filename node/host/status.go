@@ -60,6 +60,12 @@ func (h *Host) Summary(ctx context.Context) (map[replica.State]int, error) {
 	}
 }
 
+// Serves reports whether this node answers reads of a range: it is the primary, and its epoch has begun.
+func (h *Host) Serves(id rhumb.RangeID) bool {
+	s, ok := h.slot(id)
+	return ok && s.read.Load() != nil
+}
+
 // Serving counts the ranges that this node serves as primary.
 func (h *Host) Serving() int {
 	n := 0

@@ -1,0 +1,339 @@
+package sim
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/entry"
+	"github.com/rhumbdb/rhumb/node/host"
+	"github.com/rhumbdb/rhumb/node/lease"
+	"github.com/rhumbdb/rhumb/node/replica"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+	"github.com/rhumbdb/rhumb/sim/check"
+	"github.com/rhumbdb/rhumb/storage"
+)
+
+// judged is what the judges were told of one life of a node, by range, and what planted bugs remember.
+type judged struct {
+	primary []rhumb.Epoch
+	closed  []rhumb.Timestamp
+	probed  time.Duration
+	told    *catalog.State
+	// results are those of every request that the node ever appended, undone or not (KeepResults).
+	results map[rhumb.RequestID]replica.Dedup
+	// asked is the last Close that the node was sent by each other, agreed the greatest Agreed (AgreeOnly, CloseUnfenced).
+	asked, agreed []rhumb.Timestamp
+}
+
+func newJudged(n *node) judged {
+	ranges, nodes := len(n.w.ranges), len(n.w.nodes)
+	return judged{
+		primary: make([]rhumb.Epoch, ranges), closed: make([]rhumb.Timestamp, ranges),
+		results: map[rhumb.RequestID]replica.Dedup{}, asked: make([]rhumb.Timestamp, nodes), agreed: make([]rhumb.Timestamp, nodes),
+	}
+}
+
+// probeEvery is how often the judges look at what a node could answer, whether or not a client asks.
+const probeEvery = 25 * time.Millisecond
+
+// observe tells the judges what became of a node's replicas. It runs after each event of the node.
+func (n *node) observe() {
+	w := n.w
+	if n.group == nil {
+		return
+	}
+	if st := n.group.State(); st != n.seen.told {
+		n.seen.told = st
+		w.learn(st)
+	}
+	if n.host == nil {
+		return
+	}
+	look := w.now-n.seen.probed >= probeEvery
+	if look {
+		n.seen.probed = w.now
+	}
+	for i, id := range w.ranges {
+		r, ok := n.host.Replica(id)
+		if !ok || len(n.seen.primary) <= i {
+			continue
+		}
+		switch r.State() {
+		case replica.Primary:
+			if e := r.Epoch(); n.seen.primary[i] != e {
+				n.seen.primary[i] = e
+				w.judge(w.monitor.Primary(id, e, n.id))
+			}
+			if look {
+				n.probeServing(id, r)
+			}
+		case replica.Quarantined:
+			w.failf("%s quarantined %s: %s", n.id, id, r.Status().Quarantine)
+		}
+		if look {
+			n.observeClosed(i, id)
+		}
+	}
+}
+
+// probeServing lets the judges look at what a read would find now.
+func (n *node) probeServing(id rhumb.RangeID, r *replica.Replica) {
+	n.lag()
+	leased := n.host.Serves(id) && n.host.Leased(id) || n.w.cfg.Bug == ReadWithoutLease
+	n.late = 0
+	if _, commit, ok := r.Readable(); ok && leased {
+		n.w.judge(n.w.monitor.Serving(id, r.Epoch(), n.id, commit))
+	}
+}
+
+// lag makes the node's clock late for a read (ReadLate).
+func (n *node) lag() {
+	if n.w.cfg.Bug == ReadLate {
+		n.late = 400 * time.Millisecond
+	}
+}
+
+// observeClosed tells the judges how far the node may call a range closed.
+func (n *node) observeClosed(i int, id rhumb.RangeID) {
+	c := n.disk.copies[i]
+	if c == nil {
+		return
+	}
+	upTo := c.commit
+	if n.w.cfg.Bug == CloseAhead {
+		upTo = ^rhumb.Seq(0)
+	}
+	if at := n.host.Closed(id, upTo); at > n.seen.closed[i] {
+		n.seen.closed[i] = at
+		n.w.stats.Closed++
+		n.w.judge(n.w.monitor.Closed(id, n.id, at, c.commit))
+	}
+}
+
+// probe gives the host eyes for the judges, and plants bugs.
+func (n *node) probe() *host.Probe {
+	return &host.Probe{Ready: n.seeReady, Proposal: n.seeProposal, Agreed: n.seeAgreed, WaitedOut: n.seeWaitedOut}
+}
+
+// seeReady keeps the judges' copy of a replica's log, and tells them what happens to it.
+func (n *node) seeReady(id rhumb.RangeID, rd replica.Ready) replica.Ready {
+	w := n.w
+	i := w.number(id)
+	c := n.disk.copies[i]
+	if c == nil {
+		c = &rangeCopy{}
+		n.disk.copies[i] = c
+	}
+	if w.tracing() {
+		w.traceReady(n, id, &rd)
+	}
+	if rd.UndoAbove != nil {
+		n.undo(id, c, *rd.UndoAbove)
+	}
+	n.appended(id, c, rd.Append)
+	for c.commit < rd.Commit && w.err == nil {
+		if int(c.commit) >= len(c.entries) {
+			w.failf("%s: range %s: commit position %d lies behind the end of the log %d", n.id, id, rd.Commit, len(c.entries))
+			break
+		}
+		c.commit++
+		w.judge(w.monitor.Committed(id, n.id, c.entries[c.commit-1]))
+	}
+	switch w.cfg.Bug {
+	case KeepConflicts:
+		rd.UndoAbove = nil
+	case AckBeforeSync:
+		rd.Messages, rd.AfterSync = append(rd.Messages, rd.AfterSync...), nil
+	}
+	return rd
+}
+
+func (n *node) undo(id rhumb.RangeID, c *rangeCopy, above rhumb.Seq) {
+	if int(above) >= len(c.entries) {
+		return
+	}
+	for _, e := range c.entries[above:] {
+		n.w.judge(n.w.monitor.Undone(id, n.id, e, c.commit))
+	}
+	n.disk.change(c, above)
+	c.entries = append([]*entry.Entry(nil), c.entries[:above]...)
+}
+
+func (n *node) appended(id rhumb.RangeID, c *rangeCopy, entries []*entry.Entry) {
+	if len(entries) == 0 {
+		return
+	}
+	n.disk.change(c, rhumb.Seq(len(c.entries)))
+	for _, e := range entries {
+		n.w.judge(n.w.monitor.Appended(id, n.id, e))
+		c.entries = append(c.entries, e)
+		for j := range e.Requests {
+			q := &e.Requests[j]
+			if n.w.cfg.Bug == KeepResults && !q.ID.IsZero() {
+				n.seen.results[q.ID] = replica.Dedup{Seq: e.Seq, Version: e.Version(q), Applied: !q.Noop, Existed: q.Existed, Names: q.Names}
+			}
+		}
+	}
+}
+
+func (n *node) seeProposal(id rhumb.RangeID, p replica.Proposal) replica.Proposal {
+	switch n.w.cfg.Bug {
+	case NoDedup:
+		p.Seen, p.Expired = nil, false
+	case KeepResults:
+		if seen, ok := n.seen.results[p.Batch.ID]; ok && p.Seen == nil {
+			p.Seen = &seen
+		}
+	case StaleBase:
+		n.staleBase(id, &p)
+	}
+	return p
+}
+
+// staleBase evaluates conditions against what is committed, not against what is written (StaleBase).
+func (n *node) staleBase(id rhumb.RangeID, p *replica.Proposal) {
+	r, _ := n.host.Replica(id)
+	at, _, _ := r.Readable()
+	for i := range p.Base {
+		m := &p.Batch.Mutations[i]
+		found, err := n.disk.engine.Store(id).Lookup(rhumb.Key{Table: m.Table, Home: id, Name: m.Name}, at)
+		if err != nil {
+			continue
+		}
+		p.Base[i] = replica.Base{}
+		if !found.Tombstone {
+			p.Base[i] = replica.Base{Version: found.Version, Value: found.Value}
+		}
+	}
+}
+
+func (n *node) seeAgreed(of rhumb.NodeID, _ rhumb.RangeID, _ rhumb.Epoch, at rhumb.Timestamp) rhumb.Timestamp {
+	switch n.w.cfg.Bug {
+	case CloseAlone:
+		return n.hlc.Read()
+	case CloseUnfenced:
+		return max(at, n.seen.agreed[of-1])
+	}
+	return at
+}
+
+func (n *node) seeWaitedOut(_ rhumb.RangeID, over bool) bool {
+	return over || n.w.cfg.Bug == ActivateAtOnce
+}
+
+// spoil breaks a frame that the node sends.
+func (n *node) spoil(to *node, f *lease.Frame) {
+	switch n.w.cfg.Bug {
+	case IgnoreExclusions:
+		f.Exclusions = nil
+	case AgreeOnly:
+		f.Agreed = max(f.Agreed, n.seen.asked[to.index])
+	}
+}
+
+// misread breaks a frame that the node receives.
+func (n *node) misread(from *node, f *lease.Frame) {
+	n.seen.agreed[from.index] = max(n.seen.agreed[from.index], f.Agreed)
+	switch n.w.cfg.Bug {
+	case TakeAnyFrame:
+		f.Closed.Base = 0
+	case AgreeOnly:
+		n.seen.asked[from.index] = max(n.seen.asked[from.index], f.Close)
+		f.Close = 0
+	}
+}
+
+// forgetLog loses the log, not the identity, of a node that has crashed (ForgetLog).
+func (n *node) forgetLog() {
+	states, err := n.disk.engine.Ranges()
+	n.w.judge(err)
+	for _, st := range states {
+		b := n.disk.engine.Store(st.Range).NewBatch()
+		b.DropRange(st.Range)
+		n.w.judge(b.Apply())
+		n.w.judge(b.Sync())
+		if i := n.w.number(st.Range); i >= 0 {
+			n.disk.copies[i] = nil
+		}
+	}
+	n.disk.settle()
+}
+
+// state gives what the engine holds of a range, as of its last commit that the judges know.
+func (n *node) state(i int) (check.State, error) {
+	s := check.State{}
+	c := n.disk.copies[i]
+	if c == nil || c.commit == 0 {
+		return s, nil
+	}
+	id := n.w.ranges[i]
+	at := c.entries[c.commit-1].LastHLC()
+	for it, err := range n.disk.engine.Store(id).Scan(id, theTable, nil, nil, at, 0) {
+		if err != nil {
+			return nil, fmt.Errorf("%s: range %s: %w", n.id, id, err)
+		}
+		s[check.StateKey{Table: it.Key.Table, Name: string(it.Key.Name)}] = check.Item{Version: it.Version, Value: it.Value}
+	}
+	return s, nil
+}
+
+// read answers a strong read of several keys. It runs as a process of the node.
+func (n *node) read(rng int, names [][]byte) (items []check.Item, at rhumb.Timestamp, err error) {
+	if n.host == nil {
+		return nil, 0, rhumb.E("sim.read", rhumb.Unavailable, "the node is joining its cluster")
+	}
+	id := n.w.ranges[rng]
+	ctx, cancel := n.rt.WithTimeout(n.ctx, attemptMax)
+	defer cancel()
+	n.lag()
+	found, receipt, err := n.host.Get(ctx, id, theTable, names)
+	n.late = 0
+	if err != nil && n.w.cfg.Bug == ReadTooSoon {
+		if found, receipt.Timestamp, err = n.readTooSoon(id, names); err != nil {
+			return nil, 0, err
+		}
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, it := range found {
+		if n.w.cfg.Bug == ReadUncommitted {
+			it = n.lookup(it.Key, storage.Newest)
+		}
+		items = append(items, check.Item{Version: it.Version, Value: it.Value})
+	}
+	return items, receipt.Timestamp, nil
+}
+
+func (n *node) lookup(key rhumb.Key, at rhumb.Timestamp) rhumb.Item {
+	it := rhumb.Item{Key: key}
+	found, err := n.disk.engine.Store(key.Home).Lookup(key, at)
+	if err == nil && !found.Tombstone {
+		it.Value, it.Version = found.Value, found.Version
+	}
+	return it
+}
+
+// readTooSoon reads at a primary whose epoch-start entry is not committed (ReadTooSoon).
+func (n *node) readTooSoon(id rhumb.RangeID, names [][]byte) (items []rhumb.Item, at rhumb.Timestamp, err error) {
+	r, ok := n.host.Replica(id)
+	if !ok || r.State() != replica.Primary {
+		return nil, 0, rhumb.E("sim.read", rhumb.NotPrimary, "not primary")
+	}
+	at = r.Status().CommitHLC
+	for _, name := range names {
+		items = append(items, n.lookup(rhumb.Key{Table: theTable, Home: id, Name: name}, at))
+	}
+	return items, at, nil
+}
+
+// propose takes a batch from a client. answer is called once, unless the life ends before.
+func (n *node) propose(b *rhumb.Batch, answer func(replica.Answer)) {
+	if n.host == nil {
+		answer(replica.Answer{Err: rhumb.E("sim.propose", rhumb.Unavailable, "the node is joining its cluster")})
+		return
+	}
+	n.host.Propose(b, func(o rhumb.Outcome, err error) { answer(replica.Answer{Outcome: o, Err: err}) })
+	n.host.Drive()
+}
