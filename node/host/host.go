@@ -160,6 +160,7 @@ type Host struct {
 	// owned by the pass
 	events  []event
 	dirty   []*slot
+	elected []*slot // may be activated in the next pass
 	tokens  map[uint64]call
 	nextTok uint64
 	nodes   map[rhumb.NodeID]peerState

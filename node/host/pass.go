@@ -27,6 +27,8 @@ type (
 	updateEvent struct{ ranges []*rhumb.Range }
 	peersEvent  struct{ change func(h *Host) }
 	tickEvent   struct{}
+	// activateEvent lets an elected replica serve, if nothing keeps it any more.
+	activateEvent struct{ s *slot }
 )
 
 // commit is what one pass wrote to one store, on its way to being durable.
@@ -166,7 +168,6 @@ func (h *Host) pass() []*commit {
 			s.dirty = false
 			for s.r.HasReady() && !h.abandoned {
 				commits = h.carryOut(s, s.r.Ready(), commits)
-				h.tryActivate(s)
 			}
 			if len(s.held) > 0 && s.r.State() != replica.Activating {
 				for _, ev := range h.unhold(s) {
@@ -174,6 +175,9 @@ func (h *Host) pass() []*commit {
 				}
 			}
 			untold = untold || s.r.Untold()
+			if _, ok := s.r.AwaitsActivation(); ok {
+				h.elected = append(h.elected, s)
+			}
 			if s.r.NeedsTick() {
 				h.activate(s)
 			}
@@ -190,6 +194,11 @@ func (h *Host) pass() []*commit {
 	for _, c := range commits {
 		h.apply(c)
 	}
+	// Not before: what an elected replica took over from a longer log must be visible when its first proposal is judged.
+	for _, s := range h.elected {
+		h.enqueue(activateEvent{s})
+	}
+	h.elected = h.elected[:0]
 	return slices.DeleteFunc(commits, func(c *commit) bool { return !c.applied })
 }
 
@@ -269,6 +278,8 @@ func (ev fetchedEvent) apply(h *Host) {
 func (ev updateEvent) apply(h *Host) { h.update(ev.ranges) }
 
 func (ev peersEvent) apply(h *Host) { ev.change(h) }
+
+func (ev activateEvent) apply(h *Host) { h.tryActivate(ev.s) }
 
 func (tickEvent) apply(h *Host) {
 	h.telling = false

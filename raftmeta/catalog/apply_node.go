@@ -169,7 +169,9 @@ func (c RegisterNode) again(t *tx, old *node) Result {
 	if old.Store != c.Store {
 		return refuse(op, rhumb.WrongCluster, "%s is registered with store %s, not %s; a replaced disk joins as a new node", old.ID, old.Store, c.Store)
 	}
-	if c.Nonce == old.nonce {
+	// A start that was not confirmed to its node registers under the same nonce again, with a greater boot.
+	again := c.Nonce == old.nonce
+	if again && c.Boot <= old.Boot {
 		return Result{Node: old.ID, Region: old.Region, Life: old.Boot}
 	}
 	if slices.Contains(old.past, c.Nonce) {
@@ -182,8 +184,11 @@ func (c RegisterNode) again(t *tx, old *node) Result {
 	n := c.record(old.ID, at)
 	n.Voter = old.Voter
 	n.Boot = max(c.Boot, old.Boot+1)
-	n.Short = c.Short || c.Previous != old.nonce
-	n.past = append(slices.Clone(old.past[max(0, len(old.past)+1-pastMax):]), old.nonce)
+	n.Short, n.past = old.Short || c.Short, old.past
+	if !again {
+		n.Short = c.Short || c.Previous != old.nonce
+		n.past = append(slices.Clone(old.past[max(0, len(old.past)+1-pastMax):]), old.nonce)
+	}
 	t.putNode(n)
 	t.succeed(n.ID)
 	return Result{Node: n.ID, Region: n.Region, Life: n.Boot}

@@ -68,7 +68,8 @@ type AddRegion struct {
 // in its old epoch (section 1.6, rule S; ruling 11).
 //
 // The life's number is the registered one plus one, or Boot when that is greater: a node counts its starts, and metadata
-// its lives. The same Nonce again gives the first result again.
+// its lives. The same Nonce again gives the first result again, or with a greater Boot another life: the node started again
+// before it knew of the first.
 //
 // Refusals: WrongCluster when Cluster or Store are not the registered ones (an empty replaced disk); NotFound for an unknown
 // Node; InvalidArgument for a new region without a location or a change of region; Conflict for the Nonce of an earlier
