@@ -272,6 +272,15 @@ func (e *Engine) Writable() error {
 	return nil
 }
 
+// DiskState is the worst of the stores'.
+func (e *Engine) DiskState() DiskState {
+	worst := DiskHealthy
+	for _, s := range e.stores {
+		worst = max(worst, s.DiskState())
+	}
+	return worst
+}
+
 // SyncOutstanding is the greatest of the stores'.
 func (e *Engine) SyncOutstanding() time.Duration {
 	var most time.Duration
