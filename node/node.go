@@ -96,6 +96,10 @@ func (n *Node) open() (err error) {
 	if err != nil {
 		return err
 	}
+	if n.engine.Short() {
+		// Peers count on what this life acknowledged, and the stores may lack some of it.
+		return rhumb.Ef("node.open", rhumb.Corrupt, "a store may lack what this node acknowledged: %v; docs/runbooks/corrupt-store.md says what to do", n.engine.Damage())
+	}
 	ceiling, err := n.engine.HLCCeiling()
 	if err != nil {
 		return err
