@@ -232,6 +232,12 @@ func (e *Engine) DamagedRanges() []rhumb.RangeID {
 	return out
 }
 
+// RangeDamaged reports whether a damaged table touches a range, held or not. The range must not be served from here, nor
+// counted as one that this node never had.
+func (e *Engine) RangeDamaged(id rhumb.RangeID) bool {
+	return slices.ContainsFunc(e.stores, func(s *Store) bool { return s.RangeDamaged(id) })
+}
+
 // BumpBoot increments the boot sequence under which the node registers: that of the first store.
 func (e *Engine) BumpBoot() (rhumb.BootSeq, error) { return e.stores[0].BumpBoot() }
 

@@ -57,8 +57,10 @@ func newMetrics(dir string) metrics {
 // Collectors gives the store's metrics, for registration.
 func (s *Store) Collectors() []prometheus.Collector {
 	m := &s.metrics
-	return []prometheus.Collector{m.syncSeconds, m.corruptions, m.misuses, m.stalls, m.backgroundErrors, m.damages, m.lengthFailures, m.sealFailures,
-		m.reserveReleases, m.reserveFailures, m.diskState, m.fillRate, m.reserve, newDamageCollector(s), newPebbleCollector(s)}
+	return []prometheus.Collector{
+		m.syncSeconds, m.corruptions, m.misuses, m.stalls, m.backgroundErrors, m.damages, m.lengthFailures, m.sealFailures,
+		m.reserveReleases, m.reserveFailures, m.diskState, m.fillRate, m.reserve, newDamageCollector(s), newPebbleCollector(s),
+	}
 }
 
 // newDamageCollector reports what the store lacks, or may lack.
