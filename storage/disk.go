@@ -17,9 +17,14 @@ const DiskFullMargin = 0.01
 // votes and the log of the metadata group, then still has room, and so has the next start.
 const (
 	reserveName = "RESERVE"
-	// reserveBytesMost bounds the reserve, and reserveShare is its share of a small disk.
+	// reserveBytesMost bounds the reserve, and reserveShare is its share of a small disk. A start has to flush what the log
+	// holds, which is about a memtable.
 	reserveBytesMost = 64 << 20
-	reserveShare     = 0.02
+	reserveShare     = 0.05
+	// memTableShare is the size of a memtable on a small disk, as a share of the disk: logs that are kept for their blocks,
+	// and tables that are being flushed, take several times as much. memTableLeast bounds it.
+	memTableShare = 1.0 / 64
+	memTableLeast = 4 << 20
 )
 
 // Usage is what a store takes on its disk, in bytes.
@@ -113,10 +118,33 @@ func (s *Store) askDisk() error {
 	d := &s.disk
 	d.asked, d.free, d.total = time.Now(), free, total
 	d.fill.refuseShare, d.fill.fullShare = s.cfg.RefuseFree, max(0, s.cfg.RefuseFree-DiskFullMargin)
-	d.fill.observe(time.Since(s.fs.epoch), free, total)
+	d.fill.observe(time.Since(s.fs.epoch), free, total, s.owed())
 	s.metrics.diskState.Set(float64(d.fill.state))
 	s.metrics.fillRate.Set(d.fill.rate)
 	return nil
+}
+
+// owed returns the bytes in memory that have yet to be written to tables.
+func (s *Store) owed() uint64 {
+	// Close holds the lock while it waits for the sealer, which comes here: waiting for the lock would never end.
+	if !s.closeMu.TryRLock() {
+		return 0
+	}
+	defer s.closeMu.RUnlock()
+	if s.closed || s.db == nil {
+		return 0
+	}
+	return s.db.Metrics().MemTable.Size
+}
+
+// fitMemTable lowers the default size of memtables on a small disk.
+func (s *Store) fitMemTable() {
+	if !s.cfg.memTableDefaulted {
+		return
+	}
+	if _, total, err := s.cfg.DiskFree(s.cfg.Dir); err == nil && total > 0 {
+		s.cfg.MemTableBytes = min(s.cfg.MemTableBytes, max(memTableLeast, int64(memTableShare*float64(total))))
+	}
 }
 
 // makeReserve takes room for the reserve, when it leaves the disk healthy; diskMu is held.

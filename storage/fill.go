@@ -37,7 +37,8 @@ const (
 	// fillAhead is for how long a disk that fills as fast as now must have room when writes are refused: what was accepted
 	// is still to be written, and so are flushes and compactions of it.
 	fillAhead = 10 * time.Second
-	// refuseShareMost bounds the share of the disk that is kept free however fast it fills.
+	// refuseShareMost bounds the share of the disk that is kept free however fast it fills, and again the share for what is
+	// owed.
 	refuseShareMost = 0.25
 	// fillHalfLife is how fast a measured speed is forgotten.
 	fillHalfLife = 10 * time.Second
@@ -54,11 +55,14 @@ type fill struct {
 	rate                   float64 // bytes a second
 	measured               time.Duration
 	free, total            uint64 // at the last measurement
+	owed                   uint64
 	started                bool
 }
 
-// observe takes in the free and total bytes of the disk at a time.
-func (f *fill) observe(now time.Duration, free, total uint64) {
+// observe takes in the free and total bytes of the disk at a time, and the bytes in memory that a flush has yet to write:
+// a store that has no room for them can neither go on nor start again.
+func (f *fill) observe(now time.Duration, free, total, owed uint64) {
+	f.owed = owed
 	if dt := now - f.measured; !f.started || dt >= fillStep {
 		if f.started {
 			used := max(0, float64(f.free)-float64(free))
@@ -71,8 +75,8 @@ func (f *fill) observe(now time.Duration, free, total uint64) {
 
 // refuseBelow returns the free bytes below which writes are refused.
 func (f *fill) refuseBelow(total uint64) float64 {
-	ahead := min(f.rate*fillAhead.Seconds(), refuseShareMost*float64(total))
-	return max(f.refuseShare*float64(total), ahead)
+	most := refuseShareMost * float64(total)
+	return max(f.refuseShare*float64(total), min(f.rate*fillAhead.Seconds(), most)) + min(float64(f.owed), most)
 }
 
 func (f *fill) decide(free, total uint64) {

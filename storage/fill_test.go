@@ -16,9 +16,10 @@ func TestFill(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		total   uint64
+		owed    uint64
 		samples []sample
 	}{
-		"slow": {100_000 * mib, []sample{
+		"slow": {100_000 * mib, 0, []sample{
 			{0, 50_000 * mib, DiskHealthy},
 			{1 * time.Second, 49_999 * mib, DiskHealthy},
 			{2 * time.Second, 5_001 * mib, DiskRefusing}, // it fell at once: that is fast
@@ -30,7 +31,7 @@ func TestFill(t *testing.T) {
 			{305 * time.Second, 4_500 * mib, DiskRefusing},
 			{600 * time.Second, 6_000 * mib, DiskHealthy},
 		}},
-		"100 MiB a second on 300 MiB": {300 * mib, []sample{
+		"100 MiB a second on 300 MiB": {300 * mib, 0, []sample{
 			{0, 300 * mib, DiskHealthy},
 			{1 * time.Second, 200 * mib, DiskHealthy},
 			{1200 * time.Millisecond, 180 * mib, DiskHealthy},
@@ -38,22 +39,27 @@ func TestFill(t *testing.T) {
 			{2400 * time.Millisecond, 60 * mib, DiskRefusing},
 			{60 * time.Second, 60 * mib, DiskHealthy}, // nothing fills it any more
 		}},
-		"a jump between two samples": {300 * mib, []sample{
+		"a jump between two samples": {300 * mib, 0, []sample{
 			{0, 300 * mib, DiskHealthy},
 			{time.Second, 0, DiskFull},
 			{2 * time.Second, 300 * mib, DiskHealthy},
 		}},
-		"samples too close to measure": {1000 * mib, []sample{
+		"samples too close to measure": {1000 * mib, 0, []sample{
 			{0, 500 * mib, DiskHealthy},
 			{time.Millisecond, 400 * mib, DiskHealthy},
 			{2 * time.Millisecond, 49 * mib, DiskRefusing},
 		}},
-		"nothing is known": {0, []sample{{0, 0, DiskHealthy}, {time.Second, 0, DiskHealthy}}},
+		"a flush is owed": {1000 * mib, 64 * mib, []sample{
+			{0, 500 * mib, DiskHealthy},
+			{100 * time.Second, 110 * mib, DiskRefusing},
+			{200 * time.Second, 130 * mib, DiskHealthy},
+		}},
+		"nothing is known": {0, 0, []sample{{0, 0, DiskHealthy}, {time.Second, 0, DiskHealthy}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := fill{refuseShare: 0.05, fullShare: 0.04}
 			for _, s := range c.samples {
-				f.observe(s.at, s.free, c.total)
+				f.observe(s.at, s.free, c.total, c.owed)
 				if f.state != s.want {
 					t.Errorf("at %v with %d MiB free: %s, want %s (%.0f MiB/s, refused below %.0f MiB)", s.at, s.free/mib, f.state, s.want, f.rate/mib, f.refuseBelow(c.total)/mib)
 				}
@@ -73,7 +79,7 @@ func TestFillNeverSurprised(t *testing.T) {
 		f := fill{refuseShare: 0.05, fullShare: 0.04}
 		now, free := time.Duration(0), uint64(total)
 		for f.state == DiskHealthy {
-			f.observe(now, free, total)
+			f.observe(now, free, total, 0)
 			step := f.next(time.Second)
 			now += step
 			free -= min(free, uint64(float64(speed)*step.Seconds()))

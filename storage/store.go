@@ -173,6 +173,7 @@ func (s *Store) openDatabase() error {
 		return err
 	}
 	s.lengths, s.fs.lengths = lengths, lengths
+	s.fitMemTable()
 	o := s.options()
 	o.ErrorIfNotExists = !s.fresh && !s.emptied
 	s.sealer = newSealer(s)
