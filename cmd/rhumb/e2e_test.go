@@ -194,7 +194,7 @@ func testIngest(t *testing.T) {
 	}
 	lines, err := os.ReadFile(reject)
 	reasons, err2 := os.ReadFile(reject + ".reasons")
-	if err != nil || err2 != nil || bytes.Count(lines, []byte("\n")) != 2 || !bytes.Contains(reasons, []byte("line 101: ")) {
+	if err != nil || err2 != nil || bytes.Count(lines, []byte("\n")) != 4 || !bytes.Contains(reasons, []byte("line 101: ")) {
 		t.Errorf("rejected lines %q (%v), reasons %q (%v)", lines, err, reasons, err2)
 	}
 	fails(t, exitUsage, append(args, "--strict")...)
