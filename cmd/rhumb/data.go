@@ -234,7 +234,13 @@ func (a *app) write(ctx context.Context, args []string, kind rhumb.MutationKind,
 			Key:     rhumb.Key{Table: m.Table, Home: out.Receipt.Range, Name: name},
 			Applied: out.Applied, Version: out.Version, Existed: len(out.Existed) > 0 && out.Existed[0], Receipt: out.Receipt,
 		}
-		return a.printWrite(regionNames(c).write(t.Name(), r))
+		if err := a.printWrite(regionNames(c).write(t.Name(), r)); err != nil {
+			return err
+		}
+		if kind == rhumb.Delete && r.Receipt.Node == rhumb.NoNode && a.output == outputTable { // no region has it
+			a.notef("nothing was deleted: table %s has no record %s", t.Name(), rhumb.NameString(name))
+		}
+		return nil
 	})
 }
 

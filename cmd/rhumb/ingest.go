@@ -66,6 +66,7 @@ a member whose checksum does not hold. docs/ingest.md describes formats and mapp
 	fl.IntVar(&f.workers, "workers", 0, "batches in flight at most (default 256)")
 	fl.IntVar(&f.merge, "merge", 0, "waiting events of one record that share a batch at most; 1 writes each by itself (default 64)")
 	fl.DurationVar(&f.retryFor, "retry-for", 0, "how long to try again while the cluster cannot take an event (default 2m)")
+	positive(fl, "replicas", "workers", "merge", "retry-for")
 	fl.StringVar(&f.printMapping, "print-mapping", "", "print a built-in mapping and end")
 	must(c.RegisterFlagCompletionFunc("mapping", cobra.FixedCompletions(ingest.BuiltinMappings(), cobra.ShellCompDirectiveDefault)))
 	return a.connected(c)
