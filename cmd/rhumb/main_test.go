@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -304,5 +305,15 @@ func TestNobodyHasNoName(t *testing.T) {
 	}
 	if r := (names{}).rangeDoc(&rhumb.Range{ID: rhumb.RangeID{Region: 1, Slot: 2}}); r.Primary != "" || r.Preferred != "" || r.ID != "1/2" {
 		t.Errorf("%+v", r)
+	}
+}
+
+// TestStatusSaysThatItIsACopy guards that a status without a metadata leader does not pass for the present state.
+func TestStatusSaysThatItIsACopy(t *testing.T) {
+	for leader, want := range map[string]bool{"": true, "n1": false} {
+		doc := statusDoc{MetadataLeader: leader, LocalCopy: leader == "", Revision: 7}
+		if got := slices.ContainsFunc(findProblems(doc), func(p string) bool { return strings.Contains(p, "one node's copy, revision 7") }); got != want {
+			t.Errorf("leader %q: %q", leader, findProblems(doc))
+		}
 	}
 }

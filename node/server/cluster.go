@@ -92,7 +92,11 @@ func (c *Cluster) state() (*catalog.State, error) {
 	if st := c.node.State(); st != nil && !st.Cluster().IsZero() {
 		return st, nil
 	}
-	return nil, rhumb.E("server.Cluster", rhumb.Unavailable, "the node belongs to no cluster yet; run rhumb init on one node, or wait for it to join")
+	why := "the node belongs to no cluster yet; run rhumb init on one node, or wait for it to join"
+	if err := c.node.Ping().Ready; err != nil {
+		why = rhumb.Message(err)
+	}
+	return nil, rhumb.E("server.Cluster", rhumb.Unavailable, why)
 }
 
 // Ping answers from memory.
