@@ -44,15 +44,15 @@ type statusDoc struct {
 	// Problems say what is not as it should be.
 	Problems []string `json:"problems"`
 	// CanLose is how many in-sync replicas any range can lose without refusing writes: the least over all ranges.
-	CanLose        int         `json:"can_lose"`
-	MetadataLeader string      `json:"metadata_leader,omitempty"`
-	Revision       uint64      `json:"revision"`
+	CanLose        int    `json:"can_lose"`
+	MetadataLeader string `json:"metadata_leader,omitempty"`
+	Revision       uint64 `json:"revision"`
 	// LocalCopy says that no node knows a leader: then all this is from the copy of one node, which may be old.
-	LocalCopy bool `json:"local_copy,omitempty"`
-	Ranges         rangeCounts `json:"ranges"`
-	Tables         int         `json:"tables"`
-	Regions        []regionDoc `json:"regions"`
-	Nodes          []nodeDoc   `json:"nodes"`
+	LocalCopy bool        `json:"local_copy,omitempty"`
+	Ranges    rangeCounts `json:"ranges"`
+	Tables    int         `json:"tables"`
+	Regions   []regionDoc `json:"regions"`
+	Nodes     []nodeDoc   `json:"nodes"`
 }
 
 // rangeCounts sort the ranges by how they stand.
