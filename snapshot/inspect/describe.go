@@ -27,6 +27,8 @@ type Record struct {
 	Box      *Box   `json:"box,omitempty"`
 	// Distance is in metres, of queries that have a point.
 	Distance *float64 `json:"distance_m,omitempty"`
+	// LacksRegions names the regions whose records the image does not have, of queries that look at many.
+	LacksRegions []string `json:"lacks_regions,omitempty"`
 	// One of the three: a record's fields, text, or bytes as 0x….
 	Fields map[string]any `json:"fields,omitempty"`
 	Text   *string        `json:"text,omitempty"`
