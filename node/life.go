@@ -151,6 +151,7 @@ func (n *Node) enter(nodes []*rhumb.Node) error {
 		return err
 	}
 	n.member.Store(m)
+	n.obstacle.Store(nil)
 	n.cfg.Logger.Info("the node is in its cluster", "cluster", id.Cluster, "node", id.Node, "boot", id.Boot, "region", n.cfg.Region)
 	return nil
 }
@@ -180,8 +181,8 @@ func (n *Node) register(m *member) error {
 	return n.ctx.Err()
 }
 
-// checkTwin refuses to go on while another process takes part in the cluster as this node: then this node's directory is a copy
-// of the other's, which could never register, and would wait for ever.
+// checkTwin returns an error while another process takes part in the cluster as this node. The directory of this process is then
+// a copy of the directory of the other process: it must not act as that node, and it could only wait for ever.
 func (n *Node) checkTwin(m *member) error {
 	d, ok := m.group.State().Node(m.self.Node)
 	if !ok || d.Addr == "" || d.Addr == n.bound.addr {

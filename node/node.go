@@ -204,7 +204,7 @@ func (n *Node) Ready() error {
 	return nil
 }
 
-// hindrance tells why the node is not in its cluster yet.
+// hindrance returns why the node is not in its cluster yet.
 func (n *Node) hindrance() string {
 	if why := n.obstacle.Load(); why != nil {
 		return *why
@@ -219,8 +219,8 @@ func (n *Node) hinder(why string) {
 	}
 }
 
-// present gives the member that the node is, or is becoming, nil when it is none. Only what is read from its copy of the
-// metadata counts in the latter case.
+// present returns the member that the node is or is becoming; nil when it is neither. Of a member that the node is becoming,
+// only the copy of the metadata may be read.
 func (n *Node) present() *member {
 	if m := n.member.Load(); m != nil {
 		return m

@@ -97,8 +97,11 @@ func (n *Node) Watch() (*raftmeta.Watch, error) {
 	if m := n.present(); m != nil {
 		return m.group.Watch(), nil
 	}
-	_, err := n.joined()
-	return nil, err
+	m, err := n.joined()
+	if err != nil {
+		return nil, err
+	}
+	return m.group.Watch(), nil
 }
 
 // Join registers another node.

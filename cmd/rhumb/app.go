@@ -148,17 +148,18 @@ func (a *app) commands() []*cobra.Command {
 	)
 }
 
-// wantsPositive marks flags whose default is not said by 0: who writes 0 means none, which cannot be.
+// wantsPositive marks flags that refuse 0. Their zero value stands for the default inside the program, but a person who writes 0
+// means none.
 const wantsPositive = "wants-positive"
 
-// positive makes 0 and less faults of the named flags.
+// positive marks the named flags: 0 and less are errors.
 func positive(flags *pflag.FlagSet, names ...string) {
 	for _, name := range names {
 		must(flags.SetAnnotation(name, wantsPositive, nil))
 	}
 }
 
-// checkPositive refuses flags that are given with 0 or less.
+// checkPositive returns an error for a marked flag that is set to 0 or less.
 func checkPositive(flags *pflag.FlagSet) (err error) {
 	flags.Visit(func(f *pflag.Flag) {
 		if _, marked := f.Annotations[wantsPositive]; !marked || err != nil {
