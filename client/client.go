@@ -19,16 +19,18 @@ import (
 
 // Client is a connection to a cluster. Make one per process with Open, and Close it.
 type Client struct {
-	cfg    Config
-	log    *slog.Logger
-	id     rhumb.UUID // of requests
-	m      counters
-	meta   *metadata
-	homes  *homes
-	budget *budget
-	window windows
-	turn   atomic.Uint32 // of inserts, so that they spread over the nodes of a region
-	away   away          // the nodes that want no inserts for now
+	cfg   Config
+	log   *slog.Logger
+	id    rhumb.UUID // of requests
+	m     counters
+	meta  *metadata
+	homes *homes
+	// locator asks where names exist, for all callers together.
+	locator *locator
+	budget  *budget
+	window  windows
+	turn    atomic.Uint32 // of inserts, so that they spread over the nodes of a region
+	away    away          // the nodes that want no inserts for now
 
 	here rhumb.Region // the caller's region; fixed by Open
 
@@ -68,6 +70,7 @@ func newClient(cfg Config) (*Client, error) {
 		budget: newBudget(cfg.RetryBurst, cfg.RetryRatio), links: map[string]*link{},
 		window: windows{m: map[rhumb.RangeID]*window{}}, rtt: distances{m: map[string]distance{}},
 	}
+	c.locator = newLocator(c)
 	_, _ = rand.Read(c.id[:]) // it cannot fail (crypto/rand)
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	return c, nil
