@@ -11,10 +11,10 @@ import (
 
 // Bounds of a locator.
 const (
-	// locatesMax bounds the unanswered requests to one destination beyond which questions gather, and
-	// locateGatherMax how long a question gathers at most: far less than a round trip to another region takes.
-	locatesMax      = 2
-	locateGatherMax = 2 * time.Millisecond
+	// locatesMax is the number of unanswered requests to one destination from which on questions gather, and
+	// locateGatherMax how long one gathers at most, so that none waits for a whole round trip to a far region first.
+	locatesMax      = 1
+	locateGatherMax = 5 * time.Millisecond
 )
 
 // locator asks nodes which named keys exist. Questions of concurrent callers to one node share a request: a question goes

@@ -15,11 +15,11 @@ import (
 // base is what storage holds, entries without a commit included. A condition that base meets is not looked at again, so
 // batches whose conditions hold cost nothing here.
 //
-// A request in flight is left to the replica: the committed state may lack what that request itself, or one before it,
-// has written, and its repetition must get the answer of its first try.
+// A repetition gets the answer of its first try all the same: once the first try is applied, proposal finds its result
+// and does not come here, and until then, within one pass, both see the same state.
 func (h *Host) failedCondition(s *slot, b *rhumb.Batch, base []replica.Base) error {
 	st := s.read.Load()
-	if st == nil || st.epoch != s.r.Epoch() || s.r.InFlight(b.ID) {
+	if st == nil || st.epoch != s.r.Epoch() {
 		return nil
 	}
 	var failed error

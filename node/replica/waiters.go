@@ -65,12 +65,6 @@ func (q *waiters) join(id rhumb.RequestID, token uint64) bool {
 	return true
 }
 
-// InFlight reports whether a request waits for its answer; false for the zero id.
-func (r *Replica) InFlight(id rhumb.RequestID) bool {
-	_, ok := r.waiters.inflight[id]
-	return ok
-}
-
 // of counts the requests in flight of the client of id; 0 when id is none.
 func (q *waiters) of(id rhumb.RequestID) int {
 	if id.IsZero() {
