@@ -219,7 +219,9 @@ func TestSilentRegion(t *testing.T) {
 	absent := PutOptions{If: rhumb.Condition{Kind: rhumb.IfAbsent}}
 	must[Result](t)(tab.Put(t.Context(), []byte("here"), nil, PutOptions{}))
 	for _, n := range w.nodes { // no node can pass a request on to it either
-		n.set(func(q *rhumbpb.Request) fault { return fault{drop: q.Read.GetRegion() == 3 || q.Locate.GetRegion() == 3} })
+		n.set(func(q *rhumbpb.Request) fault {
+			return fault{drop: q.Read.GetRegion() == 3 || q.Locate.GetRegion() == 3}
+		})
 	}
 	start := time.Now()
 	_, err := tab.Put(t.Context(), []byte("here"), nil, absent)
