@@ -114,19 +114,20 @@ func (r *rhumbTarget) fill(ctx context.Context, c load.Case) error {
 }
 
 func (r *rhumbTarget) call(ctx context.Context, op load.Op, caller, key int, value []byte) error {
-	var err error
 	switch op {
-	case load.Put:
-		_, err = r.table.Put(ctx, fmt.Appendf(nil, "k/%d/%d", caller, key), value, client.PutOptions{})
-	case load.Get:
-		_, err = r.table.Get(ctx, fmt.Appendf(nil, "k/%d/%d", caller, key), client.GetOptions{})
-		if rhumb.KindOf(err) == rhumb.NotFound {
-			return nil // an answer too; other databases do not call it an error
-		}
 	case load.Create:
 		return r.patch(ctx, fmt.Appendf(nil, "c/%d/%d/%d", r.runs, caller, key), value)
 	case load.Update:
 		return r.patch(ctx, fmt.Appendf(nil, "u/%d/%d", caller, key), value)
+	}
+	name := fmt.Appendf(nil, "k/%d/%d", caller, key)
+	if op == load.Put {
+		_, err := r.table.Put(ctx, name, value, client.PutOptions{})
+		return err
+	}
+	_, err := r.table.Get(ctx, name, client.GetOptions{})
+	if rhumb.KindOf(err) == rhumb.NotFound {
+		return nil // an answer too; other databases do not call it an error
 	}
 	return err
 }

@@ -19,18 +19,18 @@ import (
 
 // Client is a connection to a cluster. Make one per process with Open, and Close it.
 type Client struct {
-	cfg   Config
-	log   *slog.Logger
-	id    rhumb.UUID // of requests
-	m     counters
-	meta  *metadata
-	homes *homes
-	// locator asks where names exist, for all callers together.
-	locator *locator
-	budget  *budget
-	window  windows
-	turn    atomic.Uint32 // of inserts, so that they spread over the nodes of a region
-	away    away          // the nodes that want no inserts for now
+	cfg    Config
+	log    *slog.Logger
+	id     rhumb.UUID // of requests
+	m      counters
+	meta   *metadata
+	homes  *homes
+	budget *budget
+	window windows
+	turn   atomic.Uint32 // of inserts, so that they spread over the nodes of a region
+	away   away          // the nodes that want no inserts for now
+
+	locator *locator // asks where names exist, for all callers together
 
 	here rhumb.Region // the caller's region; fixed by Open
 

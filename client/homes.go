@@ -23,8 +23,8 @@ type homes struct {
 	byKey    map[nameKey]*list.Element
 	recent   *list.List // of home, most recently used first
 	creating map[nameKey]chan struct{}
-	// away says of a table that the last patch of a name without a known home found no record here.
-	away map[rhumb.TableID]bool
+	// elsewhere says of a table that the last patch of a name without a known home found no record here.
+	elsewhere map[rhumb.TableID]bool
 }
 
 type home struct {
@@ -33,7 +33,7 @@ type home struct {
 }
 
 func newHomes(most int) *homes {
-	return &homes{most: most, byKey: map[nameKey]*list.Element{}, recent: list.New(), creating: map[nameKey]chan struct{}{}, away: map[rhumb.TableID]bool{}}
+	return &homes{most: most, byKey: map[nameKey]*list.Element{}, recent: list.New(), creating: map[nameKey]chan struct{}{}, elsewhere: map[rhumb.TableID]bool{}}
 }
 
 func (h *homes) get(table rhumb.TableID, name []byte) (rhumb.RegionID, bool) {
@@ -74,19 +74,19 @@ func (h *homes) forget(table rhumb.TableID, name []byte, unless rhumb.RegionID) 
 	}
 }
 
-// expectAway reports whether a record of a table whose home is not known is probably not here, because the last one was
-// not. It is a guess about the order in which to ask, never about the answer.
-func (h *homes) expectAway(table rhumb.TableID) bool {
+// expectElsewhere reports whether a record whose home is not known is probably not here, because the last such record of
+// its table was not. It is a guess about the order in which to ask, never about the answer.
+func (h *homes) expectElsewhere(table rhumb.TableID) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.away[table]
+	return h.elsewhere[table]
 }
 
-// noteAway notes whether a record of a table whose home was not known turned out not to be here.
-func (h *homes) noteAway(table rhumb.TableID, away bool) {
+// noteElsewhere notes whether a record of a table whose home was not known turned out not to be here.
+func (h *homes) noteElsewhere(table rhumb.TableID, elsewhere bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.away[table] = away
+	h.elsewhere[table] = elsewhere
 }
 
 func (h *homes) size() int {

@@ -35,7 +35,7 @@ const (
 	silent                    // it could not be asked
 )
 
-// reply of a place.
+// placeAnswer is what a survey learns of one place.
 type placeAnswer struct {
 	index int // in survey.asked
 	state placeState
@@ -43,7 +43,7 @@ type placeAnswer struct {
 	err   error
 }
 
-// survey plans to ask every region in which a name may live but one, which is known not to have it; 0 leaves out none.
+// survey plans to ask every region in which a name may live, except one that is known not to have it; 0 excludes none.
 func (t *Table) survey(op rhumb.Op, name []byte, except rhumb.RegionID) (*survey, error) {
 	s := &survey{t: t, op: op, name: name}
 	for _, r := range t.c.meta.regionsWith(t.info.Class) {

@@ -348,7 +348,7 @@ func (p *plan) orCreate(ctx context.Context) (BatchResult, error) {
 		c.m.homesKnown.Add(1)
 		return p.existing(ctx, region)
 	}
-	if m.Kind == rhumb.Patch && m.Cond.Kind == rhumb.Always && len(p.mutations) == 1 && !c.homes.expectAway(m.Table) {
+	if m.Kind == rhumb.Patch && m.Cond.Kind == rhumb.Always && len(p.mutations) == 1 && !c.homes.expectElsewhere(m.Table) {
 		// Most patches meet a record that is here: one round trip instead of two.
 		present := *m
 		present.Cond.Kind = rhumb.IfPresent
@@ -396,7 +396,7 @@ func (p *plan) locateAll(ctx context.Context) (rhumb.RegionID, bool, error) {
 	if ok {
 		c.homes.put(m.Table, m.Name, region)
 	}
-	c.homes.noteAway(m.Table, !ok || region != c.here.ID)
+	c.homes.noteElsewhere(m.Table, !ok || region != c.here.ID)
 	return region, ok, nil
 }
 
