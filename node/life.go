@@ -153,6 +153,7 @@ func (n *Node) enter(nodes []*rhumb.Node) error {
 	if err != nil {
 		return err
 	}
+	defer n.entrant.Store(nil)
 	id := n.engine.Identity()
 	if err := m.serve(id.Fresh && id.Boot == 1); err != nil {
 		m.close()
@@ -173,12 +174,12 @@ func (n *Node) registered(nodes []*rhumb.Node) (*member, error) {
 		}
 		n.entrant.Store(m)
 		d, err := n.register(m)
-		n.entrant.Store(nil)
 		if err == nil && d.Boot == m.self.Boot {
 			if err = n.confirmLife(d); err == nil {
 				return m, nil
 			}
 		}
+		n.entrant.Store(nil)
 		m.close()
 		switch {
 		case rhumb.KindOf(err) == rhumb.Conflict:
