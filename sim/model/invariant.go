@@ -29,6 +29,11 @@ const (
 	// Owed (I9): whenever a holder believes in a grant for epochs that the grantor's promise ended, the grantor still
 	// owes that grant.
 	Owed
+	// ReportedHeld (ruling 16): the best log of enough answers reaches every commit that an answer reports, so that no
+	// elected node raises an alarm.
+	ReportedHeld
+	// BegunOnce (ruling 20): an epoch is begun once, not twice by two lives of one node.
+	BegunOnce
 
 	invariants
 )
@@ -36,7 +41,8 @@ const (
 var invariantNames = [invariants]string{
 	"", "one primary per epoch", "log matching", "in-sync set holds every acknowledged entry",
 	"new primary holds every acknowledged entry", "commit is stable", "one history", "lease read is current",
-	"confirmed read is current", "closed stays closed", "least in-sync size", "belief is owed",
+	"confirmed read is current", "closed stays closed", "least in-sync size", "belief is owed", "reported commit is held",
+	"an epoch is begun once",
 }
 
 // String names the invariant in a few words.
@@ -119,7 +125,7 @@ func (c *Config) newPrimaryHolds(s *state) bool {
 func (c *Config) inSyncHolds(s *state) bool {
 	lacking := 0
 	for i := range Replicas {
-		if s.meta.isr.has(i) && s.rep[i].log.common(&s.seen.acked) < s.seen.acked.n {
+		if s.meta.isr.has(i) && s.rep[i].log.common(&s.seen.acked) < s.seen.acked.n && !s.damagedNow(i) {
 			lacking++
 		}
 	}
@@ -198,7 +204,7 @@ func (c *Config) logsMatch(s *state) bool {
 func commitStable(from, to *state, act Action) bool {
 	for i := range Replicas {
 		a, b := &from.rep[i], &to.rep[i]
-		if (act.kind == actCrash || act.kind == actWipe) && int(act.a) == i {
+		if (act.kind == actCrash || act.kind == actDamage) && int(act.a) == i {
 			continue
 		}
 		if b.commit < a.commit || b.log.common(&a.log) < a.commit {

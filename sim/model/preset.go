@@ -3,29 +3,42 @@ package model
 // Small worlds in which mutations show. Each is a preset too, so that it is known to be clean with the whole protocol; the
 // exceptions are wiping, which the whole protocol does not know, and pairsDeep, which is walked.
 var (
-	small           = Config{Epochs: 2, Writes: 1, Messages: 2, Secondaries: 2}
-	electing        = Config{Epochs: 3, Writes: 1, Messages: 1, Secondaries: 2}
-	partial         = Config{Epochs: 3, Writes: 1, Messages: 1, Secondaries: 2, Partial: true}
-	changing        = Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 3, Secondaries: 1}
-	slackOnly       = Config{Epochs: 2, Writes: 1, Messages: 2, Secondaries: 2, Slack: 1}
-	slackChanging   = Config{Epochs: 2, Writes: 1, Messages: 2, Versions: 2, Secondaries: 2, Slack: 1}
-	slackCrashing   = Config{Epochs: 3, Writes: 1, Messages: 2, Crashes: 1, Secondaries: 2, Slack: 1}
-	crashing        = Config{Epochs: 1, Writes: 1, Messages: 2, Crashes: 1, Secondaries: 2}
-	wiping          = Config{Epochs: 3, Writes: 1, Messages: 1, Wipes: 1, Secondaries: 2}
-	leasing         = Config{Epochs: 2, Writes: 1, Messages: 1, Rounds: 2, Secondaries: 2}
-	leaseCrashing   = Config{Epochs: 2, Messages: 1, Rounds: 1, Crashes: 1, Secondaries: 2}
-	leaseCrossing   = Config{Epochs: 2, Messages: 2, Rounds: 2, Secondaries: 2}
-	leaseChanging   = Config{Epochs: 2, Writes: 1, Messages: 1, Rounds: 1, Versions: 2, Secondaries: 1}
-	pairs           = Config{Epochs: 2, Messages: 1, Rounds: 1, Crashes: 1, Secondaries: 2, AllHolders: true, PairsOnly: true}
-	pairsLate       = Config{Epochs: 2, Messages: 1, Rounds: 1, Crashes: 1, Secondaries: 2, AllHolders: true, PairsOnly: true, LateHeartbeats: true}
-	pairsDeep       = Config{Epochs: 2, Messages: 3, Rounds: 1, Crashes: 1, Secondaries: 2, AllHolders: true, PairsOnly: true, LateHeartbeats: true}
-	closing         = Config{Epochs: 2, Writes: 1, Messages: 1, Closed: 1, Secondaries: 2}
-	closingTwice    = Config{Epochs: 3, Writes: 2, Messages: 1, Closed: 1, Secondaries: 2}
-	closingChanging = Config{Epochs: 2, Writes: 1, Messages: 1, Closed: 1, Versions: 2, Secondaries: 1}
-	closingCrashing = Config{Epochs: 2, Writes: 1, Messages: 1, Closed: 1, Crashes: 1, Secondaries: 2}
-	handing         = Config{Epochs: 3, Writes: 1, Messages: 1, Secondaries: 2, Handover: true}
-	handingChanging = Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 3, Secondaries: 1, Handover: true}
-	handingTwice    = Config{Epochs: 2, Writes: 1, Messages: 2, Secondaries: 2, Handover: true}
+	small            = Config{Epochs: 2, Writes: 1, Messages: 2, Secondaries: 2}
+	electing         = Config{Epochs: 3, Writes: 1, Messages: 1, Secondaries: 2}
+	partial          = Config{Epochs: 3, Writes: 1, Messages: 1, Secondaries: 2, Partial: true}
+	changing         = Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 3, Secondaries: 1}
+	slackOnly        = Config{Epochs: 2, Writes: 1, Messages: 2, Secondaries: 2, Slack: 1}
+	slackChanging    = Config{Epochs: 2, Writes: 1, Messages: 2, Versions: 2, Secondaries: 2, Slack: 1}
+	slackCrashing    = Config{Epochs: 3, Writes: 1, Messages: 2, Crashes: 1, Secondaries: 2, Slack: 1}
+	crashing         = Config{Epochs: 1, Writes: 1, Messages: 2, Crashes: 1, Secondaries: 2}
+	leasing          = Config{Epochs: 2, Writes: 1, Messages: 1, Rounds: 2, Secondaries: 2}
+	leaseCrashing    = Config{Epochs: 2, Messages: 1, Rounds: 1, Crashes: 1, Secondaries: 2}
+	leaseCrossing    = Config{Epochs: 2, Messages: 2, Rounds: 2, Secondaries: 2}
+	leaseChanging    = Config{Epochs: 2, Writes: 1, Messages: 1, Rounds: 1, Versions: 2, Secondaries: 1}
+	pairs            = Config{Epochs: 2, Messages: 1, Rounds: 1, Crashes: 1, Secondaries: 2, AllHolders: true, PairsOnly: true}
+	pairsLate        = Config{Epochs: 2, Messages: 1, Rounds: 1, Crashes: 1, Secondaries: 2, AllHolders: true, PairsOnly: true, LateHeartbeats: true}
+	pairsDeep        = Config{Epochs: 2, Messages: 3, Rounds: 1, Crashes: 1, Secondaries: 2, AllHolders: true, PairsOnly: true, LateHeartbeats: true}
+	closing          = Config{Epochs: 2, Writes: 1, Messages: 1, Closed: 1, Secondaries: 2}
+	closingTwice     = Config{Epochs: 3, Writes: 2, Messages: 1, Closed: 1, Secondaries: 2}
+	closingChanging  = Config{Epochs: 2, Writes: 1, Messages: 1, Closed: 1, Versions: 2, Secondaries: 1}
+	closingCrashing  = Config{Epochs: 2, Writes: 1, Messages: 1, Closed: 1, Crashes: 1, Secondaries: 2}
+	damaging         = Config{Epochs: 2, Writes: 1, Messages: 1, Damages: 1, Secondaries: 2}
+	damagingThrice   = Config{Epochs: 3, Messages: 1, Damages: 1, Secondaries: 2}
+	damagingLearner  = Config{Epochs: 2, Writes: 1, Messages: 1, Damages: 1, Versions: 3, Secondaries: 1}
+	damagingLeased   = Config{Epochs: 2, Writes: 1, Messages: 1, Damages: 1, Rounds: 1, Secondaries: 2}
+	damagingClosed   = Config{Epochs: 2, Messages: 1, Damages: 1, Closed: 1, Secondaries: 2}
+	damagingCrashed  = Config{Epochs: 2, Messages: 1, Damages: 1, Crashes: 1, Closed: 1, Secondaries: 2}
+	damagingHanding  = Config{Epochs: 2, Messages: 1, Damages: 1, Closed: 1, Secondaries: 2, Handover: true}
+	imaging          = Config{Epochs: 3, Writes: 1, Messages: 1, Damages: 1, Images: true, Secondaries: 2}
+	joiningPartial   = Config{Epochs: 1, Writes: 1, Messages: 1, Damages: 1, Versions: 2, Secondaries: 1, Partial: true}
+	joiningLate      = Config{Epochs: 1, Writes: 1, Messages: 2, Damages: 1, Versions: 2, Secondaries: 1, Partial: true}
+	joiningClosed    = Config{Epochs: 2, Messages: 1, Damages: 1, Closed: 1, Versions: 2, Secondaries: 1}
+	oneAnswer        = Config{Epochs: 2, Writes: 1, Messages: 1, Damages: 1, Versions: 3, Secondaries: 1, OneAnswer: true}
+	oneAnswerPartial = Config{Epochs: 2, Writes: 1, Messages: 1, Damages: 1, Versions: 3, Secondaries: 1, OneAnswer: true, Partial: true}
+	oneAnswerClosed  = Config{Epochs: 2, Messages: 1, Damages: 1, Closed: 1, Versions: 3, Secondaries: 1, OneAnswer: true}
+	handing          = Config{Epochs: 3, Writes: 1, Messages: 1, Secondaries: 2, Handover: true}
+	handingChanging  = Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 3, Secondaries: 1, Handover: true}
+	handingTwice     = Config{Epochs: 2, Writes: 1, Messages: 2, Secondaries: 2, Handover: true}
 )
 
 // Preset is a configuration with a name.

@@ -77,11 +77,14 @@ func (g *stepper) forget(r *replica) {
 
 // receiveAck counts an acknowledgement. One of a new life takes the place of those of the life before.
 func (g *stepper) receiveAck(p int, m *message) {
-	if s := &g.from.rep[p]; s.role != primary || s.epoch != m.epoch || m.z < s.heard[m.from] {
+	if s := &g.from.rep[p]; s.role != primary || s.epoch != m.epoch || m.z < s.heard[m.from] && !g.without(AckOfThisLife) {
 		return
 	}
 	t := *g.from
 	r := &t.rep[p]
+	if m.z > r.heard[m.from] && g.without(MatchPerLife) {
+		r.heard[m.from] = m.z
+	}
 	if m.z > r.heard[m.from] {
 		r.heard[m.from], r.match[m.from], r.agreed[m.from] = m.z, 0, 0
 	}

@@ -24,6 +24,7 @@ func (g *stepper) successors(s *state) []step {
 		g.time(i)
 		g.restart(i)
 		g.learn(i)
+		g.fetch(i)
 		g.activate(i)
 		g.lead(i)
 		g.metadata(i)

@@ -49,7 +49,7 @@ func parse(args []string) (o options, err error) {
 	general := map[string]bool{}
 	fs.VisitAll(func(f *flag.Flag) { general[f.Name] = true })
 	bounds(fs, &o.cfg)
-	owed := fs.Bool("ignore-owed", false, "do not check that beliefs are owed, so that what a client sees is found instead")
+	early := fs.Bool("ignore-early", false, "do not check what breaks before a client sees it: that beliefs are owed, that reported commits are held")
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
@@ -57,8 +57,8 @@ func parse(args []string) (o options, err error) {
 		return o, fmt.Errorf("argument %q is not understood; all options are flags", fs.Arg(0))
 	}
 	fs.Visit(func(f *flag.Flag) { o.bounds = o.bounds || !general[f.Name] })
-	if *owed {
-		o.cfg.Ignore = []model.Invariant{model.Owed}
+	if *early {
+		o.cfg.Ignore = []model.Invariant{model.Owed, model.ReportedHeld}
 	}
 	return o, nil
 }
@@ -69,7 +69,10 @@ func bounds(fs *flag.FlagSet, c *model.Config) {
 	fs.IntVar(&c.Writes, "writes", 1, "client writes")
 	fs.IntVar(&c.Rounds, "rounds", 0, "lease rounds of each holder; 0 leaves leases out")
 	fs.IntVar(&c.Crashes, "crashes", 0, "restarts that keep the store")
-	fs.IntVar(&c.Wipes, "wipes", 0, "restarts that lose the store; only with -without new-name-for-new-store")
+	fs.IntVar(&c.Damages, "damages", 0, "restarts that lose synced data")
+	fs.IntVar(&c.Lacking, "lacking", 0, "disks that may lack the same entry at one time; 0 is one less than -min")
+	fs.BoolVar(&c.Images, "images", false, "a damage is the return of an older image of a disk")
+	fs.BoolVar(&c.OneAnswer, "one-answer", false, "one answer of a recorded life suffices for an election")
 	fs.IntVar(&c.Messages, "messages", 2, "messages under way")
 	fs.IntVar(&c.Versions, "versions", 0, "last version at which the in-sync set is changed")
 	fs.IntVar(&c.Closed, "closed", 0, "closed timestamps")

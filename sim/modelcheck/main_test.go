@@ -23,7 +23,7 @@ func TestRun(t *testing.T) {
 		{args: "-without publish-from-start", broken: true, want: "publishes closed timestamp 1"},
 		{args: "-walk -preset walk-log -steps 1000 -seed 5", want: "walk-log: walked with seed 5"},
 		{args: "-walk -epochs 3", err: "a walk has no end"},
-		{args: "-wipes 1", err: "NewNameForNewStore"},
+		{args: "-damages 9", err: "Damages is 9"},
 		{args: "-without gravity", err: `no mutation is named "gravity"`},
 		{args: "-preset moon", err: `no preset is named "moon"`},
 		{args: "everything", err: "is not understood"},
