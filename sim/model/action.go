@@ -39,6 +39,9 @@ const (
 	actFetch
 	actAskAgain
 	actAlarm
+	actRefuse
+	actStop
+	actGiveUp
 
 	actionKinds
 )
@@ -127,6 +130,12 @@ func (a Action) stringRest() string {
 		return fmt.Sprintf("%d drops the answers and asks again for epoch %d", a.a, a.x)
 	case actAlarm:
 		return fmt.Sprintf("%d waits: commit %d is reported and the best log does not reach it", a.a, a.x)
+	case actRefuse:
+		return fmt.Sprintf("%d refuses epoch %d of %d: it undoes what is committed", a.a, a.x, a.b)
+	case actStop:
+		return fmt.Sprintf("%d is refused by %d and stops", a.a, a.b)
+	case actGiveUp:
+		return fmt.Sprintf("%d gives up as primary of epoch %d", a.a, a.x)
 	}
 	return fmt.Sprintf("action %d", a.kind)
 }

@@ -60,6 +60,8 @@ type Config struct {
 	Handover bool
 	// Fencing lets metadata take a secondary out of the in-sync set by itself.
 	Fencing bool
+	// GivesUp lets a primary stop by itself.
+	GivesUp bool
 	// Partial lets an APPEND carry any beginning of the log instead of all of it.
 	Partial bool
 	// AllHolders lets replicas ask for grants before they are primary. Without it only those that know themselves
@@ -131,6 +133,7 @@ func (c Config) String() string {
 		{c.OneAnswer, "one answer"},
 		{c.Handover, "handover"},
 		{c.Fencing, "fencing"},
+		{c.GivesUp, "gives up"},
 		{c.Partial, "partial"},
 		{c.AllHolders, "all hold"},
 		{c.PairsOnly, "pairs only"},

@@ -34,6 +34,8 @@ const (
 	ReportedHeld
 	// BegunOnce (ruling 20): an epoch is begun once, not twice by two lives of one node.
 	BegunOnce
+	// HealthyStays (ruling 17): no replica whose disk is whole has to undo what it has committed, which would quarantine it.
+	HealthyStays
 
 	invariants
 )
@@ -42,7 +44,7 @@ var invariantNames = [invariants]string{
 	"", "one primary per epoch", "log matching", "in-sync set holds every acknowledged entry",
 	"new primary holds every acknowledged entry", "commit is stable", "one history", "lease read is current",
 	"confirmed read is current", "closed stays closed", "least in-sync size", "belief is owed", "reported commit is held",
-	"an epoch is begun once",
+	"an epoch is begun once", "no healthy replica is quarantined",
 }
 
 // String names the invariant in a few words.

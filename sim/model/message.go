@@ -8,13 +8,14 @@ import (
 type messageKind uint8
 
 const (
-	msgAppend    messageKind = 1 + iota // x commit; log
+	msgAppend    messageKind = 1 + iota // x commit, y start; log
 	msgAck                              // x match, z life of the sender
 	msgHeartbeat                        // x round, y exclusion confirmed, z life of the sender
 	msgGrant                            // x round, y exclusion, z life of the receiver
 	msgPrepare                          // to all
-	msgPromise                          // x commit, y clock, z life of the sender; log
+	msgPromise                          // x stored commit, y clock, z life of the sender, c commit; log
 	msgHandover                         // x in-sync set, y version, z life of the receiver, c clock; log
+	msgRefusal
 )
 
 // message is something under way. Its numbers mean what its kind says.

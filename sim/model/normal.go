@@ -136,6 +136,8 @@ func (c *Config) alive(s *state, m *message) bool {
 			return false
 		}
 		return m.y > max(r.floor[m.from], r.promised) || m.x > r.belief[m.from] && (m.x == s.round[m.to] || c.Without == LeaseFromSending)
+	case msgRefusal:
+		return s.rep[m.to].role == primary && s.rep[m.to].epoch == m.epoch
 	case msgPromise:
 		r := &s.rep[m.to]
 		return r.role == activating && r.epoch == m.epoch && (!r.votes.has(int(m.from)) || r.log != r.best)

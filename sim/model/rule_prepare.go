@@ -9,7 +9,7 @@ func (g *stepper) learnElected(i int, epoch uint8, el election) {
 	r := &t.rep[i]
 	r.promise(epoch)
 	r.role, r.epoch, r.isr, r.version, r.lives = activating, epoch, el.isr, el.version, el.lives
-	r.told = max(r.commit, r.stored)
+	r.report(max(r.commit, r.stored), r.commit, r.log)
 	g.ask(&t, i, Action{kind: actElected, a: uint8(i), x: epoch})
 }
 
@@ -19,6 +19,27 @@ func (g *stepper) ask(t *state, i int, act Action) {
 	r.votes, r.best, r.vouched = set(0).with(i), r.log, 0
 	g.vouch(r, i, r.boot)
 	g.send(t, message{kind: msgPrepare, from: uint8(i), to: nobody, epoch: r.epoch}, act)
+}
+
+// disputed stands for a commit position that no log reaches: two answers report different committed entries.
+const disputed = logMax + 1
+
+// report notes the commit position in an answer, and the log up to the commit position that the log still reaches. In
+// an implementation that is the hash of one entry.
+func (r *replica) report(stored, commit uint8, log history) {
+	log.cut(commit)
+	r.told = max(r.told, stored)
+	if r.sure.common(&log) < min(r.sure.n, log.n) {
+		r.told = disputed
+	}
+	if log.n > r.sure.n {
+		r.sure = log
+	}
+}
+
+// reached reports whether log contains every entry that an answer reports as committed.
+func (g *stepper) reached(r *replica, log *history) bool {
+	return log.n >= r.told && log.common(&r.sure) == r.sure.n || g.without(ReportedReached)
 }
 
 // vouch notes that an answer comes from a life that the record names (ruling 17a).
@@ -47,7 +68,7 @@ func (g *stepper) receivePrepare(i int, m *message) {
 	}
 	g.send(&t, message{
 		kind: msgPromise, from: uint8(i), to: m.from, epoch: m.epoch,
-		x: max(r.commit, r.stored), y: r.seen, z: r.boot, log: r.log,
+		x: max(r.commit, r.stored), y: r.seen, z: r.boot, c: r.commit, log: r.log,
 	}, act)
 }
 
@@ -64,7 +85,7 @@ func (g *stepper) receivePromise(i int, m *message) {
 	if g.better(&m.log, &r.best) {
 		r.best = m.log
 	}
-	r.told = max(r.told, m.x)
+	r.report(m.x, m.c, m.log)
 	if !g.without(AnswerCarriesClock) {
 		r.seen = max(r.seen, m.y)
 	}
@@ -86,7 +107,8 @@ func (g *stepper) better(a, b *history) bool {
 
 // fetch lists what an activating node may do about the entries of the best log that it lacks. It undoes what contradicts
 // the best log and copies the rest, in as many pieces as it likes, from any replica whose log still contains the best
-// log: the hash says so. If no such replica is left, it drops the answers and asks again.
+// log: the hash says so. If no such replica is left, it drops the answers and asks again. It undoes nothing that an answer
+// reports as committed.
 func (g *stepper) fetch(i int) {
 	s := &g.from.rep[i]
 	if s.role != activating || s.log == s.best {
@@ -94,7 +116,7 @@ func (g *stepper) fetch(i int) {
 	}
 	for j := range Replicas {
 		source := &g.from.rep[j]
-		if j == i || source.log.common(&s.best) < s.best.n && !g.without(FetchByHash) {
+		if j == i || !g.reached(s, &s.best) || source.log.common(&s.best) < s.best.n && !g.without(FetchByHash) {
 			continue
 		}
 		for n := s.log.common(&s.best); n <= s.best.n; n++ {
@@ -147,11 +169,11 @@ func (c *Config) answersNeeded(members set) int {
 // activate ends rule E: the answers, the wait for the node's own grants, and the epoch-start entry.
 func (g *stepper) activate(i int) {
 	s := &g.from.rep[i]
-	if s.role != activating || g.cfg.PairsOnly || s.log != s.best || s.log.full() || g.owes(g.from, i, nobody) || !g.enough(s) {
+	if s.role != activating || g.cfg.PairsOnly || s.log != s.best && g.reached(s, &s.best) || s.log.full() || g.owes(g.from, i, nobody) || !g.enough(s) {
 		return
 	}
 	t := *g.from
-	if s.log.n < s.told && !g.without(ReportedReached) {
+	if !g.reached(s, &s.best) {
 		// The node waits for the other members and raises an alarm.
 		g.fail(ReportedHeld)
 		g.done(&t, Action{kind: actAlarm, a: uint8(i), x: s.told})
@@ -171,5 +193,5 @@ func (g *stepper) activate(i int) {
 
 // endPrepare clears what an activating node keeps of the answers.
 func (r *replica) endPrepare() {
-	r.votes, r.best, r.told, r.vouched, r.lives = 0, history{}, 0, 0, [Replicas]uint8{}
+	r.votes, r.best, r.told, r.sure, r.vouched, r.lives = 0, history{}, 0, history{}, 0, [Replicas]uint8{}
 }

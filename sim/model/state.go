@@ -126,7 +126,8 @@ type replica struct {
 	opened  uint8           // greatest one that it has published
 	votes   set             // answers to PREPARE
 	best    history         // the greatest log among them
-	told    uint8           // the greatest commit among them
+	told    uint8           // the greatest commit position among them
+	sure    history         // the longest committed log among them
 	vouched uint8           // 1 when one of them is of a recorded life
 	lives   [Replicas]uint8 // the recorded lives (ruling 17a)
 	match   [Replicas]uint8

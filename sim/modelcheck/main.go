@@ -81,6 +81,7 @@ func bounds(fs *flag.FlagSet, c *model.Config) {
 	fs.IntVar(&c.Secondaries, "secondaries", 2, "secondaries in sync at the start")
 	fs.BoolVar(&c.Handover, "handover", false, "prepared handover")
 	fs.BoolVar(&c.Fencing, "fencing", false, "metadata takes secondaries out of the in-sync set")
+	fs.BoolVar(&c.GivesUp, "gives-up", false, "primaries may stop by themselves")
 	fs.BoolVar(&c.Partial, "partial", false, "an APPEND may carry any beginning of the log")
 	fs.BoolVar(&c.AllHolders, "all-holders", false, "replicas ask for grants before they are primary")
 	fs.BoolVar(&c.PairsOnly, "pairs-only", false, "promises and grants between nodes only, no log")
