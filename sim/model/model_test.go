@@ -103,9 +103,10 @@ func TestWalkIsReproducible(t *testing.T) {
 // protocol none.
 func TestReductionsHideNothing(t *testing.T) {
 	for _, name := range []string{
-		"", "fence", "elect-from-isr", "shrink-after-commit", "join-from-start", "compare-and-set", "prepare-quorum",
+		"", "fence", "elect-from-isr", "shrink-after-commit", "join-from-start", "compare-and-set",
 		"new-epoch-after-restart", "handover-no-pending", "publish-needs-all", "closed-fenced", "durable-clock",
 		"exclusion-listed", "exclusion-after-restart",
+		"relearn", "prepare-quorum", "best-by-end", "life-counted", "fetch-recounts", "match-per-life", "lives-from-proposer",
 	} {
 		t.Run("without "+name, func(t *testing.T) {
 			t.Parallel()

@@ -33,7 +33,7 @@ var (
 	damagingCrashed = Config{Epochs: 2, Messages: 1, Damages: 1, Crashes: 1, Closed: 1, Secondaries: 2}
 	damagingHanding = Config{Epochs: 2, Messages: 1, Damages: 1, Closed: 1, Secondaries: 2, Handover: true}
 	// Two disks that lack the same data lose it. What is left to check is that nobody else suffers.
-	damagingTwo      = Config{Epochs: 2, Writes: 2, Messages: 1, Damages: 2, Lacking: 2, Secondaries: 2, Ignore: losses}
+	damagingTwo      = Config{Epochs: 2, Writes: 1, Messages: 1, Damages: 2, Lacking: 2, Secondaries: 2, Ignore: losses}
 	imaging          = Config{Epochs: 3, Writes: 1, Messages: 1, Damages: 1, Images: true, Secondaries: 2}
 	joiningPartial   = Config{Epochs: 1, Writes: 1, Messages: 1, Damages: 1, Versions: 2, Secondaries: 1, Partial: true}
 	joiningLate      = Config{Epochs: 1, Writes: 1, Messages: 2, Damages: 1, Versions: 2, Secondaries: 1, Partial: true}
@@ -115,6 +115,7 @@ func Presets() []Preset {
 		{"long-closed-fencing", Config{Epochs: 3, Writes: 1, Messages: 1, Closed: 1, Versions: 2, Secondaries: 2, Fencing: true}, false},
 		{"long-handover", Config{Epochs: 3, Writes: 1, Messages: 2, Versions: 2, Secondaries: 1, Handover: true}, false},
 		{"long-damage", Config{Epochs: 3, Writes: 1, Messages: 1, Damages: 1, Secondaries: 2}, false},
+		{"long-damage-two", Config{Epochs: 2, Writes: 2, Messages: 1, Damages: 2, Lacking: 2, Secondaries: 2, Ignore: losses}, false},
 		{"long-damage-late", Config{Epochs: 2, Writes: 1, Messages: 2, Damages: 2, Secondaries: 2}, false},
 		{"long-damage-image", imaging, false},
 		{"long-damage-learner", damagingLearner, false},

@@ -18,6 +18,10 @@ func (g *stepper) ask(t *state, i int, act Action) {
 	r := &t.rep[i]
 	r.votes, r.best, r.vouched = set(0).with(i), r.log, 0
 	g.vouch(r, i, r.boot)
+	if g.cfg.PairsOnly {
+		g.done(t, act) // there are no logs to ask for
+		return
+	}
 	g.send(t, message{kind: msgPrepare, from: uint8(i), to: nobody, epoch: r.epoch}, act)
 }
 

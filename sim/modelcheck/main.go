@@ -1,5 +1,6 @@
-// Command modelcheck explores the model of the replication protocol from the command line: a preset, a mutation, or any
-// bounds; with no flag at all every short preset. It prints what it found, with the trace of a violation, and exits with 1 when an invariant was broken.
+// Command modelcheck explores the models of the replication protocol and of the voters of the metadata group from the
+// command line: a preset, a mutation, or any bounds of the former; without flags every short preset. It prints the result,
+// with the trace of a violation, and exits with 1 if an invariant is broken.
 package main
 
 import (
@@ -11,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/rhumbdb/rhumb/sim/model"
+	"github.com/rhumbdb/rhumb/sim/model/voter"
 )
 
 func main() {
@@ -103,12 +105,11 @@ func run(args []string, out io.Writer) (broken bool, err error) {
 		return false, err
 	}
 	for _, s := range searches {
-		res, err := s.run()
+		failed, err := s.run(out)
 		if err != nil {
 			return broken, err
 		}
-		s.report(out, &res)
-		broken = broken || res.Violation != nil
+		broken = broken || failed
 	}
 	return broken, nil
 }
@@ -120,10 +121,14 @@ type search struct {
 	walk   bool
 	seed   uint64
 	limits model.Limits
+	voters *voter.Config // if set, the group to search in place of cfg
 }
 
-// searches gives what is to be searched.
+// searches returns what to search.
 func (o *options) searches() ([]search, error) {
+	if s, ok := o.voterMutation(); ok {
+		return []search{s}, nil
+	}
 	var finding model.Finding
 	if o.without != "" {
 		var ok bool
@@ -132,7 +137,7 @@ func (o *options) searches() ([]search, error) {
 		}
 		o.cfg.Without = finding.Mutation
 	}
-	one := search{"bounds", o.cfg, o.walk, o.seed, o.limits}
+	one := search{name: "bounds", cfg: o.cfg, walk: o.walk, seed: o.seed, limits: o.limits}
 	switch {
 	case o.preset != "":
 		return o.presets()
@@ -140,7 +145,12 @@ func (o *options) searches() ([]search, error) {
 		var short []search
 		for _, p := range model.Presets() {
 			if p.Short {
-				short = append(short, search{p.Name, p.Config, false, 0, o.limits})
+				short = append(short, search{name: p.Name, cfg: p.Config, limits: o.limits})
+			}
+		}
+		for _, p := range voter.Presets() {
+			if p.Short {
+				short = append(short, o.voterSearch(p.Name, p.Config))
 			}
 		}
 		return short, nil
@@ -165,10 +175,18 @@ func (o *options) presets() ([]search, error) {
 		}
 		if strings.HasPrefix(p.Name, o.preset) || o.preset == "all" {
 			p.Config.Without = o.cfg.Without
-			out = append(out, search{p.Name, p.Config, o.walk, o.seed, o.limits})
+			out = append(out, search{name: p.Name, cfg: p.Config, walk: o.walk, seed: o.seed, limits: o.limits})
 		}
 		if p.Name == o.preset {
 			return out, nil
+		}
+	}
+	for _, p := range voter.Presets() {
+		if !o.walk && (strings.HasPrefix(p.Name, o.preset) || o.preset == "all") {
+			out = append(out, o.voterSearch(p.Name, p.Config))
+		}
+		if p.Name == o.preset {
+			return out[len(out)-1:], nil
 		}
 	}
 	if len(out) == 0 {
@@ -177,11 +195,55 @@ func (o *options) presets() ([]search, error) {
 	return out, nil
 }
 
-func (s search) run() (model.Result, error) {
-	if s.walk {
-		return model.Walk(s.cfg, s.seed, s.limits)
+func (o *options) voterSearch(name string, cfg voter.Config) search {
+	return search{name: name, limits: o.limits, voters: &cfg}
+}
+
+// voterMutation returns the search for a mutation of the voters' rule.
+func (o *options) voterMutation() (search, bool) {
+	for _, f := range voter.Findings() {
+		if f.Name == o.without {
+			return o.voterSearch(f.Name, f.Config), true
+		}
 	}
-	return model.Explore(s.cfg, s.limits)
+	return search{}, false
+}
+
+// run searches, reports, and returns whether an invariant is broken.
+func (s search) run(out io.Writer) (broken bool, err error) {
+	if s.voters != nil {
+		return s.runVoters(out)
+	}
+	var res model.Result
+	if s.walk {
+		res, err = model.Walk(s.cfg, s.seed, s.limits)
+	} else {
+		res, err = model.Explore(s.cfg, s.limits)
+	}
+	if err != nil {
+		return false, err
+	}
+	s.report(out, &res)
+	return res.Violation != nil, nil
+}
+
+func (s search) runVoters(out io.Writer) (broken bool, err error) {
+	r, err := voter.Explore(*s.voters, voter.Limits{States: s.limits.States, Time: s.limits.Time})
+	if err != nil {
+		return false, err
+	}
+	verdict := "exhausted"
+	switch {
+	case r.Broken != 0:
+		verdict = "BROKEN"
+	case !r.Exhausted:
+		verdict = "stopped by a limit"
+	}
+	fmt.Fprintf(out, "%s: %s | %v | %d states | %d transitions | depth %d | %.1f s\n", s.name, verdict, *s.voters, r.States, r.Transitions, r.Depth, r.Elapsed.Seconds())
+	if r.Broken != 0 {
+		fmt.Fprint(out, &r)
+	}
+	return r.Broken != 0, nil
 }
 
 func (s search) report(out io.Writer, r *model.Result) {
@@ -206,6 +268,9 @@ func list(out io.Writer) {
 	for _, p := range model.Presets() {
 		fmt.Fprintf(out, "  %-24s %v\n", p.Name, p.Config)
 	}
+	for _, p := range voter.Presets() {
+		fmt.Fprintf(out, "  %-24s %v\n", p.Name, p.Config)
+	}
 	fmt.Fprintln(out, "Presets to walk (-walk -preset NAME -time 60s):")
 	for _, p := range model.Walks() {
 		fmt.Fprintf(out, "  %-24s %v\n", p.Name, p.Config)
@@ -213,5 +278,11 @@ func list(out io.Writer) {
 	fmt.Fprintln(out, "Mutations (-without NAME):")
 	for _, f := range model.Mutations() {
 		fmt.Fprintf(out, "  %-24s %-13s breaks: %v\n", f.Name, f.Rule, f.Breaks)
+	}
+	for _, f := range model.Unnoticed() {
+		fmt.Fprintf(out, "  %-24s %-13s nothing shows\n", f.Name, f.Rule)
+	}
+	for _, f := range voter.Findings() {
+		fmt.Fprintf(out, "  %-24s %-13s breaks: %v\n", f.Name, "voters", f.Breaks)
 	}
 }
