@@ -33,3 +33,20 @@ func TestMutationsAreCaught(t *testing.T) {
 		}
 	}
 }
+
+// What docs/model.md lists as unnoticed is unnoticed. If this fails, the rule has a finding: move it to the table.
+func TestUnnoticed(t *testing.T) {
+	for _, f := range Unnoticed() {
+		t.Run(f.Name, func(t *testing.T) {
+			t.Parallel()
+			f.Config.Without = f.Mutation
+			res, err := Explore(f.Config, Limits{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if res.Violation != nil || !res.Exhausted {
+				t.Errorf("%v: exhausted %v, %v", f.Config, res.Exhausted, res.Violation)
+			}
+		})
+	}
+}
