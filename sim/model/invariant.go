@@ -9,7 +9,7 @@ const (
 	// LogMatching (I2): logs that have an entry of the same epoch at the same position are equal up to it.
 	LogMatching
 	// InSyncHolds (I3): every set of members from which a primary can be elected has a holder of every acknowledged
-	// entry; without slack that is every member.
+	// entry; without slack that is every member. Members whose disk lacks data at the moment are left out.
 	InSyncHolds
 	// NewPrimaryHolds (I4): a primary has every entry that was acknowledged in an earlier epoch.
 	NewPrimaryHolds

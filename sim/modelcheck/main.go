@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/rhumbdb/rhumb/sim/model"
-	"github.com/rhumbdb/rhumb/sim/model/voter"
+	"github.com/rhumbdb/rhumb/sim/voter"
 )
 
 func main() {

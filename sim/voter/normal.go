@@ -1,6 +1,9 @@
 package voter
 
-import "cmp"
+import (
+	"cmp"
+	"slices"
+)
 
 // normalise clears what nobody can use any more, so that states which differ only in that are one.
 func (s *state) normalise(c *Config) {
@@ -35,5 +38,9 @@ func (c *Config) alive(s *state, m *message) bool {
 }
 
 func (m *message) compare(o *message) int {
-	return cmp.Or(cmp.Compare(m.from, o.from), cmp.Compare(m.term, o.term), cmp.Compare(m.commit, o.commit), cmp.Compare(m.log.n, o.log.n))
+	c := cmp.Or(cmp.Compare(m.from, o.from), cmp.Compare(m.term, o.term), cmp.Compare(m.commit, o.commit), cmp.Compare(m.log.n, o.log.n))
+	if c != 0 {
+		return c
+	}
+	return slices.Compare(m.log.e[:], o.log.e[:])
 }

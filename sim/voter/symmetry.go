@@ -89,10 +89,15 @@ func (s *state) hash() uint64 {
 // mark returns a number of voter i that stays the same when voters are renamed.
 func (s *state) mark(i int) uint64 {
 	v := &s.voters[i]
-	flags := uint8(0)
+	flags, sent := uint8(0), uint8(0)
+	for k := range s.inNet {
+		if int(s.net[k].from) == i {
+			sent++
+		}
+	}
 	for k, on := range [...]bool{
 		s.damaged.has(i), int(s.image.of) == i+1, int(v.vote) == i, v.vote == nobody, s.leaders[2] == uint8(i+1),
-		s.leaders[1] == uint8(i+1), s.inNet > 0 && int(s.net[0].from) == i,
+		s.leaders[1] == uint8(i+1),
 	} {
 		if on {
 			flags |= 1 << k
@@ -100,7 +105,7 @@ func (s *state) mark(i int) uint64 {
 	}
 	return xxh3.Hash([]byte{
 		flags, v.term, v.log.n, v.life, v.short, v.commit, uint8(v.role), v.silent, v.greatest, v.floor.term, v.floor.end,
-		uint8(v.votes.size()), uint8(v.answers.size()), v.match[i],
+		uint8(v.votes.size()), uint8(v.answers.size()), v.match[i], sent,
 	})
 }
 
