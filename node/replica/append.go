@@ -20,6 +20,9 @@ func (r *Replica) Step(m Message) error {
 		if err := checkChain(&m); err != nil {
 			return err
 		}
+		if r.refuseAhead(&m) {
+			return nil
+		}
 		r.stepAppend(&m)
 		if r.role == quarantined {
 			r.send(Message{Kind: Nack, To: m.From, Epoch: m.Epoch, Quarantined: true})

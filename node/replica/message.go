@@ -65,4 +65,6 @@ type Message struct {
 	Promised rhumb.Epoch
 	// Quarantined says that the sender will acknowledge nothing any more (Nack).
 	Quarantined bool
+	// Refused says why the sender takes no entries for now, although they fit its log (Nack).
+	Refused Refusal
 }

@@ -67,6 +67,9 @@ const (
 	AlterISR MetaKind = 1
 	// ElectMe asks for Elect(R, v, self): rule S, a restarted primary takes a new epoch.
 	ElectMe MetaKind = 2
+	// Yield asks for Elect(R, v, another): this primary cannot commit, or must not serve (rulings 18 and 19). Metadata
+	// chooses whom.
+	Yield MetaKind = 3
 )
 
 // String gives the stable name of the kind.
@@ -76,6 +79,8 @@ func (k MetaKind) String() string {
 		return "alter-isr"
 	case ElectMe:
 		return "elect-me"
+	case Yield:
+		return "yield"
 	}
 	return fmt.Sprintf("meta_%d", uint8(k))
 }
