@@ -337,6 +337,8 @@ func (m *member) Change(ctx context.Context, p replica.MetaProposal) error {
 		cmd = alter
 	case replica.ElectMe:
 		cmd = catalog.Elect{Range: p.Range, Version: p.Version, Node: m.self.Node}
+	case replica.Yield:
+		cmd = catalog.Elect{Range: p.Range, Version: p.Version}
 	}
 	res, err := m.group.Propose(ctx, cmd)
 	if err != nil {

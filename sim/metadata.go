@@ -134,6 +134,9 @@ func (m *metadata) propose(n *node, cmd catalog.Command) {
 			if alter, ok := cmd.(catalog.AlterISR); ok && w.cfg.Bug == BlindMetadata {
 				cmd = m.blind(alter)
 			}
+			if elect, ok := cmd.(catalog.Elect); ok && elect.Node == rhumb.NoNode {
+				cmd = m.relieve(elect)
+			}
 			_, _ = m.apply(cmd) // the proposer learns of it by news
 		})
 	})
@@ -146,6 +149,22 @@ func (m *metadata) blind(c catalog.AlterISR) catalog.Command {
 		return c
 	}
 	c.Version = r.Version
+	return c
+}
+
+// relieve fills in who takes over from a primary that asks for it: the next live member of the set that it does not suspect.
+func (m *metadata) relieve(c catalog.Elect) catalog.Command {
+	r, ok := m.state.Range(c.Range)
+	if !ok {
+		return c
+	}
+	turn := slices.Index(r.InSync, r.Primary) + 1
+	for i := range r.InSync {
+		n := r.InSync[(turn+i)%len(r.InSync)]
+		if c.Node == rhumb.NoNode && n != r.Primary && m.state.IsLive(n) && m.fresh(n) && !m.suspects(r.Primary, n) {
+			c.Node = n
+		}
+	}
 	return c
 }
 

@@ -596,6 +596,8 @@ func (n *node) change(p replica.MetaProposal) {
 		cmd = alter
 	case replica.ElectMe:
 		cmd = catalog.Elect{Range: p.Range, Version: p.Version, Node: n.id}
+	case replica.Yield:
+		cmd = catalog.Elect{Range: p.Range, Version: p.Version}
 	}
 	n.w.meta.propose(n, cmd)
 }

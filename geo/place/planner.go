@@ -109,14 +109,23 @@ func (p *Planner) isGone(now time.Duration, id rhumb.NodeID, d time.Duration) bo
 	return ok && h.state == rhumb.NodeFenced && now-h.since >= d
 }
 
-// Failback gives an Elect for each range whose preferred primary is in sync and healthy again.
-func (p *Planner) Failback(now time.Duration, s *catalog.State) []catalog.Command {
+// Relapse notes that a primary had to be relieved although it is live: nothing goes back to it until it was left alone for
+// as long as after a failure.
+func (p *Planner) Relapse(now time.Duration, id rhumb.NodeID) {
+	if h, ok := p.health[id]; ok {
+		h.relapse(now, p.config)
+		h.since = now
+	}
+}
+
+// Failback gives an Elect for each range whose preferred primary is in sync and healthy again, and can serve.
+func (p *Planner) Failback(now time.Duration, s *catalog.State, canServe func(*rhumb.Range, rhumb.NodeID) bool) []catalog.Command {
 	var out []catalog.Command
 	for r := range s.Ranges() {
 		if len(out) == PlanMax {
 			break
 		}
-		if r.Primary != r.Preferred && r.IsInSync(r.Preferred) && s.IsLive(r.Preferred) && p.isHealthy(now, r.Preferred) {
+		if r.Primary != r.Preferred && r.IsInSync(r.Preferred) && s.IsLive(r.Preferred) && p.isHealthy(now, r.Preferred) && canServe(r, r.Preferred) {
 			out = append(out, catalog.Elect{Range: r.ID, Version: r.Version, Node: r.Preferred})
 		}
 	}

@@ -71,18 +71,18 @@ func TestFailback(t *testing.T) {
 		w.pass(20 * sec)
 		w.revive(1)
 		w.pass(wait - sec)
-		if got := w.p.Failback(w.now, w.s); got != nil {
+		if got := w.p.Failback(w.now, w.s, always); got != nil {
 			t.Errorf("round %d: %d ranges go back before %v", round, len(got), wait)
 		}
 		w.pass(sec)
-		got := w.p.Failback(w.now, w.s)
+		got := w.p.Failback(w.now, w.s, always)
 		if len(got) != 2 {
 			t.Fatalf("round %d: %d ranges go back after %v, want 2", round, len(got), wait)
 		}
 		for _, cmd := range got {
 			w.do(cmd)
 		}
-		if got := w.p.Failback(w.now, w.s); got != nil {
+		if got := w.p.Failback(w.now, w.s, always); got != nil {
 			t.Errorf("round %d: twice", round)
 		}
 	}
@@ -91,7 +91,7 @@ func TestFailback(t *testing.T) {
 	w.pass(sec)
 	w.revive(1)
 	w.pass(30 * sec)
-	if got := w.p.Failback(w.now, w.s); len(got) != 2 {
+	if got := w.p.Failback(w.now, w.s, always); len(got) != 2 {
 		t.Errorf("after a long time of health %d ranges go back in 30 s, want 2", len(got))
 	}
 }
@@ -104,12 +104,12 @@ func TestFailbackNeedsSync(t *testing.T) {
 	n, _ := w.s.Node(1)
 	w.do(catalog.RegisterNode{Node: 1, Store: n.Store, Boot: 2, Region: "fra", Zone: "a"})
 	w.pass(1000 * sec)
-	if got := w.p.Failback(w.now, w.s); got != nil {
+	if got := w.p.Failback(w.now, w.s, always); got != nil {
 		t.Errorf("a learner gets %d ranges", len(got))
 	}
 	w.do(catalog.SetNodeState{Node: 1, Boot: 2, State: rhumb.NodeDraining})
 	w.pass(1000 * sec)
-	if got := w.p.Failback(w.now, w.s); got != nil {
+	if got := w.p.Failback(w.now, w.s, always); got != nil {
 		t.Errorf("a draining node gets %d ranges", len(got))
 	}
 }
@@ -231,3 +231,5 @@ func TestConfigListsFaults(t *testing.T) {
 		}
 	}
 }
+
+func always(*rhumb.Range, rhumb.NodeID) bool { return true }

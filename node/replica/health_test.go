@@ -383,4 +383,3 @@ func TestRefusedDisk(t *testing.T) {
 	}
 	c.wantInSync(t, "still full", 1, 1, 2)
 }
-

@@ -149,7 +149,8 @@ type AlterISR struct {
 	Members []Member
 }
 
-// Elect makes a live in-sync node the primary in a new epoch.
+// Elect makes a live in-sync node the primary in a new epoch. Without a Node it is the wish of the present primary to be
+// relieved; the metadata leader fills in whom it finds, and where it finds nobody the command is a Conflict.
 type Elect struct {
 	Range   rhumb.RangeID
 	Version uint64
