@@ -26,8 +26,10 @@ type Metrics struct {
 	// Frames counts what was sent to nodes, Requests what it carried: their ratio is the batching.
 	Frames   uint64 `json:"frames"`
 	Requests uint64 `json:"requests"`
-	// Broken counts streams that ended, Watches those of metadata that began.
+	// Broken counts streams that ended, Silent connections given up because no answer came, Watches watches of metadata that
+	// began.
 	Broken  uint64 `json:"broken"`
+	Silent  uint64 `json:"silent"`
 	Watches uint64 `json:"watches"`
 }
 
@@ -35,7 +37,7 @@ type Metrics struct {
 type counters struct {
 	reads, writes, local, remote, hops, retries, redirects, refused atomic.Uint64
 	searches, homesKnown, errors, unknown                           atomic.Uint64
-	frames, requests, broken, watches                               atomic.Uint64
+	frames, requests, broken, silent, watches                       atomic.Uint64
 }
 
 // Metrics gives the counts of this client.
@@ -45,6 +47,6 @@ func (c *Client) Metrics() Metrics {
 		Reads: m.reads.Load(), Writes: m.writes.Load(), Local: m.local.Load(), Remote: m.remote.Load(), Hops: m.hops.Load(),
 		Retries: m.retries.Load(), Redirects: m.redirects.Load(), Refused: m.refused.Load(),
 		Searches: m.searches.Load(), HomesKnown: m.homesKnown.Load(), Errors: m.errors.Load(), Unknown: m.unknown.Load(),
-		Frames: m.frames.Load(), Requests: m.requests.Load(), Broken: m.broken.Load(), Watches: m.watches.Load(),
+		Frames: m.frames.Load(), Requests: m.requests.Load(), Broken: m.broken.Load(), Silent: m.silent.Load(), Watches: m.watches.Load(),
 	}
 }
