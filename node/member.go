@@ -67,7 +67,7 @@ func (n *Node) newMember(nodes []*rhumb.Node) (*member, error) {
 	m.ctx, m.cancel = context.WithCancel(n.ctx)
 	m.network = peer.NewNetwork(peer.Config{
 		Cluster: id.Cluster, Self: func() rhumb.NodeIdentity { return m.self },
-		Dial: api.DialFunc(n.cfg.WAN.Dialer(n.cfg.Region)), Load: m.tellLoad, Handler: m, Logger: n.cfg.Logger,
+		Dial: api.DialFunc(n.cfg.WAN.Dialer(n.cfg.Region)), Load: m.tellLoad, Via: m.via, Handler: m, Logger: n.cfg.Logger,
 	})
 	c := raftmeta.DefaultConfig()
 	c.Node, c.KV, c.Transport = id.Node, raftmeta.StoreKV(n.engine.Stores()[0], 0), transport{m.network}
@@ -355,6 +355,14 @@ func (m *member) ConfirmPrimary(ctx context.Context, id rhumb.RangeID, e rhumb.E
 	}
 	r, ok := st.Range(id)
 	return ok && r.Primary == m.self.Node && r.Epoch == e, nil
+}
+
+// via returns the node that passes messages of the metadata group on to one that is out of contact.
+func (m *member) via(to rhumb.NodeID) (rhumb.NodeID, bool) {
+	if h := m.ranges(); h != nil {
+		return h.Leases().Via(to)
+	}
+	return rhumb.NoNode, false
 }
 
 // Verify refuses a node that metadata does not know in that life.

@@ -132,6 +132,13 @@ func (l *Leases) RTT(n rhumb.NodeID) (time.Duration, bool) {
 	return l.pairs.RTT(n)
 }
 
+// Via returns the node by way of which a message reaches one that is out of contact.
+func (l *Leases) Via(n rhumb.NodeID) (rhumb.NodeID, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.pairs.Via(hlc.Boottime(), n)
+}
+
 func (l *Leases) setPeers(peers []lease.PeerInfo) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -57,6 +57,9 @@ type Config struct {
 	// Load gives what this node tells another of its own load with each heartbeat, and tell false when that is nothing. It
 	// must not block. Nil tells nothing.
 	Load func(to rhumb.NodeID) (load NodeLoad, tell bool)
+	// Via returns the node by way of which messages of the metadata group reach another one that is out of contact, and ok false
+	// when they are to go there directly. It must not block. Nil is always directly.
+	Via func(to rhumb.NodeID) (via rhumb.NodeID, ok bool)
 	// Dial opens connections; nil is the plain dialer.
 	Dial    api.DialFunc
 	Handler Handler
@@ -82,6 +85,7 @@ type networkMetrics struct {
 	dropped *prometheus.CounterVec
 	redials prometheus.Counter
 	silent  prometheus.Counter
+	relayed prometheus.Counter
 	sent    prometheus.Counter
 	frames  prometheus.Counter
 }
@@ -98,6 +102,7 @@ func NewNetwork(cfg Config) *Network {
 			dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
 				Namespace: "rhumb", Subsystem: "peer", Name: "dropped_total", Help: "Messages dropped because a peer's queue was full.",
 			}, []string{"traffic"}),
+			relayed: counter("relayed_total", "Frames and requests of the metadata group passed on between two nodes that are out of contact."),
 			silent:  counter("silent_total", "Connections to peers that were given up because no answer came; they are made anew."),
 			redials: counter("redials_total", "Streams to peers that broke and were opened again."),
 			sent:    counter("messages_total", "Replication messages sent."),
@@ -112,7 +117,7 @@ func NewNetwork(cfg Config) *Network {
 
 // Collectors gives the network's metrics for registration.
 func (n *Network) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{n.m.dropped, n.m.redials, n.m.silent, n.m.sent, n.m.frames}
+	return []prometheus.Collector{n.m.dropped, n.m.redials, n.m.silent, n.m.relayed, n.m.sent, n.m.frames}
 }
 
 // SetPeers says which other nodes there are. A node whose addresses or life changed is connected to anew.
@@ -196,14 +201,22 @@ func (n *Network) SendHeartbeat(to rhumb.NodeID, f *lease.Frame) {
 
 // SendRaft sends messages of the metadata group.
 func (n *Network) SendRaft(to rhumb.NodeID, group uint32, msgs [][]byte) {
+	f := &rhumbpb.RaftFrame{Group: group, Messages: msgs}
+	if via, ok := n.via(to); ok {
+		f.To, to = uint32(to), via
+	}
+	n.queueRaft(to, f)
+}
+
+func (n *Network) queueRaft(to rhumb.NodeID, f *rhumbpb.RaftFrame) {
 	p, ok := n.peer(to)
 	if !ok {
 		return
 	}
 	select {
-	case p.raft <- &rhumbpb.RaftFrame{Group: group, Messages: msgs}:
+	case p.raft <- f:
 	default:
-		n.m.dropped.WithLabelValues("raft").Add(float64(len(msgs)))
+		n.m.dropped.WithLabelValues("raft").Add(float64(len(f.Messages)))
 	}
 }
 
@@ -212,7 +225,11 @@ func (n *Network) SendRaft(to rhumb.NodeID, group uint32, msgs [][]byte) {
 func (n *Network) Metadata(ctx context.Context, to rhumb.NodeID, group uint32, request []byte) ([]byte, error) {
 	const op rhumb.Op = "peer.Network.Metadata"
 	resp := new(rhumbpb.MetadataResponse)
-	err := n.call(ctx, op, to, rhumbpb.Peer_Metadata_FullMethodName, &rhumbpb.MetadataRequest{Hello: n.hello(), Group: group, Request: request}, resp)
+	q := &rhumbpb.MetadataRequest{Hello: n.hello(), Group: group, Request: request}
+	if via, ok := n.via(to); ok {
+		q.To, to = uint32(to), via
+	}
+	err := n.call(ctx, op, to, rhumbpb.Peer_Metadata_FullMethodName, q, resp)
 	if err != nil {
 		return nil, err
 	}
