@@ -132,6 +132,7 @@ func (c *controller) plan(ctx context.Context, now time.Duration) {
 		return
 	}
 	for _, commands := range []func() []catalog.Command{
+		func() []catalog.Command { return c.planner.DeadRegions(now, c.State()) },
 		func() []catalog.Command { return place.MissingBlocks(c.State()) },
 		func() []catalog.Command { return c.planner.Repair(now, c.State()) },
 		func() []catalog.Command { return c.planner.Failback(now, c.State(), c.canServe) },

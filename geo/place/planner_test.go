@@ -233,3 +233,36 @@ func TestConfigListsFaults(t *testing.T) {
 }
 
 func always(*rhumb.Range, rhumb.NodeID) bool { return true }
+
+// TestDeadRegions guards that a region counts as dead once all its nodes have been fenced for a while, and not while one
+// lives or has just died, and that the first node that registers again ends it.
+func TestDeadRegions(t *testing.T) {
+	w := newWorld(t, build(t, three()...))
+	w.fence(1)
+	w.fence(2)
+	w.pass(60 * sec)
+	if got := w.p.DeadRegions(w.now, w.s); got != nil {
+		t.Fatalf("one node lives: %v", got)
+	}
+	w.fence(3)
+	w.pass(4 * sec)
+	if got := w.p.DeadRegions(w.now, w.s); got != nil {
+		t.Fatalf("too early: %v", got)
+	}
+	w.pass(sec)
+	got := w.p.DeadRegions(w.now, w.s)
+	if len(got) != 1 || got[0] != (catalog.SetRegionDead{Region: 1}) {
+		t.Fatalf("all are gone: %v", got)
+	}
+	w.do(got[0])
+	if w.s.RegionServes(1) || !w.s.RegionServes(2) || w.s.RegionServes(9) {
+		t.Error("region 1 serves, region 2 does not, or one that does not exist does")
+	}
+	if got := w.p.DeadRegions(w.now, w.s); got != nil {
+		t.Errorf("it is dead already: %v", got)
+	}
+	w.revive(2)
+	if !w.s.RegionServes(1) {
+		t.Error("a node is back and the region is still dead")
+	}
+}

@@ -40,6 +40,7 @@ type wireCommand struct {
 	Items         []wireCommand   `cbor:"29,keyasint,omitempty"`
 
 	Snapshot rhumb.SnapshotFeatures `cbor:"30,keyasint,omitempty"`
+	Region   rhumb.RegionID         `cbor:"40,keyasint,omitempty"`
 }
 
 // EncodeCommand gives the stored form of a command.
@@ -114,6 +115,8 @@ func (c SetReplicas) fill(w *wireCommand) {
 	w.Range, w.RangeVersion, w.Nodes, w.Preferred = toWireRangeID(c.Range), c.Version, c.Replicas, c.Preferred
 }
 
+func (c SetRegionDead) fill(w *wireCommand) { w.Region = c.Region }
+
 func (c SetVoters) fill(w *wireCommand) { w.Nodes = c.Voters }
 
 func (c Batch) fill(w *wireCommand) {
@@ -159,7 +162,8 @@ var takes = map[code]func(w *wireCommand) Command{
 	codeSetReplicas: func(w *wireCommand) Command {
 		return SetReplicas{w.Range.id(), w.RangeVersion, w.Nodes, w.Preferred}
 	},
-	codeSetVoters: func(w *wireCommand) Command { return SetVoters{w.Nodes} },
+	codeSetRegionDead: func(w *wireCommand) Command { return SetRegionDead{w.Region} },
+	codeSetVoters:     func(w *wireCommand) Command { return SetVoters{w.Nodes} },
 }
 
 // command gives the command that w holds.

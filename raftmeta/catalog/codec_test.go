@@ -42,6 +42,7 @@ func goldenCommands() []Command {
 		SetNodeState{Node: 2, Boot: 6, State: rhumb.NodeDraining},
 		SetReplicas{Range: id, Version: 8, Replicas: []rhumb.NodeID{1, 2, 3}, Preferred: 3},
 		SetVoters{Voters: []rhumb.NodeID{1, 4, 7}},
+		SetRegionDead{Region: 3},
 		Batch{Commands: []Command{FenceNode{Node: 2, Boot: 6}, SetVoters{Voters: []rhumb.NodeID{1}}}},
 	}
 }

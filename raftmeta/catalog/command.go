@@ -34,6 +34,7 @@ const (
 	codeSetReplicas   code = 12
 	codeSetVoters     code = 13
 	codeBatch         code = 14
+	codeSetRegionDead code = 20
 )
 
 // BatchMax bounds the commands of one Batch.
@@ -185,6 +186,13 @@ type SetReplicas struct {
 	Preferred rhumb.NodeID
 }
 
+// SetRegionDead notes that no node of a region has lived for a while, so that names are created in other regions without
+// asking it (State.RegionServes). A region with a node that is not fenced is a Conflict. The first node that registers
+// there again ends it.
+type SetRegionDead struct {
+	Region rhumb.RegionID
+}
+
 // SetVoters records who votes in the metadata group. The group's driver applies it with each change of membership.
 type SetVoters struct {
 	Voters []rhumb.NodeID
@@ -196,6 +204,7 @@ type Batch struct {
 	Commands []Command
 }
 
+func (SetRegionDead) code() code      { return codeSetRegionDead }
 func (Init) code() code               { return codeInit }
 func (AddRegion) code() code          { return codeAddRegion }
 func (RegisterNode) code() code       { return codeRegisterNode }
