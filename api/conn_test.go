@@ -13,7 +13,9 @@ import (
 )
 
 // pinged is a server that answers pings.
-type pinged struct{ rhumbpb.UnimplementedClusterServer }
+type pinged struct {
+	rhumbpb.UnimplementedClusterServer
+}
 
 func (pinged) Ping(context.Context, *rhumbpb.PingRequest) (*rhumbpb.PingResponse, error) {
 	return &rhumbpb.PingResponse{}, nil

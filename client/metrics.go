@@ -20,6 +20,8 @@ type Metrics struct {
 	// Searches counts calls that asked all regions for a record, HomesKnown those that a remembered home saved from it.
 	Searches   uint64 `json:"searches"`
 	HomesKnown uint64 `json:"homes_known"`
+	// Duplicates counts names that a search found in two regions.
+	Duplicates uint64 `json:"duplicates"`
 	// Errors counts calls that failed with any kind but NotFound and ConditionFailed, Unknown those with that kind.
 	Errors  uint64 `json:"errors"`
 	Unknown uint64 `json:"unknown"`
@@ -36,7 +38,7 @@ type Metrics struct {
 // counters are the live form of Metrics.
 type counters struct {
 	reads, writes, local, remote, hops, retries, redirects, refused atomic.Uint64
-	searches, homesKnown, errors, unknown                           atomic.Uint64
+	searches, homesKnown, duplicates, errors, unknown               atomic.Uint64
 	frames, requests, broken, silent, watches                       atomic.Uint64
 }
 
@@ -46,7 +48,7 @@ func (c *Client) Metrics() Metrics {
 	return Metrics{
 		Reads: m.reads.Load(), Writes: m.writes.Load(), Local: m.local.Load(), Remote: m.remote.Load(), Hops: m.hops.Load(),
 		Retries: m.retries.Load(), Redirects: m.redirects.Load(), Refused: m.refused.Load(),
-		Searches: m.searches.Load(), HomesKnown: m.homesKnown.Load(), Errors: m.errors.Load(), Unknown: m.unknown.Load(),
+		Searches: m.searches.Load(), Duplicates: m.duplicates.Load(), HomesKnown: m.homesKnown.Load(), Errors: m.errors.Load(), Unknown: m.unknown.Load(),
 		Frames: m.frames.Load(), Requests: m.requests.Load(), Broken: m.broken.Load(), Silent: m.silent.Load(), Watches: m.watches.Load(),
 	}
 }
