@@ -124,7 +124,7 @@ func (m *member) serve(fresh bool) error {
 	m.collect(m.publisher.Collectors()...)
 	h, err := host.New(host.Config{
 		Self: m.self, Engine: m.n.engine, Clock: m.n.clock, Net: m.network, Meta: m, Logger: m.n.cfg.Logger,
-		Fresh: fresh, Settings: m.settings, History: m.history, Fatal: m.n.cfg.Fatal, Suspected: m.suspect,
+		Fresh: fresh, Settings: m.settings, History: m.history, Fatal: m.n.cfg.Fatal, Suspected: m.suspect, FitnessChanged: m.tellLeader,
 		Committed: func(c host.Committed) {
 			m.publisher.Committed(c.Range, publish.Position{Seq: c.Seq, HLC: c.HLC}, c.Entries)
 		},
@@ -270,13 +270,19 @@ func (m *member) suspect(nodes []rhumb.NodeID) {
 	m.suspectsMu.Lock()
 	m.suspects = suspects
 	m.suspectsMu.Unlock()
+	m.tellLeader()
+}
+
+// tellLeader has the next report made at once.
+func (m *member) tellLeader() {
 	select {
 	case m.suspected <- struct{}{}:
 	default:
 	}
 }
 
-// report tells the metadata leader whom this node suspects, again and again while it suspects anybody.
+// report tells the metadata leader whom this node suspects and whether it is fit, again and again while there is anything to
+// tell.
 func (m *member) report() {
 	t := time.NewTicker(reportInterval)
 	defer t.Stop()
@@ -290,9 +296,9 @@ func (m *member) report() {
 		case <-t.C:
 		}
 		m.suspectsMu.Lock()
-		r := place.Report{From: m.self.Node, Boot: m.self.Boot, Suspects: m.suspects}
+		r := place.Report{From: m.self.Node, Boot: m.self.Boot, Suspects: m.suspects, Unfit: m.host.Unfit() != ""}
 		m.suspectsMu.Unlock()
-		if !changed && len(r.Suspects) == 0 {
+		if !changed && len(r.Suspects) == 0 && !r.Unfit {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(m.ctx, reportInterval)

@@ -100,7 +100,7 @@ func (n *Node) open() (err error) {
 	if err != nil {
 		return err
 	}
-	if n.clock, err = hlc.New(hlc.Config{Ceiling: ceiling, Persist: n.engine.SetHLCCeiling}); err != nil {
+	if n.clock, err = hlc.New(hlc.Config{Ceiling: ceiling, Persist: n.engine.SetHLCCeiling, Mono: hlc.Boottime}); err != nil {
 		return err
 	}
 	n.work.Go(func() {

@@ -44,6 +44,7 @@ func (n *Node) Info(ctx context.Context) server.Info {
 	if m := n.member.Load(); m != nil {
 		i.Leader, _ = m.group.Leader()
 		i.Suspects = m.host.Leases().Suspects()
+		i.Unfit = m.host.Unfit()
 		if count, err := m.host.Summary(ctx); err == nil {
 			for state, c := range count {
 				i.Ranges += c

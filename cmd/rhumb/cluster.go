@@ -139,6 +139,8 @@ func findProblems(doc statusDoc) []string {
 	for _, n := range doc.Nodes {
 		if !n.Ready {
 			add("node %s in %s is not ready: %s", n.ID, n.Region, orElse(n.Reason, n.State))
+		} else if n.Reason != "" {
+			add("node %s in %s gives up its primaries: %s", n.ID, n.Region, n.Reason)
 		}
 		for _, s := range n.Stores {
 			if s.Refuses != "" {

@@ -90,6 +90,8 @@ type Config struct {
 	Fatal func(error)
 	// Suspected is called whenever the set of peers that this node suspects changes. It must not block.
 	Suspected func(nodes []rhumb.NodeID)
+	// FitnessChanged, if set, is called when Host.Unfit may have changed. It must not block.
+	FitnessChanged func()
 	// RangeSizeMax is the size in bytes of a range's data above which no new key is taken; default rhumb.RangeSizeMax.
 	RangeSizeMax int64
 }
@@ -146,6 +148,7 @@ type Host struct {
 	tell    *time.Timer
 	telling bool
 
+	fit       atomic.Pointer[fitness]
 	slots     sync.Map // rhumb.RangeID -> *slot; written by the pass only
 	collector *collector
 	metaSem   chan struct{}
@@ -178,6 +181,7 @@ func New(cfg Config) (*Host, error) {
 		metaSem: make(chan struct{}, metaInFlightMax), fetch: make(chan struct{}, fetchersMax),
 		ctx: ctx, cancel: cancel,
 	}
+	h.fit.Store(&fitness{})
 	states, err := cfg.Engine.Ranges()
 	if err != nil {
 		cancel()
@@ -363,6 +367,7 @@ func (h *Host) ticker() {
 			}
 			if now := hlc.Boottime(); now-closed >= closeInterval {
 				closed = now
+				h.lookAtFitness()
 				h.post(closeEvent{})
 			}
 		}

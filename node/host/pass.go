@@ -231,12 +231,8 @@ func (ev messagesEvent) apply(h *Host) {
 		if !ok {
 			continue // news of the range has not arrived yet; the sender repeats itself
 		}
-		if n := len(ev.msgs[i].Entries); n > 0 {
-			if err := h.cfg.Clock.Update(ev.msgs[i].Entries[n-1].LastHLC()); err != nil {
-				h.m.refusedMessages.Inc()
-				h.log.Warn("a peer's clock is too far ahead: its writes are not taken", "from", ev.from, "err", err)
-				continue
-			}
+		if !h.admit(s, &ev.msgs[i]) {
+			continue
 		}
 		if err := s.r.Step(ev.msgs[i]); err != nil {
 			h.m.refusedMessages.Inc()
@@ -244,6 +240,28 @@ func (ev messagesEvent) apply(h *Host) {
 		}
 		h.touch(s)
 	}
+}
+
+// admit prepares a message for its replica. It is false when the disk has no room for its entries: the sender is told.
+func (h *Host) admit(s *slot, m *replica.Message) bool {
+	n := len(m.Entries)
+	if n == 0 {
+		return true
+	}
+	if err := s.store.Writable(); err != nil {
+		h.m.refusedMessages.Inc()
+		s.r.Refuse(m, replica.RefusedDisk)
+		h.touch(s)
+		return false
+	}
+	// The clock moves past what it accepts. A log that is farther ahead than that is continued all the same, and the clock
+	// stays where it is: the log itself keeps its timestamps growing.
+	limit := h.cfg.Clock.Limit()
+	s.r.SetClockLimit(limit)
+	if last := m.Entries[n-1].LastHLC(); last <= limit {
+		_ = h.cfg.Clock.Update(last)
+	}
+	return true
 }
 
 func (ev persistedEvent) apply(h *Host) {

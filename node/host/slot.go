@@ -79,6 +79,7 @@ func (h *Host) addSlot(st storage.RangeState, made bool) (*slot, error) {
 		cfg.MinInSync = c.MinInSync
 	}
 	s.r = replica.New(cfg, d)
+	s.r.SetUnfit(!h.fit.Load().of(s))
 	h.slots.Store(st.Range, s)
 	return s, nil
 }
