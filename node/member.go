@@ -52,6 +52,9 @@ type member struct {
 	suspects   []place.Suspect
 	suspected  chan struct{} // holds a token when suspects changed
 
+	born   time.Time // when this life began
+	fenced sync.Once // so that one rebirth follows
+
 	collectors []prometheus.Collector
 	ctx        context.Context
 	cancel     context.CancelFunc
@@ -62,7 +65,7 @@ type member struct {
 // copy knows them.
 func (n *Node) newMember(nodes []*rhumb.Node) (*member, error) {
 	id := n.engine.Identity()
-	m := &member{n: n, self: id.NodeIdentity(), cluster: id.Cluster, hostReady: make(chan struct{}), suspected: make(chan struct{}, 1)}
+	m := &member{n: n, self: id.NodeIdentity(), cluster: id.Cluster, hostReady: make(chan struct{}), suspected: make(chan struct{}, 1), born: time.Now()}
 	m.loads = newLoads(id.Node)
 	m.ctx, m.cancel = context.WithCancel(n.ctx)
 	m.network = peer.NewNetwork(peer.Config{
@@ -224,7 +227,7 @@ func (m *member) tell(u raftmeta.Update) {
 		m.host.SetPeers(m.pairs(st))
 		self, ok := st.Node(m.self.Node)
 		if ok && (self.State == rhumb.NodeFenced || self.Boot != m.self.Boot) {
-			m.n.work.Go(func() { m.n.rebirth(m) })
+			m.fenced.Do(func() { m.n.work.Go(func() { m.n.rebirth(m) }) })
 		}
 	}
 	var ranges []*rhumb.Range

@@ -52,6 +52,7 @@ type Node struct {
 	member   atomic.Pointer[member] // nil before the node takes part in its cluster
 	draining atomic.Bool
 	entering sync.Mutex // held while the node becomes, or ceases to be, a member
+	rebirths rebirths   // guarded by entering
 	closing  sync.Once
 
 	ctx    context.Context
