@@ -148,6 +148,11 @@ func findProblems(doc statusDoc) []string {
 			}
 		}
 	}
+	for _, r := range doc.Regions {
+		if r.Nodes > 0 && r.NodesLive == 0 {
+			add("region %s is dead: no node of it lives, and new names are created without asking it", r.Name)
+		}
+	}
 	if doc.MetadataLeader == "" {
 		add("no node knows a leader of the metadata group")
 	}
