@@ -81,7 +81,7 @@ func (e *Evidence) Reset() { *e = Evidence{} }
 // too; until it is connected again it goes on serving what it has all in-sync members of.
 func (e *Evidence) Judge(now time.Duration, s *catalog.State, leader rhumb.NodeID, lost func(rhumb.NodeID) bool) (catalog.FenceNode, bool) {
 	accusers := e.accusers(now, s)
-	heard := func(id rhumb.NodeID) bool { return id == leader || s.IsLive(id) && !lost(id) }
+	heard := func(id rhumb.NodeID) bool { return s.IsLive(id) && (id == leader || !lost(id)) }
 	var suspects []rhumb.NodeID
 	for id := range accusers {
 		suspects = append(suspects, id)
@@ -89,7 +89,7 @@ func (e *Evidence) Judge(now time.Duration, s *catalog.State, leader rhumb.NodeI
 	slices.Sort(suspects)
 	best, bestCount := rhumb.NoNode, 0
 	for _, id := range suspects {
-		if id == leader || !e.suffices(s, id, accusers[id], leader, heard) {
+		if id == leader || !e.suffices(s, id, accusers[id], leader, lost(id), heard) {
 			continue
 		}
 		if len(accusers[id]) > bestCount {
@@ -125,19 +125,18 @@ func (e *Evidence) accusers(now time.Duration, s *catalog.State) map[rhumb.NodeI
 	return out
 }
 
-// suffices applies the rule that Judge states. heard says who is a witness.
-func (e *Evidence) suffices(s *catalog.State, x rhumb.NodeID, accusers []rhumb.NodeID, leader rhumb.NodeID, heard func(rhumb.NodeID) bool) bool {
-	accuses := func(id rhumb.NodeID) bool { return slices.Contains(accusers, id) }
+// suffices applies the rule that Judge states. lost says that the leader does not hear x, heard who is a witness.
+func (e *Evidence) suffices(s *catalog.State, x rhumb.NodeID, accusers []rhumb.NodeID, leader rhumb.NodeID, lost bool, heard func(rhumb.NodeID) bool) bool {
 	sharing, sharingAccuse := 0, 0
 	beside, besideAccuse := 0, 0 // those that share ranges, without the leader
 	others, othersAccuse := 0, 0 // all, without the leader
 	shares := e.sharing(s, x)
 	for n := range s.Nodes() {
-		if n.ID == x || n.State != rhumb.NodeLive || !heard(n.ID) {
+		if n.ID == x || !heard(n.ID) {
 			continue
 		}
 		says := 0
-		if accuses(n.ID) {
+		if slices.Contains(accusers, n.ID) {
 			says = 1
 		}
 		if shares[n.ID] {
@@ -157,7 +156,7 @@ func (e *Evidence) suffices(s *catalog.State, x rhumb.NodeID, accusers []rhumb.N
 	switch {
 	case sharingAccuse >= 2 && 2*sharingAccuse > sharing:
 		return true
-	case heard(x):
+	case !lost:
 		return false
 	case others == 0:
 		return true

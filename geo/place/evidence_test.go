@@ -12,6 +12,7 @@ import (
 func TestJudge(t *testing.T) {
 	full := build(t, three()...)
 	full = apply(t, full, Complete(full, catalog.CreateClass{Settings: settings(3, 2)}))
+	draining1 := apply(t, full, catalog.SetNodeState{Node: 1, Boot: 1, State: rhumb.NodeDraining})
 	fenced3 := apply(t, full, catalog.FenceNode{Node: 3, Boot: 1})
 	pair := build(t, three()[:2]...)
 	pair = apply(t, pair, Complete(pair, catalog.CreateClass{Settings: settings(2, 2)}))
@@ -37,6 +38,7 @@ func TestJudge(t *testing.T) {
 		{"the survivor of a region leads: another region confirms", full, 1, []rhumb.NodeID{2, 3}, map[rhumb.NodeID][]rhumb.NodeID{1: {2, 3}, 5: {2, 3}}, 2},
 		{"the survivor of a region leads: nobody confirms", full, 1, []rhumb.NodeID{2, 3}, map[rhumb.NodeID][]rhumb.NodeID{1: {2, 3}}, 0},
 		{"a fellow that lives does not confirm", full, 4, []rhumb.NodeID{1}, map[rhumb.NodeID][]rhumb.NodeID{5: {1}, 6: {1}, 4: {1}}, 0},
+		{"a fellow accuses a node that drains and that the leader hears", draining1, 4, nil, map[rhumb.NodeID][]rhumb.NodeID{2: {1}}, 0},
 		{"a liar whose fellow died", full, 4, []rhumb.NodeID{3}, map[rhumb.NodeID][]rhumb.NodeID{2: {1}}, 0},
 		{"the leader is one of two fellows", full, 2, []rhumb.NodeID{1}, map[rhumb.NodeID][]rhumb.NodeID{2: {1}}, 0},
 		{"both fellows accuse, one of them leads", full, 2, []rhumb.NodeID{1}, map[rhumb.NodeID][]rhumb.NodeID{2: {1}, 3: {1}}, 1},
