@@ -277,20 +277,28 @@ func DecodeOutcome(m *rhumbpb.Outcome, n int) rhumb.Outcome {
 
 // EncodeReceipt makes a message of a receipt.
 func EncodeReceipt(r *rhumb.Receipt) *rhumbpb.Receipt {
+	var unasked []uint32
+	for _, id := range r.Unasked {
+		unasked = append(unasked, uint32(id))
+	}
 	return &rhumbpb.Receipt{
 		Region: uint32(r.Region), Node: uint32(r.Node), Home: uint32(r.Range.Region), Slot: uint32(r.Range.Slot),
 		Epoch: uint64(r.Epoch), AgeUs: uint64(max(0, r.Age.Microseconds())), Hops: uint32(max(0, r.Hops)),
-		Searched: uint32(max(0, r.Searched)), Timestamp: uint64(r.Timestamp),
+		Searched: uint32(max(0, r.Searched)), Timestamp: uint64(r.Timestamp), Unasked: unasked,
 	}
 }
 
 // DecodeReceipt reads a receipt; nil is the zero receipt.
 func DecodeReceipt(m *rhumbpb.Receipt) rhumb.Receipt {
+	var unasked []rhumb.RegionID
+	for _, id := range m.GetUnasked() {
+		unasked = append(unasked, rhumb.RegionID(id))
+	}
 	return rhumb.Receipt{
 		Region: rhumb.RegionID(m.GetRegion()), Node: rhumb.NodeID(m.GetNode()),
 		Range: rhumb.RangeID{Region: rhumb.RegionID(m.GetHome()), Slot: rhumb.Slot(m.GetSlot())},
 		Epoch: rhumb.Epoch(m.GetEpoch()), Age: DecodeMicros(m.GetAgeUs()), Hops: int(m.GetHops()),
-		Searched: int(m.GetSearched()), Timestamp: rhumb.Timestamp(m.GetTimestamp()),
+		Searched: int(m.GetSearched()), Timestamp: rhumb.Timestamp(m.GetTimestamp()), Unasked: unasked,
 	}
 }
 

@@ -184,7 +184,7 @@ func (c *Client) admin(addr string) (rhumbpb.ClusterClient, error) {
 	if err != nil {
 		return nil, err
 	}
-	return rhumbpb.NewClusterClient(l.cc), nil
+	return rhumbpb.NewClusterClient(l.conn.Client()), nil
 }
 
 // nearestFirst lists the addresses of all live nodes and of Config.Addrs, the nearest first.

@@ -23,7 +23,7 @@ type kvStream = grpc.BidiStreamingClient[rhumbpb.ClientFrame, rhumbpb.ServerFram
 // for example because its ranges have no primary now, stops counting after stallMax.
 type link struct {
 	addr    string
-	cc      *grpc.ClientConn
+	conn    *api.Conn
 	cfg     *Config
 	cluster func() rhumb.ClusterID
 	m       *counters
@@ -36,8 +36,10 @@ type link struct {
 	mu           sync.Mutex // guards all below
 	stream       kvStream   // nil when there is none
 	endStream    context.CancelFunc
-	greeted      bool // the stream has sent its hello
-	sending      bool // somebody is in stream.Send
+	greeted      bool               // the stream has sent its hello
+	sending      bool               // somebody is in stream.Send
+	opening      context.CancelFunc // while the stream is opened
+	watched      int                // callers of use
 	nextID       uint64
 	waiting      map[uint64]*call // sent on stream, not answered
 	pending      []*call          // not sent
@@ -75,16 +77,35 @@ type reply struct {
 }
 
 func newLink(addr string, cfg *Config, m *counters, cluster func() rhumb.ClusterID) (*link, error) {
-	cc, err := api.Connect(addr, cfg.Dial)
+	conn, err := api.NewConn(addr, cfg.Dial)
 	if err != nil {
 		return nil, err
 	}
-	l := &link{addr: addr, cc: cc, cfg: cfg, m: m, cluster: cluster, wake: make(chan struct{}, 1), waiting: map[uint64]*call{}}
+	l := &link{addr: addr, conn: conn, cfg: cfg, m: m, cluster: cluster, wake: make(chan struct{}, 1), waiting: map[uint64]*call{}}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.stall = time.AfterFunc(time.Hour, l.stalled)
 	l.stall.Stop()
 	l.work.Go(l.run)
+	l.work.Go(func() { l.conn.Watch(l.ctx, l.inUse, func() { m.silent.Add(1) }) })
 	return l, nil
+}
+
+// inUse reports whether somebody waits for what the node says.
+func (l *link) inUse() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.watched > 0 || len(l.waiting) > 0 || len(l.pending) > 0
+}
+
+// use has the connection watched although no request waits, until the returned function is called.
+func (l *link) use() (done func()) {
+	add := func(n int) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.watched += n
+	}
+	add(1)
+	return func() { add(-1) }
 }
 
 // do sends a request and waits for its answer, for at most the time given.
@@ -229,13 +250,14 @@ func (l *link) sendLocked(calls []*call) {
 func (l *link) openLocked() {
 	const op rhumb.Op = "client.link"
 	l.sending = true
-	l.mu.Unlock()
 	ctx, cancel := context.WithCancel(l.ctx)
+	l.opening = cancel
+	l.mu.Unlock()
 	timer := time.AfterFunc(l.cfg.ConnectTimeout, cancel)
-	s, err := rhumbpb.NewKVClient(l.cc).Stream(ctx)
+	s, err := rhumbpb.NewKVClient(l.conn.Client()).Stream(ctx)
 	late := !timer.Stop()
 	l.mu.Lock()
-	l.sending = false
+	l.sending, l.opening = false, nil
 	if err == nil && !late && !l.closed {
 		l.stream, l.endStream, l.greeted = s, cancel, false
 		l.work.Go(func() { l.receive(s) })
@@ -357,7 +379,10 @@ func (l *link) interrupt() {
 	if l.stream != nil {
 		l.endStream()
 	}
-	l.cc.ResetConnectBackoff()
+	if l.opening != nil {
+		l.opening()
+	}
+	l.conn.Client().ResetConnectBackoff()
 }
 
 // close fails what waits and ends the link's goroutines and connection.
@@ -372,6 +397,6 @@ func (l *link) close() {
 	l.pending, l.pendingBytes = nil, 0
 	l.mu.Unlock()
 	l.cancel()
-	_ = l.cc.Close() // it fails only when it was closed before
+	l.conn.Close()
 	l.work.Wait()
 }

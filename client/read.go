@@ -69,7 +69,19 @@ func (t *Table) get(ctx context.Context, op rhumb.Op, name []byte, o GetOptions)
 		}
 		return t.readOne(ctx, op, id, name, o.Local)
 	}
-	return t.find(ctx, op, name)
+	got, err := t.find(ctx, op, name)
+	if err == nil && !got.Exists() {
+		err = t.c.unknowable(op, name, got.Receipt.Unasked)
+	}
+	return got, err
+}
+
+// unknowable is the error of a call that has to know whether a record exists, which only a dead region could tell.
+func (c *Client) unknowable(op rhumb.Op, name []byte, unasked []rhumb.RegionID) error {
+	if len(unasked) == 0 {
+		return nil
+	}
+	return rhumb.Ef(op, rhumb.Unavailable, "no living region has %s, and region %s may: all its nodes are dead", rhumb.NameString(name), c.meta.regionName(unasked[0]))
 }
 
 func checkName(op rhumb.Op, name []byte) error {
@@ -92,6 +104,9 @@ func (t *Table) find(ctx context.Context, op rhumb.Op, name []byte) (Got, error)
 		first = known
 	}
 	id, err := c.meta.named(t, first, name)
+	if !remembered && c.meta.isDead(first) {
+		return t.search(ctx, op, name, 0)
+	}
 	if err == nil {
 		got, err := t.readOne(ctx, op, id, name, false)
 		if err != nil {
@@ -130,8 +145,15 @@ func (t *Table) search(ctx context.Context, op rhumb.Op, name []byte, except rhu
 		}
 		c.homes.forget(t.info.ID, name, 0)
 	}
-	got.Receipt.Searched = len(s.asked)
+	got.Receipt.Searched, got.Receipt.Unasked = len(s.asked), s.unasked
 	return got, nil
+}
+
+// twice notes a name that exists in two regions.
+func (c *Client) twice(t *Table, name []byte, a, b rhumb.RegionID) {
+	c.m.duplicates.Add(1)
+	c.log.Warn("a name exists in two regions: it was created in one while the other was dead; delete or rename one of them",
+		"table", t.info.Name, "name", rhumb.NameString(name), "region", c.meta.regionName(a), "other", c.meta.regionName(b))
 }
 
 // readOne reads one name of one range. A record that does not exist has no version.

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"time"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
@@ -16,6 +17,8 @@ type survey struct {
 	// prior is the region whose record comes before any elsewhere: its answer is always waited for. 0 is none.
 	prior rhumb.RegionID
 	asked []place
+	// unasked are the dead regions that could have the record.
+	unasked []rhumb.RegionID
 }
 
 // place is one region of a survey.
@@ -44,10 +47,15 @@ type placeAnswer struct {
 }
 
 // survey plans to ask every region in which a name may live, except one that is known not to have it; 0 excludes none.
+// Dead regions are not asked: nobody would answer for them.
 func (t *Table) survey(op rhumb.Op, name []byte, except rhumb.RegionID) (*survey, error) {
 	s := &survey{t: t, op: op, name: name}
 	for _, r := range t.c.meta.regionsWith(t.info.Class) {
 		if r.ID == except {
+			continue
+		}
+		if r.Dead {
+			s.unasked = append(s.unasked, r.ID)
 			continue
 		}
 		id, err := t.c.meta.named(t, r.ID, name)
@@ -98,26 +106,53 @@ func (s *survey) judge() (at *place, decided bool, err error) {
 	return nil, true, failed
 }
 
-// run asks every place by ask, which must lead to one answer, and returns the judgement.
+// run asks every place by ask, which must lead to one answer, and returns the judgement. After a hit it goes on listening
+// in the background: a second one is a name that was created twice while a region was dead.
 func (s *survey) run(ctx context.Context, ask func(ctx context.Context, index int, answers chan<- placeAnswer)) (*place, error) {
 	s.t.c.m.searches.Add(1)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // a decision ends the reads that are still under way
+	asking, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	answers := make(chan placeAnswer, len(s.asked))
 	for i := range s.asked {
-		ask(ctx, i, answers)
+		ask(asking, i, answers)
 	}
-	for {
+	for open := len(s.asked); ; open-- {
 		at, decided, err := s.judge()
-		if decided {
+		switch {
+		case decided && at != nil:
+			s.t.c.spawn(func() {
+				defer cancel()
+				s.listen(at.id.Region, answers, open)
+			})
 			return at, err
+		case decided:
+			cancel()
+			return nil, err
 		}
 		select {
 		case a := <-answers:
 			p := &s.asked[a.index]
 			p.state, p.got, p.err = a.state, a.got, a.err
 		case <-ctx.Done():
+			cancel()
 			return nil, rhumb.WrapKind(s.op, kindOfContext(ctx.Err()), ctx.Err())
+		}
+	}
+}
+
+// listenMax bounds how long a survey waits for answers after its decision.
+const listenMax = 5 * time.Second
+
+// listen takes the answers that are still under way and reports a region that has the record, too.
+func (s *survey) listen(found rhumb.RegionID, answers <-chan placeAnswer, open int) {
+	end := time.After(listenMax)
+	for range open {
+		select {
+		case a := <-answers:
+			if a.state == with {
+				s.t.c.twice(s.t, s.name, found, s.asked[a.index].id.Region)
+			}
+		case <-end:
+			return
 		}
 	}
 }
@@ -160,11 +195,11 @@ func (s *survey) locate(ctx context.Context, index int, answers chan<- placeAnsw
 }
 
 // locate finds the region that has a record of a name, of all regions asked at once and without memory. It asks only
-// whether the record exists. searched is the number of regions asked beyond the caller's.
-func (t *Table) locate(ctx context.Context, op rhumb.Op, name []byte) (region rhumb.RegionID, found bool, searched int, err error) {
+// whether the record exists. searched is the number of regions asked beyond the caller's, unasked the dead ones.
+func (t *Table) locate(ctx context.Context, op rhumb.Op, name []byte) (region rhumb.RegionID, found bool, searched int, unasked []rhumb.RegionID, err error) {
 	s, err := t.survey(op, name, 0)
 	if err != nil {
-		return 0, false, 0, err
+		return 0, false, 0, nil, err
 	}
 	s.prior = t.c.here.ID
 	for i := range s.asked {
@@ -174,7 +209,7 @@ func (t *Table) locate(ctx context.Context, op rhumb.Op, name []byte) (region rh
 	}
 	at, err := s.run(ctx, s.locate)
 	if err != nil || at == nil {
-		return 0, false, searched, err
+		return 0, false, searched, s.unasked, err
 	}
-	return at.id.Region, true, searched, nil
+	return at.id.Region, true, searched, s.unasked, nil
 }

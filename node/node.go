@@ -58,6 +58,7 @@ type Node struct {
 	draining atomic.Bool
 	entering sync.Mutex   // held while the node becomes, or ceases to be, a member
 	life     storage.Life // the present life; guarded by entering
+	rebirths rebirths     // guarded by entering
 	closing  sync.Once
 
 	ctx    context.Context
@@ -106,7 +107,7 @@ func (n *Node) open() (err error) {
 	if err != nil {
 		return err
 	}
-	if n.clock, err = hlc.New(hlc.Config{Ceiling: ceiling, Persist: n.engine.SetHLCCeiling}); err != nil {
+	if n.clock, err = hlc.New(hlc.Config{Ceiling: ceiling, Persist: n.engine.SetHLCCeiling, Mono: hlc.Boottime}); err != nil {
 		return err
 	}
 	n.work.Go(func() {

@@ -1263,7 +1263,9 @@ type Receipt struct {
 	// Regions asked beyond the caller's to find the home. Set by clients.
 	Searched uint32 `protobuf:"varint,8,opt,name=searched,proto3" json:"searched,omitempty"`
 	// Cluster time of the answer.
-	Timestamp     uint64 `protobuf:"fixed64,9,opt,name=timestamp,proto3" json:"timestamp,omitempty"`
+	Timestamp uint64 `protobuf:"fixed64,9,opt,name=timestamp,proto3" json:"timestamp,omitempty"`
+	// The regions that could have held the key and were not asked, because they are dead. Set by clients.
+	Unasked       []uint32 `protobuf:"varint,40,rep,packed,name=unasked,proto3" json:"unasked,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1359,6 +1361,13 @@ func (x *Receipt) GetTimestamp() uint64 {
 		return x.Timestamp
 	}
 	return 0
+}
+
+func (x *Receipt) GetUnasked() []uint32 {
+	if x != nil {
+		return x.Unasked
+	}
+	return nil
 }
 
 type Response struct {
@@ -1542,7 +1551,7 @@ const file_api_kv_proto_rawDesc = "" +
 	"\x04node\x18\x03 \x01(\rR\x04node\x12\x10\n" +
 	"\x03seq\x18\x04 \x01(\x04R\x03seq\x12\x18\n" +
 	"\aexisted\x18\x05 \x03(\bR\aexisted\x12\x14\n" +
-	"\x05names\x18\x06 \x03(\fR\x05names\"\xd8\x01\n" +
+	"\x05names\x18\x06 \x03(\fR\x05names\"\xf2\x01\n" +
 	"\aReceipt\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\rR\x06region\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\rR\x04node\x12\x12\n" +
@@ -1552,7 +1561,8 @@ const file_api_kv_proto_rawDesc = "" +
 	"\x06age_us\x18\x06 \x01(\x04R\x05ageUs\x12\x12\n" +
 	"\x04hops\x18\a \x01(\rR\x04hops\x12\x1a\n" +
 	"\bsearched\x18\b \x01(\rR\bsearched\x12\x1c\n" +
-	"\ttimestamp\x18\t \x01(\x06R\ttimestamp\"\x84\x02\n" +
+	"\ttimestamp\x18\t \x01(\x06R\ttimestamp\x12\x18\n" +
+	"\aunasked\x18( \x03(\rR\aunasked\"\x84\x02\n" +
 	"\bResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12%\n" +
 	"\x05error\x18\x02 \x01(\v2\x0f.rhumb.v1.ErrorR\x05error\x12+\n" +

@@ -143,6 +143,8 @@ func findProblems(doc statusDoc) []string {
 	for _, n := range doc.Nodes {
 		if !n.Ready {
 			add("node %s in %s is not ready: %s", n.ID, n.Region, orElse(n.Reason, n.State))
+		} else if n.Reason != "" {
+			add("node %s in %s gives up its primaries: %s", n.ID, n.Region, n.Reason)
 		}
 		for _, s := range n.Stores {
 			if s.Refuses != "" {
@@ -152,6 +154,11 @@ func findProblems(doc statusDoc) []string {
 	}
 	if doc.LocalCopy {
 		add("no node knows a leader of the metadata group: what is shown of nodes and ranges is one node's copy, revision %d, and may be old", doc.Revision)
+	}
+	for _, r := range doc.Regions {
+		if r.Nodes > 0 && r.NodesLive == 0 {
+			add("region %s is dead: no node of it lives, and new names are created without asking it", r.Name)
+		}
 	}
 	if doc.Ranges.NoPrimary > 0 {
 		add("%d ranges have no live primary", doc.Ranges.NoPrimary)

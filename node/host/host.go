@@ -105,6 +105,8 @@ type Config struct {
 	Replica replica.Config
 	// Probe lets a simulator look and interfere; nil in every node that serves.
 	Probe *Probe
+	// FitnessChanged, if set, is called when Host.Unfit may have changed. It must not block.
+	FitnessChanged func()
 	// RangeSizeMax is the size in bytes of a range's data above which no new key is taken; default rhumb.RangeSizeMax.
 	RangeSizeMax int64
 }
@@ -179,6 +181,7 @@ type Host struct {
 	tell    sched.Timer
 	telling bool
 
+	fit       atomic.Pointer[fitness]
 	slots     sync.Map // rhumb.RangeID -> *slot; written by the pass only
 	collector *collector
 	changes   atomic.Int32                   // proposals to the metadata group under way
@@ -219,6 +222,7 @@ func New(cfg Config) (*Host, error) {
 	for _, d := range cfg.Known {
 		h.known[d.ID] = d
 	}
+	h.fit.Store(&fitness{})
 	states, err := cfg.Engine.Ranges()
 	if err != nil {
 		cancel()
@@ -413,6 +417,7 @@ func (h *Host) tick() {
 	}
 	if now := h.rt.Now(); now-h.lastClose >= closeInterval {
 		h.lastClose = now
+		h.lookAtFitness()
 		h.post(closeEvent{})
 	}
 }

@@ -64,6 +64,7 @@ func (l *Leases) tick() {
 	l.mu.Lock()
 	l.pairs.Close(closing)
 	now := l.rt.Now()
+	l.setWallLocked()
 	l.pairs.SetHealthy(now, ok, why)
 	out := l.pairs.Tick(now)
 	suspects := l.pairs.Suspects(now)
@@ -87,6 +88,7 @@ func (l *Leases) Receive(from rhumb.NodeIdentity, f *lease.Frame) {
 	passed := l.pass(f.Close)
 	l.mu.Lock()
 	l.pairs.Passed(passed)
+	l.setWallLocked()
 	out := l.pairs.Receive(l.rt.Now(), from, f)
 	l.mu.Unlock()
 	l.send(out)
@@ -111,6 +113,13 @@ func (l *Leases) RTT(n rhumb.NodeID) (time.Duration, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.pairs.RTT(n)
+}
+
+// Via returns the node by way of which a message reaches one that is out of contact.
+func (l *Leases) Via(n rhumb.NodeID) (rhumb.NodeID, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.pairs.Via(l.rt.Now(), n)
 }
 
 func (l *Leases) setPeers(peers []lease.PeerInfo) {

@@ -19,6 +19,8 @@ type metrics struct {
 	fetchFailed     prometheus.Counter
 	collectFailed   prometheus.Counter
 	quarantined     prometheus.Gauge
+	unfit           prometheus.Gauge
+	clockAhead      prometheus.Gauge
 }
 
 func newMetrics() metrics {
@@ -44,6 +46,12 @@ func newMetrics() metrics {
 		metaDropped:     counter("meta_dropped_total", "Metadata proposals dropped because too many were under way; they are asked again."),
 		fetchFailed:     counter("fetch_failed_total", "Log reads for lagging peers that failed."),
 		collectFailed:   counter("collect_failed_total", "Collections of old log and versions that failed."),
+		unfit: prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: "rhumb", Subsystem: "host", Name: "unfit", Help: "1 while this node gives up its primaries because its clock is wrong or its disk is full.",
+		}),
+		clockAhead: prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: "rhumb", Subsystem: "host", Name: "clock_ahead_seconds", Help: "How far the wall clock is ahead of the median of the nodes in contact; below 0 it is behind.",
+		}),
 		quarantined: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "rhumb", Subsystem: "host", Name: "quarantined_replicas", Help: "Replicas that serve nothing because their data contradicts the protocol.",
 		}),
@@ -55,6 +63,6 @@ func (h *Host) Collectors() []prometheus.Collector {
 	m := &h.m
 	return []prometheus.Collector{
 		m.proposeSeconds, m.syncSeconds, m.commitRanges, m.overloaded, m.diskFull, m.confirmReads, m.readRetries, m.conditionReads,
-		m.refusedMessages, m.droppedMessages, m.rangeFull, m.metaDropped, m.fetchFailed, m.collectFailed, m.quarantined,
+		m.refusedMessages, m.droppedMessages, m.rangeFull, m.metaDropped, m.fetchFailed, m.collectFailed, m.quarantined, m.unfit, m.clockAhead,
 	}
 }

@@ -234,12 +234,8 @@ func (ev messagesEvent) apply(h *Host) {
 		if !ok {
 			continue // news of the range has not arrived yet; the sender repeats itself
 		}
-		if ts := latest(&ev.msgs[i]); ts > 0 {
-			if err := h.cfg.Clock.Update(ts); err != nil {
-				h.m.refusedMessages.Inc()
-				h.log.Warn("a peer's clock is too far ahead: its writes are not taken", "from", ev.from, "err", err)
-				continue
-			}
+		if !h.admit(s, &ev.msgs[i]) {
+			continue
 		}
 		if err := s.r.Step(ev.msgs[i]); err != nil {
 			h.m.refusedMessages.Inc()
@@ -249,12 +245,26 @@ func (ev messagesEvent) apply(h *Host) {
 	}
 }
 
-// latest returns the greatest timestamp that a message brings, 0 when it brings none.
-func latest(m *replica.Message) rhumb.Timestamp {
-	if n := len(m.Entries); n > 0 {
-		return m.Entries[n-1].LastHLC()
+// admit prepares a message for its replica. It is false when the disk has no room for its entries: the sender is told.
+func (h *Host) admit(s *slot, m *replica.Message) bool {
+	n := len(m.Entries)
+	if n == 0 {
+		return true
 	}
-	return m.Clock
+	if err := s.store.Writable(); err != nil && m.Kind == replica.Append {
+		h.m.refusedMessages.Inc()
+		s.r.Refuse(m, replica.RefusedDisk)
+		h.touch(s)
+		return false
+	}
+	// The clock moves past what it accepts. A log that is farther ahead than that is continued all the same, and the clock
+	// stays where it is: the log itself keeps its timestamps growing.
+	limit := h.cfg.Clock.Limit()
+	s.r.SetClockLimit(limit)
+	if last := m.Entries[n-1].LastHLC(); last <= limit {
+		_ = h.cfg.Clock.Update(last)
+	}
+	return true
 }
 
 func (ev persistedEvent) apply(h *Host) {

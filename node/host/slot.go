@@ -88,6 +88,7 @@ func (h *Host) addSlot(st storage.RangeState, made bool) (s *slot, err error) {
 		cfg.MinInSync = c.MinInSync
 	}
 	s.r = replica.New(cfg, d)
+	s.r.SetUnfit(!h.fit.Load().of(s))
 	h.slots.Store(st.Range, s)
 	h.all = append(h.all, s)
 	return s, nil

@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc"
-
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
@@ -59,6 +57,9 @@ type Config struct {
 	// Load gives what this node tells another of its own load with each heartbeat, and tell false when that is nothing. It
 	// must not block. Nil tells nothing.
 	Load func(to rhumb.NodeID) (load NodeLoad, tell bool)
+	// Via returns the node by way of which messages of the metadata group reach another one that is out of contact, and ok false
+	// when they are to go there directly. It must not block. Nil is always directly.
+	Via func(to rhumb.NodeID) (via rhumb.NodeID, ok bool)
 	// Dial opens connections; nil is the plain dialer.
 	Dial    api.DialFunc
 	Handler Handler
@@ -83,6 +84,8 @@ type Network struct {
 type networkMetrics struct {
 	dropped *prometheus.CounterVec
 	redials prometheus.Counter
+	silent  prometheus.Counter
+	relayed prometheus.Counter
 	sent    prometheus.Counter
 	frames  prometheus.Counter
 }
@@ -99,6 +102,8 @@ func NewNetwork(cfg Config) *Network {
 			dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
 				Namespace: "rhumb", Subsystem: "peer", Name: "dropped_total", Help: "Messages dropped because a peer's queue was full.",
 			}, []string{"traffic"}),
+			relayed: counter("relayed_total", "Frames and requests of the metadata group passed on between two nodes that are out of contact."),
+			silent:  counter("silent_total", "Connections to peers that were given up because no answer came; they are made anew."),
 			redials: counter("redials_total", "Streams to peers that broke and were opened again."),
 			sent:    counter("messages_total", "Replication messages sent."),
 			frames:  counter("frames_total", "Frames in which replication messages were sent."),
@@ -112,7 +117,7 @@ func NewNetwork(cfg Config) *Network {
 
 // Collectors gives the network's metrics for registration.
 func (n *Network) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{n.m.dropped, n.m.redials, n.m.sent, n.m.frames}
+	return []prometheus.Collector{n.m.dropped, n.m.redials, n.m.silent, n.m.relayed, n.m.sent, n.m.frames}
 }
 
 // SetPeers says which other nodes there are. A node whose addresses or life changed is connected to anew.
@@ -196,14 +201,22 @@ func (n *Network) SendHeartbeat(to rhumb.NodeID, f *lease.Frame) {
 
 // SendRaft sends messages of the metadata group.
 func (n *Network) SendRaft(to rhumb.NodeID, group uint32, msgs [][]byte) {
+	f := &rhumbpb.RaftFrame{Group: group, Messages: msgs}
+	if via, ok := n.via(to); ok {
+		f.To, to = uint32(to), via
+	}
+	n.queueRaft(to, f)
+}
+
+func (n *Network) queueRaft(to rhumb.NodeID, f *rhumbpb.RaftFrame) {
 	p, ok := n.peer(to)
 	if !ok {
 		return
 	}
 	select {
-	case p.raft <- &rhumbpb.RaftFrame{Group: group, Messages: msgs}:
+	case p.raft <- f:
 	default:
-		n.m.dropped.WithLabelValues("raft").Add(float64(len(msgs)))
+		n.m.dropped.WithLabelValues("raft").Add(float64(len(f.Messages)))
 	}
 }
 
@@ -212,7 +225,11 @@ func (n *Network) SendRaft(to rhumb.NodeID, group uint32, msgs [][]byte) {
 func (n *Network) Metadata(ctx context.Context, to rhumb.NodeID, group uint32, request []byte) ([]byte, error) {
 	const op rhumb.Op = "peer.Network.Metadata"
 	resp := new(rhumbpb.MetadataResponse)
-	err := n.call(ctx, op, to, rhumbpb.Peer_Metadata_FullMethodName, &rhumbpb.MetadataRequest{Hello: n.hello(), Group: group, Request: request}, resp)
+	q := &rhumbpb.MetadataRequest{Hello: n.hello(), Group: group, Request: request}
+	if via, ok := n.via(to); ok {
+		q.To, to = uint32(to), via
+	}
+	err := n.call(ctx, op, to, rhumbpb.Peer_Metadata_FullMethodName, q, resp)
 	if err != nil {
 		return nil, err
 	}
@@ -263,8 +280,8 @@ type peer struct {
 	id                  rhumb.NodeID
 	boot                rhumb.BootSeq
 	addr, heartbeatAddr string
-	conn                *grpc.ClientConn // replication, raft and requests
-	beatConn            *grpc.ClientConn // heartbeats only
+	conn                *api.Conn // replication, raft and requests
+	beatConn            *api.Conn // heartbeats only
 
 	replication *queue
 	heartbeats  chan *lease.Frame
@@ -284,8 +301,8 @@ func (n *Network) newPeer(d *rhumb.Node, before <-chan struct{}) *peer {
 	}
 	p.ctx, p.cancel = context.WithCancel(n.ctx)
 	var err1, err2 error
-	p.conn, err1 = api.Connect(d.Addr, n.cfg.Dial)
-	p.beatConn, err2 = api.Connect(d.HeartbeatAddr, n.cfg.Dial)
+	p.conn, err1 = api.NewConn(d.Addr, n.cfg.Dial)
+	p.beatConn, err2 = api.NewConn(d.HeartbeatAddr, n.cfg.Dial)
 	if err1 != nil || err2 != nil { // only an address that does not parse, which the catalog refuses
 		n.cfg.Logger.Error("cannot make a connection", "node", d.ID, "addr", d.Addr, "err", err1, "heartbeat_err", err2)
 		close(p.ended)
@@ -300,11 +317,12 @@ func (n *Network) newPeer(d *rhumb.Node, before <-chan struct{}) *peer {
 	})
 	n.work.Go(func() { p.keep(p.beat) })
 	n.work.Go(func() { p.keep(p.sendRaft) })
-	n.work.Go(func() {
-		<-p.ctx.Done()
-		_ = p.conn.Close()
-		_ = p.beatConn.Close()
-	})
+	for _, c := range []*api.Conn{p.conn, p.beatConn} {
+		n.work.Go(func() {
+			c.Watch(p.ctx, func() bool { return true }, n.m.silent.Inc)
+			c.Close()
+		})
+	}
 	return p
 }
 
@@ -335,7 +353,7 @@ func (p *peer) keep(stream func(ctx context.Context) error) {
 
 // replicate sends what waits in the replication queue until the stream breaks.
 func (p *peer) replicate(ctx context.Context) error {
-	s, err := rhumbpb.NewPeerClient(p.conn).Replicate(ctx)
+	s, err := rhumbpb.NewPeerClient(p.conn.Client()).Replicate(ctx)
 	if err != nil {
 		return err
 	}
@@ -377,7 +395,7 @@ func (p *peer) replicate(ctx context.Context) error {
 
 // beat sends heartbeats until the stream breaks. Those that waited while there was no stream are stale and dropped.
 func (p *peer) beat(ctx context.Context) error {
-	s, err := rhumbpb.NewPeerClient(p.beatConn).Heartbeat(ctx)
+	s, err := rhumbpb.NewPeerClient(p.beatConn.Client()).Heartbeat(ctx)
 	if err != nil {
 		return err
 	}
@@ -422,7 +440,7 @@ func (p *peer) beatFrame(f *lease.Frame) *rhumbpb.HeartbeatFrame {
 
 // sendRaft sends metadata messages until the stream breaks.
 func (p *peer) sendRaft(ctx context.Context) error {
-	s, err := rhumbpb.NewPeerClient(p.conn).Raft(ctx)
+	s, err := rhumbpb.NewPeerClient(p.conn.Client()).Raft(ctx)
 	if err != nil {
 		return err
 	}

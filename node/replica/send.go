@@ -180,7 +180,7 @@ func (r *Replica) tickPeer(p *progress) {
 	}
 	switch {
 	case p.unacked():
-		if p.due(r.now, r.cfg.Retransmit) {
+		if p.due(r.now, r.retransmit(p)) {
 			// A probe is repeated where it was: before the first answer match says nothing of where the logs part.
 			if p.flow == flowReplicate {
 				p.next = p.match + 1
@@ -212,6 +212,9 @@ func (r *Replica) stepAck(m *Message) error {
 		return rhumb.Ef(op, rhumb.Corrupt, "%s acknowledges %d of epoch %d, the log ends at %s", m.From, m.Match, m.Epoch, r.log.last().Position)
 	}
 	p.commit = max(p.commit, min(m.Commit, m.Match))
+	if m.Match > r.commit {
+		p.refuses = RefusedNot // it takes entries again that nobody has had to take
+	}
 	p.acked(m.Match)
 	r.advanceCommit()
 	// There is room to send, or a learner may be near enough to join.
@@ -230,6 +233,10 @@ func (r *Replica) stepNack(m *Message) {
 	}
 	p := r.peer(m.From)
 	if r.role != primary || m.Epoch != r.promised || p == nil || !r.meet(p, m.Life) {
+		return
+	}
+	if m.Refused != RefusedNot {
+		r.refused(p, m.Refused)
 		return
 	}
 	r.dirty = true
