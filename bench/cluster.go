@@ -33,11 +33,14 @@ type ClusterNode struct {
 // clusterStart bounds how long a cluster may take to be ready.
 const clusterStart = time.Minute
 
-// StartCluster runs `rhumb demo` of the given binary. Nodes that die are started again by it after three seconds.
-func StartCluster(ctx context.Context, binary, dir string, regions []string, nodesPerRegion int) (*Cluster, error) {
+// StartCluster runs `rhumb demo` of the given binary, with further flags. Nodes that die are started again by it after three
+// seconds.
+func StartCluster(ctx context.Context, binary, dir string, regions []string, nodesPerRegion int, flags ...string) (*Cluster, error) {
 	c := &Cluster{}
-	c.cmd = exec.CommandContext(ctx, binary, "demo", "--json", "--no-banner", "--load", "none", "--latency", "none",
-		"--regions", strings.Join(regions, ","), "--nodes-per-region", fmt.Sprint(nodesPerRegion), "--dir", dir)
+	c.cmd = exec.CommandContext(ctx, binary, append([]string{
+		"demo", "--json", "--no-banner", "--load", "none", "--latency", "none",
+		"--regions", strings.Join(regions, ","), "--nodes-per-region", fmt.Sprint(nodesPerRegion), "--dir", dir,
+	}, flags...)...)
 	c.cmd.Stderr = os.Stderr
 	c.cmd.Cancel = func() error { return c.cmd.Process.Signal(syscall.SIGINT) }
 	c.cmd.WaitDelay = clusterStop
