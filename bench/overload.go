@@ -143,12 +143,20 @@ func (o *overload) lives() (n int) {
 	return n
 }
 
+// auditMax bounds the search for all keys: a cluster that just lost a node to overload takes a while.
+const auditMax = 20 * time.Second
+
 // audit looks for every key that was acknowledged.
 func (o *overload) audit(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, auditMax)
+	defer cancel()
 	var err error
 	o.acked.Range(func(caller, _ any) bool {
 		o.report.Acked++
 		_, err = o.t.Get(ctx, overloadName(caller.(int)), client.GetOptions{})
+		for err != nil && rhumb.KindOf(err) != rhumb.NotFound && ctx.Err() == nil {
+			_, err = o.t.Get(ctx, overloadName(caller.(int)), client.GetOptions{})
+		}
 		if rhumb.KindOf(err) == rhumb.NotFound {
 			o.report.Missing++
 			err = nil
