@@ -1,6 +1,7 @@
 package host
 
 import (
+	"log/slog"
 	"runtime"
 	"slices"
 	"sync"
@@ -33,6 +34,8 @@ type Leases struct {
 	// suspected is called, outside the lock, with all nodes that are suspected now, whenever that set changes.
 	suspected func(nodes []rhumb.NodeID)
 	clock     *hlc.Clock
+	log       *slog.Logger
+	withheld  string // why heartbeats are withheld; "" while they are not. Only run uses it.
 	// ahead takes a timestamp that the clock's ceiling must be raised for, which waits for the disk.
 	ahead chan rhumb.Timestamp
 
@@ -46,7 +49,7 @@ type Leases struct {
 
 func newLeases(cfg *Config, healthy func() (bool, string), suspected func([]rhumb.NodeID)) *Leases {
 	l := &Leases{
-		out: cfg.Net, healthy: healthy, suspected: suspected, clock: cfg.Clock, ahead: make(chan rhumb.Timestamp, 1),
+		out: cfg.Net, healthy: healthy, suspected: suspected, clock: cfg.Clock, log: cfg.Logger, ahead: make(chan rhumb.Timestamp, 1),
 		pairs: lease.New(cfg.Self, hlc.Boottime(), cfg.Fresh), stop: make(chan struct{}),
 	}
 	l.done.Go(l.run)
@@ -79,6 +82,7 @@ func (l *Leases) run() {
 
 func (l *Leases) tick() {
 	ok, why := l.healthy()
+	l.tellHealth(why)
 	closing := l.closing()
 	l.mu.Lock()
 	l.pairs.Close(closing)
@@ -92,6 +96,16 @@ func (l *Leases) tick() {
 	l.send(out)
 	if changed {
 		l.suspected(slices.Clone(suspects))
+	}
+}
+
+// tellHealth logs when this node begins to withhold its heartbeats, and why: its peers will take it for dead.
+func (l *Leases) tellHealth(why string) {
+	if why == l.withheld {
+		return
+	}
+	if l.withheld = why; why != "" {
+		l.log.Warn("this node withholds its heartbeats", "why", why)
 	}
 }
 
