@@ -11,6 +11,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/entry"
+	"github.com/rhumbdb/rhumb/node/memory"
 	"github.com/rhumbdb/rhumb/node/replica"
 	"github.com/rhumbdb/rhumb/storage"
 )
@@ -151,7 +152,8 @@ func TestReadIsBounded(t *testing.T) {
 // TestWhatWaitsIsBounded guards the memory of a host whose passes stand still: batches are refused, entries of peers are
 // dropped, and acknowledgements still get through.
 func TestWhatWaitsIsBounded(t *testing.T) {
-	w := newWorld(t, 1)
+	peersIn := memory.NewBudget("peers_in", 2*waitingBytesMax)
+	w := newWorldWith(t, 1, storage.Config{CacheBytes: 8 << 20, MemTableBytes: 1 << 20}, func(c *Config) { c.Budgets.PeersIn = peersIn })
 	w.put(1, "k", "v")
 	h := w.hosts[1]
 	release := hold(w, h)
@@ -169,21 +171,21 @@ func TestWhatWaitsIsBounded(t *testing.T) {
 			taken = append(taken, got)
 		}
 	}
-	if want := waitingBytesMax / rhumb.ValueSizeMax; len(taken) != want || refused == 0 {
+	if want := waitingBytesMax / (rhumb.ValueSizeMax + proposeOverhead); len(taken) != want || refused == 0 {
 		t.Fatalf("%d batches of 2 MiB were taken, want %d", len(taken), want)
 	}
 	entries := func(n int) []replica.Message {
 		e := &entry.Entry{Requests: []entry.Request{{HLC: 1, Writes: []entry.Write{{Table: testTable, Name: []byte("k"), Value: make([]byte, n)}}}}}
 		return []replica.Message{{Kind: replica.Append, Range: testRange, From: 9, To: 1, Entries: []*entry.Entry{e}}}
 	}
-	h.Receive(9, entries(waitingBytesMax/2)) // above what clients may fill
-	h.Receive(9, entries(waitingBytesMax))
+	h.Receive(9, entries(waitingBytesMax)) // apart from what clients may fill
+	h.Receive(9, entries(waitingBytesMax+1))
 	h.Receive(9, []replica.Message{{Kind: replica.Ack, Range: testRange, From: 9, To: 1}})
 	h.mu.Lock()
-	waiting, events := h.waiting, len(h.queue)
+	events, proposals := len(h.queue), len(h.proposals)
 	h.mu.Unlock()
-	if waiting > peerBytesMax || events < len(taken)+2 {
-		t.Fatalf("%d bytes in %d events wait", waiting, events)
+	if events < 2 || proposals != len(taken) || peersIn.Used() > peersIn.Most() {
+		t.Fatalf("%d bytes of peers, %d events and %d batches wait", peersIn.Used(), events, proposals)
 	}
 	if n := metric(t, h, "rhumb_host_dropped_messages_total"); n != 1 {
 		t.Fatalf("%v messages were dropped, want 1", n)
@@ -193,6 +195,9 @@ func TestWhatWaitsIsBounded(t *testing.T) {
 		if a := w.answered(got); a.err != nil && rhumb.KindOf(a.err) != rhumb.Overloaded {
 			t.Fatal(a.err)
 		}
+	}
+	if used, _ := h.admission.state(); used != 0 || peersIn.Used() != 0 {
+		t.Fatalf("%d bytes of batches and %d of peers count when nothing waits", used, peersIn.Used())
 	}
 }
 
@@ -363,10 +368,17 @@ func TestCloseWaitsForReads(t *testing.T) {
 // room, and that the node can be stopped meanwhile.
 func TestFullDisk(t *testing.T) {
 	var free atomic.Uint64
+	var fills atomic.Bool // the disk is full once it was asked
 	free.Store(50)
 	w := newWorldWith(t, 1, storage.Config{
 		CacheBytes: 8 << 20, MemTableBytes: 1 << 20, DiskFreeEvery: -1,
-		DiskFree: func(string) (uint64, uint64, error) { return free.Load(), 100, nil },
+		DiskFree: func(string) (uint64, uint64, error) {
+			n := free.Load()
+			if fills.CompareAndSwap(true, false) {
+				free.Store(0)
+			}
+			return n, 100, nil
+		},
 	}, func(*Config) {})
 	h := w.hosts[1]
 	w.put(1, "k", "v")
@@ -382,7 +394,7 @@ func TestFullDisk(t *testing.T) {
 		free.Store(50)
 		release := hold(w, h)
 		got := ask(h, putOf("k", "accepted"))
-		h.enqueue(askEvent{func(*Host) { free.Store(0) }})
+		fills.Store(true)
 		go release() // waits for room
 		w.eventually(func() error {
 			if metric(t, h, "rhumb_host_disk_full_total") < 2 {

@@ -176,8 +176,10 @@ func (h *Host) tellCommitted(s *slot, rd *replica.Ready) {
 		h.cfg.Committed(c)
 		s.recent = slices.Clone(s.recent[n:])
 	}
-	if len(s.recent) > recentMax {
+	h.weighRecent(s)
+	if len(s.recent) > recentMax || len(s.recent) > 0 && h.cfg.Budgets.Recent.Full() {
 		s.recent = nil
+		h.weighRecent(s)
 	}
 }
 

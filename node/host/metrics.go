@@ -17,6 +17,7 @@ type metrics struct {
 	metaDropped     prometheus.Counter
 	fetchFailed     prometheus.Counter
 	collectFailed   prometheus.Counter
+	logsShortened   prometheus.Counter
 	quarantined     prometheus.Gauge
 }
 
@@ -42,6 +43,7 @@ func newMetrics() metrics {
 		metaDropped:     counter("meta_dropped_total", "Metadata proposals dropped because too many were under way; they are asked again."),
 		fetchFailed:     counter("fetch_failed_total", "Log reads for lagging peers that failed."),
 		collectFailed:   counter("collect_failed_total", "Collections of old log and versions that failed."),
+		logsShortened:   counter("logs_shortened_total", "Times that the log of a range was cut shorter because its store kept too much log for replicas that are behind."),
 		quarantined: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "rhumb", Subsystem: "host", Name: "quarantined_replicas", Help: "Replicas that serve nothing because their data contradicts the protocol.",
 		}),
@@ -53,6 +55,12 @@ func (h *Host) Collectors() []prometheus.Collector {
 	m := &h.m
 	return []prometheus.Collector{
 		m.proposeSeconds, m.syncSeconds, m.commitRanges, m.overloaded, m.diskFull, m.confirmReads, m.readRetries,
-		m.refusedMessages, m.droppedMessages, m.rangeFull, m.metaDropped, m.fetchFailed, m.collectFailed, m.quarantined,
+		m.refusedMessages, m.droppedMessages, m.rangeFull, m.metaDropped, m.fetchFailed, m.collectFailed, m.logsShortened, m.quarantined,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Namespace: "rhumb", Subsystem: "host", Name: "taken_bytes", Help: "Bytes of client batches that are taken in and not answered.",
+		}, func() float64 { used, _ := h.admission.state(); return float64(used) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Namespace: "rhumb", Subsystem: "host", Name: "pace_bytes", Help: "How many bytes of client batches the node takes in at a time, by the pace at which it answers them.",
+		}, func() float64 { _, pace := h.admission.state(); return float64(pace) }),
 	}
 }

@@ -78,15 +78,13 @@ func (h *Host) enqueue(ev event) bool {
 	if h.closed {
 		return false
 	}
-	if len(h.queue) == 0 {
+	if len(h.queue)+len(h.proposals) == 0 {
 		h.since = hlc.Boottime()
 	}
-	h.queue = append(h.queue, ev)
-	switch ev := ev.(type) {
-	case messagesEvent:
-		h.waiting += ev.size
-	case *proposeEvent:
-		h.waiting += ev.size
+	if p, ok := ev.(*proposeEvent); ok {
+		h.proposals = append(h.proposals, p)
+	} else {
+		h.queue = append(h.queue, ev)
 	}
 	return true
 }
@@ -106,7 +104,35 @@ func (h *Host) Drive() {
 
 // mayDrive reports whether a pass may start now; h.mu is held.
 func (h *Host) mayDrive() bool {
-	return !h.driving && !h.closed && h.syncing < commitsInFlightMax && len(h.queue) > 0
+	return !h.driving && !h.closed && h.syncing < commitsInFlightMax && len(h.queue)+len(h.proposals) > 0
+}
+
+// takeLocked takes in the events of the next pass: of entries of peers and of client batches each as much as passBytesMax, and
+// all else that comes before them. Acknowledgements and time wait for no client batch. h.mu is held.
+func (h *Host) takeLocked() {
+	n, size := 0, 0
+	for ; n < len(h.queue) && size < passBytesMax; n++ {
+		if m, ok := h.queue[n].(messagesEvent); ok {
+			size += m.size
+		}
+	}
+	if n == len(h.queue) {
+		h.events, h.queue = h.queue, h.events[:0]
+	} else {
+		h.events = append(h.events[:0], h.queue[:n]...)
+		rest := copy(h.queue, h.queue[n:])
+		clear(h.queue[rest:])
+		h.queue = h.queue[:rest]
+	}
+	n, size = 0, 0
+	for ; n < len(h.proposals) && size < passBytesMax; n++ {
+		size += h.proposals[n].size
+		h.events = append(h.events, h.proposals[n])
+	}
+	rest := copy(h.proposals, h.proposals[n:])
+	clear(h.proposals[rest:])
+	h.proposals = h.proposals[:rest]
+	h.since = hlc.Boottime()
 }
 
 // loop drives on the host's own goroutine what callers hand over.
@@ -126,13 +152,13 @@ func (h *Host) loop() {
 func (h *Host) drive(guest bool) {
 	for {
 		h.mu.Lock()
-		h.events, h.queue, h.waiting = h.queue, h.events[:0], 0
+		h.takeLocked()
 		alone := guest && len(h.events) == 1
 		h.mu.Unlock()
 		commits := h.pass()
 		h.mu.Lock()
 		h.syncing += len(commits)
-		more := len(h.queue) > 0 && h.syncing < commitsInFlightMax && !h.closed
+		more := len(h.queue)+len(h.proposals) > 0 && h.syncing < commitsInFlightMax && !h.closed
 		if !more {
 			h.driving = false
 		}
@@ -182,9 +208,12 @@ func (h *Host) pass() []*commit {
 			for s.r.HasReady() && !h.abandoned {
 				commits = h.carryOut(s, s.r.Ready(), commits)
 			}
+			h.weigh(s)
 			if len(s.held) > 0 && s.r.State() != replica.Activating {
+				now := hlc.Boottime()
 				for _, ev := range h.unhold(s) {
-					ev.apply(h) // touches s, which makes it dirty again
+					ev.since = now // it waited for the election, not for its turn
+					ev.apply(h)    // touches s, which makes it dirty again
 				}
 			}
 			untold = untold || s.r.Untold()
@@ -226,6 +255,7 @@ func (h *Host) touch(s *slot) {
 }
 
 func (ev messagesEvent) apply(h *Host) {
+	h.cfg.Budgets.PeersIn.Release(int64(ev.size))
 	for i := range ev.msgs {
 		s, ok := h.slot(ev.msgs[i].Range)
 		if !ok {
@@ -268,6 +298,7 @@ func (ev peersEvent) apply(h *Host) { ev.change(h) }
 
 func (tickEvent) apply(h *Host) {
 	h.telling = false
+	h.shrinkTails()
 	now := hlc.Boottime()
 	for s := range h.active {
 		waits := s.r.State() == replica.Activating
@@ -275,7 +306,7 @@ func (tickEvent) apply(h *Host) {
 			h.tryActivate(s)
 			if len(s.held) > 0 && now-s.heldSince > holdMax {
 				for _, ev := range h.unhold(s) {
-					ev.done(rhumb.Outcome{}, &rhumb.Error{
+					ev.answer(rhumb.Outcome{}, &rhumb.Error{
 						Op: "host.Host.Propose", Kind: rhumb.Unavailable, Range: s.id, Node: h.cfg.Self.Node,
 						Msg: "the new primary cannot begin yet; retry",
 					})

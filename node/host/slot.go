@@ -22,6 +22,9 @@ type slot struct {
 
 	quarantined bool // has been told
 
+	weight  weight // what the host's budgets count of it
+	logKeep int64  // what boundLogs told the replica to keep of its log
+
 	committed rhumb.Seq // what Config.Committed was told last
 	// recent are the last entries that were appended and are not committed, without a gap, for Config.Committed.
 	recent []*entry.Entry
@@ -69,7 +72,7 @@ func (h *Host) eachSlot(do func(*slot)) {
 
 // addSlot starts the replica of a range from what its store holds, if it holds anything.
 func (h *Host) addSlot(st storage.RangeState, made bool) (*slot, error) {
-	s := &slot{id: st.Range, store: h.cfg.Engine.Store(st.Range), made: made}
+	s := &slot{id: st.Range, store: h.cfg.Engine.Store(st.Range), made: made, logKeep: rhumb.LogKeepRange}
 	d, err := durable(s.store, st)
 	if err != nil {
 		return nil, err
