@@ -67,6 +67,7 @@ func (n *Node) newMember(nodes []*rhumb.Node) (*member, error) {
 	m.ctx, m.cancel = context.WithCancel(n.ctx)
 	m.network = peer.NewNetwork(peer.Config{
 		Cluster: id.Cluster, Self: func() rhumb.NodeIdentity { return m.self },
+		QueueBytesMax: n.budgets.queueBytes(), Queued: n.budgets.queued, FrameBytesMax: n.budgets.frameBytes(),
 		Dial: api.DialFunc(n.cfg.WAN.Dialer(n.cfg.Region)), Load: m.tellLoad, Handler: m, Logger: n.cfg.Logger,
 	})
 	c := raftmeta.DefaultConfig()
@@ -125,6 +126,7 @@ func (m *member) serve(fresh bool) error {
 	h, err := host.New(host.Config{
 		Self: m.self, Engine: m.n.engine, Clock: m.n.clock, Net: m.network, Meta: m, Logger: m.n.cfg.Logger,
 		Fresh: fresh, Settings: m.settings, History: m.history, Fatal: m.n.cfg.Fatal, Suspected: m.suspect,
+		Budgets: m.n.budgets.host(),
 		Committed: func(c host.Committed) {
 			m.publisher.Committed(c.Range, publish.Position{Seq: c.Seq, HLC: c.HLC}, c.Entries)
 		},
@@ -137,6 +139,7 @@ func (m *member) serve(fresh bool) error {
 	m.kv = server.NewKV(server.Config{
 		Cluster: m.cluster, Self: m.self.Node, Region: m.region, Routes: route.Router{State: m.group.State},
 		Ranges: h, Peers: m.network, Inserts: m.admin, Logger: m.n.cfg.Logger,
+		Budgets: server.Budgets{Requests: m.n.budgets.requests, Answers: m.n.budgets.answers},
 	})
 	m.collect(m.kv.Collectors()...)
 	close(m.hostReady)

@@ -19,18 +19,27 @@ import (
 
 func (a *app) benchOverloadCommand(f *benchFlags) *cobra.Command {
 	var cfg bench.OverloadConfig
+	var memory byteSize
 	c := &cobra.Command{
 		Use: "overload", Short: "Find the peak of writes, then let five times the callers write",
 		Long: `Run three nodes in one region and let growing numbers of callers write large values; then let a multiple of the
 callers write. It shows acknowledged writes a second, what became of the calls, and the memory of each node. At the end
 every key with an acknowledged write is read back.`,
 		Example: `  rhumb bench overload
+  rhumb bench overload --memory 768MiB
   rhumb bench overload --callers 100 --value-bytes 1024 -o json`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.benchOverload(cmd.Context(), cfg, f.dir) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var flags []string
+			if memory != 0 {
+				flags = []string{"--memory", memory.String()}
+			}
+			return a.benchOverload(cmd.Context(), cfg, f.dir, flags...)
+		},
 	}
 	fl := c.Flags()
 	fl.IntSliceVar(&cfg.Callers, "callers", []int{50, 400}, "numbers of callers among which the peak is sought")
+	fl.Var(&memory, "memory", "memory of the three nodes together (default: as rhumb demo)")
 	fl.IntVar(&cfg.Factor, "factor", 5, "how many times the most callers overload the cluster")
 	fl.IntVar(&cfg.ValueBytes, "value-bytes", 64<<10, "size of a value")
 	fl.DurationVar(&cfg.Measure, "measure", 4*time.Second, "how long each number of callers is measured; the overload lasts twice as long")

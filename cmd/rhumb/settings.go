@@ -45,6 +45,7 @@ var known = []setting{
 	{"latency_file", "distances to imitate between regions"},
 	{"location", "start: LAT,LON of the node"},
 	{"log_level", "start: debug, info, warn or error"},
+	{"memory", "start: most memory that the node may take, like 4GiB"},
 	{"no_color", "print without colours"},
 	{"output", "how to print data"},
 	{"region", "start: the node's region"},

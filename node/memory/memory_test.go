@@ -14,11 +14,11 @@ func TestSplit(t *testing.T) {
 		stores       int
 		want         Parts // in MiB
 	}{
-		{128, 0, 1, Parts{Cache: 16, MemTable: 6, Requests: 12, Answers: 6, Streams: 6, PeersIn: 12, PeersOut: 8, Tails: 8, Recent: 4, Heap: 56}},
-		{256, 0, 1, Parts{Cache: 32, MemTable: 12, Requests: 24, Answers: 12, Streams: 12, PeersIn: 24, PeersOut: 16, Tails: 16, Recent: 8, Heap: 144}},
-		{256, 0, 4, Parts{Cache: 32, MemTable: 3, Requests: 24, Answers: 12, Streams: 12, PeersIn: 24, PeersOut: 16, Tails: 16, Recent: 8, Heap: 144}},
-		{256, 64, 1, Parts{Cache: 64, MemTable: 12, Requests: 24, Answers: 12, Streams: 12, PeersIn: 24, PeersOut: 16, Tails: 16, Recent: 8, Heap: 112}},
-		{16 << 10, 0, 1, Parts{Cache: 2048, MemTable: 64, Requests: 64, Answers: 128, Streams: 256, PeersIn: 128, PeersOut: 128, Tails: 256, Recent: 128, Heap: 14048}},
+		{128, 0, 1, Parts{Cache: 16, MemTable: 6, Requests: 10, Uncommitted: 8, Answers: 6, Streams: 6, PeersIn: 10, PeersOut: 8, Tails: 6, Recent: 2, Heap: 56}},
+		{256, 0, 1, Parts{Cache: 32, MemTable: 12, Requests: 20, Uncommitted: 16, Answers: 12, Streams: 12, PeersIn: 20, PeersOut: 16, Tails: 12, Recent: 4, Heap: 144}},
+		{256, 0, 4, Parts{Cache: 32, MemTable: 3, Requests: 20, Uncommitted: 16, Answers: 12, Streams: 12, PeersIn: 20, PeersOut: 16, Tails: 12, Recent: 4, Heap: 144}},
+		{256, 64, 1, Parts{Cache: 64, MemTable: 12, Requests: 20, Uncommitted: 16, Answers: 12, Streams: 12, PeersIn: 20, PeersOut: 16, Tails: 12, Recent: 4, Heap: 112}},
+		{16 << 10, 0, 1, Parts{Cache: 2048, MemTable: 64, Requests: 64, Uncommitted: 64, Answers: 128, Streams: 256, PeersIn: 128, PeersOut: 128, Tails: 256, Recent: 128, Heap: 14048}},
 	} {
 		got, err := Split(tc.total<<20, tc.cache<<20, tc.stores)
 		if err != nil {
@@ -27,12 +27,13 @@ func TestSplit(t *testing.T) {
 		}
 		tc.want.Total = tc.total
 		for _, v := range []*int64{
-			&tc.want.Total, &tc.want.Cache, &tc.want.MemTable, &tc.want.Requests, &tc.want.Answers, &tc.want.Streams,
+			&tc.want.Total, &tc.want.Cache, &tc.want.MemTable, &tc.want.Requests, &tc.want.Uncommitted, &tc.want.Answers, &tc.want.Streams,
 			&tc.want.PeersIn, &tc.want.PeersOut, &tc.want.Tails, &tc.want.Recent, &tc.want.Heap,
 		} {
 			*v <<= 20
 		}
-		if got != tc.want {
+		tc.want.Stores = got.Total - outsideHeap - got.Heap
+		if got != tc.want || got.Stores != got.Cache+got.MemTable*MemTablesPerStore*int64(tc.stores) {
 			t.Errorf("%d MiB, cache %d MiB, %d stores:\ngot  %+v\nwant %+v", tc.total, tc.cache, tc.stores, got, tc.want)
 		}
 	}
@@ -54,7 +55,7 @@ func TestSplitLeavesRoom(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			sum := p.Cache + p.MemTable*MemTablesPerStore*int64(stores) + p.Requests + p.Answers + p.Streams + p.PeersIn + p.PeersOut + p.Tails + p.Recent
+			sum := p.Stores + p.Requests + p.Uncommitted + p.Answers + p.Streams + p.PeersIn + p.PeersOut + p.Tails + p.Recent
 			if sum > total/4*3 {
 				t.Errorf("%d bytes, %d stores: the parts are %d: %+v", total, stores, sum, p)
 			}

@@ -14,14 +14,17 @@ type Parts struct {
 	// MemTablesPerStore of them.
 	Cache    int64 `json:"cache"`
 	MemTable int64 `json:"memtable"`
-	// Requests are the requests of clients from the moment they are decoded until they are answered: those that wait for a
-	// pass, those in entries that are not committed yet, and reads.
-	Requests int64 `json:"requests"`
+	// Stores is Cache and all memtables of all stores together.
+	Stores int64 `json:"stores"`
+	// Requests are the requests of clients from the moment they are decoded until they are answered. Uncommitted are the
+	// entries that are made of them, until they are committed.
+	Requests    int64 `json:"requests"`
+	Uncommitted int64 `json:"uncommitted"`
 	// Answers are what clients have not taken yet.
 	Answers int64 `json:"answers"`
 	// Streams is what the network may hold of clients that send faster than the node reads: StreamReserve for each stream.
 	Streams int64 `json:"streams"`
-	// PeersIn are entries that other nodes sent and that wait for a pass, PeersOut messages that wait to be sent.
+	// PeersIn are entries that other nodes sent and that wait for a pass, PeersOut frames on their way to other nodes.
 	PeersIn  int64 `json:"peers_in"`
 	PeersOut int64 `json:"peers_out"`
 	// Tails are committed entries that are kept for peers that lag a little.
@@ -46,16 +49,17 @@ const (
 
 // shareOf are the parts in sixty-fourths of the whole, with the bounds beyond which more memory is of no use: what waits longer is
 // not answered in time anyway. The rest of the whole is for the program.
-var shareOf = struct{ cache, memtables, requests, answers, streams, peersIn, peersOut, tails, recent share }{
-	cache:     share{8, 1 << 40},
-	memtables: share{12, 1 << 40},
-	requests:  share{6, 64 << 20},
-	answers:   share{3, 128 << 20},
-	streams:   share{3, 256 << 20},
-	peersIn:   share{6, 128 << 20},
-	peersOut:  share{4, 128 << 20},
-	tails:     share{4, 256 << 20},
-	recent:    share{2, 128 << 20},
+var shareOf = struct{ cache, memtables, requests, uncommitted, answers, streams, peersIn, peersOut, tails, recent share }{
+	cache:       share{8, 1 << 40},
+	memtables:   share{12, 1 << 40},
+	requests:    share{5, 64 << 20},
+	uncommitted: share{4, 64 << 20},
+	answers:     share{3, 128 << 20},
+	streams:     share{3, 256 << 20},
+	peersIn:     share{5, 128 << 20},
+	peersOut:    share{4, 128 << 20},
+	tails:       share{3, 256 << 20},
+	recent:      share{1, 128 << 20},
 }
 
 type share struct{ of64, most int64 }
@@ -70,7 +74,7 @@ func Split(total, cache int64, stores int) (Parts, error) {
 	}
 	s := &shareOf
 	p := Parts{
-		Total: total, Requests: s.requests.of(total), Answers: s.answers.of(total), Streams: s.streams.of(total),
+		Total: total, Requests: s.requests.of(total), Uncommitted: s.uncommitted.of(total), Answers: s.answers.of(total), Streams: s.streams.of(total),
 		PeersIn: s.peersIn.of(total), PeersOut: s.peersOut.of(total), Tails: s.tails.of(total), Recent: s.recent.of(total),
 	}
 	tables := int64(stores) * MemTablesPerStore
@@ -79,7 +83,8 @@ func Split(total, cache int64, stores int) (Parts, error) {
 	if cache > 0 {
 		p.Cache = cache
 	}
-	p.Heap = total - outsideHeap - p.Cache - tables*p.MemTable
+	p.Stores = p.Cache + tables*p.MemTable
+	p.Heap = total - outsideHeap - p.Stores
 	if least := total / 4; p.Heap < least {
 		return Parts{}, rhumb.Ef(op, rhumb.InvalidArgument,
 			"%d MiB of memory for a node with %d directories and %d MiB of block cache leave %d MiB for all else, at least %d MiB are needed; raise --memory or lower --cache-size",

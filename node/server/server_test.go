@@ -222,7 +222,7 @@ func (w *world) with(change func()) {
 func serve(t *testing.T, register func(s *grpc.Server)) *grpc.ClientConn {
 	t.Helper()
 	l := bufconn.Listen(1 << 20)
-	s := grpc.NewServer(api.ServerOptions()...)
+	s := grpc.NewServer(api.ServerOptions(0)...)
 	register(s)
 	go func() { _ = s.Serve(l) }()
 	t.Cleanup(s.Stop)
@@ -652,7 +652,7 @@ func TestSlowClient(t *testing.T) {
 // to their answers.
 func TestManyUnanswered(t *testing.T) {
 	w := newWorld()
-	a := newAnswers(nil)
+	a := newAnswers(nil, nil)
 	held := 0
 	for a.unanswered < unansweredMax {
 		a.expect(func() { t.Fatal("driven below the bound") })
