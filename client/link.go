@@ -40,6 +40,7 @@ type link struct {
 	sending      bool // somebody is in stream.Send
 	nextID       uint64
 	waiting      map[uint64]*call // sent on stream, not answered
+	flow         flow             // bounds the bytes of waiting
 	pending      []*call          // not sent
 	pendingBytes int
 	frames       int // sent, none of their requests answered, not stalled
@@ -60,6 +61,7 @@ type call struct {
 }
 
 type frame struct {
+	sent       time.Time
 	generation int
 	answered   bool
 }
@@ -79,7 +81,7 @@ func newLink(addr string, cfg *Config, m *counters, cluster func() rhumb.Cluster
 	if err != nil {
 		return nil, err
 	}
-	l := &link{addr: addr, cc: cc, cfg: cfg, m: m, cluster: cluster, wake: make(chan struct{}, 1), waiting: map[uint64]*call{}}
+	l := &link{addr: addr, cc: cc, cfg: cfg, m: m, cluster: cluster, wake: make(chan struct{}, 1), waiting: map[uint64]*call{}, flow: newFlow()}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.stall = time.AfterFunc(time.Hour, l.stalled)
 	l.stall.Stop()
@@ -173,7 +175,7 @@ func (l *link) sendPending() bool {
 	if len(calls) > 0 {
 		l.sendLocked(calls)
 	}
-	return true
+	return len(calls) > 0
 }
 
 // takeLocked takes the calls of the next frame from those that wait.
@@ -182,6 +184,9 @@ func (l *link) takeLocked() []*call {
 	n, size := 0, 0
 	for n < len(l.pending) && len(calls) < frameRequestsMax && (len(calls) == 0 || size+l.pending[n].size <= frameBytesMax) {
 		if c := l.pending[n]; !c.dropped {
+			if !l.flow.room(c.size, size) {
+				break
+			}
 			size += c.size
 			calls = append(calls, c)
 		}
@@ -197,11 +202,12 @@ func (l *link) takeLocked() []*call {
 
 // sendLocked sends calls as one frame. It lets go of the lock meanwhile; sending keeps others out.
 func (l *link) sendLocked(calls []*call) {
-	f := &frame{generation: l.generation}
+	f := &frame{generation: l.generation, sent: time.Now()}
 	out := &rhumbpb.ClientFrame{Requests: make([]*rhumbpb.Request, len(calls))}
 	for i, c := range calls {
 		c.frame = f
 		l.waiting[c.req.Id] = c
+		l.flow.inflight += c.size
 		out.Requests[i] = c.req
 	}
 	if !l.greeted {
@@ -278,9 +284,21 @@ func (l *link) answerLocked(resp *rhumbpb.Response) {
 	if c == nil {
 		return // abandoned
 	}
-	delete(l.waiting, resp.Id)
+	if resp.Error.GetKind() == rhumbpb.Kind_KIND_OVERLOADED {
+		l.flow.refused(time.Now())
+	} else {
+		now := time.Now()
+		l.flow.answered(now, now.Sub(c.frame.sent), c.size)
+	}
+	l.forgetLocked(c)
 	l.countLocked(c.frame)
 	c.done <- reply{resp: resp, sent: true}
+}
+
+// forgetLocked ends the wait for the answer to a request that was sent.
+func (l *link) forgetLocked(c *call) {
+	delete(l.waiting, c.req.Id)
+	l.flow.inflight -= c.size
 }
 
 // countLocked notes that a request of a frame needs no answer any more.
@@ -309,8 +327,8 @@ func (l *link) ended(s kvStream, cause error) {
 		l.stream = nil
 		l.m.broken.Add(1)
 	}
-	for id, c := range l.waiting {
-		delete(l.waiting, id)
+	for _, c := range l.waiting {
+		l.forgetLocked(c)
 		c.done <- r
 	}
 	l.frames = 0
@@ -340,8 +358,17 @@ func (l *link) abandon(c *call, why error) reply {
 	default:
 	}
 	if l.waiting[c.req.Id] == c {
-		delete(l.waiting, c.req.Id)
+		if rhumb.KindOf(why) == rhumb.DeadlineExceeded {
+			l.flow.refused(time.Now())
+		}
+		l.forgetLocked(c)
+		if len(l.pending) > 0 {
+			l.signal()
+		}
 		return reply{sent: true, err: why}
+	}
+	if l.flow.narrow() && rhumb.KindOf(why) == rhumb.DeadlineExceeded {
+		why = rhumb.Ef("client.link", rhumb.Overloaded, "%s refuses requests as overloaded; this one waited for its turn, was not sent, and its time is over", l.addr)
 	}
 	if !c.dropped && !l.closed {
 		c.dropped = true
