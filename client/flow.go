@@ -8,9 +8,11 @@ const (
 	flowFirst = 2 << 20
 	flowMost  = queueBytesMax
 	flowLeast = 256 << 10
-	// flowSlow is how long an answer may take before it counts as a refusal: well below Config.AttemptTimeout, so that requests wait
-	// here, where it is known that they were not applied, and above a write to a far region.
-	flowSlow = time.Second
+	// flowEasy is how much longer than the quickest an answer may take for the window to grow, flowSlow how much longer before it
+	// counts as a refusal: well below Config.AttemptTimeout, so that requests wait here, where it is known that they were not
+	// applied.
+	flowEasy = 200 * time.Millisecond
+	flowSlow = 600 * time.Millisecond
 	// flowPause is how long a flow that was cut is not cut again: refusals of what was on its way say nothing new.
 	flowPause = 200 * time.Millisecond
 )
@@ -21,7 +23,8 @@ const (
 // takes. It is plain data: the caller gives the time.
 type flow struct {
 	window, inflight int
-	cut              time.Time // when the window was halved last; zero when it never was
+	cut              time.Time     // when the window was halved last; zero when it never was
+	quickest         time.Duration // the least that an answer took; 0 before the first
 }
 
 func newFlow() flow { return flow{window: flowFirst} }
@@ -46,9 +49,13 @@ func (f *flow) refused(now time.Time) {
 // answered takes any other answer to a request of so many bytes that was sent a while ago. It is called before the request
 // leaves inflight.
 func (f *flow) answered(now time.Time, took time.Duration, size int) {
-	switch {
-	case took > flowSlow:
+	if f.quickest == 0 || took < f.quickest {
+		f.quickest = max(took, 1)
+	}
+	switch waited := took - f.quickest; {
+	case waited > flowSlow:
 		f.refused(now)
+	case waited > flowEasy:
 	case f.inflight <= f.window/2: // the window is not what limits
 	case f.cut.IsZero():
 		f.window = min(f.window+size, flowMost)

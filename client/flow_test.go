@@ -37,7 +37,11 @@ func TestFlow(t *testing.T) {
 	}
 	now = now.Add(flowPause)
 	f.inflight = 4 << 20
-	f.answered(now, flowSlow+1, 1)
+	f.answered(now, flowEasy+2*time.Millisecond, 1)
+	if f.window != 4<<20 {
+		t.Fatalf("the window is %d after an answer that was neither quick nor slow, want 4 MiB", f.window)
+	}
+	f.answered(now, flowSlow+2*time.Millisecond, 1)
 	if f.window != 2<<20 {
 		t.Fatalf("the window is %d after a slow answer with 4 MiB under way, want 2 MiB", f.window)
 	}

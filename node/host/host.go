@@ -42,6 +42,8 @@ const (
 	// passBytesMax bounds the client batches, and apart from them the entries of peers, that one pass takes in; one always
 	// fits. A pass that takes longer would hold up acknowledgements, and make the node look dead to its peers.
 	passBytesMax = 4 << 20
+	// guestBytesMax bounds what a pass takes in that runs on the goroutine of a caller.
+	guestBytesMax = 256 << 10
 	// queueWaitMax is how long a client batch may wait for a pass: then it is refused, since it would probably be answered too late.
 	queueWaitMax = time.Second
 	// commitsInFlightMax bounds the commits that are applied and not yet durable. Measured with three nodes on one machine
@@ -124,9 +126,10 @@ type Host struct {
 
 	admission admission
 
-	mu        sync.Mutex // guards the six below
+	mu        sync.Mutex // guards the seven below
 	queue     []event
 	proposals []*proposeEvent
+	waiting   int  // bytes of batches and entries in queue and proposals
 	driving   bool // a pass runs, or is about to
 	syncing   int  // commits in flight
 	closed    bool

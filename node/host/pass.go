@@ -81,25 +81,33 @@ func (h *Host) enqueue(ev event) bool {
 	if len(h.queue)+len(h.proposals) == 0 {
 		h.since = hlc.Boottime()
 	}
-	if p, ok := ev.(*proposeEvent); ok {
-		h.proposals = append(h.proposals, p)
-	} else {
+	switch ev := ev.(type) {
+	case *proposeEvent:
+		h.proposals = append(h.proposals, ev)
+		h.waiting += ev.size
+	case messagesEvent:
+		h.queue = append(h.queue, ev)
+		h.waiting += ev.size
+	default:
 		h.queue = append(h.queue, ev)
 	}
 	return true
 }
 
 // Drive runs a pass over what waits, unless one runs already or enough commits are on their way to disk. It may sync a
-// commit on the calling goroutine.
+// commit on the calling goroutine. When much waits the host's own goroutine runs the pass: the caller reads a stream, and a
+// node under overload must refuse at once what it does not take in.
 func (h *Host) Drive() {
 	h.mu.Lock()
-	if !h.mayDrive() {
-		h.mu.Unlock()
-		return
-	}
-	h.driving = true
+	drive, much := h.mayDrive(), h.waiting > guestBytesMax
+	h.driving = h.driving || drive
 	h.mu.Unlock()
-	h.drive(true)
+	switch {
+	case drive && much:
+		h.wake <- struct{}{} // has room: only who sets driving sends, and the loop takes it before driving ends
+	case drive:
+		h.drive(true)
+	}
 }
 
 // mayDrive reports whether a pass may start now; h.mu is held.
@@ -132,6 +140,14 @@ func (h *Host) takeLocked() {
 	rest := copy(h.proposals, h.proposals[n:])
 	clear(h.proposals[rest:])
 	h.proposals = h.proposals[:rest]
+	for i := range h.events {
+		switch ev := h.events[i].(type) {
+		case *proposeEvent:
+			h.waiting -= ev.size
+		case messagesEvent:
+			h.waiting -= ev.size
+		}
+	}
 	h.since = hlc.Boottime()
 }
 

@@ -14,11 +14,11 @@ func TestSplit(t *testing.T) {
 		stores       int
 		want         Parts // in MiB
 	}{
-		{128, 0, 1, Parts{Cache: 16, MemTable: 6, Requests: 10, Uncommitted: 8, Answers: 6, Streams: 6, PeersIn: 10, PeersOut: 8, Tails: 6, Recent: 2, Heap: 56}},
-		{256, 0, 1, Parts{Cache: 32, MemTable: 12, Requests: 20, Uncommitted: 16, Answers: 12, Streams: 12, PeersIn: 20, PeersOut: 16, Tails: 12, Recent: 4, Heap: 144}},
-		{256, 0, 4, Parts{Cache: 32, MemTable: 3, Requests: 20, Uncommitted: 16, Answers: 12, Streams: 12, PeersIn: 20, PeersOut: 16, Tails: 12, Recent: 4, Heap: 144}},
-		{256, 64, 1, Parts{Cache: 64, MemTable: 12, Requests: 20, Uncommitted: 16, Answers: 12, Streams: 12, PeersIn: 20, PeersOut: 16, Tails: 12, Recent: 4, Heap: 112}},
-		{16 << 10, 0, 1, Parts{Cache: 2048, MemTable: 64, Requests: 64, Uncommitted: 64, Answers: 128, Streams: 256, PeersIn: 128, PeersOut: 128, Tails: 256, Recent: 128, Heap: 14048}},
+		{192, 0, 1, Parts{Cache: 24, MemTable: 6, Requests: 15, Uncommitted: 12, Answers: 9, Streams: 9, PeersIn: 15, PeersOut: 12, Tails: 9, Recent: 3, Heap: 80}},
+		{256, 0, 1, Parts{Cache: 32, MemTable: 8, Requests: 20, Uncommitted: 16, Answers: 12, Streams: 12, PeersIn: 20, PeersOut: 16, Tails: 12, Recent: 4, Heap: 128}},
+		{256, 0, 4, Parts{Cache: 32, MemTable: 2, Requests: 20, Uncommitted: 16, Answers: 12, Streams: 12, PeersIn: 20, PeersOut: 16, Tails: 12, Recent: 4, Heap: 128}},
+		{256, 64, 1, Parts{Cache: 64, MemTable: 8, Requests: 20, Uncommitted: 16, Answers: 12, Streams: 12, PeersIn: 20, PeersOut: 16, Tails: 12, Recent: 4, Heap: 96}},
+		{16 << 10, 0, 1, Parts{Cache: 2048, MemTable: 64, Requests: 64, Uncommitted: 64, Answers: 128, Streams: 256, PeersIn: 128, PeersOut: 128, Tails: 256, Recent: 128, Heap: 14016}},
 	} {
 		got, err := Split(tc.total<<20, tc.cache<<20, tc.stores)
 		if err != nil {
@@ -40,7 +40,7 @@ func TestSplit(t *testing.T) {
 	for _, tc := range []struct {
 		total, cache int64
 		stores       int
-	}{{127, 0, 1}, {0, 0, 1}, {256, 192, 1}, {128, 0, 64}} {
+	}{{191, 0, 1}, {0, 0, 1}, {256, 128, 1}, {256, 0, 64}} {
 		if p, err := Split(tc.total<<20, tc.cache<<20, tc.stores); rhumb.KindOf(err) != rhumb.InvalidArgument {
 			t.Errorf("%d MiB, cache %d MiB, %d stores: %+v, %v", tc.total, tc.cache, tc.stores, p, err)
 		}

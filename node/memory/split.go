@@ -3,7 +3,7 @@ package memory
 import "github.com/rhumbdb/rhumb"
 
 // Least is the least memory that a node runs in.
-const Least = 128 << 20
+const Least = 192 << 20
 
 // Parts are the bytes that each use of a node's memory may take. What they leave of Total is for the program itself: its
 // code, goroutines, the metadata, frames that are being encoded, and garbage that is not collected yet.
@@ -43,15 +43,16 @@ const (
 
 	memTableLeast = 1 << 20
 	memTableMost  = 64 << 20
-	// outsideHeap is what a process takes beside its heap and its stores: code, stacks of threads, buffers of the system.
-	outsideHeap = 32 << 20
+	// outsideHeap is what a process takes beside its heap and its stores: code, stacks of threads, and memory that the C library
+	// keeps when stores free it.
+	outsideHeap = 64 << 20
 )
 
 // shareOf are the parts in sixty-fourths of the whole, with the bounds beyond which more memory is of no use: what waits longer is
 // not answered in time anyway. The rest of the whole is for the program.
 var shareOf = struct{ cache, memtables, requests, uncommitted, answers, streams, peersIn, peersOut, tails, recent share }{
 	cache:       share{8, 1 << 40},
-	memtables:   share{12, 1 << 40},
+	memtables:   share{8, 1 << 40},
 	requests:    share{5, 64 << 20},
 	uncommitted: share{4, 64 << 20},
 	answers:     share{3, 128 << 20},
