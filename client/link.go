@@ -89,23 +89,36 @@ func newLink(addr string, cfg *Config, m *counters, cluster func() rhumb.Cluster
 	return l, nil
 }
 
-// do sends a request and waits for its answer, for at most the time given.
+// do sends a request and waits for its answer, for at most the time given. Half of it is for the flight: what was not sent in the
+// other half is not sent any more, since nobody would know what became of it.
 func (l *link) do(ctx context.Context, req *rhumbpb.Request, size int, most time.Duration) reply {
 	const op rhumb.Op = "client.link"
 	c := &call{req: req, size: size, done: make(chan reply, 1)}
 	if err := l.submit(c); err != nil {
 		return reply{err: err}
 	}
-	timer := time.NewTimer(most)
+	timer := time.NewTimer(most / 2)
 	defer timer.Stop()
-	select {
-	case r := <-c.done:
-		return r
-	case <-ctx.Done():
-		return l.abandon(c, ctx.Err())
-	case <-timer.C:
-		return l.abandon(c, rhumb.Ef(op, rhumb.DeadlineExceeded, "no answer from %s in %s", l.addr, most))
+	for flies := false; ; flies = true {
+		select {
+		case r := <-c.done:
+			return r
+		case <-ctx.Done():
+			return l.abandon(c, ctx.Err())
+		case <-timer.C:
+			if flies || !l.isSent(c) {
+				return l.abandon(c, rhumb.Ef(op, rhumb.DeadlineExceeded, "no answer from %s in %s", l.addr, most))
+			}
+			timer.Reset(most - most/2)
+		}
 	}
+}
+
+// isSent reports whether a request was sent, or its answer is there.
+func (l *link) isSent(c *call) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return c.frame != nil
 }
 
 func (l *link) submit(c *call) error {

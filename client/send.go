@@ -200,12 +200,13 @@ func (c *Client) wait(ctx context.Context, e *errand) bool {
 		e.pause = newPause()
 	}
 	d := e.pause.NextBackOff()
-	if time.Until(e.deadline) <= d {
-		return false
+	overloaded := rhumb.KindOf(e.last) == rhumb.Overloaded
+	if left := time.Until(e.deadline); left <= d || overloaded && left <= d+flowSlow {
+		return false // what a node under overload takes in now would probably be answered too late
 	}
 	if !e.spared && !c.budget.take() {
 		c.m.refused.Add(1)
-		if rhumb.KindOf(e.last) == rhumb.Overloaded { // or a caller that asks again at once would never leave the node in peace
+		if overloaded { // or a caller that asks again at once would never leave the node in peace
 			select {
 			case <-time.After(d):
 			case <-ctx.Done():

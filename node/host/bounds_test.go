@@ -435,3 +435,102 @@ func TestCloseWhileFetchersWait(t *testing.T) {
 		t.Fatal("the host gave up what it had decided")
 	}
 }
+
+// TestFullDiskTakesNoEntries guards that a node whose disk is full takes no entries of peers and acknowledges none, and that its
+// passes go on meanwhile; when there is room it takes them.
+func TestFullDiskTakesNoEntries(t *testing.T) {
+	var full atomic.Pointer[string]
+	w := newWorldWith(t, 3, storage.Config{
+		CacheBytes: 8 << 20, MemTableBytes: 1 << 20, DiskFreeEvery: -1,
+		DiskFree: func(dir string) (uint64, uint64, error) {
+			if p := full.Load(); p != nil && *p == dir {
+				return 1, 100, nil
+			}
+			return 50, 100, nil
+		},
+	}, func(*Config) {})
+	w.put(1, "k", "v")
+	h := w.hosts[3]
+	dir := h.cfg.Engine.Stores()[0].Dir()
+	full.Store(&dir)
+	got := ask(w.hosts[1], putOf("k", "later"))
+	w.hosts[1].Drive()
+	w.eventually(func() error {
+		if metric(t, h, "rhumb_host_disk_full_total") == 0 {
+			return fmt.Errorf("entries are taken by a full disk")
+		}
+		return nil
+	})
+	if _, err := h.Status(t.Context(), testRange); err != nil {
+		t.Fatalf("a pass of a node with a full disk: %v", err)
+	}
+	if v, err := w.get(1, "k"); err != nil || v != "v" {
+		t.Fatalf("k is %q, %v", v, err)
+	}
+	full.Store(nil)
+	if a := w.answered(got); a.err != nil {
+		t.Fatal(a.err)
+	}
+}
+
+// TestPassIsBounded guards that a pass takes in no more than passBytesMax of client batches, and that acknowledgements and time
+// do not wait behind them: else peers take a node under overload for dead.
+func TestPassIsBounded(t *testing.T) {
+	w := newWorld(t, 1)
+	h := w.hosts[1]
+	release := hold(w, h)
+	defer release()
+	big := strings.Repeat("x", 1<<20)
+	for i := range 3 * passBytesMax >> 20 {
+		ask(h, putOf(fmt.Sprintf("k%d", i), big))
+	}
+	h.enqueue(tickEvent{})
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	waiting := h.waiting
+	h.takeLocked()
+	size, tick := 0, false
+	for _, ev := range h.events {
+		switch ev := ev.(type) {
+		case *proposeEvent:
+			size += ev.size
+		case tickEvent:
+			tick = true
+		}
+	}
+	if !tick || size == 0 || size > passBytesMax+len(big)+100 || h.waiting != waiting-size || len(h.proposals) == 0 {
+		t.Errorf("a pass takes %d bytes of %d, with the tick: %v; %d bytes in %d batches wait on", size, waiting, tick, h.waiting, len(h.proposals))
+	}
+	for _, ev := range h.events { // back, so that they are answered
+		if p, ok := ev.(*proposeEvent); ok {
+			h.proposals = append(h.proposals, p)
+			h.waiting += p.size
+		}
+	}
+	h.events = h.events[:0]
+}
+
+// TestLogsOfStoreAreBounded guards LogKeepStore: the longest logs are cut first when those that are kept for an absent replica
+// are too long together, and the replica is told to be lost.
+func TestLogsOfStoreAreBounded(t *testing.T) {
+	const most = 4 << 20
+	w := newWorldWith(t, 3, storage.Config{CacheBytes: 8 << 20, MemTableBytes: 4 << 20}, func(c *Config) { c.LogKeepStore = most })
+	w.put(1, "k", "v")
+	w.isolate(3, true)
+	w.elect(1, 1, 2)
+	h := w.hosts[1]
+	value := strings.Repeat("x", 256<<10)
+	for range 64 {
+		w.put(1, "k", value)
+	}
+	w.eventually(func() error {
+		w.put(1, "k", value)
+		if size, _ := h.cfg.Engine.Stores()[0].Size(testRange); size.Log > 2*most {
+			return fmt.Errorf("%d bytes of log are kept", size.Log)
+		}
+		return nil
+	})
+	if n := metric(t, h, "rhumb_host_logs_shortened_total"); n == 0 {
+		t.Error("no log was cut shorter, but it is short")
+	}
+}

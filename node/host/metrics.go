@@ -34,7 +34,7 @@ func newMetrics() metrics {
 		syncSeconds:     histogram("sync_seconds", "Time for a commit to become durable.", seconds),
 		commitRanges:    histogram("commit_ranges", "Ranges that share one synced commit.", prometheus.ExponentialBuckets(1, 2, 12)),
 		overloaded:      counter("overloaded_total", "Batches refused because too many events or bytes wait."),
-		diskFull:        counter("disk_full_total", "Batches refused because the disk is nearly full."),
+		diskFull:        counter("disk_full_total", "Batches refused and entries of peers not taken because the disk is nearly full, and tries of commits that wait for room."),
 		confirmReads:    counter("confirm_reads_total", "Reads that had no lease and asked the metadata group instead."),
 		readRetries:     counter("read_retries_total", "Reads that began again because old versions were collected under them."),
 		refusedMessages: counter("refused_messages_total", "Replication messages that a replica refused."),

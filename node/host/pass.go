@@ -278,6 +278,12 @@ func (ev messagesEvent) apply(h *Host) {
 			continue // news of the range has not arrived yet; the sender repeats itself
 		}
 		if n := len(ev.msgs[i].Entries); n > 0 {
+			// A full disk takes no entries, rather than hold up the pass and with it all other ranges: this replica acknowledges
+			// nothing, and its primary goes on without it.
+			if err := s.store.Writable(); err != nil {
+				h.m.diskFull.Inc()
+				continue
+			}
 			if err := h.cfg.Clock.Update(ev.msgs[i].Entries[n-1].LastHLC()); err != nil {
 				h.m.refusedMessages.Inc()
 				h.log.Warn("a peer's clock is too far ahead: its writes are not taken", "from", ev.from, "err", err)
