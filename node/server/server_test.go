@@ -219,10 +219,10 @@ func (w *world) with(change func()) {
 }
 
 // serve offers register's services on a connection in memory.
-func serve(t *testing.T, register func(s *grpc.Server)) *grpc.ClientConn {
+func serve(t *testing.T, register func(s *grpc.Server), options ...grpc.ServerOption) *grpc.ClientConn {
 	t.Helper()
 	l := bufconn.Listen(1 << 20)
-	s := grpc.NewServer(api.ServerOptions(0)...)
+	s := grpc.NewServer(append(api.ServerOptions(0), options...)...)
 	register(s)
 	go func() { _ = s.Serve(l) }()
 	t.Cleanup(s.Stop)
