@@ -484,6 +484,7 @@ func (n *Node) publishConfig(m *member) publish.Config {
 	}
 	return publish.Config{
 		Root: s.Dir, Cluster: m.cluster, Node: m.self.Node, Policy: s.Policy, Image: image, Engine: n.engine,
-		State: m.group.State, Closed: m.closed, Logger: n.cfg.Logger, Registerer: n.metrics,
+		HeldBytes: int(min(n.budgets.parts.Recent, 32<<20)),
+		State:     m.group.State, Closed: m.closed, Logger: n.cfg.Logger, Registerer: n.metrics,
 	}
 }

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -461,7 +462,9 @@ func TestFullDiskTakesNoEntries(t *testing.T) {
 		}
 		return nil
 	})
-	if _, err := h.Status(t.Context(), testRange); err != nil {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if _, err := h.Status(ctx, testRange); err != nil {
 		t.Fatalf("a pass of a node with a full disk: %v", err)
 	}
 	if v, err := w.get(1, "k"); err != nil || v != "v" {
