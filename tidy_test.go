@@ -22,7 +22,7 @@ const module = "github.com/rhumbdb/rhumb"
 // instead of moving a line.
 var layers = [][]string{
 	{"."},
-	{"hlc", "keys", "geo", "entry", "api/rhumbpb", "bench/load", "node/closed", "snapshot/format"},
+	{"hlc", "keys", "geo", "entry", "api/rhumbpb", "bench/load", "node/closed", "node/memory", "snapshot/format"},
 	{"sched", "geo/rtt", "geo/wan", "api", "storage", "raftmeta/catalog", "node/replica", "node/lease", "sim/check", "sim/model", "sim/voter", "snapshot/rtree", "bench/roads"},
 	{"geo/place", "storage/storagetest", "client", "snapshot", "snapshot/reader"},
 	{"raftmeta", "snapshot/inspect"},

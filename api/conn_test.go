@@ -41,7 +41,7 @@ func TestSilentConnectionIsRenewed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := grpc.NewServer(ServerOptions()...)
+	s := grpc.NewServer(ServerOptions(0)...)
 	rhumbpb.RegisterClusterServer(s, pinged{})
 	go func() { _ = s.Serve(l) }()
 	defer s.Stop()

@@ -152,7 +152,7 @@ func (n *worldNode) listen(addr string) {
 		n.w.t.Fatal(err)
 	}
 	n.addr = l.Addr().String()
-	n.server = grpc.NewServer(api.ServerOptions()...)
+	n.server = grpc.NewServer(api.ServerOptions(0)...)
 	rhumbpb.RegisterKVServer(n.server, n)
 	rhumbpb.RegisterClusterServer(n.server, n)
 	go func() { _ = n.server.Serve(l) }()

@@ -70,6 +70,7 @@ func (n *Node) newMember(nodes []*rhumb.Node) (*member, error) {
 	m.ctx, m.cancel = context.WithCancel(n.ctx)
 	m.network = peer.NewNetwork(peer.Config{
 		Cluster: id.Cluster, Self: func() rhumb.NodeIdentity { return m.self },
+		QueueBytesMax: n.budgets.queueBytes(), Queued: n.budgets.queued, FrameBytesMax: n.budgets.frameBytes(),
 		Dial: api.DialFunc(n.cfg.WAN.Dialer(n.cfg.Region)), Load: m.tellLoad, Via: m.via, Handler: m, Logger: n.cfg.Logger,
 	})
 	c := raftmeta.DefaultConfig()
@@ -128,6 +129,7 @@ func (m *member) serve(fresh bool) error {
 	h, err := host.New(host.Config{
 		Self: m.self, Engine: m.n.engine, Clock: m.n.clock, Net: m.network, Meta: m, Logger: m.n.cfg.Logger,
 		Known: slices.Collect(st.Ranges()), Fresh: fresh, Settings: m.settings, History: m.history, Fatal: m.n.cfg.Fatal, Suspected: m.suspect, FitnessChanged: m.tellLeader,
+		Budgets: m.n.budgets.host(),
 		Committed: func(c host.Committed) {
 			m.publisher.Committed(c.Range, publish.Position{Seq: c.Seq, HLC: c.HLC}, c.Entries)
 		},
@@ -140,6 +142,7 @@ func (m *member) serve(fresh bool) error {
 	m.kv = server.NewKV(server.Config{
 		Cluster: m.cluster, Self: m.self.Node, Region: m.region, Routes: route.Router{State: m.group.State},
 		Ranges: h, Peers: m.network, Inserts: m.admin, Logger: m.n.cfg.Logger,
+		Budgets: server.Budgets{Requests: m.n.budgets.requests, Answers: m.n.budgets.answers},
 	})
 	m.collect(m.kv.Collectors()...)
 	close(m.hostReady)
@@ -490,6 +493,7 @@ func (n *Node) publishConfig(m *member) publish.Config {
 	}
 	return publish.Config{
 		Root: s.Dir, Cluster: m.cluster, Node: m.self.Node, Policy: s.Policy, Image: image, Engine: n.engine,
-		State: m.group.State, Closed: m.closed, Logger: n.cfg.Logger, Registerer: n.metrics,
+		HeldBytes: int(min(n.budgets.parts.Recent, 32<<20)),
+		State:     m.group.State, Closed: m.closed, Logger: n.cfg.Logger, Registerer: n.metrics,
 	}
 }

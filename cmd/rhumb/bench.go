@@ -21,7 +21,7 @@ type benchFlags struct{ dir string }
 
 func (a *app) benchCommand() *cobra.Command {
 	var f benchFlags
-	c := noArgsGroup("bench", "Measure clusters on this machine", a.benchKVCommand(&f), a.benchFailoverCommand(&f))
+	c := noArgsGroup("bench", "Measure clusters on this machine", a.benchKVCommand(&f), a.benchFailoverCommand(&f), a.benchOverloadCommand(&f))
 	c.PersistentFlags().StringVar(&f.dir, "dir", "", "where the clusters keep their data (default: a directory that is removed at the end)")
 	return c
 }

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -32,6 +33,8 @@ type Leases struct {
 	// suspected is called, outside the lock, with all nodes that are suspected now, whenever that set changes.
 	suspected func(nodes []rhumb.NodeID)
 	clock     *hlc.Clock
+	log       *slog.Logger
+	withheld  string // why heartbeats are withheld; "" while they are not. Only run uses it.
 	// ahead takes a timestamp that the clock's ceiling must be raised for, which waits for the disk.
 	ahead chan rhumb.Timestamp
 
@@ -45,7 +48,7 @@ type Leases struct {
 
 func newLeases(cfg *Config, healthy func() (bool, string), suspected func([]rhumb.NodeID)) *Leases {
 	l := &Leases{
-		rt: cfg.Runtime, out: cfg.Net, healthy: healthy, suspected: suspected, clock: cfg.Clock, ahead: make(chan rhumb.Timestamp, 1),
+		rt: cfg.Runtime, out: cfg.Net, healthy: healthy, suspected: suspected, clock: cfg.Clock, log: cfg.Logger, ahead: make(chan rhumb.Timestamp, 1),
 		pairs: lease.New(cfg.Self, cfg.Runtime.Now(), cfg.Fresh),
 	}
 	l.raiser = l.rt.Worker(l.raise)
@@ -60,6 +63,7 @@ func (l *Leases) close() {
 
 func (l *Leases) tick() {
 	ok, why := l.healthy()
+	l.tellHealth(why)
 	closing := l.closing()
 	l.mu.Lock()
 	l.pairs.Close(closing)
@@ -74,6 +78,16 @@ func (l *Leases) tick() {
 	l.send(out)
 	if changed {
 		l.suspected(slices.Clone(suspects))
+	}
+}
+
+// tellHealth logs when this node begins to withhold its heartbeats, and why: its peers will take it for dead.
+func (l *Leases) tellHealth(why string) {
+	if why == l.withheld {
+		return
+	}
+	if l.withheld = why; why != "" {
+		l.log.Warn("this node withholds its heartbeats", "why", why)
 	}
 }
 

@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -11,15 +12,15 @@ import (
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 	"github.com/rhumbdb/rhumb/node/lease"
+	"github.com/rhumbdb/rhumb/node/memory"
 	"github.com/rhumbdb/rhumb/node/replica"
 )
 
 // Bounds of a connection to one peer.
 const (
-	// queueBytesMax bounds the replication messages that wait for the network.
-	queueBytesMax = 16 << 20
-	// frameBytesMax bounds the messages that are gathered into one frame; a larger message travels alone.
-	frameBytesMax = 4 << 20
+	// queueBytesDefault and frameBytesDefault are Config.QueueBytesMax and FrameBytesMax where nothing is said.
+	queueBytesDefault = 16 << 20
+	frameBytesDefault = 4 << 20
 	// heartbeatsMax bounds the heartbeats that wait; more are stale and dropped.
 	heartbeatsMax = 8
 	// raftQueueMax bounds the metadata messages that wait.
@@ -61,9 +62,16 @@ type Config struct {
 	// when they are to go there directly. It must not block. Nil is always directly.
 	Via func(to rhumb.NodeID) (via rhumb.NodeID, ok bool)
 	// Dial opens connections; nil is the plain dialer.
-	Dial    api.DialFunc
-	Handler Handler
-	Logger  *slog.Logger
+	Dial api.DialFunc
+	// QueueBytesMax bounds the replication messages that wait for the network, for each peer; default 16 MiB. Their entries
+	// are those that the replicas hold, so they take little memory of their own. Queued counts them for all peers.
+	QueueBytesMax int
+	Queued        *memory.Budget
+	// FrameBytesMax bounds the messages that are gathered into one frame; a larger message travels alone. A frame under way
+	// takes about three times its size. Default 4 MiB.
+	FrameBytesMax int
+	Handler       Handler
+	Logger        *slog.Logger
 }
 
 // Network is this node's connections to all others.
@@ -92,6 +100,8 @@ type networkMetrics struct {
 
 // NewNetwork makes a network without peers.
 func NewNetwork(cfg Config) *Network {
+	cfg.QueueBytesMax = cmp.Or(cfg.QueueBytesMax, queueBytesDefault)
+	cfg.FrameBytesMax = cmp.Or(cfg.FrameBytesMax, frameBytesDefault)
 	ctx, cancel := context.WithCancel(context.Background())
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "rhumb", Subsystem: "peer", Name: name, Help: help})
@@ -296,7 +306,7 @@ type peer struct {
 func (n *Network) newPeer(d *rhumb.Node, before <-chan struct{}) *peer {
 	p := &peer{
 		n: n, id: d.ID, boot: d.Boot, addr: d.Addr, heartbeatAddr: d.HeartbeatAddr,
-		replication: newQueue(), heartbeats: make(chan *lease.Frame, heartbeatsMax), raft: make(chan *rhumbpb.RaftFrame, raftQueueMax),
+		replication: newQueue(n.cfg.QueueBytesMax, n.cfg.Queued), heartbeats: make(chan *lease.Frame, heartbeatsMax), raft: make(chan *rhumbpb.RaftFrame, raftQueueMax),
 		ended: make(chan struct{}),
 	}
 	p.ctx, p.cancel = context.WithCancel(n.ctx)
@@ -323,6 +333,10 @@ func (n *Network) newPeer(d *rhumb.Node, before <-chan struct{}) *peer {
 			c.Close()
 		})
 	}
+	n.work.Go(func() {
+		<-p.ctx.Done()
+		p.replication.clear()
+	})
 	return p
 }
 
@@ -379,7 +393,7 @@ func (p *peer) replicate(ctx context.Context) error {
 			return err
 		case <-p.replication.wake:
 		}
-		for msgs := p.replication.take(frameBytesMax); len(msgs) > 0; msgs = p.replication.take(frameBytesMax) {
+		for msgs := p.replication.take(p.n.cfg.FrameBytesMax); len(msgs) > 0; msgs = p.replication.take(p.n.cfg.FrameBytesMax) {
 			f := &rhumbpb.ReplicaFrame{Messages: make([]*rhumbpb.ReplicaMessage, len(msgs))}
 			for i := range msgs {
 				f.Messages[i] = messageToPB(&msgs[i])

@@ -142,23 +142,23 @@ func FuzzDecodeLabels(f *testing.F) {
 }
 
 func TestQueueIsBoundedAndKeepsOrder(t *testing.T) {
-	q := newQueue()
-	big := &entry.Entry{Requests: []entry.Request{{Writes: []entry.Write{{Value: make([]byte, frameBytesMax-1_000)}}}}}
+	q := newQueue(queueBytesDefault, nil)
+	big := &entry.Entry{Requests: []entry.Request{{Writes: []entry.Write{{Value: make([]byte, frameBytesDefault-1_000)}}}}}
 	msg := func(seq rhumb.Seq) replica.Message { return replica.Message{Match: seq, Entries: []*entry.Entry{big}} }
 	added := 0
 	for q.add([]replica.Message{msg(rhumb.Seq(added))}) {
 		added++
 	}
-	if want := queueBytesMax / frameBytesMax; added != want {
+	if want := queueBytesDefault / frameBytesDefault; added != want {
 		t.Fatalf("%d messages of a frame's size fitted, want %d", added, want)
 	}
 	for i := range added {
-		got := q.take(frameBytesMax)
+		got := q.take(frameBytesDefault)
 		if len(got) != 1 || got[0].Match != rhumb.Seq(i) {
 			t.Fatalf("take %d gave %d messages", i, len(got))
 		}
 	}
-	if got := q.take(frameBytesMax); len(got) != 0 || q.bytes != 0 {
+	if got := q.take(frameBytesDefault); len(got) != 0 || q.bytes != 0 {
 		t.Fatalf("an empty queue gave %d messages and counts %d bytes", len(got), q.bytes)
 	}
 }
@@ -258,7 +258,7 @@ func startSide(t *testing.T, node rhumb.NodeID, cluster rhumb.ClusterID) *side {
 		t.Fatal(err)
 	}
 	s.addr = l.Addr().String()
-	g := grpc.NewServer(api.ServerOptions()...)
+	g := grpc.NewServer(api.ServerOptions(0)...)
 	s.service.Register(g)
 	s.service.Open(s.network)
 	var wait sync.WaitGroup

@@ -140,7 +140,7 @@ func (r *Replica) whyNot(p *progress) string {
 	case slices.Contains(r.desc.Quarantined, p.node):
 		return "it is quarantined"
 	case p.flow == flowLost:
-		return fmt.Sprintf("the log it needs is trimmed away up to %d: it needs a state transfer", r.log.trim)
+		return fmt.Sprintf("log trimmed: it needs what lay below %d, and so a state transfer", r.log.trim)
 	case p.flow == flowQuarantined:
 		return "it is quarantined"
 	case !p.connected:

@@ -78,6 +78,28 @@ func (r *Replica) cutTail() {
 	}
 }
 
+// Held gives the bytes of entries that the replica of a primary keeps in memory: those that are not committed, and committed
+// ones for peers that lag.
+func (r *Replica) Held() (uncommitted, tail int) {
+	uncommitted = r.orders.uncommitted
+	return uncommitted, max(r.tail.bytes-uncommitted, 0)
+}
+
+// ShrinkTail drops committed entries that are kept in memory for peers that lag, down to bytesMax. They are read back from
+// storage by Ready.Fetch.
+func (r *Replica) ShrinkTail(bytesMax int) {
+	kept := r.cfg.TailBytesMax
+	r.cfg.TailBytesMax = bytesMax + r.orders.uncommitted // cutTail counts what is not committed, too
+	r.cutTail()
+	r.cfg.TailBytesMax = kept
+}
+
+// KeepLog bounds the log kept for replicas that are behind, in place of Config.LogKeepBytes.
+func (r *Replica) KeepLog(bytes int64) {
+	r.cfg.LogKeepBytes = bytes
+	r.dirty = true
+}
+
 // sendAll sends to every peer what may be sent.
 func (r *Replica) sendAll() {
 	for _, p := range r.peers {

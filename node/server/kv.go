@@ -64,6 +64,7 @@ type Config struct {
 	Ranges  Ranges
 	Peers   Peers
 	Inserts Inserts
+	Budgets Budgets
 	Logger  *slog.Logger
 }
 
@@ -119,6 +120,12 @@ func (k *KV) Answer(ctx context.Context, q *rhumbpb.Request) *rhumbpb.Response {
 // time. The caller calls Drive after its last request.
 func (k *KV) serve(ctx context.Context, q *rhumbpb.Request, done func(*rhumbpb.Response)) {
 	const op rhumb.Op = "server.KV"
+	answer, err := k.admit(q, done)
+	if err != nil {
+		done(k.failed(q, err, api.Hint{}))
+		return
+	}
+	done = answer
 	switch {
 	case q.Write != nil:
 		k.write(ctx, q, done)

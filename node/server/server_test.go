@@ -232,10 +232,10 @@ func (w *world) with(change func()) {
 }
 
 // serve offers register's services on a connection in memory.
-func serve(t *testing.T, register func(s *grpc.Server)) *grpc.ClientConn {
+func serve(t *testing.T, register func(s *grpc.Server), options ...grpc.ServerOption) *grpc.ClientConn {
 	t.Helper()
 	l := bufconn.Listen(1 << 20)
-	s := grpc.NewServer(api.ServerOptions()...)
+	s := grpc.NewServer(append(api.ServerOptions(0), options...)...)
 	register(s)
 	go func() { _ = s.Serve(l) }()
 	t.Cleanup(s.Stop)
@@ -665,7 +665,7 @@ func TestSlowClient(t *testing.T) {
 // to their answers.
 func TestManyUnanswered(t *testing.T) {
 	w := newWorld()
-	a := newAnswers(nil)
+	a := newAnswers(nil, nil)
 	held := 0
 	for a.unanswered < unansweredMax {
 		a.expect(func() { t.Fatal("driven below the bound") })
