@@ -55,5 +55,15 @@ func TestCreateWhileARegionIsDead(t *testing.T) {
 	if got := must[Got](t)(thirdTab.Get(ctx, []byte("k"), GetOptions{})); !got.Exists() || len(got.Receipt.Unasked) > 0 {
 		t.Fatalf("%+v", got)
 	}
+	var twice []rhumb.RegionID
+	for it, err := range thirdTab.Duplicates(ctx, ScanOptions{}) {
+		if err != nil || string(it.Key.Name) != "k" {
+			t.Fatalf("%+v: %v", it, err)
+		}
+		twice = append(twice, it.Key.Home.Region)
+	}
+	if !slices.Equal(twice, []rhumb.RegionID{2, 3}) {
+		t.Errorf("the name is listed in regions %v", twice)
+	}
 	await(t, "the second home to be noticed", func() bool { return third.Metrics().Duplicates == 1 })
 }

@@ -359,14 +359,6 @@ func (m *member) ConfirmPrimary(ctx context.Context, id rhumb.RangeID, e rhumb.E
 	return ok && r.Primary == m.self.Node && r.Epoch == e, nil
 }
 
-// via returns the node that passes messages of the metadata group on to one that is out of contact.
-func (m *member) via(to rhumb.NodeID) (rhumb.NodeID, bool) {
-	if h := m.ranges(); h != nil {
-		return h.Leases().Via(to)
-	}
-	return rhumb.NoNode, false
-}
-
 // Verify refuses a node that metadata does not know in that life.
 func (m *member) Verify(id rhumb.NodeIdentity) error {
 	const op rhumb.Op = "node.Verify"

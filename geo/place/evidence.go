@@ -193,7 +193,7 @@ func sharedRanges(s *catalog.State) map[rhumb.NodeID]map[rhumb.NodeID]bool {
 }
 
 // Heir chooses who takes over a range whose primary asks to be relieved: an in-sync member that is live, fit and, as far as
-// reports go, in contact with enough others of the set to commit; among those the one in contact with the most, then the
+// reports go, in contact with enough replicas to commit (a learner can join its set); among those the one in contact with the most, then the
 // next by number after the primary, so that members take turns when nothing is known. ok is false when there is none.
 func (e *Evidence) Heir(now time.Duration, s *catalog.State, r *rhumb.Range) (heir rhumb.NodeID, ok bool) {
 	class, known := s.Class(r.Class)
@@ -208,7 +208,7 @@ func (e *Evidence) Heir(now time.Duration, s *catalog.State, r *rhumb.Range) (he
 		if id == r.Primary || !s.IsLive(id) || e.IsUnfit(now, id) {
 			continue
 		}
-		if n := cut.reach(id, r.InSync); n >= class.Settings.MinInSync && n > best {
+		if n := cut.reach(id, r.InSync); cut.reach(id, r.Replicas) >= class.Settings.MinInSync && n > best {
 			heir, best = id, n
 		}
 	}

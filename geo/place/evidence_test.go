@@ -138,6 +138,7 @@ func TestHeir(t *testing.T) {
 		break
 	}
 	fenced := apply(t, s, catalog.FenceNode{Node: 3, Boot: 1})
+	left3 := apply(t, s, catalog.AlterISR{Range: r.ID, Epoch: r.Epoch, Version: r.Version, Members: []catalog.Member{{Node: 1, Boot: 1}, {Node: 4, Boot: 1}}})
 	ring := map[rhumb.NodeID][]rhumb.NodeID{1: {3, 4}, 2: {4, 5}, 3: {5, 1}, 4: {1, 2}, 5: {2, 3}}
 	for _, tt := range []struct {
 		name    string
@@ -151,6 +152,7 @@ func TestHeir(t *testing.T) {
 		{"the next is not fit", s, nil, []rhumb.NodeID{3}, 4},
 		{"nobody is fit", s, nil, []rhumb.NodeID{3, 4}, 0},
 		{"a ring: the primary reaches nobody, its fellows each other", s, ring, nil, 3},
+		{"the member in contact has left the set", left3, map[rhumb.NodeID][]rhumb.NodeID{1: {3, 4}}, nil, 4},
 		{"only one is in contact", s, map[rhumb.NodeID][]rhumb.NodeID{3: {1, 4}}, nil, 4},
 		{"nobody is in contact", s, map[rhumb.NodeID][]rhumb.NodeID{3: {1, 4}, 4: {1}}, nil, 0},
 		{"all of the set is dead", s, map[rhumb.NodeID][]rhumb.NodeID{1: {3, 4}, 5: {3, 4}, 3: nil}, nil, 3},
@@ -162,7 +164,8 @@ func TestHeir(t *testing.T) {
 		for _, id := range tt.unfit {
 			e.Add(0, Report{From: id, Boot: 1, Unfit: true})
 		}
-		got, ok := e.Heir(0, tt.s, r)
+		now, _ := tt.s.Range(r.ID)
+		got, ok := e.Heir(0, tt.s, now)
 		if got != tt.want || ok != (tt.want != 0) {
 			t.Errorf("%s: got %v %v, want %v", tt.name, got, ok, tt.want)
 		}
