@@ -132,7 +132,11 @@ func (n *Node) enter(nodes []*rhumb.Node) error {
 	if err != nil {
 		return err
 	}
-	if err := n.register(m); err != nil {
+	err = n.register(m)
+	if err == errFenced {
+		return n.enterAgain(m)
+	}
+	if err != nil {
 		m.close()
 		return err
 	}
@@ -146,11 +150,28 @@ func (n *Node) enter(nodes []*rhumb.Node) error {
 	return nil
 }
 
+// errFenced says that the node was fenced while it waited to see its registration.
+var errFenced = rhumb.E("node.register", rhumb.Unavailable, "the node was fenced while it joined")
+
+// enterAgain is rebirth for a life that was fenced before it served: it would otherwise wait for ever, since registering a
+// fenced life again changes nothing.
+func (n *Node) enterAgain(old *member) error {
+	n.cfg.Logger.Warn("this node was fenced while it joined; it begins a new life")
+	old.close()
+	if _, err := n.engine.BumpBoot(); err != nil {
+		return err
+	}
+	return n.enter(slices.Collect(old.group.State().Nodes()))
+}
+
 // register makes this life known and waits until the node's own copy of the metadata shows it. It tries through its own
 // copy, which knows the leader when the group runs, and through every member that gossip knows.
 func (n *Node) register(m *member) error {
 	for start := time.Now(); n.ctx.Err() == nil; {
-		if d, ok := m.group.State().Node(m.self.Node); ok && d.Identity() == m.self && d.State == rhumb.NodeLive {
+		if d, ok := m.group.State().Node(m.self.Node); ok && d.Identity() == m.self {
+			if d.State == rhumb.NodeFenced {
+				return errFenced
+			}
 			return nil
 		}
 		err := n.registerOnce(m)

@@ -60,7 +60,12 @@ func (m *member) live() {
 // register makes this life known and waits until the node's own copy of the metadata shows it.
 func (m *member) register() bool {
 	for m.ctx.Err() == nil {
-		if d, ok := m.group.State().Node(m.self.Node); ok && d.Identity() == m.self && d.State == rhumb.NodeLive {
+		if d, ok := m.group.State().Node(m.self.Node); ok && d.Identity() == m.self {
+			if d.State == rhumb.NodeFenced { // while it waited for its own copy of the metadata
+				m.reborn = true
+				m.n.spawn(m.rebirth)
+				return false
+			}
 			return true
 		}
 		ctx, cancel := m.n.rt.WithTimeout(m.ctx, registerTimeout)
@@ -69,6 +74,7 @@ func (m *member) register() bool {
 		if err == nil {
 			err = res.Err()
 		}
+		m.n.w.tracef(m.n.name(), "registers boot %d: %v", m.self.Boot, err)
 		switch rhumb.KindOf(err) {
 		case rhumb.WrongCluster, rhumb.InvalidArgument, rhumb.NotFound:
 			if err != nil {
@@ -171,7 +177,9 @@ func (m *member) rebirth() {
 	n := m.n
 	n.w.tracef(n.name(), "fenced and alive: a new life in place")
 	n.cancel()
-	n.host.Close()
+	if n.host != nil {
+		n.host.Close()
+	}
 	_ = n.group.Close()
 	for _, ended := range m.work {
 		n.rt.Await(ended, nil, nil)

@@ -115,14 +115,11 @@ func (w *world) every(period time.Duration, do func()) {
 // until runs events up to a time, or to the first failure.
 func (w *world) until(end time.Duration) {
 	for w.err == nil {
-		ev, ok := w.events.next()
-		if !ok || ev.at > end {
-			if ok {
-				w.events.add(ev.at, ev.do)
-			}
+		if at, ok := w.events.peek(); !ok || at > end {
 			w.now = end
 			return
 		}
+		ev, _ := w.events.next()
 		w.now = ev.at
 		w.steps++
 		w.digest = (w.digest ^ uint64(ev.at)) * 1099511628211
