@@ -230,7 +230,7 @@ func (m *member) change(ctx context.Context, p replica.MetaProposal) error {
 			alter.Members = append(alter.Members, catalog.Member{Node: id, Boot: d.Boot})
 		}
 		if m.n.w.cfg.Bug == BlindMetadata {
-			alter = m.n.w.blind(alter)
+			return m.changeBlindly(ctx, alter)
 		}
 		cmd = alter
 	case replica.ElectMe:
@@ -241,6 +241,23 @@ func (m *member) change(ctx context.Context, p replica.MetaProposal) error {
 		return err
 	}
 	return res.Err()
+}
+
+// changeBlindly has a change of an in-sync set done whatever version it was decided on (BlindMetadata).
+func (m *member) changeBlindly(ctx context.Context, c catalog.AlterISR) error {
+	for ctx.Err() == nil {
+		res, err := m.group.Propose(ctx, c)
+		if err != nil || res.Err() == nil {
+			return err
+		}
+		r, ok := m.n.w.state.Range(c.Range)
+		if !ok || r.Epoch != c.Epoch {
+			return res.Err()
+		}
+		c.Version = r.Version
+		sched.Sleep(m.n.rt, ctx, time.Millisecond)
+	}
+	return nil
 }
 
 // ConfirmPrimary asks the metadata group whether this node is still primary (rule F).

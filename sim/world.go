@@ -66,7 +66,7 @@ func newWorld(cfg Config) *world {
 	}
 	for i := range w.p.nodes {
 		n := &node{w: w, index: i, id: rhumb.NodeID(i + 1), at: place(i)}
-		n.disk.n = n
+		n.disk.n, n.disk.results = n, map[rhumb.RequestID]replica.Dedup{}
 		n.clock = clock{
 			rate:   (w.rnd.Float64() - 0.5) * w.p.rho / 1000,
 			offset: time.Duration(w.rnd.Int64N(int64(100 * time.Hour))),
