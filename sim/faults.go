@@ -102,6 +102,8 @@ func (w *world) fault(kind FaultKind, last time.Duration) string {
 		return w.drain(n, last)
 	case faultMove:
 		return w.move()
+	case faultData:
+		return w.silence(last, n)
 	case faultUsurp:
 		return w.usurp(last)
 	}
@@ -183,6 +185,7 @@ func (w *world) usurp(last time.Duration) string {
 	}
 	if w.chance.IntN(2) == 0 {
 		w.deafen(last, old)
+		w.silence(last, old)
 	} else {
 		w.cut(func(a, b int) bool {
 			return (a == old.index) != (b == old.index) && a < len(w.nodes) && b < len(w.nodes)
@@ -212,6 +215,13 @@ func (w *world) deafen(last time.Duration, nodes ...*node) {
 		w.net.deaf[n.index] = true
 		w.after(last, func() { w.net.deaf[n.index] = false })
 	}
+}
+
+// silence breaks the data path of a node for a while; its heartbeats get through.
+func (w *world) silence(last time.Duration, n *node) string {
+	w.net.mute[n.index] = true
+	w.after(last, func() { w.net.mute[n.index] = false })
+	return n.name()
 }
 
 // networkFault cuts or slows something; cuts lie on top of each other, and each ends by itself.

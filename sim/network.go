@@ -15,6 +15,8 @@ type network struct {
 	loss   float64
 	repeat float64
 	jitter float64
+	// mute loses what replicas send to and from a node, by index, while heartbeats and metadata get through.
+	mute []bool
 	// deaf loses what the metadata group sends to and from a node, by index.
 	deaf []bool
 	// streams numbers the connection of each pair of nodes as each side knows it; 0 is none.
@@ -27,7 +29,7 @@ type network struct {
 func newNetwork(w *world, places int) *network {
 	return &network{
 		w: w, places: places, site: make([]int, places), cut: make([]bool, places*places),
-		slow: make([]time.Duration, places), deaf: make([]bool, w.p.nodes), loss: w.p.loss, repeat: w.p.repeat, jitter: w.p.jitter,
+		slow: make([]time.Duration, places), deaf: make([]bool, w.p.nodes), mute: make([]bool, w.p.nodes), loss: w.p.loss, repeat: w.p.repeat, jitter: w.p.jitter,
 		streams: make([]uint64, places*places), dialed: make([]time.Duration, places*places), last: make([]time.Duration, places*places),
 	}
 }
@@ -96,6 +98,7 @@ func (n *network) heal() {
 	clear(n.cut)
 	clear(n.slow)
 	clear(n.deaf)
+	clear(n.mute)
 	n.loss, n.repeat, n.jitter = n.w.p.loss, n.w.p.repeat, n.w.p.jitter
 }
 

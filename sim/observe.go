@@ -228,7 +228,7 @@ func (n *node) seeWaitedOut(_ rhumb.RangeID, over bool) bool {
 func (n *node) spoil(to *node, f *lease.Frame) {
 	switch n.w.cfg.Bug {
 	case IgnoreExclusions:
-		f.Exclusions = nil
+		f.Exclusions, f.ExclusionSeq = nil, 0
 	case AgreeOnly:
 		f.Agreed = max(f.Agreed, n.seen.asked[to.index])
 	}

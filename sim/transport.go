@@ -38,7 +38,7 @@ func (t transport) Send(id rhumb.NodeID, msgs []replica.Message) {
 	n, w := t.n, t.n.w
 	to := w.nodes[id-1]
 	stream := w.net.streams[w.net.pair(n.at, to.at)]
-	if stream == 0 {
+	if stream == 0 || w.net.mute[n.index] || w.net.mute[to.index] {
 		return
 	}
 	msgs = slices.Clone(msgs)
