@@ -35,7 +35,7 @@ type Epoch uint64
 // Seq is a position in the log of a range; the first entry has Seq 1, 0 is "before the log".
 type Seq uint64
 
-// BootSeq counts the starts of a node on one store. Metadata refuses a value that does not grow.
+// BootSeq counts the lives of a node. Metadata counts them: each registration with a new nonce begins one.
 type BootSeq uint64
 
 func (id RegionID) String() string { return strconv.FormatUint(uint64(id), 10) }
@@ -104,8 +104,8 @@ func ParseUUID(s string) (u UUID, err error) {
 // ClusterID names a cluster; it is random and made by init.
 type ClusterID = UUID
 
-// NodeIdentity tells one life of a node from any other: an empty replaced disk has another Store, a rolled-back disk a
-// Boot that metadata has seen.
+// NodeIdentity tells one life of a node from any other: an empty replaced disk has another Store, each start another
+// Boot.
 type NodeIdentity struct {
 	Node  NodeID
 	Store UUID

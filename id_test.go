@@ -123,20 +123,32 @@ func TestKeyString(t *testing.T) {
 	}
 }
 
-// Sequences of a boot are distinct and ordered, and none of the next boot equals one of them.
+// Sequences are distinct and ordered by epoch, then by counter, none equals one of an earlier build, and what has no room
+// is refused.
 func TestMakeSequence(t *testing.T) {
-	last := MakeSequence(0, 0)
-	for _, tc := range []struct {
-		boot    BootSeq
-		counter uint64
-	}{{0, 1}, {0, 1<<sequenceCounterBits - 1}, {1, 0}, {1, 1}, {7, 0}, {1<<24 - 1, 1<<sequenceCounterBits - 1}} {
-		got := MakeSequence(tc.boot, tc.counter)
-		if got <= last {
-			t.Errorf("boot %d counter %d: %d is not above %d", tc.boot, tc.counter, got, last)
+	last := uint64(1<<24-1)<<oldCounterBits>>1 | 1<<oldCounterBits - 1 // the greatest that an earlier build came near to
+	for _, want := range []Assigned{
+		{Epoch: 1, Counter: 1}, {Epoch: 1, Counter: 1<<sequenceCounterBits - 1}, {Epoch: 2, Counter: 1}, {Epoch: 7, Counter: 3},
+		{Epoch: sequenceEpochMax, Counter: 1<<sequenceCounterBits - 1},
+	} {
+		got, err := MakeSequence(want.Epoch, want.Counter)
+		if err != nil || got <= last {
+			t.Errorf("%+v: %d, %v, is not above %d", want, got, err, last)
 		}
 		last = got
+		if back := SplitSequence(got); back != want {
+			t.Errorf("%d splits to %+v, want %+v", got, back, want)
+		}
 		if name := SequenceName(got); len(name) != SequenceNameSize {
 			t.Errorf("name of %d has %d bytes", got, len(name))
+		}
+	}
+	if old := SplitSequence(3<<oldCounterBits | 9); old != (Assigned{Boot: 3, Counter: 9}) {
+		t.Errorf("a sequence of an earlier build splits to %+v", old)
+	}
+	for _, a := range []Assigned{{Epoch: sequenceEpochMax + 1, Counter: 1}, {Epoch: 1, Counter: 1 << sequenceCounterBits}} {
+		if seq, err := MakeSequence(a.Epoch, a.Counter); KindOf(err) != TooLarge {
+			t.Errorf("%+v gives %d, %v, want too_large", a, seq, err)
 		}
 	}
 }

@@ -38,18 +38,42 @@ const SequenceNameSize = 8
 // SequenceName gives the server-assigned name of a sequence: eight big-endian bytes.
 func SequenceName(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) }
 
-// sequenceCounterBits is the part of a sequence that counts within one boot of the block's owner.
-const sequenceCounterBits = 40
+// A sequence is sequenceMark, the epoch of the primary that assigned it, and a counter of sequenceCounterBits. Builds
+// before rhumb knew sequenceMark put the boot sequence of a node in the place of the epoch, above 40 bits of counter. A
+// node never started 2^23 times, so those sequences lack the mark and never equal one of today.
+const (
+	sequenceMark        = 1 << 63
+	sequenceCounterBits = 32
+	sequenceEpochMax    = 1<<(63-sequenceCounterBits) - 1
+	oldCounterBits      = 40
+)
 
-// MakeSequence builds a server-assigned sequence. Only the owner of a slot's block allocates them, from its boot
-// sequence and a counter that begins at 0 with each boot, so that no two are equal without a write per allocation.
-func MakeSequence(boot BootSeq, counter uint64) uint64 {
-	return uint64(boot)<<sequenceCounterBits | counter&(1<<sequenceCounterBits-1)
+// MakeSequence builds a server-assigned sequence. The primary of an epoch allocates them, with a counter that begins at 1
+// with the epoch: an epoch has one primary, so no two sequences of a range are equal, and no allocation costs a write.
+// It returns an error when the epoch or the counter has no room in a sequence.
+func MakeSequence(epoch Epoch, counter uint64) (uint64, error) {
+	if epoch > sequenceEpochMax || counter>>sequenceCounterBits != 0 {
+		return 0, E("rhumb.MakeSequence", TooLarge, fmt.Sprintf(
+			"epoch %d with counter %d has no room in a server-assigned name, which holds epochs to %d and counters to %d",
+			epoch, counter, uint64(sequenceEpochMax), uint64(1<<sequenceCounterBits-1)))
+	}
+	return sequenceMark | uint64(epoch)<<sequenceCounterBits | counter, nil
 }
 
-// SplitSequence takes apart what MakeSequence builds.
-func SplitSequence(seq uint64) (boot BootSeq, counter uint64) {
-	return BootSeq(seq >> sequenceCounterBits), seq & (1<<sequenceCounterBits - 1)
+// Assigned says who assigned a server-assigned name: the primary of Epoch, or in builds before that the node in its start
+// number Boot. One of the two is 0. Counter counts within it.
+type Assigned struct {
+	Epoch   Epoch
+	Boot    BootSeq
+	Counter uint64
+}
+
+// SplitSequence takes apart what MakeSequence builds, in this build or an earlier one.
+func SplitSequence(seq uint64) Assigned {
+	if seq&sequenceMark == 0 {
+		return Assigned{Boot: BootSeq(seq >> oldCounterBits), Counter: seq & (1<<oldCounterBits - 1)}
+	}
+	return Assigned{Epoch: Epoch(seq &^ sequenceMark >> sequenceCounterBits), Counter: seq & (1<<sequenceCounterBits - 1)}
 }
 
 // NameString shows a name to a person: as it is when it is printable text, as "0x…" otherwise. ParseName reads both.

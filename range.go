@@ -44,13 +44,17 @@ type Node struct {
 	Region RegionID `json:"region"`
 	Zone   string   `json:"zone"`
 	// Addr takes clients and peers (gRPC), HeartbeatAddr the heartbeats of peers, AdminAddr HTTP: "host:port".
-	Addr          string    `json:"addr"`
-	HeartbeatAddr string    `json:"heartbeat_addr"`
-	AdminAddr     string    `json:"admin_addr"`
-	Location      Point     `json:"location"`
-	Store         UUID      `json:"store"`
-	Boot          BootSeq   `json:"boot"`
-	State         NodeState `json:"state"`
+	Addr          string `json:"addr"`
+	HeartbeatAddr string `json:"heartbeat_addr"`
+	AdminAddr     string `json:"admin_addr"`
+	Location      Point  `json:"location"`
+	Store         UUID   `json:"store"`
+	// Boot counts the node's lives.
+	Boot  BootSeq   `json:"boot"`
+	State NodeState `json:"state"`
+	// Short is true when the node's disk was an older copy of itself at its last start: it had lost what it acknowledged
+	// since, and what its ranges lack it fetches from the others.
+	Short bool `json:"short,omitempty"`
 	// Voter is true when the node votes in the metadata group; all others are learners with a local copy.
 	Voter bool `json:"voter"`
 	// Binary is the version of the node's program.
@@ -78,6 +82,8 @@ type Range struct {
 	InSync []NodeID `json:"in_sync"`
 	// Replicas are all nodes that hold a copy, sorted; those not in InSync are learners.
 	Replicas []NodeID `json:"replicas"`
+	// Quarantined are the replicas with damaged data, sorted: they keep the data, serve nothing and are not elected.
+	Quarantined []NodeID `json:"quarantined,omitempty"`
 }
 
 // IsInSync reports whether n is a member of the in-sync set.
@@ -86,11 +92,15 @@ func (r *Range) IsInSync(n NodeID) bool { return slices.Contains(r.InSync, n) }
 // IsReplica reports whether n holds a copy.
 func (r *Range) IsReplica(n NodeID) bool { return slices.Contains(r.Replicas, n) }
 
+// IsQuarantined reports whether n's copy is damaged.
+func (r *Range) IsQuarantined(n NodeID) bool { return slices.Contains(r.Quarantined, n) }
+
 // Clone copies r with its slices.
 func (r *Range) Clone() *Range {
 	c := *r
 	c.InSync = slices.Clone(r.InSync)
 	c.Replicas = slices.Clone(r.Replicas)
+	c.Quarantined = slices.Clone(r.Quarantined)
 	return &c
 }
 

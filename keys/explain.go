@@ -25,9 +25,10 @@ type Explanation struct {
 	// Region and Slot are the key's home: where it was first written. They say nothing about where it is served now.
 	Region rhumb.RegionID `json:"region"`
 	Slot   rhumb.Slot     `json:"slot"`
-	// Sequence, Boot and Counter are set for a shard key and for a data key with a name of eight bytes, which may be one
+	// Sequence, Counter and one of Epoch and Boot (rhumb.Assigned) are set for a shard key and for a data key with a name of eight bytes, which may be one
 	// that a server assigned.
 	Sequence *uint64        `json:"sequence,omitempty"`
+	Epoch    *rhumb.Epoch   `json:"epoch,omitempty"`
 	Boot     *rhumb.BootSeq `json:"boot,omitempty"`
 	Counter  *uint64        `json:"counter,omitempty"`
 	Table    *rhumb.TableID `json:"table,omitempty"`
@@ -75,11 +76,19 @@ func (x *Explanation) part(key []byte, from, n int, name, value string) {
 }
 
 func (x *Explanation) sequence(seq uint64) {
-	boot, counter := rhumb.SplitSequence(seq)
-	x.Sequence, x.Boot, x.Counter = &seq, &boot, &counter
+	a := rhumb.SplitSequence(seq)
+	x.Sequence, x.Counter = &seq, &a.Counter
+	if a.Epoch > 0 {
+		x.Epoch = &a.Epoch
+	} else {
+		x.Boot = &a.Boot
+	}
 }
 
 func (x *Explanation) sequenceText() string {
+	if x.Epoch != nil {
+		return fmt.Sprintf("%d (epoch %d, counter %d)", *x.Sequence, *x.Epoch, *x.Counter)
+	}
 	return fmt.Sprintf("%d (boot %d, counter %d)", *x.Sequence, *x.Boot, *x.Counter)
 }
 

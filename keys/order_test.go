@@ -319,7 +319,11 @@ func FuzzDecodeField(f *testing.F) {
 }
 
 func TestShardKey(t *testing.T) {
-	k := rhumb.ShardKey{Home: rhumb.RangeID{Region: 1, Slot: 2}, Sequence: rhumb.MakeSequence(3, 4)}
+	sequence, err := rhumb.MakeSequence(3, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := rhumb.ShardKey{Home: rhumb.RangeID{Region: 1, Slot: 2}, Sequence: sequence}
 	b := AppendShardKey(nil, k)
 	if back, err := DecodeShardKey(b); err != nil || back != k || len(b) != rhumb.ShardKeySize {
 		t.Errorf("%x decodes to %v, %v", b, back, err)

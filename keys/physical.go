@@ -59,6 +59,8 @@ const (
 	StateClosed StateField = 'k'
 	// StateCollected is how many bytes of versions collection has removed.
 	StateCollected StateField = 'g'
+	// StateQuarantine is the reason why the replica serves nothing.
+	StateQuarantine StateField = 'q'
 )
 
 // String gives the name of the field.
@@ -80,6 +82,8 @@ func (f StateField) String() string {
 		return "closed"
 	case StateCollected:
 		return "collected"
+	case StateQuarantine:
+		return "quarantine"
 	}
 	return fmt.Sprintf("field_%#02x", byte(f))
 }

@@ -24,6 +24,9 @@ const (
 type Config struct {
 	// Dirs are the node's data directories, one per disk; at least one. Ranges are spread over them.
 	Dirs []string
+	// AcceptLostStores holds the numbers, from 1, of directories whose disk is lost for good. The node begins a new life
+	// without what they held; without this a directory that came back empty is refused.
+	AcceptLostStores []int
 	// Region is the name of the node's region: letters, digits and '-'.
 	Region string
 	// Location is where the node stands. The first node of a region gives the region its location.

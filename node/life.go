@@ -13,12 +13,19 @@ import (
 	"github.com/rhumbdb/rhumb/node/peer"
 	"github.com/rhumbdb/rhumb/raftmeta"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+	"github.com/rhumbdb/rhumb/storage"
 )
 
 // live finds the node's cluster and takes part in it.
 func (n *Node) live() {
 	n.entering.Lock()
 	defer n.entering.Unlock()
+	if n.life.Nonce == 0 { // Init may have come first
+		if err := n.beginLife(n.engine.BeginLife); err != nil {
+			n.cfg.Fatal(rhumb.Wrap("node.live", err))
+			return
+		}
+	}
 	if err := n.gossip.Join(n.cfg.Join); err != nil {
 		n.cfg.Logger.Warn("no node to join answers yet; trying on", "err", err)
 	}
@@ -91,7 +98,7 @@ func (n *Node) askToJoin(addr string) (*rhumbpb.JoinResponse, error) {
 	resp, err := rhumbpb.NewClusterClient(conn).Join(ctx, &rhumbpb.JoinRequest{
 		Cluster:  api.EncodeUUID(cmd.Cluster),
 		Identity: api.EncodeIdentity(rhumb.NodeIdentity{Node: cmd.Node, Store: cmd.Store, Boot: cmd.Boot}),
-		Nonce:    cmd.Nonce, RegionName: cmd.Region, RegionLocation: api.EncodePoint(cmd.Location),
+		Nonce:    cmd.Nonce, PreviousNonce: cmd.Previous, Short: cmd.Short, RegionName: cmd.Region, RegionLocation: api.EncodePoint(cmd.Location),
 		Node: &rhumbpb.Node{
 			Zone: cmd.Zone, Location: api.EncodePoint(cmd.Location), Addr: cmd.Addr, HeartbeatAddr: cmd.HeartbeatAddr,
 			AdminAddr: cmd.AdminAddr, Binary: cmd.Binary,
@@ -104,13 +111,20 @@ func (n *Node) askToJoin(addr string) (*rhumbpb.JoinResponse, error) {
 	return resp, nil
 }
 
-// registration is the command that registers this life of the node. Its nonce is made of store and boot, so that a
-// repetition is recognised.
+// beginLife begins a life with begin, which is BeginLife or RenewLife of the engine; n.entering is held.
+func (n *Node) beginLife(begin func(nonce uint64) (storage.Life, error)) (err error) {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	n.life, err = begin(binary.BigEndian.Uint64(b[:]))
+	return err
+}
+
+// registration is the command that registers this life of the node.
 func (n *Node) registration() catalog.RegisterNode {
 	id := n.engine.Identity()
 	return catalog.RegisterNode{
 		Cluster: id.Cluster, Node: id.Node, Store: id.Store, Boot: id.Boot,
-		Nonce:  binary.BigEndian.Uint64(id.Store[:8]) ^ uint64(id.Boot),
+		Nonce: n.life.Nonce, Previous: n.life.Previous, Short: n.engine.Short(),
 		Region: n.cfg.Region, Zone: n.cfg.Zone, Location: n.cfg.Location, HasLocation: true,
 		Addr: n.bound.addr, HeartbeatAddr: n.bound.heartbeat, AdminAddr: n.bound.admin, Binary: n.cfg.Version,
 	}
@@ -128,16 +142,8 @@ func (n *Node) enter(nodes []*rhumb.Node) error {
 	if err := n.gossip.Announce(n.label()); err != nil {
 		n.cfg.Logger.Debug("gossip was not told", "err", err)
 	}
-	m, err := n.newMember(nodes)
+	m, err := n.registered(nodes)
 	if err != nil {
-		return err
-	}
-	err = n.register(m)
-	if err == errFenced {
-		return n.enterAgain(m)
-	}
-	if err != nil {
-		m.close()
 		return err
 	}
 	id := n.engine.Identity()
@@ -146,47 +152,71 @@ func (n *Node) enter(nodes []*rhumb.Node) error {
 		return err
 	}
 	n.member.Store(m)
-	n.cfg.Logger.Info("the node is in its cluster", "cluster", id.Cluster, "node", id.Node, "boot", id.Boot, "region", n.cfg.Region)
+	n.cfg.Logger.Info("the node is in its cluster", "cluster", id.Cluster.String(), "node", id.Node, "life", id.Boot, "region", n.cfg.Region)
 	return nil
 }
 
-// errFenced says that the node was fenced while it waited to see its registration.
-var errFenced = rhumb.E("node.register", rhumb.Unavailable, "the node was fenced while it joined")
-
-// enterAgain is rebirth for a life that was fenced before it served: it would otherwise wait for ever, since registering a
-// fenced life again changes nothing.
-func (n *Node) enterAgain(old *member) error {
-	n.cfg.Logger.Warn("this node was fenced while it joined; it begins a new life")
-	old.close()
-	if _, err := n.engine.BumpBoot(); err != nil {
-		return err
+// registered returns the node's part in its cluster, registered in the life that its identity names.
+func (n *Node) registered(nodes []*rhumb.Node) (*member, error) {
+	for {
+		m, err := n.newMember(nodes)
+		if err != nil {
+			return nil, err
+		}
+		d, err := n.register(m)
+		if err == nil && d.Boot == m.self.Boot {
+			if err = n.confirmLife(d); err == nil {
+				return m, nil
+			}
+		}
+		m.close()
+		switch {
+		case rhumb.KindOf(err) == rhumb.Conflict:
+			err = n.beginLife(n.engine.RenewLife) // the nonce was that of an earlier life, or that life was fenced already
+		case err == nil: // metadata has counted more lives than this disk knows
+			_, err = n.engine.BumpBoot(d.Boot)
+		}
+		if err != nil {
+			return nil, err
+		}
+		nodes = slices.Collect(m.group.State().Nodes())
 	}
-	return n.enter(slices.Collect(old.group.State().Nodes()))
+}
+
+// confirmLife stores the number of the registered life: from now on it may serve.
+func (n *Node) confirmLife(d *rhumb.Node) error {
+	if d.Short {
+		n.cfg.Logger.Error("this node's disk is an older copy of itself or has lost synced data; what its ranges lack is fetched from other nodes", "node", d.ID, "life", d.Boot)
+	}
+	return n.engine.ConfirmLife(n.life, d.Boot)
 }
 
 // register makes this life known and waits until the node's own copy of the metadata shows it. It tries through its own
 // copy, which knows the leader when the group runs, and through every member that gossip knows.
-func (n *Node) register(m *member) error {
+func (n *Node) register(m *member) (*rhumb.Node, error) {
+	const op rhumb.Op = "node.register"
 	for start := time.Now(); n.ctx.Err() == nil; {
-		if d, ok := m.group.State().Node(m.self.Node); ok && d.Identity() == m.self {
+		st := m.group.State()
+		if _, ok := st.Life(m.self.Node, n.life.Nonce); ok {
+			d, _ := st.Node(m.self.Node)
 			if d.State == rhumb.NodeFenced {
-				return errFenced
+				return nil, rhumb.E(op, rhumb.Conflict, "this life was fenced before it served")
 			}
-			return nil
+			return d, nil
 		}
 		err := n.registerOnce(m)
-		if k := rhumb.KindOf(err); k == rhumb.WrongCluster || k == rhumb.InvalidArgument || k == rhumb.NotFound {
-			return err
+		if k := rhumb.KindOf(err); k == rhumb.WrongCluster || k == rhumb.InvalidArgument || k == rhumb.NotFound || k == rhumb.Conflict {
+			return nil, err
 		}
 		if err != nil {
 			n.cfg.Logger.Debug("not registered yet", "err", err)
 			n.pause(seekInterval)
 		}
 		if other, ok := n.strangers(m.cluster); ok && time.Since(start) > strangersPatience {
-			return rhumb.Ef("node.register", rhumb.WrongCluster, "this node's data belongs to cluster %s, and all nodes that it was told to join belong to cluster %s; check --join and --dir", m.cluster, other)
+			return nil, rhumb.Ef(op, rhumb.WrongCluster, "this node's data belongs to cluster %s, and all nodes that it was told to join belong to cluster %s; check --join and --dir", m.cluster, other)
 		}
 	}
-	return n.ctx.Err()
+	return nil, n.ctx.Err()
 }
 
 // whereabouts lists the nodes of a catalog, at the addresses that gossip hears from those that have begun a later life than
@@ -267,7 +297,11 @@ func (n *Node) rebirth(old *member) {
 	}
 	n.cfg.Logger.Warn("this node was fenced while alive; it begins a new life")
 	old.close()
-	if _, err := n.engine.BumpBoot(); err != nil {
+	if _, err := n.engine.BumpBoot(0); err != nil {
+		n.cfg.Fatal(err)
+		return
+	}
+	if err := n.beginLife(n.engine.RenewLife); err != nil {
 		n.cfg.Fatal(err)
 		return
 	}
@@ -288,6 +322,11 @@ func (n *Node) Init(ctx context.Context) (rhumb.ClusterID, rhumb.NodeID, error) 
 	for _, m := range n.gossip.Members() {
 		if !m.Cluster.IsZero() {
 			return rhumb.ClusterID{}, 0, rhumb.Ef(op, rhumb.AlreadyExists, "node %s at %s, which this node was told to join, belongs to cluster %s already; this node joins it by itself", m.Node, m.Addr, m.Cluster)
+		}
+	}
+	if n.life.Nonce == 0 {
+		if err := n.beginLife(n.engine.BeginLife); err != nil {
+			return rhumb.ClusterID{}, 0, rhumb.Wrap(op, err)
 		}
 	}
 	var cluster rhumb.ClusterID

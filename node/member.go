@@ -124,7 +124,7 @@ func (m *member) serve(fresh bool) error {
 	m.collect(m.publisher.Collectors()...)
 	h, err := host.New(host.Config{
 		Self: m.self, Engine: m.n.engine, Clock: m.n.clock, Net: m.network, Meta: m, Logger: m.n.cfg.Logger,
-		Fresh: fresh, Settings: m.settings, History: m.history, Fatal: m.n.cfg.Fatal, Suspected: m.suspect,
+		Known: slices.Collect(st.Ranges()), Fresh: fresh, Settings: m.settings, History: m.history, Fatal: m.n.cfg.Fatal, Suspected: m.suspect,
 		Committed: func(c host.Committed) {
 			m.publisher.Committed(c.Range, publish.Position{Seq: c.Seq, HLC: c.HLC}, c.Entries)
 		},
@@ -330,23 +330,7 @@ func (m *member) Change(p replica.MetaProposal, done func(error)) {
 }
 
 func (m *member) change(ctx context.Context, p replica.MetaProposal) error {
-	var cmd catalog.Command
-	switch p.Kind {
-	case replica.AlterISR:
-		alter := catalog.AlterISR{Range: p.Range, Epoch: p.Epoch, Version: p.Version}
-		st := m.group.State()
-		for _, id := range p.New {
-			d, ok := st.Node(id)
-			if !ok {
-				return rhumb.Ef("node.Change", rhumb.NotFound, "node %s does not exist", id)
-			}
-			alter.Members = append(alter.Members, catalog.Member{Node: id, Boot: d.Boot})
-		}
-		cmd = alter
-	case replica.ElectMe:
-		cmd = catalog.Elect{Range: p.Range, Version: p.Version, Node: m.self.Node}
-	}
-	res, err := m.group.Propose(ctx, cmd)
+	res, err := m.group.Propose(ctx, host.Command(m.self.Node, p))
 	if err != nil {
 		return err
 	}

@@ -51,7 +51,8 @@ type Node struct {
 
 	member   atomic.Pointer[member] // nil before the node takes part in its cluster
 	draining atomic.Bool
-	entering sync.Mutex // held while the node becomes, or ceases to be, a member
+	entering sync.Mutex   // held while the node becomes, or ceases to be, a member
+	life     storage.Life // the present life; guarded by entering
 	closing  sync.Once
 
 	ctx    context.Context
@@ -90,7 +91,7 @@ func (n *Node) exit(err error) {
 
 func (n *Node) open() (err error) {
 	n.engine, err = storage.OpenEngine(n.cfg.Dirs, storage.Config{
-		CacheBytes: n.cfg.CacheBytes, Logger: n.cfg.Logger,
+		CacheBytes: n.cfg.CacheBytes, Logger: n.cfg.Logger, AcceptLost: n.cfg.AcceptLostStores,
 		FatalHandler: func(msg string) { n.cfg.Fatal(rhumb.E("storage", rhumb.Internal, msg)) },
 	})
 	if err != nil {

@@ -106,7 +106,7 @@ func (n *Node) Join(ctx context.Context, cmd catalog.RegisterNode) (id rhumb.Nod
 	if err != nil {
 		return id, 0, nil, rhumb.Wrap(op, err)
 	}
-	return rhumb.NodeIdentity{Node: res.Node, Store: cmd.Store, Boot: cmd.Boot}, res.Region, m.group.State(), nil
+	return rhumb.NodeIdentity{Node: res.Node, Store: cmd.Store, Boot: res.Life}, res.Region, m.group.State(), nil
 }
 
 // CreateTable makes a table.

@@ -2,13 +2,13 @@ package sim
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
 	evidence "github.com/rhumbdb/rhumb/geo/place"
+	"github.com/rhumbdb/rhumb/node/host"
 	"github.com/rhumbdb/rhumb/node/lease"
 	"github.com/rhumbdb/rhumb/node/replica"
 	"github.com/rhumbdb/rhumb/raftmeta"
@@ -39,7 +39,7 @@ func (n *node) registration() catalog.RegisterNode {
 	id := n.disk.engine.Identity()
 	return catalog.RegisterNode{
 		Cluster: id.Cluster, Node: id.Node, Store: id.Store, Boot: id.Boot,
-		Nonce:  binary.BigEndian.Uint64(id.Store[:8]) ^ uint64(id.Boot),
+		Nonce: n.begun.Nonce, Previous: n.begun.Previous, Short: n.disk.engine.Short(),
 		Region: "r1", Zone: fmt.Sprintf("z%d", n.w.net.site[n.at]), HasLocation: true,
 		Location: rhumb.Point{Lat: float64(n.w.net.site[n.at]), Lon: float64(n.index)},
 	}
@@ -47,9 +47,16 @@ func (n *node) registration() catalog.RegisterNode {
 
 // live registers this life and then serves.
 func (m *member) live() {
-	if !m.register() {
+	d, ok := m.register()
+	switch {
+	case !ok:
+		return
+	case d.State == rhumb.NodeFenced || d.Boot != m.self.Boot:
+		m.relive(d)
 		return
 	}
+	m.n.w.judge(m.n.disk.engine.ConfirmLife(m.n.begun, d.Boot))
+	m.n.disk.settle()
 	if err := m.n.serve(m); err != nil {
 		m.n.w.judge(fmt.Errorf("%s cannot serve: %w", m.n.id, err))
 		return
@@ -57,16 +64,27 @@ func (m *member) live() {
 	m.work = append(m.work, m.n.spawn(m.follow), m.n.spawn(m.report))
 }
 
+// relive enters the cluster again: metadata counted more lives than this disk knows, or fenced this one before it served.
+func (m *member) relive(d *rhumb.Node) {
+	n := m.n
+	n.cancel()
+	_ = n.group.Close()
+	if d.State == rhumb.NodeFenced {
+		n.beginLife(n.disk.engine.RenewLife)
+	}
+	_, err := n.disk.engine.BumpBoot(d.Boot)
+	n.w.judge(err)
+	n.disk.settle()
+	n.life++
+	n.enter()
+}
+
 // register makes this life known and waits until the node's own copy of the metadata shows it.
-func (m *member) register() bool {
+func (m *member) register() (d *rhumb.Node, ok bool) {
 	for m.ctx.Err() == nil {
-		if d, ok := m.group.State().Node(m.self.Node); ok && d.Identity() == m.self {
-			if d.State == rhumb.NodeFenced { // while it waited for its own copy of the metadata
-				m.reborn = true
-				m.n.spawn(m.rebirth)
-				return false
-			}
-			return true
+		st := m.group.State()
+		if _, ok := st.Life(m.self.Node, m.n.begun.Nonce); ok {
+			return st.Node(m.self.Node)
 		}
 		ctx, cancel := m.n.rt.WithTimeout(m.ctx, registerTimeout)
 		res, err := m.group.Propose(ctx, m.n.registration())
@@ -76,15 +94,17 @@ func (m *member) register() bool {
 		}
 		m.n.w.tracef(m.n.name(), "registers boot %d: %v", m.self.Boot, err)
 		switch rhumb.KindOf(err) {
+		case rhumb.Conflict:
+			m.n.beginLife(m.n.disk.engine.RenewLife)
 		case rhumb.WrongCluster, rhumb.InvalidArgument, rhumb.NotFound:
 			if err != nil {
 				m.n.w.judge(fmt.Errorf("%s is refused: %w", m.n.id, err))
-				return false
+				return nil, false
 			}
 		}
 		sched.Sleep(m.n.rt, m.ctx, registerRetry)
 	}
-	return false
+	return nil, false
 }
 
 // knows reports whether metadata knows a node in that life.
@@ -184,8 +204,9 @@ func (m *member) rebirth() {
 	for _, ended := range m.work {
 		n.rt.Await(ended, nil, nil)
 	}
-	_, err := n.disk.engine.BumpBoot()
+	_, err := n.disk.engine.BumpBoot(0)
 	n.w.judge(err)
+	n.beginLife(n.disk.engine.RenewLife)
 	n.disk.settle()
 	n.disk.debts = nil
 	n.life++
@@ -217,24 +238,9 @@ func (m *member) Change(p replica.MetaProposal, done func(error)) {
 }
 
 func (m *member) change(ctx context.Context, p replica.MetaProposal) error {
-	var cmd catalog.Command
-	switch p.Kind {
-	case replica.AlterISR:
-		alter := catalog.AlterISR{Range: p.Range, Epoch: p.Epoch, Version: p.Version}
-		st := m.group.State()
-		for _, id := range p.New {
-			d, ok := st.Node(id)
-			if !ok {
-				return rhumb.Ef("sim.change", rhumb.NotFound, "node %s does not exist", id)
-			}
-			alter.Members = append(alter.Members, catalog.Member{Node: id, Boot: d.Boot})
-		}
-		if m.n.w.cfg.Bug == BlindMetadata {
-			return m.changeBlindly(ctx, alter)
-		}
-		cmd = alter
-	case replica.ElectMe:
-		cmd = catalog.Elect{Range: p.Range, Version: p.Version, Node: m.self.Node}
+	cmd := host.Command(m.self.Node, p)
+	if alter, ok := cmd.(catalog.AlterISR); ok && m.n.w.cfg.Bug == BlindMetadata {
+		return m.changeBlindly(ctx, alter)
 	}
 	res, err := m.group.Propose(ctx, cmd)
 	if err != nil {

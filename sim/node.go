@@ -3,12 +3,14 @@ package sim
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/hlc"
 	"github.com/rhumbdb/rhumb/node/host"
 	"github.com/rhumbdb/rhumb/raftmeta"
+	"github.com/rhumbdb/rhumb/storage"
 )
 
 // node is one node: its disk and clocks, which outlive crashes, and the process, which does not.
@@ -37,6 +39,8 @@ type node struct {
 	member *member
 	// connected is to whom a stream stands, by index.
 	connected []bool
+	// begun is the present life, as package node has it.
+	begun storage.Life
 	// late is how far the node's clock lags while it reads (ReadLate).
 	late time.Duration
 	seen judged
@@ -85,9 +89,18 @@ func (n *node) start() {
 	if w.cfg.Bug == ForgetLog && n.disk.engine.Identity().Boot > 1 {
 		n.forgetLog()
 	}
+	n.beginLife(n.disk.engine.BeginLife)
 	if !n.disk.engine.Identity().Cluster.IsZero() {
 		n.enter()
 	}
+}
+
+// beginLife begins a life with BeginLife or RenewLife of the engine.
+func (n *node) beginLife(begin func(nonce uint64) (storage.Life, error)) {
+	var err error
+	n.begun, err = begin(n.w.rnd.Uint64())
+	n.w.judge(err)
+	n.disk.settle()
 }
 
 // openClock makes the node's hybrid clock from the ceiling that its disk holds.
@@ -151,7 +164,7 @@ func (n *node) serve(m *member) error {
 	h, err := host.New(host.Config{
 		Self: m.self, Engine: n.disk.engine, Clock: n.hlc, Net: transport{n}, Meta: m, Logger: w.logger(n), Runtime: n.rt,
 		SyncOutstanding: n.disk.outstanding, Fresh: id.Fresh && id.Boot == 1 || w.cfg.Bug == ForgetGrants,
-		Settings: m.settings, Fatal: func(err error) { panic(err) }, Suspected: m.suspect, Replica: w.p.replica, Probe: n.probe(),
+		Known: slices.Collect(m.group.State().Ranges()), Settings: m.settings, Fatal: func(err error) { panic(err) }, Suspected: m.suspect, Replica: w.p.replica, Probe: n.probe(),
 	})
 	if err != nil {
 		return err

@@ -104,6 +104,9 @@ func (b *Batch) CreateRange(st RangeState) {
 	g.log.Trim, g.log.trimHLC = st.Last.Seq, st.LastHLC
 	g.log.Commit, g.log.CommitHLC = st.Last.Seq, st.LastHLC
 	b.staged = append(b.staged, g)
+	if b.s.RangeDamaged(id) {
+		b.deleteRange(id) // there may be keys of a range that could not be loaded
+	}
 	b.setState(id, keys.StateRange, []byte{stateVersion})
 	if st.Promised != 0 {
 		b.setState(id, keys.StatePromised, encodeWords(uint64(st.Promised)))
@@ -200,6 +203,13 @@ func (b *Batch) SetPromised(id rhumb.RangeID, e rhumb.Epoch) {
 	b.setState(id, keys.StatePromised, encodeWords(uint64(e)))
 }
 
+// SetQuarantine records why the replica serves nothing any more. The reason stays until the range is dropped.
+func (b *Batch) SetQuarantine(id rhumb.RangeID, why string) {
+	g := b.stage(id)
+	g.log.Quarantine = why
+	b.setState(id, keys.StateQuarantine, []byte(why))
+}
+
 // SetCommit records a commit position without an append. A position below the recorded one is ignored.
 func (b *Batch) SetCommit(id rhumb.RangeID, c Commit) {
 	g := b.stage(id)
@@ -283,6 +293,10 @@ func (b *Batch) DropRange(id rhumb.RangeID) {
 		panic(fmt.Sprintf("storage: range %s is made and dropped by one batch", id))
 	}
 	g.dropped = true
+	b.deleteRange(id)
+}
+
+func (b *Batch) deleteRange(id rhumb.RangeID) {
 	span := keys.RangeSpan(id)
 	if span.Upper == nil {
 		span.Upper = keyspaceEnd
@@ -300,7 +314,7 @@ var keyspaceEnd = []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0
 func (b *Batch) Apply() error {
 	const op rhumb.Op = "storage.Batch.Apply"
 	if b.appends {
-		if err := b.s.room(op, DiskFullMargin); err != nil {
+		if err := b.s.room(op, DiskFull); err != nil {
 			return err
 		}
 	}
@@ -353,6 +367,7 @@ func (b *Batch) publish() {
 			delete(b.s.ranges, g.id)
 		}
 		b.s.mu.Unlock()
+		b.s.rangeMended(g.id)
 	}
 }
 

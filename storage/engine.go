@@ -21,60 +21,95 @@ type Engine struct {
 }
 
 // OpenEngine opens one store per directory. Directories that were an engine before must all be there, in their order;
-// new ones may follow them. cfg.Dir is not used.
+// new ones may follow them. A directory that is empty although it held a store is refused unless cfg.AcceptLost names it:
+// the other stores remember it. cfg.Dir is not used.
 func OpenEngine(dirs []string, cfg Config) (_ *Engine, err error) {
 	const op rhumb.Op = "storage.OpenEngine"
 	if len(dirs) == 0 || len(dirs) > StoresMax {
 		return nil, rhumb.Ef(op, rhumb.InvalidArgument, "%d directories are given, want 1 to %d", len(dirs), StoresMax)
 	}
-	cache := cfg.newCache(len(dirs))
-	defer cache.Unref()
-	cfg.cache = cache
 	e := &Engine{stores: make([]*Store, len(dirs)), place: map[rhumb.RangeID]*Store{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, e.Close())
 		}
 	}()
-	// The first store says which engine it is, so it comes before the rest.
-	if err := e.open(0, dirs, cfg, rhumb.UUID{}); err != nil {
+	cache := cfg.newCache(len(dirs))
+	defer cache.Unref()
+	cfg.cache = cache
+	plan, err := e.own(dirs, cfg)
+	if err != nil {
 		return nil, err
 	}
 	errs := make([]error, len(dirs))
 	var wg sync.WaitGroup
-	for i := 1; i < len(dirs); i++ {
-		wg.Go(func() { errs[i] = e.open(i, dirs, cfg, e.stores[0].header.engine) })
+	for i, s := range e.stores {
+		wg.Go(func() { errs[i] = s.load(plan.headers[i], slices.Contains(plan.lost, i)) })
 	}
 	wg.Wait()
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	for _, s := range e.stores {
-		if err := s.joinEngine(len(dirs)); err != nil {
-			return nil, err
-		}
-	}
 	return e, e.locate(op)
 }
 
-func (e *Engine) open(i int, dirs []string, cfg Config, engine rhumb.UUID) error {
-	cfg.Dir = dirs[i]
-	s, err := open(cfg, placement{index: i, count: len(dirs), engine: engine})
-	if err == nil {
-		e.stores[i] = s
+// own takes the directories for this process and writes the headers of stores that are new, and of those that do not know
+// all stores of the engine yet. Nothing is written before all directories are known to belong together.
+func (e *Engine) own(dirs []string, cfg Config) (plan enginePlan, err error) {
+	const op rhumb.Op = "storage.OpenEngine"
+	configs := make([]Config, len(dirs))
+	fresh := make([]rhumb.UUID, len(dirs))
+	for i, dir := range dirs {
+		configs[i], fresh[i] = cfg, newUUID()
+		configs[i].Dir = dir
+		if err := configs[i].validate(); err != nil {
+			return plan, err
+		}
 	}
-	return err
+	fsys := configs[0].FS
+	found, err := peekDirs(fsys, dirs)
+	if err != nil {
+		return plan, err
+	}
+	if plan, err = planEngine(found, cfg.AcceptLost, fresh); err != nil {
+		return plan, err
+	}
+	for i := range dirs {
+		s, err := newStore(configs[i])
+		if s.lock != nil {
+			e.stores[i] = s
+		}
+		if err != nil {
+			return plan, err
+		}
+	}
+	again, err := peekDirs(fsys, dirs)
+	if err != nil {
+		return plan, err
+	}
+	for i := range found {
+		if !sameHeader(&found[i], &again[i]) {
+			return plan, rhumb.Ef(op, rhumb.Unavailable, "%s was changed by another process while this one started; try again", found[i].dir)
+		}
+	}
+	// The new ones come first: until the others know them, they may be made again.
+	for _, i := range plan.make {
+		if err := writeHeader(fsys, configs[i].Dir, &plan.headers[i]); err != nil {
+			return plan, err
+		}
+	}
+	for i := range found {
+		if h := &plan.headers[i]; found[i].found && h.list != found[i].header.list {
+			if err := writeHeader(fsys, configs[i].Dir, h); err != nil {
+				return plan, err
+			}
+		}
+	}
+	return plan, nil
 }
 
-// joinEngine records how many stores the engine has now.
-func (s *Store) joinEngine(count int) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if int(s.header.count) == count {
-		return nil
-	}
-	s.header.count = uint16(count)
-	return writeHeader(s.fs, s.cfg.Dir, &s.header)
+func sameHeader(a, b *storeDir) bool {
+	return a.found == b.found && a.header.store == b.header.store && a.header.boot == b.header.boot && a.header.list == b.header.list
 }
 
 // locate notes where each range is.
@@ -162,8 +197,51 @@ func (e *Engine) SetIdentity(cluster rhumb.ClusterID, node rhumb.NodeID) error {
 	return nil
 }
 
-// BumpBoot increments the boot sequence under which the node registers: that of the first store.
-func (e *Engine) BumpBoot() (rhumb.BootSeq, error) { return e.stores[0].BumpBoot() }
+// Damage returns what the stores know of their damage.
+func (e *Engine) Damage() []Damage {
+	var out []Damage
+	for _, s := range e.stores {
+		out = append(out, s.Damage()...)
+	}
+	return out
+}
+
+// Short reports whether one of the stores may lack something that it had made durable: what an earlier life of the node
+// granted, promised or acknowledged does not bind its peers' trust any more.
+func (e *Engine) Short() bool {
+	return slices.ContainsFunc(e.stores, (*Store).Short)
+}
+
+// ClearShort is Store.ClearShort for all stores.
+func (e *Engine) ClearShort() error {
+	for _, s := range e.stores {
+		if err := s.ClearShort(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// DamagedRanges returns the ranges that damaged tables touch, sorted. Their replicas must not serve.
+func (e *Engine) DamagedRanges() []rhumb.RangeID {
+	var out []rhumb.RangeID
+	for _, s := range e.stores {
+		out = append(out, s.DamagedRanges()...)
+	}
+	slices.SortFunc(out, rhumb.RangeID.Compare)
+	return out
+}
+
+// RangeDamaged reports whether a damaged table touches a range, held or not. The range must not be served from here, nor
+// counted as one that this node never had.
+func (e *Engine) RangeDamaged(id rhumb.RangeID) bool {
+	return slices.ContainsFunc(e.stores, func(s *Store) bool { return s.RangeDamaged(id) })
+}
+
+// BumpBoot is Store.BumpBoot for the first store, whose boot sequence the node registers.
+func (e *Engine) BumpBoot(least rhumb.BootSeq) (rhumb.BootSeq, error) {
+	return e.stores[0].BumpBoot(least)
+}
 
 // Local gives a space of the first store.
 func (e *Engine) Local(space rhumb.Slot) *Local { return e.stores[0].Local(space) }
@@ -200,6 +278,15 @@ func (e *Engine) Writable() error {
 		}
 	}
 	return nil
+}
+
+// DiskState is the worst of the stores'.
+func (e *Engine) DiskState() DiskState {
+	worst := DiskHealthy
+	for _, s := range e.stores {
+		worst = max(worst, s.DiskState())
+	}
+	return worst
 }
 
 // SyncOutstanding is the greatest of the stores'.

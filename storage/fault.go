@@ -28,6 +28,11 @@ func (f Fault) String() string {
 	return fmt.Sprintf("%s:%d: %s", f.File, f.Offset, f.What)
 }
 
+// faultError is a fault as the cause of an error.
+type faultError struct{ fault Fault }
+
+func (e *faultError) Error() string { return e.fault.String() }
+
 // fault turns an error of the database into one of rhumb's; nil stays nil. Damage is Corrupt and names file and offset, a
 // full disk is DiskFull, any other failure of the disk is Unavailable.
 func (s *Store) fault(op rhumb.Op, err error) error {
@@ -38,8 +43,7 @@ func (s *Store) fault(op rhumb.Op, err error) error {
 		return rhumb.Wrap(op, err)
 	}
 	if pebble.IsCorruptionError(err) {
-		f := faultOf(s.cfg.Dir, err)
-		return &rhumb.Error{Op: op, Kind: rhumb.Corrupt, Msg: f.String()}
+		return &rhumb.Error{Op: op, Kind: rhumb.Corrupt, Err: &faultError{faultOf(s.cfg.Dir, err)}}
 	}
 	return ioError(op, s.cfg.Dir, err)
 }

@@ -40,21 +40,21 @@ func TestComparer(t *testing.T) {
 
 // TestHeaderForm pins the offsets of the STORE file (docs/formats/store.md).
 func TestHeaderForm(t *testing.T) {
-	h := header{pebbleFormat: 0x01020304, cluster: rhumb.UUID{0xc1}, node: 0x0a0b0c0d, index: 2, count: 3, store: rhumb.UUID{0x51}, engine: rhumb.UUID{0xe1}, boot: 9, flags: flagLossy}
+	h := header{pebbleFormat: 0x01020304, cluster: rhumb.UUID{0xc1}, node: 0x0a0b0c0d, index: 2, count: 3, store: rhumb.UUID{0x51}, engine: rhumb.UUID{0xe1}, boot: 9, flags: flagLossy, list: 7, stores: []rhumb.UUID{{0xe1}, {0x52}, {0x51}}}
 	b := h.encode()
-	if len(b) != headerSize {
-		t.Fatalf("%d bytes, want %d", len(b), headerSize)
+	if want := 96 + 3*16 + 8; len(b) != want {
+		t.Fatalf("%d bytes, want %d", len(b), want)
 	}
 	for offset, want := range map[int]string{
-		0: "5248554d4253544f", 8: "00000001", 12: "01020304", 16: "c1", 32: "0a0b0c0d", 36: "0002", 38: "0003", 40: "51", 56: "e1",
-		72: "0000000000000009", 80: "0000000000000001",
+		0: "5248554d4253544f", 8: "00000002", 12: "01020304", 16: "c1", 32: "0a0b0c0d", 36: "0002", 38: "0003", 40: "51", 56: "e1",
+		72: "0000000000000009", 80: "0000000000000001", 88: "0000000000000007", 96: "e1", 112: "52", 128: "51",
 	} {
 		if got := fmt.Sprintf("%x", b[offset:offset+len(want)/2]); got != want {
 			t.Errorf("offset %d: %s, want %s", offset, got, want)
 		}
 	}
 	back, err := decodeHeader("STORE", b)
-	if err != nil || back != h {
+	if err != nil || !reflect.DeepEqual(back, h) {
 		t.Errorf("decoded %+v, want %+v: %v", back, h, err)
 	}
 }
@@ -81,13 +81,13 @@ func TestHeaderDamage(t *testing.T) {
 func TestNewerFormat(t *testing.T) {
 	for name, change := range map[string]func(b []byte) []byte{
 		"store": func(b []byte) []byte {
-			b = append(b[:headerSize-checksumSize], "a field that this binary does not know"...)
+			b = append(b[:len(b)-checksumSize], "a field that this binary does not know"...)
 			binary.BigEndian.PutUint32(b[8:], formatStore+1)
 			return binary.BigEndian.AppendUint64(b, xxh3.Hash(b))
 		},
 		"database": func(b []byte) []byte {
 			binary.BigEndian.PutUint32(b[12:], uint32(pebbleFormat)+1)
-			return binary.BigEndian.AppendUint64(b[:headerSize-checksumSize], xxh3.Hash(b[:headerSize-checksumSize]))
+			return binary.BigEndian.AppendUint64(b[:len(b)-checksumSize], xxh3.Hash(b[:len(b)-checksumSize]))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

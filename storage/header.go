@@ -24,19 +24,23 @@ import (
 //	16      16   cluster; zero until the node is told
 //	32       4   node; zero until then
 //	36       2   index of this store in its engine
-//	38       2   number of stores in the engine
+//	38       2   number n of stores in the engine
 //	40      16   store: random, made with the store
-//	56      16   engine: the store id of the first store of the engine
+//	56      16   engine: the store id of the first store that the engine had
 //	72       8   boot: starts so far
 //	80       8   flags: 1 = was opened with NoSync
-//	88       8   xxh3-64 of all bytes before
+//	88       8   version of the list of stores: the list with the greatest one counts
+//	96    16*n   the store ids of all stores of the engine
+//	 …       8   xxh3-64 of all bytes before
 //
-// A file of any format ends in the checksum of all bytes before it, so a newer format is told from a damaged file.
+// Format 1 ended behind the flags. A file of any format ends in the checksum of all bytes before it, so a newer format
+// is told from a damaged file.
 const (
 	headerName   = "STORE"
 	headerMagic  = "RHUMBSTO"
-	headerSize   = 96
-	formatStore  = 1
+	headerFixed  = 96 // before the list of stores
+	headerSize1  = 88 // of format 1, before the checksum
+	formatStore  = 2
 	flagLossy    = 1
 	checksumSize = 8
 )
@@ -50,6 +54,8 @@ type header struct {
 	engine       rhumb.UUID
 	boot         rhumb.BootSeq
 	flags        uint64
+	list         uint64
+	stores       []rhumb.UUID // nil in format 1, else one for each store
 }
 
 func newUUID() (u rhumb.UUID) {
@@ -58,7 +64,7 @@ func newUUID() (u rhumb.UUID) {
 }
 
 func (h *header) encode() []byte {
-	b := make([]byte, 0, headerSize)
+	b := make([]byte, 0, headerFixed+len(h.stores)*len(h.store)+checksumSize)
 	b = append(b, headerMagic...)
 	b = binary.BigEndian.AppendUint32(b, formatStore)
 	b = binary.BigEndian.AppendUint32(b, h.pebbleFormat)
@@ -70,6 +76,10 @@ func (h *header) encode() []byte {
 	b = append(b, h.engine[:]...)
 	b = binary.BigEndian.AppendUint64(b, uint64(h.boot))
 	b = binary.BigEndian.AppendUint64(b, h.flags)
+	b = binary.BigEndian.AppendUint64(b, h.list)
+	for _, id := range h.stores {
+		b = append(b, id[:]...)
+	}
 	return binary.BigEndian.AppendUint64(b, xxh3.Hash(b))
 }
 
@@ -77,7 +87,7 @@ func (h *header) encode() []byte {
 func decodeHeader(path string, b []byte) (h header, err error) {
 	const op rhumb.Op = "storage.Open"
 	bad := func(what string) error {
-		return rhumb.Ef(op, rhumb.Corrupt, "%s: %s; restore the file, or empty the directory and let the node rejoin", path, what)
+		return rhumb.Ef(op, rhumb.Corrupt, "%s: %s; restore the file. Or set the directory's files aside and start without them: a node with several directories needs --accept-lost-store for that, one with a single directory starts as a new node", path, what)
 	}
 	n := len(b) - checksumSize
 	switch {
@@ -88,11 +98,12 @@ func decodeHeader(path string, b []byte) (h header, err error) {
 	case binary.BigEndian.Uint64(b[n:]) != xxh3.Hash(b[:n]):
 		return h, bad(fmt.Sprintf("checksum at offset %d does not match", n))
 	}
-	if f := binary.BigEndian.Uint32(b[8:]); f != formatStore {
-		return h, rhumb.Ef(op, rhumb.Incompatible, "%s: store format %d, this binary reads %d; use the binary that wrote it, or a newer one", path, f, formatStore)
+	format := binary.BigEndian.Uint32(b[8:])
+	if format < 1 || format > formatStore {
+		return h, rhumb.Ef(op, rhumb.Incompatible, "%s: store format %d, this binary reads 1 to %d; use the binary that wrote it, or a newer one", path, format, formatStore)
 	}
-	if len(b) != headerSize {
-		return h, bad(fmt.Sprintf("%d bytes, want %d", len(b), headerSize))
+	if format == 1 && n != headerSize1 || format > 1 && (n < headerFixed || n != headerFixed+16*int(binary.BigEndian.Uint16(b[38:]))) {
+		return h, bad(fmt.Sprintf("format %d does not have %d bytes", format, len(b)))
 	}
 	h.pebbleFormat = binary.BigEndian.Uint32(b[12:])
 	copy(h.cluster[:], b[16:])
@@ -102,6 +113,12 @@ func decodeHeader(path string, b []byte) (h header, err error) {
 	copy(h.engine[:], b[56:])
 	h.boot = rhumb.BootSeq(binary.BigEndian.Uint64(b[72:]))
 	h.flags = binary.BigEndian.Uint64(b[80:])
+	if format > 1 {
+		h.list = binary.BigEndian.Uint64(b[88:])
+		for at := headerFixed; at < n; at += 16 {
+			h.stores = append(h.stores, rhumb.UUID(b[at:at+16]))
+		}
+	}
 	return h, nil
 }
 

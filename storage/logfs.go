@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -8,9 +9,12 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// logFS watches the writes and syncs of log files: the data path whose liveness the node's liveness follows.
+// logFS watches the writes and syncs of log files: the data path whose liveness the node's liveness follows. It keeps how
+// far each log file is synced, and writes that into the chunks of the log.
 type logFS struct {
 	vfs.FS
+	// lengths is set before the database is opened.
+	lengths logLengths
 	// pending holds the start of the oldest operation that is under way, as nanoseconds since epoch; 0 when none is. A
 	// log file has one writer and there is one current log file, so one place is enough.
 	pending atomic.Int64
@@ -36,10 +40,22 @@ func (fs *logFS) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory)
 }
 
 func (fs *logFS) watch(name string, f vfs.File, err error) (vfs.File, error) {
-	if err != nil || !strings.HasSuffix(name, logSuffix) {
+	number, ok := logNumber(fs.PathBase(name))
+	if err != nil || !ok || fs.lengths == nil {
 		return f, err
 	}
-	return &logFile{File: f, fs: fs}, nil
+	fs.lengths.began(number)
+	return &logFile{File: f, fs: fs, number: number}, nil
+}
+
+// logNumber returns the number of a log file.
+func logNumber(base string) (n uint64, ok bool) {
+	digits, ok := strings.CutSuffix(base, logSuffix)
+	if !ok {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(digits, 10, 64)
+	return n, err == nil
 }
 
 // outstanding is how long the oldest operation under way has lasted.
@@ -62,20 +78,36 @@ func (fs *logFS) begin() func() time.Duration {
 	}
 }
 
+// logFile is a log file that is written from its start. One goroutine at a time writes and syncs it.
 type logFile struct {
 	vfs.File
-	fs *logFS
+	fs     *logFS
+	number uint64
+	// written counts the bytes written, and durable those that were when the last sync began.
+	written, durable int64
 }
 
 func (f *logFile) Write(p []byte) (int, error) {
 	defer f.fs.begin()()
-	return f.File.Write(p)
+	promise(p, f.written, f.durable)
+	n, err := f.File.Write(p)
+	f.written += int64(n)
+	return n, err
+}
+
+// didSync notes that all bytes written are durable, before anyone learns of the sync.
+func (f *logFile) didSync() {
+	f.durable = f.written
+	f.fs.lengths.synced(f.number, f.durable)
 }
 
 func (f *logFile) Sync() error {
 	end := f.fs.begin()
 	err := f.File.Sync()
 	f.fs.synced(end())
+	if err == nil {
+		f.didSync()
+	}
 	return err
 }
 
@@ -83,6 +115,9 @@ func (f *logFile) SyncData() error {
 	end := f.fs.begin()
 	err := f.File.SyncData()
 	f.fs.synced(end())
+	if err == nil {
+		f.didSync()
+	}
 	return err
 }
 
@@ -91,6 +126,9 @@ func (f *logFile) SyncTo(length int64) (bool, error) {
 	full, err := f.File.SyncTo(length)
 	if d := end(); full {
 		f.fs.synced(d)
+		if err == nil {
+			f.didSync()
+		}
 	}
 	return full, err
 }

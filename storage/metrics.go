@@ -14,6 +14,14 @@ type metrics struct {
 	misuses          prometheus.Counter
 	stalls           prometheus.Counter
 	backgroundErrors prometheus.Counter
+	damages          prometheus.Counter
+	lengthFailures   prometheus.Counter
+	sealFailures     prometheus.Counter
+	reserveReleases  prometheus.Counter
+	reserveFailures  prometheus.Counter
+	diskState        prometheus.Gauge
+	fillRate         prometheus.Gauge
+	reserve          prometheus.Gauge
 }
 
 // constLabels tells the stores of a node apart.
@@ -22,6 +30,9 @@ func constLabels(dir string) prometheus.Labels { return prometheus.Labels{"store
 func newMetrics(dir string) metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "rhumb", Subsystem: "storage", Name: name, Help: help, ConstLabels: constLabels(dir)})
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "rhumb", Subsystem: "storage", Name: name, Help: help, ConstLabels: constLabels(dir)})
 	}
 	return metrics{
 		syncSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -32,13 +43,37 @@ func newMetrics(dir string) metrics {
 		misuses:          counter("misuses_total", "SINGLEDELs that deleted nothing, or more than they may."),
 		stalls:           counter("write_stalls_total", "Times that writes waited for flush or compaction."),
 		backgroundErrors: counter("background_errors_total", "Flushes and compactions that failed."),
+		damages:          counter("damages_total", "Damaged files found, and lived with."),
+		lengthFailures:   counter("synced_length_failures_total", "Synced lengths of the log that were not put on record."),
+		sealFailures:     counter("seal_failures_total", "Seals that were not renewed."),
+		reserveReleases:  counter("reserve_releases_total", "Times that the disk was full and the reserve was given to the metadata group."),
+		reserveFailures:  counter("reserve_failures_total", "Times that the reserve was not made, or not released."),
+		diskState:        gauge("disk_state", "0 healthy, 1 refusing writes, 2 full."),
+		fillRate:         gauge("disk_fill_bytes_per_second", "How fast the disk fills."),
+		reserve:          gauge("reserve_bytes", "Room that is held back for the metadata group."),
 	}
 }
 
 // Collectors gives the store's metrics, for registration.
 func (s *Store) Collectors() []prometheus.Collector {
 	m := &s.metrics
-	return []prometheus.Collector{m.syncSeconds, m.corruptions, m.misuses, m.stalls, m.backgroundErrors, newPebbleCollector(s)}
+	return []prometheus.Collector{
+		m.syncSeconds, m.corruptions, m.misuses, m.stalls, m.backgroundErrors, m.damages, m.lengthFailures, m.sealFailures,
+		m.reserveReleases, m.reserveFailures, m.diskState, m.fillRate, m.reserve, newDamageCollector(s), newPebbleCollector(s),
+	}
+}
+
+// newDamageCollector reports what the store lacks, or may lack.
+func newDamageCollector(s *Store) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: "rhumb", Subsystem: "storage", Name: "short", ConstLabels: constLabels(s.cfg.Dir),
+		Help: "1 while the store may lack something that it had made durable.",
+	}, func() float64 {
+		if s.Short() {
+			return 1
+		}
+		return 0
+	})
 }
 
 func (s *Store) syncTook(d time.Duration) { s.metrics.syncSeconds.Observe(d.Seconds()) }

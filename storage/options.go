@@ -86,7 +86,7 @@ func (s *Store) events() *pebble.EventListener {
 			s.metrics.corruptions.Inc()
 			f := faultOf(s.cfg.Dir, info.Details)
 			f.File = info.Path
-			s.log.Error("damaged file", "store", s.cfg.Dir, "file", f.File, "offset", f.Offset, "what", f.What)
+			s.metDamage(f)
 		},
 		PossibleAPIMisuse: func(info pebble.PossibleAPIMisuseInfo) {
 			s.metrics.misuses.Inc()

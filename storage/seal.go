@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/rhumbdb/rhumb"
@@ -90,26 +91,41 @@ func cutLast(b []byte, prefix string) (body []byte, rest string, ok bool) {
 	return b[:i], rest, ok
 }
 
-// checkSeal compares the files with the seal, if there is one, and opens it: from now on the files change.
-func (s *Store) checkSeal() error {
-	const op rhumb.Op = "storage.Open"
+// checkSeal compares the files with the seal, if there is one. It returns what does not fit; an error means that the seal
+// could not be read, or that a newer binary wrote it.
+func (s *Store) checkSeal() (sl seal, faults []Fault, err error) {
 	path := s.fs.PathJoin(s.cfg.Dir, sealName)
 	b, err := readFile(s.fs, path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // a store that never flushed, or whose first boot did not end well
+		return sl, nil, nil // a store that never flushed, or whose first boot did not end well
 	}
 	if err != nil {
-		return ioError(op, path, err)
+		return sl, nil, ioError("storage.Open", path, err)
+	}
+	sl, err = decodeSeal(path, b)
+	if rhumb.KindOf(err) == rhumb.Corrupt {
+		return seal{}, []Fault{{path, -1, err.Error()}}, nil
+	}
+	if err != nil {
+		return seal{}, nil, err
+	}
+	faults, err = sl.check(s.fs, s.dataDir())
+	return sl, faults, err
+}
+
+// unseal turns a clean seal into that of a running store: from now on the files change.
+func (s *Store) unseal() error {
+	path := s.fs.PathJoin(s.cfg.Dir, sealName)
+	b, err := readFile(s.fs, path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return ioError("storage.Open", path, err)
 	}
 	sl, err := decodeSeal(path, b)
-	if err != nil {
+	if err != nil || !sl.clean {
 		return err
-	}
-	if f := sl.check(s.fs, s.dataDir()); f != nil {
-		return rhumb.Ef(op, rhumb.Corrupt, "%s; restore the file, or empty the directory and let the node rejoin", f)
-	}
-	if !sl.clean {
-		return nil
 	}
 	running := seal{}
 	for _, f := range sl.files {
@@ -123,26 +139,36 @@ func (s *Store) checkSeal() error {
 const (
 	manifestPrefix = "MANIFEST-"
 	markerPrefix   = "marker.manifest."
+	optionsPrefix  = "OPTIONS-"
 	logSuffix      = ".log"
+	tableSuffix    = ".sst"
+
+	// missingFile is what a fault says of a sealed file that is not there.
+	missingFile = "the file is missing"
 )
 
-// check gives what is wrong with the sealed files of a data directory, nil when nothing is.
-func (s *seal) check(fsys vfs.FS, dir string) *Fault {
+// check returns what is wrong with the sealed files of a data directory. An error means that the disk does not answer.
+func (s *seal) check(fsys vfs.FS, dir string) (faults []Fault, err error) {
+	fault := func(path string, offset int64, what string) {
+		faults = append(faults, Fault{path, offset, what})
+	}
 	for _, f := range s.files {
 		path := fsys.PathJoin(dir, f.name)
 		length, hash, err := hashFile(fsys, path, f.length, f.hash != "-")
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && !s.clean && hasNewerManifest(fsys, dir, f.name):
 			continue
+		case errors.Is(err, fs.ErrNotExist):
+			fault(path, -1, missingFile)
 		case err != nil:
-			return &Fault{path, -1, err.Error()}
+			return nil, ioError("storage.Open", path, err)
 		case length < f.length || s.clean && length != f.length:
-			return &Fault{path, length, fmt.Sprintf("the file has %d bytes, it had %d when the store was sealed", length, f.length)}
+			fault(path, length, fmt.Sprintf("the file has %d bytes, it had %d when the store was sealed", length, f.length))
 		case hash != f.hash:
-			return &Fault{path, -1, "the bytes are not those that were sealed"}
+			fault(path, -1, "the bytes are not those that were sealed")
 		}
 	}
-	return nil
+	return faults, nil
 }
 
 func hasNewerManifest(fsys vfs.FS, dir, name string) bool {
@@ -179,16 +205,18 @@ func hashFile(fsys vfs.FS, path string, first int64, hash bool) (length int64, s
 	return info.Size(), fmt.Sprintf("%x", h.Sum128().Bytes()), nil
 }
 
-// sealer renews the seal of a running store in the background, and writes the clean one at its end.
+// sealer renews the seal of a running store in the background, and writes the clean one at its end. It also does the
+// other work that follows Pebble's events and must not hold them up.
 type sealer struct {
 	s    *Store
-	wake chan struct{}
+	wake chan struct{} // the seal is to be renewed
+	met  chan struct{} // damage was met
 	done chan struct{}
 	work sync.WaitGroup
 }
 
 func newSealer(s *Store) *sealer {
-	return &sealer{s: s, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	return &sealer{s: s, wake: make(chan struct{}, 1), met: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
 // resealSoon asks for a new seal. Pebble's events call it, so it must not block.
@@ -199,19 +227,53 @@ func (s *Store) resealSoon() {
 	}
 }
 
+// wakeSealer asks for damage to be looked into.
+func (s *Store) wakeSealer() {
+	select {
+	case s.sealer.met <- struct{}{}:
+	default:
+	}
+}
+
+// syncedInterval is how long the newest synced length may be in memory only. A power loss hides damage in the last sync
+// of the log if it comes that soon after it.
+const syncedInterval = time.Second
+
 func (l *sealer) start() {
 	l.work.Go(func() {
+		tick := time.NewTicker(syncedInterval)
+		defer tick.Stop()
 		for {
 			select {
 			case <-l.done:
 				return
+			case <-tick.C:
+				_ = l.s.DiskState() // a disk fills also while nobody asks
+				if err := l.s.lengths.sync(); err != nil {
+					l.s.lengthFailed(err)
+				}
+			case <-l.met:
+				if err := l.s.placeDamage(); err != nil {
+					l.s.log.Warn("damage was not put on record", "store", l.s.cfg.Dir, "err", err)
+				}
 			case <-l.wake:
-			}
-			if err := l.seal(false, 0); err != nil {
-				l.s.log.Warn("seal not renewed, the old one stands", "store", l.s.cfg.Dir, "err", err)
+				l.s.noteFlushed()
+				if err := l.seal(false, 0); err != nil {
+					l.s.metrics.sealFailures.Inc()
+					l.s.log.Warn("seal not renewed, the old one stands", "store", l.s.cfg.Dir, "err", err)
+				}
 			}
 		}
 	})
+}
+
+// noteFlushed puts on record which logs hold what is not in tables.
+func (s *Store) noteFlushed() {
+	// The list comes first: a log that begins in between makes the first one look older than it is, which is safe.
+	logs, err := listLogs(s.fs, s.dataDir())
+	if live := int(s.db.Metrics().WAL.Files); err == nil && live > 0 && live <= len(logs) {
+		s.lengths.flushed(logs[len(logs)-live].number)
+	}
 }
 
 func (l *sealer) stop() {
@@ -299,7 +361,7 @@ func (l *sealer) sealFile(dir, name string, sync bool) (sealedFile, error) {
 			return f, ioError(op, path, err)
 		}
 	}
-	_, f.hash, err = hashFile(l.s.fs, path, f.length, !strings.HasSuffix(name, ".sst"))
+	_, f.hash, err = hashFile(l.s.fs, path, f.length, !strings.HasSuffix(name, tableSuffix))
 	return f, ioError(op, path, err)
 }
 

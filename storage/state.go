@@ -2,6 +2,7 @@ package storage
 
 import (
 	"encoding/binary"
+	"errors"
 	"sync"
 	"sync/atomic"
 
@@ -32,6 +33,8 @@ type RangeState struct {
 	Closed rhumb.Timestamp
 	// Trim is the position up to which entries may be gone from the log. Trim <= Commit.
 	Trim rhumb.Seq
+	// Quarantine is the reason why the replica serves nothing, or "".
+	Quarantine string
 	// Lineage says at which position each epoch of the log began, oldest first.
 	Lineage []EpochStart
 }
@@ -97,6 +100,7 @@ type rangeState struct {
 //	collected  bytes(8)
 //	base       epoch(8) seq(8) hash(16) hlc(8) data bytes(8) log bytes(8)
 //	lineage    (epoch(8) first(8))*
+//	quarantine text
 const stateVersion = 1
 
 func encodeWords(words ...uint64) []byte {
@@ -130,6 +134,7 @@ func (rs *rangeState) set(f keys.StateField, v []byte) bool {
 	size := map[keys.StateField]int{
 		keys.StateRange: 1, keys.StatePromised: 8, keys.StateCommit: 16, keys.StateTrim: 24, keys.StateClosed: 8,
 		keys.StateCollected: 8, keys.StateBase: 56, keys.StateLineage: len(v) &^ 15,
+		keys.StateQuarantine: len(v),
 	}
 	if n, known := size[f]; !known || n != len(v) {
 		return false
@@ -153,6 +158,8 @@ func (rs *rangeState) set(f keys.StateField, v []byte) bool {
 			hlc:   rhumb.Timestamp(word(v, 4)),
 			total: weights{word(v, 5), word(v, 6)},
 		}
+	case keys.StateQuarantine:
+		st.Quarantine = string(v)
 	case keys.StateLineage:
 		for i := 0; i < len(v)/8; i += 2 {
 			st.Lineage = append(st.Lineage, EpochStart{rhumb.Epoch(word(v, i)), rhumb.Seq(word(v, i+1))})
@@ -161,9 +168,10 @@ func (rs *rangeState) set(f keys.StateField, v []byte) bool {
 	return true
 }
 
-// loadRanges reads the state of every range in the store.
-func (s *Store) loadRanges(op rhumb.Op) error {
-	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: keys.ReplicatedSpan().Lower})
+// loadRanges reads the state of every range in the store whose keys come at or after from. A range whose state contradicts
+// itself is not loaded; lose is told.
+func (s *Store) loadRanges(op rhumb.Op, from []byte, lose func(rhumb.RangeID, error)) error {
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: from})
 	if err != nil {
 		return s.fault(op, err)
 	}
@@ -174,10 +182,14 @@ func (s *Store) loadRanges(op rhumb.Op) error {
 			return rhumb.Ef(op, rhumb.Corrupt, "store %s: key %x has no home", s.cfg.Dir, it.Key())
 		}
 		rs, err := s.loadRange(op, it, id)
-		if err != nil {
-			return err
+		switch f := (*faultError)(nil); {
+		case err == nil:
+			s.ranges[id] = rs
+		case rhumb.KindOf(err) != rhumb.Corrupt || errors.As(err, &f):
+			return err // a block that cannot be read
+		default:
+			lose(id, err)
 		}
-		s.ranges[id] = rs
 		next := keys.RangeSpan(id).Upper
 		if next == nil {
 			break
@@ -216,7 +228,7 @@ func (s *Store) loadRange(op rhumb.Op, it *pebble.Iterator, id rhumb.RangeID) (*
 	}
 	st := &rs.log
 	if st.Last.Seq < st.Commit || st.Commit < st.Trim {
-		return nil, rhumb.Ef(op, rhumb.Corrupt, "store %s, range %s: the log ends at %d, is committed to %d and trimmed to %d: entries are missing; restore the store or rejoin the node with an empty one",
+		return nil, rhumb.Ef(op, rhumb.Corrupt, "store %s, range %s: the log ends at %d, is committed to %d and trimmed to %d: entries are missing",
 			s.cfg.Dir, id, st.Last.Seq, st.Commit, st.Trim)
 	}
 	rs.floor.Store(uint64(st.trimHLC))

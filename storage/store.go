@@ -52,6 +52,13 @@ type Store struct {
 	ranges map[rhumb.RangeID]*rangeState
 	header header
 	fresh  bool
+	// emptied is set while the database that opens takes the place of a damaged one.
+	emptied bool
+
+	damages damages
+	// synced is what the SYNCED file said when the store was opened, and lengths the file since.
+	synced  syncedState
+	lengths *syncedFile
 
 	diskMu sync.Mutex // guards disk
 	disk   disk
@@ -60,52 +67,66 @@ type Store struct {
 	closed  bool
 }
 
-// placement is a store's place in its engine.
-type placement struct {
-	index, count int
-	engine       rhumb.UUID // zero for the first store of a new engine
-}
-
 // Open opens the store in cfg.Dir, or makes one when the directory is empty or does not exist. It fails with
 // Unavailable when another process owns the directory, Incompatible when a newer binary wrote it, and Corrupt when its
 // files do not fit together.
 func Open(cfg Config) (*Store, error) {
-	cache := cfg.newCache(1)
-	defer cache.Unref()
-	cfg.cache = cache
-	return open(cfg, placement{count: 1})
-}
-
-func open(cfg Config, place placement) (*Store, error) {
-	if err := cfg.validate(); err != nil {
+	e, err := OpenEngine([]string{cfg.Dir}, cfg)
+	if err != nil {
 		return nil, err
 	}
+	return e.stores[0], nil
+}
+
+// newStore takes the directory of a store for this process.
+func newStore(cfg Config) (*Store, error) {
 	s := &Store{cfg: cfg, log: cfg.Logger, ranges: map[rhumb.RangeID]*rangeState{}, metrics: newMetrics(cfg.Dir)}
 	s.fs = newLogFS(cfg.FS, s.syncTook)
-	if err := s.own(); err != nil {
-		return nil, err
-	}
-	if err := s.load(place); err != nil {
-		return nil, errors.Join(err, s.lock.Close())
-	}
-	return s, nil
+	return s, s.own()
 }
 
-// load reads what is in the directory that the store owns.
-func (s *Store) load(place placement) error {
-	if err := s.loadHeader(place); err != nil {
+// load opens what is in the directory that the store owns. h is the store's header, and lost is set when the operator gave
+// up what the directory held.
+func (s *Store) load(h header, lost bool) error {
+	s.header = h
+	s.fresh = h.boot == 0
+	if err := s.loadDamage(); err != nil {
 		return err
 	}
-	if err := s.checkSeal(); err != nil {
+	if lost {
+		f := Fault{s.cfg.Dir, -1, fmt.Sprintf("store %d of the node was lost, and given up by the operator", h.index+1)}
+		s.emptied = true
+		if err := s.addDamage(Damage{Fault: f}, true); err != nil {
+			return err
+		}
+	}
+	if err := s.recoverFiles(); err != nil {
 		return err
 	}
-	if err := s.openDatabase(); err != nil {
+	if err := s.unseal(); err != nil {
 		return err
 	}
-	if err := s.begin(); err != nil {
-		return errors.Join(err, s.db.Close())
+	if err := s.openOrEmpty(); err != nil {
+		return err
 	}
-	return nil
+	err := s.beginOrEnd()
+	if f := (*faultError)(nil); errors.As(err, &f) && rhumb.KindOf(err) == rhumb.Corrupt {
+		// Which ranges there are cannot be read: nothing of the database can be used.
+		if err = s.startEmpty(f.fault); err == nil {
+			err = s.beginOrEnd()
+		}
+	}
+	return err
+}
+
+// beginOrEnd is begin, and closes the database when that fails.
+func (s *Store) beginOrEnd() error {
+	err := s.begin()
+	if err != nil {
+		err = errors.Join(err, s.db.Close(), s.lengths.close())
+		s.db = nil
+	}
+	return err
 }
 
 // own takes the directory for this process.
@@ -123,15 +144,15 @@ func (s *Store) own() error {
 		return rhumb.Ef(op, rhumb.Unavailable, "%s is in use by another process%s; stop it, or use another directory: %v", dir, s.owner(), err)
 	}
 	s.lock = lock
+	if err := s.prepareDisk(); err != nil {
+		return err
+	}
 	f, err := s.fs.Create(s.fs.PathJoin(dir, ownerName), vfs.WriteCategoryUnspecified)
 	if err == nil {
 		_, err = fmt.Fprintf(f, "%d\n", os.Getpid())
 		err = errors.Join(err, f.Close())
 	}
-	if err != nil {
-		return errors.Join(ioError(op, dir, err), lock.Close())
-	}
-	return nil
+	return ioError(op, dir, err)
 }
 
 // owner names the process that holds the directory, as far as that is known.
@@ -143,72 +164,48 @@ func (s *Store) owner() string {
 	return " (pid " + strings.TrimSpace(string(b)) + ")"
 }
 
-// loadHeader reads the STORE file, or makes one in an empty directory.
-func (s *Store) loadHeader(place placement) error {
-	const op rhumb.Op = "storage.Open"
-	h, found, err := readHeader(s.fs, s.cfg.Dir)
-	switch {
-	case err != nil:
-		return err
-	case found && h.pebbleFormat > uint32(pebbleFormat):
-		return rhumb.Ef(op, rhumb.Incompatible, "%s: database format %d, this binary writes %d; use the binary that wrote it, or a newer one", s.cfg.Dir, h.pebbleFormat, pebbleFormat)
-	case found:
-		s.header = h
-		s.fresh = h.boot == 0
-		return s.checkPlacement(place)
-	}
-	if names, err := s.fs.List(s.dataDir()); err == nil && len(names) > 0 {
-		return rhumb.Ef(op, rhumb.Corrupt, "%s: the STORE file is missing and there is data; restore the file, or empty the directory and let the node rejoin", s.cfg.Dir)
-	}
-	s.fresh = true
-	s.header = header{pebbleFormat: uint32(pebbleFormat), store: newUUID(), engine: place.engine, index: uint16(place.index), count: uint16(place.count)}
-	if place.engine.IsZero() {
-		s.header.engine = s.header.store
-	}
-	return writeHeader(s.fs, s.cfg.Dir, &s.header)
-}
-
-func (s *Store) checkPlacement(place placement) error {
-	const op rhumb.Op = "storage.OpenEngine"
-	h := &s.header
-	switch {
-	case int(h.count) > place.count:
-		return rhumb.Ef(op, rhumb.InvalidArgument, "%s is one of %d directories of a node, %d are given; give all of them", s.cfg.Dir, h.count, place.count)
-	case int(h.index) != place.index:
-		return rhumb.Ef(op, rhumb.InvalidArgument, "%s is number %d of the node's directories and is given as number %d; keep their order", s.cfg.Dir, h.index+1, place.index+1)
-	case !place.engine.IsZero() && h.engine != place.engine:
-		return rhumb.Ef(op, rhumb.WrongCluster, "%s belongs to another node than the directories before it", s.cfg.Dir)
-	}
-	return nil
-}
-
 func (s *Store) dataDir() string { return s.fs.PathJoin(s.cfg.Dir, dataName) }
 
 func (s *Store) openDatabase() error {
 	const op rhumb.Op = "storage.Open"
+	lengths, err := openSynced(s.fs, s.cfg.Dir, s.synced, s.lengthFailed)
+	if err != nil {
+		return err
+	}
+	s.lengths, s.fs.lengths = lengths, lengths
+	s.fitMemTable()
 	o := s.options()
-	o.ErrorIfNotExists = !s.fresh
+	o.ErrorIfNotExists = !s.fresh && !s.emptied
 	s.sealer = newSealer(s)
 	db, err := pebble.Open(s.dataDir(), o)
-	switch {
-	case err == nil:
+	if err == nil {
 		s.db = db
-		return nil
+		if db.Metrics().WAL.Files == 1 {
+			// What the older logs held was flushed. They may come back after a power loss, with an end that was torn.
+			err = ioError(op, s.cfg.Dir, lengths.onlyNewest())
+		}
+		if err != nil {
+			err = errors.Join(err, db.Close(), lengths.close())
+			s.db = nil
+		}
+		return err
+	}
+	defer func() { _ = lengths.close() }()
+	switch {
 	case strings.Contains(err.Error(), "format major version"):
 		return rhumb.Ef(op, rhumb.Incompatible, "%s: %v; use the binary that wrote it, or a newer one", s.cfg.Dir, err)
 	}
-	return s.openFault(op, err)
-}
-
-// openFault tells damage from a disk that does not answer. What Pebble refuses to open for any other reason than an
-// error of the operating system is damage.
-func (s *Store) openFault(op rhumb.Op, err error) error {
-	errno, isErrno := errors.AsType[syscall.Errno](err)
-	if isErrno && errno != syscall.ENOENT {
+	// What Pebble refuses to open for any other reason than an error of the operating system is damage.
+	if errno, ok := errors.AsType[syscall.Errno](err); ok && errno != syscall.ENOENT {
 		return ioError(op, s.cfg.Dir, err)
 	}
-	f := faultOf(s.dataDir(), err)
-	return rhumb.Ef(op, rhumb.Corrupt, "%s; restore the directory, or empty it and let the node rejoin", f)
+	return &rhumb.Error{Op: op, Kind: rhumb.Corrupt, Err: &faultError{faultOf(s.dataDir(), err)}}
+}
+
+// lengthFailed notes that a synced length was not written.
+func (s *Store) lengthFailed(err error) {
+	s.metrics.lengthFailures.Inc()
+	s.log.Warn("the synced length of the log was not put on record, the older one stands", "store", s.cfg.Dir, "err", err)
 }
 
 // begin checks that the database belongs to the STORE file, counts the boot, and reads the ranges.
@@ -219,7 +216,7 @@ func (s *Store) begin() error {
 	if err != nil {
 		return err
 	}
-	if ok && string(id) != string(s.header.store[:]) || !ok && !s.fresh {
+	if ok && string(id) != string(s.header.store[:]) || !ok && !s.fresh && !s.Short() {
 		return rhumb.Ef(op, rhumb.Corrupt, "%s: the database belongs to store %x, the STORE file to %s; they were copied apart", s.cfg.Dir, id, s.header.store)
 	}
 	if !ok {
@@ -227,19 +224,25 @@ func (s *Store) begin() error {
 			return err
 		}
 	}
-	if err := s.countBoot(op); err != nil {
+	if err := s.countBoot(op, 0); err != nil {
 		return err
 	}
-	if err := s.loadRanges(op); err != nil {
+	if err := s.loadAll(op); err != nil {
 		return err
+	}
+	if s.fresh || s.emptied {
+		// Pebble begins the first log of a database in an old format, whose chunks promise nothing.
+		if err := s.Flush(); err != nil {
+			return err
+		}
 	}
 	s.sealer.start()
 	return nil
 }
 
-// countBoot increments the boot sequence: first in the database, then in the STORE file. A database that is behind the
-// file has lost what it had made durable.
-func (s *Store) countBoot(op rhumb.Op) error {
+// countBoot increments the boot sequence, to least if that is more: first in the database, then in the STORE file. A
+// database that is behind the file has lost what it had made durable.
+func (s *Store) countBoot(op rhumb.Op, least rhumb.BootSeq) error {
 	local := s.Local(SpaceStore)
 	stored, ok, err := local.Get([]byte(localBoot))
 	if err != nil {
@@ -250,13 +253,20 @@ func (s *Store) countBoot(op rhumb.Op) error {
 		boot = binary.BigEndian.Uint64(stored)
 	}
 	if boot < uint64(s.header.boot) {
-		return rhumb.Ef(op, rhumb.Corrupt, "%s: the database is of boot %d, the STORE file of boot %d: the database was rolled back or has lost its end; restore it, or empty the directory and let the node rejoin", s.cfg.Dir, boot, s.header.boot)
+		if !s.Short() {
+			f := Fault{s.dataDir(), -1, fmt.Sprintf("the database is of boot %d, the STORE file of boot %d: the database was rolled back, or has lost its end", boot, s.header.boot)}
+			if err := s.addDamage(Damage{Fault: f}, true); err != nil {
+				return err
+			}
+		}
+		boot = uint64(s.header.boot)
 	}
-	if err := local.Set([]byte(localBoot), encodeWords(boot+1)); err != nil {
+	boot = max(boot+1, uint64(least))
+	if err := local.Set([]byte(localBoot), encodeWords(boot)); err != nil {
 		return err
 	}
 	s.mu.Lock()
-	s.header.boot = rhumb.BootSeq(boot + 1)
+	s.header.boot = rhumb.BootSeq(boot)
 	if s.cfg.NoSync {
 		s.header.flags |= flagLossy
 	}
@@ -274,9 +284,14 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.closed = true
+	if s.db == nil { // it did not open
+		return s.lock.Close()
+	}
 	s.sealer.stop()
+	damageErr := s.placeDamage() // what was met last
 	logs := int(s.db.Metrics().WAL.Files)
 	err := s.fault("storage.Store.Close", s.db.Close())
+	err = errors.Join(err, damageErr, s.lengths.close())
 	if err == nil {
 		err = s.sealer.seal(true, logs)
 	}
@@ -329,9 +344,10 @@ func (s *Store) SetIdentity(cluster rhumb.ClusterID, node rhumb.NodeID) error {
 	return nil
 }
 
-// BumpBoot increments the boot sequence in place, for a live node that was fenced and registers again (ruling 11).
-func (s *Store) BumpBoot() (rhumb.BootSeq, error) {
-	if err := s.countBoot("storage.Store.BumpBoot"); err != nil {
+// BumpBoot increments the boot sequence in place, to least if that is more: for a live node that was fenced and registers
+// again (ruling 11), and for one whose lives metadata has counted further than its disk.
+func (s *Store) BumpBoot(least rhumb.BootSeq) (rhumb.BootSeq, error) {
+	if err := s.countBoot("storage.Store.BumpBoot", least); err != nil {
 		return 0, err
 	}
 	return s.Identity().Boot, nil

@@ -55,7 +55,7 @@ func Verify(dir string, fsys vfs.FS) (VerifyReport, error) {
 	defer func() { _ = lock.Close() }()
 	v.header()
 	v.seal()
-	if err := v.files(); err != nil {
+	if err := errors.Join(v.files(), v.logs()); err != nil {
 		return v.report, ioError(op, v.dir, err)
 	}
 	v.database()
@@ -66,6 +66,7 @@ type verifier struct {
 	fs      vfs.FS
 	dir     string
 	report  VerifyReport
+	sealed  seal
 	weights map[rhumb.RangeID]int64 // what the versions of each range weigh
 }
 
@@ -100,9 +101,42 @@ func (v *verifier) seal() {
 		v.fault(path, -1, err.Error())
 		return
 	}
-	if f := s.check(v.fs, v.fs.PathJoin(v.dir, dataName)); f != nil {
+	faults, err := s.check(v.fs, v.fs.PathJoin(v.dir, dataName))
+	if err != nil {
+		v.fault(path, -1, err.Error())
+	}
+	for _, f := range faults {
 		v.fault(f.File, f.Offset, f.What)
 	}
+	v.sealed = s
+}
+
+// logs looks for damage in the logs that the next start would read.
+func (v *verifier) logs() error {
+	dir := v.fs.PathJoin(v.dir, dataName)
+	logs, err := listLogs(v.fs, dir)
+	if err != nil {
+		return err
+	}
+	state, found, slot, err := readSynced(v.fs, v.dir)
+	if err != nil {
+		return err
+	}
+	if found {
+		v.report.Files++
+	}
+	if slot >= 0 {
+		v.fault(v.fs.PathJoin(v.dir, syncedName), slot, "the checksum does not match")
+	}
+	check := logCheck{fs: v.fs, dir: dir, logs: logs, synced: state, sealed: v.sealed}
+	if f := check.missing(); f != nil && !v.sealed.clean {
+		v.fault(f.File, f.Offset, f.What)
+	}
+	at, verdict, err := check.run()
+	if err == nil && verdict.what == logDamaged {
+		v.fault(logs[at].path, verdict.at, verdict.why)
+	}
+	return err
 }
 
 // files reads every file of the database; tables block by block.
@@ -124,7 +158,7 @@ func (v *verifier) files() error {
 		}
 		v.report.Files++
 		v.report.Bytes += info.Size()
-		if strings.HasSuffix(n, ".sst") {
+		if strings.HasSuffix(n, tableSuffix) {
 			err = v.tableFile(path)
 		} else {
 			err = v.readAll(path)
@@ -196,7 +230,7 @@ func (v *verifier) database() {
 		v.fault(f.File, f.Offset, f.What)
 		return
 	}
-	if err := s.loadRanges("storage.Verify"); err != nil {
+	if err := s.loadRanges("storage.Verify", keys.ReplicatedSpan().Lower, func(_ rhumb.RangeID, err error) { v.fault(dir, -1, err.Error()) }); err != nil {
 		v.fault(dir, -1, err.Error())
 		return
 	}

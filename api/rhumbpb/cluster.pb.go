@@ -1067,7 +1067,11 @@ type JoinRequest struct {
 	RegionName     string `protobuf:"bytes,4,opt,name=region_name,json=regionName,proto3" json:"region_name,omitempty"`
 	RegionLocation *Point `protobuf:"bytes,5,opt,name=region_location,json=regionLocation,proto3" json:"region_location,omitempty"`
 	// What the node's record shall hold; id, region and state are not looked at.
-	Node          *Node `protobuf:"bytes,6,opt,name=node,proto3" json:"node,omitempty"`
+	Node *Node `protobuf:"bytes,6,opt,name=node,proto3" json:"node,omitempty"`
+	// The nonce of the life before, as the caller's disk has it; 0 for none.
+	PreviousNonce uint64 `protobuf:"varint,7,opt,name=previous_nonce,json=previousNonce,proto3" json:"previous_nonce,omitempty"`
+	// The caller knows that its disks have lost something that they had made durable.
+	Short         bool `protobuf:"varint,8,opt,name=short,proto3" json:"short,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1142,6 +1146,20 @@ func (x *JoinRequest) GetNode() *Node {
 		return x.Node
 	}
 	return nil
+}
+
+func (x *JoinRequest) GetPreviousNonce() uint64 {
+	if x != nil {
+		return x.PreviousNonce
+	}
+	return 0
+}
+
+func (x *JoinRequest) GetShort() bool {
+	if x != nil {
+		return x.Short
+	}
+	return false
 }
 
 type JoinResponse struct {
@@ -1417,7 +1435,7 @@ const file_api_cluster_proto_rawDesc = "" +
 	"\vInitRequest\"<\n" +
 	"\fInitResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12\x12\n" +
-	"\x04node\x18\x02 \x01(\rR\x04node\"\xec\x01\n" +
+	"\x04node\x18\x02 \x01(\rR\x04node\"\xa9\x02\n" +
 	"\vJoinRequest\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12.\n" +
 	"\bidentity\x18\x02 \x01(\v2\x12.rhumb.v1.IdentityR\bidentity\x12\x14\n" +
@@ -1425,7 +1443,9 @@ const file_api_cluster_proto_rawDesc = "" +
 	"\vregion_name\x18\x04 \x01(\tR\n" +
 	"regionName\x128\n" +
 	"\x0fregion_location\x18\x05 \x01(\v2\x0f.rhumb.v1.PointR\x0eregionLocation\x12\"\n" +
-	"\x04node\x18\x06 \x01(\v2\x0e.rhumb.v1.NodeR\x04node\"\xe2\x01\n" +
+	"\x04node\x18\x06 \x01(\v2\x0e.rhumb.v1.NodeR\x04node\x12%\n" +
+	"\x0eprevious_nonce\x18\a \x01(\x04R\rpreviousNonce\x12\x14\n" +
+	"\x05short\x18\b \x01(\bR\x05short\"\xe2\x01\n" +
 	"\fJoinResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12.\n" +
 	"\bidentity\x18\x02 \x01(\v2\x12.rhumb.v1.IdentityR\bidentity\x12\x16\n" +

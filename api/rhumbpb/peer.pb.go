@@ -27,6 +27,10 @@ const (
 	ReplicaMessageKind_REPLICA_MESSAGE_KIND_APPEND      ReplicaMessageKind = 1
 	ReplicaMessageKind_REPLICA_MESSAGE_KIND_ACK         ReplicaMessageKind = 2
 	ReplicaMessageKind_REPLICA_MESSAGE_KIND_NACK        ReplicaMessageKind = 3
+	ReplicaMessageKind_REPLICA_MESSAGE_KIND_PREPARE     ReplicaMessageKind = 4
+	ReplicaMessageKind_REPLICA_MESSAGE_KIND_PROMISE     ReplicaMessageKind = 5
+	ReplicaMessageKind_REPLICA_MESSAGE_KIND_FETCH       ReplicaMessageKind = 6
+	ReplicaMessageKind_REPLICA_MESSAGE_KIND_SUFFIX      ReplicaMessageKind = 7
 )
 
 // Enum value maps for ReplicaMessageKind.
@@ -36,12 +40,20 @@ var (
 		1: "REPLICA_MESSAGE_KIND_APPEND",
 		2: "REPLICA_MESSAGE_KIND_ACK",
 		3: "REPLICA_MESSAGE_KIND_NACK",
+		4: "REPLICA_MESSAGE_KIND_PREPARE",
+		5: "REPLICA_MESSAGE_KIND_PROMISE",
+		6: "REPLICA_MESSAGE_KIND_FETCH",
+		7: "REPLICA_MESSAGE_KIND_SUFFIX",
 	}
 	ReplicaMessageKind_value = map[string]int32{
 		"REPLICA_MESSAGE_KIND_UNSPECIFIED": 0,
 		"REPLICA_MESSAGE_KIND_APPEND":      1,
 		"REPLICA_MESSAGE_KIND_ACK":         2,
 		"REPLICA_MESSAGE_KIND_NACK":        3,
+		"REPLICA_MESSAGE_KIND_PREPARE":     4,
+		"REPLICA_MESSAGE_KIND_PROMISE":     5,
+		"REPLICA_MESSAGE_KIND_FETCH":       6,
+		"REPLICA_MESSAGE_KIND_SUFFIX":      7,
 	}
 )
 
@@ -198,15 +210,24 @@ type ReplicaMessage struct {
 	PrevHashHigh uint64 `protobuf:"fixed64,7,opt,name=prev_hash_high,json=prevHashHigh,proto3" json:"prev_hash_high,omitempty"`
 	PrevHashLow  uint64 `protobuf:"fixed64,8,opt,name=prev_hash_low,json=prevHashLow,proto3" json:"prev_hash_low,omitempty"`
 	// Entries in wire form (package entry).
-	Entries       [][]byte `protobuf:"bytes,9,rep,name=entries,proto3" json:"entries,omitempty"`
-	Trim          uint64   `protobuf:"varint,10,opt,name=trim,proto3" json:"trim,omitempty"`
-	Commit        uint64   `protobuf:"varint,11,opt,name=commit,proto3" json:"commit,omitempty"`
-	Match         uint64   `protobuf:"varint,12,opt,name=match,proto3" json:"match,omitempty"`
-	Reject        uint64   `protobuf:"varint,13,opt,name=reject,proto3" json:"reject,omitempty"`
-	HintEpoch     uint64   `protobuf:"varint,14,opt,name=hint_epoch,json=hintEpoch,proto3" json:"hint_epoch,omitempty"`
-	HintEnd       uint64   `protobuf:"varint,15,opt,name=hint_end,json=hintEnd,proto3" json:"hint_end,omitempty"`
-	Promised      uint64   `protobuf:"varint,16,opt,name=promised,proto3" json:"promised,omitempty"`
-	Quarantined   bool     `protobuf:"varint,17,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
+	Entries     [][]byte `protobuf:"bytes,9,rep,name=entries,proto3" json:"entries,omitempty"`
+	Trim        uint64   `protobuf:"varint,10,opt,name=trim,proto3" json:"trim,omitempty"`
+	Commit      uint64   `protobuf:"varint,11,opt,name=commit,proto3" json:"commit,omitempty"`
+	Match       uint64   `protobuf:"varint,12,opt,name=match,proto3" json:"match,omitempty"`
+	Reject      uint64   `protobuf:"varint,13,opt,name=reject,proto3" json:"reject,omitempty"`
+	HintEpoch   uint64   `protobuf:"varint,14,opt,name=hint_epoch,json=hintEpoch,proto3" json:"hint_epoch,omitempty"`
+	HintEnd     uint64   `protobuf:"varint,15,opt,name=hint_end,json=hintEnd,proto3" json:"hint_end,omitempty"`
+	Promised    uint64   `protobuf:"varint,16,opt,name=promised,proto3" json:"promised,omitempty"`
+	Quarantined bool     `protobuf:"varint,17,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
+	// The sender's life.
+	Life uint64 `protobuf:"varint,18,opt,name=life,proto3" json:"life,omitempty"`
+	// The hash of the entry at commit, as two halves; zero when the sender does not have it.
+	CommitHashHigh uint64 `protobuf:"fixed64,19,opt,name=commit_hash_high,json=commitHashHigh,proto3" json:"commit_hash_high,omitempty"`
+	CommitHashLow  uint64 `protobuf:"fixed64,20,opt,name=commit_hash_low,json=commitHashLow,proto3" json:"commit_hash_low,omitempty"`
+	// A timestamp above all that the sender's node has acknowledged.
+	Clock         uint64 `protobuf:"varint,21,opt,name=clock,proto3" json:"clock,omitempty"`
+	Contradicts   bool   `protobuf:"varint,22,opt,name=contradicts,proto3" json:"contradicts,omitempty"`
+	Trimmed       bool   `protobuf:"varint,23,opt,name=trimmed,proto3" json:"trimmed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -356,6 +377,48 @@ func (x *ReplicaMessage) GetPromised() uint64 {
 func (x *ReplicaMessage) GetQuarantined() bool {
 	if x != nil {
 		return x.Quarantined
+	}
+	return false
+}
+
+func (x *ReplicaMessage) GetLife() uint64 {
+	if x != nil {
+		return x.Life
+	}
+	return 0
+}
+
+func (x *ReplicaMessage) GetCommitHashHigh() uint64 {
+	if x != nil {
+		return x.CommitHashHigh
+	}
+	return 0
+}
+
+func (x *ReplicaMessage) GetCommitHashLow() uint64 {
+	if x != nil {
+		return x.CommitHashLow
+	}
+	return 0
+}
+
+func (x *ReplicaMessage) GetClock() uint64 {
+	if x != nil {
+		return x.Clock
+	}
+	return 0
+}
+
+func (x *ReplicaMessage) GetContradicts() bool {
+	if x != nil {
+		return x.Contradicts
+	}
+	return false
+}
+
+func (x *ReplicaMessage) GetTrimmed() bool {
+	if x != nil {
+		return x.Trimmed
 	}
 	return false
 }
@@ -1083,7 +1146,7 @@ const file_api_peer_proto_rawDesc = "" +
 	"\bidentity\x18\x03 \x01(\v2\x12.rhumb.v1.IdentityR\bidentity\"o\n" +
 	"\fReplicaFrame\x12)\n" +
 	"\x05hello\x18\x01 \x01(\v2\x13.rhumb.v1.PeerHelloR\x05hello\x124\n" +
-	"\bmessages\x18\x02 \x03(\v2\x18.rhumb.v1.ReplicaMessageR\bmessages\"\xf4\x03\n" +
+	"\bmessages\x18\x02 \x03(\v2\x18.rhumb.v1.ReplicaMessageR\bmessages\"\xac\x05\n" +
 	"\x0eReplicaMessage\x120\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1c.rhumb.v1.ReplicaMessageKindR\x04kind\x12\x16\n" +
 	"\x06region\x18\x02 \x01(\rR\x06region\x12\x12\n" +
@@ -1104,7 +1167,13 @@ const file_api_peer_proto_rawDesc = "" +
 	"hint_epoch\x18\x0e \x01(\x04R\thintEpoch\x12\x19\n" +
 	"\bhint_end\x18\x0f \x01(\x04R\ahintEnd\x12\x1a\n" +
 	"\bpromised\x18\x10 \x01(\x04R\bpromised\x12 \n" +
-	"\vquarantined\x18\x11 \x01(\bR\vquarantined\"\xfc\x03\n" +
+	"\vquarantined\x18\x11 \x01(\bR\vquarantined\x12\x12\n" +
+	"\x04life\x18\x12 \x01(\x04R\x04life\x12(\n" +
+	"\x10commit_hash_high\x18\x13 \x01(\x06R\x0ecommitHashHigh\x12&\n" +
+	"\x0fcommit_hash_low\x18\x14 \x01(\x06R\rcommitHashLow\x12\x14\n" +
+	"\x05clock\x18\x15 \x01(\x04R\x05clock\x12 \n" +
+	"\vcontradicts\x18\x16 \x01(\bR\vcontradicts\x12\x18\n" +
+	"\atrimmed\x18\x17 \x01(\bR\atrimmed\"\xfc\x03\n" +
 	"\x0eHeartbeatFrame\x12)\n" +
 	"\x05hello\x18\x01 \x01(\v2\x13.rhumb.v1.PeerHelloR\x05hello\x12\x12\n" +
 	"\x04sent\x18\x02 \x01(\x03R\x04sent\x12\x14\n" +
@@ -1160,12 +1229,16 @@ const file_api_peer_proto_rawDesc = "" +
 	"\x06behind\x18\x03 \x03(\v2-.rhumb.v1.DescribeReplicaResponse.BehindEntryR\x06behind\x1a9\n" +
 	"\vBehindEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\rR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\x98\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\x9d\x02\n" +
 	"\x12ReplicaMessageKind\x12$\n" +
 	" REPLICA_MESSAGE_KIND_UNSPECIFIED\x10\x00\x12\x1f\n" +
 	"\x1bREPLICA_MESSAGE_KIND_APPEND\x10\x01\x12\x1c\n" +
 	"\x18REPLICA_MESSAGE_KIND_ACK\x10\x02\x12\x1d\n" +
-	"\x19REPLICA_MESSAGE_KIND_NACK\x10\x032\x8f\x03\n" +
+	"\x19REPLICA_MESSAGE_KIND_NACK\x10\x03\x12 \n" +
+	"\x1cREPLICA_MESSAGE_KIND_PREPARE\x10\x04\x12 \n" +
+	"\x1cREPLICA_MESSAGE_KIND_PROMISE\x10\x05\x12\x1e\n" +
+	"\x1aREPLICA_MESSAGE_KIND_FETCH\x10\x06\x12\x1f\n" +
+	"\x1bREPLICA_MESSAGE_KIND_SUFFIX\x10\a2\x8f\x03\n" +
 	"\x04Peer\x12?\n" +
 	"\tReplicate\x12\x16.rhumb.v1.ReplicaFrame\x1a\x16.rhumb.v1.ReplicaFrame(\x010\x01\x12C\n" +
 	"\tHeartbeat\x12\x18.rhumb.v1.HeartbeatFrame\x1a\x18.rhumb.v1.HeartbeatFrame(\x010\x01\x124\n" +

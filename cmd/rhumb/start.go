@@ -43,6 +43,7 @@ required, and then all addresses must be loopback addresses.`,
 	}
 	fl := c.Flags()
 	fl.StringSliceVar(&cfg.Dirs, "dir", nil, "data directory; several, on disks of their own, share the load")
+	fl.IntSliceVar(&cfg.AcceptLostStores, "accept-lost-store", nil, "number, from 1, of a directory whose disk is lost: the node goes on without what it held")
 	fl.StringVar(&cfg.Region, "region", "", "name of the node's region")
 	fl.StringVar(&f.location, "location", "", "LAT,LON of the node (default: that of a well-known region)")
 	fl.StringVar(&cfg.Zone, "zone", "", "failure domain within the region; copies are kept in different zones (default \"a\")")

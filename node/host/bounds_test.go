@@ -415,7 +415,7 @@ func TestCloseWhileFetchersWait(t *testing.T) {
 	h := w.hosts[1]
 	s, _ := h.slot(testRange)
 	h.fetching = fetchersMax
-	h.fetchLog(s, replica.Fetch{To: 2, From: 1, Until: 1})
+	h.fetchLog(s, replica.LogRead{To: 2, From: 1, Until: 1})
 	h.Close()
 	if h.abandoned {
 		t.Fatal("the host gave up what it had decided")

@@ -76,8 +76,10 @@ func (h *Host) write(s *slot, rd *replica.Ready, commits []*commit) []*commit {
 		c.batch.SetCommit(s.id, commit)
 		c.batch.Trim(s.id, rd.Trim)
 	}
-	last, _ := rd.Last()
-	part := commitPart{s: s, mustSync: rd.MustSync, last: last, promised: rd.Promised, after: rd.AfterSync}
+	if rd.Quarantine != "" {
+		c.batch.SetQuarantine(s.id, rd.Quarantine)
+	}
+	part := commitPart{s: s, mustSync: rd.MustSync, number: rd.Batch, after: rd.AfterSync}
 	if rd.Trim != 0 {
 		part.collect = at
 	}
@@ -196,6 +198,12 @@ func equalNodes(a, b []rhumb.NodeID) bool {
 }
 
 func (h *Host) sendAll(msgs []replica.Message) {
+	for i := range msgs {
+		if msgs[i].Kind == replica.Promise {
+			// Past all that this node has acknowledged: its clock has taken in every timestamp it met.
+			msgs[i].Clock = h.cfg.Clock.Read()
+		}
+	}
 	for from := 0; from < len(msgs); {
 		to := from + 1
 		for to < len(msgs) && msgs[to].To == msgs[from].To {
@@ -224,7 +232,7 @@ func (h *Host) change(p replica.MetaProposal) {
 
 // fetchLog reads older entries for a lagging peer, away from the pass. A replica has at most one such read under way for
 // each peer, and waits for its answer; that bounds those that wait for one of the fetchersMax places.
-func (h *Host) fetchLog(s *slot, f replica.Fetch) {
+func (h *Host) fetchLog(s *slot, f replica.LogRead) {
 	h.fetches = append(h.fetches, fetchedEvent{s: s, f: f})
 	h.fetchNext()
 }

@@ -88,6 +88,8 @@ type Config struct {
 	// Fresh is true when the store was made in this boot: it has then never granted a lease, and need not wait for the
 	// end of grants that it does not remember (ruling 1).
 	Fresh bool
+	// Known are the records of all ranges, as the node's copy of the metadata had them when it showed this life.
+	Known []*rhumb.Range
 	// Settings gives the settings of a range's class, and ok false for a range that metadata does not know.
 	Settings func(rhumb.RangeID) (c rhumb.ClassSettings, ok bool)
 	// History gives how long a table keeps superseded versions (rhumb.Table), and ok false for a table that metadata does not
@@ -158,6 +160,7 @@ type Host struct {
 	// owned by the pass
 	events  []event
 	dirty   []*slot
+	elected []*slot // may be activated in the next pass
 	tokens  map[uint64]call
 	nextTok uint64
 	nodes   map[rhumb.NodeID]peerState
@@ -178,8 +181,8 @@ type Host struct {
 
 	slots     sync.Map // rhumb.RangeID -> *slot; written by the pass only
 	collector *collector
-	changes   atomic.Int32  // proposals to the metadata group under way
-	names     atomic.Uint64 // counter of server-assigned names in this boot
+	changes   atomic.Int32                   // proposals to the metadata group under way
+	known     map[rhumb.RangeID]*rhumb.Range // Config.Known
 
 	stopTick  func()
 	lastClose time.Duration // when ranges were closed last; the tick's own
@@ -212,20 +215,34 @@ func New(cfg Config) (*Host, error) {
 		cfg: cfg, rt: cfg.Runtime, log: cfg.Logger, m: newMetrics(), tokens: map[uint64]call{}, nodes: map[rhumb.NodeID]peerState{},
 		ctx: ctx, cancel: cancel,
 	}
+	h.known = make(map[rhumb.RangeID]*rhumb.Range, len(cfg.Known))
+	for _, d := range cfg.Known {
+		h.known[d.ID] = d
+	}
 	states, err := cfg.Engine.Ranges()
 	if err != nil {
 		cancel()
 		return nil, rhumb.Wrap(op, err)
 	}
+	held := make(map[rhumb.RangeID]bool, len(states))
+	for _, st := range states {
+		held[st.Range] = true
+	}
+	for _, d := range cfg.Known { // ranges that this node is to hold, and has lost or never had
+		if d.IsReplica(cfg.Self.Node) && !held[d.ID] {
+			states = append(states, storage.RangeState{Range: d.ID})
+		}
+	}
 	var promised []*slot
 	for _, st := range states {
-		s, err := h.addSlot(st, true)
+		s, err := h.addSlot(st, held[st.Range])
 		if err != nil {
 			cancel()
 			return nil, rhumb.Wrap(op, err)
 		}
 		promised = append(promised, s)
 	}
+	h.known = nil
 	h.driving = true // no pass begins before the host is complete
 	h.driver = h.rt.Worker(func() { h.drive(false) })
 	h.tell = h.rt.Timer(func() { h.post(tickEvent{}) })

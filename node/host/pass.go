@@ -21,12 +21,14 @@ type (
 	persistedEvent struct{ commit *commit }
 	fetchedEvent   struct {
 		s       *slot
-		f       replica.Fetch
+		f       replica.LogRead
 		entries []*entry.Entry
 	}
 	updateEvent struct{ ranges []*rhumb.Range }
 	peersEvent  struct{ change func(h *Host) }
 	tickEvent   struct{}
+	// activateEvent lets an elected replica serve, if nothing keeps it any more.
+	activateEvent struct{ s *slot }
 )
 
 // commit is what one pass wrote to one store, on its way to being durable.
@@ -40,8 +42,7 @@ type commit struct {
 type commitPart struct {
 	s        *slot
 	mustSync bool
-	last     entry.Position
-	promised rhumb.Epoch
+	number   uint64 // of the Ready
 	after    []replica.Message
 	collect  rhumb.Timestamp // the log was trimmed: what may be collected is as of then; 0 when it was not
 }
@@ -174,10 +175,13 @@ func (h *Host) pass() []*commit {
 				}
 			}
 			untold = untold || s.r.Untold()
-			switch state := s.r.State(); {
-			case s.r.NeedsTick(), state == replica.Activating:
+			if _, ok := s.r.AwaitsActivation(); ok {
+				h.elected = append(h.elected, s)
+			}
+			if s.r.NeedsTick() {
 				h.activate(s)
-			case state == replica.Quarantined:
+			}
+			if s.r.State() == replica.Quarantined {
 				h.quarantined(s)
 			}
 		}
@@ -190,6 +194,11 @@ func (h *Host) pass() []*commit {
 	for _, c := range commits {
 		h.apply(c)
 	}
+	// Not before: what an elected replica took over from a longer log must be visible when its first proposal is judged.
+	for _, s := range h.elected {
+		h.enqueue(activateEvent{s})
+	}
+	h.elected = h.elected[:0]
 	return slices.DeleteFunc(commits, func(c *commit) bool { return !c.applied })
 }
 
@@ -225,8 +234,8 @@ func (ev messagesEvent) apply(h *Host) {
 		if !ok {
 			continue // news of the range has not arrived yet; the sender repeats itself
 		}
-		if n := len(ev.msgs[i].Entries); n > 0 {
-			if err := h.cfg.Clock.Update(ev.msgs[i].Entries[n-1].LastHLC()); err != nil {
+		if ts := latest(&ev.msgs[i]); ts > 0 {
+			if err := h.cfg.Clock.Update(ts); err != nil {
 				h.m.refusedMessages.Inc()
 				h.log.Warn("a peer's clock is too far ahead: its writes are not taken", "from", ev.from, "err", err)
 				continue
@@ -240,12 +249,20 @@ func (ev messagesEvent) apply(h *Host) {
 	}
 }
 
+// latest returns the greatest timestamp that a message brings, 0 when it brings none.
+func latest(m *replica.Message) rhumb.Timestamp {
+	if n := len(m.Entries); n > 0 {
+		return m.Entries[n-1].LastHLC()
+	}
+	return m.Clock
+}
+
 func (ev persistedEvent) apply(h *Host) {
 	for i := range ev.commit.parts {
 		p := &ev.commit.parts[i]
 		h.sendAll(p.after)
 		if p.mustSync {
-			p.s.r.Persisted(p.last, p.promised)
+			p.s.r.Persisted(p.number)
 			h.touch(p.s)
 		}
 	}
@@ -261,6 +278,8 @@ func (ev fetchedEvent) apply(h *Host) {
 func (ev updateEvent) apply(h *Host) { h.update(ev.ranges) }
 
 func (ev peersEvent) apply(h *Host) { ev.change(h) }
+
+func (ev activateEvent) apply(h *Host) { h.tryActivate(ev.s) }
 
 func (tickEvent) apply(h *Host) {
 	h.telling = false

@@ -136,7 +136,11 @@ func (h *Host) proposal(s *slot, ev *proposeEvent) (replica.Proposal, error) {
 		}
 	}
 	for range ev.names {
-		p.Names = append(p.Names, rhumb.SequenceName(rhumb.MakeSequence(h.cfg.Self.Boot, h.names.Add(1))))
+		name, err := s.newName()
+		if err != nil {
+			return p, err
+		}
+		p.Names = append(p.Names, name)
 	}
 	return p, nil
 }

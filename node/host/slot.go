@@ -36,6 +36,10 @@ type slot struct {
 	clients      map[rhumb.UUID]uint64
 	clientsEpoch rhumb.Epoch
 
+	// names counts the names that this replica gave as primary of namesEpoch.
+	names      uint64
+	namesEpoch rhumb.Epoch
+
 	// histories are the tables with history that collection has met in this range since the node started. Only the
 	// collector's goroutine uses it.
 	histories map[rhumb.TableID]*historyWalk
@@ -69,14 +73,17 @@ func (h *Host) eachSlot(do func(*slot)) {
 }
 
 // addSlot starts the replica of a range from what its store holds, if it holds anything.
-func (h *Host) addSlot(st storage.RangeState, made bool) (*slot, error) {
-	s := &slot{id: st.Range, store: h.cfg.Engine.Store(st.Range), made: made}
-	d, err := durable(s.store, st)
-	if err != nil {
+func (h *Host) addSlot(st storage.RangeState, made bool) (s *slot, err error) {
+	s = &slot{id: st.Range, store: h.cfg.Engine.Store(st.Range), made: made}
+	var d replica.Durable
+	if s.store.RangeDamaged(st.Range) {
+		d = replica.Durable{Promised: st.Promised, Quarantine: "a damaged file of " + s.store.Dir() + " holds a part of its data"}
+	} else if d, err = durable(s.store, st); err != nil {
 		return nil, err
 	}
+	d.Promised = max(d.Promised, h.relearned(st.Range))
 	cfg := h.cfg.Replica
-	cfg.Range, cfg.Self = st.Range, h.cfg.Self.Node
+	cfg.Range, cfg.Self, cfg.Life = st.Range, h.cfg.Self.Node, h.cfg.Self.Boot
 	if c, ok := h.cfg.Settings(st.Range); ok {
 		cfg.MinInSync = c.MinInSync
 	}
@@ -86,11 +93,25 @@ func (h *Host) addSlot(st storage.RangeState, made bool) (*slot, error) {
 	return s, nil
 }
 
+// relearned returns the least epoch that this node may promise in this life: that of the record before this life was
+// registered (ruling 16a). An older copy of the disk has forgotten promises; to act in an epoch again, or to answer in one
+// that is over, would undo what they were for. A range whose primary this node is has got its epoch by the registration.
+func (h *Host) relearned(id rhumb.RangeID) rhumb.Epoch {
+	d := h.known[id]
+	switch {
+	case d == nil:
+		return 0
+	case d.Primary == h.cfg.Self.Node:
+		return d.Epoch - 1
+	}
+	return d.Epoch
+}
+
 // durable reads what a replica needs to know of its stored log: the positions from the commit position to the end.
 func durable(store *storage.Store, st storage.RangeState) (replica.Durable, error) {
 	d := replica.Durable{
 		Promised: st.Promised, Last: st.Last, LastHLC: st.LastHLC,
-		Commit: st.Commit, CommitHLC: st.CommitHLC, Trim: st.Trim,
+		Commit: st.Commit, CommitHLC: st.CommitHLC, Trim: st.Trim, Quarantine: st.Quarantine,
 	}
 	if size, ok := store.Size(st.Range); ok {
 		d.LogBytes = size.Log
@@ -113,6 +134,20 @@ func durable(store *storage.Store, st storage.RangeState) (replica.Durable, erro
 		d.Tail = append(d.Tail, replica.Mark(m))
 	}
 	return d, nil
+}
+
+// newName returns a name that nobody ever gives again in this range: an epoch has one primary, which counts (ruling 20).
+// The pass of a primary calls it.
+func (s *slot) newName() ([]byte, error) {
+	if epoch := s.r.Epoch(); s.namesEpoch != epoch {
+		s.names, s.namesEpoch = 0, epoch
+	}
+	s.names++
+	seq, err := rhumb.MakeSequence(s.namesEpoch, s.names)
+	if err != nil {
+		return nil, err
+	}
+	return rhumb.SequenceName(seq), nil
 }
 
 // clientsMax bounds the clients remembered per range; beyond it they are forgotten, which costs a look-up each.

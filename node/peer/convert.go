@@ -21,6 +21,8 @@ func messageToPB(m *replica.Message) *rhumbpb.ReplicaMessage {
 		PrevHashHigh: binary.BigEndian.Uint64(m.Prev.Hash[:8]), PrevHashLow: binary.BigEndian.Uint64(m.Prev.Hash[8:]),
 		Trim: uint64(m.Trim), Commit: uint64(m.Commit), Match: uint64(m.Match), Reject: uint64(m.Reject),
 		HintEpoch: uint64(m.HintEpoch), HintEnd: uint64(m.HintEnd), Promised: uint64(m.Promised), Quarantined: m.Quarantined,
+		Life: uint64(m.Life), Clock: uint64(m.Clock), Contradicts: m.Contradicts, Trimmed: m.Trimmed,
+		CommitHashHigh: binary.BigEndian.Uint64(m.CommitHash[:8]), CommitHashLow: binary.BigEndian.Uint64(m.CommitHash[8:]),
 	}
 	if len(m.Entries) > 0 {
 		p.Entries = make([][]byte, len(m.Entries))
@@ -39,7 +41,10 @@ func messageFromPB(p *rhumbpb.ReplicaMessage, from, to rhumb.NodeID) (replica.Me
 		Epoch: rhumb.Epoch(p.Epoch), Prev: entry.Position{Epoch: rhumb.Epoch(p.PrevEpoch), Seq: rhumb.Seq(p.PrevSeq)},
 		Trim: rhumb.Seq(p.Trim), Commit: rhumb.Seq(p.Commit), Match: rhumb.Seq(p.Match), Reject: rhumb.Seq(p.Reject),
 		HintEpoch: rhumb.Epoch(p.HintEpoch), HintEnd: rhumb.Seq(p.HintEnd), Promised: rhumb.Epoch(p.Promised), Quarantined: p.Quarantined,
+		Life: rhumb.BootSeq(p.Life), Clock: rhumb.Timestamp(p.Clock), Contradicts: p.Contradicts, Trimmed: p.Trimmed,
 	}
+	binary.BigEndian.PutUint64(m.CommitHash[:8], p.CommitHashHigh)
+	binary.BigEndian.PutUint64(m.CommitHash[8:], p.CommitHashLow)
 	binary.BigEndian.PutUint64(m.Prev.Hash[:8], p.PrevHashHigh)
 	binary.BigEndian.PutUint64(m.Prev.Hash[8:], p.PrevHashLow)
 	if len(p.Entries) > 0 {

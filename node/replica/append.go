@@ -16,22 +16,33 @@ func (r *Replica) Step(m Message) error {
 			m.Kind, m.Range, m.From, m.To, r.cfg.Self, r.cfg.Range)
 	}
 	switch m.Kind {
-	case Append:
+	case Append, Suffix:
 		if err := checkChain(&m); err != nil {
 			return err
 		}
+	}
+	switch m.Kind {
+	case Append:
 		r.stepAppend(&m)
-		if r.role == quarantined {
-			r.send(Message{Kind: Nack, To: m.From, Epoch: m.Epoch, Quarantined: true})
-		}
-		return nil
 	case Ack:
 		return r.stepAck(&m)
 	case Nack:
 		r.stepNack(&m)
-		return nil
+	case Prepare:
+		r.stepPrepare(&m)
+	case Promise:
+		r.stepPromise(&m)
+	case Fetch:
+		r.stepFetch(&m)
+	case Suffix:
+		r.stepSuffix(&m)
+	default:
+		return rhumb.Ef(op, rhumb.Incompatible, "message kind %d is not known", m.Kind)
 	}
-	return rhumb.Ef(op, rhumb.Incompatible, "message kind %d is not known", m.Kind)
+	if r.role == quarantined && m.Kind.fromPrimary() {
+		r.send(Message{Kind: Nack, To: m.From, Epoch: m.Epoch, Quarantined: true})
+	}
+	return nil
 }
 
 // checkChain refuses an Append whose entries do not follow each other.
@@ -49,38 +60,14 @@ func checkChain(m *Message) error {
 
 // stepAppend is rule A.
 func (r *Replica) stepAppend(m *Message) {
-	switch {
-	case r.role == quarantined:
-		return
-	case m.Epoch < r.promised:
-		r.send(Message{Kind: Nack, To: m.From, Epoch: m.Epoch, Reject: m.Prev.Seq})
-		return
-	case m.Epoch > r.promised:
-		r.promise(m.Epoch, m.From)
-	case r.promisedTo == rhumb.NoNode:
-		r.promisedTo = m.From
-	}
-	if m.From != r.promisedTo {
-		r.quarantine(fmt.Sprintf("invariant I1: epoch %d has primaries %s and %s", m.Epoch, r.promisedTo, m.From))
+	if !r.follow(m) || r.role != following || r.refusesAppend(m) {
 		return
 	}
-	if hint, ok := r.missing(m); ok {
-		if r.role != quarantined {
-			r.send(hint)
-		}
+	if hint, apart := r.parting(m.Prev); apart {
+		r.send(Message{Kind: Nack, To: m.From, Epoch: m.Epoch, Reject: m.Prev.Seq, HintEpoch: hint.Epoch, HintEnd: hint.Seq})
 		return
 	}
-	for i, e := range m.Entries {
-		if r.holds(e) {
-			continue
-		}
-		if !r.makeRoom(m, e) {
-			return
-		}
-		r.accept(m.Entries[i:])
-		break
-	}
-	if r.role == quarantined {
+	if !r.take(m) {
 		return
 	}
 	match := m.Prev.Seq + rhumb.Seq(len(m.Entries))
@@ -95,41 +82,95 @@ func (r *Replica) stepAppend(m *Message) {
 	r.dirty = true
 }
 
-// missing reports whether the place before m's entries is not in the log, and gives the Nack for it. It quarantines
-// the replica when that place contradicts what is committed.
-func (r *Replica) missing(m *Message) (hint Message, ok bool) {
-	last := r.log.last()
-	hint = Message{Kind: Nack, To: m.From, Epoch: m.Epoch, Reject: m.Prev.Seq}
-	if m.Prev.Seq > last.Seq {
-		hint.HintEpoch, hint.HintEnd = last.Epoch, last.Seq
-		return hint, true
+// refusesAppend reports whether an Append contradicts what this log holds as committed, and answers it. Committed entries are
+// the same in the log of every later primary, so it is the primary's log that lost them: the primary stops. Had the
+// members quarantined themselves instead, one damaged disk would take the healthy majority with it.
+//
+// Two entries of one epoch at one place are another matter (I2): somebody's bytes are wrong. This replica quarantines
+// itself, so that one such disk stops itself and not one primary after the other.
+func (r *Replica) refusesAppend(m *Message) bool {
+	if r.contradicts(m.Prev) {
+		return r.refuseAppend(m, m.Prev)
 	}
-	here, known := r.log.at(m.Prev.Seq)
+	for _, e := range m.Entries {
+		if e.Seq > r.log.last().Seq {
+			break
+		}
+		if r.contradicts(e.Position()) {
+			return r.refuseAppend(m, e.Position())
+		}
+	}
+	return r.role == quarantined
+}
+
+// contradicts reports whether the log holds another entry at pos, and that entry is committed or of the same epoch.
+// Where the log remembers no hashes any more it compares epochs.
+func (r *Replica) contradicts(pos entry.Position) bool {
+	here, known := r.log.at(pos.Seq)
 	switch {
-	case !known || here.Hash == m.Prev.Hash:
-		// Below the marks everything is committed, and the same in the log of every later primary. The hash covers the
-		// epoch, which a primary whose lineage does not reach back so far gives as 0.
-		return hint, false
-	case m.Prev.Seq <= r.commit:
-		r.quarantine(fmt.Sprintf("invariant I5: %s says %s where %s is committed", m.From, m.Prev, here.Position))
-		return hint, true
-	case here.Epoch == m.Prev.Epoch:
-		r.quarantine(fmt.Sprintf("invariant I2: %s says %s where the log has %s", m.From, m.Prev, here.Position))
-		return hint, true
+	case pos.Seq > r.log.last().Seq || pos.Seq == 0 || known && here.Hash == pos.Hash:
+		return false
+	case known:
+		return pos.Seq <= r.commit || here.Epoch == pos.Epoch
 	}
-	hint.HintEpoch, hint.HintEnd = r.log.endOf(min(here.Epoch, m.Prev.Epoch))
-	if hint.HintEnd >= m.Prev.Seq {
-		hint.HintEnd = m.Prev.Seq - 1
-		hint.HintEpoch = r.log.epochAt(hint.HintEnd)
+	// A primary whose lineage does not reach back so far gives epoch 0. Where this lineage does not, the epoch is at most
+	// the first that it knows.
+	epoch := r.log.epochAt(pos.Seq)
+	if epoch == 0 && len(r.log.lineage) > 0 {
+		return pos.Epoch > r.log.lineage[0].Epoch
 	}
-	if hint.HintEnd < r.commit {
-		hint.HintEnd = r.commit
-		hint.HintEpoch = r.log.epochAt(r.commit)
+	return pos.Epoch != 0 && epoch != 0 && epoch != pos.Epoch
+}
+
+func (r *Replica) refuseAppend(m *Message, pos entry.Position) bool {
+	if here, known := r.log.at(pos.Seq); known && (here.Epoch == pos.Epoch || pos.Seq > r.commit) {
+		r.quarantine(fmt.Sprintf("invariant I2: %s sent %s where the log has %s", m.From, pos, here.Position))
+		return true
+	}
+	r.send(Message{Kind: Nack, To: m.From, Epoch: m.Epoch, Reject: pos.Seq, Contradicts: true})
+	return true
+}
+
+// parting reports whether a log that holds prev parts from this log at or before prev, and up to where the two may agree.
+func (r *Replica) parting(prev entry.Position) (hint entry.Position, apart bool) {
+	last := r.log.last()
+	if prev.Seq > last.Seq {
+		return last.Position, true
+	}
+	here, known := r.log.at(prev.Seq)
+	if known && here.Hash == prev.Hash || !known && !r.contradicts(prev) {
+		return entry.Position{}, false
+	}
+	epoch := here.Epoch
+	if !known {
+		epoch = r.log.epochAt(prev.Seq)
+	}
+	hint.Epoch, hint.Seq = r.log.endOf(min(epoch, prev.Epoch))
+	if hint.Seq >= prev.Seq {
+		hint.Seq = prev.Seq - 1
+		hint.Epoch = r.log.epochAt(hint.Seq)
 	}
 	return hint, true
 }
 
-// holds reports whether the log has the entry. Below the marks everything is committed, and the same everywhere.
+// take appends what the log lacks of m's entries, and undoes what stands in their place. It reports false when it
+// quarantined the replica.
+func (r *Replica) take(m *Message) bool {
+	for i, e := range m.Entries {
+		if r.holds(e) {
+			continue
+		}
+		if !r.makeRoom(m, e) {
+			return false
+		}
+		r.accept(m.Entries[i:])
+		break
+	}
+	return r.role != quarantined
+}
+
+// holds reports whether the log has the entry. Where the log remembers no hashes any more, everything is committed, and
+// refusesAppend has compared the epochs.
 func (r *Replica) holds(e *entry.Entry) bool {
 	if e.Seq > r.log.last().Seq {
 		return false
@@ -174,6 +215,9 @@ func (r *Replica) undo(seq rhumb.Seq) {
 		r.handed = seq
 	}
 	r.durable = min(r.durable, seq)
+	for i := range r.batches { // what they made durable above seq is undone
+		r.batches[i].last = min(r.batches[i].last, seq)
+	}
 	r.ackUpTo = min(r.ackUpTo, seq)
 	r.log.undo(seq)
 }
@@ -235,7 +279,7 @@ func (r *Replica) send(m Message) {
 
 // stamp fills in what all messages carry.
 func (r *Replica) stamp(m Message) Message {
-	m.Range, m.From, m.Commit = r.cfg.Range, r.cfg.Self, r.commit
+	m.Range, m.From, m.Life, m.Commit = r.cfg.Range, r.cfg.Self, r.cfg.Life, r.commit
 	if m.Kind == Nack {
 		m.Promised = r.promised
 	}

@@ -91,8 +91,8 @@ func benchPump(nodes []*Replica) (answers int) {
 			for r.HasReady() {
 				busy = true
 				rd := r.Ready()
-				if pos, ok := rd.Last(); ok || rd.Promised != 0 {
-					r.Persisted(pos, rd.Promised)
+				if rd.MustSync {
+					r.Persisted(rd.Batch)
 				}
 				answers += len(rd.Answers)
 				for _, list := range [][]Message{rd.Messages, rd.AfterSync} {

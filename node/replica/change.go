@@ -76,8 +76,16 @@ func (r *Replica) begin(c change) {
 }
 
 func (r *Replica) alterISR(members []rhumb.NodeID) {
+	lives := make([]rhumb.BootSeq, len(members))
+	for i, n := range members {
+		if p := r.peer(n); p != nil {
+			lives[i] = p.life
+		} else {
+			lives[i] = r.cfg.Life
+		}
+	}
 	r.out.Meta = append(r.out.Meta, MetaProposal{
-		Kind: AlterISR, Range: r.cfg.Range, Epoch: r.promised, Version: r.version, New: slices.Clone(members),
+		Kind: AlterISR, Range: r.cfg.Range, Epoch: r.promised, Version: r.version, New: slices.Clone(members), Lives: lives,
 	})
 	r.change.timer.arm()
 }
@@ -125,6 +133,8 @@ func (r *Replica) whyNot(p *progress) string {
 	switch {
 	case !slices.Contains(r.desc.Replicas, p.node):
 		return "it is no replica of the range"
+	case slices.Contains(r.desc.Quarantined, p.node):
+		return "it is quarantined"
 	case p.flow == flowLost:
 		return fmt.Sprintf("the log it needs is trimmed away up to %d: it needs a state transfer", r.log.trim)
 	case p.flow == flowQuarantined:

@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -33,6 +34,7 @@ type testNode struct {
 	c       *cluster
 	id      rhumb.NodeID
 	r       *Replica // nil while the node is down
+	life    rhumb.BootSeq
 	disk    testDisk // what survives a crash
 	seen    testDisk // what reads see
 	pending []testBatch
@@ -40,26 +42,31 @@ type testNode struct {
 
 // testDisk is what storage holds. Entries are all that were ever kept; trim says how many can no longer be read back.
 type testDisk struct {
-	promised rhumb.Epoch
-	commit   rhumb.Seq
-	trim     rhumb.Seq
-	entries  []*entry.Entry
+	quarantine string
+	known      rhumb.Seq // a commit position that outlived the end of the log
+	promised   rhumb.Epoch
+	commit     rhumb.Seq
+	trim       rhumb.Seq
+	entries    []*entry.Entry
 }
 
 // testBatch is what one Ready asked to write, and what follows when it is durable.
 type testBatch struct {
-	promised  rhumb.Epoch
-	undo      *rhumb.Seq
-	add       []*entry.Entry
-	commit    rhumb.Seq
-	trim      rhumb.Seq
-	mustSync  bool
-	afterSync []Message
+	quarantine string
+	promised   rhumb.Epoch
+	undo       *rhumb.Seq
+	add        []*entry.Entry
+	commit     rhumb.Seq
+	trim       rhumb.Seq
+	mustSync   bool
+	number     uint64
+	afterSync  []Message
 }
 
 var testRange = rhumb.RangeID{Region: 1, Slot: 7}
 
 func (d *testDisk) apply(b *testBatch) {
+	d.quarantine = cmp.Or(d.quarantine, b.quarantine)
 	if b.promised != 0 {
 		d.promised = b.promised
 	}
@@ -88,7 +95,7 @@ func (d *testDisk) clone() testDisk {
 }
 
 func (d *testDisk) durable() Durable {
-	out := Durable{Promised: d.promised, Commit: d.commit, Trim: d.trim}
+	out := Durable{Promised: d.promised, Commit: d.commit, Trim: d.trim, Known: d.known, Quarantine: d.quarantine}
 	for i, e := range d.entries {
 		if n := len(out.Lineage); n == 0 || out.Lineage[n-1].Epoch != e.Epoch {
 			out.Lineage = append(out.Lineage, EpochStart{e.Epoch, e.Seq})
@@ -96,7 +103,7 @@ func (d *testDisk) durable() Durable {
 		if e.Seq == d.commit {
 			out.CommitHLC = e.LastHLC()
 		}
-		if e.Seq >= max(d.commit, 1) {
+		if e.Seq >= max(min(d.commit, rhumb.Seq(len(d.entries))), 1) {
 			out.Tail = append(out.Tail, Mark{e.Position(), e.LastHLC()})
 		}
 		if rhumb.Seq(i) >= d.trim {
@@ -176,7 +183,8 @@ func (c *cluster) logf(format string, args ...any) {
 // start gives the node a replica from what the disk holds, and streams to and from every node that is up.
 func (n *testNode) start() {
 	cfg := n.c.cfg
-	cfg.Self = n.id
+	n.life++
+	cfg.Self, cfg.Life = n.id, n.life
 	n.seen = n.disk.clone()
 	n.r = New(cfg, n.disk.durable())
 	for _, m := range n.c.nodes {
@@ -206,10 +214,10 @@ func (n *testNode) crash(keep int) {
 func (n *testNode) ready() {
 	rd := n.r.Ready()
 	b := testBatch{
-		promised: rd.Promised, undo: rd.UndoAbove, add: rd.Append, commit: rd.Commit, trim: rd.Trim,
-		mustSync: rd.MustSync, afterSync: rd.AfterSync,
+		quarantine: rd.Quarantine, promised: rd.Promised, undo: rd.UndoAbove, add: rd.Append, commit: rd.Commit, trim: rd.Trim,
+		mustSync: rd.MustSync, number: rd.Batch, afterSync: rd.AfterSync,
 	}
-	if must := b.promised != 0 || b.undo != nil || len(b.add) > 0; must != rd.MustSync || !must && len(rd.AfterSync) > 0 {
+	if must := b.promised != 0 || b.undo != nil || len(b.add) > 0 || rd.Quarantine != ""; must != rd.MustSync || !must && len(rd.AfterSync) > 0 {
 		panic("ready: MustSync is wrong")
 	}
 	n.c.logf("%s ready", n.id)
@@ -230,7 +238,7 @@ func (n *testNode) ready() {
 	}
 }
 
-func (d *testDisk) read(f Fetch) []*entry.Entry {
+func (d *testDisk) read(f LogRead) []*entry.Entry {
 	if f.From <= d.trim {
 		return nil
 	}
@@ -255,11 +263,7 @@ func (n *testNode) persist() {
 	if !b.mustSync {
 		return
 	}
-	var pos entry.Position
-	if k := len(b.add); k > 0 {
-		pos = b.add[k-1].Position()
-	}
-	n.r.Persisted(pos, b.promised)
+	n.r.Persisted(b.number)
 }
 
 // propose hands a batch to the node's replica.
@@ -312,11 +316,37 @@ func (c *cluster) decide(i int) (ok bool) {
 	case m.Kind == ElectMe:
 		c.elect(c.record.Primary, c.record.InSync)
 		return true
+	case m.Kind == ElectOther:
+		c.elect(m.Node, c.record.InSync)
+		return true
+	case m.Kind == Quarantine:
+		c.quarantine(m.Node)
+		return true
+	case m.Kind == Readmit:
+		c.change(func(d *rhumb.Range) {
+			d.Quarantined = slices.DeleteFunc(d.Quarantined, func(n rhumb.NodeID) bool { return n == m.Node })
+		})
+		return true
 	case len(m.New) < c.cfg.withDefaults().MinInSync || !slices.Contains(m.New, c.record.Primary):
 		return false
 	}
 	c.change(func(d *rhumb.Range) { d.InSync = slices.Clone(m.New) })
 	return true
+}
+
+// quarantine notes that a replica is damaged: it leaves the in-sync set where enough remain, and another one is elected.
+func (c *cluster) quarantine(n rhumb.NodeID) {
+	c.change(func(d *rhumb.Range) {
+		d.Quarantined = append(d.Quarantined, n)
+		slices.Sort(d.Quarantined)
+		if len(d.InSync) > c.cfg.withDefaults().MinInSync {
+			d.InSync = slices.DeleteFunc(d.InSync, func(m rhumb.NodeID) bool { return m == n })
+		}
+		if heir := slices.IndexFunc(d.InSync, func(m rhumb.NodeID) bool { return !d.IsQuarantined(m) }); d.Primary == n && heir >= 0 {
+			d.Allocated++
+			d.Epoch, d.Primary = d.Allocated, d.InSync[heir]
+		}
+	})
 }
 
 // elect makes n the primary of a new epoch.
@@ -342,6 +372,9 @@ func (c *cluster) describeReady(rd *Ready) {
 	if rd.Promised != 0 {
 		c.logf("  promise epoch %d to %s", rd.Promised, rd.PromisedTo)
 	}
+	if rd.Quarantine != "" {
+		c.logf("  quarantine: %s", rd.Quarantine)
+	}
 	if rd.UndoAbove != nil {
 		c.logf("  undo above %d", *rd.UndoAbove)
 	}
@@ -364,7 +397,12 @@ func (c *cluster) describeReady(rd *Ready) {
 		c.logf("  answer %s", describeAnswer(&a))
 	}
 	for _, m := range rd.Meta {
-		c.logf("  meta %s epoch %d version %d %v", m.Kind, m.Epoch, m.Version, m.New)
+		switch m.Kind {
+		case ElectOther, Quarantine, Readmit:
+			c.logf("  meta %s epoch %d version %d %s", m.Kind, m.Epoch, m.Version, m.Node)
+		default:
+			c.logf("  meta %s epoch %d version %d %v", m.Kind, m.Epoch, m.Version, m.New)
+		}
 	}
 	for _, f := range rd.Fetch {
 		c.logf("  fetch %d to %d for %s", f.From, f.Until, f.To)
@@ -430,10 +468,25 @@ func describeMessage(m *Message) string {
 		switch {
 		case m.Quarantined:
 			b.WriteString(" quarantined")
+		case m.Contradicts:
+			fmt.Fprintf(&b, " contradicts at %d, commit %d", m.Reject, m.Commit)
 		case m.Promised > m.Epoch:
 			fmt.Fprintf(&b, " promised %d", m.Promised)
 		default:
 			fmt.Fprintf(&b, " reject %d, has %d:%d", m.Reject, m.HintEpoch, m.HintEnd)
+		}
+	case Promise:
+		fmt.Fprintf(&b, " log ends at %d:%d commit %d", m.Prev.Epoch, m.Prev.Seq, m.Commit)
+	case Fetch:
+		fmt.Fprintf(&b, " after %d:%d", m.Prev.Epoch, m.Prev.Seq)
+	case Suffix:
+		switch n := len(m.Entries); {
+		case m.Trimmed:
+			b.WriteString(" trimmed")
+		case n == 0:
+			fmt.Fprintf(&b, " not after %d, has %d:%d", m.Reject, m.HintEpoch, m.HintEnd)
+		default:
+			fmt.Fprintf(&b, " entries %d-%d", m.Entries[0].Seq, m.Entries[n-1].Seq)
 		}
 	}
 	return b.String()

@@ -14,6 +14,8 @@ type Config struct {
 	// Range is the replicated range, Self the node that this replica lives on.
 	Range rhumb.RangeID
 	Self  rhumb.NodeID
+	// Life is the node's life, as metadata counts it.
+	Life rhumb.BootSeq
 	// MinInSync is the least size of an in-sync set (rule C, I8); default rhumb.MinInSyncDefault.
 	MinInSync int
 	// AppendBytesMax bounds the entries of one Append message; a larger single entry travels alone. Default 1 MiB.
@@ -36,6 +38,12 @@ type Config struct {
 	Retransmit time.Duration
 	// ChangeRetry is how long a proposal to metadata waits for its effect before it is made again. Default 1 s.
 	ChangeRetry time.Duration
+	// PrepareWait is how long an elected replica waits for the answers of all members once it has those of MinInSync of
+	// them (rule P). Default 300 ms.
+	PrepareWait time.Duration
+	// AdoptBytesMax is how much log an elected replica takes over from the member with the longest log; beyond it that
+	// member is to be primary. Default 1 MiB.
+	AdoptBytesMax int
 	// JoinWithinBytes is how near to the end of the log a learner must be to join the in-sync set (ruling 7).
 	// Default 1 MiB.
 	JoinWithinBytes int
@@ -58,8 +66,12 @@ func (c Config) withDefaults() Config {
 	def(&c.TailBytesMax, 4<<20)
 	def(&c.ProposalsMax, 16_384)
 	def(&c.JoinWithinBytes, 1<<20)
+	def(&c.AdoptBytesMax, 1<<20)
 	if c.Retransmit == 0 {
 		c.Retransmit = 300 * time.Millisecond
+	}
+	if c.PrepareWait == 0 {
+		c.PrepareWait = 300 * time.Millisecond
 	}
 	if c.ChangeRetry == 0 {
 		c.ChangeRetry = time.Second
@@ -88,8 +100,8 @@ func (c Config) Validate() error {
 		"append bytes is %d, want 1 to %d", c.AppendBytesMax, rhumb.MessageSizeMax-rhumb.EntrySizeMax)
 	fault(c.InflightBytesMax < c.AppendBytesMax, "inflight bytes is %d, less than append bytes %d", c.InflightBytesMax, c.AppendBytesMax)
 	fault(c.UncommittedBytesMax < c.EntryBytesMax, "uncommitted bytes is %d, less than entry bytes %d", c.UncommittedBytesMax, c.EntryBytesMax)
-	fault(c.TailBytesMax < 0 || c.ProposalsMax < 0 || c.JoinWithinBytes < 0 || c.LogKeepBytes < 0, "a bound is negative")
-	fault(c.Retransmit < 0 || c.ChangeRetry < 0, "a duration is negative")
+	fault(c.TailBytesMax < 0 || c.ProposalsMax < 0 || c.JoinWithinBytes < 0 || c.AdoptBytesMax < 0 || c.LogKeepBytes < 0, "a bound is negative")
+	fault(c.Retransmit < 0 || c.ChangeRetry < 0 || c.PrepareWait < 0, "a duration is negative")
 	if len(faults) > 0 {
 		return rhumb.E(op, rhumb.InvalidArgument, strings.Join(faults, "; "))
 	}
@@ -106,6 +118,11 @@ type Durable struct {
 	// Commit is the persisted commit position, a lower bound, and CommitHLC the greatest timestamp up to it.
 	Commit    rhumb.Seq
 	CommitHLC rhumb.Timestamp
+	// Known is a position that was persisted as committed although the log no longer reaches it, because the disk lost
+	// the end of the log; 0 when the log is whole.
+	Known rhumb.Seq
+	// Quarantine is the reason why the replica serves nothing, or "".
+	Quarantine string
 	// Trim is the position up to which the log is gone. It is below Commit unless both are 0.
 	Trim rhumb.Seq
 	// Tail names the entries from Commit (its own entry included, unless Commit is 0) to Last, without gaps: what log

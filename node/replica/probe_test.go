@@ -20,7 +20,11 @@ func elected(t *testing.T) (*Replica, Ready) {
 	r.Peer(0, 2, true, false)
 	r.Describe(&rhumb.Range{ID: id, Epoch: 2, Version: 2, Primary: 1, InSync: []rhumb.NodeID{1, 2}, Replicas: []rhumb.NodeID{1, 2}})
 	rd := r.Ready()
-	r.Persisted(entry.Position{}, rd.Promised)
+	r.Persisted(rd.Batch)
+	if err := r.Step(Message{Kind: Promise, Range: id, From: 2, To: 1, Epoch: 2, Prev: last, Commit: 10}); err != nil {
+		t.Fatal(err)
+	}
+	r.Ready()
 	r.Activate(20)
 	rd = r.Ready()
 	if len(rd.Messages) != 1 || rd.Messages[0].Prev != last {
@@ -47,14 +51,14 @@ func TestProbeIsRepeatedWhereItWas(t *testing.T) {
 }
 
 // TestPrevOfUnknownEpoch: a primary whose lineage does not reach back to the place before what it sends gives epoch 0
-// there. The hash decides, and nobody is quarantined.
+// there. The hash decides: with another one the primary has lost what is committed here, and is told so.
 func TestPrevOfUnknownEpoch(t *testing.T) {
 	id := rhumb.RangeID{Region: 1, Slot: 1}
 	last := entry.Position{Epoch: 1, Seq: 10, Hash: entry.Hash{10}}
 	for _, tc := range []struct {
 		hash entry.Hash
-		want State
-	}{{last.Hash, Learner}, {entry.Hash{11}, Quarantined}} {
+		want MessageKind
+	}{{last.Hash, Ack}, {entry.Hash{11}, Nack}} {
 		r := New(Config{Range: id, Self: 2}, Durable{Promised: 1, Last: last, LastHLC: 10, Commit: 10, CommitHLC: 10, Tail: []Mark{{last, 10}}})
 		next := &entry.Entry{Epoch: 2, Node: 1, Seq: 11, Prev: tc.hash, Start: 20}
 		next.Seal(nil)
@@ -62,8 +66,9 @@ func TestPrevOfUnknownEpoch(t *testing.T) {
 			Kind: Append, Range: id, From: 1, To: 2, Epoch: 2,
 			Prev: entry.Position{Seq: 10, Hash: tc.hash}, Entries: []*entry.Entry{next},
 		})
-		if err != nil || r.State() != tc.want {
-			t.Errorf("after an entry that follows hash %v: %v, %v; want %v", tc.hash, r.State(), err, tc.want)
+		rd := flush(r)
+		if err != nil || len(rd.Messages) != 1 || rd.Messages[0].Kind != tc.want || rd.Messages[0].Contradicts != (tc.want == Nack) {
+			t.Errorf("after an entry that follows hash %v: %v, %v; want %s", tc.hash, rd.Messages, err, tc.want)
 		}
 	}
 }

@@ -36,6 +36,11 @@ type progress struct {
 	node        rhumb.NodeID
 	flow        flow
 	match, next rhumb.Seq
+	// life is the peer's life that match and commit speak of; 0 before its first answer.
+	life rhumb.BootSeq
+	// acknowledged is the greatest match of earlier streams and lives, and lost what the peer had acknowledged when it
+	// turned out to hold less; 0 when it did not.
+	acknowledged, lost rhumb.Seq
 	// commit is the peer's commit position as it told, toldCommit the one last sent to it, tell asks for an Append
 	// that carries nothing else.
 	commit, toldCommit rhumb.Seq
@@ -71,6 +76,12 @@ func (p *progress) probe(next rhumb.Seq) {
 	p.flow, p.next = flowProbe, next
 	p.probing, p.waiting, p.tell = false, false, false
 	p.inflight.reset()
+}
+
+// forget drops what the peer acknowledged: its stream broke, or it began a new life.
+func (p *progress) forget() {
+	p.acknowledged = max(p.acknowledged, p.match)
+	p.match, p.commit, p.toldCommit, p.fetching = 0, 0, 0, false
 }
 
 // acked takes an acknowledgement. One that does not reach the place that is being probed is late: it says what the peer

@@ -21,8 +21,9 @@ var (
 // TestProperties plays seeded schedules of three replicas (one in ten: four, of which one begins as a learner). Messages
 // are lost, repeated and overtaken, nodes crash and lose what is not synced, metadata elects and fences on a whim and
 // its news come late and out of order. After every step I1 to I5, I7 and I8 are checked, and that a read confirmed with
-// metadata sees everything acknowledged (I6, rule F); grants are the business of package lease (I9). At the end the
-// network heals, and the range must serve again, with equal logs everywhere.
+// metadata sees everything acknowledged (I6, rule F); grants are the business of package lease (I9). In half of the
+// schedules the disk of one node forgets what it synced: the end of the log, promises, or everything since an older
+// image (rules P and K). At the end the network heals, and the range must serve again, with equal logs everywhere.
 func TestProperties(t *testing.T) {
 	first, n := uint64(1), uint64(*seedsFlag)
 	if *seedFlag != 0 {
@@ -35,13 +36,14 @@ func TestProperties(t *testing.T) {
 		}
 	}
 	t.Logf("%d seeds from %d: %+v", n, first, sum)
-	if n > 100 && (sum.Undone == 0 || sum.Applied == 0 || sum.Unknown == 0 || sum.Joined == 0 || sum.Shrunk == 0 || sum.Activated == 0) {
+	if n > 100 && (sum.Undone == 0 || sum.Applied == 0 || sum.Unknown == 0 || sum.Joined == 0 || sum.Shrunk == 0 || sum.Activated == 0 ||
+		sum.Damaged == 0 || sum.Adopted == 0) {
 		t.Errorf("the schedules do not reach everything: %+v", sum)
 	}
 }
 
 // stats counts what the schedules reached.
-type stats struct{ Steps, Applied, Unknown, Refused, Failed, Undone, Activated, Joined, Shrunk, Crashes int }
+type stats struct{ Steps, Applied, Unknown, Refused, Failed, Undone, Activated, Joined, Shrunk, Crashes, Damaged, Adopted int }
 
 func playSeed(t *testing.T, seed uint64, verbose bool, sum *stats) (ok bool) {
 	w := newWorld(seed, sum)
@@ -84,6 +86,11 @@ type world struct {
 	primary  map[rhumb.Epoch]rhumb.NodeID // I1
 	commits  map[rhumb.NodeID]rhumb.Seq   // I5, per life
 	gone     map[rhumb.RequestID]bool     // requests that certainly were not applied
+
+	// damaged is the node whose disk forgets what it synced, NoNode where all disks are honest; image is an older state of
+	// that disk.
+	damaged rhumb.NodeID
+	image   testDisk
 }
 
 type entryID struct {
@@ -105,7 +112,7 @@ func newWorld(seed uint64, sum *stats) *world {
 	}
 	cfg := Config{
 		AppendBytesMax: 200 + rnd.IntN(400), EntryBytesMax: 200 + rnd.IntN(200), InflightBytesMax: 700 + rnd.IntN(1000),
-		TailBytesMax: 1 + rnd.IntN(1000), JoinWithinBytes: 400 + rnd.IntN(1000), LogKeepBytes: 16 << 10, // never reached: trimming leaves nobody behind
+		TailBytesMax: 1 + rnd.IntN(1000), JoinWithinBytes: 400 + rnd.IntN(1000), PrepareWait: time.Duration(1 + 300_000_000*rnd.IntN(2)), LogKeepBytes: 16 << 10, // never reached: trimming leaves nobody behind
 	}
 	w := &world{
 		c: newCluster(cfg, ids, inSync, 1), rnd: rnd, sum: sum,
@@ -115,6 +122,9 @@ func newWorld(seed uint64, sum *stats) *world {
 	}
 	w.c.onAnswer = w.answered
 	w.rates.fault, w.rates.elect = rnd.IntN(12), rnd.IntN(12)
+	if rnd.IntN(2) == 0 {
+		w.damaged = ids[rnd.IntN(len(ids))]
+	}
 	return w
 }
 
@@ -128,6 +138,10 @@ func (w *world) move() {
 			n.start()
 			w.commits[n.id] = 0
 		}
+		return
+	}
+	if n.id == w.damaged && w.rnd.IntN(25) == 0 {
+		w.damage(n)
 		return
 	}
 	switch x := w.rnd.IntN(1000); {
@@ -166,6 +180,9 @@ func (w *world) ready(n *testNode) {
 		return
 	}
 	end := len(n.seen.entries)
+	if n.r.State() == Activating && len(n.r.out.Append) > 0 {
+		w.sum.Adopted++
+	}
 	w.c.logf("%d:", w.step)
 	n.ready()
 	if len(n.seen.entries) < end {
@@ -322,6 +339,44 @@ func (w *world) elect() {
 	w.c.logf("%d: metadata elects %s epoch %d in-sync %v", w.step, n, w.c.record.Epoch, rest)
 }
 
+// damage crashes the node and has its disk forget: everything since the image, or the end of the log, with or without
+// promises and commit position.
+func (w *world) damage(n *testNode) {
+	if len(w.image.entries) == 0 || w.rnd.IntN(4) == 0 {
+		w.image = n.disk.clone()
+		return
+	}
+	w.sum.Damaged++
+	n.crash(0)
+	d := &n.disk
+	if w.rnd.IntN(3) == 0 {
+		*d = w.image.clone()
+	} else {
+		d.cut(rhumb.Seq(w.rnd.IntN(len(d.entries) + 1)))
+		if w.rnd.IntN(2) == 0 {
+			d.known, d.promised, d.quarantine = 0, 1, ""
+			for _, e := range d.entries {
+				d.promised = max(d.promised, e.Epoch)
+			}
+		}
+	}
+	// A node learns the epochs of metadata before it promises anything (ruling 16a).
+	d.promised = max(d.promised, w.c.record.Epoch)
+	w.c.logf("%d: the disk of %s is cut to %d entries, promised %d, known %d", w.step, n.id, len(d.entries), d.promised, d.known)
+	for _, q := range w.requests {
+		q.lost = q.lost || q.at == n.id && !q.answered
+	}
+}
+
+// cut forgets the entries above seq. The commit position is kept as what was known.
+func (d *testDisk) cut(seq rhumb.Seq) {
+	d.entries = slices.Clone(d.entries[:seq])
+	if d.commit > seq {
+		d.known, d.commit = max(d.known, d.commit), seq
+	}
+	d.trim = min(d.trim, max(d.commit, 1)-1)
+}
+
 // fault crashes a node, or breaks the streams between it and another.
 func (w *world) fault(n *testNode) {
 	if w.rnd.IntN(2) == 0 {
@@ -365,12 +420,17 @@ func (w *world) check() {
 		}
 	}
 	for _, id := range w.c.record.InSync {
-		w.holdsAcked(w.c.node(id))
+		if id != w.damaged {
+			w.holdsAcked(w.c.node(id))
+		}
 	}
 }
 
 func (w *world) checkNode(n *testNode) {
 	s := n.r.Status()
+	if s.Quarantine != "" && n.id == w.damaged {
+		return
+	}
 	if s.Quarantine != "" {
 		panic(fmt.Sprintf("%s is quarantined: %s", n.id, s.Quarantine))
 	}
@@ -442,6 +502,7 @@ func (w *world) heal() {
 		}
 	}
 	for range 60 {
+		w.repair()
 		for _, n := range w.c.nodes {
 			n.r.Describe(w.c.record)
 			if _, ok := n.r.AwaitsActivation(); ok {
@@ -459,16 +520,39 @@ func (w *world) heal() {
 		w.check()
 	}
 	p := w.c.node(w.c.record.Primary)
-	if p.r.State() != Primary || len(w.c.record.InSync) != len(w.c.nodes) {
+	whole := slices.DeleteFunc(slices.Clone(w.c.nodes), func(n *testNode) bool { return w.awaitsTransfer(p, n) })
+	if p.r.State() != Primary || len(w.c.record.InSync) != len(whole) {
 		panic(fmt.Sprintf("after healing %s is %s and in sync are %v: %+v", p.id, p.r.State(), w.c.record.InSync, p.r.Status()))
 	}
 	last := p.r.Status().Last
-	for _, n := range w.c.nodes {
+	for _, n := range whole {
 		if s := n.r.Status(); s.Last != last || s.Commit != last.Seq || n.r.NeedsTick() {
 			panic(fmt.Sprintf("after healing %s ends at %s, commit %d; the primary at %s", n.id, s.Last, s.Commit, last))
 		}
 	}
 	w.finish(p)
+}
+
+// awaitsTransfer reports whether n is the damaged node and lacks entries that the primary's log no longer has.
+func (w *world) awaitsTransfer(p, n *testNode) bool {
+	if n.id != w.damaged || n == p {
+		return false
+	}
+	q := p.r.peer(n.id)
+	return q != nil && !q.inSync && q.flow == flowLost
+}
+
+// repair does what an operator does for a replica that is quarantined and out of the in-sync set: it begins anew, without
+// data.
+func (w *world) repair() {
+	for _, n := range w.c.nodes {
+		if n.r.State() == Quarantined && w.c.record.IsQuarantined(n.id) && !w.c.record.IsInSync(n.id) {
+			n.crash(0)
+			n.disk = testDisk{promised: w.c.record.Epoch}
+			n.start()
+			w.commits[n.id] = 0
+		}
+	}
 }
 
 // finish asserts that every request was answered by a life that lasted, and applied at most once.

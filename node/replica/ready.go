@@ -33,19 +33,13 @@ type Ready struct {
 	// Meta are proposals to the metadata group. They may be lost; the replica repeats them.
 	Meta []MetaProposal
 	// Fetch asks for older entries from storage; each is answered by Fetched.
-	Fetch []Fetch
-	// MustSync says that Promised, UndoAbove or Append has something that must become durable, after which the driver
-	// calls Persisted.
+	Fetch []LogRead
+	// Quarantine, when not empty, is the reason to persist why this replica serves nothing any more.
+	Quarantine string
+	// MustSync says that Promised, UndoAbove, Append or Quarantine has something that must become durable, after which the
+	// driver calls Persisted with Batch. Batches are numbered from 1.
 	MustSync bool
-}
-
-// Last gives the last position that the Ready appends, and ok false when it appends nothing. It is what the driver
-// passes to Persisted.
-func (rd *Ready) Last() (pos entry.Position, ok bool) {
-	if n := len(rd.Append); n > 0 {
-		return rd.Append[n-1].Position(), true
-	}
-	return entry.Position{}, false
+	Batch    uint64
 }
 
 // Answer is the one answer to a proposal.
@@ -67,6 +61,13 @@ const (
 	AlterISR MetaKind = 1
 	// ElectMe asks for Elect(R, v, self): rule S, a restarted primary takes a new epoch.
 	ElectMe MetaKind = 2
+	// ElectOther asks for Elect(R, v, Node): the elected replica has found that Node holds a much longer log.
+	ElectOther MetaKind = 3
+	// Quarantine asks metadata to note that this replica serves nothing any more: it is not elected, and leaves the
+	// in-sync set where enough others remain.
+	Quarantine MetaKind = 4
+	// Readmit asks metadata to forget a quarantine: this replica gave up its damaged data and begins anew as a learner.
+	Readmit MetaKind = 5
 )
 
 // String gives the stable name of the kind.
@@ -76,12 +77,18 @@ func (k MetaKind) String() string {
 		return "alter-isr"
 	case ElectMe:
 		return "elect-me"
+	case ElectOther:
+		return "elect-other"
+	case Quarantine:
+		return "quarantine"
+	case Readmit:
+		return "readmit"
 	}
 	return fmt.Sprintf("meta_%d", uint8(k))
 }
 
 // MetaProposal is a compare-and-set on the range's record. It is rejected unless the record has Epoch (AlterISR) and
-// Version. The driver adds the boot sequences of the members as it knows them.
+// Version.
 type MetaProposal struct {
 	Kind    MetaKind
 	Range   rhumb.RangeID
@@ -90,11 +97,18 @@ type MetaProposal struct {
 	// New is the wanted in-sync set, sorted (AlterISR). Equal to the present set it only moves the version, which
 	// settles a change whose fate is unknown (ruling 7).
 	New []rhumb.NodeID
+	// Lives are the lives of the members of New, in which they acknowledged what the primary counts; 0 for a member that
+	// has acknowledged nothing. Metadata refuses a joining member of another life (AlterISR).
+	Lives []rhumb.BootSeq
+	// Node is the node to elect (ElectOther).
+	Node rhumb.NodeID
+	// Why is the reason, for people (Quarantine).
+	Why string
 }
 
-// Fetch asks for the entries From to Until from storage, oldest first, for a peer that lags: at least one if it is
+// LogRead asks for the entries From to Until from storage, oldest first, for a peer that lacks them: at least one if it is
 // there, and no more than BytesMax beyond it.
-type Fetch struct {
+type LogRead struct {
 	To    rhumb.NodeID
 	Epoch rhumb.Epoch
 	// From and Until are the first and the last position wanted.

@@ -40,13 +40,22 @@ type Replica struct {
 	commitHLC rhumb.Timestamp
 	// ticked is the commit position when time last passed: what rests since then is told to the peers by itself.
 	ticked rhumb.Seq
-	// handed is the end of the log that the driver was given, durable the end that it reported as durable.
+	// known is a position that an earlier life knew as committed and that the log no longer reaches.
+	known rhumb.Seq
+	// handed is the end of the log that the driver was given, durable the end that it reported as durable, and batches the
+	// Readys between the two.
 	handed, durable rhumb.Seq
+	batches         []handedBatch
+	batch           uint64
 
-	// The rest of what a follower needs: what it owes its primary an Ack for.
-	ackDue  bool
-	ackUpTo rhumb.Seq
-	ackTo   rhumb.NodeID
+	// The rest of what a follower needs: what it owes its primary an Ack for, and whether it owes a Promise.
+	ackDue     bool
+	ackUpTo    rhumb.Seq
+	ackTo      rhumb.NodeID
+	promiseDue bool
+
+	// What an elected replica needs.
+	prep preparation
 
 	// What a primary needs. start is the position of its epoch-start entry.
 	start    rhumb.Seq
@@ -63,10 +72,19 @@ type Replica struct {
 
 	links  map[rhumb.NodeID]link
 	elect  electRequest
+	notice notice
 	out    Ready
 	undone bool // out.UndoAbove is set; its value is undoAbove
 	undoTo rhumb.Seq
 	dirty  bool
+}
+
+// handedBatch is a Ready that the driver has not reported as durable. last is the end of the log up to which it makes the
+// log durable; undoing lowers last, so that a late report never speaks of entries that took the place of undone ones.
+type handedBatch struct {
+	number   uint64
+	last     rhumb.Seq
+	promised rhumb.Epoch
 }
 
 // electRequest is the wish of a restarted primary for a new epoch (rule S).
@@ -111,15 +129,22 @@ func New(cfg Config, d Durable) *Replica {
 		// Of unknown size: a learner counts as near to the end only once it has all of it.
 		d.LogBytes = int64(cfg.JoinWithinBytes) + 1
 	}
+	if d.Commit > d.Last.Seq {
+		d.Known, d.Commit, d.CommitHLC = max(d.Known, d.Commit), d.Last.Seq, d.LastHLC
+	}
 	step := max(1, min(64<<10, int64(cfg.JoinWithinBytes)/4, cfg.LogKeepBytes/16))
-	return &Replica{
+	r := &Replica{
 		cfg:      cfg,
 		promised: d.Promised, promisedDurable: d.Promised, restarted: d.Promised,
 		log:    newLog(d, step),
-		commit: d.Commit, commitHLC: d.CommitHLC,
+		commit: d.Commit, commitHLC: d.CommitHLC, known: d.Known,
 		handed: d.Last.Seq, durable: d.Last.Seq,
 		links: make(map[rhumb.NodeID]link),
 	}
+	if d.Quarantine != "" {
+		r.role, r.why = quarantined, d.Quarantine
+	}
+	return r
 }
 
 // Describe brings news of the range's record from metadata. Old news does no harm: a lower version is not looked at.
@@ -129,6 +154,7 @@ func (r *Replica) Describe(d *rhumb.Range) {
 	}
 	r.desc = d.Clone()
 	r.dirty = true
+	r.reconcileQuarantine()
 	switch {
 	case r.role == quarantined:
 		return
@@ -153,6 +179,7 @@ func (r *Replica) Describe(d *rhumb.Range) {
 func (r *Replica) adopt(d *rhumb.Range) {
 	if d.Primary == r.cfg.Self && r.role == following && d.Epoch > max(r.restarted, r.activated) {
 		r.role = activating
+		r.prep = preparation{}
 	}
 	if r.role == following {
 		return
@@ -165,8 +192,12 @@ func (r *Replica) adopt(d *rhumb.Range) {
 	r.inSync, r.version = d.InSync, d.Version
 	r.change = change{}
 	r.configure()
-	if r.role == primary {
+	switch {
+	case r.role == primary:
 		r.advanceCommit()
+	case !r.beginsWithoutAsking():
+		r.prep.declined = rhumb.NoNode // the record has changed: look again
+		r.ask()
 	}
 }
 
@@ -187,7 +218,7 @@ func (r *Replica) promise(e rhumb.Epoch, to rhumb.NodeID) {
 	r.promised, r.promisedTo = e, to
 	r.out.Promised, r.out.PromisedTo = e, to
 	// What was owed to the primary of an earlier epoch says nothing of the log of this one's.
-	r.ackDue, r.ackUpTo = false, 0
+	r.ackDue, r.ackUpTo, r.promiseDue = false, 0, false
 	r.elect.wanted = false
 	r.dirty = true
 }
@@ -198,25 +229,64 @@ func (r *Replica) stepDown() {
 	r.role = following
 	r.start, r.closed, r.inSync, r.leaseSet, r.peers = 0, 0, nil, nil, nil
 	r.change = change{}
+	r.prep = preparation{}
 	r.tail = tail{}
 	r.overlay.reset()
 }
 
-// quarantine stops the replica for good: its data contradicts an invariant (rule A, section 1.20).
+// quarantine stops the replica for good: its data contradicts an invariant (rule A, section 1.20). The reason is kept on
+// disk, so that a restart does not forget it, and metadata is told, so that nobody elects the replica.
 func (r *Replica) quarantine(why string) {
 	if r.role == quarantined {
 		return
 	}
 	r.stepDown()
 	r.role, r.why = quarantined, why
-	r.ackDue = false
+	r.out.Quarantine = why
+	r.ackDue, r.promiseDue = false, false
 	r.elect.wanted = false
+	r.dirty = true
+	if r.desc != nil {
+		r.reconcileQuarantine()
+	}
+}
+
+// reconcileQuarantine makes this replica and the record agree on whether it is quarantined. A replica without a log has
+// nothing that could be wrong.
+func (r *Replica) reconcileQuarantine() {
+	recorded := slices.Contains(r.desc.Quarantined, r.cfg.Self)
+	switch {
+	case recorded && r.role != quarantined && r.log.last().Seq > 0:
+		r.quarantine("metadata says that this replica is quarantined, and this disk does not: it is an older copy")
+	case recorded == (r.role == quarantined):
+		r.notice = notice{}
+	case recorded:
+		r.notice.kind = Readmit
+		r.tellMetadata()
+	default:
+		r.notice.kind = Quarantine
+		r.tellMetadata()
+	}
+}
+
+// notice is what a replica has to tell metadata about itself; kind is 0 when there is nothing.
+type notice struct {
+	kind  MetaKind
+	timer retry
+}
+
+// tellMetadata proposes what the replica has to tell; Tick repeats it until the record shows it.
+func (r *Replica) tellMetadata() {
+	r.out.Meta = append(r.out.Meta, MetaProposal{
+		Kind: r.notice.kind, Range: r.cfg.Range, Epoch: r.desc.Epoch, Version: r.desc.Version, Node: r.cfg.Self, Why: r.why,
+	})
+	r.notice.timer.arm()
 	r.dirty = true
 }
 
-// AwaitsActivation gives the epoch for which the replica is Activating once its promise is durable.
+// AwaitsActivation returns the epoch for which the replica is Activating, once its promise is durable and rule P is done.
 func (r *Replica) AwaitsActivation() (epoch rhumb.Epoch, ok bool) {
-	if r.role != activating || r.promisedDurable < r.promised {
+	if r.role != activating || r.promisedDurable < r.promised || r.handed != r.log.last().Seq || !r.prep.done {
 		return 0, false
 	}
 	return r.promised, true
@@ -239,7 +309,8 @@ func (r *Replica) Activate(ts rhumb.Timestamp) {
 	}
 	r.start = last.Seq + 1
 	r.orders.clock = max(ts, r.orders.clock)
-	r.orders.hlc = last.HLC
+	r.orders.hlc = max(last.HLC, r.prep.clock) // above every time that a member has acknowledged
+	r.prep = preparation{}
 	r.tail = tail{first: r.start}
 	for _, p := range r.peers {
 		*p = progress{node: p.node, link: p.link, inSync: p.inSync, pending: p.pending}
@@ -249,17 +320,20 @@ func (r *Replica) Activate(ts rhumb.Timestamp) {
 	r.dirty = true
 }
 
-// Persisted says that the log up to pos and the promise are durable, as earlier Readys asked. Either may be zero.
-func (r *Replica) Persisted(pos entry.Position, promised rhumb.Epoch) {
-	r.promisedDurable = max(r.promisedDurable, min(promised, r.promised))
-	// A position that was undone since proves nothing about what stands there now.
-	if m, ok := r.log.at(pos.Seq); ok && m.Position == pos && pos.Seq <= r.handed && pos.Seq > r.durable {
-		r.durable = pos.Seq
+// Persisted reports that the Ready of this number is durable, and with it every one before.
+func (r *Replica) Persisted(batch uint64) {
+	n := 0
+	for n < len(r.batches) && r.batches[n].number <= batch {
+		b := &r.batches[n]
+		r.durable = max(r.durable, b.last)
+		r.promisedDurable = max(r.promisedDurable, b.promised)
+		n++
 	}
+	r.batches = slices.Delete(r.batches, 0, n)
 	if r.role == primary {
 		r.advanceCommit()
 	}
-	r.dirty = r.dirty || r.ackDue
+	r.dirty = r.dirty || n > 0 && (r.ackDue || r.promiseDue || r.role == activating)
 }
 
 // Peer brings news of another node: whether a stream to it stands, and whether lease.Pairs suspects it.
@@ -277,10 +351,14 @@ func (r *Replica) Peer(now time.Duration, n rhumb.NodeID, connected, suspect boo
 	if connected != p.connected {
 		// The stream may have lost what was in flight, and a new life of the peer may have lost its disk: what it
 		// acknowledged before is not believed any more.
-		p.match, p.commit, p.toldCommit, p.fetching = 0, 0, 0, false
+		p.forget()
 		p.probe(p.next)
 	}
 	p.link = news
+	if r.role == activating && connected && !r.beginsWithoutAsking() {
+		r.prep.asking = rhumb.NoNode
+		r.ask()
+	}
 	r.dirty = r.dirty || r.role == primary
 }
 
@@ -291,6 +369,12 @@ func (r *Replica) Tick(now time.Duration) {
 	if r.elect.wanted && r.elect.timer.due(r.now, r.cfg.ChangeRetry) {
 		r.askForElection()
 		r.dirty = true
+	}
+	if r.notice.kind != 0 && r.notice.timer.due(r.now, r.cfg.ChangeRetry) {
+		r.tellMetadata()
+	}
+	if r.role == activating && !r.beginsWithoutAsking() {
+		r.tickPreparation()
 	}
 	if r.role != primary {
 		return
@@ -318,7 +402,7 @@ func (r *Replica) Untold() bool {
 
 // NeedsTick reports whether the replica waits for something that only time brings.
 func (r *Replica) NeedsTick() bool {
-	if r.elect.wanted {
+	if r.elect.wanted || r.notice.kind != 0 || r.role == activating {
 		return true
 	}
 	if r.role != primary {
@@ -351,13 +435,20 @@ func (r *Replica) Ready() Ready {
 			r.out.Append, _ = r.tail.from(r.handed+1, math.MaxInt)
 		}
 	}
+	r.prep.done = r.prepare()
 	if r.undone {
 		to := r.undoTo
 		r.out.UndoAbove, r.undone = &to, false
 	}
-	r.out.MustSync = r.out.Promised != 0 || r.out.UndoAbove != nil || len(r.out.Append) > 0
-	r.acknowledge()
 	r.handed = r.log.last().Seq
+	r.out.MustSync = r.out.Promised != 0 || r.out.UndoAbove != nil || len(r.out.Append) > 0 || r.out.Quarantine != ""
+	if r.out.MustSync {
+		r.batch++
+		r.out.Batch = r.batch
+		r.batches = append(r.batches, handedBatch{r.batch, r.handed, r.promised})
+	}
+	r.acknowledge()
+	r.answerPrepare()
 	rd := r.out
 	r.out, r.dirty = Ready{}, false
 	return rd

@@ -70,8 +70,7 @@ func flush(r *Replica) Ready {
 	var all Ready
 	for r.HasReady() {
 		rd := r.Ready()
-		pos, _ := rd.Last()
-		r.Persisted(pos, rd.Promised)
+		r.Persisted(rd.Batch)
 		all.Messages = append(append(all.Messages, rd.Messages...), rd.AfterSync...)
 		all.Append = append(all.Append, rd.Append...)
 		all.Answers = append(all.Answers, rd.Answers...)
@@ -89,6 +88,11 @@ func putBatch(name, value string) *rhumb.Batch {
 	return &rhumb.Batch{Range: testRange, Mutations: []rhumb.Mutation{{
 		Kind: rhumb.Put, Table: 1, Name: []byte(name), Value: rhumb.EncodeOpaque(nil, []byte(value)),
 	}}}
+}
+
+// promise answers rule P for a member whose log ends at last.
+func promise(from rhumb.NodeID, epoch rhumb.Epoch, last entry.Position, commit rhumb.Seq) Message {
+	return Message{Kind: Promise, Range: testRange, From: from, To: 1, Epoch: epoch, Prev: last, Commit: commit}
 }
 
 func ack(from rhumb.NodeID, epoch rhumb.Epoch, match rhumb.Seq) Message {
@@ -131,8 +135,8 @@ func TestRuleA(t *testing.T) {
 		{"a conflict before is refused with the lineage", 1, 3, 3, at(theirs, 5), theirs[5:6], 0, "nack reject 5, has 2:4"},
 		{"the hint is not below commit", 4, 3, 3, at(makeLog(1, 1, 1, 1, 3), 5), nil, 0, "nack reject 5, has 2:4"},
 		{"an old epoch is fenced", 3, 4, 3, at(theirs, 3), theirs[3:4], 4, "nack promised 4"},
-		{"a committed entry is not undone", 4, 3, 3, at(theirs, 3), theirs[3:4], 4, "nack quarantined; invariant I5"},
-		{"a committed place is not other", 4, 3, 3, at(theirs, 4), theirs[4:5], 4, "nack quarantined; invariant I5"},
+		{"a committed entry is not undone", 4, 3, 3, at(theirs, 3), theirs[3:4], 4, "nack contradicts at 4,"},
+		{"a committed place is not other", 4, 3, 3, at(theirs, 4), theirs[4:5], 4, "nack contradicts at 4,"},
 		{"one epoch and place, two contents", 3, 3, 3, at(theirs, 3), []*entry.Entry{&forged}, 3, "nack quarantined; invariant I2"},
 		{"one epoch and place before, two contents", 3, 3, 3, forged.Position(), nil, 3, "nack quarantined; invariant I2"},
 		{"an epoch cannot undo itself", 3, 2, 2, at(makeLog(1, 1, 1, 1), 3), makeLog(1, 1, 1, 1)[3:4], 3, "nack quarantined; rule T"},
@@ -190,13 +194,11 @@ func TestPersistedOfUndone(t *testing.T) {
 	if len(first.AfterSync) != 1 || len(second.AfterSync) != 1 || second.UndoAbove == nil {
 		t.Fatalf("got %+v and %+v", first, second)
 	}
-	pos, _ := first.Last()
-	r.Persisted(pos, 0)
+	r.Persisted(first.Batch)
 	if d := r.Status().Durable; d != 2 {
 		t.Errorf("durable is %d after the undone entry was synced, want 2", d)
 	}
-	pos, _ = second.Last()
-	r.Persisted(pos, second.Promised)
+	r.Persisted(second.Batch)
 	if d := r.Status().Durable; d != 3 {
 		t.Errorf("durable is %d, want 3", d)
 	}
@@ -240,6 +242,8 @@ func TestCommitNotBelowStart(t *testing.T) {
 	r.Peer(0, 2, true, false)
 	r.Describe(&rhumb.Range{ID: testRange, Epoch: 2, Version: 2, Primary: 1, InSync: []rhumb.NodeID{1, 2}, Replicas: []rhumb.NodeID{1, 2}})
 	flush(r)
+	step(t, r, promise(2, 2, at(d.entries, 3), 1))
+	flush(r)
 	r.Activate(100)
 	flush(r)
 	step(t, r, ack(2, 2, 3))
@@ -261,6 +265,8 @@ func TestJoinAtStart(t *testing.T) {
 		r.Peer(0, n, true, false)
 	}
 	r.Describe(&rhumb.Range{ID: testRange, Epoch: 2, Version: 2, Primary: 1, InSync: []rhumb.NodeID{1, 2}, Replicas: []rhumb.NodeID{1, 2, 3}})
+	flush(r)
+	step(t, r, promise(2, 2, at(d.entries, 3), 1))
 	flush(r)
 	r.Activate(100)
 	flush(r)

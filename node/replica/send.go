@@ -1,6 +1,8 @@
 package replica
 
 import (
+	"fmt"
+
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/entry"
 )
@@ -114,13 +116,17 @@ func (r *Replica) fetch(p *progress) {
 		return
 	}
 	p.fetching = true
-	r.out.Fetch = append(r.out.Fetch, Fetch{
+	r.out.Fetch = append(r.out.Fetch, LogRead{
 		To: p.node, Epoch: r.promised, From: p.next, Until: r.tail.first - 1, BytesMax: r.cfg.AppendBytesMax,
 	})
 }
 
 // Fetched answers Ready.Fetch. No entries say that the log was trimmed away there.
-func (r *Replica) Fetched(f Fetch, entries []*entry.Entry) {
+func (r *Replica) Fetched(f LogRead, entries []*entry.Entry) {
+	if r.role == following {
+		r.sendSuffix(f, entries)
+		return
+	}
 	p := r.peer(f.To)
 	if r.role != primary || f.Epoch != r.promised || p == nil || !p.fetching {
 		return
@@ -199,7 +205,7 @@ func (r *Replica) tickPeer(p *progress) {
 func (r *Replica) stepAck(m *Message) error {
 	const op rhumb.Op = "replica.Step"
 	p := r.peer(m.From)
-	if r.role != primary || m.Epoch != r.promised || p == nil {
+	if r.role != primary || m.Epoch != r.promised || p == nil || !r.meet(p, m.Life) {
 		return nil
 	}
 	if m.Match > r.log.last().Seq {
@@ -223,13 +229,21 @@ func (r *Replica) stepNack(m *Message) {
 		return
 	}
 	p := r.peer(m.From)
-	if r.role != primary || m.Epoch != r.promised || p == nil {
+	if r.role != primary || m.Epoch != r.promised || p == nil || !r.meet(p, m.Life) {
 		return
 	}
 	r.dirty = true
 	if m.Quarantined {
 		p.flow = flowQuarantined
 		return
+	}
+	if m.Contradicts {
+		r.quarantine(fmt.Sprintf("%s has other entries committed up to %d than this log, which lost them (%s was refused at %d)",
+			m.From, m.Commit, r.log.last().Position, m.Reject))
+		return
+	}
+	if m.HintEnd < p.acknowledged && m.Reject > m.HintEnd {
+		p.lost = p.acknowledged
 	}
 	if p.flow == flowProbe && (!p.probing || m.Reject != p.next-1) || m.Reject < p.match || m.Reject == 0 {
 		return // about an earlier Append
@@ -247,6 +261,22 @@ func (r *Replica) stepNack(m *Message) {
 	if next <= r.log.trim {
 		p.flow = flowLost
 	}
+}
+
+// meet takes note of the life in which a peer speaks, and reports false for a message of an earlier one. What the peer
+// acknowledged before, its disk may have lost: a new life holds only what it acknowledges itself (ruling 17).
+func (r *Replica) meet(p *progress, life rhumb.BootSeq) bool {
+	switch {
+	case life < p.life:
+		return false
+	case p.life == 0:
+		p.life = life
+	case life > p.life:
+		p.forget()
+		p.life = life
+		p.probe(p.next)
+	}
+	return true
 }
 
 // agreeUpTo gives how far this log and that of the sender of a Nack may agree.

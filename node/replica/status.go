@@ -71,6 +71,8 @@ type Status struct {
 	UncommittedBytes int
 	// Quarantine is the reason, or "".
 	Quarantine string
+	// Preparing says what keeps an elected replica from its epoch besides the leases that it granted, or "".
+	Preparing string
 }
 
 // PeerStatus is what a primary knows of another replica.
@@ -85,6 +87,8 @@ type PeerStatus struct {
 	Connected, Suspect bool
 	// Flow is "probe", "replicate", "lost" (the log it needs is trimmed away) or "quarantined".
 	Flow string
+	// Lost is a position that the peer acknowledged before its disk lost the entry; 0 when none was lost.
+	Lost rhumb.Seq
 	// Why says why a learner does not join the in-sync set; "" for members.
 	Why string
 }
@@ -96,7 +100,7 @@ func (r *Replica) Status() Status {
 		Range: r.cfg.Range, Self: r.cfg.Self, State: r.State(), Epoch: r.promised, Primary: r.promisedTo,
 		Last: last.Position, LastHLC: last.HLC, Durable: r.durable, Commit: r.commit, CommitHLC: r.commitHLC,
 		Trim: r.log.trim, Start: r.start, InSync: slices.Clone(r.inSync), Pending: slices.Clone(r.change.members),
-		Proposals: r.waiters.len(), UncommittedBytes: r.orders.uncommitted + r.orders.bytes, Quarantine: r.why,
+		Proposals: r.waiters.len(), UncommittedBytes: r.orders.uncommitted + r.orders.bytes, Quarantine: r.why, Preparing: r.prep.why,
 	}
 	if r.desc != nil {
 		s.Version = r.desc.Version
@@ -104,7 +108,7 @@ func (r *Replica) Status() Status {
 	for _, p := range r.peers {
 		ps := PeerStatus{
 			Node: p.node, InSync: p.inSync, Match: p.match, Next: p.next, Commit: p.commit, InflightBytes: p.inflight.bytes,
-			LagBytes: r.lagBytes(p), Connected: p.connected, Suspect: p.suspect, Flow: p.flow.String(),
+			LagBytes: r.lagBytes(p), Connected: p.connected, Suspect: p.suspect, Flow: p.flow.String(), Lost: p.lost,
 		}
 		switch {
 		case p.inSync:

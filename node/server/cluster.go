@@ -380,7 +380,7 @@ func registration(q *rhumbpb.JoinRequest) (catalog.RegisterNode, error) {
 	}
 	n := q.GetNode()
 	return catalog.RegisterNode{
-		Cluster: cluster, Node: id.Node, Store: id.Store, Boot: id.Boot, Nonce: q.Nonce,
+		Cluster: cluster, Node: id.Node, Store: id.Store, Boot: id.Boot, Nonce: q.Nonce, Previous: q.PreviousNonce, Short: q.Short,
 		Region: q.RegionName, Zone: n.GetZone(), Location: api.DecodePoint(n.GetLocation()), HasLocation: n.GetLocation() != nil,
 		Addr: n.GetAddr(), HeartbeatAddr: n.GetHeartbeatAddr(), AdminAddr: n.GetAdminAddr(), Binary: n.GetBinary(),
 	}, nil

@@ -11,7 +11,7 @@ func (c Init) apply(t *tx) Result {
 	if !t.cluster.IsZero() {
 		first, ok := t.nodes.get(1)
 		if ok && t.cluster == c.Cluster && first.Store == c.First.Store && first.Boot == c.First.Boot && first.nonce == c.First.Nonce {
-			return Result{Node: first.ID, Region: first.Region}
+			return Result{Node: first.ID, Region: first.Region, Life: first.Boot}
 		}
 		return refuse(op, rhumb.AlreadyExists, "the cluster %s is founded already", t.cluster)
 	}
@@ -148,7 +148,7 @@ func (c RegisterNode) join(t *tx) Result {
 	t.lastNode++
 	n := c.record(t.lastNode, at)
 	t.putNode(n)
-	return Result{Node: n.ID, Region: n.Region}
+	return Result{Node: n.ID, Region: n.Region, Life: n.Boot}
 }
 
 // record gives the node's record.
@@ -169,12 +169,13 @@ func (c RegisterNode) again(t *tx, old *node) Result {
 	if old.Store != c.Store {
 		return refuse(op, rhumb.WrongCluster, "%s is registered with store %s, not %s; a replaced disk joins as a new node", old.ID, old.Store, c.Store)
 	}
-	if c.Boot == old.Boot && c.Nonce == old.nonce {
-		return Result{Node: old.ID, Region: old.Region}
+	// A start that was not confirmed to its node registers under the same nonce again, with a greater boot.
+	again := c.Nonce == old.nonce
+	if again && c.Boot <= old.Boot {
+		return Result{Node: old.ID, Region: old.Region, Life: old.Boot}
 	}
-	if c.Boot <= old.Boot {
-		return refuse(op, rhumb.WrongCluster, "boot %d of %s does not grow over %d: its disk was restored from a copy, or another process runs on one",
-			c.Boot, old.ID, old.Boot)
+	if slices.Contains(old.past, c.Nonce) {
+		return refuse(op, rhumb.Conflict, "%s registers with the nonce of an earlier life; it draws another", old.ID)
 	}
 	at, _ := t.Region(old.Region)
 	if at.Name != c.Region {
@@ -182,9 +183,15 @@ func (c RegisterNode) again(t *tx, old *node) Result {
 	}
 	n := c.record(old.ID, at)
 	n.Voter = old.Voter
+	n.Boot = max(c.Boot, old.Boot+1)
+	n.Short, n.past = old.Short || c.Short, old.past
+	if !again {
+		n.Short = c.Short || c.Previous != old.nonce
+		n.past = append(slices.Clone(old.past[max(0, len(old.past)+1-pastMax):]), old.nonce)
+	}
 	t.putNode(n)
 	t.succeed(n.ID)
-	return Result{Node: n.ID, Region: n.Region}
+	return Result{Node: n.ID, Region: n.Region, Life: n.Boot}
 }
 
 // succeed gives every range whose primary was the node, now in a new life, a new epoch: for the nearest other live
@@ -298,7 +305,7 @@ func (t *tx) primaries() map[rhumb.NodeID]int {
 func (t *tx) heir(r *rhumb.Range, of rhumb.NodeID, load map[rhumb.NodeID]int) rhumb.NodeID {
 	best, bestMetres := rhumb.NoNode, int64(0)
 	for _, id := range r.InSync {
-		if id == of || !t.IsLive(id) {
+		if id == of || !t.IsLive(id) || r.IsQuarantined(id) {
 			continue
 		}
 		m := t.metres(of, id)

@@ -52,6 +52,8 @@ func (t *tx) checkMembers(op rhumb.Op, r *rhumb.Range, members []Member) Result 
 			return refuseRange(op, rhumb.Conflict, r, "%s was seen with boot %d and is registered with boot %d", m.Node, m.Boot, n.Boot)
 		case n.State != rhumb.NodeLive:
 			return refuseRange(op, rhumb.Conflict, r, "%s is %s", m.Node, n.State)
+		case r.IsQuarantined(m.Node):
+			return refuseRange(op, rhumb.Conflict, r, "the replica of %s is quarantined", m.Node)
 		}
 	}
 	return Result{}
@@ -80,6 +82,8 @@ func (c Elect) apply(t *tx) Result {
 		return refuseRange(op, rhumb.InvalidArgument, r, "%d members are fewer than the class's minimum of %d", len(inSync), t.minInSync(r))
 	case !t.IsLive(c.Node):
 		return refuseRange(op, rhumb.Conflict, r, "%s is not live and cannot be primary", c.Node)
+	case r.IsQuarantined(c.Node):
+		return refuseRange(op, rhumb.Conflict, r, "the replica of %s is quarantined and cannot be primary", c.Node)
 	}
 	return Result{Range: t.elect(r, c.Node, inSync)}
 }
@@ -131,6 +135,56 @@ func (c SetReplicas) apply(t *tx) Result {
 	}
 	next := r.Clone()
 	next.Replicas, next.Preferred = set, preferred
+	next.Quarantined = slices.DeleteFunc(next.Quarantined, func(n rhumb.NodeID) bool { return !slices.Contains(set, n) })
+	next.Version++
+	t.putRange(next)
+	return Result{Range: next}
+}
+
+func (c QuarantineReplica) apply(t *tx) Result {
+	const op rhumb.Op = "catalog.QuarantineReplica"
+	r, ok := t.Range(c.Range)
+	switch {
+	case !ok:
+		return refuse(op, rhumb.NotFound, "there is no range %s", c.Range)
+	case !r.IsReplica(c.Node):
+		return refuseRange(op, rhumb.InvalidArgument, r, "%s holds no replica", c.Node)
+	case r.IsQuarantined(c.Node):
+		return Result{Range: r}
+	}
+	next := r.Clone()
+	next.Quarantined = append(next.Quarantined, c.Node)
+	slices.Sort(next.Quarantined)
+	if len(next.InSync) > t.minInSync(r) {
+		next.InSync = slices.DeleteFunc(next.InSync, func(n rhumb.NodeID) bool { return n == c.Node })
+	}
+	next.Version++
+	if r.Primary != c.Node {
+		t.putRange(next)
+		return Result{Range: next}
+	}
+	heir := t.heir(next, c.Node, t.primaries())
+	if heir == rhumb.NoNode { // the record stays until another member may be primary
+		next.InSync = r.InSync
+		t.putRange(next)
+		return Result{Range: next}
+	}
+	return Result{Range: t.elect(next, heir, next.InSync)}
+}
+
+func (c ReadmitReplica) apply(t *tx) Result {
+	const op rhumb.Op = "catalog.ReadmitReplica"
+	r, ok := t.Range(c.Range)
+	switch {
+	case !ok:
+		return refuse(op, rhumb.NotFound, "there is no range %s", c.Range)
+	case !r.IsQuarantined(c.Node):
+		return Result{Range: r}
+	case r.IsInSync(c.Node):
+		return refuseRange(op, rhumb.Conflict, r, "%s is still in the in-sync set %v", c.Node, r.InSync)
+	}
+	next := r.Clone()
+	next.Quarantined = slices.DeleteFunc(next.Quarantined, func(n rhumb.NodeID) bool { return n == c.Node })
 	next.Version++
 	t.putRange(next)
 	return Result{Range: next}

@@ -113,6 +113,8 @@ func (s *State) checkRanges() error {
 // checkRange looks at one record; its class exists.
 func (s *State) checkRange(r *rhumb.Range) error {
 	switch {
+	case !isSet(r.Quarantined) || !subset(r.Quarantined, r.Replicas):
+		return broken("range %s: the quarantined replicas %v are no set or no part of %v", r.ID, r.Quarantined, r.Replicas)
 	case !isSet(r.InSync) || !isSet(r.Replicas) || len(r.Replicas) > rhumb.ReplicasMax:
 		return broken("range %s: in-sync set %v or replicas %v are not sorted sets", r.ID, r.InSync, r.Replicas)
 	case !r.IsInSync(r.Primary):

@@ -40,6 +40,8 @@ type wireCommand struct {
 	Items         []wireCommand   `cbor:"29,keyasint,omitempty"`
 
 	Snapshot rhumb.SnapshotFeatures `cbor:"30,keyasint,omitempty"`
+	Previous uint64                 `cbor:"31,keyasint,omitempty"` // nonce
+	Short    bool                   `cbor:"32,keyasint,omitempty"`
 }
 
 // EncodeCommand gives the stored form of a command.
@@ -72,6 +74,7 @@ func (c AddRegion) fill(w *wireCommand) { w.Name, w.Location = c.Name, toWirePoi
 
 func (c RegisterNode) fill(w *wireCommand) {
 	w.Cluster, w.Node, w.Store, w.Boot, w.Nonce = fromUUID(c.Cluster), c.Node, fromUUID(c.Store), c.Boot, c.Nonce
+	w.Previous, w.Short = c.Previous, c.Short
 	w.Name, w.Zone, w.Addr, w.HeartbeatAddr, w.AdminAddr, w.Binary = c.Region, c.Zone, c.Addr, c.HeartbeatAddr, c.AdminAddr, c.Binary
 	if c.HasLocation {
 		w.Location = toWirePoint(c.Location)
@@ -113,6 +116,10 @@ func (c SetNodeState) fill(w *wireCommand) { w.Node, w.Boot, w.State = c.Node, c
 func (c SetReplicas) fill(w *wireCommand) {
 	w.Range, w.RangeVersion, w.Nodes, w.Preferred = toWireRangeID(c.Range), c.Version, c.Replicas, c.Preferred
 }
+
+func (c QuarantineReplica) fill(w *wireCommand) { w.Range, w.Node = toWireRangeID(c.Range), c.Node }
+
+func (c ReadmitReplica) fill(w *wireCommand) { w.Range, w.Node = toWireRangeID(c.Range), c.Node }
 
 func (c SetVoters) fill(w *wireCommand) { w.Nodes = c.Voters }
 
@@ -159,7 +166,9 @@ var takes = map[code]func(w *wireCommand) Command{
 	codeSetReplicas: func(w *wireCommand) Command {
 		return SetReplicas{w.Range.id(), w.RangeVersion, w.Nodes, w.Preferred}
 	},
-	codeSetVoters: func(w *wireCommand) Command { return SetVoters{w.Nodes} },
+	codeQuarantineReplica: func(w *wireCommand) Command { return QuarantineReplica{w.Range.id(), w.Node} },
+	codeReadmitReplica:    func(w *wireCommand) Command { return ReadmitReplica{w.Range.id(), w.Node} },
+	codeSetVoters:         func(w *wireCommand) Command { return SetVoters{w.Nodes} },
 }
 
 // command gives the command that w holds.
@@ -203,7 +212,7 @@ func (w *wireCommand) batch() (Command, error) {
 
 func (w *wireCommand) registerNode() RegisterNode {
 	return RegisterNode{
-		Cluster: toUUID(w.Cluster), Node: w.Node, Store: toUUID(w.Store), Boot: w.Boot, Nonce: w.Nonce,
+		Cluster: toUUID(w.Cluster), Node: w.Node, Store: toUUID(w.Store), Boot: w.Boot, Nonce: w.Nonce, Previous: w.Previous, Short: w.Short,
 		Region: w.Name, Zone: w.Zone, Location: w.Location.point(), HasLocation: w.Location != nil,
 		Addr: w.Addr, HeartbeatAddr: w.HeartbeatAddr, AdminAddr: w.AdminAddr, Binary: w.Binary,
 	}

@@ -13,6 +13,9 @@ type wireResult struct {
 	Table    rhumb.TableID  `cbor:"7,keyasint,omitempty"`
 	Range    *wireRange     `cbor:"8,keyasint,omitempty"`
 	Items    []wireResult   `cbor:"9,keyasint,omitempty"`
+	// Quarantined belongs to Range, whose form has a fixed number of fields.
+	Quarantined []rhumb.NodeID `cbor:"10,keyasint,omitempty"`
+	Life        rhumb.BootSeq  `cbor:"11,keyasint,omitempty"`
 }
 
 // wireFailure is a refusal: what of a rhumb.Error crosses the wire.
@@ -45,7 +48,10 @@ func DecodeResult(b []byte) (Result, error) {
 
 func toWireResult(r Result) wireResult {
 	w := wireResult{
-		Revision: r.Revision, Region: r.Region, Node: r.Node, Class: r.Class, Table: r.Table, Range: toWireRange(r.Range),
+		Revision: r.Revision, Region: r.Region, Node: r.Node, Life: r.Life, Class: r.Class, Table: r.Table, Range: toWireRange(r.Range),
+	}
+	if r.Range != nil {
+		w.Quarantined = r.Range.Quarantined
 	}
 	if f := r.Failure; f != nil {
 		w.Failure = &wireFailure{Op: f.Op, Kind: f.Kind, Msg: f.Msg}
@@ -61,7 +67,10 @@ func toWireResult(r Result) wireResult {
 
 func (w *wireResult) result() Result {
 	r := Result{
-		Revision: w.Revision, Region: w.Region, Node: w.Node, Class: w.Class, Table: w.Table, Range: w.Range.record(),
+		Revision: w.Revision, Region: w.Region, Node: w.Node, Life: w.Life, Class: w.Class, Table: w.Table, Range: w.Range.record(),
+	}
+	if r.Range != nil {
+		r.Range.Quarantined = w.Quarantined
 	}
 	if f := w.Failure; f != nil {
 		r.Failure = &rhumb.Error{Op: f.Op, Kind: f.Kind, Msg: f.Msg, Range: f.Range.id()}

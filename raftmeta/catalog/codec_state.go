@@ -22,6 +22,16 @@ type wireState struct {
 	Blocks     []wireBlock    `cbor:"12,keyasint,omitempty"`
 	Active     []wireActive   `cbor:"13,keyasint,omitempty"`
 	Ranges     []wireRange    `cbor:"14,keyasint,omitempty"`
+	// Quarantines belong to Ranges, whose form has a fixed number of fields.
+	Quarantines []wireQuarantine `cbor:"15,keyasint,omitempty"`
+}
+
+// wireQuarantine lists the quarantined replicas of a range that has any.
+type wireQuarantine struct {
+	_      struct{} `cbor:",toarray"`
+	Region rhumb.RegionID
+	Slot   rhumb.Slot
+	Nodes  []rhumb.NodeID
 }
 
 type wireRegion struct {
@@ -45,6 +55,8 @@ type wireNode struct {
 	Voter         bool            `cbor:"11,keyasint,omitempty"`
 	Binary        string          `cbor:"12,keyasint,omitempty"`
 	Nonce         uint64          `cbor:"13,keyasint,omitempty"`
+	Short         bool            `cbor:"14,keyasint,omitempty"`
+	Past          []uint64        `cbor:"15,keyasint,omitempty"` // nonces of earlier lives, oldest first
 }
 
 type wireClass struct {
@@ -110,6 +122,9 @@ func (s *State) Encode() []byte {
 	w.Ranges = make([]wireRange, 0, s.ranges.size)
 	for r := range s.Ranges() {
 		w.Ranges = append(w.Ranges, *toWireRange(r))
+		if len(r.Quarantined) > 0 {
+			w.Quarantines = append(w.Quarantines, wireQuarantine{Region: r.ID.Region, Slot: r.ID.Slot, Nodes: r.Quarantined})
+		}
 	}
 	return encode(w)
 }
@@ -118,14 +133,15 @@ func toWireNode(n *node) wireNode {
 	return wireNode{
 		ID: n.ID, Region: n.Region, Zone: n.Zone, Addr: n.Addr, HeartbeatAddr: n.HeartbeatAddr, AdminAddr: n.AdminAddr,
 		Location: *toWirePoint(n.Location), Store: n.Store[:], Boot: n.Boot, State: n.State, Voter: n.Voter,
-		Binary: n.Binary, Nonce: n.nonce,
+		Binary: n.Binary, Nonce: n.nonce, Short: n.Short, Past: n.past,
 	}
 }
 
 func (w *wireNode) record() *node {
-	return &node{nonce: w.Nonce, Node: rhumb.Node{
+	return &node{nonce: w.Nonce, past: w.Past, Node: rhumb.Node{
 		ID: w.ID, Region: w.Region, Zone: w.Zone, Addr: w.Addr, HeartbeatAddr: w.HeartbeatAddr, AdminAddr: w.AdminAddr,
 		Location: w.Location.point(), Store: toUUID(w.Store), Boot: w.Boot, State: w.State, Voter: w.Voter, Binary: w.Binary,
+		Short: w.Short,
 	}}
 }
 
@@ -184,6 +200,15 @@ func (w *wireState) state() (*State, error) {
 	}
 	for i := range w.Ranges {
 		t.putRange(w.Ranges[i].record())
+	}
+	for _, q := range w.Quarantines {
+		r, ok := t.Range(rhumb.RangeID{Region: q.Region, Slot: q.Slot})
+		if !ok {
+			return nil, rhumb.Ef(op, rhumb.Corrupt, "a quarantine belongs to the unknown range %d/%d", q.Region, q.Slot)
+		}
+		next := r.Clone()
+		next.Quarantined = q.Nodes
+		t.putRange(next)
 	}
 	for _, a := range w.Active {
 		n, ok := t.Node(a.Node)

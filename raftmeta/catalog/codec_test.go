@@ -19,7 +19,7 @@ import (
 // goldenCommands has one command of each code, with every field set.
 func goldenCommands() []Command {
 	register := RegisterNode{
-		Cluster: rhumb.UUID{1}, Node: 3, Store: rhumb.UUID{2}, Boot: 4, Nonce: 5, Region: "fra", Zone: "a",
+		Cluster: rhumb.UUID{1}, Node: 3, Store: rhumb.UUID{2}, Boot: 4, Nonce: 5, Previous: 6, Short: true, Region: "fra", Zone: "a",
 		Location: rhumb.Point{Lat: 50.5, Lon: 8.25}, HasLocation: true, Addr: "h:1", HeartbeatAddr: "h:2", AdminAddr: "h:3", Binary: "v1",
 	}
 	first := register
@@ -42,6 +42,8 @@ func goldenCommands() []Command {
 		SetNodeState{Node: 2, Boot: 6, State: rhumb.NodeDraining},
 		SetReplicas{Range: id, Version: 8, Replicas: []rhumb.NodeID{1, 2, 3}, Preferred: 3},
 		SetVoters{Voters: []rhumb.NodeID{1, 4, 7}},
+		QuarantineReplica{Range: id, Node: 3},
+		ReadmitReplica{Range: id, Node: 3},
 		Batch{Commands: []Command{FenceNode{Node: 2, Boot: 6}, SetVoters{Voters: []rhumb.NodeID{1}}}},
 	}
 }
@@ -57,6 +59,10 @@ func goldenState(t testing.TB) *State {
 		func() Command { return OpenSlot{Node: 1, Class: 1, Replicas: []rhumb.NodeID{1, 2}} },
 		func() Command { return SetVoters{[]rhumb.NodeID{1}} },
 		func() Command { return Elect{Range: rhumb.RangeID{Region: 1}, Version: 1, Node: 2} },
+		func() Command { return QuarantineReplica{Range: rhumb.RangeID{Region: 1}, Node: 1} },
+		func() Command {
+			return RegisterNode{Node: 2, Store: rhumb.UUID{2}, Boot: 2, Nonce: 9, Previous: 1, Region: "fra", Zone: "b"}
+		},
 	} {
 		var res Result
 		if s, res, _ = s.Apply(next()); res.Failure != nil {

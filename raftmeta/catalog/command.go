@@ -34,6 +34,9 @@ const (
 	codeSetReplicas   code = 12
 	codeSetVoters     code = 13
 	codeBatch         code = 14
+
+	codeQuarantineReplica code = 15
+	codeReadmitReplica    code = 16
 )
 
 // BatchMax bounds the commands of one Batch.
@@ -64,17 +67,26 @@ type AddRegion struct {
 // primary it was a new epoch and, where another live node is in sync, a new primary, since a restarted node never goes on
 // in its old epoch (section 1.6, rule S; ruling 11).
 //
-// Refusals: WrongCluster when Cluster or Store are not the registered ones or Boot does not grow (an empty replaced disk,
-// a restored copy of the disk, a second process); NotFound for an unknown Node; InvalidArgument for a new region without a
-// location or a change of region. The same Boot and Nonce again give the first result again.
+// The life's number is the registered one plus one, or Boot when that is greater: a node counts its starts, and metadata
+// its lives. The same Nonce again gives the first result again, or with a greater Boot another life: the node started again
+// before it knew of the first.
+//
+// Refusals: WrongCluster when Cluster or Store are not the registered ones (an empty replaced disk); NotFound for an unknown
+// Node; InvalidArgument for a new region without a location or a change of region; Conflict for the Nonce of an earlier
+// life (a late repetition, or a copy of a disk that had not registered yet: it draws another).
 type RegisterNode struct {
 	// Cluster is the cluster that the node believes to join; zero joins any.
 	Cluster rhumb.ClusterID
 	Node    rhumb.NodeID
 	Store   rhumb.UUID
 	Boot    rhumb.BootSeq
-	// Nonce is random, made once per registration and kept over its retries.
+	// Nonce is random and made once per life. The node has stored it before it registers, and keeps it over retries.
 	Nonce uint64
+	// Previous is the nonce of the life before, as the node's disk has it; 0 when it has none. When metadata knows a later
+	// one, the disk is an older copy: the new life is marked short.
+	Previous uint64
+	// Short says that the node knows of its disks that they have lost something that they had made durable.
+	Short bool
 	// Region is the name of the node's region. A name that is new makes a region at Location.
 	Region string
 	Zone   string
@@ -184,6 +196,21 @@ type SetReplicas struct {
 	Preferred rhumb.NodeID
 }
 
+// QuarantineReplica notes that a replica has found its data damaged: the replica is not elected any more, another in-sync
+// node becomes primary in its place, and it leaves the in-sync set where that stays at its minimum. Quarantining a
+// quarantined replica changes nothing.
+type QuarantineReplica struct {
+	Range rhumb.RangeID
+	Node  rhumb.NodeID
+}
+
+// ReadmitReplica forgets a quarantine, after the replica has given up its damaged data. Conflict while the replica is in
+// the in-sync set: its place there says that it holds what was acknowledged.
+type ReadmitReplica struct {
+	Range rhumb.RangeID
+	Node  rhumb.NodeID
+}
+
 // SetVoters records who votes in the metadata group. The group's driver applies it with each change of membership.
 type SetVoters struct {
 	Voters []rhumb.NodeID
@@ -207,5 +234,7 @@ func (Elect) code() code              { return codeElect }
 func (FenceNode) code() code          { return codeFenceNode }
 func (SetNodeState) code() code       { return codeSetNodeState }
 func (SetReplicas) code() code        { return codeSetReplicas }
+func (QuarantineReplica) code() code  { return codeQuarantineReplica }
+func (ReadmitReplica) code() code     { return codeReadmitReplica }
 func (SetVoters) code() code          { return codeSetVoters }
 func (Batch) code() code              { return codeBatch }

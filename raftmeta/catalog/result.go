@@ -16,8 +16,10 @@ type Result struct {
 	// Region, Node, Class and Table are what was made or found.
 	Region rhumb.RegionID
 	Node   rhumb.NodeID
-	Class  rhumb.ClassID
-	Table  rhumb.TableID
+	// Life is the number of the life that a registration began.
+	Life  rhumb.BootSeq
+	Class rhumb.ClassID
+	Table rhumb.TableID
 	// Range is the record of the range the command is about, as it is now: the new one, or with Conflict the one that was
 	// in the way. It is shared: only read it.
 	Range *rhumb.Range

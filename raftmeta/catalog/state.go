@@ -33,11 +33,16 @@ type region struct {
 	blocks uint32
 }
 
-// node is a node with the nonce of its last registration, by which a repeated registration is recognised.
+// node is a node with the nonce of its last registration, by which a repeated registration is recognised, and those of
+// lives before, oldest first.
 type node struct {
 	rhumb.Node
 	nonce uint64
+	past  []uint64
 }
+
+// pastMax bounds the nonces of earlier lives that are remembered.
+const pastMax = 8
 
 // activeBlock is a node's newest block in a class. opened counts the slots opened in all its blocks of the class.
 type activeBlock struct {
@@ -96,6 +101,15 @@ func (s *State) Node(id rhumb.NodeID) (*rhumb.Node, bool) {
 		return nil, false
 	}
 	return &n.Node, true
+}
+
+// Life returns the number of the life that a node began with the nonce; ok is false when that is not its present life.
+func (s *State) Life(id rhumb.NodeID, nonce uint64) (life rhumb.BootSeq, ok bool) {
+	n, ok := s.nodes.get(uint64(id))
+	if !ok || n.nonce != nonce {
+		return 0, false
+	}
+	return n.Boot, true
 }
 
 // NodeByStore gives the node whose store has this identity.

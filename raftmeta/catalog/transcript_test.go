@@ -108,7 +108,7 @@ func (a args) settings() rhumb.ClassSettings {
 
 func (a args) registration() RegisterNode {
 	r := RegisterNode{
-		Node: rhumb.NodeID(a.num("node")), Boot: rhumb.BootSeq(max(a.num("boot"), 1)), Nonce: a.num("nonce"),
+		Node: rhumb.NodeID(a.num("node")), Boot: rhumb.BootSeq(max(a.num("boot"), 1)), Nonce: a.num("nonce"), Previous: a.num("previous"),
 		Region: a.values["region"], Zone: "z" + strconv.FormatUint(a.num("zone"), 10), Location: a.point(), HasLocation: a.has("at"),
 	}
 	if a.has("store") {
@@ -182,6 +182,10 @@ func parseCommand(t *testing.T, s *State, name string, words []string) Command {
 		return c
 	case "elect":
 		return Elect{Range: a.rangeID(), Version: a.num("version"), Node: node, InSync: a.nodes("insync")}
+	case "quarantine":
+		return QuarantineReplica{Range: a.rangeID(), Node: rhumb.NodeID(a.num("node"))}
+	case "readmit":
+		return ReadmitReplica{Range: a.rangeID(), Node: rhumb.NodeID(a.num("node"))}
 	case "fence":
 		return FenceNode{Node: node, Boot: boot}
 	case "set-state":
@@ -234,6 +238,9 @@ func writeChanges(out *strings.Builder, s *State, c Changes) {
 		if n.Voter {
 			out.WriteString(" voter")
 		}
+		if n.Short {
+			out.WriteString(" short")
+		}
 		out.WriteByte('\n')
 	}
 	for _, id := range c.Classes {
@@ -255,6 +262,10 @@ func writeChanges(out *strings.Builder, s *State, c Changes) {
 }
 
 func rangeString(r *rhumb.Range) string {
-	return fmt.Sprintf("%s class=%s epoch=%d/%d version=%d primary=%s preferred=%s insync=%v replicas=%v",
+	s := fmt.Sprintf("%s class=%s epoch=%d/%d version=%d primary=%s preferred=%s insync=%v replicas=%v",
 		r.ID, r.Class, r.Epoch, r.Allocated, r.Version, r.Primary, r.Preferred, r.InSync, r.Replicas)
+	if len(r.Quarantined) > 0 {
+		s += fmt.Sprintf(" quarantined=%v", r.Quarantined)
+	}
+	return s
 }

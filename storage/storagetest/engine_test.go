@@ -109,7 +109,7 @@ func TestEngine(t *testing.T) {
 		t.Errorf("a new range goes to %s, want the empty disk", got)
 	}
 	check(e)
-	if n, err := e.BumpBoot(); n != id.Boot+1 || err != nil {
+	if n, err := e.BumpBoot(0); n != id.Boot+1 || err != nil {
 		t.Errorf("bumped boot is %d, want %d: %v", n, id.Boot+1, err)
 	}
 	drop := rhumb.RangeID{Region: 1, Slot: 1}
@@ -137,8 +137,8 @@ func TestEngine(t *testing.T) {
 	if _, err := storage.OpenEngine([]string{"/other0", disks(3)[1]}, cfg); rhumb.KindOf(err) == rhumb.Other || err == nil {
 		t.Errorf("disks of two nodes: %v", err)
 	}
-	if _, err := storage.OpenEngine([]string{"/fresh", "/other1"}, cfg); rhumb.KindOf(err) != rhumb.WrongCluster {
-		t.Errorf("a foreign second disk: %v, want wrong_cluster", err)
+	if _, err := storage.OpenEngine([]string{"/fresh", "/other1"}, cfg); rhumb.KindOf(err) != rhumb.Corrupt {
+		t.Errorf("an empty first disk: %v, want corrupt", err)
 	}
 	e = openEngine(t, fs, disks(3))
 	check(e)

@@ -171,8 +171,8 @@ func TestOpenErrors(t *testing.T) {
 			}
 		}
 		w.Mem = clone(w.Mem)
-		if err := serves(w, logs); err != nil {
-			t.Fatalf("after operation %d failed: %v", n, err)
+		if o := serves(w, logs); o.err != nil || o.short || len(o.damages) > 0 {
+			t.Fatalf("after operation %d failed: %+v", n, o)
 		}
 		if count.Load() <= n {
 			break

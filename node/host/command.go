@@ -1,0 +1,30 @@
+package host
+
+import (
+	"fmt"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/node/replica"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+)
+
+// Command returns the command that asks metadata for what a replica of node self wants.
+func Command(self rhumb.NodeID, p replica.MetaProposal) catalog.Command {
+	switch p.Kind {
+	case replica.AlterISR:
+		c := catalog.AlterISR{Range: p.Range, Epoch: p.Epoch, Version: p.Version}
+		for i, n := range p.New {
+			c.Members = append(c.Members, catalog.Member{Node: n, Boot: p.Lives[i]})
+		}
+		return c
+	case replica.ElectMe:
+		return catalog.Elect{Range: p.Range, Version: p.Version, Node: self}
+	case replica.ElectOther:
+		return catalog.Elect{Range: p.Range, Version: p.Version, Node: p.Node}
+	case replica.Quarantine:
+		return catalog.QuarantineReplica{Range: p.Range, Node: p.Node}
+	case replica.Readmit:
+		return catalog.ReadmitReplica{Range: p.Range, Node: p.Node}
+	}
+	panic(fmt.Sprintf("host: unknown proposal %s", p.Kind))
+}
