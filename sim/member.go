@@ -84,7 +84,10 @@ func (m *member) register() (d *rhumb.Node, ok bool) {
 	for m.ctx.Err() == nil {
 		st := m.group.State()
 		if _, ok := st.Life(m.self.Node, m.n.begun.Nonce); ok {
-			return st.Node(m.self.Node)
+			// An earlier start registered this life and did not hear of it: this one registers it again.
+			if d, ok := st.Node(m.self.Node); d.Boot >= m.self.Boot {
+				return d, ok
+			}
 		}
 		ctx, cancel := m.n.rt.WithTimeout(m.ctx, registerTimeout)
 		res, err := m.group.Propose(ctx, m.n.registration())
