@@ -122,6 +122,55 @@ func DecodeRead(m *rhumbpb.Read) (Read, error) {
 	return r, nil
 }
 
+// Locate asks which named keys of one home region exist.
+type Locate struct {
+	// Region is the home region of all names; 0 is that of the node that is asked.
+	Region rhumb.RegionID
+	// Names are at most rhumb.LocateNamesMax names, and Tables the table of each.
+	Names  [][]byte
+	Tables []rhumb.TableID
+}
+
+// Existence is what a node knows of a named key.
+type Existence = rhumbpb.Existence
+
+// The values of Existence. A node that is not the primary of the key's range, or holds no lease, leaves it undecided.
+const (
+	Undecided = rhumbpb.Existence_EXISTENCE_UNDECIDED
+	Absent    = rhumbpb.Existence_EXISTENCE_ABSENT
+	Present   = rhumbpb.Existence_EXISTENCE_PRESENT
+)
+
+// EncodeLocate makes a message of a locate. Names are shared.
+func EncodeLocate(l *Locate) *rhumbpb.Locate {
+	m := &rhumbpb.Locate{Region: uint32(l.Region), Names: l.Names, Tables: make([]uint32, len(l.Tables))}
+	for i, t := range l.Tables {
+		m.Tables[i] = uint32(t)
+	}
+	return m
+}
+
+// DecodeLocate reads and validates a locate.
+func DecodeLocate(m *rhumbpb.Locate) (Locate, error) {
+	const op rhumb.Op = "api.DecodeLocate"
+	l := Locate{Region: rhumb.RegionID(m.GetRegion()), Names: m.GetNames(), Tables: make([]rhumb.TableID, len(m.GetTables()))}
+	switch {
+	case len(l.Names) == 0:
+		return l, rhumb.E(op, rhumb.InvalidArgument, "the request names no record to locate")
+	case len(l.Names) > rhumb.LocateNamesMax:
+		return l, rhumb.Ef(op, rhumb.TooLarge, "the request has %d names to locate, at most %d are allowed", len(l.Names), rhumb.LocateNamesMax)
+	case len(l.Tables) != len(l.Names):
+		return l, rhumb.Ef(op, rhumb.InvalidArgument, "the request has %d tables for %d names to locate", len(l.Tables), len(l.Names))
+	}
+	for i, n := range l.Names {
+		if len(n) == 0 || len(n) > rhumb.NameSizeMax {
+			return l, rhumb.Ef(op, rhumb.InvalidArgument, "name %d has %d bytes, want 1 to %d", i, len(n), rhumb.NameSizeMax)
+		}
+		l.Tables[i] = rhumb.TableID(m.GetTables()[i])
+	}
+	return l, nil
+}
+
 // Scan asks for records of one table in one range, in the order of their names.
 type Scan struct {
 	Table  rhumb.TableID

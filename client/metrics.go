@@ -20,6 +20,9 @@ type Metrics struct {
 	// Searches counts calls that asked all regions for a record, HomesKnown those that a remembered home saved from it.
 	Searches   uint64 `json:"searches"`
 	HomesKnown uint64 `json:"homes_known"`
+	// Located counts the names that batched requests asked regions for, Undecided those of them that a node left to a read.
+	Located   uint64 `json:"located"`
+	Undecided uint64 `json:"undecided"`
 	// Errors counts calls that failed with any kind but NotFound and ConditionFailed, Unknown those with that kind.
 	Errors  uint64 `json:"errors"`
 	Unknown uint64 `json:"unknown"`
@@ -34,7 +37,7 @@ type Metrics struct {
 // counters are the live form of Metrics.
 type counters struct {
 	reads, writes, local, remote, hops, retries, redirects, refused atomic.Uint64
-	searches, homesKnown, errors, unknown                           atomic.Uint64
+	searches, homesKnown, located, undecided, errors, unknown       atomic.Uint64
 	frames, requests, broken, watches                               atomic.Uint64
 }
 
@@ -44,7 +47,8 @@ func (c *Client) Metrics() Metrics {
 	return Metrics{
 		Reads: m.reads.Load(), Writes: m.writes.Load(), Local: m.local.Load(), Remote: m.remote.Load(), Hops: m.hops.Load(),
 		Retries: m.retries.Load(), Redirects: m.redirects.Load(), Refused: m.refused.Load(),
-		Searches: m.searches.Load(), HomesKnown: m.homesKnown.Load(), Errors: m.errors.Load(), Unknown: m.unknown.Load(),
+		Searches: m.searches.Load(), HomesKnown: m.homesKnown.Load(),
+		Located: m.located.Load(), Undecided: m.undecided.Load(), Errors: m.errors.Load(), Unknown: m.unknown.Load(),
 		Frames: m.frames.Load(), Requests: m.requests.Load(), Broken: m.broken.Load(), Watches: m.watches.Load(),
 	}
 }

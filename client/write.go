@@ -348,7 +348,7 @@ func (p *plan) orCreate(ctx context.Context) (BatchResult, error) {
 		c.m.homesKnown.Add(1)
 		return p.existing(ctx, region)
 	}
-	if m.Kind == rhumb.Patch && m.Cond.Kind == rhumb.Always && len(p.mutations) == 1 {
+	if m.Kind == rhumb.Patch && m.Cond.Kind == rhumb.Always && len(p.mutations) == 1 && !c.homes.expectElsewhere(m.Table) {
 		// Most patches meet a record that is here: one round trip instead of two.
 		present := *m
 		present.Cond.Kind = rhumb.IfPresent
@@ -362,7 +362,7 @@ func (p *plan) orCreate(ctx context.Context) (BatchResult, error) {
 		return BatchResult{}, rhumb.WrapKind(p.op, kindOfContext(err), err)
 	}
 	defer done()
-	region, ok, err := p.locate(ctx)
+	region, ok, err := p.locateAll(ctx)
 	if err != nil {
 		return BatchResult{}, err
 	}
@@ -377,6 +377,27 @@ func (p *plan) orCreate(ctx context.Context) (BatchResult, error) {
 		c.homes.put(m.Table, m.Name, region)
 	}
 	return out, err
+}
+
+// locateAll is locate for a name that is probably new: it asks all regions at once, those of other callers' names with
+// it, and only whether the record exists. So the answers take one round trip to the farthest region, and a batch of
+// creations takes one together.
+func (p *plan) locateAll(ctx context.Context) (rhumb.RegionID, bool, error) {
+	c, m := p.c, &p.mutations[0]
+	if region, ok := c.homes.get(m.Table, m.Name); ok {
+		c.m.homesKnown.Add(1)
+		return region, true, nil
+	}
+	region, ok, searched, err := p.t.locate(ctx, p.op, m.Name)
+	if err != nil {
+		return 0, false, err
+	}
+	p.searched, p.existed = searched, ok
+	if ok {
+		c.homes.put(m.Table, m.Name, region)
+	}
+	c.homes.noteElsewhere(m.Table, !ok || region != c.here.ID)
+	return region, ok, nil
 }
 
 // birthplace is the region in which a record that does not exist is created: the one nearest to its location, if it has

@@ -11,6 +11,7 @@ type metrics struct {
 	diskFull        prometheus.Counter
 	confirmReads    prometheus.Counter
 	readRetries     prometheus.Counter
+	conditionReads  prometheus.Counter
 	refusedMessages prometheus.Counter
 	droppedMessages prometheus.Counter
 	rangeFull       prometheus.Counter
@@ -36,6 +37,7 @@ func newMetrics() metrics {
 		diskFull:        counter("disk_full_total", "Batches refused because the disk is nearly full."),
 		confirmReads:    counter("confirm_reads_total", "Reads that had no lease and asked the metadata group instead."),
 		readRetries:     counter("read_retries_total", "Reads that began again because old versions were collected under them."),
+		conditionReads:  counter("condition_reads_total", "Conditions that failed by a lease read, without a log entry."),
 		refusedMessages: counter("refused_messages_total", "Replication messages that a replica refused."),
 		droppedMessages: counter("dropped_messages_total", "Replication messages dropped because too many bytes wait; they are sent again."),
 		rangeFull:       counter("range_full_total", "Batches refused because they add keys to a range that is too large."),
@@ -52,7 +54,7 @@ func newMetrics() metrics {
 func (h *Host) Collectors() []prometheus.Collector {
 	m := &h.m
 	return []prometheus.Collector{
-		m.proposeSeconds, m.syncSeconds, m.commitRanges, m.overloaded, m.diskFull, m.confirmReads, m.readRetries,
+		m.proposeSeconds, m.syncSeconds, m.commitRanges, m.overloaded, m.diskFull, m.confirmReads, m.readRetries, m.conditionReads,
 		m.refusedMessages, m.droppedMessages, m.rangeFull, m.metaDropped, m.fetchFailed, m.collectFailed, m.quarantined,
 	}
 }

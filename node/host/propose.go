@@ -129,6 +129,9 @@ func (h *Host) proposal(s *slot, ev *proposeEvent) (replica.Proposal, error) {
 			p.Base[i] = replica.Base{Version: found.Version, Value: found.Value}
 		}
 	}
+	if err := h.failedCondition(s, ev.batch, p.Base); err != nil {
+		return p, err
+	}
 	if size, _ := s.store.Size(s.id); size.Data > h.cfg.RangeSizeMax {
 		if err := h.onlyUpdates(s, &p, size.Data); err != nil {
 			h.m.rangeFull.Inc()

@@ -121,6 +121,19 @@ func (w *world) Get(_ context.Context, id rhumb.RangeID, t rhumb.TableID, names 
 	return items, rhumb.Receipt{Node: self, Range: id, Epoch: 3, Hops: 1}, nil
 }
 
+func (w *world) Exists(_ context.Context, id rhumb.RangeID, _ []rhumb.TableID, names [][]byte) ([]bool, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.refuse != nil {
+		return nil, w.refuse
+	}
+	exist := make([]bool, len(names))
+	for i, n := range names {
+		_, exist[i] = w.items[id][string(n)]
+	}
+	return exist, nil
+}
+
 func (w *world) Scan(_ context.Context, q rhumb.ScanQuery) (p rhumb.ScanPage, r rhumb.Receipt, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

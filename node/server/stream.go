@@ -135,7 +135,7 @@ const (
 
 // responseSize is about what a response takes, never much less.
 func responseSize(r *rhumbpb.Response) int {
-	size := responseOverhead + itemOverhead*len(r.Items)
+	size := responseOverhead + itemOverhead*len(r.Items) + len(r.Located)
 	for _, it := range r.Items {
 		size += len(it.Value) + len(it.Name)
 	}
