@@ -55,13 +55,14 @@ const (
 	faultMeta                       // F53, F54: no proposal is applied for a while
 	faultDrain                      // a node is drained and comes back
 	faultMove                       // F50, F51: a range gets other replicas
+	faultData                       // the data path of a node is broken, its heartbeats are not
 	faultUsurp                      // a primary is cut off while a member that has just restarted is elected
 	faultKinds
 )
 
 var faultNames = [faultKinds]string{
 	"crash", "crash-all", "crash-loop", "pause", "isolate", "split", "bridge", "one-way", "link", "slow-link", "loss",
-	"stall", "slow-disk", "jump", "meta", "drain", "move", "usurp",
+	"stall", "slow-disk", "jump", "meta", "drain", "move", "data", "usurp",
 }
 
 // String names the fault in traces.

@@ -48,14 +48,16 @@ func (h *Host) shrinkTails() {
 	}
 	b.Refuse()
 	var sizes []int64
-	h.eachSlot(func(s *slot) { sizes = append(sizes, int64(s.weight.tail)) })
+	for _, s := range h.all {
+		sizes = append(sizes, int64(s.weight.tail))
+	}
 	most := waterLevel(sizes, b.Most()/2) // half: not again at once
-	h.eachSlot(func(s *slot) {
+	for _, s := range h.all {
 		if int64(s.weight.tail) > most {
 			s.r.ShrinkTail(int(most))
 			h.weigh(s)
 		}
-	})
+	}
 }
 
 // waterLevel gives the greatest level such that sizes, each cut down to it, are at most total together.

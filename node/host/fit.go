@@ -69,10 +69,10 @@ func (h *Host) lookAtFitness() {
 		h.log.Info("this node may have primaries again")
 	}
 	h.postAway(peersEvent{func(h *Host) {
-		h.eachSlot(func(s *slot) {
+		for _, s := range h.all {
 			s.r.SetUnfit(!h.fit.Load().of(s))
 			h.touch(s)
-		})
+		}
 	}})
 	if h.cfg.FitnessChanged != nil {
 		h.cfg.FitnessChanged()

@@ -5,7 +5,7 @@
 //
 // # Duties of the driver
 //
-// One goroutine at a time calls a Replica. The driver (node/host, sim) loops:
+// One goroutine at a time calls a Replica. The driver (node/host) loops:
 //
 //  1. Feed inputs: Describe, Propose, Step, Persisted, Fetched, Peer, Tick, Activate, and Close every now and then.
 //  2. When HasReady, take Ready and carry it out in full, in this order:
