@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -22,6 +23,13 @@ type judged struct {
 	told    *catalog.State
 	// asked is the last Close that the node was sent by each other, agreed the greatest Agreed (AgreeOnly, CloseUnfenced).
 	asked, agreed []rhumb.Timestamp
+	// undone are entries that the present event removes from logs: their results must go with them.
+	undone []undoneEntry
+}
+
+type undoneEntry struct {
+	rng   int
+	entry *entry.Entry
 }
 
 func newJudged(n *node) judged {
@@ -48,6 +56,7 @@ func (n *node) observe() {
 	if n.host == nil {
 		return
 	}
+	n.checkUndone()
 	look := w.now-n.seen.probed >= probeEvery
 	if look {
 		n.seen.probed = w.now
@@ -153,9 +162,43 @@ func (n *node) undo(id rhumb.RangeID, c *rangeCopy, above rhumb.Seq) {
 	}
 	for _, e := range c.entries[above:] {
 		n.w.judge(n.w.monitor.Undone(id, n.id, e, c.commit))
+		n.seen.undone = append(n.seen.undone, undoneEntry{n.w.number(id), e})
 	}
 	n.disk.change(c, above)
 	c.entries = append([]*entry.Entry(nil), c.entries[:above]...)
+}
+
+// checkUndone looks for results of requests whose entries are gone: a repeated request would be answered with what never
+// came to be.
+func (n *node) checkUndone() {
+	for _, u := range n.seen.undone {
+		c := n.disk.copies[u.rng]
+		for i := range u.entry.Requests {
+			id := u.entry.Requests[i].ID
+			at, kept, err := n.result(u.rng, id)
+			n.w.judge(err)
+			if kept && (int(at) > len(c.entries) || !holds(c.entries[at-1], id)) {
+				n.w.failf("%s: range %s: the result of request %s is kept, and its entry %v is not", n.id, n.w.ranges[u.rng], id, u.entry.Position())
+			}
+		}
+	}
+	n.seen.undone = nil
+}
+
+func holds(e *entry.Entry, id rhumb.RequestID) bool {
+	return slices.ContainsFunc(e.Requests, func(r entry.Request) bool { return r.ID == id })
+}
+
+// result gives the position of the entry whose result the node has stored for a request.
+func (n *node) result(rng int, id rhumb.RequestID) (at rhumb.Seq, ok bool, err error) {
+	if seen, ok := n.disk.results[id]; ok {
+		return seen.Seq, true, nil
+	}
+	if id.IsZero() {
+		return 0, false, nil
+	}
+	stored, ok, err := n.disk.engine.Store(n.w.ranges[rng]).Dedup(n.w.ranges[rng], id)
+	return stored.Seq, ok, err
 }
 
 func (n *node) appended(id rhumb.RangeID, c *rangeCopy, entries []*entry.Entry) {
