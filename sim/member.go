@@ -176,14 +176,20 @@ func (m *member) suspect(nodes []rhumb.NodeID) {
 		}
 	}
 	m.n.w.tracef(m.n.name(), "suspects %v", m.suspects)
-	m.n.spawn(m.reportOnce)
+	m.tellLeader()
 }
+
+// tellLeader reports at once.
+func (m *member) tellLeader() { m.n.spawn(m.reportOnce) }
+
+// unfit reports whether the node must not be primary.
+func (m *member) unfit() bool { return m.n.host != nil && m.n.host.Unfit() != "" }
 
 // report tells the metadata leader whom this node suspects, again and again while it suspects anybody.
 func (m *member) report() {
 	for m.ctx.Err() == nil {
 		sched.Sleep(m.n.rt, m.ctx, reportEvery)
-		if len(m.suspects) > 0 {
+		if len(m.suspects) > 0 || m.unfit() {
 			m.reportOnce()
 		}
 	}
@@ -192,7 +198,7 @@ func (m *member) report() {
 func (m *member) reportOnce() {
 	ctx, cancel := m.n.rt.WithTimeout(m.ctx, reportEvery)
 	defer cancel()
-	_ = m.group.Report(ctx, evidence.Report{From: m.self.Node, Boot: m.self.Boot, Suspects: m.suspects}) // it is repeated
+	_ = m.group.Report(ctx, evidence.Report{From: m.self.Node, Boot: m.self.Boot, Suspects: m.suspects, Unfit: m.unfit()}) // it is repeated
 }
 
 // rebirth begins a new life of a node that is alive and was fenced (ruling 11).

@@ -164,7 +164,7 @@ func (n *node) serve(m *member) error {
 	h, err := host.New(host.Config{
 		Self: m.self, Engine: n.disk.engine, Clock: n.hlc, Net: transport{n}, Meta: m, Logger: w.logger(n), Runtime: n.rt,
 		SyncOutstanding: n.disk.outstanding, Fresh: id.Fresh && id.Boot == 1 || w.cfg.Bug == ForgetGrants,
-		Known: slices.Collect(m.group.State().Ranges()), Settings: m.settings, Fatal: func(err error) { panic(err) }, Suspected: m.suspect, Replica: w.p.replica, Probe: n.probe(),
+		Known: slices.Collect(m.group.State().Ranges()), Settings: m.settings, Fatal: func(err error) { panic(err) }, Suspected: m.suspect, FitnessChanged: m.tellLeader, Replica: w.p.replica, Probe: n.probe(),
 	})
 	if err != nil {
 		return err

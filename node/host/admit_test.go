@@ -51,7 +51,7 @@ func TestPace(t *testing.T) {
 
 // What is stuck does not use up what the node takes in at a time, and is not counted twice when it is answered after all.
 func TestAdmission(t *testing.T) {
-	a := &admission{pace: newPace(100)}
+	a := &admission{clock: func() time.Duration { return time.Hour }, pace: newPace(100)}
 	stuck, ok := a.take(80)
 	if _, more := a.take(30); !ok || more {
 		t.Fatal("80 bytes of 100 are not taken in, or 110 are")
