@@ -143,8 +143,9 @@ func TestDocsMakeTargets(t *testing.T) {
 const protocolPage = "docs/replication.md"
 
 // citation is a way to cite the protocol: find matches a citation or a list of them, name the names within, and anchor is what
-// stands before a name in the anchors of the page.
+// stands before a name in the anchors of the page. A text without word holds none.
 type citation struct {
+	word       string
 	find, name *regexp.Regexp
 	anchor     string
 }
@@ -159,20 +160,20 @@ const (
 
 var citations = []citation{
 	{
-		regexp.MustCompile(`\b[Rr]ules?` + gap + `[A-Z]\b(?:(?:,|,? and|,? or|,? to)` + gap + `[A-Z]\b)*|` + modelled),
+		"ule", regexp.MustCompile(`\b[Rr]ules?` + gap + `[A-Z]\b(?:(?:,|,? and|,? or|,? to)` + gap + `[A-Z]\b)*|` + modelled),
 		regexp.MustCompile(`(?:^[Rr]ules?` + gap + `|,` + gap + `|(?:and|or|to)` + gap + `|"|\| )([A-Z])\b`), "rule-",
 	},
 	{
-		regexp.MustCompile(`\b[Rr]ulings?` + gap + `[0-9]+[a-z]?\b(?:(?:,|–|,? and|,? or|,? to)[\s/]*[0-9]+[a-z]?\b)*`),
+		"uling", regexp.MustCompile(`\b[Rr]ulings?` + gap + `[0-9]+[a-z]?\b(?:(?:,|–|,? and|,? or|,? to)[\s/]*[0-9]+[a-z]?\b)*`),
 		regexp.MustCompile(`([0-9]+[a-z]?)`), "ruling-",
 	},
-	{regexp.MustCompile(`\bI[0-9]+\b`), regexp.MustCompile(`(I[0-9]+)`), "invariant-"},
+	{"I", regexp.MustCompile(`\bI[0-9]+\b`), regexp.MustCompile(`(I[0-9]+)`), "invariant-"},
 	{
-		regexp.MustCompile(outside + `\b[Ss]ections?` + gap + `[0-9]+(?:\.[0-9]+)*|` + modelled),
+		"ection", regexp.MustCompile(outside + `\b[Ss]ections?` + gap + `[0-9]+(?:\.[0-9]+)*|` + modelled),
 		regexp.MustCompile(`(?:^[Ss]ections?` + gap + `|"|\| )([0-9]+(?:\.[0-9]+)*)`), "section-",
 	},
 	// Readers do not have "the design": a citation of it never resolves.
-	{regexp.MustCompile(`\b[\w.]+` + gap + `of` + gap + `the` + gap + `design\b`), regexp.MustCompile(`(.+)`), "design "},
+	{"design", regexp.MustCompile(`\b[\w.]+` + gap + `of` + gap + `the` + gap + `design\b`), regexp.MustCompile(`(.+)`), "design "},
 }
 
 // Every rule, ruling, invariant and section that code or a document cites has its anchor on the page of the protocol.
@@ -192,6 +193,9 @@ func TestDocsCitations(t *testing.T) {
 			continue
 		}
 		for _, c := range citations {
+			if !strings.Contains(text, c.word) {
+				continue
+			}
 			for _, at := range c.find.FindAllStringIndex(text, -1) {
 				for _, m := range c.name.FindAllStringSubmatch(text[at[0]:at[1]], -1) {
 					found++

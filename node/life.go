@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -53,14 +54,17 @@ func (n *Node) pause(d time.Duration) {
 // seek asks the members of a cluster that gossip knows to register this node, which has none yet. It gives the nodes of
 // the cluster once one of them has.
 func (n *Node) seek() []*rhumb.Node {
-	_ = n.gossip.Join(n.cfg.Join) // again: the node to join may have started later
+	why := "those that answer belong to no cluster either; run rhumb init on one of them"
+	if err := n.gossip.Join(n.cfg.Join); err != nil { // again: the node to join may have started later
+		why = rhumb.Message(err)
+	}
 	for _, m := range n.gossip.Members() {
 		if m.Cluster.IsZero() || m.Addr == n.bound.addr {
 			continue
 		}
 		resp, err := n.askToJoin(m.Addr)
 		if err != nil {
-			n.cfg.Logger.Warn("a member does not let this node join", "addr", m.Addr, "err", err)
+			why = "the member at " + m.Addr + " does not let this node join: " + rhumb.Message(err)
 			continue
 		}
 		cluster, err1 := api.DecodeUUID(resp.Cluster)
@@ -80,6 +84,9 @@ func (n *Node) seek() []*rhumb.Node {
 			}
 		}
 		return nodes
+	}
+	if len(n.cfg.Join) > 0 {
+		n.hinder(why)
 	}
 	return nil
 }
@@ -146,13 +153,15 @@ func (n *Node) enter(nodes []*rhumb.Node) error {
 	if err != nil {
 		return err
 	}
+	defer n.entrant.Store(nil)
 	id := n.engine.Identity()
 	if err := m.serve(id.Fresh && id.Boot == 1); err != nil {
 		m.close()
 		return err
 	}
 	n.member.Store(m)
-	n.cfg.Logger.Info("the node is in its cluster", "cluster", id.Cluster.String(), "node", id.Node, "life", id.Boot, "region", n.cfg.Region)
+	n.obstacle.Store(nil)
+	n.cfg.Logger.Info("the node is in its cluster", "cluster", id.Cluster, "node", id.Node, "life", id.Boot, "region", n.cfg.Region)
 	return nil
 }
 
@@ -163,12 +172,14 @@ func (n *Node) registered(nodes []*rhumb.Node) (*member, error) {
 		if err != nil {
 			return nil, err
 		}
+		n.entrant.Store(m)
 		d, err := n.register(m)
 		if err == nil && d.Boot == m.self.Boot {
 			if err = n.confirmLife(d); err == nil {
 				return m, nil
 			}
 		}
+		n.entrant.Store(nil)
 		m.close()
 		switch {
 		case rhumb.KindOf(err) == rhumb.Conflict:
@@ -197,19 +208,24 @@ func (n *Node) register(m *member) (*rhumb.Node, error) {
 	const op rhumb.Op = "node.register"
 	for start := time.Now(); n.ctx.Err() == nil; {
 		st := m.group.State()
+		// With a smaller boot an earlier start registered this life and did not hear of it: this one registers it again.
 		if _, ok := st.Life(m.self.Node, n.life.Nonce); ok {
-			d, _ := st.Node(m.self.Node)
-			if d.State == rhumb.NodeFenced {
-				return nil, rhumb.E(op, rhumb.Conflict, "this life was fenced before it served")
+			if d, _ := st.Node(m.self.Node); d.Boot >= m.self.Boot {
+				if d.State == rhumb.NodeFenced {
+					return nil, rhumb.E(op, rhumb.Conflict, "this life was fenced before it served")
+				}
+				return d, nil
 			}
-			return d, nil
+		}
+		if err := n.checkTwin(m); err != nil {
+			return nil, err
 		}
 		err := n.registerOnce(m)
 		if k := rhumb.KindOf(err); k == rhumb.WrongCluster || k == rhumb.InvalidArgument || k == rhumb.NotFound || k == rhumb.Conflict {
 			return nil, err
 		}
 		if err != nil {
-			n.cfg.Logger.Debug("not registered yet", "err", err)
+			n.hinder(rhumb.Message(err))
 			n.pause(seekInterval)
 		}
 		if other, ok := n.strangers(m.cluster); ok && time.Since(start) > strangersPatience {
@@ -217,6 +233,28 @@ func (n *Node) register(m *member) (*rhumb.Node, error) {
 		}
 	}
 	return nil, n.ctx.Err()
+}
+
+// checkTwin returns an error while another process takes part in the cluster as this node. The directory of this process is then
+// a copy of the directory of the other process: it must not act as that node, and it could only wait for ever.
+func (n *Node) checkTwin(m *member) error {
+	d, ok := m.group.State().Node(m.self.Node)
+	if !ok || d.Addr == "" || d.Addr == n.bound.addr {
+		return nil
+	}
+	conn, err := api.Connect(d.Addr, api.DialFunc(n.cfg.WAN.Dialer(n.cfg.Region)))
+	if err != nil {
+		return nil
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(n.ctx, twinTimeout)
+	defer cancel()
+	resp, err := rhumbpb.NewClusterClient(conn).Ping(ctx, &rhumbpb.PingRequest{})
+	if err != nil || !resp.Ready || rhumb.NodeID(resp.Node) != m.self.Node || !bytes.Equal(resp.Cluster, m.cluster[:]) {
+		return nil
+	}
+	return rhumb.Ef("node.register", rhumb.WrongCluster, "another process runs at %s as node %s of cluster %s, so this node's directory is a copy of its directory; "+
+		"start a new node on an empty directory with --join", d.Addr, m.self.Node, m.cluster)
 }
 
 // whereabouts lists the nodes of a catalog, at the addresses that gossip hears from those that have begun a later life than
@@ -266,7 +304,7 @@ func (n *Node) registerOnce(m *member) error {
 	if nodes := n.whereabouts(m.group.State()); len(nodes) > 0 {
 		m.network.SetPeers(nodes)
 	}
-	err := error(rhumb.E("node.register", rhumb.Unavailable, "no member of the cluster answers"))
+	err := error(rhumb.E("node.register", rhumb.Unavailable, "no other member of the cluster answers; start them, and check --join"))
 	for _, peer := range n.gossip.Members() {
 		if peer.Cluster != m.cluster || peer.Addr == n.bound.addr {
 			continue
@@ -289,7 +327,16 @@ func (n *Node) registerOnce(m *member) error {
 
 // rebirth begins a new life of a node that is alive and was fenced (ruling 11): nothing of the old one, no lease and no
 // role, goes on.
+//
+// Until the new life begins the node keeps its copy of the metadata and its vote.
 func (n *Node) rebirth(old *member) {
+	n.entering.Lock()
+	pause := n.rebirths.next(time.Since(old.born))
+	n.entering.Unlock()
+	if pause > 0 {
+		n.cfg.Logger.Warn("this node was fenced again soon; it waits before it begins a new life", "pause", pause)
+		n.pause(pause)
+	}
 	n.entering.Lock()
 	defer n.entering.Unlock()
 	if n.ctx.Err() != nil || !n.member.CompareAndSwap(old, nil) {

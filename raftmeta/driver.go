@@ -114,31 +114,34 @@ func (d *driver) run(ctx context.Context) {
 	}
 }
 
-// drain takes what waits without waiting for more.
+// drain takes what waits without waiting for more: messages first, since they may tell who leads. It does not choose among
+// kinds by select, which would choose at random.
 func (d *driver) drain() error {
 	if d.due.Swap(false) {
 		d.tick()
 	}
-	for range InboxMax {
+	takeAll(d.inbox, d.step)
+	takeAll(d.asks, func(f func(*driver)) { f(d) })
+	takeAll(d.proposals, d.propose)
+	takeAll(d.reads, d.queueRead)
+	select {
+	case transfer := <-d.cuts:
+		return d.cut(transfer)
+	default:
+		return nil
+	}
+}
+
+// takeAll takes what waits in a queue, at most as much as the queue holds: what comes meanwhile has given a signal.
+func takeAll[T any](queue <-chan T, take func(T)) {
+	for range cap(queue) {
 		select {
-		case f := <-d.asks:
-			f(d)
-		case transfer := <-d.cuts:
-			if err := d.cut(transfer); err != nil {
-				return err
-			}
-		case in := <-d.inbox:
-			d.step(in)
-		case p := <-d.proposals:
-			d.propose(p)
-		case r := <-d.reads:
-			d.queueRead(r)
+		case v := <-queue:
+			take(v)
 		default:
-			return nil
+			return
 		}
 	}
-	d.signal() // there may be more
-	return nil
 }
 
 func (d *driver) tick() {

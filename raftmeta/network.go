@@ -49,7 +49,9 @@ func (g *Group) Step(from rhumb.NodeID, b []byte) error {
 	if err := proto.Unmarshal(whole, m); err != nil {
 		return rhumb.WrapKind(op, rhumb.Corrupt, err)
 	}
-	if m.GetFrom() != uint64(from) || m.GetTo() != uint64(g.config.Node) || raft.IsLocalMsg(m.GetType()) {
+	// A node that no longer leads passes the question of a reader on to the leader.
+	passedOn := m.GetType() == raftpb.MsgReadIndex
+	if m.GetFrom() != uint64(from) && !passedOn || m.GetTo() != uint64(g.config.Node) || raft.IsLocalMsg(m.GetType()) {
 		return rhumb.Ef(op, rhumb.Corrupt, "a %s message from %d to %d came from %s to %s",
 			m.GetType(), m.GetFrom(), m.GetTo(), from, g.config.Node)
 	}

@@ -9,7 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
+
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/sched"
 )
 
 // testNetwork carries messages between groups of one process, with delay, loss and cuts.
@@ -204,11 +208,27 @@ func TestPartsRefused(t *testing.T) {
 	}
 }
 
+// TestPassedOnReads: a node that no longer leads passes a reader's question on, so that it comes from another node than the
+// reader. Nothing else may.
+func TestPassedOnReads(t *testing.T) {
+	g := &Group{config: Config{Node: 1}, rt: sched.System, inbox: make(chan inbound, 2), metrics: newMetrics(nil, 0)}
+	for typ, want := range map[raftpb.MessageType]rhumb.Kind{raftpb.MsgReadIndex: 0, raftpb.MsgApp: rhumb.Corrupt, raftpb.MsgVoteResp: rhumb.Corrupt} {
+		m := &raftpb.Message{Type: typ.Enum(), From: proto.Uint64(3), To: proto.Uint64(1)}
+		err := g.Step(2, append([]byte{messageWhole}, marshal(m)...))
+		if want == 0 && err != nil || want != 0 && rhumb.KindOf(err) != want {
+			t.Errorf("%s of n3 through n2: %v", typ, err)
+		}
+	}
+	if len(g.inbox) != 1 {
+		t.Errorf("%d messages reach Raft, want 1", len(g.inbox))
+	}
+}
+
 func FuzzStep(f *testing.F) {
 	f.Add([]byte{messageWhole})
 	f.Add(split(1, make([]byte, FragmentSize+1))[0][:64])
 	f.Fuzz(func(t *testing.T, b []byte) {
-		g := &Group{config: Config{Node: 1}, inbox: make(chan inbound, 1), metrics: newMetrics(nil, 0)}
+		g := &Group{config: Config{Node: 1}, rt: sched.System, inbox: make(chan inbound, 1), metrics: newMetrics(nil, 0)}
 		if err := g.Step(2, b); err != nil && rhumb.KindOf(err) != rhumb.Corrupt {
 			t.Fatalf("kind of %v", err)
 		}

@@ -2,7 +2,8 @@ package sim
 
 import "slices"
 
-// Bug is a duty of the driver that it breaks on purpose, to see that the judges notice.
+// Bug is a duty that is broken on purpose, to see that the judges notice: by the world around the host, by what host.Probe
+// may change, or on the way of a frame.
 type Bug uint8
 
 // The planted bugs.
@@ -22,7 +23,7 @@ const (
 	ActivateAtOnce
 	// ForgetGrants restarts a node as if it had never granted anything.
 	ForgetGrants
-	// IgnoreExclusions never tells lease.Pairs of a promise.
+	// IgnoreExclusions keeps from the holders of leases what their grantors have promised since.
 	IgnoreExclusions
 	// NoDedup never finds the stored result of a request.
 	NoDedup

@@ -267,6 +267,8 @@ func (call *call) answered(a replica.Answer) {
 		call.finish(check.ConditionFailed)
 	case kind == rhumb.ConditionFailed:
 		call.finish(check.Unknown) // an attempt without an answer may come later and find the condition true
+	case kind == rhumb.Expired:
+		call.finish(check.Unknown) // the stored result is collected: a clock that jumps makes it old
 	case kind == rhumb.NotPrimary || kind == rhumb.Unavailable || kind == rhumb.Overloaded || kind == rhumb.Unknown:
 		if kind == rhumb.Unknown {
 			call.open++

@@ -55,13 +55,14 @@ const (
 	faultMeta                       // F53, F54: no proposal is applied for a while
 	faultDrain                      // a node is drained and comes back
 	faultMove                       // F50, F51: a range gets other replicas
+	faultData                       // the data path of a node is broken, its heartbeats are not
 	faultUsurp                      // a primary is cut off while a member that has just restarted is elected
 	faultKinds
 )
 
 var faultNames = [faultKinds]string{
 	"crash", "crash-all", "crash-loop", "pause", "isolate", "split", "bridge", "one-way", "link", "slow-link", "loss",
-	"stall", "slow-disk", "jump", "meta", "drain", "move", "usurp",
+	"stall", "slow-disk", "jump", "meta", "drain", "move", "data", "usurp",
 }
 
 // String names the fault in traces.
@@ -166,6 +167,10 @@ func drawBounds(r *rand.Rand) replica.Config {
 	}
 	if r.IntN(6) == 0 {
 		c.ProposalsMax = 2
+	}
+	if r.IntN(4) > 0 { // so that sets change often
+		c.HoldOffMin = one(r, time.Millisecond, 100*time.Millisecond, 500*time.Millisecond)
+		c.HoldOffMax = one(r, 500*time.Millisecond, 5*time.Second)
 	}
 	if r.IntN(6) == 0 {
 		c.UncommittedBytesMax = max(c.EntryBytesMax, 2000)

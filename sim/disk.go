@@ -7,6 +7,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/entry"
+	"github.com/rhumbdb/rhumb/node/replica"
 	"github.com/rhumbdb/rhumb/raftmeta"
 	"github.com/rhumbdb/rhumb/storage"
 	"github.com/rhumbdb/rhumb/storage/storagetest"
@@ -34,6 +35,8 @@ type disk struct {
 	// are those that have changed since the last sync was asked for.
 	copies   []*rangeCopy
 	unmarked map[*rangeCopy]rhumb.Seq // with the end of the log below what changed
+	// results are those of every request that was ever appended, undone or not (KeepResults).
+	results map[rhumb.RequestID]replica.Dedup
 }
 
 // debt is a sync that was asked for and not yet answered.

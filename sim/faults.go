@@ -92,13 +92,18 @@ func (w *world) fault(kind FaultKind, last time.Duration) string {
 	case faultJump:
 		return w.jump(n)
 	case faultMeta:
-		w.net.noMeta = true
-		w.after(last, func() { w.net.noMeta = false })
+		if w.chance.IntN(2) == 0 {
+			w.deafen(last, n)
+			return n.name() + " hears nothing of the metadata"
+		}
+		w.deafen(last, w.nodes...)
 		return "the metadata group does not meet"
 	case faultDrain:
 		return w.drain(n, last)
 	case faultMove:
 		return w.move()
+	case faultData:
+		return w.silence(last, n)
 	case faultUsurp:
 		return w.usurp(last)
 	}
@@ -110,6 +115,9 @@ func (w *world) crash(n *node, last time.Duration) string {
 		return ""
 	}
 	n.stop()
+	if slices.Contains(w.p.faults, faultJump) && w.chance.IntN(2) == 0 {
+		w.jump(n) // a clock that was without power
+	}
 	life := n.life
 	w.after(last, func() {
 		if n.down && n.life == life {
@@ -172,12 +180,17 @@ func (w *world) drain(n *node, last time.Duration) string {
 func (w *world) usurp(last time.Duration) string {
 	r, _ := w.state.Range(one(w.chance, w.ranges...))
 	heir, old := w.nodes[one(w.chance, r.InSync...)-1], w.nodes[r.Primary-1]
-	if heir == old || heir.down || old.down {
+	if heir == old || heir.down || old.down || w.leader() == nil {
 		return ""
 	}
-	w.cut(func(a, b int) bool {
-		return (a == old.index) != (b == old.index) && a < len(w.nodes) && b < len(w.nodes)
-	}, last)
+	if w.chance.IntN(2) == 0 {
+		w.deafen(last, old)
+		w.silence(last, old)
+	} else {
+		w.cut(func(a, b int) bool {
+			return (a == old.index) != (b == old.index) && a < len(w.nodes) && b < len(w.nodes)
+		}, last)
+	}
 	if w.chance.IntN(2) == 0 {
 		w.crash(heir, w.draw(time.Millisecond, 100*time.Millisecond))
 	}
@@ -194,6 +207,21 @@ func (w *world) usurp(last time.Duration) string {
 		}
 	})
 	return fmt.Sprintf("range %s from %s to %s", r.ID, old.id, heir.id)
+}
+
+// deafen keeps the metadata from nodes for a while.
+func (w *world) deafen(last time.Duration, nodes ...*node) {
+	for _, n := range nodes {
+		w.net.deaf[n.index] = true
+		w.after(last, func() { w.net.deaf[n.index] = false })
+	}
+}
+
+// silence breaks the data path of a node for a while; its heartbeats get through.
+func (w *world) silence(last time.Duration, n *node) string {
+	w.net.mute[n.index] = true
+	w.after(last, func() { w.net.mute[n.index] = false })
+	return n.name()
 }
 
 // networkFault cuts or slows something; cuts lie on top of each other, and each ends by itself.

@@ -35,6 +35,14 @@ func (s *schedule) add(at time.Duration, do func()) {
 	h[i] = ev
 }
 
+// peek gives the time of the earliest event; ok is false when there is none.
+func (s *schedule) peek() (at time.Duration, ok bool) {
+	if len(s.heap) == 0 {
+		return 0, false
+	}
+	return s.heap[0].at, true
+}
+
 // next takes the earliest event; ok is false when there is none.
 func (s *schedule) next() (ev event, ok bool) {
 	h := s.heap

@@ -84,7 +84,10 @@ func (m *member) register() (d *rhumb.Node, ok bool) {
 	for m.ctx.Err() == nil {
 		st := m.group.State()
 		if _, ok := st.Life(m.self.Node, m.n.begun.Nonce); ok {
-			return st.Node(m.self.Node)
+			// An earlier start registered this life and did not hear of it: this one registers it again.
+			if d, ok := st.Node(m.self.Node); d.Boot >= m.self.Boot {
+				return d, ok
+			}
 		}
 		ctx, cancel := m.n.rt.WithTimeout(m.ctx, registerTimeout)
 		res, err := m.group.Propose(ctx, m.n.registration())
@@ -92,6 +95,7 @@ func (m *member) register() (d *rhumb.Node, ok bool) {
 		if err == nil {
 			err = res.Err()
 		}
+		m.n.w.tracef(m.n.name(), "registers boot %d: %v", m.self.Boot, err)
 		switch rhumb.KindOf(err) {
 		case rhumb.Conflict:
 			m.n.beginLife(m.n.disk.engine.RenewLife)
@@ -196,7 +200,9 @@ func (m *member) rebirth() {
 	n := m.n
 	n.w.tracef(n.name(), "fenced and alive: a new life in place")
 	n.cancel()
-	n.host.Close()
+	if n.host != nil {
+		n.host.Close()
+	}
 	_ = n.group.Close()
 	for _, ended := range m.work {
 		n.rt.Await(ended, nil, nil)
@@ -237,13 +243,30 @@ func (m *member) Change(p replica.MetaProposal, done func(error)) {
 func (m *member) change(ctx context.Context, p replica.MetaProposal) error {
 	cmd := host.Command(m.self.Node, p)
 	if alter, ok := cmd.(catalog.AlterISR); ok && m.n.w.cfg.Bug == BlindMetadata {
-		cmd = m.n.w.blind(alter)
+		return m.changeBlindly(ctx, alter)
 	}
 	res, err := m.group.Propose(ctx, cmd)
 	if err != nil {
 		return err
 	}
 	return res.Err()
+}
+
+// changeBlindly has a change of an in-sync set done whatever version it was decided on (BlindMetadata).
+func (m *member) changeBlindly(ctx context.Context, c catalog.AlterISR) error {
+	for ctx.Err() == nil {
+		res, err := m.group.Propose(ctx, c)
+		if err != nil || res.Err() == nil {
+			return err
+		}
+		r, ok := m.n.w.state.Range(c.Range)
+		if !ok || r.Epoch != c.Epoch {
+			return res.Err()
+		}
+		c.Version = r.Version
+		sched.Sleep(m.n.rt, ctx, time.Millisecond)
+	}
+	return nil
 }
 
 // ConfirmPrimary asks the metadata group whether this node is still primary (rule F).

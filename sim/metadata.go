@@ -124,14 +124,6 @@ func (w *world) learnRanges(st *catalog.State) {
 	}
 }
 
-// blind makes a change of an in-sync set acceptable that was decided on an older version (BlindMetadata).
-func (w *world) blind(c catalog.AlterISR) catalog.AlterISR {
-	if r, ok := w.state.Range(c.Range); ok && r.Epoch == c.Epoch {
-		c.Version = r.Version
-	}
-	return c
-}
-
 // leader gives a node that believes to lead the metadata group, or nil.
 func (w *world) leader() *node {
 	for _, n := range w.nodes {
@@ -145,7 +137,7 @@ func (w *world) leader() *node {
 // operate proposes a command once, as an operator does, through the node that leads. It reports whether there is one.
 func (w *world) operate(cmd catalog.Command) bool {
 	n := w.leader()
-	if n == nil || w.net.noMeta {
+	if n == nil || w.net.deaf[n.index] {
 		return false
 	}
 	n.spawn(func() {

@@ -15,8 +15,10 @@ type network struct {
 	loss   float64
 	repeat float64
 	jitter float64
-	// noMeta loses all that the metadata group sends.
-	noMeta bool
+	// mute loses what replicas send to and from a node, by index, while heartbeats and metadata get through.
+	mute []bool
+	// deaf loses what the metadata group sends to and from a node, by index.
+	deaf []bool
 	// streams numbers the connection of each pair of nodes as each side knows it; 0 is none.
 	streams []uint64
 	dialed  []time.Duration // by pair: until when a dial under way is waited for
@@ -27,7 +29,7 @@ type network struct {
 func newNetwork(w *world, places int) *network {
 	return &network{
 		w: w, places: places, site: make([]int, places), cut: make([]bool, places*places),
-		slow: make([]time.Duration, places), loss: w.p.loss, repeat: w.p.repeat, jitter: w.p.jitter,
+		slow: make([]time.Duration, places), deaf: make([]bool, w.p.nodes), mute: make([]bool, w.p.nodes), loss: w.p.loss, repeat: w.p.repeat, jitter: w.p.jitter,
 		streams: make([]uint64, places*places), dialed: make([]time.Duration, places*places), last: make([]time.Duration, places*places),
 	}
 }
@@ -95,7 +97,9 @@ func (n *network) sendStream(from, to place, deliver func()) {
 func (n *network) heal() {
 	clear(n.cut)
 	clear(n.slow)
-	n.loss, n.repeat, n.jitter, n.noMeta = n.w.p.loss, n.w.p.repeat, n.w.p.jitter, false
+	clear(n.deaf)
+	clear(n.mute)
+	n.loss, n.repeat, n.jitter = n.w.p.loss, n.w.p.repeat, n.w.p.jitter
 }
 
 // Streams between nodes: a stream stands between two lives. Each side forgets it when it breaks, and takes nothing from

@@ -20,8 +20,6 @@ type judged struct {
 	closed  []rhumb.Timestamp
 	probed  time.Duration
 	told    *catalog.State
-	// results are those of every request that the node ever appended, undone or not (KeepResults).
-	results map[rhumb.RequestID]replica.Dedup
 	// asked is the last Close that the node was sent by each other, agreed the greatest Agreed (AgreeOnly, CloseUnfenced).
 	asked, agreed []rhumb.Timestamp
 }
@@ -30,7 +28,7 @@ func newJudged(n *node) judged {
 	ranges, nodes := len(n.w.ranges), len(n.w.nodes)
 	return judged{
 		primary: make([]rhumb.Epoch, ranges), closed: make([]rhumb.Timestamp, ranges),
-		results: map[rhumb.RequestID]replica.Dedup{}, asked: make([]rhumb.Timestamp, nodes), agreed: make([]rhumb.Timestamp, nodes),
+		asked: make([]rhumb.Timestamp, nodes), agreed: make([]rhumb.Timestamp, nodes),
 	}
 }
 
@@ -171,7 +169,7 @@ func (n *node) appended(id rhumb.RangeID, c *rangeCopy, entries []*entry.Entry) 
 		for j := range e.Requests {
 			q := &e.Requests[j]
 			if n.w.cfg.Bug == KeepResults && !q.ID.IsZero() {
-				n.seen.results[q.ID] = replica.Dedup{Seq: e.Seq, Version: e.Version(q), Applied: !q.Noop, Existed: q.Existed, Names: q.Names}
+				n.disk.results[q.ID] = replica.Dedup{Seq: e.Seq, Version: e.Version(q), Applied: !q.Noop, Existed: q.Existed, Names: q.Names}
 			}
 		}
 	}
@@ -180,21 +178,25 @@ func (n *node) appended(id rhumb.RangeID, c *rangeCopy, entries []*entry.Entry) 
 func (n *node) seeProposal(id rhumb.RangeID, p replica.Proposal) replica.Proposal {
 	switch n.w.cfg.Bug {
 	case NoDedup:
-		p.Seen, p.Expired = nil, false
+		if p.Seen != nil && p.Batch.Mutations[0].Kind != rhumb.Insert {
+			p.Seen = nil
+			p.Base = make([]replica.Base, len(p.Batch.Mutations))
+			n.rebase(id, &p, storage.Newest)
+		}
 	case KeepResults:
-		if seen, ok := n.seen.results[p.Batch.ID]; ok && p.Seen == nil {
+		if seen, ok := n.disk.results[p.Batch.ID]; ok && p.Seen == nil {
 			p.Seen = &seen
 		}
-	case StaleBase:
-		n.staleBase(id, &p)
+	case StaleBase: // what is committed, not what is written
+		r, _ := n.host.Replica(id)
+		at, _, _ := r.Readable()
+		n.rebase(id, &p, at)
 	}
 	return p
 }
 
-// staleBase evaluates conditions against what is committed, not against what is written (StaleBase).
-func (n *node) staleBase(id rhumb.RangeID, p *replica.Proposal) {
-	r, _ := n.host.Replica(id)
-	at, _, _ := r.Readable()
+// rebase has conditions evaluated against the values at a timestamp.
+func (n *node) rebase(id rhumb.RangeID, p *replica.Proposal, at rhumb.Timestamp) {
 	for i := range p.Base {
 		m := &p.Batch.Mutations[i]
 		found, err := n.disk.engine.Store(id).Lookup(rhumb.Key{Table: m.Table, Home: id, Name: m.Name}, at)
@@ -226,7 +228,7 @@ func (n *node) seeWaitedOut(_ rhumb.RangeID, over bool) bool {
 func (n *node) spoil(to *node, f *lease.Frame) {
 	switch n.w.cfg.Bug {
 	case IgnoreExclusions:
-		f.Exclusions = nil
+		f.Exclusions, f.ExclusionSeq = nil, 0
 	case AgreeOnly:
 		f.Agreed = max(f.Agreed, n.seen.asked[to.index])
 	}

@@ -38,7 +38,7 @@ func (t transport) Send(id rhumb.NodeID, msgs []replica.Message) {
 	n, w := t.n, t.n.w
 	to := w.nodes[id-1]
 	stream := w.net.streams[w.net.pair(n.at, to.at)]
-	if stream == 0 {
+	if stream == 0 || w.net.mute[n.index] || w.net.mute[to.index] {
 		return
 	}
 	msgs = slices.Clone(msgs)
@@ -68,7 +68,7 @@ var _ raftmeta.Transport = raft{}
 func (t raft) Send(id rhumb.NodeID, _ raftmeta.GroupID, msgs [][]byte) {
 	n, w := t.n, t.n.w
 	to := w.nodes[id-1]
-	if w.net.noMeta {
+	if w.net.deaf[n.index] || w.net.deaf[to.index] {
 		return
 	}
 	copies := make([][]byte, len(msgs))
@@ -91,7 +91,7 @@ func (t raft) Send(id rhumb.NodeID, _ raftmeta.GroupID, msgs [][]byte) {
 func (t raft) Forward(ctx context.Context, id rhumb.NodeID, _ raftmeta.GroupID, request []byte) (response []byte, err error) {
 	n, w := t.n, t.n.w
 	to := w.nodes[id-1]
-	if w.net.noMeta {
+	if w.net.deaf[n.index] || w.net.deaf[to.index] {
 		n.rt.Await(ctx.Done(), nil, nil)
 		return nil, rhumb.WrapKind("sim.Forward", rhumb.Unavailable, context.Cause(ctx))
 	}

@@ -66,7 +66,7 @@ func newWorld(cfg Config) *world {
 	}
 	for i := range w.p.nodes {
 		n := &node{w: w, index: i, id: rhumb.NodeID(i + 1), at: place(i)}
-		n.disk.n = n
+		n.disk.n, n.disk.results = n, map[rhumb.RequestID]replica.Dedup{}
 		n.clock = clock{
 			rate:   (w.rnd.Float64() - 0.5) * w.p.rho / 1000,
 			offset: time.Duration(w.rnd.Int64N(int64(100 * time.Hour))),
@@ -115,14 +115,11 @@ func (w *world) every(period time.Duration, do func()) {
 // until runs events up to a time, or to the first failure.
 func (w *world) until(end time.Duration) {
 	for w.err == nil {
-		ev, ok := w.events.next()
-		if !ok || ev.at > end {
-			if ok {
-				w.events.add(ev.at, ev.do)
-			}
+		if at, ok := w.events.peek(); !ok || at > end {
 			w.now = end
 			return
 		}
+		ev, _ := w.events.next()
 		w.now = ev.at
 		w.steps++
 		w.digest = (w.digest ^ uint64(ev.at)) * 1099511628211

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -134,25 +133,22 @@ func (s *Store) own() error {
 	const op rhumb.Op = "storage.Open"
 	dir := s.cfg.Dir
 	if err := makeDir(s.fs, dir); err != nil {
-		return err
+		return accessError(op, dir, err)
 	}
 	lock, err := s.fs.Lock(s.fs.PathJoin(dir, lockName))
 	if err != nil {
-		if errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EACCES) {
-			return ioError(op, dir, err)
-		}
-		return rhumb.Ef(op, rhumb.Unavailable, "%s is in use by another process%s; stop it, or use another directory: %v", dir, s.owner(), err)
+		return lockError(op, dir, s.owner(), err)
 	}
 	s.lock = lock
+	if err := s.prepareDisk(); err != nil {
+		return err
+	}
 	f, err := s.fs.Create(s.fs.PathJoin(dir, ownerName), vfs.WriteCategoryUnspecified)
 	if err == nil {
 		_, err = fmt.Fprintf(f, "%d\n", os.Getpid())
 		err = errors.Join(err, f.Close())
 	}
-	if err != nil {
-		return errors.Join(ioError(op, dir, err), lock.Close())
-	}
-	return nil
+	return ioError(op, dir, err)
 }
 
 // owner names the process that holds the directory, as far as that is known.
@@ -173,6 +169,7 @@ func (s *Store) openDatabase() error {
 		return err
 	}
 	s.lengths, s.fs.lengths = lengths, lengths
+	s.fitMemTable()
 	o := s.options()
 	o.ErrorIfNotExists = !s.fresh && !s.emptied
 	s.sealer = newSealer(s)

@@ -16,14 +16,16 @@ import (
 // receiptDoc is what an answer says about itself.
 type receiptDoc struct {
 	// Region served it; it is a name where the cluster's metadata has one.
-	Region    string  `json:"region"`
-	Node      string  `json:"node"`
-	Range     string  `json:"range"`
-	Epoch     uint64  `json:"epoch"`
-	AgeMs     float64 `json:"age_ms"`
-	Hops      int     `json:"hops"`
-	Searched  int     `json:"searched"`
-	Timestamp string  `json:"timestamp,omitempty"`
+	Region   string  `json:"region"`
+	Node     string  `json:"node"`
+	Range    string  `json:"range"`
+	Epoch    uint64  `json:"epoch"`
+	AgeMs    float64 `json:"age_ms"`
+	Hops     int     `json:"hops"`
+	Searched int     `json:"searched"`
+	// Unasked names the dead regions that may hold the record, too.
+	Unasked   []string `json:"unasked,omitempty"`
+	Timestamp string   `json:"timestamp,omitempty"`
 }
 
 // recordDoc is a record as get and scan print it.
@@ -61,7 +63,11 @@ func regionNames(c *client.Client) names {
 	return n
 }
 
+// of gives "" for the region of nothing.
 func (n names) of(id rhumb.RegionID) string {
+	if id == rhumb.LocalRegion {
+		return ""
+	}
 	if name, ok := n[id]; ok {
 		return name
 	}
@@ -70,8 +76,11 @@ func (n names) of(id rhumb.RegionID) string {
 
 func (n names) receipt(r rhumb.Receipt) receiptDoc {
 	doc := receiptDoc{
-		Region: n.of(r.Region), Node: r.Node.String(), Range: r.Range.String(), Epoch: uint64(r.Epoch),
+		Region: n.of(r.Region), Node: nodeName(r.Node), Range: rangeName(r.Range), Epoch: uint64(r.Epoch),
 		AgeMs: float64(r.Age) / float64(time.Millisecond), Hops: r.Hops, Searched: r.Searched,
+	}
+	for _, id := range r.Unasked {
+		doc.Unasked = append(doc.Unasked, n.of(id))
 	}
 	if r.Timestamp != 0 {
 		doc.Timestamp = r.Timestamp.String()
@@ -89,7 +98,7 @@ func (n names) record(table string, it rhumb.Item) (recordDoc, error) {
 
 func (n names) write(table string, r client.Result) writeDoc {
 	doc := writeDoc{
-		Table: table, Name: rhumb.NameString(r.Key.Name), Home: r.Key.Home.String(), Region: n.of(r.Key.Home.Region),
+		Table: table, Name: rhumb.NameString(r.Key.Name), Home: rangeName(r.Key.Home), Region: n.of(r.Key.Home.Region),
 		Applied: r.Applied, Existed: r.Existed, Receipt: n.receipt(r.Receipt),
 	}
 	if !r.Version.IsZero() {
@@ -187,8 +196,24 @@ func describeTable(t client.TableStatus) tableDoc {
 func (n names) rangeDoc(r *rhumb.Range) rangeDoc {
 	return rangeDoc{
 		ID: r.ID.String(), Region: n.of(r.ID.Region), Class: r.Class.String(), Epoch: uint64(r.Epoch), Version: r.Version,
-		Primary: r.Primary.String(), Preferred: r.Preferred.String(), InSync: nodeNames(r.InSync), Replicas: nodeNames(r.Replicas),
+		Primary: nodeName(r.Primary), Preferred: nodeName(r.Preferred), InSync: nodeNames(r.InSync), Replicas: nodeNames(r.Replicas),
 	}
+}
+
+// nodeName gives "" for no node, as where nobody had to be asked.
+func nodeName(id rhumb.NodeID) string {
+	if id == rhumb.NoNode {
+		return ""
+	}
+	return id.String()
+}
+
+// rangeName gives "" for no range.
+func rangeName(id rhumb.RangeID) string {
+	if id.IsZero() {
+		return ""
+	}
+	return id.String()
 }
 
 func nodeNames(ids []rhumb.NodeID) []string {

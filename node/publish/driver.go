@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"sync"
@@ -54,10 +55,12 @@ type Driver struct {
 	held    int // bytes of the entries in pending, about
 	tables  map[rhumb.TableID]*table
 	classes map[rhumb.ClassID]bool // that have such a table
-	left    []rhumb.RangeID        // ranges whose positions leave the image with the next version
-	last    time.Duration          // when the last version was published
-	asked   time.Duration          // when it was last asked how far ranges are closed
-	retry   time.Duration          // not before then, after a failure
+	// regions is what the file beside the image says.
+	regions map[string]format.TableRegions
+	left    []rhumb.RangeID // ranges whose positions leave the image with the next version
+	last    time.Duration   // when the last version was published
+	asked   time.Duration   // when it was last asked how far ranges are closed
+	retry   time.Duration   // not before then, after a failure
 }
 
 // move is how far a range is committed, with the last entries up to there as far as they are at hand, without a gap.
@@ -85,6 +88,7 @@ func Open(cfg Config) (*Driver, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	cfg.HeldBytes = cmp.Or(cfg.HeldBytes, heldBytesDefault)
 	cfg.Logger = cfg.Logger.With("image", ImageDir(cfg.Root, cfg.Cluster, cfg.Node))
 	ctx, cancel := context.WithCancel(context.Background())
 	d := &Driver{
@@ -107,7 +111,7 @@ func (d *Driver) Close() error {
 }
 
 // Committed tells how far a range is committed, and gives the last entries up to there that the caller has at hand, none or
-// more, without a gap. They must not be changed any more. It never blocks: entries beyond heldBytesMax are dropped, and read
+// more, without a gap. They must not be changed any more. It never blocks: entries beyond Config.HeldBytes are dropped, and read
 // from storage later.
 func (d *Driver) Committed(id rhumb.RangeID, p Position, entries []*entry.Entry) {
 	size := 0
@@ -119,7 +123,7 @@ func (d *Driver) Committed(id rhumb.RangeID, p Position, entries []*entry.Entry)
 	}
 	d.mu.Lock()
 	if old := d.moved[id]; p.Seq > old.Seq {
-		if d.queued += size; d.queued > heldBytesMax {
+		if d.queued += size; d.queued > d.cfg.HeldBytes {
 			dropEntries(d.moved)
 			d.queued, entries = 0, nil
 		}
@@ -265,7 +269,7 @@ func (d *Driver) take() (w work) {
 		d.pending[id] = d.pending[id].then(m.Position, m.entries)
 	}
 	clear(d.moved)
-	if d.held += d.queued; d.held > heldBytesMax {
+	if d.held += d.queued; d.held > d.cfg.HeldBytes {
 		dropEntries(d.pending)
 		d.held = 0
 	}

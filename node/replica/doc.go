@@ -1,11 +1,11 @@
 // Package replica is the replication protocol of one range, as a pure state machine: messages, proposals and news go
 // in, and Ready says what to write, send, answer and ask. It has no goroutine, no clock, no lock and no I/O, in the
 // manner of etcd's raft.RawNode, so that the simulator and the real host run the same code. It implements rules W, A,
-// C, R, E, L, T and S of the replication design for slack = 0: every in-sync replica must acknowledge.
+// C, R, E, P, L, T and S of the replication design for slack = 0: every in-sync replica must acknowledge.
 //
 // # Duties of the driver
 //
-// One goroutine at a time calls a Replica. The driver (node/host, sim) loops:
+// One goroutine at a time calls a Replica. The driver (node/host) loops:
 //
 //  1. Feed inputs: Describe, Propose, Step, Persisted, Fetched, Peer, Tick, Activate, and Close every now and then.
 //  2. When HasReady, take Ready and carry it out in full, in this order:

@@ -44,6 +44,7 @@ func goldenCommands() []Command {
 		SetVoters{Voters: []rhumb.NodeID{1, 4, 7}},
 		QuarantineReplica{Range: id, Node: 3},
 		ReadmitReplica{Range: id, Node: 3},
+		SetRegionDead{Region: 3},
 		Batch{Commands: []Command{FenceNode{Node: 2, Boot: 6}, SetVoters{Voters: []rhumb.NodeID{1}}}},
 	}
 }
