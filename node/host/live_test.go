@@ -137,3 +137,32 @@ func TestStreamBrokenHeartbeatsPass(t *testing.T) {
 		t.Errorf("in sync are %v, suspects %v: %v", st.InSync, w.hosts[1].Leases().Suspects(), err)
 	}
 }
+
+// TestNamesOfTwoPrimaries guards ruling 20: two nodes that are primary of one range, one after the other, never give one name,
+// however often each of them has started.
+func TestNamesOfTwoPrimaries(t *testing.T) {
+	w := newWorld(t, 3)
+	insert := func(at rhumb.NodeID, value string) (name string) {
+		m := rhumb.Mutation{Kind: rhumb.Insert, Value: rhumb.EncodeOpaque(nil, []byte(value))}
+		w.eventually(func() error {
+			o, err := w.propose(at, m, rhumb.RequestID{})
+			if err == nil {
+				name = string(o.Names[0])
+			}
+			return err
+		})
+		return name
+	}
+	first := insert(1, "precious")
+	w.elect(2, 2, 3)
+	if second := insert(2, "other"); second == first {
+		t.Errorf("n1 and n2 both gave the name %x", first)
+	}
+	w.eventually(func() error {
+		got, err := w.get(2, first)
+		if err == nil && got != "precious" {
+			t.Fatalf("the record that n1 inserted holds %q", got)
+		}
+		return err
+	})
+}

@@ -1,7 +1,7 @@
 // Package replica is the replication protocol of one range, as a pure state machine: messages, proposals and news go
 // in, and Ready says what to write, send, answer and ask. It has no goroutine, no clock, no lock and no I/O, in the
 // manner of etcd's raft.RawNode, so that the simulator and the real host run the same code. It implements rules W, A,
-// C, R, E, P, L, T and S of the replication design for slack = 0: every in-sync replica must acknowledge.
+// C, R, E, P, L, T and S of docs/replication.md for slack = 0: every in-sync replica must acknowledge.
 //
 // # Duties of the driver
 //
@@ -9,16 +9,20 @@
 //
 //  1. Feed inputs: Describe, Propose, Step, Persisted, Fetched, Peer, Tick, Activate, and Close every now and then.
 //  2. When HasReady, take Ready and carry it out in full, in this order:
-//     call lease.Pairs.Exclude when Promised is set; apply one storage batch of {UndoAbove, Append, Promised, Commit,
-//     Trim}; send Messages; deliver Answers, Meta and Fetch. The batch must be visible to reads of storage before
-//     Ready is called again; it need not be durable yet. Batches become durable in the order of their Readys.
-//  3. When the batch is durable, send AfterSync and call Persisted with the last position and the promise that the
-//     batch held. A Ready without MustSync needs neither.
+//     call lease.Pairs.Exclude when Promised is set; apply one storage batch of {UndoAbove, Append, Promised, Quarantine,
+//     Commit, Trim}; send Messages, each Promise with the reading of the node's clock; deliver Answers, Meta and Fetch.
+//     The batch must be visible to reads of storage before Ready is called again, and before Activate; it need not be
+//     durable yet. Batches become durable in the order of their Readys.
+//  3. When the batch is durable, send AfterSync and call Persisted with the number of the Ready. A Ready without MustSync
+//     needs neither.
 //
 // The driver gives time: a monotonic time.Duration since an arbitrary start, and hybrid timestamps that lie above every
 // closed timestamp its node has agreed to (lease.Pairs.Passed). NeedsTick tells whether the replica waits for something
 // that only time brings; an idle range needs no tick. Every break of the stream to a peer, and every new life of a peer, is
 // reported by Peer with connected false, then true, and messages of the earlier stream are dropped after that.
+//
+// A driver that starts up registers the node's life with metadata first. Durable.Promised of each range is then at least the
+// epoch that the record had before (ruling 16a): an older copy of a disk has forgotten promises.
 //
 // A driver that starts up calls lease.Pairs.Exclude with the promise of every replica it loads, before lease.Pairs
 // grants anything: a promise outlives the process.
