@@ -17,6 +17,10 @@ var (
 	fenceRE   = regexp.MustCompile("(?ms)^```.*?^```")
 	targetRE  = regexp.MustCompile(`(?m)^([a-z0-9-]+):`)
 	makeRE    = regexp.MustCompile("(?:`|^|&& )make ([a-z][a-z0-9-]*)")
+	anchorRE  = regexp.MustCompile(`<a id="([^"]*)"></a>`)
+	testRE    = regexp.MustCompile("`((?:Test|Fuzz|Benchmark)[A-Z]\\w*)`")
+	scriptRE  = regexp.MustCompile("`([0-9]{2}_[a-z_]+\\.txt)`")
+	bugsRE    = regexp.MustCompile("planted\\s+bugs?\\s+((?:`[a-z-]+`[,\\s]*(?:and\\s+)?)+)")
 )
 
 // pages gives the text of every Markdown page by its path.
@@ -84,10 +88,12 @@ func TestDocsLinks(t *testing.T) {
 }
 
 func hasHeading(text, fragment string) bool {
-	return slices.ContainsFunc(headingRE.FindAllStringSubmatch(text, -1), func(m []string) bool {
+	return hasAnchor(text, fragment) || slices.ContainsFunc(headingRE.FindAllStringSubmatch(text, -1), func(m []string) bool {
 		return anchor(m[1]) == fragment
 	})
 }
+
+func hasAnchor(text, id string) bool { return strings.Contains(text, `<a id="`+id+`"></a>`) }
 
 // Every page under docs can be reached from docs/README.md by following links.
 func TestDocsReachable(t *testing.T) {
@@ -132,4 +138,132 @@ func TestDocsMakeTargets(t *testing.T) {
 			}
 		}
 	}
+}
+
+const protocolPage = "docs/replication.md"
+
+// citation is a way to cite the protocol: find matches a citation or a list of them, name the names within, and anchor is what
+// stands before a name in the anchors of the page. A text without word holds none.
+type citation struct {
+	word       string
+	find, name *regexp.Regexp
+	anchor     string
+}
+
+const (
+	gap = `[\s/]+` // a citation may go on in the next line of a comment
+	// modelled is where the mutations of the model, and the table of them, name their rules.
+	modelled = `\bRule: "[^"]*"|(?m)^\| \x60[a-z0-9-]+\x60: [^|]*\|[^|]*\|`
+	// outside is a text that everybody can have.
+	outside = `(?:(?:RFC` + gap + `[0-9]+|TippyDB|thesis),?[\s/(]+)?`
+)
+
+var citations = []citation{
+	{
+		"ule", regexp.MustCompile(`\b[Rr]ules?` + gap + `[A-Z]\b(?:(?:,|,? and|,? or|,? to)` + gap + `[A-Z]\b)*|` + modelled),
+		regexp.MustCompile(`(?:^[Rr]ules?` + gap + `|,` + gap + `|(?:and|or|to)` + gap + `|"|\| )([A-Z])\b`), "rule-",
+	},
+	{
+		"uling", regexp.MustCompile(`\b[Rr]ulings?` + gap + `[0-9]+[a-z]?\b(?:(?:,|–|,? and|,? or|,? to)[\s/]*[0-9]+[a-z]?\b)*`),
+		regexp.MustCompile(`([0-9]+[a-z]?)`), "ruling-",
+	},
+	{"I", regexp.MustCompile(`\bI[0-9]+\b`), regexp.MustCompile(`(I[0-9]+)`), "invariant-"},
+	{
+		"ection", regexp.MustCompile(outside + `\b[Ss]ections?` + gap + `[0-9]+(?:\.[0-9]+)*|` + modelled),
+		regexp.MustCompile(`(?:^[Ss]ections?` + gap + `|"|\| )([0-9]+(?:\.[0-9]+)*)`), "section-",
+	},
+	// Readers do not have "the design": a citation of it never resolves.
+	{"design", regexp.MustCompile(`\b[\w.]+` + gap + `of` + gap + `the` + gap + `design\b`), regexp.MustCompile(`(.+)`), "design "},
+}
+
+// Every rule, ruling, invariant and section that code or a document cites has its anchor on the page of the protocol.
+func TestDocsCitations(t *testing.T) {
+	all := sources(t)
+	page := all[protocolPage]
+	seen := map[string]bool{}
+	for _, m := range anchorRE.FindAllStringSubmatch(page, -1) {
+		if seen[m[1]] {
+			t.Errorf("%s: the anchor %s stands twice", protocolPage, m[1])
+		}
+		seen[m[1]] = true
+	}
+	found := 0
+	for name, text := range all {
+		if name == "docs_test.go" {
+			continue
+		}
+		for _, c := range citations {
+			if !strings.Contains(text, c.word) {
+				continue
+			}
+			for _, at := range c.find.FindAllStringIndex(text, -1) {
+				for _, m := range c.name.FindAllStringSubmatch(text[at[0]:at[1]], -1) {
+					found++
+					if id := c.anchor + strings.ToLower(strings.ReplaceAll(m[1], ".", "-")); !hasAnchor(page, id) {
+						t.Errorf("%s:%d: %q cites what %s has no anchor %q for", name, 1+strings.Count(text[:at[0]], "\n"), text[at[0]:at[1]], protocolPage, id)
+					}
+				}
+			}
+		}
+	}
+	if found < 100 {
+		t.Errorf("only %d citations were found", found)
+	}
+}
+
+// Every test, transcript and planted bug that a document names exists.
+func TestDocsNameTests(t *testing.T) {
+	all := sources(t)
+	exists := map[string]bool{}
+	for name, text := range all {
+		exists[path.Base(name)] = true
+		if !strings.HasSuffix(name, "_test.go") && !strings.HasPrefix(name, "storage/storagetest/") {
+			continue
+		}
+		for _, m := range regexp.MustCompile(`(?m)^func (\w+)\(`).FindAllStringSubmatch(text, -1) {
+			exists[m[1]] = true
+		}
+	}
+	for name, text := range all {
+		if !strings.HasPrefix(name, "docs/") {
+			continue
+		}
+		for _, re := range []*regexp.Regexp{testRE, scriptRE} {
+			for _, m := range re.FindAllStringSubmatch(text, -1) {
+				if !exists[m[1]] {
+					t.Errorf("%s: there is no %s", name, m[1])
+				}
+			}
+		}
+		for _, m := range bugsRE.FindAllStringSubmatch(text, -1) {
+			for _, bug := range strings.FieldsFunc(m[1], func(c rune) bool { return c != '-' && (c < 'a' || c > 'z') }) {
+				if bug != "and" && !strings.Contains(all["sim/bug.go"], `"`+bug+`"`) {
+					t.Errorf("%s: there is no planted bug %s", name, bug)
+				}
+			}
+		}
+	}
+}
+
+// sources reads everything that people write and read, by its path.
+func sources(t *testing.T) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	err := fs.WalkDir(os.DirFS("."), ".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && name != "." && strings.HasPrefix(d.Name(), "."):
+			return fs.SkipDir
+		case d.IsDir() || !slices.Contains([]string{".go", ".md", ".proto", ".txt"}, path.Ext(name)):
+			return nil
+		}
+		text, err := os.ReadFile(name)
+		out[name] = string(text)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
 }

@@ -22,7 +22,7 @@ import (
 
 // The tests of this file hurt real processes under a held load, and then look for every acknowledged write.
 
-// TestKilledPrimariesLoseNothing guards G1 and G2 of the design: kill -9 of primaries, the metadata leader among them, under
+// TestKilledPrimariesLoseNothing guards I3 and I4: kill -9 of primaries, the metadata leader among them, under
 // load. What it measures it only reports.
 func TestKilledPrimariesLoseNothing(t *testing.T) {
 	if testing.Short() {

@@ -11,8 +11,8 @@
 // Voters ([Planner.Voters]): one node makes 1 voter, three make 3, five regions make 5. They are spread over regions, then
 // over zones. A voter that is there stays unless it was down for long or a region without one has a node.
 //
-// Death ([Evidence]): a node is fenced on the reports of a majority of the live nodes that share ranges with it, or on the
-// metadata leader's own loss of contact and one such report (replication design, section 1.10 and ruling 11).
+// Death ([Evidence]): a node is fenced on the reports of a majority of those living nodes that share ranges with it, at least
+// two, or on the metadata leader's own loss of contact and one such report (replication design, section 1.10 and ruling 11).
 //
 // Fail-back ([Planner.Failback]): a range goes back to its preferred primary when that is in sync and its node has been
 // healthy for a while, which doubles with each relapse.

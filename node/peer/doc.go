@@ -1,7 +1,7 @@
 // Package peer connects one node to the others: memberlist for finding them and their labels (Gossip), and gRPC
 // connections for everything that matters (Network): replication, heartbeats, Raft, forwarded requests.
 //
-// Gossip is a hint and never evidence (decision 2 of the design): who is dead is decided by heartbeats between pairs of
+// Gossip is a hint and never evidence (ruling 11): who is dead is decided by heartbeats between pairs of
 // nodes, which have a connection and a server port of their own so that a snapshot or a large append never stands in
 // front of them.
 //

@@ -23,7 +23,7 @@ var (
 // its news come late and out of order. After every step I1 to I5, I7 and I8 are checked, and that a read confirmed with
 // metadata sees everything acknowledged (I6, rule F); grants are the business of package lease (I9). In half of the
 // schedules the disk of one node forgets what it synced: the end of the log, promises, or everything since an older
-// image (rules P and K). At the end the network heals, and the range must serve again, with equal logs everywhere.
+// image (rule P, ruling 17). At the end the network heals, and the range must serve again, with equal logs everywhere.
 func TestProperties(t *testing.T) {
 	first, n := uint64(1), uint64(*seedsFlag)
 	if *seedFlag != 0 {
