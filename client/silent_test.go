@@ -36,7 +36,7 @@ func TestStoppedNode(t *testing.T) {
 		}
 	})
 	tab := w.table(c, "plain")
-	key := []byte("k")
+	var key []byte
 	for i := byte(0); ; i++ { // one whose primary is the node that stops
 		key = []byte{'k', 'a' + i}
 		put, err := tab.Put(t.Context(), key, nil, PutOptions{})
