@@ -130,7 +130,10 @@ func TestKeyString(t *testing.T) {
 func TestMakeSequence(t *testing.T) {
 	last := uint64(1<<24-1)<<oldCounterBits>>1 | 1<<oldCounterBits - 1 // the greatest that an earlier build came near to
 	for _, want := range []Assigned{
-		{Epoch: 1, Counter: 1}, {Epoch: 1, Counter: 1<<sequenceCounterBits - 1}, {Epoch: 2, Counter: 1}, {Epoch: 7, Counter: 3},
+		{Epoch: 1, Counter: 1},
+		{Epoch: 1, Counter: 1<<sequenceCounterBits - 1},
+		{Epoch: 2, Counter: 1},
+		{Epoch: 7, Counter: 3},
 		{Epoch: sequenceEpochMax, Counter: 1<<sequenceCounterBits - 1},
 	} {
 		got, err := MakeSequence(want.Epoch, want.Counter)
