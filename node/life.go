@@ -146,9 +146,6 @@ func (n *Node) enterOrStop(nodes []*rhumb.Node) {
 
 // enter opens the node's copy of the metadata, registers its present life, and begins to serve.
 func (n *Node) enter(nodes []*rhumb.Node) error {
-	if err := n.gossip.Announce(n.label()); err != nil {
-		n.cfg.Logger.Debug("gossip was not told", "err", err)
-	}
 	m, err := n.registered(nodes)
 	if err != nil {
 		return err
@@ -168,6 +165,9 @@ func (n *Node) enter(nodes []*rhumb.Node) error {
 // registered returns the node's part in its cluster, registered in the life that its identity names.
 func (n *Node) registered(nodes []*rhumb.Node) (*member, error) {
 	for {
+		if err := n.gossip.Announce(n.label()); err != nil { // others look for this node at the address of its greatest boot
+			n.cfg.Logger.Debug("gossip was not told", "err", err)
+		}
 		m, err := n.newMember(nodes)
 		if err != nil {
 			return nil, err
@@ -291,15 +291,17 @@ func (n *Node) strangers(own rhumb.ClusterID) (other rhumb.ClusterID, ok bool) {
 }
 
 func (n *Node) registerOnce(m *member) error {
+	if leader, _ := m.group.Leader(); leader != rhumb.NoNode {
+		err := n.propose(m)
+		switch rhumb.KindOf(err) {
+		case rhumb.Unavailable, rhumb.DeadlineExceeded, rhumb.Unknown:
+		default:
+			return err
+		}
+		// The leader reaches this node, and this node looks for the leader where it was in an earlier life.
+	}
 	ctx, cancel := context.WithTimeout(n.ctx, registerTimeout)
 	defer cancel()
-	if leader, _ := m.group.Leader(); leader != rhumb.NoNode {
-		res, err := m.group.Propose(ctx, n.registration())
-		if err == nil {
-			err = res.Err()
-		}
-		return err
-	}
 	_ = n.gossip.Join(n.cfg.Join)
 	if nodes := n.whereabouts(m.group.State()); len(nodes) > 0 {
 		m.network.SetPeers(nodes)
@@ -321,6 +323,17 @@ func (n *Node) registerOnce(m *member) error {
 		}
 		m.network.SetPeers(nodes)
 		return m.group.AwaitRevision(ctx, resp.Revision)
+	}
+	return err
+}
+
+// propose registers this life through the node's own copy of the metadata.
+func (n *Node) propose(m *member) error {
+	ctx, cancel := context.WithTimeout(n.ctx, registerTimeout)
+	defer cancel()
+	res, err := m.group.Propose(ctx, n.registration())
+	if err == nil {
+		err = res.Err()
 	}
 	return err
 }

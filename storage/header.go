@@ -131,7 +131,7 @@ func readHeader(fsys vfs.FS, dir string) (h header, found bool, err error) {
 		return h, false, nil
 	}
 	if err != nil {
-		return h, false, ioError(op, path, err)
+		return h, false, accessError(op, path, err)
 	}
 	h, err = decodeHeader(path, b)
 	return h, true, err

@@ -44,7 +44,7 @@ func strayFile(fsys vfs.FS, dir string) (string, error) {
 		return "", nil
 	}
 	if err != nil {
-		return "", ioError("storage.Open", dir, err)
+		return "", accessError("storage.Open", dir, err)
 	}
 	if slices.Contains(names, dataName) {
 		return dataName, nil

@@ -298,7 +298,7 @@ func (h *Host) admit(s *slot, m *replica.Message) bool {
 		return true
 	}
 	if err := s.store.Writable(); err != nil && m.Kind == replica.Append {
-		h.m.refusedMessages.Inc()
+		h.m.diskFull.Inc()
 		s.r.Refuse(m, replica.RefusedDisk)
 		h.touch(s)
 		return false
