@@ -435,8 +435,8 @@ func TestCloseWhileFetchersWait(t *testing.T) {
 	}
 }
 
-// TestFullDiskTakesNoEntries guards that a node whose disk is full takes no entries of peers and acknowledges none, and that its
-// passes go on meanwhile; when there is room it takes them.
+// TestFullDiskTakesNoEntries guards that a node whose disk is full takes no entries of peers and acknowledges none, that its
+// passes go on meanwhile, and writes without it; when there is room it takes them.
 func TestFullDiskTakesNoEntries(t *testing.T) {
 	var full atomic.Pointer[string]
 	w := newWorldWith(t, 3, storage.Config{
@@ -465,13 +465,20 @@ func TestFullDiskTakesNoEntries(t *testing.T) {
 	if _, err := h.Status(ctx, testRange); err != nil {
 		t.Fatalf("a pass of a node with a full disk: %v", err)
 	}
-	if v, err := w.get(1, "k"); err != nil || v != "v" {
+	if a := w.answered(got); a.err != nil { // by the others: the full node leaves the in-sync set
+		t.Fatal(a.err)
+	}
+	if v, err := w.get(1, "k"); err != nil || v != "later" {
 		t.Fatalf("k is %q, %v", v, err)
 	}
 	full.Store(nil)
-	if a := w.answered(got); a.err != nil {
-		t.Fatal(a.err)
-	}
+	w.eventually(func() error {
+		st, err := h.Status(ctx, testRange)
+		if err == nil && st.Commit < 3 {
+			err = fmt.Errorf("the node has room and is committed to %d", st.Commit)
+		}
+		return err
+	})
 }
 
 // TestPassIsBounded guards that a pass takes in no more than passBytesMax of client batches, and that acknowledgements and time
