@@ -3,6 +3,7 @@ package rhumb
 import (
 	"encoding/hex"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"strings"
 )
@@ -44,6 +45,9 @@ func (s Slot) String() string      { return strconv.FormatUint(uint64(s), 10) }
 func (id TableID) String() string  { return "t" + strconv.FormatUint(uint64(id), 10) }
 func (id ClassID) String() string  { return "c" + strconv.FormatUint(uint64(id), 10) }
 
+// LogValue lets a log show the id as String does, in whatever form the log is written.
+func (id NodeID) LogValue() slog.Value { return slog.StringValue(id.String()) }
+
 // RangeID names a range, and is at the same time the home of every key in it: the region and the slot in whose name
 // the key was first written. Its eight big-endian bytes begin every stored key.
 type RangeID struct {
@@ -53,6 +57,9 @@ type RangeID struct {
 
 // String gives "region/slot", for example "1/42".
 func (r RangeID) String() string { return r.Region.String() + "/" + r.Slot.String() }
+
+// LogValue lets a log show the range as String does.
+func (r RangeID) LogValue() slog.Value { return slog.StringValue(r.String()) }
 
 // Compare orders ranges as their keys are ordered: by region, then by slot.
 func (r RangeID) Compare(o RangeID) int {
@@ -85,6 +92,9 @@ type UUID [16]byte
 
 // String gives 32 hexadecimal digits.
 func (u UUID) String() string { return hex.EncodeToString(u[:]) }
+
+// LogValue lets a log show the digits in place of an array of bytes.
+func (u UUID) LogValue() slog.Value { return slog.StringValue(u.String()) }
 
 // IsZero reports whether u was never set.
 func (u UUID) IsZero() bool { return u == UUID{} }

@@ -1,6 +1,8 @@
 package rhumb
 
 import (
+	"bytes"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -191,6 +193,19 @@ func TestVersion(t *testing.T) {
 	for _, bad := range []string{"", "1", "1@", "@1", "1@2x", "1@2@3", "-1@2", "1@4294967296", "18446744073709551616@1", "x@y"} {
 		if v, err := ParseVersion(bad); KindOf(err) != InvalidArgument || !v.IsZero() {
 			t.Errorf("%q: %v, %v", bad, v, err)
+		}
+	}
+}
+
+// TestLogValues guards that logs show ids as people know them, as JSON too.
+func TestLogValues(t *testing.T) {
+	var out bytes.Buffer
+	log := slog.New(slog.NewJSONHandler(&out, nil))
+	var cluster ClusterID = UUID{0xab, 15: 0x01}
+	log.Info("x", "cluster", cluster, "node", NodeID(3), "range", RangeID{1, 42})
+	for _, want := range []string{`"cluster":"ab000000000000000000000000000001"`, `"node":"n3"`, `"range":"1/42"`} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%s lacks %s", out.String(), want)
 		}
 	}
 }

@@ -169,6 +169,9 @@ func (c *Client) Status(ctx context.Context) []NodeStatus {
 				defer cancel()
 				return cc.Status(ctx, &rhumbpb.StatusRequest{})
 			})
+			if other := c.stranger(n.ID, resp); other != "" {
+				resp, err = nil, rhumb.Ef(op, rhumb.WrongCluster, "%s answers at its address %s", other, n.Addr)
+			}
 			out[i] = nodeStatus(n, resp)
 			out[i].RoundTrip = time.Since(start)
 			if err != nil {
@@ -178,6 +181,20 @@ func (c *Client) Status(ctx context.Context) []NodeStatus {
 	}
 	work.Wait()
 	return out
+}
+
+// stranger names the node that gave an answer when that is another than the one asked, as after its address was given to
+// another process. It is "" for the right one, and for one that has no cluster yet, which says so itself.
+func (c *Client) stranger(want rhumb.NodeID, m *rhumbpb.StatusResponse) string {
+	cluster, err := api.DecodeUUID(m.GetCluster())
+	id := rhumb.NodeID(m.GetNode().GetId())
+	switch {
+	case err == nil && !cluster.IsZero() && cluster != c.Cluster():
+		return "node " + id.String() + " of another cluster, " + cluster.String() + ","
+	case id != rhumb.NoNode && id != want:
+		return "node " + id.String()
+	}
+	return ""
 }
 
 func nodeStatus(n rhumb.Node, m *rhumbpb.StatusResponse) NodeStatus {

@@ -218,6 +218,17 @@ func TestAdmin(t *testing.T) {
 	if n, err := c.Drain(ctx, 2, false); n != 2 || err != nil {
 		t.Fatal(n, err)
 	}
+	for want, poses := range map[string]func() (rhumb.NodeID, rhumb.ClusterID){
+		"node n9 of another cluster, 08000000000000000000000000000000, answers at its address": func() (rhumb.NodeID, rhumb.ClusterID) { return 9, rhumb.UUID{8} },
+		"node n1 of another cluster":     func() (rhumb.NodeID, rhumb.ClusterID) { return 1, rhumb.UUID{8} },
+		"node n2 answers at its address": func() (rhumb.NodeID, rhumb.ClusterID) { return 2, w.meta.Cluster },
+	} { // the node's address belongs to another process now
+		w.nodes[0].poses = poses
+		if s := c.Status(ctx)[0]; s.Ready || !strings.Contains(s.Err, want) || s.Ranges != 0 || s.Node.ID != 1 {
+			t.Errorf("%+v, want %q", s, want)
+		}
+	}
+	w.nodes[0].poses = nil
 	w.nodes[1].server.Stop()
 	all := c.Status(ctx)
 	if len(all) != 2 || !all[0].Ready || all[0].Err != "" || all[0].Stores[0].FreeBytes != 5 || all[1].Err == "" {

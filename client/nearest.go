@@ -117,12 +117,8 @@ const settleMin = 10 * time.Millisecond
 // measureSeeds measures the configured addresses until one has answered and the others have had twice its time.
 func (c *Client) measureSeeds(ctx context.Context) error {
 	const op rhumb.Op = "client.Open"
-	type answer struct {
-		ready bool
-		err   error
-	}
 	ctx, cancel := context.WithCancel(ctx)
-	answers := make(chan answer, len(c.cfg.Addrs))
+	answers := make(chan error, len(c.cfg.Addrs))
 	var work sync.WaitGroup
 	defer work.Wait()
 	defer cancel()
@@ -132,7 +128,10 @@ func (c *Client) measureSeeds(ctx context.Context) error {
 			for i := 1; i < pingsPerRound && err == nil; i++ {
 				resp, err = c.ping(ctx, a)
 			}
-			answers <- answer{len(resp.GetCluster()) > 0, err}
+			if err == nil && len(resp.GetCluster()) == 0 {
+				err = c.outsider(ctx, a)
+			}
+			answers <- err
 		})
 	}
 	start := time.Now()
@@ -141,12 +140,10 @@ func (c *Client) measureSeeds(ctx context.Context) error {
 	found := false
 	for n := 0; n < len(c.cfg.Addrs); n++ {
 		select {
-		case a := <-answers:
+		case err := <-answers:
 			switch {
-			case a.err != nil:
-				last = a.err
-			case !a.ready:
-				last = rhumb.E(op, rhumb.Unavailable, "the node belongs to no cluster yet; run init")
+			case err != nil:
+				last = err
 			case !found:
 				found = true
 				enough = time.After(max(time.Since(start), settleMin))
@@ -161,6 +158,20 @@ func (c *Client) measureSeeds(ctx context.Context) error {
 		return &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Msg: "no node answers at any of the addresses", Err: plain(last)}
 	}
 	return nil
+}
+
+// outsider says why a node belongs to no cluster, in its own words.
+func (c *Client) outsider(ctx context.Context, addr string) error {
+	const op rhumb.Op = "client.Open"
+	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+	defer cancel()
+	resp, err := askAt(ctx, c, op, addr, func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.StatusResponse, error) {
+		return cc.Status(ctx, &rhumbpb.StatusRequest{})
+	})
+	if err != nil || resp.Reason == "" {
+		return rhumb.Ef(op, rhumb.Unavailable, "the node at %s belongs to no cluster yet; run init", addr)
+	}
+	return rhumb.Ef(op, rhumb.Unavailable, "the node at %s says: %s", addr, resp.Reason)
 }
 
 // plain takes the mark of answered off an error.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,8 +20,13 @@ import (
 
 func startNode(t *testing.T, region string, at rhumb.Point, zone string, join ...string) *node.Node {
 	t.Helper()
+	return startIn(t, t.TempDir(), region, at, zone, join...)
+}
+
+func startIn(t *testing.T, dir, region string, at rhumb.Point, zone string, join ...string) *node.Node {
+	t.Helper()
 	n, err := node.Start(node.Config{
-		Dirs: []string{t.TempDir()}, Region: region, Zone: zone, Location: at, Insecure: true, Join: join,
+		Dirs: []string{dir}, Region: region, Zone: zone, Location: at, Insecure: true, Join: join,
 		Addr: "127.0.0.1:0", HeartbeatAddr: "127.0.0.1:0", GossipAddr: "127.0.0.1:0", AdminAddr: "127.0.0.1:0",
 		CacheBytes: 8 << 20, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Fatal: func(err error) { panic(fmt.Sprintf("node cannot go on: %v", err)) },
@@ -192,4 +198,42 @@ func TestNodeStopsUnderLoad(t *testing.T) {
 			t.Fatalf("caller %d: %d was acknowledged last, %d is there", i, counts[i], v.Int64())
 		}
 	}
+}
+
+// Without a majority of the metadata group, a node that lives and one that starts again, and cannot register, both show the copy
+// of the metadata that they have, and how they stand; a node without a cluster says what it waits for.
+func TestStatusWithoutLeader(t *testing.T) {
+	at := rhumb.Point{Lat: 1.35, Lon: 103.82}
+	dir := t.TempDir()
+	first := startNode(t, "singapore", at, "a")
+	_, err := client.Open(t.Context(), client.Config{Addrs: []string{first.Addr()}, Insecure: true})
+	if rhumb.KindOf(err) != rhumb.Unavailable || !strings.Contains(err.Error(), first.Addr()+" says: ") || !strings.Contains(err.Error(), "rhumb init") {
+		t.Errorf("a node without a cluster: %v", err)
+	}
+	initialise(t, first)
+	second, last := startNode(t, "singapore", at, "b", first.GossipAddr()), startIn(t, dir, "singapore", at, "c", first.GossipAddr())
+	awaitReady(t, first, second, last)
+	for voters := 0; voters < 3; {
+		voters = 0
+		for n := range last.State().Nodes() {
+			if n.Voter {
+				voters++
+			}
+		}
+	}
+	first.Close()
+	second.Close()
+	status := func(n *node.Node) {
+		t.Helper()
+		c := open(t, "", n)
+		defer c.Close()
+		all := c.Status(t.Context())
+		if len(all) != 3 || c.Revision() == 0 || all[0].Err == "" || all[1].Err == "" {
+			t.Errorf("%d nodes at revision %d: %+v", len(all), c.Revision(), all)
+		}
+	}
+	status(last)
+	last.Close()
+	again := startIn(t, dir, "singapore", at, "c")
+	status(again)
 }

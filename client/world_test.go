@@ -61,6 +61,7 @@ type worldNode struct {
 	frames []int // requests of each frame
 	asked  int
 	mute   bool
+	poses  func() (rhumb.NodeID, rhumb.ClusterID) // who it says it is, when not itself
 }
 
 // fault is what a node does to a request.
@@ -568,7 +569,11 @@ func (n *worldNode) DescribeTable(_ context.Context, q *rhumbpb.DescribeTableReq
 }
 
 func (n *worldNode) Status(context.Context, *rhumbpb.StatusRequest) (*rhumbpb.StatusResponse, error) {
-	return &rhumbpb.StatusResponse{Ready: true, Ranges: 3, Stores: []*rhumbpb.StoreStatus{{Dir: "memory", FreeBytes: 5}}}, nil
+	id, cluster := n.id, n.w.meta.Cluster
+	if n.poses != nil {
+		id, cluster = n.poses()
+	}
+	return &rhumbpb.StatusResponse{Cluster: api.EncodeUUID(cluster), Node: &rhumbpb.Node{Id: uint32(id)}, Ready: true, Ranges: 3, Stores: []*rhumbpb.StoreStatus{{Dir: "memory", FreeBytes: 5}}}, nil
 }
 
 func (n *worldNode) DescribeRange(_ context.Context, q *rhumbpb.DescribeRangeRequest) (*rhumbpb.DescribeRangeResponse, error) {

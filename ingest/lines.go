@@ -3,8 +3,8 @@ package ingest
 import (
 	"bufio"
 	"bytes"
-	"compress/gzip"
 	"context"
+	"errors"
 	"io"
 
 	"github.com/rhumbdb/rhumb"
@@ -23,13 +23,18 @@ type lineReader struct {
 	block []byte // read and not yet given out
 	room  []byte // the part of the block that is not yet read into; it follows block in memory
 	line  int64
-	eof   bool
+	// unchecked says that the stream is gzip and is read only once, so that lines are given out before their checksum is known.
+	unchecked bool
+	// end is what ended the stream: io.EOF, or what is wrong behind the last byte read.
+	end error
 }
 
-// openLines tells gzip by its magic bytes and reads it as it is.
-func openLines(src io.Reader) (*lineReader, error) {
+// openLines tells gzip by its magic bytes and unpacks it. What can be read twice is unpacked twice: first to find out how
+// much of it is intact, then to take that much and no line of what is damaged.
+func openLines(ctx context.Context, input io.Reader) (*lineReader, error) {
 	const op rhumb.Op = "ingest.open"
-	buffered := bufio.NewReaderSize(src, 64<<10)
+	seeker, start := seekable(input)
+	buffered := bufio.NewReaderSize(&interruptible{ctx: ctx, src: input}, 64<<10)
 	magic, err := buffered.Peek(2)
 	if err != nil && err != io.EOF {
 		return nil, rhumb.Wrap(op, err)
@@ -37,11 +42,41 @@ func openLines(src io.Reader) (*lineReader, error) {
 	if !bytes.Equal(magic, []byte{0x1f, 0x8b}) {
 		return &lineReader{src: buffered}, nil
 	}
-	unzipped, err := gzip.NewReader(buffered)
-	if err != nil {
-		return nil, rhumb.Ef(op, rhumb.Corrupt, "the input begins like gzip, but its header is damaged: %v", err)
+	var intact int64
+	var damage *gzipDamage
+	if seeker != nil {
+		if intact, damage, err = checkGzip(buffered); err != nil {
+			return nil, rhumb.Wrap(op, err)
+		}
+		if _, err := seeker.Seek(start, io.SeekStart); err != nil {
+			return nil, rhumb.Wrap(op, err)
+		}
+		buffered.Reset(&interruptible{ctx: ctx, src: input})
 	}
-	return &lineReader{src: unzipped}, nil
+	if damage != nil && intact == 0 {
+		return &lineReader{src: &intactReader{damage: damage}}, nil
+	}
+	unzipped, err := newGzipReader(buffered)
+	switch {
+	case err != nil:
+		return &lineReader{src: &intactReader{damage: err}}, nil
+	case damage != nil:
+		return &lineReader{src: &intactReader{src: unzipped, left: intact, damage: damage}}, nil
+	}
+	return &lineReader{src: unzipped, unchecked: seeker == nil}, nil
+}
+
+// seekable gives the place where an input stands that can be read again from there; a pipe cannot.
+func seekable(input io.Reader) (io.Seeker, int64) {
+	s, ok := input.(io.Seeker)
+	if !ok {
+		return nil, 0
+	}
+	at, err := s.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return nil, 0
+	}
+	return s, at
 }
 
 // next gives the next line without its line break, and its number from 1. A line that is too long comes cut, with
@@ -56,18 +91,33 @@ func (r *lineReader) next() (line []byte, number int64, tooLong bool, err error)
 		if len(r.block) > LineSizeMax+1 {
 			return r.skipLong()
 		}
-		if r.eof {
-			if len(r.block) == 0 {
-				return nil, r.line, false, io.EOF
-			}
+		switch {
+		case r.end == io.EOF && len(r.block) > 0:
 			line, tooLong = r.whole(r.block)
 			r.block = nil
 			return line, r.line, tooLong, nil
+		case r.end != nil: // an unfinished line before a damage is part of it
+			return nil, r.line, false, r.ending()
 		}
-		if err := r.fill(); err != nil {
-			return nil, r.line + 1, false, err
-		}
+		r.fill()
 	}
+}
+
+// ending says how the stream ended, and how far it came.
+func (r *lineReader) ending() error {
+	const op rhumb.Op = "ingest.read"
+	damage, ok := errors.AsType[*gzipDamage](r.end)
+	switch {
+	case r.end == io.EOF:
+		return io.EOF
+	case !ok:
+		return rhumb.Ef(op, rhumb.KindOf(r.end), "behind line %d: %v; the lines up to there were taken", r.line, r.end)
+	case r.unchecked && !damage.cut:
+		return rhumb.Ef(op, rhumb.Corrupt, "%v; the lines up to line %d were taken before that could be known, since the input cannot be "+
+			"read twice; give it as a file, and no line of a damaged member is taken", damage, r.line)
+	}
+	return rhumb.Ef(op, rhumb.Corrupt, "%v; the lines up to line %d were taken, and nothing behind them; mend the input and start the "+
+		"same ingest again: it goes on where it stopped", damage, r.line)
 }
 
 // whole counts a line, and takes off the other half of its line break.
@@ -88,18 +138,20 @@ func (r *lineReader) skipLong() ([]byte, int64, bool, error) {
 			return head, r.line, true, nil
 		}
 		r.block = nil
-		if r.eof {
+		switch {
+		case r.end == io.EOF:
 			return head, r.line, true, nil
+		case r.end != nil:
+			r.line--
+			return nil, r.line, false, r.ending()
 		}
-		if err := r.fill(); err != nil {
-			return nil, r.line, true, err
-		}
+		r.fill()
 	}
 }
 
-// fill reads more behind the unfinished line, in a new block when the present one is used up.
-func (r *lineReader) fill() error {
-	const op rhumb.Op = "ingest.read"
+// fill reads more behind the unfinished line, in a new block when the present one is used up. What
+// was read together with an error is good.
+func (r *lineReader) fill() {
 	if len(r.room) == 0 || len(r.block) == 0 && len(r.room) < blockSize/4 {
 		grown := make([]byte, len(r.block), max(blockSize, 2*len(r.block)))
 		copy(grown, r.block)
@@ -112,15 +164,7 @@ func (r *lineReader) fill() error {
 		r.block = r.block[:len(r.block)+n]
 	}
 	r.room = r.room[n:]
-	switch {
-	case err == io.EOF:
-		r.eof = true
-	case err == io.ErrUnexpectedEOF || err == gzip.ErrChecksum || err == gzip.ErrHeader:
-		return rhumb.Ef(op, rhumb.Corrupt, "the gzip stream is cut short or damaged behind line %d: %v", r.line, err)
-	case err != nil:
-		return rhumb.Ef(op, rhumb.KindOf(err), "behind line %d: %v", r.line, err)
-	}
-	return nil
+	r.end = err
 }
 
 // interruptible lets a read of src be given up: a pipe may stay silent for ever. The read that was given up ends when

@@ -39,7 +39,7 @@ func mapLines(t *testing.T, f Format, m *Mapping, input string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lines, err := openLines(strings.NewReader(input))
+	lines, err := openLines(t.Context(), strings.NewReader(input))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -172,7 +172,7 @@ func checkFile(t *testing.T, file string, m *Mapping, planned, plain *Mapper) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	lines, err := openLines(f)
+	lines, err := openLines(t.Context(), f)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,8 @@ type Writer interface {
 
 // Config configures a Run.
 type Config struct {
-	// Input is read to its end. Gzip is told by its first bytes.
+	// Input is read to its end. Gzip is told by its first bytes. An Input that is gzip and an io.Seeker that can seek is read
+	// twice, and no line of a gzip member whose checksum does not hold is taken; else such lines are taken before that is known.
 	Input io.Reader
 	// Format is how lines hold their pairs. Default: the mapping's.
 	Format Format
@@ -188,36 +189,43 @@ func (r *Run) Run(ctx context.Context) (Counts, error) {
 	for range r.cfg.Workers {
 		workers.Go(func() { d.work(writing) })
 	}
-	if err := r.read(reading, d); err != nil {
+	broken, err := r.read(reading, d)
+	if err != nil {
 		d.stop(err)
 	}
 	d.finish()
 	workers.Wait()
-	return r.Counts(), d.cause()
+	if err := d.cause(); err != nil {
+		return r.Counts(), err
+	}
+	return r.Counts(), broken
 }
 
-// read takes the input line by line until its end, an error, or a stop.
-func (r *Run) read(ctx context.Context, d *dispatcher) error {
-	lines, err := openLines(&interruptible{ctx: ctx, src: r.cfg.Input})
+// read takes the input line by line until its end, an error, or a stop. broken says that the input ended before its end:
+// what was read before is good, and is written, so that an input that stays broken gets as far as it goes.
+func (r *Run) read(ctx context.Context, d *dispatcher) (broken, err error) {
+	lines, err := openLines(ctx, r.cfg.Input)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	dec := newDecoder(r.cfg.Format, r.cfg.Mapping)
 	var pairs []pair
 	for ctx.Err() == nil {
 		line, number, tooLong, err := lines.next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
+		switch {
+		case err == io.EOF:
+			return nil, nil
+		case err != nil && ctx.Err() == nil:
+			return err, nil
+		case err != nil:
+			return nil, err
 		}
 		var ev Event
 		var skip bool
 		pairs, ev, skip, err = r.event(dec, pairs[:0], line, number, tooLong)
 		switch {
 		case err != nil && rhumb.KindOf(err) == rhumb.Incompatible:
-			return err
+			return nil, err
 		case skip:
 			continue
 		}
@@ -225,10 +233,10 @@ func (r *Run) read(ctx context.Context, d *dispatcher) error {
 		if err == nil {
 			d.add(ctx, ev)
 		} else if err = r.reject(Rejection{number, line, err}); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return stopCause(ctx)
+	return nil, stopCause(ctx)
 }
 
 // stopCause gives the reason of a stop; an interruption by the caller is of kind Canceled.

@@ -293,7 +293,7 @@ func TestLines(t *testing.T) {
 	}
 	want[77] = strings.Repeat("z", LineSizeMax)
 	for _, ending := range []string{"\n", "\r\n"} {
-		lines, err := openLines(iotestReader{strings.NewReader(strings.Join(want, ending))})
+		lines, err := openLines(t.Context(), iotestReader{strings.NewReader(strings.Join(want, ending))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -454,7 +454,7 @@ func BenchmarkMapFeed(b *testing.B) {
 	n := 0
 	b.ReportAllocs()
 	for b.Loop() {
-		lines, err := openLines(bytes.NewReader(feed))
+		lines, err := openLines(b.Context(), bytes.NewReader(feed))
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -53,14 +54,17 @@ func (n *Node) pause(d time.Duration) {
 // seek asks the members of a cluster that gossip knows to register this node, which has none yet. It gives the nodes of
 // the cluster once one of them has.
 func (n *Node) seek() []*rhumb.Node {
-	_ = n.gossip.Join(n.cfg.Join) // again: the node to join may have started later
+	why := "those that answer belong to no cluster either; run rhumb init on one of them"
+	if err := n.gossip.Join(n.cfg.Join); err != nil { // again: the node to join may have started later
+		why = rhumb.Message(err)
+	}
 	for _, m := range n.gossip.Members() {
 		if m.Cluster.IsZero() || m.Addr == n.bound.addr {
 			continue
 		}
 		resp, err := n.askToJoin(m.Addr)
 		if err != nil {
-			n.cfg.Logger.Warn("a member does not let this node join", "addr", m.Addr, "err", err)
+			why = "the member at " + m.Addr + " does not let this node join: " + rhumb.Message(err)
 			continue
 		}
 		cluster, err1 := api.DecodeUUID(resp.Cluster)
@@ -80,6 +84,9 @@ func (n *Node) seek() []*rhumb.Node {
 			}
 		}
 		return nodes
+	}
+	if len(n.cfg.Join) > 0 {
+		n.hinder(why)
 	}
 	return nil
 }
@@ -152,23 +159,27 @@ func (n *Node) enter(nodes []*rhumb.Node) error {
 		return err
 	}
 	n.member.Store(m)
-	n.cfg.Logger.Info("the node is in its cluster", "cluster", id.Cluster.String(), "node", id.Node, "life", id.Boot, "region", n.cfg.Region)
+	n.obstacle.Store(nil)
+	n.cfg.Logger.Info("the node is in its cluster", "cluster", id.Cluster, "node", id.Node, "life", id.Boot, "region", n.cfg.Region)
 	return nil
 }
 
 // registered returns the node's part in its cluster, registered in the life that its identity names.
 func (n *Node) registered(nodes []*rhumb.Node) (*member, error) {
+	defer n.entrant.Store(nil)
 	for {
 		m, err := n.newMember(nodes)
 		if err != nil {
 			return nil, err
 		}
+		n.entrant.Store(m)
 		d, err := n.register(m)
 		if err == nil && d.Boot == m.self.Boot {
 			if err = n.confirmLife(d); err == nil {
 				return m, nil
 			}
 		}
+		n.entrant.Store(nil)
 		m.close()
 		switch {
 		case rhumb.KindOf(err) == rhumb.Conflict:
@@ -204,12 +215,15 @@ func (n *Node) register(m *member) (*rhumb.Node, error) {
 			}
 			return d, nil
 		}
+		if err := n.checkTwin(m); err != nil {
+			return nil, err
+		}
 		err := n.registerOnce(m)
 		if k := rhumb.KindOf(err); k == rhumb.WrongCluster || k == rhumb.InvalidArgument || k == rhumb.NotFound || k == rhumb.Conflict {
 			return nil, err
 		}
 		if err != nil {
-			n.cfg.Logger.Debug("not registered yet", "err", err)
+			n.hinder(rhumb.Message(err))
 			n.pause(seekInterval)
 		}
 		if other, ok := n.strangers(m.cluster); ok && time.Since(start) > strangersPatience {
@@ -217,6 +231,28 @@ func (n *Node) register(m *member) (*rhumb.Node, error) {
 		}
 	}
 	return nil, n.ctx.Err()
+}
+
+// checkTwin returns an error while another process takes part in the cluster as this node. The directory of this process is then
+// a copy of the directory of the other process: it must not act as that node, and it could only wait for ever.
+func (n *Node) checkTwin(m *member) error {
+	d, ok := m.group.State().Node(m.self.Node)
+	if !ok || d.Addr == "" || d.Addr == n.bound.addr {
+		return nil
+	}
+	conn, err := api.Connect(d.Addr, api.DialFunc(n.cfg.WAN.Dialer(n.cfg.Region)))
+	if err != nil {
+		return nil
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(n.ctx, twinTimeout)
+	defer cancel()
+	resp, err := rhumbpb.NewClusterClient(conn).Ping(ctx, &rhumbpb.PingRequest{})
+	if err != nil || !resp.Ready || rhumb.NodeID(resp.Node) != m.self.Node || !bytes.Equal(resp.Cluster, m.cluster[:]) {
+		return nil
+	}
+	return rhumb.Ef("node.register", rhumb.WrongCluster, "another process runs at %s as node %s of cluster %s, so this node's directory is a copy of its directory; "+
+		"start a new node on an empty directory with --join", d.Addr, m.self.Node, m.cluster)
 }
 
 // whereabouts lists the nodes of a catalog, at the addresses that gossip hears from those that have begun a later life than
@@ -266,7 +302,7 @@ func (n *Node) registerOnce(m *member) error {
 	if nodes := n.whereabouts(m.group.State()); len(nodes) > 0 {
 		m.network.SetPeers(nodes)
 	}
-	err := error(rhumb.E("node.register", rhumb.Unavailable, "no member of the cluster answers"))
+	err := error(rhumb.E("node.register", rhumb.Unavailable, "no other member of the cluster answers; start them, and check --join"))
 	for _, peer := range n.gossip.Members() {
 		if peer.Cluster != m.cluster || peer.Addr == n.bound.addr {
 			continue

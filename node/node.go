@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,6 +31,8 @@ const (
 	seekInterval = 200 * time.Millisecond
 	// strangersPatience is how long a node that meets only nodes of another cluster waits for one of its own.
 	strangersPatience = 3 * time.Second
+	// twinTimeout bounds the question whether another process takes part as this node.
+	twinTimeout = time.Second
 	// registerTimeout bounds one attempt to register.
 	registerTimeout = 3 * time.Second
 )
@@ -50,6 +53,8 @@ type Node struct {
 	bound   bound
 
 	member   atomic.Pointer[member] // nil before the node takes part in its cluster
+	entrant  atomic.Pointer[member] // while the node registers: its copy of the metadata can be read
+	obstacle atomic.Pointer[string] // why the node is not in its cluster yet
 	draining atomic.Bool
 	entering sync.Mutex   // held while the node becomes, or ceases to be, a member
 	life     storage.Life // the present life; guarded by entering
@@ -181,17 +186,47 @@ func (n *Node) Live() error { return n.ctx.Err() }
 // Ready is nil while the node should get traffic.
 func (n *Node) Ready() error {
 	const op rhumb.Op = "node.Ready"
+	id, m := n.engine.Identity(), n.member.Load()
 	switch {
 	case n.ctx.Err() != nil:
 		return rhumb.E(op, rhumb.Unavailable, "the node is stopping")
 	case n.draining.Load():
 		return rhumb.E(op, rhumb.Unavailable, "the node is draining")
-	case n.engine.Identity().Cluster.IsZero():
+	case id.Cluster.IsZero() && len(n.cfg.Join) == 0:
 		return rhumb.E(op, rhumb.Unavailable, "the node belongs to no cluster; run rhumb init on one node, or start it with --join")
-	case n.member.Load() == nil:
-		return rhumb.E(op, rhumb.Unavailable, "the node is joining its cluster")
+	case id.Cluster.IsZero():
+		return rhumb.Ef(op, rhumb.Unavailable, "the node waits to join a cluster through %s: %s", strings.Join(n.cfg.Join, ", "), n.hindrance())
+	case m == nil:
+		return rhumb.Ef(op, rhumb.Unavailable, "node %s is joining its cluster, %s: %s", id.Node, id.Cluster, n.hindrance())
+	}
+	if d, ok := m.group.State().Node(m.self.Node); ok && d.State == rhumb.NodeDraining {
+		return rhumb.E(op, rhumb.Unavailable, "the node is draining; rhumb node drain --undo lets it take part again")
 	}
 	return nil
+}
+
+// hindrance returns why the node is not in its cluster yet.
+func (n *Node) hindrance() string {
+	if why := n.obstacle.Load(); why != nil {
+		return *why
+	}
+	return "it has only begun"
+}
+
+// hinder keeps why the node is not in its cluster yet, and logs it once.
+func (n *Node) hinder(why string) {
+	if old := n.obstacle.Swap(&why); old == nil || *old != why {
+		n.cfg.Logger.Warn("the node is not in its cluster yet; trying on", "why", why)
+	}
+}
+
+// present returns the member that the node is or is becoming; nil when it is neither. Of a member that the node is becoming,
+// only the copy of the metadata may be read.
+func (n *Node) present() *member {
+	if m := n.member.Load(); m != nil {
+		return m
+	}
+	return n.entrant.Load()
 }
 
 // AwaitReady waits until Ready is nil.

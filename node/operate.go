@@ -29,7 +29,7 @@ func (n *Node) joined() (*member, error) {
 // Ping tells who the node is, from memory.
 func (n *Node) Ping() server.Info {
 	i := server.Info{Region: n.cfg.Region, Ready: n.Ready(), Time: n.clock.Read(), Uptime: time.Since(n.started)}
-	if m := n.member.Load(); m != nil {
+	if m := n.present(); m != nil {
 		i.Cluster = m.cluster
 		if d, ok := m.group.State().Node(m.self.Node); ok {
 			i.Node = *d
@@ -38,12 +38,20 @@ func (n *Node) Ping() server.Info {
 	return i
 }
 
+// summaryTimeout bounds how long a count of the replicas may take, so that a busy node still says how else it stands.
+const summaryTimeout = time.Second
+
 // Info tells how the node stands.
 func (n *Node) Info(ctx context.Context) server.Info {
 	i := n.Ping()
+	if m := n.entrant.Load(); m != nil {
+		i.Leader, _ = m.group.Leader()
+	}
 	if m := n.member.Load(); m != nil {
 		i.Leader, _ = m.group.Leader()
 		i.Suspects = m.host.Leases().Suspects()
+		ctx, cancel := context.WithTimeout(ctx, summaryTimeout)
+		defer cancel()
 		if count, err := m.host.Summary(ctx); err == nil {
 			for state, c := range count {
 				i.Ranges += c
@@ -66,9 +74,10 @@ func (n *Node) Info(ctx context.Context) server.Info {
 	return i
 }
 
-// State gives the newest catalog of this node, or nil before there is one.
+// State gives the newest catalog of this node, or nil before there is one. A node that cannot register, as when its metadata
+// group has no leader, gives the copy that it has.
 func (n *Node) State() *catalog.State {
-	if m := n.member.Load(); m != nil {
+	if m := n.present(); m != nil {
 		return m.group.State()
 	}
 	return nil
@@ -85,6 +94,9 @@ func (n *Node) Linearize(ctx context.Context) (*catalog.State, error) {
 
 // Watch follows the catalog.
 func (n *Node) Watch() (*raftmeta.Watch, error) {
+	if m := n.present(); m != nil {
+		return m.group.Watch(), nil
+	}
 	m, err := n.joined()
 	if err != nil {
 		return nil, err

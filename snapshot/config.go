@@ -4,6 +4,7 @@ import (
 	"io"
 	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rhumbdb/rhumb"
@@ -26,6 +27,9 @@ const (
 	CommitRecordsMax = 4 << 20
 	// RecycleDefault is how many files without a reader are kept mapped for the next rolls.
 	RecycleDefault = 4
+	// LeashDefault is how long readers may keep a superseded file before it stops to count in the budget. It is the reader's
+	// default of how long a view may be held.
+	LeashDefault = time.Minute
 	// QuarantineMax bounds the files kept in quarantine; the oldest are removed first.
 	QuarantineMax = 8
 )
@@ -46,9 +50,15 @@ const (
 type Config struct {
 	// Dir is the directory of the image, <shm>/rhumb/<cluster>/<node>. It is made when it does not exist.
 	Dir string
-	// Budget bounds the bytes of all files of the image, superseded and recycled ones too; default BudgetDefault. What would
-	// pass it fails with kind Overloaded.
+	// Budget bounds the bytes of all files of the image, recycled ones and superseded ones within Leash too; default
+	// BudgetDefault. What would pass it fails with kind Overloaded.
 	Budget int64
+	// Leash is how long readers may keep a superseded file before it counts in OverdueMax in place of Budget: every view that
+	// holds it is older than that by then. Default LeashDefault.
+	Leash time.Duration
+	// OverdueMax bounds the bytes of superseded files past their leash that do not count in Budget; bytes beyond it do. The
+	// whole image thus has at most Budget + OverdueMax bytes. Default: Budget, which is more than all views of one moment keep.
+	OverdueMax int64
 	// AppendRatio is the size of a shard's append area as a part of its base; default AppendRatioDefault.
 	AppendRatio float64
 	// ShardRecordsMax is how many records a shard is meant to hold, one of a spatial table four times as many: it decides how
@@ -80,6 +90,8 @@ func (c *Config) Validate() error {
 	}
 	check(c.Dir == "", "the directory is empty")
 	check(c.Budget < 0, "the budget is negative")
+	check(c.Leash < 0, "the leash is negative")
+	check(c.OverdueMax < 0, "the bound of overdue files is negative")
 	check(!(c.AppendRatio >= 0 && c.AppendRatio <= 8), "the ratio of the append area is not 0 to 8")
 	check(c.ShardRecordsMax < 0, "the records of a shard are negative")
 	check(c.HugePages > HugeTry, "huge pages are neither off nor tried")
@@ -94,6 +106,12 @@ func (c *Config) Validate() error {
 func (c Config) filled() Config {
 	if c.Budget == 0 {
 		c.Budget = BudgetDefault
+	}
+	if c.Leash == 0 {
+		c.Leash = LeashDefault
+	}
+	if c.OverdueMax == 0 {
+		c.OverdueMax = c.Budget
 	}
 	if c.AppendRatio == 0 {
 		c.AppendRatio = AppendRatioDefault

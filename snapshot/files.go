@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -22,8 +23,11 @@ type files struct {
 	root *root
 	// used is the size of all files, pinned that of the superseded ones that readers have mapped.
 	used, pinned atomic.Int64
-	retired      []*mapping
-	recycled     []*mapping
+	// overdue is the part of pinned that was superseded longer than Config.Leash ago, so that every view that holds it is past
+	// its leash. It counts in Config.OverdueMax and not in the budget: a reader that never lets go must not keep others from new versions.
+	overdue  atomic.Int64
+	retired  []*mapping
+	recycled []*mapping
 }
 
 // take gives a file of at least size bytes under a new generation number: a recycled one that is not more than twice as large
@@ -91,22 +95,27 @@ func (f *files) makeRoom(op rhumb.Op, m *mapping, size int64) error {
 	if m != nil {
 		more = max(size-int64(len(m.mem)), 0)
 	}
-	for f.used.Load()+more > f.cfg.Budget && len(f.recycled) > 0 {
+	for f.counted()+more > f.cfg.Budget && len(f.recycled) > 0 {
 		f.dropRecycled(0)
 	}
-	used := f.used.Load()
+	used := f.counted()
 	if more == 0 || used+more <= f.cfg.Budget {
 		return nil
 	}
 	if m != nil {
 		f.giveBack(m)
 	}
-	pinned, advice := f.pinned.Load(), "raise the budget, or publish fewer tables"
+	pinned, advice := used-(f.used.Load()-f.pinned.Load()), "raise the budget, or publish fewer tables"
 	if pinned > 0 {
 		advice = "end the readers that `rhumb snapshot pins` names, or raise the budget"
 	}
 	return rhumb.Ef(op, rhumb.Overloaded, "the image has %d bytes, of which readers pin %d; %d more would pass the budget of %d: %s",
 		used, pinned, more, f.cfg.Budget, advice)
+}
+
+// counted gives the bytes that count in the budget.
+func (f *files) counted() int64 {
+	return f.used.Load() - min(f.overdue.Load(), f.cfg.OverdueMax)
 }
 
 // extend makes a file as large as size, if it is smaller. When there is no memory for that it takes what recycled files have.
@@ -130,6 +139,7 @@ func (f *files) extend(m *mapping, size int64) error {
 // retire says that a file is live no more.
 func (f *files) retire(m *mapping) {
 	m.store64(format.SegmentState, format.SegmentSuperseded)
+	m.retired = time.Now()
 	f.retired = append(f.retired, m)
 	f.pinned.Add(int64(len(m.mem)))
 	f.reclaim()
@@ -138,12 +148,15 @@ func (f *files) retire(m *mapping) {
 // reclaim recycles the superseded files that no reader has any more. A file whose reader came too late, between its look at
 // the root and its lock, has lost its magic by the time that the reader gets its lock.
 func (f *files) reclaim() {
-	kept := f.retired[:0]
+	kept, overdue := f.retired[:0], int64(0)
 	for i, m := range f.retired {
 		if !m.tryLock() {
 			if len(f.retired)-i > retiredMax && m.path != "" {
 				_ = unix.Unlink(m.path)
 				m.path = ""
+			}
+			if time.Since(m.retired) > f.cfg.Leash {
+				overdue += int64(len(m.mem))
 			}
 			kept = append(kept, m)
 			continue
@@ -153,6 +166,10 @@ func (f *files) reclaim() {
 	}
 	clear(f.retired[len(kept):])
 	f.retired = kept
+	if f.overdue.Swap(overdue) == 0 && overdue > 0 {
+		f.cfg.Logger.Warn("readers keep superseded generations for longer than the leash; `rhumb snapshot pins` names them",
+			"bytes", overdue, "leash", f.cfg.Leash)
+	}
 }
 
 // recycle keeps a file that is write-locked for the next roll, or removes it.

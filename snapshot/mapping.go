@@ -3,6 +3,7 @@ package snapshot
 import (
 	"fmt"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -21,7 +22,8 @@ type mapping struct {
 	fd         int
 	mem        []byte
 	generation uint64
-	locked     bool // we hold the write lock on byte 0
+	locked     bool      // we hold the write lock on byte 0
+	retired    time.Time // when it was superseded
 }
 
 // createFile makes an empty file, which extend gives its memory.

@@ -25,8 +25,9 @@ type Stats struct {
 	Quarantined uint64
 	// Live is the number of keys with a visible value in all tables.
 	Live int64
-	// Bytes is the size of all files, within Budget; PinnedBytes that of superseded ones that readers have mapped.
-	Bytes, PinnedBytes, Budget int64
+	// Bytes is the size of all files, PinnedBytes that of superseded ones that readers have mapped, and OverdueBytes the part of
+	// it that readers have had for longer than the leash. Bytes less OverdueBytes is within Budget.
+	Bytes, PinnedBytes, OverdueBytes, Budget int64
 }
 
 // Stats may be called by any goroutine.
@@ -35,7 +36,7 @@ func (p *Publisher) Stats() Stats {
 	return Stats{
 		Version: c.version.Load(), Commits: c.commits.Load(), Records: c.records.Load(), Rolls: c.rolls.Load(), Kept: c.kept.Load(), Loads: c.loads.Load(),
 		Aborted: c.aborted.Load(), Quarantined: c.quarantined.Load(), Live: c.live.Load(),
-		Bytes: p.files.used.Load(), PinnedBytes: p.files.pinned.Load(), Budget: p.cfg.Budget,
+		Bytes: p.files.used.Load(), PinnedBytes: p.files.pinned.Load(), OverdueBytes: p.files.overdue.Load(), Budget: p.cfg.Budget,
 	}
 }
 
@@ -100,6 +101,7 @@ func newMetrics(p *Publisher) (*metrics, error) {
 	value("records", "Keys with a visible value.", func() float64 { return float64(c.live.Load()) })
 	value("large_shards", "Shards with more records than ShardRecordsMax.", func() float64 { return float64(c.large.Load()) })
 	value("image_bytes", "Size of all files of the image.", func() float64 { return float64(p.files.used.Load()) })
+	value("overdue_bytes", "Part of the pinned bytes that readers have had for longer than the leash.", func() float64 { return float64(p.files.overdue.Load()) })
 	value("pinned_bytes", "Size of superseded files that readers have mapped.", func() float64 { return float64(p.files.pinned.Load()) })
 	value("budget_bytes", "Greatest size that the image may have.", func() float64 { return float64(p.cfg.Budget) })
 	value("huge_bytes", "Bytes of the image that are mapped with huge pages.", func() float64 { return float64(p.HugeBytes()) })

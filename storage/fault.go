@@ -3,6 +3,8 @@ package storage
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"regexp"
 	"strconv"
 	"syscall"
@@ -58,6 +60,23 @@ func ioError(op rhumb.Op, path string, err error) error {
 		kind = rhumb.DiskFull
 	}
 	return &rhumb.Error{Op: op, Kind: kind, Msg: path, Err: err}
+}
+
+// accessError is ioError for the first touch of a directory: what is not allowed there is said as that.
+func accessError(op rhumb.Op, dir string, err error) error {
+	if errors.Is(err, fs.ErrPermission) {
+		return rhumb.Ef(op, rhumb.PermissionDenied, "user %d may not write to %s: %v; change its owner or mode, or use another directory", os.Getuid(), dir, rhumb.Message(err))
+	}
+	return ioError(op, dir, err)
+}
+
+// lockError tells a directory whose lock another process has from one whose lock cannot be tried: the lock is refused with a
+// bare number, its file with a path.
+func lockError(op rhumb.Op, dir, owner string, err error) error {
+	if _, onFile := errors.AsType[*fs.PathError](err); onFile {
+		return accessError(op, dir, err)
+	}
+	return rhumb.Ef(op, rhumb.Unavailable, "%s is in use by another process%s; stop it, or use another directory: %v", dir, owner, err)
 }
 
 // blockAt finds the offset in what Pebble says of a damaged block.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -134,14 +133,11 @@ func (s *Store) own() error {
 	const op rhumb.Op = "storage.Open"
 	dir := s.cfg.Dir
 	if err := makeDir(s.fs, dir); err != nil {
-		return err
+		return accessError(op, dir, err)
 	}
 	lock, err := s.fs.Lock(s.fs.PathJoin(dir, lockName))
 	if err != nil {
-		if errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EACCES) {
-			return ioError(op, dir, err)
-		}
-		return rhumb.Ef(op, rhumb.Unavailable, "%s is in use by another process%s; stop it, or use another directory: %v", dir, s.owner(), err)
+		return lockError(op, dir, s.owner(), err)
 	}
 	s.lock = lock
 	f, err := s.fs.Create(s.fs.PathJoin(dir, ownerName), vfs.WriteCategoryUnspecified)

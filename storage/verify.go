@@ -50,7 +50,7 @@ func Verify(dir string, fsys vfs.FS) (VerifyReport, error) {
 	}
 	lock, err := fsys.Lock(fsys.PathJoin(v.dir, lockName))
 	if err != nil {
-		return v.report, rhumb.Ef(op, rhumb.Unavailable, "%s is in use; stop the node first: %v", v.dir, err)
+		return v.report, lockError(op, v.dir, "", err)
 	}
 	defer func() { _ = lock.Close() }()
 	v.header()

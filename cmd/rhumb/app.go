@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"github.com/rhumbdb/rhumb"
@@ -91,6 +92,9 @@ and goes on when nodes die. This one program is the node, its tools and a demons
 			if err := a.settings.load(cmd); err != nil {
 				return err
 			}
+			if err := checkPositive(cmd.Flags()); err != nil {
+				return err
+			}
 			if !slices.Contains(outputs, a.output) {
 				return rhumb.Ef("rhumb.flags", rhumb.InvalidArgument, "-o %q is none of %s", a.output, strings.Join(outputs, ", "))
 			}
@@ -142,6 +146,31 @@ func (a *app) commands() []*cobra.Command {
 			a.keyCommand(), a.storeCommand()),
 		[]*cobra.Command{a.configCommand(), a.versionCommand(), a.completionCommand()},
 	)
+}
+
+// wantsPositive marks flags that refuse 0. Their zero value stands for the default inside the program, but a person who writes 0
+// means none.
+const wantsPositive = "wants-positive"
+
+// positive marks the named flags: 0 and less are errors.
+func positive(flags *pflag.FlagSet, names ...string) {
+	for _, name := range names {
+		must(flags.SetAnnotation(name, wantsPositive, nil))
+	}
+}
+
+// checkPositive returns an error for a marked flag that is set to 0 or less.
+func checkPositive(flags *pflag.FlagSet) (err error) {
+	flags.Visit(func(f *pflag.Flag) {
+		if _, marked := f.Annotations[wantsPositive]; !marked || err != nil {
+			return
+		}
+		text := f.Value.String()
+		if n := strings.TrimLeft(text, "0"); strings.HasPrefix(text, "-") || n == "" || n == "s" {
+			err = rhumb.Ef("rhumb.flags", rhumb.InvalidArgument, "--%s %s: want more than 0; leave the flag out for the default (%s)", f.Name, text, f.Usage)
+		}
+	})
+	return err
 }
 
 // must panics on errors that only a mistake in this program can cause.

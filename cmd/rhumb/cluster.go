@@ -44,13 +44,15 @@ type statusDoc struct {
 	// Problems say what is not as it should be.
 	Problems []string `json:"problems"`
 	// CanLose is how many in-sync replicas any range can lose without refusing writes: the least over all ranges.
-	CanLose        int         `json:"can_lose"`
-	MetadataLeader string      `json:"metadata_leader,omitempty"`
-	Revision       uint64      `json:"revision"`
-	Ranges         rangeCounts `json:"ranges"`
-	Tables         int         `json:"tables"`
-	Regions        []regionDoc `json:"regions"`
-	Nodes          []nodeDoc   `json:"nodes"`
+	CanLose        int    `json:"can_lose"`
+	MetadataLeader string `json:"metadata_leader,omitempty"`
+	Revision       uint64 `json:"revision"`
+	// LocalCopy says that no node knows a leader: then all this is from the copy of one node, which may be old.
+	LocalCopy bool        `json:"local_copy,omitempty"`
+	Ranges    rangeCounts `json:"ranges"`
+	Tables    int         `json:"tables"`
+	Regions   []regionDoc `json:"regions"`
+	Nodes     []nodeDoc   `json:"nodes"`
 }
 
 // rangeCounts sort the ranges by how they stand.
@@ -68,7 +70,8 @@ func (a *app) statusCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "status", Short: "Say whether the cluster is well, and what to look at",
 		Long: `Ask every node how it stands, and say whether the cluster is well: which nodes are down, which ranges miss copies or
-a primary, which store refuses writes, and how many copies may still be lost before a range refuses writes.`,
+a primary, which store refuses writes, and how many copies may still be lost before a range refuses writes. Without a
+leader of the metadata group it shows the copy that a node has, and says so.`,
 		Example: "  rhumb status\n  rhumb status -o json\n  rhumb status --check && echo well",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -102,6 +105,7 @@ func describeCluster(ctx context.Context, c *client.Client) statusDoc {
 			doc.MetadataLeader = s.MetadataLeader.String()
 		}
 	}
+	doc.LocalCopy = doc.MetadataLeader == ""
 	doc.Ranges, doc.CanLose = countRanges(ranges, live, c.Tables())
 	doc.Problems = findProblems(doc)
 	doc.Healthy = len(doc.Problems) == 0
@@ -146,8 +150,8 @@ func findProblems(doc statusDoc) []string {
 			}
 		}
 	}
-	if doc.MetadataLeader == "" {
-		add("no node knows a leader of the metadata group")
+	if doc.LocalCopy {
+		add("no node knows a leader of the metadata group: what is shown of nodes and ranges is one node's copy, revision %d, and may be old", doc.Revision)
 	}
 	if doc.Ranges.NoPrimary > 0 {
 		add("%d ranges have no live primary", doc.Ranges.NoPrimary)

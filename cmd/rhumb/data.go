@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
@@ -59,17 +58,23 @@ func (f *ifFlags) condition() (rhumb.Condition, error) {
 
 func (a *app) getCommand() *cobra.Command {
 	var place placeFlags
+	var raw bool
 	c := &cobra.Command{
 		Use: "get TABLE NAME", Short: "Print a record",
 		Long: `Print a record. It is looked for in the region of --from, and on a miss in all others at once; the receipt
-says who answered, and how many other regions were asked. NAME is text, or 0x and hexadecimal digits.`,
-		Example: "  rhumb get flights SWR8\n  rhumb get flights SWR8 --from virginia -o json\n  rhumb get events 0x000001000000002a --home 2/1026",
+says who answered, and how many other regions were asked. NAME is text, or 0x and hexadecimal digits. Control characters
+are shown escaped, such as \x1b; --raw writes a value that is text or bytes as it was put with --text or --file, and
+nothing else.`,
+		Example: "  rhumb get flights SWR8\n  rhumb get notes picture --raw > picture.png\n  rhumb get flights SWR8 --from virginia -o json\n  rhumb get events 0x000001000000002a --home 2/1026",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withTable(cmd.Context(), args, func(ctx context.Context, c *client.Client, t *client.Table, name []byte) error {
 				got, err := t.Get(ctx, name, client.GetOptions{Home: place.home, Local: place.local})
 				if err != nil {
 					return err
+				}
+				if raw {
+					return a.writeRaw(got.Item.Value)
 				}
 				n := regionNames(c)
 				doc, err := n.record(t.Name(), got.Item)
@@ -83,7 +88,19 @@ says who answered, and how many other regions were asked. NAME is text, or 0x an
 		},
 	}
 	place.register(c)
+	c.Flags().BoolVar(&raw, "raw", false, "write the bytes of a value that has no fields as they are")
 	return a.connected(c)
+}
+
+// writeRaw writes an opaque value as it was put.
+func (a *app) writeRaw(stored []byte) error {
+	const op rhumb.Op = "rhumb.get"
+	payload, ok := rhumb.DecodeOpaque(stored)
+	if !ok {
+		return rhumb.E(op, rhumb.InvalidArgument, "--raw: the record has fields; -o json prints them exactly")
+	}
+	_, err := a.out.Write(payload)
+	return rhumb.Wrap(op, err)
 }
 
 // printRecord prints one record, a field to a line, and its receipt as a note.
@@ -126,7 +143,8 @@ func (a *app) withTable(ctx context.Context, args []string, f func(context.Conte
 
 const valueHelp = `Fields are FIELD=VALUE, or FIELD:TYPE=VALUE with a type of string, bytes, int64, float64, bool, timestamp, point,
 box. Without a type, the table's location field is LAT,LON or LAT,LON,LAT,LON; numbers, true and false are what they
-are; all else is text. --json takes fields as -o json prints them; --text and --file store bytes as they are.`
+are; all else is text. --json takes the fields that -o json prints, each with the type that it had; --text and --file
+store bytes as they are.`
 
 func (f *valueFlags) register(c *cobra.Command, opaque bool) {
 	c.Flags().StringVar(&f.json, "json", "", jsonFlagHelp)
@@ -216,7 +234,13 @@ func (a *app) write(ctx context.Context, args []string, kind rhumb.MutationKind,
 			Key:     rhumb.Key{Table: m.Table, Home: out.Receipt.Range, Name: name},
 			Applied: out.Applied, Version: out.Version, Existed: len(out.Existed) > 0 && out.Existed[0], Receipt: out.Receipt,
 		}
-		return a.printWrite(regionNames(c).write(t.Name(), r))
+		if err := a.printWrite(regionNames(c).write(t.Name(), r)); err != nil {
+			return err
+		}
+		if kind == rhumb.Delete && r.Receipt.Node == rhumb.NoNode && a.output == outputTable { // no region has it
+			a.notef("nothing was deleted: table %s has no record %s", t.Name(), rhumb.NameString(name))
+		}
+		return nil
 	})
 }
 
@@ -352,7 +376,6 @@ func (a *app) printRecords(docs []recordDoc) error {
 const lineMax = 160
 
 func shorten(s string) string {
-	s = strings.ReplaceAll(s, "\n", " ")
 	if runes := []rune(s); len(runes) > lineMax {
 		return fmt.Sprintf("%s…", string(runes[:lineMax]))
 	}

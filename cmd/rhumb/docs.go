@@ -61,7 +61,11 @@ func regionNames(c *client.Client) names {
 	return n
 }
 
+// of gives "" for the region of nothing.
 func (n names) of(id rhumb.RegionID) string {
+	if id == rhumb.LocalRegion {
+		return ""
+	}
 	if name, ok := n[id]; ok {
 		return name
 	}
@@ -70,7 +74,7 @@ func (n names) of(id rhumb.RegionID) string {
 
 func (n names) receipt(r rhumb.Receipt) receiptDoc {
 	doc := receiptDoc{
-		Region: n.of(r.Region), Node: r.Node.String(), Range: r.Range.String(), Epoch: uint64(r.Epoch),
+		Region: n.of(r.Region), Node: nodeName(r.Node), Range: rangeName(r.Range), Epoch: uint64(r.Epoch),
 		AgeMs: float64(r.Age) / float64(time.Millisecond), Hops: r.Hops, Searched: r.Searched,
 	}
 	if r.Timestamp != 0 {
@@ -89,7 +93,7 @@ func (n names) record(table string, it rhumb.Item) (recordDoc, error) {
 
 func (n names) write(table string, r client.Result) writeDoc {
 	doc := writeDoc{
-		Table: table, Name: rhumb.NameString(r.Key.Name), Home: r.Key.Home.String(), Region: n.of(r.Key.Home.Region),
+		Table: table, Name: rhumb.NameString(r.Key.Name), Home: rangeName(r.Key.Home), Region: n.of(r.Key.Home.Region),
 		Applied: r.Applied, Existed: r.Existed, Receipt: n.receipt(r.Receipt),
 	}
 	if !r.Version.IsZero() {
@@ -187,8 +191,24 @@ func describeTable(t client.TableStatus) tableDoc {
 func (n names) rangeDoc(r *rhumb.Range) rangeDoc {
 	return rangeDoc{
 		ID: r.ID.String(), Region: n.of(r.ID.Region), Class: r.Class.String(), Epoch: uint64(r.Epoch), Version: r.Version,
-		Primary: r.Primary.String(), Preferred: r.Preferred.String(), InSync: nodeNames(r.InSync), Replicas: nodeNames(r.Replicas),
+		Primary: nodeName(r.Primary), Preferred: nodeName(r.Preferred), InSync: nodeNames(r.InSync), Replicas: nodeNames(r.Replicas),
 	}
+}
+
+// nodeName gives "" for no node, as where nobody had to be asked.
+func nodeName(id rhumb.NodeID) string {
+	if id == rhumb.NoNode {
+		return ""
+	}
+	return id.String()
+}
+
+// rangeName gives "" for no range.
+func rangeName(id rhumb.RangeID) string {
+	if id.IsZero() {
+		return ""
+	}
+	return id.String()
 }
 
 func nodeNames(ids []rhumb.NodeID) []string {

@@ -67,6 +67,20 @@ func testData(t *testing.T) {
 	if r.Fields["alt_ft"] != 36000.0 || r.Fields["ident"] != "SWR8" {
 		t.Errorf("a patch changed more than its fields: %+v", r.Fields)
 	}
+	// Fields printed as JSON and put again are the same, type by type.
+	var printed struct{ Fields json.RawMessage }
+	ok(t, "put", "flights", "TYPED", "t:timestamp=1700000000.5", "b:bytes=0x00ff", "f:float64=38000", "i=38000", "s:string=12", "location=1,2", "on=true")
+	okJSON(t, &printed, "get", "flights", "TYPED")
+	ok(t, "put", "flights", "AGAIN", "--json", string(printed.Fields))
+	if first, again := ok(t, "get", "flights", "TYPED"), ok(t, "get", "flights", "AGAIN"); first != again || !strings.Contains(first, "timestamp") {
+		t.Errorf("%s put again as JSON is\n%s, was\n%s", printed.Fields, again, first)
+	}
+	ok(t, "delete", "flights", "TYPED")
+	ok(t, "delete", "flights", "AGAIN")
+	stdout, stderr, code := runIn(t.Context(), "", "delete", "flights", "NOBODY")
+	if code != exitOK || strings.Contains(stdout, "n0") || !strings.Contains(stderr, "nothing was deleted") {
+		t.Errorf("deleting nothing: exit %d\n%s%s", code, stdout, stderr)
+	}
 	// A patch that finds nothing creates the record where its location is.
 	okJSON(t, &w, "patch", "flights", "JAL5", "location=40,-75", "--from", "singapore")
 	if w.Region != "virginia" || w.Existed {
@@ -194,7 +208,7 @@ func testIngest(t *testing.T) {
 	}
 	lines, err := os.ReadFile(reject)
 	reasons, err2 := os.ReadFile(reject + ".reasons")
-	if err != nil || err2 != nil || bytes.Count(lines, []byte("\n")) != 2 || !bytes.Contains(reasons, []byte("line 101: ")) {
+	if err != nil || err2 != nil || bytes.Count(lines, []byte("\n")) != 4 || !bytes.Contains(reasons, []byte("line 101: ")) {
 		t.Errorf("rejected lines %q (%v), reasons %q (%v)", lines, err, reasons, err2)
 	}
 	fails(t, exitUsage, append(args, "--strict")...)

@@ -137,10 +137,10 @@ func cause(err error) error {
 func (a *app) printError(args []string, err error) {
 	doc := describeError(err)
 	if a.output == outputJSON || asksForJSON(args) {
-		_ = json.NewEncoder(a.err).Encode(map[string]errorDoc{"error": doc})
+		_ = json.NewEncoder(visibleJSON{a.err}).Encode(map[string]errorDoc{"error": doc})
 		return
 	}
-	fmt.Fprintf(a.err, "rhumb: %s: %s\n", strings.ReplaceAll(doc.Kind, "_", " "), doc.Message)
+	fmt.Fprintf(a.err, "rhumb: %s: %s\n", strings.ReplaceAll(doc.Kind, "_", " "), visibleLines(doc.Message))
 	if doc.NextStep != "" {
 		fmt.Fprintf(a.err, "  next: %s\n", doc.NextStep)
 	}

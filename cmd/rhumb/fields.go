@@ -17,7 +17,7 @@ func parseAssignments(args []string, locationField string) (rhumb.Record, error)
 	var fields []rhumb.Field
 	for _, arg := range args {
 		left, text, ok := strings.Cut(arg, "=")
-		name, typ, typed := strings.Cut(left, ":")
+		name, typ, typed := cutType(left)
 		if !ok || name == "" {
 			return nil, rhumb.Ef(opFields, rhumb.InvalidArgument, "%q is not of the form FIELD=VALUE or FIELD:TYPE=VALUE", arg)
 		}
@@ -29,6 +29,14 @@ func parseAssignments(args []string, locationField string) (rhumb.Record, error)
 	}
 	record, err := rhumb.NewRecord(fields...)
 	return record, err
+}
+
+// cutType cuts NAME:TYPE at its last colon: a name may hold colons too, when its type follows.
+func cutType(s string) (name, typ string, typed bool) {
+	if i := strings.LastIndexByte(s, ':'); i >= 0 {
+		return s[:i], s[i+1:], true
+	}
+	return s, "", false
 }
 
 func parseValue(name, typ string, typed bool, text, locationField string) (rhumb.FieldValue, error) {
@@ -64,8 +72,9 @@ func numberOrText(text string) rhumb.FieldValue {
 	return rhumb.StringField(text)
 }
 
-// parseFieldsJSON reads fields as -o json prints them: {"lat","lon"} is a point, {"min","max"} a box. Times and bytes are
-// text in JSON; where they must stay what they are, FIELD:TYPE names the type.
+// parseFieldsJSON reads fields as -o json prints them, each with the type that it had (see inspect.Fields): {"lat","lon"} is a
+// point, {"min","max"} a box, a number with a fraction or an exponent is a float64. Times and bytes are text in JSON: FIELD:TYPE
+// names their type.
 func parseFieldsJSON(text []byte) (rhumb.Record, error) {
 	var members map[string]json.RawMessage
 	if err := decodeStrict(text, &members); err != nil {
@@ -73,7 +82,7 @@ func parseFieldsJSON(text []byte) (rhumb.Record, error) {
 	}
 	var fields []rhumb.Field
 	for key, raw := range members {
-		name, typ, typed := strings.Cut(key, ":")
+		name, typ, typed := cutType(key)
 		v, err := parseJSONValue(raw, typ, typed)
 		if err != nil {
 			return nil, rhumb.Ef(opFields, rhumb.InvalidArgument, "%s: %s", name, describeError(err).Message)
@@ -96,6 +105,8 @@ func parseJSONValue(raw json.RawMessage, typ string, typed bool) (rhumb.FieldVal
 	switch {
 	case text == "null" && raw[0] == 'n':
 		return rhumb.FieldValue{}, nil
+	case typed && raw[0] == '{':
+		return parseJSONTyped(raw, typ)
 	case typed:
 		return parseValue("", typ, true, text, "")
 	case raw[0] == 't' || raw[0] == 'f':
@@ -106,6 +117,20 @@ func parseJSONValue(raw json.RawMessage, typ string, typed bool) (rhumb.FieldVal
 		return rhumb.FieldValue{}, rhumb.E(opFields, rhumb.InvalidArgument, "a field holds no list; keep it as text")
 	}
 	return numberOrText(text), nil
+}
+
+// parseJSONTyped reads an object under FIELD:TYPE: a place, or {"bytes":"0x…"} for a string that is no UTF-8.
+func parseJSONTyped(raw json.RawMessage, typ string) (rhumb.FieldValue, error) {
+	var text struct{ Bytes *string }
+	if typ == rhumb.FieldString.String() && decodeStrict(raw, &text) == nil && text.Bytes != nil {
+		v, err := rhumb.ParseField(rhumb.FieldBytes, *text.Bytes)
+		return rhumb.StringField(v.Text()), err
+	}
+	v, err := parseJSONPlace(raw)
+	if err == nil && v.Kind().String() != typ {
+		err = rhumb.Ef(opFields, rhumb.InvalidArgument, "the value is a %s", v.Kind())
+	}
+	return v, err
 }
 
 func parseJSONPlace(raw json.RawMessage) (rhumb.FieldValue, error) {

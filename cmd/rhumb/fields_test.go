@@ -5,6 +5,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rhumbdb/rhumb"
 )
@@ -54,10 +55,33 @@ func TestAssignments(t *testing.T) {
 	}
 }
 
-// TestFieldsJSON guards that what -o json prints reads back as it was, where JSON can hold it.
+// TestFieldsJSON guards that what -o json prints reads back as it was, in value and type.
 func TestFieldsJSON(t *testing.T) {
 	record, err := rhumb.NewRecord(
 		rhumb.Field{Name: "b", Value: rhumb.BoolField(true)},
+		rhumb.Field{Name: "bytes", Value: rhumb.BytesField([]byte{0, 0xff, 0x1b})},
+		rhumb.Field{Name: "bytes:empty", Value: rhumb.BytesField(nil)},
+		rhumb.Field{Name: "bytes like text", Value: rhumb.StringField("0x00ff")},
+		rhumb.Field{Name: "colon:", Value: rhumb.StringField("s")},
+		rhumb.Field{Name: "colon:point", Value: rhumb.PointField(rhumb.Point{Lat: 1, Lon: 2})},
+		rhumb.Field{Name: "colon:int64", Value: rhumb.StringField("12")},
+		rhumb.Field{Name: "colon:x", Value: rhumb.Int64Field(5)},
+		rhumb.Field{Name: "colon:y", Value: rhumb.BoolField(false)},
+		rhumb.Field{Name: "false", Value: rhumb.StringField("false")},
+		rhumb.Field{Name: "f whole", Value: rhumb.Float64Field(38000)},
+		rhumb.Field{Name: "f zero", Value: rhumb.Float64Field(math.Copysign(0, -1))},
+		rhumb.Field{Name: "f large", Value: rhumb.Float64Field(1e21)},
+		rhumb.Field{Name: "f largest", Value: rhumb.Float64Field(math.MaxFloat64)},
+		rhumb.Field{Name: "f least", Value: rhumb.Float64Field(math.SmallestNonzeroFloat64)},
+		rhumb.Field{Name: "f nan", Value: rhumb.Float64Field(math.NaN())},
+		rhumb.Field{Name: "f inf", Value: rhumb.Float64Field(math.Inf(-1))},
+		rhumb.Field{Name: "i least", Value: rhumb.Int64Field(math.MinInt64)},
+		rhumb.Field{Name: "n like text", Value: rhumb.StringField("12")},
+		rhumb.Field{Name: "no utf8", Value: rhumb.StringField("\xff\x1b")},
+		rhumb.Field{Name: "null", Value: rhumb.StringField("null")},
+		rhumb.Field{Name: "t", Value: rhumb.TimestampField(time.UnixMicro(1_700_000_000_123_456))},
+		rhumb.Field{Name: "t before", Value: rhumb.TimestampField(time.UnixMicro(-1))},
+		rhumb.Field{Name: "t like text", Value: rhumb.StringField("2026-01-02T15:04:05Z")},
 		rhumb.Field{Name: "f", Value: rhumb.Float64Field(1.5)},
 		rhumb.Field{Name: "i", Value: rhumb.Int64Field(math.MaxInt64)},
 		rhumb.Field{Name: "p", Value: rhumb.PointField(rhumb.Point{Lat: -90, Lon: 180})},
@@ -75,6 +99,7 @@ func TestFieldsJSON(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Logf("%s", text)
 	again, err := parseFieldsJSON(text)
 	if err != nil {
 		t.Fatal(err)
@@ -84,7 +109,7 @@ func TestFieldsJSON(t *testing.T) {
 			t.Errorf("%s: %s came back as %s", f.Name, f.Value, again[i].Value)
 		}
 	}
-	for _, bad := range []string{`{"a":[1]}`, `{"a":{"lat":1}}`, `{"a":{"lat":91,"lon":0}}`, `{"a:int64":"x"}`, `{"a":{"lat":1,"lon":2,"alt":3}}`, `[]`, `{} {}`, `{"":1}`, ``} {
+	for _, bad := range []string{`{"a":[1]}`, `{"a":{"lat":1}}`, `{"a":{"lat":91,"lon":0}}`, `{"a:int64":"x"}`, `{"a:box":{"lat":1,"lon":2}}`, `{"a:string":{"bytes":"0xz"}}`, `{"a":{"bytes":"0x00"}}`, `{"a":{"lat":1,"lon":2,"alt":3}}`, `[]`, `{} {}`, `{"":1}`, ``} {
 		if record, err := parseFieldsJSON([]byte(bad)); rhumb.KindOf(err) != rhumb.InvalidArgument {
 			t.Errorf("%s: %v, %v; want invalid_argument", bad, record, err)
 		}
@@ -94,8 +119,9 @@ func TestFieldsJSON(t *testing.T) {
 // TestFieldsJSONCannotFail guards that a record of any numbers can be printed: JSON has no NaN.
 func TestFieldsJSONCannotFail(t *testing.T) {
 	for _, f := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
-		if _, err := json.Marshal(describeField(rhumb.Float64Field(f))); err != nil {
-			t.Error(err)
+		doc, err := describeValue(rhumb.EncodeRecord(nil, rhumb.Record{{Name: "f", Value: rhumb.Float64Field(f)}}))
+		if _, jsonErr := json.Marshal(doc); err != nil || jsonErr != nil {
+			t.Error(err, jsonErr)
 		}
 	}
 	if _, err := describeValue([]byte{0x77}); rhumb.KindOf(err) == rhumb.Other {

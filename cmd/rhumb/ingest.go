@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"strings"
 	"time"
 
@@ -34,7 +35,8 @@ func (a *app) ingestCommand() *cobra.Command {
 Each line becomes one atomic batch: a row in each table that the mapping names. A record is created in the region
 nearest to its first location, or in --region. An event that is not newer than its record changes nothing, so an
 ingest that was broken off is started again with the same input and goes on where it stopped. A malformed line is
-reported, counted, written to --reject and does not stop the rest. docs/ingest.md describes formats and mappings.`,
+reported, counted, appended to --reject and does not stop the rest. A gzip file is checked first: no line is taken of
+a member whose checksum does not hold. docs/ingest.md describes formats and mappings.`,
 		Example: `  rhumb ingest --table flights --format controlstream flights.controlstream.gz
   some-feed | rhumb ingest --table flights --format controlstream --reject bad.lines -
   rhumb ingest --table roads roads-monaco.tsv.gz
@@ -57,13 +59,14 @@ reported, counted, written to --reject and does not stop the rest. docs/ingest.m
 	fl.StringVar(&f.format, "format", "", fmt.Sprintf("one of %v (default: the mapping's, else by the file's name)", ingest.Formats()))
 	fl.StringVar(&f.mapping, "mapping", "", fmt.Sprintf("mapping file, or a built-in mapping: one of %s", strings.Join(ingest.BuiltinMappings(), ", ")))
 	fl.StringVar(&f.region, "region", "", "create records in this region, in place of the one nearest to their location")
-	fl.StringVar(&f.reject, "reject", "", "write malformed lines to this file, and their reasons to FILE.reasons")
+	fl.StringVar(&f.reject, "reject", "", "append malformed lines to this file, and their reasons to FILE.reasons")
 	fl.BoolVar(&f.strict, "strict", false, "stop at the first malformed line")
 	fl.BoolVar(&f.createTables, "create-tables", false, "create tables that are missing")
 	fl.IntVar(&f.replicas, "replicas", 0, "copies of each range of tables that --create-tables makes (default 3)")
 	fl.IntVar(&f.workers, "workers", 0, "batches in flight at most (default 256)")
 	fl.IntVar(&f.merge, "merge", 0, "waiting events of one record that share a batch at most; 1 writes each by itself (default 64)")
 	fl.DurationVar(&f.retryFor, "retry-for", 0, "how long to try again while the cluster cannot take an event (default 2m)")
+	positive(fl, "replicas", "workers", "merge", "retry-for")
 	fl.StringVar(&f.printMapping, "print-mapping", "", "print a built-in mapping and end")
 	must(c.RegisterFlagCompletionFunc("mapping", cobra.FixedCompletions(ingest.BuiltinMappings(), cobra.ShellCompDirectiveDefault)))
 	return a.connected(c)
@@ -131,6 +134,9 @@ func (a *app) ingest(ctx context.Context, f ingestFlags, file string) error {
 		return err
 	}
 	defer src.Close()
+	if err := checkRejects(f.reject, filesRead(src, f.mapping)); err != nil {
+		return err
+	}
 	return a.withClient(ctx, func(ctx context.Context, c *client.Client) error {
 		tables, err := ingestTables(ctx, c, mapping, &f)
 		if err != nil {
@@ -263,6 +269,22 @@ func (a *app) printIngest(c ingest.Counts, bytes int64, took time.Duration) erro
 		t.AppendHeader(table.Row{"LINES", "APPLIED", "ALREADY THERE", "REJECTED", "FAILED", "SECONDS", "LINES/S"})
 		t.AppendRow(table.Row{c.Lines, c.Applied, c.AlreadyThere, c.Rejected, c.Failed, fmt.Sprintf("%.1f", doc.Seconds), fmt.Sprintf("%.0f", doc.LinesPerSecond)})
 	})
+}
+
+// filesRead lists the files that an ingest reads: its input, where that is one, and its mapping.
+func filesRead(src io.Reader, mapping string) (files []fs.FileInfo) {
+	if f, ok := src.(interface{ Stat() (fs.FileInfo, error) }); ok {
+		if info, err := f.Stat(); err == nil {
+			files = append(files, info)
+		}
+	}
+	if _, builtin := ingest.BuiltinMapping(mapping); builtin {
+		return files
+	}
+	if info, err := os.Stat(mapping); err == nil {
+		files = append(files, info)
+	}
+	return files
 }
 
 // openSized opens an input and tells its size in bytes, -1 when it has none.

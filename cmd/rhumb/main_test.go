@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/client"
 )
 
 // asProgram makes the test binary behave as the program, so that a demo under test can start it as its nodes.
@@ -277,6 +279,41 @@ func TestCompletion(t *testing.T) {
 	for _, shell := range shells {
 		if stdout, stderr, code := runIn(t.Context(), "", "completion", shell); code != exitOK || !strings.Contains(stdout, "rhumb") {
 			t.Errorf("completion %s: exit %d, %s", shell, code, stderr)
+		}
+	}
+}
+
+// TestZeroIsNoDefault guards that a 0 that somebody writes is refused and not taken for the default.
+func TestZeroIsNoDefault(t *testing.T) {
+	for _, args := range []string{
+		"table create t --replicas 0", "table create t --replicas=-1", "table create t --min-in-sync 0", "table create t --hash-slots 0",
+		"table create t --shard-size 0", "ingest --table flights --replicas 0 x", "ingest --table flights --workers 0 x",
+		"ingest --table flights --merge 0 x", "ingest --table flights --retry-for 0s x", "start --cache-size 0", "start --snapshot-budget 0",
+	} {
+		_, stderr, code := runIn(t.Context(), "", strings.Fields(args)...)
+		if code != exitUsage || !strings.Contains(stderr, "want more than 0") {
+			t.Errorf("rhumb %s: exit %d, %s", args, code, stderr)
+		}
+	}
+}
+
+// TestNobodyHasNoName guards that what nobody served, as the deletion of what does not exist, names no node and no range.
+func TestNobodyHasNoName(t *testing.T) {
+	doc := names{}.write("t", client.Result{Key: rhumb.Key{Name: []byte("gone")}})
+	if doc.Receipt.Node != "" || doc.Receipt.Range != "" || doc.Home != "" || doc.Region != "" {
+		t.Errorf("%+v", doc)
+	}
+	if r := (names{}).rangeDoc(&rhumb.Range{ID: rhumb.RangeID{Region: 1, Slot: 2}}); r.Primary != "" || r.Preferred != "" || r.ID != "1/2" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestStatusSaysThatItIsACopy guards that a status without a metadata leader does not pass for the present state.
+func TestStatusSaysThatItIsACopy(t *testing.T) {
+	for leader, want := range map[string]bool{"": true, "n1": false} {
+		doc := statusDoc{MetadataLeader: leader, LocalCopy: leader == "", Revision: 7}
+		if got := slices.ContainsFunc(findProblems(doc), func(p string) bool { return strings.Contains(p, "one node's copy, revision 7") }); got != want {
+			t.Errorf("leader %q: %q", leader, findProblems(doc))
 		}
 	}
 }

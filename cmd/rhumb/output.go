@@ -10,6 +10,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/snapshot/inspect"
 )
 
 // The forms of output.
@@ -36,7 +37,7 @@ func (a *app) print(doc any, asTable func(t table.Writer)) error {
 	}
 	t.SetStyle(style)
 	t.SuppressTrailingSpaces()
-	asTable(t)
+	asTable(visibleTable{t})
 	_, err := fmt.Fprintln(a.out, t.Render())
 	return rhumb.Wrap("rhumb.print", err)
 }
@@ -44,14 +45,14 @@ func (a *app) print(doc any, asTable func(t table.Writer)) error {
 // printTitled is print with a line above the table, which no width of columns breaks.
 func (a *app) printTitled(doc any, title string, asTable func(t table.Writer)) error {
 	if a.output != outputJSON {
-		fmt.Fprintln(a.out, title)
+		fmt.Fprintln(a.out, visible(title))
 	}
 	return a.print(doc, asTable)
 }
 
 // printJSON writes one document on one line.
 func (a *app) printJSON(doc any) error {
-	enc := json.NewEncoder(a.out)
+	enc := json.NewEncoder(visibleJSON{a.out})
 	enc.SetEscapeHTML(false)
 	return rhumb.Wrap("rhumb.print", enc.Encode(doc))
 }
@@ -63,7 +64,7 @@ func (a *app) colored() bool {
 
 // notef tells a person something that is no data.
 func (a *app) notef(format string, args ...any) {
-	fmt.Fprintf(a.err, format+"\n", args...)
+	fmt.Fprintln(a.err, visibleLines(fmt.Sprintf(format, args...)))
 }
 
 // counted writes a number of things.
@@ -94,35 +95,11 @@ func describeValue(stored []byte) (valueDoc, error) {
 	if err != nil {
 		return valueDoc{}, err
 	}
-	doc := valueDoc{Fields: map[string]any{}, record: record}
-	for _, f := range record {
-		doc.Fields[f.Name] = describeField(f.Value)
-	}
-	return doc, nil
+	return valueDoc{Fields: inspect.Fields(record), record: record}, nil
 }
 
-// describeField gives a field as JSON can hold it. Numbers that JSON lacks, bytes and times are text.
-func describeField(v rhumb.FieldValue) any {
-	switch v.Kind() {
-	case rhumb.FieldPoint:
-		p, _ := v.Point()
-		return pointDoc{p.Lat, p.Lon}
-	case rhumb.FieldBox:
-		b, _ := v.Box()
-		return boxDoc{pointDoc{b.Min.Lat, b.Min.Lon}, pointDoc{b.Max.Lat, b.Max.Lon}}
-	}
-	return v.JSON()
-}
-
-type pointDoc struct {
-	Lat float64 `json:"lat"`
-	Lon float64 `json:"lon"`
-}
-
-type boxDoc struct {
-	Min pointDoc `json:"min"`
-	Max pointDoc `json:"max"`
-}
+// pointDoc is a place as JSON shows it.
+type pointDoc = inspect.Place
 
 // line gives a value in one line for a table.
 func (d valueDoc) line() string {

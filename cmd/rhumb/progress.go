@@ -2,9 +2,12 @@ package main
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,6 +30,19 @@ const (
 type countingReader struct {
 	src  io.Reader
 	read atomic.Int64
+}
+
+// Seek lets a run read a file twice, where the input is one; what is counted follows the place.
+func (r *countingReader) Seek(offset int64, whence int) (int64, error) {
+	s, ok := r.src.(io.Seeker)
+	if !ok {
+		return 0, errors.ErrUnsupported
+	}
+	at, err := s.Seek(offset, whence)
+	if err == nil {
+		r.read.Store(at)
+	}
+	return at, err
 }
 
 func (r *countingReader) Read(p []byte) (int, error) {
@@ -96,20 +112,58 @@ type rejects struct {
 
 const opReject rhumb.Op = "rhumb.reject"
 
-func (a *app) openRejects(path string) (*rejects, error) {
-	r := &rejects{a: a}
+// reasonsFile names the file that holds why lines were rejected.
+func reasonsFile(path string) string { return path + ".reasons" }
+
+// checkRejects refuses files for rejected lines that the run reads, by whatever name, and one file for both lines and reasons.
+func checkRejects(path string, inputs []fs.FileInfo) error {
+	if path == "" {
+		return nil
+	}
+	var last fs.FileInfo
+	for _, target := range []string{path, reasonsFile(path)} {
+		info, err := os.Stat(target)
+		if err != nil || !info.Mode().IsRegular() {
+			continue
+		}
+		if slices.ContainsFunc(inputs, func(input fs.FileInfo) bool { return os.SameFile(info, input) }) {
+			return rhumb.Ef(opReject, rhumb.InvalidArgument, "--reject: %s is a file that this ingest reads; name another one for the malformed lines", target)
+		}
+		if last != nil && os.SameFile(info, last) {
+			return rhumb.Ef(opReject, rhumb.InvalidArgument, "--reject: %s and %s are one file; name another one", path, target)
+		}
+		last = info
+	}
+	return nil
+}
+
+// openRejects opens the files for rejected lines and their reasons. What they hold stays: an ingest that is started again
+// appends to it.
+func (a *app) openRejects(path string) (r *rejects, err error) {
+	r = &rejects{a: a}
 	if path == "" {
 		return r, nil
 	}
-	var err error
-	if r.lines, err = os.Create(path); err != nil {
-		return nil, rhumb.Ef(opReject, rhumb.Other, "--reject: %v", err)
+	if r.lines, err = appendTo(path); err != nil {
+		return nil, err
 	}
-	if r.reasons, err = os.Create(path + ".reasons"); err != nil {
-		return nil, rhumb.Ef(opReject, rhumb.Other, "--reject: %v", err)
+	if r.reasons, err = appendTo(reasonsFile(path)); err != nil {
+		_ = r.lines.Close()
+		return nil, err
+	}
+	if info, err := r.lines.Stat(); err == nil && info.Mode().IsRegular() && info.Size() > 0 {
+		a.notef("--reject: %s holds %d bytes already; malformed lines are appended", path, info.Size())
 	}
 	r.toLines, r.toReasons = bufio.NewWriter(r.lines), bufio.NewWriter(r.reasons)
 	return r, nil
+}
+
+func appendTo(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o666)
+	if err != nil {
+		return nil, rhumb.Ef(opReject, rhumb.Other, "--reject: %v", err)
+	}
+	return f, nil
 }
 
 // take is told of one malformed line at a time.

@@ -137,3 +137,31 @@ func TestSnapshotMessages(t *testing.T) {
 		}
 	}
 }
+
+// TestSnapshotNamesWhatItLacks guards that the nearest of an image does not pass for the nearest of the world.
+func TestSnapshotNamesWhatItLacks(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "image")
+	p, err := snapshot.Open(snapshot.Config{Dir: dir})
+	must(err)
+	t.Cleanup(func() { _ = p.Close() })
+	cars, err := p.Table(snapshot.TableSpec{ID: 1, Name: "cars", KeyKind: format.KeyName, Spatial: true, LocationField: "location"})
+	must(err)
+	c := p.Begin()
+	at := format.MakePoint(rhumb.Point{Lat: 60, Lon: -45})
+	must(c.Put(cars, snapshot.Record{Key: format.Key{Name: []byte("greenland")}, Value: rhumb.EncodeOpaque(nil, []byte("x")), Box: at, HasBox: true}))
+	_, err = c.Publish(snapshot.CommitInfo{})
+	must(err)
+	b, err := format.EncodeRegions(format.Regions{Tables: map[string]format.TableRegions{"cars": {Lacks: []string{"virginia"}}}})
+	must(err)
+	must(os.WriteFile(filepath.Join(dir, format.RegionsName), b, 0o600))
+	for query, place := range map[string]string{"nearest": "39.9,-75.2,1", "radius": "39.9,-75.2,5000000", "bbox": "-80,30,-40,70"} {
+		stdout, stderr, code := runIn(t.Context(), "", "snapshot", query, dir, "cars", place)
+		if code != exitOK || !strings.Contains(stdout, "greenland") || !strings.Contains(stderr, "lacks all or some records of virginia") {
+			t.Errorf("%s: exit %d\n%s%s", query, code, stdout, stderr)
+		}
+		stdout, stderr, _ = runIn(t.Context(), "", "snapshot", query, dir, "cars", place, "-o", "json")
+		if !strings.Contains(stdout, `"lacks_regions":["virginia"]`) || !strings.Contains(stderr, "virginia") {
+			t.Errorf("%s -o json: %s%s", query, stdout, stderr)
+		}
+	}
+}

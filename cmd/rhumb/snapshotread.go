@@ -20,6 +20,7 @@ type readFlags struct {
 	snapshotFlags
 	geojson, closed bool
 	limit           int
+	dir             string // of the image that view found
 }
 
 func (f *readFlags) registerAll(c *cobra.Command, many bool) *cobra.Command {
@@ -38,6 +39,7 @@ func (f *readFlags) registerAll(c *cobra.Command, many bool) *cobra.Command {
 // view runs fn with a table of an image.
 func (f *readFlags) view(ctx context.Context, image, name string, fn func(v reader.View, t reader.Table) error) error {
 	return f.with(ctx, image, func(at place) error {
+		f.dir = at.dir
 		c, err := inspect.Attach(at.dir)
 		if err != nil {
 			return err
@@ -155,7 +157,8 @@ func (a *app) snapshotQueryCommand(name string) *cobra.Command {
 	return f.registerAll(&cobra.Command{
 		Use: name + " IMAGE TABLE " + s.form, Short: s.short, Annotations: map[string]string{takesPlace: "yes"},
 		Long: s.short + `. The table has to keep a spatial index.
--o json prints one record on each line.
+An image holds the ranges that its node holds: the regions whose records it lacks are named in a note, and by -o json,
+which prints one record on each line, as lacks_regions of each record.
 
 ` + imageHelp,
 		Example: fmt.Sprintf("  rhumb snapshot %s n1 airports %s\n  rhumb snapshot %s n1 flights --geojson %s", name, s.example, name, s.example),
@@ -196,8 +199,16 @@ func until(ctx context.Context, items iter.Seq2[reader.Item, error]) iter.Seq2[r
 
 // printItems prints records: as GeoJSON, as one JSON document each, or as tables of some hundreds.
 func (a *app) printItems(t reader.Table, items iter.Seq2[reader.Item, error], f *readFlags, q inspect.Query) error {
+	lacks, _, err := inspect.Lacks(f.dir, t.Info().Name)
+	if err != nil {
+		return err
+	}
 	taken, more := inspect.Take(items, f.limit)
 	defer func() {
+		if len(lacks) > 0 {
+			a.notef("the image lacks all or some records of %s, which its node does not hold; read the image of a node there, or ask the whole cluster: rhumb scan %s",
+				strings.Join(lacks, ", "), t.Info().Name)
+		}
 		if *more {
 			a.notef("more records follow: give a higher --limit, or --limit 0")
 		}
@@ -217,6 +228,7 @@ func (a *app) printItems(t reader.Table, items iter.Seq2[reader.Item, error], f 
 		if err != nil {
 			return err
 		}
+		doc.LacksRegions = lacks
 		if a.output == outputJSON {
 			if err := a.printJSON(doc); err != nil {
 				return err

@@ -63,6 +63,7 @@ required, and then all addresses must be loopback addresses.`,
 	fl.Int64Var(&f.snapshotMiB, "snapshot-budget", 0, "most memory that the image may take, in MiB (default 8192)")
 	fl.BoolVar(&cfg.Snapshot.HugePages, "snapshot-huge-pages", false, "ask for huge pages; the folder's mount needs huge=advise or more")
 	fl.BoolVar(&cfg.Snapshot.GroupReadable, "snapshot-group-readable", false, "let only the owner and the group of the files read the image")
+	positive(fl, "cache-size", "snapshot-budget")
 	fl.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 	return c
 }

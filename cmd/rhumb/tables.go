@@ -53,6 +53,7 @@ record; plain for none of these.`,
 	fl.IntVar(&f.o.Settings.MinInSync, "min-in-sync", 0, "copies that a write must reach (default 2, or 1 with one replica)")
 	fl.IntVar(&f.o.Settings.HashSlots, "hash-slots", 0, "ranges for named keys in each region (default 64)")
 	fl.Int64Var(&f.o.Settings.ShardSize, "shard-size", 0, "bytes at which a range of server-named keys counts as full (default 32 MiB)")
+	positive(fl, "replicas", "min-in-sync", "hash-slots", "shard-size")
 	ls := &cobra.Command{
 		Use: "ls", Short: "List the tables", Args: cobra.NoArgs, Example: "  rhumb table ls\n  rhumb table ls -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -54,10 +54,12 @@ type Driver struct {
 	held    int // bytes of the entries in pending, about
 	tables  map[rhumb.TableID]*table
 	classes map[rhumb.ClassID]bool // that have such a table
-	left    []rhumb.RangeID        // ranges whose positions leave the image with the next version
-	last    time.Duration          // when the last version was published
-	asked   time.Duration          // when it was last asked how far ranges are closed
-	retry   time.Duration          // not before then, after a failure
+	// regions is what the file beside the image says.
+	regions map[string]format.TableRegions
+	left    []rhumb.RangeID // ranges whose positions leave the image with the next version
+	last    time.Duration   // when the last version was published
+	asked   time.Duration   // when it was last asked how far ranges are closed
+	retry   time.Duration   // not before then, after a failure
 }
 
 // move is how far a range is committed, with the last entries up to there as far as they are at hand, without a gap.

@@ -45,6 +45,9 @@ func (d *Driver) fitTables(st *catalog.State) error {
 	}
 	d.leaveRanges(st)
 	d.catchUp(st)
+	if err := d.writeRegions(st); err != nil { // the image itself is as good without it
+		d.cfg.Logger.Warn("the image does not say of which regions it has records", "err", err)
+	}
 	return nil
 }
 

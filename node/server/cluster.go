@@ -92,7 +92,11 @@ func (c *Cluster) state() (*catalog.State, error) {
 	if st := c.node.State(); st != nil && !st.Cluster().IsZero() {
 		return st, nil
 	}
-	return nil, rhumb.E("server.Cluster", rhumb.Unavailable, "the node belongs to no cluster yet; run rhumb init on one node, or wait for it to join")
+	why := "the node belongs to no cluster yet; run rhumb init on one node, or wait for it to join"
+	if err := c.node.Ping().Ready; err != nil {
+		why = rhumb.Message(err)
+	}
+	return nil, rhumb.E("server.Cluster", rhumb.Unavailable, why)
 }
 
 // Ping answers from memory.
@@ -296,7 +300,29 @@ func (c *Cluster) DescribeTable(ctx context.Context, q *rhumbpb.DescribeTableReq
 	return resp, nil
 }
 
-// DescribeRange asks every replica of a range how it stands.
+// replicaTimeout bounds how long one replica may take to say how it stands. It is less than a client's attempt, so that one
+// that hangs does not keep the answers of the others.
+const replicaTimeout = time.Second
+
+// replicaInfo asks a node about its replica, for replicaTimeout or most of the time that the caller has left.
+func (c *Cluster) replicaInfo(ctx context.Context, n rhumb.NodeID, id rhumb.RangeID) RangeInfo {
+	patience := replicaTimeout
+	if deadline, ok := ctx.Deadline(); ok {
+		patience = min(patience, time.Until(deadline)*3/4)
+	}
+	asking, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	info, err := c.node.RangeInfo(asking, n, id)
+	switch {
+	case err != nil && asking.Err() != nil:
+		info.Reason = "no answer within " + patience.Round(time.Millisecond).String()
+	case err != nil:
+		info.Reason = "not reached: " + err.Error()
+	}
+	return info
+}
+
+// DescribeRange asks every replica of a range how it stands. Those that do not answer are in the answer too, with the reason.
 func (c *Cluster) DescribeRange(ctx context.Context, q *rhumbpb.DescribeRangeRequest) (*rhumbpb.DescribeRangeResponse, error) {
 	const op rhumb.Op = "server.Cluster.DescribeRange"
 	st, err := c.state()
@@ -311,12 +337,7 @@ func (c *Cluster) DescribeRange(ctx context.Context, q *rhumbpb.DescribeRangeReq
 	infos := make([]RangeInfo, len(r.Replicas))
 	var wait sync.WaitGroup
 	for i, n := range r.Replicas {
-		wait.Go(func() {
-			var err error
-			if infos[i], err = c.node.RangeInfo(ctx, n, id); err != nil {
-				infos[i].Reason = "not reached: " + err.Error()
-			}
-		})
+		wait.Go(func() { infos[i] = c.replicaInfo(ctx, n, id) })
 	}
 	wait.Wait()
 	resp := &rhumbpb.DescribeRangeResponse{Range: api.EncodeRange(r)}

@@ -25,6 +25,7 @@ type node struct {
 	info    Info
 	joined  catalog.RegisterNode
 	drained rhumb.NodeID
+	hangs   rhumb.NodeID // does not answer about its replicas
 	behind  map[rhumb.NodeID]string
 }
 
@@ -74,7 +75,11 @@ func (n *node) DrainNode(ctx context.Context, id rhumb.NodeID, undo bool) (int, 
 	return 4, nil
 }
 
-func (n *node) RangeInfo(_ context.Context, id rhumb.NodeID, _ rhumb.RangeID) (RangeInfo, error) {
+func (n *node) RangeInfo(ctx context.Context, id rhumb.NodeID, _ rhumb.RangeID) (RangeInfo, error) {
+	if id == n.hangs {
+		<-ctx.Done()
+		return RangeInfo{}, ctx.Err()
+	}
 	if id == 3 {
 		return RangeInfo{}, rhumb.E("test", rhumb.Unavailable, "the line is cut")
 	}
@@ -249,11 +254,13 @@ func TestDescribeRange(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.behind = map[rhumb.NodeID]string{1: "one is behind", 2: "two is behind"}
+	var last rhumb.RangeID
 	for r := range n.State().Ranges() {
 		resp, err := c.DescribeRange(t.Context(), &rhumbpb.DescribeRangeRequest{Range: api.EncodeRangeID(r.ID)})
 		if err != nil || len(resp.Replicas) != 3 {
 			t.Fatal(resp, err)
 		}
+		last = r.ID
 		for _, p := range resp.Replicas {
 			switch {
 			case p.Node == 3 && !strings.Contains(p.Reason, "the line is cut"):
@@ -265,6 +272,13 @@ func TestDescribeRange(t *testing.T) {
 		if r.Primary != 3 && resp.SizeBytes != 1_000 {
 			t.Errorf("the range has %d bytes", resp.SizeBytes)
 		}
+	}
+	n.hangs = 2
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	resp, err := c.DescribeRange(ctx, &rhumbpb.DescribeRangeRequest{Range: api.EncodeRangeID(last)})
+	if err != nil || len(resp.Replicas) != 3 || !strings.HasPrefix(resp.Replicas[1].Reason, "no answer within ") || resp.Replicas[0].End != 10 {
+		t.Errorf("with a member that hangs: %v, %v", resp, err)
 	}
 	if _, err := c.DescribeRange(t.Context(), &rhumbpb.DescribeRangeRequest{Range: &rhumbpb.RangeID{Region: 9}}); kindOf(t, err) != rhumb.NotFound {
 		t.Errorf("no such range: %v", err)

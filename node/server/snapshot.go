@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/snapshot/format"
@@ -37,7 +38,7 @@ const opSnapshot rhumb.Op = "server.snapshot"
 func handleSnapshot(mux *http.ServeMux, image Image) {
 	show := func(f func(v *shownImage, r *http.Request) (contentType string, body []byte, err error)) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
-			contentType, body, err := withImage(image, r, f)
+			contentType, body, err := withImage(image, w.Header(), r, f)
 			answer(w, contentType, body, err)
 		}
 	}
@@ -53,11 +54,16 @@ func handleSnapshot(mux *http.ServeMux, image Image) {
 
 // shownImage is the image as one request reads it.
 type shownImage struct {
+	dir    string
+	header http.Header // of the answer
 	client *reader.Client
 	view   reader.View
 }
 
-func withImage(image Image, r *http.Request, f func(*shownImage, *http.Request) (string, []byte, error)) (string, []byte, error) {
+// lacksHeader is the header of an answer that names the regions whose records the image lacks.
+const lacksHeader = "Rhumb-Lacks-Regions"
+
+func withImage(image Image, header http.Header, r *http.Request, f func(*shownImage, *http.Request) (string, []byte, error)) (string, []byte, error) {
 	dir, err := image.Dir()
 	if err != nil {
 		return "", nil, err
@@ -75,7 +81,7 @@ func withImage(image Image, r *http.Request, f func(*shownImage, *http.Request) 
 		return "", nil, err
 	}
 	defer v.Unlock()
-	return f(&shownImage{c, v}, r)
+	return f(&shownImage{dir, header, c, v}, r)
 }
 
 // answer writes what was found, or why nothing was.
@@ -230,6 +236,13 @@ func (s *shownImage) query(r *http.Request) (string, []byte, error) {
 	if err != nil {
 		return "", nil, err
 	}
+	lacks, _, err := inspect.Lacks(s.dir, t.Info().Name)
+	if err != nil {
+		return "", nil, err
+	}
+	if len(lacks) > 0 {
+		s.header.Set(lacksHeader, strings.Join(lacks, ", "))
+	}
 	taken, more := inspect.Take(items, limit)
 	if geo {
 		return writeGeoJSON(&t, taken)
@@ -238,7 +251,9 @@ func (s *shownImage) query(r *http.Request) (string, []byte, error) {
 		Version uint64           `json:"version"`
 		Records []inspect.Record `json:"records"`
 		More    bool             `json:"more"` // records beyond the limit
-	}{Version: s.view.Version(), Records: []inspect.Record{}}
+		// Lacks names the regions whose records the image does not have.
+		Lacks []string `json:"lacks_regions,omitempty"`
+	}{Version: s.view.Version(), Records: []inspect.Record{}, Lacks: lacks}
 	size := 0
 	for it, err := range taken {
 		if err != nil {

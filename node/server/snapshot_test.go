@@ -134,3 +134,24 @@ func TestSnapshotHTTP(t *testing.T) {
 		}
 	}
 }
+
+// TestSnapshotHTTPNamesWhatItLacks guards that an answer about places names the regions whose records the image does not have:
+// what lies nearest may be there.
+func TestSnapshotHTTPNamesWhatItLacks(t *testing.T) {
+	image := publishedImage(t)
+	b, err := format.EncodeRegions(format.Regions{Tables: map[string]format.TableRegions{"cars": {Whole: []string{"here"}, Lacks: []string{"virginia", "singapore"}}}})
+	if err == nil {
+		err = os.WriteFile(filepath.Join(image.dir, format.RegionsName), b, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"nearest=39.9,-75.2,1", "radius=39.9,-75.2,1000", "bbox=-76,39,-75,40", "nearest=39.9,-75.2,1&format=geojson"} {
+		w := httptest.NewRecorder()
+		image.handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/snapshot/cars?"+path, nil))
+		inBody := strings.Contains(w.Body.String(), `"lacks_regions":["virginia","singapore"]`) || strings.Contains(path, "geojson")
+		if w.Code != 200 || !inBody || w.Header().Get(lacksHeader) != "virginia, singapore" {
+			t.Errorf("%s: %d %v %s", path, w.Code, w.Header(), w.Body)
+		}
+	}
+}

@@ -439,3 +439,97 @@ func directorySize(dir string) (sum int64, err error) {
 }
 
 func leUint64(p []byte) uint64 { return binary.LittleEndian.Uint64(p) }
+
+// Another process holds a view past its leash, and what that pins leaves no room in the budget for a roll. Publishing goes on
+// for everyone else, the view's reads stay refused, and the metrics tell what is overdue until the process lets go.
+func TestOverdueViewStopsNobody(t *testing.T) {
+	measured, err := snapshot.Open(snapshot.Config{Dir: shmDir(t)})
+	check(t, err)
+	spec := leftSpec
+	spec.Shards = 1
+	table, err := measured.Table(spec)
+	check(t, err)
+	put(t, measured, table, 1)
+	size := measured.Stats().Bytes
+	check(t, measured.Close())
+
+	dir, metrics := shmDir(t), prometheus.NewRegistry()
+	pub, err := snapshot.Open(snapshot.Config{Dir: dir, Registerer: metrics, Budget: 5 * size / 2, Leash: 30 * time.Millisecond})
+	check(t, err)
+	defer func() { check(t, pub.Close()) }()
+	table, err = pub.Table(spec)
+	check(t, err)
+	put(t, pub, table, 1)
+	child := start(t, "linger", dir)
+	if text, _ := child.line(); text != "locked 1" {
+		t.Fatalf("the child says %q: %s", text, child.errors.String())
+	}
+	check(t, pub.Roll(table, 0)) // the child pins the generation before
+	if text, _ := child.line(); text != "refused" {
+		t.Fatalf("the child says %q: %s", text, child.errors.String())
+	}
+	for limit := time.Now().Add(20 * time.Second); pub.Roll(table, 0) != nil; pub.Beat() {
+		if time.Now().After(limit) {
+			t.Fatalf("rolls fail long after the leash: %v, %+v", pub.Roll(table, 0), pub.Stats())
+		}
+		time.Sleep(time.Millisecond)
+	}
+	c, err := reader.Attach(dir, reader.Options{})
+	check(t, err)
+	defer func() { check(t, c.Close()) }()
+	for n := uint64(2); n < 100; n++ {
+		put(t, pub, table, n)
+		check(t, pub.Roll(table, 0))
+		v, err := c.Lock()
+		check(t, err)
+		if got := numberOf(t, v); got != n {
+			t.Fatalf("readers see number %d, want %d", got, n)
+		}
+		v.Unlock()
+		pub.Beat()
+	}
+	s := pub.Stats()
+	if s.OverdueBytes == 0 || gauge(t, metrics, "rhumb_snapshot_overdue_bytes") != float64(s.OverdueBytes) || s.Bytes-s.OverdueBytes > s.Budget {
+		t.Errorf("stats %+v", s)
+	}
+	child.end()
+	pub.Beat()
+	if s := pub.Stats(); s.OverdueBytes != 0 || s.Bytes > s.Budget {
+		t.Errorf("after the view: stats %+v", s)
+	}
+}
+
+// What views past their leash pin is bounded too: beyond OverdueMax it counts in the budget.
+func TestOverdueIsBounded(t *testing.T) {
+	dir := shmDir(t)
+	const budget, overdueMax = 1 << 20, 2 << 20
+	pub, err := snapshot.Open(snapshot.Config{Dir: dir, Budget: budget, Leash: 1, OverdueMax: overdueMax})
+	check(t, err)
+	defer func() { check(t, pub.Close()) }()
+	spec := leftSpec
+	spec.Shards = 1
+	table, err := pub.Table(spec)
+	check(t, err)
+	put(t, pub, table, 1)
+	c, err := reader.Attach(dir, reader.Options{})
+	check(t, err)
+	defer func() { check(t, c.Close()) }()
+	var views []reader.View
+	for err == nil && len(views) < 1000 {
+		v, lockErr := c.Lock()
+		check(t, lockErr)
+		views = append(views, v)
+		if err = pub.Roll(table, 0); pub.Stats().Bytes > budget+overdueMax {
+			t.Fatalf("stats %+v", pub.Stats())
+		}
+	}
+	wantKind(t, err, rhumb.Overloaded)
+	if s := pub.Stats(); s.OverdueBytes <= overdueMax || !strings.Contains(err.Error(), "snapshot pins") {
+		t.Errorf("stats %+v, error %v", s, err)
+	}
+	for _, v := range views {
+		v.Unlock()
+	}
+	pub.Beat()
+	check(t, pub.Roll(table, 0))
+}

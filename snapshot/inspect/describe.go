@@ -1,8 +1,11 @@
 package inspect
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -24,6 +27,8 @@ type Record struct {
 	Box      *Box   `json:"box,omitempty"`
 	// Distance is in metres, of queries that have a point.
 	Distance *float64 `json:"distance_m,omitempty"`
+	// LacksRegions names the regions whose records the image does not have, of queries that look at many.
+	LacksRegions []string `json:"lacks_regions,omitempty"`
 	// One of the three: a record's fields, text, or bytes as 0x….
 	Fields map[string]any `json:"fields,omitempty"`
 	Text   *string        `json:"text,omitempty"`
@@ -90,17 +95,72 @@ func (r *Record) value(t format.Table, stored []byte) error {
 		r.Bytes = fmt.Sprintf("0x%x", stored)
 		return nil // whoever looks into an image wants to see it all the same
 	}
-	r.Fields = map[string]any{}
-	for _, f := range r.Stored {
-		r.Fields[f.Name] = fieldOf(f.Value)
-	}
+	r.Fields = Fields(r.Stored)
 	return nil
 }
 
-// fieldOf gives a field as JSON can hold it, a point in its parts.
-func fieldOf(v rhumb.FieldValue) any {
-	if p, ok := v.Point(); ok {
-		return map[string]float64{"lat": p.Lat, "lon": p.Lon}
+// Fields makes the JSON object of a record's fields, from which the record can be read again type by type. A point is
+// {"lat","lon"} and a box {"min","max"}; a float64 always has a fraction or an exponent, which an int64 never has. Where the
+// value does not tell its type, the key does: "NAME:TYPE", as for bytes, for timestamps, and for names that hold a colon.
+func Fields(r rhumb.Record) map[string]any {
+	out := make(map[string]any, len(r))
+	for _, f := range r {
+		value, tells := fieldOf(f.Value)
+		key := f.Name
+		if !tells || strings.ContainsRune(key, ':') {
+			key += ":" + f.Value.Kind().String()
+		}
+		out[key] = value
 	}
-	return v.JSON()
+	return out
+}
+
+// Place is a point as JSON shows it.
+type Place struct {
+	Lat float64 `json:"lat"`
+	Lon float64 `json:"lon"`
+}
+
+// Area is a box as JSON shows it: its south-western and north-eastern corners.
+type Area struct {
+	Min Place `json:"min"`
+	Max Place `json:"max"`
+}
+
+// fieldOf gives a field as JSON can hold it, and whether that tells its type.
+func fieldOf(v rhumb.FieldValue) (value any, tells bool) {
+	switch v.Kind() {
+	case rhumb.FieldPoint:
+		p, _ := v.Point()
+		return Place(p), true
+	case rhumb.FieldBox:
+		b, _ := v.Box()
+		return Area{Place(b.Min), Place(b.Max)}, true
+	case rhumb.FieldFloat64:
+		f := v.Float64()
+		return float(f), f-f == 0
+	case rhumb.FieldString:
+		if !utf8.ValidString(v.Text()) {
+			return map[string]string{"bytes": fmt.Sprintf("0x%x", v.Text())}, false
+		}
+		return v.Text(), true
+	case rhumb.FieldBytes, rhumb.FieldTimestamp:
+		return v.String(), false
+	}
+	return v.JSON(), true
+}
+
+// float is a number that cannot be taken for an int64.
+type float float64
+
+// MarshalJSON writes a number with a fraction or an exponent; NaN and the infinities, which JSON lacks, as text.
+func (f float) MarshalJSON() ([]byte, error) {
+	if f-f != 0 {
+		return strconv.AppendQuote(nil, strconv.FormatFloat(float64(f), 'g', -1, 64)), nil
+	}
+	b, err := json.Marshal(float64(f))
+	if !bytes.ContainsAny(b, ".e") {
+		b = append(b, ".0"...)
+	}
+	return b, err
 }

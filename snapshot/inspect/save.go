@@ -107,6 +107,9 @@ func (im *Image) save(ctx context.Context, to sink, progress Progress) (Saved, e
 		_, err := w.Write(im.sealedRoot())
 		return err
 	})
+	if err == nil {
+		err = im.saveRegions(put)
+	}
 	for i := range im.Tables {
 		for _, shard := range im.Tables[i].Shards {
 			if err != nil {
@@ -116,6 +119,18 @@ func (im *Image) save(ctx context.Context, to sink, progress Progress) (Saved, e
 		}
 	}
 	return s, err
+}
+
+// saveRegions copies what the image says of regions, if it does.
+func (im *Image) saveRegions(put func(string, int, func(io.Writer) error) error) error {
+	b, err := regionsFile(im.Dir)
+	if err != nil || b == nil {
+		return err
+	}
+	return put(format.RegionsName, len(b), func(w io.Writer) error {
+		_, err := w.Write(b)
+		return err
+	})
 }
 
 // saveShard copies one generation. A file that is cut short meanwhile is an error.
@@ -357,7 +372,7 @@ func owned(dir string) bool {
 }
 
 // imageFile matches the names of the files of a saved image.
-var imageFile = regexp.MustCompile(`^(root|seg\.[0-9]{1,3}\.[0-9]{1,20})$`)
+var imageFile = regexp.MustCompile(`^(root|regions\.json|seg\.[0-9]{1,3}\.[0-9]{1,20})$`)
 
 // unpack copies the files of a saved image.
 func unpack(ctx context.Context, from string, to *directory, progress Progress) (Saved, error) {

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// hostile is text that makes a terminal do something: a title, colours, a C1 sequence, a line that replaces another, text in
+// the wrong order, and bytes that are no UTF-8.
+const hostile = "a\x1b]0;owned\x07\x1b[31mred\x7f\u009b2J\r\nline\t\u202eabc\u2066\u2028\xff\xc0z"
+
+// TestNothingCommandsTheTerminal guards that stored text, names and the words of errors reach a terminal only escaped, in tables,
+// titles, notes, errors and JSON, and that JSON still means the same.
+func TestNothingCommandsTheTerminal(t *testing.T) {
+	var stdout, stderr bytes.Buffer
+	a := &app{streams: streams{out: &stdout, err: &stderr}, output: outputTable}
+	record, err := rhumb.NewRecord(rhumb.Field{Name: "f\x1b[0m", Value: rhumb.StringField(hostile)})
+	must(err)
+	value, err := describeValue(rhumb.EncodeRecord(nil, record))
+	must(err)
+	opaque, err := describeValue(rhumb.EncodeOpaque(nil, []byte(strings.ToValidUTF8(hostile, "?"))))
+	must(err)
+	for _, v := range []valueDoc{value, opaque} {
+		must(a.printRecord(recordDoc{Table: hostile, Name: hostile, Region: hostile, valueDoc: v, Receipt: &receiptDoc{Region: hostile}}))
+		must(a.printRecords([]recordDoc{{Name: hostile, Region: hostile, valueDoc: v}}))
+	}
+	must(a.printTitled(nil, hostile, func(t table.Writer) {
+		t.AppendHeader(table.Row{hostile})
+		t.AppendRow(table.Row{record[0].Value, errors.New(hostile)})
+	}))
+	a.notef("the region is %s", hostile)
+	a.printError(nil, rhumb.E("test", rhumb.NotFound, "there is no table "+hostile))
+	a.output = outputJSON
+	must(a.printJSON(opaque))
+	a.printError(nil, rhumb.E("test", rhumb.NotFound, "there is no table "+hostile))
+	for name, text := range map[string]string{"stdout": stdout.String(), "stderr": stderr.String()} {
+		if i := strings.IndexFunc(text, func(r rune) bool { return r != '\n' && commands(r) }); i >= 0 {
+			t.Errorf("%s holds %q raw", name, text[i:min(i+8, len(text))])
+		}
+	}
+	for _, want := range []string{`a\x1b]0;owned\a\x1b[31mred\x7f\u009b2J\r\nline\t\u202eabc\u2066\u2028\xff\xc0z`, `f\x1b[0m`} {
+		if !strings.Contains(stdout.String(), want) {
+			t.Errorf("tables lack %s:\n%s", want, stdout.String())
+		}
+	}
+	lines := strings.Split(strings.TrimSpace(stdout.String()), "\n")
+	var again valueDoc
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &again); err != nil || *again.Text != strings.ToValidUTF8(hostile, "?") {
+		t.Errorf("JSON %s means %v, %v", lines[len(lines)-1], again.Text, err)
+	}
+	if got := visible("Zürich 日本 👨‍👩‍👧 \\n"); got != "Zürich 日本 👨‍👩‍👧 \\n" {
+		t.Errorf("plain text comes as %q", got)
+	}
+}
+
+// TestRaw guards that --raw writes what was put, byte by byte, and refuses records with fields.
+func TestRaw(t *testing.T) {
+	var stdout bytes.Buffer
+	a := &app{streams: streams{out: &stdout}}
+	if err := a.writeRaw(rhumb.EncodeOpaque(nil, []byte(hostile))); err != nil || stdout.String() != hostile {
+		t.Errorf("%q, %v", stdout.String(), err)
+	}
+	if err := a.writeRaw(rhumb.EncodeRecord(nil, nil)); rhumb.KindOf(err) != rhumb.InvalidArgument {
+		t.Errorf("a record with fields: %v", err)
+	}
+}

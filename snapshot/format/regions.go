@@ -1,0 +1,42 @@
+package format
+
+import (
+	"encoding/json"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// RegionsName is the file beside the root that says of which regions an image has records. It is written whole and renamed; an
+// image without it says nothing about that.
+const RegionsName = "regions.json"
+
+// RegionsSizeMax bounds the file, in bytes.
+const RegionsSizeMax = 4 << 20
+
+// Regions says of which regions an image has records, as of a revision of the catalog.
+type Regions struct {
+	Revision uint64 `json:"revision"`
+	// Tables holds the regions of each published table by its name.
+	Tables map[string]TableRegions `json:"tables"`
+}
+
+// TableRegions are the names of the regions in which a table has ranges, in the order of their ids. Whole are those of which the image has all
+// ranges, Lacks those of which some or all are missing: their records are in the images of other nodes only.
+type TableRegions struct {
+	Whole []string `json:"whole"`
+	Lacks []string `json:"lacks"`
+}
+
+// EncodeRegions writes the file.
+func EncodeRegions(r Regions) ([]byte, error) {
+	b, err := json.Marshal(r)
+	return append(b, '\n'), rhumb.Wrap("format.EncodeRegions", err)
+}
+
+// DecodeRegions reads what EncodeRegions writes. It fails with kind Corrupt.
+func DecodeRegions(b []byte) (r Regions, err error) {
+	if err := json.Unmarshal(b, &r); err != nil {
+		return Regions{}, rhumb.Ef("format.DecodeRegions", rhumb.Corrupt, "%s: %v", RegionsName, err)
+	}
+	return r, nil
+}
