@@ -53,6 +53,7 @@ type Node struct {
 	bound   bound
 
 	member   atomic.Pointer[member] // nil before the node takes part in its cluster
+	sights   sights
 	entrant  atomic.Pointer[member] // while the node registers: its copy of the metadata can be read
 	obstacle atomic.Pointer[string] // why the node is not in its cluster yet
 	draining atomic.Bool

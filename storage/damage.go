@@ -52,9 +52,10 @@ type damages struct {
 	mu     sync.Mutex // guards all below
 	state  damageState
 	ranges map[rhumb.RangeID]bool
-	spans  []keys.Span // of damaged tables whose ranges could not be read
-	fresh  []Fault     // met by reads; the sealer finds out which ranges they touch
-	folder string      // for what is set aside by this start
+	spans  []keys.Span            // of damaged tables whose ranges could not be read
+	mended map[rhumb.RangeID]bool // ranges in spans that were made or dropped since: nothing of them is in the tables
+	fresh  []Fault                // met by reads; the sealer finds out which ranges they touch
+	folder string                 // for what is set aside by this start
 }
 
 func (st *damageState) encode() []byte {
@@ -175,7 +176,7 @@ func (s *Store) RangeDamaged(id rhumb.RangeID) bool {
 	s.damages.mu.Lock()
 	defer s.damages.mu.Unlock()
 	span := keys.RangeSpan(id)
-	return s.damages.ranges[id] || slices.ContainsFunc(s.damages.spans, func(d keys.Span) bool { return overlaps(d, span) })
+	return s.damages.ranges[id] || !s.damages.mended[id] && slices.ContainsFunc(s.damages.spans, func(d keys.Span) bool { return overlaps(d, span) })
 }
 
 // overlaps reports whether two spans share a key. The upper end of the first is part of it, as in the span of a table.
@@ -187,6 +188,12 @@ func overlaps(table, span keys.Span) bool {
 func (s *Store) rangeMended(id rhumb.RangeID) {
 	s.damages.mu.Lock()
 	defer s.damages.mu.Unlock()
+	if len(s.damages.spans) > 0 {
+		if s.damages.mended == nil {
+			s.damages.mended = map[rhumb.RangeID]bool{}
+		}
+		s.damages.mended[id] = true
+	}
 	if !s.damages.ranges[id] {
 		return
 	}

@@ -52,9 +52,9 @@ func (a *app) listRanges(c *client.Client, region, node string) error {
 		}
 	}
 	return a.print(docs, func(t table.Writer) {
-		t.AppendHeader(table.Row{"RANGE", "REGION", "CLASS", "EPOCH", "PRIMARY", "PREFERRED", "IN SYNC", "REPLICAS"})
+		t.AppendHeader(table.Row{"RANGE", "REGION", "CLASS", "EPOCH", "PRIMARY", "PREFERRED", "IN SYNC", "REPLICAS", "QUARANTINED"})
 		for _, d := range docs {
-			t.AppendRow(table.Row{d.ID, d.Region, d.Class, d.Epoch, d.Primary, d.Preferred, strings.Join(d.InSync, " "), strings.Join(d.Replicas, " ")})
+			t.AppendRow(table.Row{d.ID, d.Region, d.Class, d.Epoch, d.Primary, d.Preferred, strings.Join(d.InSync, " "), strings.Join(d.Replicas, " "), strings.Join(d.Quarantined, " ")})
 		}
 	})
 }

@@ -302,6 +302,10 @@ func (h *Host) refuse(ev event) {
 		ev.done(rhumb.Outcome{}, errStopping("host.Host.Propose"))
 	case askEvent:
 		ev.ask(h)
+	case discardEvent:
+		ev.answer <- errStopping(opDiscard)
+	case discardedEvent:
+		ev.answer <- errStopping(opDiscard)
 	}
 }
 

@@ -1,6 +1,11 @@
 package host
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 // metrics of the host. None carries a key or a range as label.
 type metrics struct {
@@ -18,6 +23,7 @@ type metrics struct {
 	fetchFailed     prometheus.Counter
 	collectFailed   prometheus.Counter
 	quarantined     prometheus.Gauge
+	discarded       prometheus.Counter
 }
 
 func newMetrics() metrics {
@@ -42,6 +48,7 @@ func newMetrics() metrics {
 		metaDropped:     counter("meta_dropped_total", "Metadata proposals dropped because too many were under way; they are asked again."),
 		fetchFailed:     counter("fetch_failed_total", "Log reads for lagging peers that failed."),
 		collectFailed:   counter("collect_failed_total", "Collections of old log and versions that failed."),
+		discarded:       counter("discarded_replicas_total", "Damaged copies of ranges dropped at the request of an operator."),
 		quarantined: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "rhumb", Subsystem: "host", Name: "quarantined_replicas", Help: "Replicas that serve nothing because their data contradicts the protocol.",
 		}),
@@ -53,6 +60,31 @@ func (h *Host) Collectors() []prometheus.Collector {
 	m := &h.m
 	return []prometheus.Collector{
 		m.proposeSeconds, m.syncSeconds, m.commitRanges, m.overloaded, m.diskFull, m.confirmReads, m.readRetries,
-		m.refusedMessages, m.droppedMessages, m.rangeFull, m.metaDropped, m.fetchFailed, m.collectFailed, m.quarantined,
+		m.refusedMessages, m.droppedMessages, m.rangeFull, m.metaDropped, m.fetchFailed, m.collectFailed, m.quarantined, m.discarded,
+		troubleCollector{h},
+	}
+}
+
+// troubleCollector counts troubles when it is scraped.
+type troubleCollector struct{ h *Host }
+
+var troublesDesc = prometheus.NewDesc("rhumb_host_troubled_replicas",
+	"Replicas that are quarantined, that were elected and do not serve yet, or whose log their primary here has trimmed away.", []string{"trouble"}, nil)
+
+// scrapeTimeout bounds how long a scrape waits for a pass.
+const scrapeTimeout = time.Second
+
+func (c troubleCollector) Describe(ch chan<- *prometheus.Desc) { ch <- troublesDesc }
+
+// Collect leaves the counts out when no pass gives them in time.
+func (c troubleCollector) Collect(ch chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+	defer cancel()
+	all, err := c.h.Troubles(ctx)
+	if err != nil {
+		return
+	}
+	for kind, name := range troubleNames {
+		ch <- prometheus.MustNewConstMetric(troublesDesc, prometheus.GaugeValue, float64(all.Counts[kind]), name)
 	}
 }

@@ -22,6 +22,7 @@ type slot struct {
 	made   bool // the store knows the range; until then its first commit makes it
 
 	quarantined bool // has been told
+	gone        bool // the copy was discarded: another slot takes its place
 
 	committed rhumb.Seq // what Config.Committed was told last
 	// recent are the last entries that were appended and are not committed, without a gap, for Config.Committed.

@@ -121,6 +121,10 @@ func (c QuarantineReplica) fill(w *wireCommand) { w.Range, w.Node = toWireRangeI
 
 func (c ReadmitReplica) fill(w *wireCommand) { w.Range, w.Node = toWireRangeID(c.Range), c.Node }
 
+func (c RecoverRange) fill(w *wireCommand) {
+	w.Range, w.RangeVersion, w.Node = toWireRangeID(c.Range), c.Version, c.Node
+}
+
 func (c SetVoters) fill(w *wireCommand) { w.Nodes = c.Voters }
 
 func (c Batch) fill(w *wireCommand) {
@@ -168,6 +172,7 @@ var takes = map[code]func(w *wireCommand) Command{
 	},
 	codeQuarantineReplica: func(w *wireCommand) Command { return QuarantineReplica{w.Range.id(), w.Node} },
 	codeReadmitReplica:    func(w *wireCommand) Command { return ReadmitReplica{w.Range.id(), w.Node} },
+	codeRecoverRange:      func(w *wireCommand) Command { return RecoverRange{w.Range.id(), w.RangeVersion, w.Node} },
 	codeSetVoters:         func(w *wireCommand) Command { return SetVoters{w.Nodes} },
 }
 
