@@ -227,6 +227,9 @@ type Receipt struct {
 	Hops int
 	// Searched counts the regions asked beyond the caller's to find the record's home.
 	Searched int
+	// Unasked are the regions that may hold the record and were not asked, because they are dead: a record that was created
+	// may exist there, too.
+	Unasked []RegionID
 	// Timestamp is the cluster time of the answer.
 	Timestamp Timestamp
 }

@@ -58,6 +58,8 @@ const (
 
 	// ReadSizeMax bounds the values that one read returns, in bytes; a read by names that finds more is refused.
 	ReadSizeMax = 8 << 20
+	// LocateNamesMax bounds the names that one request locates.
+	LocateNamesMax = 1_024
 	// ScanPageMax bounds the records of one scan message; ScanPageBytes its size in bytes.
 	ScanPageMax   = 1_024
 	ScanPageBytes = 1 << 20
@@ -72,5 +74,6 @@ var (
 	_ [EntrySizeMax - BatchSizeMax - 64*BatchOpsMax]struct{}
 	_ [MessageSizeMax - EntrySizeMax - 1<<20]struct{}         // a message holds the largest entry
 	_ [MessageSizeMax - ReadSizeMax - 64*BatchOpsMax]struct{} // and the largest answer
+	_ [MessageSizeMax - LocateNamesMax*(NameSizeMax+16)]struct{}
 	_ [BlockSlots - HashSlotsDefault]struct{}
 )

@@ -10,6 +10,8 @@ type Region struct {
 	ID       RegionID `json:"id"`
 	Name     string   `json:"name"`
 	Location Point    `json:"location"`
+	// Dead says that no node of the region has lived for a while. Names are created elsewhere without asking it.
+	Dead bool `json:"dead,omitempty"`
 }
 
 // NodeState is what metadata holds of a node's fitness to serve.

@@ -22,8 +22,8 @@ const module = "github.com/rhumbdb/rhumb"
 // instead of moving a line.
 var layers = [][]string{
 	{"."},
-	{"hlc", "keys", "geo", "entry", "api/rhumbpb", "bench/load", "node/closed", "snapshot/format"},
-	{"sched", "geo/rtt", "geo/wan", "api", "storage", "raftmeta/catalog", "node/replica", "node/lease", "sim/check", "sim/model", "snapshot/rtree", "bench/roads"},
+	{"hlc", "keys", "geo", "entry", "api/rhumbpb", "bench/load", "node/closed", "node/memory", "snapshot/format"},
+	{"sched", "geo/rtt", "geo/wan", "api", "storage", "raftmeta/catalog", "node/replica", "node/lease", "sim/check", "sim/model", "sim/voter", "snapshot/rtree", "bench/roads"},
 	{"geo/place", "storage/storagetest", "client", "snapshot", "snapshot/reader"},
 	{"raftmeta", "snapshot/inspect"},
 	{"node/host", "node/route", "node/peer", "node/admin", "node/server", "node/publish"},

@@ -255,6 +255,22 @@ func TestReadAndScan(t *testing.T) {
 	}
 }
 
+func TestLocate(t *testing.T) {
+	l := Locate{Region: 2, Names: [][]byte{[]byte("a"), {0}}, Tables: []rhumb.TableID{3, 4}}
+	same(t, must[Locate](t)(DecodeLocate(wire(t, EncodeLocate(&l)))), l)
+	for name, bad := range map[string]*rhumbpb.Locate{
+		"nothing": nil, "an empty name": {Names: [][]byte{nil}, Tables: []uint32{1}}, "a table too few": {Names: [][]byte{{1}}},
+		"a long name": {Names: [][]byte{make([]byte, rhumb.NameSizeMax+1)}, Tables: []uint32{1}},
+	} {
+		if _, err := DecodeLocate(bad); rhumb.KindOf(err) != rhumb.InvalidArgument {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := DecodeLocate(&rhumbpb.Locate{Names: make([][]byte, rhumb.LocateNamesMax+1)}); rhumb.KindOf(err) != rhumb.TooLarge {
+		t.Error(err)
+	}
+}
+
 func TestAnswers(t *testing.T) {
 	id := rhumb.RangeID{Region: 4, Slot: 5}
 	items := []rhumb.Item{
@@ -405,6 +421,11 @@ func FuzzDecodeWrite(f *testing.F) {
 func FuzzDecodeRead(f *testing.F) {
 	fuzzDecode(f, func() *rhumbpb.Read { return new(rhumbpb.Read) }, EncodeRead(&Read{Table: 1, Names: [][]byte{{1}}}), DecodeRead,
 		func(r Read) *rhumbpb.Read { return EncodeRead(&r) })
+}
+
+func FuzzDecodeLocate(f *testing.F) {
+	fuzzDecode(f, func() *rhumbpb.Locate { return new(rhumbpb.Locate) }, EncodeLocate(&Locate{Names: [][]byte{{1}}, Tables: []rhumb.TableID{1}}), DecodeLocate,
+		func(l Locate) *rhumbpb.Locate { return EncodeLocate(&l) })
 }
 
 func FuzzDecodeScan(f *testing.F) {

@@ -17,9 +17,10 @@ import (
 // permits.
 const (
 	// streamWindow and connWindow are the flow-control windows in bytes: above the largest batch, so that a batch to a
-	// far region is one flight.
-	streamWindow = 4 << 20
-	connWindow   = 8 << 20
+	// far region is one flight. A server with little memory has smaller ones, see ServerOptions.
+	streamWindow      = 4 << 20
+	connWindow        = 8 << 20
+	streamWindowLeast = 64 << 10
 	// keepaliveTime is how long a connection may be silent before it is probed, keepaliveTimeout how long an answer, or
 	// any acknowledgement by TCP, may take before the connection counts as dead.
 	keepaliveTime    = 10 * time.Second
@@ -61,11 +62,16 @@ func Connect(addr string, dial DialFunc) (*grpc.ClientConn, error) {
 	return cc, rhumb.WrapKind(op, rhumb.InvalidArgument, err)
 }
 
-// ServerOptions are what a server of clients is made with.
-func ServerOptions() []grpc.ServerOption {
+// ServerOptions are what a server of clients is made with. window is how many bytes of a stream the network may hold that the
+// server has not read, 0 for the most that is of use; a larger message still comes in one piece once it is being read.
+func ServerOptions(window int64) []grpc.ServerOption {
+	stream := int32(streamWindow)
+	if window > 0 {
+		stream = int32(min(max(window, streamWindowLeast), streamWindow))
+	}
 	return []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(rhumb.MessageSizeMax), grpc.MaxSendMsgSize(rhumb.MessageSizeMax),
-		grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(connWindow),
+		grpc.InitialWindowSize(stream), grpc.InitialConnWindowSize(connWindow),
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveTime / 2, PermitWithoutStream: true}),

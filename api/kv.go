@@ -122,6 +122,55 @@ func DecodeRead(m *rhumbpb.Read) (Read, error) {
 	return r, nil
 }
 
+// Locate asks which named keys of one home region exist.
+type Locate struct {
+	// Region is the home region of all names; 0 is that of the node that is asked.
+	Region rhumb.RegionID
+	// Names are at most rhumb.LocateNamesMax names, and Tables the table of each.
+	Names  [][]byte
+	Tables []rhumb.TableID
+}
+
+// Existence is what a node knows of a named key.
+type Existence = rhumbpb.Existence
+
+// The values of Existence. A node that is not the primary of the key's range, or holds no lease, leaves it undecided.
+const (
+	Undecided = rhumbpb.Existence_EXISTENCE_UNDECIDED
+	Absent    = rhumbpb.Existence_EXISTENCE_ABSENT
+	Present   = rhumbpb.Existence_EXISTENCE_PRESENT
+)
+
+// EncodeLocate makes a message of a locate. Names are shared.
+func EncodeLocate(l *Locate) *rhumbpb.Locate {
+	m := &rhumbpb.Locate{Region: uint32(l.Region), Names: l.Names, Tables: make([]uint32, len(l.Tables))}
+	for i, t := range l.Tables {
+		m.Tables[i] = uint32(t)
+	}
+	return m
+}
+
+// DecodeLocate reads and validates a locate.
+func DecodeLocate(m *rhumbpb.Locate) (Locate, error) {
+	const op rhumb.Op = "api.DecodeLocate"
+	l := Locate{Region: rhumb.RegionID(m.GetRegion()), Names: m.GetNames(), Tables: make([]rhumb.TableID, len(m.GetTables()))}
+	switch {
+	case len(l.Names) == 0:
+		return l, rhumb.E(op, rhumb.InvalidArgument, "the request names no record to locate")
+	case len(l.Names) > rhumb.LocateNamesMax:
+		return l, rhumb.Ef(op, rhumb.TooLarge, "the request has %d names to locate, at most %d are allowed", len(l.Names), rhumb.LocateNamesMax)
+	case len(l.Tables) != len(l.Names):
+		return l, rhumb.Ef(op, rhumb.InvalidArgument, "the request has %d tables for %d names to locate", len(l.Tables), len(l.Names))
+	}
+	for i, n := range l.Names {
+		if len(n) == 0 || len(n) > rhumb.NameSizeMax {
+			return l, rhumb.Ef(op, rhumb.InvalidArgument, "name %d has %d bytes, want 1 to %d", i, len(n), rhumb.NameSizeMax)
+		}
+		l.Tables[i] = rhumb.TableID(m.GetTables()[i])
+	}
+	return l, nil
+}
+
 // Scan asks for records of one table in one range, in the order of their names.
 type Scan struct {
 	Table  rhumb.TableID
@@ -228,20 +277,28 @@ func DecodeOutcome(m *rhumbpb.Outcome, n int) rhumb.Outcome {
 
 // EncodeReceipt makes a message of a receipt.
 func EncodeReceipt(r *rhumb.Receipt) *rhumbpb.Receipt {
+	var unasked []uint32
+	for _, id := range r.Unasked {
+		unasked = append(unasked, uint32(id))
+	}
 	return &rhumbpb.Receipt{
 		Region: uint32(r.Region), Node: uint32(r.Node), Home: uint32(r.Range.Region), Slot: uint32(r.Range.Slot),
 		Epoch: uint64(r.Epoch), AgeUs: uint64(max(0, r.Age.Microseconds())), Hops: uint32(max(0, r.Hops)),
-		Searched: uint32(max(0, r.Searched)), Timestamp: uint64(r.Timestamp),
+		Searched: uint32(max(0, r.Searched)), Timestamp: uint64(r.Timestamp), Unasked: unasked,
 	}
 }
 
 // DecodeReceipt reads a receipt; nil is the zero receipt.
 func DecodeReceipt(m *rhumbpb.Receipt) rhumb.Receipt {
+	var unasked []rhumb.RegionID
+	for _, id := range m.GetUnasked() {
+		unasked = append(unasked, rhumb.RegionID(id))
+	}
 	return rhumb.Receipt{
 		Region: rhumb.RegionID(m.GetRegion()), Node: rhumb.NodeID(m.GetNode()),
 		Range: rhumb.RangeID{Region: rhumb.RegionID(m.GetHome()), Slot: rhumb.Slot(m.GetSlot())},
 		Epoch: rhumb.Epoch(m.GetEpoch()), Age: DecodeMicros(m.GetAgeUs()), Hops: int(m.GetHops()),
-		Searched: int(m.GetSearched()), Timestamp: rhumb.Timestamp(m.GetTimestamp()),
+		Searched: int(m.GetSearched()), Timestamp: rhumb.Timestamp(m.GetTimestamp()), Unasked: unasked,
 	}
 }
 

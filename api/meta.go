@@ -58,12 +58,12 @@ func DecodeIdentity(m *rhumbpb.Identity) (rhumb.NodeIdentity, error) {
 
 // EncodeRegion makes a message of a region.
 func EncodeRegion(r rhumb.Region) *rhumbpb.Region {
-	return &rhumbpb.Region{Id: uint32(r.ID), Name: r.Name, Location: EncodePoint(r.Location)}
+	return &rhumbpb.Region{Id: uint32(r.ID), Name: r.Name, Location: EncodePoint(r.Location), Dead: r.Dead}
 }
 
 // DecodeRegion reads a region.
 func DecodeRegion(m *rhumbpb.Region) rhumb.Region {
-	return rhumb.Region{ID: rhumb.RegionID(m.GetId()), Name: m.GetName(), Location: DecodePoint(m.GetLocation())}
+	return rhumb.Region{ID: rhumb.RegionID(m.GetId()), Name: m.GetName(), Location: DecodePoint(m.GetLocation()), Dead: m.GetDead()}
 }
 
 // EncodeNode makes a message of a node's record.

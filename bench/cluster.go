@@ -14,9 +14,11 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Cluster is a demo cluster that a measurement runs on: real processes on this machine, without imitated distances.
+// Cluster is a demo cluster that a measurement runs on: real processes on this machine.
 type Cluster struct {
 	Nodes []ClusterNode `json:"nodes"`
+	// LatencyFile holds the imitated round trips between the regions.
+	LatencyFile string `json:"latency_file"`
 
 	cmd *exec.Cmd
 	out *bufio.Scanner
@@ -33,11 +35,19 @@ type ClusterNode struct {
 // clusterStart bounds how long a cluster may take to be ready.
 const clusterStart = time.Minute
 
-// StartCluster runs `rhumb demo` of the given binary. Nodes that die are started again by it after three seconds.
-func StartCluster(ctx context.Context, binary, dir string, regions []string, nodesPerRegion int) (*Cluster, error) {
+// StartCluster runs `rhumb demo` of the given binary without imitated distances, with further flags. Nodes that die are
+// started again by it after three seconds.
+func StartCluster(ctx context.Context, binary, dir string, regions []string, nodesPerRegion int, flags ...string) (*Cluster, error) {
+	return StartClusterAt(ctx, binary, dir, regions, nodesPerRegion, "none", flags...)
+}
+
+// StartClusterAt is StartCluster with the distances that the demo's flag --latency names: "real", "none" or a file.
+func StartClusterAt(ctx context.Context, binary, dir string, regions []string, nodesPerRegion int, latency string, flags ...string) (*Cluster, error) {
 	c := &Cluster{}
-	c.cmd = exec.CommandContext(ctx, binary, "demo", "--json", "--no-banner", "--load", "none", "--latency", "none",
-		"--regions", strings.Join(regions, ","), "--nodes-per-region", fmt.Sprint(nodesPerRegion), "--dir", dir)
+	c.cmd = exec.CommandContext(ctx, binary, append([]string{
+		"demo", "--json", "--no-banner", "--load", "none", "--latency", latency,
+		"--regions", strings.Join(regions, ","), "--nodes-per-region", fmt.Sprint(nodesPerRegion), "--dir", dir,
+	}, flags...)...)
 	c.cmd.Stderr = os.Stderr
 	c.cmd.Cancel = func() error { return c.cmd.Process.Signal(syscall.SIGINT) }
 	c.cmd.WaitDelay = clusterStop

@@ -4,17 +4,20 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/bench/load"
 	"github.com/rhumbdb/rhumb/client"
+	"github.com/rhumbdb/rhumb/geo/wan"
 )
 
 // target is a database under load.
@@ -29,20 +32,42 @@ type target interface {
 type Rhumb struct {
 	Addrs []string
 	PIDs  []int
-	// Replicas is the replication factor to ask for: the number of nodes.
+	// Replicas is the replication factor to ask for: the number of nodes of a region.
 	Replicas int
+	// Regions is the number of regions; 0 counts as 1.
+	Regions int
+	// From is the region in which the callers stand. Default: that of the nearest node.
+	From string
+	// LatencyFile holds the round trips to imitate between the callers and the nodes; empty imitates none. It needs From.
+	LatencyFile string
+}
+
+func (r *Rhumb) name() string {
+	if r.Regions > 1 {
+		return fmt.Sprintf("rhumb-%dx%d", r.Regions, r.Replicas)
+	}
+	return fmt.Sprintf("rhumb-%d", r.Replicas)
 }
 
 // rhumbTarget drives a cluster through the default client.
 type rhumbTarget struct {
-	nodes int
-	pids  []int
+	Rhumb
 	c     *client.Client
 	table *client.Table
+	// runs counts the runs, so that no run creates a name of another one.
+	runs int
 }
 
 func openRhumb(ctx context.Context, r Rhumb) (*rhumbTarget, error) {
-	c, err := client.Open(ctx, client.Config{Addrs: r.Addrs, Insecure: true})
+	cfg := client.Config{Addrs: r.Addrs, From: r.From, Insecure: true}
+	if r.LatencyFile != "" {
+		network, err := wan.Open(r.LatencyFile)
+		if err != nil {
+			return nil, err
+		}
+		cfg.Dial = network.Dialer(r.From)
+	}
+	c, err := client.Open(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -57,18 +82,44 @@ func openRhumb(ctx context.Context, r Rhumb) (*rhumbTarget, error) {
 		c.Close()
 		return nil, err
 	}
-	return &rhumbTarget{nodes: r.Replicas, pids: r.PIDs, c: c, table: t}, nil
+	return &rhumbTarget{Rhumb: r, c: c, table: t}, nil
 }
-
-func (r *rhumbTarget) name() string { return fmt.Sprintf("rhumb-%d", r.nodes) }
 
 func (r *rhumbTarget) stop() { r.c.Close() }
 
 func (r *rhumbTarget) run(ctx context.Context, c load.Case) (load.Result, error) {
-	return load.Run(ctx, c, r.pids, r.call), nil
+	r.runs++
+	if c.Op == load.Update {
+		if err := r.fill(ctx, c); err != nil {
+			return load.Result{}, err
+		}
+	}
+	return load.Run(ctx, c, r.PIDs, r.call), nil
+}
+
+// fill writes every record that a case of updates goes through, so that the case creates none.
+func (r *rhumbTarget) fill(ctx context.Context, c load.Case) error {
+	value := make([]byte, c.ValueBytes)
+	failed := make([]error, c.Callers)
+	var callers sync.WaitGroup
+	for i := range c.Callers {
+		callers.Go(func() {
+			for key := 0; key < c.Keys && failed[i] == nil; key++ {
+				failed[i] = r.call(ctx, load.Update, i, key, value)
+			}
+		})
+	}
+	callers.Wait()
+	return errors.Join(failed...)
 }
 
 func (r *rhumbTarget) call(ctx context.Context, op load.Op, caller, key int, value []byte) error {
+	switch op {
+	case load.Create:
+		return r.patch(ctx, fmt.Appendf(nil, "c/%d/%d/%d", r.runs, caller, key), value)
+	case load.Update:
+		return r.patch(ctx, fmt.Appendf(nil, "u/%d/%d", caller, key), value)
+	}
 	name := fmt.Appendf(nil, "k/%d/%d", caller, key)
 	if op == load.Put {
 		_, err := r.table.Put(ctx, name, value, client.PutOptions{})
@@ -78,6 +129,12 @@ func (r *rhumbTarget) call(ctx context.Context, op load.Op, caller, key int, val
 	if rhumb.KindOf(err) == rhumb.NotFound {
 		return nil // an answer too; other databases do not call it an error
 	}
+	return err
+}
+
+// patch writes a record without naming its home: the call with which a feed creates and updates records.
+func (r *rhumbTarget) patch(ctx context.Context, name, value []byte) error {
+	_, err := r.table.Patch(ctx, name, rhumb.Record{{Name: "value", Value: rhumb.BytesField(value)}}, client.PatchOptions{})
 	return err
 }
 
@@ -119,6 +176,12 @@ func openPeer(binary, kind string, nodes int, dir string) (*peerTarget, error) {
 
 func (p *peerTarget) name() string { return p.title }
 
+// offers reports whether a target runs an operation: peers have no homes to look for, so they only put and get.
+func offers(t target, op load.Op) bool {
+	_, peer := t.(*peerTarget)
+	return !peer || op == load.Put || op == load.Get
+}
+
 func (p *peerTarget) run(_ context.Context, c load.Case) (r load.Result, err error) {
 	if err := json.NewEncoder(p.in).Encode(c); err != nil {
 		return r, err
@@ -140,6 +203,8 @@ type KVConfig struct {
 	Clusters []Rhumb
 	// PeerBinary is the program of bench/peers; empty measures Rhumb alone. Dir is where peers keep their data.
 	PeerBinary, Dir string
+	// Ops are the operations; default put and get. Peers run only these two.
+	Ops []load.Op
 	// Callers are the numbers of callers; default 1, 64, 256.
 	Callers []int
 	// Rounds is how often every case is run on every target, in turn; default 5. Ratios are of one round, reported as
@@ -154,6 +219,9 @@ type KVConfig struct {
 }
 
 func (c *KVConfig) setDefaults() {
+	if len(c.Ops) == 0 {
+		c.Ops = []load.Op{load.Put, load.Get}
+	}
 	if len(c.Callers) == 0 {
 		c.Callers = []int{1, 64, 256}
 	}
@@ -171,10 +239,14 @@ func (c *KVConfig) setDefaults() {
 	}
 }
 
-// keysPerCaller is the number of keys that each caller goes through.
-const keysPerCaller = 2_000
+const (
+	// keysPerCaller is the number of keys that each caller goes through.
+	keysPerCaller = 2_000
+	// updateKeysPerCaller is that number for updates, whose records are written before the case.
+	updateKeysPerCaller = 50
+)
 
-// RunKV measures puts and gets on all clusters and their peers, interleaved, and gives every result.
+// RunKV measures operations on all clusters and their peers, interleaved, and gives every result.
 func RunKV(ctx context.Context, cfg KVConfig) (*KVReport, error) {
 	cfg.setDefaults()
 	var targets []target
@@ -201,9 +273,15 @@ func RunKV(ctx context.Context, cfg KVConfig) (*KVReport, error) {
 	report := &KVReport{}
 	for round := range cfg.Rounds {
 		for _, callers := range cfg.Callers {
-			for _, op := range []load.Op{load.Put, load.Get} {
+			for _, op := range cfg.Ops {
 				c := load.Case{Op: op, Callers: callers, ValueBytes: cfg.ValueBytes, Keys: keysPerCaller, Warm: cfg.Measure / 4, Measure: cfg.Measure}
+				if op == load.Update {
+					c.Keys = updateKeysPerCaller
+				}
 				for _, t := range targets {
+					if !offers(t, op) {
+						continue
+					}
 					if err := ctx.Err(); err != nil {
 						return nil, err
 					}

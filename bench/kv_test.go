@@ -33,13 +33,13 @@ func TestRunKV(t *testing.T) {
 	}
 	report, err := RunKV(t.Context(), KVConfig{
 		Clusters: []Rhumb{{Addrs: []string{n.Addr()}, PIDs: []int{os.Getpid()}, Replicas: 1}},
-		Callers:  []int{1, 64}, Rounds: 1, Measure: 2 * time.Second,
+		Ops:      load.Ops(), Callers: []int{1, 64}, Rounds: 1, Measure: time.Second,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(report.Rows) != 4 || len(report.Ratios) != 0 {
-		t.Fatalf("%d rows and %d ratios, want 4 and 0", len(report.Rows), len(report.Ratios))
+	if len(report.Rows) != 8 || len(report.Ratios) != 0 {
+		t.Fatalf("%d rows and %d ratios, want 8 and 0", len(report.Rows), len(report.Ratios))
 	}
 	for _, r := range report.Rows {
 		t.Logf("%s %s @%d: %.0f ops/s p50 %.0f µs p99 %.0f µs cpu %.1f µs", r.Target, r.Op, r.Callers, r.Ops, r.P50, r.P99, r.ServerCPU)

@@ -30,6 +30,8 @@ type Client struct {
 	turn   atomic.Uint32 // of inserts, so that they spread over the nodes of a region
 	away   away          // the nodes that want no inserts for now
 
+	locator *locator // asks where names exist, for all callers together
+
 	here rhumb.Region // the caller's region; fixed by Open
 
 	mu     sync.Mutex // guards the two below
@@ -68,6 +70,7 @@ func newClient(cfg Config) (*Client, error) {
 		budget: newBudget(cfg.RetryBurst, cfg.RetryRatio), links: map[string]*link{},
 		window: windows{m: map[rhumb.RangeID]*window{}}, rtt: distances{m: map[string]distance{}},
 	}
+	c.locator = newLocator(c)
 	_, _ = rand.Read(c.id[:]) // it cannot fail (crypto/rand)
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	return c, nil
@@ -181,7 +184,7 @@ func (c *Client) admin(addr string) (rhumbpb.ClusterClient, error) {
 	if err != nil {
 		return nil, err
 	}
-	return rhumbpb.NewClusterClient(l.cc), nil
+	return rhumbpb.NewClusterClient(l.conn.Client()), nil
 }
 
 // nearestFirst lists the addresses of all live nodes and of Config.Addrs, the nearest first.

@@ -16,14 +16,18 @@
 //	Get                      asks here, and on a miss all other regions at once; the first that has it answers
 //	Delete, Put and Delete   act on the record that such a search finds; where it finds none, a delete does nothing, and
 //	with a condition         a condition on a present record fails
-//	Put if absent            writes here, unless the search finds the record: then its primary decides, and refuses
-//	Patch                    acts on the record that the search finds; where it finds none it creates the record in the
-//	                         region nearest to its location, else here
+//	Put if absent            asks all regions at once and writes here if none has the record, else its primary refuses
+//	Patch                    acts on the record that exists; where no region has one it creates the record in the region
+//	                         nearest to its location, else here
 //	Batch                    follows the rule of its first mutation; all others go to the same home
 //
 // A home that was found is remembered (Config.HomesMax), since homes do not change: a record that somebody deletes is
 // created there again by this client's next patch. Local forbids the search: only the record here counts.
 // Receipt.Searched tells how many other regions were asked.
+//
+// Calls that may create a record ask whether one exists, without its value, and the names of concurrent calls share
+// requests: a batch of creations takes one round trip to the farthest region before it is written. A region that does not
+// answer fails such a call, unless the record is found.
 //
 // What is decided at one home is atomic: conditions, patches and batches are decided by one primary, in the order of its
 // log. What spans regions is not. Two calls that create one name at the same time and choose different homes, because

@@ -23,6 +23,8 @@ type homes struct {
 	byKey    map[nameKey]*list.Element
 	recent   *list.List // of home, most recently used first
 	creating map[nameKey]chan struct{}
+	// elsewhere says of a table that the last patch of a name without a known home found no record here.
+	elsewhere map[rhumb.TableID]bool
 }
 
 type home struct {
@@ -31,7 +33,7 @@ type home struct {
 }
 
 func newHomes(most int) *homes {
-	return &homes{most: most, byKey: map[nameKey]*list.Element{}, recent: list.New(), creating: map[nameKey]chan struct{}{}}
+	return &homes{most: most, byKey: map[nameKey]*list.Element{}, recent: list.New(), creating: map[nameKey]chan struct{}{}, elsewhere: map[rhumb.TableID]bool{}}
 }
 
 func (h *homes) get(table rhumb.TableID, name []byte) (rhumb.RegionID, bool) {
@@ -70,6 +72,21 @@ func (h *homes) forget(table rhumb.TableID, name []byte, unless rhumb.RegionID) 
 		delete(h.byKey, e.Value.(home).key)
 		h.recent.Remove(e)
 	}
+}
+
+// expectElsewhere reports whether a record whose home is not known is probably not here, because the last such record of
+// its table was not. It is a guess about the order in which to ask, never about the answer.
+func (h *homes) expectElsewhere(table rhumb.TableID) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.elsewhere[table]
+}
+
+// noteElsewhere notes whether a record of a table whose home was not known turned out not to be here.
+func (h *homes) noteElsewhere(table rhumb.TableID, elsewhere bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.elsewhere[table] = elsewhere
 }
 
 func (h *homes) size() int {

@@ -23,7 +23,7 @@ type kvStream = grpc.BidiStreamingClient[rhumbpb.ClientFrame, rhumbpb.ServerFram
 // for example because its ranges have no primary now, stops counting after stallMax.
 type link struct {
 	addr    string
-	cc      *grpc.ClientConn
+	conn    *api.Conn
 	cfg     *Config
 	cluster func() rhumb.ClusterID
 	m       *counters
@@ -36,10 +36,13 @@ type link struct {
 	mu           sync.Mutex // guards all below
 	stream       kvStream   // nil when there is none
 	endStream    context.CancelFunc
-	greeted      bool // the stream has sent its hello
-	sending      bool // somebody is in stream.Send
+	greeted      bool               // the stream has sent its hello
+	sending      bool               // somebody is in stream.Send
+	opening      context.CancelFunc // while the stream is opened
+	watched      int                // callers of use
 	nextID       uint64
 	waiting      map[uint64]*call // sent on stream, not answered
+	flow         flow             // bounds the bytes of waiting
 	pending      []*call          // not sent
 	pendingBytes int
 	frames       int // sent, none of their requests answered, not stalled
@@ -60,6 +63,7 @@ type call struct {
 }
 
 type frame struct {
+	sent       time.Time
 	generation int
 	answered   bool
 }
@@ -75,35 +79,67 @@ type reply struct {
 }
 
 func newLink(addr string, cfg *Config, m *counters, cluster func() rhumb.ClusterID) (*link, error) {
-	cc, err := api.Connect(addr, cfg.Dial)
+	conn, err := api.NewConn(addr, cfg.Dial)
 	if err != nil {
 		return nil, err
 	}
-	l := &link{addr: addr, cc: cc, cfg: cfg, m: m, cluster: cluster, wake: make(chan struct{}, 1), waiting: map[uint64]*call{}}
+	l := &link{addr: addr, conn: conn, cfg: cfg, m: m, cluster: cluster, wake: make(chan struct{}, 1), waiting: map[uint64]*call{}, flow: newFlow()}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.stall = time.AfterFunc(time.Hour, l.stalled)
 	l.stall.Stop()
 	l.work.Go(l.run)
+	l.work.Go(func() { l.conn.Watch(l.ctx, l.inUse, func() { m.silent.Add(1) }) })
 	return l, nil
 }
 
-// do sends a request and waits for its answer, for at most the time given.
+// inUse reports whether somebody waits for what the node says.
+func (l *link) inUse() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.watched > 0 || len(l.waiting) > 0 || len(l.pending) > 0
+}
+
+// use has the connection watched although no request waits, until the returned function is called.
+func (l *link) use() (done func()) {
+	add := func(n int) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.watched += n
+	}
+	add(1)
+	return func() { add(-1) }
+}
+
+// do sends a request and waits for its answer, for at most the time given. Half of it is for the flight: what was not sent in the
+// other half is not sent any more, since nobody would know what became of it.
 func (l *link) do(ctx context.Context, req *rhumbpb.Request, size int, most time.Duration) reply {
 	const op rhumb.Op = "client.link"
 	c := &call{req: req, size: size, done: make(chan reply, 1)}
 	if err := l.submit(c); err != nil {
 		return reply{err: err}
 	}
-	timer := time.NewTimer(most)
+	timer := time.NewTimer(most / 2)
 	defer timer.Stop()
-	select {
-	case r := <-c.done:
-		return r
-	case <-ctx.Done():
-		return l.abandon(c, ctx.Err())
-	case <-timer.C:
-		return l.abandon(c, rhumb.Ef(op, rhumb.DeadlineExceeded, "no answer from %s in %s", l.addr, most))
+	for flies := false; ; flies = true {
+		select {
+		case r := <-c.done:
+			return r
+		case <-ctx.Done():
+			return l.abandon(c, ctx.Err())
+		case <-timer.C:
+			if flies || !l.isSent(c) {
+				return l.abandon(c, rhumb.Ef(op, rhumb.DeadlineExceeded, "no answer from %s in %s", l.addr, most))
+			}
+			timer.Reset(most - most/2)
+		}
 	}
+}
+
+// isSent reports whether a request was sent, or its answer is there.
+func (l *link) isSent(c *call) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return c.frame != nil
 }
 
 func (l *link) submit(c *call) error {
@@ -173,7 +209,7 @@ func (l *link) sendPending() bool {
 	if len(calls) > 0 {
 		l.sendLocked(calls)
 	}
-	return true
+	return len(calls) > 0
 }
 
 // takeLocked takes the calls of the next frame from those that wait.
@@ -182,6 +218,9 @@ func (l *link) takeLocked() []*call {
 	n, size := 0, 0
 	for n < len(l.pending) && len(calls) < frameRequestsMax && (len(calls) == 0 || size+l.pending[n].size <= frameBytesMax) {
 		if c := l.pending[n]; !c.dropped {
+			if !l.flow.room(c.size, size) {
+				break
+			}
 			size += c.size
 			calls = append(calls, c)
 		}
@@ -197,11 +236,12 @@ func (l *link) takeLocked() []*call {
 
 // sendLocked sends calls as one frame. It lets go of the lock meanwhile; sending keeps others out.
 func (l *link) sendLocked(calls []*call) {
-	f := &frame{generation: l.generation}
+	f := &frame{generation: l.generation, sent: time.Now()}
 	out := &rhumbpb.ClientFrame{Requests: make([]*rhumbpb.Request, len(calls))}
 	for i, c := range calls {
 		c.frame = f
 		l.waiting[c.req.Id] = c
+		l.flow.inflight += c.size
 		out.Requests[i] = c.req
 	}
 	if !l.greeted {
@@ -229,13 +269,14 @@ func (l *link) sendLocked(calls []*call) {
 func (l *link) openLocked() {
 	const op rhumb.Op = "client.link"
 	l.sending = true
-	l.mu.Unlock()
 	ctx, cancel := context.WithCancel(l.ctx)
+	l.opening = cancel
+	l.mu.Unlock()
 	timer := time.AfterFunc(l.cfg.ConnectTimeout, cancel)
-	s, err := rhumbpb.NewKVClient(l.cc).Stream(ctx)
+	s, err := rhumbpb.NewKVClient(l.conn.Client()).Stream(ctx)
 	late := !timer.Stop()
 	l.mu.Lock()
-	l.sending = false
+	l.sending, l.opening = false, nil
 	if err == nil && !late && !l.closed {
 		l.stream, l.endStream, l.greeted = s, cancel, false
 		l.work.Go(func() { l.receive(s) })
@@ -278,9 +319,21 @@ func (l *link) answerLocked(resp *rhumbpb.Response) {
 	if c == nil {
 		return // abandoned
 	}
-	delete(l.waiting, resp.Id)
+	if resp.Error.GetKind() == rhumbpb.Kind_KIND_OVERLOADED {
+		l.flow.refused(time.Now())
+	} else {
+		now := time.Now()
+		l.flow.answered(now, now.Sub(c.frame.sent), c.size)
+	}
+	l.forgetLocked(c)
 	l.countLocked(c.frame)
 	c.done <- reply{resp: resp, sent: true}
+}
+
+// forgetLocked ends the wait for the answer to a request that was sent.
+func (l *link) forgetLocked(c *call) {
+	delete(l.waiting, c.req.Id)
+	l.flow.inflight -= c.size
 }
 
 // countLocked notes that a request of a frame needs no answer any more.
@@ -309,8 +362,8 @@ func (l *link) ended(s kvStream, cause error) {
 		l.stream = nil
 		l.m.broken.Add(1)
 	}
-	for id, c := range l.waiting {
-		delete(l.waiting, id)
+	for _, c := range l.waiting {
+		l.forgetLocked(c)
 		c.done <- r
 	}
 	l.frames = 0
@@ -340,8 +393,17 @@ func (l *link) abandon(c *call, why error) reply {
 	default:
 	}
 	if l.waiting[c.req.Id] == c {
-		delete(l.waiting, c.req.Id)
+		if rhumb.KindOf(why) == rhumb.DeadlineExceeded {
+			l.flow.refused(time.Now())
+		}
+		l.forgetLocked(c)
+		if len(l.pending) > 0 {
+			l.signal()
+		}
 		return reply{sent: true, err: why}
+	}
+	if l.flow.narrow() && rhumb.KindOf(why) == rhumb.DeadlineExceeded {
+		why = rhumb.Ef("client.link", rhumb.Overloaded, "%s refuses requests as overloaded; this one waited for its turn, was not sent, and its time is over", l.addr)
 	}
 	if !c.dropped && !l.closed {
 		c.dropped = true
@@ -357,7 +419,10 @@ func (l *link) interrupt() {
 	if l.stream != nil {
 		l.endStream()
 	}
-	l.cc.ResetConnectBackoff()
+	if l.opening != nil {
+		l.opening()
+	}
+	l.conn.Client().ResetConnectBackoff()
 }
 
 // close fails what waits and ends the link's goroutines and connection.
@@ -372,6 +437,6 @@ func (l *link) close() {
 	l.pending, l.pendingBytes = nil, 0
 	l.mu.Unlock()
 	l.cancel()
-	_ = l.cc.Close() // it fails only when it was closed before
+	l.conn.Close()
 	l.work.Wait()
 }

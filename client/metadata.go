@@ -210,6 +210,20 @@ func (m *metadata) regionsWith(class rhumb.ClassID) []rhumb.Region {
 	return out
 }
 
+// isDead reports whether a region counts as dead.
+func (m *metadata) isDead(id rhumb.RegionID) bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.regions[id].Dead
+}
+
+// regionName returns the name of a region.
+func (m *metadata) regionName(id rhumb.RegionID) string {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return cmp.Or(m.regions[id].Name, id.String())
+}
+
 // insertsInto lists the live nodes of a region with the newest range of each into which it inserts keys of a class; a
 // node without one has a zero range.
 func (m *metadata) insertsInto(region rhumb.RegionID, class rhumb.ClassID) (nodes []rhumb.Node, into []rhumb.RangeID) {

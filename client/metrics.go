@@ -20,22 +20,29 @@ type Metrics struct {
 	// Searches counts calls that asked all regions for a record, HomesKnown those that a remembered home saved from it.
 	Searches   uint64 `json:"searches"`
 	HomesKnown uint64 `json:"homes_known"`
+	// Located counts the names that batched requests asked regions for, Undecided those of them that a node left to a read.
+	Located   uint64 `json:"located"`
+	Undecided uint64 `json:"undecided"`
+	// Duplicates counts names that a search found in two regions.
+	Duplicates uint64 `json:"duplicates"`
 	// Errors counts calls that failed with any kind but NotFound and ConditionFailed, Unknown those with that kind.
 	Errors  uint64 `json:"errors"`
 	Unknown uint64 `json:"unknown"`
 	// Frames counts what was sent to nodes, Requests what it carried: their ratio is the batching.
 	Frames   uint64 `json:"frames"`
 	Requests uint64 `json:"requests"`
-	// Broken counts streams that ended, Watches those of metadata that began.
+	// Broken counts streams that ended, Silent connections given up because no answer came, Watches watches of metadata that
+	// began.
 	Broken  uint64 `json:"broken"`
+	Silent  uint64 `json:"silent"`
 	Watches uint64 `json:"watches"`
 }
 
 // counters are the live form of Metrics.
 type counters struct {
-	reads, writes, local, remote, hops, retries, redirects, refused atomic.Uint64
-	searches, homesKnown, errors, unknown                           atomic.Uint64
-	frames, requests, broken, watches                               atomic.Uint64
+	reads, writes, local, remote, hops, retries, redirects, refused       atomic.Uint64
+	searches, homesKnown, duplicates, located, undecided, errors, unknown atomic.Uint64
+	frames, requests, broken, silent, watches                             atomic.Uint64
 }
 
 // Metrics gives the counts of this client.
@@ -44,7 +51,8 @@ func (c *Client) Metrics() Metrics {
 	return Metrics{
 		Reads: m.reads.Load(), Writes: m.writes.Load(), Local: m.local.Load(), Remote: m.remote.Load(), Hops: m.hops.Load(),
 		Retries: m.retries.Load(), Redirects: m.redirects.Load(), Refused: m.refused.Load(),
-		Searches: m.searches.Load(), HomesKnown: m.homesKnown.Load(), Errors: m.errors.Load(), Unknown: m.unknown.Load(),
-		Frames: m.frames.Load(), Requests: m.requests.Load(), Broken: m.broken.Load(), Watches: m.watches.Load(),
+		Searches: m.searches.Load(), Duplicates: m.duplicates.Load(), HomesKnown: m.homesKnown.Load(),
+		Located: m.located.Load(), Undecided: m.undecided.Load(), Errors: m.errors.Load(), Unknown: m.unknown.Load(),
+		Frames: m.frames.Load(), Requests: m.requests.Load(), Broken: m.broken.Load(), Silent: m.silent.Load(), Watches: m.watches.Load(),
 	}
 }

@@ -69,7 +69,19 @@ func (t *Table) get(ctx context.Context, op rhumb.Op, name []byte, o GetOptions)
 		}
 		return t.readOne(ctx, op, id, name, o.Local)
 	}
-	return t.find(ctx, op, name)
+	got, err := t.find(ctx, op, name)
+	if err == nil && !got.Exists() {
+		err = t.c.unknowable(op, name, got.Receipt.Unasked)
+	}
+	return got, err
+}
+
+// unknowable is the error of a call that has to know whether a record exists, which only a dead region could tell.
+func (c *Client) unknowable(op rhumb.Op, name []byte, unasked []rhumb.RegionID) error {
+	if len(unasked) == 0 {
+		return nil
+	}
+	return rhumb.Ef(op, rhumb.Unavailable, "no living region has %s, and region %s may: all its nodes are dead", rhumb.NameString(name), c.meta.regionName(unasked[0]))
 }
 
 func checkName(op rhumb.Op, name []byte) error {
@@ -92,6 +104,9 @@ func (t *Table) find(ctx context.Context, op rhumb.Op, name []byte) (Got, error)
 		first = known
 	}
 	id, err := c.meta.named(t, first, name)
+	if !remembered && c.meta.isDead(first) {
+		return t.search(ctx, op, name, 0)
+	}
 	if err == nil {
 		got, err := t.readOne(ctx, op, id, name, false)
 		if err != nil {
@@ -107,57 +122,38 @@ func (t *Table) find(ctx context.Context, op rhumb.Op, name []byte) (Got, error)
 	return t.search(ctx, op, name, first)
 }
 
-// search asks all regions but one, which has not got the record, at once. The first that has it answers, and is
-// remembered. When a region does not answer, and none of the others has the record, that is an error: nobody knows
-// whether it exists.
+// search reads the record in all regions at once but one, which has not got it. The first that has it answers, and is
+// remembered.
 func (t *Table) search(ctx context.Context, op rhumb.Op, name []byte, except rhumb.RegionID) (Got, error) {
 	c := t.c
-	c.m.searches.Add(1)
-	var ids []rhumb.RangeID
-	for _, r := range c.meta.regionsWith(t.info.Class) {
-		if r.ID == except {
-			continue
+	s, err := t.survey(op, name, except)
+	if err != nil {
+		return Got{}, err
+	}
+	at, err := s.run(ctx, s.read)
+	if err != nil {
+		return Got{}, err
+	}
+	got := Got{Receipt: rhumb.Receipt{Region: c.here.ID}}
+	switch {
+	case at != nil:
+		got = at.got
+		c.homes.put(t.info.ID, name, got.Key.Home.Region)
+	default:
+		if n := len(s.asked); n > 0 {
+			got = s.asked[n-1].got
 		}
-		id, err := c.meta.named(t, r.ID, name)
-		if err != nil {
-			return Got{}, err
-		}
-		ids = append(ids, id)
+		c.homes.forget(t.info.ID, name, 0)
 	}
-	type answer struct {
-		got Got
-		err error
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // the first hit ends the others
-	answers := make(chan answer, len(ids))
-	for _, id := range ids {
-		c.spawn(func() {
-			got, err := t.readOne(ctx, op, id, name, false)
-			answers <- answer{got, err}
-		})
-	}
-	var failed error
-	last := Got{Receipt: rhumb.Receipt{Region: c.here.ID}}
-	for range ids {
-		a := <-answers
-		switch {
-		case a.err != nil:
-			failed = a.err
-			continue
-		case a.got.Exists():
-			a.got.Receipt.Searched = len(ids)
-			c.homes.put(t.info.ID, name, a.got.Key.Home.Region)
-			return a.got, nil
-		}
-		last = a.got
-	}
-	if failed != nil {
-		return Got{}, failed
-	}
-	c.homes.forget(t.info.ID, name, 0)
-	last.Receipt.Searched = len(ids)
-	return last, nil
+	got.Receipt.Searched, got.Receipt.Unasked = len(s.asked), s.unasked
+	return got, nil
+}
+
+// twice notes a name that exists in two regions.
+func (c *Client) twice(t *Table, name []byte, a, b rhumb.RegionID) {
+	c.m.duplicates.Add(1)
+	c.log.Warn("a name exists in two regions: it was created in one while the other was dead; delete or rename one of them",
+		"table", t.info.Name, "name", rhumb.NameString(name), "region", c.meta.regionName(a), "other", c.meta.regionName(b))
 }
 
 // readOne reads one name of one range. A record that does not exist has no version.

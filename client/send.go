@@ -40,6 +40,7 @@ type errand struct {
 	sent      bool  // a write was sent, and nobody said that it was not applied: it may have been
 	misses    int   // attempts in a row that did not reach a node
 	redirects int   // newer descriptors followed without a pause
+	spared    bool  // the attempt before was not sent, because its node refuses requests as overloaded
 	last      error // what the attempt before ended with
 	pause     *backoff.ExponentialBackOff
 }
@@ -134,6 +135,7 @@ func (c *Client) attempt(ctx context.Context, e *errand) (*rhumbpb.Response, nex
 func (c *Client) unanswered(ctx context.Context, e *errand, r reply) next {
 	e.last = r.err
 	e.misses++
+	e.spared = false
 	e.sent = e.sent || r.sent && e.write
 	switch {
 	case r.final, ctx.Err() != nil, c.ctx.Err() != nil:
@@ -142,6 +144,7 @@ func (c *Client) unanswered(ctx context.Context, e *errand, r reply) next {
 		return fail // the caller has other nodes to try
 	case rhumb.KindOf(r.err) == rhumb.Overloaded:
 		e.misses = 0
+		e.spared = true
 	}
 	return later
 }
@@ -151,6 +154,7 @@ func (c *Client) refused(e *errand, asked rhumb.NodeID, resp *rhumbpb.Response) 
 	err, hint := api.DecodeError(resp.Error)
 	e.last = err
 	e.misses = 0
+	e.spared = false
 	news := c.meta.learn(hint.Newer)
 	switch err.Kind {
 	case rhumb.NotPrimary:
@@ -196,11 +200,19 @@ func (c *Client) wait(ctx context.Context, e *errand) bool {
 		e.pause = newPause()
 	}
 	d := e.pause.NextBackOff()
-	if time.Until(e.deadline) <= d {
-		return false
+	overloaded := rhumb.KindOf(e.last) == rhumb.Overloaded
+	if left := time.Until(e.deadline); left <= d || overloaded && left <= d+flowSlow {
+		return false // what a node under overload takes in now would probably be answered too late
 	}
-	if !c.budget.take() {
+	if !e.spared && !c.budget.take() {
 		c.m.refused.Add(1)
+		if overloaded { // or a caller that asks again at once would never leave the node in peace
+			select {
+			case <-time.After(d):
+			case <-ctx.Done():
+			case <-c.ctx.Done():
+			}
+		}
 		e.last = &rhumb.Error{Op: e.op, Kind: rhumb.KindOf(e.last), Range: e.id, Msg: "the retry budget is exhausted", Err: e.last}
 		return false
 	}

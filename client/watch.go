@@ -27,11 +27,11 @@ func (c *Client) watch(first chan<- error) {
 				return
 			}
 			c.log.Debug("metadata watch ended", "addr", addr, "err", err)
+			c.rtt.note(addr, 0, false) // until it is measured again: it may be stopped, and take another call without a word
 			if began {
 				pause.Reset()
 				break // look again which node is nearest
 			}
-			c.rtt.note(addr, 0, false)
 		}
 		if k := rhumb.KindOf(err); first != nil && (k == rhumb.WrongCluster || k == rhumb.Incompatible) {
 			first <- err
@@ -46,10 +46,12 @@ func (c *Client) watch(first chan<- error) {
 // watchAt watches at one node until that ends. began says that a full state arrived.
 func (c *Client) watchAt(addr string, ready func()) (began bool, err error) {
 	const op rhumb.Op = "client.watch"
-	cc, err := c.admin(addr)
+	l, err := c.link(addr)
 	if err != nil {
 		return false, err
 	}
+	defer l.use()()
+	cc := rhumbpb.NewClusterClient(l.conn.Client())
 	ctx, cancel := context.WithCancel(c.ctx)
 	defer cancel()
 	// A node that takes the call and says nothing is given up.

@@ -152,7 +152,7 @@ func (n *worldNode) listen(addr string) {
 		n.w.t.Fatal(err)
 	}
 	n.addr = l.Addr().String()
-	n.server = grpc.NewServer(api.ServerOptions()...)
+	n.server = grpc.NewServer(api.ServerOptions(0)...)
 	rhumbpb.RegisterKVServer(n.server, n)
 	rhumbpb.RegisterClusterServer(n.server, n)
 	go func() { _ = n.server.Serve(l) }()
@@ -275,6 +275,8 @@ func first(n int, match func(*rhumbpb.Request) bool, f fault) func(*rhumbpb.Requ
 func isWrite(q *rhumbpb.Request) bool { return q.Write != nil }
 func isRead(q *rhumbpb.Request) bool  { return q.Read != nil }
 
+func isLocate(q *rhumbpb.Request) bool { return q.Locate != nil }
+
 func (n *worldNode) Stream(s grpc.BidiStreamingServer[rhumbpb.ClientFrame, rhumbpb.ServerFrame]) error {
 	for greeted := false; ; {
 		f, err := s.Recv()
@@ -335,9 +337,35 @@ func failed(err error, newer *rhumb.Range) *rhumbpb.Response {
 	return &rhumbpb.Response{Error: api.EncodeError(err, api.Hint{Newer: newer})}
 }
 
+// locate answers for the ranges of which a node is primary, as a real one does.
+func (w *world) locate(self rhumb.NodeID, m *rhumbpb.Locate) *rhumbpb.Response {
+	l, err := api.DecodeLocate(m)
+	if err != nil {
+		return failed(err, nil)
+	}
+	located := make([]api.Existence, len(l.Names))
+	for i, name := range l.Names {
+		for _, r := range w.meta.Ranges {
+			t := w.meta.Tables[l.Tables[i]-1]
+			if r.ID != (rhumb.RangeID{Region: l.Region, Slot: hashFirst + keys.HashSlot(name, t.Colocate, hashSlots)}) || r.Primary != self {
+				continue
+			}
+			located[i] = api.Absent
+			if _, ok := w.records[r.ID][recordKey{l.Tables[i], string(name)}]; ok {
+				located[i] = api.Present
+			}
+		}
+	}
+	receipt := rhumb.Receipt{Region: w.meta.Nodes[self-1].Region, Node: self, Hops: 1}
+	return &rhumbpb.Response{Located: located, Receipt: api.EncodeReceipt(&receipt)}
+}
+
 func (w *world) answer(self rhumb.NodeID, q *rhumbpb.Request) *rhumbpb.Response {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if q.Locate != nil {
+		return w.locate(self, q.Locate)
+	}
 	var id rhumb.RangeID
 	switch {
 	case q.Write != nil:

@@ -145,6 +145,7 @@ type plan struct {
 	mutations []rhumb.Mutation
 	o         BatchOptions
 	searched  int
+	unasked   []rhumb.RegionID
 	existed   bool // the search found the record of the first mutation
 }
 
@@ -302,7 +303,7 @@ func (p *plan) look(ctx context.Context) (rhumb.RegionID, bool, error) {
 	if err != nil {
 		return 0, false, err
 	}
-	p.searched = got.Receipt.Searched
+	p.searched, p.unasked = got.Receipt.Searched, got.Receipt.Unasked
 	p.existed = got.Exists()
 	if p.existed {
 		p.c.homes.put(m.Table, m.Name, got.Key.Home.Region)
@@ -327,6 +328,9 @@ func (p *plan) existing(ctx context.Context, region rhumb.RegionID) (BatchResult
 // absent is the outcome of a write on a record that no region has.
 func (p *plan) absent() (BatchResult, error) {
 	m := &p.mutations[0]
+	if err := p.c.unknowable(p.op, m.Name, p.unasked); err != nil {
+		return BatchResult{}, err
+	}
 	if m.Kind == rhumb.Delete && m.Cond.Kind == rhumb.Always && len(p.mutations) == 1 {
 		return BatchResult{
 			Outcome: rhumb.Outcome{Existed: []bool{false}},
@@ -348,7 +352,7 @@ func (p *plan) orCreate(ctx context.Context) (BatchResult, error) {
 		c.m.homesKnown.Add(1)
 		return p.existing(ctx, region)
 	}
-	if m.Kind == rhumb.Patch && m.Cond.Kind == rhumb.Always && len(p.mutations) == 1 {
+	if m.Kind == rhumb.Patch && m.Cond.Kind == rhumb.Always && len(p.mutations) == 1 && !c.homes.expectElsewhere(m.Table) {
 		// Most patches meet a record that is here: one round trip instead of two.
 		present := *m
 		present.Cond.Kind = rhumb.IfPresent
@@ -362,7 +366,7 @@ func (p *plan) orCreate(ctx context.Context) (BatchResult, error) {
 		return BatchResult{}, rhumb.WrapKind(p.op, kindOfContext(err), err)
 	}
 	defer done()
-	region, ok, err := p.locate(ctx)
+	region, ok, err := p.locateAll(ctx)
 	if err != nil {
 		return BatchResult{}, err
 	}
@@ -377,6 +381,27 @@ func (p *plan) orCreate(ctx context.Context) (BatchResult, error) {
 		c.homes.put(m.Table, m.Name, region)
 	}
 	return out, err
+}
+
+// locateAll is locate for a name that is probably new: it asks all regions at once, those of other callers' names with
+// it, and only whether the record exists. So the answers take one round trip to the farthest region, and a batch of
+// creations takes one together.
+func (p *plan) locateAll(ctx context.Context) (rhumb.RegionID, bool, error) {
+	c, m := p.c, &p.mutations[0]
+	if region, ok := c.homes.get(m.Table, m.Name); ok {
+		c.m.homesKnown.Add(1)
+		return region, true, nil
+	}
+	region, ok, searched, unasked, err := p.t.locate(ctx, p.op, m.Name)
+	if err != nil {
+		return 0, false, err
+	}
+	p.searched, p.unasked, p.existed = searched, unasked, ok
+	if ok {
+		c.homes.put(m.Table, m.Name, region)
+	}
+	c.homes.noteElsewhere(m.Table, !ok || region != c.here.ID)
+	return region, ok, nil
 }
 
 // birthplace is the region in which a record that does not exist is created: the one nearest to its location, if it has
@@ -410,8 +435,11 @@ func locationOf(stored []byte, field string) *rhumb.Point {
 // region if it may, else the one nearest to it.
 func (c *Client) nearestRegion(t *Table, at *rhumb.Point) rhumb.RegionID {
 	with := c.meta.regionsWith(t.info.Class)
+	if slices.ContainsFunc(with, func(r rhumb.Region) bool { return !r.Dead }) {
+		with = slices.DeleteFunc(with, func(r rhumb.Region) bool { return r.Dead })
+	}
 	if at == nil {
-		if slices.ContainsFunc(with, func(r rhumb.Region) bool { return r.ID == c.here.ID }) {
+		if slices.ContainsFunc(with, func(r rhumb.Region) bool { return r.ID == c.here.ID && !r.Dead }) {
 			return c.here.ID
 		}
 		at = &c.here.Location
@@ -454,7 +482,7 @@ func (p *plan) write(ctx context.Context, id rhumb.RangeID, mutations []rhumb.Mu
 
 func (p *plan) result(resp *rhumbpb.Response, id rhumb.RangeID, n int) BatchResult {
 	out := BatchResult{api.DecodeOutcome(resp.GetOutcome(), n), api.DecodeReceipt(resp.GetReceipt())}
-	out.Receipt.Searched = p.searched
+	out.Receipt.Searched, out.Receipt.Unasked = p.searched, p.unasked
 	if out.Receipt.Range.IsZero() {
 		out.Receipt.Range = id
 	}

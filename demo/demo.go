@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/node/memory"
 )
 
 // NodesPerRegionDefault is how many nodes a region has for which nobody asked for another number.
@@ -37,6 +38,8 @@ type Config struct {
 	// SnapshotDir is the folder of the nodes' images. Default: publish.DirDefault, or a folder in Dir on a machine that has no
 	// file system in memory there.
 	SnapshotDir string
+	// MemoryBytes is how much memory all nodes together may take, without their images. Default: half of the machine's.
+	MemoryBytes int64
 	// Restart starts nodes that die again.
 	Restart bool
 	// JSON prints lines for programs in place of tables; Terminal says that Out can be drawn over; Banner says that this is
@@ -91,6 +94,9 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	layout, err := newLayout(dir, regions, cfg.NodesPerRegion)
 	if err != nil {
 		return err
+	}
+	if each := cfg.MemoryBytes / int64(len(layout.Nodes)); cfg.MemoryBytes != 0 && each < memory.Least {
+		return rhumb.Ef(opRun, rhumb.InvalidArgument, "--memory: %d nodes with %d MiB each; a node needs at least %d MiB", len(layout.Nodes), each>>20, memory.Least>>20)
 	}
 	if cfg.SnapshotDir != "" {
 		if layout.SnapshotDir, err = filepath.Abs(cfg.SnapshotDir); err != nil {
@@ -168,7 +174,7 @@ func (d *run) startArgs(n *Node) []string {
 		"--dir", n.Dir, "--addr", n.Addr, "--heartbeat-addr", n.HeartbeatAddr, "--gossip-addr", n.GossipAddr,
 		"--admin-addr", n.AdminAddr, "--latency-file", d.layout.LatencyFile, "--log-level", "warn",
 		"--snapshot-dir", d.layout.SnapshotDir,
-		"--drain-timeout", nodeDrainTimeout.String(), "--cache-size", fmt.Sprint(nodeCacheMiB),
+		"--drain-timeout", nodeDrainTimeout.String(), "--memory", fmt.Sprintf("%dB", d.nodeMemory()),
 	}
 	for i := range d.layout.Nodes {
 		// Every node knows the first node of each region.
@@ -180,12 +186,17 @@ func (d *run) startArgs(n *Node) []string {
 	return args
 }
 
-const (
-	// nodeDrainTimeout is short, because all nodes of a demo stop at once and none can take over from another.
-	nodeDrainTimeout = time.Second
-	// nodeCacheMiB is small, because all nodes share one machine.
-	nodeCacheMiB = 32
-)
+// nodeMemory is what each node may take: all share one machine.
+func (d *run) nodeMemory() int64 {
+	nodes := len(d.layout.Nodes)
+	if d.cfg.MemoryBytes == 0 {
+		return memory.Default(nodes)
+	}
+	return d.cfg.MemoryBytes / int64(nodes)
+}
+
+// nodeDrainTimeout is short, because all nodes of a demo stop at once and none can take over from another.
+const nodeDrainTimeout = time.Second
 
 func (l *Layout) region(name string) Region {
 	for _, r := range l.Regions {

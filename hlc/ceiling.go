@@ -47,7 +47,7 @@ func (c *Clock) raise(ts rhumb.Timestamp) error {
 // raiseLocked moves the ceiling to Window above the wall clock, or a little above ts if that is more.
 func (c *Clock) raiseLocked(ts rhumb.Timestamp) error {
 	const op rhumb.Op = "hlc.Clock.raise"
-	want := max(c.wall().Add(c.cfg.Window), ts.Add(headroom))
+	want := max(c.pace.follow(&c.cfg).Add(c.cfg.Window), ts.Add(headroom))
 	if want <= c.Ceiling() {
 		return nil
 	}

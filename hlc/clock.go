@@ -33,6 +33,9 @@ const ReserveMax = rhumb.BatchOpsMax
 type Config struct {
 	// Wall reads the wall clock. Default time.Now.
 	Wall func() time.Time
+	// Mono reads a clock that nobody sets, Boottime for one. With it, the ceiling follows a wall clock that jumps ahead only
+	// slowly (see the package comment). Default nil, which trusts the wall clock whatever it does.
+	Mono func() time.Duration
 	// Ceiling is the durable ceiling that the store holds: what Persist last stored there, or 0 for a fresh store.
 	Ceiling rhumb.Timestamp
 	// Persist makes a ceiling durable before it returns. It is called by one goroutine at a time, with growing values.
@@ -96,6 +99,8 @@ type Clock struct {
 	mu sync.Mutex
 	// wallSeen is the wall clock at the last Refresh; guarded by mu.
 	wallSeen time.Time
+	// pace is what the ceiling follows; guarded by mu.
+	pace pace
 
 	counters counters
 }
@@ -109,6 +114,7 @@ func New(cfg Config) (*Clock, error) {
 	c := &Clock{cfg: cfg.withDefaults()}
 	c.last.Store(uint64(cfg.Ceiling))
 	c.ceiling.Store(uint64(cfg.Ceiling))
+	c.pace.start(&c.cfg)
 	if err := c.Refresh(); err != nil {
 		return nil, rhumb.Wrap(op, err)
 	}
@@ -159,6 +165,16 @@ func (c *Clock) Read() rhumb.Timestamp {
 // stay at or below it.
 func (c *Clock) Ceiling() rhumb.Timestamp { return rhumb.Timestamp(c.ceiling.Load()) }
 
+// Wall returns what the wall clock shows.
+func (c *Clock) Wall() time.Time { return c.cfg.Wall() }
+
+// Limit returns the greatest timestamp that a peer's entry may carry: AheadMax above the wall clock, or above this clock
+// where it is ahead itself, as after a restart with a ceiling that was far ahead. Entries beyond it are refused unless their
+// log is as far ahead (replica.Replica.SetClockLimit).
+func (c *Clock) Limit() rhumb.Timestamp {
+	return max(c.wall(), rhumb.Timestamp(c.last.Load())).Add(c.cfg.AheadMax)
+}
+
 // Update moves the clock past a peer's timestamp. A timestamp more than AheadMax ahead of the wall clock is refused as
 // InvalidArgument: the peer's clock or this one is wrong. When Update returns nil, everything issued later is greater,
 // also after a crash; it waits for the disk where that needs a higher ceiling.
@@ -201,5 +217,5 @@ func (c *Clock) Forward(ts rhumb.Timestamp) error {
 
 // wall gives the wall clock as a timestamp with a count of zero, held between 1970 and far in the future.
 func (c *Clock) wall() rhumb.Timestamp {
-	return rhumb.MakeTimestamp(min(max(0, c.cfg.Wall().UnixMilli()), wallMsMax), 0)
+	return timestampOf(c.cfg.Wall())
 }

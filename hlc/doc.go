@@ -29,8 +29,11 @@
 //   - Pauses that no guest clock counts (Watchdog). HAZARD: a hypervisor may stop a machine without its clocks noticing.
 //     The watchdog drops all leases when monotonic and wall time part, which is seen only after wall time has been
 //     corrected; classes that cannot live with the gap use read_guard=confirm.
-//   - The wall clock set forward. HAZARD: timestamps follow it at once and cannot be taken back. Peers refuse those
-//     more than rhumb.ClockAheadMax ahead, so the node falls out of every in-sync set until real time has caught up.
+//   - The wall clock set forward (Config.Mono). The durable ceiling follows it at twice the speed of time at most, and not
+//     at all while the node knows from its peers that its clock is wrong (Distrust): what is given out cannot be taken back.
+//     After five minutes nobody contradicted, it is followed. HAZARD: a ceiling that is far ahead when the node starts stays
+//     there. Peers refuse entries more than rhumb.ClockAheadMax ahead, so the node hands its primaries over until real time
+//     has caught up; what it copies is not affected.
 //   - Restarts in a row. Each starts at the old ceiling, which lies up to Config.Window ahead of the wall clock. A clock
 //     that is ahead asks for little more (headroom), so a node that restarts in a loop does not run away from its peers.
 //

@@ -39,7 +39,7 @@ type Config struct {
 	Rejected func(Rejection) error
 	// Strict ends the run at the first malformed line.
 	Strict bool
-	// Workers is the number of batches in flight at most. Default 256.
+	// Workers is the number of batches in flight at most. Default 1,024: a creation takes a round trip to the farthest region.
 	Workers int
 	// WindowEvents and WindowBytes bound what is read and not yet answered. Default 16,384 and 32 MiB.
 	WindowEvents int
@@ -52,7 +52,7 @@ type Config struct {
 }
 
 const (
-	workersDefault      = 256
+	workersDefault      = 1_024
 	workersMax          = 4_096
 	windowEventsDefault = 16_384
 	windowBytesDefault  = 32 << 20

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/geo/wan"
+	"github.com/rhumbdb/rhumb/node/memory"
 	"github.com/rhumbdb/rhumb/node/publish"
 )
 
@@ -43,7 +44,10 @@ type Config struct {
 	Insecure bool
 	// WAN puts distance between regions, for demos and tests on one machine; nil is none.
 	WAN *wan.Network
-	// CacheBytes is the size of the block cache, shared by all stores. Default 256 MiB.
+	// MemoryBytes is how much memory the node may take, without its image in shared memory; memory.Split divides it. Default:
+	// half of what the machine or the control group has, as if it were the only node.
+	MemoryBytes int64
+	// CacheBytes is the size of the block cache, shared by all stores. Default: its part of MemoryBytes.
 	CacheBytes int64
 	// DrainTimeout bounds how long Drain waits for primaries to move away. Default 10 s.
 	DrainTimeout time.Duration
@@ -84,8 +88,8 @@ func (c *Config) SetDefaults() {
 	if c.Zone == "" {
 		c.Zone = "a"
 	}
-	if c.CacheBytes == 0 {
-		c.CacheBytes = 256 << 20
+	if c.MemoryBytes == 0 {
+		c.MemoryBytes = memory.Default(1)
 	}
 	if c.DrainTimeout == 0 {
 		c.DrainTimeout = 10 * time.Second
@@ -93,6 +97,11 @@ func (c *Config) SetDefaults() {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
+}
+
+// Memory divides MemoryBytes among the node's uses.
+func (c *Config) Memory() (memory.Parts, error) {
+	return memory.Split(c.MemoryBytes, c.CacheBytes, max(len(c.Dirs), 1))
 }
 
 // Validate lists everything that is wrong with the configuration.
@@ -111,6 +120,9 @@ func (c *Config) Validate() error {
 	}
 	if err := c.Snapshot.Policy.Validate(); err != nil {
 		fault(true, "snapshot: %v", err)
+	}
+	if _, err := c.Memory(); err != nil {
+		fault(true, "memory: %v", err)
 	}
 	fault(c.Snapshot.Budget < 0, "snapshot: the budget is %d bytes, want 0 or more", c.Snapshot.Budget)
 	fault(!c.Insecure, "TLS does not exist yet; say --insecure, which binds loopback addresses only")

@@ -153,6 +153,7 @@ func (n *Node) enter(nodes []*rhumb.Node) error {
 	if err != nil {
 		return err
 	}
+	defer n.entrant.Store(nil)
 	id := n.engine.Identity()
 	if err := m.serve(id.Fresh && id.Boot == 1); err != nil {
 		m.close()
@@ -325,7 +326,16 @@ func (n *Node) registerOnce(m *member) error {
 
 // rebirth begins a new life of a node that is alive and was fenced (ruling 11): nothing of the old one, no lease and no
 // role, goes on.
+//
+// Until the new life begins the node keeps its copy of the metadata and its vote.
 func (n *Node) rebirth(old *member) {
+	n.entering.Lock()
+	pause := n.rebirths.next(time.Since(old.born))
+	n.entering.Unlock()
+	if pause > 0 {
+		n.cfg.Logger.Warn("this node was fenced again soon; it waits before it begins a new life", "pause", pause)
+		n.pause(pause)
+	}
 	n.entering.Lock()
 	defer n.entering.Unlock()
 	if n.ctx.Err() != nil || !n.member.CompareAndSwap(old, nil) {

@@ -52,6 +52,9 @@ type member struct {
 	suspects   []place.Suspect
 	suspected  chan struct{} // holds a token when suspects changed
 
+	born   time.Time // when this life began
+	fenced sync.Once // so that one rebirth follows
+
 	collectors []prometheus.Collector
 	ctx        context.Context
 	cancel     context.CancelFunc
@@ -62,12 +65,13 @@ type member struct {
 // copy knows them.
 func (n *Node) newMember(nodes []*rhumb.Node) (*member, error) {
 	id := n.engine.Identity()
-	m := &member{n: n, self: id.NodeIdentity(), cluster: id.Cluster, hostReady: make(chan struct{}), suspected: make(chan struct{}, 1)}
+	m := &member{n: n, self: id.NodeIdentity(), cluster: id.Cluster, hostReady: make(chan struct{}), suspected: make(chan struct{}, 1), born: time.Now()}
 	m.loads = newLoads(id.Node)
 	m.ctx, m.cancel = context.WithCancel(n.ctx)
 	m.network = peer.NewNetwork(peer.Config{
 		Cluster: id.Cluster, Self: func() rhumb.NodeIdentity { return m.self },
-		Dial: api.DialFunc(n.cfg.WAN.Dialer(n.cfg.Region)), Load: m.tellLoad, Handler: m, Logger: n.cfg.Logger,
+		QueueBytesMax: n.budgets.queueBytes(), Queued: n.budgets.queued, FrameBytesMax: n.budgets.frameBytes(),
+		Dial: api.DialFunc(n.cfg.WAN.Dialer(n.cfg.Region)), Load: m.tellLoad, Via: m.via, Handler: m, Logger: n.cfg.Logger,
 	})
 	c := raftmeta.DefaultConfig()
 	c.Node, c.KV, c.Transport = id.Node, raftmeta.StoreKV(n.engine.Stores()[0], 0), transport{m.network}
@@ -125,7 +129,8 @@ func (m *member) serve(fresh bool) error {
 	m.collect(m.publisher.Collectors()...)
 	h, err := host.New(host.Config{
 		Self: m.self, Engine: m.n.engine, Clock: m.n.clock, Net: m.network, Meta: m, Logger: m.n.cfg.Logger,
-		Known: slices.Collect(st.Ranges()), Fresh: fresh, Settings: m.settings, History: m.history, Fatal: m.n.cfg.Fatal, Suspected: m.suspect,
+		Known: slices.Collect(st.Ranges()), Fresh: fresh, Settings: m.settings, History: m.history, Fatal: m.n.cfg.Fatal, Suspected: m.suspect, FitnessChanged: m.tellLeader,
+		Budgets: m.n.budgets.host(),
 		Committed: func(c host.Committed) {
 			m.publisher.Committed(c.Range, publish.Position{Seq: c.Seq, HLC: c.HLC}, c.Entries)
 		},
@@ -138,6 +143,7 @@ func (m *member) serve(fresh bool) error {
 	m.kv = server.NewKV(server.Config{
 		Cluster: m.cluster, Self: m.self.Node, Region: m.region, Routes: route.Router{State: m.group.State},
 		Ranges: h, Peers: m.network, Inserts: m.admin, Logger: m.n.cfg.Logger,
+		Budgets: server.Budgets{Requests: m.n.budgets.requests, Answers: m.n.budgets.answers},
 	})
 	m.collect(m.kv.Collectors()...)
 	close(m.hostReady)
@@ -226,7 +232,7 @@ func (m *member) tell(u raftmeta.Update) {
 		m.host.SetPeers(m.pairs(st))
 		self, ok := st.Node(m.self.Node)
 		if ok && (self.State == rhumb.NodeFenced || self.Boot != m.self.Boot) {
-			m.n.work.Go(func() { m.n.rebirth(m) })
+			m.fenced.Do(func() { m.n.work.Go(func() { m.n.rebirth(m) }) })
 		}
 	}
 	var ranges []*rhumb.Range
@@ -272,13 +278,19 @@ func (m *member) suspect(nodes []rhumb.NodeID) {
 	m.suspectsMu.Lock()
 	m.suspects = suspects
 	m.suspectsMu.Unlock()
+	m.tellLeader()
+}
+
+// tellLeader has the next report made at once.
+func (m *member) tellLeader() {
 	select {
 	case m.suspected <- struct{}{}:
 	default:
 	}
 }
 
-// report tells the metadata leader whom this node suspects, again and again while it suspects anybody.
+// report tells the metadata leader whom this node suspects and whether it is fit, again and again while there is anything to
+// tell.
 func (m *member) report() {
 	t := time.NewTicker(reportInterval)
 	defer t.Stop()
@@ -292,9 +304,9 @@ func (m *member) report() {
 		case <-t.C:
 		}
 		m.suspectsMu.Lock()
-		r := place.Report{From: m.self.Node, Boot: m.self.Boot, Suspects: m.suspects}
+		r := place.Report{From: m.self.Node, Boot: m.self.Boot, Suspects: m.suspects, Unfit: m.host.Unfit() != ""}
 		m.suspectsMu.Unlock()
-		if !changed && len(r.Suspects) == 0 {
+		if !changed && len(r.Suspects) == 0 && !r.Unfit {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(m.ctx, reportInterval)
@@ -487,6 +499,7 @@ func (n *Node) publishConfig(m *member) publish.Config {
 	}
 	return publish.Config{
 		Root: s.Dir, Cluster: m.cluster, Node: m.self.Node, Policy: s.Policy, Image: image, Engine: n.engine,
-		State: m.group.State, Closed: m.closed, Logger: n.cfg.Logger, Registerer: n.metrics,
+		HeldBytes: int(min(n.budgets.parts.Recent, 32<<20)),
+		State:     m.group.State, Closed: m.closed, Logger: n.cfg.Logger, Registerer: n.metrics,
 	}
 }

@@ -51,6 +51,7 @@ type Node struct {
 	servers []*grpc.Server
 	admin   *http.Server
 	bound   bound
+	budgets budgets
 
 	member   atomic.Pointer[member] // nil before the node takes part in its cluster
 	sights   sights
@@ -59,6 +60,7 @@ type Node struct {
 	draining atomic.Bool
 	entering sync.Mutex   // held while the node becomes, or ceases to be, a member
 	life     storage.Life // the present life; guarded by entering
+	rebirths rebirths     // guarded by entering
 	closing  sync.Once
 
 	ctx    context.Context
@@ -96,8 +98,13 @@ func (n *Node) exit(err error) {
 }
 
 func (n *Node) open() (err error) {
+	parts, err := n.cfg.Memory()
+	if err != nil {
+		return err
+	}
+	n.budgets = newBudgets(parts)
 	n.engine, err = storage.OpenEngine(n.cfg.Dirs, storage.Config{
-		CacheBytes: n.cfg.CacheBytes, Logger: n.cfg.Logger, AcceptLost: n.cfg.AcceptLostStores,
+		CacheBytes: parts.Cache, MemTableBytes: parts.MemTable, Logger: n.cfg.Logger, AcceptLost: n.cfg.AcceptLostStores,
 		FatalHandler: func(msg string) { n.cfg.Fatal(rhumb.E("storage", rhumb.Internal, msg)) },
 	})
 	if err != nil {
@@ -107,7 +114,7 @@ func (n *Node) open() (err error) {
 	if err != nil {
 		return err
 	}
-	if n.clock, err = hlc.New(hlc.Config{Ceiling: ceiling, Persist: n.engine.SetHLCCeiling}); err != nil {
+	if n.clock, err = hlc.New(hlc.Config{Ceiling: ceiling, Persist: n.engine.SetHLCCeiling, Mono: hlc.Boottime}); err != nil {
 		return err
 	}
 	n.work.Go(func() {
@@ -115,6 +122,7 @@ func (n *Node) open() (err error) {
 	})
 	n.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	n.metrics.MustRegister(n.engine.Collectors()...)
+	n.metrics.MustRegister(n.budgets.collector())
 	if err := n.listen(); err != nil {
 		return err
 	}
@@ -147,8 +155,8 @@ func (n *Node) listen() error {
 		return err
 	}
 	n.bound = bound{main.Addr().String(), beats.Addr().String(), admin.Addr().String()}
-	options := append(api.ServerOptions(), grpc.WaitForHandlers(true)) // the stores are closed after the last of them
-	all, only := grpc.NewServer(options...), grpc.NewServer(options...)
+	options := append(api.ServerOptions(n.budgets.parts.Streams/streamsUsual), grpc.WaitForHandlers(true)) // the stores are closed after the last of them
+	all, only := grpc.NewServer(append(options, server.LimitStreams(n.budgets.streams))...), grpc.NewServer(options...)
 	n.kv.Register(all)
 	n.peers.Register(all)
 	n.peers.Register(only)

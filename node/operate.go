@@ -53,6 +53,7 @@ func (n *Node) Info(ctx context.Context) server.Info {
 		i.Suspects = m.host.Leases().Suspects()
 		ctx, cancel := context.WithTimeout(ctx, summaryTimeout)
 		defer cancel()
+		i.Unfit = m.host.Unfit()
 		if count, err := m.host.Summary(ctx); err == nil {
 			for state, c := range count {
 				i.Ranges += c

@@ -36,6 +36,19 @@ func (e *evidence) add(now time.Duration, r place.Report) {
 	e.e.Add(now, r)
 }
 
+// heir chooses who takes over a range from a primary that asks to be relieved.
+func (e *evidence) heir(now time.Duration, s *catalog.State, r *rhumb.Range) (rhumb.NodeID, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.e.Heir(now, s, r)
+}
+
+func (e *evidence) relieved() []rhumb.NodeID {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.e.Relieved()
+}
+
 // controller acts for the group while this node leads.
 type controller struct {
 	*Group
@@ -69,11 +82,21 @@ func (c *controller) act(ctx context.Context, l *leadership) {
 	}
 	now := c.rt.Now() - c.start
 	c.planner.Observe(now, c.State())
+	for _, id := range c.evidence.relieved() {
+		c.planner.Relapse(now, id)
+	}
 	c.judge(ctx, l, now)
 	if c.planned == 0 || now-c.planned >= c.config.PlanEvery {
 		c.planned = now
 		c.plan(ctx, now)
 	}
+}
+
+// canServe reports whether a node may get a range back.
+func (c *controller) canServe(r *rhumb.Range, id rhumb.NodeID) bool {
+	c.evidence.mu.Lock()
+	defer c.evidence.mu.Unlock()
+	return c.evidence.e.CanServe(c.rt.Now()-c.start, c.State(), r, id)
 }
 
 // judge fences nodes while the evidence suffices.
@@ -104,9 +127,10 @@ func (c *controller) plan(ctx context.Context, now time.Duration) {
 		return
 	}
 	for _, commands := range []func() []catalog.Command{
+		func() []catalog.Command { return c.planner.DeadRegions(now, c.State()) },
 		func() []catalog.Command { return place.MissingBlocks(c.State()) },
 		func() []catalog.Command { return c.planner.Repair(now, c.State()) },
-		func() []catalog.Command { return c.planner.Failback(now, c.State()) },
+		func() []catalog.Command { return c.planner.Failback(now, c.State(), c.canServe) },
 		func() []catalog.Command { return c.planner.Balance(c.State()) },
 	} {
 		for batch := range slices.Chunk(commands(), controllerBatch) {

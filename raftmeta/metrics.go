@@ -27,6 +27,7 @@ type metrics struct {
 	dropped       prometheus.Counter
 	resyncs       prometheus.Counter
 	fenced        prometheus.Counter
+	yields        prometheus.Counter
 }
 
 func newMetrics(r prometheus.Registerer, group GroupID) *metrics {
@@ -61,6 +62,7 @@ func newMetrics(r prometheus.Registerer, group GroupID) *metrics {
 		stateSize:   gauge("state_bytes", "Size of the state behind which the log was cut last."),
 		dropped:     counter("messages_dropped_total", "Messages dropped because the inbox was full."),
 		resyncs:     counter("watch_resyncs_total", "Watches told to read everything again."),
+		yields:      counter("yields_total", "Ranges given to another primary because theirs could not commit or was not fit."),
 		fenced:      counter("nodes_fenced_total", "Nodes fenced by this leader."),
 	}
 }

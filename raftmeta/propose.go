@@ -179,7 +179,7 @@ func (d *driver) propose(p *proposal) {
 	}
 	d.nextID++
 	id := proposalID{d.config.Node, d.nextID}
-	data := encodeProposal(id, place.Complete(d.state, p.command))
+	data := encodeProposal(id, place.Complete(d.state, d.chooseHeir(p.command)))
 	if len(data) > CommandSizeMax {
 		p.finish(catalog.Result{}, rhumb.Ef(op, rhumb.TooLarge, "a command of %d bytes, want at most %d", len(data), CommandSizeMax))
 		return
@@ -189,6 +189,22 @@ func (d *driver) propose(p *proposal) {
 		return
 	}
 	d.pending[id] = p
+}
+
+// chooseHeir fills in whom an Elect without a node makes primary: the proposer, the present primary, wants to be relieved.
+// When nobody can take over, the node stays open and the catalog refuses the command.
+func (d *driver) chooseHeir(cmd catalog.Command) catalog.Command {
+	c, ok := cmd.(catalog.Elect)
+	if !ok || c.Node != rhumb.NoNode {
+		return cmd
+	}
+	if r, known := d.state.Range(c.Range); known && r.Version == c.Version {
+		if heir, found := d.evidence.heir(d.rt.Now()-d.start, d.state, r); found {
+			c.Node = heir
+			d.metrics.yields.Inc()
+		}
+	}
+	return c
 }
 
 // The first byte of a request that is forwarded to the leader, and of its response.

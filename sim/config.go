@@ -167,6 +167,10 @@ func drawBounds(r *rand.Rand) replica.Config {
 	if r.IntN(6) == 0 {
 		c.ProposalsMax = 2
 	}
+	if r.IntN(4) > 0 { // so that sets change often
+		c.HoldOffMin = one(r, time.Millisecond, 100*time.Millisecond, 500*time.Millisecond)
+		c.HoldOffMax = one(r, 500*time.Millisecond, 5*time.Second)
+	}
 	if r.IntN(6) == 0 {
 		c.UncommittedBytesMax = max(c.EntryBytesMax, 2000)
 		if c.EntryBytesMax == 0 {

@@ -314,7 +314,7 @@ var keyspaceEnd = []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0
 func (b *Batch) Apply() error {
 	const op rhumb.Op = "storage.Batch.Apply"
 	if b.appends {
-		if err := b.s.room(op, DiskFullMargin); err != nil {
+		if err := b.s.room(op, DiskFull); err != nil {
 			return err
 		}
 	}

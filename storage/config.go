@@ -31,7 +31,7 @@ type Config struct {
 	FS vfs.FS
 	// CacheBytes is the size of the block cache, shared by the stores of an engine; default 64 MiB. Memtables come on top.
 	CacheBytes int64
-	// MemTableBytes is the size of a memtable, and so of a log file; default 64 MiB.
+	// MemTableBytes is the size of a memtable, and so of a log file; default 64 MiB, less on disks below 4 GiB.
 	MemTableBytes int64
 	// NoSync makes nothing durable before the operating system pleases. It is for benchmarks only; the STORE file
 	// remembers that it was used.
@@ -56,7 +56,8 @@ type Config struct {
 	// Options, when set, may change Pebble's options before the database is opened. It is for tests.
 	Options func(o *PebbleOptions)
 
-	cache *pebble.Cache // shared by the stores of an engine; the opener owns a reference
+	memTableDefaulted bool
+	cache             *pebble.Cache // shared by the stores of an engine; the opener owns a reference
 }
 
 // newCache makes the cache of so many stores. Pebble takes the memory of memtables out of the cache, so theirs is added: else
@@ -97,7 +98,7 @@ func (c *Config) validate() error {
 	}
 	c.Dir = absolute(c.FS, c.Dir)
 	if c.MemTableBytes == 0 {
-		c.MemTableBytes = memTableDefault
+		c.MemTableBytes, c.memTableDefaulted = memTableDefault, true
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

@@ -232,6 +232,12 @@ func (e *Engine) DamagedRanges() []rhumb.RangeID {
 	return out
 }
 
+// RangeDamaged reports whether a damaged table touches a range, held or not. The range must not be served from here, nor
+// counted as one that this node never had.
+func (e *Engine) RangeDamaged(id rhumb.RangeID) bool {
+	return slices.ContainsFunc(e.stores, func(s *Store) bool { return s.RangeDamaged(id) })
+}
+
 // BumpBoot is Store.BumpBoot for the first store, whose boot sequence the node registers.
 func (e *Engine) BumpBoot(least rhumb.BootSeq) (rhumb.BootSeq, error) {
 	return e.stores[0].BumpBoot(least)
@@ -272,6 +278,15 @@ func (e *Engine) Writable() error {
 		}
 	}
 	return nil
+}
+
+// DiskState is the worst of the stores'.
+func (e *Engine) DiskState() DiskState {
+	worst := DiskHealthy
+	for _, s := range e.stores {
+		worst = max(worst, s.DiskState())
+	}
+	return worst
 }
 
 // SyncOutstanding is the greatest of the stores'.

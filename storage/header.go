@@ -87,7 +87,7 @@ func (h *header) encode() []byte {
 func decodeHeader(path string, b []byte) (h header, err error) {
 	const op rhumb.Op = "storage.Open"
 	bad := func(what string) error {
-		return rhumb.Ef(op, rhumb.Corrupt, "%s: %s; restore the file, or empty the directory and let the node rejoin", path, what)
+		return rhumb.Ef(op, rhumb.Corrupt, "%s: %s; restore the file. Or set the directory's files aside and start without them: a node with several directories needs --accept-lost-store for that, one with a single directory starts as a new node", path, what)
 	}
 	n := len(b) - checksumSize
 	switch {

@@ -17,6 +17,11 @@ type metrics struct {
 	damages          prometheus.Counter
 	lengthFailures   prometheus.Counter
 	sealFailures     prometheus.Counter
+	reserveReleases  prometheus.Counter
+	reserveFailures  prometheus.Counter
+	diskState        prometheus.Gauge
+	fillRate         prometheus.Gauge
+	reserve          prometheus.Gauge
 }
 
 // constLabels tells the stores of a node apart.
@@ -25,6 +30,9 @@ func constLabels(dir string) prometheus.Labels { return prometheus.Labels{"store
 func newMetrics(dir string) metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "rhumb", Subsystem: "storage", Name: name, Help: help, ConstLabels: constLabels(dir)})
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "rhumb", Subsystem: "storage", Name: name, Help: help, ConstLabels: constLabels(dir)})
 	}
 	return metrics{
 		syncSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -38,13 +46,21 @@ func newMetrics(dir string) metrics {
 		damages:          counter("damages_total", "Damaged files found, and lived with."),
 		lengthFailures:   counter("synced_length_failures_total", "Synced lengths of the log that were not put on record."),
 		sealFailures:     counter("seal_failures_total", "Seals that were not renewed."),
+		reserveReleases:  counter("reserve_releases_total", "Times that the disk was full and the reserve was given to the metadata group."),
+		reserveFailures:  counter("reserve_failures_total", "Times that the reserve was not made, or not released."),
+		diskState:        gauge("disk_state", "0 healthy, 1 refusing writes, 2 full."),
+		fillRate:         gauge("disk_fill_bytes_per_second", "How fast the disk fills."),
+		reserve:          gauge("reserve_bytes", "Room that is held back for the metadata group."),
 	}
 }
 
 // Collectors gives the store's metrics, for registration.
 func (s *Store) Collectors() []prometheus.Collector {
 	m := &s.metrics
-	return []prometheus.Collector{m.syncSeconds, m.corruptions, m.misuses, m.stalls, m.backgroundErrors, m.damages, m.lengthFailures, m.sealFailures, newDamageCollector(s), newPebbleCollector(s)}
+	return []prometheus.Collector{
+		m.syncSeconds, m.corruptions, m.misuses, m.stalls, m.backgroundErrors, m.damages, m.lengthFailures, m.sealFailures,
+		m.reserveReleases, m.reserveFailures, m.diskState, m.fillRate, m.reserve, newDamageCollector(s), newPebbleCollector(s),
+	}
 }
 
 // newDamageCollector reports what the store lacks, or may lack.

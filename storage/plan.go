@@ -50,8 +50,9 @@ func strayFile(fsys vfs.FS, dir string) (string, error) {
 		return dataName, nil
 	}
 	for _, n := range sortedNames(names) {
-		// A start that ended early leaves the lock and an unfinished STORE file, a new file system its lost+found.
-		if !slices.Contains([]string{lockName, ownerName, headerName + ".tmp", "lost+found"}, n) {
+		// A start that ended early leaves the lock and an unfinished STORE file, a new file system its lost+found. Who
+		// starts the process may write its log here.
+		if !slices.Contains([]string{lockName, ownerName, headerName + ".tmp", "lost+found", "node.log"}, n) {
 			return n, nil
 		}
 	}

@@ -59,6 +59,7 @@ func (s *Store) recoverFiles() error {
 		if err := s.addDamage(Damage{Fault: *f}, true); err != nil {
 			return err
 		}
+		s.synced = syncedState{generation: state.generation} // it is on record now, and its number may come again
 	}
 	at, verdict, err := check.run()
 	if err != nil || verdict.what == logIntact {
@@ -89,7 +90,8 @@ func (s *Store) cutLogs(logs []storedLog, at int, v logVerdict) error {
 		if folder, err = s.damagedFolder(); err != nil {
 			return err
 		}
-		if err := s.addDamage(Damage{Fault: Fault{log.path, v.at, v.why}, SetAside: s.fs.PathJoin(folder, s.fs.PathBase(log.path))}, v.lost); err != nil {
+		short := v.lost || at < len(logs)-1
+		if err := s.addDamage(Damage{Fault: Fault{log.path, v.at, v.why}, SetAside: s.fs.PathJoin(folder, s.fs.PathBase(log.path))}, short); err != nil {
 			return err
 		}
 		for _, later := range slices.Backward(logs[at+1:]) {

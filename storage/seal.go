@@ -248,6 +248,7 @@ func (l *sealer) start() {
 			case <-l.done:
 				return
 			case <-tick.C:
+				_ = l.s.DiskState() // a disk fills also while nobody asks
 				if err := l.s.lengths.sync(); err != nil {
 					l.s.lengthFailed(err)
 				}

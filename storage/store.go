@@ -140,15 +140,15 @@ func (s *Store) own() error {
 		return lockError(op, dir, s.owner(), err)
 	}
 	s.lock = lock
+	if err := s.prepareDisk(); err != nil {
+		return err
+	}
 	f, err := s.fs.Create(s.fs.PathJoin(dir, ownerName), vfs.WriteCategoryUnspecified)
 	if err == nil {
 		_, err = fmt.Fprintf(f, "%d\n", os.Getpid())
 		err = errors.Join(err, f.Close())
 	}
-	if err != nil {
-		return errors.Join(ioError(op, dir, err), lock.Close())
-	}
-	return nil
+	return ioError(op, dir, err)
 }
 
 // owner names the process that holds the directory, as far as that is known.
@@ -169,6 +169,7 @@ func (s *Store) openDatabase() error {
 		return err
 	}
 	s.lengths, s.fs.lengths = lengths, lengths
+	s.fitMemTable()
 	o := s.options()
 	o.ErrorIfNotExists = !s.fresh && !s.emptied
 	s.sealer = newSealer(s)

@@ -182,7 +182,7 @@ func (s *syncedFile) flushed(first uint64) {
 
 // onlyNewest says that the content of all log files but the newest is in tables, and makes that durable.
 func (s *syncedFile) onlyNewest() error {
-	s.update(func(st *syncedState) { st.first = max(st.first, st.number) })
+	s.update(func(st *syncedState) { st.first = st.number })
 	return s.sync()
 }
 

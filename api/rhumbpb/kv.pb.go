@@ -174,6 +174,58 @@ func (Consistency) EnumDescriptor() ([]byte, []int) {
 	return file_api_kv_proto_rawDescGZIP(), []int{2}
 }
 
+// Existence is what a node knows of a named key.
+type Existence int32
+
+const (
+	// The node is not primary of the range, or holds no lease, or does not know the table yet.
+	Existence_EXISTENCE_UNDECIDED Existence = 0
+	// At some moment after the request arrived, with everything acknowledged before it, the key did not exist or did.
+	Existence_EXISTENCE_ABSENT  Existence = 1
+	Existence_EXISTENCE_PRESENT Existence = 2
+)
+
+// Enum value maps for Existence.
+var (
+	Existence_name = map[int32]string{
+		0: "EXISTENCE_UNDECIDED",
+		1: "EXISTENCE_ABSENT",
+		2: "EXISTENCE_PRESENT",
+	}
+	Existence_value = map[string]int32{
+		"EXISTENCE_UNDECIDED": 0,
+		"EXISTENCE_ABSENT":    1,
+		"EXISTENCE_PRESENT":   2,
+	}
+)
+
+func (x Existence) Enum() *Existence {
+	p := new(Existence)
+	*p = x
+	return p
+}
+
+func (x Existence) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Existence) Descriptor() protoreflect.EnumDescriptor {
+	return file_api_kv_proto_enumTypes[3].Descriptor()
+}
+
+func (Existence) Type() protoreflect.EnumType {
+	return &file_api_kv_proto_enumTypes[3]
+}
+
+func (x Existence) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Existence.Descriptor instead.
+func (Existence) EnumDescriptor() ([]byte, []int) {
+	return file_api_kv_proto_rawDescGZIP(), []int{3}
+}
+
 // Hello begins a stream: it stands in its first frame.
 type Hello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -326,7 +378,7 @@ func (x *ServerFrame) GetResponses() []*Response {
 	return nil
 }
 
-// Request is exactly one of write, read and scan. They are no oneof because that costs an allocation per request.
+// Request is exactly one of write, read, scan and locate. They are no oneof because that costs an allocation per request.
 type Request struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Correlates the answer; unique among the unanswered requests of a stream.
@@ -341,7 +393,9 @@ type Request struct {
 	// How many nodes have passed it on already.
 	HopsDone uint32 `protobuf:"varint,7,opt,name=hops_done,json=hopsDone,proto3" json:"hops_done,omitempty"`
 	// Forbids any hop to a node of another region: the answer is UNAVAILABLE instead.
-	LocalOnly     bool `protobuf:"varint,8,opt,name=local_only,json=localOnly,proto3" json:"local_only,omitempty"`
+	LocalOnly bool `protobuf:"varint,8,opt,name=local_only,json=localOnly,proto3" json:"local_only,omitempty"`
+	// Added after the others: a node that does not know it answers INVALID_ARGUMENT, and the client reads instead.
+	Locate        *Locate `protobuf:"bytes,9,opt,name=locate,proto3" json:"locate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -430,6 +484,13 @@ func (x *Request) GetLocalOnly() bool {
 		return x.LocalOnly
 	}
 	return false
+}
+
+func (x *Request) GetLocate() *Locate {
+	if x != nil {
+		return x.Locate
+	}
+	return nil
 }
 
 // Write is a batch for one range, applied whole or not at all.
@@ -775,6 +836,70 @@ func (x *Read) GetConsistency() Consistency {
 	return Consistency_CONSISTENCY_STRONG
 }
 
+// Locate asks which named keys exist, of many at once and without their values. The node answers for the ranges that it
+// is primary of under a lease, and never passes the request on: the caller reads what the node leaves undecided.
+type Locate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The home region of all names; 0 is the region of the node that is asked.
+	Region uint32 `protobuf:"varint,1,opt,name=region,proto3" json:"region,omitempty"`
+	// The names, at most 1,024, and the table of each. The node finds the slots by hash.
+	Names         [][]byte `protobuf:"bytes,2,rep,name=names,proto3" json:"names,omitempty"`
+	Tables        []uint32 `protobuf:"varint,3,rep,packed,name=tables,proto3" json:"tables,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Locate) Reset() {
+	*x = Locate{}
+	mi := &file_api_kv_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Locate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Locate) ProtoMessage() {}
+
+func (x *Locate) ProtoReflect() protoreflect.Message {
+	mi := &file_api_kv_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Locate.ProtoReflect.Descriptor instead.
+func (*Locate) Descriptor() ([]byte, []int) {
+	return file_api_kv_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Locate) GetRegion() uint32 {
+	if x != nil {
+		return x.Region
+	}
+	return 0
+}
+
+func (x *Locate) GetNames() [][]byte {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
+func (x *Locate) GetTables() []uint32 {
+	if x != nil {
+		return x.Tables
+	}
+	return nil
+}
+
 // ScanRequest asks for records of one table in one range, in the order of their names.
 type ScanRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -797,7 +922,7 @@ type ScanRequest struct {
 
 func (x *ScanRequest) Reset() {
 	*x = ScanRequest{}
-	mi := &file_api_kv_proto_msgTypes[8]
+	mi := &file_api_kv_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -809,7 +934,7 @@ func (x *ScanRequest) String() string {
 func (*ScanRequest) ProtoMessage() {}
 
 func (x *ScanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_proto_msgTypes[8]
+	mi := &file_api_kv_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -822,7 +947,7 @@ func (x *ScanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScanRequest.ProtoReflect.Descriptor instead.
 func (*ScanRequest) Descriptor() ([]byte, []int) {
-	return file_api_kv_proto_rawDescGZIP(), []int{8}
+	return file_api_kv_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ScanRequest) GetTable() uint32 {
@@ -901,7 +1026,7 @@ type ScanPage struct {
 
 func (x *ScanPage) Reset() {
 	*x = ScanPage{}
-	mi := &file_api_kv_proto_msgTypes[9]
+	mi := &file_api_kv_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -913,7 +1038,7 @@ func (x *ScanPage) String() string {
 func (*ScanPage) ProtoMessage() {}
 
 func (x *ScanPage) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_proto_msgTypes[9]
+	mi := &file_api_kv_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -926,7 +1051,7 @@ func (x *ScanPage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScanPage.ProtoReflect.Descriptor instead.
 func (*ScanPage) Descriptor() ([]byte, []int) {
-	return file_api_kv_proto_rawDescGZIP(), []int{9}
+	return file_api_kv_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ScanPage) GetItems() []*Item {
@@ -968,7 +1093,7 @@ type Item struct {
 
 func (x *Item) Reset() {
 	*x = Item{}
-	mi := &file_api_kv_proto_msgTypes[10]
+	mi := &file_api_kv_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -980,7 +1105,7 @@ func (x *Item) String() string {
 func (*Item) ProtoMessage() {}
 
 func (x *Item) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_proto_msgTypes[10]
+	mi := &file_api_kv_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -993,7 +1118,7 @@ func (x *Item) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Item.ProtoReflect.Descriptor instead.
 func (*Item) Descriptor() ([]byte, []int) {
-	return file_api_kv_proto_rawDescGZIP(), []int{10}
+	return file_api_kv_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Item) GetName() []byte {
@@ -1051,7 +1176,7 @@ type Outcome struct {
 
 func (x *Outcome) Reset() {
 	*x = Outcome{}
-	mi := &file_api_kv_proto_msgTypes[11]
+	mi := &file_api_kv_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1063,7 +1188,7 @@ func (x *Outcome) String() string {
 func (*Outcome) ProtoMessage() {}
 
 func (x *Outcome) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_proto_msgTypes[11]
+	mi := &file_api_kv_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1076,7 +1201,7 @@ func (x *Outcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Outcome.ProtoReflect.Descriptor instead.
 func (*Outcome) Descriptor() ([]byte, []int) {
-	return file_api_kv_proto_rawDescGZIP(), []int{11}
+	return file_api_kv_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Outcome) GetApplied() bool {
@@ -1138,14 +1263,16 @@ type Receipt struct {
 	// Regions asked beyond the caller's to find the home. Set by clients.
 	Searched uint32 `protobuf:"varint,8,opt,name=searched,proto3" json:"searched,omitempty"`
 	// Cluster time of the answer.
-	Timestamp     uint64 `protobuf:"fixed64,9,opt,name=timestamp,proto3" json:"timestamp,omitempty"`
+	Timestamp uint64 `protobuf:"fixed64,9,opt,name=timestamp,proto3" json:"timestamp,omitempty"`
+	// The regions that could have held the key and were not asked, because they are dead. Set by clients.
+	Unasked       []uint32 `protobuf:"varint,40,rep,packed,name=unasked,proto3" json:"unasked,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Receipt) Reset() {
 	*x = Receipt{}
-	mi := &file_api_kv_proto_msgTypes[12]
+	mi := &file_api_kv_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1157,7 +1284,7 @@ func (x *Receipt) String() string {
 func (*Receipt) ProtoMessage() {}
 
 func (x *Receipt) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_proto_msgTypes[12]
+	mi := &file_api_kv_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1170,7 +1297,7 @@ func (x *Receipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Receipt.ProtoReflect.Descriptor instead.
 func (*Receipt) Descriptor() ([]byte, []int) {
-	return file_api_kv_proto_rawDescGZIP(), []int{12}
+	return file_api_kv_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Receipt) GetRegion() uint32 {
@@ -1236,6 +1363,13 @@ func (x *Receipt) GetTimestamp() uint64 {
 	return 0
 }
 
+func (x *Receipt) GetUnasked() []uint32 {
+	if x != nil {
+		return x.Unasked
+	}
+	return nil
+}
+
 type Response struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -1246,15 +1380,17 @@ type Response struct {
 	// Of a read, one per name in the order asked; of a scan, a page.
 	Items []*Item `protobuf:"bytes,4,rep,name=items,proto3" json:"items,omitempty"`
 	// Of a scan: records follow these.
-	More          bool     `protobuf:"varint,5,opt,name=more,proto3" json:"more,omitempty"`
-	Receipt       *Receipt `protobuf:"bytes,6,opt,name=receipt,proto3" json:"receipt,omitempty"`
+	More    bool     `protobuf:"varint,5,opt,name=more,proto3" json:"more,omitempty"`
+	Receipt *Receipt `protobuf:"bytes,6,opt,name=receipt,proto3" json:"receipt,omitempty"`
+	// Of a locate, one per name in the order asked.
+	Located       []Existence `protobuf:"varint,7,rep,packed,name=located,proto3,enum=rhumb.v1.Existence" json:"located,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Response) Reset() {
 	*x = Response{}
-	mi := &file_api_kv_proto_msgTypes[13]
+	mi := &file_api_kv_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1266,7 +1402,7 @@ func (x *Response) String() string {
 func (*Response) ProtoMessage() {}
 
 func (x *Response) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_proto_msgTypes[13]
+	mi := &file_api_kv_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1279,7 +1415,7 @@ func (x *Response) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Response.ProtoReflect.Descriptor instead.
 func (*Response) Descriptor() ([]byte, []int) {
-	return file_api_kv_proto_rawDescGZIP(), []int{13}
+	return file_api_kv_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Response) GetId() uint64 {
@@ -1324,6 +1460,13 @@ func (x *Response) GetReceipt() *Receipt {
 	return nil
 }
 
+func (x *Response) GetLocated() []Existence {
+	if x != nil {
+		return x.Located
+	}
+	return nil
+}
+
 var File_api_kv_proto protoreflect.FileDescriptor
 
 const file_api_kv_proto_rawDesc = "" +
@@ -1336,7 +1479,7 @@ const file_api_kv_proto_rawDesc = "" +
 	"\x05hello\x18\x01 \x01(\v2\x0f.rhumb.v1.HelloR\x05hello\x12-\n" +
 	"\brequests\x18\x02 \x03(\v2\x11.rhumb.v1.RequestR\brequests\"?\n" +
 	"\vServerFrame\x120\n" +
-	"\tresponses\x18\x01 \x03(\v2\x12.rhumb.v1.ResponseR\tresponses\"\xfe\x01\n" +
+	"\tresponses\x18\x01 \x03(\v2\x12.rhumb.v1.ResponseR\tresponses\"\xa8\x02\n" +
 	"\aRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12%\n" +
 	"\x05write\x18\x02 \x01(\v2\x0f.rhumb.v1.WriteR\x05write\x12\"\n" +
@@ -1347,7 +1490,8 @@ const file_api_kv_proto_rawDesc = "" +
 	"\x04hops\x18\x06 \x01(\rR\x04hops\x12\x1b\n" +
 	"\thops_done\x18\a \x01(\rR\bhopsDone\x12\x1d\n" +
 	"\n" +
-	"local_only\x18\b \x01(\bR\tlocalOnly\"\xd1\x01\n" +
+	"local_only\x18\b \x01(\bR\tlocalOnly\x12(\n" +
+	"\x06locate\x18\t \x01(\v2\x10.rhumb.v1.LocateR\x06locate\"\xd1\x01\n" +
 	"\x05Write\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\rR\x06region\x12\x12\n" +
 	"\x04slot\x18\x02 \x01(\rR\x04slot\x12\x18\n" +
@@ -1375,7 +1519,11 @@ const file_api_kv_proto_rawDesc = "" +
 	"\x04slot\x18\x03 \x01(\rR\x04slot\x12\x18\n" +
 	"\aresolve\x18\x04 \x01(\bR\aresolve\x12\x14\n" +
 	"\x05names\x18\x05 \x03(\fR\x05names\x127\n" +
-	"\vconsistency\x18\x06 \x01(\x0e2\x15.rhumb.v1.ConsistencyR\vconsistency\"\xec\x01\n" +
+	"\vconsistency\x18\x06 \x01(\x0e2\x15.rhumb.v1.ConsistencyR\vconsistency\"N\n" +
+	"\x06Locate\x12\x16\n" +
+	"\x06region\x18\x01 \x01(\rR\x06region\x12\x14\n" +
+	"\x05names\x18\x02 \x03(\fR\x05names\x12\x16\n" +
+	"\x06tables\x18\x03 \x03(\rR\x06tables\"\xec\x01\n" +
 	"\vScanRequest\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\rR\x05table\x12\x16\n" +
 	"\x06region\x18\x02 \x01(\rR\x06region\x12\x12\n" +
@@ -1403,7 +1551,7 @@ const file_api_kv_proto_rawDesc = "" +
 	"\x04node\x18\x03 \x01(\rR\x04node\x12\x10\n" +
 	"\x03seq\x18\x04 \x01(\x04R\x03seq\x12\x18\n" +
 	"\aexisted\x18\x05 \x03(\bR\aexisted\x12\x14\n" +
-	"\x05names\x18\x06 \x03(\fR\x05names\"\xd8\x01\n" +
+	"\x05names\x18\x06 \x03(\fR\x05names\"\xf2\x01\n" +
 	"\aReceipt\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\rR\x06region\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\rR\x04node\x12\x12\n" +
@@ -1413,14 +1561,16 @@ const file_api_kv_proto_rawDesc = "" +
 	"\x06age_us\x18\x06 \x01(\x04R\x05ageUs\x12\x12\n" +
 	"\x04hops\x18\a \x01(\rR\x04hops\x12\x1a\n" +
 	"\bsearched\x18\b \x01(\rR\bsearched\x12\x1c\n" +
-	"\ttimestamp\x18\t \x01(\x06R\ttimestamp\"\xd5\x01\n" +
+	"\ttimestamp\x18\t \x01(\x06R\ttimestamp\x12\x18\n" +
+	"\aunasked\x18( \x03(\rR\aunasked\"\x84\x02\n" +
 	"\bResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12%\n" +
 	"\x05error\x18\x02 \x01(\v2\x0f.rhumb.v1.ErrorR\x05error\x12+\n" +
 	"\aoutcome\x18\x03 \x01(\v2\x11.rhumb.v1.OutcomeR\aoutcome\x12$\n" +
 	"\x05items\x18\x04 \x03(\v2\x0e.rhumb.v1.ItemR\x05items\x12\x12\n" +
 	"\x04more\x18\x05 \x01(\bR\x04more\x12+\n" +
-	"\areceipt\x18\x06 \x01(\v2\x11.rhumb.v1.ReceiptR\areceipt*\x91\x01\n" +
+	"\areceipt\x18\x06 \x01(\v2\x11.rhumb.v1.ReceiptR\areceipt\x12-\n" +
+	"\alocated\x18\a \x03(\x0e2\x13.rhumb.v1.ExistenceR\alocated*\x91\x01\n" +
 	"\fMutationKind\x12\x1d\n" +
 	"\x19MUTATION_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11MUTATION_KIND_PUT\x10\x01\x12\x18\n" +
@@ -1434,7 +1584,11 @@ const file_api_kv_proto_rawDesc = "" +
 	"\x19CONDITION_KIND_IF_VERSION\x10\x03\x12\x1b\n" +
 	"\x17CONDITION_KIND_IF_NEWER\x10\x04*%\n" +
 	"\vConsistency\x12\x16\n" +
-	"\x12CONSISTENCY_STRONG\x10\x002\xa2\x01\n" +
+	"\x12CONSISTENCY_STRONG\x10\x00*Q\n" +
+	"\tExistence\x12\x17\n" +
+	"\x13EXISTENCE_UNDECIDED\x10\x00\x12\x14\n" +
+	"\x10EXISTENCE_ABSENT\x10\x01\x12\x15\n" +
+	"\x11EXISTENCE_PRESENT\x10\x022\xa2\x01\n" +
 	"\x02KV\x12:\n" +
 	"\x06Stream\x12\x15.rhumb.v1.ClientFrame\x1a\x15.rhumb.v1.ServerFrame(\x010\x01\x12+\n" +
 	"\x02Do\x12\x11.rhumb.v1.Request\x1a\x12.rhumb.v1.Response\x123\n" +
@@ -1452,57 +1606,61 @@ func file_api_kv_proto_rawDescGZIP() []byte {
 	return file_api_kv_proto_rawDescData
 }
 
-var file_api_kv_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_api_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_api_kv_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_api_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_api_kv_proto_goTypes = []any{
 	(MutationKind)(0),   // 0: rhumb.v1.MutationKind
 	(ConditionKind)(0),  // 1: rhumb.v1.ConditionKind
 	(Consistency)(0),    // 2: rhumb.v1.Consistency
-	(*Hello)(nil),       // 3: rhumb.v1.Hello
-	(*ClientFrame)(nil), // 4: rhumb.v1.ClientFrame
-	(*ServerFrame)(nil), // 5: rhumb.v1.ServerFrame
-	(*Request)(nil),     // 6: rhumb.v1.Request
-	(*Write)(nil),       // 7: rhumb.v1.Write
-	(*Mutation)(nil),    // 8: rhumb.v1.Mutation
-	(*Condition)(nil),   // 9: rhumb.v1.Condition
-	(*Read)(nil),        // 10: rhumb.v1.Read
-	(*ScanRequest)(nil), // 11: rhumb.v1.ScanRequest
-	(*ScanPage)(nil),    // 12: rhumb.v1.ScanPage
-	(*Item)(nil),        // 13: rhumb.v1.Item
-	(*Outcome)(nil),     // 14: rhumb.v1.Outcome
-	(*Receipt)(nil),     // 15: rhumb.v1.Receipt
-	(*Response)(nil),    // 16: rhumb.v1.Response
-	(*Error)(nil),       // 17: rhumb.v1.Error
+	(Existence)(0),      // 3: rhumb.v1.Existence
+	(*Hello)(nil),       // 4: rhumb.v1.Hello
+	(*ClientFrame)(nil), // 5: rhumb.v1.ClientFrame
+	(*ServerFrame)(nil), // 6: rhumb.v1.ServerFrame
+	(*Request)(nil),     // 7: rhumb.v1.Request
+	(*Write)(nil),       // 8: rhumb.v1.Write
+	(*Mutation)(nil),    // 9: rhumb.v1.Mutation
+	(*Condition)(nil),   // 10: rhumb.v1.Condition
+	(*Read)(nil),        // 11: rhumb.v1.Read
+	(*Locate)(nil),      // 12: rhumb.v1.Locate
+	(*ScanRequest)(nil), // 13: rhumb.v1.ScanRequest
+	(*ScanPage)(nil),    // 14: rhumb.v1.ScanPage
+	(*Item)(nil),        // 15: rhumb.v1.Item
+	(*Outcome)(nil),     // 16: rhumb.v1.Outcome
+	(*Receipt)(nil),     // 17: rhumb.v1.Receipt
+	(*Response)(nil),    // 18: rhumb.v1.Response
+	(*Error)(nil),       // 19: rhumb.v1.Error
 }
 var file_api_kv_proto_depIdxs = []int32{
-	3,  // 0: rhumb.v1.ClientFrame.hello:type_name -> rhumb.v1.Hello
-	6,  // 1: rhumb.v1.ClientFrame.requests:type_name -> rhumb.v1.Request
-	16, // 2: rhumb.v1.ServerFrame.responses:type_name -> rhumb.v1.Response
-	7,  // 3: rhumb.v1.Request.write:type_name -> rhumb.v1.Write
-	10, // 4: rhumb.v1.Request.read:type_name -> rhumb.v1.Read
-	11, // 5: rhumb.v1.Request.scan:type_name -> rhumb.v1.ScanRequest
-	8,  // 6: rhumb.v1.Write.mutations:type_name -> rhumb.v1.Mutation
-	0,  // 7: rhumb.v1.Mutation.kind:type_name -> rhumb.v1.MutationKind
-	9,  // 8: rhumb.v1.Mutation.condition:type_name -> rhumb.v1.Condition
-	1,  // 9: rhumb.v1.Condition.kind:type_name -> rhumb.v1.ConditionKind
-	2,  // 10: rhumb.v1.Read.consistency:type_name -> rhumb.v1.Consistency
-	13, // 11: rhumb.v1.ScanPage.items:type_name -> rhumb.v1.Item
-	15, // 12: rhumb.v1.ScanPage.receipt:type_name -> rhumb.v1.Receipt
-	17, // 13: rhumb.v1.Response.error:type_name -> rhumb.v1.Error
-	14, // 14: rhumb.v1.Response.outcome:type_name -> rhumb.v1.Outcome
-	13, // 15: rhumb.v1.Response.items:type_name -> rhumb.v1.Item
-	15, // 16: rhumb.v1.Response.receipt:type_name -> rhumb.v1.Receipt
-	4,  // 17: rhumb.v1.KV.Stream:input_type -> rhumb.v1.ClientFrame
-	6,  // 18: rhumb.v1.KV.Do:input_type -> rhumb.v1.Request
-	11, // 19: rhumb.v1.KV.Scan:input_type -> rhumb.v1.ScanRequest
-	5,  // 20: rhumb.v1.KV.Stream:output_type -> rhumb.v1.ServerFrame
-	16, // 21: rhumb.v1.KV.Do:output_type -> rhumb.v1.Response
-	12, // 22: rhumb.v1.KV.Scan:output_type -> rhumb.v1.ScanPage
-	20, // [20:23] is the sub-list for method output_type
-	17, // [17:20] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	4,  // 0: rhumb.v1.ClientFrame.hello:type_name -> rhumb.v1.Hello
+	7,  // 1: rhumb.v1.ClientFrame.requests:type_name -> rhumb.v1.Request
+	18, // 2: rhumb.v1.ServerFrame.responses:type_name -> rhumb.v1.Response
+	8,  // 3: rhumb.v1.Request.write:type_name -> rhumb.v1.Write
+	11, // 4: rhumb.v1.Request.read:type_name -> rhumb.v1.Read
+	13, // 5: rhumb.v1.Request.scan:type_name -> rhumb.v1.ScanRequest
+	12, // 6: rhumb.v1.Request.locate:type_name -> rhumb.v1.Locate
+	9,  // 7: rhumb.v1.Write.mutations:type_name -> rhumb.v1.Mutation
+	0,  // 8: rhumb.v1.Mutation.kind:type_name -> rhumb.v1.MutationKind
+	10, // 9: rhumb.v1.Mutation.condition:type_name -> rhumb.v1.Condition
+	1,  // 10: rhumb.v1.Condition.kind:type_name -> rhumb.v1.ConditionKind
+	2,  // 11: rhumb.v1.Read.consistency:type_name -> rhumb.v1.Consistency
+	15, // 12: rhumb.v1.ScanPage.items:type_name -> rhumb.v1.Item
+	17, // 13: rhumb.v1.ScanPage.receipt:type_name -> rhumb.v1.Receipt
+	19, // 14: rhumb.v1.Response.error:type_name -> rhumb.v1.Error
+	16, // 15: rhumb.v1.Response.outcome:type_name -> rhumb.v1.Outcome
+	15, // 16: rhumb.v1.Response.items:type_name -> rhumb.v1.Item
+	17, // 17: rhumb.v1.Response.receipt:type_name -> rhumb.v1.Receipt
+	3,  // 18: rhumb.v1.Response.located:type_name -> rhumb.v1.Existence
+	5,  // 19: rhumb.v1.KV.Stream:input_type -> rhumb.v1.ClientFrame
+	7,  // 20: rhumb.v1.KV.Do:input_type -> rhumb.v1.Request
+	13, // 21: rhumb.v1.KV.Scan:input_type -> rhumb.v1.ScanRequest
+	6,  // 22: rhumb.v1.KV.Stream:output_type -> rhumb.v1.ServerFrame
+	18, // 23: rhumb.v1.KV.Do:output_type -> rhumb.v1.Response
+	14, // 24: rhumb.v1.KV.Scan:output_type -> rhumb.v1.ScanPage
+	22, // [22:25] is the sub-list for method output_type
+	19, // [19:22] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_api_kv_proto_init() }
@@ -1516,8 +1674,8 @@ func file_api_kv_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_kv_proto_rawDesc), len(file_api_kv_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   14,
+			NumEnums:      4,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -340,10 +340,12 @@ func (x *Identity) GetBoot() uint64 {
 }
 
 type Region struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Location      *Point                 `protobuf:"bytes,3,opt,name=location,proto3" json:"location,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Id       uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Name     string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Location *Point                 `protobuf:"bytes,3,opt,name=location,proto3" json:"location,omitempty"`
+	// No node of it has lived for a while: names are created elsewhere without asking it.
+	Dead          bool `protobuf:"varint,40,opt,name=dead,proto3" json:"dead,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -397,6 +399,13 @@ func (x *Region) GetLocation() *Point {
 		return x.Location
 	}
 	return nil
+}
+
+func (x *Region) GetDead() bool {
+	if x != nil {
+		return x.Dead
+	}
+	return false
 }
 
 type Node struct {
@@ -1129,11 +1138,12 @@ const file_api_meta_proto_rawDesc = "" +
 	"\bIdentity\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x14\n" +
 	"\x05store\x18\x02 \x01(\fR\x05store\x12\x12\n" +
-	"\x04boot\x18\x03 \x01(\x04R\x04boot\"Y\n" +
+	"\x04boot\x18\x03 \x01(\x04R\x04boot\"m\n" +
 	"\x06Region\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12+\n" +
-	"\blocation\x18\x03 \x01(\v2\x0f.rhumb.v1.PointR\blocation\"\xe2\x02\n" +
+	"\blocation\x18\x03 \x01(\v2\x0f.rhumb.v1.PointR\blocation\x12\x12\n" +
+	"\x04dead\x18( \x01(\bR\x04dead\"\xe2\x02\n" +
 	"\x04Node\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x16\n" +
 	"\x06region\x18\x02 \x01(\rR\x06region\x12\x12\n" +

@@ -225,9 +225,11 @@ type ReplicaMessage struct {
 	CommitHashHigh uint64 `protobuf:"fixed64,19,opt,name=commit_hash_high,json=commitHashHigh,proto3" json:"commit_hash_high,omitempty"`
 	CommitHashLow  uint64 `protobuf:"fixed64,20,opt,name=commit_hash_low,json=commitHashLow,proto3" json:"commit_hash_low,omitempty"`
 	// A timestamp above all that the sender's node has acknowledged.
-	Clock         uint64 `protobuf:"varint,21,opt,name=clock,proto3" json:"clock,omitempty"`
-	Contradicts   bool   `protobuf:"varint,22,opt,name=contradicts,proto3" json:"contradicts,omitempty"`
-	Trimmed       bool   `protobuf:"varint,23,opt,name=trimmed,proto3" json:"trimmed,omitempty"`
+	Clock       uint64 `protobuf:"varint,21,opt,name=clock,proto3" json:"clock,omitempty"`
+	Contradicts bool   `protobuf:"varint,22,opt,name=contradicts,proto3" json:"contradicts,omitempty"`
+	Trimmed     bool   `protobuf:"varint,23,opt,name=trimmed,proto3" json:"trimmed,omitempty"`
+	// Why the sender takes no entries for now (replica.Refusal).
+	Refused       uint32 `protobuf:"varint,40,opt,name=refused,proto3" json:"refused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -423,6 +425,13 @@ func (x *ReplicaMessage) GetTrimmed() bool {
 	return false
 }
 
+func (x *ReplicaMessage) GetRefused() uint32 {
+	if x != nil {
+		return x.Refused
+	}
+	return 0
+}
+
 // HeartbeatFrame is lease.Frame. Times are nanoseconds on the clock that is named.
 type HeartbeatFrame struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
@@ -443,8 +452,12 @@ type HeartbeatFrame struct {
 	// How loaded the sender is; absent in answers and between regions.
 	Load *NodeLoad `protobuf:"bytes,14,opt,name=load,proto3" json:"load,omitempty"`
 	// The receiver's close that the sender's clock is past.
-	Agreed        uint64       `protobuf:"fixed64,15,opt,name=agreed,proto3" json:"agreed,omitempty"`
-	Closed        *ClosedFrame `protobuf:"bytes,16,opt,name=closed,proto3" json:"closed,omitempty"`
+	Agreed uint64       `protobuf:"fixed64,15,opt,name=agreed,proto3" json:"agreed,omitempty"`
+	Closed *ClosedFrame `protobuf:"bytes,16,opt,name=closed,proto3" json:"closed,omitempty"`
+	// The sender's wall clock in microseconds since 1970; 0 when it does not say.
+	Wall int64 `protobuf:"varint,40,opt,name=wall,proto3" json:"wall,omitempty"`
+	// The nodes that the sender suspects. Messages of the metadata group for others can go by way of it.
+	Suspects      []uint32 `protobuf:"varint,41,rep,packed,name=suspects,proto3" json:"suspects,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -587,6 +600,20 @@ func (x *HeartbeatFrame) GetAgreed() uint64 {
 func (x *HeartbeatFrame) GetClosed() *ClosedFrame {
 	if x != nil {
 		return x.Closed
+	}
+	return nil
+}
+
+func (x *HeartbeatFrame) GetWall() int64 {
+	if x != nil {
+		return x.Wall
+	}
+	return 0
+}
+
+func (x *HeartbeatFrame) GetSuspects() []uint32 {
+	if x != nil {
+		return x.Suspects
 	}
 	return nil
 }
@@ -832,7 +859,11 @@ type RaftFrame struct {
 	// Messages of etcd raft, each encoded.
 	Messages [][]byte `protobuf:"bytes,2,rep,name=messages,proto3" json:"messages,omitempty"`
 	// The group that they belong to; 0 is the only one now.
-	Group         uint32 `protobuf:"varint,3,opt,name=group,proto3" json:"group,omitempty"`
+	Group uint32 `protobuf:"varint,3,opt,name=group,proto3" json:"group,omitempty"`
+	// For messages that go by way of a third node: whom they are for, and, from there on, whom they are from. 0 is the
+	// receiver and the sender of the frame.
+	To            uint32 `protobuf:"varint,40,opt,name=to,proto3" json:"to,omitempty"`
+	From          uint32 `protobuf:"varint,41,opt,name=from,proto3" json:"from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -888,6 +919,20 @@ func (x *RaftFrame) GetGroup() uint32 {
 	return 0
 }
 
+func (x *RaftFrame) GetTo() uint32 {
+	if x != nil {
+		return x.To
+	}
+	return 0
+}
+
+func (x *RaftFrame) GetFrom() uint32 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
 type RaftSummary struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -929,7 +974,9 @@ type MetadataRequest struct {
 	Hello *PeerHello             `protobuf:"bytes,1,opt,name=hello,proto3" json:"hello,omitempty"`
 	Group uint32                 `protobuf:"varint,2,opt,name=group,proto3" json:"group,omitempty"`
 	// As package raftmeta encodes it.
-	Request       []byte `protobuf:"bytes,3,opt,name=request,proto3" json:"request,omitempty"`
+	Request []byte `protobuf:"bytes,3,opt,name=request,proto3" json:"request,omitempty"`
+	// The node that the request is for, when the receiver is to pass it on; 0 is the receiver.
+	To            uint32 `protobuf:"varint,40,opt,name=to,proto3" json:"to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -983,6 +1030,13 @@ func (x *MetadataRequest) GetRequest() []byte {
 		return x.Request
 	}
 	return nil
+}
+
+func (x *MetadataRequest) GetTo() uint32 {
+	if x != nil {
+		return x.To
+	}
+	return 0
 }
 
 type MetadataResponse struct {
@@ -1146,7 +1200,7 @@ const file_api_peer_proto_rawDesc = "" +
 	"\bidentity\x18\x03 \x01(\v2\x12.rhumb.v1.IdentityR\bidentity\"o\n" +
 	"\fReplicaFrame\x12)\n" +
 	"\x05hello\x18\x01 \x01(\v2\x13.rhumb.v1.PeerHelloR\x05hello\x124\n" +
-	"\bmessages\x18\x02 \x03(\v2\x18.rhumb.v1.ReplicaMessageR\bmessages\"\xac\x05\n" +
+	"\bmessages\x18\x02 \x03(\v2\x18.rhumb.v1.ReplicaMessageR\bmessages\"\xc6\x05\n" +
 	"\x0eReplicaMessage\x120\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1c.rhumb.v1.ReplicaMessageKindR\x04kind\x12\x16\n" +
 	"\x06region\x18\x02 \x01(\rR\x06region\x12\x12\n" +
@@ -1173,7 +1227,8 @@ const file_api_peer_proto_rawDesc = "" +
 	"\x0fcommit_hash_low\x18\x14 \x01(\x06R\rcommitHashLow\x12\x14\n" +
 	"\x05clock\x18\x15 \x01(\x04R\x05clock\x12 \n" +
 	"\vcontradicts\x18\x16 \x01(\bR\vcontradicts\x12\x18\n" +
-	"\atrimmed\x18\x17 \x01(\bR\atrimmed\"\xfc\x03\n" +
+	"\atrimmed\x18\x17 \x01(\bR\atrimmed\x12\x18\n" +
+	"\arefused\x18( \x01(\rR\arefused\"\xac\x04\n" +
 	"\x0eHeartbeatFrame\x12)\n" +
 	"\x05hello\x18\x01 \x01(\v2\x13.rhumb.v1.PeerHelloR\x05hello\x12\x12\n" +
 	"\x04sent\x18\x02 \x01(\x03R\x04sent\x12\x14\n" +
@@ -1193,7 +1248,9 @@ const file_api_peer_proto_rawDesc = "" +
 	"\x05close\x18\r \x01(\x06R\x05close\x12&\n" +
 	"\x04load\x18\x0e \x01(\v2\x12.rhumb.v1.NodeLoadR\x04load\x12\x16\n" +
 	"\x06agreed\x18\x0f \x01(\x06R\x06agreed\x12-\n" +
-	"\x06closed\x18\x10 \x01(\v2\x15.rhumb.v1.ClosedFrameR\x06closed\"{\n" +
+	"\x06closed\x18\x10 \x01(\v2\x15.rhumb.v1.ClosedFrameR\x06closed\x12\x12\n" +
+	"\x04wall\x18( \x01(\x03R\x04wall\x12\x1a\n" +
+	"\bsuspects\x18) \x03(\rR\bsuspects\"{\n" +
 	"\vClosedFrame\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
 	"\x04base\x18\x02 \x01(\x04R\x04base\x12\x0e\n" +
@@ -1208,16 +1265,19 @@ const file_api_peer_proto_rawDesc = "" +
 	"\tExclusion\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\rR\x06region\x12\x12\n" +
 	"\x04slot\x18\x02 \x01(\rR\x04slot\x12\x14\n" +
-	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"h\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\x8c\x01\n" +
 	"\tRaftFrame\x12)\n" +
 	"\x05hello\x18\x01 \x01(\v2\x13.rhumb.v1.PeerHelloR\x05hello\x12\x1a\n" +
 	"\bmessages\x18\x02 \x03(\fR\bmessages\x12\x14\n" +
-	"\x05group\x18\x03 \x01(\rR\x05group\"\r\n" +
-	"\vRaftSummary\"l\n" +
+	"\x05group\x18\x03 \x01(\rR\x05group\x12\x0e\n" +
+	"\x02to\x18( \x01(\rR\x02to\x12\x12\n" +
+	"\x04from\x18) \x01(\rR\x04from\"\r\n" +
+	"\vRaftSummary\"|\n" +
 	"\x0fMetadataRequest\x12)\n" +
 	"\x05hello\x18\x01 \x01(\v2\x13.rhumb.v1.PeerHelloR\x05hello\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\rR\x05group\x12\x18\n" +
-	"\arequest\x18\x03 \x01(\fR\arequest\".\n" +
+	"\arequest\x18\x03 \x01(\fR\arequest\x12\x0e\n" +
+	"\x02to\x18( \x01(\rR\x02to\".\n" +
 	"\x10MetadataResponse\x12\x1a\n" +
 	"\bresponse\x18\x01 \x01(\fR\bresponse\"A\n" +
 	"\x16DescribeReplicaRequest\x12'\n" +

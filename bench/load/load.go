@@ -20,7 +20,14 @@ type Op string
 const (
 	Put Op = "put"
 	Get Op = "get"
+	// Create writes a record under a name that no call has used before, without a home; Update changes a field of a record
+	// that exists.
+	Create Op = "create"
+	Update Op = "update"
 )
+
+// Ops lists the operations.
+func Ops() []Op { return []Op{Put, Get, Create, Update} }
 
 // Case is one measurement.
 type Case struct {
@@ -29,7 +36,7 @@ type Case struct {
 	Callers int `json:"callers"`
 	// ValueBytes is the size of a value.
 	ValueBytes int `json:"value_bytes"`
-	// Keys is the number of keys that each caller uses in turn.
+	// Keys is the number of keys that each caller uses in turn. Create does not use it: its key numbers never repeat.
 	Keys int `json:"keys"`
 	// Warm and Measure are how long the loop runs before and while it is measured.
 	Warm    time.Duration `json:"warm_ns"`
@@ -102,7 +109,11 @@ func (c *caller) loop(ctx context.Context, cs Case, value []byte, call Call, mea
 	for i := 0; !stop.Load() && ctx.Err() == nil; i++ {
 		begin := time.Now()
 		counts := measuring.Load()
-		err := call(ctx, cs.Op, c.id, i%cs.Keys, value)
+		key := i
+		if cs.Op != Create {
+			key %= cs.Keys
+		}
+		err := call(ctx, cs.Op, c.id, key, value)
 		if !counts || !measuring.Load() {
 			continue
 		}

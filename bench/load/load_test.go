@@ -51,6 +51,26 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// TestCreateTakesNewKeys guards that no key number of a creation comes twice, however few keys the case names.
+func TestCreateTakesNewKeys(t *testing.T) {
+	var mu sync.Mutex
+	keys := map[[2]int]int{}
+	Run(t.Context(), Case{Op: Create, Callers: 2, Keys: 3, Measure: 20 * time.Millisecond}, nil, func(_ context.Context, _ Op, caller, key int, _ []byte) error {
+		mu.Lock()
+		defer mu.Unlock()
+		keys[[2]int{caller, key}]++
+		return nil
+	})
+	for k, n := range keys {
+		if n > 1 {
+			t.Fatalf("caller %d created key %d %d times", k[0], k[1], n)
+		}
+	}
+	if len(keys) <= 2*3 {
+		t.Fatalf("%d keys were created", len(keys))
+	}
+}
+
 func TestRunEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var once sync.Once

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/bench"
+	"github.com/rhumbdb/rhumb/bench/load"
 )
 
 // benchFlags are those of all bench commands.
@@ -19,31 +21,46 @@ type benchFlags struct{ dir string }
 
 func (a *app) benchCommand() *cobra.Command {
 	var f benchFlags
-	c := noArgsGroup("bench", "Measure clusters on this machine", a.benchKVCommand(&f), a.benchFailoverCommand(&f))
+	c := noArgsGroup("bench", "Measure clusters on this machine", a.benchKVCommand(&f), a.benchFailoverCommand(&f), a.benchOverloadCommand(&f))
 	c.PersistentFlags().StringVar(&f.dir, "dir", "", "where the clusters keep their data (default: a directory that is removed at the end)")
 	return c
 }
 
 func (a *app) benchKVCommand(f *benchFlags) *cobra.Command {
 	var cfg bench.KVConfig
+	var clusters kvClusters
 	var peers string
+	var ops []string
 	var alone bool
 	c := &cobra.Command{
 		Use: "kv", Short: "Compare put and get with embedded etcd, in one interleaved run",
 		Long: `Measure put and get through the default client on one node and on three, and embedded etcd beside them: the
 same load, in turn, on the same machine. Ratios of one round are reported as their median; absolute figures of a
-shared machine say little. make bench-kv builds the program that runs etcd.`,
+shared machine say little. make bench-kv builds the program that runs etcd.
+
+create patches names that no region has, and update names that exist, both without naming a home; etcd has no like of
+them. With several --regions the callers stand in the first one, and clusters run without etcd.`,
 		Example: `  make bench-kv
-  rhumb bench kv --alone --rounds 1 --callers 64`,
+  rhumb bench kv --alone --rounds 1 --callers 64
+  rhumb bench kv --op create,update --regions singapore,frankfurt,virginia --nodes 3 --callers 256
+  rhumb bench kv --op create --regions singapore,frankfurt,virginia --nodes 3 --callers 256 --latency real`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if !alone {
+			if !alone && len(clusters.regions) == 1 {
 				cfg.PeerBinary = peers
 			}
-			return a.benchKV(cmd.Context(), cfg, f.dir)
+			var err error
+			if cfg.Ops, err = benchOps(ops); err != nil {
+				return err
+			}
+			return a.benchKV(cmd.Context(), cfg, clusters, f.dir)
 		},
 	}
 	fl := c.Flags()
+	fl.StringSliceVar(&ops, "op", []string{string(load.Put), string(load.Get)}, fmt.Sprintf("what to measure: some of %v", load.Ops()))
+	fl.StringSliceVar(&clusters.regions, "regions", []string{"singapore"}, "the regions of each cluster, as demo --regions takes them")
+	fl.IntSliceVar(&clusters.nodes, "nodes", []int{1, 3}, "nodes per region: one cluster is run for each number")
+	fl.StringVar(&clusters.latency, "latency", "none", "round trips between regions: real, none, or a latency file")
 	fl.IntSliceVar(&cfg.Callers, "callers", []int{1, 64, 256}, "numbers of callers")
 	fl.IntVar(&cfg.Rounds, "rounds", 5, "how often each case is run")
 	fl.IntVar(&cfg.ValueBytes, "value-bytes", 100, "size of a value")
@@ -71,7 +88,26 @@ func benchDir(dir string) (string, func(), error) {
 	return dir, func() { _ = os.RemoveAll(dir) }, err
 }
 
-func (a *app) benchKV(ctx context.Context, cfg bench.KVConfig, dir string) error {
+// kvClusters says which clusters `bench kv` runs.
+type kvClusters struct {
+	regions []string
+	nodes   []int // of each region, one cluster for each
+	latency string
+}
+
+// benchOps reads the operations that --op names.
+func benchOps(names []string) (ops []load.Op, err error) {
+	for _, name := range names {
+		op := load.Op(name)
+		if !slices.Contains(load.Ops(), op) {
+			return nil, rhumb.Ef("rhumb.bench", rhumb.InvalidArgument, "--op %s: there is no such operation; name some of %v", name, load.Ops())
+		}
+		ops = append(ops, op)
+	}
+	return ops, nil
+}
+
+func (a *app) benchKV(ctx context.Context, cfg bench.KVConfig, clusters kvClusters, dir string) error {
 	const op rhumb.Op = "rhumb.bench"
 	binary, err := os.Executable()
 	if err != nil {
@@ -84,13 +120,16 @@ func (a *app) benchKV(ctx context.Context, cfg bench.KVConfig, dir string) error
 	defer remove()
 	cfg.Dir = dir
 	cfg.Progress = func(text string) { a.notef("%s", text) }
-	for _, nodes := range []int{1, 3} {
-		c, err := bench.StartCluster(ctx, binary, filepath.Join(dir, fmt.Sprintf("rhumb-%d", nodes)), []string{"singapore"}, nodes)
+	for _, nodes := range clusters.nodes {
+		c, err := bench.StartClusterAt(ctx, binary, filepath.Join(dir, fmt.Sprintf("rhumb-%d", nodes)), clusters.regions, nodes, clusters.latency)
 		if err != nil {
 			return rhumb.Wrap(op, err)
 		}
 		defer c.Stop()
-		cfg.Clusters = append(cfg.Clusters, bench.Rhumb{Addrs: c.Addrs(), PIDs: c.PIDs(), Replicas: nodes})
+		cfg.Clusters = append(cfg.Clusters, bench.Rhumb{
+			Addrs: c.Addrs(), PIDs: c.PIDs(), Replicas: nodes,
+			Regions: len(clusters.regions), From: c.Nodes[0].Region, LatencyFile: c.LatencyFile,
+		})
 	}
 	r, err := bench.RunKV(ctx, cfg)
 	if err != nil {

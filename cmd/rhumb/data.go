@@ -297,16 +297,17 @@ func (a *app) insert(ctx context.Context, args []string, region string, value va
 
 func (a *app) scanCommand() *cobra.Command {
 	var o client.ScanOptions
+	var duplicates bool
 	c := &cobra.Command{
 		Use: "scan TABLE [PREFIX]", Short: "Print records in the order of their names",
 		Long: `Print the records whose names begin with PREFIX, in the order of their names, from all regions. -o json prints one
 record on each line. When --limit cuts the answer short, a note tells the --after that goes on behind it.`,
-		Example: "  rhumb scan flights\n  rhumb scan positions SWR8/ --limit 0 -o json\n  rhumb scan flights --region frankfurt --limit 20",
+		Example: "  rhumb scan flights\n  rhumb scan positions SWR8/ --limit 0 -o json\n  rhumb scan flights --region frankfurt --limit 20\n  rhumb scan flights --duplicates --limit 0",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withTable(cmd.Context(), args, func(ctx context.Context, c *client.Client, t *client.Table, prefix []byte) error {
 				o.Prefix = prefix
-				return a.scan(ctx, c, t, o)
+				return a.scan(ctx, c, t, o, duplicates)
 			})
 		},
 	}
@@ -315,13 +316,14 @@ record on each line. When --limit cuts the answer short, a note tells the --afte
 	f.StringVar(&o.After, "after", "", "go on behind the place that an earlier scan told")
 	f.StringVar(&o.Region, "region", "", "only records whose home is this region")
 	f.BoolVar(&o.Local, "local", false, "only records of the region of --from, without leaving it")
+	f.BoolVar(&duplicates, "duplicates", false, "only names that exist in more than one region, because they were created while one was dead")
 	return a.connected(c)
 }
 
 // scanRows is how many records a scan lays out as one table.
 const scanRows = 500
 
-func (a *app) scan(ctx context.Context, c *client.Client, t *client.Table, o client.ScanOptions) error {
+func (a *app) scan(ctx context.Context, c *client.Client, t *client.Table, o client.ScanOptions, duplicates bool) error {
 	if o.Limit < 0 {
 		return rhumb.Ef("rhumb.scan", rhumb.InvalidArgument, "--limit %d is below 0", o.Limit)
 	}
@@ -331,7 +333,11 @@ func (a *app) scan(ctx context.Context, c *client.Client, t *client.Table, o cli
 	}
 	var docs []recordDoc
 	count, after := 0, ""
-	for it, err := range t.Scan(ctx, o) {
+	records := t.Scan(ctx, o)
+	if duplicates {
+		records = t.Duplicates(ctx, o)
+	}
+	for it, err := range records {
 		if err != nil {
 			return err
 		}

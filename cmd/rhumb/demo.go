@@ -12,6 +12,7 @@ import (
 func (a *app) demoCommand() *cobra.Command {
 	var cfg demo.Config
 	var noRestart, noBanner bool
+	var memory byteSize
 	c := &cobra.Command{
 		Use: "demo", Short: "Run a cluster of several regions on this machine, with a live feed",
 		Long: `Run a cluster on this machine: regions of nodes, each node a process with its own directory, with the distances
@@ -31,6 +32,7 @@ It is a demonstration and not a benchmark.`,
 			cfg.Binary, cfg.Program, cfg.Out, cfg.Err = binary, os.Args[0], a.out, a.err
 			cfg.JSON = cfg.JSON || a.output == outputJSON
 			cfg.Terminal = isTerminal(a.out)
+			cfg.MemoryBytes = int64(memory)
 			cfg.Restart, cfg.Banner = !noRestart, !noBanner
 			return demo.Run(cmd.Context(), cfg)
 		},
@@ -42,6 +44,7 @@ It is a demonstration and not a benchmark.`,
 	f.StringVar(&cfg.Load, "load", "flights", "what to play: flights or none")
 	f.IntVar(&cfg.Flights, "flights", demo.FlightsDefault, "flights in the air at once")
 	f.StringVar(&cfg.Dir, "dir", "", "keep the data in this directory, and go on with it (default: a directory that is removed at the end)")
+	f.Var(&memory, "memory", "most memory that all nodes together may take, like 4GiB, without images in shared memory (default half of the machine's or the control group's)")
 	f.StringVar(&cfg.SnapshotDir, "snapshot-dir", "", "folder for images of published tables (default /dev/shm/rhumb)")
 	f.BoolVar(&cfg.JSON, "json", false, "print one JSON line when ready, then one a second")
 	f.BoolVar(&noRestart, "no-restart", false, "leave a node that dies down, in place of starting it again after 3 s")

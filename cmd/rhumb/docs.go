@@ -16,14 +16,16 @@ import (
 // receiptDoc is what an answer says about itself.
 type receiptDoc struct {
 	// Region served it; it is a name where the cluster's metadata has one.
-	Region    string  `json:"region"`
-	Node      string  `json:"node"`
-	Range     string  `json:"range"`
-	Epoch     uint64  `json:"epoch"`
-	AgeMs     float64 `json:"age_ms"`
-	Hops      int     `json:"hops"`
-	Searched  int     `json:"searched"`
-	Timestamp string  `json:"timestamp,omitempty"`
+	Region   string  `json:"region"`
+	Node     string  `json:"node"`
+	Range    string  `json:"range"`
+	Epoch    uint64  `json:"epoch"`
+	AgeMs    float64 `json:"age_ms"`
+	Hops     int     `json:"hops"`
+	Searched int     `json:"searched"`
+	// Unasked names the dead regions that may hold the record, too.
+	Unasked   []string `json:"unasked,omitempty"`
+	Timestamp string   `json:"timestamp,omitempty"`
 }
 
 // recordDoc is a record as get and scan print it.
@@ -76,6 +78,9 @@ func (n names) receipt(r rhumb.Receipt) receiptDoc {
 	doc := receiptDoc{
 		Region: n.of(r.Region), Node: nodeName(r.Node), Range: rangeName(r.Range), Epoch: uint64(r.Epoch),
 		AgeMs: float64(r.Age) / float64(time.Millisecond), Hops: r.Hops, Searched: r.Searched,
+	}
+	for _, id := range r.Unasked {
+		doc.Unasked = append(doc.Unasked, n.of(id))
 	}
 	if r.Timestamp != 0 {
 		doc.Timestamp = r.Timestamp.String()

@@ -299,3 +299,28 @@ func fill(t *testing.T, disk, file string) {
 		}
 	}
 }
+
+// TestNamesWhileARegionIsDead guards that a region without a living node is told, and that names are created elsewhere
+// meanwhile, with a receipt that says who was not asked.
+func TestNamesWhileARegionIsDead(t *testing.T) {
+	layout, _ := startDemo(t, "--regions", "singapore,frankfurt,virginia", "--nodes-per-region", "1", "--latency", "none", "--load", "none", "--no-restart")
+	if err := syscall.Kill(layout.Nodes[2].PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "status to name the region", settleWait, func() bool {
+		stdout, _, _ := runIn(t.Context(), "", "status")
+		return strings.Contains(stdout, "region virginia is dead")
+	})
+	var doc struct {
+		Receipt struct {
+			Unasked []string `json:"unasked"`
+		} `json:"receipt"`
+	}
+	await(t, "a name to be created", settleWait, func() bool {
+		stdout, _, code := runIn(t.Context(), "", "put", "airports", "NEW", "name=New", "--if-absent", "--timeout", "2s", "-o", "json")
+		return code == exitOK && json.Unmarshal([]byte(stdout), &doc) == nil
+	})
+	if len(doc.Receipt.Unasked) != 1 || doc.Receipt.Unasked[0] != "virginia" {
+		t.Errorf("not asked were %v", doc.Receipt.Unasked)
+	}
+}

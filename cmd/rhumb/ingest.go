@@ -63,7 +63,7 @@ a member whose checksum does not hold. docs/ingest.md describes formats and mapp
 	fl.BoolVar(&f.strict, "strict", false, "stop at the first malformed line")
 	fl.BoolVar(&f.createTables, "create-tables", false, "create tables that are missing")
 	fl.IntVar(&f.replicas, "replicas", 0, "copies of each range of tables that --create-tables makes (default 3)")
-	fl.IntVar(&f.workers, "workers", 0, "batches in flight at most (default 256)")
+	fl.IntVar(&f.workers, "workers", 0, "batches in flight at most (default 1024)")
 	fl.IntVar(&f.merge, "merge", 0, "waiting events of one record that share a batch at most; 1 writes each by itself (default 64)")
 	fl.DurationVar(&f.retryFor, "retry-for", 0, "how long to try again while the cluster cannot take an event (default 2m)")
 	positive(fl, "replicas", "workers", "merge", "retry-for")

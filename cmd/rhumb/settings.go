@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/node/memory"
 )
 
 // configFileDefault is read where it exists and --config names no other.
@@ -45,6 +46,7 @@ var known = []setting{
 	{"latency_file", "distances to imitate between regions"},
 	{"location", "start: LAT,LON of the node"},
 	{"log_level", "start: debug, info, warn or error"},
+	{"memory", "start: most memory that the node may take, like 4GiB"},
 	{"no_color", "print without colours"},
 	{"output", "how to print data"},
 	{"region", "start: the node's region"},
@@ -203,12 +205,57 @@ func (a *app) showConfig() error {
 		}
 		docs = append(docs, doc)
 	}
+	parts, err := a.memoryParts()
+	if err != nil {
+		return err
+	}
+	docs = append(docs, parts...)
 	return a.print(docs, func(t table.Writer) {
 		t.AppendHeader(table.Row{"KEY", "VALUE", "ORIGIN", "ABOUT"})
 		for _, d := range docs {
 			t.AppendRow(table.Row{d.Key, d.Value, d.Origin, d.About})
 		}
 	})
+}
+
+// memoryParts shows how a node that is started here divides its memory.
+func (a *app) memoryParts() ([]settingDoc, error) {
+	var total byteSize
+	origin := "memory"
+	if text := a.settings.values.String("memory"); text != "" {
+		if err := total.Set(text); err != nil {
+			return nil, rhumb.Ef(opSettings, rhumb.InvalidArgument, "%s: memory: %v", a.settings.origins["memory"], err)
+		}
+	} else {
+		_, from := memory.Limit()
+		total, origin = byteSize(memory.Default(1)), "half of the "+string(from)
+	}
+	p, err := memory.Split(int64(total), a.settings.values.Int64("cache_size")<<20, max(len(a.settings.values.Strings("dir")), 1))
+	if err != nil {
+		return nil, err
+	}
+	var docs []settingDoc
+	for _, part := range []struct {
+		key   string
+		bytes int64
+		about string
+	}{
+		{"total", p.Total, "what the node may take, without images in shared memory"},
+		{"cache", p.Cache, "block cache of all stores"},
+		{"memtable", p.MemTable, fmt.Sprintf("one memtable; a store has up to %d", memory.MemTablesPerStore)},
+		{"requests", p.Requests, "requests of clients until they are answered"},
+		{"uncommitted", p.Uncommitted, "entries of this node's ranges until they are committed"},
+		{"answers", p.Answers, "answers that clients have not taken"},
+		{"streams", p.Streams, "streams of clients in the network's buffers"},
+		{"peers_in", p.PeersIn, "entries of other nodes that wait"},
+		{"peers_out", p.PeersOut, "frames on their way to other nodes"},
+		{"tails", p.Tails, "committed entries for nodes that lag"},
+		{"recent", p.Recent, "entries for images until they are committed"},
+		{"heap", p.Heap, "limit of the Go runtime, which holds all of these but cache and memtables"},
+	} {
+		docs = append(docs, settingDoc{Key: "memory." + part.key, Value: fmt.Sprintf("%dMiB", part.bytes>>20), Origin: origin, About: "start: " + part.about})
+	}
+	return docs, nil
 }
 
 // saidDefault finds the default that the help of a flag names.

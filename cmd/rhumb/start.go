@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,12 +14,14 @@ import (
 	"github.com/rhumbdb/rhumb/geo/rtt"
 	"github.com/rhumbdb/rhumb/geo/wan"
 	"github.com/rhumbdb/rhumb/node"
+	"github.com/rhumbdb/rhumb/storage"
 )
 
 // startFlags are the flags of `start` that node.Config does not take as they are.
 type startFlags struct {
 	location, latencyFile, logLevel string
 	cacheMiB, snapshotMiB           int64
+	memory                          byteSize
 }
 
 func (a *app) startCommand() *cobra.Command {
@@ -54,7 +57,8 @@ required, and then all addresses must be loopback addresses.`,
 	fl.StringVar(&cfg.AdminAddr, "admin-addr", "", "host:port for health, metrics and profiles (default 127.0.0.1:7603)")
 	fl.BoolVar(&cfg.Insecure, "insecure", false, "run without TLS, on loopback addresses only")
 	fl.StringVar(&f.latencyFile, "latency-file", "", "imitate the distances between regions that this file gives")
-	fl.Int64Var(&f.cacheMiB, "cache-size", 0, "block cache in MiB (default 256)")
+	fl.Var(&f.memory, "memory", "most memory that the node may take, like 4GiB, without images in shared memory (default half of the machine's or the control group's)")
+	fl.Int64Var(&f.cacheMiB, "cache-size", 0, "block cache in MiB (default an eighth of the memory)")
 	fl.DurationVar(&cfg.DrainTimeout, "drain-timeout", 10*time.Second, "how long a stop waits for primaries to move away")
 	fl.StringVar(&cfg.Snapshot.Dir, "snapshot-dir", "", "folder for images of published tables, on a memory file system (default /dev/shm/rhumb)")
 	fl.DurationVar(&cfg.Snapshot.Policy.Interval, "snapshot-interval", 0, "least time between two versions of the image (default none)")
@@ -77,7 +81,7 @@ func (a *app) start(ctx context.Context, cfg node.Config, f startFlags) error {
 	}
 	cfg.Logger = a.newLogger(level)
 	cfg.Version = describeVersion().Version
-	cfg.CacheBytes, cfg.Snapshot.Budget = f.cacheMiB<<20, f.snapshotMiB<<20
+	cfg.CacheBytes, cfg.Snapshot.Budget, cfg.MemoryBytes = f.cacheMiB<<20, f.snapshotMiB<<20, int64(f.memory)
 	var err error
 	if cfg.Location, err = locationOf(cfg.Region, f.location); err != nil {
 		return err
@@ -94,6 +98,9 @@ func (a *app) start(ctx context.Context, cfg node.Config, f startFlags) error {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
+	if err := limitHeap(&cfg); err != nil {
+		return err
+	}
 	n, err := node.Start(cfg)
 	if err != nil {
 		return err
@@ -106,6 +113,24 @@ func (a *app) start(ctx context.Context, cfg node.Config, f startFlags) error {
 		cfg.Logger.Warn("stopped without having drained", "err", err)
 	}
 	n.Close()
+	return nil
+}
+
+// limitHeap tells the Go runtime how much memory it may take, so that it collects garbage sooner when there is little left.
+// GOMEMLIMIT in the environment wins.
+func limitHeap(cfg *node.Config) error {
+	if os.Getenv("GOMEMLIMIT") != "" {
+		return nil
+	}
+	parts, err := cfg.Memory()
+	if err != nil {
+		return err
+	}
+	limit := parts.Heap
+	if !storage.OutsideHeap {
+		limit += parts.Stores
+	}
+	debug.SetMemoryLimit(limit)
 	return nil
 }
 

@@ -162,7 +162,7 @@ func (j *judgement) regions() {
 				}
 			}
 		}
-		j.problem("region %s is dead%s: none of its nodes (%s) lives; %d of its %d ranges are served from other regions", r.Name, since, listNodes(nodes), served, homes)
+		j.problem("region %s is dead%s: none of its nodes (%s) lives; %d of its %d ranges are served from other regions, and new names are created without asking it", r.Name, since, listNodes(nodes), served, homes)
 	}
 }
 
@@ -173,6 +173,8 @@ func (j *judgement) node(n *client.NodeStatus) {
 		j.problem("node %s in %s is not ready: fenced %s ago; %s", id, region, roundAge(age), orElse(n.Err, n.Reason))
 	case n.Node.State == rhumb.NodeFenced, !n.Ready:
 		j.problem("node %s in %s is not ready: %s", id, region, orElse(orElse(n.Err, n.Reason), n.Node.State.String()))
+	case n.Reason != "": // as when its clock is wrong, or its disk full
+		j.problem("node %s in %s gives up its primaries: %s", id, region, n.Reason)
 	}
 	if by := j.suspected[id]; len(by) > 0 && n.Node.State != rhumb.NodeFenced {
 		j.problem("node %s in %s is not heard by %s", id, region, listNodes(by))

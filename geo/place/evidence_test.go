@@ -12,6 +12,7 @@ import (
 func TestJudge(t *testing.T) {
 	full := build(t, three()...)
 	full = apply(t, full, Complete(full, catalog.CreateClass{Settings: settings(3, 2)}))
+	draining1 := apply(t, full, catalog.SetNodeState{Node: 1, Boot: 1, State: rhumb.NodeDraining})
 	fenced3 := apply(t, full, catalog.FenceNode{Node: 3, Boot: 1})
 	pair := build(t, three()[:2]...)
 	pair = apply(t, pair, Complete(pair, catalog.CreateClass{Settings: settings(2, 2)}))
@@ -31,7 +32,14 @@ func TestJudge(t *testing.T) {
 		{"one accuses and the leader lost contact", full, 4, []rhumb.NodeID{1}, map[rhumb.NodeID][]rhumb.NodeID{2: {1}}, 1},
 		{"a stranger accuses and the leader lost contact", full, 4, []rhumb.NodeID{1}, map[rhumb.NodeID][]rhumb.NodeID{5: {1}}, 0},
 		{"many strangers accuse", full, 4, nil, map[rhumb.NodeID][]rhumb.NodeID{5: {1}, 6: {1}, 7: {1}, 8: {1}, 9: {1}}, 0},
-		{"a region cut off: the leader lost all of it", full, 4, []rhumb.NodeID{1, 2, 3}, map[rhumb.NodeID][]rhumb.NodeID{5: {1, 2, 3}}, 0},
+		{"a dead region: the leader and another one lost all of it", full, 4, []rhumb.NodeID{1, 2, 3}, map[rhumb.NodeID][]rhumb.NodeID{5: {1, 2, 3}}, 1},
+		{"a dead region: only the leader says so", full, 4, []rhumb.NodeID{1, 2, 3}, map[rhumb.NodeID][]rhumb.NodeID{4: {1, 2, 3}}, 0},
+		{"a dead region: the leader hears it", full, 4, nil, map[rhumb.NodeID][]rhumb.NodeID{5: {1, 2, 3}, 6: {1, 2, 3}, 7: {1, 2, 3}}, 0},
+		{"the survivor of a region leads: another region confirms", full, 1, []rhumb.NodeID{2, 3}, map[rhumb.NodeID][]rhumb.NodeID{1: {2, 3}, 5: {2, 3}}, 2},
+		{"the survivor of a region leads: nobody confirms", full, 1, []rhumb.NodeID{2, 3}, map[rhumb.NodeID][]rhumb.NodeID{1: {2, 3}}, 0},
+		{"a fellow that lives does not confirm", full, 4, []rhumb.NodeID{1}, map[rhumb.NodeID][]rhumb.NodeID{5: {1}, 6: {1}, 4: {1}}, 0},
+		{"a fellow accuses a node that drains and that the leader hears", draining1, 4, nil, map[rhumb.NodeID][]rhumb.NodeID{2: {1}}, 0},
+		{"a liar whose fellow died", full, 4, []rhumb.NodeID{3}, map[rhumb.NodeID][]rhumb.NodeID{2: {1}}, 0},
 		{"the leader is one of two fellows", full, 2, []rhumb.NodeID{1}, map[rhumb.NodeID][]rhumb.NodeID{2: {1}}, 0},
 		{"both fellows accuse, one of them leads", full, 2, []rhumb.NodeID{1}, map[rhumb.NodeID][]rhumb.NodeID{2: {1}, 3: {1}}, 1},
 		{"an outcast accuses its accusers", full, 4, nil, map[rhumb.NodeID][]rhumb.NodeID{1: {2, 3}, 2: {1}, 3: {1}}, 1},
@@ -117,5 +125,59 @@ func TestReportsPass(t *testing.T) {
 	}
 	if len(e.reports) > rhumb.NodesMax {
 		t.Errorf("%d reports are kept", len(e.reports))
+	}
+}
+
+// TestHeir looks at who takes over when a primary asks to be relieved. One region of five nodes with three replicas, of
+// which n1, n3 and n4 hold the range.
+func TestHeir(t *testing.T) {
+	s := build(t, spec{"a", "v", 0}, spec{"a", "w", 0}, spec{"a", "x", 0}, spec{"a", "y", 0}, spec{"a", "z", 0})
+	s = apply(t, s, catalog.CreateClass{Settings: settings(3, 1), Placements: []catalog.Placement{{Region: 1, Replicas: [][]rhumb.NodeID{{1, 3, 4}}}}})
+	var r *rhumb.Range
+	for r = range s.Ranges() {
+		break
+	}
+	fenced := apply(t, s, catalog.FenceNode{Node: 3, Boot: 1})
+	left3 := apply(t, s, catalog.AlterISR{Range: r.ID, Epoch: r.Epoch, Version: r.Version, Members: []catalog.Member{{Node: 1, Boot: 1}, {Node: 4, Boot: 1}}})
+	ring := map[rhumb.NodeID][]rhumb.NodeID{1: {3, 4}, 2: {4, 5}, 3: {5, 1}, 4: {1, 2}, 5: {2, 3}}
+	for _, tt := range []struct {
+		name    string
+		s       *catalog.State
+		reports map[rhumb.NodeID][]rhumb.NodeID
+		unfit   []rhumb.NodeID
+		want    rhumb.NodeID
+	}{
+		{"nothing is known: the next", s, nil, nil, 3},
+		{"the next is not live", fenced, nil, nil, 4},
+		{"the next is not fit", s, nil, []rhumb.NodeID{3}, 4},
+		{"nobody is fit", s, nil, []rhumb.NodeID{3, 4}, 0},
+		{"a ring: the primary reaches nobody, its fellows each other", s, ring, nil, 3},
+		{"the member in contact has left the set", left3, map[rhumb.NodeID][]rhumb.NodeID{1: {3, 4}}, nil, 4},
+		{"only one is in contact", s, map[rhumb.NodeID][]rhumb.NodeID{3: {1, 4}}, nil, 4},
+		{"nobody is in contact", s, map[rhumb.NodeID][]rhumb.NodeID{3: {1, 4}, 4: {1}}, nil, 0},
+		{"all of the set is dead", s, map[rhumb.NodeID][]rhumb.NodeID{1: {3, 4}, 5: {3, 4}, 3: nil}, nil, 3},
+	} {
+		var e Evidence
+		for from, suspects := range tt.reports {
+			e.Add(0, report(from, 1, suspects...))
+		}
+		for _, id := range tt.unfit {
+			e.Add(0, Report{From: id, Boot: 1, Unfit: true})
+		}
+		now, _ := tt.s.Range(r.ID)
+		got, ok := e.Heir(0, tt.s, now)
+		if got != tt.want || ok != (tt.want != 0) {
+			t.Errorf("%s: got %v %v, want %v", tt.name, got, ok, tt.want)
+		}
+		if relieved := e.Relieved(); ok != (len(relieved) == 1 && relieved[0] == 1) || len(e.Relieved()) != 0 {
+			t.Errorf("%s: relieved are %v", tt.name, relieved)
+		}
+	}
+	var e Evidence
+	for from, suspects := range ring {
+		e.Add(0, report(from, 1, suspects...))
+	}
+	if e.CanServe(0, s, r, 1) || !e.CanServe(0, s, r, 4) || !e.CanServe(2*ReportKeep, s, r, 1) {
+		t.Error("a node out of reach gets its range back, or one in reach does not")
 	}
 }

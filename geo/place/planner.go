@@ -17,13 +17,16 @@ type Config struct {
 	ReplaceAfter time.Duration
 	// VoterReplaceAfter is how long a voter must be fenced before another takes its vote; default 10 s.
 	VoterReplaceAfter time.Duration
+	// RegionDeadAfter is how long all nodes of a region must be fenced before names are created elsewhere without asking it;
+	// default 5 s.
+	RegionDeadAfter time.Duration
 }
 
 // DefaultConfig gives the defaults.
 func DefaultConfig() Config {
 	return Config{
 		FailbackAfter: 30 * time.Second, FailbackMax: 10 * time.Minute,
-		ReplaceAfter: 30 * time.Second, VoterReplaceAfter: 10 * time.Second,
+		ReplaceAfter: 30 * time.Second, VoterReplaceAfter: 10 * time.Second, RegionDeadAfter: 5 * time.Second,
 	}
 }
 
@@ -40,6 +43,7 @@ func (c Config) Validate() error {
 	fault(c.FailbackMax < c.FailbackAfter, "FailbackMax is %v, want at least FailbackAfter (%v)", c.FailbackMax, c.FailbackAfter)
 	fault(c.ReplaceAfter <= 0, "ReplaceAfter is %v, want more than 0", c.ReplaceAfter)
 	fault(c.VoterReplaceAfter <= 0, "VoterReplaceAfter is %v, want more than 0", c.VoterReplaceAfter)
+	fault(c.RegionDeadAfter <= 0, "RegionDeadAfter is %v, want more than 0", c.RegionDeadAfter)
 	return errors.Join(errs...)
 }
 
@@ -109,14 +113,39 @@ func (p *Planner) isGone(now time.Duration, id rhumb.NodeID, d time.Duration) bo
 	return ok && h.state == rhumb.NodeFenced && now-h.since >= d
 }
 
-// Failback gives an Elect for each range whose preferred primary is in sync and healthy again.
-func (p *Planner) Failback(now time.Duration, s *catalog.State) []catalog.Command {
+// DeadRegions gives a SetRegionDead for each region of which all nodes are gone.
+func (p *Planner) DeadRegions(now time.Duration, s *catalog.State) []catalog.Command {
+	gone := make(map[rhumb.RegionID]bool)
+	for n := range s.Nodes() {
+		before, known := gone[n.Region]
+		gone[n.Region] = (before || !known) && p.isGone(now, n.ID, p.config.RegionDeadAfter)
+	}
+	var out []catalog.Command
+	for r := range s.Regions() {
+		if gone[r.ID] && !r.Dead {
+			out = append(out, catalog.SetRegionDead{Region: r.ID})
+		}
+	}
+	return out
+}
+
+// Relapse notes that a primary had to be relieved although it is live: nothing goes back to it until it was left alone for
+// as long as after a failure.
+func (p *Planner) Relapse(now time.Duration, id rhumb.NodeID) {
+	if h, ok := p.health[id]; ok {
+		h.relapse(now, p.config)
+		h.since = now
+	}
+}
+
+// Failback gives an Elect for each range whose preferred primary is in sync and healthy again, and can serve.
+func (p *Planner) Failback(now time.Duration, s *catalog.State, canServe func(*rhumb.Range, rhumb.NodeID) bool) []catalog.Command {
 	var out []catalog.Command
 	for r := range s.Ranges() {
 		if len(out) == PlanMax {
 			break
 		}
-		if r.Primary != r.Preferred && r.IsInSync(r.Preferred) && s.IsLive(r.Preferred) && p.isHealthy(now, r.Preferred) {
+		if r.Primary != r.Preferred && r.IsInSync(r.Preferred) && s.IsLive(r.Preferred) && p.isHealthy(now, r.Preferred) && canServe(r, r.Preferred) {
 			out = append(out, catalog.Elect{Range: r.ID, Version: r.Version, Node: r.Preferred})
 		}
 	}

@@ -71,18 +71,18 @@ func TestFailback(t *testing.T) {
 		w.pass(20 * sec)
 		w.revive(1)
 		w.pass(wait - sec)
-		if got := w.p.Failback(w.now, w.s); got != nil {
+		if got := w.p.Failback(w.now, w.s, always); got != nil {
 			t.Errorf("round %d: %d ranges go back before %v", round, len(got), wait)
 		}
 		w.pass(sec)
-		got := w.p.Failback(w.now, w.s)
+		got := w.p.Failback(w.now, w.s, always)
 		if len(got) != 2 {
 			t.Fatalf("round %d: %d ranges go back after %v, want 2", round, len(got), wait)
 		}
 		for _, cmd := range got {
 			w.do(cmd)
 		}
-		if got := w.p.Failback(w.now, w.s); got != nil {
+		if got := w.p.Failback(w.now, w.s, always); got != nil {
 			t.Errorf("round %d: twice", round)
 		}
 	}
@@ -91,7 +91,7 @@ func TestFailback(t *testing.T) {
 	w.pass(sec)
 	w.revive(1)
 	w.pass(30 * sec)
-	if got := w.p.Failback(w.now, w.s); len(got) != 2 {
+	if got := w.p.Failback(w.now, w.s, always); len(got) != 2 {
 		t.Errorf("after a long time of health %d ranges go back in 30 s, want 2", len(got))
 	}
 }
@@ -104,12 +104,12 @@ func TestFailbackNeedsSync(t *testing.T) {
 	n, _ := w.s.Node(1)
 	w.do(catalog.RegisterNode{Node: 1, Store: n.Store, Boot: 2, Region: "fra", Zone: "a"})
 	w.pass(1000 * sec)
-	if got := w.p.Failback(w.now, w.s); got != nil {
+	if got := w.p.Failback(w.now, w.s, always); got != nil {
 		t.Errorf("a learner gets %d ranges", len(got))
 	}
 	w.do(catalog.SetNodeState{Node: 1, Boot: 2, State: rhumb.NodeDraining})
 	w.pass(1000 * sec)
-	if got := w.p.Failback(w.now, w.s); got != nil {
+	if got := w.p.Failback(w.now, w.s, always); got != nil {
 		t.Errorf("a draining node gets %d ranges", len(got))
 	}
 }
@@ -229,5 +229,40 @@ func TestConfigListsFaults(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the faults do not name %s: %v", want, err)
 		}
+	}
+}
+
+func always(*rhumb.Range, rhumb.NodeID) bool { return true }
+
+// TestDeadRegions guards that a region counts as dead once all its nodes have been fenced for a while, and not while one
+// lives or has just died, and that the first node that registers again ends it.
+func TestDeadRegions(t *testing.T) {
+	w := newWorld(t, build(t, three()...))
+	w.fence(1)
+	w.fence(2)
+	w.pass(60 * sec)
+	if got := w.p.DeadRegions(w.now, w.s); got != nil {
+		t.Fatalf("one node lives: %v", got)
+	}
+	w.fence(3)
+	w.pass(4 * sec)
+	if got := w.p.DeadRegions(w.now, w.s); got != nil {
+		t.Fatalf("too early: %v", got)
+	}
+	w.pass(sec)
+	got := w.p.DeadRegions(w.now, w.s)
+	if len(got) != 1 || got[0] != (catalog.SetRegionDead{Region: 1}) {
+		t.Fatalf("all are gone: %v", got)
+	}
+	w.do(got[0])
+	if w.s.RegionServes(1) || !w.s.RegionServes(2) || w.s.RegionServes(9) {
+		t.Error("region 1 serves, region 2 does not, or one that does not exist does")
+	}
+	if got := w.p.DeadRegions(w.now, w.s); got != nil {
+		t.Errorf("it is dead already: %v", got)
+	}
+	w.revive(2)
+	if !w.s.RegionServes(1) {
+		t.Error("a node is back and the region is still dead")
 	}
 }

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/entry"
+	"github.com/rhumbdb/rhumb/node/memory"
 	"github.com/rhumbdb/rhumb/node/replica"
 	"github.com/rhumbdb/rhumb/storage"
 )
@@ -151,7 +153,8 @@ func TestReadIsBounded(t *testing.T) {
 // TestWhatWaitsIsBounded guards the memory of a host whose passes stand still: batches are refused, entries of peers are
 // dropped, and acknowledgements still get through.
 func TestWhatWaitsIsBounded(t *testing.T) {
-	w := newWorld(t, 1)
+	peersIn := memory.NewBudget("peers_in", 2*waitingBytesMax)
+	w := newWorldWith(t, 1, storage.Config{CacheBytes: 8 << 20, MemTableBytes: 1 << 20}, func(c *Config) { c.Budgets.PeersIn = peersIn })
 	w.put(1, "k", "v")
 	h := w.hosts[1]
 	release := hold(w, h)
@@ -169,21 +172,21 @@ func TestWhatWaitsIsBounded(t *testing.T) {
 			taken = append(taken, got)
 		}
 	}
-	if want := waitingBytesMax / rhumb.ValueSizeMax; len(taken) != want || refused == 0 {
+	if want := waitingBytesMax / (rhumb.ValueSizeMax + proposeOverhead); len(taken) != want || refused == 0 {
 		t.Fatalf("%d batches of 2 MiB were taken, want %d", len(taken), want)
 	}
 	entries := func(n int) []replica.Message {
 		e := &entry.Entry{Requests: []entry.Request{{HLC: 1, Writes: []entry.Write{{Table: testTable, Name: []byte("k"), Value: make([]byte, n)}}}}}
 		return []replica.Message{{Kind: replica.Append, Range: testRange, From: 9, To: 1, Entries: []*entry.Entry{e}}}
 	}
-	h.Receive(9, entries(waitingBytesMax/2)) // above what clients may fill
-	h.Receive(9, entries(waitingBytesMax))
+	h.Receive(9, entries(waitingBytesMax)) // apart from what clients may fill
+	h.Receive(9, entries(waitingBytesMax+1))
 	h.Receive(9, []replica.Message{{Kind: replica.Ack, Range: testRange, From: 9, To: 1}})
 	h.mu.Lock()
-	waiting, events := h.waiting, len(h.queue)
+	events, proposals := len(h.queue), len(h.proposals)
 	h.mu.Unlock()
-	if waiting > peerBytesMax || events < len(taken)+2 {
-		t.Fatalf("%d bytes in %d events wait", waiting, events)
+	if events < 2 || proposals != len(taken) || peersIn.Used() > peersIn.Most() {
+		t.Fatalf("%d bytes of peers, %d events and %d batches wait", peersIn.Used(), events, proposals)
 	}
 	if n := metric(t, h, "rhumb_host_dropped_messages_total"); n != 1 {
 		t.Fatalf("%v messages were dropped, want 1", n)
@@ -193,6 +196,9 @@ func TestWhatWaitsIsBounded(t *testing.T) {
 		if a := w.answered(got); a.err != nil && rhumb.KindOf(a.err) != rhumb.Overloaded {
 			t.Fatal(a.err)
 		}
+	}
+	if used, _ := h.admission.state(); used != 0 || peersIn.Used() != 0 {
+		t.Fatalf("%d bytes of batches and %d of peers count when nothing waits", used, peersIn.Used())
 	}
 }
 
@@ -363,10 +369,17 @@ func TestCloseWaitsForReads(t *testing.T) {
 // room, and that the node can be stopped meanwhile.
 func TestFullDisk(t *testing.T) {
 	var free atomic.Uint64
+	var fills atomic.Bool // the disk is full once it was asked
 	free.Store(50)
 	w := newWorldWith(t, 1, storage.Config{
 		CacheBytes: 8 << 20, MemTableBytes: 1 << 20, DiskFreeEvery: -1,
-		DiskFree: func(string) (uint64, uint64, error) { return free.Load(), 100, nil },
+		DiskFree: func(string) (uint64, uint64, error) {
+			n := free.Load()
+			if fills.CompareAndSwap(true, false) {
+				free.Store(0)
+			}
+			return n, 100, nil
+		},
 	}, func(*Config) {})
 	h := w.hosts[1]
 	w.put(1, "k", "v")
@@ -382,7 +395,7 @@ func TestFullDisk(t *testing.T) {
 		free.Store(50)
 		release := hold(w, h)
 		got := ask(h, putOf("k", "accepted"))
-		h.enqueue(askEvent{func(*Host) { free.Store(0) }})
+		fills.Store(true)
 		go release() // waits for room
 		w.eventually(func() error {
 			if metric(t, h, "rhumb_host_disk_full_total") < 2 {
@@ -419,5 +432,106 @@ func TestCloseWhileFetchersWait(t *testing.T) {
 	h.Close()
 	if h.abandoned {
 		t.Fatal("the host gave up what it had decided")
+	}
+}
+
+// TestFullDiskTakesNoEntries guards that a node whose disk is full takes no entries of peers and acknowledges none, and that its
+// passes go on meanwhile; when there is room it takes them.
+func TestFullDiskTakesNoEntries(t *testing.T) {
+	var full atomic.Pointer[string]
+	w := newWorldWith(t, 3, storage.Config{
+		CacheBytes: 8 << 20, MemTableBytes: 1 << 20, DiskFreeEvery: -1,
+		DiskFree: func(dir string) (uint64, uint64, error) {
+			if p := full.Load(); p != nil && *p == dir {
+				return 1, 100, nil
+			}
+			return 50, 100, nil
+		},
+	}, func(*Config) {})
+	w.put(1, "k", "v")
+	h := w.hosts[3]
+	dir := h.cfg.Engine.Stores()[0].Dir()
+	full.Store(&dir)
+	got := ask(w.hosts[1], putOf("k", "later"))
+	w.hosts[1].Drive()
+	w.eventually(func() error {
+		if metric(t, h, "rhumb_host_disk_full_total") == 0 {
+			return fmt.Errorf("entries are taken by a full disk")
+		}
+		return nil
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if _, err := h.Status(ctx, testRange); err != nil {
+		t.Fatalf("a pass of a node with a full disk: %v", err)
+	}
+	if v, err := w.get(1, "k"); err != nil || v != "v" {
+		t.Fatalf("k is %q, %v", v, err)
+	}
+	full.Store(nil)
+	if a := w.answered(got); a.err != nil {
+		t.Fatal(a.err)
+	}
+}
+
+// TestPassIsBounded guards that a pass takes in no more than passBytesMax of client batches, and that acknowledgements and time
+// do not wait behind them: else peers take a node under overload for dead.
+func TestPassIsBounded(t *testing.T) {
+	w := newWorld(t, 1)
+	h := w.hosts[1]
+	release := hold(w, h)
+	defer release()
+	big := strings.Repeat("x", 1<<20)
+	for i := range 3 * passBytesMax >> 20 {
+		ask(h, putOf(fmt.Sprintf("k%d", i), big))
+	}
+	h.enqueue(tickEvent{})
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	waiting := h.waiting
+	h.takeLocked()
+	size, tick := 0, false
+	for _, ev := range h.events {
+		switch ev := ev.(type) {
+		case *proposeEvent:
+			size += ev.size
+		case tickEvent:
+			tick = true
+		}
+	}
+	if !tick || size == 0 || size > passBytesMax+len(big)+100 || h.waiting != waiting-size || len(h.proposals) == 0 {
+		t.Errorf("a pass takes %d bytes of %d, with the tick: %v; %d bytes in %d batches wait on", size, waiting, tick, h.waiting, len(h.proposals))
+	}
+	for _, ev := range h.events { // back, so that they are answered
+		if p, ok := ev.(*proposeEvent); ok {
+			h.proposals = append(h.proposals, p)
+			h.waiting += p.size
+		}
+	}
+	h.events = h.events[:0]
+}
+
+// TestLogsOfStoreAreBounded guards LogKeepStore: the longest logs are cut first when those that are kept for an absent replica
+// are too long together, and the replica is told to be lost.
+func TestLogsOfStoreAreBounded(t *testing.T) {
+	const most = 4 << 20
+	w := newWorldWith(t, 3, storage.Config{CacheBytes: 8 << 20, MemTableBytes: 4 << 20}, func(c *Config) { c.LogKeepStore = most })
+	w.put(1, "k", "v")
+	w.isolate(3, true)
+	w.elect(1, 1, 2)
+	h := w.hosts[1]
+	value := strings.Repeat("x", 256<<10)
+	for range 64 {
+		w.put(1, "k", value)
+	}
+	w.eventually(func() error {
+		w.put(1, "k", value)
+		if size, _ := h.cfg.Engine.Stores()[0].Size(testRange); size.Log > 2*most {
+			return fmt.Errorf("%d bytes of log are kept", size.Log)
+		}
+		return nil
+	})
+	if n := metric(t, h, "rhumb_host_logs_shortened_total"); n == 0 {
+		t.Error("no log was cut shorter, but it is short")
 	}
 }

@@ -110,8 +110,9 @@ func (c *commit) touches(s *slot) bool {
 // before; until then nothing that was accepted is dropped.
 const diskFullPause = 100 * time.Millisecond
 
-// apply makes a commit visible. A full disk holds up all passes until there is room, or the host closes: what was accepted
-// is not undone.
+// apply makes a commit visible. A disk that is full to the last byte holds up all passes until there is room, or the host closes:
+// what was accepted is not undone. Long before, client batches are refused and entries of peers are not taken (Writable), so
+// that only what a pass had taken in when the disk filled up gets here, and what an election has to write.
 func (h *Host) apply(c *commit) {
 	if c.applied {
 		return
@@ -180,8 +181,10 @@ func (h *Host) tellCommitted(s *slot, rd *replica.Ready) {
 		h.cfg.Committed(c)
 		s.recent = slices.Clone(s.recent[n:])
 	}
-	if len(s.recent) > recentMax {
+	h.weighRecent(s)
+	if len(s.recent) > recentMax || len(s.recent) > 0 && h.cfg.Budgets.Recent.Full() {
 		s.recent = nil
+		h.weighRecent(s)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 type closeEvent struct{}
 
 func (closeEvent) apply(h *Host) {
+	h.boundLogs()
 	ts := h.leases.asked()
 	var claims []lease.Published
 	for _, s := range h.all {

@@ -21,6 +21,8 @@ func Command(self rhumb.NodeID, p replica.MetaProposal) catalog.Command {
 		return catalog.Elect{Range: p.Range, Version: p.Version, Node: self}
 	case replica.ElectOther:
 		return catalog.Elect{Range: p.Range, Version: p.Version, Node: p.Node}
+	case replica.Yield:
+		return catalog.Elect{Range: p.Range, Version: p.Version}
 	case replica.Quarantine:
 		return catalog.QuarantineReplica{Range: p.Range, Node: p.Node}
 	case replica.Readmit:

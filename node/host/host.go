@@ -38,14 +38,18 @@ type Metadata interface {
 
 // Bounds of a host.
 const (
-	// eventsMax bounds the events that wait for a pass; client batches beyond it are refused with Overloaded.
+	// eventsMax bounds the client batches that wait for a pass; those beyond it are refused with Overloaded.
 	eventsMax = 1 << 16
-	// waitingBytesMax bounds the bytes of batches and entries that wait for a pass; client batches beyond it are refused
-	// with Overloaded.
+	// waitingBytesMax bounds the client batches that are taken in and not answered, where Budgets.Requests does not; those
+	// beyond it are refused with Overloaded.
 	waitingBytesMax = 64 << 20
-	// peerBytesMax is the same for what peers send, above what clients may fill: entries beyond it are dropped, and the
-	// peer sends them again.
-	peerBytesMax = 2 * waitingBytesMax
+	// passBytesMax bounds the client batches, and apart from them the entries of peers, that one pass takes in; one always
+	// fits. A pass that takes longer would hold up acknowledgements, and make the node look dead to its peers.
+	passBytesMax = 4 << 20
+	// guestBytesMax bounds what a pass takes in that runs on the goroutine of a caller.
+	guestBytesMax = 256 << 10
+	// queueWaitMax is how long a client batch may wait for a pass: then it is refused, since it would probably be answered too late.
+	queueWaitMax = time.Second
 	// commitsInFlightMax bounds the commits that are applied and not yet durable. Measured with three nodes on one machine
 	// and 64 and 256 callers, 2 wrote 2.6 to 4.2 times as much as 4 (smaller commits, more messages), and with 256 more than 1.
 	commitsInFlightMax = 2
@@ -60,8 +64,9 @@ const (
 	// lease, so only a node that cannot go on reaches it.
 	heldMax = 16_384
 	holdMax = 2 * time.Second
-	// stallMax is how long an event may wait for a pass before the node stops claiming to be healthy.
-	stallMax = 300 * time.Millisecond
+	// stallMax is how long a pass may take while more waits, before the node stops claiming to be healthy. It is no matter of how
+	// much waits: a node under overload that goes on is not to be replaced.
+	stallMax = 600 * time.Millisecond
 	// syncStallMax is how long one sync may be outstanding before the node stops claiming to be healthy.
 	syncStallMax = 500 * time.Millisecond
 	// metaInFlightMax bounds the proposals under way at once; a replica whose proposal is dropped asks again.
@@ -105,6 +110,12 @@ type Config struct {
 	Replica replica.Config
 	// Probe lets a simulator look and interfere; nil in every node that serves.
 	Probe *Probe
+	// FitnessChanged, if set, is called when Host.Unfit may have changed. It must not block.
+	FitnessChanged func()
+	// Budgets bound the host's memory.
+	Budgets Budgets
+	// LogKeepStore bounds, in bytes, the log that each store keeps for replicas that are behind; default rhumb.LogKeepStore.
+	LogKeepStore int64
 	// RangeSizeMax is the size in bytes of a range's data above which no new key is taken; default rhumb.RangeSizeMax.
 	RangeSizeMax int64
 }
@@ -144,13 +155,17 @@ type Host struct {
 	leases *Leases
 	m      metrics
 
-	mu      sync.Mutex // guards the six below
-	queue   []event
-	waiting int  // bytes of batches and entries in queue
-	driving bool // a pass runs, or is about to
-	syncing int  // commits in flight
-	closed  bool
-	since   time.Duration // when the oldest event in queue was posted
+	admission admission
+
+	mu        sync.Mutex // guards the seven below
+	queue     []event
+	proposals []*proposeEvent
+	waiting   int  // bytes of batches and entries in queue and proposals
+	driving   bool // a pass runs, or is about to
+	syncing   int  // commits in flight
+	closed    bool
+	// since is when something began to wait for the next pass: the oldest event was posted, or the last pass began.
+	since time.Duration
 
 	driver sched.Worker // takes over driving from callers
 	// reads counts the reads of the engine under way; stopped lets no further one of a client begin.
@@ -174,11 +189,14 @@ type Host struct {
 	fetches  []fetchedEvent
 	fetching int
 
+	logsChecked time.Duration // when boundLogs looked last
+
 	ticks atomic.Bool // active is not empty: an idle host is left alone
 	// tell gives the tick that lets peers know what is committed, telling that it is on its way.
 	tell    sched.Timer
 	telling bool
 
+	fit       atomic.Pointer[fitness]
 	slots     sync.Map // rhumb.RangeID -> *slot; written by the pass only
 	collector *collector
 	changes   atomic.Int32                   // proposals to the metadata group under way
@@ -211,14 +229,18 @@ func New(cfg Config) (*Host, error) {
 	if cfg.SyncOutstanding == nil {
 		cfg.SyncOutstanding = cfg.Engine.SyncOutstanding
 	}
+	cfg.LogKeepStore = cmp.Or(cfg.LogKeepStore, rhumb.LogKeepStore)
+	cfg.Budgets.Requests = cmp.Or(cfg.Budgets.Requests, waitingBytesMax)
 	h := &Host{
 		cfg: cfg, rt: cfg.Runtime, log: cfg.Logger, m: newMetrics(), tokens: map[uint64]call{}, nodes: map[rhumb.NodeID]peerState{},
-		ctx: ctx, cancel: cancel,
+		admission: admission{clock: cfg.Runtime.Now, pace: newPace(cfg.Budgets.Requests)},
+		ctx:       ctx, cancel: cancel,
 	}
 	h.known = make(map[rhumb.RangeID]*rhumb.Range, len(cfg.Known))
 	for _, d := range cfg.Known {
 		h.known[d.ID] = d
 	}
+	h.fit.Store(&fitness{})
 	states, err := cfg.Engine.Ranges()
 	if err != nil {
 		cancel()
@@ -282,7 +304,11 @@ func (h *Host) Close() {
 	for _, ev := range h.queue {
 		h.refuse(ev)
 	}
-	h.queue = nil
+	for _, ev := range h.proposals {
+		h.refuse(ev)
+	}
+	h.queue, h.proposals = nil, nil
+	h.giveBack()
 	for _, s := range h.all {
 		for _, ev := range h.unhold(s) {
 			h.refuse(ev)
@@ -299,7 +325,9 @@ func (h *Host) Close() {
 func (h *Host) refuse(ev event) {
 	switch ev := ev.(type) {
 	case *proposeEvent:
-		ev.done(rhumb.Outcome{}, errStopping("host.Host.Propose"))
+		ev.answer(rhumb.Outcome{}, errStopping("host.Host.Propose"))
+	case messagesEvent:
+		h.cfg.Budgets.PeersIn.Release(int64(ev.size))
 	case askEvent:
 		ev.ask(h)
 	case discardEvent:
@@ -331,21 +359,13 @@ func (h *Host) Receive(from rhumb.NodeID, msgs []replica.Message) {
 	for i := range msgs {
 		size += entriesSize(msgs[i].Entries)
 	}
-	if !h.room(size, peerBytesMax) {
+	if !h.cfg.Budgets.PeersIn.TryAcquire(int64(size)) {
 		h.m.droppedMessages.Add(float64(len(msgs)))
 		return
 	}
-	h.post(messagesEvent{from, msgs, size})
-}
-
-// room reports whether size more bytes may wait for a pass; what is empty may always.
-func (h *Host) room(size, most int) bool {
-	if size == 0 {
-		return true
+	if !h.post(messagesEvent{from, msgs, size}) {
+		h.cfg.Budgets.PeersIn.Release(int64(size))
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.waiting == 0 || h.waiting+size <= most
 }
 
 // entriesSize is about what entries take in memory.
@@ -398,11 +418,12 @@ func (h *Host) setPeer(n rhumb.NodeID, change func(*peerState)) {
 func (h *Host) healthy() (ok bool, why string) {
 	now := h.rt.Now()
 	h.mu.Lock()
-	waiting := len(h.queue) > 0
+	waits := len(h.queue)+len(h.proposals) > 0
+	forDisk := !h.driving && h.syncing >= commitsInFlightMax // which is judged below
 	since := h.since
 	h.mu.Unlock()
-	if waiting && now-since > stallMax {
-		return false, "an event has waited too long for a pass"
+	if waits && !forDisk && now-since > stallMax {
+		return false, "a pass takes too long"
 	}
 	if d := h.cfg.SyncOutstanding(); d > syncStallMax {
 		return false, "a sync of the disk has been outstanding too long"
@@ -417,6 +438,7 @@ func (h *Host) tick() {
 	}
 	if now := h.rt.Now(); now-h.lastClose >= closeInterval {
 		h.lastClose = now
+		h.lookAtFitness()
 		h.post(closeEvent{})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -169,8 +170,13 @@ func (l *line) change(p replica.MetaProposal) error {
 	}
 	rec := l.w.rec.Clone()
 	rec.Version++
-	if p.Kind == replica.AlterISR {
+	switch p.Kind {
+	case replica.AlterISR:
 		rec.InSync = p.New
+	case replica.Yield: // the next after the primary
+		i := slices.Index(rec.InSync, rec.Primary)
+		rec.Allocated++
+		rec.Epoch, rec.Primary = rec.Allocated, rec.InSync[(i+1)%len(rec.InSync)]
 	}
 	l.w.publishLocked(rec)
 	return nil

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -32,6 +33,8 @@ type Leases struct {
 	// suspected is called, outside the lock, with all nodes that are suspected now, whenever that set changes.
 	suspected func(nodes []rhumb.NodeID)
 	clock     *hlc.Clock
+	log       *slog.Logger
+	withheld  string // why heartbeats are withheld; "" while they are not. Only run uses it.
 	// ahead takes a timestamp that the clock's ceiling must be raised for, which waits for the disk.
 	ahead chan rhumb.Timestamp
 
@@ -45,7 +48,7 @@ type Leases struct {
 
 func newLeases(cfg *Config, healthy func() (bool, string), suspected func([]rhumb.NodeID)) *Leases {
 	l := &Leases{
-		rt: cfg.Runtime, out: cfg.Net, healthy: healthy, suspected: suspected, clock: cfg.Clock, ahead: make(chan rhumb.Timestamp, 1),
+		rt: cfg.Runtime, out: cfg.Net, healthy: healthy, suspected: suspected, clock: cfg.Clock, log: cfg.Logger, ahead: make(chan rhumb.Timestamp, 1),
 		pairs: lease.New(cfg.Self, cfg.Runtime.Now(), cfg.Fresh),
 	}
 	l.raiser = l.rt.Worker(l.raise)
@@ -60,10 +63,12 @@ func (l *Leases) close() {
 
 func (l *Leases) tick() {
 	ok, why := l.healthy()
+	l.tellHealth(why)
 	closing := l.closing()
 	l.mu.Lock()
 	l.pairs.Close(closing)
 	now := l.rt.Now()
+	l.setWallLocked()
 	l.pairs.SetHealthy(now, ok, why)
 	out := l.pairs.Tick(now)
 	suspects := l.pairs.Suspects(now)
@@ -73,6 +78,16 @@ func (l *Leases) tick() {
 	l.send(out)
 	if changed {
 		l.suspected(slices.Clone(suspects))
+	}
+}
+
+// tellHealth logs when this node begins to withhold its heartbeats, and why: its peers will take it for dead.
+func (l *Leases) tellHealth(why string) {
+	if why == l.withheld {
+		return
+	}
+	if l.withheld = why; why != "" {
+		l.log.Warn("this node withholds its heartbeats", "why", why)
 	}
 }
 
@@ -87,6 +102,7 @@ func (l *Leases) Receive(from rhumb.NodeIdentity, f *lease.Frame) {
 	passed := l.pass(f.Close)
 	l.mu.Lock()
 	l.pairs.Passed(passed)
+	l.setWallLocked()
 	out := l.pairs.Receive(l.rt.Now(), from, f)
 	l.mu.Unlock()
 	l.send(out)
@@ -111,6 +127,13 @@ func (l *Leases) RTT(n rhumb.NodeID) (time.Duration, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.pairs.RTT(n)
+}
+
+// Via returns the node by way of which a message reaches one that is out of contact.
+func (l *Leases) Via(n rhumb.NodeID) (rhumb.NodeID, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.pairs.Via(l.rt.Now(), n)
 }
 
 func (l *Leases) setPeers(peers []lease.PeerInfo) {

@@ -16,14 +16,18 @@ type metrics struct {
 	diskFull        prometheus.Counter
 	confirmReads    prometheus.Counter
 	readRetries     prometheus.Counter
+	conditionReads  prometheus.Counter
 	refusedMessages prometheus.Counter
 	droppedMessages prometheus.Counter
 	rangeFull       prometheus.Counter
 	metaDropped     prometheus.Counter
 	fetchFailed     prometheus.Counter
 	collectFailed   prometheus.Counter
+	logsShortened   prometheus.Counter
 	quarantined     prometheus.Gauge
 	discarded       prometheus.Counter
+	unfit           prometheus.Gauge
+	clockAhead      prometheus.Gauge
 }
 
 func newMetrics() metrics {
@@ -39,9 +43,10 @@ func newMetrics() metrics {
 		syncSeconds:     histogram("sync_seconds", "Time for a commit to become durable.", seconds),
 		commitRanges:    histogram("commit_ranges", "Ranges that share one synced commit.", prometheus.ExponentialBuckets(1, 2, 12)),
 		overloaded:      counter("overloaded_total", "Batches refused because too many events or bytes wait."),
-		diskFull:        counter("disk_full_total", "Batches refused because the disk is nearly full."),
+		diskFull:        counter("disk_full_total", "Batches refused and entries of peers not taken because the disk is nearly full, and tries of commits that wait for room."),
 		confirmReads:    counter("confirm_reads_total", "Reads that had no lease and asked the metadata group instead."),
 		readRetries:     counter("read_retries_total", "Reads that began again because old versions were collected under them."),
+		conditionReads:  counter("condition_reads_total", "Conditions that failed by a lease read, without a log entry."),
 		refusedMessages: counter("refused_messages_total", "Replication messages that a replica refused."),
 		droppedMessages: counter("dropped_messages_total", "Replication messages dropped because too many bytes wait; they are sent again."),
 		rangeFull:       counter("range_full_total", "Batches refused because they add keys to a range that is too large."),
@@ -49,6 +54,13 @@ func newMetrics() metrics {
 		fetchFailed:     counter("fetch_failed_total", "Log reads for lagging peers that failed."),
 		collectFailed:   counter("collect_failed_total", "Collections of old log and versions that failed."),
 		discarded:       counter("discarded_replicas_total", "Damaged copies of ranges dropped at the request of an operator."),
+		unfit: prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: "rhumb", Subsystem: "host", Name: "unfit", Help: "1 while this node gives up its primaries because its clock is wrong or its disk is full.",
+		}),
+		clockAhead: prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: "rhumb", Subsystem: "host", Name: "clock_ahead_seconds", Help: "How far the wall clock is ahead of the median of the nodes in contact; below 0 it is behind.",
+		}),
+		logsShortened: counter("logs_shortened_total", "Times that the log of a range was cut shorter because its store kept too much log for replicas that are behind."),
 		quarantined: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "rhumb", Subsystem: "host", Name: "quarantined_replicas", Help: "Replicas that serve nothing because their data contradicts the protocol.",
 		}),
@@ -59,9 +71,16 @@ func newMetrics() metrics {
 func (h *Host) Collectors() []prometheus.Collector {
 	m := &h.m
 	return []prometheus.Collector{
-		m.proposeSeconds, m.syncSeconds, m.commitRanges, m.overloaded, m.diskFull, m.confirmReads, m.readRetries,
-		m.refusedMessages, m.droppedMessages, m.rangeFull, m.metaDropped, m.fetchFailed, m.collectFailed, m.quarantined, m.discarded,
+		m.proposeSeconds, m.syncSeconds, m.commitRanges, m.overloaded, m.diskFull, m.confirmReads, m.readRetries, m.conditionReads,
+		m.refusedMessages, m.droppedMessages, m.rangeFull, m.metaDropped, m.fetchFailed, m.collectFailed, m.logsShortened, m.quarantined,
+		m.unfit, m.clockAhead, m.discarded,
 		troubleCollector{h},
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Namespace: "rhumb", Subsystem: "host", Name: "taken_bytes", Help: "Bytes of client batches that are taken in and not answered.",
+		}, func() float64 { used, _ := h.admission.state(); return float64(used) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Namespace: "rhumb", Subsystem: "host", Name: "pace_bytes", Help: "How many bytes of client batches the node takes in at a time, by the pace at which it answers them.",
+		}, func() float64 { _, pace := h.admission.state(); return float64(pace) }),
 	}
 }
 

@@ -77,35 +77,77 @@ func (h *Host) enqueue(ev event) bool {
 	if h.closed {
 		return false
 	}
-	if len(h.queue) == 0 {
+	if len(h.queue)+len(h.proposals) == 0 {
 		h.since = h.rt.Now()
 	}
-	h.queue = append(h.queue, ev)
 	switch ev := ev.(type) {
-	case messagesEvent:
-		h.waiting += ev.size
 	case *proposeEvent:
+		h.proposals = append(h.proposals, ev)
 		h.waiting += ev.size
+	case messagesEvent:
+		h.queue = append(h.queue, ev)
+		h.waiting += ev.size
+	default:
+		h.queue = append(h.queue, ev)
 	}
 	return true
 }
 
 // Drive runs a pass over what waits, unless one runs already or enough commits are on their way to disk. It may sync a
-// commit on the calling goroutine.
+// commit on the calling goroutine. When much waits the host's own goroutine runs the pass: the caller reads a stream, and a
+// node under overload must refuse at once what it does not take in.
 func (h *Host) Drive() {
 	h.mu.Lock()
-	if !h.mayDrive() {
-		h.mu.Unlock()
-		return
-	}
-	h.driving = true
+	drive, much := h.mayDrive(), h.waiting > guestBytesMax
+	h.driving = h.driving || drive
 	h.mu.Unlock()
-	h.drive(true)
+	switch {
+	case drive && much:
+		h.driver.Wake()
+	case drive:
+		h.drive(true)
+	}
 }
 
 // mayDrive reports whether a pass may start now; h.mu is held.
 func (h *Host) mayDrive() bool {
-	return !h.driving && !h.closed && h.syncing < commitsInFlightMax && len(h.queue) > 0
+	return !h.driving && !h.closed && h.syncing < commitsInFlightMax && len(h.queue)+len(h.proposals) > 0
+}
+
+// takeLocked takes in the events of the next pass: of entries of peers and of client batches each as much as passBytesMax, and
+// all else that comes before them. Acknowledgements and time wait for no client batch. h.mu is held.
+func (h *Host) takeLocked() {
+	n, size := 0, 0
+	for ; n < len(h.queue) && size < passBytesMax; n++ {
+		if m, ok := h.queue[n].(messagesEvent); ok {
+			size += m.size
+		}
+	}
+	if n == len(h.queue) {
+		h.events, h.queue = h.queue, h.events[:0]
+	} else {
+		h.events = append(h.events[:0], h.queue[:n]...)
+		rest := copy(h.queue, h.queue[n:])
+		clear(h.queue[rest:])
+		h.queue = h.queue[:rest]
+	}
+	n, size = 0, 0
+	for ; n < len(h.proposals) && size < passBytesMax; n++ {
+		size += h.proposals[n].size
+		h.events = append(h.events, h.proposals[n])
+	}
+	rest := copy(h.proposals, h.proposals[n:])
+	clear(h.proposals[rest:])
+	h.proposals = h.proposals[:rest]
+	for i := range h.events {
+		switch ev := h.events[i].(type) {
+		case *proposeEvent:
+			h.waiting -= ev.size
+		case messagesEvent:
+			h.waiting -= ev.size
+		}
+	}
+	h.since = h.rt.Now()
 }
 
 // drive runs passes while there is something to do. The caller has set h.driving. A caller that is a guest runs one
@@ -113,13 +155,13 @@ func (h *Host) mayDrive() bool {
 func (h *Host) drive(guest bool) {
 	for {
 		h.mu.Lock()
-		h.events, h.queue, h.waiting = h.queue, h.events[:0], 0
+		h.takeLocked()
 		alone := guest && len(h.events) == 1
 		h.mu.Unlock()
 		commits := h.pass()
 		h.mu.Lock()
 		h.syncing += len(commits)
-		more := len(h.queue) > 0 && h.syncing < commitsInFlightMax && !h.closed
+		more := len(h.queue)+len(h.proposals) > 0 && h.syncing < commitsInFlightMax && !h.closed
 		if !more {
 			h.driving = false
 		}
@@ -172,9 +214,12 @@ func (h *Host) pass() []*commit {
 			for s.r.HasReady() && !h.abandoned {
 				commits = h.carryOut(s, s.r.Ready(), commits)
 			}
+			h.weigh(s)
 			if len(s.held) > 0 && s.r.State() != replica.Activating {
+				now := h.rt.Now()
 				for _, ev := range h.unhold(s) {
-					ev.apply(h) // touches s, which makes it dirty again
+					ev.since = now // it waited for the election, not for its turn
+					ev.apply(h)    // touches s, which makes it dirty again
 				}
 			}
 			untold = untold || s.r.Untold()
@@ -232,17 +277,14 @@ func (h *Host) touch(s *slot) {
 }
 
 func (ev messagesEvent) apply(h *Host) {
+	h.cfg.Budgets.PeersIn.Release(int64(ev.size))
 	for i := range ev.msgs {
 		s, ok := h.slot(ev.msgs[i].Range)
 		if !ok {
 			continue // news of the range has not arrived yet; the sender repeats itself
 		}
-		if ts := latest(&ev.msgs[i]); ts > 0 {
-			if err := h.cfg.Clock.Update(ts); err != nil {
-				h.m.refusedMessages.Inc()
-				h.log.Warn("a peer's clock is too far ahead: its writes are not taken", "from", ev.from, "err", err)
-				continue
-			}
+		if !h.admit(s, &ev.msgs[i]) {
+			continue
 		}
 		if err := s.r.Step(ev.msgs[i]); err != nil {
 			h.m.refusedMessages.Inc()
@@ -252,12 +294,26 @@ func (ev messagesEvent) apply(h *Host) {
 	}
 }
 
-// latest returns the greatest timestamp that a message brings, 0 when it brings none.
-func latest(m *replica.Message) rhumb.Timestamp {
-	if n := len(m.Entries); n > 0 {
-		return m.Entries[n-1].LastHLC()
+// admit prepares a message for its replica. It is false when the disk has no room for its entries: the sender is told.
+func (h *Host) admit(s *slot, m *replica.Message) bool {
+	n := len(m.Entries)
+	if n == 0 {
+		return true
 	}
-	return m.Clock
+	if err := s.store.Writable(); err != nil && m.Kind == replica.Append {
+		h.m.refusedMessages.Inc()
+		s.r.Refuse(m, replica.RefusedDisk)
+		h.touch(s)
+		return false
+	}
+	// The clock moves past what it accepts. A log that is farther ahead than that is continued all the same, and the clock
+	// stays where it is: the log itself keeps its timestamps growing.
+	limit := h.cfg.Clock.Limit()
+	s.r.SetClockLimit(limit)
+	if last := m.Entries[n-1].LastHLC(); last <= limit {
+		_ = h.cfg.Clock.Update(last)
+	}
+	return true
 }
 
 func (ev persistedEvent) apply(h *Host) {
@@ -289,6 +345,7 @@ func (ev activateEvent) apply(h *Host) { h.tryActivate(ev.s) }
 
 func (tickEvent) apply(h *Host) {
 	h.telling = false
+	h.shrinkTails()
 	now := h.rt.Now()
 	h.active = slices.DeleteFunc(h.active, func(s *slot) bool {
 		if s.gone {
@@ -300,7 +357,7 @@ func (tickEvent) apply(h *Host) {
 			h.tryActivate(s)
 			if len(s.held) > 0 && now-s.heldSince > holdMax {
 				for _, ev := range h.unhold(s) {
-					ev.done(rhumb.Outcome{}, &rhumb.Error{
+					ev.answer(rhumb.Outcome{}, &rhumb.Error{
 						Op: "host.Host.Propose", Kind: rhumb.Unavailable, Range: s.id, Node: h.cfg.Self.Node,
 						Msg: "the new primary cannot begin yet; retry",
 					})

@@ -2,6 +2,7 @@ package host
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/node/replica"
@@ -13,7 +14,18 @@ type proposeEvent struct {
 	batch *rhumb.Batch
 	names int // inserts in the batch
 	size  int // of its names and values, in bytes
+	since time.Duration
+	taken *admitted // nil for one that was refused
+	admit *admission
 	done  func(rhumb.Outcome, error)
+}
+
+// answer gives a batch its one answer.
+func (ev *proposeEvent) answer(o rhumb.Outcome, err error) {
+	if ev.taken != nil {
+		ev.admit.answered(ev.taken)
+	}
+	ev.done(o, err)
 }
 
 // Propose asks for a batch to be applied; Drive must be called when no further Propose follows at once. The batch must be
@@ -21,23 +33,27 @@ type proposeEvent struct {
 // outcome when the batch is committed, with an error whose kind says whether it may have been applied otherwise.
 func (h *Host) Propose(b *rhumb.Batch, done func(rhumb.Outcome, error)) {
 	const op rhumb.Op = "host.Host.Propose"
-	ev := &proposeEvent{batch: b, done: done}
+	ev := &proposeEvent{batch: b, admit: &h.admission, since: h.rt.Now(), done: done}
 	for i := range b.Mutations {
 		if b.Mutations[i].Kind == rhumb.Insert {
 			ev.names++
 		}
 		ev.size += b.Mutations[i].Size()
 	}
-	h.mu.Lock()
-	full := len(h.queue) >= eventsMax || h.waiting > 0 && h.waiting+ev.size > waitingBytesMax
-	h.mu.Unlock()
-	if full {
-		h.m.overloaded.Inc()
-		done(rhumb.Outcome{}, rhumb.Ef(op, rhumb.Overloaded, "too much waits on this node, at most %d events and %d bytes may; send less or retry later", eventsMax, waitingBytesMax))
+	var ok bool
+	if ev.taken, ok = h.admission.take(int64(ev.size + proposeOverhead)); !ok {
+		used, most := h.admission.state()
+		h.overloaded(op, ev, fmt.Sprintf("%d bytes of requests wait on this node, at its present pace it takes %d", used, most))
 		return
 	}
-	if !h.enqueue(ev) {
-		done(rhumb.Outcome{}, errStopping(op))
+	h.mu.Lock()
+	full := len(h.proposals) >= eventsMax
+	h.mu.Unlock()
+	switch {
+	case full:
+		h.overloaded(op, ev, fmt.Sprintf("%d batches wait on this node", eventsMax))
+	case !h.enqueue(ev):
+		ev.answer(rhumb.Outcome{}, errStopping(op))
 	}
 }
 
@@ -45,7 +61,11 @@ func (ev *proposeEvent) apply(h *Host) {
 	const op rhumb.Op = "host.Host.Propose"
 	s, ok := h.slot(ev.batch.Range)
 	if !ok {
-		ev.done(rhumb.Outcome{}, &rhumb.Error{Op: op, Kind: rhumb.NotPrimary, Range: ev.batch.Range, Node: h.cfg.Self.Node, Msg: "this node holds no copy of the range"})
+		ev.answer(rhumb.Outcome{}, &rhumb.Error{Op: op, Kind: rhumb.NotPrimary, Range: ev.batch.Range, Node: h.cfg.Self.Node, Msg: "this node holds no copy of the range"})
+		return
+	}
+	if waited := h.rt.Now() - ev.since; waited > queueWaitMax && s.r.State() == replica.Primary {
+		h.overloaded(op, ev, fmt.Sprintf("the batch waited %v for its turn, and its caller does not wait for ever", waited.Round(time.Millisecond)))
 		return
 	}
 	if s.r.State() == replica.Activating && h.hold(s, ev) {
@@ -53,7 +73,7 @@ func (ev *proposeEvent) apply(h *Host) {
 	}
 	p, err := h.proposal(s, ev)
 	if err != nil {
-		ev.done(rhumb.Outcome{}, err)
+		ev.answer(rhumb.Outcome{}, err)
 		return
 	}
 	if h.cfg.Probe != nil {
@@ -61,12 +81,12 @@ func (ev *proposeEvent) apply(h *Host) {
 	}
 	ts, err := h.cfg.Clock.Now()
 	if err != nil {
-		ev.done(rhumb.Outcome{}, rhumb.Wrap(op, err))
+		ev.answer(rhumb.Outcome{}, rhumb.Wrap(op, err))
 		return
 	}
 	h.nextTok++
 	p.Token = h.nextTok
-	h.tokens[p.Token] = call{ev.done, h.rt.Now()}
+	h.tokens[p.Token] = call{ev.answer, h.rt.Now()}
 	s.r.Propose(ts, p)
 	h.touch(s)
 }
@@ -107,6 +127,12 @@ func (h *Host) proposal(s *slot, ev *proposeEvent) (replica.Proposal, error) {
 		h.m.diskFull.Inc()
 		return p, err
 	}
+	if u := h.cfg.Budgets.Uncommitted; u.Full() {
+		u.Refuse()
+		h.m.overloaded.Inc()
+		return p, &rhumb.Error{Op: "host.Host.Propose", Kind: rhumb.Overloaded, Range: s.id, Node: h.cfg.Self.Node, Msg: fmt.Sprintf(
+			"%d bytes of this node's ranges wait for in-sync replicas, the bound is %d; send less or retry later", u.Used(), u.Most())}
+	}
 	if !ev.batch.ID.IsZero() {
 		var err error
 		if p.Seen, p.Expired, err = s.seen(ev.batch.ID); p.Seen != nil || p.Expired || err != nil {
@@ -128,6 +154,9 @@ func (h *Host) proposal(s *slot, ev *proposeEvent) (replica.Proposal, error) {
 		if !found.Tombstone {
 			p.Base[i] = replica.Base{Version: found.Version, Value: found.Value}
 		}
+	}
+	if err := h.failedCondition(s, ev.batch, p.Base); err != nil {
+		return p, err
 	}
 	if size, _ := s.store.Size(s.id); size.Data > h.cfg.RangeSizeMax {
 		if err := h.onlyUpdates(s, &p, size.Data); err != nil {

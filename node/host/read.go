@@ -39,6 +39,16 @@ func (h *Host) Get(ctx context.Context, id rhumb.RangeID, table rhumb.TableID, n
 	return items, receipt, nil
 }
 
+// Exists reports which keys of one range exist, as strongly as Get reads and without a log entry: a key counts as absent
+// only if no write of it was acknowledged before the call. tables holds the table of each name.
+func (h *Host) Exists(ctx context.Context, id rhumb.RangeID, tables []rhumb.TableID, names [][]byte) (exist []bool, err error) {
+	_, err = h.read(ctx, "host.Host.Exists", id, func(s *slot, at rhumb.Timestamp) (err error) {
+		exist, err = s.store.Exists(id, tables, names, at)
+		return err
+	})
+	return exist, err
+}
+
 // Leased reports whether a read of the range would be answered from this node alone: it is the primary and holds its
 // lease. Without it Get and Scan ask the metadata group, which takes a round trip.
 func (h *Host) Leased(id rhumb.RangeID) bool {

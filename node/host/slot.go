@@ -24,6 +24,9 @@ type slot struct {
 	quarantined bool // has been told
 	gone        bool // the copy was discarded: another slot takes its place
 
+	weight  weight // what the host's budgets count of it
+	logKeep int64  // what boundLogs told the replica to keep of its log
+
 	committed rhumb.Seq // what Config.Committed was told last
 	// recent are the last entries that were appended and are not committed, without a gap, for Config.Committed.
 	recent []*entry.Entry
@@ -75,7 +78,7 @@ func (h *Host) eachSlot(do func(*slot)) {
 
 // addSlot starts the replica of a range from what its store holds, if it holds anything.
 func (h *Host) addSlot(st storage.RangeState, made bool) (s *slot, err error) {
-	s = &slot{id: st.Range, store: h.cfg.Engine.Store(st.Range), made: made}
+	s = &slot{id: st.Range, store: h.cfg.Engine.Store(st.Range), made: made, logKeep: rhumb.LogKeepRange}
 	var d replica.Durable
 	if s.store.RangeDamaged(st.Range) {
 		d = replica.Durable{Promised: st.Promised, Quarantine: "a damaged file of " + s.store.Dir() + " holds a part of its data"}
@@ -89,6 +92,7 @@ func (h *Host) addSlot(st storage.RangeState, made bool) (s *slot, err error) {
 		cfg.MinInSync = c.MinInSync
 	}
 	s.r = replica.New(cfg, d)
+	s.r.SetUnfit(!h.fit.Load().of(s))
 	h.slots.Store(st.Range, s)
 	h.all = append(h.all, s)
 	return s, nil

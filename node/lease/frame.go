@@ -49,6 +49,10 @@ type Frame struct {
 	// Agreed is the greatest Close of the receiver that the sender's clock is past, durably: whatever ranges the sender
 	// becomes primary of, it writes above. It speaks of no epoch that the sender excludes.
 	Agreed rhumb.Timestamp
+	// Wall is the sender's wall clock, since 1970.
+	Wall time.Duration
+	// Suspects are nodes that the sender is not in contact with, at most suspectsMax of them.
+	Suspects []rhumb.NodeID
 	// Closed tells how far ranges of the sender are closed.
 	Closed closed.Frame
 }

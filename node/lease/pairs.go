@@ -37,6 +37,8 @@ type Pairs struct {
 	// the ranges that this node is primary of.
 	closing, clock rhumb.Timestamp
 	own            closed.History
+
+	clocks clockView
 }
 
 type promise struct {
@@ -115,6 +117,7 @@ func (p *Pairs) peer(id rhumb.NodeID) *peer {
 // Tick gives the heartbeats that are due.
 func (p *Pairs) Tick(now time.Duration) []Outgoing {
 	p.excuse(now)
+	p.lookAtClocks(now)
 	if p.unhealthy != "" {
 		return nil
 	}
@@ -157,7 +160,7 @@ func (p *Pairs) Due() time.Duration {
 
 // frame makes a frame to q without asking for or giving a grant.
 func (p *Pairs) frame(now time.Duration, q *peer) Frame {
-	f := Frame{Sent: now, EchoBoot: q.life.Boot, Confirmed: q.applied}
+	f := Frame{Sent: now, EchoBoot: q.life.Boot, Confirmed: q.applied, Wall: p.clocks.wall, Suspects: p.named(now)}
 	if q.sent > 0 {
 		f.Echo, f.Held = q.sent, now-q.heard
 	}
@@ -199,8 +202,11 @@ func (p *Pairs) Receive(now time.Duration, from rhumb.NodeIdentity, f *Frame) []
 			q.heldUntil = max(q.heldUntil, f.Granted+f.GrantedLease-q.timing.Epsilon)
 		}
 	}
+	if f.Wall > 0 && f.Reply && f.EchoBoot == p.self.Boot && f.Echo > 0 && f.Echo+f.Held <= now {
+		q.heardWall(now, p.clocks.wall, f.Wall, now-f.Echo-f.Held)
+	}
 	if f.Sent > q.sent {
-		q.sent, q.heard = f.Sent, now
+		q.sent, q.heard, q.suspects = f.Sent, now, f.Suspects
 	}
 	if f.Reply || p.unhealthy != "" {
 		return nil

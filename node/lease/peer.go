@@ -26,6 +26,11 @@ type peer struct {
 	// once it has.
 	grace time.Duration
 	rtt   time.Duration
+	// suspects are those that the peer said last that it suspects; offset is how far its wall clock was ahead of this node's
+	// at offsetAt.
+	suspects []rhumb.NodeID
+	offset   time.Duration
+	offsetAt time.Duration
 
 	// As holder: what this node may believe, and the last of the peer's exclusions that it has applied.
 	heldUntil time.Duration
@@ -122,7 +127,7 @@ func (q *peer) reborn(life rhumb.NodeIdentity) {
 	}
 	q.life = life
 	q.obligedUntil, q.heldUntil, q.applied = 0, 0, 0
-	q.heard, q.sent = 0, 0
+	q.heard, q.sent, q.suspects, q.offsetAt = 0, 0, nil, 0
 	q.asked, q.agreed = 0, 0
 	q.out.Reset()
 	q.in.Reset()

@@ -17,7 +17,7 @@ func (n *Network) call(ctx context.Context, op rhumb.Op, to rhumb.NodeID, method
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the stream, whatever became of it
-	s, err := p.conn.NewStream(ctx, &grpc.StreamDesc{}, method)
+	s, err := p.conn.Client().NewStream(ctx, &grpc.StreamDesc{}, method)
 	if err != nil {
 		return &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Node: to, Msg: "cannot connect to the node; retry", Err: err}
 	}

@@ -50,7 +50,7 @@ func TestForwardThatBreaks(t *testing.T) {
 	}()
 	<-got
 	p, _ := a.network.peer(2)
-	_ = p.conn.Close()
+	p.conn.Close()
 	if err := <-failed; rhumb.KindOf(err) != rhumb.Unknown {
 		t.Errorf("a connection that broke behind the request: %v, want unknown", err)
 	}

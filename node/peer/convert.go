@@ -23,6 +23,7 @@ func messageToPB(m *replica.Message) *rhumbpb.ReplicaMessage {
 		HintEpoch: uint64(m.HintEpoch), HintEnd: uint64(m.HintEnd), Promised: uint64(m.Promised), Quarantined: m.Quarantined,
 		Life: uint64(m.Life), Clock: uint64(m.Clock), Contradicts: m.Contradicts, Trimmed: m.Trimmed,
 		CommitHashHigh: binary.BigEndian.Uint64(m.CommitHash[:8]), CommitHashLow: binary.BigEndian.Uint64(m.CommitHash[8:]),
+		Refused: uint32(m.Refused),
 	}
 	if len(m.Entries) > 0 {
 		p.Entries = make([][]byte, len(m.Entries))
@@ -42,6 +43,7 @@ func messageFromPB(p *rhumbpb.ReplicaMessage, from, to rhumb.NodeID) (replica.Me
 		Trim: rhumb.Seq(p.Trim), Commit: rhumb.Seq(p.Commit), Match: rhumb.Seq(p.Match), Reject: rhumb.Seq(p.Reject),
 		HintEpoch: rhumb.Epoch(p.HintEpoch), HintEnd: rhumb.Seq(p.HintEnd), Promised: rhumb.Epoch(p.Promised), Quarantined: p.Quarantined,
 		Life: rhumb.BootSeq(p.Life), Clock: rhumb.Timestamp(p.Clock), Contradicts: p.Contradicts, Trimmed: p.Trimmed,
+		Refused: replica.Refusal(min(p.Refused, math.MaxUint8)),
 	}
 	binary.BigEndian.PutUint64(m.CommitHash[:8], p.CommitHashHigh)
 	binary.BigEndian.PutUint64(m.CommitHash[8:], p.CommitHashLow)
@@ -65,6 +67,10 @@ func frameToPB(f *lease.Frame) *rhumbpb.HeartbeatFrame {
 		Sent: int64(f.Sent), Reply: f.Reply, Lease: int64(f.Lease), EchoBoot: uint64(f.EchoBoot), Echo: int64(f.Echo),
 		Held: int64(f.Held), Granted: int64(f.Granted), GrantedLease: int64(f.GrantedLease),
 		ExclusionSeq: f.ExclusionSeq, Confirmed: f.Confirmed, Close: uint64(f.Close), Agreed: uint64(f.Agreed), Closed: closedToPB(&f.Closed),
+		Wall: f.Wall.Microseconds(),
+	}
+	for _, n := range f.Suspects {
+		p.Suspects = append(p.Suspects, uint32(n))
 	}
 	for _, x := range f.Exclusions {
 		p.Exclusions = append(p.Exclusions, &rhumbpb.Exclusion{Region: uint32(x.Range.Region), Slot: uint32(x.Range.Slot), Epoch: uint64(x.Epoch)})
@@ -78,6 +84,10 @@ func frameFromPB(p *rhumbpb.HeartbeatFrame) *lease.Frame {
 		Echo: time.Duration(p.Echo), Held: time.Duration(p.Held), Granted: time.Duration(p.Granted),
 		GrantedLease: time.Duration(p.GrantedLease), ExclusionSeq: p.ExclusionSeq, Confirmed: p.Confirmed,
 		Close: rhumb.Timestamp(p.Close), Agreed: rhumb.Timestamp(p.Agreed), Closed: closedFromPB(p.Closed),
+		Wall: time.Duration(min(max(0, p.Wall), math.MaxInt64/1000)) * time.Microsecond,
+	}
+	for _, n := range p.Suspects {
+		f.Suspects = append(f.Suspects, rhumb.NodeID(n))
 	}
 	for _, x := range p.Exclusions {
 		f.Exclusions = append(f.Exclusions, lease.Exclusion{

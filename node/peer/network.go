@@ -1,27 +1,26 @@
 package peer
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc"
-
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 	"github.com/rhumbdb/rhumb/node/lease"
+	"github.com/rhumbdb/rhumb/node/memory"
 	"github.com/rhumbdb/rhumb/node/replica"
 )
 
 // Bounds of a connection to one peer.
 const (
-	// queueBytesMax bounds the replication messages that wait for the network.
-	queueBytesMax = 16 << 20
-	// frameBytesMax bounds the messages that are gathered into one frame; a larger message travels alone.
-	frameBytesMax = 4 << 20
+	// queueBytesDefault and frameBytesDefault are Config.QueueBytesMax and FrameBytesMax where nothing is said.
+	queueBytesDefault = 16 << 20
+	frameBytesDefault = 4 << 20
 	// heartbeatsMax bounds the heartbeats that wait; more are stale and dropped.
 	heartbeatsMax = 8
 	// raftQueueMax bounds the metadata messages that wait.
@@ -61,10 +60,20 @@ type Config struct {
 	// Load gives what this node tells another of its own load with each heartbeat, and tell false when that is nothing. It
 	// must not block. Nil tells nothing.
 	Load func(to rhumb.NodeID) (load NodeLoad, tell bool)
+	// Via returns the node by way of which messages of the metadata group reach another one that is out of contact, and ok false
+	// when they are to go there directly. It must not block. Nil is always directly.
+	Via func(to rhumb.NodeID) (via rhumb.NodeID, ok bool)
 	// Dial opens connections; nil is the plain dialer.
-	Dial    api.DialFunc
-	Handler Handler
-	Logger  *slog.Logger
+	Dial api.DialFunc
+	// QueueBytesMax bounds the replication messages that wait for the network, for each peer; default 16 MiB. Their entries
+	// are those that the replicas hold, so they take little memory of their own. Queued counts them for all peers.
+	QueueBytesMax int
+	Queued        *memory.Budget
+	// FrameBytesMax bounds the messages that are gathered into one frame; a larger message travels alone. A frame under way
+	// takes about three times its size. Default 4 MiB.
+	FrameBytesMax int
+	Handler       Handler
+	Logger        *slog.Logger
 }
 
 // Network is this node's connections to all others.
@@ -85,12 +94,16 @@ type Network struct {
 type networkMetrics struct {
 	dropped *prometheus.CounterVec
 	redials prometheus.Counter
+	silent  prometheus.Counter
+	relayed prometheus.Counter
 	sent    prometheus.Counter
 	frames  prometheus.Counter
 }
 
 // NewNetwork makes a network without peers.
 func NewNetwork(cfg Config) *Network {
+	cfg.QueueBytesMax = cmp.Or(cfg.QueueBytesMax, queueBytesDefault)
+	cfg.FrameBytesMax = cmp.Or(cfg.FrameBytesMax, frameBytesDefault)
 	ctx, cancel := context.WithCancel(context.Background())
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "rhumb", Subsystem: "peer", Name: name, Help: help})
@@ -101,6 +114,8 @@ func NewNetwork(cfg Config) *Network {
 			dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
 				Namespace: "rhumb", Subsystem: "peer", Name: "dropped_total", Help: "Messages dropped because a peer's queue was full.",
 			}, []string{"traffic"}),
+			relayed: counter("relayed_total", "Frames and requests of the metadata group passed on between two nodes that are out of contact."),
+			silent:  counter("silent_total", "Connections to peers that were given up because no answer came; they are made anew."),
 			redials: counter("redials_total", "Streams to peers that broke and were opened again."),
 			sent:    counter("messages_total", "Replication messages sent."),
 			frames:  counter("frames_total", "Frames in which replication messages were sent."),
@@ -114,7 +129,7 @@ func NewNetwork(cfg Config) *Network {
 
 // Collectors gives the network's metrics for registration.
 func (n *Network) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{n.m.dropped, n.m.redials, n.m.sent, n.m.frames}
+	return []prometheus.Collector{n.m.dropped, n.m.redials, n.m.silent, n.m.relayed, n.m.sent, n.m.frames}
 }
 
 // SetPeers says which other nodes there are. A node whose addresses or life changed is connected to anew.
@@ -198,14 +213,22 @@ func (n *Network) SendHeartbeat(to rhumb.NodeID, f *lease.Frame) {
 
 // SendRaft sends messages of the metadata group.
 func (n *Network) SendRaft(to rhumb.NodeID, group uint32, msgs [][]byte) {
+	f := &rhumbpb.RaftFrame{Group: group, Messages: msgs}
+	if via, ok := n.via(to); ok {
+		f.To, to = uint32(to), via
+	}
+	n.queueRaft(to, f)
+}
+
+func (n *Network) queueRaft(to rhumb.NodeID, f *rhumbpb.RaftFrame) {
 	p, ok := n.peer(to)
 	if !ok {
 		return
 	}
 	select {
-	case p.raft <- &rhumbpb.RaftFrame{Group: group, Messages: msgs}:
+	case p.raft <- f:
 	default:
-		n.m.dropped.WithLabelValues("raft").Add(float64(len(msgs)))
+		n.m.dropped.WithLabelValues("raft").Add(float64(len(f.Messages)))
 	}
 }
 
@@ -214,7 +237,11 @@ func (n *Network) SendRaft(to rhumb.NodeID, group uint32, msgs [][]byte) {
 func (n *Network) Metadata(ctx context.Context, to rhumb.NodeID, group uint32, request []byte) ([]byte, error) {
 	const op rhumb.Op = "peer.Network.Metadata"
 	resp := new(rhumbpb.MetadataResponse)
-	err := n.call(ctx, op, to, rhumbpb.Peer_Metadata_FullMethodName, &rhumbpb.MetadataRequest{Hello: n.hello(), Group: group, Request: request}, resp)
+	q := &rhumbpb.MetadataRequest{Hello: n.hello(), Group: group, Request: request}
+	if via, ok := n.via(to); ok {
+		q.To, to = uint32(to), via
+	}
+	err := n.call(ctx, op, to, rhumbpb.Peer_Metadata_FullMethodName, q, resp)
 	if err != nil {
 		return nil, err
 	}
@@ -271,8 +298,8 @@ type peer struct {
 	id                  rhumb.NodeID
 	boot                rhumb.BootSeq
 	addr, heartbeatAddr string
-	conn                *grpc.ClientConn // replication, raft and requests
-	beatConn            *grpc.ClientConn // heartbeats only
+	conn                *api.Conn // replication, raft and requests
+	beatConn            *api.Conn // heartbeats only
 
 	replication *queue
 	heartbeats  chan *lease.Frame
@@ -287,13 +314,13 @@ type peer struct {
 func (n *Network) newPeer(d *rhumb.Node, before <-chan struct{}) *peer {
 	p := &peer{
 		n: n, id: d.ID, boot: d.Boot, addr: d.Addr, heartbeatAddr: d.HeartbeatAddr,
-		replication: newQueue(), heartbeats: make(chan *lease.Frame, heartbeatsMax), raft: make(chan *rhumbpb.RaftFrame, raftQueueMax),
+		replication: newQueue(n.cfg.QueueBytesMax, n.cfg.Queued), heartbeats: make(chan *lease.Frame, heartbeatsMax), raft: make(chan *rhumbpb.RaftFrame, raftQueueMax),
 		ended: make(chan struct{}),
 	}
 	p.ctx, p.cancel = context.WithCancel(n.ctx)
 	var err1, err2 error
-	p.conn, err1 = api.Connect(d.Addr, n.cfg.Dial)
-	p.beatConn, err2 = api.Connect(d.HeartbeatAddr, n.cfg.Dial)
+	p.conn, err1 = api.NewConn(d.Addr, n.cfg.Dial)
+	p.beatConn, err2 = api.NewConn(d.HeartbeatAddr, n.cfg.Dial)
 	if err1 != nil || err2 != nil { // only an address that does not parse, which the catalog refuses
 		n.cfg.Logger.Error("cannot make a connection", "node", d.ID, "addr", d.Addr, "err", err1, "heartbeat_err", err2)
 		close(p.ended)
@@ -308,10 +335,15 @@ func (n *Network) newPeer(d *rhumb.Node, before <-chan struct{}) *peer {
 	})
 	n.work.Go(func() { p.keep(p.beat) })
 	n.work.Go(func() { p.keep(p.sendRaft) })
+	for _, c := range []*api.Conn{p.conn, p.beatConn} {
+		n.work.Go(func() {
+			c.Watch(p.ctx, func() bool { return true }, n.m.silent.Inc)
+			c.Close()
+		})
+	}
 	n.work.Go(func() {
 		<-p.ctx.Done()
-		_ = p.conn.Close()
-		_ = p.beatConn.Close()
+		p.replication.clear()
 	})
 	return p
 }
@@ -343,7 +375,7 @@ func (p *peer) keep(stream func(ctx context.Context) error) {
 
 // replicate sends what waits in the replication queue until the stream breaks.
 func (p *peer) replicate(ctx context.Context) error {
-	s, err := rhumbpb.NewPeerClient(p.conn).Replicate(ctx)
+	s, err := rhumbpb.NewPeerClient(p.conn.Client()).Replicate(ctx)
 	if err != nil {
 		return err
 	}
@@ -369,7 +401,7 @@ func (p *peer) replicate(ctx context.Context) error {
 			return err
 		case <-p.replication.wake:
 		}
-		for msgs := p.replication.take(frameBytesMax); len(msgs) > 0; msgs = p.replication.take(frameBytesMax) {
+		for msgs := p.replication.take(p.n.cfg.FrameBytesMax); len(msgs) > 0; msgs = p.replication.take(p.n.cfg.FrameBytesMax) {
 			f := &rhumbpb.ReplicaFrame{Messages: make([]*rhumbpb.ReplicaMessage, len(msgs))}
 			for i := range msgs {
 				f.Messages[i] = messageToPB(&msgs[i])
@@ -385,7 +417,7 @@ func (p *peer) replicate(ctx context.Context) error {
 
 // beat sends heartbeats until the stream breaks. Those that waited while there was no stream are stale and dropped.
 func (p *peer) beat(ctx context.Context) error {
-	s, err := rhumbpb.NewPeerClient(p.beatConn).Heartbeat(ctx)
+	s, err := rhumbpb.NewPeerClient(p.beatConn.Client()).Heartbeat(ctx)
 	if err != nil {
 		return err
 	}
@@ -430,7 +462,7 @@ func (p *peer) beatFrame(f *lease.Frame) *rhumbpb.HeartbeatFrame {
 
 // sendRaft sends metadata messages until the stream breaks.
 func (p *peer) sendRaft(ctx context.Context) error {
-	s, err := rhumbpb.NewPeerClient(p.conn).Raft(ctx)
+	s, err := rhumbpb.NewPeerClient(p.conn.Client()).Raft(ctx)
 	if err != nil {
 		return err
 	}

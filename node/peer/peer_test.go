@@ -53,7 +53,7 @@ func TestMessageCrossesTheWireWhole(t *testing.T) {
 	var m replica.Message
 	var next int64
 	fill(reflect.ValueOf(&m).Elem(), &next)
-	m.Kind, m.From, m.To = replica.Append, 5, 6
+	m.Kind, m.From, m.To, m.Refused = replica.Append, 5, 6, replica.RefusedDisk
 	m.Prev.Hash = entry.Hash{1, 2, 3, 15: 9}
 	m.Entries = []*entry.Entry{testEntry()}
 	b, err := proto.Marshal(messageToPB(&m))
@@ -79,6 +79,7 @@ func TestHeartbeatCrossesTheWireWhole(t *testing.T) {
 	var next int64
 	fill(reflect.ValueOf(&f).Elem(), &next)
 	f.Exclusions = []lease.Exclusion{{Range: rhumb.RangeID{Region: 1, Slot: 2}, Epoch: 3}}
+	f.Wall, f.Suspects = 5*time.Second, []rhumb.NodeID{7, 8}
 	f.Closed.Covers = []closed.Cover{{Range: rhumb.RangeID{Region: 1, Slot: 2}, Seq: 3}, {Range: rhumb.RangeID{Region: 4, Slot: 5}}}
 	b, err := proto.Marshal(frameToPB(&f))
 	if err != nil {
@@ -141,23 +142,23 @@ func FuzzDecodeLabels(f *testing.F) {
 }
 
 func TestQueueIsBoundedAndKeepsOrder(t *testing.T) {
-	q := newQueue()
-	big := &entry.Entry{Requests: []entry.Request{{Writes: []entry.Write{{Value: make([]byte, frameBytesMax-1_000)}}}}}
+	q := newQueue(queueBytesDefault, nil)
+	big := &entry.Entry{Requests: []entry.Request{{Writes: []entry.Write{{Value: make([]byte, frameBytesDefault-1_000)}}}}}
 	msg := func(seq rhumb.Seq) replica.Message { return replica.Message{Match: seq, Entries: []*entry.Entry{big}} }
 	added := 0
 	for q.add([]replica.Message{msg(rhumb.Seq(added))}) {
 		added++
 	}
-	if want := queueBytesMax / frameBytesMax; added != want {
+	if want := queueBytesDefault / frameBytesDefault; added != want {
 		t.Fatalf("%d messages of a frame's size fitted, want %d", added, want)
 	}
 	for i := range added {
-		got := q.take(frameBytesMax)
+		got := q.take(frameBytesDefault)
 		if len(got) != 1 || got[0].Match != rhumb.Seq(i) {
 			t.Fatalf("take %d gave %d messages", i, len(got))
 		}
 	}
-	if got := q.take(frameBytesMax); len(got) != 0 || q.bytes != 0 {
+	if got := q.take(frameBytesDefault); len(got) != 0 || q.bytes != 0 {
 		t.Fatalf("an empty queue gave %d messages and counts %d bytes", len(got), q.bytes)
 	}
 }
@@ -175,6 +176,8 @@ type side struct {
 	beats     int
 	load      NodeLoad
 	raft      int
+	raftFrom  rhumb.NodeID
+	via       map[rhumb.NodeID]rhumb.NodeID
 	connected map[rhumb.NodeID]bool
 	forwarded func() // called, if set, before a forwarded request is answered
 }
@@ -209,10 +212,11 @@ func (s *side) Connected(n rhumb.NodeID, connected bool) {
 	s.connected[n] = connected
 }
 
-func (s *side) Raft(_ rhumb.NodeID, _ uint32, msgs [][]byte) {
+func (s *side) Raft(from rhumb.NodeID, _ uint32, msgs [][]byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.raft += len(msgs)
+	s.raftFrom = from
 }
 
 func (s *side) Metadata(_ context.Context, from rhumb.NodeID, _ uint32, request []byte) ([]byte, error) {
@@ -244,13 +248,19 @@ func startSide(t *testing.T, node rhumb.NodeID, cluster rhumb.ClusterID) *side {
 	s.network = NewNetwork(Config{
 		Cluster: cluster, Self: func() rhumb.NodeIdentity { return s.id }, Handler: s, Logger: slog.New(slog.DiscardHandler),
 		Load: func(to rhumb.NodeID) (NodeLoad, bool) { return NodeLoad{7: 100 + int64(to)}, to == 2 },
+		Via: func(to rhumb.NodeID) (rhumb.NodeID, bool) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			via, ok := s.via[to]
+			return via, ok
+		},
 	})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.addr = l.Addr().String()
-	g := grpc.NewServer(api.ServerOptions()...)
+	g := grpc.NewServer(api.ServerOptions(0)...)
 	s.service.Register(g)
 	s.service.Open(s.network)
 	var wait sync.WaitGroup
@@ -315,6 +325,36 @@ func TestNetworkCarriesEverything(t *testing.T) {
 	}
 	if resp, err := a.network.DescribeReplica(t.Context(), 2, rhumb.RangeID{Slot: 4}); err != nil || resp.SizeBytes != 4 {
 		t.Fatalf("describe answered %v, %v", resp, err)
+	}
+}
+
+// TestMetadataGoesByWayOfAThird guards that two nodes whose link is cut reach each other's metadata group through a third
+// one, and that the receiver knows from whom a message is.
+func TestMetadataGoesByWayOfAThird(t *testing.T) {
+	cluster := rhumb.UUID{9}
+	a, b, c := startSide(t, 1, cluster), startSide(t, 2, cluster), startSide(t, 3, cluster)
+	a.via = map[rhumb.NodeID]rhumb.NodeID{3: 2}
+	b.via = map[rhumb.NodeID]rhumb.NodeID{3: 1} // nothing is passed on twice
+	a.network.SetPeers([]*rhumb.Node{b.node()})
+	b.network.SetPeers([]*rhumb.Node{a.node(), c.node()})
+	c.await(t, "raft", func() bool {
+		a.network.SendRaft(3, 0, [][]byte{{1}})
+		return c.raft > 0 && c.raftFrom == 1
+	})
+	if got, err := a.network.Metadata(t.Context(), 3, 0, []byte("q")); err != nil || string(got) != "re:q" {
+		t.Fatalf("metadata answered %q, %v", got, err)
+	}
+	if _, err := a.network.Metadata(t.Context(), 3, 0, []byte("refuse")); rhumb.KindOf(err) != rhumb.Conflict || !strings.Contains(err.Error(), "n1") {
+		t.Fatalf("a refusal did not survive: %v", err)
+	}
+	a.mu.Lock()
+	a.via[4] = 2
+	a.mu.Unlock()
+	if _, err := a.network.Metadata(t.Context(), 4, 0, []byte("q")); rhumb.KindOf(err) != rhumb.Unavailable {
+		t.Fatalf("an unknown node was reached: %v", err)
+	}
+	if b.raft != 0 {
+		t.Error("what was to be passed on was taken")
 	}
 }
 

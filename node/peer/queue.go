@@ -3,11 +3,15 @@ package peer
 import (
 	"sync"
 
+	"github.com/rhumbdb/rhumb/node/memory"
 	"github.com/rhumbdb/rhumb/node/replica"
 )
 
-// queue holds the replication messages for one peer, bounded by queueBytesMax.
+// queue holds the replication messages for one peer, bounded by Config.QueueBytesMax.
 type queue struct {
+	most   int
+	budget *memory.Budget // of the queues of all peers
+
 	mu    sync.Mutex // guards the two below
 	msgs  []replica.Message
 	bytes int
@@ -15,7 +19,9 @@ type queue struct {
 	wake chan struct{} // holds a token while msgs may not be empty
 }
 
-func newQueue() *queue { return &queue{wake: make(chan struct{}, 1)} }
+func newQueue(most int, budget *memory.Budget) *queue {
+	return &queue{most: most, budget: budget, wake: make(chan struct{}, 1)}
+}
 
 // add appends messages and reports whether they fitted; a message is never added without those before it.
 func (q *queue) add(msgs []replica.Message) bool {
@@ -24,12 +30,14 @@ func (q *queue) add(msgs []replica.Message) bool {
 		size += messageSize(&msgs[i])
 	}
 	q.mu.Lock()
-	if q.bytes > 0 && q.bytes+size > queueBytesMax {
+	if q.bytes > 0 && q.bytes+size > q.most {
 		q.mu.Unlock()
+		q.budget.Refuse()
 		return false
 	}
 	q.msgs = append(q.msgs, msgs...)
 	q.bytes += size
+	q.budget.Add(int64(size))
 	q.mu.Unlock()
 	select {
 	case q.wake <- struct{}{}:
@@ -54,6 +62,7 @@ func (q *queue) take(bytesMax int) []replica.Message {
 	out := q.msgs[:n:n]
 	q.msgs = q.msgs[n:]
 	q.bytes -= size
+	q.budget.Release(int64(size))
 	if len(q.msgs) == 0 {
 		q.msgs = nil
 	}
@@ -64,6 +73,7 @@ func (q *queue) take(bytesMax int) []replica.Message {
 func (q *queue) clear() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.budget.Release(int64(q.bytes))
 	q.msgs, q.bytes = nil, 0
 }
 

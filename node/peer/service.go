@@ -137,7 +137,7 @@ func (s *Service) Raft(stream grpc.ClientStreamingServer[rhumbpb.RaftFrame, rhum
 		if err != nil {
 			return err
 		}
-		n.cfg.Handler.Raft(from.Node, f.Group, f.Messages)
+		n.takeRaft(from.Node, f)
 	}
 }
 
@@ -150,6 +150,13 @@ func (s *Service) Metadata(ctx context.Context, q *rhumbpb.MetadataRequest) (*rh
 	from, err := n.sameCluster(q.Hello)
 	if err != nil {
 		return nil, api.Status(err, api.Hint{})
+	}
+	if to := rhumb.NodeID(q.To); to != rhumb.NoNode && to != n.cfg.Self().Node {
+		resp, err := n.passOn(ctx, q)
+		if err != nil {
+			return nil, api.Status(err, api.Hint{})
+		}
+		return resp, nil
 	}
 	response, err := n.cfg.Handler.Metadata(ctx, from.Node, q.Group, q.Request)
 	if err != nil {

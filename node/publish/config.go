@@ -25,8 +25,8 @@ const (
 	staleBytes = 256 << 20
 	// readBytes is how much of a range's log is read at once.
 	readBytes = 1 << 20
-	// heldBytesMax bounds the entries that wait in memory to be published.
-	heldBytesMax = 32 << 20
+	// heldBytesDefault is Config.HeldBytes where nothing is said.
+	heldBytesDefault = 32 << 20
 	// positionInterval is how long the image may lack the newest position of a range whose log did nothing to it.
 	positionInterval = time.Second
 	// beatInterval is how often readers are told that the node lives.
@@ -74,6 +74,9 @@ type Config struct {
 	// State gives the node's copy of the catalog.
 	State  func() *catalog.State
 	Logger *slog.Logger
+	// HeldBytes bounds the entries that wait in memory to be published: so many that are told of, and so many that are being
+	// published. What is beyond is read from storage. Default 32 MiB.
+	HeldBytes int
 	// Registerer takes the metrics; nil registers none.
 	Registerer prometheus.Registerer
 }

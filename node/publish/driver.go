@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"sync"
@@ -87,6 +88,7 @@ func Open(cfg Config) (*Driver, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	cfg.HeldBytes = cmp.Or(cfg.HeldBytes, heldBytesDefault)
 	cfg.Logger = cfg.Logger.With("image", ImageDir(cfg.Root, cfg.Cluster, cfg.Node))
 	ctx, cancel := context.WithCancel(context.Background())
 	d := &Driver{
@@ -109,7 +111,7 @@ func (d *Driver) Close() error {
 }
 
 // Committed tells how far a range is committed, and gives the last entries up to there that the caller has at hand, none or
-// more, without a gap. They must not be changed any more. It never blocks: entries beyond heldBytesMax are dropped, and read
+// more, without a gap. They must not be changed any more. It never blocks: entries beyond Config.HeldBytes are dropped, and read
 // from storage later.
 func (d *Driver) Committed(id rhumb.RangeID, p Position, entries []*entry.Entry) {
 	size := 0
@@ -121,7 +123,7 @@ func (d *Driver) Committed(id rhumb.RangeID, p Position, entries []*entry.Entry)
 	}
 	d.mu.Lock()
 	if old := d.moved[id]; p.Seq > old.Seq {
-		if d.queued += size; d.queued > heldBytesMax {
+		if d.queued += size; d.queued > d.cfg.HeldBytes {
 			dropEntries(d.moved)
 			d.queued, entries = 0, nil
 		}
@@ -267,7 +269,7 @@ func (d *Driver) take() (w work) {
 		d.pending[id] = d.pending[id].then(m.Position, m.entries)
 	}
 	clear(d.moved)
-	if d.held += d.queued; d.held > heldBytesMax {
+	if d.held += d.queued; d.held > d.cfg.HeldBytes {
 		dropEntries(d.pending)
 		d.held = 0
 	}

@@ -23,6 +23,9 @@ func (r *Replica) Step(m Message) error {
 	}
 	switch m.Kind {
 	case Append:
+		if r.refuseAhead(&m) {
+			return nil
+		}
 		r.stepAppend(&m)
 	case Ack:
 		return r.stepAck(&m)

@@ -50,10 +50,13 @@ func (r *Replica) reconfigure() {
 // (ruling 6), and takes it back when that node is not fit any more.
 func (r *Replica) pursue() {
 	p := r.peer(r.change.node)
-	fit := p.connected && !p.suspect && p.flow < flowLost
+	fit := p.connected && p.fit()
 	switch {
 	case r.change.retracted:
 	case r.change.unsent && (!fit || r.toShrink() != nil):
+		if !fit {
+			r.left(p.node)
+		}
 		r.change = change{}
 		r.configure()
 		r.advanceCommit()
@@ -104,14 +107,15 @@ func (r *Replica) tickChange() {
 	r.dirty = true
 }
 
-// toShrink gives an in-sync peer that should leave, or nil: it is suspected, quarantined, or has lost
-// log that it acknowledged, and enough remain.
+// toShrink returns an in-sync peer that should leave, or nil: it is suspected, quarantined, has lost log that it
+// acknowledged, refuses entries, or has made no progress, and enough remain. When too few of those that remain are fit, a
+// smaller set could not commit either; then the set stays whole, so that as many as possible can be elected.
 func (r *Replica) toShrink() *progress {
-	if len(r.inSync) <= r.cfg.MinInSync {
+	if len(r.inSync) <= r.cfg.MinInSync || r.fitMembers() < r.cfg.MinInSync || r.blamed() {
 		return nil
 	}
 	for _, p := range r.peers {
-		if p.inSync && (p.suspect || p.flow >= flowLost) {
+		if p.inSync && !p.fit() {
 			return p
 		}
 	}
@@ -136,7 +140,7 @@ func (r *Replica) whyNot(p *progress) string {
 	case slices.Contains(r.desc.Quarantined, p.node):
 		return "it is quarantined"
 	case p.flow == flowLost:
-		return fmt.Sprintf("the log it needs is trimmed away up to %d: it needs a state transfer", r.log.trim)
+		return fmt.Sprintf("log trimmed: it needs what lay below %d, and so a state transfer", r.log.trim)
 	case p.flow == flowQuarantined:
 		return "it is quarantined"
 	case !p.connected:
@@ -145,6 +149,8 @@ func (r *Replica) whyNot(p *progress) string {
 		return "it is suspected"
 	case p.flow == flowProbe:
 		return "its log is being compared"
+	case r.held(p.node):
+		return "it left the in-sync set of late and is held off for a while"
 	case r.lagBytes(p) > int64(r.cfg.JoinWithinBytes):
 		return fmt.Sprintf("it is %d bytes behind, at most %d are allowed", r.lagBytes(p), r.cfg.JoinWithinBytes)
 	}

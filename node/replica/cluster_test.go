@@ -313,6 +313,14 @@ func (c *cluster) decide(i int) (ok bool) {
 	switch {
 	case m.Version != c.record.Version || m.Epoch != c.record.Epoch:
 		return false
+	case m.Kind == Yield:
+		for i := range c.record.InSync { // the next after the primary
+			if n := c.record.InSync[i]; n > c.record.Primary || i == 0 && slices.Max(c.record.InSync) == c.record.Primary {
+				c.elect(n, c.record.InSync)
+				return true
+			}
+		}
+		return false
 	case m.Kind == ElectMe:
 		c.elect(c.record.Primary, c.record.InSync)
 		return true

@@ -44,6 +44,12 @@ type Config struct {
 	// AdoptBytesMax is how much log an elected replica takes over from the member with the longest log; beyond it that
 	// member is to be primary. Default 1 MiB.
 	AdoptBytesMax int
+	// ProgressTimeout is how long a member may acknowledge nothing while entries wait before it has to leave the in-sync set,
+	// and how long a primary may commit nothing before it asks for another. Default 1.5 s.
+	ProgressTimeout time.Duration
+	// HoldOffMin is how long a node that left the in-sync set may not join it again. It doubles each time up to HoldOffMax,
+	// and begins anew after the node was a member for HoldOffMax. Defaults 1 s and 60 s.
+	HoldOffMin, HoldOffMax time.Duration
 	// JoinWithinBytes is how near to the end of the log a learner must be to join the in-sync set (ruling 7).
 	// Default 1 MiB.
 	JoinWithinBytes int
@@ -76,6 +82,15 @@ func (c Config) withDefaults() Config {
 	if c.ChangeRetry == 0 {
 		c.ChangeRetry = time.Second
 	}
+	if c.ProgressTimeout == 0 {
+		c.ProgressTimeout = 1500 * time.Millisecond
+	}
+	if c.HoldOffMin == 0 {
+		c.HoldOffMin = time.Second
+	}
+	if c.HoldOffMax == 0 {
+		c.HoldOffMax = time.Minute
+	}
 	if c.LogKeepBytes == 0 {
 		c.LogKeepBytes = rhumb.LogKeepRange
 	}
@@ -101,7 +116,8 @@ func (c Config) Validate() error {
 	fault(c.InflightBytesMax < c.AppendBytesMax, "inflight bytes is %d, less than append bytes %d", c.InflightBytesMax, c.AppendBytesMax)
 	fault(c.UncommittedBytesMax < c.EntryBytesMax, "uncommitted bytes is %d, less than entry bytes %d", c.UncommittedBytesMax, c.EntryBytesMax)
 	fault(c.TailBytesMax < 0 || c.ProposalsMax < 0 || c.JoinWithinBytes < 0 || c.AdoptBytesMax < 0 || c.LogKeepBytes < 0, "a bound is negative")
-	fault(c.Retransmit < 0 || c.ChangeRetry < 0 || c.PrepareWait < 0, "a duration is negative")
+	fault(c.Retransmit < 0 || c.ChangeRetry < 0 || c.PrepareWait < 0 || c.ProgressTimeout < 0 || c.HoldOffMin < 0, "a duration is negative")
+	fault(c.HoldOffMax < c.HoldOffMin, "hold-off is at most %v, less than at least %v", c.HoldOffMax, c.HoldOffMin)
 	if len(faults) > 0 {
 		return rhumb.E(op, rhumb.InvalidArgument, strings.Join(faults, "; "))
 	}

@@ -99,4 +99,6 @@ type Message struct {
 	Contradicts bool
 	// Trimmed says that the sender's log no longer holds the entries that were asked for (Suffix).
 	Trimmed bool
+	// Refused says why the sender takes no entries for now, although they fit its log (Nack).
+	Refused Refusal
 }

@@ -47,6 +47,14 @@ type progress struct {
 	tell               bool
 	// agreed is the closed timestamp that the peer has agreed to, as Close last asked.
 	agreed rhumb.Timestamp
+	// best is the greatest match of this epoch, stalled how long it has not grown while entries wait, stuck whether that is
+	// too long. refuses is why the peer takes no entries, as long as it is a member.
+	best    rhumb.Seq
+	stalled stall
+	stuck   bool
+	refuses Refusal
+	// heldOff says that the last tick found the peer held off.
+	heldOff bool
 	// inSync and pending: the peer is a member of the in-sync set, of the one asked for.
 	inSync, pending bool
 	// probing is true while a probe is out, fetching while storage reads for the peer.

@@ -112,7 +112,9 @@ func newWorld(seed uint64, sum *stats) *world {
 	}
 	cfg := Config{
 		AppendBytesMax: 200 + rnd.IntN(400), EntryBytesMax: 200 + rnd.IntN(200), InflightBytesMax: 700 + rnd.IntN(1000),
-		TailBytesMax: 1 + rnd.IntN(1000), JoinWithinBytes: 400 + rnd.IntN(1000), PrepareWait: time.Duration(1 + 300_000_000*rnd.IntN(2)), LogKeepBytes: 16 << 10, // never reached: trimming leaves nobody behind
+		TailBytesMax: 1 + rnd.IntN(1000), JoinWithinBytes: 400 + rnd.IntN(1000), LogKeepBytes: 16 << 10, // never reached: trimming leaves nobody behind
+		PrepareWait:     time.Duration(1 + 300_000_000*rnd.IntN(2)),
+		ProgressTimeout: time.Duration(200+rnd.IntN(1500)) * time.Millisecond, HoldOffMin: 100 * time.Millisecond, HoldOffMax: time.Second,
 	}
 	w := &world{
 		c: newCluster(cfg, ids, inSync, 1), rnd: rnd, sum: sum,

@@ -68,6 +68,9 @@ const (
 	Quarantine MetaKind = 4
 	// Readmit asks metadata to forget a quarantine: this replica gave up its damaged data and begins anew as a learner.
 	Readmit MetaKind = 5
+	// Yield asks for Elect(R, v, another): this primary cannot commit, or must not serve (rulings 18 and 19). Metadata
+	// chooses whom.
+	Yield MetaKind = 6
 )
 
 // String gives the stable name of the kind.
@@ -83,6 +86,8 @@ func (k MetaKind) String() string {
 		return "quarantine"
 	case Readmit:
 		return "readmit"
+	case Yield:
+		return "yield"
 	}
 	return fmt.Sprintf("meta_%d", uint8(k))
 }

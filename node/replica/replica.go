@@ -73,10 +73,20 @@ type Replica struct {
 	links  map[rhumb.NodeID]link
 	elect  electRequest
 	notice notice
-	out    Ready
-	undone bool // out.UndoAbove is set; its value is undoAbove
-	undoTo rhumb.Seq
-	dirty  bool
+	// Who is fit: looked is the time of the last Tick, unfit the driver's word on this node, slowDisk how long its own disk
+	// has held up the log.
+	looked      time.Duration
+	flaps       map[rhumb.NodeID]flap
+	unfit       bool
+	yield       yield
+	slowDisk    stall
+	durableSeen rhumb.Seq
+	// clockLimit is the greatest timestamp that the driver's clock lets in, 0 for any.
+	clockLimit rhumb.Timestamp
+	out        Ready
+	undone     bool // out.UndoAbove is set; its value is undoAbove
+	undoTo     rhumb.Seq
+	dirty      bool
 }
 
 // handedBatch is a Ready that the driver has not reported as durable. last is the end of the log up to which it makes the
@@ -90,7 +100,9 @@ type handedBatch struct {
 // electRequest is the wish of a restarted primary for a new epoch (rule S).
 type electRequest struct {
 	wanted bool
-	timer  retry
+	// yielded says that the last request was for another primary.
+	yielded bool
+	timer   retry
 }
 
 // retry spaces out proposals to metadata. It begins with the first tick after it was armed.
@@ -189,6 +201,7 @@ func (r *Replica) adopt(d *rhumb.Range) {
 		return
 	}
 	// A version above the one that a pending change was proposed at decides that change, whichever way (rule R).
+	r.noteMembers(r.inSync, d.InSync, d.Replicas)
 	r.inSync, r.version = d.InSync, d.Version
 	r.change = change{}
 	r.configure()
@@ -201,10 +214,16 @@ func (r *Replica) adopt(d *rhumb.Range) {
 	}
 }
 
-// askForElection proposes Elect(R, v, self); Tick repeats it.
+// askForElection proposes Elect(R, v, self); Tick repeats it. A node that must not be primary asks first for another, and
+// for itself when there is none.
 func (r *Replica) askForElection() {
+	kind := ElectMe
+	if r.unfit && !r.elect.yielded && len(r.desc.InSync) > 1 {
+		kind = Yield
+	}
+	r.elect.yielded = kind == Yield
 	r.out.Meta = append(r.out.Meta, MetaProposal{
-		Kind: ElectMe, Range: r.cfg.Range, Epoch: r.desc.Epoch, Version: r.desc.Version,
+		Kind: kind, Range: r.cfg.Range, Epoch: r.desc.Epoch, Version: r.desc.Version,
 	})
 	r.elect.timer.arm()
 }
@@ -366,6 +385,8 @@ func (r *Replica) Peer(now time.Duration, n rhumb.NodeID, connected, suspect boo
 // is fine. While Untold, a shorter period lets secondaries know sooner that the last writes are committed.
 func (r *Replica) Tick(now time.Duration) {
 	r.now = max(r.now, now)
+	step := min(r.now-r.looked, patienceStep)
+	r.looked = r.now
 	if r.elect.wanted && r.elect.timer.due(r.now, r.cfg.ChangeRetry) {
 		r.askForElection()
 		r.dirty = true
@@ -377,11 +398,17 @@ func (r *Replica) Tick(now time.Duration) {
 		r.tickPreparation()
 	}
 	if r.role != primary {
+		r.tickYield(step)
 		return
 	}
+	r.tickProgress(step)
 	r.tickChange()
+	r.tickYield(step)
 	for _, p := range r.peers {
 		r.tickPeer(p)
+		held := !p.counts() && r.held(p.node)
+		r.dirty = r.dirty || p.heldOff && !held // it may join now
+		p.heldOff = held
 	}
 	r.ticked = r.commit
 }
@@ -402,16 +429,19 @@ func (r *Replica) Untold() bool {
 
 // NeedsTick reports whether the replica waits for something that only time brings.
 func (r *Replica) NeedsTick() bool {
-	if r.elect.wanted || r.notice.kind != 0 || r.role == activating {
+	if r.elect.wanted || r.notice.kind != 0 || r.role == activating || r.unfit && r.wantsRelief() {
 		return true
 	}
 	if r.role != primary {
 		return false
 	}
-	if r.change.active() {
+	if r.change.active() || r.commit < r.log.last().Seq {
 		return true
 	}
 	for _, p := range r.peers {
+		if p.heldOff || !p.counts() && r.held(p.node) {
+			return true
+		}
 		if p.sendable() && (p.unacked() || p.next <= r.log.last().Seq || p.commit < r.commit) {
 			return true
 		}
@@ -519,6 +549,8 @@ func (r *Replica) configure() {
 		p.inSync, p.pending = slices.Contains(r.inSync, n), slices.Contains(r.change.members, n)
 		if p.counts() {
 			r.leaseSet = append(r.leaseSet, n)
+		} else {
+			p.refuses = RefusedNot // what it refuses from now on holds it off
 		}
 		r.peers = append(r.peers, p)
 	}

@@ -78,6 +78,28 @@ func (r *Replica) cutTail() {
 	}
 }
 
+// Held gives the bytes of entries that the replica of a primary keeps in memory: those that are not committed, and committed
+// ones for peers that lag.
+func (r *Replica) Held() (uncommitted, tail int) {
+	uncommitted = r.orders.uncommitted
+	return uncommitted, max(r.tail.bytes-uncommitted, 0)
+}
+
+// ShrinkTail drops committed entries that are kept in memory for peers that lag, down to bytesMax. They are read back from
+// storage by Ready.Fetch.
+func (r *Replica) ShrinkTail(bytesMax int) {
+	kept := r.cfg.TailBytesMax
+	r.cfg.TailBytesMax = bytesMax + r.orders.uncommitted // cutTail counts what is not committed, too
+	r.cutTail()
+	r.cfg.TailBytesMax = kept
+}
+
+// KeepLog bounds the log kept for replicas that are behind, in place of Config.LogKeepBytes.
+func (r *Replica) KeepLog(bytes int64) {
+	r.cfg.LogKeepBytes = bytes
+	r.dirty = true
+}
+
 // sendAll sends to every peer what may be sent.
 func (r *Replica) sendAll() {
 	for _, p := range r.peers {
@@ -180,7 +202,7 @@ func (r *Replica) tickPeer(p *progress) {
 	}
 	switch {
 	case p.unacked():
-		if p.due(r.now, r.cfg.Retransmit) {
+		if p.due(r.now, r.retransmit(p)) {
 			// A probe is repeated where it was: before the first answer match says nothing of where the logs part.
 			if p.flow == flowReplicate {
 				p.next = p.match + 1
@@ -212,6 +234,9 @@ func (r *Replica) stepAck(m *Message) error {
 		return rhumb.Ef(op, rhumb.Corrupt, "%s acknowledges %d of epoch %d, the log ends at %s", m.From, m.Match, m.Epoch, r.log.last().Position)
 	}
 	p.commit = max(p.commit, min(m.Commit, m.Match))
+	if m.Match > r.commit {
+		p.refuses = RefusedNot // it takes entries again that nobody has had to take
+	}
 	p.acked(m.Match)
 	r.advanceCommit()
 	// There is room to send, or a learner may be near enough to join.
@@ -230,6 +255,10 @@ func (r *Replica) stepNack(m *Message) {
 	}
 	p := r.peer(m.From)
 	if r.role != primary || m.Epoch != r.promised || p == nil || !r.meet(p, m.Life) {
+		return
+	}
+	if m.Refused != RefusedNot {
+		r.refused(p, m.Refused)
 		return
 	}
 	r.dirty = true

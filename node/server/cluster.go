@@ -43,6 +43,8 @@ type Info struct {
 	Cluster rhumb.ClusterID
 	Node    rhumb.Node
 	Region  string
+	// Unfit is why the node has no primaries although it serves, or "".
+	Unfit string
 	// Ready is nil when the node serves.
 	Ready             error
 	Leader            rhumb.NodeID
@@ -141,6 +143,8 @@ func (c *Cluster) Status(ctx context.Context, _ *rhumbpb.StatusRequest) (*rhumbp
 	}
 	if i.Ready != nil {
 		resp.Reason = i.Ready.Error()
+	} else {
+		resp.Reason = i.Unfit
 	}
 	if st := c.node.State(); st != nil {
 		resp.Revision = st.Revision()

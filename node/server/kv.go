@@ -24,6 +24,8 @@ type Ranges interface {
 	// Get and Scan read strongly. Leased says whether they would answer from this node alone, without a round trip.
 	Get(ctx context.Context, id rhumb.RangeID, table rhumb.TableID, names [][]byte) ([]rhumb.Item, rhumb.Receipt, error)
 	Scan(ctx context.Context, q rhumb.ScanQuery) (rhumb.ScanPage, rhumb.Receipt, error)
+	// Exists reports which keys of a range exist, as strongly as Get reads; tables holds the table of each name.
+	Exists(ctx context.Context, id rhumb.RangeID, tables []rhumb.TableID, names [][]byte) ([]bool, error)
 	Leased(id rhumb.RangeID) bool
 }
 
@@ -62,6 +64,7 @@ type Config struct {
 	Ranges  Ranges
 	Peers   Peers
 	Inserts Inserts
+	Budgets Budgets
 	Logger  *slog.Logger
 }
 
@@ -117,6 +120,12 @@ func (k *KV) Answer(ctx context.Context, q *rhumbpb.Request) *rhumbpb.Response {
 // time. The caller calls Drive after its last request.
 func (k *KV) serve(ctx context.Context, q *rhumbpb.Request, done func(*rhumbpb.Response)) {
 	const op rhumb.Op = "server.KV"
+	answer, err := k.admit(q, done)
+	if err != nil {
+		done(k.failed(q, err, api.Hint{}))
+		return
+	}
+	done = answer
 	switch {
 	case q.Write != nil:
 		k.write(ctx, q, done)
@@ -124,8 +133,10 @@ func (k *KV) serve(ctx context.Context, q *rhumbpb.Request, done func(*rhumbpb.R
 		k.read(ctx, q, done)
 	case q.Scan != nil:
 		k.scan(ctx, q, done)
+	case q.Locate != nil:
+		k.locate(ctx, q, done)
 	default:
-		done(k.failed(q, rhumb.E(op, rhumb.InvalidArgument, "the request is neither write, read nor scan"), api.Hint{}))
+		done(k.failed(q, rhumb.E(op, rhumb.InvalidArgument, "the request is neither write, read, scan nor locate"), api.Hint{}))
 	}
 }
 

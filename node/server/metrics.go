@@ -4,12 +4,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/api"
 )
 
 // metrics of the key-value service.
 type metrics struct {
 	writeSeconds  prometheus.Histogram
 	readSeconds   prometheus.Histogram
+	located       *prometheus.CounterVec
 	frameRequests prometheus.Histogram
 	failed        *prometheus.CounterVec
 	forwarded     prometheus.Counter
@@ -30,6 +32,9 @@ func newMetrics() metrics {
 		failed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "rhumb", Subsystem: "server", Name: "failed_total", Help: "Requests that failed, by kind of error.",
 		}, []string{"kind"}),
+		located: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "rhumb", Subsystem: "server", Name: "located_total", Help: "Names that clients located, by what this node knew of them.",
+		}, []string{"existence"}),
 		forwarded: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: "rhumb", Subsystem: "server", Name: "forwarded_total", Help: "Requests passed on to another node.",
 		}),
@@ -40,11 +45,17 @@ func newMetrics() metrics {
 	for _, k := range rhumb.Kinds() { // so that they stand at 0 from the start
 		m.failed.WithLabelValues(k.String())
 	}
+	for _, text := range existences {
+		m.located.WithLabelValues(text)
+	}
 	return m
 }
+
+// existences are the labels of api.Undecided, api.Absent and api.Present.
+var existences = [...]string{api.Undecided: "undecided", api.Absent: "absent", api.Present: "present"}
 
 // Collectors gives the service's metrics for registration.
 func (k *KV) Collectors() []prometheus.Collector {
 	m := &k.m
-	return []prometheus.Collector{m.writeSeconds, m.readSeconds, m.frameRequests, m.failed, m.forwarded, m.streams}
+	return []prometheus.Collector{m.writeSeconds, m.readSeconds, m.located, m.frameRequests, m.failed, m.forwarded, m.streams}
 }

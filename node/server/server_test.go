@@ -121,6 +121,19 @@ func (w *world) Get(_ context.Context, id rhumb.RangeID, t rhumb.TableID, names 
 	return items, rhumb.Receipt{Node: self, Range: id, Epoch: 3, Hops: 1}, nil
 }
 
+func (w *world) Exists(_ context.Context, id rhumb.RangeID, _ []rhumb.TableID, names [][]byte) ([]bool, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.refuse != nil {
+		return nil, w.refuse
+	}
+	exist := make([]bool, len(names))
+	for i, n := range names {
+		_, exist[i] = w.items[id][string(n)]
+	}
+	return exist, nil
+}
+
 func (w *world) Scan(_ context.Context, q rhumb.ScanQuery) (p rhumb.ScanPage, r rhumb.Receipt, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -219,10 +232,10 @@ func (w *world) with(change func()) {
 }
 
 // serve offers register's services on a connection in memory.
-func serve(t *testing.T, register func(s *grpc.Server)) *grpc.ClientConn {
+func serve(t *testing.T, register func(s *grpc.Server), options ...grpc.ServerOption) *grpc.ClientConn {
 	t.Helper()
 	l := bufconn.Listen(1 << 20)
-	s := grpc.NewServer(api.ServerOptions()...)
+	s := grpc.NewServer(append(api.ServerOptions(0), options...)...)
 	register(s)
 	go func() { _ = s.Serve(l) }()
 	t.Cleanup(s.Stop)
@@ -652,7 +665,7 @@ func TestSlowClient(t *testing.T) {
 // to their answers.
 func TestManyUnanswered(t *testing.T) {
 	w := newWorld()
-	a := newAnswers(nil)
+	a := newAnswers(nil, nil)
 	held := 0
 	for a.unanswered < unansweredMax {
 		a.expect(func() { t.Fatal("driven below the bound") })

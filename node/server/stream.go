@@ -10,6 +10,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
+	"github.com/rhumbdb/rhumb/node/memory"
 )
 
 // Bounds of one stream.
@@ -29,7 +30,7 @@ const (
 func (k *KV) Stream(stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, rhumbpb.ServerFrame]) error {
 	k.m.streams.Inc()
 	defer k.m.streams.Dec()
-	out := newAnswers(stream)
+	out := newAnswers(stream, k.cfg.Budgets.Answers)
 	defer out.close()
 	ended := make(chan error, 1)
 	go func() { ended <- k.receive(stream, out) }() // its Recv fails when this returns
@@ -85,21 +86,23 @@ func (k *KV) meet(h *rhumbpb.Hello) error {
 // never waits for a slow client.
 type answers struct {
 	stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, rhumbpb.ServerFrame]
+	budget *memory.Budget // of the answers of all streams
 
-	mu         sync.Mutex // guards the six below
+	mu         sync.Mutex // guards the seven below
 	room       *sync.Cond // unanswered or bytes fell, or closed
 	ready      []*rhumbpb.Response
 	bytes      int // of ready
 	unanswered int
 	closed     bool
+	dropped    bool // closed, and what was ready is forgotten
 	err        error
 
 	wake chan struct{}
 	done chan struct{}
 }
 
-func newAnswers(stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, rhumbpb.ServerFrame]) *answers {
-	a := &answers{stream: stream, wake: make(chan struct{}, 1), done: make(chan struct{})}
+func newAnswers(stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, rhumbpb.ServerFrame], budget *memory.Budget) *answers {
+	a := &answers{stream: stream, budget: budget, wake: make(chan struct{}, 1), done: make(chan struct{})}
 	a.room = sync.NewCond(&a.mu)
 	go a.send()
 	return a
@@ -135,7 +138,7 @@ const (
 
 // responseSize is about what a response takes, never much less.
 func responseSize(r *rhumbpb.Response) int {
-	size := responseOverhead + itemOverhead*len(r.Items)
+	size := responseOverhead + itemOverhead*len(r.Items) + len(r.Located)
 	for _, it := range r.Items {
 		size += len(it.Value) + len(it.Name)
 	}
@@ -153,9 +156,15 @@ func responseSize(r *rhumbpb.Response) int {
 
 // add takes a response. It does not block.
 func (a *answers) add(r *rhumbpb.Response) {
+	size := responseSize(r)
 	a.mu.Lock()
+	if a.dropped {
+		a.mu.Unlock()
+		return
+	}
 	a.ready = append(a.ready, r)
-	a.bytes += responseSize(r)
+	a.bytes += size
+	a.budget.Add(int64(size))
 	a.mu.Unlock()
 	select {
 	case a.wake <- struct{}{}:
@@ -173,6 +182,11 @@ func (a *answers) close() {
 	default:
 	}
 	<-a.done
+	a.mu.Lock()
+	a.dropped, a.ready = true, nil
+	a.budget.Release(int64(a.bytes))
+	a.bytes = 0
+	a.mu.Unlock()
 }
 
 func (a *answers) take() (out []*rhumbpb.Response, closed bool) {
@@ -189,6 +203,7 @@ func (a *answers) take() (out []*rhumbpb.Response, closed bool) {
 		a.ready = nil
 	}
 	a.bytes -= size
+	a.budget.Release(int64(size))
 	a.unanswered -= n
 	a.room.Broadcast()
 	return out, a.closed

@@ -148,6 +148,7 @@ func (c RegisterNode) join(t *tx) Result {
 	t.lastNode++
 	n := c.record(t.lastNode, at)
 	t.putNode(n)
+	t.revive(n.Region)
 	return Result{Node: n.ID, Region: n.Region, Life: n.Boot}
 }
 
@@ -190,6 +191,7 @@ func (c RegisterNode) again(t *tx, old *node) Result {
 		n.past = append(slices.Clone(old.past[max(0, len(old.past)+1-pastMax):]), old.nonce)
 	}
 	t.putNode(n)
+	t.revive(n.Region)
 	t.succeed(n.ID)
 	return Result{Node: n.ID, Region: n.Region, Life: n.Boot}
 }
@@ -314,6 +316,36 @@ func (t *tx) heir(r *rhumb.Range, of rhumb.NodeID, load map[rhumb.NodeID]int) rh
 		}
 	}
 	return best
+}
+
+func (c SetRegionDead) apply(t *tx) Result {
+	const op rhumb.Op = "catalog.SetRegionDead"
+	r, ok := t.regions.get(uint64(c.Region))
+	if !ok {
+		return refuse(op, rhumb.NotFound, "there is no region %s", c.Region)
+	}
+	for n := range t.Nodes() {
+		if n.Region == c.Region && n.State != rhumb.NodeFenced {
+			return refuse(op, rhumb.Conflict, "%s of region %s is %s", n.ID, r.Name, n.State)
+		}
+	}
+	t.setDead(r, true)
+	return Result{Region: c.Region}
+}
+
+// revive ends the death of a region that has a live node again.
+func (t *tx) revive(id rhumb.RegionID) {
+	if r, ok := t.regions.get(uint64(id)); ok {
+		t.setDead(r, false)
+	}
+}
+
+func (t *tx) setDead(r *region, dead bool) {
+	if r.Dead != dead {
+		next := *r
+		next.Dead = dead
+		t.putRegion(&next)
+	}
 }
 
 func (c SetVoters) apply(t *tx) Result {

@@ -76,6 +76,8 @@ func (c Elect) apply(t *tx) Result {
 		}
 	}
 	switch {
+	case c.Node == rhumb.NoNode:
+		return refuseRange(op, rhumb.Conflict, r, "no other in-sync member can take over from %s: each is not live, not fit, or out of reach of the others", r.Primary)
 	case !slices.Contains(inSync, c.Node):
 		return refuseRange(op, rhumb.InvalidArgument, r, "%s is not in sync and cannot be primary", c.Node)
 	case len(inSync) < t.minInSync(r):

@@ -40,6 +40,9 @@ func (s *State) checkNodes() error {
 		if n.State < rhumb.NodeLive || n.State > rhumb.NodeDraining {
 			return broken("node %d is in state %s", id, n.State)
 		}
+		if n.State == rhumb.NodeLive && !s.RegionServes(n.Region) {
+			return broken("node %d lives in region %s, which counts as dead", id, n.Region)
+		}
 		stores[n.Store] = true
 	}
 	return nil

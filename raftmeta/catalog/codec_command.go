@@ -42,6 +42,7 @@ type wireCommand struct {
 	Snapshot rhumb.SnapshotFeatures `cbor:"30,keyasint,omitempty"`
 	Previous uint64                 `cbor:"31,keyasint,omitempty"` // nonce
 	Short    bool                   `cbor:"32,keyasint,omitempty"`
+	Region   rhumb.RegionID         `cbor:"40,keyasint,omitempty"`
 }
 
 // EncodeCommand gives the stored form of a command.
@@ -124,6 +125,7 @@ func (c ReadmitReplica) fill(w *wireCommand) { w.Range, w.Node = toWireRangeID(c
 func (c RecoverRange) fill(w *wireCommand) {
 	w.Range, w.RangeVersion, w.Node = toWireRangeID(c.Range), c.Version, c.Node
 }
+func (c SetRegionDead) fill(w *wireCommand) { w.Region = c.Region }
 
 func (c SetVoters) fill(w *wireCommand) { w.Nodes = c.Voters }
 
@@ -173,6 +175,7 @@ var takes = map[code]func(w *wireCommand) Command{
 	codeQuarantineReplica: func(w *wireCommand) Command { return QuarantineReplica{w.Range.id(), w.Node} },
 	codeReadmitReplica:    func(w *wireCommand) Command { return ReadmitReplica{w.Range.id(), w.Node} },
 	codeRecoverRange:      func(w *wireCommand) Command { return RecoverRange{w.Range.id(), w.RangeVersion, w.Node} },
+	codeSetRegionDead:     func(w *wireCommand) Command { return SetRegionDead{w.Region} },
 	codeSetVoters:         func(w *wireCommand) Command { return SetVoters{w.Nodes} },
 }
 

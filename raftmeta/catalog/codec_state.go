@@ -39,6 +39,7 @@ type wireRegion struct {
 	Name     string         `cbor:"2,keyasint"`
 	Location wirePoint      `cbor:"3,keyasint"`
 	Blocks   uint32         `cbor:"4,keyasint,omitempty"`
+	Dead     bool           `cbor:"5,keyasint,omitempty"`
 }
 
 type wireNode struct {
@@ -99,7 +100,7 @@ func (s *State) Encode() []byte {
 		LastRegion: s.lastRegion, LastNode: s.lastNode, LastTable: s.lastTable, LastClass: s.lastClass,
 	}
 	for _, r := range s.regions.all() {
-		w.Regions = append(w.Regions, wireRegion{ID: r.ID, Name: r.Name, Location: *toWirePoint(r.Location), Blocks: r.blocks})
+		w.Regions = append(w.Regions, wireRegion{ID: r.ID, Name: r.Name, Location: *toWirePoint(r.Location), Blocks: r.blocks, Dead: r.Dead})
 	}
 	for _, n := range s.nodes.all() {
 		w.Nodes = append(w.Nodes, toWireNode(n))
@@ -177,7 +178,7 @@ func (w *wireState) state() (*State, error) {
 		lastRegion: w.LastRegion, lastNode: w.LastNode, lastTable: w.LastTable, lastClass: w.LastClass,
 	}}
 	for _, r := range w.Regions {
-		t.putRegion(&region{blocks: r.Blocks, Region: rhumb.Region{ID: r.ID, Name: r.Name, Location: r.Location.point()}})
+		t.putRegion(&region{blocks: r.Blocks, Region: rhumb.Region{ID: r.ID, Name: r.Name, Location: r.Location.point(), Dead: r.Dead}})
 	}
 	for i := range w.Nodes {
 		t.putNode(w.Nodes[i].record())

@@ -45,6 +45,7 @@ func goldenCommands() []Command {
 		QuarantineReplica{Range: id, Node: 3},
 		RecoverRange{Range: id, Version: 7, Node: 3},
 		ReadmitReplica{Range: id, Node: 3},
+		SetRegionDead{Region: 3},
 		Batch{Commands: []Command{FenceNode{Node: 2, Boot: 6}, SetVoters{Voters: []rhumb.NodeID{1}}}},
 	}
 }

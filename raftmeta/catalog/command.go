@@ -37,7 +37,8 @@ const (
 
 	codeQuarantineReplica code = 15
 	codeReadmitReplica    code = 16
-	codeRecoverRange      code = 17
+	codeSetRegionDead     code = 20
+	codeRecoverRange      code = 21
 )
 
 // BatchMax bounds the commands of one Batch.
@@ -162,7 +163,8 @@ type AlterISR struct {
 	Members []Member
 }
 
-// Elect makes a live in-sync node the primary in a new epoch.
+// Elect makes a live in-sync node the primary in a new epoch. Without a Node it is the wish of the present primary to be
+// relieved; the metadata leader fills in whom it finds, and where it finds nobody the command is a Conflict.
 type Elect struct {
 	Range   rhumb.RangeID
 	Version uint64
@@ -223,6 +225,13 @@ type RecoverRange struct {
 	Node    rhumb.NodeID
 }
 
+// SetRegionDead notes that no node of a region has lived for a while, so that names are created in other regions without
+// asking it (State.RegionServes). A region with a node that is not fenced is a Conflict. The first node that registers
+// there again ends it.
+type SetRegionDead struct {
+	Region rhumb.RegionID
+}
+
 // SetVoters records who votes in the metadata group. The group's driver applies it with each change of membership.
 type SetVoters struct {
 	Voters []rhumb.NodeID
@@ -234,6 +243,7 @@ type Batch struct {
 	Commands []Command
 }
 
+func (SetRegionDead) code() code      { return codeSetRegionDead }
 func (Init) code() code               { return codeInit }
 func (AddRegion) code() code          { return codeAddRegion }
 func (RegisterNode) code() code       { return codeRegisterNode }

@@ -31,13 +31,14 @@ func genCommand(t *rapid.T, s *State) Command {
 			}
 			return EnsureRegionBlocks{Class: id}
 		},
-		"open-slot":    g.openSlot,
-		"alter-isr":    g.alterISR,
-		"elect":        g.elect,
-		"fence":        func() Command { n := g.node(); return FenceNode{n, g.boot(n)} },
-		"set-state":    func() Command { n := g.node(); return SetNodeState{n, g.boot(n), g.state()} },
-		"set-replicas": g.setReplicas,
-		"set-voters":   func() Command { return SetVoters{g.nodes(3)} },
+		"open-slot":       g.openSlot,
+		"alter-isr":       g.alterISR,
+		"elect":           g.elect,
+		"fence":           func() Command { n := g.node(); return FenceNode{n, g.boot(n)} },
+		"set-state":       func() Command { n := g.node(); return SetNodeState{n, g.boot(n), g.state()} },
+		"set-replicas":    g.setReplicas,
+		"set-region-dead": func() Command { return SetRegionDead{rhumb.RegionID(rapid.IntRange(1, 4).Draw(g.t, "region"))} },
+		"set-voters":      func() Command { return SetVoters{g.nodes(3)} },
 	}
 	names := []string{
 		"register", "register", "create-table", "open-slot", "alter-isr", "alter-isr", "elect", "elect", "fence", "set-state",

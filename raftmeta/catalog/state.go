@@ -83,6 +83,14 @@ func (s *State) RegionByName(name string) (rhumb.Region, bool) {
 	return rhumb.Region{}, false
 }
 
+// RegionServes reports whether a region is to be asked for the names that it may hold. It is false for one that does not
+// exist, and for one without a live node for place.Config.RegionDeadAfter: a name that it holds may then be created a second
+// time elsewhere, which is found when the region is back (docs/runbooks/region-down.md).
+func (s *State) RegionServes(id rhumb.RegionID) bool {
+	r, ok := s.regions.get(uint64(id))
+	return ok && !r.Dead
+}
+
 // Regions yields all regions by id.
 func (s *State) Regions() iter.Seq[rhumb.Region] {
 	return func(yield func(rhumb.Region) bool) {

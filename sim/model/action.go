@@ -34,7 +34,14 @@ const (
 	actTakeOver
 	actAdopt
 	actCrash
-	actWipe
+	actDamage
+	actImage
+	actFetch
+	actAskAgain
+	actAlarm
+	actRefuse
+	actStop
+	actGiveUp
 
 	actionKinds
 )
@@ -113,8 +120,22 @@ func (a Action) stringRest() string {
 		return fmt.Sprintf("metadata adopts %d as primary of epoch %d", a.a, a.x)
 	case actCrash:
 		return fmt.Sprintf("%d crashes and restarts", a.a)
-	case actWipe:
-		return fmt.Sprintf("%d loses its store and registers anew", a.a)
+	case actDamage:
+		return fmt.Sprintf("%d restarts and has lost data: %d entries, promised %d, stored commit %d", a.a, a.b, a.x, a.y)
+	case actImage:
+		return fmt.Sprintf("the disk of %d is copied: %d entries, promised %d", a.a, a.y, a.x)
+	case actFetch:
+		return fmt.Sprintf("%d fetches from %d: it has %d of %d entries", a.a, a.b, a.x, a.y)
+	case actAskAgain:
+		return fmt.Sprintf("%d drops the answers and asks again for epoch %d", a.a, a.x)
+	case actAlarm:
+		return fmt.Sprintf("%d waits: commit %d is reported and the best log does not reach it", a.a, a.x)
+	case actRefuse:
+		return fmt.Sprintf("%d refuses epoch %d of %d: it undoes what is committed", a.a, a.x, a.b)
+	case actStop:
+		return fmt.Sprintf("%d is refused by %d and stops", a.a, a.b)
+	case actGiveUp:
+		return fmt.Sprintf("%d gives up as primary of epoch %d", a.a, a.x)
 	}
 	return fmt.Sprintf("action %d", a.kind)
 }

@@ -29,9 +29,19 @@ type Config struct {
 	Writes int
 	// Rounds bounds the lease rounds of each holder. 0 leaves leases out: nobody holds one.
 	Rounds int
-	// Crashes bounds the restarts that keep the store, Wipes those that lose it (mutation NewNameForNewStore only), over
-	// all replicas together.
-	Crashes, Wipes int
+	// Crashes bounds the restarts that keep what was synced, over all replicas together.
+	Crashes int
+	// Damages bounds the restarts that lose synced data, over all replicas together.
+	Damages int
+	// Lacking bounds the disks that lack, at one time, the same entry or the same closed timestamp after they had it.
+	// Default MinInSync-1, which is what the protocol survives.
+	Lacking int
+	// Images makes every damage the return of an older image of a disk, taken at any time. Otherwise a damaged restart
+	// cuts the log anywhere; it keeps the promise, the clock and the stored commit, or rolls them back too.
+	Images bool
+	// OneAnswer is ruling 17a: the record holds a life of each member, and one answer of a recorded life suffices for an
+	// election.
+	OneAnswer bool
 	// Messages bounds the messages under way; at least 1.
 	Messages int
 	// Versions is the last version of the range's record at which a change of the in-sync set is begun.
@@ -50,6 +60,8 @@ type Config struct {
 	Handover bool
 	// Fencing lets metadata take a secondary out of the in-sync set by itself.
 	Fencing bool
+	// GivesUp lets a primary stop by itself.
+	GivesUp bool
 	// Partial lets an APPEND carry any beginning of the log instead of all of it.
 	Partial bool
 	// AllHolders lets replicas ask for grants before they are primary. Without it only those that know themselves
@@ -76,6 +88,9 @@ func (c Config) withDefaults() Config {
 	if c.MinInSync == 0 {
 		c.MinInSync = rhumb.MinInSyncDefault
 	}
+	if c.Lacking == 0 {
+		c.Lacking = c.MinInSync - 1
+	}
 	return c
 }
 
@@ -93,17 +108,14 @@ func (c Config) Validate() error {
 	within("Writes", c.Writes, 0, WritesMax)
 	within("Rounds", c.Rounds, 0, 7)
 	within("Crashes", c.Crashes, 0, 7)
-	within("Wipes", c.Wipes, 0, 7)
+	within("Damages", c.Damages, 0, 7)
+	within("Lacking", c.Lacking, 0, Replicas)
 	within("Messages", c.Messages, 1, MessagesMax)
 	within("Versions", c.Versions, 0, 15)
 	within("Closed", c.Closed, 0, ClosedMax)
 	within("Slack", c.Slack, 0, 1)
 	within("MinInSync", c.MinInSync, 1, c.Secondaries+1)
 	within("Secondaries", c.Secondaries, 1, Replicas-1)
-	if c.Wipes > 0 && c.Without != NewNameForNewStore {
-		faults = append(faults, rhumb.E(op, rhumb.InvalidArgument,
-			"Wipes are for the mutation NewNameForNewStore: the protocol knows no store that comes back empty under its name"))
-	}
 	return errors.Join(faults...)
 }
 
@@ -111,11 +123,22 @@ func (c Config) Validate() error {
 func (c Config) String() string {
 	c = c.withDefaults()
 	s := fmt.Sprintf("slack %d, E%d W%d R%d C%d D%d M%d V%d T%d, in sync %d min %d",
-		c.Slack, c.Epochs, c.Writes, c.Rounds, c.Crashes, c.Wipes, c.Messages, c.Versions, c.Closed, c.Secondaries+1, c.MinInSync)
+		c.Slack, c.Epochs, c.Writes, c.Rounds, c.Crashes, c.Damages, c.Messages, c.Versions, c.Closed, c.Secondaries+1, c.MinInSync)
 	for _, o := range []struct {
 		on   bool
 		name string
-	}{{c.Handover, "handover"}, {c.Fencing, "fencing"}, {c.Partial, "partial"}, {c.AllHolders, "all hold"}, {c.PairsOnly, "pairs only"}, {c.LateHeartbeats, "late heartbeats"}} {
+	}{
+		{c.Lacking != c.MinInSync-1, fmt.Sprintf("lacking %d", c.Lacking)},
+		{c.Images, "images"},
+		{c.OneAnswer, "one answer"},
+		{c.Handover, "handover"},
+		{c.Fencing, "fencing"},
+		{c.GivesUp, "gives up"},
+		{c.Partial, "partial"},
+		{c.AllHolders, "all hold"},
+		{c.PairsOnly, "pairs only"},
+		{c.LateHeartbeats, "late heartbeats"},
+	} {
 		if o.on {
 			s += ", " + o.name
 		}

@@ -11,8 +11,9 @@
 //
 // Messages stay in a bounded set: a delivery does not remove one, so each may come late, twice or in any order, and one
 // that nobody delivers is lost. A full set drops any message. Anybody may be suspected at any time, records of elections
-// are read late, proposals to metadata arrive late or never. A crash loses what is not durable; a wiped store comes back
-// empty under the same name. Lease time is a round per holder: its end ends the holder's belief and the grantor's
+// are read late, proposals to metadata arrive late or never. A crash loses what is not durable. A damaged restart also loses
+// synced data: a suffix of the log, with promise, clock and stored commit or without, or all that came after an image of
+// the disk. Lease time is a round per holder: its end ends the holder's belief and the grantor's
 // obligation at one moment, which is the least distance that rule L permits. Hybrid time is cut into the intervals
 // between closed timestamps, and a primary takes the lowest timestamp that the rules permit.
 //
@@ -29,6 +30,6 @@
 //
 // # Testing
 //
-// The tests exhaust the configurations of Presets that are marked short and catch every mutation, in about a minute;
+// The tests exhaust the configurations of Presets that are marked short and catch every mutation, in a minute of two cores;
 // -model.long adds the others. docs/model.md holds the figures.
 package model

@@ -9,7 +9,7 @@ const (
 	// LogMatching (I2): logs that have an entry of the same epoch at the same position are equal up to it.
 	LogMatching
 	// InSyncHolds (I3): every set of members from which a primary can be elected has a holder of every acknowledged
-	// entry; without slack that is every member.
+	// entry; without slack that is every member. Members whose disk lacks data at the moment are left out.
 	InSyncHolds
 	// NewPrimaryHolds (I4): a primary has every entry that was acknowledged in an earlier epoch.
 	NewPrimaryHolds
@@ -29,6 +29,13 @@ const (
 	// Owed (I9): whenever a holder believes in a grant for epochs that the grantor's promise ended, the grantor still
 	// owes that grant.
 	Owed
+	// ReportedHeld (ruling 16): the best log of enough answers reaches every commit that an answer reports, so that no
+	// elected node raises an alarm.
+	ReportedHeld
+	// BegunOnce (ruling 20): an epoch is begun once, not twice by two lives of one node.
+	BegunOnce
+	// HealthyStays (ruling 17): no replica whose disk is whole has to undo what it has committed, which would quarantine it.
+	HealthyStays
 
 	invariants
 )
@@ -36,7 +43,8 @@ const (
 var invariantNames = [invariants]string{
 	"", "one primary per epoch", "log matching", "in-sync set holds every acknowledged entry",
 	"new primary holds every acknowledged entry", "commit is stable", "one history", "lease read is current",
-	"confirmed read is current", "closed stays closed", "least in-sync size", "belief is owed",
+	"confirmed read is current", "closed stays closed", "least in-sync size", "belief is owed", "reported commit is held",
+	"an epoch is begun once", "no healthy replica is quarantined",
 }
 
 // String names the invariant in a few words.
@@ -119,7 +127,7 @@ func (c *Config) newPrimaryHolds(s *state) bool {
 func (c *Config) inSyncHolds(s *state) bool {
 	lacking := 0
 	for i := range Replicas {
-		if s.meta.isr.has(i) && s.rep[i].log.common(&s.seen.acked) < s.seen.acked.n {
+		if s.meta.isr.has(i) && s.rep[i].log.common(&s.seen.acked) < s.seen.acked.n && !s.damagedNow(i) {
 			lacking++
 		}
 	}
@@ -198,7 +206,7 @@ func (c *Config) logsMatch(s *state) bool {
 func commitStable(from, to *state, act Action) bool {
 	for i := range Replicas {
 		a, b := &from.rep[i], &to.rep[i]
-		if (act.kind == actCrash || act.kind == actWipe) && int(act.a) == i {
+		if (act.kind == actCrash || act.kind == actDamage) && int(act.a) == i {
 			continue
 		}
 		if b.commit < a.commit || b.log.common(&a.log) < a.commit {

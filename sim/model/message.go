@@ -8,13 +8,14 @@ import (
 type messageKind uint8
 
 const (
-	msgAppend    messageKind = 1 + iota // x commit; log
+	msgAppend    messageKind = 1 + iota // x commit, y start; log
 	msgAck                              // x match, z life of the sender
 	msgHeartbeat                        // x round, y exclusion confirmed, z life of the sender
 	msgGrant                            // x round, y exclusion, z life of the receiver
 	msgPrepare                          // to all
-	msgPromise                          // log
-	msgHandover                         // x in-sync set, y version; log
+	msgPromise                          // x stored commit, y clock, z life of the sender, c commit; log
+	msgHandover                         // x in-sync set, y version, z life of the receiver, c clock; log
+	msgRefusal
 )
 
 // message is something under way. Its numbers mean what its kind says.
@@ -23,12 +24,13 @@ type message struct {
 	from, to uint8 // to is nobody when it goes to all
 	epoch    uint8
 	x, y, z  uint8
+	c        uint8
 	log      history
 }
 
 func (m *message) compare(o *message) int {
 	c := cmp.Or(cmp.Compare(m.kind, o.kind), cmp.Compare(m.from, o.from), cmp.Compare(m.to, o.to), cmp.Compare(m.epoch, o.epoch),
-		cmp.Compare(m.x, o.x), cmp.Compare(m.y, o.y), cmp.Compare(m.z, o.z), cmp.Compare(m.log.n, o.log.n))
+		cmp.Compare(m.x, o.x), cmp.Compare(m.y, o.y), cmp.Compare(m.z, o.z), cmp.Compare(m.c, o.c), cmp.Compare(m.log.n, o.log.n))
 	if c != 0 {
 		return c
 	}

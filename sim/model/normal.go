@@ -9,6 +9,7 @@ func (c *Config) normalise(s *state) {
 	c.forgetRounds(s)
 	c.forgetProposals(s)
 	c.forgetElections(s)
+	c.forgetDamage(s)
 	kept := 0
 	for k := range int(s.inNet) {
 		if m := s.net[k]; c.alive(s, &m) {
@@ -50,6 +51,23 @@ func (c *Config) forgetRounds(s *state) {
 	}
 }
 
+// forgetDamage clears losses that were made good, an image that cannot come back, and stored commits that the replica
+// has reached.
+func (c *Config) forgetDamage(s *state) {
+	if c.Damages == 0 {
+		return
+	}
+	s.regain()
+	if int(s.damages) >= c.Damages {
+		s.image = image{}
+	}
+	for i := range s.rep {
+		if r := &s.rep[i]; r.stored <= r.commit {
+			r.stored = 0
+		}
+	}
+}
+
 // forgetProposals clears those that compare-and-set will refuse.
 func (c *Config) forgetProposals(s *state) {
 	if c.Without == CompareAndSet {
@@ -58,21 +76,25 @@ func (c *Config) forgetProposals(s *state) {
 	for i := range s.proposals {
 		for k := range s.proposals[i] {
 			q := &s.proposals[i][k]
-			if q.epoch != s.meta.epoch || q.version != s.meta.version || q.stale == 1 {
+			if q.epoch != s.meta.epoch || q.version != s.meta.version || q.stale == 1 && c.Without != JoinNamesLife {
 				*q = proposal{}
 			}
 		}
 	}
 }
 
-// promisesFall reports whether a replica may yet come to promise less than it does.
-func (c *Config) promisesFall(s *state) bool {
-	return int(s.wipes) < c.Wipes || c.Without == DurablePromise && int(s.crashes) < c.Crashes
+// promisesFall reports whether a replica may yet come to promise less than epoch, although it has promised it. A damaged
+// replica relearns the epoch of the record, so only epochs that the record does not show yet can be forgotten.
+func (c *Config) promisesFall(s *state, epoch uint8) bool {
+	if c.Without == DurablePromise && int(s.crashes) < c.Crashes {
+		return true
+	}
+	return int(s.damages) < c.Damages && (c.Without == Relearn || epoch >= s.meta.epoch)
 }
 
 // forgetElections clears records that the one who was elected has passed. Others only look at the newest epoch.
 func (c *Config) forgetElections(s *state) {
-	if c.promisesFall(s) && c.Without == DurablePromise {
+	if c.promisesFall(s, 0) { // of epochs before the record's only under a mutation
 		return
 	}
 	for e := range s.meta.elections {
@@ -92,7 +114,7 @@ func (c *Config) alive(s *state, m *message) bool {
 		if c.Without == NewEpochAfterRestart {
 			return r.role != primary || r.epoch <= m.epoch
 		}
-		if r.role != primary || r.epoch != m.epoch || m.z < r.heard[m.from] {
+		if r.role != primary || r.epoch != m.epoch || m.z < r.heard[m.from] && c.Without != AckOfThisLife {
 			return false
 		}
 		return m.x > r.match[m.from] || m.z > r.heard[m.from]
@@ -114,18 +136,20 @@ func (c *Config) alive(s *state, m *message) bool {
 			return false
 		}
 		return m.y > max(r.floor[m.from], r.promised) || m.x > r.belief[m.from] && (m.x == s.round[m.to] || c.Without == LeaseFromSending)
+	case msgRefusal:
+		return s.rep[m.to].role == primary && s.rep[m.to].epoch == m.epoch
 	case msgPromise:
 		r := &s.rep[m.to]
-		return r.role == activating && r.epoch == m.epoch && !r.votes.has(int(m.from))
+		return r.role == activating && r.epoch == m.epoch && (!r.votes.has(int(m.from)) || r.log != r.best)
 	case msgHandover:
-		return s.rep[m.to].promised < m.epoch || c.promisesFall(s)
+		return s.rep[m.to].promised < m.epoch || c.promisesFall(s, m.epoch)
 	}
 	return true
 }
 
 // listened reports whether some replica would still take a message that goes to all.
 func (c *Config) listened(s *state, m *message) bool {
-	if c.Without == Fence || c.promisesFall(s) {
+	if c.Without == Fence || c.promisesFall(s, m.epoch) {
 		return true
 	}
 	for j := range Replicas {

@@ -1,7 +1,10 @@
 package model
 
+// losses are the invariants that say that nothing is lost.
+var losses = []Invariant{InSyncHolds, NewPrimaryHolds, OneHistory, ConfirmRead, LeaseRead, ReportedHeld, ClosedStaysClosed}
+
 // Small worlds in which mutations show. Each is a preset too, so that it is known to be clean with the whole protocol; the
-// exceptions are wiping, which the whole protocol does not know, and pairsDeep, which is walked.
+// exception is pairsDeep, which is walked.
 var (
 	small           = Config{Epochs: 2, Writes: 1, Messages: 2, Secondaries: 2}
 	electing        = Config{Epochs: 3, Writes: 1, Messages: 1, Secondaries: 2}
@@ -11,7 +14,6 @@ var (
 	slackChanging   = Config{Epochs: 2, Writes: 1, Messages: 2, Versions: 2, Secondaries: 2, Slack: 1}
 	slackCrashing   = Config{Epochs: 3, Writes: 1, Messages: 2, Crashes: 1, Secondaries: 2, Slack: 1}
 	crashing        = Config{Epochs: 1, Writes: 1, Messages: 2, Crashes: 1, Secondaries: 2}
-	wiping          = Config{Epochs: 3, Writes: 1, Messages: 1, Wipes: 1, Secondaries: 2}
 	leasing         = Config{Epochs: 2, Writes: 1, Messages: 1, Rounds: 2, Secondaries: 2}
 	leaseCrashing   = Config{Epochs: 2, Messages: 1, Rounds: 1, Crashes: 1, Secondaries: 2}
 	leaseCrossing   = Config{Epochs: 2, Messages: 2, Rounds: 2, Secondaries: 2}
@@ -23,9 +25,25 @@ var (
 	closingTwice    = Config{Epochs: 3, Writes: 2, Messages: 1, Closed: 1, Secondaries: 2}
 	closingChanging = Config{Epochs: 2, Writes: 1, Messages: 1, Closed: 1, Versions: 2, Secondaries: 1}
 	closingCrashing = Config{Epochs: 2, Writes: 1, Messages: 1, Closed: 1, Crashes: 1, Secondaries: 2}
-	handing         = Config{Epochs: 3, Writes: 1, Messages: 1, Secondaries: 2, Handover: true}
-	handingChanging = Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 3, Secondaries: 1, Handover: true}
-	handingTwice    = Config{Epochs: 2, Writes: 1, Messages: 2, Secondaries: 2, Handover: true}
+	damaging        = Config{Epochs: 2, Writes: 1, Messages: 1, Damages: 1, Secondaries: 2}
+	damagingThrice  = Config{Epochs: 3, Messages: 1, Damages: 1, Secondaries: 2}
+	damagingLearner = Config{Epochs: 2, Writes: 1, Messages: 1, Damages: 1, Versions: 3, Secondaries: 1}
+	damagingLeased  = Config{Epochs: 2, Writes: 1, Messages: 1, Damages: 1, Rounds: 1, Secondaries: 2}
+	damagingClosed  = Config{Epochs: 2, Messages: 1, Damages: 1, Closed: 1, Secondaries: 2}
+	damagingCrashed = Config{Epochs: 2, Messages: 1, Damages: 1, Crashes: 1, Closed: 1, Secondaries: 2}
+	damagingHanding = Config{Epochs: 2, Messages: 1, Damages: 1, Closed: 1, Secondaries: 2, Handover: true}
+	// Two disks that lack the same data lose it. What is left to check is that nobody else suffers.
+	damagingTwo      = Config{Epochs: 2, Writes: 1, Messages: 1, Damages: 2, Lacking: 2, Secondaries: 2, Ignore: losses}
+	imaging          = Config{Epochs: 3, Writes: 1, Messages: 1, Damages: 1, Images: true, Secondaries: 2}
+	joiningPartial   = Config{Epochs: 1, Writes: 1, Messages: 1, Damages: 1, Versions: 2, Secondaries: 1, Partial: true}
+	joiningLate      = Config{Epochs: 1, Writes: 1, Messages: 2, Damages: 1, Versions: 2, Secondaries: 1, Partial: true}
+	joiningClosed    = Config{Epochs: 2, Messages: 1, Damages: 1, Closed: 1, Versions: 2, Secondaries: 1}
+	oneAnswer        = Config{Epochs: 2, Writes: 1, Messages: 1, Damages: 1, Versions: 3, Secondaries: 1, OneAnswer: true}
+	oneAnswerPartial = Config{Epochs: 2, Writes: 1, Messages: 1, Damages: 1, Versions: 3, Secondaries: 1, OneAnswer: true, Partial: true}
+	oneAnswerClosed  = Config{Epochs: 2, Messages: 1, Damages: 1, Closed: 1, Versions: 3, Secondaries: 1, OneAnswer: true}
+	handing          = Config{Epochs: 3, Writes: 1, Messages: 1, Secondaries: 2, Handover: true}
+	handingChanging  = Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 3, Secondaries: 1, Handover: true}
+	handingTwice     = Config{Epochs: 2, Writes: 1, Messages: 2, Secondaries: 2, Handover: true}
 )
 
 // Preset is a configuration with a name.
@@ -64,6 +82,23 @@ func Presets() []Preset {
 		{"handover-twice", handingTwice, true},
 		{"handover-change", handingChanging, true},
 
+		{"damage", damaging, true},
+		{"damage-twice", Config{Epochs: 2, Writes: 1, Messages: 1, Damages: 2, Secondaries: 2}, true},
+		{"damage-image", Config{Epochs: 2, Writes: 1, Messages: 1, Damages: 1, Images: true, Secondaries: 2}, true},
+		{"damage-restart", damagingCrashed, true},
+		{"damage-learner", Config{Epochs: 2, Writes: 1, Messages: 1, Damages: 1, Versions: 2, Secondaries: 1}, true},
+		{"damage-fencing", Config{Epochs: 2, Writes: 1, Messages: 1, Damages: 1, Versions: 2, Secondaries: 2, Fencing: true, GivesUp: true}, true},
+		{"damage-lease", damagingLeased, true},
+		{"damage-closed", damagingClosed, true},
+		{"damage-handover", damagingHanding, true},
+		{"damage-handover-late", Config{Epochs: 2, Writes: 1, Messages: 2, Damages: 1, Secondaries: 2, Handover: true}, true},
+		{"damage-slack", Config{Epochs: 2, Writes: 1, Messages: 2, Damages: 1, Secondaries: 2, Slack: 1}, true},
+		{"damage-two", damagingTwo, true},
+		{"one-answer", Config{Epochs: 2, Writes: 1, Messages: 1, Damages: 1, Versions: 2, Secondaries: 1, OneAnswer: true}, true},
+		{"joining-partial", joiningPartial, true},
+		{"joining-late", joiningLate, true},
+		{"joining-closed", joiningClosed, true},
+
 		{"long-change-thrice", Config{Epochs: 3, Writes: 1, Messages: 1, Versions: 3, Secondaries: 1}, false},
 		{"long-change", Config{Epochs: 3, Writes: 1, Messages: 2, Versions: 2, Secondaries: 2}, false},
 		{"long-change-late", Config{Epochs: 3, Writes: 1, Messages: 2, Versions: 4, Secondaries: 1}, false},
@@ -79,6 +114,15 @@ func Presets() []Preset {
 		{"long-closed-handover", Config{Epochs: 2, Writes: 1, Messages: 1, Closed: 1, Versions: 2, Secondaries: 2, Handover: true}, false},
 		{"long-closed-fencing", Config{Epochs: 3, Writes: 1, Messages: 1, Closed: 1, Versions: 2, Secondaries: 2, Fencing: true}, false},
 		{"long-handover", Config{Epochs: 3, Writes: 1, Messages: 2, Versions: 2, Secondaries: 1, Handover: true}, false},
+		{"long-damage", Config{Epochs: 3, Writes: 1, Messages: 1, Damages: 1, Secondaries: 2}, false},
+		{"long-damage-two", Config{Epochs: 2, Writes: 2, Messages: 1, Damages: 2, Lacking: 2, Secondaries: 2, Ignore: losses}, false},
+		{"long-damage-late", Config{Epochs: 2, Writes: 1, Messages: 2, Damages: 2, Secondaries: 2}, false},
+		{"long-damage-image", imaging, false},
+		{"long-damage-learner", damagingLearner, false},
+		{"long-damage-closed", Config{Epochs: 2, Writes: 1, Messages: 1, Damages: 1, Closed: 1, Secondaries: 2}, false},
+		{"long-one-answer", oneAnswer, false},
+		{"long-one-answer-closed", oneAnswerClosed, false},
+		{"long-one-answer-partial", oneAnswerPartial, false},
 	}
 }
 
@@ -98,5 +142,16 @@ func Walks() []Preset {
 		}, true},
 		{"walk-slack-log", Config{Epochs: 4, Writes: 3, Crashes: 2, Messages: 3, Versions: 6, Secondaries: 2, Slack: 1}, true},
 		{"walk-pairs", pairsDeep, true},
+		{"walk-damage", Config{
+			Epochs: 4, Writes: 3, Rounds: 2, Crashes: 1, Damages: 3, Messages: 3, Versions: 6, Closed: 2, Secondaries: 2, Handover: true,
+			Fencing: true, GivesUp: true, Partial: true,
+		}, true},
+		{"walk-damage-image", Config{
+			Epochs: 4, Writes: 3, Crashes: 1, Damages: 2, Images: true, Messages: 3, Versions: 6, Closed: 1, Secondaries: 1, Handover: true,
+		}, true},
+		{"walk-damage-log", Config{Epochs: 5, Writes: 2, Damages: 3, Messages: 2, Secondaries: 2}, true},
+		{"walk-one-answer", Config{
+			Epochs: 4, Writes: 2, Damages: 3, Messages: 2, Versions: 8, Closed: 1, Secondaries: 2, OneAnswer: true, Partial: true,
+		}, true},
 	}
 }

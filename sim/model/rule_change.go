@@ -7,7 +7,7 @@ func (g *stepper) change(p int) {
 	switch {
 	case r.pending == 0 && int(r.version) < g.cfg.Versions:
 		for next := set(1); next < 1<<Replicas; next++ {
-			if next != r.isr && next.has(p) && next.size() >= g.cfg.MinInSync {
+			if (next != r.isr || g.relive(p)) && next.has(p) && next.size() >= g.cfg.MinInSync {
 				g.begin(p, next)
 			}
 		}
@@ -39,7 +39,10 @@ func (g *stepper) propose(p int) {
 	}
 	t := *g.from
 	t.rep[p].sent = 1
-	t.proposals[p][0] = proposal{epoch: s.epoch, version: s.version, isr: s.pending, stale: g.stale(p, s.pending&^s.isr)}
+	t.proposals[p][0] = proposal{
+		epoch: s.epoch, version: s.version, isr: s.pending,
+		lives: g.livesFor(p, s.pending), stale: g.stale(p, s.pending&^s.isr),
+	}
 	g.done(&t, Action{kind: actPropose, a: uint8(p), x: uint8(s.isr), y: uint8(s.pending)})
 }
 
@@ -73,17 +76,6 @@ func (g *stepper) mayShrink(r *replica, next set) bool {
 	return g.cfg.Slack == 0 || g.without(ShrinkKeepsCopies) || g.acked(r, next, g.acknowledgedUpTo(r))
 }
 
-// stale gives 1 when one who joins has begun a life that p has not heard of. Metadata compares the lives that an AlterISR
-// names with those that are registered. For those who stay it need not: one that lost its store is not in sync any more.
-func (g *stepper) stale(p int, joining set) uint8 {
-	for m := range Replicas {
-		if joining.has(m) && g.from.rep[m].boot != g.from.rep[p].heard[m] {
-			return 1
-		}
-	}
-	return 0
-}
-
 // withdraw drops P. Only a P that was never sent may be dropped (ruling 7).
 func (g *stepper) withdraw(p int) {
 	t := *g.from
@@ -101,7 +93,7 @@ func (g *stepper) proposeUnchanged(p int) {
 		return
 	}
 	t := *g.from
-	t.proposals[p][1] = proposal{epoch: s.epoch, version: s.version, isr: s.isr}
+	t.proposals[p][1] = proposal{epoch: s.epoch, version: s.version, isr: s.isr, lives: g.livesFor(p, s.isr)}
 	if g.without(BothUntilDecided) {
 		t.rep[p].pending, t.rep[p].sent = 0, 0
 		g.advance(&t, p)
@@ -113,13 +105,14 @@ func (g *stepper) proposeUnchanged(p int) {
 func (g *stepper) alterISR(p, k int) {
 	meta := &g.from.meta
 	q := g.from.proposals[p][k]
-	current := q.epoch == meta.epoch && q.version == meta.version && q.stale == 0
+	current := q.epoch == meta.epoch && q.version == meta.version && (q.stale == 0 || g.without(JoinNamesLife))
 	if q.epoch == 0 || !current && !g.without(CompareAndSet) {
 		return
 	}
 	t := *g.from
 	t.proposals[p][k] = proposal{}
 	t.meta.isr = q.isr
+	g.record(&t, q.lives)
 	if k == 0 || !g.without(UnchangedMovesVersion) {
 		t.meta.version++
 	} else if r := &t.rep[p]; r.role != follower && r.epoch == q.epoch && r.version == q.version {

@@ -25,7 +25,7 @@ func (g *stepper) handOver(p int) {
 	t := *g.from
 	m := message{
 		kind: msgHandover, from: uint8(p), to: meta.preparedFor, epoch: meta.preparedEpoch,
-		x: uint8(s.isr), y: s.version, log: s.log,
+		x: uint8(s.isr), y: s.version, z: s.heard[meta.preparedFor], c: s.seen, log: s.log,
 	}
 	if !g.without(HandoverStepsDown) {
 		t.rep[p].promise(m.epoch)
@@ -39,16 +39,20 @@ func (g *stepper) receiveHandover(i int, m *message) {
 	if g.from.rep[i].promised >= m.epoch {
 		return
 	}
+	if m.z != g.from.rep[i].boot && !g.without(HandoverOfThisLife) {
+		return
+	}
 	t := *g.from
 	r := &t.rep[i]
 	r.promise(m.epoch)
 	r.owed[m.from] = 0
 	r.role, r.epoch, r.isr, r.version = activating, m.epoch, set(m.x), m.y
 	r.log = m.log
-	if g.cfg.Slack > 0 {
-		// The log is that of a primary that has stopped, so it needs no promises.
-		r.votes, r.best = set(m.x), m.log
+	if !g.without(HandoverCarriesClock) {
+		r.seen = max(r.seen, m.c)
 	}
+	// The log is that of a primary that has stopped, so it needs no answers.
+	r.votes, r.best = set(m.x), m.log
 	g.done(&t, Action{kind: actTakeOver, a: uint8(i), b: m.from, x: m.epoch})
 }
 

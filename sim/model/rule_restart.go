@@ -1,13 +1,11 @@
 package model
 
-// restart lists the ends of a node's life: a crash, and the loss of its store.
+// restart lists the ends of a node's life: those that keep what was synced, and those that lose some of it.
 func (g *stepper) restart(i int) {
 	if int(g.from.crashes) < g.cfg.Crashes {
 		g.crash(i)
 	}
-	if int(g.from.wipes) < g.cfg.Wipes {
-		g.wipe(i)
-	}
+	g.damage(i)
 }
 
 // crash is rule S: the replica comes back as a follower with what was durable. It waits out every grant that it may have
@@ -37,8 +35,8 @@ func (g *stepper) crash(i int) {
 // newLife takes from node i what is not durable. What others know of its old life is told apart by the life's number.
 func (g *stepper) newLife(t *state, i int) {
 	r := &t.rep[i]
-	*r = replica{promised: r.promised, seen: r.seen, log: r.log, boot: r.boot}
-	if g.cfg.Rounds == 0 && g.cfg.Wipes == 0 {
+	*r = replica{promised: r.promised, seen: r.seen, stored: r.stored, log: r.log, boot: r.boot}
+	if g.cfg.Rounds == 0 && g.cfg.Damages == 0 {
 		return // nothing depends on lives
 	}
 	r.boot++
@@ -55,31 +53,4 @@ func (g *stepper) newLife(t *state, i int) {
 			r.owed[p], r.given[p] = t.round[p], t.round[p]
 		}
 	}
-}
-
-// wipe loses the store of node i, which comes back under its name with an empty one: the mutation NewNameForNewStore. All
-// care is taken that can be taken without a new name: it registers, which takes it out of the in-sync set, and not while
-// it cannot be spared or is primary; it acts on no older state of metadata; it waits out its grants; an AlterISR that
-// names its life before is refused. It has still forgotten what it promised and what it acknowledged.
-func (g *stepper) wipe(i int) {
-	m := &g.from.meta
-	inSync := m.isr.has(i)
-	if i == int(m.primary) || inSync && m.isr.size() <= g.cfg.MinInSync {
-		return
-	}
-	t := *g.from
-	t.wipes++
-	g.newLife(&t, i)
-	r := &t.rep[i]
-	r.promised, r.seen, r.log = 0, 0, history{}
-	for e := range t.meta.elections {
-		if el := &t.meta.elections[e]; int(el.primary) == i {
-			*el = election{primary: nobody}
-		}
-	}
-	if inSync {
-		t.meta.isr = m.isr.without(i)
-		t.meta.version++
-	}
-	g.done(&t, Action{kind: actWipe, a: uint8(i)})
 }

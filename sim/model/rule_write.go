@@ -37,7 +37,7 @@ func (g *stepper) sendAppend(p int) {
 	}
 	for n := least; n <= r.log.n; n++ {
 		t := *g.from
-		m := message{kind: msgAppend, from: uint8(p), to: nobody, epoch: r.epoch, x: min(r.commit, n), log: r.log}
+		m := message{kind: msgAppend, from: uint8(p), to: nobody, epoch: r.epoch, x: min(r.commit, n), y: r.start, log: r.log}
 		m.log.cut(n)
 		g.send(&t, m, Action{kind: actAppend, a: uint8(p), x: n, y: m.x})
 	}
@@ -49,6 +49,10 @@ func (g *stepper) receiveAppend(i int, m *message) {
 	if m.epoch < s.promised && !g.without(Fence) || m.epoch < s.epoch || m.epoch == s.epoch && s.role != follower {
 		return
 	}
+	if g.refuses(s, m) {
+		g.refuse(i, m)
+		return
+	}
 	t := *g.from
 	r := &t.rep[i]
 	if m.epoch > r.promised {
@@ -57,6 +61,9 @@ func (g *stepper) receiveAppend(i int, m *message) {
 	}
 	r.stepDown()
 	if same := r.log.common(&m.log); same < m.log.n {
+		if same < s.commit && !g.from.damagedNow(i) {
+			g.fail(HealthyStays) // it must undo what it has committed, so it is quarantined
+		}
 		r.log = m.log
 	}
 	r.commit = max(r.commit, min(m.x, m.log.n))
@@ -68,6 +75,44 @@ func (g *stepper) receiveAppend(i int, m *message) {
 	g.send(&t, ack, Action{kind: actFollow, a: uint8(i), b: m.from, x: m.epoch, y: m.log.n})
 }
 
+// refuses reports whether a replica that holds no entry of the primary's epoch yet finds that the epoch undoes what is
+// committed: the epoch starts at or below the replica's commit position, or the primary's log differs below it. Then the
+// primary has lost data and not the replica.
+func (g *stepper) refuses(s *replica, m *message) bool {
+	if s.log.lastEpoch() >= m.epoch || g.without(RefuseFirst) {
+		return false
+	}
+	differs := s.log.common(&m.log) < min(s.commit, m.log.n)
+	return m.y <= s.commit || differs && !g.without(RefuseDiffering)
+}
+
+// refuse tells the primary that its epoch undoes what is committed.
+func (g *stepper) refuse(i int, m *message) {
+	t := *g.from
+	g.send(&t, message{kind: msgRefusal, from: uint8(i), to: m.from, epoch: m.epoch}, Action{kind: actRefuse, a: uint8(i), b: m.from, x: m.epoch})
+}
+
+// receiveRefusal stops a primary whose epoch undoes what is committed. It raises an alarm.
+func (g *stepper) receiveRefusal(p int, m *message) {
+	if s := &g.from.rep[p]; s.role != primary || s.epoch != m.epoch {
+		return
+	}
+	t := *g.from
+	t.rep[p].stepDown()
+	g.done(&t, Action{kind: actStop, a: uint8(p), b: m.from, x: m.epoch})
+}
+
+// giveUp is part of ruling 18: a primary without progress stops and asks for an election. Metadata may elect anybody at
+// any time, so the request needs no message.
+func (g *stepper) giveUp(p int) {
+	if !g.cfg.GivesUp {
+		return
+	}
+	t := *g.from
+	t.rep[p].stepDown()
+	g.done(&t, Action{kind: actGiveUp, a: uint8(p), x: g.from.rep[p].epoch})
+}
+
 // forget is what a replica must not do on a new epoch: cut its log to what it knows to be committed (rule T).
 func (g *stepper) forget(r *replica) {
 	if g.without(NoCutToCommit) {
@@ -77,11 +122,14 @@ func (g *stepper) forget(r *replica) {
 
 // receiveAck counts an acknowledgement. One of a new life takes the place of those of the life before.
 func (g *stepper) receiveAck(p int, m *message) {
-	if s := &g.from.rep[p]; s.role != primary || s.epoch != m.epoch || m.z < s.heard[m.from] {
+	if s := &g.from.rep[p]; s.role != primary || s.epoch != m.epoch || m.z < s.heard[m.from] && !g.without(AckOfThisLife) {
 		return
 	}
 	t := *g.from
 	r := &t.rep[p]
+	if m.z > r.heard[m.from] && g.without(MatchPerLife) {
+		r.heard[m.from] = m.z
+	}
 	if m.z > r.heard[m.from] {
 		r.heard[m.from], r.match[m.from], r.agreed[m.from] = m.z, 0, 0
 	}

@@ -45,6 +45,31 @@ func (h *history) cut(n uint8) {
 	}
 }
 
+// index returns the position of e, or logMax if h does not contain e.
+func (h *history) index(e entry) uint8 {
+	for k := range h.n {
+		if h.e[k] == e {
+			return k
+		}
+	}
+	return logMax
+}
+
+// insert puts e into h, which is in ascending order, and reports whether there was room. An entry that is present stays.
+func (h *history) insert(e entry) bool {
+	if h.index(e) < logMax {
+		return true
+	}
+	if h.full() {
+		return false
+	}
+	h.add(e)
+	for k := h.n - 1; k > 0 && h.e[k-1] > h.e[k]; k-- {
+		h.e[k-1], h.e[k] = h.e[k], h.e[k-1]
+	}
+	return true
+}
+
 // common gives the length of the longest common prefix.
 func (h *history) common(o *history) uint8 {
 	n := min(h.n, o.n)
@@ -85,21 +110,26 @@ type replica struct {
 	promised uint8 // greatest epoch promised
 	boot     uint8 // counts the lives of the node
 	seen     uint8 // greatest closed timestamp acknowledged: the clock never goes below it again
+	stored   uint8 // a commit position that outlived the log's end; it is only reported
 	log      history
 
 	// Volatile; zero in a follower, but for commit.
 	commit  uint8
 	role    role
 	epoch   uint8
-	version uint8   // of the range's record that isr was read from
-	start   uint8   // index of the epoch-start entry
-	isr     set     // I
-	pending set     // P; 0 is none
-	sent    uint8   // 1 when a proposal of P has left
-	closed  uint8   // greatest closed timestamp of this primary
-	opened  uint8   // greatest one that it has published
-	votes   set     // promises received (slack 1)
-	best    history // the greatest log among them
+	version uint8           // of the range's record that isr was read from
+	start   uint8           // index of the epoch-start entry
+	isr     set             // I
+	pending set             // P; 0 is none
+	sent    uint8           // 1 when a proposal of P has left
+	closed  uint8           // greatest closed timestamp of this primary
+	opened  uint8           // greatest one that it has published
+	votes   set             // answers to PREPARE
+	best    history         // the greatest log among them
+	told    uint8           // the greatest commit position among them
+	sure    history         // the longest committed log among them
+	vouched uint8           // 1 when one of them is of a recorded life
+	lives   [Replicas]uint8 // the recorded lives (ruling 17a)
 	match   [Replicas]uint8
 	heard   [Replicas]uint8 // life of the member that match and agreed speak of
 	agreed  [Replicas]uint8 // greatest closed timestamp that the member acknowledged
@@ -119,7 +149,8 @@ type replica struct {
 type proposal struct {
 	epoch, version uint8
 	isr            set
-	stale          uint8 // 1 when a member has begun another life than the proposer knows
+	lives          [Replicas]uint8 // those that the proposer vouches for (ruling 17a)
+	stale          uint8           // 1 when a member has begun another life than the proposer knows
 }
 
 // election is what metadata decided for an epoch, as long as somebody may still read it.
@@ -127,6 +158,7 @@ type election struct {
 	primary uint8
 	isr     set
 	version uint8
+	lives   [Replicas]uint8
 }
 
 // register is the range's record in the metadata group.
@@ -135,6 +167,7 @@ type register struct {
 	primary uint8
 	isr     set
 	version uint8
+	lives   [Replicas]uint8
 	given   uint8 // greatest epoch given away, prepared ones included
 	// A prepared handover; epoch 0 is none.
 	preparedEpoch, preparedFor uint8
@@ -146,6 +179,7 @@ type observed struct {
 	acked      history       // committed entries
 	ackedEpoch [logMax]uint8 // by the primary of which epoch
 	closed     uint8         // greatest published closed timestamp
+	begun      uint8         // epochs that were begun, one bit each
 	closedBy   uint8         // greatest epoch whose primary published one
 	// covers gives for a published closed timestamp the log position up to which readers take the log as complete.
 	covers [ClosedMax + 1]uint8
@@ -161,7 +195,10 @@ type state struct {
 	inNet     uint8
 	seen      observed
 
-	writes, crashes, wipes uint8
+	image image
+	lost  [Replicas]loss
+
+	writes, crashes, damages uint8
 }
 
 // newState gives the start: replica 0 is the active primary of epoch 1 and everybody in sync has its epoch-start entry.
@@ -194,7 +231,7 @@ func (r *replica) stepDown() {
 	r.role, r.epoch, r.version, r.start = follower, 0, 0, 0
 	r.isr, r.pending, r.sent = 0, 0, 0
 	r.closed, r.opened = 0, 0
-	r.votes, r.best = 0, history{}
+	r.endPrepare()
 	r.match, r.heard, r.agreed = [Replicas]uint8{}, [Replicas]uint8{}, [Replicas]uint8{}
 }
 

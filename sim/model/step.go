@@ -24,6 +24,7 @@ func (g *stepper) successors(s *state) []step {
 		g.time(i)
 		g.restart(i)
 		g.learn(i)
+		g.fetch(i)
 		g.activate(i)
 		g.lead(i)
 		g.metadata(i)
@@ -49,6 +50,7 @@ func (g *stepper) lead(p int) {
 	g.change(p)
 	g.close(p)
 	g.handOver(p)
+	g.giveUp(p)
 }
 
 // receive lists what the arrival of m at replica i may do.
@@ -68,6 +70,8 @@ func (g *stepper) receive(i int, m *message) {
 		g.receivePromise(i, m)
 	case msgHandover:
 		g.receiveHandover(i, m)
+	case msgRefusal:
+		g.receiveRefusal(i, m)
 	}
 }
 

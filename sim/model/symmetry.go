@@ -21,6 +21,13 @@ func (n *renaming) set(s set) set {
 	return out
 }
 
+func (n *renaming) lives(of [Replicas]uint8) (out [Replicas]uint8) {
+	for i, life := range of {
+		out[n[i]] = life
+	}
+	return out
+}
+
 func (n *renaming) name(i uint8) uint8 {
 	if i == nobody {
 		return nobody
@@ -66,6 +73,7 @@ func (s *state) mark(i int) uint64 {
 	flags := uint8(0)
 	for k, on := range [...]bool{
 		s.meta.isr.has(i), int(s.meta.primary) == i, int(s.meta.preparedFor) == i, r.isr.has(i), r.pending.has(i), r.sent == 1,
+		s.damagedNow(i), int(s.image.of) == i+1,
 	} {
 		if on {
 			flags |= 1 << k
@@ -84,16 +92,21 @@ func (s *state) mark(i int) uint64 {
 func (s *state) renamed(n *renaming) state {
 	t := *s
 	t.meta.primary, t.meta.preparedFor, t.meta.isr = n.name(s.meta.primary), n.name(s.meta.preparedFor), n.set(s.meta.isr)
+	t.meta.lives = n.lives(s.meta.lives)
+	if s.image.of != 0 {
+		t.image.of = n[s.image.of-1] + 1
+	}
 	for e := range t.meta.elections {
 		el := &t.meta.elections[e]
-		el.primary, el.isr = n.name(el.primary), n.set(el.isr)
+		el.primary, el.isr, el.lives = n.name(el.primary), n.set(el.isr), n.lives(el.lives)
 	}
 	for i := range s.rep {
 		to := n[i]
 		t.rep[to] = s.rep[i].renamed(n)
 		t.round[to] = s.round[i]
+		t.lost[to] = s.lost[i]
 		for k, q := range s.proposals[i] {
-			q.isr = n.set(q.isr)
+			q.isr, q.lives = n.set(q.isr), n.lives(q.lives)
 			t.proposals[to][k] = q
 		}
 	}
@@ -110,7 +123,7 @@ func (s *state) renamed(n *renaming) state {
 
 func (r *replica) renamed(n *renaming) replica {
 	t := *r
-	t.isr, t.pending, t.votes = n.set(r.isr), n.set(r.pending), n.set(r.votes)
+	t.isr, t.pending, t.votes, t.lives = n.set(r.isr), n.set(r.pending), n.set(r.votes), n.lives(r.lives)
 	for j := range Replicas {
 		k := n[j]
 		t.match[k], t.heard[k], t.agreed[k] = r.match[j], r.heard[j], r.agreed[j]

@@ -103,7 +103,7 @@ func (w *walker) choose(steps []step) int {
 
 func seldom(k actionKind) bool {
 	switch k {
-	case actElect, actCrash, actWipe, actRound, actFence, actWithdraw, actClose:
+	case actElect, actCrash, actDamage, actRound, actFence, actWithdraw, actClose:
 		return true
 	}
 	return false

@@ -1,5 +1,6 @@
-// Command modelcheck explores the model of the replication protocol from the command line: a preset, a mutation, or any
-// bounds; with no flag at all every short preset. It prints what it found, with the trace of a violation, and exits with 1 when an invariant was broken.
+// Command modelcheck explores the models of the replication protocol and of the voters of the metadata group from the
+// command line: a preset, a mutation, or any bounds of the former; without flags every short preset. It prints the result,
+// with the trace of a violation, and exits with 1 if an invariant is broken.
 package main
 
 import (
@@ -11,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/rhumbdb/rhumb/sim/model"
+	"github.com/rhumbdb/rhumb/sim/voter"
 )
 
 func main() {
@@ -49,7 +51,7 @@ func parse(args []string) (o options, err error) {
 	general := map[string]bool{}
 	fs.VisitAll(func(f *flag.Flag) { general[f.Name] = true })
 	bounds(fs, &o.cfg)
-	owed := fs.Bool("ignore-owed", false, "do not check that beliefs are owed, so that what a client sees is found instead")
+	early := fs.Bool("ignore-early", false, "do not check what breaks before a client sees it: that beliefs are owed, that reported commits are held")
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
@@ -57,8 +59,8 @@ func parse(args []string) (o options, err error) {
 		return o, fmt.Errorf("argument %q is not understood; all options are flags", fs.Arg(0))
 	}
 	fs.Visit(func(f *flag.Flag) { o.bounds = o.bounds || !general[f.Name] })
-	if *owed {
-		o.cfg.Ignore = []model.Invariant{model.Owed}
+	if *early {
+		o.cfg.Ignore = []model.Invariant{model.Owed, model.ReportedHeld}
 	}
 	return o, nil
 }
@@ -69,7 +71,10 @@ func bounds(fs *flag.FlagSet, c *model.Config) {
 	fs.IntVar(&c.Writes, "writes", 1, "client writes")
 	fs.IntVar(&c.Rounds, "rounds", 0, "lease rounds of each holder; 0 leaves leases out")
 	fs.IntVar(&c.Crashes, "crashes", 0, "restarts that keep the store")
-	fs.IntVar(&c.Wipes, "wipes", 0, "restarts that lose the store; only with -without new-name-for-new-store")
+	fs.IntVar(&c.Damages, "damages", 0, "restarts that lose synced data")
+	fs.IntVar(&c.Lacking, "lacking", 0, "disks that may lack the same entry at one time; 0 is one less than -min")
+	fs.BoolVar(&c.Images, "images", false, "a damage is the return of an older image of a disk")
+	fs.BoolVar(&c.OneAnswer, "one-answer", false, "one answer of a recorded life suffices for an election")
 	fs.IntVar(&c.Messages, "messages", 2, "messages under way")
 	fs.IntVar(&c.Versions, "versions", 0, "last version at which the in-sync set is changed")
 	fs.IntVar(&c.Closed, "closed", 0, "closed timestamps")
@@ -78,6 +83,7 @@ func bounds(fs *flag.FlagSet, c *model.Config) {
 	fs.IntVar(&c.Secondaries, "secondaries", 2, "secondaries in sync at the start")
 	fs.BoolVar(&c.Handover, "handover", false, "prepared handover")
 	fs.BoolVar(&c.Fencing, "fencing", false, "metadata takes secondaries out of the in-sync set")
+	fs.BoolVar(&c.GivesUp, "gives-up", false, "primaries may stop by themselves")
 	fs.BoolVar(&c.Partial, "partial", false, "an APPEND may carry any beginning of the log")
 	fs.BoolVar(&c.AllHolders, "all-holders", false, "replicas ask for grants before they are primary")
 	fs.BoolVar(&c.PairsOnly, "pairs-only", false, "promises and grants between nodes only, no log")
@@ -99,12 +105,11 @@ func run(args []string, out io.Writer) (broken bool, err error) {
 		return false, err
 	}
 	for _, s := range searches {
-		res, err := s.run()
+		failed, err := s.run(out)
 		if err != nil {
 			return broken, err
 		}
-		s.report(out, &res)
-		broken = broken || res.Violation != nil
+		broken = broken || failed
 	}
 	return broken, nil
 }
@@ -116,10 +121,14 @@ type search struct {
 	walk   bool
 	seed   uint64
 	limits model.Limits
+	voters *voter.Config // if set, the group to search in place of cfg
 }
 
-// searches gives what is to be searched.
+// searches returns what to search.
 func (o *options) searches() ([]search, error) {
+	if s, ok := o.voterMutation(); ok {
+		return []search{s}, nil
+	}
 	var finding model.Finding
 	if o.without != "" {
 		var ok bool
@@ -128,7 +137,7 @@ func (o *options) searches() ([]search, error) {
 		}
 		o.cfg.Without = finding.Mutation
 	}
-	one := search{"bounds", o.cfg, o.walk, o.seed, o.limits}
+	one := search{name: "bounds", cfg: o.cfg, walk: o.walk, seed: o.seed, limits: o.limits}
 	switch {
 	case o.preset != "":
 		return o.presets()
@@ -136,7 +145,12 @@ func (o *options) searches() ([]search, error) {
 		var short []search
 		for _, p := range model.Presets() {
 			if p.Short {
-				short = append(short, search{p.Name, p.Config, false, 0, o.limits})
+				short = append(short, search{name: p.Name, cfg: p.Config, limits: o.limits})
+			}
+		}
+		for _, p := range voter.Presets() {
+			if p.Short {
+				short = append(short, o.voterSearch(p.Name, p.Config))
 			}
 		}
 		return short, nil
@@ -161,10 +175,18 @@ func (o *options) presets() ([]search, error) {
 		}
 		if strings.HasPrefix(p.Name, o.preset) || o.preset == "all" {
 			p.Config.Without = o.cfg.Without
-			out = append(out, search{p.Name, p.Config, o.walk, o.seed, o.limits})
+			out = append(out, search{name: p.Name, cfg: p.Config, walk: o.walk, seed: o.seed, limits: o.limits})
 		}
 		if p.Name == o.preset {
 			return out, nil
+		}
+	}
+	for _, p := range voter.Presets() {
+		if !o.walk && (strings.HasPrefix(p.Name, o.preset) || o.preset == "all") {
+			out = append(out, o.voterSearch(p.Name, p.Config))
+		}
+		if p.Name == o.preset {
+			return out[len(out)-1:], nil
 		}
 	}
 	if len(out) == 0 {
@@ -173,11 +195,55 @@ func (o *options) presets() ([]search, error) {
 	return out, nil
 }
 
-func (s search) run() (model.Result, error) {
-	if s.walk {
-		return model.Walk(s.cfg, s.seed, s.limits)
+func (o *options) voterSearch(name string, cfg voter.Config) search {
+	return search{name: name, limits: o.limits, voters: &cfg}
+}
+
+// voterMutation returns the search for a mutation of the voters' rule.
+func (o *options) voterMutation() (search, bool) {
+	for _, f := range voter.Findings() {
+		if f.Name == o.without {
+			return o.voterSearch(f.Name, f.Config), true
+		}
 	}
-	return model.Explore(s.cfg, s.limits)
+	return search{}, false
+}
+
+// run searches, reports, and returns whether an invariant is broken.
+func (s search) run(out io.Writer) (broken bool, err error) {
+	if s.voters != nil {
+		return s.runVoters(out)
+	}
+	var res model.Result
+	if s.walk {
+		res, err = model.Walk(s.cfg, s.seed, s.limits)
+	} else {
+		res, err = model.Explore(s.cfg, s.limits)
+	}
+	if err != nil {
+		return false, err
+	}
+	s.report(out, &res)
+	return res.Violation != nil, nil
+}
+
+func (s search) runVoters(out io.Writer) (broken bool, err error) {
+	r, err := voter.Explore(*s.voters, voter.Limits{States: s.limits.States, Time: s.limits.Time})
+	if err != nil {
+		return false, err
+	}
+	verdict := "exhausted"
+	switch {
+	case r.Broken != 0:
+		verdict = "BROKEN"
+	case !r.Exhausted:
+		verdict = "stopped by a limit"
+	}
+	fmt.Fprintf(out, "%s: %s | %v | %d states | %d transitions | depth %d | %.1f s\n", s.name, verdict, *s.voters, r.States, r.Transitions, r.Depth, r.Elapsed.Seconds())
+	if r.Broken != 0 {
+		fmt.Fprint(out, &r)
+	}
+	return r.Broken != 0, nil
 }
 
 func (s search) report(out io.Writer, r *model.Result) {
@@ -202,6 +268,9 @@ func list(out io.Writer) {
 	for _, p := range model.Presets() {
 		fmt.Fprintf(out, "  %-24s %v\n", p.Name, p.Config)
 	}
+	for _, p := range voter.Presets() {
+		fmt.Fprintf(out, "  %-24s %v\n", p.Name, p.Config)
+	}
 	fmt.Fprintln(out, "Presets to walk (-walk -preset NAME -time 60s):")
 	for _, p := range model.Walks() {
 		fmt.Fprintf(out, "  %-24s %v\n", p.Name, p.Config)
@@ -209,5 +278,11 @@ func list(out io.Writer) {
 	fmt.Fprintln(out, "Mutations (-without NAME):")
 	for _, f := range model.Mutations() {
 		fmt.Fprintf(out, "  %-24s %-13s breaks: %v\n", f.Name, f.Rule, f.Breaks)
+	}
+	for _, f := range model.Unnoticed() {
+		fmt.Fprintf(out, "  %-24s %-13s nothing shows\n", f.Name, f.Rule)
+	}
+	for _, f := range voter.Findings() {
+		fmt.Fprintf(out, "  %-24s %-13s breaks: %v\n", f.Name, "voters", f.Breaks)
 	}
 }

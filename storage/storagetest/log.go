@@ -244,6 +244,9 @@ func (l *Log) checkData(s *storage.Store, at rhumb.Timestamp) error {
 	tables := map[rhumb.TableID][]rhumb.Item{}
 	for _, k := range slices.SortedFunc(maps.Keys(state), compareNames) {
 		want := state[k]
+		if exist, err := s.Exists(l.ID, []rhumb.TableID{k.table, 99}, [][]byte{[]byte(k.name), []byte(k.name)}, at); err != nil || exist[0] == want.Tombstone || exist[1] {
+			return fmt.Errorf("range %s: key %v exists: %v, %v, want %t", l.ID, k, exist, err, !want.Tombstone)
+		}
 		key := rhumb.Key{Table: k.table, Home: l.ID, Name: []byte(k.name)}
 		got, err := s.Lookup(key, at)
 		if err != nil {

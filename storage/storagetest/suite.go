@@ -296,6 +296,9 @@ var cases = []Case{
 		if _, err := w.Store.Lookup(rhumb.Key{Table: 1, Home: R, Name: []byte("a")}, f.Version.HLC-3); rhumb.KindOf(err) != rhumb.Unavailable {
 			w.Errorf("a read below the floor gives %v, want unavailable", err)
 		}
+		if _, err := w.Store.Exists(R, []rhumb.TableID{1}, [][]byte{[]byte("a")}, f.Version.HLC-3); rhumb.KindOf(err) != rhumb.Unavailable {
+			w.Errorf("existence below the floor gives %v, want unavailable", err)
+		}
 	}},
 	{Name: "collection in small pieces", Do: func(w *World) []*Log {
 		l := w.Create(R)

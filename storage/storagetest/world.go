@@ -1,6 +1,7 @@
 package storagetest
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -228,8 +229,12 @@ func writeFile(fs vfs.FS, path string, b []byte) error {
 	if _, err := f.Write(append([]byte(nil), b...)); err != nil {
 		return err
 	}
-	if err := f.Sync(); err != nil {
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	return f.Close()
+	dir, err := fs.OpenDir(fs.PathDir(path)) // the file is a new one
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
 }

@@ -1,0 +1,112 @@
+package api
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/rhumbdb/rhumb/api/rhumbpb"
+)
+
+// pinged is a server that answers pings.
+type pinged struct {
+	rhumbpb.UnimplementedClusterServer
+}
+
+func (pinged) Ping(context.Context, *rhumbpb.PingRequest) (*rhumbpb.PingResponse, error) {
+	return &rhumbpb.PingResponse{}, nil
+}
+
+// deaf is a connection that, once deafened, swallows all that is written to it, as one whose other end was stopped.
+type deaf struct {
+	net.Conn
+	off *atomic.Bool
+}
+
+func (d deaf) Write(b []byte) (int, error) {
+	if d.off.Load() {
+		return len(b), nil
+	}
+	return d.Conn.Write(b)
+}
+
+// TestSilentConnectionIsRenewed guards that a call on a connection whose other side has fallen silent fails long before TCP
+// or keepalive would notice, and that the next one goes through a new connection.
+func TestSilentConnectionIsRenewed(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer(ServerOptions(0)...)
+	rhumbpb.RegisterClusterServer(s, pinged{})
+	go func() { _ = s.Serve(l) }()
+	defer s.Stop()
+	var dialled atomic.Int32
+	var off atomic.Pointer[atomic.Bool] // of the newest connection
+	c, err := NewConn(l.Addr().String(), func(ctx context.Context, network, addr string) (net.Conn, error) {
+		dialled.Add(1)
+		conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+		mine := new(atomic.Bool)
+		off.Store(mine)
+		return deaf{conn, mine}, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	ping := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), keepaliveTime-time.Second)
+		defer cancel()
+		_, err := rhumbpb.NewClusterClient(c.Client()).Ping(ctx, &rhumbpb.PingRequest{})
+		if ctx.Err() != nil {
+			t.Fatal("the call hangs")
+		}
+		return err
+	}
+	if err := ping(); err != nil {
+		t.Fatal(err)
+	}
+	off.Load().Store(true)
+	renewed := make(chan struct{}, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		c.Watch(ctx, func() bool { return true }, func() { renewed <- struct{}{} })
+		close(ended)
+	}()
+	if err := ping(); err == nil {
+		t.Fatal("a call over the silent connection succeeded")
+	}
+	<-renewed
+	if err := ping(); err != nil || dialled.Load() != 2 {
+		t.Fatalf("after %d connections: %v", dialled.Load(), err)
+	}
+	cancel()
+	<-ended
+	c.Close()
+	if c.renew() {
+		t.Error("a closed connection is made anew")
+	}
+}
+
+// TestUnusedConnectionIsLeftAlone guards that nobody is asked on behalf of nobody.
+func TestUnusedConnectionIsLeftAlone(t *testing.T) {
+	c, err := NewConn("127.0.0.1:1", func(context.Context, string, string) (net.Conn, error) {
+		t.Error("connected")
+		return nil, net.ErrClosed
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	asked := make(chan struct{}, 8)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go c.Watch(ctx, func() bool { asked <- struct{}{}; return false }, nil)
+	<-asked
+	<-asked
+}

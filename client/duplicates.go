@@ -1,0 +1,36 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"iter"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// Duplicates is Scan for the named keys that exist in more than one region, all records of each: names that were created while
+// a region which held them was dead. Keys that the server named are left out. Limit is not looked at.
+func (t *Table) Duplicates(ctx context.Context, o ScanOptions) iter.Seq2[rhumb.Item, error] {
+	return func(yield func(rhumb.Item, error) bool) {
+		o.Limit = 0
+		var first rhumb.Item // of its name
+		alone := false       // nothing was given of that name yet
+		for it, err := range t.Scan(ctx, o) {
+			if err != nil {
+				yield(it, err)
+				return
+			}
+			if id, err := t.c.meta.named(t, it.Key.Home.Region, it.Key.Name); err != nil || id != it.Key.Home {
+				continue
+			}
+			if first.Key.Name == nil || !bytes.Equal(it.Key.Name, first.Key.Name) {
+				first, alone = it, true
+				continue
+			}
+			if alone && !yield(first, nil) || !yield(it, nil) {
+				return
+			}
+			alone = false
+		}
+	}
+}

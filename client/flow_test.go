@@ -1,0 +1,59 @@
+package client
+
+import (
+	"testing"
+	"time"
+)
+
+// grow answers requests of 64 KiB with a full window until it has the size, and gives their number.
+func grow(t *testing.T, f *flow, now time.Time, until int) (answers int) {
+	t.Helper()
+	for ; f.window < until; answers++ {
+		f.inflight = f.window
+		f.answered(now, time.Millisecond, 64<<10)
+		if answers > 1e6 {
+			t.Fatalf("the window stays at %d", f.window)
+		}
+	}
+	return answers
+}
+
+// A flow doubles at first; it halves once for refusals that come together, and for slow answers, never below its least; then
+// it grows little by little, if it is used.
+func TestFlow(t *testing.T) {
+	f := newFlow()
+	now := time.Unix(1_000, 0)
+	if f.narrow() || !f.room(flowMost, 0) || f.room(1, flowFirst) {
+		t.Fatalf("a new flow: %+v", f)
+	}
+	if n := grow(t, &f, now, 8<<20); n != 6<<20/(64<<10) {
+		t.Errorf("%d answers of 64 KiB let a window of 2 MiB grow to 8 MiB", n)
+	}
+	f.inflight = 8 << 20
+	f.refused(now)
+	f.refused(now.Add(flowPause - 1))
+	if f.window != 4<<20 || !f.narrow() || f.room(1, 0) {
+		t.Fatalf("the window is %d after refusals with 8 MiB under way, want 4 MiB", f.window)
+	}
+	now = now.Add(flowPause)
+	f.inflight = 4 << 20
+	f.answered(now, flowEasy+2*time.Millisecond, 1)
+	if f.window != 4<<20 {
+		t.Fatalf("the window is %d after an answer that was neither quick nor slow, want 4 MiB", f.window)
+	}
+	f.answered(now, flowSlow+2*time.Millisecond, 1)
+	if f.window != 2<<20 {
+		t.Fatalf("the window is %d after a slow answer with 4 MiB under way, want 2 MiB", f.window)
+	}
+	for i := range 20 {
+		f.refused(now.Add(time.Duration(i+1) * flowPause))
+	}
+	f.inflight = 0
+	f.answered(now, 0, 64<<10)
+	if f.window != flowLeast || !f.room(2*flowLeast, 0) {
+		t.Fatalf("the window is %d after many refusals, want %d, and one large request goes all the same", f.window, flowLeast)
+	}
+	if n := grow(t, &f, now, flowMost); n < 10_000 || f.narrow() {
+		t.Fatalf("the window was wide again after %d answers of 64 KiB", n)
+	}
+}

@@ -1,0 +1,72 @@
+package host
+
+import (
+	"testing"
+	"time"
+)
+
+func TestWaterLevel(t *testing.T) {
+	for _, tc := range []struct {
+		sizes       []int64
+		total, want int64
+	}{
+		{[]int64{1, 2, 3}, 6, 0}, {[]int64{10, 1, 1}, 6, 4}, {[]int64{5, 5, 5}, 6, 2}, {[]int64{9, 3, 1}, 7, 3}, {[]int64{7}, 3, 3}, {nil, 5, 5},
+	} {
+		got := waterLevel(tc.sizes, tc.total)
+		var sum int64
+		for _, s := range tc.sizes {
+			sum += min(s, got)
+		}
+		if sum > tc.total && tc.want != 0 || tc.want != 0 && got != tc.want {
+			t.Errorf("sizes %v cut to %d: %d, which is %d together, want %d", tc.sizes, tc.total, got, sum, tc.want)
+		}
+	}
+}
+
+// A pace shrinks once for slow answers that come together, never below its least, and grows while it is what limits.
+func TestPace(t *testing.T) {
+	p := newPace(16 << 20)
+	p.answered(time.Second, paceSlow+1, 1, 16<<20)
+	p.answered(time.Second+1, paceSlow+1, 1, 16<<20)
+	if want := int64(16<<20) * 7 / 10; p.now != want {
+		t.Fatalf("the pace is %d after slow answers, want %d", p.now, want)
+	}
+	for i := range 100 {
+		p.answered(time.Duration(i+2)*time.Second, paceSlow+1, 1, 16<<20)
+	}
+	if p.now != paceLeast {
+		t.Fatalf("the pace fell to %d, want %d", p.now, paceLeast)
+	}
+	p.answered(time.Hour, time.Millisecond, 1<<20, paceLeast/2)
+	if p.now != paceLeast {
+		t.Fatalf("the pace grew to %d although little was taken in", p.now)
+	}
+	for range 1_000 {
+		p.answered(time.Hour, time.Millisecond, 1<<20, p.now)
+	}
+	if p.now != 16<<20 {
+		t.Fatalf("the pace is %d after many quick answers, want all of it", p.now)
+	}
+}
+
+// What is stuck does not use up what the node takes in at a time, and is not counted twice when it is answered after all.
+func TestAdmission(t *testing.T) {
+	a := &admission{pace: newPace(100)}
+	stuck, ok := a.take(80)
+	if _, more := a.take(30); !ok || more {
+		t.Fatal("80 bytes of 100 are not taken in, or 110 are")
+	}
+	stuck.since -= stuckAfter + 1
+	next, ok := a.take(30)
+	if used, _ := a.state(); !ok || used != 30 {
+		t.Fatalf("%d bytes count beside a batch that is stuck, want 30", used)
+	}
+	a.answered(stuck)
+	a.answered(next)
+	if used, _ := a.state(); used != 0 {
+		t.Fatalf("%d bytes count when all is answered", used)
+	}
+	if _, ok := a.take(1_000); !ok {
+		t.Fatal("a batch above the bound never goes")
+	}
+}

@@ -1,0 +1,117 @@
+package host
+
+import (
+	"slices"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/node/replica"
+	"github.com/rhumbdb/rhumb/storage"
+)
+
+// weight is what a slot counts for in the host's budgets, in bytes.
+type weight struct{ uncommitted, tail, recent int }
+
+// weigh brings the budgets up to date with a slot.
+func (h *Host) weigh(s *slot) {
+	b := &h.cfg.Budgets
+	uncommitted, tail := s.r.Held()
+	b.Uncommitted.Add(int64(uncommitted - s.weight.uncommitted))
+	b.Tails.Add(int64(tail - s.weight.tail))
+	s.weight.uncommitted, s.weight.tail = uncommitted, tail
+}
+
+// weighRecent is weigh for what is kept for Config.Committed.
+func (h *Host) weighRecent(s *slot) {
+	recent := entriesSize(s.recent)
+	h.cfg.Budgets.Recent.Add(int64(recent - s.weight.recent))
+	s.weight.recent = recent
+}
+
+// giveBack returns to the budgets what the slots count for: they outlive the host.
+func (h *Host) giveBack() {
+	b := &h.cfg.Budgets
+	h.eachSlot(func(s *slot) {
+		b.Uncommitted.Release(int64(s.weight.uncommitted))
+		b.Tails.Release(int64(s.weight.tail))
+		b.Recent.Release(int64(s.weight.recent))
+		s.weight = weight{}
+	})
+}
+
+// shrinkTails lets no replica keep more entries in memory for peers that lag than its share. What a peer still needs is read
+// from storage.
+func (h *Host) shrinkTails() {
+	b := h.cfg.Budgets.Tails
+	if !b.Full() {
+		return
+	}
+	b.Refuse()
+	var sizes []int64
+	h.eachSlot(func(s *slot) { sizes = append(sizes, int64(s.weight.tail)) })
+	most := waterLevel(sizes, b.Most()/2) // half: not again at once
+	h.eachSlot(func(s *slot) {
+		if int64(s.weight.tail) > most {
+			s.r.ShrinkTail(int(most))
+			h.weigh(s)
+		}
+	})
+}
+
+// waterLevel gives the greatest level such that sizes, each cut down to it, are at most total together.
+func waterLevel(sizes []int64, total int64) int64 {
+	sizes = slices.Sorted(slices.Values(sizes))
+	for i, size := range sizes {
+		if level := total / int64(len(sizes)-i); size > level {
+			return level
+		}
+		total -= size
+	}
+	return total
+}
+
+// logCheckInterval is how often the size of the logs is looked at.
+const logCheckInterval = time.Second
+
+// boundLogs keeps the logs of each store within Config.LogKeepStore, the longest first: the ranges of which this node is primary
+// keep less for replicas that are behind. A secondary trims with its primary.
+func (h *Host) boundLogs() {
+	now := h.rt.Now()
+	if now-h.logsChecked < logCheckInterval {
+		return
+	}
+	h.logsChecked = now
+	for _, store := range h.cfg.Engine.Stores() {
+		h.boundLogsOf(store)
+	}
+}
+
+func (h *Host) boundLogsOf(store *storage.Store) {
+	var slots []*slot
+	var sizes []int64
+	var total int64
+	for _, s := range h.all {
+		if s.store == store {
+			size, _ := store.Size(s.id)
+			slots, sizes = append(slots, s), append(sizes, size.Log)
+			total += size.Log
+		}
+	}
+	keep := int64(rhumb.LogKeepRange)
+	if total > h.cfg.LogKeepStore {
+		keep = min(keep, waterLevel(sizes, h.cfg.LogKeepStore))
+	}
+	for i, s := range slots {
+		if s.logKeep == keep {
+			continue
+		}
+		s.logKeep = keep
+		s.r.KeepLog(keep)
+		h.touch(s)
+		if sizes[i] > keep && s.r.State() == replica.Primary {
+			h.m.logsShortened.Inc()
+			h.log.Warn("the store keeps too much log for replicas that are behind: the log of a range is cut shorter, and replicas that miss what goes cannot catch up by it",
+				"range", s.id.String(), "dir", store.Dir(), "log_bytes", sizes[i], "keeps", keep, "store_log_bytes", total, "store_keeps", h.cfg.LogKeepStore)
+		}
+	}
+}

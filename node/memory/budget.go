@@ -1,0 +1,105 @@
+package memory
+
+import (
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Budget bounds the bytes that one use of memory holds over a whole node. Its methods may be called from many goroutines. A
+// nil Budget has no bound and counts nothing.
+type Budget struct {
+	name    string
+	most    int64
+	used    atomic.Int64
+	refused atomic.Uint64
+}
+
+// NewBudget makes a budget of at most so many bytes. The name stands in metrics.
+func NewBudget(name string, most int64) *Budget { return &Budget{name: name, most: most} }
+
+// TryAcquire takes n bytes if they fit, or if nothing is taken: what is larger than the budget goes alone, and never waits for
+// ever. Who gets true calls Release with the same n, once.
+func (b *Budget) TryAcquire(n int64) bool {
+	if b == nil || n == 0 {
+		return true
+	}
+	for {
+		used := b.used.Load()
+		if used > 0 && used+n > b.most {
+			b.refused.Add(1)
+			return false
+		}
+		if b.used.CompareAndSwap(used, used+n) {
+			return true
+		}
+	}
+}
+
+// Add takes n bytes whether or not they fit: for what exists already. With a negative n it returns them.
+func (b *Budget) Add(n int64) {
+	if b != nil {
+		b.used.Add(n)
+	}
+}
+
+// Release returns n bytes.
+func (b *Budget) Release(n int64) { b.Add(-n) }
+
+// Full reports whether nothing more fits. A caller that refuses because of it calls Refuse.
+func (b *Budget) Full() bool { return b != nil && b.used.Load() >= b.most }
+
+// Refuse counts something that was refused although TryAcquire was not asked.
+func (b *Budget) Refuse() {
+	if b != nil {
+		b.refused.Add(1)
+	}
+}
+
+// Used gives the bytes that are taken, Most the bound, 0 for none.
+func (b *Budget) Used() int64 {
+	if b == nil {
+		return 0
+	}
+	return b.used.Load()
+}
+
+// Most gives the bound in bytes, 0 for none.
+func (b *Budget) Most() int64 {
+	if b == nil {
+		return 0
+	}
+	return b.most
+}
+
+// Collector gives the metrics of budgets for registration. None may be nil.
+func Collector(budgets ...*Budget) prometheus.Collector {
+	desc := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc("rhumb_memory_"+name, help, []string{"part"}, nil)
+	}
+	return &collector{
+		budgets: budgets,
+		used:    desc("used_bytes", "Bytes in use, by part of the node's memory."),
+		most:    desc("most_bytes", "The bound of each part of the node's memory."),
+		refused: desc("refused_total", "What was refused or dropped because its part of the memory was full."),
+	}
+}
+
+type collector struct {
+	budgets             []*Budget
+	used, most, refused *prometheus.Desc
+}
+
+func (c *collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{c.used, c.most, c.refused} {
+		ch <- d
+	}
+}
+
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	for _, b := range c.budgets {
+		ch <- prometheus.MustNewConstMetric(c.used, prometheus.GaugeValue, float64(b.Used()), b.name)
+		ch <- prometheus.MustNewConstMetric(c.most, prometheus.GaugeValue, float64(b.most), b.name)
+		ch <- prometheus.MustNewConstMetric(c.refused, prometheus.CounterValue, float64(b.refused.Load()), b.name)
+	}
+}

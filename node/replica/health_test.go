@@ -1,0 +1,387 @@
+package replica
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// healthCluster is three nodes of which n1 is primary, with one committed entry.
+func healthCluster(t *testing.T, cfg Config) *cluster {
+	t.Helper()
+	cfg.MinInSync = 2
+	ids := []rhumb.NodeID{1, 2, 3}
+	c := newCluster(cfg, ids, ids, 1)
+	c.quiet = true
+	c.describe()
+	c.run()
+	c.clock++
+	c.node(1).r.Activate(c.clock)
+	c.put("a")
+	c.run()
+	if st := c.node(1).r.Status(); st.State != Primary || st.Commit != 2 {
+		t.Fatalf("%+v", st)
+	}
+	return c
+}
+
+// describe tells every node the newest record.
+func (c *cluster) describe() {
+	for _, n := range c.nodes {
+		n.r.Describe(c.record)
+	}
+}
+
+func (c *cluster) put(name string) {
+	c.node(c.record.Primary).propose(&rhumb.Batch{Range: testRange, Mutations: []rhumb.Mutation{{
+		Kind: rhumb.Put, Table: 1, Name: []byte(name), Value: rhumb.EncodeOpaque(nil, []byte("v")),
+	}}})
+}
+
+// run lets everything happen but the messages that are lost and what takes time; metadata decides at once.
+func (c *cluster) run(lost ...func(*Message) bool) {
+	for busy := true; busy; {
+		busy = false
+		for _, n := range c.nodes {
+			for n.r.HasReady() {
+				n.ready()
+				busy = true
+			}
+			for len(n.pending) > 0 {
+				n.persist()
+				busy = true
+			}
+		}
+		for len(c.net) > 0 {
+			if slices.ContainsFunc(lost, func(is func(*Message) bool) bool { return is(&c.net[0]) }) {
+				c.net = c.net[1:]
+				continue
+			}
+			c.deliver(0)
+			busy = true
+		}
+		for len(c.meta) > 0 {
+			if c.decide(0) {
+				c.describe()
+				for _, n := range c.nodes {
+					if _, ok := n.r.AwaitsActivation(); ok {
+						c.clock++
+						n.r.Activate(c.clock)
+					}
+				}
+			}
+			busy = true
+		}
+	}
+}
+
+// pass lets time pass in ticks.
+func (c *cluster) pass(d time.Duration, lost ...func(*Message) bool) {
+	for end := c.now + d; c.now < end; {
+		c.now += 50 * time.Millisecond
+		for _, n := range c.nodes {
+			n.r.Tick(c.now)
+			if _, ok := n.r.AwaitsActivation(); ok {
+				c.clock++
+				n.r.Activate(c.clock)
+			}
+		}
+		c.run(lost...)
+	}
+}
+
+// between loses what goes from one node to another.
+func between(from, to rhumb.NodeID) func(*Message) bool {
+	return func(m *Message) bool { return m.From == from && m.To == to }
+}
+
+func (c *cluster) wantInSync(t *testing.T, what string, primary rhumb.NodeID, want ...rhumb.NodeID) {
+	t.Helper()
+	if c.record.Primary != primary || !slices.Equal(c.record.InSync, want) {
+		t.Fatalf("%s: %s is primary of %v, want n%d and %v", what, c.record.Primary, c.record.InSync, primary, want)
+	}
+}
+
+func (c *cluster) commit() rhumb.Seq { return c.node(c.record.Primary).r.Status().Commit }
+
+// TestStuckMemberLeaves guards ruling 18: a member that acknowledges nothing while entries wait leaves the in-sync set,
+// although nobody suspects it, and the entries are committed without it. A member with nothing to do does not.
+func TestStuckMemberLeaves(t *testing.T) {
+	for name, lost := range map[string]func(*Message) bool{"entries are lost": between(1, 3), "acknowledgements are lost": between(3, 1)} {
+		c := healthCluster(t, Config{})
+		c.pass(10*time.Second, lost)
+		c.wantInSync(t, name+", nothing waits", 1, 1, 2, 3)
+		c.put("b")
+		c.pass(1400*time.Millisecond, lost)
+		if c.commit() != 2 {
+			t.Fatalf("%s: committed without a member", name)
+		}
+		c.pass(200*time.Millisecond, lost)
+		c.wantInSync(t, name, 1, 1, 2)
+		if c.commit() != 3 {
+			t.Fatalf("%s: commit is %d once the member has left", name, c.commit())
+		}
+	}
+}
+
+// TestSmallerSetFromMetadataCommits guards that entries in flight are committed as soon as the record names a smaller set,
+// whoever made it smaller.
+func TestSmallerSetFromMetadataCommits(t *testing.T) {
+	c := healthCluster(t, Config{})
+	c.put("b")
+	c.run(between(1, 3))
+	c.change(func(d *rhumb.Range) { d.InSync = []rhumb.NodeID{1, 2} }) // as FenceNode does
+	c.describe()
+	if got := c.commit(); got != 3 {
+		t.Fatalf("commit is %d", got)
+	}
+}
+
+// TestPausedPrimaryBlamesNobody guards that a primary which was itself stopped does not hold the time against its peers.
+func TestPausedPrimaryBlamesNobody(t *testing.T) {
+	c := healthCluster(t, Config{})
+	c.put("b")
+	c.run(between(1, 3))
+	c.now += time.Hour
+	c.pass(500 * time.Millisecond)
+	c.wantInSync(t, "after the pause", 1, 1, 2, 3)
+	if c.commit() != 3 {
+		t.Fatal("not committed")
+	}
+}
+
+// TestBlockedPrimaryYields guards that a primary which cannot commit in any set asks for another one, and that the other
+// commits. Its set stays whole until then: all of it can be elected.
+func TestBlockedPrimaryYields(t *testing.T) {
+	c := healthCluster(t, Config{})
+	lost := []func(*Message) bool{between(1, 2), between(1, 3)}
+	c.put("b")
+	c.pass(1400*time.Millisecond, lost...)
+	c.wantInSync(t, "before the time is over", 1, 1, 2, 3)
+	c.pass(200*time.Millisecond, lost...)
+	c.wantInSync(t, "after it", 2, 1, 2, 3)
+	c.pass(2*time.Second, lost...)
+	start := c.commit()
+	c.put("c")
+	c.pass(100*time.Millisecond, lost...)
+	if c.commit() != start+1 {
+		t.Fatalf("the new primary does not commit: %+v", c.node(2).r.Status())
+	}
+}
+
+// TestYieldIsNotRepeatedFast guards that a primary which nobody can relieve asks with growing pauses.
+func TestYieldIsNotRepeatedFast(t *testing.T) {
+	c := healthCluster(t, Config{})
+	r := c.node(1).r
+	r.Peer(c.now, 2, true, true)
+	r.Peer(c.now, 3, true, true)
+	c.put("b")
+	asked := 0
+	for range 60 * 20 { // a minute
+		c.now += 50 * time.Millisecond
+		r.Tick(c.now)
+		for r.HasReady() {
+			rd := r.Ready()
+			for _, p := range rd.Meta {
+				if p.Kind != Yield {
+					t.Fatalf("%+v", p)
+				}
+				asked++
+			}
+		}
+	}
+	if asked < 4 || asked > 8 {
+		t.Errorf("asked %d times in a minute", asked)
+	}
+}
+
+// TestSlowDiskYields guards that a primary whose own disk does not keep the log hands over.
+func TestSlowDiskYields(t *testing.T) {
+	c := healthCluster(t, Config{})
+	r := c.node(1).r
+	c.put("b")
+	asked := false
+	for range 40 {
+		c.now += 50 * time.Millisecond
+		r.Tick(c.now)
+		for r.HasReady() {
+			rd := r.Ready() // nothing is ever durable
+			asked = asked || slices.ContainsFunc(rd.Meta, func(p MetaProposal) bool { return p.Kind == Yield })
+			for _, m := range rd.Messages {
+				_ = c.node(m.To).r.Step(m)
+			}
+		}
+		for _, id := range []rhumb.NodeID{2, 3} {
+			n := c.node(id)
+			for n.r.HasReady() {
+				n.ready()
+			}
+			for len(n.pending) > 0 {
+				n.persist()
+			}
+		}
+		for len(c.net) > 0 {
+			c.deliver(0)
+		}
+	}
+	if !asked {
+		t.Error("it does not ask to be relieved")
+	}
+}
+
+// TestUnfitNodeYields guards that a node which must not be primary hands over at once, and takes no range over for good.
+func TestUnfitNodeYields(t *testing.T) {
+	c := healthCluster(t, Config{})
+	c.node(1).r.SetUnfit(true)
+	c.pass(100 * time.Millisecond)
+	c.wantInSync(t, "unfit", 2, 1, 2, 3)
+	c.node(2).r.SetUnfit(true)
+	c.node(3).r.SetUnfit(false)
+	c.pass(100 * time.Millisecond)
+	c.wantInSync(t, "the next is unfit too", 3, 1, 2, 3)
+	c.put("b")
+	before := c.commit()
+	c.pass(100 * time.Millisecond)
+	if c.commit() != before+1 {
+		t.Fatal("an unfit node does not copy either")
+	}
+}
+
+// TestHoldOff guards that a member which comes and goes is held off for longer each time, within bounds, and is trusted
+// again after it was well.
+func TestHoldOff(t *testing.T) {
+	c := healthCluster(t, Config{HoldOffMin: time.Second, HoldOffMax: 4 * time.Second})
+	r := c.node(1).r
+	away := func() time.Duration {
+		t.Helper()
+		r.Peer(c.now, 3, true, true)
+		c.run()
+		c.wantInSync(t, "suspected", 1, 1, 2)
+		r.Peer(c.now, 3, true, false)
+		start := c.now
+		for !slices.Contains(c.record.InSync, 3) {
+			if c.now-start > time.Minute {
+				t.Fatalf("held off for ever: %+v", r.Status().Peers)
+			}
+			c.pass(50 * time.Millisecond)
+		}
+		return c.now - start
+	}
+	var got []time.Duration
+	for range 4 {
+		got = append(got, away())
+	}
+	c.pass(3 * time.Second)
+	got = append(got, away())
+	c.pass(5 * time.Second)
+	got = append(got, away())
+	want := []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 4 * time.Second, 4 * time.Second, time.Second}
+	for i := range want {
+		if got[i] < want[i] || got[i] > want[i]+200*time.Millisecond {
+			t.Fatalf("held off for %v, want %v", got, want)
+		}
+	}
+}
+
+// TestRefusedClock guards ruling 19: entries too far ahead of the receiver's clock are answered, not swallowed; one
+// refusing member leaves the set, and if half of the set refuses, the primary does.
+func TestRefusedClock(t *testing.T) {
+	limit := rhumb.MakeTimestamp(1_000, 0)
+	wrong := rhumb.MakeTimestamp(3_600_000, 0) // an hour ahead
+	for _, tc := range []struct {
+		refusing []rhumb.NodeID
+		primary  rhumb.NodeID
+		inSync   []rhumb.NodeID
+	}{
+		{[]rhumb.NodeID{3}, 1, []rhumb.NodeID{1, 2}},
+		{[]rhumb.NodeID{2, 3}, 2, []rhumb.NodeID{1, 2, 3}},
+	} {
+		c := healthCluster(t, Config{})
+		for _, id := range tc.refusing {
+			c.node(id).r.SetClockLimit(limit)
+		}
+		c.clock = wrong
+		c.put("b")
+		c.pass(100 * time.Millisecond)
+		c.wantInSync(t, "refused", tc.primary, tc.inSync...)
+		if tc.primary == 1 {
+			// What is committed is taken by everybody, so that a copy stays whole.
+			if c.pass(5 * time.Second); c.node(3).r.Status().Last.Seq != 3 {
+				t.Fatalf("n3 lacks what is committed: %+v", c.node(3).r.Status())
+			}
+			continue
+		}
+		c.clock = rhumb.MakeTimestamp(500, 0)
+		c.pass(3 * time.Second)
+		c.put("c")
+		c.pass(100 * time.Millisecond)
+		// The new primary cannot know that the refused entry was never acknowledged, and takes it over (rule P): the log goes
+		// on from that timestamp. What counts is that the range is written.
+		if st := c.node(2).r.Status(); st.Commit != st.Last.Seq || st.Last.Seq < 5 {
+			t.Fatalf("after the primary yielded: %+v", st)
+		}
+	}
+}
+
+// TestLogAheadOfClocks guards that a range whose log is an hour ahead of all clocks stays writable: what counts is how far
+// an entry is ahead of its log.
+func TestLogAheadOfClocks(t *testing.T) {
+	c := healthCluster(t, Config{})
+	c.clock = rhumb.MakeTimestamp(3_600_000, 0)
+	c.put("b")
+	c.run()
+	for _, n := range c.nodes {
+		n.r.SetClockLimit(rhumb.MakeTimestamp(10_000, 0))
+	}
+	c.clock = rhumb.MakeTimestamp(500, 0) // the clocks are right again
+	c.put("c")
+	c.pass(100 * time.Millisecond)
+	if st := c.node(1).r.Status(); st.Commit != 4 || st.LastHLC <= rhumb.MakeTimestamp(3_600_000, 0) {
+		t.Fatalf("%+v", st)
+	}
+	c.wantInSync(t, "log ahead", 1, 1, 2, 3)
+	c.clock = rhumb.MakeTimestamp(7_200_000, 0)
+	c.put("d")
+	c.run()
+	if st := c.node(2).r.Status(); st.Last.Seq != 4 {
+		t.Fatalf("an hour above the log was taken: %+v", st)
+	}
+}
+
+// TestRefusedDisk guards that a member which cannot take entries leaves at once, and is not asked without pause.
+func TestRefusedDisk(t *testing.T) {
+	c := healthCluster(t, Config{})
+	c.put("b")
+	n1 := c.node(1)
+	for n1.r.HasReady() {
+		n1.ready()
+	}
+	n1.persist()
+	for i := 0; i < len(c.net); i++ {
+		if m := c.net[i]; m.To == 3 {
+			c.node(3).r.Refuse(&m, RefusedDisk)
+		}
+	}
+	c.run(between(1, 3))
+	c.wantInSync(t, "disk full", 1, 1, 2)
+	if c.commit() != 3 {
+		t.Fatal("not committed")
+	}
+	sent := 0
+	count := func(m *Message) bool {
+		if m.From == 1 && m.To == 3 {
+			sent++
+			n3 := c.node(3).r
+			n3.Refuse(m, RefusedDisk)
+			return true
+		}
+		return false
+	}
+	c.pass(30*time.Second, count)
+	if sent == 0 || sent > 30 {
+		t.Errorf("asked %d times in 30 s", sent)
+	}
+	c.wantInSync(t, "still full", 1, 1, 2)
+}

@@ -1,0 +1,11 @@
+package node
+
+import "github.com/rhumbdb/rhumb"
+
+// via returns the node that passes messages of the metadata group on to one that is out of contact.
+func (m *member) via(to rhumb.NodeID) (rhumb.NodeID, bool) {
+	if h := m.ranges(); h != nil {
+		return h.Leases().Via(to)
+	}
+	return rhumb.NoNode, false
+}

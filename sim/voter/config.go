@@ -1,0 +1,92 @@
+package voter
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// Bounds of the state's arrays.
+const (
+	votersMax   = 5
+	termsMax    = 3
+	messagesMax = 2
+	logMax      = 4
+)
+
+// Config is a group and the bounds within which it is explored.
+type Config struct {
+	// Voters is the size of the group, 3 or 5.
+	Voters int
+	// Terms bounds the terms, the first included; Entries the entries of a log.
+	Terms, Entries int
+	// Restarts bounds the restarts, Damages those among them that lose data, Damaged the voters that suffer them.
+	Restarts, Damages, Damaged int
+	// Messages bounds the APPENDs under way.
+	Messages int
+	// Images makes every damage the return of an older image of a disk, taken at any time.
+	Images bool
+	// Asking lets starting voters ask the others, and Answers is how many of them answer before the voter takes part. Default
+	// all of them.
+	Asking  bool
+	Answers int
+	// Noticed is for damage that is noticed at the start, by the voter itself or because its peers know a later life. Such
+	// a voter still needs the answers of all others.
+	Noticed bool
+	// Admission lets leaders admit voters.
+	Admission bool
+	// Without names the part of the rule to leave out.
+	Without Mutation
+}
+
+func (c Config) withDefaults() Config {
+	if c.Answers == 0 {
+		c.Answers = c.Voters - 1
+	}
+	return c
+}
+
+// Validate lists every fault of the configuration, after defaults.
+func (c Config) Validate() error {
+	const op rhumb.Op = "voter.Config.Validate"
+	c = c.withDefaults()
+	var faults []error
+	within := func(name string, v, lo, hi int) {
+		if v < lo || v > hi {
+			faults = append(faults, rhumb.Ef(op, rhumb.InvalidArgument, "%s is %d, want %d to %d", name, v, lo, hi))
+		}
+	}
+	within("Voters", c.Voters, 3, votersMax)
+	if c.Voters == 4 {
+		faults = append(faults, rhumb.E(op, rhumb.InvalidArgument, "Voters is 4, want 3 or 5"))
+	}
+	within("Terms", c.Terms, 1, termsMax)
+	within("Entries", c.Entries, 0, logMax)
+	within("Restarts", c.Restarts, 0, 7)
+	within("Damages", c.Damages, 0, c.Restarts)
+	within("Damaged", c.Damaged, 0, c.Voters)
+	within("Messages", c.Messages, 1, messagesMax)
+	within("Answers", c.Answers, 1, c.Voters-1)
+	return errors.Join(faults...)
+}
+
+func (c *Config) majority() int { return c.Voters/2 + 1 }
+
+// String returns the bounds in one line, as they stand in docs/model.md.
+func (c Config) String() string {
+	c = c.withDefaults()
+	s := fmt.Sprintf("N%d T%d E%d R%d D%d of %d M%d", c.Voters, c.Terms, c.Entries, c.Restarts, c.Damages, c.Damaged, c.Messages)
+	if c.Asking {
+		s += fmt.Sprintf(", asking %d", c.Answers)
+	}
+	for _, o := range []struct {
+		on   bool
+		name string
+	}{{c.Admission, "admission"}, {c.Images, "images"}, {c.Noticed, "noticed"}} {
+		if o.on {
+			s += ", " + o.name
+		}
+	}
+	return s
+}

@@ -1,0 +1,141 @@
+package voter
+
+import (
+	"unsafe"
+
+	"github.com/zeebo/xxh3"
+)
+
+// renaming says which name each voter gets.
+type renaming [votersMax]uint8
+
+func (n *renaming) name(i uint8) uint8 {
+	if i == nobody {
+		return nobody
+	}
+	return n[i]
+}
+
+func (n *renaming) set(s set) (out set) {
+	for i := range n {
+		if s.has(i) {
+			out = out.with(int(n[i]))
+		}
+	}
+	return out
+}
+
+func (n *renaming) log(h *history) {
+	for k := range h.n {
+		if e := h.e[k]; !e.admits(nobody) {
+			h.e[k] = newEntry(e.term(), n[e>>3&7], e.life())
+		}
+	}
+}
+
+// renamings lists the ways to rename the first voters of a state; the others keep their names.
+func renamings(voters int) (out []renaming) {
+	n := renaming{0, 1, 2, 3, 4}
+	var permute func(int)
+	permute = func(k int) {
+		if k == voters {
+			out = append(out, n)
+			return
+		}
+		for i := k; i < voters; i++ {
+			n[k], n[i] = n[i], n[k]
+			permute(k + 1)
+			n[k], n[i] = n[i], n[k]
+		}
+	}
+	permute(0)
+	return out
+}
+
+// fingerprint returns one number for all states that differ only in the names of voters: the least over all renamings
+// that put the voters in the order of their marks.
+func (s *state) fingerprint(all []renaming) uint64 {
+	var marks [votersMax]uint64
+	for i := range marks {
+		marks[i] = s.mark(i)
+	}
+	voters := len(marks)
+	if len(all) == 6 {
+		voters = 3
+	}
+	best := ^uint64(0)
+	for k := range all {
+		n := &all[k]
+		var placed [votersMax]uint64
+		for i := range voters {
+			placed[n[i]] = marks[i]
+		}
+		ordered := true
+		for i := 1; i < voters; i++ {
+			ordered = ordered && placed[i-1] >= placed[i]
+		}
+		if ordered {
+			t := s.renamed(n)
+			best = min(best, t.hash())
+		}
+	}
+	return best
+}
+
+func (s *state) hash() uint64 {
+	return xxh3.Hash(unsafe.Slice((*byte)(unsafe.Pointer(s)), unsafe.Sizeof(*s)))
+}
+
+// mark returns a number of voter i that stays the same when voters are renamed.
+func (s *state) mark(i int) uint64 {
+	v := &s.voters[i]
+	flags, sent := uint8(0), uint8(0)
+	for k := range s.inNet {
+		if int(s.net[k].from) == i {
+			sent++
+		}
+	}
+	for k, on := range [...]bool{
+		s.damaged.has(i), int(s.image.of) == i+1, int(v.vote) == i, v.vote == nobody, s.leaders[2] == uint8(i+1),
+		s.leaders[1] == uint8(i+1),
+	} {
+		if on {
+			flags |= 1 << k
+		}
+	}
+	return xxh3.Hash([]byte{
+		flags, v.term, v.log.n, v.life, v.short, v.commit, uint8(v.role), v.silent, v.greatest, v.floor.term, v.floor.end,
+		uint8(v.votes.size()), uint8(v.answers.size()), v.match[i], sent,
+	})
+}
+
+// renamed returns the state with other names.
+func (s *state) renamed(n *renaming) state {
+	t := *s
+	for i := range s.voters {
+		v := s.voters[i]
+		v.vote, v.votes, v.answers = n.name(v.vote), n.set(v.votes), n.set(v.answers)
+		n.log(&v.log)
+		for j := range v.match {
+			v.match[n[j]] = s.voters[i].match[j]
+		}
+		t.voters[n[i]] = v
+	}
+	for k := range s.inNet {
+		t.net[k].from = n[t.net[k].from]
+		n.log(&t.net[k].log)
+	}
+	t.sortNet()
+	n.log(&t.committed)
+	for k, l := range s.leaders {
+		if l != 0 {
+			t.leaders[k] = n[l-1] + 1
+		}
+	}
+	t.damaged = n.set(s.damaged)
+	if s.image.of != 0 {
+		t.image.of, t.image.vote = n[s.image.of-1]+1, n.name(s.image.vote)
+		n.log(&t.image.log)
+	}
+	return t
+}

@@ -1,0 +1,91 @@
+package storage
+
+import (
+	"testing"
+	"time"
+)
+
+// TestFill follows disks that fill at several speeds: writes are refused the sooner the faster it fills, within bounds, and
+// come back with space, but not at once at the limit.
+func TestFill(t *testing.T) {
+	const mib = 1 << 20
+	type sample struct {
+		at   time.Duration
+		free uint64
+		want DiskState
+	}
+	for name, c := range map[string]struct {
+		total   uint64
+		owed    uint64
+		samples []sample
+	}{
+		"slow": {100_000 * mib, 0, []sample{
+			{0, 50_000 * mib, DiskHealthy},
+			{1 * time.Second, 49_999 * mib, DiskHealthy},
+			{2 * time.Second, 5_001 * mib, DiskRefusing}, // it fell at once: that is fast
+			{300 * time.Second, 5_001 * mib, DiskRefusing},
+			{301 * time.Second, 5_600 * mib, DiskHealthy},
+			{302 * time.Second, 4_999 * mib, DiskRefusing},
+			{303 * time.Second, 3_999 * mib, DiskFull},
+			{304 * time.Second, 4_300 * mib, DiskFull}, // too little more
+			{305 * time.Second, 4_500 * mib, DiskRefusing},
+			{600 * time.Second, 6_000 * mib, DiskHealthy},
+		}},
+		"100 MiB a second on 300 MiB": {300 * mib, 0, []sample{
+			{0, 300 * mib, DiskHealthy},
+			{1 * time.Second, 200 * mib, DiskHealthy},
+			{1200 * time.Millisecond, 180 * mib, DiskHealthy},
+			{2300 * time.Millisecond, 70 * mib, DiskRefusing},
+			{2400 * time.Millisecond, 60 * mib, DiskRefusing},
+			{60 * time.Second, 60 * mib, DiskHealthy}, // nothing fills it any more
+		}},
+		"a jump between two samples": {300 * mib, 0, []sample{
+			{0, 300 * mib, DiskHealthy},
+			{time.Second, 0, DiskFull},
+			{2 * time.Second, 300 * mib, DiskHealthy},
+		}},
+		"samples too close to measure": {1000 * mib, 0, []sample{
+			{0, 500 * mib, DiskHealthy},
+			{time.Millisecond, 400 * mib, DiskHealthy},
+			{2 * time.Millisecond, 49 * mib, DiskRefusing},
+		}},
+		"a flush is owed": {1000 * mib, 64 * mib, []sample{
+			{0, 500 * mib, DiskHealthy},
+			{100 * time.Second, 110 * mib, DiskRefusing},
+			{200 * time.Second, 130 * mib, DiskHealthy},
+		}},
+		"nothing is known": {0, 0, []sample{{0, 0, DiskHealthy}, {time.Second, 0, DiskHealthy}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := fill{refuseShare: 0.05, fullShare: 0.04}
+			for _, s := range c.samples {
+				f.observe(s.at, s.free, c.total, c.owed)
+				if f.state != s.want {
+					t.Errorf("at %v with %d MiB free: %s, want %s (%.0f MiB/s, refused below %.0f MiB)", s.at, s.free/mib, f.state, s.want, f.rate/mib, f.refuseBelow(c.total)/mib)
+				}
+				if n := f.next(time.Second); n > time.Second || n < fillStep {
+					t.Errorf("asks again in %v", n)
+				}
+			}
+		})
+	}
+}
+
+// TestFillNeverSurprised fills disks at random speeds, asking as often as next says: writes are refused before the disk is
+// full, whatever the speed up to a quarter of the disk a second.
+func TestFillNeverSurprised(t *testing.T) {
+	const total = 1 << 30
+	for speed := uint64(1 << 20); speed <= total/16; speed *= 2 {
+		f := fill{refuseShare: 0.05, fullShare: 0.04}
+		now, free := time.Duration(0), uint64(total)
+		for f.state == DiskHealthy {
+			f.observe(now, free, total, 0)
+			step := f.next(time.Second)
+			now += step
+			free -= min(free, uint64(float64(speed)*step.Seconds()))
+		}
+		if f.state != DiskRefusing {
+			t.Errorf("at %d bytes a second the disk is %s when writes are first refused", speed, f.state)
+		}
+	}
+}

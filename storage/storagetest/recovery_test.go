@@ -1,0 +1,103 @@
+package storagetest_test
+
+import (
+	"path"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/rhumbdb/rhumb/storage"
+	"github.com/rhumbdb/rhumb/storage/storagetest"
+)
+
+// TestRecoveryInterrupted damages a log, ends the recovery at each of its operations, loses power, and opens the store
+// again: it is short, says why, and serves the records before the damage, or fewer, but never later ones without them.
+func TestRecoveryInterrupted(t *testing.T) {
+	w := storagetest.NewWorld(t, storagetest.Seed(t, 7)).Start()
+	logs := build(w)
+	w.Cut(100)
+	live := liveLog(w.Files())
+	w.Damage(live, func(b []byte) []byte {
+		b[len(b)/2] ^= 4
+		return b
+	})
+	bad := w.Mem
+	plenty := func(string) (uint64, uint64, error) { return 50, 100, nil }
+	failed := 0
+	for n := int64(0); n < 300; n += 1 + w.Rand.Int64N(5) {
+		w.Mem = clone(bad)
+		var count atomic.Int64
+		f := &faulty{fail: func(op errorfs.Op) error {
+			panics := is(op, "/data", errorfs.OpFileSync) // Pebble ends the process
+			if panics || op.Kind == errorfs.OpFileClose || op.Kind == errorfs.OpRemove || count.Add(1) != n+1 {
+				return nil
+			}
+			return syscall.EIO
+		}}
+		f.on.Store(true)
+		quiet := func(o *storage.PebbleOptions) { o.DisableAutomaticCompactions = true }
+		if err := openOrEnd(storage.Config{Dir: storagetest.Dir, FS: f.wrap(w.Mem), MemTableBytes: 1 << 20, DiskFree: plenty, Options: quiet}); err != nil {
+			failed++
+		}
+		f.on.Store(false)
+		w.Mem = w.Mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: w.Rand.IntN(101), RNG: w.Rand})
+		o := serves(w, logs)
+		if o.err != nil || !o.short || !o.named(live) {
+			t.Fatalf("after operation %d failed: %v, short %v, %v", n, o.err, o.short, o.damages)
+		}
+		if count.Load() <= n {
+			break
+		}
+	}
+	if failed < 10 {
+		t.Errorf("only %d operations failed in turn", failed)
+	}
+	w.Mem = bad
+}
+
+// TestSetAside damages a log and a manifest: the damaged files are kept, byte for byte, in the folder that the damage
+// names.
+func TestSetAside(t *testing.T) {
+	for _, kindOf := range []string{".log", "MANIFEST"} {
+		t.Run(kindOf, func(t *testing.T) {
+			w := storagetest.NewWorld(t, storagetest.Seed(t, 8)).Start()
+			build(w)
+			w.Cut(100)
+			var file string
+			for _, f := range w.Files() {
+				if kind(f) == kindOf {
+					file = max(file, f)
+				}
+			}
+			var want []byte
+			w.Damage(file, func(b []byte) []byte {
+				b[len(b)/3] ^= 1
+				want = append(want, b...)
+				return b
+			})
+			w.Start()
+			ds := w.Store.Damage()
+			if len(ds) != 1 || !w.Store.Short() || ds[0].Store != storagetest.Dir || !strings.HasPrefix(ds[0].SetAside, storagetest.Dir+"/damaged-") {
+				t.Fatalf("damage is %+v, short %v", ds, w.Store.Short())
+			}
+			at := ds[0].SetAside
+			if kindOf == "MANIFEST" { // the whole database was moved
+				at = path.Join(at, path.Base(file))
+			} else if ds[0].Offset < 0 || ds[0].Offset > int64(len(want)/3) || ds[0].Offset < int64(len(want)/3)-32<<10 {
+				t.Errorf("damage at %d is named as at %d", len(want)/3, ds[0].Offset)
+			}
+			if got, err := storagetest.ReadFile(w.Mem, at); err != nil || string(got) != string(want) {
+				t.Errorf("%s holds %d bytes, want the %d of the damaged file: %v", at, len(got), len(want), err)
+			}
+			l := w.Create(storagetest.R) // the store takes writes
+			w.Append(l, storagetest.Put("a", "1"))
+			w.Crash(0)
+			if err := l.Check(w.Store); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

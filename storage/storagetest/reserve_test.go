@@ -1,0 +1,61 @@
+package storagetest_test
+
+import (
+	"sync/atomic"
+	"testing"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/storage"
+	"github.com/rhumbdb/rhumb/storage/storagetest"
+)
+
+// TestReserve fills a disk and makes room again: the store refuses new work first, then appends. It gives its reserve
+// to what is left, the vote of the metadata group, and takes a new one when there is room.
+func TestReserve(t *testing.T) {
+	const total = 1 << 30
+	var free atomic.Uint64
+	free.Store(total / 2)
+	w := storagetest.NewWorld(t, storagetest.Seed(t, 1))
+	w.Config = func(c *storage.Config) {
+		c.DiskFreeEvery = -1
+		c.DiskFree = func(string) (uint64, uint64, error) { return free.Load(), total, nil }
+	}
+	l := w.Start().Create(storagetest.R)
+	w.Append(l, storagetest.Put("a", "1"))
+	reserve := func() bool {
+		_, err := w.Mem.Stat(storagetest.Dir + "/RESERVE")
+		return err == nil
+	}
+	if u, err := w.Store.Usage(); err != nil || u.State != storage.DiskHealthy || u.Reserve == 0 || !reserve() {
+		t.Fatalf("usage is %+v, reserve %v: %v", u, reserve(), err)
+	}
+	free.Store(total / 22) // between the limits
+	if err := w.Store.Writable(); rhumb.KindOf(err) != rhumb.DiskFull || w.Store.DiskState() != storage.DiskRefusing || !reserve() {
+		t.Errorf("nearly full: %v, %s, reserve %v", err, w.Store.DiskState(), reserve())
+	}
+	w.Append(l, storagetest.Put("a", "accepted before"))
+	free.Store(total / 50)
+	b := w.Store.NewBatch()
+	b.Append(l.ID, l.Clone().Add(1, 1, storagetest.Put("a", "2")), storage.Commit{})
+	if err := b.Apply(); rhumb.KindOf(err) != rhumb.DiskFull {
+		t.Errorf("an append to a full disk: %v", err)
+	}
+	b.Drop()
+	if w.Store.DiskState() != storage.DiskFull || reserve() {
+		t.Errorf("full: %s, reserve %v", w.Store.DiskState(), reserve())
+	}
+	if err := w.Store.Local(storage.SpaceRaft).Set([]byte("h"), []byte("vote")); err != nil {
+		t.Errorf("a vote on a full disk: %v", err)
+	}
+	if err := l.Check(w.Store); err != nil {
+		t.Errorf("reads on a full disk: %v", err)
+	}
+	w.Restart() // a full disk does not keep a store from starting
+	if w.Store.DiskState() != storage.DiskFull {
+		t.Errorf("full after a restart: %s", w.Store.DiskState())
+	}
+	free.Store(total / 2)
+	if err := w.Store.Writable(); err != nil || !reserve() {
+		t.Errorf("there is room again: %v, reserve %v", err, reserve())
+	}
+}
