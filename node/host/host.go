@@ -438,6 +438,9 @@ func (h *Host) tick() {
 	}
 	if now := h.rt.Now(); now-h.lastClose >= closeInterval {
 		h.lastClose = now
+		if len(h.cfg.Engine.DamagedRanges()) > 0 {
+			h.post(damagedEvent{})
+		}
 		h.lookAtFitness()
 		h.post(closeEvent{})
 	}

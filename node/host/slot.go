@@ -81,8 +81,10 @@ func (h *Host) addSlot(st storage.RangeState, made bool) (s *slot, err error) {
 	s = &slot{id: st.Range, store: h.cfg.Engine.Store(st.Range), made: made, logKeep: rhumb.LogKeepRange}
 	var d replica.Durable
 	if s.store.RangeDamaged(st.Range) {
-		d = replica.Durable{Promised: st.Promised, Quarantine: "a damaged file of " + s.store.Dir() + " holds a part of its data"}
-	} else if d, err = durable(s.store, st); err != nil {
+		d = replica.Durable{Promised: st.Promised, Quarantine: damageReason(s.store)}
+	} else if d, err = durable(s.store, st); rhumb.KindOf(err) == rhumb.Corrupt {
+		d = replica.Durable{Promised: st.Promised, Quarantine: rhumb.Message(err)}
+	} else if err != nil {
 		return nil, err
 	}
 	d.Promised = max(d.Promised, h.relearned(st.Range))
