@@ -150,6 +150,9 @@ func TestDamagedCopyIsReplaced(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, st := range states {
+			if err := s.Compact(st.Range); err != nil {
+				t.Errorf("a compaction meets the damage again: %v", err)
+			}
 			entries, err := s.Entries(st.Range, st.Trim+1, st.Last.Seq, 1<<30)
 			if err != nil || len(entries) != int(st.Last.Seq-st.Trim) {
 				t.Fatalf("range %s: %d entries of %d, %v", st.Range, len(entries), st.Last.Seq-st.Trim, err)

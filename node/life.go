@@ -167,7 +167,6 @@ func (n *Node) enter(nodes []*rhumb.Node) error {
 
 // registered returns the node's part in its cluster, registered in the life that its identity names.
 func (n *Node) registered(nodes []*rhumb.Node) (*member, error) {
-	defer n.entrant.Store(nil)
 	for {
 		m, err := n.newMember(nodes)
 		if err != nil {
@@ -209,12 +208,14 @@ func (n *Node) register(m *member) (*rhumb.Node, error) {
 	const op rhumb.Op = "node.register"
 	for start := time.Now(); n.ctx.Err() == nil; {
 		st := m.group.State()
+		// With a smaller boot an earlier start registered this life and did not hear of it: this one registers it again.
 		if _, ok := st.Life(m.self.Node, n.life.Nonce); ok {
-			d, _ := st.Node(m.self.Node)
-			if d.State == rhumb.NodeFenced {
-				return nil, rhumb.E(op, rhumb.Conflict, "this life was fenced before it served")
+			if d, _ := st.Node(m.self.Node); d.Boot >= m.self.Boot {
+				if d.State == rhumb.NodeFenced {
+					return nil, rhumb.E(op, rhumb.Conflict, "this life was fenced before it served")
+				}
+				return d, nil
 			}
-			return d, nil
 		}
 		if err := n.checkTwin(m); err != nil {
 			return nil, err

@@ -96,7 +96,7 @@ func (ev discardEvent) apply(h *Host) {
 		return
 	}
 	floor := max(s.r.Epoch(), d.Epoch)
-	batches, err := h.replaceRange(s, floor)
+	batches, err := h.dropRange(s)
 	if err != nil {
 		ev.answer <- rhumb.Wrap(opDiscard, err)
 		return
@@ -110,6 +110,9 @@ func (ev discardEvent) apply(h *Host) {
 				h.cfg.Fatal(rhumb.Wrap(opDiscard, err))
 			}
 		}
+		if err := s.store.CutOut(s.id); err != nil { // the old data is hidden all the same
+			h.log.Warn("the damage was not cut out of its table", "range", s.id.String(), "err", err)
+		}
 	}, func() {
 		h.reads.Add(-1)
 		if !h.post(discardedEvent{s, floor, ev.answer}) {
@@ -118,33 +121,32 @@ func (ev discardEvent) apply(h *Host) {
 	})
 }
 
-// replaceRange replaces what the store holds of a range by an empty range that has promised epoch floor, and returns the
-// applied batches, which have to be synced. A range whose state could not be read is not in the store; to make it deletes
-// what is left of it. After an error the range is as it was, or without a copy: then the next try makes it.
-func (h *Host) replaceRange(s *slot, floor rhumb.Epoch) (batches []*storage.Batch, err error) {
-	apply := func(do func(b *storage.Batch)) error {
+// dropRange takes a range out of its store, and returns the applied batches, which have to be synced. A range whose state
+// could not be read is not in the store: to make it deletes what is left of it.
+func (h *Host) dropRange(s *slot) (batches []*storage.Batch, err error) {
+	apply := func(do func(b *storage.Batch)) {
+		if err != nil {
+			return
+		}
 		b := s.store.NewBatch()
 		do(b)
-		if err := b.Apply(); err != nil {
+		if err = b.Apply(); err != nil {
 			b.Drop()
-			return err
+			return
 		}
 		batches = append(batches, b)
-		return nil
 	}
-	if s.made {
-		if err := apply(func(b *storage.Batch) { b.DropRange(s.id) }); err != nil {
-			return nil, err
-		}
-		s.made = false
+	if !s.made {
+		apply(func(b *storage.Batch) { b.CreateRange(storage.RangeState{Range: s.id}) })
+		s.made = err == nil
 	}
-	err = apply(func(b *storage.Batch) { b.CreateRange(storage.RangeState{Range: s.id, Promised: floor}) })
-	s.made = err == nil
+	apply(func(b *storage.Batch) { b.DropRange(s.id) })
+	s.made = s.made && err != nil
 	return batches, err
 }
 
 func (ev discardedEvent) apply(h *Host) {
-	fresh, err := h.addSlot(storage.RangeState{Range: ev.s.id, Promised: ev.floor}, true)
+	fresh, err := h.addSlot(storage.RangeState{Range: ev.s.id, Promised: ev.floor}, false)
 	if err != nil {
 		ev.answer <- rhumb.Wrap(opDiscard, err)
 		return

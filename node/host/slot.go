@@ -21,8 +21,9 @@ type slot struct {
 	active bool
 	made   bool // the store knows the range; until then its first commit makes it
 
-	quarantined bool // has been told
-	gone        bool // the copy was discarded: another slot takes its place
+	quarantined bool        // has been told
+	floor       rhumb.Epoch // promised when the slot was made; goes into the range's state when its first commit makes it
+	gone        bool        // the copy was discarded: another slot takes its place
 
 	weight  weight // what the host's budgets count of it
 	logKeep int64  // what boundLogs told the replica to keep of its log
@@ -87,7 +88,8 @@ func (h *Host) addSlot(st storage.RangeState, made bool) (s *slot, err error) {
 	} else if err != nil {
 		return nil, err
 	}
-	d.Promised = max(d.Promised, h.relearned(st.Range))
+	d.Promised = max(d.Promised, st.Promised, h.relearned(st.Range))
+	s.floor = st.Promised
 	cfg := h.cfg.Replica
 	cfg.Range, cfg.Self, cfg.Life = st.Range, h.cfg.Self.Node, h.cfg.Self.Boot
 	if c, ok := h.cfg.Settings(st.Range); ok {
