@@ -170,3 +170,73 @@ func isQuarantined(n *Node, id rhumb.RangeID, of rhumb.NodeID) bool {
 	r, ok := n.State().Range(id)
 	return ok && r.IsQuarantined(of)
 }
+
+// TestLossIsAccepted damages the only copy of ranges. They are not served until an operator accepts the loss; then they go
+// on, empty, in a new epoch.
+func TestLossIsAccepted(t *testing.T) {
+	dir := t.TempDir()
+	n := startNode(t, dir, "singapore", "a")
+	cc := clusterClient(t, n)
+	if _, err := cc.Init(t.Context(), &rhumbpb.InitRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	awaitReady(t, n)
+	table := createTable(t, n, "flights", 1)
+	value := make([]byte, 4_000)
+	for i := range 100 {
+		_, _ = rand.Read(value)
+		put(t, kvClient(t, n), table.Id, fmt.Sprintf("key-%d", i), hex.EncodeToString(value))
+	}
+	if err := n.engine.Stores()[0].Flush(); err != nil {
+		t.Fatal(err)
+	}
+	n.Close()
+	flipByte(t, dir)
+	n = startNode(t, dir, "singapore", "a")
+	awaitReady(t, n)
+	await(t, "the damage is met", func() bool {
+		readAll(n)
+		return len(n.engine.DamagedRanges()) > 0
+	})
+	n.Close()
+	n = startNode(t, dir, "singapore", "a")
+	awaitReady(t, n)
+	id := n.Identity().Node
+	await(t, "the copies are quarantined", func() bool { return len(quarantined(n, id)) > 0 })
+	lost := quarantined(n, id)
+	cc = clusterClient(t, n)
+	for _, r := range lost {
+		before, _ := n.State().Range(r)
+		req := &rhumbpb.DiscardReplicaRequest{Range: api.EncodeRangeID(r), Node: uint32(id)}
+		if _, err := cc.DiscardReplica(t.Context(), req); err == nil || !strings.Contains(err.Error(), "unsafe-recover") {
+			t.Fatalf("the last copy was discarded without a word: %v", err)
+		}
+		req.AcceptLoss = true
+		for range 2 { // a command that was interrupted is repeated
+			if _, err := cc.DiscardReplica(t.Context(), req); err != nil {
+				t.Fatal(err)
+			}
+		}
+		at, _ := n.State().Range(r)
+		resp, err := cc.RecoverRange(t.Context(), &rhumbpb.RecoverRangeRequest{Range: req.Range, Node: req.Node, Version: at.Version})
+		if err != nil || resp.Range.Epoch <= uint64(before.Epoch) || len(resp.Range.Quarantined) > 0 {
+			t.Fatalf("%v: %v", resp, err)
+		}
+		if _, err := cc.RecoverRange(t.Context(), &rhumbpb.RecoverRangeRequest{Range: req.Range, Node: req.Node, Version: resp.Range.Version}); err == nil {
+			t.Fatal("a range with an intact copy was recovered")
+		}
+	}
+	for i := range 100 {
+		name := fmt.Sprintf("key-%d", i)
+		put(t, kvClient(t, n), table.Id, name, "new")
+		if got := get(t, kvClient(t, n), table.Id, name); got != "new" {
+			t.Fatalf("%s is %q", name, got)
+		}
+	}
+	n.Close()
+	n = startNode(t, dir, "singapore", "a")
+	awaitReady(t, n)
+	if got := get(t, kvClient(t, n), table.Id, "key-1"); got != "new" || len(quarantined(n, id)) > 0 {
+		t.Fatalf("after a restart key-1 is %q, %v are quarantined", got, quarantined(n, id))
+	}
+}
