@@ -197,6 +197,7 @@ func (n *Node) RecoverRange(ctx context.Context, cmd catalog.RecoverRange) (*rhu
 	if err != nil {
 		return nil, rhumb.Wrap(op, err)
 	}
+	n.recovered.Inc()
 	n.cfg.Logger.Error("an operator has accepted the loss of data", "range", cmd.Range, "node", cmd.Node, "epoch", res.Range.Epoch, "in_sync", res.Range.InSync)
 	return res.Range, nil
 }

@@ -34,6 +34,13 @@ type sight struct {
 	fenced time.Time   // when the node was first seen fenced; zero while it is not
 }
 
+// newRecovered makes the counter of losses that operators accepted through this node.
+func newRecovered() prometheus.Counter {
+	return prometheus.NewCounter(prometheus.CounterOpts{
+		Namespace: "rhumb", Subsystem: "cluster", Name: "recovered_ranges_total", Help: "Ranges whose loss an operator accepted through this node.",
+	})
+}
+
 // observe takes note of the nodes of a catalog. The life that a node has when it is first seen is not counted: it may have
 // begun long ago.
 func (s *sights) observe(now time.Time, nodes iter.Seq[*rhumb.Node]) {

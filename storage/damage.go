@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/keys"
@@ -218,25 +219,52 @@ func (s *Store) metDamage(f Fault) {
 	}
 }
 
-// placeDamage finds the ranges that damaged tables touch, for the faults that metDamage noted.
-func (s *Store) placeDamage() error {
+// placeDamage finds the ranges that damaged tables touch, for the faults that metDamage noted. With exact it reads those
+// ranges to the end, and leaves out those that can be read: one table may hold a part of every range.
+func (s *Store) placeDamage(exact bool) error {
 	s.damages.mu.Lock()
 	fresh := s.damages.fresh
 	s.damages.fresh = nil
 	s.damages.mu.Unlock()
 	for _, f := range fresh {
 		if span, ok := s.tableSpan(f.File); ok {
-			s.damageSpan(span)
+			s.damageSpan(span, exact)
 		}
 		if err := s.addDamage(Damage{Fault: f}, false); err != nil {
 			return err
 		}
+		s.damages.mu.Lock() // reading the ranges has met it again
+		s.damages.fresh = slices.DeleteFunc(s.damages.fresh, func(again Fault) bool { return again == f })
+		s.damages.mu.Unlock()
 	}
 	return nil
 }
 
-// damageSpan marks the ranges that a damaged table touches.
-func (s *Store) damageSpan(span keys.Span) {
+// stopEvery is after how many keys readable looks whether the store stops.
+const stopEvery = 1_024
+
+var errStopped = errors.New("the store stops")
+
+// readable reports whether all keys and values of a range can be read. A store that stops does not read on: the range then
+// counts as damaged.
+func (s *Store) readable(id rhumb.RangeID) bool {
+	span := keys.RangeSpan(id)
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: span.Lower, UpperBound: span.Upper})
+	if err != nil {
+		return false
+	}
+	n := 0
+	for ok := it.First(); ok && err == nil; ok = it.Next() {
+		_, err = it.ValueAndErr()
+		if n++; n%stopEvery == 0 && s.sealer.stopping() {
+			err = errStopped
+		}
+	}
+	return errors.Join(err, it.Close()) == nil
+}
+
+// damageSpan marks the ranges that a damaged table touches; with exact only those that cannot be read.
+func (s *Store) damageSpan(span keys.Span, exact bool) {
 	s.mu.RLock()
 	var touched []rhumb.RangeID
 	for id := range s.ranges {
@@ -245,6 +273,9 @@ func (s *Store) damageSpan(span keys.Span) {
 		}
 	}
 	s.mu.RUnlock()
+	if exact {
+		touched = slices.DeleteFunc(touched, s.readable)
+	}
 	s.damages.mu.Lock()
 	defer s.damages.mu.Unlock()
 	for _, id := range touched {

@@ -64,13 +64,15 @@ type judgement struct {
 	suspected map[rhumb.NodeID][]rhumb.NodeID // by whom
 	lacking   map[rhumb.NodeID]int            // replicas of a node that are not in sync
 	logLost   map[rhumb.NodeID]bool
+	// quarantined counts the copies of a node that metadata has as quarantined.
+	quarantined map[rhumb.NodeID]int
 }
 
 func newJudgement(v clusterView) *judgement {
 	j := &judgement{
 		clusterView: v, verdict: verdict{Problems: []string{}}, nodeOf: map[rhumb.NodeID]*client.NodeStatus{}, regionOf: map[rhumb.RegionID]string{},
 		fenced: map[rhumb.NodeID]time.Duration{}, lives: map[rhumb.NodeID]int{}, suspected: map[rhumb.NodeID][]rhumb.NodeID{},
-		lacking: map[rhumb.NodeID]int{}, logLost: map[rhumb.NodeID]bool{},
+		lacking: map[rhumb.NodeID]int{}, logLost: map[rhumb.NodeID]bool{}, quarantined: map[rhumb.NodeID]int{},
 	}
 	for _, r := range v.Regions {
 		j.regionOf[r.ID] = r.Name
@@ -92,6 +94,9 @@ func newJudgement(v clusterView) *judgement {
 		}
 	}
 	for _, r := range v.Ranges {
+		for _, n := range r.Quarantined {
+			j.quarantined[n]++
+		}
 		for _, n := range r.Replicas {
 			if !r.IsInSync(n) || r.IsQuarantined(n) {
 				j.lacking[n]++
@@ -207,8 +212,8 @@ func (j *judgement) damage(id rhumb.NodeID, s *client.StoreStatus) {
 	if n := len(s.Damages) - 1; n > 0 {
 		more = fmt.Sprintf(", and %d more damages", n)
 	}
-	if s.DamagedRanges > 0 {
-		j.problem("store %s of node %s is damaged: %s: %s%s; it touches %d ranges", s.Dir, id, place, last.What, more, s.DamagedRanges)
+	if n := max(s.DamagedRanges, j.quarantined[id]); n > 0 {
+		j.problem("store %s of node %s is damaged: %s: %s%s; %d of its copies may be", s.Dir, id, place, last.What, more, n)
 		return
 	}
 	j.Notes = append(j.Notes, fmt.Sprintf("store %s of node %s was damaged: %s: %s%s; no range depends on it any more, but one bad file is seldom alone: check the disk", s.Dir, id, place, last.What, more))

@@ -96,7 +96,7 @@ func TestJudge(t *testing.T) {
 			breaks: func(v *clusterView) {
 				v.Nodes[1].Stores = []client.StoreStatus{{Dir: "/d", Damages: damage, DamagedRanges: 3}}
 			},
-			says: []string{"store /d of node n2 is damaged: /d/data/000012.sst at offset 4096: the checksum does not match; it touches 3 ranges"}, lose: 1,
+			says: []string{"store /d of node n2 is damaged: /d/data/000012.sst at offset 4096: the checksum does not match; 3 of its copies may be"}, lose: 1,
 		},
 		"old damage": {
 			breaks: func(v *clusterView) { v.Nodes[1].Stores = []client.StoreStatus{{Dir: "/d", Damages: damage}} },

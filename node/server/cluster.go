@@ -10,7 +10,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
-	"github.com/rhumbdb/rhumb/node/host"
+	"github.com/rhumbdb/rhumb/node/replica"
 	"github.com/rhumbdb/rhumb/raftmeta"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 	"github.com/rhumbdb/rhumb/storage"
@@ -53,7 +53,7 @@ type Info struct {
 	Time              rhumb.Timestamp
 	Uptime            time.Duration
 	Suspects          []rhumb.NodeID
-	Troubles          host.Troubles
+	Troubles          replica.Troubles
 	Sights            []Sight
 }
 
