@@ -72,7 +72,7 @@ func EncodeNode(n rhumb.Node) *rhumbpb.Node {
 		Id: uint32(n.ID), Region: uint32(n.Region), Zone: n.Zone,
 		Addr: n.Addr, HeartbeatAddr: n.HeartbeatAddr, AdminAddr: n.AdminAddr,
 		Location: EncodePoint(n.Location), Store: EncodeUUID(n.Store), Boot: uint64(n.Boot),
-		State: rhumbpb.NodeState(n.State), Voter: n.Voter, Binary: n.Binary,
+		State: rhumbpb.NodeState(n.State), Voter: n.Voter, Binary: n.Binary, Short: n.Short,
 	}
 }
 
@@ -83,7 +83,7 @@ func DecodeNode(m *rhumbpb.Node) (rhumb.Node, error) {
 		ID: rhumb.NodeID(m.GetId()), Region: rhumb.RegionID(m.GetRegion()), Zone: m.GetZone(),
 		Addr: m.GetAddr(), HeartbeatAddr: m.GetHeartbeatAddr(), AdminAddr: m.GetAdminAddr(),
 		Location: DecodePoint(m.GetLocation()), Store: store, Boot: rhumb.BootSeq(m.GetBoot()),
-		Voter: m.GetVoter(), Binary: m.GetBinary(),
+		Voter: m.GetVoter(), Binary: m.GetBinary(), Short: m.GetShort(),
 	}
 	switch s := m.GetState(); {
 	case s == 0:
@@ -194,7 +194,7 @@ func EncodeRange(r *rhumb.Range) *rhumbpb.Range {
 		Region: uint32(r.ID.Region), Slot: uint32(r.ID.Slot), Class: uint32(r.Class),
 		Epoch: uint64(r.Epoch), Allocated: uint64(r.Allocated), Version: r.Version,
 		Primary: uint32(r.Primary), Preferred: uint32(r.Preferred),
-		InSync: encodeNodes(r.InSync), Replicas: encodeNodes(r.Replicas),
+		InSync: encodeNodes(r.InSync), Replicas: encodeNodes(r.Replicas), Quarantined: encodeNodes(r.Quarantined),
 	}
 }
 
@@ -204,7 +204,7 @@ func DecodeRange(m *rhumbpb.Range) *rhumb.Range {
 		ID:    rhumb.RangeID{Region: rhumb.RegionID(m.GetRegion()), Slot: rhumb.Slot(m.GetSlot())},
 		Class: rhumb.ClassID(m.GetClass()), Epoch: rhumb.Epoch(m.GetEpoch()), Allocated: rhumb.Epoch(m.GetAllocated()),
 		Version: m.GetVersion(), Primary: rhumb.NodeID(m.GetPrimary()), Preferred: rhumb.NodeID(m.GetPreferred()),
-		InSync: decodeNodes(m.GetInSync()), Replicas: decodeNodes(m.GetReplicas()),
+		InSync: decodeNodes(m.GetInSync()), Replicas: decodeNodes(m.GetReplicas()), Quarantined: decodeNodes(m.GetQuarantined()),
 	}
 }
 

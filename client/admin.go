@@ -133,6 +133,49 @@ type StoreStatus struct {
 	Ranges    int        `json:"ranges"`
 	// Refuses is why the store refuses writes, or "".
 	Refuses string `json:"refuses,omitempty"`
+	// Damages lists what the store found damaged and lives with, DamagedRanges counts the ranges that it touches.
+	Damages       []StoreDamage `json:"damages,omitempty"`
+	DamagedRanges int           `json:"damaged_ranges,omitempty"`
+}
+
+// StoreDamage is a damaged file of a store.
+type StoreDamage struct {
+	File string `json:"file"`
+	// Offset is the first byte of the damaged block, -1 when it is not known.
+	Offset int64  `json:"offset"`
+	What   string `json:"what"`
+	// SetAside is where the file was moved or copied to; "" when it is still in place.
+	SetAside string `json:"set_aside,omitempty"`
+}
+
+// TroubleKind says what keeps a replica from its work.
+type TroubleKind string
+
+// The kinds of trouble.
+const (
+	// TroubleQuarantined is a damaged copy, which serves nothing.
+	TroubleQuarantined TroubleKind = "quarantined"
+	// TroubleWaiting is a replica that was elected and does not serve yet.
+	TroubleWaiting TroubleKind = "waiting"
+	// TroubleLogLost is a copy whose primary has trimmed away the log that the copy needs.
+	TroubleLogLost TroubleKind = "log_lost"
+)
+
+// ReplicaTrouble is what keeps the replica of one node from its work.
+type ReplicaTrouble struct {
+	Kind   TroubleKind   `json:"kind"`
+	Range  rhumb.RangeID `json:"range"`
+	Node   rhumb.NodeID  `json:"node"`
+	Reason string        `json:"reason"`
+}
+
+// NodeSight is what one node has seen of another since it started.
+type NodeSight struct {
+	Node rhumb.NodeID `json:"node"`
+	// Fenced is how long the node has been fenced, at least; 0 when it is not.
+	Fenced time.Duration `json:"fenced"`
+	// Lives counts the lives that the node began within the last minute.
+	Lives int `json:"lives"`
 }
 
 // NodeStatus is how one node stands, by its own word.
@@ -151,7 +194,14 @@ type NodeStatus struct {
 	Uptime         time.Duration   `json:"uptime"`
 	Suspected      []rhumb.NodeID  `json:"suspected,omitempty"`
 	RoundTrip      time.Duration   `json:"round_trip"`
+	// Troubles lists what is wrong with replicas, as the node sees it; TroubleCounts counts them where the list is cut.
+	Troubles      []ReplicaTrouble    `json:"troubles,omitempty"`
+	TroubleCounts map[TroubleKind]int `json:"trouble_counts,omitempty"`
+	Sights        []NodeSight         `json:"sights,omitempty"`
 }
+
+// statusTimeout bounds how long one node may take to say how it stands. A dead region is to be told within three seconds.
+const statusTimeout = 1500 * time.Millisecond
 
 // Status asks every node how it stands, all at once. A node that does not answer is in the result too, with Err.
 func (c *Client) Status(ctx context.Context) []NodeStatus {
@@ -165,7 +215,7 @@ func (c *Client) Status(ctx context.Context) []NodeStatus {
 		work.Go(func() {
 			start := time.Now()
 			resp, err := askAt(ctx, c, op, n.Addr, func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.StatusResponse, error) {
-				ctx, cancel := context.WithTimeout(ctx, c.cfg.AttemptTimeout)
+				ctx, cancel := context.WithTimeout(ctx, min(c.cfg.AttemptTimeout, statusTimeout))
 				defer cancel()
 				return cc.Status(ctx, &rhumbpb.StatusRequest{})
 			})
@@ -208,12 +258,41 @@ func nodeStatus(n rhumb.Node, m *rhumbpb.StatusResponse) NodeStatus {
 	}
 	for _, st := range m.GetStores() {
 		id, _ := api.DecodeUUID(st.GetId()) // a damaged id shows as none
-		s.Stores = append(s.Stores, StoreStatus{
+		store := StoreStatus{
 			Dir: st.GetDir(), ID: id, UsedBytes: st.GetUsedBytes(), FreeBytes: st.GetFreeBytes(),
-			Ranges: int(st.GetRanges()), Refuses: st.GetRefuses(),
-		})
+			Ranges: int(st.GetRanges()), Refuses: st.GetRefuses(), DamagedRanges: int(st.GetDamagedRanges()),
+		}
+		for _, d := range st.GetDamages() {
+			store.Damages = append(store.Damages, StoreDamage{d.GetFile(), d.GetOffset(), d.GetWhat(), d.GetSetAside()})
+		}
+		s.Stores = append(s.Stores, store)
 	}
+	s.addTroubles(m)
 	return s
+}
+
+// troubleKinds are the kinds of the wire.
+var troubleKinds = map[rhumbpb.ReplicaTroubleKind]TroubleKind{
+	rhumbpb.ReplicaTroubleKind_REPLICA_TROUBLE_KIND_QUARANTINED: TroubleQuarantined,
+	rhumbpb.ReplicaTroubleKind_REPLICA_TROUBLE_KIND_WAITING:     TroubleWaiting,
+	rhumbpb.ReplicaTroubleKind_REPLICA_TROUBLE_KIND_LOG_LOST:    TroubleLogLost,
+}
+
+func (s *NodeStatus) addTroubles(m *rhumbpb.StatusResponse) {
+	for _, t := range m.GetTroubles() {
+		if kind, ok := troubleKinds[t.GetKind()]; ok {
+			s.Troubles = append(s.Troubles, ReplicaTrouble{kind, api.DecodeRangeID(t.GetRange()), rhumb.NodeID(t.GetNode()), t.GetReason()})
+		}
+	}
+	s.TroubleCounts = map[TroubleKind]int{}
+	for wire, kind := range troubleKinds {
+		if n := m.GetTroubleCounts()[uint32(wire)]; n > 0 {
+			s.TroubleCounts[kind] = int(n)
+		}
+	}
+	for _, v := range m.GetSights() {
+		s.Sights = append(s.Sights, NodeSight{rhumb.NodeID(v.GetNode()), time.Duration(v.GetFencedNs()), int(v.GetLives())})
+	}
 }
 
 // ReplicaStatus is how one replica of a range stands.
@@ -267,4 +346,29 @@ func (c *Client) Drain(ctx context.Context, node rhumb.NodeID, undo bool) (prima
 		return cc.Drain(ctx, &rhumbpb.DrainRequest{Node: uint32(node), Undo: undo, TimeoutUs: uint64(max(left.Microseconds(), 1))})
 	})
 	return int(resp.GetPrimaries()), rhumb.Wrap(op, err)
+}
+
+// DiscardReplica makes a node drop its damaged copy of a range and begin an empty one in its place, which copies the log
+// from the range's primary as far as the log reaches. Conflict says that the copy is not damaged, or that it still counts as
+// in sync; with acceptLoss that is allowed where no intact copy is in sync.
+func (c *Client) DiscardReplica(ctx context.Context, id rhumb.RangeID, node rhumb.NodeID, acceptLoss bool) error {
+	const op rhumb.Op = "client.Client.DiscardReplica"
+	_, err := ask(ctx, c, op, func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.DiscardReplicaResponse, error) {
+		return cc.DiscardReplica(ctx, &rhumbpb.DiscardReplicaRequest{Range: api.EncodeRangeID(id), Node: uint32(node), AcceptLoss: acceptLoss})
+	})
+	return rhumb.Wrap(op, err)
+}
+
+// RecoverRange accepts the loss of what no intact copy of a range holds, and returns the range's new record: node is its
+// primary. version is that of the record that was looked at; Conflict says that it has changed, or that an intact copy is in
+// sync.
+func (c *Client) RecoverRange(ctx context.Context, id rhumb.RangeID, node rhumb.NodeID, version uint64) (*rhumb.Range, error) {
+	const op rhumb.Op = "client.Client.RecoverRange"
+	resp, err := ask(ctx, c, op, func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.RecoverRangeResponse, error) {
+		return cc.RecoverRange(ctx, &rhumbpb.RecoverRangeRequest{Range: api.EncodeRangeID(id), Node: uint32(node), Version: version})
+	})
+	if err != nil {
+		return nil, rhumb.Wrap(op, err)
+	}
+	return api.DecodeRange(resp.GetRange()), nil
 }

@@ -87,6 +87,7 @@ func (n *Node) newMember(nodes []*rhumb.Node) (*member, error) {
 	m.admin = admin.New(admin.Config{Self: id.Node, Meta: m.group, Sizes: m, Loads: m.loads})
 	m.collect(registryCollector{registry})
 	m.collect(m.network.Collectors()...)
+	m.collect(clusterCollector{m.group.State, &n.sights})
 	if len(nodes) == 0 {
 		nodes = slices.Collect(m.group.State().Nodes())
 	}
@@ -226,6 +227,7 @@ func (m *member) tell(u raftmeta.Update) {
 		m.publisher.CatalogChanged()
 	}
 	if u.Full || len(u.Changes.Nodes) > 0 {
+		m.n.sights.observe(time.Now(), st.Nodes())
 		m.network.SetPeers(m.n.whereabouts(st))
 		m.host.SetPeers(m.pairs(st))
 		self, ok := st.Node(m.self.Node)
@@ -447,12 +449,24 @@ func (m *member) DescribeReplica(ctx context.Context, id rhumb.RangeID) (*rhumbp
 		},
 		SizeBytes: s.Size.Data, Behind: map[uint32]string{},
 	}
+	if resp.Status.Reason == "" {
+		resp.Status.Reason = s.Preparing
+	}
 	for _, p := range s.Peers {
 		if p.Why != "" {
 			resp.Behind[uint32(p.Node)] = p.Why
 		}
 	}
 	return resp, nil
+}
+
+// DiscardReplica drops this node's damaged copy of a range.
+func (m *member) DiscardReplica(ctx context.Context, id rhumb.RangeID, acceptLoss bool) error {
+	h := m.ranges()
+	if h == nil {
+		return rhumb.E("node.DiscardReplica", rhumb.Unavailable, "the node is joining its cluster; retry")
+	}
+	return h.Discard(ctx, id, acceptLoss)
 }
 
 // transport carries the metadata group's messages over the network.

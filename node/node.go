@@ -53,14 +53,17 @@ type Node struct {
 	bound   bound
 	budgets budgets
 
-	member   atomic.Pointer[member] // nil before the node takes part in its cluster
-	entrant  atomic.Pointer[member] // while the node registers: its copy of the metadata can be read
-	obstacle atomic.Pointer[string] // why the node is not in its cluster yet
-	draining atomic.Bool
-	entering sync.Mutex   // held while the node becomes, or ceases to be, a member
-	life     storage.Life // the present life; guarded by entering
-	rebirths rebirths     // guarded by entering
-	closing  sync.Once
+	member atomic.Pointer[member] // nil before the node takes part in its cluster
+	sights sights
+	// recovered counts ranges whose loss an operator accepted through this node.
+	recovered prometheus.Counter
+	entrant   atomic.Pointer[member] // while the node registers: its copy of the metadata can be read
+	obstacle  atomic.Pointer[string] // why the node is not in its cluster yet
+	draining  atomic.Bool
+	entering  sync.Mutex   // held while the node becomes, or ceases to be, a member
+	life      storage.Life // the present life; guarded by entering
+	rebirths  rebirths     // guarded by entering
+	closing   sync.Once
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -77,7 +80,7 @@ func Start(cfg Config) (*Node, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, metrics: prometheus.NewRegistry(), started: time.Now(), kv: &server.Service{}, peers: &peer.Service{}}
+	n := &Node{cfg: cfg, metrics: prometheus.NewRegistry(), started: time.Now(), kv: &server.Service{}, peers: &peer.Service{}, recovered: newRecovered()}
 	if n.cfg.Fatal == nil {
 		n.cfg.Fatal = n.exit
 	}
@@ -121,7 +124,7 @@ func (n *Node) open() (err error) {
 	})
 	n.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	n.metrics.MustRegister(n.engine.Collectors()...)
-	n.metrics.MustRegister(n.budgets.collector())
+	n.metrics.MustRegister(n.budgets.collector(), n.recovered)
 	if err := n.listen(); err != nil {
 		return err
 	}

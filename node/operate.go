@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 	"github.com/rhumbdb/rhumb/node/replica"
 	"github.com/rhumbdb/rhumb/node/server"
@@ -61,7 +62,9 @@ func (n *Node) Info(ctx context.Context) server.Info {
 				}
 			}
 		}
+		i.Troubles, _ = m.host.Troubles(ctx) // one that does not answer in time shows in Ranges, too
 	}
+	i.Sights = n.sights.list(time.Now())
 	for _, s := range n.engine.Stores() {
 		info := server.StoreInfo{Dir: s.Dir(), Store: s.Identity().Store, Refuses: s.Writable()}
 		if u, err := s.Usage(); err == nil {
@@ -70,6 +73,7 @@ func (n *Node) Info(ctx context.Context) server.Info {
 		if ranges, err := s.Ranges(); err == nil {
 			info.Ranges = len(ranges)
 		}
+		info.Damages, info.DamagedRanges = s.Damage(), len(s.DamagedRanges())
 		i.Stores = append(i.Stores, info)
 	}
 	return i
@@ -165,4 +169,35 @@ func (n *Node) RangeInfo(ctx context.Context, id rhumb.NodeID, r rhumb.RangeID) 
 		info.Behind[rhumb.NodeID(node)] = why
 	}
 	return info, nil
+}
+
+// DiscardReplica makes a node drop its damaged copy of a range.
+func (n *Node) DiscardReplica(ctx context.Context, id rhumb.NodeID, r rhumb.RangeID, acceptLoss bool) error {
+	m, err := n.joined()
+	if err != nil {
+		return err
+	}
+	if id == m.self.Node {
+		return m.DiscardReplica(ctx, r, acceptLoss)
+	}
+	return m.network.DiscardReplica(ctx, id, &rhumbpb.DiscardReplicaRequest{Range: api.EncodeRangeID(r), Node: uint32(id), AcceptLoss: acceptLoss})
+}
+
+// RecoverRange lets a range go on from the copies that are left, without what only damaged copies held.
+func (n *Node) RecoverRange(ctx context.Context, cmd catalog.RecoverRange) (*rhumb.Range, error) {
+	const op rhumb.Op = "node.RecoverRange"
+	m, err := n.joined()
+	if err != nil {
+		return nil, err
+	}
+	res, err := m.group.Propose(ctx, cmd)
+	if err == nil {
+		err = res.Err()
+	}
+	if err != nil {
+		return nil, rhumb.Wrap(op, err)
+	}
+	n.recovered.Inc()
+	n.cfg.Logger.Error("an operator has accepted the loss of data", "range", cmd.Range, "node", cmd.Node, "epoch", res.Range.Epoch, "in_sync", res.Range.InSync)
+	return res.Range, nil
 }

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/keys"
@@ -52,9 +53,10 @@ type damages struct {
 	mu     sync.Mutex // guards all below
 	state  damageState
 	ranges map[rhumb.RangeID]bool
-	spans  []keys.Span // of damaged tables whose ranges could not be read
-	fresh  []Fault     // met by reads; the sealer finds out which ranges they touch
-	folder string      // for what is set aside by this start
+	spans  []keys.Span            // of damaged tables whose ranges could not be read
+	mended map[rhumb.RangeID]bool // ranges in spans that were made or dropped since: nothing of them is in the tables
+	fresh  []Fault                // met by reads; the sealer finds out which ranges they touch
+	folder string                 // for what is set aside by this start
 }
 
 func (st *damageState) encode() []byte {
@@ -175,7 +177,7 @@ func (s *Store) RangeDamaged(id rhumb.RangeID) bool {
 	s.damages.mu.Lock()
 	defer s.damages.mu.Unlock()
 	span := keys.RangeSpan(id)
-	return s.damages.ranges[id] || slices.ContainsFunc(s.damages.spans, func(d keys.Span) bool { return overlaps(d, span) })
+	return s.damages.ranges[id] || !s.damages.mended[id] && slices.ContainsFunc(s.damages.spans, func(d keys.Span) bool { return overlaps(d, span) })
 }
 
 // overlaps reports whether two spans share a key. The upper end of the first is part of it, as in the span of a table.
@@ -187,6 +189,12 @@ func overlaps(table, span keys.Span) bool {
 func (s *Store) rangeMended(id rhumb.RangeID) {
 	s.damages.mu.Lock()
 	defer s.damages.mu.Unlock()
+	if len(s.damages.spans) > 0 {
+		if s.damages.mended == nil {
+			s.damages.mended = map[rhumb.RangeID]bool{}
+		}
+		s.damages.mended[id] = true
+	}
 	if !s.damages.ranges[id] {
 		return
 	}
@@ -211,25 +219,52 @@ func (s *Store) metDamage(f Fault) {
 	}
 }
 
-// placeDamage finds the ranges that damaged tables touch, for the faults that metDamage noted.
-func (s *Store) placeDamage() error {
+// placeDamage finds the ranges that damaged tables touch, for the faults that metDamage noted. With exact it reads those
+// ranges to the end, and leaves out those that can be read: one table may hold a part of every range.
+func (s *Store) placeDamage(exact bool) error {
 	s.damages.mu.Lock()
 	fresh := s.damages.fresh
 	s.damages.fresh = nil
 	s.damages.mu.Unlock()
 	for _, f := range fresh {
 		if span, ok := s.tableSpan(f.File); ok {
-			s.damageSpan(span)
+			s.damageSpan(span, exact)
 		}
 		if err := s.addDamage(Damage{Fault: f}, false); err != nil {
 			return err
 		}
+		s.damages.mu.Lock() // reading the ranges has met it again
+		s.damages.fresh = slices.DeleteFunc(s.damages.fresh, func(again Fault) bool { return again == f })
+		s.damages.mu.Unlock()
 	}
 	return nil
 }
 
-// damageSpan marks the ranges that a damaged table touches.
-func (s *Store) damageSpan(span keys.Span) {
+// stopEvery is after how many keys readable looks whether the store stops.
+const stopEvery = 1_024
+
+var errStopped = errors.New("the store stops")
+
+// readable reports whether all keys and values of a range can be read. A store that stops does not read on: the range then
+// counts as damaged.
+func (s *Store) readable(id rhumb.RangeID) bool {
+	span := keys.RangeSpan(id)
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: span.Lower, UpperBound: span.Upper})
+	if err != nil {
+		return false
+	}
+	n := 0
+	for ok := it.First(); ok && err == nil; ok = it.Next() {
+		_, err = it.ValueAndErr()
+		if n++; n%stopEvery == 0 && s.sealer.stopping() {
+			err = errStopped
+		}
+	}
+	return errors.Join(err, it.Close()) == nil
+}
+
+// damageSpan marks the ranges that a damaged table touches; with exact only those that cannot be read.
+func (s *Store) damageSpan(span keys.Span, exact bool) {
 	s.mu.RLock()
 	var touched []rhumb.RangeID
 	for id := range s.ranges {
@@ -238,6 +273,9 @@ func (s *Store) damageSpan(span keys.Span) {
 		}
 	}
 	s.mu.RUnlock()
+	if exact {
+		touched = slices.DeleteFunc(touched, s.readable)
+	}
 	s.damages.mu.Lock()
 	defer s.damages.mu.Unlock()
 	for _, id := range touched {

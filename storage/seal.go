@@ -240,6 +240,7 @@ func (s *Store) wakeSealer() {
 const syncedInterval = time.Second
 
 func (l *sealer) start() {
+	l.work.Go(l.place)
 	l.work.Go(func() {
 		tick := time.NewTicker(syncedInterval)
 		defer tick.Stop()
@@ -252,10 +253,6 @@ func (l *sealer) start() {
 				if err := l.s.lengths.sync(); err != nil {
 					l.s.lengthFailed(err)
 				}
-			case <-l.met:
-				if err := l.s.placeDamage(); err != nil {
-					l.s.log.Warn("damage was not put on record", "store", l.s.cfg.Dir, "err", err)
-				}
 			case <-l.wake:
 				l.s.noteFlushed()
 				if err := l.seal(false, 0); err != nil {
@@ -265,6 +262,30 @@ func (l *sealer) start() {
 			}
 		}
 	})
+}
+
+// stopping reports whether stop was called.
+func (l *sealer) stopping() bool {
+	select {
+	case <-l.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// place finds out, apart from the seals, which ranges damage touches: to read them may take long.
+func (l *sealer) place() {
+	for {
+		select {
+		case <-l.done:
+			return
+		case <-l.met:
+			if err := l.s.placeDamage(true); err != nil {
+				l.s.log.Warn("damage was not put on record", "store", l.s.cfg.Dir, "err", err)
+			}
+		}
+	}
 }
 
 // noteFlushed puts on record which logs hold what is not in tables.

@@ -284,7 +284,7 @@ func (s *Store) Close() error {
 		return s.lock.Close()
 	}
 	s.sealer.stop()
-	damageErr := s.placeDamage() // what was met last
+	damageErr := s.placeDamage(false) // what was met last; to read the ranges would hold up the stop
 	logs := int(s.db.Metrics().WAL.Files)
 	err := s.fault("storage.Store.Close", s.db.Close())
 	err = errors.Join(err, damageErr, s.lengths.close())

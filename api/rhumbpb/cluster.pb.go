@@ -20,6 +20,61 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type ReplicaTroubleKind int32
+
+const (
+	ReplicaTroubleKind_REPLICA_TROUBLE_KIND_UNSPECIFIED ReplicaTroubleKind = 0
+	// The copy is damaged: it serves nothing.
+	ReplicaTroubleKind_REPLICA_TROUBLE_KIND_QUARANTINED ReplicaTroubleKind = 1
+	// The replica was elected and does not serve yet.
+	ReplicaTroubleKind_REPLICA_TROUBLE_KIND_WAITING ReplicaTroubleKind = 2
+	// The log that the copy needs is trimmed away; its primary says so.
+	ReplicaTroubleKind_REPLICA_TROUBLE_KIND_LOG_LOST ReplicaTroubleKind = 3
+)
+
+// Enum value maps for ReplicaTroubleKind.
+var (
+	ReplicaTroubleKind_name = map[int32]string{
+		0: "REPLICA_TROUBLE_KIND_UNSPECIFIED",
+		1: "REPLICA_TROUBLE_KIND_QUARANTINED",
+		2: "REPLICA_TROUBLE_KIND_WAITING",
+		3: "REPLICA_TROUBLE_KIND_LOG_LOST",
+	}
+	ReplicaTroubleKind_value = map[string]int32{
+		"REPLICA_TROUBLE_KIND_UNSPECIFIED": 0,
+		"REPLICA_TROUBLE_KIND_QUARANTINED": 1,
+		"REPLICA_TROUBLE_KIND_WAITING":     2,
+		"REPLICA_TROUBLE_KIND_LOG_LOST":    3,
+	}
+)
+
+func (x ReplicaTroubleKind) Enum() *ReplicaTroubleKind {
+	p := new(ReplicaTroubleKind)
+	*p = x
+	return p
+}
+
+func (x ReplicaTroubleKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ReplicaTroubleKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_api_cluster_proto_enumTypes[0].Descriptor()
+}
+
+func (ReplicaTroubleKind) Type() protoreflect.EnumType {
+	return &file_api_cluster_proto_enumTypes[0]
+}
+
+func (x ReplicaTroubleKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ReplicaTroubleKind.Descriptor instead.
+func (ReplicaTroubleKind) EnumDescriptor() ([]byte, []int) {
+	return file_api_cluster_proto_rawDescGZIP(), []int{0}
+}
+
 type PingRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -205,7 +260,11 @@ type StoreStatus struct {
 	FreeBytes uint64                 `protobuf:"varint,4,opt,name=free_bytes,json=freeBytes,proto3" json:"free_bytes,omitempty"`
 	Ranges    uint32                 `protobuf:"varint,5,opt,name=ranges,proto3" json:"ranges,omitempty"`
 	// Empty, or why the store refuses writes.
-	Refuses       string `protobuf:"bytes,6,opt,name=refuses,proto3" json:"refuses,omitempty"`
+	Refuses string `protobuf:"bytes,6,opt,name=refuses,proto3" json:"refuses,omitempty"`
+	// What the store found damaged and lives with, oldest first.
+	Damages []*StoreDamage `protobuf:"bytes,7,rep,name=damages,proto3" json:"damages,omitempty"`
+	// How many ranges lie in damaged files.
+	DamagedRanges uint32 `protobuf:"varint,8,opt,name=damaged_ranges,json=damagedRanges,proto3" json:"damaged_ranges,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -282,6 +341,223 @@ func (x *StoreStatus) GetRefuses() string {
 	return ""
 }
 
+func (x *StoreStatus) GetDamages() []*StoreDamage {
+	if x != nil {
+		return x.Damages
+	}
+	return nil
+}
+
+func (x *StoreStatus) GetDamagedRanges() uint32 {
+	if x != nil {
+		return x.DamagedRanges
+	}
+	return 0
+}
+
+type StoreDamage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	File  string                 `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
+	// The first byte of the damaged block, -1 when it is not known.
+	Offset int64  `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
+	What   string `protobuf:"bytes,3,opt,name=what,proto3" json:"what,omitempty"`
+	// Where the file was moved or copied to, empty when it is still in place.
+	SetAside      string `protobuf:"bytes,4,opt,name=set_aside,json=setAside,proto3" json:"set_aside,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoreDamage) Reset() {
+	*x = StoreDamage{}
+	mi := &file_api_cluster_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoreDamage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoreDamage) ProtoMessage() {}
+
+func (x *StoreDamage) ProtoReflect() protoreflect.Message {
+	mi := &file_api_cluster_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoreDamage.ProtoReflect.Descriptor instead.
+func (*StoreDamage) Descriptor() ([]byte, []int) {
+	return file_api_cluster_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *StoreDamage) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
+}
+
+func (x *StoreDamage) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *StoreDamage) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+func (x *StoreDamage) GetSetAside() string {
+	if x != nil {
+		return x.SetAside
+	}
+	return ""
+}
+
+// ReplicaTrouble is what keeps one replica from its work.
+type ReplicaTrouble struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Kind  ReplicaTroubleKind     `protobuf:"varint,1,opt,name=kind,proto3,enum=rhumb.v1.ReplicaTroubleKind" json:"kind,omitempty"`
+	Range *RangeID               `protobuf:"bytes,2,opt,name=range,proto3" json:"range,omitempty"`
+	// The node with the replica.
+	Node          uint32 `protobuf:"varint,3,opt,name=node,proto3" json:"node,omitempty"`
+	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplicaTrouble) Reset() {
+	*x = ReplicaTrouble{}
+	mi := &file_api_cluster_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplicaTrouble) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplicaTrouble) ProtoMessage() {}
+
+func (x *ReplicaTrouble) ProtoReflect() protoreflect.Message {
+	mi := &file_api_cluster_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplicaTrouble.ProtoReflect.Descriptor instead.
+func (*ReplicaTrouble) Descriptor() ([]byte, []int) {
+	return file_api_cluster_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ReplicaTrouble) GetKind() ReplicaTroubleKind {
+	if x != nil {
+		return x.Kind
+	}
+	return ReplicaTroubleKind_REPLICA_TROUBLE_KIND_UNSPECIFIED
+}
+
+func (x *ReplicaTrouble) GetRange() *RangeID {
+	if x != nil {
+		return x.Range
+	}
+	return nil
+}
+
+func (x *ReplicaTrouble) GetNode() uint32 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+func (x *ReplicaTrouble) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// NodeSight is what one node has seen of another since it started.
+type NodeSight struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  uint32                 `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
+	// How long the node has been fenced, at least; 0 when it is not.
+	FencedNs int64 `protobuf:"varint,2,opt,name=fenced_ns,json=fencedNs,proto3" json:"fenced_ns,omitempty"`
+	// The lives that the node began within the last minute.
+	Lives         uint32 `protobuf:"varint,3,opt,name=lives,proto3" json:"lives,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeSight) Reset() {
+	*x = NodeSight{}
+	mi := &file_api_cluster_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeSight) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeSight) ProtoMessage() {}
+
+func (x *NodeSight) ProtoReflect() protoreflect.Message {
+	mi := &file_api_cluster_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeSight.ProtoReflect.Descriptor instead.
+func (*NodeSight) Descriptor() ([]byte, []int) {
+	return file_api_cluster_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *NodeSight) GetNode() uint32 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+func (x *NodeSight) GetFencedNs() int64 {
+	if x != nil {
+		return x.FencedNs
+	}
+	return 0
+}
+
+func (x *NodeSight) GetLives() uint32 {
+	if x != nil {
+		return x.Lives
+	}
+	return 0
+}
+
 type StatusResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Cluster []byte                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
@@ -298,14 +574,19 @@ type StatusResponse struct {
 	Timestamp      uint64         `protobuf:"fixed64,10,opt,name=timestamp,proto3" json:"timestamp,omitempty"`
 	UptimeNs       int64          `protobuf:"varint,11,opt,name=uptime_ns,json=uptimeNs,proto3" json:"uptime_ns,omitempty"`
 	// Nodes that this node suspects to be dead.
-	Suspected     []uint32 `protobuf:"varint,12,rep,packed,name=suspected,proto3" json:"suspected,omitempty"`
+	Suspected []uint32 `protobuf:"varint,12,rep,packed,name=suspected,proto3" json:"suspected,omitempty"`
+	// What is wrong with replicas here, or with those that replicas here send to; at most 256 of each kind.
+	Troubles []*ReplicaTrouble `protobuf:"bytes,13,rep,name=troubles,proto3" json:"troubles,omitempty"`
+	// How many there are of each kind, by its number.
+	TroubleCounts map[uint32]uint32 `protobuf:"bytes,14,rep,name=trouble_counts,json=troubleCounts,proto3" json:"trouble_counts,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	Sights        []*NodeSight      `protobuf:"bytes,15,rep,name=sights,proto3" json:"sights,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_api_cluster_proto_msgTypes[4]
+	mi := &file_api_cluster_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -317,7 +598,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[4]
+	mi := &file_api_cluster_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -330,7 +611,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{4}
+	return file_api_cluster_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *StatusResponse) GetCluster() []byte {
@@ -417,6 +698,27 @@ func (x *StatusResponse) GetSuspected() []uint32 {
 	return nil
 }
 
+func (x *StatusResponse) GetTroubles() []*ReplicaTrouble {
+	if x != nil {
+		return x.Troubles
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetTroubleCounts() map[uint32]uint32 {
+	if x != nil {
+		return x.TroubleCounts
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetSights() []*NodeSight {
+	if x != nil {
+		return x.Sights
+	}
+	return nil
+}
+
 type GetMetadataRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Waits until the node has applied this revision; 0 does not wait.
@@ -427,7 +729,7 @@ type GetMetadataRequest struct {
 
 func (x *GetMetadataRequest) Reset() {
 	*x = GetMetadataRequest{}
-	mi := &file_api_cluster_proto_msgTypes[5]
+	mi := &file_api_cluster_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -439,7 +741,7 @@ func (x *GetMetadataRequest) String() string {
 func (*GetMetadataRequest) ProtoMessage() {}
 
 func (x *GetMetadataRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[5]
+	mi := &file_api_cluster_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -452,7 +754,7 @@ func (x *GetMetadataRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMetadataRequest.ProtoReflect.Descriptor instead.
 func (*GetMetadataRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{5}
+	return file_api_cluster_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetMetadataRequest) GetRevisionMin() uint64 {
@@ -470,7 +772,7 @@ type WatchMetadataRequest struct {
 
 func (x *WatchMetadataRequest) Reset() {
 	*x = WatchMetadataRequest{}
-	mi := &file_api_cluster_proto_msgTypes[6]
+	mi := &file_api_cluster_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -482,7 +784,7 @@ func (x *WatchMetadataRequest) String() string {
 func (*WatchMetadataRequest) ProtoMessage() {}
 
 func (x *WatchMetadataRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[6]
+	mi := &file_api_cluster_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -495,7 +797,7 @@ func (x *WatchMetadataRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchMetadataRequest.ProtoReflect.Descriptor instead.
 func (*WatchMetadataRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{6}
+	return file_api_cluster_proto_rawDescGZIP(), []int{9}
 }
 
 type CreateTableRequest struct {
@@ -515,7 +817,7 @@ type CreateTableRequest struct {
 
 func (x *CreateTableRequest) Reset() {
 	*x = CreateTableRequest{}
-	mi := &file_api_cluster_proto_msgTypes[7]
+	mi := &file_api_cluster_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -527,7 +829,7 @@ func (x *CreateTableRequest) String() string {
 func (*CreateTableRequest) ProtoMessage() {}
 
 func (x *CreateTableRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[7]
+	mi := &file_api_cluster_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -540,7 +842,7 @@ func (x *CreateTableRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTableRequest.ProtoReflect.Descriptor instead.
 func (*CreateTableRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{7}
+	return file_api_cluster_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CreateTableRequest) GetName() string {
@@ -597,7 +899,7 @@ type CreateTableResponse struct {
 
 func (x *CreateTableResponse) Reset() {
 	*x = CreateTableResponse{}
-	mi := &file_api_cluster_proto_msgTypes[8]
+	mi := &file_api_cluster_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -609,7 +911,7 @@ func (x *CreateTableResponse) String() string {
 func (*CreateTableResponse) ProtoMessage() {}
 
 func (x *CreateTableResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[8]
+	mi := &file_api_cluster_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -622,7 +924,7 @@ func (x *CreateTableResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTableResponse.ProtoReflect.Descriptor instead.
 func (*CreateTableResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{8}
+	return file_api_cluster_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CreateTableResponse) GetTable() *Table {
@@ -655,7 +957,7 @@ type DescribeTableRequest struct {
 
 func (x *DescribeTableRequest) Reset() {
 	*x = DescribeTableRequest{}
-	mi := &file_api_cluster_proto_msgTypes[9]
+	mi := &file_api_cluster_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -667,7 +969,7 @@ func (x *DescribeTableRequest) String() string {
 func (*DescribeTableRequest) ProtoMessage() {}
 
 func (x *DescribeTableRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[9]
+	mi := &file_api_cluster_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -680,7 +982,7 @@ func (x *DescribeTableRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeTableRequest.ProtoReflect.Descriptor instead.
 func (*DescribeTableRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{9}
+	return file_api_cluster_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DescribeTableRequest) GetName() string {
@@ -703,7 +1005,7 @@ type DescribeTableResponse struct {
 
 func (x *DescribeTableResponse) Reset() {
 	*x = DescribeTableResponse{}
-	mi := &file_api_cluster_proto_msgTypes[10]
+	mi := &file_api_cluster_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -715,7 +1017,7 @@ func (x *DescribeTableResponse) String() string {
 func (*DescribeTableResponse) ProtoMessage() {}
 
 func (x *DescribeTableResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[10]
+	mi := &file_api_cluster_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -728,7 +1030,7 @@ func (x *DescribeTableResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeTableResponse.ProtoReflect.Descriptor instead.
 func (*DescribeTableResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{10}
+	return file_api_cluster_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DescribeTableResponse) GetTable() *Table {
@@ -768,7 +1070,7 @@ type DescribeRangeRequest struct {
 
 func (x *DescribeRangeRequest) Reset() {
 	*x = DescribeRangeRequest{}
-	mi := &file_api_cluster_proto_msgTypes[11]
+	mi := &file_api_cluster_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -780,7 +1082,7 @@ func (x *DescribeRangeRequest) String() string {
 func (*DescribeRangeRequest) ProtoMessage() {}
 
 func (x *DescribeRangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[11]
+	mi := &file_api_cluster_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -793,7 +1095,7 @@ func (x *DescribeRangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRangeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeRangeRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{11}
+	return file_api_cluster_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DescribeRangeRequest) GetRange() *RangeID {
@@ -823,7 +1125,7 @@ type ReplicaStatus struct {
 
 func (x *ReplicaStatus) Reset() {
 	*x = ReplicaStatus{}
-	mi := &file_api_cluster_proto_msgTypes[12]
+	mi := &file_api_cluster_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -835,7 +1137,7 @@ func (x *ReplicaStatus) String() string {
 func (*ReplicaStatus) ProtoMessage() {}
 
 func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[12]
+	mi := &file_api_cluster_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -848,7 +1150,7 @@ func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaStatus.ProtoReflect.Descriptor instead.
 func (*ReplicaStatus) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{12}
+	return file_api_cluster_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ReplicaStatus) GetNode() uint32 {
@@ -919,7 +1221,7 @@ type DescribeRangeResponse struct {
 
 func (x *DescribeRangeResponse) Reset() {
 	*x = DescribeRangeResponse{}
-	mi := &file_api_cluster_proto_msgTypes[13]
+	mi := &file_api_cluster_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -931,7 +1233,7 @@ func (x *DescribeRangeResponse) String() string {
 func (*DescribeRangeResponse) ProtoMessage() {}
 
 func (x *DescribeRangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[13]
+	mi := &file_api_cluster_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -944,7 +1246,7 @@ func (x *DescribeRangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRangeResponse.ProtoReflect.Descriptor instead.
 func (*DescribeRangeResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{13}
+	return file_api_cluster_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DescribeRangeResponse) GetRange() *Range {
@@ -976,7 +1278,7 @@ type InitRequest struct {
 
 func (x *InitRequest) Reset() {
 	*x = InitRequest{}
-	mi := &file_api_cluster_proto_msgTypes[14]
+	mi := &file_api_cluster_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -988,7 +1290,7 @@ func (x *InitRequest) String() string {
 func (*InitRequest) ProtoMessage() {}
 
 func (x *InitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[14]
+	mi := &file_api_cluster_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1001,7 +1303,7 @@ func (x *InitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitRequest.ProtoReflect.Descriptor instead.
 func (*InitRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{14}
+	return file_api_cluster_proto_rawDescGZIP(), []int{17}
 }
 
 type InitResponse struct {
@@ -1014,7 +1316,7 @@ type InitResponse struct {
 
 func (x *InitResponse) Reset() {
 	*x = InitResponse{}
-	mi := &file_api_cluster_proto_msgTypes[15]
+	mi := &file_api_cluster_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1026,7 +1328,7 @@ func (x *InitResponse) String() string {
 func (*InitResponse) ProtoMessage() {}
 
 func (x *InitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[15]
+	mi := &file_api_cluster_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1039,7 +1341,7 @@ func (x *InitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitResponse.ProtoReflect.Descriptor instead.
 func (*InitResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{15}
+	return file_api_cluster_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *InitResponse) GetCluster() []byte {
@@ -1078,7 +1380,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_api_cluster_proto_msgTypes[16]
+	mi := &file_api_cluster_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1090,7 +1392,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[16]
+	mi := &file_api_cluster_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1103,7 +1405,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{16}
+	return file_api_cluster_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *JoinRequest) GetCluster() []byte {
@@ -1178,7 +1480,7 @@ type JoinResponse struct {
 
 func (x *JoinResponse) Reset() {
 	*x = JoinResponse{}
-	mi := &file_api_cluster_proto_msgTypes[17]
+	mi := &file_api_cluster_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1190,7 +1492,7 @@ func (x *JoinResponse) String() string {
 func (*JoinResponse) ProtoMessage() {}
 
 func (x *JoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[17]
+	mi := &file_api_cluster_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1203,7 +1505,7 @@ func (x *JoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
 func (*JoinResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{17}
+	return file_api_cluster_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *JoinResponse) GetCluster() []byte {
@@ -1260,7 +1562,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_api_cluster_proto_msgTypes[18]
+	mi := &file_api_cluster_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1272,7 +1574,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[18]
+	mi := &file_api_cluster_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1285,7 +1587,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{18}
+	return file_api_cluster_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DrainRequest) GetNode() uint32 {
@@ -1319,7 +1621,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_api_cluster_proto_msgTypes[19]
+	mi := &file_api_cluster_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1331,7 +1633,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[19]
+	mi := &file_api_cluster_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1344,7 +1646,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{19}
+	return file_api_cluster_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DrainResponse) GetPrimaries() uint32 {
@@ -1352,6 +1654,209 @@ func (x *DrainResponse) GetPrimaries() uint32 {
 		return x.Primaries
 	}
 	return 0
+}
+
+type DiscardReplicaRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Range *RangeID               `protobuf:"bytes,1,opt,name=range,proto3" json:"range,omitempty"`
+	Node  uint32                 `protobuf:"varint,2,opt,name=node,proto3" json:"node,omitempty"`
+	// The copy may be dropped although it counts as in sync, if no intact copy is in sync.
+	AcceptLoss    bool `protobuf:"varint,3,opt,name=accept_loss,json=acceptLoss,proto3" json:"accept_loss,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiscardReplicaRequest) Reset() {
+	*x = DiscardReplicaRequest{}
+	mi := &file_api_cluster_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiscardReplicaRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiscardReplicaRequest) ProtoMessage() {}
+
+func (x *DiscardReplicaRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_cluster_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiscardReplicaRequest.ProtoReflect.Descriptor instead.
+func (*DiscardReplicaRequest) Descriptor() ([]byte, []int) {
+	return file_api_cluster_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *DiscardReplicaRequest) GetRange() *RangeID {
+	if x != nil {
+		return x.Range
+	}
+	return nil
+}
+
+func (x *DiscardReplicaRequest) GetNode() uint32 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+func (x *DiscardReplicaRequest) GetAcceptLoss() bool {
+	if x != nil {
+		return x.AcceptLoss
+	}
+	return false
+}
+
+type DiscardReplicaResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiscardReplicaResponse) Reset() {
+	*x = DiscardReplicaResponse{}
+	mi := &file_api_cluster_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiscardReplicaResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiscardReplicaResponse) ProtoMessage() {}
+
+func (x *DiscardReplicaResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_cluster_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiscardReplicaResponse.ProtoReflect.Descriptor instead.
+func (*DiscardReplicaResponse) Descriptor() ([]byte, []int) {
+	return file_api_cluster_proto_rawDescGZIP(), []int{24}
+}
+
+type RecoverRangeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Range *RangeID               `protobuf:"bytes,1,opt,name=range,proto3" json:"range,omitempty"`
+	// The copy to go on from.
+	Node uint32 `protobuf:"varint,2,opt,name=node,proto3" json:"node,omitempty"`
+	// The version of the range's record that was looked at.
+	Version       uint64 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecoverRangeRequest) Reset() {
+	*x = RecoverRangeRequest{}
+	mi := &file_api_cluster_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecoverRangeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecoverRangeRequest) ProtoMessage() {}
+
+func (x *RecoverRangeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_cluster_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecoverRangeRequest.ProtoReflect.Descriptor instead.
+func (*RecoverRangeRequest) Descriptor() ([]byte, []int) {
+	return file_api_cluster_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *RecoverRangeRequest) GetRange() *RangeID {
+	if x != nil {
+		return x.Range
+	}
+	return nil
+}
+
+func (x *RecoverRangeRequest) GetNode() uint32 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+func (x *RecoverRangeRequest) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+type RecoverRangeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Range         *Range                 `protobuf:"bytes,1,opt,name=range,proto3" json:"range,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecoverRangeResponse) Reset() {
+	*x = RecoverRangeResponse{}
+	mi := &file_api_cluster_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecoverRangeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecoverRangeResponse) ProtoMessage() {}
+
+func (x *RecoverRangeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_cluster_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecoverRangeResponse.ProtoReflect.Descriptor instead.
+func (*RecoverRangeResponse) Descriptor() ([]byte, []int) {
+	return file_api_cluster_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *RecoverRangeResponse) GetRange() *Range {
+	if x != nil {
+		return x.Range
+	}
+	return nil
 }
 
 var File_api_cluster_proto protoreflect.FileDescriptor
@@ -1370,7 +1875,7 @@ const file_api_cluster_proto_rawDesc = "" +
 	"\brevision\x18\x06 \x01(\x04R\brevision\x12\x1a\n" +
 	"\bprotocol\x18\a \x01(\rR\bprotocol\x12\x14\n" +
 	"\x05ready\x18\b \x01(\bR\x05ready\"\x0f\n" +
-	"\rStatusRequest\"\x9f\x01\n" +
+	"\rStatusRequest\"\xf7\x01\n" +
 	"\vStoreStatus\x12\x10\n" +
 	"\x03dir\x18\x01 \x01(\tR\x03dir\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\fR\x02id\x12\x1d\n" +
@@ -1379,7 +1884,23 @@ const file_api_cluster_proto_rawDesc = "" +
 	"\n" +
 	"free_bytes\x18\x04 \x01(\x04R\tfreeBytes\x12\x16\n" +
 	"\x06ranges\x18\x05 \x01(\rR\x06ranges\x12\x18\n" +
-	"\arefuses\x18\x06 \x01(\tR\arefuses\"\xff\x02\n" +
+	"\arefuses\x18\x06 \x01(\tR\arefuses\x12/\n" +
+	"\adamages\x18\a \x03(\v2\x15.rhumb.v1.StoreDamageR\adamages\x12%\n" +
+	"\x0edamaged_ranges\x18\b \x01(\rR\rdamagedRanges\"j\n" +
+	"\vStoreDamage\x12\x12\n" +
+	"\x04file\x18\x01 \x01(\tR\x04file\x12\x16\n" +
+	"\x06offset\x18\x02 \x01(\x03R\x06offset\x12\x12\n" +
+	"\x04what\x18\x03 \x01(\tR\x04what\x12\x1b\n" +
+	"\tset_aside\x18\x04 \x01(\tR\bsetAside\"\x97\x01\n" +
+	"\x0eReplicaTrouble\x120\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x1c.rhumb.v1.ReplicaTroubleKindR\x04kind\x12'\n" +
+	"\x05range\x18\x02 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\rR\x04node\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"R\n" +
+	"\tNodeSight\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\rR\x04node\x12\x1b\n" +
+	"\tfenced_ns\x18\x02 \x01(\x03R\bfencedNs\x12\x14\n" +
+	"\x05lives\x18\x03 \x01(\rR\x05lives\"\xf8\x04\n" +
 	"\x0eStatusResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12\"\n" +
 	"\x04node\x18\x02 \x01(\v2\x0e.rhumb.v1.NodeR\x04node\x12\x14\n" +
@@ -1393,7 +1914,13 @@ const file_api_cluster_proto_rawDesc = "" +
 	"\ttimestamp\x18\n" +
 	" \x01(\x06R\ttimestamp\x12\x1b\n" +
 	"\tuptime_ns\x18\v \x01(\x03R\buptimeNs\x12\x1c\n" +
-	"\tsuspected\x18\f \x03(\rR\tsuspected\"7\n" +
+	"\tsuspected\x18\f \x03(\rR\tsuspected\x124\n" +
+	"\btroubles\x18\r \x03(\v2\x18.rhumb.v1.ReplicaTroubleR\btroubles\x12R\n" +
+	"\x0etrouble_counts\x18\x0e \x03(\v2+.rhumb.v1.StatusResponse.TroubleCountsEntryR\rtroubleCounts\x12+\n" +
+	"\x06sights\x18\x0f \x03(\v2\x13.rhumb.v1.NodeSightR\x06sights\x1a@\n" +
+	"\x12TroubleCountsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\rR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"7\n" +
 	"\x12GetMetadataRequest\x12!\n" +
 	"\frevision_min\x18\x01 \x01(\x04R\vrevisionMin\"\x16\n" +
 	"\x14WatchMetadataRequest\"\xdb\x01\n" +
@@ -1459,7 +1986,24 @@ const file_api_cluster_proto_rawDesc = "" +
 	"\n" +
 	"timeout_us\x18\x03 \x01(\x04R\ttimeoutUs\"-\n" +
 	"\rDrainResponse\x12\x1c\n" +
-	"\tprimaries\x18\x01 \x01(\rR\tprimaries2\x9d\x05\n" +
+	"\tprimaries\x18\x01 \x01(\rR\tprimaries\"u\n" +
+	"\x15DiscardReplicaRequest\x12'\n" +
+	"\x05range\x18\x01 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\rR\x04node\x12\x1f\n" +
+	"\vaccept_loss\x18\x03 \x01(\bR\n" +
+	"acceptLoss\"\x18\n" +
+	"\x16DiscardReplicaResponse\"l\n" +
+	"\x13RecoverRangeRequest\x12'\n" +
+	"\x05range\x18\x01 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\rR\x04node\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\x04R\aversion\"=\n" +
+	"\x14RecoverRangeResponse\x12%\n" +
+	"\x05range\x18\x01 \x01(\v2\x0f.rhumb.v1.RangeR\x05range*\xa5\x01\n" +
+	"\x12ReplicaTroubleKind\x12$\n" +
+	" REPLICA_TROUBLE_KIND_UNSPECIFIED\x10\x00\x12$\n" +
+	" REPLICA_TROUBLE_KIND_QUARANTINED\x10\x01\x12 \n" +
+	"\x1cREPLICA_TROUBLE_KIND_WAITING\x10\x02\x12!\n" +
+	"\x1dREPLICA_TROUBLE_KIND_LOG_LOST\x10\x032\xc1\x06\n" +
 	"\aCluster\x125\n" +
 	"\x04Ping\x12\x15.rhumb.v1.PingRequest\x1a\x16.rhumb.v1.PingResponse\x12;\n" +
 	"\x06Status\x12\x17.rhumb.v1.StatusRequest\x1a\x18.rhumb.v1.StatusResponse\x12?\n" +
@@ -1470,7 +2014,9 @@ const file_api_cluster_proto_rawDesc = "" +
 	"\rDescribeRange\x12\x1e.rhumb.v1.DescribeRangeRequest\x1a\x1f.rhumb.v1.DescribeRangeResponse\x125\n" +
 	"\x04Init\x12\x15.rhumb.v1.InitRequest\x1a\x16.rhumb.v1.InitResponse\x125\n" +
 	"\x04Join\x12\x15.rhumb.v1.JoinRequest\x1a\x16.rhumb.v1.JoinResponse\x128\n" +
-	"\x05Drain\x12\x16.rhumb.v1.DrainRequest\x1a\x17.rhumb.v1.DrainResponseB&Z$github.com/rhumbdb/rhumb/api/rhumbpbb\x06proto3"
+	"\x05Drain\x12\x16.rhumb.v1.DrainRequest\x1a\x17.rhumb.v1.DrainResponse\x12S\n" +
+	"\x0eDiscardReplica\x12\x1f.rhumb.v1.DiscardReplicaRequest\x1a .rhumb.v1.DiscardReplicaResponse\x12M\n" +
+	"\fRecoverRange\x12\x1d.rhumb.v1.RecoverRangeRequest\x1a\x1e.rhumb.v1.RecoverRangeResponseB&Z$github.com/rhumbdb/rhumb/api/rhumbpbb\x06proto3"
 
 var (
 	file_api_cluster_proto_rawDescOnce sync.Once
@@ -1484,80 +2030,103 @@ func file_api_cluster_proto_rawDescGZIP() []byte {
 	return file_api_cluster_proto_rawDescData
 }
 
-var file_api_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_api_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_api_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_api_cluster_proto_goTypes = []any{
-	(*PingRequest)(nil),           // 0: rhumb.v1.PingRequest
-	(*PingResponse)(nil),          // 1: rhumb.v1.PingResponse
-	(*StatusRequest)(nil),         // 2: rhumb.v1.StatusRequest
-	(*StoreStatus)(nil),           // 3: rhumb.v1.StoreStatus
-	(*StatusResponse)(nil),        // 4: rhumb.v1.StatusResponse
-	(*GetMetadataRequest)(nil),    // 5: rhumb.v1.GetMetadataRequest
-	(*WatchMetadataRequest)(nil),  // 6: rhumb.v1.WatchMetadataRequest
-	(*CreateTableRequest)(nil),    // 7: rhumb.v1.CreateTableRequest
-	(*CreateTableResponse)(nil),   // 8: rhumb.v1.CreateTableResponse
-	(*DescribeTableRequest)(nil),  // 9: rhumb.v1.DescribeTableRequest
-	(*DescribeTableResponse)(nil), // 10: rhumb.v1.DescribeTableResponse
-	(*DescribeRangeRequest)(nil),  // 11: rhumb.v1.DescribeRangeRequest
-	(*ReplicaStatus)(nil),         // 12: rhumb.v1.ReplicaStatus
-	(*DescribeRangeResponse)(nil), // 13: rhumb.v1.DescribeRangeResponse
-	(*InitRequest)(nil),           // 14: rhumb.v1.InitRequest
-	(*InitResponse)(nil),          // 15: rhumb.v1.InitResponse
-	(*JoinRequest)(nil),           // 16: rhumb.v1.JoinRequest
-	(*JoinResponse)(nil),          // 17: rhumb.v1.JoinResponse
-	(*DrainRequest)(nil),          // 18: rhumb.v1.DrainRequest
-	(*DrainResponse)(nil),         // 19: rhumb.v1.DrainResponse
-	(*Node)(nil),                  // 20: rhumb.v1.Node
-	(*ClassSettings)(nil),         // 21: rhumb.v1.ClassSettings
-	(*Table)(nil),                 // 22: rhumb.v1.Table
-	(*Class)(nil),                 // 23: rhumb.v1.Class
-	(*RangeID)(nil),               // 24: rhumb.v1.RangeID
-	(*Range)(nil),                 // 25: rhumb.v1.Range
-	(*Identity)(nil),              // 26: rhumb.v1.Identity
-	(*Point)(nil),                 // 27: rhumb.v1.Point
-	(*Metadata)(nil),              // 28: rhumb.v1.Metadata
+	(ReplicaTroubleKind)(0),        // 0: rhumb.v1.ReplicaTroubleKind
+	(*PingRequest)(nil),            // 1: rhumb.v1.PingRequest
+	(*PingResponse)(nil),           // 2: rhumb.v1.PingResponse
+	(*StatusRequest)(nil),          // 3: rhumb.v1.StatusRequest
+	(*StoreStatus)(nil),            // 4: rhumb.v1.StoreStatus
+	(*StoreDamage)(nil),            // 5: rhumb.v1.StoreDamage
+	(*ReplicaTrouble)(nil),         // 6: rhumb.v1.ReplicaTrouble
+	(*NodeSight)(nil),              // 7: rhumb.v1.NodeSight
+	(*StatusResponse)(nil),         // 8: rhumb.v1.StatusResponse
+	(*GetMetadataRequest)(nil),     // 9: rhumb.v1.GetMetadataRequest
+	(*WatchMetadataRequest)(nil),   // 10: rhumb.v1.WatchMetadataRequest
+	(*CreateTableRequest)(nil),     // 11: rhumb.v1.CreateTableRequest
+	(*CreateTableResponse)(nil),    // 12: rhumb.v1.CreateTableResponse
+	(*DescribeTableRequest)(nil),   // 13: rhumb.v1.DescribeTableRequest
+	(*DescribeTableResponse)(nil),  // 14: rhumb.v1.DescribeTableResponse
+	(*DescribeRangeRequest)(nil),   // 15: rhumb.v1.DescribeRangeRequest
+	(*ReplicaStatus)(nil),          // 16: rhumb.v1.ReplicaStatus
+	(*DescribeRangeResponse)(nil),  // 17: rhumb.v1.DescribeRangeResponse
+	(*InitRequest)(nil),            // 18: rhumb.v1.InitRequest
+	(*InitResponse)(nil),           // 19: rhumb.v1.InitResponse
+	(*JoinRequest)(nil),            // 20: rhumb.v1.JoinRequest
+	(*JoinResponse)(nil),           // 21: rhumb.v1.JoinResponse
+	(*DrainRequest)(nil),           // 22: rhumb.v1.DrainRequest
+	(*DrainResponse)(nil),          // 23: rhumb.v1.DrainResponse
+	(*DiscardReplicaRequest)(nil),  // 24: rhumb.v1.DiscardReplicaRequest
+	(*DiscardReplicaResponse)(nil), // 25: rhumb.v1.DiscardReplicaResponse
+	(*RecoverRangeRequest)(nil),    // 26: rhumb.v1.RecoverRangeRequest
+	(*RecoverRangeResponse)(nil),   // 27: rhumb.v1.RecoverRangeResponse
+	nil,                            // 28: rhumb.v1.StatusResponse.TroubleCountsEntry
+	(*RangeID)(nil),                // 29: rhumb.v1.RangeID
+	(*Node)(nil),                   // 30: rhumb.v1.Node
+	(*ClassSettings)(nil),          // 31: rhumb.v1.ClassSettings
+	(*Table)(nil),                  // 32: rhumb.v1.Table
+	(*Class)(nil),                  // 33: rhumb.v1.Class
+	(*Range)(nil),                  // 34: rhumb.v1.Range
+	(*Identity)(nil),               // 35: rhumb.v1.Identity
+	(*Point)(nil),                  // 36: rhumb.v1.Point
+	(*Metadata)(nil),               // 37: rhumb.v1.Metadata
 }
 var file_api_cluster_proto_depIdxs = []int32{
-	20, // 0: rhumb.v1.StatusResponse.node:type_name -> rhumb.v1.Node
-	3,  // 1: rhumb.v1.StatusResponse.stores:type_name -> rhumb.v1.StoreStatus
-	21, // 2: rhumb.v1.CreateTableRequest.settings:type_name -> rhumb.v1.ClassSettings
-	22, // 3: rhumb.v1.CreateTableResponse.table:type_name -> rhumb.v1.Table
-	23, // 4: rhumb.v1.CreateTableResponse.class:type_name -> rhumb.v1.Class
-	22, // 5: rhumb.v1.DescribeTableResponse.table:type_name -> rhumb.v1.Table
-	23, // 6: rhumb.v1.DescribeTableResponse.class:type_name -> rhumb.v1.Class
-	24, // 7: rhumb.v1.DescribeRangeRequest.range:type_name -> rhumb.v1.RangeID
-	25, // 8: rhumb.v1.DescribeRangeResponse.range:type_name -> rhumb.v1.Range
-	12, // 9: rhumb.v1.DescribeRangeResponse.replicas:type_name -> rhumb.v1.ReplicaStatus
-	26, // 10: rhumb.v1.JoinRequest.identity:type_name -> rhumb.v1.Identity
-	27, // 11: rhumb.v1.JoinRequest.region_location:type_name -> rhumb.v1.Point
-	20, // 12: rhumb.v1.JoinRequest.node:type_name -> rhumb.v1.Node
-	26, // 13: rhumb.v1.JoinResponse.identity:type_name -> rhumb.v1.Identity
-	20, // 14: rhumb.v1.JoinResponse.nodes:type_name -> rhumb.v1.Node
-	28, // 15: rhumb.v1.JoinResponse.metadata:type_name -> rhumb.v1.Metadata
-	0,  // 16: rhumb.v1.Cluster.Ping:input_type -> rhumb.v1.PingRequest
-	2,  // 17: rhumb.v1.Cluster.Status:input_type -> rhumb.v1.StatusRequest
-	5,  // 18: rhumb.v1.Cluster.GetMetadata:input_type -> rhumb.v1.GetMetadataRequest
-	6,  // 19: rhumb.v1.Cluster.WatchMetadata:input_type -> rhumb.v1.WatchMetadataRequest
-	7,  // 20: rhumb.v1.Cluster.CreateTable:input_type -> rhumb.v1.CreateTableRequest
-	9,  // 21: rhumb.v1.Cluster.DescribeTable:input_type -> rhumb.v1.DescribeTableRequest
-	11, // 22: rhumb.v1.Cluster.DescribeRange:input_type -> rhumb.v1.DescribeRangeRequest
-	14, // 23: rhumb.v1.Cluster.Init:input_type -> rhumb.v1.InitRequest
-	16, // 24: rhumb.v1.Cluster.Join:input_type -> rhumb.v1.JoinRequest
-	18, // 25: rhumb.v1.Cluster.Drain:input_type -> rhumb.v1.DrainRequest
-	1,  // 26: rhumb.v1.Cluster.Ping:output_type -> rhumb.v1.PingResponse
-	4,  // 27: rhumb.v1.Cluster.Status:output_type -> rhumb.v1.StatusResponse
-	28, // 28: rhumb.v1.Cluster.GetMetadata:output_type -> rhumb.v1.Metadata
-	28, // 29: rhumb.v1.Cluster.WatchMetadata:output_type -> rhumb.v1.Metadata
-	8,  // 30: rhumb.v1.Cluster.CreateTable:output_type -> rhumb.v1.CreateTableResponse
-	10, // 31: rhumb.v1.Cluster.DescribeTable:output_type -> rhumb.v1.DescribeTableResponse
-	13, // 32: rhumb.v1.Cluster.DescribeRange:output_type -> rhumb.v1.DescribeRangeResponse
-	15, // 33: rhumb.v1.Cluster.Init:output_type -> rhumb.v1.InitResponse
-	17, // 34: rhumb.v1.Cluster.Join:output_type -> rhumb.v1.JoinResponse
-	19, // 35: rhumb.v1.Cluster.Drain:output_type -> rhumb.v1.DrainResponse
-	26, // [26:36] is the sub-list for method output_type
-	16, // [16:26] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	5,  // 0: rhumb.v1.StoreStatus.damages:type_name -> rhumb.v1.StoreDamage
+	0,  // 1: rhumb.v1.ReplicaTrouble.kind:type_name -> rhumb.v1.ReplicaTroubleKind
+	29, // 2: rhumb.v1.ReplicaTrouble.range:type_name -> rhumb.v1.RangeID
+	30, // 3: rhumb.v1.StatusResponse.node:type_name -> rhumb.v1.Node
+	4,  // 4: rhumb.v1.StatusResponse.stores:type_name -> rhumb.v1.StoreStatus
+	6,  // 5: rhumb.v1.StatusResponse.troubles:type_name -> rhumb.v1.ReplicaTrouble
+	28, // 6: rhumb.v1.StatusResponse.trouble_counts:type_name -> rhumb.v1.StatusResponse.TroubleCountsEntry
+	7,  // 7: rhumb.v1.StatusResponse.sights:type_name -> rhumb.v1.NodeSight
+	31, // 8: rhumb.v1.CreateTableRequest.settings:type_name -> rhumb.v1.ClassSettings
+	32, // 9: rhumb.v1.CreateTableResponse.table:type_name -> rhumb.v1.Table
+	33, // 10: rhumb.v1.CreateTableResponse.class:type_name -> rhumb.v1.Class
+	32, // 11: rhumb.v1.DescribeTableResponse.table:type_name -> rhumb.v1.Table
+	33, // 12: rhumb.v1.DescribeTableResponse.class:type_name -> rhumb.v1.Class
+	29, // 13: rhumb.v1.DescribeRangeRequest.range:type_name -> rhumb.v1.RangeID
+	34, // 14: rhumb.v1.DescribeRangeResponse.range:type_name -> rhumb.v1.Range
+	16, // 15: rhumb.v1.DescribeRangeResponse.replicas:type_name -> rhumb.v1.ReplicaStatus
+	35, // 16: rhumb.v1.JoinRequest.identity:type_name -> rhumb.v1.Identity
+	36, // 17: rhumb.v1.JoinRequest.region_location:type_name -> rhumb.v1.Point
+	30, // 18: rhumb.v1.JoinRequest.node:type_name -> rhumb.v1.Node
+	35, // 19: rhumb.v1.JoinResponse.identity:type_name -> rhumb.v1.Identity
+	30, // 20: rhumb.v1.JoinResponse.nodes:type_name -> rhumb.v1.Node
+	37, // 21: rhumb.v1.JoinResponse.metadata:type_name -> rhumb.v1.Metadata
+	29, // 22: rhumb.v1.DiscardReplicaRequest.range:type_name -> rhumb.v1.RangeID
+	29, // 23: rhumb.v1.RecoverRangeRequest.range:type_name -> rhumb.v1.RangeID
+	34, // 24: rhumb.v1.RecoverRangeResponse.range:type_name -> rhumb.v1.Range
+	1,  // 25: rhumb.v1.Cluster.Ping:input_type -> rhumb.v1.PingRequest
+	3,  // 26: rhumb.v1.Cluster.Status:input_type -> rhumb.v1.StatusRequest
+	9,  // 27: rhumb.v1.Cluster.GetMetadata:input_type -> rhumb.v1.GetMetadataRequest
+	10, // 28: rhumb.v1.Cluster.WatchMetadata:input_type -> rhumb.v1.WatchMetadataRequest
+	11, // 29: rhumb.v1.Cluster.CreateTable:input_type -> rhumb.v1.CreateTableRequest
+	13, // 30: rhumb.v1.Cluster.DescribeTable:input_type -> rhumb.v1.DescribeTableRequest
+	15, // 31: rhumb.v1.Cluster.DescribeRange:input_type -> rhumb.v1.DescribeRangeRequest
+	18, // 32: rhumb.v1.Cluster.Init:input_type -> rhumb.v1.InitRequest
+	20, // 33: rhumb.v1.Cluster.Join:input_type -> rhumb.v1.JoinRequest
+	22, // 34: rhumb.v1.Cluster.Drain:input_type -> rhumb.v1.DrainRequest
+	24, // 35: rhumb.v1.Cluster.DiscardReplica:input_type -> rhumb.v1.DiscardReplicaRequest
+	26, // 36: rhumb.v1.Cluster.RecoverRange:input_type -> rhumb.v1.RecoverRangeRequest
+	2,  // 37: rhumb.v1.Cluster.Ping:output_type -> rhumb.v1.PingResponse
+	8,  // 38: rhumb.v1.Cluster.Status:output_type -> rhumb.v1.StatusResponse
+	37, // 39: rhumb.v1.Cluster.GetMetadata:output_type -> rhumb.v1.Metadata
+	37, // 40: rhumb.v1.Cluster.WatchMetadata:output_type -> rhumb.v1.Metadata
+	12, // 41: rhumb.v1.Cluster.CreateTable:output_type -> rhumb.v1.CreateTableResponse
+	14, // 42: rhumb.v1.Cluster.DescribeTable:output_type -> rhumb.v1.DescribeTableResponse
+	17, // 43: rhumb.v1.Cluster.DescribeRange:output_type -> rhumb.v1.DescribeRangeResponse
+	19, // 44: rhumb.v1.Cluster.Init:output_type -> rhumb.v1.InitResponse
+	21, // 45: rhumb.v1.Cluster.Join:output_type -> rhumb.v1.JoinResponse
+	23, // 46: rhumb.v1.Cluster.Drain:output_type -> rhumb.v1.DrainResponse
+	25, // 47: rhumb.v1.Cluster.DiscardReplica:output_type -> rhumb.v1.DiscardReplicaResponse
+	27, // 48: rhumb.v1.Cluster.RecoverRange:output_type -> rhumb.v1.RecoverRangeResponse
+	37, // [37:49] is the sub-list for method output_type
+	25, // [25:37] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_api_cluster_proto_init() }
@@ -1571,13 +2140,14 @@ func file_api_cluster_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_cluster_proto_rawDesc), len(file_api_cluster_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   20,
+			NumEnums:      1,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_api_cluster_proto_goTypes,
 		DependencyIndexes: file_api_cluster_proto_depIdxs,
+		EnumInfos:         file_api_cluster_proto_enumTypes,
 		MessageInfos:      file_api_cluster_proto_msgTypes,
 	}.Build()
 	File_api_cluster_proto = out.File

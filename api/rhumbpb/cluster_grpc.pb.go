@@ -18,16 +18,18 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Cluster_Ping_FullMethodName          = "/rhumb.v1.Cluster/Ping"
-	Cluster_Status_FullMethodName        = "/rhumb.v1.Cluster/Status"
-	Cluster_GetMetadata_FullMethodName   = "/rhumb.v1.Cluster/GetMetadata"
-	Cluster_WatchMetadata_FullMethodName = "/rhumb.v1.Cluster/WatchMetadata"
-	Cluster_CreateTable_FullMethodName   = "/rhumb.v1.Cluster/CreateTable"
-	Cluster_DescribeTable_FullMethodName = "/rhumb.v1.Cluster/DescribeTable"
-	Cluster_DescribeRange_FullMethodName = "/rhumb.v1.Cluster/DescribeRange"
-	Cluster_Init_FullMethodName          = "/rhumb.v1.Cluster/Init"
-	Cluster_Join_FullMethodName          = "/rhumb.v1.Cluster/Join"
-	Cluster_Drain_FullMethodName         = "/rhumb.v1.Cluster/Drain"
+	Cluster_Ping_FullMethodName           = "/rhumb.v1.Cluster/Ping"
+	Cluster_Status_FullMethodName         = "/rhumb.v1.Cluster/Status"
+	Cluster_GetMetadata_FullMethodName    = "/rhumb.v1.Cluster/GetMetadata"
+	Cluster_WatchMetadata_FullMethodName  = "/rhumb.v1.Cluster/WatchMetadata"
+	Cluster_CreateTable_FullMethodName    = "/rhumb.v1.Cluster/CreateTable"
+	Cluster_DescribeTable_FullMethodName  = "/rhumb.v1.Cluster/DescribeTable"
+	Cluster_DescribeRange_FullMethodName  = "/rhumb.v1.Cluster/DescribeRange"
+	Cluster_Init_FullMethodName           = "/rhumb.v1.Cluster/Init"
+	Cluster_Join_FullMethodName           = "/rhumb.v1.Cluster/Join"
+	Cluster_Drain_FullMethodName          = "/rhumb.v1.Cluster/Drain"
+	Cluster_DiscardReplica_FullMethodName = "/rhumb.v1.Cluster/DiscardReplica"
+	Cluster_RecoverRange_FullMethodName   = "/rhumb.v1.Cluster/RecoverRange"
 )
 
 // ClusterClient is the client API for Cluster service.
@@ -59,6 +61,12 @@ type ClusterClient interface {
 	Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (*JoinResponse, error)
 	// Drain makes a node give up its primaries and take no new role, and answers when it has none left or time is up.
 	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainResponse, error)
+	// DiscardReplica makes a node drop its damaged copy of a range and begin an empty one in its place. CONFLICT when the
+	// copy is not quarantined, or counts as in sync.
+	DiscardReplica(ctx context.Context, in *DiscardReplicaRequest, opts ...grpc.CallOption) (*DiscardReplicaResponse, error)
+	// RecoverRange accepts the loss of what no intact copy of a range holds: the range goes on from the copies that are left.
+	// CONFLICT while an intact copy is in sync, or when the range has changed since the version of the request.
+	RecoverRange(ctx context.Context, in *RecoverRangeRequest, opts ...grpc.CallOption) (*RecoverRangeResponse, error)
 }
 
 type clusterClient struct {
@@ -178,6 +186,26 @@ func (c *clusterClient) Drain(ctx context.Context, in *DrainRequest, opts ...grp
 	return out, nil
 }
 
+func (c *clusterClient) DiscardReplica(ctx context.Context, in *DiscardReplicaRequest, opts ...grpc.CallOption) (*DiscardReplicaResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DiscardReplicaResponse)
+	err := c.cc.Invoke(ctx, Cluster_DiscardReplica_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *clusterClient) RecoverRange(ctx context.Context, in *RecoverRangeRequest, opts ...grpc.CallOption) (*RecoverRangeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RecoverRangeResponse)
+	err := c.cc.Invoke(ctx, Cluster_RecoverRange_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ClusterServer is the server API for Cluster service.
 // All implementations must embed UnimplementedClusterServer
 // for forward compatibility.
@@ -207,6 +235,12 @@ type ClusterServer interface {
 	Join(context.Context, *JoinRequest) (*JoinResponse, error)
 	// Drain makes a node give up its primaries and take no new role, and answers when it has none left or time is up.
 	Drain(context.Context, *DrainRequest) (*DrainResponse, error)
+	// DiscardReplica makes a node drop its damaged copy of a range and begin an empty one in its place. CONFLICT when the
+	// copy is not quarantined, or counts as in sync.
+	DiscardReplica(context.Context, *DiscardReplicaRequest) (*DiscardReplicaResponse, error)
+	// RecoverRange accepts the loss of what no intact copy of a range holds: the range goes on from the copies that are left.
+	// CONFLICT while an intact copy is in sync, or when the range has changed since the version of the request.
+	RecoverRange(context.Context, *RecoverRangeRequest) (*RecoverRangeResponse, error)
 	mustEmbedUnimplementedClusterServer()
 }
 
@@ -246,6 +280,12 @@ func (UnimplementedClusterServer) Join(context.Context, *JoinRequest) (*JoinResp
 }
 func (UnimplementedClusterServer) Drain(context.Context, *DrainRequest) (*DrainResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Drain not implemented")
+}
+func (UnimplementedClusterServer) DiscardReplica(context.Context, *DiscardReplicaRequest) (*DiscardReplicaResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DiscardReplica not implemented")
+}
+func (UnimplementedClusterServer) RecoverRange(context.Context, *RecoverRangeRequest) (*RecoverRangeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RecoverRange not implemented")
 }
 func (UnimplementedClusterServer) mustEmbedUnimplementedClusterServer() {}
 func (UnimplementedClusterServer) testEmbeddedByValue()                 {}
@@ -441,6 +481,42 @@ func _Cluster_Drain_Handler(srv interface{}, ctx context.Context, dec func(inter
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Cluster_DiscardReplica_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DiscardReplicaRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServer).DiscardReplica(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Cluster_DiscardReplica_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServer).DiscardReplica(ctx, req.(*DiscardReplicaRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Cluster_RecoverRange_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RecoverRangeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServer).RecoverRange(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Cluster_RecoverRange_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServer).RecoverRange(ctx, req.(*RecoverRangeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Cluster_ServiceDesc is the grpc.ServiceDesc for Cluster service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -483,6 +559,14 @@ var Cluster_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Drain",
 			Handler:    _Cluster_Drain_Handler,
+		},
+		{
+			MethodName: "DiscardReplica",
+			Handler:    _Cluster_DiscardReplica_Handler,
+		},
+		{
+			MethodName: "RecoverRange",
+			Handler:    _Cluster_RecoverRange_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -423,6 +423,8 @@ type Node struct {
 	State         NodeState `protobuf:"varint,10,opt,name=state,proto3,enum=rhumb.v1.NodeState" json:"state,omitempty"`
 	Voter         bool      `protobuf:"varint,11,opt,name=voter,proto3" json:"voter,omitempty"`
 	Binary        string    `protobuf:"bytes,12,opt,name=binary,proto3" json:"binary,omitempty"`
+	// The node's disk had lost what it acknowledged when its present life began.
+	Short         bool `protobuf:"varint,13,opt,name=short,proto3" json:"short,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -539,6 +541,13 @@ func (x *Node) GetBinary() string {
 		return x.Binary
 	}
 	return ""
+}
+
+func (x *Node) GetShort() bool {
+	if x != nil {
+		return x.Short
+	}
+	return false
 }
 
 // ClassSettings say how the ranges of a class are replicated.
@@ -854,8 +863,10 @@ type Range struct {
 	Primary   uint32                 `protobuf:"varint,7,opt,name=primary,proto3" json:"primary,omitempty"`
 	Preferred uint32                 `protobuf:"varint,8,opt,name=preferred,proto3" json:"preferred,omitempty"`
 	// Sorted.
-	InSync        []uint32 `protobuf:"varint,9,rep,packed,name=in_sync,json=inSync,proto3" json:"in_sync,omitempty"`
-	Replicas      []uint32 `protobuf:"varint,10,rep,packed,name=replicas,proto3" json:"replicas,omitempty"`
+	InSync   []uint32 `protobuf:"varint,9,rep,packed,name=in_sync,json=inSync,proto3" json:"in_sync,omitempty"`
+	Replicas []uint32 `protobuf:"varint,10,rep,packed,name=replicas,proto3" json:"replicas,omitempty"`
+	// Replicas with damaged data: they serve nothing and are not elected.
+	Quarantined   []uint32 `protobuf:"varint,11,rep,packed,name=quarantined,proto3" json:"quarantined,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -956,6 +967,13 @@ func (x *Range) GetInSync() []uint32 {
 func (x *Range) GetReplicas() []uint32 {
 	if x != nil {
 		return x.Replicas
+	}
+	return nil
+}
+
+func (x *Range) GetQuarantined() []uint32 {
+	if x != nil {
+		return x.Quarantined
 	}
 	return nil
 }
@@ -1125,7 +1143,7 @@ const file_api_meta_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12+\n" +
 	"\blocation\x18\x03 \x01(\v2\x0f.rhumb.v1.PointR\blocation\x12\x12\n" +
-	"\x04dead\x18( \x01(\bR\x04dead\"\xcc\x02\n" +
+	"\x04dead\x18( \x01(\bR\x04dead\"\xe2\x02\n" +
 	"\x04Node\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x16\n" +
 	"\x06region\x18\x02 \x01(\rR\x06region\x12\x12\n" +
@@ -1140,7 +1158,8 @@ const file_api_meta_proto_rawDesc = "" +
 	"\x05state\x18\n" +
 	" \x01(\x0e2\x13.rhumb.v1.NodeStateR\x05state\x12\x14\n" +
 	"\x05voter\x18\v \x01(\bR\x05voter\x12\x16\n" +
-	"\x06binary\x18\f \x01(\tR\x06binary\"\xdd\x01\n" +
+	"\x06binary\x18\f \x01(\tR\x06binary\x12\x14\n" +
+	"\x05short\x18\r \x01(\bR\x05short\"\xdd\x01\n" +
 	"\rClassSettings\x12\"\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x0e.rhumb.v1.ModeR\x04mode\x12\x1a\n" +
 	"\breplicas\x18\x02 \x01(\rR\breplicas\x12\x1e\n" +
@@ -1166,7 +1185,7 @@ const file_api_meta_proto_rawDesc = "" +
 	"\x06region\x18\x01 \x01(\rR\x06region\x12\x14\n" +
 	"\x05class\x18\x02 \x01(\rR\x05class\x12\x12\n" +
 	"\x04node\x18\x03 \x01(\rR\x04node\x12\x14\n" +
-	"\x05first\x18\x04 \x01(\rR\x05first\"\x84\x02\n" +
+	"\x05first\x18\x04 \x01(\rR\x05first\"\xa6\x02\n" +
 	"\x05Range\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\rR\x06region\x12\x12\n" +
 	"\x04slot\x18\x02 \x01(\rR\x04slot\x12\x14\n" +
@@ -1178,7 +1197,8 @@ const file_api_meta_proto_rawDesc = "" +
 	"\tpreferred\x18\b \x01(\rR\tpreferred\x12\x17\n" +
 	"\ain_sync\x18\t \x03(\rR\x06inSync\x12\x1a\n" +
 	"\breplicas\x18\n" +
-	" \x03(\rR\breplicas\"\xe6\x03\n" +
+	" \x03(\rR\breplicas\x12 \n" +
+	"\vquarantined\x18\v \x03(\rR\vquarantined\"\xe6\x03\n" +
 	"\bMetadata\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x12\n" +
 	"\x04full\x18\x02 \x01(\bR\x04full\x12\x18\n" +

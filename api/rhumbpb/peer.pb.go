@@ -1298,14 +1298,15 @@ const file_api_peer_proto_rawDesc = "" +
 	"\x1cREPLICA_MESSAGE_KIND_PREPARE\x10\x04\x12 \n" +
 	"\x1cREPLICA_MESSAGE_KIND_PROMISE\x10\x05\x12\x1e\n" +
 	"\x1aREPLICA_MESSAGE_KIND_FETCH\x10\x06\x12\x1f\n" +
-	"\x1bREPLICA_MESSAGE_KIND_SUFFIX\x10\a2\x8f\x03\n" +
+	"\x1bREPLICA_MESSAGE_KIND_SUFFIX\x10\a2\xe4\x03\n" +
 	"\x04Peer\x12?\n" +
 	"\tReplicate\x12\x16.rhumb.v1.ReplicaFrame\x1a\x16.rhumb.v1.ReplicaFrame(\x010\x01\x12C\n" +
 	"\tHeartbeat\x12\x18.rhumb.v1.HeartbeatFrame\x1a\x18.rhumb.v1.HeartbeatFrame(\x010\x01\x124\n" +
 	"\x04Raft\x12\x13.rhumb.v1.RaftFrame\x1a\x15.rhumb.v1.RaftSummary(\x01\x12A\n" +
 	"\bMetadata\x12\x19.rhumb.v1.MetadataRequest\x1a\x1a.rhumb.v1.MetadataResponse\x120\n" +
 	"\aForward\x12\x11.rhumb.v1.Request\x1a\x12.rhumb.v1.Response\x12V\n" +
-	"\x0fDescribeReplica\x12 .rhumb.v1.DescribeReplicaRequest\x1a!.rhumb.v1.DescribeReplicaResponseB&Z$github.com/rhumbdb/rhumb/api/rhumbpbb\x06proto3"
+	"\x0fDescribeReplica\x12 .rhumb.v1.DescribeReplicaRequest\x1a!.rhumb.v1.DescribeReplicaResponse\x12S\n" +
+	"\x0eDiscardReplica\x12\x1f.rhumb.v1.DiscardReplicaRequest\x1a .rhumb.v1.DiscardReplicaResponseB&Z$github.com/rhumbdb/rhumb/api/rhumbpbb\x06proto3"
 
 var (
 	file_api_peer_proto_rawDescOnce sync.Once
@@ -1342,7 +1343,9 @@ var file_api_peer_proto_goTypes = []any{
 	(*RangeID)(nil),                 // 17: rhumb.v1.RangeID
 	(*ReplicaStatus)(nil),           // 18: rhumb.v1.ReplicaStatus
 	(*Request)(nil),                 // 19: rhumb.v1.Request
-	(*Response)(nil),                // 20: rhumb.v1.Response
+	(*DiscardReplicaRequest)(nil),   // 20: rhumb.v1.DiscardReplicaRequest
+	(*Response)(nil),                // 21: rhumb.v1.Response
+	(*DiscardReplicaResponse)(nil),  // 22: rhumb.v1.DiscardReplicaResponse
 }
 var file_api_peer_proto_depIdxs = []int32{
 	16, // 0: rhumb.v1.PeerHello.identity:type_name -> rhumb.v1.Identity
@@ -1365,14 +1368,16 @@ var file_api_peer_proto_depIdxs = []int32{
 	11, // 17: rhumb.v1.Peer.Metadata:input_type -> rhumb.v1.MetadataRequest
 	19, // 18: rhumb.v1.Peer.Forward:input_type -> rhumb.v1.Request
 	13, // 19: rhumb.v1.Peer.DescribeReplica:input_type -> rhumb.v1.DescribeReplicaRequest
-	2,  // 20: rhumb.v1.Peer.Replicate:output_type -> rhumb.v1.ReplicaFrame
-	4,  // 21: rhumb.v1.Peer.Heartbeat:output_type -> rhumb.v1.HeartbeatFrame
-	10, // 22: rhumb.v1.Peer.Raft:output_type -> rhumb.v1.RaftSummary
-	12, // 23: rhumb.v1.Peer.Metadata:output_type -> rhumb.v1.MetadataResponse
-	20, // 24: rhumb.v1.Peer.Forward:output_type -> rhumb.v1.Response
-	14, // 25: rhumb.v1.Peer.DescribeReplica:output_type -> rhumb.v1.DescribeReplicaResponse
-	20, // [20:26] is the sub-list for method output_type
-	14, // [14:20] is the sub-list for method input_type
+	20, // 20: rhumb.v1.Peer.DiscardReplica:input_type -> rhumb.v1.DiscardReplicaRequest
+	2,  // 21: rhumb.v1.Peer.Replicate:output_type -> rhumb.v1.ReplicaFrame
+	4,  // 22: rhumb.v1.Peer.Heartbeat:output_type -> rhumb.v1.HeartbeatFrame
+	10, // 23: rhumb.v1.Peer.Raft:output_type -> rhumb.v1.RaftSummary
+	12, // 24: rhumb.v1.Peer.Metadata:output_type -> rhumb.v1.MetadataResponse
+	21, // 25: rhumb.v1.Peer.Forward:output_type -> rhumb.v1.Response
+	14, // 26: rhumb.v1.Peer.DescribeReplica:output_type -> rhumb.v1.DescribeReplicaResponse
+	22, // 27: rhumb.v1.Peer.DiscardReplica:output_type -> rhumb.v1.DiscardReplicaResponse
+	21, // [21:28] is the sub-list for method output_type
+	14, // [14:21] is the sub-list for method input_type
 	14, // [14:14] is the sub-list for extension type_name
 	14, // [14:14] is the sub-list for extension extendee
 	0,  // [0:14] is the sub-list for field type_name

@@ -24,6 +24,7 @@ const (
 	Peer_Metadata_FullMethodName        = "/rhumb.v1.Peer/Metadata"
 	Peer_Forward_FullMethodName         = "/rhumb.v1.Peer/Forward"
 	Peer_DescribeReplica_FullMethodName = "/rhumb.v1.Peer/DescribeReplica"
+	Peer_DiscardReplica_FullMethodName  = "/rhumb.v1.Peer/DiscardReplica"
 )
 
 // PeerClient is the client API for Peer service.
@@ -47,6 +48,8 @@ type PeerClient interface {
 	Forward(ctx context.Context, in *Request, opts ...grpc.CallOption) (*Response, error)
 	// DescribeReplica tells how the asked node's replica of a range stands.
 	DescribeReplica(ctx context.Context, in *DescribeReplicaRequest, opts ...grpc.CallOption) (*DescribeReplicaResponse, error)
+	// DiscardReplica makes the asked node drop its damaged copy of a range.
+	DiscardReplica(ctx context.Context, in *DiscardReplicaRequest, opts ...grpc.CallOption) (*DiscardReplicaResponse, error)
 }
 
 type peerClient struct {
@@ -126,6 +129,16 @@ func (c *peerClient) DescribeReplica(ctx context.Context, in *DescribeReplicaReq
 	return out, nil
 }
 
+func (c *peerClient) DiscardReplica(ctx context.Context, in *DiscardReplicaRequest, opts ...grpc.CallOption) (*DiscardReplicaResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DiscardReplicaResponse)
+	err := c.cc.Invoke(ctx, Peer_DiscardReplica_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // PeerServer is the server API for Peer service.
 // All implementations must embed UnimplementedPeerServer
 // for forward compatibility.
@@ -147,6 +160,8 @@ type PeerServer interface {
 	Forward(context.Context, *Request) (*Response, error)
 	// DescribeReplica tells how the asked node's replica of a range stands.
 	DescribeReplica(context.Context, *DescribeReplicaRequest) (*DescribeReplicaResponse, error)
+	// DiscardReplica makes the asked node drop its damaged copy of a range.
+	DiscardReplica(context.Context, *DiscardReplicaRequest) (*DiscardReplicaResponse, error)
 	mustEmbedUnimplementedPeerServer()
 }
 
@@ -174,6 +189,9 @@ func (UnimplementedPeerServer) Forward(context.Context, *Request) (*Response, er
 }
 func (UnimplementedPeerServer) DescribeReplica(context.Context, *DescribeReplicaRequest) (*DescribeReplicaResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DescribeReplica not implemented")
+}
+func (UnimplementedPeerServer) DiscardReplica(context.Context, *DiscardReplicaRequest) (*DiscardReplicaResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DiscardReplica not implemented")
 }
 func (UnimplementedPeerServer) mustEmbedUnimplementedPeerServer() {}
 func (UnimplementedPeerServer) testEmbeddedByValue()              {}
@@ -271,6 +289,24 @@ func _Peer_DescribeReplica_Handler(srv interface{}, ctx context.Context, dec fun
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Peer_DiscardReplica_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DiscardReplicaRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServer).DiscardReplica(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Peer_DiscardReplica_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServer).DiscardReplica(ctx, req.(*DiscardReplicaRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Peer_ServiceDesc is the grpc.ServiceDesc for Peer service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -289,6 +325,10 @@ var Peer_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DescribeReplica",
 			Handler:    _Peer_DescribeReplica_Handler,
+		},
+		{
+			MethodName: "DiscardReplica",
+			Handler:    _Peer_DiscardReplica_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -43,7 +44,10 @@ type statusDoc struct {
 	Healthy   bool   `json:"healthy"`
 	// Problems say what is not as it should be.
 	Problems []string `json:"problems"`
-	// CanLose is how many in-sync replicas any range can lose without refusing writes: the least over all ranges.
+	// Notes say what is worth knowing although nothing depends on it.
+	Notes []string `json:"notes,omitempty"`
+	// CanLose is how many more nodes may fail, whichever they are, before a range refuses writes or the metadata group has
+	// no majority.
 	CanLose        int    `json:"can_lose"`
 	MetadataLeader string `json:"metadata_leader,omitempty"`
 	Revision       uint64 `json:"revision"`
@@ -59,19 +63,24 @@ type statusDoc struct {
 type rangeCounts struct {
 	Total int `json:"total"`
 	// NoPrimary have no live primary. UnderReplicated miss in-sync replicas. Displaced are served by another node than
-	// the preferred one.
+	// the preferred one. Refusing have fewer live in-sync copies than their minimum, and Lost no intact one: they are not
+	// served until a loss is accepted. Quarantined counts damaged copies, not ranges.
 	NoPrimary       int `json:"no_primary"`
 	UnderReplicated int `json:"under_replicated"`
 	Displaced       int `json:"displaced"`
+	Refusing        int `json:"refusing"`
+	Lost            int `json:"lost"`
+	Quarantined     int `json:"quarantined_copies"`
 }
 
 func (a *app) statusCommand() *cobra.Command {
 	var check bool
 	c := &cobra.Command{
 		Use: "status", Short: "Say whether the cluster is well, and what to look at",
-		Long: `Ask every node how it stands, and say whether the cluster is well: which nodes are down, which ranges miss copies or
-a primary, which store refuses writes, and how many copies may still be lost before a range refuses writes. Without a
-leader of the metadata group it shows the copy that a node has, and says so.`,
+		Long: `Ask every node how it stands, and say whether the cluster is well: which nodes and regions are down, which ranges miss
+copies or a primary and why, which copies and files are damaged, which store refuses writes, which nodes begin life after
+life, and how many nodes may still fail. Without a leader of the metadata group it shows the copy that a node has, and says
+so.`,
 		Example: "  rhumb status\n  rhumb status -o json\n  rhumb status --check && echo well",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -92,81 +101,33 @@ leader of the metadata group it shows the copy that a node has, and says so.`,
 }
 
 func describeCluster(ctx context.Context, c *client.Client) statusDoc {
-	statuses := c.Status(ctx)
-	ranges := c.Ranges()
-	doc := statusDoc{
-		ClusterID: c.Cluster().String(), Problems: []string{}, Revision: c.Revision(), Tables: len(c.Tables()),
-		Regions: describeRegions(c), Nodes: describeNodes(c, statuses),
+	view := clusterView{
+		Nodes: c.Status(ctx), Regions: c.Regions(), Ranges: c.Ranges(), Revision: c.Revision(), MinInSync: map[rhumb.ClassID]int{},
 	}
-	live := map[rhumb.NodeID]bool{}
-	for _, s := range statuses {
-		live[s.Node.ID] = s.Node.State == rhumb.NodeLive
+	for _, t := range c.Tables() {
+		view.MinInSync[t.Class] = t.Settings.MinInSync
+	}
+	v := judge(view)
+	doc := statusDoc{
+		ClusterID: c.Cluster().String(), Healthy: len(v.Problems) == 0, Problems: v.Problems, Notes: v.Notes, CanLose: v.CanLose, Revision: view.Revision,
+		Ranges: v.Counts, Tables: len(c.Tables()), Regions: describeRegions(c), Nodes: describeNodes(c, view.Nodes),
+	}
+	ready := map[string]int{}
+	for _, n := range doc.Nodes {
+		if n.Ready && n.State != rhumb.NodeFenced.String() {
+			ready[n.Region]++
+		}
+	}
+	for i := range doc.Regions { // what metadata calls live may not answer
+		doc.Regions[i].NodesLive = min(doc.Regions[i].NodesLive, ready[doc.Regions[i].Name])
+	}
+	for _, s := range view.Nodes {
 		if s.MetadataLeader != 0 {
 			doc.MetadataLeader = s.MetadataLeader.String()
 		}
 	}
 	doc.LocalCopy = doc.MetadataLeader == ""
-	doc.Ranges, doc.CanLose = countRanges(ranges, live, c.Tables())
-	doc.Problems = findProblems(doc)
-	doc.Healthy = len(doc.Problems) == 0
 	return doc
-}
-
-func countRanges(ranges []*rhumb.Range, live map[rhumb.NodeID]bool, tables []client.TableStatus) (n rangeCounts, canLose int) {
-	minInSync := map[rhumb.ClassID]int{}
-	for _, t := range tables {
-		minInSync[t.Class] = t.Settings.MinInSync
-	}
-	canLose = -1
-	for _, r := range ranges {
-		n.Total++
-		if !live[r.Primary] {
-			n.NoPrimary++
-		}
-		if len(r.InSync) < len(r.Replicas) {
-			n.UnderReplicated++
-		}
-		if r.Primary != r.Preferred {
-			n.Displaced++
-		}
-		spare := len(r.InSync) - max(minInSync[r.Class], 1)
-		if canLose < 0 || spare < canLose {
-			canLose = max(spare, 0)
-		}
-	}
-	return n, max(canLose, 0)
-}
-
-func findProblems(doc statusDoc) []string {
-	problems := []string{}
-	add := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
-	for _, n := range doc.Nodes {
-		if !n.Ready {
-			add("node %s in %s is not ready: %s", n.ID, n.Region, orElse(n.Reason, n.State))
-		} else if n.Reason != "" {
-			add("node %s in %s gives up its primaries: %s", n.ID, n.Region, n.Reason)
-		}
-		for _, s := range n.Stores {
-			if s.Refuses != "" {
-				add("store %s of node %s refuses writes: %s", s.Dir, n.ID, s.Refuses)
-			}
-		}
-	}
-	if doc.LocalCopy {
-		add("no node knows a leader of the metadata group: what is shown of nodes and ranges is one node's copy, revision %d, and may be old", doc.Revision)
-	}
-	for _, r := range doc.Regions {
-		if r.Nodes > 0 && r.NodesLive == 0 {
-			add("region %s is dead: no node of it lives, and new names are created without asking it", r.Name)
-		}
-	}
-	if doc.Ranges.NoPrimary > 0 {
-		add("%d ranges have no live primary", doc.Ranges.NoPrimary)
-	}
-	if doc.Ranges.UnderReplicated > 0 {
-		add("%d ranges miss an in-sync replica", doc.Ranges.UnderReplicated)
-	}
-	return problems
 }
 
 func (a *app) printStatus(doc statusDoc) error {
@@ -181,9 +142,12 @@ func (a *app) printStatus(doc statusDoc) error {
 			t.AppendRow(table.Row{"problem", p})
 		}
 		t.AppendRow(table.Row{"metadata", fmt.Sprintf("leader %s, revision %d", orElse(doc.MetadataLeader, "unknown"), doc.Revision)})
-		t.AppendRow(table.Row{"ranges", fmt.Sprintf("%d, of which %d without a primary, %d under-replicated, %d displaced",
-			doc.Ranges.Total, doc.Ranges.NoPrimary, doc.Ranges.UnderReplicated, doc.Ranges.Displaced)})
-		t.AppendRow(table.Row{"can lose", fmt.Sprintf("%d more copies of any range before it refuses writes", doc.CanLose)})
+		for _, n := range doc.Notes {
+			t.AppendRow(table.Row{"note", n})
+		}
+		t.AppendRow(table.Row{"ranges", fmt.Sprintf("%d, of which %d without a primary, %d refusing writes, %d under-replicated, %d displaced; %d quarantined copies",
+			doc.Ranges.Total, doc.Ranges.NoPrimary, doc.Ranges.Refusing+doc.Ranges.Lost, doc.Ranges.UnderReplicated, doc.Ranges.Displaced, doc.Ranges.Quarantined)})
+		t.AppendRow(table.Row{"can lose", fmt.Sprintf("%d more nodes, whichever they are, before a range refuses writes or metadata stands still", doc.CanLose)})
 		for _, r := range doc.Regions {
 			t.AppendRow(table.Row{"region", fmt.Sprintf("%s: %d of %d nodes live, primary of %d ranges", r.Name, r.NodesLive, r.Nodes, r.Primaries)})
 		}
@@ -238,9 +202,11 @@ func describeNodes(c *client.Client, statuses []client.NodeStatus) (docs []nodeD
 		for _, id := range s.Suspected {
 			doc.Suspected = append(doc.Suspected, id.String())
 		}
+		doc.Short, doc.Troubles = s.Node.Short, s.TroubleCounts
 		for _, st := range s.Stores {
 			doc.Stores = append(doc.Stores, storeDoc{
 				Dir: st.Dir, ID: st.ID.String(), UsedBytes: st.UsedBytes, FreeBytes: st.FreeBytes, Ranges: st.Ranges, Refuses: st.Refuses,
+				Damages: st.Damages, DamagedRanges: st.DamagedRanges,
 			})
 		}
 		docs = append(docs, doc)
@@ -271,9 +237,28 @@ A node that is stopped by SIGTERM drains by itself.`,
 	return noArgsGroup("node", "List and drain nodes", a.connected(ls), a.connected(drain))
 }
 
+// trouble says in a few words what is wrong with a node's copies and disks.
+func (d *nodeDoc) trouble() string {
+	var words []string
+	if d.Short {
+		words = append(words, "short")
+	}
+	for _, kind := range slices.Sorted(maps.Keys(d.Troubles)) {
+		words = append(words, fmt.Sprintf("%s %d", strings.ReplaceAll(string(kind), "_", " "), d.Troubles[kind]))
+	}
+	damaged := 0
+	for _, s := range d.Stores {
+		damaged += len(s.Damages)
+	}
+	if damaged > 0 {
+		words = append(words, fmt.Sprintf("damage %d", damaged))
+	}
+	return strings.Join(words, ", ")
+}
+
 func (a *app) printNodes(docs []nodeDoc) error {
 	return a.print(docs, func(t table.Writer) {
-		t.AppendHeader(table.Row{"NODE", "REGION", "ZONE", "STATE", "READY", "ADDR", "ADMIN", "META", "RANGES", "PRIMARIES", "MS"})
+		t.AppendHeader(table.Row{"NODE", "REGION", "ZONE", "STATE", "READY", "ADDR", "ADMIN", "META", "RANGES", "PRIMARIES", "TROUBLE", "MS"})
 		for _, d := range docs {
 			meta := ""
 			switch {
@@ -282,7 +267,7 @@ func (a *app) printNodes(docs []nodeDoc) error {
 			case d.Voter:
 				meta = "voter"
 			}
-			t.AppendRow(table.Row{d.ID, d.Region, d.Zone, d.State, d.Ready, d.Addr, d.AdminAddr, meta, d.Ranges, d.Primaries, fmt.Sprintf("%.1f", d.RoundTripMs)})
+			t.AppendRow(table.Row{d.ID, d.Region, d.Zone, d.State, d.Ready, d.Addr, d.AdminAddr, meta, d.Ranges, d.Primaries, d.trouble(), fmt.Sprintf("%.1f", d.RoundTripMs)})
 		}
 	})
 }

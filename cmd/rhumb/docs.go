@@ -120,27 +120,31 @@ type regionDoc struct {
 }
 
 type nodeDoc struct {
-	ID            string     `json:"id"`
-	Region        string     `json:"region"`
-	Zone          string     `json:"zone"`
-	State         string     `json:"state"`
-	Ready         bool       `json:"ready"`
-	Reason        string     `json:"reason,omitempty"`
-	Addr          string     `json:"addr"`
-	HeartbeatAddr string     `json:"heartbeat_addr"`
-	AdminAddr     string     `json:"admin_addr"`
-	Voter         bool       `json:"voter"`
-	Leader        bool       `json:"metadata_leader"`
-	Ranges        int        `json:"ranges"`
-	Primaries     int        `json:"primaries"`
-	Revision      uint64     `json:"revision"`
-	Boot          uint64     `json:"boot"`
-	Version       string     `json:"version,omitempty"`
-	UptimeSeconds float64    `json:"uptime_seconds"`
-	RoundTripMs   float64    `json:"round_trip_ms"`
-	Suspected     []string   `json:"suspected,omitempty"`
-	Stores        []storeDoc `json:"stores,omitempty"`
-	Location      pointDoc   `json:"location"`
+	ID            string   `json:"id"`
+	Region        string   `json:"region"`
+	Zone          string   `json:"zone"`
+	State         string   `json:"state"`
+	Ready         bool     `json:"ready"`
+	Reason        string   `json:"reason,omitempty"`
+	Addr          string   `json:"addr"`
+	HeartbeatAddr string   `json:"heartbeat_addr"`
+	AdminAddr     string   `json:"admin_addr"`
+	Voter         bool     `json:"voter"`
+	Leader        bool     `json:"metadata_leader"`
+	Ranges        int      `json:"ranges"`
+	Primaries     int      `json:"primaries"`
+	Revision      uint64   `json:"revision"`
+	Boot          uint64   `json:"boot"`
+	Version       string   `json:"version,omitempty"`
+	UptimeSeconds float64  `json:"uptime_seconds"`
+	RoundTripMs   float64  `json:"round_trip_ms"`
+	Suspected     []string `json:"suspected,omitempty"`
+	// Short says that the node's disk had lost what it acknowledged when its present life began.
+	Short bool `json:"short,omitempty"`
+	// Troubles counts what is wrong with replicas there, or with those that replicas there send to.
+	Troubles map[client.TroubleKind]int `json:"troubles,omitempty"`
+	Stores   []storeDoc                 `json:"stores,omitempty"`
+	Location pointDoc                   `json:"location"`
 }
 
 type storeDoc struct {
@@ -150,6 +154,9 @@ type storeDoc struct {
 	FreeBytes uint64 `json:"free_bytes"`
 	Ranges    int    `json:"ranges"`
 	Refuses   string `json:"refuses,omitempty"`
+	// Damages lists what the store found damaged, DamagedRanges counts the ranges that it touches.
+	Damages       []client.StoreDamage `json:"damages,omitempty"`
+	DamagedRanges int                  `json:"damaged_ranges,omitempty"`
 }
 
 type rangeDoc struct {
@@ -162,6 +169,8 @@ type rangeDoc struct {
 	Preferred string   `json:"preferred"`
 	InSync    []string `json:"in_sync"`
 	Replicas  []string `json:"replicas"`
+	// Quarantined are replicas with damaged data.
+	Quarantined []string `json:"quarantined,omitempty"`
 }
 
 type tableDoc struct {
@@ -194,10 +203,14 @@ func describeTable(t client.TableStatus) tableDoc {
 }
 
 func (n names) rangeDoc(r *rhumb.Range) rangeDoc {
-	return rangeDoc{
+	doc := rangeDoc{
 		ID: r.ID.String(), Region: n.of(r.ID.Region), Class: r.Class.String(), Epoch: uint64(r.Epoch), Version: r.Version,
 		Primary: nodeName(r.Primary), Preferred: nodeName(r.Preferred), InSync: nodeNames(r.InSync), Replicas: nodeNames(r.Replicas),
 	}
+	if len(r.Quarantined) > 0 {
+		doc.Quarantined = nodeNames(r.Quarantined)
+	}
+	return doc
 }
 
 // nodeName gives "" for no node, as where nobody had to be asked.

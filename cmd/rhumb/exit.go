@@ -119,6 +119,9 @@ func describeError(err error) errorDoc {
 	if step := imageSteps[rhumb.KindOf(err)]; step != "" && doc.Op == string(opSnapshot) {
 		doc.NextStep = step
 	}
+	if doc.Op == "host.Host.Discard" || doc.Op == "rhumb.unsafe-recover" { // the message says what to do
+		doc.NextStep = ""
+	}
 	if v := rhumb.CurrentOf(err); !v.IsZero() {
 		doc.CurrentVersion = v.String()
 	}

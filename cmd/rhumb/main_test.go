@@ -310,10 +310,10 @@ func TestNobodyHasNoName(t *testing.T) {
 
 // TestStatusSaysThatItIsACopy guards that a status without a metadata leader does not pass for the present state.
 func TestStatusSaysThatItIsACopy(t *testing.T) {
-	for leader, want := range map[string]bool{"": true, "n1": false} {
-		doc := statusDoc{MetadataLeader: leader, LocalCopy: leader == "", Revision: 7}
-		if got := slices.ContainsFunc(findProblems(doc), func(p string) bool { return strings.Contains(p, "one node's copy, revision 7") }); got != want {
-			t.Errorf("leader %q: %q", leader, findProblems(doc))
+	for leader, want := range map[rhumb.NodeID]bool{rhumb.NoNode: true, 1: false} {
+		got := judge(clusterView{Revision: 7, Nodes: []client.NodeStatus{{Node: rhumb.Node{ID: 1, State: rhumb.NodeLive, Voter: true}, Ready: true, MetadataLeader: leader}}}).Problems
+		if slices.ContainsFunc(got, func(p string) bool { return strings.Contains(p, "one node's copy, revision 7") }) != want {
+			t.Errorf("leader %s: %q", leader, got)
 		}
 	}
 }

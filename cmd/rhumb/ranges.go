@@ -30,7 +30,7 @@ func (a *app) rangeCommand() *cobra.Command {
 		Example: "  rhumb range describe 1/1042\n  rhumb range describe frankfurt/1042 -o json",
 		RunE:    func(cmd *cobra.Command, args []string) error { return a.describeRange(cmd.Context(), args[0]) },
 	}
-	return noArgsGroup("range", "List and describe ranges", a.connected(ls), a.connected(describe))
+	return noArgsGroup("range", "List and describe ranges, give up damaged copies", a.connected(ls), a.connected(describe), a.connected(a.discardCommand()))
 }
 
 func (a *app) listRanges(c *client.Client, region, node string) error {
@@ -52,9 +52,9 @@ func (a *app) listRanges(c *client.Client, region, node string) error {
 		}
 	}
 	return a.print(docs, func(t table.Writer) {
-		t.AppendHeader(table.Row{"RANGE", "REGION", "CLASS", "EPOCH", "PRIMARY", "PREFERRED", "IN SYNC", "REPLICAS"})
+		t.AppendHeader(table.Row{"RANGE", "REGION", "CLASS", "EPOCH", "PRIMARY", "PREFERRED", "IN SYNC", "REPLICAS", "QUARANTINED"})
 		for _, d := range docs {
-			t.AppendRow(table.Row{d.ID, d.Region, d.Class, d.Epoch, d.Primary, d.Preferred, strings.Join(d.InSync, " "), strings.Join(d.Replicas, " ")})
+			t.AppendRow(table.Row{d.ID, d.Region, d.Class, d.Epoch, d.Primary, d.Preferred, strings.Join(d.InSync, " "), strings.Join(d.Replicas, " "), strings.Join(d.Quarantined, " ")})
 		}
 	})
 }

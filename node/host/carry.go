@@ -55,7 +55,7 @@ func (h *Host) write(s *slot, rd *replica.Ready, commits []*commit) []*commit {
 	}
 	c := commits[i]
 	if !s.made {
-		c.batch.CreateRange(storage.RangeState{Range: s.id})
+		c.batch.CreateRange(storage.RangeState{Range: s.id, Promised: s.floor})
 		s.made = true
 	}
 	if rd.Promised != 0 {

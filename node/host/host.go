@@ -330,6 +330,10 @@ func (h *Host) refuse(ev event) {
 		h.cfg.Budgets.PeersIn.Release(int64(ev.size))
 	case askEvent:
 		ev.ask(h)
+	case discardEvent:
+		ev.answer <- errStopping(opDiscard)
+	case discardedEvent:
+		ev.answer <- errStopping(opDiscard)
 	}
 }
 
@@ -434,6 +438,9 @@ func (h *Host) tick() {
 	}
 	if now := h.rt.Now(); now-h.lastClose >= closeInterval {
 		h.lastClose = now
+		if len(h.cfg.Engine.DamagedRanges()) > 0 {
+			h.post(damagedEvent{})
+		}
 		h.lookAtFitness()
 		h.post(closeEvent{})
 	}

@@ -1,6 +1,11 @@
 package host
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 // metrics of the host. None carries a key or a range as label.
 type metrics struct {
@@ -20,6 +25,7 @@ type metrics struct {
 	collectFailed   prometheus.Counter
 	logsShortened   prometheus.Counter
 	quarantined     prometheus.Gauge
+	discarded       prometheus.Counter
 	unfit           prometheus.Gauge
 	clockAhead      prometheus.Gauge
 }
@@ -47,6 +53,7 @@ func newMetrics() metrics {
 		metaDropped:     counter("meta_dropped_total", "Metadata proposals dropped because too many were under way; they are asked again."),
 		fetchFailed:     counter("fetch_failed_total", "Log reads for lagging peers that failed."),
 		collectFailed:   counter("collect_failed_total", "Collections of old log and versions that failed."),
+		discarded:       counter("discarded_replicas_total", "Damaged copies of ranges dropped at the request of an operator."),
 		unfit: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "rhumb", Subsystem: "host", Name: "unfit", Help: "1 while this node gives up its primaries because its clock is wrong or its disk is full.",
 		}),
@@ -66,12 +73,37 @@ func (h *Host) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{
 		m.proposeSeconds, m.syncSeconds, m.commitRanges, m.overloaded, m.diskFull, m.confirmReads, m.readRetries, m.conditionReads,
 		m.refusedMessages, m.droppedMessages, m.rangeFull, m.metaDropped, m.fetchFailed, m.collectFailed, m.logsShortened, m.quarantined,
-		m.unfit, m.clockAhead,
+		m.unfit, m.clockAhead, m.discarded,
+		troubleCollector{h},
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Namespace: "rhumb", Subsystem: "host", Name: "taken_bytes", Help: "Bytes of client batches that are taken in and not answered.",
 		}, func() float64 { used, _ := h.admission.state(); return float64(used) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Namespace: "rhumb", Subsystem: "host", Name: "pace_bytes", Help: "How many bytes of client batches the node takes in at a time, by the pace at which it answers them.",
 		}, func() float64 { _, pace := h.admission.state(); return float64(pace) }),
+	}
+}
+
+// troubleCollector counts troubles when it is scraped.
+type troubleCollector struct{ h *Host }
+
+var troublesDesc = prometheus.NewDesc("rhumb_host_troubled_replicas",
+	"Replicas that are quarantined, that were elected and do not serve yet, or whose log their primary here has trimmed away.", []string{"trouble"}, nil)
+
+// scrapeTimeout bounds how long a scrape waits for a pass.
+const scrapeTimeout = time.Second
+
+func (c troubleCollector) Describe(ch chan<- *prometheus.Desc) { ch <- troublesDesc }
+
+// Collect leaves the counts out when no pass gives them in time.
+func (c troubleCollector) Collect(ch chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+	defer cancel()
+	all, err := c.h.Troubles(ctx)
+	if err != nil {
+		return
+	}
+	for kind, name := range troubleNames {
+		ch <- prometheus.MustNewConstMetric(troublesDesc, prometheus.GaugeValue, float64(all.Counts[kind]), name)
 	}
 }

@@ -208,6 +208,9 @@ func (h *Host) pass() []*commit {
 		h.dirty = nil
 		for _, s := range dirty {
 			s.dirty = false
+			if s.gone { // what its replica still wants concerns data that is no more
+				continue
+			}
 			for s.r.HasReady() && !h.abandoned {
 				commits = h.carryOut(s, s.r.Ready(), commits)
 			}
@@ -267,7 +270,7 @@ func (h *Host) activate(s *slot) {
 
 // touch notes that a replica may have something ready.
 func (h *Host) touch(s *slot) {
-	if !s.dirty {
+	if !s.dirty && !s.gone {
 		s.dirty = true
 		h.dirty = append(h.dirty, s)
 	}
@@ -316,6 +319,9 @@ func (h *Host) admit(s *slot, m *replica.Message) bool {
 func (ev persistedEvent) apply(h *Host) {
 	for i := range ev.commit.parts {
 		p := &ev.commit.parts[i]
+		if p.s.gone {
+			continue
+		}
 		h.sendAll(p.after)
 		if p.mustSync {
 			p.s.r.Persisted(p.number)
@@ -342,6 +348,10 @@ func (tickEvent) apply(h *Host) {
 	h.shrinkTails()
 	now := h.rt.Now()
 	h.active = slices.DeleteFunc(h.active, func(s *slot) bool {
+		if s.gone {
+			s.active = false
+			return true
+		}
 		waits := s.r.State() == replica.Activating
 		if waits {
 			h.tryActivate(s)

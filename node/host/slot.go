@@ -21,7 +21,9 @@ type slot struct {
 	active bool
 	made   bool // the store knows the range; until then its first commit makes it
 
-	quarantined bool // has been told
+	quarantined bool        // has been told
+	floor       rhumb.Epoch // promised when the slot was made; goes into the range's state when its first commit makes it
+	gone        bool        // the copy was discarded: another slot takes its place
 
 	weight  weight // what the host's budgets count of it
 	logKeep int64  // what boundLogs told the replica to keep of its log
@@ -80,11 +82,14 @@ func (h *Host) addSlot(st storage.RangeState, made bool) (s *slot, err error) {
 	s = &slot{id: st.Range, store: h.cfg.Engine.Store(st.Range), made: made, logKeep: rhumb.LogKeepRange}
 	var d replica.Durable
 	if s.store.RangeDamaged(st.Range) {
-		d = replica.Durable{Promised: st.Promised, Quarantine: "a damaged file of " + s.store.Dir() + " holds a part of its data"}
-	} else if d, err = durable(s.store, st); err != nil {
+		d = replica.Durable{Promised: st.Promised, Quarantine: damageReason(s.store)}
+	} else if d, err = durable(s.store, st); rhumb.KindOf(err) == rhumb.Corrupt {
+		d = replica.Durable{Promised: st.Promised, Quarantine: rhumb.Message(err)}
+	} else if err != nil {
 		return nil, err
 	}
-	d.Promised = max(d.Promised, h.relearned(st.Range))
+	d.Promised = max(d.Promised, st.Promised, h.relearned(st.Range))
+	s.floor = st.Promised
 	cfg := h.cfg.Replica
 	cfg.Range, cfg.Self, cfg.Life = st.Range, h.cfg.Self.Node, h.cfg.Self.Boot
 	if c, ok := h.cfg.Settings(st.Range); ok {

@@ -46,6 +46,8 @@ type Handler interface {
 	Metadata(ctx context.Context, from rhumb.NodeID, group uint32, request []byte) ([]byte, error)
 	// DescribeReplica tells how this node's replica of a range stands.
 	DescribeReplica(ctx context.Context, id rhumb.RangeID) (*rhumbpb.DescribeReplicaResponse, error)
+	// DiscardReplica drops this node's damaged copy of a range.
+	DiscardReplica(ctx context.Context, id rhumb.RangeID, acceptLoss bool) error
 	// Forward answers a client's request that another node passed on.
 	Forward(ctx context.Context, q *rhumbpb.Request) *rhumbpb.Response
 }
@@ -265,6 +267,12 @@ func (n *Network) DescribeReplica(ctx context.Context, to rhumb.NodeID, id rhumb
 		return nil, err
 	}
 	return resp, nil
+}
+
+// DiscardReplica makes another node drop its damaged copy of a range.
+func (n *Network) DiscardReplica(ctx context.Context, to rhumb.NodeID, q *rhumbpb.DiscardReplicaRequest) error {
+	const op rhumb.Op = "peer.Network.DiscardReplica"
+	return n.call(ctx, op, to, rhumbpb.Peer_DiscardReplica_FullMethodName, q, new(rhumbpb.DiscardReplicaResponse))
 }
 
 func (n *Network) hello() *rhumbpb.PeerHello {

@@ -230,6 +230,8 @@ func (s *side) DescribeReplica(_ context.Context, id rhumb.RangeID) (*rhumbpb.De
 	return &rhumbpb.DescribeReplicaResponse{SizeBytes: int64(id.Slot)}, nil
 }
 
+func (s *side) DiscardReplica(context.Context, rhumb.RangeID, bool) error { return nil }
+
 func (s *side) Forward(_ context.Context, q *rhumbpb.Request) *rhumbpb.Response {
 	s.mu.Lock()
 	forwarded := s.forwarded

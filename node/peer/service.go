@@ -183,3 +183,15 @@ func (s *Service) DescribeReplica(ctx context.Context, q *rhumbpb.DescribeReplic
 	resp, err := n.cfg.Handler.DescribeReplica(ctx, api.DecodeRangeID(q.Range))
 	return resp, api.Status(err, api.Hint{})
 }
+
+// DiscardReplica drops this node's damaged copy of a range.
+func (s *Service) DiscardReplica(ctx context.Context, q *rhumbpb.DiscardReplicaRequest) (*rhumbpb.DiscardReplicaResponse, error) {
+	n, err := s.open()
+	if err != nil {
+		return nil, err
+	}
+	if err := n.cfg.Handler.DiscardReplica(ctx, api.DecodeRangeID(q.Range), q.AcceptLoss); err != nil {
+		return nil, api.Status(err, api.Hint{})
+	}
+	return &rhumbpb.DiscardReplicaResponse{}, nil
+}

@@ -10,8 +10,10 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
+	"github.com/rhumbdb/rhumb/node/replica"
 	"github.com/rhumbdb/rhumb/raftmeta"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+	"github.com/rhumbdb/rhumb/storage"
 )
 
 // StoreInfo is how one disk of a node stands.
@@ -22,6 +24,18 @@ type StoreInfo struct {
 	Ranges     int
 	// Refuses is why the store takes no writes, or nil.
 	Refuses error
+	// Damages lists what the store found damaged and lives with, DamagedRanges counts the ranges that it touches.
+	Damages       []storage.Damage
+	DamagedRanges int
+}
+
+// Sight is what a node has seen of another since it started.
+type Sight struct {
+	Node rhumb.NodeID
+	// Fenced is how long the node has been fenced, at least; 0 when it is not.
+	Fenced time.Duration
+	// Lives counts the lives that the node began within the last minute.
+	Lives int
 }
 
 // Info is how a node stands. All but Ready and Store is zero before it belongs to a cluster.
@@ -39,6 +53,8 @@ type Info struct {
 	Time              rhumb.Timestamp
 	Uptime            time.Duration
 	Suspects          []rhumb.NodeID
+	Troubles          replica.Troubles
+	Sights            []Sight
 }
 
 // RangeInfo is how one replica of a range stands.
@@ -70,6 +86,10 @@ type Node interface {
 	DrainNode(ctx context.Context, n rhumb.NodeID, undo bool) (primaries int, err error)
 	// RangeInfo asks any node about its replica of a range.
 	RangeInfo(ctx context.Context, n rhumb.NodeID, id rhumb.RangeID) (RangeInfo, error)
+	// DiscardReplica makes any node drop its damaged copy of a range.
+	DiscardReplica(ctx context.Context, n rhumb.NodeID, id rhumb.RangeID, acceptLoss bool) error
+	// RecoverRange lets a range go on from the copies that are left.
+	RecoverRange(ctx context.Context, cmd catalog.RecoverRange) (*rhumb.Range, error)
 }
 
 // Cluster is the cluster service. It answers from the start; what needs a cluster is Unavailable before there is one.
@@ -130,7 +150,12 @@ func (c *Cluster) Status(ctx context.Context, _ *rhumbpb.StatusRequest) (*rhumbp
 		resp.Revision = st.Revision()
 	}
 	for _, s := range i.Stores {
-		p := &rhumbpb.StoreStatus{Dir: s.Dir, Id: api.EncodeUUID(s.Store), UsedBytes: s.Used, FreeBytes: s.Free, Ranges: uint32(s.Ranges)}
+		p := &rhumbpb.StoreStatus{
+			Dir: s.Dir, Id: api.EncodeUUID(s.Store), UsedBytes: s.Used, FreeBytes: s.Free, Ranges: uint32(s.Ranges), DamagedRanges: uint32(s.DamagedRanges),
+		}
+		for _, d := range s.Damages {
+			p.Damages = append(p.Damages, &rhumbpb.StoreDamage{File: d.File, Offset: d.Offset, What: d.What, SetAside: d.SetAside})
+		}
 		if s.Refuses != nil {
 			p.Refuses = s.Refuses.Error()
 		}
@@ -139,7 +164,23 @@ func (c *Cluster) Status(ctx context.Context, _ *rhumbpb.StatusRequest) (*rhumbp
 	for _, n := range i.Suspects {
 		resp.Suspected = append(resp.Suspected, uint32(n))
 	}
+	addTroubles(resp, &i)
 	return resp, nil
+}
+
+func addTroubles(resp *rhumbpb.StatusResponse, i *Info) {
+	for _, t := range i.Troubles.Listed {
+		resp.Troubles = append(resp.Troubles, &rhumbpb.ReplicaTrouble{
+			Kind: rhumbpb.ReplicaTroubleKind(t.Kind), Range: api.EncodeRangeID(t.Range), Node: uint32(t.Node), Reason: t.Reason,
+		})
+	}
+	resp.TroubleCounts = make(map[uint32]uint32, len(i.Troubles.Counts))
+	for kind, n := range i.Troubles.Counts {
+		resp.TroubleCounts[uint32(kind)] = uint32(n)
+	}
+	for _, s := range i.Sights {
+		resp.Sights = append(resp.Sights, &rhumbpb.NodeSight{Node: uint32(s.Node), FencedNs: int64(s.Fenced), Lives: uint32(s.Lives)})
+	}
 }
 
 // GetMetadata gives the whole catalog.
@@ -426,4 +467,44 @@ func (c *Cluster) Drain(ctx context.Context, q *rhumbpb.DrainRequest) (*rhumbpb.
 		return nil, fail(err)
 	}
 	return &rhumbpb.DrainResponse{Primaries: uint32(left)}, nil
+}
+
+// DiscardReplica makes a node drop its damaged copy of a range.
+func (c *Cluster) DiscardReplica(ctx context.Context, q *rhumbpb.DiscardReplicaRequest) (*rhumbpb.DiscardReplicaResponse, error) {
+	if err := c.checkReplica(api.DecodeRangeID(q.Range), rhumb.NodeID(q.Node)); err != nil {
+		return nil, fail(err)
+	}
+	if err := c.node.DiscardReplica(ctx, rhumb.NodeID(q.Node), api.DecodeRangeID(q.Range), q.AcceptLoss); err != nil {
+		return nil, fail(err)
+	}
+	return &rhumbpb.DiscardReplicaResponse{}, nil
+}
+
+// RecoverRange accepts the loss of what no intact copy of a range holds.
+func (c *Cluster) RecoverRange(ctx context.Context, q *rhumbpb.RecoverRangeRequest) (*rhumbpb.RecoverRangeResponse, error) {
+	if err := c.checkReplica(api.DecodeRangeID(q.Range), rhumb.NodeID(q.Node)); err != nil {
+		return nil, fail(err)
+	}
+	r, err := c.node.RecoverRange(ctx, catalog.RecoverRange{Range: api.DecodeRangeID(q.Range), Version: q.Version, Node: rhumb.NodeID(q.Node)})
+	if err != nil {
+		return nil, fail(err)
+	}
+	return &rhumbpb.RecoverRangeResponse{Range: api.EncodeRange(r)}, nil
+}
+
+// checkReplica returns an error unless a node holds a copy of a range.
+func (c *Cluster) checkReplica(id rhumb.RangeID, n rhumb.NodeID) error {
+	const op rhumb.Op = "server.Cluster"
+	st, err := c.state()
+	if err != nil {
+		return err
+	}
+	r, ok := st.Range(id)
+	switch {
+	case !ok:
+		return rhumb.Ef(op, rhumb.NotFound, "range %s does not exist; rhumb range ls lists those that do", id)
+	case !r.IsReplica(n):
+		return rhumb.Ef(op, rhumb.NotFound, "node %s holds no copy of range %s; %v do", n, id, r.Replicas)
+	}
+	return nil
 }

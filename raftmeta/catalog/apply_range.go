@@ -187,9 +187,33 @@ func (c ReadmitReplica) apply(t *tx) Result {
 	}
 	next := r.Clone()
 	next.Quarantined = slices.DeleteFunc(next.Quarantined, func(n rhumb.NodeID) bool { return n == c.Node })
-	next.Version++
-	t.putRange(next)
-	return Result{Range: next}
+	return Result{Range: t.elect(next, next.Primary, next.InSync)}
+}
+
+func (c RecoverRange) apply(t *tx) Result {
+	const op rhumb.Op = "catalog.RecoverRange"
+	r, ok := t.Range(c.Range)
+	if !ok {
+		return refuse(op, rhumb.NotFound, "there is no range %s", c.Range)
+	}
+	intact := slices.IndexFunc(r.InSync, func(n rhumb.NodeID) bool { return !r.IsQuarantined(n) })
+	switch {
+	case r.Version != c.Version:
+		return refuseRange(op, rhumb.Conflict, r, "decided on version %d, the record is at version %d; look at it again", c.Version, r.Version)
+	case !r.IsReplica(c.Node):
+		return refuseRange(op, rhumb.InvalidArgument, r, "%s holds no replica", c.Node)
+	case !t.IsLive(c.Node):
+		return refuseRange(op, rhumb.Conflict, r, "%s is not live and cannot be primary", c.Node)
+	case intact >= 0:
+		return refuseRange(op, rhumb.Conflict, r, "%s holds an intact copy that is in sync; start it instead", r.InSync[intact])
+	}
+	next := r.Clone()
+	next.Quarantined = slices.DeleteFunc(next.Quarantined, func(n rhumb.NodeID) bool { return n == c.Node })
+	left := slices.DeleteFunc(slices.Clone(next.Replicas), func(n rhumb.NodeID) bool { return !t.IsLive(n) || next.IsQuarantined(n) })
+	if least := t.minInSync(r); len(left) < least {
+		return refuseRange(op, rhumb.Conflict, r, "only %v would be left, fewer than the class's minimum of %d: let other replicas discard their damaged copies first", left, least)
+	}
+	return Result{Range: t.elect(next, c.Node, left)}
 }
 
 // sortedSet gives the ids of the items in order, and false when one comes twice.

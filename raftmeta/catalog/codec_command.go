@@ -122,6 +122,9 @@ func (c QuarantineReplica) fill(w *wireCommand) { w.Range, w.Node = toWireRangeI
 
 func (c ReadmitReplica) fill(w *wireCommand) { w.Range, w.Node = toWireRangeID(c.Range), c.Node }
 
+func (c RecoverRange) fill(w *wireCommand) {
+	w.Range, w.RangeVersion, w.Node = toWireRangeID(c.Range), c.Version, c.Node
+}
 func (c SetRegionDead) fill(w *wireCommand) { w.Region = c.Region }
 
 func (c SetVoters) fill(w *wireCommand) { w.Nodes = c.Voters }
@@ -171,6 +174,7 @@ var takes = map[code]func(w *wireCommand) Command{
 	},
 	codeQuarantineReplica: func(w *wireCommand) Command { return QuarantineReplica{w.Range.id(), w.Node} },
 	codeReadmitReplica:    func(w *wireCommand) Command { return ReadmitReplica{w.Range.id(), w.Node} },
+	codeRecoverRange:      func(w *wireCommand) Command { return RecoverRange{w.Range.id(), w.RangeVersion, w.Node} },
 	codeSetRegionDead:     func(w *wireCommand) Command { return SetRegionDead{w.Region} },
 	codeSetVoters:         func(w *wireCommand) Command { return SetVoters{w.Nodes} },
 }

@@ -43,6 +43,7 @@ func goldenCommands() []Command {
 		SetReplicas{Range: id, Version: 8, Replicas: []rhumb.NodeID{1, 2, 3}, Preferred: 3},
 		SetVoters{Voters: []rhumb.NodeID{1, 4, 7}},
 		QuarantineReplica{Range: id, Node: 3},
+		RecoverRange{Range: id, Version: 7, Node: 3},
 		ReadmitReplica{Range: id, Node: 3},
 		SetRegionDead{Region: 3},
 		Batch{Commands: []Command{FenceNode{Node: 2, Boot: 6}, SetVoters{Voters: []rhumb.NodeID{1}}}},

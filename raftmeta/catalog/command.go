@@ -38,6 +38,7 @@ const (
 	codeQuarantineReplica code = 15
 	codeReadmitReplica    code = 16
 	codeSetRegionDead     code = 20
+	codeRecoverRange      code = 21
 )
 
 // BatchMax bounds the commands of one Batch.
@@ -206,11 +207,22 @@ type QuarantineReplica struct {
 	Node  rhumb.NodeID
 }
 
-// ReadmitReplica forgets a quarantine, after the replica has given up its damaged data. Conflict while the replica is in
-// the in-sync set: its place there says that it holds what was acknowledged.
+// ReadmitReplica forgets a quarantine, after the replica has given up its damaged data. The range gets a new epoch: the
+// replica has acknowledged, in the same life, entries that it holds no more, and a late word of that must not count.
+// Conflict while the replica is in the in-sync set: its place there says that it holds what was acknowledged.
 type ReadmitReplica struct {
 	Range rhumb.RangeID
 	Node  rhumb.NodeID
+}
+
+// RecoverRange accepts the loss of what no intact copy of a range holds: an operator asks for it, nothing else. Node becomes
+// primary in a new epoch, and the in-sync set is Node and every other live replica that is not quarantined. Node's own
+// quarantine is forgotten; it must have given up its damaged data before. Conflict when the record is not at Version, Node
+// is not live, a member of the in-sync set is not quarantined, or fewer than the class's minimum would be in sync.
+type RecoverRange struct {
+	Range   rhumb.RangeID
+	Version uint64
+	Node    rhumb.NodeID
 }
 
 // SetRegionDead notes that no node of a region has lived for a while, so that names are created in other regions without
@@ -246,5 +258,6 @@ func (SetNodeState) code() code       { return codeSetNodeState }
 func (SetReplicas) code() code        { return codeSetReplicas }
 func (QuarantineReplica) code() code  { return codeQuarantineReplica }
 func (ReadmitReplica) code() code     { return codeReadmitReplica }
+func (RecoverRange) code() code       { return codeRecoverRange }
 func (SetVoters) code() code          { return codeSetVoters }
 func (Batch) code() code              { return codeBatch }

@@ -182,6 +182,8 @@ func parseCommand(t *testing.T, s *State, name string, words []string) Command {
 		return c
 	case "elect":
 		return Elect{Range: a.rangeID(), Version: a.num("version"), Node: node, InSync: a.nodes("insync")}
+	case "recover":
+		return RecoverRange{Range: a.rangeID(), Version: a.num("version"), Node: rhumb.NodeID(a.num("node"))}
 	case "quarantine":
 		return QuarantineReplica{Range: a.rangeID(), Node: rhumb.NodeID(a.num("node"))}
 	case "readmit":

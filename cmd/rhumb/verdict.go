@@ -1,0 +1,379 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/client"
+)
+
+// clusterView is what a verdict is made of: a catalog, and what each of its nodes says.
+type clusterView struct {
+	Regions []rhumb.Region
+	Nodes   []client.NodeStatus
+	Ranges  []*rhumb.Range
+	// MinInSync is the least in-sync set of each class.
+	MinInSync map[rhumb.ClassID]int
+	Revision  uint64
+}
+
+// verdict is how a cluster stands.
+type verdict struct {
+	// Problems say what is not as it should be, Notes what is worth knowing although nothing depends on it.
+	Problems, Notes []string
+	Counts          rangeCounts
+	// CanLose is how many more nodes may fail, whichever they are, before a range refuses writes or the metadata group has
+	// no majority.
+	CanLose int
+}
+
+const (
+	// loopLives is how many lives of one node within a minute are a loop.
+	loopLives = 4
+	// namedMax bounds the ranges that one problem names.
+	namedMax = 3
+)
+
+// judge says how a cluster stands.
+func judge(v clusterView) verdict {
+	j := newJudgement(v)
+	j.metadata()
+	j.regions()
+	for i := range v.Nodes {
+		j.node(&v.Nodes[i])
+	}
+	j.ranges()
+	j.troubles()
+	return j.verdict
+}
+
+// judgement is a verdict while it is made.
+type judgement struct {
+	clusterView
+	verdict
+	nodeOf   map[rhumb.NodeID]*client.NodeStatus
+	regionOf map[rhumb.RegionID]string
+	// fenced and lives are the greatest that any node has seen.
+	fenced    map[rhumb.NodeID]time.Duration
+	lives     map[rhumb.NodeID]int
+	suspected map[rhumb.NodeID][]rhumb.NodeID // by whom
+	lacking   map[rhumb.NodeID]int            // replicas of a node that are not in sync
+	logLost   map[rhumb.NodeID]bool
+	// quarantined counts the copies of a node that metadata has as quarantined.
+	quarantined map[rhumb.NodeID]int
+}
+
+func newJudgement(v clusterView) *judgement {
+	j := &judgement{
+		clusterView: v, verdict: verdict{Problems: []string{}}, nodeOf: map[rhumb.NodeID]*client.NodeStatus{}, regionOf: map[rhumb.RegionID]string{},
+		fenced: map[rhumb.NodeID]time.Duration{}, lives: map[rhumb.NodeID]int{}, suspected: map[rhumb.NodeID][]rhumb.NodeID{},
+		lacking: map[rhumb.NodeID]int{}, logLost: map[rhumb.NodeID]bool{}, quarantined: map[rhumb.NodeID]int{},
+	}
+	for _, r := range v.Regions {
+		j.regionOf[r.ID] = r.Name
+	}
+	for i := range v.Nodes {
+		n := &v.Nodes[i]
+		j.nodeOf[n.Node.ID] = n
+		for _, s := range n.Sights {
+			j.fenced[s.Node] = max(j.fenced[s.Node], s.Fenced)
+			j.lives[s.Node] = max(j.lives[s.Node], s.Lives)
+		}
+		for _, id := range n.Suspected {
+			j.suspected[id] = append(j.suspected[id], n.Node.ID)
+		}
+		for _, t := range n.Troubles {
+			if t.Kind == client.TroubleLogLost {
+				j.logLost[t.Node] = true
+			}
+		}
+	}
+	for _, r := range v.Ranges {
+		for _, n := range r.Quarantined {
+			j.quarantined[n]++
+		}
+		for _, n := range r.Replicas {
+			if !r.IsInSync(n) || r.IsQuarantined(n) {
+				j.lacking[n]++
+			}
+		}
+	}
+	return j
+}
+
+func (j *judgement) problem(format string, args ...any) {
+	j.Problems = append(j.Problems, fmt.Sprintf(format, args...))
+}
+
+// alive reports whether a node answers and may hold a role. What metadata says of it may be old.
+func (j *judgement) alive(id rhumb.NodeID) bool {
+	n := j.nodeOf[id]
+	return n != nil && n.Err == "" && n.Node.State != rhumb.NodeFenced && (n.Ready || n.Node.State == rhumb.NodeDraining)
+}
+
+// metadata judges the metadata group: without a majority of its voters nothing is decided.
+func (j *judgement) metadata() {
+	var leader rhumb.NodeID
+	var dead []rhumb.NodeID
+	voters := 0
+	for _, n := range j.Nodes {
+		leader = cmp.Or(leader, n.MetadataLeader)
+		if n.Node.Voter {
+			voters++
+			if !j.alive(n.Node.ID) {
+				dead = append(dead, n.Node.ID)
+			}
+		}
+	}
+	least := voters/2 + 1
+	j.CanLose = max(voters-len(dead)-least, 0)
+	switch {
+	case voters > 0 && voters-len(dead) < least:
+		j.problem("the metadata group has no majority: %d of its %d voters live (%s do not): no range fails over, and no node or table can be added", voters-len(dead), voters, listNodes(dead))
+	case leader == rhumb.NoNode:
+		j.problem("no node knows a leader of the metadata group: what is shown of nodes and ranges is one node's copy, revision %d, and may be old", j.Revision)
+	}
+}
+
+// regions names regions of which no node lives.
+func (j *judgement) regions() {
+	for _, r := range j.Regions {
+		var nodes []rhumb.NodeID
+		fenced := time.Duration(0)
+		for _, n := range j.Nodes {
+			if n.Node.Region == r.ID {
+				nodes = append(nodes, n.Node.ID)
+				fenced = max(fenced, j.fenced[n.Node.ID])
+			}
+		}
+		if len(nodes) == 0 || slices.ContainsFunc(nodes, j.alive) {
+			continue
+		}
+		since := ""
+		if fenced > 0 {
+			since = " since " + roundAge(fenced) + " ago or longer"
+		}
+		homes, served := 0, 0
+		for _, rg := range j.Ranges {
+			if rg.ID.Region == r.ID {
+				homes++
+				if j.serves(rg) {
+					served++
+				}
+			}
+		}
+		j.problem("region %s is dead%s: none of its nodes (%s) lives; %d of its %d ranges are served from other regions, and new names are created without asking it", r.Name, since, listNodes(nodes), served, homes)
+	}
+}
+
+func (j *judgement) node(n *client.NodeStatus) {
+	id, region := n.Node.ID, orElse(j.regionOf[n.Node.Region], n.Node.Region.String())
+	switch age := j.fenced[id]; {
+	case n.Node.State == rhumb.NodeFenced && age > 0:
+		j.problem("node %s in %s is not ready: fenced %s ago; %s", id, region, roundAge(age), orElse(n.Err, n.Reason))
+	case n.Node.State == rhumb.NodeFenced, !n.Ready:
+		j.problem("node %s in %s is not ready: %s", id, region, orElse(orElse(n.Err, n.Reason), n.Node.State.String()))
+	case n.Reason != "": // as when its clock is wrong, or its disk full
+		j.problem("node %s in %s gives up its primaries: %s", id, region, n.Reason)
+	}
+	if by := j.suspected[id]; len(by) > 0 && n.Node.State != rhumb.NodeFenced {
+		j.problem("node %s in %s is not heard by %s", id, region, listNodes(by))
+	}
+	if lives := j.lives[id]; lives >= loopLives {
+		j.problem("node %s in %s began %d lives within a minute: it is fenced and comes back again and again; its log says why", id, region, lives)
+	}
+	if n.Node.Short && j.lacking[id] > 0 {
+		j.problem("node %s in %s lost data that it had acknowledged (an older copy of its disk, or a damaged one): %d of its copies are not in sync yet", id, region, j.lacking[id])
+	}
+	for _, s := range n.Stores {
+		if s.Refuses != "" {
+			j.problem("store %s of node %s refuses writes: %s", s.Dir, id, s.Refuses)
+		}
+		j.damage(id, &s)
+	}
+}
+
+// damage tells of the damaged files of a store. Where no range is touched any more they are only noted.
+func (j *judgement) damage(id rhumb.NodeID, s *client.StoreStatus) {
+	if len(s.Damages) == 0 {
+		return
+	}
+	last := s.Damages[len(s.Damages)-1]
+	place := last.File
+	if last.Offset >= 0 {
+		place = fmt.Sprintf("%s at offset %d", last.File, last.Offset)
+	}
+	more := ""
+	if n := len(s.Damages) - 1; n > 0 {
+		more = fmt.Sprintf(", and %d more damages", n)
+	}
+	if n := max(s.DamagedRanges, j.quarantined[id]); n > 0 {
+		j.problem("store %s of node %s is damaged: %s: %s%s; %d of its copies may be", s.Dir, id, place, last.What, more, n)
+		return
+	}
+	j.Notes = append(j.Notes, fmt.Sprintf("store %s of node %s was damaged: %s: %s%s; no range depends on it any more, but one bad file is seldom alone: check the disk", s.Dir, id, place, last.What, more))
+}
+
+// intact counts the members of the in-sync set that live and are not quarantined.
+func (j *judgement) intact(r *rhumb.Range) (n int) {
+	for _, id := range r.InSync {
+		if j.alive(id) && !r.IsQuarantined(id) {
+			n++
+		}
+	}
+	return n
+}
+
+// serves reports whether a range has a live primary.
+func (j *judgement) serves(r *rhumb.Range) bool {
+	return j.alive(r.Primary) && !r.IsQuarantined(r.Primary)
+}
+
+// ranges counts the ranges by how they stand, and says why.
+func (j *judgement) ranges() {
+	c := &j.Counts
+	var noIntact, stopped []rhumb.RangeID
+	displaced := map[string]int{}
+	for _, r := range j.Ranges {
+		c.Total++
+		c.Quarantined += len(r.Quarantined)
+		spare := j.intact(r) - max(j.MinInSync[r.Class], 1)
+		j.CanLose = min(j.CanLose, max(spare, 0))
+		if !j.serves(r) {
+			c.NoPrimary++
+		}
+		if len(r.InSync) < len(r.Replicas) {
+			c.UnderReplicated++
+		}
+		switch {
+		case !slices.ContainsFunc(r.InSync, func(n rhumb.NodeID) bool { return !r.IsQuarantined(n) }):
+			noIntact = append(noIntact, r.ID)
+		case spare < 0:
+			stopped = append(stopped, r.ID)
+		}
+		if r.Primary != r.Preferred {
+			c.Displaced++
+			displaced[j.whyDisplaced(r)]++
+		}
+	}
+	c.Lost, c.Refusing = len(noIntact), len(stopped)
+	if c.Lost > 0 {
+		j.problem("%d ranges have no intact copy in sync and are not served (%s): `rhumb unsafe-recover range` shows what is left, and accepts the loss", c.Lost, listRanges(noIntact))
+	}
+	if c.NoPrimary > 0 {
+		j.problem("%d ranges have no live primary", c.NoPrimary)
+	}
+	if c.Refusing > 0 {
+		j.problem("%d ranges have fewer live in-sync copies than their minimum and refuse writes (%s)", c.Refusing, listRanges(stopped))
+	}
+	if c.UnderReplicated > 0 {
+		j.problem("%d ranges miss an in-sync replica", c.UnderReplicated)
+	}
+	for _, why := range slices.Sorted(maps.Keys(displaced)) {
+		j.problem("%d ranges are displaced: %s", displaced[why], why)
+	}
+}
+
+// whyDisplaced says why a range is served by another node than the preferred one.
+func (j *judgement) whyDisplaced(r *rhumb.Range) string {
+	id := r.Preferred
+	n := j.nodeOf[id]
+	switch {
+	case n == nil:
+		return fmt.Sprintf("their preferred node %s is unknown", id)
+	case n.Node.State == rhumb.NodeFenced:
+		return fmt.Sprintf("their preferred node %s is fenced", id)
+	case n.Node.State == rhumb.NodeDraining:
+		return fmt.Sprintf("their preferred node %s drains", id)
+	case !j.alive(id):
+		return fmt.Sprintf("their preferred node %s does not answer", id)
+	case r.IsQuarantined(id):
+		return fmt.Sprintf("the copy of their preferred node %s is quarantined", id)
+	case !r.IsInSync(id) && j.logLost[id]:
+		return fmt.Sprintf("their preferred node %s needs log that is trimmed away", id)
+	case !r.IsInSync(id):
+		return fmt.Sprintf("their preferred node %s is not in sync yet", id)
+	}
+	return fmt.Sprintf("their preferred node %s is in sync again and takes them back", id)
+}
+
+// troubleWords say what is wrong with ranges of a node.
+var troubleWords = map[client.TroubleKind]string{
+	client.TroubleQuarantined: "node %s has quarantined its copy of %d ranges (%s): %s; once others are in sync, `rhumb range discard RANGE --node %[1]s` gives a copy up",
+	client.TroubleWaiting:     "node %s was elected primary of %d ranges (%s) and does not serve them yet: %s",
+	client.TroubleLogLost:     "node %s cannot catch up with %d ranges (%s) by log: %s",
+}
+
+// troubles tells what nodes say of replicas, one line for each node, kind and reason.
+func (j *judgement) troubles() {
+	type group struct {
+		kind   client.TroubleKind
+		node   rhumb.NodeID
+		reason string
+	}
+	ranges := map[group][]rhumb.RangeID{}
+	told := map[rhumb.NodeID]map[rhumb.RangeID]bool{}
+	var order []group
+	add := func(g group, id rhumb.RangeID) {
+		if ranges[g] == nil {
+			order = append(order, g)
+		}
+		ranges[g] = append(ranges[g], id)
+	}
+	for _, n := range j.Nodes {
+		for _, t := range n.Troubles {
+			if t.Kind == client.TroubleQuarantined {
+				if told[t.Node] == nil {
+					told[t.Node] = map[rhumb.RangeID]bool{}
+				}
+				told[t.Node][t.Range] = true
+			}
+			add(group{t.Kind, t.Node, withoutNumbers(t)}, t.Range)
+		}
+	}
+	for _, r := range j.Ranges { // what the list of a node has no room for, or a node that does not answer
+		for _, n := range r.Quarantined {
+			if !told[n][r.ID] {
+				add(group{client.TroubleQuarantined, n, "by metadata's record"}, r.ID)
+			}
+		}
+	}
+	for _, g := range order {
+		j.problem(troubleWords[g.kind], g.node, len(ranges[g]), listRanges(ranges[g]), g.reason)
+	}
+}
+
+// withoutNumbers gives the reason of a trouble. That of a lost log names a position, which differs between ranges.
+func withoutNumbers(t client.ReplicaTrouble) string {
+	if t.Kind == client.TroubleLogLost {
+		return "the log that they need is trimmed away; they need a state transfer"
+	}
+	return t.Reason
+}
+
+func listNodes(ids []rhumb.NodeID) string {
+	names := make([]string, len(ids))
+	for i, id := range ids {
+		names[i] = id.String()
+	}
+	return strings.Join(names, ", ")
+}
+
+// listRanges names the first ranges, and says when there are more.
+func listRanges(ids []rhumb.RangeID) string {
+	var names []string
+	for _, id := range ids[:min(len(ids), namedMax)] {
+		names = append(names, id.String())
+	}
+	if len(ids) > namedMax {
+		names = append(names, "...")
+	}
+	return strings.Join(names, ", ")
+}
+
+func roundAge(d time.Duration) string { return max(d.Round(time.Second), time.Second).String() }

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/client"
+)
+
+// wellView is a cluster of two regions: nodes 1, 2 and 3 in singapore, which vote, and node 4 in frankfurt.
+func wellView() clusterView {
+	v := clusterView{
+		Regions:   []rhumb.Region{{ID: 1, Name: "singapore"}, {ID: 2, Name: "frankfurt"}},
+		MinInSync: map[rhumb.ClassID]int{1: 2, 2: 1},
+	}
+	for id := rhumb.NodeID(1); id <= 4; id++ {
+		n := client.NodeStatus{Node: rhumb.Node{ID: id, Region: 1, State: rhumb.NodeLive, Voter: id < 4}, Ready: true, MetadataLeader: 1, Stores: []client.StoreStatus{{Dir: "/d"}}}
+		if id == 4 {
+			n.Node.Region = 2
+		}
+		v.Nodes = append(v.Nodes, n)
+	}
+	three := []rhumb.NodeID{1, 2, 3}
+	for slot := range rhumb.Slot(4) {
+		p := rhumb.NodeID(1 + slot%3)
+		v.Ranges = append(v.Ranges, &rhumb.Range{ID: rhumb.RangeID{Region: 1, Slot: slot}, Class: 1, Primary: p, Preferred: p, InSync: slices.Clone(three), Replicas: three})
+	}
+	return v
+}
+
+// TestJudge breaks one thing of a cluster that is well, and looks for what the verdict says of it.
+func TestJudge(t *testing.T) {
+	dies := func(v *clusterView, ids ...rhumb.NodeID) {
+		for _, id := range ids {
+			n := &v.Nodes[id-1]
+			*n = client.NodeStatus{Node: n.Node, Err: "cannot be reached"}
+		}
+	}
+	damage := []client.StoreDamage{{File: "/d/data/000012.sst", Offset: 4096, What: "the checksum does not match"}}
+	for name, test := range map[string]struct {
+		breaks func(v *clusterView)
+		says   []string // each is in a problem; none: the cluster is well
+		not    string
+		note   string
+		lose   int
+	}{
+		"well": {breaks: func(*clusterView) {}, lose: 1},
+		"a node dies": {
+			breaks: func(v *clusterView) { dies(v, 3) },
+			says:   []string{"node n3 in singapore is not ready: cannot be reached", "1 ranges have no live primary"}, lose: 0,
+		},
+		"a fenced node": {
+			breaks: func(v *clusterView) {
+				dies(v, 3)
+				v.Nodes[2].Node.State = rhumb.NodeFenced
+				v.Nodes[0].Sights = []client.NodeSight{{Node: 3, Fenced: 12 * time.Second}}
+				for _, r := range v.Ranges {
+					r.InSync = []rhumb.NodeID{1, 2}
+				}
+				v.Ranges[2].Primary = 1
+			},
+			says: []string{"fenced 12s ago", "4 ranges miss an in-sync replica", "1 ranges are displaced: their preferred node n3 is fenced"}, lose: 0,
+		},
+		"two of three voters die": {
+			breaks: func(v *clusterView) { dies(v, 2, 3) },
+			says:   []string{"no majority: 1 of its 3 voters live (n2, n3 do not)", "fewer live in-sync copies than their minimum and refuse writes"}, lose: 0,
+		},
+		"a region dies": {
+			breaks: func(v *clusterView) {
+				v.Ranges = append(v.Ranges, &rhumb.Range{ID: rhumb.RangeID{Region: 2}, Class: 2, Primary: 4, Preferred: 4, InSync: []rhumb.NodeID{4}, Replicas: []rhumb.NodeID{4}})
+				dies(v, 4)
+				v.Nodes[3].Node.State = rhumb.NodeFenced
+				v.Nodes[1].Sights = []client.NodeSight{{Node: 4, Fenced: time.Minute}}
+			},
+			says: []string{"region frankfurt is dead since 1m0s ago or longer: none of its nodes (n4) lives; 0 of its 1 ranges"}, lose: 0,
+		},
+		"a quarantined copy": {
+			breaks: func(v *clusterView) {
+				v.Ranges[0].InSync, v.Ranges[0].Quarantined = []rhumb.NodeID{1, 2}, []rhumb.NodeID{3}
+				v.Nodes[2].Troubles = []client.ReplicaTrouble{{Kind: client.TroubleQuarantined, Range: v.Ranges[0].ID, Node: 3, Reason: "invariant I2"}}
+			},
+			says: []string{"node n3 has quarantined its copy of 1 ranges (1/0): invariant I2", "rhumb range discard RANGE --node n3"}, lose: 0,
+		},
+		"a quarantined copy of a silent node": {
+			breaks: func(v *clusterView) { v.Ranges[0].Quarantined = []rhumb.NodeID{3} },
+			says:   []string{"node n3 has quarantined its copy of 1 ranges (1/0): by metadata's record"}, lose: 0,
+		},
+		"no intact copy": {
+			breaks: func(v *clusterView) { v.Ranges[1].Quarantined = []rhumb.NodeID{1, 2, 3} },
+			says:   []string{"1 ranges have no intact copy in sync and are not served (1/1)", "rhumb unsafe-recover range"}, lose: 0,
+		},
+		"a damaged store": {
+			breaks: func(v *clusterView) {
+				v.Nodes[1].Stores = []client.StoreStatus{{Dir: "/d", Damages: damage, DamagedRanges: 3}}
+			},
+			says: []string{"store /d of node n2 is damaged: /d/data/000012.sst at offset 4096: the checksum does not match; 3 of its copies may be"}, lose: 1,
+		},
+		"old damage": {
+			breaks: func(v *clusterView) { v.Nodes[1].Stores = []client.StoreStatus{{Dir: "/d", Damages: damage}} },
+			note:   "was damaged: /d/data/000012.sst at offset 4096", lose: 1,
+		},
+		"a short node that caught up": {breaks: func(v *clusterView) { v.Nodes[2].Node.Short = true }, lose: 1},
+		"a short node": {
+			breaks: func(v *clusterView) {
+				v.Nodes[2].Node.Short = true
+				v.Ranges[0].InSync = []rhumb.NodeID{1, 2}
+			},
+			says: []string{"node n3 in singapore lost data that it had acknowledged", "1 of its copies are not in sync yet"}, lose: 0,
+		},
+		"a lost log": {
+			breaks: func(v *clusterView) {
+				v.Ranges[0].InSync = []rhumb.NodeID{1, 2}
+				v.Nodes[0].Troubles = []client.ReplicaTrouble{{Kind: client.TroubleLogLost, Range: v.Ranges[0].ID, Node: 3, Reason: "trimmed up to 7"}}
+			},
+			says: []string{"node n3 cannot catch up with 1 ranges (1/0) by log: the log that they need is trimmed away"}, lose: 0,
+		},
+		"a primary that waits": {
+			breaks: func(v *clusterView) {
+				v.Nodes[0].Troubles = []client.ReplicaTrouble{{Kind: client.TroubleWaiting, Range: v.Ranges[0].ID, Node: 1, Reason: "n2 has not answered"}}
+			},
+			says: []string{"node n1 was elected primary of 1 ranges (1/0) and does not serve them yet: n2 has not answered"}, lose: 1,
+		},
+		"a loop": {
+			breaks: func(v *clusterView) { v.Nodes[0].Sights = []client.NodeSight{{Node: 2, Lives: loopLives}} },
+			says:   []string{"node n2 in singapore began 4 lives within a minute"}, lose: 1,
+		},
+		"some lives": {breaks: func(v *clusterView) { v.Nodes[0].Sights = []client.NodeSight{{Node: 2, Lives: loopLives - 1}} }, lose: 1},
+		"a wrong clock": {
+			breaks: func(v *clusterView) { v.Nodes[1].Reason = "its clock is 3s ahead" },
+			says:   []string{"node n2 in singapore gives up its primaries: its clock is 3s ahead"}, lose: 1,
+		},
+		"displaced": {
+			breaks: func(v *clusterView) { v.Ranges[0].Primary = 2; v.Nodes[0].Node.State = rhumb.NodeDraining },
+			says:   []string{"1 ranges are displaced: their preferred node n1 drains"}, lose: 1,
+		},
+		"suspected": {
+			breaks: func(v *clusterView) { v.Nodes[0].Suspected = []rhumb.NodeID{2} },
+			says:   []string{"node n2 in singapore is not heard by n1"}, lose: 1,
+		},
+	} {
+		v := wellView()
+		test.breaks(&v)
+		got := judge(v)
+		all := strings.Join(got.Problems, "\n")
+		for _, want := range test.says {
+			if !strings.Contains(all, want) {
+				t.Errorf("%s: no problem says %q:\n%s", name, want, all)
+			}
+		}
+		if len(test.says) == 0 && len(got.Problems) > 0 {
+			t.Errorf("%s: not well:\n%s", name, all)
+		}
+		if strings.Contains(all, "%!") {
+			t.Errorf("%s: %s", name, all)
+		}
+		if got.CanLose != test.lose {
+			t.Errorf("%s: can lose %d, want %d", name, got.CanLose, test.lose)
+		}
+		if notes := strings.Join(got.Notes, "\n"); test.note != "" && !strings.Contains(notes, test.note) {
+			t.Errorf("%s: no note says %q: %s", name, test.note, notes)
+		}
+	}
+}
