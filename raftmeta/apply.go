@@ -98,6 +98,9 @@ func (d *driver) applyConfChange(e *raftpb.Entry) (catalog.Changes, error) {
 	}
 	d.conf = d.node.ApplyConfChange(&cc)
 	d.confChanged = true
+	if err := d.noteAdmissions(e.GetIndex(), &cc); err != nil {
+		return catalog.Changes{}, err
+	}
 	next, _, changes := d.state.Apply(catalog.SetVoters{Voters: nodeIDs(d.conf.GetVoters())})
 	d.state = next
 	d.config.logger().Info("metadata members", "voters", d.conf.GetVoters(), "learners", d.conf.GetLearners())
