@@ -61,6 +61,8 @@ type record struct {
 	Short bool `cbor:"4,keyasint,omitempty"`
 	// Voters are those of the newest configuration that the replica applied.
 	Voters []uint64 `cbor:"5,keyasint,omitempty"`
+	// Recovered is the last recovery by force, nil if there was none.
+	Recovered *Recovery `cbor:"6,keyasint,omitempty"`
 }
 
 // begin returns the record of a new life.

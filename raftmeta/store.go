@@ -54,7 +54,7 @@ type logStore struct {
 // openLog reads what the KV holds. A log that lost its end is opened as far as it goes, and one that cannot be used is
 // removed, since the other voters have what it held; lost then says what lacks. A log of the only voter is left as it is.
 func openLog(kv KV) (*logStore, error) {
-	l, err := readLog(kv)
+	l, err := readLog(kv, false)
 	if err == nil || rhumb.KindOf(err) != rhumb.Corrupt {
 		return l, err
 	}
@@ -70,8 +70,8 @@ func emptyLog(kv KV, why error) (*logStore, error) {
 	return l, l.wipe()
 }
 
-// readLog reads what the KV holds.
-func readLog(kv KV) (*logStore, error) {
+// readLog reads what the KV holds. A log of the only voter that lost its end is refused, unless accept is true.
+func readLog(kv KV, accept bool) (*logStore, error) {
 	l := &logStore{MemoryStorage: raft.NewMemoryStorage(), kv: kv}
 	if err := l.readRecord(); err != nil {
 		return nil, err
@@ -87,7 +87,11 @@ func readLog(kv KV) (*logStore, error) {
 	if err := l.Append(entries); err != nil {
 		return nil, l.corrupt("log", err)
 	}
-	return l, l.readHardState(first - 1)
+	err = l.readHardState(first - 1)
+	if err == nil && l.lost != nil && !accept && len(l.record.Voters) < 2 {
+		err = l.lost
+	}
+	return l, err
 }
 
 func (l *logStore) readRecord() error {
@@ -130,9 +134,6 @@ func (l *logStore) readHardState(from uint64) error {
 	if hard.GetCommit() > last || hard.GetTerm() < lastTerm {
 		l.lost = l.corrupt("log", rhumb.Ef("raftmeta.log", rhumb.Corrupt, "entry %d is committed in term %d, and the log ends with entry %d of term %d",
 			hard.GetCommit(), hard.GetTerm(), last, lastTerm))
-		if len(l.record.Voters) < 2 {
-			return l.lost
-		}
 	}
 	if hard.GetTerm() < lastTerm {
 		hard.Term, hard.Vote = proto.Uint64(lastTerm), proto.Uint64(0)

@@ -38,6 +38,10 @@ func (d *driver) beginLife() error {
 		d.config.logger().Error("this replica of the metadata lacks what it had made durable; it does not vote until it has that again",
 			"last", d.last().Index, "error", d.log.lost)
 	}
+	if r := d.log.record.Recovered; r != nil {
+		d.config.logger().Warn("the metadata was recovered by force from this node: what only the lost voters had is lost",
+			"at", r.At, "last", r.Last, "term", r.Term, "lost", r.Lost)
+	}
 	fresh := d.log.fresh
 	life := d.rt.Rand() | 1 // never 0
 	if err := d.log.beginLife(life, d.config.Short); err != nil {
@@ -80,7 +84,8 @@ func (d *driver) take(in inbound) error {
 			d.askNodes(d.proof.asked(0, d.standing()))
 		}
 	default:
-		if d.proof.silent && len(d.conf.GetVoters()) == 0 && len(d.proof.answers) == 0 { // nobody else is known to ask
+		// The sender may know newer voters, or be the only node that this one hears of.
+		if _, ok := d.proof.answers[uint64(in.from)]; d.proof.silent && !ok && in.message.GetType() != raftpb.MsgPreVote {
 			d.askNodes([]uint64{uint64(in.from)})
 		}
 		d.step(in)

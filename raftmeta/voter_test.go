@@ -221,6 +221,49 @@ func TestRestartWithOneDown(t *testing.T) {
 	})
 }
 
+// TestRecover gives up two of three voters for good: the third, or a learner, becomes the only voter, keeps all that its log
+// holds, and the other nodes join again.
+func TestRecover(t *testing.T) {
+	for _, survivor := range []rhumb.NodeID{3, 5} {
+		t.Run(survivor.String(), func(t *testing.T) {
+			inBubble(t, 6, nil, func(c *cluster) {
+				c.awaitVoters(3)
+				c.regions(1, "kept", 5)
+				c.awaitAlike()
+				voters := c.status(c.leader()).Voters
+				if survivor == 3 {
+					survivor = c.status(c.leader()).Voters[2]
+				}
+				for _, id := range voters {
+					c.kill(id)
+				}
+				if !slices.Contains(voters, survivor) {
+					c.kill(survivor)
+				}
+				s, err := Recover(c.kvs[survivor], survivor, time.Now())
+				if err != nil || !slices.Equal(s.Voters, voters) || s.Recovered == nil {
+					t.Fatalf("%+v, %v", s, err)
+				}
+				for _, id := range c.ids() { // one of the others starts again, too
+					c.kill(id)
+					c.open(id)
+					break
+				}
+				c.open(survivor)
+				c.regions(survivor, "after", 3)
+				c.await("there are voters again", func() bool { return len(c.status(survivor).Voters) > 1 })
+				c.awaitAlike()
+				if !has(c.groups[survivor].State(), "kept4") {
+					t.Error("what the survivor had is lost")
+				}
+				if s, err := Inspect(c.kvs[survivor], survivor); err != nil || s.Recovered == nil {
+					t.Errorf("the recovery is not on record: %+v, %v", s, err)
+				}
+			})
+		})
+	}
+}
+
 // TestOnlyVoterLostItsEnd damages the only voter: its log is left as it is, and the error says what to do.
 func TestOnlyVoterLostItsEnd(t *testing.T) {
 	c := &cluster{t: t}
@@ -306,6 +349,9 @@ func TestProof(t *testing.T) {
 	heard := func(v verdict, last position) answer {
 		return answer{Life: 9, Verdict: v, Term: 4, Last: last, Applied: 10, Voters: three}
 	}
+	heardOf5 := func(v verdict) answer {
+		return answer{Life: 9, Verdict: v, Applied: 11, Voters: []uint64{1, 2, 3, 4, 5}}
+	}
 	whole := record{Life: 9, Formers: []uint64{8}}
 	lacking := record{Life: 9, Formers: []uint64{8}, Short: true}
 	for _, c := range []struct {
@@ -324,6 +370,9 @@ func TestProof(t *testing.T) {
 		{"a majority after a while", whole, fewAfter, map[uint64]answer{2: heard(lifeMatched, own.Last)}, false, position{}},
 		{"a majority that does not know the life", whole, 1000, map[uint64]answer{2: heard(lifeUnknown, own.Last)}, true, position{}},
 		{"a majority that knows a newer life", whole, 1000, map[uint64]answer{2: heard(lifeDiffers, own.Last)}, true, position{}},
+		{"a majority, one of which does not know the life", record{Life: 9, Voters: []uint64{1, 2, 3, 4, 5}}, 1000, map[uint64]answer{
+			2: heardOf5(lifeMatched), 3: heardOf5(lifeMatched), 4: heardOf5(lifeUnknown),
+		}, true, position{}},
 		{"a majority and known damage", lacking, 1000, map[uint64]answer{2: heard(lifeMatched, own.Last)}, true, position{}},
 		{"a leader counts on more", whole, 1000, map[uint64]answer{2: heard(0, own.Last), 3: {Life: 9, Term: 4, Last: own.Last, Leads: true, Match: 11}}, true, position{}},
 		{"answers to an older life", whole, 1000, map[uint64]answer{2: {Life: 8}, 3: {Life: 8}}, true, position{}},

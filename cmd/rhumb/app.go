@@ -139,7 +139,7 @@ func (a *app) commands() []*cobra.Command {
 		grouped(groupData, a.getCommand(), a.putCommand(), a.insertCommand(), a.patchCommand(), a.deleteCommand(),
 			a.batchCommand(), a.scanCommand(), a.snapshotCommand()),
 		grouped(groupCluster, a.statusCommand(), a.nodeCommand(), a.regionCommand(), a.rangeCommand(), a.tableCommand(),
-			a.keyCommand(), a.storeCommand()),
+			a.keyCommand(), a.storeCommand(), a.unsafeRecoverCommand()),
 		[]*cobra.Command{a.configCommand(), a.versionCommand(), a.completionCommand()},
 	)
 }
