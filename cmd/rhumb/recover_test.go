@@ -68,22 +68,22 @@ func TestUnsafeRecoverMetadata(t *testing.T) {
 		nodes = append(nodes, n)
 		if i == 0 {
 			await(t, "the cluster to be made", bootWait, func() bool {
-				_, _, code := runIn(t.Context(), "", "init", "--addr", n.addr)
+				_, _, code := runIn(t.Context(), "", "init", "--addr", n.addr, "--insecure")
 				return code == exitOK
 			})
 		}
 	}
 	last := nodes[2]
 	await(t, "three voters", bootWait, func() bool {
-		stdout, _, _ := runIn(t.Context(), "", "node", "ls", "--addr", nodes[0].addr, "-o", "json")
+		stdout, _, _ := runIn(t.Context(), "", "node", "ls", "--addr", nodes[0].addr, "--insecure", "-o", "json")
 		return strings.Count(stdout, `"voter":true`) == 3
 	})
-	ok(t, "table", "create", "notes", "--replicas", "1", "--addr", nodes[0].addr)
+	ok(t, "table", "create", "notes", "--replicas", "1", "--addr", nodes[0].addr, "--insecure")
 	const keys = 24
 	for i := range keys {
 		name := fmt.Sprint("k", i)
 		await(t, name+" to be written", settleWait, func() bool {
-			_, _, code := runIn(t.Context(), "", "put", "notes", name, "text=before", "--addr", nodes[i%3].addr)
+			_, _, code := runIn(t.Context(), "", "put", "notes", name, "text=before", "--addr", nodes[i%3].addr, "--insecure")
 			return code == exitOK
 		})
 	}
@@ -109,13 +109,13 @@ func TestUnsafeRecoverMetadata(t *testing.T) {
 	}
 	last.start(t, "c", "")
 	await(t, "a table to be created", bootWait, func() bool {
-		_, _, code := runIn(t.Context(), "", "table", "create", "new", "--replicas", "1", "--addr", last.addr)
+		_, _, code := runIn(t.Context(), "", "table", "create", "new", "--replicas", "1", "--addr", last.addr, "--insecure")
 		return code == exitOK
 	})
 	read := 0
 	for i := range keys {
 		name := fmt.Sprint("k", i)
-		stdout, _, code := runIn(t.Context(), "", "get", "notes", name, "--addr", last.addr, "--timeout", "2s")
+		stdout, _, code := runIn(t.Context(), "", "get", "notes", name, "--addr", last.addr, "--insecure", "--timeout", "2s")
 		if code != exitOK {
 			continue // its only copy was on a node that is gone
 		}
@@ -123,7 +123,7 @@ func TestUnsafeRecoverMetadata(t *testing.T) {
 			t.Errorf("%s reads\n%s", name, stdout)
 		}
 		read++
-		ok(t, "put", "notes", name, "text=after", "--addr", last.addr)
+		ok(t, "put", "notes", name, "text=after", "--addr", last.addr, "--insecure")
 	}
 	if read == 0 {
 		t.Error("the survivor serves none of the records")
