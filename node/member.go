@@ -75,7 +75,7 @@ func (n *Node) newMember(nodes []*rhumb.Node) (*member, error) {
 	})
 	c := raftmeta.DefaultConfig()
 	c.Node, c.KV, c.Transport = id.Node, raftmeta.StoreKV(n.engine.Stores()[0], 0), transport{m.network}
-	c.Logger = n.cfg.Logger
+	c.Logger, c.Short = n.cfg.Logger, n.engine.Stores()[0].Short()
 	registry := prometheus.NewRegistry()
 	c.Registerer = registry
 	var err error

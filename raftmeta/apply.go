@@ -86,22 +86,33 @@ func (d *driver) applyEntry(e *raftpb.Entry) (decision, catalog.Changes, error) 
 
 // applyConfChange applies a change of membership, and records the voters in the catalog.
 func (d *driver) applyConfChange(e *raftpb.Entry) (catalog.Changes, error) {
-	var cc raftpb.ConfChangeV2
-	if e.GetType() == raftpb.EntryConfChange {
-		var v1 raftpb.ConfChange
-		if err := proto.Unmarshal(e.GetData(), &v1); err != nil {
-			return catalog.Changes{}, rhumb.WrapKind("raftmeta.applyConfChange", rhumb.Corrupt, err)
-		}
-		cc.Changes = v1.AsV2().GetChanges()
-	} else if err := proto.Unmarshal(e.GetData(), &cc); err != nil {
-		return catalog.Changes{}, rhumb.WrapKind("raftmeta.applyConfChange", rhumb.Corrupt, err)
+	cc, err := decodeConfChange(e)
+	if err != nil {
+		return catalog.Changes{}, err
 	}
-	d.conf = d.node.ApplyConfChange(&cc)
+	d.conf = d.node.ApplyConfChange(cc)
 	d.confChanged = true
+	if err := d.noteAdmissions(e.GetIndex(), cc); err != nil {
+		return catalog.Changes{}, err
+	}
 	next, _, changes := d.state.Apply(catalog.SetVoters{Voters: nodeIDs(d.conf.GetVoters())})
 	d.state = next
 	d.config.logger().Info("metadata members", "voters", d.conf.GetVoters(), "learners", d.conf.GetLearners())
 	return changes, nil
+}
+
+// decodeConfChange decodes a change of membership, of either form.
+func decodeConfChange(e *raftpb.Entry) (*raftpb.ConfChangeV2, error) {
+	cc := new(raftpb.ConfChangeV2)
+	var err error
+	if e.GetType() == raftpb.EntryConfChange {
+		var v1 raftpb.ConfChange
+		err = proto.Unmarshal(e.GetData(), &v1)
+		cc.Changes = v1.AsV2().GetChanges()
+	} else {
+		err = proto.Unmarshal(e.GetData(), cc)
+	}
+	return cc, rhumb.WrapKind("raftmeta.decodeConfChange", rhumb.Corrupt, err)
 }
 
 // publish shows the applied state to readers and watchers.

@@ -53,6 +53,8 @@ type Config struct {
 	Node      rhumb.NodeID
 	KV        KV
 	Transport Transport
+	// Short says that the disk under KV is known to have lost something that it had made durable.
+	Short bool
 
 	// Tick is Raft's unit of time, and the period of the leader's heartbeats; default 100 ms. 50 ms suits a group whose
 	// voters are less than 50 ms apart (section 1.9).

@@ -167,6 +167,11 @@ func (d *driver) changeMembers(planner *place.Planner, now time.Duration) bool {
 	if !d.isLead || len(d.conf.GetVotersOutgoing()) > 0 || d.applied < d.confIndex {
 		return d.isLead // a change is under way
 	}
+	if id := d.lostReplica(); id != 0 { // only a member that is new has nothing that is counted on
+		d.metrics.readmitted.Inc()
+		d.config.logger().Warn("a replica of the metadata lost entries; it is removed and taken in anew", "replica", id)
+		return d.proposeMembers(change(raftpb.ConfChangeRemoveNode, id))
+	}
 	if id := d.missingLearner(); id != 0 {
 		return d.proposeMembers(change(raftpb.ConfChangeAddLearnerNode, id))
 	}
@@ -199,7 +204,7 @@ func change(typ raftpb.ConfChangeType, id uint64) *raftpb.ConfChangeSingle {
 
 // proposeMembers proposes a change of membership; several changes make a joint configuration, which Raft leaves by itself.
 func (d *driver) proposeMembers(changes ...*raftpb.ConfChangeSingle) bool {
-	if err := d.node.ProposeConfChange(&raftpb.ConfChangeV2{Changes: changes}); err != nil {
+	if err := d.node.ProposeConfChange(&raftpb.ConfChangeV2{Changes: changes, Context: d.admitting(changes)}); err != nil {
 		d.config.logger().Info("change of members not proposed", "error", err)
 	}
 	d.confIndex, _ = d.log.LastIndex()

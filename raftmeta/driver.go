@@ -48,14 +48,20 @@ type driver struct {
 	readQueue []*read
 
 	transfers map[uint64]sentTransfer
+
+	// proof says whether this replica takes part. others is what is stored of the lives of other members, and askers what
+	// they asked last.
+	proof  *proof
+	others map[uint64]acquaintance
+	askers map[uint64]asker
 	// cutting is true while a state is encoded to cut the log.
 	cutting bool
 	ticks   uint64
 }
 
-// newDriver opens the log and makes the raft node.
+// newDriver opens the log, begins a new life of the replica and makes the raft node.
 func newDriver(g *Group) (*driver, error) {
-	log, err := openLog(g.config.KV)
+	log, state, err := openState(g.config.KV)
 	if err != nil {
 		return nil, err
 	}
@@ -64,29 +70,51 @@ func newDriver(g *Group) (*driver, error) {
 		return nil, err
 	}
 	d := &driver{
-		Group: g, log: log, state: catalog.New(), conf: transfer.GetMetadata().GetConfState(),
+		Group: g, log: log, state: state, conf: transfer.GetMetadata().GetConfState(),
 		applied: transfer.GetMetadata().GetIndex(), pending: make(map[proposalID]*proposal), nextID: g.rt.Rand(),
-		transfers: make(map[uint64]sentTransfer),
+		transfers: make(map[uint64]sentTransfer), askers: make(map[uint64]asker),
 	}
-	if !raft.IsEmptySnap(transfer) {
-		if d.state, err = catalog.Decode(transfer.GetData()); err != nil {
-			return nil, err
-		}
+	if d.others, err = log.others(); err != nil {
+		return nil, err
 	}
-	d.node, err = raft.NewRawNode(&raft.Config{
-		ID: uint64(g.config.Node), ElectionTick: g.config.ElectionTicks, HeartbeatTick: 1, Storage: log, Applied: d.applied,
-		MaxSizePerMsg: appendSize, MaxInflightMsgs: appendInflight, MaxCommittedSizePerReady: applySize,
-		MaxUncommittedEntriesSize: uncommittedMax, PreVote: true, CheckQuorum: true, ReadOnlyOption: raft.ReadOnlySafe,
-		DisableProposalForwarding: true, StepDownOnRemoval: true, Logger: raftLogger{g.config.logger()},
-	})
-	if err != nil {
-		return nil, rhumb.WrapKind("raftmeta.newDriver", rhumb.Internal, err)
+	if err := d.beginLife(); err != nil {
+		return nil, err
+	}
+	if err := d.makeNode(); err != nil {
+		return nil, err
 	}
 	g.view.Store(&view{state: d.state, newer: make(chan struct{})})
-	if slices.Equal(d.conf.GetVoters(), []uint64{uint64(g.config.Node)}) {
-		return d, d.node.Campaign() // nobody else could lead
+	return d, d.leadAlone()
+}
+
+// openState opens the log and decodes the catalog behind which it begins.
+func openState(kv KV) (*logStore, *catalog.State, error) {
+	log, err := openLog(kv)
+	if err != nil {
+		return nil, nil, err
 	}
-	return d, nil
+	transfer, err := log.Snapshot()
+	if err != nil || raft.IsEmptySnap(transfer) {
+		return log, catalog.New(), err
+	}
+	state, err := catalog.Decode(transfer.GetData())
+	if rhumb.KindOf(err) == rhumb.Corrupt {
+		if log, err = emptyLog(kv, err); err == nil {
+			state = catalog.New()
+		}
+	}
+	return log, state, err
+}
+
+// makeNode makes the raft node from what the log holds.
+func (d *driver) makeNode() (err error) {
+	d.node, err = raft.NewRawNode(&raft.Config{
+		ID: uint64(d.config.Node), ElectionTick: d.config.ElectionTicks, HeartbeatTick: 1, Storage: d.log, Applied: d.applied,
+		MaxSizePerMsg: appendSize, MaxInflightMsgs: appendInflight, MaxCommittedSizePerReady: applySize,
+		MaxUncommittedEntriesSize: uncommittedMax, PreVote: true, CheckQuorum: true, ReadOnlyOption: raft.ReadOnlySafe,
+		DisableProposalForwarding: true, StepDownOnRemoval: true, Logger: raftLogger{d.config.logger()},
+	})
+	return rhumb.WrapKind("raftmeta.makeNode", rhumb.Internal, err)
 }
 
 // run is the driver's loop. It takes what waits, as much as there is, before it handles what Raft makes of it, so that
@@ -97,6 +125,7 @@ func (d *driver) run(ctx context.Context) {
 		d.signal()
 	})
 	defer stop()
+	d.askNodes(d.proof.asked(0, d.standing()))
 	defer d.abandon(rhumb.E("raftmeta.Group", rhumb.Unavailable, "the node is stopping"))
 	for {
 		if err := d.handleReady(); err != nil {
@@ -120,7 +149,11 @@ func (d *driver) drain() error {
 	if d.due.Swap(false) {
 		d.tick()
 	}
-	takeAll(d.inbox, d.step)
+	var err error
+	takeAll(d.inbox, func(in inbound) { err = cmp.Or(err, d.take(in)) })
+	if err != nil {
+		return err
+	}
 	takeAll(d.asks, func(f func(*driver)) { f(d) })
 	takeAll(d.proposals, d.propose)
 	takeAll(d.reads, d.queueRead)
@@ -147,12 +180,16 @@ func takeAll[T any](queue <-chan T, take func(T)) {
 func (d *driver) tick() {
 	d.ticks++
 	d.node.Tick()
+	d.prove()
 	d.checkTransfers()
 	d.retryReads()
 }
 
-// step gives a message to Raft.
+// step gives a message to Raft, if the replica may take it.
 func (d *driver) step(in inbound) {
+	if !d.admits(in.message) {
+		return
+	}
 	if err := d.node.Step(in.message); err != nil {
 		d.config.logger().Debug("message refused", "from", in.from, "type", in.message.GetType(), "error", err)
 	}
@@ -190,6 +227,9 @@ func (d *driver) handleReady() error {
 		d.node.Advance(rd)
 		d.finishReads()
 	}
+	if changed, err := d.settle(); err != nil || changed {
+		return err
+	}
 	d.maybeCut()
 	return nil
 }
@@ -222,6 +262,7 @@ func (d *driver) announce() {
 	d.confIndex = 0
 	d.config.logger().Info("metadata leader", "leader", lead, "term", d.term)
 	if !d.isLead {
+		clear(d.askers)
 		d.abandon(rhumb.E("raftmeta.Propose", rhumb.Unknown, "the leader lost its place before the command was decided"))
 	}
 }
@@ -245,7 +286,7 @@ func (d *driver) status() Status {
 		Group: d.config.Group, Node: d.config.Node, Leader: rhumb.NodeID(st.Lead), Term: st.HardState.GetTerm(),
 		Role: roleName(st.RaftState, d.conf, uint64(d.config.Node)), Commit: st.HardState.GetCommit(), Applied: d.applied, First: first, Last: last,
 		Voters: nodeIDs(d.conf.GetVoters()), Learners: nodeIDs(d.conf.GetLearners()),
-		Outgoing: nodeIDs(d.conf.GetVotersOutgoing()),
+		Outgoing: nodeIDs(d.conf.GetVotersOutgoing()), Silent: d.proof.silent, Short: d.proof.record.Short, Floor: d.proof.floor.Index,
 	}
 	if d.isLead {
 		s.Match = make(map[rhumb.NodeID]uint64)

@@ -78,6 +78,12 @@ type Status struct {
 	Outgoing []rhumb.NodeID `json:"outgoing,omitempty"`
 	// Learners have a copy and no vote.
 	Learners []rhumb.NodeID `json:"learners"`
+	// Silent says that the replica takes no part in votes and acknowledgements yet, since it has not heard what it may have
+	// promised before it started. Short says that it lacks something that it had made durable, and Floor, unless 0, is the
+	// index that its log must reach before it leads.
+	Silent bool   `json:"silent,omitempty"`
+	Short  bool   `json:"short,omitempty"`
+	Floor  uint64 `json:"floor,omitempty"`
 	// Match is, at the leader, the index up to which each node's log is known to agree.
 	Match map[rhumb.NodeID]uint64 `json:"match,omitempty"`
 }

@@ -519,8 +519,8 @@ func TestDeadNode(t *testing.T) {
 			s := c.status(c.leader())
 			return len(s.Voters) == 3 && !slices.Contains(s.Voters, victim)
 		})
-		c.restart(victim)
 		back := time.Now()
+		c.restart(victim)
 		c.await("the victim is live", func() bool { n, _ := c.groups[leader].State().Node(victim); return n.State == rhumb.NodeLive })
 		var own []rhumb.RangeID
 		for r := range c.groups[leader].State().Ranges() {

@@ -28,6 +28,9 @@ type metrics struct {
 	resyncs       prometheus.Counter
 	fenced        prometheus.Counter
 	yields        prometheus.Counter
+	silent        prometheus.Gauge
+	short         prometheus.Gauge
+	readmitted    prometheus.Counter
 }
 
 func newMetrics(r prometheus.Registerer, group GroupID) *metrics {
@@ -64,6 +67,9 @@ func newMetrics(r prometheus.Registerer, group GroupID) *metrics {
 		resyncs:     counter("watch_resyncs_total", "Watches told to read everything again."),
 		yields:      counter("yields_total", "Ranges given to another primary because theirs could not commit or was not fit."),
 		fenced:      counter("nodes_fenced_total", "Nodes fenced by this leader."),
+		silent:      gauge("silent", "1 while this replica has not proved its log since it started, and does not vote."),
+		short:       gauge("short", "1 while this replica lacks metadata that it had made durable."),
+		readmitted:  counter("replicas_readmitted_total", "Replicas that had lost metadata and that this leader removed to take them in anew."),
 	}
 }
 
@@ -78,6 +84,11 @@ func float(b bool) float64 {
 		return 1
 	}
 	return 0
+}
+
+func (m *metrics) proving(silent, short bool) {
+	m.silent.Set(float(silent))
+	m.short.Set(float(short))
 }
 
 func (m *metrics) proposed(err error, res catalog.Result, took time.Duration) {

@@ -19,6 +19,9 @@ import (
 const (
 	messageWhole = 1
 	messagePart  = 2 // then number(4) part(2) parts(2), and a part of the bytes of a whole message
+	// A question or an answer of a replica that proves its log, in CBOR.
+	messageQuestion = 3
+	messageAnswer   = 4
 )
 
 const partHeader = 1 + 4 + 2 + 2
@@ -26,10 +29,12 @@ const partHeader = 1 + 4 + 2 + 2
 // transferTicks is after how many ticks without progress a state transfer counts as lost and is sent again.
 const transferTicks = 50
 
-// inbound is a received message.
+// inbound is a received message: one of the three.
 type inbound struct {
-	from    rhumb.NodeID
-	message *raftpb.Message
+	from     rhumb.NodeID
+	message  *raftpb.Message
+	question *question
+	answer   *answer
 }
 
 // sentTransfer is a state transfer that was sent and not yet acknowledged.
@@ -41,6 +46,14 @@ type sentTransfer struct {
 // Step takes a message that another node's Group gave to its transport. A message that finds the inbox full is dropped.
 func (g *Group) Step(from rhumb.NodeID, b []byte) error {
 	const op rhumb.Op = "raftmeta.Step"
+	if len(b) > 0 && (b[0] == messageQuestion || b[0] == messageAnswer) {
+		in, err := decodeInbound(from, b)
+		if err != nil {
+			return err
+		}
+		g.queue(in)
+		return nil
+	}
 	whole, err := g.parts.add(from, b)
 	if err != nil || whole == nil {
 		return rhumb.Wrap(op, err)
@@ -56,13 +69,18 @@ func (g *Group) Step(from rhumb.NodeID, b []byte) error {
 			m.GetType(), m.GetFrom(), m.GetTo(), from, g.config.Node)
 	}
 	g.contacts.heard(from, g.rt.Now())
+	g.queue(inbound{from: from, message: m})
+	return nil
+}
+
+// queue hands a received message to the driver, unless too many wait.
+func (g *Group) queue(in inbound) {
 	select {
-	case g.inbox <- inbound{from, m}:
+	case g.inbox <- in:
 		g.signal()
 	default:
 		g.metrics.dropped.Inc()
 	}
-	return nil
 }
 
 // send encodes messages and hands them to the transport, those for one node together.
@@ -70,6 +88,9 @@ func (d *driver) send(messages []*raftpb.Message) {
 	var order []uint64
 	byNode := make(map[uint64][][]byte)
 	for _, m := range messages {
+		if !d.maySend(m) {
+			continue
+		}
 		to := m.GetTo()
 		if _, ok := byNode[to]; !ok {
 			order = append(order, to)

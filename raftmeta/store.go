@@ -2,7 +2,9 @@ package raftmeta
 
 import (
 	"encoding/binary"
+	"slices"
 
+	"github.com/fxamacker/cbor/v2"
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
@@ -15,12 +17,19 @@ import (
 //	h          the hard state
 //	s          the state transfer behind which the log begins
 //	e index(8) an entry
+//	l          the record of the replica's lives
+//	n node(8)  what is known of another member's lives
 var (
 	keyHardState = []byte("h")
 	keyTransfer  = []byte("s")
 	keyEntry     = []byte("e")
 	keyEntryEnd  = []byte("f")
+	keyRecord    = []byte("l")
+	keyOthers    = []byte("n")
+	keyOthersEnd = []byte("o")
 )
+
+func otherKey(node uint64) []byte { return binary.BigEndian.AppendUint64([]byte("n"), node) }
 
 func entryKey(index uint64) []byte { return binary.BigEndian.AppendUint64([]byte("e"), index) }
 
@@ -34,22 +43,42 @@ type logStore struct {
 	size, stateSize, kept int
 	// transferred is the index of the state transfer.
 	transferred uint64
+
+	record record
+	// fresh is true when the KV holds nothing: the replica has promised nothing.
+	fresh bool
+	// lost says what the KV lacks of what was durable; nil when nothing is known to lack.
+	lost error
 }
 
-// openLog reads what the KV holds.
+// openLog reads what the KV holds. A log that lost its end is opened as far as it goes, and one that cannot be used is
+// removed, since the other voters have what it held; lost then says what lacks. A log of the only voter is left as it is.
 func openLog(kv KV) (*logStore, error) {
+	l, err := readLog(kv, false)
+	if err == nil || rhumb.KindOf(err) != rhumb.Corrupt {
+		return l, err
+	}
+	return emptyLog(kv, err)
+}
+
+// emptyLog removes a log that cannot be used, if other voters have what it held.
+func emptyLog(kv KV, why error) (*logStore, error) {
+	l := &logStore{MemoryStorage: raft.NewMemoryStorage(), kv: kv, lost: why}
+	if err := l.readRecord(); err != nil || len(l.record.Voters) < 2 {
+		return nil, why
+	}
+	return l, l.wipe()
+}
+
+// readLog reads what the KV holds. A log of the only voter that lost its end is refused, unless accept is true.
+func readLog(kv KV, accept bool) (*logStore, error) {
 	l := &logStore{MemoryStorage: raft.NewMemoryStorage(), kv: kv}
-	first := uint64(1)
-	var transfer raftpb.Snapshot
-	if ok, err := l.read(keyTransfer, &transfer); err != nil {
+	if err := l.readRecord(); err != nil {
 		return nil, err
-	} else if ok {
-		if err := l.ApplySnapshot(&transfer); err != nil {
-			return nil, l.corrupt("state transfer", err)
-		}
-		l.transferred = transfer.GetMetadata().GetIndex()
-		first = l.transferred + 1
-		l.stateSize = len(transfer.GetData())
+	}
+	first, err := l.readTransfer()
+	if err != nil {
+		return nil, err
 	}
 	entries, err := l.readEntries(first)
 	if err != nil {
@@ -58,18 +87,120 @@ func openLog(kv KV) (*logStore, error) {
 	if err := l.Append(entries); err != nil {
 		return nil, l.corrupt("log", err)
 	}
-	var hard raftpb.HardState
-	if _, err := l.read(keyHardState, &hard); err != nil {
-		return nil, err
+	err = l.readHardState(first - 1)
+	if err == nil && l.lost != nil && !accept && len(l.record.Voters) < 2 {
+		err = l.lost
 	}
-	if hard.GetCommit() > first-1+uint64(len(entries)) {
-		return nil, l.corrupt("hard state", rhumb.Ef("raftmeta.log", rhumb.Corrupt,
-			"%d is committed and the log ends at %d", hard.GetCommit(), first-1+uint64(len(entries))))
+	return l, err
+}
+
+func (l *logStore) readRecord() error {
+	value, ok, err := l.kv.Get(keyRecord)
+	if err != nil || !ok {
+		return err
 	}
-	if hard.GetCommit() < first-1 { // the commit index of a batch that was not synced
-		hard.Commit = proto.Uint64(first - 1)
+	if err := cbor.Unmarshal(value, &l.record); err != nil {
+		return l.corrupt("record of lives", err)
 	}
-	return l, l.SetHardState(&hard)
+	return nil
+}
+
+// readTransfer reads the state transfer, and returns the index of the first entry behind it.
+func (l *logStore) readTransfer() (first uint64, err error) {
+	var transfer raftpb.Snapshot
+	if ok, err := l.read(keyTransfer, &transfer); err != nil || !ok {
+		return 1, err
+	}
+	if err := l.ApplySnapshot(&transfer); err != nil {
+		return 0, l.corrupt("state transfer", err)
+	}
+	l.transferred, l.stateSize = transfer.GetMetadata().GetIndex(), len(transfer.GetData())
+	conf := transfer.GetMetadata().GetConfState()
+	l.record.Voters = electors(conf)
+	return l.transferred + 1, nil
+}
+
+// readHardState reads the hard state of a log that reaches at least to an index. A commit index beyond the last entry is
+// that of a log that lost its end.
+func (l *logStore) readHardState(from uint64) error {
+	hard := new(raftpb.HardState)
+	ok, err := l.read(keyHardState, hard)
+	if err != nil {
+		return err
+	}
+	last, _ := l.LastIndex()
+	lastTerm, _ := l.Term(last)
+	l.fresh = !ok && last == 0 && l.record.Life == 0
+	if hard.GetCommit() > last || hard.GetTerm() < lastTerm {
+		l.lost = l.corrupt("log", rhumb.Ef("raftmeta.log", rhumb.Corrupt, "entry %d is committed in term %d, and the log ends with entry %d of term %d",
+			hard.GetCommit(), hard.GetTerm(), last, lastTerm))
+	}
+	if hard.GetTerm() < lastTerm {
+		hard.Term, hard.Vote = proto.Uint64(lastTerm), proto.Uint64(0)
+	}
+	// The commit index of a batch that was not synced may be older than the state transfer.
+	hard.Commit = proto.Uint64(min(max(hard.GetCommit(), from), last))
+	return l.SetHardState(hard)
+}
+
+// wipe removes log and state, and keeps the lives.
+func (l *logStore) wipe() error {
+	b := l.kv.NewBatch()
+	b.Delete(keyHardState)
+	b.Delete(keyTransfer)
+	b.DeleteRange(keyEntry, keyEntryEnd)
+	return rhumb.Wrap("raftmeta.wipe", b.Commit(true))
+}
+
+// beginLife stores the record of a new life; lost or short makes it short.
+func (l *logStore) beginLife(life uint64, short bool) error {
+	l.record = l.record.begin(life, short || l.lost != nil)
+	return l.saveRecord(nil)
+}
+
+// saveRecord makes the record durable, together with a hard state if one is given.
+func (l *logStore) saveRecord(hard *raftpb.HardState) error {
+	b := l.kv.NewBatch()
+	b.Set(keyRecord, encodeCBOR(l.record))
+	if hard != nil {
+		b.Set(keyHardState, marshal(hard))
+	}
+	if err := b.Commit(true); err != nil {
+		return rhumb.Wrap("raftmeta.saveRecord", err)
+	}
+	if hard != nil {
+		return l.SetHardState(hard)
+	}
+	return nil
+}
+
+// others reads what is known of the lives of other members. What cannot be read is unknown.
+func (l *logStore) others() (map[uint64]acquaintance, error) {
+	out := make(map[uint64]acquaintance)
+	for pair, err := range l.kv.Scan(keyOthers, keyOthersEnd) {
+		if err != nil {
+			return nil, err
+		}
+		var a acquaintance
+		if len(pair.Key) == 9 && cbor.Unmarshal(pair.Value, &a) == nil {
+			out[binary.BigEndian.Uint64(pair.Key[1:])] = a
+		}
+	}
+	return out, nil
+}
+
+// saveOther makes durable what is known of another member.
+func (l *logStore) saveOther(node uint64, a acquaintance) error {
+	b := l.kv.NewBatch()
+	b.Set(otherKey(node), encodeCBOR(a))
+	return rhumb.Wrap("raftmeta.saveOther", b.Commit(true))
+}
+
+// electors returns all nodes whose votes a configuration needs.
+func electors(conf *raftpb.ConfState) []uint64 {
+	out := slices.Concat(conf.GetVoters(), conf.GetVotersOutgoing())
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // read reads one message; ok is false when there is none.
@@ -112,7 +243,7 @@ func (l *logStore) corrupt(what string, err error) error {
 func (l *logStore) save(hard *raftpb.HardState, entries []*raftpb.Entry, transfer *raftpb.Snapshot, sync bool) error {
 	b := l.kv.NewBatch()
 	if !raft.IsEmptySnap(transfer) {
-		b.Set(keyTransfer, marshal(transfer))
+		l.putTransfer(b, transfer)
 		b.DeleteRange(keyEntry, keyEntryEnd)
 		sync = true
 	}
@@ -165,7 +296,7 @@ func (l *logStore) compact(transfer *raftpb.Snapshot, keep uint64) error {
 	}
 	cut := max(index, keep) - keep // the last entry to go
 	b := l.kv.NewBatch()
-	b.Set(keyTransfer, marshal(transfer))
+	l.putTransfer(b, transfer)
 	b.DeleteRange(keyEntry, entryKey(cut+1))
 	if err := b.Commit(true); err != nil {
 		return err
@@ -180,6 +311,13 @@ func (l *logStore) compact(transfer *raftpb.Snapshot, keep uint64) error {
 	}
 	l.kept = l.size
 	return err
+}
+
+// putTransfer adds a state transfer to a batch. The record knows its voters, so that they are known when it is damaged.
+func (l *logStore) putTransfer(b KVBatch, transfer *raftpb.Snapshot) {
+	l.record.Voters = electors(transfer.GetMetadata().GetConfState())
+	b.Set(keyTransfer, marshal(transfer))
+	b.Set(keyRecord, encodeCBOR(l.record))
 }
 
 // sizeOf gives the bytes of the entries lo..hi, hi excluded.

@@ -143,7 +143,7 @@ func (n *node) enter() {
 	n.seen = newJudged(n)
 	c := raftmeta.DefaultConfig()
 	c.Node, c.KV, c.Transport, c.Runtime = n.id, kv{raftmeta.StoreKV(n.disk.engine.Stores()[0], 0), &n.disk}, raft{n}, n.rt
-	c.Logger = w.logger(n)
+	c.Logger, c.Short = w.logger(n), n.disk.engine.Stores()[0].Short()
 	var err error
 	w.withChance(func() { n.group, err = raftmeta.Open(c) })
 	w.judge(err)

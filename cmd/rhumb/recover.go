@@ -57,7 +57,12 @@ func (a *app) withReplica(ctx context.Context, name, node string, do func(contex
 	})
 }
 
+// unsafeRecoverCommand groups the ways to go on after a loss.
 func (a *app) unsafeRecoverCommand() *cobra.Command {
+	return noArgsGroup("unsafe-recover", "Accept losses that nothing can undo", a.connected(a.recoverRangeCommand()), a.recoverMetadataCommand())
+}
+
+func (a *app) recoverRangeCommand() *cobra.Command {
 	var node string
 	var yes bool
 	c := &cobra.Command{
@@ -78,7 +83,7 @@ directories first.`,
 	c.Flags().StringVar(&node, "node", "", "the node whose copy the range goes on from")
 	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	must(c.MarkFlagRequired("node"))
-	return noArgsGroup("unsafe-recover", "Accept losses that nothing can undo", a.connected(c))
+	return c
 }
 
 func (a *app) recoverRange(ctx context.Context, c *client.Client, id rhumb.RangeID, n rhumb.NodeID, yes bool) error {

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// soloNode is a node that a test starts by itself.
+type soloNode struct {
+	*process
+	dir, addr, gossip string
+}
+
+// freeAddr returns an address that nothing listens on.
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// start starts the node on its directory.
+func (n *soloNode) start(t *testing.T, zone, join string) {
+	t.Helper()
+	args := []string{
+		"start", "--region", "frankfurt", "--zone", zone, "--dir", n.dir, "--insecure", "--addr", n.addr, "--gossip-addr", n.gossip,
+		"--heartbeat-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0", "--snapshot-dir", n.dir + "-images",
+	}
+	if join != "" {
+		args = append(args, "--join", join)
+	}
+	n.process = startProcess(t, nil, args...)
+}
+
+// end kills the node, and waits for its end.
+func (n *soloNode) end(t *testing.T) {
+	t.Helper()
+	if err := n.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	n.wait()
+}
+
+// TestUnsafeRecoverMetadata loses two of three nodes for good. The third cannot create a table before `unsafe-recover
+// metadata`, and can afterwards; the records whose copies it holds are read and written.
+func TestUnsafeRecoverMetadata(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes; left out by -short")
+	}
+	base := t.TempDir()
+	var nodes []*soloNode
+	for i := range 3 {
+		n := &soloNode{dir: filepath.Join(base, fmt.Sprint(i)), addr: freeAddr(t), gossip: freeAddr(t)}
+		join := ""
+		if i > 0 {
+			join = nodes[0].gossip
+		}
+		n.start(t, string(rune('a'+i)), join)
+		nodes = append(nodes, n)
+		if i == 0 {
+			await(t, "the cluster to be made", bootWait, func() bool {
+				_, _, code := runIn(t.Context(), "", "init", "--addr", n.addr, "--insecure")
+				return code == exitOK
+			})
+		}
+	}
+	last := nodes[2]
+	await(t, "three voters", bootWait, func() bool {
+		stdout, _, _ := runIn(t.Context(), "", "node", "ls", "--addr", nodes[0].addr, "--insecure", "-o", "json")
+		return strings.Count(stdout, `"voter":true`) == 3
+	})
+	ok(t, "table", "create", "notes", "--replicas", "1", "--addr", nodes[0].addr, "--insecure")
+	const keys = 24
+	for i := range keys {
+		name := fmt.Sprint("k", i)
+		await(t, name+" to be written", settleWait, func() bool {
+			_, _, code := runIn(t.Context(), "", "put", "notes", name, "text=before", "--addr", nodes[i%3].addr, "--insecure")
+			return code == exitOK
+		})
+	}
+	for _, n := range nodes {
+		n.end(t)
+	}
+	for _, n := range nodes[:2] {
+		if err := os.RemoveAll(n.dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fails(t, exitNotFound, "unsafe-recover", "metadata", "--dir", filepath.Join(base, "none"), "--show")
+	if got := ok(t, "unsafe-recover", "metadata", "--dir", last.dir, "--show"); !strings.Contains(got, "n1, n2, n3") {
+		t.Errorf("the survivor shows\n%s", got)
+	}
+	if _, _, code := runIn(t.Context(), "no\n", "unsafe-recover", "metadata", "--dir", last.dir); code == exitOK {
+		t.Error("recovered without consent")
+	}
+	var doc recoverDoc
+	okJSON(t, &doc, "unsafe-recover", "metadata", "--dir", last.dir, "--yes")
+	if !doc.Recover || doc.Recovered == nil || len(doc.Recovered.Lost) != 2 || doc.Node != rhumb.NodeID(3) {
+		t.Errorf("%+v", doc)
+	}
+	last.start(t, "c", "")
+	await(t, "a table to be created", bootWait, func() bool {
+		_, _, code := runIn(t.Context(), "", "table", "create", "new", "--replicas", "1", "--addr", last.addr, "--insecure")
+		return code == exitOK
+	})
+	read := 0
+	for i := range keys {
+		name := fmt.Sprint("k", i)
+		stdout, _, code := runIn(t.Context(), "", "get", "notes", name, "--addr", last.addr, "--insecure", "--timeout", "2s")
+		if code != exitOK {
+			continue // its only copy was on a node that is gone
+		}
+		if !strings.Contains(stdout, "before") {
+			t.Errorf("%s reads\n%s", name, stdout)
+		}
+		read++
+		ok(t, "put", "notes", name, "text=after", "--addr", last.addr, "--insecure")
+	}
+	if read == 0 {
+		t.Error("the survivor serves none of the records")
+	}
+	t.Logf("%d of %d records, kept in one copy each, were on the survivor", read, keys)
+}
