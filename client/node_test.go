@@ -225,6 +225,9 @@ func TestStatusWithoutLeader(t *testing.T) {
 	second.Close()
 	status := func(n *node.Node) {
 		t.Helper()
+		for deadline := time.Now().Add(20 * time.Second); n.State() == nil && time.Now().Before(deadline); {
+			time.Sleep(5 * time.Millisecond) // it opens its copy of the metadata
+		}
 		c := open(t, "", n)
 		defer c.Close()
 		all := c.Status(t.Context())

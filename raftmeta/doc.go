@@ -25,6 +25,11 @@
 // fences nodes on evidence, and moves replicas and primaries. Each of its acts is an ordinary command, decided on the
 // present state and harmless when repeated, so that a change of leader in the middle needs no care.
 //
+// # Starting
+//
+// A replica that starts is silent until it has proved its log (proof.go): it takes entries, and neither votes nor acknowledges.
+// The leader removes a replica that lost entries and takes it in anew. Recover is for the loss of most voters.
+//
 // # Invariants
 //
 // Entries, votes and terms are durable before any message that promises them leaves. A command that cannot be decoded

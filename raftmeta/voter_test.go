@@ -432,3 +432,25 @@ func TestLives(t *testing.T) {
 		t.Errorf("an older copy that knows it: %v, %+v", v, again)
 	}
 }
+
+// FuzzQuestion decodes questions and answers from anywhere: what decodes has a life and lists of bounded length.
+func FuzzQuestion(f *testing.F) {
+	f.Add(encodeMessage(messageQuestion, question{Life: 1, Formers: []uint64{2}, Last: position{3, 4}}))
+	f.Add(encodeMessage(messageAnswer, answer{Life: 1, Voters: []uint64{1, 2, 3}}))
+	f.Add([]byte{messageAnswer})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) == 0 {
+			return
+		}
+		in, err := decodeInbound(2, b)
+		switch {
+		case err != nil:
+			if rhumb.KindOf(err) != rhumb.Corrupt {
+				t.Errorf("got %v, want kind corrupt", err)
+			}
+		case in.question != nil && (in.question.Life == 0 || len(in.question.Formers) > formersMax),
+			in.answer != nil && (in.answer.Life == 0 || len(in.answer.Voters) > rhumb.NodesMax):
+			t.Errorf("%+v", in)
+		}
+	})
+}
