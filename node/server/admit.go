@@ -39,6 +39,11 @@ func requestBytes(q *rhumbpb.Request) int64 {
 			size += mutationOverhead + len(n)
 		}
 	}
+	if l := q.Locate; l != nil {
+		for _, n := range l.Names {
+			size += mutationOverhead + len(n)
+		}
+	}
 	return int64(size)
 }
 

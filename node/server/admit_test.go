@@ -96,3 +96,16 @@ func TestStreamsAreLimited(t *testing.T) {
 	}
 	take(t, openStream(t, c, hello(), putReq(1, home, "a", "v")), 1)
 }
+
+// Names count, whatever a request does with them: a client could otherwise fill the node with names to locate.
+func TestRequestBytesCountNames(t *testing.T) {
+	names := [][]byte{make([]byte, 4<<10), make([]byte, 4<<10)}
+	for what, q := range map[string]*rhumbpb.Request{
+		"read":   {Read: &rhumbpb.Read{Names: names}},
+		"locate": {Locate: &rhumbpb.Locate{Names: names}},
+	} {
+		if n := requestBytes(q); n < 8<<10 {
+			t.Errorf("a %s of two names of 4 KiB counts as %d bytes", what, n)
+		}
+	}
+}
