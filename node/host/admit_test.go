@@ -1,6 +1,7 @@
 package host
 
 import (
+	"math"
 	"testing"
 	"time"
 )
@@ -10,14 +11,15 @@ func TestWaterLevel(t *testing.T) {
 		sizes       []int64
 		total, want int64
 	}{
-		{[]int64{1, 2, 3}, 6, 0}, {[]int64{10, 1, 1}, 6, 4}, {[]int64{5, 5, 5}, 6, 2}, {[]int64{9, 3, 1}, 7, 3}, {[]int64{7}, 3, 3}, {nil, 5, 5},
+		{[]int64{10, 1, 1}, 6, 4}, {[]int64{5, 5, 5}, 6, 2}, {[]int64{9, 3, 1}, 7, 3}, {[]int64{7}, 3, 3},
+		{[]int64{1, 2, 3}, 6, math.MaxInt64}, {[]int64{10, 100}, 115, math.MaxInt64}, {nil, 5, math.MaxInt64}, // all fit
 	} {
 		got := waterLevel(tc.sizes, tc.total)
 		var sum int64
 		for _, s := range tc.sizes {
 			sum += min(s, got)
 		}
-		if sum > tc.total && tc.want != 0 || tc.want != 0 && got != tc.want {
+		if sum > tc.total || got != tc.want {
 			t.Errorf("sizes %v cut to %d: %d, which is %d together, want %d", tc.sizes, tc.total, got, sum, tc.want)
 		}
 	}

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -60,7 +61,8 @@ func (h *Host) shrinkTails() {
 	}
 }
 
-// waterLevel gives the greatest level such that sizes, each cut down to it, are at most total together.
+// waterLevel returns the greatest level such that sizes, each cut down to it, are at most total together. When all of them
+// fit whole, no level is too high.
 func waterLevel(sizes []int64, total int64) int64 {
 	sizes = slices.Sorted(slices.Values(sizes))
 	for i, size := range sizes {
@@ -69,7 +71,7 @@ func waterLevel(sizes []int64, total int64) int64 {
 		}
 		total -= size
 	}
-	return total
+	return math.MaxInt64
 }
 
 // logCheckInterval is how often the size of the logs is looked at.
@@ -103,6 +105,7 @@ func (h *Host) boundLogsOf(store *storage.Store) {
 	if total > h.cfg.LogKeepStore {
 		keep = min(keep, waterLevel(sizes, h.cfg.LogKeepStore))
 	}
+	shortened := 0
 	for i, s := range slots {
 		if s.logKeep == keep {
 			continue
@@ -111,9 +114,13 @@ func (h *Host) boundLogsOf(store *storage.Store) {
 		s.r.KeepLog(keep)
 		h.touch(s)
 		if sizes[i] > keep && s.r.State() == replica.Primary {
-			h.m.logsShortened.Inc()
-			h.log.Warn("the store keeps too much log for replicas that are behind: the log of a range is cut shorter, and replicas that miss what goes cannot catch up by it",
-				"range", s.id.String(), "dir", store.Dir(), "log_bytes", sizes[i], "keeps", keep, "store_log_bytes", total, "store_keeps", h.cfg.LogKeepStore)
+			shortened++
 		}
 	}
+	h.m.logsShortened.Add(float64(shortened))
+	if shortened > 0 && !h.logsShort[store] { // once: the level moves with every write until the replicas have caught up
+		h.log.Warn("the store keeps too much log for replicas that are behind: the longest logs are cut shorter, and replicas that need what is cut off cannot catch up from the log",
+			"dir", store.Dir(), "ranges", shortened, "keeps", keep, "store_log_bytes", total, "store_keeps", h.cfg.LogKeepStore)
+	}
+	h.logsShort[store] = total > h.cfg.LogKeepStore
 }

@@ -189,7 +189,8 @@ type Host struct {
 	fetches  []fetchedEvent
 	fetching int
 
-	logsChecked time.Duration // when boundLogs looked last
+	logsChecked time.Duration           // when boundLogs looked last
+	logsShort   map[*storage.Store]bool // the stores whose logs were too long together then
 
 	ticks atomic.Bool // active is not empty: an idle host is left alone
 	// tell gives the tick that lets peers know what is committed, telling that it is on its way.
@@ -232,7 +233,7 @@ func New(cfg Config) (*Host, error) {
 	cfg.LogKeepStore = cmp.Or(cfg.LogKeepStore, rhumb.LogKeepStore)
 	cfg.Budgets.Requests = cmp.Or(cfg.Budgets.Requests, waitingBytesMax)
 	h := &Host{
-		cfg: cfg, rt: cfg.Runtime, log: cfg.Logger, m: newMetrics(), tokens: map[uint64]call{}, nodes: map[rhumb.NodeID]peerState{},
+		cfg: cfg, rt: cfg.Runtime, log: cfg.Logger, m: newMetrics(), tokens: map[uint64]call{}, nodes: map[rhumb.NodeID]peerState{}, logsShort: map[*storage.Store]bool{},
 		admission: admission{clock: cfg.Runtime.Now, pace: newPace(cfg.Budgets.Requests)},
 		ctx:       ctx, cancel: cancel,
 	}
