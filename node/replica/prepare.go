@@ -294,7 +294,10 @@ func (r *Replica) stepFetch(m *Message) {
 	case m.Prev.Seq >= last.Seq: // a later life than the one that answered Prepare: its disk has lost the end
 		reply.HintEpoch, reply.HintEnd = last.Epoch, last.Seq
 		r.send(reply)
+	case r.suffixRead == m.Epoch:
+		// One read at a time: a question that is repeated because the disk is slow must not make it slower.
 	default:
+		r.suffixRead = m.Epoch
 		r.out.Fetch = append(r.out.Fetch, LogRead{
 			To: m.From, Epoch: m.Epoch, From: m.Prev.Seq + 1, Until: last.Seq, BytesMax: r.cfg.AppendBytesMax,
 		})

@@ -53,6 +53,8 @@ type Replica struct {
 	ackUpTo    rhumb.Seq
 	ackTo      rhumb.NodeID
 	promiseDue bool
+	// suffixRead is the epoch whose elected primary waits for a read of this log; 0 when none is under way.
+	suffixRead rhumb.Epoch
 
 	// What an elected replica needs.
 	prep preparation

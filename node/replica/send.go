@@ -145,6 +145,9 @@ func (r *Replica) fetch(p *progress) {
 
 // Fetched answers Ready.Fetch. No entries say that the log was trimmed away there.
 func (r *Replica) Fetched(f LogRead, entries []*entry.Entry) {
+	if r.suffixRead == f.Epoch {
+		r.suffixRead = 0
+	}
 	if r.role == following {
 		r.sendSuffix(f, entries)
 		return
