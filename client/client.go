@@ -38,6 +38,8 @@ type Client struct {
 	links  map[string]*link
 	closed bool
 	rtt    distances
+	// listeners counts the surveys that wait for answers after their decision.
+	listeners atomic.Int64
 
 	ctx    context.Context // of the client's own goroutines
 	cancel context.CancelFunc

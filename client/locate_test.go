@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -234,5 +235,39 @@ func TestSilentRegion(t *testing.T) {
 	}
 	if rs := w.regionsOf("new"); len(rs) != 0 {
 		t.Errorf("the record was created in %v", rs)
+	}
+}
+
+// TestListenersAreBounded guards that surveys with an answer do not wait for a region that hangs, beyond a number of them.
+func TestListenersAreBounded(t *testing.T) {
+	for _, tc := range []struct {
+		before  int64
+		listens bool
+	}{{listenersMax - 1, true}, {listenersMax, false}} {
+		c := &Client{}
+		c.listeners.Store(tc.before)
+		s := &survey{t: &Table{c: c}, asked: make([]place, 2)}
+		ctx, cancel := context.WithCancel(t.Context())
+		var asked context.Context
+		answers := make(chan chan<- placeAnswer, 1)
+		at, err := s.run(ctx, func(whole context.Context, index int, to chan<- placeAnswer) {
+			asked = whole
+			if index == 0 {
+				to <- placeAnswer{index: 0, state: with}
+				answers <- to
+			}
+		})
+		cancel()
+		if at == nil || err != nil {
+			t.Fatalf("the survey concludes %v, %v", at, err)
+		}
+		if listens := asked.Err() == nil; listens != tc.listens {
+			t.Errorf("with %d listeners a survey listens: %v", tc.before, listens)
+		}
+		(<-answers) <- placeAnswer{index: 1, state: without} // ends the listener
+		c.work.Wait()
+		if n := c.listeners.Load(); n != tc.before {
+			t.Errorf("%d listeners are counted at the end, %d at the start", n, tc.before)
+		}
 	}
 }

@@ -110,19 +110,16 @@ func (s *survey) judge() (at *place, decided bool, err error) {
 // in the background: a second one is a name that was created twice while a region was dead.
 func (s *survey) run(ctx context.Context, ask func(ctx context.Context, index int, answers chan<- placeAnswer)) (*place, error) {
 	s.t.c.m.searches.Add(1)
-	asking, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	whole, cancel := context.WithCancel(context.WithoutCancel(ctx)) // the survey outlives its caller by listen
 	answers := make(chan placeAnswer, len(s.asked))
 	for i := range s.asked {
-		ask(asking, i, answers)
+		ask(whole, i, answers)
 	}
 	for open := len(s.asked); ; open-- {
 		at, decided, err := s.judge()
 		switch {
 		case decided && at != nil:
-			s.t.c.spawn(func() {
-				defer cancel()
-				s.listen(at.id.Region, answers, open)
-			})
+			s.listenLater(at.id.Region, answers, open, cancel)
 			return at, err
 		case decided:
 			cancel()
@@ -139,8 +136,28 @@ func (s *survey) run(ctx context.Context, ask func(ctx context.Context, index in
 	}
 }
 
-// listenMax bounds how long a survey waits for answers after its decision.
-const listenMax = 5 * time.Second
+const (
+	// listenMax bounds how long a survey waits for answers after its decision.
+	listenMax = 5 * time.Second
+	// listenersMax bounds the surveys of a client that wait so at once; a region that hangs would gather them. Further ones
+	// do not look for a second record.
+	listenersMax = 1 << 13
+)
+
+// listenLater runs listen in the background when answers are missing, and ends the survey with cancel.
+func (s *survey) listenLater(found rhumb.RegionID, answers <-chan placeAnswer, open int, cancel context.CancelFunc) {
+	c := s.t.c
+	if open == 0 || c.listeners.Load() >= listenersMax {
+		cancel()
+		return
+	}
+	c.listeners.Add(1)
+	c.spawn(func() {
+		defer c.listeners.Add(-1)
+		defer cancel()
+		s.listen(found, answers, open)
+	})
+}
 
 // listen takes the answers that are still under way and reports a region that has the record, too.
 func (s *survey) listen(found rhumb.RegionID, answers <-chan placeAnswer, open int) {
