@@ -60,7 +60,6 @@ func (system) Every(period time.Duration, urgent bool, f func()) (stop func()) {
 	running.Go(func() {
 		if urgent {
 			hurry()
-			defer runtime.UnlockOSThread()
 		}
 		t := time.NewTicker(period)
 		defer t.Stop()
@@ -82,8 +81,9 @@ func (system) Every(period time.Duration, urgent bool, f func()) (stop func()) {
 // urgentNice is the priority of urgent work.
 const urgentNice = -10
 
-// hurry gives the goroutine a thread of its own, with a better priority where the system allows that, so that a loaded
-// machine does not look like a dead one.
+// hurry locks the goroutine to a thread and raises the thread's priority where the system allows that, so that a loaded
+// machine does not look like a dead one. The goroutine never unlocks the thread: it ends with the goroutine, and so its
+// priority does not pass to other work.
 func hurry() {
 	runtime.LockOSThread()
 	_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), urgentNice) // refused without privilege: the priority stays
