@@ -146,8 +146,8 @@ func (s *Store) Short() bool {
 	return s.damages.state.Short
 }
 
-// ClearShort ends Short, durably. The host calls it once a new life of the node is registered, and stored with
-// Engine.SetLife: from then on nobody counts on what the store held before.
+// ClearShort ends Short, durably. Engine.ConfirmLife calls it once a new life of the node is registered: from then on
+// nobody counts on what the store held before.
 func (s *Store) ClearShort() error {
 	s.damages.mu.Lock()
 	defer s.damages.mu.Unlock()
@@ -226,18 +226,21 @@ func (s *Store) placeDamage(exact bool) error {
 	fresh := s.damages.fresh
 	s.damages.fresh = nil
 	s.damages.mu.Unlock()
+	var errs []error // a note that fails, for example on a full disk, must not lose the others
 	for _, f := range fresh {
+		marked := false
 		if span, ok := s.tableSpan(f.File); ok {
-			s.damageSpan(span, exact)
+			marked = s.damageSpan(span, exact)
 		}
-		if err := s.addDamage(Damage{Fault: f}, false); err != nil {
-			return err
+		// A store that remembers as much as it may learns nothing from further blocks, and must not sync for each read of one.
+		if marked || len(s.Damage()) < DamagesMax {
+			errs = append(errs, s.addDamage(Damage{Fault: f}, false))
 		}
 		s.damages.mu.Lock() // reading the ranges has met it again
 		s.damages.fresh = slices.DeleteFunc(s.damages.fresh, func(again Fault) bool { return again == f })
 		s.damages.mu.Unlock()
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // stopEvery is after how many keys readable looks whether the store stops.
@@ -263,8 +266,9 @@ func (s *Store) readable(id rhumb.RangeID) bool {
 	return errors.Join(err, it.Close()) == nil
 }
 
-// damageSpan marks the ranges that a damaged table touches; with exact only those that cannot be read.
-func (s *Store) damageSpan(span keys.Span, exact bool) {
+// damageSpan marks the ranges that a damaged table touches, with exact only those that cannot be read. It reports whether
+// one of them was not marked before.
+func (s *Store) damageSpan(span keys.Span, exact bool) (marked bool) {
 	s.mu.RLock()
 	var touched []rhumb.RangeID
 	for id := range s.ranges {
@@ -279,8 +283,10 @@ func (s *Store) damageSpan(span keys.Span, exact bool) {
 	s.damages.mu.Lock()
 	defer s.damages.mu.Unlock()
 	for _, id := range touched {
+		marked = marked || !s.damages.ranges[id]
 		s.damages.ranges[id] = true
 	}
+	return marked
 }
 
 // tableSpan returns the keys of a table file, both ends included.

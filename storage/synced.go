@@ -34,7 +34,7 @@ const (
 	syncedFileSize = 2 * syncedSector
 )
 
-// logLengths is told how far log files are durable. It stands between a store and its log, which is Pebble's for now.
+// logLengths receives how far log files are durable. It stands between a store and its log, which is Pebble's for now.
 type logLengths interface {
 	// began says that a log file is new, or used again, and empty.
 	began(number uint64)
@@ -109,7 +109,7 @@ type syncedFile struct {
 func openSynced(fsys vfs.FS, dir string, st syncedState, failed func(error)) (*syncedFile, error) {
 	const op rhumb.Op = "storage.Open"
 	path := fsys.PathJoin(dir, syncedName)
-	if err := syncedFull(fsys, dir, path); err != nil {
+	if err := syncedFull(fsys, dir, path, st); err != nil {
 		return nil, err
 	}
 	f, err := fsys.OpenReadWrite(path, vfs.WriteCategoryUnspecified)
@@ -132,12 +132,17 @@ func openSynced(fsys vfs.FS, dir string, st syncedState, failed func(error)) (*s
 	return s, nil
 }
 
-// syncedFull makes sure that the file has its full size, so that writing a slot never needs space.
-func syncedFull(fsys vfs.FS, dir, path string) error {
+// syncedFull makes sure that the file has its full size, so that writing a slot never needs space. A new file holds st: a
+// crash before the next slot is written must not forget it.
+func syncedFull(fsys vfs.FS, dir, path string, st syncedState) error {
 	if info, err := fsys.Stat(path); err == nil && info.Size() == syncedFileSize {
 		return nil
 	}
-	return replaceFile(fsys, dir, syncedName, make([]byte, syncedFileSize))
+	b := make([]byte, syncedFileSize)
+	if st.generation > 0 {
+		copy(b[int64(st.generation%2)*syncedSector:], st.encode())
+	}
+	return replaceFile(fsys, dir, syncedName, b)
 }
 
 // write writes the next slot; s.mu is held, or nobody else knows s.

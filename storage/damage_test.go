@@ -1,0 +1,63 @@
+package storage
+
+import (
+	"errors"
+	"fmt"
+	iofs "io/fs"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+func openMem(t *testing.T, fs vfs.FS) *Store {
+	t.Helper()
+	s, err := Open(Config{Dir: "store", FS: fs, DiskFree: func(string) (uint64, uint64, error) { return 50, 100, nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// A store that remembers as many damages as it may neither writes nor logs for each further read of a damaged block.
+func TestDamagesBeyondMost(t *testing.T) {
+	fs := vfs.NewMem()
+	s := openMem(t, fs)
+	defer func() { _ = s.Close() }()
+	s.damages.mu.Lock()
+	for i := range DamagesMax {
+		s.damages.state.Damages = append(s.damages.state.Damages, Damage{Fault: Fault{File: fmt.Sprint(i)}})
+	}
+	s.damages.fresh = []Fault{{File: "one more.sst"}}
+	s.damages.mu.Unlock()
+	if err := s.placeDamage(true); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fs.Stat(fs.PathJoin("store", damageName)); !errors.Is(err, iofs.ErrNotExist) {
+		t.Errorf("the record of damage was written again: %v", err)
+	}
+}
+
+// A database without the id of its store has lost its beginning: the store goes on empty and short, as with any other
+// damage that leaves nothing to be read.
+func TestDatabaseWithoutID(t *testing.T) {
+	fs := vfs.NewMem()
+	s := openMem(t, fs)
+	b := s.Local(SpaceStore).NewBatch()
+	b.Delete([]byte(localStore))
+	if err := b.Commit(true); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = openMem(t, fs)
+	defer func() { _ = s.Close() }()
+	if ds := s.Damage(); len(ds) != 1 || !s.Short() {
+		t.Errorf("short %v, damages %v", s.Short(), ds)
+	}
+	if id, ok, err := s.Local(SpaceStore).Get([]byte(localStore)); err != nil || !ok || rhumb.UUID(id) != s.header.store {
+		t.Errorf("the new database has the id %x, %v", id, err)
+	}
+}
