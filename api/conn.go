@@ -58,8 +58,8 @@ func (c *Conn) Close() {
 	_ = c.cc.Close() // it fails only when it was closed before
 }
 
-// Watch probes the connection while inUse is true, and renews it when an answer does not come, until ctx ends. renewed, if
-// not nil, is told.
+// Watch probes the connection while inUse is true, and renews it when an answer does not come, until ctx ends. It calls
+// renewed, if not nil, after each renewal.
 func (c *Conn) Watch(ctx context.Context, inUse func() bool, renewed func()) {
 	tick := time.NewTicker(probeEvery)
 	defer tick.Stop()

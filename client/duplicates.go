@@ -8,13 +8,13 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Duplicates is Scan for the named keys that exist in more than one region, all records of each: names that were created while
-// a region which held them was dead. Keys that the server named are left out. Limit is not looked at.
+// Duplicates scans for named keys that exist in more than one region, and yields all records of each. Such a name was created
+// while a region that held it was dead. Keys that the server named are left out. ScanOptions.Limit is ignored.
 func (t *Table) Duplicates(ctx context.Context, o ScanOptions) iter.Seq2[rhumb.Item, error] {
 	return func(yield func(rhumb.Item, error) bool) {
 		o.Limit = 0
 		var first rhumb.Item // of its name
-		alone := false       // nothing was given of that name yet
+		alone := false       // first is not yielded yet
 		for it, err := range t.Scan(ctx, o) {
 			if err != nil {
 				yield(it, err)

@@ -29,7 +29,7 @@ type flow struct {
 
 func newFlow() flow { return flow{window: flowFirst} }
 
-// room reports whether a request of so many bytes may be sent, beside more bytes that are about to be sent.
+// room reports whether a request of size bytes may be sent together with more bytes that are about to be sent.
 func (f *flow) room(size, more int) bool {
 	return f.inflight+more == 0 || f.inflight+more+size <= f.window
 }

@@ -11,8 +11,8 @@ import (
 
 // Bounds of a locator.
 const (
-	// locatesMax is the number of unanswered requests to one destination from which on questions gather, and
-	// locateGatherMax how long one gathers at most, so that none waits for a whole round trip to a far region first.
+	// Questions gather while locatesMax requests to their destination are unanswered, but no longer than locateGatherMax: a
+	// question does not wait for a whole round trip to a far region first.
 	locatesMax      = 1
 	locateGatherMax = 5 * time.Millisecond
 )
@@ -112,7 +112,7 @@ func (l *locator) run(d destination, qs *questions, batch []question) {
 	}
 }
 
-// send asks a batch in one request, once: who asked reads what stays undecided, with redirects and retries.
+// send asks a batch in one request, once. The callers read what stays undecided, with redirects and retries.
 func (l *locator) send(d destination, batch []question) {
 	located := l.request(d, batch)
 	for i, q := range batch {

@@ -8,10 +8,10 @@ import (
 )
 
 const (
-	// streamsUsual is the number of clients' streams whose windows are full at a time that a node is ready for.
+	// streamsUsual is how many client streams with a full window at one time a node has memory for.
 	streamsUsual = 16
-	// frameLeast and frameMost bound a frame of replication messages; framesUnderWay is how many frames, and copies of frames, are
-	// made at a time that a node is ready for.
+	// frameLeast and frameMost bound a frame of replication messages. framesUnderWay is how many frames, copies included, a
+	// node has memory for at one time.
 	frameLeast     = 256 << 10
 	frameMost      = 4 << 20
 	framesUnderWay = 12

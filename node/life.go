@@ -51,8 +51,8 @@ func (n *Node) pause(d time.Duration) {
 	}
 }
 
-// seek asks the members of a cluster that gossip knows to register this node, which has none yet. It gives the nodes of
-// the cluster once one of them has.
+// seek asks the members of a cluster that gossip knows to register this node, which has no cluster yet. It returns the nodes
+// of the cluster once one member has registered it.
 func (n *Node) seek() []*rhumb.Node {
 	why := "those that answer belong to no cluster either; run rhumb init on one of them"
 	if err := n.gossip.Join(n.cfg.Join); err != nil { // again: the node to join may have started later
@@ -236,7 +236,7 @@ func (n *Node) register(m *member) (*rhumb.Node, error) {
 }
 
 // checkTwin returns an error while another process takes part in the cluster as this node. The directory of this process is then
-// a copy of the directory of the other process: it must not act as that node, and it could only wait for ever.
+// a copy of the directory of the other process: it must not act as that node, and would only wait forever.
 func (n *Node) checkTwin(m *member) error {
 	d, ok := m.group.State().Node(m.self.Node)
 	if !ok || d.Addr == "" || d.Addr == n.bound.addr {

@@ -289,8 +289,8 @@ func (m *member) tellLeader() {
 	}
 }
 
-// report tells the metadata leader whom this node suspects and whether it is fit, again and again while there is anything to
-// tell.
+// report sends the metadata leader whom this node suspects and whether it is fit, and repeats it while there is anything to
+// report.
 func (m *member) report() {
 	t := time.NewTicker(reportInterval)
 	defer t.Stop()

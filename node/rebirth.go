@@ -11,11 +11,11 @@ const (
 	lifeLong = time.Minute
 )
 
-// rebirths spaces out the lives of a node. One that is fenced again and again, because its disk stalls or its link fails
-// every few seconds, would else take its ranges along into each short life, and cost more than a node that is away.
+// rebirths spaces out the lives of a node. Without a pause, a node that is fenced again and again, because its disk stalls or
+// its link fails every few seconds, would disturb its ranges in each short life, and cost more than a node that is away.
 type rebirths struct{ pause time.Duration }
 
-// next returns how long to wait after a life that lasted so long.
+// next returns how long to wait after a life of that length.
 func (r *rebirths) next(lasted time.Duration) time.Duration {
 	switch {
 	case lasted >= lifeLong:

@@ -185,7 +185,7 @@ func (m *member) tellLeader() { m.n.spawn(m.reportOnce) }
 // unfit reports whether the node must not be primary.
 func (m *member) unfit() bool { return m.n.host != nil && m.n.host.Unfit() != "" }
 
-// report tells the metadata leader whom this node suspects, again and again while it suspects anybody.
+// report sends the metadata leader whom this node suspects, and repeats it while it suspects anybody.
 func (m *member) report() {
 	for m.ctx.Err() == nil {
 		sched.Sleep(m.n.rt, m.ctx, reportEvery)

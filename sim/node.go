@@ -126,8 +126,8 @@ func (n *node) openClock() error {
 	return err
 }
 
-// clockAheadMax lets nodes take each other's timestamps however far their wall clocks are apart: what a wrong clock may
-// stop is bounded by a rule that is still to come.
+// clockAheadMax lets nodes take each other's timestamps however far their wall clocks are apart. So the simulator does not
+// draw what ruling 19 does about wrong clocks: node/replica and node/host test that.
 const clockAheadMax = 24 * time.Hour
 
 // enter opens the node's copy of the metadata and begins to take part in the cluster.

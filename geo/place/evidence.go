@@ -240,7 +240,7 @@ func (e *Evidence) IsUnfit(now time.Duration, id rhumb.NodeID) bool {
 	return ok && r.Unfit && now-r.at <= ReportKeep
 }
 
-// cuts are the pairs of nodes of which one suspects the other.
+// cuts are the pairs of nodes in which one suspects the other.
 type cuts map[[2]rhumb.NodeID]bool
 
 // cut returns the pairs that are out of contact, as far as reports go.

@@ -113,7 +113,7 @@ func (p *Planner) isGone(now time.Duration, id rhumb.NodeID, d time.Duration) bo
 	return ok && h.state == rhumb.NodeFenced && now-h.since >= d
 }
 
-// DeadRegions gives a SetRegionDead for each region of which all nodes are gone.
+// DeadRegions returns a SetRegionDead for each region whose nodes are all gone.
 func (p *Planner) DeadRegions(now time.Duration, s *catalog.State) []catalog.Command {
 	gone := make(map[rhumb.RegionID]bool)
 	for n := range s.Nodes() {
@@ -138,7 +138,7 @@ func (p *Planner) Relapse(now time.Duration, id rhumb.NodeID) {
 	}
 }
 
-// Failback gives an Elect for each range whose preferred primary is in sync and healthy again, and can serve.
+// Failback returns an Elect for each range whose preferred primary is in sync and healthy again, and can serve.
 func (p *Planner) Failback(now time.Duration, s *catalog.State, canServe func(*rhumb.Range, rhumb.NodeID) bool) []catalog.Command {
 	var out []catalog.Command
 	for r := range s.Ranges() {

@@ -24,18 +24,18 @@ type Budgets struct {
 // proposeOverhead is about what a batch takes besides its names and values.
 const proposeOverhead = 512
 
-// stuckAfter is how long a batch that was taken in may take to be answered before it counts no more against what the node
-// takes in at a time: a range without in-sync members must not use up what the others need. It still counts as uncommitted.
+// stuckAfter is how long a batch counts in the admission. A batch that is unanswered for longer still counts as
+// uncommitted, but a range without in-sync members must not use up what the others need.
 const stuckAfter = 2 * time.Second
 
-// admission holds what a host has taken in of client batches and not answered.
+// admission bounds the client batches that a host has accepted and not answered.
 type admission struct {
 	clock func() time.Duration
 
 	mu   sync.Mutex // guards all below
 	pace pace
 	used int64
-	// open are the batches that count in used, oldest first; those that were answered meanwhile are skipped.
+	// open are the batches that count in used, oldest first. Answered ones stay until they are the oldest.
 	open []*admitted
 }
 
@@ -82,7 +82,7 @@ func (a *admission) answered(b *admitted) {
 	a.endLocked(b)
 }
 
-// state gives what is taken in and how much may be.
+// state returns the bytes that are taken in, and how many may be.
 func (a *admission) state() (used, now int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

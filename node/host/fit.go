@@ -43,7 +43,7 @@ func (f *fitness) why() string {
 	return ""
 }
 
-// Unfit says why this node hands its primaries over and takes none, and "" when it may have some.
+// Unfit returns why this node hands its primaries over and takes none; "" when it may have primaries.
 func (h *Host) Unfit() string { return h.fit.Load().why() }
 
 // lookAtFitness measures how fit the node is, and tells the replicas when that changed. The ticker calls it.
@@ -97,7 +97,7 @@ func (h *Host) clockFault() string {
 	return ""
 }
 
-// clockOff tells how far this node's wall clock is from the median of all, and whether that is too far.
+// clockOff returns how far this node's wall clock is ahead of the median of all, and whether it is wrong.
 func (l *Leases) clockOff() (ahead time.Duration, wrong bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

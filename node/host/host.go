@@ -64,8 +64,8 @@ const (
 	// lease, so only a node that cannot go on reaches it.
 	heldMax = 16_384
 	holdMax = 2 * time.Second
-	// stallMax is how long a pass may take while more waits, before the node stops claiming to be healthy. It is no matter of how
-	// much waits: a node under overload that goes on is not to be replaced.
+	// stallMax is how long a pass may take while more waits, before the node stops claiming to be healthy. How much waits does
+	// not matter: an overloaded node that makes progress must not be replaced.
 	stallMax = 600 * time.Millisecond
 	// syncStallMax is how long one sync may be outstanding before the node stops claiming to be healthy.
 	syncStallMax = 500 * time.Millisecond

@@ -22,8 +22,8 @@ type pace struct {
 
 func newPace(most int64) pace { return pace{most: most, now: most} }
 
-// answered takes the answer to a batch of so many bytes after it had been taken in for a time. inUse is what was taken in before
-// the answer.
+// answered adjusts the pace to a batch of size bytes that was answered at a time, after it took that long. inUse is what was
+// taken in just before the answer.
 func (p *pace) answered(at, took time.Duration, size, inUse int64) {
 	switch {
 	case took > paceSlow:

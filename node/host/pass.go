@@ -250,7 +250,7 @@ func (h *Host) pass() []*commit {
 	return slices.DeleteFunc(commits, func(c *commit) bool { return !c.applied })
 }
 
-// quarantined tells, once, that a replica serves nothing any more.
+// quarantined logs and counts, once, that a replica serves nothing any more.
 func (h *Host) quarantined(s *slot) {
 	if s.quarantined {
 		return
@@ -294,7 +294,7 @@ func (ev messagesEvent) apply(h *Host) {
 	}
 }
 
-// admit prepares a message for its replica. It is false when the disk has no room for its entries: the sender is told.
+// admit prepares a message for its replica. When the disk has no room for the entries it refuses them and returns false.
 func (h *Host) admit(s *slot, m *replica.Message) bool {
 	n := len(m.Entries)
 	if n == 0 {

@@ -18,8 +18,8 @@ type Budget struct {
 // NewBudget makes a budget of at most so many bytes. The name stands in metrics.
 func NewBudget(name string, most int64) *Budget { return &Budget{name: name, most: most} }
 
-// TryAcquire takes n bytes if they fit, or if nothing is taken: what is larger than the budget goes alone, and never waits for
-// ever. Who gets true calls Release with the same n, once.
+// TryAcquire takes n bytes if they fit, or if nothing is taken: a request larger than the budget is served alone. After true
+// the caller calls Release with the same n, once.
 func (b *Budget) TryAcquire(n int64) bool {
 	if b == nil || n == 0 {
 		return true
@@ -56,7 +56,7 @@ func (b *Budget) Refuse() {
 	}
 }
 
-// Used gives the bytes that are taken, Most the bound, 0 for none.
+// Used returns the bytes that are taken.
 func (b *Budget) Used() int64 {
 	if b == nil {
 		return 0
@@ -64,7 +64,7 @@ func (b *Budget) Used() int64 {
 	return b.used.Load()
 }
 
-// Most gives the bound in bytes, 0 for none.
+// Most returns the bound in bytes; 0 without one.
 func (b *Budget) Most() int64 {
 	if b == nil {
 		return 0
@@ -72,7 +72,7 @@ func (b *Budget) Most() int64 {
 	return b.most
 }
 
-// Collector gives the metrics of budgets for registration. None may be nil.
+// Collector returns the metrics of budgets. None of them may be nil.
 func Collector(budgets ...*Budget) prometheus.Collector {
 	desc := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc("rhumb_memory_"+name, help, []string{"part"}, nil)

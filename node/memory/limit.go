@@ -21,7 +21,7 @@ const (
 // fallback is the memory that is assumed where the system says nothing of it.
 const fallback = 1 << 30
 
-// Limit gives the memory in bytes that this process may use: that of the machine, or less where its control group allows less.
+// Limit returns the memory in bytes that this process may use: that of the machine, or less where its control group allows less.
 func Limit() (bytes int64, from Source) { return limitIn(os.DirFS("/")) }
 
 func limitIn(root fs.FS) (bytes int64, from Source) {

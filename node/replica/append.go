@@ -116,7 +116,7 @@ func (r *Replica) contradicts(pos entry.Position) bool {
 	case known:
 		return pos.Seq <= r.commit || here.Epoch == pos.Epoch
 	}
-	// A primary whose lineage does not reach back so far gives epoch 0. Where this lineage does not, the epoch is at most
+	// A primary whose lineage does not reach back so far sends epoch 0. Where this lineage does not, the epoch is at most
 	// the first that it knows.
 	epoch := r.log.epochAt(pos.Seq)
 	if epoch == 0 && len(r.log.lineage) > 0 {

@@ -203,7 +203,7 @@ func (r *Replica) blamed() bool {
 	return refusing > 0 && 2*refusing >= len(r.inSync)
 }
 
-// refused takes a Nack that says that the peer takes no entries for now.
+// refused handles a Nack by which the peer refuses entries for now.
 func (r *Replica) refused(p *progress, why Refusal) {
 	if !p.counts() {
 		r.stillUnfit(p.node)
@@ -225,12 +225,11 @@ func (r *Replica) retransmit(p *progress) time.Duration {
 // timestamps run ahead of all clocks counts on by ones, over all its ranges; 100 ms are 6.5 million of them.
 const clockSlack = 100 * time.Millisecond
 
-// SetClockLimit says how great a timestamp the driver's clock lets in. Step refuses entries beyond it, unless they are
-// committed, so that it would be in vain, or continue a log that is itself as far ahead (ruling 19).
+// SetClockLimit sets the greatest timestamp that the driver's clock accepts. Step refuses entries beyond it, unless they are
+// committed already, or continue a log that is as far ahead itself (ruling 19).
 func (r *Replica) SetClockLimit(limit rhumb.Timestamp) { r.clockLimit = limit }
 
-// refuseAhead cuts from an Append what the clock does not let in and tells the sender. It reports whether nothing is left to
-// take.
+// refuseAhead cuts the entries beyond the clock limit off an Append and sends a Nack. It reports whether no entry is left.
 func (r *Replica) refuseAhead(m *Message) bool {
 	if r.clockLimit == 0 || r.role == quarantined || m.Epoch < r.promised {
 		return false
@@ -248,7 +247,7 @@ func (r *Replica) refuseAhead(m *Message) bool {
 	return false
 }
 
-// Refuse answers an Append that the driver does not let in for a reason of its own.
+// Refuse answers an Append that the driver does not pass on to Step, because the disk is full for example.
 func (r *Replica) Refuse(m *Message, why Refusal) {
 	if m.Kind == Append && r.role != quarantined {
 		r.send(Message{Kind: Nack, To: m.From, Epoch: m.Epoch, Reject: m.Prev.Seq, Refused: why})

@@ -16,8 +16,7 @@ import (
 // does: with answers of MinInSync members, fewer damaged disks than that cannot hide an acknowledged entry.
 type preparation struct {
 	answers []answer
-	// clock is above every time that any member has told, and reported the greatest commit position that any has, in
-	// whatever life: they outlast the answers.
+	// clock is the greatest time in any answer, and reported the greatest commit position. Both stay when answers are dropped.
 	clock    rhumb.Timestamp
 	reported report
 	// began is the time of the first tick since the election, zero before it.
@@ -30,7 +29,7 @@ type preparation struct {
 	adopted int
 	// declined names the member with a log so much longer that it should be primary.
 	declined rhumb.NodeID
-	// done says that the epoch may begin; otherwise why says what keeps the replica from it, for people.
+	// done is true when the epoch may begin; otherwise why says for people what is missing.
 	done bool
 	why  string
 	// stuck says why the best log cannot be adopted, for people.
@@ -85,8 +84,8 @@ func (r *Replica) stepPrepare(m *Message) {
 	r.dirty = true
 }
 
-// follow takes note of the epoch of a message from a primary. It reports false, and refuses the message where that helps
-// the sender, when the message is not of the promised epoch and its primary.
+// follow promises the epoch of a message from a primary when it is a later one. It reports false when the message is not
+// from the primary of the promised epoch; the sender of an earlier epoch gets a Nack.
 func (r *Replica) follow(m *Message) bool {
 	switch {
 	case r.role == quarantined:
@@ -151,7 +150,7 @@ func (r *Replica) stepPromise(m *Message) {
 	r.dirty = true
 }
 
-// prepare goes on with rule P: it asks for what is missing, and reports whether the epoch may begin. Every Ready calls it.
+// prepare advances rule P: it asks for what is missing, and reports whether the epoch may begin. Every Ready calls it.
 func (r *Replica) prepare() (done bool) {
 	if r.role != activating || r.beginsWithoutAsking() {
 		return r.role == activating
@@ -247,8 +246,8 @@ func (r *Replica) reportedBeyond(last rhumb.Seq) string {
 	return ""
 }
 
-// adoptFrom asks the holder of the best log for what this log lacks. When that is more than AdoptBytesMax, or trimmed away,
-// the holder should be primary itself.
+// adoptFrom asks the holder of the best log for what this log lacks. After AdoptBytesMax it asks metadata to make the
+// holder primary instead.
 func (r *Replica) adoptFrom(best *answer) {
 	if r.prep.declined != rhumb.NoNode || r.prep.asking != rhumb.NoNode {
 		return // Tick repeats what has no answer

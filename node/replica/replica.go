@@ -132,7 +132,7 @@ func (t *retry) due(now, period time.Duration) bool {
 	return true
 }
 
-// New gives the replica that storage holds. Whatever it was before, it is a Learner or Follower now (rule S). It panics
+// New returns the replica that storage holds. Whatever it was before, it is a Learner or Follower now (rule S). It panics
 // when the configuration is not valid.
 func New(cfg Config, d Durable) *Replica {
 	if err := cfg.Validate(); err != nil {
@@ -357,7 +357,7 @@ func (r *Replica) Persisted(batch uint64) {
 	r.dirty = r.dirty || n > 0 && (r.ackDue || r.promiseDue || r.role == activating)
 }
 
-// Peer brings news of another node: whether a stream to it stands, and whether lease.Pairs suspects it.
+// Peer reports of another node whether a stream to it stands, and whether lease.Pairs suspects it.
 func (r *Replica) Peer(now time.Duration, n rhumb.NodeID, connected, suspect bool) {
 	r.now = max(r.now, now)
 	news := link{connected, suspect}

@@ -78,8 +78,8 @@ func (r *Replica) cutTail() {
 	}
 }
 
-// Held gives the bytes of entries that the replica of a primary keeps in memory: those that are not committed, and committed
-// ones for peers that lag.
+// Held returns the bytes of entries that a primary keeps in memory: uncommitted ones, and committed ones for peers that
+// lag.
 func (r *Replica) Held() (uncommitted, tail int) {
 	uncommitted = r.orders.uncommitted
 	return uncommitted, max(r.tail.bytes-uncommitted, 0)

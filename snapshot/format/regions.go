@@ -6,7 +6,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// RegionsName is the file beside the root that says of which regions an image has records. It is written whole and renamed; an
+// RegionsName is the file beside the root that names the regions whose records an image has. It is written whole and renamed; an
 // image without it says nothing about that.
 const RegionsName = "regions.json"
 
