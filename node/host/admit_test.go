@@ -11,8 +11,13 @@ func TestWaterLevel(t *testing.T) {
 		sizes       []int64
 		total, want int64
 	}{
-		{[]int64{10, 1, 1}, 6, 4}, {[]int64{5, 5, 5}, 6, 2}, {[]int64{9, 3, 1}, 7, 3}, {[]int64{7}, 3, 3},
-		{[]int64{1, 2, 3}, 6, math.MaxInt64}, {[]int64{10, 100}, 115, math.MaxInt64}, {nil, 5, math.MaxInt64}, // all fit
+		{[]int64{10, 1, 1}, 6, 4},
+		{[]int64{5, 5, 5}, 6, 2},
+		{[]int64{9, 3, 1}, 7, 3},
+		{[]int64{7}, 3, 3},
+		{[]int64{1, 2, 3}, 6, math.MaxInt64},
+		{[]int64{10, 100}, 115, math.MaxInt64},
+		{nil, 5, math.MaxInt64}, // all fit
 	} {
 		got := waterLevel(tc.sizes, tc.total)
 		var sum int64
