@@ -277,16 +277,18 @@ func (s *Store) damageSpan(span keys.Span, exact bool) (marked bool) {
 		}
 	}
 	s.mu.RUnlock()
+	s.damages.mu.Lock()
+	touched = slices.DeleteFunc(touched, func(id rhumb.RangeID) bool { return s.damages.ranges[id] })
+	s.damages.mu.Unlock()
 	if exact {
 		touched = slices.DeleteFunc(touched, s.readable)
 	}
 	s.damages.mu.Lock()
 	defer s.damages.mu.Unlock()
 	for _, id := range touched {
-		marked = marked || !s.damages.ranges[id]
 		s.damages.ranges[id] = true
 	}
-	return marked
+	return len(touched) > 0
 }
 
 // tableSpan returns the keys of a table file, both ends included.
