@@ -181,6 +181,9 @@ func (n *Node) registered(nodes []*rhumb.Node) (*member, error) {
 		}
 		n.entrant.Store(nil)
 		m.close()
+		if rhumb.KindOf(err) == rhumb.Conflict {
+			n.pause(seekInterval)
+		}
 		switch {
 		case rhumb.KindOf(err) == rhumb.Conflict:
 			err = n.beginLife(n.engine.RenewLife) // the nonce was that of an earlier life, or that life was fenced already

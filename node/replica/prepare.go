@@ -326,6 +326,10 @@ func (r *Replica) stepSuffix(m *Message) {
 		r.ask()
 		return
 	}
+	if a := r.answerOf(m.From); a != nil && r.reportedBeyond(a.last.Seq) != "" {
+		r.prep.asking = rhumb.NoNode // a report that came meanwhile: nothing is undone for this log
+		return
+	}
 	switch {
 	case m.Trimmed:
 		r.decline(m.From)
