@@ -157,6 +157,19 @@ func TestWholeClusterRestarts(t *testing.T) {
 	t.Logf("serving %v after the first start", time.Since(start))
 }
 
+func TestHindrancesAreNotNested(t *testing.T) {
+	nodes := startRegion(t)
+	for _, n := range nodes {
+		n.Close()
+	}
+	n := startNode(t, nodes[0].cfg.Dirs[0], nodes[0].cfg.Region, nodes[0].cfg.Zone)
+	await(t, "a node without its peers reports what hinders it", func() bool { return n.obstacle.Load() != nil })
+	_, _, _, err := n.Join(t.Context(), catalog.RegisterNode{})
+	if rhumb.KindOf(err) != rhumb.Unavailable || strings.Contains(rhumb.Message(err), n.hindrance()) {
+		t.Fatalf("Join at a node that is not in its cluster returned %v; the error must be unavailable and leave out %q", err, n.hindrance())
+	}
+}
+
 // TestLaterLifeIsLookedForWhereItIs guards that a node which started again at another address, and could not register yet,
 // is connected to there: the old address of the catalog may be all that keeps the metadata group from a majority.
 func TestLaterLifeIsLookedForWhereItIs(t *testing.T) {

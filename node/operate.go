@@ -114,6 +114,11 @@ func (n *Node) Join(ctx context.Context, cmd catalog.RegisterNode) (id rhumb.Nod
 	const op rhumb.Op = "node.Join"
 	m, err := n.joined()
 	if err != nil {
+		// The asker reports this error as its own hindrance. It leaves out the hindrance of this node: two nodes that ask each
+		// other would quote each other in an ever longer message.
+		if self := n.Identity(); !self.Cluster.IsZero() {
+			err = rhumb.Ef(op, rhumb.Unavailable, "node %s is not in the cluster yet either", self.Node)
+		}
 		return id, 0, nil, err
 	}
 	res, err := m.group.Propose(ctx, cmd)
