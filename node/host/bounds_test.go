@@ -370,7 +370,7 @@ func TestCloseWaitsForReads(t *testing.T) {
 func TestFullDisk(t *testing.T) {
 	var free atomic.Uint64
 	var fills atomic.Bool // the disk is full once it was asked
-	free.Store(50)
+	free.Store(90)
 	w := newWorldWith(t, 1, storage.Config{
 		CacheBytes: 8 << 20, MemTableBytes: 1 << 20, DiskFreeEvery: -1,
 		DiskFree: func(string) (uint64, uint64, error) {
@@ -392,7 +392,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	// The disk fills up between the acceptance of a batch and its commit.
 	stall := func() <-chan answer {
-		free.Store(50)
+		free.Store(90)
 		release := hold(w, h)
 		got := ask(h, putOf("k", "accepted"))
 		fills.Store(true)
@@ -406,7 +406,7 @@ func TestFullDisk(t *testing.T) {
 		return got
 	}
 	got := stall()
-	free.Store(50)
+	free.Store(90)
 	if a := w.answered(got); a.err != nil {
 		t.Fatal(a.err)
 	}
