@@ -257,13 +257,16 @@ func (p *proof) admitted() (newest admission) {
 }
 
 // heardEnough reports whether all other voters have answered. After a while a majority is enough, if nothing is known to
-// lack and each of them has stored the life before this one: only then is damage out of the question.
+// lack and each of them has stored the life before this one: only then is damage out of the question. A replica that is no
+// voter has no vote to give twice, and may have been stopped before anybody heard of a life of it: for such a replica it is
+// enough that none of the majority knows another life.
 func (p *proof) heardEnough(s standing) bool {
 	voters := p.voters(s)
 	if p.alone(voters) {
 		return p.waited >= fewAfter || len(p.answers) >= len(s.Learners)
 	}
 	heard, matched := 0, 0
+	votes := slices.Contains(voters, p.self)
 	for _, id := range voters {
 		a, ok := p.answers[id]
 		switch {
@@ -271,7 +274,7 @@ func (p *proof) heardEnough(s standing) bool {
 			heard, matched = heard+1, matched+1
 		case ok:
 			heard++
-			if a.Verdict == lifeMatched {
+			if a.Verdict == lifeMatched || !votes && a.Verdict == lifeUnknown {
 				matched++
 			}
 		}

@@ -352,6 +352,9 @@ func TestProof(t *testing.T) {
 	heardOf5 := func(v verdict) answer {
 		return answer{Life: 9, Verdict: v, Applied: 11, Voters: []uint64{1, 2, 3, 4, 5}}
 	}
+	learning := func(v verdict) answer { // the replica learns, and 4 does not answer
+		return answer{Life: 9, Verdict: v, Applied: 11, Voters: []uint64{2, 3, 4}}
+	}
 	whole := record{Life: 9, Formers: []uint64{8}}
 	lacking := record{Life: 9, Formers: []uint64{8}, Short: true}
 	for _, c := range []struct {
@@ -369,6 +372,9 @@ func TestProof(t *testing.T) {
 		{"a majority at once", whole, 0, map[uint64]answer{2: heard(lifeMatched, own.Last)}, true, position{}},
 		{"a majority after a while", whole, fewAfter, map[uint64]answer{2: heard(lifeMatched, own.Last)}, false, position{}},
 		{"a majority that does not know the life", whole, 1000, map[uint64]answer{2: heard(lifeUnknown, own.Last)}, true, position{}},
+		{"no voter, and a majority that does not know the life", whole, fewAfter, map[uint64]answer{2: learning(lifeUnknown), 3: learning(lifeUnknown)}, false, position{}},
+		{"no voter, and one that knows a newer life", whole, 1000, map[uint64]answer{2: learning(lifeUnknown), 3: learning(lifeDiffers)}, true, position{}},
+		{"no voter, and no majority", whole, 1000, map[uint64]answer{2: learning(lifeUnknown)}, true, position{}},
 		{"a majority that knows a newer life", whole, 1000, map[uint64]answer{2: heard(lifeDiffers, own.Last)}, true, position{}},
 		{"a majority, one of which does not know the life", record{Life: 9, Voters: []uint64{1, 2, 3, 4, 5}}, 1000, map[uint64]answer{
 			2: heardOf5(lifeMatched), 3: heardOf5(lifeMatched), 4: heardOf5(lifeUnknown),
