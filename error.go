@@ -3,55 +3,65 @@ package rhumb
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 )
 
-// Kind says what sort of thing went wrong, so that a program can decide what to do. Kinds cross the wire and stand in
-// scripts: append only, never renumber.
+// Kind classifies an error, so that a program can decide how to react. Kinds cross the wire and
+// appear in scripts: append only, never renumber.
 type Kind uint8
 
 // The kinds. "Not applied" means that the write certainly had no effect.
 const (
-	// Other is an error of no kind below; its effect on a write is unknown.
+	// Other is an error without a kind of its own. Whether a write was applied is unknown.
 	Other Kind = 0
-	// InvalidArgument: the request is wrong whatever the state; not applied. Correct it.
+	// InvalidArgument: the request is wrong in any state; not applied. Correct the request.
 	InvalidArgument Kind = 1
 	// NotFound: the record, table, region or node does not exist; not applied.
 	NotFound Kind = 2
-	// AlreadyExists: what should be made exists; not applied.
+	// AlreadyExists: the thing to create already exists; not applied.
 	AlreadyExists Kind = 3
-	// ConditionFailed: a condition of the write does not hold; not applied. Read again.
+	// ConditionFailed: a condition of the write does not hold; not applied. Read again, then
+	// decide.
 	ConditionFailed Kind = 4
-	// NotPrimary: this node does not order the range's writes; not applied. The error may carry the newer descriptor.
+	// NotPrimary: this node does not order the writes of the range; not applied. The error may
+	// carry a newer descriptor of the range.
 	NotPrimary Kind = 5
-	// Unavailable: the range, node or metadata group cannot serve now; not applied. Retry with backoff.
+	// Unavailable: the range, node or metadata group cannot serve at the moment; not applied. Retry
+	// with backoff.
 	Unavailable Kind = 6
 	// Overloaded: a named bound is reached; not applied. Retry later, or send less.
 	Overloaded Kind = 7
-	// Unknown: the write may or may not have been applied. Retry with the same request id, or read.
+	// Unknown: the write may or may not have been applied. Retry it with the same request id, or
+	// read.
 	Unknown Kind = 8
-	// Corrupt: stored or received bytes fail their checksum or format; the error names file and offset.
+	// Corrupt: stored or received bytes fail their checksum or format. The error names file and
+	// offset.
 	Corrupt Kind = 9
-	// Unauthenticated and PermissionDenied: who you are, what you may do; not applied.
+	// Unauthenticated and PermissionDenied: the caller is not identified, or may not do this; not
+	// applied.
 	Unauthenticated  Kind = 10
 	PermissionDenied Kind = 11
-	// DeadlineExceeded: no answer in time. For a write it is reported as Unknown instead once it was sent.
+	// DeadlineExceeded: no answer arrived in time. A write that was already sent reports Unknown
+	// instead.
 	DeadlineExceeded Kind = 12
-	// Canceled: the caller gave up before the request was sent; not applied.
+	// Canceled: the caller stopped waiting before the request was sent; not applied.
 	Canceled Kind = 13
-	// TooLarge: a named limit on size is passed; not applied.
+	// TooLarge: the request exceeds a named size limit; not applied.
 	TooLarge Kind = 14
-	// DiskFull: the store refuses writes to keep room for reads and collection; not applied.
+	// DiskFull: the store rejects writes to keep space for reads and garbage collection; not applied.
 	DiskFull Kind = 15
-	// WrongCluster: the other side belongs to another cluster, or its identity is not the registered one.
+	// WrongCluster: the peer belongs to another cluster, or its identity is not the registered one.
 	WrongCluster Kind = 16
-	// Incompatible: a format, protocol or codec version that this binary does not support.
+	// Incompatible: this binary does not support a format, protocol or codec version.
 	Incompatible Kind = 17
 	// Conflict: a compare-and-set on metadata lost to another change; not applied. Read again.
 	Conflict Kind = 18
-	// Expired: a request id older than the deduplication window; whether it was applied cannot be known any more.
+	// Expired: the request id is older than the deduplication window. Whether the write was applied can
+	// no longer be determined.
 	Expired Kind = 19
-	// Internal: a broken invariant. Report it.
+	// Internal: an invariant is broken. Report it.
 	Internal Kind = 20
 
 	kindEnd Kind = 21
@@ -63,15 +73,16 @@ var kindNames = [kindEnd]string{
 	"too_large", "disk_full", "wrong_cluster", "incompatible", "conflict", "expired", "internal",
 }
 
-// String gives the stable name of the kind, as it stands in JSON output and metrics.
+// String returns the stable name of the kind, as JSON output and metrics show it.
 func (k Kind) String() string {
 	if k < kindEnd {
 		return kindNames[k]
 	}
+	// A newer node may send a kind that this binary does not know.
 	return fmt.Sprintf("kind_%d", uint8(k))
 }
 
-// Kinds lists every kind in order, for tests and documents.
+// Kinds returns every kind in ascending order, for tests and documents.
 func Kinds() []Kind {
 	out := make([]Kind, kindEnd)
 	for i := range out {
@@ -80,36 +91,45 @@ func Kinds() []Kind {
 	return out
 }
 
-// NotApplied reports whether a write that failed with this kind certainly had no effect.
+// NotApplied reports whether a write that failed with this kind certainly had no effect. A client
+// may send such a write again under a new request id.
 func (k Kind) NotApplied() bool {
 	switch k {
 	case Other, Unknown, Corrupt, DeadlineExceeded, Expired, Internal:
 		return false
 	}
+	// A kind from a newer node may mean anything, so it does not count as "not applied".
 	return k < kindEnd
 }
 
-// Op names an operation, "package.Func" or "package.Type.Method".
+// Op names an operation as "package.Func" or "package.Type.Method". It is for logs; people read
+// Message.
 type Op string
 
-// Error is the one error type that crosses Rhumb's boundaries. Fields that do not apply are zero.
+// Error is the only error type that crosses package and process boundaries. Unused fields are zero.
 type Error struct {
 	// Op is the innermost operation that failed.
 	Op Op
-	// Kind decides what a caller does.
+	// Kind tells a caller how to react.
 	Kind Kind
-	// Range and Node say where, when known.
+	// Range and Node say where the error occurred, if known.
 	Range RangeID
 	Node  NodeID
-	// Current is the version that the key has (ConditionFailed); zero when it is absent or not known.
+	// Current is the version of the key, for ConditionFailed. It is zero if the key is absent or
+	// its version is unknown.
 	Current Version
-	// Msg says what was wrong, where, and what to do.
+	// RetryAfter is the recommended wait before the next try, for Overloaded. It is zero if no wait is known.
+	RetryAfter time.Duration
+	// Msg says what failed, with the value, then why, then what to do. It names no Go type and no
+	// kind.
 	Msg string
-	// Err is the cause, if any. It does not cross the wire; its text does, as part of Msg.
+	// Err is the cause, if any. It does not cross the wire; its text becomes part of the message
+	// there.
 	Err error
 }
 
-// Error gives "op: message: cause", with range and node where they are set.
+// Error returns "op: kind: message: cause", with range and node if they are set. This form is for
+// logs and developers; use Message for people.
 func (e *Error) Error() string {
 	var b strings.Builder
 	if e.Op != "" {
@@ -134,16 +154,17 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Is lets errors.Is(err, ErrNotFound) match by kind: a target without Op and Msg matches every error of its Kind.
+// Is makes errors.Is(err, ErrNotFound) match by kind: a target without Op and Msg matches every
+// error of its Kind.
 func (e *Error) Is(target error) bool {
 	t, ok := target.(*Error)
 	return ok && t.Op == "" && t.Msg == "" && t.Kind == e.Kind
 }
 
-// Sentinels for errors.Is, one for each kind that a caller commonly asks about.
+// Sentinels for errors.Is, one for each kind that callers commonly check.
 var (
 	ErrNotFound        = &Error{Kind: NotFound}
 	ErrConditionFailed = &Error{Kind: ConditionFailed}
@@ -153,15 +174,23 @@ var (
 	ErrCorrupt         = &Error{Kind: Corrupt}
 )
 
-// E builds an error. The message says what was wrong, where, and what to do.
+// E returns an error. The message says what failed, with the value, then why, then what to do.
 func E(op Op, kind Kind, msg string) *Error { return &Error{Op: op, Kind: kind, Msg: msg} }
 
-// Ef is E with a format.
+// Ef is like E but formats the message. An error among args contributes its Message rather than its
+// Error text, so that operations and kinds of causes do not pile up in what a person reads.
 func Ef(op Op, kind Kind, format string, args ...any) *Error {
+	for i, arg := range args {
+		if err, ok := arg.(error); ok {
+			args = slices.Clone(args) // the caller may own the slice
+			args[i] = Message(err)
+		}
+	}
 	return &Error{Op: op, Kind: kind, Msg: fmt.Sprintf(format, args...)}
 }
 
-// Wrap gives err an operation. It keeps the kind of an *Error and says Other of anything else; nil stays nil.
+// Wrap returns err with an operation added. It keeps the kind of an *Error and uses Other for any
+// other error; nil stays nil.
 func Wrap(op Op, err error) error {
 	if err == nil {
 		return nil
@@ -169,7 +198,7 @@ func Wrap(op Op, err error) error {
 	return &Error{Op: op, Kind: KindOf(err), Err: err}
 }
 
-// WrapKind gives err an operation and a kind; nil stays nil.
+// WrapKind returns err with an operation and a kind added; nil stays nil.
 func WrapKind(op Op, kind Kind, err error) error {
 	if err == nil {
 		return nil
@@ -177,14 +206,20 @@ func WrapKind(op Op, kind Kind, err error) error {
 	return &Error{Op: op, Kind: kind, Err: err}
 }
 
-// Message gives what err says to a person: the messages of its chain, without the operations that it passed through and
-// without its kind, which whoever shows it knows.
+// Message returns the text of err for people: the messages of its chain, without operations and kinds.
+// Callers show the kind separately where it matters.
 func Message(err error) string {
 	e, ok := err.(*Error)
 	switch {
 	case !ok:
-		return err.Error()
+		// Another error type, such as fmt's, may wrap an *Error and quote its whole text.
+		text := err.Error()
+		if inner, ok := errors.AsType[*Error](err); ok {
+			text = strings.Replace(text, inner.Error(), Message(inner), 1)
+		}
+		return text
 	case e.Err == nil && e.Msg == "":
+		// Nothing else is known, and an empty message would be worse than the kind.
 		return e.Kind.String()
 	case e.Err == nil:
 		return e.Msg
@@ -194,12 +229,13 @@ func Message(err error) string {
 	return e.Msg + ": " + Message(e.Err)
 }
 
-// CurrentOf gives the version that the key of a write has whose condition failed, and zero for a key that is absent, for
-// one that is not known, and for errors of other kinds.
+// CurrentOf returns the current version of the key whose condition failed. It returns zero if the
+// key is absent, if its version is unknown, and for errors of other kinds.
 func CurrentOf(err error) Version {
 	if KindOf(err) != ConditionFailed {
 		return Version{}
 	}
+	// Callers wrap the error of the primary; the version is in the innermost one.
 	for e, ok := errors.AsType[*Error](err); ok; e, ok = errors.AsType[*Error](e.Err) {
 		if !e.Current.IsZero() {
 			return e.Current
@@ -208,7 +244,21 @@ func CurrentOf(err error) Version {
 	return Version{}
 }
 
-// KindOf gives the kind of the outermost *Error in err's chain, or Other.
+// RetryAfterOf returns the recommended wait before a request that was refused as Overloaded is tried again. It returns
+// zero if no wait is known, and for errors of other kinds.
+func RetryAfterOf(err error) time.Duration {
+	if KindOf(err) != Overloaded {
+		return 0
+	}
+	for e, ok := errors.AsType[*Error](err); ok; e, ok = errors.AsType[*Error](e.Err) {
+		if e.RetryAfter != 0 {
+			return e.RetryAfter
+		}
+	}
+	return 0
+}
+
+// KindOf returns the kind of the outermost *Error in err's chain, or Other if there is none.
 func KindOf(err error) Kind {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Kind

@@ -8,35 +8,38 @@ import (
 	"strings"
 )
 
-// RegionID numbers a region. Region 0 is reserved: keys under it are local to one store and are never replicated.
+// RegionID identifies a region. Region 0 is reserved: keys in it are local to one store and never
+// replicated.
 type RegionID uint32
 
 // LocalRegion is the reserved region of store-local keys.
 const LocalRegion RegionID = 0
 
-// NodeID numbers a node for ever; 0 means "none".
+// NodeID identifies a node; ids are never reused. 0 means "none".
 type NodeID uint32
 
-// NoNode is the NodeID of nobody.
+// NoNode is the NodeID of no node.
 const NoNode NodeID = 0
 
-// Slot is the finer form of the seed paper's "node" field (TippyDB, section 3.1): the second four bytes of a home.
-// Slots are allotted in blocks of BlockSlots.
+// Slot is the second four bytes of a home. It subdivides a region, as the "node" field of the seed
+// paper does (TippyDB, section 3.1). Slots are allotted in blocks of BlockSlots.
 type Slot uint32
 
-// TableID numbers a table for ever.
+// TableID identifies a table; ids are never reused.
 type TableID uint32
 
-// ClassID numbers a class: the tables that replicate alike.
+// ClassID identifies a class, which is a set of tables with equal replication settings.
 type ClassID uint32
 
-// Epoch is the fencing number of a range. Only the metadata group allocates it; 0 is before the first.
+// Epoch is the fencing number of a range. Only the metadata group allocates epochs; 0 precedes the
+// first.
 type Epoch uint64
 
-// Seq is a position in the log of a range; the first entry has Seq 1, 0 is "before the log".
+// Seq is a position in the log of a range. The first entry has Seq 1; 0 means "before the log".
 type Seq uint64
 
-// BootSeq counts the lives of a node. Metadata counts them: each registration with a new nonce begins one.
+// BootSeq counts the lives of a node. The metadata group counts them: each registration with a new
+// nonce begins a life.
 type BootSeq uint64
 
 func (id RegionID) String() string { return strconv.FormatUint(uint64(id), 10) }
@@ -45,20 +48,20 @@ func (s Slot) String() string      { return strconv.FormatUint(uint64(s), 10) }
 func (id TableID) String() string  { return "t" + strconv.FormatUint(uint64(id), 10) }
 func (id ClassID) String() string  { return "c" + strconv.FormatUint(uint64(id), 10) }
 
-// LogValue lets a log show the id as String does, in whatever form the log is written.
+// LogValue makes every log format show the id as String does.
 func (id NodeID) LogValue() slog.Value { return slog.StringValue(id.String()) }
 
-// RangeID names a range, and is at the same time the home of every key in it: the region and the slot in whose name
-// the key was first written. Its eight big-endian bytes begin every stored key.
+// RangeID identifies a range. It is also the home of every key in the range: the region and slot in
+// which the key was first written. Its eight big-endian bytes begin every stored key.
 type RangeID struct {
 	Region RegionID
 	Slot   Slot
 }
 
-// String gives "region/slot", for example "1/42".
+// String returns "region/slot", for example "1/42".
 func (r RangeID) String() string { return r.Region.String() + "/" + r.Slot.String() }
 
-// LogValue lets a log show the range as String does.
+// LogValue makes every log format show the range as String does.
 func (r RangeID) LogValue() slog.Value { return slog.StringValue(r.String()) }
 
 // Compare orders ranges as their keys are ordered: by region, then by slot.
@@ -75,14 +78,14 @@ func (r RangeID) Compare(o RangeID) int {
 // IsZero reports whether r names no range.
 func (r RangeID) IsZero() bool { return r == RangeID{} }
 
-// ParseRangeID reads what String writes.
+// ParseRangeID parses the format of RangeID.String.
 func ParseRangeID(s string) (RangeID, error) {
 	const op Op = "rhumb.ParseRangeID"
 	region, slot, ok := strings.Cut(s, "/")
 	a, err1 := strconv.ParseUint(region, 10, 32)
 	b, err2 := strconv.ParseUint(slot, 10, 32)
 	if !ok || err1 != nil || err2 != nil {
-		return RangeID{}, E(op, InvalidArgument, fmt.Sprintf("range %q is not of the form REGION/SLOT, for example 1/42", s))
+		return RangeID{}, E(op, InvalidArgument, fmt.Sprintf("range %q is not of the form REGION/SLOT; write it like 1/42", s))
 	}
 	return RangeID{RegionID(a), Slot(b)}, nil
 }
@@ -90,47 +93,47 @@ func ParseRangeID(s string) (RangeID, error) {
 // UUID is 128 random bits.
 type UUID [16]byte
 
-// String gives 32 hexadecimal digits.
+// String returns 32 hexadecimal digits.
 func (u UUID) String() string { return hex.EncodeToString(u[:]) }
 
-// LogValue lets a log show the digits in place of an array of bytes.
+// LogValue makes logs show the digits instead of an array of bytes.
 func (u UUID) LogValue() slog.Value { return slog.StringValue(u.String()) }
 
 // IsZero reports whether u was never set.
 func (u UUID) IsZero() bool { return u == UUID{} }
 
-// ParseUUID reads what UUID.String writes.
+// ParseUUID parses the format of UUID.String.
 func ParseUUID(s string) (u UUID, err error) {
 	const op Op = "rhumb.ParseUUID"
 	if len(s) != 2*len(u) {
-		return u, E(op, InvalidArgument, fmt.Sprintf("%q has %d characters, want %d hexadecimal digits", s, len(s), 2*len(u)))
+		return u, E(op, InvalidArgument, fmt.Sprintf("id %q has %d characters; ids have %d hexadecimal digits", s, len(s), 2*len(u)))
 	}
 	if _, err := hex.Decode(u[:], []byte(s)); err != nil {
-		return UUID{}, E(op, InvalidArgument, fmt.Sprintf("%q is not hexadecimal", s))
+		return UUID{}, E(op, InvalidArgument, fmt.Sprintf("id %q is not hexadecimal; ids have %d hexadecimal digits", s, 2*len(u)))
 	}
 	return u, nil
 }
 
-// ClusterID names a cluster; it is random and made by init.
+// ClusterID identifies a cluster. It is random; "rhumb init" creates it.
 type ClusterID = UUID
 
-// NodeIdentity tells one life of a node from any other: an empty replaced disk has another Store, each start another
-// Boot.
+// NodeIdentity identifies one life of a node. A node that restarts with an empty disk has another
+// Store; every start has another Boot. Peers reject messages from an earlier life.
 type NodeIdentity struct {
 	Node  NodeID
 	Store UUID
 	Boot  BootSeq
 }
 
-// RequestID makes a request safe to repeat: a request applied once under an id is never applied again. The zero value
-// asks for no deduplication.
+// RequestID makes a request safe to retry: a request is applied at most once under one id. The zero
+// value disables deduplication.
 type RequestID struct {
 	Client UUID
 	Seq    uint64
 }
 
-// IsZero reports whether the request carries no id.
+// IsZero reports whether the request has no id.
 func (r RequestID) IsZero() bool { return r == RequestID{} }
 
-// String gives "client/seq".
+// String returns "client/seq".
 func (r RequestID) String() string { return r.Client.String() + "/" + strconv.FormatUint(r.Seq, 10) }

@@ -5,29 +5,30 @@ import (
 	"slices"
 )
 
-// Region is a part of the world with nodes in it.
+// Region is a part of the world that contains nodes.
 type Region struct {
 	ID       RegionID `json:"id"`
 	Name     string   `json:"name"`
 	Location Point    `json:"location"`
-	// Dead says that no node of the region has lived for a while. Names are created elsewhere without asking it.
+	// Dead reports that no node of the region has been alive for a while. Clients create names
+	// elsewhere without asking a dead region whether they exist.
 	Dead bool `json:"dead,omitempty"`
 }
 
-// NodeState is what metadata holds of a node's fitness to serve.
+// NodeState is the fitness of a node to serve, as metadata records it.
 type NodeState uint8
 
-// The node states. They stand in stored bytes: append only.
+// The node states. They are stored on disk: append only.
 const (
 	// NodeLive may be primary and in-sync.
 	NodeLive NodeState = 1
-	// NodeFenced was found dead: it holds no role until it registers again.
+	// NodeFenced was declared dead: it holds no role until it registers again.
 	NodeFenced NodeState = 2
-	// NodeDraining gives up its primaries and takes no new role.
+	// NodeDraining hands over its primaries and accepts no new role.
 	NodeDraining NodeState = 3
 )
 
-// String gives the stable name of the state.
+// String returns the stable name of the state.
 func (s NodeState) String() string {
 	switch s {
 	case NodeLive:
@@ -40,12 +41,13 @@ func (s NodeState) String() string {
 	return fmt.Sprintf("state_%d", uint8(s))
 }
 
-// Node is what the cluster knows of one node.
+// Node is the metadata record of one node.
 type Node struct {
 	ID     NodeID   `json:"id"`
 	Region RegionID `json:"region"`
 	Zone   string   `json:"zone"`
-	// Addr takes clients and peers (gRPC), HeartbeatAddr the heartbeats of peers, AdminAddr HTTP: "host:port".
+	// Addr serves clients and peers (gRPC), HeartbeatAddr receives the heartbeats of peers,
+	// AdminAddr serves HTTP: each is "host:port".
 	Addr          string `json:"addr"`
 	HeartbeatAddr string `json:"heartbeat_addr"`
 	AdminAddr     string `json:"admin_addr"`
@@ -54,41 +56,72 @@ type Node struct {
 	// Boot counts the node's lives.
 	Boot  BootSeq   `json:"boot"`
 	State NodeState `json:"state"`
-	// Short is true when the node's disk was an older copy of itself at its last start: it had lost what it acknowledged
-	// since, and what its ranges lack it fetches from the others.
+	// Short reports that the disk of the node was an older copy of itself at its last start. The
+	// node lost writes that it had acknowledged, and fetches them from the other replicas.
 	Short bool `json:"short,omitempty"`
-	// Voter is true when the node votes in the metadata group; all others are learners with a local copy.
+	// Voter reports whether the node votes in the metadata group. All other nodes are learners with
+	// a local copy.
 	Voter bool `json:"voter"`
 	// Binary is the version of the node's program.
 	Binary string `json:"binary,omitempty"`
 }
 
-// Identity gives the life of the node that metadata knows.
+// Identity returns the life of the node that metadata has registered.
 func (n Node) Identity() NodeIdentity { return NodeIdentity{n.ID, n.Store, n.Boot} }
 
-// Range is the metadata record of one range: who orders its writes, who copies them, and under which epoch.
+// Range is the metadata record of one range: who orders its writes, who copies them, and under
+// which epoch.
 type Range struct {
 	ID    RangeID `json:"id"`
 	Class ClassID `json:"class"`
-	// Epoch is the fencing number: one primary per epoch.
+	// Epoch is the fencing number. An epoch has at most one primary.
 	Epoch Epoch `json:"epoch"`
-	// Allocated is the greatest epoch ever allocated to this range, for elections and handovers alike.
+	// Allocated is the greatest epoch ever allocated to the range, by an election or a handover. No
+	// epoch is allocated twice.
 	Allocated Epoch `json:"allocated"`
 	// Version grows with every change of this record.
 	Version uint64 `json:"version"`
 	// Primary orders the range's writes. It is a member of InSync.
 	Primary NodeID `json:"primary"`
-	// Preferred is the node that should be primary when it is healthy and in sync.
+	// Preferred is the node that should be primary while it is healthy and in sync.
 	Preferred NodeID `json:"preferred"`
-	// InSync is the in-sync set, primary included, sorted.
+	// InSync is the in-sync set, including the primary, in ascending order.
 	InSync []NodeID `json:"in_sync"`
-	// Replicas are all nodes that hold a copy, sorted; those not in InSync are learners.
+	// Replicas lists the nodes that hold a copy, in ascending order. Those not in InSync are
+	// learners.
 	Replicas []NodeID `json:"replicas"`
-	// Quarantined are the replicas with damaged data, sorted: they keep the data, serve nothing and are not elected.
+	// Quarantined lists the replicas with damaged data, in ascending order. They keep the data,
+	// serve nothing and cannot be elected.
 	Quarantined []NodeID `json:"quarantined,omitempty"`
+	// Lives are the recorded lives: in each, the member holds everything that clients were told, as the primary knew when it
+	// last changed the in-sync set. One answer of a recorded life suffices for an election. Sorted by node; only members that
+	// are not quarantined are in it.
+	Lives []MemberLife `json:"lives,omitempty"`
+	// Recovery is the last loss that an operator accepted, nil when there was none.
+	Recovery *Recovery `json:"recovery,omitempty"`
 }
 
-// IsInSync reports whether n is a member of the in-sync set.
+// Recovery records that an operator let a range go on from one copy, without what the others held.
+type Recovery struct {
+	// Epoch began with it; Node held the copy.
+	Epoch Epoch  `json:"epoch"`
+	Node  NodeID `json:"node"`
+	// Gone are the nodes whose copies were given up because they were not live, sorted.
+	Gone []NodeID `json:"gone,omitempty"`
+	// End is where the copy's log ended, EndTime the timestamp there, and Known the greatest position that any copy that
+	// answered knew as committed, as the operator was shown them; 0 where nothing was known.
+	End     Seq       `json:"end"`
+	EndTime Timestamp `json:"end_time"`
+	Known   Seq       `json:"known"`
+}
+
+// MemberLife is one life of a member of an in-sync set.
+type MemberLife struct {
+	Node NodeID  `json:"node"`
+	Life BootSeq `json:"life"`
+}
+
+// IsInSync reports whether n is in the in-sync set.
 func (r *Range) IsInSync(n NodeID) bool { return slices.Contains(r.InSync, n) }
 
 // IsReplica reports whether n holds a copy.
@@ -97,17 +130,34 @@ func (r *Range) IsReplica(n NodeID) bool { return slices.Contains(r.Replicas, n)
 // IsQuarantined reports whether n's copy is damaged.
 func (r *Range) IsQuarantined(n NodeID) bool { return slices.Contains(r.Quarantined, n) }
 
-// Clone copies r with its slices.
+// LifeOf returns the recorded life of a member, or 0 if the record has none.
+func (r *Range) LifeOf(n NodeID) BootSeq {
+	for _, m := range r.Lives {
+		if m.Node == n {
+			return m.Life
+		}
+	}
+	return 0
+}
+
+// Clone returns a deep copy of r.
 func (r *Range) Clone() *Range {
 	c := *r
 	c.InSync = slices.Clone(r.InSync)
 	c.Replicas = slices.Clone(r.Replicas)
 	c.Quarantined = slices.Clone(r.Quarantined)
+	c.Lives = slices.Clone(r.Lives)
+	if r.Recovery != nil {
+		recovery := *r.Recovery
+		recovery.Gone = slices.Clone(recovery.Gone)
+		c.Recovery = &recovery
+	}
 	return &c
 }
 
-// Block is BlockSlots consecutive slots of a region, allotted to a class: the hash slots of that class in the region
-// (Node is NoNode, the first HashSlots of them in use), or the slots into which one node inserts server-named keys.
+// Block is a run of BlockSlots consecutive slots of a region, allotted to a class. If Node is
+// NoNode, the first HashSlots of them are the hash slots of the class in the region; otherwise Node
+// inserts server-named keys into them.
 type Block struct {
 	Region RegionID `json:"region"`
 	Class  ClassID  `json:"class"`

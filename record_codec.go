@@ -6,10 +6,11 @@ import (
 	"math"
 )
 
-// A stored value is one header byte and a payload. The high four bits of the header are the value's kind, the low four
-// the version of its codec, so that a codec can change without a change of format:
+// A stored value is a header byte and a payload. The high four bits of the header are the kind of
+// the value, the low four the version of its codec, so that a codec can change without a new
+// format:
 //
-//	0x11  opaque bytes: the payload as the client gave it
+//	0x11  opaque bytes: the payload as the client sent it
 //	0x21  record:       uvarint(fields), then per field, sorted by name:
 //	                    uvarint(len(name)) name kind(1) payload
 //	                    string, bytes  uvarint(len) bytes
@@ -22,7 +23,8 @@ import (
 //	                    null           nothing; only in a patch, where it removes the field
 //	0x31  tombstone:    no payload
 //
-// A value is valid when its fields are sorted, distinct and end exactly at its end.
+// A value is valid if its fields are sorted and distinct, and the last one ends where the value
+// ends.
 const (
 	headerOpaque    = 0x11
 	headerRecord    = 0x21
@@ -32,10 +34,10 @@ const (
 // Tombstone is the stored value of a deleted key.
 var Tombstone = []byte{headerTombstone}
 
-// IsTombstone reports whether stored bytes say that the key was deleted.
+// IsTombstone reports whether the stored bytes mark a deleted key.
 func IsTombstone(value []byte) bool { return len(value) == 1 && value[0] == headerTombstone }
 
-// IsRecord reports whether stored bytes hold a record.
+// IsRecord reports whether the stored bytes are a record. It checks only the header.
 func IsRecord(value []byte) bool { return len(value) > 0 && value[0] == headerRecord }
 
 // EncodeOpaque appends the stored form of opaque bytes to dst.
@@ -43,7 +45,7 @@ func EncodeOpaque(dst, payload []byte) []byte {
 	return append(append(dst, headerOpaque), payload...)
 }
 
-// DecodeOpaque gives the payload of stored opaque bytes; it shares memory with value.
+// DecodeOpaque returns the payload of stored opaque bytes. The payload shares memory with value.
 func DecodeOpaque(value []byte) (payload []byte, ok bool) {
 	if len(value) == 0 || value[0] != headerOpaque {
 		return nil, false
@@ -60,13 +62,15 @@ func EncodeRecord(dst []byte, r Record) []byte {
 	return dst
 }
 
-// AppendRecordHeader begins the stored form of a record of so many fields. The fields follow, sorted by name, each by
-// AppendFieldName and AppendFieldValue: for those who hold a record in another form than a Record.
+// AppendRecordHeader appends the beginning of a stored record with the given number of fields. The
+// caller appends the fields in ascending order of their names with AppendFieldName and
+// AppendFieldValue. It serves callers that hold a record in a form other than Record and want to
+// avoid a conversion.
 func AppendRecordHeader(dst []byte, fields int) []byte {
 	return binary.AppendUvarint(append(dst, headerRecord), uint64(fields))
 }
 
-// AppendFieldName appends the stored form of a field's name; its value follows.
+// AppendFieldName appends the stored form of a field's name. The value must follow.
 func AppendFieldName(dst []byte, name string) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(name))), name...)
 }
@@ -97,23 +101,24 @@ func appendFloats(dst []byte, fs []float64) []byte {
 	return dst
 }
 
-// DecodeRecord reads a stored record and validates it; the result shares no memory with value.
+// DecodeRecord decodes and validates a stored record. The result shares no memory with value.
 func DecodeRecord(value []byte) (Record, error) {
 	const op Op = "rhumb.DecodeRecord"
 	it, err := readRecord(op, value)
 	if err != nil {
 		return nil, err
 	}
+	// The capacity is bounded because the count comes from the bytes, which may be damaged.
 	r := make(Record, 0, min(it.left, 64))
 	for {
-		f, ok, err := it.next()
+		f, ok, err := it.nextField()
 		if err != nil {
 			return nil, err
 		}
 		if !ok {
 			return r, nil
 		}
-		v, err := f.value(op)
+		v, err := f.decodeValue(op)
 		if err != nil {
 			return nil, err
 		}
@@ -121,28 +126,30 @@ func DecodeRecord(value []byte) (Record, error) {
 	}
 }
 
-// RecordField gives one field of a stored record without decoding the others.
+// RecordField returns one field of a stored record without decoding the others.
 func RecordField(value []byte, name string) (v FieldValue, ok bool, err error) {
 	const op Op = "rhumb.RecordField"
 	it, err := readRecord(op, value)
 	if err != nil {
 		return v, false, err
 	}
+	// Fields behind the wanted one are not checked: this is the hot path of conditions and indexes.
 	for {
-		f, more, err := it.next()
+		f, more, err := it.nextField()
 		if err != nil || !more {
 			return v, false, err
 		}
 		if string(f.name) == name {
-			v, err = f.value(op)
+			v, err = f.decodeValue(op)
 			return v, err == nil, err
 		}
 	}
 }
 
-// MergeRecord appends to dst the stored record that base becomes under patch: fields of the patch replace or add,
-// null removes, all others stay as they are. An empty base or a tombstone is the record without fields. It works on
-// encoded bytes in one pass, without decoding values (row P3: sparse update).
+// MergeRecord appends to dst the stored record that results from applying patch to base. Fields of
+// the patch replace or add fields, null removes a field, and all other fields keep their values. An
+// empty base or a tombstone counts as a record without fields. MergeRecord works on encoded bytes
+// and decodes no values, so a patch of one field costs a copy of the others.
 func MergeRecord(dst, base, patch []byte) ([]byte, error) {
 	const op Op = "rhumb.MergeRecord"
 	if len(base) == 0 || IsTombstone(base) {
@@ -156,12 +163,13 @@ func MergeRecord(dst, base, patch []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The number of fields precedes the fields in the encoding, so a first walk counts them.
 	count, err := mergedCount(b, p)
 	if err != nil {
 		return nil, err
 	}
 	if count > RecordFieldsMax {
-		return nil, Ef(op, TooLarge, "the record would have %d fields, at most %d are allowed", count, RecordFieldsMax)
+		return nil, Ef(op, TooLarge, "the patched record would have %d fields, more than the %d allowed", count, RecordFieldsMax)
 	}
 	dst = append(dst, headerRecord)
 	dst = binary.AppendUvarint(dst, uint64(count))
@@ -169,22 +177,26 @@ func MergeRecord(dst, base, patch []byte) ([]byte, error) {
 	return dst, err
 }
 
+// mergedCount returns the number of fields that merging base b with patch p leaves.
 func mergedCount(b, p recordReader) (n int, err error) {
 	err = mergeFields(b, p, func(rawField) { n++ })
 	return n, err
 }
 
-// mergeFields walks both records in the order of names and calls keep for each field of the result.
+// mergeFields walks both records in ascending order of names and calls keep for each field of the
+// result. Both readers are passed by value, so the caller's stay at the start.
 func mergeFields(b, p recordReader, keep func(rawField)) error {
-	bf, bok, err := b.next()
+	bf, bok, err := b.nextField()
 	if err != nil {
 		return err
 	}
-	pf, pok, err := p.next()
+	pf, pok, err := p.nextField()
 	if err != nil {
 		return err
 	}
 	for bok || pok {
+		// order is negative if the next name is only in the base, positive if it is only in the
+		// patch, and 0 if it is in both.
 		order := -1
 		switch {
 		case bok && pok:
@@ -194,16 +206,17 @@ func mergeFields(b, p recordReader, keep func(rawField)) error {
 		}
 		if order < 0 {
 			keep(bf)
+			// The patch wins, and a null in the patch drops the field.
 		} else if pf.kind != FieldNull {
 			keep(pf)
 		}
 		if order <= 0 {
-			if bf, bok, err = b.next(); err != nil {
+			if bf, bok, err = b.nextField(); err != nil {
 				return err
 			}
 		}
 		if order >= 0 {
-			if pf, pok, err = p.next(); err != nil {
+			if pf, pok, err = p.nextField(); err != nil {
 				return err
 			}
 		}
@@ -211,15 +224,16 @@ func mergeFields(b, p recordReader, keep func(rawField)) error {
 	return nil
 }
 
-// rawField is one field of an encoded record; its slices share memory with the record.
+// rawField is one field of an encoded record. Its slices share memory with the record.
 type rawField struct {
 	name    []byte
 	kind    FieldKind
-	payload []byte // without the length of strings and bytes
+	payload []byte // without the length prefix of strings and bytes
 	raw     []byte // the whole encoded field
 }
 
-func (f rawField) value(op Op) (FieldValue, error) {
+// decodeValue decodes the payload. Its size was checked when the field was read.
+func (f rawField) decodeValue(op Op) (FieldValue, error) {
 	v := FieldValue{kind: f.kind}
 	switch f.kind {
 	case FieldString, FieldBytes:
@@ -240,18 +254,20 @@ func (f rawField) value(op Op) (FieldValue, error) {
 	return v, nil
 }
 
-// recordReader walks an encoded record field by field, checking order and bounds.
+// recordReader iterates over an encoded record and checks the order and the bounds of its fields.
+// It is a small value that can be copied to walk a record again.
 type recordReader struct {
-	op   Op
-	size int
-	rest []byte
-	left int
-	last []byte
+	op   Op     // for errors
+	size int    // of the whole record, to compute offsets in errors
+	rest []byte // not yet read
+	left int    // fields not yet read
+	last []byte // name of the field read last
 }
 
+// readRecord reads the header of a record.
 func readRecord(op Op, value []byte) (recordReader, error) {
 	if len(value) == 0 || value[0] != headerRecord {
-		return recordReader{}, E(op, InvalidArgument, "the value is no record: it holds opaque bytes or an unknown codec")
+		return recordReader{}, E(op, InvalidArgument, "value is not a record, but opaque bytes or of an unknown codec; read and write it as bytes")
 	}
 	n, size := binary.Uvarint(value[1:])
 	if size <= 0 || n > RecordFieldsMax {
@@ -260,55 +276,60 @@ func readRecord(op Op, value []byte) (recordReader, error) {
 	return recordReader{op: op, size: len(value), rest: value[1+size:], left: int(n)}, nil
 }
 
-func (it *recordReader) corrupt(what string) error {
+// corruptError returns an error that names the current offset.
+func (it *recordReader) corruptError(what string) error {
 	return Ef(it.op, Corrupt, "record: %s at offset %d of %d", what, it.size-len(it.rest), it.size)
 }
 
-func (it *recordReader) bytes(what string) ([]byte, error) {
+// readBytes reads a length and as many bytes.
+func (it *recordReader) readBytes(what string) ([]byte, error) {
 	n, size := binary.Uvarint(it.rest)
+	// The comparison is unsigned and subtracts from the length, so a huge n cannot overflow it.
 	if size <= 0 || n > uint64(len(it.rest)-size) {
-		return nil, it.corrupt("bad length of " + what)
+		return nil, it.corruptError("bad length of " + what)
 	}
 	b := it.rest[size : size+int(n)]
 	it.rest = it.rest[size+int(n):]
 	return b, nil
 }
 
-func (it *recordReader) next() (f rawField, ok bool, err error) {
+// nextField reads the next field. It returns false after the last one.
+func (it *recordReader) nextField() (f rawField, ok bool, err error) {
 	if it.left == 0 {
 		if len(it.rest) != 0 {
-			return f, false, it.corrupt("bytes after the last field")
+			// Trailing bytes would be lost by a merge, so they are reported as damage.
+			return f, false, it.corruptError("bytes after the last field")
 		}
 		return f, false, nil
 	}
 	start := it.rest
-	if f.name, err = it.bytes("name"); err != nil {
+	if f.name, err = it.readBytes("name"); err != nil {
 		return f, false, err
 	}
 	if len(f.name) == 0 || len(f.name) > FieldNameSizeMax || it.last != nil && bytes.Compare(it.last, f.name) >= 0 {
-		return f, false, it.corrupt("name empty, long or out of order")
+		return f, false, it.corruptError("name empty, long or out of order")
 	}
 	if len(it.rest) == 0 {
-		return f, false, it.corrupt("no type")
+		return f, false, it.corruptError("no type")
 	}
 	f.kind, it.rest = FieldKind(it.rest[0]), it.rest[1:]
 	switch f.kind {
 	case FieldString, FieldBytes:
-		f.payload, err = it.bytes("value")
+		f.payload, err = it.readBytes("value")
 	case FieldInt64, FieldFloat64, FieldTimestamp:
-		f.payload, err = it.fixed(8)
+		f.payload, err = it.readFixed(8)
 	case FieldBool:
-		f.payload, err = it.fixed(1)
+		f.payload, err = it.readFixed(1)
 		if err == nil && f.payload[0] > 1 {
-			err = it.corrupt("bool is neither 0 nor 1")
+			err = it.corruptError("bool is neither 0 nor 1")
 		}
 	case FieldPoint:
-		f.payload, err = it.fixed(16)
+		f.payload, err = it.readFixed(16)
 	case FieldBox:
-		f.payload, err = it.fixed(32)
+		f.payload, err = it.readFixed(32)
 	case FieldNull:
 	default:
-		err = it.corrupt("unknown type " + f.kind.String())
+		err = it.corruptError("unknown type " + f.kind.String())
 	}
 	if err != nil {
 		return f, false, err
@@ -319,9 +340,10 @@ func (it *recordReader) next() (f rawField, ok bool, err error) {
 	return f, true, nil
 }
 
-func (it *recordReader) fixed(n int) ([]byte, error) {
+// readFixed reads n bytes.
+func (it *recordReader) readFixed(n int) ([]byte, error) {
 	if len(it.rest) < n {
-		return nil, it.corrupt("value is cut short")
+		return nil, it.corruptError("value is cut short")
 	}
 	b := it.rest[:n]
 	it.rest = it.rest[n:]

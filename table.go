@@ -7,18 +7,20 @@ import (
 	"time"
 )
 
-// Mode is how the ranges of a class keep their copies together.
+// Mode is how the replicas of a range are kept consistent.
 type Mode uint8
 
-// The modes. Modes stand in stored bytes: append only.
+// The modes. They are stored on disk: append only.
 const (
-	// Strong: acknowledged when every in-sync replica has it on disk. No acknowledged write is ever lost.
+	// Strong acknowledges a write when every in-sync replica has it on disk. No acknowledged write
+	// is lost.
 	Strong Mode = 1
-	// Available: both sides of a partition go on and merge when it heals (TippyDB's choice).
+	// Available lets both sides of a partition accept writes and merges them afterwards (TippyDB's
+	// choice).
 	Available Mode = 2
 )
 
-// String gives the stable name of the mode.
+// String returns the stable name of the mode.
 func (m Mode) String() string {
 	switch m {
 	case Strong:
@@ -29,10 +31,10 @@ func (m Mode) String() string {
 	return fmt.Sprintf("mode_%d", uint8(m))
 }
 
-// Survival is the failure that a class survives without a pause to restore data.
+// Survival is the failure that a class survives without restoring data first.
 type Survival uint8
 
-// The survival goals. They stand in stored bytes: append only.
+// The survival goals. They are stored on disk: append only.
 const (
 	// SurviveZone keeps all replicas in the home region, spread over its zones.
 	SurviveZone Survival = 1
@@ -40,7 +42,7 @@ const (
 	SurviveRegion Survival = 2
 )
 
-// String gives the stable name of the goal.
+// String returns the stable name of the goal.
 func (s Survival) String() string {
 	switch s {
 	case SurviveZone:
@@ -51,24 +53,26 @@ func (s Survival) String() string {
 	return fmt.Sprintf("survival_%d", uint8(s))
 }
 
-// ClassSettings say how the ranges of a class are replicated. Tables with equal settings share a class. A table's
-// settings are fixed when it is created. The type is comparable: equality is "replicates alike".
+// ClassSettings describe how the ranges of a class are replicated. Tables with equal settings share
+// a class; the settings of a table are fixed when it is created. The type is comparable on purpose.
 type ClassSettings struct {
 	// Mode is Strong by default.
 	Mode Mode `json:"mode"`
 	// Replicas is the replication factor, 1 to ReplicasMax; default ReplicasDefault.
 	Replicas int `json:"replicas"`
-	// MinInSync is the least size of an in-sync set, 1 to Replicas; default MinInSyncDefault, or 1 for one replica.
+	// MinInSync is the minimum size of an in-sync set, 1 to Replicas; default MinInSyncDefault, or
+	// 1 for one replica.
 	MinInSync int `json:"min_in_sync"`
 	// Survival is SurviveZone by default.
 	Survival Survival `json:"survival"`
 	// HashSlots is the number of hash slots in each region, 1 to BlockSlots; default HashSlotsDefault.
 	HashSlots int `json:"hash_slots"`
-	// ShardSize is the size in bytes at which a node's active slot counts as full; default ShardSizeDefault.
+	// ShardSize is the size in bytes that makes the active slot of a node count as full; default
+	// ShardSizeDefault.
 	ShardSize int64 `json:"shard_size"`
 }
 
-// DefaultClassSettings gives the settings of a table for which nobody asked for others.
+// DefaultClassSettings returns the settings of a table that is created without options.
 func DefaultClassSettings() ClassSettings {
 	return ClassSettings{
 		Mode: Strong, Replicas: ReplicasDefault, MinInSync: MinInSyncDefault, Survival: SurviveZone,
@@ -76,7 +80,7 @@ func DefaultClassSettings() ClassSettings {
 	}
 }
 
-// Validate lists everything that is wrong with the settings.
+// Validate returns an error that lists every fault of the settings.
 func (c ClassSettings) Validate() error {
 	const op Op = "rhumb.ClassSettings"
 	var faults []string
@@ -85,28 +89,31 @@ func (c ClassSettings) Validate() error {
 			faults = append(faults, fmt.Sprintf(format, args...))
 		}
 	}
+	// Both values are reserved on disk and on the wire; no replica implements them.
 	fault(c.Mode != Strong, "mode %s is not offered yet; use strong", c.Mode)
 	fault(c.Survival != SurviveZone, "survival goal %s is not offered yet; use zone", c.Survival)
-	fault(c.Replicas < 1 || c.Replicas > ReplicasMax, "replicas is %d, want 1 to %d", c.Replicas, ReplicasMax)
-	fault(c.MinInSync < 1 || c.MinInSync > max(c.Replicas, 1), "min_in_sync is %d, want 1 to %d", c.MinInSync, c.Replicas)
-	fault(c.HashSlots < 1 || c.HashSlots > BlockSlots, "hash_slots is %d, want 1 to %d", c.HashSlots, BlockSlots)
-	fault(c.ShardSize < 1<<20 || c.ShardSize > RangeSizeMax, "shard_size is %d bytes, want 1 MiB to %d", c.ShardSize, RangeSizeMax)
+	fault(c.Replicas < 1 || c.Replicas > ReplicasMax, "replicas is %d, but must be 1 to %d", c.Replicas, ReplicasMax)
+	// The inner max keeps the message meaningful when replicas is wrong as well.
+	fault(c.MinInSync < 1 || c.MinInSync > max(c.Replicas, 1), "min_in_sync is %d, but must be 1 to %d", c.MinInSync, c.Replicas)
+	fault(c.HashSlots < 1 || c.HashSlots > BlockSlots, "hash_slots is %d, but must be 1 to %d", c.HashSlots, BlockSlots)
+	fault(c.ShardSize < 1<<20 || c.ShardSize > RangeSizeMax, "shard_size is %d bytes, but must be 1 MiB to %d", c.ShardSize, RangeSizeMax)
 	if len(faults) > 0 {
 		return E(op, InvalidArgument, strings.Join(faults, "; "))
 	}
 	return nil
 }
 
-// Class is a set of tables that replicate alike.
+// Class is a set of tables with equal replication settings.
 type Class struct {
 	ID       ClassID       `json:"id"`
 	Settings ClassSettings `json:"settings"`
 }
 
-// TableNameSizeMax bounds the name of a table, in bytes.
+// TableNameSizeMax is the largest size of a table's name, in bytes.
 const TableNameSizeMax = 128
 
-// LocationFieldDefault is the field that holds a record's location unless the table names another.
+// LocationFieldDefault is the field that holds the location of a record unless the table names
+// another.
 const LocationFieldDefault = "location"
 
 // Table is a named set of records.
@@ -114,21 +121,23 @@ type Table struct {
 	ID    TableID `json:"id"`
 	Name  string  `json:"name"`
 	Class ClassID `json:"class"`
-	// Colocate, when not 0, is the byte at which a name is cut before it is hashed to a slot: names that are equal up to
-	// it share a range, across all tables of the class, so that one batch may write them together. 0 hashes the whole name.
+	// Colocate, if not 0, is the byte that ends the hashed part of a name. Names with the same part
+	// before it share a range in all tables of the class, so one batch can write them. 0 hashes the
+	// whole name.
 	Colocate byte `json:"colocate,omitempty"`
 	// LocationField names the field that holds a record's location (point or box).
 	LocationField string `json:"location_field"`
-	// History is how long superseded versions are kept; 0 keeps none beyond what replication needs.
+	// History is how long superseded versions are kept. 0 keeps only those that replication needs.
 	History time.Duration `json:"history,omitempty"`
-	// Snapshot says whether and how nodes publish the table in shared memory; 0 does not.
+	// Snapshot selects how nodes publish the table in shared memory. 0 does not publish it.
 	Snapshot SnapshotFeatures `json:"snapshot,omitempty"`
 }
 
-// SnapshotFeatures are what a table has in the images that nodes publish, as bits. They stand in stored bytes: append only.
+// SnapshotFeatures are properties of a table in the images that nodes publish, as bits. They are
+// stored on disk: append only.
 type SnapshotFeatures uint8
 
-// The features. All others need SnapshotOn.
+// The features. All others require SnapshotOn.
 const (
 	// SnapshotOn publishes the table.
 	SnapshotOn SnapshotFeatures = 1
@@ -136,14 +145,14 @@ const (
 	SnapshotSpatial SnapshotFeatures = 2
 	// SnapshotOrdered allows scans by prefix.
 	SnapshotOrdered SnapshotFeatures = 4
-	// SnapshotSummed gives every record a checksum.
+	// SnapshotSummed adds a checksum to every record.
 	SnapshotSummed SnapshotFeatures = 8
 
 	snapshotFeaturesEnd SnapshotFeatures = 16
 )
 
-// SnapshotNameSizeMax bounds a record's name in a table that is published, SnapshotFieldSizeMax the name of its location
-// field, in bytes.
+// SnapshotNameSizeMax is the largest name of a record in a published table, SnapshotFieldSizeMax
+// the largest name of its location field, in bytes.
 const (
 	SnapshotNameSizeMax  = 254
 	SnapshotFieldSizeMax = 63
@@ -151,15 +160,17 @@ const (
 
 var snapshotFeatureNames = [...]string{"plain", "spatial", "ordered", "summed"}
 
-// Has reports whether all features of o are among s.
+// Has reports whether s has all features of o.
 func (s SnapshotFeatures) Has(o SnapshotFeatures) bool { return s&o == o }
 
-// String lists the features, "plain" for a table that is published without any more, "" for one that is not published.
+// String lists the features. It returns "plain" for a table published without further features, and
+// "" for one that is not published.
 func (s SnapshotFeatures) String() string {
 	if s&SnapshotOn == 0 {
 		return ""
 	}
 	var names []string
+	// Names and bits have the same order, so the position of a name is the position of its bit.
 	for i, name := range snapshotFeatureNames[1:] {
 		if s&(SnapshotSpatial<<i) != 0 {
 			names = append(names, name)
@@ -171,7 +182,7 @@ func (s SnapshotFeatures) String() string {
 	return strings.Join(names, ",")
 }
 
-// ParseSnapshotFeatures reads what SnapshotFeatures.String writes.
+// ParseSnapshotFeatures parses the format of SnapshotFeatures.String.
 func ParseSnapshotFeatures(s string) (f SnapshotFeatures, err error) {
 	const op Op = "rhumb.ParseSnapshotFeatures"
 	if s == "" {
@@ -181,30 +192,31 @@ func ParseSnapshotFeatures(s string) (f SnapshotFeatures, err error) {
 	for name := range strings.SplitSeq(s, ",") {
 		i := slices.Index(snapshotFeatureNames[:], name)
 		if i < 0 {
-			return 0, Ef(op, InvalidArgument, "%q is no feature of a snapshot; use %s, with commas between", name, strings.Join(snapshotFeatureNames[:], ", "))
+			return 0, Ef(op, InvalidArgument, "%q is not a feature of a snapshot; use %s, separated by commas", name, strings.Join(snapshotFeatureNames[:], ", "))
 		}
 		f |= 1 << i
 	}
 	return f, nil
 }
 
-// Validate refuses bits without a meaning, and features of a table that is not published.
+// Validate rejects unknown bits, and features of a table that is not published.
 func (s SnapshotFeatures) Validate() error {
 	if s >= snapshotFeaturesEnd || s != 0 && s&SnapshotOn == 0 {
-		return Ef("rhumb.SnapshotFeatures", InvalidArgument, "snapshot features %#x are not known", uint8(s))
+		return Ef("rhumb.SnapshotFeatures", InvalidArgument, "snapshot features %#x are unknown; this binary may be older than the sender", uint8(s))
 	}
 	return nil
 }
 
-// ValidateTableName refuses names that are empty, long, or hold anything but letters, digits, '_', '-' and '.'.
+// ValidateTableName rejects names that are empty or long, or contain characters other than letters,
+// digits, '_', '-' and '.'.
 func ValidateTableName(name string) error {
 	const op Op = "rhumb.Table"
 	if name == "" || len(name) > TableNameSizeMax {
-		return Ef(op, InvalidArgument, "a table name has 1 to %d characters, %.20q has %d", TableNameSizeMax, name, len(name))
+		return Ef(op, InvalidArgument, "table name %.20q has %d characters; table names have 1 to %d", name, len(name), TableNameSizeMax)
 	}
 	for _, c := range name {
 		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-' || c == '.') {
-			return Ef(op, InvalidArgument, "table name %q holds %q; use letters, digits, '_', '-' and '.'", name, c)
+			return Ef(op, InvalidArgument, "table name %q contains %q; use letters, digits, '_', '-' and '.'", name, c)
 		}
 	}
 	return nil

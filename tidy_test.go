@@ -22,10 +22,11 @@ const module = "github.com/rhumbdb/rhumb"
 // instead of moving a line.
 var layers = [][]string{
 	{"."},
-	{"hlc", "keys", "geo", "entry", "api/rhumbpb", "bench/load", "node/closed", "node/memory", "snapshot/format"},
-	{"sched", "geo/rtt", "geo/wan", "api", "storage", "raftmeta/catalog", "node/replica", "node/lease", "sim/check", "sim/model", "sim/voter", "snapshot/rtree", "bench/roads"},
-	{"geo/place", "storage/storagetest", "client", "snapshot", "snapshot/reader"},
-	{"raftmeta", "snapshot/inspect"},
+	{"hlc", "keys", "geo", "entry", "wan", "api/rhumbpb", "bench/load", "node/closed", "node/memory", "snapshot/format", "snapshot/shm"},
+	{"sched", "geo/rtt", "api", "storage", "raftmeta/catalog", "node/replica", "node/lease", "sim/check", "sim/model", "sim/voter", "snapshot/rtree", "bench/roads"},
+	{"raftmeta/place", "storage/storagetest", "client", "snapshot/segment", "snapshot/reader"},
+	{"raftmeta", "snapshot/roll", "snapshot/inspect"},
+	{"snapshot"},
 	{"node/host", "node/route", "node/peer", "node/admin", "node/server", "node/publish"},
 	{"node"},
 	{"sim", "bench", "bench/image", "ingest", "demo"},
@@ -37,8 +38,8 @@ var layers = [][]string{
 // pure lists the packages that may not start goroutines or know about clocks, chance, locks, files or the network, so
 // that one seed replays one run. Only time's plain data, such as time.Duration, is allowed.
 var pure = []string{
-	".", "entry", "keys", "geo", "geo/rtt", "geo/place", "raftmeta/catalog", "node/closed", "node/replica", "node/lease",
-	"snapshot/format", "snapshot/rtree",
+	".", "entry", "keys", "geo", "geo/rtt", "raftmeta/place", "raftmeta/catalog", "node/closed", "node/replica", "node/lease",
+	"snapshot/format", "snapshot/roll", "snapshot/rtree",
 }
 
 var impure = []string{"context", "math/rand", "math/rand/v2", "net", "os", "sync", "sync/atomic", "syscall"}

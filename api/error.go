@@ -32,6 +32,7 @@ func EncodeError(err error, h Hint) *rhumbpb.Error {
 		Kind: rhumbpb.Kind(e.Kind), Op: string(e.Op), Message: cut(rhumb.Message(e), errorTextMax), Node: uint32(node),
 		Region: uint32(rng.Region), Slot: uint32(rng.Slot),
 		CurrentHlc: uint64(current.HLC), CurrentNode: uint32(current.Node),
+		RetryAfterUs: uint64(max(rhumb.RetryAfterOf(err), 0).Microseconds()),
 	}
 	if h.Newer != nil {
 		out.Newer = EncodeRange(h.Newer)
@@ -68,6 +69,9 @@ func DecodeError(m *rhumbpb.Error) (*rhumb.Error, Hint) {
 	}
 	if k := m.GetKind(); k >= 0 && int(k) < len(codeOf) {
 		e.Kind = rhumb.Kind(k)
+	}
+	if e.Kind == rhumb.Overloaded {
+		e.RetryAfter = DecodeMicros(m.GetRetryAfterUs())
 	}
 	var h Hint
 	if m.GetNewer() != nil {

@@ -3,6 +3,7 @@
 # from the output, so that any recent protoc gives the same files.
 set -eu
 cd "$(dirname "$0")/.."
+command -v protoc >/dev/null || { echo "protoc is missing; install the Debian package protobuf-compiler" >&2; exit 1; }
 bin=$(mktemp -d)
 trap 'rm -rf "$bin"' EXIT
 go build -modfile=tools.mod -o "$bin/" \

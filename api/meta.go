@@ -195,6 +195,26 @@ func EncodeRange(r *rhumb.Range) *rhumbpb.Range {
 		Epoch: uint64(r.Epoch), Allocated: uint64(r.Allocated), Version: r.Version,
 		Primary: uint32(r.Primary), Preferred: uint32(r.Preferred),
 		InSync: encodeNodes(r.InSync), Replicas: encodeNodes(r.Replicas), Quarantined: encodeNodes(r.Quarantined),
+		Recovery: encodeRecovery(r.Recovery),
+	}
+}
+
+func encodeRecovery(r *rhumb.Recovery) *rhumbpb.RangeRecovery {
+	if r == nil {
+		return nil
+	}
+	return &rhumbpb.RangeRecovery{
+		Epoch: uint64(r.Epoch), Node: uint32(r.Node), Gone: encodeNodes(r.Gone), End: uint64(r.End), EndTime: uint64(r.EndTime), Known: uint64(r.Known),
+	}
+}
+
+func decodeRecovery(m *rhumbpb.RangeRecovery) *rhumb.Recovery {
+	if m == nil {
+		return nil
+	}
+	return &rhumb.Recovery{
+		Epoch: rhumb.Epoch(m.Epoch), Node: rhumb.NodeID(m.Node), Gone: decodeNodes(m.Gone), End: rhumb.Seq(m.End),
+		EndTime: rhumb.Timestamp(m.EndTime), Known: rhumb.Seq(m.Known),
 	}
 }
 
@@ -205,6 +225,7 @@ func DecodeRange(m *rhumbpb.Range) *rhumb.Range {
 		Class: rhumb.ClassID(m.GetClass()), Epoch: rhumb.Epoch(m.GetEpoch()), Allocated: rhumb.Epoch(m.GetAllocated()),
 		Version: m.GetVersion(), Primary: rhumb.NodeID(m.GetPrimary()), Preferred: rhumb.NodeID(m.GetPreferred()),
 		InSync: decodeNodes(m.GetInSync()), Replicas: decodeNodes(m.GetReplicas()), Quarantined: decodeNodes(m.GetQuarantined()),
+		Recovery: decodeRecovery(m.GetRecovery()),
 	}
 }
 

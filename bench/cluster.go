@@ -30,6 +30,8 @@ type ClusterNode struct {
 	Region string       `json:"region"`
 	PID    int          `json:"pid"`
 	Addr   string       `json:"addr"`
+	// AdminAddr is where the node's metrics are read.
+	AdminAddr string `json:"admin_addr"`
 }
 
 // clusterStart bounds how long a cluster may take to be ready.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -19,6 +17,9 @@ type FailoverConfig struct {
 	// Kills is how often a node that is primary is killed with kill -9; the last LeaderKills of them hit the node that
 	// leads the metadata group too.
 	Kills, LeaderKills int
+	// Restarts is how often all nodes are killed with kill -9 at once and started again, after the kills. The load of
+	// Writers is stopped before.
+	Restarts int
 	// Calm is how long the load is held without a kill, before the first; a change of primary during it is a false
 	// failover.
 	Calm time.Duration
@@ -38,6 +39,10 @@ type FailoverReport struct {
 	Max       time.Duration `json:"max_ns"`
 	LeaderP50 time.Duration `json:"leader_p50_ns"`
 	LeaderMax time.Duration `json:"leader_max_ns"`
+	// Restarts are the restarts of the whole cluster. RestartP50 and RestartMax are the median and the greatest of their Max.
+	Restarts   []Restart     `json:"restarts,omitempty"`
+	RestartP50 time.Duration `json:"restart_p50_ns"`
+	RestartMax time.Duration `json:"restart_max_ns"`
 	// Calm is how long the load was held without a kill, and FalseFailovers the changes of epoch during it.
 	Calm           time.Duration `json:"calm_ns"`
 	FalseFailovers int           `json:"false_failovers"`
@@ -61,9 +66,6 @@ type Kill struct {
 	InSync time.Duration `json:"in_sync_ns"`
 }
 
-// settleMax bounds the wait for a cluster to be whole again after a kill.
-const settleMax = 2 * time.Minute
-
 // RunFailover holds a load of writes on a cluster, kills nodes under it, and measures for how long callers could not
 // write. At the end it reads back what was acknowledged.
 func RunFailover(ctx context.Context, cfg FailoverConfig) (*FailoverReport, error) {
@@ -85,81 +87,32 @@ func RunFailover(ctx context.Context, cfg FailoverConfig) (*FailoverReport, erro
 	if err != nil {
 		return nil, err
 	}
-	f := &failover{cfg: cfg, c: c, t: t, report: &FailoverReport{Calm: cfg.Calm}}
+	f := &failover{cfg: cfg, hold: &hold{c: c, t: t}, report: &FailoverReport{Calm: cfg.Calm}}
 	if err := f.settled(ctx); err != nil {
 		return nil, err
 	}
-	f.load(ctx)
+	f.begin(ctx, cfg.Writers, cfg.Pause)
 	err = f.kills(ctx)
-	f.stop.Store(true)
-	f.wait.Wait()
+	f.end()
 	if err != nil {
 		return nil, err
 	}
+	if err := f.restarts(ctx); err != nil {
+		return nil, err
+	}
 	f.summarise()
-	return f.report, f.audit(ctx)
+	f.report.Lost, err = f.audit(ctx)
+	return f.report, err
 }
 
 type failover struct {
-	cfg     FailoverConfig
-	c       *client.Client
-	t       *client.Table
-	report  *FailoverReport
-	writers []*writer
-	stop    atomic.Bool
-	wait    sync.WaitGroup
-}
-
-// writer is one caller. It writes a growing number under one key.
-type writer struct {
-	name []byte
-	home string // the region that its key lives in
-
-	mu     sync.Mutex // guards all below
-	acked  int64      // the greatest number that was acknowledged
-	last   time.Time  // when
-	gap    time.Duration
-	errors int64
-}
-
-func (f *failover) load(ctx context.Context) {
-	regions := f.c.Regions()
-	for i := range f.cfg.Writers {
-		w := &writer{name: fmt.Appendf(nil, "w%d", i), home: regions[i%len(regions)].Name, last: time.Now()}
-		f.writers = append(f.writers, w)
-		f.wait.Go(func() {
-			for n := int64(1); !f.stop.Load() && ctx.Err() == nil; n++ {
-				_, err := f.t.Put(ctx, w.name, fmt.Append(nil, n), client.PutOptions{Home: w.home})
-				w.note(n, err)
-				time.Sleep(f.cfg.Pause)
-			}
-		})
-	}
-}
-
-func (w *writer) note(n int64, err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if err != nil {
-		w.errors++
-		return
-	}
-	now := time.Now()
-	w.gap = max(w.gap, now.Sub(w.last))
-	w.last, w.acked = now, n
+	*hold
+	cfg    FailoverConfig
+	report *FailoverReport
 }
 
 // worstGap gives the longest gap of all writers since the last call, one that lasts included.
-func (f *failover) worstGap() (worst time.Duration) {
-	now := time.Now()
-	for _, w := range f.writers {
-		w.mu.Lock()
-		worst = max(worst, w.gap, now.Sub(w.last))
-		w.gap = 0
-		w.mu.Unlock()
-	}
-	return worst
-}
+func (f *failover) worstGap() time.Duration { return slices.Max(f.gaps()) }
 
 func (f *failover) kills(ctx context.Context) error {
 	before := f.epochs()
@@ -263,15 +216,6 @@ func (f *failover) victim(ctx context.Context, leader bool) (best rhumb.Node, er
 	return best, nil
 }
 
-func (f *failover) leader(ctx context.Context) rhumb.NodeID {
-	for _, s := range f.c.Status(ctx) {
-		if s.Err == "" && s.MetadataLeader != rhumb.NoNode {
-			return s.MetadataLeader
-		}
-	}
-	return rhumb.NoNode
-}
-
 func (f *failover) primaries(n rhumb.NodeID) (count int) {
 	for _, r := range f.c.Ranges() {
 		if r.Primary == n {
@@ -279,33 +223,6 @@ func (f *failover) primaries(n rhumb.NodeID) (count int) {
 		}
 	}
 	return count
-}
-
-// settled waits until all nodes are live and every range has all its replicas in sync.
-func (f *failover) settled(ctx context.Context) error {
-	deadline := time.Now().Add(settleMax)
-	for {
-		behind := 0
-		for _, r := range f.c.Ranges() {
-			if len(r.InSync) < len(r.Replicas) {
-				behind++
-			}
-		}
-		for _, d := range f.c.Nodes() {
-			if d.State != rhumb.NodeLive {
-				behind++
-			}
-		}
-		if behind == 0 {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("%d ranges and nodes are not whole after %v", behind, settleMax)
-		}
-		if err := pause(ctx, 10*time.Millisecond); err != nil {
-			return err
-		}
-	}
 }
 
 func (f *failover) summarise() {
@@ -319,10 +236,12 @@ func (f *failover) summarise() {
 	}
 	f.report.P50, f.report.Max = medianAndMax(plain)
 	f.report.LeaderP50, f.report.LeaderMax = medianAndMax(leader)
-	for _, w := range f.writers {
-		f.report.Writes += w.acked
-		f.report.Errors += w.errors
+	var last []time.Duration
+	for _, r := range f.report.Restarts {
+		last = append(last, r.Max)
 	}
+	f.report.RestartP50, f.report.RestartMax = medianAndMax(last)
+	f.report.Writes, f.report.Errors = f.counts()
 }
 
 func medianAndMax(ds []time.Duration) (median, most time.Duration) {
@@ -331,28 +250,4 @@ func medianAndMax(ds []time.Duration) (median, most time.Duration) {
 	}
 	slices.Sort(ds)
 	return ds[len(ds)/2], ds[len(ds)-1]
-}
-
-// audit reads back every key: it must hold the last acknowledged number, or a later one whose outcome was not known.
-func (f *failover) audit(ctx context.Context) error {
-	for _, w := range f.writers {
-		got, err := f.t.Get(ctx, w.name, client.GetOptions{Home: w.home})
-		if err != nil && rhumb.KindOf(err) != rhumb.NotFound {
-			return err
-		}
-		var n int64
-		if err == nil {
-			b, err := got.Bytes()
-			if err != nil {
-				return err
-			}
-			if _, err := fmt.Sscan(string(b), &n); err != nil {
-				return fmt.Errorf("key %s holds %q", w.name, b)
-			}
-		}
-		if n < w.acked {
-			f.report.Lost++
-		}
-	}
-	return nil
 }

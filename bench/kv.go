@@ -17,7 +17,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/bench/load"
 	"github.com/rhumbdb/rhumb/client"
-	"github.com/rhumbdb/rhumb/geo/wan"
+	"github.com/rhumbdb/rhumb/wan"
 )
 
 // target is a database under load.
@@ -94,33 +94,77 @@ func (r *rhumbTarget) run(ctx context.Context, c load.Case) (load.Result, error)
 			return load.Result{}, err
 		}
 	}
-	return load.Run(ctx, c, r.PIDs, r.call), nil
+	return load.Run(ctx, c, r.PIDs, func(ctx context.Context, op load.Op, caller, key int, value []byte) error {
+		if c.Batch > 1 {
+			return r.callMany(ctx, op, caller, key, c.Batch, value)
+		}
+		return r.call(ctx, op, caller, key, value)
+	}), nil
 }
+
+// fillersMax bounds the calls that fill at once.
+const fillersMax = 64
 
 // fill writes every record that a case of updates goes through, so that the case creates none.
 func (r *rhumbTarget) fill(ctx context.Context, c load.Case) error {
 	value := make([]byte, c.ValueBytes)
 	failed := make([]error, c.Callers)
+	turns := make(chan struct{}, fillersMax)
 	var callers sync.WaitGroup
 	for i := range c.Callers {
 		callers.Go(func() {
-			for key := 0; key < c.Keys && failed[i] == nil; key++ {
-				failed[i] = r.call(ctx, load.Update, i, key, value)
-			}
+			turns <- struct{}{}
+			failed[i] = r.callMany(ctx, load.Update, i, 0, c.Keys, value)
+			<-turns
 		})
 	}
 	callers.Wait()
 	return errors.Join(failed...)
 }
 
-func (r *rhumbTarget) call(ctx context.Context, op load.Op, caller, key int, value []byte) error {
+// nameOf returns the name of a key of a caller.
+func (r *rhumbTarget) nameOf(op load.Op, caller, key int) []byte {
 	switch op {
 	case load.Create:
-		return r.patch(ctx, fmt.Appendf(nil, "c/%d/%d/%d", r.runs, caller, key), value)
+		return fmt.Appendf(nil, "c/%d/%d/%d", r.runs, caller, key)
 	case load.Update:
-		return r.patch(ctx, fmt.Appendf(nil, "u/%d/%d", caller, key), value)
+		return fmt.Appendf(nil, "u/%d/%d", caller, key)
 	}
-	name := fmt.Appendf(nil, "k/%d/%d", caller, key)
+	return fmt.Appendf(nil, "k/%d/%d", caller, key)
+}
+
+// callMany is call on n keys from the given one on.
+func (r *rhumbTarget) callMany(ctx context.Context, op load.Op, caller, key, n int, value []byte) error {
+	names := make([][]byte, n)
+	for i := range names {
+		names[i] = r.nameOf(op, caller, key+i)
+	}
+	if op == load.Get {
+		_, err := r.table.GetMany(ctx, names, client.GetOptions{})
+		return err
+	}
+	m := rhumb.Mutation{Kind: rhumb.Patch, Table: r.table.Info().ID, Value: rhumb.EncodeRecord(nil, record(value))}
+	if op == load.Put {
+		m.Kind, m.Value = rhumb.Put, rhumb.EncodeOpaque(nil, value)
+	}
+	mutations := make([]rhumb.Mutation, n)
+	for i := range mutations {
+		mutations[i] = m
+		mutations[i].Name = names[i]
+	}
+	_, err := r.c.WriteMany(ctx, mutations, client.BatchOptions{})
+	return err
+}
+
+func record(value []byte) rhumb.Record {
+	return rhumb.Record{{Name: "value", Value: rhumb.BytesField(value)}}
+}
+
+func (r *rhumbTarget) call(ctx context.Context, op load.Op, caller, key int, value []byte) error {
+	name := r.nameOf(op, caller, key)
+	if op == load.Create || op == load.Update {
+		return r.patch(ctx, name, value)
+	}
 	if op == load.Put {
 		_, err := r.table.Put(ctx, name, value, client.PutOptions{})
 		return err
@@ -134,7 +178,7 @@ func (r *rhumbTarget) call(ctx context.Context, op load.Op, caller, key int, val
 
 // patch writes a record without naming its home: the call with which a feed creates and updates records.
 func (r *rhumbTarget) patch(ctx context.Context, name, value []byte) error {
-	_, err := r.table.Patch(ctx, name, rhumb.Record{{Name: "value", Value: rhumb.BytesField(value)}}, client.PatchOptions{})
+	_, err := r.table.Patch(ctx, name, record(value), client.PatchOptions{})
 	return err
 }
 
@@ -207,6 +251,8 @@ type KVConfig struct {
 	Ops []load.Op
 	// Callers are the numbers of callers; default 1, 64, 256.
 	Callers []int
+	// Batch is the number of keys of one call; default 1. Peers have no like of it.
+	Batch int
 	// Rounds is how often every case is run on every target, in turn; default 5. Ratios are of one round, reported as
 	// their median.
 	Rounds int
@@ -224,6 +270,9 @@ func (c *KVConfig) setDefaults() {
 	}
 	if len(c.Callers) == 0 {
 		c.Callers = []int{1, 64, 256}
+	}
+	if c.Batch == 0 {
+		c.Batch = 1
 	}
 	if c.Rounds == 0 {
 		c.Rounds = 5
@@ -274,9 +323,13 @@ func RunKV(ctx context.Context, cfg KVConfig) (*KVReport, error) {
 	for round := range cfg.Rounds {
 		for _, callers := range cfg.Callers {
 			for _, op := range cfg.Ops {
-				c := load.Case{Op: op, Callers: callers, ValueBytes: cfg.ValueBytes, Keys: keysPerCaller, Warm: cfg.Measure / 4, Measure: cfg.Measure}
+				keys := keysPerCaller
 				if op == load.Update {
-					c.Keys = updateKeysPerCaller
+					keys = updateKeysPerCaller
+				}
+				c := load.Case{
+					Op: op, Callers: callers, ValueBytes: cfg.ValueBytes, Batch: cfg.Batch, Keys: (keys + cfg.Batch - 1) / cfg.Batch * cfg.Batch,
+					Warm: cfg.Measure / 4, Measure: cfg.Measure,
 				}
 				for _, t := range targets {
 					if !offers(t, op) {

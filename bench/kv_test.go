@@ -31,20 +31,22 @@ func TestRunKV(t *testing.T) {
 	if _, err := rhumbpb.NewClusterClient(conn).Init(t.Context(), &rhumbpb.InitRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	report, err := RunKV(t.Context(), KVConfig{
-		Clusters: []Rhumb{{Addrs: []string{n.Addr()}, PIDs: []int{os.Getpid()}, Replicas: 1}},
-		Ops:      load.Ops(), Callers: []int{1, 64}, Rounds: 1, Measure: time.Second,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(report.Rows) != 8 || len(report.Ratios) != 0 {
-		t.Fatalf("%d rows and %d ratios, want 8 and 0", len(report.Rows), len(report.Ratios))
-	}
-	for _, r := range report.Rows {
-		t.Logf("%s %s @%d: %.0f ops/s p50 %.0f µs p99 %.0f µs cpu %.1f µs", r.Target, r.Op, r.Callers, r.Ops, r.P50, r.P99, r.ServerCPU)
-		if r.Errors > 0 || r.Ops == 0 {
-			t.Errorf("%s with %d callers: %.0f ops/s, %d errors, first %s", r.Op, r.Callers, r.Ops, r.Errors, r.FirstError)
+	for batch, callers := range map[int][]int{1: {1, 64}, 64: {1, 8}} {
+		report, err := RunKV(t.Context(), KVConfig{
+			Clusters: []Rhumb{{Addrs: []string{n.Addr()}, PIDs: []int{os.Getpid()}, Replicas: 1}},
+			Ops:      load.Ops(), Callers: callers, Batch: batch, Rounds: 1, Measure: time.Second / 2,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(report.Rows) != 8 || len(report.Ratios) != 0 {
+			t.Fatalf("%d rows and %d ratios, want 8 and 0", len(report.Rows), len(report.Ratios))
+		}
+		for _, r := range report.Rows {
+			t.Logf("%s %s @%d x %d: %.0f ops/s p50 %.0f µs p99 %.0f µs cpu %.1f µs", r.Target, r.Op, r.Callers, batch, r.Ops, r.P50, r.P99, r.ServerCPU)
+			if r.Errors > 0 || r.Ops == 0 {
+				t.Errorf("%s with %d callers of %d: %.0f ops/s, %d errors, first %s", r.Op, r.Callers, batch, r.Ops, r.Errors, r.FirstError)
+			}
 		}
 	}
 }

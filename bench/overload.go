@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,10 +22,12 @@ type OverloadConfig struct {
 	Callers []int
 	// Factor times the greatest of Callers overload the cluster; default 5.
 	Factor int
+	// Rounds is how often the overload is measured, each time between two measurements of the peak; default 3.
+	Rounds int
 	// ValueBytes is the size of a value; default 64 KiB.
 	ValueBytes int
-	// Measure is how long each number of callers is measured; default 4 s, after a quarter of that to warm up. The overload
-	// lasts twice as long.
+	// Measure is how long each number of callers is measured; default 4 s, after a quarter of that to warm up. The overload and
+	// the peaks beside it last twice as long.
 	Measure time.Duration
 	// Progress is told what is about to run; it may be nil.
 	Progress func(text string)
@@ -34,6 +38,7 @@ func (c *OverloadConfig) setDefaults() {
 		c.Callers = []int{50, 400}
 	}
 	c.Factor = cmp.Or(c.Factor, 5)
+	c.Rounds = cmp.Or(c.Rounds, 3)
 	c.ValueBytes = cmp.Or(c.ValueBytes, 64<<10)
 	c.Measure = cmp.Or(c.Measure, 4*time.Second)
 	if c.Progress == nil {
@@ -41,13 +46,24 @@ func (c *OverloadConfig) setDefaults() {
 	}
 }
 
+// Phase says what a run of RunOverload is for.
+type Phase string
+
+// The phases: runs that find the number of callers of the peak, runs with that number, and runs with a multiple of the callers.
+const (
+	PhaseSearch   Phase = "search"
+	PhasePeak     Phase = "peak"
+	PhaseOverload Phase = "overload"
+)
+
 // OverloadReport is what RunOverload saw.
 type OverloadReport struct {
-	// Runs are the measurements, the overload last.
+	// Runs are the measurements in their order.
 	Runs []OverloadRun `json:"runs"`
-	// Peak is the greatest rate of acknowledged writes before the overload, Goodput that of the overload as a share of it.
-	Peak    float64 `json:"peak_ops_per_second"`
-	Goodput float64 `json:"goodput"`
+	// Peak is the rate of acknowledged writes of the runs at the peak, Goodput that of the overloads, each as a share of the
+	// mean of the two peaks beside it.
+	Peak    Spread `json:"peak_ops_per_second"`
+	Goodput Spread `json:"goodput"`
 	// Acked counts the keys with an acknowledged write, Missing those of them that were not found at the end.
 	Acked   int `json:"acked_keys"`
 	Missing int `json:"missing_keys"`
@@ -58,18 +74,30 @@ type OverloadReport struct {
 // OverloadRun is what one number of callers showed.
 type OverloadRun struct {
 	load.Result
+	Phase Phase `json:"phase"`
 	// Outcomes counts the calls that ended by the kind of their error, "ok" for none, those outside the measured time too.
 	Outcomes map[string]int64 `json:"outcomes"`
+	// Unknown holds the texts of a few calls whose outcome stayed unknown.
+	Unknown []string `json:"unknown,omitempty"`
+	// Attempts counts the requests that the calls made of the client's links, those that a link refused unsent too.
+	Attempts uint64 `json:"attempts"`
+	// ClientCPU is the processor time of the callers' process per successful call, in microseconds.
+	ClientCPU float64 `json:"client_cpu_us"`
 	// RSS is the greatest resident memory of each node in bytes, without images in shared memory.
 	RSS []int64 `json:"rss_bytes"`
 }
 
-// overloadTimeout bounds one call: a caller that waits longer than the overload lasts would measure nothing.
-const overloadTimeout = 5 * time.Second
+const (
+	// overloadTimeout bounds one call: a caller that waits longer than the overload lasts would measure nothing.
+	overloadTimeout = 5 * time.Second
+	// overloadTexts is how many unknown outcomes of a run are kept.
+	overloadTexts = 5
+)
 
 // RunOverload measures how many large values a second a cluster takes, then lets a multiple of the callers write, and shows
-// what becomes of goodput, memory and outcomes. Every caller writes one key of its own again and again. A caller whose call
-// fails makes the next at once.
+// what becomes of goodput, memory and outcomes. A caller whose call fails makes the next at once. All runs write the same
+// keys, so that the load differs in nothing but its callers, and each overload stands between two measurements of the peak: a
+// disk that is slower for some seconds is slower for both.
 func RunOverload(ctx context.Context, cfg OverloadConfig) (*OverloadReport, error) {
 	cfg.setDefaults()
 	c, err := client.Open(ctx, client.Config{Addrs: cfg.Cluster.Addrs(), Insecure: true, Timeout: overloadTimeout})
@@ -81,50 +109,87 @@ func RunOverload(ctx context.Context, cfg OverloadConfig) (*OverloadReport, erro
 	if err != nil {
 		return nil, err
 	}
-	o := &overload{cfg: cfg, c: c, t: t, report: &OverloadReport{}}
+	most := cfg.Factor * slices.Max(cfg.Callers)
+	o := &overload{cfg: cfg, c: c, t: t, keys: most, report: &OverloadReport{}}
 	lives := o.lives()
-	most := 0
+	best, rate := 0, 0.0
 	for _, n := range cfg.Callers {
-		most = max(most, n)
-		r := o.run(ctx, n, cfg.Measure)
-		o.report.Peak = max(o.report.Peak, r.OpsPerSecond)
+		if r := o.run(ctx, PhaseSearch, n); best == 0 || r.OpsPerSecond > rate {
+			best, rate = n, r.OpsPerSecond
+		}
 	}
-	last := o.run(ctx, cfg.Factor*most, 2*cfg.Measure)
-	if o.report.Peak > 0 {
-		o.report.Goodput = last.OpsPerSecond / o.report.Peak
+	o.run(ctx, PhasePeak, best)
+	for range cfg.Rounds {
+		o.run(ctx, PhaseOverload, most)
+		o.run(ctx, PhasePeak, best)
 	}
+	o.report.summarise()
 	o.report.NewLives = o.lives() - lives
 	return o.report, o.audit(ctx)
+}
+
+// summarise computes the figures that several runs make.
+func (r *OverloadReport) summarise() {
+	var peaks, shares []float64
+	for i, x := range r.Runs {
+		switch x.Phase {
+		case PhasePeak:
+			peaks = append(peaks, x.OpsPerSecond)
+		case PhaseOverload: // between two peaks
+			if beside := r.Runs[i-1].OpsPerSecond + r.Runs[i+1].OpsPerSecond; beside > 0 {
+				shares = append(shares, 2*x.OpsPerSecond/beside)
+			}
+		}
+	}
+	same := func(x float64) float64 { return x }
+	r.Peak, r.Goodput = spread(peaks, same), spread(shares, same)
 }
 
 type overload struct {
 	cfg    OverloadConfig
 	c      *client.Client
 	t      *client.Table
+	keys   int
 	report *OverloadReport
-	acked  sync.Map // caller -> struct{}
+	acked  sync.Map // key -> struct{}
 }
 
-func overloadName(caller int) []byte { return fmt.Appendf(nil, "o/%d", caller) }
+func overloadName(key int) []byte { return fmt.Appendf(nil, "o/%d", key) }
 
-func (o *overload) run(ctx context.Context, callers int, measure time.Duration) OverloadRun {
-	o.cfg.Progress(fmt.Sprintf("%d callers with %d bytes each, for %v", callers, o.cfg.ValueBytes, measure))
+func (o *overload) run(ctx context.Context, phase Phase, callers int) *OverloadRun {
+	measure := o.cfg.Measure
+	if phase != PhaseSearch { // as long at the peak as under overload: a store takes more for some seconds than it can keep up
+		measure *= 2
+	}
+	o.cfg.Progress(fmt.Sprintf("%s: %d callers with %d bytes each, for %v", phase, callers, o.cfg.ValueBytes, measure))
 	var counts [256]atomic.Int64 // by kind
 	var good atomic.Int64
+	var mu sync.Mutex // guards run.Unknown
+	run := OverloadRun{Phase: phase, Outcomes: map[string]int64{}}
+	attempts, cpu := o.c.Metrics().Requests, load.CPU([]int{os.Getpid()})
 	stop := load.WatchRSS(o.cfg.Cluster.PIDs())
-	cs := load.Case{Op: load.Put, Callers: callers, ValueBytes: o.cfg.ValueBytes, Keys: 1, Warm: o.cfg.Measure / 4, Measure: measure}
-	run := OverloadRun{Outcomes: map[string]int64{}}
-	run.Result = load.Run(ctx, cs, o.cfg.Cluster.PIDs(), func(ctx context.Context, _ load.Op, caller, _ int, value []byte) error {
-		_, err := o.t.Put(ctx, overloadName(caller), value, client.PutOptions{})
-		if err != nil {
-			counts[rhumb.KindOf(err)].Add(1)
-			return err
+	cs := load.Case{Op: load.Put, Callers: callers, ValueBytes: o.cfg.ValueBytes, Keys: o.keys, Warm: o.cfg.Measure / 4, Measure: measure}
+	run.Result = load.Run(ctx, cs, o.cfg.Cluster.PIDs(), func(ctx context.Context, _ load.Op, caller, i int, value []byte) error {
+		key := (caller + i*callers) % o.keys
+		_, err := o.t.Put(ctx, overloadName(key), value, client.PutOptions{})
+		if err == nil {
+			good.Add(1)
+			o.acked.Store(key, struct{}{})
+			return nil
 		}
-		good.Add(1)
-		o.acked.Store(caller, struct{}{})
-		return nil
+		counts[rhumb.KindOf(err)].Add(1)
+		if rhumb.KindOf(err) == rhumb.Unknown {
+			mu.Lock()
+			defer mu.Unlock()
+			if len(run.Unknown) < overloadTexts {
+				run.Unknown = append(run.Unknown, err.Error())
+			}
+		}
+		return err
 	})
 	run.RSS = stop()
+	run.Attempts = o.c.Metrics().Requests - attempts
+	run.ClientCPU = float64((load.CPU([]int{os.Getpid()}) - cpu).Microseconds()) / float64(max(good.Load(), 1))
 	run.Outcomes["ok"] = good.Load()
 	for kind := range counts {
 		if n := counts[kind].Load(); n > 0 {
@@ -132,7 +197,7 @@ func (o *overload) run(ctx context.Context, callers int, measure time.Duration) 
 		}
 	}
 	o.report.Runs = append(o.report.Runs, run)
-	return run
+	return &run
 }
 
 // lives counts the lives of all nodes so far.
@@ -151,11 +216,11 @@ func (o *overload) audit(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, auditMax)
 	defer cancel()
 	var err error
-	o.acked.Range(func(caller, _ any) bool {
+	o.acked.Range(func(key, _ any) bool {
 		o.report.Acked++
-		_, err = o.t.Get(ctx, overloadName(caller.(int)), client.GetOptions{})
+		_, err = o.t.Get(ctx, overloadName(key.(int)), client.GetOptions{})
 		for err != nil && rhumb.KindOf(err) != rhumb.NotFound && ctx.Err() == nil {
-			_, err = o.t.Get(ctx, overloadName(caller.(int)), client.GetOptions{})
+			_, err = o.t.Get(ctx, overloadName(key.(int)), client.GetOptions{})
 		}
 		if rhumb.KindOf(err) == rhumb.NotFound {
 			o.report.Missing++

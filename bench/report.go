@@ -24,6 +24,7 @@ type KVRow struct {
 	P50       float64 `json:"p50_us"`
 	P99       float64 `json:"p99_us"`
 	ServerCPU float64 `json:"server_cpu_us"`
+	ClientCPU float64 `json:"client_cpu_us"`
 	Errors    int64   `json:"errors"`
 	// FirstError is the first error of any round.
 	FirstError string `json:"first_error,omitempty"`
@@ -97,6 +98,7 @@ func row(target string, c kvCase, runs []KVRun) KVRow {
 	out.P50 = pick(func(x KVRun) float64 { return float64(x.P50) })
 	out.P99 = pick(func(x KVRun) float64 { return float64(x.P99) })
 	out.ServerCPU = pick(func(x KVRun) float64 { return x.ServerCPU })
+	out.ClientCPU = pick(func(x KVRun) float64 { return x.ClientCPU })
 	for _, x := range runs {
 		out.Errors += x.Errors
 		out.FirstError = cmp.Or(out.FirstError, x.FirstError)

@@ -198,6 +198,32 @@ type NodeStatus struct {
 	Troubles      []ReplicaTrouble    `json:"troubles,omitempty"`
 	TroubleCounts map[TroubleKind]int `json:"trouble_counts,omitempty"`
 	Sights        []NodeSight         `json:"sights,omitempty"`
+	// Metadata is how the node's replica of the metadata group stands, nil while it has none.
+	Metadata *MetadataReplica `json:"metadata,omitempty"`
+}
+
+// MetadataReplica is how a node's replica of the metadata group stands.
+type MetadataReplica struct {
+	// Silent says that the replica has started and has not proved its log yet: it does not vote. WaitsFor are the voters whose
+	// answers it waits for.
+	Silent   bool           `json:"silent,omitempty"`
+	WaitsFor []rhumb.NodeID `json:"waits_for,omitempty"`
+	// Short says that the replica lacks metadata that it had made durable.
+	Short bool `json:"short,omitempty"`
+	// Readmits are the nodes whose replicas this leader is taking in anew, since they lost metadata.
+	Readmits []rhumb.NodeID `json:"readmits,omitempty"`
+	// Recovered is the last recovery by force that made this replica the only voter, nil if there was none.
+	Recovered *MetadataRecovery `json:"recovered,omitempty"`
+}
+
+// MetadataRecovery is a recovery of the metadata from one survivor.
+type MetadataRecovery struct {
+	At time.Time `json:"at"`
+	// Term and LastIndex are those of the last entry that was kept.
+	Term      uint64 `json:"term"`
+	LastIndex uint64 `json:"last_index"`
+	// Lost are the voters that were given up.
+	Lost []rhumb.NodeID `json:"lost,omitempty"`
 }
 
 // statusTimeout bounds how long one node may take to say how it stands. A dead region is to be told within three seconds.
@@ -253,9 +279,8 @@ func nodeStatus(n rhumb.Node, m *rhumbpb.StatusResponse) NodeStatus {
 		MetadataLeader: rhumb.NodeID(m.GetMetadataLeader()), Ranges: int(m.GetRanges()), Primaries: int(m.GetPrimaries()),
 		Timestamp: rhumb.Timestamp(m.GetTimestamp()), Uptime: time.Duration(m.GetUptimeNs()),
 	}
-	for _, id := range m.GetSuspected() {
-		s.Suspected = append(s.Suspected, rhumb.NodeID(id))
-	}
+	s.Suspected = nodeIDs(m.GetSuspected())
+	s.Metadata = metadataReplica(m.GetMetadata())
 	for _, st := range m.GetStores() {
 		id, _ := api.DecodeUUID(st.GetId()) // a damaged id shows as none
 		store := StoreStatus{
@@ -269,6 +294,24 @@ func nodeStatus(n rhumb.Node, m *rhumbpb.StatusResponse) NodeStatus {
 	}
 	s.addTroubles(m)
 	return s
+}
+
+func nodeIDs(numbers []uint32) (out []rhumb.NodeID) {
+	for _, n := range numbers {
+		out = append(out, rhumb.NodeID(n))
+	}
+	return out
+}
+
+func metadataReplica(m *rhumbpb.MetadataReplica) *MetadataReplica {
+	if m == nil {
+		return nil
+	}
+	out := &MetadataReplica{Silent: m.GetSilent(), WaitsFor: nodeIDs(m.GetWaitsFor()), Short: m.GetShort(), Readmits: nodeIDs(m.GetReadmits())}
+	if r := m.GetRecovered(); r != nil {
+		out.Recovered = &MetadataRecovery{At: time.Unix(0, r.GetAtNs()).UTC(), Term: r.GetTerm(), LastIndex: r.GetLastIndex(), Lost: nodeIDs(r.GetLost())}
+	}
+	return out
 }
 
 // troubleKinds are the kinds of the wire.
@@ -304,6 +347,9 @@ type ReplicaStatus struct {
 	End    rhumb.Seq    `json:"end"`
 	Commit rhumb.Seq    `json:"commit"`
 	Trim   rhumb.Seq    `json:"trim"`
+	// EndTime and CommitTime are the timestamps of End and Commit.
+	EndTime    rhumb.Timestamp `json:"end_time"`
+	CommitTime rhumb.Timestamp `json:"commit_time"`
 	// Reason says why the replica does not catch up, was quarantined or could not be asked.
 	Reason string `json:"reason,omitempty"`
 }
@@ -329,6 +375,7 @@ func (c *Client) DescribeRange(ctx context.Context, id rhumb.RangeID) (RangeStat
 		out.Replicas = append(out.Replicas, ReplicaStatus{
 			Node: rhumb.NodeID(r.GetNode()), State: r.GetState(), InSync: r.GetInSync(), Epoch: rhumb.Epoch(r.GetEpoch()),
 			End: rhumb.Seq(r.GetEnd()), Commit: rhumb.Seq(r.GetCommit()), Trim: rhumb.Seq(r.GetTrim()), Reason: r.GetReason(),
+			EndTime: rhumb.Timestamp(r.GetEndTime()), CommitTime: rhumb.Timestamp(r.GetCommitTime()),
 		})
 	}
 	return out, nil
@@ -359,13 +406,16 @@ func (c *Client) DiscardReplica(ctx context.Context, id rhumb.RangeID, node rhum
 	return rhumb.Wrap(op, err)
 }
 
-// RecoverRange accepts the loss of what no intact copy of a range holds, and returns the range's new record: node is its
-// primary. version is that of the record that was looked at; Conflict says that it has changed, or that an intact copy is in
-// sync.
-func (c *Client) RecoverRange(ctx context.Context, id rhumb.RangeID, node rhumb.NodeID, version uint64) (*rhumb.Range, error) {
+// RecoverRange accepts the loss of what no live, intact copy of a range holds, and returns the range's new record: seen.Node
+// is its primary. version is that of the record that was looked at, and seen what was known of the loss then, for the record;
+// its Epoch and Gone are not looked at. Conflict says that the record has changed, or that nothing has to be given up.
+func (c *Client) RecoverRange(ctx context.Context, id rhumb.RangeID, version uint64, seen rhumb.Recovery) (*rhumb.Range, error) {
 	const op rhumb.Op = "client.Client.RecoverRange"
 	resp, err := ask(ctx, c, op, func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.RecoverRangeResponse, error) {
-		return cc.RecoverRange(ctx, &rhumbpb.RecoverRangeRequest{Range: api.EncodeRangeID(id), Node: uint32(node), Version: version})
+		return cc.RecoverRange(ctx, &rhumbpb.RecoverRangeRequest{
+			Range: api.EncodeRangeID(id), Node: uint32(seen.Node), Version: version,
+			End: uint64(seen.End), EndTime: uint64(seen.EndTime), Known: uint64(seen.Known),
+		})
 	})
 	if err != nil {
 		return nil, rhumb.Wrap(op, err)

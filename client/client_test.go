@@ -12,7 +12,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
-	"github.com/rhumbdb/rhumb/geo/wan"
+	"github.com/rhumbdb/rhumb/wan"
 )
 
 func TestPutGetDelete(t *testing.T) {

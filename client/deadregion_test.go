@@ -2,10 +2,13 @@ package client
 
 import (
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
+	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
 // setDead says in the metadata whether a region is dead.
@@ -66,4 +69,77 @@ func TestCreateWhileARegionIsDead(t *testing.T) {
 		t.Errorf("the name is listed in regions %v", twice)
 	}
 	await(t, "the second home to be noticed", func() bool { return third.Metrics().Duplicates == 1 })
+}
+
+// TestGetManyWithoutARegion guards that a read of many names answers with what the living regions have, at once where metadata
+// knows that a region is dead and as soon as it learns so where it does not yet, and that it says which names are unknown
+// because of which region.
+func TestGetManyWithoutARegion(t *testing.T) {
+	const unwatched = time.Hour // a call that waits for the region would never end
+	w := newWorld(t, 3, 1)
+	long := func(cfg *Config) { cfg.Timeout, cfg.AttemptTimeout = unwatched, unwatched }
+	c, fresh := w.open("singapore", long), w.open("singapore", long)
+	tab, freshTab := w.table(c, "plain"), w.table(fresh, "plain")
+	names := [][]byte{[]byte("here"), []byte("far"), []byte("gone"), []byte("new")}
+	for i, home := range []string{"singapore", "frankfurt", "virginia"} {
+		must[Result](t)(tab.Put(t.Context(), names[i], nil, PutOptions{Home: home}))
+	}
+	must[[]Got](t)(tab.GetMany(t.Context(), names, GetOptions{})) // c remembers where they are
+	asked := make(chan struct{}, 100)
+	w.node(3).set(func(*rhumbpb.Request) fault {
+		asked <- struct{}{}
+		return fault{drop: true}
+	})
+
+	// What the others have does not wait for the silent region.
+	must[[]Got](t)(freshTab.GetMany(t.Context(), names[:2], GetOptions{}))
+	for len(asked) > 0 {
+		<-asked
+	}
+	check := func(what string, got []Got, err error) {
+		t.Helper()
+		wantKind(t, err, rhumb.Unavailable)
+		if err != nil && !strings.Contains(err.Error(), "virginia") {
+			t.Errorf("%s: the error does not name the region: %v", what, err)
+		}
+		for i, g := range got {
+			if found := i < 2; g.Exists() != found || slices.Equal(g.Receipt.Unasked, []rhumb.RegionID{3}) == found {
+				t.Errorf("%s: name %s: %+v", what, names[i], g)
+			}
+		}
+		if len(got) != len(names) {
+			t.Errorf("%s: %d results", what, len(got))
+		}
+	}
+	type result struct {
+		got []Got
+		err error
+	}
+	results := make(chan result, 1)
+	go func() {
+		got, err := freshTab.GetMany(t.Context(), names, GetOptions{})
+		results <- result{got, err}
+	}()
+	<-asked // it waits for the region
+	w.change(func(m *api.Metadata) {
+		m.Nodes = slices.Clone(m.Nodes)
+		m.Nodes[2].State = rhumb.NodeFenced
+		m.Regions = slices.Clone(m.Regions)
+		m.Regions[2].Dead = true
+	})
+	r := <-results
+	check("a region that dies", r.got, r.err)
+	await(t, "the news", func() bool { return c.meta.isDead(3) })
+	for what, tab := range map[string]*Table{"remembered": tab, "new": freshTab} {
+		got, err := tab.GetMany(t.Context(), names, GetOptions{})
+		check(what, got, err)
+	}
+	// A record that is remembered in a dead region is unknown, and stays remembered: it is not created a second time.
+	for range 2 {
+		_, err := tab.Get(t.Context(), []byte("gone"), GetOptions{})
+		wantKind(t, err, rhumb.Unavailable)
+	}
+	if region, _ := c.homes.get(1, []byte("gone")); region != 3 {
+		t.Errorf("the record is remembered in region %s", region)
+	}
 }

@@ -20,6 +20,7 @@
 //	Patch                    acts on the record that exists; where no region has one it creates the record in the region
 //	                         nearest to its location, else here
 //	Batch                    follows the rule of its first mutation; all others go to the same home
+//	WriteMany                follows the rule of each mutation
 //
 // A home that was found is remembered (Config.HomesMax), since homes do not change: a record that somebody deletes is
 // created there again by this client's next patch. Local forbids the search: only the record here counts.
@@ -27,7 +28,11 @@
 //
 // Calls that may create a record ask whether one exists, without its value, and the names of concurrent calls share
 // requests: a batch of creations takes one round trip to the farthest region before it is written. A region that does not
-// answer fails such a call, unless the record is found.
+// answer fails such a call, unless the record is found. WriteMany makes such a batch of one call.
+//
+// A patch without a condition is first tried in the region that probably has the record: here, or where the last two of its
+// table were found. No other region gets the write before that one has said that it did not apply it. Where a name exists
+// twice, because it was created while a region was dead, this decides which record is patched.
 //
 // What is decided at one home is atomic: conditions, patches and batches are decided by one primary, in the order of its
 // log. What spans regions is not. Two calls that create one name at the same time and choose different homes, because

@@ -15,6 +15,13 @@ const (
 	flowSlow = 600 * time.Millisecond
 	// flowPause is how long a flow that was cut is not cut again: refusals of what was on its way say nothing new.
 	flowPause = 200 * time.Millisecond
+	// flowMargin times the usual wait within a node is left to a request for its flight, but one part in flowTurn of its time is
+	// for its turn to be sent. One answer has one part in flowShare in what is usual.
+	flowMargin = 3
+	flowTurn   = 8
+	flowShare  = 16
+	// flowFresh is how long after an answer a node counts as one that works.
+	flowFresh = time.Second
 )
 
 // flow bounds the bytes of requests that a node is sent and has not answered, by what the node takes. It begins small and
@@ -25,6 +32,8 @@ type flow struct {
 	window, inflight int
 	cut              time.Time     // when the window was halved last; zero when it never was
 	quickest         time.Duration // the least that an answer took; 0 before the first
+	wait             time.Duration // what answers took longer than the quickest, smoothed
+	heard            time.Time     // when the last answer came
 }
 
 func newFlow() flow { return flow{window: flowFirst} }
@@ -37,7 +46,30 @@ func (f *flow) room(size, more int) bool {
 // narrow reports whether requests wait because the node refused some, or was slow.
 func (f *flow) narrow() bool { return !f.cut.IsZero() && f.window < flowMost }
 
-// refused takes a refusal as Overloaded, or that there was no answer in time. It is called before the request leaves inflight.
+// working reports whether the node answers, so that what was not sent in time waited for its turn.
+func (f *flow) working(now time.Time) bool { return f.narrow() || now.Sub(f.heard) < flowFresh }
+
+// flight returns how much of the time that a request may take is for the way to the node and back, and for its answer: half of
+// it, or more when answers take long. A request that is not sent before that begins would be answered too late, and nobody would
+// know what became of it.
+func (f *flow) flight(most time.Duration) time.Duration {
+	return min(max(most/2, f.quickest+flowMargin*f.wait), most-most/flowTurn)
+}
+
+// late takes that a request which was sent a while ago is given up. It is called before the request leaves inflight.
+func (f *flow) late(now time.Time, took time.Duration) {
+	f.observe(took)
+	f.refused(now)
+}
+
+func (f *flow) observe(took time.Duration) {
+	if f.quickest == 0 || took < f.quickest {
+		f.quickest = max(took, 1)
+	}
+	f.wait += (took - f.quickest - f.wait) / flowShare
+}
+
+// refused takes a refusal as Overloaded. It is called before the request leaves inflight.
 func (f *flow) refused(now time.Time) {
 	if now.Sub(f.cut) < flowPause {
 		return
@@ -49,9 +81,8 @@ func (f *flow) refused(now time.Time) {
 // answered takes any other answer to a request of so many bytes that was sent a while ago. It is called before the request
 // leaves inflight.
 func (f *flow) answered(now time.Time, took time.Duration, size int) {
-	if f.quickest == 0 || took < f.quickest {
-		f.quickest = max(took, 1)
-	}
+	f.heard = now
+	f.observe(took)
 	switch waited := took - f.quickest; {
 	case waited > flowSlow:
 		f.refused(now)

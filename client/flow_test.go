@@ -57,3 +57,39 @@ func TestFlow(t *testing.T) {
 		t.Fatalf("the window was wide again after %d answers of 64 KiB", n)
 	}
 }
+
+// The time for the flight grows with what a node makes requests wait, never takes all, and falls when the node is quick again.
+func TestFlight(t *testing.T) {
+	f := newFlow()
+	now := time.Unix(1_000, 0)
+	const most = 3 * time.Second
+	if got := f.flight(most); got != most/2 {
+		t.Errorf("%v are for the flight to a node that never answered, want half of %v", got, most)
+	}
+	answer := func(n int, took time.Duration) {
+		for range n {
+			f.answered(now, took, 1)
+		}
+	}
+	answer(1, 250*time.Millisecond) // a far region: that is no waiting
+	if got := f.flight(300 * time.Millisecond); got != 250*time.Millisecond {
+		t.Errorf("%v of 300 ms are for a flight that takes 250 ms without waiting, want 250 ms", got)
+	}
+	answer(100, 900*time.Millisecond)
+	if got := f.flight(most); got < 2*time.Second || got > 2250*time.Millisecond {
+		t.Errorf("%v are for the flight when answers wait for 650 ms, want about 2.2 s", got)
+	}
+	f.late(now, most)
+	f.late(now, most)
+	if got, want := f.flight(most), most-most/flowTurn; got != want {
+		t.Errorf("%v are for the flight after requests that were given up, want %v", got, want)
+	}
+	answer(100, 250*time.Millisecond)
+	if got := f.flight(most); got != most/2 {
+		t.Errorf("%v are for the flight to a node that is quick again, want half", got)
+	}
+	f.cut = time.Time{}
+	if !f.working(now) || f.working(now.Add(flowFresh)) {
+		t.Error("a node works as long as its last answer is fresh, and no longer")
+	}
+}

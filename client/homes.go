@@ -23,8 +23,13 @@ type homes struct {
 	byKey    map[nameKey]*list.Element
 	recent   *list.List // of home, most recently used first
 	creating map[nameKey]chan struct{}
-	// elsewhere says of a table that the last patch of a name without a known home found no record here.
-	elsewhere map[rhumb.TableID]bool
+	lately   map[rhumb.TableID]sighting
+}
+
+// sighting is where the last record of a table was whose home had to be looked for.
+type sighting struct {
+	region rhumb.RegionID // 0 for a name that no region had
+	again  bool           // so was the record before it
 }
 
 type home struct {
@@ -33,7 +38,7 @@ type home struct {
 }
 
 func newHomes(most int) *homes {
-	return &homes{most: most, byKey: map[nameKey]*list.Element{}, recent: list.New(), creating: map[nameKey]chan struct{}{}, elsewhere: map[rhumb.TableID]bool{}}
+	return &homes{most: most, byKey: map[nameKey]*list.Element{}, recent: list.New(), creating: map[nameKey]chan struct{}{}, lately: map[rhumb.TableID]sighting{}}
 }
 
 func (h *homes) get(table rhumb.TableID, name []byte) (rhumb.RegionID, bool) {
@@ -74,19 +79,28 @@ func (h *homes) forget(table rhumb.TableID, name []byte, unless rhumb.RegionID) 
 	}
 }
 
-// expectElsewhere reports whether a record whose home is not known is probably not here, because the last such record of
-// its table was not. It is a guess about the order in which to ask, never about the answer.
-func (h *homes) expectElsewhere(table rhumb.TableID) bool {
+// expected returns the region that probably has a record of a table whose home is not known: the caller's own at first and
+// when the last such record was there, another one when the last two were. 0 says that such names are probably new, or that
+// nothing can be said. It is a guess about the order in which to ask, never about the answer.
+func (h *homes) expected(table rhumb.TableID, here rhumb.RegionID) rhumb.RegionID {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.elsewhere[table]
+	last, ok := h.lately[table]
+	switch {
+	case !ok:
+		return here
+	case last.region == here || last.again:
+		return last.region
+	}
+	return 0
 }
 
-// noteElsewhere notes whether a record of a table whose home was not known turned out not to be here.
-func (h *homes) noteElsewhere(table rhumb.TableID, elsewhere bool) {
+// saw notes where a record of a table was whose home was not known; 0 is nowhere.
+func (h *homes) saw(table rhumb.TableID, region rhumb.RegionID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.elsewhere[table] = elsewhere
+	last, ok := h.lately[table]
+	h.lately[table] = sighting{region, ok && last.region == region}
 }
 
 func (h *homes) size() int {
@@ -95,28 +109,38 @@ func (h *homes) size() int {
 	return h.recent.Len()
 }
 
-// create waits for the right to create a name; done gives it back.
-func (h *homes) create(ctx context.Context, table rhumb.TableID, name []byte) (done func(), err error) {
-	k := nameKey{table, string(name)}
-	for {
+// create waits for the right to create names; done returns it. The names are sorted, or two callers could wait for each
+// other.
+func (h *homes) create(ctx context.Context, names ...nameKey) (done func(), err error) {
+	mine := make(chan struct{})
+	for n := 0; ; {
+		var busy chan struct{}
 		h.mu.Lock()
-		busy, ok := h.creating[k]
-		if !ok {
-			mine := make(chan struct{})
-			h.creating[k] = mine
-			h.mu.Unlock()
-			return func() {
-				h.mu.Lock()
-				delete(h.creating, k)
-				h.mu.Unlock()
-				close(mine)
-			}, nil
+		for n < len(names) && busy == nil {
+			if busy = h.creating[names[n]]; busy == nil {
+				h.creating[names[n]] = mine
+				n++
+			}
 		}
 		h.mu.Unlock()
+		if busy == nil {
+			return func() { h.created(names, mine) }, nil
+		}
 		select {
 		case <-busy:
 		case <-ctx.Done():
+			h.created(names[:n], mine)
 			return nil, ctx.Err()
 		}
 	}
+}
+
+// created returns the right to create names, which the channel stands for.
+func (h *homes) created(names []nameKey, mine chan struct{}) {
+	h.mu.Lock()
+	for _, k := range names {
+		delete(h.creating, k)
+	}
+	h.mu.Unlock()
+	close(mine)
 }

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -57,6 +58,9 @@ type call struct {
 	req   *rhumbpb.Request
 	size  int // about its bytes on the wire
 	frame *frame
+	// first says that the request was sent before and may have been applied: it goes before all others and beside the flow,
+	// because only an answer tells its caller what became of it.
+	first bool
 	// dropped says, under the link's mutex, that the caller gave up before the request was sent.
 	dropped bool
 	done    chan reply // holds one, and gets one unless the call was abandoned
@@ -110,15 +114,16 @@ func (l *link) use() (done func()) {
 	return func() { add(-1) }
 }
 
-// do sends a request and waits for its answer, for at most the time given. Half of it is for the flight: what was not sent in the
-// other half is not sent any more, since nobody would know what became of it.
-func (l *link) do(ctx context.Context, req *rhumbpb.Request, size int, most time.Duration) reply {
+// do sends a request and waits for its answer, for at most the time given. Some of it is for the flight (flow.flight): what is
+// not sent before that is not sent any more. With first the request goes before all others.
+func (l *link) do(ctx context.Context, req *rhumbpb.Request, size int, first bool, most time.Duration) reply {
 	const op rhumb.Op = "client.link"
-	c := &call{req: req, size: size, done: make(chan reply, 1)}
-	if err := l.submit(c); err != nil {
+	c := &call{req: req, size: size, first: first, done: make(chan reply, 1)}
+	flight, err := l.submit(c, most)
+	if err != nil {
 		return reply{err: err}
 	}
-	timer := time.NewTimer(most / 2)
+	timer := time.NewTimer(most - flight)
 	defer timer.Stop()
 	for flies := false; ; flies = true {
 		select {
@@ -130,7 +135,7 @@ func (l *link) do(ctx context.Context, req *rhumbpb.Request, size int, most time
 			if flies || !l.isSent(c) {
 				return l.abandon(c, rhumb.Ef(op, rhumb.DeadlineExceeded, "no answer from %s in %s", l.addr, most))
 			}
-			timer.Reset(most - most/2)
+			timer.Reset(flight)
 		}
 	}
 }
@@ -142,29 +147,38 @@ func (l *link) isSent(c *call) bool {
 	return c.frame != nil
 }
 
-func (l *link) submit(c *call) error {
+// submit has a request sent, and returns how much of the time that it may take is for its flight.
+func (l *link) submit(c *call, most time.Duration) (flight time.Duration, err error) {
 	const op rhumb.Op = "client.link"
 	l.mu.Lock()
 	switch {
 	case l.closed:
 		l.mu.Unlock()
-		return rhumb.E(op, rhumb.Unavailable, "the connection to "+l.addr+" is closed")
+		return 0, rhumb.E(op, rhumb.Unavailable, "the connection to "+l.addr+" is closed")
+	case c.first: // as many as were sent before at the most
 	case len(l.pending) >= queueRequestsMax || len(l.pending) > 0 && l.pendingBytes+c.size > queueBytesMax:
 		l.mu.Unlock()
-		return rhumb.Ef(op, rhumb.Overloaded, "%d requests of %d bytes wait to be sent to %s, no more are taken", queueRequestsMax, queueBytesMax, l.addr)
+		return 0, rhumb.Ef(op, rhumb.Overloaded, "%d requests of %d bytes wait to be sent to %s, no more are taken", queueRequestsMax, queueBytesMax, l.addr)
+	}
+	if flight = l.flow.flight(most); c.first {
+		flight = most / 2
 	}
 	l.nextID++
 	c.req.Id = l.nextID
 	if l.stream != nil && !l.sending && len(l.waiting) == 0 && len(l.pending) == 0 && c.size <= directBytesMax {
 		l.sendLocked([]*call{c})
 		l.mu.Unlock()
-		return nil
+		return flight, nil
 	}
-	l.pending = append(l.pending, c)
+	if c.first {
+		l.pending = slices.Insert(l.pending, 0, c)
+	} else {
+		l.pending = append(l.pending, c)
+	}
 	l.pendingBytes += c.size
 	l.mu.Unlock()
 	l.signal()
-	return nil
+	return flight, nil
 }
 
 func (l *link) signal() {
@@ -218,7 +232,7 @@ func (l *link) takeLocked() []*call {
 	n, size := 0, 0
 	for n < len(l.pending) && len(calls) < frameRequestsMax && (len(calls) == 0 || size+l.pending[n].size <= frameBytesMax) {
 		if c := l.pending[n]; !c.dropped {
-			if !l.flow.room(c.size, size) {
+			if !c.first && !l.flow.room(c.size, size) {
 				break
 			}
 			size += c.size
@@ -393,8 +407,8 @@ func (l *link) abandon(c *call, why error) reply {
 	default:
 	}
 	if l.waiting[c.req.Id] == c {
-		if rhumb.KindOf(why) == rhumb.DeadlineExceeded {
-			l.flow.refused(time.Now())
+		if now := time.Now(); rhumb.KindOf(why) == rhumb.DeadlineExceeded {
+			l.flow.late(now, now.Sub(c.frame.sent))
 		}
 		l.forgetLocked(c)
 		if len(l.pending) > 0 {
@@ -402,8 +416,8 @@ func (l *link) abandon(c *call, why error) reply {
 		}
 		return reply{sent: true, err: why}
 	}
-	if l.flow.narrow() && rhumb.KindOf(why) == rhumb.DeadlineExceeded {
-		why = rhumb.Ef("client.link", rhumb.Overloaded, "%s refuses requests as overloaded; this one waited for its turn, was not sent, and its time is over", l.addr)
+	if l.flow.working(time.Now()) && rhumb.KindOf(why) == rhumb.DeadlineExceeded {
+		why = rhumb.Ef("client.link", rhumb.Overloaded, "%s has more requests than it answers in time; this one waited for its turn and was not sent", l.addr)
 	}
 	if !c.dropped && !l.closed {
 		c.dropped = true

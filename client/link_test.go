@@ -103,7 +103,7 @@ func TestQueueBound(t *testing.T) {
 	l.pending[0] = &call{dropped: true}
 	l.pendingBytes = queueBytesMax
 	l.mu.Unlock()
-	err = l.submit(&call{req: &rhumbpb.Request{}, size: 1})
+	_, err = l.submit(&call{req: &rhumbpb.Request{}, size: 1}, time.Second)
 	wantKind(t, err, rhumb.Overloaded)
 	l.mu.Lock()
 	l.pending, l.pendingBytes = nil, 0

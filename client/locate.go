@@ -1,6 +1,7 @@
 package client
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -37,8 +38,14 @@ type destination struct {
 type question struct {
 	table rhumb.TableID
 	name  []byte
-	// answer is called exactly once and must not block. api.Undecided says that the node did not answer, or could not.
-	answer func(api.Existence)
+	from  questioner
+	place int // of the question, for whom it is from
+}
+
+// questioner takes answers: one to each question, in a call that must not block. api.Undecided says that the node did not
+// answer, or could not.
+type questioner interface {
+	located(place int, e api.Existence)
 }
 
 // questions are those to one destination.
@@ -50,25 +57,35 @@ type questions struct {
 
 func newLocator(c *Client) *locator { return &locator{c: c, queues: map[destination]*questions{}} }
 
-// ask takes a question.
-func (l *locator) ask(d destination, q question) {
+// ask takes questions to one destination.
+func (l *locator) ask(d destination, asked ...question) {
+	if len(asked) == 0 {
+		return
+	}
 	l.mu.Lock()
 	qs := l.queues[d]
 	if qs == nil {
 		qs = &questions{}
 		l.queues[d] = qs
 	}
-	qs.pending = append(qs.pending, q)
-	var batch []question
+	var batches [][]question
+	qs.pending = slices.Grow(qs.pending, min(len(asked), rhumb.LocateNamesMax-len(qs.pending)))
+	for _, q := range asked {
+		qs.pending = append(qs.pending, q)
+		if len(qs.pending) == rhumb.LocateNamesMax {
+			batches = append(batches, qs.take())
+		}
+	}
 	switch {
-	case qs.underWay < locatesMax, len(qs.pending) == rhumb.LocateNamesMax:
-		batch = qs.take()
+	case len(qs.pending) == 0:
+	case qs.underWay < locatesMax:
+		batches = append(batches, qs.take())
 	case !qs.waiting:
 		qs.waiting = true
 		time.AfterFunc(locateGatherMax, func() { l.late(d, qs) })
 	}
 	l.mu.Unlock()
-	if batch != nil {
+	for _, batch := range batches {
 		l.c.spawn(func() { l.run(d, qs, batch) })
 	}
 }
@@ -120,7 +137,7 @@ func (l *locator) send(d destination, batch []question) {
 		if i < len(located) {
 			e = located[i]
 		}
-		q.answer(e)
+		q.from.located(q.place, e)
 	}
 }
 
@@ -140,7 +157,7 @@ func (l *locator) request(d destination, batch []question) []api.Existence {
 	c.m.requests.Add(1)
 	c.m.located.Add(uint64(len(batch)))
 	req := &rhumbpb.Request{Locate: api.EncodeLocate(&ask), TimeoutUs: uint64(c.cfg.AttemptTimeout.Microseconds())}
-	r := link.do(c.ctx, req, size, c.cfg.AttemptTimeout)
+	r := link.do(c.ctx, req, size, false, c.cfg.AttemptTimeout)
 	if r.resp == nil || r.resp.Error != nil || len(r.resp.Located) != len(batch) {
 		return nil
 	}

@@ -125,6 +125,11 @@ func TestCreationsAreLocated(t *testing.T) {
 	}
 }
 
+// questioned takes the answers of tests.
+type questioned []chan api.Existence
+
+func (q questioned) located(place int, e api.Existence) { q[place] <- e }
+
 // Questions to one node share requests, within the bound of one, and each is answered once.
 func TestQuestionsShareRequests(t *testing.T) {
 	w := newWorld(t, 3, 1)
@@ -135,10 +140,10 @@ func TestQuestionsShareRequests(t *testing.T) {
 		must[Result](t)(tab.Put(t.Context(), fmt.Append(nil, i), nil, PutOptions{Home: "virginia"}))
 	}
 	seen := w.watch()
-	answers := make([]chan api.Existence, questions)
+	answers := make(questioned, questions)
 	for i := range questions {
 		answers[i] = make(chan api.Existence, 2)
-		c.locator.ask(destination{3, w.nodes[2].addr}, question{table: 1, name: fmt.Append(nil, i), answer: func(e api.Existence) { answers[i] <- e }})
+		c.locator.ask(destination{3, w.nodes[2].addr}, question{1, fmt.Append(nil, i), answers, i})
 	}
 	for i, a := range answers {
 		want := api.Absent

@@ -181,6 +181,13 @@ func (m *metadata) named(t *Table, region rhumb.RegionID, name []byte) (rhumb.Ra
 	return rhumb.RangeID{Region: region, Slot: first + keys.HashSlot(name, t.info.Colocate, t.slots)}, nil
 }
 
+// firstSlot returns the first hash slot of a table in a region that has some.
+func (m *metadata) firstSlot(t *Table, region rhumb.RegionID) rhumb.Slot {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.hash[blockOwner{region, t.info.Class}]
+}
+
 func (m *metadata) region(name string) (rhumb.Region, error) {
 	const op rhumb.Op = "client"
 	m.mu.RLock()

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"sync"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
@@ -104,11 +103,11 @@ func (t *Table) find(ctx context.Context, op rhumb.Op, name []byte) (Got, error)
 		first = known
 	}
 	id, err := c.meta.named(t, first, name)
-	if !remembered && c.meta.isDead(first) {
+	if c.meta.isDead(first) {
 		return t.search(ctx, op, name, 0)
 	}
 	if err == nil {
-		got, err := t.readOne(ctx, op, id, name, false)
+		got, err := t.readAlive(ctx, op, id, name)
 		if err != nil {
 			return got, err
 		}
@@ -143,7 +142,9 @@ func (t *Table) search(ctx context.Context, op rhumb.Op, name []byte, except rhu
 		if n := len(s.asked); n > 0 {
 			got = s.asked[n-1].got
 		}
-		c.homes.forget(t.info.ID, name, 0)
+		if len(s.unasked) == 0 { // else its home may be a dead region
+			c.homes.forget(t.info.ID, name, 0)
+		}
 	}
 	got.Receipt.Searched, got.Receipt.Unasked = len(s.asked), s.unasked
 	return got, nil
@@ -158,22 +159,34 @@ func (c *Client) twice(t *Table, name []byte, a, b rhumb.RegionID) {
 
 // readOne reads one name of one range. A record that does not exist has no version.
 func (t *Table) readOne(ctx context.Context, op rhumb.Op, id rhumb.RangeID, name []byte, local bool) (Got, error) {
-	items, receipt, err := t.readRange(ctx, op, id, [][]byte{name}, local)
+	items, receipt, err := t.readRange(ctx, op, id, [][]byte{name}, readOptions{local: local})
 	if err != nil {
 		return Got{}, err
 	}
 	return Got{items[0], receipt}, nil
 }
 
+// readAlive is readOne that fails at once when the region is dead.
+func (t *Table) readAlive(ctx context.Context, op rhumb.Op, id rhumb.RangeID, name []byte) (Got, error) {
+	items, receipt, err := t.readRange(ctx, op, id, [][]byte{name}, readOptions{alive: true})
+	if err != nil {
+		return Got{}, err
+	}
+	return Got{items[0], receipt}, nil
+}
+
+// readOptions are an errand's local and alive.
+type readOptions struct{ local, alive bool }
+
 // readRange reads names of one range.
-func (t *Table) readRange(ctx context.Context, op rhumb.Op, id rhumb.RangeID, names [][]byte, local bool) ([]rhumb.Item, rhumb.Receipt, error) {
+func (t *Table) readRange(ctx context.Context, op rhumb.Op, id rhumb.RangeID, names [][]byte, o readOptions) ([]rhumb.Item, rhumb.Receipt, error) {
 	m := api.EncodeRead(&api.Read{Table: t.info.ID, Range: id, Names: names})
 	size := 32
 	for _, n := range names {
 		size += len(n) + 4
 	}
 	resp, err := t.c.send(ctx, &errand{
-		op: op, id: id, local: local, size: size,
+		op: op, id: id, local: o.local, alive: o.alive, size: size,
 		message: func() *rhumbpb.Request { return &rhumbpb.Request{Read: m} },
 	})
 	if err != nil {
@@ -187,130 +200,6 @@ func (t *Table) readRange(ctx context.Context, op rhumb.Op, id rhumb.RangeID, na
 		items[i] = api.DecodeItem(it, t.info.ID, id, names[i])
 	}
 	return items, api.DecodeReceipt(resp.Receipt), nil
-}
-
-// GetMany reads records, each as Get does, with one request per range. The result is in the order of names; a record
-// that does not exist is there without a version (Got.Exists). Each record is read strongly, but not all at one moment.
-func (t *Table) GetMany(ctx context.Context, names [][]byte, o GetOptions) ([]Got, error) {
-	const op rhumb.Op = "client.Table.GetMany"
-	t.c.m.reads.Add(1)
-	out, err := t.getMany(ctx, op, names, o)
-	return out, t.c.ended(err)
-}
-
-func (t *Table) getMany(ctx context.Context, op rhumb.Op, names [][]byte, o GetOptions) ([]Got, error) {
-	if len(names) > rhumb.BatchOpsMax {
-		return nil, rhumb.Ef(op, rhumb.TooLarge, "%d names, at most %d are allowed", len(names), rhumb.BatchOpsMax)
-	}
-	home, fixed, err := t.home(o.Home)
-	if err != nil {
-		return nil, err
-	}
-	open := o.Home == "" && !o.Local
-	r := manyReads{t: t, op: op, names: names, local: o.Local, out: make([]Got, len(names))}
-	for i, name := range names {
-		if err := checkName(op, name); err != nil {
-			return nil, err
-		}
-		at := home
-		if o.Home == "" {
-			at.Region = t.c.here.ID
-			if known, ok := t.c.homes.get(t.info.ID, name); ok && open {
-				at.Region = known
-			}
-		}
-		id, err := t.rangeOf(at, fixed, name)
-		if err != nil {
-			return nil, err
-		}
-		r.add(id, i)
-	}
-	asked := r.byRange
-	if err := r.run(ctx); err != nil || !open {
-		return r.out, err
-	}
-	if err := r.addMissing(asked); err != nil {
-		return nil, err
-	}
-	return r.out, r.run(ctx)
-}
-
-// manyReads is a round of reads, one per range, all at once.
-type manyReads struct {
-	t        *Table
-	op       rhumb.Op
-	names    [][]byte
-	local    bool
-	searched int
-	byRange  map[rhumb.RangeID][]int // places in names
-
-	mu  sync.Mutex // guards out while run runs
-	out []Got
-}
-
-func (r *manyReads) add(id rhumb.RangeID, i int) {
-	if r.byRange == nil {
-		r.byRange = map[rhumb.RangeID][]int{}
-	}
-	r.byRange[id] = append(r.byRange[id], i)
-}
-
-// addMissing makes the second round: what was not found, in all regions that were not asked for it.
-func (r *manyReads) addMissing(asked map[rhumb.RangeID][]int) error {
-	regions := r.t.c.meta.regionsWith(r.t.info.Class)
-	r.byRange, r.searched = nil, len(regions)-1
-	for id, places := range asked {
-		for _, i := range places {
-			if r.out[i].Exists() {
-				continue
-			}
-			r.t.c.m.searches.Add(1)
-			for _, region := range regions {
-				if region.ID == id.Region {
-					continue
-				}
-				other, err := r.t.c.meta.named(r.t, region.ID, r.names[i])
-				if err != nil {
-					return err
-				}
-				r.add(other, i)
-			}
-		}
-	}
-	return nil
-}
-
-// run reads every range of the round, and gives the first error.
-func (r *manyReads) run(ctx context.Context) error {
-	var work sync.WaitGroup
-	var failed error
-	for id, places := range r.byRange {
-		work.Go(func() {
-			names := make([][]byte, len(places))
-			for j, i := range places {
-				names[j] = r.names[i]
-			}
-			items, receipt, err := r.t.readRange(ctx, r.op, id, names, r.local)
-			receipt.Searched = r.searched
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			if err != nil {
-				failed = err
-				return
-			}
-			for j, i := range places {
-				if r.out[i].Exists() {
-					continue
-				}
-				r.out[i] = Got{items[j], receipt}
-				if r.searched > 0 && r.out[i].Exists() {
-					r.t.c.homes.put(r.t.info.ID, names[j], id.Region)
-				}
-			}
-		})
-	}
-	work.Wait()
-	return failed
 }
 
 // ended counts a call that ended with err.

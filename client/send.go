@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -35,6 +36,8 @@ type errand struct {
 	once bool
 	// local forbids any node of another region.
 	local bool
+	// alive fails the errand at once when metadata says that the region is dead: its caller goes on without it.
+	alive bool
 
 	deadline  time.Time
 	sent      bool  // a write was sent, and nobody said that it was not applied: it may have been
@@ -73,6 +76,9 @@ func (c *Client) send(ctx context.Context, e *errand) (*rhumbpb.Response, error)
 	for {
 		if err := ctx.Err(); err != nil {
 			return nil, e.gaveUp(err)
+		}
+		if e.alive && c.meta.isDead(e.id.Region) {
+			return nil, &rhumb.Error{Op: e.op, Kind: rhumb.Unavailable, Range: e.id, Msg: "all nodes of region " + c.meta.regionName(e.id.Region) + " are dead", Err: e.last}
 		}
 		if e.last != nil && !time.Now().Before(e.deadline) {
 			return nil, e.failed(e.last) // which says more than that the time is over
@@ -121,7 +127,7 @@ func (c *Client) attempt(ctx context.Context, e *errand) (*rhumbpb.Response, nex
 	req.Hops = hops
 	req.LocalOnly = e.local
 	c.m.requests.Add(1)
-	r := l.do(ctx, req, e.size, min(left, c.cfg.AttemptTimeout))
+	r := l.do(ctx, req, e.size, e.sent, min(left, c.cfg.AttemptTimeout))
 	switch {
 	case r.resp == nil:
 		return nil, c.unanswered(ctx, e, r)
@@ -193,15 +199,26 @@ func (c *Client) refused(e *errand, asked rhumb.NodeID, resp *rhumbpb.Response) 
 	return fail
 }
 
+// retryAfterMax bounds the wait that a node asks for.
+const retryAfterMax = 5 * time.Second
+
+// jittered spreads a wait that a node asked many callers for over half as much again, so that they do not come back together.
+func jittered(d time.Duration) time.Duration {
+	if d = min(d, retryAfterMax); d <= 0 {
+		return 0
+	}
+	return d + rand.N(d/2+1)
+}
+
 // wait pauses before the next attempt, less long when metadata names another primary meanwhile. It is false when there
 // is no time or no budget for another attempt.
 func (c *Client) wait(ctx context.Context, e *errand) bool {
 	if e.pause == nil {
 		e.pause = newPause()
 	}
-	d := e.pause.NextBackOff()
+	d := max(e.pause.NextBackOff(), jittered(rhumb.RetryAfterOf(e.last)))
 	overloaded := rhumb.KindOf(e.last) == rhumb.Overloaded
-	if left := time.Until(e.deadline); left <= d || overloaded && left <= d+flowSlow {
+	if left := time.Until(e.deadline); left <= d || overloaded && !e.sent && left <= d+flowSlow {
 		return false // what a node under overload takes in now would probably be answered too late
 	}
 	if !e.spared && !c.budget.take() {

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -69,41 +70,57 @@ func (t *Table) survey(op rhumb.Op, name []byte, except rhumb.RegionID) (*survey
 
 // judge returns where the record is by the answers so far, nil for nowhere. decided is false while another answer can
 // change that.
+func (s *survey) judge() (at *place, decided bool, err error) {
+	var states [rhumb.RegionsMax]placeState
+	for i := range s.asked {
+		states[i] = s.asked[i].state
+	}
+	prior := slices.IndexFunc(s.asked, func(p place) bool { return p.id.Region == s.prior })
+	hit, mute, decided := judge(states[:len(s.asked)], prior)
+	switch {
+	case hit >= 0:
+		at = &s.asked[hit]
+	case mute >= 0:
+		err = s.asked[mute].err
+	}
+	return at, decided, err
+}
+
+// judge concludes from the states of places, of which one may be prior. hit is the place that has the record; mute is the one
+// whose silence is an error; both are -1 when no place has it. decided is false while another answer can change that.
 //
 // The first hit counts, once the prior region has answered. A region that cannot be asked makes a miss unknown, which is
 // an error: "not found" would be a guess, and a record created because of it might be the second of its name. The silence
 // of the prior region is an error even if another has the record, which may then be the lesser of two.
-func (s *survey) judge() (at *place, decided bool, err error) {
-	var failed error
+func judge(states []placeState, prior int) (hit, mute int, decided bool) {
+	hit, mute = -1, -1
 	open := false
-	for i := range s.asked {
-		p := &s.asked[i]
-		prior := p.id.Region == s.prior
-		switch p.state {
+	for i, state := range states {
+		switch state {
 		case asking:
-			if prior {
-				return nil, false, nil
+			if i == prior {
+				return -1, -1, false
 			}
 			open = true
 		case with:
-			if prior {
-				return p, true, nil
+			if i == prior {
+				return i, -1, true
 			}
-			at = p
+			hit = i
 		case silent:
-			if prior {
-				return nil, true, p.err
+			if i == prior {
+				return -1, i, true
 			}
-			failed = p.err
+			mute = i
 		}
 	}
 	switch {
-	case at != nil:
-		return at, true, nil
+	case hit >= 0:
+		return hit, -1, true
 	case open:
-		return nil, false, nil
+		return -1, -1, false
 	}
-	return nil, true, failed
+	return -1, mute, true
 }
 
 // run asks every place by ask, which must lead to one answer, and returns the judgement. After a hit it goes on listening
@@ -174,59 +191,81 @@ func (s *survey) listen(found rhumb.RegionID, answers <-chan placeAnswer, open i
 	}
 }
 
-// read asks a place by a strong read, with the redirects and retries of one.
+// read asks a place in the background.
 func (s *survey) read(ctx context.Context, index int, answers chan<- placeAnswer) {
-	s.t.c.spawn(func() {
-		got, err := s.t.readOne(ctx, s.op, s.asked[index].id, s.name, false)
-		a := placeAnswer{index: index, state: without, got: got, err: err}
-		switch {
-		case err != nil:
-			a.state = silent
-		case got.Exists():
-			a.state = with
-		}
-		answers <- a
-	})
+	s.t.c.spawn(func() { answers <- s.readPlace(ctx, index) })
+}
+
+// readPlace asks a place by a strong read, with the redirects and retries of one.
+func (s *survey) readPlace(ctx context.Context, index int) placeAnswer {
+	got, err := s.t.readAlive(ctx, s.op, s.asked[index].id, s.name)
+	a := placeAnswer{index: index, state: without, got: got, err: err}
+	switch {
+	case err != nil:
+		a.state = silent
+	case got.Exists():
+		a.state = with
+	}
+	return a
 }
 
 // locate asks a place together with what other callers ask the same node. What that node leaves undecided is read.
 func (s *survey) locate(ctx context.Context, index int, answers chan<- placeAnswer) {
-	c := s.t.c
 	id := s.asked[index].id
-	_, primary, ok := c.meta.primary(id)
+	_, primary, ok := s.t.c.meta.primary(id)
 	if !ok {
 		s.read(ctx, index, answers)
 		return
 	}
-	c.locator.ask(destination{id.Region, primary.Addr}, question{table: s.t.info.ID, name: s.name, answer: func(e api.Existence) {
-		switch e {
-		case api.Absent:
-			answers <- placeAnswer{index: index, state: without}
-		case api.Present:
-			answers <- placeAnswer{index: index, state: with}
-		default:
-			c.m.undecided.Add(1)
-			s.read(ctx, index, answers)
-		}
-	}})
+	s.t.c.locator.ask(destination{id.Region, primary.Addr}, question{s.t.info.ID, s.name, &asker{s, ctx, answers}, index})
 }
 
-// locate finds the region that has a record of a name, of all regions asked at once and without memory. It asks only
-// whether the record exists. searched is the number of regions asked beyond the caller's, unasked the dead ones.
-func (t *Table) locate(ctx context.Context, op rhumb.Op, name []byte) (region rhumb.RegionID, found bool, searched int, unasked []rhumb.RegionID, err error) {
-	s, err := t.survey(op, name, 0)
-	if err != nil {
-		return 0, false, 0, nil, err
+// asker takes the answers to the questions of a survey.
+type asker struct {
+	s       *survey
+	ctx     context.Context
+	answers chan<- placeAnswer
+}
+
+func (a *asker) located(index int, e api.Existence) {
+	state, ok := stateOf(e)
+	if !ok {
+		a.s.t.c.m.undecided.Add(1)
+		a.s.read(a.ctx, index, a.answers)
+		return
 	}
-	s.prior = t.c.here.ID
+	a.answers <- placeAnswer{index: index, state: state}
+}
+
+// stateOf returns the state of a place by what its node says; ok is false if that is nothing.
+func stateOf(e api.Existence) (state placeState, ok bool) {
+	switch e {
+	case api.Absent:
+		return without, true
+	case api.Present:
+		return with, true
+	}
+	return asking, false
+}
+
+// location is what regions say of where a record is.
+type location struct {
+	region rhumb.RegionID // 0 when no region has it
+	// searched is the number of regions asked beyond the caller's, unasked are the dead ones.
+	searched int
+	unasked  []rhumb.RegionID
+}
+
+// location returns what a survey has concluded.
+func (s *survey) location(at *place) location {
+	l := location{unasked: s.unasked}
 	for i := range s.asked {
-		if s.asked[i].id.Region != s.prior {
-			searched++
+		if s.asked[i].id.Region != s.t.c.here.ID {
+			l.searched++
 		}
 	}
-	at, err := s.run(ctx, s.locate)
-	if err != nil || at == nil {
-		return 0, false, searched, s.unasked, err
+	if at != nil {
+		l.region = at.id.Region
 	}
-	return at.id.Region, true, searched, s.unasked, nil
+	return l
 }

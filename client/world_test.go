@@ -74,6 +74,7 @@ type fault struct {
 	refuse rhumb.Kind
 	of     rhumb.RangeID
 	newer  *rhumb.Range
+	after  time.Duration // RetryAfter of refuse
 }
 
 const (
@@ -324,7 +325,7 @@ func (n *worldNode) serve(q *rhumbpb.Request) (resp *rhumbpb.Response, cut bool)
 	case f.drop:
 		return nil, f.cut
 	case f.refuse != rhumb.Other:
-		return failed(&rhumb.Error{Op: "world", Kind: f.refuse, Range: f.of, Msg: "asked for by the test"}, f.newer), f.cut
+		return failed(&rhumb.Error{Op: "world", Kind: f.refuse, Range: f.of, RetryAfter: f.after, Msg: "asked for by the test"}, f.newer), f.cut
 	}
 	resp = n.w.answer(n.id, q)
 	if f.lose {

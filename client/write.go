@@ -2,12 +2,10 @@ package client
 
 import (
 	"context"
-	"slices"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
-	"github.com/rhumbdb/rhumb/geo"
 )
 
 // Result is what became of a write.
@@ -341,113 +339,6 @@ func (p *plan) absent() (BatchResult, error) {
 		return BatchResult{}, rhumb.Ef(p.op, rhumb.NotFound, "the first record of the batch, %s, is in no region, so the batch has no home; name one", rhumb.NameString(m.Name))
 	}
 	return BatchResult{}, rhumb.Ef(p.op, rhumb.ConditionFailed, "condition %s on %s: the record is in no region", m.Cond.Kind, rhumb.NameString(m.Name))
-}
-
-// orCreate writes to the record that the search finds, else creates it. A remembered home is trusted: the record is
-// created there again if it was deleted meanwhile. Calls of this client create a name one after the other, so that the
-// second finds what the first made.
-func (p *plan) orCreate(ctx context.Context) (BatchResult, error) {
-	c, m := p.c, &p.mutations[0]
-	if region, ok := c.homes.get(m.Table, m.Name); ok {
-		c.m.homesKnown.Add(1)
-		return p.existing(ctx, region)
-	}
-	if m.Kind == rhumb.Patch && m.Cond.Kind == rhumb.Always && len(p.mutations) == 1 && !c.homes.expectElsewhere(m.Table) {
-		// Most patches meet a record that is here: one round trip instead of two.
-		present := *m
-		present.Cond.Kind = rhumb.IfPresent
-		out, err := p.writeIn(ctx, c.here.ID, []rhumb.Mutation{present})
-		if rhumb.KindOf(err) != rhumb.ConditionFailed {
-			return out, err
-		}
-	}
-	done, err := c.homes.create(ctx, m.Table, m.Name)
-	if err != nil {
-		return BatchResult{}, rhumb.WrapKind(p.op, kindOfContext(err), err)
-	}
-	defer done()
-	region, ok, err := p.locateAll(ctx)
-	if err != nil {
-		return BatchResult{}, err
-	}
-	if !ok {
-		region = p.birthplace()
-	}
-	if !ok && (m.Cond.Kind == rhumb.IfPresent || m.Cond.Kind == rhumb.IfVersion) {
-		return p.absent()
-	}
-	out, err := p.writeIn(ctx, region, p.mutations)
-	if err == nil && out.Applied {
-		c.homes.put(m.Table, m.Name, region)
-	}
-	return out, err
-}
-
-// locateAll is locate for a name that is probably new: it asks all regions at once, those of other callers' names with
-// it, and only whether the record exists. So the answers take one round trip to the farthest region, and a batch of
-// creations takes one together.
-func (p *plan) locateAll(ctx context.Context) (rhumb.RegionID, bool, error) {
-	c, m := p.c, &p.mutations[0]
-	if region, ok := c.homes.get(m.Table, m.Name); ok {
-		c.m.homesKnown.Add(1)
-		return region, true, nil
-	}
-	region, ok, searched, unasked, err := p.t.locate(ctx, p.op, m.Name)
-	if err != nil {
-		return 0, false, err
-	}
-	p.searched, p.unasked, p.existed = searched, unasked, ok
-	if ok {
-		c.homes.put(m.Table, m.Name, region)
-	}
-	c.homes.noteElsewhere(m.Table, !ok || region != c.here.ID)
-	return region, ok, nil
-}
-
-// birthplace is the region in which a record that does not exist is created: the one nearest to its location, if it has
-// one, else the caller's.
-func (p *plan) birthplace() rhumb.RegionID {
-	m := &p.mutations[0]
-	at := p.o.Location
-	if at == nil && m.Kind == rhumb.Patch {
-		at = locationOf(m.Value, p.t.info.LocationField)
-	}
-	return p.c.nearestRegion(p.t, at)
-}
-
-// locationOf gives the location that a stored record carries, the middle of a box, or nil.
-func locationOf(stored []byte, field string) *rhumb.Point {
-	v, ok, err := rhumb.RecordField(stored, field)
-	if err != nil || !ok {
-		return nil
-	}
-	if pt, ok := v.Point(); ok {
-		return &pt
-	}
-	if b, ok := v.Box(); ok {
-		mid := geo.Interpolate(b.Min, b.Max, 0.5)
-		return &mid
-	}
-	return nil
-}
-
-// nearestRegion gives the region nearest to a place that may hold a table's records; without a place, the caller's own
-// region if it may, else the one nearest to it.
-func (c *Client) nearestRegion(t *Table, at *rhumb.Point) rhumb.RegionID {
-	with := c.meta.regionsWith(t.info.Class)
-	if slices.ContainsFunc(with, func(r rhumb.Region) bool { return !r.Dead }) {
-		with = slices.DeleteFunc(with, func(r rhumb.Region) bool { return r.Dead })
-	}
-	if at == nil {
-		if slices.ContainsFunc(with, func(r rhumb.Region) bool { return r.ID == c.here.ID && !r.Dead }) {
-			return c.here.ID
-		}
-		at = &c.here.Location
-	}
-	if r, ok := geo.NearestRegion(*at, with); ok {
-		return r.ID
-	}
-	return c.here.ID
 }
 
 // writeIn writes a batch of named keys in a home region.

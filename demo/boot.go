@@ -11,7 +11,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/client"
-	"github.com/rhumbdb/rhumb/geo/wan"
+	"github.com/rhumbdb/rhumb/wan"
 )
 
 const (
@@ -42,8 +42,8 @@ var demoTables = []struct {
 const published = rhumb.SnapshotOn | rhumb.SnapshotSpatial | rhumb.SnapshotOrdered
 
 // boot starts the nodes, makes a cluster of them, and waits until it takes writes.
-func (d *run) boot(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, bootTimeout)
+func (d *run) boot(running context.Context) error {
+	ctx, cancel := context.WithTimeout(running, bootTimeout)
 	defer cancel()
 	for i := range d.layout.Nodes {
 		n := &d.layout.Nodes[i]
@@ -55,6 +55,7 @@ func (d *run) boot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	go network.Watch(running, func(err error) { d.note("the latency file stays as it was: %v\n", err) })
 	if err := d.initialise(ctx); err != nil {
 		return err
 	}

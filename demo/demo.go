@@ -29,6 +29,8 @@ type Config struct {
 	NodesPerRegion int
 	// Latency is "real" for published round trips, "none", or a latency file. Default "real".
 	Latency string
+	// Cuts names the nodes in the latency file, so that links between them can be cut while the demo runs.
+	Cuts bool
 	// Load is "flights" or "none". Default "flights".
 	Load string
 	// Flights is how many flights are in the air at once, up to FlightsMax. Default FlightsDefault.
@@ -152,15 +154,11 @@ func (d *run) note(format string, args ...any) {
 
 // prepare writes the files that the nodes read.
 func (d *run) prepare() error {
-	file, err := d.layout.latency(d.cfg.Latency)
+	file, err := d.layout.latency(d.cfg.Latency, d.cfg.Cuts)
 	if err != nil {
 		return err
 	}
-	text, err := file.Marshal()
-	if err != nil {
-		return rhumb.Wrap(opRun, err)
-	}
-	if err := os.WriteFile(d.layout.LatencyFile, text, 0o600); err != nil {
+	if err := file.Save(d.layout.LatencyFile); err != nil {
 		return rhumb.Wrap(opRun, err)
 	}
 	return d.layout.Save(filepath.Join(d.layout.Dir, layoutName))
@@ -171,7 +169,7 @@ func (d *run) startArgs(n *Node) []string {
 	region := d.layout.region(n.Region)
 	args := []string{
 		"start", "--insecure", "--region", n.Region, "--location", region.location.String(), "--zone", n.Zone,
-		"--dir", n.Dir, "--addr", n.Addr, "--heartbeat-addr", n.HeartbeatAddr, "--gossip-addr", n.GossipAddr,
+		"--dir", listItem(n.Dir), "--addr", n.Addr, "--heartbeat-addr", n.HeartbeatAddr, "--gossip-addr", n.GossipAddr,
 		"--admin-addr", n.AdminAddr, "--latency-file", d.layout.LatencyFile, "--log-level", "warn",
 		"--snapshot-dir", d.layout.SnapshotDir,
 		"--drain-timeout", nodeDrainTimeout.String(), "--memory", fmt.Sprintf("%dB", d.nodeMemory()),
@@ -184,6 +182,14 @@ func (d *run) startArgs(n *Node) []string {
 		}
 	}
 	return args
+}
+
+// listItem writes a value for a flag that takes several, which are separated by commas and quoted as in CSV.
+func listItem(s string) string {
+	if !strings.ContainsAny(s, `,"`) {
+		return s
+	}
+	return `"` + strings.ReplaceAll(s, `"`, `""`) + `"`
 }
 
 // nodeMemory is what each node may take: all share one machine.

@@ -13,8 +13,8 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/geo/rtt"
-	"github.com/rhumbdb/rhumb/geo/wan"
 	"github.com/rhumbdb/rhumb/node/publish"
+	"github.com/rhumbdb/rhumb/wan"
 )
 
 // NodesPerRegionMax and RegionsMax bound a demo: all its processes share one machine.
@@ -203,8 +203,9 @@ func tryListen(addr string) error {
 	return l.Close()
 }
 
-// latency makes the latency file of a demo: "real" round trips, "none", or those of a file.
-func (l *Layout) latency(how string) (*wan.File, error) {
+// latency makes the latency file of a demo: "real" round trips, "none", or those of a file. With cuts it names the nodes, by
+// their directories.
+func (l *Layout) latency(how string, cuts bool) (*wan.File, error) {
 	file := &wan.File{}
 	switch how {
 	case "", "real":
@@ -222,10 +223,14 @@ func (l *Layout) latency(how string) (*wan.File, error) {
 		}
 		file = read
 	}
-	file.Addresses = map[string]string{}
+	file.Addresses, file.Nodes = map[string]string{}, map[string][]string{}
 	for _, n := range l.Nodes {
-		for _, addr := range []string{n.Addr, n.HeartbeatAddr, n.GossipAddr} {
+		addrs := []string{n.Addr, n.HeartbeatAddr, n.GossipAddr}
+		for _, addr := range addrs {
 			file.Addresses[addr] = n.Region
+		}
+		if cuts {
+			file.Nodes[filepath.Base(n.Dir)] = addrs
 		}
 	}
 	return file, file.Validate()

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/pflag"
+
 	"github.com/rhumbdb/rhumb"
 )
 
@@ -60,7 +62,7 @@ func TestLayout(t *testing.T) {
 		t.Errorf("%d addresses for nine nodes, want 36", len(seen))
 	}
 	for how, want := range map[string]float64{"real": 253.5, "none": 0} {
-		file, err := l.latency(how)
+		file, err := l.latency(how, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -91,5 +93,17 @@ func TestReadLayoutDamaged(t *testing.T) {
 	}
 	if _, err := ReadLayout(path); rhumb.KindOf(err) != rhumb.Corrupt || !strings.Contains(err.Error(), path) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestListItem guards that a directory with a comma in its name stays one directory for the flag that takes several.
+func TestListItem(t *testing.T) {
+	for _, dir := range []string{"/data/a", "/data/a,b", `/data/"a",b`, "/data/with space"} {
+		var got []string
+		fl := pflag.NewFlagSet("start", pflag.ContinueOnError)
+		fl.StringSliceVar(&got, "dir", nil, "")
+		if err := fl.Parse([]string{"--dir", listItem(dir)}); err != nil || len(got) != 1 || got[0] != dir {
+			t.Errorf("%q was read as %q, %v", dir, got, err)
+		}
 	}
 }

@@ -7,18 +7,19 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// The forms of an entry. Both begin with a codec version. Integers are unsigned varints unless a size is given; "bytes"
-// is a length and that many bytes.
+// An entry has two encoded forms. Both begin with a codec version. Integers are unsigned varints
+// unless a size is given; "bytes" is a length and that many bytes.
 //
 //	version(1) prev(16) hash(16) body
 //	body     = epoch node seq start requests:count request*
 //	request  = flags(1) [client(16) seq] hlc(8, big endian) existed:count bit* names:count bytes* writes:count write*
 //	write    = table name:bytes value
 //	value    = bytes                     in the wire form
-//	value    = length                    in the index form: the bytes stand under the versioned key
+//	value    = length                    in the index form: the bytes are stored under the versioned key
 //
-// The hash always covers the wire form. The index form is what a store keeps beside the values, so that a value is
-// written once; reading back an entry puts the values in again and checks the hash.
+// The hash always covers the wire form. A store keeps the index form, because the values are already
+// stored under their keys and should not be written twice. Reading an entry back inserts the values
+// again and checks the hash, which therefore also detects damaged values.
 const codecVersion = 1
 
 const (
@@ -27,48 +28,55 @@ const (
 	flagsAll = flagID | flagNoop
 )
 
-// prefixSize is the size in bytes of what stands before the body.
+// prefixSize is the number of bytes before the body.
 const prefixSize = 1 + 2*len(Hash{})
 
-// The least sizes in bytes of encoded things: a decoder allocates for no more of them than can follow.
+// Minimum encoded sizes in bytes. A decoder allocates no more elements than the remaining bytes can
+// hold, so damaged counts cannot exhaust memory.
 const (
 	requestSizeMin = 1 + 8 + 3
 	nameSizeMin    = 1
 	writeSizeMin   = 3
 )
 
-// Seal computes the entry's hash from Prev and its content, and returns the wire form appended to dst.
+// Seal sets the entry's hash from Prev and its content, and returns dst with the wire form
+// appended.
 func (e *Entry) Seal(dst []byte) []byte {
 	from := len(dst)
 	dst = append(dst, codecVersion)
 	dst = append(dst, e.Prev[:]...)
+	// The hash covers the body that follows it, so its place is filled in last.
 	dst = append(dst, make([]byte, len(e.Hash))...)
 	dst = e.appendBody(dst, true)
-	e.Hash = chain(e.Prev, dst[from+prefixSize:])
+	e.Hash = chainHash(e.Prev, dst[from+prefixSize:])
 	copy(dst[from+1+len(e.Prev):], e.Hash[:])
 	return dst
 }
 
 // AppendWire appends the wire form of a sealed entry to dst.
-func (e *Entry) AppendWire(dst []byte) []byte { return e.append(dst, true) }
+func (e *Entry) AppendWire(dst []byte) []byte { return e.appendForm(dst, true) }
 
-// AppendIndex appends the index form of a sealed entry to dst: all but the values.
-func (e *Entry) AppendIndex(dst []byte) []byte { return e.append(dst, false) }
+// AppendIndex appends the index form of a sealed entry to dst: everything but the values.
+func (e *Entry) AppendIndex(dst []byte) []byte { return e.appendForm(dst, false) }
 
-func (e *Entry) append(dst []byte, values bool) []byte {
+// appendForm appends one of the two forms of a sealed entry to dst.
+func (e *Entry) appendForm(dst []byte, values bool) []byte {
 	dst = append(dst, codecVersion)
 	dst = append(dst, e.Prev[:]...)
 	dst = append(dst, e.Hash[:]...)
 	return e.appendBody(dst, values)
 }
 
-func chain(prev Hash, body []byte) Hash {
+// chainHash returns the hash of a body whose predecessor has the hash prev.
+func chainHash(prev Hash, body []byte) Hash {
 	var h xxh3.Hasher
+	// Writes to an xxh3.Hasher never fail.
 	_, _ = h.Write(prev[:])
 	_, _ = h.Write(body)
 	return h.Sum128().Bytes()
 }
 
+// appendBody appends the body, with or without values.
 func (e *Entry) appendBody(dst []byte, values bool) []byte {
 	dst = binary.AppendUvarint(dst, uint64(e.Epoch))
 	dst = binary.AppendUvarint(dst, uint64(e.Node))
@@ -76,13 +84,15 @@ func (e *Entry) appendBody(dst []byte, values bool) []byte {
 	dst = binary.AppendUvarint(dst, uint64(e.Start))
 	dst = binary.AppendUvarint(dst, uint64(len(e.Requests)))
 	for i := range e.Requests {
-		dst = e.Requests[i].append(dst, values)
+		dst = e.Requests[i].appendTo(dst, values)
 	}
 	return dst
 }
 
-func (r *Request) append(dst []byte, values bool) []byte {
+// appendTo appends the request, with or without values.
+func (r *Request) appendTo(dst []byte, values bool) []byte {
 	var flags byte
+	// Requests without an ID are common in bulk loads and save 17 bytes or more.
 	if !r.ID.IsZero() {
 		flags |= flagID
 	}
@@ -96,6 +106,8 @@ func (r *Request) append(dst []byte, values bool) []byte {
 	}
 	dst = binary.BigEndian.AppendUint64(dst, uint64(r.HLC))
 	dst = binary.AppendUvarint(dst, uint64(len(r.Existed)))
+	// Eight flags per byte, lowest bit first. The decoder requires the unused high bits to be zero, so
+	// that each entry has exactly one encoding and one hash.
 	for i := 0; i < len(r.Existed); i += 8 {
 		var bits byte
 		for j := i; j < min(i+8, len(r.Existed)); j++ {
@@ -115,6 +127,7 @@ func (r *Request) append(dst []byte, values bool) []byte {
 		dst = binary.AppendUvarint(dst, uint64(w.Table))
 		dst = appendBytes(dst, w.Name)
 		dst = binary.AppendUvarint(dst, uint64(len(w.Value)))
+		// The length is written in both forms: the reader of an index entry needs it to fill in values.
 		if values {
 			dst = append(dst, w.Value...)
 		}
@@ -126,50 +139,54 @@ func appendBytes(dst, b []byte) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(b))), b...)
 }
 
-// DecodeWire reads the wire form and checks its hash. The entry shares memory with b.
+// DecodeWire decodes the wire form and checks its hash. The entry shares memory with b.
 func DecodeWire(b []byte) (*Entry, error) {
 	const op rhumb.Op = "entry.DecodeWire"
-	e, err := decode(op, b, true)
+	e, err := decodeEntry(op, b, true)
 	if err != nil {
 		return nil, err
 	}
-	if got := chain(e.Prev, b[prefixSize:]); got != e.Hash {
-		return nil, rhumb.Ef(op, rhumb.Corrupt, "entry %d:%d: hash is %s, computed %s", e.Epoch, e.Seq, e.Hash, got)
+	// The bytes are hashed as received. Hashing a re-encoded entry would cost a copy of every value.
+	if got := chainHash(e.Prev, b[prefixSize:]); got != e.Hash {
+		return nil, rhumb.Ef(op, rhumb.Corrupt, "entry %d:%d: hash is %s, but its content has %s", e.Epoch, e.Seq, e.Hash, got)
 	}
 	return e, nil
 }
 
-// DecodeIndex reads the index form: every Write.Value has its right length and no content. Fill them, then call Verify.
-// Names share memory with b. The values together have at most rhumb.EntrySizeMax bytes, whatever b says.
+// DecodeIndex decodes the index form. Every Write.Value has its length and zero bytes as content:
+// the caller fills in the content and calls Verify. Names share memory with b. The lengths are
+// bounded by rhumb.EntrySizeMax in total, so a damaged index entry cannot exhaust memory.
 func DecodeIndex(b []byte) (*Entry, error) {
-	return decode("entry.DecodeIndex", b, false)
+	return decodeEntry("entry.DecodeIndex", b, false)
 }
 
-// Verify reports whether the entry's content has the entry's hash.
-func (e *Entry) Verify() bool { return chain(e.Prev, e.appendBody(nil, true)) == e.Hash }
+// Verify reports whether the content of the entry matches its hash.
+func (e *Entry) Verify() bool { return chainHash(e.Prev, e.appendBody(nil, true)) == e.Hash }
 
-func decode(op rhumb.Op, b []byte, values bool) (*Entry, error) {
+// decodeEntry decodes either form without checking the hash.
+func decodeEntry(op rhumb.Op, b []byte, values bool) (*Entry, error) {
 	if len(b) < prefixSize {
-		return nil, rhumb.Ef(op, rhumb.Corrupt, "entry has %d bytes, at least %d are needed", len(b), prefixSize)
+		return nil, rhumb.Ef(op, rhumb.Corrupt, "entry has %d bytes, but an entry has at least %d", len(b), prefixSize)
 	}
 	if b[0] != codecVersion {
-		return nil, rhumb.Ef(op, rhumb.Incompatible, "entry codec %d is not known, this binary reads %d", b[0], codecVersion)
+		return nil, rhumb.Ef(op, rhumb.Incompatible, "entry has codec %d, but this binary reads %d; use a newer binary", b[0], codecVersion)
 	}
 	d := decoder{op: op, size: len(b), rest: b[prefixSize:], values: values, room: rhumb.EntrySizeMax}
 	e := &Entry{Prev: Hash(b[1:17]), Hash: Hash(b[17:33])}
-	e.Epoch = rhumb.Epoch(d.uvarint("epoch", 1<<63))
-	e.Node = rhumb.NodeID(d.uvarint("node", 1<<32-1))
-	e.Seq = rhumb.Seq(d.uvarint("seq", 1<<63))
-	e.Start = rhumb.Timestamp(d.uvarint("start", 1<<64-1))
-	n := d.count("requests", rhumb.EntrySizeMax, requestSizeMin)
+	// The decoder keeps its first error and reads zeros afterwards, so errors are checked once below.
+	e.Epoch = rhumb.Epoch(d.readUvarint("epoch", 1<<63))
+	e.Node = rhumb.NodeID(d.readUvarint("node", 1<<32-1))
+	e.Seq = rhumb.Seq(d.readUvarint("seq", 1<<63))
+	e.Start = rhumb.Timestamp(d.readUvarint("start", 1<<64-1))
+	n := d.readCount("requests", rhumb.EntrySizeMax, requestSizeMin)
 	if n > 0 {
 		e.Requests = make([]Request, n)
 	}
 	for i := range e.Requests {
-		d.request(&e.Requests[i])
+		d.readRequest(&e.Requests[i])
 	}
 	if d.err == nil && len(d.rest) > 0 {
-		d.fail("bytes after the last request")
+		d.setError("bytes after the last request")
 	}
 	if d.err != nil {
 		return nil, d.err
@@ -177,107 +194,121 @@ func decode(op rhumb.Op, b []byte, values bool) (*Entry, error) {
 	return e, nil
 }
 
-// decoder reads a body; the first fault stays in err and stops all further reading.
+// decoder reads a body. The first error stays in err and makes all further reads return zero
+// values.
 type decoder struct {
 	op     rhumb.Op
 	size   int
 	rest   []byte
 	values bool
-	room   int // bytes that values may still have together
+	room   int // bytes that the remaining values may have in total
 	err    error
 }
 
-func (d *decoder) fail(what string) {
+// setError records an error at the current offset unless there is one already.
+func (d *decoder) setError(what string) {
 	if d.err == nil {
 		d.err = rhumb.Ef(d.op, rhumb.Corrupt, "entry: %s at offset %d of %d", what, d.size-len(d.rest), d.size)
 	}
+	// Without remaining bytes every further read fails too, so that loops over counts end.
 	d.rest = nil
 }
 
-func (d *decoder) uvarint(what string, most uint64) uint64 {
+// readUvarint reads an integer of at most most.
+func (d *decoder) readUvarint(what string, most uint64) uint64 {
 	v, n := binary.Uvarint(d.rest)
-	// A needless zero byte at the end would let two encodings hold one entry, and only one of them has its hash.
+	// A varint padded with a zero byte would be a second encoding of the same entry, with another
+	// hash.
 	if d.err != nil || n <= 0 || v > most || n > 1 && d.rest[n-1] == 0 {
-		d.fail("bad " + what)
+		d.setError("bad " + what)
 		return 0
 	}
 	d.rest = d.rest[n:]
 	return v
 }
 
-// count reads a number of items, each of which takes at least each bytes of what is left.
-func (d *decoder) count(what string, most, each int) int {
-	n := d.uvarint(what, uint64(most))
+// readCount reads a number of elements. Each element takes at least each bytes of the remaining ones.
+func (d *decoder) readCount(what string, most, each int) int {
+	n := d.readUvarint(what, uint64(most))
 	if n > uint64(len(d.rest)/each) {
-		d.fail("bad number of " + what)
+		d.setError("bad number of " + what)
 		return 0
 	}
 	return int(n)
 }
 
-func (d *decoder) take(what string, n int) []byte {
+// readN reads n bytes.
+func (d *decoder) readN(what string, n int) []byte {
 	if d.err != nil || n > len(d.rest) {
-		d.fail(what + " is cut short")
+		d.setError(what + " is cut short")
 		return nil
 	}
+	// The capacity is limited to n, so that an append by the caller cannot overwrite what follows.
 	b := d.rest[:n:n]
 	d.rest = d.rest[n:]
 	return b
 }
 
-func (d *decoder) bytes(what string, most int) []byte {
-	return d.take(what, int(d.uvarint("length of "+what, uint64(most))))
+// readBytes reads a length of at most most, and as many bytes.
+func (d *decoder) readBytes(what string, most int) []byte {
+	return d.readN(what, int(d.readUvarint("length of "+what, uint64(most))))
 }
 
-func (d *decoder) request(r *Request) {
-	flags := d.take("flags", 1)
+// readRequest decodes one request into r.
+func (d *decoder) readRequest(r *Request) {
+	flags := d.readN("flags", 1)
+	// An unknown flag may change the layout, so the rest cannot be decoded.
 	if d.err != nil || flags[0]&^flagsAll != 0 {
-		d.fail("unknown flags")
+		d.setError("unknown flags")
 		return
 	}
 	if flags[0]&flagID != 0 {
-		copy(r.ID.Client[:], d.take("client", len(r.ID.Client)))
-		r.ID.Seq = d.uvarint("client seq", 1<<64-1)
+		copy(r.ID.Client[:], d.readN("client", len(r.ID.Client)))
+		r.ID.Seq = d.readUvarint("client seq", 1<<64-1)
+		// The encoder sets flagID only for nonzero ids; accepting zero would allow a second encoding.
 		if d.err == nil && r.ID.IsZero() {
-			d.fail("request id is zero")
+			d.setError("request id is zero")
 		}
 	}
 	r.Noop = flags[0]&flagNoop != 0
-	if b := d.take("hlc", 8); d.err == nil {
+	if b := d.readN("hlc", 8); d.err == nil {
 		r.HLC = rhumb.Timestamp(binary.BigEndian.Uint64(b))
 	}
-	d.existed(r)
-	if n := d.count("names", rhumb.BatchOpsMax, nameSizeMin); n > 0 {
+	d.readExisted(r)
+	if n := d.readCount("names", rhumb.BatchOpsMax, nameSizeMin); n > 0 {
 		r.Names = make([][]byte, n)
 		for i := range r.Names {
-			r.Names[i] = d.bytes("name", rhumb.NameSizeMax)
+			r.Names[i] = d.readBytes("name", rhumb.NameSizeMax)
 		}
 	}
-	n := d.count("writes", rhumb.BatchOpsMax, writeSizeMin)
+	n := d.readCount("writes", rhumb.BatchOpsMax, writeSizeMin)
 	if n > 0 {
 		r.Writes = make([]Write, n)
 	}
 	for i := range r.Writes {
 		w := &r.Writes[i]
-		w.Table = rhumb.TableID(d.uvarint("table", 1<<32-1))
-		w.Name = d.bytes("name", rhumb.NameSizeMax)
-		size := int(d.uvarint("length of value", uint64(d.room)))
+		w.Table = rhumb.TableID(d.readUvarint("table", 1<<32-1))
+		w.Name = d.readBytes("name", rhumb.NameSizeMax)
+		size := int(d.readUvarint("length of value", uint64(d.room)))
+		// All values share one budget. Checking it per value would still allow BatchOpsMax large ones.
 		d.room -= size
 		switch {
 		case d.values:
-			w.Value = d.take("value", size)
+			w.Value = d.readN("value", size)
 		case d.err == nil:
 			w.Value = make([]byte, size)
 		}
+		// Each iteration may allocate, so the loop ends at the first error.
 		if d.err != nil {
 			return
 		}
 	}
 }
 
-func (d *decoder) existed(r *Request) {
-	n := int(d.uvarint("existed", rhumb.BatchOpsMax))
-	bits := d.take("existed", (n+7)/8)
+// readExisted decodes the bits of Request.Existed.
+func (d *decoder) readExisted(r *Request) {
+	n := int(d.readUvarint("existed", rhumb.BatchOpsMax))
+	bits := d.readN("existed", (n+7)/8)
 	if d.err != nil || n == 0 {
 		return
 	}
@@ -286,6 +317,6 @@ func (d *decoder) existed(r *Request) {
 		r.Existed[i] = bits[i/8]&(1<<(i%8)) != 0
 	}
 	if n%8 != 0 && bits[len(bits)-1]>>(n%8) != 0 {
-		d.fail("bits after the last of existed")
+		d.setError("bits after the last of existed")
 	}
 }

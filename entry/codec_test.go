@@ -290,7 +290,7 @@ func FuzzDecodeWire(f *testing.F) {
 	seeds(f, func(e *Entry) []byte { return e.AppendWire(nil) })
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) > prefixSize { // let the fuzzer past the hash
-			h := chain(Hash(b[1:17]), b[prefixSize:])
+			h := chainHash(Hash(b[1:17]), b[prefixSize:])
 			copy(b[17:], h[:])
 		}
 		e, err := DecodeWire(b)

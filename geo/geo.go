@@ -1,8 +1,8 @@
-// Package geo measures the earth: distances, bearings and great circles between points, and which of several places is
-// nearest. It is pure.
+// Package geo computes distances, bearings and great circles between points, and the nearest of
+// several points. It is pure.
 //
-// The earth is taken as a sphere. Against the WGS 84 ellipsoid that is wrong by at most 0.56 % of a distance, which is far
-// below what separates regions or what a network path adds.
+// It treats the earth as a sphere. Compared to the WGS 84 ellipsoid the error is at most 0.56 % of
+// a distance, which is far less than the distance between regions or the detours of a network path.
 package geo
 
 import (
@@ -15,39 +15,44 @@ import (
 // Reference System 1980, Journal of Geodesy 74, 2000).
 const EarthRadius = 6_371_008.8
 
-// DistanceMax is the greatest distance between two points in metres: half the circumference.
+// DistanceMax is the largest distance between two points in metres: half the circumference.
 const DistanceMax = math.Pi * EarthRadius
 
-// antipodal is how close to half a turn, in radians, an angle counts as half a turn: every great circle through a point
-// also passes its antipode, so that there the way has to be chosen and not computed. It is about 6 cm on the ground.
+// antipodal is the tolerance, in radians, within which an angle counts as half a turn. Every great
+// circle through a point also passes through its antipode, so the path between antipodes cannot be
+// computed and must be chosen. The tolerance is about 6 cm on the ground.
 const antipodal = 1e-8
 
-// Distance gives the great-circle distance between two valid points in metres (R. W. Sinnott, Virtues of the Haversine,
-// Sky and Telescope 68, 1984). It is symmetric, and right at the poles and across the antimeridian.
-func Distance(a, b rhumb.Point) float64 { return EarthRadius * angle(a, b) }
+// Distance returns the great-circle distance between two valid points in metres (R. W. Sinnott,
+// Virtues of the Haversine, Sky and Telescope 68, 1984). It is symmetric, and accurate at the poles
+// and across the antimeridian.
+func Distance(a, b rhumb.Point) float64 { return EarthRadius * angleBetween(a, b) }
 
-// Metres is Distance rounded to whole metres, for everything that must come out alike on every machine: processors differ
-// in the last bits of a float64, which rounding hides. Order places by Metres and break ties by id.
+// Metres returns Distance rounded to whole metres. Use it wherever all machines must agree:
+// processors differ in the last bits of a float64, and rounding hides the difference. Sort by
+// Metres and break ties by id.
 func Metres(a, b rhumb.Point) int64 { return int64(math.Round(Distance(a, b))) }
 
-// angle gives the angle between two points as seen from the centre of the earth, 0 to Pi.
-func angle(a, b rhumb.Point) float64 {
-	sinLat := math.Sin(radians(b.Lat-a.Lat) / 2)
-	sinLon := math.Sin(radians(b.Lon-a.Lon) / 2)
-	// The conversions forbid the compiler to fuse multiplication and addition, which it does on some processors only.
-	cosines := math.Cos(radians(a.Lat)) * math.Cos(radians(b.Lat))
+// angleBetween returns the angle between two points as seen from the centre of the earth, 0 to Pi.
+func angleBetween(a, b rhumb.Point) float64 {
+	sinLat := math.Sin(toRadians(b.Lat-a.Lat) / 2)
+	sinLon := math.Sin(toRadians(b.Lon-a.Lon) / 2)
+	// The conversions keep the compiler from fusing multiplication and addition, which it does on
+	// some processors only.
+	cosines := math.Cos(toRadians(a.Lat)) * math.Cos(toRadians(b.Lat))
 	h := float64(sinLat*sinLat) + float64(float64(cosines*sinLon)*sinLon)
+	// Rounding can push h above 1 for antipodes, and the square root below would be NaN.
 	h = min(h, 1)
 	return 2 * math.Atan2(math.Sqrt(h), math.Sqrt(1-h))
 }
 
-// Bearing gives the direction in which the great circle from a to b sets out, in degrees clockwise from north, 0 to below
-// 360. It is 0 when the points coincide.
+// Bearing returns the initial direction of the great circle from a to b, in degrees clockwise from
+// north, at least 0 and below 360. It returns 0 if the points are equal.
 func Bearing(a, b rhumb.Point) float64 {
-	sinA, cosA := math.Sincos(radians(a.Lat))
-	sinB, cosB := math.Sincos(radians(b.Lat))
-	sinLon, cosLon := math.Sincos(radians(b.Lon - a.Lon))
-	deg := degrees(math.Atan2(sinLon*cosB, cosA*sinB-sinA*cosB*cosLon))
+	sinA, cosA := math.Sincos(toRadians(a.Lat))
+	sinB, cosB := math.Sincos(toRadians(b.Lat))
+	sinLon, cosLon := math.Sincos(toRadians(b.Lon - a.Lon))
+	deg := toDegrees(math.Atan2(sinLon*cosB, cosA*sinB-sinA*cosB*cosLon))
 	if deg < 0 {
 		deg += 360
 	}
@@ -57,10 +62,11 @@ func Bearing(a, b rhumb.Point) float64 {
 	return deg
 }
 
-// Interpolate gives the point at fraction f of the great circle from a to b: a itself for f <= 0, b itself for f >= 1.
-// Between antipodes, where every way is equally short, the way leads over the north pole.
+// Interpolate returns the point at fraction f of the great circle from a to b: a for f <= 0 and b
+// for f >= 1. Between antipodes, where all paths have the same length, it follows the one over the
+// north pole.
 func Interpolate(a, b rhumb.Point, f float64) rhumb.Point {
-	d := angle(a, b)
+	d := angleBetween(a, b)
 	switch {
 	case f <= 0 || d == 0:
 		return a
@@ -69,20 +75,22 @@ func Interpolate(a, b rhumb.Point, f float64) rhumb.Point {
 	case math.Pi-d < antipodal:
 		return overPole(a, f)
 	}
-	// Along a and the direction in which the way sets out, which stays exact near antipodes, where the usual weights
-	// sin((1-f)d)/sin(d) and sin(fd)/sin(d) are off by metres.
+	// Move from a in the direction of b. This stays exact near antipodes, while the usual weights
+	// sin((1-f)d)/sin(d) and sin(fd)/sin(d) are off by metres there.
 	va, vb := toVector(a), toVector(b)
-	ahead := vb.plus(va.scaled(-va.dot(vb)))
+	ahead := vb.plus(va.scaleBy(-va.dotProduct(vb)))
 	sin, cos := math.Sincos(f * d)
-	return va.scaled(cos).plus(ahead.scaled(sin / math.Sqrt(ahead.dot(ahead)))).point()
+	return va.scaleBy(cos).plus(ahead.scaleBy(sin / math.Sqrt(ahead.dotProduct(ahead)))).toPoint()
 }
 
-// overPole gives the point at fraction f of the half circle from a over the north pole to its antipode.
+// overPole returns the point at fraction f of the half circle from a over the north pole to the
+// antipode of a.
 func overPole(a rhumb.Point, f float64) rhumb.Point {
 	lat := a.Lat + 180*f
 	if lat <= 90 {
 		return rhumb.Point{Lat: lat, Lon: a.Lon}
 	}
+	// Beyond the pole the path descends on the opposite meridian.
 	lon := a.Lon + 180
 	if lon > 180 {
 		lon -= 360
@@ -90,8 +98,8 @@ func overPole(a rhumb.Point, f float64) rhumb.Point {
 	return rhumb.Point{Lat: 180 - lat, Lon: lon}
 }
 
-// Nearest gives the position of the point nearest to p, the first one among equals (by whole metres), or -1 when there
-// is none.
+// Nearest returns the index of the point nearest to p, or -1 if points is empty. Distances are
+// compared in whole metres, and the first of several equal ones wins.
 func Nearest(p rhumb.Point, points []rhumb.Point) int {
 	best, bestMetres := -1, int64(0)
 	for i, q := range points {
@@ -102,8 +110,8 @@ func Nearest(p rhumb.Point, points []rhumb.Point) int {
 	return best
 }
 
-// NearestRegion gives the region nearest to p, the one with the lowest id among equals (by whole metres), and false when
-// there is none.
+// NearestRegion returns the region nearest to p. It returns false if regions is empty. Distances
+// are compared in whole metres, and the lowest id of several equal ones wins.
 func NearestRegion(p rhumb.Point, regions []rhumb.Region) (nearest rhumb.Region, ok bool) {
 	var metres int64
 	for _, r := range regions {
@@ -115,29 +123,31 @@ func NearestRegion(p rhumb.Point, regions []rhumb.Region) (nearest rhumb.Region,
 	return nearest, ok
 }
 
-// vector is a point in space, the centre of the earth at the origin: x towards (0, 0), y towards (0, 90), z northward.
+// vector is a point in space with the origin at the centre of the earth: x towards (0, 0), y
+// towards (0, 90), z north.
 type vector struct{ x, y, z float64 }
 
+// toVector returns the unit vector that points to p.
 func toVector(p rhumb.Point) vector {
-	sinLat, cosLat := math.Sincos(radians(p.Lat))
-	sinLon, cosLon := math.Sincos(radians(p.Lon))
+	sinLat, cosLat := math.Sincos(toRadians(p.Lat))
+	sinLon, cosLon := math.Sincos(toRadians(p.Lon))
 	return vector{cosLat * cosLon, cosLat * sinLon, sinLat}
 }
 
-func (v vector) scaled(f float64) vector { return vector{v.x * f, v.y * f, v.z * f} }
+func (v vector) scaleBy(f float64) vector { return vector{v.x * f, v.y * f, v.z * f} }
 
 func (v vector) plus(o vector) vector { return vector{v.x + o.x, v.y + o.y, v.z + o.z} }
 
-func (v vector) dot(o vector) float64 { return v.x*o.x + v.y*o.y + v.z*o.z }
+func (v vector) dotProduct(o vector) float64 { return v.x*o.x + v.y*o.y + v.z*o.z }
 
-// point gives the place on the earth that lies in the direction of v, whatever its length.
-func (v vector) point() rhumb.Point {
+// toPoint returns the position on the earth in the direction of v, whose length does not matter.
+func (v vector) toPoint() rhumb.Point {
 	return rhumb.Point{
-		Lat: degrees(math.Atan2(v.z, math.Hypot(v.x, v.y))),
-		Lon: degrees(math.Atan2(v.y, v.x)),
+		Lat: toDegrees(math.Atan2(v.z, math.Hypot(v.x, v.y))),
+		Lon: toDegrees(math.Atan2(v.y, v.x)),
 	}
 }
 
-func radians(deg float64) float64 { return deg * (math.Pi / 180) }
+func toRadians(deg float64) float64 { return deg * (math.Pi / 180) }
 
-func degrees(rad float64) float64 { return rad * (180 / math.Pi) }
+func toDegrees(rad float64) float64 { return rad * (180 / math.Pi) }

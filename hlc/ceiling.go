@@ -7,8 +7,8 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Refresh moves the durable ceiling to Window ahead of the wall clock. Run calls it; a driver without goroutines calls
-// it itself, every Config.Refresh.
+// Refresh raises the durable ceiling to Window above the wall clock. Run calls it; a driver without
+// goroutines calls it every Config.Refresh instead.
 func (c *Clock) Refresh() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -16,8 +16,9 @@ func (c *Clock) Refresh() error {
 	return c.raiseLocked(rhumb.Timestamp(c.last.Load()))
 }
 
-// Run refreshes the ceiling until ctx ends, and returns nil then. A persister that fails is tried again at the next
-// refresh and shows in Stats; report, if not nil, is told each failure.
+// Run refreshes the ceiling until ctx ends and then returns nil. If the persister fails, Run
+// retries at the next refresh, counts the failure in Stats and passes it to report, if report is
+// not nil.
 func (c *Clock) Run(ctx context.Context, report func(error)) error {
 	const op rhumb.Op = "hlc.Clock.Run"
 	tick := time.NewTicker(c.cfg.Refresh)
@@ -34,8 +35,8 @@ func (c *Clock) Run(ctx context.Context, report func(error)) error {
 	}
 }
 
-// raise makes a ceiling durable that is at or above ts, unless another caller has done so meanwhile.
-func (c *Clock) raise(ts rhumb.Timestamp) error {
+// raiseCeiling makes a ceiling at or above ts durable, unless another caller has done so already.
+func (c *Clock) raiseCeiling(ts rhumb.Timestamp) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if ts <= c.Ceiling() {
@@ -44,25 +45,28 @@ func (c *Clock) raise(ts rhumb.Timestamp) error {
 	return c.raiseLocked(ts)
 }
 
-// raiseLocked moves the ceiling to Window above the wall clock, or a little above ts if that is more.
+// raiseLocked raises the ceiling to Window above the wall clock, or to headroom above ts if that is
+// higher.
 func (c *Clock) raiseLocked(ts rhumb.Timestamp) error {
 	const op rhumb.Op = "hlc.Clock.raise"
-	want := max(c.pace.follow(&c.cfg).Add(c.cfg.Window), ts.Add(headroom))
+	want := max(c.pace.followWall(&c.cfg).Add(c.cfg.Window), ts.Add(headroom))
 	if want <= c.Ceiling() {
 		return nil
 	}
+	// The order is essential: timestamps above the old ceiling may be issued only after the new one is
+	// durable, or a restart would issue them again.
 	if err := c.cfg.Persist(want); err != nil {
 		c.counters.persistErrors.Add(1)
-		return &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Msg: "the clock's ceiling could not be made durable; see the store's log", Err: err}
+		return &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Msg: "the clock cannot advance because its ceiling could not be written to disk; see the store's log", Err: err}
 	}
 	c.counters.persists.Add(1)
 	c.ceiling.Store(uint64(want))
 	return nil
 }
 
-// noteWallLocked counts wall clocks that went back since the last refresh.
+// noteWallLocked counts steps back of the wall clock since the last refresh.
 func (c *Clock) noteWallLocked() {
-	// Round(0) strips the monotonic reading: without that, Sub would never show a step of the wall clock.
+	// Round(0) strips the monotonic reading. With it, Sub would hide a step of the wall clock.
 	wall := c.cfg.Wall().Round(0)
 	if back := c.wallSeen.Sub(wall); back > 0 {
 		c.counters.wallBack.Add(1)

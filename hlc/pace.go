@@ -7,32 +7,36 @@ import (
 )
 
 const (
-	// jumpMax is how far the wall clock may jump ahead of monotonic time and be followed at once.
+	// jumpMax is how far the wall clock may jump ahead of monotonic time and still be followed at
+	// once.
 	jumpMax = time.Second
-	// jumpHold is how long a wall clock must stay ahead before it is followed all the same: somebody set it on purpose.
+	// jumpHold is how long a wall clock must stay ahead before it is followed anyway: somebody set
+	// it on purpose.
 	jumpHold = 5 * time.Minute
 )
 
-// pace is the time that the ceiling follows. It is the wall clock, but for one that jumps ahead: that is followed at twice
-// the speed of time at most, and not at all while it is distrusted. A wall clock that is an hour ahead for a minute then
-// leaves the ceiling a minute ahead, or a few seconds, and not an hour. A step back is followed at once: the ceiling itself
-// never goes back.
+// pace computes the time that the ceiling follows. It is the wall clock, except after a jump ahead:
+// then pace advances at twice the speed of time at most, and at the speed of time while the wall
+// clock is distrusted. If the wall clock is an hour ahead for a minute, the ceiling is a minute
+// ahead afterwards, or a few seconds, instead of an hour. pace follows a step back at once; the
+// ceiling itself never decreases.
 type pace struct {
-	wall       time.Time     // as far as it is believed
-	at         time.Duration // when
-	ahead      time.Duration // since when the wall clock has been ahead of what is believed; 0 when it is not
-	distrusted bool
+	wall       time.Time     // the time that pace believes
+	at         time.Duration // monotonic time of the last reading
+	ahead      time.Duration // monotonic time at which the wall clock jumped ahead; 0 if it is not ahead
+	distrusted bool          // peers contradict the wall clock
 }
 
-func (p *pace) start(c *Config) {
+// startAt takes the first reading, which is believed.
+func (p *pace) startAt(c *Config) {
 	p.wall = c.Wall()
 	if c.Mono != nil {
 		p.at = c.Mono()
 	}
 }
 
-// follow moves on and returns the time that is believed.
-func (p *pace) follow(c *Config) rhumb.Timestamp {
+// followWall takes a reading and returns the time that pace believes.
+func (p *pace) followWall(c *Config) rhumb.Timestamp {
 	wall := c.Wall().Round(0)
 	if c.Mono == nil {
 		return timestampOf(wall)
@@ -47,6 +51,8 @@ func (p *pace) follow(c *Config) rhumb.Timestamp {
 	case p.ahead == 0:
 		p.ahead = now
 	}
+	// Three cases follow the wall clock at once: a step back, a small deviation, and a jump that lasted.
+	// A distrusted clock may still step back, since that only slows the ceiling.
 	switch {
 	case jump <= 0, jump <= jumpMax && !p.distrusted, p.ahead > 0 && now-p.ahead >= jumpHold && !p.distrusted:
 		p.wall = wall
@@ -59,13 +65,14 @@ func (p *pace) follow(c *Config) rhumb.Timestamp {
 	return timestampOf(p.wall)
 }
 
-// timestampOf returns a wall clock reading as a timestamp with a count of zero, held between 1970 and far in the future.
+// timestampOf returns a wall clock reading as a timestamp with a count of zero, limited to the
+// range of timestamps.
 func timestampOf(wall time.Time) rhumb.Timestamp {
 	return rhumb.MakeTimestamp(min(max(0, wall.UnixMilli()), wallMsMax), 0)
 }
 
-// Distrust says whether the wall clock is known to be wrong, because most other nodes say so. Then the ceiling does not
-// follow it ahead.
+// Distrust sets whether the wall clock is known to be wrong because most other nodes contradict it.
+// While it is, the ceiling does not follow the wall clock ahead.
 func (c *Clock) Distrust(wrong bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// counters are counted on rare paths only, so that they cost Now nothing.
+// counters are updated on rare paths only, so that they add no cost to Now.
 type counters struct {
 	refused, peerAheadMax   atomic.Int64
 	wallBack, wallBackMax   atomic.Int64
@@ -13,21 +13,24 @@ type counters struct {
 	exhausted               atomic.Int64
 }
 
-// Stats is what a clock has seen since it was made. Counts only grow.
+// Stats holds the counters of a clock since its creation.
 type Stats struct {
-	// Refused counts timestamps that Update refused because they lay too far ahead.
+	// Refused counts timestamps that Update rejected because they were too far ahead.
 	Refused int64
-	// PeerAheadMax is the greatest lead over the wall clock among the timestamps that Update accepted; 0 if none led.
+	// PeerAheadMax is the largest lead over the wall clock among the timestamps that Update
+	// accepted.
 	PeerAheadMax time.Duration
-	// Lead is how far the clock is ahead of the wall clock now; 0 or less when it follows it. A lead that lasts means
-	// that the wall clock was set back, or that a peer runs ahead.
+	// Lead is how far the clock is ahead of the wall clock at the moment; 0 if it follows the wall
+	// clock. A lasting lead means that the wall clock was set back, or that the clock of a peer is
+	// ahead.
 	Lead time.Duration
-	// WallBack counts the refreshes that found the wall clock behind the refresh before; WallBackMax is the greatest step.
+	// WallBack counts refreshes that found the wall clock before the previous reading; WallBackMax
+	// is the largest such step.
 	WallBack    int64
 	WallBackMax time.Duration
-	// Persists and PersistErrors count ceilings made durable and refused by the store.
+	// Persists and PersistErrors count the ceilings that the store made durable and failed to.
 	Persists, PersistErrors int64
-	// Exhausted counts callers that found the ceiling used up and had to wait for the disk.
+	// Exhausted counts callers that reached the ceiling and had to wait for the disk.
 	Exhausted int64
 }
 
@@ -37,7 +40,7 @@ func (c *Clock) Stats() Stats {
 	return Stats{
 		Refused:       n.refused.Load(),
 		PeerAheadMax:  time.Duration(n.peerAheadMax.Load()),
-		Lead:          max(0, c.Read().Sub(c.wall())),
+		Lead:          max(0, c.Read().Sub(c.wallTimestamp())),
 		WallBack:      n.wallBack.Load(),
 		WallBackMax:   time.Duration(n.wallBackMax.Load()),
 		Persists:      n.persists.Load(),
@@ -46,7 +49,7 @@ func (c *Clock) Stats() Stats {
 	}
 }
 
-// storeMax raises a to v.
+// storeMax sets a to v if v is greater.
 func storeMax(a *atomic.Int64, v int64) {
 	for {
 		old := a.Load()

@@ -1,5 +1,5 @@
-// Package keys is the physical keyspace of a store: how every kind of key is written as bytes, in which order the bytes
-// sort, and how a key is explained to a person. It is pure.
+// Package keys is the physical keyspace of a store: how each kind of key is encoded, how the
+// encoded keys sort, and how a key is explained to a person. It is pure.
 //
 // # The keyspace as one picture
 //
@@ -11,20 +11,20 @@
 //	                            'q'    client(16) seq(8) 00                         the result of a request
 //	0          space(4)         'x'    key… 00 00                                   local to the store
 //
-// Integers are big endian, so that bytes sort as numbers do. A name is written with 00 escaped as 00 FF and ended by
-// 00 00, so that names sort as their bytes do and no name is a prefix of another. Hash and node of a version are
-// complemented, so that newer versions come first.
+// Integers are big endian, so that bytes sort as numbers do. In a name, 00 is escaped as 00 FF, and
+// 00 00 ends the name, so that names sort as their bytes do and no name is a prefix of another. The
+// timestamp and the node of a version are complemented, so that newer versions sort first.
 //
 // # Invariants
 //
-//   - Every key, and every bound of a span, ends either in 00 or in a suffix: a complemented version and the byte 0D,
-//     which is the suffix's length. Split looks at the last byte only and never at the kind, so it is right for any
-//     tail of a key too, as Pebble demands.
+//   - Every key and every bound of a span ends in 00 or in a suffix: a complemented version and the byte
+//     0D, which is the length of the suffix. Split reads the last byte only and never the kind, so it
+//     works for any tail of a key too, as Pebble requires.
 //   - All keys of a range lie in the span [home 00, next home 00).
-//   - Compare is a total order of all byte strings, not only of keys.
+//   - Compare is a total order on all byte strings, not only on keys.
 //
 // # Testing
 //
-// Golden vectors of every kind stand in testdata; random tests check that the order of keys is that of what they encode;
-// decoders are fuzzed.
+// Golden vectors of every kind are in testdata. Random tests check that keys sort as the values
+// that they encode, and decoders are fuzzed.
 package keys

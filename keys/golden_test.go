@@ -11,7 +11,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// TestGolden pins the stored form of every kind of key, field and hash (docs/formats/keys.md). A change here is a change
+// TestGolden pins the stored form of every kind of key and of the hash (docs/formats/keys.md). A change here is a change
 // of the format: it must come with a new version of it.
 func TestGolden(t *testing.T) {
 	datadriven.Walk(t, "testdata/golden", func(t *testing.T, path string) {
@@ -38,23 +38,6 @@ func golden(t *testing.T, d *datadriven.TestData, line string) string {
 	case "span":
 		s := buildSpan(t, d, word)
 		return fmt.Sprintf("%x..%x", s.Lower, s.Upper)
-	case "field":
-		kind, err := rhumb.ParseFieldKind(word[0])
-		var v rhumb.FieldValue
-		switch {
-		case word[0] == "null":
-		case err != nil:
-			d.Fatalf(t, "%v", err)
-		default:
-			if v, err = rhumb.ParseField(kind, strings.Join(word[1:], " ")); err != nil {
-				d.Fatalf(t, "%v", err)
-			}
-		}
-		b, err := AppendField(nil, v)
-		if err != nil {
-			return err.Error()
-		}
-		return hex.EncodeToString(b)
 	case "slot":
 		colocate := byte(0)
 		if len(word) > 2 {
@@ -62,9 +45,6 @@ func golden(t *testing.T, d *datadriven.TestData, line string) string {
 		}
 		n, _ := strconv.Atoi(word[1])
 		return HashSlot(name(t, d, word[0]), colocate, n).String()
-	case "fnv1":
-		n, _ := strconv.ParseUint(word[1], 10, 32)
-		return fmt.Sprintf("%08x, bucket %d", fnv1(name(t, d, word[0])), FNV1Bucket(name(t, d, word[0]), uint32(n)))
 	case "explain":
 		b, err := hex.DecodeString(word[0])
 		if err != nil {

@@ -8,7 +8,8 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Kind is the byte after the home that says what a key is for. Kinds stand in stored keys: append only.
+// Kind is the byte after the home. It tells the purpose of a key. Kinds are part of stored keys:
+// append only.
 type Kind byte
 
 // The kinds of keys.
@@ -17,11 +18,11 @@ const (
 	KindLog   Kind = 'l'
 	KindState Kind = 'm'
 	KindDedup Kind = 'q'
-	// KindLocal stands only under the reserved region.
+	// KindLocal occurs only in the reserved region.
 	KindLocal Kind = 'x'
 )
 
-// String gives the name of the kind.
+// String returns the name of the kind.
 func (k Kind) String() string {
 	switch k {
 	case KindData:
@@ -38,32 +39,32 @@ func (k Kind) String() string {
 	return fmt.Sprintf("kind_%#02x", byte(k))
 }
 
-// StateField names one key of a replica's state. Fields stand in stored keys: append only.
+// StateField identifies one key of a replica's state. Fields are part of stored keys: append only.
 type StateField byte
 
 // The fields of a replica's state.
 const (
-	// StateRange is present when the store holds the range.
+	// StateRange exists if the store holds the range.
 	StateRange StateField = 'r'
-	// StatePromised is the greatest promised epoch.
+	// StatePromised is the greatest epoch that the replica promised to accept.
 	StatePromised StateField = 'p'
 	// StateCommit is a lower bound of the commit position.
 	StateCommit StateField = 'c'
-	// StateTrim is the position up to which entries may be gone.
+	// StateTrim is the position up to which entries may have been removed.
 	StateTrim StateField = 't'
-	// StateLineage says where each epoch of the log began.
+	// StateLineage holds the first position of each epoch of the log.
 	StateLineage StateField = 'n'
-	// StateBase is the position before the first entry of a log that did not begin here.
+	// StateBase is the position before the first entry of a log that starts after position 1.
 	StateBase StateField = 'b'
 	// StateClosed is a lower bound of the closed timestamp.
 	StateClosed StateField = 'k'
-	// StateCollected is how many bytes of versions collection has removed.
+	// StateCollected is the number of bytes of versions that garbage collection removed.
 	StateCollected StateField = 'g'
-	// StateQuarantine is the reason why the replica serves nothing.
+	// StateQuarantine is the reason why the replica serves no requests.
 	StateQuarantine StateField = 'q'
 )
 
-// String gives the name of the field.
+// String returns the name of the field.
 func (f StateField) String() string {
 	switch f {
 	case StateRange:
@@ -91,27 +92,30 @@ func (f StateField) String() string {
 const (
 	homeSize = 8
 	kindAt   = homeSize
-	tailAt   = kindAt + 1 // first byte after the kind
-	nameAt   = tailAt + 4 // of a data key
-	end      = 0x00       // the last byte of every key without a suffix
-	escape   = 0xff       // follows a 00 that belongs to the name
+	tailAt   = kindAt + 1 // offset of the first byte after the kind
+	nameAt   = tailAt + 4 // offset of the name in a data key
+	end      = 0x00       // last byte of every key without a suffix
+	escape   = 0xff       // follows a 00 that is part of the name
 )
 
+// appendHome appends the first eight bytes of every key.
 func appendHome(dst []byte, home rhumb.RangeID) []byte {
 	dst = binary.BigEndian.AppendUint32(dst, uint32(home.Region))
 	return binary.BigEndian.AppendUint32(dst, uint32(home.Slot))
 }
 
+// appendKind appends home and kind.
 func appendKind(dst []byte, home rhumb.RangeID, kind Kind) []byte {
 	return append(appendHome(dst, home), byte(kind))
 }
 
-// AppendEscaped appends bytes in a form that sorts as they do and ends where they end: 00 becomes 00 FF, and 00 00
-// follows the last.
+// AppendEscaped appends b in a form that sorts as b does and marks its own end: 00 becomes 00 FF,
+// and 00 00 follows the last byte.
 func AppendEscaped(dst, b []byte) []byte {
 	return append(appendEscapedOpen(dst, b), end, end)
 }
 
+// appendEscapedOpen is AppendEscaped without the end mark, for bounds of prefixes.
 func appendEscapedOpen(dst, b []byte) []byte {
 	for {
 		i := bytes.IndexByte(b, 0)
@@ -124,8 +128,9 @@ func appendEscapedOpen(dst, b []byte) []byte {
 	}
 }
 
-// decodeEscaped reads what AppendEscaped wrote and gives the rest; ok is false when the end is missing or an escape is
-// none. The result shares memory with b when nothing was escaped.
+// decodeEscaped decodes the form of AppendEscaped and returns the bytes after it. It returns false
+// if the end mark is missing or an escape is invalid. The result shares memory with b if nothing
+// was escaped.
 func decodeEscaped(b []byte) (out, rest []byte, ok bool) {
 	for from := 0; ; {
 		i := bytes.IndexByte(b[from:], 0)
@@ -135,6 +140,7 @@ func decodeEscaped(b []byte) (out, rest []byte, ok bool) {
 		i += from
 		switch b[i+1] {
 		case end:
+			// Almost no name contains a zero byte, so the common case allocates nothing.
 			if out == nil {
 				return b[:i:i], b[i+2:], true
 			}
@@ -149,7 +155,8 @@ func decodeEscaped(b []byte) (out, rest []byte, ok bool) {
 	}
 }
 
-// AppendDataPrefix appends the key of a record without its version: what all its versions share.
+// AppendDataPrefix appends the key of a record without a version. All versions of the record share
+// this prefix.
 func AppendDataPrefix(dst []byte, k rhumb.Key) []byte {
 	dst = appendKind(dst, k.Home, KindData)
 	dst = binary.BigEndian.AppendUint32(dst, uint32(k.Table))
@@ -187,26 +194,28 @@ func AppendLocal(dst []byte, space rhumb.Slot, key []byte) []byte {
 	return AppendEscaped(dst, key)
 }
 
-// Span is the keys from Lower to Upper, Upper excluded. A nil Upper is the end of the keyspace.
+// Span is the set of keys from Lower up to, but not including, Upper. A nil Upper is the end of the
+// keyspace.
 type Span struct{ Lower, Upper []byte }
 
-// Contains reports whether a key lies in the span.
+// Contains reports whether the key is in the span.
 func (s Span) Contains(key []byte) bool {
 	return Compare(s.Lower, key) <= 0 && (s.Upper == nil || Compare(key, s.Upper) < 0)
 }
 
-// RangeSpan holds every key of a range, and no other.
+// RangeSpan returns the span of all keys of a range.
 func RangeSpan(id rhumb.RangeID) Span {
 	return Span{append(appendHome(nil, id), end), homeAfter(id)}
 }
 
-// ReplicatedSpan holds every key but the store-local ones.
+// ReplicatedSpan returns the span of all keys except the store-local ones.
 func ReplicatedSpan() Span {
 	return Span{append(appendHome(nil, rhumb.RangeID{Region: rhumb.LocalRegion + 1}), end), nil}
 }
 
-// homeAfter gives the bound behind the last key of a range; nil behind the last of all.
+// homeAfter returns the bound after the last key of a range, or nil after the last range of all.
 func homeAfter(id rhumb.RangeID) []byte {
+	// Incrementing overflows to zero at the last slot of a region and at the last region.
 	id.Slot++
 	if id.Slot == 0 {
 		id.Region++
@@ -217,26 +226,26 @@ func homeAfter(id rhumb.RangeID) []byte {
 	return append(appendHome(nil, id), end)
 }
 
-// KindSpan holds the keys of one kind of a range.
+// KindSpan returns the span of all keys of one kind in a range.
 func KindSpan(id rhumb.RangeID, kind Kind) Span {
 	return Span{append(appendKind(nil, id, kind), end), append(appendKind(nil, id, kind+1), end)}
 }
 
-// TableSpan holds all versions of all records of a table that have one home.
-func TableSpan(home rhumb.RangeID, table rhumb.TableID) Span {
-	return PrefixSpan(home, table, nil)
-}
-
-// PrefixSpan holds all versions of the records of a table and home whose names begin with prefix.
+// PrefixSpan returns the span of all versions of the records of a table and home whose names begin
+// with prefix.
 func PrefixSpan(home rhumb.RangeID, table rhumb.TableID, prefix []byte) Span {
 	tableKey := binary.BigEndian.AppendUint32(appendKind(nil, home, KindData), uint32(table))
+	// The bounds end in zero like every key, so Split does not mistake their last byte for a suffix.
 	s := Span{Lower: append(appendEscapedOpen(bytes.Clone(tableKey), prefix), end)}
 	switch last := lastBelowFF(prefix); {
 	case last >= 0:
+		// The smallest name after all names with the prefix is the prefix with its last byte raised.
+		// Trailing ff bytes cannot be raised and are dropped.
 		next := bytes.Clone(prefix[:last+1])
 		next[last]++
 		s.Upper = append(appendEscapedOpen(tableKey, next), end)
 	case table == ^rhumb.TableID(0):
+		// The prefix matches the whole table, and there is no next table.
 		s.Upper = KindSpan(home, KindData).Upper
 	default:
 		s.Upper = append(binary.BigEndian.AppendUint32(tableKey[:tailAt], uint32(table)+1), end)
@@ -244,6 +253,7 @@ func PrefixSpan(home rhumb.RangeID, table rhumb.TableID, prefix []byte) Span {
 	return s
 }
 
+// lastBelowFF returns the index of the last byte that is not ff, or -1.
 func lastBelowFF(b []byte) int {
 	for i := len(b) - 1; i >= 0; i-- {
 		if b[i] != 0xff {
@@ -253,7 +263,8 @@ func lastBelowFF(b []byte) int {
 	return -1
 }
 
-// LocalSpan holds the keys of a space from..to, to excluded; a nil to is the end of the space.
+// LocalSpan returns the span of the keys from..to of a space, without to. A nil to is the end of
+// the space.
 func LocalSpan(space rhumb.Slot, from, to []byte) Span {
 	home := rhumb.RangeID{Region: rhumb.LocalRegion, Slot: space}
 	s := Span{Lower: append(appendEscapedOpen(appendKind(nil, home, KindLocal), from), end)}

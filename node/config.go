@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
-	"github.com/rhumbdb/rhumb/geo/wan"
 	"github.com/rhumbdb/rhumb/node/memory"
 	"github.com/rhumbdb/rhumb/node/publish"
+	"github.com/rhumbdb/rhumb/wan"
 )
 
 // Default ports. A node listens on four: clients and peers, the heartbeats of peers, gossip, and HTTP for operators.
@@ -53,6 +53,8 @@ type Config struct {
 	DrainTimeout time.Duration
 	// Snapshot says where and how the node publishes tables in shared memory.
 	Snapshot SnapshotConfig
+	// Wall reads the wall clock; nil is time.Now.
+	Wall func() time.Time
 	// Version is the version of the program, shown by `node ls`.
 	Version string
 	// Logger takes events. Default slog.Default().
@@ -68,8 +70,10 @@ type SnapshotConfig struct {
 	Dir string
 	// Policy says when a version is published; by default as soon as something is committed.
 	Policy publish.Policy
-	// Budget bounds the bytes of the image; default snapshot.BudgetDefault.
-	Budget int64
+	// Budget bounds the bytes of the image; default snapshot.BudgetDefault. OverdueMax bounds what readers keep for longer than
+	// Leash, beside it; default Budget. Leash must not be less than readers' own; default snapshot.LeashDefault.
+	Budget, OverdueMax int64
+	Leash              time.Duration
 	// HugePages asks for huge pages, GroupReadable shuts out readers that are not of the files' group.
 	HugePages, GroupReadable bool
 }
@@ -125,6 +129,8 @@ func (c *Config) Validate() error {
 		fault(true, "memory: %v", err)
 	}
 	fault(c.Snapshot.Budget < 0, "snapshot: the budget is %d bytes, want 0 or more", c.Snapshot.Budget)
+	fault(c.Snapshot.OverdueMax < 0, "snapshot: the bound of overdue files is %d bytes, want 0 or more", c.Snapshot.OverdueMax)
+	fault(c.Snapshot.Leash < 0, "snapshot: the leash is %v, want 0 or more", c.Snapshot.Leash)
 	fault(!c.Insecure, "TLS does not exist yet; say --insecure, which binds loopback addresses only")
 	for _, a := range []struct{ flag, addr string }{
 		{"--addr", c.Addr}, {"--heartbeat-addr", c.HeartbeatAddr}, {"--gossip-addr", c.GossipAddr}, {"--admin-addr", c.AdminAddr},

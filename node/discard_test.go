@@ -138,6 +138,9 @@ func TestDamagedCopyIsReplaced(t *testing.T) {
 		return len(ids) == 0
 	})
 	awaitInSync(t, nodes[0], 3)
+	if kept, _ := filepath.Glob(filepath.Join(victim.cfg.Dirs[0], "discarded", "*", filepath.Base(file))); len(kept) == 0 {
+		t.Error("the damaged table of a discarded copy is not kept")
+	}
 	victim.Close()
 	victim = startAgain(t, victim, nodes[0]) // it does not come back
 	awaitInSync(t, nodes[0], 3)

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"testing"
 	"time"
@@ -14,6 +15,39 @@ import (
 )
 
 const imageFeatures = rhumb.SnapshotOn | rhumb.SnapshotSpatial | rhumb.SnapshotOrdered
+
+// imageLeash and imageOverdueMax are what the nodes of tests are told, apart from the defaults.
+const (
+	imageLeash      = 90 * time.Second
+	imageOverdueMax = 96 << 20
+)
+
+// TestImageLimitsReachTheImage guards that the leash and the bound of overdue files which a node is told are those of its image.
+func TestImageLimitsReachTheImage(t *testing.T) {
+	n := startNode(t, t.TempDir(), "singapore", "a")
+	if _, err := clusterClient(t, n).Init(t.Context(), &rhumbpb.InitRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	awaitReady(t, n)
+	publishedTable(t, n, "cars", 1)
+	want := map[string]float64{"rhumb_snapshot_leash_seconds": imageLeash.Seconds(), "rhumb_snapshot_overdue_most_bytes": imageOverdueMax}
+	retry(t, func(context.Context) error {
+		all, err := n.metrics.Gather()
+		if err != nil {
+			return err
+		}
+		got := map[string]float64{}
+		for _, f := range all {
+			if _, ok := want[f.GetName()]; ok {
+				got[f.GetName()] = f.GetMetric()[0].GetGauge().GetValue()
+			}
+		}
+		if !maps.Equal(got, want) {
+			return fmt.Errorf("the image has %v, want %v", got, want)
+		}
+		return nil
+	})
+}
 
 func publishedTable(t *testing.T, n *Node, name string, replicas uint32) *rhumbpb.Table {
 	t.Helper()

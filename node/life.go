@@ -94,7 +94,7 @@ func (n *Node) seek() []*rhumb.Node {
 // askToJoin asks one member to register this life of the node.
 func (n *Node) askToJoin(addr string) (*rhumbpb.JoinResponse, error) {
 	const op rhumb.Op = "node.askToJoin"
-	conn, err := api.Connect(addr, api.DialFunc(n.cfg.WAN.Dialer(n.cfg.Region)))
+	conn, err := api.Connect(addr, n.cfg.dialer())
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +112,14 @@ func (n *Node) askToJoin(addr string) (*rhumbpb.JoinResponse, error) {
 		},
 	})
 	if err != nil {
-		e, _, _ := api.FromStatus(op, err)
+		e, _, remote := api.FromStatus(op, err)
+		if !remote && n.ctx.Err() == nil {
+			silent := rhumb.Ef(op, rhumb.Unavailable, "%s did not answer; check that a node runs there, and that this node reaches the address", addr)
+			if ctx.Err() == nil { // otherwise the cause is that time was up
+				silent.Err = e
+			}
+			return nil, silent
+		}
 		return nil, e
 	}
 	return resp, nil
@@ -245,7 +252,7 @@ func (n *Node) checkTwin(m *member) error {
 	if !ok || d.Addr == "" || d.Addr == n.bound.addr {
 		return nil
 	}
-	conn, err := api.Connect(d.Addr, api.DialFunc(n.cfg.WAN.Dialer(n.cfg.Region)))
+	conn, err := api.Connect(d.Addr, n.cfg.dialer())
 	if err != nil {
 		return nil
 	}
@@ -262,7 +269,8 @@ func (n *Node) checkTwin(m *member) error {
 
 // whereabouts lists the nodes of a catalog, at the addresses that gossip hears from those that have begun a later life than
 // the catalog knows. When a whole cluster starts again at other addresses, its metadata group can meet only there, and has
-// to stay there until the last node has registered.
+// to stay there until the last node has registered. A node with an older copy of its disk counts a life again that the
+// catalog knows.
 func (n *Node) whereabouts(st *catalog.State) (nodes []*rhumb.Node) {
 	heard := map[rhumb.NodeID]peer.Member{}
 	for _, g := range n.gossip.Members() {
@@ -272,7 +280,7 @@ func (n *Node) whereabouts(st *catalog.State) (nodes []*rhumb.Node) {
 	}
 	for d := range st.Nodes() {
 		at := *d
-		if g := heard[d.ID]; g.Boot > d.Boot {
+		if g := heard[d.ID]; g.Boot >= d.Boot {
 			at.Addr = g.Addr
 		}
 		nodes = append(nodes, &at)

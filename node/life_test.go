@@ -212,7 +212,7 @@ func TestLaterLifeIsLookedForWhereItIs(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("the node is looked for at its old address")
 	}
-	register.Node, register.Boot, register.Nonce, register.Addr = 2, 2, 2, "127.0.0.1:2"
+	register.Node, register.Boot, register.Nonce, register.Addr = 2, 3, 3, "127.0.0.1:2"
 	st := n.State()
 	st, res, _ := st.Apply(register)
 	if res.Err() != nil {
@@ -350,5 +350,19 @@ func TestInitAfterClose(t *testing.T) {
 	n.Close()
 	if _, _, err := n.Init(t.Context()); rhumb.KindOf(err) != rhumb.Unavailable {
 		t.Errorf("%v, want %s", err, rhumb.Unavailable)
+	}
+}
+
+// TestSilentMemberIsNamed guards that a node which nobody answers says where it asked, and not that a deadline was exceeded.
+func TestSilentMemberIsNamed(t *testing.T) {
+	n := startNode(t, t.TempDir(), "singapore", "a")
+	l, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, and never answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, err = n.askToJoin(l.Addr().String())
+	if rhumb.KindOf(err) != rhumb.Unavailable || !strings.Contains(rhumb.Message(err), l.Addr().String()) || !strings.Contains(rhumb.Message(err), "did not answer") {
+		t.Errorf("the error is %v", err)
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
-	"github.com/rhumbdb/rhumb/geo/place"
 	"github.com/rhumbdb/rhumb/hlc"
 	"github.com/rhumbdb/rhumb/node/admin"
 	"github.com/rhumbdb/rhumb/node/host"
@@ -23,6 +22,7 @@ import (
 	"github.com/rhumbdb/rhumb/node/server"
 	"github.com/rhumbdb/rhumb/raftmeta"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+	"github.com/rhumbdb/rhumb/raftmeta/place"
 	"github.com/rhumbdb/rhumb/snapshot"
 )
 
@@ -71,11 +71,11 @@ func (n *Node) newMember(nodes []*rhumb.Node) (*member, error) {
 	m.network = peer.NewNetwork(peer.Config{
 		Cluster: id.Cluster, Self: func() rhumb.NodeIdentity { return m.self },
 		QueueBytesMax: n.budgets.queueBytes(), Queued: n.budgets.queued, FrameBytesMax: n.budgets.frameBytes(),
-		Dial: api.DialFunc(n.cfg.WAN.Dialer(n.cfg.Region)), Load: m.tellLoad, Via: m.via, Handler: m, Logger: n.cfg.Logger,
+		Dial: n.cfg.dialer(), Load: m.tellLoad, Via: m.via, Handler: m, Logger: n.cfg.Logger,
 	})
 	c := raftmeta.DefaultConfig()
 	c.Node, c.KV, c.Transport = id.Node, raftmeta.StoreKV(n.engine.Stores()[0], 0), transport{m.network}
-	c.Logger, c.Short = n.cfg.Logger, n.engine.Stores()[0].Short()
+	c.Logger, c.Short, c.Restarted, c.RTT = n.cfg.Logger, n.engine.Stores()[0].Short(), id.Boot > 1, m.rtt
 	registry := prometheus.NewRegistry()
 	c.Registerer = registry
 	var err error
@@ -87,7 +87,7 @@ func (n *Node) newMember(nodes []*rhumb.Node) (*member, error) {
 	m.admin = admin.New(admin.Config{Self: id.Node, Meta: m.group, Sizes: m, Loads: m.loads})
 	m.collect(registryCollector{registry})
 	m.collect(m.network.Collectors()...)
-	m.collect(clusterCollector{m.group.State, &n.sights})
+	m.collect(clusterCollector{m.group.State, &n.sights, m.self.Node})
 	if len(nodes) == 0 {
 		nodes = slices.Collect(m.group.State().Nodes())
 	}
@@ -253,7 +253,11 @@ func (m *member) tell(u raftmeta.Update) {
 func (m *member) pairs(st *catalog.State) []lease.PeerInfo {
 	var out []lease.PeerInfo
 	for d := range st.Nodes() {
-		if d.ID == m.self.Node || d.State == rhumb.NodeFenced {
+		if d.ID == m.self.Node {
+			continue
+		}
+		if d.State == rhumb.NodeFenced {
+			out = append(out, lease.PeerInfo{ID: d.ID, Absent: true})
 			continue
 		}
 		timing := lease.RegionTiming()
@@ -446,6 +450,7 @@ func (m *member) DescribeReplica(ctx context.Context, id rhumb.RangeID) (*rhumbp
 		Status: &rhumbpb.ReplicaStatus{
 			Node: uint32(m.self.Node), State: s.State.String(), Epoch: uint64(s.Epoch),
 			End: uint64(s.Last.Seq), Commit: uint64(s.Commit), Trim: uint64(s.Trim), Reason: s.Quarantine,
+			EndTime: uint64(s.LastHLC), CommitTime: uint64(s.CommitHLC),
 		},
 		SizeBytes: s.Size.Data, Behind: map[uint32]string{},
 	}
@@ -493,7 +498,7 @@ func (c registryCollector) Collect(ch chan<- prometheus.Metric) { c.r.Collect(ch
 // publishConfig says how the node publishes its image in one life.
 func (n *Node) publishConfig(m *member) publish.Config {
 	s := n.cfg.Snapshot
-	image := snapshot.Config{Budget: s.Budget, GroupReadable: s.GroupReadable}
+	image := snapshot.Config{Budget: s.Budget, OverdueMax: s.OverdueMax, Leash: s.Leash, GroupReadable: s.GroupReadable}
 	if s.HugePages {
 		image.HugePages = snapshot.HugeTry
 	}

@@ -116,7 +116,7 @@ func (n *Node) open() (err error) {
 	if err != nil {
 		return err
 	}
-	if n.clock, err = hlc.New(hlc.Config{Ceiling: ceiling, Persist: n.engine.SetHLCCeiling, Mono: hlc.Boottime}); err != nil {
+	if n.clock, err = hlc.New(hlc.Config{Ceiling: ceiling, Persist: n.engine.SetHLCCeiling, Mono: hlc.Boottime, Wall: n.cfg.Wall}); err != nil {
 		return err
 	}
 	n.work.Go(func() {
@@ -124,14 +124,25 @@ func (n *Node) open() (err error) {
 	})
 	n.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	n.metrics.MustRegister(n.engine.Collectors()...)
-	n.metrics.MustRegister(n.budgets.collector(), n.recovered)
-	if err := n.listen(); err != nil {
+	n.metrics.MustRegister(n.budgets.collector(), n.recovered, newWithheld(n.cfg.WAN))
+	if n.cfg.WAN != nil {
+		n.work.Go(func() {
+			n.cfg.WAN.Watch(n.ctx, func(err error) { n.cfg.Logger.Warn("the latency file stays as it was", "err", err) })
+		})
+	}
+	ports, err := n.listen()
+	if err != nil {
 		return err
 	}
 	n.gossip, err = peer.StartGossip(peer.GossipConfig{
-		Name: n.engine.Identity().Store.String(), Addr: n.cfg.GossipAddr, WAN: n.cfg.WAN, Region: n.cfg.Region, Logger: n.cfg.Logger,
+		Name: n.engine.Identity().Store.String(), Addr: n.cfg.GossipAddr, WAN: n.cfg.WAN, From: n.cfg.place(), Logger: n.cfg.Logger,
 	}, n.label())
-	return err
+	if err != nil {
+		ports.close()
+		return err
+	}
+	n.serve(ports) // handlers ask gossip: whoever connected before waits until here
+	return nil
 }
 
 // label is what the node says of itself in gossip.
@@ -140,23 +151,35 @@ func (n *Node) label() peer.Member {
 	return peer.Member{Cluster: id.Cluster, Node: id.Node, Boot: id.Boot, Region: n.cfg.Region, Addr: n.bound.addr}
 }
 
-// listen opens the four ports but gossip's and serves them.
-func (n *Node) listen() error {
-	main, err := listen("clients and peers", n.cfg.Addr)
-	if err != nil {
-		return err
+// ports are what a node listens on, but for gossip.
+type ports struct{ main, beats, admin net.Listener }
+
+func (p ports) close() {
+	for _, l := range []net.Listener{p.main, p.beats, p.admin} {
+		if l != nil {
+			_ = l.Close()
+		}
 	}
-	beats, err := listen("heartbeats", n.cfg.HeartbeatAddr)
-	if err != nil {
-		_ = main.Close()
-		return err
+}
+
+// listen opens the four ports but gossip's.
+func (n *Node) listen() (p ports, err error) {
+	if p.main, err = listen("clients and peers", n.cfg.Addr); err == nil {
+		p.beats, err = listen("heartbeats", n.cfg.HeartbeatAddr)
 	}
-	admin, err := listen("operators", n.cfg.AdminAddr)
-	if err != nil {
-		_, _ = main.Close(), beats.Close()
-		return err
+	if err == nil {
+		p.admin, err = listen("operators", n.cfg.AdminAddr)
 	}
-	n.bound = bound{main.Addr().String(), beats.Addr().String(), admin.Addr().String()}
+	if err != nil {
+		p.close()
+		return p, err
+	}
+	n.bound = bound{p.main.Addr().String(), p.beats.Addr().String(), p.admin.Addr().String()}
+	return p, nil
+}
+
+// serve serves the ports that listen opened.
+func (n *Node) serve(p ports) {
 	options := append(api.ServerOptions(n.budgets.parts.Streams/streamsUsual), grpc.WaitForHandlers(true)) // the stores are closed after the last of them
 	all, only := grpc.NewServer(append(options, server.LimitStreams(n.budgets.streams))...), grpc.NewServer(options...)
 	n.kv.Register(all)
@@ -165,10 +188,9 @@ func (n *Node) listen() error {
 	server.NewCluster(n).Register(all)
 	n.servers = []*grpc.Server{all, only}
 	n.admin = &http.Server{Handler: server.AdminHandler(n, n.metrics, image{n}), ReadHeaderTimeout: 5 * time.Second}
-	n.work.Go(func() { _ = all.Serve(main) })
-	n.work.Go(func() { _ = only.Serve(beats) })
-	n.work.Go(func() { _ = n.admin.Serve(admin) })
-	return nil
+	n.work.Go(func() { _ = all.Serve(p.main) })
+	n.work.Go(func() { _ = only.Serve(p.beats) })
+	n.work.Go(func() { _ = n.admin.Serve(p.admin) })
 }
 
 func listen(what, addr string) (net.Listener, error) {

@@ -18,7 +18,7 @@ func startNode(t *testing.T, dir, region, zone string, join ...string) *Node {
 	n, err := Start(Config{
 		Dirs: []string{dir}, Region: region, Zone: zone, Location: rhumb.Point{Lat: 1.35, Lon: 103.82}, Insecure: true, Join: join,
 		Addr: "127.0.0.1:0", HeartbeatAddr: "127.0.0.1:0", GossipAddr: "127.0.0.1:0", AdminAddr: "127.0.0.1:0",
-		Snapshot:   SnapshotConfig{Dir: dir + "-images"},
+		Snapshot:   SnapshotConfig{Dir: dir + "-images", Leash: imageLeash, OverdueMax: imageOverdueMax},
 		CacheBytes: 8 << 20, Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelInfo})),
 		Fatal: func(err error) { panic(fmt.Sprintf("node cannot go on: %v", err)) },
 	})

@@ -45,11 +45,15 @@ const summaryTimeout = time.Second
 // Info tells how the node stands.
 func (n *Node) Info(ctx context.Context) server.Info {
 	i := n.Ping()
-	if m := n.entrant.Load(); m != nil {
+	if m := n.present(); m != nil {
 		i.Leader, _ = m.group.Leader()
+		ctx, cancel := context.WithTimeout(ctx, summaryTimeout)
+		if s, err := m.group.Status(ctx); err == nil {
+			i.Metadata = &s
+		}
+		cancel()
 	}
 	if m := n.member.Load(); m != nil {
-		i.Leader, _ = m.group.Leader()
 		i.Suspects = m.host.Leases().Suspects()
 		ctx, cancel := context.WithTimeout(ctx, summaryTimeout)
 		defer cancel()
@@ -168,7 +172,7 @@ func (n *Node) RangeInfo(ctx context.Context, id rhumb.NodeID, r rhumb.RangeID) 
 	s := resp.GetStatus()
 	info := server.RangeInfo{
 		State: s.GetState(), Epoch: rhumb.Epoch(s.GetEpoch()), End: rhumb.Seq(s.GetEnd()), Commit: rhumb.Seq(s.GetCommit()),
-		Trim: rhumb.Seq(s.GetTrim()), Bytes: resp.SizeBytes, Reason: s.GetReason(), Behind: map[rhumb.NodeID]string{},
+		Trim: rhumb.Seq(s.GetTrim()), EndTime: rhumb.Timestamp(s.GetEndTime()), CommitTime: rhumb.Timestamp(s.GetCommitTime()), Bytes: resp.SizeBytes, Reason: s.GetReason(), Behind: map[rhumb.NodeID]string{},
 	}
 	for node, why := range resp.Behind {
 		info.Behind[rhumb.NodeID(node)] = why
@@ -188,7 +192,8 @@ func (n *Node) DiscardReplica(ctx context.Context, id rhumb.NodeID, r rhumb.Rang
 	return m.network.DiscardReplica(ctx, id, &rhumbpb.DiscardReplicaRequest{Range: api.EncodeRangeID(r), Node: uint32(id), AcceptLoss: acceptLoss})
 }
 
-// RecoverRange lets a range go on from the copies that are left, without what only damaged copies held.
+// RecoverRange lets a range go on from the copies that are left, without what only damaged copies, or those of nodes that are
+// gone, held.
 func (n *Node) RecoverRange(ctx context.Context, cmd catalog.RecoverRange) (*rhumb.Range, error) {
 	const op rhumb.Op = "node.RecoverRange"
 	m, err := n.joined()

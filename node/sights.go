@@ -94,6 +94,7 @@ func (s *sights) list(now time.Time) (out []server.Sight) {
 type clusterCollector struct {
 	state  func() *catalog.State
 	sights *sights
+	self   rhumb.NodeID
 }
 
 func clusterDesc(name, help string) *prometheus.Desc {
@@ -107,7 +108,7 @@ var (
 	quarantinedDesc = clusterDesc("quarantined_replicas", "Copies of ranges that are quarantined.")
 	displacedDesc   = clusterDesc("displaced_ranges", "Ranges whose primary is not the preferred one.")
 	noIntactDesc    = clusterDesc("lost_ranges", "Ranges with no intact copy in sync: they are not served until an operator accepts the loss.")
-	loopsDesc       = clusterDesc("rebirth_loops", "Nodes that began too many lives within a minute.")
+	loopsDesc       = clusterDesc("rebirth_loops", "1 when this node, alive, was fenced and began a new life too often within a minute.")
 )
 
 func (c clusterCollector) Describe(ch chan<- *prometheus.Desc) {
@@ -145,8 +146,9 @@ func (c clusterCollector) Collect(ch chan<- prometheus.Metric) {
 			count[noIntactDesc]++
 		}
 	}
+	// Of itself a node counts the lives that followed a fencing; those of another may be starts of its process.
 	for _, s := range c.sights.list(time.Now()) {
-		if s.Lives >= loopLives {
+		if s.Node == c.self && s.Lives >= loopLives {
 			count[loopsDesc]++
 		}
 	}

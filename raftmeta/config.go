@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/rhumbdb/rhumb"
-	"github.com/rhumbdb/rhumb/geo/place"
+	"github.com/rhumbdb/rhumb/raftmeta/place"
 	"github.com/rhumbdb/rhumb/sched"
 )
 
@@ -37,6 +37,9 @@ const (
 	WatchPendingMax = 4_096
 )
 
+// NearMax is the longest round trip between voters that are near each other.
+const NearMax = 50 * time.Millisecond
+
 // Transport carries messages to other nodes. Package node/peer implements it.
 type Transport interface {
 	// Send sends messages in order, as one unit where it can. It does not block, keeps no bytes after it returns unless it
@@ -55,12 +58,21 @@ type Config struct {
 	Transport Transport
 	// Short says that the disk under KV is known to have lost something that it had made durable.
 	Short bool
+	// Restarted says that this is not the node's first start. A replica whose KV is empty then asks the others what it may have
+	// promised: its disk may be an older copy of itself.
+	Restarted bool
+	// Hasty lets a simulator break a rule on purpose: the replica takes part before it has heard what it may have promised.
+	// False in every node that serves.
+	Hasty bool
 
-	// Tick is Raft's unit of time, and the period of the leader's heartbeats; default 100 ms. 50 ms suits a group whose
-	// voters are less than 50 ms apart (section 1.9).
-	Tick time.Duration
-	// ElectionTicks without a leader start an election; default 10 (and up to twice that, at random).
+	// Tick is Raft's unit of time, and the period of the leader's heartbeats; default 100 ms. NearTick takes its place while
+	// all voters are near, if it is shorter; default 60 ms. With ElectionTicks they make the times after which pairs of nodes
+	// suspect each other (section 1.9).
+	Tick, NearTick time.Duration
+	// ElectionTicks without a leader start an election; default 10.
 	ElectionTicks int
+	// RTT returns the round trip to another node, and false while it is not known. Without it no voter is near.
+	RTT func(rhumb.NodeID) (time.Duration, bool)
 	// ContactTimeout is how long the leader hears nothing of a node before it counts as lost; default 1 s.
 	ContactTimeout time.Duration
 	// AttemptTimeout is how long Propose waits for one leader before it tries again; default 2 s.
@@ -87,7 +99,7 @@ type Config struct {
 // DefaultConfig gives the defaults.
 func DefaultConfig() Config {
 	return Config{
-		Tick: 100 * time.Millisecond, ElectionTicks: 10, ContactTimeout: time.Second, AttemptTimeout: 2 * time.Second,
+		Tick: 100 * time.Millisecond, NearTick: 60 * time.Millisecond, ElectionTicks: 10, ContactTimeout: time.Second, AttemptTimeout: 2 * time.Second,
 		EvaluateEvery: 50 * time.Millisecond, PlanEvery: 500 * time.Millisecond, Place: place.DefaultConfig(),
 		LogSize: 8 << 20, LogKeep: 1_000,
 	}
@@ -105,7 +117,7 @@ func (c *Config) Validate() error {
 	fault(c.Node == rhumb.NoNode, "Node is missing")
 	fault(c.KV == nil, "KV is missing")
 	fault(c.Transport == nil, "Transport is missing")
-	fault(c.Tick <= 0, "Tick is %v, want more than 0", c.Tick)
+	fault(c.Tick <= 0 || c.NearTick <= 0, "Tick is %v and NearTick %v, want more than 0", c.Tick, c.NearTick)
 	fault(c.ElectionTicks < 3, "ElectionTicks is %d, want at least 3", c.ElectionTicks)
 	fault(c.ContactTimeout <= c.Tick, "ContactTimeout is %v, want more than a tick (%v)", c.ContactTimeout, c.Tick)
 	fault(c.AttemptTimeout <= 0, "AttemptTimeout is %v, want more than 0", c.AttemptTimeout)

@@ -13,8 +13,8 @@ import (
 	"go.etcd.io/raft/v3/tracker"
 
 	"github.com/rhumbdb/rhumb"
-	"github.com/rhumbdb/rhumb/geo/place"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+	"github.com/rhumbdb/rhumb/raftmeta/place"
 	"github.com/rhumbdb/rhumb/sched"
 )
 
@@ -34,6 +34,13 @@ func (e *evidence) add(now time.Duration, r place.Report) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.e.Add(now, r)
+}
+
+// reset forgets all reports, before reports to a new leadership come.
+func (e *evidence) reset() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.e.Reset()
 }
 
 // heir chooses who takes over a range from a primary that asks to be relieved.
@@ -76,9 +83,6 @@ func (c *controller) run(ctx context.Context) {
 func (c *controller) act(ctx context.Context, l *leadership) {
 	if c.term != l.term || c.planner == nil {
 		c.term, c.planner, c.planned = l.term, place.NewPlanner(c.config.Place), 0
-		c.evidence.mu.Lock()
-		c.evidence.e.Reset()
-		c.evidence.mu.Unlock()
 	}
 	now := c.rt.Now() - c.start
 	c.planner.Observe(now, c.State())
@@ -102,7 +106,11 @@ func (c *controller) canServe(r *rhumb.Range, id rhumb.NodeID) bool {
 // judge fences nodes while the evidence suffices.
 func (c *controller) judge(ctx context.Context, l *leadership, now time.Duration) {
 	lost := func(id rhumb.NodeID) bool {
-		return c.contacts.silent(id, l.since, c.rt.Now()) >= c.config.ContactTimeout
+		since := l.since // others did not send to this node before it led
+		if id == l.before {
+			since = 0 // but the leader before did, all the time
+		}
+		return c.contacts.silent(id, since, c.rt.Now()) >= c.config.ContactTimeout
 	}
 	for range c.State().NodeCount() {
 		c.evidence.mu.Lock()

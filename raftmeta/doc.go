@@ -10,7 +10,7 @@
 // The founder of a cluster calls [Bootstrap] once. Every node calls [Open]; a node that is new has been registered first
 // (any member's Propose of catalog.RegisterNode gives it its id), opens with an empty store, and is made a learner by the
 // leader's controller. [Group.Propose] may be called on any node; it finds the leader, and when it returns, State on the
-// same node includes the change. Proposals that leave placements open are completed by the leader (geo/place).
+// same node includes the change. Proposals that leave placements open are completed by the leader (raftmeta/place).
 //
 // # Outcomes
 //
@@ -21,7 +21,7 @@
 //
 // # Controller
 //
-// The leader's controller (controller.go) makes every registered node a learner, keeps the voters as geo/place wants them,
+// The leader's controller (controller.go) makes every registered node a learner, keeps the voters as raftmeta/place wants them,
 // fences nodes on evidence, and moves replicas and primaries. Each of its acts is an ordinary command, decided on the
 // present state and harmless when repeated, so that a change of leader in the middle needs no care.
 //

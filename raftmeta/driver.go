@@ -5,6 +5,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"time"
 
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
@@ -57,6 +58,11 @@ type driver struct {
 	// cutting is true while a state is encoded to cut the log.
 	cutting bool
 	ticks   uint64
+
+	campaign campaign
+	// pace is the present length of a tick, stopTicks ends the timer.
+	pace      time.Duration
+	stopTicks func()
 }
 
 // newDriver opens the log, begins a new life of the replica and makes the raft node.
@@ -72,7 +78,7 @@ func newDriver(g *Group) (*driver, error) {
 	d := &driver{
 		Group: g, log: log, state: state, conf: transfer.GetMetadata().GetConfState(),
 		applied: transfer.GetMetadata().GetIndex(), pending: make(map[proposalID]*proposal), nextID: g.rt.Rand(),
-		transfers: make(map[uint64]sentTransfer), askers: make(map[uint64]asker),
+		transfers: make(map[uint64]sentTransfer), askers: make(map[uint64]asker), campaign: campaign{timeout: g.config.ElectionTicks},
 	}
 	if d.others, err = log.others(); err != nil {
 		return nil, err
@@ -120,11 +126,8 @@ func (d *driver) makeNode() (err error) {
 // run is the driver's loop. It takes what waits, as much as there is, before it handles what Raft makes of it, so that
 // concurrent proposals share one write.
 func (d *driver) run(ctx context.Context) {
-	stop := d.rt.Every(d.config.Tick, false, func() {
-		d.due.Store(true)
-		d.signal()
-	})
-	defer stop()
+	d.setPace()
+	defer func() { d.stopTicks() }()
 	d.askNodes(d.proof.asked(0, d.standing()))
 	defer d.abandon(rhumb.E("raftmeta.Group", rhumb.Unavailable, "the node is stopping"))
 	for {
@@ -179,7 +182,13 @@ func takeAll[T any](queue <-chan T, take func(T)) {
 
 func (d *driver) tick() {
 	d.ticks++
-	d.node.Tick()
+	if d.proof.mayCampaign() || !d.proof.alone(d.conf.GetVoters()) { // Raft elects the only voter without a message
+		d.node.Tick()
+	}
+	d.campaignOnTurn()
+	if d.ticks%paceEvery == 0 {
+		d.setPace()
+	}
 	d.prove()
 	d.checkTransfers()
 	d.retryReads()
@@ -193,6 +202,10 @@ func (d *driver) step(in inbound) {
 	if err := d.node.Step(in.message); err != nil {
 		d.config.logger().Debug("message refused", "from", in.from, "type", in.message.GetType(), "error", err)
 	}
+	switch in.message.GetType() {
+	case raftpb.MsgApp, raftpb.MsgHeartbeat, raftpb.MsgSnap:
+		d.heardLeader(uint64(in.from))
+	}
 }
 
 // handleReady does what Raft asks for, until it asks for nothing: keep, send, apply.
@@ -203,8 +216,9 @@ func (d *driver) handleReady() error {
 			d.isLead = rd.SoftState.RaftState == raft.StateLeader
 			d.lead = rd.SoftState.Lead
 		}
-		if !raft.IsEmptyHardState(rd.HardState) {
+		if !raft.IsEmptyHardState(rd.HardState) && d.term != rd.HardState.GetTerm() {
 			d.term = rd.HardState.GetTerm()
+			d.campaign.newTerm()
 		}
 		early, late := d.sortMessages(rd.Messages)
 		d.send(early)
@@ -256,7 +270,14 @@ func (d *driver) announce() {
 		return
 	}
 	now := d.rt.Now()
-	d.leadership.Store(&leadership{leader: lead, term: d.term, since: now, changed: make(chan struct{})})
+	if d.isLead { // what was reported to an earlier leadership of this node is old
+		d.evidence.reset()
+	}
+	before := old.leader
+	if before == rhumb.NoNode || before == lead {
+		before = old.before
+	}
+	d.leadership.Store(&leadership{leader: lead, before: before, term: d.term, since: now, changed: make(chan struct{})})
 	close(old.changed)
 	d.metrics.leader(d.isLead, lead != rhumb.NoNode)
 	d.confIndex = 0
@@ -287,8 +308,10 @@ func (d *driver) status() Status {
 		Role: roleName(st.RaftState, d.conf, uint64(d.config.Node)), Commit: st.HardState.GetCommit(), Applied: d.applied, First: first, Last: last,
 		Voters: nodeIDs(d.conf.GetVoters()), Learners: nodeIDs(d.conf.GetLearners()),
 		Outgoing: nodeIDs(d.conf.GetVotersOutgoing()), Silent: d.proof.silent, Short: d.proof.record.Short, Floor: d.proof.floor.Index,
+		Waits: nodeIDs(d.proof.unanswered(d.standing())), Recovered: d.log.record.Recovered,
 	}
 	if d.isLead {
+		s.Readmits = nodeIDs(d.readmits())
 		s.Match = make(map[rhumb.NodeID]uint64)
 		for id, pr := range st.Progress {
 			s.Match[rhumb.NodeID(id)] = pr.Match

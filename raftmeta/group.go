@@ -9,8 +9,8 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 
 	"github.com/rhumbdb/rhumb"
-	"github.com/rhumbdb/rhumb/geo/place"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+	"github.com/rhumbdb/rhumb/raftmeta/place"
 	"github.com/rhumbdb/rhumb/sched"
 )
 
@@ -54,9 +54,10 @@ type view struct {
 	newer chan struct{}
 }
 
-// leadership says who leads; changed closes when another does.
+// leadership says who leads, and who did last before; changed closes when another does.
 type leadership struct {
 	leader  rhumb.NodeID
+	before  rhumb.NodeID
 	term    uint64
 	since   time.Duration
 	changed chan struct{}
@@ -84,6 +85,12 @@ type Status struct {
 	Silent bool   `json:"silent,omitempty"`
 	Short  bool   `json:"short,omitempty"`
 	Floor  uint64 `json:"floor,omitempty"`
+	// Waits are the voters that have not answered a silent replica yet.
+	Waits []rhumb.NodeID `json:"waits,omitempty"`
+	// Readmits are, at the leader, the members that lost metadata and are taken in anew.
+	Readmits []rhumb.NodeID `json:"readmits,omitempty"`
+	// Recovered is the last recovery by force that made this replica the only voter, nil if there was none.
+	Recovered *Recovery `json:"recovered,omitempty"`
 	// Match is, at the leader, the index up to which each node's log is known to agree.
 	Match map[rhumb.NodeID]uint64 `json:"match,omitempty"`
 }
@@ -232,24 +239,32 @@ func (g *Group) StepAside(ctx context.Context) error {
 	return nil
 }
 
-// Report takes whom this or another node suspects to the leader. A node repeats it well within place.ReportKeep while it
-// suspects anybody.
+// Report takes whom this or another node suspects to the leader. Without one it waits for a leader, and a leader that is
+// replaced before it answers is not waited for: suspicions are worth most right after the leader died. A node repeats its
+// report well within place.ReportKeep while it suspects anybody.
 func (g *Group) Report(ctx context.Context, r place.Report) error {
 	const op rhumb.Op = "raftmeta.Report"
-	leader, _ := g.Leader()
-	switch leader {
-	case rhumb.NoNode:
-		return rhumb.E(op, rhumb.Unavailable, "no leader is known")
-	case g.config.Node:
-		g.evidence.add(g.rt.Now()-g.start, r)
-		return nil
+	for {
+		l := g.leadership.Load()
+		switch l.leader {
+		case rhumb.NoNode:
+		case g.config.Node:
+			g.evidence.add(g.rt.Now()-g.start, r)
+			return nil
+		default:
+			response, err := g.forward(ctx, l, encodeReport(r))
+			if err == nil {
+				_, err = decodeResponse(response)
+			}
+			if l == g.leadership.Load() || ctx.Err() != nil {
+				return rhumb.Wrap(op, err)
+			}
+			continue
+		}
+		if err := g.wait(ctx, op, l.changed); err != nil {
+			return err
+		}
 	}
-	response, err := g.config.Transport.Forward(ctx, leader, g.config.Group, encodeReport(r))
-	if err != nil {
-		return rhumb.Wrap(op, err)
-	}
-	_, err = decodeResponse(response)
-	return rhumb.Wrap(op, err)
 }
 
 // nodeIDs turns Raft's ids into ours; they are the same numbers.

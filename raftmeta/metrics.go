@@ -31,6 +31,7 @@ type metrics struct {
 	silent        prometheus.Gauge
 	short         prometheus.Gauge
 	readmitted    prometheus.Counter
+	recovered     prometheus.Gauge
 }
 
 func newMetrics(r prometheus.Registerer, group GroupID) *metrics {
@@ -69,6 +70,7 @@ func newMetrics(r prometheus.Registerer, group GroupID) *metrics {
 		fenced:      counter("nodes_fenced_total", "Nodes fenced by this leader."),
 		silent:      gauge("silent", "1 while this replica has not proved its log since it started, and does not vote."),
 		short:       gauge("short", "1 while this replica lacks metadata that it had made durable."),
+		recovered:   gauge("recovered_timestamp_seconds", "When this replica was last made the only voter by force, in seconds since 1970; 0 if never."),
 		readmitted:  counter("replicas_readmitted_total", "Replicas that had lost metadata and that this leader removed to take them in anew."),
 	}
 }

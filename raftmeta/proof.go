@@ -17,6 +17,9 @@ const (
 	// fewAfter is how long a replica that knows of no damage waits for the answers of all voters before those of a majority
 	// suffice.
 	fewAfter = 10
+	// shortAlone is how long a replica that is short, and knows itself as the only member, waits for others that it may have
+	// forgotten: they ask for its vote sooner.
+	shortAlone = 50
 	// floorAfter is how long a replica below its floor goes without a leader before it asks again.
 	floorAfter = 50
 )
@@ -113,9 +116,10 @@ type ruling struct {
 }
 
 // newProof returns the proof of a start. A replica that is fresh has promised nothing, and the only member has nobody to ask.
+// One that is short may only have forgotten the others.
 func newProof(self uint64, r record, fresh bool, s standing) *proof {
 	p := &proof{self: self, record: r, answers: make(map[uint64]answer)}
-	p.silent = !fresh && !(p.alone(s.Voters) && len(s.Learners) == 0)
+	p.silent = !fresh && !(p.alone(s.Voters) && len(s.Learners) == 0 && !r.Short)
 	if !p.silent {
 		p.record.Took, p.record.Short = true, false
 	}
@@ -263,7 +267,10 @@ func (p *proof) admitted() (newest admission) {
 func (p *proof) heardEnough(s standing) bool {
 	voters := p.voters(s)
 	if p.alone(voters) {
-		return p.waited >= fewAfter || len(p.answers) >= len(s.Learners)
+		if len(s.Learners) == 0 && p.record.Short {
+			return p.waited >= shortAlone
+		}
+		return p.waited >= fewAfter || len(s.Learners) > 0 && len(p.answers) >= len(s.Learners)
 	}
 	heard, matched := 0, 0
 	votes := slices.Contains(voters, p.self)
@@ -293,6 +300,27 @@ func (p *proof) heardEnough(s standing) bool {
 func (p *proof) overrated(s standing) bool {
 	for _, a := range p.answers {
 		if a.Leads && a.Match > s.Last.Index {
+			return true
+		}
+	}
+	return false
+}
+
+// unanswered returns the voters that a silent replica waits for.
+func (p *proof) unanswered(s standing) []uint64 {
+	if !p.silent {
+		return nil
+	}
+	return slices.DeleteFunc(p.voters(s), func(id uint64) bool {
+		_, answered := p.answers[id]
+		return id == p.self || answered
+	})
+}
+
+// toldOfLeader reports whether one that answered leads.
+func (p *proof) toldOfLeader() bool {
+	for _, a := range p.answers {
+		if a.Leads {
 			return true
 		}
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/fxamacker/cbor/v2"
 
 	"github.com/rhumbdb/rhumb"
-	"github.com/rhumbdb/rhumb/geo/place"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+	"github.com/rhumbdb/rhumb/raftmeta/place"
 )
 
 // proposalVersion is the first byte of an entry's data, before the proposal's id and the command.
@@ -130,14 +130,7 @@ func (g *Group) attempt(ctx context.Context, l *leadership, cmd catalog.Command)
 	case g.config.Node:
 		return g.proposeHere(ctx, cmd)
 	}
-	stop := make(chan struct{})
-	defer close(stop)
-	g.rt.Go(func() { // a request to a leader that was replaced is not worth waiting for
-		if g.rt.Await(l.changed, stop, nil) == 0 {
-			cancel()
-		}
-	})
-	response, err := g.config.Transport.Forward(ctx, l.leader, g.config.Group, append([]byte{requestPropose}, catalog.EncodeCommand(cmd)...))
+	response, err := g.forward(ctx, l, append([]byte{requestPropose}, catalog.EncodeCommand(cmd)...))
 	if err != nil {
 		if rhumb.KindOf(err) == rhumb.Unavailable {
 			return catalog.Result{}, err
@@ -145,6 +138,20 @@ func (g *Group) attempt(ctx context.Context, l *leadership, cmd catalog.Command)
 		return catalog.Result{}, rhumb.WrapKind(op, rhumb.Unknown, err)
 	}
 	return decodeResponse(response)
+}
+
+// forward sends a request to a leader. A leader that was replaced is not worth waiting for.
+func (g *Group) forward(ctx context.Context, l *leadership, request []byte) ([]byte, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := make(chan struct{})
+	defer close(stop)
+	g.rt.Go(func() {
+		if g.rt.Await(l.changed, stop, nil) == 0 {
+			cancel()
+		}
+	})
+	return g.config.Transport.Forward(ctx, l.leader, g.config.Group, request)
 }
 
 // proposeHere proposes at this node, which should lead.

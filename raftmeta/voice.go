@@ -38,11 +38,15 @@ func (d *driver) beginLife() error {
 		d.config.logger().Error("this replica of the metadata lacks what it had made durable; it does not vote until it has that again",
 			"last", d.last().Index, "error", d.log.lost)
 	}
+	if d.config.Restarted {
+		d.log.fresh = false
+	}
 	if r := d.log.record.Recovered; r != nil {
+		d.metrics.recovered.Set(float64(r.At.Unix()))
 		d.config.logger().Warn("the metadata was recovered by force from this node: what only the lost voters had is lost",
 			"at", r.At, "last", r.Last, "term", r.Term, "lost", r.Lost)
 	}
-	fresh := d.log.fresh
+	fresh := d.log.fresh || d.config.Hasty
 	life := d.rt.Rand() | 1 // never 0
 	if err := d.log.beginLife(life, d.config.Short); err != nil {
 		return err
@@ -51,9 +55,10 @@ func (d *driver) beginLife() error {
 	return d.storeRecord(ruling{Store: !d.proof.silent})
 }
 
-// leadAlone makes the only voter the leader: nobody else could be.
+// leadAlone makes the only voter the leader: nobody else could be. A log that lost its end may name fewer voters than there are,
+// and a floor says so.
 func (d *driver) leadAlone() error {
-	if d.proof.silent || !d.proof.alone(d.conf.GetVoters()) {
+	if !d.proof.mayCampaign() || !d.proof.alone(d.conf.GetVoters()) {
 		return nil
 	}
 	return d.node.Campaign()
@@ -85,7 +90,8 @@ func (d *driver) take(in inbound) error {
 		}
 	default:
 		// The sender may know newer voters, or be the only node that this one hears of.
-		if _, ok := d.proof.answers[uint64(in.from)]; d.proof.silent && !ok && in.message.GetType() != raftpb.MsgPreVote {
+		news := in.message.GetType() != raftpb.MsgPreVote || d.proof.alone(d.conf.GetVoters())
+		if _, ok := d.proof.answers[uint64(in.from)]; d.proof.silent && !ok && news {
 			d.askNodes([]uint64{uint64(in.from)})
 		}
 		d.step(in)
@@ -130,6 +136,9 @@ func (d *driver) settle() (changed bool, err error) {
 		return false, err
 	}
 	if silent && !d.proof.silent {
+		if !d.proof.toldOfLeader() {
+			d.campaign.leaderless()
+		}
 		d.config.logger().Info("this replica of the metadata takes part", "last", d.last().Index, "floor", d.proof.floor.Index, "answered", len(d.proof.answers))
 	}
 	d.signal()
@@ -231,6 +240,16 @@ func (d *driver) lostReplica() uint64 {
 		}
 	}
 	return 0
+}
+
+// readmits returns the replicas that lost entries and have not been taken in anew yet.
+func (d *driver) readmits() (nodes []uint64) {
+	for _, id := range slices.Sorted(maps.Keys(d.askers)) {
+		if d.askers[id].lost {
+			nodes = append(nodes, id)
+		}
+	}
+	return nodes
 }
 
 // noteAdmissions notes whom an applied change of members took in, and forgets what was asked before it.

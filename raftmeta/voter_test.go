@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
@@ -83,6 +84,64 @@ func TestEmptied(t *testing.T) {
 		c.regions(victim, "after", 3)
 	})
 	victim = rhumb.NoNode
+}
+
+// TestEmptiedUnnoticed gives one node an older disk, from before the first entry reached it, and nothing on that disk says so.
+func TestEmptiedUnnoticed(t *testing.T) {
+	for _, nodes := range []int{3, 4} { // the victim votes, or it does not
+		victim := rhumb.NoNode
+		inBubble(t, nodes, func(config *Config) { config.Restarted = config.Node == victim }, func(c *cluster) {
+			c.awaitVoters(3)
+			c.regions(1, "before", 10)
+			c.awaitAlike()
+			for _, id := range c.ids(c.leader()) {
+				if slices.Contains(c.status(1).Voters, id) == (nodes == 3) {
+					victim = id
+				}
+			}
+			c.kill(victim)
+			c.kvs[victim] = newMemKV()
+			c.open(victim)
+			c.awaitSound(3)
+			c.regions(victim, "after", 3)
+			c.awaitSound(3)
+		})
+	}
+}
+
+// TestFounderForgetsVoters cuts the founder's log where it was the only voter: before the others joined, or while they were
+// learners. It must not lead alone, since it is one voter of three.
+func TestFounderForgetsVoters(t *testing.T) {
+	for _, alone := range []bool{true, false} {
+		short := false
+		synctest.Test(t, func(t *testing.T) {
+			c := newCluster(t, map[bool]int{true: 1, false: 3}[alone], func(config *Config) { config.Short = short && config.Node == 1 })
+			defer c.close()
+			image := c.image(1)
+			if s := c.status(1); len(s.Voters) != 1 || (len(s.Learners) == 0) != alone {
+				t.Fatalf("the image is not that of the only voter: %+v", s)
+			}
+			for len(c.kvs) < 3 {
+				c.join()
+			}
+			c.awaitVoters(3)
+			c.regions(2, "decided", 5)
+			c.awaitAlike()
+			c.kill(1) // it leads, or may: nobody does while it starts
+			c.kvs[1], short = image, true
+			c.open(1)
+			for range 100 {
+				if s := c.status(1); s.Role == "leader" && len(s.Voters) == 1 {
+					t.Fatalf("it leads alone: %+v", s)
+				}
+				time.Sleep(20 * time.Millisecond)
+			}
+			c.awaitSound(3)
+			if _, ok := c.groups[1].State().RegionByName("decided4"); !ok {
+				t.Error("what was decided is lost")
+			}
+		})
+	}
 }
 
 // TestDamagedLog makes what one voter's disk holds unreadable, in all ways in which a log can be.

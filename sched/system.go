@@ -12,9 +12,10 @@ import (
 	"github.com/rhumbdb/rhumb/hlc"
 )
 
-// System is the machine's clock and goroutines.
+// System uses the clock and the goroutines of the machine.
 var System Runtime = system{}
 
+// system implements Runtime.
 type system struct{}
 
 func (system) Now() time.Duration { return hlc.Boottime() }
@@ -46,10 +47,12 @@ func (system) WithTimeout(ctx context.Context, d time.Duration) (context.Context
 }
 
 func (system) Disk(apart bool, work, done func()) {
+	// The work must not delay the caller, for example a pass that sends heartbeats afterwards.
 	if apart {
 		go func() { work(); done() }()
 		return
 	}
+	// A hand-off to another goroutine can cost more than the wait.
 	work()
 	done()
 }
@@ -59,7 +62,7 @@ func (system) Every(period time.Duration, urgent bool, f func()) (stop func()) {
 	var running sync.WaitGroup
 	running.Go(func() {
 		if urgent {
-			hurry()
+			raisePriority()
 		}
 		t := time.NewTicker(period)
 		defer t.Stop()
@@ -78,23 +81,25 @@ func (system) Every(period time.Duration, urgent bool, f func()) (stop func()) {
 	}
 }
 
-// urgentNice is the priority of urgent work.
+// urgentNice is the scheduling priority of urgent work.
 const urgentNice = -10
 
-// hurry locks the goroutine to a thread and raises the thread's priority where the system allows that, so that a loaded
-// machine does not look like a dead one. The goroutine never unlocks the thread: it ends with the goroutine, and so its
-// priority does not pass to other work.
-func hurry() {
+// raisePriority locks the goroutine to its thread and raises the priority of the thread where the system
+// permits, so that a loaded machine does not look dead to its peers. The goroutine never unlocks
+// the thread: the thread ends with the goroutine, so no other work inherits the priority.
+func raisePriority() {
 	runtime.LockOSThread()
-	_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), urgentNice) // refused without privilege: the priority stays
+	_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), urgentNice) // fails without privilege, and the priority stays
 }
 
 func (system) Timer(f func()) Timer {
+	// AfterFunc starts the timer, so it is stopped long before its first duration elapses.
 	t := time.AfterFunc(time.Hour, f)
 	t.Stop()
 	return timer{t}
 }
 
+// timer implements Timer.
 type timer struct{ *time.Timer }
 
 func (t timer) Reset(d time.Duration) { t.Timer.Reset(d) }
@@ -103,18 +108,19 @@ func (t timer) Stop() { t.Timer.Stop() }
 
 func (system) Worker(f func()) Worker {
 	w := &worker{woken: make(chan struct{}, 1), quit: make(chan struct{})}
-	w.running.Go(func() { w.run(f) })
+	w.running.Go(func() { w.runLoop(f) })
 	return w
 }
 
-// worker is a goroutine that waits for its next turn.
+// worker is a goroutine that waits until it is woken.
 type worker struct {
 	woken   chan struct{}
 	quit    chan struct{}
 	running sync.WaitGroup
 }
 
-func (w *worker) run(f func()) {
+// runLoop calls f for each wake-up until Stop.
+func (w *worker) runLoop(f func()) {
 	for {
 		select {
 		case <-w.quit:
@@ -128,7 +134,7 @@ func (w *worker) run(f func()) {
 func (w *worker) Wake() {
 	select {
 	case w.woken <- struct{}{}:
-	default: // a turn is due already
+	default: // a run is pending already
 	}
 }
 

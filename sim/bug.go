@@ -59,6 +59,36 @@ const (
 	TakeAnyFrame
 	// CloseAhead calls a range closed at a secondary before it has the entries.
 	CloseAhead
+	// AdoptShorter keeps the own log of an elected replica although an answer has a longer one.
+	AdoptShorter
+	// BelowReport begins an epoch below a commit position that an answer reports. Two rules hide that: AdoptShorter, which by itself
+	// only stops the range, and NoRefusal are planted with it.
+	BelowReport
+	// SkipAsking begins an epoch without asking for the ends of the logs.
+	SkipAsking
+	// ForgetPromises starts a life without what metadata knows of the epochs.
+	ForgetPromises
+	// AckOfOldLife counts acknowledgements of a life that is over.
+	AckOfOldLife
+	// GrantOfOldLife counts grants of a life that is over.
+	GrantOfOldLife
+	// NonceIgnored counts the life of a disk that is an older copy as whole.
+	NonceIgnored
+	// NoRefusal quarantines a member whose committed entries a primary contradicts, and not the primary. Asking hides that:
+	// SkipAsking is planted with it.
+	NoRefusal
+	// ForgetQuarantine loses the reason of a quarantine in a restart.
+	ForgetQuarantine
+	// NoProgressTimeout lets members stay in sync that acknowledge nothing.
+	NoProgressTimeout
+	// NoClockRefusal takes timestamps however far ahead they are.
+	NoClockRefusal
+	// VoteAtOnce lets a voter of the metadata group take part before it has heard what it may have promised.
+	VoteAtOnce
+	// NamesWithoutEpoch gives names that only count.
+	NamesWithoutEpoch
+	// FullDiskAcks acknowledges what a full disk did not take.
+	FullDiskAcks
 	bugs
 )
 
@@ -67,6 +97,9 @@ var bugNames = [bugs]string{
 	"forget-grants", "ignore-exclusions", "no-dedup", "stale-base", "read-uncommitted", "keep-conflicts", "blind-metadata",
 	"elect-anyone", "read-too-soon", "lease-by-wall", "wild-clock", "keep-results", "forget-log", "close-alone",
 	"close-unfenced", "agree-only", "forget-ceiling", "take-any-frame", "close-ahead",
+	"adopt-shorter", "below-report", "skip-asking", "forget-promises", "ack-of-old-life", "grant-of-old-life", "nonce-ignored",
+	"no-refusal", "forget-quarantine", "no-progress-timeout", "no-clock-refusal", "vote-at-once", "names-without-epoch",
+	"full-disk-acks",
 }
 
 // String names the bug.

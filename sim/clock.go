@@ -7,8 +7,8 @@ type clock struct {
 	// rate is how much faster than true time the clock runs; offset is the monotonic clock's reading at time 0.
 	rate   float64
 	offset time.Duration
-	// skew is how far the wall clock is ahead of true time; jumps change it.
-	skew time.Duration
+	// skew is how far the wall clock is ahead of true time; jumps change it. right is the skew of a clock that is in order.
+	skew, right time.Duration
 }
 
 // wallStart is the true wall time at which runs begin.

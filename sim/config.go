@@ -29,6 +29,8 @@ type Config struct {
 	Duration time.Duration
 	// Bug is broken on purpose; default NoBug.
 	Bug Bug
+	// Mix draws the faults with which this bug is sought, and does not plant it; default those of the seed.
+	Mix Bug
 	// Trace, when set, takes one line per step.
 	Trace io.Writer
 }
@@ -57,12 +59,23 @@ const (
 	faultMove                       // F50, F51: a range gets other replicas
 	faultData                       // the data path of a node is broken, its heartbeats are not
 	faultUsurp                      // a primary is cut off while a member that has just restarted is elected
+	faultRollBack                   // the disk of a node that is down becomes what it was a life earlier
+	faultFlip                       // a bit of the synced part of its log flips
+	faultTorn                       // its log ends before the end of its synced part
+	faultEmpty                      // its directory with the ranges comes back empty
+	faultSpoil                      // a replica meets damage in its data, and is discarded later
+	faultFull                       // a disk has no room for a while
+	faultHalfOpen                   // one direction of a stream loses everything, or of a link, and nobody is told
+	faultRing                       // of each node and the next, in a ring, one direction of the stream loses everything
+	faultRegion                     // all nodes of a region are down for a while
+	faultClock                      // a wall clock is wrong for a while, and steps
 	faultKinds
 )
 
 var faultNames = [faultKinds]string{
 	"crash", "crash-all", "crash-loop", "pause", "isolate", "split", "bridge", "one-way", "link", "slow-link", "loss",
 	"stall", "slow-disk", "jump", "meta", "drain", "move", "data", "usurp",
+	"roll-back", "flip", "torn", "empty", "spoil", "full", "half-open", "ring", "region", "clock",
 }
 
 // String names the fault in traces.
@@ -88,8 +101,14 @@ type profile struct {
 	pass      time.Duration
 	metaDelay time.Duration
 	// rho is the greatest difference of clock rates in thousandths.
-	rho        float64
-	skew       time.Duration
+	rho  float64
+	skew time.Duration
+	// strict seeds refuse timestamps from clocks that are ahead, as real nodes do, and only the clock of the node with index
+	// wrong is ever wrong. In the others all clocks jump, and all timestamps are taken.
+	strict bool
+	wrong  int
+	// trusting is strict without the refusal (NoClockRefusal).
+	trusting   bool
 	faults     []FaultKind
 	faultEvery time.Duration
 }
@@ -127,10 +146,13 @@ func draw(r *rand.Rand) profile {
 	case 1:
 		p.settings.Replicas, p.settings.MinInSync = 2, 1
 	case 2:
+		p.settings.Replicas, p.settings.MinInSync = 2, 2
+	case 3:
 		if p.nodes >= 5 {
 			p.settings.Replicas, p.settings.MinInSync = 5, 2+r.IntN(2)
 		}
 	}
+	p.strict, p.wrong = r.IntN(2) == 0, r.IntN(p.nodes)
 	p.replica = drawBounds(r)
 	for k := range faultKinds {
 		if r.IntN(3) == 0 {
@@ -190,6 +212,6 @@ func timing(roundTrip time.Duration) lease.Timing {
 }
 
 func (p *profile) String() string {
-	return fmt.Sprintf("%d nodes in %d regions, %d ranges of %d replicas (min %d), %d clients, faults %v every %v, loss %v, repeat %v, delay %v/%v, sync %v, meta %v",
-		p.nodes, p.regions, p.ranges, p.settings.Replicas, p.settings.MinInSync, p.clients, p.faults, p.faultEvery, p.loss, p.repeat, p.regionDelay, p.wanDelay, p.syncDelay, p.metaDelay)
+	return fmt.Sprintf("%d nodes in %d regions, %d ranges of %d replicas (min %d), %d clients, faults %v every %v, strict %v, loss %v, repeat %v, delay %v/%v, sync %v, meta %v",
+		p.nodes, p.regions, p.ranges, p.settings.Replicas, p.settings.MinInSync, p.clients, p.faults, p.faultEvery, p.strict, p.loss, p.repeat, p.regionDelay, p.wanDelay, p.syncDelay, p.metaDelay)
 }

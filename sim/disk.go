@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -31,10 +32,18 @@ type disk struct {
 	// slowBy and stallUntil make the disk slow; they outlive crashes.
 	slowBy     time.Duration
 	stallUntil time.Duration
+	// quarantined says, by range, that the start found a reason of a quarantine.
+	quarantined []bool
+	// full says that there is no room for more.
+	full atomic.Bool
 	// copies are what the disk holds of each range, by the world's number of the range; nil where it holds none. unmarked
 	// are those that have changed since the last sync was asked for.
 	copies   []*rangeCopy
 	unmarked map[*rangeCopy]rhumb.Seq // with the end of the log below what changed
+	// older is a copy of the disk as the life before the present one left it, olderNonce the nonce of that life; only with
+	// faults that need it.
+	older      *storagetest.Disk
+	olderNonce uint64
 	// results are those of every request that was ever appended, undone or not (KeepResults).
 	results map[rhumb.RequestID]replica.Dedup
 }
@@ -75,15 +84,45 @@ func (d *disk) open() (err error) {
 	}
 	d.engine, err = d.media.OpenEngine(storage.Config{
 		MemTableBytes: 1 << 20, CacheBytes: 1 << 20,
-		DiskFree:     func(string) (free, total uint64, err error) { return 1, 2, nil },
+		DiskFree: d.free, DiskFreeEvery: -1, RefuseFree: refuseFree,
 		FatalHandler: func(msg string) { panic("sim: the engine cannot go on: " + msg) },
 	})
 	if err != nil {
 		return err
 	}
 	d.debts, d.last, d.working, d.unmarked = nil, 0, false, map[*rangeCopy]rhumb.Seq{}
+	before := slices.Clone(d.copies)
+	for i, c := range before {
+		if c != nil {
+			kept := *c // as the crash left it
+			before[i] = &kept
+		}
+	}
 	d.settle()
-	return d.reload()
+	if err := d.reload(); err != nil {
+		return err
+	}
+	if len(before) > 0 && (d.n.w.harm == nil || d.n.w.harm.n != d.n || d.n.w.harm.kind != faultEmpty) {
+		d.lose(before)
+	}
+	return nil
+}
+
+// The room of a disk, in bytes. A full one refuses what is new and takes what was accepted: of the states of storage.DiskState
+// this is the one in which a node lives with it. None of the numbers is near a limit that depends on real time: a disk that
+// fills faster is refused sooner.
+const (
+	diskTotal  = 19
+	diskLeft   = 5
+	refuseFree = 0.27
+)
+
+// free tells the engine how much room there is. Goroutines of the engine call it, too.
+func (d *disk) free(string) (free, total uint64, err error) {
+	if d.full.Load() {
+		return diskLeft, diskTotal, nil
+	}
+	return diskTotal, diskTotal, nil
 }
 
 // settle makes all that was written durable: a sync was waited for.
@@ -222,8 +261,23 @@ func (d *disk) crash() {
 		keep = d.durable + w.rnd.Int64N(most-d.durable)
 	}
 	w.tracef(d.n.name(), "crash, keeps %d of %d bytes, %d are durable", keep, most, d.durable)
-	after, err := d.media.Crash(keep)
+	// A process that is killed leaves the exact length, a loss of power any earlier one.
+	remains := storagetest.Remains{Keep: keep, Known: one(w.rnd, 0, d.durable)}
+	h := w.harm
+	if h != nil && (h.n != d.n || h.done || !h.spoil(&remains, d.durable)) {
+		h = nil
+	}
+	after, err := d.media.Crash(remains)
 	w.judge(err)
+	if slices.Contains(w.p.faults, faultRollBack) && err == nil {
+		older := after.Copy()
+		if h != nil && h.kind == faultRollBack {
+			after, older = d.older, d.older.Copy()
+		} else {
+			d.olderNonce = d.n.begun.Nonce
+		}
+		d.older = older
+	}
 	w.judge(d.engine.Close()) // it may finish on the disk that was; nothing of that reaches the new one
 	d.media, d.engine = after, nil
 }
@@ -235,16 +289,16 @@ func (d *disk) reload() error {
 		store := d.engine.Store(id)
 		st, ok := store.State(id)
 		if !ok {
-			d.copies[i] = nil
+			d.copies[i], d.quarantined[i] = nil, false
 			continue
 		}
-		old := d.copies[i]
-		if old == nil {
+		if d.copies[i] == nil && !d.n.harmed {
 			return fmt.Errorf("%s holds range %s, which it never wrote", d.n.id, id)
 		}
-		c := &rangeCopy{commit: st.Commit, durable: st.Last.Seq}
-		kept := slices.Clone(old.entries[:min(int(st.Trim), len(old.entries))])
-		c.entries = kept
+		d.quarantined[i] = st.Quarantine != ""
+		c := &rangeCopy{commit: min(st.Commit, st.Last.Seq), durable: st.Last.Seq}
+		committed := w.monitor.Log(id).Entries // all that is trimmed away is
+		c.entries = slices.Clone(committed[:min(int(st.Trim), len(committed))])
 		for from := st.Trim + 1; from <= st.Last.Seq; from = rhumb.Seq(len(c.entries)) + 1 {
 			more, err := store.Entries(id, from, st.Last.Seq, 0)
 			if err != nil {

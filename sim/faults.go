@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -17,6 +18,10 @@ func (w *world) plague(end time.Duration) {
 	var next func()
 	next = func() {
 		if w.now >= end {
+			return
+		}
+		if w.holds() {
+			w.after(probeHarm, next)
 			return
 		}
 		kind := one(w.chance, w.p.faults...)
@@ -44,22 +49,29 @@ func (w *world) healAll() {
 	w.net.heal()
 	for _, n := range w.nodes {
 		n.disk.slowBy, n.disk.stallUntil = 0, w.now
+		n.disk.full.Store(false)
+		if w.p.strict {
+			n.clock.skew = n.clock.right
+		}
 		n.resume()
 		if n.down {
 			n.start()
 		}
 	}
 	w.undrain()
+	w.mend()
 }
 
-// undrain gives the nodes their roles back that are drained, until none is.
+// undrain gives the nodes their roles back that are drained. It looks again, since a command may be applied late.
 func (w *world) undrain() {
 	for _, n := range w.nodes {
 		if rec, ok := w.state.Node(n.id); ok && rec.State == rhumb.NodeDraining {
 			w.operate(catalog.SetNodeState{Node: n.id, Boot: rec.Boot, State: rhumb.NodeLive})
-			w.after(time.Second, w.undrain)
-			return
+			break
 		}
+	}
+	if w.loading {
+		w.after(time.Second, w.undrain)
 	}
 }
 
@@ -106,14 +118,29 @@ func (w *world) fault(kind FaultKind, last time.Duration) string {
 		return w.silence(last, n)
 	case faultUsurp:
 		return w.usurp(last)
+	case faultRollBack, faultFlip, faultTorn, faultEmpty:
+		return w.damage(kind, n, last)
+	case faultSpoil:
+		return w.spoil(n, last)
+	case faultFull:
+		return n.fill(last)
+	case faultRegion:
+		return w.crashRegion(n, last)
+	case faultClock:
+		return w.misset(last)
 	}
 	return w.networkFault(kind, n, last)
 }
 
+// crash takes a node down for a while, unless faults have to wait.
 func (w *world) crash(n *node, last time.Duration) string {
-	if n.down {
+	if n.down || w.holds() {
 		return ""
 	}
+	return w.takeDown(n, last)
+}
+
+func (w *world) takeDown(n *node, last time.Duration) string {
 	n.stop()
 	if slices.Contains(w.p.faults, faultJump) && w.chance.IntN(2) == 0 {
 		w.jump(n) // a clock that was without power
@@ -152,8 +179,49 @@ func (w *world) pauseNode(n *node, last time.Duration) string {
 	return n.name()
 }
 
+// crashRegion crashes all nodes of a region.
+func (w *world) crashRegion(n *node, last time.Duration) string {
+	what := ""
+	for _, m := range w.nodes {
+		if w.net.site[m.at] == w.net.site[n.at] {
+			what += w.crash(m, last+w.draw(0, 500*time.Millisecond)) + " "
+		}
+	}
+	return strings.TrimSpace(what)
+}
+
+// fill takes the room of a disk for a while.
+func (n *node) fill(last time.Duration) string {
+	n.disk.full.Store(true)
+	n.w.after(last, func() { n.disk.full.Store(false) })
+	return n.name()
+}
+
+// misset sets the clock that may be wrong, and lets it step a few times, until it is right again.
+func (w *world) misset(last time.Duration) string {
+	if !w.p.strict {
+		return ""
+	}
+	n := w.nodes[w.p.wrong]
+	by := w.draw(5*time.Second, time.Hour)
+	if w.chance.IntN(2) == 0 {
+		by = -by
+	}
+	n.clock.skew = n.clock.right + by
+	if steps := w.chance.IntN(5); steps > 2 {
+		for i := range steps {
+			w.after(last*time.Duration(i+1)/time.Duration(steps+1), func() { n.clock.skew += by / time.Duration(steps) })
+		}
+	}
+	w.after(last, func() { n.clock.skew = n.clock.right })
+	return fmt.Sprintf("%s by %v", n.name(), by)
+}
+
 // jump sets a wall clock, forward or back.
 func (w *world) jump(n *node) string {
+	if w.p.strict {
+		n = w.nodes[w.p.wrong]
+	}
 	by := w.draw(10*time.Millisecond, time.Hour)
 	if w.chance.IntN(2) == 0 {
 		by = -by
@@ -191,13 +259,19 @@ func (w *world) usurp(last time.Duration) string {
 			return (a == old.index) != (b == old.index) && a < len(w.nodes) && b < len(w.nodes)
 		}, last)
 	}
-	if w.chance.IntN(2) == 0 {
-		w.crash(heir, w.draw(time.Millisecond, 100*time.Millisecond))
+	restarts := w.chance.IntN(2) == 0
+	down := w.draw(time.Millisecond, 100*time.Millisecond)
+	if restarts {
+		w.crash(heir, down)
 	}
 	for _, n := range r.InSync { // slow disks keep acknowledgements of the old epoch waiting
 		if w.chance.IntN(2) == 0 {
 			w.nodes[n-1].disk.stallUntil = w.now + w.draw(time.Millisecond, 2*time.Second)
 		}
+	}
+	if restarts && w.chance.IntN(2) == 0 { // in its new life, while grants of the old one may last
+		w.after(down, func() { w.electOnce(heir, r, enthroneTries) })
+		return fmt.Sprintf("range %s from %s to %s as it starts", r.ID, old.id, heir.id)
 	}
 	w.after(w.draw(0, 300*time.Millisecond), func() {
 		now, _ := w.state.Range(r.ID)
@@ -252,6 +326,18 @@ func (w *world) networkFault(kind FaultKind, n *node, last time.Duration) string
 			cut = func(a, b int) bool { return a == n.index && b == other.index }
 			what += " to " + other.name()
 		}
+	case faultHalfOpen:
+		if w.chance.IntN(2) == 0 {
+			w.halfOpen(n, other, last)
+			return what + " to " + other.name() + ", data"
+		}
+		w.cutSilently(func(a, b int) bool { return a == n.index && b == other.index }, last)
+		return what + " to " + other.name()
+	case faultRing:
+		for i, a := range w.nodes {
+			w.halfOpen(a, w.nodes[(i+1)%len(w.nodes)], last)
+		}
+		return "all"
 	case faultLink:
 		cut = func(a, b int) bool { return a == n.index && b == other.index || b == n.index && a == other.index }
 		what += " and " + other.name()
@@ -268,8 +354,21 @@ func (w *world) networkFault(kind FaultKind, n *node, last time.Duration) string
 	return what
 }
 
+// halfOpen loses what replicas send from a to b for a while; the stream stands, and heartbeats get through.
+func (w *world) halfOpen(a, b *node, last time.Duration) {
+	at := w.net.pair(a.at, b.at)
+	w.net.vanish[at] = true
+	w.after(last, func() { w.net.vanish[at] = false })
+}
+
 // cut cuts all directed pairs that match, for a while.
 func (w *world) cut(match func(a, b int) bool, last time.Duration) {
+	w.cutSilently(match, last)
+	w.net.breakStreams()
+}
+
+// cutSilently is cut, and no stream breaks.
+func (w *world) cutSilently(match func(a, b int) bool, last time.Duration) {
 	var pairs []int
 	for a := range w.net.places {
 		for b := range w.net.places {
@@ -279,7 +378,6 @@ func (w *world) cut(match func(a, b int) bool, last time.Duration) {
 			}
 		}
 	}
-	w.net.breakStreams()
 	w.after(last, func() {
 		for _, at := range pairs {
 			w.net.cut[at] = false

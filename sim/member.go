@@ -7,12 +7,12 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
-	evidence "github.com/rhumbdb/rhumb/geo/place"
 	"github.com/rhumbdb/rhumb/node/host"
 	"github.com/rhumbdb/rhumb/node/lease"
 	"github.com/rhumbdb/rhumb/node/replica"
 	"github.com/rhumbdb/rhumb/raftmeta"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+	evidence "github.com/rhumbdb/rhumb/raftmeta/place"
 	"github.com/rhumbdb/rhumb/sched"
 )
 
@@ -37,9 +37,12 @@ type member struct {
 
 func (n *node) registration() catalog.RegisterNode {
 	id := n.disk.engine.Identity()
+	if n.w.cfg.Bug == NonceIgnored && n.w.state != nil && n.registered != n.begun.Nonce {
+		n.begun.Previous = n.registered
+	}
 	return catalog.RegisterNode{
 		Cluster: id.Cluster, Node: id.Node, Store: id.Store, Boot: id.Boot,
-		Nonce: n.begun.Nonce, Previous: n.begun.Previous, Short: n.disk.engine.Short(),
+		Nonce: n.begun.Nonce, Previous: n.begun.Previous, Short: n.disk.engine.Short() || n.emptied(),
 		Region: "r1", Zone: fmt.Sprintf("z%d", n.w.net.site[n.at]), HasLocation: true,
 		Location: rhumb.Point{Lat: float64(n.w.net.site[n.at]), Lon: float64(n.index)},
 	}
@@ -55,6 +58,7 @@ func (m *member) live() {
 		m.relive(d)
 		return
 	}
+	m.n.registered = m.n.begun.Nonce
 	m.n.w.judge(m.n.disk.engine.ConfirmLife(m.n.begun, d.Boot))
 	m.n.disk.settle()
 	if err := m.n.serve(m); err != nil {
@@ -158,7 +162,11 @@ func (m *member) tell(u raftmeta.Update) {
 func (m *member) pairs(st *catalog.State) (out []lease.PeerInfo) {
 	net := m.n.w.net
 	for d := range st.Nodes() {
-		if d.ID != m.self.Node && d.State != rhumb.NodeFenced {
+		switch {
+		case d.ID == m.self.Node:
+		case d.State == rhumb.NodeFenced:
+			out = append(out, lease.PeerInfo{ID: d.ID, Absent: true})
+		default:
 			at := m.n.w.nodes[d.ID-1].at
 			out = append(out, lease.PeerInfo{ID: d.ID, Boot: d.Boot, Timing: timing(2 * net.base(m.n.at, at))})
 		}
@@ -220,6 +228,7 @@ func (m *member) rebirth() {
 	n.disk.debts = nil
 	n.life++
 	n.host = nil
+	n.forgetDiscards()
 	n.w.withChance(func() { n.w.judge(n.disk.reload()) })
 	n.enter()
 }

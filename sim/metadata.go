@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/node/replica"
 	"github.com/rhumbdb/rhumb/raftmeta"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 	"github.com/rhumbdb/rhumb/sched"
@@ -83,6 +84,7 @@ func (w *world) table() catalog.Command {
 // learn takes in a state that some node has applied, and tells the judges what is new. It is the truth: a majority of the
 // metadata group has it on disk.
 func (w *world) learn(st *catalog.State) {
+	w.sameEverywhere(st)
 	if w.state != nil && st.Revision() <= w.state.Revision() {
 		return
 	}
@@ -91,6 +93,7 @@ func (w *world) learn(st *catalog.State) {
 	if len(w.ranges) == 0 {
 		w.learnRanges(st)
 	}
+	w.noteShort()
 	for _, id := range w.ranges {
 		r, ok := st.Range(id)
 		if !ok {
@@ -105,9 +108,32 @@ func (w *world) learn(st *catalog.State) {
 		if w.tracing() {
 			w.tracef("meta", "range %s epoch %d version %d primary %s in sync %v of %v", id, r.Epoch, r.Version, r.Primary, r.InSync, r.Replicas)
 		}
+		if len(r.Quarantined) > 0 && !w.mending {
+			w.mending = true
+			w.after(mendEvery, w.mendLater)
+		}
 		w.judge(w.monitor.Config(r))
 		w.judge(w.monitor.Held(id, w.diskOf(id)))
 	}
+}
+
+// sameEverywhere sees that all nodes have the same metadata at a revision.
+func (w *world) sameEverywhere(st *catalog.State) {
+	print := uint64(14695981039346656037)
+	mix := func(v uint64) { print = (print ^ v) * 1099511628211 }
+	for d := range st.Nodes() {
+		mix(uint64(d.ID)<<32 | uint64(d.Boot)<<8 | uint64(d.State))
+	}
+	for r := range st.Ranges() {
+		mix(uint64(r.Epoch)<<32 | r.Version<<16 | uint64(r.Primary))
+		for _, n := range r.InSync {
+			mix(uint64(n))
+		}
+	}
+	if was, ok := w.prints[st.Revision()]; ok && was != print {
+		w.failf("the metadata of revision %d is not the same at all nodes", st.Revision())
+	}
+	w.prints[st.Revision()] = print
 }
 
 // learnRanges begins to look at the ranges when they are made.
@@ -119,7 +145,10 @@ func (w *world) learnRanges(st *catalog.State) {
 		return
 	}
 	for _, n := range w.nodes {
+		n.disk.quarantined = make([]bool, len(w.ranges))
 		n.disk.copies = make([]*rangeCopy, len(w.ranges))
+		n.dropped = make([]bool, len(w.ranges))
+		n.spoiled, n.discarding = make([]time.Duration, len(w.ranges)), make([]*replica.Replica, len(w.ranges))
 		n.seen = newJudged(n)
 	}
 }

@@ -1,6 +1,11 @@
 package sim
 
-import "time"
+import (
+	"slices"
+	"time"
+
+	"github.com/rhumbdb/rhumb/node/replica"
+)
 
 // place numbers what sends and receives: nodes first, then clients.
 type place int
@@ -17,8 +22,12 @@ type network struct {
 	jitter float64
 	// mute loses what replicas send to and from a node, by index, while heartbeats and metadata get through.
 	mute []bool
+	// vanish loses what replicas send from one place to another, by pair.
+	vanish []bool
 	// deaf loses what the metadata group sends to and from a node, by index.
 	deaf []bool
+	// strays are the last acknowledgements that went over the stream of a pair before its present one: they may still come.
+	strays [][]replica.Message
 	// streams numbers the connection of each pair of nodes as each side knows it; 0 is none.
 	streams []uint64
 	dialed  []time.Duration // by pair: until when a dial under way is waited for
@@ -29,7 +38,8 @@ type network struct {
 func newNetwork(w *world, places int) *network {
 	return &network{
 		w: w, places: places, site: make([]int, places), cut: make([]bool, places*places),
-		slow: make([]time.Duration, places), deaf: make([]bool, w.p.nodes), mute: make([]bool, w.p.nodes), loss: w.p.loss, repeat: w.p.repeat, jitter: w.p.jitter,
+		slow: make([]time.Duration, places), deaf: make([]bool, w.p.nodes), mute: make([]bool, w.p.nodes), vanish: make([]bool, places*places), loss: w.p.loss, repeat: w.p.repeat, jitter: w.p.jitter,
+		strays:  make([][]replica.Message, places*places),
 		streams: make([]uint64, places*places), dialed: make([]time.Duration, places*places), last: make([]time.Duration, places*places),
 	}
 }
@@ -93,12 +103,18 @@ func (n *network) sendStream(from, to place, deliver func()) {
 	}
 }
 
+// loses reports whether the data path of a node is broken.
+func (n *network) loses() bool {
+	return slices.Contains(n.mute, true) || slices.Contains(n.vanish, true)
+}
+
 // heal ends all cuts and slowness and takes the loss of the profile again.
 func (n *network) heal() {
 	clear(n.cut)
 	clear(n.slow)
 	clear(n.deaf)
 	clear(n.mute)
+	clear(n.vanish)
 	n.loss, n.repeat, n.jitter = n.w.p.loss, n.w.p.repeat, n.w.p.jitter
 }
 
@@ -171,4 +187,36 @@ func (n *network) lose(dead *node) {
 			a.run(life, func() { a.disconnect(dead, id) })
 		})
 	}
+}
+
+// A connection that broke may have delivered messages that its receiver takes in only after the next one stands.
+const (
+	strayShare = 0.3 // of the connections
+	straysMax  = 4   // messages of a connection
+	strayLate  = 100 * time.Millisecond
+)
+
+// keepStray remembers the last acknowledgements that a node sent to another.
+func (n *network) keepStray(from, to *node, msgs []replica.Message) {
+	kept := &n.strays[n.pair(from.at, to.at)]
+	for i := range msgs {
+		if msgs[i].Kind == replica.Ack {
+			*kept = append((*kept)[max(0, len(*kept)-straysMax+1):], msgs[i])
+		}
+	}
+}
+
+// deliverStray lets acknowledgements of the connection before the present one come late.
+func (n *network) deliverStray(from, to *node) {
+	kept := &n.strays[n.pair(from.at, to.at)]
+	msgs := *kept
+	*kept = nil
+	if len(msgs) == 0 || n.w.rnd.Float64() > strayShare {
+		return
+	}
+	to.later(time.Duration(n.w.rnd.Int64N(int64(strayLate))), func() {
+		if to.host != nil {
+			to.receive(from, msgs)
+		}
+	})
 }

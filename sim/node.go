@@ -9,6 +9,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/hlc"
 	"github.com/rhumbdb/rhumb/node/host"
+	"github.com/rhumbdb/rhumb/node/replica"
 	"github.com/rhumbdb/rhumb/raftmeta"
 	"github.com/rhumbdb/rhumb/storage"
 )
@@ -39,11 +40,20 @@ type node struct {
 	member *member
 	// connected is to whom a stream stands, by index.
 	connected []bool
+	// registered is the nonce of the last life that metadata has counted (NonceIgnored).
+	registered uint64
 	// begun is the present life, as package node has it.
 	begun storage.Life
 	// late is how far the node's clock lags while it reads (ReadLate).
 	late time.Duration
 	seen judged
+	// harmed says that the disk was damaged in this run.
+	harmed bool
+	// spoiled is until when the replicas that are quarantined keep their data, by range (faultSpoil). discarding are the
+	// replicas whose copies are being discarded, dropped those whose drop a crash may have made undone.
+	spoiled    []time.Duration
+	discarding []*replica.Replica
+	dropped    []bool
 }
 
 func (n *node) identity() rhumb.NodeIdentity {
@@ -86,8 +96,14 @@ func (n *node) start() {
 	if w.err != nil {
 		return
 	}
-	if w.cfg.Bug == ForgetLog && n.disk.engine.Identity().Boot > 1 {
+	switch h := w.harm; {
+	case w.cfg.Bug == ForgetLog && n.disk.engine.Identity().Boot > 1:
 		n.forgetLog()
+	case h != nil && h.n == n && h.kind == faultEmpty && h.done && !h.wiped:
+		n.empty()
+	}
+	if w.cfg.Bug == ForgetQuarantine {
+		n.forgetQuarantine()
 	}
 	n.beginLife(n.disk.engine.BeginLife)
 	if !n.disk.engine.Identity().Cluster.IsZero() {
@@ -113,7 +129,7 @@ func (n *node) openClock() error {
 		ceiling = 0
 	}
 	n.hlc, err = hlc.New(hlc.Config{
-		Wall: n.wall, Ceiling: ceiling, AheadMax: clockAheadMax,
+		Wall: n.wall, Ceiling: ceiling, AheadMax: n.w.p.aheadMax(),
 		Persist: func(c rhumb.Timestamp) error {
 			if n.w.cfg.Bug == ForgetCeiling {
 				return nil
@@ -126,9 +142,17 @@ func (n *node) openClock() error {
 	return err
 }
 
-// clockAheadMax lets nodes take each other's timestamps however far their wall clocks are apart. So the simulator does not
-// draw what ruling 19 does about wrong clocks: node/replica and node/host test that.
-const clockAheadMax = 24 * time.Hour
+// wildAheadMax lets nodes take each other's timestamps however far their wall clocks are apart, in seeds in which all of them
+// jump.
+const wildAheadMax = 24 * time.Hour
+
+// aheadMax is how far ahead of its clock a node takes timestamps.
+func (p *profile) aheadMax() time.Duration {
+	if p.strict && !p.trusting {
+		return rhumb.ClockAheadMax
+	}
+	return wildAheadMax
+}
 
 // enter opens the node's copy of the metadata and begins to take part in the cluster.
 func (n *node) enter() {
@@ -143,7 +167,8 @@ func (n *node) enter() {
 	n.seen = newJudged(n)
 	c := raftmeta.DefaultConfig()
 	c.Node, c.KV, c.Transport, c.Runtime = n.id, kv{raftmeta.StoreKV(n.disk.engine.Stores()[0], 0), &n.disk}, raft{n}, n.rt
-	c.Logger, c.Short = w.logger(n), n.disk.engine.Stores()[0].Short()
+	c.Logger, c.Short, c.Restarted, c.RTT = w.logger(n), n.disk.engine.Stores()[0].Short(), n.disk.engine.Identity().Boot > 1, n.rtt
+	c.Hasty = w.cfg.Bug == VoteAtOnce
 	var err error
 	w.withChance(func() { n.group, err = raftmeta.Open(c) })
 	w.judge(err)
@@ -155,6 +180,17 @@ func (n *node) enter() {
 	n.rt.Every(time.Second, false, func() { w.judge(n.hlc.Refresh()) })
 	n.rt.Every(streamRetry, false, func() { w.net.openStreams(n) })
 	n.spawn(n.member.live)
+	if h := w.harm; h != nil && h.n == n && h.done && !h.proven {
+		n.spawn(n.watchProof)
+	}
+}
+
+// rtt returns the measured round trip to another node.
+func (n *node) rtt(to rhumb.NodeID) (time.Duration, bool) {
+	if n.host == nil {
+		return 0, false
+	}
+	return n.host.Leases().RTT(to)
 }
 
 // serve starts the ranges.
@@ -164,7 +200,7 @@ func (n *node) serve(m *member) error {
 	h, err := host.New(host.Config{
 		Self: m.self, Engine: n.disk.engine, Clock: n.hlc, Net: transport{n}, Meta: m, Logger: w.logger(n), Runtime: n.rt,
 		SyncOutstanding: n.disk.outstanding, Fresh: id.Fresh && id.Boot == 1 || w.cfg.Bug == ForgetGrants,
-		Known: slices.Collect(m.group.State().Ranges()), Settings: m.settings, Fatal: func(err error) { panic(err) }, Suspected: m.suspect, FitnessChanged: m.tellLeader, Replica: w.p.replica, Probe: n.probe(),
+		Known: n.known(m), Settings: m.settings, Fatal: func(err error) { panic(err) }, Suspected: m.suspect, FitnessChanged: m.tellLeader, Replica: w.p.replica, Probe: n.probe(),
 	})
 	if err != nil {
 		return err
@@ -178,6 +214,14 @@ func (n *node) serve(m *member) error {
 	return nil
 }
 
+// known is what the node knows of the ranges when its life is registered.
+func (n *node) known(m *member) []*rhumb.Range {
+	if n.w.cfg.Bug == ForgetPromises {
+		return nil
+	}
+	return slices.Collect(m.group.State().Ranges())
+}
+
 // stop ends the process as a loss of power does.
 func (n *node) stop() {
 	n.w.net.lose(n)
@@ -186,6 +230,14 @@ func (n *node) stop() {
 	n.killAll()
 	n.disk.crash()
 	n.inbox, n.host, n.group, n.member, n.cancel = nil, nil, nil, nil, nil
+	n.forgetDiscards()
+}
+
+// forgetDiscards ends, with a life, what was being discarded.
+func (n *node) forgetDiscards() {
+	for i, r := range n.discarding {
+		n.dropped[i], n.discarding[i] = n.dropped[i] || r != nil, nil
+	}
 }
 
 // pause stops the process; resume lets it go on, with all that came meanwhile at once.
@@ -216,6 +268,7 @@ func (n *node) connect(b *node, from rhumb.NodeIdentity, id uint64) bool {
 	n.disconnect(b, n.w.net.streams[at])
 	n.w.net.streams[at] = id
 	n.setConnected(b, true)
+	n.w.net.deliverStray(b, n)
 	return true
 }
 

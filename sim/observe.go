@@ -23,6 +23,9 @@ type judged struct {
 	told    *catalog.State
 	// asked is the last Close that the node was sent by each other, agreed the greatest Agreed (AgreeOnly, CloseUnfenced).
 	asked, agreed []rhumb.Timestamp
+	// names counts the names given in namesEpoch (NamesWithoutEpoch).
+	names      []uint64
+	namesEpoch []rhumb.Epoch
 	// undone are entries that the present event removes from logs: their results must go with them.
 	undone []undoneEntry
 }
@@ -37,6 +40,7 @@ func newJudged(n *node) judged {
 	return judged{
 		primary: make([]rhumb.Epoch, ranges), closed: make([]rhumb.Timestamp, ranges),
 		asked: make([]rhumb.Timestamp, nodes), agreed: make([]rhumb.Timestamp, nodes),
+		names: make([]uint64, ranges), namesEpoch: make([]rhumb.Epoch, ranges),
 	}
 }
 
@@ -60,12 +64,14 @@ func (n *node) observe() {
 	look := w.now-n.seen.probed >= probeEvery
 	if look {
 		n.seen.probed = w.now
+		n.checkClock()
 	}
 	for i, id := range w.ranges {
 		r, ok := n.host.Replica(id)
 		if !ok || len(n.seen.primary) <= i {
 			continue
 		}
+		n.checkQuarantine(i, r)
 		switch r.State() {
 		case replica.Primary:
 			if e := r.Epoch(); n.seen.primary[i] != e {
@@ -76,11 +82,28 @@ func (n *node) observe() {
 				n.probeServing(id, r)
 			}
 		case replica.Quarantined:
+			if n.harmed || n.spoiled[i] > 0 {
+				continue
+			}
 			w.failf("%s quarantined %s: %s", n.id, id, r.Status().Quarantine)
 		}
 		if look {
 			n.observeClosed(i, id)
 		}
+	}
+}
+
+// checkQuarantine sees that what the disk has as quarantined serves nothing until it is discarded.
+func (n *node) checkQuarantine(i int, r *replica.Replica) {
+	if n.disk.quarantined[i] && n.discarding[i] == nil && r.State() != replica.Quarantined {
+		n.w.failf("%s: its disk has %s as quarantined, and it is a %s", n.id, n.w.ranges[i], r.State())
+	}
+}
+
+// checkClock sees that a clock that is in order is not driven ahead by one that is not.
+func (n *node) checkClock() {
+	if lead := n.hlc.Stats().Lead; n.w.p.strict && n.index != n.w.p.wrong && lead > rhumb.ClockAheadMax {
+		n.w.failf("%s: its clock is %v ahead of the time, and its wall clock was never wrong", n.id, lead)
 	}
 }
 
@@ -127,6 +150,7 @@ func (n *node) probe() *host.Probe {
 func (n *node) seeReady(id rhumb.RangeID, rd replica.Ready) replica.Ready {
 	w := n.w
 	i := w.number(id)
+	n.noteDiscarded(i)
 	c := n.disk.copies[i]
 	if c == nil {
 		c = &rangeCopy{}
@@ -148,6 +172,8 @@ func (n *node) seeReady(id rhumb.RangeID, rd replica.Ready) replica.Ready {
 		w.judge(w.monitor.Committed(id, n.id, c.entries[c.commit-1]))
 	}
 	switch w.cfg.Bug {
+	case SkipAsking, NoRefusal:
+		n.answerPrepare(id, &rd)
 	case KeepConflicts:
 		rd.UndoAbove = nil
 	case AckBeforeSync:
@@ -230,12 +256,29 @@ func (n *node) seeProposal(id rhumb.RangeID, p replica.Proposal) replica.Proposa
 		if seen, ok := n.disk.results[p.Batch.ID]; ok && p.Seen == nil {
 			p.Seen = &seen
 		}
+	case NamesWithoutEpoch:
+		n.renumber(id, &p)
 	case StaleBase: // what is committed, not what is written
 		r, _ := n.host.Replica(id)
 		at, _, _ := r.Readable()
 		n.rebase(id, &p, at)
 	}
 	return p
+}
+
+// renumber gives names that hold the count alone (NamesWithoutEpoch).
+func (n *node) renumber(id rhumb.RangeID, p *replica.Proposal) {
+	i := n.w.number(id)
+	r, _ := n.host.Replica(id)
+	if e := r.Epoch(); n.seen.namesEpoch[i] != e {
+		n.seen.namesEpoch[i], n.seen.names[i] = e, 0
+	}
+	for k := range p.Names {
+		n.seen.names[i]++
+		seq, err := rhumb.MakeSequence(1, n.seen.names[i])
+		n.w.judge(err)
+		p.Names[k] = rhumb.SequenceName(seq)
+	}
 }
 
 // rebase has conditions evaluated against the values at a timestamp.
@@ -281,6 +324,8 @@ func (n *node) spoil(to *node, f *lease.Frame) {
 func (n *node) misread(from *node, f *lease.Frame) {
 	n.seen.agreed[from.index] = max(n.seen.agreed[from.index], f.Agreed)
 	switch n.w.cfg.Bug {
+	case GrantOfOldLife:
+		f.EchoBoot = n.identity().Boot
 	case TakeAnyFrame:
 		f.Closed.Base = 0
 	case AgreeOnly:

@@ -30,6 +30,8 @@ type Stats struct {
 	Closed int
 	// Lost counts replicas that cannot rejoin because the log they need is trimmed away.
 	Lost int
+	// Quarantined counts replicas that were quarantined in the end.
+	Quarantined int
 }
 
 // Result is what a run showed.
@@ -93,6 +95,7 @@ func (w *world) play() {
 	w.until(faultsEnd)
 	w.healAll()
 	w.awaitLive(faultsEnd)
+	w.breakLast()
 	w.until(max(end, w.now))
 	w.loading = false
 	w.quiesce()
@@ -127,12 +130,51 @@ func (w *world) awaitLive(healed time.Duration) {
 	}
 }
 
+// How long the last broken link may hold up a range.
+const (
+	brokenBefore = 4 * time.Second  // what is acknowledged meanwhile may have been under way
+	brokenMost   = 12 * time.Second // until more is acknowledged
+)
+
+// breakLast breaks, in seeds with such faults, the data path between the primary of a range and another member of its in-sync
+// set, and nothing else: a range that can spare the member must go on without it (rule-progress).
+func (w *world) breakLast() {
+	if w.err != nil || !slices.ContainsFunc(w.p.faults, func(k FaultKind) bool { return k == faultData || k == faultHalfOpen || k == faultRing }) {
+		return
+	}
+	id := one(w.chance, w.ranges...)
+	r, _ := w.state.Range(id)
+	if len(r.InSync) <= w.p.settings.MinInSync || len(r.Quarantined) > 0 {
+		return
+	}
+	i := (slices.Index(r.InSync, r.Primary) + 1) % len(r.InSync)
+	a, b := w.nodes[r.Primary-1], w.nodes[r.InSync[i]-1]
+	w.tracef("fault", "the data path of %s and %s is broken", a.id, b.id)
+	w.halfOpen(a, b, brokenBefore+brokenMost)
+	w.halfOpen(b, a, brokenBefore+brokenMost)
+	w.until(w.now + brokenBefore)
+	before, _ := w.monitor.Acknowledged(id)
+	for end := w.now + brokenMost; w.err == nil; w.until(w.now + 250*time.Millisecond) {
+		switch acked, _ := w.monitor.Acknowledged(id); {
+		case acked > before:
+			clear(w.net.vanish)
+			return
+		case w.now >= end:
+			w.failf("range %s: no write is acknowledged for %v while only the data path of %s and %s is broken", id, brokenMost, a.id, b.id)
+		}
+	}
+}
+
 // whyNotLive names a range that does not serve or a replica that is not in sync; "" when there is none. Replicas whose
 // part of the log is trimmed away are counted in Stats.Lost instead.
 func (w *world) whyNotLive() string {
-	w.stats.Lost = 0
+	w.stats.Lost, w.stats.Quarantined = 0, 0
 	for _, id := range w.ranges {
 		r, _ := w.state.Range(id)
+		if w.awaitsPerson(r) {
+			w.stats.Quarantined++
+			continue
+		}
 		p := w.nodes[r.Primary-1]
 		if p.host == nil {
 			return fmt.Sprintf("range %s: %s does not serve yet", id, p.id)
@@ -151,15 +193,30 @@ func (w *world) whyNotLive() string {
 			switch {
 			case peer.Flow == "lost":
 				w.stats.Lost++
+			case r.IsQuarantined(peer.Node): // until it is discarded
+				w.stats.Quarantined++
+			case !r.IsInSync(peer.Node) && w.closedAhead(p, id):
+				// Who joins agrees to what is closed, which no right clock does before its time.
 			case !r.IsInSync(peer.Node):
 				return fmt.Sprintf("range %s: %s is not in sync (%v): %+v", id, peer.Node, r.InSync, peer)
 			}
 		}
-		if st := s.Status(); st.Pending != nil {
+		if st := s.Status(); st.Pending != nil && !w.closedAhead(p, id) {
 			return fmt.Sprintf("range %s: %s still waits for metadata to accept %v", id, p.id, st.Pending)
 		}
 	}
 	return ""
+}
+
+// awaitsPerson reports whether so many members of an in-sync set are quarantined that the range waits for a person.
+func (w *world) awaitsPerson(r *rhumb.Range) bool {
+	intact := len(r.InSync)
+	for _, n := range r.InSync {
+		if r.IsQuarantined(n) {
+			intact--
+		}
+	}
+	return intact < w.p.settings.MinInSync
 }
 
 // quiesce lets the operations under way end and the last commit positions arrive.
@@ -188,6 +245,9 @@ func (w *world) whyNotEqual() string {
 		r, _ := w.state.Range(id)
 		var first uint64
 		for k, n := range r.InSync {
+			if r.IsQuarantined(n) {
+				continue
+			}
 			c := w.nodes[n-1].disk.copies[i]
 			if c == nil || int(c.commit) != len(log.Entries) {
 				return fmt.Sprintf("range %s: %s has not committed all of %d entries", id, n, len(log.Entries))

@@ -19,6 +19,7 @@ var (
 	strideFlag = flag.Uint64("sim.stride", 1, "the distance of the new seeds, for several processes that share the work")
 	seedFlag   = flag.Uint64("sim.seed", 0, "play this seed only and print its trace")
 	bugFlag    = flag.String("sim.bug", NoBug.String(), "the bug to plant with -sim.seed")
+	mixFlag    = flag.String("sim.mix", NoBug.String(), "the bug with whose faults to play -sim.seed, or -sim.seeds")
 	lengthFlag = flag.Duration("sim.duration", DurationDefault, "virtual time of one run")
 )
 
@@ -146,6 +147,10 @@ func TestSeeds(t *testing.T) {
 	if *seedFlag != 0 {
 		t.Skip("only one seed is asked for")
 	}
+	mix, ok := ParseBug(*mixFlag)
+	if !ok {
+		t.Fatalf("there is no bug %q; there are %v", *mixFlag, bugNames)
+	}
 	var total sum
 	began := time.Now()
 	seeds := corpusSeeds(t)
@@ -155,7 +160,7 @@ func TestSeeds(t *testing.T) {
 	}
 	failures := 0
 	for _, seed := range seeds {
-		r := play(t, Config{Seed: seed, Duration: *lengthFlag})
+		r := play(t, Config{Seed: seed, Duration: *lengthFlag, Mix: mix})
 		total.add(r)
 		if r.Err != nil {
 			failures++
@@ -178,7 +183,8 @@ func TestOneSeed(t *testing.T) {
 		t.Skip("give -sim.seed")
 	}
 	bug, ok := ParseBug(*bugFlag)
-	if !ok {
+	mix, okMix := ParseBug(*mixFlag)
+	if !ok || !okMix {
 		t.Fatalf("there is no bug %q; there are %v", *bugFlag, bugNames)
 	}
 	path := filepath.Join(t.ArtifactDir(), fmt.Sprintf("seed-%d.trace", *seedFlag))
@@ -188,7 +194,7 @@ func TestOneSeed(t *testing.T) {
 	}
 	defer f.Close()
 	out := bufio.NewWriter(f)
-	r := Run(Config{Seed: *seedFlag, Duration: *lengthFlag, Bug: bug, Trace: out})
+	r := Run(Config{Seed: *seedFlag, Duration: *lengthFlag, Bug: bug, Mix: mix, Trace: out})
 	if err := out.Flush(); err != nil {
 		t.Fatal(err)
 	}

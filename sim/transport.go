@@ -24,7 +24,14 @@ func (t transport) SendHeartbeat(id rhumb.NodeID, f *lease.Frame) {
 	}
 	w.net.send(n.at, to.at, func() {
 		to.run(to.life, func() {
-			if to.host != nil && to.member.knows(from) {
+			if to.host == nil {
+				return
+			}
+			from := from
+			if w.cfg.Bug == GrantOfOldLife {
+				from = to.present(n.id)
+			}
+			if to.member.knows(from) {
 				frame := frame
 				to.misread(n, &frame)
 				to.host.Leases().Receive(from, &frame)
@@ -38,7 +45,7 @@ func (t transport) Send(id rhumb.NodeID, msgs []replica.Message) {
 	n, w := t.n, t.n.w
 	to := w.nodes[id-1]
 	stream := w.net.streams[w.net.pair(n.at, to.at)]
-	if stream == 0 || w.net.mute[n.index] || w.net.mute[to.index] {
+	if stream == 0 || w.net.mute[n.index] || w.net.mute[to.index] || w.net.vanish[w.net.pair(n.at, to.at)] {
 		return
 	}
 	msgs = slices.Clone(msgs)
@@ -50,14 +57,23 @@ func (t transport) Send(id rhumb.NodeID, msgs []replica.Message) {
 			w.tracef(n.name(), "send %s", describe(&msgs[i]))
 		}
 	}
+	w.net.keepStray(n, to, msgs)
 	w.net.sendStream(n.at, to.at, func() {
 		to.run(to.life, func() {
 			if to.host != nil && w.net.streams[w.net.pair(to.at, n.at)] == stream {
-				to.host.Receive(n.id, slices.Clone(msgs))
+				to.receive(n, slices.Clone(msgs))
 			}
 		})
 	})
 }
+
+// receive hands messages of replicas over, as far as no planted bug changes them.
+func (n *node) receive(from *node, msgs []replica.Message) {
+	n.host.Receive(from.id, n.misreadAll(from, msgs))
+}
+
+// metaMessagesMax bounds the messages of the metadata group in a run; a usual one has less than a tenth of it.
+const metaMessagesMax = 500_000
 
 // raft carries the metadata group's messages.
 type raft struct{ n *node }
@@ -71,12 +87,19 @@ func (t raft) Send(id rhumb.NodeID, _ raftmeta.GroupID, msgs [][]byte) {
 	if w.net.deaf[n.index] || w.net.deaf[to.index] {
 		return
 	}
+	if w.metaMessages += len(msgs); w.metaMessages > metaMessagesMax {
+		w.failf("%s sends message number %d of the metadata group: members repeat themselves without end", n.id, w.metaMessages)
+		return
+	}
 	copies := make([][]byte, len(msgs))
 	for i, b := range msgs {
 		copies[i] = slices.Clone(b)
 	}
-	from := n.id
+	from, life := n.id, n.life
 	w.net.sendStream(n.at, to.at, func() {
+		if n.life != life {
+			return // the connection ended with the life
+		}
 		to.run(to.life, func() {
 			for _, b := range copies {
 				if to.group != nil {

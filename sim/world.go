@@ -38,9 +38,17 @@ type world struct {
 	running *process
 	lending bool
 
+	metaMessages int // of the metadata group, so far
+	// prints are fingerprints of the metadata, by revision.
+	prints map[uint64]uint64
+	// harm is the damage of a disk that is not made good yet.
+	harm *harm
+
 	monitor check.Monitor
 	history []*check.Op
 	err     error
+	// mending says that the operator will look at damaged copies again.
+	mending bool
 	// loading is true while clients issue new operations, healed after the last fault.
 	loading, healed bool
 	stats           Stats
@@ -55,10 +63,13 @@ func newWorld(cfg Config) *world {
 		cfg.Duration = DurationDefault
 	}
 	w := &world{
-		cfg: cfg,
+		cfg: cfg, prints: map[uint64]uint64{},
 		rnd: rand.New(rand.NewPCG(cfg.Seed, 1)), chance: rand.New(rand.NewPCG(cfg.Seed, seedSalt)),
 	}
 	w.p = draw(rand.New(rand.NewPCG(cfg.Seed, seedSalt+1)))
+	w.p.mix(max(cfg.Bug, cfg.Mix))
+	w.p.plant(cfg.Bug)
+	w.monitor.Unregistered = w.unregistered
 	w.monitor.MinInSync = w.p.settings.MinInSync
 	w.net = newNetwork(w, w.p.nodes+w.p.clients)
 	for i := range w.net.site {
@@ -70,8 +81,9 @@ func newWorld(cfg Config) *world {
 		n.clock = clock{
 			rate:   (w.rnd.Float64() - 0.5) * w.p.rho / 1000,
 			offset: time.Duration(w.rnd.Int64N(int64(100 * time.Hour))),
-			skew:   time.Duration((w.rnd.Float64() - 0.5) * 2 * float64(w.p.skew)),
+			right:  time.Duration((w.rnd.Float64() - 0.5) * 2 * float64(w.p.skew)),
 		}
+		n.clock.skew = n.clock.right
 		if cfg.Bug == WildClock {
 			n.clock.rate = (w.rnd.Float64() - 0.5) * 0.6
 		}
@@ -112,6 +124,9 @@ func (w *world) every(period time.Duration, do func()) {
 	})
 }
 
+// stepsMax bounds the events of a run; a usual one has less than a twentieth of it.
+const stepsMax = 2_000_000
+
 // until runs events up to a time, or to the first failure.
 func (w *world) until(end time.Duration) {
 	for w.err == nil {
@@ -121,7 +136,9 @@ func (w *world) until(end time.Duration) {
 		}
 		ev, _ := w.events.next()
 		w.now = ev.at
-		w.steps++
+		if w.steps++; w.steps > stepsMax {
+			w.failf("%d events: something repeats itself without end", w.steps)
+		}
 		w.digest = (w.digest ^ uint64(ev.at)) * 1099511628211
 		ev.do()
 	}

@@ -15,7 +15,7 @@ import (
 // benchValue makes a record of 128 bytes with a key of 8.
 const benchValue = 104
 
-// cpu gives the processor time of this process in seconds: wall time means little on a machine that others use too.
+// cpu returns the processor time of this process in seconds: wall time means little on a machine that others use too.
 func cpu() float64 {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
@@ -24,7 +24,7 @@ func cpu() float64 {
 	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
 }
 
-// numbered gives n records with scattered keys, and with boxes when they are wanted.
+// numbered returns n records with scattered keys, and with boxes when they are wanted.
 func numbered(n uint64, boxes bool) iter.Seq2[snapshot.Record, error] {
 	return func(yield func(snapshot.Record, error) bool) {
 		value := make([]byte, benchValue)
@@ -149,7 +149,7 @@ func BenchmarkRoll(b *testing.B) {
 	}
 }
 
-// shuffled gives the records of a table in random order, and where the randomness came from.
+// shuffled returns the records of a table in random order, and where the randomness came from.
 func shuffled(t *snapshot.Table) (all []snapshot.Record, rng *rand.Rand) {
 	for rec := range t.All() {
 		rec.Value = make([]byte, len(rec.Value)) // that of the image goes with the next roll
@@ -165,7 +165,7 @@ type rollBench struct {
 	spatial, ordered bool
 	share            int // one record in so many changes; a tenth when it is 0
 	anew             bool
-	// change changes a record, and gives false when it is to be deleted; nil writes the same once more.
+	// change changes a record, and returns false when it is to be deleted; nil writes the same once more.
 	change func(rng *rand.Rand, i int, rec *snapshot.Record) bool
 }
 

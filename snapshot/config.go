@@ -17,70 +17,70 @@ const (
 	BudgetDefault = 8 << 30
 	// AppendRatioDefault is the size of the append area of a shard as a part of its base.
 	AppendRatioDefault = 0.25
-	// ShardRecordsDefault is how many records a shard is meant to hold at most, one of a spatial table spatialShard times as
-	// many.
+	// ShardRecordsDefault is how many records a shard is meant to hold at most; a shard of a spatial table is meant to hold
+	// spatialShard times as many.
 	ShardRecordsDefault = 1 << 20
-	// spatialShard: each shard has a tree over its own records, which lie anywhere, so that a query by place asks all of them
-	// and takes as long as there are shards. A shard that is larger takes longer to roll.
+	// spatialShard: the records of a place are spread over all shards, so that a query by place asks the tree of every shard
+	// and its time grows with their number. Fewer and larger shards make queries faster and rolls longer.
 	spatialShard = 4
 	// CommitRecordsMax bounds the records of one commit, loads aside.
 	CommitRecordsMax = 4 << 20
 	// RecycleDefault is how many files without a reader are kept mapped for the next rolls.
 	RecycleDefault = 4
-	// LeashDefault is how long readers may keep a superseded file before it stops to count in the budget. It is the reader's
-	// default of how long a view may be held.
+	// LeashDefault is how long readers may keep a superseded file before the file stops counting in the budget. It equals the
+	// reader's default for how long a view may be held.
 	LeashDefault = time.Minute
 	// QuarantineMax bounds the files kept in quarantine; the oldest are removed first.
 	QuarantineMax = 8
 )
 
-// HugePages says whether huge pages are asked for.
+// HugePages says whether the files of an image ask for huge pages.
 type HugePages uint8
 
 // The ways to use huge pages.
 const (
 	// HugeOff maps ordinary pages.
 	HugeOff HugePages = iota
-	// HugeTry asks for huge pages. The kernel may refuse silently: on tmpfs the mount option huge= decides. The metric
-	// rhumb_snapshot_huge_bytes shows what came of it.
+	// HugeTry asks for huge pages. The kernel may refuse without an error: on tmpfs the mount option huge= decides. The
+	// metric rhumb_snapshot_huge_bytes shows the outcome.
 	HugeTry
 )
 
 // Config says where an image lies and how large it may become. The zero value of every field but Dir is a working default.
 type Config struct {
-	// Dir is the directory of the image, <shm>/rhumb/<cluster>/<node>. It is made when it does not exist.
+	// Dir is the directory of the image, <shm>/rhumb/<cluster>/<node>. Open creates it if it does not exist.
 	Dir string
 	// Budget bounds the bytes of all files of the image, recycled ones and superseded ones within Leash too; default
-	// BudgetDefault. What would pass it fails with kind Overloaded.
+	// BudgetDefault. A commit, roll or load that would pass it fails with kind Overloaded.
 	Budget int64
-	// Leash is how long readers may keep a superseded file before it counts in OverdueMax in place of Budget: every view that
-	// holds it is older than that by then. Default LeashDefault.
+	// Leash is how long readers may keep a superseded file before the file counts in OverdueMax instead of Budget. Every view
+	// that still holds the file is older than Leash by then. Default LeashDefault.
 	Leash time.Duration
-	// OverdueMax bounds the bytes of superseded files past their leash that do not count in Budget; bytes beyond it do. The
-	// whole image thus has at most Budget + OverdueMax bytes. Default: Budget, which is more than all views of one moment keep.
+	// OverdueMax bounds the bytes of superseded files past their leash that do not count in Budget; bytes beyond it count. So
+	// the whole image has at most Budget + OverdueMax bytes. Default: Budget, which is more than all views of one moment keep.
 	OverdueMax int64
 	// AppendRatio is the size of a shard's append area as a part of its base; default AppendRatioDefault.
 	AppendRatio float64
-	// ShardRecordsMax is how many records a shard is meant to hold, one of a spatial table four times as many: it decides how
-	// many shards a table gets, and a shard beyond it counts in the metric rhumb_snapshot_large_shards. Default
-	// ShardRecordsDefault.
+	// ShardRecordsMax is how many records a shard is meant to hold; a shard of a spatial table is meant to hold four times as
+	// many. It decides how many shards a table gets. A shard that holds more counts in the metric
+	// rhumb_snapshot_large_shards. Default ShardRecordsDefault.
 	ShardRecordsMax int64
 	// Recycle is how many files without a reader are kept for the next rolls; default RecycleDefault, negative none.
 	Recycle int
 	// HugePages is HugeOff by default.
 	HugePages HugePages
-	// GroupReadable shuts out readers that are not of the files' group: modes 0640 and 0750 instead of 0644 and 0755.
+	// GroupReadable lets only the owner and the group of the files read them: modes 0640 and 0750 instead of 0644 and 0755.
 	GroupReadable bool
-	// Logger takes what an operator should know; nil discards it.
+	// Logger receives what an operator should know; nil discards it.
 	Logger *slog.Logger
-	// Registerer takes the metrics; nil registers none.
+	// Registerer receives the metrics; nil registers none.
 	Registerer prometheus.Registerer
-	// Identity, when set, gives the identity of a new image in place of a random one, so that the same input makes the same
-	// bytes. It is for tests: who knows the seeds can make keys that collide.
+	// Identity, if set, is the identity of a new image instead of a random one, so that equal input makes equal bytes. It is
+	// for tests: somebody who knows the seeds can choose keys that collide.
 	Identity *format.Root
 }
 
-// Validate lists everything that is wrong with the configuration.
+// Validate returns an error that lists everything that is wrong with the configuration.
 func (c *Config) Validate() error {
 	var faults []string
 	check := func(bad bool, fault string) {
@@ -102,8 +102,8 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// filled gives the configuration with its defaults.
-func (c Config) filled() Config {
+// withDefaults returns the configuration with the zero values replaced by defaults.
+func (c Config) withDefaults() Config {
 	if c.Budget == 0 {
 		c.Budget = BudgetDefault
 	}
@@ -128,7 +128,7 @@ func (c Config) filled() Config {
 	return c
 }
 
-// recordsMax gives how many records a shard of a table is meant to hold.
+// recordsMax returns how many records a shard of a table is meant to hold.
 func (c *Config) recordsMax(spatial bool) int64 {
 	if spatial {
 		return spatialShard * c.ShardRecordsMax
@@ -136,6 +136,7 @@ func (c *Config) recordsMax(spatial bool) int64 {
 	return c.ShardRecordsMax
 }
 
+// fileMode returns the mode of the files of the image.
 func (c *Config) fileMode() uint32 {
 	if c.GroupReadable {
 		return 0o640
@@ -143,6 +144,7 @@ func (c *Config) fileMode() uint32 {
 	return 0o644
 }
 
+// dirMode returns the mode of the directory.
 func (c *Config) dirMode() uint32 {
 	if c.GroupReadable {
 		return 0o750

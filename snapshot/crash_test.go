@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -456,15 +457,16 @@ func TestTornChain(t *testing.T) {
 	version := commit(t, p, table, numberRecord(10, "torn"))
 	check(t, p.Close())
 	tear(t, path, version-1, last, func(_, ref []byte) { binary.LittleEndian.PutUint32(ref, uint32(before)) })
-	p = open(t, snapshot.Config{Dir: dir})
+	rolls := &rollLog{}
+	p = open(t, snapshot.Config{Dir: dir, Logger: slog.New(rolls)})
 	if r := p.Recovery(); r.Aborted != 1 {
 		t.Fatalf("recovery %+v, want one record aborted", r)
 	}
 	table, err = p.Table(spec)
 	check(t, err)
 	check(t, p.Roll(table, 0))
-	if st := p.Stats(); st.Kept != 1 || !p.CopiedIndex() {
-		t.Errorf("%d rolls kept the layout; the index was copied: %t", st.Kept, p.CopiedIndex())
+	if st := p.Stats(); st.Kept != 1 || !rolls.copiedIndex {
+		t.Errorf("%d rolls kept the layout; the index was copied: %t", st.Kept, rolls.copiedIndex)
 	}
 	for _, value := range []string{"more", "last"} {
 		img := mustImage(t, dir)

@@ -1,31 +1,26 @@
 package snapshot
 
-// CopiedIndex reports whether the last roll that kept the layout of the base copied its index too.
-func (p *Publisher) CopiedIndex() bool { return p.kept.copied }
+import "github.com/rhumbdb/rhumb/snapshot/segment"
 
-// RollAnew is Roll with a new layout, whether the one that is there could be kept or not.
+// RollAnew is Roll with a new layout, even if the layout of the base could be kept.
 func (p *Publisher) RollAnew(t *Table, shard int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	wall, _ := p.clock.now()
-	seg, err := p.rollAnew(t.shards[shard], wall, room{})
+	s := t.shards[shard]
+	seg, err := p.roller.PlanAnew(p.rollInput(s, segment.Room{})).Build()
 	if err == nil {
-		p.succeed(t.shards[shard], seg)
+		p.replaceSegment(s, seg)
 	}
 	return err
 }
 
-// Idle gives how many tombstones the bases of a table have, and how many units lie idle there, as they were counted roll by roll
-// and as they are.
-func (t *Table) Idle() (counted, found [2]int64) {
+// IdleUnits returns how many tombstones the bases of a table have and how many units lie idle there: as they were counted from
+// roll to roll, and as the records say.
+func (t *Table) IdleUnits() (counted, found [2]int64) {
 	for _, s := range t.shards {
-		seg := *s.seg
-		counted[0], counted[1] = counted[0]+seg.dead, counted[1]+int64(seg.waste)
-		seg.dead, seg.waste = 0, 0
-		for ref := uint32(0); ref < seg.head.BaseUnits; ref += seg.unitsOf(ref) {
-			seg.note(ref)
-		}
-		found[0], found[1] = found[0]+seg.dead, found[1]+int64(seg.waste)
+		counted[0], counted[1] = counted[0]+s.seg.Base.Dead, counted[1]+int64(s.seg.Base.Waste)
+		stats := s.seg.CountBase()
+		found[0], found[1] = found[0]+stats.Dead, found[1]+int64(stats.Waste)
 	}
 	return counted, found
 }

@@ -6,35 +6,51 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/snapshot/format"
+	"github.com/rhumbdb/rhumb/snapshot/shm"
 )
 
-// retiredMax bounds the superseded files that keep their name because readers have them; beyond it, and for pinned files
-// that nobody can recycle, the name goes at once and the memory with the last reader.
+// A file goes through these states:
+//
+//	Take ──► live ──► retire ──► superseded ──► Recycle ──► recycled ──► Take
+//	                                │ readers have it            │ too many, or no budget
+//	                                └── waits for them           └──► removed
+//
+// Only the publisher moves a file from one state to the next. Readers take part by the lock on byte 0 alone, so that a
+// reader that dies, or is killed, holds nothing: the kernel releases its lock.
+
+// retiredMax bounds the superseded files that keep their names while readers have them. The name is needed only to recycle
+// the file. Of older ones it is removed at once, and the memory goes with the last reader.
 const retiredMax = 64
 
-// files keeps the segment files of an image within its budget: live ones, superseded ones that readers still have, and
-// recycled ones, whose pages are in memory already. Faulting in fresh pages costs more than filling them.
+// files keeps the segment files of an image within its budget. A file is in one of three states: live, superseded while readers
+// may still have it mapped, or recycled, ready for the next generation. Recycled files are kept because their pages are in
+// memory already: faulting in fresh pages costs more than filling them.
+//
+// A file is written again only under the write lock on its byte 0, which no reader of it lets through.
 type files struct {
 	cfg  *Config
 	root *root
-	// used is the size of all files, pinned that of the superseded ones that readers have mapped.
+	// used is the size of all files, pinned that of the superseded ones that readers have mapped. Stats reads both from any
+	// goroutine.
 	used, pinned atomic.Int64
-	// overdue is the part of pinned that was superseded longer than Config.Leash ago, so that every view that holds it is past
-	// its leash. It counts in Config.OverdueMax and not in the budget: a reader that never lets go must not keep others from new versions.
+	// overdue is the size of the pinned files that were superseded longer ago than Config.Leash, so that every view that holds
+	// one is past its leash. It counts in Config.OverdueMax and not in the budget: a reader that never lets go must not keep
+	// others from new versions.
 	overdue  atomic.Int64
-	retired  []*mapping
-	recycled []*mapping
+	retired  []*shm.File // oldest first
+	recycled []*shm.File
 }
 
-// take gives a file of at least size bytes under a new generation number: a recycled one that is not more than twice as large
-// nor less than half as large, or a new one. Its content is undefined, and no reader can have it.
-func (f *files) take(op rhumb.Op, slot int, size int64) (*mapping, error) {
-	f.reclaim()
-	m := f.pick(size/2, size)
+// Take returns a file of at least size bytes under a new generation number: a recycled one of a fitting size, or a new one. Its
+// content is undefined, it is locked, and no reader has it. Recycled files that are more than twice as large are left for
+// others, and those that are less than half as large would have to grow by more than they save.
+func (f *files) Take(op rhumb.Op, slot int, size int64) (*shm.File, error) {
+	f.reclaimRetired()
+	// A file that is too small is extended, which keeps the pages it has.
+	m := f.pickRecycled(size/2, size)
+	// The budget is checked before the file is touched, so that a failed roll leaves everything as it was.
 	err := f.makeRoom(op, m, size)
 	if err != nil {
 		return nil, err
@@ -42,32 +58,35 @@ func (f *files) take(op rhumb.Op, slot int, size int64) (*mapping, error) {
 	generation := f.root.nextGeneration()
 	path := filepath.Join(f.cfg.Dir, format.SegmentName(slot, generation))
 	if m != nil {
-		err = m.rename(path)
-	} else if m, err = createFile(path, f.cfg.fileMode()); err != nil {
+		err = m.Rename(path)
+	} else if m, err = shm.CreateEmpty(path, f.cfg.fileMode()); err != nil {
 		return nil, rhumb.Wrap(op, err)
 	}
 	if err == nil {
-		err = f.extend(m, size)
+		err = f.extendFile(m, size)
 	}
 	if err != nil {
-		f.remove(m)
+		// A file that could not be extended is of no use: the file system is full.
+		f.Remove(m)
 		return nil, rhumb.Wrap(op, err)
 	}
-	m.generation = generation
-	m.tryLock()
+	m.Generation = generation
+	// Nobody has the file, so the lock is always granted. It keeps readers out until the root names the file: a reader that
+	// guessed the name would see half a segment.
+	m.TryLock()
 	return m, nil
 }
 
-// pick takes the smallest recycled file that has size bytes and not twice as many, or else the largest that has least; nil when
-// there is none.
-func (f *files) pick(least, size int64) *mapping {
+// pickRecycled takes the smallest recycled file that has size bytes and not twice as many, or else the largest that has least.
+// It returns nil if there is none.
+func (f *files) pickRecycled(least, size int64) *shm.File {
 	best := -1
 	for i, m := range f.recycled {
-		n := int64(len(m.mem))
+		n := int64(len(m.Mem))
 		if n < least || n > 2*size {
 			continue
 		}
-		if best < 0 || better(n, int64(len(f.recycled[best].mem)), size) {
+		if best < 0 || servesBetter(n, int64(len(f.recycled[best].Mem)), size) {
 			best = i
 		}
 	}
@@ -79,32 +98,34 @@ func (f *files) pick(least, size int64) *mapping {
 	return m
 }
 
-// better reports whether a file of n bytes serves better than one of m bytes where size are wanted: it wastes less, or lacks
-// less.
-func better(n, m, size int64) bool {
+// servesBetter reports whether a file of n bytes serves better than one of m bytes where size bytes are wanted: it wastes less,
+// or lacks less.
+func servesBetter(n, m, size int64) bool {
 	if n >= size {
 		return m < size || n < m
 	}
 	return m < size && n > m
 }
 
-// makeRoom removes recycled files until a file of size bytes, or m made that long, is within the budget. When it cannot be, m
-// is given back.
-func (f *files) makeRoom(op rhumb.Op, m *mapping, size int64) error {
+// makeRoom removes recycled files until a file of size bytes, or m extended to that size, is within the budget. If that is not
+// enough it gives m back and returns an error.
+func (f *files) makeRoom(op rhumb.Op, m *shm.File, size int64) error {
 	more := size
 	if m != nil {
-		more = max(size-int64(len(m.mem)), 0)
+		more = max(size-int64(len(m.Mem)), 0)
 	}
-	for f.counted()+more > f.cfg.Budget && len(f.recycled) > 0 {
-		f.dropRecycled(0)
+	// Recycled files only save time, so that they go first.
+	for f.countedBytes()+more > f.cfg.Budget && len(f.recycled) > 0 {
+		f.removeRecycled(0)
 	}
-	used := f.counted()
+	used := f.countedBytes()
 	if more == 0 || used+more <= f.cfg.Budget {
 		return nil
 	}
 	if m != nil {
-		f.giveBack(m)
+		f.keepRecycled(m)
 	}
+	// Overdue files that do not count are no part of the pinned bytes that the message names.
 	pinned, advice := used-(f.used.Load()-f.pinned.Load()), "raise the budget, or publish fewer tables"
 	if pinned > 0 {
 		advice = "end the readers that `rhumb snapshot pins` names, or raise the budget"
@@ -113,100 +134,108 @@ func (f *files) makeRoom(op rhumb.Op, m *mapping, size int64) error {
 		used, pinned, more, f.cfg.Budget, advice)
 }
 
-// counted gives the bytes that count in the budget.
-func (f *files) counted() int64 {
+// countedBytes returns the bytes that count in the budget.
+func (f *files) countedBytes() int64 {
 	return f.used.Load() - min(f.overdue.Load(), f.cfg.OverdueMax)
 }
 
-// extend makes a file as large as size, if it is smaller. When there is no memory for that it takes what recycled files have.
-func (f *files) extend(m *mapping, size int64) error {
-	was := int64(len(m.mem))
+// extendFile makes a file at least size bytes large. If the file system is full it removes the recycled files and tries once
+// more.
+func (f *files) extendFile(m *shm.File, size int64) error {
+	was := int64(len(m.Mem))
 	if was >= size {
 		return nil
 	}
 	huge := f.cfg.HugePages == HugeTry
-	err := m.extend(size, huge)
+	err := m.Extend(size, huge)
 	if rhumb.KindOf(err) == rhumb.DiskFull && len(f.recycled) > 0 {
 		for len(f.recycled) > 0 {
-			f.dropRecycled(0)
+			f.removeRecycled(0)
 		}
-		err = m.extend(size, huge)
+		err = m.Extend(size, huge)
 	}
-	f.used.Add(int64(len(m.mem)) - was)
+	f.used.Add(int64(len(m.Mem)) - was)
 	return err
 }
 
-// retire says that a file is live no more.
-func (f *files) retire(m *mapping) {
-	m.store64(format.SegmentState, format.SegmentSuperseded)
-	m.retired = time.Now()
+// retire marks a live file as superseded. The root must not name it any more.
+func (f *files) retire(m *shm.File) {
+	// Readers do not need the state. It tells recovery and tools that the file is not live.
+	m.Store64(format.SegmentState, format.SegmentSuperseded)
+	m.Retired = time.Now()
 	f.retired = append(f.retired, m)
-	f.pinned.Add(int64(len(m.mem)))
-	f.reclaim()
+	f.pinned.Add(int64(len(m.Mem)))
+	f.reclaimRetired()
 }
 
-// reclaim recycles the superseded files that no reader has any more. A file whose reader came too late, between its look at
-// the root and its lock, has lost its magic by the time that the reader gets its lock.
-func (f *files) reclaim() {
+// reclaimRetired recycles the superseded files that no reader has mapped any more, and counts those that readers have had for
+// longer than the leash.
+//
+// A reader may have looked at the root before the file was superseded and lock it only after this. Recycle has cleared the
+// magic by then, so that the reader notices and looks at the root again.
+func (f *files) reclaimRetired() {
 	kept, overdue := f.retired[:0], int64(0)
 	for i, m := range f.retired {
-		if !m.tryLock() {
-			if len(f.retired)-i > retiredMax && m.path != "" {
-				_ = unix.Unlink(m.path)
-				m.path = ""
+		if !m.TryLock() {
+			// The oldest files are first in the list.
+			if len(f.retired)-i > retiredMax && m.Path != "" {
+				m.RemoveName()
 			}
-			if time.Since(m.retired) > f.cfg.Leash {
-				overdue += int64(len(m.mem))
+			if time.Since(m.Retired) > f.cfg.Leash {
+				overdue += int64(len(m.Mem))
 			}
 			kept = append(kept, m)
 			continue
 		}
-		f.pinned.Add(-int64(len(m.mem)))
-		f.recycle(m)
+		f.pinned.Add(-int64(len(m.Mem)))
+		f.Recycle(m)
 	}
 	clear(f.retired[len(kept):])
 	f.retired = kept
+	// Warn once when the first file becomes overdue, not at every look.
 	if f.overdue.Swap(overdue) == 0 && overdue > 0 {
 		f.cfg.Logger.Warn("readers keep superseded generations for longer than the leash; `rhumb snapshot pins` names them",
 			"bytes", overdue, "leash", f.cfg.Leash)
 	}
 }
 
-// recycle keeps a file that is write-locked for the next roll, or removes it.
-func (f *files) recycle(m *mapping) {
-	m.store64(0, 0) // the magic
-	m.store64(format.SegmentState, format.SegmentRecycled)
-	if m.path == "" || m.rename(filepath.Join(f.cfg.Dir, fmt.Sprintf("recycled.%d", m.generation))) != nil {
-		f.remove(m)
+// Recycle keeps a file that is write-locked for the next generation, or removes it. The magic is cleared before anything else:
+// from here on the file is not a segment, whoever has opened it.
+func (f *files) Recycle(m *shm.File) {
+	m.Store64(0, 0) // the magic
+	m.Store64(format.SegmentState, format.SegmentRecycled)
+	if m.Path == "" || m.Rename(filepath.Join(f.cfg.Dir, fmt.Sprintf("recycled.%d", m.Generation))) != nil {
+		f.Remove(m)
 		return
 	}
-	f.giveBack(m)
+	f.keepRecycled(m)
 }
 
-// giveBack takes a recycled file that is in nobody's use.
-func (f *files) giveBack(m *mapping) {
+// keepRecycled adds a file to the recycled ones and removes the oldest that are too many.
+func (f *files) keepRecycled(m *shm.File) {
 	f.recycled = append(f.recycled, m)
 	for len(f.recycled) > max(f.cfg.Recycle, 0) {
-		f.dropRecycled(0)
+		f.removeRecycled(0)
 	}
 }
 
-func (f *files) dropRecycled(i int) {
+// removeRecycled removes a recycled file for good.
+func (f *files) removeRecycled(i int) {
 	m := f.recycled[i]
 	f.recycled = append(f.recycled[:i], f.recycled[i+1:]...)
-	f.remove(m)
+	f.Remove(m)
 }
 
-// remove deletes a file for good. Readers that have it keep it.
-func (f *files) remove(m *mapping) {
-	f.used.Add(-int64(len(m.mem)))
-	m.remove()
+// Remove deletes a file. Readers that have it mapped keep it.
+func (f *files) Remove(m *shm.File) {
+	f.used.Add(-int64(len(m.Mem)))
+	m.Remove()
 }
 
-// close unmaps everything and removes what the next publisher could not use.
-func (f *files) close() {
+// closeAll unmaps all files and removes those that the next publisher could not use.
+func (f *files) closeAll() {
 	for _, m := range append(f.retired, f.recycled...) {
-		f.remove(m)
+		f.Remove(m)
 	}
 	f.retired, f.recycled = nil, nil
 }

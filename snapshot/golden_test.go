@@ -318,7 +318,7 @@ func (m *goldenModel) fill(cars, places, blobs *goldenTable) {
 	m.publish(m.hlc)
 }
 
-// long gives a value of so many bytes, most of them zeros; from 65,535 on its length stands before it.
+// long returns a value of so many bytes, most of them zeros; from 65,535 on its length stands before it.
 func long(size int) []byte {
 	value := rhumb.EncodeOpaque(nil, make([]byte, size-len(rhumb.EncodeOpaque(nil, nil))))
 	copy(value[size-8:], "the end.")
@@ -370,7 +370,7 @@ type goldenView struct {
 	closed  rhumb.Timestamp // 0: none
 }
 
-// shown gives the versions that a view shows, in the order of keys.
+// shown returns the versions that a view shows, in the order of keys.
 func (v goldenView) shown(t *goldenTable) (out []goldenVersion) {
 	for _, versions := range t.keys {
 		for _, x := range slices.Backward(versions) {
@@ -412,7 +412,7 @@ func (x goldenVersion) line() string {
 	return line(x.rec.Key, x.version, x.rec.HLC, x.rec.Expiry, x.rec.HasBox, x.rec.Box, x.rec.Value)
 }
 
-// within gives the lines of the records that touch what a query covers.
+// within returns the lines of the records that touch what a query covers.
 func (v goldenView) within(t *goldenTable, touches func(b format.Box) bool) []string {
 	out := []string{}
 	for _, x := range v.shown(t) {
@@ -462,7 +462,7 @@ func (v goldenView) polygon(t *goldenTable, rings [][]rhumb.Point) question {
 	return question{ask, v.within(t, p.Intersects)}
 }
 
-// near gives the lines of all records by their distance from a point, as far as limit.
+// near returns the lines of all records by their distance from a point, as far as limit.
 func (v goldenView) near(t *goldenTable, at rhumb.Point, limit float64) []string {
 	type hit struct {
 		metres float64
@@ -562,7 +562,7 @@ func (v goldenView) byKey(t *goldenTable) (out []question) {
 	return append(out, question{"mget " + t.spec.Name + " " + strings.Join(asked, " "), all})
 }
 
-// questions gives all questions to an image.
+// questions returns all questions to an image.
 func (m *goldenModel) questions() (out []question) {
 	newest := goldenView{m: m, version: m.version}
 	views := []struct {

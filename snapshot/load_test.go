@@ -122,7 +122,7 @@ func TestLoadOrder(t *testing.T) {
 	}
 }
 
-// leavesOf gives the keys of the leaves in their order, but for those of one key, which has two, and how many records lie behind
+// leavesOf returns the keys of the leaves in their order, but for those of one key, which has two, and how many records lie behind
 // the last of them. It checks that the leaves have the boxes of the records.
 func leavesOf(t *testing.T, s *imageSegment, crossing string) (keys []string, bare int) {
 	t.Helper()

@@ -19,7 +19,7 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// shmDir gives a directory of the test's own in shared memory, or on disk where there is none.
+// shmDir returns a directory of the test's own in shared memory, or on disk where there is none.
 func shmDir(t testing.TB) string {
 	dir, err := os.MkdirTemp("/dev/shm", "rhumb-test-")
 	if err != nil {
@@ -55,7 +55,7 @@ type write struct {
 // model holds all versions that were ever committed of the keys of a table, oldest first.
 type model map[string][]write
 
-// at gives what a closed timestamp sees, or the newest with 0.
+// at returns what a closed timestamp sees, or the newest with 0.
 func (m model) at(closed uint64) map[string]write {
 	out := map[string]write{}
 	for k, ws := range m {
@@ -110,7 +110,7 @@ func (pl *player) seldom(n int) bool {
 	return false
 }
 
-// key gives key n of a table, and its name in the model.
+// key returns key n of a table, and its name in the model.
 func (pl *player) key(i int, n uint64) (format.Key, string) {
 	if pl.specs[i].KeyKind == format.KeyUint64 {
 		return format.Key{Number: n * 0x9E3779B97F4A7C15}, string(binary.BigEndian.AppendUint64(nil, n*0x9E3779B97F4A7C15))
@@ -270,7 +270,7 @@ func (pl *player) verify(img *image) {
 		if n := pl.tables[i].Records(); n != int64(len(pl.models[i].at(0))) {
 			t.Fatalf("table %s counts %d records, want %d", spec.Name, n, len(pl.models[i].at(0)))
 		}
-		if counted, found := pl.tables[i].Idle(); counted != found {
+		if counted, found := pl.tables[i].IdleUnits(); counted != found {
 			t.Fatalf("table %s: %v tombstones and idle units were counted, there are %v", spec.Name, counted, found)
 		}
 		closedBy := uint64(0)
@@ -359,7 +359,7 @@ func TestRandomOperations(t *testing.T) {
 	}
 }
 
-// playRandom gives how many rolls kept the layout of the base, and how many did not.
+// playRandom returns how many rolls kept the layout of the base, and how many did not.
 func playRandom(t *testing.T, seed uint64, steps int) (kept, built uint64) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	pl := &player{

@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"os"
 	"path/filepath"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/snapshot/format"
+	"github.com/rhumbdb/rhumb/snapshot/segment"
+	"github.com/rhumbdb/rhumb/snapshot/shm"
 )
 
 // The names beside root and the segments in the directory of an image.
@@ -20,69 +23,74 @@ const (
 	quarantineName = "quarantine"
 )
 
-// Recovery tells what Open found.
+// Recovery is what Open found.
 type Recovery struct {
-	// Fresh says that the image was made anew: there was none, or none that could be used.
+	// Fresh reports whether the image was made anew, because there was none or none that could be used.
 	Fresh bool
 	// Aborted is the number of records of a commit that was not finished.
 	Aborted uint64
-	// Quarantined lists the files that failed a check, and Dropped the tables that were taken out for it: make and load
-	// them again.
+	// Quarantined lists the files that failed a check, and Dropped the tables that were removed because of them: create and
+	// load these tables again.
 	Quarantined []Quarantined
 	Dropped     []string
 }
 
 // Quarantined is a file that failed a check.
 type Quarantined struct {
-	// File is where it lies now.
+	// File is where the file is now; empty if it could not be moved.
 	File string
 	// Err names the file as it was, the offset and the fault.
 	Err error
 }
 
-// Open takes the image in a directory, or makes one, and owns it until Close. It aborts what a dead publisher left
-// unfinished and checks everything it goes on with; what fails is moved to the directory quarantine, and Recovery tells
-// which tables are gone. It fails with kind Unavailable when another process publishes there, with DiskFull when the file
+// Open opens the image in a directory, or creates one, and owns it until Close. It aborts what a dead publisher left
+// unfinished and checks everything that it continues with. What fails a check is moved to the directory quarantine, and Recovery
+// returns which tables are gone. Open fails with kind Unavailable if another process publishes there, with DiskFull if the file
 // system is full, and with PermissionDenied.
 func Open(cfg Config) (*Publisher, error) {
 	const op rhumb.Op = "snapshot.Open"
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	p := &Publisher{cfg: cfg.filled(), tables: map[string]*Table{}}
+	p := &Publisher{cfg: cfg.withDefaults()}
+	p.tables.byName = map[string]*Table{}
 	p.files = files{cfg: &p.cfg, root: &p.root}
-	if err := p.clock.init(); err != nil {
+	p.roller.Builder = &segment.Builder{Files: &p.files, AppendRatio: p.cfg.AppendRatio}
+	if err := p.clock.startClock(); err != nil {
 		return nil, rhumb.Wrap(op, err)
 	}
-	if err := p.ownDirectory(); err != nil {
+	if err := p.lockDirectory(); err != nil {
 		return nil, rhumb.Wrap(op, err)
 	}
-	err := p.recover()
+	// Recovery runs with the directory locked, so that no other publisher changes what it looks at.
+	err := (&opening{p}).openImage()
 	if err == nil {
 		p.metrics, err = newMetrics(p)
 	}
 	if err != nil {
-		p.abandon()
+		p.abandonOpen()
 		return nil, rhumb.Wrap(op, err)
 	}
 	return p, nil
 }
 
-// abandon lets go of everything after a failed Open.
-func (p *Publisher) abandon() {
-	for _, t := range p.tables {
+// abandonOpen releases everything after a failed Open.
+func (p *Publisher) abandonOpen() {
+	for t := range p.tables.all() {
 		for _, s := range t.shards {
-			s.seg.file.close()
+			s.seg.File.Close()
 		}
 	}
 	if p.root.file != nil {
-		p.root.file.store32(format.RootState, format.StateStopping)
-		p.root.file.close()
+		p.root.file.Store32(format.RootState, format.StateStopping)
+		p.root.file.Close()
 	}
-	_ = releaseOwner(p.lock)
+	_ = releaseLock(p.lock)
 }
 
-func (c *clock) init() error {
+// startClock notes both clocks. CLOCK_MONOTONIC goes into the heartbeat because all processes of a machine share it; Go's
+// own monotonic reading cannot be compared between processes.
+func (c *clock) startClock() error {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
 		return rhumb.WrapKind("snapshot.clock", rhumb.Other, err)
@@ -91,20 +99,25 @@ func (c *clock) init() error {
 	return nil
 }
 
-// ownDirectory makes the directory and takes its lock, so that there is one publisher.
-func (p *Publisher) ownDirectory() error {
+// lockDirectory creates the directory and locks it, so that there is one publisher. The lock is that of a file of its own:
+// root is replaced by a rename, and a lock on it would go with the old file.
+func (p *Publisher) lockDirectory() error {
 	const op rhumb.Op = "snapshot.lock"
 	mode := p.cfg.dirMode()
 	if err := os.MkdirAll(p.cfg.Dir, os.FileMode(mode)); err != nil {
-		return fileError(op, p.cfg.Dir, unwrapErrno(err))
+		var errno unix.Errno
+		if errors.As(err, &errno) {
+			err = errno // whose kind WrapError knows
+		}
+		return shm.WrapError(op, p.cfg.Dir, err)
 	}
 	if err := unix.Chmod(p.cfg.Dir, mode); err != nil {
-		return fileError(op, p.cfg.Dir, err)
+		return shm.WrapError(op, p.cfg.Dir, err)
 	}
 	path := filepath.Join(p.cfg.Dir, lockName)
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return fileError(op, path, err)
+		return shm.WrapError(op, path, err)
 	}
 	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		_ = unix.Close(fd)
@@ -114,30 +127,28 @@ func (p *Publisher) ownDirectory() error {
 	return nil
 }
 
-func releaseOwner(fd int) error {
-	_ = unix.Flock(fd, unix.LOCK_UN) // a child that is being started may share the descriptor for a moment
+// releaseLock unlocks the directory. It unlocks explicitly: between fork and exec a child that is being started shares the
+// descriptor, and closing it here would leave the lock held for that moment.
+func releaseLock(fd int) error {
+	_ = unix.Flock(fd, unix.LOCK_UN)
 	if err := unix.Close(fd); err != nil {
 		return rhumb.WrapKind("snapshot.Close", rhumb.Other, err)
 	}
 	return nil
 }
 
-func unwrapErrno(err error) error {
-	var errno unix.Errno
-	if errors.As(err, &errno) {
-		return errno
-	}
-	return err
-}
+// opening is a publisher while its image is opened. Its methods recover what a publisher before left.
+type opening struct{ *Publisher }
 
-// recover takes the image that lies in the directory, or makes one.
-func (p *Publisher) recover() error {
-	found, err := p.openRoot()
+// openImage opens the image that is in the directory, or creates one. An image whose root cannot be used goes to quarantine as
+// a whole: its segments mean nothing without the identity and the hash seeds in the root.
+func (o *opening) openImage() error {
+	found, err := o.openRoot()
 	if err == nil && found {
-		err = p.recoverTables()
+		err = o.recoverTables()
 	}
 	if k := rhumb.KindOf(err); k == rhumb.Corrupt || k == rhumb.Incompatible {
-		if err := p.quarantineImage(err); err != nil {
+		if err := o.quarantineImage(err); err != nil {
 			return err
 		}
 		found, err = false, nil
@@ -145,65 +156,68 @@ func (p *Publisher) recover() error {
 	if err != nil {
 		return err
 	}
-	p.removeOrphans()
+	o.removeOrphans()
 	if !found {
-		p.recovery.Fresh = true
-		if err := p.createImage(); err != nil {
+		o.recovery.Fresh = true
+		if err := o.createImage(); err != nil {
 			return err
 		}
 	}
-	p.goLive()
+	o.goLive()
 	return nil
 }
 
-// goLive says in the root that this process publishes.
-func (p *Publisher) goLive() {
-	r := p.root.file
-	r.store64(format.RootLife, r.load64(format.RootLife)+1)
-	r.store32(format.RootPID, uint32(os.Getpid()))
-	p.beat()
-	r.store32(format.RootState, format.StateLive)
-	if seq := r.load64(format.RootTableSeq); seq&1 != 0 {
-		r.store64(format.RootTableSeq, seq+1)
+// goLive stores in the root that this process publishes. The sequence word becomes even only here, after all entries were
+// checked: until then readers of an image whose publisher died in a change wait.
+func (o *opening) goLive() {
+	r := o.root.file
+	r.Store64(format.RootLife, r.Load64(format.RootLife)+1)
+	r.Store32(format.RootPID, uint32(os.Getpid()))
+	o.storeHeartbeat()
+	r.Store32(format.RootState, format.StateLive)
+	if seq := r.Load64(format.RootTableSeq); seq&1 != 0 {
+		r.Store64(format.RootTableSeq, seq+1)
 	}
-	p.stats.version.Store(p.committed)
-	for _, t := range p.tables {
-		p.stats.live.Add(t.Records())
+	o.stats.version.Store(o.committed)
+	for t := range o.tables.all() {
+		o.stats.live.Add(t.Records())
 	}
-	p.countLarge()
+	o.countLargeShards()
 }
 
-// createImage makes root with the positions under another name and renames it, so that no reader sees half of it.
-func (p *Publisher) createImage() error {
-	path := filepath.Join(p.cfg.Dir, rootNew)
+// createImage makes root with the table of positions under another name and renames it, so that no reader sees half of it.
+func (o *opening) createImage() error {
+	path := filepath.Join(o.cfg.Dir, rootNew)
 	if err := unix.Unlink(path); err != nil && err != unix.ENOENT {
-		return fileError("snapshot.create", path, err)
+		return shm.WrapError("snapshot.create", path, err)
 	}
-	file, err := createMapping(path, format.RootSize, p.cfg.fileMode(), false)
+	file, err := shm.Create(path, format.RootSize, o.cfg.fileMode(), false)
 	if err != nil {
 		return err
 	}
-	p.root = root{file: file, head: identity(p.cfg.Identity)}
-	format.EncodeRoot(file.mem, p.root.head)
-	p.committed, p.closed = 0, 0
+	o.root = root{file: file, head: newIdentity(o.cfg.Identity)}
+	format.EncodeRoot(file.Mem, o.root.head)
+	o.committed, o.closed = 0, 0
+	// Positions are summed: a driver goes on from them after a start, and a wrong one would skip entries of the log.
 	spec := TableSpec{Name: format.PositionsTable, KeyKind: format.KeyUint64, Shards: 1, Summed: true}
-	t, err := p.newTable("snapshot.create", spec.entry(), 1)
+	t, err := o.createTable("snapshot.create", spec.rootEntry(), 1)
 	if err != nil {
 		return err
 	}
-	p.positions, t.listed = t, true
-	t.shards[0].seg.file.unlock()
-	p.root.change(func() { p.root.putTable(t) })
-	return file.rename(filepath.Join(p.cfg.Dir, format.RootName))
+	o.tables.positions, t.listed = t, true
+	t.shards[0].seg.File.Unlock()
+	o.root.changeTables(func() { o.root.putTable(t) })
+	return file.Rename(filepath.Join(o.cfg.Dir, format.RootName))
 }
 
-// identity gives the identity of a new image: random, unless a test gives one.
-func identity(given *format.Root) format.Root {
+// newIdentity returns the identity of a new image: random, unless a test gives one.
+func newIdentity(given *format.Root) format.Root {
 	if given != nil {
 		return *given
 	}
 	var b [32]byte
 	_, _ = rand.Read(b[:]) // it never fails
+	le := binary.LittleEndian
 	return format.Root{
 		Minor: format.Minor, Image: rhumb.UUID(b[:16]), Seed0: le.Uint64(b[16:]), Seed1: le.Uint64(b[24:]) | 1,
 	}

@@ -17,7 +17,7 @@ import (
 )
 
 // positionsImage makes an image whose positions are three versions of that of one range, in three records of one unit each,
-// and gives its directory, the file of the positions and where the records begin in it.
+// and returns its directory, the file of the positions and where the records begin in it.
 func positionsImage(t *testing.T) (dir, file string, at int64) {
 	t.Helper()
 	dir = t.TempDir()

@@ -7,9 +7,14 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/snapshot/format"
+	"github.com/rhumbdb/rhumb/snapshot/roll"
 )
 
 // Publisher keeps one image.
+//
+// It is a thin driver. Package segment writes the bytes of a generation, package roll decides how the next one is made, files
+// keeps the files within the budget, and root holds the words that readers start from. The publisher decides when, and in
+// which order the root changes.
 type Publisher struct {
 	cfg     Config
 	metrics *metrics
@@ -17,47 +22,43 @@ type Publisher struct {
 	root    root
 	lock    int // file descriptor that owns the directory
 
-	// mu is held by whatever changes the image. It is needed only because Beat may reclaim files at any time.
-	mu     sync.Mutex
-	closed rhumb.Timestamp // newest closed timestamp published; it never falls
-	// committed is the newest version.
-	committed uint64
-	tables    map[string]*Table
-	entries   [format.TablesMax]*Table
-	positions *Table
-	commit    *Commit       // that is open
-	stages    [stages]stage // of it; the one at stage is being filled
-	stage     int
-	ended     bool
+	// mu guards everything below, the files and the root. One goroutine writes, so mu is needed only because Beat may reclaim
+	// files at any time. Put holds it only while it rolls: a commit that locked for every record would pay for each.
+	mu        sync.Mutex
+	closed    rhumb.Timestamp // newest closed timestamp that was published; never falls
+	committed uint64          // newest version
+	tables    tableSet
+	roller    roll.Roller
+	commit    *Commit // the open one, or nil
+	pipeline  pipeline
+	touched   []*shard // memory for the next commit's list
+	ended     bool     // Close was called
 	recovery  Recovery
 	stats     counters
 	clock     clock
-
-	scratch
-	touched []*shard // memory of commits
 }
 
-// clock gives both clocks of a commit from one look at the time.
+// clock reads both clocks of a commit with one look at the time.
 type clock struct {
 	start time.Time
 	mono  uint64 // CLOCK_MONOTONIC at start, in ns
 }
 
-// now gives CLOCK_REALTIME and CLOCK_MONOTONIC in ns.
-func (c *clock) now() (wall int64, mono uint64) {
+// readBoth returns CLOCK_REALTIME and CLOCK_MONOTONIC in ns.
+func (c *clock) readBoth() (wall int64, mono uint64) {
 	t := time.Now()
 	return t.UnixNano(), c.mono + uint64(t.Sub(c.start))
 }
 
-// counters are what Stats tells, kept where any goroutine may read it.
+// counters are the numbers that Stats returns. Any goroutine may read them.
 type counters struct {
 	version, commits, records, rolls, kept, aborted, loads atomic.Uint64
 	quarantined                                            atomic.Uint64
 	live, large                                            atomic.Int64
 }
 
-// usable fails when the publisher is closed or broken.
-func (p *Publisher) usable(op rhumb.Op) error {
+// checkUsable returns an error if the publisher is closed or has an open commit.
+func (p *Publisher) checkUsable(op rhumb.Op) error {
 	switch {
 	case p.ended:
 		return rhumb.E(op, rhumb.Canceled, "the publisher is closed")
@@ -67,66 +68,67 @@ func (p *Publisher) usable(op rhumb.Op) error {
 	return nil
 }
 
-// Beat tells readers that the publisher is alive and recycles files whose readers have gone. Call it a few times a second.
+// Beat shows readers that the publisher is alive, and recycles files whose readers have gone. Call it a few times a second.
 func (p *Publisher) Beat() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ended {
 		return
 	}
-	p.beat()
-	p.files.reclaim()
+	p.storeHeartbeat()
+	p.files.reclaimRetired()
 }
 
-func (p *Publisher) beat() {
-	_, mono := p.clock.now()
-	p.root.file.store64(format.RootHeartbeat, mono)
+// storeHeartbeat stores the time, by which readers judge whether the publisher is alive.
+func (p *Publisher) storeHeartbeat() {
+	_, mono := p.clock.readBoth()
+	p.root.file.Store64(format.RootHeartbeat, mono)
 }
 
-// Version gives the newest version.
+// Version returns the newest version.
 func (p *Publisher) Version() uint64 { return p.stats.version.Load() }
 
-// Closed gives the newest closed timestamp that was published, 0 when none was.
+// Closed returns the newest closed timestamp that was published, or 0 if none was.
 func (p *Publisher) Closed() rhumb.Timestamp { return p.closed }
 
-// Recovery tells what Open found.
+// Recovery returns what Open found.
 func (p *Publisher) Recovery() Recovery { return p.recovery }
 
-// Close ends publishing. The image stays readable, and the next Open goes on from it. A commit that is open is discarded.
+// Close ends publishing. The image stays readable, and the next Open continues it. An open commit is discarded.
 func (p *Publisher) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ended {
 		return nil
 	}
+	// Its records are marked now. Otherwise the next Open would have to find them.
 	if p.commit != nil {
-		p.commit.discard()
+		p.commit.takeBack()
 	}
 	p.ended = true
-	for _, t := range p.entries {
-		if t == nil {
-			continue
-		}
+	for t := range p.tables.all() {
 		for _, s := range t.shards {
 			if t.listed {
-				s.seg.file.close()
+				s.seg.File.Close()
 			} else {
-				p.files.remove(s.seg.file)
+				p.files.Remove(s.seg.File)
 			}
 		}
 	}
-	p.files.close()
-	p.beat()
-	p.root.file.store32(format.RootState, format.StateStopping)
-	p.root.file.close()
+	// Live files stay for the next Open. Retired and recycled ones would only be removed there.
+	p.files.closeAll()
+	p.storeHeartbeat()
+	// The state comes last: readers take an image in this state for complete and stopped in order.
+	p.root.file.Store32(format.RootState, format.StateStopping)
+	p.root.file.Close()
 	p.metrics.unregister(p.cfg.Registerer)
-	return releaseOwner(p.lock)
+	return releaseLock(p.lock)
 }
 
-// Positions gives the log positions that the newest version stands for, as the commits put them.
+// Positions returns the log positions that the newest version stands for, as the commits put them.
 func (p *Publisher) Positions() map[rhumb.RangeID]format.Position {
 	out := map[rhumb.RangeID]format.Position{}
-	for rec := range p.positions.All() {
+	for rec := range p.tables.positions.All() {
 		if pos, ok := format.DecodePosition(rec.Value); ok {
 			id := rhumb.RangeID{Region: rhumb.RegionID(rec.Key.Number >> 32), Slot: rhumb.Slot(uint32(rec.Key.Number))}
 			out[id] = pos

@@ -2,8 +2,8 @@ package snapshot
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,68 +14,79 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/snapshot/format"
+	"github.com/rhumbdb/rhumb/snapshot/segment"
+	"github.com/rhumbdb/rhumb/snapshot/shm"
 )
 
-// openRoot maps the root, if there is one.
-func (p *Publisher) openRoot() (found bool, err error) {
-	path := filepath.Join(p.cfg.Dir, format.RootName)
-	file, err := openMapping(path, format.RootSize, false)
+// Recovery trusts nothing in the directory. The root comes first, then each table with its shards. A fault costs the smallest
+// thing that can be loaded again: a table, or the whole image if the root or the positions are damaged. Files that are not
+// named by the root are removed last, because they may still be wanted while an unfinished change of the root is repaired.
+
+// openRoot maps the root; found is false if there is none.
+func (o *opening) openRoot() (found bool, err error) {
+	path := filepath.Join(o.cfg.Dir, format.RootName)
+	file, err := shm.Open(path, format.RootSize, false)
 	if rhumb.KindOf(err) == rhumb.NotFound {
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	head, err := format.DecodeRoot(file.mem)
+	head, err := format.DecodeRoot(file.Mem)
 	if err != nil {
-		file.close()
+		file.Close()
 		return false, fmt.Errorf("%s: %w", path, err)
 	}
-	p.root = root{file: file, head: head}
-	p.committed, p.closed = p.root.lastCommit()
+	// The newest version is read before any table: every check of a segment asks whether its base is committed.
+	o.root = root{file: file, head: head}
+	o.committed, o.closed = o.root.lastCommit()
 	return true, nil
 }
 
-// recoverTables takes the tables of the root, and takes out those that cannot be used.
-func (p *Publisher) recoverTables() error {
+// recoverTables opens the tables of the root and drops those that cannot be used.
+func (o *opening) recoverTables() error {
 	for i := range format.TablesMax {
-		entry, used, err := format.DecodeTable(p.root.tableEntry(i))
+		// Each table stands for itself: a damaged one does not keep the others from being published.
+		entry, used, err := format.DecodeTable(o.root.tableEntry(i))
 		if err == nil && !used {
 			continue
 		}
-		t := &Table{Table: entry, p: p, entry: i, listed: true}
+		t := &Table{Table: entry, p: o.Publisher, entry: i, listed: true}
 		if err == nil {
-			err = p.recoverTable(t)
+			err = o.recoverTable(t)
 		} else {
-			err = rhumb.Ef("snapshot.recover", rhumb.Corrupt, "%s, offset %d: %v", p.root.file.path, format.RootTables+i*format.TableEntrySize, err)
+			err = rhumb.Ef("snapshot.recover", rhumb.Corrupt, "%s, offset %d: %v", o.root.file.Path, format.RootTables+i*format.TableEntrySize, err)
 		}
 		switch k := rhumb.KindOf(err); {
 		case err == nil:
-			p.tables[t.Name], p.entries[i] = t, t
+			o.tables.add(t)
 		case k != rhumb.Corrupt && k != rhumb.Incompatible && k != rhumb.NotFound:
-			return err
+			return err // such as a lack of memory, which is no reason to drop data
 		default:
-			p.dropDamaged(t, err)
+			o.dropDamaged(t, err)
 		}
 	}
-	p.positions = p.tables[format.PositionsTable]
-	if p.positions == nil {
-		return rhumb.Ef("snapshot.recover", rhumb.Corrupt, "%s: the table %s is missing or damaged", p.root.file.path, format.PositionsTable)
+	o.tables.positions = o.tables.byName[format.PositionsTable]
+	if o.tables.positions == nil {
+		return rhumb.Ef("snapshot.recover", rhumb.Corrupt, "%s: the table %s is missing or damaged", o.root.file.Path, format.PositionsTable)
 	}
-	p.clearUnowned()
+	// After the tables, when it is known which entries belong to one.
+	o.clearUnowned()
 	return nil
 }
 
 // recoverTable opens the shards of a table.
-func (p *Publisher) recoverTable(t *Table) error {
-	for _, other := range p.tables {
+func (o *opening) recoverTable(t *Table) error {
+	// Two tables that share a shard would write into each other's records. The second one goes, since nothing says which is
+	// right.
+	for other := range o.tables.all() {
 		if other.Name == t.Name || other.ShardFirst < t.ShardFirst+t.ShardCount && t.ShardFirst < other.ShardFirst+other.ShardCount {
-			return rhumb.Ef("snapshot.recover", rhumb.Corrupt, "%s: tables %q and %q have a name or shards in common", p.root.file.path, other.Name, t.Name)
+			return rhumb.Ef("snapshot.recover", rhumb.Corrupt, "%s: tables %q and %q have a name or shards in common", o.root.file.Path, other.Name, t.Name)
 		}
 	}
 	for i := range int(t.ShardCount) {
-		s := &shard{table: t, slot: int(t.ShardFirst) + i}
-		if err := p.recoverShard(s); err != nil {
+		s := t.newShard(i)
+		if err := o.recoverShard(s); err != nil {
 			return err
 		}
 		t.shards = append(t.shards, s)
@@ -83,34 +94,38 @@ func (p *Publisher) recoverTable(t *Table) error {
 	return nil
 }
 
-// recoverShard opens the generation that the root names. When the publisher died while it changed the root, the entry may be
-// torn, or name a generation of a version that never was committed: then the one before, which is still live, is taken.
-func (p *Publisher) recoverShard(s *shard) error {
-	entry, used, err := format.DecodeShard(p.root.shardEntry(s.slot))
-	if err == nil && used && entry.Base <= p.committed {
-		return p.openSegment(s, entry)
+// recoverShard opens the generation that the root names.
+//
+// If the publisher died while it changed the root, the entry may be torn, or may name a generation whose version was never
+// committed. Then the newest generation before it is taken, which is still live: it is superseded only after the change.
+func (o *opening) recoverShard(s *shard) error {
+	entry, used, err := format.DecodeShard(o.root.shardEntry(s.Slot))
+	// A load that was cut off has written entries with a base above the newest version.
+	if err == nil && used && entry.Base <= o.committed {
+		return o.openSegment(s, entry)
 	}
-	if !p.root.changing() {
+	// Nobody was changing the entry, so that a bad one is damage, and there is no other generation to fall back to.
+	if !o.root.isChanging() {
 		return rhumb.Ef("snapshot.recover", rhumb.Corrupt, "%s, offset %d: the entry of shard %d of table %q is damaged: %v",
-			p.root.file.path, format.RootShards+s.slot*format.ShardEntrySize, s.slot, s.table.Name, err)
+			o.root.file.Path, format.RootShards+s.Slot*format.ShardEntrySize, s.Slot, s.table.Name, err)
 	}
-	for _, g := range p.generations(s.slot) {
-		e, ok := p.peekSegment(s, g)
+	for _, g := range o.listGenerations(s.Slot) {
+		e, ok := o.peekSegment(s, g)
 		if !ok {
 			continue
 		}
-		if err := p.openSegment(s, e); err != nil {
+		if err := o.openSegment(s, e); err != nil {
 			return err
 		}
-		p.root.putShard(s)
+		o.root.putShard(s) // the sequence word is odd until goLive
 		return nil
 	}
-	return rhumb.Ef("snapshot.recover", rhumb.Corrupt, "%s: shard %d of table %q has no live generation", p.root.file.path, s.slot, s.table.Name)
+	return rhumb.Ef("snapshot.recover", rhumb.Corrupt, "%s: shard %d of table %q has no live generation", o.root.file.Path, s.Slot, s.table.Name)
 }
 
-// generations lists the generations of a shard in the directory, newest first.
-func (p *Publisher) generations(slot int) (out []uint64) {
-	names, _ := os.ReadDir(p.cfg.Dir)
+// listGenerations returns the generations of a shard that are in the directory, newest first.
+func (o *opening) listGenerations(slot int) (out []uint64) {
+	names, _ := os.ReadDir(o.cfg.Dir)
 	for _, n := range names {
 		if rest, ok := strings.CutPrefix(n.Name(), fmt.Sprintf("seg.%d.", slot)); ok {
 			if g, err := strconv.ParseUint(rest, 10, 64); err == nil {
@@ -118,14 +133,15 @@ func (p *Publisher) generations(slot int) (out []uint64) {
 			}
 		}
 	}
+	// Newest first: the first one that is live and not too new is the one that readers had.
 	slices.Sort(out)
 	slices.Reverse(out)
 	return out
 }
 
-// peekSegment gives the root's entry for a file that could be the live generation of a shard.
-func (p *Publisher) peekSegment(s *shard, generation uint64) (e format.Shard, ok bool) {
-	path := filepath.Join(p.cfg.Dir, format.SegmentName(s.slot, generation))
+// peekSegment returns the root's entry for a file that can be the live generation of a shard; ok is false for any other file.
+func (o *opening) peekSegment(s *shard, generation uint64) (e format.Shard, ok bool) {
+	path := filepath.Join(o.cfg.Dir, format.SegmentName(s.Slot, generation))
 	var head [format.SegmentHeader]byte
 	f, err := os.Open(path)
 	if err != nil {
@@ -139,124 +155,104 @@ func (p *Publisher) peekSegment(s *shard, generation uint64) (e format.Shard, ok
 	if _, err := f.ReadAt(head[:], 0); err != nil {
 		return e, false
 	}
+	// A superseded file is not taken, even if it is whole: it lacks the commits that went to its successor.
 	h, err := format.DecodeSegment(head[:], uint64(info.Size()))
-	if err != nil || h.Base > p.committed || h.Image != p.root.head.Image || h.Table != s.table.ID ||
-		le.Uint64(head[format.SegmentState:]) != format.SegmentLiveState {
+	if err != nil || h.Base > o.committed || h.Image != o.root.head.Image || h.Table != s.table.ID ||
+		binary.LittleEndian.Uint64(head[format.SegmentState:]) != format.SegmentLiveState {
 		return e, false
 	}
 	return format.Shard{
 		Generation: h.Generation, Base: h.Base, FileSize: h.FileSize, Closed: h.Closed, Table: h.Table,
-		Index: uint32(s.slot) - uint32(s.table.ShardFirst),
+		Index: uint32(s.Slot) - uint32(s.table.ShardFirst),
 	}, true
 }
 
-// openSegment maps and checks the live generation of a shard and ends what was unfinished in it.
-func (p *Publisher) openSegment(s *shard, e format.Shard) error {
-	path := filepath.Join(p.cfg.Dir, format.SegmentName(s.slot, e.Generation))
-	file, err := openMapping(path, int64(e.FileSize), p.cfg.HugePages == HugeTry)
+// openSegment maps and checks the live generation of a shard, and aborts what was unfinished in it.
+func (o *opening) openSegment(s *shard, e format.Shard) error {
+	path := filepath.Join(o.cfg.Dir, format.SegmentName(s.Slot, e.Generation))
+	file, err := shm.Open(path, int64(e.FileSize), o.cfg.HugePages == HugeTry)
 	if err != nil {
-		p.quarantine(path, err)
+		o.quarantineFile(path, err)
 		return err
 	}
-	file.generation = e.Generation
-	seg := &segment{file: file, kind: s.table.KeyKind, summed: s.table.Summed(), keys: &p.root.head, expires: math.MaxInt64}
-	err = p.checkSegment(s, seg, e)
+	file.Generation = e.Generation
+	seg, err := segment.Open(file, s.Shard, e)
 	if err != nil {
-		file.close()
+		file.Close()
 		err = rhumb.Ef("snapshot.recover", rhumb.KindOf(err), "%s: %v", path, err)
-		p.quarantine(path, err)
+		o.quarantineFile(path, err)
 		return err
 	}
-	if seg.raised > seg.done {
-		aborted := seg.abortTorn(p.committed)
-		p.recovery.Aborted += aborted
-		p.stats.aborted.Add(aborted)
-	}
+	// Before anything is written to the image: the next commit takes the version number of the unfinished one.
+	aborted := seg.AbortUnfinished(o.committed)
+	o.recovery.Aborted += aborted
+	o.stats.aborted.Add(aborted)
 	s.seg, s.base, s.closed = seg, e.Base, e.Closed
-	p.files.used.Add(int64(len(file.mem)))
+	o.files.used.Add(int64(len(file.Mem)))
 	return nil
 }
 
-// abortTorn marks the complete records of a version beyond the newest, which was never committed, and goes on behind them.
-func (s *segment) abortTorn(committed uint64) (aborted uint64) {
-	v := s.relative(committed)
-	for ref := s.done; ref < s.raised; ref += format.Units(recordSize(s.kind, s.heap, ref)) {
-		if h := s.record(ref); h.ver > v && h.ver != format.AbortedVersion {
-			s.file.store32(int(s.section(format.SectionHeap).Offset)+int(ref)*format.RecordAlign+format.RecordVersion, format.AbortedVersion)
-			aborted++
-		}
-	}
-	s.done, s.tail = s.raised, s.raised
-	s.live = 0
-	for range s.newest(committed) {
-		s.live++
-	}
-	s.file.store64(format.SegmentLive, uint64(s.live))
-	s.file.store64(format.SegmentAppendHead, uint64(s.done))
-	return aborted
-}
-
-// dropDamaged takes a table out of the root whose shards cannot all be used.
-func (p *Publisher) dropDamaged(t *Table, cause error) {
-	p.cfg.Logger.Error("snapshot table is damaged and is taken out; it must be loaded again", "table", t.Name, "error", cause)
+// dropDamaged removes a table from the root whose shards cannot all be used.
+func (o *opening) dropDamaged(t *Table, cause error) {
+	o.cfg.Logger.Error("snapshot table is damaged and was dropped; load it again", "table", t.Name, "error", cause)
+	// An entry that is damaged as a whole has no name.
 	if t.Name != "" {
-		p.recovery.Dropped = append(p.recovery.Dropped, t.Name)
+		o.recovery.Dropped = append(o.recovery.Dropped, t.Name)
 	}
 	for _, s := range t.shards {
-		p.files.remove(s.seg.file)
+		o.files.Remove(s.seg.File)
 	}
 	t.shards = nil
-	for i := range int(t.ShardCount) {
-		t.shards = append(t.shards, &shard{table: t, slot: int(t.ShardFirst) + i})
-	}
-	if p.root.changing() { // and stays so until goLive: entries that were not looked at yet may be torn too
-		p.root.clearTable(t)
+	if o.root.isChanging() {
+		// The word must stay odd until goLive: entries that were not looked at yet may be torn too, and readers must not
+		// take them for good.
+		o.root.clearTable(t)
 	} else {
-		p.root.change(func() { p.root.clearTable(t) })
+		o.root.changeTables(func() { o.root.clearTable(t) })
 	}
-	t.shards = nil
 }
 
-// clearUnowned takes out the entries of shards that belong to no table: a publisher that died while it made or dropped a table
+// clearUnowned clears the entries of shards that belong to no table. A publisher that died while it created or dropped a table
 // left them, or the entry of their table was damaged.
-func (p *Publisher) clearUnowned() {
+func (o *opening) clearUnowned() {
 	var owned [format.ShardsMax]bool
-	for _, t := range p.tables {
+	for t := range o.tables.all() {
 		for _, s := range t.shards {
-			owned[s.slot] = true
+			owned[s.Slot] = true
 		}
 	}
 	for i := range owned {
-		if !owned[i] && !bytes.Equal(p.root.shardEntry(i), make([]byte, format.ShardEntrySize)) {
-			p.root.change(func() { p.root.clearShard(i) })
+		if !owned[i] && !bytes.Equal(o.root.shardEntry(i), make([]byte, format.ShardEntrySize)) {
+			o.root.changeTables(func() { o.root.clearShard(i) })
 		}
 	}
 }
 
-// quarantine moves a file that failed a check out of the way and keeps it for whoever wants to know why.
-func (p *Publisher) quarantine(path string, cause error) {
-	dir := filepath.Join(p.cfg.Dir, quarantineName)
+// quarantineFile moves a file that failed a check to the quarantine, where it is kept for whoever wants to know the cause. The
+// move is also what frees the name: the file is never opened again.
+func (o *opening) quarantineFile(path string, cause error) {
+	dir := filepath.Join(o.cfg.Dir, quarantineName)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		p.cfg.Logger.Error("no quarantine", "dir", dir, "error", err)
+		o.cfg.Logger.Error("no quarantine", "dir", dir, "error", err)
 		return
 	}
 	for n := 1; ; n++ {
 		to := filepath.Join(dir, fmt.Sprintf("%s.%d", filepath.Base(path), n))
 		if _, err := os.Lstat(to); err == nil {
-			continue
+			continue // of an earlier damage
 		}
 		if err := unix.Rename(path, to); err != nil {
 			to = ""
 		}
-		p.recovery.Quarantined = append(p.recovery.Quarantined, Quarantined{File: to, Err: cause})
-		p.stats.quarantined.Add(1)
-		p.cfg.Logger.Error("a file of the snapshot failed a check and is in quarantine", "file", path, "now", to, "error", cause)
+		o.recovery.Quarantined = append(o.recovery.Quarantined, Quarantined{File: to, Err: cause})
+		o.stats.quarantined.Add(1)
+		o.cfg.Logger.Error("a file of the snapshot failed a check and is in quarantine", "file", path, "now", to, "error", cause)
 		break
 	}
 	pruneQuarantine(dir)
 }
 
-// pruneQuarantine removes the oldest files beyond QuarantineMax: they take memory.
+// pruneQuarantine removes the oldest files beyond QuarantineMax, because files on tmpfs take memory.
 func pruneQuarantine(dir string) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -276,21 +272,22 @@ func pruneQuarantine(dir string) {
 	}
 }
 
-// quarantineImage gives up an image whose root cannot be used; its segments mean nothing without the seeds in it.
-func (p *Publisher) quarantineImage(cause error) error {
-	for _, t := range p.tables {
+// quarantineImage gives up an image whose root cannot be used.
+func (o *opening) quarantineImage(cause error) error {
+	for t := range o.tables.all() {
 		for _, s := range t.shards {
-			p.files.remove(s.seg.file)
+			o.files.Remove(s.seg.File)
 		}
 	}
-	p.tables, p.entries, p.positions = map[string]*Table{}, [format.TablesMax]*Table{}, nil
-	if p.root.file != nil {
-		p.root.file.store32(format.RootState, format.StateStopping) // for readers that have it mapped
-		p.root.file.close()
-		p.root = root{}
+	// Everything that was recovered so far belongs to the image that is given up.
+	o.tables = tableSet{byName: map[string]*Table{}}
+	if o.root.file != nil {
+		o.root.file.Store32(format.RootState, format.StateStopping) // tells readers that have the root mapped
+		o.root.file.Close()
+		o.root = root{}
 	}
-	path := filepath.Join(p.cfg.Dir, format.RootName)
-	p.quarantine(path, cause)
+	path := filepath.Join(o.cfg.Dir, format.RootName)
+	o.quarantineFile(path, cause)
 	if _, err := os.Lstat(path); err == nil {
 		return rhumb.Ef("snapshot.recover", rhumb.Corrupt, "%s cannot be used, nor moved to %s; remove it: %v", path, quarantineName, cause)
 	}
@@ -299,19 +296,20 @@ func (p *Publisher) quarantineImage(cause error) error {
 
 // removeOrphans removes the files that a dead publisher left: generations that were being built or were superseded, and
 // recycled files. Readers that have them mapped keep them.
-func (p *Publisher) removeOrphans() {
+func (o *opening) removeOrphans() {
 	live := map[string]bool{}
-	for _, t := range p.tables {
+	for t := range o.tables.all() {
 		for _, s := range t.shards {
-			live[filepath.Base(s.seg.file.path)] = true
+			live[filepath.Base(s.seg.File.Path)] = true
 		}
 	}
-	entries, _ := os.ReadDir(p.cfg.Dir)
+	entries, _ := os.ReadDir(o.cfg.Dir)
 	for _, e := range entries {
 		name := e.Name()
+		// Everything else in the directory belongs to somebody else: the lock, the quarantine, the names of regions.
 		ours := strings.HasPrefix(name, "seg.") || strings.HasPrefix(name, "recycled.") || name == rootNew
 		if ours && !live[name] {
-			_ = os.Remove(filepath.Join(p.cfg.Dir, name))
+			_ = os.Remove(filepath.Join(o.cfg.Dir, name))
 		}
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// section gives the file offset of a section of a segment.
+// section returns the file offset of a section of a segment.
 func section(p []byte, t format.SectionType) uint64 {
 	for i := range u32(p, 88) {
 		if q := p[format.SegmentSecOff+int(i)*format.SectionSize:]; u32(q, 0) == uint32(t) {
@@ -110,7 +110,7 @@ func intoRecord(places func(p []byte) []uint64) func([]byte) []byte {
 	}
 }
 
-// indexRefs gives where the references in use stand in the index.
+// indexRefs returns where the references in use stand in the index.
 func indexRefs(p []byte) (places []uint64) {
 	for at := section(p, format.SectionIndex); at < section(p, format.SectionHeap); at += format.BucketSize {
 		for slot := range uint64(format.BucketSlots) {
@@ -122,7 +122,7 @@ func indexRefs(p []byte) (places []uint64) {
 	return places
 }
 
-// predecessors gives where the records that are the newest of their key tell of the version before.
+// predecessors returns where the records that are the newest of their key tell of the version before.
 func predecessors(p []byte) (places []uint64) {
 	for _, at := range indexRefs(p) {
 		places = append(places, section(p, format.SectionHeap)+uint64(u32(p, int(at)))*format.RecordAlign+format.RecordPrev)

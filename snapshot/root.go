@@ -1,94 +1,110 @@
 package snapshot
 
 import (
+	"encoding/binary"
+
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/snapshot/format"
+	"github.com/rhumbdb/rhumb/snapshot/shm"
 )
 
-// root is the file root of an image, mapped for writing.
+// Three kinds of words in the root change while readers look, and each has a way of its own to be read whole:
+//
+//   - The commit word is one word. It says which version is visible, and is stored after everything that the version shows.
+//   - A ring entry has its version first and a checksum. A reader that finds another version, or a checksum that does not
+//     match, knows nothing of the commit and goes on without.
+//   - Table and shard entries are enclosed by the sequence word: a reader that sees it odd, or changed, reads again.
+
+// root is the file root of an image, mapped for writing. Readers start from it: the commit word says what is visible, and the
+// tables and shards say in which files.
 type root struct {
-	file *mapping
+	file *shm.File
 	head format.Root
 }
 
-// change runs fn while readers see that tables and shards change. It is idempotent against a crash in its middle: what is
-// odd when an image is opened is made even.
-func (r *root) change(fn func()) {
-	seq := r.file.load64(format.RootTableSeq) | 1
-	r.file.store64(format.RootTableSeq, seq)
+// changeTables runs fn, which changes tables and shards, while the sequence word is odd. Readers that see an odd word, or
+// another one after their look than before, look again. A publisher that dies in the middle leaves the word odd; then Open
+// checks every entry and makes the word even, so that running changeTables again is safe.
+func (r *root) changeTables(fn func()) {
+	seq := r.file.Load64(format.RootTableSeq) | 1
+	r.file.Store64(format.RootTableSeq, seq)
 	fn()
-	r.file.store64(format.RootTableSeq, seq+1)
+	r.file.Store64(format.RootTableSeq, seq+1)
 }
 
-// changing reports whether a publisher died while it changed the root.
-func (r *root) changing() bool { return r.file.load64(format.RootTableSeq)&1 != 0 }
+// isChanging reports whether a publisher died while it changed tables or shards.
+func (r *root) isChanging() bool { return r.file.Load64(format.RootTableSeq)&1 != 0 }
 
-// nextGeneration takes a generation number that no file of the image ever had.
+// nextGeneration returns a generation number that no file of the image ever had. The number is stored before it is used, so
+// that a crash skips numbers and never repeats one: a reader may still hold the file of the number before.
 func (r *root) nextGeneration() uint64 {
-	g := r.file.load64(format.RootGeneration) + 1
-	r.file.store64(format.RootGeneration, g)
+	g := r.file.Load64(format.RootGeneration) + 1
+	r.file.Store64(format.RootGeneration, g)
 	return g
 }
 
+// tableEntry returns the bytes of a table's entry.
 func (r *root) tableEntry(i int) []byte {
-	return r.file.mem[format.RootTables+i*format.TableEntrySize:][:format.TableEntrySize]
+	return r.file.Mem[format.RootTables+i*format.TableEntrySize:][:format.TableEntrySize]
 }
 
+// shardEntry returns the bytes of a shard's entry.
 func (r *root) shardEntry(i int) []byte {
-	return r.file.mem[format.RootShards+i*format.ShardEntrySize:][:format.ShardEntrySize]
+	return r.file.Mem[format.RootShards+i*format.ShardEntrySize:][:format.ShardEntrySize]
 }
 
+// ringEntry returns the bytes of the ring entry that a version has.
 func (r *root) ringEntry(version uint64) []byte {
-	return r.file.mem[format.RootRing+int(version%format.RingSize)*format.RingEntrySize:][:format.RingEntrySize]
+	return r.file.Mem[format.RootRing+int(version%format.RingSize)*format.RingEntrySize:][:format.RingEntrySize]
 }
 
-// putTable writes the entries of a table and of its shards; only within change.
+// putTable writes the entries of a table and of its shards. It must run within changeTables.
 func (r *root) putTable(t *Table) {
 	for _, s := range t.shards {
 		r.putShard(s)
 	}
-	putWords(r.tableEntry(t.entry), func(p []byte) { format.EncodeTable(p, t.Table) })
+	shm.StoreWords(r.tableEntry(t.entry), func(p []byte) { format.EncodeTable(p, t.Table) })
 }
 
-// putShard writes the entry of a shard; only within change.
+// putShard writes the entry of a shard. It must run within changeTables.
 func (r *root) putShard(s *shard) {
 	e := format.Shard{
-		Generation: s.seg.head.Generation, Base: s.base, FileSize: s.seg.head.FileSize, Closed: s.closed,
-		Table: s.table.ID, Index: uint32(s.slot) - uint32(s.table.ShardFirst),
+		Generation: s.seg.Head.Generation, Base: s.base, FileSize: s.seg.Head.FileSize, Closed: s.closed,
+		Table: s.table.ID, Index: uint32(s.Slot) - uint32(s.table.ShardFirst),
 	}
-	putWords(r.shardEntry(s.slot), func(p []byte) { format.EncodeShard(p, e) })
+	shm.StoreWords(r.shardEntry(s.Slot), func(p []byte) { format.EncodeShard(p, e) })
 }
 
-// clearTable takes a table and its shards out; only within change.
+// clearTable clears the entries of a table and of its shards. It must run within changeTables.
 func (r *root) clearTable(t *Table) {
-	putWords(r.tableEntry(t.entry), func(p []byte) { clear(p) })
-	for _, s := range t.shards {
-		r.clearShard(s.slot)
+	shm.StoreWords(r.tableEntry(t.entry), func(p []byte) { clear(p) })
+	for i := range int(t.ShardCount) {
+		r.clearShard(int(t.ShardFirst) + i)
 	}
 }
 
-// clearShard takes the entry of a shard out; only within change.
-func (r *root) clearShard(slot int) { putWords(r.shardEntry(slot), func(p []byte) { clear(p) }) }
+// clearShard clears the entry of a shard. It must run within changeTables.
+func (r *root) clearShard(slot int) { shm.StoreWords(r.shardEntry(slot), func(p []byte) { clear(p) }) }
 
-// putCommit writes the ring entry of a version. The version goes last and is 0 meanwhile, so that a reader of the version
-// that the place held before sees that it has gone.
+// putCommit writes the ring entry of a version. The version number is 0 while the rest is written, and is stored last: a
+// reader of the version that had the place before sees that its entry has gone, and not half of another one.
 func (r *root) putCommit(c format.Commit) {
 	dst := r.ringEntry(c.Version)
 	var b [format.RingEntrySize]byte
 	format.EncodeCommit(b[:], c)
-	storeWord(dst, 0, 0)
+	shm.StoreWord(dst, 0, 0)
 	for i := 8; i < len(b); i += 8 {
-		storeWord(dst, i, le.Uint64(b[i:]))
+		shm.StoreWord(dst, i, binary.LittleEndian.Uint64(b[i:]))
 	}
-	storeWord(dst, 0, c.Version)
+	shm.StoreWord(dst, 0, c.Version)
 }
 
-// commit makes a version visible.
-func (r *root) commit(version uint64) { r.file.store64(format.RootCommitted, version) }
+// storeCommitted makes a version visible.
+func (r *root) storeCommitted(version uint64) { r.file.Store64(format.RootCommitted, version) }
 
-// lastCommit reads the newest commit of an image that is opened again.
+// lastCommit returns the newest commit of an image that is opened again. closed is 0 if the ring entry is damaged.
 func (r *root) lastCommit() (version uint64, closed rhumb.Timestamp) {
-	version = r.file.load64(format.RootCommitted)
+	version = r.file.Load64(format.RootCommitted)
 	if c, ok := format.DecodeCommit(r.ringEntry(version), version); ok {
 		closed = c.Closed
 	}

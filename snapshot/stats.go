@@ -6,31 +6,30 @@ import (
 	"os"
 	"strings"
 	"time"
-	"unsafe"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Stats is what a publisher has done and holds.
+// Stats is what a publisher has done since Open, and what it holds.
 type Stats struct {
-	Version uint64 // the newest
-	Commits uint64 // since Open, as all counts
-	Records uint64 // written by commits and loads
+	Version uint64 // the newest version
+	Commits uint64
+	Records uint64 // record versions that commits and loads wrote
 	Rolls   uint64
-	// Kept counts the rolls that could keep the layout of the base, which are fast.
+	// Kept is the number of rolls that kept the layout of the base, which are the fast ones.
 	Kept    uint64
 	Loads   uint64
-	Aborted uint64 // records of unfinished commits, found by Open
-	// Quarantined counts files that failed a check.
+	Aborted uint64 // records of unfinished commits that Open found
+	// Quarantined is the number of files that failed a check.
 	Quarantined uint64
 	// Live is the number of keys with a visible value in all tables.
 	Live int64
-	// Bytes is the size of all files, PinnedBytes that of superseded ones that readers have mapped, and OverdueBytes the part of
-	// it that readers have had for longer than the leash. Bytes less OverdueBytes is within Budget.
+	// Bytes is the size of all files. PinnedBytes is the size of the superseded files that readers have mapped, and
+	// OverdueBytes the part of these that readers have had for longer than the leash. Bytes less OverdueBytes is within Budget.
 	Bytes, PinnedBytes, OverdueBytes, Budget int64
 }
 
-// Stats may be called by any goroutine.
+// Stats returns the numbers of this moment. Any goroutine may call it.
 func (p *Publisher) Stats() Stats {
 	c := &p.stats
 	return Stats{
@@ -40,8 +39,9 @@ func (p *Publisher) Stats() Stats {
 	}
 }
 
-// HugeBytes is how much of the image this process maps with huge pages, as the kernel says in /proc/self/smaps. Reading that
-// takes a millisecond for each GiB of huge pages, and much longer where pages are small. Any goroutine may call it.
+// HugeBytes returns how much of the image this process maps with huge pages, as the kernel reports it in /proc/self/smaps, or
+// 0 if that file cannot be read. Reading it takes a millisecond per GiB of huge pages and much longer with small ones, so do
+// not call HugeBytes often. Any goroutine may call it.
 func (p *Publisher) HugeBytes() (n int64) {
 	f, err := os.Open("/proc/self/smaps")
 	if err != nil {
@@ -65,13 +65,14 @@ func (p *Publisher) HugeBytes() (n int64) {
 	return n
 }
 
-// metrics are the publisher's, as Prometheus sees them.
+// metrics are what Prometheus collects from a publisher. Most are read from counters only when they are collected.
 type metrics struct {
 	commitSeconds, rollSeconds, loadSeconds prometheus.Histogram
 	commitRecords                           prometheus.Histogram
 	all                                     []prometheus.Collector
 }
 
+// newMetrics returns the metrics of a publisher, registered.
 func newMetrics(p *Publisher) (*metrics, error) {
 	labels := prometheus.Labels{"image": p.cfg.Dir}
 	m := &metrics{}
@@ -104,6 +105,8 @@ func newMetrics(p *Publisher) (*metrics, error) {
 	value("overdue_bytes", "Part of the pinned bytes that readers have had for longer than the leash.", func() float64 { return float64(p.files.overdue.Load()) })
 	value("pinned_bytes", "Size of superseded files that readers have mapped.", func() float64 { return float64(p.files.pinned.Load()) })
 	value("budget_bytes", "Greatest size that the image may have.", func() float64 { return float64(p.cfg.Budget) })
+	value("overdue_most_bytes", "Greatest size of overdue files that does not count in the budget.", func() float64 { return float64(p.cfg.OverdueMax) })
+	value("leash_seconds", "How long readers may keep a superseded file before it is overdue.", func() float64 { return p.cfg.Leash.Seconds() })
 	value("huge_bytes", "Bytes of the image that are mapped with huge pages.", func() float64 { return float64(p.HugeBytes()) })
 	count("records_total", "Record versions written.", c.records.Load)
 	count("kept_rolls_total", "Rolls that could keep the layout of the base, which are fast.", c.kept.Load)
@@ -112,6 +115,7 @@ func newMetrics(p *Publisher) (*metrics, error) {
 	return m, m.register(p.cfg.Registerer)
 }
 
+// register registers all metrics or none: those of a failed Open would be in the way of the next one.
 func (m *metrics) register(r prometheus.Registerer) error {
 	if r == nil {
 		return nil
@@ -119,13 +123,14 @@ func (m *metrics) register(r prometheus.Registerer) error {
 	for i, c := range m.all {
 		if err := r.Register(c); err != nil {
 			m.all = m.all[:i]
-			m.unregister(r) // or the next Open would meet them
+			m.unregister(r)
 			return err
 		}
 	}
 	return nil
 }
 
+// unregister removes the metrics; a nil r has none.
 func (m *metrics) unregister(r prometheus.Registerer) {
 	if r != nil {
 		for _, c := range m.all {
@@ -134,15 +139,8 @@ func (m *metrics) unregister(r prometheus.Registerer) {
 	}
 }
 
-func (m *metrics) committed(took time.Duration, records uint64) {
+// observeCommit records a commit.
+func (m *metrics) observeCommit(took time.Duration, records uint64) {
 	m.commitSeconds.Observe(took.Seconds())
 	m.commitRecords.Observe(float64(records))
 }
-
-// The structures that are laid over mapped memory have the sizes of the format.
-var (
-	_ [64 - unsafe.Sizeof(bucket{})]struct{}
-	_ [unsafe.Sizeof(bucket{}) - 64]struct{}
-	_ [32 - unsafe.Sizeof(deltaEntry{})]struct{}
-	_ [24 - unsafe.Sizeof(recordHead{})]struct{}
-)

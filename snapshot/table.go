@@ -1,13 +1,15 @@
 package snapshot
 
 import (
+	"iter"
 	"math/bits"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/snapshot/format"
+	"github.com/rhumbdb/rhumb/snapshot/segment"
 )
 
-// TableSpec says what a table of an image is like.
+// TableSpec describes a table of an image.
 type TableSpec struct {
 	ID   rhumb.TableID
 	Name string
@@ -19,64 +21,71 @@ type TableSpec struct {
 	Spatial bool
 	// Summed gives every record a checksum.
 	Summed bool
-	// LocationField names the field that gives the box of a record; it is told to readers and means nothing here.
+	// LocationField names the field that the box of a record comes from. Readers see the name; it means nothing here.
 	LocationField string
-	// Shards is the number of shards, a power of two of at most format.ShardsMax; 0 takes ExpectedRecords over
-	// Config.ShardRecordsMax, and a quarter as many for a spatial table.
+	// Shards is the number of shards, a power of two of at most format.ShardsMax. 0 divides ExpectedRecords by
+	// Config.ShardRecordsMax; a spatial table gets a quarter as many.
 	Shards int
 	// ExpectedRecords is how many records the table will hold, as far as that is known. It only decides Shards.
 	ExpectedRecords int64
 }
 
 // Record is one version of a key.
-type Record struct {
-	Key format.Key
-	// HLC is the timestamp of the write; 0 when there is none, which every closed view sees.
-	HLC rhumb.Timestamp
-	// Expiry is the time in ns since 1970 after which readers find nothing; 0 for never.
-	Expiry int64
-	// Box is where the record is, if HasBox.
-	Box    format.Box
-	HasBox bool
-	// Value is the stored value. It is copied before the call returns.
-	Value []byte
-}
+type Record = segment.Record
 
 // Table is a table of an image. It belongs to its Publisher.
 type Table struct {
 	format.Table
 	p      *Publisher
-	listed bool // in the root
+	listed bool // the root has the table
 	shards []*shard
-	entry  int // in the root's tables
+	entry  int // index in the root's tables
 }
 
 // shard is one shard of a table.
 type shard struct {
+	segment.Shard
 	table *Table
-	slot  int // in the root's shards
-	seg   *segment
-	base  uint64 // the version that the generation shows
+	seg   *segment.Segment
+	base  uint64 // the version that the base of seg shows
 	// closed is the Closed of the root's entry.
 	closed rhumb.Timestamp
-	// touched says that the open commit has records here, loaded that it replaces the whole shard.
+	// touched says that the open commit has records here.
 	touched bool
-	careful bool // see rollKept
 }
 
-// Records gives the number of keys with a visible value.
+// newShard returns shard i of the table, which has no segment yet. The root's entries of the table must be known.
+func (t *Table) newShard(i int) *shard {
+	return &shard{table: t, Shard: segment.Shard{Table: &t.Table, Slot: int(t.ShardFirst) + i, Root: &t.p.root.head}}
+}
+
+// Records returns the number of keys with a visible value.
 func (t *Table) Records() (n int64) {
 	for _, s := range t.shards {
-		n += s.seg.live
+		n += s.seg.Live()
 	}
 	return n
 }
 
-// Listed reports whether the table has content that was published, or that was empty when it was published.
+// Listed reports whether readers can see the table: its first content, which may be empty, was published.
 func (t *Table) Listed() bool { return t.listed }
 
-// validate checks a specification.
-func (spec *TableSpec) validate(op rhumb.Op) error {
+// All returns the records that the newest version shows, in no order. Key.Name and Value alias the image and are valid until
+// the next call of a method of the publisher.
+func (t *Table) All() iter.Seq[Record] {
+	return func(yield func(Record) bool) {
+		for _, s := range t.shards {
+			for ref := range s.seg.Visible(t.p.committed) {
+				if !yield(s.seg.Heap.Decode(ref)) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// checkSpec returns an error if a specification is invalid.
+func (spec *TableSpec) checkSpec(op rhumb.Op) error {
 	switch {
 	case spec.Name == "" || len(spec.Name) > format.TableNameSizeMax:
 		return rhumb.Ef(op, rhumb.InvalidArgument, "a table's name has 1 to %d bytes, this one %d", format.TableNameSizeMax, len(spec.Name))
@@ -91,11 +100,12 @@ func (spec *TableSpec) validate(op rhumb.Op) error {
 	return nil
 }
 
-// shardCount gives how many shards the table gets.
+// shardCount returns how many shards the table gets.
 func (spec *TableSpec) shardCount(recordsMax int64) int {
 	if spec.Shards > 0 {
 		return spec.Shards
 	}
+	// Half of the root's entries at most, so that one guess cannot leave no room for other tables.
 	want := min((spec.ExpectedRecords+recordsMax-1)/recordsMax, format.ShardsMax/2)
 	if want <= 1 {
 		return 1
@@ -103,8 +113,8 @@ func (spec *TableSpec) shardCount(recordsMax int64) int {
 	return 1 << bits.Len64(uint64(want-1))
 }
 
-// entry gives the root's entry, without its shards.
-func (spec *TableSpec) entry() format.Table {
+// rootEntry returns the root's entry without its shards.
+func (spec *TableSpec) rootEntry() format.Table {
 	t := format.Table{ID: spec.ID, Name: spec.Name, KeyKind: spec.KeyKind, Flags: format.TableUsed, LocationField: spec.LocationField}
 	for _, f := range []struct {
 		on   bool
@@ -117,22 +127,23 @@ func (spec *TableSpec) entry() format.Table {
 	return t
 }
 
-// Table gives the table of a name, and makes it when there is none. Readers see a new table from the first commit on that
-// puts records into it or loads it. It fails with kind Conflict when there is a table of that name that is not as spec says:
-// drop it first; with Overloaded when the image has no table or shards left, or the budget is spent; with DiskFull when
-// the file system is full.
+// Table returns the table with the name in spec, and creates it if there is none. Readers see a new table from the first
+// commit on that puts records into it or loads it. The call fails with kind Conflict if there is a table of that name that is
+// not as spec says: drop it first; with Overloaded if the image has no table or shards left, or the budget is spent; with
+// DiskFull if the file system is full.
 func (p *Publisher) Table(spec TableSpec) (*Table, error) {
 	const op rhumb.Op = "snapshot.Table"
-	if err := spec.validate(op); err != nil {
+	if err := spec.checkSpec(op); err != nil {
 		return nil, err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.usable(op); err != nil {
+	if err := p.checkUsable(op); err != nil {
 		return nil, err
 	}
-	want := spec.entry()
-	if t := p.tables[spec.Name]; t != nil {
+	want := spec.rootEntry()
+	if t := p.tables.byName[spec.Name]; t != nil {
+		// The shards of an existing table do not matter unless the caller asks for a number of them.
 		have := t.Table
 		have.ShardFirst, have.ShardCount = 0, 0
 		if have != want || spec.Shards != 0 && spec.Shards != len(t.shards) {
@@ -140,45 +151,115 @@ func (p *Publisher) Table(spec TableSpec) (*Table, error) {
 		}
 		return t, nil
 	}
-	return p.newTable(op, want, spec.shardCount(p.cfg.recordsMax(spec.Spatial)))
+	return p.createTable(op, want, spec.shardCount(p.cfg.recordsMax(spec.Spatial)))
 }
 
-// newTable finds room in the root and makes empty shards.
-func (p *Publisher) newTable(op rhumb.Op, entry format.Table, count int) (*Table, error) {
+// createTable finds entries in the root and builds empty shards. The root is not changed: a table appears in it together with
+// its first content, because a view must not see a table that its version does not have.
+func (p *Publisher) createTable(op rhumb.Op, entry format.Table, count int) (*Table, error) {
 	t := &Table{Table: entry, p: p}
-	if t.entry = p.freeEntry(); t.entry < 0 {
+	// Entry and shards are looked for before anything is built, so that a full root costs no file.
+	if t.entry = p.tables.freeEntry(); t.entry < 0 {
 		return nil, rhumb.Ef(op, rhumb.Overloaded, "the image has %d tables, no more fit; drop one", format.TablesMax)
 	}
-	first := p.freeShards(count)
+	first := p.tables.freeShards(count)
 	if first < 0 {
 		return nil, rhumb.Ef(op, rhumb.Overloaded, "no %d shards in a row are free of %d; drop a table or take fewer shards", count, format.ShardsMax)
 	}
 	t.ShardFirst, t.ShardCount = uint16(first), uint16(count)
 	for i := range count {
-		s := &shard{table: t, slot: first + i, base: p.committed, closed: p.closed}
-		seg, err := p.build(s, &source{}, p.committed, p.closed, room{})
-		if err != nil {
-			p.discard(t.shards)
+		s := t.newShard(i)
+		s.base, s.closed = p.committed, p.closed
+		// The empty base shows the newest version and every closed view from now on: nothing was ever in the table.
+		goal := segment.Goal{Shard: s.Shard, Version: p.committed, Closed: p.closed}
+		var err error
+		if s.seg, err = p.roller.Builder.Build(goal, &segment.Source{}); err != nil {
+			for _, built := range t.shards {
+				p.files.Remove(built.seg.File)
+			}
 			return nil, rhumb.Wrap(op, err)
 		}
-		s.seg = seg
 		t.shards = append(t.shards, s)
 	}
-	p.tables[t.Name] = t
-	p.entries[t.entry] = t
+	p.tables.add(t)
 	return t, nil
 }
 
-// discard gives back the files of shards that never were in the root.
-func (p *Publisher) discard(shards []*shard) {
-	for _, s := range shards {
-		p.files.remove(s.seg.file)
+// DropTable removes a table from the image. Locked views keep it. The positions cannot be dropped.
+func (p *Publisher) DropTable(t *Table) error {
+	const op rhumb.Op = "snapshot.DropTable"
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.checkUsable(op); err != nil {
+		return err
+	}
+	if !p.tables.has(t) || t == p.tables.positions {
+		return rhumb.Ef(op, rhumb.InvalidArgument, "table %q is not one that can be dropped", t.Name)
+	}
+	if t.listed {
+		p.root.changeTables(func() { p.root.clearTable(t) })
+	}
+	p.tables.remove(t)
+	for _, s := range t.shards {
+		// The root does not name the table any more, so that no new view can get at its files.
+		p.stats.live.Add(-s.seg.Live())
+		p.discardFile(t, s.seg)
+	}
+	return nil
+}
+
+// discardFile gives up the file of a segment that nothing leads to any more. Readers may have the file of a listed table.
+func (p *Publisher) discardFile(t *Table, seg *segment.Segment) {
+	if t.listed {
+		p.files.retire(seg.File)
+	} else {
+		p.files.Remove(seg.File)
 	}
 }
 
-// freeEntry gives a free table entry, or -1.
-func (p *Publisher) freeEntry() int {
-	for i, t := range p.entries {
+// Tables returns the tables of the image in the order of the root's entries, the positions included.
+func (p *Publisher) Tables() (out []*Table) {
+	for t := range p.tables.all() {
+		out = append(out, t)
+	}
+	return out
+}
+
+// tableSet holds the tables of an image by name and by their entries in the root.
+type tableSet struct {
+	byName    map[string]*Table
+	byEntry   [format.TablesMax]*Table
+	positions *Table // the table of log positions, which is always there
+}
+
+// add adds a table under its name and its entry.
+func (ts *tableSet) add(t *Table) {
+	ts.byName[t.Name], ts.byEntry[t.entry] = t, t
+}
+
+// remove removes a table. Its entry and its shards are free from now on.
+func (ts *tableSet) remove(t *Table) {
+	delete(ts.byName, t.Name)
+	ts.byEntry[t.entry] = nil
+}
+
+// has reports whether a table is one of the image. One that was dropped is not, even if another has its name and its entry.
+func (ts *tableSet) has(t *Table) bool { return ts.byEntry[t.entry] == t }
+
+// all returns the tables in the order of their entries.
+func (ts *tableSet) all() iter.Seq[*Table] {
+	return func(yield func(*Table) bool) {
+		for _, t := range ts.byEntry {
+			if t != nil && !yield(t) {
+				return
+			}
+		}
+	}
+}
+
+// freeEntry returns a free table entry, or -1.
+func (ts *tableSet) freeEntry() int {
+	for i, t := range ts.byEntry {
 		if t == nil {
 			return i
 		}
@@ -186,10 +267,10 @@ func (p *Publisher) freeEntry() int {
 	return -1
 }
 
-// freeShards gives the first of count free shard entries in a row, or -1.
-func (p *Publisher) freeShards(count int) int {
+// freeShards returns the first of count free shard entries in a row, or -1.
+func (ts *tableSet) freeShards(count int) int {
 	var used [format.ShardsMax]bool
-	for _, t := range p.tables {
+	for _, t := range ts.byName {
 		for i := range t.shards {
 			used[int(t.ShardFirst)+i] = true
 		}
@@ -204,41 +285,4 @@ func (p *Publisher) freeShards(count int) int {
 		}
 	}
 	return -1
-}
-
-// DropTable takes a table out of the image. Views that are locked keep it. The positions cannot be dropped.
-func (p *Publisher) DropTable(t *Table) error {
-	const op rhumb.Op = "snapshot.DropTable"
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if err := p.usable(op); err != nil {
-		return err
-	}
-	if p.tables[t.Name] != t || t == p.positions {
-		return rhumb.Ef(op, rhumb.InvalidArgument, "table %q is not one that can be dropped", t.Name)
-	}
-	if t.listed {
-		p.root.change(func() { p.root.clearTable(t) })
-	}
-	delete(p.tables, t.Name)
-	p.entries[t.entry] = nil
-	for _, s := range t.shards {
-		p.stats.live.Add(-s.seg.live)
-		if t.listed {
-			p.files.retire(s.seg.file)
-		} else {
-			p.files.remove(s.seg.file)
-		}
-	}
-	return nil
-}
-
-// Tables gives the tables of the image in the order of the root's entries, the positions included.
-func (p *Publisher) Tables() (out []*Table) {
-	for _, t := range p.entries {
-		if t != nil {
-			out = append(out, t)
-		}
-	}
-	return out
 }

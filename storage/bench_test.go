@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/entry"
 )
@@ -89,6 +91,21 @@ func BenchmarkAppendSync(b *testing.B) {
 			work.Wait()
 			b.ReportMetric(float64(b.N*c.ranges*c.requests)/b.Elapsed().Seconds(), "puts/s")
 		})
+	}
+}
+
+// BenchmarkSyncedLength is what a sync of the log costs more because its length is put on record.
+func BenchmarkSyncedLength(b *testing.B) {
+	f, err := openSynced(vfs.Default, b.TempDir(), syncedState{}, func(err error) { b.Error(err) })
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = f.close() }()
+	f.began(1)
+	length := int64(0)
+	for b.Loop() {
+		length++
+		f.synced(1, length)
 	}
 }
 

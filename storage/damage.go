@@ -348,7 +348,7 @@ func (s *Store) setAsideAll(f Fault) error {
 		}
 	}
 	s.emptied = true
-	s.synced = syncedState{}
+	s.synced, s.manifests = syncedState{}, nil
 	return nil
 }
 

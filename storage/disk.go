@@ -102,7 +102,7 @@ func (s *Store) diskNow() (disk, error) {
 			return disk{}, err
 		}
 	case state == DiskHealthy && d.reserve == 0 && !d.reserved:
-		s.makeReserve()
+		d.reserved = s.askReserve()
 	case state != DiskHealthy:
 		d.reserved = false
 	}
@@ -147,16 +147,42 @@ func (s *Store) fitMemTable() {
 	}
 }
 
-// makeReserve takes room for the reserve, when it leaves the disk healthy; diskMu is held.
-func (s *Store) makeReserve() {
+// reserveSize returns how much room the reserve may take and leave the disk healthy; diskMu is held.
+func (s *Store) reserveSize() uint64 {
 	d := &s.disk
 	size := min(reserveBytesMost, uint64(reserveShare*float64(d.total)))
-	if size == 0 || float64(d.free) < recoverShare*d.fill.refuseBelow(d.total)+2*float64(size) {
+	if d.fill.state != DiskHealthy || float64(d.free) < recoverShare*d.fill.refuseBelow(d.total)+2*float64(size) {
+		return 0
+	}
+	return size
+}
+
+// askReserve has the reserve made when there is room for it, and reports whether it was asked for: once, since a file system
+// that cannot keep room for a file never will. diskMu is held.
+func (s *Store) askReserve() bool {
+	if s.sealer == nil || s.reserveSize() == 0 {
+		return false
+	}
+	select {
+	case s.sealer.room <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+// makeReserve takes room for the reserve. A disk may take long over that, so diskMu is not held meanwhile: who asks how the disk
+// stands does not wait.
+func (s *Store) makeReserve() {
+	s.diskMu.Lock()
+	size := s.reserveSize()
+	if s.disk.reserve > 0 {
+		size = 0
+	}
+	s.diskMu.Unlock()
+	if size == 0 {
 		return
 	}
-	d.reserved = true // once: a file system that cannot keep room for a file never will
-	path := s.fs.PathJoin(s.cfg.Dir, reserveName)
-	f, err := s.fs.Create(path, vfs.WriteCategoryUnspecified)
+	f, err := s.fs.Create(s.fs.PathJoin(s.cfg.Dir, reserveName), vfs.WriteCategoryUnspecified)
 	if err == nil {
 		err = errors.Join(f.Preallocate(0, int64(size)), f.Sync(), f.Close())
 	}
@@ -165,6 +191,9 @@ func (s *Store) makeReserve() {
 		s.log.Warn("no room was reserved for the metadata group", "store", s.cfg.Dir, "bytes", size, "err", err)
 		return
 	}
+	s.diskMu.Lock()
+	defer s.diskMu.Unlock()
+	d := &s.disk
 	d.reserve = size
 	d.free -= min(d.free, size)
 	d.fill.free = d.free // what the store takes itself does not count as filling

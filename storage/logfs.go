@@ -15,6 +15,8 @@ type logFS struct {
 	vfs.FS
 	// lengths is set before the database is opened.
 	lengths logLengths
+	// created, when set, takes each new file that is no log.
+	created func(path string, f vfs.File) vfs.File
 	// pending holds the start of the oldest operation that is under way, as nanoseconds since epoch; 0 when none is. A
 	// log file has one writer and there is one current log file, so one place is enough.
 	pending atomic.Int64
@@ -41,7 +43,10 @@ func (fs *logFS) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory)
 
 func (fs *logFS) watch(name string, f vfs.File, err error) (vfs.File, error) {
 	number, ok := logNumber(fs.PathBase(name))
-	if err != nil || !ok || fs.lengths == nil {
+	switch {
+	case err == nil && !ok && fs.created != nil:
+		return fs.created(name, f), nil
+	case err != nil || !ok || fs.lengths == nil:
 		return f, err
 	}
 	fs.lengths.began(number)

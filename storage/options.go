@@ -96,8 +96,7 @@ func (s *Store) events() *pebble.EventListener {
 			s.metrics.stalls.Inc()
 			s.log.Warn("writes wait for flush or compaction", "store", s.cfg.Dir, "reason", info.Reason)
 		},
-		FlushEnd:        func(pebble.FlushInfo) { s.resealSoon() },
-		ManifestCreated: func(pebble.ManifestCreateInfo) { s.resealSoon() },
+		FlushEnd: func(pebble.FlushInfo) { s.noteFlushSoon() },
 	}
 }
 

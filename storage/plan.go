@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"slices"
+	"strings"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/rhumbdb/rhumb"
@@ -85,6 +86,8 @@ func planEngine(dirs []storeDir, accept []int, fresh []rhumb.UUID) (p enginePlan
 	for i := range dirs {
 		d := &dirs[i]
 		switch {
+		case (!d.found || d.header.engine == known.header.engine) && swapped(dirs, i):
+			err = rhumb.Ef(op, rhumb.InvalidArgument, "the directories are not in their order: %s does not hold store %d of the node, another one does; give them as %s", d.dir, i+1, rightOrder(dirs))
 		case d.found:
 			err = d.check(i, &known.header, dirs)
 		case d.stray != "":
@@ -126,6 +129,35 @@ func planEngine(dirs []storeDir, accept []int, fresh []rhumb.UUID) (p enginePlan
 		p.headers[i].count, p.headers[i].stores, p.headers[i].list = uint16(len(dirs)), ids, list
 	}
 	return p, nil
+}
+
+// swapped reports whether the directory at an index holds nothing, or another store, and a later or earlier one holds the store
+// that belongs there.
+func swapped(dirs []storeDir, i int) bool {
+	if dirs[i].found && int(dirs[i].header.index) == i {
+		return false
+	}
+	return slices.ContainsFunc(dirs, func(d storeDir) bool { return d.found && int(d.header.index) == i })
+}
+
+// rightOrder returns the flags that give each store its place, and empty directories the places that are left.
+func rightOrder(dirs []storeDir) string {
+	place := make([]string, len(dirs))
+	var rest []string
+	for _, d := range dirs {
+		if i := int(d.header.index); d.found && i < len(place) && place[i] == "" {
+			place[i] = d.dir
+		} else {
+			rest = append(rest, d.dir)
+		}
+	}
+	for i := range place {
+		if place[i] == "" {
+			place[i], rest = rest[0], rest[1:]
+		}
+		place[i] = "--dir " + place[i]
+	}
+	return strings.Join(place, " ")
 }
 
 type knownHeader struct {

@@ -27,8 +27,9 @@ import (
 //
 // HASH is the xxh3-128 of the first LENGTH bytes, or "-" for tables, whose blocks carry checksums of their own.
 //
-// A store that was closed is sealed clean: it lists every file but logs whose content is in tables. While it runs, the seal lists the current manifest as it
-// was after the last flush. A manifest that is gone is in order when a newer one is there: Pebble replaces it as a whole.
+// A store that was closed is sealed clean: it lists every file but logs whose content is in tables. While it runs, the seal lists
+// the current manifest as it was after its last sync: it is renewed before Pebble relies on that sync. A manifest that is gone is
+// in order when a newer one is there: Pebble replaces it as a whole.
 const (
 	sealName  = "SEAL"
 	sealMagic = "rhumb seal 1"
@@ -124,21 +125,22 @@ func (s *Store) unseal() error {
 		return ioError("storage.Open", path, err)
 	}
 	sl, err := decodeSeal(path, b)
-	if err != nil || !sl.clean {
+	if err != nil {
 		return err
 	}
-	running := seal{}
 	for _, f := range sl.files {
 		if strings.HasPrefix(f.name, manifestPrefix) {
-			running.files = append(running.files, f)
+			s.manifests = append(s.manifests, f)
 		}
 	}
-	return replaceFile(s.fs, s.cfg.Dir, sealName, running.encode())
+	if !sl.clean {
+		return nil
+	}
+	return replaceFile(s.fs, s.cfg.Dir, sealName, (&seal{files: s.manifests}).encode())
 }
 
 const (
 	manifestPrefix = "MANIFEST-"
-	markerPrefix   = "marker.manifest."
 	optionsPrefix  = "OPTIONS-"
 	logSuffix      = ".log"
 	tableSuffix    = ".sst"
@@ -205,22 +207,23 @@ func hashFile(fsys vfs.FS, path string, first int64, hash bool) (length int64, s
 	return info.Size(), fmt.Sprintf("%x", h.Sum128().Bytes()), nil
 }
 
-// sealer renews the seal of a running store in the background, and writes the clean one at its end. It also does the
-// other work that follows Pebble's events and must not hold them up.
+// sealer keeps the records of how far the log is durable. It also does the other work that follows Pebble's events and must not
+// hold them up.
 type sealer struct {
 	s    *Store
-	wake chan struct{} // the seal is to be renewed
+	wake chan struct{} // something was flushed
 	met  chan struct{} // damage was met
+	room chan struct{} // there is room for the reserve
 	done chan struct{}
 	work sync.WaitGroup
 }
 
 func newSealer(s *Store) *sealer {
-	return &sealer{s: s, wake: make(chan struct{}, 1), met: make(chan struct{}, 1), done: make(chan struct{})}
+	return &sealer{s: s, wake: make(chan struct{}, 1), met: make(chan struct{}, 1), room: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
-// resealSoon asks for a new seal. Pebble's events call it, so it must not block.
-func (s *Store) resealSoon() {
+// noteFlushSoon asks for a flush to be put on record. Pebble's events call it, so it must not block.
+func (s *Store) noteFlushSoon() {
 	select {
 	case s.sealer.wake <- struct{}{}:
 	default:
@@ -241,6 +244,7 @@ const syncedInterval = time.Second
 
 func (l *sealer) start() {
 	l.work.Go(l.place)
+	l.work.Go(l.reserve)
 	l.work.Go(func() {
 		tick := time.NewTicker(syncedInterval)
 		defer tick.Stop()
@@ -255,10 +259,6 @@ func (l *sealer) start() {
 				}
 			case <-l.wake:
 				l.s.noteFlushed()
-				if err := l.seal(false, 0); err != nil {
-					l.s.metrics.sealFailures.Inc()
-					l.s.log.Warn("seal not renewed, the old one stands", "store", l.s.cfg.Dir, "err", err)
-				}
 			}
 		}
 	})
@@ -274,7 +274,7 @@ func (l *sealer) stopping() bool {
 	}
 }
 
-// place finds out, apart from the seals, which ranges damage touches: to read them may take long.
+// place finds out, apart from the rest, which ranges damage touches: to read them may take long.
 func (l *sealer) place() {
 	for {
 		select {
@@ -284,6 +284,18 @@ func (l *sealer) place() {
 			if err := l.s.placeDamage(true); err != nil {
 				l.s.log.Warn("damage was not put on record", "store", l.s.cfg.Dir, "err", err)
 			}
+		}
+	}
+}
+
+// reserve makes the reserve, apart from the rest: a disk may take long over it.
+func (l *sealer) reserve() {
+	for {
+		select {
+		case <-l.done:
+			return
+		case <-l.room:
+			l.s.makeReserve()
 		}
 	}
 }
@@ -302,42 +314,28 @@ func (l *sealer) stop() {
 	l.work.Wait()
 }
 
-// seal writes the SEAL file. A clean one lists the newest logs only: the older ones are kept for their blocks. What a
-// running one says of the manifest must be durable first: the manifest may have bytes that are not synced yet.
-func (l *sealer) seal(clean bool, logs int) error {
-	dir := l.s.dataDir()
-	names, err := l.s.fs.List(dir)
+// sealClean writes the SEAL file of a store that was closed. It lists the newest logs only: the older ones are kept for their
+// blocks.
+func (s *Store) sealClean(logs int) error {
+	dir := s.dataDir()
+	names, err := s.fs.List(dir)
 	if err != nil {
 		return ioError("storage.seal", dir, err)
 	}
-	names = sealed(names, clean, logs)
-	if !clean {
-		// What is listed must be there after a crash: a new manifest is first created and made durable a little later.
-		if err := syncDir(l.s.fs, dir); err != nil {
-			return err
-		}
-	}
-	sl := seal{clean: clean}
-	for _, n := range names {
-		f, err := l.sealFile(dir, n, !clean)
-		if !clean && errors.Is(err, fs.ErrNotExist) {
-			return nil // replaced meanwhile: that event asks for a new seal, too
-		}
+	sl := seal{clean: true}
+	for _, n := range sealed(names, logs) {
+		f, err := s.sealFile(dir, n)
 		if err != nil {
 			return err
 		}
 		sl.files = append(sl.files, f)
 	}
-	return replaceFile(l.s.fs, l.s.cfg.Dir, sealName, sl.encode())
+	return replaceFile(s.fs, s.cfg.Dir, sealName, sl.encode())
 }
 
-// sealed gives the names of the files that a seal lists, sorted.
-func sealed(names []string, clean bool, logs int) []string {
+// sealed returns the names of the files that a clean seal lists, sorted.
+func sealed(names []string, logs int) []string {
 	names = sortedNames(names)
-	if !clean {
-		current := currentManifest(names)
-		return slices.DeleteFunc(names, func(n string) bool { return n != current })
-	}
 	var logNames []string
 	for _, n := range names {
 		if strings.HasSuffix(n, logSuffix) {
@@ -349,50 +347,20 @@ func sealed(names []string, clean bool, logs int) []string {
 	return slices.DeleteFunc(names, func(n string) bool { return n == lockName || slices.Contains(spent, n) })
 }
 
-// currentManifest gives the manifest that the newest marker file names, "marker.manifest.NUMBER.MANIFEST": a manifest
-// without a marker is one that is being made, or one that was replaced.
-func currentManifest(names []string) (manifest string) {
-	var marker string
-	for _, n := range names {
-		if strings.HasPrefix(n, markerPrefix) && newer(n, marker) {
-			marker = n
-		}
-	}
-	if i := strings.LastIndexByte(marker, '.'); i >= 0 {
-		manifest = marker[i+1:]
-	}
-	return manifest
-}
-
 // newer reports whether the number in a file's name is greater: numbers have six digits, or more.
 func newer(name, than string) bool {
 	return len(name) > len(than) || len(name) == len(than) && name > than
 }
 
-func (l *sealer) sealFile(dir, name string, sync bool) (sealedFile, error) {
-	const op rhumb.Op = "storage.seal"
-	path := l.s.fs.PathJoin(dir, name)
-	info, err := l.s.fs.Stat(path)
+func (s *Store) sealFile(dir, name string) (sealedFile, error) {
+	path := s.fs.PathJoin(dir, name)
+	info, err := s.fs.Stat(path)
 	if err != nil {
-		return sealedFile{}, ioError(op, path, err)
+		return sealedFile{}, ioError("storage.seal", path, err)
 	}
 	f := sealedFile{name: name, length: info.Size()}
-	if sync {
-		if err := syncFile(l.s.fs, path); err != nil {
-			return f, ioError(op, path, err)
-		}
-	}
-	_, f.hash, err = hashFile(l.s.fs, path, f.length, !strings.HasSuffix(name, tableSuffix))
-	return f, ioError(op, path, err)
-}
-
-// syncFile makes all bytes of a file durable that were written before the call.
-func syncFile(fsys vfs.FS, path string) error {
-	f, err := fsys.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
+	_, f.hash, err = hashFile(s.fs, path, f.length, !strings.HasSuffix(name, tableSuffix))
+	return f, ioError("storage.seal", path, err)
 }
 
 func sortedNames(names []string) []string {

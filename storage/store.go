@@ -59,6 +59,9 @@ type Store struct {
 	synced  syncedState
 	lengths *syncedFile
 
+	manifestMu sync.Mutex   // guards manifests
+	manifests  []sealedFile // those that the seal of the running store lists: the current one, last, and the one before
+
 	diskMu sync.Mutex // guards disk
 	disk   disk
 
@@ -168,7 +171,7 @@ func (s *Store) openDatabase() error {
 	if err != nil {
 		return err
 	}
-	s.lengths, s.fs.lengths = lengths, lengths
+	s.lengths, s.fs.lengths, s.fs.created = lengths, lengths, s.watchManifest
 	s.fitMemTable()
 	o := s.options()
 	o.ErrorIfNotExists = !s.fresh && !s.emptied
@@ -294,7 +297,7 @@ func (s *Store) Close() error {
 	err := s.fault("storage.Store.Close", s.db.Close())
 	err = errors.Join(err, damageErr, s.lengths.close())
 	if err == nil {
-		err = s.sealer.seal(true, logs)
+		err = s.sealClean(logs)
 	}
 	return errors.Join(err, s.lock.Close())
 }

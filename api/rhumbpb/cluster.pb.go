@@ -558,6 +558,160 @@ func (x *NodeSight) GetLives() uint32 {
 	return 0
 }
 
+// MetadataReplica is how a node's replica of the metadata group stands.
+type MetadataReplica struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The replica has started and has not proved its log yet: it does not vote.
+	Silent bool `protobuf:"varint,1,opt,name=silent,proto3" json:"silent,omitempty"`
+	// The voters whose answers a silent replica waits for.
+	WaitsFor []uint32 `protobuf:"varint,2,rep,packed,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
+	// The replica lacks metadata that it had made durable.
+	Short bool `protobuf:"varint,3,opt,name=short,proto3" json:"short,omitempty"`
+	// The nodes whose replicas this leader is taking in anew, since they lost metadata.
+	Readmits []uint32 `protobuf:"varint,4,rep,packed,name=readmits,proto3" json:"readmits,omitempty"`
+	// The last recovery by force that made this replica the only voter; absent if there was none.
+	Recovered     *MetadataRecovery `protobuf:"bytes,5,opt,name=recovered,proto3" json:"recovered,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MetadataReplica) Reset() {
+	*x = MetadataReplica{}
+	mi := &file_api_cluster_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MetadataReplica) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MetadataReplica) ProtoMessage() {}
+
+func (x *MetadataReplica) ProtoReflect() protoreflect.Message {
+	mi := &file_api_cluster_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MetadataReplica.ProtoReflect.Descriptor instead.
+func (*MetadataReplica) Descriptor() ([]byte, []int) {
+	return file_api_cluster_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *MetadataReplica) GetSilent() bool {
+	if x != nil {
+		return x.Silent
+	}
+	return false
+}
+
+func (x *MetadataReplica) GetWaitsFor() []uint32 {
+	if x != nil {
+		return x.WaitsFor
+	}
+	return nil
+}
+
+func (x *MetadataReplica) GetShort() bool {
+	if x != nil {
+		return x.Short
+	}
+	return false
+}
+
+func (x *MetadataReplica) GetReadmits() []uint32 {
+	if x != nil {
+		return x.Readmits
+	}
+	return nil
+}
+
+func (x *MetadataReplica) GetRecovered() *MetadataRecovery {
+	if x != nil {
+		return x.Recovered
+	}
+	return nil
+}
+
+// MetadataRecovery is a recovery of the metadata from one survivor.
+type MetadataRecovery struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When, in nanoseconds since 1970.
+	AtNs int64 `protobuf:"varint,1,opt,name=at_ns,json=atNs,proto3" json:"at_ns,omitempty"`
+	// The term and the index of the last entry that was kept.
+	Term      uint64 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`
+	LastIndex uint64 `protobuf:"varint,3,opt,name=last_index,json=lastIndex,proto3" json:"last_index,omitempty"`
+	// The voters that were given up.
+	Lost          []uint32 `protobuf:"varint,4,rep,packed,name=lost,proto3" json:"lost,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MetadataRecovery) Reset() {
+	*x = MetadataRecovery{}
+	mi := &file_api_cluster_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MetadataRecovery) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MetadataRecovery) ProtoMessage() {}
+
+func (x *MetadataRecovery) ProtoReflect() protoreflect.Message {
+	mi := &file_api_cluster_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MetadataRecovery.ProtoReflect.Descriptor instead.
+func (*MetadataRecovery) Descriptor() ([]byte, []int) {
+	return file_api_cluster_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *MetadataRecovery) GetAtNs() int64 {
+	if x != nil {
+		return x.AtNs
+	}
+	return 0
+}
+
+func (x *MetadataRecovery) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *MetadataRecovery) GetLastIndex() uint64 {
+	if x != nil {
+		return x.LastIndex
+	}
+	return 0
+}
+
+func (x *MetadataRecovery) GetLost() []uint32 {
+	if x != nil {
+		return x.Lost
+	}
+	return nil
+}
+
 type StatusResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Cluster []byte                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
@@ -580,13 +734,15 @@ type StatusResponse struct {
 	// How many there are of each kind, by its number.
 	TroubleCounts map[uint32]uint32 `protobuf:"bytes,14,rep,name=trouble_counts,json=troubleCounts,proto3" json:"trouble_counts,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	Sights        []*NodeSight      `protobuf:"bytes,15,rep,name=sights,proto3" json:"sights,omitempty"`
+	// Absent while the node has no replica of the metadata.
+	Metadata      *MetadataReplica `protobuf:"bytes,16,opt,name=metadata,proto3" json:"metadata,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_api_cluster_proto_msgTypes[7]
+	mi := &file_api_cluster_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -598,7 +754,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[7]
+	mi := &file_api_cluster_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -611,7 +767,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{7}
+	return file_api_cluster_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *StatusResponse) GetCluster() []byte {
@@ -719,6 +875,13 @@ func (x *StatusResponse) GetSights() []*NodeSight {
 	return nil
 }
 
+func (x *StatusResponse) GetMetadata() *MetadataReplica {
+	if x != nil {
+		return x.Metadata
+	}
+	return nil
+}
+
 type GetMetadataRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Waits until the node has applied this revision; 0 does not wait.
@@ -729,7 +892,7 @@ type GetMetadataRequest struct {
 
 func (x *GetMetadataRequest) Reset() {
 	*x = GetMetadataRequest{}
-	mi := &file_api_cluster_proto_msgTypes[8]
+	mi := &file_api_cluster_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -741,7 +904,7 @@ func (x *GetMetadataRequest) String() string {
 func (*GetMetadataRequest) ProtoMessage() {}
 
 func (x *GetMetadataRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[8]
+	mi := &file_api_cluster_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -754,7 +917,7 @@ func (x *GetMetadataRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMetadataRequest.ProtoReflect.Descriptor instead.
 func (*GetMetadataRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{8}
+	return file_api_cluster_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetMetadataRequest) GetRevisionMin() uint64 {
@@ -772,7 +935,7 @@ type WatchMetadataRequest struct {
 
 func (x *WatchMetadataRequest) Reset() {
 	*x = WatchMetadataRequest{}
-	mi := &file_api_cluster_proto_msgTypes[9]
+	mi := &file_api_cluster_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -784,7 +947,7 @@ func (x *WatchMetadataRequest) String() string {
 func (*WatchMetadataRequest) ProtoMessage() {}
 
 func (x *WatchMetadataRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[9]
+	mi := &file_api_cluster_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -797,7 +960,7 @@ func (x *WatchMetadataRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchMetadataRequest.ProtoReflect.Descriptor instead.
 func (*WatchMetadataRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{9}
+	return file_api_cluster_proto_rawDescGZIP(), []int{11}
 }
 
 type CreateTableRequest struct {
@@ -817,7 +980,7 @@ type CreateTableRequest struct {
 
 func (x *CreateTableRequest) Reset() {
 	*x = CreateTableRequest{}
-	mi := &file_api_cluster_proto_msgTypes[10]
+	mi := &file_api_cluster_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -829,7 +992,7 @@ func (x *CreateTableRequest) String() string {
 func (*CreateTableRequest) ProtoMessage() {}
 
 func (x *CreateTableRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[10]
+	mi := &file_api_cluster_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -842,7 +1005,7 @@ func (x *CreateTableRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTableRequest.ProtoReflect.Descriptor instead.
 func (*CreateTableRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{10}
+	return file_api_cluster_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *CreateTableRequest) GetName() string {
@@ -899,7 +1062,7 @@ type CreateTableResponse struct {
 
 func (x *CreateTableResponse) Reset() {
 	*x = CreateTableResponse{}
-	mi := &file_api_cluster_proto_msgTypes[11]
+	mi := &file_api_cluster_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -911,7 +1074,7 @@ func (x *CreateTableResponse) String() string {
 func (*CreateTableResponse) ProtoMessage() {}
 
 func (x *CreateTableResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[11]
+	mi := &file_api_cluster_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -924,7 +1087,7 @@ func (x *CreateTableResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTableResponse.ProtoReflect.Descriptor instead.
 func (*CreateTableResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{11}
+	return file_api_cluster_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CreateTableResponse) GetTable() *Table {
@@ -957,7 +1120,7 @@ type DescribeTableRequest struct {
 
 func (x *DescribeTableRequest) Reset() {
 	*x = DescribeTableRequest{}
-	mi := &file_api_cluster_proto_msgTypes[12]
+	mi := &file_api_cluster_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -969,7 +1132,7 @@ func (x *DescribeTableRequest) String() string {
 func (*DescribeTableRequest) ProtoMessage() {}
 
 func (x *DescribeTableRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[12]
+	mi := &file_api_cluster_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -982,7 +1145,7 @@ func (x *DescribeTableRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeTableRequest.ProtoReflect.Descriptor instead.
 func (*DescribeTableRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{12}
+	return file_api_cluster_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DescribeTableRequest) GetName() string {
@@ -1005,7 +1168,7 @@ type DescribeTableResponse struct {
 
 func (x *DescribeTableResponse) Reset() {
 	*x = DescribeTableResponse{}
-	mi := &file_api_cluster_proto_msgTypes[13]
+	mi := &file_api_cluster_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1017,7 +1180,7 @@ func (x *DescribeTableResponse) String() string {
 func (*DescribeTableResponse) ProtoMessage() {}
 
 func (x *DescribeTableResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[13]
+	mi := &file_api_cluster_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1030,7 +1193,7 @@ func (x *DescribeTableResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeTableResponse.ProtoReflect.Descriptor instead.
 func (*DescribeTableResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{13}
+	return file_api_cluster_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DescribeTableResponse) GetTable() *Table {
@@ -1070,7 +1233,7 @@ type DescribeRangeRequest struct {
 
 func (x *DescribeRangeRequest) Reset() {
 	*x = DescribeRangeRequest{}
-	mi := &file_api_cluster_proto_msgTypes[14]
+	mi := &file_api_cluster_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1082,7 +1245,7 @@ func (x *DescribeRangeRequest) String() string {
 func (*DescribeRangeRequest) ProtoMessage() {}
 
 func (x *DescribeRangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[14]
+	mi := &file_api_cluster_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1095,7 +1258,7 @@ func (x *DescribeRangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRangeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeRangeRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{14}
+	return file_api_cluster_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DescribeRangeRequest) GetRange() *RangeID {
@@ -1118,14 +1281,17 @@ type ReplicaStatus struct {
 	Commit uint64 `protobuf:"varint,6,opt,name=commit,proto3" json:"commit,omitempty"`
 	Trim   uint64 `protobuf:"varint,7,opt,name=trim,proto3" json:"trim,omitempty"`
 	// Why it cannot catch up by log, or was quarantined, or could not be asked.
-	Reason        string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The timestamps of the end of its log and of what it knows as committed.
+	EndTime       uint64 `protobuf:"varint,9,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
+	CommitTime    uint64 `protobuf:"varint,10,opt,name=commit_time,json=commitTime,proto3" json:"commit_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReplicaStatus) Reset() {
 	*x = ReplicaStatus{}
-	mi := &file_api_cluster_proto_msgTypes[15]
+	mi := &file_api_cluster_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1137,7 +1303,7 @@ func (x *ReplicaStatus) String() string {
 func (*ReplicaStatus) ProtoMessage() {}
 
 func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[15]
+	mi := &file_api_cluster_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1150,7 +1316,7 @@ func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaStatus.ProtoReflect.Descriptor instead.
 func (*ReplicaStatus) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{15}
+	return file_api_cluster_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ReplicaStatus) GetNode() uint32 {
@@ -1209,6 +1375,20 @@ func (x *ReplicaStatus) GetReason() string {
 	return ""
 }
 
+func (x *ReplicaStatus) GetEndTime() uint64 {
+	if x != nil {
+		return x.EndTime
+	}
+	return 0
+}
+
+func (x *ReplicaStatus) GetCommitTime() uint64 {
+	if x != nil {
+		return x.CommitTime
+	}
+	return 0
+}
+
 type DescribeRangeResponse struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Range    *Range                 `protobuf:"bytes,1,opt,name=range,proto3" json:"range,omitempty"`
@@ -1221,7 +1401,7 @@ type DescribeRangeResponse struct {
 
 func (x *DescribeRangeResponse) Reset() {
 	*x = DescribeRangeResponse{}
-	mi := &file_api_cluster_proto_msgTypes[16]
+	mi := &file_api_cluster_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1233,7 +1413,7 @@ func (x *DescribeRangeResponse) String() string {
 func (*DescribeRangeResponse) ProtoMessage() {}
 
 func (x *DescribeRangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[16]
+	mi := &file_api_cluster_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1246,7 +1426,7 @@ func (x *DescribeRangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRangeResponse.ProtoReflect.Descriptor instead.
 func (*DescribeRangeResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{16}
+	return file_api_cluster_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DescribeRangeResponse) GetRange() *Range {
@@ -1278,7 +1458,7 @@ type InitRequest struct {
 
 func (x *InitRequest) Reset() {
 	*x = InitRequest{}
-	mi := &file_api_cluster_proto_msgTypes[17]
+	mi := &file_api_cluster_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1290,7 +1470,7 @@ func (x *InitRequest) String() string {
 func (*InitRequest) ProtoMessage() {}
 
 func (x *InitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[17]
+	mi := &file_api_cluster_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1303,7 +1483,7 @@ func (x *InitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitRequest.ProtoReflect.Descriptor instead.
 func (*InitRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{17}
+	return file_api_cluster_proto_rawDescGZIP(), []int{19}
 }
 
 type InitResponse struct {
@@ -1316,7 +1496,7 @@ type InitResponse struct {
 
 func (x *InitResponse) Reset() {
 	*x = InitResponse{}
-	mi := &file_api_cluster_proto_msgTypes[18]
+	mi := &file_api_cluster_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1328,7 +1508,7 @@ func (x *InitResponse) String() string {
 func (*InitResponse) ProtoMessage() {}
 
 func (x *InitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[18]
+	mi := &file_api_cluster_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1341,7 +1521,7 @@ func (x *InitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitResponse.ProtoReflect.Descriptor instead.
 func (*InitResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{18}
+	return file_api_cluster_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *InitResponse) GetCluster() []byte {
@@ -1380,7 +1560,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_api_cluster_proto_msgTypes[19]
+	mi := &file_api_cluster_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1392,7 +1572,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[19]
+	mi := &file_api_cluster_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1405,7 +1585,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{19}
+	return file_api_cluster_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *JoinRequest) GetCluster() []byte {
@@ -1480,7 +1660,7 @@ type JoinResponse struct {
 
 func (x *JoinResponse) Reset() {
 	*x = JoinResponse{}
-	mi := &file_api_cluster_proto_msgTypes[20]
+	mi := &file_api_cluster_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1492,7 +1672,7 @@ func (x *JoinResponse) String() string {
 func (*JoinResponse) ProtoMessage() {}
 
 func (x *JoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[20]
+	mi := &file_api_cluster_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1505,7 +1685,7 @@ func (x *JoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
 func (*JoinResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{20}
+	return file_api_cluster_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *JoinResponse) GetCluster() []byte {
@@ -1562,7 +1742,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_api_cluster_proto_msgTypes[21]
+	mi := &file_api_cluster_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1574,7 +1754,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[21]
+	mi := &file_api_cluster_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1587,7 +1767,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{21}
+	return file_api_cluster_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DrainRequest) GetNode() uint32 {
@@ -1621,7 +1801,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_api_cluster_proto_msgTypes[22]
+	mi := &file_api_cluster_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1633,7 +1813,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[22]
+	mi := &file_api_cluster_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1646,7 +1826,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{22}
+	return file_api_cluster_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DrainResponse) GetPrimaries() uint32 {
@@ -1668,7 +1848,7 @@ type DiscardReplicaRequest struct {
 
 func (x *DiscardReplicaRequest) Reset() {
 	*x = DiscardReplicaRequest{}
-	mi := &file_api_cluster_proto_msgTypes[23]
+	mi := &file_api_cluster_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1680,7 +1860,7 @@ func (x *DiscardReplicaRequest) String() string {
 func (*DiscardReplicaRequest) ProtoMessage() {}
 
 func (x *DiscardReplicaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[23]
+	mi := &file_api_cluster_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1693,7 +1873,7 @@ func (x *DiscardReplicaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiscardReplicaRequest.ProtoReflect.Descriptor instead.
 func (*DiscardReplicaRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{23}
+	return file_api_cluster_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DiscardReplicaRequest) GetRange() *RangeID {
@@ -1725,7 +1905,7 @@ type DiscardReplicaResponse struct {
 
 func (x *DiscardReplicaResponse) Reset() {
 	*x = DiscardReplicaResponse{}
-	mi := &file_api_cluster_proto_msgTypes[24]
+	mi := &file_api_cluster_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1737,7 +1917,7 @@ func (x *DiscardReplicaResponse) String() string {
 func (*DiscardReplicaResponse) ProtoMessage() {}
 
 func (x *DiscardReplicaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[24]
+	mi := &file_api_cluster_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1750,7 +1930,7 @@ func (x *DiscardReplicaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiscardReplicaResponse.ProtoReflect.Descriptor instead.
 func (*DiscardReplicaResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{24}
+	return file_api_cluster_proto_rawDescGZIP(), []int{26}
 }
 
 type RecoverRangeRequest struct {
@@ -1759,14 +1939,18 @@ type RecoverRangeRequest struct {
 	// The copy to go on from.
 	Node uint32 `protobuf:"varint,2,opt,name=node,proto3" json:"node,omitempty"`
 	// The version of the range's record that was looked at.
-	Version       uint64 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
+	Version uint64 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
+	// What was known of the loss when it was accepted, as in RangeRecovery.
+	End           uint64 `protobuf:"varint,4,opt,name=end,proto3" json:"end,omitempty"`
+	EndTime       uint64 `protobuf:"varint,5,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
+	Known         uint64 `protobuf:"varint,6,opt,name=known,proto3" json:"known,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RecoverRangeRequest) Reset() {
 	*x = RecoverRangeRequest{}
-	mi := &file_api_cluster_proto_msgTypes[25]
+	mi := &file_api_cluster_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1778,7 +1962,7 @@ func (x *RecoverRangeRequest) String() string {
 func (*RecoverRangeRequest) ProtoMessage() {}
 
 func (x *RecoverRangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[25]
+	mi := &file_api_cluster_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1791,7 +1975,7 @@ func (x *RecoverRangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverRangeRequest.ProtoReflect.Descriptor instead.
 func (*RecoverRangeRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{25}
+	return file_api_cluster_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *RecoverRangeRequest) GetRange() *RangeID {
@@ -1815,6 +1999,27 @@ func (x *RecoverRangeRequest) GetVersion() uint64 {
 	return 0
 }
 
+func (x *RecoverRangeRequest) GetEnd() uint64 {
+	if x != nil {
+		return x.End
+	}
+	return 0
+}
+
+func (x *RecoverRangeRequest) GetEndTime() uint64 {
+	if x != nil {
+		return x.EndTime
+	}
+	return 0
+}
+
+func (x *RecoverRangeRequest) GetKnown() uint64 {
+	if x != nil {
+		return x.Known
+	}
+	return 0
+}
+
 type RecoverRangeResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Range         *Range                 `protobuf:"bytes,1,opt,name=range,proto3" json:"range,omitempty"`
@@ -1824,7 +2029,7 @@ type RecoverRangeResponse struct {
 
 func (x *RecoverRangeResponse) Reset() {
 	*x = RecoverRangeResponse{}
-	mi := &file_api_cluster_proto_msgTypes[26]
+	mi := &file_api_cluster_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1836,7 +2041,7 @@ func (x *RecoverRangeResponse) String() string {
 func (*RecoverRangeResponse) ProtoMessage() {}
 
 func (x *RecoverRangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[26]
+	mi := &file_api_cluster_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1849,7 +2054,7 @@ func (x *RecoverRangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverRangeResponse.ProtoReflect.Descriptor instead.
 func (*RecoverRangeResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{26}
+	return file_api_cluster_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RecoverRangeResponse) GetRange() *Range {
@@ -1900,7 +2105,19 @@ const file_api_cluster_proto_rawDesc = "" +
 	"\tNodeSight\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x1b\n" +
 	"\tfenced_ns\x18\x02 \x01(\x03R\bfencedNs\x12\x14\n" +
-	"\x05lives\x18\x03 \x01(\rR\x05lives\"\xf8\x04\n" +
+	"\x05lives\x18\x03 \x01(\rR\x05lives\"\xb2\x01\n" +
+	"\x0fMetadataReplica\x12\x16\n" +
+	"\x06silent\x18\x01 \x01(\bR\x06silent\x12\x1b\n" +
+	"\twaits_for\x18\x02 \x03(\rR\bwaitsFor\x12\x14\n" +
+	"\x05short\x18\x03 \x01(\bR\x05short\x12\x1a\n" +
+	"\breadmits\x18\x04 \x03(\rR\breadmits\x128\n" +
+	"\trecovered\x18\x05 \x01(\v2\x1a.rhumb.v1.MetadataRecoveryR\trecovered\"n\n" +
+	"\x10MetadataRecovery\x12\x13\n" +
+	"\x05at_ns\x18\x01 \x01(\x03R\x04atNs\x12\x12\n" +
+	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x1d\n" +
+	"\n" +
+	"last_index\x18\x03 \x01(\x04R\tlastIndex\x12\x12\n" +
+	"\x04lost\x18\x04 \x03(\rR\x04lost\"\xaf\x05\n" +
 	"\x0eStatusResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12\"\n" +
 	"\x04node\x18\x02 \x01(\v2\x0e.rhumb.v1.NodeR\x04node\x12\x14\n" +
@@ -1917,7 +2134,8 @@ const file_api_cluster_proto_rawDesc = "" +
 	"\tsuspected\x18\f \x03(\rR\tsuspected\x124\n" +
 	"\btroubles\x18\r \x03(\v2\x18.rhumb.v1.ReplicaTroubleR\btroubles\x12R\n" +
 	"\x0etrouble_counts\x18\x0e \x03(\v2+.rhumb.v1.StatusResponse.TroubleCountsEntryR\rtroubleCounts\x12+\n" +
-	"\x06sights\x18\x0f \x03(\v2\x13.rhumb.v1.NodeSightR\x06sights\x1a@\n" +
+	"\x06sights\x18\x0f \x03(\v2\x13.rhumb.v1.NodeSightR\x06sights\x125\n" +
+	"\bmetadata\x18\x10 \x01(\v2\x19.rhumb.v1.MetadataReplicaR\bmetadata\x1a@\n" +
 	"\x12TroubleCountsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\rR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"7\n" +
@@ -1944,7 +2162,7 @@ const file_api_cluster_proto_rawDesc = "" +
 	"\brevision\x18\x03 \x01(\x04R\brevision\x12\x16\n" +
 	"\x06ranges\x18\x04 \x01(\rR\x06ranges\"?\n" +
 	"\x14DescribeRangeRequest\x12'\n" +
-	"\x05range\x18\x01 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\"\xbe\x01\n" +
+	"\x05range\x18\x01 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\"\xfa\x01\n" +
 	"\rReplicaStatus\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x17\n" +
@@ -1953,7 +2171,11 @@ const file_api_cluster_proto_rawDesc = "" +
 	"\x03end\x18\x05 \x01(\x04R\x03end\x12\x16\n" +
 	"\x06commit\x18\x06 \x01(\x04R\x06commit\x12\x12\n" +
 	"\x04trim\x18\a \x01(\x04R\x04trim\x12\x16\n" +
-	"\x06reason\x18\b \x01(\tR\x06reason\"\x92\x01\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\x12\x19\n" +
+	"\bend_time\x18\t \x01(\x04R\aendTime\x12\x1f\n" +
+	"\vcommit_time\x18\n" +
+	" \x01(\x04R\n" +
+	"commitTime\"\x92\x01\n" +
 	"\x15DescribeRangeResponse\x12%\n" +
 	"\x05range\x18\x01 \x01(\v2\x0f.rhumb.v1.RangeR\x05range\x123\n" +
 	"\breplicas\x18\x02 \x03(\v2\x17.rhumb.v1.ReplicaStatusR\breplicas\x12\x1d\n" +
@@ -1992,11 +2214,14 @@ const file_api_cluster_proto_rawDesc = "" +
 	"\x04node\x18\x02 \x01(\rR\x04node\x12\x1f\n" +
 	"\vaccept_loss\x18\x03 \x01(\bR\n" +
 	"acceptLoss\"\x18\n" +
-	"\x16DiscardReplicaResponse\"l\n" +
+	"\x16DiscardReplicaResponse\"\xaf\x01\n" +
 	"\x13RecoverRangeRequest\x12'\n" +
 	"\x05range\x18\x01 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\rR\x04node\x12\x18\n" +
-	"\aversion\x18\x03 \x01(\x04R\aversion\"=\n" +
+	"\aversion\x18\x03 \x01(\x04R\aversion\x12\x10\n" +
+	"\x03end\x18\x04 \x01(\x04R\x03end\x12\x19\n" +
+	"\bend_time\x18\x05 \x01(\x04R\aendTime\x12\x14\n" +
+	"\x05known\x18\x06 \x01(\x04R\x05known\"=\n" +
 	"\x14RecoverRangeResponse\x12%\n" +
 	"\x05range\x18\x01 \x01(\v2\x0f.rhumb.v1.RangeR\x05range*\xa5\x01\n" +
 	"\x12ReplicaTroubleKind\x12$\n" +
@@ -2031,7 +2256,7 @@ func file_api_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_api_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_api_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_api_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_api_cluster_proto_goTypes = []any{
 	(ReplicaTroubleKind)(0),        // 0: rhumb.v1.ReplicaTroubleKind
 	(*PingRequest)(nil),            // 1: rhumb.v1.PingRequest
@@ -2041,92 +2266,96 @@ var file_api_cluster_proto_goTypes = []any{
 	(*StoreDamage)(nil),            // 5: rhumb.v1.StoreDamage
 	(*ReplicaTrouble)(nil),         // 6: rhumb.v1.ReplicaTrouble
 	(*NodeSight)(nil),              // 7: rhumb.v1.NodeSight
-	(*StatusResponse)(nil),         // 8: rhumb.v1.StatusResponse
-	(*GetMetadataRequest)(nil),     // 9: rhumb.v1.GetMetadataRequest
-	(*WatchMetadataRequest)(nil),   // 10: rhumb.v1.WatchMetadataRequest
-	(*CreateTableRequest)(nil),     // 11: rhumb.v1.CreateTableRequest
-	(*CreateTableResponse)(nil),    // 12: rhumb.v1.CreateTableResponse
-	(*DescribeTableRequest)(nil),   // 13: rhumb.v1.DescribeTableRequest
-	(*DescribeTableResponse)(nil),  // 14: rhumb.v1.DescribeTableResponse
-	(*DescribeRangeRequest)(nil),   // 15: rhumb.v1.DescribeRangeRequest
-	(*ReplicaStatus)(nil),          // 16: rhumb.v1.ReplicaStatus
-	(*DescribeRangeResponse)(nil),  // 17: rhumb.v1.DescribeRangeResponse
-	(*InitRequest)(nil),            // 18: rhumb.v1.InitRequest
-	(*InitResponse)(nil),           // 19: rhumb.v1.InitResponse
-	(*JoinRequest)(nil),            // 20: rhumb.v1.JoinRequest
-	(*JoinResponse)(nil),           // 21: rhumb.v1.JoinResponse
-	(*DrainRequest)(nil),           // 22: rhumb.v1.DrainRequest
-	(*DrainResponse)(nil),          // 23: rhumb.v1.DrainResponse
-	(*DiscardReplicaRequest)(nil),  // 24: rhumb.v1.DiscardReplicaRequest
-	(*DiscardReplicaResponse)(nil), // 25: rhumb.v1.DiscardReplicaResponse
-	(*RecoverRangeRequest)(nil),    // 26: rhumb.v1.RecoverRangeRequest
-	(*RecoverRangeResponse)(nil),   // 27: rhumb.v1.RecoverRangeResponse
-	nil,                            // 28: rhumb.v1.StatusResponse.TroubleCountsEntry
-	(*RangeID)(nil),                // 29: rhumb.v1.RangeID
-	(*Node)(nil),                   // 30: rhumb.v1.Node
-	(*ClassSettings)(nil),          // 31: rhumb.v1.ClassSettings
-	(*Table)(nil),                  // 32: rhumb.v1.Table
-	(*Class)(nil),                  // 33: rhumb.v1.Class
-	(*Range)(nil),                  // 34: rhumb.v1.Range
-	(*Identity)(nil),               // 35: rhumb.v1.Identity
-	(*Point)(nil),                  // 36: rhumb.v1.Point
-	(*Metadata)(nil),               // 37: rhumb.v1.Metadata
+	(*MetadataReplica)(nil),        // 8: rhumb.v1.MetadataReplica
+	(*MetadataRecovery)(nil),       // 9: rhumb.v1.MetadataRecovery
+	(*StatusResponse)(nil),         // 10: rhumb.v1.StatusResponse
+	(*GetMetadataRequest)(nil),     // 11: rhumb.v1.GetMetadataRequest
+	(*WatchMetadataRequest)(nil),   // 12: rhumb.v1.WatchMetadataRequest
+	(*CreateTableRequest)(nil),     // 13: rhumb.v1.CreateTableRequest
+	(*CreateTableResponse)(nil),    // 14: rhumb.v1.CreateTableResponse
+	(*DescribeTableRequest)(nil),   // 15: rhumb.v1.DescribeTableRequest
+	(*DescribeTableResponse)(nil),  // 16: rhumb.v1.DescribeTableResponse
+	(*DescribeRangeRequest)(nil),   // 17: rhumb.v1.DescribeRangeRequest
+	(*ReplicaStatus)(nil),          // 18: rhumb.v1.ReplicaStatus
+	(*DescribeRangeResponse)(nil),  // 19: rhumb.v1.DescribeRangeResponse
+	(*InitRequest)(nil),            // 20: rhumb.v1.InitRequest
+	(*InitResponse)(nil),           // 21: rhumb.v1.InitResponse
+	(*JoinRequest)(nil),            // 22: rhumb.v1.JoinRequest
+	(*JoinResponse)(nil),           // 23: rhumb.v1.JoinResponse
+	(*DrainRequest)(nil),           // 24: rhumb.v1.DrainRequest
+	(*DrainResponse)(nil),          // 25: rhumb.v1.DrainResponse
+	(*DiscardReplicaRequest)(nil),  // 26: rhumb.v1.DiscardReplicaRequest
+	(*DiscardReplicaResponse)(nil), // 27: rhumb.v1.DiscardReplicaResponse
+	(*RecoverRangeRequest)(nil),    // 28: rhumb.v1.RecoverRangeRequest
+	(*RecoverRangeResponse)(nil),   // 29: rhumb.v1.RecoverRangeResponse
+	nil,                            // 30: rhumb.v1.StatusResponse.TroubleCountsEntry
+	(*RangeID)(nil),                // 31: rhumb.v1.RangeID
+	(*Node)(nil),                   // 32: rhumb.v1.Node
+	(*ClassSettings)(nil),          // 33: rhumb.v1.ClassSettings
+	(*Table)(nil),                  // 34: rhumb.v1.Table
+	(*Class)(nil),                  // 35: rhumb.v1.Class
+	(*Range)(nil),                  // 36: rhumb.v1.Range
+	(*Identity)(nil),               // 37: rhumb.v1.Identity
+	(*Point)(nil),                  // 38: rhumb.v1.Point
+	(*Metadata)(nil),               // 39: rhumb.v1.Metadata
 }
 var file_api_cluster_proto_depIdxs = []int32{
 	5,  // 0: rhumb.v1.StoreStatus.damages:type_name -> rhumb.v1.StoreDamage
 	0,  // 1: rhumb.v1.ReplicaTrouble.kind:type_name -> rhumb.v1.ReplicaTroubleKind
-	29, // 2: rhumb.v1.ReplicaTrouble.range:type_name -> rhumb.v1.RangeID
-	30, // 3: rhumb.v1.StatusResponse.node:type_name -> rhumb.v1.Node
-	4,  // 4: rhumb.v1.StatusResponse.stores:type_name -> rhumb.v1.StoreStatus
-	6,  // 5: rhumb.v1.StatusResponse.troubles:type_name -> rhumb.v1.ReplicaTrouble
-	28, // 6: rhumb.v1.StatusResponse.trouble_counts:type_name -> rhumb.v1.StatusResponse.TroubleCountsEntry
-	7,  // 7: rhumb.v1.StatusResponse.sights:type_name -> rhumb.v1.NodeSight
-	31, // 8: rhumb.v1.CreateTableRequest.settings:type_name -> rhumb.v1.ClassSettings
-	32, // 9: rhumb.v1.CreateTableResponse.table:type_name -> rhumb.v1.Table
-	33, // 10: rhumb.v1.CreateTableResponse.class:type_name -> rhumb.v1.Class
-	32, // 11: rhumb.v1.DescribeTableResponse.table:type_name -> rhumb.v1.Table
-	33, // 12: rhumb.v1.DescribeTableResponse.class:type_name -> rhumb.v1.Class
-	29, // 13: rhumb.v1.DescribeRangeRequest.range:type_name -> rhumb.v1.RangeID
-	34, // 14: rhumb.v1.DescribeRangeResponse.range:type_name -> rhumb.v1.Range
-	16, // 15: rhumb.v1.DescribeRangeResponse.replicas:type_name -> rhumb.v1.ReplicaStatus
-	35, // 16: rhumb.v1.JoinRequest.identity:type_name -> rhumb.v1.Identity
-	36, // 17: rhumb.v1.JoinRequest.region_location:type_name -> rhumb.v1.Point
-	30, // 18: rhumb.v1.JoinRequest.node:type_name -> rhumb.v1.Node
-	35, // 19: rhumb.v1.JoinResponse.identity:type_name -> rhumb.v1.Identity
-	30, // 20: rhumb.v1.JoinResponse.nodes:type_name -> rhumb.v1.Node
-	37, // 21: rhumb.v1.JoinResponse.metadata:type_name -> rhumb.v1.Metadata
-	29, // 22: rhumb.v1.DiscardReplicaRequest.range:type_name -> rhumb.v1.RangeID
-	29, // 23: rhumb.v1.RecoverRangeRequest.range:type_name -> rhumb.v1.RangeID
-	34, // 24: rhumb.v1.RecoverRangeResponse.range:type_name -> rhumb.v1.Range
-	1,  // 25: rhumb.v1.Cluster.Ping:input_type -> rhumb.v1.PingRequest
-	3,  // 26: rhumb.v1.Cluster.Status:input_type -> rhumb.v1.StatusRequest
-	9,  // 27: rhumb.v1.Cluster.GetMetadata:input_type -> rhumb.v1.GetMetadataRequest
-	10, // 28: rhumb.v1.Cluster.WatchMetadata:input_type -> rhumb.v1.WatchMetadataRequest
-	11, // 29: rhumb.v1.Cluster.CreateTable:input_type -> rhumb.v1.CreateTableRequest
-	13, // 30: rhumb.v1.Cluster.DescribeTable:input_type -> rhumb.v1.DescribeTableRequest
-	15, // 31: rhumb.v1.Cluster.DescribeRange:input_type -> rhumb.v1.DescribeRangeRequest
-	18, // 32: rhumb.v1.Cluster.Init:input_type -> rhumb.v1.InitRequest
-	20, // 33: rhumb.v1.Cluster.Join:input_type -> rhumb.v1.JoinRequest
-	22, // 34: rhumb.v1.Cluster.Drain:input_type -> rhumb.v1.DrainRequest
-	24, // 35: rhumb.v1.Cluster.DiscardReplica:input_type -> rhumb.v1.DiscardReplicaRequest
-	26, // 36: rhumb.v1.Cluster.RecoverRange:input_type -> rhumb.v1.RecoverRangeRequest
-	2,  // 37: rhumb.v1.Cluster.Ping:output_type -> rhumb.v1.PingResponse
-	8,  // 38: rhumb.v1.Cluster.Status:output_type -> rhumb.v1.StatusResponse
-	37, // 39: rhumb.v1.Cluster.GetMetadata:output_type -> rhumb.v1.Metadata
-	37, // 40: rhumb.v1.Cluster.WatchMetadata:output_type -> rhumb.v1.Metadata
-	12, // 41: rhumb.v1.Cluster.CreateTable:output_type -> rhumb.v1.CreateTableResponse
-	14, // 42: rhumb.v1.Cluster.DescribeTable:output_type -> rhumb.v1.DescribeTableResponse
-	17, // 43: rhumb.v1.Cluster.DescribeRange:output_type -> rhumb.v1.DescribeRangeResponse
-	19, // 44: rhumb.v1.Cluster.Init:output_type -> rhumb.v1.InitResponse
-	21, // 45: rhumb.v1.Cluster.Join:output_type -> rhumb.v1.JoinResponse
-	23, // 46: rhumb.v1.Cluster.Drain:output_type -> rhumb.v1.DrainResponse
-	25, // 47: rhumb.v1.Cluster.DiscardReplica:output_type -> rhumb.v1.DiscardReplicaResponse
-	27, // 48: rhumb.v1.Cluster.RecoverRange:output_type -> rhumb.v1.RecoverRangeResponse
-	37, // [37:49] is the sub-list for method output_type
-	25, // [25:37] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	31, // 2: rhumb.v1.ReplicaTrouble.range:type_name -> rhumb.v1.RangeID
+	9,  // 3: rhumb.v1.MetadataReplica.recovered:type_name -> rhumb.v1.MetadataRecovery
+	32, // 4: rhumb.v1.StatusResponse.node:type_name -> rhumb.v1.Node
+	4,  // 5: rhumb.v1.StatusResponse.stores:type_name -> rhumb.v1.StoreStatus
+	6,  // 6: rhumb.v1.StatusResponse.troubles:type_name -> rhumb.v1.ReplicaTrouble
+	30, // 7: rhumb.v1.StatusResponse.trouble_counts:type_name -> rhumb.v1.StatusResponse.TroubleCountsEntry
+	7,  // 8: rhumb.v1.StatusResponse.sights:type_name -> rhumb.v1.NodeSight
+	8,  // 9: rhumb.v1.StatusResponse.metadata:type_name -> rhumb.v1.MetadataReplica
+	33, // 10: rhumb.v1.CreateTableRequest.settings:type_name -> rhumb.v1.ClassSettings
+	34, // 11: rhumb.v1.CreateTableResponse.table:type_name -> rhumb.v1.Table
+	35, // 12: rhumb.v1.CreateTableResponse.class:type_name -> rhumb.v1.Class
+	34, // 13: rhumb.v1.DescribeTableResponse.table:type_name -> rhumb.v1.Table
+	35, // 14: rhumb.v1.DescribeTableResponse.class:type_name -> rhumb.v1.Class
+	31, // 15: rhumb.v1.DescribeRangeRequest.range:type_name -> rhumb.v1.RangeID
+	36, // 16: rhumb.v1.DescribeRangeResponse.range:type_name -> rhumb.v1.Range
+	18, // 17: rhumb.v1.DescribeRangeResponse.replicas:type_name -> rhumb.v1.ReplicaStatus
+	37, // 18: rhumb.v1.JoinRequest.identity:type_name -> rhumb.v1.Identity
+	38, // 19: rhumb.v1.JoinRequest.region_location:type_name -> rhumb.v1.Point
+	32, // 20: rhumb.v1.JoinRequest.node:type_name -> rhumb.v1.Node
+	37, // 21: rhumb.v1.JoinResponse.identity:type_name -> rhumb.v1.Identity
+	32, // 22: rhumb.v1.JoinResponse.nodes:type_name -> rhumb.v1.Node
+	39, // 23: rhumb.v1.JoinResponse.metadata:type_name -> rhumb.v1.Metadata
+	31, // 24: rhumb.v1.DiscardReplicaRequest.range:type_name -> rhumb.v1.RangeID
+	31, // 25: rhumb.v1.RecoverRangeRequest.range:type_name -> rhumb.v1.RangeID
+	36, // 26: rhumb.v1.RecoverRangeResponse.range:type_name -> rhumb.v1.Range
+	1,  // 27: rhumb.v1.Cluster.Ping:input_type -> rhumb.v1.PingRequest
+	3,  // 28: rhumb.v1.Cluster.Status:input_type -> rhumb.v1.StatusRequest
+	11, // 29: rhumb.v1.Cluster.GetMetadata:input_type -> rhumb.v1.GetMetadataRequest
+	12, // 30: rhumb.v1.Cluster.WatchMetadata:input_type -> rhumb.v1.WatchMetadataRequest
+	13, // 31: rhumb.v1.Cluster.CreateTable:input_type -> rhumb.v1.CreateTableRequest
+	15, // 32: rhumb.v1.Cluster.DescribeTable:input_type -> rhumb.v1.DescribeTableRequest
+	17, // 33: rhumb.v1.Cluster.DescribeRange:input_type -> rhumb.v1.DescribeRangeRequest
+	20, // 34: rhumb.v1.Cluster.Init:input_type -> rhumb.v1.InitRequest
+	22, // 35: rhumb.v1.Cluster.Join:input_type -> rhumb.v1.JoinRequest
+	24, // 36: rhumb.v1.Cluster.Drain:input_type -> rhumb.v1.DrainRequest
+	26, // 37: rhumb.v1.Cluster.DiscardReplica:input_type -> rhumb.v1.DiscardReplicaRequest
+	28, // 38: rhumb.v1.Cluster.RecoverRange:input_type -> rhumb.v1.RecoverRangeRequest
+	2,  // 39: rhumb.v1.Cluster.Ping:output_type -> rhumb.v1.PingResponse
+	10, // 40: rhumb.v1.Cluster.Status:output_type -> rhumb.v1.StatusResponse
+	39, // 41: rhumb.v1.Cluster.GetMetadata:output_type -> rhumb.v1.Metadata
+	39, // 42: rhumb.v1.Cluster.WatchMetadata:output_type -> rhumb.v1.Metadata
+	14, // 43: rhumb.v1.Cluster.CreateTable:output_type -> rhumb.v1.CreateTableResponse
+	16, // 44: rhumb.v1.Cluster.DescribeTable:output_type -> rhumb.v1.DescribeTableResponse
+	19, // 45: rhumb.v1.Cluster.DescribeRange:output_type -> rhumb.v1.DescribeRangeResponse
+	21, // 46: rhumb.v1.Cluster.Init:output_type -> rhumb.v1.InitResponse
+	23, // 47: rhumb.v1.Cluster.Join:output_type -> rhumb.v1.JoinResponse
+	25, // 48: rhumb.v1.Cluster.Drain:output_type -> rhumb.v1.DrainResponse
+	27, // 49: rhumb.v1.Cluster.DiscardReplica:output_type -> rhumb.v1.DiscardReplicaResponse
+	29, // 50: rhumb.v1.Cluster.RecoverRange:output_type -> rhumb.v1.RecoverRangeResponse
+	39, // [39:51] is the sub-list for method output_type
+	27, // [27:39] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_api_cluster_proto_init() }
@@ -2141,7 +2370,7 @@ func file_api_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_cluster_proto_rawDesc), len(file_api_cluster_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   28,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -161,8 +161,10 @@ type Error struct {
 	// than the one asked, the request was an insert and belongs there: its slot is full, or its owner is gone.
 	Newer *Range `protobuf:"bytes,7,opt,name=newer,proto3" json:"newer,omitempty"`
 	// With CONDITION_FAILED: the version that the key has, when known and not absent.
-	CurrentHlc    uint64 `protobuf:"fixed64,8,opt,name=current_hlc,json=currentHlc,proto3" json:"current_hlc,omitempty"`
-	CurrentNode   uint32 `protobuf:"varint,9,opt,name=current_node,json=currentNode,proto3" json:"current_node,omitempty"`
+	CurrentHlc  uint64 `protobuf:"fixed64,8,opt,name=current_hlc,json=currentHlc,proto3" json:"current_hlc,omitempty"`
+	CurrentNode uint32 `protobuf:"varint,9,opt,name=current_node,json=currentNode,proto3" json:"current_node,omitempty"`
+	// With OVERLOADED: how long it is best to wait before the next try, in microseconds; 0 when the node does not know.
+	RetryAfterUs  uint64 `protobuf:"varint,10,opt,name=retry_after_us,json=retryAfterUs,proto3" json:"retry_after_us,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -260,11 +262,18 @@ func (x *Error) GetCurrentNode() uint32 {
 	return 0
 }
 
+func (x *Error) GetRetryAfterUs() uint64 {
+	if x != nil {
+		return x.RetryAfterUs
+	}
+	return 0
+}
+
 var File_api_errors_proto protoreflect.FileDescriptor
 
 const file_api_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x10api/errors.proto\x12\brhumb.v1\x1a\x0eapi/meta.proto\"\x80\x02\n" +
+	"\x10api/errors.proto\x12\brhumb.v1\x1a\x0eapi/meta.proto\"\xa6\x02\n" +
 	"\x05Error\x12\"\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x0e.rhumb.v1.KindR\x04kind\x12\x0e\n" +
 	"\x02op\x18\x02 \x01(\tR\x02op\x12\x18\n" +
@@ -275,7 +284,9 @@ const file_api_errors_proto_rawDesc = "" +
 	"\x05newer\x18\a \x01(\v2\x0f.rhumb.v1.RangeR\x05newer\x12\x1f\n" +
 	"\vcurrent_hlc\x18\b \x01(\x06R\n" +
 	"currentHlc\x12!\n" +
-	"\fcurrent_node\x18\t \x01(\rR\vcurrentNode*\xd2\x03\n" +
+	"\fcurrent_node\x18\t \x01(\rR\vcurrentNode\x12$\n" +
+	"\x0eretry_after_us\x18\n" +
+	" \x01(\x04R\fretryAfterUs*\xd2\x03\n" +
 	"\x04Kind\x12\x0e\n" +
 	"\n" +
 	"KIND_OTHER\x10\x00\x12\x19\n" +

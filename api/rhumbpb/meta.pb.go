@@ -866,7 +866,9 @@ type Range struct {
 	InSync   []uint32 `protobuf:"varint,9,rep,packed,name=in_sync,json=inSync,proto3" json:"in_sync,omitempty"`
 	Replicas []uint32 `protobuf:"varint,10,rep,packed,name=replicas,proto3" json:"replicas,omitempty"`
 	// Replicas with damaged data: they serve nothing and are not elected.
-	Quarantined   []uint32 `protobuf:"varint,11,rep,packed,name=quarantined,proto3" json:"quarantined,omitempty"`
+	Quarantined []uint32 `protobuf:"varint,11,rep,packed,name=quarantined,proto3" json:"quarantined,omitempty"`
+	// The last loss that an operator accepted; absent when there was none.
+	Recovery      *RangeRecovery `protobuf:"bytes,12,opt,name=recovery,proto3" json:"recovery,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -978,6 +980,101 @@ func (x *Range) GetQuarantined() []uint32 {
 	return nil
 }
 
+func (x *Range) GetRecovery() *RangeRecovery {
+	if x != nil {
+		return x.Recovery
+	}
+	return nil
+}
+
+// RangeRecovery says that an operator let a range go on from one copy, without what the others held.
+type RangeRecovery struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Epoch uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Node  uint32                 `protobuf:"varint,2,opt,name=node,proto3" json:"node,omitempty"`
+	// The nodes whose copies were given up because they were not live.
+	Gone []uint32 `protobuf:"varint,3,rep,packed,name=gone,proto3" json:"gone,omitempty"`
+	// Where the copy's log ended, the timestamp there, and the greatest position that any copy that answered knew as
+	// committed; 0 where nothing was known.
+	End           uint64 `protobuf:"varint,4,opt,name=end,proto3" json:"end,omitempty"`
+	EndTime       uint64 `protobuf:"varint,5,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
+	Known         uint64 `protobuf:"varint,6,opt,name=known,proto3" json:"known,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RangeRecovery) Reset() {
+	*x = RangeRecovery{}
+	mi := &file_api_meta_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RangeRecovery) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RangeRecovery) ProtoMessage() {}
+
+func (x *RangeRecovery) ProtoReflect() protoreflect.Message {
+	mi := &file_api_meta_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RangeRecovery.ProtoReflect.Descriptor instead.
+func (*RangeRecovery) Descriptor() ([]byte, []int) {
+	return file_api_meta_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *RangeRecovery) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *RangeRecovery) GetNode() uint32 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+func (x *RangeRecovery) GetGone() []uint32 {
+	if x != nil {
+		return x.Gone
+	}
+	return nil
+}
+
+func (x *RangeRecovery) GetEnd() uint64 {
+	if x != nil {
+		return x.End
+	}
+	return 0
+}
+
+func (x *RangeRecovery) GetEndTime() uint64 {
+	if x != nil {
+		return x.EndTime
+	}
+	return 0
+}
+
+func (x *RangeRecovery) GetKnown() uint64 {
+	if x != nil {
+		return x.Known
+	}
+	return 0
+}
+
 // Metadata is the whole of the cluster's metadata at a revision, or what changed since the update before.
 type Metadata struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1005,7 +1102,7 @@ type Metadata struct {
 
 func (x *Metadata) Reset() {
 	*x = Metadata{}
-	mi := &file_api_meta_proto_msgTypes[10]
+	mi := &file_api_meta_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1017,7 +1114,7 @@ func (x *Metadata) String() string {
 func (*Metadata) ProtoMessage() {}
 
 func (x *Metadata) ProtoReflect() protoreflect.Message {
-	mi := &file_api_meta_proto_msgTypes[10]
+	mi := &file_api_meta_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1030,7 +1127,7 @@ func (x *Metadata) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Metadata.ProtoReflect.Descriptor instead.
 func (*Metadata) Descriptor() ([]byte, []int) {
-	return file_api_meta_proto_rawDescGZIP(), []int{10}
+	return file_api_meta_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Metadata) GetRevision() uint64 {
@@ -1185,7 +1282,7 @@ const file_api_meta_proto_rawDesc = "" +
 	"\x06region\x18\x01 \x01(\rR\x06region\x12\x14\n" +
 	"\x05class\x18\x02 \x01(\rR\x05class\x12\x12\n" +
 	"\x04node\x18\x03 \x01(\rR\x04node\x12\x14\n" +
-	"\x05first\x18\x04 \x01(\rR\x05first\"\xa6\x02\n" +
+	"\x05first\x18\x04 \x01(\rR\x05first\"\xdb\x02\n" +
 	"\x05Range\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\rR\x06region\x12\x12\n" +
 	"\x04slot\x18\x02 \x01(\rR\x04slot\x12\x14\n" +
@@ -1198,7 +1295,15 @@ const file_api_meta_proto_rawDesc = "" +
 	"\ain_sync\x18\t \x03(\rR\x06inSync\x12\x1a\n" +
 	"\breplicas\x18\n" +
 	" \x03(\rR\breplicas\x12 \n" +
-	"\vquarantined\x18\v \x03(\rR\vquarantined\"\xe6\x03\n" +
+	"\vquarantined\x18\v \x03(\rR\vquarantined\x123\n" +
+	"\brecovery\x18\f \x01(\v2\x17.rhumb.v1.RangeRecoveryR\brecovery\"\x90\x01\n" +
+	"\rRangeRecovery\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\rR\x04node\x12\x12\n" +
+	"\x04gone\x18\x03 \x03(\rR\x04gone\x12\x10\n" +
+	"\x03end\x18\x04 \x01(\x04R\x03end\x12\x19\n" +
+	"\bend_time\x18\x05 \x01(\x04R\aendTime\x12\x14\n" +
+	"\x05known\x18\x06 \x01(\x04R\x05known\"\xe6\x03\n" +
 	"\bMetadata\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x12\n" +
 	"\x04full\x18\x02 \x01(\bR\x04full\x12\x18\n" +
@@ -1241,7 +1346,7 @@ func file_api_meta_proto_rawDescGZIP() []byte {
 }
 
 var file_api_meta_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_api_meta_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_api_meta_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_api_meta_proto_goTypes = []any{
 	(NodeState)(0),        // 0: rhumb.v1.NodeState
 	(Mode)(0),             // 1: rhumb.v1.Mode
@@ -1256,7 +1361,8 @@ var file_api_meta_proto_goTypes = []any{
 	(*Table)(nil),         // 10: rhumb.v1.Table
 	(*Block)(nil),         // 11: rhumb.v1.Block
 	(*Range)(nil),         // 12: rhumb.v1.Range
-	(*Metadata)(nil),      // 13: rhumb.v1.Metadata
+	(*RangeRecovery)(nil), // 13: rhumb.v1.RangeRecovery
+	(*Metadata)(nil),      // 14: rhumb.v1.Metadata
 }
 var file_api_meta_proto_depIdxs = []int32{
 	4,  // 0: rhumb.v1.Region.location:type_name -> rhumb.v1.Point
@@ -1265,18 +1371,19 @@ var file_api_meta_proto_depIdxs = []int32{
 	1,  // 3: rhumb.v1.ClassSettings.mode:type_name -> rhumb.v1.Mode
 	2,  // 4: rhumb.v1.ClassSettings.survival:type_name -> rhumb.v1.Survival
 	8,  // 5: rhumb.v1.Class.settings:type_name -> rhumb.v1.ClassSettings
-	6,  // 6: rhumb.v1.Metadata.regions:type_name -> rhumb.v1.Region
-	7,  // 7: rhumb.v1.Metadata.nodes:type_name -> rhumb.v1.Node
-	9,  // 8: rhumb.v1.Metadata.classes:type_name -> rhumb.v1.Class
-	10, // 9: rhumb.v1.Metadata.tables:type_name -> rhumb.v1.Table
-	11, // 10: rhumb.v1.Metadata.blocks:type_name -> rhumb.v1.Block
-	12, // 11: rhumb.v1.Metadata.ranges:type_name -> rhumb.v1.Range
-	3,  // 12: rhumb.v1.Metadata.removed_ranges:type_name -> rhumb.v1.RangeID
-	13, // [13:13] is the sub-list for method output_type
-	13, // [13:13] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	13, // 6: rhumb.v1.Range.recovery:type_name -> rhumb.v1.RangeRecovery
+	6,  // 7: rhumb.v1.Metadata.regions:type_name -> rhumb.v1.Region
+	7,  // 8: rhumb.v1.Metadata.nodes:type_name -> rhumb.v1.Node
+	9,  // 9: rhumb.v1.Metadata.classes:type_name -> rhumb.v1.Class
+	10, // 10: rhumb.v1.Metadata.tables:type_name -> rhumb.v1.Table
+	11, // 11: rhumb.v1.Metadata.blocks:type_name -> rhumb.v1.Block
+	12, // 12: rhumb.v1.Metadata.ranges:type_name -> rhumb.v1.Range
+	3,  // 13: rhumb.v1.Metadata.removed_ranges:type_name -> rhumb.v1.RangeID
+	14, // [14:14] is the sub-list for method output_type
+	14, // [14:14] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_api_meta_proto_init() }
@@ -1290,7 +1397,7 @@ func file_api_meta_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_meta_proto_rawDesc), len(file_api_meta_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

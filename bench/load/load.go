@@ -6,6 +6,7 @@ package load
 import (
 	"context"
 	"math/rand/v2"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,7 +37,10 @@ type Case struct {
 	Callers int `json:"callers"`
 	// ValueBytes is the size of a value.
 	ValueBytes int `json:"value_bytes"`
-	// Keys is the number of keys that each caller uses in turn. Create does not use it: its key numbers never repeat.
+	// Batch is the number of keys that one call works on; 0 counts as 1.
+	Batch int `json:"batch,omitempty"`
+	// Keys is the number of keys that each caller uses in turn, a multiple of Batch. Create does not use it: its key numbers
+	// never repeat.
 	Keys int `json:"keys"`
 	// Warm and Measure are how long the loop runs before and while it is measured.
 	Warm    time.Duration `json:"warm_ns"`
@@ -46,21 +50,23 @@ type Case struct {
 // Result is what a case showed.
 type Result struct {
 	Case
-	// Ops is the number of calls that succeeded while measured, Errors of those that failed, FirstError the first of these.
+	// Ops is the number of keys of the calls that ended with success while measured, Errors of those that failed, FirstError the
+	// first of these.
 	Ops        int64  `json:"ops"`
 	Errors     int64  `json:"errors"`
 	FirstError string `json:"first_error,omitempty"`
 	// OpsPerSecond is Ops by the time that was measured.
 	OpsPerSecond float64 `json:"ops_per_second"`
-	// P50, P99 and Max are latencies in microseconds.
+	// P50, P99 and Max are latencies of calls in microseconds.
 	P50 int64 `json:"p50_us"`
 	P99 int64 `json:"p99_us"`
 	Max int64 `json:"max_us"`
-	// ServerCPU is the processor time of all server processes per successful call, in microseconds.
+	// ServerCPU is the processor time of all server processes by Ops, in microseconds; ClientCPU that of this process.
 	ServerCPU float64 `json:"server_cpu_us"`
+	ClientCPU float64 `json:"client_cpu_us"`
 }
 
-// Call does one operation on the key number of a caller.
+// Call does one operation on Case.Batch keys of a caller, of which key is the first number.
 type Call func(ctx context.Context, op Op, caller, key int, value []byte) error
 
 // latencyMaxUs bounds what the histogram tells apart; longer calls count as this long.
@@ -68,6 +74,7 @@ const latencyMaxUs = 60_000_000
 
 // Run drives call as c says and measures the processor time of the server processes pids.
 func Run(ctx context.Context, c Case, pids []int, call Call) Result {
+	c.Batch = max(c.Batch, 1)
 	value := make([]byte, c.ValueBytes)
 	random := rand.NewChaCha8([32]byte{1})
 	_, _ = random.Read(value) // never fails
@@ -79,16 +86,22 @@ func Run(ctx context.Context, c Case, pids []int, call Call) Result {
 		wait.Go(func() { callers[i].loop(ctx, c, value, call, &measuring, &stop) })
 	}
 	sleep(ctx, c.Warm)
-	cpu := CPU(pids)
+	self := []int{os.Getpid()}
+	cpu, own := CPU(pids), CPU(self)
 	start := time.Now()
 	measuring.Store(true)
 	sleep(ctx, c.Measure)
 	measuring.Store(false)
 	took := time.Since(start)
-	cpu = CPU(pids) - cpu
+	cpu, own = CPU(pids)-cpu, CPU(self)-own
 	stop.Store(true)
 	wait.Wait()
-	return summarise(c, callers, took, cpu)
+	r := summarise(c, callers, took)
+	if r.Ops > 0 {
+		r.ServerCPU = float64(cpu.Microseconds()) / float64(r.Ops)
+		r.ClientCPU = float64(own.Microseconds()) / float64(r.Ops)
+	}
+	return r
 }
 
 func sleep(ctx context.Context, d time.Duration) {
@@ -108,13 +121,12 @@ type caller struct {
 func (c *caller) loop(ctx context.Context, cs Case, value []byte, call Call, measuring, stop *atomic.Bool) {
 	for i := 0; !stop.Load() && ctx.Err() == nil; i++ {
 		begin := time.Now()
-		counts := measuring.Load()
-		key := i
+		key := i * cs.Batch
 		if cs.Op != Create {
 			key %= cs.Keys
 		}
 		err := call(ctx, cs.Op, c.id, key, value)
-		if !counts || !measuring.Load() {
+		if !measuring.Load() { // what ends in the measured time counts: calls that take as long as it would be left out otherwise
 			continue
 		}
 		if err != nil {
@@ -128,7 +140,7 @@ func (c *caller) loop(ctx context.Context, cs Case, value []byte, call Call, mea
 	}
 }
 
-func summarise(c Case, callers []*caller, took, cpu time.Duration) Result {
+func summarise(c Case, callers []*caller, took time.Duration) Result {
 	r := Result{Case: c}
 	all := hdrhistogram.New(1, latencyMaxUs, 3)
 	for _, w := range callers {
@@ -138,11 +150,9 @@ func summarise(c Case, callers []*caller, took, cpu time.Duration) Result {
 			r.FirstError = w.first.Error()
 		}
 	}
-	r.Ops = all.TotalCount()
+	r.Errors *= int64(c.Batch)
+	r.Ops = all.TotalCount() * int64(c.Batch)
 	r.OpsPerSecond = float64(r.Ops) / took.Seconds()
 	r.P50, r.P99, r.Max = all.ValueAtQuantile(50), all.ValueAtQuantile(99), all.Max()
-	if r.Ops > 0 {
-		r.ServerCPU = float64(cpu.Microseconds()) / float64(r.Ops)
-	}
 	return r
 }

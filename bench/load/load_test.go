@@ -51,6 +51,24 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// TestRunCountsLongCalls guards that a call which began before the measured time and ended in it is throughput: calls under
+// overload take as long as the measurement.
+func TestRunCountsLongCalls(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	c := Case{Op: Put, Callers: 1, Keys: 2, Warm: time.Millisecond, Measure: time.Hour}
+	r := Run(ctx, c, nil, func(_ context.Context, _ Op, _, key int, _ []byte) error {
+		if key == 0 {
+			time.Sleep(300 * c.Warm)
+			return nil
+		}
+		cancel()
+		return errors.New("the end")
+	})
+	if r.Ops != 1 {
+		t.Errorf("%d calls were counted, want 1", r.Ops)
+	}
+}
+
 // TestCreateTakesNewKeys guards that no key number of a creation comes twice, however few keys the case names.
 func TestCreateTakesNewKeys(t *testing.T) {
 	var mu sync.Mutex
@@ -68,6 +86,36 @@ func TestCreateTakesNewKeys(t *testing.T) {
 	}
 	if len(keys) <= 2*3 {
 		t.Fatalf("%d keys were created", len(keys))
+	}
+}
+
+// TestBatches guards that keys are counted, not calls, that calls do not share keys, and that the processor time is by key.
+func TestBatches(t *testing.T) {
+	for _, op := range []Op{Create, Put} {
+		var mu sync.Mutex
+		firsts := map[int]int{}
+		calls := 0
+		r := Run(t.Context(), Case{Op: op, Callers: 1, Batch: 7, Keys: 21, Measure: 50 * time.Millisecond}, []int{os.Getpid()}, func(_ context.Context, _ Op, _, key int, _ []byte) error {
+			mu.Lock()
+			defer mu.Unlock()
+			calls++
+			firsts[key]++
+			if calls%4 == 0 {
+				return errors.New("refused")
+			}
+			return nil
+		})
+		for key := range firsts {
+			if key%7 != 0 || op == Put && key >= 21 {
+				t.Fatalf("%s: a call began at key %d", op, key)
+			}
+		}
+		if op == Create && len(firsts) != calls || op == Put && len(firsts) != 3 {
+			t.Errorf("%s: %d calls began at %d keys", op, calls, len(firsts))
+		}
+		if r.Ops < 7 || r.Ops%7 != 0 || r.Errors < 7 || r.Errors%7 != 0 || r.Ops+r.Errors > int64(7*calls) {
+			t.Errorf("%s: %d keys, %d failed, of %d calls", op, r.Ops, r.Errors, calls)
+		}
 	}
 }
 

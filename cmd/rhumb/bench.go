@@ -21,7 +21,7 @@ type benchFlags struct{ dir string }
 
 func (a *app) benchCommand() *cobra.Command {
 	var f benchFlags
-	c := noArgsGroup("bench", "Measure clusters on this machine", a.benchKVCommand(&f), a.benchFailoverCommand(&f), a.benchOverloadCommand(&f))
+	c := noArgsGroup("bench", "Measure clusters on this machine", a.benchKVCommand(&f), a.benchFailoverCommand(&f), a.benchOverloadCommand(&f), a.benchStallCommand(&f))
 	c.PersistentFlags().StringVar(&f.dir, "dir", "", "where the clusters keep their data (default: a directory that is removed at the end)")
 	return c
 }
@@ -43,10 +43,14 @@ them. With several --regions the callers stand in the first one, and clusters ru
 		Example: `  make bench-kv
   rhumb bench kv --alone --rounds 1 --callers 64
   rhumb bench kv --op create,update --regions singapore,frankfurt,virginia --nodes 3 --callers 256
+  rhumb bench kv --op create,update --regions singapore,frankfurt,virginia --nodes 3 --callers 64 --batch 64
   rhumb bench kv --op create --regions singapore,frankfurt,virginia --nodes 3 --callers 256 --latency real`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if !alone && len(clusters.regions) == 1 {
+			if cfg.Batch < 1 || cfg.Batch > rhumb.BatchOpsMax {
+				return rhumb.Ef("rhumb.bench", rhumb.InvalidArgument, "--batch is %d, want 1 to %d", cfg.Batch, rhumb.BatchOpsMax)
+			}
+			if !alone && len(clusters.regions) == 1 && cfg.Batch == 1 {
 				cfg.PeerBinary = peers
 			}
 			var err error
@@ -62,6 +66,7 @@ them. With several --regions the callers stand in the first one, and clusters ru
 	fl.IntSliceVar(&clusters.nodes, "nodes", []int{1, 3}, "nodes per region: one cluster is run for each number")
 	fl.StringVar(&clusters.latency, "latency", "none", "round trips between regions: real, none, or a latency file")
 	fl.IntSliceVar(&cfg.Callers, "callers", []int{1, 64, 256}, "numbers of callers")
+	fl.IntVar(&cfg.Batch, "batch", 1, "keys that one call works on; figures are then per key, latencies per call, and Rhumb runs alone")
 	fl.IntVar(&cfg.Rounds, "rounds", 5, "how often each case is run")
 	fl.IntVar(&cfg.ValueBytes, "value-bytes", 100, "size of a value")
 	fl.DurationVar(&cfg.Measure, "measure", 2*time.Second, "how long a case is measured")
@@ -79,13 +84,43 @@ func besideBinary(name string) string {
 	return filepath.Join(filepath.Dir(exe), name)
 }
 
-// benchDir gives the directory for a run, and what removes it.
-func benchDir(dir string) (string, func(), error) {
-	if dir != "" {
-		return dir, func() {}, os.MkdirAll(dir, 0o700)
+// benchPlace is where a measurement runs its clusters: this program, and a directory.
+type benchPlace struct {
+	binary, dir string
+	own         bool // the directory was made for this run
+}
+
+// newBenchPlace uses the given directory, or makes one that remove removes.
+func newBenchPlace(dir string) (p benchPlace, err error) {
+	if p.binary, err = os.Executable(); err != nil {
+		return p, err
 	}
-	dir, err := os.MkdirTemp("", "rhumb-bench-")
-	return dir, func() { _ = os.RemoveAll(dir) }, err
+	if dir != "" {
+		p.dir = dir
+		return p, os.MkdirAll(dir, 0o700)
+	}
+	p.own = true
+	p.dir, err = os.MkdirTemp("", "rhumb-bench-")
+	return p, err
+}
+
+func (p benchPlace) remove() {
+	if p.own {
+		_ = os.RemoveAll(p.dir)
+	}
+}
+
+// startBench starts a cluster for a measurement, with a number of nodes in each region. stop ends it and removes what it kept.
+func startBench(ctx context.Context, dir string, regions []string, nodes int, flags ...string) (c *bench.Cluster, stop func(), err error) {
+	p, err := newBenchPlace(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	if c, err = bench.StartCluster(ctx, p.binary, p.dir, regions, nodes, flags...); err != nil {
+		p.remove()
+		return nil, nil, err
+	}
+	return c, func() { c.Stop(); p.remove() }, nil
 }
 
 // kvClusters says which clusters `bench kv` runs.
@@ -109,19 +144,15 @@ func benchOps(names []string) (ops []load.Op, err error) {
 
 func (a *app) benchKV(ctx context.Context, cfg bench.KVConfig, clusters kvClusters, dir string) error {
 	const op rhumb.Op = "rhumb.bench"
-	binary, err := os.Executable()
+	place, err := newBenchPlace(dir)
 	if err != nil {
 		return rhumb.Wrap(op, err)
 	}
-	dir, remove, err := benchDir(dir)
-	if err != nil {
-		return rhumb.Wrap(op, err)
-	}
-	defer remove()
-	cfg.Dir = dir
+	defer place.remove()
+	cfg.Dir = place.dir
 	cfg.Progress = func(text string) { a.notef("%s", text) }
 	for _, nodes := range clusters.nodes {
-		c, err := bench.StartClusterAt(ctx, binary, filepath.Join(dir, fmt.Sprintf("rhumb-%d", nodes)), clusters.regions, nodes, clusters.latency)
+		c, err := bench.StartClusterAt(ctx, place.binary, filepath.Join(place.dir, fmt.Sprintf("rhumb-%d", nodes)), clusters.regions, nodes, clusters.latency)
 		if err != nil {
 			return rhumb.Wrap(op, err)
 		}
@@ -136,9 +167,9 @@ func (a *app) benchKV(ctx context.Context, cfg bench.KVConfig, clusters kvCluste
 		return rhumb.Wrap(op, err)
 	}
 	return a.print(r, func(t table.Writer) {
-		t.AppendHeader(table.Row{"op", "callers", "target", "ops/s", "p50 µs", "p99 µs", "server cpu µs/op", "errors", "ops ×", "p50 ×", "cpu ×"})
+		t.AppendHeader(table.Row{"op", "callers", "target", "ops/s", "p50 µs", "p99 µs", "server cpu µs/op", "client cpu µs/op", "errors", "ops ×", "p50 ×", "cpu ×"})
 		for _, row := range r.Rows {
-			cells := table.Row{row.Op, row.Callers, row.Target, fmt.Sprintf("%.0f", row.Ops), row.P50, row.P99, fmt.Sprintf("%.1f", row.ServerCPU), row.Errors}
+			cells := table.Row{row.Op, row.Callers, row.Target, fmt.Sprintf("%.0f", row.Ops), row.P50, row.P99, fmt.Sprintf("%.1f", row.ServerCPU), fmt.Sprintf("%.1f", row.ClientCPU), row.Errors}
 			for _, x := range r.Ratios {
 				if x.Rhumb == row.Target && x.Op == row.Op && x.Callers == row.Callers {
 					cells = append(cells, spreadText(x.Ops), spreadText(x.P50), spreadText(x.CPU))
@@ -155,15 +186,24 @@ func spreadText(s bench.Spread) string {
 
 func (a *app) benchFailoverCommand(f *benchFlags) *cobra.Command {
 	var cfg bench.FailoverConfig
+	var clusters kvClusters
+	var nodes int
 	c := &cobra.Command{
 		Use: "failover", Short: "Kill primaries under load and measure for how long callers cannot write",
 		Long: `Run three regions of three nodes without imitated distances, hold a load of writes, and kill -9 a node that is
 primary, again and again; each is started again and back in sync before the next. The gap is the longest time that
-any caller was without a successful write. At the end every acknowledged write is read back.`,
+any caller was without a successful write. At the end every acknowledged write is read back.
+
+With --restarts, all nodes are then killed at once and started again. For each of 64 keys the time from the start of
+the first process to the first successful write is measured.`,
 		Example: `  rhumb bench failover
-  rhumb bench failover --kills 0 --calm 10m   # false failovers under load`,
+  rhumb bench failover --kills 0 --calm 10m   # false failovers under load
+  rhumb bench failover --kills 0 --restarts 3 --regions singapore`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.benchFailover(cmd.Context(), cfg, f.dir) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			clusters.nodes = []int{nodes}
+			return a.benchFailover(cmd.Context(), cfg, clusters, f.dir)
+		},
 	}
 	fl := c.Flags()
 	fl.IntVar(&cfg.Kills, "kills", 13, "how many nodes to kill, one after the other")
@@ -171,24 +211,20 @@ any caller was without a successful write. At the end every acknowledged write i
 	fl.DurationVar(&cfg.Calm, "calm", 0, "hold the load for so long before the first kill, and count changes of primary")
 	fl.IntVar(&cfg.Writers, "writers", 192, "callers that write")
 	fl.DurationVar(&cfg.Pause, "pause", 20*time.Millisecond, "time between two writes of a caller")
+	fl.IntVar(&cfg.Restarts, "restarts", 0, "how often to kill and start all nodes at once, after the kills")
+	fl.StringSliceVar(&clusters.regions, "regions", []string{"singapore", "frankfurt", "virginia"}, "the regions of the cluster, as demo --regions takes them")
+	fl.IntVar(&nodes, "nodes", 3, "nodes per region")
 	return c
 }
 
-func (a *app) benchFailover(ctx context.Context, cfg bench.FailoverConfig, dir string) error {
+func (a *app) benchFailover(ctx context.Context, cfg bench.FailoverConfig, clusters kvClusters, dir string) error {
 	const op rhumb.Op = "rhumb.bench"
-	binary, err := os.Executable()
+	cluster, stop, err := startBench(ctx, dir, clusters.regions, clusters.nodes[0])
 	if err != nil {
 		return rhumb.Wrap(op, err)
 	}
-	dir, remove, err := benchDir(dir)
-	if err != nil {
-		return rhumb.Wrap(op, err)
-	}
-	defer remove()
-	if cfg.Cluster, err = bench.StartCluster(ctx, binary, dir, []string{"singapore", "frankfurt", "virginia"}, 3); err != nil {
-		return rhumb.Wrap(op, err)
-	}
-	defer cfg.Cluster.Stop()
+	defer stop()
+	cfg.Cluster = cluster
 	cfg.Progress = func(text string) { a.notef("%s", text) }
 	r, err := bench.RunFailover(ctx, cfg)
 	if err != nil {
@@ -198,6 +234,9 @@ func (a *app) benchFailover(ctx context.Context, cfg bench.FailoverConfig, dir s
 		t.AppendHeader(table.Row{"node", "metadata leader", "primaries", "gap", "whole again after"})
 		for _, k := range r.Kills {
 			t.AppendRow(table.Row{k.Node, k.Leader, k.Primaries, k.Gap.Round(time.Millisecond), k.InSync.Round(time.Millisecond)})
+		}
+		for _, r := range r.Restarts {
+			t.AppendRow(table.Row{"all", true, "all", fmt.Sprintf("p50 %v last %v", r.P50.Round(time.Millisecond), r.Max.Round(time.Millisecond)), r.InSync.Round(time.Millisecond)})
 		}
 		t.AppendFooter(table.Row{
 			"", "", "", fmt.Sprintf("p50 %v max %v", r.P50.Round(time.Millisecond), r.Max.Round(time.Millisecond)),

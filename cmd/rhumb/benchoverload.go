@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -23,8 +22,9 @@ func (a *app) benchOverloadCommand(f *benchFlags) *cobra.Command {
 	c := &cobra.Command{
 		Use: "overload", Short: "Find the peak of writes, then let five times the callers write",
 		Long: `Run three nodes in one region and let growing numbers of callers write large values; then let a multiple of the
-callers write. It shows acknowledged writes a second, what became of the calls, and the memory of each node. At the end
-every key with an acknowledged write is read back.`,
+callers write, between two runs with the number of callers that had the peak, because a shared disk is not equally fast at all
+times. It shows acknowledged writes a second, what became of the calls, and the memory of each node. At the end every key with
+an acknowledged write is read back.`,
 		Example: `  rhumb bench overload
   rhumb bench overload --memory 768MiB
   rhumb bench overload --callers 100 --value-bytes 1024 -o json`,
@@ -41,43 +41,37 @@ every key with an acknowledged write is read back.`,
 	fl.IntSliceVar(&cfg.Callers, "callers", []int{50, 400}, "numbers of callers among which the peak is sought")
 	fl.Var(&memory, "memory", "memory of the three nodes together (default: as rhumb demo)")
 	fl.IntVar(&cfg.Factor, "factor", 5, "how many times the most callers overload the cluster")
+	fl.IntVar(&cfg.Rounds, "rounds", 3, "how often the overload is measured, each time between two peaks")
 	fl.IntVar(&cfg.ValueBytes, "value-bytes", 64<<10, "size of a value")
-	fl.DurationVar(&cfg.Measure, "measure", 4*time.Second, "how long each number of callers is measured; the overload lasts twice as long")
+	fl.DurationVar(&cfg.Measure, "measure", 4*time.Second, "how long each number of callers is measured; the overload and the peaks beside it last twice as long")
 	return c
 }
 
 func (a *app) benchOverload(ctx context.Context, cfg bench.OverloadConfig, dir string, flags ...string) error {
 	const op rhumb.Op = "rhumb.bench"
-	binary, err := os.Executable()
+	cluster, stop, err := startBench(ctx, dir, []string{"singapore"}, 3, flags...)
 	if err != nil {
 		return rhumb.Wrap(op, err)
 	}
-	dir, remove, err := benchDir(dir)
-	if err != nil {
-		return rhumb.Wrap(op, err)
-	}
-	defer remove()
-	if cfg.Cluster, err = bench.StartCluster(ctx, binary, dir, []string{"singapore"}, 3, flags...); err != nil {
-		return rhumb.Wrap(op, err)
-	}
-	defer cfg.Cluster.Stop()
+	defer stop()
+	cfg.Cluster = cluster
 	cfg.Progress = func(text string) { a.notef("%s", text) }
 	r, err := bench.RunOverload(ctx, cfg)
 	if err != nil {
 		return rhumb.Wrap(op, err)
 	}
 	if err := a.print(r, func(t table.Writer) {
-		t.AppendHeader(table.Row{"callers", "ops/s", "p50 ms", "p99 ms", "node cpu µs/op", "most memory of a node", "outcomes"})
+		t.AppendHeader(table.Row{"phase", "callers", "ops/s", "p50 ms", "p99 ms", "node cpu µs/op", "client cpu µs/op", "most memory of a node", "outcomes"})
 		for _, x := range r.Runs {
 			t.AppendRow(table.Row{
-				x.Callers, fmt.Sprintf("%.0f", x.OpsPerSecond), x.P50 / 1000, x.P99 / 1000, fmt.Sprintf("%.0f", x.ServerCPU),
-				fmt.Sprintf("%d MiB", slices.Max(x.RSS)>>20), outcomesText(x.Outcomes),
+				x.Phase, x.Callers, fmt.Sprintf("%.0f", x.OpsPerSecond), x.P50 / 1000, x.P99 / 1000, fmt.Sprintf("%.0f", x.ServerCPU),
+				fmt.Sprintf("%.0f", x.ClientCPU), fmt.Sprintf("%d MiB", slices.Max(x.RSS)>>20), outcomesText(x.Outcomes),
 			})
 		}
 	}); err != nil {
 		return err
 	}
-	a.notef("goodput under overload %.2f of the peak; %d new lives; %d of %d acknowledged keys missing", r.Goodput, r.NewLives, r.Missing, r.Acked)
+	a.notef("goodput under overload %s of the peak; %d new lives; %d of %d acknowledged keys missing", spreadText(r.Goodput), r.NewLives, r.Missing, r.Acked)
 	if r.Missing > 0 {
 		return rhumb.Ef(op, rhumb.Internal, "%d acknowledged keys are missing", r.Missing)
 	}

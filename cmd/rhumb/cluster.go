@@ -203,6 +203,9 @@ func describeNodes(c *client.Client, statuses []client.NodeStatus) (docs []nodeD
 			doc.Suspected = append(doc.Suspected, id.String())
 		}
 		doc.Short, doc.Troubles = s.Node.Short, s.TroubleCounts
+		if m := s.Metadata; m != nil && (m.Silent || m.Short || len(m.Readmits) > 0 || m.Recovered != nil) {
+			doc.Metadata = m
+		}
 		for _, st := range s.Stores {
 			doc.Stores = append(doc.Stores, storeDoc{
 				Dir: st.Dir, ID: st.ID.String(), UsedBytes: st.UsedBytes, FreeBytes: st.FreeBytes, Ranges: st.Ranges, Refuses: st.Refuses,
@@ -242,6 +245,12 @@ func (d *nodeDoc) trouble() string {
 	var words []string
 	if d.Short {
 		words = append(words, "short")
+	}
+	if d.Metadata != nil && d.Metadata.Silent {
+		words = append(words, "metadata silent")
+	}
+	if d.Metadata != nil && d.Metadata.Short {
+		words = append(words, "metadata short")
 	}
 	for _, kind := range slices.Sorted(maps.Keys(d.Troubles)) {
 		words = append(words, fmt.Sprintf("%s %d", strings.ReplaceAll(string(kind), "_", " "), d.Troubles[kind]))

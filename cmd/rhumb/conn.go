@@ -14,7 +14,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/client"
 	"github.com/rhumbdb/rhumb/demo"
-	"github.com/rhumbdb/rhumb/geo/wan"
+	"github.com/rhumbdb/rhumb/wan"
 )
 
 // addrDefault is where a node listens by default.

@@ -22,7 +22,9 @@ flies over, and shows how the cluster fares. Kill a node with kill -9 and watch.
 It is a demonstration and not a benchmark.`,
 		Example: `  rhumb demo
   rhumb demo --regions tokyo,sydney,bern=46.9:7.4 --nodes-per-region 1
-  rhumb demo --latency none --load none --json --dir ./my-demo`,
+  rhumb demo --latency none --load none --json --dir ./my-demo
+  rhumb demo --regions singapore --cuts --dir ./my-demo
+  echo 'cut_one_way: [[singapore-a, singapore-b]]' >> ./my-demo/latency.yaml   # while it runs`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			binary, err := os.Executable()
@@ -41,6 +43,7 @@ It is a demonstration and not a benchmark.`,
 	f.StringSliceVar(&cfg.Regions, "regions", nil, "regions: well-known names or NAME=LAT:LON (default singapore,frankfurt,virginia)")
 	f.IntVar(&cfg.NodesPerRegion, "nodes-per-region", demo.NodesPerRegionDefault, "nodes in each region")
 	f.StringVar(&cfg.Latency, "latency", "real", "round trips between regions: real, none, or a latency file")
+	f.BoolVar(&cfg.Cuts, "cuts", false, "name the nodes in the latency file, so that links between any two can be cut while the demo runs")
 	f.StringVar(&cfg.Load, "load", "flights", "what to play: flights or none")
 	f.IntVar(&cfg.Flights, "flights", demo.FlightsDefault, "flights in the air at once")
 	f.StringVar(&cfg.Dir, "dir", "", "keep the data in this directory, and go on with it (default: a directory that is removed at the end)")

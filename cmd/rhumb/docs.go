@@ -141,6 +141,8 @@ type nodeDoc struct {
 	Suspected     []string `json:"suspected,omitempty"`
 	// Short says that the node's disk had lost what it acknowledged when its present life began.
 	Short bool `json:"short,omitempty"`
+	// Metadata is how the node's replica of the metadata stands; it is left out while nothing is to be said.
+	Metadata *client.MetadataReplica `json:"metadata,omitempty"`
 	// Troubles counts what is wrong with replicas there, or with those that replicas there send to.
 	Troubles map[client.TroubleKind]int `json:"troubles,omitempty"`
 	Stores   []storeDoc                 `json:"stores,omitempty"`
@@ -171,6 +173,32 @@ type rangeDoc struct {
 	Replicas  []string `json:"replicas"`
 	// Quarantined are replicas with damaged data.
 	Quarantined []string `json:"quarantined,omitempty"`
+	// Recovery is the last loss that was accepted.
+	Recovery *recoveryDoc `json:"recovery,omitempty"`
+}
+
+// recoveryDoc is a loss that an operator accepted: from which copy the range went on, and what was known then.
+type recoveryDoc struct {
+	Epoch   uint64   `json:"epoch"`
+	Node    string   `json:"node"`
+	Gone    []string `json:"gone,omitempty"`
+	End     uint64   `json:"end"`
+	EndTime string   `json:"end_time,omitempty"`
+	Known   uint64   `json:"known_committed"`
+}
+
+func describeRecovery(r *rhumb.Recovery) *recoveryDoc {
+	if r == nil {
+		return nil
+	}
+	doc := &recoveryDoc{Epoch: uint64(r.Epoch), Node: r.Node.String(), End: uint64(r.End), Known: uint64(r.Known)}
+	if len(r.Gone) > 0 {
+		doc.Gone = nodeNames(r.Gone)
+	}
+	if r.EndTime > 0 {
+		doc.EndTime = r.EndTime.String()
+	}
+	return doc
 }
 
 type tableDoc struct {
@@ -210,6 +238,7 @@ func (n names) rangeDoc(r *rhumb.Range) rangeDoc {
 	if len(r.Quarantined) > 0 {
 		doc.Quarantined = nodeNames(r.Quarantined)
 	}
+	doc.Recovery = describeRecovery(r.Recovery)
 	return doc
 }
 

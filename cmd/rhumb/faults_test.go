@@ -324,3 +324,30 @@ func TestNamesWhileARegionIsDead(t *testing.T) {
 		t.Errorf("not asked were %v", doc.Receipt.Unasked)
 	}
 }
+
+// TestCutLinks guards that a cluster of three goes on, and loses nothing, while links between its nodes are cut one way, both
+// ways, or lose what is sent on connections that stay open. How long keys stood still it only reports.
+func TestCutLinks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes; left out by -short")
+	}
+	t.Setenv("RHUMB_DEMO", filepath.Join(t.TempDir(), "context.json"))
+	p := startProcess(t, nil, "bench", "stall", "--nodes", "3", "--kinds", "oneway,ring,halfopen", "--faults", "1", "--hold", "2s", "--dir", t.TempDir(), "-o", "json")
+	var r stallReport
+	text, _ := p.line()
+	if code := p.wait(); code != exitOK {
+		t.Fatalf("exit %d", code)
+	}
+	if err := json.Unmarshal([]byte(text), &r); err != nil {
+		t.Fatalf("%v in %q", err, text)
+	}
+	if len(r.Cells) != 3 {
+		t.Fatalf("%d kinds of faults, want 3: %s", len(r.Cells), text)
+	}
+	for _, c := range r.Cells {
+		if c.Faults != 1 || c.Writes == 0 || c.Lost != 0 || c.Errors != 0 {
+			t.Errorf("%+v", c)
+		}
+		t.Logf("%s: %d writes; longest gap of a key: p50 %v, max %v; %d false fencings", c.Kind, c.Writes, c.P50, c.Max, c.FalseFencings)
+	}
+}

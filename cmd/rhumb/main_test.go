@@ -25,6 +25,7 @@ const asProgram = "GO_TEST_RUNS_RHUMB"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
+		wallClock = clockBesides(os.Args)
 		main()
 		return
 	}
@@ -289,6 +290,7 @@ func TestZeroIsNoDefault(t *testing.T) {
 		"table create t --replicas 0", "table create t --replicas=-1", "table create t --min-in-sync 0", "table create t --hash-slots 0",
 		"table create t --shard-size 0", "ingest --table flights --replicas 0 x", "ingest --table flights --workers 0 x",
 		"ingest --table flights --merge 0 x", "ingest --table flights --retry-for 0s x", "start --cache-size 0", "start --snapshot-budget 0",
+		"start --snapshot-leash 0s", "start --snapshot-overdue 0",
 	} {
 		_, stderr, code := runIn(t.Context(), "", strings.Fields(args)...)
 		if code != exitUsage || !strings.Contains(stderr, "want more than 0") {

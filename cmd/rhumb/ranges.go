@@ -137,6 +137,12 @@ func (a *app) describeRange(ctx context.Context, id string) error {
 func (a *app) printRangeStatus(doc rangeStatusDoc) error {
 	title := fmt.Sprintf("range %s of %s: epoch %d, primary %s (preferred %s), about %d bytes",
 		doc.ID, doc.Region, doc.Epoch, doc.Primary, doc.Preferred, doc.SizeBytes)
+	if r := doc.Recovery; r != nil {
+		title += fmt.Sprintf("; a loss was accepted in epoch %d: the range went on from %s, whose log ended at %d %s; committed was %d, as far as known", r.Epoch, r.Node, r.End, r.EndTime, r.Known)
+		if len(r.Gone) > 0 {
+			title += "; the copies of " + strings.Join(r.Gone, ", ") + " were given up"
+		}
+	}
 	return a.printTitled(doc, title, func(t table.Writer) {
 		t.AppendHeader(table.Row{"NODE", "REGION", "STATE", "IN SYNC", "EPOCH", "END", "COMMIT", "TRIM", "REASON"})
 		for _, r := range doc.Status {

@@ -20,8 +20,8 @@ func (a *app) discardCommand() *cobra.Command {
 		Use: "discard REGION/SLOT --node NODE", Short: "Let a node give up its damaged copy of a range",
 		Long: `Let a node drop its quarantined copy of a range and begin an empty one in its place. The empty copy takes the log from the
 range's primary as far as the log reaches; beyond that it stays a visible learner that needs a state transfer.
-A copy that is not quarantined, or that still counts as in sync, is not dropped. Keep a copy of the node's directory
-if the damaged data is to be looked at.`,
+A copy that is not quarantined, or that still counts as in sync, is not dropped. The tables that held the copy are kept in
+"discarded" of the node's directory, at most 1 GiB of all; the oldest goes first.`,
 		Example: "  rhumb range discard 1/1042 --node n3\n  rhumb range discard frankfurt/1042 --node n3 -o json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -67,11 +67,12 @@ func (a *app) recoverRangeCommand() *cobra.Command {
 	var yes bool
 	c := &cobra.Command{
 		Use: "range REGION/SLOT --node NODE", Short: "Accept what a range has lost, and let it go on from the copies that are left",
-		Long: `Accept the loss of what no intact copy of a range holds. It is for ranges whose in-sync copies are all quarantined: such a
-range is not served, and "rhumb status" names it. The command shows what is known of each copy, and asks. Then NODE drops its
-copy if that is damaged, and becomes primary in a new epoch; all live copies that are not damaged are in sync with it, and
-the longest of them is what the range goes on from. What only damaged copies held is lost for good: keep copies of their
-directories first.`,
+		Long: `Accept the loss of what no live, intact copy of a range holds. It is for ranges whose in-sync copies are quarantined, or on nodes
+that are gone for good: such a range is not served, and "rhumb status" names it. The command shows what is known of each copy and
+of the writes that may be lost, and asks. Then NODE drops its copy if that is damaged, and becomes primary in a new epoch; all live
+copies that are not damaged are in sync with it, and the longest of them is what the range goes on from. What only other copies
+held is lost for good. Copies of nodes that are gone are given up: should such a node come back, its copy is quarantined. Keep
+copies of the directories first. "rhumb range describe" shows what was accepted.`,
 		Example: "  rhumb unsafe-recover range 1/1042 --node n3\n  rhumb unsafe-recover range frankfurt/1042 --node n3 --yes",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -93,15 +94,18 @@ func (a *app) recoverRange(ctx context.Context, c *client.Client, id rhumb.Range
 		return err
 	}
 	r := s.Range
-	for _, m := range r.InSync {
-		if !r.IsQuarantined(m) {
-			return rhumb.Ef(op, rhumb.Conflict, "node %s holds a copy of range %s that is in sync and not damaged: start that node, nothing has to be lost", m, id)
-		}
-	}
 	if !r.IsReplica(n) {
 		return rhumb.Ef(op, rhumb.NotFound, "node %s holds no copy of range %s; %s do", n, id, strings.Join(nodeNames(r.Replicas), ", "))
 	}
-	fmt.Fprint(a.err, visibleLines(describeLoss(s, n, c.Status(ctx))))
+	nodes := c.Status(ctx)
+	if why := recoverable(r, n, nodes); why != "" {
+		return rhumb.Ef(op, rhumb.Conflict, "nothing was changed: %s", why)
+	}
+	if i := slices.IndexFunc(s.Replicas, func(x client.ReplicaStatus) bool { return x.Node == n }); s.Replicas[i].State == "" {
+		return rhumb.Ef(op, rhumb.Unavailable, "nothing was changed: node %s does not say how its copy of range %s stands: %s", n, id, s.Replicas[i].Reason)
+	}
+	seen := knownLoss(s, n)
+	fmt.Fprint(a.err, visibleLines(describeLoss(s, seen, nodes)))
 	if !yes && !a.agrees("Accept this loss?") {
 		return rhumb.E(op, rhumb.ConditionFailed, "nothing was changed: the loss was not accepted; --yes accepts it without a question")
 	}
@@ -113,7 +117,7 @@ func (a *app) recoverRange(ctx context.Context, c *client.Client, id rhumb.Range
 			return err
 		}
 	}
-	next, err := c.RecoverRange(ctx, id, n, s.Range.Version)
+	next, err := c.RecoverRange(ctx, id, s.Range.Version, seen)
 	if err != nil {
 		return err
 	}
@@ -125,13 +129,47 @@ func (a *app) recoverRange(ctx context.Context, c *client.Client, id rhumb.Range
 	})
 }
 
-// describeLoss says what is known of each copy of a range whose loss is about to be accepted.
-func describeLoss(s client.RangeStatus, n rhumb.NodeID, nodes []client.NodeStatus) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "Range %s, epoch %d: no copy that was in sync (%s) is intact.\n", s.Range.ID, s.Range.Epoch, strings.Join(nodeNames(s.Range.InSync), ", "))
+// recoverable says why no loss need be accepted for the copy of node n, or returns "". Metadata has the last word.
+func recoverable(r *rhumb.Range, n rhumb.NodeID, nodes []client.NodeStatus) string {
+	live := func(id rhumb.NodeID) bool {
+		return slices.ContainsFunc(nodes, func(v client.NodeStatus) bool {
+			return v.Node.ID == id && v.Err == "" && v.Node.State == rhumb.NodeLive
+		})
+	}
+	if !live(n) {
+		return fmt.Sprintf("node %s does not answer; name one that lives", n)
+	}
+	for _, m := range r.InSync {
+		if m != n && live(m) && !r.IsQuarantined(m) && (!r.IsInSync(n) || r.IsQuarantined(n)) {
+			return fmt.Sprintf("node %s holds a copy of range %s that is in sync and not damaged: go on from that one, with --node %[1]s, if the range is not served", m, r.ID)
+		}
+	}
+	return ""
+}
+
+// knownLoss returns what is known of the copy of node n, and of what others have committed.
+func knownLoss(s client.RangeStatus, n rhumb.NodeID) rhumb.Recovery {
+	seen := rhumb.Recovery{Node: n}
 	for _, r := range s.Replicas {
-		state := orElse(r.State, "not reached")
-		fmt.Fprintf(&b, "  %s: %s, epoch %d, log ends at %d, committed up to %d", r.Node, state, r.Epoch, r.End, r.Commit)
+		seen.Known = max(seen.Known, r.Commit)
+		if r.Node == n && !s.Range.IsQuarantined(n) {
+			seen.End, seen.EndTime = r.End, r.EndTime
+		}
+	}
+	return seen
+}
+
+// describeLoss says what is known of each copy of a range whose loss is about to be accepted, and of the writes that may be
+// lost with the others.
+func describeLoss(s client.RangeStatus, seen rhumb.Recovery, nodes []client.NodeStatus) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Range %s, epoch %d, in sync: %s.\n", s.Range.ID, s.Range.Epoch, strings.Join(nodeNames(s.Range.InSync), ", "))
+	for _, r := range s.Replicas {
+		if r.State == "" {
+			fmt.Fprintf(&b, "  %s: %s\n", r.Node, orElse(r.Reason, "not reached"))
+			continue
+		}
+		fmt.Fprintf(&b, "  %s: %s, epoch %d, log ends at %d of %s, committed up to %d of %s", r.Node, r.State, r.Epoch, r.End, r.EndTime, r.Commit, r.CommitTime)
 		if r.Reason != "" {
 			fmt.Fprintf(&b, "; %s", r.Reason)
 		}
@@ -147,10 +185,15 @@ func describeLoss(s client.RangeStatus, n rhumb.NodeID, nodes []client.NodeStatu
 			}
 		}
 	}
-	if s.Range.IsQuarantined(n) {
-		fmt.Fprintf(&b, "Node %s drops its damaged copy: all that no other live, undamaged copy holds is lost.\n", n)
-	} else {
-		fmt.Fprintf(&b, "All that no live, undamaged copy holds is lost.\n")
+	switch {
+	case s.Range.IsQuarantined(seen.Node):
+		fmt.Fprintf(&b, "Node %s drops its damaged copy: all that no other live, undamaged copy holds is lost.\n", seen.Node)
+	case seen.Known > seen.End:
+		fmt.Fprintf(&b, "The copy of %s ends at %d. A copy knows position %d as committed: unless another live, undamaged copy holds them, %d positions of acknowledged writes are lost for certain, and nobody knows of how many more.\n",
+			seen.Node, seen.End, seen.Known, seen.Known-seen.End)
+	default:
+		fmt.Fprintf(&b, "The copy of %s holds every position that is known as committed (%d). Writes that were acknowledged after %s may be lost: nobody that answers knows of any.\n",
+			seen.Node, seen.Known, seen.EndTime)
 	}
 	return b.String()
 }

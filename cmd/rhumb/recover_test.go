@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"encoding/json"
 	"fmt"
 	"net"
 	"os"
@@ -14,6 +16,7 @@ import (
 type soloNode struct {
 	*process
 	dir, addr, gossip string
+	admin             string // "" for any
 }
 
 // freeAddr returns an address that nothing listens on.
@@ -32,7 +35,7 @@ func (n *soloNode) start(t *testing.T, zone, join string) {
 	t.Helper()
 	args := []string{
 		"start", "--region", "frankfurt", "--zone", zone, "--dir", n.dir, "--insecure", "--addr", n.addr, "--gossip-addr", n.gossip,
-		"--heartbeat-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0", "--snapshot-dir", n.dir + "-images",
+		"--heartbeat-addr", "127.0.0.1:0", "--admin-addr", cmp.Or(n.admin, "127.0.0.1:0"), "--snapshot-dir", n.dir + "-images",
 	}
 	if join != "" {
 		args = append(args, "--join", join)
@@ -49,14 +52,9 @@ func (n *soloNode) end(t *testing.T) {
 	n.wait()
 }
 
-// TestUnsafeRecoverMetadata loses two of three nodes for good. The third cannot create a table before `unsafe-recover
-// metadata`, and can afterwards; the records whose copies it holds are read and written.
-func TestUnsafeRecoverMetadata(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts processes; left out by -short")
-	}
-	base := t.TempDir()
-	var nodes []*soloNode
+// startSolo starts a cluster of three nodes, which all vote. They join one after another, so that nodes[0] is n1.
+func startSolo(t *testing.T, base string) (nodes []*soloNode) {
+	t.Helper()
 	for i := range 3 {
 		n := &soloNode{dir: filepath.Join(base, fmt.Sprint(i)), addr: freeAddr(t), gossip: freeAddr(t)}
 		join := ""
@@ -71,12 +69,27 @@ func TestUnsafeRecoverMetadata(t *testing.T) {
 				return code == exitOK
 			})
 		}
+		await(t, "the node to join", bootWait, func() bool {
+			stdout, _, _ := runIn(t.Context(), "", "node", "ls", "--addr", nodes[0].addr, "--insecure", "-o", "json")
+			return strings.Count(stdout, `"voter":`) == i+1
+		})
 	}
-	last := nodes[2]
 	await(t, "three voters", bootWait, func() bool {
 		stdout, _, _ := runIn(t.Context(), "", "node", "ls", "--addr", nodes[0].addr, "--insecure", "-o", "json")
 		return strings.Count(stdout, `"voter":true`) == 3
 	})
+	return nodes
+}
+
+// TestUnsafeRecoverMetadata loses two of three nodes for good. The third cannot create a table before `unsafe-recover
+// metadata`, and can afterwards; the records whose copies it holds are read and written.
+func TestUnsafeRecoverMetadata(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes; left out by -short")
+	}
+	base := t.TempDir()
+	nodes := startSolo(t, base)
+	last := nodes[2]
 	ok(t, "table", "create", "notes", "--replicas", "1", "--addr", nodes[0].addr, "--insecure")
 	const keys = 24
 	for i := range keys {
@@ -128,4 +141,76 @@ func TestUnsafeRecoverMetadata(t *testing.T) {
 		t.Error("the survivor serves none of the records")
 	}
 	t.Logf("%d of %d records, kept in one copy each, were on the survivor", read, keys)
+}
+
+// TestUnsafeRecoverRange loses for good one of the two nodes that were in sync, and the other one starts anew meanwhile, so
+// that nothing says that its disk is whole. The ranges are not served until `unsafe-recover range` accepts what may be lost.
+func TestUnsafeRecoverRange(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes; left out by -short")
+	}
+	base := t.TempDir()
+	nodes := startSolo(t, base)
+	kept, lost, away := nodes[0], nodes[1], nodes[2]
+	at := func(args ...string) []string {
+		return append(args, "--addr", kept.addr, "--insecure", "--timeout", "5s")
+	}
+	ranges := func() (docs []rangeDoc) {
+		okJSON(t, &docs, at("range", "ls")...)
+		return docs
+	}
+	inSync := func(want int) bool {
+		return !slices.ContainsFunc(ranges(), func(d rangeDoc) bool { return len(d.InSync) != want })
+	}
+	ok(t, at("table", "create", "notes", "--replicas", "3")...)
+	await(t, "three in sync", bootWait, func() bool { return inSync(3) })
+	away.end(t)
+	await(t, "two in sync", bootWait, func() bool { return inSync(2) })
+	const keys = 8
+	for i := range keys {
+		ok(t, at("put", "notes", fmt.Sprint("k", i), "text=before")...)
+	}
+	lost.end(t)
+	kept.end(t)
+	if err := os.RemoveAll(lost.dir); err != nil {
+		t.Fatal(err)
+	}
+	kept.start(t, "a", "")
+	away.start(t, "c", kept.gossip)
+	var doc rangeDoc
+	await(t, "the loss to be known", bootWait, func() bool {
+		var docs []nodeDoc
+		stdout, _, code := runIn(t.Context(), "", at("node", "ls", "-o", "json")...)
+		if code != exitOK || json.Unmarshal([]byte(stdout), &docs) != nil {
+			return false
+		}
+		return len(docs) == 3 && docs[0].Ready && docs[1].State == "fenced" && docs[2].Ready
+	})
+	stuck := ranges()
+	fails(t, exitPrecondition, at("unsafe-recover", "range", stuck[0].ID, "--node", "n3", "--yes")...)
+	if _, stderr, code := runIn(t.Context(), "no\n", at("unsafe-recover", "range", stuck[0].ID, "--node", "n1")...); code == exitOK || !strings.Contains(stderr, "may be lost") {
+		t.Errorf("recovered without consent (%d), shown was\n%s", code, stderr)
+	}
+	for _, r := range stuck {
+		okJSON(t, &doc, at("unsafe-recover", "range", r.ID, "--node", "n1", "--yes")...)
+		if doc.Recovery == nil || doc.Recovery.Node != "n1" || !slices.Equal(doc.Recovery.Gone, []string{"n2"}) || doc.Recovery.Epoch != doc.Epoch {
+			t.Fatalf("the record says %+v", doc.Recovery)
+		}
+	}
+	for i := range keys {
+		name := fmt.Sprint("k", i)
+		await(t, name+" to be written", settleWait, func() bool {
+			_, _, code := runIn(t.Context(), "", at("put", "notes", name, "other=after")...)
+			return code == exitOK
+		})
+		if got := ok(t, at("get", "notes", name)...); !strings.Contains(got, "after") {
+			t.Errorf("%s reads\n%s", name, got)
+		}
+	}
+	if got := ok(t, at("range", "describe", stuck[0].ID)...); !strings.Contains(got, "a loss was accepted") {
+		t.Errorf("describe says\n%s", got)
+	}
+	if got, _, _ := runIn(t.Context(), "", at("status")...); !strings.Contains(got, "an operator has accepted a loss") {
+		t.Errorf("status says\n%s", got)
+	}
 }

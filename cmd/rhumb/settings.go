@@ -56,7 +56,9 @@ var known = []setting{
 	{"snapshot_group_readable", "start: only the files' owner and group read the image"},
 	{"snapshot_huge_pages", "start: ask for huge pages"},
 	{"snapshot_interval", "start: least time between two versions of the image"},
+	{"snapshot_leash", "start: how long readers may keep a replaced file of the image until it counts as overdue"},
 	{"snapshot_on_demand", "start: make versions only when asked"},
+	{"snapshot_overdue", "start: MiB that overdue files of the image may take beside its budget"},
 	{"timeout", "how long a command waits for the cluster"},
 	{"zone", "start: the node's failure domain within its region"},
 }

@@ -100,7 +100,7 @@ func (a *app) snapshotBench(ctx context.Context, cfg image.Config, plots string,
 	}
 	doc := snapshotBenchDoc{Report: report}
 	if path {
-		if doc.Cluster, err = a.benchVisible(ctx, self, cfg.Samples); err != nil {
+		if doc.Cluster, err = a.benchVisible(ctx, cfg.Samples); err != nil {
 			return rhumb.Wrap(op, err)
 		}
 	}
@@ -128,18 +128,13 @@ type snapshotBenchDoc struct {
 }
 
 // benchVisible follows puts through a cluster of three nodes to the images of two.
-func (a *app) benchVisible(ctx context.Context, binary string, samples int) (*bench.VisibleReport, error) {
-	dir, remove, err := benchDir("")
-	if err != nil {
-		return nil, err
-	}
-	defer remove()
+func (a *app) benchVisible(ctx context.Context, samples int) (*bench.VisibleReport, error) {
 	a.notef("following %d puts through a cluster", samples)
-	c, err := bench.StartCluster(ctx, binary, dir, []string{"singapore"}, 3)
+	c, stop, err := startBench(ctx, "", []string{"singapore"}, 3)
 	if err != nil {
 		return nil, err
 	}
-	defer c.Stop()
+	defer stop()
 	return bench.RunVisible(ctx, c.Addrs(), samples)
 }
 

@@ -117,10 +117,10 @@ func TestSnapshotMessages(t *testing.T) {
 		code       int
 	}{
 		{"get " + dir, "rhumb snapshot get IMAGE TABLE KEY", exitUsage},
-		{"get " + dir + " roads x", `table "roads" has numbers as keys, and "x" is none`, exitUsage},
+		{"get " + dir + " roads x", `table "roads" has numbers as keys, and "x" is not a number`, exitUsage},
 		{"get " + dir + " rivers 1", "only roads;", exitNotFound},
 		{"verify " + empty, "`rhumb snapshot ls` lists images", exitNotFound},
-		{"stat " + filepath.Join(empty, "bad.rhs"), "is no saved image, or is cut short", exitFailure},
+		{"stat " + filepath.Join(empty, "bad.rhs"), "is not a saved image, or is truncated", exitFailure},
 		{"save " + dir + " " + file, "give a path that does not", exitPrecondition},
 		{"save " + dir + " /dev/null/x.rhs", "/dev/null: not a directory", exitFailure},
 		{"load " + file + " " + dir, "or replace it with --replace", exitPrecondition},

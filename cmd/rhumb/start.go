@@ -12,17 +12,21 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/geo/rtt"
-	"github.com/rhumbdb/rhumb/geo/wan"
 	"github.com/rhumbdb/rhumb/node"
 	"github.com/rhumbdb/rhumb/storage"
+	"github.com/rhumbdb/rhumb/wan"
 )
 
 // startFlags are the flags of `start` that node.Config does not take as they are.
 type startFlags struct {
 	location, latencyFile, logLevel string
 	cacheMiB, snapshotMiB           int64
+	overdueMiB                      int64
 	memory                          byteSize
 }
+
+// wallClock is what a node takes for the time of day; nil is time.Now. Tests put the clocks of single processes wrong.
+var wallClock func() time.Time
 
 func (a *app) startCommand() *cobra.Command {
 	var cfg node.Config
@@ -65,9 +69,11 @@ required, and then all addresses must be loopback addresses.`,
 	fl.IntVar(&cfg.Snapshot.Policy.Count, "snapshot-count", 0, "make a version once so many log entries wait, whatever the interval")
 	fl.BoolVar(&cfg.Snapshot.Policy.OnDemand, "snapshot-on-demand", false, "make versions only when rhumb snapshot publish asks")
 	fl.Int64Var(&f.snapshotMiB, "snapshot-budget", 0, "most memory that the image may take, in MiB (default 8192)")
+	fl.DurationVar(&cfg.Snapshot.Leash, "snapshot-leash", 0, "how long readers may keep a replaced file of the image until it counts as overdue; not less than the readers' own leash (default 1m)")
+	fl.Int64Var(&f.overdueMiB, "snapshot-overdue", 0, "most memory that overdue files of the image may take, in MiB, beside the budget (default as the budget)")
 	fl.BoolVar(&cfg.Snapshot.HugePages, "snapshot-huge-pages", false, "ask for huge pages; the folder's mount needs huge=advise or more")
 	fl.BoolVar(&cfg.Snapshot.GroupReadable, "snapshot-group-readable", false, "let only the owner and the group of the files read the image")
-	positive(fl, "cache-size", "snapshot-budget")
+	positive(fl, "cache-size", "snapshot-budget", "snapshot-leash", "snapshot-overdue")
 	fl.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 	return c
 }
@@ -80,8 +86,9 @@ func (a *app) start(ctx context.Context, cfg node.Config, f startFlags) error {
 		return rhumb.Ef(op, rhumb.InvalidArgument, "--log-level %q is none of debug, info, warn, error", f.logLevel)
 	}
 	cfg.Logger = a.newLogger(level)
-	cfg.Version = describeVersion().Version
-	cfg.CacheBytes, cfg.Snapshot.Budget, cfg.MemoryBytes = f.cacheMiB<<20, f.snapshotMiB<<20, int64(f.memory)
+	cfg.Version, cfg.Wall = describeVersion().Version, wallClock
+	cfg.CacheBytes, cfg.MemoryBytes = f.cacheMiB<<20, int64(f.memory)
+	cfg.Snapshot.Budget, cfg.Snapshot.OverdueMax = f.snapshotMiB<<20, f.overdueMiB<<20
 	var err error
 	if cfg.Location, err = locationOf(cfg.Region, f.location); err != nil {
 		return err

@@ -58,7 +58,8 @@ type judgement struct {
 	verdict
 	nodeOf   map[rhumb.NodeID]*client.NodeStatus
 	regionOf map[rhumb.RegionID]string
-	// fenced and lives are the greatest that any node has seen.
+	// fenced is the greatest that any node has seen. lives are those that a node has seen of itself: each followed a fencing of
+	// the live process, while others also count starts of the process.
 	fenced    map[rhumb.NodeID]time.Duration
 	lives     map[rhumb.NodeID]int
 	suspected map[rhumb.NodeID][]rhumb.NodeID // by whom
@@ -82,7 +83,9 @@ func newJudgement(v clusterView) *judgement {
 		j.nodeOf[n.Node.ID] = n
 		for _, s := range n.Sights {
 			j.fenced[s.Node] = max(j.fenced[s.Node], s.Fenced)
-			j.lives[s.Node] = max(j.lives[s.Node], s.Lives)
+			if s.Node == n.Node.ID {
+				j.lives[s.Node] = s.Lives
+			}
 		}
 		for _, id := range n.Suspected {
 			j.suspected[id] = append(j.suspected[id], n.Node.ID)
@@ -120,23 +123,49 @@ func (j *judgement) alive(id rhumb.NodeID) bool {
 func (j *judgement) metadata() {
 	var leader rhumb.NodeID
 	var dead []rhumb.NodeID
-	voters := 0
+	voters, mute := 0, 0
 	for _, n := range j.Nodes {
 		leader = cmp.Or(leader, n.MetadataLeader)
 		if n.Node.Voter {
 			voters++
-			if !j.alive(n.Node.ID) {
+			switch {
+			case !j.alive(n.Node.ID):
 				dead = append(dead, n.Node.ID)
+			case n.Metadata != nil && (n.Metadata.Silent || n.Metadata.Short):
+				mute++
 			}
 		}
+		j.metadataReplica(&n)
 	}
 	least := voters/2 + 1
-	j.CanLose = max(voters-len(dead)-least, 0)
+	j.CanLose = max(voters-len(dead)-mute-least, 0)
 	switch {
 	case voters > 0 && voters-len(dead) < least:
 		j.problem("the metadata group has no majority: %d of its %d voters live (%s do not): no range fails over, and no node or table can be added", voters-len(dead), voters, listNodes(dead))
 	case leader == rhumb.NoNode:
 		j.problem("no node knows a leader of the metadata group: what is shown of nodes and ranges is one node's copy, revision %d, and may be old", j.Revision)
+	}
+}
+
+// metadataReplica tells what keeps a node's replica of the metadata from voting, and what recoveries took place.
+func (j *judgement) metadataReplica(n *client.NodeStatus) {
+	m := n.Metadata
+	if m == nil {
+		return
+	}
+	switch {
+	case m.Short:
+		j.problem("the metadata replica of node %s lost entries that it had stored: it is filled again and votes after that; until then no other voter should stop", n.Node.ID)
+	case m.Silent && n.Node.Voter && len(m.WaitsFor) > 0:
+		j.problem("the metadata voter of node %s has started and does not vote yet: it waits for answers of %s", n.Node.ID, listNodes(m.WaitsFor))
+	case m.Silent && n.Node.Voter:
+		j.problem("the metadata voter of node %s has started and does not vote yet: a leader has to take it in anew", n.Node.ID)
+	}
+	if len(m.Readmits) > 0 {
+		j.problem("metadata replicas of %s lost entries: the leader removes them and takes them in anew", listNodes(m.Readmits))
+	}
+	if r := m.Recovered; r != nil {
+		j.Notes = append(j.Notes, fmt.Sprintf("the metadata was recovered by force from node %s at %s: changes that only %s had are lost", n.Node.ID, r.At.Format(time.RFC3339), listNodes(r.Lost)))
 	}
 }
 
@@ -237,7 +266,7 @@ func (j *judgement) serves(r *rhumb.Range) bool {
 // ranges counts the ranges by how they stand, and says why.
 func (j *judgement) ranges() {
 	c := &j.Counts
-	var noIntact, stopped []rhumb.RangeID
+	var noIntact, stopped, recovered []rhumb.RangeID
 	displaced := map[string]int{}
 	for _, r := range j.Ranges {
 		c.Total++
@@ -256,6 +285,9 @@ func (j *judgement) ranges() {
 		case spare < 0:
 			stopped = append(stopped, r.ID)
 		}
+		if r.Recovery != nil {
+			recovered = append(recovered, r.ID)
+		}
 		if r.Primary != r.Preferred {
 			c.Displaced++
 			displaced[j.whyDisplaced(r)]++
@@ -269,10 +301,13 @@ func (j *judgement) ranges() {
 		j.problem("%d ranges have no live primary", c.NoPrimary)
 	}
 	if c.Refusing > 0 {
-		j.problem("%d ranges have fewer live in-sync copies than their minimum and refuse writes (%s)", c.Refusing, listRanges(stopped))
+		j.problem("%d ranges have fewer live in-sync copies than their minimum and refuse writes (%s); if the nodes of the others are gone for good, `rhumb unsafe-recover range` shows what is left of a range, and lets it go on", c.Refusing, listRanges(stopped))
 	}
 	if c.UnderReplicated > 0 {
 		j.problem("%d ranges miss an in-sync replica", c.UnderReplicated)
+	}
+	if len(recovered) > 0 {
+		j.Notes = append(j.Notes, fmt.Sprintf("for %d ranges an operator has accepted a loss (%s): `rhumb range describe` tells which", len(recovered), listRanges(recovered)))
 	}
 	for _, why := range slices.Sorted(maps.Keys(displaced)) {
 		j.problem("%d ranges are displaced: %s", displaced[why], why)

@@ -52,6 +52,31 @@ func TestJudge(t *testing.T) {
 			breaks: func(v *clusterView) { dies(v, 3) },
 			says:   []string{"node n3 in singapore is not ready: cannot be reached", "1 ranges have no live primary"}, lose: 0,
 		},
+		"a voter is silent": {
+			breaks: func(v *clusterView) {
+				v.Nodes[1].Metadata = &client.MetadataReplica{Silent: true, WaitsFor: []rhumb.NodeID{1, 3}}
+			},
+			says: []string{"the metadata voter of node n2 has started and does not vote yet: it waits for answers of n1, n3"}, lose: 0,
+		},
+		"a learner is silent": {
+			breaks: func(v *clusterView) {
+				v.Nodes[3].Metadata = &client.MetadataReplica{Silent: true, WaitsFor: []rhumb.NodeID{1}}
+			}, lose: 1,
+		},
+		"a voter lost entries": {
+			breaks: func(v *clusterView) {
+				v.Nodes[1].Metadata = &client.MetadataReplica{Silent: true, Short: true}
+				v.Nodes[0].Metadata = &client.MetadataReplica{Readmits: []rhumb.NodeID{2}}
+			},
+			says: []string{"the metadata replica of node n2 lost entries that it had stored", "metadata replicas of n2 lost entries: the leader removes them"}, lose: 0,
+		},
+		"the metadata was recovered": {
+			breaks: func(v *clusterView) {
+				at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+				v.Nodes[0].Metadata = &client.MetadataReplica{Recovered: &client.MetadataRecovery{At: at, Lost: []rhumb.NodeID{2, 3}}}
+			},
+			note: "the metadata was recovered by force from node n1 at 2026-01-02T03:04:05Z: changes that only n2, n3 had are lost", lose: 1,
+		},
 		"a fenced node": {
 			breaks: func(v *clusterView) {
 				dies(v, 3)
@@ -124,10 +149,11 @@ func TestJudge(t *testing.T) {
 			says: []string{"node n1 was elected primary of 1 ranges (1/0) and does not serve them yet: n2 has not answered"}, lose: 1,
 		},
 		"a loop": {
-			breaks: func(v *clusterView) { v.Nodes[0].Sights = []client.NodeSight{{Node: 2, Lives: loopLives}} },
+			breaks: func(v *clusterView) { v.Nodes[1].Sights = []client.NodeSight{{Node: 2, Lives: loopLives}} },
 			says:   []string{"node n2 in singapore began 4 lives within a minute"}, lose: 1,
 		},
-		"some lives": {breaks: func(v *clusterView) { v.Nodes[0].Sights = []client.NodeSight{{Node: 2, Lives: loopLives - 1}} }, lose: 1},
+		"some lives":                {breaks: func(v *clusterView) { v.Nodes[1].Sights = []client.NodeSight{{Node: 2, Lives: loopLives - 1}} }, lose: 1},
+		"a node started repeatedly": {breaks: func(v *clusterView) { v.Nodes[0].Sights = []client.NodeSight{{Node: 2, Lives: loopLives}} }, lose: 1},
 		"a wrong clock": {
 			breaks: func(v *clusterView) { v.Nodes[1].Reason = "its clock is 3s ahead" },
 			says:   []string{"node n2 in singapore gives up its primaries: its clock is 3s ahead"}, lose: 1,

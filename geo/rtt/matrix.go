@@ -8,7 +8,8 @@ import (
 	"github.com/rhumbdb/rhumb/geo"
 )
 
-// milliseconds holds the round trips between regions: row i, column j is regions[i] to regions[j], j < i.
+// milliseconds holds the round trips between regions. Row i, column j is the pair regions[i],
+// regions[j] with j < i.
 var milliseconds = [][]float64{
 	{},
 	{156},
@@ -35,24 +36,26 @@ var milliseconds = [][]float64{
 const (
 	// fibreSpeed is two thirds of the speed of light in vacuum, in metres per second.
 	fibreSpeed = 299_792_458.0 * 2 / 3
-	// pathFactor is how much longer the cables are than the great circle.
+	// pathFactor is the ratio of the length of cables to the length of the great circle.
 	pathFactor = 1.55
-	// equipment is what a round trip takes beside the way.
+	// equipment is the part of a round trip that does not depend on the distance.
 	equipment = 7 * time.Millisecond
 )
 
-// Model estimates the round trip between two places from their distance; 0 for one and the same place.
+// Model estimates the round trip between two places from their distance. It returns 0 for equal
+// places.
 func Model(a, b rhumb.Point) time.Duration {
 	metres := geo.Metres(a, b)
 	if metres == 0 {
 		return 0
 	}
 	seconds := 2 * float64(metres) * pathFactor / fibreSpeed
+	// Whole microseconds make the result the same on every processor.
 	return equipment + time.Duration(math.Round(seconds*1e6))*time.Microsecond
 }
 
-// Between gives the round trip between two regions: the published one when both names are well known, what Model says of
-// their locations otherwise, and 0 within a region.
+// Between returns the round trip between two regions: the published one if both names are well
+// known, otherwise Model of their locations, and 0 within a region.
 func Between(a, b rhumb.Region) time.Duration {
 	if a.Name == b.Name {
 		return 0
@@ -63,22 +66,23 @@ func Between(a, b rhumb.Region) time.Duration {
 	return Model(a.Location, b.Location)
 }
 
-// Published gives the published round trip between two well-known regions, named as Lookup takes them, and false when
-// either is not known. It is 0 within a region.
+// Published returns the published round trip between two well-known regions, named as for Lookup.
+// It returns 0 within a region, and false if a name is unknown.
 func Published(a, b string) (time.Duration, bool) {
-	i, j := find(a), find(b)
+	i, j := findRegion(a), findRegion(b)
 	if i < 0 || j < 0 {
 		return 0, false
 	}
 	if i == j {
 		return 0, true
 	}
+	// The matrix stores each pair once, below the diagonal.
 	ms := milliseconds[max(i, j)][min(i, j)]
 	return time.Duration(ms * float64(time.Millisecond)), true
 }
 
-// Matrix gives the round trips between all pairs of regions in milliseconds, each pair once, in the form in which a
-// latency file holds them.
+// Matrix returns the round trips between all pairs of regions in milliseconds, each pair once. A
+// latency file has the same form.
 func Matrix(regions []rhumb.Region) map[string]map[string]float64 {
 	m := map[string]map[string]float64{}
 	for i, a := range regions {

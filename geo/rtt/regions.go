@@ -7,17 +7,17 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Region is a well-known place with data centres.
+// Region is a well-known place with data centres of several providers.
 type Region struct {
 	// Name is one lower-case word.
 	Name string
-	// Aliases are other names that Lookup takes: cloud regions and neighbouring cities.
+	// Aliases are further names that Lookup accepts: cloud regions and neighbouring cities.
 	Aliases []string
 	// Location is near the data centres, to about ten kilometres.
 	Location rhumb.Point
 }
 
-// regions stand in the order of the rows and columns of milliseconds.
+// regions has the order of the rows and columns of milliseconds.
 var regions = []Region{
 	{"singapore", []string{"ap-southeast-1", "asia-southeast1", "southeastasia", "sg"}, rhumb.Point{Lat: 1.29, Lon: 103.85}},
 	{"frankfurt", []string{"eu-central-1", "europe-west3", "germanywestcentral", "germany", "eu"}, rhumb.Point{Lat: 50.11, Lon: 8.68}},
@@ -40,28 +40,30 @@ var regions = []Region{
 	{"oregon", []string{"us-west-2", "westus2"}, rhumb.Point{Lat: 45.84, Lon: -119.70}},
 }
 
-// DefaultRegions are the regions of a demo for which nobody named others.
+// DefaultRegions returns the regions of a demo that is started without a choice of regions.
 func DefaultRegions() []string { return []string{"singapore", "frankfurt", "virginia"} }
 
-// Regions lists the well-known regions; the caller may change the slice, not what the aliases point to.
+// Regions returns the well-known regions. The caller may modify the slice but not the aliases.
 func Regions() []Region { return slices.Clone(regions) }
 
-// Lookup finds a well-known region by name or alias. Case, spaces, '-' and '_' do not matter: "Sao Paulo" finds saopaulo.
+// Lookup returns the well-known region with the given name or alias. It ignores case, spaces, '-'
+// and '_': "Sao Paulo" finds saopaulo.
 func Lookup(name string) (Region, bool) {
-	if i := find(name); i >= 0 {
+	if i := findRegion(name); i >= 0 {
 		return regions[i], true
 	}
 	return Region{}, false
 }
 
-func find(name string) int {
-	name = plain(name)
+// findRegion returns the index of the region with the given name or alias, or -1.
+func findRegion(name string) int {
+	name = normalizeName(name)
 	return slices.IndexFunc(regions, func(r Region) bool {
-		return r.Name == name || slices.ContainsFunc(r.Aliases, func(a string) bool { return plain(a) == name })
+		return r.Name == name || slices.ContainsFunc(r.Aliases, func(a string) bool { return normalizeName(a) == name })
 	})
 }
 
-// plain strips a name of what Lookup does not look at.
-func plain(name string) string {
+// normalizeName removes everything from a name that Lookup ignores.
+func normalizeName(name string) string {
 	return strings.NewReplacer("-", "", "_", "", " ", "").Replace(strings.ToLower(name))
 }

@@ -58,10 +58,10 @@ func TestNamesAreDistinct(t *testing.T) {
 			t.Errorf("%s: %v", r.Name, err)
 		}
 		for _, n := range append([]string{r.Name}, r.Aliases...) {
-			if other, twice := seen[plain(n)]; twice {
+			if other, twice := seen[normalizeName(n)]; twice {
 				t.Errorf("%q names both %s and %s", n, other, r.Name)
 			}
-			seen[plain(n)] = r.Name
+			seen[normalizeName(n)] = r.Name
 		}
 	}
 	for _, n := range DefaultRegions() {

@@ -1,5 +1,6 @@
-// Package admin turns what operators and clients ask of the cluster into operations on the catalog: tables, draining, and
-// the slots into which this node inserts server-named keys.
+// Package admin implements the operations that operators and clients perform on the catalog:
+// creating tables, draining nodes, and opening the slots into which this node inserts server-named
+// keys.
 package admin
 
 import (
@@ -11,64 +12,66 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
-// Metadata is the metadata group.
+// Metadata is the metadata group as seen from this node.
 type Metadata interface {
-	// Propose brings a command to the metadata leader and waits until this node has applied it.
+	// Propose sends a command to the metadata leader and waits until this node has applied it.
 	Propose(ctx context.Context, cmd catalog.Command) (catalog.Result, error)
-	// State gives the newest catalog of this node.
+	// State returns the newest catalog of this node.
 	State() *catalog.State
 }
 
-// Sizes tells how large a range is on this node.
+// Sizes provides the sizes of ranges on this node.
 type Sizes interface {
-	// DataBytes gives the size of a range's data, 0 when the node holds no copy.
+	// DataBytes returns the size of a range's data, or 0 if the node holds no copy.
 	DataBytes(id rhumb.RangeID) int64
 }
 
-// Loads tells how loaded the nodes of this region are.
+// Loads provides the loads of the nodes in this region.
 type Loads interface {
-	// Load gives the bytes of a class that a node orders the writes of; known is false when it has not said so of late.
+	// Load returns the number of bytes in ranges of a class whose primary is n. known is false if n
+	// has not reported for a while.
 	Load(n rhumb.NodeID, class rhumb.ClassID) (bytes int64, known bool)
 }
 
-// Config is what an Admin needs.
+// Config holds the dependencies of an Admin.
 type Config struct {
 	Self  rhumb.NodeID
 	Meta  Metadata
 	Sizes Sizes
-	// Loads may be nil: then inserts stay on the node that they come to.
+	// Loads may be nil. Inserts then stay on the node that received them.
 	Loads Loads
 }
 
-// Admin carries out operations on the catalog.
+// Admin performs operations on the catalog. It is safe for concurrent use.
 type Admin struct {
 	cfg  Config
-	open sync.Mutex // one slot is opened at a time
+	open sync.Mutex // held while a slot is opened, so that concurrent inserts open one slot
 }
 
-// drainPoll is how often Drain looks whether the primaries have moved.
+// drainPoll is how often Drain checks whether the primaries have moved.
 const drainPoll = 20 * time.Millisecond
 
-// New makes an Admin.
+// New returns an Admin.
 func New(cfg Config) *Admin { return &Admin{cfg: cfg} }
 
-// CreateTable makes a table, and gives it with a catalog that holds it.
+// CreateTable creates a table and returns it together with a catalog that contains it.
 func (a *Admin) CreateTable(ctx context.Context, cmd catalog.CreateTable) (*rhumb.Table, *catalog.State, error) {
 	const op rhumb.Op = "admin.CreateTable"
-	res, err := a.propose(ctx, op, cmd)
+	res, err := a.proposeCommand(ctx, op, cmd)
 	if err != nil {
 		return nil, nil, err
 	}
+	// Propose returns after this node has applied the command, so the local catalog has the table.
 	st := a.cfg.Meta.State()
 	t, ok := st.Table(res.Table)
 	if !ok {
-		return nil, nil, rhumb.Ef(op, rhumb.Internal, "table %q was made and is not there", cmd.Name)
+		return nil, nil, rhumb.Ef(op, rhumb.Internal, "table %q was created but is missing from the catalog; report this", cmd.Name)
 	}
 	return t, st, nil
 }
 
-// propose gives the refusal of a command as an error.
-func (a *Admin) propose(ctx context.Context, op rhumb.Op, cmd catalog.Command) (catalog.Result, error) {
+// proposeCommand proposes a command and turns its rejection by the catalog into an error.
+func (a *Admin) proposeCommand(ctx context.Context, op rhumb.Op, cmd catalog.Command) (catalog.Result, error) {
 	res, err := a.cfg.Meta.Propose(ctx, cmd)
 	if err == nil {
 		err = res.Err()
@@ -76,36 +79,38 @@ func (a *Admin) propose(ctx context.Context, op rhumb.Op, cmd catalog.Command) (
 	return res, rhumb.Wrap(op, err)
 }
 
-// Drain makes a node give up its primaries and take no new role; undo makes it live again. It answers when the node has
-// no primaries left that another node could take, or when ctx ends, and gives the number that it still has.
+// Drain makes a node hand over its primaries and accept no new role; undo makes it live again.
+// Drain returns when no other node could take over any of the remaining primaries, or when ctx
+// ends. It returns the number of primaries that the node still has.
 func (a *Admin) Drain(ctx context.Context, n rhumb.NodeID, undo bool) (int, error) {
 	const op rhumb.Op = "admin.Drain"
 	node, ok := a.cfg.Meta.State().Node(n)
 	if !ok {
-		return 0, rhumb.Ef(op, rhumb.NotFound, "node %s does not exist; rhumb node ls lists those that do", n)
+		return 0, rhumb.Ef(op, rhumb.NotFound, "node %s does not exist; list nodes with `rhumb node ls`", n)
 	}
 	state := rhumb.NodeDraining
 	if undo {
 		state = rhumb.NodeLive
 	}
-	if _, err := a.propose(ctx, op, catalog.SetNodeState{Node: n, Boot: node.Boot, State: state}); err != nil {
+	// The boot sequence keeps a late command from draining a later life of the node.
+	if _, err := a.proposeCommand(ctx, op, catalog.SetNodeState{Node: n, Boot: node.Boot, State: state}); err != nil {
 		return 0, err
 	}
 	if undo {
-		return a.primaries(n), nil
+		return a.countPrimaries(n), nil
 	}
-	for a.movable(n) > 0 {
+	for a.countMovable(n) > 0 {
 		select {
 		case <-ctx.Done():
-			return a.primaries(n), nil
+			return a.countPrimaries(n), nil
 		case <-time.After(drainPoll):
 		}
 	}
-	return a.primaries(n), nil
+	return a.countPrimaries(n), nil
 }
 
-// primaries counts the ranges whose primary is n.
-func (a *Admin) primaries(n rhumb.NodeID) (count int) {
+// countPrimaries returns the number of ranges whose primary is n.
+func (a *Admin) countPrimaries(n rhumb.NodeID) (count int) {
 	for r := range a.cfg.Meta.State().Ranges() {
 		if r.Primary == n {
 			count++
@@ -114,8 +119,8 @@ func (a *Admin) primaries(n rhumb.NodeID) (count int) {
 	return count
 }
 
-// movable counts the ranges of n that another live in-sync node could take over.
-func (a *Admin) movable(n rhumb.NodeID) (count int) {
+// countMovable returns the number of primaries of n that another live in-sync node could take over.
+func (a *Admin) countMovable(n rhumb.NodeID) (count int) {
 	st := a.cfg.Meta.State()
 	for r := range st.Ranges() {
 		if r.Primary != n {

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
-	"github.com/rhumbdb/rhumb/geo/place"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+	"github.com/rhumbdb/rhumb/raftmeta/place"
 )
 
 // meta is a metadata group of one: it applies commands at once.

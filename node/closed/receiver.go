@@ -2,16 +2,17 @@ package closed
 
 import "github.com/rhumbdb/rhumb"
 
-// Receiver is what a node was told by one peer. The zero value knows nothing.
+// Receiver holds the claims received from one peer. The zero value holds none.
 type Receiver struct {
 	applied uint64
 	at      rhumb.Timestamp
 	covers  map[rhumb.RangeID]rhumb.Seq
-	// past are claims that covers does not make any more.
+	// past holds earlier claims that covers no longer implies.
 	past History
 }
 
-// Take takes a frame, and reports false for one that is older than what was taken or does not connect to it.
+// Take applies a frame. It returns false, and ignores the frame, if the frame is not newer than the
+// last one or its base is missing.
 func (r *Receiver) Take(f *Frame) bool {
 	if f.Number <= r.applied || f.Base > r.applied {
 		return false
@@ -19,6 +20,7 @@ func (r *Receiver) Take(f *Frame) bool {
 	if r.covers == nil {
 		r.covers, r.past = make(map[rhumb.RangeID]rhumb.Seq), make(History)
 	}
+	// Both cases replace claims that are still true: a lower timestamp, and a new list of ranges.
 	if f.At < r.at || f.Base == 0 {
 		r.rememberAll()
 	}
@@ -26,7 +28,8 @@ func (r *Receiver) Take(f *Frame) bool {
 		clear(r.covers)
 	}
 	for _, c := range f.Covers {
-		r.remember(c.Range)
+		r.rememberClaim(c.Range)
+		// A position of 0 ends the coverage of the range.
 		if c.Seq == 0 {
 			delete(r.covers, c.Range)
 			continue
@@ -37,24 +40,25 @@ func (r *Receiver) Take(f *Frame) bool {
 	return true
 }
 
-// remember keeps the claim that covers makes of a range, before it changes.
-func (r *Receiver) remember(id rhumb.RangeID) {
+// rememberClaim saves the claim about a range before covers changes.
+func (r *Receiver) rememberClaim(id rhumb.RangeID) {
 	if seq, ok := r.covers[id]; ok && r.at != 0 {
 		r.past.Note(id, Claim{r.at, seq})
 	}
 }
 
+// rememberAll saves the claims about all ranges.
 func (r *Receiver) rememberAll() {
 	for id := range r.covers {
-		r.remember(id)
+		r.rememberClaim(id)
 	}
 }
 
-// Applied gives the number of the last frame taken.
+// Applied returns the number of the last applied frame.
 func (r *Receiver) Applied() uint64 { return r.applied }
 
-// At gives the timestamp up to which every entry of the range, now and ever, lies at a position up to upTo; 0 when none is
-// known.
+// At returns a timestamp such that every present or future entry of the range at or below it has a
+// position up to upTo. It returns 0 if none is known.
 func (r *Receiver) At(id rhumb.RangeID, upTo rhumb.Seq) rhumb.Timestamp {
 	at := r.past.At(id, upTo)
 	if seq, ok := r.covers[id]; ok && seq <= upTo {
@@ -63,20 +67,24 @@ func (r *Receiver) At(id rhumb.RangeID, upTo rhumb.Seq) rhumb.Timestamp {
 	return at
 }
 
-// Reset says that the sender begins anew, as a new life does. What was claimed stays true.
+// Reset prepares for a sender that starts over, as a new life does. Claims already received stay
+// true and are kept.
 func (r *Receiver) Reset() {
 	r.rememberAll()
 	clear(r.covers)
 	r.at, r.applied = 0, 0
 }
 
-// History keeps the last two claims on each range: one that is new may speak of entries that are still on their way.
+// History holds the last two claims about each range: the newer one may refer to entries that are
+// still in flight.
 type History map[rhumb.RangeID][2]Claim
 
-// Note adds a claim. One that says less than is known is dropped.
+// Note adds a claim unless it claims less than a known one.
 func (h History) Note(id rhumb.RangeID, c Claim) {
 	last := h[id]
 	switch {
+	// The three cases: nothing new; a later timestamp at no higher position, which replaces the newest
+	// claim; and a higher position, which shifts the newest claim back.
 	case c.At == 0 || c.At <= last[0].At:
 	case c.Seq <= last[0].Seq:
 		h[id] = [2]Claim{c, last[1]}
@@ -85,7 +93,7 @@ func (h History) Note(id rhumb.RangeID, c Claim) {
 	}
 }
 
-// At is Receiver.At for the claims kept.
+// At is Receiver.At for the claims in h.
 func (h History) At(id rhumb.RangeID, upTo rhumb.Seq) rhumb.Timestamp {
 	for _, c := range h[id] {
 		if c.Seq <= upTo {

@@ -8,66 +8,70 @@ import (
 )
 
 const (
-	// CoversMax bounds the covers of one frame: about 6 KiB.
+	// CoversMax is the largest number of covers in a frame: about 6 KiB.
 	CoversMax = 512
-	// LagMax is how far a range's closed timestamp may lie behind that of the most advanced one and still be covered. A
-	// range further behind has a member that does not answer.
+	// LagMax is how far the closed timestamp of a range may be behind the most advanced one while
+	// the range is still covered. A range further behind has a member that does not answer.
 	LagMax = time.Second
 )
 
-// Claim says of a range that every entry with a timestamp up to At lies at a position up to Seq, for ever. A node whose
-// log of the range is committed up to Seq, or further, holds all of them.
+// Claim states about a range that every entry with a timestamp up to At has a position up to Seq,
+// for ever. A node whose log of the range is committed up to Seq or further holds all of them.
 type Claim struct {
 	At  rhumb.Timestamp
 	Seq rhumb.Seq
 }
 
-// RangeClaim is a claim on a range.
+// RangeClaim is a claim about a range.
 type RangeClaim struct {
 	Range rhumb.RangeID
 	Claim
 }
 
-// Cover says that a range is covered from now on, with Seq as its position; 0 that it is not.
+// Cover sets the position of a covered range; a Seq of 0 ends its coverage.
 type Cover struct {
 	Range rhumb.RangeID
 	Seq   rhumb.Seq
 }
 
-// Frame is what a Sender tells a Receiver, with what the Receiver beside it has taken. The zero value tells nothing.
+// Frame is a message from a Sender to a Receiver, together with what the Receiver at the same end
+// has applied. The zero value carries nothing.
 type Frame struct {
-	// Number is greater than that of every frame before; 0 when the frame tells nothing.
+	// Number is greater than that of every earlier frame, or 0 if the frame carries nothing.
 	Number uint64
-	// Base is the number of a frame that the receiver has taken: Covers are all changes since then. With 0 they are all that
-	// is covered, and what an earlier frame told beside them is over.
+	// Base is the number of a frame that the receiver has applied; Covers lists all changes since
+	// then. If Base is 0, Covers lists all covered ranges, and earlier coverage ends.
 	Base   uint64
 	Covers []Cover
-	// At is up to where the covered ranges are closed; 0 while not all changes are told.
+	// At is the timestamp up to which the covered ranges are closed, or 0 while changes are still
+	// to be sent.
 	At rhumb.Timestamp
-	// Applied is the number of the last frame that the sender of this one has taken from the other end.
+	// Applied is the number of the last frame that the sender of this one has applied from the
+	// other end.
 	Applied uint64
 }
 
-// Sender is what a node tells one peer. The zero value tells nothing.
+// Sender holds what a node sends to one peer. The zero value sends nothing.
 type Sender struct {
 	number, base uint64
-	began        uint64 // the number at the last Reset: what was told up to there is not what is told now
+	began        uint64 // number at the last Reset; confirmations of earlier frames are ignored
 	at           rhumb.Timestamp
-	turn         uint64 // counts Set
+	turn         uint64 // counts calls of Set
 	told         map[rhumb.RangeID]*item
-	// open are the ranges of told whose last change the receiver is not known to have taken.
+	// open lists the ranges of told whose last change the receiver may not have applied.
 	open []rhumb.RangeID
 }
 
-// item is a range that is covered, or was and the receiver may not know that it is not.
+// item is a range that is covered, or that the receiver may still believe to be covered.
 type item struct {
 	seq   rhumb.Seq
-	since uint64 // the first frame that listed seq; 0 for none yet
+	since uint64 // first frame that listed seq; 0 if none did
 	turn  uint64
 	open  bool
 }
 
-// Set says what is closed now, for all ranges that the receiver holds; those that are left out are not covered any more.
+// Set replaces the claims about all ranges that the receiver holds. Ranges that are not listed are
+// no longer covered.
 func (s *Sender) Set(claims []RangeClaim) {
 	s.turn++
 	var newest rhumb.Timestamp
@@ -76,11 +80,12 @@ func (s *Sender) Set(claims []RangeClaim) {
 	}
 	s.at = newest
 	for _, c := range claims {
+		// A single lagging range would hold back the common timestamp of all others.
 		if c.At == 0 || c.At.Add(LagMax) < newest {
 			continue
 		}
 		s.at = min(s.at, c.At)
-		s.cover(c.Range, c.Seq).turn = s.turn
+		s.setCover(c.Range, c.Seq).turn = s.turn
 	}
 	var left []rhumb.RangeID
 	for id, it := range s.told {
@@ -88,14 +93,15 @@ func (s *Sender) Set(claims []RangeClaim) {
 			left = append(left, id)
 		}
 	}
+	// Map order is random, and the simulator must replay a run from its seed.
 	slices.SortFunc(left, rhumb.RangeID.Compare)
 	for _, id := range left {
-		s.cover(id, 0)
+		s.setCover(id, 0)
 	}
 }
 
-// cover notes a range's position, 0 for none.
-func (s *Sender) cover(id rhumb.RangeID, seq rhumb.Seq) *item {
+// setCover sets the position of a range; 0 ends its coverage.
+func (s *Sender) setCover(id rhumb.RangeID, seq rhumb.Seq) *item {
 	it := s.told[id]
 	switch {
 	case it == nil:
@@ -108,25 +114,27 @@ func (s *Sender) cover(id rhumb.RangeID, seq rhumb.Seq) *item {
 		return it
 	}
 	it.seq, it.since = seq, 0
-	s.reopen(id, it)
+	s.markOpen(id, it)
 	return it
 }
 
-func (s *Sender) reopen(id rhumb.RangeID, it *item) {
+// markOpen puts a range on the list of changes to send.
+func (s *Sender) markOpen(id rhumb.RangeID, it *item) {
 	if !it.open {
 		it.open = true
 		s.open = append(s.open, id)
 	}
 }
 
-// Frame gives the next frame.
+// Frame returns the next frame.
 func (s *Sender) Frame() Frame {
 	if len(s.told) == 0 {
 		return Frame{}
 	}
 	s.number++
 	f := Frame{Number: s.number, Base: s.base}
-	// What an earlier frame listed must be in this one: the receiver confirms by number. That is never more than fits.
+	// A change that an earlier frame listed must be in this frame too, since the receiver confirms
+	// by number. These changes always fit.
 	for _, id := range s.open {
 		if it := s.told[id]; it.since != 0 {
 			f.Covers = append(f.Covers, Cover{id, it.seq})
@@ -138,6 +146,7 @@ func (s *Sender) Frame() Frame {
 			continue
 		}
 		if len(f.Covers) == CoversMax {
+			// Without a timestamp the peer learns the covers but concludes nothing from them yet.
 			return f
 		}
 		it.since = s.number
@@ -147,8 +156,9 @@ func (s *Sender) Frame() Frame {
 	return f
 }
 
-// Confirm says that the receiver has taken the frame of that number.
+// Confirm records that the receiver has applied the frame with the given number.
 func (s *Sender) Confirm(number uint64) {
+	// The numbers come from the network: stale and invented ones are ignored.
 	if number <= max(s.base, s.began) || number > s.number {
 		return
 	}
@@ -166,7 +176,7 @@ func (s *Sender) Confirm(number uint64) {
 	})
 }
 
-// Reset says that the receiver knows nothing, as a new life does.
+// Reset records that the receiver knows nothing, as at the start of a new life.
 func (s *Sender) Reset() {
 	s.base, s.began, s.open = 0, s.number, s.open[:0]
 	ids := make([]rhumb.RangeID, 0, len(s.told))
@@ -181,6 +191,6 @@ func (s *Sender) Reset() {
 			continue
 		}
 		it.since, it.open = 0, false
-		s.reopen(id, it)
+		s.markOpen(id, it)
 	}
 }

@@ -28,12 +28,21 @@ const proposeOverhead = 512
 // uncommitted, but a range without in-sync members must not use up what the others need.
 const stuckAfter = 2 * time.Second
 
+const (
+	// tookShare is the part, one in so many, that one answer has in what is usual.
+	tookShare = 16
+	// retryAfterLeast and retryAfterMost bound what a refusal says about when to try again.
+	retryAfterLeast = 10 * time.Millisecond
+	retryAfterMost  = 2 * time.Second
+)
+
 // admission bounds the client batches that a host has accepted and not answered.
 type admission struct {
 	clock func() time.Duration
 
 	mu   sync.Mutex // guards all below
 	pace pace
+	took time.Duration // to answer a batch, smoothed
 	used int64
 	// open are the batches that count in used, oldest first. Answered ones stay until they are the oldest.
 	open []*admitted
@@ -77,7 +86,9 @@ func (a *admission) answered(b *admitted) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !b.over {
-		a.pace.answered(now, now-b.since, b.size, a.used)
+		took := now - b.since
+		a.took += (took - a.took) / tookShare
+		a.pace.answered(now, took, b.size, a.used)
 	}
 	a.endLocked(b)
 }
@@ -89,8 +100,18 @@ func (a *admission) state() (used, now int64) {
 	return a.used, a.pace.now
 }
 
+// retryAfter returns when there is probably room for a batch that was refused: when as much as is taken in is answered.
+func (a *admission) retryAfter() time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return min(max(a.took, retryAfterLeast), retryAfterMost)
+}
+
 // overloaded refuses a batch that was not taken in.
 func (h *Host) overloaded(op rhumb.Op, ev *proposeEvent, why string) {
 	h.m.overloaded.Inc()
-	ev.answer(rhumb.Outcome{}, &rhumb.Error{Op: op, Kind: rhumb.Overloaded, Range: ev.batch.Range, Node: h.cfg.Self.Node, Msg: why + "; send less or retry later"})
+	ev.answer(rhumb.Outcome{}, &rhumb.Error{
+		Op: op, Kind: rhumb.Overloaded, Range: ev.batch.Range, Node: h.cfg.Self.Node,
+		RetryAfter: h.admission.retryAfter(), Msg: why + "; send less or retry later",
+	})
 }

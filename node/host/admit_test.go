@@ -77,3 +77,30 @@ func TestAdmission(t *testing.T) {
 		t.Fatal("a batch above the bound never goes")
 	}
 }
+
+// What a refusal says of when to try again follows how long batches take, within its bounds.
+func TestRetryAfter(t *testing.T) {
+	now := time.Hour
+	a := &admission{clock: func() time.Duration { return now }, pace: newPace(1 << 20)}
+	if got := a.retryAfter(); got != retryAfterLeast {
+		t.Errorf("%v before any answer, want %v", got, retryAfterLeast)
+	}
+	answer := func(took time.Duration) {
+		for range 20 * tookShare {
+			b, ok := a.take(1)
+			if !ok {
+				t.Fatal("a batch of one byte does not go")
+			}
+			now += took
+			a.answered(b)
+		}
+	}
+	answer(300 * time.Millisecond)
+	if got := a.retryAfter(); got < 299*time.Millisecond || got > 300*time.Millisecond {
+		t.Errorf("%v when batches take 300 ms", got)
+	}
+	answer(time.Minute)
+	if got := a.retryAfter(); got != retryAfterMost {
+		t.Errorf("%v when batches take a minute, want %v", got, retryAfterMost)
+	}
+}

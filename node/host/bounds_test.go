@@ -542,3 +542,40 @@ func TestLogsOfStoreAreBounded(t *testing.T) {
 		t.Error("no log was cut shorter, but it is short")
 	}
 }
+
+// TestSecondaryTrimsByItself guards LogKeepStore on a node whose ranges have their primaries elsewhere, on stores with more room:
+// the log is cut short, and the secondary is as good a successor as before.
+func TestSecondaryTrimsByItself(t *testing.T) {
+	const most = 4 << 20
+	w := newWorldWith(t, 3, storage.Config{CacheBytes: 8 << 20, MemTableBytes: 4 << 20}, func(c *Config) {
+		if c.Self.Node == 2 {
+			c.LogKeepStore = most
+		}
+	})
+	w.put(1, "k", "v")
+	w.isolate(3, true)
+	w.elect(1, 1, 2)
+	kept := func(n rhumb.NodeID) int64 {
+		size, _ := w.hosts[n].cfg.Engine.Stores()[0].Size(testRange)
+		return size.Log
+	}
+	value := strings.Repeat("x", 256<<10)
+	for range 64 {
+		w.put(1, "k", value)
+	}
+	w.eventually(func() error {
+		w.put(1, "k", value)
+		if n := kept(2); n > 2*most {
+			return fmt.Errorf("%d bytes of log are kept", n)
+		}
+		return nil
+	})
+	if n := metric(t, w.hosts[2], "rhumb_host_logs_shortened_total"); n == 0 {
+		t.Error("no log was cut shorter, but it is short")
+	}
+	if n := kept(1); n < 64*int64(len(value)) {
+		t.Errorf("the primary keeps %d bytes of log, and has room", n)
+	}
+	w.elect(2, 1, 2)
+	w.put(2, "k", "after")
+}

@@ -74,11 +74,16 @@ func waterLevel(sizes []int64, total int64) int64 {
 	return math.MaxInt64
 }
 
+// ownTrimMargin is the part, one in so many, by which a store may be beyond LogKeepStore before secondaries trim without their
+// primaries.
+const ownTrimMargin = 4
+
 // logCheckInterval is how often the size of the logs is looked at.
 const logCheckInterval = time.Second
 
 // boundLogs keeps the logs of each store within Config.LogKeepStore, the longest first: the ranges of which this node is primary
-// keep less for replicas that are behind. A secondary trims with its primary.
+// keep less for replicas that are behind. A secondary trims with its primary, and by itself when the store is beyond its bound by
+// more than the time that primaries need to trim lets grow: their nodes may have stores with more room.
 func (h *Host) boundLogs() {
 	now := h.rt.Now()
 	if now-h.logsChecked < logCheckInterval {
@@ -88,6 +93,18 @@ func (h *Host) boundLogs() {
 	for _, store := range h.cfg.Engine.Stores() {
 		h.boundLogsOf(store)
 	}
+}
+
+// trimOwn lets the secondaries with the longest logs trim by themselves, and returns how many did.
+func (h *Host) trimOwn(slots []*slot, sizes []int64) (n int) {
+	level := waterLevel(sizes, h.cfg.LogKeepStore)
+	for i, s := range slots {
+		if sizes[i] > level && s.r.TrimOwn(level) {
+			h.touch(s)
+			n++
+		}
+	}
+	return n
 }
 
 func (h *Host) boundLogsOf(store *storage.Store) {
@@ -116,6 +133,9 @@ func (h *Host) boundLogsOf(store *storage.Store) {
 		if sizes[i] > keep && s.r.State() == replica.Primary {
 			shortened++
 		}
+	}
+	if total > h.cfg.LogKeepStore+h.cfg.LogKeepStore/ownTrimMargin {
+		shortened += h.trimOwn(slots, sizes)
 	}
 	h.m.logsShortened.Add(float64(shortened))
 	if shortened > 0 && !h.logsShort[store] { // once: the level moves with every write until the replicas have caught up

@@ -220,7 +220,11 @@ func (h *Host) sendAll(msgs []replica.Message) {
 // change proposes to the metadata group what a replica wants. When too many proposals are under way it is dropped: the
 // replica asks again.
 func (h *Host) change(p replica.MetaProposal) {
-	if h.changes.Add(1) > metaInFlightMax {
+	places := int32(metaInFlightMax)
+	if p.Unhurried {
+		places /= 2
+	}
+	if h.changes.Add(1) > places {
 		h.changes.Add(-1)
 		h.m.metaDropped.Inc()
 		return

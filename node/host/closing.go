@@ -20,8 +20,8 @@ func (closeEvent) apply(h *Host) {
 			continue
 		}
 		epoch := s.r.Epoch()
-		at, seq, ok := s.r.Close(ts, func(n rhumb.NodeID) rhumb.Timestamp {
-			agreed := h.leases.agreed(n, s.id, epoch)
+		at, seq, ok := s.r.Close(ts, func(n rhumb.NodeID, life rhumb.BootSeq) rhumb.Timestamp {
+			agreed := h.leases.agreed(n, life, s.id, epoch)
 			if h.cfg.Probe != nil {
 				agreed = h.cfg.Probe.Agreed(n, s.id, epoch, agreed)
 			}
@@ -96,10 +96,10 @@ func (l *Leases) asked() rhumb.Timestamp {
 	return l.pairs.Closing()
 }
 
-func (l *Leases) agreed(n rhumb.NodeID, r rhumb.RangeID, e rhumb.Epoch) rhumb.Timestamp {
+func (l *Leases) agreed(n rhumb.NodeID, life rhumb.BootSeq, r rhumb.RangeID, e rhumb.Epoch) rhumb.Timestamp {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.pairs.Agreed(n, r, e)
+	return l.pairs.Agreed(n, life, r, e)
 }
 
 func (l *Leases) publish(claims []lease.Published) {

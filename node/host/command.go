@@ -14,7 +14,7 @@ func Command(self rhumb.NodeID, p replica.MetaProposal) catalog.Command {
 	case replica.AlterISR:
 		c := catalog.AlterISR{Range: p.Range, Epoch: p.Epoch, Version: p.Version}
 		for i, n := range p.New {
-			c.Members = append(c.Members, catalog.Member{Node: n, Boot: p.Lives[i]})
+			c.Members = append(c.Members, catalog.Member{Node: n, Boot: p.Lives[i], Vouched: p.Vouched[i]})
 		}
 		return c
 	case replica.ElectMe:
@@ -24,9 +24,9 @@ func Command(self rhumb.NodeID, p replica.MetaProposal) catalog.Command {
 	case replica.Yield:
 		return catalog.Elect{Range: p.Range, Version: p.Version}
 	case replica.Quarantine:
-		return catalog.QuarantineReplica{Range: p.Range, Node: p.Node}
+		return catalog.QuarantineReplica{Range: p.Range, Node: p.Node, Epoch: p.Epoch}
 	case replica.Readmit:
-		return catalog.ReadmitReplica{Range: p.Range, Node: p.Node}
+		return catalog.ReadmitReplica{Range: p.Range, Node: p.Node, Epoch: p.Epoch}
 	}
 	panic(fmt.Sprintf("host: unknown proposal %s", p.Kind))
 }

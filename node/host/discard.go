@@ -11,7 +11,8 @@ import (
 
 const opDiscard rhumb.Op = "host.Host.Discard"
 
-// Discard drops this node's quarantined copy of a range, durably, and begins an empty one in its place. The empty replica
+// Discard sets aside what tables hold of this node's quarantined copy of a range (storage.Store.KeepDiscarded), drops the copy,
+// durably, and begins an empty one in its place. The empty replica
 // asks metadata to forget the quarantine, and copies the log as far as it reaches. Discard returns once the empty replica
 // is there.
 //
@@ -31,12 +32,17 @@ func (h *Host) Discard(ctx context.Context, id rhumb.RangeID, acceptLoss bool) e
 	}
 }
 
-// discardEvent begins to discard a copy, discardedEvent puts the empty replica in its place once the drop is durable.
+// discardEvent has what a copy holds set aside, dropEvent drops the copy, and discardedEvent puts the empty replica in its place
+// once the drop is durable.
 type (
 	discardEvent struct {
 		id         rhumb.RangeID
 		acceptLoss bool
 		answer     chan<- error // has room for one
+	}
+	dropEvent struct {
+		discardEvent
+		s *slot
 	}
 	discardedEvent struct {
 		s      *slot
@@ -95,13 +101,36 @@ func (ev discardEvent) apply(h *Host) {
 		ev.answer <- err
 		return
 	}
+	s.gone = true
+	h.reads.Add(1) // keeps the engine open
+	h.rt.Disk(true, func() {
+		if dir, err := s.store.KeepDiscarded(s.id); err != nil {
+			h.log.Warn("the damaged copy is not set aside", "range", s.id.String(), "err", err)
+		} else {
+			h.log.Info("the damaged copy is set aside", "range", s.id.String(), "dir", dir)
+		}
+	}, func() {
+		h.reads.Add(-1)
+		if !h.post(dropEvent{ev, s}) {
+			ev.answer <- errStopping(opDiscard)
+		}
+	})
+}
+
+func (ev dropEvent) apply(h *Host) {
+	s, d := ev.s, ev.s.desc.Load()
+	if err := checkDiscard(h.cfg.Self.Node, s.r.State(), d, ev.acceptLoss); err != nil { // the record may have changed meanwhile
+		s.gone = false
+		ev.answer <- err
+		return
+	}
 	floor := max(s.r.Epoch(), d.Epoch)
 	batches, err := h.dropRange(s)
 	if err != nil {
+		s.gone = false
 		ev.answer <- rhumb.Wrap(opDiscard, err)
 		return
 	}
-	s.gone = true
 	h.log.Warn("a damaged copy is discarded", "range", s.id.String(), "why", s.r.Status().Quarantine, "accept_loss", ev.acceptLoss)
 	h.reads.Add(1) // keeps the engine open
 	h.rt.Disk(true, func() {

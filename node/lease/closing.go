@@ -18,11 +18,12 @@ func (p *Pairs) Closing() rhumb.Timestamp { return p.closing }
 // one. Call it before Receive with the Close of the frame, so that the answer already agrees.
 func (p *Pairs) Passed(ts rhumb.Timestamp) { p.clock = max(p.clock, ts) }
 
-// Agreed gives the greatest timestamp of this node's that n agreed to for epoch e of r: neither n, nor anybody with n's
-// help, writes at or below it unless in epoch e. It is 0 when somebody is known to have promised a later epoch.
-func (p *Pairs) Agreed(n rhumb.NodeID, r rhumb.RangeID, e rhumb.Epoch) rhumb.Timestamp {
+// Agreed returns the greatest timestamp of this node's that n agreed to, in the given life, for epoch e of r: neither n, nor
+// anybody with n's help, writes at or below it unless in epoch e. It is 0 when somebody is known to have promised a later
+// epoch, and when another life of n was heard last: what one life agreed to says nothing of the disk of the next.
+func (p *Pairs) Agreed(n rhumb.NodeID, life rhumb.BootSeq, r rhumb.RangeID, e rhumb.Epoch) rhumb.Timestamp {
 	q := p.peer(n)
-	if q == nil || e < p.fenced[r] {
+	if q == nil || q.life.Boot != life || e < p.fenced[r] {
 		return 0
 	}
 	return q.agreed

@@ -24,7 +24,7 @@ func TestAgreed(t *testing.T) {
 	c, asker, asked := asking(500)
 	agreed := func(what string, e rhumb.Epoch, want rhumb.Timestamp) {
 		t.Helper()
-		if got := asker.pairs.Agreed(2, testRange, e); got != want {
+		if got := asker.pairs.Agreed(2, asked.life.Boot, testRange, e); got != want {
 			t.Errorf("%s: in epoch %d agreed to %d, want %d", what, e, got, want)
 		}
 	}
@@ -41,7 +41,7 @@ func TestAgreed(t *testing.T) {
 	c.pass(beat)
 	agreed("epoch 4 is promised", 3, 0)
 	agreed("epoch 4 is promised", 4, 500)
-	if got := asker.pairs.Agreed(2, rhumb.RangeID{Region: 1, Slot: 8}, 3); got != 500 {
+	if got := asker.pairs.Agreed(2, asked.life.Boot, rhumb.RangeID{Region: 1, Slot: 8}, 3); got != 500 {
 		t.Errorf("another range: agreed to %d", got)
 	}
 	asker.life.Boot++
@@ -49,6 +49,9 @@ func TestAgreed(t *testing.T) {
 	agreed("a new life", 4, 0)
 	c.pass(2 * beat)
 	agreed("a new life that asked", 4, 500)
+	if got := asker.pairs.Agreed(2, asked.life.Boot+1, testRange, 4); got != 0 {
+		t.Errorf("a life that was not heard yet has agreed to %d", got)
+	}
 }
 
 // TestAgreedNeedsAllExclusions guards that agreement is left out of frames that do not list all it does not cover.
@@ -71,7 +74,7 @@ func TestAgreedNeedsAllExclusions(t *testing.T) {
 		}
 	}
 	c.pass(3 * beat)
-	if got := asker.pairs.Agreed(2, testRange, 1); got != 500 {
+	if got := asker.pairs.Agreed(2, asked.life.Boot, testRange, 1); got != 500 {
 		t.Errorf("after all were confirmed: agreed to %d", got)
 	}
 }

@@ -20,8 +20,10 @@
 // the last such receipt + Lease(1+2 rho) + Epsilon, and for none of a holder that has confirmed. When a list is longer
 // than ExclusionsMax the frame carries its beginning and no grant.
 //
-// A process that starts has forgotten its grants: it waits LeaseMax before it activates anything, unless its store is
-// fresh and so never gave one. It re-registers its durable promises by Exclude before its first SetPeers.
+// A process that starts has forgotten its grants: for what it activates it waits LeaseMax, or until every other node that
+// metadata knows has confirmed the exclusion to the present life, unless its store is fresh and so never gave a grant. A
+// node that is fenced may hold a grant and cannot confirm. The process re-registers its durable promises by Exclude before
+// its first SetPeers.
 //
 // # Closed timestamps (ruling 6)
 //

@@ -15,6 +15,9 @@ type PeerInfo struct {
 	ID     rhumb.NodeID
 	Boot   rhumb.BootSeq
 	Timing Timing
+	// Absent says that the node is not to be watched, but may hold what an earlier life of this node granted to it. The other
+	// fields but ID have no meaning then.
+	Absent bool
 }
 
 // Pairs is this node's side of all its pairs.
@@ -26,8 +29,10 @@ type Pairs struct {
 	// fenced holds the greatest epoch that this node has promised or that a grantor has excluded up to: below it, it
 	// holds nothing.
 	fenced map[rhumb.RangeID]rhumb.Epoch
-	// restartUntil is when the grants of earlier lives are over.
+	// restartUntil is when the grants of earlier lives are over. all says that SetPeers named every node that may hold one,
+	// and none of them is absent.
 	restartUntil time.Duration
+	all          bool
 	// distrusted: heartbeats sent up to here give this node nothing.
 	distrusted time.Duration
 	lastTick   time.Duration
@@ -61,9 +66,12 @@ func New(self rhumb.NodeIdentity, now time.Duration, freshStore bool) *Pairs {
 	return p
 }
 
-// SetPeers says whom to watch and grant to. A peer that is left out is neither, but what it holds is remembered. It
-// panics when a timing is not valid.
+// SetPeers says whom to watch and grant to. A peer that is left out is neither, but what it holds is remembered. The first
+// call must name every node to which an earlier life of this one may have granted anything. It panics when a timing is not
+// valid.
 func (p *Pairs) SetPeers(now time.Duration, peers []PeerInfo) {
+	p.all = !slices.ContainsFunc(peers, func(i PeerInfo) bool { return i.Absent })
+	peers = slices.DeleteFunc(slices.Clone(peers), func(i PeerInfo) bool { return i.Absent })
 	for _, q := range p.peers {
 		q.watched = q.watched && slices.ContainsFunc(peers, func(i PeerInfo) bool { return i.ID == q.id })
 	}
@@ -269,8 +277,10 @@ func (p *Pairs) Holds(now time.Duration, r rhumb.RangeID, e rhumb.Epoch, members
 
 // WaitUntil gives the time at which every grant that this node gave to others for epochs of r below e is over (rule
 // E). It falls when holders confirm the exclusion.
-func (p *Pairs) WaitUntil(r rhumb.RangeID, e rhumb.Epoch) time.Duration {
-	until := p.restartUntil
+func (p *Pairs) WaitUntil(r rhumb.RangeID, e rhumb.Epoch) (until time.Duration) {
+	if !p.allConfirmed(r, e) {
+		until = p.restartUntil
+	}
 	excluded := p.promised[r].epoch >= e
 	for _, q := range p.peers {
 		until = max(until, q.floor)
@@ -284,15 +294,34 @@ func (p *Pairs) WaitUntil(r rhumb.RangeID, e rhumb.Epoch) time.Duration {
 	return until
 }
 
+// allConfirmed reports whether every other node has confirmed in this life that it holds nothing for epochs of r below e. What
+// earlier lives granted is void then: who confirms drops what it believes, whoever it has that from, and takes no grant that
+// this node did not give in its present life.
+func (p *Pairs) allConfirmed(r rhumb.RangeID, e rhumb.Epoch) bool {
+	pr := p.promised[r]
+	return p.all && pr.epoch >= e && !slices.ContainsFunc(p.peers, func(q *peer) bool {
+		return q.id == pr.primary || q.find(r) != nil
+	})
+}
+
 // Suspects lists the peers without two-way contact within their suspect interval, sorted. A node that is unhealthy
 // suspects nobody: it is the one that is silent.
-func (p *Pairs) Suspects(now time.Duration) []rhumb.NodeID {
+//
+// Peers that fell silent together are suspected together. Their last heartbeats lie up to a heartbeat interval apart; a primary
+// that suspected one of them first would drop it from an in-sync set that is left with another one which is as far away, and then
+// nobody can be elected. So a suspicion waits, for a heartbeat interval at most, while another peer is about to be suspected.
+func (p *Pairs) Suspects(now time.Duration) (out []rhumb.NodeID) {
 	if p.unhealthy != "" {
 		return nil
 	}
-	var out []rhumb.NodeID
+	more := slices.ContainsFunc(p.peers, func(q *peer) bool {
+		late := q.silence(now) - q.timing.Suspect
+		return late <= 0 && late > -q.timing.Heartbeat
+	})
 	for _, q := range p.peers {
-		if q.watched && now >= q.grace && now-q.proof > q.timing.Suspect {
+		late := q.silence(now) - q.timing.Suspect
+		q.suspected = late > 0 && (q.suspected || !more || late > q.timing.Heartbeat)
+		if q.suspected {
 			out = append(out, q.id)
 		}
 	}

@@ -60,10 +60,10 @@ func (c *crew) start(m *member, fresh bool) {
 	c.setPeers(m)
 }
 
-func (c *crew) setPeers(m *member) {
+func (c *crew) setPeers(m *member, absent ...rhumb.NodeID) {
 	var peers []PeerInfo
 	for _, q := range c.nodes {
-		peers = append(peers, PeerInfo{ID: q.id, Timing: m.timing})
+		peers = append(peers, PeerInfo{ID: q.id, Timing: m.timing, Absent: slices.Contains(absent, q.id)})
 	}
 	m.pairs.SetPeers(c.clock(m), peers)
 }

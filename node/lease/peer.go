@@ -26,6 +26,8 @@ type peer struct {
 	// once it has.
 	grace time.Duration
 	rtt   time.Duration
+	// suspected is what Pairs.Suspects said last.
+	suspected bool
 	// suspects are those that the peer said last that it suspects; offset is how far its wall clock was ahead of this node's
 	// at offsetAt.
 	suspects []rhumb.NodeID
@@ -158,4 +160,12 @@ const rttWeight = 8
 // obligation is how long a grant binds its grantor from the receipt of the heartbeat.
 func obligation(lease time.Duration, t Timing) time.Duration {
 	return lease + lease*time.Duration(2*t.RhoPermille)/1000 + t.Epsilon
+}
+
+// silence returns for how long a peer that is watched has given no proof of two-way contact, 0 while it need not.
+func (q *peer) silence(now time.Duration) time.Duration {
+	if !q.watched || now < q.grace {
+		return 0
+	}
+	return now - q.proof
 }

@@ -31,14 +31,14 @@ func TestProperties(t *testing.T) {
 		}
 	}
 	t.Logf("%d seeds from %d: %+v", n, first, sum)
-	if n > 100 && (sum.Held == 0 || sum.Activated == 0 || sum.Early == 0 || sum.Restarts == 0) {
+	if n > 100 && (sum.Held == 0 || sum.Activated == 0 || sum.Early == 0 || sum.EarlyAfterRestart == 0 || sum.Restarts == 0) {
 		t.Errorf("the schedules do not reach everything: %+v", sum)
 	}
 }
 
 // tally counts what the schedules reached: Held are steps in which an acting primary held its lease, Early activations
-// before the leases that were given had run out.
-type tally struct{ Held, Activated, Early, Restarts int }
+// before the leases that were given had run out, EarlyAfterRestart those before the leases of earlier lives had.
+type tally struct{ Held, Activated, Early, EarlyAfterRestart, Restarts int }
 
 type election struct {
 	epoch   rhumb.Epoch
@@ -129,7 +129,9 @@ func (s *stage) move() {
 		}
 	case x < 17 && s.news > 50:
 		s.learn(m, a, s.elections[s.rnd.IntN(len(s.elections))])
-	case x < 20 && s.cuts:
+	case x < 18:
+		s.setPeers(m)
+	case x < 21 && s.cuts:
 		clear(s.cut)
 		from := rhumb.NodeID(1 + s.rnd.IntN(3))
 		s.cut[[2]rhumb.NodeID{from, from%3 + 1}] = true
@@ -146,6 +148,10 @@ func (s *stage) restart(m *member, a *actor) {
 	m.pairs = New(m.life, s.clock(m), false)
 	if a.promised > 0 {
 		m.pairs.Exclude(testRange, a.promised, rhumb.NoNode)
+	}
+	if s.rnd.IntN(4) == 0 { // one of the others was fenced meanwhile, and may still run
+		s.setPeers(m, rhumb.NodeID(1+s.rnd.IntN(3)))
+		return
 	}
 	s.setPeers(m)
 }
@@ -171,6 +177,9 @@ func (s *stage) activate(i int) {
 		return
 	}
 	a.active = true
+	if s.clock(m) < m.pairs.restartUntil {
+		s.sum.EarlyAfterRestart++
+	}
 	s.activated = max(s.activated, a.acting)
 	s.sum.Activated++
 	if s.clock(m) < a.given {
@@ -267,7 +276,7 @@ func TestRTT(t *testing.T) {
 func TestMeetGrace(t *testing.T) {
 	p := New(rhumb.NodeIdentity{Node: 1, Boot: 3}, 0, true)
 	suspected := func(now time.Duration) bool { return len(p.Suspects(now)) > 0 }
-	p.SetPeers(0, []PeerInfo{{2, 5, RegionTiming()}})
+	p.SetPeers(0, []PeerInfo{{ID: 2, Boot: 5, Timing: RegionTiming()}})
 	if suspected(MeetGrace-1) || !suspected(MeetGrace) {
 		t.Fatalf("suspected before the grace ends: %v, at its end: %v", suspected(MeetGrace-1), suspected(MeetGrace))
 	}
@@ -277,7 +286,7 @@ func TestMeetGrace(t *testing.T) {
 	if suspected(now) || !suspected(now+time.Second) {
 		t.Fatal("after contact a silent peer is suspected within its usual time")
 	}
-	p.SetPeers(now+time.Second, []PeerInfo{{2, 6, RegionTiming()}})
+	p.SetPeers(now+time.Second, []PeerInfo{{ID: 2, Boot: 6, Timing: RegionTiming()}})
 	if suspected(now+time.Second) || !suspected(now+time.Second+MeetGrace) {
 		t.Fatal("a new life has its own grace")
 	}
@@ -306,7 +315,7 @@ func TestRejectsFrames(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			start := now - MeetGrace - time.Second
 			p := New(rhumb.NodeIdentity{Node: 1, Boot: 3}, start, true)
-			p.SetPeers(start, []PeerInfo{{2, 5, RegionTiming()}})
+			p.SetPeers(start, []PeerInfo{{ID: 2, Boot: 5, Timing: RegionTiming()}})
 			f := good
 			tc.spoil(&f)
 			if out := p.Receive(now, tc.from, &f); out != nil {
@@ -322,7 +331,7 @@ func TestRejectsFrames(t *testing.T) {
 	}
 	// A copied disk: another store under a boot that is known.
 	p := New(rhumb.NodeIdentity{Node: 1, Boot: 3}, now, true)
-	p.SetPeers(now, []PeerInfo{{2, 5, RegionTiming()}})
+	p.SetPeers(now, []PeerInfo{{ID: 2, Boot: 5, Timing: RegionTiming()}})
 	p.Receive(now, life, &good)
 	if out := p.Receive(now, rhumb.NodeIdentity{Node: 2, Store: rhumb.UUID{3}, Boot: 5}, &Frame{Sent: 1, Lease: time.Second}); out != nil {
 		t.Errorf("a second store of one life is granted %v", out)

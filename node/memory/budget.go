@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Budget bounds the bytes that one use of memory holds over a whole node. Its methods may be called from many goroutines. A
+// Budget bounds the bytes of one use of memory on a whole node. It is safe for concurrent use. A
 // nil Budget has no bound and counts nothing.
 type Budget struct {
 	name    string
@@ -15,17 +15,19 @@ type Budget struct {
 	refused atomic.Uint64
 }
 
-// NewBudget makes a budget of at most so many bytes. The name stands in metrics.
+// NewBudget returns a budget of most bytes. The name appears in metrics.
 func NewBudget(name string, most int64) *Budget { return &Budget{name: name, most: most} }
 
-// TryAcquire takes n bytes if they fit, or if nothing is taken: a request larger than the budget is served alone. After true
-// the caller calls Release with the same n, once.
+// TryAcquire takes n bytes if they fit, or if the budget is unused: a request larger than the
+// budget is served alone. If TryAcquire returns true, the caller must Release the same n once.
 func (b *Budget) TryAcquire(n int64) bool {
 	if b == nil || n == 0 {
 		return true
 	}
 	for {
 		used := b.used.Load()
+		// Checking before adding keeps used below the bound; adding first would reject concurrent callers
+		// that fit.
 		if used > 0 && used+n > b.most {
 			b.refused.Add(1)
 			return false
@@ -36,27 +38,28 @@ func (b *Budget) TryAcquire(n int64) bool {
 	}
 }
 
-// Add takes n bytes whether or not they fit: for what exists already. With a negative n it returns them.
+// Add takes n bytes even if they do not fit, for memory that is already in use. A negative n
+// releases bytes.
 func (b *Budget) Add(n int64) {
 	if b != nil {
 		b.used.Add(n)
 	}
 }
 
-// Release returns n bytes.
+// Release releases n bytes.
 func (b *Budget) Release(n int64) { b.Add(-n) }
 
-// Full reports whether nothing more fits. A caller that refuses because of it calls Refuse.
+// Full reports whether nothing more fits. A caller that rejects work for that reason calls Refuse.
 func (b *Budget) Full() bool { return b != nil && b.used.Load() >= b.most }
 
-// Refuse counts something that was refused although TryAcquire was not asked.
+// Refuse counts a rejection that did not go through TryAcquire.
 func (b *Budget) Refuse() {
 	if b != nil {
 		b.refused.Add(1)
 	}
 }
 
-// Used returns the bytes that are taken.
+// Used returns the number of bytes taken.
 func (b *Budget) Used() int64 {
 	if b == nil {
 		return 0
@@ -64,7 +67,7 @@ func (b *Budget) Used() int64 {
 	return b.used.Load()
 }
 
-// Most returns the bound in bytes; 0 without one.
+// Most returns the bound in bytes, or 0 for a nil Budget.
 func (b *Budget) Most() int64 {
 	if b == nil {
 		return 0
@@ -72,7 +75,7 @@ func (b *Budget) Most() int64 {
 	return b.most
 }
 
-// Collector returns the metrics of budgets. None of them may be nil.
+// Collector returns the metrics of budgets, which must not be nil.
 func Collector(budgets ...*Budget) prometheus.Collector {
 	desc := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc("rhumb_memory_"+name, help, []string{"part"}, nil)
@@ -81,10 +84,11 @@ func Collector(budgets ...*Budget) prometheus.Collector {
 		budgets: budgets,
 		used:    desc("used_bytes", "Bytes in use, by part of the node's memory."),
 		most:    desc("most_bytes", "The bound of each part of the node's memory."),
-		refused: desc("refused_total", "What was refused or dropped because its part of the memory was full."),
+		refused: desc("refused_total", "Requests and messages that were rejected or dropped because their part of the memory was full."),
 	}
 }
 
+// collector implements prometheus.Collector.
 type collector struct {
 	budgets             []*Budget
 	used, most, refused *prometheus.Desc

@@ -1,6 +1,7 @@
-// Package memory keeps a node within one amount of memory. Split divides that amount into named parts; a Budget counts what one
-// part holds and refuses what does not fit; Limit finds how much memory the machine, or the control group, allows.
+// Package memory limits the memory of a node. Split divides the total into named parts, a Budget
+// counts the bytes of one part and rejects what does not fit, and Limit returns the memory that the
+// machine or the control group allows.
 //
-// What is refused is refused before it is copied, so that a node under overload does the work it took in and answers the
-// rest at once.
+// Work is rejected before its bytes are copied, so that an overloaded node finishes the work it
+// accepted and answers the rest at once.
 package memory

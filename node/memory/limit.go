@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Source says where a limit comes from.
+// Source is the origin of a limit.
 type Source string
 
 // The sources of a limit.
@@ -18,18 +18,20 @@ const (
 	FromCgroup1 Source = "cgroup v1"
 )
 
-// fallback is the memory that is assumed where the system says nothing of it.
+// fallback is the assumed memory of a system that does not report it.
 const fallback = 1 << 30
 
-// Limit returns the memory in bytes that this process may use: that of the machine, or less where its control group allows less.
+// Limit returns the memory in bytes that this process may use: that of the machine, or less if its
+// control group allows less.
 func Limit() (bytes int64, from Source) { return limitIn(os.DirFS("/")) }
 
+// limitIn is Limit for a given root file system, for tests.
 func limitIn(root fs.FS) (bytes int64, from Source) {
 	bytes, from = fallback, FromMachine
 	if n, ok := machineMemory(root); ok {
 		bytes = n
 	}
-	for _, line := range lines(root, "proc/self/cgroup") {
+	for _, line := range readLines(root, "proc/self/cgroup") {
 		parts := strings.SplitN(line, ":", 3) // number, controllers, path
 		if len(parts) != 3 {
 			continue
@@ -41,9 +43,11 @@ func limitIn(root fs.FS) (bytes int64, from Source) {
 				continue
 			}
 		}
-		// Within a container the path may be the host's while only its own group is mounted, at the root of the mount.
+		// In a container the path may be the host's while only the container's own group is
+		// mounted, at the root of the mount.
 		for dir := path.Clean("/" + parts[2]); ; dir = path.Dir(dir) {
-			if n, ok := number(root, path.Join(mount, dir, file)); ok && n < bytes {
+			// Every ancestor may impose a lower limit, so the walk continues to the root.
+			if n, ok := readNumber(root, path.Join(mount, dir, file)); ok && n < bytes {
 				bytes, from = n, source
 			}
 			if dir == "/" {
@@ -54,17 +58,19 @@ func limitIn(root fs.FS) (bytes int64, from Source) {
 	return bytes, from
 }
 
-// machineMemory reads the memory of the machine.
+// machineMemory returns the memory of the machine.
 func machineMemory(root fs.FS) (bytes int64, ok bool) {
-	for _, line := range lines(root, "proc/meminfo") {
+	for _, line := range readLines(root, "proc/meminfo") {
 		if f := strings.Fields(line); len(f) >= 2 && f[0] == "MemTotal:" {
 			n, err := strconv.ParseInt(f[1], 10, 64)
+			// The file counts in KiB.
 			return n << 10, err == nil && n > 0
 		}
 	}
 	return 0, false
 }
 
+// hasWord reports whether a list separated by commas contains word.
 func hasWord(list, word string) bool {
 	for w := range strings.SplitSeq(list, ",") {
 		if w == word {
@@ -74,7 +80,8 @@ func hasWord(list, word string) bool {
 	return false
 }
 
-func lines(root fs.FS, name string) []string {
+// readLines returns the lines of a file, or nil if it cannot be read.
+func readLines(root fs.FS, name string) []string {
 	text, err := fs.ReadFile(root, name)
 	if err != nil {
 		return nil
@@ -82,8 +89,9 @@ func lines(root fs.FS, name string) []string {
 	return strings.Split(strings.TrimSpace(string(text)), "\n")
 }
 
-// number reads a file that holds one number; "max" is none.
-func number(root fs.FS, name string) (n int64, ok bool) {
+// readNumber returns the number in a file. It returns false for other content, such as "max", which
+// means no limit.
+func readNumber(root fs.FS, name string) (n int64, ok bool) {
 	text, err := fs.ReadFile(root, name)
 	if err != nil {
 		return 0, false
@@ -92,7 +100,8 @@ func number(root fs.FS, name string) (n int64, ok bool) {
 	return n, err == nil && n > 0
 }
 
-// Default is the memory that a node takes when nobody says how much: half of Limit, divided among the nodes that share the machine.
+// Default returns the memory of a node that is started without a limit: half of Limit, divided by
+// the number of nodes on the machine.
 func Default(nodes int) int64 {
 	limit, _ := Limit()
 	return max(limit/2/int64(max(nodes, 1)), Least)

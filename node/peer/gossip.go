@@ -15,7 +15,7 @@ import (
 	"github.com/hashicorp/memberlist"
 
 	"github.com/rhumbdb/rhumb"
-	"github.com/rhumbdb/rhumb/geo/wan"
+	"github.com/rhumbdb/rhumb/wan"
 )
 
 // Member is what a node says of itself to whoever gossips with it.
@@ -47,9 +47,9 @@ type GossipConfig struct {
 	Name string
 	// Addr is the "host:port" to bind, for UDP and TCP. Port 0 takes a free one.
 	Addr string
-	// WAN puts distance between regions, and Region is the one that this node stands in; nil is none.
-	WAN    *wan.Network
-	Region string
+	// WAN puts distance between regions, and From is the region or address that this node stands at; nil is none.
+	WAN  *wan.Network
+	From string
 	// Logger takes what memberlist has to say, at debug level.
 	Logger *slog.Logger
 }
@@ -90,7 +90,7 @@ func StartGossip(cfg GossipConfig, self Member) (*Gossip, error) {
 	c.Name = cfg.Name
 	c.BindAddr, c.BindPort = host, inner.GetAutoBindPort()
 	c.AdvertisePort = c.BindPort
-	c.Transport = newDelayedTransport(inner, cfg.WAN, cfg.Region)
+	c.Transport = newDelayedTransport(inner, cfg.WAN, cfg.From)
 	c.Delegate = l
 	known := &members{byName: map[string]Member{}}
 	c.Events = known

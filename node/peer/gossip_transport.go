@@ -11,7 +11,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
-	"github.com/rhumbdb/rhumb/geo/wan"
+	"github.com/rhumbdb/rhumb/wan"
 )
 
 // labels is memberlist's delegate: it gives out this node's labels and takes nothing else.
@@ -80,12 +80,12 @@ type delayedTransport struct {
 
 var _ memberlist.NodeAwareTransport = (*delayedTransport)(nil)
 
-func newDelayedTransport(inner *memberlist.NetTransport, w *wan.Network, region string) *delayedTransport {
+func newDelayedTransport(inner *memberlist.NetTransport, w *wan.Network, from string) *delayedTransport {
 	send := func(b []byte, addr string) error {
 		_, err := inner.WriteTo(b, addr)
 		return err
 	}
-	return &delayedTransport{NetTransport: inner, dial: w.Dialer(region), packets: w.Packets(region, send)}
+	return &delayedTransport{NetTransport: inner, dial: w.Dialer(from), packets: w.Packets(from, send)}
 }
 
 func (t *delayedTransport) WriteTo(b []byte, addr string) (time.Time, error) {

@@ -245,6 +245,26 @@ func (s *side) Forward(_ context.Context, q *rhumbpb.Request) *rhumbpb.Response 
 func startSide(t *testing.T, node rhumb.NodeID, cluster rhumb.ClusterID) *side {
 	t.Helper()
 	s := &side{id: rhumb.NodeIdentity{Node: node, Store: rhumb.UUID{byte(node)}, Boot: 1}, service: &Service{}, connected: map[rhumb.NodeID]bool{}}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.addr = l.Addr().String()
+	g := grpc.NewServer(api.ServerOptions(0)...)
+	s.service.Register(g)
+	s.live(cluster)
+	var wait sync.WaitGroup
+	wait.Go(func() { _ = g.Serve(l) })
+	t.Cleanup(func() {
+		s.network.Close()
+		g.Stop()
+		wait.Wait()
+	})
+	return s
+}
+
+// live begins to answer in a life.
+func (s *side) live(cluster rhumb.ClusterID) {
 	s.network = NewNetwork(Config{
 		Cluster: cluster, Self: func() rhumb.NodeIdentity { return s.id }, Handler: s, Logger: slog.New(slog.DiscardHandler),
 		Load: func(to rhumb.NodeID) (NodeLoad, bool) { return NodeLoad{7: 100 + int64(to)}, to == 2 },
@@ -255,22 +275,7 @@ func startSide(t *testing.T, node rhumb.NodeID, cluster rhumb.ClusterID) *side {
 			return via, ok
 		},
 	})
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.addr = l.Addr().String()
-	g := grpc.NewServer(api.ServerOptions(0)...)
-	s.service.Register(g)
 	s.service.Open(s.network)
-	var wait sync.WaitGroup
-	wait.Go(func() { _ = g.Serve(l) })
-	t.Cleanup(func() {
-		s.network.Close()
-		g.Stop()
-		wait.Wait()
-	})
-	return s
 }
 
 func (s *side) node() *rhumb.Node {
@@ -370,6 +375,29 @@ func TestNetworkConnectsAgain(t *testing.T) {
 	a.await(t, "disconnected", func() bool { return !a.connected[2] })
 	b.service.Open(b.network)
 	a.await(t, "connected again", func() bool { return a.connected[2] })
+}
+
+// TestStreamsEndWithTheirLife guards that a new life in place hears what others, who know nothing of it yet, send on streams that
+// they opened to the old one: without these messages of the metadata group the new life may never be registered.
+func TestStreamsEndWithTheirLife(t *testing.T) {
+	cluster := rhumb.UUID{9}
+	a, b, next := startSide(t, 1, cluster), startSide(t, 2, cluster), startSide(t, 2, cluster)
+	a.network.SetPeers([]*rhumb.Node{b.node()})
+	a.await(t, "connected", func() bool { return a.connected[2] })
+	sent := func() {
+		a.network.Send(2, []replica.Message{{Kind: replica.Ack}})
+		a.network.SendHeartbeat(2, &lease.Frame{})
+		a.network.SendRaft(2, 0, [][]byte{{1}})
+	}
+	heard := func(s *side) func() bool {
+		return func() bool {
+			sent()
+			return len(s.msgs) > 0 && s.beats > 0 && s.raft > 0
+		}
+	}
+	b.await(t, "the old life to hear", heard(b))
+	b.service.Open(next.network)
+	next.await(t, "the new life to hear", heard(next))
 }
 
 // TestReplacedPeerEndsConnected guards the order of news: when a peer is replaced again and again, the last that is heard of

@@ -33,6 +33,15 @@ func (s *Service) open() (*Network, error) {
 	return nil, api.Status(rhumb.E("peer.Service", rhumb.Unavailable, "the node is not in its cluster yet; retry"), api.Hint{})
 }
 
+// over returns an error once a stream's network is no longer the open one: the node began a new life while the stream stood. The
+// other side opens another stream then.
+func (s *Service) over(n *Network) error {
+	if s.network.Load() == n {
+		return nil
+	}
+	return api.Status(rhumb.E("peer.Service", rhumb.Unavailable, "the node has begun a new life; open another stream"), api.Hint{})
+}
+
 // meet checks who opens a stream.
 func (n *Network) meet(h *rhumbpb.PeerHello) (rhumb.NodeIdentity, error) {
 	id, err := n.sameCluster(h)
@@ -84,6 +93,9 @@ func (s *Service) Replicate(stream grpc.BidiStreamingServer[rhumbpb.ReplicaFrame
 	self := n.cfg.Self().Node
 	for {
 		f, err := stream.Recv()
+		if err == nil {
+			err = s.over(n)
+		}
 		if err != nil {
 			return err
 		}
@@ -108,6 +120,9 @@ func (s *Service) Heartbeat(stream grpc.BidiStreamingServer[rhumbpb.HeartbeatFra
 	}
 	for {
 		p, err := stream.Recv()
+		if err == nil {
+			err = s.over(n)
+		}
 		if err != nil {
 			return err
 		}
@@ -118,7 +133,8 @@ func (s *Service) Heartbeat(stream grpc.BidiStreamingServer[rhumbpb.HeartbeatFra
 	}
 }
 
-// Raft takes messages of the metadata group.
+// Raft takes messages of the metadata group. It hands each to the network that is open when it comes: the copy of the metadata of
+// a new life needs the messages of others before others can hear of that life and open another stream.
 func (s *Service) Raft(stream grpc.ClientStreamingServer[rhumbpb.RaftFrame, rhumbpb.RaftSummary]) error {
 	n, err := s.open()
 	if err != nil {
@@ -135,6 +151,9 @@ func (s *Service) Raft(stream grpc.ClientStreamingServer[rhumbpb.RaftFrame, rhum
 	for {
 		f, err := stream.Recv()
 		if err != nil {
+			return err
+		}
+		if n, err = s.open(); err != nil {
 			return err
 		}
 		n.takeRaft(from.Node, f)

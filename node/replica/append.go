@@ -63,8 +63,8 @@ func checkChain(m *Message) error {
 
 // stepAppend is rule A.
 func (r *Replica) stepAppend(m *Message) {
-	if !r.follow(m) || r.role != following || r.refusesAppend(m) {
-		return
+	if !r.follow(m) || r.role != following || r.notice.kind == Readmit || r.refusesAppend(m) {
+		return // with entries in its log, a replica that is not readmitted yet would pass for an older copy
 	}
 	if hint, apart := r.parting(m.Prev); apart {
 		r.send(Message{Kind: Nack, To: m.From, Epoch: m.Epoch, Reject: m.Prev.Seq, HintEpoch: hint.Epoch, HintEnd: hint.Seq})

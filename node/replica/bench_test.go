@@ -111,7 +111,7 @@ func benchPump(nodes []*Replica) (answers int) {
 // BenchmarkClose closes one idle range with three members once.
 func BenchmarkClose(b *testing.B) {
 	nodes := benchNodes()
-	agreed := func(rhumb.NodeID) rhumb.Timestamp { return 1 << 40 }
+	agreed := func(rhumb.NodeID, rhumb.BootSeq) rhumb.Timestamp { return 1 << 40 }
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, _, ok := nodes[0].Close(1<<40, agreed); !ok {

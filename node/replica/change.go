@@ -43,6 +43,12 @@ func (r *Replica) reconfigure() {
 		slices.Sort(members)
 		r.begin(change{members: members, node: p.node, expand: true, unsent: true})
 		r.pursue()
+	} else if r.vouching.ripe {
+		r.vouching = vouching{}
+		if r.wantsToVouch() {
+			r.begin(change{members: slices.Clone(r.inSync)})
+			r.alterISR(r.inSync)
+		}
 	}
 }
 
@@ -79,16 +85,13 @@ func (r *Replica) begin(c change) {
 }
 
 func (r *Replica) alterISR(members []rhumb.NodeID) {
-	lives := make([]rhumb.BootSeq, len(members))
+	lives, vouched := make([]rhumb.BootSeq, len(members)), make([]bool, len(members))
 	for i, n := range members {
-		if p := r.peer(n); p != nil {
-			lives[i] = p.life
-		} else {
-			lives[i] = r.cfg.Life
-		}
+		lives[i], vouched[i] = r.lifeOf(n)
 	}
 	r.out.Meta = append(r.out.Meta, MetaProposal{
 		Kind: AlterISR, Range: r.cfg.Range, Epoch: r.promised, Version: r.version, New: slices.Clone(members), Lives: lives,
+		Vouched: vouched, Unhurried: slices.Equal(members, r.inSync) && !r.change.retracted,
 	})
 	r.change.timer.arm()
 }

@@ -9,7 +9,7 @@ import (
 // agreeing gives what each node has agreed to.
 type agreeing map[rhumb.NodeID]rhumb.Timestamp
 
-func (a agreeing) to(n rhumb.NodeID) rhumb.Timestamp { return a[n] }
+func (a agreeing) to(n rhumb.NodeID, _ rhumb.BootSeq) rhumb.Timestamp { return a[n] }
 
 // TestClose checks ruling 6: what has to be agreed, by whom, and what stays open. The leader's log is the epoch-start entry
 // at 100 and two entries, at 101 and 102.

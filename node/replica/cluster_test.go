@@ -27,6 +27,7 @@ type cluster struct {
 	log      strings.Builder // what happened, for transcripts
 	quiet    bool
 	onAnswer func(n *testNode, a Answer)
+	lost     rhumb.NodeID // gone for good; metadata finds no heir while it counts as in sync
 }
 
 // testNode is one node: a replica, its storage and its batches on the way to disk.
@@ -155,6 +156,9 @@ func newCluster(cfg Config, ids, inSync []rhumb.NodeID, primary rhumb.NodeID) *c
 		InSync: slices.Clone(inSync), Replicas: slices.Clone(ids),
 	}
 	c.history = append(c.history, c.record)
+	for _, id := range c.record.InSync {
+		c.record.Lives = append(c.record.Lives, rhumb.MemberLife{Node: id, Life: 1})
+	}
 	for _, id := range ids {
 		n := &testNode{c: c, id: id}
 		c.nodes = append(c.nodes, n)
@@ -315,6 +319,9 @@ func (c *cluster) decide(i int) (ok bool) {
 		return false
 	case m.Kind == Yield:
 		for i := range c.record.InSync { // the next after the primary
+			if c.lost != rhumb.NoNode && slices.Contains(c.record.InSync, c.lost) {
+				return false // nobody else can take over
+			}
 			if n := c.record.InSync[i]; n > c.record.Primary || i == 0 && slices.Max(c.record.InSync) == c.record.Primary {
 				c.elect(n, c.record.InSync)
 				return true
@@ -338,7 +345,14 @@ func (c *cluster) decide(i int) (ok bool) {
 	case len(m.New) < c.cfg.withDefaults().MinInSync || !slices.Contains(m.New, c.record.Primary):
 		return false
 	}
-	c.change(func(d *rhumb.Range) { d.InSync = slices.Clone(m.New) })
+	c.change(func(d *rhumb.Range) {
+		d.InSync, d.Lives = slices.Clone(m.New), nil
+		for i, n := range m.New {
+			if m.Vouched[i] && m.Lives[i] > 0 {
+				d.Lives = append(d.Lives, rhumb.MemberLife{Node: n, Life: m.Lives[i]})
+			}
+		}
+	})
 	return true
 }
 
@@ -369,6 +383,7 @@ func (c *cluster) change(f func(*rhumb.Range)) {
 	d := c.record.Clone()
 	d.Version++
 	f(d)
+	d.Lives = slices.DeleteFunc(d.Lives, func(m rhumb.MemberLife) bool { return !d.IsInSync(m.Node) || d.IsQuarantined(m.Node) })
 	c.record = d
 	c.history = append(c.history, d)
 }

@@ -50,6 +50,9 @@ type Config struct {
 	// HoldOffMin is how long a node that left the in-sync set may not join it again. It doubles each time up to HoldOffMax,
 	// and begins anew after the node was a member for HoldOffMax. Defaults 1 s and 60 s.
 	HoldOffMin, HoldOffMax time.Duration
+	// VouchAfter is how long a primary waits before it has metadata record lives that the record does not name (ruling 17a).
+	// Default 3 s.
+	VouchAfter time.Duration
 	// JoinWithinBytes is how near to the end of the log a learner must be to join the in-sync set (ruling 7).
 	// Default 1 MiB.
 	JoinWithinBytes int
@@ -91,6 +94,9 @@ func (c Config) withDefaults() Config {
 	if c.HoldOffMax == 0 {
 		c.HoldOffMax = time.Minute
 	}
+	if c.VouchAfter == 0 {
+		c.VouchAfter = 3 * time.Second
+	}
 	if c.LogKeepBytes == 0 {
 		c.LogKeepBytes = rhumb.LogKeepRange
 	}
@@ -116,7 +122,7 @@ func (c Config) Validate() error {
 	fault(c.InflightBytesMax < c.AppendBytesMax, "inflight bytes is %d, less than append bytes %d", c.InflightBytesMax, c.AppendBytesMax)
 	fault(c.UncommittedBytesMax < c.EntryBytesMax, "uncommitted bytes is %d, less than entry bytes %d", c.UncommittedBytesMax, c.EntryBytesMax)
 	fault(c.TailBytesMax < 0 || c.ProposalsMax < 0 || c.JoinWithinBytes < 0 || c.AdoptBytesMax < 0 || c.LogKeepBytes < 0, "a bound is negative")
-	fault(c.Retransmit < 0 || c.ChangeRetry < 0 || c.PrepareWait < 0 || c.ProgressTimeout < 0 || c.HoldOffMin < 0, "a duration is negative")
+	fault(c.Retransmit < 0 || c.ChangeRetry < 0 || c.PrepareWait < 0 || c.ProgressTimeout < 0 || c.HoldOffMin < 0 || c.VouchAfter < 0, "a duration is negative")
 	fault(c.HoldOffMax < c.HoldOffMin, "hold-off is at most %v, less than at least %v", c.HoldOffMax, c.HoldOffMin)
 	if len(faults) > 0 {
 		return rhumb.E(op, rhumb.InvalidArgument, strings.Join(faults, "; "))

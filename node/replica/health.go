@@ -54,7 +54,20 @@ type flap struct {
 	// pause is how long the node was held off last, until when it is held off now, joined when it last became a member.
 	pause         time.Duration
 	until, joined time.Duration
+	// at is when the node left last, life the life in which it did, 0 if that is not known or does not matter any more, and
+	// before the pause before that.
+	at, before time.Duration
+	life       rhumb.BootSeq
+	// restarts counts how often it left because its process ended.
+	restarts int
 }
+
+// restartsFree is how many restarts of a node its hold-off does not grow for. More of them in so short a time make a process
+// that crashes again and again, and each of its lives may hold up commits.
+const restartsFree = 3
+
+// doublingsMax bounds how often a hold-off is doubled for restarts.
+const doublingsMax = 10
 
 // held reports whether a node may not join yet.
 func (r *Replica) held(n rhumb.NodeID) bool {
@@ -67,10 +80,28 @@ func (r *Replica) held(n rhumb.NodeID) bool {
 func (r *Replica) left(n rhumb.NodeID) {
 	f := r.flaps[n]
 	if f.joined > 0 && r.now-f.joined >= r.cfg.HoldOffMax {
-		f.pause = 0
+		f.pause, f.restarts = 0, 0
+	}
+	f.at, f.before, f.life = r.now, f.pause, 0
+	if p := r.peer(n); p != nil {
+		f.life = p.life
 	}
 	f.pause = min(max(r.cfg.HoldOffMin, 2*f.pause), r.cfg.HoldOffMax)
 	f.until, f.joined = r.now+f.pause, 0
+	r.setFlap(n, f)
+}
+
+// cameBack notes that a node speaks in a life. A node that left in an earlier one left because it stopped, which says nothing
+// about how it gets on now: the hold-off is the least one, and grows only with restarts.
+func (r *Replica) cameBack(n rhumb.NodeID, life rhumb.BootSeq) {
+	f, ok := r.flaps[n]
+	if !ok || f.life == 0 || life <= f.life {
+		return
+	}
+	f.restarts++
+	f.pause, f.life = f.before, 0
+	doublings := min(max(0, f.restarts-restartsFree), doublingsMax)
+	f.until = f.at + min(r.cfg.HoldOffMin<<doublings, r.cfg.HoldOffMax)
 	r.setFlap(n, f)
 }
 

@@ -285,6 +285,40 @@ func TestHoldOff(t *testing.T) {
 	}
 }
 
+// TestHoldOffOfRestarts checks that a node that stops and starts again joins as soon as after its first departure, three
+// times within a short while, and later each time from then on.
+func TestHoldOffOfRestarts(t *testing.T) {
+	c := healthCluster(t, Config{HoldOffMin: time.Second, HoldOffMax: 4 * time.Second})
+	restart := func() time.Duration {
+		t.Helper()
+		c.node(1).r.Peer(c.now, 3, false, true)
+		c.run()
+		c.wantInSync(t, "stopped", 1, 1, 2)
+		start := c.now
+		c.pass(300 * time.Millisecond)
+		c.node(3).crash(0)
+		c.node(3).start()
+		c.node(3).r.Describe(c.record)
+		for !slices.Contains(c.record.InSync, 3) {
+			if c.now-start > time.Minute {
+				t.Fatalf("held off for ever: %+v", c.node(1).r.Status().Peers)
+			}
+			c.pass(50 * time.Millisecond)
+		}
+		return c.now - start
+	}
+	var got []time.Duration
+	for range 6 {
+		got = append(got, restart())
+	}
+	want := []time.Duration{time.Second, time.Second, time.Second, 2 * time.Second, 4 * time.Second, 4 * time.Second}
+	for i := range want {
+		if got[i] < want[i] || got[i] > want[i]+200*time.Millisecond {
+			t.Fatalf("held off for %v, want %v", got, want)
+		}
+	}
+}
+
 // TestRefusedClock guards ruling 19: entries too far ahead of the receiver's clock are answered, not swallowed; one
 // refusing member leaves the set, and if half of the set refuses, the primary does.
 func TestRefusedClock(t *testing.T) {

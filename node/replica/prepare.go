@@ -190,8 +190,8 @@ func (c *report) contradicts(pos entry.Position) bool {
 	return pos.Seq == c.seq && c.hash != (entry.Hash{}) && c.hash != pos.Hash
 }
 
-// answersMissing says what is missing for a decision: MinInSync answers, this replica's own included, and until PrepareWait
-// has passed those of all members, since the longest log need not be among the first.
+// answersMissing says what is missing for a decision: MinInSync answers, this replica's own included, or one of a recorded
+// life; and until PrepareWait has passed those of all members, since the longest log need not be among the first.
 func (r *Replica) answersMissing() string {
 	have, all := 1, true
 	for _, p := range r.peers {
@@ -206,7 +206,7 @@ func (r *Replica) answersMissing() string {
 	}
 	waited := r.prep.began > 0 && r.now-r.prep.began >= r.cfg.PrepareWait
 	switch {
-	case have < r.cfg.MinInSync:
+	case have < r.cfg.MinInSync && !r.oneAnswerSuffices():
 		return fmt.Sprintf("%d of the in-sync members %v have told the ends of their logs, %d must", have, r.inSync, r.cfg.MinInSync)
 	case !all && !waited:
 		return "some in-sync members have not told the ends of their logs yet"

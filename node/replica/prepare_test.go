@@ -1,6 +1,10 @@
 package replica
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/rhumbdb/rhumb"
+)
 
 // TestSuffixIsReadOnce: an elected primary repeats its question every 300 ms. A member whose disk takes longer must not
 // gather reads.
@@ -25,5 +29,36 @@ func TestSuffixIsReadOnce(t *testing.T) {
 	ask.Epoch, ask.From = 3, 1
 	if len(reads()) != 1 {
 		t.Error("the read for an earlier epoch keeps that of a later one away")
+	}
+}
+
+// TestNoEntriesBeforeReadmission: a replica that begins anew after a quarantine takes no entries before metadata has forgotten the
+// quarantine. With some it would count as an older copy of the damaged one, and be quarantined again.
+func TestNoEntriesBeforeReadmission(t *testing.T) {
+	log := makeLog(1, 1)
+	r := New(Config{Range: testRange, Self: 2, MinInSync: 1}, Durable{Promised: 1})
+	record := &rhumb.Range{
+		ID: testRange, Epoch: 1, Version: 3, Primary: 1, Replicas: []rhumb.NodeID{1, 2}, InSync: []rhumb.NodeID{1}, Quarantined: []rhumb.NodeID{2},
+	}
+	send := Message{Kind: Append, Range: testRange, From: 1, To: 2, Epoch: 1, Entries: log}
+	step := func() {
+		t.Helper()
+		r.Describe(record)
+		if err := r.Step(send); err != nil {
+			t.Fatal(err)
+		}
+		flush(r)
+		record = record.Clone()
+		record.Version++
+	}
+	step()
+	step()
+	if s := r.Status(); s.State == Quarantined || s.Last.Seq != 0 {
+		t.Fatalf("before it is readmitted it is %s with a log up to %s: %s", s.State, s.Last, s.Quarantine)
+	}
+	record.Quarantined = nil
+	step()
+	if s := r.Status(); s.State != Learner || s.Last.Seq != 2 {
+		t.Errorf("once it is readmitted it is %s with a log up to %s", s.State, s.Last)
 	}
 }

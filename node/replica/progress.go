@@ -90,6 +90,7 @@ func (p *progress) probe(next rhumb.Seq) {
 func (p *progress) forget() {
 	p.acknowledged = max(p.acknowledged, p.match)
 	p.match, p.commit, p.toldCommit, p.fetching = 0, 0, 0, false
+	p.agreed = 0 // in a life that may be over
 }
 
 // acked takes an acknowledgement. One that does not reach the place that is being probed is late: it says what the peer

@@ -23,7 +23,8 @@ var (
 // its news come late and out of order. After every step I1 to I5, I7 and I8 are checked, and that a read confirmed with
 // metadata sees everything acknowledged (I6, rule F); grants are the business of package lease (I9). In half of the
 // schedules the disk of one node forgets what it synced: the end of the log, promises, or everything since an older
-// image (rule P, ruling 17). At the end the network heals, and the range must serve again, with equal logs everywhere.
+// image (rule P, ruling 17). At the end the network heals, and the range must serve again, with equal logs everywhere; then
+// all in-sync members but one are gone for good, and it must serve once another node is back (ruling 17a).
 func TestProperties(t *testing.T) {
 	first, n := uint64(1), uint64(*seedsFlag)
 	if *seedFlag != 0 {
@@ -37,13 +38,13 @@ func TestProperties(t *testing.T) {
 	}
 	t.Logf("%d seeds from %d: %+v", n, first, sum)
 	if n > 100 && (sum.Undone == 0 || sum.Applied == 0 || sum.Unknown == 0 || sum.Joined == 0 || sum.Shrunk == 0 || sum.Activated == 0 ||
-		sum.Damaged == 0 || sum.Adopted == 0) {
+		sum.Damaged == 0 || sum.Adopted == 0 || sum.Alone == 0 || sum.Vouched == 0) {
 		t.Errorf("the schedules do not reach everything: %+v", sum)
 	}
 }
 
 // stats counts what the schedules reached.
-type stats struct{ Steps, Applied, Unknown, Refused, Failed, Undone, Activated, Joined, Shrunk, Crashes, Damaged, Adopted int }
+type stats struct{ Steps, Applied, Unknown, Refused, Failed, Undone, Activated, Joined, Shrunk, Crashes, Damaged, Adopted, Alone, Vouched int }
 
 func playSeed(t *testing.T, seed uint64, verbose bool, sum *stats) (ok bool) {
 	w := newWorld(seed, sum)
@@ -63,6 +64,7 @@ func playSeed(t *testing.T, seed uint64, verbose bool, sum *stats) (ok bool) {
 		w.check()
 	}
 	w.heal()
+	w.loseAllButOne()
 	if verbose {
 		t.Log(w.c.log.String())
 	}
@@ -114,6 +116,7 @@ func newWorld(seed uint64, sum *stats) *world {
 		AppendBytesMax: 200 + rnd.IntN(400), EntryBytesMax: 200 + rnd.IntN(200), InflightBytesMax: 700 + rnd.IntN(1000),
 		TailBytesMax: 1 + rnd.IntN(1000), JoinWithinBytes: 400 + rnd.IntN(1000), LogKeepBytes: 16 << 10, // never reached: trimming leaves nobody behind
 		PrepareWait:     time.Duration(1 + 300_000_000*rnd.IntN(2)),
+		VouchAfter:      time.Duration(1 + rnd.IntN(200_000_000)),
 		ProgressTimeout: time.Duration(200+rnd.IntN(1500)) * time.Millisecond, HoldOffMin: 100 * time.Millisecond, HoldOffMax: time.Second,
 	}
 	w := &world{
@@ -311,7 +314,10 @@ func (w *world) decide() {
 	}
 	m := w.c.meta[i]
 	if w.c.decide(i) {
-		w.c.logf("%d: metadata takes %s %v", w.step, m.Kind, m.New)
+		w.c.logf("%d: metadata takes %s %v, vouched %v", w.step, m.Kind, m.New, m.Vouched)
+		if m.Unhurried {
+			w.sum.Vouched++
+		}
 		switch after := len(w.c.record.InSync); {
 		case after > before:
 			w.sum.Joined++
@@ -555,6 +561,68 @@ func (w *world) repair() {
 			w.commits[n.id] = 0
 		}
 	}
+}
+
+// loseAllButOne has an in-sync member survive the others for good: its recorded life suffices to elect it, and the range
+// commits again as soon as a node that is not in sync joins.
+func (w *world) loseAllButOne() {
+	record := w.c.record
+	s := w.c.node(record.InSync[w.rnd.IntN(len(record.InSync))])
+	if record.LifeOf(s.id) != s.life {
+		panic(fmt.Sprintf("after healing the record has life %d of %s, which is in life %d", record.LifeOf(s.id), s.id, s.life))
+	}
+	if len(record.InSync) < len(w.c.nodes) {
+		return // a disk lost more than logs reach: nobody is left to join
+	}
+	w.sum.Alone++
+	lost := w.c.nodes[int(s.id)%len(w.c.nodes)]
+	for _, n := range w.c.nodes {
+		if n != s {
+			n.crash(0)
+		}
+	}
+	inSync := []rhumb.NodeID{s.id, lost.id}
+	slices.Sort(inSync)
+	w.c.lost = lost.id
+	w.c.elect(s.id, inSync)
+	w.serve(s, lost, func() bool { return s.r.State() == Primary })
+	w.holdsAcked(s)
+	for _, n := range w.c.nodes {
+		if n != s && n != lost {
+			n.start()
+			w.commits[n.id] = 0
+		}
+	}
+	w.serve(s, lost, func() bool { return s.r.Status().Commit == s.r.Status().Last.Seq && !w.c.record.IsInSync(lost.id) })
+	w.holdsAcked(s)
+}
+
+// serve lets time pass among all nodes but the lost one until done.
+func (w *world) serve(s, lost *testNode, done func() bool) {
+	for range 200 {
+		if done() {
+			return
+		}
+		for _, n := range w.c.nodes {
+			if n.r == nil {
+				continue
+			}
+			n.r.Describe(w.c.record)
+			if n != s {
+				s.r.Peer(w.c.now, n.id, true, false)
+			}
+			n.r.Peer(w.c.now, lost.id, false, true)
+			w.activate(n)
+			n.r.Tick(w.c.now)
+		}
+		w.c.now += 300 * time.Millisecond
+		w.c.stabilize(slices.DeleteFunc(slices.Clone(w.c.nodes), func(n *testNode) bool { return n.r == nil }))
+		for len(w.c.meta) > 0 {
+			w.decide()
+		}
+		w.check()
+	}
+	panic(fmt.Sprintf("with %s gone for good, in sync are %v: %+v", lost.id, w.c.record.InSync, s.r.Status()))
 }
 
 // finish asserts that every request was answered by a life that lasted, and applied at most once.

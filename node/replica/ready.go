@@ -105,6 +105,10 @@ type MetaProposal struct {
 	// Lives are the lives of the members of New, in which they acknowledged what the primary counts; 0 for a member that
 	// has acknowledged nothing. Metadata refuses a joining member of another life (AlterISR).
 	Lives []rhumb.BootSeq
+	// Vouched says of each member of New whether, in that life, it holds everything that clients were told (AlterISR).
+	Vouched []bool
+	// Unhurried says that the proposal gives way to others: it only records lives (AlterISR).
+	Unhurried bool
 	// Node is the node to elect (ElectOther).
 	Node rhumb.NodeID
 	// Why is the reason, for people (Quarantine).

@@ -64,6 +64,7 @@ type Replica struct {
 	inSync   []rhumb.NodeID
 	version  uint64
 	change   change
+	vouching vouching
 	leaseSet []rhumb.NodeID
 	closed   rhumb.Timestamp // the greatest that Close gave in this epoch
 	peers    []*progress     // sorted by node
@@ -250,6 +251,7 @@ func (r *Replica) stepDown() {
 	r.role = following
 	r.start, r.closed, r.inSync, r.leaseSet, r.peers = 0, 0, nil, nil, nil
 	r.change = change{}
+	r.vouching = vouching{}
 	r.prep = preparation{}
 	r.tail = tail{}
 	r.overlay.reset()
@@ -278,7 +280,7 @@ func (r *Replica) reconcileQuarantine() {
 	recorded := slices.Contains(r.desc.Quarantined, r.cfg.Self)
 	switch {
 	case recorded && r.role != quarantined && r.log.last().Seq > 0:
-		r.quarantine("metadata says that this replica is quarantined, and this disk does not: it is an older copy")
+		r.quarantine("metadata says that this replica is quarantined, and this disk does not: it is an older copy, or was given up by `rhumb unsafe-recover range`")
 	case recorded == (r.role == quarantined):
 		r.notice = notice{}
 	case recorded:
@@ -405,6 +407,7 @@ func (r *Replica) Tick(now time.Duration) {
 	}
 	r.tickProgress(step)
 	r.tickChange()
+	r.tickVouching(step)
 	r.tickYield(step)
 	for _, p := range r.peers {
 		r.tickPeer(p)
@@ -437,7 +440,7 @@ func (r *Replica) NeedsTick() bool {
 	if r.role != primary {
 		return false
 	}
-	if r.change.active() || r.commit < r.log.last().Seq {
+	if r.change.active() || r.commit < r.log.last().Seq || r.wantsToVouch() {
 		return true
 	}
 	for _, p := range r.peers {

@@ -308,6 +308,7 @@ func (r *Replica) meet(p *progress, life rhumb.BootSeq) bool {
 		p.life = life
 		p.probe(p.next)
 	}
+	r.cameBack(p.node, life)
 	return true
 }
 
@@ -355,7 +356,25 @@ func (r *Replica) trimLog() {
 	if keep := bytes.after(r.cfg.LogKeepBytes); keep.seq > to.seq {
 		to = bytes.point(min(keep.seq, r.commit-1))
 	}
-	if to.seq > r.log.trim && to.seq < r.commit && to.bytes-bytes.point(r.log.trim).bytes >= min(1<<20, r.cfg.LogKeepBytes/16) {
-		r.setTrim(to.seq)
+	r.trimTo(to, r.cfg.LogKeepBytes)
+}
+
+// trimTo moves the trim position to a point at or below the commit position, if that is a step of some size beside what is kept.
+func (r *Replica) trimTo(to bytePoint, keep int64) bool {
+	if to.seq <= r.log.trim || to.seq >= r.commit || to.bytes-r.log.bytes.point(r.log.trim).bytes < min(1<<20, keep/16) {
+		return false
 	}
+	r.setTrim(to.seq)
+	return true
+}
+
+// TrimOwn lets a replica that is not primary drop committed log beyond so many bytes, whatever its primary keeps, and reports
+// whether it did. Nothing that is committed is lost by it: should this replica become primary, peers that need what is gone learn
+// that their log is trimmed, as from a primary that kept no more.
+func (r *Replica) TrimOwn(keep int64) bool {
+	if r.role != following || r.commit == 0 {
+		return false
+	}
+	bytes := &r.log.bytes
+	return r.trimTo(bytes.point(min(bytes.after(keep).seq, r.commit-1)), keep)
 }

@@ -6,12 +6,10 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
-// sequenceNameSize is the length of a server-assigned name (rhumb.SequenceName).
-const sequenceNameSize = 8
-
-// Check refuses a batch whose range, which the caller named, is not where its keys live: a key that its writer named lives
-// where its table and name hash to, a server-named one in a slot of a node's block. A range or table that this node does
-// not know is NotFound.
+// Check rejects a batch whose range, which the caller chose, is not the home of its keys. A key
+// that its writer named belongs to the slot of the hash of its name; a server-named key belongs to
+// a slot in a node's block. Check returns NotFound for a range or a table that this node does not
+// know.
 func (r Router) Check(b *rhumb.Batch) error {
 	const op rhumb.Op = "route.Check"
 	st := r.State()
@@ -28,38 +26,40 @@ func (r Router) Check(b *rhumb.Batch) error {
 		if err := checkName(t, m.Name); err != nil {
 			return rhumb.Wrap(op, err)
 		}
-		if fault := misplaced(st, b.Range, block, m, t, class); fault != "" {
-			return rhumb.Ef(op, rhumb.InvalidArgument, "mutation %d: %s", i, fault)
+		if fault := explainMisplaced(st, b.Range, block, m, t, class); fault != "" {
+			return rhumb.Ef(op, rhumb.InvalidArgument, "%s: %s", b.Describe(i), fault)
 		}
 	}
 	return nil
 }
 
-// checkName refuses a name that does not fit into the images of a published table.
+// checkName rejects a name that is too long for the images of a published table.
 func checkName(t *rhumb.Table, name []byte) error {
 	if t.Snapshot.Has(rhumb.SnapshotOn) && len(name) > rhumb.SnapshotNameSizeMax {
-		return rhumb.Ef("route.Check", rhumb.TooLarge, "a name of %d bytes; table %s is published in shared memory, where names have at most %d", len(name), t.Name, rhumb.SnapshotNameSizeMax)
+		return rhumb.Ef("route.Check", rhumb.TooLarge, "name has %d bytes; table %s is published in shared memory, where names have at most %d", len(name), t.Name, rhumb.SnapshotNameSizeMax)
 	}
 	return nil
 }
 
-// misplaced says why a key of a table does not live in a range of a block, and where it does; "" when it lives there.
-func misplaced(st *catalog.State, id rhumb.RangeID, block *rhumb.Block, m *rhumb.Mutation, t *rhumb.Table, class *rhumb.Class) string {
+// explainMisplaced explains why a key does not belong to the range, and where it does. It returns "" if
+// the key belongs there.
+func explainMisplaced(st *catalog.State, id rhumb.RangeID, block *rhumb.Block, m *rhumb.Mutation, t *rhumb.Table, class *rhumb.Class) string {
 	mine, ofNode := block.Class == class.ID, block.Node != rhumb.NoNode
 	switch {
 	case m.Kind == rhumb.Insert && mine && ofNode:
 		return ""
 	case m.Kind == rhumb.Insert:
-		return "range " + id.String() + " takes no server-named keys of table " + t.Name + ": they live in the blocks of nodes; leave the slot to the node"
-	case mine && ofNode && len(m.Name) == sequenceNameSize:
+		return "range " + id.String() + " takes no server-named keys of table " + t.Name + ": they belong to the blocks of nodes; leave the range out to let the server choose"
+		// An update of a record whose name a server assigned. A name of another length has another home.
+	case mine && ofNode && len(m.Name) == rhumb.SequenceNameSize:
 		return ""
 	case mine && !ofNode && id.Slot == block.First+keys.HashSlot(m.Name, t.Colocate, class.Settings.HashSlots):
 		return ""
 	}
-	fault := "key " + rhumb.NameString(m.Name) + " of table " + t.Name + " does not live in range " + id.String()
-	right, err := named(st, id.Region, m.Table, m.Name)
+	fault := "key " + rhumb.NameString(m.Name) + " of table " + t.Name + " does not belong to range " + id.String()
+	right, err := namedRange(st, id.Region, m.Table, m.Name)
 	if err != nil {
 		return fault + ", and the region holds no key of that table"
 	}
-	return fault + ", but in " + right.String()
+	return fault + ", but to " + right.String()
 }

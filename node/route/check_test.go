@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/rhumbdb/rhumb"
-	"github.com/rhumbdb/rhumb/geo/place"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+	"github.com/rhumbdb/rhumb/raftmeta/place"
 )
 
 // TestCheck guards that a key is only written where every reader looks for it.
@@ -51,14 +51,14 @@ func TestCheck(t *testing.T) {
 	}{
 		{"a named key at home", right, rhumb.Put, flights.ID, "SWR8/1", rhumb.Other, ""},
 		{"beside it by the colocate byte", right, rhumb.Delete, crews.ID, "SWR8/2", rhumb.Other, ""},
-		{"another slot", beside, rhumb.Put, flights.ID, "SWR8/1", rhumb.InvalidArgument, "but in " + right.String()},
-		{"another class", ofPairs, rhumb.Patch, flights.ID, "SWR8/1", rhumb.InvalidArgument, "but in " + right.String()},
-		{"a node's slot", opened, rhumb.Put, flights.ID, "SWR8/1", rhumb.InvalidArgument, "but in " + right.String()},
+		{"another slot", beside, rhumb.Put, flights.ID, "SWR8/1", rhumb.InvalidArgument, "but to " + right.String()},
+		{"another class", ofPairs, rhumb.Patch, flights.ID, "SWR8/1", rhumb.InvalidArgument, "but to " + right.String()},
+		{"a node's slot", opened, rhumb.Put, flights.ID, "SWR8/1", rhumb.InvalidArgument, "but to " + right.String()},
 		{"an insert", opened, rhumb.Insert, flights.ID, "", rhumb.Other, ""},
-		{"an insert of another class", opened, rhumb.Insert, pairs.ID, "", rhumb.InvalidArgument, "leave the slot"},
-		{"an insert into a hash slot", right, rhumb.Insert, flights.ID, "", rhumb.InvalidArgument, "leave the slot"},
+		{"an insert of another class", opened, rhumb.Insert, pairs.ID, "", rhumb.InvalidArgument, "leave the range out"},
+		{"an insert into a hash slot", right, rhumb.Insert, flights.ID, "", rhumb.InvalidArgument, "leave the range out"},
 		{"a server-named key", opened, rhumb.Patch, flights.ID, sequence, rhumb.Other, ""},
-		{"a server-named key of another class", opened, rhumb.Patch, pairs.ID, sequence, rhumb.InvalidArgument, "but in 1/"},
+		{"a server-named key of another class", opened, rhumb.Patch, pairs.ID, sequence, rhumb.InvalidArgument, "but to 1/"},
 		{"a region that holds nothing of the table", away, rhumb.Put, pairs.ID, "x", rhumb.InvalidArgument, "holds no key"},
 		{"no such range", rhumb.RangeID{Region: 9, Slot: 9}, rhumb.Put, flights.ID, "x", rhumb.NotFound, "retry"},
 		{"no such slot", rhumb.RangeID{Region: 1, Slot: opened.Slot + 1}, rhumb.Put, flights.ID, sequence, rhumb.NotFound, "retry"},
@@ -76,7 +76,7 @@ func TestCheck(t *testing.T) {
 	two := &rhumb.Batch{Range: right, Mutations: []rhumb.Mutation{
 		{Kind: rhumb.Put, Table: flights.ID, Name: []byte("SWR8/1")}, {Kind: rhumb.Put, Table: flights.ID, Name: []byte("SWR9/1")},
 	}}
-	if err := r.Check(two); rhumb.KindOf(err) != rhumb.InvalidArgument || !strings.Contains(err.Error(), "mutation 1") {
+	if err := r.Check(two); rhumb.KindOf(err) != rhumb.InvalidArgument || !strings.Contains(err.Error(), "mutation 2 of 2") {
 		t.Errorf("two keys of which one is elsewhere: %v", err)
 	}
 }

@@ -1,5 +1,5 @@
-// Package route finds where a request belongs: from a table and a name to a range, and from a range to the node that
-// serves it. It only reads the catalog.
+// Package route maps requests to ranges: a table and a name to a range, and a range to its metadata
+// record. It only reads the catalog.
 package route
 
 import (
@@ -8,15 +8,17 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
-// Router reads the newest catalog of a node.
+// Router answers from the newest catalog of a node.
 type Router struct{ State func() *catalog.State }
 
-// Named gives the range of a named key whose home is in a region.
+// Named returns the range of a key that its writer named and whose home is in the given region.
 func (r Router) Named(region rhumb.RegionID, table rhumb.TableID, name []byte) (rhumb.RangeID, error) {
-	return named(r.State(), region, table, name)
+	return namedRange(r.State(), region, table, name)
 }
 
-func named(st *catalog.State, region rhumb.RegionID, table rhumb.TableID, name []byte) (rhumb.RangeID, error) {
+// namedRange is Router.Named for a given catalog, so that all keys of a batch are checked against one
+// state.
+func namedRange(st *catalog.State, region rhumb.RegionID, table rhumb.TableID, name []byte) (rhumb.RangeID, error) {
 	const op rhumb.Op = "route.Named"
 	t, class, err := tableOf(op, st, table)
 	if err != nil {
@@ -30,40 +32,42 @@ func named(st *catalog.State, region rhumb.RegionID, table rhumb.TableID, name [
 		if r, known := st.Region(region); known {
 			return rhumb.RangeID{}, rhumb.Ef(op, rhumb.Unavailable, "region %s has fewer live nodes than the %d replicas of table %s, so it holds none of it; start more nodes there, or write to another region", r.Name, class.Settings.Replicas, t.Name)
 		}
-		return rhumb.RangeID{}, rhumb.Ef(op, rhumb.NotFound, "region %s does not exist", region)
+		return rhumb.RangeID{}, rhumb.Ef(op, rhumb.NotFound, "region %s does not exist; list regions with `rhumb region ls`", region)
 	}
 	return rhumb.RangeID{Region: region, Slot: block.First + keys.HashSlot(name, t.Colocate, class.Settings.HashSlots)}, nil
 }
 
-// Batch gives the range that all mutations of a batch share by their names, or refuses them.
+// Batch returns the range that the names of all mutations share. It rejects a batch whose names
+// belong to several ranges.
 func (r Router) Batch(region rhumb.RegionID, b *rhumb.Batch) (rhumb.RangeID, error) {
 	const op rhumb.Op = "route.Batch"
 	st := r.State()
 	var id rhumb.RangeID
 	for i := range b.Mutations {
 		m := &b.Mutations[i]
-		home, err := named(st, region, m.Table, m.Name)
+		home, err := namedRange(st, region, m.Table, m.Name)
 		if err != nil {
 			return home, err
 		}
 		if i > 0 && home != id {
-			return home, rhumb.Ef(op, rhumb.InvalidArgument, "mutation %d lives in range %s, mutation 0 in range %s: a batch is atomic within one range; give the names a common part and the tables a colocate byte, or write twice", i, home, id)
+			return home, rhumb.Ef(op, rhumb.InvalidArgument, "%s, belongs to range %s, but the first mutation to range %s, and a batch writes one range; begin the names with a common part in a table with --colocate, or write twice", b.Describe(i), home, id)
 		}
 		id = home
 	}
 	return id, nil
 }
 
-// Class gives the class of a table.
+// Class returns the class of a table.
 func (r Router) Class(table rhumb.TableID) (*rhumb.Class, error) {
 	_, c, err := tableOf("route.Class", r.State(), table)
 	return c, err
 }
 
+// tableOf returns a table and its class.
 func tableOf(op rhumb.Op, st *catalog.State, id rhumb.TableID) (*rhumb.Table, *rhumb.Class, error) {
 	t, ok := st.Table(id)
 	if !ok {
-		return nil, nil, rhumb.Ef(op, rhumb.NotFound, "table %s does not exist on this node (revision %d); create it, or retry if it is new", id, st.Revision())
+		return nil, nil, rhumb.Ef(op, rhumb.NotFound, "table %s does not exist on this node, whose catalog has revision %d; create the table, or retry if it is new", id, st.Revision())
 	}
 	c, ok := st.Class(t.Class)
 	if !ok {
@@ -72,7 +76,7 @@ func tableOf(op rhumb.Op, st *catalog.State, id rhumb.TableID) (*rhumb.Table, *r
 	return t, c, nil
 }
 
-// Range gives the record of a range, or NotFound.
+// Range returns the record of a range, or NotFound.
 func (r Router) Range(id rhumb.RangeID) (*rhumb.Range, error) {
 	d, ok := r.State().Range(id)
 	if !ok {
@@ -81,7 +85,8 @@ func (r Router) Range(id rhumb.RangeID) (*rhumb.Range, error) {
 	return d, nil
 }
 
-// SameRegion reports whether two nodes stand in one region.
+// SameRegion reports whether two nodes are in the same region. It returns false if it does not know
+// one of them.
 func (r Router) SameRegion(a, b rhumb.NodeID) bool {
 	st := r.State()
 	x, ok1 := st.Node(a)

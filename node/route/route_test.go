@@ -7,9 +7,9 @@ import (
 	"testing"
 
 	"github.com/rhumbdb/rhumb"
-	"github.com/rhumbdb/rhumb/geo/place"
 	"github.com/rhumbdb/rhumb/keys"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+	"github.com/rhumbdb/rhumb/raftmeta/place"
 )
 
 // build makes a catalog by commands: two regions, of two nodes and of one, and tables of one and of two replicas; flights

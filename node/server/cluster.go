@@ -55,6 +55,8 @@ type Info struct {
 	Suspects          []rhumb.NodeID
 	Troubles          replica.Troubles
 	Sights            []Sight
+	// Metadata is how the node's replica of the metadata group stands, nil before there is one.
+	Metadata *raftmeta.Status
 }
 
 // RangeInfo is how one replica of a range stands.
@@ -62,7 +64,9 @@ type RangeInfo struct {
 	State             string
 	Epoch             rhumb.Epoch
 	End, Commit, Trim rhumb.Seq
-	Bytes             int64
+	// EndTime and CommitTime are the timestamps of End and Commit.
+	EndTime, CommitTime rhumb.Timestamp
+	Bytes               int64
 	// Reason is why it is not in sync, or cannot be told about.
 	Reason string
 	// Behind says why other replicas do not join the in-sync set; only the primary knows.
@@ -165,7 +169,26 @@ func (c *Cluster) Status(ctx context.Context, _ *rhumbpb.StatusRequest) (*rhumbp
 		resp.Suspected = append(resp.Suspected, uint32(n))
 	}
 	addTroubles(resp, &i)
+	resp.Metadata = encodeMetadata(i.Metadata)
 	return resp, nil
+}
+
+func encodeMetadata(s *raftmeta.Status) *rhumbpb.MetadataReplica {
+	if s == nil {
+		return nil
+	}
+	p := &rhumbpb.MetadataReplica{Silent: s.Silent, Short: s.Short, WaitsFor: nodeNumbers(s.Waits), Readmits: nodeNumbers(s.Readmits)}
+	if r := s.Recovered; r != nil {
+		p.Recovered = &rhumbpb.MetadataRecovery{AtNs: r.At.UnixNano(), Term: r.Term, LastIndex: r.Last, Lost: nodeNumbers(r.Lost)}
+	}
+	return p
+}
+
+func nodeNumbers(ids []rhumb.NodeID) (out []uint32) {
+	for _, id := range ids {
+		out = append(out, uint32(id))
+	}
+	return out
 }
 
 func addTroubles(resp *rhumbpb.StatusResponse, i *Info) {
@@ -401,6 +424,7 @@ func (c *Cluster) DescribeRange(ctx context.Context, q *rhumbpb.DescribeRangeReq
 		resp.Replicas = append(resp.Replicas, &rhumbpb.ReplicaStatus{
 			Node: uint32(n), State: f.State, InSync: r.IsInSync(n), Epoch: uint64(f.Epoch),
 			End: uint64(f.End), Commit: uint64(f.Commit), Trim: uint64(f.Trim), Reason: f.Reason,
+			EndTime: uint64(f.EndTime), CommitTime: uint64(f.CommitTime),
 		})
 	}
 	return resp, nil
@@ -485,7 +509,10 @@ func (c *Cluster) RecoverRange(ctx context.Context, q *rhumbpb.RecoverRangeReque
 	if err := c.checkReplica(api.DecodeRangeID(q.Range), rhumb.NodeID(q.Node)); err != nil {
 		return nil, fail(err)
 	}
-	r, err := c.node.RecoverRange(ctx, catalog.RecoverRange{Range: api.DecodeRangeID(q.Range), Version: q.Version, Node: rhumb.NodeID(q.Node)})
+	r, err := c.node.RecoverRange(ctx, catalog.RecoverRange{
+		Range: api.DecodeRangeID(q.Range), Version: q.Version, Node: rhumb.NodeID(q.Node),
+		End: rhumb.Seq(q.End), EndTime: rhumb.Timestamp(q.EndTime), Known: rhumb.Seq(q.Known),
+	})
 	if err != nil {
 		return nil, fail(err)
 	}

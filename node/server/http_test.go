@@ -24,7 +24,8 @@ func gauge(t *testing.T, kv *KV, name string) float64 {
 	}
 	for _, f := range families {
 		if f.GetName() == name {
-			return f.GetMetric()[0].GetGauge().GetValue()
+			m := f.GetMetric()[0]
+			return m.GetGauge().GetValue() + m.GetCounter().GetValue() // it is one of them
 		}
 	}
 	t.Fatalf("there is no metric %s", name)

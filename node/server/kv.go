@@ -65,7 +65,9 @@ type Config struct {
 	Peers   Peers
 	Inserts Inserts
 	Budgets Budgets
-	Logger  *slog.Logger
+	// TakeTimeout is how long a client may take nothing of its answers before its stream is ended; default takeTimeoutDefault.
+	TakeTimeout time.Duration
+	Logger      *slog.Logger
 }
 
 // Bounds of the service.

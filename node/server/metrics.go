@@ -16,6 +16,7 @@ type metrics struct {
 	failed        *prometheus.CounterVec
 	forwarded     prometheus.Counter
 	streams       prometheus.Gauge
+	cutOff        prometheus.Counter
 }
 
 func newMetrics() metrics {
@@ -38,6 +39,9 @@ func newMetrics() metrics {
 		forwarded: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: "rhumb", Subsystem: "server", Name: "forwarded_total", Help: "Requests passed on to another node.",
 		}),
+		cutOff: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: "rhumb", Subsystem: "server", Name: "cut_off_total", Help: "Streams ended because their clients took no answers.",
+		}),
 		streams: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "rhumb", Subsystem: "server", Name: "streams", Help: "Open streams of clients.",
 		}),
@@ -57,5 +61,5 @@ var existences = [...]string{api.Undecided: "undecided", api.Absent: "absent", a
 // Collectors gives the service's metrics for registration.
 func (k *KV) Collectors() []prometheus.Collector {
 	m := &k.m
-	return []prometheus.Collector{m.writeSeconds, m.readSeconds, m.located, m.frameRequests, m.failed, m.forwarded, m.streams}
+	return []prometheus.Collector{m.writeSeconds, m.readSeconds, m.located, m.frameRequests, m.failed, m.forwarded, m.streams, m.cutOff}
 }

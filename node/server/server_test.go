@@ -20,6 +20,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
+	"github.com/rhumbdb/rhumb/node/memory"
 )
 
 // Nodes and ranges of the tests: self is primary of home's slots, far of those of away; full takes no inserts any more.
@@ -661,11 +662,31 @@ func TestSlowClient(t *testing.T) {
 	}
 }
 
+// TestClientThatTakesNothing guards that the stream of such a client is ended after a while and its answers are forgotten, so that
+// it holds memory of the node no longer.
+func TestClientThatTakesNothing(t *testing.T) {
+	w := newWorld()
+	c, kv, _ := w.start(t)
+	answers := memory.NewBudget("answers", 64<<20)
+	kv.cfg.Budgets.Answers, kv.cfg.TakeTimeout = answers, 50*time.Millisecond
+	w.items[home]["big"] = bytes.Repeat([]byte{1}, 512<<10)
+	var reads []*rhumbpb.Request
+	for i := range uint64(100) {
+		reads = append(reads, getReq(i+1, home, "big"))
+	}
+	openStream(t, c, hello(), reads...)
+	await(t, "the stream is ended", func() bool {
+		return gauge(t, kv, "rhumb_server_cut_off_total") == 1 && gauge(t, kv, "rhumb_server_streams") == 0
+	})
+	await(t, "its answers are forgotten", func() bool { return answers.Used() == 0 })
+	take(t, openStream(t, c, hello(), getReq(1, home, "absent")), 1)
+}
+
 // TestManyUnanswered guards that the number of unanswered requests is bounded, and that those before the bound are driven
 // to their answers.
 func TestManyUnanswered(t *testing.T) {
 	w := newWorld()
-	a := newAnswers(nil, nil)
+	a := newAnswers(nil, nil, time.Hour)
 	held := 0
 	for a.unanswered < unansweredMax {
 		a.expect(func() { t.Fatal("driven below the bound") })

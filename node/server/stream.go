@@ -1,9 +1,11 @@
 package server
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -23,6 +25,9 @@ const (
 	// fits.
 	responsesPerFrame = 4_096
 	frameBytes        = 4 << 20
+	// takeTimeoutDefault is how long a client may take nothing of its answers before its stream is ended: longer than networks
+	// hold up a client that lives, and than keepalive finds one that does not.
+	takeTimeoutDefault = 15 * time.Second
 )
 
 // Stream answers the requests of one client, out of order, many per frame. It ends with the KV: a client must not stay with
@@ -30,7 +35,7 @@ const (
 func (k *KV) Stream(stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, rhumbpb.ServerFrame]) error {
 	k.m.streams.Inc()
 	defer k.m.streams.Dec()
-	out := newAnswers(stream, k.cfg.Budgets.Answers)
+	out := newAnswers(stream, k.cfg.Budgets.Answers, cmp.Or(k.cfg.TakeTimeout, takeTimeoutDefault))
 	defer out.close()
 	ended := make(chan error, 1)
 	go func() { ended <- k.receive(stream, out) }() // its Recv fails when this returns
@@ -39,6 +44,10 @@ func (k *KV) Stream(stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, rhumbpb
 		return err
 	case <-k.closed:
 		return api.Status(errNotServing, api.Hint{})
+	case <-out.stuck:
+		k.m.cutOff.Inc()
+		k.cfg.Logger.Warn("a client takes no answers: its stream is ended", "waited", out.timeout, "bytes", out.waiting())
+		return api.Status(rhumb.Ef("server.KV.Stream", rhumb.Overloaded, "the client took no answers for %v; read the stream while you write to it", out.timeout), api.Hint{})
 	}
 }
 
@@ -87,6 +96,9 @@ func (k *KV) meet(h *rhumbpb.Hello) error {
 type answers struct {
 	stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, rhumbpb.ServerFrame]
 	budget *memory.Budget // of the answers of all streams
+	// stuck is closed when the client took nothing for timeout.
+	stuck   chan struct{}
+	timeout time.Duration
 
 	mu         sync.Mutex // guards the seven below
 	room       *sync.Cond // unanswered or bytes fell, or closed
@@ -101,8 +113,11 @@ type answers struct {
 	done chan struct{}
 }
 
-func newAnswers(stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, rhumbpb.ServerFrame], budget *memory.Budget) *answers {
-	a := &answers{stream: stream, budget: budget, wake: make(chan struct{}, 1), done: make(chan struct{})}
+func newAnswers(stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, rhumbpb.ServerFrame], budget *memory.Budget, timeout time.Duration) *answers {
+	a := &answers{
+		stream: stream, budget: budget, stuck: make(chan struct{}), timeout: timeout,
+		wake: make(chan struct{}, 1), done: make(chan struct{}),
+	}
 	a.room = sync.NewCond(&a.mu)
 	go a.send()
 	return a
@@ -172,6 +187,14 @@ func (a *answers) add(r *rhumbpb.Response) {
 	}
 }
 
+// waiting returns the bytes of the answers that were not handed to the network.
+func (a *answers) waiting() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.bytes
+}
+
+// close ends the sending. When the client takes nothing, what is being sent ends only with the stream: close does not wait for it.
 func (a *answers) close() {
 	a.mu.Lock()
 	a.closed = true
@@ -181,7 +204,10 @@ func (a *answers) close() {
 	case a.wake <- struct{}{}:
 	default:
 	}
-	<-a.done
+	select {
+	case <-a.done:
+	case <-a.stuck:
+	}
 	a.mu.Lock()
 	a.dropped, a.ready = true, nil
 	a.budget.Release(int64(a.bytes))
@@ -212,6 +238,9 @@ func (a *answers) take() (out []*rhumbpb.Response, closed bool) {
 // send works until the stream ends.
 func (a *answers) send() {
 	defer close(a.done)
+	late := time.AfterFunc(a.timeout, func() { close(a.stuck) })
+	defer late.Stop()
+	late.Stop()
 	for range a.wake {
 		for {
 			out, closed := a.take()
@@ -221,7 +250,12 @@ func (a *answers) send() {
 			if len(out) == 0 {
 				break
 			}
-			if err := a.stream.Send(&rhumbpb.ServerFrame{Responses: out}); err != nil {
+			late.Reset(a.timeout)
+			err := a.stream.Send(&rhumbpb.ServerFrame{Responses: out})
+			if !late.Stop() {
+				return // the stream is ended because of it
+			}
+			if err != nil {
 				a.mu.Lock()
 				a.closed, a.err = true, err
 				a.room.Broadcast()

@@ -120,7 +120,13 @@ func (t *tx) putBlock(b *rhumb.Block) {
 	t.changes.Blocks = append(t.changes.Blocks, rhumb.RangeID{Region: b.Region, Slot: b.First})
 }
 
+// putRange also drops the lives of nodes that are not in sync any more, or quarantined: such a copy may be given up within its
+// life.
 func (t *tx) putRange(r *rhumb.Range) {
+	r.Lives = slices.DeleteFunc(r.Lives, func(m rhumb.MemberLife) bool { return !r.IsInSync(m.Node) || r.IsQuarantined(m.Node) })
+	if len(r.Lives) == 0 {
+		r.Lives = nil
+	}
 	t.ranges.set(t.owner, rangeKey(r.ID), r)
 	t.changes.Ranges = append(t.changes.Ranges, r.ID)
 }
@@ -136,12 +142,18 @@ func (t *tx) newBlock(in rhumb.RegionID, class rhumb.ClassID, n rhumb.NodeID) *r
 	return b
 }
 
-// newRange makes a range whose copies are all empty and so all in sync.
+// newRange makes a range whose copies are all empty and so all in sync. In their present lives they hold everything that
+// clients were told: nothing.
 func (t *tx) newRange(id rhumb.RangeID, class rhumb.ClassID, replicas []rhumb.NodeID) *rhumb.Range {
 	sorted := slices.Sorted(slices.Values(replicas))
 	r := &rhumb.Range{
 		ID: id, Class: class, Epoch: 1, Allocated: 1, Version: 1,
 		Primary: replicas[0], Preferred: replicas[0], InSync: sorted, Replicas: slices.Clone(sorted),
+	}
+	for _, id := range sorted {
+		if n, ok := t.Node(id); ok {
+			r.Lives = append(r.Lives, rhumb.MemberLife{Node: id, Life: n.Boot})
+		}
 	}
 	t.putRange(r)
 	return r

@@ -1,6 +1,8 @@
 package catalog
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 
 	"github.com/rhumbdb/rhumb"
@@ -32,9 +34,21 @@ func (c AlterISR) apply(t *tx) Result {
 	}
 	next := r.Clone()
 	next.InSync = set
+	next.Lives = c.vouched()
 	next.Version++
 	t.putRange(next)
 	return Result{Range: next}
+}
+
+// vouched returns the lives that the primary vouches for. A life that is over does no harm: nobody answers in it any more.
+func (c AlterISR) vouched() (lives []rhumb.MemberLife) {
+	for _, m := range c.Members {
+		if m.Vouched && m.Boot > 0 {
+			lives = append(lives, rhumb.MemberLife{Node: m.Node, Life: m.Boot})
+		}
+	}
+	slices.SortFunc(lives, func(a, b rhumb.MemberLife) int { return cmp.Compare(a.Node, b.Node) })
+	return lives
 }
 
 // checkMembers refuses members of a changed in-sync set that are no replicas, not fit to serve, or not in the life that
@@ -153,6 +167,8 @@ func (c QuarantineReplica) apply(t *tx) Result {
 		return refuseRange(op, rhumb.InvalidArgument, r, "%s holds no replica", c.Node)
 	case r.IsQuarantined(c.Node):
 		return Result{Range: r}
+	case c.Epoch != 0 && c.Epoch < r.Epoch:
+		return refuseRange(op, rhumb.Conflict, r, "the notice is of epoch %d", c.Epoch)
 	}
 	next := r.Clone()
 	next.Quarantined = append(next.Quarantined, c.Node)
@@ -182,6 +198,8 @@ func (c ReadmitReplica) apply(t *tx) Result {
 		return refuse(op, rhumb.NotFound, "there is no range %s", c.Range)
 	case !r.IsQuarantined(c.Node):
 		return Result{Range: r}
+	case c.Epoch != 0 && c.Epoch < r.Epoch:
+		return refuseRange(op, rhumb.Conflict, r, "the request is of epoch %d", c.Epoch)
 	case r.IsInSync(c.Node):
 		return refuseRange(op, rhumb.Conflict, r, "%s is still in the in-sync set %v", c.Node, r.InSync)
 	}
@@ -196,7 +214,6 @@ func (c RecoverRange) apply(t *tx) Result {
 	if !ok {
 		return refuse(op, rhumb.NotFound, "there is no range %s", c.Range)
 	}
-	intact := slices.IndexFunc(r.InSync, func(n rhumb.NodeID) bool { return !r.IsQuarantined(n) })
 	switch {
 	case r.Version != c.Version:
 		return refuseRange(op, rhumb.Conflict, r, "decided on version %d, the record is at version %d; look at it again", c.Version, r.Version)
@@ -204,16 +221,56 @@ func (c RecoverRange) apply(t *tx) Result {
 		return refuseRange(op, rhumb.InvalidArgument, r, "%s holds no replica", c.Node)
 	case !t.IsLive(c.Node):
 		return refuseRange(op, rhumb.Conflict, r, "%s is not live and cannot be primary", c.Node)
-	case intact >= 0:
-		return refuseRange(op, rhumb.Conflict, r, "%s holds an intact copy that is in sync; start it instead", r.InSync[intact])
+	}
+	if why := t.goesOnByItself(r, c.Node); why != "" {
+		return refuseRange(op, rhumb.Conflict, r, "%s", why)
 	}
 	next := r.Clone()
 	next.Quarantined = slices.DeleteFunc(next.Quarantined, func(n rhumb.NodeID) bool { return n == c.Node })
-	left := slices.DeleteFunc(slices.Clone(next.Replicas), func(n rhumb.NodeID) bool { return !t.IsLive(n) || next.IsQuarantined(n) })
-	if least := t.minInSync(r); len(left) < least {
-		return refuseRange(op, rhumb.Conflict, r, "only %v would be left, fewer than the class's minimum of %d: let other replicas discard their damaged copies first", left, least)
+	var left, gone []rhumb.NodeID
+	for _, n := range next.Replicas {
+		switch {
+		case !t.IsLive(n):
+			gone = append(gone, n)
+		case !next.IsQuarantined(n):
+			left = append(left, n)
+		}
+	}
+	// A copy that was given up may hold entries that the range goes on without. Should its node come back, it must not take
+	// part, nor refuse the new primary for them.
+	next.Quarantined = slices.Compact(slices.Sorted(slices.Values(append(next.Quarantined, gone...))))
+	next.Lives = nil
+	next.Recovery = &rhumb.Recovery{Epoch: r.Allocated + 1, Node: c.Node, Gone: gone, End: c.End, EndTime: c.EndTime, Known: c.Known}
+	if missing := t.minInSync(r) - len(left); missing > 0 {
+		if missing > len(gone) {
+			return refuseRange(op, rhumb.Conflict, r, "only %v would be left, fewer than the class's minimum of %d: let other replicas discard their damaged copies first", left, t.minInSync(r))
+		}
+		// The set keeps its least size with nodes that are gone, and the operator vouches for the one copy (ruling 17a).
+		left = slices.Sorted(slices.Values(append(left, gone[:missing]...)))
+		n, _ := t.Node(c.Node)
+		next.Lives = []rhumb.MemberLife{{Node: c.Node, Life: n.Boot}}
 	}
 	return Result{Range: t.elect(next, c.Node, left)}
+}
+
+// goesOnByItself says why nothing of a range has to be given up for the copy of node n, or returns "".
+func (t *tx) goesOnByItself(r *rhumb.Range, n rhumb.NodeID) string {
+	var intact []rhumb.NodeID
+	for _, m := range r.InSync {
+		if d, ok := t.Node(m); ok && t.IsLive(m) && !r.IsQuarantined(m) {
+			intact = append(intact, m)
+			if r.LifeOf(m) == d.Boot {
+				return fmt.Sprintf("%s holds an intact copy that is in sync, and has held it since its last start: that one suffices, nothing has to be given up", m)
+			}
+		}
+	}
+	switch {
+	case len(intact) >= t.minInSync(r):
+		return fmt.Sprintf("%v hold intact copies that are in sync: they suffice, nothing has to be given up", intact)
+	case len(intact) > 0 && !slices.Contains(intact, n):
+		return fmt.Sprintf("%s holds an intact copy that is in sync; go on from that one", intact[0])
+	}
+	return ""
 }
 
 // sortedSet gives the ids of the items in order, and false when one comes twice.

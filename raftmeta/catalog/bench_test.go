@@ -32,7 +32,7 @@ func BenchmarkAlterISR100k(b *testing.B) {
 		r, _ := s.Range(id)
 		c := AlterISR{Range: id, Epoch: r.Epoch, Version: r.Version}
 		for _, n := range r.InSync {
-			c.Members = append(c.Members, Member{n, 1})
+			c.Members = append(c.Members, Member{n, 1, false})
 		}
 		var res Result
 		if s, res, _ = s.Apply(c); res.Failure != nil {

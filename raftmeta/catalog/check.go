@@ -124,6 +124,8 @@ func (s *State) checkRange(r *rhumb.Range) error {
 		return broken("range %s: the primary %s is not in sync (%v)", r.ID, r.Primary, r.InSync)
 	case !subset(r.InSync, r.Replicas):
 		return broken("range %s: the in-sync set %v is not a part of the replicas %v", r.ID, r.InSync, r.Replicas)
+	case !s.livesInOrder(r):
+		return broken("range %s: the recorded lives %v are not sorted, or not of members %v that are not quarantined", r.ID, r.Lives, r.InSync)
 	case !r.IsReplica(r.Preferred):
 		return broken("range %s: the preferred primary %s is no replica", r.ID, r.Preferred)
 	case len(r.InSync) < s.minInSync(r):
@@ -137,6 +139,16 @@ func (s *State) checkRange(r *rhumb.Range) error {
 		}
 	}
 	return nil
+}
+
+// livesInOrder reports whether the recorded lives are those of members in sync, sorted.
+func (s *State) livesInOrder(r *rhumb.Range) bool {
+	for i, m := range r.Lives {
+		if m.Life == 0 || i > 0 && r.Lives[i-1].Node >= m.Node || !r.IsInSync(m.Node) || r.IsQuarantined(m.Node) {
+			return false
+		}
+	}
+	return true
 }
 
 // isSet reports whether ids are sorted and all different.

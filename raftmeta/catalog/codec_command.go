@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"slices"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -43,6 +44,10 @@ type wireCommand struct {
 	Previous uint64                 `cbor:"31,keyasint,omitempty"` // nonce
 	Short    bool                   `cbor:"32,keyasint,omitempty"`
 	Region   rhumb.RegionID         `cbor:"40,keyasint,omitempty"`
+	Vouched  []rhumb.NodeID         `cbor:"41,keyasint,omitempty"` // of Members
+	End      rhumb.Seq              `cbor:"42,keyasint,omitempty"`
+	EndTime  rhumb.Timestamp        `cbor:"43,keyasint,omitempty"`
+	Known    rhumb.Seq              `cbor:"44,keyasint,omitempty"`
 }
 
 // EncodeCommand gives the stored form of a command.
@@ -103,6 +108,9 @@ func (c AlterISR) fill(w *wireCommand) {
 	w.Range, w.Epoch, w.RangeVersion = toWireRangeID(c.Range), c.Epoch, c.Version
 	for _, m := range c.Members {
 		w.Members = append(w.Members, wireMember{Node: m.Node, Boot: m.Boot})
+		if m.Vouched {
+			w.Vouched = append(w.Vouched, m.Node)
+		}
 	}
 }
 
@@ -118,13 +126,19 @@ func (c SetReplicas) fill(w *wireCommand) {
 	w.Range, w.RangeVersion, w.Nodes, w.Preferred = toWireRangeID(c.Range), c.Version, c.Replicas, c.Preferred
 }
 
-func (c QuarantineReplica) fill(w *wireCommand) { w.Range, w.Node = toWireRangeID(c.Range), c.Node }
+func (c QuarantineReplica) fill(w *wireCommand) {
+	w.Range, w.Node, w.Epoch = toWireRangeID(c.Range), c.Node, c.Epoch
+}
 
-func (c ReadmitReplica) fill(w *wireCommand) { w.Range, w.Node = toWireRangeID(c.Range), c.Node }
+func (c ReadmitReplica) fill(w *wireCommand) {
+	w.Range, w.Node, w.Epoch = toWireRangeID(c.Range), c.Node, c.Epoch
+}
 
 func (c RecoverRange) fill(w *wireCommand) {
 	w.Range, w.RangeVersion, w.Node = toWireRangeID(c.Range), c.Version, c.Node
+	w.End, w.EndTime, w.Known = c.End, c.EndTime, c.Known
 }
+
 func (c SetRegionDead) fill(w *wireCommand) { w.Region = c.Region }
 
 func (c SetVoters) fill(w *wireCommand) { w.Nodes = c.Voters }
@@ -162,7 +176,7 @@ var takes = map[code]func(w *wireCommand) Command{
 	codeAlterISR: func(w *wireCommand) Command {
 		c := AlterISR{Range: w.Range.id(), Epoch: w.Epoch, Version: w.RangeVersion}
 		for _, m := range w.Members {
-			c.Members = append(c.Members, Member{m.Node, m.Boot})
+			c.Members = append(c.Members, Member{m.Node, m.Boot, slices.Contains(w.Vouched, m.Node)})
 		}
 		return c
 	},
@@ -172,11 +186,13 @@ var takes = map[code]func(w *wireCommand) Command{
 	codeSetReplicas: func(w *wireCommand) Command {
 		return SetReplicas{w.Range.id(), w.RangeVersion, w.Nodes, w.Preferred}
 	},
-	codeQuarantineReplica: func(w *wireCommand) Command { return QuarantineReplica{w.Range.id(), w.Node} },
-	codeReadmitReplica:    func(w *wireCommand) Command { return ReadmitReplica{w.Range.id(), w.Node} },
-	codeRecoverRange:      func(w *wireCommand) Command { return RecoverRange{w.Range.id(), w.RangeVersion, w.Node} },
-	codeSetRegionDead:     func(w *wireCommand) Command { return SetRegionDead{w.Region} },
-	codeSetVoters:         func(w *wireCommand) Command { return SetVoters{w.Nodes} },
+	codeQuarantineReplica: func(w *wireCommand) Command { return QuarantineReplica{w.Range.id(), w.Node, w.Epoch} },
+	codeReadmitReplica:    func(w *wireCommand) Command { return ReadmitReplica{w.Range.id(), w.Node, w.Epoch} },
+	codeRecoverRange: func(w *wireCommand) Command {
+		return RecoverRange{w.Range.id(), w.RangeVersion, w.Node, w.End, w.EndTime, w.Known}
+	},
+	codeSetRegionDead: func(w *wireCommand) Command { return SetRegionDead{w.Region} },
+	codeSetVoters:     func(w *wireCommand) Command { return SetVoters{w.Nodes} },
 }
 
 // command gives the command that w holds.

@@ -16,6 +16,8 @@ type wireResult struct {
 	// Quarantined belongs to Range, whose form has a fixed number of fields.
 	Quarantined []rhumb.NodeID `cbor:"10,keyasint,omitempty"`
 	Life        rhumb.BootSeq  `cbor:"11,keyasint,omitempty"`
+	Lives       []wireMember   `cbor:"12,keyasint,omitempty"`
+	Recovery    *wireRecovery  `cbor:"13,keyasint,omitempty"`
 }
 
 // wireFailure is a refusal: what of a rhumb.Error crosses the wire.
@@ -51,7 +53,8 @@ func toWireResult(r Result) wireResult {
 		Revision: r.Revision, Region: r.Region, Node: r.Node, Life: r.Life, Class: r.Class, Table: r.Table, Range: toWireRange(r.Range),
 	}
 	if r.Range != nil {
-		w.Quarantined = r.Range.Quarantined
+		w.Quarantined, w.Lives = r.Range.Quarantined, toWireLives(r.Range.Lives)
+		w.Recovery = toWireRecovery(r.Range.ID, r.Range.Recovery)
 	}
 	if f := r.Failure; f != nil {
 		w.Failure = &wireFailure{Op: f.Op, Kind: f.Kind, Msg: f.Msg}
@@ -70,7 +73,7 @@ func (w *wireResult) result() Result {
 		Revision: w.Revision, Region: w.Region, Node: w.Node, Life: w.Life, Class: w.Class, Table: w.Table, Range: w.Range.record(),
 	}
 	if r.Range != nil {
-		r.Range.Quarantined = w.Quarantined
+		r.Range.Quarantined, r.Range.Lives, r.Range.Recovery = w.Quarantined, fromWireLives(w.Lives), w.Recovery.record()
 	}
 	if f := w.Failure; f != nil {
 		r.Failure = &rhumb.Error{Op: f.Op, Kind: f.Kind, Msg: f.Msg, Range: f.Range.id()}

@@ -24,6 +24,61 @@ type wireState struct {
 	Ranges     []wireRange    `cbor:"14,keyasint,omitempty"`
 	// Quarantines belong to Ranges, whose form has a fixed number of fields.
 	Quarantines []wireQuarantine `cbor:"15,keyasint,omitempty"`
+	// Lives belong to Ranges, as Quarantines do.
+	Lives []wireLives `cbor:"16,keyasint,omitempty"`
+	// Recoveries belong to Ranges, as Quarantines do.
+	Recoveries []wireRecovery `cbor:"17,keyasint,omitempty"`
+}
+
+// wireRecovery is the loss that was accepted for a range.
+type wireRecovery struct {
+	_       struct{} `cbor:",toarray"`
+	Region  rhumb.RegionID
+	Slot    rhumb.Slot
+	Epoch   rhumb.Epoch
+	Node    rhumb.NodeID
+	Gone    []rhumb.NodeID
+	End     rhumb.Seq
+	EndTime rhumb.Timestamp
+	Known   rhumb.Seq
+}
+
+func toWireRecovery(id rhumb.RangeID, r *rhumb.Recovery) *wireRecovery {
+	if r == nil {
+		return nil
+	}
+	return &wireRecovery{
+		Region: id.Region, Slot: id.Slot, Epoch: r.Epoch, Node: r.Node, Gone: r.Gone, End: r.End, EndTime: r.EndTime, Known: r.Known,
+	}
+}
+
+func (w *wireRecovery) record() *rhumb.Recovery {
+	if w == nil {
+		return nil
+	}
+	return &rhumb.Recovery{Epoch: w.Epoch, Node: w.Node, Gone: w.Gone, End: w.End, EndTime: w.EndTime, Known: w.Known}
+}
+
+// wireLives lists the recorded lives of a range that has any.
+type wireLives struct {
+	_      struct{} `cbor:",toarray"`
+	Region rhumb.RegionID
+	Slot   rhumb.Slot
+	Lives  []wireMember
+}
+
+func toWireLives(lives []rhumb.MemberLife) (out []wireMember) {
+	for _, m := range lives {
+		out = append(out, wireMember{Node: m.Node, Boot: m.Life})
+	}
+	return out
+}
+
+func fromWireLives(lives []wireMember) (out []rhumb.MemberLife) {
+	for _, m := range lives {
+		out = append(out, rhumb.MemberLife{Node: m.Node, Life: m.Boot})
+	}
+	return out
 }
 
 // wireQuarantine lists the quarantined replicas of a range that has any.
@@ -126,6 +181,12 @@ func (s *State) Encode() []byte {
 		if len(r.Quarantined) > 0 {
 			w.Quarantines = append(w.Quarantines, wireQuarantine{Region: r.ID.Region, Slot: r.ID.Slot, Nodes: r.Quarantined})
 		}
+		if len(r.Lives) > 0 {
+			w.Lives = append(w.Lives, wireLives{Region: r.ID.Region, Slot: r.ID.Slot, Lives: toWireLives(r.Lives)})
+		}
+		if r.Recovery != nil {
+			w.Recoveries = append(w.Recoveries, *toWireRecovery(r.ID, r.Recovery))
+		}
 	}
 	return encode(w)
 }
@@ -202,14 +263,8 @@ func (w *wireState) state() (*State, error) {
 	for i := range w.Ranges {
 		t.putRange(w.Ranges[i].record())
 	}
-	for _, q := range w.Quarantines {
-		r, ok := t.Range(rhumb.RangeID{Region: q.Region, Slot: q.Slot})
-		if !ok {
-			return nil, rhumb.Ef(op, rhumb.Corrupt, "a quarantine belongs to the unknown range %d/%d", q.Region, q.Slot)
-		}
-		next := r.Clone()
-		next.Quarantined = q.Nodes
-		t.putRange(next)
+	if err := w.amendRanges(&t); err != nil {
+		return nil, err
 	}
 	for _, a := range w.Active {
 		n, ok := t.Node(a.Node)
@@ -223,6 +278,37 @@ func (w *wireState) state() (*State, error) {
 		t.active.set(t.owner, pair(a.Node, a.Class), &activeBlock{block: block, opened: a.Opened})
 	}
 	return &t.State, nil
+}
+
+// amendRanges adds to the ranges what their own form has no place for.
+func (w *wireState) amendRanges(t *tx) error {
+	amend := func(region rhumb.RegionID, slot rhumb.Slot, do func(r *rhumb.Range)) error {
+		r, ok := t.Range(rhumb.RangeID{Region: region, Slot: slot})
+		if !ok {
+			return rhumb.Ef("catalog.Decode", rhumb.Corrupt, "a quarantine, a life or a recovery belongs to the unknown range %d/%d", region, slot)
+		}
+		next := r.Clone()
+		do(next)
+		t.ranges.set(t.owner, rangeKey(next.ID), next)
+		return nil
+	}
+	for _, q := range w.Quarantines {
+		if err := amend(q.Region, q.Slot, func(r *rhumb.Range) { r.Quarantined = q.Nodes }); err != nil {
+			return err
+		}
+	}
+	for i := range w.Recoveries {
+		x := &w.Recoveries[i]
+		if err := amend(x.Region, x.Slot, func(r *rhumb.Range) { r.Recovery = x.record() }); err != nil {
+			return err
+		}
+	}
+	for _, l := range w.Lives {
+		if err := amend(l.Region, l.Slot, func(r *rhumb.Range) { r.Lives = fromWireLives(l.Lives) }); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // distinct reports whether every record of the encoding has a key of its own in s.

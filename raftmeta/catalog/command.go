@@ -102,7 +102,7 @@ type RegisterNode struct {
 }
 
 // Placement says which nodes hold the ranges of one block of hash slots: for each slot the replicas, first the one that
-// is to be its primary. Package geo/place makes placements.
+// is to be its primary. Package raftmeta/place makes placements.
 type Placement struct {
 	Region   rhumb.RegionID
 	Replicas [][]rhumb.NodeID
@@ -142,20 +142,23 @@ type OpenSlot struct {
 	Node   rhumb.NodeID
 	Class  rhumb.ClassID
 	Opened uint32
-	// Replicas hold the new range; the first must be Node. Package geo/place chooses them.
+	// Replicas hold the new range; the first must be Node. Package raftmeta/place chooses them.
 	Replicas []rhumb.NodeID
 }
 
-// Member is one life of a member of an in-sync set.
+// Member is one life of a member of an in-sync set. Vouched says that the member, in this life, holds everything that
+// clients were told (ruling 17a): the record then names the life.
 type Member struct {
-	Node rhumb.NodeID
-	Boot rhumb.BootSeq
+	Node    rhumb.NodeID
+	Boot    rhumb.BootSeq
+	Vouched bool
 }
 
 // AlterISR changes the in-sync set of a range; only its primary proposes it (section 1.3). Epoch and Version must be the
 // record's, the set no smaller than the class's minimum and part of the replicas, the primary in it, and each member that
-// joins live with its current boot sequence; who is in sync may stay, dead or draining. The unchanged set is always accepted
-// and only moves the version (ruling 7).
+// joins live with its current boot sequence; who is in sync may stay, dead or draining. The unchanged set is always accepted:
+// it moves the version (ruling 7) and records the lives that the primary vouches for. Lives that it does not vouch for are
+// in the record no longer.
 type AlterISR struct {
 	Range   rhumb.RangeID
 	Epoch   rhumb.Epoch
@@ -202,27 +205,41 @@ type SetReplicas struct {
 // QuarantineReplica notes that a replica has found its data damaged: the replica is not elected any more, another in-sync
 // node becomes primary in its place, and it leaves the in-sync set where that stays at its minimum. Quarantining a
 // quarantined replica changes nothing.
+//
+// Epoch is the epoch of the record that the replica knew; 0 in commands of earlier builds. Conflict if the range has a newer
+// epoch: a replica repeats its notice, and a repetition that arrives after the readmission, which begins an epoch, must not
+// quarantine the copy that was begun anew.
 type QuarantineReplica struct {
 	Range rhumb.RangeID
 	Node  rhumb.NodeID
+	Epoch rhumb.Epoch
 }
 
 // ReadmitReplica forgets a quarantine, after the replica has given up its damaged data. The range gets a new epoch: the
 // replica has acknowledged, in the same life, entries that it holds no more, and a late word of that must not count.
-// Conflict while the replica is in the in-sync set: its place there says that it holds what was acknowledged.
+// Conflict while the replica is in the in-sync set: its place there says that it holds what was acknowledged. Conflict also
+// if the range has a newer epoch than Epoch, as for QuarantineReplica: a late repetition must not end a later quarantine.
 type ReadmitReplica struct {
 	Range rhumb.RangeID
 	Node  rhumb.NodeID
+	Epoch rhumb.Epoch
 }
 
-// RecoverRange accepts the loss of what no intact copy of a range holds: an operator asks for it, nothing else. Node becomes
-// primary in a new epoch, and the in-sync set is Node and every other live replica that is not quarantined. Node's own
-// quarantine is forgotten; it must have given up its damaged data before. Conflict when the record is not at Version, Node
-// is not live, a member of the in-sync set is not quarantined, or fewer than the class's minimum would be in sync.
+// RecoverRange accepts the loss of what no live, intact copy of a range holds: an operator asks for it, nothing else. Node
+// becomes primary in a new epoch, and the in-sync set is Node and every other live replica that is not quarantined, filled up
+// to the class's minimum with nodes that are not live. Node's own quarantine is forgotten; it must have given up its damaged
+// data before. Replicas whose nodes are not live are quarantined. The record keeps what was accepted.
+//
+// Conflict when the record is not at Version, Node is not live, live and intact members of the in-sync set suffice for an
+// election, one of them is there and Node is none, or damaged copies of live nodes would be needed for the minimum.
 type RecoverRange struct {
 	Range   rhumb.RangeID
 	Version uint64
 	Node    rhumb.NodeID
+	// End, EndTime and Known are those of rhumb.Recovery, for the record.
+	End     rhumb.Seq
+	EndTime rhumb.Timestamp
+	Known   rhumb.Seq
 }
 
 // SetRegionDead notes that no node of a region has lived for a while, so that names are created in other regions without

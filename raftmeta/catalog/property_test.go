@@ -135,7 +135,7 @@ func (g gen) alterISR() Command {
 	c := AlterISR{Range: r.ID, Epoch: r.Epoch, Version: v}
 	for _, id := range r.Replicas {
 		if id == r.Primary || rapid.Bool().Draw(g.t, "member") {
-			c.Members = append(c.Members, Member{id, g.boot(id)})
+			c.Members = append(c.Members, Member{id, g.boot(id), rapid.Bool().Draw(g.t, "vouched")})
 		}
 	}
 	return c

@@ -49,9 +49,11 @@ type index struct {
 	byID map[rhumb.RequestID]place
 }
 
-// newIndex checks the log by itself: its chain of hashes, its timestamps (I7) and that no request id comes twice.
+// newIndex checks the log by itself: its chain of hashes, its timestamps (I7), that no request id comes twice, and that no name
+// is given twice.
 func newIndex(l Log) (*index, error) {
 	x := &index{log: l, byID: map[rhumb.RequestID]place{}}
+	names := map[string]entry.Position{}
 	var prev entry.Hash
 	var last rhumb.Timestamp
 	for i, e := range l.Entries {
@@ -69,6 +71,12 @@ func newIndex(l Log) (*index, error) {
 				return nil, fmt.Errorf("I7: log of range %s: request %s in %v has timestamp %d, not above %d", l.Range, r.ID, e.Position(), r.HLC, last)
 			}
 			last = r.HLC
+			for _, name := range r.Names {
+				if first, twice := names[string(name)]; twice {
+					return nil, fmt.Errorf("log of range %s: name %s was given twice, in %v and %v", l.Range, rhumb.NameString(name), first, e.Position())
+				}
+				names[string(name)] = e.Position()
+			}
 			if r.ID.IsZero() {
 				continue
 			}

@@ -12,7 +12,10 @@ import (
 type Monitor struct {
 	// MinInSync is the least size of an in-sync set (I8).
 	MinInSync int
-	ranges    map[rhumb.RangeID]*watched
+	// Unregistered, if set, reports whether metadata does not know yet that a node begins a new life since its disk was damaged:
+	// a change that names the life before may still take it in.
+	Unregistered func(rhumb.NodeID) bool
+	ranges       map[rhumb.RangeID]*watched
 }
 
 // watched is what the monitor knows of one range.
@@ -30,6 +33,8 @@ type watched struct {
 	// acked is the greatest place that was acknowledged to a client, ackedHLC its timestamp.
 	acked    rhumb.Seq
 	ackedHLC rhumb.Timestamp
+	// lost are the members whose disks forgot what they had synced, each with the last place that it had synced then.
+	lost map[rhumb.NodeID]rhumb.Seq
 	// closed is the greatest timestamp up to which any node called the range closed, closedBy that node.
 	closed   rhumb.Timestamp
 	closedBy rhumb.NodeID
@@ -52,18 +57,26 @@ func (m *Monitor) watch(r rhumb.RangeID) *watched {
 	}
 	w := m.ranges[r]
 	if w == nil {
-		w = &watched{primaries: map[rhumb.Epoch]rhumb.NodeID{}}
+		w = &watched{primaries: map[rhumb.Epoch]rhumb.NodeID{}, lost: map[rhumb.NodeID]rhumb.Seq{}}
 		m.ranges[r] = w
 	}
 	return w
 }
 
-// Config reports a change of the range's metadata record. It checks I8, and that epoch and version only grow.
+// Config reports a change of the range's metadata record. It checks I8, that epoch and version only grow, and that nobody is
+// elected who is quarantined. Who joins the in-sync set holds everything, whatever its disk forgot before.
 func (m *Monitor) Config(r *rhumb.Range) error {
 	w := m.watch(r.ID)
 	old := w.config
 	w.config = r
+	for _, n := range r.InSync {
+		if old != nil && !old.IsInSync(n) && (m.Unregistered == nil || !m.Unregistered(n)) {
+			delete(w.lost, n)
+		}
+	}
 	switch {
+	case old != nil && r.Primary != old.Primary && old.IsQuarantined(r.Primary) && r.IsQuarantined(r.Primary):
+		return fmt.Errorf("range %s: %s is quarantined and was elected for epoch %d", r.ID, r.Primary, r.Epoch)
 	case len(r.InSync) < m.MinInSync:
 		return fmt.Errorf("I8: range %s: the in-sync set %v has fewer than %d members", r.ID, r.InSync, m.MinInSync)
 	case !r.IsInSync(r.Primary):
@@ -183,11 +196,36 @@ func (m *Monitor) Held(r rhumb.RangeID, disk func(rhumb.NodeID) Replica) error {
 	}
 	want := w.committed[w.acked-1].Position()
 	for _, n := range w.config.InSync {
-		if got, ok := disk(n).Durable(w.acked); !ok || got.Hash != want.Hash {
+		got, ok := disk(n).Durable(w.acked)
+		if ok && got.Hash == want.Hash {
+			delete(w.lost, n)
+			continue
+		}
+		if upTo, ok := w.lost[n]; !ok || w.acked > upTo {
 			return fmt.Errorf("I3: range %s: %s is in sync but has not %v on its disk, which was acknowledged (it has %v)", r, n, want, got)
 		}
 	}
 	return nil
+}
+
+// Lost reports that the disk of a node forgot what it had synced of a range, up to a place: from now on I3 does not count the
+// node for what was acknowledged up to there, until it holds it again or joins the in-sync set.
+func (m *Monitor) Lost(r rhumb.RangeID, n rhumb.NodeID, upTo rhumb.Seq) {
+	w := m.watch(r)
+	w.lost[n] = max(w.lost[n], upTo)
+}
+
+// Whole reports whether a node is in sync and holds everything that was acknowledged.
+func (m *Monitor) Whole(r rhumb.RangeID, n rhumb.NodeID, disk func(rhumb.NodeID) Replica) bool {
+	w := m.watch(r)
+	if w.config == nil || !w.config.IsInSync(n) || w.config.IsQuarantined(n) {
+		return false
+	}
+	if w.acked == 0 {
+		return true
+	}
+	got, ok := disk(n).Durable(w.acked)
+	return ok && got.Hash == w.committed[w.acked-1].Hash
 }
 
 // Acknowledged gives the greatest place that a client was told of, and its timestamp.

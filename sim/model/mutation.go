@@ -135,6 +135,10 @@ const (
 	VouchForLog
 	// VouchForClock (ruling 17a): and that has acknowledged the published closed timestamp.
 	VouchForClock
+	// AgreedPerLife (ruling 17a): a new life of a member clears the closed timestamp that older ones acknowledged.
+	AgreedPerLife
+	// AnswerOfRecordedLife (ruling 17a): one answer suffices only from the life that the record names.
+	AnswerOfRecordedLife
 
 	mutations
 )
@@ -248,6 +252,8 @@ var findings = []Finding{
 	{Mutation: LivesFromProposer, Name: "lives-from-proposer", Rule: "ruling 17a", Config: oneAnswer, Breaks: NewPrimaryHolds},
 	{Mutation: VouchForLog, Name: "vouch-for-log", Rule: "ruling 17a", Config: oneAnswerPartial, Breaks: NewPrimaryHolds},
 	{Mutation: VouchForClock, Name: "vouch-for-clock", Rule: "ruling 17a", Config: oneAnswerClosed, Breaks: ClosedStaysClosed},
+	{Mutation: AgreedPerLife, Name: "agreed-per-life", Rule: "ruling 17a", Config: oneAnswerAgreed, Breaks: ClosedStaysClosed},
+	{Mutation: AnswerOfRecordedLife, Name: "answer-of-recorded-life", Rule: "ruling 17a", Config: oneAnswer, Breaks: NewPrimaryHolds},
 }
 
 // Unnoticed lists the rules that may be left out without a finding: Breaks is 0. They are second lines of defence. Why

@@ -41,6 +41,7 @@ var (
 	oneAnswer        = Config{Epochs: 2, Writes: 1, Messages: 1, Damages: 1, Versions: 3, Secondaries: 1, OneAnswer: true}
 	oneAnswerPartial = Config{Epochs: 2, Writes: 1, Messages: 1, Damages: 1, Versions: 3, Secondaries: 1, OneAnswer: true, Partial: true}
 	oneAnswerClosed  = Config{Epochs: 2, Messages: 1, Damages: 1, Closed: 1, Versions: 3, Secondaries: 1, OneAnswer: true}
+	oneAnswerAgreed  = Config{Epochs: 2, Messages: 1, Damages: 1, Closed: 1, Versions: 2, Secondaries: 1, OneAnswer: true}
 	handing          = Config{Epochs: 3, Writes: 1, Messages: 1, Secondaries: 2, Handover: true}
 	handingChanging  = Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 3, Secondaries: 1, Handover: true}
 	handingTwice     = Config{Epochs: 2, Writes: 1, Messages: 2, Secondaries: 2, Handover: true}
@@ -95,6 +96,7 @@ func Presets() []Preset {
 		{"damage-slack", Config{Epochs: 2, Writes: 1, Messages: 2, Damages: 1, Secondaries: 2, Slack: 1}, true},
 		{"damage-two", damagingTwo, true},
 		{"one-answer", Config{Epochs: 2, Writes: 1, Messages: 1, Damages: 1, Versions: 2, Secondaries: 1, OneAnswer: true}, true},
+		{"one-answer-closed", oneAnswerAgreed, true},
 		{"joining-partial", joiningPartial, true},
 		{"joining-late", joiningLate, true},
 		{"joining-closed", joiningClosed, true},

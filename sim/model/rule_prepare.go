@@ -48,7 +48,7 @@ func (g *stepper) reached(r *replica, log *history) bool {
 
 // vouch notes that an answer comes from a life that the record names (ruling 17a).
 func (g *stepper) vouch(r *replica, i int, life uint8) {
-	if g.cfg.OneAnswer && r.isr.has(i) && r.lives[i] == life {
+	if g.cfg.OneAnswer && r.isr.has(i) && (r.lives[i] == life || g.without(AnswerOfRecordedLife)) {
 		r.vouched = 1
 	}
 }

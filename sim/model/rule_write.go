@@ -131,7 +131,10 @@ func (g *stepper) receiveAck(p int, m *message) {
 		r.heard[m.from] = m.z
 	}
 	if m.z > r.heard[m.from] {
-		r.heard[m.from], r.match[m.from], r.agreed[m.from] = m.z, 0, 0
+		r.heard[m.from], r.match[m.from] = m.z, 0
+		if !g.without(AgreedPerLife) {
+			r.agreed[m.from] = 0
+		}
 	}
 	r.match[m.from] = max(r.match[m.from], m.x)
 	g.advance(&t, p)

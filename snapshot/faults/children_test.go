@@ -79,7 +79,7 @@ func start(t testing.TB, what, dir string) *process {
 	return p
 }
 
-// line gives the next line of output; ok is false at its end.
+// line returns the next line of output; ok is false at its end.
 func (p *process) line() (string, bool) {
 	text, err := p.lines.ReadString('\n')
 	return strings.TrimSuffix(text, "\n"), err == nil
@@ -95,7 +95,7 @@ func (p *process) kill() {
 	}
 }
 
-// end tells the process to end, and gives the last line that it printed.
+// end tells the process to end, and returns the last line that it printed.
 func (p *process) end() (last string) {
 	p.t.Helper()
 	check(p.t, p.input.Close())
@@ -198,7 +198,7 @@ func wantKind(t testing.TB, err error, want rhumb.Kind) {
 	}
 }
 
-// shmDir gives a directory in shared memory, where images lie in earnest, or else a temporary one.
+// shmDir returns a directory in shared memory, where images lie in earnest, or else a temporary one.
 func shmDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "rhumb-faults-")

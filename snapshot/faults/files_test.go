@@ -20,7 +20,7 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/reader"
 )
 
-// segmentOf gives the live file of the only shard of the right table.
+// segmentOf returns the live file of the only shard of the right table.
 func segmentOf(dir string) (string, error) {
 	names, err := filepath.Glob(filepath.Join(dir, "seg.*"))
 	if err != nil {

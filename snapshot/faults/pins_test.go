@@ -413,7 +413,7 @@ func crowd(dir string) error {
 	return err
 }
 
-// anonymous gives the memory of the process that is not of files.
+// anonymous returns the memory of the process that is not of files.
 func anonymous() (int64, error) {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {

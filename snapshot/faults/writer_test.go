@@ -30,7 +30,7 @@ var rightSpec = snapshot.TableSpec{ID: 2, Name: rightName, KeyKind: format.KeyNa
 // passingSpec is of a table that is dropped and made again.
 var passingSpec = snapshot.TableSpec{ID: 3, Name: passingName, KeyKind: format.KeyUint64, Shards: 2}
 
-// closedOf gives the closed timestamp that commit n publishes: a write of commit n has timestamp n.
+// closedOf returns the closed timestamp that commit n publishes: a write of commit n has timestamp n.
 func closedOf(n uint64) rhumb.Timestamp { return rhumb.Timestamp(n - n%3) }
 
 func config(dir string) snapshot.Config {
@@ -134,7 +134,7 @@ func (w *writer) put(c *snapshot.Commit, t *snapshot.Table, record func(i, n uin
 	return nil
 }
 
-// loaded gives the whole content of the right table at number n.
+// loaded returns the whole content of the right table at number n.
 func (w *writer) loaded(n uint64) iter.Seq2[snapshot.Record, error] {
 	return func(yield func(snapshot.Record, error) bool) {
 		for i := range uint64(group + 300) {

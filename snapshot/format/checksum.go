@@ -7,13 +7,14 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // Checksum is the CRC-32C of p, as in RFC 3720, appendix B.4.
 func Checksum(p []byte) uint32 { return ExtendChecksum(0, p) }
 
-// checksumPiece is how much is read ahead of the sum.
+// checksumPiece is how much is read ahead of the sum, in bytes.
 const checksumPiece = 4 << 10
 
-// ExtendChecksum gives the checksum of what sum was counted over, followed by p.
+// ExtendChecksum returns the checksum of what sum covers followed by p.
 //
-// The processor's instruction is used on three parts of p by turns, of which memory that is read ahead in order is not aware:
-// a sum of what is not in the cache took nearly three times as long. So each piece is brought into the cache before.
+// The processor's instruction works on three parts of p in turns, and the hardware prefetcher, which expects memory to be
+// read in order, does not keep up: a sum over memory that is not in the cache took nearly three times as long. So each
+// piece is read into the cache first.
 func ExtendChecksum(sum uint32, p []byte) uint32 {
 	for len(p) > checksumPiece {
 		ReadAhead(p[:checksumPiece])
@@ -23,7 +24,8 @@ func ExtendChecksum(sum uint32, p []byte) uint32 {
 	return crc32.Update(sum, castagnoli, p)
 }
 
-// ReadAhead brings p into the cache, as fast as memory gives it: it reads a byte of each line of 64, in their order.
+// ReadAhead loads p into the cache as fast as memory delivers it: it reads one byte of each line of 64, in order. It
+// returns their exclusive or, so that the compiler keeps the reads.
 //
 //go:noinline
 func ReadAhead(p []byte) (x byte) {
@@ -33,7 +35,8 @@ func ReadAhead(p []byte) (x byte) {
 	return x
 }
 
-// RecordChecksum gives the sum of a record of a summed table, p being its bytes without the filling. It covers all of them.
+// RecordChecksum returns the checksum of a record of a summed table. p is the record without the filling of its last unit.
+// The sum covers all of it.
 func RecordChecksum(p []byte) uint32 {
 	var fixed [12]byte
 	flags := le.Uint16(p[RecordFlags:])
@@ -44,9 +47,9 @@ func RecordChecksum(p []byte) uint32 {
 	return sum ^ LinkChecksum(le.Uint32(p[RecordVersion:]), le.Uint32(p[RecordPrev:]), flags)
 }
 
-// LinkChecksum gives the part of a record's sum that stands for its version, its predecessor and FlagMoved. It is apart from
-// the CRC, so that whoever links or copies a record exchanges it without a look at the payload, whose damage stays visible.
-// The factors are odd: no change of one of the three goes unseen.
+// LinkChecksum returns the part of a record's checksum that stands for its version, its predecessor and FlagMoved. It is
+// separate from the CRC, so that linking or copying a record exchanges it without reading the payload, whose damage stays
+// visible. The factors are odd: a change of any one of the three is always seen.
 func LinkChecksum(ver, prev uint32, flags uint16) uint32 {
 	return ver*0x9E3779B1 ^ prev*0x85EBCA77 ^ uint32(flags&FlagMoved)*0xC2B2AE3D
 }

@@ -64,13 +64,14 @@ type Key struct {
 	ShardKey bool
 }
 
-func mum(a, b uint64) uint64 {
+// mixWords multiplies two words and folds the halves of the product.
+func mixWords(a, b uint64) uint64 {
 	hi, lo := bits.Mul64(a, b)
 	return hi ^ lo
 }
 
 // HashNumber hashes a KeyUint64 key.
-func (r *Root) HashNumber(key uint64) uint64 { return mum(key^r.Seed0, r.Seed1) }
+func (r *Root) HashNumber(key uint64) uint64 { return mixWords(key^r.Seed0, r.Seed1) }
 
 // HashName hashes a KeyName key: length byte (ShardKeyLen for a shard key), then words of 8 bytes, the last filled with zeros.
 func (r *Root) HashName(name []byte, shardKey bool) uint64 {
@@ -78,22 +79,22 @@ func (r *Root) HashName(name []byte, shardKey bool) uint64 {
 	if shardKey {
 		n = ShardKeyLen
 	}
-	h := mum(r.Seed0^n, r.Seed1)
+	h := mixWords(r.Seed0^n, r.Seed1)
 	for len(name) >= 8 {
-		h = mum(h^le.Uint64(name), r.Seed1)
+		h = mixWords(h^le.Uint64(name), r.Seed1)
 		name = name[8:]
 	}
 	if len(name) > 0 {
 		var w [8]byte
 		copy(w[:], name)
-		h = mum(h^le.Uint64(w[:]), r.Seed1)
+		h = mixWords(h^le.Uint64(w[:]), r.Seed1)
 	}
-	return mum(h^hashFinal, r.Seed1)
+	return mixWords(h^hashFinal, r.Seed1)
 }
 
 const hashFinal = 0x2d358dccaa6c78a5
 
-// Fingerprint gives the 16 bits of a hash that stand in the bucket, never 0.
+// Fingerprint returns the 16 bits of a hash that are in the bucket, never 0.
 func Fingerprint(hash uint64) uint16 {
 	if f := uint16(hash); f != 0 {
 		return f
@@ -101,17 +102,17 @@ func Fingerprint(hash uint64) uint16 {
 	return 1
 }
 
-// BucketOf gives the primary bucket of a hash.
+// BucketOf returns the primary bucket of a hash.
 func BucketOf(hash uint64, buckets uint32) uint32 {
 	hi, _ := bits.Mul64(hash, uint64(buckets))
 	return uint32(hi)
 }
 
-// ShardOf gives the shard of a hash; count is a power of two, at most ShardsMax.
+// ShardOf returns the shard of a hash. count must be a power of two of at most ShardsMax.
 func ShardOf(hash uint64, count uint16) uint16 { return uint16(hash>>16) & (count - 1) }
 
-// RecordSize gives the size of a record in bytes before it is rounded up to RecordAlign; key is the length of a KeyName key and
-// ignored for numbers.
+// RecordSize returns the size of a record in bytes before it is rounded up to RecordAlign. key is the length of a KeyName
+// key and value that of the value.
 func RecordSize(kind KeyKind, flags uint16, key, value int) int {
 	n := RecordHeadSize + value + int(flags&FlagBox)*8
 	n += int(flags&FlagHLC) / 2
@@ -125,7 +126,7 @@ func RecordSize(kind KeyKind, flags uint16, key, value int) int {
 	return n
 }
 
-// Units gives a size in units of RecordAlign, rounded up.
+// Units returns a size in units of RecordAlign, rounded up.
 func Units(size int) uint32 { return uint32((size + RecordAlign - 1) / RecordAlign) }
 
 // The scale of coordinates in an image: 1e-7 degrees.
@@ -141,20 +142,23 @@ type Box struct{ MinX, MinY, MaxX, MaxY int32 }
 // MakeBox turns a box in degrees into units, rounding outwards by less than one unit (about 1 cm).
 func MakeBox(b rhumb.Box) Box {
 	return Box{
-		MinX: units(math.Floor(b.Min.Lon*UnitsPerDegree), LonUnitsMax), MinY: units(math.Floor(b.Min.Lat*UnitsPerDegree), LatUnitsMax),
-		MaxX: units(math.Ceil(b.Max.Lon*UnitsPerDegree), LonUnitsMax), MaxY: units(math.Ceil(b.Max.Lat*UnitsPerDegree), LatUnitsMax),
+		MinX: clampUnits(math.Floor(b.Min.Lon*UnitsPerDegree), LonUnitsMax), MinY: clampUnits(math.Floor(b.Min.Lat*UnitsPerDegree), LatUnitsMax),
+		MaxX: clampUnits(math.Ceil(b.Max.Lon*UnitsPerDegree), LonUnitsMax), MaxY: clampUnits(math.Ceil(b.Max.Lat*UnitsPerDegree), LatUnitsMax),
 	}
 }
 
 // MakePoint turns a point in degrees into a box of no extent, rounded to the nearest unit.
 func MakePoint(p rhumb.Point) Box {
-	x, y := units(math.Round(p.Lon*UnitsPerDegree), LonUnitsMax), units(math.Round(p.Lat*UnitsPerDegree), LatUnitsMax)
+	x, y := clampUnits(math.Round(p.Lon*UnitsPerDegree), LonUnitsMax), clampUnits(math.Round(p.Lat*UnitsPerDegree), LatUnitsMax)
 	return Box{x, y, x, y}
 }
 
-func units(v float64, limit int32) int32 { return int32(min(max(v, -float64(limit)), float64(limit))) }
+// clampUnits brings a rounded number of units within a limit: degrees of exactly 180 may round beyond it.
+func clampUnits(v float64, limit int32) int32 {
+	return int32(min(max(v, -float64(limit)), float64(limit)))
+}
 
-// Degrees gives the box in degrees.
+// Degrees returns the box in degrees.
 func (b Box) Degrees() rhumb.Box {
 	return rhumb.Box{
 		Min: rhumb.Point{Lat: float64(b.MinY) / UnitsPerDegree, Lon: float64(b.MinX) / UnitsPerDegree},
@@ -171,8 +175,8 @@ func (b Box) Valid() bool {
 		min(b.MinX, b.MaxX) >= -LonUnitsMax && max(b.MinX, b.MaxX) <= LonUnitsMax
 }
 
-// Split gives the one or two plain boxes that b consists of: a box that crosses the antimeridian is its part east of MinX, then
-// its part west of MaxX.
+// Split returns the one or two plain boxes that b consists of. A box that crosses the antimeridian is its part east of
+// MinX, then its part west of MaxX.
 func (b Box) Split() (parts [2]Box, n int) {
 	if !b.Crosses() {
 		return [2]Box{b}, 1
@@ -210,5 +214,5 @@ func DecodePosition(p []byte) (Position, bool) {
 	return Position{rhumb.Epoch(le.Uint64(p)), le.Uint64(p[8:]), rhumb.Timestamp(le.Uint64(p[16:]))}, true
 }
 
-// PositionKey gives the key of a range in PositionsTable.
+// PositionKey returns the key of a range in PositionsTable.
 func PositionKey(r rhumb.RangeID) uint64 { return uint64(r.Region)<<32 | uint64(r.Slot) }

@@ -13,15 +13,16 @@ const RegionsName = "regions.json"
 // RegionsSizeMax bounds the file, in bytes.
 const RegionsSizeMax = 4 << 20
 
-// Regions says of which regions an image has records, as of a revision of the catalog.
+// Regions says of which regions an image has records, at a revision of the catalog.
 type Regions struct {
 	Revision uint64 `json:"revision"`
 	// Tables holds the regions of each published table by its name.
 	Tables map[string]TableRegions `json:"tables"`
 }
 
-// TableRegions are the names of the regions in which a table has ranges, in the order of their ids. Whole are those of which the image has all
-// ranges, Lacks those of which some or all are missing: their records are in the images of other nodes only.
+// TableRegions holds the names of the regions in which a table has ranges, in the order of their IDs. Whole are the regions
+// of which the image has all ranges. Lacks are those of which ranges are missing: their records are only in the images of
+// other nodes.
 type TableRegions struct {
 	Whole []string `json:"whole"`
 	Lacks []string `json:"lacks"`

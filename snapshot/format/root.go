@@ -16,7 +16,7 @@ const (
 	// Major changes when readers of an earlier version would misread; Minor when something is added.
 	Major = 2
 	Minor = 0
-	// EndianTag tells images of big-endian machines apart, which are refused.
+	// EndianTag reads differently on a big-endian machine, whose images are refused.
 	EndianTag = 0x01020304
 
 	// RootCommitted is the offset of the commit word: the newest version that is wholly visible. Mutable, atomic.
@@ -97,7 +97,7 @@ func DecodeRoot(p []byte) (Root, error) {
 	}, nil
 }
 
-// Commit is what the ring tells about one version.
+// Commit is what the ring has of one version.
 type Commit struct {
 	Version uint64
 	// Closed is a timestamp up to which every range of the image is complete; 0 when none is known.
@@ -124,7 +124,7 @@ func EncodeCommit(p []byte, c Commit) {
 	le.PutUint32(p[44:], Checksum(p[:44]))
 }
 
-// DecodeCommit reads a ring entry; ok is false when it is torn, or not of the version wanted: then the ring has gone round.
+// DecodeCommit reads a ring entry; ok is false if it is torn, or not of the version wanted: then the ring has gone round.
 func DecodeCommit(p []byte, version uint64) (c Commit, ok bool) {
 	if le.Uint64(p) != version || Checksum(p[:44]) != le.Uint32(p[44:]) {
 		return Commit{}, false
@@ -273,7 +273,7 @@ func DecodeShard(p []byte) (s Shard, used bool, err error) {
 	}, true, nil
 }
 
-// SegmentName gives the name of a segment's file.
+// SegmentName returns the name of a segment's file.
 func SegmentName(shard int, generation uint64) string {
 	return fmt.Sprintf("seg.%d.%d", shard, generation)
 }

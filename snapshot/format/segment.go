@@ -86,7 +86,7 @@ type Segment struct {
 	Sections  []Section
 }
 
-// Find gives the section of a type; ok is false when the segment has none.
+// Find returns the section of a type; ok is false if the segment has none.
 func (s *Segment) Find(t SectionType) (Section, bool) {
 	for _, sec := range s.Sections {
 		if sec.Type == t {
@@ -241,7 +241,8 @@ const (
 	DeltaCellShift = 18 // a cell is 2^18 units of 1e-7 degrees wide and high: about 2.9 km at the equator
 )
 
-// DeltaCell gives the head of the chain for the cell with its lowest corner at x, y (1e-7 degrees), of heads heads, a power of two.
+// DeltaCell returns the head of the chain for the cell with its lowest corner at x, y (1e-7 degrees). heads is the number
+// of heads, a power of two.
 func DeltaCell(x, y int32, heads uint32) uint32 {
 	cx := uint32(int64(x)+LonUnitsMax) >> DeltaCellShift
 	cy := uint32(int64(y)+LatUnitsMax) >> DeltaCellShift
@@ -249,8 +250,8 @@ func DeltaCell(x, y int32, heads uint32) uint32 {
 	return 1 + uint32(uint64(h)*uint64(heads-1)>>32)
 }
 
-// DeltaHead gives the head of the chain that a plain box belongs to: that of its cell, or 0 when the box is larger than a
-// cell.
+// DeltaHead returns the head of the chain that a plain box belongs to: the one of its cell, or 0 if the box is larger than
+// a cell.
 func DeltaHead(b Box, heads uint32) uint32 {
 	const cell = 1 << DeltaCellShift
 	if int64(b.MaxX)-int64(b.MinX) > cell || int64(b.MaxY)-int64(b.MinY) > cell {

@@ -6,13 +6,28 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
+// The deep check knows what the publisher may leave behind at any moment of its life, and accepts exactly that. It goes
+// from the records to what refers to them and back:
+//
+//   - walkHeap takes the heap apart and notes where records begin. A reference to any other unit is a fault.
+//   - checkIndex follows every reference of the index and every chain of versions, and notes which records were reached.
+//   - checkReached wants every record that counts to have been reached.
+//   - checkMoved decides for each record whether the tree or the delta must lead to it; checkTree and checkDelta want
+//     exactly these.
+//   - checkOrder and checkSkip want every key once, in order.
+//
+// A record counts if a view of the image can show it. What belongs to a commit that was not finished may be linked anywhere
+// up to the point at which its publisher died, so that faults are reported only where such a record cannot explain them.
+
 // flagsKnown are the flags that a record may have.
 const flagsKnown = format.FlagTombstone | format.FlagBox | format.FlagExpiry | format.FlagMoved | format.FlagHLC
 
-// deep compares the records with everything that refers to them.
-func (c *checker) deep() {
+// checkDeep compares the records with everything that refers to them. The heap comes first: it finds where records begin,
+// and every other check asks that of a reference before anything else.
+func (c *checker) checkDeep() {
 	c.starts, c.reached, c.aborted = newBitmap(c.tail), newBitmap(c.tail), newBitmap(c.tail)
 	c.followed = newBitmap(c.head.BaseUnits)
+	// Without the starts of the records no reference can be judged.
 	if !c.walkHeap() {
 		return
 	}
@@ -30,18 +45,20 @@ func (c *checker) deep() {
 	}
 }
 
-// walkHeap looks at each record by itself. It gives false when the records cannot be told apart from some place on.
+// walkHeap checks each record by itself, in order. It reports false if it cannot tell where the next record begins; then
+// nothing else can be checked.
 func (c *checker) walkHeap() bool {
-	c.settled = c.settledImage()
+	c.noneAborted = c.imageStopped()
+	// Commits append in order, so versions rise through the append area, except those of aborted records.
 	version, base := uint32(0), uint64(0)
 	for ref := uint32(0); ref < c.tail; {
-		r, what := c.record(ref, c.tail)
+		r, what := c.recordAt(ref, c.tail)
 		inBase := ref < c.head.BaseUnits
 		if what == "" && inBase && ref+r.units > c.head.BaseUnits {
-			what = "a record stands across the end of the base"
+			what = "a record lies across the end of the base"
 		}
 		if what != "" {
-			c.inRecord(ref, "%s", what)
+			c.addRecordFault(ref, "%s", what)
 			return false
 		}
 		c.starts.set(ref)
@@ -52,102 +69,108 @@ func (c *checker) walkHeap() bool {
 		c.checkRecord(&r)
 		switch {
 		case inBase:
-			if r.ver == format.AbortedVersion { // it was left for another place
+			if r.ver == format.AbortedVersion { // a roll gave its key another place
 				c.aborted.set(ref)
 			} else {
 				base++
 			}
 			if r.ver != 0 && r.ver != format.AbortedVersion || r.prev != format.NoPrev || r.flags&format.FlagMoved != 0 {
-				c.inRecord(ref, "a record of the base has version %d, predecessor %d and flags %#x", r.ver, r.prev, r.flags)
+				c.addRecordFault(ref, "a record of the base has version %d, predecessor %d and flags %#x", r.ver, r.prev, r.flags)
 			}
 		case r.ver == format.AbortedVersion:
 			c.aborted.set(ref)
-			c.settled = false
+			c.noneAborted = false
 		case r.ver < version:
-			c.inRecord(ref, "version %d stands behind version %d", r.ver, version)
+			c.addRecordFault(ref, "version %d follows version %d", r.ver, version)
 		default:
 			version = r.ver
 			if r.ver > c.limit {
-				c.settled = false
+				c.noneAborted = false
 			}
+			// Only if no commit came while the generation was captured: otherwise append_head may be newer than the
+			// version.
 			if c.quiet && ref < c.done && r.ver > c.limit {
-				c.inRecord(ref, "version %d is committed, and the newest is %d", c.head.Base+uint64(r.ver), c.image.Version)
+				c.addRecordFault(ref, "version %d is committed, and the newest is %d", c.head.Base+uint64(r.ver), c.image.Version)
 			}
 		}
 		ref += r.units
 	}
 	if base != c.head.Records {
-		c.bad(56, "the header says %d records in the base, there are %d", c.head.Records, base)
+		c.addFault(56, "the header says %d records in the base, there are %d", c.head.Records, base)
 	}
 	if c.done < c.tail && !c.starts.has(c.done) {
-		c.bad(format.SegmentAppendHead, "no record begins at unit %d", c.done)
+		c.addFault(format.SegmentAppendHead, "no record begins at unit %d", c.done)
 	}
 	return true
 }
 
-// checkRecord checks what a record says of itself.
+// checkRecord checks what a record says of itself: its flags, its key and hash, its shard, its box, and its checksum.
 func (c *checker) checkRecord(r *record) {
-	hash := c.hash(r)
+	hash := c.hashOf(r)
 	switch {
 	case r.flags&^flagsKnown != 0:
-		c.inRecord(r.ref, "flags %#x are not known", r.flags)
+		c.addRecordFault(r.ref, "flags %#x are not known", r.flags)
 	case c.head.KeyKind == format.KeyName && (len(r.name) == 0 || r.word != hash):
-		c.inRecord(r.ref, "the key does not match its hash %#x", r.word)
+		c.addRecordFault(r.ref, "the key does not match its hash %#x", r.word)
 	case uint32(format.ShardOf(hash, c.table.ShardCount)) != c.index:
-		c.inRecord(r.ref, "the key belongs to shard %d and not %d", format.ShardOf(hash, c.table.ShardCount), c.index)
+		c.addRecordFault(r.ref, "the key belongs to shard %d and not %d", format.ShardOf(hash, c.table.ShardCount), c.index)
 	case r.prev != format.NoPrev && r.prev >= r.ref:
-		c.inRecord(r.ref, "a chain of versions leads upwards, to unit %d", r.prev)
+		c.addRecordFault(r.ref, "a chain of versions leads upwards, to unit %d", r.prev)
 	case r.flags&format.FlagBox != 0 && !r.box.Valid():
-		c.inRecord(r.ref, "the box %v is none", r.box)
+		c.addRecordFault(r.ref, "the box %v is invalid", r.box)
 	}
 	sum := le.Uint32(r.bytes[format.RecordSum:])
 	if c.table.Summed() && r.ver != format.AbortedVersion { // what was aborted has the sum of before
 		if counted := format.RecordChecksum(r.bytes); counted != sum {
-			c.inRecord(r.ref, "the record's checksum is %#x, counted %#x", sum, counted)
+			c.addRecordFault(r.ref, "the record's checksum is %#x, counted %#x", sum, counted)
 		}
 	} else if sum != 0 && !c.table.Summed() {
-		c.inRecord(r.ref, "a record without a checksum has %#x", sum)
+		c.addRecordFault(r.ref, "a record without a checksum has %#x", sum)
 	}
-	whole := c.section(format.SectionHeap)[uint64(r.ref)*format.RecordAlign:][:uint64(r.units)*format.RecordAlign]
-	if !empty(whole[len(r.bytes):]) {
-		c.inRecord(r.ref, "the filling behind the record is not 0")
+	// The filling is written as zeros, also into recycled files: anything else is damage, or a leak of another record.
+	whole := c.sectionBytes(format.SectionHeap)[uint64(r.ref)*format.RecordAlign:][:uint64(r.units)*format.RecordAlign]
+	if !allZero(whole[len(r.bytes):]) {
+		c.addRecordFault(r.ref, "the filling after the record is not 0")
 	}
 }
 
 // checkIndex follows every chain of buckets, and from every slot the chain of versions.
 func (c *checker) checkIndex() {
+	// An overflow bucket belongs to one chain. One that two chains lead to would show keys of the other.
 	seen := newBitmap(c.head.BucketsMax)
 	live, overflow := uint64(0), uint32(0)
 	for n := range c.head.Buckets {
 		var keys []record
 		for at := n; ; overflow++ {
-			b := c.bucket(at)
+			b := c.bucketAt(at)
 			keys, live = c.checkBucket(n, at, b, keys, live)
 			next := b.next()
 			if next == 0 {
 				break
 			}
 			if next < c.head.Buckets || next >= c.head.Buckets+c.overflow || seen.setNew(next) {
-				c.in(format.SectionIndex, uint64(at)*format.BucketSize+format.BucketNext, "bucket %d is followed by %d, which does not exist or follows another", at, next)
+				c.addSectionFault(format.SectionIndex, uint64(at)*format.BucketSize+format.BucketNext, "bucket %d is followed by %d, which does not exist or follows another", at, next)
 				break
 			}
 			at = next
 		}
 	}
-	if c.settled && overflow != c.overflow {
-		c.bad(format.SegmentOverflow, "%d overflow buckets are taken, and %d linked", c.overflow, overflow)
+	if c.noneAborted && overflow != c.overflow {
+		c.addFault(format.SegmentOverflow, "%d overflow buckets are taken, and %d linked", c.overflow, overflow)
 	}
 	for n := c.head.Buckets + c.overflow; n < c.head.BucketsMax; n++ {
-		if (c.settled || c.quiet) && !empty(c.bucket(n)) {
-			c.in(format.SectionIndex, uint64(n)*format.BucketSize, "a bucket that is not taken is not empty")
+		if (c.noneAborted || c.quiet) && !allZero(c.bucketAt(n)) {
+			c.addSectionFault(format.SectionIndex, uint64(n)*format.BucketSize, "a bucket that is not taken is not empty")
 		}
 	}
-	if counted := le.Uint64(c.header[format.SegmentLive:]); c.settledImage() && counted != live {
-		c.bad(format.SegmentLive, "%d keys with a value are counted, there are %d", counted, live)
+	// The counter follows the commit word, so that it lags while commits go on.
+	if counted := le.Uint64(c.header[format.SegmentLive:]); c.imageStopped() && counted != live {
+		c.addFault(format.SegmentLive, "%d keys with a value are counted, there are %d", counted, live)
 	}
 }
 
-// checkBucket checks the slots of a bucket in the chain of primary bucket n; keys are those that the chain had before.
+// checkBucket checks the slots of a bucket in the chain of primary bucket n. keys are the records that earlier slots of the
+// chain lead to, and live counts those with a value; it returns both with this bucket's added.
 func (c *checker) checkBucket(n, at uint32, b bucket, keys []record, live uint64) ([]record, uint64) {
 	free := false
 	for slot := range format.BucketSlots {
@@ -155,27 +178,29 @@ func (c *checker) checkBucket(n, at uint32, b bucket, keys []record, live uint64
 		f, ref := b.fingerprint(slot), b.ref(slot)
 		if f == 0 {
 			free = true
-			if ref != 0 && c.counts(ref) {
-				c.in(format.SectionIndex, offset, "a free slot refers to unit %d", ref)
+			if ref != 0 && c.isVisible(ref) {
+				c.addSectionFault(format.SectionIndex, offset, "a free slot refers to unit %d", ref)
 			}
 			continue
 		}
+		// Slots are filled from the first on. Readers stop counting at the first free one.
 		if free {
-			c.in(format.SectionIndex, offset, "a slot is taken behind one that is free")
+			c.addSectionFault(format.SectionIndex, offset, "a slot after a free one is taken")
 		}
-		r, ok := c.at(ref)
+		r, ok := c.startingAt(ref)
 		if !ok {
-			c.in(format.SectionIndex, offset, "no record begins at unit %d", ref)
+			c.addSectionFault(format.SectionIndex, offset, "no record begins at unit %d", ref)
 			continue
 		}
-		hash := c.hash(&r)
+		hash := c.hashOf(&r)
 		if format.Fingerprint(hash) != f || format.BucketOf(hash, c.head.Buckets) != n {
-			c.in(format.SectionIndex, offset, "the record at unit %d does not belong here", ref)
+			c.addSectionFault(format.SectionIndex, offset, "the record at unit %d does not belong here", ref)
 			continue
 		}
+		// A chain of buckets has few keys, so that comparing each with each costs little.
 		for i := range keys {
 			if sameKey(&keys[i], &r) {
-				c.in(format.SectionIndex, offset, "the key of the record at unit %d is in the index twice", ref)
+				c.addSectionFault(format.SectionIndex, offset, "the key of the record at unit %d is in the index twice", ref)
 			}
 		}
 		keys = append(keys, r)
@@ -186,19 +211,19 @@ func (c *checker) checkBucket(n, at uint32, b bucket, keys []record, live uint64
 	return keys, live
 }
 
-// counts reports whether a reference leads to anything but a record that no view of the image shows: an aborted one, or one of a
-// commit that is not finished.
-func (c *checker) counts(ref uint32) bool {
-	r, ok := c.at(ref)
+// isVisible reports whether a reference leads to anything other than a record that no view of the image shows: an aborted
+// one, or one of a commit that is not finished. Such records may leave traces that mean nothing.
+func (c *checker) isVisible(ref uint32) bool {
+	r, ok := c.startingAt(ref)
 	return !ok || r.ver <= c.limit
 }
 
-// at gives the record that begins at a unit.
-func (c *checker) at(ref uint32) (record, bool) {
+// startingAt returns the record that begins at a unit; ok is false if none does.
+func (c *checker) startingAt(ref uint32) (record, bool) {
 	if ref >= c.tail || !c.starts.has(ref) {
 		return record{}, false
 	}
-	r, _ := c.record(ref, c.tail)
+	r, _ := c.recordAt(ref, c.tail)
 	return r, true
 }
 
@@ -207,57 +232,61 @@ func (c *checker) checkChain(newest record) (live bool) {
 	decided := false
 	last := format.AbortedVersion - 1
 	for r := newest; ; {
+		// A record is in one chain, once. That also ends a walk in a circle.
 		if c.reached.setNew(r.ref) {
-			c.inRecord(r.ref, "two references lead to the record")
+			c.addRecordFault(r.ref, "two references lead to the record")
 			return live
 		}
 		if r.ver != format.AbortedVersion {
 			if r.ver > last {
-				c.inRecord(r.ref, "version %d comes before version %d of the same key", r.ver, last)
+				c.addRecordFault(r.ref, "version %d comes before version %d of the same key", r.ver, last)
 			}
 			last = r.ver
 		}
+		// The first version that is not above the limit is the one that the image shows.
 		if !decided && r.ver <= c.limit {
 			decided, live = true, r.flags&format.FlagTombstone == 0
 		}
 		if r.prev == format.NoPrev {
 			return live
 		}
-		prev, ok := c.at(r.prev)
+		prev, ok := c.startingAt(r.prev)
 		if !ok || r.prev >= r.ref || !sameKey(&prev, &r) {
-			c.inRecord(r.ref, "the version before, at unit %d, is no record of the key", r.prev)
+			c.addRecordFault(r.ref, "the version before, at unit %d, is no record of the key", r.prev)
 			return live
 		}
+		// A record that is visible was linked past aborted ones; see the publisher's linkAt.
 		if prev.ver == format.AbortedVersion && r.ver <= c.limit {
-			c.inRecord(r.ref, "the version before, at unit %d, was aborted", r.prev)
+			c.addRecordFault(r.ref, "the version before, at unit %d, was aborted", r.prev)
 		}
 		if prev.ver == format.AbortedVersion && r.prev < c.head.BaseUnits {
-			c.inRecord(r.ref, "the version before, at unit %d, has another place", r.prev)
+			c.addRecordFault(r.ref, "the version before, at unit %d, has another place", r.prev)
 		}
 		if r.prev < c.head.BaseUnits && !c.isChanged(r.prev) {
-			c.in(format.SectionChanged, uint64(r.prev/64)*8, "the record at unit %d has a newer version and is not marked", r.prev)
+			c.addSectionFault(format.SectionChanged, uint64(r.prev/64)*8, "the record at unit %d has a newer version and is not marked", r.prev)
 		}
 		r = prev
 	}
 }
 
-// checkChanged checks that nothing is marked as changed but what a record follows, be it an aborted one; checkChain looks for
-// marks that lack.
+// checkChanged checks that a mark of a changed record has a reason: some record follows that record, if only an aborted
+// one. checkChain finds marks that are missing.
 func (c *checker) checkChanged() {
-	marks := c.section(format.SectionChanged)
+	marks := c.sectionBytes(format.SectionChanged)
 	for at := 0; at+8 <= len(marks); at += 8 {
 		followed := uint64(0)
 		if i := at / 8; i < len(c.followed) {
 			followed = c.followed[i]
 		}
 		if more := le.Uint64(marks[at:]) &^ followed; more != 0 {
-			c.in(format.SectionChanged, uint64(at), "unit %d is marked as changed, and no record follows it", at*8+bits.TrailingZeros64(more))
+			c.addSectionFault(format.SectionChanged, uint64(at), "unit %d is marked as changed, and no record follows it", at*8+bits.TrailingZeros64(more))
 		}
 	}
 }
 
+// isChanged reports whether a record of the base is marked as changed.
 func (c *checker) isChanged(ref uint32) bool {
-	return le.Uint64(c.section(format.SectionChanged)[ref/64*8:])>>(ref%64)&1 != 0
+	return le.Uint64(c.sectionBytes(format.SectionChanged)[ref/64*8:])>>(ref%64)&1 != 0
 }
 
 // checkReached checks that each record that counts is found by its key.
@@ -266,17 +295,17 @@ func (c *checker) checkReached() {
 		if !c.starts.has(ref) || c.reached.has(ref) || c.aborted.has(ref) {
 			continue
 		}
-		if r, _ := c.at(ref); r.ver <= c.limit {
-			c.inRecord(ref, "the key does not lead to the record")
+		if r, _ := c.startingAt(ref); r.ver <= c.limit {
+			c.addRecordFault(ref, "the key does not lead to the record")
 		}
 	}
 }
 
-// each calls fn with every record that counts, from a unit on.
-func (c *checker) each(from, to uint32, fn func(r *record)) {
+// eachVisible calls fn with every record in a range of units that counts.
+func (c *checker) eachVisible(from, to uint32, fn func(r *record)) {
 	for ref := from; ref < to; ref++ {
 		if c.starts.has(ref) && !c.aborted.has(ref) {
-			if r, _ := c.at(ref); r.ver <= c.limit {
+			if r, _ := c.startingAt(ref); r.ver <= c.limit {
 				fn(&r)
 			}
 		}

@@ -25,22 +25,23 @@ func compareKeys(a, b *record) int {
 	return bytes.Compare(a.name, b.name)
 }
 
-// checkOrder checks that the order has each record of the base once, and that keys rise.
+// checkOrder checks that the order has each record of the base once, and that the keys rise.
 func (c *checker) checkOrder() {
 	sec, _ := c.head.Find(format.SectionOrder)
-	refs := c.section(format.SectionOrder)
+	refs := c.sectionBytes(format.SectionOrder)
 	if sec.Items != c.head.Records {
-		c.in(format.SectionOrder, 0, "%d keys are ordered, the base has %d", sec.Items, c.head.Records)
+		c.addSectionFault(format.SectionOrder, 0, "%d keys are ordered, the base has %d", sec.Items, c.head.Records)
 	}
 	var last record
 	for i := range min(sec.Items, sec.Size/4) {
-		r, ok := c.at(le.Uint32(refs[i*4:]))
+		r, ok := c.startingAt(le.Uint32(refs[i*4:]))
 		if !ok || r.ref >= c.head.BaseUnits || c.aborted.has(r.ref) {
-			c.in(format.SectionOrder, i*4, "no record of the base begins at unit %d", le.Uint32(refs[i*4:]))
+			c.addSectionFault(format.SectionOrder, i*4, "no record of the base begins at unit %d", le.Uint32(refs[i*4:]))
 			continue
 		}
+		// Strictly rising keys also mean that no key is there twice.
 		if i > 0 && compareKeys(&last, &r) >= 0 {
-			c.in(format.SectionOrder, i*4, "the keys do not rise")
+			c.addSectionFault(format.SectionOrder, i*4, "the keys do not rise")
 		}
 		last = r
 	}
@@ -53,23 +54,27 @@ type node struct {
 	linked uint32 // a bit for each level on which a link leads to it
 }
 
-// checkSkip takes the skip list apart, node by node as they lie, and then follows every level.
+// checkSkip reads the nodes of the skip list one behind the other, as they lie, and then follows every level. A link that
+// leads between two nodes is found that way.
 func (c *checker) checkSkip() {
-	words := c.section(format.SectionOrderDelta)
+	words := c.sectionBytes(format.SectionOrderDelta)
 	word := func(at uint32) uint32 { return le.Uint32(words[uint64(at)*4:]) }
 	if word(format.OrderHead) != format.NoPrev || word(format.OrderHead+1) != format.OrderHeightMax {
-		c.in(format.SectionOrderDelta, format.OrderHead*4, "the head of the ordered delta is damaged")
+		c.addSectionFault(format.SectionOrderDelta, format.OrderHead*4, "the head of the ordered delta is damaged")
 	}
+	// Nodes lie one behind the other in the order in which they were taken, so that all of them are found without following
+	// a link.
 	nodes := map[uint32]*node{}
 	for at := uint32(orderFirst); at < c.words; {
 		n := &node{}
 		ok := at+2 <= c.words
 		if ok {
 			n.height = word(at + 1)
-			n.record, ok = c.at(word(at))
+			n.record, ok = c.startingAt(word(at))
 		}
+		// After a node of the wrong height nothing says where the next one begins.
 		if !ok || n.height == 0 || n.height > format.OrderHeightMax || at+2+n.height > c.words || n.ref < c.head.BaseUnits {
-			c.in(format.SectionOrderDelta, uint64(at)*4, "a node is not whole, or is of no appended record")
+			c.addSectionFault(format.SectionOrderDelta, uint64(at)*4, "a node is not whole, or is of no appended record")
 			return
 		}
 		nodes[at] = n
@@ -80,11 +85,11 @@ func (c *checker) checkSkip() {
 		for at, steps := word(format.OrderHead+2+level), 0; at != 0; steps++ {
 			n, ok := nodes[at]
 			if !ok || n.height <= level || steps > len(nodes) {
-				c.in(format.SectionOrderDelta, uint64(at)*4, "level %d leads to no node of its height", level)
+				c.addSectionFault(format.SectionOrderDelta, uint64(at)*4, "level %d leads to no node of its height", level)
 				break
 			}
 			if last != nil && compareKeys(&last.record, &n.record) >= 0 {
-				c.in(format.SectionOrderDelta, uint64(at)*4, "level %d: the keys do not rise", level)
+				c.addSectionFault(format.SectionOrderDelta, uint64(at)*4, "level %d: the keys do not rise", level)
 			}
 			n.linked |= 1 << level
 			last = n
@@ -94,38 +99,38 @@ func (c *checker) checkSkip() {
 	c.checkNodes(nodes)
 }
 
-// checkNodes checks that each key that the base lacks has a node on the lowest level. That of a record that the image shows is
-// linked on all its levels. One that an aborted record left serves its key when that comes again, and may have been cut off at
-// any level.
+// checkNodes checks that each key that the base lacks has a node on the lowest level, and that the node of a record that
+// the image shows is linked on all its levels. A node that an aborted record left serves its key when the key comes again;
+// its publisher may have died between two levels, so any number of them is right.
 func (c *checker) checkNodes(nodes map[uint32]*node) {
 	lacking := map[string]uint32{} // the first record of each key
-	c.each(c.head.BaseUnits, c.tail, func(r *record) {
+	c.eachVisible(c.head.BaseUnits, c.tail, func(r *record) {
 		if r.prev == format.NoPrev {
-			lacking[r.key()] = r.ref
+			lacking[r.keyString()] = r.ref
 		}
 	})
 	for at, n := range nodes {
-		first, ok := lacking[n.key()]
+		first, ok := lacking[n.keyString()]
 		switch all := uint32(1)<<n.height - 1; {
 		case n.flags&format.FlagTombstone != 0 || ok && n.ref > first:
-			c.in(format.SectionOrderDelta, uint64(at)*4, "a node is of the record at unit %d, which is not the first of its key", n.ref)
+			c.addSectionFault(format.SectionOrderDelta, uint64(at)*4, "a node is of the record at unit %d, which is not the first of its key", n.ref)
 		case n.ver > c.limit:
 		case !ok:
-			c.in(format.SectionOrderDelta, uint64(at)*4, "a node is of a key that the base has")
+			c.addSectionFault(format.SectionOrderDelta, uint64(at)*4, "a node is of a key that the base has")
 		case n.linked != all:
-			c.in(format.SectionOrderDelta, uint64(at)*4, "levels %b lead to a node, and not %b", n.linked, all)
+			c.addSectionFault(format.SectionOrderDelta, uint64(at)*4, "levels %b lead to a node, and not %b", n.linked, all)
 		}
 		if n.linked&1 != 0 {
-			delete(lacking, n.key())
+			delete(lacking, n.keyString())
 		}
 	}
 	for _, ref := range lacking {
-		c.inRecord(ref, "the ordered delta lacks the key")
+		c.addRecordFault(ref, "the ordered delta lacks the key")
 	}
 }
 
-// key gives what tells the record's key from others of its table.
-func (r *record) key() string {
+// keyString returns what distinguishes the record's key from others of its table.
+func (r *record) keyString() string {
 	if r.name == nil {
 		return string(le.AppendUint64(nil, r.word))
 	}

@@ -5,10 +5,12 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/rtree"
 )
 
-// checkMoved checks the mark of each appended record that says whether the tree or the spatial delta has it.
+// checkMoved checks FlagMoved of each appended record, which says whether queries find it through the tree or through the
+// spatial delta. It decides anew by the rule of docs/formats/snapshot.md.
 func (c *checker) checkMoved() {
-	c.each(c.head.BaseUnits, c.tail, func(r *record) {
-		pred, has := c.at(r.prev)
+	c.eachVisible(c.head.BaseUnits, c.tail, func(r *record) {
+		pred, has := c.startingAt(r.prev)
+		// A key without a base record, or with another box than before, is found through the delta.
 		moved := true
 		switch {
 		case r.flags&format.FlagTombstone != 0:
@@ -17,42 +19,43 @@ func (c *checker) checkMoved() {
 			moved = pred.flags&format.FlagBox != r.flags&format.FlagBox || pred.box != r.box
 		}
 		if moved != (r.flags&format.FlagMoved != 0) {
-			c.inRecord(r.ref, "the record is found by the wrong index: moved is %v", !moved)
+			c.addRecordFault(r.ref, "the record is found by the wrong index: moved is %v", !moved)
 		}
 	})
 }
 
-// checkTree checks that the boxes of the tree hold those below them, and that its leaves are the records of the base.
+// checkTree checks that the boxes of the tree enclose those below them, and that its leaves are the records of the base.
 func (c *checker) checkTree() {
-	nodes := c.section(format.SectionTreeNodes)
-	t, err := rtree.Open(nodes, c.section(format.SectionTreeRefs))
+	nodes := c.sectionBytes(format.SectionTreeNodes)
+	t, err := rtree.Open(nodes, c.sectionBytes(format.SectionTreeRefs))
 	if err != nil {
-		return // checkSums told
+		return // checkSums has reported it
 	}
 	seen := [2]bitmap{newBitmap(c.head.BaseUnits), newBitmap(c.head.BaseUnits)}
 	for leaf := range uint32(t.Items()) {
 		box, ref := t.Leaf(leaf)
 		part, ok := c.partOf(ref, box)
 		if !ok || ref >= c.head.BaseUnits || c.aborted.has(ref) || seen[part].setNew(ref) {
-			c.in(format.SectionTreeRefs, uint64(leaf)*4, "leaf %d, of unit %d, is no box of a record of the base, or a second time", leaf, ref)
+			c.addSectionFault(format.SectionTreeRefs, uint64(leaf)*4, "leaf %d, of unit %d, is no box of a record of the base, or a second time", leaf, ref)
 		}
 	}
+	// Leaves were counted one by one above, without doubles. If their number is right too, every box has its leaf.
 	want := 0
-	c.each(0, c.head.BaseUnits, func(r *record) {
+	c.eachVisible(0, c.head.BaseUnits, func(r *record) {
 		if r.flags&format.FlagBox != 0 {
 			_, n := r.box.Split()
 			want += n
 		}
 	})
 	if want != t.Items() {
-		c.in(format.SectionTreeNodes, 4, "the tree has %d leaves, the records %d boxes", t.Items(), want)
+		c.addSectionFault(format.SectionTreeNodes, 4, "the tree has %d leaves, the records %d boxes", t.Items(), want)
 	}
 	c.checkLevels(nodes)
 }
 
-// partOf tells which part of a record's box a plain box is.
+// partOf returns which part of a record's box a plain box is; ok is false if it is none.
 func (c *checker) partOf(ref uint32, box format.Box) (part int, ok bool) {
-	r, ok := c.at(ref)
+	r, ok := c.startingAt(ref)
 	if !ok || r.flags&format.FlagBox == 0 {
 		return 0, false
 	}
@@ -65,7 +68,7 @@ func (c *checker) partOf(ref uint32, box format.Box) (part int, ok bool) {
 	return 0, false
 }
 
-// checkLevels compares each box of the upper levels with the node that it stands for.
+// checkLevels compares each box of the upper levels with the node that the box stands for.
 func (c *checker) checkLevels(nodes []byte) {
 	levels := int(le.Uint32(nodes))
 	lane := func(node, lane uint32) format.Box {
@@ -73,13 +76,14 @@ func (c *checker) checkLevels(nodes []byte) {
 		return format.Box{MinX: int32(le.Uint32(p)), MinY: int32(le.Uint32(p[64:])), MaxX: int32(le.Uint32(p[128:])), MaxY: int32(le.Uint32(p[192:]))}
 	}
 	for level := 1; level < levels; level++ {
+		// rtree.Open has compared these numbers with the number of items.
 		first, below := le.Uint32(nodes[16+8*level:]), le.Uint32(nodes[16+8*(level-1):])
 		for child := range le.Uint32(nodes[20+8*(level-1):]) {
 			parent := lane(first+child/format.NodeLanes, child%format.NodeLanes)
 			for i := range uint32(format.NodeLanes) {
 				b := lane(below+child, i)
 				if b.MinX <= b.MaxX && (b.MinX < parent.MinX || b.MinY < parent.MinY || b.MaxX > parent.MaxX || b.MaxY > parent.MaxY) {
-					c.in(format.SectionTreeNodes, format.TreeHeaderSize+uint64(below+child)*format.NodeSize, "level %d: a box reaches beyond that of its node", level-1)
+					c.addSectionFault(format.SectionTreeNodes, format.TreeHeaderSize+uint64(below+child)*format.NodeSize, "level %d: a box reaches beyond that of its node", level-1)
 				}
 			}
 		}
@@ -88,10 +92,10 @@ func (c *checker) checkLevels(nodes []byte) {
 
 // checkDelta checks the entries, that each is in the chain of its cell, and that each moved record has its entries.
 func (c *checker) checkDelta() {
-	delta, cells := c.section(format.SectionDelta), c.section(format.SectionDeltaCells)
+	delta, cells := c.sectionBytes(format.SectionDelta), c.sectionBytes(format.SectionDeltaCells)
 	heads := uint32(len(cells) / 4)
 	if heads < 2 || heads&(heads-1) != 0 {
-		c.in(format.SectionDeltaCells, 0, "%d chains are no power of two", heads)
+		c.addSectionFault(format.SectionDeltaCells, 0, "%d chains are no power of two", heads)
 		return
 	}
 	seen := [2]bitmap{newBitmap(c.tail), newBitmap(c.tail)}
@@ -101,54 +105,55 @@ func (c *checker) checkDelta() {
 		box := format.Box{MinX: int32(le.Uint32(e)), MinY: int32(le.Uint32(e[4:])), MaxX: int32(le.Uint32(e[8:])), MaxY: int32(le.Uint32(e[12:]))}
 		ref, ver := le.Uint32(e[16:]), le.Uint32(e[24:])
 		part, ok := c.partOf(ref, box)
-		r, _ := c.at(ref)
+		r, _ := c.startingAt(ref)
 		head[i] = format.DeltaHead(box, heads)
 		switch at := uint64(i) * format.DeltaEntrySize; {
 		case !ok || seen[part].setNew(ref):
-			c.in(format.SectionDelta, at, "entry %d, of unit %d, is no box of a record, or a second time", i, ref)
+			c.addSectionFault(format.SectionDelta, at, "entry %d, of unit %d, is no box of a record, or a second time", i, ref)
 		case r.ver != ver && r.ver != format.AbortedVersion:
-			c.in(format.SectionDelta, at, "entry %d has version %d, its record %d", i, ver, r.ver)
+			c.addSectionFault(format.SectionDelta, at, "entry %d has version %d, its record %d", i, ver, r.ver)
 		case r.flags&format.FlagMoved == 0:
-			c.in(format.SectionDelta, at, "entry %d is of a record that the tree has", i)
-		case !empty(e[28:format.DeltaEntrySize]):
-			c.in(format.SectionDelta, at+28, "bytes that mean nothing are not 0")
+			c.addSectionFault(format.SectionDelta, at, "entry %d is of a record that the tree has", i)
+		case !allZero(e[28:format.DeltaEntrySize]):
+			c.addSectionFault(format.SectionDelta, at+28, "bytes that mean nothing are not 0")
 		}
 	}
 	c.checkCells(delta, cells, head)
-	c.each(c.head.BaseUnits, c.tail, func(r *record) {
+	c.eachVisible(c.head.BaseUnits, c.tail, func(r *record) {
 		if r.flags&format.FlagMoved == 0 || r.flags&format.FlagBox == 0 || r.flags&format.FlagTombstone != 0 {
 			return
 		}
 		_, n := r.box.Split()
 		for part := range n {
 			if !seen[part].has(r.ref) {
-				c.inRecord(r.ref, "the spatial delta has no entry for part %d of the box", part)
+				c.addRecordFault(r.ref, "the spatial delta has no entry for part %d of the box", part)
 			}
 		}
 	})
 }
 
-// checkCells follows the chains; head tells for each entry the chain that it belongs to.
+// checkCells follows the chains. head has for each entry the chain that the entry belongs to.
 func (c *checker) checkCells(delta, cells []byte, head []uint32) {
 	linked := newBitmap(c.deltas)
 	for cell := range uint32(len(cells) / 4) {
 		for next := le.Uint32(cells[cell*4:]); next != 0; {
 			if next > c.deltas || head[next-1] != cell || linked.setNew(next-1) {
-				c.in(format.SectionDeltaCells, uint64(cell)*4, "the chain leads to entry %d, which is not one of its own", next)
+				c.addSectionFault(format.SectionDeltaCells, uint64(cell)*4, "the chain leads to entry %d, which is not one of its own", next)
 				break
 			}
 			e := delta[uint64(next-1)*format.DeltaEntrySize:]
 			if le.Uint32(e[20:]) >= next {
-				c.in(format.SectionDelta, uint64(next-1)*format.DeltaEntrySize+20, "a chain leads to a later entry")
+				c.addSectionFault(format.SectionDelta, uint64(next-1)*format.DeltaEntrySize+20, "a chain leads to a later entry")
 				break
 			}
 			next = le.Uint32(e[20:])
 		}
 	}
 	for i := range c.deltas {
+		// An entry that no chain leads to is lost to queries, unless it is of a commit that was never finished.
 		ver := le.Uint32(delta[uint64(i)*format.DeltaEntrySize+24:])
 		if ref := le.Uint32(delta[uint64(i)*format.DeltaEntrySize+16:]); !linked.has(i) && ver <= c.limit && (ref >= c.tail || !c.aborted.has(ref)) {
-			c.in(format.SectionDelta, uint64(i)*format.DeltaEntrySize, "no chain leads to entry %d", i)
+			c.addSectionFault(format.SectionDelta, uint64(i)*format.DeltaEntrySize, "no chain leads to entry %d", i)
 		}
 	}
 }

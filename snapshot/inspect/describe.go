@@ -14,31 +14,31 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/reader"
 )
 
-// Record is a record of an image as tools print it. The names of its JSON are stable.
+// Record is a record of an image as tools print it. The names of its JSON fields are stable.
 type Record struct {
 	Table string `json:"table"`
 	// Key is a number, or a name as rhumb.NameString writes it.
 	Key string `json:"key"`
-	// ShardKey tells the name that the server gave: home and sequence.
+	// ShardKey is set for a name that the server gave: home and sequence.
 	ShardKey string `json:"shard_key,omitempty"`
 	Version  uint64 `json:"version"`
 	HLC      string `json:"hlc,omitempty"`
 	Expiry   string `json:"expiry,omitempty"`
 	Box      *Box   `json:"box,omitempty"`
-	// Distance is in metres, of queries that have a point.
+	// Distance is in metres. Queries that have a point set it.
 	Distance *float64 `json:"distance_m,omitempty"`
-	// LacksRegions names the regions whose records the image does not have, of queries that look at many.
+	// LacksRegions names the regions whose records the image does not have. Queries that look at many records set it.
 	LacksRegions []string `json:"lacks_regions,omitempty"`
 	// One of the three: a record's fields, text, or bytes as 0x….
 	Fields map[string]any `json:"fields,omitempty"`
 	Text   *string        `json:"text,omitempty"`
 	Bytes  string         `json:"bytes,omitempty"`
 
-	// Stored are the fields in their order.
+	// Stored holds the fields in their order.
 	Stored rhumb.Record `json:"-"`
 }
 
-// Box is a box in degrees as GeoJSON orders it; west is greater than east when it crosses the antimeridian.
+// Box is a box in degrees, in GeoJSON's order. West is greater than east if the box crosses the antimeridian.
 type Box struct {
 	West  float64 `json:"west"`
 	South float64 `json:"south"`
@@ -46,9 +46,10 @@ type Box struct {
 	North float64 `json:"north"`
 }
 
-// Describe makes a record of an item; measured says that its distance counts. What it gives does not alias the image.
+// Describe returns an item as tools print it; measured says that its distance counts. The result does not alias the image.
 func Describe(t format.Table, it *reader.Item, measured bool) (Record, error) {
 	r := Record{Table: t.Name, Version: it.Version}
+	// A shard key is shown in both of its forms: as the bytes that a get takes, and as home and sequence.
 	switch {
 	case t.KeyKind == format.KeyUint64:
 		r.Key = strconv.FormatUint(it.Number, 10)
@@ -58,6 +59,7 @@ func Describe(t format.Table, it *reader.Item, measured bool) (Record, error) {
 	default:
 		r.Key = rhumb.NameString(it.Name)
 	}
+	// Fields that a record does not have are left out of the JSON instead of shown as zero.
 	if it.HLC != 0 {
 		r.HLC = it.HLC.String()
 	}
@@ -72,17 +74,21 @@ func Describe(t format.Table, it *reader.Item, measured bool) (Record, error) {
 		d := it.Distance
 		r.Distance = &d
 	}
-	return r, r.value(t, it.Value)
+	return r, r.describeValue(t, it.Value)
 }
 
-func (r *Record) value(t format.Table, stored []byte) error {
+// describeValue fills in the value. It never fails on a value that cannot be decoded: somebody who inspects an image wants
+// to see damaged bytes as well.
+func (r *Record) describeValue(t format.Table, stored []byte) error {
 	if t.Name == format.PositionsTable {
+		// The table of positions has values of its own format.
 		if p, ok := format.DecodePosition(stored); ok {
 			r.Fields = map[string]any{"epoch": uint64(p.Epoch), "seq": p.Seq, "hlc": p.HLC.String()}
 			return nil
 		}
 	}
 	if payload, ok := rhumb.DecodeOpaque(stored); ok {
+		// Text is shown as text. Anything else is shown as bytes, since JSON would replace what is not UTF-8.
 		if s := string(payload); utf8.ValidString(s) {
 			r.Text = &s
 		} else {
@@ -93,18 +99,20 @@ func (r *Record) value(t format.Table, stored []byte) error {
 	var err error
 	if r.Stored, err = rhumb.DecodeRecord(append([]byte(nil), stored...)); err != nil {
 		r.Bytes = fmt.Sprintf("0x%x", stored)
-		return nil // whoever looks into an image wants to see it all the same
+		return nil // somebody who inspects an image wants to see damaged values too
 	}
 	r.Fields = Fields(r.Stored)
 	return nil
 }
 
-// Fields makes the JSON object of a record's fields, from which the record can be read again type by type. A point is
-// {"lat","lon"} and a box {"min","max"}; a float64 always has a fraction or an exponent, which an int64 never has. Where the
-// value does not tell its type, the key does: "NAME:TYPE", as for bytes, for timestamps, and for names that hold a colon.
+// Fields returns the JSON object of a record's fields, from which the record can be read back with its types. A point is
+// {"lat","lon"} and a box {"min","max"}. A float64 always has a fraction or an exponent, which an int64 never has. Where
+// the value does not show its type, the key does: "NAME:TYPE", as for bytes, for timestamps, and for names that contain a
+// colon.
 func Fields(r rhumb.Record) map[string]any {
 	out := make(map[string]any, len(r))
 	for _, f := range r {
+		// A name with a colon always gets its type appended, so that the last colon of a key is the one before the type.
 		value, tells := fieldOf(f.Value)
 		key := f.Name
 		if !tells || strings.ContainsRune(key, ':') {
@@ -127,7 +135,7 @@ type Area struct {
 	Max Place `json:"max"`
 }
 
-// fieldOf gives a field as JSON can hold it, and whether that tells its type.
+// fieldOf returns a field as JSON can hold it, and reports whether the result shows the type.
 func fieldOf(v rhumb.FieldValue) (value any, tells bool) {
 	switch v.Kind() {
 	case rhumb.FieldPoint:
@@ -138,6 +146,7 @@ func fieldOf(v rhumb.FieldValue) (value any, tells bool) {
 		return Area{Place(b.Min), Place(b.Max)}, true
 	case rhumb.FieldFloat64:
 		f := v.Float64()
+		// f-f is 0 for every number except NaN and the infinities, which JSON cannot hold as numbers.
 		return float(f), f-f == 0
 	case rhumb.FieldString:
 		if !utf8.ValidString(v.Text()) {

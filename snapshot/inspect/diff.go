@@ -19,8 +19,8 @@ const (
 	Changed = "changed"
 )
 
-// Difference is one key that differs: the record in the first image, if it is there, and in the second. Both alias the images
-// and are good until the visitor returns.
+// Difference is one key that differs: its record in the first image, if it has one there, and in the second. Both alias the
+// images and are valid until the visitor returns.
 type Difference struct {
 	Table  format.Table
 	How    string
@@ -36,20 +36,22 @@ type TableDiff struct {
 	Added, Removed, Changed, Same int64
 }
 
-// viewAge is how long the views of a tool may be read: it ends by itself, and somebody waits for it.
+// viewAge is how long the views of a tool may be read. A tool ends by itself, and somebody waits for it, so that it needs
+// no leash.
 const viewAge = 24 * time.Hour
 
-// Attach attaches to an image as a tool does: it may hold its view for long.
+// Attach attaches to an image as a tool does, with views that may be held for long.
 func Attach(dir string) (*reader.Client, error) {
 	return reader.Attach(dir, reader.Options{MaxLockAge: viewAge})
 }
 
-// side is one of two images that are compared.
+// side is one of the two images that are compared.
 type side struct {
 	client *reader.Client
 	view   reader.View
 }
 
+// openSide attaches to an image and locks its newest version.
 func openSide(dir string) (s side, err error) {
 	if s.client, err = Attach(dir); err != nil {
 		return s, err
@@ -60,13 +62,14 @@ func openSide(dir string) (s side, err error) {
 	return s, err
 }
 
-func (s *side) close() {
+// closeSide unlocks the view and detaches.
+func (s *side) closeSide() {
 	s.view.Unlock()
 	_ = s.client.Close() // no view is locked
 }
 
-// names lists the tables that are compared.
-func (s *side) names(only string) (out []string) {
+// tableNames returns the names of the tables that are compared.
+func (s *side) tableNames(only string) (out []string) {
 	for _, t := range s.client.Tables() {
 		if t.Name == only || only == "" && t.Name != format.PositionsTable {
 			out = append(out, t.Name)
@@ -75,22 +78,22 @@ func (s *side) names(only string) (out []string) {
 	return out
 }
 
-// Diff compares two images, table by table, or one table when a name is given. A key differs when its value, its box or its
-// expiry does. The positions are only compared when they are named. found is told of each difference. It fails with Canceled
-// when ctx ends.
+// Diff compares two images table by table, or one table if a name is given. A key differs if its value, its box or its
+// expiry does. The positions are compared only if they are named. Diff calls found with each difference. It fails with
+// Canceled if ctx ends.
 func Diff(ctx context.Context, a, b, only string, found func(*Difference)) ([]TableDiff, error) {
 	const op rhumb.Op = "inspect.Diff"
 	was, err := openSide(a)
 	if err != nil {
 		return nil, rhumb.Wrap(op, err)
 	}
-	defer was.close()
+	defer was.closeSide()
 	is, err := openSide(b)
 	if err != nil {
 		return nil, rhumb.Wrap(op, err)
 	}
-	defer is.close()
-	names := slices.Concat(was.names(only), is.names(only))
+	defer is.closeSide()
+	names := slices.Concat(was.tableNames(only), is.tableNames(only))
 	slices.Sort(names)
 	names = slices.Compact(names)
 	if len(names) == 0 && only != "" {
@@ -99,7 +102,7 @@ func Diff(ctx context.Context, a, b, only string, found func(*Difference)) ([]Ta
 	var out []TableDiff
 	for _, name := range names {
 		d := TableDiff{Table: name}
-		if err := d.compare(ctx, &was, &is, found); err != nil {
+		if err := d.compareTables(ctx, &was, &is, found); err != nil {
 			return nil, rhumb.Wrap(op, err)
 		}
 		out = append(out, d)
@@ -107,8 +110,8 @@ func Diff(ctx context.Context, a, b, only string, found func(*Difference)) ([]Ta
 	return out, nil
 }
 
-// compare walks both tables. One that an image lacks is empty; so is one with keys of another kind.
-func (d *TableDiff) compare(ctx context.Context, was, is *side, found func(*Difference)) error {
+// compareTables walks both tables. A table that an image lacks counts as empty, and so does one with keys of another kind.
+func (d *TableDiff) compareTables(ctx context.Context, was, is *side, found func(*Difference)) error {
 	before, err1 := was.view.Table(d.Table)
 	after, err2 := is.view.Table(d.Table)
 	for _, err := range []error{err1, err2} {
@@ -118,13 +121,13 @@ func (d *TableDiff) compare(ctx context.Context, was, is *side, found func(*Diff
 	}
 	comparable := err1 == nil && err2 == nil && before.Info().KeyKind == after.Info().KeyKind
 	if err1 == nil {
-		if err := d.walk(ctx, &before, &after, comparable, func(old, now *reader.Item) {
+		if err := d.walkTable(ctx, &before, &after, comparable, func(old, now *reader.Item) {
 			switch diff := (Difference{Table: before.Info(), Was: *old, HasWas: true}); {
 			case now == nil:
 				d.Removed++
 				diff.How = Removed
 				found(&diff)
-			case differs(old, now):
+			case itemsDiffer(old, now):
 				d.Changed++
 				diff.How, diff.Is, diff.HasIs = Changed, *now, true
 				found(&diff)
@@ -135,10 +138,11 @@ func (d *TableDiff) compare(ctx context.Context, was, is *side, found func(*Diff
 			return err
 		}
 	}
+	// The walk above has counted what changed. What is left are the keys that only the second image has.
 	if err2 != nil {
 		return nil
 	}
-	return d.walk(ctx, &after, &before, comparable, func(now, old *reader.Item) {
+	return d.walkTable(ctx, &after, &before, comparable, func(now, old *reader.Item) {
 		if old == nil {
 			d.Added++
 			found(&Difference{Table: after.Info(), How: Added, Is: *now, HasIs: true})
@@ -146,15 +150,16 @@ func (d *TableDiff) compare(ctx context.Context, was, is *side, found func(*Diff
 	})
 }
 
-// walk visits the records of a table, each with that of the same key in the other, nil for none.
-func (d *TableDiff) walk(ctx context.Context, t, other *reader.Table, comparable bool, fn func(it, same *reader.Item)) error {
+// walkTable visits the records of a table, each with the record of the same key in the other table, or nil.
+func (d *TableDiff) walkTable(ctx context.Context, t, other *reader.Table, comparable bool, fn func(it, same *reader.Item)) error {
 	for it, err := range t.All() {
 		if err == nil {
-			err = canceled(ctx, "inspect.Diff")
+			err = checkCanceled(ctx, "inspect.Diff")
 		}
 		if err != nil {
 			return err
 		}
+		// Keys of two kinds are never equal: everything was removed, and everything is added.
 		if !comparable {
 			fn(&it, nil)
 			continue
@@ -183,6 +188,7 @@ func lookUp(t *reader.Table, it *reader.Item) (reader.Item, error) {
 	return t.Get(it.Name)
 }
 
+// shardKeyOf decodes the bytes of a shard key.
 func shardKeyOf(b []byte) rhumb.ShardKey {
 	return rhumb.ShardKey{
 		Home:     rhumb.RangeID{Region: rhumb.RegionID(binary.BigEndian.Uint32(b)), Slot: rhumb.Slot(binary.BigEndian.Uint32(b[4:]))},
@@ -190,6 +196,8 @@ func shardKeyOf(b []byte) rhumb.ShardKey {
 	}
 }
 
-func differs(a, b *reader.Item) bool {
+// itemsDiffer reports whether two records of a key differ in what readers see. Timestamps and versions do not count: they
+// differ between a node and its copy.
+func itemsDiffer(a, b *reader.Item) bool {
 	return !bytes.Equal(a.Value, b.Value) || a.HasBox != b.HasBox || a.Box != b.Box || a.Expiry != b.Expiry
 }

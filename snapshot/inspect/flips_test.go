@@ -93,7 +93,7 @@ func (f *flipper) run(verify func(at int) []Fault, reason func(at int) string) {
 	}
 	for bit := f.first; bit < 8*len(f.mem); {
 		at, stride := bit/8, full
-		if line := at &^ 63; empty(f.mem[line:min(line+64, len(f.mem))]) {
+		if line := at &^ 63; allZero(f.mem[line:min(line+64, len(f.mem))]) {
 			stride = strideZero
 		}
 		f.mem[at] ^= 1 << (bit % 8)
@@ -206,7 +206,7 @@ func uncoveredRoot(at int) string {
 }
 
 func flipSegment(f *flipper, im *Image, table *Table, s *Shard) {
-	g := im.capture(table, s)
+	g := im.captureSegment(table, s)
 	spans := uncoveredSegment(g)
 	f.run(func(at int) []Fault {
 		if at < 4096 {
@@ -254,7 +254,7 @@ func uncoveredSegment(g *segment) (out []span) {
 	out = append(out, span{at, uint64(len(g.mapped)), "between sections"})
 	aborted := map[uint32]bool{}
 	for ref := g.head.BaseUnits; ref < g.tail; {
-		r, _ := g.record(ref, g.tail)
+		r, _ := g.recordAt(ref, g.tail)
 		at := uint64(g.heapOffset(ref))
 		end := at + uint64(len(r.bytes))
 		switch {
@@ -280,10 +280,10 @@ func uncoveredSegment(g *segment) (out []span) {
 func (g *segment) slotsOfAborts(aborted map[uint32]bool) (out []span) {
 	index, _ := g.head.Find(format.SectionIndex)
 	idle := func(n uint32) bool { // has no slot of a record that counts
-		return !slices.ContainsFunc(g.bucket(n).taken(), func(ref uint32) bool { return !aborted[ref] })
+		return !slices.ContainsFunc(g.bucketAt(n).takenRefs(), func(ref uint32) bool { return !aborted[ref] })
 	}
 	for n := range g.head.BucketsMax {
-		at, b := index.Offset+uint64(n)*format.BucketSize, g.bucket(n)
+		at, b := index.Offset+uint64(n)*format.BucketSize, g.bucketAt(n)
 		for slot := range uint64(format.BucketSlots) {
 			if ref := b.ref(int(slot)); b.fingerprint(int(slot)) == 0 || aborted[ref] {
 				out = append(out, span{at + 2*slot, at + 2*slot + 2, "slots of aborted records"},
@@ -304,7 +304,7 @@ func (g *segment) entriesOfAborts(aborted map[uint32]bool) (out []span) {
 		return nil
 	}
 	entry := func(i uint32) []byte {
-		return g.section(format.SectionDelta)[uint64(i)*format.DeltaEntrySize:][:format.DeltaEntrySize]
+		return g.sectionBytes(format.SectionDelta)[uint64(i)*format.DeltaEntrySize:][:format.DeltaEntrySize]
 	}
 	link := func(at uint64, next uint32) {
 		if next != 0 && aborted[le.Uint32(entry(next - 1)[16:])] {
@@ -320,7 +320,7 @@ func (g *segment) entriesOfAborts(aborted map[uint32]bool) (out []span) {
 	}
 	cells, _ := g.head.Find(format.SectionDeltaCells)
 	for i := range cells.Size / 4 {
-		link(cells.Offset+4*i, le.Uint32(g.section(format.SectionDeltaCells)[4*i:]))
+		link(cells.Offset+4*i, le.Uint32(g.sectionBytes(format.SectionDeltaCells)[4*i:]))
 	}
 	return out
 }
@@ -331,7 +331,7 @@ func (g *segment) nodesOfAborts(aborted map[uint32]bool) (out []span) {
 	if !ok {
 		return nil
 	}
-	word := func(at uint32) uint32 { return le.Uint32(g.section(format.SectionOrderDelta)[at*4:]) }
+	word := func(at uint32) uint32 { return le.Uint32(g.sectionBytes(format.SectionOrderDelta)[at*4:]) }
 	for at := uint32(format.OrderHead); at < g.words; at += 2 + word(at+1) {
 		from, end := order.Offset+uint64(at)*4, order.Offset+uint64(at+2+word(at+1))*4
 		if aborted[word(at)] {

@@ -12,7 +12,11 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// AliveMax is how old the heartbeat of a publisher that is alive may be; it beats four times a second.
+// An image is opened for inspection much as a reader attaches to it, with two differences: damage is noted and not an
+// error, so that everything else can still be looked at, and the generations stay locked until Close, so that tools may
+// take their time.
+
+// AliveMax is how old the heartbeat of a live publisher may be. Publishers beat four times a second.
 const AliveMax = 5 * time.Second
 
 // Fault is one thing that is wrong in an image.
@@ -22,6 +26,7 @@ type Fault struct {
 	What   string
 }
 
+// String returns the file, the offset and the fault.
 func (f Fault) String() string {
 	if f.Offset < 0 {
 		return fmt.Sprintf("%s: %s", f.File, f.What)
@@ -29,27 +34,27 @@ func (f Fault) String() string {
 	return fmt.Sprintf("%s at offset %d: %s", f.File, f.Offset, f.What)
 }
 
-// Publisher is what the root tells about who publishes an image.
+// Publisher is what the root says about the publisher of an image.
 type Publisher struct {
-	// Life counts the starts, PID is the process of the last one.
+	// Life is the number of starts, and PID the process of the last one.
 	Life uint64
 	PID  int
 	// State is one of format's states; a saved image is stopped.
 	State uint32
-	// Heartbeat is how long ago the publisher was alive, negative when that is not known, as of a saved image.
+	// Heartbeat is how long ago the publisher was alive; negative if that is unknown, as for a saved image.
 	Heartbeat time.Duration
-	// Alive reports whether it still publishes, as far as that can be seen.
+	// Alive reports whether the publisher still publishes, as far as that can be seen from outside.
 	Alive bool
 }
 
-// Image is an image at one version, with its generations mapped and locked. Close it soon: it pins them.
+// Image is an image at one version, with its generations mapped and locked. Close it soon, because it pins them.
 type Image struct {
 	Dir       string
 	Head      format.Root
 	Version   uint64
 	Publisher Publisher
 	Tables    []Table
-	// Commits are what the ring tells of the last commits, newest first.
+	// Commits are the last commits that the ring has, newest first.
 	Commits []format.Commit
 	// Faults are what is wrong with the root and the headers of the files that it names.
 	Faults []Fault
@@ -79,29 +84,30 @@ const (
 	openPause = 5 * time.Millisecond
 )
 
-// Open opens the image in a directory. Damage of single tables and shards is told in Faults; it fails with kind Corrupt when
-// the root itself is of no use, with NotFound when there is none, and with Incompatible, PermissionDenied and Unavailable as
-// reader.Attach does.
+// Open opens the image in a directory. Faults lists damage of single tables and shards. Open fails with kind Corrupt if the
+// root itself cannot be used, with NotFound if there is no image, and with Incompatible, PermissionDenied and Unavailable
+// as reader.Attach does.
 func Open(dir string) (*Image, error) {
 	const op rhumb.Op = "inspect.Open"
 	m, err := mapFile(filepath.Join(dir, format.RootName), format.RootSize, false)
 	if rhumb.KindOf(err) == rhumb.NotFound {
-		return nil, rhumb.Ef(op, rhumb.NotFound, "%s is no image, for it has no file %s; `rhumb snapshot ls` lists images", dir, format.RootName)
+		return nil, rhumb.Ef(op, rhumb.NotFound, "%s is not an image: it has no file %s; `rhumb snapshot ls` lists images", dir, format.RootName)
 	}
 	if err != nil {
 		return nil, rhumb.Wrap(op, err)
 	}
 	head, err := format.DecodeRoot(m.bytes)
 	if err != nil {
-		m.close()
+		m.unmapFile()
 		return nil, rhumb.WrapKind(op, rhumb.KindOf(err), fmt.Errorf("%s: %w", filepath.Join(dir, format.RootName), err))
 	}
 	im := &Image{Dir: dir, Head: head, file: m}
 	for range openTries {
-		if im.load() {
-			im.describe()
+		if im.loadRoot() {
+			im.readPublisher()
 			return im, nil
 		}
+		// A change takes microseconds. The pause is for a publisher that was preempted in the middle.
 		time.Sleep(openPause)
 	}
 	im.Close()
@@ -110,32 +116,33 @@ func Open(dir string) (*Image, error) {
 
 // Close unmaps the image.
 func (im *Image) Close() {
-	im.release()
+	im.releaseTables()
 	if im.file != nil {
-		im.file.close()
+		im.file.unmapFile()
 		im.file = nil
 	}
 }
 
-func (im *Image) release() {
+// releaseTables unmaps the generations, before the root is read once more.
+func (im *Image) releaseTables() {
 	for _, t := range im.Tables {
 		for _, s := range t.Shards {
 			if s.m != nil {
-				s.m.close()
+				s.m.unmapFile()
 			}
 		}
 	}
 	im.Tables, im.Faults = nil, nil
 }
 
-// load takes the root and maps the generations that it names. It gives false when they changed meanwhile.
-func (im *Image) load() bool {
-	im.release()
+// loadRoot copies the root and maps the generations that it names. It reports false if they changed meanwhile.
+func (im *Image) loadRoot() bool {
+	im.releaseTables()
 	seq := im.file.load64(format.RootTableSeq)
 	if seq&1 != 0 {
 		return false
 	}
-	// The version first: all that is read afterwards has at least its commits.
+	// The version comes first: everything that is read later has at least its commits.
 	version := im.file.load64(format.RootCommitted)
 	im.root = make([]byte, format.RootSize)
 	im.file.copyWords(im.root, 0)
@@ -145,28 +152,30 @@ func (im *Image) load() bool {
 	return !busy && im.file.load64(format.RootTableSeq) == seq
 }
 
-// loadTables maps what the copied root names; busy says that the publisher has a file for itself or has taken it away.
+// loadTables maps what the copied root names. busy reports that the publisher holds a file for itself or has recycled it:
+// then the root has changed since it was copied.
 func (im *Image) loadTables() (busy bool) {
 	names, slots := map[string]bool{}, map[int]bool{}
 	for i := range format.TablesMax {
 		at := format.RootTables + i*format.TableEntrySize
 		entry, used, err := format.DecodeTable(im.root[at:])
 		if err != nil {
-			im.fault(format.RootName, at, rhumb.Message(err))
+			im.addFault(format.RootName, at, rhumb.Message(err))
 			continue
 		}
 		if !used {
 			continue
 		}
+		// Readers find tables by name, so that the second one would never be seen.
 		if names[entry.Name] {
-			im.fault(format.RootName, at, fmt.Sprintf("a second table is named %q", entry.Name))
+			im.addFault(format.RootName, at, fmt.Sprintf("a second table is named %q", entry.Name))
 		}
 		names[entry.Name] = true
 		t := Table{Table: entry}
 		for n := range int(entry.ShardCount) {
 			slot := int(entry.ShardFirst) + n
 			if slots[slot] {
-				im.fault(format.RootName, at, fmt.Sprintf("shard %d belongs to two tables", slot))
+				im.addFault(format.RootName, at, fmt.Sprintf("shard %d belongs to two tables", slot))
 				continue
 			}
 			slots[slot] = true
@@ -181,67 +190,71 @@ func (im *Image) loadTables() (busy bool) {
 	return busy
 }
 
-// loadShard maps the generation of a shard; it gives nil when the root has no good entry for it.
+// loadShard maps the generation of a shard. It returns nil if the root has no valid entry for it.
 func (im *Image) loadShard(t *format.Table, slot, index int) (s *Shard, busy bool) {
 	at := format.RootShards + slot*format.ShardEntrySize
 	entry, used, err := format.DecodeShard(im.root[at:])
 	switch {
 	case err != nil:
-		im.fault(format.RootName, at, rhumb.Message(err))
+		im.addFault(format.RootName, at, rhumb.Message(err))
 		return nil, false
 	case !used || entry.Table != t.ID || int(entry.Index) != index:
-		im.fault(format.RootName, at, fmt.Sprintf("the entry of shard %d is not that of shard %d of table %q", slot, index, t.Name))
+		im.addFault(format.RootName, at, fmt.Sprintf("the entry of shard %d is not that of shard %d of table %q", slot, index, t.Name))
 		return nil, false
 	}
 	s = &Shard{Shard: entry, Slot: slot, File: format.SegmentName(slot, entry.Generation)}
 	m, err := mapFile(filepath.Join(im.Dir, s.File), format.SegmentHeader, true)
+	// The publisher recycles the file right now, so that the root must have changed.
 	if errors.Is(err, errBusy) {
 		return s, true
 	}
 	if err != nil {
-		im.fault(s.File, -1, rhumb.Message(err))
+		im.addFault(s.File, -1, rhumb.Message(err))
 		return s, false
 	}
 	if m.load64(0) == 0 || m.load64(format.SegmentState) == format.SegmentRecycled {
+		// The root has moved on: the file was recycled because it is not live any more. Otherwise a live file without a
+		// magic is damage.
 		if im.file.load64(format.RootTableSeq) != le.Uint64(im.root[format.RootTableSeq:]) {
-			m.close()
+			m.unmapFile()
 			return s, true
 		}
 	}
 	if s.Head, err = format.DecodeSegment(m.bytes, uint64(len(m.bytes))); err == nil {
-		err = s.agrees(im.Head.Image, t)
+		err = s.checkIdentity(im.Head.Image, t)
 	}
 	if err != nil {
-		im.fault(s.File, 0, rhumb.Message(err))
-		m.close()
+		im.addFault(s.File, 0, rhumb.Message(err))
+		m.unmapFile()
 		return s, false
 	}
 	s.m = m
 	return s, false
 }
 
-// agrees checks that the file is the one that the root means.
-func (s *Shard) agrees(image rhumb.UUID, t *format.Table) error {
+// checkIdentity checks that the file is the one that the root names.
+func (s *Shard) checkIdentity(image rhumb.UUID, t *format.Table) error {
 	const op rhumb.Op = "inspect.shard"
 	h := &s.Head
 	switch {
 	case h.Image != image:
 		return rhumb.Ef(op, rhumb.Corrupt, "it belongs to image %v, not %v", h.Image, image)
 	case h.Generation != s.Generation || int(h.Shard) != s.Slot || h.Table != t.ID || h.KeyKind != t.KeyKind:
-		return rhumb.Ef(op, rhumb.Corrupt, "it is generation %d of shard %d of table %v, the root means generation %d of shard %d of table %v",
+		return rhumb.Ef(op, rhumb.Corrupt, "it is generation %d of shard %d of table %v, the root names generation %d of shard %d of table %v",
 			h.Generation, h.Shard, h.Table, s.Generation, s.Slot, t.ID)
 	case h.Base != s.Base || h.Closed != s.Closed || h.FileSize != s.FileSize:
-		return rhumb.Ef(op, rhumb.Corrupt, "base %d closed at %v with %d bytes, the root says %d at %v with %d",
+		return rhumb.Ef(op, rhumb.Corrupt, "base %d closed at %v with %d bytes, the root has %d at %v with %d",
 			h.Base, h.Closed, h.FileSize, s.Base, s.Closed, s.FileSize)
 	}
 	return nil
 }
 
-// describe reads what the root tells of publisher and commits.
-func (im *Image) describe() {
+// readPublisher reads what the root says about publisher and commits.
+func (im *Image) readPublisher() {
 	im.Publisher, im.Commits = publisherOf(im.root), commitsOf(im.root, im.Version)
 }
 
+// publisherOf returns what a copied root says about the publisher.
 func publisherOf(root []byte) Publisher {
 	p := Publisher{
 		Life: le.Uint64(root[format.RootLife:]), PID: int(le.Uint32(root[format.RootPID:])), State: le.Uint32(root[format.RootState:]),
@@ -251,8 +264,10 @@ func publisherOf(root []byte) Publisher {
 	return p
 }
 
-// commitsOf lists the ring, newest first.
+// commitsOf returns the commits of the ring, newest first. An entry that was overwritten while the root was copied is left
+// out.
 func commitsOf(root []byte, version uint64) (out []format.Commit) {
+	// The ring has the last RingSize versions at most, each at its number modulo the size.
 	for v := version; v > 0 && version-v < format.RingSize; v-- {
 		at := format.RootRing + int(v%format.RingSize)*format.RingEntrySize
 		if c, ok := format.DecodeCommit(root[at:], v); ok {
@@ -262,7 +277,7 @@ func commitsOf(root []byte, version uint64) (out []format.Commit) {
 	return out
 }
 
-// sinceMonotonic gives how long ago a reading of CLOCK_MONOTONIC was, negative when that cannot be.
+// sinceMonotonic returns how long ago a reading of CLOCK_MONOTONIC was; negative if the reading cannot be of this boot.
 func sinceMonotonic(ns uint64) time.Duration {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil || ns == 0 || int64(ns) < 0 || int64(ns) > now.Nano() {
@@ -271,16 +286,19 @@ func sinceMonotonic(ns uint64) time.Duration {
 	return time.Duration(now.Nano() - int64(ns))
 }
 
-// Age gives how long ago the newest version was committed, by the wall clock; negative when the ring does not tell.
-func (im *Image) Age(now time.Time) time.Duration { return age(im.Commits, im.Version, now) }
+// Age returns how long ago the newest version was committed, by the wall clock; negative if the ring does not have the
+// commit.
+func (im *Image) Age(now time.Time) time.Duration { return commitAge(im.Commits, im.Version, now) }
 
-func age(commits []format.Commit, version uint64, now time.Time) time.Duration {
+// commitAge returns how long ago a version was committed; negative if the newest commit of the ring is another.
+func commitAge(commits []format.Commit, version uint64, now time.Time) time.Duration {
 	if len(commits) == 0 || commits[0].Version != version {
 		return -1
 	}
 	return now.Sub(time.Unix(0, commits[0].Wall))
 }
 
-func (im *Image) fault(file string, offset int, what string) {
+// addFault notes a fault.
+func (im *Image) addFault(file string, offset int, what string) {
 	im.Faults = append(im.Faults, Fault{file, int64(offset), what})
 }

@@ -16,20 +16,20 @@ type Listed struct {
 	Dir           string
 	Cluster, Node string // the names of the directories
 	Version       uint64
-	// Age is how long ago the version was committed, negative when unknown.
+	// Age is how long ago the version was committed; negative if unknown.
 	Age       time.Duration
 	Publisher Publisher
 	Tables    int // without the positions
-	// Records is the number of keys with a value, the positions left out; Bytes the size of all files in the directory.
+	// Records is the number of keys with a value without the positions, and Bytes the size of all files in the directory.
 	Records, Bytes int64
-	// Quarantined is the number of files that failed a check and were set aside.
+	// Quarantined is the number of files that failed a check and were moved away.
 	Quarantined int
-	// Err says why there is nothing to tell about an image.
+	// Err says why an image could not be read; the fields that need the root are zero then.
 	Err error
 }
 
-// List lists the images under a folder, <root>/<cluster>/<node>, those too that this process may not read. A folder that does
-// not exist has none.
+// List returns the images under a folder, <root>/<cluster>/<node>, including those that this process may not read. A folder
+// that does not exist has none.
 func List(root string) ([]Listed, error) {
 	dirs, err := filepath.Glob(filepath.Join(root, "*", "*"))
 	if err != nil {
@@ -37,15 +37,16 @@ func List(root string) ([]Listed, error) {
 	}
 	var out []Listed
 	for _, dir := range dirs {
+		// An image that may not be read is listed with its error, since hiding it would make a full /dev/shm a riddle.
 		if _, err := os.Stat(filepath.Join(dir, format.RootName)); err == nil || errors.Is(err, fs.ErrPermission) {
-			out = append(out, look(dir))
+			out = append(out, listImage(dir))
 		}
 	}
 	return out, nil
 }
 
-// look reads what a list tells of one image, without mapping its generations.
-func look(dir string) Listed {
+// listImage reads what a list shows of one image. It maps no generation, so that listing costs little and pins nothing.
+func listImage(dir string) Listed {
 	l := Listed{Dir: dir, Cluster: filepath.Base(filepath.Dir(dir)), Node: filepath.Base(dir), Age: -1}
 	l.countFiles()
 	m, err := mapFile(filepath.Join(dir, format.RootName), format.RootSize, false)
@@ -53,14 +54,15 @@ func look(dir string) Listed {
 		l.Err = err
 		return l
 	}
-	defer m.close()
+	defer m.unmapFile()
 	if _, l.Err = format.DecodeRoot(m.bytes); l.Err != nil {
 		return l
 	}
 	l.Version = m.load64(format.RootCommitted)
 	root := make([]byte, format.RootSize)
 	m.copyWords(root, 0)
-	l.Publisher, l.Age = publisherOf(root), age(commitsOf(root, l.Version), l.Version, time.Now())
+	// The copy of the root may be a commit or two newer than the version, which does no harm in a list.
+	l.Publisher, l.Age = publisherOf(root), commitAge(commitsOf(root, l.Version), l.Version, time.Now())
 	for i := range format.TablesMax {
 		t, used, err := format.DecodeTable(root[format.RootTables+i*format.TableEntrySize:])
 		if err != nil || !used || t.Name == format.PositionsTable {
@@ -78,7 +80,7 @@ func look(dir string) Listed {
 	return l
 }
 
-// liveOf reads how many keys of a generation have a value; 0 when the file has gone meanwhile.
+// liveOf returns how many keys of a generation have a value; 0 if the file has gone meanwhile.
 func liveOf(path string) int64 {
 	f, err := os.Open(path)
 	if err != nil {
@@ -92,14 +94,17 @@ func liveOf(path string) int64 {
 	return int64(le.Uint64(word[:]))
 }
 
+// countFiles adds up the files of the directory. A directory that cannot be read is reported by Err later.
 func (l *Listed) countFiles() {
-	entries, _ := os.ReadDir(l.Dir) // Err tells of one that cannot be read
+	entries, _ := os.ReadDir(l.Dir) // reading the root reports a directory that cannot be read
 	for _, e := range entries {
+		// The only directory in an image is the quarantine.
 		if e.IsDir() {
 			files, _ := os.ReadDir(filepath.Join(l.Dir, e.Name()))
 			l.Quarantined += len(files)
 			continue
 		}
+		// A file may go between the listing and this look.
 		if info, err := e.Info(); err == nil {
 			l.Bytes += info.Size()
 		}
@@ -114,34 +119,37 @@ type Usage struct {
 	Base       uint64
 	File       string
 	Bytes      int64
-	// Keys have a value, Records were in the base when the generation was built.
+	// Keys is the number of keys with a value, and Records the number of records in the base when the generation was built.
 	Keys, Records int64
-	// Load is the part of the primary buckets' slots that keys take; Overflow the overflow buckets that are taken of OverflowMax.
+	// Load is the part of the primary buckets' slots that keys take. Overflow of OverflowMax overflow buckets are taken.
 	Load                  float64
 	Overflow, OverflowMax int64
-	// AppendUsed of AppendMax bytes hold versions that were written since; the shard is rolled when they are full.
+	// AppendUsed of AppendMax bytes hold versions that were written since the build. When they are full the shard is
+	// rolled.
 	AppendUsed, AppendMax int64
-	// TreeLevels and TreeItems are of the R-tree, Delta of DeltaMax entries of the spatial delta are taken.
+	// TreeLevels and TreeItems describe the R-tree. Delta of DeltaMax entries of the spatial delta are taken.
 	TreeLevels, TreeItems, Delta, DeltaMax int64
 	// OrderUsed of OrderMax words of the ordered delta are taken.
 	OrderUsed, OrderMax int64
 	Closed              rhumb.Timestamp
 }
 
-// Usages tells how full the shards of an image are, those of one table when its name is given.
+// Usages returns how full the shards of an image are, or those of one table if its name is given.
 func (im *Image) Usages(table string) (out []Usage) {
 	for i := range im.Tables {
 		t := &im.Tables[i]
 		for _, s := range t.Shards {
 			if s.m != nil && (table == "" || table == t.Name) {
-				out = append(out, s.usage(t.Name))
+				out = append(out, s.usageOf(t.Name))
 			}
 		}
 	}
 	return out
 }
 
-func (s *Shard) usage(table string) Usage {
+// usageOf returns how full the shard is. The counters are read one by one from a live file, so that they may be of
+// different moments.
+func (s *Shard) usageOf(table string) Usage {
 	size := func(t format.SectionType) int64 {
 		sec, _ := s.Head.Find(t)
 		return int64(sec.Size)
@@ -157,6 +165,7 @@ func (s *Shard) usage(table string) Usage {
 		OrderUsed: word(format.SegmentOrder), OrderMax: size(format.SectionOrderDelta) / 4,
 	}
 	u.Load = float64(u.Keys) / float64(s.Head.Buckets) / format.BucketSlots
+	// The header of the tree says both.
 	if sec, ok := s.Head.Find(format.SectionTreeNodes); ok {
 		u.TreeLevels = int64(le.Uint32(s.m.bytes[sec.Offset:]))
 		u.TreeItems = int64(le.Uint32(s.m.bytes[sec.Offset+4:]))

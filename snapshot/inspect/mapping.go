@@ -16,16 +16,17 @@ import (
 
 var le = binary.LittleEndian
 
-// mapping is a file mapped for reading, and locked as long as it is open.
+// mapping is a file mapped for reading, and locked while it is open.
 type mapping struct {
 	file  *os.File
 	bytes []byte
 }
 
-// errBusy says that the publisher has a file for itself: it is building or recycling it.
+// errBusy says that the publisher holds the lock of a file: it is building or recycling it.
 var errBusy = errors.New("the publisher has the file for itself")
 
-// mapFile maps a file of at least least bytes. With lock it takes the lock that keeps the publisher from recycling it.
+// mapFile maps a file of at least least bytes. With lock it takes the lock that keeps the publisher from recycling the
+// file.
 func mapFile(path string, least int64, lock bool) (*mapping, error) {
 	const op rhumb.Op = "inspect.mapFile"
 	f, err := os.Open(path)
@@ -40,6 +41,8 @@ func mapFile(path string, least int64, lock bool) (*mapping, error) {
 	return m, nil
 }
 
+// lockAndMap locks the file before it reads its size: without the lock the publisher might extend it for another
+// generation.
 func (m *mapping) lockAndMap(op rhumb.Op, path string, least int64, lock bool) error {
 	if lock {
 		err := unix.FcntlFlock(m.file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_RDLCK, Whence: unix.SEEK_SET, Len: 1})
@@ -54,39 +57,41 @@ func (m *mapping) lockAndMap(op rhumb.Op, path string, least int64, lock bool) e
 	if err != nil {
 		return rhumb.Wrap(op, err)
 	}
+	// A file of an absurd size would fail in mmap with an error that says nothing.
 	if !info.Mode().IsRegular() || info.Size() < least || info.Size() > 1<<46 {
-		return rhumb.Ef(op, rhumb.Corrupt, "%s is no file of at least %d bytes; it has %d", path, least, info.Size())
+		return rhumb.Ef(op, rhumb.Corrupt, "%s is not a regular file of at least %d bytes; it has %d", path, least, info.Size())
 	}
 	m.bytes, err = unix.Mmap(int(m.file.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_SHARED)
 	return rhumb.WrapKind(op, rhumb.Unavailable, err)
 }
 
-func (m *mapping) close() {
+// unmapFile unmaps and closes the file, which releases the lock.
+func (m *mapping) unmapFile() {
 	_ = unix.Munmap(m.bytes) // nothing was written
 	_ = m.file.Close()
 }
 
-// load64 reads a word that the publisher may change.
+// load64 loads a word that the publisher may change.
 func (m *mapping) load64(offset int) uint64 {
 	_ = m.bytes[offset+7]
 	return atomic.LoadUint64((*uint64)(unsafe.Pointer(&m.bytes[offset])))
 }
 
-// copyWords copies bytes, of which there are a multiple of 8, word by word from the lowest on.
+// copyWords copies bytes word by word from the lowest on. Their number must be a multiple of 8.
 func (m *mapping) copyWords(dst []byte, from uint64) {
 	for i := 0; i+8 <= len(dst); i += 8 {
 		le.PutUint64(dst[i:], m.load64(int(from)+i))
 	}
 }
 
-// guard runs f, which reads mapped memory, and turns the fault of a file that was cut short into an error.
-func guard(op rhumb.Op, file string, f func()) (err error) {
+// guardFaults runs f, which reads mapped memory, and turns the fault of a file that was truncated meanwhile into an error.
+func guardFaults(op rhumb.Op, file string, f func()) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		switch r := recover().(type) {
 		case nil:
 		case interface{ Addr() uintptr }:
-			err = rhumb.Ef(op, rhumb.Corrupt, "%s cannot be read to its end: it was cut short while it was read", file)
+			err = rhumb.Ef(op, rhumb.Corrupt, "%s cannot be read to its end: it was truncated meanwhile", file)
 		default:
 			panic(r)
 		}
@@ -95,6 +100,7 @@ func guard(op rhumb.Op, file string, f func()) (err error) {
 	return nil
 }
 
+// fileError adds the kind to an error of the file system.
 func fileError(op rhumb.Op, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

@@ -18,35 +18,40 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
+// A superseded generation stays in memory while somebody has it mapped, and nothing in the image says who. The kernel
+// knows: the mappings of every process are in /proc. Processes of other users may hide theirs, which is reported and not
+// guessed.
+
 // Pin is a generation that a process has mapped.
 type Pin struct {
 	PID     int
 	Command string
-	// Dir is the image, Slot the shard's entry in its root.
+	// Dir is the image, and Slot the shard's entry in its root.
 	Dir        string
 	Slot       int
 	Generation uint64
 	Bytes      int64
 	Inode      uint64
-	// Superseded says that the generation is live no more: its memory is kept for this process and others like it alone.
-	// Deleted says that its file has no name any more either.
+	// Superseded reports whether the generation is no longer live: its memory is kept only for processes that have it
+	// mapped. Deleted reports whether its file has no name any more either.
 	Superseded, Deleted bool
-	// Since is how long ago it was superseded at least, 0 when that is not known.
+	// Since is how long ago at least the generation was superseded; 0 if that is unknown.
 	Since time.Duration
-	// Publisher says that the process is the one that publishes the image.
+	// Publisher reports whether the process is the one that publishes the image.
 	Publisher bool
 }
 
 // Pins is what the processes of a machine have mapped of images.
 type Pins struct {
 	List []Pin
-	// Unreadable are processes of other users, of which this one may not know what they have mapped.
+	// Unreadable are processes of other users, whose mappings this process may not see.
 	Unreadable []int
-	// PinnedBytes are those of superseded generations that processes other than their publishers have mapped, each file once.
+	// PinnedBytes is the size of the superseded generations that processes other than their publishers have mapped. Each
+	// file counts once.
 	PinnedBytes int64
 }
 
-// FindPins looks through /proc for processes that have generations of images under a folder mapped.
+// FindPins searches /proc for processes that have generations of images under a folder mapped.
 func FindPins(root string) (Pins, error) {
 	const op rhumb.Op = "inspect.FindPins"
 	root, err := filepath.Abs(root)
@@ -66,6 +71,7 @@ func FindPins(root string) (Pins, error) {
 		if err != nil {
 			continue
 		}
+		// A process may end at any moment, so that any error but a refusal means that it is gone.
 		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
 		switch {
 		case err == nil:
@@ -74,22 +80,25 @@ func FindPins(root string) (Pins, error) {
 			p.Unreadable = append(p.Unreadable, pid)
 		}
 	}
-	p.judge()
+	p.judgePins()
 	slices.SortFunc(p.List, func(a, b Pin) int {
 		return cmp.Or(cmp.Compare(a.Dir, b.Dir), cmp.Compare(a.PID, b.PID), cmp.Compare(a.Slot, b.Slot), cmp.Compare(a.Generation, b.Generation))
 	})
 	return p, nil
 }
 
-// pinsOf reads the mappings of a process, adding up those of one file.
+// pinsOf returns the pins of a process from its list of mappings. A file may be mapped in several pieces, which are added
+// up.
 func pinsOf(pid int, maps []byte, root string) (out []Pin) {
 	for lines := bufio.NewScanner(bytes.NewReader(maps)); lines.Scan(); {
 		path := lines.Text()
+		// The path is the last field and may contain spaces.
 		if at := strings.Index(path, root+"/"); at < 0 {
 			continue
 		} else {
 			path = path[at:]
 		}
+		// The kernel marks a mapping whose file has no name any more.
 		path, deleted := strings.CutSuffix(path, " (deleted)")
 		pin := Pin{PID: pid, Dir: filepath.Dir(path), Deleted: deleted}
 		if n, _ := fmt.Sscanf(filepath.Base(path), "seg.%d.%d", &pin.Slot, &pin.Generation); n != 2 {
@@ -101,6 +110,7 @@ func pinsOf(pid int, maps []byte, root string) (out []Pin) {
 			continue
 		}
 		pin.Bytes = int64(to - from)
+		// The pieces of a file follow each other in the list.
 		if last := len(out) - 1; last >= 0 && out[last].Inode == pin.Inode {
 			out[last].Bytes += pin.Bytes
 			continue
@@ -116,8 +126,8 @@ func pinsOf(pid int, maps []byte, root string) (out []Pin) {
 	return out
 }
 
-// judge tells which generations are superseded, since when, and adds up what is kept for readers only.
-func (p *Pins) judge() {
+// judgePins finds out which generations are superseded and since when, and adds up what is kept only for readers.
+func (p *Pins) judgePins() {
 	roots := map[string][]byte{}
 	counted := map[uint64]bool{}
 	for i := range p.List {
@@ -138,6 +148,7 @@ func (p *Pins) judge() {
 			continue
 		}
 		pin.Since = supersededSince(pin.Dir, pin.Slot, live)
+		// Two readers of one file keep its memory once. The publisher lets go of the file by itself.
 		if !pin.Publisher && !counted[pin.Inode] {
 			counted[pin.Inode] = true
 			p.PinnedBytes += pin.Bytes
@@ -145,8 +156,8 @@ func (p *Pins) judge() {
 	}
 }
 
-// supersededSince gives how long the live generation of a shard has been in its place: its file was made or renamed for it
-// just before.
+// supersededSince returns how long the live generation of a shard has been in its place: its file was created or renamed
+// for it just before it replaced the one before.
 func supersededSince(dir string, slot int, live uint64) time.Duration {
 	var st unix.Stat_t
 	if live == 0 || unix.Stat(filepath.Join(dir, format.SegmentName(slot, live)), &st) != nil {

@@ -12,14 +12,14 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/reader"
 )
 
-// Query is what a person asks of a table. At most one of BBox, Radius, Nearest and Prefix is set; with none it is the whole
-// table, in order where the table keeps one.
+// Query is what a person asks of a table. At most one of BBox, Radius, Nearest and Prefix is set. With none of them the
+// query is for the whole table, in order if the table keeps one.
 type Query struct {
 	// BBox is W,S,E,N in degrees; W greater than E crosses the antimeridian.
 	BBox string
 	// Radius is LAT,LON,METRES, Nearest LAT,LON,K.
 	Radius, Nearest string
-	// Prefix is that of names, as text or 0x and hexadecimal digits.
+	// Prefix is a prefix of names, as text or as 0x and hexadecimal digits.
 	Prefix string
 }
 
@@ -31,7 +31,7 @@ const NearestMax = 10_000
 
 const opQuery rhumb.Op = "inspect.Query"
 
-// Run gives the records of a table that a query asks for. It fails with kind InvalidArgument when the query is none.
+// Run returns the records of a table that the query asks for. It fails with kind InvalidArgument if the query is invalid.
 func (q Query) Run(t reader.Table) (iter.Seq2[reader.Item, error], error) {
 	set := 0
 	for _, s := range []string{q.BBox, q.Radius, q.Nearest, q.Prefix} {
@@ -43,19 +43,19 @@ func (q Query) Run(t reader.Table) (iter.Seq2[reader.Item, error], error) {
 	case set > 1:
 		return nil, rhumb.E(opQuery, rhumb.InvalidArgument, "one of bbox, radius, nearest and prefix at a time")
 	case q.BBox != "":
-		v, err := numbers("bbox", "W,S,E,N", q.BBox, 4)
+		v, err := parseNumbers("bbox", "W,S,E,N", q.BBox, 4)
 		if err != nil {
 			return nil, err
 		}
 		return t.BBox(rhumb.Box{Min: rhumb.Point{Lat: v[1], Lon: v[0]}, Max: rhumb.Point{Lat: v[3], Lon: v[2]}}), nil
 	case q.Radius != "":
-		v, err := numbers("radius", "LAT,LON,METRES", q.Radius, 3)
+		v, err := parseNumbers("radius", "LAT,LON,METRES", q.Radius, 3)
 		if err != nil {
 			return nil, err
 		}
 		return t.Radius(rhumb.Point{Lat: v[0], Lon: v[1]}, v[2]), nil
 	case q.Nearest != "":
-		v, err := numbers("nearest", "LAT,LON,K", q.Nearest, 3)
+		v, err := parseNumbers("nearest", "LAT,LON,K", q.Nearest, 3)
 		if err != nil {
 			return nil, err
 		}
@@ -75,8 +75,8 @@ func (q Query) Run(t reader.Table) (iter.Seq2[reader.Item, error], error) {
 	return t.All(), nil
 }
 
-// numbers reads numbers with commas between them.
-func numbers(name, form, text string, n int) ([]float64, error) {
+// parseNumbers parses numbers that are separated by commas.
+func parseNumbers(name, form, text string, n int) ([]float64, error) {
 	parts := strings.Split(text, ",")
 	if len(parts) != n {
 		return nil, rhumb.Ef(opQuery, rhumb.InvalidArgument, "%s=%q: want %s", name, text, form)
@@ -85,15 +85,15 @@ func numbers(name, form, text string, n int) ([]float64, error) {
 	for _, p := range parts {
 		v, err := strconv.ParseFloat(strings.TrimSpace(p), 64)
 		if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
-			return nil, rhumb.Ef(opQuery, rhumb.InvalidArgument, "%s=%q: %q is no number; want %s", name, text, p, form)
+			return nil, rhumb.Ef(opQuery, rhumb.InvalidArgument, "%s=%q: %q is not a number; want %s", name, text, p, form)
 		}
 		out = append(out, v)
 	}
 	return out, nil
 }
 
-// Get finds a record by its key as it is printed: a number; a name as text or 0x and hexadecimal digits; for a name that the
-// server gave, the 32 digits of the whole key.
+// Get returns a record by its key as tools print it: a number, or a name as text or as 0x and hexadecimal digits. The 32
+// digits of a whole shard key name a record that the server named.
 func Get(t reader.Table, key string) (reader.Item, error) {
 	if t.Info().KeyKind == format.KeyUint64 {
 		if n, err := strconv.ParseUint(key, 10, 64); err == nil {
@@ -105,8 +105,9 @@ func Get(t reader.Table, key string) (reader.Item, error) {
 		return reader.Item{}, err
 	}
 	if t.Info().KeyKind == format.KeyUint64 && len(name) != 8 {
-		return reader.Item{}, rhumb.Ef(opQuery, rhumb.InvalidArgument, "table %q has numbers as keys, and %q is none", t.Info().Name, key)
+		return reader.Item{}, rhumb.Ef(opQuery, rhumb.InvalidArgument, "table %q has numbers as keys, and %q is not a number", t.Info().Name, key)
 	}
+	// A name of 0x and 32 digits is tried as a name first: a client may have chosen such a name.
 	it, err := t.Get(name)
 	if rhumb.KindOf(err) != rhumb.NotFound {
 		return it, err
@@ -119,7 +120,7 @@ func Get(t reader.Table, key string) (reader.Item, error) {
 	return it, err
 }
 
-// Take gives at most so many items; more tells whether others followed.
+// Take returns at most so many items. more is set to whether others followed.
 func Take(items iter.Seq2[reader.Item, error], most int) (taken iter.Seq2[reader.Item, error], more *bool) {
 	more = new(bool)
 	return func(yield func(reader.Item, error) bool) {

@@ -11,9 +11,9 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// Lacks names the regions whose records of a table an image does not have, or not all: a node publishes the ranges that it holds,
-// and what lies nearest to a place may be elsewhere. known is false for an image that does not say it, as one that no node
-// published.
+// Lacks returns the names of the regions whose records of a table the image does not have, or not all of them. A node
+// publishes the ranges that it holds, so that what is nearest to a place may be in the image of another node. known is
+// false if the image does not say it, such as one that no node published.
 func Lacks(dir, table string) (names []string, known bool, err error) {
 	b, err := regionsFile(dir)
 	if err != nil || b == nil {
@@ -24,7 +24,8 @@ func Lacks(dir, table string) (names []string, known bool, err error) {
 	return t.Lacks, known, err
 }
 
-// regionsFile reads the file that says of which regions an image has records; nil when there is none.
+// regionsFile returns the content of the file that says of which regions an image has records, or nil if there is no such
+// file.
 func regionsFile(dir string) ([]byte, error) {
 	const op rhumb.Op = "inspect.Lacks"
 	f, err := os.Open(filepath.Join(dir, format.RegionsName))

@@ -19,25 +19,31 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// FileSuffix is what the name of an image saved in one file ends in: a tar archive of the directory, compressed with
+// A copy is made of a live image without asking its publisher for anything. Each generation is captured, which fixes one
+// version, and then written block by block from the captured parts. All generations are captured at or after the version
+// that was read first, so that each has all of its records; later ones are marked as aborted on the way. Readers of the
+// copy see exactly that version.
+
+// FileSuffix is the end of the name of an image saved in one file: a tar archive of the directory, compressed with
 // Zstandard (RFC 8878).
 const FileSuffix = ".rhs"
 
-// Progress is told how many bytes of how many are done; total is 0 when that is not known.
+// Progress is called with how many bytes of how many are done; total is 0 if that is unknown.
 type Progress func(done, total int64)
 
-func (p Progress) tell(done, total int64) {
+// report calls the function, if there is one.
+func (p Progress) report(done, total int64) {
 	if p != nil {
 		p(done, total)
 	}
 }
 
-// canceled says that somebody broke the work off; nil while nobody did.
-func canceled(ctx context.Context, op rhumb.Op) error {
+// checkCanceled returns an error if somebody canceled the work.
+func checkCanceled(ctx context.Context, op rhumb.Op) error {
 	if ctx.Err() == nil {
 		return nil
 	}
-	return rhumb.E(op, rhumb.Canceled, "broken off before it was done")
+	return rhumb.E(op, rhumb.Canceled, "canceled before it was done")
 }
 
 // Saved is what was saved or loaded.
@@ -49,17 +55,17 @@ type Saved struct {
 	Bytes int64
 }
 
-// sink takes the files of a saved image, one after the other.
+// sink receives the files of a saved image, one after the other. Nothing is visible at its path before finish.
 type sink interface {
-	create(name string, size int64) (io.WriteCloser, error)
-	close() error
+	createFile(name string, size int64) (io.WriteCloser, error)
+	finish() error
 	abandon()
 }
 
-// Save copies the image in a directory, live or not, at its newest version, to a new directory or, when the name ends in
-// FileSuffix, to a file. Commits that come meanwhile are not in it. Readers attach to the copy as to any image; it says of
-// itself that its publisher stopped. It fails with kind AlreadyExists when there is
-// something at the path, with Corrupt when the image is damaged, and with Canceled, leaving nothing, when ctx ends.
+// Save copies the newest version of the image in a directory, live or not, to a new directory or, if the name ends in
+// FileSuffix, to a file. Commits that arrive meanwhile are not in the copy. Readers attach to the copy as to any image; its
+// root says that its publisher stopped. Save fails with kind AlreadyExists if there is something at the path, with Corrupt
+// if the image is damaged, and with Canceled if ctx ends; after an error nothing is left.
 func Save(ctx context.Context, dir, path string, progress Progress) (Saved, error) {
 	const op rhumb.Op = "inspect.Save"
 	im, err := Open(dir)
@@ -74,9 +80,9 @@ func Save(ctx context.Context, dir, path string, progress Progress) (Saved, erro
 	if err != nil {
 		return Saved{}, rhumb.Wrap(op, err)
 	}
-	saved, err := im.save(ctx, to, progress)
+	saved, err := im.saveTo(ctx, to, progress)
 	if err == nil {
-		err = to.close()
+		err = to.finish()
 	}
 	if err != nil {
 		to.abandon()
@@ -86,19 +92,20 @@ func Save(ctx context.Context, dir, path string, progress Progress) (Saved, erro
 	return saved, nil
 }
 
-func (im *Image) save(ctx context.Context, to sink, progress Progress) (Saved, error) {
+// saveTo writes the root, the names of regions, and every generation to a sink.
+func (im *Image) saveTo(ctx context.Context, to sink, progress Progress) (Saved, error) {
 	s := Saved{Version: im.Version}
-	total := im.bytes()
+	total := im.totalBytes()
 	put := func(name string, size int, write func(io.Writer) error) error {
-		w, err := to.create(name, int64(size))
+		w, err := to.createFile(name, int64(size))
 		if err != nil {
 			return err
 		}
 		done := s.Bytes
 		err = write(io.MultiWriter(w, teller(func(n int) error {
 			done += int64(n)
-			progress.tell(done, total)
-			return canceled(ctx, "inspect.Save")
+			progress.report(done, total)
+			return checkCanceled(ctx, "inspect.Save")
 		})))
 		s.Files, s.Bytes = s.Files+1, s.Bytes+int64(size)
 		return errors.Join(err, w.Close())
@@ -121,7 +128,7 @@ func (im *Image) save(ctx context.Context, to sink, progress Progress) (Saved, e
 	return s, err
 }
 
-// saveRegions copies what the image says of regions, if it does.
+// saveRegions copies what the image says of regions, if it has it.
 func (im *Image) saveRegions(put func(string, int, func(io.Writer) error) error) error {
 	b, err := regionsFile(im.Dir)
 	if err != nil || b == nil {
@@ -133,12 +140,12 @@ func (im *Image) saveRegions(put func(string, int, func(io.Writer) error) error)
 	})
 }
 
-// saveShard copies one generation. A file that is cut short meanwhile is an error.
+// saveShard copies one generation. A file that is truncated meanwhile is an error.
 func (im *Image) saveShard(t *Table, s *Shard, w io.Writer) (err error) {
-	fault := guard("inspect.Save", s.File, func() {
-		g := im.capture(t, s)
-		g.seal()
-		err = g.write(w)
+	fault := guardFaults("inspect.Save", s.File, func() {
+		g := im.captureSegment(t, s)
+		g.sealHeader()
+		err = g.writeSealed(w)
 	})
 	if fault != nil {
 		return fault
@@ -146,12 +153,14 @@ func (im *Image) saveShard(t *Table, s *Shard, w io.Writer) (err error) {
 	return err
 }
 
-// sealedRoot gives the root of an image that nobody publishes any more.
+// sealedRoot returns the root of an image that nobody publishes any more.
 func (im *Image) sealedRoot() []byte {
 	root := append([]byte(nil), im.root...)
+	// A copy has no publisher: a reader that finds this state does not wait for a heartbeat.
 	le.PutUint64(root[format.RootHeartbeat:], 0)
 	le.PutUint32(root[format.RootPID:], 0)
 	le.PutUint32(root[format.RootState:], format.StateStopping)
+	// The ring is written anew from the commits that were decoded: an entry may have been torn when the root was copied.
 	clear(root[format.RootRing:][:format.RingSize*format.RingEntrySize])
 	for _, c := range im.Commits {
 		format.EncodeCommit(root[format.RootRing+int(c.Version%format.RingSize)*format.RingEntrySize:], c)
@@ -159,6 +168,7 @@ func (im *Image) sealedRoot() []byte {
 	return root
 }
 
+// newSink returns the sink for a path.
 func newSink(path string) (sink, error) {
 	const op rhumb.Op = "inspect.newSink"
 	if _, err := os.Lstat(path); err == nil {
@@ -189,7 +199,8 @@ type archive struct {
 	t    *tar.Writer
 }
 
-func (a *archive) create(name string, size int64) (io.WriteCloser, error) {
+// createFile begins the next file of the archive.
+func (a *archive) createFile(name string, size int64) (io.WriteCloser, error) {
 	err := a.t.WriteHeader(&tar.Header{Name: name, Size: size, Mode: 0o644, Typeflag: tar.TypeReg})
 	if err != nil {
 		return nil, fileError("inspect.archive", err)
@@ -200,6 +211,7 @@ func (a *archive) create(name string, size int64) (io.WriteCloser, error) {
 // member writes one file of an archive.
 type member struct{ t *tar.Writer }
 
+// Write writes a part of the file.
 func (m member) Write(p []byte) (int, error) {
 	n, err := m.t.Write(p)
 	if err != nil {
@@ -208,10 +220,12 @@ func (m member) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Close fails when the file is shorter than it was said to be.
+// Close fails if the file is shorter than its header said.
 func (m member) Close() error { return m.t.Flush() }
 
-func (a *archive) close() error {
+// finish ends the archive and gives it its name. The file is synced before: a name must not lead to half an archive after a
+// power failure.
+func (a *archive) finish() error {
 	err := errors.Join(a.t.Close(), a.z.Close(), a.f.Chmod(0o644), a.f.Sync(), a.f.Close())
 	if err == nil {
 		err = os.Rename(a.f.Name(), a.path)
@@ -222,15 +236,17 @@ func (a *archive) close() error {
 	return nil
 }
 
+// abandon removes the archive.
 func (a *archive) abandon() {
 	_ = a.z.Close()
 	_ = a.f.Close()
 	_ = os.Remove(a.f.Name()) // its name is still the temporary one
 }
 
-// directory writes files beside the place where they belong, and renames their directory in the end.
+// directory writes files into a temporary directory beside their place and renames the directory at the end.
 type directory struct{ path, temporary string }
 
+// newDirectory creates the temporary directory, beside the path so that the rename stays within one file system.
 func newDirectory(path string) (*directory, error) {
 	const op rhumb.Op = "inspect.newDirectory"
 	parent := filepath.Dir(filepath.Clean(path))
@@ -247,19 +263,22 @@ func newDirectory(path string) (*directory, error) {
 	return &directory{path: filepath.Clean(path), temporary: tmp}, nil
 }
 
-// blockSize is the size of the blocks that are left out of a file when they hold nothing.
+// blockSize is the size of the blocks of zeros that are left out of a file.
 const blockSize = 64 << 10
 
-// sparse writes a file and leaves out blocks of zeros.
+// sparse writes a file and leaves out blocks of zeros. Much of a segment is free, and a saved image should not take disk
+// for it.
 type sparse struct {
 	*os.File
 	at int64
 }
 
+// Write writes the blocks that are not zero.
 func (s *sparse) Write(p []byte) (n int, err error) {
 	for len(p) > 0 {
 		b := p[:min(len(p), blockSize)]
-		if !empty(b) {
+		// The file was truncated to its full size, so that what is not written reads as zeros.
+		if !allZero(b) {
 			if _, err := s.WriteAt(b, s.at); err != nil {
 				return n, fileError("inspect.write", err)
 			}
@@ -269,9 +288,11 @@ func (s *sparse) Write(p []byte) (n int, err error) {
 	return n, nil
 }
 
+// Close syncs the file, so that a rename of its directory does not come before its content.
 func (s *sparse) Close() error { return errors.Join(s.Sync(), s.File.Close()) }
 
-func (d *directory) create(name string, size int64) (io.WriteCloser, error) {
+// createFile creates a file of its full size, all of it a hole.
+func (d *directory) createFile(name string, size int64) (io.WriteCloser, error) {
 	const op rhumb.Op = "inspect.create"
 	f, err := os.OpenFile(filepath.Join(d.temporary, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
@@ -284,41 +305,46 @@ func (d *directory) create(name string, size int64) (io.WriteCloser, error) {
 	return &sparse{File: f}, nil
 }
 
-func (d *directory) close() error {
+// finish gives the directory its name.
+func (d *directory) finish() error {
 	if err := os.Rename(d.temporary, d.path); err != nil {
 		return fileError("inspect.rename", err)
 	}
 	return nil
 }
 
+// abandon removes the temporary directory; after finish there is none.
 func (d *directory) abandon() { _ = os.RemoveAll(d.temporary) }
 
-// LoadOptions say how Load puts an image in place.
+// LoadOptions says how Load puts an image in place.
 type LoadOptions struct {
-	// Replace removes the image that stands at the place, unless a publisher is alive there.
+	// Replace removes the image that is at the place, unless a publisher is alive there.
 	Replace  bool
 	Progress Progress
 }
 
-// Load puts an image that was saved, as a file or a directory, where readers find it. What it puts there is checked first.
-// It fails with kind AlreadyExists when something is there and Replace is not set, or a publisher is alive there, and with
-// Corrupt when the saved image is damaged. When ctx ends it fails with Canceled, and what stood at the place stands there still.
+// Load puts a saved image, a file or a directory, where readers find it. It checks the image first. It fails with kind
+// AlreadyExists if something is at the place and Replace is not set, or if a publisher is alive there, and with Corrupt if
+// the saved image is damaged. If ctx ends it fails with Canceled, and what was at the place is still there.
 func Load(ctx context.Context, from, dir string, opt LoadOptions) (Saved, error) {
 	const op rhumb.Op = "inspect.Load"
 	if err := mayReplace(dir, opt.Replace); err != nil {
 		return Saved{}, rhumb.Wrap(op, err)
 	}
+	// The new image is written beside the place and renamed, so that readers find the old one or the new one and never half
+	// of either.
 	to, err := newDirectory(dir)
 	if err != nil {
 		return Saved{}, rhumb.Wrap(op, err)
 	}
 	defer to.abandon() // of what was renamed nothing is left to remove
-	saved, err := unpack(ctx, from, to, opt.Progress)
+	saved, err := unpackImage(ctx, from, to, opt.Progress)
 	if err != nil {
 		return Saved{}, rhumb.Wrap(op, err)
 	}
+	// The copy is checked and not the source: a fault on the way counts too.
 	report, err := Verify(ctx, to.temporary, VerifyOptions{})
-	if err := canceled(ctx, op); err != nil {
+	if err := checkCanceled(ctx, op); err != nil {
 		return Saved{}, err
 	}
 	if err != nil {
@@ -330,20 +356,20 @@ func Load(ctx context.Context, from, dir string, opt LoadOptions) (Saved, error)
 	if err := mayReplace(dir, opt.Replace); err != nil { // a publisher may have started meanwhile
 		return Saved{}, rhumb.Wrap(op, err)
 	}
-	if err := errors.Join(os.RemoveAll(dir), to.close()); err != nil {
+	if err := errors.Join(os.RemoveAll(dir), to.finish()); err != nil {
 		return Saved{}, rhumb.Wrap(op, err)
 	}
 	saved.Path, saved.Version = dir, report.Version
 	return saved, nil
 }
 
-// mayReplace refuses to touch what stands at a place, above all a live image.
+// mayReplace returns an error if what is at a place must not be touched, above all a live image.
 func mayReplace(dir string, replace bool) error {
 	const op rhumb.Op = "inspect.Load"
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if owned(dir) {
+	if hasPublisher(dir) {
 		return rhumb.Ef(op, rhumb.AlreadyExists, "a publisher is alive in %s; choose another place, or stop the node first", dir)
 	}
 	if !replace {
@@ -355,8 +381,8 @@ func mayReplace(dir string, replace bool) error {
 	return nil
 }
 
-// owned reports whether a publisher has the lock of a directory.
-func owned(dir string) bool {
+// hasPublisher reports whether a publisher is alive in a directory, or holds its lock.
+func hasPublisher(dir string) bool {
 	if im, err := Open(dir); err == nil {
 		defer im.Close()
 		if im.Publisher.Alive {
@@ -371,11 +397,12 @@ func owned(dir string) bool {
 	return unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) != nil
 }
 
-// imageFile matches the names of the files of a saved image.
+// imageFile matches the names of the files of a saved image. An archive comes from anywhere, and its names must not lead
+// out of the directory.
 var imageFile = regexp.MustCompile(`^(root|regions\.json|seg\.[0-9]{1,3}\.[0-9]{1,20})$`)
 
-// unpack copies the files of a saved image.
-func unpack(ctx context.Context, from string, to *directory, progress Progress) (Saved, error) {
+// unpackImage copies the files of a saved image.
+func unpackImage(ctx context.Context, from string, to *directory, progress Progress) (Saved, error) {
 	const op rhumb.Op = "inspect.unpack"
 	info, err := os.Stat(from)
 	if err != nil {
@@ -390,13 +417,14 @@ func unpack(ctx context.Context, from string, to *directory, progress Progress) 
 		if len(im.Faults) > 0 {
 			return Saved{}, rhumb.Ef(op, rhumb.Corrupt, "%s is damaged: %s", from, im.Faults[0])
 		}
-		return im.save(ctx, to, progress)
+		return im.saveTo(ctx, to, progress)
 	}
 	f, err := os.Open(from)
 	if err != nil {
 		return Saved{}, fileError(op, err)
 	}
 	defer f.Close()
+	// One goroutine decodes, so that the position in the file says how far it is.
 	z, err := zstd.NewReader(f, zstd.WithDecoderConcurrency(1))
 	if err != nil {
 		return Saved{}, rhumb.Wrap(op, err)
@@ -404,17 +432,19 @@ func unpack(ctx context.Context, from string, to *directory, progress Progress) 
 	defer z.Close()
 	done := func(int) error {
 		at, _ := f.Seek(0, io.SeekCurrent) // only shown
-		progress.tell(at, info.Size())
-		return canceled(ctx, op)
+		progress.report(at, info.Size())
+		return checkCanceled(ctx, op)
 	}
-	s, err := extract(tar.NewReader(z), to, done)
+	s, err := extractFiles(tar.NewReader(z), to, done)
+	// Errors of tar and zstd have no kind: whatever they complain about, the file is not a saved image.
 	if err != nil && rhumb.KindOf(err) == rhumb.Other {
-		err = rhumb.WrapKind(op, rhumb.Corrupt, fmt.Errorf("%s is no saved image, or is cut short: %w", from, err))
+		err = rhumb.WrapKind(op, rhumb.Corrupt, fmt.Errorf("%s is not a saved image, or is truncated: %w", from, err))
 	}
 	return s, err
 }
 
-func extract(t *tar.Reader, to *directory, done teller) (s Saved, err error) {
+// extractFiles writes the files of an archive.
+func extractFiles(t *tar.Reader, to *directory, done teller) (s Saved, err error) {
 	const op rhumb.Op = "inspect.extract"
 	for {
 		h, err := t.Next()
@@ -424,10 +454,11 @@ func extract(t *tar.Reader, to *directory, done teller) (s Saved, err error) {
 		if err != nil {
 			return s, err
 		}
+		// Only plain files with the names of an image are written: a link, or a name with a slash, could lead anywhere.
 		if h.Typeflag != tar.TypeReg || !imageFile.MatchString(h.Name) || s.Files > format.ShardsMax {
-			return s, rhumb.Ef(op, rhumb.Corrupt, "%q does not belong into a saved image", h.Name)
+			return s, rhumb.Ef(op, rhumb.Corrupt, "%q does not belong in a saved image", h.Name)
 		}
-		w, err := to.create(h.Name, h.Size)
+		w, err := to.createFile(h.Name, h.Size)
 		if err != nil {
 			return s, err
 		}
@@ -439,13 +470,13 @@ func extract(t *tar.Reader, to *directory, done teller) (s Saved, err error) {
 	}
 }
 
-// teller is told the length of each piece that passes, and says when to stop.
+// teller is called with the length of each piece that passes; an error ends the copy.
 type teller func(n int) error
 
 func (t teller) Write(p []byte) (int, error) { return len(p), t(len(p)) }
 
-// OpenSaved gives a directory with the image that a path names: the path itself, or for a file a directory made for it,
-// which done removes.
+// OpenSaved returns a directory with the image that a path names: the path itself, or, for a file, a directory made for it
+// that done removes.
 func OpenSaved(ctx context.Context, path string) (dir string, done func(), err error) {
 	const op rhumb.Op = "inspect.OpenSaved"
 	info, err := os.Stat(path)

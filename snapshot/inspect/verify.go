@@ -9,15 +9,18 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/rtree"
 )
 
+// Without Deep the check is one pass over the bases, which compares checksums. With Deep every record and every reference is
+// decoded; see deep.go.
+
 // FaultsMax bounds the faults that a report lists of one file.
 const FaultsMax = 100
 
-// VerifyOptions say how far Verify goes.
+// VerifyOptions says how far Verify goes.
 type VerifyOptions struct {
-	// Deep follows every chain of versions and every reference too, and compares each index with the records. Otherwise
-	// headers, counters and the checksums of the bases are checked.
+	// Deep also follows every chain of versions and every reference, and compares each index with the records. Without Deep
+	// only headers, counters and the checksums of the bases are checked.
 	Deep bool
-	// Progress is told how many bytes of how many are done; nil for nobody.
+	// Progress is called with how many bytes of how many are done; nil if nobody wants to know.
 	Progress func(done, total int64)
 }
 
@@ -28,12 +31,12 @@ type Report struct {
 	Tables  int
 	Files   int
 	Bytes   int64
-	// Records counts the record versions that were looked at; 0 unless Deep.
+	// Records is the number of record versions that were checked; 0 unless Deep.
 	Records int64
 	Faults  []Fault
 }
 
-// Verify checks the image in a directory at its newest version, live or not, and lists what is wrong. It fails only when
+// Verify checks the newest version of the image in a directory, live or not, and lists what is wrong. It fails only if
 // there is nothing to check: with kind NotFound, PermissionDenied, Incompatible or Unavailable.
 func Verify(ctx context.Context, dir string, opt VerifyOptions) (Report, error) {
 	const op rhumb.Op = "inspect.Verify"
@@ -49,16 +52,17 @@ func Verify(ctx context.Context, dir string, opt VerifyOptions) (Report, error) 
 	defer im.Close()
 	r.Version, r.Tables = im.Version, len(im.Tables)
 	r.Faults = append(r.Faults, im.Faults...)
+	// Opening has found what keeps a table from being used. The rest of the root is compared here.
 	r.Faults = append(r.Faults, im.checkRoot()...)
-	total := im.bytes()
+	total := im.totalBytes()
 	for i := range im.Tables {
 		for _, s := range im.Tables[i].Shards {
-			if err := canceled(ctx, op); err != nil {
+			if err := checkCanceled(ctx, op); err != nil {
 				return r, err
 			}
 			r.Files++
 			if s.m == nil {
-				continue // a fault tells of it
+				continue // Open has noted a fault
 			}
 			faults, records := im.verifyShard(&im.Tables[i], s, opt.Deep)
 			r.Faults, r.Records, r.Bytes = append(r.Faults, faults...), r.Records+records, r.Bytes+int64(len(s.m.bytes))
@@ -70,8 +74,8 @@ func Verify(ctx context.Context, dir string, opt VerifyOptions) (Report, error) 
 	return r, nil
 }
 
-// bytes gives the size of all files that are mapped.
-func (im *Image) bytes() int64 {
+// totalBytes returns the size of all files that are mapped.
+func (im *Image) totalBytes() int64 {
 	n := int64(format.RootSize)
 	for _, t := range im.Tables {
 		for _, s := range t.Shards {
@@ -83,20 +87,21 @@ func (im *Image) bytes() int64 {
 	return n
 }
 
-// settled reports whether nobody changes the image and nothing in it was cut off.
-func (im *Image) settled() bool { return im.Publisher.State == format.StateStopping }
+// isStopped reports whether the publisher stopped in order, so that nothing changes and no commit was cut off.
+func (im *Image) isStopped() bool { return im.Publisher.State == format.StateStopping }
 
-// rootTries is how often a root that is being changed is read again before what looks wrong in it is a fault.
+// rootTries is how often a root that is being changed is read again before something that looks wrong in it counts as a
+// fault.
 const rootTries = 20
 
-// checkRoot checks the ring, the counters and what must be empty.
+// checkRoot checks the ring, the counters, and that what must be empty is empty.
 func (im *Image) checkRoot() (out []Fault) {
 	root := make([]byte, format.RootSize)
 	for range rootTries {
 		version := im.file.load64(format.RootCommitted)
 		im.file.copyWords(root, 0)
 		le.PutUint64(root[format.RootCommitted:], version)
-		if out = rootFaults(root, im.settled()); len(out) == 0 {
+		if out = rootFaults(root, im.isStopped()); len(out) == 0 {
 			break
 		}
 	}
@@ -122,31 +127,37 @@ func rootFaults(root []byte, settled bool) (out []Fault) {
 	}
 	version := le.Uint64(root[format.RootCommitted:])
 	known, newest := false, false // entries of the last commits, and that of the newest
+	// The state is one word that readers act on, so that any other value is a fault.
 	if s := le.Uint32(root[format.RootState:]); s != format.StateLive && s != format.StateStopping {
 		bad(format.RootState, "state %d of a publisher", s)
 	}
 	for i := range format.RingSize {
 		at := format.RootRing + i*format.RingEntrySize
+		// An entry is known by its version: one that is not the newest of its place is damaged or stale.
 		e := root[at:][:format.RingEntrySize]
 		v := le.Uint64(e)
 		_, ok := format.DecodeCommit(e, v)
+		// Entry i belongs to the newest version that is i modulo the size of the ring.
 		expected := version >= uint64(i) && version-(version-uint64(i))%format.RingSize == v && v > 0
+		// The entry of the next version may be under way, with version 0 while it is written.
 		next := !settled && (v == 0 || v == version+1)
 		switch {
-		case empty(e): // not reached yet, or left out of a copy because it was overwritten meanwhile
+		case allZero(e): // not reached yet, or left out of a copy because it was overwritten meanwhile
 		case next:
-		case ok && expected && empty(e[48:]):
+		case ok && expected && allZero(e[48:]):
 			known, newest = true, newest || v == version
 		default:
 			bad(at, "the entry of version %d in the ring of the last commits is damaged, or the version %d is", v, version)
 		}
 	}
+	// A flipped bit in the commit word names a version that no entry has. Without any entry nothing can be said.
 	if known && !newest {
 		bad(format.RootCommitted, "the version is %d, which the ring of the last commits lacks", version)
 	}
+	// Unused entries must be empty: a flipped bit in one could otherwise make a table out of nothing.
 	for i := range format.TablesMax {
 		at := format.RootTables + i*format.TableEntrySize
-		if e := root[at:][:format.TableEntrySize]; le.Uint16(e[4:])&format.TableUsed == 0 && !empty(e) {
+		if e := root[at:][:format.TableEntrySize]; le.Uint16(e[4:])&format.TableUsed == 0 && !allZero(e) {
 			bad(at, "an entry without a table is not empty")
 		}
 	}
@@ -155,7 +166,7 @@ func rootFaults(root []byte, settled bool) (out []Fault) {
 		e := root[at:][:format.ShardEntrySize]
 		if _, used, err := format.DecodeShard(e); err != nil {
 			bad(at, "%s", rhumb.Message(err)) // no table may name it, so that nobody else looks
-		} else if !used && !empty(e) || !empty(e[48:]) || le.Uint32(e[40:]) != 0 {
+		} else if !used && !allZero(e) || !allZero(e[48:]) || le.Uint32(e[40:]) != 0 {
 			bad(at, "the unused part of a shard's entry is not empty")
 		}
 	}
@@ -169,14 +180,15 @@ func rootFaults(root []byte, settled bool) (out []Fault) {
 		{format.RootRing + format.RingSize*format.RingEntrySize, format.RootTables},
 		{format.RootShards + format.ShardsMax*format.ShardEntrySize, format.RootSize},
 	} {
-		if !empty(root[gap[0]:gap[1]]) {
+		if !allZero(root[gap[0]:gap[1]]) {
 			bad(gap[0], "bytes that mean nothing are not 0")
 		}
 	}
 	return out
 }
 
-func empty(p []byte) bool {
+// allZero reports whether all bytes are 0.
+func allZero(p []byte) bool {
 	for _, b := range p {
 		if b != 0 {
 			return false
@@ -188,10 +200,10 @@ func empty(p []byte) bool {
 // checker checks one captured generation.
 type checker struct {
 	*segment
-	image   *Image
-	settled bool // nothing in the generation is of a commit that was cut off
-	quiet   bool // nothing was committed while it was captured
-	out     []Fault
+	image       *Image
+	noneAborted bool // nothing in the generation is of a commit that was cut off
+	quiet       bool // nothing was committed while it was captured
+	out         []Fault
 
 	// What the walk over the heap found, by unit.
 	starts, reached, aborted bitmap
@@ -199,35 +211,38 @@ type checker struct {
 	records                  int64
 }
 
-// bad adds a fault.
-func (c *checker) bad(offset int64, what string, args ...any) {
+// addFault adds a fault at an offset of the file.
+func (c *checker) addFault(offset int64, what string, args ...any) {
 	if len(c.out) < FaultsMax {
 		c.out = append(c.out, Fault{c.file, offset, fmt.Sprintf(what, args...)})
 	}
 }
 
-// in adds a fault at a place in a section.
-func (c *checker) in(t format.SectionType, at uint64, what string, args ...any) {
+// addSectionFault adds a fault at a place in a section.
+func (c *checker) addSectionFault(t format.SectionType, at uint64, what string, args ...any) {
 	sec, _ := c.head.Find(t)
-	c.bad(int64(sec.Offset+at), what, args...)
+	c.addFault(int64(sec.Offset+at), what, args...)
 }
 
-// inRecord adds a fault of a record.
-func (c *checker) inRecord(ref uint32, what string, args ...any) {
-	c.bad(c.heapOffset(ref), what, args...)
+// addRecordFault adds a fault of a record.
+func (c *checker) addRecordFault(ref uint32, what string, args ...any) {
+	c.addFault(c.heapOffset(ref), what, args...)
 }
 
-// verifyShard checks one generation. A file that is cut short meanwhile is one more fault.
+// verifyShard checks one generation. A file that is truncated meanwhile is one more fault.
 func (im *Image) verifyShard(t *Table, s *Shard, deep bool) (faults []Fault, records int64) {
 	c := &checker{image: im}
-	err := guard("inspect.verify", s.File, func() {
-		c.segment = im.capture(t, s)
+	err := guardFaults("inspect.verify", s.File, func() {
+		c.segment = im.captureSegment(t, s)
+		// Read after the capture: if the version is still the same, nothing was committed meanwhile.
 		c.quiet = im.file.load64(format.RootCommitted) == im.Version
 		c.checkHead()
+		// Each check relies on the ones before: without sections there are no counters, without counters no references.
 		if c.checkSections() && c.checkCounters() {
 			c.checkSums()
+			// References into sections that are damaged as a whole would only repeat the fault a hundred times.
 			if deep && len(c.out) == 0 {
-				c.deep()
+				c.checkDeep()
 			}
 		}
 	})
@@ -237,9 +252,10 @@ func (im *Image) verifyShard(t *Table, s *Shard, deep bool) (faults []Fault, rec
 	return c.out, c.records
 }
 
+// checkHead checks the state, and that the bytes between the words of the header are 0.
 func (c *checker) checkHead() {
-	if s := le.Uint64(c.header[format.SegmentState:]); s != format.SegmentLiveState && (c.settledImage() || s != format.SegmentSuperseded) {
-		c.bad(format.SegmentState, "state %d of a live generation", s)
+	if s := le.Uint64(c.header[format.SegmentState:]); s != format.SegmentLiveState && (c.imageStopped() || s != format.SegmentSuperseded) {
+		c.addFault(format.SegmentState, "state %d of a live generation", s)
 	}
 	if c.head.Minor > format.Minor {
 		return
@@ -250,15 +266,16 @@ func (c *checker) checkHead() {
 		{format.SegmentLive + 8, format.SegmentDelta},
 		{format.SegmentOrder + 8, format.SegmentHeader},
 	} {
-		if !empty(c.header[gap[0]:gap[1]]) {
-			c.bad(int64(gap[0]), "bytes that mean nothing are not 0")
+		if !allZero(c.header[gap[0]:gap[1]]) {
+			c.addFault(int64(gap[0]), "bytes that mean nothing are not 0")
 		}
 	}
 }
 
-func (c *checker) settledImage() bool { return c.image.settled() }
+// imageStopped reports whether the publisher stopped in order. Then nothing may be half done.
+func (c *checker) imageStopped() bool { return c.image.isStopped() }
 
-// checkSections checks that the generation has what its table needs, and that nothing is too short for what it holds.
+// checkSections checks that the generation has the sections that its table needs.
 func (c *checker) checkSections() bool {
 	need := []format.SectionType{format.SectionChanged}
 	if c.table.Spatial() {
@@ -269,14 +286,14 @@ func (c *checker) checkSections() bool {
 	}
 	for _, t := range need {
 		if _, ok := c.head.Find(t); !ok {
-			c.bad(0, "table %q needs a section of type %d", c.table.Name, t)
+			c.addFault(0, "table %q needs a section of type %d", c.table.Name, t)
 			return false
 		}
 	}
 	return true
 }
 
-// checkCounters checks the words that the publisher changes; without good ones nothing else can be checked.
+// checkCounters checks the words that the publisher changes. Without valid ones nothing else can be checked.
 func (c *checker) checkCounters() bool {
 	before := len(c.out)
 	first := uint64(0)
@@ -291,29 +308,31 @@ func (c *checker) checkCounters() bool {
 		{format.SegmentAppendTail, base, uint64(c.units)},
 		{format.SegmentAppendHead, base, max(base, uint64(c.tail))},
 		{format.SegmentOverflow, 0, uint64(c.head.BucketsMax - c.head.Buckets)},
-		{format.SegmentDelta, 0, uint64(len(c.section(format.SectionDelta))) / format.DeltaEntrySize},
-		{format.SegmentOrder, first, uint64(len(c.section(format.SectionOrderDelta))) / 4},
+		{format.SegmentDelta, 0, uint64(len(c.sectionBytes(format.SectionDelta))) / format.DeltaEntrySize},
+		{format.SegmentOrder, first, uint64(len(c.sectionBytes(format.SectionOrderDelta))) / 4},
 	} {
 		if v := le.Uint64(c.header[w.offset:]); v < w.least || v > w.most {
-			c.bad(int64(w.offset), "the counter is %d, and not %d to %d", v, w.least, w.most)
+			c.addFault(int64(w.offset), "the counter is %d, and not %d to %d", v, w.least, w.most)
 		}
 	}
-	if c.settledImage() && c.done != c.tail {
-		c.bad(format.SegmentAppendHead, "the records end at unit %d, and those that are committed at %d, in an image that nobody changes", c.tail, c.done)
+	// A publisher that stops in order discards an open commit, so that nothing lies behind append_head.
+	if c.imageStopped() && c.done != c.tail {
+		c.addFault(format.SegmentAppendHead, "the records end at unit %d, and those that are committed at %d, in an image that nobody changes", c.tail, c.done)
 	}
 	return len(c.out) == before
 }
 
-// checkSums compares the checksums of what never changes.
+// checkSums compares the checksums of the sections that never change.
 func (c *checker) checkSums() {
 	for _, sec := range c.head.Sections {
-		if err := c.head.CheckSum(sec, c.section(sec.Type)); err != nil {
-			c.bad(int64(sec.Offset), "%s", rhumb.Message(err))
+		if err := c.head.CheckSum(sec, c.sectionBytes(sec.Type)); err != nil {
+			c.addFault(int64(sec.Offset), "%s", rhumb.Message(err))
 		}
 	}
 	if c.table.Spatial() {
-		if _, err := rtree.Open(c.section(format.SectionTreeNodes), c.section(format.SectionTreeRefs)); err != nil {
-			c.in(format.SectionTreeNodes, 0, "%s", rhumb.Message(err))
+		// A tree may have a matching checksum and still be one that no builder makes.
+		if _, err := rtree.Open(c.sectionBytes(format.SectionTreeNodes), c.sectionBytes(format.SectionTreeRefs)); err != nil {
+			c.addSectionFault(format.SectionTreeNodes, 0, "%s", rhumb.Message(err))
 		}
 	}
 }
@@ -321,9 +340,13 @@ func (c *checker) checkSums() {
 // bitmap has a bit for each unit of a heap.
 type bitmap []uint64
 
-func newBitmap(n uint32) bitmap    { return make(bitmap, n/64+1) }
+func newBitmap(n uint32) bitmap { return make(bitmap, n/64+1) }
+
+// has reports whether a bit is set.
 func (b bitmap) has(i uint32) bool { return b[i/64]>>(i%64)&1 != 0 }
 func (b bitmap) set(i uint32)      { b[i/64] |= 1 << (i % 64) }
+
+// setNew sets a bit and reports whether it was set before.
 func (b bitmap) setNew(i uint32) (was bool) {
 	was = b.has(i)
 	b.set(i)

@@ -134,7 +134,7 @@ func TestCutShort(t *testing.T) {
 	shard := table.Shards[0]
 	heap, _ := shard.Head.Find(format.SectionHeap)
 	check(t, os.Truncate(filepath.Join(w.dir, shard.File), int64(heap.Offset)))
-	if faults, _ := im.verifyShard(table, shard, true); len(faults) != 1 || faults[0].File != shard.File || !strings.Contains(faults[0].What, "cut short") {
+	if faults, _ := im.verifyShard(table, shard, true); len(faults) != 1 || faults[0].File != shard.File || !strings.Contains(faults[0].What, "truncated") {
 		t.Errorf("verify: %v", faults)
 	}
 	if err := im.saveShard(table, shard, io.Discard); rhumb.KindOf(err) != rhumb.Corrupt || !strings.Contains(err.Error(), shard.File) {

@@ -110,7 +110,7 @@ func (w *world) box() format.Box {
 	return format.Box{MinX: x, MinY: y, MaxX: x + int32(w.rng.IntN(1000)), MaxY: y}
 }
 
-// commit publishes so many random changes, and gives up one commit in eight.
+// commit publishes so many random changes, and discards one commit in eight.
 func (w *world) commit(changes, keys int) {
 	w.t.Helper()
 	c := w.begin(changes, keys)
@@ -160,7 +160,7 @@ func (w *world) kill(changes, keys int) {
 	w.open()
 }
 
-// contents gives all that a view of an image shows, in whatever way it is asked.
+// contents returns all that a view of an image shows, in whatever way it is asked.
 func contents(t testing.TB, dir string, version uint64) map[string]string {
 	t.Helper()
 	c, err := reader.Attach(dir, reader.Options{})

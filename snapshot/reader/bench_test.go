@@ -64,7 +64,7 @@ func benchTable(b *testing.B, c *reader.Client) reader.Table {
 	return tb
 }
 
-// cpuTime gives the CPU time of the thread, which other work on the machine disturbs less than the time that passes.
+// cpuTime returns the CPU time of the thread, which other work on the machine disturbs less than the time that passes.
 func cpuTime(b *testing.B) time.Duration {
 	b.Helper()
 	var u unix.Rusage

@@ -16,29 +16,30 @@ import (
 const (
 	MaxLockAgeDefault = 60 * time.Second
 	ViewsMaxDefault   = 4096
-	// watchPeriodMax is the longest time between two looks at the ages of views and at whether root was replaced.
+	// watchPeriodMax is the longest time between two runs of the watch, which looks at the ages of views and at whether
+	// root was replaced.
 	watchPeriodMax = time.Second
 )
 
-// Options say how an image is mapped. The zero value is ready for use.
+// Options says how an image is mapped. The zero value is ready for use.
 type Options struct {
-	// MaxLockAge is how long a view may be read, MaxLockAgeDefault when 0. Reads of an older one fail with kind Expired.
+	// MaxLockAge is how long a view may be read; 0 means MaxLockAgeDefault. Reads of an older view fail with kind Expired.
 	MaxLockAge time.Duration
-	// ViewsMax bounds the views that are locked at the same time, ViewsMaxDefault when 0. Lock fails with kind Overloaded
-	// beyond.
+	// ViewsMax bounds the views that are locked at the same time; 0 means ViewsMaxDefault. Lock fails with kind Overloaded
+	// when that many are locked.
 	ViewsMax int
-	// Populate maps all pages when a generation is mapped, so that no read takes a page fault.
+	// Populate fills the page tables when a generation is mapped, so that no read takes a page fault.
 	Populate bool
-	// HugePages asks for pages of 2 MiB; they come into effect when the file system has them. See Client.HugePages.
+	// HugePages asks for pages of 2 MiB. They take effect only if the file system has them; see Client.HugePages.
 	HugePages bool
-	// VerifyChecksums checks the base of each generation when it is mapped, which reads all of it, and each record that
-	// carries a checksum when it is read.
+	// VerifyChecksums checks the base of each generation when the generation is mapped, which reads all of it, and each
+	// record that carries a checksum when the record is read.
 	VerifyChecksums bool
-	// Logger hears of generations mapped and unmapped and of views that grew too old; nil is silent.
+	// Logger receives which generations are mapped and unmapped, and which views grew too old; nil discards it.
 	Logger *slog.Logger
 }
 
-// Validate lists everything that is wrong with the options.
+// Validate returns an error that names the first invalid option.
 func (o Options) Validate() error {
 	const op rhumb.Op = "reader.Options"
 	switch {
@@ -50,6 +51,7 @@ func (o Options) Validate() error {
 	return nil
 }
 
+// withDefaults returns the options with the zero values replaced by defaults.
 func (o Options) withDefaults() Options {
 	o.MaxLockAge = cmp.Or(o.MaxLockAge, MaxLockAgeDefault)
 	o.ViewsMax = cmp.Or(o.ViewsMax, ViewsMaxDefault)
@@ -59,7 +61,10 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Client is an attached image.
+// Client is an attached image. Any number of goroutines may use it.
+//
+// Lock takes no mutex. A view is registered in a slot, and the slot is also what keeps a mapping from being undone; see
+// Client.fillSlot. The mutex guards only what happens when generations change.
 type Client struct {
 	dir string
 	opt Options
@@ -79,15 +84,15 @@ type Client struct {
 	counts counts
 }
 
-// counts are what Stats reports; they change under the client's mutex.
+// counts are numbers that Stats returns. The client's mutex guards them.
 type counts struct {
 	remaps, reopens, unmaps, expired uint64
 }
 
-// Attach maps the image in a directory: a live one, <shm>/rhumb/<cluster>/<node>, or a saved one. It checks all headers,
-// and fails with kind NotFound when there is no image, Incompatible when it is of another format, Corrupt when it is
-// damaged, PermissionDenied when it may not be read, and Unavailable when the publisher does not finish a change of
-// generations. Close the client to unmap it.
+// Attach maps the image in a directory: a live image, <shm>/rhumb/<cluster>/<node>, or a saved one. It checks all headers.
+// It fails with kind NotFound if there is no image, Incompatible if the image has another format, Corrupt if it is damaged,
+// PermissionDenied if it may not be read, and Unavailable if the publisher does not finish a change of generations. Close
+// the client to unmap the image.
 func Attach(dir string, opt Options) (*Client, error) {
 	const op rhumb.Op = "reader.Attach"
 	if err := opt.Validate(); err != nil {
@@ -101,17 +106,18 @@ func Attach(dir string, opt Options) (*Client, error) {
 	c.wall.Store(c.start.UnixNano())
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	h, err := c.load(nil)
+	h, err := c.loadHolding(nil)
 	if err != nil {
-		c.sweep()
+		c.unmapUnused()
 		return nil, rhumb.Wrap(op, err)
 	}
 	c.current.Store(h)
-	c.watch = time.AfterFunc(c.watchPeriod(), c.look)
+	// The watch arms itself again. The mutex is held here, so that it cannot run before the client is complete.
+	c.watch = time.AfterFunc(c.watchPeriod(), c.watchOnce)
 	return c, nil
 }
 
-// Close unmaps the image. It refuses with kind ConditionFailed, and changes nothing, while views are locked: what they
+// Close unmaps the image. While views are locked it fails with kind ConditionFailed and changes nothing: what their reads
 // returned would no longer be mapped. A second Close does nothing.
 func (c *Client) Close() error {
 	const op rhumb.Op = "reader.Client.Close"
@@ -120,18 +126,22 @@ func (c *Client) Close() error {
 	if c.closed {
 		return nil
 	}
+	// From here on no view can be locked, so that the count below cannot grow. A view that is being locked right now sees
+	// nil when it looks at current a second time.
 	h := c.current.Swap(nil) // no view can be locked from here on
-	if n := c.locked(); n > 0 {
+	if n := c.countLocked(); n > 0 {
 		c.current.Store(h)
 		return rhumb.Ef(op, rhumb.ConditionFailed, "%d views are locked; unlock them first", n)
 	}
+	// No view is locked and none can be, so that everything may be unmapped.
 	c.closed = true
 	c.watch.Stop()
-	c.sweep()
+	c.unmapUnused()
 	return nil
 }
 
-// Tables lists the tables of the image, in the order of their entries, PositionsTable among them.
+// Tables returns the tables of the image in the order of their entries, including format.PositionsTable; nil once the
+// client is closed.
 func (c *Client) Tables() []format.Table {
 	h := c.current.Load()
 	if h == nil {
@@ -144,12 +154,14 @@ func (c *Client) Tables() []format.Table {
 	return out
 }
 
-// Dir gives the directory of the image.
+// Dir returns the directory of the image.
 func (c *Client) Dir() string { return c.dir }
 
-// now gives the time since the client was made, in ns.
-func (c *Client) now() int64 { return int64(time.Since(c.start)) }
+// sinceStart returns the time since the client was made, in ns. It follows the monotonic clock, so that no step of the wall
+// clock makes a view old.
+func (c *Client) sinceStart() int64 { return int64(time.Since(c.start)) }
 
+// watchPeriod returns the time between two runs of the watch: views expire at most an eighth of their age late.
 func (c *Client) watchPeriod() time.Duration {
 	return min(watchPeriodMax, max(c.opt.MaxLockAge/8, time.Millisecond))
 }

@@ -100,7 +100,7 @@ func (d *damaged) flip(t testing.TB, file int, offset int64, mask byte) (restore
 // touched keeps what was read in use.
 var touched atomic.Uint32
 
-// readAll reads everything in every way, and does not care what comes of it. It gives the number of records met.
+// readAll reads everything in every way, and does not care what comes of it. It returns the number of records met.
 func readAll(c *reader.Client) (n int) {
 	for _, lock := range []func() (reader.View, error){c.Lock, c.LockClosed} {
 		v, err := lock()

@@ -11,7 +11,7 @@ func ForcePortable() (restore func()) {
 func HasKernel() bool { return hasKernel }
 
 // Look runs the watch at once.
-func (c *Client) Look() { c.look() }
+func (c *Client) Look() { c.watchOnce() }
 
 // TrustLengths lets first looks find records up to the end of the heap, which in the small images of tests is always near.
 func (t *Table) TrustLengths() {
@@ -20,19 +20,19 @@ func (t *Table) TrustLengths() {
 	}
 }
 
-// Hidden gives how many of some names, at most 32, MultiGet finds a newer version of than the view shows.
+// Hidden returns how many of some names, at most 32, MultiGet finds a newer version of than the view shows.
 func (t *Table) Hidden(names [][]byte) int {
 	var q group
 	for i, name := range names {
-		q.hashes[i], _ = t.hash(name)
+		q.hashes[i], _ = t.hashName(name)
 	}
-	q.locate(len(names), t.t.lanes)
+	q.locateRecords(len(names), t.t.lanes)
 	q.fetchHidden(t, len(names))
 	return q.lates
 }
 
 // IsPlain reports whether a first look finds a key.
 func (t *Table) IsPlain(number uint64) bool {
-	_, l := t.look(number)
+	_, l := t.firstLook(number)
 	return l != nil
 }

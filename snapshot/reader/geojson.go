@@ -11,13 +11,14 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// WriteGeoJSON writes items as a FeatureCollection (RFC 7946): what a query of a table gives, for example
+// WriteGeoJSON writes items as a FeatureCollection (RFC 7946), for example the items of a query:
 //
 //	err := t.WriteGeoJSON(w, t.BBox(box))
 //
-// The id of a feature is the record's key; its geometry a point, a polygon, two polygons where the box crosses the
-// antimeridian, or null; its properties the fields of the record without the table's location field. Opaque values have
-// the property "value", with bytes that are no UTF-8 replaced. It gives the number of features written.
+// The id of a feature is the record's key. Its geometry is a point, a polygon, two polygons if the box crosses the
+// antimeridian, or null. Its properties are the fields of the record without the table's location field. Opaque values have
+// the property "value", in which bytes that are not UTF-8 are replaced. WriteGeoJSON returns the number of features
+// written.
 func (t *Table) WriteGeoJSON(w io.Writer, items iter.Seq2[Item, error]) (n int, err error) {
 	const op rhumb.Op = "reader.Table.WriteGeoJSON"
 	out := bufio.NewWriter(w)
@@ -26,7 +27,7 @@ func (t *Table) WriteGeoJSON(w io.Writer, items iter.Seq2[Item, error]) (n int, 
 		if err != nil {
 			return n, err
 		}
-		feature, err := t.feature(&it)
+		feature, err := t.encodeFeature(&it)
 		if err != nil {
 			return n, rhumb.Wrap(op, err)
 		}
@@ -57,7 +58,8 @@ type geometry struct {
 	Coordinates any    `json:"coordinates"`
 }
 
-func (t *Table) feature(it *Item) ([]byte, error) {
+// encodeFeature returns the feature of an item.
+func (t *Table) encodeFeature(it *Item) ([]byte, error) {
 	f := feature{Type: "Feature", ID: it.Number}
 	if t.t.KeyKind == format.KeyName {
 		f.ID = rhumb.NameString(it.Name)
@@ -68,14 +70,14 @@ func (t *Table) feature(it *Item) ([]byte, error) {
 		f.Geometry = boxGeometry(it.Box)
 	}
 	var err error
-	if f.Properties, err = t.properties(it.Value); err != nil {
+	if f.Properties, err = t.propertiesOf(it.Value); err != nil {
 		return nil, err
 	}
 	return json.Marshal(f)
 }
 
-// properties turns a stored value into properties.
-func (t *Table) properties(value []byte) (map[string]any, error) {
+// propertiesOf returns the properties for a stored value.
+func (t *Table) propertiesOf(value []byte) (map[string]any, error) {
 	if payload, ok := rhumb.DecodeOpaque(value); ok {
 		return map[string]any{"value": string(payload)}, nil
 	}
@@ -85,6 +87,7 @@ func (t *Table) properties(value []byte) (map[string]any, error) {
 	}
 	out := make(map[string]any, len(record))
 	for _, f := range record {
+		// The location is the geometry already.
 		if f.Name != t.t.LocationField {
 			out[f.Name] = f.Value.JSON()
 		}
@@ -92,27 +95,28 @@ func (t *Table) properties(value []byte) (map[string]any, error) {
 	return out, nil
 }
 
-// position is longitude and latitude, as GeoJSON orders them.
+// position is longitude and latitude, in GeoJSON's order.
 type position [2]json.Number
 
-// degrees writes units of 1e-7 degrees exactly.
-func degrees(units int32) json.Number {
+// formatDegrees returns units of 1e-7 degrees as an exact decimal number.
+func formatDegrees(units int32) json.Number {
 	return json.Number(strconv.FormatFloat(float64(units)/format.UnitsPerDegree, 'f', -1, 64))
 }
 
+// boxGeometry returns the geometry of a box: a point if it has no extent.
 func boxGeometry(b format.Box) *geometry {
 	if b.MinX == b.MaxX && b.MinY == b.MaxY {
-		return &geometry{"Point", position{degrees(b.MinX), degrees(b.MinY)}}
+		return &geometry{"Point", position{formatDegrees(b.MinX), formatDegrees(b.MinY)}}
 	}
 	parts, n := b.Split() // RFC 7946, section 3.1.9: cut at the antimeridian
 	if n == 1 {
-		return &geometry{"Polygon", rings(parts[0])}
+		return &geometry{"Polygon", outerRing(parts[0])}
 	}
-	return &geometry{"MultiPolygon", [][][]position{rings(parts[0]), rings(parts[1])}}
+	return &geometry{"MultiPolygon", [][][]position{outerRing(parts[0]), outerRing(parts[1])}}
 }
 
-// rings gives the outer ring of a plain box, against the clock.
-func rings(b format.Box) [][]position {
-	west, south, east, north := degrees(b.MinX), degrees(b.MinY), degrees(b.MaxX), degrees(b.MaxY)
+// outerRing returns the outer ring of a plain box, counterclockwise as RFC 7946 wants it.
+func outerRing(b format.Box) [][]position {
+	west, south, east, north := formatDegrees(b.MinX), formatDegrees(b.MinY), formatDegrees(b.MaxX), formatDegrees(b.MaxY)
 	return [][]position{{{west, south}, {east, south}, {east, north}, {west, north}, {west, south}}}
 }

@@ -2,21 +2,20 @@ package reader
 
 import "runtime/debug"
 
-// Guard runs fn, which reads views of this client, and gives its error. When somebody has truncated a file of the image, so that
-// the kernel answers a read with SIGBUS, the process does not end: fn is left where it is, as by a panic, and the error is of
-// kind Corrupt and names the file and the offset. What fn does with the values that it was given is guarded too, but not
-// what it starts in other goroutines. Any other fault, such as that of a value used after its view was unlocked, goes on as the
-// panic that it is.
+// Guard runs fn, which reads views of this client, and returns its error. If somebody has truncated a file of the image,
+// the kernel answers a read with SIGBUS. Guard then ends fn, as a panic would, and returns an error of kind Corrupt that
+// names the file and the offset. What fn does with the values that it read is guarded too, but not what it starts in other
+// goroutines. Any other fault, such as a use of a value after its view was unlocked, stays the panic that it is.
 //
-// It costs some 12 ns, which would count in a read; put many into one call. Without Guard a file that is truncated ends the
-// process, which is as good for a program that is started again anyway.
+// A call costs about 12 ns, which is as much as a read; put many reads into one call. Without Guard a truncated file ends
+// the process, which is good enough for a program that is restarted anyway.
 func (c *Client) Guard(fn func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if fault := recover(); fault != nil {
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			err = c.cut(fault)
+			err = c.truncatedError(fault)
 		}
 	}()
 	return fn()

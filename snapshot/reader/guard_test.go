@@ -69,7 +69,7 @@ func TestGuard(t *testing.T) {
 	}()
 }
 
-// read gives what touches a value.
+// read returns what touches a value.
 func read(p []byte) func() error {
 	return func() error { return fmt.Errorf("%x", p) }
 }

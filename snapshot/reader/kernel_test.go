@@ -41,11 +41,11 @@ func TestKernel(t *testing.T) {
 		for way, q := range []*group{&kernel, &plain} {
 			primary := q.records
 			hasKernel = had && way == 0
-			q.locate(n, used)
+			q.locateRecords(n, used)
 			hasKernel = had
 			for i, hash := range q.hashes[:n] {
 				l := &used[int(hash>>16)&(len(used)-1)]
-				b := l.bucket(hash)
+				b := l.primaryBucket(hash)
 				if isLost := lost[way]>>i&1 != 0; !l.may(b, hash, primary[i]) || isLost != (primary[i] == nil) {
 					t.Fatalf("way %d: hash %#x leads to %v, lost %v", way, hash, primary[i], isLost)
 				}

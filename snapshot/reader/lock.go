@@ -10,8 +10,20 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// slot is where a locked view is registered. The word says whether the slot is taken, and counts how often it was, so that
-// a copy of a view that was unlocked never passes for the slot's next view.
+// Locking a view must be cheap, since programs lock one per request, and it must keep every mapping that the view may read.
+// A mutex around both would be one line that all cores write. Instead a view takes one of thousands of slots and publishes
+// there which holding it uses; whoever wants to unmap something looks through the slots. Lock therefore costs a
+// compare-and-swap and a few stores to a line of its own, and unmapping, which is rare, pays for the rest.
+//
+//	slot.word   count | leaving | expired | taken
+//
+// The count rises each time a slot is given back, so that a view is valid exactly while the word is the one that it got.
+
+// slot is where a locked view is registered. The word says whether the slot is taken and counts how often it was, so that a
+// copy of a view that was unlocked never passes for the slot's next view.
+//
+// A slot fills two cache lines of its own. Two views never write to one line, so that locking scales with the number of
+// cores.
 type slot struct {
 	word  atomic.Uint64
 	held  atomic.Pointer[holding]
@@ -28,8 +40,8 @@ const (
 	slotCount   = 8
 )
 
-// hotSlots gives how many slots are tried first, less one: few, so that their lines stay in the caches, and enough that
-// goroutines that lock at the same time rarely meet.
+// hotSlots returns the mask of the slots that are tried first. They are few, so that their lines stay in the caches, and
+// enough that goroutines that lock at the same time rarely meet.
 func hotSlots(n int) uint32 {
 	hot := 1
 	for hot < 8*runtime.GOMAXPROCS(0) && hot*2 <= n {
@@ -38,8 +50,11 @@ func hotSlots(n int) uint32 {
 	return uint32(hot - 1)
 }
 
-// claim takes a free slot; word is what the slot says as long as the view may be read.
-func (c *Client) claim() (s *slot, word uint64) {
+// claimSlot takes a free slot. word is the value of the slot's word for as long as the view may be read. It returns nil if
+// all slots are taken.
+func (c *Client) claimSlot() (s *slot, word uint64) {
+	// A random start keeps goroutines that lock at the same time apart. A shared counter would be a line that all of them
+	// write.
 	first := rand.Uint32() & c.hot
 	for i := range uint32(len(c.slots)) {
 		s = &c.slots[(first+i)%uint32(len(c.slots))]
@@ -51,14 +66,20 @@ func (c *Client) claim() (s *slot, word uint64) {
 	return nil, 0
 }
 
-// release gives a slot back, whatever the watch made of it in the meantime. It reports false when that was done before.
-func (s *slot) release(word uint64) bool {
+// giveBack frees a slot, even if the watch marked it as expired meanwhile. It reports false if the slot was given back
+// before.
+//
+// The slot passes through slotLeaving, so that the watch does not mark it, and so that held is nil before another view can
+// claim the slot: otherwise that view could publish its holding and have it erased here.
+func (s *slot) giveBack(word uint64) bool {
 	for {
 		now := s.word.Load()
+		// The counter in the word has moved on, or another call is giving the slot back right now.
 		if now&^slotExpired != word {
 			return false
 		}
 		if s.word.CompareAndSwap(now, now|slotLeaving) {
+			// held becomes nil before the slot is free: the next view stores its own holding there.
 			s.held.Store(nil)
 			s.word.Store(word - slotTaken + slotCount)
 			return true
@@ -66,22 +87,22 @@ func (s *slot) release(word uint64) bool {
 	}
 }
 
-// Lock gives a view of the newest version. It makes no system call unless a generation was swapped since the last one; then
-// it maps the new one. It fails with kind Overloaded when ViewsMax views are locked, ConditionFailed when the client is
-// closed, and as Attach does when a new generation cannot be mapped.
-func (c *Client) Lock() (View, error) { return c.lock(newest, 0) }
+// Lock returns a view of the newest version. It makes no system call unless a generation was replaced since the last call;
+// then it maps the new one. It fails with kind Overloaded if ViewsMax views are locked, with ConditionFailed if the client
+// is closed, and as Attach does if a new generation cannot be mapped.
+func (c *Client) Lock() (View, error) { return c.lockView(newest, 0) }
 
-// LockClosed gives a view that is a cut consistent across all ranges: of the newest version, and in it only what was
-// written up to the newest closed timestamp. It fails with kind Unavailable when no closed timestamp is known, or when
-// generations were built at a later one.
-func (c *Client) LockClosed() (View, error) { return c.lock(closedCut, 0) }
+// LockClosed returns a view that is a consistent cut across all ranges: a view of the newest version that shows only what
+// was written up to the newest closed timestamp. It fails with kind Unavailable if no closed timestamp is known, or if a
+// generation was built at a later one.
+func (c *Client) LockClosed() (View, error) { return c.lockView(closedCut, 0) }
 
-// LockVersion gives a view of an earlier version, so that several processes can answer from one. It fails with kind
-// Unavailable when the version is not committed yet, or lies before the base of a generation: then it cannot be had any
-// more.
-func (c *Client) LockVersion(version uint64) (View, error) { return c.lock(given, version) }
+// LockVersion returns a view of an earlier version, so that several processes can answer from the same one. It fails with
+// kind Unavailable if the version is not committed yet, or if a generation has a later base, which means that the version
+// is gone.
+func (c *Client) LockVersion(version uint64) (View, error) { return c.lockView(given, version) }
 
-// lockMode says which version a view is of.
+// lockMode says which version a view shows.
 type lockMode uint8
 
 const (
@@ -97,27 +118,40 @@ var (
 	errViewsMax = rhumb.E(opLock, rhumb.Overloaded, "as many views are locked as Options.ViewsMax allows; unlock views, or raise it")
 )
 
-func (c *Client) lock(mode lockMode, version uint64) (View, error) {
-	s, word := c.claim()
+// lockView locks a view. A slot that could not be filled is given back.
+func (c *Client) lockView(mode lockMode, version uint64) (View, error) {
+	s, word := c.claimSlot()
 	if s == nil {
 		return View{}, errViewsMax
 	}
-	v, err := c.fill(s, word, mode, version)
+	v, err := c.fillSlot(s, word, mode, version)
 	if err != nil {
-		s.release(word)
-		c.released(nil)
+		s.giveBack(word)
+		c.unmapAfter(nil)
 	}
 	return v, err
 }
 
-// fill takes hold of the current generations and settles the version.
-func (c *Client) fill(s *slot, word uint64, mode lockMode, version uint64) (View, error) {
-	now := c.now()
+// fillSlot publishes in the slot which generations the view holds, and decides the version.
+//
+// The order of four steps makes this safe without a mutex. They may not change places:
+//
+// 1. The slot says what the view holds.
+// 2. current is read again. If it is still the same, unmapUnused, which marks what slots hold after current was replaced,
+// will find it; if not, the mapping may be gone and the view starts over (M. Michael, Hazard Pointers).
+// 3. The newest version is read.
+// 4. table_seq is read. If it has not changed, no later generation had taken a commit when the version was read, so these
+// generations show that version.
+func (c *Client) fillSlot(s *slot, word uint64, mode lockMode, version uint64) (View, error) {
+	now := c.sinceStart()
+	// Before held: the watch takes only slots that hold something, and must not see the age of the view before.
 	s.since.Store(now)
-	var dropped *holding // was in the slot for a moment, which may have kept others from unmapping it
+	// A holding that was in the slot only for a moment may have kept another goroutine from unmapping it. Whoever drops one
+	// looks again whether it is unused.
+	var dropped *holding
 	defer func() {
 		if dropped != nil {
-			c.released(dropped)
+			c.unmapAfter(dropped)
 		}
 	}()
 	for tries := 0; ; tries++ {
@@ -126,25 +160,32 @@ func (c *Client) fill(s *slot, word uint64, mode lockMode, version uint64) (View
 			return View{}, errClosed
 		}
 		s.held.Store(h)
-		if c.current.Load() != h { // it may have been unmapped before it stood in the slot
+		if c.current.Load() != h { // h may have been unmapped before it was in the slot
 			dropped = h
 			continue
 		}
+		// The version is read before table_seq. In the other order a commit between the two could go to a generation that h
+		// does not have.
 		committed := h.committed()
-		if stale := c.stale.Load(); stale || !h.covers() {
-			if !stale && h.stuck() {
-				if committed = h.safe(); h.changing() {
-					return c.view(s, word, h, committed, now).settle(mode, version)
+		// A generation was replaced, or the whole image. Map what is live now and start over, unless the publisher died in
+		// the middle of the change: then the versions before the change can still be read.
+		if stale := c.stale.Load(); stale || !h.coversCommits() {
+			if !stale && h.changeHangs() {
+				// The change is still the one that hangs, so that the safe version was read before anything followed it.
+				if committed = h.safeVersion(); h.isChanging() {
+					return c.newView(s, word, h, committed, now).settleVersion(mode, version)
 				}
 			}
 			s.held.Store(nil)
 			dropped = h
-			if err := c.refresh(h); err != nil {
+			// The slot holds nothing while the new generations are mapped: the old ones are needed by nobody if no other
+			// view has them.
+			if err := c.remapLive(h); err != nil {
 				return View{}, err
 			}
 			continue
 		}
-		v, err := c.view(s, word, h, committed, now).settle(mode, version)
+		v, err := c.newView(s, word, h, committed, now).settleVersion(mode, version)
 		if err != nil && mode == closedCut && tries < closedTries && h.committed() != committed {
 			continue // the ring may have gone round since committed was read
 		}
@@ -155,12 +196,13 @@ func (c *Client) fill(s *slot, word uint64, mode lockMode, version uint64) (View
 // closedTries bounds how often a closed view is tried again while commits overtake it.
 const closedTries = 1_000
 
-func (c *Client) view(s *slot, word uint64, h *holding, version uint64, now int64) View {
+// newView returns a view of a version.
+func (c *Client) newView(s *slot, word uint64, h *holding, version uint64, now int64) View {
 	return View{client: c, slot: s, word: word, held: h, version: version, wall: c.wall.Load() + now}
 }
 
-// settle turns the newest version into the one that was asked for.
-func (v View) settle(mode lockMode, version uint64) (View, error) {
+// settleVersion turns a view of the newest version into the one that was asked for.
+func (v View) settleVersion(mode lockMode, version uint64) (View, error) {
 	switch mode {
 	case given:
 		if version > v.version {
@@ -171,6 +213,8 @@ func (v View) settle(mode lockMode, version uint64) (View, error) {
 		}
 		v.version = version
 	case closedCut:
+		// The closed timestamp of the version itself may be gone from the ring if commits overtook the reader; an earlier
+		// one is a cut too.
 		closed, ok := v.held.closedAt(v.version)
 		if !ok {
 			return View{}, rhumb.Ef(opLock, rhumb.Unavailable, "none of the last %d commits knows a closed timestamp; use Lock", format.RingSize)
@@ -180,27 +224,31 @@ func (v View) settle(mode lockMode, version uint64) (View, error) {
 		}
 		v.closed = closed
 	}
+	// The ring entry is copied now. The ring goes round in sixteen commits, and View.Commit may be called much later.
 	v.held.copyRing(v.version, &v.slot.ring)
 	return v, nil
 }
 
-// released is called after a slot that held h was given back: generations that are no longer current are unmapped with
-// their last view.
-func (c *Client) released(h *holding) {
+// unmapAfter runs after a slot that held h was given back. Generations that are no longer current are unmapped with their
+// last view.
+func (c *Client) unmapAfter(h *holding) {
 	if h == c.current.Load() {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.sweep()
+	c.unmapUnused()
 }
 
-// look is the watch: it marks views that grew too old, follows the wall clock, and notices when root is another file.
-func (c *Client) look() {
-	c.wall.Store(time.Now().UnixNano() - c.now())
-	oldest := c.now() - int64(c.opt.MaxLockAge)
+// watchOnce marks views that grew too old, follows the wall clock, and notices that root is another file. It runs by a
+// timer.
+func (c *Client) watchOnce() {
+	// Expiry follows the wall clock, ages follow the monotonic one. The difference is noted here, so that Lock reads one
+	// clock only.
+	c.wall.Store(time.Now().UnixNano() - c.sinceStart())
+	oldest := c.sinceStart() - int64(c.opt.MaxLockAge)
 	var expired uint64
-	c.mu.Lock() // before the first mark, so that whoever meets one finds it counted
+	c.mu.Lock() // before the first mark: a read that fails by it must find it counted
 	defer c.mu.Unlock()
 	for i := range c.slots {
 		s := &c.slots[i]
@@ -216,14 +264,16 @@ func (c *Client) look() {
 		c.counts.expired += expired
 		c.opt.Logger.Warn("views are older than allowed and refuse reads from now on; unlock them", "views", expired, "max_lock_age", c.opt.MaxLockAge)
 	}
-	if h := c.current.Load(); h != nil && h.root.replaced(c.dir) {
+	// A node that starts again without its image makes a new root under the same name. What is mapped would never change
+	// any more.
+	if h := c.current.Load(); h != nil && h.root.wasReplaced(c.dir) {
 		c.stale.Store(true)
 	}
 	c.watch.Reset(c.watchPeriod())
 }
 
-// locked counts the views that hold something. It is exact when no view can be locked at the same time.
-func (c *Client) locked() (n int) {
+// countLocked counts the views that hold something. The count is exact if no view can be locked at the same time.
+func (c *Client) countLocked() (n int) {
 	for i := range c.slots {
 		if c.slots[i].held.Load() != nil {
 			n++

@@ -16,10 +16,11 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// hugePage is the size of a huge page, and what addresses and offsets have to agree in for one to be used.
+// hugePage is the size of a huge page. The kernel uses one only where address and file offset agree modulo this size.
 const hugePage = 2 << 20
 
-// mapping is a file mapped for reading. It is locked against being recycled as long as its descriptor is open.
+// mapping is a file mapped for reading. While its descriptor is open it is locked, so that the publisher does not recycle
+// it.
 type mapping struct {
 	bytes []byte
 	base  unsafe.Pointer
@@ -28,8 +29,9 @@ type mapping struct {
 	space []byte // the reserved addresses, of which bytes is a part
 }
 
-// mapFile maps a file of the image, which must have least bytes, and exactly size unless that is 0. With lock it takes the
-// lock that keeps the publisher from using the file for another generation; errBusy says that it has its own there.
+// mapFile maps a file of the image. The file must have at least least bytes, and exactly size unless size is 0. With lock
+// it takes the lock that keeps the publisher from using the file for another generation; it returns errBusy if the
+// publisher holds the lock.
 func (c *Client) mapFile(name string, least, size uint64, lock bool) (*mapping, error) {
 	const op rhumb.Op = "reader.mapFile"
 	path := filepath.Join(c.dir, name)
@@ -39,7 +41,7 @@ func (c *Client) mapFile(name string, least, size uint64, lock bool) (*mapping, 
 	}
 	m := &mapping{file: f}
 	if m.info, err = f.Stat(); err == nil && !m.info.Mode().IsRegular() {
-		err = rhumb.Ef(op, rhumb.Corrupt, "%s is no regular file", path)
+		err = rhumb.Ef(op, rhumb.Corrupt, "%s is not a regular file", path)
 	}
 	if err == nil && lock {
 		err = lockFile(op, f, path)
@@ -49,7 +51,7 @@ func (c *Client) mapFile(name string, least, size uint64, lock bool) (*mapping, 
 		if n < least || size != 0 && n != size || n > 1<<46 {
 			err = rhumb.Ef(op, rhumb.Corrupt, "%s has %d bytes, want %d", path, n, max(size, least))
 		} else {
-			err = m.mmap(int(n), c.opt)
+			err = m.mapWhole(int(n), c.opt)
 		}
 	}
 	if err != nil {
@@ -60,6 +62,7 @@ func (c *Client) mapFile(name string, least, size uint64, lock bool) (*mapping, 
 	return m, nil
 }
 
+// openError adds the kind to an error of opening a file.
 func openError(op rhumb.Op, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -70,7 +73,8 @@ func openError(op rhumb.Op, err error) error {
 	return rhumb.Wrap(op, err)
 }
 
-// lockFile takes an open file description lock for reading on the first byte.
+// lockFile takes a read lock on byte 0. It is an open file description lock, which belongs to this descriptor and not to
+// the process: two clients in one process do not release each other's lock.
 func lockFile(op rhumb.Op, f *os.File, path string) error {
 	err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_RDLCK, Whence: unix.SEEK_SET, Start: 0, Len: 1})
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
@@ -82,8 +86,9 @@ func lockFile(op rhumb.Op, f *os.File, path string) error {
 	return nil
 }
 
-// mmap maps n bytes at an address that huge pages can be used at.
-func (m *mapping) mmap(n int, opt Options) error {
+// mapWhole maps n bytes at an address at which huge pages can be used. mmap takes no alignment, so that more is reserved
+// and the file is mapped inside of it.
+func (m *mapping) mapWhole(n int, opt Options) error {
 	const op rhumb.Op = "reader.mmap"
 	space, err := unix.Mmap(-1, 0, n+hugePage, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	if err != nil {
@@ -93,12 +98,12 @@ func (m *mapping) mmap(n int, opt Options) error {
 	at := unsafe.Add(start, -uintptr(start)&(hugePage-1))
 	p, err := unix.MmapPtr(int(m.file.Fd()), 0, at, uintptr(n), unix.PROT_READ, unix.MAP_SHARED|unix.MAP_FIXED)
 	if err != nil {
-		_ = unix.Munmap(space) // the addresses are all that is lost
+		_ = unix.Munmap(space) // nothing was mapped there
 		return rhumb.WrapKind(op, rhumb.Unavailable, err)
 	}
 	m.space, m.base, m.bytes = space, p, unsafe.Slice((*byte)(p), n)
 	if opt.HugePages {
-		_ = unix.Madvise(m.bytes, unix.MADV_HUGEPAGE) // a wish; HugePages tells what became of it
+		_ = unix.Madvise(m.bytes, unix.MADV_HUGEPAGE) // the kernel may refuse; Client.HugePages shows the outcome
 	}
 	if opt.Populate {
 		if err := unix.Madvise(m.bytes, unix.MADV_POPULATE_READ); err != nil && !errors.Is(err, unix.EINVAL) {
@@ -109,13 +114,13 @@ func (m *mapping) mmap(n int, opt Options) error {
 	return nil
 }
 
-// unmap gives the memory back and lets the publisher recycle the file.
-func (m *mapping) unmap() error {
+// unmapFile unmaps the file and closes it, which releases the lock and lets the publisher recycle the file.
+func (m *mapping) unmapFile() error {
 	return errors.Join(unix.Munmap(m.space), m.file.Close())
 }
 
-// monotonicSince gives how long ago a reading of CLOCK_MONOTONIC was; ok is false when it lies in the future, as in an
-// image that was saved before the machine was started.
+// monotonicSince returns how long ago a reading of CLOCK_MONOTONIC was. ok is false if the reading is in the future, as in
+// an image that was saved before the machine was started.
 func monotonicSince(ns uint64) (age time.Duration, ok bool) {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil || ns == 0 || int64(ns) > now.Nano() {
@@ -124,8 +129,8 @@ func monotonicSince(ns uint64) (age time.Duration, ok bool) {
 	return time.Duration(now.Nano() - int64(ns)), true
 }
 
-// HugePages gives how many bytes the client has mapped and how many of them stand on huge pages, as the kernel reports it
-// in /proc/self/smaps. Reading that takes milliseconds for large images.
+// HugePages returns how many bytes the client has mapped and how many of them are on huge pages, as the kernel reports it
+// in /proc/self/smaps. Reading that file takes milliseconds for large images.
 func (c *Client) HugePages() (mapped, huge int64, err error) {
 	const op rhumb.Op = "reader.Client.HugePages"
 	c.mu.Lock()
@@ -142,7 +147,7 @@ func (c *Client) HugePages() (mapped, huge int64, err error) {
 		var from, to uint64
 		var kib int64
 		if n, _ := fmt.Sscanf(line, "%x-%x ", &from, &to); n == 2 {
-			if ours = c.maps(uintptr(from)); ours {
+			if ours = c.hasMapping(uintptr(from)); ours {
 				mapped += int64(to - from)
 			}
 		} else if field, rest, ok := strings.Cut(line, ":"); ours && ok && (field == "ShmemPmdMapped" || field == "FilePmdMapped") {
@@ -154,8 +159,8 @@ func (c *Client) HugePages() (mapped, huge int64, err error) {
 	return mapped, huge, rhumb.Wrap(op, lines.Err())
 }
 
-// maps reports whether one of the client's mappings lies at an address.
-func (c *Client) maps(at uintptr) bool {
+// hasMapping reports whether an address is in one of the client's mappings.
+func (c *Client) hasMapping(at uintptr) bool {
 	for m := range c.mapped {
 		if at >= uintptr(m.base) && at < uintptr(m.base)+uintptr(len(m.bytes)) {
 			return true

@@ -21,9 +21,9 @@ func (c *Client) mapFile(string, uint64, uint64, bool) (*mapping, error) {
 	return nil, rhumb.E("reader.mapFile", rhumb.Unavailable, "images are read on Linux only")
 }
 
-func (m *mapping) unmap() error { return nil }
+func (m *mapping) unmapFile() error { return nil }
 
 func monotonicSince(uint64) (time.Duration, bool) { return 0, false }
 
-// HugePages gives how many bytes the client has mapped and how many of them stand on huge pages.
+// HugePages returns how many bytes the client has mapped and how many of them are on huge pages.
 func (c *Client) HugePages() (mapped, huge int64, err error) { return 0, 0, nil }

@@ -10,65 +10,87 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
+// A multi-get looks up a group of keys at a time, in three steps:
+//
+//  1. All keys are hashed, and all buckets and then all likely records are requested from memory (group.locateRecords). A single
+//     look-up waits for two lines of memory, one after the other; a group waits about as long as one look-up.
+//  2. A first look takes the records that are surely right: see record.isPlain.
+//  3. The keys that are left, usually few, are looked up as Get does it, after the versions before theirs were requested.
+//
+// There is one loop for all kinds of keys and results, runMulti. What differs is chosen once per group, by a switch and not by
+// an interface or a function value: the compiler cannot prove that those keep no pointer, so that the group would be allocated
+// for each call instead of lying on the stack.
+
 // groupSize is how many keys are looked up at once. Measured: 32 keep the memory busy; 64 gain little and need more room on
 // the stack.
 const groupSize = 32
 
-// lane is what a first look needs of a shard. Its layout is known to the assembly.
+// lane is what a first look needs of a shard, in one cache line. The assembly knows its layout.
 type lane struct {
 	index   unsafe.Pointer
 	heap    unsafe.Pointer
 	buckets uint64
 	units   uint64 // records below it end in the heap, unless their value is long
 	version uint64 // the base
-	flags   uint32 // of most records, it is hoped: those of the first, as in record.lengthAndFlags
-	at      uint32 // where the value of such a record begins
-	behind  uint64 // buckets behind the primary ones
+	flags   uint32 // what record.lengthAndFlags of most records has above the length: taken from the first record
+	at      uint32 // where the value of a record with these flags begins
+	behind  uint64 // buckets after the primary ones
 	_       [8]byte
 }
 
 const laneSize = 64
 
-// plainUnits is the most units of a record of a number whose value is not long.
+// plainUnits is the greatest number of units that a record of a number takes if its value is not long.
 const plainUnits = (format.RecordAlign+math.MaxUint16)/format.RecordAlign + 1
 
-// The assembly counts on it.
+// A lane must not be larger than laneSize: the assembly multiplies by it.
 const _ = uint(laneSize - unsafe.Sizeof(lane{}))
 
-func (g *segment) lane() lane {
+// makeLane returns the lane of a segment.
+func (g *segment) makeLane() lane {
 	l := lane{index: g.index, heap: g.heap, buckets: uint64(g.buckets), version: g.version, at: format.RecordHeadSize}
 	l.behind = uint64(g.head.BucketsMax - g.head.Buckets)
+	// In a heap of fewer units no record can be taken for plain, and first looks find none.
 	if g.units > plainUnits {
 		l.units = uint64(g.units) - plainUnits
 	}
-	// The first record stands for all, and its fields do so when it is deleted too.
+	// The first record stands for all. Its fields are laid out like those of the others even if it was deleted since.
 	if f := (record{g.heap}).flags() &^ format.FlagTombstone; g.head.BaseUnits > 0 && f&format.FlagExpiry == 0 {
 		l.flags, l.at = uint32(f)<<16, uint32(nameAt(f))
 	}
 	return l
 }
 
-// group is one round of MultiGet.
+// group is one round of a multi-get.
 type group struct {
-	hashes  [groupSize]uint64
-	records [groupSize]unsafe.Pointer // the likely record of each key, nil for none; nor is that at the heap's start, see Table.look
-	late    [groupSize]uint8          // the keys for which a first look was not enough
+	hashes [groupSize]uint64
+	// records has the likely record of each key, nil for none. A record at the start of the heap counts as none; see
+	// Table.firstLook.
+	records [groupSize]unsafe.Pointer
+	late    [groupSize]uint8 // the keys for which a first look was not enough
 	lates   int
 }
 
-// later notes a key for a second look.
-func (q *group) later(i int) {
+// addLate notes a key for a second look.
+func (q *group) addLate(i int) {
 	q.late[q.lates] = uint8(i)
 	q.lates++
 }
 
-// fetchOlder begins to fetch the versions before those that a first look saw, all at the same time: in an old view they are
-// what is shown.
+// addAllLate notes the first n keys for a second look.
+func (q *group) addAllLate(n int) {
+	for i := range n {
+		q.late[i] = uint8(i)
+	}
+	q.lates = n
+}
+
+// fetchOlder requests the versions before those that a first look saw, all at the same time. An old view shows these.
 func (q *group) fetchOlder(t *table) {
 	var older [groupSize]unsafe.Pointer
 	n := 0
 	for _, i := range q.late[:q.lates] {
-		l, r := t.lane(q.hashes[i]), record{q.records[i]}
+		l, r := t.laneOf(q.hashes[i]), record{q.records[i]}
 		if r.p != nil && r.p != l.heap && uint64(r.prev()) < l.units {
 			older[n] = unsafe.Add(l.heap, uintptr(r.prev())*format.RecordAlign)
 			n++
@@ -79,91 +101,47 @@ func (q *group) fetchOlder(t *table) {
 	}
 }
 
-// fetchHidden does so for those of the first n records that the view does not show. A view of the newest version hides none,
-// unless it is a closed one.
+// fetchHidden requests the versions before those of the first n records that the view does not show. A view of the newest
+// version hides no record, unless it is a closed one; the look at the commit word spares such a view the loop.
 func (q *group) fetchHidden(t *Table, n int) {
 	v := &t.view
+	q.lates = 0
 	if v.closed == 0 && v.version >= v.held.committed() {
 		return
 	}
-	q.lates = 0
 	for i, p := range q.records[:n] {
-		if p != nil && p != t.t.lane(q.hashes[i]).heap && !v.shows(record{p}, v.limit(t.t.shard(q.hashes[i]))) {
-			q.later(i)
+		if p != nil && p != t.t.laneOf(q.hashes[i]).heap && !v.shows(record{p}, v.limitOf(t.t.shardOf(q.hashes[i]))) {
+			q.addLate(i)
 		}
 	}
 	q.fetchOlder(t.t)
 }
 
-// MultiGetUint64 looks up many keys of a KeyUint64 table; out[i] becomes the record of keys[i], with Found false when the
-// key has no value. It is several times as fast as as many calls of GetUint64, since it fetches the records of 32 keys at
-// the same time. It gives the number of keys found and fails as GetUint64 does, but for ErrNotFound; out must be as long as
-// keys.
+// multiGet is the keys of one multi-get, of one kind, and where the results go: to items, or to values if items is nil.
+type multiGet struct {
+	numbers   []uint64
+	names     [][]byte
+	shardKeys []rhumb.ShardKey
+	items     []Item
+	values    [][]byte
+}
+
+// MultiGetUint64 looks up many keys of a KeyUint64 table; out[i] becomes the record of keys[i], with Found false if the key has
+// no value. It is several times as fast as GetUint64 in a loop, because it fetches the records of 32 keys at the same time. It
+// returns the number of keys found. It fails as GetUint64 does, except with ErrNotFound; out must be as long as keys.
 func (t *Table) MultiGetUint64(keys []uint64, out []Item) (found int, err error) {
 	if err := t.checkNumbers(len(keys), len(out)); err != nil {
 		return 0, err
 	}
-	var q group
-	for len(keys) > 0 {
-		n := t.locateNumbers(&q, keys)
-		for i, k := range keys[:n] {
-			l, r := t.t.lane(q.hashes[i]), record{q.records[i]}
-			if r.p == nil || r.p == l.heap || !r.isPlain(l, k, t.plain) {
-				q.later(i)
-				continue
-			}
-			out[i] = Item{}
-			r.plain(&out[i], l)
-		}
-		found += n - q.lates
-		if q.lates > 0 {
-			q.fetchOlder(t.t)
-		}
-		for _, i := range q.late[:q.lates] {
-			got, err := t.finish(&q, int(i), &lookupKey{word: keys[i]}, &out[i])
-			if err != nil {
-				return found, err
-			}
-			found += got
-		}
-		keys, out = keys[n:], out[n:]
-	}
-	return found, nil
+	return t.runMulti(&multiGet{numbers: keys, items: out}, len(keys))
 }
 
-// MultiGetUint64Values is MultiGetUint64 for who wants nothing but the values: out[i] becomes the value of keys[i], nil when
-// the key has none.
+// MultiGetUint64Values is MultiGetUint64 for values alone: out[i] becomes the value of keys[i], nil if the key has none.
 func (t *Table) MultiGetUint64Values(keys []uint64, out [][]byte) (found int, err error) {
 	if err := t.checkNumbers(len(keys), len(out)); err != nil {
 		return 0, err
 	}
-	var q group
-	for len(keys) > 0 {
-		n := t.locateNumbers(&q, keys)
-		for i, k := range keys[:n] {
-			l, r := t.t.lane(q.hashes[i]), record{q.records[i]}
-			if r.p == nil || r.p == l.heap || !r.isPlain(l, k, t.plain) {
-				q.later(i)
-				continue
-			}
-			out[i] = r.plainValue(l)
-		}
-		found += n - q.lates
-		if q.lates > 0 {
-			q.fetchOlder(t.t)
-		}
-		for _, i := range q.late[:q.lates] {
-			var it Item
-			got, err := t.finish(&q, int(i), &lookupKey{word: keys[i]}, &it)
-			if err != nil {
-				return found, err
-			}
-			out[i] = it.Value
-			found += got
-		}
-		keys, out = keys[n:], out[n:]
-	}
-	return found, nil
+	return t.runMulti(&multiGet{numbers: keys, values: out}, len(keys))
 }
 
 // MultiGet looks up many names, as MultiGetUint64 does numbers. In a KeyUint64 table a name is a number of 8 bytes,
@@ -172,33 +150,10 @@ func (t *Table) MultiGet(names [][]byte, out []Item) (found int, err error) {
 	if err := t.checkMulti(len(names), len(out)); err != nil {
 		return 0, err
 	}
-	var q group
-	for len(names) > 0 {
-		n := min(len(names), groupSize)
-		for i, name := range names[:n] {
-			if q.hashes[i], err = t.hash(name); err != nil {
-				return found, err
-			}
-		}
-		q.locate(n, t.t.lanes)
-		q.fetchHidden(t, n)
-		for i, name := range names[:n] {
-			key := lookupKey{word: q.hashes[i], name: name, named: true}
-			if t.t.KeyKind == format.KeyUint64 {
-				key = lookupKey{word: binary.BigEndian.Uint64(name)}
-			}
-			got, err := t.finish(&q, i, &key, &out[i])
-			if err != nil {
-				return found, err
-			}
-			found += got
-		}
-		names, out = names[n:], out[n:]
-	}
-	return found, nil
+	return t.runMulti(&multiGet{names: names, items: out}, len(names))
 }
 
-// MultiGetShardKeys looks up many records that the server named, in a KeyName table, as MultiGet does names.
+// MultiGetShardKeys looks up many records of a KeyName table that the server named, as MultiGet does names.
 func (t *Table) MultiGetShardKeys(keys []rhumb.ShardKey, out []Item) (found int, err error) {
 	if err := t.checkMulti(len(keys), len(out)); err != nil {
 		return 0, err
@@ -206,39 +161,120 @@ func (t *Table) MultiGetShardKeys(keys []rhumb.ShardKey, out []Item) (found int,
 	if t.t.KeyKind != format.KeyName {
 		return 0, t.refuse(noShardKeys)
 	}
+	return t.runMulti(&multiGet{shardKeys: keys, items: out}, len(keys))
+}
+
+// runMulti looks up the keys of a multi-get, group by group.
+func (t *Table) runMulti(m *multiGet, keys int) (found int, err error) {
 	var q group
-	var names [groupSize][rhumb.ShardKeySize]byte
-	for len(keys) > 0 {
-		n := min(len(keys), groupSize)
-		for i, k := range keys[:n] {
-			names[i] = shardKeyName(k)
-			q.hashes[i] = t.t.root.HashName(names[i][:], true)
+	for from := 0; from < keys; from += groupSize {
+		n := min(keys-from, groupSize)
+		// A name that no table can have is an error of the call. What was found before stays in out.
+		if err := m.hashKeys(t, &q, from, n); err != nil {
+			return found, err
 		}
-		q.locate(n, t.t.lanes)
-		q.fetchHidden(t, n)
-		for i := range n {
-			got, err := t.finish(&q, i, &lookupKey{word: q.hashes[i], name: names[i][:], named: true, shardKey: true}, &out[i])
+		// From here on the records of the whole group are on their way to the cache.
+		q.locateRecords(n, t.t.lanes)
+		if m.numbers != nil {
+			m.takePlain(t, &q, from, n)
+			if q.lates > 0 {
+				q.fetchOlder(t.t)
+			}
+		} else {
+			// Names differ in length, so that each needs the second look, which compares them. Only the versions that the
+			// view hides are worth requesting before.
+			q.fetchHidden(t, n)
+			q.addAllLate(n)
+		}
+		found += n - q.lates
+		for _, i := range q.late[:q.lates] {
+			got, err := m.takeLate(t, &q, from, int(i))
 			if err != nil {
 				return found, err
 			}
 			found += got
 		}
-		keys, out = keys[n:], out[n:]
 	}
 	return found, nil
 }
 
-// locateNumbers does the first of keys, as many as make a group, and gives their number.
-func (t *Table) locateNumbers(q *group, keys []uint64) int {
-	n := min(len(keys), groupSize)
-	for i, k := range keys[:n] {
-		q.hashes[i] = t.t.root.HashNumber(k)
+// hashKeys hashes the n keys from a position on.
+func (m *multiGet) hashKeys(t *Table, q *group, from, n int) (err error) {
+	switch {
+	case m.numbers != nil:
+		for i, k := range m.numbers[from:][:n] {
+			q.hashes[i] = t.t.root.HashNumber(k)
+		}
+	case m.names != nil:
+		for i, name := range m.names[from:][:n] {
+			if q.hashes[i], err = t.hashName(name); err != nil {
+				return err
+			}
+		}
+	default:
+		for i, k := range m.shardKeys[from:][:n] {
+			name := shardKeyName(k)
+			q.hashes[i] = t.t.root.HashName(name[:], true)
+		}
 	}
-	q.locate(n, t.t.lanes)
-	q.lates = 0
-	return n
+	return nil
 }
 
+// takePlain is the first look at n numbers: it takes the records that need no second one. The two loops, for items and for
+// values, differ in one line; the choice between them is made once per group and not once per key.
+func (m *multiGet) takePlain(t *Table, q *group, from, n int) {
+	q.lates = 0
+	if m.items == nil {
+		out := m.values[from:][:n]
+		for i, k := range m.numbers[from:][:n] {
+			l, r := t.t.laneOf(q.hashes[i]), record{q.records[i]}
+			if r.p == nil || r.p == l.heap || !r.isPlain(l, k, t.plain) {
+				q.addLate(i)
+				continue
+			}
+			out[i] = r.plainValue(l)
+		}
+		return
+	}
+	out := m.items[from:][:n]
+	for i, k := range m.numbers[from:][:n] {
+		l, r := t.t.laneOf(q.hashes[i]), record{q.records[i]}
+		if r.p == nil || r.p == l.heap || !r.isPlain(l, k, t.plain) {
+			q.addLate(i)
+			continue
+		}
+		out[i] = Item{}
+		r.fillPlain(&out[i], l)
+	}
+}
+
+// takeLate looks key i of a group up and reports 1 if it has a value.
+func (m *multiGet) takeLate(t *Table, q *group, from, i int) (found int, err error) {
+	var key lookupKey
+	switch {
+	case m.numbers != nil:
+		key = lookupKey{word: m.numbers[from+i]}
+	case m.names == nil:
+		name := shardKeyName(m.shardKeys[from+i])
+		key = lookupKey{word: q.hashes[i], name: name[:], named: true, shardKey: true}
+	case t.t.KeyKind == format.KeyUint64:
+		key = lookupKey{word: binary.BigEndian.Uint64(m.names[from+i])}
+	default:
+		key = lookupKey{word: q.hashes[i], name: m.names[from+i], named: true}
+	}
+	if m.items != nil {
+		return t.finishKey(q, i, &key, &m.items[from+i])
+	}
+	// Only values were asked for. The item stays on the stack.
+	var it Item
+	found, err = t.finishKey(q, i, &key, &it)
+	if err == nil {
+		m.values[from+i] = it.Value
+	}
+	return found, err
+}
+
+// checkNumbers returns an error if numbers cannot be looked up.
 func (t *Table) checkNumbers(keys, out int) error {
 	if t.t.KeyKind != format.KeyUint64 {
 		return t.refuse("it is looked up by name, not by number")
@@ -246,6 +282,7 @@ func (t *Table) checkNumbers(keys, out int) error {
 	return t.checkMulti(keys, out)
 }
 
+// checkMulti returns an error if the view may not be read or the results do not fit.
 func (t *Table) checkMulti(keys, out int) error {
 	if err := t.view.check(); err != nil {
 		return err
@@ -256,7 +293,8 @@ func (t *Table) checkMulti(keys, out int) error {
 	return nil
 }
 
-func (t *Table) hash(name []byte) (uint64, error) {
+// hashName returns the hash of a name.
+func (t *Table) hashName(name []byte) (uint64, error) {
 	switch {
 	case t.t.KeyKind == format.KeyUint64 && len(name) != 8:
 		return 0, t.refuse(noShardKeys)
@@ -268,22 +306,22 @@ func (t *Table) hash(name []byte) (uint64, error) {
 	return t.t.root.HashName(name, false), nil
 }
 
-// finish takes the record that was located if it is the key's, and looks the key up otherwise: when it is not there, when
-// two keys of a bucket have one fingerprint, or when the key is in an overflow bucket. The record at the start of the heap
-// is always looked up: it is what an empty slot leads to, and may not be written yet, so that it looks like that of key 0.
-func (t *Table) finish(q *group, i int, key *lookupKey, it *Item) (found int, err error) {
-	g := t.t.shard(q.hashes[i])
+// finishKey takes the record that was located if it is the key's. Otherwise it looks the key up: the key may be missing, two
+// keys of a bucket may have one fingerprint, or the key may be in a later overflow bucket. The record at the start of the heap
+// is never taken here: an empty slot leads to it, and it may not be written yet, so that it looks like the record of key 0.
+func (t *Table) finishKey(q *group, i int, key *lookupKey, it *Item) (found int, err error) {
+	g := t.t.shardOf(q.hashes[i])
 	if p := q.records[i]; p != nil && p != g.heap && *(*uint64)(p) == key.word {
 		ref := uint32((uintptr(p) - uintptr(g.heap)) / format.RecordAlign)
 		if !key.named || g.sameName(record{p}, ref, key) {
-			err = t.emit(it, g, ref)
-			return t.outcome(it, err)
+			return countFound(it, t.emitShown(it, g, ref))
 		}
 	}
-	return t.outcome(it, t.find(it, q.hashes[i], key))
+	return countFound(it, t.findKey(it, q.hashes[i], key))
 }
 
-func (t *Table) outcome(it *Item, err error) (int, error) {
+// countFound turns ErrNotFound into an empty item that does not count.
+func countFound(it *Item, err error) (int, error) {
 	if err == nil {
 		return 1, nil
 	}

@@ -13,10 +13,16 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/rtree"
 )
 
-// walks are kept, since each is large.
+// A query by place has two sources. The R-trees hold the boxes of the bases; they are never changed, so that a leaf may be
+// out of date. The spatial delta holds the boxes that were put or moved since, in chains by cell. A key that did not move
+// is found by its leaf, and its newest version is looked up only if the record is marked as changed. A key that moved is
+// found by its delta entries. So a query over a table that nobody writes to reads nothing but trees and records, and one
+// after many writes adds a few chains.
+
+// walks keeps the memory of queries, which is large.
 var walks = sync.Pool{New: func() any { return new(walk) }}
 
-// boxesMax is the greatest number of plain boxes of a query: see rtree.AddMeridian.
+// boxesMax is the greatest number of plain boxes of a query; see rtree.AddMeridian.
 const boxesMax = 4
 
 // hit is a visible record that a query found.
@@ -27,14 +33,17 @@ type hit struct {
 	box format.Box
 }
 
-// walk finds the records that touch one of the plain boxes of a query. Each is found once, without memory of those found
-// before: by the trees as long as its box is that of its base record, by the spatial delta afterwards, and of all pairs of
-// a box of the query and a part of the record's box that touch, by the first.
+// walk finds the records that touch one of the plain boxes of a query, each once and without memory of those found before.
+//
+// A record is found by the R-trees while its box is that of its base record, and by the spatial delta afterwards: FlagMoved
+// decides, and the publisher makes sure that exactly one of the two leads to a key. A record with two parts, or one that
+// touches several boxes of the query, is taken for the first pair that touches; see rtree.FirstMatch.
 type walk struct {
 	t     *Table
 	boxes []format.Box
-	found func(h hit) error // or nil, and then
-	// visit is called with the items that accept takes; a nil accept takes all.
+	// found, if set, is called with each hit. Otherwise visit is called with each item that accept accepts; a nil accept
+	// accepts all.
+	found         func(h hit) error
 	visit, accept func(*Item) bool
 
 	item   Item
@@ -42,44 +51,44 @@ type walk struct {
 	room   [boxesMax]format.Box
 }
 
-// newWalk begins a walk, which release ends.
+// newWalk begins a walk. releaseWalk must end it.
 func (t *Table) newWalk(boxes []format.Box) *walk {
 	w := walks.Get().(*walk)
 	w.t, w.boxes = t, append(w.room[:0], boxes...)
 	return w
 }
 
-// release gives the memory back, which then holds on to nothing.
-func (w *walk) release() {
+// releaseWalk returns the memory. It drops all references first, so that the pool keeps no image mapped.
+func (w *walk) releaseWalk() {
 	w.t, w.found, w.visit, w.accept, w.item = nil, nil, nil, nil, Item{}
 	w.cursor.Start(nil, nil)
 	walks.Put(w)
 }
 
-// visitSpatial visits the records that touch the boxes and that accept takes, which nil does with all.
+// visitSpatial visits the records that touch the boxes and that accept accepts. A nil accept accepts all.
 func (t *Table) visitSpatial(boxes []format.Box, accept, visit func(*Item) bool) error {
 	w := t.newWalk(boxes)
-	defer w.release()
+	defer w.releaseWalk()
 	w.accept, w.visit = accept, visit
-	return stopped(w.run())
+	return ignoreStop(w.runQuery())
 }
 
-// give hands a record on.
-func (w *walk) give(h hit) error {
+// giveHit passes a record on.
+func (w *walk) giveHit(h hit) error {
 	if w.found != nil {
 		return w.found(h)
 	}
-	if err := w.t.fill(&w.item, h.g, h.r, h.ref); err != nil {
+	if err := w.t.fillItem(&w.item, h.g, h.r, h.ref); err != nil {
 		return err
 	}
 	if w.accept != nil && !w.accept(&w.item) {
 		return nil
 	}
-	return w.t.hand(&w.item, w.visit)
+	return w.t.handItem(&w.item, w.visit)
 }
 
-// run finds each record that touches the boxes.
-func (w *walk) run() error {
+// runQuery finds each record that touches the boxes.
+func (w *walk) runQuery() error {
 	t := w.t
 	if err := t.view.check(); err != nil {
 		return err
@@ -87,12 +96,12 @@ func (w *walk) run() error {
 	if !t.t.Spatial() {
 		return t.refuse("it keeps no spatial index; `rhumb table create NAME --snapshot=spatial` makes a table that does")
 	}
-	if err := w.trees(); err != nil {
+	if err := w.walkTrees(); err != nil {
 		return err
 	}
 	for _, g := range t.t.segments {
 		if n := g.deltaCount(); n > 0 {
-			if err := w.delta(g, n); err != nil {
+			if err := w.walkDelta(g, n); err != nil {
 				return err
 			}
 		}
@@ -100,13 +109,14 @@ func (w *walk) run() error {
 	return nil
 }
 
-// trees walks the R-trees of all bases together.
-func (w *walk) trees() error {
+// walkTrees walks the R-trees of all shards together.
+func (w *walk) walkTrees() error {
 	table := w.t.t
 	w.cursor.Start(table.trees, w.boxes)
+	// Hits come in batches, which may be of several trees.
 	for b, ok := w.cursor.Next(); ok; b, ok = w.cursor.Next() {
 		for i, ref := range b.Refs {
-			if err := w.leaf(table.segments[b.Trees[i]], b.Part, b.Leaves[i], ref); err != nil {
+			if err := w.visitLeaf(table.segments[b.Trees[i]], b.Part, b.Leaves[i], ref); err != nil {
 				return err
 			}
 		}
@@ -114,13 +124,15 @@ func (w *walk) trees() error {
 	return nil
 }
 
-// leaf looks at a hit of the trees.
-func (w *walk) leaf(g *segment, part int, leaf, ref uint32) error {
+// visitLeaf handles a hit of the trees: the leaf of a base record. If the record has a newer version, or the view is a
+// closed one, the version that the view shows counts, unless the delta has it.
+func (w *walk) visitLeaf(g *segment, part int, leaf, ref uint32) error {
 	v := &w.t.view
-	r, ok := g.record(ref)
+	r, ok := g.recordAt(ref)
 	if !ok {
-		return g.corrupt("a reference of the tree points past the heap", g.treeOffset(leaf))
+		return g.corruptAt("a reference of the tree points past the heap", g.treeOffset(leaf))
 	}
+	// A closed view hides versions by their timestamps, which the mark of changed records knows nothing of.
 	if v.closed != 0 || g.isChanged(ref) {
 		var err error
 		if r, ref, ok, err = w.t.shownOf(g, r, ref); err != nil || !ok {
@@ -131,7 +143,7 @@ func (w *walk) leaf(g *segment, part int, leaf, ref uint32) error {
 		}
 	}
 	box, ok := r.box()
-	if !ok || v.gone(r) {
+	if !ok || v.hasNoValue(r) {
 		return nil
 	}
 	if box.Crosses() || part > 0 { // otherwise this is the only pair
@@ -140,7 +152,7 @@ func (w *walk) leaf(g *segment, part int, leaf, ref uint32) error {
 			return nil
 		}
 	}
-	return w.give(hit{g, r, ref, box})
+	return w.giveHit(hit{g, r, ref, box})
 }
 
 // deltaEntry is an entry of the spatial delta.
@@ -152,19 +164,23 @@ type deltaEntry struct {
 
 const _ = uint(format.DeltaEntrySize - unsafe.Sizeof(deltaEntry{}))
 
-// delta walks the n entries of a spatial delta: those of the cells that the boxes touch, or all when there are fewer.
-func (w *walk) delta(g *segment, n int) error {
+// walkDelta walks the n entries of a spatial delta: those of the cells that the boxes touch, or all entries if there are
+// fewer of them than cells.
+func (w *walk) walkDelta(g *segment, n int) error {
+	// No chain at all, or damage: chain 0 holds the large boxes, and one more is the least for the others.
 	if len(g.cells) < 2 {
 		return nil
 	}
 	var cells uint64
 	for i := range w.boxes {
-		cells += cellsOf(&w.boxes[i]).count()
+		cells += cellsOf(&w.boxes[i]).countCells()
 	}
+	// A query over a continent covers more cells than a delta has entries. Then looking at every entry is less work than
+	// asking for every cell.
 	if cells >= uint64(n) {
 		for i := range w.boxes {
 			for e := range g.delta[:n] {
-				if err := w.entry(g, i, &g.delta[e]); err != nil {
+				if err := w.visitEntry(g, i, &g.delta[e]); err != nil {
 					return err
 				}
 			}
@@ -172,24 +188,25 @@ func (w *walk) delta(g *segment, n int) error {
 		return nil
 	}
 	for i := range w.boxes {
-		if err := w.chain(g, i, 0, nil); err != nil {
+		// Chain 0 has the boxes that are larger than a cell, which may touch any query.
+		if err := w.walkChain(g, i, 0, nil); err != nil {
 			return err
 		}
-		if err := w.cells(g, i); err != nil {
+		if err := w.walkCells(g, i); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// cells walks the chains of the cells in which a box that touches the query can have its lowest corner.
-func (w *walk) cells(g *segment, part int) error {
+// walkCells walks the chains of the cells in which a box that touches the query can have its lowest corner.
+func (w *walk) walkCells(g *segment, part int) error {
 	r := cellsOf(&w.boxes[part])
 	for y := r.minY; y <= r.maxY; y++ {
 		for x := r.minX; x <= r.maxX; x++ {
 			c := cell{x, y}
 			head := format.DeltaCell(c.lonUnits(), c.latUnits(), uint32(len(g.cells)))
-			if err := w.chain(g, part, head, &c); err != nil {
+			if err := w.walkChain(g, part, head, &c); err != nil {
 				return err
 			}
 		}
@@ -197,8 +214,8 @@ func (w *walk) cells(g *segment, part int) error {
 	return nil
 }
 
-// chain walks the chain of a head. Several cells may share one: entries of other cells than the one given are passed over.
-func (w *walk) chain(g *segment, part int, head uint32, in *cell) error {
+// walkChain walks the chain of a head. Several cells may share a head: entries of other cells than in are skipped.
+func (w *walk) walkChain(g *segment, part int, head uint32, in *cell) error {
 	if int(head) >= len(g.cells) {
 		return nil
 	}
@@ -208,38 +225,40 @@ func (w *walk) chain(g *segment, part int, head uint32, in *cell) error {
 			return nil
 		}
 		if uint64(next) > uint64(len(g.delta)) {
-			return g.corrupt("the spatial delta leads past its end", g.deltaOffset(next-1))
+			return g.corruptAt("the spatial delta leads past its end", g.deltaOffset(next-1))
 		}
 		e := &g.delta[next-1]
 		if in == nil || *in == cellOf(e.box.MinX, e.box.MinY) {
-			if err := w.entry(g, part, e); err != nil {
+			if err := w.visitEntry(g, part, e); err != nil {
 				return err
 			}
 		}
 		next = e.next
 	}
-	return g.corrupt("the spatial delta runs in a circle", g.deltaOffset(0))
+	return g.corruptAt("the spatial delta runs in a circle", g.deltaOffset(0))
 }
 
-// entry looks at an entry of the delta: it counts when the view shows the very record that it was made for.
-func (w *walk) entry(g *segment, part int, e *deltaEntry) error {
+// visitEntry handles an entry of the delta. It counts if the view shows the very record that the entry was made for: an
+// older entry of the same key leads to an older version.
+func (w *walk) visitEntry(g *segment, part int, e *deltaEntry) error {
 	v := &w.t.view
-	if e.ver > v.limit(g) || !e.box.Intersects(w.boxes[part]) {
+	// The version and the box in the entry decide most entries without a look at the record.
+	if e.ver > v.limitOf(g) || !e.box.Intersects(w.boxes[part]) {
 		return nil
 	}
-	r, ok := g.record(e.ref)
+	r, ok := g.recordAt(e.ref)
 	if !ok {
-		return g.corrupt("a reference of the spatial delta points past the heap", g.refOffset(e.ref))
+		return g.corruptAt("a reference of the spatial delta points past the heap", g.refOffset(e.ref))
 	}
 	box, ok := r.box()
 	if !ok || r.flags()&format.FlagMoved == 0 || !isPart(box, e.box) {
 		return nil // of a commit that was never finished
 	}
 	shown, ref, ok, err := w.t.shownOf(g, r, e.ref)
-	if err != nil || !ok || ref != e.ref || v.gone(shown) || !rtree.FirstMatch(w.boxes, part, box, e.box) {
+	if err != nil || !ok || ref != e.ref || v.hasNoValue(shown) || !rtree.FirstMatch(w.boxes, part, box, e.box) {
 		return err
 	}
-	return w.give(hit{g, r, ref, box})
+	return w.giveHit(hit{g, r, ref, box})
 }
 
 // isPart reports whether a plain box is one of the parts of a record's box.
@@ -251,24 +270,26 @@ func isPart(record, plain format.Box) bool {
 // cell is a cell of the spatial delta.
 type cell struct{ x, y int64 }
 
+// cellOf returns the cell of a point.
 func cellOf(x, y int32) cell {
 	return cell{(int64(x) + format.LonUnitsMax) >> format.DeltaCellShift, (int64(y) + format.LatUnitsMax) >> format.DeltaCellShift}
 }
 
-// lonUnits and latUnits give the lowest corner of the cell.
+// lonUnits and latUnits return the lowest corner of the cell.
 func (c cell) lonUnits() int32 { return int32(c.x<<format.DeltaCellShift - format.LonUnitsMax) }
 func (c cell) latUnits() int32 { return int32(c.y<<format.DeltaCellShift - format.LatUnitsMax) }
 
 // cellRange is a rectangle of cells.
 type cellRange struct{ minX, minY, maxX, maxY int64 }
 
-// cellsOf gives the cells in which a box that is no larger than a cell and touches b can have its lowest corner.
+// cellsOf returns the cells in which a box that touches b, and is no larger than a cell, can have its lowest corner.
 func cellsOf(b *format.Box) cellRange {
 	low, high := cellOf(b.MinX, b.MinY), cellOf(b.MaxX, b.MaxY)
 	return cellRange{max(low.x-1, 0), max(low.y-1, 0), high.x, high.y}
 }
 
-func (r cellRange) count() uint64 {
+// countCells returns the number of cells.
+func (r cellRange) countCells() uint64 {
 	if r.maxX < r.minX || r.maxY < r.minY {
 		return 0
 	}
@@ -292,8 +313,8 @@ func (t *Table) VisitNearest(p rhumb.Point, k int, fn func(*Item) bool) error {
 			if failed == nil {
 				w := t.newWalk(boxes)
 				w.found = func(h hit) error { visit(h, h.box); return nil }
-				failed = w.run()
-				w.release()
+				failed = w.runQuery()
+				w.releaseWalk()
 			}
 		})
 	if failed != nil {
@@ -301,25 +322,27 @@ func (t *Table) VisitNearest(p rhumb.Point, k int, fn func(*Item) bool) error {
 	}
 	for _, n := range near {
 		var it Item
-		if err := t.fill(&it, n.Item.g, n.Item.r, n.Item.ref); err != nil {
+		if err := t.fillItem(&it, n.Item.g, n.Item.r, n.Item.ref); err != nil {
 			return err
 		}
 		it.Distance = n.Metres
-		if err := t.hand(&it, fn); err != nil {
-			return stopped(err)
+		if err := t.handItem(&it, fn); err != nil {
+			return ignoreStop(err)
 		}
 	}
 	return nil
 }
 
-// startShards is how many shards are asked for a first radius. Keys are spread evenly, so that a few tell as much as all.
+// startShards is how many shards are asked for a first radius. Keys are spread evenly over the shards, so a few say as much
+// as all.
 const startShards = 4
 
-// startRadius gives a radius that likely holds k records: the least of what the trees of a few shards say, and of what holds
-// twice k if all records were spread evenly. One that is too small costs a search of little; one that is too large may
-// find everything.
+// startRadius returns a radius that likely holds k records: the least of what the trees of a few shards say, and of what
+// would hold twice k if all records were spread evenly. A radius that is too small costs a search that finds little; one
+// that is too large may find everything.
 func (t *Table) startRadius(p rhumb.Point, k int) float64 {
 	shards := len(t.t.segments)
+	// Each shard has its part of the k records, since keys are spread by their hashes.
 	each := (k + shards - 1) / shards
 	start := geo.DistanceMax
 	for _, g := range t.t.segments[:min(shards, startShards)] {
@@ -343,5 +366,5 @@ func (t *Table) compareHits(a, b hit) int {
 	}
 	an, as, _ := a.g.name(a.r, a.ref)
 	bn, bs, _ := b.g.name(b.r, b.ref)
-	return orderKey{name: an, shardKey: as}.compare(orderKey{name: bn, shardKey: bs})
+	return orderKey{name: an, shardKey: as}.compareKey(orderKey{name: bn, shardKey: bs})
 }

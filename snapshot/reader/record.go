@@ -10,7 +10,12 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// Item is a record as a view shows it. Name and Value lie in the image and are valid until the view is unlocked; they must
+// Records are read where they lie. Whatever a look-up needs of a record is in its first 64 bytes, which recordAt has found
+// to be within the heap; the lengths of names and values are compared with the end of the heap before they are used. Fields
+// do not change once a view can see the record, except for the version, which recovery may overwrite in a record that no
+// view shows.
+
+// Item is a record as a view shows it. Name and Value lie in the image. They are valid until the view is unlocked and must
 // not be written to.
 type Item struct {
 	// Value is the stored value, in Rhumb's value encoding: see rhumb.DecodeOpaque and rhumb.DecodeRecord.
@@ -19,44 +24,51 @@ type Item struct {
 	Name []byte
 	// Number is the key of a KeyUint64 table.
 	Number uint64
-	// Version is the version of the image that brought the value; for one that is older than the live generation it is the
-	// version that the generation was built at.
+	// Version is the version of the image that brought the value. For a value that is older than the live generation it is
+	// the version at which the generation was built.
 	Version uint64
-	// HLC is the timestamp of the write; 0 when the publisher does not know it.
+	// HLC is the timestamp of the write; 0 if the publisher does not know it.
 	HLC rhumb.Timestamp
-	// Expiry is when the value ceases, in ns since 1970; 0 for never.
+	// Expiry is when the value ends, in ns since 1970; 0 for never.
 	Expiry int64
 	// Box is where the record lies, if HasBox.
 	Box format.Box
-	// Distance is how far from the point of the query the box lies, in metres; only Radius and Nearest set it.
+	// Distance is how far the box is from the point of the query, in metres. Only Radius and Nearest set it.
 	Distance float64
-	// ShardKey tells a name that the server gave. HasBox tells whether there is a Box. Found is false for a key that MultiGet
-	// did not find; then all other fields are zero.
+	// ShardKey reports whether the server gave the name, and HasBox whether there is a Box. Found is false for a key that
+	// MultiGet did not find; all other fields are zero then.
 	ShardKey, HasBox, Found bool
 }
 
-// record is the head of a mapped record.
+// record is the head of a mapped record. It is one pointer: the methods read fields where they lie.
 type record struct{ p unsafe.Pointer }
 
+// word returns the number, or the hash of the name.
 func (r record) word() uint64 { return *(*uint64)(r.p) }
 
-// version is relative to the generation's base. Recovery overwrites it in records of commits that were not finished.
+// version returns the version relative to the generation's base. Recovery overwrites it in records of commits that were not
+// finished, so the load is atomic.
 func (r record) version() uint32 {
 	return atomic.LoadUint32((*uint32)(unsafe.Add(r.p, format.RecordVersion)))
 }
 
-func (r record) prev() uint32  { return *(*uint32)(unsafe.Add(r.p, format.RecordPrev)) }
+// prev returns the reference of the version before.
+func (r record) prev() uint32 { return *(*uint32)(unsafe.Add(r.p, format.RecordPrev)) }
+
+// flags returns the flags.
 func (r record) flags() uint16 { return *(*uint16)(unsafe.Add(r.p, format.RecordFlags)) }
 
-// lengthAndFlags gives the length of the value, LongValue for a long one, and in the upper half the flags.
+// lengthAndFlags returns the length of the value in the lower half, LongValue for a long one, and the flags in the upper
+// half. Both come with one load.
 func (r record) lengthAndFlags() uint32 { return *(*uint32)(unsafe.Add(r.p, format.RecordLen)) }
 
+// sum returns the checksum, 0 in a table that is not summed.
 func (r record) sum() uint32 { return *(*uint32)(unsafe.Add(r.p, format.RecordSum)) }
 
 // The fixed parts of the payload all lie within the first unit, so that they can be read wherever a record begins.
 const _ = uint(format.RecordAlign - format.RecordHeadSize - 8 - 8 - 16)
 
-// hlc gives the timestamp of the write, or 0.
+// hlc returns the timestamp of the write, or 0.
 func (r record) hlc() rhumb.Timestamp {
 	if r.flags()&format.FlagHLC == 0 {
 		return 0
@@ -64,7 +76,7 @@ func (r record) hlc() rhumb.Timestamp {
 	return rhumb.Timestamp(*(*uint64)(unsafe.Add(r.p, format.RecordHeadSize)))
 }
 
-// expiry gives the offset and the value of the expiry, or ok false.
+// expiry returns the expiry; ok is false if there is none.
 func (r record) expiry() (ns int64, ok bool) {
 	f := r.flags()
 	if f&format.FlagExpiry == 0 {
@@ -73,15 +85,15 @@ func (r record) expiry() (ns int64, ok bool) {
 	return *(*int64)(unsafe.Add(r.p, format.RecordHeadSize+uintptr(f&format.FlagHLC)/2)), true
 }
 
-// boxAt gives the offset of the box, which is where the payload's variable part begins when there is no box.
+// boxAt returns the offset of the box. Without a box the variable part of the payload begins there.
 func boxAt(f uint16) uintptr {
 	return format.RecordHeadSize + uintptr(f&format.FlagHLC)/2 + uintptr(f&format.FlagExpiry)*2
 }
 
-// nameAt gives the offset of the key's length in a KeyName table, and of the value in another.
+// nameAt returns the offset of the length of the name in a KeyName table, and of the value in another.
 func nameAt(f uint16) uintptr { return boxAt(f) + uintptr(f&format.FlagBox)*8 }
 
-// box gives the box, or ok false.
+// box returns the box; ok is false if there is none.
 func (r record) box() (b format.Box, ok bool) {
 	f := r.flags()
 	if f&format.FlagBox == 0 {
@@ -90,13 +102,15 @@ func (r record) box() (b format.Box, ok bool) {
 	return *(*format.Box)(unsafe.Add(r.p, boxAt(f))), true
 }
 
-// room gives how many bytes of the heap there are from a record on.
-func (g *segment) room(ref uint32) uintptr { return uintptr(g.units-ref) * format.RecordAlign }
+// bytesFrom returns how many bytes the heap has from a record on.
+func (g *segment) bytesFrom(ref uint32) uintptr { return uintptr(g.units-ref) * format.RecordAlign }
 
-// value gives where the value of a record begins whose key ends at an offset, and how long it is; ok is false when it does not fit
-// the heap.
+// value returns where the value of a record begins whose key ends at an offset, and how long it is. ok is false if the
+// value does not fit into the heap.
 func (g *segment) value(r record, ref uint32, at uintptr) (begin, n uintptr, ok bool) {
-	room := g.room(ref)
+	// Every length is compared with what is left of the heap. The subtractions cannot wrap, since at <= room is checked
+	// first.
+	room := g.bytesFrom(ref)
 	n = uintptr(*(*uint16)(unsafe.Add(r.p, format.RecordLen)))
 	if n == uintptr(format.LongValue) {
 		if at+format.LongLenSize > room {
@@ -108,17 +122,17 @@ func (g *segment) value(r record, ref uint32, at uintptr) (begin, n uintptr, ok 
 	return at, n, at <= room && n <= room-at && n <= format.ValueSizeMax
 }
 
-// name gives the key of a record of a KeyName table, or ok false when it does not fit the heap.
+// name returns the key of a record of a KeyName table. ok is false if the key does not fit into the heap.
 func (g *segment) name(r record, ref uint32) (name []byte, shardKey, ok bool) {
 	at := nameAt(r.flags())
-	if at >= g.room(ref) {
+	if at >= g.bytesFrom(ref) {
 		return nil, false, false
 	}
 	n := uintptr(*(*uint8)(unsafe.Add(r.p, at)))
 	if n == format.ShardKeyLen {
 		n, shardKey = format.ShardKeySize, true
 	}
-	if n+1 > g.room(ref)-at {
+	if n+1 > g.bytesFrom(ref)-at {
 		return nil, false, false
 	}
 	return unsafe.Slice((*byte)(unsafe.Add(r.p, at+1)), n), shardKey, true
@@ -130,41 +144,44 @@ func (g *segment) sameName(r record, ref uint32, key *lookupKey) bool {
 	return ok && shardKey == key.shardKey && string(name) == string(key.name)
 }
 
-// visible follows the chain of versions from a record to the one that the view shows. It gives ok false when there is none.
-// Tombstones and records whose time has passed are visible here; see gone.
-func (v *View) visible(g *segment, ref uint32) (r record, at uint32, ok bool, err error) {
-	limit := v.limit(g)
+// visibleVersion follows the chain of versions from a record to the one that the view shows. ok is false if there is none.
+// Tombstones and expired records count as visible here; see hasNoValue.
+func (v *View) visibleVersion(g *segment, ref uint32) (r record, at uint32, ok bool, err error) {
+	limit := v.limitOf(g)
 	for {
-		r, ok = g.record(ref)
+		r, ok = g.recordAt(ref)
 		if !ok {
-			return r, ref, false, g.corrupt("a reference points past the heap", g.refOffset(ref))
+			return r, ref, false, g.corruptAt("a reference points past the heap", g.refOffset(ref))
 		}
 		if v.shows(r, limit) {
 			return r, ref, true, nil
 		}
+		// The view is older than this version, or cut off before it.
 		prev := r.prev()
 		if prev == format.NoPrev {
 			return r, ref, false, nil
 		}
 		if prev >= ref { // earlier versions lie lower, so that every chain ends
-			return r, ref, false, g.corrupt("a chain of versions leads upwards", g.refOffset(ref))
+			return r, ref, false, g.corruptAt("a chain of versions leads upwards", g.refOffset(ref))
 		}
 		ref = prev
 	}
 }
 
-// shows reports whether a record is of a version that the view knows, limit being that relative to the generation's base.
+// shows reports whether a record is of a version that the view knows. limit is the version of the view relative to the
+// generation's base.
 func (v *View) shows(r record, limit uint32) bool {
 	return r.version() <= limit && (v.closed == 0 || r.hlc() <= v.closed)
 }
 
-// limit gives the view's version relative to a generation's base.
-func (v *View) limit(g *segment) uint32 {
+// limitOf returns the version of the view relative to a generation's base. The greatest relative version means aborted, and
+// no view reaches it.
+func (v *View) limitOf(g *segment) uint32 {
 	return uint32(min(v.version-g.version, math.MaxUint32-1))
 }
 
-// gone reports whether a visible record says that the key has no value.
-func (v *View) gone(r record) bool {
+// hasNoValue reports whether a visible record says that its key has no value.
+func (v *View) hasNoValue(r record) bool {
 	if r.flags()&(format.FlagTombstone|format.FlagExpiry) == 0 {
 		return false
 	}
@@ -172,21 +189,23 @@ func (v *View) gone(r record) bool {
 	return r.flags()&format.FlagTombstone != 0 || expires && ns <= v.wall
 }
 
-// isPlain reports whether a record is that of a number and takes no second look: it is of a version below the bound, and has
-// a value that is not long and has no end. Flags that are as expected are only compared, together with the length that they
-// stand beside, so that the value's address does not wait for them.
+// isPlain reports whether a record is that of a number and needs no second look: its version is below the bound, and its
+// value is neither long nor expiring.
+//
+// Flags that are as expected are compared together with the length that they lie beside, in one subtraction. So the address
+// of the value does not have to wait for the flags to arrive.
 func (r record) isPlain(l *lane, number, bound uint64) bool {
 	return r.word() == number && l.version+uint64(r.version()) < bound &&
-		(r.lengthAndFlags()-l.flags < uint32(format.LongValue) || r.endless())
+		(r.lengthAndFlags()-l.flags < uint32(format.LongValue) || r.neverEnds())
 }
 
-// endless reports whether a record has a value that is not long and has no end.
-func (r record) endless() bool {
+// neverEnds reports whether a record has a value that is neither long nor expiring.
+func (r record) neverEnds() bool {
 	return r.flags()&(format.FlagTombstone|format.FlagExpiry) == 0 && uint16(r.lengthAndFlags()) != format.LongValue
 }
 
-// plain makes an item, which must be zero, of a record that isPlain.
-func (r record) plain(it *Item, l *lane) {
+// fillPlain fills an item, which must be zero, with a record that isPlain.
+func (r record) fillPlain(it *Item, l *lane) {
 	it.Value = r.plainValue(l)
 	it.Number = r.word()
 	it.Version = l.version + uint64(r.version())
@@ -195,8 +214,9 @@ func (r record) plain(it *Item, l *lane) {
 	it.Box, it.HasBox = r.box()
 }
 
-// plainValue gives the value of a record that isPlain.
+// plainValue returns the value of a record that isPlain.
 func (r record) plainValue(l *lane) []byte {
+	// The lane knows where the value of a usual record begins. Only another one has its flags taken apart.
 	n, at := r.lengthAndFlags(), uintptr(l.at)
 	if n-l.flags >= uint32(format.LongValue) {
 		at = nameAt(r.flags())
@@ -205,8 +225,8 @@ func (r record) plainValue(l *lane) []byte {
 	return (*[math.MaxUint16]byte)(unsafe.Add(r.p, at))[:n:n] // unsafe.Slice would check that it does not go round
 }
 
-// fill makes an item of a visible record.
-func (t *Table) fill(it *Item, g *segment, r record, ref uint32) error {
+// fillItem fills an item with a visible record.
+func (t *Table) fillItem(it *Item, g *segment, r record, ref uint32) error {
 	at := nameAt(r.flags())
 	*it = Item{}
 	if t.t.KeyKind == format.KeyUint64 {
@@ -214,14 +234,14 @@ func (t *Table) fill(it *Item, g *segment, r record, ref uint32) error {
 	} else {
 		name, shardKey, ok := g.name(r, ref)
 		if !ok {
-			return g.corrupt("a key runs past the heap", g.refOffset(ref))
+			return g.corruptAt("a key runs past the heap", g.refOffset(ref))
 		}
 		it.Name, it.ShardKey = name, shardKey
 		at += 1 + uintptr(len(name))
 	}
 	at, n, ok := g.value(r, ref, at)
 	if !ok {
-		return g.corrupt("a value runs past the heap", g.refOffset(ref))
+		return g.corruptAt("a value runs past the heap", g.refOffset(ref))
 	}
 	it.Value = unsafe.Slice((*byte)(unsafe.Add(r.p, at)), n)
 	it.Version, it.Found = g.version+uint64(r.version()), true

@@ -11,11 +11,15 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// Scan gives the records of an ordered table whose names begin with a prefix, in the order of their keys: numbers by
-// value, names bytewise, shard keys after all names and only when the prefix is empty. In a KeyUint64 table the prefix is of
-// the number's 8 bytes, big-endian. It fails with kind InvalidArgument when the table is not ordered.
+// A scan merges the shards, since keys are spread over them by their hashes. Within a shard it merges the sorted base with
+// the skip list of keys that came since. Both lists hold keys and not versions: which version of a key the view shows, or
+// none, is decided when the key is visited.
+
+// Scan returns the records of an ordered table whose names begin with a prefix, in the order of their keys: numbers by
+// value, names by their bytes, and shard keys after all names and only if the prefix is empty. In a KeyUint64 table the
+// prefix is a prefix of the number's 8 bytes, big-endian. It fails with kind InvalidArgument if the table is not ordered.
 func (t *Table) Scan(prefix []byte) iter.Seq2[Item, error] {
-	return seq(func(fn func(*Item) bool) error { return t.VisitScan(prefix, fn) })
+	return sequenceOf(func(fn func(*Item) bool) error { return t.VisitScan(prefix, fn) })
 }
 
 // VisitScan is Scan with a visitor, as VisitAll has one.
@@ -26,53 +30,55 @@ func (t *Table) VisitScan(prefix []byte, fn func(*Item) bool) error {
 	if !t.t.Ordered() {
 		return t.refuse("it keeps no order, so it can only be walked whole; `rhumb table create NAME --snapshot=ordered` makes a table that does")
 	}
-	from, until, ok := t.bounds(prefix)
+	from, until, ok := t.prefixBounds(prefix)
 	if !ok {
 		return nil
 	}
 	m := make(merge, 0, len(t.t.segments))
 	for _, g := range t.t.segments {
 		c := cursor{t: t, g: g}
-		if err := c.seek(from); err != nil {
+		if err := c.seekKey(from); err != nil {
 			return err
 		}
 		if c.valid {
 			m = append(m, c)
 		}
 	}
+	// Build the heap bottom-up: each cursor starts at the first key of its own shard.
 	for i := len(m)/2 - 1; i >= 0; i-- {
-		m.down(i)
+		m.siftDown(i)
 	}
-	return stopped(t.merge(m, until, fn))
+	return ignoreStop(t.mergeCursors(m, until, fn))
 }
 
-// merge visits the keys of all cursors in order, as long as they are within.
-func (t *Table) merge(m merge, within func(orderKey) bool, fn func(*Item) bool) error {
+// mergeCursors visits the keys of all cursors in order, as long as they are within the bounds.
+func (t *Table) mergeCursors(m merge, within func(orderKey) bool, fn func(*Item) bool) error {
 	for len(m) > 0 && within(m[0].key) {
 		c := &m[0]
-		if err := c.show(fn); err != nil {
+		if err := c.showKey(fn); err != nil {
 			return err
 		}
-		if err := c.next(); err != nil {
+		if err := c.nextKey(); err != nil {
 			return err
 		}
 		if !c.valid {
 			m[0] = m[len(m)-1]
 			m = m[:len(m)-1]
 		}
-		m.down(0)
+		m.siftDown(0)
 	}
 	return nil
 }
 
-// orderKey is a key as it is ordered.
+// orderKey is a key as ordered tables compare it.
 type orderKey struct {
 	number   uint64
 	name     []byte
 	shardKey bool
 }
 
-func (k orderKey) compare(o orderKey) int {
+// compareKey orders shard keys after all names, and otherwise numbers by value and names by their bytes.
+func (k orderKey) compareKey(o orderKey) int {
 	if k.shardKey != o.shardKey {
 		if k.shardKey {
 			return 1
@@ -82,13 +88,15 @@ func (k orderKey) compare(o orderKey) int {
 	return cmp.Or(cmp.Compare(k.number, o.number), bytes.Compare(k.name, o.name))
 }
 
-// bounds gives the lowest key with a prefix, and what tells the keys that have it from those that follow.
-func (t *Table) bounds(prefix []byte) (from orderKey, within func(orderKey) bool, ok bool) {
+// prefixBounds returns the lowest key with a prefix, and a function that reports whether a key has the prefix. ok is false
+// if no key can have it.
+func (t *Table) prefixBounds(prefix []byte) (from orderKey, within func(orderKey) bool, ok bool) {
 	if t.t.KeyKind == format.KeyName {
 		return orderKey{name: prefix}, func(k orderKey) bool {
 			return len(prefix) == 0 || !k.shardKey && bytes.HasPrefix(k.name, prefix)
 		}, true
 	}
+	// No number has more than 8 bytes, so that no key can have the prefix.
 	if len(prefix) > 8 {
 		return from, nil, false
 	}
@@ -99,7 +107,8 @@ func (t *Table) bounds(prefix []byte) (from orderKey, within func(orderKey) bool
 	return orderKey{number: first}, func(k orderKey) bool { return k.number <= last }, true
 }
 
-// cursor walks the keys of one shard in order: those of the base, and those of the skip list, which the base lacks.
+// cursor walks the keys of one shard in order. It merges two lists: the order of the base, and the skip list of the keys
+// that the base lacks. No key is in both.
 type cursor struct {
 	t *Table
 	g *segment
@@ -116,31 +125,31 @@ type cursor struct {
 	steps   int // nodes passed; more than there are words is a circle
 }
 
-// keyAt gives the key of the record that stands at a place in the file, which is named when it is damaged.
+// keyAt returns the key of a record.
 func (c *cursor) keyAt(ref uint32) (orderKey, error) {
-	r, ok := c.g.record(ref)
+	r, ok := c.g.recordAt(ref)
 	if !ok {
-		return orderKey{}, c.g.corrupt("an ordered reference points past the heap", c.g.refOffset(ref))
+		return orderKey{}, c.g.corruptAt("an ordered reference points past the heap", c.g.refOffset(ref))
 	}
 	if c.t.t.KeyKind == format.KeyUint64 {
 		return orderKey{number: r.word()}, nil
 	}
 	name, shardKey, ok := c.g.name(r, ref)
 	if !ok {
-		return orderKey{}, c.g.corrupt("a key runs past the heap", c.g.refOffset(ref))
+		return orderKey{}, c.g.corruptAt("a key runs past the heap", c.g.refOffset(ref))
 	}
 	return orderKey{name: name, shardKey: shardKey}, nil
 }
 
-// seek goes to the first key that is not below from.
-func (c *cursor) seek(from orderKey) (err error) {
+// seekKey moves to the first key that is not below from.
+func (c *cursor) seekKey(from orderKey) (err error) {
 	c.base = sort.Search(len(c.g.order), func(i int) bool {
 		k, e := c.keyAt(c.g.order[i])
 		if e != nil {
 			err = e
 			return true
 		}
-		return k.compare(from) >= 0
+		return k.compareKey(from) >= 0
 	})
 	if err != nil {
 		return err
@@ -151,29 +160,30 @@ func (c *cursor) seek(from orderKey) (err error) {
 	if err := c.loadBase(); err != nil {
 		return err
 	}
-	return c.choose()
+	return c.chooseLower()
 }
 
-// word reads a word of the skip list.
-func (c *cursor) word(at uint32) (uint32, error) {
+// skipWord reads a word of the skip list. The load is atomic, because the publisher links nodes meanwhile.
+func (c *cursor) skipWord(at uint32) (uint32, error) {
 	if uint64(at) >= uint64(len(c.g.skip)) {
-		return 0, c.g.corrupt("the ordered delta leads past its end", uint64(at)*4)
+		return 0, c.g.corruptAt("the ordered delta leads past its end", uint64(at)*4)
 	}
 	return atomic.LoadUint32(&c.g.skip[at]), nil
 }
 
-// seekNode goes down the levels of the skip list, on each as far as keys are below from.
+// seekNode finds the first node that is not below from. It goes down the levels of the skip list, and on each one forward
+// as far as keys are below from.
 func (c *cursor) seekNode(from orderKey) error {
 	if len(c.g.skip) < format.OrderHead+2+format.OrderHeightMax {
 		return nil
 	}
 	at := uint32(format.OrderHead)
 	for level := format.OrderHeightMax - 1; level >= 0; {
-		next, key, err := c.after(at, uint32(level))
+		next, key, err := c.nodeAfter(at, uint32(level))
 		if err != nil {
 			return err
 		}
-		if next != 0 && key.compare(from) < 0 {
+		if next != 0 && key.compareKey(from) < 0 {
 			at = next
 			continue
 		}
@@ -185,15 +195,16 @@ func (c *cursor) seekNode(from orderKey) error {
 	return nil
 }
 
-// after gives the node that follows one on a level, 0 at the end, and its key.
-func (c *cursor) after(at, level uint32) (next uint32, key orderKey, err error) {
-	if next, err = c.word(at + 2 + level); err != nil || next == 0 {
+// nodeAfter returns the node that follows another on a level, 0 at the end, and its key.
+func (c *cursor) nodeAfter(at, level uint32) (next uint32, key orderKey, err error) {
+	if next, err = c.skipWord(at + 2 + level); err != nil || next == 0 {
 		return 0, key, err
 	}
+	// Every node takes words of its own. More steps than words are a circle, which only damage can make.
 	if c.steps++; c.steps > len(c.g.skip) {
-		return 0, key, c.g.corrupt("the ordered delta runs in a circle", uint64(at)*4)
+		return 0, key, c.g.corruptAt("the ordered delta runs in a circle", uint64(at)*4)
 	}
-	ref, err := c.word(next)
+	ref, err := c.skipWord(next)
 	if err != nil {
 		return 0, key, err
 	}
@@ -201,6 +212,7 @@ func (c *cursor) after(at, level uint32) (next uint32, key orderKey, err error) 
 	return next, key, err
 }
 
+// loadBase reads the key at the position in the order.
 func (c *cursor) loadBase() (err error) {
 	if c.base < len(c.g.order) {
 		c.baseKey, err = c.keyAt(c.g.order[c.base])
@@ -208,59 +220,61 @@ func (c *cursor) loadBase() (err error) {
 	return err
 }
 
-// choose takes the lower of the two keys.
-func (c *cursor) choose() (err error) {
+// chooseLower takes the lower of the two keys.
+func (c *cursor) chooseLower() (err error) {
 	hasBase := c.base < len(c.g.order)
 	c.valid = hasBase || c.node != 0
-	c.inBase = hasBase && (c.node == 0 || c.baseKey.compare(c.nodeKey) < 0)
+	// Equal keys cannot occur: a key of the base has no node.
+	c.inBase = hasBase && (c.node == 0 || c.baseKey.compareKey(c.nodeKey) < 0)
 	switch {
 	case c.inBase:
 		c.key, c.ref = c.baseKey, c.g.order[c.base]
 	case c.valid:
 		c.key = c.nodeKey
-		c.ref, err = c.word(c.node)
+		c.ref, err = c.skipWord(c.node)
 	}
 	return err
 }
 
-// next goes to the next key.
-func (c *cursor) next() (err error) {
+// nextKey moves to the next key.
+func (c *cursor) nextKey() (err error) {
 	if c.inBase {
 		c.base++
 		err = c.loadBase()
 	} else {
-		c.node, c.nodeKey, err = c.after(c.node, 0)
+		c.node, c.nodeKey, err = c.nodeAfter(c.node, 0)
 	}
 	if err != nil {
 		return err
 	}
-	return c.choose()
+	return c.chooseLower()
 }
 
-// show visits the version of the key that the view shows.
-func (c *cursor) show(fn func(*Item) bool) error {
-	r, ok := c.g.record(c.ref)
+// showKey visits the version of the key that the view shows. A record of the base without a newer version needs no look-up.
+func (c *cursor) showKey(fn func(*Item) bool) error {
+	r, ok := c.g.recordAt(c.ref)
 	if !ok {
-		return c.g.corrupt("an ordered reference points past the heap", c.g.refOffset(c.ref))
+		return c.g.corruptAt("an ordered reference points past the heap", c.g.refOffset(c.ref))
 	}
 	if c.inBase && !c.g.isChanged(c.ref) {
-		return c.t.show(c.g, c.ref, fn)
+		return c.t.showNewest(c.g, c.ref, fn)
 	}
 	newest, ok, err := c.t.newestOf(c.g, r, c.ref)
 	if err != nil || !ok {
 		return err
 	}
-	return c.t.show(c.g, newest, fn)
+	return c.t.showNewest(c.g, newest, fn)
 }
 
-// merge is a heap of cursors, the one with the lowest key on top. Shards have no key in common.
+// merge is a heap of cursors with the lowest key on top. No key is in two shards.
 type merge []cursor
 
-func (m merge) down(i int) {
+// siftDown moves a cursor to its place below.
+func (m merge) siftDown(i int) {
 	for {
 		low := i
 		for _, child := range [2]int{2*i + 1, 2*i + 2} {
-			if child < len(m) && m[child].key.compare(m[low].key) < 0 {
+			if child < len(m) && m[child].key.compareKey(m[low].key) < 0 {
 				low = child
 			}
 		}

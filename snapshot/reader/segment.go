@@ -11,7 +11,15 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/rtree"
 )
 
+// A look-up reads a bucket, which is one cache line, and then only records whose fingerprint is that of the key. The
+// bucket's words change while readers look: the publisher stores a reference before the fingerprint that leads to it, so
+// that a fingerprint that is seen has its reference. A slot that is seen empty may be filled an instant later; such a
+// record is of a version that the view does not show.
+
 // segment is a mapped generation of one shard.
+//
+// Everything in it may be damaged. The header was checked when the file was mapped, so sections lie within the file. Every
+// reference, length and number that is read later is compared with the end of its section before it is followed.
 type segment struct {
 	// What every look-up needs comes first, in one cache line.
 	index   unsafe.Pointer
@@ -32,7 +40,7 @@ type segment struct {
 	cells   []uint32
 }
 
-// newSegment finds the sections of a mapped segment file.
+// newSegment returns the generation in a mapped file.
 func newSegment(m *mapping, file string) (*segment, error) {
 	head, err := format.DecodeSegment(m.bytes, uint64(len(m.bytes)))
 	if err != nil {
@@ -42,6 +50,7 @@ func newSegment(m *mapping, file string) (*segment, error) {
 	index, _ := head.Find(format.SectionIndex)
 	heap, _ := head.Find(format.SectionHeap)
 	g.index, g.heap, g.heapAt = unsafe.Add(m.base, index.Offset), unsafe.Add(m.base, heap.Offset), heap.Offset
+	// A trailing part of a unit cannot hold a record. The greatest reference stands for none.
 	g.units = uint32(min(heap.Size/format.RecordAlign, math.MaxUint32-1))
 	if s, ok := head.Find(format.SectionChanged); ok {
 		g.changed = unsafe.Slice((*uint64)(unsafe.Add(m.base, s.Offset)), s.Size/8)
@@ -58,12 +67,12 @@ func newSegment(m *mapping, file string) (*segment, error) {
 	return g, nil
 }
 
-// bindSpatial finds the sections of the spatial index, which a generation may lack.
+// bindSpatial finds the sections of the spatial index, which a table may not have.
 func (g *segment) bindSpatial() (err error) {
 	nodes, ok1 := g.head.Find(format.SectionTreeNodes)
 	refs, ok2 := g.head.Find(format.SectionTreeRefs)
 	if ok1 && ok2 {
-		if g.tree, err = rtree.Open(g.section(nodes), g.section(refs)); err != nil {
+		if g.tree, err = rtree.Open(g.sectionBytes(nodes), g.sectionBytes(refs)); err != nil {
 			return err
 		}
 	}
@@ -76,28 +85,31 @@ func (g *segment) bindSpatial() (err error) {
 	return nil
 }
 
-// section gives the bytes of a section.
-func (g *segment) section(s format.Section) []byte { return g.bytes[s.Offset:][:s.Size:s.Size] }
+// sectionBytes returns the bytes of a section.
+func (g *segment) sectionBytes(s format.Section) []byte { return g.bytes[s.Offset:][:s.Size:s.Size] }
 
-// deltaCount gives the number of entries of the spatial delta that are complete.
+// deltaCount returns the number of complete entries of the spatial delta. The publisher stores the count before it links an
+// entry.
 func (g *segment) deltaCount() int {
 	n := atomic.LoadUint64((*uint64)(unsafe.Add(g.base, format.SegmentDelta)))
 	return int(min(n, uint64(len(g.delta))))
 }
 
-// treeOffset and deltaOffset give the offset of a leaf's reference and of an entry in the file.
+// treeOffset returns the file offset of the reference of a leaf.
 func (g *segment) treeOffset(leaf uint32) uint64 {
 	s, _ := g.head.Find(format.SectionTreeRefs)
 	return s.Offset + uint64(leaf)*4
 }
 
+// deltaOffset returns the file offset of an entry of the spatial delta.
 func (g *segment) deltaOffset(entry uint32) uint64 {
 	s, _ := g.head.Find(format.SectionDelta)
 	return s.Offset + uint64(entry)*format.DeltaEntrySize
 }
 
-// recycled reports whether the publisher has taken the file for another generation: it clears the magic first.
-func (m *mapping) recycled(generation uint64) bool {
+// wasRecycled reports whether the publisher has taken the file for another generation. It clears the magic before anything
+// else. A reader that opened the file by its name and locked it too late sees that here.
+func (m *mapping) wasRecycled(generation uint64) bool {
 	word := func(offset uintptr) uint64 { return atomic.LoadUint64((*uint64)(unsafe.Add(m.base, offset))) }
 	return word(0) == 0 || word(segmentGeneration) != generation || word(format.SegmentState) == format.SegmentRecycled
 }
@@ -105,8 +117,8 @@ func (m *mapping) recycled(generation uint64) bool {
 // segmentGeneration is the offset of the generation in a segment's header.
 const segmentGeneration = 24
 
-// agrees checks that the file is what the root says.
-func (g *segment) agrees(image rhumb.UUID, t format.Table, n int, s format.Shard) error {
+// checkIdentity checks that the file is the one that the root's entry names.
+func (g *segment) checkIdentity(image rhumb.UUID, t format.Table, n int, s format.Shard) error {
 	const op rhumb.Op = "reader.segment"
 	h := &g.head
 	switch {
@@ -121,32 +133,32 @@ func (g *segment) agrees(image rhumb.UUID, t format.Table, n int, s format.Shard
 	return nil
 }
 
-// verify reads the whole base and compares its checksums.
-func (g *segment) verify() error {
+// verifySums reads the whole base and compares its checksums.
+func (g *segment) verifySums() error {
 	for _, s := range g.head.Sections {
-		if err := g.head.CheckSum(s, g.section(s)); err != nil {
+		if err := g.head.CheckSum(s, g.sectionBytes(s)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// corrupt says what is wrong and where.
-func (g *segment) corrupt(what string, offset uint64) error {
+// corruptAt returns an error of kind Corrupt that names the file and the offset.
+func (g *segment) corruptAt(what string, offset uint64) error {
 	return rhumb.Ef("reader.segment", rhumb.Corrupt, "%s: %s at offset %d; the node can build the image anew", g.file, what, offset)
 }
 
-// refOffset gives the offset of a record in the file.
+// refOffset returns the file offset of a record.
 func (g *segment) refOffset(ref uint32) uint64 { return g.heapAt + uint64(ref)*format.RecordAlign }
 
-// isChanged reports whether a base record may have a newer version. Without a bitmap it always may.
+// isChanged reports whether a record of the base may have a newer version. Without the section any record may.
 func (g *segment) isChanged(ref uint32) bool {
 	word := int(ref / 64)
 	return word >= len(g.changed) || atomic.LoadUint64(&g.changed[word])>>(ref%64)&1 != 0
 }
 
-// record gives the head of a record; ok is false when the reference points past the heap.
-func (g *segment) record(ref uint32) (record, bool) {
+// recordAt returns the record at a reference; ok is false if the reference is past the heap.
+func (g *segment) recordAt(ref uint32) (record, bool) {
 	if ref >= g.units {
 		return record{}, false
 	}
@@ -156,18 +168,22 @@ func (g *segment) record(ref uint32) (record, bool) {
 // bucket is a mapped bucket.
 type bucket struct{ p unsafe.Pointer }
 
-func (g *segment) bucket(n uint32) bucket {
+// bucketAt returns a bucket by its number.
+func (g *segment) bucketAt(n uint32) bucket {
 	return bucket{unsafe.Add(g.index, uintptr(n)*format.BucketSize)}
 }
 
+// fingerprints returns one of the three words of fingerprints.
 func (b bucket) fingerprints(i uintptr) uint64 {
 	return atomic.LoadUint64((*uint64)(unsafe.Add(b.p, i*8)))
 }
 
+// ref returns the reference in a slot.
 func (b bucket) ref(slot int) uint32 {
 	return atomic.LoadUint32((*uint32)(unsafe.Add(b.p, format.BucketRefs+uintptr(slot)*4)))
 }
 
+// next returns the number of the overflow bucket that follows, 0 for none.
 func (b bucket) next() uint32 {
 	return atomic.LoadUint32((*uint32)(unsafe.Add(b.p, format.BucketNext)))
 }
@@ -179,12 +195,13 @@ const (
 	lastLanes = 0x0000000080008000 // the third word holds two fingerprints
 )
 
-// zeroLanes marks the highest bit of each lane that is zero. It may also mark lanes above one that is, but that one is the
-// lowest it marks.
+// zeroLanes returns a word in which the highest bit of each zero lane is set. It may also set the bit of a lane above a
+// zero one, because the subtraction borrows; the lowest bit set is always that of a zero lane.
 func zeroLanes(w uint64) uint64 { return (w - lanesLow) &^ w & lanesHigh }
 
-// match marks in a word of fingerprints those that equal the pattern, as zeroLanes does.
-func match(w uint64, word uintptr, pattern uint64) uint64 {
+// matchLanes marks the fingerprints of a word that equal the pattern, as zeroLanes does. The third word of a bucket has
+// only two fingerprints.
+func matchLanes(w uint64, word uintptr, pattern uint64) uint64 {
 	m := zeroLanes(w ^ pattern)
 	if word == 2 {
 		m &= lastLanes
@@ -195,64 +212,71 @@ func match(w uint64, word uintptr, pattern uint64) uint64 {
 // marks are the slots of a bucket whose fingerprint equals a pattern.
 type marks uint64
 
-// makeMarks marks the zeros in three words of fingerprints, without a branch, so that the processor goes on to the next
-// look-up while it waits for the bucket. The marks of the words are laid side by side.
+// makeMarks marks the zeros in three words of fingerprints. It has no branch: the processor would have to guess it, and
+// would throw away the look-ups that it has begun when it guessed wrong. The marks of the three words are laid side by side
+// in one word.
 func makeMarks(w0, w1, w2 uint64) marks {
 	return marks(zeroLanes(w0) | zeroLanes(w1)>>1 | zeroLanes(w2)&lastLanes>>2)
 }
 
-// slot gives that of the lowest mark, which is a true one in each word, and so it is in all; 3 when there is none.
-func (m marks) slot() int {
+// firstSlot returns the slot of the lowest mark, or 3 if there is none. The lowest mark of each word is a true one, so the
+// lowest of all is one too.
+func (m marks) firstSlot() int {
+	// The constant sets a bit that stands for slot 3, so that no branch is needed for a bucket without a mark.
 	at := bits.TrailingZeros64(uint64(m | 1<<63))
 	return at>>4 + 4*(15-at&15)
 }
 
-// lookup finds the newest record of a key, or gives ok false.
-func (g *segment) lookup(hash uint64, key *lookupKey) (ref uint32, ok bool, err error) {
+// findNewest returns the newest record of a key; ok is false if the index does not have the key.
+func (g *segment) findNewest(hash uint64, key *lookupKey) (ref uint32, ok bool, err error) {
 	fingerprint := format.Fingerprint(hash)
 	pattern := uint64(fingerprint) * lanesLow
 	n := format.BucketOf(hash, g.buckets)
+	// A chain cannot be longer than there are buckets. The bound turns a circle, which only damage can make, into an error.
 	for range g.head.BucketsMax {
-		b := g.bucket(n)
+		b := g.bucketAt(n)
 		for word := range uintptr(3) {
 			w := b.fingerprints(word)
-			for m := match(w, word, pattern); m != 0; m &= m - 1 {
+			for m := matchLanes(w, word, pattern); m != 0; m &= m - 1 {
 				lane := bits.TrailingZeros64(m) / 16
+				// matchLanes may mark a lane above one that is equal.
 				if uint16(w>>(lane*16)) != fingerprint {
 					continue
 				}
 				ref := b.ref(int(word)*4 + lane)
-				r, ok := g.record(ref)
+				r, ok := g.recordAt(ref)
 				if !ok {
-					return 0, false, g.corrupt("a reference points past the heap", g.bucketOffset(n))
+					return 0, false, g.corruptAt("a reference points past the heap", g.bucketOffset(n))
 				}
 				if r.word() == key.word && (!key.named || g.sameName(r, ref, key)) {
 					return ref, true, nil
 				}
 			}
 		}
-		next, err := g.follow(b, n)
+		next, err := g.nextBucket(b, n)
 		if err != nil || next == 0 {
 			return 0, false, err
 		}
 		n = next
 	}
-	return 0, false, g.circle(n)
+	return 0, false, g.circleError(n)
 }
 
-// follow gives the number of the overflow bucket after bucket n, 0 for none.
-func (g *segment) follow(b bucket, n uint32) (uint32, error) {
+// nextBucket returns the number of the overflow bucket after bucket n, 0 for none.
+func (g *segment) nextBucket(b bucket, n uint32) (uint32, error) {
 	next := b.next()
 	if next != 0 && (next < g.head.Buckets || next >= g.head.BucketsMax) {
-		return 0, g.corrupt("a bucket is followed by one that does not exist", g.bucketOffset(n))
+		return 0, g.corruptAt("a bucket is followed by one that does not exist", g.bucketOffset(n))
 	}
 	return next, nil
 }
 
-func (g *segment) circle(n uint32) error {
-	return g.corrupt("a chain of buckets runs in a circle", g.bucketOffset(n))
+// circleError returns the error for a chain of buckets that never ends, as only damage can make one.
+func (g *segment) circleError(n uint32) error {
+	return g.corruptAt("a chain of buckets runs in a circle", g.bucketOffset(n))
 }
 
+// bucketOffset returns the file offset of a bucket.
 func (g *segment) bucketOffset(n uint32) uint64 {
 	return uint64(uintptr(g.index)-uintptr(g.base)) + uint64(n)*format.BucketSize
 }

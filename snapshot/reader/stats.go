@@ -9,7 +9,7 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// Stats is the state of a client and of the image that it is attached to.
+// Stats is the state of a client and of its image.
 type Stats struct {
 	// Image names the image, Life counts the starts of its publisher, State is one of format's states.
 	Image rhumb.UUID
@@ -19,20 +19,22 @@ type Stats struct {
 	Committed, Base uint64
 	// Closed is the newest closed timestamp, 0 when none is known.
 	Closed rhumb.Timestamp
-	// Heartbeat is how long ago the publisher was last alive, negative when that cannot be told: for a saved image.
+	// Heartbeat is how long ago the publisher was last alive; negative if that is unknown, as for a saved image.
 	Heartbeat time.Duration
-	// Generations and Bytes are what is mapped, Pinned the bytes of it that only views still hold.
+	// Generations and Bytes are what is mapped; Pinned is the part of Bytes that only views still hold.
 	Generations   int
 	Bytes, Pinned int64
-	// Views is how many views are locked, OldestView how long the oldest has been; Expired how many ever grew too old.
+	// Views is how many views are locked, and OldestView how long the oldest of them has been. Expired is how many ever
+	// grew too old.
 	Views      int
 	OldestView time.Duration
 	Expired    uint64
-	// Remaps counts the changes of generations followed, Reopens those to an image made anew.
+	// Remaps is how many changes of generations the client followed, and Reopens how many of them were to an image made
+	// anew.
 	Remaps, Reopens uint64
 }
 
-// Stats gives the client's state; the zero value once it is closed.
+// Stats returns the client's state, or the zero value if the client is closed.
 func (c *Client) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -41,13 +43,14 @@ func (c *Client) Stats() Stats {
 		return Stats{}
 	}
 	s := Stats{
-		Image: h.root.head.Image, Life: atomic.LoadUint64(h.word(format.RootLife)),
+		Image: h.root.head.Image, Life: atomic.LoadUint64(h.wordAt(format.RootLife)),
 		State:     atomic.LoadUint32((*uint32)(unsafe.Add(h.root.base, format.RootState))),
 		Committed: h.committed(), Base: h.base, Heartbeat: -1,
 		Expired: c.counts.expired, Remaps: c.counts.remaps, Reopens: c.counts.reopens,
 	}
 	s.Closed, _ = h.closedAt(s.Committed)
-	if age, ok := monotonicSince(atomic.LoadUint64(h.word(format.RootHeartbeat))); ok {
+	// CLOCK_MONOTONIC is the same for all processes of a machine, and begins anew with each boot.
+	if age, ok := monotonicSince(atomic.LoadUint64(h.wordAt(format.RootHeartbeat))); ok {
 		s.Heartbeat = age
 	}
 	live := map[*mapping]bool{h.root.mapping: true}
@@ -59,23 +62,24 @@ func (c *Client) Stats() Stats {
 	}
 	for m := range c.mapped {
 		s.Bytes += int64(len(m.bytes))
+		// Mapped and not current: some view still holds it, or it is unmapped the next time.
 		if !live[m] {
 			s.Pinned += int64(len(m.bytes))
 		}
 	}
-	s.Views, s.OldestView = c.views()
+	s.Views, s.OldestView = c.countViews()
 	return s
 }
 
-// OldestView gives how long the oldest locked view has been locked, 0 when none is.
+// OldestView returns how long the oldest locked view has been locked, or 0 if none is locked.
 func (c *Client) OldestView() time.Duration {
-	_, age := c.views()
+	_, age := c.countViews()
 	return age
 }
 
-// views counts the locked views and gives the age of the oldest.
-func (c *Client) views() (n int, oldest time.Duration) {
-	now := c.now()
+// countViews returns the number of locked views and the age of the oldest.
+func (c *Client) countViews() (n int, oldest time.Duration) {
+	now := c.sinceStart()
 	for i := range c.slots {
 		if s := &c.slots[i]; s.held.Load() != nil {
 			n++

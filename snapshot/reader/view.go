@@ -8,8 +8,8 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// View is the image at one version. It is a small value: copies are the same view, and once one is unlocked all refuse
-// reads. Unlock it soon: it keeps superseded generations in memory.
+// View is the image at one version. It is a small value: all copies are the same view, and once one of them is unlocked,
+// all refuse reads. Unlock a view soon, because it keeps superseded generations in memory.
 type View struct {
 	client  *Client
 	slot    *slot
@@ -32,45 +32,46 @@ var (
 
 // Unlock ends the view. What its reads returned must not be used any more. A second Unlock does nothing.
 func (v View) Unlock() {
-	if v.slot != nil && v.slot.release(v.word) {
-		v.client.released(v.held)
+	if v.slot != nil && v.slot.giveBack(v.word) {
+		v.client.unmapAfter(v.held)
 	}
 }
 
-// check gives nil as long as the view may be read.
+// check returns nil if the view may be read.
 func (v *View) check() error {
-	if v.readable() {
+	if v.isReadable() {
 		return nil
 	}
-	return v.fault()
+	return v.accessError()
 }
 
-func (v *View) readable() bool { return v.slot != nil && v.slot.word.Load() == v.word }
+// isReadable reports whether the view may be read. It is small enough to be inlined into every read.
+func (v *View) isReadable() bool { return v.slot != nil && v.slot.word.Load() == v.word }
 
-// fault says why the view may not be read.
-func (v *View) fault() error {
+// accessError returns why the view may not be read.
+func (v *View) accessError() error {
 	if v.slot != nil && v.slot.word.Load() == v.word|slotExpired {
 		return ErrExpired
 	}
 	return ErrUnlocked
 }
 
-// Version gives the version that is read.
+// Version returns the version that the view shows.
 func (v View) Version() uint64 { return v.version }
 
-// Closed gives the closed timestamp of a view of LockClosed, 0 for others.
+// Closed returns the closed timestamp of a view of LockClosed, and 0 for others.
 func (v View) Closed() rhumb.Timestamp { return v.closed }
 
-// Age gives how long the view has been locked.
+// Age returns how long the view has been locked.
 func (v View) Age() time.Duration {
 	if v.slot == nil || v.slot.word.Load()&^slotExpired != v.word {
 		return 0
 	}
-	return time.Duration(v.client.now() - v.slot.since.Load())
+	return time.Duration(v.client.sinceStart() - v.slot.since.Load())
 }
 
-// Commit gives what is known of the commit that made the version: its closed timestamp, event time and wall time. It
-// fails with kind Unavailable when the publisher no longer told when the view was locked, which happens only to old
+// Commit returns what is known of the commit that made the version: its closed timestamp, event time and wall time. It
+// fails with kind Unavailable if the ring had no entry of the version when the view was locked, which happens only to old
 // versions of LockVersion.
 func (v View) Commit() (format.Commit, error) {
 	const op rhumb.Op = "reader.View.Commit"
@@ -84,17 +85,17 @@ func (v View) Commit() (format.Commit, error) {
 	return c, nil
 }
 
-// Staleness gives how long ago the version was committed, by the wall clock. While nothing is written a version grows
-// stale without missing anything: see Client.Stats for when the publisher was last alive.
+// Staleness returns how long ago the version was committed, by the wall clock. While nothing is written, a version grows
+// stale and misses nothing; Client.Stats says when the publisher was last alive.
 func (v View) Staleness() (time.Duration, error) {
 	c, err := v.Commit()
 	if err != nil {
 		return 0, err
 	}
-	return time.Duration(v.client.wall.Load() + v.client.now() - c.Wall), nil
+	return time.Duration(v.client.wall.Load() + v.client.sinceStart() - c.Wall), nil
 }
 
-// Position gives how far the version follows a range; ErrNotFound when the image does not hold the range.
+// Position returns how far the version follows a range. It fails with ErrNotFound if the image does not hold the range.
 func (v View) Position(r rhumb.RangeID) (format.Position, error) {
 	const op rhumb.Op = "reader.View.Position"
 	t, err := v.Table(format.PositionsTable)
@@ -112,7 +113,7 @@ func (v View) Position(r rhumb.RangeID) (format.Position, error) {
 	return p, nil
 }
 
-// Table gives a table of the view; kind NotFound when the image has no table of that name.
+// Table returns a table of the view. It fails with kind NotFound if the image has no table of that name.
 func (v View) Table(name string) (Table, error) {
 	const op rhumb.Op = "reader.View.Table"
 	if err := v.check(); err != nil {
@@ -122,13 +123,13 @@ func (v View) Table(name string) (Table, error) {
 	if !ok {
 		return Table{}, rhumb.Ef(op, rhumb.NotFound, "the image %s has no table %q; was it created to be published?", v.client.dir, name)
 	}
-	return Table{view: v, t: t, plain: v.plain(t)}, nil
+	return Table{view: v, t: t, plain: v.plainBound(t)}, nil
 }
 
-// plain gives the version below which a record of a table is shown at the first look: 0 where more is to be looked at, or
-// where the version is so far from a base that an aborted record seems to lie before it.
-func (v *View) plain(t *table) uint64 {
-	if t.careful || v.closed != 0 || v.version-t.least >= math.MaxUint32 {
+// plainBound returns the version below which the view shows every record of a table at the first look. It returns 0 if
+// there is more to look at, or if the version is 2^32 commits from a base: an aborted record would seem to lie before it.
+func (v *View) plainBound(t *table) uint64 {
+	if t.needsSecondLook || v.closed != 0 || v.version-t.least >= math.MaxUint32 {
 		return 0
 	}
 	return v.version + 1

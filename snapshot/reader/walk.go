@@ -10,8 +10,8 @@ import (
 // A visitor is called with each item of a query, and returns false to end it. The item is valid until the visitor
 // returns, what it points to until the view is unlocked.
 
-// seq makes an iterator of a query. After an error there is no further item.
-func seq(visit func(fn func(*Item) bool) error) iter.Seq2[Item, error] {
+// sequenceOf makes an iterator of a query. After an error there is no further item.
+func sequenceOf(visit func(fn func(*Item) bool) error) iter.Seq2[Item, error] {
 	return func(yield func(Item, error) bool) {
 		if err := visit(func(it *Item) bool { return yield(*it, nil) }); err != nil {
 			yield(Item{}, err)
@@ -22,19 +22,19 @@ func seq(visit func(fn func(*Item) bool) error) iter.Seq2[Item, error] {
 // errStop ends a query whose visitor has seen enough.
 var errStop = errors.New("the visitor has seen enough")
 
-// stopped turns the end that the visitor asked for into success.
-func stopped(err error) error {
+// ignoreStop turns the end that a visitor asked for into success.
+func ignoreStop(err error) error {
 	if err == errStop { //nolint:errorlint // it is never wrapped
 		return nil
 	}
 	return err
 }
 
-// All gives every record of the table once, in no order.
-func (t *Table) All() iter.Seq2[Item, error] { return seq(t.VisitAll) }
+// All returns every record of the table once, in no order.
+func (t *Table) All() iter.Seq2[Item, error] { return sequenceOf(t.VisitAll) }
 
-// VisitAll is All with a visitor, which returns false to end it. The item is valid until the visitor returns, what it
-// points to until the view is unlocked.
+// VisitAll is All with a visitor, which returns false to end the walk. The item is valid until the visitor returns; what it
+// points to is valid until the view is unlocked.
 func (t *Table) VisitAll(fn func(*Item) bool) error {
 	if err := t.view.check(); err != nil {
 		return err
@@ -42,90 +42,93 @@ func (t *Table) VisitAll(fn func(*Item) bool) error {
 	for _, g := range t.t.segments {
 		for n := range g.head.Buckets {
 			if err := t.visitChain(g, n, fn); err != nil {
-				return stopped(err)
+				return ignoreStop(err)
 			}
 		}
 	}
 	return nil
 }
 
-// visitChain visits the records of a primary bucket and of those that follow it.
+// visitChain visits the records of a primary bucket and of its overflow buckets.
 func (t *Table) visitChain(g *segment, n uint32, fn func(*Item) bool) error {
 	for range g.head.BucketsMax {
-		b := g.bucket(n)
+		b := g.bucketAt(n)
 		for slot := range format.BucketSlots {
+			// A free slot. Slots behind it are free too, but the check of each costs less than a way out of the loop.
 			if b.fingerprints(uintptr(slot/4))>>(slot%4*16)&0xffff == 0 {
 				continue
 			}
-			if err := t.show(g, b.ref(slot), fn); err != nil {
+			if err := t.showNewest(g, b.ref(slot), fn); err != nil {
 				return err
 			}
 		}
-		next, err := g.follow(b, n)
+		next, err := g.nextBucket(b, n)
 		if err != nil || next == 0 {
 			return err
 		}
 		n = next
 	}
-	return g.circle(n)
+	return g.circleError(n)
 }
 
-// show calls the visitor with the version that the view shows of the key whose newest record is given, if there is one.
-// It gives errStop when the visitor has seen enough.
-func (t *Table) show(g *segment, newest uint32, fn func(*Item) bool) error {
-	r, ref, ok, err := t.shown(g, newest)
-	if err != nil || !ok || t.view.gone(r) {
+// showNewest calls the visitor with the version that the view shows of the key whose newest record is given, if there is
+// one. It returns errStop if the visitor has seen enough.
+func (t *Table) showNewest(g *segment, newest uint32, fn func(*Item) bool) error {
+	r, ref, ok, err := t.shownVersion(g, newest)
+	if err != nil || !ok || t.view.hasNoValue(r) {
 		return err
 	}
 	var it Item
-	if err := t.fill(&it, g, r, ref); err != nil {
+	if err := t.fillItem(&it, g, r, ref); err != nil {
 		return err
 	}
-	return t.hand(&it, fn)
+	return t.handItem(&it, fn)
 }
 
-// hand calls the visitor with an item, and afterwards looks whether the view may still be read.
-func (t *Table) hand(it *Item, fn func(*Item) bool) error {
+// handItem calls the visitor with an item and then checks that the view may still be read: a visitor may take long, or
+// unlock the view.
+func (t *Table) handItem(it *Item, fn func(*Item) bool) error {
 	if !fn(it) {
 		return errStop
 	}
 	return t.view.check()
 }
 
-// newestOf finds the newest record of the key that a record has. It gives ok false for a key that is not in the index: of a
-// commit that was never finished, or is not finished yet.
+// newestOf returns the newest record of the key of a record. ok is false if the key is not in the index: its commit was
+// never finished, or is not finished yet.
 func (t *Table) newestOf(g *segment, r record, ref uint32) (newest uint32, ok bool, err error) {
 	if t.t.summed { // a damaged key would lead to another one's records
 		if err := g.checkRecord(r, ref); err != nil {
 			return 0, false, err
 		}
 	}
+	// A record of a name has the hash in its head; that of a number is computed.
 	key, hash := lookupKey{word: r.word()}, r.word()
 	if t.t.KeyKind == format.KeyUint64 {
 		hash = t.t.root.HashNumber(r.word())
 	} else {
 		name, shardKey, ok := g.name(r, ref)
 		if !ok {
-			return 0, false, g.corrupt("a key runs past the heap", g.refOffset(ref))
+			return 0, false, g.corruptAt("a key runs past the heap", g.refOffset(ref))
 		}
 		key.name, key.shardKey, key.named = name, shardKey, true
 	}
-	newest, ok, err = g.lookup(hash, &key)
+	newest, ok, err = g.findNewest(hash, &key)
 	if err == nil && !ok {
 		if ref < g.head.BaseUnits {
-			err = g.corrupt("the key of a base record is not in the index", g.refOffset(ref))
-		} else if absent := t.absent(g, hash); absent != ErrNotFound {
+			err = g.corruptAt("the key of a base record is not in the index", g.refOffset(ref))
+		} else if absent := t.absentError(g, hash); absent != ErrNotFound {
 			err = absent
 		}
 	}
 	return newest, ok, err
 }
 
-// shownOf finds the version that the view shows of the key that a record has; ok is false when there is none.
+// shownOf returns the version that the view shows of the key of a record; ok is false if there is none.
 func (t *Table) shownOf(g *segment, r record, ref uint32) (shown record, at uint32, ok bool, err error) {
 	newest, ok, err := t.newestOf(g, r, ref)
 	if err != nil || !ok {
 		return shown, 0, false, err
 	}
-	return t.shown(g, newest)
+	return t.shownVersion(g, newest)
 }

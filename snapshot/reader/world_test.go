@@ -226,7 +226,7 @@ func (w *world) load() {
 	w.loaded = w.newest
 }
 
-// at gives what a view of a version shows of a key, or nil. closed, unless 0, hides later writes.
+// at returns what a view of a version shows of a key, or nil. closed, unless 0, hides later writes.
 func (w *world) at(key string, at uint64, closed rhumb.Timestamp) *snapshot.Record {
 	for _, v := range slices.Backward(w.versions[key]) {
 		if v.at > at || closed != 0 && v.hlc > closed {
@@ -240,7 +240,7 @@ func (w *world) at(key string, at uint64, closed rhumb.Timestamp) *snapshot.Reco
 	return nil
 }
 
-// state gives all that a view shows.
+// state returns all that a view shows.
 func (w *world) state(v reader.View) map[string]snapshot.Record {
 	out := map[string]snapshot.Record{}
 	for k := range w.versions {

@@ -66,7 +66,7 @@ func (f *flatTree) search(q format.Box, dst []uint32) []uint32 {
 	return dst
 }
 
-// cpuTime gives the processor time of this thread, which is all that tells anything on a busy machine.
+// cpuTime returns the processor time of this thread, which is all that tells anything on a busy machine.
 func cpuTime(b *testing.B) time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts); err != nil {
@@ -105,7 +105,7 @@ func benchSearch(b *testing.B, tree *Tree, flat *flatTree, tile func(float64) fo
 	defer func() { kernel = best }()
 	var c Cursor
 	var hits []uint32
-	all := available()
+	all := availableKernels()
 	spent := make([]time.Duration, len(all)+1)
 	found, turn := 0, 0
 	for b.Loop() {

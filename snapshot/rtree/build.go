@@ -8,24 +8,29 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
+// The layout of a tree follows from the number of its items alone. Nodes are full but for the last of each level, and
+// children are found by arithmetic instead of by references. A damaged box can therefore hide items or cost time, and never
+// lead out of the section.
+
 // NoRef is the reference of a leaf lane that holds nothing.
 const NoRef uint32 = math.MaxUint32
 
 var le = binary.LittleEndian
 
-// empty is the box of a lane that holds nothing: no query touches it, and it adds nothing to a union.
+// empty is the box of a lane that holds nothing. No query touches it, and it adds nothing to a union.
 var empty = format.Box{MinX: math.MaxInt32, MinY: math.MaxInt32, MaxX: math.MinInt32, MaxY: math.MinInt32}
 
-// levelsMax is the number of levels of a tree with as many items as a u32 counts.
+// levelsMax is the number of levels of a tree with as many items as 32 bits count.
 const levelsMax = 8
 
-// shape is where the nodes of each level stand, leaves first.
+// shape is where the nodes of each level are, leaves first. It follows from the number of items alone, so that a header
+// that says otherwise is damaged.
 type shape struct {
 	levels       int
 	first, count [levelsMax]uint32
 }
 
-// shapeOf gives the shape of a tree over items boxes; a tree over none has no level.
+// shapeOf returns the shape of a tree over items boxes; a tree over none has no level.
 func shapeOf(items uint32) (s shape) {
 	at, n := uint32(0), items
 	for n > 1 || n == 1 && s.levels == 0 {
@@ -37,25 +42,25 @@ func shapeOf(items uint32) (s shape) {
 	return s
 }
 
-// nodes gives the number of nodes of all levels.
-func (s *shape) nodes() int {
+// nodeCount returns the number of nodes of all levels.
+func (s *shape) nodeCount() int {
 	if s.levels == 0 {
 		return 0
 	}
 	return int(s.first[s.levels-1]) + 1
 }
 
-// Size gives the sizes in bytes of the two sections of a tree over n plain boxes: SectionTreeNodes with its header, and
+// Size returns the sizes in bytes of the two sections of a tree over n plain boxes: SectionTreeNodes with its header, and
 // SectionTreeRefs, which is filled up to whole leaves.
 func Size(n int) (nodes, refs int) {
 	s := shapeOf(uint32(n))
-	return format.TreeHeaderSize + s.nodes()*format.NodeSize, int(s.count[0]) * format.NodeLanes * 4
+	return format.TreeHeaderSize + s.nodeCount()*format.NodeSize, int(s.count[0]) * format.NodeLanes * 4
 }
 
-// Build writes a tree into the two sections, which are at least as large as Size says; what they held does not matter.
-// Leaf i is boxes[order[i]] with the reference refs[order[i]]; order comes from Sorter.Order, and nil means that the boxes
-// are sorted already. The boxes are plain. Any order makes a right tree; Hilbert order makes a fast one. Build panics when
-// the lengths do not fit together.
+// Build writes a tree into two sections, which must be at least as large as Size says. What they held does not matter. Leaf
+// i is boxes[order[i]] with the reference refs[order[i]]. The order comes from Sorter.Order; nil means that the boxes are
+// sorted already. The boxes must be plain. Any order makes a correct tree; Hilbert order makes a fast one. Build panics if
+// the lengths do not match.
 func Build(nodes, refSection []byte, boxes []format.Box, refs, order []uint32) {
 	n := len(boxes)
 	nodeBytes, refBytes := Size(n)
@@ -82,6 +87,7 @@ func Build(nodes, refSection []byte, boxes []format.Box, refs, order []uint32) {
 	}
 }
 
+// putHeader writes the header: levels, items, and where the nodes of each level are.
 func putHeader(p []byte, s *shape, items uint32) {
 	clear(p)
 	le.PutUint32(p, uint32(s.levels))
@@ -92,6 +98,7 @@ func putHeader(p []byte, s *shape, items uint32) {
 	}
 }
 
+// buildRefs writes the references in their own order.
 func buildRefs(dst []byte, refs []uint32) {
 	for i, r := range refs {
 		le.PutUint32(dst[4*i:], r)
@@ -101,6 +108,8 @@ func buildRefs(dst []byte, refs []uint32) {
 	}
 }
 
+// buildRefsBy writes the references in another order. It is a function of its own because the loop without an order is the
+// one that rolls use, and it should not look anything up.
 func buildRefsBy(dst []byte, refs, order []uint32) {
 	for i, o := range order {
 		le.PutUint32(dst[4*i:], refs[o])
@@ -127,7 +136,8 @@ func buildLeaves(body []byte, boxes []format.Box, order []uint32, unions []forma
 	}
 }
 
-// buildLevel writes the nodes over children, in whose place it leaves the unions of the nodes it wrote.
+// buildLevel writes the nodes over children, and returns the unions of these nodes in the memory of children. That is safe,
+// since a node is written after its sixteen children were read.
 func buildLevel(body []byte, children []format.Box) (unions []format.Box) {
 	var lanes [format.NodeLanes]format.Box
 	n := (len(children) + format.NodeLanes - 1) / format.NodeLanes
@@ -138,7 +148,7 @@ func buildLevel(body []byte, children []format.Box) (unions []format.Box) {
 	return children[:n]
 }
 
-// putNode writes the first filled lanes, and nothing into the others, and gives the union.
+// putNode writes the first filled lanes, and empty boxes into the others, and returns the union.
 func putNode(node *[format.NodeSize]byte, lanes *[format.NodeLanes]format.Box, filled int) format.Box {
 	for j := filled; j < format.NodeLanes; j++ {
 		lanes[j] = empty

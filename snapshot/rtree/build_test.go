@@ -158,7 +158,7 @@ func TestEffort(t *testing.T) {
 			for level := range tree.levels {
 				for node := range tree.count[level] {
 					for lane := range uint32(format.NodeLanes) {
-						if level > 0 && tree.box(level, node, lane).Intersects(q) {
+						if level > 0 && tree.boxAt(level, node, lane).Intersects(q) {
 							touched++
 						}
 					}

@@ -8,15 +8,15 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// circleMargin is what the boxes around a circle are larger than it on each side, in degrees: far more than the errors of
-// the computation, far less than anything stored.
+// circleMargin is by how much the boxes around a circle are larger than the circle on each side, in degrees. It is far more
+// than the errors of the computation and far less than anything stored.
 const circleMargin = 1e-6
 
-// Circle gives the one or two plain boxes that cover all places within metres of a point, which has to be valid. A box
-// found in them is in the circle if Distance says so. Negative metres give no box.
+// Circle returns the one or two plain boxes that cover all places within metres of a point, which must be valid. A box
+// found in them is in the circle if Distance says so. Negative metres return no box.
 //
-// At latitude p an angle d as seen from the centre of the earth reaches p-d to p+d, and as far as asin(sin(d)/cos(p)) to
-// either side (J. P. Snyder, Map Projections, 1987); a circle that reaches a pole reaches all longitudes there.
+// Seen from the centre of the earth, an angle d at latitude p reaches from p-d to p+d, and as far as asin(sin(d)/cos(p)) to
+// either side (J. P. Snyder, Map Projections, 1987). A circle that reaches a pole reaches all longitudes there.
 func Circle(p rhumb.Point, metres float64) (boxes [2]format.Box, n int) {
 	angle := metres / geo.EarthRadius * (180 / math.Pi)
 	switch {
@@ -31,7 +31,7 @@ func Circle(p rhumb.Point, metres float64) (boxes [2]format.Box, n int) {
 		return [2]format.Box{format.MakeBox(b)}, 1
 	}
 	// The circle holds no pole, so that d < 90 - |p| and the quotient is below 1.
-	side := math.Asin(min(math.Sin(radians(angle))/math.Cos(radians(p.Lat)), 1))*(180/math.Pi) + circleMargin
+	side := math.Asin(min(math.Sin(toRadians(angle))/math.Cos(toRadians(p.Lat)), 1))*(180/math.Pi) + circleMargin
 	if side >= 180 {
 		return [2]format.Box{format.MakeBox(b)}, 1
 	}
@@ -45,4 +45,5 @@ func Circle(p rhumb.Point, metres float64) (boxes [2]format.Box, n int) {
 	return format.MakeBox(b).Split()
 }
 
+// world is the box of all places.
 var world = format.Box{MinX: -format.LonUnitsMax, MinY: -format.LatUnitsMax, MaxX: format.LonUnitsMax, MaxY: format.LatUnitsMax}

@@ -8,7 +8,7 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// Distance gives the distance in metres from a point to the nearest point of a box, 0 when the point lies in it: great
+// Distance returns the distance in metres from a point to the nearest point of a box, 0 when the point lies in it: great
 // circles on the sphere of package geo. The box is bounded by meridians and parallels, and may cross the antimeridian.
 //
 // Within the box's longitudes the nearest point lies due north or south, for no two points are nearer than their
@@ -22,7 +22,7 @@ func Distance(p rhumb.Point, b format.Box) float64 {
 	dlon, lon := lonOutside(p.Lon, d)
 	if dlon == 0 {
 		lat := min(max(p.Lat, d.Min.Lat), d.Max.Lat)
-		return geo.EarthRadius * radians(math.Abs(p.Lat-lat))
+		return geo.EarthRadius * toRadians(math.Abs(p.Lat-lat))
 	}
 	at := func(lat float64) float64 { return geo.Distance(p, rhumb.Point{Lat: lat, Lon: lon}) }
 	nearest := at(d.Min.Lat)
@@ -30,28 +30,29 @@ func Distance(p rhumb.Point, b format.Box) float64 {
 		return nearest
 	}
 	nearest = min(nearest, at(d.Max.Lat))
-	sinP, cosP := math.Sincos(radians(p.Lat))
-	if top := math.Atan2(sinP, cosP*math.Cos(radians(dlon))) * (180 / math.Pi); top > d.Min.Lat && top < d.Max.Lat {
+	sinP, cosP := math.Sincos(toRadians(p.Lat))
+	if top := math.Atan2(sinP, cosP*math.Cos(toRadians(dlon))) * (180 / math.Pi); top > d.Min.Lat && top < d.Max.Lat {
 		nearest = min(nearest, at(top))
 	}
 	return nearest
 }
 
-// lonOutside gives how many degrees, 0 to 180, a longitude lies outside a box, and the nearer of the box's two longitudes.
+// lonOutside returns by how many degrees, 0 to 180, a longitude is outside of a box, and the nearer of the box's two
+// longitudes.
 func lonOutside(lon float64, b rhumb.Box) (degrees, nearer float64) {
-	width := turn(b.Max.Lon - b.Min.Lon)
-	if b.Max.Lon-b.Min.Lon == 360 || turn(lon-b.Min.Lon) <= width {
+	width := wrapDegrees(b.Max.Lon - b.Min.Lon)
+	if b.Max.Lon-b.Min.Lon == 360 || wrapDegrees(lon-b.Min.Lon) <= width {
 		return 0, lon
 	}
-	west, east := turn(b.Min.Lon-lon), turn(lon-b.Max.Lon)
+	west, east := wrapDegrees(b.Min.Lon-lon), wrapDegrees(lon-b.Max.Lon)
 	if west < east {
 		return west, b.Min.Lon
 	}
 	return east, b.Max.Lon
 }
 
-// turn brings a difference of longitudes into 0 to below 360.
-func turn(degrees float64) float64 {
+// wrapDegrees brings a difference of longitudes into the range from 0 to below 360.
+func wrapDegrees(degrees float64) float64 {
 	if degrees < 0 {
 		degrees += 360
 	}
@@ -61,4 +62,5 @@ func turn(degrees float64) float64 {
 	return degrees
 }
 
-func radians(degrees float64) float64 { return degrees * (math.Pi / 180) }
+// toRadians converts degrees.
+func toRadians(degrees float64) float64 { return degrees * (math.Pi / 180) }

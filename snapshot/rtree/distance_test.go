@@ -54,7 +54,7 @@ func TestDistanceIsLeast(t *testing.T) {
 		p, b := randomPoint(r), randomBox(r)
 		got, nearest := Distance(p, b), math.Inf(1)
 		d := b.Degrees()
-		width := turn(d.Max.Lon - d.Min.Lon)
+		width := wrapDegrees(d.Max.Lon - d.Min.Lon)
 		const steps = 60
 		for i := range steps + 1 {
 			for j := range steps + 1 {
@@ -127,17 +127,17 @@ func touchesAny(boxes []format.Box, b format.Box) bool {
 func checkPlain(t *testing.T, boxes []format.Box) {
 	t.Helper()
 	for _, b := range boxes {
-		if b.Crosses() || b.MinY > b.MaxY || clip(b) != b {
+		if b.Crosses() || b.MinY > b.MaxY || clipToWorld(b) != b {
 			t.Fatalf("%v is no plain box of the world", b)
 		}
 	}
 }
 
-// destination gives the point at a distance and bearing from another (E. Williams, Aviation Formulary).
+// destination returns the point at a distance and bearing from another (E. Williams, Aviation Formulary).
 func destination(p rhumb.Point, metres, bearing float64) rhumb.Point {
 	d := metres / geo.EarthRadius
-	sinB, cosB := math.Sincos(radians(bearing))
-	sinP, cosP := math.Sincos(radians(p.Lat))
+	sinB, cosB := math.Sincos(toRadians(bearing))
+	sinP, cosP := math.Sincos(toRadians(p.Lat))
 	sinQ := min(max(sinP*math.Cos(d)+cosP*math.Sin(d)*cosB, -1), 1)
 	dlon := math.Atan2(sinB*math.Sin(d)*cosP, math.Cos(d)-sinP*sinQ)
 	lon := math.Remainder(p.Lon+dlon*180/math.Pi, 360)

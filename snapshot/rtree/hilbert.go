@@ -19,8 +19,9 @@ const (
 	hilbertScale = 1 << (HilbertBits + 32) / (fullTurn + 1)
 )
 
-// hilbertStep takes the curve three bits an axis further: its index is the orientation (2 bits), then three bits of x and
-// three of y; its value is the new orientation (2 bits), then six bits of the key.
+// hilbertStep follows the curve three bits per axis further. Its index is the orientation (2 bits), then three bits of x
+// and three of y. Its value is the new orientation (2 bits), then six bits of the key.
+// takes 256 bytes, which stay in the first cache; one for more would not.
 var hilbertStep = makeHilbertStep()
 
 // makeHilbertStep runs the loop of H. S. Warren, Hacker's Delight, figure 16-5, in all four orientations: bit 0 says that
@@ -50,8 +51,8 @@ func makeHilbertStep() (table [256]uint8) {
 	return table
 }
 
-// HilbertKey gives the place of a plain box's centre on a Hilbert curve, 2*HilbertBits bits. Boxes with near keys
-// lie near each other.
+// HilbertKey returns the place of a plain box's centre on a Hilbert curve, a number of 2*HilbertBits bits. Boxes with near
+// keys lie near each other.
 //
 // The curve fills a square of 360 by 360 degrees, whose lower half is the world. It begins in the orientation in which it
 // fills this half first, so that it never leaves the world and no node of the tree has one part here and one far away.
@@ -67,7 +68,9 @@ func HilbertKey(b format.Box) uint64 {
 	return key
 }
 
-// Sorter sorts boxes into Hilbert order and keeps its memory, 20 bytes a box, for the next time. The zero value is ready.
+// Sorter sorts boxes into Hilbert order. It keeps its memory, 20 bytes per box, for the next time. The zero value is ready.
+//
+// A key and the position of its box share one word, so that the sort moves half as much as one of pairs.
 type Sorter struct {
 	keys, swap []uint64
 	order      []uint32
@@ -79,24 +82,26 @@ const (
 	digits    = (sortBits + digitBits - 1) / digitBits
 )
 
-// Order gives the positions of the boxes in Hilbert order; among boxes at one place the lower position comes first. The
-// boxes are plain. The result is the Sorter's and stands until the next call. It panics on more than ItemsMax boxes.
+// Order returns the positions of the boxes in Hilbert order; of boxes at one place the lower position comes first. The
+// boxes must be plain. The result belongs to the Sorter and is valid until the next call. Order panics on more than
+// ItemsMax boxes.
 func (s *Sorter) Order(boxes []format.Box) []uint32 {
 	if len(boxes) > ItemsMax {
 		panic(fmt.Sprintf("rtree: %d boxes, at most %d fit into one tree", len(boxes), ItemsMax))
 	}
-	s.grow(len(boxes))
+	s.growMemory(len(boxes))
 	var counts [digits][1 << digitBits]uint32
 	for i, b := range boxes {
 		k := HilbertKey(b) >> (2*HilbertBits - sortBits) << itemBits
 		s.keys[i] = k | uint64(i)
 		for d := range counts {
-			counts[d][digit(k, d)]++
+			counts[d][digitOf(k, d)]++
 		}
 	}
 	for d := range counts {
-		if len(boxes) > 0 && counts[d][digit(s.keys[0], d)] != uint32(len(boxes)) {
-			s.pass(d, &counts[d])
+		if len(boxes) > 0 && counts[d][digitOf(s.keys[0], d)] != uint32(len(boxes)) {
+			// A digit that is the same in all keys needs no pass. Places of one city differ in few digits.
+			s.sortByDigit(d, &counts[d])
 		}
 	}
 	for i, k := range s.keys {
@@ -105,24 +110,26 @@ func (s *Sorter) Order(boxes []format.Box) []uint32 {
 	return s.order
 }
 
-func digit(key uint64, d int) uint64 { return key >> (itemBits + d*digitBits) & (1<<digitBits - 1) }
+// digitOf returns a digit of a key.
+func digitOf(key uint64, d int) uint64 { return key >> (itemBits + d*digitBits) & (1<<digitBits - 1) }
 
-// pass sorts the keys by one digit, stably.
-func (s *Sorter) pass(d int, counts *[1 << digitBits]uint32) {
+// sortByDigit sorts the keys by one digit. It is stable, so that the passes from the lowest digit up sort by all of them.
+func (s *Sorter) sortByDigit(d int, counts *[1 << digitBits]uint32) {
 	at := uint32(0)
 	for i, n := range counts {
 		counts[i] = at
 		at += n
 	}
 	for _, k := range s.keys {
-		v := digit(k, d)
+		v := digitOf(k, d)
 		s.swap[counts[v]] = k
 		counts[v]++
 	}
 	s.keys, s.swap = s.swap, s.keys
 }
 
-func (s *Sorter) grow(n int) {
+// growMemory makes room for n boxes.
+func (s *Sorter) growMemory(n int) {
 	if cap(s.keys) < n || cap(s.swap) < n {
 		s.keys, s.swap, s.order = make([]uint64, n), make([]uint64, n), make([]uint32, n)
 	}

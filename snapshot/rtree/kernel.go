@@ -9,44 +9,44 @@ import (
 // node is a mapped node.
 type node [format.NodeSize]byte
 
-// nodeRefs are the mapped references of a leaf node.
+// nodeRefs is the mapped references of a leaf node.
 type nodeRefs [4 * format.NodeLanes]byte
 
-// allLanes are the lanes of a node as a set, a bit each.
+// allLanes is the set of all lanes of a node, a bit each.
 const allLanes uint32 = 1<<format.NodeLanes - 1
 
 // kernels walk the nodes that wait in a cursor.
 type kernels struct {
 	name string
-	// walk tests nodes of the lowest level that has any, a batch at a time, until leaf nodes have hits, and gives their number.
-	// It gives 0 when no node waits any more.
+	// walk tests waiting nodes of the lowest level that has any, a batch at a time, until leaf nodes have hits. It returns the
+	// number of hits, or 0 if no node waits any more.
 	walk func(c *Cursor) int
 }
 
-// kernel is the fastest that this processor can run; available lists them all, the fastest first.
-var kernel = available()[0]
+// kernel is the fastest one that this processor can run. availableKernels returns all of them, the fastest first.
+var kernel = availableKernels()[0]
 
-// portable are the kernels in plain Go.
+// portable is the kernel in plain Go.
 var portable = kernelsOf("portable", scanPortable)
 
-// scanner gives for each node, of any level, the set of its lanes that touch q, and above it, from bit 16 on, the set of those
-// among them that lie wholly in q.
+// scanner returns, for each node of any level, the set of its lanes that touch q, and from bit 16 on the set of those among
+// them that lie wholly in q.
 type scanner func(nodes []*node, q *format.Box, sets *[batchNodes]uint32)
 
-// kernelsOf makes kernels of a scanner.
+// kernelsOf makes a kernel of a scanner.
 func kernelsOf(name string, scan scanner) kernels {
-	return kernels{name, func(c *Cursor) int { return c.walk(scan) }}
+	return kernels{name, func(c *Cursor) int { return c.walkNodes(scan) }}
 }
 
-// walk is kernels.walk by way of a scanner.
-func (c *Cursor) walk(scan scanner) int {
+// walkNodes is kernels.walk with a scanner.
+func (c *Cursor) walkNodes(scan scanner) int {
 	for c.open != 0 {
-		level, from, n := c.take()
+		level, from, n := c.takeBatch()
 		list := &c.lists[level]
 		for i := range n {
 			c.nodes[i] = &everywhere
 			if at := list.nodes[from+i]; at < nodeWhole {
-				c.nodes[i] = c.trees[list.trees[from+i]].node(level, at)
+				c.nodes[i] = c.trees[list.trees[from+i]].nodeAt(level, at)
 			}
 		}
 		scan(c.nodes[:n], &c.box, &c.sets)
@@ -59,8 +59,9 @@ func (c *Cursor) walk(scan scanner) int {
 	return 0
 }
 
-// take takes a batch of nodes of the lowest level that has any; there is one.
-func (c *Cursor) take() (level, from, n int) {
+// takeBatch takes a batch of nodes of the lowest level that has any; there must be one. The lowest level goes first because
+// its children, or hits, then always have room: their list is empty.
+func (c *Cursor) takeBatch() (level, from, n int) {
 	level = bits.TrailingZeros(c.open)
 	s := &c.spans[level]
 	from, n = int(s.next), min(int(s.end-s.next), batchNodes)
@@ -70,14 +71,15 @@ func (c *Cursor) take() (level, from, n int) {
 	return level, from, n
 }
 
-// listChildren lets those children of n nodes wait that are in their sets.
+// listChildren puts the children of n nodes that are in their sets on the list of the next level. A child of a node that
+// lies wholly in the query lies wholly in it too and is marked.
 func (c *Cursor) listChildren(level, from, n int) {
 	children := uint32(0)
 	list, below := &c.lists[level], &c.lists[level-1]
 	for i, set := range c.sets[:n] {
 		at, tree := list.nodes[from+i], list.trees[from+i]
 		first, last := at<<nodeBits|at&nodeWhole, c.trees[tree].last[level-1]
-		for m := set & c.trees[tree].children(level, at); m != 0; m &= m - 1 {
+		for m := set & c.trees[tree].childLanes(level, at); m != 0; m &= m - 1 {
 			lane := bits.TrailingZeros32(m)
 			child := first + uint32(lane)
 			if set>>(format.NodeLanes+lane)&1 != 0 && child != last {
@@ -93,7 +95,7 @@ func (c *Cursor) listChildren(level, from, n int) {
 	}
 }
 
-// listHits writes the hits among the leaves of n leaf nodes, and gives their number.
+// listHits writes the hits among the leaves of n leaf nodes and returns their number.
 func (c *Cursor) listHits(from, n int) (hits int) {
 	list := &c.lists[0]
 	for i, set := range c.sets[:n] {
@@ -108,6 +110,7 @@ func (c *Cursor) listHits(from, n int) (hits int) {
 	return hits
 }
 
+// scanPortable is the scanner in plain Go.
 func scanPortable(nodes []*node, q *format.Box, sets *[batchNodes]uint32) {
 	for i, p := range nodes {
 		if sets[i] = allLanes; p == &everywhere {
@@ -115,7 +118,7 @@ func scanPortable(nodes []*node, q *format.Box, sets *[batchNodes]uint32) {
 		}
 		sets[i] = 0
 		for j := range uint32(format.NodeLanes) {
-			b := p.lane(j)
+			b := p.laneBox(j)
 			if !b.Intersects(*q) {
 				continue
 			}
@@ -127,8 +130,8 @@ func scanPortable(nodes []*node, q *format.Box, sets *[batchNodes]uint32) {
 	}
 }
 
-// lane gives the box in a lane of a node.
-func (p *node) lane(j uint32) format.Box {
+// laneBox returns the box in a lane. The coordinates of a node are in four columns, as vector instructions want them.
+func (p *node) laneBox(j uint32) format.Box {
 	j &= format.NodeLanes - 1
 	return format.Box{
 		MinX: int32(le.Uint32(p[4*j:])), MinY: int32(le.Uint32(p[64+4*j:])),

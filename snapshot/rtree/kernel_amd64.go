@@ -2,7 +2,8 @@ package rtree
 
 import "golang.org/x/sys/cpu"
 
-func available() (all []kernels) {
+// availableKernels returns the kernels that this processor can run, the fastest first.
+func availableKernels() (all []kernels) {
 	if cpu.X86.HasAVX512F && cpu.X86.HasPOPCNT {
 		all = append(all, kernels{"avx512", walkAVX512})
 	}
@@ -12,7 +13,7 @@ func available() (all []kernels) {
 	return append(all, portable)
 }
 
-// packLanes gives for each set of eight lanes the lanes in it, in order: AVX2 has no instruction that packs them.
+// packLanes has for each set of eight lanes the lanes in it, in order: AVX2 has no instruction that packs them.
 //
 //lint:ignore U1000 the assembly reads it
 var packLanes = func() (table [256][8]uint8) {

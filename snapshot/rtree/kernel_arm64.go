@@ -3,7 +3,7 @@ package rtree
 import "github.com/rhumbdb/rhumb/snapshot/format"
 
 // available lists the kernels: every arm64 processor has the vector unit that the first one uses.
-func available() []kernels { return []kernels{kernelsOf("neon", scanNEON), portable} }
+func availableKernels() []kernels { return []kernels{kernelsOf("neon", scanNEON), portable} }
 
 //go:noescape
 func scanNEON(nodes []*node, q *format.Box, sets *[batchNodes]uint32)

@@ -2,4 +2,4 @@
 
 package rtree
 
-func available() []kernels { return []kernels{portable} }
+func availableKernels() []kernels { return []kernels{portable} }

@@ -16,13 +16,14 @@ type Neighbour[T any] struct {
 	Metres float64 // from the point to the item's box
 }
 
-// Nearest gives the k items nearest to a point that are at most limit metres away, nearest first and, among equally near
-// ones, in the order of compare. The result is exact, by Distance.
+// Nearest returns the k items nearest to a point that are at most limit metres away, nearest first and equally near ones in
+// the order of compare. The result is exact, by Distance.
 //
-// The search is the caller's: it calls visit once for every item whose box touches one of one or two plain boxes, and
-// gives the item's whole box, which may cross the antimeridian. Nearest asks it for the boxes around a circle, and again for
-// a larger circle until k items lie within: what lies outside is farther away than all of them. It begins with a radius of
-// start metres, see Tree.StartRadius; a bad one costs time only. Each further circle is at least twice as wide as the last.
+// The caller provides the search. It calls visit once for every item whose box touches one of one or two plain boxes, with
+// the item's whole box, which may cross the antimeridian. Nearest searches the boxes around a circle, and then around a
+// larger circle until k items lie within the circle: everything outside is farther away than all of them. It begins with a
+// radius of start metres, see Tree.StartRadius; a bad one only costs time. Each further circle is at least twice as wide as
+// the last.
 func Nearest[T any](p rhumb.Point, k int, limit, start float64, compare func(a, b T) int,
 	search func(boxes []format.Box, visit func(item T, box format.Box)),
 ) []Neighbour[T] {
@@ -39,19 +40,20 @@ func Nearest[T any](p rhumb.Point, k int, limit, start float64, compare func(a, 
 		best.items = best.items[:0]
 		best.limit = radius
 		boxes, n := Circle(p, radius)
-		search(boxes[:n], func(item T, box format.Box) { best.offer(item, Distance(p, box)) })
+		search(boxes[:n], func(item T, box format.Box) { best.offerItem(item, Distance(p, box)) })
 		if len(best.items) == k || radius >= limit {
-			return best.sorted()
+			return best.sortedItems()
 		}
-		radius = wider(radius, len(best.items), k)
+		radius = widerRadius(radius, len(best.items), k)
 	}
 }
 
-// radiusMin is the least radius that Nearest begins with in metres: it doubles at most 25 times, to half the earth.
+// radiusMin is the least radius that Nearest begins with, in metres. It doubles at most 25 times until it is half the
+// earth.
 const radiusMin = 1.0
 
-// wider gives the next radius when found of k items lie within one: for items spread evenly it would hold twice k.
-func wider(radius float64, found, k int) float64 {
+// widerRadius returns the next radius if found of k items are within one. If items are spread evenly, it holds twice k.
+func widerRadius(radius float64, found, k int) float64 {
 	return radius * min(max(2, math.Sqrt(2*float64(k)/float64(max(found, 1)))), 16)
 }
 
@@ -63,7 +65,8 @@ type nearestSet[T any] struct {
 	items   []Neighbour[T]
 }
 
-func (s *nearestSet[T]) order(a, b Neighbour[T]) int {
+// compareItems orders items by distance, then by the caller's order.
+func (s *nearestSet[T]) compareItems(a, b Neighbour[T]) int {
 	switch {
 	case a.Metres < b.Metres:
 		return -1
@@ -73,29 +76,30 @@ func (s *nearestSet[T]) order(a, b Neighbour[T]) int {
 	return s.compare(a.Item, b.Item)
 }
 
-func (s *nearestSet[T]) offer(item T, metres float64) {
+// offerItem adds an item unless k nearer ones are known.
+func (s *nearestSet[T]) offerItem(item T, metres float64) {
 	if metres > s.limit {
 		return
 	}
 	n := Neighbour[T]{item, metres}
 	full := len(s.items) == s.k
-	if full && s.order(n, s.items[0]) >= 0 {
+	if full && s.compareItems(n, s.items[0]) >= 0 {
 		return
 	}
 	if full {
 		s.items[0] = n
-		s.down()
+		s.siftDown()
 		return
 	}
 	s.items = append(s.items, n)
-	s.up()
+	s.siftUp()
 }
 
-// up moves the last item to its place.
-func (s *nearestSet[T]) up() {
+// siftUp moves the last item to its place.
+func (s *nearestSet[T]) siftUp() {
 	for i := len(s.items) - 1; i > 0; {
 		parent := (i - 1) / 2
-		if s.order(s.items[i], s.items[parent]) <= 0 {
+		if s.compareItems(s.items[i], s.items[parent]) <= 0 {
 			return
 		}
 		s.items[i], s.items[parent] = s.items[parent], s.items[i]
@@ -103,17 +107,17 @@ func (s *nearestSet[T]) up() {
 	}
 }
 
-// down moves the first item to its place.
-func (s *nearestSet[T]) down() {
+// siftDown moves the first item to its place.
+func (s *nearestSet[T]) siftDown() {
 	for i := 0; ; {
 		child := 2*i + 1
 		if child >= len(s.items) {
 			return
 		}
-		if child+1 < len(s.items) && s.order(s.items[child+1], s.items[child]) > 0 {
+		if child+1 < len(s.items) && s.compareItems(s.items[child+1], s.items[child]) > 0 {
 			child++
 		}
-		if s.order(s.items[i], s.items[child]) >= 0 {
+		if s.compareItems(s.items[i], s.items[child]) >= 0 {
 			return
 		}
 		s.items[i], s.items[child] = s.items[child], s.items[i]
@@ -121,13 +125,14 @@ func (s *nearestSet[T]) down() {
 	}
 }
 
-func (s *nearestSet[T]) sorted() []Neighbour[T] {
-	slices.SortFunc(s.items, s.order)
+// sortedItems returns the items, nearest first. The heap ends with it.
+func (s *nearestSet[T]) sortedItems() []Neighbour[T] {
+	slices.SortFunc(s.items, s.compareItems)
 	return s.items
 }
 
-// StartRadius gives a radius in metres around a point within which there likely are k leaves of the tree, for Nearest. It
-// walks from the root to the nearest node that holds at least k leaves, and takes as many of its children as hold k.
+// StartRadius returns a radius in metres around a point within which there likely are k leaves of the tree, for Nearest. It
+// descends from the root to the nearest node that holds at least k leaves, and takes as many of its children as hold k.
 func (t *Tree) StartRadius(p rhumb.Point, k int) float64 {
 	if t.levels == 0 {
 		return geo.DistanceMax
@@ -141,8 +146,8 @@ func (t *Tree) StartRadius(p rhumb.Point, k int) float64 {
 		leaves /= format.NodeLanes
 	}
 	var reach []float64
-	for m := t.children(level, node); m != 0; m &= m - 1 {
-		if b := t.box(level, node, uint32(bits.TrailingZeros32(m))); level == 0 {
+	for m := t.childLanes(level, node); m != 0; m &= m - 1 {
+		if b := t.boxAt(level, node, uint32(bits.TrailingZeros32(m))); level == 0 {
 			reach = append(reach, Distance(p, b))
 		} else {
 			reach = append(reach, farCorner(p, b))
@@ -152,19 +157,19 @@ func (t *Tree) StartRadius(p rhumb.Point, k int) float64 {
 	return reach[min(len(reach), max(k+leaves-1, leaves)/leaves)-1]
 }
 
-// nearestLane gives the lane of a node whose box is nearest to a point.
+// nearestLane returns the lane of a node whose box is nearest to a point.
 func (t *Tree) nearestLane(p rhumb.Point, level int, node uint32) (best uint32) {
 	nearest := math.Inf(1)
-	for m := t.children(level, node); m != 0; m &= m - 1 {
+	for m := t.childLanes(level, node); m != 0; m &= m - 1 {
 		lane := uint32(bits.TrailingZeros32(m))
-		if d := Distance(p, t.box(level, node, lane)); d < nearest {
+		if d := Distance(p, t.boxAt(level, node, lane)); d < nearest {
 			best, nearest = lane, d
 		}
 	}
 	return best
 }
 
-// farCorner gives the distance to the farther of two opposite corners of a plain box.
+// farCorner returns the distance to the farther of two opposite corners of a plain box.
 func farCorner(p rhumb.Point, b format.Box) float64 {
 	d := b.Degrees()
 	return max(geo.Distance(p, d.Min), geo.Distance(p, d.Max))

@@ -13,15 +13,16 @@ const CornersMax = 1 << 16
 // fullTurn is 360 degrees in units.
 const fullTurn = 2 * format.LonUnitsMax
 
-// Polygon is the area within rings of points, their edges included. The even-odd rule tells inside from outside: a ring within
-// another is a hole, one beside it a second part. That holds too where edges cross each other, be they of one ring or of
-// several. Which way round a ring goes means nothing.
+// Polygon is the area within rings of points, including their edges. The even-odd rule decides what is inside: a ring
+// within another is a hole, and one beside it a second part. That holds even if edges cross each other, of one ring or of
+// several. The direction of a ring means nothing.
 //
-// Edges are straight in longitude and latitude, as RFC 7946 (GeoJSON) has it, not great circles. Corners are rounded to
-// units (1e-7 degrees), and all tests are exact in whole numbers: every machine and every language gives the same answer.
+// Edges are straight in longitude and latitude, as RFC 7946 (GeoJSON) has it, and not great circles. Corners are rounded to
+// units (1e-7 degrees), and all tests are exact in whole numbers, so that every machine and every language returns the same
+// answer.
 //
-// An edge that spans more than 180 degrees of longitude is taken the shorter way, over the antimeridian; one of exactly
-// 360 degrees, as the edge of a polar cap has, is taken as it stands.
+// An edge that spans more than 180 degrees of longitude goes the shorter way, over the antimeridian. An edge of exactly 360
+// degrees, as a polar cap has one, is taken as it is.
 type Polygon struct {
 	// Each ring is closed: its last corner is its first. Longitudes go on beyond ±180 degrees where a ring does, so that every
 	// edge is straight; they stay within ±540.
@@ -35,10 +36,10 @@ type Polygon struct {
 // corner is a point in units.
 type corner struct{ x, y int64 }
 
-// MakePolygon makes a polygon of rings of at least 3 corners, CornersMax in all; the first corner of a ring may be repeated at its
-// end. It returns InvalidArgument for points that are none, for another number of rings or corners, and for a ring that goes
-// round a pole or rings that together are wider than 360 degrees: such an area has to be cut along a meridian first, as in RFC
-// 7946, section 3.1.9.
+// MakePolygon returns the polygon of rings of at least 3 corners, with at most CornersMax corners in all. The first corner
+// of a ring may be repeated at its end. It returns InvalidArgument for invalid points, for a wrong number of rings or
+// corners, for a ring that goes around a pole, and for rings that together are wider than 360 degrees: cut such an area
+// along a meridian first, as in RFC 7946, section 3.1.9.
 func MakePolygon(rings ...[]rhumb.Point) (Polygon, error) {
 	const op rhumb.Op = "rtree.MakePolygon"
 	var p Polygon
@@ -54,7 +55,7 @@ func MakePolygon(rings ...[]rhumb.Point) (Polygon, error) {
 			return p, rhumb.Ef(op, rhumb.InvalidArgument, "a ring of %d corners, want 3 at least, and all rings together %d at most", len(points), CornersMax)
 		}
 		left -= len(points)
-		if err := p.add(points); err != nil {
+		if err := p.addRing(points); err != nil {
 			return p, rhumb.Wrap(op, err)
 		}
 	}
@@ -64,8 +65,8 @@ func MakePolygon(rings ...[]rhumb.Point) (Polygon, error) {
 	return p, nil
 }
 
-// add adds a ring.
-func (p *Polygon) add(points []rhumb.Point) error {
+// addRing adds a ring.
+func (p *Polygon) addRing(points []rhumb.Point) error {
 	const op rhumb.Op = "rtree.ring"
 	ring := make([]corner, 0, len(points)+1)
 	for _, q := range points {
@@ -80,9 +81,9 @@ func (p *Polygon) add(points []rhumb.Point) error {
 	if first {
 		p.min, p.max = ring[0], ring[0]
 	} else {
-		ring[0].x += p.turn(ring[0].x)
+		ring[0].x += p.turnToward(ring[0].x)
 	}
-	unwrap(ring)
+	unwrapRing(ring)
 	if ring[0] != ring[len(ring)-1] {
 		return rhumb.E(op, rhumb.InvalidArgument, "a ring goes round a pole; cut it along a meridian, up to the pole and back")
 	}
@@ -97,9 +98,10 @@ func (p *Polygon) add(points []rhumb.Point) error {
 	return nil
 }
 
-// turn gives by how much the first corner of a further ring is moved, a full turn or not at all, to lie within half a turn of the
-// middle of the first ring. So all rings are on one side of the antimeridian, or go on beyond it alike.
-func (p *Polygon) turn(x int64) int64 {
+// turnToward returns by how much the first corner of a further ring is moved: by a full turn or not at all, so that it lies
+// within half a turn of the middle of the first ring. So all rings are on one side of the antimeridian, or continue beyond
+// it alike.
+func (p *Polygon) turnToward(x int64) int64 {
 	switch twice := 2*x - p.middle; {
 	case twice > fullTurn:
 		return -fullTurn
@@ -109,8 +111,8 @@ func (p *Polygon) turn(x int64) int64 {
 	return 0
 }
 
-// unwrap lets longitudes go on where an edge crosses the antimeridian, from where the first corner is.
-func unwrap(ring []corner) {
+// unwrapRing lets longitudes continue where an edge crosses the antimeridian, beginning at the first corner.
+func unwrapRing(ring []corner) {
 	before := ring[len(ring)-1].x // that of the first corner, as it was given
 	for i := 1; i < len(ring); i++ {
 		step := ring[i].x - before
@@ -125,18 +127,18 @@ func unwrap(ring []corner) {
 	}
 }
 
-// Boxes gives the one or two plain boxes that hold every box that the polygon intersects, in part at least.
+// Boxes returns the one or two plain boxes that hold every box that the polygon intersects, at least in part.
 func (p *Polygon) Boxes() (boxes [2]format.Box, n int) {
 	// A unit more on either side finds what lies on the antimeridian under its other name.
 	b := format.Box{MinX: -format.LonUnitsMax, MinY: int32(p.min.y), MaxX: format.LonUnitsMax, MaxY: int32(p.max.y)}
 	if p.max.x-p.min.x+2 < fullTurn {
-		b.MinX, b.MaxX = wrap(p.min.x-1), wrap(p.max.x+1)
+		b.MinX, b.MaxX = wrapLongitude(p.min.x-1), wrapLongitude(p.max.x+1)
 	}
 	return b.Split()
 }
 
-// wrap brings a longitude into ±180 degrees.
-func wrap(x int64) int32 {
+// wrapLongitude brings a longitude into ±180 degrees.
+func wrapLongitude(x int64) int32 {
 	for x > format.LonUnitsMax {
 		x -= fullTurn
 	}
@@ -150,7 +152,7 @@ func wrap(x int64) int32 {
 func (p *Polygon) Contains(q rhumb.Point) bool {
 	u := format.MakePoint(q)
 	for x := int64(u.MinX) - fullTurn; x <= int64(u.MinX)+fullTurn; x += fullTurn {
-		if p.holds(corner{x, int64(u.MinY)}) {
+		if p.holdsPoint(corner{x, int64(u.MinY)}) {
 			return true
 		}
 	}
@@ -165,7 +167,7 @@ func (p *Polygon) Intersects(b format.Box) bool {
 			// The box is cut off at the bounds, which changes nothing and keeps products within 64 bits.
 			lo := corner{max(int64(b.MinX)+shift, p.min.x), max(int64(b.MinY), p.min.y)}
 			hi := corner{min(int64(b.MaxX)+shift, p.max.x), min(int64(b.MaxY), p.max.y)}
-			if lo.x <= hi.x && lo.y <= hi.y && p.touches(lo, hi) {
+			if lo.x <= hi.x && lo.y <= hi.y && p.touchesBox(lo, hi) {
 				return true
 			}
 		}
@@ -173,9 +175,9 @@ func (p *Polygon) Intersects(b format.Box) bool {
 	return false
 }
 
-// touches reports whether a box within the bounds has a point in common with the polygon: an edge touches it, or else all
-// of the box lies on one side of the rings, as its corner does.
-func (p *Polygon) touches(lo, hi corner) bool {
+// touchesBox reports whether a box within the bounds has a point in common with the polygon. Either an edge touches the
+// box, or all of the box is on one side of the rings, as its corner is.
+func (p *Polygon) touchesBox(lo, hi corner) bool {
 	for _, ring := range p.rings {
 		for i := 1; i < len(ring); i++ {
 			if edgeTouches(ring[i-1], ring[i], lo, hi) {
@@ -183,26 +185,26 @@ func (p *Polygon) touches(lo, hi corner) bool {
 			}
 		}
 	}
-	return p.holds(lo)
+	return p.holdsPoint(lo)
 }
 
-// edgeTouches reports whether an edge has a point in common with a box: their bounds do, and the box's corners do not
-// all lie strictly on one side of the line.
+// edgeTouches reports whether an edge has a point in common with a box: their bounds have one, and the corners of the box
+// are not all strictly on one side of the line.
 func edgeTouches(a, b, lo, hi corner) bool {
 	if max(a.x, b.x) < lo.x || min(a.x, b.x) > hi.x || max(a.y, b.y) < lo.y || min(a.y, b.y) > hi.y {
 		return false
 	}
-	s := side(a, b, lo)
-	return s == 0 || side(a, b, hi) != s || side(a, b, corner{lo.x, hi.y}) != s || side(a, b, corner{hi.x, lo.y}) != s
+	s := sideOf(a, b, lo)
+	return s == 0 || sideOf(a, b, hi) != s || sideOf(a, b, corner{lo.x, hi.y}) != s || sideOf(a, b, corner{hi.x, lo.y}) != s
 }
 
-// side tells on which side of the line from a to b a point within the bounds lies: 1 is left, 0 on it. The factors are at
-// most 360 and 180 degrees, so that the products stay below 2^63.
-func side(a, b, p corner) int { return cmp.Compare((b.x-a.x)*(p.y-a.y), (p.x-a.x)*(b.y-a.y)) }
+// sideOf returns on which side of the line from a to b a point within the bounds lies: 1 is left, 0 is on the line. The
+// factors are at most 360 and 180 degrees, so that the products stay below 2^63.
+func sideOf(a, b, p corner) int { return cmp.Compare((b.x-a.x)*(p.y-a.y), (p.x-a.x)*(b.y-a.y)) }
 
-// holds reports whether a point lies in the polygon or on an edge: a ray to the east crosses an odd number of edges. An edge is
-// crossed at its lower end and not at its upper.
-func (p *Polygon) holds(q corner) bool {
+// holdsPoint reports whether a point lies in the polygon or on an edge. A ray to the east crosses an odd number of edges
+// from inside. An edge counts at its lower end and not at its upper one, so that a ray through a corner counts it once.
+func (p *Polygon) holdsPoint(q corner) bool {
 	if q.x < p.min.x || q.x > p.max.x || q.y < p.min.y || q.y > p.max.y {
 		return false
 	}
@@ -213,7 +215,7 @@ func (p *Polygon) holds(q corner) bool {
 			if edgeTouches(a, b, q, q) {
 				return true
 			}
-			if a.y > q.y != (b.y > q.y) && side(a, b, q) > 0 == (b.y > a.y) {
+			if a.y > q.y != (b.y > q.y) && sideOf(a, b, q) > 0 == (b.y > a.y) {
 				in = !in
 			}
 		}

@@ -24,7 +24,7 @@ func mustPolygons(t *testing.T, rings ...[]rhumb.Point) Polygon {
 	return p
 }
 
-// square gives a ring.
+// square returns a ring.
 func square(south, west, north, east float64) []rhumb.Point {
 	return []rhumb.Point{at(south, west), at(south, east), at(north, east), at(north, west)}
 }
@@ -185,7 +185,7 @@ func TestPolygonRandom(t *testing.T) {
 	}
 }
 
-// randomStar gives a star-shaped ring, whose longitudes go on beyond 180 degrees.
+// randomStar returns a star-shaped ring, whose longitudes go on beyond 180 degrees.
 func randomStar(r *rand.Rand, middle rhumb.Point, size float64) (ring []rhumb.Point) {
 	n := 3 + r.IntN(20)
 	for i := range n {
@@ -229,7 +229,7 @@ func checkIntersects(t *testing.T, r *rand.Rand, p *Polygon, q rhumb.Point) {
 	}
 }
 
-// winding gives the angle by which a ring turns about a point.
+// winding returns the angle by which a ring turns about a point.
 func winding(ring []rhumb.Point, q rhumb.Point) (sum float64) {
 	for i, a := range ring {
 		b := ring[(i+1)%len(ring)]
@@ -278,7 +278,7 @@ func TestPolygonIntersectsGrid(t *testing.T) {
 				{int64(box.MinX), int64(box.MinY) + int64(min(i, h*fine))},
 				{int64(box.MaxX), int64(box.MinY) + int64(min(i, h*fine))},
 			} {
-				want = want || p.holds(c)
+				want = want || p.holdsPoint(c)
 			}
 		}
 		if got := p.Intersects(box); got != want {

@@ -6,15 +6,19 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
+// A search is breadth-first by level within a batch and depth-first between batches: it always tests nodes of the lowest
+// level that has any. So the lists stay as short as one batch of children per level, and hits come early. A depth-first
+// walk would wait for one node at a time, and a plain breadth-first one would need room for the whole tree.
+
 const (
-	// BatchMax is the greatest number of hits that Next gives at once.
+	// BatchMax is the greatest number of hits that Next returns at once.
 	BatchMax = batchNodes * format.NodeLanes
 
-	// batchNodes is how many nodes a kernel tests in one call: enough to have as many lines on their way as a processor can,
-	// few enough for what a search keeps to stay in the nearest caches.
+	// batchNodes is how many nodes a kernel tests in one call: enough to have as many lines on their way as a processor
+	// can, and few enough for the memory of a search to stay in the nearest caches.
 	batchNodes = 32
-	// fewChildren is up to how many children of an inner node the kernels in assembly write one by one. They do not look then
-	// whether those lie wholly in the query: it is a small one.
+	// fewChildren is up to how many children of an inner node the kernels in assembly write one by one. They do not check
+	// then whether the children lie wholly in the query, because such a query is small.
 	fewChildren = 3
 	// rootsMax is how many nodes may be roots at a time.
 	rootsMax = 256
@@ -22,11 +26,11 @@ const (
 	listRoom = max(batchNodes*format.NodeLanes, rootsMax)
 )
 
-// Cursor walks the leaves of one or more trees that a query touches. It holds all the memory of a search, about 40 KiB, and
-// is meant to be kept and started again; the zero value has nothing to walk.
+// Cursor walks the leaves of one or more trees that a query touches. It holds all the memory of a search, about 40 KiB.
+// Keep it and start it again. The zero value has nothing to walk.
 //
-// The trees are walked together: a batch tests nodes of as many of them as wait, so that the memory accesses of one tree do
-// not wait for those of another. An image has a tree for each of its shards, and a small query takes few nodes of each.
+// The trees are walked together: a batch tests waiting nodes of any of them, so that the memory accesses of one tree do not
+// wait for those of another. An image has a tree per shard, and a small query needs few nodes of each.
 type Cursor struct {
 	lists [levelsMax]nodeList
 	// The hits of a batch.
@@ -35,10 +39,10 @@ type Cursor struct {
 	trees []*Tree
 	query []format.Box
 	part  int
-	next  int        // the first of the trees whose root was not yet taken for this part
+	next  int        // the first tree whose root was not yet taken for this part
 	box   format.Box // query[part], cut off at the edges of the world
 
-	// The nodes to be tested, by level. Those of the lowest level come first, so that a list has all the room for the
+	// The nodes to be tested, by level. Those of the lowest level go first, so that a list has all its room for the
 	// children of a batch when they are written: it was empty.
 	open  uint // the levels with nodes to be tested, a bit each
 	spans [levelsMax]span
@@ -51,24 +55,24 @@ type Cursor struct {
 	alone  [1]*Tree
 }
 
-// span is which nodes of a list are to be tested.
+// span is the part of a list that is to be tested.
 type span struct{ next, end uint32 }
 
 // nodeList has the numbers of nodes of one level, with nodeWhole set for those that lie wholly in the query, and the trees
-// that they are of.
+// that the nodes belong to.
 type nodeList struct {
 	nodes, trees [listRoom]uint32
 }
 
-// nodeWhole marks a node that lies wholly in the query and has all its children: what is below it is taken without a look at
-// its box. The last node of a level is never marked, since it may have lanes that hold nothing. Numbers are below 2^28.
+// nodeWhole marks a node that lies wholly in the query and has all its children: what is below it is taken without a look
+// at its box. The last node of a level is never marked, since it may have lanes that hold nothing. Numbers are below 2^28.
 const nodeWhole = 1 << 31
 
 // TreesMax is the greatest number of trees of a search.
 const TreesMax = 1 << 16
 
-// Batch is some of the hits of a search, which may be of several trees. The slices are the cursor's and stand until its next
-// call.
+// Batch is some of the hits of a search, which may be of several trees. The slices belong to the cursor and are valid until
+// its next call.
 type Batch struct {
 	// Part is the position in the query of the box that these leaves touch.
 	Part int
@@ -77,16 +81,17 @@ type Batch struct {
 	Refs, Leaves, Trees []uint32
 }
 
-// Start begins a search for the leaves of all trees that touch boxes of the query: all of the first box, then all of the
-// second and so on. There are at most TreesMax trees. The boxes are plain, as Box.Split and Circle give them. Neither may
-// change while the search goes on. A leaf that touches several boxes is given for each; see FirstMatch.
+// Start begins a search for the leaves of all trees that touch boxes of the query: all leaves for the first box, then all
+// for the second and so on. There are at most TreesMax trees. The boxes must be plain, as Box.Split and Circle return them.
+// Neither trees nor boxes may change while the search goes on. A leaf that touches several boxes is returned for each; see
+// FirstMatch.
 func (c *Cursor) Start(trees []*Tree, query []format.Box) {
 	c.trees, c.query, c.part, c.next, c.open = trees, query, -1, len(trees), 0
 }
 
-// Next gives the next hits, at least one; ok is false at the end. Within a tree and a part they come in rising order.
+// Next returns the next hits, at least one; ok is false at the end. Within a tree and a part they come in ascending order.
 func (c *Cursor) Next() (b Batch, ok bool) {
-	for c.open != 0 || c.plant() {
+	for c.open != 0 || c.plantRoots() {
 		if hits := kernel.walk(c); hits > 0 {
 			return Batch{Part: c.part, Refs: c.hitRefs[:hits], Leaves: c.hitLeaves[:hits], Trees: c.hitTrees[:hits]}, true
 		}
@@ -94,28 +99,29 @@ func (c *Cursor) Next() (b Batch, ok bool) {
 	return Batch{}, false
 }
 
-// plant takes the roots of more trees, or of the first again for the next box of the query.
-func (c *Cursor) plant() bool {
+// plantRoots puts the roots of more trees on the lists, or of the first again for the next box of the query. It reports
+// false at the end of the search.
+func (c *Cursor) plantRoots() bool {
 	for c.open == 0 {
 		if c.next == len(c.trees) {
 			if c.part+1 >= len(c.query) || len(c.trees) == 0 {
 				return false
 			}
 			c.part++
-			c.box = clip(c.query[c.part])
+			c.box = clipToWorld(c.query[c.part])
 			c.next = 0
 		}
 		for end := min(c.next+rootsMax, len(c.trees)); c.next < end; c.next++ {
 			if levels := c.trees[c.next].levels; levels > 0 {
-				c.root(c.next, levels-1)
+				c.addRoot(c.next, levels-1)
 			}
 		}
 	}
 	return true
 }
 
-// root lets the root of a tree wait for its test.
-func (c *Cursor) root(tree, level int) {
+// addRoot puts the root of a tree on the list of its level.
+func (c *Cursor) addRoot(tree, level int) {
 	if c.open>>level&1 == 0 {
 		c.open |= 1 << level
 		c.spans[level] = span{}
@@ -138,16 +144,16 @@ const nodeBits = 4
 
 const _ = uint(1<<nodeBits-format.NodeLanes) + uint(format.NodeLanes-1<<nodeBits)
 
-// clip cuts a box off at the edges of the world, so that it cannot touch lanes that hold nothing.
-func clip(b format.Box) format.Box {
+// clipToWorld cuts a box off at the edges of the world, so that it cannot touch lanes that hold nothing.
+func clipToWorld(b format.Box) format.Box {
 	return format.Box{
 		MinX: max(b.MinX, -format.LonUnitsMax), MinY: max(b.MinY, -format.LatUnitsMax),
 		MaxX: min(b.MaxX, format.LonUnitsMax), MaxY: min(b.MaxY, format.LatUnitsMax),
 	}
 }
 
-// AddMeridian adds to the plain boxes of a query, which Box.Split gave, the edge of the world opposite to the one that they
-// reach: longitudes 180 and -180 are one meridian, so that a box that ends on it touches what begins there.
+// AddMeridian adds to the plain boxes of a query, as Box.Split returns them, the edge of the world that is opposite to the
+// one they reach. Longitudes 180 and -180 are one meridian, so that a box that ends on it touches what begins there.
 func AddMeridian(boxes [2]format.Box, n int) (all [4]format.Box, count int) {
 	count = copy(all[:], boxes[:n])
 	for _, b := range boxes[:n] {
@@ -173,10 +179,10 @@ func (t *Tree) Search(c *Cursor, q format.Box, dst []uint32) []uint32 {
 	return dst
 }
 
-// FirstMatch reports whether a hit is the first of its record in the order of a search, so that records that touch several
-// boxes of a query, or whose box crosses the antimeridian and so is found by either part, are given once. The hit is the
-// plain box hit (of a leaf or of an entry of the spatial delta), found for query[part]; record is the box of the record as
-// it is stored. The order is: by box of the query, then by part of the record's box. It needs no memory of earlier hits.
+// FirstMatch reports whether a hit is the first of its record in the order of a search. Records that touch several boxes of
+// a query, or whose box crosses the antimeridian and is found by either part, are returned once that way. The hit is the
+// plain box hit, of a leaf or of an entry of the spatial delta, found for query[part]; record is the record's box as it is
+// stored. The order is by box of the query, then by part of the record's box. No memory of earlier hits is needed.
 func FirstMatch(query []format.Box, part int, record, hit format.Box) bool {
 	parts, n := record.Split()
 	for _, q := range query[:part] {

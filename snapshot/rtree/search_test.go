@@ -16,7 +16,7 @@ import (
 func eachKernel(t *testing.T, f func(t *testing.T)) {
 	best := kernel
 	defer func() { kernel = best }()
-	for _, k := range available() {
+	for _, k := range availableKernels() {
 		kernel = k
 		t.Run(k.name, f)
 	}
@@ -89,7 +89,7 @@ func makeBoxes(r *rand.Rand, n int, f func(*rand.Rand) format.Box) []format.Box 
 // refOf is the reference of a box in tests: not its position, so that a mix-up shows.
 func refOf(i uint32) uint32 { return i*3 + 1 }
 
-// build makes a tree over boxes in Hilbert order, in sections full of ones, and gives the order too.
+// build makes a tree over boxes in Hilbert order, in sections full of ones, and returns the order too.
 func build(t testing.TB, boxes []format.Box) (Tree, []uint32) {
 	var s Sorter
 	order := s.Order(boxes)
@@ -167,7 +167,7 @@ func checkSearch(t *testing.T, name string, tree *Tree, q format.Box, boxes []fo
 	best := kernel
 	defer func() { kernel = best }()
 	var c Cursor
-	for _, kernel = range available() {
+	for _, kernel = range availableKernels() {
 		if got := sorted(tree.Search(&c, q, nil)); !slices.Equal(got, want) {
 			t.Fatalf("%s: %s: %d hits, want %d", kernel.name, name, len(got), len(want))
 		}
@@ -281,7 +281,7 @@ func leafTree(r *rand.Rand, nodes []node) *Tree {
 	for range n * format.NodeLanes {
 		tree.refs = le.AppendUint32(tree.refs, r.Uint32())
 	}
-	tree.index()
+	tree.indexLevels()
 	return tree
 }
 
@@ -308,7 +308,7 @@ func TestKernels(t *testing.T) {
 				waiting[i].node |= nodeWhole
 			}
 		}
-		checkKernels(t, r, trees, waiting, clip(around(anywhere(r), 1<<r.IntN(31), 1<<r.IntN(30))))
+		checkKernels(t, r, trees, waiting, clipToWorld(around(anywhere(r), 1<<r.IntN(31), 1<<r.IntN(30))))
 	}
 }
 
@@ -364,7 +364,7 @@ func checkKernels(t *testing.T, r *rand.Rand, trees []*Tree, waiting []waitingNo
 			}
 		}
 	}
-	for _, k := range available() {
+	for _, k := range availableKernels() {
 		fill(&c.hitRefs, &c.hitLeaves, &c.hitTrees)
 		c.open, c.spans[0] = 1, span{uint32(from), uint32(from + len(waiting))}
 		n := k.walk(&c)
@@ -404,7 +404,7 @@ func TestKernelsChildren(t *testing.T) {
 		if r.IntN(4) == 0 {
 			q = around(corner{85_000_000, 474_000_000}, 1<<(18+r.IntN(5)), 1<<(18+r.IntN(5)))
 		}
-		for _, k := range available() {
+		for _, k := range availableKernels() {
 			var want nodeList
 			n := 0
 			for i, tree := range trees {
@@ -435,10 +435,10 @@ func TestKernelsChildren(t *testing.T) {
 	}
 }
 
-// rootChildren gives the children of the root of a tree of two levels that touch the query, marked if they are wholly in it.
+// rootChildren returns the children of the root of a tree of two levels that touch the query, marked if they are wholly in it.
 func rootChildren(tree *Tree, q format.Box) (children []uint32) {
 	for child := range tree.count[0] {
-		b := tree.box(1, 0, child)
+		b := tree.boxAt(1, 0, child)
 		if !b.Intersects(q) {
 			continue
 		}
@@ -450,7 +450,7 @@ func rootChildren(tree *Tree, q format.Box) (children []uint32) {
 	return children
 }
 
-// listed gives what a search of trees of two levels, at most as many as a batch has nodes, left in the list of leaf nodes.
+// listed returns what a search of trees of two levels, at most as many as a batch has nodes, left in the list of leaf nodes.
 func listed(k kernels, trees []*Tree, q format.Box) *nodeList {
 	best := kernel
 	defer func() { kernel = best }()
@@ -474,7 +474,7 @@ func TestSearchWhole(t *testing.T) {
 		for _, n := range []int{257, 272, 4096, 4097, 70_001} {
 			tree, _ := build(t, makeBoxes(r, n, boxShapes[0].make))
 			for leaf := range tree.count[0] - 1 { // a test of them would find nothing
-				putNode((*[format.NodeSize]byte)(tree.node(0, leaf)), new([format.NodeLanes]format.Box), 0)
+				putNode((*[format.NodeSize]byte)(tree.nodeAt(0, leaf)), new([format.NodeLanes]format.Box), 0)
 			}
 			var c Cursor
 			c.Start([]*Tree{&tree}, []format.Box{world})
@@ -510,7 +510,7 @@ func TestSearchDamaged(t *testing.T) {
 		for level := 1; level < tree.levels; level++ {
 			last := tree.count[level] - 1
 			for lane := tree.count[level-1] - last*format.NodeLanes; lane < format.NodeLanes; lane++ {
-				putLane(tree.node(level, last), lane, world)
+				putLane(tree.nodeAt(level, last), lane, world)
 			}
 		}
 		for _, q := range query {

@@ -20,9 +20,9 @@ type Tree struct {
 	tail [levelsMax]uint32
 }
 
-// Open takes the sections SectionTreeNodes and SectionTreeRefs, which must stay mapped as long as the tree is used. They may
-// be larger than the tree. Open checks the header and the lanes that hold nothing; after that no search can leave the
-// sections, whatever the boxes are. It returns Corrupt with the offset in the section.
+// Open returns the tree in the sections SectionTreeNodes and SectionTreeRefs, which must stay mapped while the tree is
+// used. They may be larger than the tree. Open checks the header and the lanes that hold nothing; after that no search can
+// leave the sections, whatever the boxes are. It returns Corrupt with the offset in the section.
 func Open(nodes, refs []byte) (Tree, error) {
 	const op rhumb.Op = "rtree.Open"
 	if len(nodes) < format.TreeHeaderSize {
@@ -40,44 +40,45 @@ func Open(nodes, refs []byte) (Tree, error) {
 				16+8*i, i, count, first, t.count[i], t.first[i])
 		}
 	}
-	nodeBytes, refBytes := uint64(t.shape.nodes())*format.NodeSize, uint64(t.count[0])*format.NodeLanes*4
+	nodeBytes, refBytes := uint64(t.shape.nodeCount())*format.NodeSize, uint64(t.count[0])*format.NodeLanes*4
 	if have := uint64(len(nodes) - format.TreeHeaderSize); have < nodeBytes || uint64(len(refs)) < refBytes {
 		return Tree{}, rhumb.Ef(op, rhumb.Corrupt, "tree of %d items in %d bytes of nodes and %d of references, want %d and %d",
 			items, have, len(refs), nodeBytes, refBytes)
 	}
 	t.nodes, t.refs = nodes[format.TreeHeaderSize:][:nodeBytes], refs[:refBytes]
-	t.index()
+	t.indexLevels()
 	if err := t.checkPadding(op); err != nil {
 		return Tree{}, err
 	}
 	return t, nil
 }
 
-// index notes what the kernels need of each level.
-func (t *Tree) index() {
+// indexLevels notes what the kernels need of each level.
+func (t *Tree) indexLevels() {
 	children := t.items
 	for level := range t.levels {
-		t.at[level], t.last[level] = t.node(level, 0), t.count[level]-1
+		t.at[level], t.last[level] = t.nodeAt(level, 0), t.count[level]-1
 		t.tail[level] = allLanes >> (t.count[level]*format.NodeLanes - children)
 		children = t.count[level]
 	}
 }
 
-// children gives the lanes of a node that have a child, or a leaf.
-func (t *Tree) children(level int, node uint32) uint32 {
+// childLanes returns the lanes of a node that have a child, or a leaf.
+func (t *Tree) childLanes(level int, node uint32) uint32 {
 	if node == t.last[level] {
 		return t.tail[level]
 	}
 	return allLanes
 }
 
-// checkPadding checks the last node of each level: what lies beyond its children must match no query.
+// checkPadding checks the last node of each level: the lanes without a child must match no query. That is the one property
+// of boxes that a search relies on.
 func (t *Tree) checkPadding(op rhumb.Op) error {
 	children := t.items
 	for level := range t.levels {
 		last := t.count[level] - 1
 		for lane := children - last*format.NodeLanes; lane < format.NodeLanes; lane++ {
-			if b := t.box(level, last, lane); b != empty {
+			if b := t.boxAt(level, last, lane); b != empty {
 				at := format.TreeHeaderSize + int(t.first[level]+last)*format.NodeSize + int(lane)*4
 				return rhumb.Ef(op, rhumb.Corrupt, "tree nodes, offset %d: lane %d of the last node of level %d holds a box and has no child",
 					at, lane, level)
@@ -88,25 +89,26 @@ func (t *Tree) checkPadding(op rhumb.Op) error {
 	return nil
 }
 
-// Items gives the number of leaves: plain boxes, so that a record whose box crosses the antimeridian counts twice.
+// Items returns the number of leaves. They are plain boxes, so that a record whose box crosses the antimeridian counts
+// twice.
 func (t *Tree) Items() int { return int(t.items) }
 
-// Bounds gives the box around all boxes; ok is false for a tree over nothing.
+// Bounds returns the box around all boxes; ok is false for a tree over nothing.
 func (t *Tree) Bounds() (b format.Box, ok bool) {
 	if t.levels == 0 {
 		return format.Box{}, false
 	}
 	b = empty
 	for lane := range uint32(format.NodeLanes) {
-		c := t.box(t.levels-1, 0, lane)
+		c := t.boxAt(t.levels-1, 0, lane)
 		b = format.Box{MinX: min(b.MinX, c.MinX), MinY: min(b.MinY, c.MinY), MaxX: max(b.MaxX, c.MaxX), MaxY: max(b.MaxY, c.MaxY)}
 	}
 	return b, true
 }
 
-// Leaf gives the box and the reference of a leaf, below Items.
+// Leaf returns the box and the reference of a leaf, which must be below Items.
 func (t *Tree) Leaf(leaf uint32) (b format.Box, ref uint32) {
-	return t.box(0, leaf/format.NodeLanes, leaf%format.NodeLanes), le.Uint32(t.refs[4*leaf:])
+	return t.boxAt(0, leaf/format.NodeLanes, leaf%format.NodeLanes), le.Uint32(t.refs[4*leaf:])
 }
 
 // Bounds of Effort.
@@ -115,9 +117,9 @@ const (
 	effortNodesMax = 1024 // of a sample
 )
 
-// Effort gives how many nodes a query for the box of a leaf reads, as the mean over some leaves: what a small query costs at
-// places where there is something. A tree whose leaves are in Hilbert order is near the least possible; one whose leaves were
-// made in another order, or moved since, has a greater effort, without a change of what it finds.
+// Effort returns how many nodes a query for the box of a leaf reads, as the mean over some leaves: the cost of a small
+// query where there is something. A tree whose leaves are in Hilbert order is near the least possible effort. One whose
+// leaves were in another order, or whose boxes moved since, has a greater effort and finds the same.
 func (t *Tree) Effort() float64 {
 	n := min(effortSamples, t.items)
 	if n == 0 {
@@ -127,14 +129,14 @@ func (t *Tree) Effort() float64 {
 	for i := range n {
 		b, _ := t.Leaf(uint32(uint64(i) * uint64(t.items) / uint64(n)))
 		left := effortNodesMax
-		t.descend(t.levels-1, 0, &b, &left)
+		t.countReads(t.levels-1, 0, &b, &left)
 		read += effortNodesMax - left
 	}
 	return float64(read) / float64(n)
 }
 
-// descend takes from left what a query reads from a node downwards, until nothing is left.
-func (t *Tree) descend(level int, n uint32, query *format.Box, left *int) {
+// countReads subtracts from left what a query reads from a node downwards, until nothing is left.
+func (t *Tree) countReads(level int, n uint32, query *format.Box, left *int) {
 	if *left == 0 {
 		return
 	}
@@ -142,23 +144,25 @@ func (t *Tree) descend(level int, n uint32, query *format.Box, left *int) {
 	if level == 0 {
 		return
 	}
-	for lanes := t.children(level, n); lanes != 0; lanes &= lanes - 1 {
+	for lanes := t.childLanes(level, n); lanes != 0; lanes &= lanes - 1 {
 		lane := uint32(bits.TrailingZeros32(lanes))
-		if b := t.box(level, n, lane); b.Intersects(*query) {
-			t.descend(level-1, n*format.NodeLanes+lane, query, left)
+		if b := t.boxAt(level, n, lane); b.Intersects(*query) {
+			t.countReads(level-1, n*format.NodeLanes+lane, query, left)
 		}
 	}
 }
 
-// node gives a node of a level.
-func (t *Tree) node(level int, n uint32) *node {
+// nodeAt returns a node of a level.
+func (t *Tree) nodeAt(level int, n uint32) *node {
 	return (*node)(t.nodes[int(t.first[level]+n)*format.NodeSize:])
 }
 
-// nodeRefs gives the references of a leaf node.
+// nodeRefs returns the references of a leaf node.
 func (t *Tree) nodeRefs(n uint32) *nodeRefs {
 	return (*nodeRefs)(t.refs[int(n)*4*format.NodeLanes:])
 }
 
-// box gives the box in a lane of a node.
-func (t *Tree) box(level int, node, lane uint32) format.Box { return t.node(level, node).lane(lane) }
+// boxAt returns the box in a lane of a node.
+func (t *Tree) boxAt(level int, node, lane uint32) format.Box {
+	return t.nodeAt(level, node).laneBox(lane)
+}

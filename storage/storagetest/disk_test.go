@@ -35,7 +35,7 @@ func TestDiskCrash(t *testing.T) {
 		keep         int64
 		first, other bool
 	}{{first, true, false}, {first + 1, true, false}, {second - 1, true, false}, {second, true, true}} {
-		after, err := disk.Crash(c.keep)
+		after, err := disk.Crash(storagetest.Remains{Keep: c.keep})
 		if err != nil {
 			t.Fatal(err)
 		}

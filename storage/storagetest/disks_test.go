@@ -53,7 +53,8 @@ func TestDirectories(t *testing.T) {
 	}{
 		{"one came back empty", []string{d[0], "/new", d[2]}, nil, rhumb.Corrupt, []string{"/new is empty", "store 2", "--accept-lost-store 2"}},
 		{"the first came back empty", []string{"/new", d[1], d[2]}, nil, rhumb.Corrupt, []string{"/new is empty", "store 1"}},
-		{"two are swapped", []string{d[0], d[2], d[1]}, nil, rhumb.InvalidArgument, []string{d[2], "store 3", "keep their order"}},
+		{"two are swapped", []string{d[0], d[2], d[1]}, nil, rhumb.InvalidArgument, []string{d[2], "store 2", "--dir " + d[0] + " --dir " + d[1] + " --dir " + d[2]}},
+		{"one is added before the others", []string{"/new", d[0], d[1], d[2]}, nil, rhumb.InvalidArgument, []string{"/new", "--dir " + d[0] + " --dir " + d[1] + " --dir " + d[2] + " --dir /new"}},
 		{"one is of another node", []string{d[0], d[1], "/other2"}, nil, rhumb.WrongCluster, []string{"/other2", "node n6"}},
 		{"one is missing", d[:2], nil, rhumb.InvalidArgument, []string{"one of 3 stores", "2 directories are given"}},
 		{"one is twice there", []string{d[0], d[1], d[1]}, nil, rhumb.InvalidArgument, []string{d[1], "store 2"}},

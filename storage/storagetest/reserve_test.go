@@ -1,9 +1,12 @@
 package storagetest_test
 
 import (
+	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/storage"
 	"github.com/rhumbdb/rhumb/storage/storagetest"
@@ -26,9 +29,19 @@ func TestReserve(t *testing.T) {
 		_, err := w.Mem.Stat(storagetest.Dir + "/RESERVE")
 		return err == nil
 	}
-	if u, err := w.Store.Usage(); err != nil || u.State != storage.DiskHealthy || u.Reserve == 0 || !reserve() {
-		t.Fatalf("usage is %+v, reserve %v: %v", u, reserve(), err)
+	reserved := func() {
+		t.Helper()
+		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+			u, err := w.Store.Usage()
+			if err == nil && u.State == storage.DiskHealthy && u.Reserve > 0 && reserve() {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("usage is %+v, reserve %v: %v", u, reserve(), err)
+			}
+		}
 	}
+	reserved()
 	free.Store(total / 22) // between the limits
 	if err := w.Store.Writable(); rhumb.KindOf(err) != rhumb.DiskFull || w.Store.DiskState() != storage.DiskRefusing || !reserve() {
 		t.Errorf("nearly full: %v, %s, reserve %v", err, w.Store.DiskState(), reserve())
@@ -55,7 +68,43 @@ func TestReserve(t *testing.T) {
 		t.Errorf("full after a restart: %s", w.Store.DiskState())
 	}
 	free.Store(total / 2)
-	if err := w.Store.Writable(); err != nil || !reserve() {
-		t.Errorf("there is room again: %v, reserve %v", err, reserve())
+	if err := w.Store.Writable(); err != nil {
+		t.Errorf("there is room again: %v", err)
 	}
+	reserved()
+}
+
+// TestReserveHoldsUpNobody has a disk take its time over the reserve: who asks how the disk stands does not wait for it.
+func TestReserveHoldsUpNobody(t *testing.T) {
+	asked, allocate := make(chan struct{}), make(chan struct{})
+	w := storagetest.NewWorld(t, storagetest.Seed(t, 1))
+	w.Config = func(c *storage.Config) {
+		c.DiskFreeEvery = -1
+		c.DiskFree = func(string) (uint64, uint64, error) { return 1 << 29, 1 << 30, nil }
+		c.FS = errorfs.Wrap(c.FS, errorfs.InjectorFunc(func(op errorfs.Op) error {
+			if op.Kind == errorfs.OpCreate && strings.HasSuffix(op.Path, "/RESERVE") {
+				close(asked)
+				<-allocate
+			}
+			return nil
+		}))
+	}
+	w.Start()
+	for deadline := time.After(10 * time.Second); ; {
+		if err := w.Store.Writable(); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-asked:
+		case <-deadline:
+			t.Fatal("no reserve is made")
+		default:
+			continue
+		}
+		break
+	}
+	if u, err := w.Store.Usage(); err != nil || u.Reserve != 0 {
+		t.Errorf("while the reserve is made, usage is %+v: %v", u, err)
+	}
+	close(allocate)
 }

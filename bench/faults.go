@@ -1,0 +1,199 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/wan"
+)
+
+// FaultKind is a way to hurt a cluster.
+type FaultKind string
+
+// The faults. Links are cut between nodes only: callers reach every node.
+const (
+	// FaultKill is kill -9; the demo starts the node again after three seconds.
+	FaultKill FaultKind = "kill"
+	// FaultPause is SIGSTOP, and SIGCONT at the end.
+	FaultPause FaultKind = "pause"
+	// FaultOneWay lets nothing pass from one node to another, while the other direction works.
+	FaultOneWay FaultKind = "oneway"
+	// FaultRing leaves each node its two neighbours. Of three nodes it cuts one link.
+	FaultRing FaultKind = "ring"
+	// FaultBridge cuts the nodes into two halves that only the node between them reaches. Of three nodes it cuts one link.
+	FaultBridge FaultKind = "bridge"
+	// FaultHalfOpen makes the connections between two nodes lose all that one of them sends, while they stay open. New
+	// connections work.
+	FaultHalfOpen FaultKind = "halfopen"
+)
+
+// FaultKinds lists the faults.
+func FaultKinds() []FaultKind {
+	return []FaultKind{FaultKill, FaultPause, FaultOneWay, FaultRing, FaultBridge, FaultHalfOpen}
+}
+
+// cuts changes a latency file so that the links between the named nodes, in the order of their names, are cut as a kind of
+// fault says.
+func cuts(kind FaultKind, f *wan.File, names []string) {
+	n := len(names)
+	cut := func(apart func(i, j int) bool) {
+		for i := range names {
+			for j := i + 1; j < n; j++ {
+				if apart(i, j) {
+					f.Cut = append(f.Cut, []string{names[i], names[j]})
+				}
+			}
+		}
+	}
+	switch {
+	case kind == FaultOneWay:
+		f.CutOneWay = append(f.CutOneWay, []string{names[0], names[1]})
+	case kind == FaultHalfOpen:
+		f.HalfOpen = append(f.HalfOpen, []string{names[0], names[1]})
+	case n <= 3:
+		cut(func(i, j int) bool { return i == 0 && j == 1 })
+	case kind == FaultRing:
+		cut(func(i, j int) bool { return j != i+1 && (i != 0 || j != n-1) })
+	case kind == FaultBridge:
+		cut(func(i, j int) bool { return i < n/2 && j > n/2 })
+	}
+}
+
+// Fault is one fault that hurts a cluster until it is healed.
+type Fault struct {
+	Kind FaultKind
+	// Victim is the node that may be taken for dead, NoNode when all nodes live.
+	Victim rhumb.NodeID
+	// What says what happens, for a person.
+	What string
+	// heal ends the fault. Nil is a fault that ends by itself.
+	heal func() error
+}
+
+// Strike hurts the cluster. The random source draws whom. Links are cut in clusters that were started with --cuts only.
+func (c *Cluster) Strike(kind FaultKind, random *rand.Rand) (*Fault, error) {
+	nodes := slices.Clone(c.Nodes)
+	random.Shuffle(len(nodes), func(i, j int) { nodes[i], nodes[j] = nodes[j], nodes[i] })
+	if kind != FaultKill && kind != FaultPause {
+		return c.strikeLinks(kind, nodes)
+	}
+	victim := nodes[0]
+	pid, err := pidOf(victim.Addr)
+	if err != nil {
+		return nil, err
+	}
+	f := &Fault{Kind: kind, Victim: victim.ID, What: fmt.Sprintf("%s %s", kind, victim.ID)}
+	signal := syscall.SIGKILL
+	if kind == FaultPause {
+		signal = syscall.SIGSTOP
+		f.heal = func() error { return syscall.Kill(pid, syscall.SIGCONT) }
+	}
+	if err := syscall.Kill(pid, signal); err != nil {
+		return nil, fmt.Errorf("%s %d: %w", signal, pid, err)
+	}
+	return f, nil
+}
+
+// strikeLinks cuts links between the nodes, in the order of nodes.
+func (c *Cluster) strikeLinks(kind FaultKind, nodes []ClusterNode) (*Fault, error) {
+	whole, err := wan.ReadFile(c.LatencyFile)
+	if err != nil {
+		return nil, err
+	}
+	hurt, err := wan.ReadFile(c.LatencyFile)
+	if err != nil {
+		return nil, err
+	}
+	f := &Fault{Kind: kind, What: string(kind)}
+	var names []string
+	for _, n := range nodes {
+		name, ok := nameOf(whole, n.Addr)
+		if !ok {
+			return nil, fmt.Errorf("latency file %s does not name node %s; start the cluster with --cuts", c.LatencyFile, n.ID)
+		}
+		names = append(names, name)
+		f.What += " " + n.ID.String()
+	}
+	cuts(kind, hurt, names)
+	f.heal = func() error { return whole.Save(c.LatencyFile) }
+	return f, hurt.Save(c.LatencyFile)
+}
+
+// nameOf returns the name that a latency file gives the node at an address.
+func nameOf(f *wan.File, addr string) (string, bool) {
+	for name, addrs := range f.Nodes {
+		if slices.Contains(addrs, addr) {
+			return name, true
+		}
+	}
+	return "", false
+}
+
+// Heal ends a fault.
+func (f *Fault) Heal() error {
+	if f.heal == nil {
+		return nil
+	}
+	return f.heal()
+}
+
+// metricTimeout bounds how long a node may take to tell its metrics.
+const metricTimeout = 2 * time.Second
+
+// Withheld returns how many bytes cut links and half-open connections withheld since the nodes started: the evidence that
+// links are cut. Nodes that do not answer are left out.
+func (c *Cluster) Withheld(ctx context.Context) (sum float64) {
+	for _, n := range c.Nodes {
+		v, err := metric(ctx, n.AdminAddr, "rhumb_wan_withheld_bytes_total")
+		if err == nil {
+			sum += v
+		}
+	}
+	return sum
+}
+
+// metric reads one metric without labels of a node.
+func metric(ctx context.Context, admin, name string) (v float64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, metricTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/metrics", nil)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, err
+	}
+	_, after, ok := bytes.Cut(text, []byte("\n"+name+" "))
+	if !ok {
+		return 0, fmt.Errorf("%s has no metric %s", admin, name)
+	}
+	_, err = fmt.Sscan(string(after), &v)
+	return v, err
+}
+
+// stopped reports whether the process that listens on an address is stopped.
+func stopped(addr string) bool {
+	pid, err := pidOf(addr)
+	if err != nil {
+		return false
+	}
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, after, ok := strings.Cut(string(text), ") ")
+	return err == nil && ok && strings.HasPrefix(after, "T")
+}

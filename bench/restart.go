@@ -1,0 +1,132 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/rhumbdb/rhumb/client"
+)
+
+// Restart is one kill -9 of all nodes at once, and their start.
+type Restart struct {
+	// P50 and Max are over the keys: the time from the start of the first process to the first successful write.
+	P50 time.Duration `json:"p50_ns"`
+	Max time.Duration `json:"max_ns"`
+	// Keys are the times of all keys, sorted.
+	Keys []time.Duration `json:"keys_ns"`
+	// InSync is how long it took from the start of the first process until every range had all its replicas in sync.
+	InSync time.Duration `json:"in_sync_ns"`
+}
+
+const (
+	// restartKeys is the number of keys that are written after a restart, each by a caller of its own.
+	restartKeys = 64
+	// startsMax bounds the wait for the processes to start again.
+	startsMax = 30 * time.Second
+)
+
+// restarts kills and starts the whole cluster again and again.
+func (f *failover) restarts(ctx context.Context) error {
+	if f.cfg.Restarts == 0 {
+		return nil
+	}
+	for i := range restartKeys {
+		if err := f.putRestartKey(ctx, i); err != nil {
+			return err
+		}
+	}
+	for range f.cfg.Restarts {
+		if err := f.settled(ctx); err != nil {
+			return err
+		}
+		r, err := f.restart(ctx)
+		if err != nil {
+			return err
+		}
+		f.report.Restarts = append(f.report.Restarts, *r)
+		f.cfg.Progress(fmt.Sprintf("killed all nodes: of %d keys the median could be written %v after the start, the last %v, whole again after %v", restartKeys, r.P50, r.Max, r.InSync))
+	}
+	return nil
+}
+
+// restart kills all nodes and measures from their start how long each key cannot be written. Callers try all the time, as
+// those of a service do.
+func (f *failover) restart(ctx context.Context) (*Restart, error) {
+	old := make(map[int]bool)
+	for _, n := range f.cfg.Cluster.Nodes {
+		pid, err := pidOf(n.Addr)
+		if err != nil {
+			return nil, err
+		}
+		old[pid] = true
+	}
+	for pid := range old {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			return nil, fmt.Errorf("kill -9 %d: %w", pid, err)
+		}
+	}
+	written := make([]time.Time, restartKeys)
+	errs := make([]error, restartKeys)
+	var callers sync.WaitGroup
+	for i := range written {
+		callers.Go(func() {
+			errs[i] = f.putRestartKey(ctx, i)
+			written[i] = time.Now()
+		})
+	}
+	start, err := f.started(ctx, old)
+	if err != nil {
+		return nil, err
+	}
+	callers.Wait()
+	r := &Restart{}
+	for i, at := range written {
+		if errs[i] != nil {
+			return nil, errs[i]
+		}
+		r.Keys = append(r.Keys, at.Sub(start))
+	}
+	slices.Sort(r.Keys)
+	r.P50, r.Max = medianAndMax(r.Keys)
+	err = f.settled(ctx)
+	r.InSync = time.Since(start)
+	return r, err
+}
+
+// putRestartKey writes one key, and repeats that for at most settleMax.
+func (f *failover) putRestartKey(ctx context.Context, i int) (err error) {
+	regions := f.c.Regions()
+	home := regions[i%len(regions)].Name
+	for deadline := time.Now().Add(settleMax); time.Now().Before(deadline) && ctx.Err() == nil; {
+		if _, err = f.t.Put(ctx, fmt.Appendf(nil, "restart-%d", i), []byte("x"), client.PutOptions{Home: home}); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// started waits until all nodes have processes that are not old, and returns when the first had.
+func (f *failover) started(ctx context.Context, old map[int]bool) (first time.Time, err error) {
+	for deadline := time.Now().Add(startsMax); time.Now().Before(deadline); {
+		count := 0
+		for _, n := range f.cfg.Cluster.Nodes {
+			if pid, err := pidOf(n.Addr); err == nil && !old[pid] {
+				count++
+			}
+		}
+		if count > 0 && first.IsZero() {
+			first = time.Now()
+		}
+		if count == len(f.cfg.Cluster.Nodes) {
+			return first, nil
+		}
+		if err := pause(ctx, 5*time.Millisecond); err != nil {
+			return first, err
+		}
+	}
+	return first, fmt.Errorf("the nodes were not started again within %v", startsMax)
+}

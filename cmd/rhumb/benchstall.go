@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/bench"
+)
+
+// stallNodesMin, stallNodesMax and stallFreshMax bound `bench stall`. The demo gives up on a node that dies more than ten
+// times without a minute of peace.
+const (
+	stallNodesMin = 3
+	stallNodesMax = 9
+	stallFreshMax = 10
+)
+
+// stallFlags are the flags of `bench stall` that bench.StallConfig does not take as they are.
+type stallFlags struct {
+	kinds         []string
+	nodes         []int
+	faults, fresh int
+	seed          uint64
+}
+
+// stallReport is what `bench stall` prints.
+type stallReport struct {
+	Cells []*bench.StallCell `json:"cells"`
+}
+
+func (a *app) benchStallCommand(f *benchFlags) *cobra.Command {
+	var cfg bench.StallConfig
+	var own stallFlags
+	var kinds []string
+	for _, k := range bench.FaultKinds() {
+		kinds = append(kinds, string(k))
+	}
+	c := &cobra.Command{
+		Use: "stall", Short: "Hurt clusters of one region under load and measure for how long keys cannot be written",
+		Long: `Run clusters of one region, write 64 keys again and again, and hurt the cluster, one fault after the other; each is
+held for a while and healed, and everything is in sync again before the next. The gap is the longest time that one key
+was without a successful write during one fault.
+
+  kill      kill -9 of a node, which is started again after three seconds
+  pause     SIGSTOP of a node, then SIGCONT
+  oneway    nothing gets from one node to another; the other direction works
+  ring      each node reaches its two neighbours only; of three nodes one link is cut
+  bridge    two halves that only one node reaches; of three nodes one link is cut
+  halfopen  connections between two nodes lose what one of them sends and stay open; new ones work
+
+Links are cut between the nodes, not between nodes and callers. A false fencing is a new life of a node that was neither
+killed nor paused. At the end of each cluster every acknowledged write is read back.
+
+A node that leaves the in-sync sets again and again is held off for up to a minute, so there is a new cluster after a
+few faults.`,
+		Example: `  rhumb bench stall
+  rhumb bench stall --nodes 5 --kinds ring,bridge --faults 10
+  rhumb bench stall --nodes 3 --kinds pause --hold 20s -o json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := own.check(); err != nil {
+				return err
+			}
+			return a.benchStall(cmd.Context(), cfg, own, f.dir)
+		},
+	}
+	fl := c.Flags()
+	fl.StringSliceVar(&own.kinds, "kinds", kinds, "which faults")
+	fl.IntSliceVar(&own.nodes, "nodes", []int{3, 5}, "nodes of the region: one cluster is run for each number")
+	fl.IntVar(&own.faults, "faults", 20, "how often each kind of fault strikes each number of nodes")
+	fl.IntVar(&own.fresh, "fresh", 5, fmt.Sprintf("after how many faults a new cluster is started, at most %d", stallFreshMax))
+	fl.IntVar(&cfg.Keys, "keys", 64, "keys, each with a caller that writes it")
+	fl.DurationVar(&cfg.Pause, "pause", 10*time.Millisecond, "time between two writes of a caller")
+	fl.DurationVar(&cfg.Hold, "hold", 5*time.Second, "how long a fault lasts")
+	fl.Uint64Var(&own.seed, "seed", 1, "draws who is hurt")
+	positive(fl, "faults", "fresh", "keys", "hold", "pause")
+	return c
+}
+
+// check reads the kinds of faults and refuses what is out of bounds.
+func (f *stallFlags) check() error {
+	const op rhumb.Op = "rhumb.bench"
+	for _, name := range f.kinds {
+		if !slices.Contains(bench.FaultKinds(), bench.FaultKind(name)) {
+			return rhumb.Ef(op, rhumb.InvalidArgument, "--kinds %s: there is no such fault; name some of %v", name, bench.FaultKinds())
+		}
+	}
+	for _, n := range f.nodes {
+		if n < stallNodesMin || n > stallNodesMax {
+			return rhumb.Ef(op, rhumb.InvalidArgument, "--nodes %d, want %d to %d", n, stallNodesMin, stallNodesMax)
+		}
+	}
+	if f.fresh > stallFreshMax {
+		return rhumb.Ef(op, rhumb.InvalidArgument, "--fresh %d, want at most %d", f.fresh, stallFreshMax)
+	}
+	return nil
+}
+
+func (a *app) benchStall(ctx context.Context, cfg bench.StallConfig, own stallFlags, dir string) error {
+	const op rhumb.Op = "rhumb.bench"
+	place, err := newBenchPlace(dir)
+	if err != nil {
+		return rhumb.Wrap(op, err)
+	}
+	defer place.remove()
+	var finish func()
+	cfg.Progress, finish = a.faultProgress(len(own.nodes) * len(own.kinds) * own.faults)
+	defer finish()
+	cfg.Random = rand.New(rand.NewPCG(own.seed, 0))
+	all := &stallReport{}
+	failed := all.run(ctx, cfg, own, place.binary, place.dir)
+	finish()
+	if len(all.Cells) > 0 { // what was measured before a failure or Ctrl-C is worth telling
+		if err := a.print(all, func(t table.Writer) { stallTable(t, all) }); err != nil {
+			return err
+		}
+	}
+	if failed != nil {
+		return rhumb.Wrap(op, failed)
+	}
+	lost := 0
+	for _, c := range all.Cells {
+		lost += c.Lost
+	}
+	if lost > 0 {
+		return rhumb.Ef(op, rhumb.Internal, "%d keys lack their last acknowledged write", lost)
+	}
+	return nil
+}
+
+// run runs all clusters, one after the other. On an error the report holds those that were done.
+func (r *stallReport) run(ctx context.Context, cfg bench.StallConfig, own stallFlags, binary, dir string) error {
+	for _, n := range own.nodes {
+		for _, kind := range own.kinds {
+			cell := &bench.StallCell{Nodes: n, Kind: bench.FaultKind(kind), Keys: cfg.Keys}
+			for cell.Faults < own.faults {
+				cfg.Kind, cfg.Faults = cell.Kind, min(own.fresh, own.faults-cell.Faults)
+				more, err := stallCluster(ctx, cfg, binary, filepath.Join(dir, fmt.Sprintf("%s-%d-%d", kind, n, cell.Faults)), n)
+				if err != nil {
+					return err
+				}
+				if cell.Faults == 0 {
+					r.Cells = append(r.Cells, cell)
+				}
+				cell.Add(more)
+			}
+		}
+	}
+	return nil
+}
+
+// stallCluster runs one cluster.
+func stallCluster(ctx context.Context, cfg bench.StallConfig, binary, dir string, nodes int) (*bench.StallCell, error) {
+	c, err := bench.StartCluster(ctx, binary, dir, []string{"singapore"}, nodes, "--cuts")
+	if err != nil {
+		return nil, err
+	}
+	defer c.Stop()
+	cfg.Cluster = c
+	return bench.RunStall(ctx, cfg)
+}
+
+func stallTable(t table.Writer, r *stallReport) {
+	ms := func(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
+	t.AppendHeader(table.Row{"nodes", "fault", "faults", "p50", "p90", "max", "over " + bench.StallGoal.String(), "false fencings", "whole after", "writes", "errors", "lost"})
+	for _, c := range r.Cells {
+		t.AppendRow(table.Row{
+			c.Nodes, c.Kind, c.Faults, ms(c.P50), ms(c.P90), ms(c.Max), fmt.Sprintf("%d of %d", c.Late, c.Keys*c.Faults),
+			c.FalseFencings, ms(c.Whole), c.Writes, c.Errors, c.Lost,
+		})
+	}
+}
+
+// faultProgress shows how many faults have struck, on the error stream: a bar on a terminal, a line for each elsewhere.
+func (a *app) faultProgress(total int) (told func(text string), finish func()) {
+	if !isTerminal(a.err) {
+		return func(text string) { a.notef("%s", text) }, func() {}
+	}
+	bar := progressbar.NewOptions(total,
+		progressbar.OptionSetWriter(a.err), progressbar.OptionShowCount(), progressbar.OptionSetWidth(30),
+		progressbar.OptionClearOnFinish(), progressbar.OptionSetPredictTime(true), progressbar.OptionSetRenderBlankState(true),
+		progressbar.OptionEnableColorCodes(!a.noColor && os.Getenv("NO_COLOR") == ""))
+	return func(text string) {
+		bar.Describe(text)
+		_ = bar.Add(1)
+	}, func() { _ = bar.Finish() }
+}

@@ -1,0 +1,319 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/bench"
+	"github.com/rhumbdb/rhumb/client"
+	"github.com/rhumbdb/rhumb/demo"
+)
+
+// clockSuffix names the file beside a node's directory that says by how many nanoseconds the node's clock is wrong, and
+// clockPoll is how often the node looks.
+const (
+	clockSuffix = ".clock"
+	clockPoll   = 50 * time.Millisecond
+)
+
+// clockBesides returns the clock of a process that was started with --dir, nil for one without.
+func clockBesides(args []string) func() time.Time {
+	at := slices.Index(args, "--dir")
+	if len(args) < 2 || args[1] != "start" || at < 0 || at+1 == len(args) {
+		return nil
+	}
+	var wrong atomic.Int64
+	read := func() {
+		text, err := os.ReadFile(args[at+1] + clockSuffix)
+		n, notANumber := strconv.ParseInt(string(text), 10, 64)
+		if err == nil && notANumber == nil {
+			wrong.Store(n)
+		}
+	}
+	read()
+	go func() {
+		for range time.Tick(clockPoll) {
+			read()
+		}
+	}()
+	return func() time.Time { return time.Now().Add(time.Duration(wrong.Load())) }
+}
+
+// crew is the nodes of a demo, which a test kills and starts again by itself, on disks and with clocks that it changes.
+type crew struct {
+	t       *testing.T
+	c       *client.Client
+	cluster *bench.Cluster
+	nodes   []*crewNode
+	random  *rand.Rand
+}
+
+type crewNode struct {
+	demo.Node
+	args []string
+}
+
+// startCrew starts a demo of one region that starts no node again.
+func startCrew(t *testing.T, nodes int, random *rand.Rand) *crew {
+	t.Helper()
+	layout, _ := startDemo(t, "--regions", "singapore", "--nodes-per-region", fmt.Sprint(nodes), "--latency", "none", "--load", "none", "--no-restart", "--cuts")
+	k := &crew{t: t, random: random, cluster: &bench.Cluster{LatencyFile: layout.LatencyFile}}
+	var addrs []string
+	for _, n := range layout.Nodes {
+		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", n.PID))
+		if err != nil {
+			t.Fatal(err)
+		}
+		words := strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00")
+		k.nodes = append(k.nodes, &crewNode{Node: n, args: words[1:]})
+		k.cluster.Nodes = append(k.cluster.Nodes, bench.ClusterNode{ID: n.ID, Region: n.Region, Addr: n.Addr, AdminAddr: n.AdminAddr})
+		addrs = append(addrs, n.Addr)
+	}
+	var err error
+	k.c, err = client.Open(t.Context(), client.Config{Addrs: addrs, Insecure: true, Timeout: callTimeout, ConnectTimeout: 30 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(k.c.Close)
+	return k
+}
+
+// draw returns a node at random.
+func (k *crew) draw() *crewNode { return k.nodes[k.random.IntN(len(k.nodes))] }
+
+// kill ends a node with kill -9.
+func (k *crew) kill(n *crewNode) {
+	k.t.Helper()
+	if err := syscall.Kill(n.PID, syscall.SIGKILL); err != nil {
+		k.t.Fatal(err)
+	}
+	await(k.t, "the node to be gone", settleWait, func() bool { return gone(n.PID) })
+}
+
+// gone reports whether a process has ended, reaped or not.
+func gone(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, after, _ := strings.Cut(string(text), ") ")
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) || strings.HasPrefix(after, "Z")
+}
+
+// start starts a node again on its directory.
+func (k *crew) start(n *crewNode) {
+	k.t.Helper()
+	p := startProcess(k.t, nil, n.args...)
+	n.PID = p.Process.Pid
+}
+
+// life returns the life that metadata knows of a node.
+func (k *crew) life(id rhumb.NodeID) rhumb.BootSeq {
+	for _, n := range k.c.Nodes() {
+		if n.ID == id {
+			return n.Boot
+		}
+	}
+	return 0
+}
+
+// whole reports whether all nodes live and all replicas are in sync.
+func (k *crew) whole() bool {
+	for _, n := range k.c.Nodes() {
+		if n.State != rhumb.NodeLive {
+			return false
+		}
+	}
+	for _, r := range k.c.Ranges() {
+		if len(r.InSync) < len(r.Replicas) {
+			return false
+		}
+	}
+	return true
+}
+
+// crewFault hurts a crew for a while, heals it, and says what was done.
+type crewFault struct {
+	name string
+	run  func(k *crew, hold time.Duration) (what string)
+}
+
+// passingFaults leave all disks as they are.
+func passingFaults() (out []crewFault) {
+	for _, kind := range []bench.FaultKind{bench.FaultPause, bench.FaultOneWay, bench.FaultRing, bench.FaultBridge, bench.FaultHalfOpen} {
+		out = append(out, crewFault{string(kind), func(k *crew, hold time.Duration) string { return k.strike(kind, hold) }})
+	}
+	return append(out, crewFault{"kill", (*crew).killed}, crewFault{"kill-all", (*crew).allKilled}, crewFault{"clock", (*crew).wrongClock})
+}
+
+// diskFaults make one disk lose what it acknowledged.
+func diskFaults() []crewFault {
+	return []crewFault{{"flip", (*crew).flipped}, {"roll-back", (*crew).rolledBack}, {"empty", (*crew).emptied}}
+}
+
+// strike is a fault that a benchmark has too.
+func (k *crew) strike(kind bench.FaultKind, hold time.Duration) string {
+	k.t.Helper()
+	before := k.cluster.Withheld(k.t.Context())
+	f, err := k.cluster.Strike(kind, k.random)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	time.Sleep(hold)
+	if kind != bench.FaultPause && k.cluster.Withheld(k.t.Context()) == before {
+		k.t.Errorf("%s: the links withheld nothing", f.What)
+	}
+	if err := f.Heal(); err != nil {
+		k.t.Fatal(err)
+	}
+	return f.What
+}
+
+// killed kills a node, and starts it again on the disk that it left.
+func (k *crew) killed(hold time.Duration) string {
+	n := k.draw()
+	before := k.life(n.ID)
+	k.kill(n)
+	time.Sleep(hold)
+	k.start(n)
+	k.reborn(n, before)
+	return "kill " + n.ID.String()
+}
+
+// allKilled kills all nodes in one moment.
+func (k *crew) allKilled(time.Duration) string {
+	before := map[rhumb.NodeID]rhumb.BootSeq{}
+	for _, n := range k.nodes {
+		before[n.ID] = k.life(n.ID)
+		k.kill(n)
+	}
+	for _, n := range k.nodes {
+		k.start(n)
+	}
+	for _, n := range k.nodes {
+		k.reborn(n, before[n.ID])
+	}
+	return "kill all"
+}
+
+// reborn waits until a node that was started again is in a new life.
+func (k *crew) reborn(n *crewNode, before rhumb.BootSeq) {
+	k.t.Helper()
+	await(k.t, "the node to begin a new life", settleWait, func() bool { return k.life(n.ID) > before })
+}
+
+// clockSteps are by how much a clock is put wrong.
+var clockSteps = []time.Duration{100 * time.Millisecond, 2 * time.Second, time.Minute, time.Hour}
+
+// wrongClock puts the clock of one node ahead or behind, and right again.
+func (k *crew) wrongClock(hold time.Duration) string {
+	k.t.Helper()
+	n, step := k.draw(), clockSteps[k.random.IntN(len(clockSteps))]
+	if k.random.IntN(2) == 0 {
+		step = -step
+	}
+	k.setClock(n, step)
+	time.Sleep(hold)
+	k.setClock(n, 0)
+	return fmt.Sprintf("clock of %s %v", n.ID, step)
+}
+
+func (k *crew) setClock(n *crewNode, wrong time.Duration) {
+	k.t.Helper()
+	part := n.Dir + clockSuffix + ".part"
+	if err := os.WriteFile(part, fmt.Append(nil, wrong.Nanoseconds()), 0o600); err != nil {
+		k.t.Fatal(err)
+	}
+	if err := os.Rename(part, n.Dir+clockSuffix); err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+// flipped changes one bit in the largest log of a node that was killed.
+func (k *crew) flipped(hold time.Duration) string {
+	k.t.Helper()
+	n := k.draw()
+	k.kill(n)
+	file, at := k.flip(n)
+	time.Sleep(hold)
+	k.start(n)
+	return fmt.Sprintf("bit of byte %d of %s of %s", at, file, n.ID)
+}
+
+func (k *crew) flip(n *crewNode) (file string, at int) {
+	k.t.Helper()
+	logs, err := filepath.Glob(filepath.Join(n.Dir, "data", "*.log"))
+	if err != nil || len(logs) == 0 {
+		k.t.Fatalf("%d logs in %s: %v", len(logs), n.Dir, err)
+	}
+	var text []byte
+	for _, name := range logs {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			k.t.Fatal(err)
+		}
+		if len(b) > len(text) {
+			file, text = name, b
+		}
+	}
+	used := len(text)
+	for used > 1 && text[used-1] == 0 { // logs are recycled and may end in zeros
+		used--
+	}
+	at = k.random.IntN(used)
+	text[at] ^= 1 << k.random.IntN(8)
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		k.t.Fatal(err)
+	}
+	return filepath.Base(file), at
+}
+
+// rolledBack brings the disk of a node back to what it held some seconds before.
+func (k *crew) rolledBack(hold time.Duration) string {
+	k.t.Helper()
+	n := k.draw()
+	image := filepath.Join(k.t.TempDir(), "image")
+	before := k.life(n.ID)
+	k.kill(n)
+	if err := os.CopyFS(image, os.DirFS(n.Dir)); err != nil {
+		k.t.Fatal(err)
+	}
+	k.start(n)
+	k.reborn(n, before)
+	await(k.t, "the cluster to be whole", settleWait, k.whole)
+	time.Sleep(hold)
+	k.kill(n)
+	if err := os.RemoveAll(n.Dir); err != nil {
+		k.t.Fatal(err)
+	}
+	if err := os.Rename(image, n.Dir); err != nil {
+		k.t.Fatal(err)
+	}
+	k.start(n)
+	return "roll-back of " + n.ID.String()
+}
+
+// emptied takes everything from the disk of a node.
+func (k *crew) emptied(hold time.Duration) string {
+	k.t.Helper()
+	n := k.draw()
+	k.kill(n)
+	if err := os.RemoveAll(n.Dir); err != nil {
+		k.t.Fatal(err)
+	}
+	if err := os.Mkdir(n.Dir, 0o700); err != nil {
+		k.t.Fatal(err)
+	}
+	time.Sleep(hold)
+	k.start(n)
+	return "empty " + n.ID.String()
+}

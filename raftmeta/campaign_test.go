@@ -1,0 +1,91 @@
+package raftmeta
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// TestCampaign checks in which ticks voters ask for votes: one after the other, the leader that fell silent last of all, and
+// nobody before the others may answer.
+func TestCampaign(t *testing.T) {
+	voters := []uint64{3, 1, 2}
+	for _, tc := range []struct {
+		name   string
+		self   uint64
+		before func(c *campaign)
+		want   []int
+	}{
+		{"the first of those that remain", 1, func(c *campaign) { c.heard(2) }, []int{11, 15, 19, 23}},
+		{"the second of those that remain", 3, func(c *campaign) { c.heard(2) }, []int{13, 17, 21}},
+		{"a leader that lost its place", 2, func(c *campaign) { c.heard(2) }, []int{13, 19}},
+		{"nobody leads after a start", 1, func(c *campaign) { c.leaderless() }, []int{1, 7, 13, 19}},
+		{"nobody leads after a start, the last", 3, func(c *campaign) { c.leaderless() }, []int{5, 11, 17, 23}},
+		{"a new term", 1, func(c *campaign) { c.leaderless(); c.newTerm() }, []int{11, 17, 23}},
+		{"no voter", 4, func(c *campaign) { c.leaderless() }, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := campaign{timeout: 10}
+			tc.before(&c)
+			var got []int
+			for tick := 1; tick <= 24; tick++ {
+				if c.tick(tc.self, voters) {
+					got = append(got, tick)
+				}
+			}
+			if !slices.Equal(got, tc.want) {
+				t.Errorf("asks in ticks %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+// TestLeaderDiesNear kills the leader of voters that are near each other: one of the others leads within one near timeout
+// and the turns of the voters, in one election.
+func TestLeaderDiesNear(t *testing.T) {
+	near := func(c *Config) {
+		c.RTT = func(rhumb.NodeID) (time.Duration, bool) { return time.Millisecond, true }
+	}
+	inBubble(t, 3, near, func(c *cluster) {
+		c.awaitVoters(3)
+		time.Sleep(paceEvery * 100 * time.Millisecond) // until all voters run at the near pace
+		old := c.leader()
+		_, term := c.groups[old].Leader()
+		c.kill(old)
+		died := time.Now()
+		c.await("another node leads", func() bool {
+			for _, g := range c.groups {
+				if g.IsLeader() {
+					return true
+				}
+			}
+			return false
+		})
+		if took, most := time.Since(died), (10+1+campaignSlot+2)*60*time.Millisecond; took > most {
+			t.Errorf("another node led after %v, want at most %v", took, most)
+		}
+		if _, now := c.groups[c.leader()].Leader(); now != term+1 {
+			t.Errorf("term %d follows term %d, want one election", now, term)
+		}
+	})
+}
+
+// TestRestartElectsAtOnce starts a whole group again: its voters do not wait for a leader that cannot be there.
+func TestRestartElectsAtOnce(t *testing.T) {
+	inBubble(t, 3, nil, func(c *cluster) {
+		c.awaitVoters(3)
+		for _, id := range c.ids() {
+			c.kill(id)
+		}
+		start := time.Now()
+		for id := range c.kvs {
+			c.open(id)
+		}
+		c.leader()
+		if took, most := time.Since(start), 500*time.Millisecond; took > most {
+			t.Errorf("a node leads %v after the start, want at most %v", took, most)
+		}
+	})
+}

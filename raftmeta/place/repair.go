@@ -1,0 +1,137 @@
+package place
+
+import (
+	"slices"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+)
+
+// Repair returns a SetReplicas for each range that has fewer usable replicas than its class
+// requires, if a node can hold one more, and for each range with a surplus replica on a node that
+// is gone. A fenced node counts as usable until ReplaceAfter has passed.
+func (p *Planner) Repair(now time.Duration, s *catalog.State) []catalog.Command {
+	var out []catalog.Command
+	var l *load
+	regions := make(map[rhumb.RegionID][]*rhumb.Node)
+	for r := range s.Ranges() {
+		if len(out) == PlanMax {
+			break
+		}
+		// Every range has a class: the catalog creates ranges only in the blocks of classes.
+		class, _ := s.Class(r.Class)
+		lacks := class.Settings.Replicas - p.countUsable(now, r)
+		if lacks <= 0 {
+			if cmd, ok := p.dropGone(now, s, r, class.Settings.Replicas); ok {
+				out = append(out, cmd)
+			}
+			continue
+		}
+		nodes, ok := regions[r.ID.Region]
+		if !ok {
+			nodes = liveNodes(s, r.ID.Region)
+			regions[r.ID.Region] = nodes
+		}
+		// Measuring walks all ranges, so it is done only if there is something to repair.
+		if l == nil {
+			l = measureLoad(s)
+		}
+		if cmd, ok := l.addReplicas(s, r, nodes, lacks); ok {
+			out = append(out, cmd)
+		}
+	}
+	return out
+}
+
+// countUsable returns the number of replicas on nodes that are not gone.
+func (p *Planner) countUsable(now time.Duration, r *rhumb.Range) int {
+	n := 0
+	for _, id := range r.Replicas {
+		if !p.isGone(now, id, p.config.ReplaceAfter) {
+			n++
+		}
+	}
+	return n
+}
+
+// addReplicas returns a command that adds up to lacks replicas on nodes that hold none.
+func (l *load) addReplicas(s *catalog.State, r *rhumb.Range, nodes []*rhumb.Node, lacks int) (catalog.Command, bool) {
+	var chosen []*rhumb.Node
+	for _, id := range r.Replicas {
+		n, _ := s.Node(id)
+		chosen = append(chosen, n)
+	}
+	replicas := slices.Clone(r.Replicas)
+	for ; lacks > 0 && len(replicas) < rhumb.ReplicasMax; lacks-- {
+		n := l.nextNode(chosen, nodes)
+		if n == nil {
+			break
+		}
+		chosen = append(chosen, n)
+		replicas = append(replicas, n.ID)
+		// Counting at once spreads the replicas of several ranges that lost the same node.
+		l.replicas[n.ID]++
+	}
+	if len(replicas) == len(r.Replicas) {
+		return nil, false
+	}
+	return catalog.SetReplicas{Range: r.ID, Version: r.Version, Replicas: replicas}, true
+}
+
+// dropGone returns a command that removes replicas on nodes that are gone, if enough other replicas are
+// in sync.
+func (p *Planner) dropGone(now time.Duration, s *catalog.State, r *rhumb.Range, wanted int) (catalog.Command, bool) {
+	if len(r.Replicas) <= wanted || len(r.InSync) < wanted {
+		return nil, false
+	}
+	keep := slices.DeleteFunc(slices.Clone(r.Replicas), func(id rhumb.NodeID) bool {
+		// A member of the in-sync set cannot be removed here: it leaves the set first.
+		return !r.IsInSync(id) && p.isGone(now, id, p.config.ReplaceAfter)
+	})
+	if len(keep) == len(r.Replicas) {
+		return nil, false
+	}
+	preferred := r.Preferred
+	if !slices.Contains(keep, preferred) {
+		preferred = r.Primary
+	}
+	return catalog.SetReplicas{Range: r.ID, Version: r.Version, Replicas: keep, Preferred: preferred}, true
+}
+
+// Balance returns SetReplicas commands that move the preferred primary of hash slots to the replica
+// with the fewest, until the counts of nodes that share ranges differ by at most one. It does not
+// move slots in a node's own blocks, where the node is the preferred primary. It ignores nodes that
+// are not live, because they may return.
+func (p *Planner) Balance(s *catalog.State) []catalog.Command {
+	count := make(map[rhumb.NodeID]int)
+	var hashed []*rhumb.Range
+	for r := range s.Ranges() {
+		if b, ok := s.BlockOf(r.ID); ok && b.Node == rhumb.NoNode {
+			hashed = append(hashed, r)
+			count[r.Preferred]++
+		}
+	}
+	var out []catalog.Command
+	for _, r := range hashed {
+		if len(out) == PlanMax {
+			break
+		}
+		if !s.IsLive(r.Preferred) {
+			continue
+		}
+		to := r.Preferred
+		for _, id := range r.Replicas {
+			if s.IsLive(id) && count[id] < count[to] {
+				to = id
+			}
+		}
+		// A difference of one is left alone: moving it would only swap the two nodes, again and again.
+		if count[r.Preferred]-count[to] > 1 {
+			count[r.Preferred]--
+			count[to]++
+			out = append(out, catalog.SetReplicas{Range: r.ID, Version: r.Version, Replicas: r.Replicas, Preferred: to})
+		}
+	}
+	return out
+}

@@ -1,0 +1,126 @@
+package storage
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/keys"
+)
+
+// discardedName is the directory for what KeepDiscarded sets aside: a directory for each discarded copy, with its tables.
+const discardedName = "discarded"
+
+// What a store keeps of discarded copies is bounded, by bytes and on a small disk by its share; the oldest goes first.
+const (
+	discardedBytesMost = 1 << 30
+	discardedShareMost = 0.05
+)
+
+// KeepDiscarded sets the tables aside that hold a part of a range, before the range is dropped: it links them, damaged as they
+// are, into a directory of their own, which it returns. A table may hold parts of other ranges, too. TooLarge says that the
+// tables are more than may be kept.
+func (s *Store) KeepDiscarded(id rhumb.RangeID) (dir string, err error) {
+	const op rhumb.Op = "storage.Store.KeepDiscarded"
+	if err := s.Flush(); err != nil { // the newest entries are only in memory and in the log
+		return "", err
+	}
+	tables, size, err := s.tablesOf(id)
+	if err != nil || len(tables) == 0 {
+		return "", rhumb.Wrap(op, err)
+	}
+	most, err := s.discardedMost()
+	if err != nil {
+		return "", rhumb.Wrap(op, err)
+	}
+	if size > most {
+		return "", rhumb.Ef(op, rhumb.TooLarge, "the tables of range %s have %d bytes, at most %d are kept of discarded copies", id, size, most)
+	}
+	parent := s.fs.PathJoin(s.cfg.Dir, discardedName)
+	if err := s.trimDiscarded(parent, most-size); err != nil {
+		return "", err
+	}
+	dir = s.fs.PathJoin(parent, fmt.Sprintf("%s-%d-%d", time.Now().UTC().Format("20060102T150405.000000000Z"), id.Region, id.Slot))
+	if err := makeDir(s.fs, dir); err != nil {
+		return "", err
+	}
+	for _, t := range tables {
+		if err := s.fs.Link(t, s.fs.PathJoin(dir, s.fs.PathBase(t))); err != nil {
+			return "", ioError(op, t, err)
+		}
+	}
+	return dir, syncDir(s.fs, dir)
+}
+
+// discardedMost returns how many bytes of discarded copies may be kept.
+func (s *Store) discardedMost() (uint64, error) {
+	_, total, err := s.cfg.DiskFree(s.cfg.Dir)
+	if err != nil {
+		return 0, ioError("storage.Store.KeepDiscarded", s.cfg.Dir, err)
+	}
+	if total == 0 { // a file system that cannot tell
+		return discardedBytesMost, nil
+	}
+	return min(discardedBytesMost, uint64(discardedShareMost*float64(total))), nil
+}
+
+// tablesOf returns the paths of the tables that hold a part of a range, and their size in bytes.
+func (s *Store) tablesOf(id rhumb.RangeID) (paths []string, size uint64, err error) {
+	levels, err := s.db.SSTables()
+	if err != nil {
+		return nil, 0, err
+	}
+	span := keys.RangeSpan(id)
+	seen := map[string]bool{} // several tables may share a file
+	for _, tables := range levels {
+		for _, t := range tables {
+			path := s.fs.PathJoin(s.dataDir(), t.BackingSSTNum.String()+tableSuffix)
+			if seen[path] || !overlaps(keys.Span{Lower: t.Smallest.UserKey, Upper: t.Largest.UserKey}, span) {
+				continue
+			}
+			seen[path] = true
+			info, err := s.fs.Stat(path)
+			if errors.Is(err, fs.ErrNotExist) { // a compaction has replaced it since
+				continue
+			}
+			if err != nil {
+				return nil, 0, ioError("storage.Store.KeepDiscarded", path, err)
+			}
+			paths, size = append(paths, path), size+uint64(info.Size())
+		}
+	}
+	return paths, size, nil
+}
+
+// trimDiscarded removes the oldest of what was set aside until at most so many bytes are left. Names begin with their time.
+func (s *Store) trimDiscarded(parent string, most uint64) error {
+	names, err := s.fs.List(parent)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return ioError("storage.Store.KeepDiscarded", parent, err)
+	}
+	names = sortedNames(names)
+	sizes, total := make([]uint64, len(names)), uint64(0)
+	for i, n := range names {
+		files, _ := s.fs.List(s.fs.PathJoin(parent, n))
+		for _, f := range files {
+			if info, err := s.fs.Stat(s.fs.PathJoin(parent, n, f)); err == nil {
+				sizes[i] += uint64(info.Size())
+			}
+		}
+		total += sizes[i]
+	}
+	for i, n := range names {
+		if total <= most {
+			break
+		}
+		path := s.fs.PathJoin(parent, n)
+		s.log.Warn("what was kept of a discarded copy is removed, to make room for another", "store", s.cfg.Dir, "path", path)
+		if err := s.fs.RemoveAll(path); err != nil {
+			return ioError("storage.Store.KeepDiscarded", path, err)
+		}
+		total -= sizes[i]
+	}
+	return nil
+}
