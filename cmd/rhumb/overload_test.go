@@ -24,7 +24,7 @@ func TestOverload(t *testing.T) {
 		t.Skip("starts processes; left out by -short")
 	}
 	t.Setenv("RHUMB_DEMO", filepath.Join(t.TempDir(), "context.json"))
-	p := startProcess(t, nil, "bench", "overload", "--memory", "768MiB", "--callers", "50", "--factor", "30", "--rounds", "1", "--measure", "2s", "--dir", t.TempDir(), "-o", "json")
+	p := startProcess(t, nil, "bench", "overload", "--memory", "768MiB", "--callers", "50", "--factor", "30", "--rounds", "2", "--measure", "2s", "--dir", t.TempDir(), "-o", "json")
 	text, _ := p.line()
 	if code := p.wait(); code != exitOK {
 		t.Fatalf("exit %d", code)
