@@ -354,11 +354,15 @@ func (d *Driver) policyWait(w work) time.Duration {
 // updateImage applies a changed catalog, publishes everything pending if that is due, and returns
 // the newest version.
 func (d *Driver) updateImage(w work, due bool) (uint64, error) {
-	st := d.cfg.State()
 	if w.catalog {
+		// The flag is cleared before the catalog is read: a change after the read sets it again and
+		// is not lost.
 		d.mu.Lock()
 		d.revision = false
 		d.mu.Unlock()
+	}
+	st := d.cfg.State()
+	if w.catalog {
 		if err := d.applyCatalog(st); err != nil {
 			return 0, err
 		}
