@@ -9,7 +9,7 @@
 // A Sender sends one peer the ranges that it covers, each with a position, and one timestamp for
 // all of them: every entry with a timestamp up to it has a position up to the range's. An idle
 // range keeps its position and costs nothing; a range that moved costs one Cover in the next frame.
-// A range whose closed timestamp lags far behind the others is left out, so that it does not hold
+// A range whose closed timestamp is far older than the others is left out, so that it does not hold
 // them back.
 //
 // Frames may be lost, repeated and reordered. They are numbered, and each lists every change since

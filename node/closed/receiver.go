@@ -60,6 +60,7 @@ func (r *Receiver) Applied() uint64 { return r.applied }
 // At returns a timestamp such that every present or future entry of the range at or below it has a
 // position up to upTo. It returns 0 if none is known.
 func (r *Receiver) At(id rhumb.RangeID, upTo rhumb.Seq) rhumb.Timestamp {
+	// The present claim may need a higher position than the asker has committed.
 	at := r.past.At(id, upTo)
 	if seq, ok := r.covers[id]; ok && seq <= upTo {
 		at = max(at, r.at)
@@ -83,12 +84,13 @@ type History map[rhumb.RangeID][2]Claim
 func (h History) Note(id rhumb.RangeID, c Claim) {
 	last := h[id]
 	switch {
-	// The three cases: nothing new; a later timestamp at no higher position, which replaces the newest
-	// claim; and a higher position, which shifts the newest claim back.
 	case c.At == 0 || c.At <= last[0].At:
+		// Nothing new.
 	case c.Seq <= last[0].Seq:
+		// A later timestamp at no higher position implies the newest claim and replaces it.
 		h[id] = [2]Claim{c, last[1]}
 	default:
+		// A higher position may not be committed here yet, so the claim before it stays usable.
 		h[id] = [2]Claim{c, last[0]}
 	}
 }
@@ -97,6 +99,7 @@ func (h History) Note(id rhumb.RangeID, c Claim) {
 func (h History) At(id rhumb.RangeID, upTo rhumb.Seq) rhumb.Timestamp {
 	for _, c := range h[id] {
 		if c.Seq <= upTo {
+			// The first match is the later timestamp, since the newer claim comes first.
 			return c.At
 		}
 	}

@@ -10,13 +10,13 @@ import (
 const (
 	// CoversMax is the largest number of covers in a frame: about 6 KiB.
 	CoversMax = 512
-	// LagMax is how far the closed timestamp of a range may be behind the most advanced one while
-	// the range is still covered. A range further behind has a member that does not answer.
+	// LagMax is how far the closed timestamp of a range may differ from the most advanced one while
+	// the range is still covered. A range that lags further has a member that does not answer.
 	LagMax = time.Second
 )
 
 // Claim states about a range that every entry with a timestamp up to At has a position up to Seq,
-// for ever. A node whose log of the range is committed up to Seq or further holds all of them.
+// permanently. A node whose log of the range is committed up to Seq or further holds all of them.
 type Claim struct {
 	At  rhumb.Timestamp
 	Seq rhumb.Seq
@@ -34,8 +34,8 @@ type Cover struct {
 	Seq   rhumb.Seq
 }
 
-// Frame is a message from a Sender to a Receiver, together with what the Receiver at the same end
-// has applied. The zero value carries nothing.
+// Frame is a message from a Sender to a Receiver. It also acknowledges frames of the opposite
+// direction. The zero value carries nothing.
 type Frame struct {
 	// Number is greater than that of every earlier frame, or 0 if the frame carries nothing.
 	Number uint64
@@ -51,14 +51,14 @@ type Frame struct {
 	Applied uint64
 }
 
-// Sender holds what a node sends to one peer. The zero value sends nothing.
+// Sender holds the state that a node sends to one peer. The zero value sends nothing.
 type Sender struct {
 	number, base uint64
 	began        uint64 // number at the last Reset; confirmations of earlier frames are ignored
 	at           rhumb.Timestamp
 	turn         uint64 // counts calls of Set
 	told         map[rhumb.RangeID]*item
-	// open lists the ranges of told whose last change the receiver may not have applied.
+	// open lists the ranges whose last change the receiver may not have applied.
 	open []rhumb.RangeID
 }
 
@@ -89,6 +89,7 @@ func (s *Sender) Set(claims []RangeClaim) {
 	}
 	var left []rhumb.RangeID
 	for id, it := range s.told {
+		// An item with position 0 is already ending: it waits only for its confirmation.
 		if it.turn != s.turn && it.seq != 0 {
 			left = append(left, id)
 		}
@@ -110,9 +111,12 @@ func (s *Sender) setCover(id rhumb.RangeID, seq rhumb.Seq) *item {
 		}
 		it = &item{}
 		s.told[id] = it
+	// An idle range keeps its position and costs nothing in later frames.
 	case it.seq == seq:
 		return it
 	}
+	// since restarts at 0 because no frame has listed the new position. A confirmation of an older
+	// frame must not close the item.
 	it.seq, it.since = seq, 0
 	s.markOpen(id, it)
 	return it
@@ -131,6 +135,7 @@ func (s *Sender) Frame() Frame {
 	if len(s.told) == 0 {
 		return Frame{}
 	}
+	// Every frame gets a new number even if nothing changed: the timestamp moves with each frame.
 	s.number++
 	f := Frame{Number: s.number, Base: s.base}
 	// A change that an earlier frame listed must be in this frame too, since the receiver confirms
@@ -158,10 +163,11 @@ func (s *Sender) Frame() Frame {
 
 // Confirm records that the receiver has applied the frame with the given number.
 func (s *Sender) Confirm(number uint64) {
-	// The numbers come from the network: stale and invented ones are ignored.
+	// The numbers are read from the network: stale and invented ones are ignored.
 	if number <= max(s.base, s.began) || number > s.number {
 		return
 	}
+	// Later frames list only the changes since this one.
 	s.base = number
 	s.open = slices.DeleteFunc(s.open, func(id rhumb.RangeID) bool {
 		it := s.told[id]
@@ -169,6 +175,7 @@ func (s *Sender) Confirm(number uint64) {
 			return false
 		}
 		it.open = false
+		// The receiver no longer covers the range, so nothing about it has to be remembered.
 		if it.seq == 0 {
 			delete(s.told, id)
 		}

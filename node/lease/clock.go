@@ -7,45 +7,58 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// clockOffMax is how far this node's wall clock may lie from the median of all before it is called wrong, clockOffBeats in
-// how many heartbeats running it must (ruling 19). Entries are refused a little later, at rhumb.ClockAheadMax.
+// clockOffMax is how far this node's wall clock may differ from the median of all clocks, and
+// clockOffBeats is the number of consecutive comparisons in which it must differ before it is
+// called wrong (ruling 19). The limit is below rhumb.ClockAheadMax, at which peers reject entries,
+// so a node yields its primaries before its writes fail.
 const (
 	clockOffMax   = rhumb.ClockAheadMax * 8 / 10
 	clockOffBeats = 3
 )
 
-// clockView is what this node knows of the wall clocks.
+// clockView is this node's view of the wall clocks of the cluster.
 type clockView struct {
-	wall time.Duration // this node's, since 1970, as SetWall said last
-	next time.Duration // when to look again
-	// off is how far this node's clock is ahead of the median, counted in bad or good looks running; wrong is the verdict.
+	// wall is this node's wall clock since 1970, as last set by SetWall.
+	wall time.Duration
+	// next is the time of the next comparison.
+	next time.Duration
+	// off is how far this node's clock is ahead of the median. bad and good count consecutive
+	// comparisons with either result, and wrong is the verdict.
 	off       time.Duration
 	bad, good int
 	wrong     bool
 }
 
-// SetWall says what this node's wall clock shows, since 1970. Call it before Tick and Receive.
+// SetWall sets the reading of this node's wall clock, as a duration since 1970. Call it before Tick
+// and Receive.
 func (p *Pairs) SetWall(wall time.Duration) { p.clocks.wall = wall }
 
-// ClockOff reports whether this node's wall clock is wrong: it has been more than 8 s off the median of all clocks in three
-// heartbeats running. ahead is by how much it is ahead; below zero it is behind.
+// ClockOff reports whether this node's wall clock is wrong: it has differed from the median of all
+// clocks by more than clockOffMax in three consecutive heartbeats. ahead is how far it is ahead, or
+// negative if it is late.
 //
-// The median is that of the clocks of this node and of all peers in contact. Of an even number the one of the two in the
-// middle counts that favours this node. So of two nodes nobody can tell whose clock is wrong, and nobody is blamed.
+// The median is taken over the clocks of this node and of all peers in contact. For an even number
+// of clocks it is whichever of the two in the middle favours this node. So two nodes alone never
+// blame each other: neither can know whose clock is wrong.
 func (p *Pairs) ClockOff() (ahead time.Duration, wrong bool) { return p.clocks.off, p.clocks.wrong }
 
-// heardWall takes the peer's clock out of a frame; rtt is the round trip that the frame ends.
-func (q *peer) heardWall(now, ours, theirs, rtt time.Duration) {
+// recordWall stores the offset of the peer's wall clock. rtt is the round trip that the frame
+// completes.
+func (q *peer) recordWall(now, ours, theirs, rtt time.Duration) {
+	// The frame was on its way for about half of the round trip, during which the peer's clock
+	// advanced.
 	q.offset, q.offsetAt = theirs+rtt/2-ours, now
 }
 
-// lookAtClocks compares the clocks, once per heartbeat.
-func (p *Pairs) lookAtClocks(now time.Duration) {
+// compareClocks compares the clocks once per heartbeat.
+func (p *Pairs) compareClocks(now time.Duration) {
 	c := &p.clocks
 	if now < c.next {
 		return
 	}
 	c.next = now + RegionTiming().Heartbeat
+	// A verdict takes clockOffBeats equal results in a row, in both directions: it makes the node
+	// hand over all its primaries.
 	c.off = -p.medianOffset(now)
 	if c.off.Abs() > clockOffMax {
 		c.bad, c.good = c.bad+1, 0
@@ -62,8 +75,11 @@ func (p *Pairs) lookAtClocks(now time.Duration) {
 
 // medianOffset returns how far the median of all clocks is ahead of this node's.
 func (p *Pairs) medianOffset(now time.Duration) time.Duration {
+	// This node's own clock is one of those compared.
 	offsets := []time.Duration{0}
 	for _, q := range p.peers {
+		// An offset is as old as the last answer. The clock of a peer that is out of contact may
+		// have been set since.
 		if q.watched && q.offsetAt > 0 && now-q.offsetAt <= q.timing.Suspect {
 			offsets = append(offsets, q.offset)
 		}

@@ -10,67 +10,81 @@ import (
 	"github.com/rhumbdb/rhumb/node/closed"
 )
 
-// PeerInfo names a node to watch. Boot is the life that metadata knows: frames of earlier lives are not looked at.
+// PeerInfo describes a node to watch. Boot is the life that metadata records; frames of earlier
+// lives are ignored.
 type PeerInfo struct {
 	ID     rhumb.NodeID
 	Boot   rhumb.BootSeq
 	Timing Timing
-	// Absent says that the node is not to be watched, but may hold what an earlier life of this node granted to it. The other
-	// fields but ID have no meaning then.
+	// Absent means that the node is not to be watched but may hold grants of an earlier life of
+	// this node. The fields other than ID are then unused.
 	Absent bool
 }
 
 // Pairs is this node's side of all its pairs.
+//
+// Invariants:
+//   - For every range, fenced is at least the promised epoch: a node that has promised an epoch
+//     holds nothing below it either.
+//   - A grant never leaves without every unconfirmed exclusion.
+//   - An epoch in fenced never decreases, and Holds and Agreed grant nothing below it.
 type Pairs struct {
-	self  rhumb.NodeIdentity
-	peers []*peer // every peer ever watched, sorted
-	// promised holds this node's own promises: what its grants exclude.
+	self rhumb.NodeIdentity
+	// peers holds every peer ever watched, sorted by ID. Peers are never removed, since their
+	// grants must be waited for.
+	peers []*peer
+	// promised holds this node's own promises, which its grants exclude.
 	promised map[rhumb.RangeID]promise
-	// fenced holds the greatest epoch that this node has promised or that a grantor has excluded up to: below it, it
-	// holds nothing.
+	// fenced holds, per range, the greatest epoch that this node has promised or that a grantor has
+	// excluded up to. Below it this node holds nothing.
 	fenced map[rhumb.RangeID]rhumb.Epoch
-	// restartUntil is when the grants of earlier lives are over. all says that SetPeers named every node that may hold one,
-	// and none of them is absent.
-	restartUntil time.Duration
-	all          bool
-	// distrusted: heartbeats sent up to here give this node nothing.
+	// restartUntil is when the grants of earlier lives are over. peersComplete is true if SetPeers
+	// named every node that may hold one and none of them is absent.
+	restartUntil  time.Duration
+	peersComplete bool
+	// distrusted is the time up to which heartbeats of this node yield no grant: its clock missed
+	// time before.
 	distrusted time.Duration
 	lastTick   time.Duration
 	unhealthy  string
 
-	// closing is what every peer is asked to close, clock what this node's clock is durably past, own what is claimed of
-	// the ranges that this node is primary of.
-	closing, clock rhumb.Timestamp
-	own            closed.History
+	// closing is the timestamp that every peer is asked to close. passedClock is the timestamp that
+	// this node's clock is durably past. ownClosed holds the claims about ranges whose primary is
+	// this node.
+	closing, passedClock rhumb.Timestamp
+	ownClosed            closed.History
 
 	clocks clockView
 }
 
+// promise is an epoch that this node promised, and the primary of the epoch if it is known.
 type promise struct {
 	epoch   rhumb.Epoch
 	primary rhumb.NodeID
 }
 
-// New begins a life of a node. freshStore says that its store was made for this life, so that no earlier life gave
-// grants; otherwise WaitUntil lies at least LeaseMax ahead.
+// New begins a life of a node. freshStore states that the store was created for this life, so no
+// earlier life granted anything. Otherwise WaitUntil is at least LeaseMax ahead.
 func New(self rhumb.NodeIdentity, now time.Duration, freshStore bool) *Pairs {
 	p := &Pairs{
 		self: self, lastTick: now,
-		promised: make(map[rhumb.RangeID]promise),
-		fenced:   make(map[rhumb.RangeID]rhumb.Epoch),
-		own:      make(closed.History),
+		promised:  make(map[rhumb.RangeID]promise),
+		fenced:    make(map[rhumb.RangeID]rhumb.Epoch),
+		ownClosed: make(closed.History),
 	}
 	if !freshStore {
+		// The timing of the earlier life is unknown, so the wait covers the longest lease and the
+		// largest allowances that Validate accepts.
 		p.restartUntil = now + obligation(LeaseMax, Timing{Epsilon: epsilonMax, RhoPermille: rhoPermilleMax})
 	}
 	return p
 }
 
-// SetPeers says whom to watch and grant to. A peer that is left out is neither, but what it holds is remembered. The first
-// call must name every node to which an earlier life of this one may have granted anything. It panics when a timing is not
-// valid.
+// SetPeers sets the peers to watch and to grant to. A peer that is left out is neither watched nor
+// granted to, but its grants are remembered. The first call must name every node to which an
+// earlier life of this node may have granted anything. SetPeers panics if a timing is not valid.
 func (p *Pairs) SetPeers(now time.Duration, peers []PeerInfo) {
-	p.all = !slices.ContainsFunc(peers, func(i PeerInfo) bool { return i.Absent })
+	p.peersComplete = !slices.ContainsFunc(peers, func(i PeerInfo) bool { return i.Absent })
 	peers = slices.DeleteFunc(slices.Clone(peers), func(i PeerInfo) bool { return i.Absent })
 	for _, q := range p.peers {
 		q.watched = q.watched && slices.ContainsFunc(peers, func(i PeerInfo) bool { return i.ID == q.id })
@@ -82,13 +96,16 @@ func (p *Pairs) SetPeers(now time.Duration, peers []PeerInfo) {
 		if err := info.Timing.Validate(); err != nil {
 			panic(err.Error())
 		}
-		q := p.peer(info.ID)
+		q := p.findPeer(info.ID)
 		if q == nil {
-			q = p.meet(info.ID)
+			q = p.addPeer(info.ID)
 		}
 		if !q.watched {
-			q.watched, q.proof, q.nextBeat = true, now, now
+			// Silence counts from here, and the first heartbeat is due at once.
+			q.watched, q.lastContact, q.nextBeat = true, now, now
 			q.grace = now + MeetGrace
+			// Metadata knows a life that has sent nothing yet: its process has just registered and is
+			// still connecting.
 		} else if info.Boot > q.bootMin && info.Boot > q.life.Boot {
 			q.grace = now + MeetGrace
 		}
@@ -96,9 +113,11 @@ func (p *Pairs) SetPeers(now time.Duration, peers []PeerInfo) {
 	}
 }
 
-// meet adds a peer. Its grants will exclude everything that was promised before it was known.
-func (p *Pairs) meet(id rhumb.NodeID) *peer {
+// addPeer adds a peer. Its grants exclude everything promised before the peer was known.
+func (p *Pairs) addPeer(id rhumb.NodeID) *peer {
 	q := &peer{id: id}
+	// peers stays sorted, so that outgoing frames have the same order in every replay of a
+	// simulation.
 	i, _ := slices.BinarySearchFunc(p.peers, id, func(q *peer, id rhumb.NodeID) int { return cmp.Compare(q.id, id) })
 	p.peers = slices.Insert(p.peers, i, q)
 	known := make([]Exclusion, 0, len(p.promised))
@@ -107,14 +126,17 @@ func (p *Pairs) meet(id rhumb.NodeID) *peer {
 			known = append(known, Exclusion{r, pr.epoch})
 		}
 	}
+	// The order of a map is random, and the exclusions are numbered in the order in which they are
+	// added.
 	slices.SortFunc(known, func(a, b Exclusion) int { return a.Range.Compare(b.Range) })
 	for _, x := range known {
-		q.exclude(x, 0)
+		q.addExclusion(x, 0)
 	}
 	return q
 }
 
-func (p *Pairs) peer(id rhumb.NodeID) *peer {
+// findPeer returns the peer with an ID, or nil.
+func (p *Pairs) findPeer(id rhumb.NodeID) *peer {
 	i, ok := slices.BinarySearchFunc(p.peers, id, func(q *peer, id rhumb.NodeID) int { return cmp.Compare(q.id, id) })
 	if !ok {
 		return nil
@@ -122,10 +144,10 @@ func (p *Pairs) peer(id rhumb.NodeID) *peer {
 	return p.peers[i]
 }
 
-// Tick gives the heartbeats that are due.
+// Tick returns the heartbeats that are due.
 func (p *Pairs) Tick(now time.Duration) []Outgoing {
-	p.excuse(now)
-	p.lookAtClocks(now)
+	p.excusePause(now)
+	p.compareClocks(now)
 	if p.unhealthy != "" {
 		return nil
 	}
@@ -133,7 +155,7 @@ func (p *Pairs) Tick(now time.Duration) []Outgoing {
 	for _, q := range p.peers {
 		if q.watched && now >= q.nextBeat {
 			q.nextBeat = now + q.timing.Heartbeat
-			f := p.frame(now, q)
+			f := p.newFrame(now, q)
 			f.Lease, f.Close = q.timing.Lease, p.closing
 			out = append(out, Outgoing{q.id, f})
 		}
@@ -141,18 +163,21 @@ func (p *Pairs) Tick(now time.Duration) []Outgoing {
 	return out
 }
 
-// excuse does not hold a pause of this process against its peers: nobody can echo what was not sent.
-func (p *Pairs) excuse(now time.Duration) {
+// excusePause keeps a pause of this process from counting as silence of its peers: a peer cannot
+// echo a frame that was not sent.
+func (p *Pairs) excusePause(now time.Duration) {
 	gap := now - p.lastTick
 	p.lastTick = max(p.lastTick, now)
 	for _, q := range p.peers {
 		if q.watched && gap > q.timing.Suspect/2 {
-			q.proof = min(now, q.proof+gap-q.timing.Heartbeat)
+			// The usual interval between two heartbeats still counts: it would have passed without
+			// a pause.
+			q.lastContact = min(now, q.lastContact+gap-q.timing.Heartbeat)
 		}
 	}
 }
 
-// Due gives the time at which Tick has something to send.
+// Due returns the time at which Tick has something to send.
 func (p *Pairs) Due() time.Duration {
 	due := time.Duration(math.MaxInt64)
 	if p.unhealthy != "" {
@@ -166,101 +191,123 @@ func (p *Pairs) Due() time.Duration {
 	return due
 }
 
-// frame makes a frame to q without asking for or giving a grant.
-func (p *Pairs) frame(now time.Duration, q *peer) Frame {
-	f := Frame{Sent: now, EchoBoot: q.life.Boot, Confirmed: q.applied, Wall: p.clocks.wall, Suspects: p.named(now)}
-	if q.sent > 0 {
-		f.Echo, f.Held = q.sent, now-q.heard
+// newFrame returns a frame to q that carries no grant and asks for none.
+func (p *Pairs) newFrame(now time.Duration, q *peer) Frame {
+	f := Frame{Sent: now, EchoBoot: q.life.Boot, Confirmed: q.applied, Wall: p.clocks.wall, Suspects: p.frameSuspects(now)}
+	if q.peerSent > 0 {
+		f.Echo, f.Held = q.peerSent, now-q.receivedAt
 	}
 	var all bool
-	if f.Exclusions, f.ExclusionSeq, all = q.list(); all {
-		f.Agreed = min(q.asked, p.clock)
+	// Without the complete list the frame would agree for epochs that this node has promised to
+	// leave.
+	if f.Exclusions, f.ExclusionSeq, all = q.listExclusions(); all {
+		f.Agreed = min(q.asked, p.passedClock)
 	}
-	f.Closed = q.out.Frame()
-	f.Closed.Applied = q.in.Applied()
+	f.Closed = q.closedOut.Frame()
+	f.Closed.Applied = q.closedIn.Applied()
 	return f
 }
 
-// Receive takes a frame and gives the answer to it, if it wants one. Frames of unknown nodes and of earlier lives are
-// not looked at.
+// Receive applies a frame and returns the answer if the frame asks for one. Frames of unknown nodes
+// and of earlier lives are ignored.
 func (p *Pairs) Receive(now time.Duration, from rhumb.NodeIdentity, f *Frame) []Outgoing {
-	q := p.peer(from.Node)
+	q := p.findPeer(from.Node)
 	if q == nil || !q.watched || from.Boot < max(q.bootMin, q.life.Boot) {
 		return nil
 	}
 	if q.life != from {
 		if q.life.Boot == from.Boot {
-			return nil // two stores under one boot: one of them is a copy
+			// Two stores claim one boot, so one of them is a copy of the other. The life heard
+			// first keeps its place.
+			return nil
 		}
-		q.reborn(from)
+		q.beginLife(from)
 	}
-	// The exclusions go first: a grant never stands without those that came with it.
+	// Exclusions come first. If the grant or the agreement of this frame were applied before them,
+	// this node could serve or close an epoch that the sender has promised to leave.
 	for _, x := range f.Exclusions {
-		p.fence(x.Range, x.Epoch)
+		p.raiseFence(x.Range, x.Epoch)
 	}
 	q.applied = max(q.applied, f.ExclusionSeq)
 	q.asked = max(q.asked, f.Close)
-	q.in.Take(&f.Closed)
+	q.closedIn.Take(&f.Closed)
+	// Echoes, confirmations, agreement and grants refer to times and numbers of one life of this
+	// node. Those of an earlier life are meaningless here.
 	if f.EchoBoot == p.self.Boot {
-		q.echoed(now, f.Echo, f.Held, f.Reply)
-		q.confirm(f.Confirmed)
+		q.recordEcho(now, f.Echo, f.Held, f.Reply)
+		q.confirmExclusions(f.Confirmed)
 		q.agreed = max(q.agreed, f.Agreed)
-		q.out.Confirm(f.Closed.Applied)
+		q.closedOut.Confirm(f.Closed.Applied)
 		if f.GrantedLease > 0 && f.Granted > p.distrusted && f.Granted <= now {
+			// Belief counts from sending the heartbeat, never from the receipt of the grant (rule
+			// L). Frames may arrive out of order, so an older grant must not shorten a newer one.
 			q.heldUntil = max(q.heldUntil, f.Granted+f.GrantedLease-q.timing.Epsilon)
 		}
 	}
+	// Only an answer measures the round trip, and the reading is half a round trip old.
 	if f.Wall > 0 && f.Reply && f.EchoBoot == p.self.Boot && f.Echo > 0 && f.Echo+f.Held <= now {
-		q.heardWall(now, p.clocks.wall, f.Wall, now-f.Echo-f.Held)
+		q.recordWall(now, p.clocks.wall, f.Wall, now-f.Echo-f.Held)
 	}
-	if f.Sent > q.sent {
-		q.sent, q.heard, q.suspects = f.Sent, now, f.Suspects
+	// A frame that was overtaken has an older view of the sender's suspects.
+	if f.Sent > q.peerSent {
+		q.peerSent, q.receivedAt, q.suspects = f.Sent, now, f.Suspects
 	}
+	// An unhealthy node also withholds its answers. If it answered, its peers would have two-way
+	// contact and never suspect it.
 	if f.Reply || p.unhealthy != "" {
 		return nil
 	}
-	return []Outgoing{{q.id, p.grant(now, q, f)}}
+	return []Outgoing{{q.id, p.newGrant(now, q, f)}}
 }
 
-// grant answers a heartbeat. The grant is left out when it could not list all that it does not cover.
-func (p *Pairs) grant(now time.Duration, q *peer, f *Frame) Frame {
-	answer := p.frame(now, q)
+// newGrant returns the answer to a heartbeat. The answer carries no grant if it cannot list
+// everything that the grant does not cover, or if the heartbeat asks for more than LeaseMax, which
+// a restarted node would not wait out.
+func (p *Pairs) newGrant(now time.Duration, q *peer, f *Frame) Frame {
+	answer := p.newFrame(now, q)
 	answer.Reply = true
-	if _, _, all := q.list(); !all || f.Lease <= 0 || f.Lease > LeaseMax {
+	if _, _, all := q.listExclusions(); !all || f.Lease <= 0 || f.Lease > LeaseMax {
 		return answer
 	}
 	answer.Granted, answer.GrantedLease = f.Sent, f.Lease
+	// The obligation is recorded before the answer leaves. It holds even if the answer is lost,
+	// since the sender cannot know.
 	q.obligedUntil = max(q.obligedUntil, now+obligation(f.Lease, q.timing))
 	return answer
 }
 
-func (p *Pairs) fence(r rhumb.RangeID, e rhumb.Epoch) {
+// raiseFence records that this node holds nothing for epochs of r below e.
+func (p *Pairs) raiseFence(r rhumb.RangeID, e rhumb.Epoch) {
 	if e > p.fenced[r] {
 		p.fenced[r] = e
 	}
 }
 
-// Exclude takes range r out of all grants for epochs below e (ruling 1). The driver calls it with every promise, before
-// it acts on it, and at start with every durable promise. primary is the primary of e, or NoNode if it is not known:
-// it need not be told.
+// Exclude takes range r out of all grants for epochs below e (ruling 1). The driver calls it with
+// every promise before it acts on the promise, and at the start with every durable promise. primary
+// is the primary of e, which needs no exclusion, or NoNode if it is unknown.
 func (p *Pairs) Exclude(r rhumb.RangeID, e rhumb.Epoch, primary rhumb.NodeID) {
 	if e <= p.promised[r].epoch {
 		return
 	}
 	p.promised[r] = promise{e, primary}
-	p.fence(r, e)
+	p.raiseFence(r, e)
 	for _, q := range p.peers {
 		if q.id == primary {
 			continue
 		}
-		q.exclude(Exclusion{r, e}, q.obligedUntil)
-		// Tell at once: a holder that lives confirms within a round trip, and nobody needs to wait for its lease to end.
+		q.addExclusion(Exclusion{r, e}, q.obligedUntil)
+		// The next Tick sends the exclusion: a live holder confirms within a round trip, and then
+		// nobody waits for its lease to end.
 		q.nextBeat = min(q.nextBeat, p.lastTick)
 	}
 }
 
-// Holds reports whether this node holds, for epoch e of r, unexpired grants of all members but itself (rule L).
+// Holds reports whether this node holds, for epoch e of r, unexpired grants of all members except
+// itself (rule L).
 func (p *Pairs) Holds(now time.Duration, r rhumb.RangeID, e rhumb.Epoch, members []rhumb.NodeID) bool {
+	// A member that excluded this epoch may already have granted a later one, although older grants
+	// of other ranges are still valid.
 	if e < p.fenced[r] {
 		return false
 	}
@@ -268,25 +315,27 @@ func (p *Pairs) Holds(now time.Duration, r rhumb.RangeID, e rhumb.Epoch, members
 		if m == p.self.Node {
 			continue
 		}
-		if q := p.peer(m); q == nil || now >= q.heldUntil {
+		if q := p.findPeer(m); q == nil || now >= q.heldUntil {
 			return false
 		}
 	}
 	return true
 }
 
-// WaitUntil gives the time at which every grant that this node gave to others for epochs of r below e is over (rule
-// E). It falls when holders confirm the exclusion.
+// WaitUntil returns the time at which every grant of this node to others for epochs of r
+// below e is over (rule E). The time moves back when holders confirm the exclusion.
 func (p *Pairs) WaitUntil(r rhumb.RangeID, e rhumb.Epoch) (until time.Duration) {
 	if !p.allConfirmed(r, e) {
 		until = p.restartUntil
 	}
 	excluded := p.promised[r].epoch >= e
 	for _, q := range p.peers {
-		until = max(until, q.floor)
-		switch x := q.find(r); {
+		// This includes peers that are no longer watched: they may still believe a grant.
+		until = max(until, q.oldStoreUntil)
+		switch x := q.findExclusion(r); {
 		case !excluded:
-			until = max(until, q.obligedUntil) // it renews for ever: the driver has not called Exclude
+			// The driver has not called Exclude, so the grant is still being renewed.
+			until = max(until, q.obligedUntil)
 		case x != nil:
 			until = max(until, x.until)
 		}
@@ -294,22 +343,24 @@ func (p *Pairs) WaitUntil(r rhumb.RangeID, e rhumb.Epoch) (until time.Duration) 
 	return until
 }
 
-// allConfirmed reports whether every other node has confirmed in this life that it holds nothing for epochs of r below e. What
-// earlier lives granted is void then: who confirms drops what it believes, whoever it has that from, and takes no grant that
-// this node did not give in its present life.
+// allConfirmed reports whether every other node has confirmed in this life that it holds nothing
+// for epochs of r below e. Grants of earlier lives are void then: a node that confirms drops what
+// it believes, whoever granted it, and accepts no grant that this node did not issue in its present
+// life.
 func (p *Pairs) allConfirmed(r rhumb.RangeID, e rhumb.Epoch) bool {
 	pr := p.promised[r]
-	return p.all && pr.epoch >= e && !slices.ContainsFunc(p.peers, func(q *peer) bool {
-		return q.id == pr.primary || q.find(r) != nil
+	return p.peersComplete && pr.epoch >= e && !slices.ContainsFunc(p.peers, func(q *peer) bool {
+		return q.id == pr.primary || q.findExclusion(r) != nil
 	})
 }
 
-// Suspects lists the peers without two-way contact within their suspect interval, sorted. A node that is unhealthy
-// suspects nobody: it is the one that is silent.
+// Suspects returns the peers without two-way contact within their suspect interval, sorted. An
+// unhealthy node suspects nobody: it is the one that is silent.
 //
-// Peers that fell silent together are suspected together. Their last heartbeats lie up to a heartbeat interval apart; a primary
-// that suspected one of them first would drop it from an in-sync set that is left with another one which is as far away, and then
-// nobody can be elected. So a suspicion waits, for a heartbeat interval at most, while another peer is about to be suspected.
+// Peers that fell silent together are suspected together. Their last heartbeats may be a heartbeat
+// interval apart. If a primary suspected one of them first, it would drop that peer from an in-sync
+// set that then includes another peer just as unreachable, and nobody could be elected. So a
+// suspicion waits, for a heartbeat interval at most, while another peer is about to be suspected.
 func (p *Pairs) Suspects(now time.Duration) (out []rhumb.NodeID) {
 	if p.unhealthy != "" {
 		return nil
@@ -320,6 +371,8 @@ func (p *Pairs) Suspects(now time.Duration) (out []rhumb.NodeID) {
 	})
 	for _, q := range p.peers {
 		late := q.silence(now) - q.timing.Suspect
+		// Once reported, a suspicion stays until the peer is heard, even if another peer becomes
+		// late in the meantime.
 		q.suspected = late > 0 && (q.suspected || !more || late > q.timing.Heartbeat)
 		if q.suspected {
 			out = append(out, q.id)
@@ -328,15 +381,16 @@ func (p *Pairs) Suspects(now time.Duration) (out []rhumb.NodeID) {
 	return out
 }
 
-// RTT gives the smoothed round trip to a peer, and ok false before the first.
+// RTT returns the smoothed round trip to a peer, and false before the first sample.
 func (p *Pairs) RTT(n rhumb.NodeID) (time.Duration, bool) {
-	if q := p.peer(n); q != nil && q.rtt > 0 {
+	if q := p.findPeer(n); q != nil && q.rtt > 0 {
 		return q.rtt, true
 	}
 	return 0, false
 }
 
-// SetHealthy says whether this node's data path works. While it does not, Tick and Receive send nothing.
+// SetHealthy reports whether this node's data path works. While it does not, Tick and Receive send
+// nothing.
 func (p *Pairs) SetHealthy(now time.Duration, ok bool, why string) {
 	was := p.unhealthy
 	switch {
@@ -345,16 +399,17 @@ func (p *Pairs) SetHealthy(now time.Duration, ok bool, why string) {
 	case was != "":
 		p.unhealthy = ""
 		for _, q := range p.peers {
-			q.proof, q.nextBeat = now, now
+			// While this node sent nothing, no peer could echo anything.
+			q.lastContact, q.nextBeat = now, now
 		}
 	}
 }
 
-// Unhealthy gives the reason of the last SetHealthy with ok false, or "".
+// Unhealthy returns the reason for the last SetHealthy with ok false, or "" if the node is healthy.
 func (p *Pairs) Unhealthy() string { return p.unhealthy }
 
-// DropHeld forgets every grant that this node holds, and those still on their way: its clock was found to have missed
-// time before now.
+// DropHeld forgets every grant that this node holds, and those still on their way, because its
+// clock was found to have missed time before now.
 func (p *Pairs) DropHeld(now time.Duration) {
 	p.distrusted = max(p.distrusted, now)
 	for _, q := range p.peers {
@@ -362,39 +417,43 @@ func (p *Pairs) DropHeld(now time.Duration) {
 	}
 }
 
-// Rebirth begins a new life in place (ruling 11): everything held is dropped and frames carry the new boot. The caller
-// must give up every primary role before the first frame of the new life leaves.
+// Rebirth begins a new life in place (ruling 11): it drops everything held, and frames carry the
+// new boot. The caller must abandon every primary role before the first frame of the new life is
+// sent.
 func (p *Pairs) Rebirth(self rhumb.NodeIdentity) {
-	p.self = self // grants on their way speak of the earlier life
+	// Grants still on their way name the earlier life, so Receive ignores them.
+	p.self = self
 	for _, q := range p.peers {
 		q.heldUntil, q.agreed = 0, 0
-		q.out.Reset()
+		q.closedOut.Reset()
 	}
 }
 
-// PeerStatus is what a Pairs tells a person of one pair. Times are on this node's clock.
+// PeerStatus describes one pair to an operator. Times are on this node's clock.
 type PeerStatus struct {
 	Node rhumb.NodeID
 	Life rhumb.NodeIdentity
-	// Contact is when the latest frame that the peer has echoed was sent, Suspect whether that is too long ago.
+	// Contact is when this node sent the latest frame that the peer has echoed. Suspect reports
+	// whether that is too long ago.
 	Contact time.Duration
 	Suspect bool
 	RTT     time.Duration
-	// HeldUntil is until when this node may believe the peer's grants, ObligedUntil until when the peer may believe
-	// those of this node, Unconfirmed how many exclusions it has not confirmed.
+	// HeldUntil is how long this node may believe the peer's grants, and ObligedUntil how long the
+	// peer may believe this node's. Unconfirmed counts the exclusions that the peer has not
+	// confirmed.
 	HeldUntil, ObligedUntil time.Duration
 	Unconfirmed             int
 }
 
-// Status gives the state of all watched pairs, sorted.
+// Status returns the state of all watched pairs, sorted by ID.
 func (p *Pairs) Status(now time.Duration) []PeerStatus {
 	suspects := p.Suspects(now)
 	var out []PeerStatus
 	for _, q := range p.peers {
 		if q.watched {
 			out = append(out, PeerStatus{
-				Node: q.id, Life: q.life, Contact: q.proof, Suspect: slices.Contains(suspects, q.id), RTT: q.rtt,
-				HeldUntil: q.heldUntil, ObligedUntil: max(q.obligedUntil, q.floor), Unconfirmed: len(q.pendingSeq),
+				Node: q.id, Life: q.life, Contact: q.lastContact, Suspect: slices.Contains(suspects, q.id), RTT: q.rtt,
+				HeldUntil: q.heldUntil, ObligedUntil: max(q.obligedUntil, q.oldStoreUntil), Unconfirmed: len(q.pendingSeq),
 			})
 		}
 	}

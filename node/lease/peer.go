@@ -8,51 +8,67 @@ import (
 	"github.com/rhumbdb/rhumb/node/closed"
 )
 
-// peer is this node's side of one pair. Times are on this node's clock unless another is named.
+// peer is this node's side of one pair. Times are on this node's clock unless a field says
+// otherwise.
+//
+// Invariants:
+//   - heldUntil is 0 or within a grant of the peer's present life.
+//   - obligedUntil never decreases within a life of the peer. It outlasts the peer's belief
+//     (I9).
+//   - pending is sorted by seq and holds at most one live exclusion per range, the one in
+//     pendingSeq.
 type peer struct {
-	id      rhumb.NodeID
-	watched bool // in the last SetPeers
+	id rhumb.NodeID
+	// watched is true if the last SetPeers named the peer.
+	watched bool
 	timing  Timing
-	// life is the newest life heard of; frames of a life with a boot below bootMin (metadata) are not looked at.
+	// life is the newest life heard from. Frames of a life with a boot below bootMin, which
+	// metadata sets, are ignored.
 	life     rhumb.NodeIdentity
 	bootMin  rhumb.BootSeq
 	nextBeat time.Duration
 
-	// Evidence. proof is when the latest of our frames that the peer has echoed was sent; heard is when the frame with
-	// the greatest Sent came in, and sent is that Sent, on the peer's clock.
-	proof       time.Duration
-	heard, sent time.Duration
-	// grace is the time until which the peer is not suspected although it has given no proof of its present life yet; 0
-	// once it has.
+	// lastContact is when this node sent the latest frame that the peer has echoed. peerSent is the
+	// greatest Sent of the peer's frames, on the peer's clock, and receivedAt is when that frame
+	// arrived.
+	lastContact          time.Duration
+	receivedAt, peerSent time.Duration
+	// grace is the time until which the peer is not suspected although its present life has given
+	// no proof yet; 0 once it has.
 	grace time.Duration
 	rtt   time.Duration
-	// suspected is what Pairs.Suspects said last.
+	// suspected is the last verdict of Pairs.Suspects.
 	suspected bool
-	// suspects are those that the peer said last that it suspects; offset is how far its wall clock was ahead of this node's
-	// at offsetAt.
+	// suspects are the nodes that the peer last reported as suspected. offset is how far its wall
+	// clock was ahead of this node's at offsetAt.
 	suspects []rhumb.NodeID
 	offset   time.Duration
 	offsetAt time.Duration
 
-	// As holder: what this node may believe, and the last of the peer's exclusions that it has applied.
+	// As holder: heldUntil is how long this node may believe the peer's grants, and applied is the
+	// last of the peer's exclusions that this node has applied.
 	heldUntil time.Duration
 	applied   uint64
 
-	// As grantor: until when the peer may believe the grants it was given. floor is the same for a life on a store that
-	// was replaced: nobody can confirm for it.
-	obligedUntil, floor time.Duration
-	pending             []pendingExclusion // ascending by seq; superseded ones have Epoch 0
-	pendingSeq          map[rhumb.RangeID]uint64
-	exclusionSeq        uint64
+	// As grantor: obligedUntil is how long the peer may believe the grants that it was given.
+	// oldStoreUntil is the same for a life on a store that was replaced, for which nobody can
+	// confirm.
+	obligedUntil, oldStoreUntil time.Duration
+	// pending holds the unconfirmed exclusions in ascending order of seq. Superseded ones stay,
+	// with Epoch 0, until they are confirmed.
+	pending      []pendingExclusion
+	pendingSeq   map[rhumb.RangeID]uint64
+	exclusionSeq uint64
 
-	// Closed timestamps: asked is the greatest that the peer asked for, agreed the greatest of this node's that the peer
-	// has agreed to; out and in are what is told and heard of ranges.
+	// asked is the greatest timestamp that the peer asked this node to close, and agreed is the
+	// greatest of this node's that the peer agreed to. closedOut and closedIn hold the claims about
+	// ranges that were sent and received.
 	asked, agreed rhumb.Timestamp
-	out           closed.Sender
-	in            closed.Receiver
+	closedOut     closed.Sender
+	closedIn      closed.Receiver
 }
 
-// pendingExclusion is one that the peer has not confirmed.
+// pendingExclusion is an exclusion that the peer has not confirmed.
 type pendingExclusion struct {
 	Exclusion
 	seq uint64
@@ -60,12 +76,14 @@ type pendingExclusion struct {
 	until time.Duration
 }
 
-// exclude lists x in all further grants; until is when those given before it are over.
-func (q *peer) exclude(x Exclusion, until time.Duration) {
+// addExclusion lists x in all further grants. until is when the grants given before are over.
+func (q *peer) addExclusion(x Exclusion, until time.Duration) {
 	if q.pendingSeq == nil {
 		q.pendingSeq = make(map[rhumb.RangeID]uint64)
 	}
-	if old := q.find(x.Range); old != nil {
+	// An exclusion of a later epoch covers the earlier one. The new one gets a new number, since
+	// the peer may already have applied the old number.
+	if old := q.findExclusion(x.Range); old != nil {
 		old.Epoch = 0
 	}
 	q.exclusionSeq++
@@ -73,8 +91,8 @@ func (q *peer) exclude(x Exclusion, until time.Duration) {
 	q.pendingSeq[x.Range] = q.exclusionSeq
 }
 
-// find gives the exclusion of a range that is not confirmed, or nil.
-func (q *peer) find(r rhumb.RangeID) *pendingExclusion {
+// findExclusion returns the unconfirmed exclusion of a range, or nil.
+func (q *peer) findExclusion(r rhumb.RangeID) *pendingExclusion {
 	seq, ok := q.pendingSeq[r]
 	if !ok {
 		return nil
@@ -91,10 +109,12 @@ func (q *peer) find(r rhumb.RangeID) *pendingExclusion {
 	return &q.pending[i]
 }
 
-// confirm forgets the exclusions up to seq.
-func (q *peer) confirm(seq uint64) {
+// confirmExclusions forgets the exclusions up to seq.
+func (q *peer) confirmExclusions(seq uint64) {
 	n := 0
 	for n < len(q.pending) && q.pending[n].seq <= seq {
+		// A superseded exclusion must not remove the newer one of its range, which is still
+		// unconfirmed.
 		if x := &q.pending[n]; q.pendingSeq[x.Range] == x.seq {
 			delete(q.pendingSeq, x.Range)
 		}
@@ -103,8 +123,9 @@ func (q *peer) confirm(seq uint64) {
 	q.pending = slices.Delete(q.pending, 0, n)
 }
 
-// list gives the first exclusions that are not confirmed, the seq of the last of them, and whether these are all.
-func (q *peer) list() (xs []Exclusion, seq uint64, all bool) {
+// listExclusions returns the first unconfirmed exclusions, the number of the last one, and whether
+// the list is complete.
+func (q *peer) listExclusions() (xs []Exclusion, seq uint64, all bool) {
 	for i := range q.pending {
 		x := &q.pending[i]
 		if x.Epoch == 0 {
@@ -115,57 +136,71 @@ func (q *peer) list() (xs []Exclusion, seq uint64, all bool) {
 		}
 		xs, seq = append(xs, x.Exclusion), x.seq
 	}
+	// Everything up to the newest number is either listed or was confirmed before.
 	return xs, q.exclusionSeq, true
 }
 
-// reborn takes note of a new life. What the old life held on the same store is void: only one process has a store at a
-// time, and a new life acts in no epoch of the old one. Of another store that is not certain.
+// beginLife records a new life of the peer. Grants held by the old life on the same store are void: only
+// one process uses a store at a time, and a new life acts in no epoch of the old one. For another
+// store this is not certain.
 //
-// The exclusions stay, to be confirmed by the new life: the life that is heard first after this node has started may
-// well be the one that is primary of an epoch below them. Nothing was granted to it without them yet.
-func (q *peer) reborn(life rhumb.NodeIdentity) {
+// The exclusions stay, to be confirmed by the new life: the first life heard after this node
+// started may be the primary of an epoch below them. No grant without them was given to that life
+// yet.
+func (q *peer) beginLife(life rhumb.NodeIdentity) {
+	// The process on the old store may still run and believe its grants, but it can no longer
+	// confirm.
 	if q.life.Store != life.Store {
-		q.floor = max(q.floor, q.obligedUntil)
+		q.oldStoreUntil = max(q.oldStoreUntil, q.obligedUntil)
 	}
 	q.life = life
 	q.obligedUntil, q.heldUntil, q.applied = 0, 0, 0
-	q.heard, q.sent, q.suspects, q.offsetAt = 0, 0, nil, 0
+	q.receivedAt, q.peerSent, q.suspects, q.offsetAt = 0, 0, nil, 0
 	q.asked, q.agreed = 0, 0
-	q.out.Reset()
-	q.in.Reset()
+	// Frame numbers and the claims that frames build on belong to one life of each end.
+	q.closedOut.Reset()
+	q.closedIn.Reset()
+	// No grant of this node has reached the new life yet, so there is nothing to wait for.
 	for i := range q.pending {
 		q.pending[i].until = 0
 	}
 }
 
-// echoed takes note that the peer has had what was sent at the given time.
-func (q *peer) echoed(now, sent, held time.Duration, reply bool) {
+// recordEcho records that the peer has received the frame that this node sent at the given time.
+func (q *peer) recordEcho(now, sent, held time.Duration, reply bool) {
+	// The values are read from the network. A frame that claims an echo from the future would keep a
+	// dead peer alive and make the round trip negative.
 	if sent <= 0 || held < 0 || sent+held > now {
 		return
 	}
-	q.proof, q.grace = max(q.proof, sent), 0
+	q.lastContact, q.grace = max(q.lastContact, sent), 0
 	if !reply {
-		return // it tells the round trip with the coarse clock of the peer's loop
+		// A heartbeat leaves when the peer's ticker runs, so its held time is as coarse as the
+		// ticker. Only answers, which leave at once, are samples.
+		return
 	}
 	sample := now - sent - held
+	// The first sample counts in full instead of one eighth.
 	if q.rtt == 0 {
 		q.rtt = sample
 	}
 	q.rtt += (sample - q.rtt) / rttWeight
 }
 
-// rttWeight is the part of a new sample in the smoothed round trip (RFC 6298: one eighth).
+// rttWeight is the divisor of a new sample in the smoothed round trip (RFC 6298: one eighth).
 const rttWeight = 8
 
-// obligation is how long a grant binds its grantor from the receipt of the heartbeat.
+// obligation returns how long a grant binds its grantor, from the receipt of the heartbeat: Lease(1
+// + 2 rho) + Epsilon.
 func obligation(lease time.Duration, t Timing) time.Duration {
 	return lease + lease*time.Duration(2*t.RhoPermille)/1000 + t.Epsilon
 }
 
-// silence returns for how long a peer that is watched has given no proof of two-way contact, 0 while it need not.
+// silence returns how long a watched peer has given no proof of two-way contact. It returns 0
+// during the peer's grace.
 func (q *peer) silence(now time.Duration) time.Duration {
 	if !q.watched || now < q.grace {
 		return 0
 	}
-	return now - q.proof
+	return now - q.lastContact
 }

@@ -8,35 +8,37 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// LeaseMax is the longest lease that may be asked for, and so what a restarted node waits out.
+// LeaseMax is the longest lease that a heartbeat may ask for, and so the time that a restarted node
+// waits.
 const LeaseMax = 1500 * time.Millisecond
 
-// MeetGrace is how much longer than usual a peer that is new, or begins a new life, may stay silent: both sides have to
-// hear of each other from metadata and to connect first.
+// MeetGrace is how much longer than usual a peer may stay silent if it is new or begins a new life:
+// both sides must first hear of each other from metadata and connect.
 const MeetGrace = 2 * time.Second
 
-// rhoPermilleMax bounds the rate difference that may be configured; a restarted node assumes it.
+// rhoPermilleMax bounds the configurable difference of clock rates. A restarted node assumes it,
+// since it does not know the timing of its earlier life.
 const rhoPermilleMax = 10
 
-// epsilonMax bounds the allowance that may be configured; a restarted node assumes it.
+// epsilonMax bounds the configurable allowance. A restarted node assumes it.
 const epsilonMax = 100 * time.Millisecond
 
-// Timing says how a pair of nodes watch each other (section 1.9 of the replication design).
+// Timing configures how two nodes watch each other (docs/replication.md#timings).
 type Timing struct {
-	// Heartbeat is the time between two heartbeats.
+	// Heartbeat is the interval between heartbeats.
 	Heartbeat time.Duration
 	// Lease is the length of a grant, at most LeaseMax.
 	Lease time.Duration
-	// Suspect is the time without two-way contact after which a peer is suspected; shorter than Lease, so that the
-	// metadata commit overlaps the wait for the lease to end.
+	// Suspect is the time without two-way contact after which a peer is suspected. It is shorter
+	// than Lease, so that the metadata commit of a failover overlaps the wait for the lease to end.
 	Suspect time.Duration
-	// Epsilon is taken off the holder's belief and added to the grantor's obligation.
+	// Epsilon is subtracted from the holder's belief and added to the grantor's obligation.
 	Epsilon time.Duration
-	// RhoPermille is the greatest difference between the rates of two clocks, in thousandths.
+	// RhoPermille is the largest difference between the rates of two clocks, in thousandths.
 	RhoPermille int
 }
 
-// RegionTiming is for a pair of nodes within a region.
+// RegionTiming returns the timing for two nodes of one region.
 func RegionTiming() Timing {
 	return Timing{
 		Heartbeat: 150 * time.Millisecond, Lease: 900 * time.Millisecond, Suspect: 600 * time.Millisecond,
@@ -44,7 +46,7 @@ func RegionTiming() Timing {
 	}
 }
 
-// WANTiming is for a pair with a round trip above 50 ms.
+// WANTiming returns the timing for two nodes with a round trip above 50 ms.
 func WANTiming() Timing {
 	return Timing{
 		Heartbeat: 250 * time.Millisecond, Lease: 1500 * time.Millisecond, Suspect: 1000 * time.Millisecond,
@@ -52,7 +54,7 @@ func WANTiming() Timing {
 	}
 }
 
-// Validate lists everything that is wrong with the timing.
+// Validate returns an error that lists every fault of the timing.
 func (t Timing) Validate() error {
 	const op rhumb.Op = "lease.Timing"
 	var faults []string
@@ -62,6 +64,7 @@ func (t Timing) Validate() error {
 		}
 	}
 	fault(t.Heartbeat <= 0, "heartbeat is %v, want more than 0", t.Heartbeat)
+	// With a shorter interval, one or two lost heartbeats would look like a failure.
 	fault(t.Suspect < 3*t.Heartbeat, "suspect is %v, want at least three heartbeats of %v", t.Suspect, t.Heartbeat)
 	fault(t.Lease <= t.Suspect, "lease is %v, want more than suspect %v", t.Lease, t.Suspect)
 	fault(t.Lease > LeaseMax, "lease is %v, want at most %v", t.Lease, LeaseMax)

@@ -10,14 +10,15 @@ import (
 // suspectsMax bounds the suspects that a frame names.
 const suspectsMax = 64
 
-// named returns the suspects that a frame tells its receiver of.
-func (p *Pairs) named(now time.Duration) []rhumb.NodeID {
+// frameSuspects returns the suspects to name in a frame.
+func (p *Pairs) frameSuspects(now time.Duration) []rhumb.NodeID {
 	s := p.Suspects(now)
 	return s[:min(len(s), suspectsMax)]
 }
 
-// Via returns the node by way of which a message reaches n although this node has no contact with n: a peer in contact with
-// both, the nearest. ok is false when n is in contact itself, or is out of everybody's reach.
+// Via returns the node through which a message reaches n although this node has no contact with n:
+// the nearest peer that is in contact with both. ok is false if n itself is in contact, or if no
+// peer reaches it.
 func (p *Pairs) Via(now time.Duration, n rhumb.NodeID) (via rhumb.NodeID, ok bool) {
 	suspects := p.Suspects(now)
 	if !slices.Contains(suspects, n) {
@@ -25,7 +26,9 @@ func (p *Pairs) Via(now time.Duration, n rhumb.NodeID) (via rhumb.NodeID, ok boo
 	}
 	var best *peer
 	for _, q := range p.peers {
-		if !q.watched || q.sent == 0 || slices.Contains(suspects, q.id) || slices.Contains(q.suspects, n) {
+		// A peer names its own suspects in its frames. One whose present life has sent no frame has
+		// named none yet, and its contact with n is unknown.
+		if !q.watched || q.peerSent == 0 || slices.Contains(suspects, q.id) || slices.Contains(q.suspects, n) {
 			continue
 		}
 		if best == nil || q.rtt < best.rtt {

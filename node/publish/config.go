@@ -14,74 +14,81 @@ import (
 	"github.com/rhumbdb/rhumb/storage"
 )
 
-// DirDefault is where the images of a machine's nodes lie.
+// DirDefault is the parent directory of the images of a machine's nodes.
 const DirDefault = "/dev/shm/rhumb"
 
 // Bounds of a driver.
 const (
-	// commitBytes is about how much of the log goes into one version at most.
+	// commitBytes bounds, approximately, how much of the log one version takes in.
 	commitBytes = 8 << 20
-	// staleBytes is the same for a version with tables that are read whole, which wants every range as new as can be.
+	// staleBytes is the same bound for a version that also loads tables from storage. It is larger
+	// because such a version needs all ranges as new as possible: storage keeps old versions only
+	// for a while.
 	staleBytes = 256 << 20
-	// readBytes is how much of a range's log is read at once.
+	// readBytes is how much of a range's log one read returns.
 	readBytes = 1 << 20
-	// heldBytesDefault is Config.HeldBytes where nothing is said.
+	// heldBytesDefault is the default of Config.HeldBytes.
 	heldBytesDefault = 32 << 20
-	// positionInterval is how long the image may lack the newest position of a range whose log did nothing to it.
+	// positionInterval is how long the image may lack the newest position of a range whose log did
+	// not change the image.
 	positionInterval = time.Second
-	// beatInterval is how often readers are told that the node lives.
+	// beatInterval is the interval between signs of life for readers.
 	beatInterval = 250 * time.Millisecond
-	// closedInterval is how long a version may go without asking how far ranges are closed; beatInterval bounds how long
-	// readers wait for a version with the answer.
+	// closedInterval is how long a version may be published without a new closed timestamp.
+	// beatInterval bounds how long readers wait for the version that carries it.
 	closedInterval = 50 * time.Millisecond
-	// storagePause is how long the driver waits for storage to show what is committed: the rest of a pass of the host.
+	// storagePause is how long the driver waits until storage shows every commit: the remainder of
+	// a pass of the host.
 	storagePause = time.Millisecond
-	// retryPause is how long a failure is waited out.
+	// retryPause is the wait after a failure.
 	retryPause = time.Second
 )
 
-// Policy says when a version is published. The zero value publishes whatever is committed at once.
+// Policy determines when a version is published. The zero value publishes every commit at once.
 type Policy struct {
 	// Interval is the least time between two versions; 0 for none.
 	Interval time.Duration
-	// Count publishes before the interval is over once so many entries wait; 0 for never.
+	// Count publishes before the interval is over once this many entries wait; 0 for never.
 	Count int
 	// OnDemand publishes only when Publish is called.
 	OnDemand bool
 }
 
-// Validate refuses negative values.
+// Validate returns an error if a value is negative.
 func (p Policy) Validate() error {
 	if p.Interval < 0 || p.Count < 0 {
-		return rhumb.Ef("publish.Policy", rhumb.InvalidArgument, "interval %v and count %d: want 0 or more", p.Interval, p.Count)
+		return rhumb.Ef("publish.Policy", rhumb.InvalidArgument, "interval is %v and count is %d; neither may be negative", p.Interval, p.Count)
 	}
 	return nil
 }
 
-// Config is what a driver needs.
+// Config configures a driver.
 type Config struct {
-	// Root is the folder of all images of the machine; default DirDefault. The image is <Root>/<cluster>/<node>.
+	// Root is the directory of all images of the machine; default DirDefault. The image of a node
+	// is <Root>/<cluster>/<node>.
 	Root    string
 	Cluster rhumb.ClusterID
 	Node    rhumb.NodeID
 	Policy  Policy
-	// Image has the limits of the image; its Dir, Logger and Registerer are set from here.
+	// Image configures the limits of the image. The driver sets its Dir, Logger and Registerer.
 	Image  snapshot.Config
 	Engine *storage.Engine
-	// Closed gives the greatest timestamp up to which every entry of a range, now and ever, lies at a position up to upTo, 0
-	// when none is known. Nil knows none, and readers get no cut across ranges.
+	// Closed returns the greatest timestamp such that every present or future entry of a range at
+	// or below it has a position up to upTo, or 0 if none is known. If Closed is nil, readers get
+	// no cut across ranges.
 	Closed func(id rhumb.RangeID, upTo rhumb.Seq) rhumb.Timestamp
-	// State gives the node's copy of the catalog.
+	// State returns the node's copy of the catalog.
 	State  func() *catalog.State
 	Logger *slog.Logger
-	// HeldBytes bounds the entries that wait in memory to be published: so many that are told of, and so many that are being
-	// published. What is beyond is read from storage. Default 32 MiB.
+	// HeldBytes bounds the entries that wait in memory to be published; as much again may be held
+	// by the version under construction. Entries beyond the bound are dropped and read from storage
+	// later. Default 32 MiB.
 	HeldBytes int
-	// Registerer takes the metrics; nil registers none.
+	// Registerer registers the metrics; nil registers none.
 	Registerer prometheus.Registerer
 }
 
-// ImageDir gives the directory of a node's image.
+// ImageDir returns the directory of a node's image.
 func ImageDir(root string, cluster rhumb.ClusterID, node rhumb.NodeID) string {
 	if root == "" {
 		root = DirDefault
@@ -89,7 +96,7 @@ func ImageDir(root string, cluster rhumb.ClusterID, node rhumb.NodeID) string {
 	return filepath.Join(root, cluster.String(), node.String())
 }
 
-// Validate lists everything that is wrong.
+// Validate returns an error that lists every fault of the configuration.
 func (c *Config) Validate() error {
 	var faults []string
 	if c.Node == rhumb.NoNode || c.Cluster.IsZero() {

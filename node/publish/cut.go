@@ -1,6 +1,8 @@
 package publish
 
 import (
+	"encoding/binary"
+	"fmt"
 	"iter"
 
 	"github.com/rhumbdb/rhumb"
@@ -11,7 +13,12 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// cut is one version in the making.
+// cut is the version under construction: one position for every range that moves, and the effects
+// of the log up to there.
+//
+// Steps: plan decides which ranges skip their log, gather applies the logs of the others and loads
+// stale tables, and publish writes the positions and makes the version visible. An error in between
+// discards the commit and changes neither the image nor the driver's positions.
 type cut struct {
 	d       *Driver
 	st      *catalog.State
@@ -24,15 +31,17 @@ type cut struct {
 	event   int64 // ns since 1970
 }
 
-// plan finds the ranges whose log does not reach back to their position in the image. Tables that have to be read whole want
-// every range of theirs as new as can be, since storage keeps old versions only for a while.
+// plan finds the ranges whose log does not reach back to their position in the image. If any table
+// has to be loaded, plan also raises the limit of the version: a load needs every range of the
+// table as new as possible, since storage keeps old versions only for a while.
 func (c *cut) plan() error {
 	for id, to := range c.d.pending {
 		st, ok := c.d.cfg.Engine.Store(id).State(id)
 		from := c.d.at[id].Seq + 1
-		trimmed := ok && from < uint64(st.Trim) && to.from(rhumb.Seq(from)) == nil
+		// Entries at hand count as well: the log may be trimmed while they wait.
+		trimmed := ok && from < uint64(st.Trim) && to.entriesFrom(rhumb.Seq(from)) == nil
 		if trimmed || c.allStale(id) {
-			if err := c.jump(id, to.Position); err != nil {
+			if err := c.jumpRange(id, to.Position); err != nil {
 				return err
 			}
 		}
@@ -43,7 +52,8 @@ func (c *cut) plan() error {
 	return nil
 }
 
-// allStale reports whether every table of a range's class is to be read whole, which makes its log needless.
+// allStale reports whether every table of a range's class has to be loaded, so that its log is not
+// needed.
 func (c *cut) allStale(id rhumb.RangeID) bool {
 	r, ok := c.st.Range(id)
 	for _, t := range c.d.tables {
@@ -54,28 +64,35 @@ func (c *cut) allStale(id rhumb.RangeID) bool {
 	return ok
 }
 
-// gather puts into the commit what is pending, up to about the limit, and the tables that have to be read whole.
+// gather applies the pending entries to the commit, up to about the limit, and loads the stale
+// tables.
 func (c *cut) gather() error {
 	for id, to := range c.d.pending {
+		// The remaining ranges follow in the next version: each range has its own position, so
+		// versions need not hold all of them at the same point.
 		if c.bytes >= c.limit {
 			break
 		}
+		// Its tables are loaded below, as of the new position.
 		if _, jumped := c.at[id]; jumped {
 			continue
 		}
-		if err := c.follow(id, to); err != nil {
+		if err := c.followLog(id, to); err != nil {
 			return err
 		}
 	}
 	for _, id := range c.d.left {
-		if err := c.commit.Delete(c.d.positions(), format.Key{Number: format.PositionKey(id)}, 0); err != nil {
+		// Its records disappear in the same version, since dropRanges marked its tables stale.
+		if err := c.commit.Delete(c.d.positionsTable(), format.Key{Number: format.PositionKey(id)}, 0); err != nil {
 			return err
 		}
 	}
 	for _, t := range c.d.tables {
+		// Loads come last, when every position of the version is known: the load reads each range
+		// as of its position.
 		if t.stale {
-			c.d.cfg.Logger.Info("a table is read into the image", "table", t.Name)
-			if err := c.commit.Load(t.image, c.records(t)); err != nil {
+			c.d.cfg.Logger.Info("loading a table into the image", "table", t.Name)
+			if err := c.commit.Load(t.image, c.scanTable(t)); err != nil {
 				return err
 			}
 			c.d.m.loads.Inc()
@@ -84,13 +101,13 @@ func (c *cut) gather() error {
 	return nil
 }
 
-// follow takes in the entries of a range from its position on: those at hand, and what lies before them as far as storage
-// shows it.
-func (c *cut) follow(id rhumb.RangeID, to move) error {
+// followLog applies the entries of a range from its position on: those at hand, and those before
+// them as far as storage returns them.
+func (c *cut) followLog(id rhumb.RangeID, to move) error {
 	store := c.d.cfg.Engine.Store(id)
 	from := c.d.at[id].Seq + 1
 	for from <= uint64(to.Seq) && c.bytes < c.limit {
-		es := to.from(rhumb.Seq(from))
+		es := to.entriesFrom(rhumb.Seq(from))
 		if es == nil {
 			var err error
 			if es, err = store.Entries(id, rhumb.Seq(from), to.Seq, readBytes); err != nil {
@@ -98,10 +115,12 @@ func (c *cut) follow(id rhumb.RangeID, to move) error {
 			}
 		}
 		if len(es) == 0 {
-			return nil // the host has not applied it yet, or it was trimmed meanwhile: the next version sees to it
+			// The host has not applied the entries yet, or they were trimmed meanwhile. The next
+			// version handles both: plan sees the trim.
+			return nil
 		}
 		for _, e := range es {
-			if err := c.take(id, e); err != nil {
+			if err := c.addEntry(id, e); err != nil {
 				return err
 			}
 		}
@@ -110,22 +129,25 @@ func (c *cut) follow(id rhumb.RangeID, to move) error {
 	return nil
 }
 
-// from gives the entries at hand from a position on, none when they begin later.
-func (m move) from(seq rhumb.Seq) []*entry.Entry {
+// entriesFrom returns the entries at hand from a sequence number on, or nil if the first of them is
+// later.
+func (m move) entriesFrom(seq rhumb.Seq) []*entry.Entry {
 	if len(m.entries) == 0 || m.entries[0].Seq > seq {
 		return nil
 	}
 	return m.entries[min(int(seq-m.entries[0].Seq), len(m.entries)):]
 }
 
-// jump moves a range to a position that its log does not lead to, and has the tables of its class read whole.
-func (c *cut) jump(id rhumb.RangeID, to Position) error {
+// jumpRange moves a range to a position that its log does not lead to, and marks the tables of its
+// class stale.
+func (c *cut) jumpRange(id rhumb.RangeID, to Position) error {
 	p, ok, err := c.d.cfg.Engine.Store(id).Position(id, to.Seq)
 	if err != nil {
 		return err
 	}
 	if !ok {
-		return nil // the host has not applied it yet
+		// The host has not applied the entry yet. The range stays pending.
+		return nil
 	}
 	c.at[id] = format.Position{Epoch: p.Epoch, Seq: uint64(to.Seq), HLC: to.HLC}
 	r, ok := c.st.Range(id)
@@ -137,17 +159,19 @@ func (c *cut) jump(id rhumb.RangeID, to Position) error {
 	return nil
 }
 
-// take puts the effects of an entry into the commit.
-func (c *cut) take(id rhumb.RangeID, e *entry.Entry) error {
+// addEntry puts the effects of an entry into the commit.
+func (c *cut) addEntry(id rhumb.RangeID, e *entry.Entry) error {
 	for i := range e.Requests {
 		r := &e.Requests[i]
 		for _, w := range r.Writes {
+			// Writes to tables that are not published count too, since they were read as well.
 			c.bytes += len(w.Name) + len(w.Value)
 			t := c.d.tables[w.Table]
+			// The load of a stale table already includes the write.
 			if t == nil || t.stale {
 				continue
 			}
-			rec, gone, err := c.record(t, id, w.Name, w.Value, r.HLC)
+			rec, gone, err := c.makeRecord(t, id, w.Name, w.Value, r.HLC)
 			switch {
 			case err != nil:
 			case gone:
@@ -167,20 +191,24 @@ func (c *cut) take(id rhumb.RangeID, e *entry.Entry) error {
 	return nil
 }
 
-// record makes the image's record of a stored one. gone says that the key was deleted.
-func (c *cut) record(t *table, home rhumb.RangeID, name, value []byte, at rhumb.Timestamp) (rec snapshot.Record, gone bool, err error) {
+// makeRecord returns the image's record of a stored one. gone reports that the key was deleted.
+func (c *cut) makeRecord(t *table, home rhumb.RangeID, name, value []byte, at rhumb.Timestamp) (rec snapshot.Record, gone bool, err error) {
 	const op rhumb.Op = "publish.Driver"
 	rec = snapshot.Record{HLC: at, Value: value}
 	block, ok := c.st.BlockOf(home)
 	switch {
+	// Without the block the kind of the key is unknown. The driver retries when the catalog has
+	// caught up.
 	case !ok:
-		return rec, false, &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Range: home, Msg: "the catalog does not know the range's block yet"}
+		return rec, false, &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Range: home, Msg: "the range is not in this node's copy of the metadata yet"}
+	// A hash slot: clients chose the name.
 	case block.Node == rhumb.NoNode:
 		rec.Key = format.Key{Name: name}
+	// A shard: the server chose the name, an 8-byte sequence that is unique only within its home.
 	case len(name) == 8:
-		rec.Key = format.Key{Name: keys.AppendShardKey(nil, rhumb.ShardKey{Home: home, Sequence: be64(name)}), ShardKey: true}
+		rec.Key = format.Key{Name: keys.AppendShardKey(nil, rhumb.ShardKey{Home: home, Sequence: binary.BigEndian.Uint64(name)}), ShardKey: true}
 	default:
-		return rec, false, &rhumb.Error{Op: op, Kind: rhumb.Corrupt, Range: home, Msg: "a name given by the server has not 8 bytes"}
+		return rec, false, &rhumb.Error{Op: op, Kind: rhumb.Corrupt, Range: home, Msg: fmt.Sprintf("a name assigned by the server has %d bytes, not 8", len(name))}
 	}
 	if rhumb.IsTombstone(value) {
 		rec.Value = nil
@@ -198,7 +226,8 @@ func (c *cut) record(t *table, home rhumb.RangeID, name, value []byte, at rhumb.
 	return rec, false, nil
 }
 
-// boxOf gives the place that a field tells. What is no place must not keep the image from being published.
+// boxOf returns the location in a field. A field that holds no valid location yields none: a bad
+// value of a client must not keep the image from being published.
 func boxOf(f rhumb.FieldValue) (format.Box, bool) {
 	var box format.Box
 	if p, ok := f.Point(); ok {
@@ -211,11 +240,12 @@ func boxOf(f rhumb.FieldValue) (format.Box, bool) {
 	return box, box.Valid()
 }
 
-// records reads a whole table from storage: every range of its class that this node holds, as of the range's position in
-// this version. A range without one has nothing committed.
-func (c *cut) records(t *table) iter.Seq2[snapshot.Record, error] {
+// scanTable reads a whole table from storage: every range of its class that this node holds, as of
+// the range's position in this version. A range without a position has nothing committed.
+func (c *cut) scanTable(t *table) iter.Seq2[snapshot.Record, error] {
 	return func(yield func(snapshot.Record, error) bool) {
-		for _, id := range c.d.replicas(c.st, t.Class) {
+		for _, id := range c.d.localRanges(c.st, t.Class) {
+			// A range that does not move in this version keeps its earlier position.
 			p, ok := c.at[id]
 			if !ok {
 				p, ok = c.d.at[id]
@@ -226,7 +256,7 @@ func (c *cut) records(t *table) iter.Seq2[snapshot.Record, error] {
 			for item, err := range c.d.cfg.Engine.Store(id).Scan(id, t.ID, nil, nil, p.HLC, 0) {
 				var rec snapshot.Record
 				if err == nil {
-					rec, _, err = c.record(t, id, item.Key.Name, item.Value, item.Version.HLC)
+					rec, _, err = c.makeRecord(t, id, item.Key.Name, item.Value, item.Version.HLC)
 				}
 				if !yield(rec, err) || err != nil {
 					return
@@ -234,11 +264,4 @@ func (c *cut) records(t *table) iter.Seq2[snapshot.Record, error] {
 			}
 		}
 	}
-}
-
-func be64(b []byte) (v uint64) {
-	for _, x := range b {
-		v = v<<8 | uint64(x)
-	}
-	return v
 }

@@ -16,26 +16,34 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// Position is how far a range is committed on this node: the sequence number of its last committed entry and the greatest
-// timestamp up to there.
+// Position states how far a range is committed on this node: the sequence number of its last
+// committed entry and the greatest timestamp up to there.
 type Position struct {
 	Seq rhumb.Seq
 	HLC rhumb.Timestamp
 }
 
 // Driver publishes one node's image.
+//
+// Reports and work are separate: Committed only stores its report under mu, and the driver's
+// goroutine turns reports into pending work (takeWork) and pending work into versions
+// (updateImage). So the host never waits for the image.
 type Driver struct {
 	cfg Config
 	m   metrics
 
-	mu       sync.Mutex // guards the five below
-	moved    map[rhumb.RangeID]move
-	queued   int    // bytes of the entries in moved
-	waiting  uint64 // how often Committed was called since the last version
-	revision bool   // the catalog changed
+	// mu guards the five fields below.
+	mu    sync.Mutex
+	moved map[rhumb.RangeID]move
+	// queued is the size in bytes of the entries in moved.
+	queued int
+	// waiting counts the calls of Committed since the last version.
+	waiting uint64
+	// revision is true if the catalog changed.
+	revision bool
 	demands  []chan<- answer
 
-	// following says that the image is open: from then on Committed wakes the driver.
+	// following is true once the image is open; from then on Committed wakes the driver.
 	following atomic.Bool
 
 	wake   chan struct{}
@@ -43,33 +51,44 @@ type Driver struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
-	// owned by the driver's goroutine
+	// The driver's goroutine owns the fields below.
+	// The driver's goroutine owns the fields below.
 	pub *snapshot.Publisher
-	at  map[rhumb.RangeID]format.Position // how far each range is followed
-	// unsaved are ranges that were followed past entries without any effect on the image, whose position it does not have yet.
+	// at holds how far each range is followed.
+	at map[rhumb.RangeID]format.Position
+	// unsaved holds ranges that were followed past entries without any effect on the image. The
+	// image does not have their positions yet.
 	unsaved map[rhumb.RangeID]struct{}
-	// pending are ranges that are committed beyond where they are followed.
+	// pending holds ranges that are committed beyond their position in at.
 	pending map[rhumb.RangeID]move
-	// idle are the commit positions of ranges that are not followed, for when they are: storage may know less.
-	idle    map[rhumb.RangeID]Position
-	held    int // bytes of the entries in pending, about
-	tables  map[rhumb.TableID]*table
-	classes map[rhumb.ClassID]bool // that have such a table
-	// regions is what the file beside the image says.
+	// idle holds the commit positions of ranges that are not followed, for when they will be:
+	// storage may have older ones.
+	idle map[rhumb.RangeID]Position
+	// held is the approximate size in bytes of the entries in pending.
+	held   int
+	tables map[rhumb.TableID]*table
+	// classes are the classes of the published tables.
+	classes map[rhumb.ClassID]bool
+	// regions is the content of the file next to the image.
 	regions map[string]format.TableRegions
-	left    []rhumb.RangeID // ranges whose positions leave the image with the next version
-	last    time.Duration   // when the last version was published
-	asked   time.Duration   // when it was last asked how far ranges are closed
-	retry   time.Duration   // not before then, after a failure
+	// left are ranges whose positions leave the image with the next version.
+	left []rhumb.RangeID
+	// last is when the last version was published, and asked when the closed timestamp was last
+	// computed.
+	last  time.Duration
+	asked time.Duration
+	// retry is the time before which nothing is tried again after a failure.
+	retry time.Duration
 }
 
-// move is how far a range is committed, with the last entries up to there as far as they are at hand, without a gap.
+// move is how far a range is committed, together with the last entries up to there that are at
+// hand, without a gap.
 type move struct {
 	Position
 	entries []*entry.Entry
 }
 
-// answer is what a demand for a version came to.
+// answer is the outcome of a demand for a version.
 type answer struct {
 	version uint64
 	err     error
@@ -79,17 +98,20 @@ type answer struct {
 type table struct {
 	rhumb.Table
 	image *snapshot.Table
-	// stale says that its content does not stand for the positions and has to be read from storage.
+	// stale is true if the table's content does not match the positions, so that it must be loaded
+	// from storage.
 	stale bool
 }
 
-// Open opens or makes the node's image and begins to follow. With a catalog without published tables no file is made.
+// Open opens or creates the node's image and begins to follow. If the catalog publishes no table,
+// Open creates no file.
 func Open(cfg Config) (*Driver, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	cfg.HeldBytes = cmp.Or(cfg.HeldBytes, heldBytesDefault)
 	cfg.Logger = cfg.Logger.With("image", ImageDir(cfg.Root, cfg.Cluster, cfg.Node))
+	// revision begins as true, so that the first step applies the catalog.
 	ctx, cancel := context.WithCancel(context.Background())
 	d := &Driver{
 		cfg: cfg, m: newMetrics(), moved: map[rhumb.RangeID]move{}, revision: true, wake: make(chan struct{}, 1), ctx: ctx, cancel: cancel,
@@ -100,7 +122,7 @@ func Open(cfg Config) (*Driver, error) {
 	return d, nil
 }
 
-// Close ends publishing. The image stays, and readers go on with the last version.
+// Close ends publishing. The image remains, and readers keep its last version.
 func (d *Driver) Close() error {
 	d.cancel()
 	d.work.Wait()
@@ -110,11 +132,13 @@ func (d *Driver) Close() error {
 	return d.pub.Close()
 }
 
-// Committed tells how far a range is committed, and gives the last entries up to there that the caller has at hand, none or
-// more, without a gap. They must not be changed any more. It never blocks: entries beyond Config.HeldBytes are dropped, and read
-// from storage later.
+// Committed reports how far a range is committed, together with the last entries up to there that
+// the caller has at hand: none or more, without a gap. The entries must not be changed any more.
+// Committed never blocks: entries beyond Config.HeldBytes are dropped and read from storage later.
 func (d *Driver) Committed(id rhumb.RangeID, p Position, entries []*entry.Entry) {
 	size := 0
+	// Without an image the entries would only take memory. The position is kept for the time when a
+	// table is published.
 	if !d.following.Load() {
 		entries = nil
 	}
@@ -123,15 +147,17 @@ func (d *Driver) Committed(id rhumb.RangeID, p Position, entries []*entry.Entry)
 	}
 	d.mu.Lock()
 	if old := d.moved[id]; p.Seq > old.Seq {
+		// Storage has every entry, so dropping them costs a read later and nothing else.
 		if d.queued += size; d.queued > d.cfg.HeldBytes {
 			dropEntries(d.moved)
 			d.queued, entries = 0, nil
 		}
-		d.moved[id] = old.then(p, entries)
+		d.moved[id] = old.extend(p, entries)
 		d.waiting++
 	}
 	d.mu.Unlock()
-	if d.following.Load() { // else open nudges, after it has said so
+	// openImage wakes the driver after it has set following, so no report is missed.
+	if d.following.Load() {
 		d.nudge()
 	}
 }
@@ -144,25 +170,30 @@ func dropEntries(moves map[rhumb.RangeID]move) {
 	}
 }
 
-// then gives the move that leads to where a later one leads.
-func (m move) then(p Position, entries []*entry.Entry) move {
+// extend returns the move to a later position p.
+func (m move) extend(p Position, entries []*entry.Entry) move {
 	if len(entries) == 0 {
 		return move{Position: p}
 	}
+	// With a gap only the newer entries are kept. Storage has those before them.
 	if n := len(m.entries); n > 0 && m.entries[n-1].Seq+1 == entries[0].Seq {
 		entries = append(m.entries, entries...)
 	}
 	return move{p, entries}
 }
 
-// CatalogChanged tells that tables or ranges may have come or gone. It never blocks.
+// CatalogChanged reports that tables or ranges may have been added or removed. It never blocks.
 func (d *Driver) CatalogChanged() {
 	d.mu.Lock()
+	// The failure may have interrupted a change of the catalog, so the next step applies the
+	// catalog again.
 	d.revision = true
 	d.mu.Unlock()
 	d.nudge()
 }
 
+// nudge wakes the driver. One pending wake-up is enough, since a step handles everything that
+// waits.
 func (d *Driver) nudge() {
 	select {
 	case d.wake <- struct{}{}:
@@ -170,7 +201,8 @@ func (d *Driver) nudge() {
 	}
 }
 
-// Publish makes a version of all that is committed now, whatever the policy says, and gives its number.
+// Publish publishes everything committed by now as a version, whatever the policy says, and returns
+// its number.
 func (d *Driver) Publish(ctx context.Context) (uint64, error) {
 	const op rhumb.Op = "publish.Driver.Publish"
 	got := make(chan answer, 1)
@@ -184,7 +216,7 @@ func (d *Driver) Publish(ctx context.Context) (uint64, error) {
 	case <-ctx.Done():
 		return 0, rhumb.WrapKind(op, rhumb.DeadlineExceeded, ctx.Err())
 	case <-d.ctx.Done():
-		return 0, rhumb.E(op, rhumb.Unavailable, "the node stops")
+		return 0, rhumb.E(op, rhumb.Unavailable, "the node is stopping; ask again when it serves")
 	}
 }
 
@@ -200,6 +232,8 @@ func (d *Driver) run() {
 			return
 		case <-beat.C:
 			if d.pub != nil {
+				// Beats do not depend on commits: readers judge by them whether the publisher is
+				// alive.
 				d.pub.Beat()
 				d.publishClosed()
 			}
@@ -213,14 +247,18 @@ func (d *Driver) run() {
 	}
 }
 
-// step publishes what is due. It gives the time after which there is more to do, 0 for when something happens.
+// step publishes everything that is due. It returns the time after which there is more to do, or 0
+// to wait for an event.
 func (d *Driver) step() (wait time.Duration) {
-	work := d.take()
-	wait = d.early(work)
+	work := d.takeWork()
+	wait = d.policyWait(work)
+	// A changed catalog is applied at once, even if the policy delays versions.
 	if wait > 0 && !work.catalog {
 		return wait
 	}
-	version, err := d.bringUp(work, wait == 0)
+	version, err := d.updateImage(work, wait == 0)
+	// Without published tables a demand fails but nothing is wrong, so nothing is logged or
+	// retried.
 	none := rhumb.KindOf(err) == rhumb.NotFound && d.pub == nil
 	for _, got := range work.demands {
 		got <- answer{version, err}
@@ -231,7 +269,7 @@ func (d *Driver) step() (wait time.Duration) {
 	if err != nil {
 		if d.ctx.Err() == nil {
 			d.m.failures.Inc()
-			d.cfg.Logger.Error("the image is not brought up to date; readers go on with the last version", "err", err)
+			d.cfg.Logger.Error("the image is not brought up to date; readers keep the last version", "err", err)
 		}
 		d.mu.Lock()
 		d.revision = true
@@ -242,6 +280,8 @@ func (d *Driver) step() (wait time.Duration) {
 	switch {
 	case wait > 0:
 		return wait
+	// Storage does not show everything that is committed yet; the pass that committed it is about
+	// to end.
 	case len(d.pending) > 0:
 		return storagePause
 	case len(d.unsaved) > 0:
@@ -250,25 +290,29 @@ func (d *Driver) step() (wait time.Duration) {
 	return 0
 }
 
-// work is what waits to be done.
+// work is the work of one step.
 type work struct {
 	demands []chan<- answer
 	catalog bool
 	entries uint64
 }
 
-// take gathers what was told since the last time.
-func (d *Driver) take() (w work) {
+// takeWork collects the reports since the last step.
+func (d *Driver) takeWork() (w work) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for id, m := range d.moved {
-		if d.pub == nil || !d.follows(id) {
+		// Ranges without published tables are not followed, but their last position is remembered,
+		// for a table that is published later.
+		if d.pub == nil || !d.followsRange(id) {
 			d.idle[id] = m.Position
 			continue
 		}
-		d.pending[id] = d.pending[id].then(m.Position, m.entries)
+		d.pending[id] = d.pending[id].extend(m.Position, m.entries)
 	}
 	clear(d.moved)
+	// The sum counts entries that were published meanwhile, so it may be too large. It is reset
+	// when nothing is pending.
 	if d.held += d.queued; d.held > d.cfg.HeldBytes {
 		dropEntries(d.pending)
 		d.held = 0
@@ -279,12 +323,15 @@ func (d *Driver) take() (w work) {
 	return w
 }
 
-// never is a wait that something else has to end.
+// never is a wait that only another event ends.
 const never time.Duration = math.MaxInt64
 
-// early gives how long the policy, or a failure before, wants to wait. What was taken stays pending.
-func (d *Driver) early(w work) time.Duration {
+// policyWait returns how long the policy or an earlier failure delays the next version. The work
+// stays pending meanwhile.
+func (d *Driver) policyWait(w work) time.Duration {
 	p := d.cfg.Policy
+	// A demand overrides the policy and the pause after a failure: its caller waits for the
+	// outcome.
 	if len(w.demands) > 0 {
 		return 0
 	}
@@ -297,34 +344,44 @@ func (d *Driver) early(w work) time.Duration {
 	if p.Count > 0 && w.entries >= uint64(p.Count) {
 		return 0
 	}
+	// Without an interval only the count publishes.
 	if p.Interval == 0 && p.Count > 0 {
 		return never
 	}
 	return max(0, d.last+p.Interval-hlc.Boottime())
 }
 
-// bringUp takes in a changed catalog, publishes everything that is pending if that is due, and gives the newest version.
-func (d *Driver) bringUp(w work, due bool) (uint64, error) {
-	st := d.cfg.State()
+// updateImage applies a changed catalog, publishes everything pending if that is due, and returns
+// the newest version.
+func (d *Driver) updateImage(w work, due bool) (uint64, error) {
 	if w.catalog {
+		// The flag is cleared before the catalog is read: a change after the read sets it again and
+		// is not lost.
 		d.mu.Lock()
 		d.revision = false
 		d.mu.Unlock()
-		if err := d.fitTables(st); err != nil {
+	}
+	st := d.cfg.State()
+	if w.catalog {
+		if err := d.applyCatalog(st); err != nil {
 			return 0, err
 		}
 	}
 	if d.pub == nil {
-		return 0, rhumb.E("publish.Driver", rhumb.NotFound, "no table is published; make one with rhumb table create NAME --snapshot")
+		return 0, rhumb.E("publish.Driver", rhumb.NotFound, "no table is published; create one with rhumb table create NAME --snapshot")
 	}
+	// Tables to load and ranges to drop do not wait for the policy: readers must not see the old
+	// tables longer than necessary.
 	if !due && !d.anyStale() && len(d.left) == 0 {
 		return d.pub.Version(), nil
 	}
 	d.mu.Lock()
 	d.waiting = 0
 	d.mu.Unlock()
+	// Each version takes in a bounded part of the log. The loop ends when nothing is pending, or
+	// when storage shows no more.
 	for d.ctx.Err() == nil {
-		progress, err := d.version(st, len(w.demands) > 0)
+		progress, err := d.makeVersion(st, len(w.demands) > 0)
 		if err != nil {
 			return 0, err
 		}
@@ -338,27 +395,32 @@ func (d *Driver) bringUp(w work, due bool) (uint64, error) {
 	return 0, d.ctx.Err()
 }
 
-// version publishes one version with what is pending, or a part of it. It makes no progress when storage does not show yet
-// what is committed. Positions alone make a version only now and then, or when somebody asked for one.
-func (d *Driver) version(st *catalog.State, asked bool) (progress bool, err error) {
+// makeVersion publishes one version with the pending entries or a part of them. progress is false
+// if storage does not show yet everything that is committed. Positions alone make a version only
+// once per positionInterval, or if a caller asked for one.
+func (d *Driver) makeVersion(st *catalog.State, asked bool) (progress bool, err error) {
 	c := &cut{d: d, st: st, at: map[rhumb.RangeID]format.Position{}, limit: commitBytes}
 	if err := c.plan(); err != nil {
 		return false, err
 	}
 	must := d.anyStale() || len(d.left) > 0 || len(d.unsaved) > 0 && (asked || hlc.Boottime()-d.last >= positionInterval)
+	// There is nothing to write.
 	if len(d.pending) == 0 && !must {
 		return false, nil
 	}
 	c.commit = d.pub.Begin()
+	// Discard does nothing after Publish. After an error it leaves the image unchanged.
 	defer c.commit.Discard()
 	if err := c.gather(); err != nil {
 		return false, err
 	}
+	// Entries without effects do not make a version. Their positions are remembered in unsaved.
 	if must = must || asked && len(c.at) > 0 || c.effects > 0; must {
 		if err := c.publish(); err != nil {
 			return false, err
 		}
 	}
+	// Only now may the driver's positions move: after an error the same entries are applied again.
 	for id, p := range c.at {
 		d.at[id] = p
 		if !must {
@@ -374,6 +436,7 @@ func (d *Driver) version(st *catalog.State, asked bool) (progress bool, err erro
 // publish writes the positions and makes the version visible.
 func (c *cut) publish() error {
 	d := c.d
+	// Positions of earlier steps that made no version are written too.
 	for id := range d.unsaved {
 		if _, moves := c.at[id]; !moves {
 			if err := c.commit.Position(id, d.at[id]); err != nil {
@@ -387,11 +450,13 @@ func (c *cut) publish() error {
 		}
 	}
 	start := time.Now()
-	if _, err := c.commit.Publish(snapshot.CommitInfo{Event: c.event, Closed: c.closed()}); err != nil {
+	// The closed timestamp is computed for exactly the positions of this version.
+	if _, err := c.commit.Publish(snapshot.CommitInfo{Event: c.event, Closed: c.closedTimestamp()}); err != nil {
 		return err
 	}
 	d.m.publishSeconds.Observe(time.Since(start).Seconds())
 	d.m.entries.Add(float64(c.entries))
+	// From here on the version is visible.
 	d.last = hlc.Boottime()
 	d.left = nil
 	clear(d.unsaved)
@@ -401,6 +466,7 @@ func (c *cut) publish() error {
 	return nil
 }
 
+// anyStale reports whether a table has to be loaded.
 func (d *Driver) anyStale() bool {
 	for _, t := range d.tables {
 		if t.stale {

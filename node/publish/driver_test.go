@@ -40,6 +40,8 @@ type world struct {
 	closed atomic.Uint64
 	by     sync.Map
 	asked  atomic.Int64 // how often that was asked
+	// afterRead, if set, is called once, when the driver has read the catalog.
+	afterRead atomic.Pointer[func()]
 }
 
 // log is what a range's log did up to its last entry, and what is committed of it.
@@ -94,8 +96,12 @@ func (w *world) open(policy Policy) {
 		},
 		State: func() *catalog.State {
 			w.state.Lock()
-			defer w.state.Unlock()
-			return w.state.State
+			st := w.state.State
+			w.state.Unlock()
+			if f := w.afterRead.Swap(nil); f != nil {
+				(*f)()
+			}
+			return st
 		},
 	})
 	if err != nil {
@@ -333,6 +339,27 @@ func TestCatalogComesLater(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestCatalogChangesWhileRead guards that no change of the catalog is lost: a table that is created
+// just after the driver has read the catalog is in the image of the next version.
+func TestCatalogChangesWhileRead(t *testing.T) {
+	// On demand nothing but a changed catalog and Publish makes the driver read the catalog.
+	w := newWorld(t, Policy{OnDemand: true})
+	first := w.table("first", rhumb.SnapshotOn)
+	w.check(map[string]rhumb.TableID{"first": first})
+
+	read, changed := make(chan struct{}), make(chan struct{})
+	hook := func() {
+		close(read)
+		<-changed
+	}
+	w.afterRead.Store(&hook)
+	w.driver.CatalogChanged()
+	<-read
+	second := w.table("second", rhumb.SnapshotOn)
+	close(changed)
+	w.check(map[string]rhumb.TableID{"first": first, "second": second})
 }
 
 // TestToldBeforeStored guards an entry of which the node tells before storage shows it.

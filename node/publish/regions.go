@@ -10,7 +10,8 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// regionsOf says of which regions this node's image has the records of each published table.
+// regionsOf returns, for each published table, the regions whose records this node's image holds
+// completely and those whose records it lacks.
 func (d *Driver) regionsOf(st *catalog.State) format.Regions {
 	type held struct{ some, missing bool }
 	classes := map[rhumb.ClassID]map[rhumb.RegionID]held{}
@@ -21,6 +22,8 @@ func (d *Driver) regionsOf(st *catalog.State) format.Regions {
 		if classes[r.Class] == nil {
 			classes[r.Class] = map[rhumb.RegionID]held{}
 		}
+		// One range that this node does not hold makes the region incomplete: a reader could not
+		// distinguish a record that the image lacks from one that does not exist.
 		h := classes[r.Class][r.ID.Region]
 		h.some, h.missing = true, h.missing || !r.IsReplica(d.cfg.Node)
 		classes[r.Class][r.ID.Region] = h
@@ -41,12 +44,14 @@ func (d *Driver) regionsOf(st *catalog.State) format.Regions {
 	return out
 }
 
-// writeRegions keeps the file that says of which regions the image has records. It is written beside and renamed, so that
-// readers find it whole.
+// writeRegions updates the file that names the regions of the image. A new file replaces the old
+// one by a rename, so readers never find half of it.
 func (d *Driver) writeRegions(st *catalog.State) error {
 	const op rhumb.Op = "publish.writeRegions"
 	regions := d.regionsOf(st)
-	if reflect.DeepEqual(regions.Tables, d.regions) { // most changes of the catalog change nothing here
+	// Most changes of the catalog do not change the regions. The revision alone is not worth a
+	// write.
+	if reflect.DeepEqual(regions.Tables, d.regions) {
 		return nil
 	}
 	b, err := format.EncodeRegions(regions)
@@ -54,6 +59,7 @@ func (d *Driver) writeRegions(st *catalog.State) error {
 		return err
 	}
 	path := filepath.Join(ImageDir(d.cfg.Root, d.cfg.Cluster, d.cfg.Node), format.RegionsName)
+	// The file is as readable as the image that it describes.
 	mode := os.FileMode(0o644)
 	if d.cfg.Image.GroupReadable {
 		mode = 0o640

@@ -10,8 +10,9 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// fitTables makes the image hold the tables that the catalog says are published, and the ranges that the node holds.
-func (d *Driver) fitTables(st *catalog.State) error {
+// applyCatalog makes the image hold the tables that the catalog publishes and the ranges that the
+// node holds. It is idempotent: after a failure the next call does the remaining work.
+func (d *Driver) applyCatalog(st *catalog.State) error {
 	var want []rhumb.Table
 	for t := range st.Tables() {
 		if t.Snapshot.Has(rhumb.SnapshotOn) {
@@ -19,40 +20,47 @@ func (d *Driver) fitTables(st *catalog.State) error {
 		}
 	}
 	if d.pub == nil {
+		// A node without published tables creates no file and costs its host nothing per commit.
 		if len(want) == 0 {
 			return nil
 		}
-		if err := d.open(); err != nil {
+		if err := d.openImage(); err != nil {
 			return err
 		}
 	}
-	if err := d.dropOthers(want); err != nil {
+	// Tables are dropped first, since a table of the same name but another ID may replace one of
+	// them.
+	if err := d.dropTables(want); err != nil {
 		return err
 	}
 	for _, t := range want {
 		if d.tables[t.ID] != nil {
 			continue
 		}
-		image, err := d.pub.Table(d.spec(st, t))
+		image, err := d.pub.Table(d.tableSpec(st, t))
 		if rhumb.KindOf(err) == rhumb.Conflict {
-			err = d.replace(st, t, &image)
+			err = d.replaceTable(st, t, &image)
 		}
 		if err != nil {
 			return err
 		}
 		d.classes[t.Class] = true
+		// A table that the image already had when it was opened matches the positions in the image.
+		// A new one has no content. Without any position the content of either is unknown.
 		d.tables[t.ID] = &table{Table: t, image: image, stale: !image.Listed() || len(d.at) == 0}
 	}
-	d.leaveRanges(st)
-	d.catchUp(st)
-	if err := d.writeRegions(st); err != nil { // the image itself is as good without it
-		d.cfg.Logger.Warn("the image does not say of which regions it has records", "err", err)
+	d.dropRanges(st)
+	d.addRanges(st)
+	// The image itself is usable without this file, so a failure does not keep it from being
+	// published.
+	if err := d.writeRegions(st); err != nil {
+		d.cfg.Logger.Warn("writing the list of regions in the image failed", "err", err)
 	}
 	return nil
 }
 
-// open opens the image, and goes on from the positions that it has.
-func (d *Driver) open() error {
+// openImage opens the image and resumes from the positions that it holds.
+func (d *Driver) openImage() error {
 	cfg := d.cfg.Image
 	cfg.Dir, cfg.Logger, cfg.Registerer = ImageDir(d.cfg.Root, d.cfg.Cluster, d.cfg.Node), d.cfg.Logger, d.cfg.Registerer
 	p, err := snapshot.Open(cfg)
@@ -60,14 +68,17 @@ func (d *Driver) open() error {
 		return err
 	}
 	d.pub, d.at = p, p.Positions()
+	// The order matters: a commit that arrives before following is set does not wake the driver, so
+	// the driver wakes itself once afterwards.
 	d.following.Store(true)
-	d.nudge() // for what was told just before
+	d.nudge()
 	d.cfg.Logger.Info("image opened", "version", p.Version(), "ranges", len(d.at))
 	return nil
 }
 
-// follows reports whether a range may hold records of a published table.
-func (d *Driver) follows(id rhumb.RangeID) bool {
+// followsRange reports whether a range may hold records of a published table. A range that the
+// catalog does not know yet might.
+func (d *Driver) followsRange(id rhumb.RangeID) bool {
 	if _, ok := d.at[id]; ok {
 		return true
 	}
@@ -75,14 +86,14 @@ func (d *Driver) follows(id rhumb.RangeID) bool {
 	return !ok || d.classes[r.Class]
 }
 
-// positions gives the table of the positions.
-func (d *Driver) positions() *snapshot.Table {
+// positionsTable returns the table of the positions, which every image has.
+func (d *Driver) positionsTable() *snapshot.Table {
 	i := slices.IndexFunc(d.pub.Tables(), func(t *snapshot.Table) bool { return t.Name == format.PositionsTable })
 	return d.pub.Tables()[i]
 }
 
-// spec says what a table is like in the image.
-func (d *Driver) spec(st *catalog.State, t rhumb.Table) snapshot.TableSpec {
+// tableSpec returns the layout of a table in the image.
+func (d *Driver) tableSpec(st *catalog.State, t rhumb.Table) snapshot.TableSpec {
 	spec := snapshot.TableSpec{
 		ID: t.ID, Name: t.Name, KeyKind: format.KeyName, Ordered: t.Snapshot.Has(rhumb.SnapshotOrdered),
 		Spatial: t.Snapshot.Has(rhumb.SnapshotSpatial), Summed: t.Snapshot.Has(rhumb.SnapshotSummed),
@@ -90,7 +101,9 @@ func (d *Driver) spec(st *catalog.State, t rhumb.Table) snapshot.TableSpec {
 	if spec.Spatial {
 		spec.LocationField = t.LocationField
 	}
-	for _, id := range d.replicas(st, t.Class) {
+	// The size of the ranges is an upper bound for one table, since all tables of a class share its
+	// ranges.
+	for _, id := range d.localRanges(st, t.Class) {
 		if size, ok := d.cfg.Engine.Store(id).Size(id); ok {
 			spec.ExpectedRecords += size.Data / recordBytes
 		}
@@ -98,12 +111,12 @@ func (d *Driver) spec(st *catalog.State, t rhumb.Table) snapshot.TableSpec {
 	return spec
 }
 
-// recordBytes is what a stored record is taken to weigh when the shards of a table are counted. That is on the small side: too
-// many shards cost less than too large ones.
+// recordBytes is the assumed size of a stored record, from which the number of shards of a table is
+// computed. It is deliberately small: too many shards cost less than shards that are too large.
 const recordBytes = 64
 
-// replace puts a table in place of one of its name that is not the same, as after a cluster's table was made anew.
-func (d *Driver) replace(st *catalog.State, t rhumb.Table, image **snapshot.Table) (err error) {
+// replaceTable replaces a table of the image by one with the same name and another layout.
+func (d *Driver) replaceTable(st *catalog.State, t rhumb.Table, image **snapshot.Table) (err error) {
 	for _, old := range d.pub.Tables() {
 		if old.Name == t.Name {
 			if err := d.pub.DropTable(old); err != nil {
@@ -111,12 +124,12 @@ func (d *Driver) replace(st *catalog.State, t rhumb.Table, image **snapshot.Tabl
 			}
 		}
 	}
-	*image, err = d.pub.Table(d.spec(st, t))
+	*image, err = d.pub.Table(d.tableSpec(st, t))
 	return err
 }
 
-// dropOthers takes tables out of the image that the catalog does not publish.
-func (d *Driver) dropOthers(want []rhumb.Table) error {
+// dropTables removes tables from the image that the catalog does not publish.
+func (d *Driver) dropTables(want []rhumb.Table) error {
 	for _, old := range d.pub.Tables() {
 		keep := old.Name == format.PositionsTable || slices.ContainsFunc(want, func(t rhumb.Table) bool { return t.Name == old.Name && t.ID == old.ID })
 		if keep {
@@ -130,8 +143,8 @@ func (d *Driver) dropOthers(want []rhumb.Table) error {
 	return nil
 }
 
-// replicas lists the ranges of a class that this node holds a replica of.
-func (d *Driver) replicas(st *catalog.State, class rhumb.ClassID) (out []rhumb.RangeID) {
+// localRanges returns the ranges of a class that this node holds.
+func (d *Driver) localRanges(st *catalog.State, class rhumb.ClassID) (out []rhumb.RangeID) {
 	for r := range st.Ranges() {
 		if r.Class == class && r.IsReplica(d.cfg.Node) {
 			out = append(out, r.ID)
@@ -140,8 +153,9 @@ func (d *Driver) replicas(st *catalog.State, class rhumb.ClassID) (out []rhumb.R
 	return out
 }
 
-// leaveRanges forgets ranges that this node no longer holds: their tables are read anew without them.
-func (d *Driver) leaveRanges(st *catalog.State) {
+// dropRanges forgets ranges that this node no longer holds. The tables of their class are loaded
+// again without them.
+func (d *Driver) dropRanges(st *catalog.State) {
 	for id := range d.at {
 		r, ok := st.Range(id)
 		if ok && r.IsReplica(d.cfg.Node) {
@@ -150,15 +164,22 @@ func (d *Driver) leaveRanges(st *catalog.State) {
 		delete(d.at, id)
 		delete(d.pending, id)
 		delete(d.unsaved, id)
+		// The position stays in the image until the version that loads the tables again, so that no
+		// version has the records of a range without its position.
 		d.left = append(d.left, id)
 		for _, t := range d.tables {
+			// A range that the catalog no longer knows has no class any more: each table may hold
+			// its records.
 			t.stale = t.stale || !ok || t.Class == r.Class
 		}
 	}
 }
 
-// catchUp takes up ranges from what the node told of them before they were followed, or what storage says is committed.
-func (d *Driver) catchUp(st *catalog.State) {
+// addRanges begins to follow ranges, from the positions reported before they were followed or those
+// that storage holds as committed.
+func (d *Driver) addRanges(st *catalog.State) {
+	// A range that the catalog does not know yet is kept: its record may still be on its way to
+	// this node.
 	maps.DeleteFunc(d.idle, func(id rhumb.RangeID, _ Position) bool {
 		r, ok := st.Range(id)
 		return ok && !r.IsReplica(d.cfg.Node)
@@ -169,6 +190,8 @@ func (d *Driver) catchUp(st *catalog.State) {
 		}
 		to := d.idle[r.ID]
 		delete(d.idle, r.ID)
+		// The report may be missing, for example after a restart without new commits. Storage in
+		// turn may know less, since its commit position is written with the next append.
 		if s, ok := d.cfg.Engine.Store(r.ID).State(r.ID); ok && s.Commit > to.Seq {
 			to = Position{s.Commit, s.CommitHLC}
 		}
