@@ -22,22 +22,22 @@ type tx struct {
 // gives s itself and touches nothing.
 func (s *State) Apply(cmd Command) (*State, Result, Changes) {
 	t := &tx{State: *s, owner: new(owner)}
-	res := cmd.apply(t)
+	res := cmd.applyTo(t)
 	if t.changes.Len() == 0 && t.cluster == s.cluster {
-		res.stamp(s.revision)
+		res.setRevision(s.revision)
 		return s, res, Changes{}
 	}
 	t.revision++
-	res.stamp(t.revision)
+	res.setRevision(t.revision)
 	next := t.State
 	return &next, res, t.changes.normalize()
 }
 
 // stamp writes the revision into a result and its items.
-func (r *Result) stamp(revision uint64) {
+func (r *Result) setRevision(revision uint64) {
 	r.Revision = revision
 	for i := range r.Items {
-		r.Items[i].stamp(revision)
+		r.Items[i].setRevision(revision)
 	}
 }
 
@@ -61,25 +61,25 @@ func refuseRange(op rhumb.Op, kind rhumb.Kind, r *rhumb.Range, format string, ar
 	return Result{Failure: failure, Range: r}
 }
 
-func (c Batch) apply(t *tx) Result {
+func (c Batch) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.Batch"
 	if len(c.Commands) > BatchMax {
 		return refuse(op, rhumb.TooLarge, "%d commands, want at most %d", len(c.Commands), BatchMax)
 	}
 	for i, cmd := range c.Commands {
-		if cmd == nil || cmd.code() == codeBatch || cmd.code() == codeInit {
+		if cmd == nil || cmd.wireCode() == codeBatch || cmd.wireCode() == codeInit {
 			return refuse(op, rhumb.InvalidArgument, "command %d cannot stand in a batch", i)
 		}
 	}
 	items := make([]Result, len(c.Commands))
 	for i, cmd := range c.Commands {
-		items[i] = cmd.apply(t)
+		items[i] = cmd.applyTo(t)
 	}
 	return Result{Items: items}
 }
 
 // freeze gives a copy of the state as it is now, to walk over while t goes on changing.
-func (t *tx) freeze() *State {
+func (t *tx) freezeState() *State {
 	t.owner = new(owner)
 	frozen := t.State
 	return &frozen
@@ -116,7 +116,7 @@ func (t *tx) putTable(table *rhumb.Table) {
 }
 
 func (t *tx) putBlock(b *rhumb.Block) {
-	t.blocks.set(t.owner, pair(b.Region, b.First), b)
+	t.blocks.set(t.owner, pairKey(b.Region, b.First), b)
 	t.changes.Blocks = append(t.changes.Blocks, rhumb.RangeID{Region: b.Region, Slot: b.First})
 }
 
@@ -166,7 +166,7 @@ func (s *State) minInSync(r *rhumb.Range) int {
 }
 
 // metres is the distance between two nodes.
-func (s *State) metres(a, b rhumb.NodeID) int64 {
+func (s *State) distanceMetres(a, b rhumb.NodeID) int64 {
 	na, _ := s.nodes.get(uint64(a))
 	nb, _ := s.nodes.get(uint64(b))
 	return geo.Metres(na.Location, nb.Location)

@@ -6,7 +6,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-func (c Init) apply(t *tx) Result {
+func (c Init) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.Init"
 	if !t.cluster.IsZero() {
 		first, ok := t.nodes.get(1)
@@ -22,14 +22,14 @@ func (c Init) apply(t *tx) Result {
 		return refuse(op, rhumb.InvalidArgument, "the first node has the id %s already; it gets one here", c.First.Node)
 	}
 	t.cluster = c.Cluster
-	res := c.First.apply(t)
+	res := c.First.applyTo(t)
 	if res.Failure != nil {
 		t.cluster = rhumb.ClusterID{}
 	}
 	return res
 }
 
-func (c AddRegion) apply(t *tx) Result {
+func (c AddRegion) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.AddRegion"
 	if r, ok := t.RegionByName(c.Name); ok {
 		if r.Location == c.Location {
@@ -75,7 +75,7 @@ func checkLabel(what, name string) error {
 	return nil
 }
 
-func (c RegisterNode) apply(t *tx) Result {
+func (c RegisterNode) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.RegisterNode"
 	if t.cluster.IsZero() {
 		return refuse(op, rhumb.Unavailable, "the cluster is not founded yet; run init first")
@@ -83,20 +83,20 @@ func (c RegisterNode) apply(t *tx) Result {
 	if !c.Cluster.IsZero() && c.Cluster != t.cluster {
 		return refuse(op, rhumb.WrongCluster, "the node belongs to cluster %s, this is %s", c.Cluster, t.cluster)
 	}
-	if err := c.validate(); err != nil {
+	if err := c.validateArgs(); err != nil {
 		return refuseErr(op, err)
 	}
-	if old := t.registered(c); old != nil {
-		return c.again(t, old)
+	if old := t.findRegistered(c); old != nil {
+		return c.registerAgain(t, old)
 	}
 	if c.Node != rhumb.NoNode {
 		return refuse(op, rhumb.NotFound, "no node %s was ever registered here", c.Node)
 	}
-	return c.join(t)
+	return c.joinCluster(t)
 }
 
 // validate refuses registrations that are wrong whatever the state.
-func (c RegisterNode) validate() error {
+func (c RegisterNode) validateArgs() error {
 	const op rhumb.Op = "catalog.RegisterNode"
 	if c.Store.IsZero() || c.Boot == 0 {
 		return rhumb.E(op, rhumb.InvalidArgument, "the store's identity and the boot sequence must be set")
@@ -116,7 +116,7 @@ func (c RegisterNode) validate() error {
 }
 
 // registered gives the record of the node that registers: by its id, or when it has lost that, by its store.
-func (t *tx) registered(c RegisterNode) *node {
+func (t *tx) findRegistered(c RegisterNode) *node {
 	if c.Node != rhumb.NoNode {
 		n, _ := t.nodes.get(uint64(c.Node))
 		return n
@@ -130,7 +130,7 @@ func (t *tx) registered(c RegisterNode) *node {
 }
 
 // join makes a new node, and its region when that is new too.
-func (c RegisterNode) join(t *tx) Result {
+func (c RegisterNode) joinCluster(t *tx) Result {
 	const op rhumb.Op = "catalog.RegisterNode"
 	if t.nodes.size >= rhumb.NodesMax {
 		return refuse(op, rhumb.TooLarge, "there are %d nodes, the most there can be", t.nodes.size)
@@ -146,14 +146,14 @@ func (c RegisterNode) join(t *tx) Result {
 		at.ID, at.Location = t.addRegion(c.Region, c.Location), c.Location
 	}
 	t.lastNode++
-	n := c.record(t.lastNode, at)
+	n := c.newRecord(t.lastNode, at)
 	t.putNode(n)
-	t.revive(n.Region)
+	t.reviveRegion(n.Region)
 	return Result{Node: n.ID, Region: n.Region, Life: n.Boot}
 }
 
 // record gives the node's record.
-func (c RegisterNode) record(id rhumb.NodeID, at rhumb.Region) *node {
+func (c RegisterNode) newRecord(id rhumb.NodeID, at rhumb.Region) *node {
 	location := at.Location
 	if c.HasLocation {
 		location = c.Location
@@ -165,7 +165,7 @@ func (c RegisterNode) record(id rhumb.NodeID, at rhumb.Region) *node {
 }
 
 // again begins a new life of a known node.
-func (c RegisterNode) again(t *tx, old *node) Result {
+func (c RegisterNode) registerAgain(t *tx, old *node) Result {
 	const op rhumb.Op = "catalog.RegisterNode"
 	if old.Store != c.Store {
 		return refuse(op, rhumb.WrongCluster, "%s is registered with store %s, not %s; a replaced disk joins as a new node", old.ID, old.Store, c.Store)
@@ -182,7 +182,7 @@ func (c RegisterNode) again(t *tx, old *node) Result {
 	if at.Name != c.Region {
 		return refuse(op, rhumb.InvalidArgument, "%s is registered in region %q; a node does not move, it joins %q as a new one", old.ID, at.Name, c.Region)
 	}
-	n := c.record(old.ID, at)
+	n := c.newRecord(old.ID, at)
 	n.Voter = old.Voter
 	n.Boot = max(c.Boot, old.Boot+1)
 	n.Short, n.past = old.Short || c.Short, old.past
@@ -191,30 +191,30 @@ func (c RegisterNode) again(t *tx, old *node) Result {
 		n.past = append(slices.Clone(old.past[max(0, len(old.past)+1-pastMax):]), old.nonce)
 	}
 	t.putNode(n)
-	t.revive(n.Region)
-	t.succeed(n.ID)
+	t.reviveRegion(n.Region)
+	t.reelectRanges(n.ID)
 	return Result{Node: n.ID, Region: n.Region, Life: n.Boot}
 }
 
 // succeed gives every range whose primary was the node, now in a new life, a new epoch: for the nearest other live
 // in-sync node, which can serve sooner than one that has to wait out grants it does not remember, or for itself.
-func (t *tx) succeed(id rhumb.NodeID) {
-	load := t.primaries()
-	for r := range t.freeze().Ranges() {
+func (t *tx) reelectRanges(id rhumb.NodeID) {
+	load := t.countPrimaries()
+	for r := range t.freezeState().Ranges() {
 		if r.Primary != id {
 			continue
 		}
-		heir := t.heir(r, id, load)
+		heir := t.nearestHeir(r, id, load)
 		if heir == rhumb.NoNode {
 			heir = id
 		}
 		load[id]--
 		load[heir]++
-		t.elect(r, heir, r.InSync)
+		t.electPrimary(r, heir, r.InSync)
 	}
 }
 
-func (c FenceNode) apply(t *tx) Result {
+func (c FenceNode) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.FenceNode"
 	n, ok := t.nodes.get(uint64(c.Node))
 	switch {
@@ -225,12 +225,12 @@ func (c FenceNode) apply(t *tx) Result {
 	case n.State == rhumb.NodeFenced:
 		return Result{Node: c.Node}
 	}
-	t.setState(n, rhumb.NodeFenced)
-	t.relieve(c.Node)
+	t.setNodeState(n, rhumb.NodeFenced)
+	t.relieveNode(c.Node)
 	return Result{Node: c.Node}
 }
 
-func (c SetNodeState) apply(t *tx) Result {
+func (c SetNodeState) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.SetNodeState"
 	n, ok := t.nodes.get(uint64(c.Node))
 	switch {
@@ -245,14 +245,14 @@ func (c SetNodeState) apply(t *tx) Result {
 	case n.State == c.State:
 		return Result{Node: c.Node}
 	}
-	t.setState(n, c.State)
+	t.setNodeState(n, c.State)
 	if c.State == rhumb.NodeDraining {
-		t.relieve(c.Node)
+		t.relieveNode(c.Node)
 	}
 	return Result{Node: c.Node}
 }
 
-func (t *tx) setState(n *node, state rhumb.NodeState) {
+func (t *tx) setNodeState(n *node, state rhumb.NodeState) {
 	next := *n
 	next.State = state
 	t.putNode(&next)
@@ -260,9 +260,9 @@ func (t *tx) setState(n *node, state rhumb.NodeState) {
 
 // relieve takes the roles of a node that is not live: its primaries go to their heirs, and it leaves every in-sync set
 // that stays at its minimum. An in-sync set in metadata that is smaller than the primary's is always safe (section 1.3).
-func (t *tx) relieve(id rhumb.NodeID) {
-	load := t.primaries()
-	for r := range t.freeze().Ranges() {
+func (t *tx) relieveNode(id rhumb.NodeID) {
+	load := t.countPrimaries()
+	for r := range t.freezeState().Ranges() {
 		if !r.IsInSync(id) {
 			continue
 		}
@@ -271,19 +271,19 @@ func (t *tx) relieve(id rhumb.NodeID) {
 			inSync = slices.DeleteFunc(slices.Clone(inSync), func(n rhumb.NodeID) bool { return n == id })
 		}
 		if r.Primary != id {
-			t.shrink(r, inSync)
+			t.shrinkInSync(r, inSync)
 			continue
 		}
-		if heir := t.heir(r, id, load); heir != rhumb.NoNode {
+		if heir := t.nearestHeir(r, id, load); heir != rhumb.NoNode {
 			load[id]--
 			load[heir]++
-			t.elect(r, heir, inSync)
+			t.electPrimary(r, heir, inSync)
 		}
 	}
 }
 
 // shrink stores r with a smaller in-sync set under the same epoch.
-func (t *tx) shrink(r *rhumb.Range, inSync []rhumb.NodeID) {
+func (t *tx) shrinkInSync(r *rhumb.Range, inSync []rhumb.NodeID) {
 	if len(inSync) == len(r.InSync) {
 		return
 	}
@@ -294,7 +294,7 @@ func (t *tx) shrink(r *rhumb.Range, inSync []rhumb.NodeID) {
 }
 
 // primaries counts the ranges of each primary.
-func (t *tx) primaries() map[rhumb.NodeID]int {
+func (t *tx) countPrimaries() map[rhumb.NodeID]int {
 	load := make(map[rhumb.NodeID]int)
 	for r := range t.Ranges() {
 		load[r.Primary]++
@@ -304,13 +304,13 @@ func (t *tx) primaries() map[rhumb.NodeID]int {
 
 // heir gives the live in-sync member other than the node that is nearest to it, then has the fewest primaries, then the
 // lowest id; NoNode when there is none.
-func (t *tx) heir(r *rhumb.Range, of rhumb.NodeID, load map[rhumb.NodeID]int) rhumb.NodeID {
+func (t *tx) nearestHeir(r *rhumb.Range, of rhumb.NodeID, load map[rhumb.NodeID]int) rhumb.NodeID {
 	best, bestMetres := rhumb.NoNode, int64(0)
 	for _, id := range r.InSync {
 		if id == of || !t.IsLive(id) || r.IsQuarantined(id) {
 			continue
 		}
-		m := t.metres(of, id)
+		m := t.distanceMetres(of, id)
 		if best == rhumb.NoNode || m < bestMetres || m == bestMetres && load[id] < load[best] {
 			best, bestMetres = id, m
 		}
@@ -318,7 +318,7 @@ func (t *tx) heir(r *rhumb.Range, of rhumb.NodeID, load map[rhumb.NodeID]int) rh
 	return best
 }
 
-func (c SetRegionDead) apply(t *tx) Result {
+func (c SetRegionDead) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.SetRegionDead"
 	r, ok := t.regions.get(uint64(c.Region))
 	if !ok {
@@ -329,18 +329,18 @@ func (c SetRegionDead) apply(t *tx) Result {
 			return refuse(op, rhumb.Conflict, "%s of region %s is %s", n.ID, r.Name, n.State)
 		}
 	}
-	t.setDead(r, true)
+	t.setRegionDead(r, true)
 	return Result{Region: c.Region}
 }
 
 // revive ends the death of a region that has a live node again.
-func (t *tx) revive(id rhumb.RegionID) {
+func (t *tx) reviveRegion(id rhumb.RegionID) {
 	if r, ok := t.regions.get(uint64(id)); ok {
-		t.setDead(r, false)
+		t.setRegionDead(r, false)
 	}
 }
 
-func (t *tx) setDead(r *region, dead bool) {
+func (t *tx) setRegionDead(r *region, dead bool) {
 	if r.Dead != dead {
 		next := *r
 		next.Dead = dead
@@ -348,7 +348,7 @@ func (t *tx) setDead(r *region, dead bool) {
 	}
 }
 
-func (c SetVoters) apply(t *tx) Result {
+func (c SetVoters) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.SetVoters"
 	if len(c.Voters) == 0 {
 		return refuse(op, rhumb.InvalidArgument, "the metadata group has at least one voter")

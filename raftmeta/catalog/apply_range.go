@@ -8,7 +8,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-func (c AlterISR) apply(t *tx) Result {
+func (c AlterISR) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.AlterISR"
 	r, ok := t.Range(c.Range)
 	if !ok {
@@ -34,14 +34,14 @@ func (c AlterISR) apply(t *tx) Result {
 	}
 	next := r.Clone()
 	next.InSync = set
-	next.Lives = c.vouched()
+	next.Lives = c.vouchedLives()
 	next.Version++
 	t.putRange(next)
 	return Result{Range: next}
 }
 
 // vouched returns the lives that the primary vouches for. A life that is over does no harm: nobody answers in it any more.
-func (c AlterISR) vouched() (lives []rhumb.MemberLife) {
+func (c AlterISR) vouchedLives() (lives []rhumb.MemberLife) {
 	for _, m := range c.Members {
 		if m.Vouched && m.Boot > 0 {
 			lives = append(lives, rhumb.MemberLife{Node: m.Node, Life: m.Boot})
@@ -73,7 +73,7 @@ func (t *tx) checkMembers(op rhumb.Op, r *rhumb.Range, members []Member) Result 
 	return Result{}
 }
 
-func (c Elect) apply(t *tx) Result {
+func (c Elect) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.Elect"
 	r, ok := t.Range(c.Range)
 	if !ok {
@@ -85,7 +85,7 @@ func (c Elect) apply(t *tx) Result {
 	inSync := r.InSync
 	if len(c.InSync) > 0 {
 		inSync, ok = sortedSet(c.InSync, func(n rhumb.NodeID) rhumb.NodeID { return n })
-		if !ok || !subset(inSync, r.InSync) {
+		if !ok || !isSubset(inSync, r.InSync) {
 			return refuseRange(op, rhumb.InvalidArgument, r, "the in-sync set %v is not a part of %v", c.InSync, r.InSync)
 		}
 	}
@@ -101,11 +101,11 @@ func (c Elect) apply(t *tx) Result {
 	case r.IsQuarantined(c.Node):
 		return refuseRange(op, rhumb.Conflict, r, "the replica of %s is quarantined and cannot be primary", c.Node)
 	}
-	return Result{Range: t.elect(r, c.Node, inSync)}
+	return Result{Range: t.electPrimary(r, c.Node, inSync)}
 }
 
 // elect stores r with a new epoch, primary and in-sync set.
-func (t *tx) elect(r *rhumb.Range, n rhumb.NodeID, inSync []rhumb.NodeID) *rhumb.Range {
+func (t *tx) electPrimary(r *rhumb.Range, n rhumb.NodeID, inSync []rhumb.NodeID) *rhumb.Range {
 	next := r.Clone()
 	next.Allocated++
 	next.Epoch = next.Allocated
@@ -116,7 +116,7 @@ func (t *tx) elect(r *rhumb.Range, n rhumb.NodeID, inSync []rhumb.NodeID) *rhumb
 	return next
 }
 
-func (c SetReplicas) apply(t *tx) Result {
+func (c SetReplicas) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.SetReplicas"
 	r, ok := t.Range(c.Range)
 	if !ok {
@@ -135,7 +135,7 @@ func (c SetReplicas) apply(t *tx) Result {
 		return refuseRange(op, rhumb.InvalidArgument, r, "a node stands in the replicas twice")
 	case len(set) > rhumb.ReplicasMax:
 		return refuseRange(op, rhumb.TooLarge, r, "%d replicas, want at most %d", len(set), rhumb.ReplicasMax)
-	case !subset(r.InSync, set):
+	case !isSubset(r.InSync, set):
 		return refuseRange(op, rhumb.InvalidArgument, r, "the in-sync members %v must stay replicas", r.InSync)
 	case !slices.Contains(set, preferred):
 		return refuseRange(op, rhumb.InvalidArgument, r, "the preferred primary %s is no replica", preferred)
@@ -157,7 +157,7 @@ func (c SetReplicas) apply(t *tx) Result {
 	return Result{Range: next}
 }
 
-func (c QuarantineReplica) apply(t *tx) Result {
+func (c QuarantineReplica) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.QuarantineReplica"
 	r, ok := t.Range(c.Range)
 	switch {
@@ -181,16 +181,16 @@ func (c QuarantineReplica) apply(t *tx) Result {
 		t.putRange(next)
 		return Result{Range: next}
 	}
-	heir := t.heir(next, c.Node, t.primaries())
+	heir := t.nearestHeir(next, c.Node, t.countPrimaries())
 	if heir == rhumb.NoNode { // the record stays until another member may be primary
 		next.InSync = r.InSync
 		t.putRange(next)
 		return Result{Range: next}
 	}
-	return Result{Range: t.elect(next, heir, next.InSync)}
+	return Result{Range: t.electPrimary(next, heir, next.InSync)}
 }
 
-func (c ReadmitReplica) apply(t *tx) Result {
+func (c ReadmitReplica) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.ReadmitReplica"
 	r, ok := t.Range(c.Range)
 	switch {
@@ -205,10 +205,10 @@ func (c ReadmitReplica) apply(t *tx) Result {
 	}
 	next := r.Clone()
 	next.Quarantined = slices.DeleteFunc(next.Quarantined, func(n rhumb.NodeID) bool { return n == c.Node })
-	return Result{Range: t.elect(next, next.Primary, next.InSync)}
+	return Result{Range: t.electPrimary(next, next.Primary, next.InSync)}
 }
 
-func (c RecoverRange) apply(t *tx) Result {
+func (c RecoverRange) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.RecoverRange"
 	r, ok := t.Range(c.Range)
 	if !ok {
@@ -222,7 +222,7 @@ func (c RecoverRange) apply(t *tx) Result {
 	case !t.IsLive(c.Node):
 		return refuseRange(op, rhumb.Conflict, r, "%s is not live and cannot be primary", c.Node)
 	}
-	if why := t.goesOnByItself(r, c.Node); why != "" {
+	if why := t.whyNotRecover(r, c.Node); why != "" {
 		return refuseRange(op, rhumb.Conflict, r, "%s", why)
 	}
 	next := r.Clone()
@@ -250,11 +250,11 @@ func (c RecoverRange) apply(t *tx) Result {
 		n, _ := t.Node(c.Node)
 		next.Lives = []rhumb.MemberLife{{Node: c.Node, Life: n.Boot}}
 	}
-	return Result{Range: t.elect(next, c.Node, left)}
+	return Result{Range: t.electPrimary(next, c.Node, left)}
 }
 
 // goesOnByItself says why nothing of a range has to be given up for the copy of node n, or returns "".
-func (t *tx) goesOnByItself(r *rhumb.Range, n rhumb.NodeID) string {
+func (t *tx) whyNotRecover(r *rhumb.Range, n rhumb.NodeID) string {
 	var intact []rhumb.NodeID
 	for _, m := range r.InSync {
 		if d, ok := t.Node(m); ok && t.IsLive(m) && !r.IsQuarantined(m) {
@@ -284,6 +284,6 @@ func sortedSet[T any](items []T, id func(T) rhumb.NodeID) ([]rhumb.NodeID, bool)
 }
 
 // subset reports whether all of a stand in b.
-func subset(a, b []rhumb.NodeID) bool {
+func isSubset(a, b []rhumb.NodeID) bool {
 	return !slices.ContainsFunc(a, func(n rhumb.NodeID) bool { return !slices.Contains(b, n) })
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-func (c CreateClass) apply(t *tx) Result {
+func (c CreateClass) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.CreateClass"
 	if class, ok := t.ClassBySettings(c.Settings); ok {
 		return Result{Class: class.ID}
@@ -19,15 +19,15 @@ func (c CreateClass) apply(t *tx) Result {
 	return Result{Class: t.addClass(c.Settings, c.Placements)}
 }
 
-func (c CreateTable) apply(t *tx) Result {
+func (c CreateTable) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.CreateTable"
 	if c.LocationField == "" {
 		c.LocationField = rhumb.LocationFieldDefault
 	}
 	if table, ok := t.TableByName(c.Name); ok {
-		return c.existing(t, table)
+		return c.matchExisting(t, table)
 	}
-	if err := c.validate(); err != nil {
+	if err := c.validateArgs(); err != nil {
 		return refuseErr(op, err)
 	}
 	if t.tables.size >= rhumb.TablesMax {
@@ -51,7 +51,7 @@ func (c CreateTable) apply(t *tx) Result {
 }
 
 // validate refuses tables that are wrong whatever the state.
-func (c CreateTable) validate() error {
+func (c CreateTable) validateArgs() error {
 	const op rhumb.Op = "catalog.CreateTable"
 	if err := rhumb.ValidateTableName(c.Name); err != nil {
 		return err
@@ -69,7 +69,7 @@ func (c CreateTable) validate() error {
 }
 
 // existing gives the table of the same name when it is alike.
-func (c CreateTable) existing(t *tx, table *rhumb.Table) Result {
+func (c CreateTable) matchExisting(t *tx, table *rhumb.Table) Result {
 	const op rhumb.Op = "catalog.CreateTable"
 	class, _ := t.Class(table.Class)
 	want := rhumb.Table{
@@ -92,13 +92,13 @@ func (t *tx) checkNewClass(settings rhumb.ClassSettings, placements []Placement)
 		return rhumb.Ef(op, rhumb.TooLarge, "there are %d classes, the most there can be", t.classes.size)
 	}
 	if len(placements) == 0 {
-		return rhumb.E(op, rhumb.InvalidArgument, t.whatFits(settings.Replicas))
+		return rhumb.E(op, rhumb.InvalidArgument, t.explainShortage(settings.Replicas))
 	}
 	return t.checkPlacements(settings, placements)
 }
 
 // whatFits says, for a class that no region has the nodes for, what would do.
-func (s *State) whatFits(replicas int) string {
+func (s *State) explainShortage(replicas int) string {
 	live := make(map[rhumb.RegionID]int)
 	for n := range s.Nodes() {
 		if n.State == rhumb.NodeLive {
@@ -174,13 +174,13 @@ func (t *tx) addClass(settings rhumb.ClassSettings, placements []Placement) rhum
 // addHashBlock makes the hash slots of a class in one region, with their ranges.
 func (t *tx) addHashBlock(class rhumb.ClassID, p Placement) {
 	b := t.newBlock(p.Region, class, rhumb.NoNode)
-	t.hash.set(t.owner, pair(p.Region, class), b)
+	t.hash.set(t.owner, pairKey(p.Region, class), b)
 	for i, replicas := range p.Replicas {
 		t.newRange(rhumb.RangeID{Region: p.Region, Slot: b.First + rhumb.Slot(i)}, class, replicas)
 	}
 }
 
-func (c EnsureRegionBlocks) apply(t *tx) Result {
+func (c EnsureRegionBlocks) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.EnsureRegionBlocks"
 	class, ok := t.Class(c.Class)
 	if !ok {
@@ -199,7 +199,7 @@ func (c EnsureRegionBlocks) apply(t *tx) Result {
 	return Result{Class: c.Class}
 }
 
-func (c OpenSlot) apply(t *tx) Result {
+func (c OpenSlot) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.OpenSlot"
 	n, ok := t.Node(c.Node)
 	if !ok {
@@ -229,7 +229,7 @@ func (c OpenSlot) apply(t *tx) Result {
 
 // openSlot makes the range of the node's next slot, in a new block when the last one is used up.
 func (t *tx) openSlot(c OpenSlot, in rhumb.RegionID) *rhumb.Range {
-	key := pair(c.Node, c.Class)
+	key := pairKey(c.Node, c.Class)
 	next := new(activeBlock)
 	if a, ok := t.active.get(key); ok {
 		*next = *a
@@ -239,5 +239,5 @@ func (t *tx) openSlot(c OpenSlot, in rhumb.RegionID) *rhumb.Range {
 	}
 	next.opened++
 	t.active.set(t.owner, key, next)
-	return t.newRange(next.slot(), c.Class, c.Replicas)
+	return t.newRange(next.newestSlot(), c.Class, c.Replicas)
 }

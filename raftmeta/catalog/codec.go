@@ -41,10 +41,10 @@ func must[T any](v T, err error) T {
 }
 
 // encode writes one of this package's wire types; they all can be written.
-func encode(v any) []byte { return must(encMode.Marshal(v)) }
+func encodeWire(v any) []byte { return must(encMode.Marshal(v)) }
 
 // decode reads one wire type.
-func decode(op rhumb.Op, b []byte, v any) error {
+func decodeWire(op rhumb.Op, b []byte, v any) error {
 	err := decMode.Unmarshal(b, v)
 	if err == nil {
 		return nil
@@ -118,7 +118,7 @@ func toWireRangeID(id rhumb.RangeID) *wireRangeID {
 	return &wireRangeID{Region: id.Region, Slot: id.Slot}
 }
 
-func (w *wireRangeID) id() rhumb.RangeID {
+func (w *wireRangeID) toRangeID() rhumb.RangeID {
 	if w == nil {
 		return rhumb.RangeID{}
 	}
@@ -127,7 +127,7 @@ func (w *wireRangeID) id() rhumb.RangeID {
 
 func toWirePoint(p rhumb.Point) *wirePoint { return &wirePoint{Lat: p.Lat, Lon: p.Lon} }
 
-func (w *wirePoint) point() rhumb.Point {
+func (w *wirePoint) toPoint() rhumb.Point {
 	if w == nil {
 		return rhumb.Point{}
 	}
@@ -139,7 +139,7 @@ func toWireSettings(s rhumb.ClassSettings) *wireSettings {
 	return &w
 }
 
-func (w *wireSettings) settings() rhumb.ClassSettings {
+func (w *wireSettings) toSettings() rhumb.ClassSettings {
 	if w == nil {
 		return rhumb.ClassSettings{}
 	}
@@ -156,7 +156,7 @@ func toWireRange(r *rhumb.Range) *wireRange {
 	}
 }
 
-func (w *wireRange) record() *rhumb.Range {
+func (w *wireRange) toRange() *rhumb.Range {
 	if w == nil {
 		return nil
 	}

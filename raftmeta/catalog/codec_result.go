@@ -32,20 +32,20 @@ type wireFailure struct {
 func EncodeResult(r Result) []byte {
 	w := toWireResult(r)
 	w.Version = resultVersion
-	return encode(w)
+	return encodeWire(w)
 }
 
 // DecodeResult reads what EncodeResult writes.
 func DecodeResult(b []byte) (Result, error) {
 	const op rhumb.Op = "catalog.DecodeResult"
 	var w wireResult
-	if err := decode(op, b, &w); err != nil {
+	if err := decodeWire(op, b, &w); err != nil {
 		return Result{}, err
 	}
 	if err := checkVersion(op, w.Version, resultVersion); err != nil {
 		return Result{}, err
 	}
-	return w.result(), nil
+	return w.toResult(), nil
 }
 
 func toWireResult(r Result) wireResult {
@@ -68,18 +68,18 @@ func toWireResult(r Result) wireResult {
 	return w
 }
 
-func (w *wireResult) result() Result {
+func (w *wireResult) toResult() Result {
 	r := Result{
-		Revision: w.Revision, Region: w.Region, Node: w.Node, Life: w.Life, Class: w.Class, Table: w.Table, Range: w.Range.record(),
+		Revision: w.Revision, Region: w.Region, Node: w.Node, Life: w.Life, Class: w.Class, Table: w.Table, Range: w.Range.toRange(),
 	}
 	if r.Range != nil {
-		r.Range.Quarantined, r.Range.Lives, r.Range.Recovery = w.Quarantined, fromWireLives(w.Lives), w.Recovery.record()
+		r.Range.Quarantined, r.Range.Lives, r.Range.Recovery = w.Quarantined, fromWireLives(w.Lives), w.Recovery.toRecovery()
 	}
 	if f := w.Failure; f != nil {
-		r.Failure = &rhumb.Error{Op: f.Op, Kind: f.Kind, Msg: f.Msg, Range: f.Range.id()}
+		r.Failure = &rhumb.Error{Op: f.Op, Kind: f.Kind, Msg: f.Msg, Range: f.Range.toRangeID()}
 	}
 	for i := range w.Items {
-		r.Items = append(r.Items, w.Items[i].result())
+		r.Items = append(r.Items, w.Items[i].toResult())
 	}
 	return r
 }

@@ -52,7 +52,7 @@ func toWireRecovery(id rhumb.RangeID, r *rhumb.Recovery) *wireRecovery {
 	}
 }
 
-func (w *wireRecovery) record() *rhumb.Recovery {
+func (w *wireRecovery) toRecovery() *rhumb.Recovery {
 	if w == nil {
 		return nil
 	}
@@ -188,7 +188,7 @@ func (s *State) Encode() []byte {
 			w.Recoveries = append(w.Recoveries, *toWireRecovery(r.ID, r.Recovery))
 		}
 	}
-	return encode(w)
+	return encodeWire(w)
 }
 
 func toWireNode(n *node) wireNode {
@@ -199,10 +199,10 @@ func toWireNode(n *node) wireNode {
 	}
 }
 
-func (w *wireNode) record() *node {
+func (w *wireNode) toNode() *node {
 	return &node{nonce: w.Nonce, past: w.Past, Node: rhumb.Node{
 		ID: w.ID, Region: w.Region, Zone: w.Zone, Addr: w.Addr, HeartbeatAddr: w.HeartbeatAddr, AdminAddr: w.AdminAddr,
-		Location: w.Location.point(), Store: toUUID(w.Store), Boot: w.Boot, State: w.State, Voter: w.Voter, Binary: w.Binary,
+		Location: w.Location.toPoint(), Store: toUUID(w.Store), Boot: w.Boot, State: w.State, Voter: w.Voter, Binary: w.Binary,
 		Short: w.Short,
 	}}
 }
@@ -212,17 +212,17 @@ func (w *wireNode) record() *node {
 func Decode(b []byte) (*State, error) {
 	const op rhumb.Op = "catalog.Decode"
 	var w wireState
-	if err := decode(op, b, &w); err != nil {
+	if err := decodeWire(op, b, &w); err != nil {
 		return nil, err
 	}
 	if err := checkVersion(op, w.Version, stateVersion); err != nil {
 		return nil, err
 	}
-	s, err := w.state()
+	s, err := w.toState()
 	if err != nil {
 		return nil, err
 	}
-	if !w.distinct(s) {
+	if !w.hasDistinctKeys(s) {
 		return nil, rhumb.E(op, rhumb.Corrupt, "a record stands twice")
 	}
 	if err := s.Check(); err != nil {
@@ -232,20 +232,20 @@ func Decode(b []byte) (*State, error) {
 }
 
 // state builds the trees. It refuses only what would keep Check from running.
-func (w *wireState) state() (*State, error) {
+func (w *wireState) toState() (*State, error) {
 	const op rhumb.Op = "catalog.Decode"
 	t := tx{owner: new(owner), State: State{
 		cluster: toUUID(w.Cluster), revision: w.Revision,
 		lastRegion: w.LastRegion, lastNode: w.LastNode, lastTable: w.LastTable, lastClass: w.LastClass,
 	}}
 	for _, r := range w.Regions {
-		t.putRegion(&region{blocks: r.Blocks, Region: rhumb.Region{ID: r.ID, Name: r.Name, Location: r.Location.point(), Dead: r.Dead}})
+		t.putRegion(&region{blocks: r.Blocks, Region: rhumb.Region{ID: r.ID, Name: r.Name, Location: r.Location.toPoint(), Dead: r.Dead}})
 	}
 	for i := range w.Nodes {
-		t.putNode(w.Nodes[i].record())
+		t.putNode(w.Nodes[i].toNode())
 	}
 	for _, c := range w.Classes {
-		t.putClass(&rhumb.Class{ID: c.ID, Settings: c.Settings.settings()})
+		t.putClass(&rhumb.Class{ID: c.ID, Settings: c.Settings.toSettings()})
 	}
 	for _, table := range w.Tables {
 		t.putTable(&rhumb.Table{
@@ -257,11 +257,11 @@ func (w *wireState) state() (*State, error) {
 		block := &rhumb.Block{Region: b.Region, Class: b.Class, Node: b.Node, First: b.First}
 		t.putBlock(block)
 		if b.Node == rhumb.NoNode {
-			t.hash.set(t.owner, pair(b.Region, b.Class), block)
+			t.hash.set(t.owner, pairKey(b.Region, b.Class), block)
 		}
 	}
 	for i := range w.Ranges {
-		t.putRange(w.Ranges[i].record())
+		t.putRange(w.Ranges[i].toRange())
 	}
 	if err := w.amendRanges(&t); err != nil {
 		return nil, err
@@ -271,11 +271,11 @@ func (w *wireState) state() (*State, error) {
 		if !ok {
 			return nil, rhumb.Ef(op, rhumb.Corrupt, "an active block belongs to the unknown node %s", a.Node)
 		}
-		block, ok := t.blocks.get(pair(n.Region, a.First))
+		block, ok := t.blocks.get(pairKey(n.Region, a.First))
 		if !ok || block.Node != a.Node || block.Class != a.Class || a.Opened == 0 {
 			return nil, rhumb.Ef(op, rhumb.Corrupt, "the active block %d of %s in class %s is not its own", a.First, a.Node, a.Class)
 		}
-		t.active.set(t.owner, pair(a.Node, a.Class), &activeBlock{block: block, opened: a.Opened})
+		t.active.set(t.owner, pairKey(a.Node, a.Class), &activeBlock{block: block, opened: a.Opened})
 	}
 	return &t.State, nil
 }
@@ -299,7 +299,7 @@ func (w *wireState) amendRanges(t *tx) error {
 	}
 	for i := range w.Recoveries {
 		x := &w.Recoveries[i]
-		if err := amend(x.Region, x.Slot, func(r *rhumb.Range) { r.Recovery = x.record() }); err != nil {
+		if err := amend(x.Region, x.Slot, func(r *rhumb.Range) { r.Recovery = x.toRecovery() }); err != nil {
 			return err
 		}
 	}
@@ -312,7 +312,7 @@ func (w *wireState) amendRanges(t *tx) error {
 }
 
 // distinct reports whether every record of the encoding has a key of its own in s.
-func (w *wireState) distinct(s *State) bool {
+func (w *wireState) hasDistinctKeys(s *State) bool {
 	return len(w.Regions) == s.regions.size && len(w.Nodes) == s.nodes.size && len(w.Classes) == s.classes.size &&
 		len(w.Tables) == s.tables.size && len(w.Blocks) == s.blocks.size && len(w.Active) == s.active.size &&
 		len(w.Ranges) == s.ranges.size

@@ -9,36 +9,36 @@ import (
 // Command is a change of the catalog. The types of this file are all there are.
 type Command interface {
 	// code numbers the command in stored bytes.
-	code() code
+	wireCode() commandCode
 	// apply checks everything first and only then changes anything.
-	apply(t *tx) Result
+	applyTo(t *tx) Result
 	// fill and take move the command to and from its encoding.
-	fill(w *wireCommand)
+	fillWire(w *wireCommand)
 }
 
 // code numbers a command in stored bytes: append only.
-type code uint8
+type commandCode uint8
 
 const (
-	codeInit          code = 1
-	codeAddRegion     code = 2
-	codeRegisterNode  code = 3
-	codeCreateClass   code = 4
-	codeCreateTable   code = 5
-	codeEnsureRegions code = 6
-	codeOpenSlot      code = 7
-	codeAlterISR      code = 8
-	codeElect         code = 9
-	codeFenceNode     code = 10
-	codeSetNodeState  code = 11
-	codeSetReplicas   code = 12
-	codeSetVoters     code = 13
-	codeBatch         code = 14
+	codeInit          commandCode = 1
+	codeAddRegion     commandCode = 2
+	codeRegisterNode  commandCode = 3
+	codeCreateClass   commandCode = 4
+	codeCreateTable   commandCode = 5
+	codeEnsureRegions commandCode = 6
+	codeOpenSlot      commandCode = 7
+	codeAlterISR      commandCode = 8
+	codeElect         commandCode = 9
+	codeFenceNode     commandCode = 10
+	codeSetNodeState  commandCode = 11
+	codeSetReplicas   commandCode = 12
+	codeSetVoters     commandCode = 13
+	codeBatch         commandCode = 14
 
-	codeQuarantineReplica code = 15
-	codeReadmitReplica    code = 16
-	codeSetRegionDead     code = 20
-	codeRecoverRange      code = 21
+	codeQuarantineReplica commandCode = 15
+	codeReadmitReplica    commandCode = 16
+	codeSetRegionDead     commandCode = 20
+	codeRecoverRange      commandCode = 21
 )
 
 // BatchMax bounds the commands of one Batch.
@@ -260,21 +260,21 @@ type Batch struct {
 	Commands []Command
 }
 
-func (SetRegionDead) code() code      { return codeSetRegionDead }
-func (Init) code() code               { return codeInit }
-func (AddRegion) code() code          { return codeAddRegion }
-func (RegisterNode) code() code       { return codeRegisterNode }
-func (CreateClass) code() code        { return codeCreateClass }
-func (CreateTable) code() code        { return codeCreateTable }
-func (EnsureRegionBlocks) code() code { return codeEnsureRegions }
-func (OpenSlot) code() code           { return codeOpenSlot }
-func (AlterISR) code() code           { return codeAlterISR }
-func (Elect) code() code              { return codeElect }
-func (FenceNode) code() code          { return codeFenceNode }
-func (SetNodeState) code() code       { return codeSetNodeState }
-func (SetReplicas) code() code        { return codeSetReplicas }
-func (QuarantineReplica) code() code  { return codeQuarantineReplica }
-func (ReadmitReplica) code() code     { return codeReadmitReplica }
-func (RecoverRange) code() code       { return codeRecoverRange }
-func (SetVoters) code() code          { return codeSetVoters }
-func (Batch) code() code              { return codeBatch }
+func (SetRegionDead) wireCode() commandCode      { return codeSetRegionDead }
+func (Init) wireCode() commandCode               { return codeInit }
+func (AddRegion) wireCode() commandCode          { return codeAddRegion }
+func (RegisterNode) wireCode() commandCode       { return codeRegisterNode }
+func (CreateClass) wireCode() commandCode        { return codeCreateClass }
+func (CreateTable) wireCode() commandCode        { return codeCreateTable }
+func (EnsureRegionBlocks) wireCode() commandCode { return codeEnsureRegions }
+func (OpenSlot) wireCode() commandCode           { return codeOpenSlot }
+func (AlterISR) wireCode() commandCode           { return codeAlterISR }
+func (Elect) wireCode() commandCode              { return codeElect }
+func (FenceNode) wireCode() commandCode          { return codeFenceNode }
+func (SetNodeState) wireCode() commandCode       { return codeSetNodeState }
+func (SetReplicas) wireCode() commandCode        { return codeSetReplicas }
+func (QuarantineReplica) wireCode() commandCode  { return codeQuarantineReplica }
+func (ReadmitReplica) wireCode() commandCode     { return codeReadmitReplica }
+func (RecoverRange) wireCode() commandCode       { return codeRecoverRange }
+func (SetVoters) wireCode() commandCode          { return codeSetVoters }
+func (Batch) wireCode() commandCode              { return codeBatch }

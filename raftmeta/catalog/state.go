@@ -54,9 +54,9 @@ type activeBlock struct {
 func New() *State { return &State{} }
 
 // pair packs two ids into a tree key, ordered by the first, then by the second.
-func pair[A, B ~uint32](a A, b B) uint64 { return uint64(a)<<32 | uint64(b) }
+func pairKey[A, B ~uint32](a A, b B) uint64 { return uint64(a)<<32 | uint64(b) }
 
-func rangeKey(id rhumb.RangeID) uint64 { return pair(id.Region, id.Slot) }
+func rangeKey(id rhumb.RangeID) uint64 { return pairKey(id.Region, id.Slot) }
 
 // Cluster names the cluster; it is zero before Init.
 func (s *State) Cluster() rhumb.ClusterID { return s.cluster }
@@ -164,7 +164,7 @@ func (s *State) ClassBySettings(settings rhumb.ClassSettings) (*rhumb.Class, boo
 }
 
 // Classes yields all classes by id.
-func (s *State) Classes() iter.Seq[*rhumb.Class] { return values(&s.classes) }
+func (s *State) Classes() iter.Seq[*rhumb.Class] { return treeValues(&s.classes) }
 
 // Table gives a table by id.
 func (s *State) Table(id rhumb.TableID) (*rhumb.Table, bool) { return s.tables.get(uint64(id)) }
@@ -179,7 +179,7 @@ func (s *State) TableByName(name string) (*rhumb.Table, bool) {
 }
 
 // Tables yields all tables by id.
-func (s *State) Tables() iter.Seq[*rhumb.Table] { return values(&s.tables) }
+func (s *State) Tables() iter.Seq[*rhumb.Table] { return treeValues(&s.tables) }
 
 // Range gives a range by id. The record is shared: only read it.
 func (s *State) Range(id rhumb.RangeID) (*rhumb.Range, bool) { return s.ranges.get(rangeKey(id)) }
@@ -188,40 +188,40 @@ func (s *State) Range(id rhumb.RangeID) (*rhumb.Range, bool) { return s.ranges.g
 func (s *State) RangeCount() int { return s.ranges.size }
 
 // Ranges yields all ranges by region, then by slot.
-func (s *State) Ranges() iter.Seq[*rhumb.Range] { return values(&s.ranges) }
+func (s *State) Ranges() iter.Seq[*rhumb.Range] { return treeValues(&s.ranges) }
 
 // Blocks yields all blocks by region, then by first slot.
-func (s *State) Blocks() iter.Seq[*rhumb.Block] { return values(&s.blocks) }
+func (s *State) Blocks() iter.Seq[*rhumb.Block] { return treeValues(&s.blocks) }
 
 // BlockOf gives the block that holds the slot of a home.
 func (s *State) BlockOf(id rhumb.RangeID) (*rhumb.Block, bool) {
-	return s.blocks.get(pair(id.Region, id.Slot-id.Slot%rhumb.BlockSlots))
+	return s.blocks.get(pairKey(id.Region, id.Slot-id.Slot%rhumb.BlockSlots))
 }
 
 // HashBlock gives the block of the hash slots of a class in a region: a name hashed to slot h lives in the range
 // (region, First+h). There is none while the region has too few nodes for the class.
 func (s *State) HashBlock(region rhumb.RegionID, class rhumb.ClassID) (*rhumb.Block, bool) {
-	return s.hash.get(pair(region, class))
+	return s.hash.get(pairKey(region, class))
 }
 
 // ActiveSlot gives the range into which a node inserts server-named keys of a class, and how many slots it has opened
 // for that class so far, which [OpenSlot] asks for. opened is 0 when there is none yet.
 func (s *State) ActiveSlot(node rhumb.NodeID, class rhumb.ClassID) (id rhumb.RangeID, opened uint32) {
-	a, ok := s.active.get(pair(node, class))
+	a, ok := s.active.get(pairKey(node, class))
 	if !ok {
 		return rhumb.RangeID{}, 0
 	}
-	return a.slot(), a.opened
+	return a.newestSlot(), a.opened
 }
 
 // slot gives the newest slot of the block.
-func (a *activeBlock) slot() rhumb.RangeID {
+func (a *activeBlock) newestSlot() rhumb.RangeID {
 	used := (a.opened - 1) % rhumb.BlockSlots
 	return rhumb.RangeID{Region: a.block.Region, Slot: a.block.First + rhumb.Slot(used)}
 }
 
 // values yields the values of a tree in the order of its keys.
-func values[V any](t *tree[V]) iter.Seq[V] {
+func treeValues[V any](t *tree[V]) iter.Seq[V] {
 	return func(yield func(V) bool) {
 		for _, v := range t.all() {
 			if !yield(v) {

@@ -55,7 +55,7 @@ func (t *tree[V]) set(o *owner, key uint64, v V) {
 	if t.root == nil {
 		t.root = &treeNode[V]{owner: o}
 	}
-	t.root = t.root.writable(o)
+	t.root = t.root.makeWritable(o)
 	if len(t.root.keys) == treeKeysMax {
 		t.root = &treeNode[V]{owner: o, kids: []*treeNode[V]{t.root}}
 		t.root.split(o, 0)
@@ -81,14 +81,14 @@ func (n *treeNode[V]) set(o *owner, key uint64, v V) bool {
 		n.vals = slices.Insert(n.vals, i, v)
 		return true
 	}
-	n.kids[i] = n.kids[i].writable(o)
+	n.kids[i] = n.kids[i].makeWritable(o)
 	return n.kids[i].set(o, key, v)
 }
 
 // split halves the full child i of n and lifts its middle key into n.
 func (n *treeNode[V]) split(o *owner, i int) {
 	const mid = treeKeysMax / 2
-	left := n.kids[i].writable(o)
+	left := n.kids[i].makeWritable(o)
 	right := &treeNode[V]{owner: o, keys: slices.Clone(left.keys[mid+1:]), vals: slices.Clone(left.vals[mid+1:])}
 	key, val := left.keys[mid], left.vals[mid]
 	if left.kids != nil {
@@ -105,7 +105,7 @@ func (n *treeNode[V]) split(o *owner, i int) {
 }
 
 // writable gives n itself when o owns it, else a copy that o owns.
-func (n *treeNode[V]) writable(o *owner) *treeNode[V] {
+func (n *treeNode[V]) makeWritable(o *owner) *treeNode[V] {
 	if n.owner == o {
 		return n
 	}
