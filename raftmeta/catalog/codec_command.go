@@ -7,11 +7,11 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// wireCommand is the stored form of every command: a map from these numbers, with the fields that a command has. Numbers
-// are never used again for something else.
+// wireCommand is the stored form of every command: a map with numbers as keys, which holds only the
+// fields that the command has. A number is never reused for another field.
 type wireCommand struct {
 	Version       uint8           `cbor:"1,keyasint,omitempty"`
-	Code          commandCode            `cbor:"2,keyasint"`
+	Code          commandCode     `cbor:"2,keyasint"`
 	Cluster       []byte          `cbor:"3,keyasint,omitempty"`
 	Node          rhumb.NodeID    `cbor:"4,keyasint,omitempty"`
 	Store         []byte          `cbor:"5,keyasint,omitempty"`
@@ -41,24 +41,25 @@ type wireCommand struct {
 	Items         []wireCommand   `cbor:"29,keyasint,omitempty"`
 
 	Snapshot rhumb.SnapshotFeatures `cbor:"30,keyasint,omitempty"`
-	Previous uint64                 `cbor:"31,keyasint,omitempty"` // nonce
+	Previous uint64                 `cbor:"31,keyasint,omitempty"` // nonce of the previous life
 	Short    bool                   `cbor:"32,keyasint,omitempty"`
 	Region   rhumb.RegionID         `cbor:"40,keyasint,omitempty"`
-	Vouched  []rhumb.NodeID         `cbor:"41,keyasint,omitempty"` // of Members
+	Vouched  []rhumb.NodeID         `cbor:"41,keyasint,omitempty"` // the nodes of Members that are vouched for
 	End      rhumb.Seq              `cbor:"42,keyasint,omitempty"`
 	EndTime  rhumb.Timestamp        `cbor:"43,keyasint,omitempty"`
 	Known    rhumb.Seq              `cbor:"44,keyasint,omitempty"`
 }
 
-// EncodeCommand gives the stored form of a command.
+// EncodeCommand returns the stored form of a command.
 func EncodeCommand(cmd Command) []byte {
 	w := wireCommand{Version: commandVersion, Code: cmd.wireCode()}
 	cmd.fillWire(&w)
 	return encodeWire(w)
 }
 
-// DecodeCommand reads what EncodeCommand writes. An unknown version, code or field is Incompatible, anything else that is
-// wrong Corrupt.
+// DecodeCommand decodes what EncodeCommand returned. The kind of an error is Incompatible for an
+// unknown version, code or field, and Corrupt otherwise. An incompatible command must stop the
+// replica; skipping it would make the replica differ from the others.
 func DecodeCommand(b []byte) (Command, error) {
 	const op rhumb.Op = "catalog.DecodeCommand"
 	var w wireCommand
@@ -73,6 +74,7 @@ func DecodeCommand(b []byte) (Command, error) {
 
 func (c Init) fillWire(w *wireCommand) {
 	c.First.fillWire(w)
+	// The registration fills the cluster in as well, so the order matters.
 	w.Cluster = fromUUID(c.Cluster)
 }
 
@@ -106,6 +108,7 @@ func (c OpenSlot) fillWire(w *wireCommand) {
 
 func (c AlterISR) fillWire(w *wireCommand) {
 	w.Range, w.Epoch, w.RangeVersion = toWireRangeID(c.Range), c.Epoch, c.Version
+	// wireMember is an array and cannot grow, so vouching is a list of its own.
 	for _, m := range c.Members {
 		w.Members = append(w.Members, wireMember{Node: m.Node, Boot: m.Boot})
 		if m.Vouched {
@@ -144,6 +147,7 @@ func (c SetRegionDead) fillWire(w *wireCommand) { w.Region = c.Region }
 func (c SetVoters) fillWire(w *wireCommand) { w.Nodes = c.Voters }
 
 func (c Batch) fillWire(w *wireCommand) {
+	// The version of the batch covers its items.
 	w.Items = make([]wireCommand, len(c.Commands))
 	for i, cmd := range c.Commands {
 		w.Items[i].Code = cmd.wireCode()
@@ -151,7 +155,7 @@ func (c Batch) fillWire(w *wireCommand) {
 	}
 }
 
-// takes reads a command of each code from its stored form.
+// commandDecoders maps each code to a function that returns the command of a wireCommand.
 var commandDecoders = map[commandCode]func(w *wireCommand) Command{
 	codeInit: func(w *wireCommand) Command {
 		first := w.toRegisterNode()
@@ -195,7 +199,7 @@ var commandDecoders = map[commandCode]func(w *wireCommand) Command{
 	codeSetVoters:     func(w *wireCommand) Command { return SetVoters{w.Nodes} },
 }
 
-// command gives the command that w holds.
+// toCommand returns the command that w holds.
 func (w *wireCommand) toCommand() (Command, error) {
 	const op rhumb.Op = "catalog.DecodeCommand"
 	if w.Code == codeBatch {
@@ -203,13 +207,14 @@ func (w *wireCommand) toCommand() (Command, error) {
 	}
 	take, ok := commandDecoders[w.Code]
 	if !ok {
-		return nil, rhumb.Ef(op, rhumb.Incompatible, "unknown command %d; use a newer binary", w.Code)
+		return nil, rhumb.Ef(op, rhumb.Incompatible, "command %d is unknown to this binary; use a newer one", w.Code)
 	}
+	// toUUID copies whatever fits, so a wrong length has to be found here.
 	if n := len(w.Cluster); n != 0 && n != len(rhumb.UUID{}) {
-		return nil, rhumb.Ef(op, rhumb.Corrupt, "the cluster id has %d bytes", n)
+		return nil, rhumb.Ef(op, rhumb.Corrupt, "the cluster id has %d bytes instead of %d", n, len(rhumb.UUID{}))
 	}
 	if n := len(w.Store); n != 0 && n != len(rhumb.UUID{}) {
-		return nil, rhumb.Ef(op, rhumb.Corrupt, "the store's identity has %d bytes", n)
+		return nil, rhumb.Ef(op, rhumb.Corrupt, "the store id has %d bytes instead of %d", n, len(rhumb.UUID{}))
 	}
 	return take(w), nil
 }
@@ -217,13 +222,14 @@ func (w *wireCommand) toCommand() (Command, error) {
 func (w *wireCommand) toBatch() (Command, error) {
 	const op rhumb.Op = "catalog.DecodeCommand"
 	if len(w.Items) > BatchMax {
-		return nil, rhumb.Ef(op, rhumb.Corrupt, "a batch of %d commands, want at most %d", len(w.Items), BatchMax)
+		return nil, rhumb.Ef(op, rhumb.Corrupt, "batch has %d commands; the limit is %d", len(w.Items), BatchMax)
 	}
 	b := Batch{Commands: make([]Command, len(w.Items))}
 	for i := range w.Items {
 		item := &w.Items[i]
+		// A nested batch would evade BatchMax.
 		if item.Code == codeBatch || item.Code == codeInit {
-			return nil, rhumb.Ef(op, rhumb.Corrupt, "command %d of a batch cannot stand in one", i)
+			return nil, rhumb.Ef(op, rhumb.Corrupt, "command %d is not allowed in a batch", i)
 		}
 		cmd, err := item.toCommand()
 		if err != nil {
@@ -242,7 +248,7 @@ func (w *wireCommand) toRegisterNode() RegisterNode {
 	}
 }
 
-// fromUUID leaves out the zero identity.
+// fromUUID returns the bytes of a UUID, or nil for the zero UUID, which is then left out.
 func fromUUID(u rhumb.UUID) []byte {
 	if u.IsZero() {
 		return nil
