@@ -17,7 +17,7 @@ func (d *driver) applyReady(rd raft.Ready) error {
 	start := d.rt.Now()
 	var delta delta
 	if !raft.IsEmptySnap(rd.Snapshot) {
-		if err := d.install(rd.Snapshot); err != nil {
+		if err := d.installTransfer(rd.Snapshot); err != nil {
 			return err
 		}
 		delta.full = true
@@ -33,11 +33,11 @@ func (d *driver) applyReady(rd raft.Ready) error {
 			decided = append(decided, dec)
 		}
 	}
-	d.publish(delta)
+	d.publishState(delta)
 	for _, dec := range decided {
 		dec.proposal.finish(dec.result, nil)
 	}
-	d.metrics.applied(len(rd.CommittedEntries), d.rt.Now()-start, d.log)
+	d.metrics.observeApply(len(rd.CommittedEntries), d.rt.Now()-start, d.log)
 	return nil
 }
 
@@ -48,7 +48,7 @@ type decision struct {
 }
 
 // install takes over a state that the leader sent.
-func (d *driver) install(transfer *raftpb.Snapshot) error {
+func (d *driver) installTransfer(transfer *raftpb.Snapshot) error {
 	state, err := catalog.Decode(transfer.GetData())
 	if err != nil {
 		return rhumb.Wrap("raftmeta.install", err)
@@ -116,12 +116,12 @@ func decodeConfChange(e *raftpb.Entry) (*raftpb.ConfChangeV2, error) {
 }
 
 // publish shows the applied state to readers and watchers.
-func (d *driver) publish(delta delta) {
+func (d *driver) publishState(delta delta) {
 	old := d.view.Load()
 	d.view.Store(&view{state: d.state, newer: make(chan struct{})})
 	close(old.newer)
 	if old.state != d.state || delta.full {
-		d.watches.add(d.state, delta) // after the view is stored: see Group.Watch
+		d.watches.addState(d.state, delta) // after the view is stored: see Group.Watch
 	}
 }
 
@@ -137,7 +137,7 @@ func (d *driver) cutForMembers() error {
 		return rhumb.Wrap("raftmeta.cutForMembers", err)
 	}
 	cutting := d.cutting // one that is under way brings an older state, and is dropped when it comes
-	err = d.cut(&raftpb.Snapshot{
+	err = d.cutLog(&raftpb.Snapshot{
 		Data:     d.state.Encode(),
 		Metadata: &raftpb.SnapshotMetadata{Index: proto.Uint64(d.applied), Term: proto.Uint64(term), ConfState: d.conf},
 	})
@@ -146,7 +146,7 @@ func (d *driver) cutForMembers() error {
 }
 
 // maybeCut begins to cut the log when it has grown enough: the state is encoded beside the loop, which goes on.
-func (d *driver) maybeCut() {
+func (d *driver) startCut() {
 	grown := d.log.size - d.log.kept
 	if d.cutting || d.applied <= d.log.transferred || grown < max(d.config.LogSize, d.log.stateSize) {
 		return
@@ -161,12 +161,12 @@ func (d *driver) maybeCut() {
 	var data []byte
 	d.rt.Disk(true, func() { data = state.Encode() }, func() {
 		d.cuts <- &raftpb.Snapshot{Data: data, Metadata: metadata} // has room: one is under way at a time
-		d.signal()
+		d.wakeDriver()
 	})
 }
 
 // cut replaces the log behind an encoded state.
-func (d *driver) cut(transfer *raftpb.Snapshot) error {
+func (d *driver) cutLog(transfer *raftpb.Snapshot) error {
 	d.cutting = false
 	if d.log.transferred >= transfer.GetMetadata().GetIndex() {
 		return nil // a newer state came from the leader meanwhile
@@ -174,7 +174,7 @@ func (d *driver) cut(transfer *raftpb.Snapshot) error {
 	if err := d.log.compact(transfer, d.config.LogKeep); err != nil {
 		return rhumb.Wrap("raftmeta.cut", err)
 	}
-	d.metrics.cut(d.log)
+	d.metrics.observeCut(d.log)
 	d.config.logger().Debug("metadata log cut", "index", transfer.GetMetadata().GetIndex(), "bytes", len(transfer.GetData()))
 	return nil
 }

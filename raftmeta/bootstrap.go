@@ -31,7 +31,7 @@ func Bootstrap(kv KV, init catalog.Init) (catalog.Result, error) {
 		},
 	}
 	b := kv.NewBatch()
-	b.Set(keyTransfer, marshal(transfer))
-	b.Set(keyHardState, marshal(&raftpb.HardState{Term: proto.Uint64(1), Vote: proto.Uint64(0), Commit: proto.Uint64(1)}))
+	b.Set(keyTransfer, mustMarshal(transfer))
+	b.Set(keyHardState, mustMarshal(&raftpb.HardState{Term: proto.Uint64(1), Vote: proto.Uint64(0), Commit: proto.Uint64(1)}))
 	return res, rhumb.Wrap(op, b.Commit(true))
 }

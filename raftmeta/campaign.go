@@ -26,13 +26,13 @@ type campaign struct {
 }
 
 // heard notes that the leader, which may be this replica itself, was heard.
-func (c *campaign) heard(leader uint64) { c.leader, c.quiet = leader, 0 }
+func (c *campaign) noteLeader(leader uint64) { c.leader, c.quiet = leader, 0 }
 
 // newTerm notes that the term changed: its leader has a timeout to be heard.
-func (c *campaign) newTerm() { c.quiet = 0 }
+func (c *campaign) noteTerm() { c.quiet = 0 }
 
 // leaderless notes that nobody leads as far as the voters say, so that nobody needs to wait for a leader.
-func (c *campaign) leaderless() { c.leader, c.quiet = 0, c.timeout }
+func (c *campaign) noteLeaderless() { c.leader, c.quiet = 0, c.timeout }
 
 // tick counts a tick and reports whether this voter asks for votes now.
 func (c *campaign) tick(self uint64, voters []uint64) bool {
@@ -44,19 +44,19 @@ func (c *campaign) tick(self uint64, voters []uint64) bool {
 }
 
 // heardLeader notes a message of the leader.
-func (d *driver) heardLeader(from uint64) {
+func (d *driver) noteLeader(from uint64) {
 	if from == d.lead {
-		d.campaign.heard(from)
+		d.campaign.noteLeader(from)
 	}
 }
 
 // campaignOnTurn asks for votes when it is this voter's turn.
 func (d *driver) campaignOnTurn() {
 	if d.isLead {
-		d.campaign.heard(uint64(d.config.Node))
+		d.campaign.noteLeader(uint64(d.config.Node))
 		return
 	}
-	if d.campaign.tick(uint64(d.config.Node), electors(d.conf)) && d.proof.mayCampaign() {
+	if d.campaign.tick(uint64(d.config.Node), votingMembers(d.conf)) && d.proof.mayCampaign() {
 		if err := d.node.Campaign(); err != nil {
 			d.config.logger().Debug("not a candidate", "error", err)
 		}
@@ -78,7 +78,7 @@ func (d *driver) setPace() {
 	d.pace = tick
 	d.stopTicks = d.rt.Every(tick, false, func() {
 		d.due.Store(true)
-		d.signal()
+		d.wakeDriver()
 	})
 }
 
@@ -88,7 +88,7 @@ func (d *driver) isNear() bool {
 		return false
 	}
 	var far time.Duration
-	for _, id := range nodeIDs(electors(d.conf)) {
+	for _, id := range nodeIDs(votingMembers(d.conf)) {
 		if rtt, ok := d.config.RTT(id); ok && id != d.config.Node {
 			far = max(far, rtt)
 		}

@@ -18,13 +18,13 @@ func TestCampaign(t *testing.T) {
 		before func(c *campaign)
 		want   []int
 	}{
-		{"the first of those that remain", 1, func(c *campaign) { c.heard(2) }, []int{11, 15, 19, 23}},
-		{"the second of those that remain", 3, func(c *campaign) { c.heard(2) }, []int{13, 17, 21}},
-		{"a leader that lost its place", 2, func(c *campaign) { c.heard(2) }, []int{13, 19}},
-		{"nobody leads after a start", 1, func(c *campaign) { c.leaderless() }, []int{1, 7, 13, 19}},
-		{"nobody leads after a start, the last", 3, func(c *campaign) { c.leaderless() }, []int{5, 11, 17, 23}},
-		{"a new term", 1, func(c *campaign) { c.leaderless(); c.newTerm() }, []int{11, 17, 23}},
-		{"no voter", 4, func(c *campaign) { c.leaderless() }, nil},
+		{"the first of those that remain", 1, func(c *campaign) { c.noteLeader(2) }, []int{11, 15, 19, 23}},
+		{"the second of those that remain", 3, func(c *campaign) { c.noteLeader(2) }, []int{13, 17, 21}},
+		{"a leader that lost its place", 2, func(c *campaign) { c.noteLeader(2) }, []int{13, 19}},
+		{"nobody leads after a start", 1, func(c *campaign) { c.noteLeaderless() }, []int{1, 7, 13, 19}},
+		{"nobody leads after a start, the last", 3, func(c *campaign) { c.noteLeaderless() }, []int{5, 11, 17, 23}},
+		{"a new term", 1, func(c *campaign) { c.noteLeaderless(); c.noteTerm() }, []int{11, 17, 23}},
+		{"no voter", 4, func(c *campaign) { c.noteLeaderless() }, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := campaign{timeout: 10}

@@ -30,7 +30,7 @@ type evidence struct {
 	e  place.Evidence
 }
 
-func (e *evidence) add(now time.Duration, r place.Report) {
+func (e *evidence) addReport(now time.Duration, r place.Report) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.e.Add(now, r)
@@ -44,13 +44,13 @@ func (e *evidence) reset() {
 }
 
 // heir chooses who takes over a range from a primary that asks to be relieved.
-func (e *evidence) heir(now time.Duration, s *catalog.State, r *rhumb.Range) (rhumb.NodeID, bool) {
+func (e *evidence) findHeir(now time.Duration, s *catalog.State, r *rhumb.Range) (rhumb.NodeID, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.e.Heir(now, s, r)
 }
 
-func (e *evidence) relieved() []rhumb.NodeID {
+func (e *evidence) takeRelieved() []rhumb.NodeID {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.e.Relieved()
@@ -74,25 +74,25 @@ func (c *controller) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		sched.Sleep(c.rt, ctx, c.config.EvaluateEvery)
 		if l := c.leadership.Load(); l.leader == c.config.Node && ctx.Err() == nil {
-			c.act(ctx, l)
+			c.runRound(ctx, l)
 		}
 	}
 }
 
 // act does one round under a leadership. A new leadership starts with nothing remembered.
-func (c *controller) act(ctx context.Context, l *leadership) {
+func (c *controller) runRound(ctx context.Context, l *leadership) {
 	if c.term != l.term || c.planner == nil {
 		c.term, c.planner, c.planned = l.term, place.NewPlanner(c.config.Place), 0
 	}
 	now := c.rt.Now() - c.start
 	c.planner.Observe(now, c.State())
-	for _, id := range c.evidence.relieved() {
+	for _, id := range c.evidence.takeRelieved() {
 		c.planner.Relapse(now, id)
 	}
-	c.judge(ctx, l, now)
+	c.fenceNodes(ctx, l, now)
 	if c.planned == 0 || now-c.planned >= c.config.PlanEvery {
 		c.planned = now
-		c.plan(ctx, now)
+		c.makePlans(ctx, now)
 	}
 }
 
@@ -104,13 +104,13 @@ func (c *controller) canServe(r *rhumb.Range, id rhumb.NodeID) bool {
 }
 
 // judge fences nodes while the evidence suffices.
-func (c *controller) judge(ctx context.Context, l *leadership, now time.Duration) {
+func (c *controller) fenceNodes(ctx context.Context, l *leadership, now time.Duration) {
 	lost := func(id rhumb.NodeID) bool {
 		since := l.since // others did not send to this node before it led
 		if id == l.before {
 			since = 0 // but the leader before did, all the time
 		}
-		return c.contacts.silent(id, since, c.rt.Now()) >= c.config.ContactTimeout
+		return c.contacts.silentFor(id, since, c.rt.Now()) >= c.config.ContactTimeout
 	}
 	for range c.State().NodeCount() {
 		c.evidence.mu.Lock()
@@ -120,7 +120,7 @@ func (c *controller) judge(ctx context.Context, l *leadership, now time.Duration
 		}
 		fence, found := c.evidence.e.Judge(now, c.State(), c.config.Node, lost)
 		c.evidence.mu.Unlock()
-		if !found || !c.propose(ctx, fence) {
+		if !found || !c.proposeCommand(ctx, fence) {
 			return
 		}
 		c.metrics.fenced.Inc()
@@ -129,7 +129,7 @@ func (c *controller) judge(ctx context.Context, l *leadership, now time.Duration
 }
 
 // plan makes the group's members and the placement of data as they should be, step by step.
-func (c *controller) plan(ctx context.Context, now time.Duration) {
+func (c *controller) makePlans(ctx context.Context, now time.Duration) {
 	if c.changeMembers(ctx, now) {
 		c.planned = 0 // one change at a time; the next round goes on
 		return
@@ -142,7 +142,7 @@ func (c *controller) plan(ctx context.Context, now time.Duration) {
 		func() []catalog.Command { return c.planner.Balance(c.State()) },
 	} {
 		for batch := range slices.Chunk(commands(), controllerBatch) {
-			if !c.propose(ctx, catalog.Batch{Commands: batch}) {
+			if !c.proposeCommand(ctx, catalog.Batch{Commands: batch}) {
 				return
 			}
 		}
@@ -150,7 +150,7 @@ func (c *controller) plan(ctx context.Context, now time.Duration) {
 }
 
 // propose has a command decided; false means that the round is over.
-func (c *controller) propose(ctx context.Context, cmd catalog.Command) bool {
+func (c *controller) proposeCommand(ctx context.Context, cmd catalog.Command) bool {
 	ctx, cancel := c.rt.WithTimeout(ctx, c.config.AttemptTimeout)
 	defer cancel()
 	res, err := c.proposeHere(ctx, cmd)
@@ -166,7 +166,7 @@ func (c *controller) propose(ctx context.Context, cmd catalog.Command) bool {
 
 // changeMembers proposes the next change of membership, if one is due, and reports whether it did.
 func (c *controller) changeMembers(ctx context.Context, now time.Duration) (changed bool) {
-	err := c.ask(ctx, "raftmeta.changeMembers", func(d *driver) { changed = d.changeMembers(c.planner, now) })
+	err := c.askDriver(ctx, "raftmeta.changeMembers", func(d *driver) { changed = d.changeMembers(c.planner, now) })
 	return changed || err != nil
 }
 
@@ -178,10 +178,10 @@ func (d *driver) changeMembers(planner *place.Planner, now time.Duration) bool {
 	if id := d.lostReplica(); id != 0 { // only a member that is new has nothing that is counted on
 		d.metrics.readmitted.Inc()
 		d.config.logger().Warn("a replica of the metadata lost entries; it is removed and taken in anew", "replica", id)
-		return d.proposeMembers(change(raftpb.ConfChangeRemoveNode, id))
+		return d.proposeMembers(memberChange(raftpb.ConfChangeRemoveNode, id))
 	}
 	if id := d.missingLearner(); id != 0 {
-		return d.proposeMembers(change(raftpb.ConfChangeAddLearnerNode, id))
+		return d.proposeMembers(memberChange(raftpb.ConfChangeAddLearnerNode, id))
 	}
 	current := nodeIDs(d.conf.GetVoters())
 	ready := d.readyNodes()
@@ -189,30 +189,30 @@ func (d *driver) changeMembers(planner *place.Planner, now time.Duration) bool {
 	var changes []*raftpb.ConfChangeSingle
 	for _, id := range wanted {
 		if !slices.Contains(current, id) {
-			changes = append(changes, change(raftpb.ConfChangeAddNode, uint64(id)))
+			changes = append(changes, memberChange(raftpb.ConfChangeAddNode, uint64(id)))
 		}
 	}
 	for _, id := range current {
 		if !slices.Contains(wanted, id) {
-			changes = append(changes, change(raftpb.ConfChangeAddLearnerNode, uint64(id)))
+			changes = append(changes, memberChange(raftpb.ConfChangeAddLearnerNode, uint64(id)))
 		}
 	}
 	if len(changes) == 0 {
 		return false
 	}
 	if !slices.Contains(wanted, d.config.Node) { // a leader does not demote itself, it hands over first
-		return d.transfer() != rhumb.NoNode
+		return d.transferLead() != rhumb.NoNode
 	}
 	return d.proposeMembers(changes...)
 }
 
-func change(typ raftpb.ConfChangeType, id uint64) *raftpb.ConfChangeSingle {
+func memberChange(typ raftpb.ConfChangeType, id uint64) *raftpb.ConfChangeSingle {
 	return &raftpb.ConfChangeSingle{Type: typ.Enum(), NodeId: &id}
 }
 
 // proposeMembers proposes a change of membership; several changes make a joint configuration, which Raft leaves by itself.
 func (d *driver) proposeMembers(changes ...*raftpb.ConfChangeSingle) bool {
-	if err := d.node.ProposeConfChange(&raftpb.ConfChangeV2{Changes: changes, Context: d.admitting(changes)}); err != nil {
+	if err := d.node.ProposeConfChange(&raftpb.ConfChangeV2{Changes: changes, Context: d.admissionContext(changes)}); err != nil {
 		d.config.logger().Info("change of members not proposed", "error", err)
 	}
 	d.confIndex, _ = d.log.LastIndex()

@@ -80,7 +80,7 @@ func newDriver(g *Group) (*driver, error) {
 		applied: transfer.GetMetadata().GetIndex(), pending: make(map[proposalID]*proposal), nextID: g.rt.Rand(),
 		transfers: make(map[uint64]sentTransfer), askers: make(map[uint64]asker), campaign: campaign{timeout: g.config.ElectionTicks},
 	}
-	if d.others, err = log.others(); err != nil {
+	if d.others, err = log.readOthers(); err != nil {
 		return nil, err
 	}
 	if err := d.beginLife(); err != nil {
@@ -128,19 +128,19 @@ func (d *driver) makeNode() (err error) {
 func (d *driver) run(ctx context.Context) {
 	d.setPace()
 	defer func() { d.stopTicks() }()
-	d.askNodes(d.proof.asked(0, d.standing()))
-	defer d.abandon(rhumb.E("raftmeta.Group", rhumb.Unavailable, "the node is stopping"))
+	d.askNodes(d.proof.nodesToAsk(0, d.ownStanding()))
+	defer d.abandonProposals(rhumb.E("raftmeta.Group", rhumb.Unavailable, "the node is stopping"))
 	for {
 		if err := d.handleReady(); err != nil {
 			d.config.logger().Error("metadata group stops", "error", err)
-			d.fail(err)
+			d.stopWith(err)
 			return
 		}
 		if d.rt.Await(ctx.Done(), d.wake, nil) == 0 {
 			return
 		}
-		if err := d.drain(); err != nil {
-			d.fail(err)
+		if err := d.drainQueues(); err != nil {
+			d.stopWith(err)
 			return
 		}
 	}
@@ -148,21 +148,21 @@ func (d *driver) run(ctx context.Context) {
 
 // drain takes what waits without waiting for more: messages first, since they may tell who leads. It does not choose among
 // kinds by select, which would choose at random.
-func (d *driver) drain() error {
+func (d *driver) drainQueues() error {
 	if d.due.Swap(false) {
 		d.tick()
 	}
 	var err error
-	takeAll(d.inbox, func(in inbound) { err = cmp.Or(err, d.take(in)) })
+	takeAll(d.inbox, func(in inbound) { err = cmp.Or(err, d.handleInbound(in)) })
 	if err != nil {
 		return err
 	}
 	takeAll(d.asks, func(f func(*driver)) { f(d) })
-	takeAll(d.proposals, d.propose)
+	takeAll(d.proposals, d.proposeToRaft)
 	takeAll(d.reads, d.queueRead)
 	select {
 	case transfer := <-d.cuts:
-		return d.cut(transfer)
+		return d.cutLog(transfer)
 	default:
 		return nil
 	}
@@ -182,21 +182,21 @@ func takeAll[T any](queue <-chan T, take func(T)) {
 
 func (d *driver) tick() {
 	d.ticks++
-	if d.proof.mayCampaign() || !d.proof.alone(d.conf.GetVoters()) { // Raft elects the only voter without a message
+	if d.proof.mayCampaign() || !d.proof.isAlone(d.conf.GetVoters()) { // Raft elects the only voter without a message
 		d.node.Tick()
 	}
 	d.campaignOnTurn()
 	if d.ticks%paceEvery == 0 {
 		d.setPace()
 	}
-	d.prove()
+	d.tickProof()
 	d.checkTransfers()
 	d.retryReads()
 }
 
 // step gives a message to Raft, if the replica may take it.
-func (d *driver) step(in inbound) {
-	if !d.admits(in.message) {
+func (d *driver) stepMessage(in inbound) {
+	if !d.mayReceive(in.message) {
 		return
 	}
 	if err := d.node.Step(in.message); err != nil {
@@ -204,7 +204,7 @@ func (d *driver) step(in inbound) {
 	}
 	switch in.message.GetType() {
 	case raftpb.MsgApp, raftpb.MsgHeartbeat, raftpb.MsgSnap:
-		d.heardLeader(uint64(in.from))
+		d.noteLeader(uint64(in.from))
 	}
 }
 
@@ -218,17 +218,17 @@ func (d *driver) handleReady() error {
 		}
 		if !raft.IsEmptyHardState(rd.HardState) && d.term != rd.HardState.GetTerm() {
 			d.term = rd.HardState.GetTerm()
-			d.campaign.newTerm()
+			d.campaign.noteTerm()
 		}
 		early, late := d.sortMessages(rd.Messages)
-		d.send(early)
+		d.sendMessages(early)
 		var err error
-		sched.Block(d.rt, func() { err = d.log.save(rd.HardState, rd.Entries, rd.Snapshot, rd.MustSync) })
+		sched.Block(d.rt, func() { err = d.log.saveReady(rd.HardState, rd.Entries, rd.Snapshot, rd.MustSync) })
 		if err != nil {
 			return rhumb.Wrap("raftmeta.save", err)
 		}
-		d.send(late)
-		d.announce()
+		d.sendMessages(late)
+		d.announceLeader()
 		if err := d.applyReady(rd); err != nil {
 			return err
 		}
@@ -241,10 +241,10 @@ func (d *driver) handleReady() error {
 		d.node.Advance(rd)
 		d.finishReads()
 	}
-	if changed, err := d.settle(); err != nil || changed {
+	if changed, err := d.advanceProof(); err != nil || changed {
 		return err
 	}
-	d.maybeCut()
+	d.startCut()
 	return nil
 }
 
@@ -263,7 +263,7 @@ func (d *driver) sortMessages(messages []*raftpb.Message) (early, late []*raftpb
 }
 
 // announce publishes a change of leader.
-func (d *driver) announce() {
+func (d *driver) announceLeader() {
 	old := d.leadership.Load()
 	lead := rhumb.NodeID(d.lead)
 	if old.leader == lead && (old.term == d.term || lead == rhumb.NoNode) {
@@ -279,17 +279,17 @@ func (d *driver) announce() {
 	}
 	d.leadership.Store(&leadership{leader: lead, before: before, term: d.term, since: now, changed: make(chan struct{})})
 	close(old.changed)
-	d.metrics.leader(d.isLead, lead != rhumb.NoNode)
+	d.metrics.setLeader(d.isLead, lead != rhumb.NoNode)
 	d.confIndex = 0
 	d.config.logger().Info("metadata leader", "leader", lead, "term", d.term)
 	if !d.isLead {
 		clear(d.askers)
-		d.abandon(rhumb.E("raftmeta.Propose", rhumb.Unknown, "the leader lost its place before the command was decided"))
+		d.abandonProposals(rhumb.E("raftmeta.Propose", rhumb.Unknown, "the leader lost its place before the command was decided"))
 	}
 }
 
 // abandon answers every pending proposal with an error.
-func (d *driver) abandon(err error) {
+func (d *driver) abandonProposals(err error) {
 	byNumber := func(a, b proposalID) int { return cmp.Compare(a.number, b.number) }
 	for _, id := range slices.SortedFunc(maps.Keys(d.pending), byNumber) {
 		p := d.pending[id]
@@ -299,7 +299,7 @@ func (d *driver) abandon(err error) {
 }
 
 // status describes the replica.
-func (d *driver) status() Status {
+func (d *driver) replicaStatus() Status {
 	st := d.node.Status()
 	first, _ := d.log.FirstIndex()
 	last, _ := d.log.LastIndex()
@@ -308,10 +308,10 @@ func (d *driver) status() Status {
 		Role: roleName(st.RaftState, d.conf, uint64(d.config.Node)), Commit: st.HardState.GetCommit(), Applied: d.applied, First: first, Last: last,
 		Voters: nodeIDs(d.conf.GetVoters()), Learners: nodeIDs(d.conf.GetLearners()),
 		Outgoing: nodeIDs(d.conf.GetVotersOutgoing()), Silent: d.proof.silent, Short: d.proof.record.Short, Floor: d.proof.floor.Index,
-		Waits: nodeIDs(d.proof.unanswered(d.standing())), Recovered: d.log.record.Recovered,
+		Waits: nodeIDs(d.proof.unansweredVoters(d.ownStanding())), Recovered: d.log.record.Recovered,
 	}
 	if d.isLead {
-		s.Readmits = nodeIDs(d.readmits())
+		s.Readmits = nodeIDs(d.replicasToReadmit())
 		s.Match = make(map[rhumb.NodeID]uint64)
 		for id, pr := range st.Progress {
 			s.Match[rhumb.NodeID(id)] = pr.Match
@@ -334,7 +334,7 @@ func roleName(state raft.StateType, conf *raftpb.ConfState, self uint64) string 
 }
 
 // transfer asks Raft to hand the lead to the voter that is furthest along, and gives it; NoNode when there is no other.
-func (d *driver) transfer() rhumb.NodeID {
+func (d *driver) transferLead() rhumb.NodeID {
 	var heir, match uint64
 	d.node.WithProgress(func(id uint64, typ raft.ProgressType, pr tracker.Progress) {
 		if id != uint64(d.config.Node) && typ == raft.ProgressTypePeer && pr.RecentActive && pr.Match > match {

@@ -124,7 +124,7 @@ func Open(c Config) (*Group, error) {
 }
 
 // signal tells the driver that something waits for it.
-func (g *Group) signal() {
+func (g *Group) wakeDriver() {
 	select {
 	case g.wake <- struct{}{}:
 	default: // it will look anyway
@@ -133,7 +133,7 @@ func (g *Group) signal() {
 
 // Close stops the replica and waits until it has. Calls that wait fail with kind Unavailable.
 func (g *Group) Close() error {
-	g.fail(rhumb.E("raftmeta.Group", rhumb.Unavailable, "the node is stopping"))
+	g.stopWith(rhumb.E("raftmeta.Group", rhumb.Unavailable, "the node is stopping"))
 	for _, ended := range g.running {
 		g.rt.Await(ended, nil, nil)
 	}
@@ -141,12 +141,12 @@ func (g *Group) Close() error {
 }
 
 // fail stops the replica for a reason.
-func (g *Group) fail(err error) {
+func (g *Group) stopWith(err error) {
 	g.failOnce.Do(func() {
 		g.failure = err
 		close(g.done)
 		g.cancel()
-		g.watches.close(err)
+		g.watches.closeAll(err)
 	})
 }
 
@@ -184,14 +184,14 @@ func (g *Group) AwaitRevision(ctx context.Context, revision uint64) error {
 		if v.state.Revision() >= revision {
 			return nil
 		}
-		if err := g.wait(ctx, op, v.newer); err != nil {
+		if err := g.waitFor(ctx, op, v.newer); err != nil {
 			return err
 		}
 	}
 }
 
 // wait waits for a channel, the end of ctx or the end of the replica.
-func (g *Group) wait(ctx context.Context, op rhumb.Op, c <-chan struct{}) error {
+func (g *Group) waitFor(ctx context.Context, op rhumb.Op, c <-chan struct{}) error {
 	switch g.rt.Await(c, ctx.Done(), g.done) {
 	case 1:
 		return rhumb.WrapKind(op, rhumb.Unavailable, context.Cause(ctx))
@@ -202,20 +202,20 @@ func (g *Group) wait(ctx context.Context, op rhumb.Op, c <-chan struct{}) error 
 }
 
 // ask runs f in the driver's process.
-func (g *Group) ask(ctx context.Context, op rhumb.Op, f func(*driver)) error {
+func (g *Group) askDriver(ctx context.Context, op rhumb.Op, f func(*driver)) error {
 	answered := make(chan struct{})
 	select {
 	case g.asks <- func(d *driver) { defer close(answered); f(d) }:
-		g.signal()
+		g.wakeDriver()
 	default:
 		return rhumb.Ef(op, rhumb.Overloaded, "%d questions wait already", asksMax)
 	}
-	return g.wait(ctx, op, answered)
+	return g.waitFor(ctx, op, answered)
 }
 
 // Status describes the replica.
 func (g *Group) Status(ctx context.Context) (s Status, err error) {
-	err = g.ask(ctx, "raftmeta.Status", func(d *driver) { s = d.status() })
+	err = g.askDriver(ctx, "raftmeta.Status", func(d *driver) { s = d.replicaStatus() })
 	return s, err
 }
 
@@ -226,13 +226,13 @@ func (g *Group) StepAside(ctx context.Context) error {
 	for g.IsLeader() {
 		l := g.leadership.Load()
 		heir := rhumb.NoNode
-		if err := g.ask(ctx, op, func(d *driver) { heir = d.transfer() }); err != nil {
+		if err := g.askDriver(ctx, op, func(d *driver) { heir = d.transferLead() }); err != nil {
 			return err
 		}
 		if heir == rhumb.NoNode {
 			return nil
 		}
-		if err := g.wait(ctx, op, l.changed); err != nil {
+		if err := g.waitFor(ctx, op, l.changed); err != nil {
 			return err
 		}
 	}
@@ -249,10 +249,10 @@ func (g *Group) Report(ctx context.Context, r place.Report) error {
 		switch l.leader {
 		case rhumb.NoNode:
 		case g.config.Node:
-			g.evidence.add(g.rt.Now()-g.start, r)
+			g.evidence.addReport(g.rt.Now()-g.start, r)
 			return nil
 		default:
-			response, err := g.forward(ctx, l, encodeReport(r))
+			response, err := g.forwardToLeader(ctx, l, encodeReport(r))
 			if err == nil {
 				_, err = decodeResponse(response)
 			}
@@ -261,7 +261,7 @@ func (g *Group) Report(ctx context.Context, r place.Report) error {
 			}
 			continue
 		}
-		if err := g.wait(ctx, op, l.changed); err != nil {
+		if err := g.waitFor(ctx, op, l.changed); err != nil {
 			return err
 		}
 	}

@@ -344,7 +344,7 @@ func TestUnknownCommandStops(t *testing.T) {
 		c.awaitVoters(3)
 		leader := c.leader()
 		data := append(encodeProposal(proposalID{leader, 1}, catalog.SetVoters{})[:proposalHeader], 0xa2, 0x01, 0x18, 0x63, 0x02, 0x01)
-		if err := c.groups[leader].ask(c.t.Context(), "test", func(d *driver) {
+		if err := c.groups[leader].askDriver(c.t.Context(), "test", func(d *driver) {
 			if err := d.node.Propose(data); err != nil {
 				t.Error(err)
 			}

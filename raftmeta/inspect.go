@@ -32,13 +32,13 @@ func (c LogCondition) Short() bool { return c.Gap != 0 || c.Commit > c.Last }
 func InspectLog(kv KV) (c LogCondition, err error) {
 	l := &logStore{kv: kv}
 	var transfer raftpb.Snapshot
-	if _, err := l.read(keyTransfer, &transfer); err != nil {
+	if _, err := l.readMessage(keyTransfer, &transfer); err != nil {
 		return c, err
 	}
 	c.Transfer = transfer.GetMetadata().GetIndex()
 	c.Last = c.Transfer
 	var hard raftpb.HardState
-	if _, err := l.read(keyHardState, &hard); err != nil {
+	if _, err := l.readMessage(keyHardState, &hard); err != nil {
 		return c, err
 	}
 	c.Term, c.Vote, c.Commit = hard.GetTerm(), hard.GetVote(), hard.GetCommit()
@@ -47,7 +47,7 @@ func InspectLog(kv KV) (c LogCondition, err error) {
 			return c, err
 		}
 		if len(pair.Key) != len(keyEntry)+8 {
-			return c, l.corrupt("log", rhumb.Ef("raftmeta.InspectLog", rhumb.Corrupt, "key %x is not that of an entry", pair.Key))
+			return c, l.corruptError("log", rhumb.Ef("raftmeta.InspectLog", rhumb.Corrupt, "key %x is not that of an entry", pair.Key))
 		}
 		index := binary.BigEndian.Uint64(pair.Key[len(keyEntry):])
 		if index != c.Last+1 {

@@ -12,10 +12,10 @@ import (
 // TestInspectLog looks at logs that hold what they should, end before their commit index, have a gap, and are damaged.
 func TestInspectLog(t *testing.T) {
 	entry := func(index uint64) []byte {
-		return marshal(&raftpb.Entry{Index: proto.Uint64(index), Term: proto.Uint64(2)})
+		return mustMarshal(&raftpb.Entry{Index: proto.Uint64(index), Term: proto.Uint64(2)})
 	}
-	hard := marshal(&raftpb.HardState{Term: proto.Uint64(2), Vote: proto.Uint64(3), Commit: proto.Uint64(15)})
-	transfer := marshal(&raftpb.Snapshot{Metadata: &raftpb.SnapshotMetadata{Index: proto.Uint64(10), Term: proto.Uint64(1), ConfState: &raftpb.ConfState{}}})
+	hard := mustMarshal(&raftpb.HardState{Term: proto.Uint64(2), Vote: proto.Uint64(3), Commit: proto.Uint64(15)})
+	transfer := mustMarshal(&raftpb.Snapshot{Metadata: &raftpb.SnapshotMetadata{Index: proto.Uint64(10), Term: proto.Uint64(1), ConfState: &raftpb.ConfState{}}})
 	fill := func(change func(b KVBatch)) KV {
 		kv := newMemKV()
 		b := kv.NewBatch()

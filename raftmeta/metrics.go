@@ -75,25 +75,25 @@ func newMetrics(r prometheus.Registerer, group GroupID) *metrics {
 	}
 }
 
-func (m *metrics) leader(self, known bool) {
+func (m *metrics) setLeader(self, known bool) {
 	m.leaderChanges.Inc()
-	m.isLeader.Set(float(self))
-	m.hasLeader.Set(float(known))
+	m.isLeader.Set(boolValue(self))
+	m.hasLeader.Set(boolValue(known))
 }
 
-func float(b bool) float64 {
+func boolValue(b bool) float64 {
 	if b {
 		return 1
 	}
 	return 0
 }
 
-func (m *metrics) proving(silent, short bool) {
-	m.silent.Set(float(silent))
-	m.short.Set(float(short))
+func (m *metrics) setProof(silent, short bool) {
+	m.silent.Set(boolValue(silent))
+	m.short.Set(boolValue(short))
 }
 
-func (m *metrics) proposed(err error, res catalog.Result, took time.Duration) {
+func (m *metrics) observeProposal(err error, res catalog.Result, took time.Duration) {
 	outcome := "done"
 	switch {
 	case err != nil:
@@ -105,13 +105,13 @@ func (m *metrics) proposed(err error, res catalog.Result, took time.Duration) {
 	m.proposeTime.Observe(took.Seconds())
 }
 
-func (m *metrics) applied(entries int, took time.Duration, l *logStore) {
+func (m *metrics) observeApply(entries int, took time.Duration, l *logStore) {
 	m.entries.Add(float64(entries))
 	m.applyTime.Observe(took.Seconds())
 	m.logSize.Set(float64(l.size))
 }
 
-func (m *metrics) cut(l *logStore) {
+func (m *metrics) observeCut(l *logStore) {
 	m.logSize.Set(float64(l.size))
 	m.stateSize.Set(float64(l.stateSize))
 }

@@ -51,10 +51,10 @@ func (g *Group) Step(from rhumb.NodeID, b []byte) error {
 		if err != nil {
 			return err
 		}
-		g.queue(in)
+		g.queueInbound(in)
 		return nil
 	}
-	whole, err := g.parts.add(from, b)
+	whole, err := g.parts.addPart(from, b)
 	if err != nil || whole == nil {
 		return rhumb.Wrap(op, err)
 	}
@@ -68,23 +68,23 @@ func (g *Group) Step(from rhumb.NodeID, b []byte) error {
 		return rhumb.Ef(op, rhumb.Corrupt, "a %s message from %d to %d came from %s to %s",
 			m.GetType(), m.GetFrom(), m.GetTo(), from, g.config.Node)
 	}
-	g.contacts.heard(from, g.rt.Now())
-	g.queue(inbound{from: from, message: m})
+	g.contacts.noteContact(from, g.rt.Now())
+	g.queueInbound(inbound{from: from, message: m})
 	return nil
 }
 
 // queue hands a received message to the driver, unless too many wait.
-func (g *Group) queue(in inbound) {
+func (g *Group) queueInbound(in inbound) {
 	select {
 	case g.inbox <- in:
-		g.signal()
+		g.wakeDriver()
 	default:
 		g.metrics.dropped.Inc()
 	}
 }
 
 // send encodes messages and hands them to the transport, those for one node together.
-func (d *driver) send(messages []*raftpb.Message) {
+func (d *driver) sendMessages(messages []*raftpb.Message) {
 	var order []uint64
 	byNode := make(map[uint64][][]byte)
 	for _, m := range messages {
@@ -98,7 +98,7 @@ func (d *driver) send(messages []*raftpb.Message) {
 		if m.GetType() == raftpb.MsgSnap {
 			d.transfers[to] = sentTransfer{m.GetSnapshot().GetMetadata().GetIndex(), d.ticks}
 		}
-		byNode[to] = append(byNode[to], split(uint32(d.ticks), marshal(m))...)
+		byNode[to] = append(byNode[to], splitMessage(uint32(d.ticks), mustMarshal(m))...)
 	}
 	for _, to := range order {
 		d.config.Transport.Send(rhumb.NodeID(to), d.config.Group, byNode[to])
@@ -128,7 +128,7 @@ func (d *driver) checkTransfers() {
 }
 
 // split gives a message as it goes onto the wire: whole, or in parts.
-func split(number uint32, message []byte) [][]byte {
+func splitMessage(number uint32, message []byte) [][]byte {
 	if len(message) <= FragmentSize {
 		return [][]byte{append([]byte{messageWhole}, message...)}
 	}
@@ -159,7 +159,7 @@ type unfinished struct {
 }
 
 // add takes one message from the wire, and gives the whole message that it is or completes, or nil.
-func (a *assembler) add(from rhumb.NodeID, b []byte) ([]byte, error) {
+func (a *assembler) addPart(from rhumb.NodeID, b []byte) ([]byte, error) {
 	const op rhumb.Op = "raftmeta.assemble"
 	switch {
 	case len(b) > 0 && b[0] == messageWhole:
@@ -200,7 +200,7 @@ type contacts struct {
 	last map[rhumb.NodeID]time.Duration
 }
 
-func (c *contacts) heard(id rhumb.NodeID, at time.Duration) {
+func (c *contacts) noteContact(id rhumb.NodeID, at time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.last == nil {
@@ -210,7 +210,7 @@ func (c *contacts) heard(id rhumb.NodeID, at time.Duration) {
 }
 
 // silent gives how long nothing was heard of a node, counted from a start at the earliest.
-func (c *contacts) silent(id rhumb.NodeID, start, now time.Duration) time.Duration {
+func (c *contacts) silentFor(id rhumb.NodeID, start, now time.Duration) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return now - max(c.last[id], start)

@@ -154,9 +154,9 @@ func TestParts(t *testing.T) {
 	var a assembler
 	for _, size := range []int{0, 1, FragmentSize - 1, FragmentSize, FragmentSize + 1, 3*FragmentSize - 1, 3 * FragmentSize} {
 		message := bytes.Repeat([]byte("0123456789abcdef"), size/16+1)[:size]
-		parts := split(7, message)
+		parts := splitMessage(7, message)
 		for i, part := range parts {
-			got, err := a.add(1, part)
+			got, err := a.addPart(1, part)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -172,8 +172,8 @@ func TestParts(t *testing.T) {
 
 // TestPartsWithGaps loses, repeats and mixes parts: nothing comes out that did not go in.
 func TestPartsWithGaps(t *testing.T) {
-	one := split(1, bytes.Repeat([]byte("a"), 3*FragmentSize))
-	two := split(2, bytes.Repeat([]byte("b"), 3*FragmentSize))
+	one := splitMessage(1, bytes.Repeat([]byte("a"), 3*FragmentSize))
+	two := splitMessage(2, bytes.Repeat([]byte("b"), 3*FragmentSize))
 	tests := map[string][][]byte{
 		"lost first":  {one[1], one[2]},
 		"lost middle": {one[0], one[2]},
@@ -184,12 +184,12 @@ func TestPartsWithGaps(t *testing.T) {
 	for name, parts := range tests {
 		var a assembler
 		for _, p := range parts {
-			if got, err := a.add(1, p); got != nil || err != nil {
+			if got, err := a.addPart(1, p); got != nil || err != nil {
 				t.Errorf("%s: got %d bytes, %v", name, len(got), err)
 			}
 		}
 		for _, p := range two { // a whole message after it comes through
-			if got, err := a.add(1, p); err != nil || got != nil && !slices.Equal(got, bytes.Repeat([]byte("b"), 3*FragmentSize)) {
+			if got, err := a.addPart(1, p); err != nil || got != nil && !slices.Equal(got, bytes.Repeat([]byte("b"), 3*FragmentSize)) {
 				t.Errorf("%s: the next message: %d bytes, %v", name, len(got), err)
 			}
 		}
@@ -202,7 +202,7 @@ func TestPartsWithGaps(t *testing.T) {
 func TestPartsRefused(t *testing.T) {
 	var a assembler
 	for _, b := range [][]byte{nil, {}, {9}, {messagePart}, {messagePart, 0, 0, 0, 1, 0, 2, 0, 2, 'x'}, {messagePart, 0, 0, 0, 1, 0, 0, 0xff, 0xff, 'x'}} {
-		if _, err := a.add(1, b); rhumb.KindOf(err) != rhumb.Corrupt {
+		if _, err := a.addPart(1, b); rhumb.KindOf(err) != rhumb.Corrupt {
 			t.Errorf("%x: got %v, want kind corrupt", b, err)
 		}
 	}
@@ -214,7 +214,7 @@ func TestPassedOnReads(t *testing.T) {
 	g := &Group{config: Config{Node: 1}, rt: sched.System, inbox: make(chan inbound, 2), metrics: newMetrics(nil, 0)}
 	for typ, want := range map[raftpb.MessageType]rhumb.Kind{raftpb.MsgReadIndex: 0, raftpb.MsgApp: rhumb.Corrupt, raftpb.MsgVoteResp: rhumb.Corrupt} {
 		m := &raftpb.Message{Type: typ.Enum(), From: proto.Uint64(3), To: proto.Uint64(1)}
-		err := g.Step(2, append([]byte{messageWhole}, marshal(m)...))
+		err := g.Step(2, append([]byte{messageWhole}, mustMarshal(m)...))
 		if want == 0 && err != nil || want != 0 && rhumb.KindOf(err) != want {
 			t.Errorf("%s of n3 through n2: %v", typ, err)
 		}
@@ -226,7 +226,7 @@ func TestPassedOnReads(t *testing.T) {
 
 func FuzzStep(f *testing.F) {
 	f.Add([]byte{messageWhole})
-	f.Add(split(1, make([]byte, FragmentSize+1))[0][:64])
+	f.Add(splitMessage(1, make([]byte, FragmentSize+1))[0][:64])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		g := &Group{config: Config{Node: 1}, rt: sched.System, inbox: make(chan inbound, 1), metrics: newMetrics(nil, 0)}
 		if err := g.Step(2, b); err != nil && rhumb.KindOf(err) != rhumb.Corrupt {

@@ -31,7 +31,7 @@ type position struct {
 }
 
 // behind reports whether a log that ends at p lacks something that a log that ends at q may hold.
-func (p position) behind(q position) bool {
+func (p position) less(q position) bool {
 	return p.Term < q.Term || p.Term == q.Term && p.Index < q.Index
 }
 
@@ -69,7 +69,7 @@ type record struct {
 }
 
 // begin returns the record of a new life.
-func (r record) begin(life uint64, short bool) record {
+func (r record) beginLife(life uint64, short bool) record {
 	switch {
 	case r.Took:
 		r.Formers = []uint64{r.Life}
@@ -119,7 +119,7 @@ type ruling struct {
 // One that is short may only have forgotten the others.
 func newProof(self uint64, r record, fresh bool, s standing) *proof {
 	p := &proof{self: self, record: r, answers: make(map[uint64]answer)}
-	p.silent = !fresh && !(p.alone(s.Voters) && len(s.Learners) == 0 && !r.Short)
+	p.silent = !fresh && !(p.isAlone(s.Voters) && len(s.Learners) == 0 && !r.Short)
 	if !p.silent {
 		p.record.Took, p.record.Short = true, false
 	}
@@ -127,15 +127,15 @@ func newProof(self uint64, r record, fresh bool, s standing) *proof {
 }
 
 // alone reports whether the replica is the only voter.
-func (p *proof) alone(voters []uint64) bool { return slices.Equal(voters, []uint64{p.self}) }
+func (p *proof) isAlone(voters []uint64) bool { return slices.Equal(voters, []uint64{p.self}) }
 
 // question returns what the replica asks.
-func (p *proof) question(last position) question {
+func (p *proof) newQuestion(last position) question {
 	return question{Life: p.record.Life, Formers: p.record.Formers, Short: p.record.Short, Silent: p.silent, Last: last}
 }
 
 // asked lists the nodes to ask in this tick.
-func (p *proof) asked(tick uint64, s standing) []uint64 {
+func (p *proof) nodesToAsk(tick uint64, s standing) []uint64 {
 	every := uint64(askLater)
 	if p.silent {
 		every = askSilent
@@ -143,8 +143,8 @@ func (p *proof) asked(tick uint64, s standing) []uint64 {
 	if tick%every != 0 {
 		return nil
 	}
-	ask := p.voters(s)
-	if p.alone(ask) { // the learners know whether it still is
+	ask := p.newestVoters(s)
+	if p.isAlone(ask) { // the learners know whether it still is
 		ask = append(ask, s.Learners...)
 	}
 	return slices.DeleteFunc(ask, func(id uint64) bool {
@@ -154,7 +154,7 @@ func (p *proof) asked(tick uint64, s standing) []uint64 {
 }
 
 // voters returns those of the newest configuration that the replica or one that answered has applied.
-func (p *proof) voters(s standing) []uint64 {
+func (p *proof) newestVoters(s standing) []uint64 {
 	applied, voters := s.Applied, s.Voters
 	if len(voters) == 0 {
 		applied = 0
@@ -168,13 +168,13 @@ func (p *proof) voters(s standing) []uint64 {
 }
 
 // hear takes an answer in.
-func (p *proof) hear(from uint64, a answer) (r ruling) {
+func (p *proof) hearAnswer(from uint64, a answer) (r ruling) {
 	if a.Life != p.record.Life {
 		return r
 	}
 	old := p.answers[from]
 	a.Term = max(a.Term, old.Term)
-	if a.Last.behind(old.Last) {
+	if a.Last.less(old.Last) {
 		a.Last = old.Last
 	}
 	p.answers[from] = a
@@ -198,28 +198,28 @@ func (p *proof) tick(led bool) {
 }
 
 // next returns what is to be done now.
-func (p *proof) next(s standing) ruling {
+func (p *proof) nextRuling(s standing) ruling {
 	if !p.silent {
-		return p.reach(s)
+		return p.reachFloor(s)
 	}
-	a := p.admitted()
+	a := p.newestAdmission()
 	switch {
 	case a.Life != 0 && !a.Learner && s.Applied >= a.Index:
-		return p.join(s, position{})
+		return p.endSilence(s, position{})
 	case a.Life != 0 && !p.learner:
 		p.learner = true
-		term, _ := p.told(slices.Collect(maps.Keys(p.answers)))
+		term, _ := p.maxAnswered(slices.Collect(maps.Keys(p.answers)))
 		return ruling{Vote: max(term, 1)}
-	case p.heardEnough(s) && !p.overrated(s):
-		_, told := p.told(p.voters(s))
-		return p.join(s, told)
+	case p.heardEnough(s) && !p.isOverrated(s):
+		_, told := p.maxAnswered(p.newestVoters(s))
+		return p.endSilence(s, told)
 	}
 	return ruling{}
 }
 
 // reach ends the floor when the log is there.
-func (p *proof) reach(s standing) ruling {
-	if !p.belowFloor() || s.Last.behind(p.floor) {
+func (p *proof) reachFloor(s standing) ruling {
+	if !p.belowFloor() || s.Last.less(p.floor) {
 		return ruling{}
 	}
 	p.floor, p.record.Short = position{}, false
@@ -228,22 +228,22 @@ func (p *proof) reach(s standing) ruling {
 
 // join ends the silence. It has voted for itself in the greatest term it was told of, so that it votes for nobody in a term
 // in which it may have voted already. Below the floor it stays short: a start in between must not look whole.
-func (p *proof) join(s standing, told position) ruling {
+func (p *proof) endSilence(s standing, told position) ruling {
 	p.silent, p.learner, p.led = false, false, 0
 	p.record.Took, p.record.Short = true, false
-	if s.Last.behind(told) {
+	if s.Last.less(told) {
 		p.floor, p.record.Short = told, true
 	}
-	term, _ := p.told(slices.Collect(maps.Keys(p.answers)))
+	term, _ := p.maxAnswered(slices.Collect(maps.Keys(p.answers)))
 	return ruling{Store: true, Vote: max(term, 1)}
 }
 
 // told returns the greatest term and the greatest end of a log in the answers of some nodes.
-func (p *proof) told(nodes []uint64) (term uint64, last position) {
+func (p *proof) maxAnswered(nodes []uint64) (term uint64, last position) {
 	for _, id := range nodes {
 		a := p.answers[id]
 		term = max(term, a.Term)
-		if last.behind(a.Last) {
+		if last.less(a.Last) {
 			last = a.Last
 		}
 	}
@@ -251,7 +251,7 @@ func (p *proof) told(nodes []uint64) (term uint64, last position) {
 }
 
 // admitted returns the newest admission of this life that an answer tells of.
-func (p *proof) admitted() (newest admission) {
+func (p *proof) newestAdmission() (newest admission) {
 	for _, a := range p.answers {
 		if a.Admitted.Life == p.record.Life && a.Admitted.Index > newest.Index {
 			newest = a.Admitted
@@ -265,8 +265,8 @@ func (p *proof) admitted() (newest admission) {
 // voter has no vote to give twice, and may have been stopped before anybody heard of a life of it: for such a replica it is
 // enough that none of the majority knows another life.
 func (p *proof) heardEnough(s standing) bool {
-	voters := p.voters(s)
-	if p.alone(voters) {
+	voters := p.newestVoters(s)
+	if p.isAlone(voters) {
 		if len(s.Learners) == 0 && p.record.Short {
 			return p.waited >= shortAlone
 		}
@@ -297,7 +297,7 @@ func (p *proof) heardEnough(s standing) bool {
 
 // overrated reports whether a leader counts on entries that the log does not hold. It never takes that back: it must take
 // the replica in anew.
-func (p *proof) overrated(s standing) bool {
+func (p *proof) isOverrated(s standing) bool {
 	for _, a := range p.answers {
 		if a.Leads && a.Match > s.Last.Index {
 			return true
@@ -307,18 +307,18 @@ func (p *proof) overrated(s standing) bool {
 }
 
 // unanswered returns the voters that a silent replica waits for.
-func (p *proof) unanswered(s standing) []uint64 {
+func (p *proof) unansweredVoters(s standing) []uint64 {
 	if !p.silent {
 		return nil
 	}
-	return slices.DeleteFunc(p.voters(s), func(id uint64) bool {
+	return slices.DeleteFunc(p.newestVoters(s), func(id uint64) bool {
 		_, answered := p.answers[id]
 		return id == p.self || answered
 	})
 }
 
 // toldOfLeader reports whether one that answered leads.
-func (p *proof) toldOfLeader() bool {
+func (p *proof) leaderAnswered() bool {
 	for _, a := range p.answers {
 		if a.Leads {
 			return true
@@ -331,7 +331,7 @@ func (p *proof) toldOfLeader() bool {
 func (p *proof) belowFloor() bool { return p.floor != position{} }
 
 // mayVote reports whether the replica may give its vote to a candidate whose log ends at last.
-func (p *proof) mayVote(last position) bool { return !p.silent && !last.behind(p.floor) }
+func (p *proof) mayVote(last position) bool { return !p.silent && !last.less(p.floor) }
 
 // mayCampaign reports whether the replica may ask for votes.
 func (p *proof) mayCampaign() bool { return !p.silent && !p.belowFloor() }

@@ -41,7 +41,7 @@ type proposal struct {
 // finish gives the proposal its result, once.
 func (p *proposal) finish(result catalog.Result, err error) {
 	p.result, p.err = result, err
-	p.metrics.proposed(err, result, p.now()-p.start)
+	p.metrics.observeProposal(err, result, p.now()-p.start)
 	close(p.done)
 }
 
@@ -78,7 +78,7 @@ func (g *Group) Propose(ctx context.Context, cmd catalog.Command) (catalog.Resul
 	sent := false // whether an attempt may have been applied
 	for {
 		l := g.leadership.Load()
-		res, err := g.attempt(ctx, l, cmd)
+		res, err := g.proposeOnce(ctx, l, cmd)
 		if err == nil {
 			g.awaitOwn(ctx, res)
 			return res, nil
@@ -88,7 +88,7 @@ func (g *Group) Propose(ctx context.Context, cmd catalog.Command) (catalog.Resul
 		if kind != rhumb.Unavailable && kind != rhumb.Unknown && kind != rhumb.DeadlineExceeded {
 			return res, rhumb.Wrap(op, err)
 		}
-		if !g.pause(ctx, l, pause.NextBackOff()) {
+		if !g.waitToRetry(ctx, l, pause.NextBackOff()) {
 			return res, g.gaveUp(ctx, op, sent, err)
 		}
 	}
@@ -104,7 +104,7 @@ func (g *Group) gaveUp(ctx context.Context, op rhumb.Op, sent bool, last error) 
 }
 
 // pause waits before the next attempt: for a while, or until another leads. It gives false when there is to be none.
-func (g *Group) pause(ctx context.Context, l *leadership, d time.Duration) bool {
+func (g *Group) waitToRetry(ctx context.Context, l *leadership, d time.Duration) bool {
 	d = d/2 + time.Duration(g.rt.Rand()%uint64(d)) // so that nodes do not repeat themselves together
 	timer, cancel := g.rt.WithTimeout(ctx, d)
 	defer cancel()
@@ -120,7 +120,7 @@ func (g *Group) awaitOwn(ctx context.Context, res catalog.Result) {
 }
 
 // attempt proposes once, here or at the leader.
-func (g *Group) attempt(ctx context.Context, l *leadership, cmd catalog.Command) (catalog.Result, error) {
+func (g *Group) proposeOnce(ctx context.Context, l *leadership, cmd catalog.Command) (catalog.Result, error) {
 	const op rhumb.Op = "raftmeta.Propose"
 	ctx, cancel := g.rt.WithTimeout(ctx, g.config.AttemptTimeout)
 	defer cancel()
@@ -130,7 +130,7 @@ func (g *Group) attempt(ctx context.Context, l *leadership, cmd catalog.Command)
 	case g.config.Node:
 		return g.proposeHere(ctx, cmd)
 	}
-	response, err := g.forward(ctx, l, append([]byte{requestPropose}, catalog.EncodeCommand(cmd)...))
+	response, err := g.forwardToLeader(ctx, l, append([]byte{requestPropose}, catalog.EncodeCommand(cmd)...))
 	if err != nil {
 		if rhumb.KindOf(err) == rhumb.Unavailable {
 			return catalog.Result{}, err
@@ -141,7 +141,7 @@ func (g *Group) attempt(ctx context.Context, l *leadership, cmd catalog.Command)
 }
 
 // forward sends a request to a leader. A leader that was replaced is not worth waiting for.
-func (g *Group) forward(ctx context.Context, l *leadership, request []byte) ([]byte, error) {
+func (g *Group) forwardToLeader(ctx context.Context, l *leadership, request []byte) ([]byte, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := make(chan struct{})
@@ -160,7 +160,7 @@ func (g *Group) proposeHere(ctx context.Context, cmd catalog.Command) (catalog.R
 	p := &proposal{command: cmd, start: g.rt.Now(), done: make(chan struct{}), metrics: g.metrics, now: g.rt.Now}
 	select {
 	case g.proposals <- p:
-		g.signal()
+		g.wakeDriver()
 	default:
 		return catalog.Result{}, rhumb.Ef(op, rhumb.Overloaded, "%d proposals wait already", PendingMax)
 	}
@@ -174,7 +174,7 @@ func (g *Group) proposeHere(ctx context.Context, cmd catalog.Command) (catalog.R
 }
 
 // propose gives a proposal to Raft.
-func (d *driver) propose(p *proposal) {
+func (d *driver) proposeToRaft(p *proposal) {
 	const op rhumb.Op = "raftmeta.Propose"
 	switch {
 	case !d.isLead:
@@ -206,7 +206,7 @@ func (d *driver) chooseHeir(cmd catalog.Command) catalog.Command {
 		return cmd
 	}
 	if r, known := d.state.Range(c.Range); known && r.Version == c.Version {
-		if heir, found := d.evidence.heir(d.rt.Now()-d.start, d.state, r); found {
+		if heir, found := d.evidence.findHeir(d.rt.Now()-d.start, d.state, r); found {
 			c.Node = heir
 			d.metrics.yields.Inc()
 		}
@@ -261,7 +261,7 @@ func (g *Group) handleReport(b []byte) error {
 	if !g.IsLeader() {
 		return rhumb.E("raftmeta.Report", rhumb.Unavailable, "this node does not lead")
 	}
-	g.evidence.add(g.rt.Now()-g.start, r)
+	g.evidence.addReport(g.rt.Now()-g.start, r)
 	return nil
 }
 

@@ -90,7 +90,7 @@ type acquaintance struct {
 
 // meet compares the life in a question with the one that is stored. A life that is not the successor of the stored one is
 // taken over only when its node says that it is short: a life that everybody knows looks whole.
-func (a acquaintance) meet(q question) (met acquaintance, v verdict) {
+func (a acquaintance) compareLife(q question) (met acquaintance, v verdict) {
 	switch {
 	case a.Life == q.Life:
 		return a, a.Verdict
@@ -108,9 +108,9 @@ func (a acquaintance) meet(q question) (met acquaintance, v verdict) {
 }
 
 // admits is the context of a change of members: pairs of node(8) life(8) for those that it takes in.
-type admits []struct{ node, life uint64 }
+type admittedLives []struct{ node, life uint64 }
 
-func (a admits) encode() []byte {
+func (a admittedLives) encode() []byte {
 	var b []byte
 	for _, one := range a {
 		b = binary.BigEndian.AppendUint64(b, one.node)
@@ -120,7 +120,7 @@ func (a admits) encode() []byte {
 }
 
 // decodeAdmits decodes the context of a change; other bytes than it wrote admit nobody.
-func decodeAdmits(cc *raftpb.ConfChangeV2) (a admits) {
+func decodeAdmitted(cc *raftpb.ConfChangeV2) (a admittedLives) {
 	b := cc.GetContext()
 	for ; len(b) >= 16; b = b[16:] {
 		a = append(a, struct{ node, life uint64 }{binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])})

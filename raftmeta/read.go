@@ -36,11 +36,11 @@ func (g *Group) Linearize(ctx context.Context) (*catalog.State, error) {
 	r := &read{done: make(chan struct{})}
 	select {
 	case g.reads <- r:
-		g.signal()
+		g.wakeDriver()
 	default:
 		return nil, rhumb.Ef(op, rhumb.Overloaded, "%d reads wait already", ReadsMax)
 	}
-	if err := g.wait(ctx, op, r.done); err != nil {
+	if err := g.waitFor(ctx, op, r.done); err != nil {
 		return nil, err
 	}
 	if r.err != nil {

@@ -50,13 +50,13 @@ type Recovery struct {
 
 // Inspect reads what a stopped replica holds, and changes nothing.
 func Inspect(kv KV, self rhumb.NodeID) (Survivor, error) {
-	s, _, _, err := survive(kv, self)
+	s, _, _, err := readSurvivor(kv, self)
 	return s, rhumb.Wrap("raftmeta.Inspect", err)
 }
 
 // survive reads a replica, and applies all entries of its log to its state: each may have been decided by voters that are
 // gone.
-func survive(kv KV, self rhumb.NodeID) (Survivor, *logStore, *catalog.State, error) {
+func readSurvivor(kv KV, self rhumb.NodeID) (Survivor, *logStore, *catalog.State, error) {
 	l, err := readLog(kv, true)
 	if err != nil {
 		return Survivor{}, nil, nil, err
@@ -73,7 +73,7 @@ func survive(kv KV, self rhumb.NodeID) (Survivor, *logStore, *catalog.State, err
 		return Survivor{}, nil, nil, err
 	}
 	voters := make(map[uint64]bool)
-	for _, id := range electors(transfer.GetMetadata().GetConfState()) {
+	for _, id := range votingMembers(transfer.GetMetadata().GetConfState()) {
 		voters[id] = true
 	}
 	last, _ := l.LastIndex()
@@ -127,7 +127,7 @@ func applyRecovered(state *catalog.State, voters map[uint64]bool, e *raftpb.Entr
 // runs; they take its state over.
 func Recover(kv KV, self rhumb.NodeID, now time.Time) (Survivor, error) {
 	const op rhumb.Op = "raftmeta.Recover"
-	s, l, state, err := survive(kv, self)
+	s, l, state, err := readSurvivor(kv, self)
 	if err != nil {
 		return s, rhumb.Wrap(op, err)
 	}
@@ -149,6 +149,6 @@ func Recover(kv KV, self rhumb.NodeID, now time.Time) (Survivor, error) {
 			Index: proto.Uint64(index), Term: proto.Uint64(term), ConfState: &raftpb.ConfState{Voters: []uint64{uint64(self)}},
 		},
 	})
-	b.Set(keyHardState, marshal(&raftpb.HardState{Term: proto.Uint64(term), Vote: proto.Uint64(uint64(self)), Commit: proto.Uint64(index)}))
+	b.Set(keyHardState, mustMarshal(&raftpb.HardState{Term: proto.Uint64(term), Vote: proto.Uint64(uint64(self)), Commit: proto.Uint64(index)}))
 	return s, rhumb.Wrap(op, b.Commit(true))
 }

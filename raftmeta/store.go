@@ -67,7 +67,7 @@ func emptyLog(kv KV, why error) (*logStore, error) {
 	if err := l.readRecord(); err != nil || len(l.record.Voters) < 2 {
 		return nil, why
 	}
-	return l, l.wipe()
+	return l, l.wipeLog()
 }
 
 // readLog reads what the KV holds. A log of the only voter that lost its end is refused, unless accept is true.
@@ -85,7 +85,7 @@ func readLog(kv KV, accept bool) (*logStore, error) {
 		return nil, err
 	}
 	if err := l.Append(entries); err != nil {
-		return nil, l.corrupt("log", err)
+		return nil, l.corruptError("log", err)
 	}
 	err = l.readHardState(first - 1)
 	if err == nil && l.lost != nil && !accept && len(l.record.Voters) < 2 {
@@ -100,7 +100,7 @@ func (l *logStore) readRecord() error {
 		return err
 	}
 	if err := cbor.Unmarshal(value, &l.record); err != nil {
-		return l.corrupt("record of lives", err)
+		return l.corruptError("record of lives", err)
 	}
 	return nil
 }
@@ -108,15 +108,15 @@ func (l *logStore) readRecord() error {
 // readTransfer reads the state transfer, and returns the index of the first entry behind it.
 func (l *logStore) readTransfer() (first uint64, err error) {
 	var transfer raftpb.Snapshot
-	if ok, err := l.read(keyTransfer, &transfer); err != nil || !ok {
+	if ok, err := l.readMessage(keyTransfer, &transfer); err != nil || !ok {
 		return 1, err
 	}
 	if err := l.ApplySnapshot(&transfer); err != nil {
-		return 0, l.corrupt("state transfer", err)
+		return 0, l.corruptError("state transfer", err)
 	}
 	l.transferred, l.stateSize = transfer.GetMetadata().GetIndex(), len(transfer.GetData())
 	conf := transfer.GetMetadata().GetConfState()
-	l.record.Voters = electors(conf)
+	l.record.Voters = votingMembers(conf)
 	return l.transferred + 1, nil
 }
 
@@ -124,7 +124,7 @@ func (l *logStore) readTransfer() (first uint64, err error) {
 // that of a log that lost its end.
 func (l *logStore) readHardState(from uint64) error {
 	hard := new(raftpb.HardState)
-	ok, err := l.read(keyHardState, hard)
+	ok, err := l.readMessage(keyHardState, hard)
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (l *logStore) readHardState(from uint64) error {
 	lastTerm, _ := l.Term(last)
 	l.fresh = !ok && last == 0 && l.record.Life == 0
 	if hard.GetCommit() > last || hard.GetTerm() < lastTerm {
-		l.lost = l.corrupt("log", rhumb.Ef("raftmeta.log", rhumb.Corrupt, "entry %d is committed in term %d, and the log ends with entry %d of term %d",
+		l.lost = l.corruptError("log", rhumb.Ef("raftmeta.log", rhumb.Corrupt, "entry %d is committed in term %d, and the log ends with entry %d of term %d",
 			hard.GetCommit(), hard.GetTerm(), last, lastTerm))
 	}
 	if hard.GetTerm() < lastTerm {
@@ -144,7 +144,7 @@ func (l *logStore) readHardState(from uint64) error {
 }
 
 // wipe removes log and state, and keeps the lives.
-func (l *logStore) wipe() error {
+func (l *logStore) wipeLog() error {
 	b := l.kv.NewBatch()
 	b.Delete(keyHardState)
 	b.Delete(keyTransfer)
@@ -154,7 +154,7 @@ func (l *logStore) wipe() error {
 
 // beginLife stores the record of a new life; lost or short makes it short.
 func (l *logStore) beginLife(life uint64, short bool) error {
-	l.record = l.record.begin(life, short || l.lost != nil)
+	l.record = l.record.beginLife(life, short || l.lost != nil)
 	return l.saveRecord(nil)
 }
 
@@ -163,7 +163,7 @@ func (l *logStore) saveRecord(hard *raftpb.HardState) error {
 	b := l.kv.NewBatch()
 	b.Set(keyRecord, encodeCBOR(l.record))
 	if hard != nil {
-		b.Set(keyHardState, marshal(hard))
+		b.Set(keyHardState, mustMarshal(hard))
 	}
 	if err := b.Commit(true); err != nil {
 		return rhumb.Wrap("raftmeta.saveRecord", err)
@@ -175,7 +175,7 @@ func (l *logStore) saveRecord(hard *raftpb.HardState) error {
 }
 
 // others reads what is known of the lives of other members. What cannot be read is unknown.
-func (l *logStore) others() (map[uint64]acquaintance, error) {
+func (l *logStore) readOthers() (map[uint64]acquaintance, error) {
 	out := make(map[uint64]acquaintance)
 	for pair, err := range l.kv.Scan(keyOthers, keyOthersEnd) {
 		if err != nil {
@@ -197,20 +197,20 @@ func (l *logStore) saveOther(node uint64, a acquaintance) error {
 }
 
 // electors returns all nodes whose votes a configuration needs.
-func electors(conf *raftpb.ConfState) []uint64 {
+func votingMembers(conf *raftpb.ConfState) []uint64 {
 	out := slices.Concat(conf.GetVoters(), conf.GetVotersOutgoing())
 	slices.Sort(out)
 	return slices.Compact(out)
 }
 
 // read reads one message; ok is false when there is none.
-func (l *logStore) read(key []byte, m proto.Message) (ok bool, err error) {
+func (l *logStore) readMessage(key []byte, m proto.Message) (ok bool, err error) {
 	value, ok, err := l.kv.Get(key)
 	if err != nil || !ok {
 		return false, err
 	}
 	if err := proto.Unmarshal(value, m); err != nil {
-		return false, l.corrupt(string(key), err)
+		return false, l.corruptError(string(key), err)
 	}
 	return true, nil
 }
@@ -224,10 +224,10 @@ func (l *logStore) readEntries(first uint64) ([]*raftpb.Entry, error) {
 		}
 		e := new(raftpb.Entry)
 		if err := proto.Unmarshal(pair.Value, e); err != nil {
-			return nil, l.corrupt("log", err)
+			return nil, l.corruptError("log", err)
 		}
 		if e.GetIndex() != first+uint64(len(out)) {
-			return nil, l.corrupt("log", rhumb.Ef("raftmeta.log", rhumb.Corrupt, "entry %d stands where %d belongs", e.GetIndex(), first+uint64(len(out))))
+			return nil, l.corruptError("log", rhumb.Ef("raftmeta.log", rhumb.Corrupt, "entry %d stands where %d belongs", e.GetIndex(), first+uint64(len(out))))
 		}
 		out = append(out, e)
 		l.size += len(pair.Value)
@@ -235,12 +235,12 @@ func (l *logStore) readEntries(first uint64) ([]*raftpb.Entry, error) {
 	return out, nil
 }
 
-func (l *logStore) corrupt(what string, err error) error {
+func (l *logStore) corruptError(what string, err error) error {
 	return &rhumb.Error{Op: "raftmeta.openLog", Kind: rhumb.Corrupt, Msg: "the metadata group's " + what + " cannot be read", Err: err}
 }
 
 // save makes durable what a Ready asks for, in one batch, and only then shows it to Raft.
-func (l *logStore) save(hard *raftpb.HardState, entries []*raftpb.Entry, transfer *raftpb.Snapshot, sync bool) error {
+func (l *logStore) saveReady(hard *raftpb.HardState, entries []*raftpb.Entry, transfer *raftpb.Snapshot, sync bool) error {
 	b := l.kv.NewBatch()
 	if !raft.IsEmptySnap(transfer) {
 		l.putTransfer(b, transfer)
@@ -248,7 +248,7 @@ func (l *logStore) save(hard *raftpb.HardState, entries []*raftpb.Entry, transfe
 		sync = true
 	}
 	if !raft.IsEmptyHardState(hard) {
-		b.Set(keyHardState, marshal(hard))
+		b.Set(keyHardState, mustMarshal(hard))
 	}
 	grown := l.putEntries(b, entries)
 	if err := b.Commit(sync); err != nil {
@@ -280,7 +280,7 @@ func (l *logStore) putEntries(b KVBatch, entries []*raftpb.Entry) int {
 	}
 	grown := 0
 	for _, e := range entries {
-		value := marshal(e)
+		value := mustMarshal(e)
 		b.Set(entryKey(e.GetIndex()), value)
 		grown += len(value)
 	}
@@ -315,8 +315,8 @@ func (l *logStore) compact(transfer *raftpb.Snapshot, keep uint64) error {
 
 // putTransfer adds a state transfer to a batch. The record knows its voters, so that they are known when it is damaged.
 func (l *logStore) putTransfer(b KVBatch, transfer *raftpb.Snapshot) {
-	l.record.Voters = electors(transfer.GetMetadata().GetConfState())
-	b.Set(keyTransfer, marshal(transfer))
+	l.record.Voters = votingMembers(transfer.GetMetadata().GetConfState())
+	b.Set(keyTransfer, mustMarshal(transfer))
 	b.Set(keyRecord, encodeCBOR(l.record))
 }
 
@@ -334,7 +334,7 @@ func (l *logStore) sizeOf(lo, hi uint64) int {
 }
 
 // marshal encodes one of Raft's messages; they all can be.
-func marshal(m proto.Message) []byte {
+func mustMarshal(m proto.Message) []byte {
 	b, err := proto.Marshal(m)
 	if err != nil {
 		panic(err)

@@ -105,7 +105,7 @@ func TestLogStore(t *testing.T) {
 					added, want = append(added, e), append(want, e)
 				}
 				hard := &raftpb.HardState{Term: proto.Uint64(term), Vote: proto.Uint64(1), Commit: proto.Uint64(base)}
-				if err := l.save(hard, added, nil, true); err != nil {
+				if err := l.saveReady(hard, added, nil, true); err != nil {
 					t.Fatal(err)
 				}
 			case "cut":

@@ -36,7 +36,7 @@ func (d *driver) beginLife() error {
 	if d.config.Short || d.log.lost != nil {
 		d.log.fresh = false
 		d.config.logger().Error("this replica of the metadata lacks what it had made durable; it does not vote until it has that again",
-			"last", d.last().Index, "error", d.log.lost)
+			"last", d.lastPosition().Index, "error", d.log.lost)
 	}
 	if d.config.Restarted {
 		d.log.fresh = false
@@ -51,64 +51,64 @@ func (d *driver) beginLife() error {
 	if err := d.log.beginLife(life, d.config.Short); err != nil {
 		return err
 	}
-	d.proof = newProof(uint64(d.config.Node), d.log.record, fresh, d.standing())
+	d.proof = newProof(uint64(d.config.Node), d.log.record, fresh, d.ownStanding())
 	return d.storeRecord(ruling{Store: !d.proof.silent})
 }
 
 // leadAlone makes the only voter the leader: nobody else could be. A log that lost its end may name fewer voters than there are,
 // and a floor says so.
 func (d *driver) leadAlone() error {
-	if !d.proof.mayCampaign() || !d.proof.alone(d.conf.GetVoters()) {
+	if !d.proof.mayCampaign() || !d.proof.isAlone(d.conf.GetVoters()) {
 		return nil
 	}
 	return d.node.Campaign()
 }
 
 // last returns the position of the last entry.
-func (d *driver) last() position {
+func (d *driver) lastPosition() position {
 	index, _ := d.log.LastIndex()
 	term, _ := d.log.Term(index)
 	return position{term, index}
 }
 
-func (d *driver) standing() standing {
-	return standing{Last: d.last(), Applied: d.applied, Voters: electors(d.conf), Learners: d.conf.GetLearners()}
+func (d *driver) ownStanding() standing {
+	return standing{Last: d.lastPosition(), Applied: d.applied, Voters: votingMembers(d.conf), Learners: d.conf.GetLearners()}
 }
 
 // take handles a received message.
-func (d *driver) take(in inbound) error {
+func (d *driver) handleInbound(in inbound) error {
 	switch {
 	case in.question != nil:
-		return d.answer(uint64(in.from), *in.question)
+		return d.answerQuestion(uint64(in.from), *in.question)
 	case in.answer != nil:
 		_, known := d.proof.answers[uint64(in.from)]
-		if err := d.storeRecord(d.proof.hear(uint64(in.from), *in.answer)); err != nil {
+		if err := d.storeRecord(d.proof.hearAnswer(uint64(in.from), *in.answer)); err != nil {
 			return err
 		}
 		if !known && in.answer.Silent && d.proof.silent { // it may have started just now
-			d.askNodes(d.proof.asked(0, d.standing()))
+			d.askNodes(d.proof.nodesToAsk(0, d.ownStanding()))
 		}
 	default:
 		// The sender may know newer voters, or be the only node that this one hears of.
-		news := in.message.GetType() != raftpb.MsgPreVote || d.proof.alone(d.conf.GetVoters())
+		news := in.message.GetType() != raftpb.MsgPreVote || d.proof.isAlone(d.conf.GetVoters())
 		if _, ok := d.proof.answers[uint64(in.from)]; d.proof.silent && !ok && news {
 			d.askNodes([]uint64{uint64(in.from)})
 		}
-		d.step(in)
+		d.stepMessage(in)
 	}
 	return nil
 }
 
 // prove does what a tick asks of a replica that proves its log.
-func (d *driver) prove() {
+func (d *driver) tickProof() {
 	p := d.proof
 	p.tick(d.lead != 0)
-	d.askNodes(p.asked(d.ticks, d.standing()))
-	d.metrics.proving(p.silent, p.record.Short)
+	d.askNodes(p.nodesToAsk(d.ticks, d.ownStanding()))
+	d.metrics.setProof(p.silent, p.record.Short)
 	if p.silent && p.waited%warnEvery == 0 {
 		d.config.logger().Warn("this replica of the metadata does not vote yet: it waits for the answers of the other voters, or for a leader that takes it in anew; "+
 			"start the missing voters, or if most are lost for good see rhumb unsafe-recover metadata --help",
-			"short", p.record.Short, "voters", p.voters(d.standing()), "answered", len(p.answers))
+			"short", p.record.Short, "voters", p.newestVoters(d.ownStanding()), "answered", len(p.answers))
 	}
 }
 
@@ -116,16 +116,16 @@ func (d *driver) askNodes(nodes []uint64) {
 	if len(nodes) == 0 {
 		return
 	}
-	b := encodeMessage(messageQuestion, d.proof.question(d.last()))
+	b := encodeMessage(messageQuestion, d.proof.newQuestion(d.lastPosition()))
 	for _, id := range nodes {
 		d.config.Transport.Send(rhumb.NodeID(id), d.config.Group, [][]byte{b})
 	}
 }
 
 // settle carries out what the proof rules, and reports whether there is a new raft node.
-func (d *driver) settle() (changed bool, err error) {
+func (d *driver) advanceProof() (changed bool, err error) {
 	silent := d.proof.silent
-	r := d.proof.next(d.standing())
+	r := d.proof.nextRuling(d.ownStanding())
 	if r == (ruling{}) {
 		return false, nil
 	}
@@ -136,12 +136,12 @@ func (d *driver) settle() (changed bool, err error) {
 		return false, err
 	}
 	if silent && !d.proof.silent {
-		if !d.proof.toldOfLeader() {
-			d.campaign.leaderless()
+		if !d.proof.leaderAnswered() {
+			d.campaign.noteLeaderless()
 		}
-		d.config.logger().Info("this replica of the metadata takes part", "last", d.last().Index, "floor", d.proof.floor.Index, "answered", len(d.proof.answers))
+		d.config.logger().Info("this replica of the metadata takes part", "last", d.lastPosition().Index, "floor", d.proof.floor.Index, "answered", len(d.proof.answers))
 	}
-	d.signal()
+	d.wakeDriver()
 	return true, d.leadAlone()
 }
 
@@ -151,7 +151,7 @@ func (d *driver) storeRecord(r ruling) error {
 		return nil
 	}
 	d.log.record = d.proof.record
-	d.log.record.Voters = electors(d.conf)
+	d.log.record.Voters = votingMembers(d.conf)
 	var hard *raftpb.HardState
 	if r.Vote != 0 {
 		old, _, err := d.log.InitialState()
@@ -166,9 +166,9 @@ func (d *driver) storeRecord(r ruling) error {
 }
 
 // answer answers a question. The asker's life is durable before it is told that it is known.
-func (d *driver) answer(from uint64, q question) error {
+func (d *driver) answerQuestion(from uint64, q question) error {
 	before := d.others[from]
-	met, verdict := before.meet(q)
+	met, verdict := before.compareLife(q)
 	if met != before && (len(d.others) < rhumb.NodesMax || before.Life != 0) {
 		if err := d.log.saveOther(from, met); err != nil {
 			return err
@@ -180,22 +180,22 @@ func (d *driver) answer(from uint64, q question) error {
 		return err
 	}
 	a := answer{
-		Life: q.Life, Verdict: verdict, Term: hard.GetTerm(), Last: d.last(), Leads: d.isLead, Applied: d.applied,
-		Voters: electors(d.conf), Admitted: met.Admitted, Silent: d.proof.silent,
+		Life: q.Life, Verdict: verdict, Term: hard.GetTerm(), Last: d.lastPosition(), Leads: d.isLead, Applied: d.applied,
+		Voters: votingMembers(d.conf), Admitted: met.Admitted, Silent: d.proof.silent,
 	}
 	if d.isLead {
-		a.Match = d.match(from)
+		a.Match = d.matchOf(from)
 		d.judgeAsker(from, q, a.Match, met.Admitted.Life == q.Life)
 	}
 	d.config.Transport.Send(rhumb.NodeID(from), d.config.Group, [][]byte{encodeMessage(messageAnswer, a)})
-	if _, ok := d.proof.answers[from]; d.proof.silent && !ok && slices.Contains(d.proof.voters(d.standing()), from) {
+	if _, ok := d.proof.answers[from]; d.proof.silent && !ok && slices.Contains(d.proof.newestVoters(d.ownStanding()), from) {
 		d.askNodes([]uint64{from}) // it is up now
 	}
 	return nil
 }
 
 // match returns up to where a leader counts on the log of a node; 0 for one that is no member.
-func (d *driver) match(id uint64) uint64 { return d.node.Status().Progress[id].Match }
+func (d *driver) matchOf(id uint64) uint64 { return d.node.Status().Progress[id].Match }
 
 // judgeAsker notes whether a replica has to be taken in anew: the leader counts on entries that it does not have, or it is
 // short and cannot hear all the others.
@@ -243,7 +243,7 @@ func (d *driver) lostReplica() uint64 {
 }
 
 // readmits returns the replicas that lost entries and have not been taken in anew yet.
-func (d *driver) readmits() (nodes []uint64) {
+func (d *driver) replicasToReadmit() (nodes []uint64) {
 	for _, id := range slices.Sorted(maps.Keys(d.askers)) {
 		if d.askers[id].lost {
 			nodes = append(nodes, id)
@@ -259,7 +259,7 @@ func (d *driver) noteAdmissions(index uint64, cc *raftpb.ConfChangeV2) error {
 			d.askers[c.GetNodeId()] = asker{life: a.life, since: d.ticks}
 		}
 	}
-	for _, one := range decodeAdmits(cc) {
+	for _, one := range decodeAdmitted(cc) {
 		a := d.others[one.node]
 		if index <= a.Admitted.Index {
 			continue // it was applied before the restart
@@ -276,13 +276,13 @@ func (d *driver) noteAdmissions(index uint64, cc *raftpb.ConfChangeV2) error {
 			d.proof.answers[own] = answer{Life: one.life, Admitted: a.Admitted}
 		}
 	}
-	d.askNodes(d.proof.asked(0, d.standing())) // new voters shall know this life before it ends
+	d.askNodes(d.proof.nodesToAsk(0, d.ownStanding())) // new voters shall know this life before it ends
 	return nil
 }
 
 // admitting returns the context of a change of members: the lives of those that it takes in.
-func (d *driver) admitting(changes []*raftpb.ConfChangeSingle) []byte {
-	var a admits
+func (d *driver) admissionContext(changes []*raftpb.ConfChangeSingle) []byte {
+	var a admittedLives
 	for _, c := range changes {
 		if life := d.others[c.GetNodeId()].Life; life != 0 && c.GetType() != raftpb.ConfChangeRemoveNode {
 			a = append(a, struct{ node, life uint64 }{c.GetNodeId(), life})
@@ -292,14 +292,14 @@ func (d *driver) admitting(changes []*raftpb.ConfChangeSingle) []byte {
 }
 
 // admits reports whether the replica may take a message.
-func (d *driver) admits(m *raftpb.Message) bool {
+func (d *driver) mayReceive(m *raftpb.Message) bool {
 	switch m.GetType() {
 	case raftpb.MsgVote, raftpb.MsgPreVote:
 		return d.proof.mayVote(position{m.GetLogTerm(), m.GetIndex()})
 	case raftpb.MsgTimeoutNow:
 		return d.proof.mayCampaign()
 	case raftpb.MsgHeartbeat:
-		if m.GetCommit() > d.last().Index { // the leader counts on entries that were lost; Raft would panic
+		if m.GetCommit() > d.lastPosition().Index { // the leader counts on entries that were lost; Raft would panic
 			m.Commit = proto.Uint64(0)
 		}
 	}

@@ -330,7 +330,7 @@ func TestOnlyVoterLostItsEnd(t *testing.T) {
 	if _, err := Bootstrap(kv, catalog.Init{Cluster: rhumb.UUID{7}, First: registration(1, 1)}); err != nil {
 		c.t.Fatal(err)
 	}
-	kv.current["h"] = marshal(&raftpb.HardState{Term: proto.Uint64(1), Commit: proto.Uint64(9)})
+	kv.current["h"] = mustMarshal(&raftpb.HardState{Term: proto.Uint64(1), Commit: proto.Uint64(9)})
 	if _, err := openLog(kv); rhumb.KindOf(err) != rhumb.Corrupt {
 		t.Fatalf("got %v, want kind corrupt", err)
 	}
@@ -450,13 +450,13 @@ func TestProof(t *testing.T) {
 		p := newProof(1, c.record, false, own)
 		p.waited = c.waited
 		for id, a := range c.answers {
-			p.hear(id, a)
+			p.hearAnswer(id, a)
 		}
-		p.next(own)
+		p.nextRuling(own)
 		if p.silent != c.silent || p.floor != c.floor {
 			t.Errorf("%s: silent %v, floor %v; want %v, %v", c.name, p.silent, p.floor, c.silent, c.floor)
 		}
-		if p.mayCampaign() != (!c.silent && c.floor == position{}) || p.mayVote(own.Last) != (!c.silent && !own.Last.behind(c.floor)) {
+		if p.mayCampaign() != (!c.silent && c.floor == position{}) || p.mayVote(own.Last) != (!c.silent && !own.Last.less(c.floor)) {
 			t.Errorf("%s: campaigns %v, votes %v", c.name, p.mayCampaign(), p.mayVote(own.Last))
 		}
 		if !p.silent && p.record.Short != (c.floor != position{}) {
@@ -464,36 +464,36 @@ func TestProof(t *testing.T) {
 		}
 	}
 	p := newProof(1, lacking, false, own)
-	p.hear(2, answer{Life: 9, Term: 7, Admitted: admission{Life: 9, Index: 12, Learner: true}})
-	if r := p.next(own); r.Vote != 7 || !p.mayAcknowledge() || p.mayVote(position{9, 99}) {
+	p.hearAnswer(2, answer{Life: 9, Term: 7, Admitted: admission{Life: 9, Index: 12, Learner: true}})
+	if r := p.nextRuling(own); r.Vote != 7 || !p.mayAcknowledge() || p.mayVote(position{9, 99}) {
 		t.Errorf("taken in as a learner: %+v, acknowledges %v", r, p.mayAcknowledge())
 	}
 }
 
 // TestLives follows the lives of a replica through starts, and what a peer makes of them.
 func TestLives(t *testing.T) {
-	r := record{}.begin(1, false)
+	r := record{}.beginLife(1, false)
 	r.Took = true
 	known := acquaintance{Life: 1}
 	for life := uint64(2); life < 5; life++ { // starts that nobody heard of
-		r = r.begin(life, false)
+		r = r.beginLife(life, false)
 	}
 	if want := []uint64{1, 2, 3}; !slices.Equal(r.Formers, want) {
 		t.Fatalf("formers %v, want %v", r.Formers, want)
 	}
-	met, v := known.meet(question{Life: 4, Formers: r.Formers})
+	met, v := known.compareLife(question{Life: 4, Formers: r.Formers})
 	if v != lifeMatched || met.Life != 4 {
 		t.Fatalf("%v, %+v", v, met)
 	}
-	if _, v = met.meet(question{Life: 4, Formers: r.Formers}); v != lifeMatched {
+	if _, v = met.compareLife(question{Life: 4, Formers: r.Formers}); v != lifeMatched {
 		t.Errorf("a repetition: %v", v)
 	}
 	old := question{Life: 5, Formers: []uint64{1}}
-	if again, v := met.meet(old); v != lifeDiffers || again != met {
+	if again, v := met.compareLife(old); v != lifeDiffers || again != met {
 		t.Errorf("an older copy: %v, %+v", v, again)
 	}
 	old.Short = true
-	if again, v := met.meet(old); v != lifeDiffers || again.Life != 5 {
+	if again, v := met.compareLife(old); v != lifeDiffers || again.Life != 5 {
 		t.Errorf("an older copy that knows it: %v, %+v", v, again)
 	}
 }

@@ -52,7 +52,7 @@ func (g *Group) Watch() *Watch {
 	// A state is stored before the open watches are told of it, so none falls between this one and the first told.
 	w.pending = Update{State: g.State(), Full: true}
 	w.err = g.watches.closed
-	w.signal()
+	w.wakeReader()
 	if g.watches.open == nil {
 		g.watches.open = make(map[*Watch]struct{})
 	}
@@ -87,7 +87,7 @@ func (w *Watch) Close() {
 	delete(w.set.open, w)
 }
 
-func (w *Watch) signal() {
+func (w *Watch) wakeReader() {
 	select {
 	case w.wake <- struct{}{}:
 	default:
@@ -95,7 +95,7 @@ func (w *Watch) signal() {
 }
 
 // add tells every watch of a new state.
-func (ws *watches) add(s *catalog.State, d delta) {
+func (ws *watches) addState(s *catalog.State, d delta) {
 	var all catalog.Changes
 	for _, c := range d.changes {
 		if all = all.Merge(c); all.Len() > WatchPendingMax {
@@ -106,12 +106,12 @@ func (ws *watches) add(s *catalog.State, d delta) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	for w := range ws.open {
-		w.add(s, all, d.full)
+		w.addChanges(s, all, d.full)
 	}
 }
 
 // add merges a change into what the reader has not taken yet.
-func (w *Watch) add(s *catalog.State, c catalog.Changes, full bool) {
+func (w *Watch) addChanges(s *catalog.State, c catalog.Changes, full bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.pending.State = s
@@ -126,18 +126,18 @@ func (w *Watch) add(s *catalog.State, c catalog.Changes, full bool) {
 	if w.pending.Full {
 		w.pending.Changes = catalog.Changes{}
 	}
-	w.signal()
+	w.wakeReader()
 }
 
 // close ends every watch with an error.
-func (ws *watches) close(err error) {
+func (ws *watches) closeAll(err error) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	ws.closed = err
 	for w := range ws.open {
 		w.mu.Lock()
 		w.err = err
-		w.signal()
+		w.wakeReader()
 		w.mu.Unlock()
 	}
 }

@@ -9,44 +9,53 @@ import (
 	"github.com/rhumbdb/rhumb/geo"
 )
 
-// tx is the State that one apply is building, with what it touched so far.
+// tx is the transaction of one apply: a working copy of a State and the records touched so far.
+//
+// The embedded State starts as a copy of the old one, so that unchanged trees are shared. Writes go
+// through the put methods, which copy every tree node that owner does not own and note the record
+// in changes. A command must check everything before its first put: there is no rollback.
 type tx struct {
 	State
 	owner   *owner
 	changes Changes
-	// namesOwned is true once names was copied.
+	// namesOwned reports whether names was copied in this transaction. The map is copied before the
+	// first write to it, because the old State shares it.
 	namesOwned bool
 }
 
-// Apply gives the state after a command, its result and what it touched. A command that is refused or finds its work done
-// gives s itself and touches nothing.
+// Apply returns the state after cmd, the result of cmd, and the records that cmd touched. If the
+// command is refused or already done, Apply returns s itself and no changes.
 func (s *State) Apply(cmd Command) (*State, Result, Changes) {
 	t := &tx{State: *s, owner: new(owner)}
-	res := cmd.apply(t)
+	res := cmd.applyTo(t)
+	// Callers compare pointers to see whether anything changed: the driver publishes a state and
+	// wakes watchers only then.
 	if t.changes.Len() == 0 && t.cluster == s.cluster {
-		res.stamp(s.revision)
+		res.setRevision(s.revision)
 		return s, res, Changes{}
 	}
 	t.revision++
-	res.stamp(t.revision)
+	res.setRevision(t.revision)
+	// The copy drops the owner: whoever applies to next starts with a new owner and copies tree
+	// nodes again, so s and next stay immutable.
 	next := t.State
 	return &next, res, t.changes.normalize()
 }
 
-// stamp writes the revision into a result and its items.
-func (r *Result) stamp(revision uint64) {
+// setRevision writes the revision into a result and into the results of a batch.
+func (r *Result) setRevision(revision uint64) {
 	r.Revision = revision
 	for i := range r.Items {
-		r.Items[i].stamp(revision)
+		r.Items[i].setRevision(revision)
 	}
 }
 
-// refuse gives the result of a command that is not done.
+// refuse returns the result of a refused command.
 func refuse(op rhumb.Op, kind rhumb.Kind, format string, args ...any) Result {
 	return Result{Failure: rhumb.Ef(op, kind, format, args...)}
 }
 
-// refuseErr is refuse with a ready error, under the command's name.
+// refuseErr is like refuse for an existing error. It replaces the operation by that of the command.
 func refuseErr(op rhumb.Op, err error) Result {
 	if e, ok := errors.AsType[*rhumb.Error](err); ok {
 		return refuse(op, e.Kind, "%s", e.Msg)
@@ -54,32 +63,37 @@ func refuseErr(op rhumb.Op, err error) Result {
 	return refuse(op, rhumb.Other, "%v", err)
 }
 
-// refuseRange is refuse for a command about a range, with the record that was in the way.
+// refuseRange is like refuse for a command about a range. The result carries the present record, so
+// that the proposer can decide again without another read.
 func refuseRange(op rhumb.Op, kind rhumb.Kind, r *rhumb.Range, format string, args ...any) Result {
 	failure := rhumb.Ef(op, kind, format, args...)
 	failure.Range = r.ID
 	return Result{Failure: failure, Range: r}
 }
 
-func (c Batch) apply(t *tx) Result {
+func (c Batch) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.Batch"
 	if len(c.Commands) > BatchMax {
-		return refuse(op, rhumb.TooLarge, "%d commands, want at most %d", len(c.Commands), BatchMax)
+		return refuse(op, rhumb.TooLarge, "batch has %d commands; the limit is %d", len(c.Commands), BatchMax)
 	}
 	for i, cmd := range c.Commands {
-		if cmd == nil || cmd.code() == codeBatch || cmd.code() == codeInit {
-			return refuse(op, rhumb.InvalidArgument, "command %d cannot stand in a batch", i)
+		if cmd == nil || cmd.wireCode() == codeBatch || cmd.wireCode() == codeInit {
+			return refuse(op, rhumb.InvalidArgument, "command %d is not allowed in a batch; propose it separately", i)
 		}
 	}
+	// Each command sees the effects of the ones before it. A refused command touches nothing, so it
+	// needs no rollback and does not stop the rest.
 	items := make([]Result, len(c.Commands))
 	for i, cmd := range c.Commands {
-		items[i] = cmd.apply(t)
+		items[i] = cmd.applyTo(t)
 	}
 	return Result{Items: items}
 }
 
-// freeze gives a copy of the state as it is now, to walk over while t goes on changing.
-func (t *tx) freeze() *State {
+// freezeState returns an immutable copy of the present state. A loop over the copy may put records
+// into t: the new owner makes t copy every tree node before it writes to it again, and a B-tree
+// must not change under its iterator.
+func (t *tx) freezeState() *State {
 	t.owner = new(owner)
 	frozen := t.State
 	return &frozen
@@ -87,6 +101,8 @@ func (t *tx) freeze() *State {
 
 // putRegion, putNode, putClass, putTable, putBlock and putRange store a record and note that it was touched.
 
+// The put methods store a record and note that it was touched. The record belongs to the State
+// afterwards, which readers share, so callers pass a copy that they do not change any more.
 func (t *tx) putRegion(r *region) {
 	t.regions.set(t.owner, uint64(r.ID), r)
 	t.changes.Regions = append(t.changes.Regions, r.ID)
@@ -116,14 +132,16 @@ func (t *tx) putTable(table *rhumb.Table) {
 }
 
 func (t *tx) putBlock(b *rhumb.Block) {
-	t.blocks.set(t.owner, pair(b.Region, b.First), b)
+	t.blocks.set(t.owner, pairKey(b.Region, b.First), b)
 	t.changes.Blocks = append(t.changes.Blocks, rhumb.RangeID{Region: b.Region, Slot: b.First})
 }
 
-// putRange also drops the lives of nodes that are not in sync any more, or quarantined: such a copy may be given up within its
-// life.
+// putRange stores a range after dropping the recorded lives of nodes that are quarantined or no
+// longer in sync. A quarantined replica may discard its copy within its life, so its life proves
+// nothing about what it holds (docs/replication.md#rule-one-answer).
 func (t *tx) putRange(r *rhumb.Range) {
 	r.Lives = slices.DeleteFunc(r.Lives, func(m rhumb.MemberLife) bool { return !r.IsInSync(m.Node) || r.IsQuarantined(m.Node) })
+	// Decoding yields nil for a missing list. An empty one must not look different.
 	if len(r.Lives) == 0 {
 		r.Lives = nil
 	}
@@ -131,7 +149,8 @@ func (t *tx) putRange(r *rhumb.Range) {
 	t.changes.Ranges = append(t.changes.Ranges, r.ID)
 }
 
-// newBlock cuts the next block from a region's slots.
+// newBlock allocates the next block of a region's slots. Blocks are numbered in order and never
+// freed, so the region's counter is enough to find an unused one.
 func (t *tx) newBlock(in rhumb.RegionID, class rhumb.ClassID, n rhumb.NodeID) *rhumb.Block {
 	r, _ := t.regions.get(uint64(in))
 	next := *r
@@ -142,9 +161,11 @@ func (t *tx) newBlock(in rhumb.RegionID, class rhumb.ClassID, n rhumb.NodeID) *r
 	return b
 }
 
-// newRange makes a range whose copies are all empty and so all in sync. In their present lives they hold everything that
-// clients were told: nothing.
+// newRange creates a range. All its copies are empty and therefore in sync. The present lives of
+// all members are recorded: in them, the members hold everything that clients were told, which is
+// nothing yet.
 func (t *tx) newRange(id rhumb.RangeID, class rhumb.ClassID, replicas []rhumb.NodeID) *rhumb.Range {
+	// The first replica is the primary; the sets of the record are sorted.
 	sorted := slices.Sorted(slices.Values(replicas))
 	r := &rhumb.Range{
 		ID: id, Class: class, Epoch: 1, Allocated: 1, Version: 1,
@@ -159,14 +180,16 @@ func (t *tx) newRange(id rhumb.RangeID, class rhumb.ClassID, replicas []rhumb.No
 	return r
 }
 
-// minInSync gives the least size of an in-sync set of the range.
+// minInSync returns the minimum size of an in-sync set of the range.
 func (s *State) minInSync(r *rhumb.Range) int {
+	// Check guarantees that the class of every range exists.
 	c, _ := s.classes.get(uint64(r.Class))
 	return c.Settings.MinInSync
 }
 
-// metres is the distance between two nodes.
-func (s *State) metres(a, b rhumb.NodeID) int64 {
+// distanceMetres returns the distance between two nodes in whole metres. Processors differ in the
+// last bits of a float, and every replica of the catalog must rank nodes alike.
+func (s *State) distanceMetres(a, b rhumb.NodeID) int64 {
 	na, _ := s.nodes.get(uint64(a))
 	nb, _ := s.nodes.get(uint64(b))
 	return geo.Metres(na.Location, nb.Location)

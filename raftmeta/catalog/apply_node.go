@@ -6,36 +6,40 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-func (c Init) apply(t *tx) Result {
+func (c Init) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.Init"
 	if !t.cluster.IsZero() {
+		// A founder that crashed before it stored its registration repeats the command. The same
+		// cluster, store, life and nonce identify it.
 		first, ok := t.nodes.get(1)
 		if ok && t.cluster == c.Cluster && first.Store == c.First.Store && first.Boot == c.First.Boot && first.nonce == c.First.Nonce {
 			return Result{Node: first.ID, Region: first.Region, Life: first.Boot}
 		}
-		return refuse(op, rhumb.AlreadyExists, "the cluster %s is founded already", t.cluster)
+		return refuse(op, rhumb.AlreadyExists, "cluster %s is already initialized; start this node with --join to add it", t.cluster)
 	}
 	if c.Cluster.IsZero() {
-		return refuse(op, rhumb.InvalidArgument, "the cluster id is zero")
+		return refuse(op, rhumb.InvalidArgument, "the cluster id is missing")
 	}
 	if c.First.Node != rhumb.NoNode {
-		return refuse(op, rhumb.InvalidArgument, "the first node has the id %s already; it gets one here", c.First.Node)
+		return refuse(op, rhumb.InvalidArgument, "the first node already has id %s, but a new cluster assigns one", c.First.Node)
 	}
+	// RegisterNode refuses to register before the cluster has an id, so the id is set first and
+	// removed again if the node is refused.
 	t.cluster = c.Cluster
-	res := c.First.apply(t)
+	res := c.First.applyTo(t)
 	if res.Failure != nil {
 		t.cluster = rhumb.ClusterID{}
 	}
 	return res
 }
 
-func (c AddRegion) apply(t *tx) Result {
+func (c AddRegion) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.AddRegion"
 	if r, ok := t.RegionByName(c.Name); ok {
 		if r.Location == c.Location {
 			return Result{Region: r.ID}
 		}
-		return refuse(op, rhumb.AlreadyExists, "region %q lies at %v already", c.Name, r.Location)
+		return refuse(op, rhumb.AlreadyExists, "region %q already exists at another location, %v", c.Name, r.Location)
 	}
 	if err := t.checkNewRegion(c.Name, c.Location); err != nil {
 		return refuseErr(op, err)
@@ -43,14 +47,14 @@ func (c AddRegion) apply(t *tx) Result {
 	return Result{Region: t.addRegion(c.Name, c.Location)}
 }
 
-// checkNewRegion refuses regions that cannot be made.
+// checkNewRegion returns an error if a region cannot be created.
 func (t *tx) checkNewRegion(name string, at rhumb.Point) error {
 	const op rhumb.Op = "catalog.Region"
 	if err := checkLabel("region name", name); err != nil {
 		return err
 	}
 	if t.regions.size >= rhumb.RegionsMax {
-		return rhumb.Ef(op, rhumb.TooLarge, "there are %d regions, the most there can be", t.regions.size)
+		return rhumb.Ef(op, rhumb.TooLarge, "region %q was not added: the cluster has %d regions, which is the limit", name, t.regions.size)
 	}
 	return at.Validate()
 }
@@ -61,52 +65,54 @@ func (t *tx) addRegion(name string, at rhumb.Point) rhumb.RegionID {
 	return t.lastRegion
 }
 
-// checkLabel refuses names of regions and zones that are empty, long, or hold anything but letters, digits, '_', '-', '.'.
+// checkLabel returns an error if the name of a region or zone is empty, too long, or contains
+// anything but letters, digits, '_', '-' and '.'.
 func checkLabel(what, name string) error {
 	const op rhumb.Op = "catalog.checkLabel"
 	if name == "" || len(name) > RegionNameSizeMax {
-		return rhumb.Ef(op, rhumb.InvalidArgument, "a %s has 1 to %d characters, %.20q has %d", what, RegionNameSizeMax, name, len(name))
+		return rhumb.Ef(op, rhumb.InvalidArgument, "%s %.20q has %d characters; %ss have 1 to %d", what, name, len(name), what, RegionNameSizeMax)
 	}
 	for _, c := range name {
 		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-' || c == '.') {
-			return rhumb.Ef(op, rhumb.InvalidArgument, "%s %q holds %q; use letters, digits, '_', '-' and '.'", what, name, c)
+			return rhumb.Ef(op, rhumb.InvalidArgument, "%s %q contains %q; use letters, digits, '_', '-' and '.'", what, name, c)
 		}
 	}
 	return nil
 }
 
-func (c RegisterNode) apply(t *tx) Result {
+func (c RegisterNode) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.RegisterNode"
 	if t.cluster.IsZero() {
-		return refuse(op, rhumb.Unavailable, "the cluster is not founded yet; run init first")
+		return refuse(op, rhumb.Unavailable, "the cluster does not exist yet; create it with rhumb init")
 	}
 	if !c.Cluster.IsZero() && c.Cluster != t.cluster {
-		return refuse(op, rhumb.WrongCluster, "the node belongs to cluster %s, this is %s", c.Cluster, t.cluster)
+		return refuse(op, rhumb.WrongCluster, "the node belongs to cluster %s, but this is cluster %s; check its --join", c.Cluster, t.cluster)
 	}
-	if err := c.validate(); err != nil {
+	if err := c.validateArgs(); err != nil {
 		return refuseErr(op, err)
 	}
-	if old := t.registered(c); old != nil {
-		return c.again(t, old)
+	// A known node never becomes a second record: its ranges, epochs and lives depend on its id.
+	if old := t.findRegistered(c); old != nil {
+		return c.registerAgain(t, old)
 	}
 	if c.Node != rhumb.NoNode {
-		return refuse(op, rhumb.NotFound, "no node %s was ever registered here", c.Node)
+		return refuse(op, rhumb.NotFound, "%s was never registered in this cluster; start it with an empty directory to join as a new node", c.Node)
 	}
-	return c.join(t)
+	return c.joinCluster(t)
 }
 
-// validate refuses registrations that are wrong whatever the state.
-func (c RegisterNode) validate() error {
+// validateArgs returns an error if the registration is wrong in any state.
+func (c RegisterNode) validateArgs() error {
 	const op rhumb.Op = "catalog.RegisterNode"
 	if c.Store.IsZero() || c.Boot == 0 {
-		return rhumb.E(op, rhumb.InvalidArgument, "the store's identity and the boot sequence must be set")
+		return rhumb.E(op, rhumb.InvalidArgument, "the registration lacks the store id or the boot number")
 	}
 	if err := checkLabel("zone", c.Zone); err != nil {
 		return err
 	}
 	for _, addr := range []string{c.Addr, c.HeartbeatAddr, c.AdminAddr, c.Binary} {
 		if len(addr) > AddrSizeMax {
-			return rhumb.Ef(op, rhumb.TooLarge, "address or version %.20q… has %d bytes, want at most %d", addr, len(addr), AddrSizeMax)
+			return rhumb.Ef(op, rhumb.TooLarge, "address or version %.20q… has %d bytes; the limit is %d", addr, len(addr), AddrSizeMax)
 		}
 	}
 	if c.HasLocation {
@@ -115,8 +121,10 @@ func (c RegisterNode) validate() error {
 	return nil
 }
 
-// registered gives the record of the node that registers: by its id, or when it has lost that, by its store.
-func (t *tx) registered(c RegisterNode) *node {
+// findRegistered returns the record of the node that registers, or nil. It looks the node up by its
+// id, or by its store if the node has lost its id: a crash between registration and storing the id
+// must not create a second node.
+func (t *tx) findRegistered(c RegisterNode) *node {
 	if c.Node != rhumb.NoNode {
 		n, _ := t.nodes.get(uint64(c.Node))
 		return n
@@ -129,16 +137,16 @@ func (t *tx) registered(c RegisterNode) *node {
 	return nil
 }
 
-// join makes a new node, and its region when that is new too.
-func (c RegisterNode) join(t *tx) Result {
+// joinCluster creates a node, and its region if the name is new.
+func (c RegisterNode) joinCluster(t *tx) Result {
 	const op rhumb.Op = "catalog.RegisterNode"
 	if t.nodes.size >= rhumb.NodesMax {
-		return refuse(op, rhumb.TooLarge, "there are %d nodes, the most there can be", t.nodes.size)
+		return refuse(op, rhumb.TooLarge, "the node was not added: the cluster has %d nodes, which is the limit", t.nodes.size)
 	}
 	at, found := t.RegionByName(c.Region)
 	if !found {
 		if !c.HasLocation {
-			return refuse(op, rhumb.InvalidArgument, "region %q is new and needs a location", c.Region)
+			return refuse(op, rhumb.InvalidArgument, "region %q does not exist yet and has no known location; add --location LAT,LON", c.Region)
 		}
 		if err := t.checkNewRegion(c.Region, c.Location); err != nil {
 			return refuseErr(op, err)
@@ -146,14 +154,15 @@ func (c RegisterNode) join(t *tx) Result {
 		at.ID, at.Location = t.addRegion(c.Region, c.Location), c.Location
 	}
 	t.lastNode++
-	n := c.record(t.lastNode, at)
+	n := c.newRecord(t.lastNode, at)
 	t.putNode(n)
-	t.revive(n.Region)
+	t.reviveRegion(n.Region)
 	return Result{Node: n.ID, Region: n.Region, Life: n.Boot}
 }
 
-// record gives the node's record.
-func (c RegisterNode) record(id rhumb.NodeID, at rhumb.Region) *node {
+// newRecord returns a record of the node in its new life. A node without a location of its own is
+// where its region is.
+func (c RegisterNode) newRecord(id rhumb.NodeID, at rhumb.Region) *node {
 	location := at.Location
 	if c.HasLocation {
 		location = c.Location
@@ -164,126 +173,152 @@ func (c RegisterNode) record(id rhumb.NodeID, at rhumb.Region) *node {
 	}}
 }
 
-// again begins a new life of a known node.
-func (c RegisterNode) again(t *tx, old *node) Result {
+// registerAgain begins a new life of a known node (docs/replication.md#rule-life). It
+// distinguishes, by the nonce:
+//
+//   - The nonce of the present life: the answer was lost. The result is the same again, unless the
+//     boot number is greater. Then the node restarted before it learned the result, and begins
+//     another life.
+//   - A nonce of an earlier life: a delayed repetition, or a disk that was copied before it
+//     registered. Refused.
+//   - A new nonce: a new life. It is short if its predecessor, as the node's disk has it, is not
+//     the life that the catalog knows: then the disk is an older copy.
+func (c RegisterNode) registerAgain(t *tx, old *node) Result {
 	const op rhumb.Op = "catalog.RegisterNode"
 	if old.Store != c.Store {
-		return refuse(op, rhumb.WrongCluster, "%s is registered with store %s, not %s; a replaced disk joins as a new node", old.ID, old.Store, c.Store)
+		return refuse(op, rhumb.WrongCluster, "%s is registered with store %s, but its directory holds store %s; a replaced disk joins as a new node, without the old node's id", old.ID, old.Store, c.Store)
 	}
-	// A start that was not confirmed to its node registers under the same nonce again, with a greater boot.
 	again := c.Nonce == old.nonce
 	if again && c.Boot <= old.Boot {
 		return Result{Node: old.ID, Region: old.Region, Life: old.Boot}
 	}
 	if slices.Contains(old.past, c.Nonce) {
-		return refuse(op, rhumb.Conflict, "%s registers with the nonce of an earlier life; it draws another", old.ID)
+		return refuse(op, rhumb.Conflict, "%s registered with the nonce of an earlier life; it must draw another", old.ID)
 	}
 	at, _ := t.Region(old.Region)
 	if at.Name != c.Region {
-		return refuse(op, rhumb.InvalidArgument, "%s is registered in region %q; a node does not move, it joins %q as a new one", old.ID, at.Name, c.Region)
+		return refuse(op, rhumb.InvalidArgument, "%s is registered in region %q and cannot move to %q; add a new node there instead", old.ID, at.Name, c.Region)
 	}
-	n := c.record(old.ID, at)
+	n := c.newRecord(old.ID, at)
+	// The driver of the metadata group sets Voter when the membership changes, not the node.
 	n.Voter = old.Voter
+	// Lives are counted by the catalog. The node's own count may be behind it if its disk is an
+	// older copy, and ahead if starts never reached the catalog.
 	n.Boot = max(c.Boot, old.Boot+1)
+	// With a repeated nonce the disk has not changed since, so an earlier Short mark remains.
 	n.Short, n.past = old.Short || c.Short, old.past
 	if !again {
 		n.Short = c.Short || c.Previous != old.nonce
+		// The slice is cloned because the old record, which readers share, refers to it.
 		n.past = append(slices.Clone(old.past[max(0, len(old.past)+1-pastMax):]), old.nonce)
 	}
 	t.putNode(n)
-	t.revive(n.Region)
-	t.succeed(n.ID)
+	t.reviveRegion(n.Region)
+	// Rule S: a restarted node never continues in its old epoch.
+	t.reelectRanges(n.ID)
 	return Result{Node: n.ID, Region: n.Region, Life: n.Boot}
 }
 
-// succeed gives every range whose primary was the node, now in a new life, a new epoch: for the nearest other live
-// in-sync node, which can serve sooner than one that has to wait out grants it does not remember, or for itself.
-func (t *tx) succeed(id rhumb.NodeID) {
-	load := t.primaries()
-	for r := range t.freeze().Ranges() {
+// reelectRanges begins a new epoch of every range whose primary was the node, which is now in a new
+// life. It prefers the nearest other live in-sync member, because that one can serve sooner: the
+// restarted node must wait out grants that it does not remember (docs/replication.md#rule-s). If
+// there is no other member, the node itself is elected.
+func (t *tx) reelectRanges(id rhumb.NodeID) {
+	load := t.countPrimaries()
+	for r := range t.freezeState().Ranges() {
 		if r.Primary != id {
 			continue
 		}
-		heir := t.heir(r, id, load)
+		heir := t.nearestHeir(r, id, load)
 		if heir == rhumb.NoNode {
 			heir = id
 		}
+		// The load is kept up to date within the loop, so that the ranges spread over heirs that
+		// are equally near (TestHeirsShareEqually).
 		load[id]--
 		load[heir]++
-		t.elect(r, heir, r.InSync)
+		t.electPrimary(r, heir, r.InSync)
 	}
 }
 
-func (c FenceNode) apply(t *tx) Result {
+func (c FenceNode) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.FenceNode"
 	n, ok := t.nodes.get(uint64(c.Node))
 	switch {
 	case !ok:
-		return refuse(op, rhumb.NotFound, "there is no node %s", c.Node)
+		return refuse(op, rhumb.NotFound, "node %s does not exist", c.Node)
+	// Evidence about an earlier life says nothing about this one.
 	case n.Boot != c.Boot:
-		return refuse(op, rhumb.Conflict, "%s was seen with boot %d and is registered with boot %d", c.Node, c.Boot, n.Boot)
+		return refuse(op, rhumb.Conflict, "%s was seen in life %d, but is in life %d now", c.Node, c.Boot, n.Boot)
 	case n.State == rhumb.NodeFenced:
 		return Result{Node: c.Node}
 	}
-	t.setState(n, rhumb.NodeFenced)
-	t.relieve(c.Node)
+	t.setNodeState(n, rhumb.NodeFenced)
+	t.relieveNode(c.Node)
 	return Result{Node: c.Node}
 }
 
-func (c SetNodeState) apply(t *tx) Result {
+func (c SetNodeState) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.SetNodeState"
 	n, ok := t.nodes.get(uint64(c.Node))
 	switch {
 	case !ok:
-		return refuse(op, rhumb.NotFound, "there is no node %s", c.Node)
+		return refuse(op, rhumb.NotFound, "node %s does not exist", c.Node)
 	case c.State != rhumb.NodeLive && c.State != rhumb.NodeDraining:
-		return refuse(op, rhumb.InvalidArgument, "state %s cannot be set; a node is fenced by FenceNode", c.State)
+		return refuse(op, rhumb.InvalidArgument, "state %s cannot be set; set live or draining", c.State)
 	case n.Boot != c.Boot:
-		return refuse(op, rhumb.Conflict, "%s was seen with boot %d and is registered with boot %d", c.Node, c.Boot, n.Boot)
+		return refuse(op, rhumb.Conflict, "%s was seen in life %d, but is in life %d now", c.Node, c.Boot, n.Boot)
+	// Only a registration ends a fencing, because it begins a new life.
 	case n.State == rhumb.NodeFenced:
-		return refuse(op, rhumb.Conflict, "%s is fenced and must register again", c.Node)
+		return refuse(op, rhumb.Conflict, "%s is fenced until it registers again", c.Node)
 	case n.State == c.State:
 		return Result{Node: c.Node}
 	}
-	t.setState(n, c.State)
+	t.setNodeState(n, c.State)
 	if c.State == rhumb.NodeDraining {
-		t.relieve(c.Node)
+		t.relieveNode(c.Node)
 	}
 	return Result{Node: c.Node}
 }
 
-func (t *tx) setState(n *node, state rhumb.NodeState) {
+func (t *tx) setNodeState(n *node, state rhumb.NodeState) {
 	next := *n
 	next.State = state
 	t.putNode(&next)
 }
 
-// relieve takes the roles of a node that is not live: its primaries go to their heirs, and it leaves every in-sync set
-// that stays at its minimum. An in-sync set in metadata that is smaller than the primary's is always safe (section 1.3).
-func (t *tx) relieve(id rhumb.NodeID) {
-	load := t.primaries()
-	for r := range t.freeze().Ranges() {
+// relieveNode takes the roles of a node that is not live. Its primaries pass to the nearest heirs,
+// and the node leaves every in-sync set that stays at its minimum size. An in-sync set in the
+// metadata that is smaller than the primary's is safe: the primary waits for more members than it
+// has to (docs/replication.md#record).
+func (t *tx) relieveNode(id rhumb.NodeID) {
+	load := t.countPrimaries()
+	for r := range t.freezeState().Ranges() {
 		if !r.IsInSync(id) {
 			continue
 		}
 		inSync := r.InSync
+		// At the minimum the node stays in the set. The range cannot commit, but no acknowledged
+		// write is given up.
 		if len(inSync) > t.minInSync(r) {
 			inSync = slices.DeleteFunc(slices.Clone(inSync), func(n rhumb.NodeID) bool { return n == id })
 		}
 		if r.Primary != id {
-			t.shrink(r, inSync)
+			t.shrinkInSync(r, inSync)
 			continue
 		}
-		if heir := t.heir(r, id, load); heir != rhumb.NoNode {
+		// Without an heir the record stays unchanged until a member registers. A replica that is
+		// not in sync may lack acknowledged writes, so it is never elected.
+		if heir := t.nearestHeir(r, id, load); heir != rhumb.NoNode {
 			load[id]--
 			load[heir]++
-			t.elect(r, heir, inSync)
+			t.electPrimary(r, heir, inSync)
 		}
 	}
 }
 
-// shrink stores r with a smaller in-sync set under the same epoch.
-func (t *tx) shrink(r *rhumb.Range, inSync []rhumb.NodeID) {
+// shrinkInSync stores r with a smaller in-sync set under the same epoch.
+func (t *tx) shrinkInSync(r *rhumb.Range, inSync []rhumb.NodeID) {
 	if len(inSync) == len(r.InSync) {
 		return
 	}
@@ -293,8 +328,8 @@ func (t *tx) shrink(r *rhumb.Range, inSync []rhumb.NodeID) {
 	t.putRange(next)
 }
 
-// primaries counts the ranges of each primary.
-func (t *tx) primaries() map[rhumb.NodeID]int {
+// countPrimaries returns the number of ranges of each primary.
+func (t *tx) countPrimaries() map[rhumb.NodeID]int {
 	load := make(map[rhumb.NodeID]int)
 	for r := range t.Ranges() {
 		load[r.Primary]++
@@ -302,15 +337,18 @@ func (t *tx) primaries() map[rhumb.NodeID]int {
 	return load
 }
 
-// heir gives the live in-sync member other than the node that is nearest to it, then has the fewest primaries, then the
-// lowest id; NoNode when there is none.
-func (t *tx) heir(r *rhumb.Range, of rhumb.NodeID, load map[rhumb.NodeID]int) rhumb.NodeID {
+// nearestHeir returns the live, unquarantined in-sync member nearest to the node, other than the
+// node itself; NoNode if there is none. Among members at equal distance it chooses the one with the
+// fewest primaries, then the lowest id. Every replica of the catalog must reach the same decision,
+// so nothing else may influence it.
+func (t *tx) nearestHeir(r *rhumb.Range, of rhumb.NodeID, load map[rhumb.NodeID]int) rhumb.NodeID {
 	best, bestMetres := rhumb.NoNode, int64(0)
 	for _, id := range r.InSync {
 		if id == of || !t.IsLive(id) || r.IsQuarantined(id) {
 			continue
 		}
-		m := t.metres(of, id)
+		// InSync is sorted, so the strict comparisons below leave ties to the lowest id.
+		m := t.distanceMetres(of, id)
 		if best == rhumb.NoNode || m < bestMetres || m == bestMetres && load[id] < load[best] {
 			best, bestMetres = id, m
 		}
@@ -318,29 +356,29 @@ func (t *tx) heir(r *rhumb.Range, of rhumb.NodeID, load map[rhumb.NodeID]int) rh
 	return best
 }
 
-func (c SetRegionDead) apply(t *tx) Result {
+func (c SetRegionDead) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.SetRegionDead"
 	r, ok := t.regions.get(uint64(c.Region))
 	if !ok {
-		return refuse(op, rhumb.NotFound, "there is no region %s", c.Region)
+		return refuse(op, rhumb.NotFound, "region %s does not exist", c.Region)
 	}
 	for n := range t.Nodes() {
 		if n.Region == c.Region && n.State != rhumb.NodeFenced {
-			return refuse(op, rhumb.Conflict, "%s of region %s is %s", n.ID, r.Name, n.State)
+			return refuse(op, rhumb.Conflict, "region %s cannot be marked dead: %s is %s", r.Name, n.ID, n.State)
 		}
 	}
-	t.setDead(r, true)
+	t.setRegionDead(r, true)
 	return Result{Region: c.Region}
 }
 
-// revive ends the death of a region that has a live node again.
-func (t *tx) revive(id rhumb.RegionID) {
+// reviveRegion ends the death of a region in which a node has registered.
+func (t *tx) reviveRegion(id rhumb.RegionID) {
 	if r, ok := t.regions.get(uint64(id)); ok {
-		t.setDead(r, false)
+		t.setRegionDead(r, false)
 	}
 }
 
-func (t *tx) setDead(r *region, dead bool) {
+func (t *tx) setRegionDead(r *region, dead bool) {
 	if r.Dead != dead {
 		next := *r
 		next.Dead = dead
@@ -348,10 +386,10 @@ func (t *tx) setDead(r *region, dead bool) {
 	}
 }
 
-func (c SetVoters) apply(t *tx) Result {
+func (c SetVoters) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.SetVoters"
 	if len(c.Voters) == 0 {
-		return refuse(op, rhumb.InvalidArgument, "the metadata group has at least one voter")
+		return refuse(op, rhumb.InvalidArgument, "the list of voters is empty; the metadata group needs at least one")
 	}
 	for _, n := range t.nodes.all() {
 		if voter := slices.Contains(c.Voters, n.ID); voter != n.Voter {

@@ -8,25 +8,30 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-func (c AlterISR) apply(t *tx) Result {
+func (c AlterISR) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.AlterISR"
 	r, ok := t.Range(c.Range)
 	if !ok {
-		return refuse(op, rhumb.NotFound, "there is no range %s", c.Range)
+		return refuse(op, rhumb.NotFound, "range %s does not exist", c.Range)
 	}
+	// The epoch is compared as well as the version: the proposer must still be the primary that
+	// decided.
 	if r.Epoch != c.Epoch || r.Version != c.Version {
-		return refuseRange(op, rhumb.Conflict, r, "decided on epoch %d version %d, the record is at epoch %d version %d; read it again",
+		return refuseRange(op, rhumb.Conflict, r, "the range has changed: expected epoch %d version %d, found epoch %d version %d; read it again",
 			c.Epoch, c.Version, r.Epoch, r.Version)
 	}
 	set, ok := sortedSet(c.Members, func(m Member) rhumb.NodeID { return m.Node })
 	switch {
 	case !ok:
-		return refuseRange(op, rhumb.InvalidArgument, r, "a member stands in the set twice")
+		return refuseRange(op, rhumb.InvalidArgument, r, "the in-sync set lists a member twice")
 	case len(set) < t.minInSync(r):
-		return refuseRange(op, rhumb.InvalidArgument, r, "%d members are fewer than the class's minimum of %d", len(set), t.minInSync(r))
+		return refuseRange(op, rhumb.InvalidArgument, r, "the in-sync set would have %d members; the minimum is %d", len(set), t.minInSync(r))
 	case !slices.Contains(set, r.Primary):
-		return refuseRange(op, rhumb.InvalidArgument, r, "the primary %s is not in the set", r.Primary)
+		return refuseRange(op, rhumb.InvalidArgument, r, "the in-sync set lacks the primary, %s", r.Primary)
 	}
+	// The unchanged set is accepted whatever the state of its members. Proposing it settles an
+	// earlier proposal of unknown outcome (rule R): whichever is applied first moves the version,
+	// and the other is refused.
 	if !slices.Equal(set, r.InSync) {
 		if refusal := t.checkMembers(op, r, c.Members); refusal.Failure != nil {
 			return refusal
@@ -34,14 +39,18 @@ func (c AlterISR) apply(t *tx) Result {
 	}
 	next := r.Clone()
 	next.InSync = set
-	next.Lives = c.vouched()
+	// The lives are replaced, not merged: a primary says for every member in each command whether
+	// it vouches for it.
+	next.Lives = c.vouchedLives()
 	next.Version++
 	t.putRange(next)
 	return Result{Range: next}
 }
 
-// vouched returns the lives that the primary vouches for. A life that is over does no harm: nobody answers in it any more.
-func (c AlterISR) vouched() (lives []rhumb.MemberLife) {
+// vouchedLives returns the lives that the primary vouches for
+// (docs/replication.md#rule-one-answer). A life that has ended meanwhile does no harm, because
+// nobody answers in it any more.
+func (c AlterISR) vouchedLives() (lives []rhumb.MemberLife) {
 	for _, m := range c.Members {
 		if m.Vouched && m.Boot > 0 {
 			lives = append(lives, rhumb.MemberLife{Node: m.Node, Life: m.Boot})
@@ -51,62 +60,69 @@ func (c AlterISR) vouched() (lives []rhumb.MemberLife) {
 	return lives
 }
 
-// checkMembers refuses members of a changed in-sync set that are no replicas, not fit to serve, or not in the life that
-// the proposer saw.
+// checkMembers refuses a new member of an in-sync set that has no replica, must not serve, or is
+// not in the life that the proposer saw. Members that stay are not compared
+// (docs/replication.md#rule-life-join).
 func (t *tx) checkMembers(op rhumb.Op, r *rhumb.Range, members []Member) Result {
 	for _, m := range members {
 		n, ok := t.Node(m.Node)
 		switch {
 		case !ok || !r.IsReplica(m.Node):
-			return refuseRange(op, rhumb.InvalidArgument, r, "%s holds no replica", m.Node)
+			return refuseRange(op, rhumb.InvalidArgument, r, "%s has no replica of the range", m.Node)
 		case r.IsInSync(m.Node):
-			// It stays. A dead member must not hold up a learner that joins: with the set at its minimum the primary cannot
-			// drop the one before it has the other.
+		// The member stays. A dead member must not block the learner that replaces it: with the set
+		// at its minimum, the primary cannot drop the dead one before the learner is in.
 		case n.Boot != m.Boot:
-			return refuseRange(op, rhumb.Conflict, r, "%s was seen with boot %d and is registered with boot %d", m.Node, m.Boot, n.Boot)
+			return refuseRange(op, rhumb.Conflict, r, "%s was seen in life %d, but is in life %d now", m.Node, m.Boot, n.Boot)
 		case n.State != rhumb.NodeLive:
-			return refuseRange(op, rhumb.Conflict, r, "%s is %s", m.Node, n.State)
+			return refuseRange(op, rhumb.Conflict, r, "%s is %s and cannot join the in-sync set", m.Node, n.State)
 		case r.IsQuarantined(m.Node):
-			return refuseRange(op, rhumb.Conflict, r, "the replica of %s is quarantined", m.Node)
+			return refuseRange(op, rhumb.Conflict, r, "the replica on %s is quarantined and cannot join the in-sync set", m.Node)
 		}
 	}
 	return Result{}
 }
 
-func (c Elect) apply(t *tx) Result {
+func (c Elect) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.Elect"
 	r, ok := t.Range(c.Range)
 	if !ok {
-		return refuse(op, rhumb.NotFound, "there is no range %s", c.Range)
+		return refuse(op, rhumb.NotFound, "range %s does not exist", c.Range)
 	}
 	if r.Version != c.Version {
-		return refuseRange(op, rhumb.Conflict, r, "decided on version %d, the record is at version %d; read it again", c.Version, r.Version)
+		return refuseRange(op, rhumb.Conflict, r, "the range has changed: expected version %d, found version %d; read it again", c.Version, r.Version)
 	}
+	// An election may shrink the set in the same command, so that no other command can come in
+	// between.
 	inSync := r.InSync
 	if len(c.InSync) > 0 {
 		inSync, ok = sortedSet(c.InSync, func(n rhumb.NodeID) rhumb.NodeID { return n })
-		if !ok || !subset(inSync, r.InSync) {
-			return refuseRange(op, rhumb.InvalidArgument, r, "the in-sync set %v is not a part of %v", c.InSync, r.InSync)
+		if !ok || !isSubset(inSync, r.InSync) {
+			return refuseRange(op, rhumb.InvalidArgument, r, "in-sync set %v is not a subset of the present set %v", c.InSync, r.InSync)
 		}
 	}
 	switch {
+	// The metadata leader found no heir for a primary that asked to be relieved.
 	case c.Node == rhumb.NoNode:
-		return refuseRange(op, rhumb.Conflict, r, "no other in-sync member can take over from %s: each is not live, not fit, or out of reach of the others", r.Primary)
+		return refuseRange(op, rhumb.Conflict, r, "no other in-sync member can take over from %s: each is down, unfit or cut off from the others", r.Primary)
+	// Rule E: only an in-sync member holds every acknowledged entry.
 	case !slices.Contains(inSync, c.Node):
 		return refuseRange(op, rhumb.InvalidArgument, r, "%s is not in sync and cannot be primary", c.Node)
 	case len(inSync) < t.minInSync(r):
-		return refuseRange(op, rhumb.InvalidArgument, r, "%d members are fewer than the class's minimum of %d", len(inSync), t.minInSync(r))
+		return refuseRange(op, rhumb.InvalidArgument, r, "the in-sync set would have %d members; the minimum is %d", len(inSync), t.minInSync(r))
 	case !t.IsLive(c.Node):
 		return refuseRange(op, rhumb.Conflict, r, "%s is not live and cannot be primary", c.Node)
 	case r.IsQuarantined(c.Node):
-		return refuseRange(op, rhumb.Conflict, r, "the replica of %s is quarantined and cannot be primary", c.Node)
+		return refuseRange(op, rhumb.Conflict, r, "the replica on %s is quarantined and cannot be primary", c.Node)
 	}
-	return Result{Range: t.elect(r, c.Node, inSync)}
+	return Result{Range: t.electPrimary(r, c.Node, inSync)}
 }
 
-// elect stores r with a new epoch, primary and in-sync set.
-func (t *tx) elect(r *rhumb.Range, n rhumb.NodeID, inSync []rhumb.NodeID) *rhumb.Range {
+// electPrimary stores r with a new epoch, primary and in-sync set.
+func (t *tx) electPrimary(r *rhumb.Range, n rhumb.NodeID, inSync []rhumb.NodeID) *rhumb.Range {
 	next := r.Clone()
+	// Epochs come from one counter per range and are never reused, even if the elected node never
+	// begins its epoch.
 	next.Allocated++
 	next.Epoch = next.Allocated
 	next.Primary = n
@@ -116,14 +132,14 @@ func (t *tx) elect(r *rhumb.Range, n rhumb.NodeID, inSync []rhumb.NodeID) *rhumb
 	return next
 }
 
-func (c SetReplicas) apply(t *tx) Result {
+func (c SetReplicas) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.SetReplicas"
 	r, ok := t.Range(c.Range)
 	if !ok {
-		return refuse(op, rhumb.NotFound, "there is no range %s", c.Range)
+		return refuse(op, rhumb.NotFound, "range %s does not exist", c.Range)
 	}
 	if r.Version != c.Version {
-		return refuseRange(op, rhumb.Conflict, r, "decided on version %d, the record is at version %d; read it again", c.Version, r.Version)
+		return refuseRange(op, rhumb.Conflict, r, "the range has changed: expected version %d, found version %d; read it again", c.Version, r.Version)
 	}
 	set, ok := sortedSet(c.Replicas, func(n rhumb.NodeID) rhumb.NodeID { return n })
 	preferred := c.Preferred
@@ -132,18 +148,21 @@ func (c SetReplicas) apply(t *tx) Result {
 	}
 	switch {
 	case !ok:
-		return refuseRange(op, rhumb.InvalidArgument, r, "a node stands in the replicas twice")
+		return refuseRange(op, rhumb.InvalidArgument, r, "the replicas list a node twice")
 	case len(set) > rhumb.ReplicasMax:
-		return refuseRange(op, rhumb.TooLarge, r, "%d replicas, want at most %d", len(set), rhumb.ReplicasMax)
-	case !subset(r.InSync, set):
-		return refuseRange(op, rhumb.InvalidArgument, r, "the in-sync members %v must stay replicas", r.InSync)
+		return refuseRange(op, rhumb.TooLarge, r, "%d replicas were requested; the limit is %d", len(set), rhumb.ReplicasMax)
+	// Removing an in-sync member would remove acknowledged entries from the set that an election
+	// asks.
+	case !isSubset(r.InSync, set):
+		return refuseRange(op, rhumb.InvalidArgument, r, "in-sync members %v must remain replicas", r.InSync)
 	case !slices.Contains(set, preferred):
-		return refuseRange(op, rhumb.InvalidArgument, r, "the preferred primary %s is no replica", preferred)
+		return refuseRange(op, rhumb.InvalidArgument, r, "preferred primary %s is not among the replicas", preferred)
 	}
+	// Present replicas may stay on any node; only new ones need a node that can receive data.
 	for _, id := range set {
 		n, known := t.Node(id)
 		if !r.IsReplica(id) && (!known || n.State == rhumb.NodeFenced) {
-			return refuseRange(op, rhumb.Conflict, r, "%s is unknown or fenced and cannot take a replica", id)
+			return refuseRange(op, rhumb.Conflict, r, "%s is unknown or fenced and cannot hold a new replica", id)
 		}
 	}
 	if preferred == r.Preferred && slices.Equal(set, r.Replicas) {
@@ -151,28 +170,32 @@ func (c SetReplicas) apply(t *tx) Result {
 	}
 	next := r.Clone()
 	next.Replicas, next.Preferred = set, preferred
+	// A quarantine belongs to a copy. If the node gets a replica again, that is a new copy.
 	next.Quarantined = slices.DeleteFunc(next.Quarantined, func(n rhumb.NodeID) bool { return !slices.Contains(set, n) })
 	next.Version++
 	t.putRange(next)
 	return Result{Range: next}
 }
 
-func (c QuarantineReplica) apply(t *tx) Result {
+func (c QuarantineReplica) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.QuarantineReplica"
 	r, ok := t.Range(c.Range)
 	switch {
 	case !ok:
-		return refuse(op, rhumb.NotFound, "there is no range %s", c.Range)
+		return refuse(op, rhumb.NotFound, "range %s does not exist", c.Range)
 	case !r.IsReplica(c.Node):
-		return refuseRange(op, rhumb.InvalidArgument, r, "%s holds no replica", c.Node)
+		return refuseRange(op, rhumb.InvalidArgument, r, "%s has no replica of the range", c.Node)
 	case r.IsQuarantined(c.Node):
 		return Result{Range: r}
+	// Epoch 0 comes from builds that did not send it.
 	case c.Epoch != 0 && c.Epoch < r.Epoch:
-		return refuseRange(op, rhumb.Conflict, r, "the notice is of epoch %d", c.Epoch)
+		return refuseRange(op, rhumb.Conflict, r, "the notice is from epoch %d, but the range is in epoch %d", c.Epoch, r.Epoch)
 	}
 	next := r.Clone()
 	next.Quarantined = append(next.Quarantined, c.Node)
 	slices.Sort(next.Quarantined)
+	// The set may go no lower than its minimum, so a quarantined member can stay in it. Elections
+	// skip it all the same.
 	if len(next.InSync) > t.minInSync(r) {
 		next.InSync = slices.DeleteFunc(next.InSync, func(n rhumb.NodeID) bool { return n == c.Node })
 	}
@@ -181,49 +204,55 @@ func (c QuarantineReplica) apply(t *tx) Result {
 		t.putRange(next)
 		return Result{Range: next}
 	}
-	heir := t.heir(next, c.Node, t.primaries())
-	if heir == rhumb.NoNode { // the record stays until another member may be primary
+	heir := t.nearestHeir(next, c.Node, t.countPrimaries())
+	// Without an heir the quarantined replica stays the primary on record until another member can
+	// be elected. The in-sync set must contain the primary, so the set stays whole as well.
+	if heir == rhumb.NoNode {
 		next.InSync = r.InSync
 		t.putRange(next)
 		return Result{Range: next}
 	}
-	return Result{Range: t.elect(next, heir, next.InSync)}
+	return Result{Range: t.electPrimary(next, heir, next.InSync)}
 }
 
-func (c ReadmitReplica) apply(t *tx) Result {
+func (c ReadmitReplica) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.ReadmitReplica"
 	r, ok := t.Range(c.Range)
 	switch {
 	case !ok:
-		return refuse(op, rhumb.NotFound, "there is no range %s", c.Range)
+		return refuse(op, rhumb.NotFound, "range %s does not exist", c.Range)
 	case !r.IsQuarantined(c.Node):
 		return Result{Range: r}
 	case c.Epoch != 0 && c.Epoch < r.Epoch:
-		return refuseRange(op, rhumb.Conflict, r, "the request is of epoch %d", c.Epoch)
+		return refuseRange(op, rhumb.Conflict, r, "the request is from epoch %d, but the range is in epoch %d", c.Epoch, r.Epoch)
 	case r.IsInSync(c.Node):
 		return refuseRange(op, rhumb.Conflict, r, "%s is still in the in-sync set %v", c.Node, r.InSync)
 	}
+	// The new epoch invalidates acknowledgements of entries that the replica held before it
+	// discarded its copy. They belong to the same life, so nothing else would tell them apart.
 	next := r.Clone()
 	next.Quarantined = slices.DeleteFunc(next.Quarantined, func(n rhumb.NodeID) bool { return n == c.Node })
-	return Result{Range: t.elect(next, next.Primary, next.InSync)}
+	return Result{Range: t.electPrimary(next, next.Primary, next.InSync)}
 }
 
-func (c RecoverRange) apply(t *tx) Result {
+func (c RecoverRange) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.RecoverRange"
 	r, ok := t.Range(c.Range)
 	if !ok {
-		return refuse(op, rhumb.NotFound, "there is no range %s", c.Range)
+		return refuse(op, rhumb.NotFound, "range %s does not exist", c.Range)
 	}
 	switch {
 	case r.Version != c.Version:
-		return refuseRange(op, rhumb.Conflict, r, "decided on version %d, the record is at version %d; look at it again", c.Version, r.Version)
+		return refuseRange(op, rhumb.Conflict, r, "the range has changed: expected version %d, found version %d; inspect it again", c.Version, r.Version)
 	case !r.IsReplica(c.Node):
-		return refuseRange(op, rhumb.InvalidArgument, r, "%s holds no replica", c.Node)
+		return refuseRange(op, rhumb.InvalidArgument, r, "%s has no replica of the range", c.Node)
 	case !t.IsLive(c.Node):
 		return refuseRange(op, rhumb.Conflict, r, "%s is not live and cannot be primary", c.Node)
 	}
-	if why := t.goesOnByItself(r, c.Node); why != "" {
-		return refuseRange(op, rhumb.Conflict, r, "%s", why)
+	// The operator accepts data loss, so the command is refused as long as the range can recover
+	// without any.
+	if reason := t.whyNotRecover(r, c.Node); reason != "" {
+		return refuseRange(op, rhumb.Conflict, r, "%s", reason)
 	}
 	next := r.Clone()
 	next.Quarantined = slices.DeleteFunc(next.Quarantined, func(n rhumb.NodeID) bool { return n == c.Node })
@@ -236,44 +265,54 @@ func (c RecoverRange) apply(t *tx) Result {
 			left = append(left, n)
 		}
 	}
-	// A copy that was given up may hold entries that the range goes on without. Should its node come back, it must not take
-	// part, nor refuse the new primary for them.
+	// A copy that was given up may hold entries that the range continues without. If its node
+	// returns, the copy must neither take part nor refuse the new primary because of them.
 	next.Quarantined = slices.Compact(slices.Sorted(slices.Values(append(next.Quarantined, gone...))))
+	// Recorded lives vouch for everything that clients were told, which is no longer true.
 	next.Lives = nil
 	next.Recovery = &rhumb.Recovery{Epoch: r.Allocated + 1, Node: c.Node, Gone: gone, End: c.End, EndTime: c.EndTime, Known: c.Known}
 	if missing := t.minInSync(r) - len(left); missing > 0 {
 		if missing > len(gone) {
-			return refuseRange(op, rhumb.Conflict, r, "only %v would be left, fewer than the class's minimum of %d: let other replicas discard their damaged copies first", left, t.minInSync(r))
+			return refuseRange(op, rhumb.Conflict, r, "recovery would leave only %v, but the minimum is %d members; make other replicas discard their damaged copies first", left, t.minInSync(r))
 		}
-		// The set keeps its least size with nodes that are gone, and the operator vouches for the one copy (ruling 17a).
+		// The set keeps its minimum size with nodes that are gone, so nothing is committed until
+		// enough replicas have joined. The operator vouches for the one copy
+		// (docs/replication.md#rule-one-answer), which alone can then be elected.
 		left = slices.Sorted(slices.Values(append(left, gone[:missing]...)))
 		n, _ := t.Node(c.Node)
 		next.Lives = []rhumb.MemberLife{{Node: c.Node, Life: n.Boot}}
 	}
-	return Result{Range: t.elect(next, c.Node, left)}
+	return Result{Range: t.electPrimary(next, c.Node, left)}
 }
 
-// goesOnByItself says why nothing of a range has to be given up for the copy of node n, or returns "".
-func (t *tx) goesOnByItself(r *rhumb.Range, n rhumb.NodeID) string {
+// whyNotRecover returns why the range needs no forced recovery from the copy of node n, or "" if it
+// does need one. It refuses in three cases:
+//
+//   - A live, intact in-sync member is in its recorded life: one such answer is enough for an
+//     election.
+//   - Enough live, intact in-sync members for an election exist.
+//   - Some exist, but n is not among them: a better copy than n's is there.
+func (t *tx) whyNotRecover(r *rhumb.Range, n rhumb.NodeID) string {
+	// "Intact" means that the replica is not quarantined. A damaged copy reports itself.
 	var intact []rhumb.NodeID
 	for _, m := range r.InSync {
 		if d, ok := t.Node(m); ok && t.IsLive(m) && !r.IsQuarantined(m) {
 			intact = append(intact, m)
 			if r.LifeOf(m) == d.Boot {
-				return fmt.Sprintf("%s holds an intact copy that is in sync, and has held it since its last start: that one suffices, nothing has to be given up", m)
+				return fmt.Sprintf("%s has an intact in-sync copy and has had it since its last start; that copy is enough for an election, so no data has to be given up", m)
 			}
 		}
 	}
 	switch {
 	case len(intact) >= t.minInSync(r):
-		return fmt.Sprintf("%v hold intact copies that are in sync: they suffice, nothing has to be given up", intact)
+		return fmt.Sprintf("%v have intact in-sync copies; they are enough for an election, so no data has to be given up", intact)
 	case len(intact) > 0 && !slices.Contains(intact, n):
-		return fmt.Sprintf("%s holds an intact copy that is in sync; go on from that one", intact[0])
+		return fmt.Sprintf("%s has an intact in-sync copy; recover from that node instead", intact[0])
 	}
 	return ""
 }
 
-// sortedSet gives the ids of the items in order, and false when one comes twice.
+// sortedSet returns the ids of the items in ascending order, and false if an id occurs twice.
 func sortedSet[T any](items []T, id func(T) rhumb.NodeID) ([]rhumb.NodeID, bool) {
 	out := make([]rhumb.NodeID, len(items))
 	for i, item := range items {
@@ -283,7 +322,7 @@ func sortedSet[T any](items []T, id func(T) rhumb.NodeID) ([]rhumb.NodeID, bool)
 	return out, len(slices.Compact(slices.Clone(out))) == len(out)
 }
 
-// subset reports whether all of a stand in b.
-func subset(a, b []rhumb.NodeID) bool {
+// isSubset reports whether b contains all of a.
+func isSubset(a, b []rhumb.NodeID) bool {
 	return !slices.ContainsFunc(a, func(n rhumb.NodeID) bool { return !slices.Contains(b, n) })
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-func (c CreateClass) apply(t *tx) Result {
+func (c CreateClass) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.CreateClass"
 	if class, ok := t.ClassBySettings(c.Settings); ok {
 		return Result{Class: class.ID}
@@ -19,21 +19,25 @@ func (c CreateClass) apply(t *tx) Result {
 	return Result{Class: t.addClass(c.Settings, c.Placements)}
 }
 
-func (c CreateTable) apply(t *tx) Result {
+func (c CreateTable) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.CreateTable"
+	// The default is filled in first, so that a repeated command matches the table that it created.
 	if c.LocationField == "" {
 		c.LocationField = rhumb.LocationFieldDefault
 	}
+	// The name decides before anything else is checked: a repetition must succeed even if, for
+	// instance, the nodes of its placements have died since.
 	if table, ok := t.TableByName(c.Name); ok {
-		return c.existing(t, table)
+		return c.matchExisting(t, table)
 	}
-	if err := c.validate(); err != nil {
+	if err := c.validateArgs(); err != nil {
 		return refuseErr(op, err)
 	}
 	if t.tables.size >= rhumb.TablesMax {
-		return refuse(op, rhumb.TooLarge, "there are %d tables, the most there can be", t.tables.size)
+		return refuse(op, rhumb.TooLarge, "table %q was not created: the cluster has %d tables, which is the limit", c.Name, t.tables.size)
 	}
 	var id rhumb.ClassID
+	// Tables with equal settings share a class and therefore its ranges.
 	if class, ok := t.ClassBySettings(c.Settings); ok {
 		id = class.ID
 	} else {
@@ -50,26 +54,28 @@ func (c CreateTable) apply(t *tx) Result {
 	return Result{Table: t.lastTable, Class: id}
 }
 
-// validate refuses tables that are wrong whatever the state.
-func (c CreateTable) validate() error {
+// validateArgs returns an error if the table is wrong in any state.
+func (c CreateTable) validateArgs() error {
 	const op rhumb.Op = "catalog.CreateTable"
 	if err := rhumb.ValidateTableName(c.Name); err != nil {
 		return err
 	}
 	if len(c.LocationField) > rhumb.FieldNameSizeMax {
-		return rhumb.Ef(op, rhumb.TooLarge, "the location field's name has %d bytes, want at most %d", len(c.LocationField), rhumb.FieldNameSizeMax)
+		return rhumb.Ef(op, rhumb.TooLarge, "the name of the location field has %d bytes; the limit is %d", len(c.LocationField), rhumb.FieldNameSizeMax)
 	}
 	if c.History < 0 {
-		return rhumb.Ef(op, rhumb.InvalidArgument, "history is %v, want 0 or more", c.History)
+		return rhumb.Ef(op, rhumb.InvalidArgument, "history is %v, but must not be negative", c.History)
 	}
+	// An image in shared memory stores the name in a field of fixed size.
 	if c.Snapshot != 0 && len(c.LocationField) > rhumb.SnapshotFieldSizeMax {
-		return rhumb.Ef(op, rhumb.TooLarge, "the location field of a table in shared memory has at most %d bytes in its name, not %d", rhumb.SnapshotFieldSizeMax, len(c.LocationField))
+		return rhumb.Ef(op, rhumb.TooLarge, "the name of the location field has %d bytes; the limit for a table in shared memory is %d", len(c.LocationField), rhumb.SnapshotFieldSizeMax)
 	}
 	return c.Snapshot.Validate()
 }
 
-// existing gives the table of the same name when it is alike.
-func (c CreateTable) existing(t *tx, table *rhumb.Table) Result {
+// matchExisting returns the table of the same name as the result if it has the same settings, and
+// otherwise refuses.
+func (c CreateTable) matchExisting(t *tx, table *rhumb.Table) Result {
 	const op rhumb.Op = "catalog.CreateTable"
 	class, _ := t.Class(table.Class)
 	want := rhumb.Table{
@@ -77,28 +83,32 @@ func (c CreateTable) existing(t *tx, table *rhumb.Table) Result {
 		Snapshot: c.Snapshot,
 	}
 	if class.Settings != c.Settings || *table != want {
-		return refuse(op, rhumb.AlreadyExists, "table %q exists with other settings", c.Name)
+		return refuse(op, rhumb.AlreadyExists, "table %q already exists with other settings", c.Name)
 	}
 	return Result{Table: table.ID, Class: table.Class}
 }
 
-// checkNewClass refuses a class that cannot be made.
+// checkNewClass returns an error if a class cannot be created.
 func (t *tx) checkNewClass(settings rhumb.ClassSettings, placements []Placement) error {
 	const op rhumb.Op = "catalog.Class"
 	if err := settings.Validate(); err != nil {
 		return err
 	}
+	// Classes serve tables, so more classes than tables would be of no use.
 	if t.classes.size >= rhumb.TablesMax {
-		return rhumb.Ef(op, rhumb.TooLarge, "there are %d classes, the most there can be", t.classes.size)
+		return rhumb.Ef(op, rhumb.TooLarge, "the settings need a new class, but the cluster has %d classes, which is the limit", t.classes.size)
 	}
+	// The leader places slots in every region with enough live nodes. No placement means that no
+	// region has them.
 	if len(placements) == 0 {
-		return rhumb.E(op, rhumb.InvalidArgument, t.whatFits(settings.Replicas))
+		return rhumb.E(op, rhumb.InvalidArgument, t.explainShortage(settings.Replicas))
 	}
 	return t.checkPlacements(settings, placements)
 }
 
-// whatFits says, for a class that no region has the nodes for, what would do.
-func (s *State) whatFits(replicas int) string {
+// explainShortage returns why no region can hold a class with this number of replicas, and what can
+// be done.
+func (s *State) explainShortage(replicas int) string {
 	live := make(map[rhumb.RegionID]int)
 	for n := range s.Nodes() {
 		if n.State == rhumb.NodeLive {
@@ -111,24 +121,25 @@ func (s *State) whatFits(replicas int) string {
 		parts = append(parts, fmt.Sprintf("%s has %d", r.Name, live[r.ID]))
 	}
 	if most == 0 {
-		return fmt.Sprintf("%d replicas need %d live nodes in one region, and there are none", replicas, replicas)
+		return fmt.Sprintf("%d replicas need %d live nodes in one region, but no node is live; start nodes", replicas, replicas)
 	}
-	return fmt.Sprintf("%d replicas need %d live nodes in one region; %s. Ask for --replicas %d at most, or add nodes",
+	return fmt.Sprintf("%d replicas need %d live nodes in one region, but %s; use --replicas %d, or add nodes",
 		replicas, replicas, strings.Join(parts, ", "), most)
 }
 
-// checkPlacements refuses placements that do not keep the class's settings. What may have changed since the proposer
-// looked is Conflict.
+// checkPlacements returns an error if placements do not satisfy the settings of the class. The kind
+// is Conflict if the state may have changed since the proposer chose the placements, so that the
+// proposer tries again.
 func (t *tx) checkPlacements(settings rhumb.ClassSettings, placements []Placement) error {
 	const op rhumb.Op = "catalog.Placement"
 	seen := make(map[rhumb.RegionID]bool)
 	for _, p := range placements {
 		if _, ok := t.Region(p.Region); !ok || seen[p.Region] {
-			return rhumb.Ef(op, rhumb.InvalidArgument, "region %s is unknown or placed twice", p.Region)
+			return rhumb.Ef(op, rhumb.InvalidArgument, "region %s does not exist or is placed twice", p.Region)
 		}
 		seen[p.Region] = true
 		if len(p.Replicas) != settings.HashSlots {
-			return rhumb.Ef(op, rhumb.InvalidArgument, "region %s has %d slots placed, want %d", p.Region, len(p.Replicas), settings.HashSlots)
+			return rhumb.Ef(op, rhumb.InvalidArgument, "region %s has placements for %d slots, but the class has %d", p.Region, len(p.Replicas), settings.HashSlots)
 		}
 		for _, replicas := range p.Replicas {
 			if err := t.checkReplicas(p.Region, settings, replicas); err != nil {
@@ -137,26 +148,28 @@ func (t *tx) checkPlacements(settings rhumb.ClassSettings, placements []Placemen
 		}
 	}
 	if t.ranges.size+len(placements)*settings.HashSlots > rhumb.RangesMax {
-		return rhumb.Ef(op, rhumb.TooLarge, "there are %d ranges, and at most %d", t.ranges.size, rhumb.RangesMax)
+		return rhumb.Ef(op, rhumb.TooLarge, "%d new ranges are needed, but the cluster already has %d of at most %d", len(placements)*settings.HashSlots, t.ranges.size, rhumb.RangesMax)
 	}
 	return nil
 }
 
-// checkReplicas refuses nodes that cannot hold a new range of a region (survival goal zone: all of them are of the
-// region).
+// checkReplicas returns an error if the nodes cannot hold a new range of a region. Survival goal
+// zone keeps all replicas within the region.
 func (t *tx) checkReplicas(in rhumb.RegionID, settings rhumb.ClassSettings, replicas []rhumb.NodeID) error {
 	const op rhumb.Op = "catalog.Placement"
 	set, distinct := sortedSet(replicas, func(n rhumb.NodeID) rhumb.NodeID { return n })
 	if !distinct || len(set) != settings.Replicas {
-		return rhumb.Ef(op, rhumb.InvalidArgument, "replicas %v in region %s: want %d different nodes", replicas, in, settings.Replicas)
+		return rhumb.Ef(op, rhumb.InvalidArgument, "replicas %v in region %s are not %d different nodes", replicas, in, settings.Replicas)
 	}
 	for _, id := range set {
 		n, ok := t.Node(id)
+		// The region of a node never changes, so this is an error of the proposer.
 		if !ok || n.Region != in {
-			return rhumb.Ef(op, rhumb.InvalidArgument, "%s is no node of region %s", id, in)
+			return rhumb.Ef(op, rhumb.InvalidArgument, "%s is not a node of region %s", id, in)
 		}
+		// The state may have changed after the proposer chose the node.
 		if n.State != rhumb.NodeLive {
-			return rhumb.Ef(op, rhumb.Conflict, "%s is %s and cannot take a new range", id, n.State)
+			return rhumb.Ef(op, rhumb.Conflict, "%s is %s and cannot hold a new range", id, n.State)
 		}
 	}
 	return nil
@@ -171,21 +184,23 @@ func (t *tx) addClass(settings rhumb.ClassSettings, placements []Placement) rhum
 	return t.lastClass
 }
 
-// addHashBlock makes the hash slots of a class in one region, with their ranges.
+// addHashBlock creates the hash slots of a class in one region, with their ranges.
 func (t *tx) addHashBlock(class rhumb.ClassID, p Placement) {
 	b := t.newBlock(p.Region, class, rhumb.NoNode)
-	t.hash.set(t.owner, pair(p.Region, class), b)
+	t.hash.set(t.owner, pairKey(p.Region, class), b)
 	for i, replicas := range p.Replicas {
 		t.newRange(rhumb.RangeID{Region: p.Region, Slot: b.First + rhumb.Slot(i)}, class, replicas)
 	}
 }
 
-func (c EnsureRegionBlocks) apply(t *tx) Result {
+func (c EnsureRegionBlocks) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.EnsureRegionBlocks"
 	class, ok := t.Class(c.Class)
 	if !ok {
-		return refuse(op, rhumb.NotFound, "there is no class %s", c.Class)
+		return refuse(op, rhumb.NotFound, "class %s does not exist", c.Class)
 	}
+	// Regions that got their slots in the meantime are skipped, so a repeated command is done
+	// already.
 	missing := slices.DeleteFunc(slices.Clone(c.Placements), func(p Placement) bool {
 		_, has := t.HashBlock(p.Region, c.Class)
 		return has
@@ -199,16 +214,18 @@ func (c EnsureRegionBlocks) apply(t *tx) Result {
 	return Result{Class: c.Class}
 }
 
-func (c OpenSlot) apply(t *tx) Result {
+func (c OpenSlot) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.OpenSlot"
 	n, ok := t.Node(c.Node)
 	if !ok {
-		return refuse(op, rhumb.NotFound, "there is no node %s", c.Node)
+		return refuse(op, rhumb.NotFound, "node %s does not exist", c.Node)
 	}
 	class, ok := t.Class(c.Class)
 	if !ok {
-		return refuse(op, rhumb.NotFound, "there is no class %s", c.Class)
+		return refuse(op, rhumb.NotFound, "class %s does not exist", c.Class)
 	}
+	// Opened makes the command a compare-and-set: a repetition finds more open slots than it
+	// expects and gets the newest one instead of opening another.
 	id, opened := t.ActiveSlot(c.Node, c.Class)
 	switch {
 	case opened > c.Opened:
@@ -217,9 +234,9 @@ func (c OpenSlot) apply(t *tx) Result {
 	case opened < c.Opened:
 		return refuse(op, rhumb.InvalidArgument, "%s has opened %d slots of class %s, not %d", c.Node, opened, c.Class, c.Opened)
 	case t.ranges.size >= rhumb.RangesMax:
-		return refuse(op, rhumb.TooLarge, "there are %d ranges, the most there can be", t.ranges.size)
+		return refuse(op, rhumb.TooLarge, "the cluster has %d ranges, which is the limit", t.ranges.size)
 	case len(c.Replicas) == 0 || c.Replicas[0] != c.Node:
-		return refuse(op, rhumb.InvalidArgument, "replicas %v: want %s first", c.Replicas, c.Node)
+		return refuse(op, rhumb.InvalidArgument, "replicas %v do not begin with %s", c.Replicas, c.Node)
 	}
 	if err := t.checkReplicas(n.Region, class.Settings, c.Replicas); err != nil {
 		return refuseErr(op, err)
@@ -227,9 +244,11 @@ func (c OpenSlot) apply(t *tx) Result {
 	return Result{Range: t.openSlot(c, n.Region), Node: c.Node, Class: c.Class}
 }
 
-// openSlot makes the range of the node's next slot, in a new block when the last one is used up.
+// openSlot creates the range of the node's next slot. It allocates a new block if the present one
+// is used up.
 func (t *tx) openSlot(c OpenSlot, in rhumb.RegionID) *rhumb.Range {
-	key := pair(c.Node, c.Class)
+	key := pairKey(c.Node, c.Class)
+	// Readers share the old record, so a copy is changed.
 	next := new(activeBlock)
 	if a, ok := t.active.get(key); ok {
 		*next = *a
@@ -239,5 +258,5 @@ func (t *tx) openSlot(c OpenSlot, in rhumb.RegionID) *rhumb.Range {
 	}
 	next.opened++
 	t.active.set(t.owner, key, next)
-	return t.newRange(next.slot(), c.Class, c.Replicas)
+	return t.newRange(next.newestSlot(), c.Class, c.Replicas)
 }

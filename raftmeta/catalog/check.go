@@ -6,11 +6,13 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Check looks for a broken invariant and gives the first one found as an error of kind Internal. It reads every record.
+// Check returns the first broken invariant that it finds, as an error of kind Internal, or nil. It
+// reads every record.
 func (s *State) Check() error {
 	if s.cluster.IsZero() && s.nodes.size+s.regions.size+s.classes.size > 0 {
-		return broken("a cluster without an id has records")
+		return brokenInvariant("a cluster without an id has records")
 	}
+	// The order matters: each check relies on the references that the ones before it have checked.
 	for _, check := range []func() error{s.checkNodes, s.checkTables, s.checkBlocks, s.checkRanges} {
 		if err := check(); err != nil {
 			return err
@@ -19,7 +21,7 @@ func (s *State) Check() error {
 	return nil
 }
 
-func broken(format string, args ...any) error {
+func brokenInvariant(format string, args ...any) error {
 	return rhumb.Ef("catalog.Check", rhumb.Internal, format, args...)
 }
 
@@ -27,7 +29,7 @@ func (s *State) checkNodes() error {
 	names := make(map[string]bool)
 	for id, r := range s.regions.all() {
 		if id == 0 || r.ID > s.lastRegion || names[r.Name] || r.Location.Validate() != nil {
-			return broken("region %d (%q) has an id not given out, a name used twice or no valid location", id, r.Name)
+			return brokenInvariant("region %d (%q) has an id that was never allocated, a duplicate name or an invalid location", id, r.Name)
 		}
 		names[r.Name] = true
 	}
@@ -35,13 +37,15 @@ func (s *State) checkNodes() error {
 	for id, n := range s.nodes.all() {
 		_, ok := s.Region(n.Region)
 		if id == 0 || n.ID > s.lastNode || !ok || stores[n.Store] || n.Boot == 0 || n.Location.Validate() != nil {
-			return broken("node %d has an id not given out, no region, no location, no boot or another's store", id)
+			return brokenInvariant("node %d has an id that was never allocated, no region, an invalid location, no boot number or the store of another node", id)
 		}
 		if n.State < rhumb.NodeLive || n.State > rhumb.NodeDraining {
-			return broken("node %d is in state %s", id, n.State)
+			return brokenInvariant("node %d is in state %s", id, n.State)
 		}
+		// Names are created without asking a dead region, so a node that serves in one could hold
+		// the same name.
 		if n.State == rhumb.NodeLive && !s.RegionServes(n.Region) {
-			return broken("node %d lives in region %s, which counts as dead", id, n.Region)
+			return brokenInvariant("node %d is live in region %s, which is marked dead", id, n.Region)
 		}
 		stores[n.Store] = true
 	}
@@ -52,49 +56,52 @@ func (s *State) checkTables() error {
 	settings := make(map[rhumb.ClassSettings]bool)
 	for id, c := range s.classes.all() {
 		if id == 0 || c.ID > s.lastClass || settings[c.Settings] || c.Settings.Validate() != nil {
-			return broken("class %d has an id not given out, settings used twice or bad settings", id)
+			return brokenInvariant("class %d has an id that was never allocated, duplicate settings or invalid settings", id)
 		}
 		settings[c.Settings] = true
 	}
 	for id, t := range s.tables.all() {
 		_, ok := s.Class(t.Class)
 		if id == 0 || t.ID > s.lastTable || !ok || s.names[t.Name] != t.ID {
-			return broken("table %d (%q) has an id not given out, no class or a name used twice", id, t.Name)
+			return brokenInvariant("table %d (%q) has an id that was never allocated, no class or a duplicate name", id, t.Name)
 		}
 	}
 	return nil
 }
 
 func (s *State) checkBlocks() error {
+	// Blocks that begin at multiples of BlockSlots below the region's counter, each with a key of
+	// its own, are exactly those that were allocated if their number equals the counter.
 	count := make(map[rhumb.RegionID]uint32)
 	hash := make(map[uint64]bool)
 	for b := range s.Blocks() {
 		r, ok := s.regions.get(uint64(b.Region))
 		_, hasClass := s.Class(b.Class)
 		if !ok || !hasClass || b.First%rhumb.BlockSlots != 0 || uint32(b.First/rhumb.BlockSlots) >= r.blocks {
-			return broken("block %d of region %s has no class or was not cut from the region", b.First, b.Region)
+			return brokenInvariant("block %d of region %s has no class or was never allocated", b.First, b.Region)
 		}
 		count[b.Region]++
 		if b.Node == rhumb.NoNode {
-			key := pair(b.Region, b.Class)
+			key := pairKey(b.Region, b.Class)
 			if hash[key] {
-				return broken("class %s has two hash blocks in region %s", b.Class, b.Region)
+				return brokenInvariant("class %s has two hash blocks in region %s", b.Class, b.Region)
 			}
 			hash[key] = true
 			continue
 		}
 		if n, ok := s.Node(b.Node); !ok || n.Region != b.Region {
-			return broken("block %d of region %s belongs to %s, which is not there", b.First, b.Region, b.Node)
+			return brokenInvariant("block %d of region %s belongs to %s, which is not in the region", b.First, b.Region, b.Node)
 		}
 	}
+	// A node inserts into its active slot without asking, so the slot needs a range.
 	for _, a := range s.active.all() {
-		if r, ok := s.Range(a.slot()); !ok || r.Class != a.block.Class {
-			return broken("the active slot %s of %s in class %s has no range", a.slot(), a.block.Node, a.block.Class)
+		if r, ok := s.Range(a.newestSlot()); !ok || r.Class != a.block.Class {
+			return brokenInvariant("the active slot %s of %s in class %s has no range", a.newestSlot(), a.block.Node, a.block.Class)
 		}
 	}
 	for id, r := range s.regions.all() {
 		if count[r.ID] != r.blocks {
-			return broken("region %d has %d blocks and counts %d", id, count[r.ID], r.blocks)
+			return brokenInvariant("region %d has %d blocks, but its counter is %d", id, count[r.ID], r.blocks)
 		}
 	}
 	return nil
@@ -104,7 +111,7 @@ func (s *State) checkRanges() error {
 	for r := range s.Ranges() {
 		b, ok := s.BlockOf(r.ID)
 		if !ok || b.Class != r.Class {
-			return broken("range %s lies in no block of its class %s", r.ID, r.Class)
+			return brokenInvariant("range %s is in no block of its class %s", r.ID, r.Class)
 		}
 		if err := s.checkRange(r); err != nil {
 			return err
@@ -113,36 +120,37 @@ func (s *State) checkRanges() error {
 	return nil
 }
 
-// checkRange looks at one record; its class exists.
+// checkRange checks the record of one range, whose class exists.
 func (s *State) checkRange(r *rhumb.Range) error {
 	switch {
-	case !isSet(r.Quarantined) || !subset(r.Quarantined, r.Replicas):
-		return broken("range %s: the quarantined replicas %v are no set or no part of %v", r.ID, r.Quarantined, r.Replicas)
-	case !isSet(r.InSync) || !isSet(r.Replicas) || len(r.Replicas) > rhumb.ReplicasMax:
-		return broken("range %s: in-sync set %v or replicas %v are not sorted sets", r.ID, r.InSync, r.Replicas)
+	case !isSortedSet(r.Quarantined) || !isSubset(r.Quarantined, r.Replicas):
+		return brokenInvariant("range %s: quarantined replicas %v are not a sorted subset of replicas %v", r.ID, r.Quarantined, r.Replicas)
+	case !isSortedSet(r.InSync) || !isSortedSet(r.Replicas) || len(r.Replicas) > rhumb.ReplicasMax:
+		return brokenInvariant("range %s: in-sync set %v or replicas %v are not sorted, or are too many", r.ID, r.InSync, r.Replicas)
 	case !r.IsInSync(r.Primary):
-		return broken("range %s: the primary %s is not in sync (%v)", r.ID, r.Primary, r.InSync)
-	case !subset(r.InSync, r.Replicas):
-		return broken("range %s: the in-sync set %v is not a part of the replicas %v", r.ID, r.InSync, r.Replicas)
-	case !s.livesInOrder(r):
-		return broken("range %s: the recorded lives %v are not sorted, or not of members %v that are not quarantined", r.ID, r.Lives, r.InSync)
+		return brokenInvariant("range %s: primary %s is not in the in-sync set %v", r.ID, r.Primary, r.InSync)
+	case !isSubset(r.InSync, r.Replicas):
+		return brokenInvariant("range %s: in-sync set %v is not a subset of replicas %v", r.ID, r.InSync, r.Replicas)
+	case !s.areLivesValid(r):
+		return brokenInvariant("range %s: recorded lives %v are not sorted, or include a node that is quarantined or not in the in-sync set %v", r.ID, r.Lives, r.InSync)
 	case !r.IsReplica(r.Preferred):
-		return broken("range %s: the preferred primary %s is no replica", r.ID, r.Preferred)
+		return brokenInvariant("range %s: preferred primary %s is not a replica", r.ID, r.Preferred)
 	case len(r.InSync) < s.minInSync(r):
-		return broken("range %s: %d in sync, fewer than the class's %d", r.ID, len(r.InSync), s.minInSync(r))
+		return brokenInvariant("range %s: in-sync set has %d members; the minimum is %d", r.ID, len(r.InSync), s.minInSync(r))
 	case r.Epoch == 0 || r.Epoch > r.Allocated || r.Version == 0:
-		return broken("range %s: epoch %d, allocated %d, version %d", r.ID, r.Epoch, r.Allocated, r.Version)
+		return brokenInvariant("range %s: epoch %d, allocated epoch %d or version %d is out of order", r.ID, r.Epoch, r.Allocated, r.Version)
 	}
 	for _, id := range r.Replicas {
 		if _, ok := s.Node(id); !ok {
-			return broken("range %s: replica %s is no node", r.ID, id)
+			return brokenInvariant("range %s: replica %s is not a known node", r.ID, id)
 		}
 	}
 	return nil
 }
 
-// livesInOrder reports whether the recorded lives are those of members in sync, sorted.
-func (s *State) livesInOrder(r *rhumb.Range) bool {
+// areLivesValid reports whether the recorded lives are sorted by node and belong to in-sync members
+// that are not quarantined.
+func (s *State) areLivesValid(r *rhumb.Range) bool {
 	for i, m := range r.Lives {
 		if m.Life == 0 || i > 0 && r.Lives[i-1].Node >= m.Node || !r.IsInSync(m.Node) || r.IsQuarantined(m.Node) {
 			return false
@@ -151,7 +159,7 @@ func (s *State) livesInOrder(r *rhumb.Range) bool {
 	return true
 }
 
-// isSet reports whether ids are sorted and all different.
-func isSet(ids []rhumb.NodeID) bool {
+// isSortedSet reports whether ids are in ascending order without repetition.
+func isSortedSet(ids []rhumb.NodeID) bool {
 	return slices.IsSorted(ids) && len(slices.Compact(slices.Clone(ids))) == len(ids)
 }

@@ -8,19 +8,23 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// commandVersion, resultVersion and stateVersion are the versions of the encodings that this binary writes and reads.
-// A new field or code needs a new version only when older binaries may still apply; they stop at what they do not know.
+// commandVersion, resultVersion and stateVersion are the encoding versions that this binary writes
+// and reads. A new field or code needs a new version only if older binaries may still apply
+// commands. Older binaries stop at what they do not know.
 const (
 	commandVersion = 1
 	resultVersion  = 1
 	stateVersion   = 1
 )
 
-// wireElementsMax bounds arrays in a decoded message: the greatest is the ranges of a state.
+// wireElementsMax bounds the arrays in a decoded message. The longest is the list of ranges in a
+// state.
 const wireElementsMax = rhumb.RangesMax
 
 var (
 	encMode = must(cbor.CoreDetEncOptions().EncMode())
+	// Decoding is strict. If one binary ignored a duplicate key or an unknown field that another
+	// one uses, their states would differ.
 	decMode = must(cbor.DecOptions{
 		DupMapKey:         cbor.DupMapKeyEnforcedAPF,
 		IndefLength:       cbor.IndefLengthForbidden,
@@ -32,7 +36,7 @@ var (
 	}.DecMode())
 )
 
-// must panics on an error that only a wrong constant of this file can cause.
+// must panics on an error that only a wrong constant in this file can cause.
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
@@ -40,34 +44,35 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// encode writes one of this package's wire types; they all can be written.
-func encode(v any) []byte { return must(encMode.Marshal(v)) }
+// encodeWire encodes a wire type of this package. Encoding them cannot fail.
+func encodeWire(v any) []byte { return must(encMode.Marshal(v)) }
 
-// decode reads one wire type.
-func decode(op rhumb.Op, b []byte, v any) error {
+// decodeWire decodes into a wire type.
+func decodeWire(op rhumb.Op, b []byte, v any) error {
 	err := decMode.Unmarshal(b, v)
 	if err == nil {
 		return nil
 	}
 	if _, ok := errors.AsType[*cbor.UnknownFieldError](err); ok {
-		return &rhumb.Error{Op: op, Kind: rhumb.Incompatible, Msg: "a newer binary wrote this", Err: err}
+		return &rhumb.Error{Op: op, Kind: rhumb.Incompatible, Msg: "the encoding has a field that this binary does not know; use a newer binary", Err: err}
 	}
-	return &rhumb.Error{Op: op, Kind: rhumb.Corrupt, Msg: "not the expected CBOR", Err: err}
+	return &rhumb.Error{Op: op, Kind: rhumb.Corrupt, Msg: "the bytes are not CBOR of the expected form", Err: err}
 }
 
-// checkVersion refuses encodings of another version.
+// checkVersion returns an error if an encoding has another version. Version 0 means that the field
+// is missing, which no binary writes, so that is damage rather than a newer format.
 func checkVersion(op rhumb.Op, got, want uint8) error {
 	switch {
 	case got == want:
 		return nil
 	case got == 0:
-		return rhumb.E(op, rhumb.Corrupt, "the version is missing")
+		return rhumb.E(op, rhumb.Corrupt, "the encoding has no version")
 	}
-	return rhumb.Ef(op, rhumb.Incompatible, "encoding version %d, this binary knows %d; use a newer binary", got, want)
+	return rhumb.Ef(op, rhumb.Incompatible, "the encoding has version %d, but this binary reads %d; use a newer binary", got, want)
 }
 
-// The wire types share these forms. An array form never changes; a new field goes into the map that holds it.
-
+// The wire types below are shared by commands, results and states. A struct that is encoded as an
+// array never changes; a new field goes into the map that contains the array.
 type wireRangeID struct {
 	_      struct{} `cbor:",toarray"`
 	Region rhumb.RegionID
@@ -118,7 +123,7 @@ func toWireRangeID(id rhumb.RangeID) *wireRangeID {
 	return &wireRangeID{Region: id.Region, Slot: id.Slot}
 }
 
-func (w *wireRangeID) id() rhumb.RangeID {
+func (w *wireRangeID) toRangeID() rhumb.RangeID {
 	if w == nil {
 		return rhumb.RangeID{}
 	}
@@ -127,7 +132,7 @@ func (w *wireRangeID) id() rhumb.RangeID {
 
 func toWirePoint(p rhumb.Point) *wirePoint { return &wirePoint{Lat: p.Lat, Lon: p.Lon} }
 
-func (w *wirePoint) point() rhumb.Point {
+func (w *wirePoint) toPoint() rhumb.Point {
 	if w == nil {
 		return rhumb.Point{}
 	}
@@ -139,7 +144,7 @@ func toWireSettings(s rhumb.ClassSettings) *wireSettings {
 	return &w
 }
 
-func (w *wireSettings) settings() rhumb.ClassSettings {
+func (w *wireSettings) toSettings() rhumb.ClassSettings {
 	if w == nil {
 		return rhumb.ClassSettings{}
 	}
@@ -156,7 +161,7 @@ func toWireRange(r *rhumb.Range) *wireRange {
 	}
 }
 
-func (w *wireRange) record() *rhumb.Range {
+func (w *wireRange) toRange() *rhumb.Range {
 	if w == nil {
 		return nil
 	}

@@ -7,11 +7,11 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// wireCommand is the stored form of every command: a map from these numbers, with the fields that a command has. Numbers
-// are never used again for something else.
+// wireCommand is the stored form of every command: a map with numbers as keys, which holds only the
+// fields that the command has. A number is never reused for another field.
 type wireCommand struct {
 	Version       uint8           `cbor:"1,keyasint,omitempty"`
-	Code          code            `cbor:"2,keyasint"`
+	Code          commandCode     `cbor:"2,keyasint"`
 	Cluster       []byte          `cbor:"3,keyasint,omitempty"`
 	Node          rhumb.NodeID    `cbor:"4,keyasint,omitempty"`
 	Store         []byte          `cbor:"5,keyasint,omitempty"`
@@ -41,44 +41,46 @@ type wireCommand struct {
 	Items         []wireCommand   `cbor:"29,keyasint,omitempty"`
 
 	Snapshot rhumb.SnapshotFeatures `cbor:"30,keyasint,omitempty"`
-	Previous uint64                 `cbor:"31,keyasint,omitempty"` // nonce
+	Previous uint64                 `cbor:"31,keyasint,omitempty"` // nonce of the previous life
 	Short    bool                   `cbor:"32,keyasint,omitempty"`
 	Region   rhumb.RegionID         `cbor:"40,keyasint,omitempty"`
-	Vouched  []rhumb.NodeID         `cbor:"41,keyasint,omitempty"` // of Members
+	Vouched  []rhumb.NodeID         `cbor:"41,keyasint,omitempty"` // the nodes of Members that are vouched for
 	End      rhumb.Seq              `cbor:"42,keyasint,omitempty"`
 	EndTime  rhumb.Timestamp        `cbor:"43,keyasint,omitempty"`
 	Known    rhumb.Seq              `cbor:"44,keyasint,omitempty"`
 }
 
-// EncodeCommand gives the stored form of a command.
+// EncodeCommand returns the stored form of a command.
 func EncodeCommand(cmd Command) []byte {
-	w := wireCommand{Version: commandVersion, Code: cmd.code()}
-	cmd.fill(&w)
-	return encode(w)
+	w := wireCommand{Version: commandVersion, Code: cmd.wireCode()}
+	cmd.fillWire(&w)
+	return encodeWire(w)
 }
 
-// DecodeCommand reads what EncodeCommand writes. An unknown version, code or field is Incompatible, anything else that is
-// wrong Corrupt.
+// DecodeCommand decodes what EncodeCommand returned. The kind of an error is Incompatible for an
+// unknown version, code or field, and Corrupt otherwise. An incompatible command must stop the
+// replica; skipping it would make the replica differ from the others.
 func DecodeCommand(b []byte) (Command, error) {
 	const op rhumb.Op = "catalog.DecodeCommand"
 	var w wireCommand
-	if err := decode(op, b, &w); err != nil {
+	if err := decodeWire(op, b, &w); err != nil {
 		return nil, err
 	}
 	if err := checkVersion(op, w.Version, commandVersion); err != nil {
 		return nil, err
 	}
-	return w.command()
+	return w.toCommand()
 }
 
-func (c Init) fill(w *wireCommand) {
-	c.First.fill(w)
+func (c Init) fillWire(w *wireCommand) {
+	c.First.fillWire(w)
+	// The registration fills the cluster in as well, so the order matters.
 	w.Cluster = fromUUID(c.Cluster)
 }
 
-func (c AddRegion) fill(w *wireCommand) { w.Name, w.Location = c.Name, toWirePoint(c.Location) }
+func (c AddRegion) fillWire(w *wireCommand) { w.Name, w.Location = c.Name, toWirePoint(c.Location) }
 
-func (c RegisterNode) fill(w *wireCommand) {
+func (c RegisterNode) fillWire(w *wireCommand) {
 	w.Cluster, w.Node, w.Store, w.Boot, w.Nonce = fromUUID(c.Cluster), c.Node, fromUUID(c.Store), c.Boot, c.Nonce
 	w.Previous, w.Short = c.Previous, c.Short
 	w.Name, w.Zone, w.Addr, w.HeartbeatAddr, w.AdminAddr, w.Binary = c.Region, c.Zone, c.Addr, c.HeartbeatAddr, c.AdminAddr, c.Binary
@@ -87,25 +89,26 @@ func (c RegisterNode) fill(w *wireCommand) {
 	}
 }
 
-func (c CreateClass) fill(w *wireCommand) {
+func (c CreateClass) fillWire(w *wireCommand) {
 	w.Settings, w.Placements = toWireSettings(c.Settings), fromPlacements(c.Placements)
 }
 
-func (c CreateTable) fill(w *wireCommand) {
+func (c CreateTable) fillWire(w *wireCommand) {
 	w.Name, w.Settings, w.Placements = c.Name, toWireSettings(c.Settings), fromPlacements(c.Placements)
 	w.Colocate, w.LocationField, w.History, w.Snapshot = c.Colocate, c.LocationField, int64(c.History), c.Snapshot
 }
 
-func (c EnsureRegionBlocks) fill(w *wireCommand) {
+func (c EnsureRegionBlocks) fillWire(w *wireCommand) {
 	w.Class, w.Placements = c.Class, fromPlacements(c.Placements)
 }
 
-func (c OpenSlot) fill(w *wireCommand) {
+func (c OpenSlot) fillWire(w *wireCommand) {
 	w.Node, w.Class, w.Opened, w.Nodes = c.Node, c.Class, c.Opened, c.Replicas
 }
 
-func (c AlterISR) fill(w *wireCommand) {
+func (c AlterISR) fillWire(w *wireCommand) {
 	w.Range, w.Epoch, w.RangeVersion = toWireRangeID(c.Range), c.Epoch, c.Version
+	// wireMember is an array and cannot grow, so vouching is a list of its own.
 	for _, m := range c.Members {
 		w.Members = append(w.Members, wireMember{Node: m.Node, Boot: m.Boot})
 		if m.Vouched {
@@ -114,58 +117,59 @@ func (c AlterISR) fill(w *wireCommand) {
 	}
 }
 
-func (c Elect) fill(w *wireCommand) {
+func (c Elect) fillWire(w *wireCommand) {
 	w.Range, w.RangeVersion, w.Node, w.Nodes = toWireRangeID(c.Range), c.Version, c.Node, c.InSync
 }
 
-func (c FenceNode) fill(w *wireCommand) { w.Node, w.Boot = c.Node, c.Boot }
+func (c FenceNode) fillWire(w *wireCommand) { w.Node, w.Boot = c.Node, c.Boot }
 
-func (c SetNodeState) fill(w *wireCommand) { w.Node, w.Boot, w.State = c.Node, c.Boot, c.State }
+func (c SetNodeState) fillWire(w *wireCommand) { w.Node, w.Boot, w.State = c.Node, c.Boot, c.State }
 
-func (c SetReplicas) fill(w *wireCommand) {
+func (c SetReplicas) fillWire(w *wireCommand) {
 	w.Range, w.RangeVersion, w.Nodes, w.Preferred = toWireRangeID(c.Range), c.Version, c.Replicas, c.Preferred
 }
 
-func (c QuarantineReplica) fill(w *wireCommand) {
+func (c QuarantineReplica) fillWire(w *wireCommand) {
 	w.Range, w.Node, w.Epoch = toWireRangeID(c.Range), c.Node, c.Epoch
 }
 
-func (c ReadmitReplica) fill(w *wireCommand) {
+func (c ReadmitReplica) fillWire(w *wireCommand) {
 	w.Range, w.Node, w.Epoch = toWireRangeID(c.Range), c.Node, c.Epoch
 }
 
-func (c RecoverRange) fill(w *wireCommand) {
+func (c RecoverRange) fillWire(w *wireCommand) {
 	w.Range, w.RangeVersion, w.Node = toWireRangeID(c.Range), c.Version, c.Node
 	w.End, w.EndTime, w.Known = c.End, c.EndTime, c.Known
 }
 
-func (c SetRegionDead) fill(w *wireCommand) { w.Region = c.Region }
+func (c SetRegionDead) fillWire(w *wireCommand) { w.Region = c.Region }
 
-func (c SetVoters) fill(w *wireCommand) { w.Nodes = c.Voters }
+func (c SetVoters) fillWire(w *wireCommand) { w.Nodes = c.Voters }
 
-func (c Batch) fill(w *wireCommand) {
+func (c Batch) fillWire(w *wireCommand) {
+	// The version of the batch covers its items.
 	w.Items = make([]wireCommand, len(c.Commands))
 	for i, cmd := range c.Commands {
-		w.Items[i].Code = cmd.code()
-		cmd.fill(&w.Items[i])
+		w.Items[i].Code = cmd.wireCode()
+		cmd.fillWire(&w.Items[i])
 	}
 }
 
-// takes reads a command of each code from its stored form.
-var takes = map[code]func(w *wireCommand) Command{
+// commandDecoders maps each code to a function that returns the command of a wireCommand.
+var commandDecoders = map[commandCode]func(w *wireCommand) Command{
 	codeInit: func(w *wireCommand) Command {
-		first := w.registerNode()
+		first := w.toRegisterNode()
 		first.Cluster = rhumb.ClusterID{}
 		return Init{Cluster: toUUID(w.Cluster), First: first}
 	},
-	codeAddRegion:    func(w *wireCommand) Command { return AddRegion{w.Name, w.Location.point()} },
-	codeRegisterNode: func(w *wireCommand) Command { return w.registerNode() },
+	codeAddRegion:    func(w *wireCommand) Command { return AddRegion{w.Name, w.Location.toPoint()} },
+	codeRegisterNode: func(w *wireCommand) Command { return w.toRegisterNode() },
 	codeCreateClass: func(w *wireCommand) Command {
-		return CreateClass{w.Settings.settings(), toPlacements(w.Placements)}
+		return CreateClass{w.Settings.toSettings(), toPlacements(w.Placements)}
 	},
 	codeCreateTable: func(w *wireCommand) Command {
 		return CreateTable{
-			Name: w.Name, Settings: w.Settings.settings(), Colocate: w.Colocate, LocationField: w.LocationField,
+			Name: w.Name, Settings: w.Settings.toSettings(), Colocate: w.Colocate, LocationField: w.LocationField,
 			History: time.Duration(w.History), Snapshot: w.Snapshot, Placements: toPlacements(w.Placements),
 		}
 	},
@@ -174,58 +178,60 @@ var takes = map[code]func(w *wireCommand) Command{
 	},
 	codeOpenSlot: func(w *wireCommand) Command { return OpenSlot{w.Node, w.Class, w.Opened, w.Nodes} },
 	codeAlterISR: func(w *wireCommand) Command {
-		c := AlterISR{Range: w.Range.id(), Epoch: w.Epoch, Version: w.RangeVersion}
+		c := AlterISR{Range: w.Range.toRangeID(), Epoch: w.Epoch, Version: w.RangeVersion}
 		for _, m := range w.Members {
 			c.Members = append(c.Members, Member{m.Node, m.Boot, slices.Contains(w.Vouched, m.Node)})
 		}
 		return c
 	},
-	codeElect:        func(w *wireCommand) Command { return Elect{w.Range.id(), w.RangeVersion, w.Node, w.Nodes} },
+	codeElect:        func(w *wireCommand) Command { return Elect{w.Range.toRangeID(), w.RangeVersion, w.Node, w.Nodes} },
 	codeFenceNode:    func(w *wireCommand) Command { return FenceNode{w.Node, w.Boot} },
 	codeSetNodeState: func(w *wireCommand) Command { return SetNodeState{w.Node, w.Boot, w.State} },
 	codeSetReplicas: func(w *wireCommand) Command {
-		return SetReplicas{w.Range.id(), w.RangeVersion, w.Nodes, w.Preferred}
+		return SetReplicas{w.Range.toRangeID(), w.RangeVersion, w.Nodes, w.Preferred}
 	},
-	codeQuarantineReplica: func(w *wireCommand) Command { return QuarantineReplica{w.Range.id(), w.Node, w.Epoch} },
-	codeReadmitReplica:    func(w *wireCommand) Command { return ReadmitReplica{w.Range.id(), w.Node, w.Epoch} },
+	codeQuarantineReplica: func(w *wireCommand) Command { return QuarantineReplica{w.Range.toRangeID(), w.Node, w.Epoch} },
+	codeReadmitReplica:    func(w *wireCommand) Command { return ReadmitReplica{w.Range.toRangeID(), w.Node, w.Epoch} },
 	codeRecoverRange: func(w *wireCommand) Command {
-		return RecoverRange{w.Range.id(), w.RangeVersion, w.Node, w.End, w.EndTime, w.Known}
+		return RecoverRange{w.Range.toRangeID(), w.RangeVersion, w.Node, w.End, w.EndTime, w.Known}
 	},
 	codeSetRegionDead: func(w *wireCommand) Command { return SetRegionDead{w.Region} },
 	codeSetVoters:     func(w *wireCommand) Command { return SetVoters{w.Nodes} },
 }
 
-// command gives the command that w holds.
-func (w *wireCommand) command() (Command, error) {
+// toCommand returns the command that w holds.
+func (w *wireCommand) toCommand() (Command, error) {
 	const op rhumb.Op = "catalog.DecodeCommand"
 	if w.Code == codeBatch {
-		return w.batch()
+		return w.toBatch()
 	}
-	take, ok := takes[w.Code]
+	take, ok := commandDecoders[w.Code]
 	if !ok {
-		return nil, rhumb.Ef(op, rhumb.Incompatible, "unknown command %d; use a newer binary", w.Code)
+		return nil, rhumb.Ef(op, rhumb.Incompatible, "command %d is unknown to this binary; use a newer one", w.Code)
 	}
+	// toUUID copies whatever fits, so a wrong length has to be found here.
 	if n := len(w.Cluster); n != 0 && n != len(rhumb.UUID{}) {
-		return nil, rhumb.Ef(op, rhumb.Corrupt, "the cluster id has %d bytes", n)
+		return nil, rhumb.Ef(op, rhumb.Corrupt, "the cluster id has %d bytes instead of %d", n, len(rhumb.UUID{}))
 	}
 	if n := len(w.Store); n != 0 && n != len(rhumb.UUID{}) {
-		return nil, rhumb.Ef(op, rhumb.Corrupt, "the store's identity has %d bytes", n)
+		return nil, rhumb.Ef(op, rhumb.Corrupt, "the store id has %d bytes instead of %d", n, len(rhumb.UUID{}))
 	}
 	return take(w), nil
 }
 
-func (w *wireCommand) batch() (Command, error) {
+func (w *wireCommand) toBatch() (Command, error) {
 	const op rhumb.Op = "catalog.DecodeCommand"
 	if len(w.Items) > BatchMax {
-		return nil, rhumb.Ef(op, rhumb.Corrupt, "a batch of %d commands, want at most %d", len(w.Items), BatchMax)
+		return nil, rhumb.Ef(op, rhumb.Corrupt, "batch has %d commands; the limit is %d", len(w.Items), BatchMax)
 	}
 	b := Batch{Commands: make([]Command, len(w.Items))}
 	for i := range w.Items {
 		item := &w.Items[i]
+		// A nested batch would evade BatchMax.
 		if item.Code == codeBatch || item.Code == codeInit {
-			return nil, rhumb.Ef(op, rhumb.Corrupt, "command %d of a batch cannot stand in one", i)
+			return nil, rhumb.Ef(op, rhumb.Corrupt, "command %d is not allowed in a batch", i)
 		}
-		cmd, err := item.command()
+		cmd, err := item.toCommand()
 		if err != nil {
 			return nil, err
 		}
@@ -234,15 +240,15 @@ func (w *wireCommand) batch() (Command, error) {
 	return b, nil
 }
 
-func (w *wireCommand) registerNode() RegisterNode {
+func (w *wireCommand) toRegisterNode() RegisterNode {
 	return RegisterNode{
 		Cluster: toUUID(w.Cluster), Node: w.Node, Store: toUUID(w.Store), Boot: w.Boot, Nonce: w.Nonce, Previous: w.Previous, Short: w.Short,
-		Region: w.Name, Zone: w.Zone, Location: w.Location.point(), HasLocation: w.Location != nil,
+		Region: w.Name, Zone: w.Zone, Location: w.Location.toPoint(), HasLocation: w.Location != nil,
 		Addr: w.Addr, HeartbeatAddr: w.HeartbeatAddr, AdminAddr: w.AdminAddr, Binary: w.Binary,
 	}
 }
 
-// fromUUID leaves out the zero identity.
+// fromUUID returns the bytes of a UUID, or nil for the zero UUID, which is then left out.
 func fromUUID(u rhumb.UUID) []byte {
 	if u.IsZero() {
 		return nil

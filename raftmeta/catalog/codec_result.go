@@ -2,7 +2,7 @@ package catalog
 
 import "github.com/rhumbdb/rhumb"
 
-// wireResult is the form in which a result travels.
+// wireResult is the form in which a result travels to its proposer.
 type wireResult struct {
 	Version  uint8          `cbor:"1,keyasint,omitempty"`
 	Revision uint64         `cbor:"2,keyasint,omitempty"`
@@ -13,14 +13,16 @@ type wireResult struct {
 	Table    rhumb.TableID  `cbor:"7,keyasint,omitempty"`
 	Range    *wireRange     `cbor:"8,keyasint,omitempty"`
 	Items    []wireResult   `cbor:"9,keyasint,omitempty"`
-	// Quarantined belongs to Range, whose form has a fixed number of fields.
+	// Quarantined, Lives and Recovery belong to Range. wireRange is an array and has no room for
+	// them.
 	Quarantined []rhumb.NodeID `cbor:"10,keyasint,omitempty"`
 	Life        rhumb.BootSeq  `cbor:"11,keyasint,omitempty"`
 	Lives       []wireMember   `cbor:"12,keyasint,omitempty"`
 	Recovery    *wireRecovery  `cbor:"13,keyasint,omitempty"`
 }
 
-// wireFailure is a refusal: what of a rhumb.Error crosses the wire.
+// wireFailure holds the part of a rhumb.Error that crosses the wire. The cause does not; Msg
+// includes its text.
 type wireFailure struct {
 	Op    rhumb.Op     `cbor:"1,keyasint,omitempty"`
 	Kind  rhumb.Kind   `cbor:"2,keyasint,omitempty"`
@@ -28,24 +30,24 @@ type wireFailure struct {
 	Range *wireRangeID `cbor:"4,keyasint,omitempty"`
 }
 
-// EncodeResult gives the form in which a result travels to its proposer.
+// EncodeResult returns the form in which a result travels to its proposer.
 func EncodeResult(r Result) []byte {
 	w := toWireResult(r)
 	w.Version = resultVersion
-	return encode(w)
+	return encodeWire(w)
 }
 
-// DecodeResult reads what EncodeResult writes.
+// DecodeResult decodes what EncodeResult returned.
 func DecodeResult(b []byte) (Result, error) {
 	const op rhumb.Op = "catalog.DecodeResult"
 	var w wireResult
-	if err := decode(op, b, &w); err != nil {
+	if err := decodeWire(op, b, &w); err != nil {
 		return Result{}, err
 	}
 	if err := checkVersion(op, w.Version, resultVersion); err != nil {
 		return Result{}, err
 	}
-	return w.result(), nil
+	return w.toResult(), nil
 }
 
 func toWireResult(r Result) wireResult {
@@ -68,18 +70,18 @@ func toWireResult(r Result) wireResult {
 	return w
 }
 
-func (w *wireResult) result() Result {
+func (w *wireResult) toResult() Result {
 	r := Result{
-		Revision: w.Revision, Region: w.Region, Node: w.Node, Life: w.Life, Class: w.Class, Table: w.Table, Range: w.Range.record(),
+		Revision: w.Revision, Region: w.Region, Node: w.Node, Life: w.Life, Class: w.Class, Table: w.Table, Range: w.Range.toRange(),
 	}
 	if r.Range != nil {
-		r.Range.Quarantined, r.Range.Lives, r.Range.Recovery = w.Quarantined, fromWireLives(w.Lives), w.Recovery.record()
+		r.Range.Quarantined, r.Range.Lives, r.Range.Recovery = w.Quarantined, fromWireLives(w.Lives), w.Recovery.toRecovery()
 	}
 	if f := w.Failure; f != nil {
-		r.Failure = &rhumb.Error{Op: f.Op, Kind: f.Kind, Msg: f.Msg, Range: f.Range.id()}
+		r.Failure = &rhumb.Error{Op: f.Op, Kind: f.Kind, Msg: f.Msg, Range: f.Range.toRangeID()}
 	}
 	for i := range w.Items {
-		r.Items = append(r.Items, w.Items[i].result())
+		r.Items = append(r.Items, w.Items[i].toResult())
 	}
 	return r
 }

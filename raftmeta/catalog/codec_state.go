@@ -6,7 +6,8 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// wireState is the stored form of a state. Every list is in the order of its keys.
+// wireState is the stored form of a state. Each list is in the order of the keys of its tree, so
+// that equal states have equal bytes.
 type wireState struct {
 	Version    uint8          `cbor:"1,keyasint,omitempty"`
 	Cluster    []byte         `cbor:"2,keyasint,omitempty"`
@@ -22,15 +23,14 @@ type wireState struct {
 	Blocks     []wireBlock    `cbor:"12,keyasint,omitempty"`
 	Active     []wireActive   `cbor:"13,keyasint,omitempty"`
 	Ranges     []wireRange    `cbor:"14,keyasint,omitempty"`
-	// Quarantines belong to Ranges, whose form has a fixed number of fields.
+	// Quarantines, Lives and Recoveries belong to Ranges. wireRange is an array and has no room for
+	// them, and most ranges have none.
 	Quarantines []wireQuarantine `cbor:"15,keyasint,omitempty"`
-	// Lives belong to Ranges, as Quarantines do.
-	Lives []wireLives `cbor:"16,keyasint,omitempty"`
-	// Recoveries belong to Ranges, as Quarantines do.
-	Recoveries []wireRecovery `cbor:"17,keyasint,omitempty"`
+	Lives       []wireLives      `cbor:"16,keyasint,omitempty"`
+	Recoveries  []wireRecovery   `cbor:"17,keyasint,omitempty"`
 }
 
-// wireRecovery is the loss that was accepted for a range.
+// wireRecovery is the loss that an operator accepted for a range.
 type wireRecovery struct {
 	_       struct{} `cbor:",toarray"`
 	Region  rhumb.RegionID
@@ -52,14 +52,14 @@ func toWireRecovery(id rhumb.RangeID, r *rhumb.Recovery) *wireRecovery {
 	}
 }
 
-func (w *wireRecovery) record() *rhumb.Recovery {
+func (w *wireRecovery) toRecovery() *rhumb.Recovery {
 	if w == nil {
 		return nil
 	}
 	return &rhumb.Recovery{Epoch: w.Epoch, Node: w.Node, Gone: w.Gone, End: w.End, EndTime: w.EndTime, Known: w.Known}
 }
 
-// wireLives lists the recorded lives of a range that has any.
+// wireLives holds the recorded lives of a range that has any.
 type wireLives struct {
 	_      struct{} `cbor:",toarray"`
 	Region rhumb.RegionID
@@ -81,7 +81,7 @@ func fromWireLives(lives []wireMember) (out []rhumb.MemberLife) {
 	return out
 }
 
-// wireQuarantine lists the quarantined replicas of a range that has any.
+// wireQuarantine holds the quarantined replicas of a range that has any.
 type wireQuarantine struct {
 	_      struct{} `cbor:",toarray"`
 	Region rhumb.RegionID
@@ -131,7 +131,7 @@ type wireTable struct {
 	Snapshot rhumb.SnapshotFeatures `cbor:"7,keyasint,omitempty"`
 }
 
-// wireBlock has the node NoNode when it holds hash slots.
+// wireBlock is a block; Node is NoNode for hash slots.
 type wireBlock struct {
 	_      struct{} `cbor:",toarray"`
 	Region rhumb.RegionID
@@ -148,7 +148,8 @@ type wireActive struct {
 	Opened uint32
 }
 
-// Encode gives the stored form of the state.
+// Encode returns the stored form of the state. The indexes (names, hash blocks) are left out;
+// Decode derives them.
 func (s *State) Encode() []byte {
 	w := wireState{
 		Version: stateVersion, Cluster: fromUUID(s.cluster), Revision: s.revision,
@@ -175,6 +176,7 @@ func (s *State) Encode() []byte {
 	for _, a := range s.active.all() {
 		w.Active = append(w.Active, wireActive{Node: a.block.Node, Class: a.block.Class, First: a.block.First, Opened: a.opened})
 	}
+	// Ranges outnumber all other records, so this list alone is allocated at its full size.
 	w.Ranges = make([]wireRange, 0, s.ranges.size)
 	for r := range s.Ranges() {
 		w.Ranges = append(w.Ranges, *toWireRange(r))
@@ -188,7 +190,7 @@ func (s *State) Encode() []byte {
 			w.Recoveries = append(w.Recoveries, *toWireRecovery(r.ID, r.Recovery))
 		}
 	}
-	return encode(w)
+	return encodeWire(w)
 }
 
 func toWireNode(n *node) wireNode {
@@ -199,31 +201,32 @@ func toWireNode(n *node) wireNode {
 	}
 }
 
-func (w *wireNode) record() *node {
+func (w *wireNode) toNode() *node {
 	return &node{nonce: w.Nonce, past: w.Past, Node: rhumb.Node{
 		ID: w.ID, Region: w.Region, Zone: w.Zone, Addr: w.Addr, HeartbeatAddr: w.HeartbeatAddr, AdminAddr: w.AdminAddr,
-		Location: w.Location.point(), Store: toUUID(w.Store), Boot: w.Boot, State: w.State, Voter: w.Voter, Binary: w.Binary,
+		Location: w.Location.toPoint(), Store: toUUID(w.Store), Boot: w.Boot, State: w.State, Voter: w.Voter, Binary: w.Binary,
 		Short: w.Short,
 	}}
 }
 
-// Decode reads what Encode writes and checks the invariants. An unknown version or field is Incompatible, anything else
-// that is wrong Corrupt.
+// Decode decodes what Encode returned and checks the invariants. The kind of an error is
+// Incompatible for an unknown version or field, and Corrupt otherwise.
 func Decode(b []byte) (*State, error) {
 	const op rhumb.Op = "catalog.Decode"
 	var w wireState
-	if err := decode(op, b, &w); err != nil {
+	if err := decodeWire(op, b, &w); err != nil {
 		return nil, err
 	}
 	if err := checkVersion(op, w.Version, stateVersion); err != nil {
 		return nil, err
 	}
-	s, err := w.state()
+	s, err := w.toState()
 	if err != nil {
 		return nil, err
 	}
-	if !w.distinct(s) {
-		return nil, rhumb.E(op, rhumb.Corrupt, "a record stands twice")
+	// A duplicate key would silently replace a record when the trees are built.
+	if !w.hasDistinctKeys(s) {
+		return nil, rhumb.E(op, rhumb.Corrupt, "two records have the same key")
 	}
 	if err := s.Check(); err != nil {
 		return nil, rhumb.WrapKind(op, rhumb.Corrupt, err)
@@ -231,21 +234,21 @@ func Decode(b []byte) (*State, error) {
 	return s, nil
 }
 
-// state builds the trees. It refuses only what would keep Check from running.
-func (w *wireState) state() (*State, error) {
+// toState builds the trees. It refuses only what would make Check panic; Check finds the rest.
+func (w *wireState) toState() (*State, error) {
 	const op rhumb.Op = "catalog.Decode"
 	t := tx{owner: new(owner), State: State{
 		cluster: toUUID(w.Cluster), revision: w.Revision,
 		lastRegion: w.LastRegion, lastNode: w.LastNode, lastTable: w.LastTable, lastClass: w.LastClass,
 	}}
 	for _, r := range w.Regions {
-		t.putRegion(&region{blocks: r.Blocks, Region: rhumb.Region{ID: r.ID, Name: r.Name, Location: r.Location.point(), Dead: r.Dead}})
+		t.putRegion(&region{blocks: r.Blocks, Region: rhumb.Region{ID: r.ID, Name: r.Name, Location: r.Location.toPoint(), Dead: r.Dead}})
 	}
 	for i := range w.Nodes {
-		t.putNode(w.Nodes[i].record())
+		t.putNode(w.Nodes[i].toNode())
 	}
 	for _, c := range w.Classes {
-		t.putClass(&rhumb.Class{ID: c.ID, Settings: c.Settings.settings()})
+		t.putClass(&rhumb.Class{ID: c.ID, Settings: c.Settings.toSettings()})
 	}
 	for _, table := range w.Tables {
 		t.putTable(&rhumb.Table{
@@ -257,30 +260,33 @@ func (w *wireState) state() (*State, error) {
 		block := &rhumb.Block{Region: b.Region, Class: b.Class, Node: b.Node, First: b.First}
 		t.putBlock(block)
 		if b.Node == rhumb.NoNode {
-			t.hash.set(t.owner, pair(b.Region, b.Class), block)
+			t.hash.set(t.owner, pairKey(b.Region, b.Class), block)
 		}
 	}
+	// putRange drops the lives of quarantined nodes, but the lives and quarantines are added by
+	// amendRanges, past putRange. Check verifies them instead.
 	for i := range w.Ranges {
-		t.putRange(w.Ranges[i].record())
+		t.putRange(w.Ranges[i].toRange())
 	}
 	if err := w.amendRanges(&t); err != nil {
 		return nil, err
 	}
+	// An active block refers to a block that must be in the tree already.
 	for _, a := range w.Active {
 		n, ok := t.Node(a.Node)
 		if !ok {
 			return nil, rhumb.Ef(op, rhumb.Corrupt, "an active block belongs to the unknown node %s", a.Node)
 		}
-		block, ok := t.blocks.get(pair(n.Region, a.First))
+		block, ok := t.blocks.get(pairKey(n.Region, a.First))
 		if !ok || block.Node != a.Node || block.Class != a.Class || a.Opened == 0 {
-			return nil, rhumb.Ef(op, rhumb.Corrupt, "the active block %d of %s in class %s is not its own", a.First, a.Node, a.Class)
+			return nil, rhumb.Ef(op, rhumb.Corrupt, "the active block %d of %s in class %s belongs to another node or class, or has no open slot", a.First, a.Node, a.Class)
 		}
-		t.active.set(t.owner, pair(a.Node, a.Class), &activeBlock{block: block, opened: a.Opened})
+		t.active.set(t.owner, pairKey(a.Node, a.Class), &activeBlock{block: block, opened: a.Opened})
 	}
 	return &t.State, nil
 }
 
-// amendRanges adds to the ranges what their own form has no place for.
+// amendRanges adds to the ranges what wireRange has no room for.
 func (w *wireState) amendRanges(t *tx) error {
 	amend := func(region rhumb.RegionID, slot rhumb.Slot, do func(r *rhumb.Range)) error {
 		r, ok := t.Range(rhumb.RangeID{Region: region, Slot: slot})
@@ -299,7 +305,7 @@ func (w *wireState) amendRanges(t *tx) error {
 	}
 	for i := range w.Recoveries {
 		x := &w.Recoveries[i]
-		if err := amend(x.Region, x.Slot, func(r *rhumb.Range) { r.Recovery = x.record() }); err != nil {
+		if err := amend(x.Region, x.Slot, func(r *rhumb.Range) { r.Recovery = x.toRecovery() }); err != nil {
 			return err
 		}
 	}
@@ -311,8 +317,8 @@ func (w *wireState) amendRanges(t *tx) error {
 	return nil
 }
 
-// distinct reports whether every record of the encoding has a key of its own in s.
-func (w *wireState) distinct(s *State) bool {
+// hasDistinctKeys reports whether every record of the encoding has its own key in s.
+func (w *wireState) hasDistinctKeys(s *State) bool {
 	return len(w.Regions) == s.regions.size && len(w.Nodes) == s.nodes.size && len(w.Classes) == s.classes.size &&
 		len(w.Tables) == s.tables.size && len(w.Blocks) == s.blocks.size && len(w.Active) == s.active.size &&
 		len(w.Ranges) == s.ranges.size

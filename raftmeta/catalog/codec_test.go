@@ -185,7 +185,7 @@ func TestDecodeChecks(t *testing.T) {
 			t.Fatal(err)
 		}
 		tt.damage(&w)
-		if _, err := Decode(encode(w)); !errors.Is(err, rhumb.ErrCorrupt) {
+		if _, err := Decode(encodeWire(w)); !errors.Is(err, rhumb.ErrCorrupt) {
 			t.Errorf("%s: got %v, want kind corrupt", tt.name, err)
 		}
 	}

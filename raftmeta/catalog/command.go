@@ -6,39 +6,41 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Command is a change of the catalog. The types of this file are all there are.
+// Command is a change of the catalog. The types in this file are the only commands.
 type Command interface {
-	// code numbers the command in stored bytes.
-	code() code
-	// apply checks everything first and only then changes anything.
-	apply(t *tx) Result
-	// fill and take move the command to and from its encoding.
-	fill(w *wireCommand)
+	// wireCode returns the number of the command in stored bytes.
+	wireCode() commandCode
+	// applyTo executes the command. It checks everything before it changes anything: a refused
+	// command must leave t untouched, since a batch continues after it.
+	applyTo(t *tx) Result
+	// fillWire writes the fields of the command into its stored form. commandDecoders has the way
+	// back.
+	fillWire(w *wireCommand)
 }
 
-// code numbers a command in stored bytes: append only.
-type code uint8
+// commandCode numbers a command in stored bytes: append only.
+type commandCode uint8
 
 const (
-	codeInit          code = 1
-	codeAddRegion     code = 2
-	codeRegisterNode  code = 3
-	codeCreateClass   code = 4
-	codeCreateTable   code = 5
-	codeEnsureRegions code = 6
-	codeOpenSlot      code = 7
-	codeAlterISR      code = 8
-	codeElect         code = 9
-	codeFenceNode     code = 10
-	codeSetNodeState  code = 11
-	codeSetReplicas   code = 12
-	codeSetVoters     code = 13
-	codeBatch         code = 14
+	codeInit          commandCode = 1
+	codeAddRegion     commandCode = 2
+	codeRegisterNode  commandCode = 3
+	codeCreateClass   commandCode = 4
+	codeCreateTable   commandCode = 5
+	codeEnsureRegions commandCode = 6
+	codeOpenSlot      commandCode = 7
+	codeAlterISR      commandCode = 8
+	codeElect         commandCode = 9
+	codeFenceNode     commandCode = 10
+	codeSetNodeState  commandCode = 11
+	codeSetReplicas   commandCode = 12
+	codeSetVoters     commandCode = 13
+	codeBatch         commandCode = 14
 
-	codeQuarantineReplica code = 15
-	codeReadmitReplica    code = 16
-	codeSetRegionDead     code = 20
-	codeRecoverRange      code = 21
+	codeQuarantineReplica commandCode = 15
+	codeReadmitReplica    commandCode = 16
+	codeSetRegionDead     commandCode = 20
+	codeRecoverRange      commandCode = 21
 )
 
 // BatchMax bounds the commands of one Batch.
@@ -50,49 +52,56 @@ const (
 	AddrSizeMax       = 256
 )
 
-// Init founds the cluster and registers its first node, which becomes node 1. Repeated with the same cluster id and
-// nonce it gives the first result again; on any other founded cluster it is AlreadyExists.
+// Init creates the cluster and registers its first node as node 1. Repeated with the same cluster
+// id and nonce, it has the first result again. A cluster that exists otherwise is AlreadyExists.
 type Init struct {
 	Cluster rhumb.ClusterID
 	First   RegisterNode
 }
 
-// AddRegion adds a region. It gives the region that has the name already when its location is the same, else
-// AlreadyExists.
+// AddRegion adds a region. A region of that name at the same location is the result; at another
+// location it is AlreadyExists.
 type AddRegion struct {
 	Name     string
 	Location rhumb.Point
 }
 
-// RegisterNode makes a node known at its start, in a new life: Node is NoNode for a node that has no id yet (a Store that
-// is known gets its old id back). It makes the node live, and, when the node had a life before, gives every range whose
-// primary it was a new epoch and, where another live node is in sync, a new primary, since a restarted node never goes on
-// in its old epoch (section 1.6, rule S; ruling 11).
+// RegisterNode registers the start of a node, which begins a new life (docs/replication.md#lives).
+// Node is NoNode for a node without an id; a known Store gets its old id back. The node becomes
+// live. If it had a life before, every range whose primary it was gets a new epoch, and another
+// live in-sync node as primary where there is one: a restarted node never continues in its old
+// epoch (rule S).
 //
-// The life's number is the registered one plus one, or Boot when that is greater: a node counts its starts, and metadata
-// its lives. The same Nonce again gives the first result again, or with a greater Boot another life: the node started again
-// before it knew of the first.
+// The number of the new life is that of the registered one plus one, or Boot if that is greater: a
+// node counts its starts, the catalog counts its lives. The same Nonce again has the first result
+// again, or begins another life if Boot is greater: then the node restarted before it learned of
+// the first result.
 //
-// Refusals: WrongCluster when Cluster or Store are not the registered ones (an empty replaced disk); NotFound for an unknown
-// Node; InvalidArgument for a new region without a location or a change of region; Conflict for the Nonce of an earlier
-// life (a late repetition, or a copy of a disk that had not registered yet: it draws another).
+// Refusals:
+//   - WrongCluster if Cluster or Store differ from the registered ones (an empty replaced disk).
+//   - NotFound for an unknown Node.
+//   - InvalidArgument for a new region without a location, and for a change of region.
+//   - Conflict for the Nonce of an earlier life: a late repetition, or a copy of a disk that had
+//     not registered yet. The node draws another nonce.
 type RegisterNode struct {
-	// Cluster is the cluster that the node believes to join; zero joins any.
+	// Cluster is the cluster that the node expects to join; zero joins any cluster.
 	Cluster rhumb.ClusterID
 	Node    rhumb.NodeID
 	Store   rhumb.UUID
 	Boot    rhumb.BootSeq
-	// Nonce is random and made once per life. The node has stored it before it registers, and keeps it over retries.
+	// Nonce is drawn at random once per life. The node stores it before it registers and keeps it
+	// over retries.
 	Nonce uint64
-	// Previous is the nonce of the life before, as the node's disk has it; 0 when it has none. When metadata knows a later
-	// one, the disk is an older copy: the new life is marked short.
+	// Previous is the nonce of the previous life according to the node's disk, or 0. If the catalog
+	// knows a later one, the disk is an older copy, and the new life is marked short.
 	Previous uint64
-	// Short says that the node knows of its disks that they have lost something that they had made durable.
+	// Short reports that the node's disks are known to have lost durable data.
 	Short bool
-	// Region is the name of the node's region. A name that is new makes a region at Location.
+	// Region is the name of the node's region. A new name creates a region at Location.
 	Region string
 	Zone   string
-	// Location is where the node is, when HasLocation; else it is where its region is.
+	// Location is the place of the node if HasLocation is set; otherwise the node is at the
+	// location of its region.
 	Location    rhumb.Point
 	HasLocation bool
 	// Addr, HeartbeatAddr and AdminAddr are "host:port".
@@ -101,26 +110,28 @@ type RegisterNode struct {
 	Binary string
 }
 
-// Placement says which nodes hold the ranges of one block of hash slots: for each slot the replicas, first the one that
-// is to be its primary. Package raftmeta/place makes placements.
+// Placement lists the nodes that hold the ranges of one block of hash slots: for each slot its
+// replicas, the primary first. Package raftmeta/place chooses placements.
 type Placement struct {
 	Region   rhumb.RegionID
 	Replicas [][]rhumb.NodeID
 }
 
-// CreateClass makes a class with its hash slots in all regions of Placements, in one apply; it gives the class of equal
-// settings when there is one. Placements may leave out regions with fewer live nodes than replicas, but not all regions.
+// CreateClass creates a class with hash slots in all regions of Placements, in one step. If a class
+// with equal settings exists, that class is the result. Placements may leave out regions that have
+// fewer live nodes than replicas, but not all regions.
 type CreateClass struct {
 	Settings   rhumb.ClassSettings
 	Placements []Placement
 }
 
-// CreateTable makes a table, and the class of its settings when there is none yet, as CreateClass does. A name that is
-// taken by a table that is alike gives that table; by another, AlreadyExists.
+// CreateTable creates a table, and the class of its settings if there is none, as CreateClass does.
+// A table of that name with equal settings is the result; with other settings it is AlreadyExists.
 type CreateTable struct {
 	Name     string
 	Settings rhumb.ClassSettings
-	// Colocate, LocationField, History and Snapshot are as in rhumb.Table. An empty LocationField means the default.
+	// Colocate, LocationField, History and Snapshot are as in rhumb.Table. An empty LocationField
+	// selects the default.
 	Colocate      byte
 	LocationField string
 	History       time.Duration
@@ -128,37 +139,41 @@ type CreateTable struct {
 	Placements    []Placement
 }
 
-// EnsureRegionBlocks gives a class its hash slots in regions that joined later or have got enough nodes. Regions that
-// have them are left alone.
+// EnsureRegionBlocks gives a class hash slots in regions that joined later or did not have enough
+// nodes before. Regions that have slots are left unchanged.
 type EnsureRegionBlocks struct {
 	Class      rhumb.ClassID
 	Placements []Placement
 }
 
-// OpenSlot opens the next slot for the server-named keys of a node and class, in a new block when the last is used up.
-// Opened is the count of slots that the proposer knows to be open (State.ActiveSlot); when more are open already, the
-// result is the newest of them and nothing changes.
+// OpenSlot opens the next slot for server-named keys of a node and class. It allocates a new block
+// if the last one is used up. Opened is the number of slots that the proposer knows to be open
+// (State.ActiveSlot). If more are open already, the newest of them is the result and nothing
+// changes.
 type OpenSlot struct {
 	Node   rhumb.NodeID
 	Class  rhumb.ClassID
 	Opened uint32
-	// Replicas hold the new range; the first must be Node. Package raftmeta/place chooses them.
+	// Replicas will hold the new range; the first must be Node. Package raftmeta/place chooses
+	// them.
 	Replicas []rhumb.NodeID
 }
 
-// Member is one life of a member of an in-sync set. Vouched says that the member, in this life, holds everything that
-// clients were told (ruling 17a): the record then names the life.
+// Member is a member of an in-sync set in one of its lives. Vouched reports that the member, in
+// this life, holds everything that clients were told; the record then names the life
+// (docs/replication.md#rule-one-answer).
 type Member struct {
 	Node    rhumb.NodeID
 	Boot    rhumb.BootSeq
 	Vouched bool
 }
 
-// AlterISR changes the in-sync set of a range; only its primary proposes it (section 1.3). Epoch and Version must be the
-// record's, the set no smaller than the class's minimum and part of the replicas, the primary in it, and each member that
-// joins live with its current boot sequence; who is in sync may stay, dead or draining. The unchanged set is always accepted:
-// it moves the version (ruling 7) and records the lives that the primary vouches for. Lives that it does not vouch for are
-// in the record no longer.
+// AlterISR changes the in-sync set of a range; only its primary proposes it
+// (docs/replication.md#record). Epoch and Version must be those of the record. The set must be a
+// subset of the replicas with at least the minimum size, and must contain the primary. Each member
+// that joins must be live and in the life that the primary saw; a member that stays may be dead or
+// draining. The unchanged set is always accepted: it moves the version (rule R) and replaces the
+// recorded lives by those that the primary vouches for.
 type AlterISR struct {
 	Range   rhumb.RangeID
 	Epoch   rhumb.Epoch
@@ -166,35 +181,40 @@ type AlterISR struct {
 	Members []Member
 }
 
-// Elect makes a live in-sync node the primary in a new epoch. Without a Node it is the wish of the present primary to be
-// relieved; the metadata leader fills in whom it finds, and where it finds nobody the command is a Conflict.
+// Elect makes a live in-sync node the primary in a new epoch. Without a Node it is the request of
+// the present primary to be relieved. The metadata leader then fills in a successor; if it finds
+// none, the command is a Conflict.
 type Elect struct {
 	Range   rhumb.RangeID
 	Version uint64
 	Node    rhumb.NodeID
-	// InSync, when not empty, becomes the in-sync set: a part of the present one, with Node, not below the minimum.
+	// InSync, if not empty, becomes the in-sync set: a subset of the present one that contains Node
+	// and is not below the minimum size.
 	InSync []rhumb.NodeID
 }
 
-// FenceNode takes every role from a node that was found dead: each range whose primary it was gets a new epoch and the
-// nearest live in-sync node as primary, and the node leaves every in-sync set that stays at its minimum. A range without
-// another live in-sync node keeps its record until the node registers again. Boot must be the registered one, else
-// Conflict. Fencing a fenced node changes nothing.
+// FenceNode takes every role from a node that was found dead. Each range whose primary it was gets
+// a new epoch and the nearest live in-sync node as primary. The node leaves every in-sync set that
+// stays at its minimum size. A range without another live in-sync node keeps its record until the
+// node registers again. Boot must be the registered one, else Conflict. Fencing a fenced node
+// changes nothing.
 type FenceNode struct {
 	Node rhumb.NodeID
 	Boot rhumb.BootSeq
 }
 
-// SetNodeState drains a node (its roles are taken as FenceNode takes them, but it stays reachable and keeps its copies) or
-// makes a draining node live again. Boot must be the registered one, else Conflict.
+// SetNodeState drains a node, or makes a draining node live again. Draining takes the node's roles
+// as FenceNode does, but the node stays reachable and keeps its copies. Boot must be the registered
+// one, else Conflict.
 type SetNodeState struct {
 	Node  rhumb.NodeID
 	Boot  rhumb.BootSeq
 	State rhumb.NodeState
 }
 
-// SetReplicas sets who holds copies of a range, and its preferred primary (NoNode leaves it as it is). In-sync members
-// must stay; new ones start as learners, and must be live or draining.
+// SetReplicas sets the nodes that hold copies of a range, and its preferred primary (NoNode keeps
+// the present one). In-sync members must remain replicas. New replicas start as learners; their
+// nodes must be live or draining.
 type SetReplicas struct {
 	Range     rhumb.RangeID
 	Version   uint64
@@ -202,79 +222,85 @@ type SetReplicas struct {
 	Preferred rhumb.NodeID
 }
 
-// QuarantineReplica notes that a replica has found its data damaged: the replica is not elected any more, another in-sync
-// node becomes primary in its place, and it leaves the in-sync set where that stays at its minimum. Quarantining a
-// quarantined replica changes nothing.
+// QuarantineReplica records that a replica has found its data damaged. The replica is not elected
+// any more, another in-sync node becomes primary in its place, and it leaves the in-sync set if the
+// set stays at its minimum size. Quarantining a quarantined replica changes nothing.
 //
-// Epoch is the epoch of the record that the replica knew; 0 in commands of earlier builds. Conflict if the range has a newer
-// epoch: a replica repeats its notice, and a repetition that arrives after the readmission, which begins an epoch, must not
-// quarantine the copy that was begun anew.
+// Epoch is the epoch of the record that the replica knew; it is 0 in commands of earlier builds. A
+// range in a newer epoch is a Conflict. A replica repeats its notice, and readmission begins an
+// epoch, so a repetition that arrives after the readmission must not quarantine the fresh copy.
 type QuarantineReplica struct {
 	Range rhumb.RangeID
 	Node  rhumb.NodeID
 	Epoch rhumb.Epoch
 }
 
-// ReadmitReplica forgets a quarantine, after the replica has given up its damaged data. The range gets a new epoch: the
-// replica has acknowledged, in the same life, entries that it holds no more, and a late word of that must not count.
-// Conflict while the replica is in the in-sync set: its place there says that it holds what was acknowledged. Conflict also
-// if the range has a newer epoch than Epoch, as for QuarantineReplica: a late repetition must not end a later quarantine.
+// ReadmitReplica ends a quarantine after the replica has discarded its damaged data. The range gets
+// a new epoch: in the same life, the replica has acknowledged entries that it no longer holds, and
+// a delayed acknowledgement must not count.
+//
+// A member of the in-sync set is a Conflict, because its membership says that it holds what was
+// acknowledged. A range in a newer epoch than Epoch is a Conflict as well, as for
+// QuarantineReplica: a late repetition must not end a later quarantine.
 type ReadmitReplica struct {
 	Range rhumb.RangeID
 	Node  rhumb.NodeID
 	Epoch rhumb.Epoch
 }
 
-// RecoverRange accepts the loss of what no live, intact copy of a range holds: an operator asks for it, nothing else. Node
-// becomes primary in a new epoch, and the in-sync set is Node and every other live replica that is not quarantined, filled up
-// to the class's minimum with nodes that are not live. Node's own quarantine is forgotten; it must have given up its damaged
-// data before. Replicas whose nodes are not live are quarantined. The record keeps what was accepted.
+// RecoverRange accepts the loss of data that no live, intact copy of a range holds. Only an
+// operator proposes it. Node becomes primary in a new epoch. The in-sync set becomes Node and every
+// other live replica that is not quarantined, filled up to the minimum size with nodes that are not
+// live. The quarantine of Node ends; Node must have discarded its damaged data before. Replicas on
+// nodes that are not live are quarantined. The record keeps what was accepted.
 //
-// Conflict when the record is not at Version, Node is not live, live and intact members of the in-sync set suffice for an
-// election, one of them is there and Node is none, or damaged copies of live nodes would be needed for the minimum.
+// It is a Conflict if the record is not at Version, if Node is not live, if the live and intact
+// members of the in-sync set suffice for an election, if such a member exists and Node is not one,
+// or if the minimum size would need damaged copies on live nodes.
 type RecoverRange struct {
 	Range   rhumb.RangeID
 	Version uint64
 	Node    rhumb.NodeID
-	// End, EndTime and Known are those of rhumb.Recovery, for the record.
+	// End, EndTime and Known go into the record; see rhumb.Recovery.
 	End     rhumb.Seq
 	EndTime rhumb.Timestamp
 	Known   rhumb.Seq
 }
 
-// SetRegionDead notes that no node of a region has lived for a while, so that names are created in other regions without
-// asking it (State.RegionServes). A region with a node that is not fenced is a Conflict. The first node that registers
-// there again ends it.
+// SetRegionDead records that a region has had no live node for a while, so that names are created
+// in other regions without asking it (State.RegionServes). A node in the region that is not fenced
+// makes it a Conflict. The first node that registers there again ends it.
 type SetRegionDead struct {
 	Region rhumb.RegionID
 }
 
-// SetVoters records who votes in the metadata group. The group's driver applies it with each change of membership.
+// SetVoters records the voters of the metadata group. The driver of the group applies it with each
+// change of membership.
 type SetVoters struct {
 	Voters []rhumb.NodeID
 }
 
-// Batch applies commands in order, in one apply; each has a result of its own, in Result.Items, and a refused one does
-// not stop the others. Batches do not nest.
+// Batch applies commands in order, in one step. Each has its own result in Result.Items, and a
+// refused command does not stop the others. Batches do not nest.
 type Batch struct {
 	Commands []Command
 }
 
-func (SetRegionDead) code() code      { return codeSetRegionDead }
-func (Init) code() code               { return codeInit }
-func (AddRegion) code() code          { return codeAddRegion }
-func (RegisterNode) code() code       { return codeRegisterNode }
-func (CreateClass) code() code        { return codeCreateClass }
-func (CreateTable) code() code        { return codeCreateTable }
-func (EnsureRegionBlocks) code() code { return codeEnsureRegions }
-func (OpenSlot) code() code           { return codeOpenSlot }
-func (AlterISR) code() code           { return codeAlterISR }
-func (Elect) code() code              { return codeElect }
-func (FenceNode) code() code          { return codeFenceNode }
-func (SetNodeState) code() code       { return codeSetNodeState }
-func (SetReplicas) code() code        { return codeSetReplicas }
-func (QuarantineReplica) code() code  { return codeQuarantineReplica }
-func (ReadmitReplica) code() code     { return codeReadmitReplica }
-func (RecoverRange) code() code       { return codeRecoverRange }
-func (SetVoters) code() code          { return codeSetVoters }
-func (Batch) code() code              { return codeBatch }
+func (SetRegionDead) wireCode() commandCode      { return codeSetRegionDead }
+func (Init) wireCode() commandCode               { return codeInit }
+func (AddRegion) wireCode() commandCode          { return codeAddRegion }
+func (RegisterNode) wireCode() commandCode       { return codeRegisterNode }
+func (CreateClass) wireCode() commandCode        { return codeCreateClass }
+func (CreateTable) wireCode() commandCode        { return codeCreateTable }
+func (EnsureRegionBlocks) wireCode() commandCode { return codeEnsureRegions }
+func (OpenSlot) wireCode() commandCode           { return codeOpenSlot }
+func (AlterISR) wireCode() commandCode           { return codeAlterISR }
+func (Elect) wireCode() commandCode              { return codeElect }
+func (FenceNode) wireCode() commandCode          { return codeFenceNode }
+func (SetNodeState) wireCode() commandCode       { return codeSetNodeState }
+func (SetReplicas) wireCode() commandCode        { return codeSetReplicas }
+func (QuarantineReplica) wireCode() commandCode  { return codeQuarantineReplica }
+func (ReadmitReplica) wireCode() commandCode     { return codeReadmitReplica }
+func (RecoverRange) wireCode() commandCode       { return codeRecoverRange }
+func (SetVoters) wireCode() commandCode          { return codeSetVoters }
+func (Batch) wireCode() commandCode              { return codeBatch }

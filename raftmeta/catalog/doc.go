@@ -1,46 +1,53 @@
-// Package catalog is the agreed state of a cluster: its regions, nodes, classes, tables, blocks of slots and ranges, and
-// the commands that change it. It is the state machine of the metadata group, as a value: no clock, no goroutine, no I/O.
+// Package catalog holds the agreed state of a cluster (its regions, nodes, classes, tables, blocks
+// of slots and ranges) and the commands that change it. It is the state machine of the metadata
+// group, as a value: it has no clock, goroutine or I/O.
 //
-// A [State] never changes. [State.Apply] gives the next one, which shares all that the command left alone, and says what
-// was touched. Every replica that applies the same commands to the same state gets the same state and the same results,
-// refusals included; a refused command changes nothing.
+// A [State] never changes. [State.Apply] returns the next state, which shares every unchanged
+// record, and the records that were touched. Replicas that apply the same commands to the same
+// state reach the same state and the same results, refusals included. A refused command changes
+// nothing.
 //
 // # Commands
 //
-// Whatever changes a range names the version of the record it was decided on and is refused with kind Conflict when the
-// record has moved on; the result then carries the newer record. Commands may be repeated without harm: each is either a
-// compare-and-set, or recognised as already done.
+// A command that changes a range names the version of the record on which it was decided. If the
+// record has changed since, the command is refused with kind Conflict, and the result carries the
+// newer record. Commands may be repeated without harm: each is a compare-and-set or recognises that
+// it is already done.
 //
-// Decisions of policy (which nodes hold a new range) stand in the command, made by its proposer and only checked here, so
-// that a new policy never makes two replicas differ. The one exception is who takes over from a node: [FenceNode],
-// [RegisterNode] and [SetNodeState] derive that for all its ranges in one apply, so that the entry stays small and the
-// takeover atomic: the nearest live in-sync node by whole metres, then the one with the fewest primaries, then the lowest
-// id.
+// Decisions of policy, such as the nodes that hold a new range, are part of the command. Its
+// proposer makes them, and apply only checks them, so a new policy never makes two replicas differ.
+// The one exception is the successor of a node: [FenceNode], [RegisterNode] and [SetNodeState]
+// choose a successor for each of its ranges while they are applied, so that the entry stays small
+// and the takeover is atomic. They choose the nearest live in-sync node in whole metres, then the
+// one with the fewest primaries, then the lowest id.
 //
 // # Invariants
 //
-// [State.Check] lists them: the primary is in sync, the in-sync set is part of the replicas and never smaller than the
-// class's minimum, epochs are never used twice (Allocated only grows), versions only grow, every range lies in a block of
-// its class, and every reference leads somewhere.
+// [State.Check] verifies them: the primary is in sync; the in-sync set is a subset of the replicas
+// and never smaller than the minimum of the class; epochs are never reused (Allocated only grows)
+// and versions only grow; every range is in a block of its class; every reference resolves.
 //
 // # Structure
 //
-// The records lie in persistent B-trees keyed by 64-bit numbers. A change copies the path to one record (three or four
-// tree nodes at 10^5 ranges); all that one apply touches is copied once. Records handed out are shared: callers only read
-// them.
+// Records are kept in persistent B-trees with 64-bit keys. A change copies the path to one record,
+// which is three or four tree nodes at 10^5 ranges. A tree node that one apply touches several
+// times is copied once. Records returned to callers are shared and must not be modified.
 //
 // # Encoding
 //
-// Commands, results and states are CBOR (RFC 8949, core deterministic) with integer keys, and stand in the Raft log and
-// its state transfers. A command of an unknown version, code or field is kind Incompatible: whoever applies must stop, for
-// skipping it would make its copy differ.
+// Commands, results and states are encoded as CBOR (RFC 8949, core deterministic) with integer
+// keys. Commands are part of the Raft log and states of its state transfers. A command with an
+// unknown version, code or field is kind Incompatible: a replica that meets one must stop, because
+// skipping it would make its state differ.
 //
 // # Concurrency
 //
-// A State may be read by any number of goroutines. Apply may be called on one State by several; each gets its own result.
+// Any number of goroutines may read a State, and may call Apply on it. Each call returns its own
+// result.
 //
 // # Testing
 //
-// Transcripts in testdata replay commands and print what changed; golden vectors fix the bytes; random command sequences
-// check the invariants after each step and that a decoded copy goes on exactly as the original; decoders are fuzzed.
+// Transcripts in testdata replay commands and print what changed. Golden vectors fix the bytes.
+// Random command sequences check the invariants after each step, and that a decoded copy continues
+// exactly as the original. Decoders are fuzzed.
 package catalog

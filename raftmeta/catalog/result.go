@@ -7,52 +7,53 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Result is what a command gives. Fields that do not apply are zero.
+// Result is the outcome of a command. Fields that do not apply are zero.
 type Result struct {
-	// Revision is the catalog's after the command.
+	// Revision is the revision of the catalog after the command.
 	Revision uint64
-	// Failure says why the command was refused; nil when it was done.
+	// Failure is the reason of a refusal, or nil if the command was applied.
 	Failure *rhumb.Error
-	// Region, Node, Class and Table are what was made or found.
+	// Region, Node, Class and Table are the ids of what was created or found.
 	Region rhumb.RegionID
 	Node   rhumb.NodeID
 	// Life is the number of the life that a registration began.
 	Life  rhumb.BootSeq
 	Class rhumb.ClassID
 	Table rhumb.TableID
-	// Range is the record of the range the command is about, as it is now: the new one, or with Conflict the one that was
-	// in the way. It is shared: only read it.
+	// Range is the present record of the range that the command is about: the new one, or after a
+	// Conflict the one that the command did not expect. It is shared and must not be modified.
 	Range *rhumb.Range
-	// Items are the results of a Batch, one for each command.
+	// Items are the results of the commands of a Batch, in order.
 	Items []Result
 }
 
-// Err gives the refusal as an error, or nil.
+// Err returns the refusal as an error, or nil.
 func (r Result) Err() error {
+	// A nil *rhumb.Error in an error interface would not be nil.
 	if r.Failure == nil {
 		return nil
 	}
 	return r.Failure
 }
 
-// Changes lists what one or several applies touched, each list sorted and without repeats. Look the records up in the
-// State.
+// Changes lists the records that one or more commands touched, each list sorted and without
+// repetition. The records themselves are in the State.
 type Changes struct {
 	Regions []rhumb.RegionID
 	Nodes   []rhumb.NodeID
 	Classes []rhumb.ClassID
 	Tables  []rhumb.TableID
 	Ranges  []rhumb.RangeID
-	// Blocks are named by their first slot.
+	// Blocks are identified by their first slot.
 	Blocks []rhumb.RangeID
 }
 
-// Len is the number of records touched.
+// Len returns the number of records.
 func (c Changes) Len() int {
 	return len(c.Regions) + len(c.Nodes) + len(c.Classes) + len(c.Tables) + len(c.Ranges) + len(c.Blocks)
 }
 
-// Merge gives what either lists.
+// Merge returns the union of c and o.
 func (c Changes) Merge(o Changes) Changes {
 	return Changes{
 		Regions: union(c.Regions, o.Regions, cmp.Compare),
@@ -64,9 +65,11 @@ func (c Changes) Merge(o Changes) Changes {
 	}
 }
 
-// normalize sorts the lists and drops repeats.
+// normalize returns c with sorted lists that have no repetition.
 func (c Changes) normalize() Changes { return c.Merge(Changes{}) }
 
+// union returns the elements of a and b in order, without repetition. It modifies neither, since a
+// watch may still hold them.
 func union[T comparable](a, b []T, compare func(T, T) int) []T {
 	if len(a)+len(b) == 0 {
 		return nil

@@ -6,11 +6,12 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// State is the catalog at one revision. It never changes; see the package comment.
+// State is the catalog at one revision. It is immutable; see the package comment.
 type State struct {
 	cluster  rhumb.ClusterID
 	revision uint64
 
+	// The highest ids allocated so far. Ids are never reused.
 	lastRegion rhumb.RegionID
 	lastNode   rhumb.NodeID
 	lastTable  rhumb.TableID
@@ -22,49 +23,51 @@ type State struct {
 	tables  tree[*rhumb.Table] // by id
 	blocks  tree[*rhumb.Block] // by region and first slot
 	ranges  tree[*rhumb.Range] // by region and slot
-	hash    tree[*rhumb.Block] // the hash block of a region and class
-	active  tree[*activeBlock] // the block into which a node and class insert now
-	names   map[string]rhumb.TableID
+	// hash, active and names are indexes: blocks, ranges and tables hold the same records.
+	hash   tree[*rhumb.Block] // the hash block of a region and class
+	active tree[*activeBlock] // the block into which a node and class insert now
+	names  map[string]rhumb.TableID
 }
 
-// region is a region with the number of blocks that were cut from its slots.
+// region is a region with the number of blocks that were allocated from its slots.
 type region struct {
 	rhumb.Region
 	blocks uint32
 }
 
-// node is a node with the nonce of its last registration, by which a repeated registration is recognised, and those of
-// lives before, oldest first.
+// node is a node with the nonces of its present life and of earlier ones, oldest first. The nonce
+// identifies a repeated registration.
 type node struct {
 	rhumb.Node
 	nonce uint64
 	past  []uint64
 }
 
-// pastMax bounds the nonces of earlier lives that are remembered.
+// pastMax bounds the remembered nonces of earlier lives.
 const pastMax = 8
 
-// activeBlock is a node's newest block in a class. opened counts the slots opened in all its blocks of the class.
+// activeBlock is the newest block of a node in a class. opened counts the slots opened in all
+// blocks of that node and class.
 type activeBlock struct {
 	block  *rhumb.Block
 	opened uint32
 }
 
-// New gives the empty catalog, before Init.
+// New returns the empty catalog, to which Init is applied first.
 func New() *State { return &State{} }
 
-// pair packs two ids into a tree key, ordered by the first, then by the second.
-func pair[A, B ~uint32](a A, b B) uint64 { return uint64(a)<<32 | uint64(b) }
+// pairKey packs two ids into a tree key that sorts by the first id, then by the second.
+func pairKey[A, B ~uint32](a A, b B) uint64 { return uint64(a)<<32 | uint64(b) }
 
-func rangeKey(id rhumb.RangeID) uint64 { return pair(id.Region, id.Slot) }
+func rangeKey(id rhumb.RangeID) uint64 { return pairKey(id.Region, id.Slot) }
 
-// Cluster names the cluster; it is zero before Init.
+// Cluster returns the id of the cluster, which is zero before Init.
 func (s *State) Cluster() rhumb.ClusterID { return s.cluster }
 
-// Revision counts the applies that changed something.
+// Revision returns the number of commands that changed something.
 func (s *State) Revision() uint64 { return s.revision }
 
-// Region gives a region by id.
+// Region returns the region with the given id.
 func (s *State) Region(id rhumb.RegionID) (rhumb.Region, bool) {
 	r, ok := s.regions.get(uint64(id))
 	if !ok {
@@ -73,8 +76,9 @@ func (s *State) Region(id rhumb.RegionID) (rhumb.Region, bool) {
 	return r.Region, true
 }
 
-// RegionByName gives a region by name.
+// RegionByName returns the region with the given name.
 func (s *State) RegionByName(name string) (rhumb.Region, bool) {
+	// There are too few regions for an index to pay.
 	for r := range s.Regions() {
 		if r.Name == name {
 			return r, true
@@ -83,15 +87,16 @@ func (s *State) RegionByName(name string) (rhumb.Region, bool) {
 	return rhumb.Region{}, false
 }
 
-// RegionServes reports whether a region is to be asked for the names that it may hold. It is false for one that does not
-// exist, and for one without a live node for place.Config.RegionDeadAfter: a name that it holds may then be created a second
-// time elsewhere, which is found when the region is back (docs/runbooks/region-down.md).
+// RegionServes reports whether a region has to be asked for the names that it may hold. It returns
+// false for a region that does not exist, and for one without a live node for
+// place.Config.RegionDeadAfter. A name that such a region holds may be created again elsewhere; the
+// duplicate is found when the region returns (docs/runbooks/region-down.md).
 func (s *State) RegionServes(id rhumb.RegionID) bool {
 	r, ok := s.regions.get(uint64(id))
 	return ok && !r.Dead
 }
 
-// Regions yields all regions by id.
+// Regions yields all regions, ordered by id.
 func (s *State) Regions() iter.Seq[rhumb.Region] {
 	return func(yield func(rhumb.Region) bool) {
 		for _, r := range s.regions.all() {
@@ -102,7 +107,7 @@ func (s *State) Regions() iter.Seq[rhumb.Region] {
 	}
 }
 
-// Node gives a node by id. The record is shared: only read it.
+// Node returns the node with the given id. The record is shared and must not be modified.
 func (s *State) Node(id rhumb.NodeID) (*rhumb.Node, bool) {
 	n, ok := s.nodes.get(uint64(id))
 	if !ok {
@@ -111,7 +116,8 @@ func (s *State) Node(id rhumb.NodeID) (*rhumb.Node, bool) {
 	return &n.Node, true
 }
 
-// Life returns the number of the life that a node began with the nonce; ok is false when that is not its present life.
+// Life returns the number of the life that a node began with the nonce. ok is false if that is not
+// its present life.
 func (s *State) Life(id rhumb.NodeID, nonce uint64) (life rhumb.BootSeq, ok bool) {
 	n, ok := s.nodes.get(uint64(id))
 	if !ok || n.nonce != nonce {
@@ -120,7 +126,7 @@ func (s *State) Life(id rhumb.NodeID, nonce uint64) (life rhumb.BootSeq, ok bool
 	return n.Boot, true
 }
 
-// NodeByStore gives the node whose store has this identity.
+// NodeByStore returns the node whose store has the given id.
 func (s *State) NodeByStore(store rhumb.UUID) (*rhumb.Node, bool) {
 	for n := range s.Nodes() {
 		if n.Store == store {
@@ -130,7 +136,7 @@ func (s *State) NodeByStore(store rhumb.UUID) (*rhumb.Node, bool) {
 	return nil, false
 }
 
-// Nodes yields all nodes by id.
+// Nodes yields all nodes, ordered by id.
 func (s *State) Nodes() iter.Seq[*rhumb.Node] {
 	return func(yield func(*rhumb.Node) bool) {
 		for _, n := range s.nodes.all() {
@@ -141,7 +147,7 @@ func (s *State) Nodes() iter.Seq[*rhumb.Node] {
 	}
 }
 
-// NodeCount is the number of nodes, in whatever state.
+// NodeCount returns the number of nodes in any state.
 func (s *State) NodeCount() int { return s.nodes.size }
 
 // IsLive reports whether the node exists and may hold roles.
@@ -150,10 +156,10 @@ func (s *State) IsLive(id rhumb.NodeID) bool {
 	return ok && n.State == rhumb.NodeLive
 }
 
-// Class gives a class by id.
+// Class returns the class with the given id.
 func (s *State) Class(id rhumb.ClassID) (*rhumb.Class, bool) { return s.classes.get(uint64(id)) }
 
-// ClassBySettings gives the class of tables with these settings.
+// ClassBySettings returns the class with the given settings. No two classes have equal settings.
 func (s *State) ClassBySettings(settings rhumb.ClassSettings) (*rhumb.Class, bool) {
 	for c := range s.Classes() {
 		if c.Settings == settings {
@@ -163,13 +169,13 @@ func (s *State) ClassBySettings(settings rhumb.ClassSettings) (*rhumb.Class, boo
 	return nil, false
 }
 
-// Classes yields all classes by id.
-func (s *State) Classes() iter.Seq[*rhumb.Class] { return values(&s.classes) }
+// Classes yields all classes, ordered by id.
+func (s *State) Classes() iter.Seq[*rhumb.Class] { return treeValues(&s.classes) }
 
-// Table gives a table by id.
+// Table returns the table with the given id.
 func (s *State) Table(id rhumb.TableID) (*rhumb.Table, bool) { return s.tables.get(uint64(id)) }
 
-// TableByName gives a table by name.
+// TableByName returns the table with the given name.
 func (s *State) TableByName(name string) (*rhumb.Table, bool) {
 	id, ok := s.names[name]
 	if !ok {
@@ -178,50 +184,52 @@ func (s *State) TableByName(name string) (*rhumb.Table, bool) {
 	return s.Table(id)
 }
 
-// Tables yields all tables by id.
-func (s *State) Tables() iter.Seq[*rhumb.Table] { return values(&s.tables) }
+// Tables yields all tables, ordered by id.
+func (s *State) Tables() iter.Seq[*rhumb.Table] { return treeValues(&s.tables) }
 
-// Range gives a range by id. The record is shared: only read it.
+// Range returns the range with the given id. The record is shared and must not be modified.
 func (s *State) Range(id rhumb.RangeID) (*rhumb.Range, bool) { return s.ranges.get(rangeKey(id)) }
 
-// RangeCount is the number of ranges.
+// RangeCount returns the number of ranges.
 func (s *State) RangeCount() int { return s.ranges.size }
 
-// Ranges yields all ranges by region, then by slot.
-func (s *State) Ranges() iter.Seq[*rhumb.Range] { return values(&s.ranges) }
+// Ranges yields all ranges, ordered by region, then by slot.
+func (s *State) Ranges() iter.Seq[*rhumb.Range] { return treeValues(&s.ranges) }
 
-// Blocks yields all blocks by region, then by first slot.
-func (s *State) Blocks() iter.Seq[*rhumb.Block] { return values(&s.blocks) }
+// Blocks yields all blocks, ordered by region, then by first slot.
+func (s *State) Blocks() iter.Seq[*rhumb.Block] { return treeValues(&s.blocks) }
 
-// BlockOf gives the block that holds the slot of a home.
+// BlockOf returns the block that contains the slot of a home.
 func (s *State) BlockOf(id rhumb.RangeID) (*rhumb.Block, bool) {
-	return s.blocks.get(pair(id.Region, id.Slot-id.Slot%rhumb.BlockSlots))
+	// Blocks begin at multiples of BlockSlots.
+	return s.blocks.get(pairKey(id.Region, id.Slot-id.Slot%rhumb.BlockSlots))
 }
 
-// HashBlock gives the block of the hash slots of a class in a region: a name hashed to slot h lives in the range
-// (region, First+h). There is none while the region has too few nodes for the class.
+// HashBlock returns the block of hash slots of a class in a region: a name with hash slot h is in
+// the range (region, First+h). There is none while the region has too few nodes for the class.
 func (s *State) HashBlock(region rhumb.RegionID, class rhumb.ClassID) (*rhumb.Block, bool) {
-	return s.hash.get(pair(region, class))
+	return s.hash.get(pairKey(region, class))
 }
 
-// ActiveSlot gives the range into which a node inserts server-named keys of a class, and how many slots it has opened
-// for that class so far, which [OpenSlot] asks for. opened is 0 when there is none yet.
+// ActiveSlot returns the range into which a node inserts server-named keys of a class, and the
+// number of slots that the node has opened for that class, which [OpenSlot] expects. opened is 0 if
+// there is no slot yet.
 func (s *State) ActiveSlot(node rhumb.NodeID, class rhumb.ClassID) (id rhumb.RangeID, opened uint32) {
-	a, ok := s.active.get(pair(node, class))
+	a, ok := s.active.get(pairKey(node, class))
 	if !ok {
 		return rhumb.RangeID{}, 0
 	}
-	return a.slot(), a.opened
+	return a.newestSlot(), a.opened
 }
 
-// slot gives the newest slot of the block.
-func (a *activeBlock) slot() rhumb.RangeID {
+// newestSlot returns the slot of the block that was opened last.
+func (a *activeBlock) newestSlot() rhumb.RangeID {
 	used := (a.opened - 1) % rhumb.BlockSlots
 	return rhumb.RangeID{Region: a.block.Region, Slot: a.block.First + rhumb.Slot(used)}
 }
 
-// values yields the values of a tree in the order of its keys.
-func values[V any](t *tree[V]) iter.Seq[V] {
+// treeValues yields the values of a tree in the order of its keys.
+func treeValues[V any](t *tree[V]) iter.Seq[V] {
 	return func(yield func(V) bool) {
 		for _, v := range t.all() {
 			if !yield(v) {

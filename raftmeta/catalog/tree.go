@@ -6,22 +6,26 @@ import (
 	"sort"
 )
 
-// treeKeysMax is the greatest number of keys in one tree node; a full node splits into two halves around its middle key.
+// treeKeysMax is the maximum number of keys in a tree node. It is odd, so that a full node splits
+// into two halves of equal size around its middle key.
 const treeKeysMax = 31
 
-// owner marks the tree nodes that one apply has made and may still write to. It has a size so that each has an address of
-// its own.
+// owner identifies the tree nodes that one apply has created and may still modify. It is not empty,
+// so that each owner has its own address.
 type owner struct{ _ byte }
 
-// tree is a persistent B-tree (P. L. Krijnen, L. G. L. T. Meertens, Making B-Trees Work for B, 1983: path copying) from
-// 64-bit keys to values. A tree is a value: set changes it in place but never a node that another tree can reach. Keys are
-// never removed, as ids and slots are for ever.
+// tree is a persistent B-tree from 64-bit keys to values, with path copying (P. L. Krijnen, L. G.
+// L. T. Meertens, Making B-Trees Work for B, 1983). A tree is a value. Its set method changes it in
+// place but never modifies a tree node that another tree can reach. Keys are never removed, because
+// ids and slots are permanent, so nodes never have to be merged.
 type tree[V any] struct {
 	root *treeNode[V]
 	size int
 }
 
-// treeNode holds sorted keys with their values, and between them, unless it is a leaf, one more child than keys.
+// treeNode holds sorted keys and their values. A leaf has no kids; any other node has one more
+// child than keys. Every node but the root has at least treeKeysMax/2 keys, since nodes are created
+// only by splitting.
 type treeNode[V any] struct {
 	owner *owner
 	keys  []uint64
@@ -29,13 +33,14 @@ type treeNode[V any] struct {
 	kids  []*treeNode[V]
 }
 
-// find gives the position of the first key that is not below key, and whether it is key.
+// find returns the position of the first key that is not less than key, and whether that key equals
+// key.
 func (n *treeNode[V]) find(key uint64) (int, bool) {
 	i := sort.Search(len(n.keys), func(i int) bool { return n.keys[i] >= key })
 	return i, i < len(n.keys) && n.keys[i] == key
 }
 
-// get gives the value of key.
+// get returns the value of key.
 func (t *tree[V]) get(key uint64) (v V, ok bool) {
 	for n := t.root; n != nil; {
 		i, found := n.find(key)
@@ -50,12 +55,14 @@ func (t *tree[V]) get(key uint64) (v V, ok bool) {
 	return v, false
 }
 
-// set gives key a value. Nodes that o does not own are copied first.
+// set assigns a value to key. It copies the nodes on the path that o does not own.
 func (t *tree[V]) set(o *owner, key uint64, v V) {
 	if t.root == nil {
 		t.root = &treeNode[V]{owner: o}
 	}
-	t.root = t.root.writable(o)
+	t.root = t.root.makeWritable(o)
+	// A full root splits before the descent, which is how the tree grows in height. Full nodes on
+	// the way down are split too, so a split never has to propagate upwards.
 	if len(t.root.keys) == treeKeysMax {
 		t.root = &treeNode[V]{owner: o, kids: []*treeNode[V]{t.root}}
 		t.root.split(o, 0)
@@ -65,11 +72,13 @@ func (t *tree[V]) set(o *owner, key uint64, v V) {
 	}
 }
 
-// set inserts into n, which o owns and which is not full. It reports whether the key is new.
+// set inserts into n, which o must own and which must not be full. It reports whether the key is
+// new.
 func (n *treeNode[V]) set(o *owner, key uint64, v V) bool {
 	i, found := n.find(key)
 	if !found && n.kids != nil && len(n.kids[i].keys) == treeKeysMax {
 		n.split(o, i)
+		// The split moved one key up into n, which may be key itself or lie below it.
 		i, found = n.find(key)
 	}
 	switch {
@@ -81,14 +90,16 @@ func (n *treeNode[V]) set(o *owner, key uint64, v V) bool {
 		n.vals = slices.Insert(n.vals, i, v)
 		return true
 	}
-	n.kids[i] = n.kids[i].writable(o)
+	n.kids[i] = n.kids[i].makeWritable(o)
 	return n.kids[i].set(o, key, v)
 }
 
-// split halves the full child i of n and lifts its middle key into n.
+// split halves the full child i of n and moves its middle key up into n.
 func (n *treeNode[V]) split(o *owner, i int) {
 	const mid = treeKeysMax / 2
-	left := n.kids[i].writable(o)
+	left := n.kids[i].makeWritable(o)
+	// The upper half is cloned. If it shared the array of the left node, a later insert on the left
+	// would overwrite it.
 	right := &treeNode[V]{owner: o, keys: slices.Clone(left.keys[mid+1:]), vals: slices.Clone(left.vals[mid+1:])}
 	key, val := left.keys[mid], left.vals[mid]
 	if left.kids != nil {
@@ -96,6 +107,7 @@ func (n *treeNode[V]) split(o *owner, i int) {
 		clear(left.kids[mid+1:])
 		left.kids = left.kids[:mid+1]
 	}
+	// The array beyond the new length would keep records alive.
 	clear(left.vals[mid:])
 	left.keys, left.vals = left.keys[:mid], left.vals[:mid]
 	n.keys = slices.Insert(n.keys, i, key)
@@ -104,15 +116,16 @@ func (n *treeNode[V]) split(o *owner, i int) {
 	n.kids = slices.Insert(n.kids, i+1, right)
 }
 
-// writable gives n itself when o owns it, else a copy that o owns.
-func (n *treeNode[V]) writable(o *owner) *treeNode[V] {
+// makeWritable returns n itself if o owns it, and otherwise a copy that o owns. The children stay
+// shared.
+func (n *treeNode[V]) makeWritable(o *owner) *treeNode[V] {
 	if n.owner == o {
 		return n
 	}
 	return &treeNode[V]{owner: o, keys: slices.Clone(n.keys), vals: slices.Clone(n.vals), kids: slices.Clone(n.kids)}
 }
 
-// from yields the keys that are not below first, in order.
+// from yields the keys that are not less than first, in order.
 func (t *tree[V]) from(first uint64) iter.Seq2[uint64, V] {
 	return func(yield func(uint64, V) bool) {
 		if t.root != nil {
@@ -121,9 +134,11 @@ func (t *tree[V]) from(first uint64) iter.Seq2[uint64, V] {
 	}
 }
 
-// all yields everything in the order of the keys.
+// all yields all keys, in order.
 func (t *tree[V]) all() iter.Seq2[uint64, V] { return t.from(0) }
 
+// ascend yields the keys of the subtree that are not less than first. It returns false once yield
+// does.
 func (n *treeNode[V]) ascend(first uint64, yield func(uint64, V) bool) bool {
 	i, _ := n.find(first)
 	for ; i <= len(n.keys); i++ {

@@ -58,7 +58,7 @@ func Explore(cfg Config, limits Limits) (Result, error) {
 		return Result{}, rhumb.WrapKind(op, rhumb.InvalidArgument, err)
 	}
 	e := &explorer{cfg: cfg.withDefaults(), limits: limits, begun: time.Now(), visited: map[uint64]uint64{}}
-	e.names = renamings(cfg.Voters)
+	e.names = allRenamings(cfg.Voters)
 	e.run()
 	e.res.States, e.res.Elapsed = len(e.visited), time.Since(e.begun)
 	return e.res, nil
@@ -72,7 +72,7 @@ func (e *explorer) run() {
 	for len(level) > 0 {
 		next = next[:0]
 		for i := range level {
-			if next = e.expand(g, &level[i], next); e.res.Broken != 0 || e.spent(i) {
+			if next = e.expandState(g, &level[i], next); e.res.Broken != 0 || e.limitReached(i) {
 				return
 			}
 		}
@@ -85,7 +85,7 @@ func (e *explorer) run() {
 }
 
 // spent reports whether a limit is reached. The clock is read now and then only.
-func (e *explorer) spent(i int) bool {
+func (e *explorer) limitReached(i int) bool {
 	if e.limits.States > 0 && len(e.visited) >= e.limits.States {
 		return true
 	}
@@ -93,17 +93,17 @@ func (e *explorer) spent(i int) bool {
 }
 
 // expand looks at every step from s and adds the new states to next.
-func (e *explorer) expand(g *stepper, s *state, next []state) []state {
+func (e *explorer) expandState(g *stepper, s *state, next []state) []state {
 	print := s.fingerprint(e.names)
 	steps := g.successors(s)
 	for k := range steps {
 		st := &steps[k]
 		e.res.Transitions++
 		if st.broken != 0 {
-			e.res.Broken, e.res.Trace = st.broken, e.trace(print, st.broken)
+			e.res.Broken, e.res.Trace = st.broken, e.traceTo(print, st.broken)
 			return next
 		}
-		st.next.normalise(&e.cfg)
+		st.next.dropDeadMessages(&e.cfg)
 		p := st.next.fingerprint(e.names)
 		if _, ok := e.visited[p]; !ok {
 			e.visited[p] = print
@@ -115,7 +115,7 @@ func (e *explorer) expand(g *stepper, s *state, next []state) []state {
 
 // trace plays the way to a state again, and then the step that breaks bad. Playing it again gives every voter one name
 // throughout.
-func (e *explorer) trace(print uint64, bad Invariant) []string {
+func (e *explorer) traceTo(print uint64, bad Invariant) []string {
 	var way []uint64
 	for p := print; e.visited[p] != 0; p = e.visited[p] {
 		way = append(way, p)
@@ -125,16 +125,16 @@ func (e *explorer) trace(print uint64, bad Invariant) []string {
 	s := newState(&e.cfg)
 	var out []string
 	for _, p := range way {
-		out = append(out, e.replay(g, &s, func(st *step) bool {
-			st.next.normalise(&e.cfg)
+		out = append(out, e.replayStep(g, &s, func(st *step) bool {
+			st.next.dropDeadMessages(&e.cfg)
 			return st.next.fingerprint(e.names) == p
 		}))
 	}
-	return append(out, e.replay(g, &s, func(st *step) bool { return st.broken == bad }))
+	return append(out, e.replayStep(g, &s, func(st *step) bool { return st.broken == bad }))
 }
 
 // replay takes the first step from s that is wanted.
-func (e *explorer) replay(g *stepper, s *state, wanted func(*step) bool) string {
+func (e *explorer) replayStep(g *stepper, s *state, wanted func(*step) bool) string {
 	steps := g.successors(s)
 	for k := range steps {
 		if wanted(&steps[k]) {

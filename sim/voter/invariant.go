@@ -25,7 +25,7 @@ func (i Invariant) String() string {
 }
 
 // fail notes that the step being made breaks an invariant. The first counts.
-func (g *stepper) fail(i Invariant) {
+func (g *stepper) markBroken(i Invariant) {
 	if g.broken == 0 {
 		g.broken = i
 	}

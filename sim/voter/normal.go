@@ -6,10 +6,10 @@ import (
 )
 
 // normalise clears what nobody can use any more, so that states which differ only in that are one.
-func (s *state) normalise(c *Config) {
+func (s *state) dropDeadMessages(c *Config) {
 	kept := 0
 	for k := range int(s.inNet) {
-		if m := s.net[k]; c.alive(s, &m) {
+		if m := s.net[k]; c.isDeliverable(s, &m) {
 			s.net[kept] = m
 			kept++
 		}
@@ -28,7 +28,7 @@ func (s *state) sortNet() {
 }
 
 // alive reports whether some voter would still take m. A damaged voter may forget its term.
-func (c *Config) alive(s *state, m *message) bool {
+func (c *Config) isDeliverable(s *state, m *message) bool {
 	for i := range c.Voters {
 		if i != int(m.from) && (s.voters[i].term <= m.term || int(s.damages) < c.Damages) {
 			return true

@@ -1,56 +1,56 @@
 package voter
 
 // restart lists the starts of voter i: those that keep everything, and those that lose synced data.
-func (g *stepper) restart(i int) {
+func (g *stepper) listRestarts(i int) {
 	s := &g.from.voters[i]
 	if int(g.from.restarts) >= g.cfg.Restarts {
 		return
 	}
-	g.start(i, s.term, s.vote, s.log)
+	g.startLife(i, s.term, s.vote, s.log)
 	if int(g.from.damages) >= g.cfg.Damages || !g.from.damaged.has(i) && g.from.damaged.size() >= g.cfg.Damaged {
 		return
 	}
 	if g.cfg.Images {
-		g.imaged(i)
+		g.restoreImage(i)
 		return
 	}
 	for n := range s.log.n + 1 {
 		cut := s.log
-		cut.cut(n)
-		g.start(i, s.term, s.vote, cut)
-		for term := max(1, cut.last().term); term <= s.term; term++ {
-			g.start(i, term, nobody, cut)
+		cut.truncate(n)
+		g.startLife(i, s.term, s.vote, cut)
+		for term := max(1, cut.lastPosition().term); term <= s.term; term++ {
+			g.startLife(i, term, nobody, cut)
 		}
 	}
 }
 
 // imaged copies the disk of voter i, or starts the voter from the copy.
-func (g *stepper) imaged(i int) {
+func (g *stepper) restoreImage(i int) {
 	s, im := &g.from.voters[i], &g.from.image
 	switch int(im.of) {
 	case 0:
 		t := *g.from
 		t.image = image{uint8(i + 1), s.term, s.vote, s.log}
-		g.done(&t, "the disk of %d is copied: term %d, %d entries", uint8(i), s.term, s.log.n)
+		g.addStep(&t, "the disk of %d is copied: term %d, %d entries", uint8(i), s.term, s.log.n)
 	case i + 1:
-		g.start(i, im.term, im.vote, im.log)
+		g.startLife(i, im.term, im.vote, im.log)
 	}
 }
 
 // start begins a new life of voter i with what is left on its disk.
-func (g *stepper) start(i int, term, vote uint8, log history) {
+func (g *stepper) startLife(i int, term, vote uint8, log history) {
 	t := *g.from
 	t.restarts++
 	s, v := &g.from.voters[i], &t.voters[i]
 	*v = voter{term: term, vote: vote, log: log, life: s.life + 1, short: s.short, silent: 1}
-	if g.without(SilentAtStart) {
+	if g.leavesOut(SilentAtStart) {
 		v.silent = 0
 	}
-	if g.without(ShortUntilReached) {
+	if g.leavesOut(ShortUntilReached) {
 		v.short = 0
 	}
 	if term == s.term && vote == s.vote && log == s.log {
-		g.done(&t, "%d restarts", uint8(i))
+		g.addStep(&t, "%d restarts", uint8(i))
 		return
 	}
 	t.damages++
@@ -58,11 +58,11 @@ func (g *stepper) start(i int, term, vote uint8, log history) {
 	if g.cfg.Noticed {
 		v.short = 1
 	}
-	g.done(&t, "%d restarts and has lost data: term %d, %d entries", uint8(i), term, log.n)
+	g.addStep(&t, "%d restarts and has lost data: term %d, %d entries", uint8(i), term, log.n)
 }
 
 // ask lets a silent voter receive the answer of another one, silent or not. After the last answer it takes part.
-func (g *stepper) ask(i int) {
+func (g *stepper) hearAnswers(i int) {
 	if !g.cfg.Asking || g.from.voters[i].silent == 0 {
 		return
 	}
@@ -74,11 +74,11 @@ func (g *stepper) ask(i int) {
 		v, other := &t.voters[i], &t.voters[j]
 		v.answers = v.answers.with(j)
 		v.greatest = max(v.greatest, other.term)
-		v.floor = greater(v.floor, other.log.last())
+		v.floor = maxPosition(v.floor, other.log.lastPosition())
 		if v.answers.size() >= g.answersNeeded(v) {
 			g.takePart(v, i)
 		}
-		g.done(&t, "%d tells %d its term %d and its log, which ends at %d", uint8(j), uint8(i), other.term, other.log.n)
+		g.addStep(&t, "%d tells %d its term %d and its log, which ends at %d", uint8(j), uint8(i), other.term, other.log.n)
 	}
 }
 
@@ -96,34 +96,34 @@ func (g *stepper) takePart(v *voter, i int) {
 	if v.greatest > v.term {
 		v.term, v.vote = v.greatest, nobody
 	}
-	if !g.without(VoteAboveAnswers) {
+	if !g.leavesOut(VoteAboveAnswers) {
 		v.vote = uint8(i)
 	}
 	v.silent, v.answers, v.greatest = 0, 0, 0
-	v.reach()
+	v.reachFloor()
 }
 
 // admitted ends the silence of a voter that holds a committed entry which admits its life.
-func (g *stepper) admitted(i int) {
+func (g *stepper) takeAdmission(i int) {
 	s := &g.from.voters[i]
 	if s.silent == 0 {
 		return
 	}
 	for k := range s.log.n {
 		e := s.log.e[k]
-		if k >= s.commit && !g.without(AdmissionCommitted) || !e.admits(i) || e.life() != s.life && !g.without(AdmissionOfThisLife) {
+		if k >= s.commit && !g.leavesOut(AdmissionCommitted) || !e.admits(i) || e.life() != s.life && !g.leavesOut(AdmissionOfThisLife) {
 			continue
 		}
 		t := *g.from
 		v := &t.voters[i]
 		v.silent, v.short, v.answers, v.greatest, v.floor = 0, 0, 0, 0, position{}
-		g.done(&t, "%d is admitted", uint8(i))
+		g.addStep(&t, "%d is admitted", uint8(i))
 		return
 	}
 }
 
 // admit lets leader l append an entry that admits a silent voter.
-func (g *stepper) admit(l int) {
+func (g *stepper) appendAdmission(l int) {
 	if !g.cfg.Admission {
 		return
 	}
@@ -133,49 +133,49 @@ func (g *stepper) admit(l int) {
 		if i == l || s.silent == 0 || g.from.voters[l].log.holds(e) {
 			continue
 		}
-		g.append(l, e, "%d appends an entry that admits %d", uint8(l), uint8(i))
+		g.appendEntry(l, e, "%d appends an entry that admits %d", uint8(l), uint8(i))
 	}
 }
 
 // campaign makes voter i a candidate of the next term.
-func (g *stepper) campaign(i int) {
+func (g *stepper) startCampaign(i int) {
 	s := &g.from.voters[i]
-	if s.silent == 1 || s.role == leader || int(s.term) >= g.cfg.Terms || s.log.last().behind(s.floor) && !g.without(CandidateAboveFloor) {
+	if s.silent == 1 || s.role == leader || int(s.term) >= g.cfg.Terms || s.log.lastPosition().less(s.floor) && !g.leavesOut(CandidateAboveFloor) {
 		return
 	}
 	t := *g.from
 	v := &t.voters[i]
-	v.follow(s.term + 1)
+	v.becomeFollower(s.term + 1)
 	v.role, v.vote, v.votes = candidate, uint8(i), set(0).with(i)
-	g.done(&t, "%d campaigns in term %d", uint8(i), v.term)
+	g.addStep(&t, "%d campaigns in term %d", uint8(i), v.term)
 }
 
 // votes lets voter i vote for each candidate that it may vote for.
-func (g *stepper) votes(i int) {
+func (g *stepper) castVotes(i int) {
 	s := &g.from.voters[i]
 	if s.silent == 1 {
 		return
 	}
-	floor := greater(s.log.last(), s.floor)
-	if g.without(VoteAboveFloor) {
-		floor = s.log.last()
+	floor := maxPosition(s.log.lastPosition(), s.floor)
+	if g.leavesOut(VoteAboveFloor) {
+		floor = s.log.lastPosition()
 	}
 	for c := range g.cfg.Voters {
 		o := &g.from.voters[c]
-		if c == i || o.role != candidate || o.term < s.term || o.term == s.term && s.vote != nobody || o.log.last().behind(floor) {
+		if c == i || o.role != candidate || o.term < s.term || o.term == s.term && s.vote != nobody || o.log.lastPosition().less(floor) {
 			continue
 		}
 		t := *g.from
 		v := &t.voters[i]
-		v.follow(o.term)
+		v.becomeFollower(o.term)
 		v.vote = uint8(c)
 		t.voters[c].votes = o.votes.with(i)
-		g.done(&t, "%d votes for %d in term %d", uint8(i), uint8(c), o.term)
+		g.addStep(&t, "%d votes for %d in term %d", uint8(i), uint8(c), o.term)
 	}
 }
 
 // win makes a candidate with enough votes the leader.
-func (g *stepper) win(i int) {
+func (g *stepper) takeOffice(i int) {
 	s := &g.from.voters[i]
 	if s.role != candidate || s.votes.size() < g.cfg.majority() {
 		return
@@ -185,30 +185,30 @@ func (g *stepper) win(i int) {
 	v.role, v.votes = leader, 0
 	v.match[i] = v.log.n
 	if l := t.leaders[v.term]; l != 0 {
-		g.fail(OneLeader)
+		g.markBroken(OneLeader)
 	}
 	t.leaders[v.term] = uint8(i + 1)
-	for k := v.log.common(&t.committed); k < t.committed.n; k++ {
+	for k := v.log.commonPrefix(&t.committed); k < t.committed.n; k++ {
 		if t.terms[k] < v.term {
-			g.fail(LeaderHolds)
+			g.markBroken(LeaderHolds)
 		}
 	}
-	g.done(&t, "%d leads term %d", uint8(i), v.term)
+	g.addStep(&t, "%d leads term %d", uint8(i), v.term)
 }
 
 // lead lists what a leader may do: append, admit, replicate and commit.
-func (g *stepper) lead(i int) {
+func (g *stepper) listLeaderSteps(i int) {
 	s := &g.from.voters[i]
 	if s.role != leader {
 		return
 	}
-	g.append(i, newEntry(s.term, nobody, 0), "%d appends an entry of term %d", uint8(i), s.term)
-	g.admit(i)
-	g.send(i)
-	g.commit(i)
+	g.appendEntry(i, newEntry(s.term, nobody, 0), "%d appends an entry of term %d", uint8(i), s.term)
+	g.appendAdmission(i)
+	g.sendAppend(i)
+	g.advanceCommit(i)
 }
 
-func (g *stepper) append(i int, e entry, format string, args ...uint8) {
+func (g *stepper) appendEntry(i int, e entry, format string, args ...uint8) {
 	if int(g.from.voters[i].log.n) >= g.cfg.Entries {
 		return
 	}
@@ -216,11 +216,11 @@ func (g *stepper) append(i int, e entry, format string, args ...uint8) {
 	v := &t.voters[i]
 	v.log.add(e)
 	v.match[i] = v.log.n
-	g.done(&t, format, args...)
+	g.addStep(&t, format, args...)
 }
 
 // send puts an APPEND of the whole log under way. If the network is full another one is lost.
-func (g *stepper) send(i int) {
+func (g *stepper) sendAppend(i int) {
 	s := &g.from.voters[i]
 	m := message{from: uint8(i), term: s.term, commit: s.commit, log: s.log}
 	for k := range g.from.inNet {
@@ -232,40 +232,40 @@ func (g *stepper) send(i int) {
 		t := *g.from
 		t.net[t.inNet] = m
 		t.inNet++
-		g.done(&t, "%d sends %d entries, commit %d", uint8(i), m.log.n, m.commit)
+		g.addStep(&t, "%d sends %d entries, commit %d", uint8(i), m.log.n, m.commit)
 		return
 	}
 	for k := range g.from.inNet {
 		t := *g.from
 		t.net[k] = m
-		g.done(&t, "%d sends %d entries, commit %d", uint8(i), m.log.n, m.commit)
+		g.addStep(&t, "%d sends %d entries, commit %d", uint8(i), m.log.n, m.commit)
 	}
 }
 
 // receive lets voter i take an APPEND. The leader counts the acknowledgement unless the voter is silent.
-func (g *stepper) receive(i int, m *message) {
+func (g *stepper) receiveAppend(i int, m *message) {
 	s := &g.from.voters[i]
 	if int(m.from) == i || m.term < s.term || m.term == s.term && s.role == leader {
 		return
 	}
 	t := *g.from
 	v := &t.voters[i]
-	v.follow(m.term)
-	if v.log.common(&m.log) < m.log.n {
+	v.becomeFollower(m.term)
+	if v.log.commonPrefix(&m.log) < m.log.n {
 		v.log = m.log
 	}
 	v.commit = max(v.commit, min(m.commit, m.log.n))
-	v.reach()
+	v.reachFloor()
 	l := &t.voters[m.from]
-	if l.role == leader && l.term == m.term && (v.silent == 0 || g.without(SilentUncounted)) {
+	if l.role == leader && l.term == m.term && (v.silent == 0 || g.leavesOut(SilentUncounted)) {
 		l.match[i] = max(l.match[i], m.log.n)
 	}
-	g.done(&t, "%d takes %d entries of term %d from %d", uint8(i), m.log.n, m.term, m.from)
+	g.addStep(&t, "%d takes %d entries of term %d from %d", uint8(i), m.log.n, m.term, m.from)
 }
 
 // commit raises the commit position of leader i to the greatest entry of its own term that a majority holds. An entry that
 // admits a voter, and what is above it until the voter takes part, is not counted at that voter: it is silent.
-func (g *stepper) commit(i int) {
+func (g *stepper) advanceCommit(i int) {
 	s := &g.from.voters[i]
 	for end := s.log.n; end > s.commit; end-- {
 		if s.log.e[end-1].term() != s.term {
@@ -282,14 +282,14 @@ func (g *stepper) commit(i int) {
 		}
 		t := *g.from
 		t.voters[i].commit = end
-		if t.committed.common(&s.log) < min(t.committed.n, end) {
-			g.fail(OneHistory)
+		if t.committed.commonPrefix(&s.log) < min(t.committed.n, end) {
+			g.markBroken(OneHistory)
 		}
 		for t.committed.n < end {
 			t.terms[t.committed.n] = s.term
 			t.committed.add(s.log.e[t.committed.n])
 		}
-		g.done(&t, "%d commits up to %d", uint8(i), end)
+		g.addStep(&t, "%d commits up to %d", uint8(i), end)
 		return
 	}
 }

@@ -37,14 +37,14 @@ func (h *history) add(e entry) {
 	h.n++
 }
 
-func (h *history) cut(n uint8) {
+func (h *history) truncate(n uint8) {
 	for h.n > n {
 		h.n--
 		h.e[h.n] = 0
 	}
 }
 
-func (h *history) common(o *history) uint8 {
+func (h *history) commonPrefix(o *history) uint8 {
 	n := min(h.n, o.n)
 	for k := range n {
 		if h.e[k] != o.e[k] {
@@ -55,7 +55,7 @@ func (h *history) common(o *history) uint8 {
 }
 
 // last returns the term of the last entry and the end.
-func (h *history) last() position {
+func (h *history) lastPosition() position {
 	if h.n == 0 {
 		return position{}
 	}
@@ -68,12 +68,12 @@ func (h *history) holds(e entry) bool { return slices.Contains(h.e[:h.n], e) }
 // position is how far a log reaches, as Raft compares logs.
 type position struct{ term, end uint8 }
 
-func (p position) behind(q position) bool {
+func (p position) less(q position) bool {
 	return p.term < q.term || p.term == q.term && p.end < q.end
 }
 
-func greater(p, q position) position {
-	if p.behind(q) {
+func maxPosition(p, q position) position {
+	if p.less(q) {
 		return q
 	}
 	return p
@@ -148,14 +148,14 @@ func newState(c *Config) state {
 }
 
 // reach ends the floor once the log has reached it.
-func (v *voter) reach() {
-	if v.silent == 0 && !v.log.last().behind(v.floor) {
+func (v *voter) reachFloor() {
+	if v.silent == 0 && !v.log.lastPosition().less(v.floor) {
 		v.floor, v.short = position{}, 0
 	}
 }
 
 // follow makes v a follower of term.
-func (v *voter) follow(term uint8) {
+func (v *voter) becomeFollower(term uint8) {
 	if term > v.term {
 		v.term, v.vote = term, nobody
 	}

@@ -16,7 +16,7 @@ type stepper struct {
 	broken Invariant
 }
 
-func (g *stepper) without(m Mutation) bool { return g.cfg.Without == m }
+func (g *stepper) leavesOut(m Mutation) bool { return g.cfg.Without == m }
 
 // action says what a step did. It becomes a sentence only in traces.
 type action struct {
@@ -35,7 +35,7 @@ func (a action) String() string {
 }
 
 // done ends a step that led to t, unless t is where the step starts.
-func (g *stepper) done(t *state, format string, args ...uint8) {
+func (g *stepper) addStep(t *state, format string, args ...uint8) {
 	if *t != *g.from || g.broken != 0 {
 		a := action{format: format, n: uint8(len(args))}
 		copy(a.args[:], args)
@@ -47,15 +47,15 @@ func (g *stepper) done(t *state, format string, args ...uint8) {
 func (g *stepper) successors(s *state) []step {
 	g.from, g.steps, g.broken = s, g.steps[:0], 0
 	for i := range g.cfg.Voters {
-		g.restart(i)
-		g.ask(i)
-		g.admitted(i)
-		g.campaign(i)
-		g.votes(i)
-		g.win(i)
-		g.lead(i)
+		g.listRestarts(i)
+		g.hearAnswers(i)
+		g.takeAdmission(i)
+		g.startCampaign(i)
+		g.castVotes(i)
+		g.takeOffice(i)
+		g.listLeaderSteps(i)
 		for k := range s.inNet {
-			g.receive(i, &s.net[k])
+			g.receiveAppend(i, &s.net[k])
 		}
 	}
 	return g.steps

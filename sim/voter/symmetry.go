@@ -9,14 +9,14 @@ import (
 // renaming says which name each voter gets.
 type renaming [votersMax]uint8
 
-func (n *renaming) name(i uint8) uint8 {
+func (n *renaming) renameVoter(i uint8) uint8 {
 	if i == nobody {
 		return nobody
 	}
 	return n[i]
 }
 
-func (n *renaming) set(s set) (out set) {
+func (n *renaming) renameSet(s set) (out set) {
 	for i := range n {
 		if s.has(i) {
 			out = out.with(int(n[i]))
@@ -25,7 +25,7 @@ func (n *renaming) set(s set) (out set) {
 	return out
 }
 
-func (n *renaming) log(h *history) {
+func (n *renaming) renameLog(h *history) {
 	for k := range h.n {
 		if e := h.e[k]; !e.admits(nobody) {
 			h.e[k] = newEntry(e.term(), n[e>>3&7], e.life())
@@ -34,7 +34,7 @@ func (n *renaming) log(h *history) {
 }
 
 // renamings lists the ways to rename the first voters of a state; the others keep their names.
-func renamings(voters int) (out []renaming) {
+func allRenamings(voters int) (out []renaming) {
 	n := renaming{0, 1, 2, 3, 4}
 	var permute func(int)
 	permute = func(k int) {
@@ -57,7 +57,7 @@ func renamings(voters int) (out []renaming) {
 func (s *state) fingerprint(all []renaming) uint64 {
 	var marks [votersMax]uint64
 	for i := range marks {
-		marks[i] = s.mark(i)
+		marks[i] = s.voterMark(i)
 	}
 	voters := len(marks)
 	if len(all) == 6 {
@@ -75,7 +75,7 @@ func (s *state) fingerprint(all []renaming) uint64 {
 			ordered = ordered && placed[i-1] >= placed[i]
 		}
 		if ordered {
-			t := s.renamed(n)
+			t := s.renameVoters(n)
 			best = min(best, t.hash())
 		}
 	}
@@ -87,7 +87,7 @@ func (s *state) hash() uint64 {
 }
 
 // mark returns a number of voter i that stays the same when voters are renamed.
-func (s *state) mark(i int) uint64 {
+func (s *state) voterMark(i int) uint64 {
 	v := &s.voters[i]
 	flags, sent := uint8(0), uint8(0)
 	for k := range s.inNet {
@@ -110,12 +110,12 @@ func (s *state) mark(i int) uint64 {
 }
 
 // renamed returns the state with other names.
-func (s *state) renamed(n *renaming) state {
+func (s *state) renameVoters(n *renaming) state {
 	t := *s
 	for i := range s.voters {
 		v := s.voters[i]
-		v.vote, v.votes, v.answers = n.name(v.vote), n.set(v.votes), n.set(v.answers)
-		n.log(&v.log)
+		v.vote, v.votes, v.answers = n.renameVoter(v.vote), n.renameSet(v.votes), n.renameSet(v.answers)
+		n.renameLog(&v.log)
 		for j := range v.match {
 			v.match[n[j]] = s.voters[i].match[j]
 		}
@@ -123,19 +123,19 @@ func (s *state) renamed(n *renaming) state {
 	}
 	for k := range s.inNet {
 		t.net[k].from = n[t.net[k].from]
-		n.log(&t.net[k].log)
+		n.renameLog(&t.net[k].log)
 	}
 	t.sortNet()
-	n.log(&t.committed)
+	n.renameLog(&t.committed)
 	for k, l := range s.leaders {
 		if l != 0 {
 			t.leaders[k] = n[l-1] + 1
 		}
 	}
-	t.damaged = n.set(s.damaged)
+	t.damaged = n.renameSet(s.damaged)
 	if s.image.of != 0 {
-		t.image.of, t.image.vote = n[s.image.of-1]+1, n.name(s.image.vote)
-		n.log(&t.image.log)
+		t.image.of, t.image.vote = n[s.image.of-1]+1, n.renameVoter(s.image.vote)
+		n.renameLog(&t.image.log)
 	}
 	return t
 }

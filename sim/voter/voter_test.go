@@ -83,13 +83,13 @@ func TestFingerprintIgnoresNames(t *testing.T) {
 	cfg := Config{
 		Voters: 3, Terms: 3, Entries: 3, Restarts: 3, Damages: 2, Damaged: 2, Messages: 2, Asking: true, Admission: true, Images: true,
 	}.withDefaults()
-	names := renamings(cfg.Voters)
+	names := allRenamings(cfg.Voters)
 	s := newState(&cfg)
 	g := &stepper{cfg: &cfg}
 	for n := range 2000 {
 		print := s.fingerprint(names)
 		for k := range names {
-			if u := s.renamed(&names[k]); u.fingerprint(names) != print {
+			if u := s.renameVoters(&names[k]); u.fingerprint(names) != print {
 				t.Fatalf("step %d: renamed by %v the fingerprint differs", n, names[k])
 			}
 		}
@@ -99,7 +99,7 @@ func TestFingerprintIgnoresNames(t *testing.T) {
 			continue
 		}
 		s = steps[n*7919%len(steps)].next
-		s.normalise(&cfg)
+		s.dropDeadMessages(&cfg)
 	}
 }
 
