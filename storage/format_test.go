@@ -77,6 +77,52 @@ func TestHeaderDamage(t *testing.T) {
 	}
 }
 
+// TestLossy guards that a store that was once opened without syncs is not opened again, alone or
+// beside intact stores of its node, that its header stays as it is, and that Verify reports it.
+func TestLossy(t *testing.T) {
+	fs := vfs.NewMem()
+	dirs := []string{"/d0", "/d1"}
+	cfg := Config{FS: fs, MemTableBytes: 1 << 20, DiskFree: func(string) (uint64, uint64, error) { return 1, 1, nil }}
+	e, err := OpenEngine(dirs, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for i, dir := range dirs {
+		good, _, err := readHeader(fs, dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lossy := good
+		lossy.flags |= flagLossy
+		if err := writeHeader(fs, dir, &lossy); err != nil {
+			t.Fatal(err)
+		}
+		_, err = OpenEngine(dirs, cfg)
+		if rhumb.KindOf(err) != rhumb.Corrupt || !strings.Contains(err.Error(), dir+"/STORE: the store was once opened without syncs") {
+			t.Errorf("open with a lossy store %d returns %v, want corrupt with the file and the reason", i+1, err)
+		}
+		if h, found, _ := readHeader(fs, dir); !found || !reflect.DeepEqual(h, lossy) {
+			t.Errorf("the header of %s changed to %+v, want %+v", dir, h, lossy)
+		}
+		rep, err := Verify(dir, fs)
+		if err != nil || rep.OK() || !strings.Contains(rep.Faults[0].String(), "without syncs") {
+			t.Errorf("verify of a lossy store reports %v, %v", rep.Faults, err)
+		}
+		if err := writeHeader(fs, dir, &good); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if e, err = OpenEngine(dirs, cfg); err != nil {
+		t.Fatalf("without the flag: %v", err)
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestNewerFormat: a directory that a newer binary wrote is refused as that, not as damaged, and stays as it is.
 func TestNewerFormat(t *testing.T) {
 	for name, change := range map[string]func(b []byte) []byte{
