@@ -19,7 +19,6 @@ type Batch struct {
 	b       *pebble.Batch
 	staged  []*staged
 	appends bool
-	synced  bool // nothing to wait for
 	key     []byte
 	val     []byte
 }
@@ -42,9 +41,6 @@ func (s *Store) NewBatch() *Batch { return &Batch{s: s, b: s.db.NewBatch()} }
 
 // Store gives the store that the batch writes to.
 func (b *Batch) Store() *Store { return b.s }
-
-// Empty reports whether the batch holds no write.
-func (b *Batch) Empty() bool { return b.b.Empty() && len(b.staged) == 0 }
 
 // stage gives the range as the batch leaves it so far.
 func (b *Batch) stage(id rhumb.RangeID) *staged {
@@ -110,9 +106,6 @@ func (b *Batch) CreateRange(st RangeState) {
 	b.setState(id, keys.StateRange, []byte{stateVersion})
 	if st.Promised != 0 {
 		b.setState(id, keys.StatePromised, encodeWords(uint64(st.Promised)))
-	}
-	if st.Closed != 0 {
-		b.setState(id, keys.StateClosed, encodeWords(uint64(st.Closed)))
 	}
 	if len(st.Lineage) > 0 {
 		b.setState(id, keys.StateLineage, encodeLineage(st.Lineage))
@@ -216,16 +209,6 @@ func (b *Batch) SetCommit(id rhumb.RangeID, c Commit) {
 	if g.setCommit(c, g.log.Last.Seq) {
 		g.commit = true
 	}
-}
-
-// SetClosed records a closed timestamp. One below the recorded is ignored.
-func (b *Batch) SetClosed(id rhumb.RangeID, closed rhumb.Timestamp) {
-	g := b.stage(id)
-	if closed <= g.log.Closed {
-		return
-	}
-	g.log.Closed = closed
-	b.setState(id, keys.StateClosed, encodeWords(uint64(closed)))
 }
 
 // Trim allows entries up to a position to go; Collect removes them. A position above the recorded commit position or
@@ -334,19 +317,11 @@ func (b *Batch) Apply() error {
 			panic("storage: an unindexed batch refused a mark: " + err.Error())
 		}
 	}
-	if err := b.commit(); err != nil {
+	if err := b.s.db.ApplyNoSyncWait(b.b, pebble.Sync); err != nil {
 		return b.s.fault(op, err)
 	}
 	b.publish()
 	return nil
-}
-
-func (b *Batch) commit() error {
-	if b.s.cfg.NoSync {
-		b.synced = true
-		return b.s.db.Apply(b.b, pebble.NoSync)
-	}
-	return b.s.db.ApplyNoSyncWait(b.b, pebble.Sync)
 }
 
 // publish makes the in-memory state that of the applied batch.
@@ -376,10 +351,8 @@ func (b *Batch) publish() {
 // otherwise.
 func (b *Batch) Sync() error {
 	const op rhumb.Op = "storage.Batch.Sync"
-	if !b.synced {
-		if err := b.b.SyncWait(); err != nil {
-			logger{b.s.log, b.s.cfg.FatalHandler}.Fatalf("%s: the log cannot be synced: %v", b.s.cfg.Dir, err)
-		}
+	if err := b.b.SyncWait(); err != nil {
+		logger{b.s.log, b.s.cfg.FatalHandler}.Fatalf("%s: the log cannot be synced: %v", b.s.cfg.Dir, err)
 	}
 	return b.s.fault(op, b.b.Close())
 }

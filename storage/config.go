@@ -33,9 +33,6 @@ type Config struct {
 	CacheBytes int64
 	// MemTableBytes is the size of a memtable, and so of a log file; default 64 MiB, less on disks below 4 GiB.
 	MemTableBytes int64
-	// NoSync makes nothing durable before the operating system pleases. It is for benchmarks only; the STORE file
-	// remembers that it was used.
-	NoSync bool
 	// Logger takes what an operator should know; nil discards it.
 	Logger *slog.Logger
 	// FatalHandler is called when the database cannot go on, for example after a failed sync: nothing that the store

@@ -161,15 +161,6 @@ func (e *Engine) Store(id rhumb.RangeID) *Store {
 	return s
 }
 
-// Forget ends the assignment of a range that was dropped, so that a later copy may go to another store.
-func (e *Engine) Forget(id rhumb.RangeID) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if s := e.place[id]; s != nil && s.rangeOf(id) == nil {
-		delete(e.place, id)
-	}
-}
-
 // Ranges gives the state of every range of the node, sorted. A closed engine has none to give and fails.
 func (e *Engine) Ranges() ([]RangeState, error) {
 	var out []RangeState
@@ -232,12 +223,6 @@ func (e *Engine) DamagedRanges() []rhumb.RangeID {
 	return out
 }
 
-// RangeDamaged reports whether a damaged table touches a range, held or not. The range must not be served from here, nor
-// counted as one that this node never had.
-func (e *Engine) RangeDamaged(id rhumb.RangeID) bool {
-	return slices.ContainsFunc(e.stores, func(s *Store) bool { return s.RangeDamaged(id) })
-}
-
 // BumpBoot is Store.BumpBoot for the first store, whose boot sequence the node registers.
 func (e *Engine) BumpBoot(least rhumb.BootSeq) (rhumb.BootSeq, error) {
 	return e.stores[0].BumpBoot(least)
@@ -268,25 +253,6 @@ func (e *Engine) SetHLCCeiling(ceiling rhumb.Timestamp) error {
 		return rhumb.Wrap(op, err)
 	}
 	return rhumb.Wrap(op, e.Local(SpaceStore).Set([]byte(localHLC), encodeWords(uint64(ceiling))))
-}
-
-// Writable refuses with DiskFull when one of the stores does.
-func (e *Engine) Writable() error {
-	for _, s := range e.stores {
-		if err := s.Writable(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// DiskState is the worst of the stores'.
-func (e *Engine) DiskState() DiskState {
-	worst := DiskHealthy
-	for _, s := range e.stores {
-		worst = max(worst, s.DiskState())
-	}
-	return worst
 }
 
 // SyncOutstanding is the greatest of the stores'.

@@ -28,7 +28,7 @@ import (
 //	40      16   store: random, made with the store
 //	56      16   engine: the store id of the first store that the engine had
 //	72       8   boot: starts so far
-//	80       8   flags: 1 = was opened with NoSync
+//	80       8   flags: 1 = was once opened without syncs (lossy); no build does that any more
 //	88       8   version of the list of stores: the list with the greatest one counts
 //	96    16*n   the store ids of all stores of the engine
 //	 …       8   xxh3-64 of all bytes before

@@ -130,7 +130,7 @@ func (b *LocalBatch) must(err error) {
 func (b *LocalBatch) Commit(sync bool) error {
 	const op rhumb.Op = "storage.LocalBatch.Commit"
 	opts := pebble.NoSync
-	if sync && !b.l.s.cfg.NoSync {
+	if sync {
 		opts = pebble.Sync
 	}
 	if err := b.l.s.db.Apply(b.b, opts); err != nil {

@@ -22,26 +22,11 @@ type Found struct {
 	Tombstone bool
 }
 
-// Get reads the newest version of a key at or below a timestamp. A key that has none, or a tombstone, is NotFound. A
-// timestamp below what collection has removed is Unavailable: read again at a newer one.
-func (s *Store) Get(key rhumb.Key, at rhumb.Timestamp) (value []byte, v rhumb.Version, err error) {
-	const op rhumb.Op = "storage.Store.Get"
-	f, err := s.lookup(op, key, at)
-	if err != nil {
-		return nil, v, err
-	}
-	if f.Value == nil {
-		return nil, v, &rhumb.Error{Op: op, Kind: rhumb.NotFound, Range: key.Home}
-	}
-	return f.Value, f.Version, nil
-}
-
-// Lookup is Get for those who tell a tombstone from a key that never was; neither is an error.
-func (s *Store) Lookup(key rhumb.Key, at rhumb.Timestamp) (Found, error) {
-	return s.lookup("storage.Store.Lookup", key, at)
-}
-
-func (s *Store) lookup(op rhumb.Op, key rhumb.Key, at rhumb.Timestamp) (f Found, err error) {
+// Lookup reads the newest version of a key at or below a timestamp. A tombstone and a key without a
+// version are no errors. A timestamp below the collection floor is Unavailable: the caller reads
+// again at a newer one. The value's memory is the caller's.
+func (s *Store) Lookup(key rhumb.Key, at rhumb.Timestamp) (f Found, err error) {
+	const op rhumb.Op = "storage.Store.Lookup"
 	var buf [128]byte
 	k := keys.AppendVersionAt(keys.AppendDataPrefix(buf[:0], key), at)
 	it, err := s.db.NewIter(nil)

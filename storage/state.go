@@ -29,8 +29,6 @@ type RangeState struct {
 	// Commit is a lower bound of the commit position, and CommitHLC the greatest timestamp up to there.
 	Commit    rhumb.Seq
 	CommitHLC rhumb.Timestamp
-	// Closed is a lower bound of the greatest closed timestamp.
-	Closed rhumb.Timestamp
 	// Trim is the position up to which entries may be gone from the log. Trim <= Commit.
 	Trim rhumb.Seq
 	// Quarantine is the reason why the replica serves nothing, or "".
@@ -96,7 +94,6 @@ type rangeState struct {
 //	promised   epoch(8)
 //	commit     seq(8) hlc(8)
 //	trim       seq(8) hlc(8) log bytes(8)
-//	closed     hlc(8)
 //	collected  bytes(8)
 //	base       epoch(8) seq(8) hash(16) hlc(8) data bytes(8) log bytes(8)
 //	lineage    (epoch(8) first(8))*
@@ -132,7 +129,7 @@ func word(v []byte, i int) uint64 { return binary.BigEndian.Uint64(v[8*i:]) }
 func (rs *rangeState) set(f keys.StateField, v []byte) bool {
 	st := &rs.log
 	size := map[keys.StateField]int{
-		keys.StateRange: 1, keys.StatePromised: 8, keys.StateCommit: 16, keys.StateTrim: 24, keys.StateClosed: 8,
+		keys.StateRange: 1, keys.StatePromised: 8, keys.StateCommit: 16, keys.StateTrim: 24,
 		keys.StateCollected: 8, keys.StateBase: 56, keys.StateLineage: len(v) &^ 15,
 		keys.StateQuarantine: len(v),
 	}
@@ -148,8 +145,6 @@ func (rs *rangeState) set(f keys.StateField, v []byte) bool {
 		st.Commit, st.CommitHLC = rhumb.Seq(word(v, 0)), rhumb.Timestamp(word(v, 1))
 	case keys.StateTrim:
 		st.Trim, st.trimHLC, st.trimmed = rhumb.Seq(word(v, 0)), rhumb.Timestamp(word(v, 1)), word(v, 2)
-	case keys.StateClosed:
-		st.Closed = rhumb.Timestamp(word(v, 0))
 	case keys.StateCollected:
 		rs.collected = word(v, 0)
 	case keys.StateBase:

@@ -271,9 +271,6 @@ func (s *Store) countBoot(op rhumb.Op, least rhumb.BootSeq) error {
 	}
 	s.mu.Lock()
 	s.header.boot = rhumb.BootSeq(boot)
-	if s.cfg.NoSync {
-		s.header.flags |= flagLossy
-	}
 	h := s.header
 	s.mu.Unlock()
 	return writeHeader(s.fs, s.cfg.Dir, &h)

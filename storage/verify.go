@@ -30,9 +30,6 @@ type VerifyReport struct {
 	Faults   []Fault `json:"faults,omitempty"`
 }
 
-// OK reports whether nothing was found wrong.
-func (r *VerifyReport) OK() bool { return len(r.Faults) == 0 }
-
 // Verify reads every file and every key of a store that no process has open, and changes nothing but the lock. A nil
 // file system is the operating system's. An error means that the store could not be looked at; what is wrong with it stands
 // in the report.

@@ -3,7 +3,6 @@ package storagetest
 import (
 	"encoding/binary"
 	"errors"
-	"io"
 	"path"
 	"slices"
 	"strconv"
@@ -193,9 +192,6 @@ func (d *Disk) watch(name string, f vfs.File, err error) (vfs.File, error) {
 
 // Unwrap returns the file system below.
 func (d *Disk) Unwrap() vfs.FS { return d.mem }
-
-// Lock is that of the file system below, which belongs to one engine at a time.
-func (d *Disk) Lock(name string) (io.Closer, error) { return d.FS.Lock(name) }
 
 // diskLog is a log file whose syncs succeed at once.
 type diskLog struct {

@@ -175,12 +175,10 @@ var cases = []Case{
 	}},
 	{Name: "promise, epoch start and lineage", Do: func(w *World) []*Log {
 		l := w.Create(R)
-		l.Promised, l.Closed = 7, 9
+		l.Promised = 7
 		w.Batch(func(b *storage.Batch) {
 			b.SetPromised(R, 7)
 			b.SetPromised(R, 5) // ignored
-			b.SetClosed(R, 9)
-			b.SetClosed(R, 8) // ignored
 			b.Append(R, l.Add(3, 1), storage.Commit{})
 			b.Append(R, l.Add(7, 2), storage.Commit{})
 			b.Append(R, l.Add(7, 2, Put("a", "1")), storage.Commit{})

@@ -163,7 +163,7 @@ func (w *World) Verify() {
 	w.Helper()
 	w.Stop()
 	rep, err := storage.Verify(Dir, w.Mem)
-	if err != nil || !rep.OK() {
+	if err != nil || len(rep.Faults) > 0 {
 		w.Fatalf("verify: %v %v", rep.Faults, err)
 	}
 	w.Start()
