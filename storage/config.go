@@ -85,15 +85,15 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// validate checks the configuration and puts in the defaults.
-func (c *Config) validate() error {
+// fillDefaults checks the configuration and puts in the defaults.
+func (c *Config) fillDefaults() error {
 	if err := c.Validate(); err != nil {
 		return err
 	}
 	if c.FS == nil {
 		c.FS = vfs.Default
 	}
-	c.Dir = absolute(c.FS, c.Dir)
+	c.Dir = absolutePath(c.FS, c.Dir)
 	if c.MemTableBytes == 0 {
 		c.MemTableBytes, c.memTableDefaulted = memTableDefault, true
 	}
@@ -101,7 +101,7 @@ func (c *Config) validate() error {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	if c.FatalHandler == nil {
-		c.FatalHandler = exit
+		c.FatalHandler = exitProcess
 	}
 	if c.Misuse == nil {
 		log := c.Logger

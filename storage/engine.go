@@ -37,32 +37,32 @@ func OpenEngine(dirs []string, cfg Config) (_ *Engine, err error) {
 	cache := cfg.newCache(len(dirs))
 	defer cache.Unref()
 	cfg.cache = cache
-	plan, err := e.own(dirs, cfg)
+	plan, err := e.ownDirs(dirs, cfg)
 	if err != nil {
 		return nil, err
 	}
 	errs := make([]error, len(dirs))
 	var wg sync.WaitGroup
 	for i, s := range e.stores {
-		wg.Go(func() { errs[i] = s.load(plan.headers[i], slices.Contains(plan.lost, i)) })
+		wg.Go(func() { errs[i] = s.openFiles(plan.headers[i], slices.Contains(plan.lost, i)) })
 	}
 	wg.Wait()
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	return e, e.locate(op)
+	return e, e.placeRanges(op)
 }
 
-// own takes the directories for this process and writes the headers of stores that are new, and of those that do not know
+// ownDirs takes the directories for this process and writes the headers of stores that are new, and of those that do not know
 // all stores of the engine yet. Nothing is written before all directories are known to belong together.
-func (e *Engine) own(dirs []string, cfg Config) (plan enginePlan, err error) {
+func (e *Engine) ownDirs(dirs []string, cfg Config) (plan enginePlan, err error) {
 	const op rhumb.Op = "storage.OpenEngine"
 	configs := make([]Config, len(dirs))
 	fresh := make([]rhumb.UUID, len(dirs))
 	for i, dir := range dirs {
 		configs[i], fresh[i] = cfg, newUUID()
 		configs[i].Dir = dir
-		if err := configs[i].validate(); err != nil {
+		if err := configs[i].fillDefaults(); err != nil {
 			return plan, err
 		}
 	}
@@ -112,8 +112,8 @@ func sameHeader(a, b *storeDir) bool {
 	return a.found == b.found && a.header.store == b.header.store && a.header.boot == b.header.boot && a.header.list == b.header.list
 }
 
-// locate notes where each range is.
-func (e *Engine) locate(op rhumb.Op) error {
+// placeRanges notes where each range is.
+func (e *Engine) placeRanges(op rhumb.Op) error {
 	for _, s := range e.stores {
 		for id := range s.ranges {
 			if other := e.place[id]; other != nil {

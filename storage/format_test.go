@@ -318,14 +318,14 @@ func TestStateValues(t *testing.T) {
 		keys.StateRange: {stateVersion}, keys.StatePromised: encodeWords(1), keys.StateCommit: encodeWords(1, 2), keys.StateTrim: encodeWords(1, 2, 3),
 		keys.StateCollected: encodeWords(1), keys.StateBase: encodeBase(base{}), keys.StateLineage: encodeLineage([]EpochStart{{1, 1}}),
 	} {
-		if !new(rangeState).set(f, good) {
+		if !new(rangeState).setField(f, good) {
 			t.Errorf("%s: a good value is refused", f)
 		}
-		if new(rangeState).set(f, append(good, 0)) || new(rangeState).set(f, good[1:]) {
+		if new(rangeState).setField(f, append(good, 0)) || new(rangeState).setField(f, good[1:]) {
 			t.Errorf("%s: a value of the wrong size is believed", f)
 		}
 	}
-	if new(rangeState).set('?', nil) {
+	if new(rangeState).setField('?', nil) {
 		t.Error("an unknown field is believed")
 	}
 }

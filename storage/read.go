@@ -31,18 +31,18 @@ func (s *Store) Lookup(key rhumb.Key, at rhumb.Timestamp) (f Found, err error) {
 	k := keys.AppendVersionAt(keys.AppendDataPrefix(buf[:0], key), at)
 	it, err := s.db.NewIter(nil)
 	if err != nil {
-		return f, s.fault(op, err)
+		return f, s.dbError(op, err)
 	}
 	defer func() { _ = it.Close() }()
 	if !it.SeekPrefixGE(k) {
 		if err := it.Error(); err != nil {
-			return f, s.fault(op, err)
+			return f, s.dbError(op, err)
 		}
 		return f, s.checkFloor(op, key.Home, at)
 	}
 	v, err := it.ValueAndErr()
 	if err != nil {
-		return f, s.fault(op, err)
+		return f, s.dbError(op, err)
 	}
 	f.Version, _ = keys.VersionOf(it.Key())
 	if rhumb.IsTombstone(v) {
@@ -81,7 +81,7 @@ func (s *Store) Scan(home rhumb.RangeID, table rhumb.TableID, prefix, after []by
 		}
 		it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: span.Lower, UpperBound: span.Upper})
 		if err != nil {
-			yield(rhumb.Item{}, s.fault(op, err))
+			yield(rhumb.Item{}, s.dbError(op, err))
 			return
 		}
 		defer func() { _ = it.Close() }()
@@ -93,7 +93,7 @@ func (s *Store) Scan(home rhumb.RangeID, table rhumb.TableID, prefix, after []by
 		for n := 0; limit <= 0 || n < limit; n++ {
 			item, ok, err := sc.next()
 			if err != nil {
-				yield(rhumb.Item{}, s.fault(op, err))
+				yield(rhumb.Item{}, s.dbError(op, err))
 				return
 			}
 			if !ok || !yield(item, nil) {
@@ -125,14 +125,14 @@ type scanner struct {
 	seek    []byte
 }
 
-// next gives the next record that exists at the scanner's timestamp.
+// nextQuery gives the next record that exists at the scanner's timestamp.
 func (sc *scanner) next() (item rhumb.Item, ok bool, err error) {
 	for {
-		if !sc.step() {
+		if !sc.nextName() {
 			return item, false, sc.it.Error()
 		}
 		v, found := keys.VersionOf(sc.it.Key())
-		if found && v.HLC > sc.at && !sc.older() {
+		if found && v.HLC > sc.at && !sc.seekOlder() {
 			continue
 		}
 		value, err := sc.it.ValueAndErr()
@@ -150,8 +150,8 @@ func (sc *scanner) next() (item rhumb.Item, ok bool, err error) {
 	}
 }
 
-// step moves to the newest version of the next name.
-func (sc *scanner) step() bool {
+// nextName moves to the newest version of the next name.
+func (sc *scanner) nextName() bool {
 	switch {
 	case !sc.started:
 		sc.started = true
@@ -163,9 +163,9 @@ func (sc *scanner) step() bool {
 	return sc.it.NextPrefix()
 }
 
-// older moves within a name to the newest version at or below the timestamp. When the name has none it reports false,
+// seekOlder moves within a name to the newest version at or below the timestamp. When the name has none it reports false,
 // and has moved to the next name.
-func (sc *scanner) older() bool {
+func (sc *scanner) seekOlder() bool {
 	prefix := keys.Split(sc.it.Key())
 	sc.seek = keys.AppendVersionAt(append(sc.seek[:0], sc.it.Key()[:prefix]...), sc.at)
 	if sc.it.SeekGE(sc.seek) && bytes.Equal(sc.it.Key()[:keys.Split(sc.it.Key())], sc.seek[:prefix]) {

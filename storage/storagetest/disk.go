@@ -156,7 +156,7 @@ const (
 // Create makes a file, and takes over the decision about its durability if it is a log file.
 func (d *Disk) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	f, err := d.FS.Create(name, c)
-	return d.watch(name, f, err)
+	return d.watchLog(name, f, err)
 }
 
 // ReuseForWrite is Create for a log file that is used again.
@@ -180,7 +180,7 @@ func (d *Disk) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.O
 	return &diskSynced{f, d}, err
 }
 
-func (d *Disk) watch(name string, f vfs.File, err error) (vfs.File, error) {
+func (d *Disk) watchLog(name string, f vfs.File, err error) (vfs.File, error) {
 	if err != nil || path.Ext(name) != logExt {
 		return f, err
 	}

@@ -92,8 +92,8 @@ type tableName struct {
 	name  string
 }
 
-// state gives the newest version of every key at a timestamp, tombstones included.
-func (l *Log) state(at rhumb.Timestamp) map[tableName]storage.Found {
+// stateAt gives the newest version of every key at a timestamp, tombstones included.
+func (l *Log) stateAt(at rhumb.Timestamp) map[tableName]storage.Found {
 	out := map[tableName]storage.Found{}
 	for _, e := range l.Entries {
 		for i := range e.Requests {
@@ -239,7 +239,7 @@ func (l *Log) checkResults(s *storage.Store) error {
 }
 
 func (l *Log) checkData(s *storage.Store, at rhumb.Timestamp) error {
-	state := l.state(at)
+	state := l.stateAt(at)
 	tables := map[rhumb.TableID][]rhumb.Item{}
 	for _, k := range slices.SortedFunc(maps.Keys(state), compareNames) {
 		want := state[k]
@@ -277,7 +277,7 @@ func compareNames(a, b tableName) int {
 
 // checkScan scans a table whole, in pages of two, and by the first byte of every name.
 func checkScan(s *storage.Store, id rhumb.RangeID, table rhumb.TableID, at rhumb.Timestamp, want []rhumb.Item) error {
-	all, err := scan(s, id, table, nil, nil, at, 0)
+	all, err := scanTable(s, id, table, nil, nil, at, 0)
 	if err != nil {
 		return err
 	}
@@ -286,7 +286,7 @@ func checkScan(s *storage.Store, id rhumb.RangeID, table rhumb.TableID, at rhumb
 	}
 	var paged []rhumb.Item
 	for after := []byte(nil); ; {
-		page, err := scan(s, id, table, nil, after, at, 2)
+		page, err := scanTable(s, id, table, nil, after, at, 2)
 		if err != nil {
 			return err
 		}
@@ -301,7 +301,7 @@ func checkScan(s *storage.Store, id rhumb.RangeID, table rhumb.TableID, at rhumb
 	}
 	for _, item := range want {
 		prefix := item.Key.Name[:min(1, len(item.Key.Name))]
-		got, err := scan(s, id, table, prefix, nil, at, 0)
+		got, err := scanTable(s, id, table, prefix, nil, at, 0)
 		if err != nil {
 			return err
 		}
@@ -313,7 +313,7 @@ func checkScan(s *storage.Store, id rhumb.RangeID, table rhumb.TableID, at rhumb
 	return nil
 }
 
-func scan(s *storage.Store, id rhumb.RangeID, table rhumb.TableID, prefix, after []byte, at rhumb.Timestamp, limit int) (items []rhumb.Item, err error) {
+func scanTable(s *storage.Store, id rhumb.RangeID, table rhumb.TableID, prefix, after []byte, at rhumb.Timestamp, limit int) (items []rhumb.Item, err error) {
 	for item, err := range s.Scan(id, table, prefix, after, at, limit) {
 		if err != nil {
 			return nil, err

@@ -28,7 +28,7 @@ func TestMetamorphic(t *testing.T) {
 	}
 }
 
-// state is the model of a whole store.
+// stateAt is the model of a whole store.
 type state map[rhumb.RangeID]*storagetest.Log
 
 func (s state) clone() state {
