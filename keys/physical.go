@@ -56,12 +56,12 @@ const (
 	StateLineage StateField = 'n'
 	// StateBase is the position before the first entry of a log that starts after position 1.
 	StateBase StateField = 'b'
-	// StateClosed is a lower bound of the closed timestamp.
-	StateClosed StateField = 'k'
 	// StateCollected is the number of bytes of versions that garbage collection removed.
 	StateCollected StateField = 'g'
 	// StateQuarantine is the reason why the replica serves no requests.
 	StateQuarantine StateField = 'q'
+
+	// 'k' is reserved: it was meant for a closed timestamp, and no build wrote it.
 )
 
 // String returns the name of the field.
@@ -79,8 +79,6 @@ func (f StateField) String() string {
 		return "lineage"
 	case StateBase:
 		return "base"
-	case StateClosed:
-		return "closed"
 	case StateCollected:
 		return "collected"
 	case StateQuarantine:

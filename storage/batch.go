@@ -19,7 +19,6 @@ type Batch struct {
 	b       *pebble.Batch
 	staged  []*staged
 	appends bool
-	synced  bool // nothing to wait for
 	key     []byte
 	val     []byte
 }
@@ -43,11 +42,8 @@ func (s *Store) NewBatch() *Batch { return &Batch{s: s, b: s.db.NewBatch()} }
 // Store gives the store that the batch writes to.
 func (b *Batch) Store() *Store { return b.s }
 
-// Empty reports whether the batch holds no write.
-func (b *Batch) Empty() bool { return b.b.Empty() && len(b.staged) == 0 }
-
-// stage gives the range as the batch leaves it so far.
-func (b *Batch) stage(id rhumb.RangeID) *staged {
+// stageRange gives the range as the batch leaves it so far.
+func (b *Batch) stageRange(id rhumb.RangeID) *staged {
 	for _, g := range b.staged {
 		if g.id == id {
 			if g.dropped {
@@ -111,9 +107,6 @@ func (b *Batch) CreateRange(st RangeState) {
 	if st.Promised != 0 {
 		b.setState(id, keys.StatePromised, encodeWords(uint64(st.Promised)))
 	}
-	if st.Closed != 0 {
-		b.setState(id, keys.StateClosed, encodeWords(uint64(st.Closed)))
-	}
 	if len(st.Lineage) > 0 {
 		b.setState(id, keys.StateLineage, encodeLineage(st.Lineage))
 	}
@@ -127,7 +120,7 @@ func (b *Batch) CreateRange(st RangeState) {
 // Append writes an entry: its values, its log record, the results of its requests. The commit position rides along; one
 // beyond the entry is left to a later entry.
 func (b *Batch) Append(id rhumb.RangeID, e *entry.Entry, commit Commit) {
-	g := b.stage(id)
+	g := b.stageRange(id)
 	g.checkAppend(e)
 	if commit.Seq <= e.Seq {
 		g.setCommit(commit, e.Seq)
@@ -195,7 +188,7 @@ func (g *staged) setCommit(c Commit, last rhumb.Seq) bool {
 
 // SetPromised records a promise. A promise below the recorded one is ignored.
 func (b *Batch) SetPromised(id rhumb.RangeID, e rhumb.Epoch) {
-	g := b.stage(id)
+	g := b.stageRange(id)
 	if e <= g.log.Promised {
 		return
 	}
@@ -205,38 +198,28 @@ func (b *Batch) SetPromised(id rhumb.RangeID, e rhumb.Epoch) {
 
 // SetQuarantine records why the replica serves nothing any more. The reason stays until the range is dropped.
 func (b *Batch) SetQuarantine(id rhumb.RangeID, why string) {
-	g := b.stage(id)
+	g := b.stageRange(id)
 	g.log.Quarantine = why
 	b.setState(id, keys.StateQuarantine, []byte(why))
 }
 
 // SetCommit records a commit position without an append. A position below the recorded one is ignored.
 func (b *Batch) SetCommit(id rhumb.RangeID, c Commit) {
-	g := b.stage(id)
+	g := b.stageRange(id)
 	if g.setCommit(c, g.log.Last.Seq) {
 		g.commit = true
 	}
 }
 
-// SetClosed records a closed timestamp. One below the recorded is ignored.
-func (b *Batch) SetClosed(id rhumb.RangeID, closed rhumb.Timestamp) {
-	g := b.stage(id)
-	if closed <= g.log.Closed {
-		return
-	}
-	g.log.Closed = closed
-	b.setState(id, keys.StateClosed, encodeWords(uint64(closed)))
-}
-
 // Trim allows entries up to a position to go; Collect removes them. A position above the recorded commit position or
 // below the recorded trim position is cut to it.
 func (b *Batch) Trim(id rhumb.RangeID, to rhumb.Seq) {
-	g := b.stage(id)
+	g := b.stageRange(id)
 	to = min(to, g.log.Commit)
 	if to <= g.log.Trim {
 		return
 	}
-	hlc, total, err := b.at(g, to)
+	hlc, total, err := b.totalsAt(g, to)
 	if err != nil {
 		// The log is kept: sending it again meets the same fault, and says so to those who can act on it.
 		b.s.log.Error("log not trimmed", "range", id, "to", to, "err", err)
@@ -251,13 +234,13 @@ func (b *Batch) writeTrim(g *staged) {
 	b.setState(g.id, keys.StateTrim, encodeWords(uint64(g.log.Trim), uint64(g.log.trimHLC), g.log.trimmed))
 }
 
-// at gives the greatest timestamp and the running totals at a position of the log.
-func (b *Batch) at(g *staged, seq rhumb.Seq) (rhumb.Timestamp, weights, error) {
-	_, hlc, total, err := b.position(g, seq)
+// totalsAt gives the greatest timestamp and the running totals at a position of the log.
+func (b *Batch) totalsAt(g *staged, seq rhumb.Seq) (rhumb.Timestamp, weights, error) {
+	_, hlc, total, err := b.positionAt(g, seq)
 	return hlc, total, err
 }
 
-func (b *Batch) position(g *staged, seq rhumb.Seq) (entry.Position, rhumb.Timestamp, weights, error) {
+func (b *Batch) positionAt(g *staged, seq rhumb.Seq) (entry.Position, rhumb.Timestamp, weights, error) {
 	const op rhumb.Op = "storage.Batch"
 	switch {
 	case seq == g.log.Last.Seq:
@@ -288,7 +271,7 @@ func (b *Batch) position(g *staged, seq rhumb.Seq) (entry.Position, rhumb.Timest
 
 // DropRange removes a range with all its data.
 func (b *Batch) DropRange(id rhumb.RangeID) {
-	g := b.stage(id)
+	g := b.stageRange(id)
 	if g.created {
 		panic(fmt.Sprintf("storage: range %s is made and dropped by one batch", id))
 	}
@@ -314,7 +297,7 @@ var keyspaceEnd = []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0
 func (b *Batch) Apply() error {
 	const op rhumb.Op = "storage.Batch.Apply"
 	if b.appends {
-		if err := b.s.room(op, DiskFull); err != nil {
+		if err := b.s.checkRoom(op, DiskFull); err != nil {
 			return err
 		}
 	}
@@ -334,23 +317,15 @@ func (b *Batch) Apply() error {
 			panic("storage: an unindexed batch refused a mark: " + err.Error())
 		}
 	}
-	if err := b.commit(); err != nil {
-		return b.s.fault(op, err)
+	if err := b.s.db.ApplyNoSyncWait(b.b, pebble.Sync); err != nil {
+		return b.s.dbError(op, err)
 	}
-	b.publish()
+	b.publishState()
 	return nil
 }
 
-func (b *Batch) commit() error {
-	if b.s.cfg.NoSync {
-		b.synced = true
-		return b.s.db.Apply(b.b, pebble.NoSync)
-	}
-	return b.s.db.ApplyNoSyncWait(b.b, pebble.Sync)
-}
-
-// publish makes the in-memory state that of the applied batch.
-func (b *Batch) publish() {
+// publishState makes the in-memory state that of the applied batch.
+func (b *Batch) publishState() {
 	for _, g := range b.staged {
 		g.rs.mu.Lock()
 		g.rs.log = g.log
@@ -376,12 +351,10 @@ func (b *Batch) publish() {
 // otherwise.
 func (b *Batch) Sync() error {
 	const op rhumb.Op = "storage.Batch.Sync"
-	if !b.synced {
-		if err := b.b.SyncWait(); err != nil {
-			logger{b.s.log, b.s.cfg.FatalHandler}.Fatalf("%s: the log cannot be synced: %v", b.s.cfg.Dir, err)
-		}
+	if err := b.b.SyncWait(); err != nil {
+		logger{b.s.log, b.s.cfg.FatalHandler}.Fatalf("%s: the log cannot be synced: %v", b.s.cfg.Dir, err)
 	}
-	return b.s.fault(op, b.b.Close())
+	return b.s.dbError(op, b.b.Close())
 }
 
 // Drop gives up a batch that was not applied.

@@ -125,8 +125,8 @@ func BenchmarkAppendSyncAlone(b *testing.B) {
 	}
 }
 
-// BenchmarkGet reads 100,000 keys of 100 B that are in the cache: from the memtable, then from tables.
-func BenchmarkGet(b *testing.B) {
+// BenchmarkLookup reads 100,000 keys of 100 B that are in the cache: from the memtable, then from tables.
+func BenchmarkLookup(b *testing.B) {
 	s := benchStore(b)
 	f := newFeed(b, s, 1)
 	for range 1000 {
@@ -145,7 +145,7 @@ func BenchmarkGet(b *testing.B) {
 		b.RunParallel(func(pb *testing.PB) {
 			for pb.Next() {
 				key := rhumb.Key{Table: 1, Home: f.id, Name: fmt.Appendf(nil, "key%06d", n.Add(7919)%100_000)}
-				if _, _, err := s.Get(key, f.hlc); err != nil {
+				if _, err := s.Lookup(key, f.hlc); err != nil {
 					b.Error(err)
 				}
 			}

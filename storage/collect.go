@@ -33,7 +33,7 @@ type Collected struct {
 }
 
 // Collect removes what a range no longer needs: the log records before its trim position, the versions that these
-// entries superseded, and request results that are older than rhumb.DedupKeep by log time and whose entries are trimmed; the
+// collectEntries superseded, and request results that are older than rhumb.DedupKeep by log time and whose entries are trimmed; the
 // floors of their clients (RequestFloor) take their place.
 // The record at the trim position stays: the entry after it is matched against it. Collect does a bounded piece of work;
 // call it again while More. It may run beside the range's writer. A range that the store does not hold is no error.
@@ -48,20 +48,20 @@ func (s *Store) Collect(id rhumb.RangeID, lim CollectLimits) (Collected, error) 
 	}
 	defer c.end()
 	c.lim = lim
-	if err := c.entries(); err != nil {
-		return Collected{}, s.fault(op, err)
+	if err := c.collectEntries(); err != nil {
+		return Collected{}, s.dbError(op, err)
 	}
-	if err := c.versions(); err != nil {
-		return Collected{}, s.fault(op, err)
+	if err := c.collectVersions(); err != nil {
+		return Collected{}, s.dbError(op, err)
 	}
-	if err := c.results(); err != nil {
-		return Collected{}, s.fault(op, err)
+	if err := c.collectResults(); err != nil {
+		return Collected{}, s.dbError(op, err)
 	}
-	return c.done, s.fault(op, c.apply())
+	return c.done, s.dbError(op, c.apply())
 }
 
 // CollectHistory removes the versions of one table of a range that were superseded at or before a timestamp and whose
-// entries are trimmed. It goes through the names after the given one and returns the last name it looked at, nil at the
+// collectEntries are trimmed. It goes through the names after the given one and returns the last name it looked at, nil at the
 // end.
 func (s *Store) CollectHistory(id rhumb.RangeID, table rhumb.TableID, before rhumb.Timestamp, after []byte) (next []byte, done Collected, err error) {
 	const op rhumb.Op = "storage.Store.CollectHistory"
@@ -71,11 +71,11 @@ func (s *Store) CollectHistory(id rhumb.RangeID, table rhumb.TableID, before rhu
 	}
 	defer c.end()
 	c.lim.WritesMax = CollectWritesMax
-	if next, err = c.table(table, min(before, c.beforeTrim()), after); err != nil {
-		return nil, Collected{}, s.fault(op, err)
+	if next, err = c.collectTable(table, min(before, c.beforeTrim()), after); err != nil {
+		return nil, Collected{}, s.dbError(op, err)
 	}
 	c.done.More = next != nil
-	return next, c.done, s.fault(op, c.apply())
+	return next, c.done, s.dbError(op, c.apply())
 }
 
 // collection is one call of Collect on one range.
@@ -120,8 +120,8 @@ func (c *collection) end() {
 	c.rs.collecting.Unlock()
 }
 
-// entries deletes the log records before the trim position, oldest first, and notes what they wrote.
-func (c *collection) entries() error {
+// collectEntries deletes the log records before the trim position, oldest first, and notes what they wrote.
+func (c *collection) collectEntries() error {
 	it, err := c.s.db.NewIter(&pebble.IterOptions{
 		LowerBound: keys.KindSpan(c.id, keys.KindLog).Lower, UpperBound: keys.AppendLog(nil, c.id, c.log.Trim),
 	})
@@ -165,9 +165,9 @@ func (c *collection) entries() error {
 	return it.Error()
 }
 
-// versions deletes what is older than the noted versions, and these, too, when they are tombstones. Older versions and
+// collectVersions deletes what is older than the noted versions, and these, too, when they are tombstones. Older versions and
 // their tombstone go in one batch, so nothing deleted comes back.
-func (c *collection) versions() error {
+func (c *collection) collectVersions() error {
 	if len(c.newest) == 0 {
 		return nil
 	}
@@ -184,16 +184,16 @@ func (c *collection) versions() error {
 	slices.SortFunc(prefixes, strings.Compare)
 	for _, p := range prefixes {
 		c.key = keys.AppendVersion(append(c.key[:0], p...), c.newest[p])
-		if err := c.supersede(it, c.key); err != nil {
+		if err := c.collectSuperseded(it, c.key); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// supersede deletes the versions of a record that are older than the one at key, and that one, too, when it is a
+// collectSuperseded deletes the versions of a record that are older than the one at key, and that one, too, when it is a
 // tombstone.
-func (c *collection) supersede(it *pebble.Iterator, key []byte) error {
+func (c *collection) collectSuperseded(it *pebble.Iterator, key []byte) error {
 	for ok := it.SeekPrefixGE(key); ok; ok = it.Next() {
 		v, err := it.ValueAndErr()
 		if err != nil {
@@ -205,12 +205,12 @@ func (c *collection) supersede(it *pebble.Iterator, key []byte) error {
 		if err := c.b.SingleDelete(it.Key(), nil); err != nil {
 			return err
 		}
-		c.count(it.Key(), v)
+		c.countVersion(it.Key(), v)
 	}
 	return it.Error()
 }
 
-func (c *collection) count(key, value []byte) {
+func (c *collection) countVersion(key, value []byte) {
 	c.done.Versions++
 	if _, name, _, err := keys.DecodeData(key); err == nil {
 		c.done.Bytes += int64(versionWeight(len(name), len(value)))
@@ -230,8 +230,8 @@ func (c *collection) beforeTrim() rhumb.Timestamp {
 	return r.entry.LastHLC() - 1
 }
 
-// table deletes, name by name, what the newest version at or below a timestamp supersedes.
-func (c *collection) table(table rhumb.TableID, at rhumb.Timestamp, after []byte) (next []byte, err error) {
+// collectTable deletes, name by name, what the newest version at or below a timestamp supersedes.
+func (c *collection) collectTable(table rhumb.TableID, at rhumb.Timestamp, after []byte) (next []byte, err error) {
 	span := scanSpan(c.id, table, nil, after)
 	it, err := c.s.db.NewIter(&pebble.IterOptions{LowerBound: span.Lower, UpperBound: span.Upper})
 	if err != nil {
@@ -265,7 +265,7 @@ func (c *collection) table(table rhumb.TableID, at rhumb.Timestamp, after []byte
 		if err := c.b.SingleDelete(key, nil); err != nil {
 			return nil, err
 		}
-		c.count(key, value)
+		c.countVersion(key, value)
 	}
 	return nil, it.Error()
 }
@@ -279,8 +279,8 @@ type expiry struct {
 
 const expiryEvery = rhumb.DedupKeep / 4
 
-// results deletes request results that are too old to be asked for, one by one, and raises the floors of their clients.
-func (c *collection) results() error {
+// collectResults deletes request results that are too old to be asked for, one by one, and raises the floors of their clients.
+func (c *collection) collectResults() error {
 	x := &c.rs.expiry
 	now := c.log.CommitHLC
 	if x.after == nil {
@@ -301,7 +301,7 @@ func (c *collection) results() error {
 		if err != nil {
 			return err
 		}
-		if err := c.result(it.Key(), v, now); err != nil {
+		if err := c.collectResult(it.Key(), v, now); err != nil {
 			return err
 		}
 		if looked++; looked >= c.lim.WritesMax {
@@ -317,8 +317,8 @@ func (c *collection) results() error {
 	return c.raiseFloor()
 }
 
-// result looks at one 'q' key: the result of a request, or before the results of its client their floor.
-func (c *collection) result(key, value []byte, now rhumb.Timestamp) error {
+// collectResult looks at one 'q' key: the result of a request, or before the results of its client their floor.
+func (c *collection) collectResult(key, value []byte, now rhumb.Timestamp) error {
 	d, err := keys.Decode(key)
 	if err != nil {
 		return err

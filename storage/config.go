@@ -33,9 +33,6 @@ type Config struct {
 	CacheBytes int64
 	// MemTableBytes is the size of a memtable, and so of a log file; default 64 MiB, less on disks below 4 GiB.
 	MemTableBytes int64
-	// NoSync makes nothing durable before the operating system pleases. It is for benchmarks only; the STORE file
-	// remembers that it was used.
-	NoSync bool
 	// Logger takes what an operator should know; nil discards it.
 	Logger *slog.Logger
 	// FatalHandler is called when the database cannot go on, for example after a failed sync: nothing that the store
@@ -88,15 +85,15 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// validate checks the configuration and puts in the defaults.
-func (c *Config) validate() error {
+// fillDefaults checks the configuration and puts in the defaults.
+func (c *Config) fillDefaults() error {
 	if err := c.Validate(); err != nil {
 		return err
 	}
 	if c.FS == nil {
 		c.FS = vfs.Default
 	}
-	c.Dir = absolute(c.FS, c.Dir)
+	c.Dir = absolutePath(c.FS, c.Dir)
 	if c.MemTableBytes == 0 {
 		c.MemTableBytes, c.memTableDefaulted = memTableDefault, true
 	}
@@ -104,7 +101,7 @@ func (c *Config) validate() error {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	if c.FatalHandler == nil {
-		c.FatalHandler = exit
+		c.FatalHandler = exitProcess
 	}
 	if c.Misuse == nil {
 		log := c.Logger

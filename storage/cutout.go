@@ -20,5 +20,5 @@ func (s *Store) CutOut(id rhumb.RangeID) error {
 	if span.Upper == nil {
 		span.Upper = keyspaceEnd
 	}
-	return s.fault(op, s.db.Excise(context.Background(), pebble.KeyRange{Start: span.Lower, End: span.Upper}))
+	return s.dbError(op, s.db.Excise(context.Background(), pebble.KeyRange{Start: span.Lower, End: span.Upper}))
 }

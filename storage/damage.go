@@ -177,11 +177,11 @@ func (s *Store) RangeDamaged(id rhumb.RangeID) bool {
 	s.damages.mu.Lock()
 	defer s.damages.mu.Unlock()
 	span := keys.RangeSpan(id)
-	return s.damages.ranges[id] || !s.damages.mended[id] && slices.ContainsFunc(s.damages.spans, func(d keys.Span) bool { return overlaps(d, span) })
+	return s.damages.ranges[id] || !s.damages.mended[id] && slices.ContainsFunc(s.damages.spans, func(d keys.Span) bool { return spansOverlap(d, span) })
 }
 
-// overlaps reports whether two spans share a key. The upper end of the first is part of it, as in the span of a table.
-func overlaps(table, span keys.Span) bool {
+// spansOverlap reports whether two spans share a key. The upper end of the first is part of it, as in the span of a table.
+func spansOverlap(table, span keys.Span) bool {
 	return keys.Compare(span.Lower, table.Upper) <= 0 && (span.Upper == nil || keys.Compare(table.Lower, span.Upper) < 0)
 }
 
@@ -248,9 +248,9 @@ const stopEvery = 1_024
 
 var errStopped = errors.New("the store stops")
 
-// readable reports whether all keys and values of a range can be read. A store that stops does not read on: the range then
+// rangeReadable reports whether all keys and values of a range can be read. A store that stops does not read on: the range then
 // counts as damaged.
-func (s *Store) readable(id rhumb.RangeID) bool {
+func (s *Store) rangeReadable(id rhumb.RangeID) bool {
 	span := keys.RangeSpan(id)
 	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: span.Lower, UpperBound: span.Upper})
 	if err != nil {
@@ -259,7 +259,7 @@ func (s *Store) readable(id rhumb.RangeID) bool {
 	n := 0
 	for ok := it.First(); ok && err == nil; ok = it.Next() {
 		_, err = it.ValueAndErr()
-		if n++; n%stopEvery == 0 && s.sealer.stopping() {
+		if n++; n%stopEvery == 0 && s.sealer.isStopping() {
 			err = errStopped
 		}
 	}
@@ -272,7 +272,7 @@ func (s *Store) damageSpan(span keys.Span, exact bool) (marked bool) {
 	s.mu.RLock()
 	var touched []rhumb.RangeID
 	for id := range s.ranges {
-		if overlaps(span, keys.RangeSpan(id)) {
+		if spansOverlap(span, keys.RangeSpan(id)) {
 			touched = append(touched, id)
 		}
 	}
@@ -281,7 +281,7 @@ func (s *Store) damageSpan(span keys.Span, exact bool) (marked bool) {
 	touched = slices.DeleteFunc(touched, func(id rhumb.RangeID) bool { return s.damages.ranges[id] })
 	s.damages.mu.Unlock()
 	if exact {
-		touched = slices.DeleteFunc(touched, s.readable)
+		touched = slices.DeleteFunc(touched, s.rangeReadable)
 	}
 	s.damages.mu.Lock()
 	defer s.damages.mu.Unlock()

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/binary"
 	"math"
-	"strconv"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/rhumbdb/rhumb"
@@ -153,7 +152,7 @@ func (s *Store) Dedup(id rhumb.RangeID, req rhumb.RequestID) (seen Seen, found b
 		return seen, false, nil
 	}
 	if err != nil {
-		return seen, false, s.fault(op, err)
+		return seen, false, s.dbError(op, err)
 	}
 	defer func() { _ = closer.Close() }()
 	seen, _, err = decodeSeen(v)
@@ -169,7 +168,7 @@ func (s *Store) Dedup(id rhumb.RangeID, req rhumb.RequestID) (seen Seen, found b
 func (s *Store) RequestFloor(id rhumb.RangeID, client rhumb.UUID) (seq uint64, err error) {
 	const op rhumb.Op = "storage.Store.RequestFloor"
 	f, err := s.floorOf(id, client)
-	return f.seq, s.fault(op, err)
+	return f.seq, s.dbError(op, err)
 }
 
 func (s *Store) floorOf(id rhumb.RangeID, client rhumb.UUID) (f floor, err error) {
@@ -194,7 +193,7 @@ func (s *Store) LastRequest(id rhumb.RangeID, client rhumb.UUID) (seq uint64, er
 		UpperBound: keys.AppendDedup(nil, id, rhumb.RequestID{Client: client, Seq: math.MaxUint64}),
 	})
 	if err != nil {
-		return 0, s.fault(op, err)
+		return 0, s.dbError(op, err)
 	}
 	if it.Last() {
 		var d keys.Decoded
@@ -207,7 +206,5 @@ func (s *Store) LastRequest(id rhumb.RangeID, client rhumb.UUID) (seq uint64, er
 			seq = f.seq
 		}
 	}
-	return seq, s.fault(op, cmp.Or(err, it.Error(), it.Close()))
+	return seq, s.dbError(op, cmp.Or(err, it.Error(), it.Close()))
 }
-
-func uitoa(n rhumb.Seq) string { return strconv.FormatUint(uint64(n), 10) }

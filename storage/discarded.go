@@ -77,7 +77,7 @@ func (s *Store) tablesOf(id rhumb.RangeID) (paths []string, size uint64, err err
 	for _, tables := range levels {
 		for _, t := range tables {
 			path := s.fs.PathJoin(s.dataDir(), t.BackingSSTNum.String()+tableSuffix)
-			if seen[path] || !overlaps(keys.Span{Lower: t.Smallest.UserKey, Upper: t.Largest.UserKey}, span) {
+			if seen[path] || !spansOverlap(keys.Span{Lower: t.Smallest.UserKey, Upper: t.Largest.UserKey}, span) {
 				continue
 			}
 			seen[path] = true

@@ -70,10 +70,10 @@ func (s *Store) DiskState() DiskState {
 // Writable refuses with DiskFull when the disk has less free space than Config.RefuseFree, or than it is about to fill:
 // the faster, the sooner. Reads and collection go on. A node asks it before it takes in work, and so never has to give up
 // work that it took in: see Batch.Apply.
-func (s *Store) Writable() error { return s.room("storage.Store.Writable", DiskRefusing) }
+func (s *Store) Writable() error { return s.checkRoom("storage.Store.Writable", DiskRefusing) }
 
-// room refuses when the disk is in a state or in a worse one.
-func (s *Store) room(op rhumb.Op, state DiskState) error {
+// checkRoom refuses when the disk is in a state or in a worse one.
+func (s *Store) checkRoom(op rhumb.Op, state DiskState) error {
 	d, err := s.diskNow()
 	if err != nil {
 		return rhumb.Wrap(op, err)
@@ -89,7 +89,7 @@ func (s *Store) diskNow() (disk, error) {
 	s.diskMu.Lock()
 	defer s.diskMu.Unlock()
 	d := &s.disk
-	if d.total > 0 && time.Since(d.asked) < d.fill.next(s.cfg.DiskFreeEvery) {
+	if d.total > 0 && time.Since(d.asked) < d.fill.nextQuery(s.cfg.DiskFreeEvery) {
 		return *d, nil
 	}
 	if err := s.askDisk(); err != nil {
@@ -118,14 +118,14 @@ func (s *Store) askDisk() error {
 	d := &s.disk
 	d.asked, d.free, d.total = time.Now(), free, total
 	d.fill.refuseShare, d.fill.fullShare = s.cfg.RefuseFree, max(0, s.cfg.RefuseFree-DiskFullMargin)
-	d.fill.observe(time.Since(s.fs.epoch), free, total, s.owed())
+	d.fill.observe(time.Since(s.fs.epoch), free, total, s.unflushedBytes())
 	s.metrics.diskState.Set(float64(d.fill.state))
 	s.metrics.fillRate.Set(d.fill.rate)
 	return nil
 }
 
-// owed returns the bytes in memory that have yet to be written to tables.
-func (s *Store) owed() uint64 {
+// unflushedBytes returns the bytes in memory that have yet to be written to tables.
+func (s *Store) unflushedBytes() uint64 {
 	// Close holds the lock while it waits for the sealer, which comes here: waiting for the lock would never end.
 	if !s.closeMu.TryRLock() {
 		return 0
@@ -215,7 +215,7 @@ func (s *Store) releaseReserve() {
 }
 
 // prepareDisk makes sure that a store on a full disk can start: what an earlier start reserved is given back first. The
-// reserve is made again once the disk is found healthy.
+// reserveLoop is made again once the disk is found healthy.
 func (s *Store) prepareDisk() error {
 	path := s.fs.PathJoin(s.cfg.Dir, reserveName)
 	if err := s.fs.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {

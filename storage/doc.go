@@ -9,7 +9,7 @@
 //   - An append never rewrites a version that is present. SINGLEDEL is used by collection only, and only for 'd' keys;
 //     undo and expiry use DELETE (ruling 3 of the replication design).
 //   - Trim never passes the commit position, collection never passes the trim position, and the last entry of a log is
-//     never deleted. Commit and closed positions on disk are lower bounds.
+//     never deleted. Commit positions on disk are lower bounds.
 //   - Superseded versions go no later than the tombstone that hides them, so nothing deleted comes back.
 //   - What fails its checksum is never served: a read returns rhumb.Corrupt and names the file and, where Pebble tells
 //     it, the offset. A store that does not open is never repaired by dropping data under the same identity.

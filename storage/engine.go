@@ -37,32 +37,32 @@ func OpenEngine(dirs []string, cfg Config) (_ *Engine, err error) {
 	cache := cfg.newCache(len(dirs))
 	defer cache.Unref()
 	cfg.cache = cache
-	plan, err := e.own(dirs, cfg)
+	plan, err := e.ownDirs(dirs, cfg)
 	if err != nil {
 		return nil, err
 	}
 	errs := make([]error, len(dirs))
 	var wg sync.WaitGroup
 	for i, s := range e.stores {
-		wg.Go(func() { errs[i] = s.load(plan.headers[i], slices.Contains(plan.lost, i)) })
+		wg.Go(func() { errs[i] = s.openFiles(plan.headers[i], slices.Contains(plan.lost, i)) })
 	}
 	wg.Wait()
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	return e, e.locate(op)
+	return e, e.placeRanges(op)
 }
 
-// own takes the directories for this process and writes the headers of stores that are new, and of those that do not know
+// ownDirs takes the directories for this process and writes the headers of stores that are new, and of those that do not know
 // all stores of the engine yet. Nothing is written before all directories are known to belong together.
-func (e *Engine) own(dirs []string, cfg Config) (plan enginePlan, err error) {
+func (e *Engine) ownDirs(dirs []string, cfg Config) (plan enginePlan, err error) {
 	const op rhumb.Op = "storage.OpenEngine"
 	configs := make([]Config, len(dirs))
 	fresh := make([]rhumb.UUID, len(dirs))
 	for i, dir := range dirs {
 		configs[i], fresh[i] = cfg, newUUID()
 		configs[i].Dir = dir
-		if err := configs[i].validate(); err != nil {
+		if err := configs[i].fillDefaults(); err != nil {
 			return plan, err
 		}
 	}
@@ -112,8 +112,8 @@ func sameHeader(a, b *storeDir) bool {
 	return a.found == b.found && a.header.store == b.header.store && a.header.boot == b.header.boot && a.header.list == b.header.list
 }
 
-// locate notes where each range is.
-func (e *Engine) locate(op rhumb.Op) error {
+// placeRanges notes where each range is.
+func (e *Engine) placeRanges(op rhumb.Op) error {
 	for _, s := range e.stores {
 		for id := range s.ranges {
 			if other := e.place[id]; other != nil {
@@ -159,15 +159,6 @@ func (e *Engine) Store(id rhumb.RangeID) *Store {
 	s = slices.MinFunc(e.stores, func(a, b *Store) int { return count[a] - count[b] })
 	e.place[id] = s
 	return s
-}
-
-// Forget ends the assignment of a range that was dropped, so that a later copy may go to another store.
-func (e *Engine) Forget(id rhumb.RangeID) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if s := e.place[id]; s != nil && s.rangeOf(id) == nil {
-		delete(e.place, id)
-	}
 }
 
 // Ranges gives the state of every range of the node, sorted. A closed engine has none to give and fails.
@@ -232,12 +223,6 @@ func (e *Engine) DamagedRanges() []rhumb.RangeID {
 	return out
 }
 
-// RangeDamaged reports whether a damaged table touches a range, held or not. The range must not be served from here, nor
-// counted as one that this node never had.
-func (e *Engine) RangeDamaged(id rhumb.RangeID) bool {
-	return slices.ContainsFunc(e.stores, func(s *Store) bool { return s.RangeDamaged(id) })
-}
-
 // BumpBoot is Store.BumpBoot for the first store, whose boot sequence the node registers.
 func (e *Engine) BumpBoot(least rhumb.BootSeq) (rhumb.BootSeq, error) {
 	return e.stores[0].BumpBoot(least)
@@ -268,25 +253,6 @@ func (e *Engine) SetHLCCeiling(ceiling rhumb.Timestamp) error {
 		return rhumb.Wrap(op, err)
 	}
 	return rhumb.Wrap(op, e.Local(SpaceStore).Set([]byte(localHLC), encodeWords(uint64(ceiling))))
-}
-
-// Writable refuses with DiskFull when one of the stores does.
-func (e *Engine) Writable() error {
-	for _, s := range e.stores {
-		if err := s.Writable(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// DiskState is the worst of the stores'.
-func (e *Engine) DiskState() DiskState {
-	worst := DiskHealthy
-	for _, s := range e.stores {
-		worst = max(worst, s.DiskState())
-	}
-	return worst
 }
 
 // SyncOutstanding is the greatest of the stores'.

@@ -12,7 +12,7 @@ func (s *Store) Exists(home rhumb.RangeID, tables []rhumb.TableID, names [][]byt
 	const op rhumb.Op = "storage.Store.Exists"
 	it, err := s.db.NewIter(nil)
 	if err != nil {
-		return nil, s.fault(op, err)
+		return nil, s.dbError(op, err)
 	}
 	defer func() { _ = it.Close() }()
 	exist := make([]bool, len(names))
@@ -21,13 +21,13 @@ func (s *Store) Exists(home rhumb.RangeID, tables []rhumb.TableID, names [][]byt
 		key := rhumb.Key{Table: tables[i], Home: home, Name: name}
 		if !it.SeekPrefixGE(keys.AppendVersionAt(keys.AppendDataPrefix(buf[:0], key), at)) {
 			if err := it.Error(); err != nil {
-				return nil, s.fault(op, err)
+				return nil, s.dbError(op, err)
 			}
 			continue
 		}
 		v, err := it.ValueAndErr()
 		if err != nil {
-			return nil, s.fault(op, err)
+			return nil, s.dbError(op, err)
 		}
 		exist[i] = !rhumb.IsTombstone(v)
 	}

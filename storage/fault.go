@@ -35,9 +35,9 @@ type faultError struct{ fault Fault }
 
 func (e *faultError) Error() string { return e.fault.String() }
 
-// fault turns an error of the database into one of rhumb's; nil stays nil. Damage is Corrupt and names file and offset, a
+// dbError turns an error of the database into one of rhumb's; nil stays nil. Damage is Corrupt and names file and offset, a
 // full disk is DiskFull, any other failure of the disk is Unavailable.
-func (s *Store) fault(op rhumb.Op, err error) error {
+func (s *Store) dbError(op rhumb.Op, err error) error {
 	if err == nil {
 		return nil
 	}

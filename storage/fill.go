@@ -48,7 +48,7 @@ const (
 	recoverShare = 1.1
 )
 
-// fill follows how full a disk is and how fast it fills. It is a pure value: the caller brings the time.
+// fillValues follows how full a disk is and how fast it fills. It is a pure value: the caller brings the time.
 type fill struct {
 	refuseShare, fullShare float64 // of the disk, least
 	state                  DiskState
@@ -70,7 +70,7 @@ func (f *fill) observe(now time.Duration, free, total, owed uint64) {
 		}
 		f.started, f.measured, f.free, f.total = true, now, free, total
 	}
-	f.decide(free, total)
+	f.decideState(free, total)
 }
 
 // refuseBelow returns the free bytes below which writes are refused.
@@ -79,7 +79,7 @@ func (f *fill) refuseBelow(total uint64) float64 {
 	return max(f.refuseShare*float64(total), min(f.rate*fillAhead.Seconds(), most)) + min(float64(f.owed), most)
 }
 
-func (f *fill) decide(free, total uint64) {
+func (f *fill) decideState(free, total uint64) {
 	if total == 0 { // a file system that cannot tell
 		f.state = DiskHealthy
 		return
@@ -96,8 +96,8 @@ func (f *fill) decide(free, total uint64) {
 	f.state = max(state(1), min(f.state, state(recoverShare)))
 }
 
-// next returns how soon the disk should be asked again, at most most: well before it can be full at its present speed.
-func (f *fill) next(most time.Duration) time.Duration {
+// nextQuery returns how soon the disk should be asked again, at most most: well before it can be full at its present speed.
+func (f *fill) nextQuery(most time.Duration) time.Duration {
 	if f.rate <= 0 {
 		return most
 	}

@@ -63,7 +63,7 @@ func TestFill(t *testing.T) {
 				if f.state != s.want {
 					t.Errorf("at %v with %d MiB free: %s, want %s (%.0f MiB/s, refused below %.0f MiB)", s.at, s.free/mib, f.state, s.want, f.rate/mib, f.refuseBelow(c.total)/mib)
 				}
-				if n := f.next(time.Second); n > time.Second || n < fillStep {
+				if n := f.nextQuery(time.Second); n > time.Second || n < fillStep {
 					t.Errorf("asks again in %v", n)
 				}
 			}
@@ -80,7 +80,7 @@ func TestFillNeverSurprised(t *testing.T) {
 		now, free := time.Duration(0), uint64(total)
 		for f.state == DiskHealthy {
 			f.observe(now, free, total, 0)
-			step := f.next(time.Second)
+			step := f.nextQuery(time.Second)
 			now += step
 			free -= min(free, uint64(float64(speed)*step.Seconds()))
 		}

@@ -77,6 +77,52 @@ func TestHeaderDamage(t *testing.T) {
 	}
 }
 
+// TestLossy guards that a store that was once opened without syncs is not opened again, alone or
+// beside intact stores of its node, that its header stays as it is, and that Verify reports it.
+func TestLossy(t *testing.T) {
+	fs := vfs.NewMem()
+	dirs := []string{"/d0", "/d1"}
+	cfg := Config{FS: fs, MemTableBytes: 1 << 20, DiskFree: func(string) (uint64, uint64, error) { return 1, 1, nil }}
+	e, err := OpenEngine(dirs, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for i, dir := range dirs {
+		good, _, err := readHeader(fs, dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lossy := good
+		lossy.flags |= flagLossy
+		if err := writeHeader(fs, dir, &lossy); err != nil {
+			t.Fatal(err)
+		}
+		_, err = OpenEngine(dirs, cfg)
+		if rhumb.KindOf(err) != rhumb.Corrupt || !strings.Contains(err.Error(), dir+"/STORE: the store was once opened without syncs") {
+			t.Errorf("open with a lossy store %d returns %v, want corrupt with the file and the reason", i+1, err)
+		}
+		if h, found, _ := readHeader(fs, dir); !found || !reflect.DeepEqual(h, lossy) {
+			t.Errorf("the header of %s changed to %+v, want %+v", dir, h, lossy)
+		}
+		rep, err := Verify(dir, fs)
+		if err != nil || len(rep.Faults) == 0 || !strings.Contains(rep.Faults[0].String(), "without syncs") {
+			t.Errorf("verify of a lossy store reports %v, %v", rep.Faults, err)
+		}
+		if err := writeHeader(fs, dir, &good); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if e, err = OpenEngine(dirs, cfg); err != nil {
+		t.Fatalf("without the flag: %v", err)
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestNewerFormat: a directory that a newer binary wrote is refused as that, not as damaged, and stays as it is.
 func TestNewerFormat(t *testing.T) {
 	for name, change := range map[string]func(b []byte) []byte{
@@ -270,16 +316,16 @@ func FuzzDecodeSeal(f *testing.F) {
 func TestStateValues(t *testing.T) {
 	for f, good := range map[keys.StateField][]byte{
 		keys.StateRange: {stateVersion}, keys.StatePromised: encodeWords(1), keys.StateCommit: encodeWords(1, 2), keys.StateTrim: encodeWords(1, 2, 3),
-		keys.StateClosed: encodeWords(1), keys.StateCollected: encodeWords(1), keys.StateBase: encodeBase(base{}), keys.StateLineage: encodeLineage([]EpochStart{{1, 1}}),
+		keys.StateCollected: encodeWords(1), keys.StateBase: encodeBase(base{}), keys.StateLineage: encodeLineage([]EpochStart{{1, 1}}),
 	} {
-		if !new(rangeState).set(f, good) {
+		if !new(rangeState).setField(f, good) {
 			t.Errorf("%s: a good value is refused", f)
 		}
-		if new(rangeState).set(f, append(good, 0)) || new(rangeState).set(f, good[1:]) {
+		if new(rangeState).setField(f, append(good, 0)) || new(rangeState).setField(f, good[1:]) {
 			t.Errorf("%s: a value of the wrong size is believed", f)
 		}
 	}
-	if new(rangeState).set('?', nil) {
+	if new(rangeState).setField('?', nil) {
 		t.Error("an unknown field is believed")
 	}
 }

@@ -28,7 +28,7 @@ import (
 //	40      16   store: random, made with the store
 //	56      16   engine: the store id of the first store that the engine had
 //	72       8   boot: starts so far
-//	80       8   flags: 1 = was opened with NoSync
+//	80       8   flags: 1 = was once opened without syncs (lossy); no build does that any more
 //	88       8   version of the list of stores: the list with the greatest one counts
 //	96    16*n   the store ids of all stores of the engine
 //	 …       8   xxh3-64 of all bytes before
@@ -133,8 +133,22 @@ func readHeader(fsys vfs.FS, dir string) (h header, found bool, err error) {
 	if err != nil {
 		return h, false, accessError(op, path, err)
 	}
-	h, err = decodeHeader(path, b)
-	return h, true, err
+	if h, err = decodeHeader(path, b); err != nil {
+		return h, true, err
+	}
+	return h, true, h.checkLossy(path)
+}
+
+// checkLossy rejects a store that was ever opened without syncs; path is for the error. Such a
+// store may have forgotten what it acknowledged, and nothing in its files shows what: the seal and
+// the synced lengths record syncs, and there were none. Under its old identity it would count
+// as a copy that holds everything. The flag is never cleared, because later syncs do not bring
+// back what an earlier crash took.
+func (h *header) checkLossy(path string) error {
+	if h.flags&flagLossy == 0 {
+		return nil
+	}
+	return rhumb.Ef("storage.Open", rhumb.Corrupt, "%s: the store was once opened without syncs (flag %d), so it may lack writes that its node acknowledged; set the directory's files aside and start without them: a node with several directories needs --accept-lost-store for that, one with a single directory starts as a new node", path, flagLossy)
 }
 
 // writeHeader replaces the STORE file and makes the change durable.

@@ -33,7 +33,7 @@ func (e *Engine) Life() (life Life, ok bool, err error) {
 	case len(v) != lifeSize:
 		return Life{}, false, rhumb.Ef(op, rhumb.Corrupt, "%s: the life has %d bytes, want %d", e.stores[0].Dir(), len(v), lifeSize)
 	}
-	return Life{Previous: word(v, 0), Nonce: word(v, 1), Number: word(v, 2)}, true, nil
+	return Life{Previous: wordAt(v, 0), Nonce: wordAt(v, 1), Number: wordAt(v, 2)}, true, nil
 }
 
 // BeginLife returns the life of a start, and stores it before the caller registers it: an unknown previous nonce then proves

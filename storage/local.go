@@ -34,10 +34,10 @@ func (l *Local) Get(key []byte) (value []byte, ok bool, err error) {
 		return nil, false, nil
 	}
 	if err != nil {
-		return nil, false, l.s.fault("storage.Local.Get", err)
+		return nil, false, l.s.dbError("storage.Local.Get", err)
 	}
 	value = append([]byte{}, v...)
-	return value, true, l.s.fault("storage.Local.Get", closer.Close())
+	return value, true, l.s.dbError("storage.Local.Get", closer.Close())
 }
 
 // LocalPair is a key with its value.
@@ -54,14 +54,14 @@ func (l *Local) Scan(from, to []byte) iter.Seq2[LocalPair, error] {
 		}
 		it, err := l.s.db.NewIter(&pebble.IterOptions{LowerBound: span.Lower, UpperBound: span.Upper})
 		if err != nil {
-			yield(LocalPair{}, l.s.fault(op, err))
+			yield(LocalPair{}, l.s.dbError(op, err))
 			return
 		}
 		defer func() { _ = it.Close() }()
 		for ok := it.First(); ok; ok = it.Next() {
 			p, err := localPair(it)
 			if err != nil {
-				yield(LocalPair{}, l.s.fault(op, err))
+				yield(LocalPair{}, l.s.dbError(op, err))
 				return
 			}
 			if !yield(p, nil) {
@@ -69,7 +69,7 @@ func (l *Local) Scan(from, to []byte) iter.Seq2[LocalPair, error] {
 			}
 		}
 		if err := it.Error(); err != nil {
-			yield(LocalPair{}, l.s.fault(op, err))
+			yield(LocalPair{}, l.s.dbError(op, err))
 		}
 	}
 }
@@ -130,11 +130,11 @@ func (b *LocalBatch) must(err error) {
 func (b *LocalBatch) Commit(sync bool) error {
 	const op rhumb.Op = "storage.LocalBatch.Commit"
 	opts := pebble.NoSync
-	if sync && !b.l.s.cfg.NoSync {
+	if sync {
 		opts = pebble.Sync
 	}
 	if err := b.l.s.db.Apply(b.b, opts); err != nil {
-		return b.l.s.fault(op, err)
+		return b.l.s.dbError(op, err)
 	}
-	return b.l.s.fault(op, b.b.Close())
+	return b.l.s.dbError(op, b.b.Close())
 }

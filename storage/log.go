@@ -2,6 +2,7 @@ package storage
 
 import (
 	"encoding/binary"
+	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/rhumbdb/rhumb"
@@ -118,7 +119,7 @@ func (s *Store) readRecord(op rhumb.Op, id rhumb.RangeID, seq rhumb.Seq) (r reco
 		return r, false, nil
 	}
 	if err != nil {
-		return r, false, s.fault(op, err)
+		return r, false, s.dbError(op, err)
 	}
 	defer func() { _ = closer.Close() }()
 	if r, err = decodeRecord(append([]byte(nil), v...)); err != nil {
@@ -128,7 +129,7 @@ func (s *Store) readRecord(op rhumb.Op, id rhumb.RangeID, seq rhumb.Seq) (r reco
 }
 
 func (s *Store) badRecord(op rhumb.Op, id rhumb.RangeID, seq rhumb.Seq, err error) error {
-	return &rhumb.Error{Op: op, Kind: rhumb.KindOf(err), Range: id, Msg: "store " + s.cfg.Dir + ", log record " + uitoa(seq), Err: err}
+	return &rhumb.Error{Op: op, Kind: rhumb.KindOf(err), Range: id, Msg: fmt.Sprintf("store %s, log record %d", s.cfg.Dir, uint64(seq)), Err: err}
 }
 
 // Position gives the position of an entry that is still in the log.
@@ -170,14 +171,14 @@ func (s *Store) Marks(id rhumb.RangeID, from, to rhumb.Seq) ([]Mark, error) {
 	}
 	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: keys.AppendLog(nil, id, from), UpperBound: keys.AppendLog(nil, id, to+1)})
 	if err != nil {
-		return nil, s.fault(op, err)
+		return nil, s.dbError(op, err)
 	}
 	defer func() { _ = it.Close() }()
 	var out []Mark
 	for ok := it.First(); ok; ok = it.Next() {
 		v, err := it.ValueAndErr()
 		if err != nil {
-			return nil, s.fault(op, err)
+			return nil, s.dbError(op, err)
 		}
 		r, err := decodeRecord(v)
 		if err != nil {
@@ -185,7 +186,7 @@ func (s *Store) Marks(id rhumb.RangeID, from, to rhumb.Seq) ([]Mark, error) {
 		}
 		out = append(out, Mark{r.entry.Position(), r.entry.LastHLC()})
 	}
-	return out, s.fault(op, it.Error())
+	return out, s.dbError(op, it.Error())
 }
 
 // Entries reads entries from..to of a log, both included, with their values, and checks their hashes. It stops before
@@ -202,13 +203,13 @@ func (s *Store) Entries(id rhumb.RangeID, from, to rhumb.Seq, maxBytes int) ([]*
 	}
 	log, err := s.db.NewIter(&pebble.IterOptions{LowerBound: keys.AppendLog(nil, id, from), UpperBound: keys.KindSpan(id, keys.KindLog).Upper})
 	if err != nil {
-		return nil, s.fault(op, err)
+		return nil, s.dbError(op, err)
 	}
 	defer func() { _ = log.Close() }()
 	span := keys.KindSpan(id, keys.KindData)
 	data, err := log.Clone(pebble.CloneOptions{IterOptions: &pebble.IterOptions{LowerBound: span.Lower, UpperBound: span.Upper}})
 	if err != nil {
-		return nil, s.fault(op, err)
+		return nil, s.dbError(op, err)
 	}
 	defer func() { _ = data.Close() }()
 	var out []*entry.Entry
@@ -226,7 +227,7 @@ func (s *Store) Entries(id rhumb.RangeID, from, to rhumb.Seq, maxBytes int) ([]*
 		want++
 	}
 	if err := log.Error(); err != nil {
-		return nil, s.fault(op, err)
+		return nil, s.dbError(op, err)
 	}
 	return out, nil
 }
@@ -242,13 +243,13 @@ func (s *Store) entryAt(op rhumb.Op, id rhumb.RangeID, want rhumb.Seq, log, data
 	}
 	v, err := log.ValueAndErr()
 	if err != nil {
-		return nil, 0, s.fault(op, err)
+		return nil, 0, s.dbError(op, err)
 	}
 	r, err := decodeRecord(append([]byte(nil), v...))
 	if err != nil {
 		return nil, 0, s.badRecord(op, id, want, err)
 	}
-	size, err := s.fill(op, id, r.entry, data)
+	size, err := s.fillValues(op, id, r.entry, data)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -258,8 +259,8 @@ func (s *Store) entryAt(op rhumb.Op, id rhumb.RangeID, want rhumb.Seq, log, data
 	return r.entry, size + len(v), nil
 }
 
-// fill puts the values into an entry that was read in index form, and gives their size.
-func (s *Store) fill(op rhumb.Op, id rhumb.RangeID, e *entry.Entry, data *pebble.Iterator) (int, error) {
+// fillValues puts the values into an entry that was read in index form, and gives their size.
+func (s *Store) fillValues(op rhumb.Op, id rhumb.RangeID, e *entry.Entry, data *pebble.Iterator) (int, error) {
 	size := 0
 	var key []byte
 	for i := range e.Requests {
@@ -269,13 +270,13 @@ func (s *Store) fill(op rhumb.Op, id rhumb.RangeID, e *entry.Entry, data *pebble
 			key = keys.AppendData(key[:0], rhumb.Key{Table: w.Table, Home: id, Name: w.Name}, e.Version(r))
 			if !data.SeekPrefixGE(key) || !keys.Equal(data.Key(), key) {
 				if err := data.Error(); err != nil {
-					return 0, s.fault(op, err)
+					return 0, s.dbError(op, err)
 				}
 				return 0, s.badRecord(op, id, e.Seq, rhumb.Ef(op, rhumb.Corrupt, "version %s of %s is missing", e.Version(r), rhumb.NameString(w.Name)))
 			}
 			v, err := data.ValueAndErr()
 			if err != nil {
-				return 0, s.fault(op, err)
+				return 0, s.dbError(op, err)
 			}
 			if len(v) != len(w.Value) {
 				return 0, s.badRecord(op, id, e.Seq, rhumb.Ef(op, rhumb.Corrupt, "version %s of %s has %d bytes, the log says %d", e.Version(r), rhumb.NameString(w.Name), len(v), len(w.Value)))

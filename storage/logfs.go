@@ -33,15 +33,15 @@ func (fs *logFS) Unwrap() vfs.FS { return fs.FS }
 
 func (fs *logFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	f, err := fs.FS.Create(name, c)
-	return fs.watch(name, f, err)
+	return fs.watchLog(name, f, err)
 }
 
 func (fs *logFS) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	f, err := fs.FS.ReuseForWrite(oldname, newname, c)
-	return fs.watch(newname, f, err)
+	return fs.watchLog(newname, f, err)
 }
 
-func (fs *logFS) watch(name string, f vfs.File, err error) (vfs.File, error) {
+func (fs *logFS) watchLog(name string, f vfs.File, err error) (vfs.File, error) {
 	number, ok := logNumber(fs.PathBase(name))
 	switch {
 	case err == nil && !ok && fs.created != nil:
@@ -71,8 +71,8 @@ func (fs *logFS) outstanding() time.Duration {
 	return 0
 }
 
-// begin notes the start of an operation; the result ends it and gives its duration.
-func (fs *logFS) begin() func() time.Duration {
+// beginBoot notes the start of an operation; the result ends it and gives its duration.
+func (fs *logFS) beginOp() func() time.Duration {
 	start := time.Since(fs.epoch) | 1 // never 0
 	mine := fs.pending.CompareAndSwap(0, int64(start))
 	return func() time.Duration {
@@ -93,8 +93,8 @@ type logFile struct {
 }
 
 func (f *logFile) Write(p []byte) (int, error) {
-	defer f.fs.begin()()
-	promise(p, f.written, f.durable)
+	defer f.fs.beginOp()()
+	promiseSynced(p, f.written, f.durable)
 	n, err := f.File.Write(p)
 	f.written += int64(n)
 	return n, err
@@ -107,7 +107,7 @@ func (f *logFile) didSync() {
 }
 
 func (f *logFile) Sync() error {
-	end := f.fs.begin()
+	end := f.fs.beginOp()
 	err := f.File.Sync()
 	f.fs.synced(end())
 	if err == nil {
@@ -117,7 +117,7 @@ func (f *logFile) Sync() error {
 }
 
 func (f *logFile) SyncData() error {
-	end := f.fs.begin()
+	end := f.fs.beginOp()
 	err := f.File.SyncData()
 	f.fs.synced(end())
 	if err == nil {
@@ -127,7 +127,7 @@ func (f *logFile) SyncData() error {
 }
 
 func (f *logFile) SyncTo(length int64) (bool, error) {
-	end := f.fs.begin()
+	end := f.fs.beginOp()
 	full, err := f.File.SyncTo(length)
 	if d := end(); full {
 		f.fs.synced(d)

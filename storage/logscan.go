@@ -38,7 +38,7 @@ func chunkSum(b []byte) uint32 { return maskSum(crc32.Checksum(b, castagnoli)) }
 func maskSum(c uint32) uint32   { return bits.RotateLeft32(c, 17) + 0xa282ead8 }
 func unmaskSum(m uint32) uint32 { return bits.RotateLeft32(m-0xa282ead8, 15) }
 
-// chunk is a valid chunk.
+// scanChunk is a valid chunk.
 type chunk struct {
 	size        int   // header and payload
 	promised    int64 // synced length; 0 when the chunk has none
@@ -79,8 +79,8 @@ func parseChunk(b []byte, number uint32) (c chunk, ok bool) {
 	return c, true
 }
 
-// trailer returns the trailer of the log with a number.
-func trailer(number uint32) []byte {
+// logTrailer returns the trailer of the log with a number.
+func logTrailer(number uint32) []byte {
 	b := make([]byte, trailerSize)
 	b[6] = kindPlainFull
 	binary.LittleEndian.PutUint32(b[7:], number+1)
@@ -120,7 +120,7 @@ type logVerdict struct {
 }
 
 // judge tells damage from a write that was interrupted. synced is a lower bound of the bytes that were synced; strict is
-// set for a log that was closed.
+// setField for a log that was closed.
 func (scan *logScan) judge(synced int64, strict bool) logVerdict {
 	v := logVerdict{at: scan.at, end: scan.end}
 	promised := max(scan.promised, synced)
@@ -151,7 +151,7 @@ func scanLog(r io.ReaderAt, size int64, number uint32) (scan logScan, err error)
 		if n, err := r.ReadAt(b, base); n < len(b) {
 			return scan, errors.Join(err, io.ErrUnexpectedEOF)
 		}
-		sc.block(b, base)
+		sc.scanBlock(b, base)
 	}
 	if !sc.broken && !sc.scan.closed {
 		sc.scan.at = size
@@ -166,29 +166,29 @@ type logScanner struct {
 	broken bool
 }
 
-// block reads the next block of the file.
-func (sc *logScanner) block(b []byte, base int64) {
+// scanBlock reads the next block of the file.
+func (sc *logScanner) scanBlock(b []byte, base int64) {
 	at := 0
 	for at < len(b) && !sc.broken && !sc.scan.closed {
-		n, ok := sc.chunk(b[at:], base+int64(at), len(b) == logBlock)
+		n, ok := sc.scanChunk(b[at:], base+int64(at), len(b) == logBlock)
 		if !ok {
-			sc.fail(b[at:], base+int64(at))
+			sc.noteBreak(b[at:], base+int64(at))
 			at++
 			break
 		}
 		at += n
 	}
 	if sc.broken || sc.scan.closed {
-		sc.search(b[min(at, len(b)):])
+		sc.searchChunks(b[min(at, len(b)):])
 	}
 }
 
-// chunk takes in the chunk at the start of b and returns its size.
-func (sc *logScanner) chunk(b []byte, at int64, full bool) (n int, ok bool) {
+// scanChunk takes in the chunk at the start of b and returns its size.
+func (sc *logScanner) scanChunk(b []byte, at int64, full bool) (n int, ok bool) {
 	if full && len(b) < chunkHeader && allZero(b) {
 		return len(b), true
 	}
-	if !sc.inside && len(b) >= trailerSize && string(b[:trailerSize]) == string(trailer(sc.number)) {
+	if !sc.inside && len(b) >= trailerSize && string(b[:trailerSize]) == string(logTrailer(sc.number)) {
 		sc.scan.closed, sc.scan.at = true, at+trailerSize
 		return trailerSize, true
 	}
@@ -204,15 +204,15 @@ func (sc *logScanner) chunk(b []byte, at int64, full bool) (n int, ok bool) {
 	return c.size, true
 }
 
-// fail notes the first break.
-func (sc *logScanner) fail(b []byte, at int64) {
+// noteBreak notes the first break.
+func (sc *logScanner) noteBreak(b []byte, at int64) {
 	sc.broken = true
 	sc.scan.at = at
 	sc.scan.flipped = oneBitOff(b, sc.number)
 }
 
-// search looks for valid chunks at every offset of b: behind a break nobody knows where a chunk begins.
-func (sc *logScanner) search(b []byte) {
+// searchChunks looks for valid chunks at every offset of b: behind a break nobody knows where a chunk begins.
+func (sc *logScanner) searchChunks(b []byte) {
 	for at := 0; at+plainHeader <= len(b); at++ {
 		c, ok := parseChunk(b[at:], sc.number)
 		if !ok {
@@ -239,7 +239,7 @@ func oneBitOff(b []byte, number uint32) bool {
 		return false
 	}
 	different := 0
-	for i, c := range trailer(number) {
+	for i, c := range logTrailer(number) {
 		different += bits.OnesCount8(c ^ b[i])
 	}
 	if different == 1 {
@@ -291,9 +291,9 @@ func flippedBit(n int, difference uint32) (bit int, ok bool) {
 	return 0, false
 }
 
-// promise writes a synced length into the chunks of one write to a log, in place. Pebble counts the bytes of its last,
+// promiseSynced writes a synced length into the chunks of one write to a log, in place. Pebble counts the bytes of its last,
 // partly filled block only, so what it writes there falls short by every full block.
-func promise(b []byte, at, synced int64) {
+func promiseSynced(b []byte, at, synced int64) {
 	for len(b) >= plainHeader {
 		room := int(logBlock - at%logBlock)
 		if room < chunkHeader {

@@ -17,7 +17,7 @@ type logBytes struct {
 }
 
 func (w *logBytes) Write(p []byte) (int, error) {
-	promise(p, int64(len(w.b)), w.synced)
+	promiseSynced(p, int64(len(w.b)), w.synced)
 	w.b = append(w.b, p...)
 	return len(p), nil
 }
@@ -76,7 +76,7 @@ func TestScanLog(t *testing.T) {
 	ends := writeLog(t, w, sizes, false)
 	whole := w.b
 	end := ends[len(ends)-1]
-	closed := append(bytes.Clone(whole), trailer(testLog)...)
+	closed := append(bytes.Clone(whole), logTrailer(testLog)...)
 	flip := func(at int64) []byte {
 		b := bytes.Clone(whole)
 		b[at] ^= 0x10
@@ -140,7 +140,7 @@ func TestPromise(t *testing.T) {
 	b := bytes.Clone(w.b)
 	for at := int64(0); at < int64(len(b)); {
 		to := min(at+logBlock, int64(len(b)))
-		promise(b[at:to], at, at)
+		promiseSynced(b[at:to], at, at)
 		at = to
 	}
 	scan := scanBytes(t, b)

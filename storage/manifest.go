@@ -28,16 +28,16 @@ func (f *manifestFile) Write(p []byte) (int, error) {
 	return n, err
 }
 
-func (f *manifestFile) Sync() error { return f.did(true, f.File.Sync()) }
+func (f *manifestFile) Sync() error { return f.recordSync(true, f.File.Sync()) }
 
-func (f *manifestFile) SyncData() error { return f.did(true, f.File.SyncData()) }
+func (f *manifestFile) SyncData() error { return f.recordSync(true, f.File.SyncData()) }
 
 func (f *manifestFile) SyncTo(length int64) (full bool, err error) {
 	full, err = f.File.SyncTo(length)
-	return full, f.did(full, err)
+	return full, f.recordSync(full, err)
 }
 
-func (f *manifestFile) did(full bool, err error) error {
+func (f *manifestFile) recordSync(full bool, err error) error {
 	if full && err == nil && !f.broken {
 		f.synced(sealedFile{name: f.name, length: f.written, hash: fmt.Sprintf("%x", f.hash.Sum128().Bytes())})
 	}

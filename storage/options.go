@@ -49,8 +49,8 @@ const (
 	l0StopFiles = 24
 )
 
-// options gives the options of the database below s.
-func (s *Store) options() *pebble.Options {
+// pebbleOptions gives the options of the database below s.
+func (s *Store) pebbleOptions() *pebble.Options {
 	o := &pebble.Options{
 		Comparer:                    comparer,
 		FormatMajorVersion:          pebbleFormat,
@@ -66,15 +66,15 @@ func (s *Store) options() *pebble.Options {
 		o.Levels[i].FilterPolicy = bloom.FilterPolicy(bloomBits)
 		o.Levels[i].FilterType = pebble.TableFilter
 	}
-	o.EventListener = s.events()
+	o.EventListener = s.eventListener()
 	if s.cfg.Options != nil {
 		s.cfg.Options(o)
 	}
 	return o
 }
 
-// events takes what Pebble tells of itself.
-func (s *Store) events() *pebble.EventListener {
+// eventListener takes what Pebble tells of itself.
+func (s *Store) eventListener() *pebble.EventListener {
 	return &pebble.EventListener{
 		BackgroundError: func(err error) {
 			s.metrics.backgroundErrors.Inc()
@@ -116,5 +116,5 @@ func (l logger) Fatalf(format string, args ...any) {
 	panic("storage: Config.FatalHandler returned after: " + msg)
 }
 
-// exit is the default FatalHandler.
-func exit(string) { os.Exit(1) }
+// exitProcess is the default FatalHandler.
+func exitProcess(string) { os.Exit(1) }

@@ -22,7 +22,7 @@ type storeDir struct {
 func peekDirs(fsys vfs.FS, dirs []string) ([]storeDir, error) {
 	out := make([]storeDir, len(dirs))
 	for i, dir := range dirs {
-		d := storeDir{dir: absolute(fsys, dir)}
+		d := storeDir{dir: absolutePath(fsys, dir)}
 		var err error
 		if d.header, d.found, err = readHeader(fsys, d.dir); err != nil {
 			return nil, err
@@ -86,12 +86,12 @@ func planEngine(dirs []storeDir, accept []int, fresh []rhumb.UUID) (p enginePlan
 	for i := range dirs {
 		d := &dirs[i]
 		switch {
-		case (!d.found || d.header.engine == known.header.engine) && swapped(dirs, i):
+		case (!d.found || d.header.engine == known.header.engine) && isSwapped(dirs, i):
 			err = rhumb.Ef(op, rhumb.InvalidArgument, "the directories are not in their order: %s does not hold store %d of the node, another one does; give them as %s", d.dir, i+1, rightOrder(dirs))
 		case d.found:
-			err = d.check(i, &known.header, dirs)
+			err = d.checkHeader(i, &known.header, dirs)
 		case d.stray != "":
-			err = d.foreign()
+			err = d.foreignError()
 		case i >= int(known.count): // added
 			p.make = append(p.make, i)
 		case known.header.boot == 0: // the first start did not get this far
@@ -131,9 +131,9 @@ func planEngine(dirs []storeDir, accept []int, fresh []rhumb.UUID) (p enginePlan
 	return p, nil
 }
 
-// swapped reports whether the directory at an index holds nothing, or another store, and a later or earlier one holds the store
+// isSwapped reports whether the directory at an index holds nothing, or another store, and a later or earlier one holds the store
 // that belongs there.
-func swapped(dirs []storeDir, i int) bool {
+func isSwapped(dirs []storeDir, i int) bool {
 	if dirs[i].found && int(dirs[i].header.index) == i {
 		return false
 	}
@@ -190,7 +190,7 @@ func newEngine(dirs []storeDir, accept []int, fresh []rhumb.UUID) (p enginePlan,
 	}
 	for i := range dirs {
 		if dirs[i].stray != "" {
-			return p, dirs[i].foreign()
+			return p, dirs[i].foreignError()
 		}
 		p.make = append(p.make, i)
 		p.headers = append(p.headers, header{
@@ -214,8 +214,8 @@ func checkAccepted(dirs []storeDir, accept []int) error {
 	return nil
 }
 
-// check compares the header of the store at an index with what the engine knows.
-func (d *storeDir) check(i int, known *header, dirs []storeDir) error {
+// checkHeader compares the header of the store at an index with what the engine knows.
+func (d *storeDir) checkHeader(i int, known *header, dirs []storeDir) error {
 	const op rhumb.Op = "storage.OpenEngine"
 	h := &d.header
 	switch {
@@ -229,8 +229,8 @@ func (d *storeDir) check(i int, known *header, dirs []storeDir) error {
 	return nil
 }
 
-// foreign refuses a directory that is not empty and no store.
-func (d *storeDir) foreign() error {
+// foreignError refuses a directory that is not empty and no store.
+func (d *storeDir) foreignError() error {
 	const op rhumb.Op = "storage.Open"
 	if d.stray == dataName {
 		return rhumb.Ef(op, rhumb.Corrupt, "%s: the STORE file is missing and there is data; restore the file, or move the data away", d.dir)

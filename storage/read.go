@@ -22,42 +22,27 @@ type Found struct {
 	Tombstone bool
 }
 
-// Get reads the newest version of a key at or below a timestamp. A key that has none, or a tombstone, is NotFound. A
-// timestamp below what collection has removed is Unavailable: read again at a newer one.
-func (s *Store) Get(key rhumb.Key, at rhumb.Timestamp) (value []byte, v rhumb.Version, err error) {
-	const op rhumb.Op = "storage.Store.Get"
-	f, err := s.lookup(op, key, at)
-	if err != nil {
-		return nil, v, err
-	}
-	if f.Value == nil {
-		return nil, v, &rhumb.Error{Op: op, Kind: rhumb.NotFound, Range: key.Home}
-	}
-	return f.Value, f.Version, nil
-}
-
-// Lookup is Get for those who tell a tombstone from a key that never was; neither is an error.
-func (s *Store) Lookup(key rhumb.Key, at rhumb.Timestamp) (Found, error) {
-	return s.lookup("storage.Store.Lookup", key, at)
-}
-
-func (s *Store) lookup(op rhumb.Op, key rhumb.Key, at rhumb.Timestamp) (f Found, err error) {
+// Lookup reads the newest version of a key at or below a timestamp. A tombstone and a key without a
+// version are no errors. A timestamp below the collection floor is Unavailable: the caller reads
+// again at a newer one. The value's memory is the caller's.
+func (s *Store) Lookup(key rhumb.Key, at rhumb.Timestamp) (f Found, err error) {
+	const op rhumb.Op = "storage.Store.Lookup"
 	var buf [128]byte
 	k := keys.AppendVersionAt(keys.AppendDataPrefix(buf[:0], key), at)
 	it, err := s.db.NewIter(nil)
 	if err != nil {
-		return f, s.fault(op, err)
+		return f, s.dbError(op, err)
 	}
 	defer func() { _ = it.Close() }()
 	if !it.SeekPrefixGE(k) {
 		if err := it.Error(); err != nil {
-			return f, s.fault(op, err)
+			return f, s.dbError(op, err)
 		}
 		return f, s.checkFloor(op, key.Home, at)
 	}
 	v, err := it.ValueAndErr()
 	if err != nil {
-		return f, s.fault(op, err)
+		return f, s.dbError(op, err)
 	}
 	f.Version, _ = keys.VersionOf(it.Key())
 	if rhumb.IsTombstone(v) {
@@ -96,7 +81,7 @@ func (s *Store) Scan(home rhumb.RangeID, table rhumb.TableID, prefix, after []by
 		}
 		it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: span.Lower, UpperBound: span.Upper})
 		if err != nil {
-			yield(rhumb.Item{}, s.fault(op, err))
+			yield(rhumb.Item{}, s.dbError(op, err))
 			return
 		}
 		defer func() { _ = it.Close() }()
@@ -108,7 +93,7 @@ func (s *Store) Scan(home rhumb.RangeID, table rhumb.TableID, prefix, after []by
 		for n := 0; limit <= 0 || n < limit; n++ {
 			item, ok, err := sc.next()
 			if err != nil {
-				yield(rhumb.Item{}, s.fault(op, err))
+				yield(rhumb.Item{}, s.dbError(op, err))
 				return
 			}
 			if !ok || !yield(item, nil) {
@@ -140,14 +125,14 @@ type scanner struct {
 	seek    []byte
 }
 
-// next gives the next record that exists at the scanner's timestamp.
+// nextQuery gives the next record that exists at the scanner's timestamp.
 func (sc *scanner) next() (item rhumb.Item, ok bool, err error) {
 	for {
-		if !sc.step() {
+		if !sc.nextName() {
 			return item, false, sc.it.Error()
 		}
 		v, found := keys.VersionOf(sc.it.Key())
-		if found && v.HLC > sc.at && !sc.older() {
+		if found && v.HLC > sc.at && !sc.seekOlder() {
 			continue
 		}
 		value, err := sc.it.ValueAndErr()
@@ -165,8 +150,8 @@ func (sc *scanner) next() (item rhumb.Item, ok bool, err error) {
 	}
 }
 
-// step moves to the newest version of the next name.
-func (sc *scanner) step() bool {
+// nextName moves to the newest version of the next name.
+func (sc *scanner) nextName() bool {
 	switch {
 	case !sc.started:
 		sc.started = true
@@ -178,9 +163,9 @@ func (sc *scanner) step() bool {
 	return sc.it.NextPrefix()
 }
 
-// older moves within a name to the newest version at or below the timestamp. When the name has none it reports false,
+// seekOlder moves within a name to the newest version at or below the timestamp. When the name has none it reports false,
 // and has moved to the next name.
-func (sc *scanner) older() bool {
+func (sc *scanner) seekOlder() bool {
 	prefix := keys.Split(sc.it.Key())
 	sc.seek = keys.AppendVersionAt(append(sc.seek[:0], sc.it.Key()[:prefix]...), sc.at)
 	if sc.it.SeekGE(sc.seek) && bytes.Equal(sc.it.Key()[:keys.Split(sc.it.Key())], sc.seek[:prefix]) {

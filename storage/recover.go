@@ -55,7 +55,7 @@ func (s *Store) recoverFiles() error {
 	}
 	check := logCheck{fs: s.fs, dir: dir, logs: logs, synced: state, sealed: sl}
 	found = found && !sl.clean
-	if f := check.missing(); found && f != nil {
+	if f := check.missingLog(); found && f != nil {
 		if err := s.addDamage(Damage{Fault: *f}, true); err != nil {
 			return err
 		}
@@ -142,8 +142,8 @@ type logCheck struct {
 	sealed seal
 }
 
-// missing returns a fault when the newest log that was synced is not there.
-func (c *logCheck) missing() *Fault {
+// missingLog returns a fault when the newest log that was synced is not there.
+func (c *logCheck) missingLog() *Fault {
 	newest := uint64(0)
 	if n := len(c.logs); n > 0 {
 		newest = c.logs[n-1].number
@@ -159,10 +159,10 @@ func (c *logCheck) run() (at int, v logVerdict, err error) {
 	scans := make([]*logScan, len(c.logs))
 	last := -1 // the newest log with a record
 	for i, log := range c.logs {
-		if !c.live(log) {
+		if !c.isLive(log) {
 			continue
 		}
-		if scans[i], err = c.scan(log); err != nil {
+		if scans[i], err = c.scanFile(log); err != nil {
 			return i, v, err
 		}
 		if scans[i].end > 0 {
@@ -186,15 +186,15 @@ func (c *logCheck) run() (at int, v logVerdict, err error) {
 	return 0, logVerdict{}, nil
 }
 
-// live reports whether the content of a log may be in no table.
-func (c *logCheck) live(log storedLog) bool {
+// isLive reports whether the content of a log may be in no table.
+func (c *logCheck) isLive(log storedLog) bool {
 	if c.sealed.clean {
 		return slices.ContainsFunc(c.sealed.files, func(f sealedFile) bool { return f.name == c.fs.PathBase(log.path) })
 	}
 	return log.number >= c.synced.first
 }
 
-func (c *logCheck) scan(log storedLog) (*logScan, error) {
+func (c *logCheck) scanFile(log storedLog) (*logScan, error) {
 	const op rhumb.Op = "storage.Open"
 	f, err := c.fs.Open(log.path)
 	if err != nil {

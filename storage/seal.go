@@ -110,7 +110,7 @@ func (s *Store) checkSeal() (sl seal, faults []Fault, err error) {
 	if err != nil {
 		return seal{}, nil, err
 	}
-	faults, err = sl.check(s.fs, s.dataDir())
+	faults, err = sl.checkFiles(s.fs, s.dataDir())
 	return sl, faults, err
 }
 
@@ -149,8 +149,8 @@ const (
 	missingFile = "the file is missing"
 )
 
-// check returns what is wrong with the sealed files of a data directory. An error means that the disk does not answer.
-func (s *seal) check(fsys vfs.FS, dir string) (faults []Fault, err error) {
+// checkHeader returns what is wrong with the sealed files of a data directory. An error means that the disk does not answer.
+func (s *seal) checkFiles(fsys vfs.FS, dir string) (faults []Fault, err error) {
 	fault := func(path string, offset int64, what string) {
 		faults = append(faults, Fault{path, offset, what})
 	}
@@ -179,7 +179,7 @@ func hasNewerManifest(fsys vfs.FS, dir, name string) bool {
 		return false
 	}
 	for _, n := range names {
-		if strings.HasPrefix(n, manifestPrefix) && newer(n, name) {
+		if strings.HasPrefix(n, manifestPrefix) && newerNumber(n, name) {
 			return true
 		}
 	}
@@ -243,8 +243,8 @@ func (s *Store) wakeSealer() {
 const syncedInterval = time.Second
 
 func (l *sealer) start() {
-	l.work.Go(l.place)
-	l.work.Go(l.reserve)
+	l.work.Go(l.placeLoop)
+	l.work.Go(l.reserveLoop)
 	l.work.Go(func() {
 		tick := time.NewTicker(syncedInterval)
 		defer tick.Stop()
@@ -264,8 +264,8 @@ func (l *sealer) start() {
 	})
 }
 
-// stopping reports whether stop was called.
-func (l *sealer) stopping() bool {
+// isStopping reports whether stop was called.
+func (l *sealer) isStopping() bool {
 	select {
 	case <-l.done:
 		return true
@@ -274,8 +274,8 @@ func (l *sealer) stopping() bool {
 	}
 }
 
-// place finds out, apart from the rest, which ranges damage touches: to read them may take long.
-func (l *sealer) place() {
+// placeLoop finds out, apart from the rest, which ranges damage touches: to read them may take long.
+func (l *sealer) placeLoop() {
 	for {
 		select {
 		case <-l.done:
@@ -288,8 +288,8 @@ func (l *sealer) place() {
 	}
 }
 
-// reserve makes the reserve, apart from the rest: a disk may take long over it.
-func (l *sealer) reserve() {
+// reserveLoop makes the reserve, apart from the rest: a disk may take long over it.
+func (l *sealer) reserveLoop() {
 	for {
 		select {
 		case <-l.done:
@@ -323,7 +323,7 @@ func (s *Store) sealClean(logs int) error {
 		return ioError("storage.seal", dir, err)
 	}
 	sl := seal{clean: true}
-	for _, n := range sealed(names, logs) {
+	for _, n := range sealedNames(names, logs) {
 		f, err := s.sealFile(dir, n)
 		if err != nil {
 			return err
@@ -333,8 +333,8 @@ func (s *Store) sealClean(logs int) error {
 	return replaceFile(s.fs, s.cfg.Dir, sealName, sl.encode())
 }
 
-// sealed returns the names of the files that a clean seal lists, sorted.
-func sealed(names []string, logs int) []string {
+// sealedNames returns the names of the files that a clean seal lists, sorted.
+func sealedNames(names []string, logs int) []string {
 	names = sortedNames(names)
 	var logNames []string
 	for _, n := range names {
@@ -347,8 +347,8 @@ func sealed(names []string, logs int) []string {
 	return slices.DeleteFunc(names, func(n string) bool { return n == lockName || slices.Contains(spent, n) })
 }
 
-// newer reports whether the number in a file's name is greater: numbers have six digits, or more.
-func newer(name, than string) bool {
+// newerNumber reports whether the number in a file's name is greater: numbers have six digits, or more.
+func newerNumber(name, than string) bool {
 	return len(name) > len(than) || len(name) == len(than) && name > than
 }
 

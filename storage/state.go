@@ -29,8 +29,6 @@ type RangeState struct {
 	// Commit is a lower bound of the commit position, and CommitHLC the greatest timestamp up to there.
 	Commit    rhumb.Seq
 	CommitHLC rhumb.Timestamp
-	// Closed is a lower bound of the greatest closed timestamp.
-	Closed rhumb.Timestamp
 	// Trim is the position up to which entries may be gone from the log. Trim <= Commit.
 	Trim rhumb.Seq
 	// Quarantine is the reason why the replica serves nothing, or "".
@@ -96,7 +94,6 @@ type rangeState struct {
 //	promised   epoch(8)
 //	commit     seq(8) hlc(8)
 //	trim       seq(8) hlc(8) log bytes(8)
-//	closed     hlc(8)
 //	collected  bytes(8)
 //	base       epoch(8) seq(8) hash(16) hlc(8) data bytes(8) log bytes(8)
 //	lineage    (epoch(8) first(8))*
@@ -125,14 +122,14 @@ func encodeLineage(l []EpochStart) []byte {
 	return v
 }
 
-// word gives the i-th eight bytes of a state value.
-func word(v []byte, i int) uint64 { return binary.BigEndian.Uint64(v[8*i:]) }
+// wordAt gives the i-th eight bytes of a state value.
+func wordAt(v []byte, i int) uint64 { return binary.BigEndian.Uint64(v[8*i:]) }
 
-// set takes in one state key. It reports false when the value has not the field's form.
-func (rs *rangeState) set(f keys.StateField, v []byte) bool {
+// setField takes in one state key. It reports false when the value has not the field's form.
+func (rs *rangeState) setField(f keys.StateField, v []byte) bool {
 	st := &rs.log
 	size := map[keys.StateField]int{
-		keys.StateRange: 1, keys.StatePromised: 8, keys.StateCommit: 16, keys.StateTrim: 24, keys.StateClosed: 8,
+		keys.StateRange: 1, keys.StatePromised: 8, keys.StateCommit: 16, keys.StateTrim: 24,
 		keys.StateCollected: 8, keys.StateBase: 56, keys.StateLineage: len(v) &^ 15,
 		keys.StateQuarantine: len(v),
 	}
@@ -143,26 +140,24 @@ func (rs *rangeState) set(f keys.StateField, v []byte) bool {
 	case keys.StateRange:
 		return v[0] == stateVersion
 	case keys.StatePromised:
-		st.Promised = rhumb.Epoch(word(v, 0))
+		st.Promised = rhumb.Epoch(wordAt(v, 0))
 	case keys.StateCommit:
-		st.Commit, st.CommitHLC = rhumb.Seq(word(v, 0)), rhumb.Timestamp(word(v, 1))
+		st.Commit, st.CommitHLC = rhumb.Seq(wordAt(v, 0)), rhumb.Timestamp(wordAt(v, 1))
 	case keys.StateTrim:
-		st.Trim, st.trimHLC, st.trimmed = rhumb.Seq(word(v, 0)), rhumb.Timestamp(word(v, 1)), word(v, 2)
-	case keys.StateClosed:
-		st.Closed = rhumb.Timestamp(word(v, 0))
+		st.Trim, st.trimHLC, st.trimmed = rhumb.Seq(wordAt(v, 0)), rhumb.Timestamp(wordAt(v, 1)), wordAt(v, 2)
 	case keys.StateCollected:
-		rs.collected = word(v, 0)
+		rs.collected = wordAt(v, 0)
 	case keys.StateBase:
 		st.base = base{
-			pos:   entry.Position{Epoch: rhumb.Epoch(word(v, 0)), Seq: rhumb.Seq(word(v, 1)), Hash: entry.Hash(v[16:32])},
-			hlc:   rhumb.Timestamp(word(v, 4)),
-			total: weights{word(v, 5), word(v, 6)},
+			pos:   entry.Position{Epoch: rhumb.Epoch(wordAt(v, 0)), Seq: rhumb.Seq(wordAt(v, 1)), Hash: entry.Hash(v[16:32])},
+			hlc:   rhumb.Timestamp(wordAt(v, 4)),
+			total: weights{wordAt(v, 5), wordAt(v, 6)},
 		}
 	case keys.StateQuarantine:
 		st.Quarantine = string(v)
 	case keys.StateLineage:
 		for i := 0; i < len(v)/8; i += 2 {
-			st.Lineage = append(st.Lineage, EpochStart{rhumb.Epoch(word(v, i)), rhumb.Seq(word(v, i+1))})
+			st.Lineage = append(st.Lineage, EpochStart{rhumb.Epoch(wordAt(v, i)), rhumb.Seq(wordAt(v, i+1))})
 		}
 	}
 	return true
@@ -173,7 +168,7 @@ func (rs *rangeState) set(f keys.StateField, v []byte) bool {
 func (s *Store) loadRanges(op rhumb.Op, from []byte, lose func(rhumb.RangeID, error)) error {
 	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: from})
 	if err != nil {
-		return s.fault(op, err)
+		return s.dbError(op, err)
 	}
 	defer func() { _ = it.Close() }()
 	for ok := it.First(); ok; {
@@ -196,7 +191,7 @@ func (s *Store) loadRanges(op rhumb.Op, from []byte, lose func(rhumb.RangeID, er
 		}
 		ok = it.SeekGE(next)
 	}
-	return s.fault(op, it.Error())
+	return s.dbError(op, it.Error())
 }
 
 func (s *Store) loadRange(op rhumb.Op, it *pebble.Iterator, id rhumb.RangeID) (*rangeState, error) {
@@ -210,15 +205,15 @@ func (s *Store) loadRange(op rhumb.Op, it *pebble.Iterator, id rhumb.RangeID) (*
 		}
 		v, err := it.ValueAndErr()
 		if err != nil {
-			return nil, s.fault(op, err)
+			return nil, s.dbError(op, err)
 		}
-		if !rs.set(d.Field, v) {
+		if !rs.setField(d.Field, v) {
 			return nil, rhumb.Ef(op, rhumb.Corrupt, "store %s, range %s: state %s has a bad value %x", s.cfg.Dir, id, d.Field, v)
 		}
 		present = present || d.Field == keys.StateRange
 	}
 	if err := it.Error(); err != nil {
-		return nil, s.fault(op, err)
+		return nil, s.dbError(op, err)
 	}
 	if !present {
 		return nil, rhumb.Ef(op, rhumb.Corrupt, "store %s: range %s has keys but no state", s.cfg.Dir, id)
@@ -241,11 +236,11 @@ func (s *Store) loadLast(op rhumb.Op, it *pebble.Iterator, rs *rangeState) error
 	st.setLast(st.base.pos, st.base.hlc, st.base.total)
 	span := keys.KindSpan(st.Range, keys.KindLog)
 	if !it.SeekLT(span.Upper) || keys.Compare(it.Key(), span.Lower) < 0 {
-		return s.fault(op, it.Error())
+		return s.dbError(op, it.Error())
 	}
 	v, err := it.ValueAndErr()
 	if err != nil {
-		return s.fault(op, err)
+		return s.dbError(op, err)
 	}
 	rec, err := decodeRecord(v)
 	if err != nil {

@@ -71,7 +71,7 @@ type Store struct {
 
 // Open opens the store in cfg.Dir, or makes one when the directory is empty or does not exist. It fails with
 // Unavailable when another process owns the directory, Incompatible when a newer binary wrote it, and Corrupt when its
-// files do not fit together.
+// checkFiles do not fit together.
 func Open(cfg Config) (*Store, error) {
 	e, err := OpenEngine([]string{cfg.Dir}, cfg)
 	if err != nil {
@@ -84,12 +84,12 @@ func Open(cfg Config) (*Store, error) {
 func newStore(cfg Config) (*Store, error) {
 	s := &Store{cfg: cfg, log: cfg.Logger, ranges: map[rhumb.RangeID]*rangeState{}, metrics: newMetrics(cfg.Dir)}
 	s.fs = newLogFS(cfg.FS, s.syncTook)
-	return s, s.own()
+	return s, s.ownDir()
 }
 
-// load opens what is in the directory that the store owns. h is the store's header, and lost is set when the operator gave
+// openFiles opens what is in the directory that the store owns. h is the store's header, and lost is set when the operator gave
 // up what the directory held.
-func (s *Store) load(h header, lost bool) error {
+func (s *Store) openFiles(h header, lost bool) error {
 	s.header = h
 	s.fresh = h.boot == 0
 	if err := s.loadDamage(); err != nil {
@@ -111,19 +111,19 @@ func (s *Store) load(h header, lost bool) error {
 	if err := s.openOrEmpty(); err != nil {
 		return err
 	}
-	err := s.beginOrEnd()
+	err := s.beginOrClose()
 	if f := (*faultError)(nil); errors.As(err, &f) && rhumb.KindOf(err) == rhumb.Corrupt {
 		// Which ranges there are cannot be read: nothing of the database can be used.
 		if err = s.startEmpty(f.fault); err == nil {
-			err = s.beginOrEnd()
+			err = s.beginOrClose()
 		}
 	}
 	return err
 }
 
-// beginOrEnd is begin, and closes the database when that fails.
-func (s *Store) beginOrEnd() error {
-	err := s.begin()
+// beginOrClose is begin, and closes the database when that fails.
+func (s *Store) beginOrClose() error {
+	err := s.beginBoot()
 	if err != nil {
 		err = errors.Join(err, s.db.Close(), s.lengths.close())
 		s.db = nil
@@ -131,8 +131,8 @@ func (s *Store) beginOrEnd() error {
 	return err
 }
 
-// own takes the directory for this process.
-func (s *Store) own() error {
+// ownDirs takes the directory for this process.
+func (s *Store) ownDir() error {
 	const op rhumb.Op = "storage.Open"
 	dir := s.cfg.Dir
 	if err := makeDir(s.fs, dir); err != nil {
@@ -140,7 +140,7 @@ func (s *Store) own() error {
 	}
 	lock, err := s.fs.Lock(s.fs.PathJoin(dir, lockName))
 	if err != nil {
-		return lockError(op, dir, s.owner(), err)
+		return lockError(op, dir, s.describeOwner(), err)
 	}
 	s.lock = lock
 	if err := s.prepareDisk(); err != nil {
@@ -154,8 +154,8 @@ func (s *Store) own() error {
 	return ioError(op, dir, err)
 }
 
-// owner names the process that holds the directory, as far as that is known.
-func (s *Store) owner() string {
+// describeOwner names the process that holds the directory, as far as that is known.
+func (s *Store) describeOwner() string {
 	b, err := readFile(s.fs, s.fs.PathJoin(s.cfg.Dir, ownerName))
 	if err != nil || len(b) == 0 {
 		return ""
@@ -173,7 +173,7 @@ func (s *Store) openDatabase() error {
 	}
 	s.lengths, s.fs.lengths, s.fs.created = lengths, lengths, s.watchManifest
 	s.fitMemTable()
-	o := s.options()
+	o := s.pebbleOptions()
 	o.ErrorIfNotExists = !s.fresh && !s.emptied
 	s.sealer = newSealer(s)
 	db, err := pebble.Open(s.dataDir(), o)
@@ -207,8 +207,8 @@ func (s *Store) lengthFailed(err error) {
 	s.log.Warn("the synced length of the log was not put on record, the older one stands", "store", s.cfg.Dir, "err", err)
 }
 
-// begin checks that the database belongs to the STORE file, counts the boot, and reads the ranges.
-func (s *Store) begin() error {
+// beginBoot checks that the database belongs to the STORE file, counts the boot, and reads the ranges.
+func (s *Store) beginBoot() error {
 	const op rhumb.Op = "storage.Open"
 	local := s.Local(SpaceStore)
 	id, ok, err := local.Get([]byte(localStore))
@@ -245,7 +245,7 @@ func (s *Store) begin() error {
 }
 
 // countBoot increments the boot sequence, to least if that is more: first in the database, then in the STORE file. A
-// database that is behind the file has lost what it had made durable.
+// checkDatabase that is behind the file has lost what it had made durable.
 func (s *Store) countBoot(op rhumb.Op, least rhumb.BootSeq) error {
 	local := s.Local(SpaceStore)
 	stored, ok, err := local.Get([]byte(localBoot))
@@ -271,9 +271,6 @@ func (s *Store) countBoot(op rhumb.Op, least rhumb.BootSeq) error {
 	}
 	s.mu.Lock()
 	s.header.boot = rhumb.BootSeq(boot)
-	if s.cfg.NoSync {
-		s.header.flags |= flagLossy
-	}
 	h := s.header
 	s.mu.Unlock()
 	return writeHeader(s.fs, s.cfg.Dir, &h)
@@ -294,7 +291,7 @@ func (s *Store) Close() error {
 	s.sealer.stop()
 	damageErr := s.placeDamage(false) // what was met last; to read the ranges would hold up the stop
 	logs := int(s.db.Metrics().WAL.Files)
-	err := s.fault("storage.Store.Close", s.db.Close())
+	err := s.dbError("storage.Store.Close", s.db.Close())
 	err = errors.Join(err, damageErr, s.lengths.close())
 	if err == nil {
 		err = s.sealClean(logs)
@@ -303,7 +300,7 @@ func (s *Store) Close() error {
 }
 
 // Flush writes what is in memory into table files. The log makes it durable in any case.
-func (s *Store) Flush() error { return s.fault("storage.Store.Flush", s.db.Flush()) }
+func (s *Store) Flush() error { return s.dbError("storage.Store.Flush", s.db.Flush()) }
 
 // Compact rewrites the tables of one range, so that what was collected takes no room any more.
 func (s *Store) Compact(id rhumb.RangeID) error {
@@ -311,7 +308,7 @@ func (s *Store) Compact(id rhumb.RangeID) error {
 	if span.Upper == nil {
 		span.Upper = keyspaceEnd
 	}
-	return s.fault("storage.Store.Compact", s.db.Compact(context.Background(), span.Lower, span.Upper, false))
+	return s.dbError("storage.Store.Compact", s.db.Compact(context.Background(), span.Lower, span.Upper, false))
 }
 
 // Dir gives the directory of the store.
@@ -378,8 +375,8 @@ func (s *Store) Ranges() ([]RangeState, error) {
 	return out, nil
 }
 
-// absolute makes a path independent of how it was written, so that one process cannot own a directory twice.
-func absolute(fsys vfs.FS, dir string) string {
+// absolutePath makes a path independent of how it was written, so that one process cannot own a directory twice.
+func absolutePath(fsys vfs.FS, dir string) string {
 	if vfs.Root(fsys) != vfs.Default {
 		return dir
 	}

@@ -25,7 +25,7 @@ import (
 //
 // A slot is written after each sync of the log and before anyone learns of that sync, but it is itself synced in the
 // background only. So a killed process leaves it exact. A power loss may leave it behind; then the promises inside the
-// log count, which lack no more than the last sync.
+// checkLog count, which lack no more than the last sync.
 const (
 	syncedName     = "SYNCED"
 	syncedMagic    = "RHUMBSYN"
@@ -70,8 +70,8 @@ func decodeSynced(b []byte) (st syncedState, fault int64) {
 		case allZero(slot):
 		case string(slot[:8]) != syncedMagic || binary.BigEndian.Uint64(slot[40:]) != xxh3.Hash(slot[:40]):
 			fault = int64(at)
-		case word(slot, 1) > st.generation:
-			st = syncedState{word(slot, 1), word(slot, 2), word(slot, 3), int64(word(slot, 4))}
+		case wordAt(slot, 1) > st.generation:
+			st = syncedState{wordAt(slot, 1), wordAt(slot, 2), wordAt(slot, 3), int64(wordAt(slot, 4))}
 		}
 	}
 	return st, fault
@@ -119,7 +119,7 @@ func openSynced(fsys vfs.FS, dir string, st syncedState, failed func(error)) (*s
 	s := &syncedFile{f: f, state: st, failed: failed}
 	// Both slots are written: one that is damaged is replaced.
 	for range 2 {
-		if err = s.write(); err != nil {
+		if err = s.writeSlot(); err != nil {
 			break
 		}
 	}
@@ -145,8 +145,8 @@ func syncedFull(fsys vfs.FS, dir, path string, st syncedState) error {
 	return replaceFile(fsys, dir, syncedName, b)
 }
 
-// write writes the next slot; s.mu is held, or nobody else knows s.
-func (s *syncedFile) write() error {
+// writeSlot writes the next slot; s.mu is held, or nobody else knows s.
+func (s *syncedFile) writeSlot() error {
 	s.state.generation++
 	at := int64(s.state.generation%2) * syncedSector
 	_, err := s.f.WriteAt(s.state.encode(), at)
@@ -154,17 +154,17 @@ func (s *syncedFile) write() error {
 	return err
 }
 
-func (s *syncedFile) update(change func(st *syncedState)) {
+func (s *syncedFile) updateState(change func(st *syncedState)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change(&s.state)
-	if err := s.write(); err != nil {
+	if err := s.writeSlot(); err != nil {
 		s.failed(err)
 	}
 }
 
 func (s *syncedFile) began(number uint64) {
-	s.update(func(st *syncedState) {
+	s.updateState(func(st *syncedState) {
 		st.number, st.length = number, 0
 		if st.first == 0 {
 			st.first = number
@@ -173,7 +173,7 @@ func (s *syncedFile) began(number uint64) {
 }
 
 func (s *syncedFile) synced(number uint64, length int64) {
-	s.update(func(st *syncedState) {
+	s.updateState(func(st *syncedState) {
 		if number == st.number {
 			st.length = max(st.length, length)
 		}
@@ -182,12 +182,12 @@ func (s *syncedFile) synced(number uint64, length int64) {
 
 // flushed says that the content of all log files before first is in tables.
 func (s *syncedFile) flushed(first uint64) {
-	s.update(func(st *syncedState) { st.first = max(st.first, first) })
+	s.updateState(func(st *syncedState) { st.first = max(st.first, first) })
 }
 
 // onlyNewest says that the content of all log files but the newest is in tables, and makes that durable.
 func (s *syncedFile) onlyNewest() error {
-	s.update(func(st *syncedState) { st.first = st.number })
+	s.updateState(func(st *syncedState) { st.first = st.number })
 	return s.sync()
 }
 

@@ -13,18 +13,18 @@ import (
 // Undo removes all entries above a position with everything that they wrote. It reads the log records of these entries,
 // and fails when one of them cannot be read; the batch is then unchanged. Undoing a committed entry panics (I5).
 func (b *Batch) Undo(id rhumb.RangeID, above rhumb.Seq) error {
-	g := b.stage(id)
+	g := b.stageRange(id)
 	if above < g.log.Commit {
 		panic(fmt.Sprintf("storage: range %s: undo above %d reaches below the commit position %d", id, above, g.log.Commit))
 	}
 	if above >= g.log.Last.Seq {
 		return nil
 	}
-	pos, hlc, total, err := b.position(g, above)
+	pos, hlc, total, err := b.positionAt(g, above)
 	if err != nil {
 		return err
 	}
-	stored, err := b.s.records(id, above+1, g.durable)
+	stored, err := b.s.readIndexEntries(id, above+1, g.durable)
 	if err != nil {
 		return err
 	}
@@ -64,22 +64,22 @@ func (b *Batch) undoEntry(id rhumb.RangeID, e *entry.Entry) {
 	b.delete(b.key)
 }
 
-// records reads the entries from..to, both included, in index form. All of them must be there.
-func (s *Store) records(id rhumb.RangeID, from, to rhumb.Seq) ([]*entry.Entry, error) {
+// readIndexEntries reads the entries from..to, both included, in index form. All of them must be there.
+func (s *Store) readIndexEntries(id rhumb.RangeID, from, to rhumb.Seq) ([]*entry.Entry, error) {
 	const op rhumb.Op = "storage.Batch.Undo"
 	if from > to {
 		return nil, nil
 	}
 	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: keys.AppendLog(nil, id, from), UpperBound: keys.AppendLog(nil, id, to+1)})
 	if err != nil {
-		return nil, s.fault(op, err)
+		return nil, s.dbError(op, err)
 	}
 	defer func() { _ = it.Close() }()
 	var out []*entry.Entry
 	for ok := it.First(); ok; ok = it.Next() {
 		v, err := it.ValueAndErr()
 		if err != nil {
-			return nil, s.fault(op, err)
+			return nil, s.dbError(op, err)
 		}
 		seq := from + rhumb.Seq(len(out))
 		r, err := decodeRecord(append([]byte(nil), v...))
@@ -92,7 +92,7 @@ func (s *Store) records(id rhumb.RangeID, from, to rhumb.Seq) ([]*entry.Entry, e
 		out = append(out, r.entry)
 	}
 	if err := it.Error(); err != nil {
-		return nil, s.fault(op, err)
+		return nil, s.dbError(op, err)
 	}
 	if want := int(to-from) + 1; len(out) != want {
 		return nil, s.badRecord(op, id, from+rhumb.Seq(len(out)), rhumb.E(op, rhumb.Corrupt, "the record is missing"))

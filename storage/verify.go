@@ -30,9 +30,6 @@ type VerifyReport struct {
 	Faults   []Fault `json:"faults,omitempty"`
 }
 
-// OK reports whether nothing was found wrong.
-func (r *VerifyReport) OK() bool { return len(r.Faults) == 0 }
-
 // Verify reads every file and every key of a store that no process has open, and changes nothing but the lock. A nil
 // file system is the operating system's. An error means that the store could not be looked at; what is wrong with it stands
 // in the report.
@@ -41,24 +38,24 @@ func Verify(dir string, fsys vfs.FS) (VerifyReport, error) {
 	if fsys == nil {
 		fsys = vfs.Default
 	}
-	v := &verifier{fs: fsys, dir: absolute(fsys, dir), weights: map[rhumb.RangeID]int64{}}
+	v := &verifier{fs: fsys, dir: absolutePath(fsys, dir), weights: map[rhumb.RangeID]int64{}}
 	if _, err := fsys.Stat(fsys.PathJoin(v.dir, headerName)); errors.Is(err, fs.ErrNotExist) {
 		if _, err := fsys.Stat(fsys.PathJoin(v.dir, dataName)); err != nil {
 			return v.report, rhumb.Ef(op, rhumb.NotFound, "%s holds no store", v.dir)
 		}
-		v.fault(fsys.PathJoin(v.dir, headerName), -1, "the STORE file is missing")
+		v.addFault(fsys.PathJoin(v.dir, headerName), -1, "the STORE file is missing")
 	}
 	lock, err := fsys.Lock(fsys.PathJoin(v.dir, lockName))
 	if err != nil {
 		return v.report, lockError(op, v.dir, "", err)
 	}
 	defer func() { _ = lock.Close() }()
-	v.header()
-	v.seal()
-	if err := errors.Join(v.files(), v.logs()); err != nil {
+	v.checkHeader()
+	v.checkSeal()
+	if err := errors.Join(v.checkFiles(), v.checkLogs()); err != nil {
 		return v.report, ioError(op, v.dir, err)
 	}
-	v.database()
+	v.checkDatabase()
 	return v.report, nil
 }
 
@@ -70,23 +67,23 @@ type verifier struct {
 	weights map[rhumb.RangeID]int64 // what the versions of each range weigh
 }
 
-func (v *verifier) fault(file string, offset int64, what string) {
+func (v *verifier) addFault(file string, offset int64, what string) {
 	if len(v.report.Faults) < VerifyFaultsMax {
 		v.report.Faults = append(v.report.Faults, Fault{file, offset, what})
 	}
 }
 
-func (v *verifier) header() {
+func (v *verifier) checkHeader() {
 	_, found, err := readHeader(v.fs, v.dir)
 	if err != nil {
-		v.fault(v.fs.PathJoin(v.dir, headerName), -1, err.Error())
+		v.addFault(v.fs.PathJoin(v.dir, headerName), -1, err.Error())
 	}
 	if found {
 		v.report.Files++
 	}
 }
 
-func (v *verifier) seal() {
+func (v *verifier) checkSeal() {
 	path := v.fs.PathJoin(v.dir, sealName)
 	b, err := readFile(v.fs, path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -98,21 +95,21 @@ func (v *verifier) seal() {
 		s, err = decodeSeal(path, b)
 	}
 	if err != nil {
-		v.fault(path, -1, err.Error())
+		v.addFault(path, -1, err.Error())
 		return
 	}
-	faults, err := s.check(v.fs, v.fs.PathJoin(v.dir, dataName))
+	faults, err := s.checkFiles(v.fs, v.fs.PathJoin(v.dir, dataName))
 	if err != nil {
-		v.fault(path, -1, err.Error())
+		v.addFault(path, -1, err.Error())
 	}
 	for _, f := range faults {
-		v.fault(f.File, f.Offset, f.What)
+		v.addFault(f.File, f.Offset, f.What)
 	}
 	v.sealed = s
 }
 
-// logs looks for damage in the logs that the next start would read.
-func (v *verifier) logs() error {
+// checkLogs looks for damage in the logs that the next start would read.
+func (v *verifier) checkLogs() error {
 	dir := v.fs.PathJoin(v.dir, dataName)
 	logs, err := listLogs(v.fs, dir)
 	if err != nil {
@@ -126,21 +123,21 @@ func (v *verifier) logs() error {
 		v.report.Files++
 	}
 	if slot >= 0 {
-		v.fault(v.fs.PathJoin(v.dir, syncedName), slot, "the checksum does not match")
+		v.addFault(v.fs.PathJoin(v.dir, syncedName), slot, "the checksum does not match")
 	}
 	check := logCheck{fs: v.fs, dir: dir, logs: logs, synced: state, sealed: v.sealed}
-	if f := check.missing(); f != nil && !v.sealed.clean {
-		v.fault(f.File, f.Offset, f.What)
+	if f := check.missingLog(); f != nil && !v.sealed.clean {
+		v.addFault(f.File, f.Offset, f.What)
 	}
 	at, verdict, err := check.run()
 	if err == nil && verdict.what == logDamaged {
-		v.fault(logs[at].path, verdict.at, verdict.why)
+		v.addFault(logs[at].path, verdict.at, verdict.why)
 	}
 	return err
 }
 
-// files reads every file of the database; tables block by block.
-func (v *verifier) files() error {
+// checkFiles reads every file of the database; tables block by block.
+func (v *verifier) checkFiles() error {
 	dir := v.fs.PathJoin(v.dir, dataName)
 	names, err := v.fs.List(dir)
 	if err != nil {
@@ -153,7 +150,7 @@ func (v *verifier) files() error {
 		path := v.fs.PathJoin(dir, n)
 		info, err := v.fs.Stat(path)
 		if err != nil {
-			v.fault(path, -1, err.Error())
+			v.addFault(path, -1, err.Error())
 			continue
 		}
 		v.report.Files++
@@ -165,7 +162,7 @@ func (v *verifier) files() error {
 		}
 		if err != nil {
 			f := faultOf(path, err)
-			v.fault(path, f.Offset, f.What)
+			v.addFault(path, f.Offset, f.What)
 		}
 	}
 	return nil
@@ -214,39 +211,39 @@ func (quiet) Fatalf(format string, args ...any) {
 	panic("storage.Verify: " + fmt.Sprintf(format, args...))
 }
 
-// database opens the database without changing it and reads every key.
-func (v *verifier) database() {
+// checkDatabase opens the database without changing it and reads every key.
+func (v *verifier) checkDatabase() {
 	dir := v.fs.PathJoin(v.dir, dataName)
 	db, err := pebble.Open(dir, verifyOptions(v.fs))
 	if err != nil {
 		f := faultOf(dir, err)
-		v.fault(f.File, f.Offset, f.What)
+		v.addFault(f.File, f.Offset, f.What)
 		return
 	}
 	defer func() { _ = db.Close() }()
 	s := &Store{cfg: Config{Dir: v.dir}, db: db, ranges: map[rhumb.RangeID]*rangeState{}}
-	if err := v.keys(db); err != nil {
+	if err := v.checkKeys(db); err != nil {
 		f := faultOf(dir, err)
-		v.fault(f.File, f.Offset, f.What)
+		v.addFault(f.File, f.Offset, f.What)
 		return
 	}
-	if err := s.loadRanges("storage.Verify", keys.ReplicatedSpan().Lower, func(_ rhumb.RangeID, err error) { v.fault(dir, -1, err.Error()) }); err != nil {
-		v.fault(dir, -1, err.Error())
+	if err := s.loadRanges("storage.Verify", keys.ReplicatedSpan().Lower, func(_ rhumb.RangeID, err error) { v.addFault(dir, -1, err.Error()) }); err != nil {
+		v.addFault(dir, -1, err.Error())
 		return
 	}
 	v.report.Ranges = len(s.ranges)
 	for id, rs := range s.ranges {
 		if size, _ := s.Size(id); size.Data != v.weights[id] {
-			v.fault(dir, -1, fmt.Sprintf("range %s: %d bytes of versions are there, %d are on record", id, v.weights[id], size.Data))
+			v.addFault(dir, -1, fmt.Sprintf("range %s: %d bytes of versions are there, %d are on record", id, v.weights[id], size.Data))
 		}
-		if err := v.log(s, rs.snapshot()); err != nil {
-			v.fault(dir, -1, err.Error())
+		if err := v.checkLog(s, rs.snapshot()); err != nil {
+			v.addFault(dir, -1, err.Error())
 		}
 	}
 }
 
-// keys reads every key and checks the form of keys and values.
-func (v *verifier) keys(db *pebble.DB) error {
+// checkKeys reads every key and checks the form of keys and values.
+func (v *verifier) checkKeys(db *pebble.DB) error {
 	it, err := db.NewIter(nil)
 	if err != nil {
 		return err
@@ -264,7 +261,7 @@ func (v *verifier) keys(db *pebble.DB) error {
 			v.weights[id] += int64(versionWeight(len(name), len(value)))
 		}
 		if err := checkPair(it.Key(), value); err != nil {
-			v.fault(v.fs.PathJoin(v.dir, dataName), -1, "key "+keys.Format(it.Key())+": "+err.Error())
+			v.addFault(v.fs.PathJoin(v.dir, dataName), -1, "key "+keys.Format(it.Key())+": "+err.Error())
 		}
 	}
 	return it.Error()
@@ -297,8 +294,8 @@ func checkPair(key, value []byte) error {
 	return nil
 }
 
-// log reads every entry behind the trim position with its values, and checks that each follows the one before.
-func (v *verifier) log(s *Store, st RangeState) error {
+// checkLog reads every entry behind the trim position with its values, and checks that each follows the one before.
+func (v *verifier) checkLog(s *Store, st RangeState) error {
 	var prev entry.Hash
 	for from := st.Trim + 1; from <= st.Last.Seq; {
 		entries, err := s.Entries(st.Range, from, st.Last.Seq, 0)

@@ -3,7 +3,6 @@ package storagetest
 import (
 	"encoding/binary"
 	"errors"
-	"io"
 	"path"
 	"slices"
 	"strconv"
@@ -157,7 +156,7 @@ const (
 // Create makes a file, and takes over the decision about its durability if it is a log file.
 func (d *Disk) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	f, err := d.FS.Create(name, c)
-	return d.watch(name, f, err)
+	return d.watchLog(name, f, err)
 }
 
 // ReuseForWrite is Create for a log file that is used again.
@@ -181,7 +180,7 @@ func (d *Disk) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.O
 	return &diskSynced{f, d}, err
 }
 
-func (d *Disk) watch(name string, f vfs.File, err error) (vfs.File, error) {
+func (d *Disk) watchLog(name string, f vfs.File, err error) (vfs.File, error) {
 	if err != nil || path.Ext(name) != logExt {
 		return f, err
 	}
@@ -193,9 +192,6 @@ func (d *Disk) watch(name string, f vfs.File, err error) (vfs.File, error) {
 
 // Unwrap returns the file system below.
 func (d *Disk) Unwrap() vfs.FS { return d.mem }
-
-// Lock is that of the file system below, which belongs to one engine at a time.
-func (d *Disk) Lock(name string) (io.Closer, error) { return d.FS.Lock(name) }
 
 // diskLog is a log file whose syncs succeed at once.
 type diskLog struct {

@@ -235,8 +235,8 @@ func TestDiskFull(t *testing.T) {
 	if err := b.Apply(); rhumb.KindOf(err) != rhumb.DiskFull {
 		t.Fatalf("append at 3.9 %% free: %v, want disk_full", err)
 	}
-	if _, _, err := w.Store.Get(rhumb.Key{Table: 1, Home: l.ID, Name: []byte("b")}, storage.Newest); err != nil {
-		t.Errorf("read on a full disk: %v", err)
+	if f, err := w.Store.Lookup(rhumb.Key{Table: 1, Home: l.ID, Name: []byte("b")}, storage.Newest); err != nil || f.Value == nil {
+		t.Errorf("read on a full disk: %+v, %v", f, err)
 	}
 	if c := w.Collect(l, storage.CollectLimits{Before: storage.Newest}); c.Versions == 0 {
 		t.Error("nothing is collected on a full disk")
@@ -273,8 +273,8 @@ func TestSyncOutstanding(t *testing.T) {
 	if err := b.Apply(); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := w.Store.Get(rhumb.Key{Table: 1, Home: l.ID, Name: []byte("a")}, storage.Newest); err != nil {
-		t.Errorf("an applied batch is not visible: %v", err)
+	if f, err := w.Store.Lookup(rhumb.Key{Table: 1, Home: l.ID, Name: []byte("a")}, storage.Newest); err != nil || f.Value == nil {
+		t.Errorf("an applied batch is not visible: %+v, %v", f, err)
 	}
 	<-blocked
 	for deadline := time.Now().Add(30 * time.Second); w.Store.SyncOutstanding() < time.Millisecond; {

@@ -28,7 +28,7 @@ func TestMetamorphic(t *testing.T) {
 	}
 }
 
-// state is the model of a whole store.
+// stateAt is the model of a whole store.
 type state map[rhumb.RangeID]*storagetest.Log
 
 func (s state) clone() state {
@@ -228,12 +228,9 @@ func (m *metamorphic) writeTo(b *storage.Batch, l *storagetest.Log) {
 		l.Trim += rhumb.Seq(m.rnd.IntN(int(l.Commit-l.Trim) + 1))
 		b.SetCommit(l.ID, l.CommitPos())
 		b.Trim(l.ID, l.Trim)
-	case n == 18:
+	default:
 		l.Promised = max(l.Promised, m.epoch)
 		b.SetPromised(l.ID, l.Promised)
-	default:
-		l.Closed = max(l.Closed, rhumb.Timestamp(m.rnd.IntN(1000)))
-		b.SetClosed(l.ID, l.Closed)
 	}
 }
 

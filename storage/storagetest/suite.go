@@ -175,12 +175,10 @@ var cases = []Case{
 	}},
 	{Name: "promise, epoch start and lineage", Do: func(w *World) []*Log {
 		l := w.Create(R)
-		l.Promised, l.Closed = 7, 9
+		l.Promised = 7
 		w.Batch(func(b *storage.Batch) {
 			b.SetPromised(R, 7)
 			b.SetPromised(R, 5) // ignored
-			b.SetClosed(R, 9)
-			b.SetClosed(R, 8) // ignored
 			b.Append(R, l.Add(3, 1), storage.Commit{})
 			b.Append(R, l.Add(7, 2), storage.Commit{})
 			b.Append(R, l.Add(7, 2, Put("a", "1")), storage.Commit{})
@@ -278,7 +276,7 @@ var cases = []Case{
 		return []*Log{l}
 	}, Check: func(w *World) {
 		// a: 20 versions, one left; k0: 7, one left; k1: 7 and a tombstone, none left; k2: 6, one left and one beyond trim.
-		if n := versions(w); n != 5 {
+		if n := countVersions(w); n != 5 {
 			w.Errorf("%d versions are left, want 5", n)
 		}
 	}},
@@ -309,7 +307,7 @@ var cases = []Case{
 		w.Collect(l, storage.CollectLimits{Before: storage.Newest, WritesMax: 3})
 		return []*Log{l}
 	}, Check: func(w *World) {
-		if n := versions(w); n != 6 { // the last entry's own predecessor waits for the next trim
+		if n := countVersions(w); n != 6 { // the last entry's own predecessor waits for the next trim
 			w.Errorf("%d versions are left, want 6", n)
 		}
 	}},
@@ -418,7 +416,7 @@ var cases = []Case{
 		}
 		return []*Log{other}
 	}, Check: func(w *World) {
-		if _, ok := w.Store.State(R); ok || versions(w) != 1 {
+		if _, ok := w.Store.State(R); ok || countVersions(w) != 1 {
 			w.Error("the dropped range is still there")
 		}
 	}},
@@ -520,8 +518,8 @@ func mustCommit(w *World, b *storage.LocalBatch) {
 	}
 }
 
-// versions collects all ranges, which a crash may have undone, and counts the versions that are left in the store.
-func versions(w *World) int64 {
+// countVersions collects all ranges, which a crash may have undone, and counts the versions that are left in the store.
+func countVersions(w *World) int64 {
 	w.Helper()
 	states, err := w.Store.Ranges()
 	if err != nil {

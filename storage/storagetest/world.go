@@ -56,11 +56,11 @@ func Seed(t testing.TB, fixed int64) int64 {
 // NewWorld makes an empty disk and opens a store on it. The store is closed at the end of the test.
 func NewWorld(t testing.TB, seed int64) *World {
 	w := &World{TB: t, Rand: rand.New(rand.NewPCG(uint64(seed), 0)), Mem: vfs.NewCrashableMem()}
-	t.Cleanup(w.end)
+	t.Cleanup(w.closeStore)
 	return w
 }
 
-func (w *World) end() {
+func (w *World) closeStore() {
 	if w.Store != nil {
 		if err := w.Store.Close(); err != nil && !w.expected {
 			w.Errorf("close: %v", err)
@@ -92,7 +92,7 @@ func (w *World) Open() error {
 		Dir: Dir, FS: fs, MemTableBytes: 1 << 20, CacheBytes: 1 << 20,
 		DiskFree:     func(string) (uint64, uint64, error) { return 50, 100, nil },
 		FatalHandler: func(msg string) { panic("storagetest: the store ended the process: " + msg) },
-		Misuse:       w.misuse,
+		Misuse:       w.noteMisuse,
 	}
 	if w.Config != nil {
 		w.Config(&cfg)
@@ -104,7 +104,7 @@ func (w *World) Open() error {
 	return err
 }
 
-func (w *World) misuse(what string) {
+func (w *World) noteMisuse(what string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, id := range w.dropped {
@@ -163,7 +163,7 @@ func (w *World) Verify() {
 	w.Helper()
 	w.Stop()
 	rep, err := storage.Verify(Dir, w.Mem)
-	if err != nil || !rep.OK() {
+	if err != nil || len(rep.Faults) > 0 {
 		w.Fatalf("verify: %v %v", rep.Faults, err)
 	}
 	w.Start()
