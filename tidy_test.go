@@ -51,6 +51,7 @@ var owners = map[string][]string{
 	"github.com/anishathalye/porcupine": {"sim/check"},
 	"github.com/cockroachdb/pebble":     {"storage", "storage/storagetest"},
 	"github.com/fxamacker/cbor":         {"raftmeta", "raftmeta/catalog"},
+	"github.com/hashicorp/golang-lru":   {"client"},
 	"github.com/hashicorp/memberlist":   {"node/peer"},
 	"github.com/klauspost/compress":     {"snapshot/inspect"},
 	"github.com/knadh/koanf":            {"cmd/rhumb", "node"},
