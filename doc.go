@@ -28,7 +28,7 @@
 //	client/write.go             Table.Put             encodes the value
 //	client/write.go             plan.toHome           finds the region of the record
 //	client/send.go              Client.send           retries until the deadline, under one request ID
-//	client/link.go              link.do               adds the request to the next frame for that node
+//	client/stream/call.go       Conn.Do               adds the request to the next frame for that node
 //	node/server/kv.go           KV.serve              decodes the request
 //	node/server/kv.go           KV.propose            forwards the request if another node is primary
 //	node/host/propose.go        Host.Propose          admits the batch, or refuses it as overloaded

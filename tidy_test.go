@@ -24,8 +24,8 @@ var layers = [][]string{
 	{"."},
 	{"hlc", "keys", "geo", "entry", "wan", "api/rhumbpb", "bench/load", "node/closed", "node/memory", "snapshot/format", "snapshot/shm"},
 	{"sched", "geo/rtt", "api", "storage", "raftmeta/catalog", "node/replica", "node/lease", "sim/check", "sim/model", "sim/voter", "snapshot/rtree", "bench/roads"},
-	{"raftmeta/place", "storage/storagetest", "client", "snapshot/segment", "snapshot/reader"},
-	{"raftmeta", "snapshot/roll", "snapshot/inspect"},
+	{"raftmeta/place", "storage/storagetest", "client/stream", "snapshot/segment", "snapshot/reader"},
+	{"raftmeta", "client", "snapshot/roll", "snapshot/inspect"},
 	{"snapshot"},
 	{"node/host", "node/route", "node/peer", "node/admin", "node/server", "node/publish"},
 	{"node"},
@@ -51,6 +51,7 @@ var owners = map[string][]string{
 	"github.com/anishathalye/porcupine": {"sim/check"},
 	"github.com/cockroachdb/pebble":     {"storage", "storage/storagetest"},
 	"github.com/fxamacker/cbor":         {"raftmeta", "raftmeta/catalog"},
+	"github.com/hashicorp/golang-lru":   {"client"},
 	"github.com/hashicorp/memberlist":   {"node/peer"},
 	"github.com/klauspost/compress":     {"snapshot/inspect"},
 	"github.com/knadh/koanf":            {"cmd/rhumb", "node"},
@@ -58,9 +59,9 @@ var owners = map[string][]string{
 	"github.com/spf13/cobra":            {"cmd/rhumb"},
 	"go.etcd.io/raft":                   {"raftmeta"},
 	"gonum.org/v1/plot":                 {"bench/image"},
-	"google.golang.org/grpc":            {"api", "api/rhumbpb", "client", "node", "node/peer", "node/server"},
+	"google.golang.org/grpc":            {"api", "api/rhumbpb", "client", "client/stream", "node", "node/peer", "node/server"},
 	"google.golang.org/protobuf": {
-		"api", "api/rhumbpb", "client", "node", "node/admin", "node/host", "node/peer", "node/route", "node/server",
+		"api", "api/rhumbpb", "node", "node/admin", "node/host", "node/peer", "node/route", "node/server",
 		"raftmeta", // its messages are raftpb
 	},
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
+	"github.com/rhumbdb/rhumb/client/stream"
 )
 
 // Client is a connection to a cluster. Make one per process with Open, and Close it.
@@ -34,8 +35,8 @@ type Client struct {
 
 	here rhumb.Region // the caller's region; fixed by Open
 
-	mu     sync.Mutex // guards the two below
-	links  map[string]*link
+	mu     sync.Mutex              // guards the two below
+	conns  map[string]*stream.Conn // by address
 	closed bool
 	rtt    distances
 	// listeners counts the surveys that wait for answers after their decision.
@@ -69,7 +70,7 @@ func newClient(cfg Config) (*Client, error) {
 	}
 	c := &Client{
 		cfg: cfg, log: cfg.Logger, meta: newMetadata(), homes: newHomes(cfg.HomesMax),
-		budget: newBudget(cfg.RetryBurst, cfg.RetryRatio), links: map[string]*link{},
+		budget: newBudget(cfg.RetryBurst, cfg.RetryRatio), conns: map[string]*stream.Conn{},
 		window: windows{m: map[rhumb.RangeID]*window{}}, rtt: distances{m: map[string]distance{}},
 	}
 	c.locator = newLocator(c)
@@ -107,11 +108,11 @@ func (c *Client) Close() {
 	c.cancel()
 	c.mu.Lock()
 	c.closed = true
-	links := c.links
-	c.links = nil
+	conns := c.conns
+	c.conns = nil
 	c.mu.Unlock()
-	for _, l := range links {
-		l.close()
+	for _, conn := range conns {
+		conn.Close()
 	}
 	c.work.Wait()
 }
@@ -138,27 +139,29 @@ func (c *Client) Cluster() rhumb.ClusterID {
 	return c.meta.cluster
 }
 
-// link gives the link to an address, making it if there is none.
-func (c *Client) link(addr string) (*link, error) {
+// connTo returns the connection to an address, and creates it if there is none.
+func (c *Client) connTo(addr string) (*stream.Conn, error) {
 	const op rhumb.Op = "client.Client"
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return nil, rhumb.E(op, rhumb.Canceled, "the client is closed")
 	}
-	if l := c.links[addr]; l != nil {
-		return l, nil
+	if conn := c.conns[addr]; conn != nil {
+		return conn, nil
 	}
-	l, err := newLink(addr, &c.cfg, &c.m, c.Cluster)
+	conn, err := stream.New(stream.Config{
+		Addr: addr, Dial: c.cfg.Dial, ConnectTimeout: c.cfg.ConnectTimeout, Cluster: c.Cluster, Counters: &c.m.conns,
+	})
 	if err != nil {
 		return nil, err
 	}
-	c.links[addr] = l
-	return l, nil
+	c.conns[addr] = conn
+	return conn, nil
 }
 
-// prune closes the links to addresses at which metadata knows no node any more.
-func (c *Client) prune() {
+// closeUnknown closes the connections to addresses at which metadata knows no node any more.
+func (c *Client) closeUnknown() {
 	keep := map[string]bool{}
 	for _, a := range c.cfg.Addrs {
 		keep[a] = true
@@ -166,27 +169,18 @@ func (c *Client) prune() {
 	for _, n := range c.meta.sortedNodes() {
 		keep[n.Addr] = true
 	}
-	var drop []*link
+	var drop []*stream.Conn
 	c.mu.Lock()
-	for addr, l := range c.links {
+	for addr, conn := range c.conns {
 		if !keep[addr] {
-			drop = append(drop, l)
-			delete(c.links, addr)
+			drop = append(drop, conn)
+			delete(c.conns, addr)
 		}
 	}
 	c.mu.Unlock()
-	for _, l := range drop {
-		l.close()
+	for _, conn := range drop {
+		conn.Close()
 	}
-}
-
-// admin gives the Cluster service at an address.
-func (c *Client) admin(addr string) (rhumbpb.ClusterClient, error) {
-	l, err := c.link(addr)
-	if err != nil {
-		return nil, err
-	}
-	return rhumbpb.NewClusterClient(l.conn.Client()), nil
 }
 
 // nearestFirst lists the addresses of all live nodes and of Config.Addrs, the nearest first.
@@ -227,11 +221,11 @@ func ask[T any](ctx context.Context, c *Client, op rhumb.Op, call func(context.C
 type answered struct{ error }
 
 func askAt[T any](ctx context.Context, c *Client, op rhumb.Op, addr string, call func(context.Context, rhumbpb.ClusterClient) (T, error)) (out T, err error) {
-	cc, err := c.admin(addr)
+	conn, err := c.connTo(addr)
 	if err != nil {
 		return out, err
 	}
-	out, err = call(ctx, cc)
+	out, err = call(ctx, conn.Cluster())
 	if err == nil {
 		return out, nil
 	}

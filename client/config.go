@@ -12,20 +12,6 @@ import (
 
 // Bounds of a client. Those of one node are per node.
 const (
-	// framesMax bounds the frames sent to one node of which no request is answered yet. While that many are under way,
-	// requests gather, so that the next frame carries them all.
-	framesMax = 4
-	// stallMax is how long requests gather at most before a further frame is sent all the same.
-	stallMax = 2 * time.Millisecond
-	// frameRequestsMax bounds the requests of one frame, and frameBytesMax their size in bytes; one request always fits.
-	frameRequestsMax = 1_024
-	frameBytesMax    = 4 << 20
-	// directBytesMax bounds what a lone caller sends on its own goroutine: it lies below the flow-control window of an
-	// idle stream, so that the send does not block.
-	directBytesMax = 16 << 10
-	// queueRequestsMax and queueBytesMax bound what waits to be sent to one node; beyond it calls fail as Overloaded.
-	queueRequestsMax = 1 << 16
-	queueBytesMax    = 64 << 20
 	// redirectsMax bounds how often one call follows newer descriptors without a pause.
 	redirectsMax = 4
 	// hopsMax is how often a node may pass a request on when the client cannot send it to the primary itself.

@@ -19,7 +19,7 @@ func (p *plan) orCreate(ctx context.Context) (BatchResult, error) {
 	}
 	var guess rhumb.RegionID
 	if m.Kind == rhumb.Patch && m.Cond.Kind == rhumb.Always && len(p.mutations) == 1 {
-		guess = c.homes.expected(m.Table, c.here.ID)
+		guess = c.homes.expectedRegion(m.Table, c.here.ID)
 	}
 	if guess == c.here.ID {
 		// Most patches meet a record that is here: no other region is asked.
@@ -29,7 +29,7 @@ func (p *plan) orCreate(ctx context.Context) (BatchResult, error) {
 		}
 		guess = 0
 	}
-	done, err := c.homes.create(ctx, nameKey{m.Table, string(m.Name)})
+	done, err := c.homes.lockCreation(ctx, nameKey{m.Table, string(m.Name)})
 	if err != nil {
 		return BatchResult{}, rhumb.WrapKind(p.op, kindOfContext(err), err)
 	}
@@ -114,7 +114,7 @@ func (p *plan) located(ctx context.Context, at location) (BatchResult, error) {
 // note remembers where the record of the first mutation is; 0 is nowhere.
 func (p *plan) note(region rhumb.RegionID) {
 	m := &p.mutations[0]
-	p.c.homes.saw(m.Table, region)
+	p.c.homes.recordSighting(m.Table, region)
 	if region != 0 {
 		p.c.homes.put(m.Table, m.Name, region)
 	}

@@ -1,9 +1,10 @@
 package client
 
 import (
-	"container/list"
 	"context"
 	"sync"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"github.com/rhumbdb/rhumb"
 )
@@ -14,106 +15,99 @@ type nameKey struct {
 	name  string
 }
 
-// homes remembers in which region named keys live: the least recently used is forgotten first. It also holds the right
-// to create a name, so that calls of one client do not create it in two regions at once.
+// homes caches what the client learns about where named keys live. It also holds the locks under which names are created, so that
+// two calls of one client do not create a name in two regions.
+//
+// A cached home may be wrong: another client may have deleted the record and created it elsewhere. Callers therefore use it only to
+// choose where to ask or write first. A primary that does not have the record says so.
 type homes struct {
-	most int
-
-	mu       sync.Mutex // guards all below
-	byKey    map[nameKey]*list.Element
-	recent   *list.List // of home, most recently used first
+	mu sync.Mutex // guards all below
+	// regions maps a name to its home region. When it is full, the least recently used name is dropped.
+	regions *simplelru.LRU[nameKey, rhumb.RegionID]
+	// creating holds the names that a call is creating. The channel is closed when the call is done.
 	creating map[nameKey]chan struct{}
-	lately   map[rhumb.TableID]sighting
+	// sightings holds the last search of each table.
+	sightings map[rhumb.TableID]sighting
 }
 
-// sighting is where the last record of a table was whose home had to be looked for.
+// sighting is where the last search for a name of a table found the record.
 type sighting struct {
-	region rhumb.RegionID // 0 for a name that no region had
-	again  bool           // so was the record before it
+	region   rhumb.RegionID // 0 if no region has the record
+	repeated bool           // the search before it had the same result
 }
 
-type home struct {
-	key    nameKey
-	region rhumb.RegionID
+// newHomes returns homes that cache up to capacity names, at least one.
+func newHomes(capacity int) *homes {
+	regions, err := simplelru.NewLRU[nameKey, rhumb.RegionID](max(capacity, 1), nil)
+	if err != nil {
+		panic(err) // the only error is a capacity below 1
+	}
+	return &homes{regions: regions, creating: map[nameKey]chan struct{}{}, sightings: map[rhumb.TableID]sighting{}}
 }
 
-func newHomes(most int) *homes {
-	return &homes{most: most, byKey: map[nameKey]*list.Element{}, recent: list.New(), creating: map[nameKey]chan struct{}{}, lately: map[rhumb.TableID]sighting{}}
-}
-
+// get returns the cached home of a name.
 func (h *homes) get(table rhumb.TableID, name []byte) (rhumb.RegionID, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	e, ok := h.byKey[nameKey{table, string(name)}]
-	if !ok {
-		return 0, false
-	}
-	h.recent.MoveToFront(e)
-	return e.Value.(home).region, true
+	return h.regions.Get(nameKey{table, string(name)})
 }
 
+// put caches the home of a name.
 func (h *homes) put(table rhumb.TableID, name []byte, region rhumb.RegionID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if e, ok := h.byKey[nameKey{table, string(name)}]; ok {
-		e.Value = home{e.Value.(home).key, region}
-		h.recent.MoveToFront(e)
-		return
-	}
-	k := nameKey{table, string(name)}
-	h.byKey[k] = h.recent.PushFront(home{k, region})
-	for h.recent.Len() > h.most {
-		last := h.recent.Back()
-		delete(h.byKey, last.Value.(home).key)
-		h.recent.Remove(last)
-	}
+	h.regions.Add(nameKey{table, string(name)}, region)
 }
 
-// forget drops what is remembered of a name, unless it is the region given.
+// forget drops the cached home of a name, unless it is the given region.
 func (h *homes) forget(table rhumb.TableID, name []byte, unless rhumb.RegionID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if e, ok := h.byKey[nameKey{table, string(name)}]; ok && e.Value.(home).region != unless {
-		delete(h.byKey, e.Value.(home).key)
-		h.recent.Remove(e)
+	key := nameKey{table, string(name)}
+	if region, ok := h.regions.Peek(key); ok && region != unless {
+		h.regions.Remove(key)
 	}
 }
 
-// expected returns the region that probably has a record of a table whose home is not known: the caller's own at first and
-// when the last such record was there, another one when the last two were. 0 says that such names are probably new, or that
-// nothing can be said. It is a guess about the order in which to ask, never about the answer.
-func (h *homes) expected(table rhumb.TableID, here rhumb.RegionID) rhumb.RegionID {
+// size returns the number of cached homes.
+func (h *homes) size() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	last, ok := h.lately[table]
+	return h.regions.Len()
+}
+
+// expectedRegion returns the region that probably has a record whose home is not cached, or 0 if the name is probably new or
+// nothing can be said. The result decides only the order in which regions are asked, never what the record's home is.
+//
+// One record found elsewhere is not enough for a guess: where the records of a table are spread over the regions, most guesses
+// would be wrong, and each would send the value a long way for nothing (docs/decisions/0023-foreign-records.md).
+func (h *homes) expectedRegion(table rhumb.TableID, here rhumb.RegionID) rhumb.RegionID {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	last, ok := h.sightings[table]
 	switch {
 	case !ok:
 		return here
-	case last.region == here || last.again:
+	case last.region == here || last.repeated:
 		return last.region
 	}
 	return 0
 }
 
-// saw notes where a record of a table was whose home was not known; 0 is nowhere.
-func (h *homes) saw(table rhumb.TableID, region rhumb.RegionID) {
+// recordSighting records where a search found a record, 0 for nowhere.
+func (h *homes) recordSighting(table rhumb.TableID, region rhumb.RegionID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	last, ok := h.lately[table]
-	h.lately[table] = sighting{region, ok && last.region == region}
+	last, ok := h.sightings[table]
+	h.sightings[table] = sighting{region, ok && last.region == region}
 }
 
-func (h *homes) size() int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.recent.Len()
-}
-
-// create waits for the right to create names; done returns it. The names are sorted, or two callers could wait for each
-// other.
-func (h *homes) create(ctx context.Context, names ...nameKey) (done func(), err error) {
+// lockCreation waits until no other call creates any of the names, and returns a function that lets others create them. The names
+// must be sorted and distinct: two calls that take their locks in different orders could wait for each other.
+func (h *homes) lockCreation(ctx context.Context, names ...nameKey) (unlock func(), err error) {
 	mine := make(chan struct{})
 	for n := 0; ; {
+		// Take one name after the other until one is taken by another call. Those taken so far stay locked during the wait.
 		var busy chan struct{}
 		h.mu.Lock()
 		for n < len(names) && busy == nil {
@@ -124,19 +118,19 @@ func (h *homes) create(ctx context.Context, names ...nameKey) (done func(), err 
 		}
 		h.mu.Unlock()
 		if busy == nil {
-			return func() { h.created(names, mine) }, nil
+			return func() { h.unlockCreation(names, mine) }, nil
 		}
 		select {
 		case <-busy:
 		case <-ctx.Done():
-			h.created(names[:n], mine)
+			h.unlockCreation(names[:n], mine)
 			return nil, ctx.Err()
 		}
 	}
 }
 
-// created returns the right to create names, which the channel stands for.
-func (h *homes) created(names []nameKey, mine chan struct{}) {
+// unlockCreation releases names that one call locked, and wakes the calls that wait for them.
+func (h *homes) unlockCreation(names []nameKey, mine chan struct{}) {
 	h.mu.Lock()
 	for _, k := range names {
 		delete(h.creating, k)

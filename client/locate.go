@@ -8,6 +8,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
+	"github.com/rhumbdb/rhumb/client/stream"
 )
 
 // Bounds of a locator.
@@ -144,7 +145,7 @@ func (l *locator) send(d destination, batch []question) {
 // request returns the node's answers to a batch; none if it gave none.
 func (l *locator) request(d destination, batch []question) []api.Existence {
 	c := l.c
-	link, err := c.link(d.addr)
+	conn, err := c.connTo(d.addr)
 	if err != nil {
 		return nil
 	}
@@ -157,10 +158,10 @@ func (l *locator) request(d destination, batch []question) []api.Existence {
 	c.m.requests.Add(1)
 	c.m.located.Add(uint64(len(batch)))
 	req := &rhumbpb.Request{Locate: api.EncodeLocate(&ask), TimeoutUs: uint64(c.cfg.AttemptTimeout.Microseconds())}
-	r := link.do(c.ctx, req, size, false, c.cfg.AttemptTimeout)
-	if r.resp == nil || r.resp.Error != nil || len(r.resp.Located) != len(batch) {
+	answer, err := conn.Do(c.ctx, stream.Request{Message: req, Size: size, Timeout: c.cfg.AttemptTimeout})
+	if err != nil || answer.Error != nil || len(answer.Located) != len(batch) {
 		return nil
 	}
-	c.count(r.resp)
-	return r.resp.Located
+	c.count(answer)
+	return answer.Located
 }

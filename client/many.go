@@ -134,7 +134,7 @@ func (w *manyWrites) remembered(m *rhumb.Mutation) rhumb.RegionID {
 // orCreate patches records without a known home, as plan.orCreate does for one: where they are expected, and those that are
 // not there where all regions say.
 func (w *manyWrites) orCreate(ctx context.Context, places []int) {
-	done, err := w.c.homes.create(ctx, w.sortedNames(places)...)
+	done, err := w.c.homes.lockCreation(ctx, w.sortedNames(places)...)
 	if err != nil {
 		w.fail(places, rhumb.WrapKind(w.op, kindOfContext(err), err))
 		return
@@ -168,7 +168,7 @@ func (w *manyWrites) guess(places []int) (known, here, far, open []int) {
 			w.at[i].region = region
 			continue
 		}
-		region = w.c.homes.expected(m.Table, w.c.here.ID)
+		region = w.c.homes.expectedRegion(m.Table, w.c.here.ID)
 		switch {
 		case region == 0 || w.c.meta.isDead(region):
 			open = append(open, i)
@@ -224,7 +224,7 @@ func (w *manyWrites) take(ctx context.Context, from []lookup) (located []int) {
 				w.out[i].Err = err
 				continue
 			}
-			w.c.homes.saw(w.mutations[i].Table, at.region)
+			w.c.homes.recordSighting(w.mutations[i].Table, at.region)
 			w.at[i] = target{location: at, created: at.region == 0}
 			if at.region == 0 {
 				w.at[i].region = w.birthplace(i)

@@ -215,8 +215,8 @@ func TestForeignRecordsTakeOneRoundTrip(t *testing.T) {
 	if r := must[Result](t)(tab.Patch(t.Context(), []byte("mine"), record(t, "b", 1), PatchOptions{})); r.Key.Home.Region != 2 || !r.Existed {
 		t.Errorf("%+v", r)
 	}
-	c.homes.saw(1, 3)
-	c.homes.saw(1, 3)
+	c.homes.recordSighting(1, 3)
+	c.homes.recordSighting(1, 3)
 	must[Result](t)(tab.PutRecord(t.Context(), []byte("other"), record(t, "a", 1), PutOptions{Home: "frankfurt"}))
 	out := must[[]Written](t)(c.WriteMany(t.Context(), patches(t, "other", "new"), BatchOptions{}))
 	if out[0].Key.Home.Region != 2 || !out[0].Existed || out[1].Key.Home.Region != 1 || out[1].Existed {
@@ -239,8 +239,8 @@ func TestGuessIsAppliedAtMostOnce(t *testing.T) {
 		for _, home := range []string{"frankfurt", "virginia"} { // as after the death of a region
 			must[Result](t)(tab.PutRecord(ctx, []byte("k"), record(t, "a", 1), PutOptions{Home: home}))
 		}
-		c.homes.saw(1, 3)
-		c.homes.saw(1, 3)
+		c.homes.recordSighting(1, 3)
+		c.homes.recordSighting(1, 3)
 		before, _ := w.times()
 		for _, n := range w.nodes {
 			n.set(func(q *rhumbpb.Request) fault {
@@ -252,8 +252,8 @@ func TestGuessIsAppliedAtMostOnce(t *testing.T) {
 		}
 		_, err := tab.Patch(ctx, []byte("k"), record(t, "b", 1), PatchOptions{})
 		wantKind(t, err, rhumb.Unknown)
-		c.homes.saw(1, 3)
-		c.homes.saw(1, 3)
+		c.homes.recordSighting(1, 3)
+		c.homes.recordSighting(1, 3)
 		_, err = c.WriteMany(ctx, patches(t, "k"), BatchOptions{})
 		wantKind(t, err, rhumb.Unknown)
 		after, most := w.times()

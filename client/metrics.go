@@ -1,6 +1,10 @@
 package client
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/rhumbdb/rhumb/client/stream"
+)
 
 // Metrics are counts since the client was opened.
 type Metrics struct {
@@ -42,7 +46,8 @@ type Metrics struct {
 type counters struct {
 	reads, writes, local, remote, hops, retries, redirects, refused       atomic.Uint64
 	searches, homesKnown, duplicates, located, undecided, errors, unknown atomic.Uint64
-	frames, requests, broken, silent, watches                             atomic.Uint64
+	requests, watches                                                     atomic.Uint64
+	conns                                                                 stream.Counters
 }
 
 // Metrics gives the counts of this client.
@@ -53,6 +58,6 @@ func (c *Client) Metrics() Metrics {
 		Retries: m.retries.Load(), Redirects: m.redirects.Load(), Refused: m.refused.Load(),
 		Searches: m.searches.Load(), Duplicates: m.duplicates.Load(), HomesKnown: m.homesKnown.Load(),
 		Located: m.located.Load(), Undecided: m.undecided.Load(), Errors: m.errors.Load(), Unknown: m.unknown.Load(),
-		Frames: m.frames.Load(), Requests: m.requests.Load(), Broken: m.broken.Load(), Silent: m.silent.Load(), Watches: m.watches.Load(),
+		Frames: m.conns.Frames.Load(), Requests: m.requests.Load(), Broken: m.conns.Broken.Load(), Silent: m.conns.Silent.Load(), Watches: m.watches.Load(),
 	}
 }

@@ -246,42 +246,6 @@ func TestReconnect(t *testing.T) {
 	await(t, "the watch is back", func() bool { return c.Metrics().Watches >= 2 })
 }
 
-// A write whose first try may have been applied goes before what waits for its turn, so that its caller learns its outcome.
-func TestSentWriteGoesFirst(t *testing.T) {
-	w := newWorld(t, 1, 1)
-	c := w.open("", func(cfg *Config) { cfg.AttemptTimeout = 100 * time.Millisecond })
-	tab := w.table(c, "plain")
-	l, err := c.link(w.nodes[0].addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	arrived := make(chan struct{})
-	w.nodes[0].set(first(1, func(q *rhumbpb.Request) bool {
-		if isWrite(q) {
-			close(arrived)
-		}
-		return isWrite(q)
-	}, fault{drop: true}))
-	done := make(chan error, 1)
-	large := make([]byte, directBytesMax+1) // or an idle stream takes it at once
-	go func() { _, err := tab.Put(t.Context(), []byte("k"), large, PutOptions{}); done <- err }()
-	<-arrived
-	l.mu.Lock()
-	l.flow.inflight += 1 << 30 // nothing else may be sent
-	l.flow.refused(time.Now())
-	l.mu.Unlock()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-	defer cancel()
-	_, err = tab.Put(ctx, []byte("other"), large, PutOptions{})
-	wantKind(t, err, rhumb.Overloaded) // not sent: no outcome is unknown
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-	if m := c.Metrics(); m.Unknown != 0 {
-		t.Fatalf("%+v", m)
-	}
-}
-
 // What a refusal says after a first try may have been applied is not the outcome of the write.
 func TestRefusalAfterLostAnswerIsUnknown(t *testing.T) {
 	w := newWorld(t, 1, 1)

@@ -11,6 +11,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
+	"github.com/rhumbdb/rhumb/client/stream"
 )
 
 // newPause makes a source of pauses between attempts: exponential, with jitter.
@@ -113,7 +114,7 @@ func (c *Client) count(resp *rhumbpb.Response) {
 
 // attempt asks once.
 func (c *Client) attempt(ctx context.Context, e *errand) (*rhumbpb.Response, next) {
-	l, asked, hops, err := c.pick(e)
+	conn, asked, hops, err := c.pick(e)
 	if err != nil {
 		e.last = err
 		if rhumb.KindOf(err) == rhumb.Unavailable && !e.local {
@@ -127,28 +128,28 @@ func (c *Client) attempt(ctx context.Context, e *errand) (*rhumbpb.Response, nex
 	req.Hops = hops
 	req.LocalOnly = e.local
 	c.m.requests.Add(1)
-	r := l.do(ctx, req, e.size, e.sent, min(left, c.cfg.AttemptTimeout))
-	switch {
-	case r.resp == nil:
-		return nil, c.unanswered(ctx, e, r)
-	case r.resp.Error != nil:
-		return nil, c.refused(e, asked, r.resp)
+	answer, err := conn.Do(ctx, stream.Request{Message: req, Size: e.size, Timeout: min(left, c.cfg.AttemptTimeout), Resend: e.sent})
+	switch failure, failed := errors.AsType[*stream.Error](err); {
+	case failed:
+		return nil, c.unanswered(ctx, e, failure)
+	case answer.Error != nil:
+		return nil, c.refused(e, asked, answer)
 	}
-	return r.resp, fail
+	return answer, fail
 }
 
 // unanswered judges an attempt without an answer.
-func (c *Client) unanswered(ctx context.Context, e *errand, r reply) next {
-	e.last = r.err
+func (c *Client) unanswered(ctx context.Context, e *errand, failure *stream.Error) next {
+	e.last = failure.Err
 	e.misses++
 	e.spared = false
-	e.sent = e.sent || r.sent && e.write
+	e.sent = e.sent || failure.Sent && e.write
 	switch {
-	case r.final, ctx.Err() != nil, c.ctx.Err() != nil:
+	case failure.Rejected, ctx.Err() != nil, c.ctx.Err() != nil:
 		return fail
 	case e.sent && e.once, e.at != "":
 		return fail // the caller has other nodes to try
-	case rhumb.KindOf(r.err) == rhumb.Overloaded:
+	case rhumb.KindOf(failure.Err) == rhumb.Overloaded:
 		e.misses = 0
 		e.spared = true
 	}
@@ -218,7 +219,7 @@ func (c *Client) wait(ctx context.Context, e *errand) bool {
 	}
 	d := max(e.pause.NextBackOff(), jittered(rhumb.RetryAfterOf(e.last)))
 	overloaded := rhumb.KindOf(e.last) == rhumb.Overloaded
-	if left := time.Until(e.deadline); left <= d || overloaded && !e.sent && left <= d+flowSlow {
+	if left := time.Until(e.deadline); left <= d || overloaded && !e.sent && left <= d+stream.SlowWait {
 		return false // what a node under overload takes in now would probably be answered too late
 	}
 	if !e.spared && !c.budget.take() {
@@ -257,29 +258,29 @@ func (c *Client) wait(ctx context.Context, e *errand) bool {
 
 // pick chooses the node to ask: the primary; another one, which may pass the request on, when the primary is not known
 // or was not reached twice.
-func (c *Client) pick(e *errand) (l *link, asked rhumb.NodeID, hops uint32, err error) {
+func (c *Client) pick(e *errand) (conn *stream.Conn, asked rhumb.NodeID, hops uint32, err error) {
 	if e.at != "" {
-		l, err = c.link(e.at)
-		return l, rhumb.NoNode, hopsMax, err
+		conn, err = c.connTo(e.at)
+		return conn, rhumb.NoNode, hopsMax, err
 	}
 	_, n, ok := c.meta.primary(e.id)
 	if ok && e.local && n.Region != c.here.ID {
 		return nil, 0, 0, &rhumb.Error{Op: e.op, Kind: rhumb.Unavailable, Range: e.id, Node: n.ID, Msg: "the range's primary is in another region, and the call forbids that hop"}
 	}
 	if ok && (e.local || e.misses < 2 || e.misses%2 == 0) {
-		l, err = c.link(n.Addr)
-		return l, n.ID, 0, err
+		conn, err = c.connTo(n.Addr)
+		return conn, n.ID, 0, err
 	}
 	near := c.nearestFirst()
 	for i := range near {
 		// A different one each time.
 		if a := near[(e.misses/2+i)%len(near)]; a != n.Addr {
-			l, err = c.link(a)
-			return l, rhumb.NoNode, hopsMax, err
+			conn, err = c.connTo(a)
+			return conn, rhumb.NoNode, hopsMax, err
 		}
 	}
-	l, err = c.link(near[0])
-	return l, rhumb.NoNode, hopsMax, err
+	conn, err = c.connTo(near[0])
+	return conn, rhumb.NoNode, hopsMax, err
 }
 
 // gaveUp is the error of an errand whose context ended.

@@ -136,6 +136,12 @@ func (s *survey) run(ctx context.Context, ask func(ctx context.Context, index in
 		at, decided, err := s.judge()
 		switch {
 		case decided && at != nil:
+			// Other regions may have answered that they have the name while the answer of the prior one was missing.
+			for i := range s.asked {
+				if p := &s.asked[i]; p != at && p.state == with {
+					s.t.c.twice(s.t, s.name, at.id.Region, p.id.Region)
+				}
+			}
 			s.listenLater(at.id.Region, answers, open, cancel)
 			return at, err
 		case decided:

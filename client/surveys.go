@@ -155,6 +155,12 @@ func (s *surveys) take(place int, state placeState, err error) {
 		return
 	case hit >= 0:
 		s.hits[n] = int16(hit)
+		// Other regions may have answered that they have the name while the answer of the prior one was missing.
+		for r := range s.regions {
+			if r != hit && s.states[n*len(s.regions)+r] == with {
+				s.t.c.twice(s.t, s.names[n], s.regions[hit].id, s.regions[r].id)
+			}
+		}
 	case mute >= 0:
 		s.hits[n] = hitSilent
 		s.silence[-1-n] = s.silence[n*len(s.regions)+mute]

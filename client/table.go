@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"strings"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
@@ -73,11 +74,9 @@ func (t *Table) home(s string) (home rhumb.RangeID, fixed bool, err error) {
 	if s == "" {
 		return home, false, nil
 	}
-	for i := range len(s) {
-		if s[i] == '/' {
-			home, err = rhumb.ParseRangeID(s)
-			return home, true, err
-		}
+	if strings.Contains(s, "/") {
+		home, err = rhumb.ParseRangeID(s)
+		return home, true, err
 	}
 	r, err := t.c.meta.region(s)
 	return rhumb.RangeID{Region: r.ID}, false, err

@@ -46,18 +46,17 @@ func (c *Client) watch(first chan<- error) {
 // watchAt watches at one node until that ends. began says that a full state arrived.
 func (c *Client) watchAt(addr string, ready func()) (began bool, err error) {
 	const op rhumb.Op = "client.watch"
-	l, err := c.link(addr)
+	conn, err := c.connTo(addr)
 	if err != nil {
 		return false, err
 	}
-	defer l.use()()
-	cc := rhumbpb.NewClusterClient(l.conn.Client())
+	defer conn.Hold()()
 	ctx, cancel := context.WithCancel(c.ctx)
 	defer cancel()
 	// A node that takes the call and says nothing is given up.
 	late := time.AfterFunc(c.cfg.ConnectTimeout, cancel)
 	defer late.Stop()
-	stream, err := cc.WatchMetadata(ctx, &rhumbpb.WatchMetadataRequest{})
+	stream, err := conn.Cluster().WatchMetadata(ctx, &rhumbpb.WatchMetadataRequest{})
 	if err != nil {
 		e, _, _ := api.FromStatus(op, err)
 		return false, e
@@ -100,14 +99,14 @@ func (c *Client) take(u *api.Metadata) bool {
 	lost, ok := c.meta.apply(u)
 	for _, addr := range lost {
 		c.mu.Lock()
-		l := c.links[addr]
+		conn := c.conns[addr]
 		c.mu.Unlock()
-		if l != nil {
-			l.interrupt()
+		if conn != nil {
+			conn.Interrupt()
 		}
 	}
 	if len(lost) > 0 {
-		c.prune()
+		c.closeUnknown()
 	}
 	return ok
 }

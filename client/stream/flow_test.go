@@ -1,4 +1,4 @@
-package client
+package stream
 
 import (
 	"testing"
@@ -10,7 +10,7 @@ func grow(t *testing.T, f *flow, now time.Time, until int) (answers int) {
 	t.Helper()
 	for ; f.window < until; answers++ {
 		f.inflight = f.window
-		f.answered(now, time.Millisecond, 64<<10)
+		f.onAnswer(now, time.Millisecond, 64<<10)
 		if answers > 1e6 {
 			t.Fatalf("the window stays at %d", f.window)
 		}
@@ -23,37 +23,37 @@ func grow(t *testing.T, f *flow, now time.Time, until int) (answers int) {
 func TestFlow(t *testing.T) {
 	f := newFlow()
 	now := time.Unix(1_000, 0)
-	if f.narrow() || !f.room(flowMost, 0) || f.room(1, flowFirst) {
+	if f.isNarrow() || !f.hasRoom(windowMax, 0) || f.hasRoom(1, windowFirst) {
 		t.Fatalf("a new flow: %+v", f)
 	}
 	if n := grow(t, &f, now, 8<<20); n != 6<<20/(64<<10) {
 		t.Errorf("%d answers of 64 KiB let a window of 2 MiB grow to 8 MiB", n)
 	}
 	f.inflight = 8 << 20
-	f.refused(now)
-	f.refused(now.Add(flowPause - 1))
-	if f.window != 4<<20 || !f.narrow() || f.room(1, 0) {
+	f.onRefusal(now)
+	f.onRefusal(now.Add(cutPause - 1))
+	if f.window != 4<<20 || !f.isNarrow() || f.hasRoom(1, 0) {
 		t.Fatalf("the window is %d after refusals with 8 MiB under way, want 4 MiB", f.window)
 	}
-	now = now.Add(flowPause)
+	now = now.Add(cutPause)
 	f.inflight = 4 << 20
-	f.answered(now, flowEasy+2*time.Millisecond, 1)
+	f.onAnswer(now, easyWait+2*time.Millisecond, 1)
 	if f.window != 4<<20 {
 		t.Fatalf("the window is %d after an answer that was neither quick nor slow, want 4 MiB", f.window)
 	}
-	f.answered(now, flowSlow+2*time.Millisecond, 1)
+	f.onAnswer(now, SlowWait+2*time.Millisecond, 1)
 	if f.window != 2<<20 {
 		t.Fatalf("the window is %d after a slow answer with 4 MiB under way, want 2 MiB", f.window)
 	}
 	for i := range 20 {
-		f.refused(now.Add(time.Duration(i+1) * flowPause))
+		f.onRefusal(now.Add(time.Duration(i+1) * cutPause))
 	}
 	f.inflight = 0
-	f.answered(now, 0, 64<<10)
-	if f.window != flowLeast || !f.room(2*flowLeast, 0) {
-		t.Fatalf("the window is %d after many refusals, want %d, and one large request goes all the same", f.window, flowLeast)
+	f.onAnswer(now, 0, 64<<10)
+	if f.window != windowMin || !f.hasRoom(2*windowMin, 0) {
+		t.Fatalf("the window is %d after many refusals, want %d, and one large request goes all the same", f.window, windowMin)
 	}
-	if n := grow(t, &f, now, flowMost); n < 10_000 || f.narrow() {
+	if n := grow(t, &f, now, windowMax); n < 10_000 || f.isNarrow() {
 		t.Fatalf("the window was wide again after %d answers of 64 KiB", n)
 	}
 }
@@ -68,7 +68,7 @@ func TestFlight(t *testing.T) {
 	}
 	answer := func(n int, took time.Duration) {
 		for range n {
-			f.answered(now, took, 1)
+			f.onAnswer(now, took, 1)
 		}
 	}
 	answer(1, 250*time.Millisecond) // a far region: that is no waiting
@@ -79,9 +79,9 @@ func TestFlight(t *testing.T) {
 	if got := f.flight(most); got < 2*time.Second || got > 2250*time.Millisecond {
 		t.Errorf("%v are for the flight when answers wait for 650 ms, want about 2.2 s", got)
 	}
-	f.late(now, most)
-	f.late(now, most)
-	if got, want := f.flight(most), most-most/flowTurn; got != want {
+	f.onTimeout(now, most)
+	f.onTimeout(now, most)
+	if got, want := f.flight(most), most-most/turnShare; got != want {
 		t.Errorf("%v are for the flight after requests that were given up, want %v", got, want)
 	}
 	answer(100, 250*time.Millisecond)
@@ -89,7 +89,7 @@ func TestFlight(t *testing.T) {
 		t.Errorf("%v are for the flight to a node that is quick again, want half", got)
 	}
 	f.cut = time.Time{}
-	if !f.working(now) || f.working(now.Add(flowFresh)) {
+	if !f.isWorking(now) || f.isWorking(now.Add(freshFor)) {
 		t.Error("a node works as long as its last answer is fresh, and no longer")
 	}
 }

@@ -1,16 +1,12 @@
 package client
 
 import (
-	"context"
 	"fmt"
 	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/rhumbdb/rhumb"
-	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
 // Concurrent calls share frames, and a lone caller's each have their own.
@@ -58,89 +54,6 @@ func TestBatching(t *testing.T) {
 	}
 	if _, most := w.times(); most != 1 {
 		t.Errorf("a write took effect %d times", most)
-	}
-}
-
-// Requests that are never answered do not keep others from being sent.
-func TestStalledFrames(t *testing.T) {
-	w := newWorld(t, 1, 1)
-	c := w.open("")
-	tab := w.table(c, "plain")
-	arrived := make(chan struct{}, 100)
-	w.nodes[0].set(func(q *rhumbpb.Request) fault {
-		if q.Write == nil {
-			return fault{}
-		}
-		arrived <- struct{}{}
-		return fault{drop: true}
-	})
-	ctx, cancel := context.WithCancel(t.Context())
-	var work sync.WaitGroup
-	for i := range 4 * framesMax {
-		work.Go(func() {
-			if _, err := tab.Put(ctx, fmt.Append(nil, i), nil, PutOptions{}); rhumb.KindOf(err) != rhumb.Unknown {
-				t.Errorf("got %v", err)
-			}
-		})
-		<-arrived // so that each has a frame of its own
-	}
-	_, err := tab.Get(t.Context(), []byte("k"), GetOptions{})
-	wantKind(t, err, rhumb.NotFound)
-	cancel()
-	work.Wait()
-}
-
-// What waits to be sent is bounded, and refused as not applied beyond.
-func TestQueueBound(t *testing.T) {
-	w := newWorld(t, 1, 1)
-	c := w.open("")
-	l, err := c.link(w.nodes[0].addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.mu.Lock()
-	l.pending = make([]*call, 1, 2)
-	l.pending[0] = &call{dropped: true}
-	l.pendingBytes = queueBytesMax
-	l.mu.Unlock()
-	_, err = l.submit(&call{req: &rhumbpb.Request{}, size: 1}, time.Second)
-	wantKind(t, err, rhumb.Overloaded)
-	l.mu.Lock()
-	l.pending, l.pendingBytes = nil, 0
-	l.mu.Unlock()
-}
-
-// A call given up before it was sent is not sent.
-func TestAbandonedBeforeSending(t *testing.T) {
-	w := newWorld(t, 1, 1)
-	c := w.open("")
-	tab := w.table(c, "plain")
-	must[Result](t)(tab.Put(t.Context(), []byte("k"), nil, PutOptions{}))
-	l, err := c.link(w.nodes[0].addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.mu.Lock()
-	l.sending = true // nobody else may send
-	l.mu.Unlock()
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { _, err := tab.Put(ctx, []byte("k"), nil, PutOptions{}); done <- err }()
-	await(t, "it waits to be sent", func() bool {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return len(l.pending) == 1
-	})
-	cancel()
-	wantKind(t, <-done, rhumb.Canceled)
-	l.mu.Lock()
-	l.sending = false
-	bytes := l.pendingBytes
-	l.mu.Unlock()
-	l.signal()
-	must[Result](t)(tab.Put(t.Context(), []byte("k"), nil, PutOptions{}))
-	if total, _ := w.times(); total != 2 || bytes != 0 {
-		t.Fatalf("took effect %d times, %d bytes still counted", total, bytes)
 	}
 }
 

@@ -1,0 +1,79 @@
+package stream
+
+import (
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/api"
+	"github.com/rhumbdb/rhumb/api/rhumbpb"
+)
+
+// receive returns the answers of a stream to their callers until the stream ends.
+func (c *Conn) receive(s kvStream) {
+	for {
+		f, err := s.Recv()
+		if err != nil {
+			c.onStreamEnd(s, err)
+			return
+		}
+		c.mu.Lock()
+		for _, answer := range f.Responses {
+			c.deliverLocked(answer)
+		}
+		queued := len(c.queue) > 0
+		c.mu.Unlock()
+		if queued {
+			c.signal() // fewer frames are open, and the flow has room
+		}
+	}
+}
+
+// deliverLocked returns one answer to its caller.
+func (c *Conn) deliverLocked(answer *rhumbpb.Response) {
+	r := c.unanswered[answer.Id]
+	if r == nil {
+		return // abandoned
+	}
+	// The flow is told before the request leaves inflight: the bytes in flight are what the node answered or refused under.
+	now := time.Now()
+	if answer.Error.GetKind() == rhumbpb.Kind_KIND_OVERLOADED {
+		c.flow.onRefusal(now)
+	} else {
+		c.flow.onAnswer(now, now.Sub(r.frame.sent), r.Size)
+	}
+	c.forgetLocked(r)
+	if f := r.frame; !f.answered {
+		f.answered = true
+		if f.generation == c.generation {
+			c.openFrames--
+		}
+	}
+	r.succeed(answer)
+}
+
+// onStreamEnd fails all requests that were sent on a stream that ended. The node may have applied them, unless it rejected the
+// stream itself.
+func (c *Conn) onStreamEnd(s kvStream, cause error) {
+	e, _, remote := api.FromStatus(opConn, cause)
+	failure := &Error{Sent: true, Err: rhumb.Ef(opConn, rhumb.Unknown, "the connection to %s broke: %v", c.cfg.Addr, e)}
+	if k := rhumb.KindOf(e); remote && (k == rhumb.WrongCluster || k == rhumb.Incompatible || k == rhumb.Unauthenticated) {
+		failure = &Error{Rejected: true, Err: e}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stream == s {
+		c.cancelStream()
+		c.stream = nil
+		c.cfg.Counters.Broken.Add(1)
+	}
+	// Every unanswered request was sent on s: the next stream is opened only after this one is forgotten.
+	for _, r := range c.unanswered {
+		c.forgetLocked(r)
+		r.fail(failure)
+	}
+	c.openFrames = 0
+	c.generation++
+	if len(c.queue) > 0 {
+		c.signal()
+	}
+}

@@ -1,0 +1,148 @@
+package stream
+
+import (
+	"context"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/api"
+	"github.com/rhumbdb/rhumb/api/rhumbpb"
+)
+
+// signal wakes run. One token is enough, since run looks at everything.
+func (c *Conn) signal() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run sends queued requests until the Conn is closed.
+func (c *Conn) run() {
+	for {
+		select {
+		case <-c.wake:
+		case <-c.ctx.Done():
+			return
+		}
+		for c.sendQueued() {
+		}
+	}
+}
+
+// sendQueued sends one frame of queued requests, or opens the stream that they need, and reports whether another call may find
+// work. Whoever changes a condition under which it returns false must call signal.
+func (c *Conn) sendQueued() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.sending || len(c.queue) == 0 || c.closed:
+		return false
+	case c.stream == nil:
+		c.openStreamLocked()
+		return true
+	case c.openFrames >= framesMax:
+		// Requests gather until a frame is answered or the timer fires.
+		if !c.stallSet {
+			c.stallSet = true
+			c.stall.Reset(stallMax)
+		}
+		return false
+	}
+	calls := c.takeFrameLocked()
+	if len(calls) > 0 {
+		c.sendFrameLocked(calls)
+	}
+	return len(calls) > 0
+}
+
+// takeFrameLocked removes the requests of the next frame from the queue, in its order, until the frame is full or the flow has no
+// room for the next one.
+func (c *Conn) takeFrameLocked() []*call {
+	calls := make([]*call, 0, min(len(c.queue), frameRequestsMax))
+	n, size := 0, 0
+	for n < len(c.queue) && len(calls) < frameRequestsMax && (len(calls) == 0 || size+c.queue[n].Size <= frameBytesMax) {
+		if r := c.queue[n]; !r.abandoned {
+			if !r.Resend && !c.flow.hasRoom(r.Size, size) {
+				break
+			}
+			size += r.Size
+			calls = append(calls, r)
+		}
+		n++
+	}
+	c.queue = c.queue[n:]
+	if len(c.queue) == 0 {
+		c.queue = nil // or the array would keep the sent requests in memory
+	}
+	c.queueBytes -= size
+	return calls
+}
+
+// sendFrameLocked sends requests as one frame. It releases the lock while it writes; sending keeps other writers away.
+func (c *Conn) sendFrameLocked(calls []*call) {
+	f := &frame{generation: c.generation, sent: time.Now()}
+	out := &rhumbpb.ClientFrame{Requests: make([]*rhumbpb.Request, len(calls))}
+	// The requests count as sent before Send: an answer may arrive before Send returns, and if Send fails nobody knows how much
+	// reached the node.
+	for i, r := range calls {
+		r.frame = f
+		c.unanswered[r.Message.Id] = r
+		c.flow.inflight += r.Size
+		out.Requests[i] = r.Message
+	}
+	if !c.helloSent {
+		c.helloSent = true
+		out.Hello = &rhumbpb.Hello{Protocol: api.Protocol, Cluster: api.EncodeUUID(c.cfg.Cluster())}
+	}
+	c.openFrames++
+	c.sending = true
+	s := c.stream
+	c.mu.Unlock()
+	c.cfg.Counters.Frames.Add(1)
+	err := s.Send(out)
+	c.mu.Lock()
+	c.sending = false
+	if err != nil && c.stream == s {
+		c.cancelStream() // Recv returns the cause, and receive fails the requests with it
+	}
+	if len(c.queue) > 0 {
+		c.signal() // sendQueued gave up while sending was set
+	}
+}
+
+// openStreamLocked opens the stream, and connects if necessary. It releases the lock in the meantime. On failure it fails all
+// queued requests: none of them was sent, so their callers may try another node.
+func (c *Conn) openStreamLocked() {
+	c.sending = true
+	ctx, cancel := context.WithCancel(c.ctx)
+	c.cancelOpen = cancel
+	c.mu.Unlock()
+	// The context must outlive this function, because it ends the stream, so the timeout is a timer of its own.
+	timer := time.AfterFunc(c.cfg.ConnectTimeout, cancel)
+	s, err := rhumbpb.NewKVClient(c.conn.Client()).Stream(ctx)
+	late := !timer.Stop()
+	c.mu.Lock()
+	c.sending, c.cancelOpen = false, nil
+	if err == nil && !late && !c.closed {
+		c.stream, c.cancelStream, c.helloSent = s, cancel, false
+		c.work.Go(func() { c.receive(s) })
+		return
+	}
+	cancel()
+	msg := "cannot connect to " + c.cfg.Addr
+	if late {
+		msg += " within " + c.cfg.ConnectTimeout.String()
+	}
+	c.failQueueLocked(&Error{Err: &rhumb.Error{Op: opConn, Kind: rhumb.Unavailable, Msg: msg, Err: err}})
+}
+
+// onStall lets more frames be sent although none of the earlier ones is answered.
+func (c *Conn) onStall() {
+	c.mu.Lock()
+	c.stallSet = false
+	c.openFrames = 0
+	c.generation++
+	c.mu.Unlock()
+	c.signal()
+}
