@@ -22,7 +22,7 @@ const module = "github.com/rhumbdb/rhumb"
 // instead of moving a line.
 var layers = [][]string{
 	{"."},
-	{"hlc", "keys", "geo", "entry", "wan", "api/rhumbpb", "bench/load", "node/closed", "node/memory", "snapshot/format", "snapshot/shm"},
+	{"hlc", "keys", "geo", "entry", "wan", "api/rhumbpb", "bench/load", "cli/exit", "cli/flags", "cli/settings", "node/closed", "node/memory", "snapshot/format", "snapshot/shm"},
 	{"sched", "geo/rtt", "api", "storage", "raftmeta/catalog", "node/replica", "node/lease", "sim/check", "sim/model", "sim/voter", "snapshot/rtree", "bench/roads"},
 	{"raftmeta/place", "storage/storagetest", "client/stream", "snapshot/segment", "snapshot/reader"},
 	{"raftmeta", "client", "snapshot/roll", "snapshot/inspect"},
@@ -30,8 +30,8 @@ var layers = [][]string{
 	{"node/host", "node/route", "node/peer", "node/admin", "node/server", "node/publish"},
 	{"node"},
 	{"sim", "bench", "bench/image", "ingest", "demo"},
-	{"examples/live"},
-	{"examples/router", "examples/tiles"},
+	{"examples/live", "cli/output", "cli/connect", "cli/health"},
+	{"examples/router", "examples/tiles", "cli/imagecmd", "cli/benchcmd"},
 	{"cmd/rhumb", "sim/modelcheck"},
 }
 
@@ -39,7 +39,7 @@ var layers = [][]string{
 // that one seed replays one run. Only time's plain data, such as time.Duration, is allowed.
 var pure = []string{
 	".", "entry", "keys", "geo", "geo/rtt", "raftmeta/place", "raftmeta/catalog", "node/closed", "node/replica", "node/lease",
-	"snapshot/format", "snapshot/roll", "snapshot/rtree",
+	"snapshot/format", "snapshot/roll", "snapshot/rtree", "cli/exit", "cli/health",
 }
 
 var impure = []string{"context", "math/rand", "math/rand/v2", "net", "os", "sync", "sync/atomic", "syscall"}
@@ -54,9 +54,9 @@ var owners = map[string][]string{
 	"github.com/hashicorp/golang-lru":   {"client"},
 	"github.com/hashicorp/memberlist":   {"node/peer"},
 	"github.com/klauspost/compress":     {"snapshot/inspect"},
-	"github.com/knadh/koanf":            {"cmd/rhumb", "node"},
+	"github.com/knadh/koanf":            {"cli/settings", "node"},
 	"github.com/paulmach/orb":           {"examples/tiles"},
-	"github.com/spf13/cobra":            {"cmd/rhumb"},
+	"github.com/spf13/cobra":            {"cmd/rhumb", "cli/benchcmd", "cli/flags", "cli/imagecmd"},
 	"go.etcd.io/raft":                   {"raftmeta"},
 	"gonum.org/v1/plot":                 {"bench/image"},
 	"google.golang.org/grpc":            {"api", "api/rhumbpb", "client", "client/stream", "node", "node/peer", "node/server"},

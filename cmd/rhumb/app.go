@@ -3,114 +3,84 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
-	"os"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
-	"golang.org/x/term"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/cli/benchcmd"
+	"github.com/rhumbdb/rhumb/cli/exit"
+	"github.com/rhumbdb/rhumb/cli/flags"
+	"github.com/rhumbdb/rhumb/cli/imagecmd"
+	"github.com/rhumbdb/rhumb/cli/output"
+	"github.com/rhumbdb/rhumb/cli/settings"
 )
 
-// streams are where a command reads and writes. Data goes to out, all else to err.
+// streams are the standard streams of a run.
 type streams struct {
 	in       io.Reader
 	out, err io.Writer
 }
 
-// app is one run of the program: what its global flags say, and where it reads and writes.
+// app is one run of the program: the session that its command uses, and the settings that were applied to the flags.
 type app struct {
-	streams
-	settings settings
-	output   string
-	noColor  bool
-	conn     connFlags
-	// entered is set when a command begins: errors before that are errors of usage.
+	*session
+	settings settings.Settings
+	// entered is set when a command begins. Errors before that are errors of usage.
 	entered bool
 }
 
-// run carries out one command line and gives the exit code.
+func newApp(s streams) *app {
+	return &app{session: &session{Printer: &output.Printer{Out: s.out, Err: s.err}, inputs: inputs{s.in}}}
+}
+
+// run executes one command line and returns the exit code.
 func run(ctx context.Context, args []string, s streams) int {
-	a := &app{streams: s}
+	a := newApp(s)
 	root := a.rootCommand()
-	root.SetArgs(places(root, args))
+	root.SetArgs(flags.PlaceLast(root, args))
 	root.SetIn(s.in)
 	root.SetOut(s.out)
 	root.SetErr(s.err)
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
-		return exitOK
+		return exit.OK
 	}
 	if !a.entered {
 		err = usageError(cmd, err)
 	}
-	if ctx.Err() != nil && rhumb.KindOf(err) == rhumb.Other { // what failed because a signal ended it
-		err = rhumb.Ef("rhumb.run", rhumb.Canceled, "broken off before it was done: %s", rhumb.Message(err))
+	// A signal ends ctx. What fails for that reason fails with whatever error the interrupted call returns.
+	if ctx.Err() != nil && rhumb.KindOf(err) == rhumb.Other {
+		err = rhumb.Ef("rhumb.run", rhumb.Canceled, "interrupted before it was done: %s", rhumb.Message(err))
 	}
-	a.printError(args, err)
-	return exitCode(err)
-}
-
-// southWest matches a place or box that lies south or west, such as -10.5,35,-9,45.
-var southWest = regexp.MustCompile(`^-[0-9.]+(,-?[0-9.]+){2,3}$`)
-
-// takesPlace marks the commands that have a place or box as an argument.
-const takesPlace = "takes-place"
-
-// places lets no place pass for a flag because it begins with a minus sign: what reads numbers skips the space. It leaves the
-// arguments of all other commands alone, where the same text may be a key or a value.
-func places(root *cobra.Command, args []string) []string {
-	if cmd, _, err := root.Find(args); err != nil || cmd.Annotations[takesPlace] == "" {
-		return args
-	}
-	out := slices.Clone(args)
-	for i, arg := range out {
-		if southWest.MatchString(arg) {
-			out[i] = " " + arg
-		}
-	}
-	return out
+	a.PrintError(err, asksForJSON(args))
+	return exit.Code(err)
 }
 
 func (a *app) rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "rhumb",
 		Short: "A geo-partitioned key-value database",
-		Long: `Rhumb keeps records in the region that writes them, answers from the nearest copy,
-and goes on when nodes die. This one program is the node, its tools and a demonstration.`,
+		Long: `Rhumb stores each record in the region that writes it, answers from the nearest copy,
+and keeps working when nodes die. This program is the node, its tools and a demonstration.`,
 		Example: `  rhumb demo                                            three regions on this machine, with a live feed
   rhumb put flights SWR8 ident=SWR8 location=47.4,8.5    in another terminal
   rhumb get flights SWR8 --from virginia
   rhumb status`,
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			if err := a.settings.load(cmd); err != nil {
-				return err
-			}
-			if err := checkPositive(cmd.Flags()); err != nil {
-				return err
-			}
-			if !slices.Contains(outputs, a.output) {
-				return rhumb.Ef("rhumb.flags", rhumb.InvalidArgument, "-o %q is none of %s", a.output, strings.Join(outputs, ", "))
-			}
-			if err := errors.Join(cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups()); err != nil {
-				return err
-			}
-			a.entered = true
-			return nil
-		},
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return a.prepare(cmd) },
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
-	flags := root.PersistentFlags()
-	flags.StringVarP(&a.output, "output", "o", "table", "how to print data: table or json")
-	flags.BoolVar(&a.noColor, "no-color", false, "print without colours; NO_COLOR does the same")
-	flags.StringVar(&a.settings.file, "config", "", "configuration file (default "+configFileDefault+" where it exists)")
-	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp)))
+	set := root.PersistentFlags()
+	set.StringVarP(&a.Format, "output", "o", output.Table, "how to print data: table or json")
+	set.BoolVar(&a.NoColor, "no-color", false, "print without colors; NO_COLOR does the same")
+	set.StringVar(&a.settings.File, "config", "", "configuration file")
+	flags.Default(set, "config", settings.FileDefault+" if it exists")
+	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(output.Formats, cobra.ShellCompDirectiveNoFileComp)))
 
 	root.AddGroup(
 		&cobra.Group{ID: groupRun, Title: "Run:"},
@@ -119,6 +89,29 @@ and goes on when nodes die. This one program is the node, its tools and a demons
 	)
 	root.AddCommand(a.commands()...)
 	return root
+}
+
+// prepare applies the settings and checks the flags before a command begins.
+func (a *app) prepare(cmd *cobra.Command) error {
+	// The settings come first: they may set flags that the checks below look at.
+	if err := a.settings.Load(); err != nil {
+		return err
+	}
+	if err := a.settings.Apply(cmd.Flags()); err != nil {
+		return err
+	}
+	if err := flags.CheckPositive(cmd.Flags()); err != nil {
+		return err
+	}
+	if !slices.Contains(output.Formats, a.Format) {
+		return rhumb.Ef("rhumb.flags", rhumb.InvalidArgument, "-o %q is none of %s", a.Format, strings.Join(output.Formats, ", "))
+	}
+	// Cobra checks these only after PersistentPreRunE; here their errors still count as errors of usage.
+	if err := errors.Join(cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups()); err != nil {
+		return err
+	}
+	a.entered = true
+	return nil
 }
 
 // The groups of commands in the help.
@@ -136,41 +129,48 @@ func grouped(id string, commands ...*cobra.Command) []*cobra.Command {
 	return commands
 }
 
-// commands lists all commands.
+// commands returns all commands.
 func (a *app) commands() []*cobra.Command {
+	s := a.session
+	read, write := &readCommands{s}, &writeCommands{s}
+	cluster, ranges := &clusterCommands{s}, &rangeCommands{s}
+	images := imagecmd.Command(s.Printer, &s.conn)
+	images.AddCommand(benchcmd.ImageCommand(s.Printer, s.in))
 	return slices.Concat(
-		grouped(groupRun, a.demoCommand(), a.startCommand(), a.initCommand(), a.ingestCommand(), a.benchCommand()),
-		grouped(groupData, a.getCommand(), a.putCommand(), a.insertCommand(), a.patchCommand(), a.deleteCommand(),
-			a.batchCommand(), a.scanCommand(), a.snapshotCommand()),
-		grouped(groupCluster, a.statusCommand(), a.nodeCommand(), a.regionCommand(), a.rangeCommand(), a.tableCommand(),
-			a.keyCommand(), a.storeCommand(), a.unsafeRecoverCommand()),
-		[]*cobra.Command{a.configCommand(), a.versionCommand(), a.completionCommand()},
+		grouped(groupRun, demoCommand(s), startCommand(s), cluster.initCommand(), ingestCommand(s), benchcmd.Command(s.Printer)),
+		grouped(groupData, read.getCommand(), write.putCommand(), write.insertCommand(), write.patchCommand(), write.deleteCommand(),
+			write.batchCommand(), read.scanCommand(), images),
+		grouped(groupCluster, cluster.statusCommand(), cluster.nodeCommand(), cluster.regionCommand(), ranges.rangeCommand(),
+			(&tableCommands{s}).tableCommand(), keyCommand(s), storeCommand(s), unsafeRecoverCommand(s)),
+		[]*cobra.Command{a.configCommand(), versionCommand(s), completionCommand(s)},
 	)
 }
 
-// wantsPositive marks flags that refuse 0. Their zero value stands for the default inside the program, but a person who writes 0
-// means none.
-const wantsPositive = "wants-positive"
-
-// positive marks the named flags: 0 and less are errors.
-func positive(flags *pflag.FlagSet, names ...string) {
-	for _, name := range names {
-		must(flags.SetAnnotation(name, wantsPositive, nil))
+// usageError turns an error of cobra into an error of usage.
+func usageError(cmd *cobra.Command, err error) error {
+	if _, ok := errors.AsType[*rhumb.Error](err); ok {
+		return err
 	}
+	msg := strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n\n", "; ")
+	msg = strings.Join(strings.Fields(msg), " ")
+	if strings.Contains(msg, "arg(s)") {
+		msg += ": " + cmd.UseLine() // cobra says how many arguments it wants, but not which
+	}
+	return rhumb.E("rhumb.usage", rhumb.InvalidArgument, fmt.Sprintf("%s; see `%s --help`", msg, cmd.CommandPath()))
 }
 
-// checkPositive returns an error for a marked flag that is set to 0 or less.
-func checkPositive(flags *pflag.FlagSet) (err error) {
-	flags.Visit(func(f *pflag.Flag) {
-		if _, marked := f.Annotations[wantsPositive]; !marked || err != nil {
-			return
+// asksForJSON finds -o json in a command line. It does not use the parsed flag because a command line that cannot be parsed fails
+// too, and a program that asked for JSON gets its error as JSON.
+func asksForJSON(args []string) bool {
+	for i, arg := range args {
+		if slices.Contains([]string{"-ojson", "-o=json", "--output=json"}, arg) {
+			return true
 		}
-		text := f.Value.String()
-		if n := strings.TrimLeft(text, "0"); strings.HasPrefix(text, "-") || n == "" || n == "s" {
-			err = rhumb.Ef("rhumb.flags", rhumb.InvalidArgument, "--%s %s: want more than 0; leave the flag out for the default (%s)", f.Name, text, f.Usage)
+		if (arg == "-o" || arg == "--output") && i+1 < len(args) && args[i+1] == output.JSON {
+			return true
 		}
-	})
-	return err
+	}
+	return false
 }
 
 // must panics on errors that only a mistake in this program can cause.
@@ -178,20 +178,4 @@ func must(err error) {
 	if err != nil {
 		panic(err)
 	}
-}
-
-// isTerminal reports whether a stream is a terminal.
-func isTerminal(stream any) bool {
-	f, ok := stream.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
-}
-
-// noArgsGroup makes a command that only holds others.
-func noArgsGroup(use, short string, sub ...*cobra.Command) *cobra.Command {
-	c := &cobra.Command{
-		Use: use, Short: short, Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	c.AddCommand(sub...)
-	return c
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/cli/exit"
 	"github.com/rhumbdb/rhumb/client"
 )
 
@@ -38,7 +39,7 @@ type batchDoc struct {
 	Receipt   receiptDoc `json:"receipt"`
 }
 
-func (a *app) batchCommand() *cobra.Command {
+func (wc *writeCommands) batchCommand() *cobra.Command {
 	var place placeFlags
 	c := &cobra.Command{
 		Use: "batch FILE|-", Short: "Apply several writes of one range together, or none",
@@ -54,16 +55,16 @@ to it. The batch goes to the home of its first write.
 		Example: `  printf '%s\n' '{"op":"patch","table":"flights","name":"SWR8","fields":{"alt_ft":36000}}' \
       '{"op":"put","table":"positions","name":"SWR8/1700000000","fields":{"location":{"lat":47.4,"lon":8.5}}}' | rhumb batch -`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.batch(cmd.Context(), args[0], place) },
+		RunE: func(cmd *cobra.Command, args []string) error { return wc.batch(cmd.Context(), args[0], place) },
 	}
 	place.register(c)
-	return a.connected(c)
+	return wc.connected(c)
 }
 
 const opBatch rhumb.Op = "rhumb.batch"
 
-func (a *app) batch(ctx context.Context, file string, place placeFlags) error {
-	text, err := a.readFile(file, 2*rhumb.BatchSizeMax)
+func (wc *writeCommands) batch(ctx context.Context, file string, place placeFlags) error {
+	text, err := wc.readFile(file, 2*rhumb.BatchSizeMax)
 	if err != nil {
 		return err
 	}
@@ -71,7 +72,7 @@ func (a *app) batch(ctx context.Context, file string, place placeFlags) error {
 	if err != nil {
 		return err
 	}
-	return a.withClient(ctx, func(ctx context.Context, c *client.Client) error {
+	return wc.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
 		mutations, err := batchMutations(ctx, c, lines)
 		if err != nil {
 			return err
@@ -80,11 +81,11 @@ func (a *app) batch(ctx context.Context, file string, place placeFlags) error {
 		if err != nil {
 			return err
 		}
-		return a.printBatch(regionNames(c), len(mutations), out)
+		return wc.printBatch(regionNames(c), len(mutations), out)
 	})
 }
 
-func (a *app) printBatch(n names, mutations int, out client.BatchResult) error {
+func (wc *writeCommands) printBatch(n names, mutations int, out client.BatchResult) error {
 	doc := batchDoc{
 		Mutations: mutations, Applied: out.Applied, Existed: out.Existed, Home: out.Receipt.Range.String(),
 		Region: n.of(out.Receipt.Range.Region), Receipt: n.receipt(out.Receipt),
@@ -95,7 +96,7 @@ func (a *app) printBatch(n names, mutations int, out client.BatchResult) error {
 	for _, name := range out.Names {
 		doc.Names = append(doc.Names, rhumb.NameString(name))
 	}
-	return a.print(doc, func(t table.Writer) {
+	return wc.Print(doc, func(t table.Writer) {
 		t.AppendHeader(table.Row{"MUTATIONS", "HOME", "REGION", "APPLIED", "VERSION", "BY", "NAMES"})
 		t.AppendRow(table.Row{doc.Mutations, doc.Home, doc.Region, doc.Applied, doc.Version, doc.Receipt.Node, strings.Join(doc.Names, " ")})
 	})
@@ -124,13 +125,13 @@ func batchMutations(ctx context.Context, c *client.Client, lines []batchLine) (m
 		if _, ok := tables[l.Table]; !ok {
 			t, err := c.Table(ctx, l.Table)
 			if err != nil {
-				return nil, rhumb.Ef(opBatch, rhumb.KindOf(err), "line %d: %s", i+1, describeError(err).Message)
+				return nil, rhumb.Ef(opBatch, rhumb.KindOf(err), "line %d: %s", i+1, exit.Describe(err).Message)
 			}
 			tables[l.Table] = t.Info().ID
 		}
 		m, err := l.mutation(tables[l.Table])
 		if err != nil {
-			return nil, rhumb.Ef(opBatch, rhumb.KindOf(err), "line %d: %s", i+1, describeError(err).Message)
+			return nil, rhumb.Ef(opBatch, rhumb.KindOf(err), "line %d: %s", i+1, exit.Describe(err).Message)
 		}
 		mutations = append(mutations, m)
 	}

@@ -2,17 +2,22 @@ package main
 
 import (
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/cli/flags"
+	"github.com/rhumbdb/rhumb/cli/output"
 	"github.com/rhumbdb/rhumb/demo"
+	"github.com/rhumbdb/rhumb/geo/rtt"
+	"github.com/rhumbdb/rhumb/node/publish"
 )
 
-func (a *app) demoCommand() *cobra.Command {
+func demoCommand(s *session) *cobra.Command {
 	var cfg demo.Config
 	var noRestart, noBanner bool
-	var memory byteSize
+	var memory flags.ByteSize
 	c := &cobra.Command{
 		Use: "demo", Short: "Run a cluster of several regions on this machine, with a live feed",
 		Long: `Run a cluster on this machine: regions of nodes, each node a process with its own directory, with the distances
@@ -31,24 +36,28 @@ It is a demonstration and not a benchmark.`,
 			if err != nil {
 				return rhumb.Wrap("rhumb.demo", err)
 			}
-			cfg.Binary, cfg.Program, cfg.Out, cfg.Err = binary, os.Args[0], a.out, a.err
-			cfg.JSON = cfg.JSON || a.output == outputJSON
-			cfg.Terminal = isTerminal(a.out)
+			cfg.Binary, cfg.Program, cfg.Out, cfg.Err = binary, os.Args[0], s.Out, s.Err
+			cfg.JSON = cfg.JSON || s.AsJSON()
+			cfg.Terminal = output.IsTerminal(s.Out)
 			cfg.MemoryBytes = int64(memory)
 			cfg.Restart, cfg.Banner = !noRestart, !noBanner
 			return demo.Run(cmd.Context(), cfg)
 		},
 	}
 	f := c.Flags()
-	f.StringSliceVar(&cfg.Regions, "regions", nil, "regions: well-known names or NAME=LAT:LON (default singapore,frankfurt,virginia)")
+	f.StringSliceVar(&cfg.Regions, "regions", nil, "regions: well-known names or NAME=LAT:LON")
+	flags.Default(f, "regions", strings.Join(rtt.DefaultRegions(), ","))
 	f.IntVar(&cfg.NodesPerRegion, "nodes-per-region", demo.NodesPerRegionDefault, "nodes in each region")
 	f.StringVar(&cfg.Latency, "latency", "real", "round trips between regions: real, none, or a latency file")
 	f.BoolVar(&cfg.Cuts, "cuts", false, "name the nodes in the latency file, so that links between any two can be cut while the demo runs")
 	f.StringVar(&cfg.Load, "load", "flights", "what to play: flights or none")
 	f.IntVar(&cfg.Flights, "flights", demo.FlightsDefault, "flights in the air at once")
-	f.StringVar(&cfg.Dir, "dir", "", "keep the data in this directory, and go on with it (default: a directory that is removed at the end)")
-	f.Var(&memory, "memory", "most memory that all nodes together may take, like 4GiB, without images in shared memory (default half of the machine's or the control group's)")
-	f.StringVar(&cfg.SnapshotDir, "snapshot-dir", "", "folder for images of published tables (default /dev/shm/rhumb)")
+	f.StringVar(&cfg.Dir, "dir", "", "keep the data in this directory, and go on with it")
+	flags.Default(f, "dir", "a directory that is removed at the end")
+	f.Var(&memory, "memory", "most memory that all nodes together may take, like 4GiB, without images in shared memory")
+	flags.Default(f, "memory", "half of the machine's or the control group's")
+	f.StringVar(&cfg.SnapshotDir, "snapshot-dir", "", "folder for images of published tables")
+	flags.Default(f, "snapshot-dir", publish.DirDefault)
 	f.BoolVar(&cfg.JSON, "json", false, "print one JSON line when ready, then one a second")
 	f.BoolVar(&noRestart, "no-restart", false, "leave a node that dies down, in place of starting it again after 3 s")
 	f.BoolVar(&noBanner, "no-banner", false, "leave out the words about benchmarks")

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rhumbdb/rhumb/cli/exit"
 	"github.com/rhumbdb/rhumb/demo"
 )
 
@@ -54,7 +55,7 @@ func testData(t *testing.T) {
 	}
 	stale, current := "115964116992000001@3", w.Version
 	_, stderr, code := runIn(t.Context(), "", "put", "flights", "SWR8", "alt_ft=1", "--if-version", stale, "-o", "json")
-	var failed map[string]errorDoc
+	var failed map[string]exit.Doc
 	if err := json.Unmarshal([]byte(stderr), &failed); err != nil || code != 4 || failed["error"].CurrentVersion != current {
 		t.Errorf("put --if-version of an old version: exit %d, %q, want version %s", code, stderr, current)
 	}
@@ -78,7 +79,7 @@ func testData(t *testing.T) {
 	ok(t, "delete", "flights", "TYPED")
 	ok(t, "delete", "flights", "AGAIN")
 	stdout, stderr, code := runIn(t.Context(), "", "delete", "flights", "NOBODY")
-	if code != exitOK || strings.Contains(stdout, "n0") || !strings.Contains(stderr, "nothing was deleted") {
+	if code != exit.OK || strings.Contains(stdout, "n0") || !strings.Contains(stderr, "nothing was deleted") {
 		t.Errorf("deleting nothing: exit %d\n%s%s", code, stdout, stderr)
 	}
 	// A patch that finds nothing creates the record where its location is.
@@ -94,7 +95,7 @@ func testData(t *testing.T) {
 	ok(t, "key", "explain", w.Key)
 	testBatch(t)
 	okJSON(t, &w, "delete", "flights", "JAL5")
-	fails(t, exitNotFound, "get", "flights", "JAL5")
+	fails(t, exit.NotFound, "get", "flights", "JAL5")
 	if got := countRows(t, "flights"); got != 2 {
 		t.Errorf("%d flights, want SWR8 and the batch's", got)
 	}
@@ -107,7 +108,7 @@ func testBatch(t *testing.T) {
 	var b batchDoc
 	for _, applied := range []bool{true, false} {
 		stdout, stderr, code := runIn(t.Context(), batch, "batch", "-", "-o", "json")
-		if err := json.Unmarshal([]byte(stdout), &b); err != nil || code != exitOK {
+		if err := json.Unmarshal([]byte(stdout), &b); err != nil || code != exit.OK {
 			t.Fatalf("batch: exit %d, %v, %s", code, err, stderr)
 		}
 		if b.Applied != applied || b.Region != "frankfurt" {
@@ -115,7 +116,7 @@ func testBatch(t *testing.T) {
 		}
 	}
 	_, stderr, code := runIn(t.Context(), strings.ReplaceAll(batch, "KLM1/1", "OTHER/1"), "batch", "-")
-	if code != exitUsage || !strings.Contains(stderr, "range") {
+	if code != exit.Usage || !strings.Contains(stderr, "range") {
 		t.Errorf("a batch over several ranges: exit %d, %s", code, stderr)
 	}
 }
@@ -123,24 +124,24 @@ func testBatch(t *testing.T) {
 func testRefusals(t *testing.T) {
 	big := filepath.Join(t.TempDir(), "big")
 	must(os.WriteFile(big, make([]byte, 2<<20+1), 0o600))
-	fails(t, exitNotFound, "get", "flights", "nobody")
-	fails(t, exitNotFound, "get", "no_such_table", "x")
-	fails(t, exitNotFound, "put", "flights", "x", "a=1", "--home", "atlantis")
-	fails(t, exitNotFound, "scan", "flights", "--region", "atlantis")
-	fails(t, exitNotFound, "range", "describe", "9/9")
-	fails(t, exitNotFound, "node", "drain", "n99")
-	fails(t, exitNotFound, "table", "describe", "no_such_table")
-	fails(t, exitPrecondition, "put", "flights", "SWR8", "a=1", "--if-absent")
-	fails(t, exitPrecondition, "patch", "flights", "nobody", "a=1", "--if-present")
-	fails(t, exitPrecondition, "table", "create", "flights")
-	fails(t, exitUsage, "put", "flights", "x", "--file", big)
-	fails(t, exitUsage, "put", "flights", strings.Repeat("n", 5<<10), "a=1")
-	fails(t, exitUsage, "put", "flights", "x", "location=91,0")
-	fails(t, exitUsage, "put", "flights", "x", "location:point=NaN,0")
-	fails(t, exitUsage, "table", "create", "bad name")
-	fails(t, exitUsage, "table", "create", "t", "--replicas", "99")
-	fails(t, exitUsage, "scan", "flights", "--after", "garbage")
-	fails(t, exitUnavailable, "get", "flights", "x", "--addr", "127.0.0.1:1", "--insecure", "--timeout", "1s")
+	fails(t, exit.NotFound, "get", "flights", "nobody")
+	fails(t, exit.NotFound, "get", "no_such_table", "x")
+	fails(t, exit.NotFound, "put", "flights", "x", "a=1", "--home", "atlantis")
+	fails(t, exit.NotFound, "scan", "flights", "--region", "atlantis")
+	fails(t, exit.NotFound, "range", "describe", "9/9")
+	fails(t, exit.NotFound, "node", "drain", "n99")
+	fails(t, exit.NotFound, "table", "describe", "no_such_table")
+	fails(t, exit.Precondition, "put", "flights", "SWR8", "a=1", "--if-absent")
+	fails(t, exit.Precondition, "patch", "flights", "nobody", "a=1", "--if-present")
+	fails(t, exit.Precondition, "table", "create", "flights")
+	fails(t, exit.Usage, "put", "flights", "x", "--file", big)
+	fails(t, exit.Usage, "put", "flights", strings.Repeat("n", 5<<10), "a=1")
+	fails(t, exit.Usage, "put", "flights", "x", "location=91,0")
+	fails(t, exit.Usage, "put", "flights", "x", "location:point=NaN,0")
+	fails(t, exit.Usage, "table", "create", "bad name")
+	fails(t, exit.Usage, "table", "create", "t", "--replicas", "99")
+	fails(t, exit.Usage, "scan", "flights", "--after", "garbage")
+	fails(t, exit.Unavailable, "get", "flights", "x", "--addr", "127.0.0.1:1", "--insecure", "--timeout", "1s")
 }
 
 func testCluster(t *testing.T, layout *demo.Layout) {
@@ -211,8 +212,8 @@ func testIngest(t *testing.T) {
 	if err != nil || err2 != nil || bytes.Count(lines, []byte("\n")) != 4 || !bytes.Contains(reasons, []byte("line 101: ")) {
 		t.Errorf("rejected lines %q (%v), reasons %q (%v)", lines, err, reasons, err2)
 	}
-	fails(t, exitUsage, append(args, "--strict")...)
-	fails(t, exitNotFound, "ingest", "--table", "cars", "--mapping", "flights", "../../ingest/testdata/sample.controlstream.gz")
+	fails(t, exit.Usage, append(args, "--strict")...)
+	fails(t, exit.NotFound, "ingest", "--table", "cars", "--mapping", "flights", "../../ingest/testdata/sample.controlstream.gz")
 
 	// A pipe that stays silent does not hold an interrupted ingest, and what it had written is there.
 	in, out := io.Pipe()
@@ -220,7 +221,7 @@ func testIngest(t *testing.T) {
 	go func() {
 		_, _ = io.WriteString(out, "_c 1 _s 1 id PIPE lat 1 lon 103\n")
 		for {
-			if _, _, code := runIn(t.Context(), "", "get", "flights", "PIPE"); code == exitOK || t.Context().Err() != nil {
+			if _, _, code := runIn(t.Context(), "", "get", "flights", "PIPE"); code == exit.OK || t.Context().Err() != nil {
 				break
 			}
 		}
@@ -228,7 +229,7 @@ func testIngest(t *testing.T) {
 	}()
 	var stdout, stderr bytes.Buffer
 	code := run(ctx, []string{"ingest", "--table", "flights", "-", "-o", "json"}, streams{in: in, out: &stdout, err: &stderr})
-	if code != exitFailure || !strings.Contains(stdout.String(), `"applied":1`) || !strings.Contains(stderr.String(), "canceled") {
+	if code != exit.Failure || !strings.Contains(stdout.String(), `"applied":1`) || !strings.Contains(stderr.String(), "canceled") {
 		t.Errorf("interrupted: exit %d, %s, %s", code, stdout.String(), stderr.String())
 	}
 	_ = out.Close()
@@ -256,7 +257,7 @@ func testKill(t *testing.T, layout *demo.Layout, p *process) {
 		t.Fatal(err)
 	}
 	_ = out.Close()
-	if got := <-code; got != exitOK {
+	if got := <-code; got != exit.OK {
 		t.Fatalf("ingest: exit %d, %s%s", got, stdout.String(), stderr.String())
 	}
 	if got := countRows(t, "flights") - flightsBefore; got != flights {
@@ -270,7 +271,7 @@ func testKill(t *testing.T, layout *demo.Layout, p *process) {
 	if s.Healthy || !strings.Contains(strings.Join(s.Problems, " "), "not ready") {
 		t.Errorf("a status with a dead node: %+v", s.Problems)
 	}
-	fails(t, exitUnavailable, "status", "--check")
+	fails(t, exit.Unavailable, "status", "--check")
 	await(t, "the demo to tell that a node is down", settleWait, func() bool { return strings.Contains(p.stderr.String(), "start it again with") })
 	for _, n := range layout.Nodes {
 		if up := syscall.Kill(n.PID, 0) == nil; up != (n.ID != victim.ID) {
@@ -304,7 +305,7 @@ func testStop(t *testing.T, layout *demo.Layout, p *process) {
 	if err := p.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	if code := p.wait(); code != exitOK {
+	if code := p.wait(); code != exit.OK {
 		t.Errorf("the demo ended with %d\n%s", code, p.stderr.String())
 	}
 	t.Logf("it stopped in %v", time.Since(begin).Round(time.Millisecond))
@@ -331,7 +332,7 @@ func TestDemoKeepsItsData(t *testing.T) {
 	}
 	p.wait()
 	checkGone(t, layout)
-	fails(t, exitUsage, "get", "flights", "KEPT") // a dead demo is no demo
+	fails(t, exit.Usage, "get", "flights", "KEPT") // a dead demo is no demo
 
 	again := startProcess(t, nil, "demo", "--json", "--dir", layout.Dir, "--latency", "none", "--load", "flights", "--flights", "20",
 		"--regions", "frankfurt,bern=46.9:7.4", "--nodes-per-region", "1")
@@ -393,13 +394,13 @@ func TestStartRefuses(t *testing.T) {
 		return err == nil
 	})
 	second := startProcess(t, nil, args...)
-	if code := second.wait(); code != exitUnavailable || !strings.Contains(second.stderr.String(), dir+" is in use") {
+	if code := second.wait(); code != exit.Unavailable || !strings.Contains(second.stderr.String(), dir+" is in use") {
 		t.Errorf("a second node: exit %d, %s", code, second.stderr.String())
 	}
 	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if code := p.wait(); code != exitOK {
+	if code := p.wait(); code != exit.OK {
 		t.Errorf("SIGTERM: exit %d\n%s", code, p.stderr.String())
 	}
 }

@@ -16,6 +16,8 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/bench"
+	"github.com/rhumbdb/rhumb/cli/benchcmd"
+	"github.com/rhumbdb/rhumb/cli/exit"
 	"github.com/rhumbdb/rhumb/client"
 	"github.com/rhumbdb/rhumb/demo"
 )
@@ -32,7 +34,7 @@ func TestKilledPrimariesLoseNothing(t *testing.T) {
 	p := startProcess(t, nil, "bench", "failover", "--kills", "3", "--leader-kills", "1", "--writers", "96", "--dir", t.TempDir(), "-o", "json")
 	var report bench.FailoverReport
 	text, _ := p.line()
-	if code := p.wait(); code != exitOK {
+	if code := p.wait(); code != exit.OK {
 		t.Fatalf("exit %d", code)
 	}
 	if err := json.Unmarshal([]byte(text), &report); err != nil {
@@ -263,7 +265,7 @@ func TestDiskFull(t *testing.T) {
 	fill(t, disk, filler)
 	await(t, "writes to be refused", settleWait, func() bool {
 		_, stderr, code := runIn(t.Context(), "", "put", "airports", "FRA", "name=Frankfurt", "--timeout", "2s", "-o", "json")
-		return code != exitOK && strings.Contains(stderr, "disk_full")
+		return code != exit.OK && strings.Contains(stderr, "disk_full")
 	})
 	if got := ok(t, "get", "airports", "SIN"); !strings.Contains(got, "Changi") {
 		t.Errorf("a read while the disk is full gave %q", got)
@@ -273,7 +275,7 @@ func TestDiskFull(t *testing.T) {
 	}
 	await(t, "writes to be taken again", settleWait, func() bool {
 		_, _, code := runIn(t.Context(), "", "put", "airports", "FRA", "name=Frankfurt", "--timeout", "2s")
-		return code == exitOK
+		return code == exit.OK
 	})
 }
 
@@ -318,7 +320,7 @@ func TestNamesWhileARegionIsDead(t *testing.T) {
 	}
 	await(t, "a name to be created", settleWait, func() bool {
 		stdout, _, code := runIn(t.Context(), "", "put", "airports", "NEW", "name=New", "--if-absent", "--timeout", "2s", "-o", "json")
-		return code == exitOK && json.Unmarshal([]byte(stdout), &doc) == nil
+		return code == exit.OK && json.Unmarshal([]byte(stdout), &doc) == nil
 	})
 	if len(doc.Receipt.Unasked) != 1 || doc.Receipt.Unasked[0] != "virginia" {
 		t.Errorf("not asked were %v", doc.Receipt.Unasked)
@@ -333,9 +335,9 @@ func TestCutLinks(t *testing.T) {
 	}
 	t.Setenv("RHUMB_DEMO", filepath.Join(t.TempDir(), "context.json"))
 	p := startProcess(t, nil, "bench", "stall", "--nodes", "3", "--kinds", "oneway,ring,halfopen", "--faults", "1", "--hold", "2s", "--dir", t.TempDir(), "-o", "json")
-	var r stallReport
+	var r benchcmd.StallReport
 	text, _ := p.line()
-	if code := p.wait(); code != exitOK {
+	if code := p.wait(); code != exit.OK {
 		t.Fatalf("exit %d", code)
 	}
 	if err := json.Unmarshal([]byte(text), &r); err != nil {

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/cli/exit"
+	"github.com/rhumbdb/rhumb/snapshot/inspect"
 )
 
 const opFields rhumb.Op = "rhumb.fields"
@@ -23,7 +25,7 @@ func parseAssignments(args []string, locationField string) (rhumb.Record, error)
 		}
 		v, err := parseValue(name, typ, typed, text, locationField)
 		if err != nil {
-			return nil, rhumb.Ef(opFields, rhumb.InvalidArgument, "%s: %s", name, describeError(err).Message)
+			return nil, rhumb.Ef(opFields, rhumb.InvalidArgument, "%s: %s", name, exit.Describe(err).Message)
 		}
 		fields = append(fields, rhumb.Field{Name: name, Value: v})
 	}
@@ -85,7 +87,7 @@ func parseFieldsJSON(text []byte) (rhumb.Record, error) {
 		name, typ, typed := cutType(key)
 		v, err := parseJSONValue(raw, typ, typed)
 		if err != nil {
-			return nil, rhumb.Ef(opFields, rhumb.InvalidArgument, "%s: %s", name, describeError(err).Message)
+			return nil, rhumb.Ef(opFields, rhumb.InvalidArgument, "%s: %s", name, exit.Describe(err).Message)
 		}
 		fields = append(fields, rhumb.Field{Name: name, Value: v})
 	}
@@ -139,7 +141,7 @@ func parseJSONPlace(raw json.RawMessage) (rhumb.FieldValue, error) {
 		v := rhumb.PointField(rhumb.Point{Lat: *point.Lat, Lon: *point.Lon})
 		return v, v.Validate()
 	}
-	var box struct{ Min, Max *pointDoc }
+	var box struct{ Min, Max *inspect.Place }
 	if err := decodeStrict(raw, &box); err == nil && box.Min != nil && box.Max != nil {
 		v := rhumb.BoxField(rhumb.Box{Min: rhumb.Point(*box.Min), Max: rhumb.Point(*box.Max)})
 		return v, v.Validate()
@@ -172,7 +174,7 @@ const (
 )
 
 // stored gives the value to store.
-func (f valueFlags) stored(a *app, assignments []string, locationField string) ([]byte, error) {
+func (f valueFlags) stored(in inputs, assignments []string, locationField string) ([]byte, error) {
 	given := 0
 	for _, is := range []bool{len(assignments) > 0, f.json != "", f.text != "", f.file != ""} {
 		if is {
@@ -186,44 +188,26 @@ func (f valueFlags) stored(a *app, assignments []string, locationField string) (
 	case f.text != "":
 		return rhumb.EncodeOpaque(nil, []byte(f.text)), nil
 	case f.file != "":
-		payload, err := a.readFile(f.file, rhumb.ValueSizeMax)
+		payload, err := in.readFile(f.file, rhumb.ValueSizeMax)
 		return rhumb.EncodeOpaque(nil, payload), err
 	}
-	record, err := f.record(a, assignments, locationField)
+	record, err := f.record(in, assignments, locationField)
 	if err != nil {
 		return nil, err
 	}
 	return rhumb.EncodeRecord(nil, record), nil
 }
 
-func (f valueFlags) record(a *app, assignments []string, locationField string) (rhumb.Record, error) {
+func (f valueFlags) record(in inputs, assignments []string, locationField string) (rhumb.Record, error) {
 	if f.json == "" {
 		return parseAssignments(assignments, locationField)
 	}
 	text := []byte(f.json)
 	if f.json == "-" {
 		var err error
-		if text, err = a.readFile("-", rhumb.BatchSizeMax); err != nil {
+		if text, err = in.readFile("-", rhumb.BatchSizeMax); err != nil {
 			return nil, err
 		}
 	}
 	return parseFieldsJSON(text)
-}
-
-// readFile reads a file, or standard input for "-", up to a bound.
-func (a *app) readFile(name string, most int64) ([]byte, error) {
-	const op rhumb.Op = "rhumb.read"
-	src, err := a.open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer src.Close()
-	content, err := io.ReadAll(io.LimitReader(src, most+1))
-	if err != nil {
-		return nil, rhumb.Ef(op, rhumb.Other, "%s: %v", name, err)
-	}
-	if int64(len(content)) > most {
-		return nil, rhumb.Ef(op, rhumb.TooLarge, "%s holds more than %d bytes", name, most)
-	}
-	return content, nil
 }

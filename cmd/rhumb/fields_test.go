@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/cli/output"
 )
 
 // TestAssignments guards how FIELD=VALUE is understood.
@@ -91,7 +92,7 @@ func TestFieldsJSON(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	doc, err := describeValue(rhumb.EncodeRecord(nil, record))
+	doc, err := output.DescribeValue(rhumb.EncodeRecord(nil, record))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,12 +120,12 @@ func TestFieldsJSON(t *testing.T) {
 // TestFieldsJSONCannotFail guards that a record of any numbers can be printed: JSON has no NaN.
 func TestFieldsJSONCannotFail(t *testing.T) {
 	for _, f := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
-		doc, err := describeValue(rhumb.EncodeRecord(nil, rhumb.Record{{Name: "f", Value: rhumb.Float64Field(f)}}))
+		doc, err := output.DescribeValue(rhumb.EncodeRecord(nil, rhumb.Record{{Name: "f", Value: rhumb.Float64Field(f)}}))
 		if _, jsonErr := json.Marshal(doc); err != nil || jsonErr != nil {
 			t.Error(err, jsonErr)
 		}
 	}
-	if _, err := describeValue([]byte{0x77}); rhumb.KindOf(err) == rhumb.Other {
+	if _, err := output.DescribeValue([]byte{0x77}); rhumb.KindOf(err) == rhumb.Other {
 		t.Errorf("an unknown codec: %v", err)
 	}
 }

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -13,6 +15,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/cli/exit"
+	"github.com/rhumbdb/rhumb/cli/flags"
 	"github.com/rhumbdb/rhumb/client"
 	"github.com/rhumbdb/rhumb/ingest"
 )
@@ -25,7 +29,11 @@ type ingestFlags struct {
 	retryFor                                             time.Duration
 }
 
-func (a *app) ingestCommand() *cobra.Command {
+// ingestion is `rhumb ingest`.
+type ingestion struct{ *session }
+
+func ingestCommand(s *session) *cobra.Command {
+	ic := &ingestion{s}
 	var f ingestFlags
 	c := &cobra.Command{
 		Use:   "ingest --table NAME [--format FORMAT] FILE|-",
@@ -49,43 +57,48 @@ a member whose checksum does not hold. docs/ingest.md describes formats and mapp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.printMapping != "" {
-				return a.printMapping(f.printMapping)
+				return ic.printMapping(f.printMapping)
 			}
-			return a.ingest(cmd.Context(), f, args[0])
+			return ic.ingest(cmd.Context(), f, args[0])
 		},
 	}
 	fl := c.Flags()
 	fl.StringVar(&f.table, "table", "", "table of the mapping's first row; without --mapping, also the name of the built-in mapping")
-	fl.StringVar(&f.format, "format", "", fmt.Sprintf("one of %v (default: the mapping's, else by the file's name)", ingest.Formats()))
+	fl.StringVar(&f.format, "format", "", fmt.Sprintf("one of %v", ingest.Formats()))
+	flags.Default(fl, "format", "the mapping's, else by the file's name")
 	fl.StringVar(&f.mapping, "mapping", "", fmt.Sprintf("mapping file, or a built-in mapping: one of %s", strings.Join(ingest.BuiltinMappings(), ", ")))
 	fl.StringVar(&f.region, "region", "", "create records in this region, in place of the one nearest to their location")
 	fl.StringVar(&f.reject, "reject", "", "append malformed lines to this file, and their reasons to FILE.reasons")
 	fl.BoolVar(&f.strict, "strict", false, "stop at the first malformed line")
 	fl.BoolVar(&f.createTables, "create-tables", false, "create tables that are missing")
-	fl.IntVar(&f.replicas, "replicas", 0, "copies of each range of tables that --create-tables makes (default 3)")
-	fl.IntVar(&f.workers, "workers", 0, "batches in flight at most (default 1024)")
-	fl.IntVar(&f.merge, "merge", 0, "waiting events of one record that share a batch at most; 1 writes each by itself (default 64)")
-	fl.DurationVar(&f.retryFor, "retry-for", 0, "how long to try again while the cluster cannot take an event (default 2m)")
-	positive(fl, "replicas", "workers", "merge", "retry-for")
+	fl.IntVar(&f.replicas, "replicas", 0, "copies of each range of tables that --create-tables makes")
+	flags.Default(fl, "replicas", strconv.Itoa(rhumb.ReplicasDefault))
+	fl.IntVar(&f.workers, "workers", 0, "batches in flight at most")
+	flags.Default(fl, "workers", "1024")
+	fl.IntVar(&f.merge, "merge", 0, "waiting events of one record that share a batch at most; 1 writes each by itself")
+	flags.Default(fl, "merge", "64")
+	fl.DurationVar(&f.retryFor, "retry-for", 0, "how long to try again while the cluster cannot take an event")
+	flags.Default(fl, "retry-for", "2m")
+	flags.Positive(fl, "replicas", "workers", "merge", "retry-for")
 	fl.StringVar(&f.printMapping, "print-mapping", "", "print a built-in mapping and end")
 	must(c.RegisterFlagCompletionFunc("mapping", cobra.FixedCompletions(ingest.BuiltinMappings(), cobra.ShellCompDirectiveDefault)))
-	return a.connected(c)
+	return ic.connected(c)
 }
 
 const opIngest rhumb.Op = "rhumb.ingest"
 
-func (a *app) printMapping(name string) error {
+func (ic *ingestion) printMapping(name string) error {
 	text, ok := ingest.BuiltinMapping(name)
 	if !ok {
 		return rhumb.Ef(opIngest, rhumb.NotFound, "there is no built-in mapping %q; there are %s", name, strings.Join(ingest.BuiltinMappings(), ", "))
 	}
-	_, err := a.out.Write(text)
+	_, err := ic.Out.Write(text)
 	return rhumb.Wrap(opIngest, err)
 }
 
 // readMapping finds the mapping that the flags ask for, and the format.
-func (a *app) readMapping(f ingestFlags, file string) (*ingest.Mapping, ingest.Format, error) {
-	name := orElse(f.mapping, f.table)
+func (ic *ingestion) readMapping(f ingestFlags, file string) (*ingest.Mapping, ingest.Format, error) {
+	name := cmp.Or(f.mapping, f.table)
 	if name == "" {
 		return nil, "", rhumb.E(opIngest, rhumb.InvalidArgument, "say --table NAME or --mapping FILE")
 	}
@@ -96,13 +109,13 @@ func (a *app) readMapping(f ingestFlags, file string) (*ingest.Mapping, ingest.F
 	}
 	if !ok {
 		var err error
-		if text, err = a.readFile(name, 1<<20); err != nil {
+		if text, err = ic.readFile(name, 1<<20); err != nil {
 			return nil, "", err
 		}
 	}
 	m, err := ingest.ParseMapping(text)
 	if err != nil {
-		return nil, "", rhumb.Ef(opIngest, rhumb.KindOf(err), "mapping %s: %s", name, describeError(err).Message)
+		return nil, "", rhumb.Ef(opIngest, rhumb.KindOf(err), "mapping %s: %s", name, exit.Describe(err).Message)
 	}
 	if f.table != "" {
 		m.Rows[0].Table = f.table
@@ -124,12 +137,12 @@ func formatOf(f ingestFlags, m *ingest.Mapping, file string) (ingest.Format, err
 	return "", rhumb.Ef(opIngest, rhumb.InvalidArgument, "neither the mapping nor the name %s tells the format: say --format, one of %v", file, ingest.Formats())
 }
 
-func (a *app) ingest(ctx context.Context, f ingestFlags, file string) error {
-	mapping, format, err := a.readMapping(f, file)
+func (ic *ingestion) ingest(ctx context.Context, f ingestFlags, file string) error {
+	mapping, format, err := ic.readMapping(f, file)
 	if err != nil {
 		return err
 	}
-	src, size, err := a.openSized(file)
+	src, size, err := ic.openSized(file)
 	if err != nil {
 		return err
 	}
@@ -137,7 +150,7 @@ func (a *app) ingest(ctx context.Context, f ingestFlags, file string) error {
 	if err := checkRejects(f.reject, filesRead(src, f.mapping)); err != nil {
 		return err
 	}
-	return a.withClient(ctx, func(ctx context.Context, c *client.Client) error {
+	return ic.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
 		tables, err := ingestTables(ctx, c, mapping, &f)
 		if err != nil {
 			return err
@@ -146,7 +159,7 @@ func (a *app) ingest(ctx context.Context, f ingestFlags, file string) error {
 		if err != nil {
 			return err
 		}
-		rejects, err := a.openRejects(f.reject)
+		rejects, err := openRejects(ic.Printer, f.reject)
 		if err != nil {
 			return err
 		}
@@ -159,13 +172,13 @@ func (a *app) ingest(ctx context.Context, f ingestFlags, file string) error {
 			return err
 		}
 		start := time.Now()
-		stop := a.showProgress(r, counted, size)
+		stop := ic.showProgress(r, counted, size)
 		counts, err := r.Run(ctx)
 		stop()
 		if closeErr := rejects.close(); err == nil {
 			err = closeErr
 		}
-		if printErr := a.printIngest(counts, counted.read.Load(), time.Since(start)); err == nil {
+		if printErr := ic.printIngest(counts, counted.read.Load(), time.Since(start)); err == nil {
 			err = printErr
 		}
 		return err
@@ -263,9 +276,9 @@ type ingestDoc struct {
 	LinesPerSecond float64 `json:"lines_per_second"`
 }
 
-func (a *app) printIngest(c ingest.Counts, bytes int64, took time.Duration) error {
+func (ic *ingestion) printIngest(c ingest.Counts, bytes int64, took time.Duration) error {
 	doc := ingestDoc{Counts: c, Bytes: bytes, Seconds: took.Seconds(), LinesPerSecond: float64(c.Lines) / max(took.Seconds(), 1e-9)}
-	return a.print(doc, func(t table.Writer) {
+	return ic.Print(doc, func(t table.Writer) {
 		t.AppendHeader(table.Row{"LINES", "APPLIED", "ALREADY THERE", "REJECTED", "FAILED", "SECONDS", "LINES/S"})
 		t.AppendRow(table.Row{c.Lines, c.Applied, c.AlreadyThere, c.Rejected, c.Failed, fmt.Sprintf("%.1f", doc.Seconds), fmt.Sprintf("%.0f", doc.LinesPerSecond)})
 	})
@@ -285,18 +298,4 @@ func filesRead(src io.Reader, mapping string) (files []fs.FileInfo) {
 		files = append(files, info)
 	}
 	return files
-}
-
-// openSized opens an input and tells its size in bytes, -1 when it has none.
-func (a *app) openSized(name string) (io.ReadCloser, int64, error) {
-	src, err := a.open(name)
-	if err != nil {
-		return nil, 0, err
-	}
-	if f, ok := src.(interface{ Stat() (fs.FileInfo, error) }); ok {
-		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
-			return src, info.Size(), nil
-		}
-	}
-	return src, -1, nil
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/cli/exit"
+	"github.com/rhumbdb/rhumb/cli/output"
 	"github.com/rhumbdb/rhumb/ingest"
 )
 
@@ -35,7 +37,7 @@ func TestRejectIsNoInput(t *testing.T) {
 		{"feed", "one", "one and one.reasons are one file"},
 	} {
 		_, stderr, code := runIn(t.Context(), "", "ingest", "--mapping", "mapping", "--format", "controlstream", "--reject", c.reject, c.input)
-		if code != exitUsage || !strings.Contains(stderr, c.want) {
+		if code != exit.Usage || !strings.Contains(stderr, c.want) {
 			t.Errorf("ingest --reject %s %s: exit %d, %q, want %q in it", c.reject, c.input, code, stderr, c.want)
 		}
 		if got, err := os.ReadFile(c.input); err != nil || string(got) != content {
@@ -47,7 +49,7 @@ func TestRejectIsNoInput(t *testing.T) {
 	defer stdin.Close()
 	var stdout, stderr bytes.Buffer
 	code := run(t.Context(), []string{"ingest", "--table", "flights", "--reject", "hard", "-"}, streams{in: stdin, out: &stdout, err: &stderr})
-	if code != exitUsage || !strings.Contains(stderr.String(), "hard is a file that this ingest reads") {
+	if code != exit.Usage || !strings.Contains(stderr.String(), "hard is a file that this ingest reads") {
 		t.Errorf("with the input redirected: exit %d, %q", code, stderr.String())
 	}
 }
@@ -63,9 +65,9 @@ func lastOf(t *testing.T) string {
 func TestRejectAppends(t *testing.T) {
 	t.Chdir(t.TempDir())
 	var stderr bytes.Buffer
-	a := &app{streams: streams{err: &stderr}}
+	notes := &output.Printer{Err: &stderr}
 	for range 2 {
-		r, err := a.openRejects("bad")
+		r, err := openRejects(notes, "bad")
 		must(err)
 		must(r.take(ingest.Rejection{Line: 7, Raw: []byte("raw line"), Err: rhumb.E("test", rhumb.InvalidArgument, "it is malformed")}))
 		must(r.close())

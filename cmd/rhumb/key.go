@@ -11,7 +11,7 @@ import (
 	"github.com/rhumbdb/rhumb/keys"
 )
 
-func (a *app) keyCommand() *cobra.Command {
+func keyCommand(s *session) *cobra.Command {
 	explain := &cobra.Command{
 		Use:   "explain KEY",
 		Short: "Take a key apart, byte by byte",
@@ -20,12 +20,12 @@ and version. KEY is hexadecimal digits; spaces and a leading 0x do not matter. I
 stands on disk, the sixteen bytes of a server-named key, or the eight bytes of a range.`,
 		Example: "  rhumb key explain 0000000100000402000001000000002a\n  rhumb key explain '00000001 00000402' -o json",
 		Args:    cobra.ExactArgs(1),
-		RunE:    func(_ *cobra.Command, args []string) error { return a.explainKey(args[0]) },
+		RunE:    func(_ *cobra.Command, args []string) error { return explainKey(s, args[0]) },
 	}
-	return noArgsGroup("key", "Explain keys", explain)
+	return commandGroup("key", "Explain keys", explain)
 }
 
-func (a *app) explainKey(digits string) error {
+func explainKey(s *session, digits string) error {
 	const op rhumb.Op = "rhumb.key"
 	raw, err := hex.DecodeString(strings.TrimPrefix(strings.Join(strings.Fields(digits), ""), "0x"))
 	if err != nil {
@@ -35,7 +35,7 @@ func (a *app) explainKey(digits string) error {
 	if err != nil {
 		return err
 	}
-	return a.printTitled(e, e.Form+" "+e.Key, func(t table.Writer) {
+	return s.PrintTitled(e, e.Form+" "+e.Key, func(t table.Writer) {
 		t.AppendHeader(table.Row{"AT", "BYTES", "PART", "MEANING"})
 		for _, p := range e.Parts {
 			t.AppendRow(table.Row{p.Offset, p.Bytes, p.Name, p.Value})

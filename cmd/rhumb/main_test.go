@@ -17,6 +17,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/cli/exit"
+	"github.com/rhumbdb/rhumb/cli/health"
+	"github.com/rhumbdb/rhumb/cli/output"
+	"github.com/rhumbdb/rhumb/cli/settings"
 	"github.com/rhumbdb/rhumb/client"
 )
 
@@ -95,7 +99,7 @@ func prefixed(prefix, text string) string {
 // TestHelp guards that every command explains itself: a short text, an example of its own, and a page of help that
 // needs no cluster.
 func TestHelp(t *testing.T) {
-	root := (&app{}).rootCommand()
+	root := newApp(streams{}).rootCommand()
 	var walk func(c *cobra.Command)
 	walk = func(c *cobra.Command) {
 		path := strings.TrimPrefix(c.CommandPath(), "rhumb")
@@ -109,7 +113,7 @@ func TestHelp(t *testing.T) {
 			t.Errorf("rhumb%s: its example is another command's", path)
 		}
 		stdout, stderr, code := runIn(t.Context(), "", append(strings.Fields(path), "--help")...)
-		if code != exitOK || stderr != "" || !strings.Contains(stdout, "Usage:") {
+		if code != exit.OK || stderr != "" || !strings.Contains(stdout, "Usage:") {
 			t.Errorf("rhumb%s --help: exit %d\n%s%s", path, code, stdout, stderr)
 		}
 		c.Flags().VisitAll(func(f *pflag.Flag) {
@@ -134,28 +138,11 @@ func TestHelp(t *testing.T) {
 // TestTitles guards that a line above a table stays a line.
 func TestTitles(t *testing.T) {
 	var out strings.Builder
-	a := &app{streams: streams{out: &out}, output: outputTable}
+	p := output.Printer{Out: &out}
 	title := strings.Repeat("a long title ", 10) + "1/3"
-	must(a.printTitled(nil, title, func(t table.Writer) { t.AppendRow(table.Row{"x"}) }))
+	must(p.PrintTitled(nil, title, func(t table.Writer) { t.AppendRow(table.Row{"x"}) }))
 	if !strings.HasPrefix(out.String(), title+"\n") {
 		t.Errorf("it prints %q", out.String())
-	}
-}
-
-// TestPlaces guards that places south or west are no flags, that flags stay flags, and that keys and values stay what they are.
-func TestPlaces(t *testing.T) {
-	root := (&app{}).rootCommand()
-	for args, want := range map[string]string{
-		"snapshot|bbox|n1|t|-10,35,-9.5,45|--limit|-1|-o|json|-h": "snapshot|bbox|n1|t| -10,35,-9.5,45|--limit|-1|-o|json|-h",
-		"-o|json|snapshot|radius|n1|t|-33.9,151.2,20000":          "-o|json|snapshot|radius|n1|t| -33.9,151.2,20000",
-		"snapshot|nearest|n1|t|-7,8|10,-1,2":                      "snapshot|nearest|n1|t|-7,8|10,-1,2",
-		"put|t|--|-1,2,3|-4,5,6":                                  "put|t|--|-1,2,3|-4,5,6",
-		"snapshot|get|n1|t|--|-1,2,3":                             "snapshot|get|n1|t|--|-1,2,3",
-		"no-such-command|-1,2,3":                                  "no-such-command|-1,2,3",
-	} {
-		if got := strings.Join(places(root, strings.Split(args, "|")), "|"); got != want {
-			t.Errorf("%q becomes %q, want %q", args, got, want)
-		}
 	}
 }
 
@@ -176,7 +163,7 @@ func TestErrorsAsJSON(t *testing.T) {
 		if err := decodeStrict([]byte(stderr), &doc); err != nil && !strings.Contains(err.Error(), "next_step") {
 			t.Errorf("%s: %v in %q", args, err, stderr)
 		}
-		if stdout != "" || doc.Error.Kind == "" || doc.Error.Message == "" || doc.Error.ExitCode != code || code == exitOK {
+		if stdout != "" || doc.Error.Kind == "" || doc.Error.Message == "" || doc.Error.ExitCode != code || code == exit.OK {
 			t.Errorf("%s: exit %d, %+v, stdout %q", args, code, doc.Error, stdout)
 		}
 	}
@@ -195,14 +182,14 @@ func TestExitCodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, kind := range rhumb.Kinds() {
-		if code, ok := want[kind]; !ok || exitCode(rhumb.E("x", kind, "y")) != code {
-			t.Errorf("kind %s has exit code %d, want %d (listed: %v)", kind, exitCode(rhumb.E("x", kind, "y")), code, ok)
+		if code, ok := want[kind]; !ok || exit.Code(rhumb.E("x", kind, "y")) != code {
+			t.Errorf("kind %s has exit code %d, want %d (listed: %v)", kind, exit.Code(rhumb.E("x", kind, "y")), code, ok)
 		}
 		if !bytes.Contains(doc, []byte("`"+kind.String()+"`")) {
 			t.Errorf("docs/cli.md does not name kind %s", kind)
 		}
 	}
-	if exitCode(fmt.Errorf("any")) != exitFailure || exitCode(rhumb.Wrap("x", rhumb.ErrNotFound)) != exitNotFound {
+	if exit.Code(fmt.Errorf("any")) != exit.Failure || exit.Code(rhumb.Wrap("x", rhumb.ErrNotFound)) != exit.NotFound {
 		t.Error("other errors and wrapped errors")
 	}
 }
@@ -214,7 +201,7 @@ func TestSettings(t *testing.T) {
 	must(os.WriteFile(path, []byte("output: json\ntimeout: 3s\naddr: [127.0.0.1:1, 127.0.0.1:2]\nfrom: bern\n"), 0o600))
 	t.Setenv("RHUMB_TIMEOUT", "4s")
 	t.Setenv("RHUMB_FROM", "basel")
-	a := &app{}
+	a := newApp(streams{})
 	root := a.rootCommand()
 	root.SetArgs([]string{"status", "--config", path, "--from", "zurich"})
 	root.SetOut(&bytes.Buffer{})
@@ -222,13 +209,13 @@ func TestSettings(t *testing.T) {
 	if err := root.Execute(); err == nil {
 		t.Error("a status without a cluster succeeded")
 	}
-	if a.output != "json" || a.conn.timeout.String() != "4s" || a.conn.from != "zurich" || strings.Join(a.conn.addrs, " ") != "127.0.0.1:1 127.0.0.1:2" {
-		t.Errorf("output %q, timeout %v, from %q, addrs %v", a.output, a.conn.timeout, a.conn.from, a.conn.addrs)
+	if a.Format != "json" || a.conn.Timeout.String() != "4s" || a.conn.From != "zurich" || strings.Join(a.conn.Addrs, " ") != "127.0.0.1:1 127.0.0.1:2" {
+		t.Errorf("output %q, timeout %v, from %q, addrs %v", a.Format, a.conn.Timeout, a.conn.From, a.conn.Addrs)
 	}
 
 	stdout, _, code := runIn(t.Context(), "", "config", "show", "--config", path)
 	var docs []settingDoc
-	if err := json.Unmarshal([]byte(stdout), &docs); err != nil || code != exitOK {
+	if err := json.Unmarshal([]byte(stdout), &docs); err != nil || code != exit.OK {
 		t.Fatalf("config show: %d, %v, %s", code, err, stdout)
 	}
 	origins := map[string]string{}
@@ -247,19 +234,19 @@ func TestSettingsAreFlags(t *testing.T) {
 	flags := map[string]bool{}
 	var walk func(c *cobra.Command)
 	walk = func(c *cobra.Command) {
-		for _, s := range known {
-			if c.Flag(flagName(s.key)) != nil {
-				flags[s.key] = true
+		for _, s := range settings.All {
+			if c.Flag(s.Flag()) != nil {
+				flags[s.Key] = true
 			}
 		}
 		for _, sub := range c.Commands() {
 			walk(sub)
 		}
 	}
-	walk((&app{}).rootCommand())
-	for _, s := range known {
-		if !flags[s.key] {
-			t.Errorf("setting %s is no flag of any command", s.key)
+	walk(newApp(streams{}).rootCommand())
+	for _, s := range settings.All {
+		if !flags[s.Key] {
+			t.Errorf("setting %s is no flag of any command", s.Key)
 		}
 	}
 }
@@ -267,10 +254,10 @@ func TestSettingsAreFlags(t *testing.T) {
 // TestUnknownVariables guards that `config check` tells variables that name nothing, and other commands bear them.
 func TestUnknownVariables(t *testing.T) {
 	t.Setenv("RHUMB_TIMEOOT", "1s")
-	if _, stderr, code := runIn(t.Context(), "", "config", "check"); code != exitUsage || !strings.Contains(stderr, "RHUMB_TIMEOOT") {
+	if _, stderr, code := runIn(t.Context(), "", "config", "check"); code != exit.Usage || !strings.Contains(stderr, "RHUMB_TIMEOOT") {
 		t.Errorf("config check: exit %d, %s", code, stderr)
 	}
-	if _, stderr, code := runIn(t.Context(), "", "version"); code != exitOK {
+	if _, stderr, code := runIn(t.Context(), "", "version"); code != exit.OK {
 		t.Errorf("version: exit %d, %s", code, stderr)
 	}
 }
@@ -278,7 +265,7 @@ func TestUnknownVariables(t *testing.T) {
 // TestCompletion guards that each shell gets a script.
 func TestCompletion(t *testing.T) {
 	for _, shell := range shells {
-		if stdout, stderr, code := runIn(t.Context(), "", "completion", shell); code != exitOK || !strings.Contains(stdout, "rhumb") {
+		if stdout, stderr, code := runIn(t.Context(), "", "completion", shell); code != exit.OK || !strings.Contains(stdout, "rhumb") {
 			t.Errorf("completion %s: exit %d, %s", shell, code, stderr)
 		}
 	}
@@ -293,7 +280,7 @@ func TestZeroIsNoDefault(t *testing.T) {
 		"start --snapshot-leash 0s", "start --snapshot-overdue 0",
 	} {
 		_, stderr, code := runIn(t.Context(), "", strings.Fields(args)...)
-		if code != exitUsage || !strings.Contains(stderr, "want more than 0") {
+		if code != exit.Usage || !strings.Contains(stderr, "want more than 0") {
 			t.Errorf("rhumb %s: exit %d, %s", args, code, stderr)
 		}
 	}
@@ -313,7 +300,7 @@ func TestNobodyHasNoName(t *testing.T) {
 // TestStatusSaysThatItIsACopy guards that a status without a metadata leader does not pass for the present state.
 func TestStatusSaysThatItIsACopy(t *testing.T) {
 	for leader, want := range map[rhumb.NodeID]bool{rhumb.NoNode: true, 1: false} {
-		got := judge(clusterView{Revision: 7, Nodes: []client.NodeStatus{{Node: rhumb.Node{ID: 1, State: rhumb.NodeLive, Voter: true}, Ready: true, MetadataLeader: leader}}}).Problems
+		got := health.Judge(health.View{Revision: 7, Nodes: []client.NodeStatus{{Node: rhumb.Node{ID: 1, State: rhumb.NodeLive, Voter: true}, Ready: true, MetadataLeader: leader}}}).Problems
 		if slices.ContainsFunc(got, func(p string) bool { return strings.Contains(p, "one node's copy, revision 7") }) != want {
 			t.Errorf("leader %s: %q", leader, got)
 		}

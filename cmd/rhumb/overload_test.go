@@ -8,6 +8,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/bench"
+	"github.com/rhumbdb/rhumb/cli/exit"
 )
 
 const (
@@ -26,7 +27,7 @@ func TestOverload(t *testing.T) {
 	t.Setenv("RHUMB_DEMO", filepath.Join(t.TempDir(), "context.json"))
 	p := startProcess(t, nil, "bench", "overload", "--memory", "768MiB", "--callers", "50", "--factor", "30", "--rounds", "2", "--measure", "2s", "--dir", t.TempDir(), "-o", "json")
 	text, _ := p.line()
-	if code := p.wait(); code != exitOK {
+	if code := p.wait(); code != exit.OK {
 		t.Fatalf("exit %d", code)
 	}
 	var r bench.OverloadReport

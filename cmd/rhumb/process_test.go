@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rhumbdb/rhumb/cli/exit"
 	"github.com/rhumbdb/rhumb/demo"
 )
 
@@ -146,7 +147,7 @@ func logEnds(t *testing.T, l *demo.Layout) {
 func ok(t *testing.T, args ...string) string {
 	t.Helper()
 	stdout, stderr, code := runIn(t.Context(), "", args...)
-	if code != exitOK {
+	if code != exit.OK {
 		t.Fatalf("rhumb %s: exit %d\n%s%s", strings.Join(args, " "), code, stdout, stderr)
 	}
 	return stdout

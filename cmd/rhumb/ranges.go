@@ -9,17 +9,21 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/cli/connect"
 	"github.com/rhumbdb/rhumb/client"
 )
 
-func (a *app) rangeCommand() *cobra.Command {
+// rangeCommands are `rhumb range` and `rhumb unsafe-recover range`.
+type rangeCommands struct{ *session }
+
+func (rc *rangeCommands) rangeCommand() *cobra.Command {
 	var region, node string
 	ls := &cobra.Command{
 		Use: "ls", Short: "List the ranges: who is primary, who is in sync", Args: cobra.NoArgs,
 		Example: "  rhumb range ls --region frankfurt\n  rhumb range ls --node n3 -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withClient(cmd.Context(), func(_ context.Context, c *client.Client) error {
-				return a.listRanges(c, region, node)
+			return rc.conn.With(cmd.Context(), func(_ context.Context, c *client.Client) error {
+				return rc.listRanges(c, region, node)
 			})
 		},
 	}
@@ -28,12 +32,12 @@ func (a *app) rangeCommand() *cobra.Command {
 	describe := &cobra.Command{
 		Use: "describe REGION/SLOT", Short: "Show a range and how each of its replicas stands", Args: cobra.ExactArgs(1),
 		Example: "  rhumb range describe 1/1042\n  rhumb range describe frankfurt/1042 -o json",
-		RunE:    func(cmd *cobra.Command, args []string) error { return a.describeRange(cmd.Context(), args[0]) },
+		RunE:    func(cmd *cobra.Command, args []string) error { return rc.describeRange(cmd.Context(), args[0]) },
 	}
-	return noArgsGroup("range", "List and describe ranges, give up damaged copies", a.connected(ls), a.connected(describe), a.connected(a.discardCommand()))
+	return commandGroup("range", "List and describe ranges, give up damaged copies", rc.connected(ls), rc.connected(describe), rc.connected(rc.discardCommand()))
 }
 
-func (a *app) listRanges(c *client.Client, region, node string) error {
+func (rc *rangeCommands) listRanges(c *client.Client, region, node string) error {
 	n := regionNames(c)
 	home, err := regionID(c, region)
 	if err != nil {
@@ -41,7 +45,7 @@ func (a *app) listRanges(c *client.Client, region, node string) error {
 	}
 	var holder rhumb.NodeID
 	if node != "" {
-		if holder, err = parseNode(node); err != nil {
+		if holder, err = connect.ParseNode(node); err != nil {
 			return err
 		}
 	}
@@ -51,7 +55,7 @@ func (a *app) listRanges(c *client.Client, region, node string) error {
 			docs = append(docs, n.rangeDoc(r))
 		}
 	}
-	return a.print(docs, func(t table.Writer) {
+	return rc.Print(docs, func(t table.Writer) {
 		t.AppendHeader(table.Row{"RANGE", "REGION", "CLASS", "EPOCH", "PRIMARY", "PREFERRED", "IN SYNC", "REPLICAS", "QUARANTINED"})
 		for _, d := range docs {
 			t.AppendRow(table.Row{d.ID, d.Region, d.Class, d.Epoch, d.Primary, d.Preferred, strings.Join(d.InSync, " "), strings.Join(d.Replicas, " "), strings.Join(d.Quarantined, " ")})
@@ -108,8 +112,8 @@ type rangeStatusDoc struct {
 	Status    []replicaDoc `json:"replica_status"`
 }
 
-func (a *app) describeRange(ctx context.Context, id string) error {
-	return a.withClient(ctx, func(ctx context.Context, c *client.Client) error {
+func (rc *rangeCommands) describeRange(ctx context.Context, id string) error {
+	return rc.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
 		home, err := parseRange(c, id)
 		if err != nil {
 			return err
@@ -130,11 +134,11 @@ func (a *app) describeRange(ctx context.Context, id string) error {
 				End: uint64(r.End), Commit: uint64(r.Commit), Trim: uint64(r.Trim), Reason: r.Reason,
 			})
 		}
-		return a.printRangeStatus(doc)
+		return rc.printRangeStatus(doc)
 	})
 }
 
-func (a *app) printRangeStatus(doc rangeStatusDoc) error {
+func (rc *rangeCommands) printRangeStatus(doc rangeStatusDoc) error {
 	title := fmt.Sprintf("range %s of %s: epoch %d, primary %s (preferred %s), about %d bytes",
 		doc.ID, doc.Region, doc.Epoch, doc.Primary, doc.Preferred, doc.SizeBytes)
 	if r := doc.Recovery; r != nil {
@@ -143,7 +147,7 @@ func (a *app) printRangeStatus(doc rangeStatusDoc) error {
 			title += "; the copies of " + strings.Join(r.Gone, ", ") + " were given up"
 		}
 	}
-	return a.printTitled(doc, title, func(t table.Writer) {
+	return rc.PrintTitled(doc, title, func(t table.Writer) {
 		t.AppendHeader(table.Row{"NODE", "REGION", "STATE", "IN SYNC", "EPOCH", "END", "COMMIT", "TRIM", "REASON"})
 		for _, r := range doc.Status {
 			t.AppendRow(table.Row{r.Node, r.Region, r.State, r.InSync, r.Epoch, r.End, r.Commit, r.Trim, r.Reason})

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -11,10 +11,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/cli/connect"
+	"github.com/rhumbdb/rhumb/cli/output"
 	"github.com/rhumbdb/rhumb/client"
 )
 
-func (a *app) discardCommand() *cobra.Command {
+func (rc *rangeCommands) discardCommand() *cobra.Command {
 	var node string
 	c := &cobra.Command{
 		Use: "discard REGION/SLOT --node NODE", Short: "Let a node give up its damaged copy of a range",
@@ -25,12 +27,12 @@ A copy that is not quarantined, or that still counts as in sync, is not dropped.
 		Example: "  rhumb range discard 1/1042 --node n3\n  rhumb range discard frankfurt/1042 --node n3 -o json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withReplica(cmd.Context(), args[0], node, func(ctx context.Context, c *client.Client, id rhumb.RangeID, n rhumb.NodeID) error {
+			return rc.withReplica(cmd.Context(), args[0], node, func(ctx context.Context, c *client.Client, id rhumb.RangeID, n rhumb.NodeID) error {
 				if err := c.DiscardReplica(ctx, id, n, false); err != nil {
 					return err
 				}
 				doc := map[string]any{"range": id.String(), "node": n.String(), "discarded": true}
-				return a.print(doc, func(t table.Writer) {
+				return rc.Print(doc, func(t table.Writer) {
 					t.AppendRow(table.Row{"range", id})
 					t.AppendRow(table.Row{"node", fmt.Sprintf("%s begins an empty copy; `rhumb range describe %s` shows how it catches up", n, id)})
 				})
@@ -43,12 +45,12 @@ A copy that is not quarantined, or that still counts as in sync, is not dropped.
 }
 
 // withReplica parses a range and a node, and calls do with them.
-func (a *app) withReplica(ctx context.Context, name, node string, do func(context.Context, *client.Client, rhumb.RangeID, rhumb.NodeID) error) error {
-	n, err := parseNode(node)
+func (rc *rangeCommands) withReplica(ctx context.Context, name, node string, do func(context.Context, *client.Client, rhumb.RangeID, rhumb.NodeID) error) error {
+	n, err := connect.ParseNode(node)
 	if err != nil {
 		return err
 	}
-	return a.withClient(ctx, func(ctx context.Context, c *client.Client) error {
+	return rc.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
 		id, err := parseRange(c, name)
 		if err != nil {
 			return err
@@ -57,12 +59,7 @@ func (a *app) withReplica(ctx context.Context, name, node string, do func(contex
 	})
 }
 
-// unsafeRecoverCommand groups the ways to go on after a loss.
-func (a *app) unsafeRecoverCommand() *cobra.Command {
-	return noArgsGroup("unsafe-recover", "Accept losses that nothing can undo", a.connected(a.recoverRangeCommand()), a.recoverMetadataCommand())
-}
-
-func (a *app) recoverRangeCommand() *cobra.Command {
+func (rc *rangeCommands) recoverRangeCommand() *cobra.Command {
 	var node string
 	var yes bool
 	c := &cobra.Command{
@@ -76,8 +73,8 @@ copies of the directories first. "rhumb range describe" shows what was accepted.
 		Example: "  rhumb unsafe-recover range 1/1042 --node n3\n  rhumb unsafe-recover range frankfurt/1042 --node n3 --yes",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withReplica(cmd.Context(), args[0], node, func(ctx context.Context, c *client.Client, id rhumb.RangeID, n rhumb.NodeID) error {
-				return a.recoverRange(ctx, c, id, n, yes)
+			return rc.withReplica(cmd.Context(), args[0], node, func(ctx context.Context, c *client.Client, id rhumb.RangeID, n rhumb.NodeID) error {
+				return rc.recoverRange(ctx, c, id, n, yes)
 			})
 		},
 	}
@@ -87,7 +84,7 @@ copies of the directories first. "rhumb range describe" shows what was accepted.
 	return c
 }
 
-func (a *app) recoverRange(ctx context.Context, c *client.Client, id rhumb.RangeID, n rhumb.NodeID, yes bool) error {
+func (rc *rangeCommands) recoverRange(ctx context.Context, c *client.Client, id rhumb.RangeID, n rhumb.NodeID, yes bool) error {
 	const op rhumb.Op = "rhumb.unsafe-recover"
 	s, err := c.DescribeRange(ctx, id)
 	if err != nil {
@@ -105,8 +102,8 @@ func (a *app) recoverRange(ctx context.Context, c *client.Client, id rhumb.Range
 		return rhumb.Ef(op, rhumb.Unavailable, "nothing was changed: node %s does not say how its copy of range %s stands: %s", n, id, s.Replicas[i].Reason)
 	}
 	seen := knownLoss(s, n)
-	fmt.Fprint(a.err, visibleLines(describeLoss(s, seen, nodes)))
-	if !yes && !a.agrees("Accept this loss?") {
+	fmt.Fprint(rc.Err, output.EscapeLines(describeLoss(s, seen, nodes)))
+	if !yes && !strings.EqualFold(rc.askFor("Accept this loss? [yes/no] "), "yes") {
 		return rhumb.E(op, rhumb.ConditionFailed, "nothing was changed: the loss was not accepted; --yes accepts it without a question")
 	}
 	if r.IsQuarantined(n) {
@@ -122,7 +119,7 @@ func (a *app) recoverRange(ctx context.Context, c *client.Client, id rhumb.Range
 		return err
 	}
 	doc := regionNames(c).rangeDoc(next)
-	return a.print(doc, func(t table.Writer) {
+	return rc.Print(doc, func(t table.Writer) {
 		t.AppendRow(table.Row{"range", doc.ID})
 		t.AppendRow(table.Row{"primary", fmt.Sprintf("%s in epoch %d", doc.Primary, doc.Epoch)})
 		t.AppendRow(table.Row{"in sync", strings.Join(doc.InSync, " ")})
@@ -166,7 +163,7 @@ func describeLoss(s client.RangeStatus, seen rhumb.Recovery, nodes []client.Node
 	fmt.Fprintf(&b, "Range %s, epoch %d, in sync: %s.\n", s.Range.ID, s.Range.Epoch, strings.Join(nodeNames(s.Range.InSync), ", "))
 	for _, r := range s.Replicas {
 		if r.State == "" {
-			fmt.Fprintf(&b, "  %s: %s\n", r.Node, orElse(r.Reason, "not reached"))
+			fmt.Fprintf(&b, "  %s: %s\n", r.Node, cmp.Or(r.Reason, "not reached"))
 			continue
 		}
 		fmt.Fprintf(&b, "  %s: %s, epoch %d, log ends at %d of %s, committed up to %d of %s", r.Node, r.State, r.Epoch, r.End, r.EndTime, r.Commit, r.CommitTime)
@@ -196,11 +193,4 @@ func describeLoss(s client.RangeStatus, seen rhumb.Recovery, nodes []client.Node
 			seen.Node, seen.Known, seen.EndTime)
 	}
 	return b.String()
-}
-
-// agrees asks a person, and reports whether the answer is yes. Where nobody answers it is no.
-func (a *app) agrees(question string) bool {
-	fmt.Fprintf(a.err, "%s [yes/no] ", question)
-	line, _ := bufio.NewReader(a.in).ReadString('\n')
-	return strings.EqualFold(strings.TrimSpace(line), "yes")
 }

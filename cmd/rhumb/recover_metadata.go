@@ -1,7 +1,7 @@
 package main
 
 import (
-	"bufio"
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,7 +16,16 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta"
 )
 
-func (a *app) recoverMetadataCommand() *cobra.Command {
+// unsafeRecoverCommand groups the ways to continue after a loss.
+func unsafeRecoverCommand(s *session) *cobra.Command {
+	return commandGroup("unsafe-recover", "Accept losses that nothing can undo",
+		s.connected((&rangeCommands{s}).recoverRangeCommand()), (&metadataRecovery{s}).recoverMetadataCommand())
+}
+
+// metadataRecovery is `rhumb unsafe-recover metadata`, which works on the directories of a stopped node.
+type metadataRecovery struct{ *session }
+
+func (mr *metadataRecovery) recoverMetadataCommand() *cobra.Command {
 	var dirs []string
 	var yes, show bool
 	metadata := &cobra.Command{
@@ -38,7 +47,7 @@ others as its class asks for. See docs/runbooks/metadata-lost.md.`,
   rhumb unsafe-recover metadata --dir /var/lib/rhumb
   rhumb unsafe-recover metadata --dir /disk0/rhumb --dir /disk1/rhumb --yes -o json`,
 		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error { return a.recoverMetadata(dirs, yes, show) },
+		RunE: func(*cobra.Command, []string) error { return mr.recoverMetadata(dirs, yes, show) },
 	}
 	fl := metadata.Flags()
 	fl.StringSliceVar(&dirs, "dir", nil, "data directory of the stopped node; name all that it has, in their order")
@@ -56,7 +65,7 @@ type recoverDoc struct {
 	Recover bool `json:"recover"`
 }
 
-func (a *app) recoverMetadata(dirs []string, yes, show bool) error {
+func (mr *metadataRecovery) recoverMetadata(dirs []string, yes, show bool) error {
 	const op rhumb.Op = "rhumb.recover"
 	for _, dir := range dirs { // opening would make a store of a directory that is misspelt
 		if _, err := os.Stat(filepath.Join(dir, "STORE")); err != nil {
@@ -68,32 +77,30 @@ func (a *app) recoverMetadata(dirs []string, yes, show bool) error {
 		return err
 	}
 	if show {
-		return a.printSurvivor(recoverDoc{Survivor: s})
+		return mr.printSurvivor(recoverDoc{Survivor: s})
 	}
 	if !yes {
-		if err := a.printSurvivor(recoverDoc{Survivor: s}); err != nil {
+		if err := mr.printSurvivor(recoverDoc{Survivor: s}); err != nil {
 			return err
 		}
-		if !a.agreed(s) {
+		if !mr.agreed(s) {
 			return rhumb.E(op, rhumb.InvalidArgument, "not confirmed; nothing was changed")
 		}
 	}
 	if s, err = node.RecoverMetadata(dirs); err != nil {
 		return err
 	}
-	a.notef("node %s is the only voter of the metadata now. Start it, and then the other survivors.", s.Node)
+	mr.Notef("node %s is the only voter of the metadata now. Start it, and then the other survivors.", s.Node)
 	if yes {
-		return a.printSurvivor(recoverDoc{s, true})
+		return mr.printSurvivor(recoverDoc{s, true})
 	}
 	return nil
 }
 
 // agreed asks for the node's name, so that nobody agrees by habit.
-func (a *app) agreed(s raftmeta.Survivor) bool {
-	a.notef("The voters %s are given up for good. Nothing brings back what only they had.", namesOf(others(s)))
-	fmt.Fprintf(a.err, "Type %s to make it the only voter: ", s.Node)
-	line, _ := bufio.NewReader(a.in).ReadString('\n')
-	return strings.TrimSpace(line) == s.Node.String()
+func (mr *metadataRecovery) agreed(s raftmeta.Survivor) bool {
+	mr.Notef("The voters %s are given up for good. Nothing brings back what only they had.", namesOf(others(s)))
+	return mr.askFor(fmt.Sprintf("Type %s to make it the only voter: ", s.Node)) == s.Node.String()
 }
 
 // others returns the voters but for the survivor.
@@ -102,11 +109,11 @@ func others(s raftmeta.Survivor) []rhumb.NodeID {
 }
 
 func namesOf(ids []rhumb.NodeID) string {
-	return orElse(strings.Join(nodeNames(ids), ", "), "none")
+	return cmp.Or(strings.Join(nodeNames(ids), ", "), "none")
 }
 
-func (a *app) printSurvivor(doc recoverDoc) error {
-	return a.print(doc, func(t table.Writer) {
+func (mr *metadataRecovery) printSurvivor(doc recoverDoc) error {
+	return mr.Print(doc, func(t table.Writer) {
 		t.AppendRow(table.Row{"node", doc.Node})
 		t.AppendRow(table.Row{"log ends", fmt.Sprintf("term %d, index %d; known as decided up to %d", doc.Term, doc.Last, doc.Commit)})
 		t.AppendRow(table.Row{"catalog", fmt.Sprintf("revision %d, %d nodes", doc.Revision, len(doc.Nodes))})

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rhumbdb/rhumb/cli/exit"
 )
 
 // soloNode is a node that a test starts by itself.
@@ -66,7 +68,7 @@ func startSolo(t *testing.T, base string) (nodes []*soloNode) {
 		if i == 0 {
 			await(t, "the cluster to be made", bootWait, func() bool {
 				_, _, code := runIn(t.Context(), "", "init", "--addr", n.addr, "--insecure")
-				return code == exitOK
+				return code == exit.OK
 			})
 		}
 		await(t, "the node to join", bootWait, func() bool {
@@ -96,7 +98,7 @@ func TestUnsafeRecoverMetadata(t *testing.T) {
 		name := fmt.Sprint("k", i)
 		await(t, name+" to be written", settleWait, func() bool {
 			_, _, code := runIn(t.Context(), "", "put", "notes", name, "text=before", "--addr", nodes[i%3].addr, "--insecure")
-			return code == exitOK
+			return code == exit.OK
 		})
 	}
 	for _, n := range nodes {
@@ -107,11 +109,11 @@ func TestUnsafeRecoverMetadata(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	fails(t, exitNotFound, "unsafe-recover", "metadata", "--dir", filepath.Join(base, "none"), "--show")
+	fails(t, exit.NotFound, "unsafe-recover", "metadata", "--dir", filepath.Join(base, "none"), "--show")
 	if got := ok(t, "unsafe-recover", "metadata", "--dir", last.dir, "--show"); !strings.Contains(got, "n1, n2, n3") {
 		t.Errorf("the survivor shows\n%s", got)
 	}
-	if _, _, code := runIn(t.Context(), "no\n", "unsafe-recover", "metadata", "--dir", last.dir); code == exitOK {
+	if _, _, code := runIn(t.Context(), "no\n", "unsafe-recover", "metadata", "--dir", last.dir); code == exit.OK {
 		t.Error("recovered without consent")
 	}
 	var doc recoverDoc
@@ -122,13 +124,13 @@ func TestUnsafeRecoverMetadata(t *testing.T) {
 	last.start(t, "c", "")
 	await(t, "a table to be created", bootWait, func() bool {
 		_, _, code := runIn(t.Context(), "", "table", "create", "new", "--replicas", "1", "--addr", last.addr, "--insecure")
-		return code == exitOK
+		return code == exit.OK
 	})
 	read := 0
 	for i := range keys {
 		name := fmt.Sprint("k", i)
 		stdout, _, code := runIn(t.Context(), "", "get", "notes", name, "--addr", last.addr, "--insecure", "--timeout", "2s")
-		if code != exitOK {
+		if code != exit.OK {
 			continue // its only copy was on a node that is gone
 		}
 		if !strings.Contains(stdout, "before") {
@@ -181,14 +183,14 @@ func TestUnsafeRecoverRange(t *testing.T) {
 	await(t, "the loss to be known", bootWait, func() bool {
 		var docs []nodeDoc
 		stdout, _, code := runIn(t.Context(), "", at("node", "ls", "-o", "json")...)
-		if code != exitOK || json.Unmarshal([]byte(stdout), &docs) != nil {
+		if code != exit.OK || json.Unmarshal([]byte(stdout), &docs) != nil {
 			return false
 		}
 		return len(docs) == 3 && docs[0].Ready && docs[1].State == "fenced" && docs[2].Ready
 	})
 	stuck := ranges()
-	fails(t, exitPrecondition, at("unsafe-recover", "range", stuck[0].ID, "--node", "n3", "--yes")...)
-	if _, stderr, code := runIn(t.Context(), "no\n", at("unsafe-recover", "range", stuck[0].ID, "--node", "n1")...); code == exitOK || !strings.Contains(stderr, "may be lost") {
+	fails(t, exit.Precondition, at("unsafe-recover", "range", stuck[0].ID, "--node", "n3", "--yes")...)
+	if _, stderr, code := runIn(t.Context(), "no\n", at("unsafe-recover", "range", stuck[0].ID, "--node", "n1")...); code == exit.OK || !strings.Contains(stderr, "may be lost") {
 		t.Errorf("recovered without consent (%d), shown was\n%s", code, stderr)
 	}
 	for _, r := range stuck {
@@ -201,7 +203,7 @@ func TestUnsafeRecoverRange(t *testing.T) {
 		name := fmt.Sprint("k", i)
 		await(t, name+" to be written", settleWait, func() bool {
 			_, _, code := runIn(t.Context(), "", at("put", "notes", name, "other=after")...)
-			return code == exitOK
+			return code == exit.OK
 		})
 		if got := ok(t, at("get", "notes", name)...); !strings.Contains(got, "after") {
 			t.Errorf("%s reads\n%s", name, got)

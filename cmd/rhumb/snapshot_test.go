@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/cli/exit"
+	"github.com/rhumbdb/rhumb/cli/imagecmd"
 	"github.com/rhumbdb/rhumb/demo"
 	"github.com/rhumbdb/rhumb/snapshot"
 	"github.com/rhumbdb/rhumb/snapshot/format"
@@ -20,13 +22,13 @@ func testSnapshot(t *testing.T, layout *demo.Layout) {
 	}
 	node := ""
 	await(t, "an image with the airports", settleWait, func() bool {
-		var images []imageDoc
+		var images []imagecmd.ImageDoc
 		okJSON(t, &images, "snapshot", "ls")
 		for _, d := range images {
 			if d.Publisher != "alive" || d.Cluster != layout.ClusterID {
 				t.Fatalf("%+v", d)
 			}
-			if _, _, code := runIn(t.Context(), "", "snapshot", "get", d.Node, "airports", "ZRH"); code == exitOK {
+			if _, _, code := runIn(t.Context(), "", "snapshot", "get", d.Node, "airports", "ZRH"); code == exit.OK {
 				node = d.Node
 			}
 		}
@@ -34,7 +36,7 @@ func testSnapshot(t *testing.T, layout *demo.Layout) {
 	})
 	var published struct{ Version uint64 }
 	okJSON(t, &published, "snapshot", "publish", node)
-	var stat statDoc
+	var stat imagecmd.StatDoc
 	okJSON(t, &stat, "snapshot", "stat", node)
 	if stat.Version < published.Version || published.Version == 0 || len(stat.Positions) == 0 || len(stat.Commits) == 0 || len(stat.Shards) < 2 || len(stat.Faults) != 0 {
 		t.Errorf("published %+v, stat %+v", published, stat)
@@ -46,7 +48,7 @@ func testSnapshot(t *testing.T, layout *demo.Layout) {
 	ok(t, "snapshot", "save", node, file)
 	ok(t, "put", "airports", "ZRH", "location=47.4,8.5", "name=changed", "--from", "frankfurt")
 	okJSON(t, &published, "snapshot", "publish", node)
-	var d diffDoc
+	var d imagecmd.DiffDoc
 	await(t, "the change in the image", settleWait, func() bool {
 		okJSON(t, &d, "snapshot", "diff", file, node, "--table", "airports")
 		return len(d.Tables) == 1 && d.Tables[0].Changed == 1
@@ -58,10 +60,10 @@ func testSnapshot(t *testing.T, layout *demo.Layout) {
 	dir := filepath.Join(t.TempDir(), "loaded")
 	ok(t, "snapshot", "load", file, dir)
 	testDamagedImage(t, dir)
-	fails(t, exitPrecondition, "snapshot", "load", file, stat.Path, "--replace")
-	fails(t, exitNotFound, "snapshot", "stat", "n99")
-	fails(t, exitNotFound, "snapshot", "get", node, "airports", "nowhere")
-	fails(t, exitUsage, "snapshot", "bbox", node, "airports", "1,2,3")
+	fails(t, exit.Precondition, "snapshot", "load", file, stat.Path, "--replace")
+	fails(t, exit.NotFound, "snapshot", "stat", "n99")
+	fails(t, exit.NotFound, "snapshot", "get", node, "airports", "nowhere")
+	fails(t, exit.Usage, "snapshot", "bbox", node, "airports", "1,2,3")
 	for _, args := range []string{"ls", "stat " + node, "scan " + node + " airports", "pins --all", "diff " + file + " " + node} {
 		if text := ok(t, append([]string{"snapshot"}, strings.Fields(args)...)...); !strings.Contains(text, "\n") || strings.Contains(text, "%!") {
 			t.Errorf("rhumb snapshot %s prints %q", args, text)
@@ -79,7 +81,7 @@ func testDamagedImage(t *testing.T, dir string) {
 	b[format.RootTables+20] ^= 1
 	must(os.WriteFile(root, b, 0o600))
 	stdout, stderr, code := runIn(t.Context(), "", "snapshot", "verify", dir)
-	if code != exitFailure || !strings.Contains(stdout, "root") {
+	if code != exit.Failure || !strings.Contains(stdout, "root") {
 		t.Errorf("a damaged image: exit %d\n%s%s", code, stdout, stderr)
 	}
 }
@@ -90,10 +92,10 @@ func TestSnapshotNothing(t *testing.T) {
 	if got := ok(t, "snapshot", "ls", "--snapshot-dir", dir, "-o", "json"); got != "[]\n" {
 		t.Errorf("ls: %q", got)
 	}
-	fails(t, exitNotFound, "snapshot", "verify", dir)
-	fails(t, exitNotFound, "snapshot", "stat", "n1", "--snapshot-dir", dir)
-	fails(t, exitUsage, "snapshot", "publish", "nobody")
-	fails(t, exitUsage, "start", "--region", "frankfurt", "--insecure", "--dir", dir, "--snapshot-dir", "/dev/null/images")
+	fails(t, exit.NotFound, "snapshot", "verify", dir)
+	fails(t, exit.NotFound, "snapshot", "stat", "n1", "--snapshot-dir", dir)
+	fails(t, exit.Usage, "snapshot", "publish", "nobody")
+	fails(t, exit.Usage, "start", "--region", "frankfurt", "--insecure", "--dir", dir, "--snapshot-dir", "/dev/null/images")
 }
 
 // TestSnapshotMessages guards that what goes wrong with an image is said in words, with what to do next, and without the names of
@@ -116,20 +118,20 @@ func TestSnapshotMessages(t *testing.T) {
 		args, want string
 		code       int
 	}{
-		{"get " + dir, "rhumb snapshot get IMAGE TABLE KEY", exitUsage},
-		{"get " + dir + " roads x", `table "roads" has numbers as keys, and "x" is not a number`, exitUsage},
-		{"get " + dir + " rivers 1", "only roads;", exitNotFound},
-		{"verify " + empty, "`rhumb snapshot ls` lists images", exitNotFound},
-		{"stat " + filepath.Join(empty, "bad.rhs"), "is not a saved image, or is truncated", exitFailure},
-		{"save " + dir + " " + file, "give a path that does not", exitPrecondition},
-		{"save " + dir + " /dev/null/x.rhs", "/dev/null: not a directory", exitFailure},
-		{"load " + file + " " + dir, "or replace it with --replace", exitPrecondition},
-		{"bbox " + dir + " roads 1,2,3,4", "keeps no spatial index; `rhumb table create NAME --snapshot=spatial`", exitUsage},
-		{"bbox " + dir + " roads -10,35,-9,45", "keeps no spatial index", exitUsage}, // no flag
-		{"get " + dir + " roads 43", `table roads has no record "43" in version 1 of the image`, exitNotFound},
-		{"get " + file + " rivers 1", file + ` has no table "rivers"`, exitNotFound},
-		{"ls --snapshot-dir " + file, "it is no directory", exitUsage},
-		{"ls --snapshot-dir " + dir + "/nowhere", "no such file or directory", exitUsage},
+		{"get " + dir, "rhumb snapshot get IMAGE TABLE KEY", exit.Usage},
+		{"get " + dir + " roads x", `table "roads" has numbers as keys, and "x" is not a number`, exit.Usage},
+		{"get " + dir + " rivers 1", "only roads;", exit.NotFound},
+		{"verify " + empty, "`rhumb snapshot ls` lists images", exit.NotFound},
+		{"stat " + filepath.Join(empty, "bad.rhs"), "is not a saved image, or is truncated", exit.Failure},
+		{"save " + dir + " " + file, "give a path that does not", exit.Precondition},
+		{"save " + dir + " /dev/null/x.rhs", "/dev/null: not a directory", exit.Failure},
+		{"load " + file + " " + dir, "or replace it with --replace", exit.Precondition},
+		{"bbox " + dir + " roads 1,2,3,4", "keeps no spatial index; `rhumb table create NAME --snapshot=spatial`", exit.Usage},
+		{"bbox " + dir + " roads -10,35,-9,45", "keeps no spatial index", exit.Usage}, // no flag
+		{"get " + dir + " roads 43", `table roads has no record "43" in version 1 of the image`, exit.NotFound},
+		{"get " + file + " rivers 1", file + ` has no table "rivers"`, exit.NotFound},
+		{"ls --snapshot-dir " + file, "it is no directory", exit.Usage},
+		{"ls --snapshot-dir " + dir + "/nowhere", "no such file or directory", exit.Usage},
 	} {
 		stdout, stderr, code := runIn(t.Context(), "", append([]string{"snapshot"}, strings.Fields(tc.args)...)...)
 		if code != tc.code || !strings.Contains(stderr, tc.want) || strings.Contains(stderr, "inspect.") || strings.Contains(stderr, "reader.") || stdout != "" {
@@ -156,7 +158,7 @@ func TestSnapshotNamesWhatItLacks(t *testing.T) {
 	must(os.WriteFile(filepath.Join(dir, format.RegionsName), b, 0o600))
 	for query, place := range map[string]string{"nearest": "39.9,-75.2,1", "radius": "39.9,-75.2,5000000", "bbox": "-80,30,-40,70"} {
 		stdout, stderr, code := runIn(t.Context(), "", "snapshot", query, dir, "cars", place)
-		if code != exitOK || !strings.Contains(stdout, "greenland") || !strings.Contains(stderr, "lacks all or some records of virginia") {
+		if code != exit.OK || !strings.Contains(stdout, "greenland") || !strings.Contains(stderr, "lacks all or some records of virginia") {
 			t.Errorf("%s: exit %d\n%s%s", query, code, stdout, stderr)
 		}
 		stdout, stderr, _ = runIn(t.Context(), "", "snapshot", query, dir, "cars", place, "-o", "json")

@@ -2,17 +2,24 @@ package main
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/cli/exit"
+	"github.com/rhumbdb/rhumb/cli/flags"
+	"github.com/rhumbdb/rhumb/cli/output"
 	"github.com/rhumbdb/rhumb/geo/rtt"
 	"github.com/rhumbdb/rhumb/node"
+	"github.com/rhumbdb/rhumb/node/publish"
+	"github.com/rhumbdb/rhumb/snapshot"
 	"github.com/rhumbdb/rhumb/storage"
 	"github.com/rhumbdb/rhumb/wan"
 )
@@ -22,13 +29,13 @@ type startFlags struct {
 	location, latencyFile, logLevel string
 	cacheMiB, snapshotMiB           int64
 	overdueMiB                      int64
-	memory                          byteSize
+	memory                          flags.ByteSize
 }
 
 // wallClock is what a node takes for the time of day; nil is time.Now. Tests put the clocks of single processes wrong.
 var wallClock func() time.Time
 
-func (a *app) startCommand() *cobra.Command {
+func startCommand(s *session) *cobra.Command {
 	var cfg node.Config
 	var f startFlags
 	c := &cobra.Command{
@@ -46,46 +53,61 @@ required, and then all addresses must be loopback addresses.`,
       --addr 127.0.0.1:7610 --heartbeat-addr 127.0.0.1:7611 --gossip-addr 127.0.0.1:7612 \
       --admin-addr 127.0.0.1:7613 --join 127.0.0.1:7602`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.start(cmd.Context(), cfg, f) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return runNode(cmd.Context(), s, cfg, f) },
 	}
+	var defaults node.Config
+	defaults.SetDefaults()
 	fl := c.Flags()
 	fl.StringSliceVar(&cfg.Dirs, "dir", nil, "data directory; several, on disks of their own, share the load")
 	fl.IntSliceVar(&cfg.AcceptLostStores, "accept-lost-store", nil, "number, from 1, of a directory whose disk is lost: the node goes on without what it held")
 	fl.StringVar(&cfg.Region, "region", "", "name of the node's region")
-	fl.StringVar(&f.location, "location", "", "LAT,LON of the node (default: that of a well-known region)")
-	fl.StringVar(&cfg.Zone, "zone", "", "failure domain within the region; copies are kept in different zones (default \"a\")")
+	fl.StringVar(&f.location, "location", "", "LAT,LON of the node")
+	flags.Default(fl, "location", "that of a well-known region")
+	fl.StringVar(&cfg.Zone, "zone", "", "failure domain within the region; copies are kept in different zones")
+	flags.Default(fl, "zone", defaults.Zone)
 	fl.StringSliceVar(&cfg.Join, "join", nil, "gossip addresses of other nodes")
-	fl.StringVar(&cfg.Addr, "addr", "", "host:port for clients and nodes (default 127.0.0.1:7600)")
-	fl.StringVar(&cfg.HeartbeatAddr, "heartbeat-addr", "", "host:port for heartbeats (default 127.0.0.1:7601)")
-	fl.StringVar(&cfg.GossipAddr, "gossip-addr", "", "host:port for gossip (default 127.0.0.1:7602)")
-	fl.StringVar(&cfg.AdminAddr, "admin-addr", "", "host:port for health, metrics and profiles (default 127.0.0.1:7603)")
+	fl.StringVar(&cfg.Addr, "addr", "", "host:port for clients and nodes")
+	flags.Default(fl, "addr", defaults.Addr)
+	fl.StringVar(&cfg.HeartbeatAddr, "heartbeat-addr", "", "host:port for heartbeats")
+	flags.Default(fl, "heartbeat-addr", defaults.HeartbeatAddr)
+	fl.StringVar(&cfg.GossipAddr, "gossip-addr", "", "host:port for gossip")
+	flags.Default(fl, "gossip-addr", defaults.GossipAddr)
+	fl.StringVar(&cfg.AdminAddr, "admin-addr", "", "host:port for health, metrics and profiles")
+	flags.Default(fl, "admin-addr", defaults.AdminAddr)
 	fl.BoolVar(&cfg.Insecure, "insecure", false, "run without TLS, on loopback addresses only")
 	fl.StringVar(&f.latencyFile, "latency-file", "", "imitate the distances between regions that this file gives")
-	fl.Var(&f.memory, "memory", "most memory that the node may take, like 4GiB, without images in shared memory (default half of the machine's or the control group's)")
-	fl.Int64Var(&f.cacheMiB, "cache-size", 0, "block cache in MiB (default an eighth of the memory)")
-	fl.DurationVar(&cfg.DrainTimeout, "drain-timeout", 10*time.Second, "how long a stop waits for primaries to move away")
-	fl.StringVar(&cfg.Snapshot.Dir, "snapshot-dir", "", "folder for images of published tables, on a memory file system (default /dev/shm/rhumb)")
-	fl.DurationVar(&cfg.Snapshot.Policy.Interval, "snapshot-interval", 0, "least time between two versions of the image (default none)")
+	fl.Var(&f.memory, "memory", "most memory that the node may take, like 4GiB, without images in shared memory")
+	flags.Default(fl, "memory", "half of the machine's or the control group's")
+	fl.Int64Var(&f.cacheMiB, "cache-size", 0, "block cache in MiB")
+	flags.Default(fl, "cache-size", "an eighth of the memory")
+	fl.DurationVar(&cfg.DrainTimeout, "drain-timeout", defaults.DrainTimeout, "how long a stop waits for primaries to move away")
+	fl.StringVar(&cfg.Snapshot.Dir, "snapshot-dir", "", "folder for images of published tables, on a memory file system")
+	flags.Default(fl, "snapshot-dir", publish.DirDefault)
+	fl.DurationVar(&cfg.Snapshot.Policy.Interval, "snapshot-interval", 0, "least time between two versions of the image")
+	flags.Default(fl, "snapshot-interval", "none")
 	fl.IntVar(&cfg.Snapshot.Policy.Count, "snapshot-count", 0, "make a version once so many log entries wait, whatever the interval")
 	fl.BoolVar(&cfg.Snapshot.Policy.OnDemand, "snapshot-on-demand", false, "make versions only when rhumb snapshot publish asks")
-	fl.Int64Var(&f.snapshotMiB, "snapshot-budget", 0, "most memory that the image may take, in MiB (default 8192)")
-	fl.DurationVar(&cfg.Snapshot.Leash, "snapshot-leash", 0, "how long readers may keep a replaced file of the image until it counts as overdue; not less than the readers' own leash (default 1m)")
-	fl.Int64Var(&f.overdueMiB, "snapshot-overdue", 0, "most memory that overdue files of the image may take, in MiB, beside the budget (default as the budget)")
+	fl.Int64Var(&f.snapshotMiB, "snapshot-budget", 0, "most memory that the image may take, in MiB")
+	flags.Default(fl, "snapshot-budget", strconv.Itoa(snapshot.BudgetDefault>>20))
+	fl.DurationVar(&cfg.Snapshot.Leash, "snapshot-leash", 0, "how long readers may keep a replaced file of the image until it counts as overdue; not less than the readers' own leash")
+	flags.Default(fl, "snapshot-leash", snapshot.LeashDefault.String())
+	fl.Int64Var(&f.overdueMiB, "snapshot-overdue", 0, "most memory that overdue files of the image may take, in MiB, beside the budget")
+	flags.Default(fl, "snapshot-overdue", "as the budget")
 	fl.BoolVar(&cfg.Snapshot.HugePages, "snapshot-huge-pages", false, "ask for huge pages; the folder's mount needs huge=advise or more")
 	fl.BoolVar(&cfg.Snapshot.GroupReadable, "snapshot-group-readable", false, "let only the owner and the group of the files read the image")
-	positive(fl, "cache-size", "snapshot-budget", "snapshot-leash", "snapshot-overdue")
+	flags.Positive(fl, "cache-size", "snapshot-budget", "snapshot-leash", "snapshot-overdue")
 	fl.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 	return c
 }
 
-// start runs a node until ctx ends.
-func (a *app) start(ctx context.Context, cfg node.Config, f startFlags) error {
+// runNode runs a node until ctx ends.
+func runNode(ctx context.Context, s *session, cfg node.Config, f startFlags) error {
 	const op rhumb.Op = "rhumb.start"
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {
 		return rhumb.Ef(op, rhumb.InvalidArgument, "--log-level %q is none of debug, info, warn, error", f.logLevel)
 	}
-	cfg.Logger = a.newLogger(level)
+	cfg.Logger = newLogger(s.Err, level)
 	cfg.Version, cfg.Wall = describeVersion().Version, wallClock
 	cfg.CacheBytes, cfg.MemoryBytes = f.cacheMiB<<20, int64(f.memory)
 	cfg.Snapshot.Budget, cfg.Snapshot.OverdueMax = f.snapshotMiB<<20, f.overdueMiB<<20
@@ -113,7 +135,7 @@ func (a *app) start(ctx context.Context, cfg node.Config, f startFlags) error {
 		return err
 	}
 	<-ctx.Done()
-	a.notef("rhumb: stopping: primaries move to other nodes first; a second signal ends at once")
+	s.Notef("rhumb: stopping: primaries move to other nodes first; a second signal ends at once")
 	draining, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.DrainTimeout)
 	defer cancel()
 	if err := n.Drain(draining); err != nil {
@@ -158,12 +180,12 @@ func imageFolder(dir string) (string, error) {
 }
 
 // newLogger writes events as text to a terminal, else as JSON.
-func (a *app) newLogger(level slog.Level) *slog.Logger {
+func newLogger(to io.Writer, level slog.Level) *slog.Logger {
 	options := &slog.HandlerOptions{Level: level}
-	if isTerminal(a.err) {
-		return slog.New(slog.NewTextHandler(a.err, options))
+	if output.IsTerminal(to) {
+		return slog.New(slog.NewTextHandler(to, options))
 	}
-	return slog.New(slog.NewJSONHandler(a.err, options))
+	return slog.New(slog.NewJSONHandler(to, options))
 }
 
 // locationOf reads LAT,LON, or takes the location of a well-known region.
@@ -181,7 +203,7 @@ func locationOf(region, text string) (rhumb.Point, error) {
 	}
 	v, err := rhumb.ParseField(rhumb.FieldPoint, text)
 	if err != nil {
-		return rhumb.Point{}, rhumb.Ef(op, rhumb.InvalidArgument, "--location: %s", describeError(err).Message)
+		return rhumb.Point{}, rhumb.Ef(op, rhumb.InvalidArgument, "--location: %s", exit.Describe(err).Message)
 	}
 	p, _ := v.Point()
 	return p, nil

@@ -5,10 +5,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/cli/output"
 	"github.com/rhumbdb/rhumb/storage"
 )
 
-func (a *app) storeCommand() *cobra.Command {
+func storeCommand(s *session) *cobra.Command {
 	verify := &cobra.Command{
 		Use:   "verify DIR",
 		Short: "Read every file and key of a stopped node's store, and name what is damaged",
@@ -17,39 +18,32 @@ It changes nothing. The node that owns the store must be stopped. Exit code 1 sa
 start the node on it, see docs/runbooks/corrupt-store.md.`,
 		Example: "  rhumb store verify /var/lib/rhumb\n  rhumb store verify ./my-demo/singapore-a -o json",
 		Args:    cobra.ExactArgs(1),
-		RunE:    func(_ *cobra.Command, args []string) error { return a.verifyStore(args[0]) },
+		RunE:    func(_ *cobra.Command, args []string) error { return verifyStore(s, args[0]) },
 	}
-	return noArgsGroup("store", "Look at a stopped node's data", verify)
+	return commandGroup("store", "Look at a stopped node's data", verify)
 }
 
 // verifyDoc is the document of `store verify`.
 type verifyDoc struct {
-	Dir    string     `json:"dir"`
-	Files  int        `json:"files"`
-	Bytes  int64      `json:"bytes"`
-	Keys   int64      `json:"keys"`
-	Ranges int        `json:"ranges"`
-	Faults []faultDoc `json:"faults"`
+	Dir    string         `json:"dir"`
+	Files  int            `json:"files"`
+	Bytes  int64          `json:"bytes"`
+	Keys   int64          `json:"keys"`
+	Ranges int            `json:"ranges"`
+	Faults []output.Fault `json:"faults"`
 }
 
-// faultDoc is one thing that is damaged; offset is -1 where it is not known.
-type faultDoc struct {
-	File   string `json:"file"`
-	Offset int64  `json:"offset"`
-	What   string `json:"what"`
-}
-
-func (a *app) verifyStore(dir string) error {
+func verifyStore(s *session, dir string) error {
 	const op rhumb.Op = "rhumb.store"
 	r, err := storage.Verify(dir, nil)
 	if err != nil {
 		return err
 	}
-	doc := verifyDoc{Dir: dir, Files: r.Files, Bytes: r.Bytes, Keys: r.Keys, Ranges: r.Ranges, Faults: []faultDoc{}}
+	doc := verifyDoc{Dir: dir, Files: r.Files, Bytes: r.Bytes, Keys: r.Keys, Ranges: r.Ranges, Faults: []output.Fault{}}
 	for _, f := range r.Faults {
-		doc.Faults = append(doc.Faults, faultDoc{f.File, f.Offset, f.What})
+		doc.Faults = append(doc.Faults, output.Fault{File: f.File, Offset: f.Offset, What: f.What})
 	}
-	if err := a.print(doc, func(t table.Writer) {
+	if err := s.Print(doc, func(t table.Writer) {
 		t.AppendHeader(table.Row{"FILE", "OFFSET", "DAMAGE"})
 		for _, f := range doc.Faults {
 			t.AppendRow(table.Row{f.File, f.Offset, f.What})
@@ -57,7 +51,7 @@ func (a *app) verifyStore(dir string) error {
 	}); err != nil {
 		return err
 	}
-	a.notef("%d files, %d bytes, %d keys of %d ranges read", doc.Files, doc.Bytes, doc.Keys, doc.Ranges)
+	s.Notef("%d files, %d bytes, %d keys of %d ranges read", doc.Files, doc.Bytes, doc.Keys, doc.Ranges)
 	if len(doc.Faults) > 0 {
 		return rhumb.Ef(op, rhumb.Corrupt, "%d faults in %s; do not start the node on it", len(doc.Faults), dir)
 	}

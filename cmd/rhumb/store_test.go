@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rhumbdb/rhumb/cli/exit"
 	"github.com/rhumbdb/rhumb/storage"
 )
 
@@ -32,7 +33,7 @@ func TestStoreVerify(t *testing.T) {
 		t.Fatal(err)
 	}
 	stdout, stderr, code := runIn(t.Context(), "", "store", "verify", dir)
-	if code != exitFailure || !strings.Contains(stdout+stderr, "STORE") {
+	if code != exit.Failure || !strings.Contains(stdout+stderr, "STORE") {
 		t.Errorf("a damaged store: exit %d\n%s%s", code, stdout, stderr)
 	}
 }

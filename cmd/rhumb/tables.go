@@ -1,14 +1,17 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/cli/flags"
 	"github.com/rhumbdb/rhumb/client"
 )
 
@@ -19,7 +22,10 @@ type tableFlags struct {
 	o        client.TableOptions
 }
 
-func (a *app) tableCommand() *cobra.Command {
+// tableCommands are `rhumb table`.
+type tableCommands struct{ *session }
+
+func (tc *tableCommands) tableCommand() *cobra.Command {
 	var f tableFlags
 	create := &cobra.Command{
 		Use: "create NAME", Short: "Create a table",
@@ -41,38 +47,43 @@ record; plain for none of these.`,
 			}
 			return cobra.ExactArgs(1)(cmd, args)
 		},
-		RunE: func(cmd *cobra.Command, args []string) error { return a.createTable(cmd.Context(), args[0], f) },
+		RunE: func(cmd *cobra.Command, args []string) error { return tc.createTable(cmd.Context(), args[0], f) },
 	}
 	fl := create.Flags()
 	fl.StringVar(&f.colocate, "colocate", "", "hash names only up to this byte, so that what follows it shares a range")
-	fl.StringVar(&f.o.LocationField, "location-field", "", "the field that holds a record's location (default \"location\")")
+	fl.StringVar(&f.o.LocationField, "location-field", "", "the field that holds a record's location")
+	flags.Default(fl, "location-field", rhumb.LocationFieldDefault)
 	fl.DurationVar(&f.o.History, "history", 0, "how long superseded versions are kept")
 	fl.StringVar(&f.snapshot, "snapshot", "", "publish the table in shared memory: plain, or any of spatial,ordered,summed")
 	fl.Lookup("snapshot").NoOptDefVal = (rhumb.SnapshotOn | rhumb.SnapshotSpatial).String()
-	fl.IntVar(&f.o.Settings.Replicas, "replicas", 0, "copies of each range (default 3)")
-	fl.IntVar(&f.o.Settings.MinInSync, "min-in-sync", 0, "copies that a write must reach (default 2, or 1 with one replica)")
-	fl.IntVar(&f.o.Settings.HashSlots, "hash-slots", 0, "ranges for named keys in each region (default 64)")
-	fl.Int64Var(&f.o.Settings.ShardSize, "shard-size", 0, "bytes at which a range of server-named keys counts as full (default 32 MiB)")
-	positive(fl, "replicas", "min-in-sync", "hash-slots", "shard-size")
+	fl.IntVar(&f.o.Settings.Replicas, "replicas", 0, "copies of each range")
+	flags.Default(fl, "replicas", strconv.Itoa(rhumb.ReplicasDefault))
+	fl.IntVar(&f.o.Settings.MinInSync, "min-in-sync", 0, "copies that a write must reach")
+	flags.Default(fl, "min-in-sync", fmt.Sprintf("%d, or 1 with one replica", rhumb.MinInSyncDefault))
+	fl.IntVar(&f.o.Settings.HashSlots, "hash-slots", 0, "ranges for named keys in each region")
+	flags.Default(fl, "hash-slots", strconv.Itoa(rhumb.HashSlotsDefault))
+	fl.Int64Var(&f.o.Settings.ShardSize, "shard-size", 0, "bytes at which a range of server-named keys counts as full")
+	flags.Default(fl, "shard-size", fmt.Sprintf("%d MiB", rhumb.ShardSizeDefault>>20))
+	flags.Positive(fl, "replicas", "min-in-sync", "hash-slots", "shard-size")
 	ls := &cobra.Command{
 		Use: "ls", Short: "List the tables", Args: cobra.NoArgs, Example: "  rhumb table ls\n  rhumb table ls -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withClient(cmd.Context(), func(_ context.Context, c *client.Client) error { return a.listTables(c) })
+			return tc.conn.With(cmd.Context(), func(_ context.Context, c *client.Client) error { return tc.listTables(c) })
 		},
 	}
 	describe := &cobra.Command{
 		Use: "describe NAME", Short: "Show a table and its settings", Args: cobra.ExactArgs(1),
 		Example: "  rhumb table describe flights\n  rhumb table describe flights -o json",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withTable(cmd.Context(), args, func(_ context.Context, c *client.Client, t *client.Table, _ []byte) error {
-				return a.printTable(c, t.Name())
+			return tc.withTable(cmd.Context(), args, func(_ context.Context, c *client.Client, t *client.Table, _ []byte) error {
+				return tc.printTable(c, t.Name())
 			})
 		},
 	}
-	return noArgsGroup("table", "Create, list and describe tables", a.connected(create), a.connected(ls), a.connected(describe))
+	return commandGroup("table", "Create, list and describe tables", tc.connected(create), tc.connected(ls), tc.connected(describe))
 }
 
-func (a *app) createTable(ctx context.Context, name string, f tableFlags) error {
+func (tc *tableCommands) createTable(ctx context.Context, name string, f tableFlags) error {
 	if len(f.colocate) > 1 {
 		return rhumb.Ef("rhumb.table", rhumb.InvalidArgument, "--colocate %q: want one byte", f.colocate)
 	}
@@ -83,35 +94,35 @@ func (a *app) createTable(ctx context.Context, name string, f tableFlags) error 
 	if f.o.Snapshot, err = rhumb.ParseSnapshotFeatures(f.snapshot); err != nil {
 		return err
 	}
-	return a.withClient(ctx, func(ctx context.Context, c *client.Client) error {
+	return tc.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
 		if _, err := c.CreateTable(ctx, name, f.o); err != nil {
 			return err
 		}
-		return a.printTable(c, name)
+		return tc.printTable(c, name)
 	})
 }
 
-func (a *app) listTables(c *client.Client) error {
+func (tc *tableCommands) listTables(c *client.Client) error {
 	docs := []tableDoc{}
 	for _, t := range c.Tables() {
 		docs = append(docs, describeTable(t))
 	}
-	return a.print(docs, func(t table.Writer) {
+	return tc.Print(docs, func(t table.Writer) {
 		t.AppendHeader(table.Row{"TABLE", "ID", "CLASS", "COLOCATE", "LOCATION", "MODE", "REPLICAS", "MIN IN SYNC", "RANGES", "SNAPSHOT"})
 		for _, d := range docs {
-			t.AppendRow(table.Row{d.Name, d.ID, d.Class, d.Colocate, d.LocationField, d.Mode, d.Replicas, d.MinInSync, d.Ranges, orElse(d.Snapshot, "no")})
+			t.AppendRow(table.Row{d.Name, d.ID, d.Class, d.Colocate, d.LocationField, d.Mode, d.Replicas, d.MinInSync, d.Ranges, cmp.Or(d.Snapshot, "no")})
 		}
 	})
 }
 
-func (a *app) printTable(c *client.Client, name string) error {
+func (tc *tableCommands) printTable(c *client.Client, name string) error {
 	tables := c.Tables()
 	i := slices.IndexFunc(tables, func(t client.TableStatus) bool { return t.Name == name })
 	if i < 0 {
 		return rhumb.Ef("rhumb.table", rhumb.NotFound, "there is no table %s; `rhumb table ls` lists them", name)
 	}
 	doc := describeTable(tables[i])
-	return a.print(doc, func(t table.Writer) {
+	return tc.Print(doc, func(t table.Writer) {
 		for _, row := range []table.Row{
 			{"table", doc.Name},
 			{"id", doc.ID},
@@ -119,7 +130,7 @@ func (a *app) printTable(c *client.Client, name string) error {
 			{"colocate", doc.Colocate},
 			{"location field", doc.LocationField},
 			{"history", tables[i].History},
-			{"snapshot", orElse(doc.Snapshot, "no")},
+			{"snapshot", cmp.Or(doc.Snapshot, "no")},
 			{"mode", doc.Mode},
 			{"replicas", doc.Replicas},
 			{"min in sync", doc.MinInSync},

@@ -42,13 +42,13 @@ func describeVersion() versionDoc {
 	return doc
 }
 
-func (a *app) versionCommand() *cobra.Command {
+func versionCommand(s *session) *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Print the version of this program", Args: cobra.NoArgs,
 		Example: "  rhumb version\n  rhumb version -o json",
 		RunE: func(*cobra.Command, []string) error {
 			doc := describeVersion()
-			return a.print(doc, func(t table.Writer) {
+			return s.Print(doc, func(t table.Writer) {
 				t.AppendRow(table.Row{"rhumb", doc.Version, doc.Commit, doc.Go, doc.System})
 			})
 		},
@@ -58,7 +58,7 @@ func (a *app) versionCommand() *cobra.Command {
 // shells are those that cobra can complete for.
 var shells = []string{"bash", "zsh", "fish", "powershell"}
 
-func (a *app) completionCommand() *cobra.Command {
+func completionCommand(s *session) *cobra.Command {
 	return &cobra.Command{
 		Use: "completion {bash|zsh|fish|powershell}", Short: "Print a script that completes commands in a shell",
 		Example:   "  rhumb completion bash > /etc/bash_completion.d/rhumb\n  source <(rhumb completion zsh)",
@@ -69,13 +69,13 @@ func (a *app) completionCommand() *cobra.Command {
 			root := cmd.Root()
 			switch args[0] {
 			case "bash":
-				return rhumb.Wrap(op, root.GenBashCompletionV2(a.out, true))
+				return rhumb.Wrap(op, root.GenBashCompletionV2(s.Out, true))
 			case "zsh":
-				return rhumb.Wrap(op, root.GenZshCompletion(a.out))
+				return rhumb.Wrap(op, root.GenZshCompletion(s.Out))
 			case "fish":
-				return rhumb.Wrap(op, root.GenFishCompletion(a.out, true))
+				return rhumb.Wrap(op, root.GenFishCompletion(s.Out, true))
 			}
-			return rhumb.Wrap(op, root.GenPowerShellCompletionWithDesc(a.out))
+			return rhumb.Wrap(op, root.GenPowerShellCompletionWithDesc(s.Out))
 		},
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/cli/output"
 )
 
 // hostile is text that makes a terminal do something: a title, colours, a C1 sequence, a line that replaces another, text in
@@ -20,28 +21,29 @@ const hostile = "a\x1b]0;owned\x07\x1b[31mred\x7f\u009b2J\r\nline\t\u202eabc\u20
 // titles, notes, errors and JSON, and that JSON still means the same.
 func TestNothingCommandsTheTerminal(t *testing.T) {
 	var stdout, stderr bytes.Buffer
-	a := &app{streams: streams{out: &stdout, err: &stderr}, output: outputTable}
+	a := newApp(streams{out: &stdout, err: &stderr})
+	reads := &readCommands{a.session}
 	record, err := rhumb.NewRecord(rhumb.Field{Name: "f\x1b[0m", Value: rhumb.StringField(hostile)})
 	must(err)
-	value, err := describeValue(rhumb.EncodeRecord(nil, record))
+	value, err := output.DescribeValue(rhumb.EncodeRecord(nil, record))
 	must(err)
-	opaque, err := describeValue(rhumb.EncodeOpaque(nil, []byte(strings.ToValidUTF8(hostile, "?"))))
+	opaque, err := output.DescribeValue(rhumb.EncodeOpaque(nil, []byte(strings.ToValidUTF8(hostile, "?"))))
 	must(err)
-	for _, v := range []valueDoc{value, opaque} {
-		must(a.printRecord(recordDoc{Table: hostile, Name: hostile, Region: hostile, valueDoc: v, Receipt: &receiptDoc{Region: hostile}}))
-		must(a.printRecords([]recordDoc{{Name: hostile, Region: hostile, valueDoc: v}}))
+	for _, v := range []output.Value{value, opaque} {
+		must(reads.printRecord(recordDoc{Table: hostile, Name: hostile, Region: hostile, Value: v, Receipt: &receiptDoc{Region: hostile}}))
+		must(reads.printRecords([]recordDoc{{Name: hostile, Region: hostile, Value: v}}))
 	}
-	must(a.printTitled(nil, hostile, func(t table.Writer) {
+	must(a.PrintTitled(nil, hostile, func(t table.Writer) {
 		t.AppendHeader(table.Row{hostile})
 		t.AppendRow(table.Row{record[0].Value, errors.New(hostile)})
 	}))
-	a.notef("the region is %s", hostile)
-	a.printError(nil, rhumb.E("test", rhumb.NotFound, "there is no table "+hostile))
-	a.output = outputJSON
-	must(a.printJSON(opaque))
-	a.printError(nil, rhumb.E("test", rhumb.NotFound, "there is no table "+hostile))
+	a.Notef("the region is %s", hostile)
+	a.PrintError(rhumb.E("test", rhumb.NotFound, "there is no table "+hostile), false)
+	a.Format = output.JSON
+	must(a.PrintJSON(opaque))
+	a.PrintError(rhumb.E("test", rhumb.NotFound, "there is no table "+hostile), false)
 	for name, text := range map[string]string{"stdout": stdout.String(), "stderr": stderr.String()} {
-		if i := strings.IndexFunc(text, func(r rune) bool { return r != '\n' && commands(r) }); i >= 0 {
+		if i := strings.IndexFunc(text, func(r rune) bool { return r != '\n' && output.Escape(string(r)) != string(r) }); i >= 0 {
 			t.Errorf("%s holds %q raw", name, text[i:min(i+8, len(text))])
 		}
 	}
@@ -51,11 +53,11 @@ func TestNothingCommandsTheTerminal(t *testing.T) {
 		}
 	}
 	lines := strings.Split(strings.TrimSpace(stdout.String()), "\n")
-	var again valueDoc
+	var again output.Value
 	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &again); err != nil || *again.Text != strings.ToValidUTF8(hostile, "?") {
 		t.Errorf("JSON %s means %v, %v", lines[len(lines)-1], again.Text, err)
 	}
-	if got := visible("Zürich 日本 👨‍👩‍👧 \\n"); got != "Zürich 日本 👨‍👩‍👧 \\n" {
+	if got := output.Escape("Zürich 日本 👨‍👩‍👧 \\n"); got != "Zürich 日本 👨‍👩‍👧 \\n" {
 		t.Errorf("plain text comes as %q", got)
 	}
 }
@@ -63,7 +65,7 @@ func TestNothingCommandsTheTerminal(t *testing.T) {
 // TestRaw guards that --raw writes what was put, byte by byte, and refuses records with fields.
 func TestRaw(t *testing.T) {
 	var stdout bytes.Buffer
-	a := &app{streams: streams{out: &stdout}}
+	a := &readCommands{newApp(streams{out: &stdout}).session}
 	if err := a.writeRaw(rhumb.EncodeOpaque(nil, []byte(hostile))); err != nil || stdout.String() != hostile {
 		t.Errorf("%q, %v", stdout.String(), err)
 	}

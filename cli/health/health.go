@@ -1,4 +1,5 @@
-package main
+// Package health judges a cluster: it turns what metadata and the nodes report into problems that an operator can act on.
+package health
 
 import (
 	"cmp"
@@ -12,8 +13,8 @@ import (
 	"github.com/rhumbdb/rhumb/client"
 )
 
-// clusterView is what a verdict is made of: a catalog, and what each of its nodes says.
-type clusterView struct {
+// View is what a verdict is made of: a catalog, and what each of its nodes says.
+type View struct {
 	Regions []rhumb.Region
 	Nodes   []client.NodeStatus
 	Ranges  []*rhumb.Range
@@ -22,11 +23,25 @@ type clusterView struct {
 	Revision  uint64
 }
 
-// verdict is how a cluster stands.
-type verdict struct {
+// RangeCounts sort the ranges by how they stand.
+type RangeCounts struct {
+	Total int `json:"total"`
+	// NoPrimary have no live primary. UnderReplicated miss in-sync replicas. Displaced are served by another node than
+	// the preferred one. Refusing have fewer live in-sync copies than their minimum, and Lost no intact one: they are not
+	// served until a loss is accepted. Quarantined counts damaged copies, not ranges.
+	NoPrimary       int `json:"no_primary"`
+	UnderReplicated int `json:"under_replicated"`
+	Displaced       int `json:"displaced"`
+	Refusing        int `json:"refusing"`
+	Lost            int `json:"lost"`
+	Quarantined     int `json:"quarantined_copies"`
+}
+
+// Verdict is how a cluster stands.
+type Verdict struct {
 	// Problems say what is not as it should be, Notes what is worth knowing although nothing depends on it.
 	Problems, Notes []string
-	Counts          rangeCounts
+	Counts          RangeCounts
 	// CanLose is how many more nodes may fail, whichever they are, before a range refuses writes or the metadata group has
 	// no majority.
 	CanLose int
@@ -39,8 +54,8 @@ const (
 	namedMax = 3
 )
 
-// judge says how a cluster stands.
-func judge(v clusterView) verdict {
+// Judge says how a cluster stands.
+func Judge(v View) Verdict {
 	j := newJudgement(v)
 	j.metadata()
 	j.regions()
@@ -49,13 +64,13 @@ func judge(v clusterView) verdict {
 	}
 	j.ranges()
 	j.troubles()
-	return j.verdict
+	return j.Verdict
 }
 
 // judgement is a verdict while it is made.
 type judgement struct {
-	clusterView
-	verdict
+	View
+	Verdict
 	nodeOf   map[rhumb.NodeID]*client.NodeStatus
 	regionOf map[rhumb.RegionID]string
 	// fenced is the greatest that any node has seen. lives are those that a node has seen of itself: each followed a fencing of
@@ -69,9 +84,9 @@ type judgement struct {
 	quarantined map[rhumb.NodeID]int
 }
 
-func newJudgement(v clusterView) *judgement {
+func newJudgement(v View) *judgement {
 	j := &judgement{
-		clusterView: v, verdict: verdict{Problems: []string{}}, nodeOf: map[rhumb.NodeID]*client.NodeStatus{}, regionOf: map[rhumb.RegionID]string{},
+		View: v, Verdict: Verdict{Problems: []string{}}, nodeOf: map[rhumb.NodeID]*client.NodeStatus{}, regionOf: map[rhumb.RegionID]string{},
 		fenced: map[rhumb.NodeID]time.Duration{}, lives: map[rhumb.NodeID]int{}, suspected: map[rhumb.NodeID][]rhumb.NodeID{},
 		lacking: map[rhumb.NodeID]int{}, logLost: map[rhumb.NodeID]bool{}, quarantined: map[rhumb.NodeID]int{},
 	}
@@ -201,12 +216,12 @@ func (j *judgement) regions() {
 }
 
 func (j *judgement) node(n *client.NodeStatus) {
-	id, region := n.Node.ID, orElse(j.regionOf[n.Node.Region], n.Node.Region.String())
+	id, region := n.Node.ID, cmp.Or(j.regionOf[n.Node.Region], n.Node.Region.String())
 	switch age := j.fenced[id]; {
 	case n.Node.State == rhumb.NodeFenced && age > 0:
-		j.problem("node %s in %s is not ready: fenced %s ago; %s", id, region, roundAge(age), orElse(n.Err, n.Reason))
+		j.problem("node %s in %s is not ready: fenced %s ago; %s", id, region, roundAge(age), cmp.Or(n.Err, n.Reason))
 	case n.Node.State == rhumb.NodeFenced, !n.Ready:
-		j.problem("node %s in %s is not ready: %s", id, region, orElse(orElse(n.Err, n.Reason), n.Node.State.String()))
+		j.problem("node %s in %s is not ready: %s", id, region, cmp.Or(cmp.Or(n.Err, n.Reason), n.Node.State.String()))
 	case n.Reason != "": // as when its clock is wrong, or its disk full
 		j.problem("node %s in %s gives up its primaries: %s", id, region, n.Reason)
 	}

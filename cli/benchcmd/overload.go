@@ -1,4 +1,4 @@
-package main
+package benchcmd
 
 import (
 	"cmp"
@@ -14,11 +14,12 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/bench"
+	"github.com/rhumbdb/rhumb/cli/flags"
 )
 
-func (a *app) benchOverloadCommand(f *benchFlags) *cobra.Command {
+func (bc *commands) overloadCommand() *cobra.Command {
 	var cfg bench.OverloadConfig
-	var memory byteSize
+	var memory flags.ByteSize
 	c := &cobra.Command{
 		Use: "overload", Short: "Find the peak of writes, then let five times the callers write",
 		Long: `Run three nodes in one region and let growing numbers of callers write large values; then let a multiple of the
@@ -34,12 +35,13 @@ an acknowledged write is read back.`,
 			if memory != 0 {
 				flags = []string{"--memory", memory.String()}
 			}
-			return a.benchOverload(cmd.Context(), cfg, f.dir, flags...)
+			return bc.measureOverload(cmd.Context(), cfg, bc.dir, flags...)
 		},
 	}
 	fl := c.Flags()
 	fl.IntSliceVar(&cfg.Callers, "callers", []int{50, 400}, "numbers of callers among which the peak is sought")
-	fl.Var(&memory, "memory", "memory of the three nodes together (default: as rhumb demo)")
+	fl.Var(&memory, "memory", "memory of the three nodes together")
+	flags.Default(fl, "memory", "as rhumb demo")
 	fl.IntVar(&cfg.Factor, "factor", 5, "how many times the most callers overload the cluster")
 	fl.IntVar(&cfg.Rounds, "rounds", 3, "how often the overload is measured, each time between two peaks")
 	fl.IntVar(&cfg.ValueBytes, "value-bytes", 64<<10, "size of a value")
@@ -47,20 +49,19 @@ an acknowledged write is read back.`,
 	return c
 }
 
-func (a *app) benchOverload(ctx context.Context, cfg bench.OverloadConfig, dir string, flags ...string) error {
-	const op rhumb.Op = "rhumb.bench"
+func (bc *commands) measureOverload(ctx context.Context, cfg bench.OverloadConfig, dir string, flags ...string) error {
 	cluster, stop, err := startBench(ctx, dir, []string{"singapore"}, 3, flags...)
 	if err != nil {
 		return rhumb.Wrap(op, err)
 	}
 	defer stop()
 	cfg.Cluster = cluster
-	cfg.Progress = func(text string) { a.notef("%s", text) }
+	cfg.Progress = func(text string) { bc.Notef("%s", text) }
 	r, err := bench.RunOverload(ctx, cfg)
 	if err != nil {
 		return rhumb.Wrap(op, err)
 	}
-	if err := a.print(r, func(t table.Writer) {
+	if err := bc.Print(r, func(t table.Writer) {
 		t.AppendHeader(table.Row{"phase", "callers", "ops/s", "p50 ms", "p99 ms", "node cpu µs/op", "client cpu µs/op", "most memory of a node", "outcomes"})
 		for _, x := range r.Runs {
 			t.AppendRow(table.Row{
@@ -71,7 +72,7 @@ func (a *app) benchOverload(ctx context.Context, cfg bench.OverloadConfig, dir s
 	}); err != nil {
 		return err
 	}
-	a.notef("goodput under overload %s of the peak; %d new lives; %d of %d acknowledged keys missing", spreadText(r.Goodput), r.NewLives, r.Missing, r.Acked)
+	bc.Notef("goodput under overload %s of the peak; %d new lives; %d of %d acknowledged keys missing", spreadText(r.Goodput), r.NewLives, r.Missing, r.Acked)
 	if r.Missing > 0 {
 		return rhumb.Ef(op, rhumb.Internal, "%d acknowledged keys are missing", r.Missing)
 	}

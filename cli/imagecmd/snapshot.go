@@ -1,4 +1,5 @@
-package main
+// Package imagecmd holds the commands of `rhumb snapshot`, which read, check, copy and compare images of published tables.
+package imagecmd
 
 import (
 	"cmp"
@@ -14,49 +15,63 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/cli/connect"
+	"github.com/rhumbdb/rhumb/cli/exit"
+	"github.com/rhumbdb/rhumb/cli/flags"
+	"github.com/rhumbdb/rhumb/cli/output"
 	"github.com/rhumbdb/rhumb/node/publish"
 	"github.com/rhumbdb/rhumb/snapshot/format"
 	"github.com/rhumbdb/rhumb/snapshot/inspect"
 )
 
-const opSnapshot rhumb.Op = "rhumb.snapshot"
-
 // imageHelp tells how an image is named.
 const imageHelp = `IMAGE is a directory, a file made by ` + "`rhumb snapshot save`" + `, or a node, such as n3: of the demo that runs here, or the
 only one of that name under --snapshot-dir, or the only one of them that is alive.`
 
-// snapshotFlags say where the images of this machine lie.
-type snapshotFlags struct{ dir string }
+// imageFlags say where the images of this machine lie.
+type imageFlags struct{ dir string }
 
-func (f *snapshotFlags) register(c *cobra.Command) *cobra.Command {
-	c.Flags().StringVar(&f.dir, "snapshot-dir", "", "folder of the images (default: that of the demo that runs here, else "+publish.DirDefault+")")
+func (f *imageFlags) register(c *cobra.Command) *cobra.Command {
+	c.Flags().StringVar(&f.dir, "snapshot-dir", "", "folder of the images")
+	flags.Default(c.Flags(), "snapshot-dir", "that of the demo that runs here, else "+publish.DirDefault)
 	return c
 }
 
-func (a *app) snapshotCommand() *cobra.Command {
-	return noArgsGroup("snapshot", "Look into the images of published tables in shared memory",
-		a.snapshotListCommand(), a.snapshotStatCommand(), a.snapshotGetCommand(), a.snapshotScanCommand(), a.snapshotQueryCommand("bbox"),
-		a.snapshotQueryCommand("radius"), a.snapshotQueryCommand("nearest"), a.snapshotVerifyCommand(), a.snapshotSaveCommand(),
-		a.snapshotLoadCommand(), a.snapshotDiffCommand(), a.snapshotPinsCommand(), a.snapshotPublishCommand(), a.snapshotBenchCommand())
+// commands are the commands of `rhumb snapshot`.
+type commands struct {
+	*output.Printer
+	conn *connect.Flags
+}
+
+// Command returns `rhumb snapshot`. conn holds the flags of the subcommands that connect to a cluster.
+func Command(p *output.Printer, conn *connect.Flags) *cobra.Command {
+	ic := &commands{p, conn}
+	c := &cobra.Command{
+		Use: "snapshot", Short: "Look into the images of published tables in shared memory", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	c.AddCommand(ic.listCommand(), ic.statCommand(), ic.getCommand(), ic.scanCommand(), ic.queryCommand("bbox"), ic.queryCommand("radius"),
+		ic.queryCommand("nearest"), ic.verifyCommand(), ic.saveCommand(), ic.loadCommand(), ic.diffCommand(), ic.pinsCommand(), ic.publishCommand())
+	return c
 }
 
 // root gives the folder of the images, and the cluster of the demo that runs here, "" when none does.
-func (f *snapshotFlags) root() (dir, cluster string, err error) {
+func (f *imageFlags) root() (dir, cluster string, err error) {
 	if f.dir != "" {
 		info, err := os.Stat(f.dir)
 		if err == nil && !info.IsDir() {
-			err = rhumb.E(opSnapshot, rhumb.InvalidArgument, "it is no directory")
+			err = rhumb.E(exit.OpSnapshot, rhumb.InvalidArgument, "it is no directory")
 		}
 		if err != nil {
-			return "", "", rhumb.Ef(opSnapshot, rhumb.InvalidArgument, "--snapshot-dir %s: %s", f.dir, rhumb.Message(err))
+			return "", "", rhumb.Ef(exit.OpSnapshot, rhumb.InvalidArgument, "--snapshot-dir %s: %s", f.dir, rhumb.Message(err))
 		}
 		return f.dir, "", nil
 	}
-	layout, err := runningDemo()
+	layout, err := connect.RunningDemo()
 	if err != nil || layout == nil {
 		return publish.DirDefault, "", err
 	}
-	return orElse(layout.SnapshotDir, publish.DirDefault), layout.ClusterID, nil
+	return cmp.Or(layout.SnapshotDir, publish.DirDefault), layout.ClusterID, nil
 }
 
 // place is where an image lies.
@@ -66,7 +81,7 @@ type place struct {
 }
 
 // with runs fn with the place of an image. A saved file is unpacked for that time.
-func (f *snapshotFlags) with(ctx context.Context, image string, fn func(at place) error) error {
+func (f *imageFlags) with(ctx context.Context, image string, fn func(at place) error) error {
 	if _, err := os.Stat(image); err != nil && filepath.Base(image) == image {
 		dir, err := f.find(image)
 		if err != nil {
@@ -83,7 +98,7 @@ func (f *snapshotFlags) with(ctx context.Context, image string, fn func(at place
 }
 
 // find gives the directory of a node's image: of several, that of the demo that runs here, or the only one that is alive.
-func (f *snapshotFlags) find(node string) (string, error) {
+func (f *imageFlags) find(node string) (string, error) {
 	root, cluster, err := f.root()
 	if err != nil {
 		return "", err
@@ -106,17 +121,17 @@ func (f *snapshotFlags) find(node string) (string, error) {
 	}
 	switch {
 	case len(all) == 0:
-		return "", rhumb.Ef(opSnapshot, rhumb.NotFound, "there is no image %s, neither as a path nor as a node under %s; `rhumb snapshot ls` lists them", node, root)
+		return "", rhumb.Ef(exit.OpSnapshot, rhumb.NotFound, "there is no image %s, neither as a path nor as a node under %s; `rhumb snapshot ls` lists them", node, root)
 	case len(all) == 1:
 		return all[0], nil
 	case len(alive) == 1:
 		return alive[0], nil
 	}
-	return "", rhumb.Ef(opSnapshot, rhumb.InvalidArgument, "several clusters have a node %s: give the path of one of %s", node, strings.Join(all, ", "))
+	return "", rhumb.Ef(exit.OpSnapshot, rhumb.InvalidArgument, "several clusters have a node %s: give the path of one of %s", node, strings.Join(all, ", "))
 }
 
-// imageDoc is an image as `snapshot ls` prints it. Times that are not known are null.
-type imageDoc struct {
+// ImageDoc is an image as `snapshot ls` prints it. Times that are not known are null.
+type ImageDoc struct {
 	Path             string   `json:"path"`
 	Cluster          string   `json:"cluster"`
 	Node             string   `json:"node"`
@@ -181,8 +196,8 @@ func sizeOf(n int64) string {
 	return fmt.Sprintf("%.0f KiB", float64(n)/(1<<10))
 }
 
-func (a *app) snapshotListCommand() *cobra.Command {
-	var f snapshotFlags
+func (ic *commands) listCommand() *cobra.Command {
+	var f imageFlags
 	return f.register(&cobra.Command{
 		Use: "ls", Short: "List the images on this machine", Args: cobra.NoArgs,
 		Example: "  rhumb snapshot ls\n  rhumb snapshot ls --snapshot-dir /run/rhumb -o json",
@@ -196,53 +211,53 @@ func (a *app) snapshotListCommand() *cobra.Command {
 				return err
 			}
 			if len(images) == 0 {
-				a.notef("no images under %s; `rhumb table create NAME --snapshot` makes a table that nodes publish", root)
+				ic.Notef("no images under %s; `rhumb table create NAME --snapshot` makes a table that nodes publish", root)
 			}
-			return a.printImages(images)
+			return ic.printImages(images)
 		},
 	})
 }
 
-func (a *app) printImages(images []inspect.Listed) error {
-	docs := []imageDoc{}
+func (ic *commands) printImages(images []inspect.Listed) error {
+	docs := []ImageDoc{}
 	for _, l := range images {
-		doc := imageDoc{
+		doc := ImageDoc{
 			Path: l.Dir, Cluster: l.Cluster, Node: l.Node, Version: l.Version, AgeSeconds: seconds(l.Age), HeartbeatSeconds: seconds(l.Publisher.Heartbeat),
 			Publisher: publisherState(l.Publisher), PID: l.Publisher.PID, Tables: l.Tables, Records: l.Records, Bytes: l.Bytes, Quarantined: l.Quarantined,
 		}
 		if l.Err != nil {
-			doc.Publisher, doc.Error, doc.HeartbeatSeconds = "unknown", describeError(l.Err).Message, nil
+			doc.Publisher, doc.Error, doc.HeartbeatSeconds = "unknown", exit.Describe(l.Err).Message, nil
 		}
 		docs = append(docs, doc)
 	}
-	return a.print(docs, func(t table.Writer) {
+	return ic.Print(docs, func(t table.Writer) {
 		t.AppendHeader(table.Row{"NODE", "VERSION", "AGE", "PUBLISHER", "TABLES", "RECORDS", "SIZE", "PATH"})
 		for i, d := range docs {
 			state := d.Publisher
 			if d.Error != "" {
-				state = shorten(d.Error)
+				state = output.Shorten(d.Error)
 			}
 			t.AppendRow(table.Row{d.Node, d.Version, ago(images[i].Age), state, d.Tables, d.Records, sizeOf(d.Bytes), d.Path})
 		}
 	})
 }
 
-// statDoc is the document of `snapshot stat`.
-type statDoc struct {
-	Path      string        `json:"path"`
-	Image     string        `json:"image"`
-	Version   uint64        `json:"version"`
-	Closed    string        `json:"closed,omitempty"`
-	Age       *float64      `json:"age_seconds"`
-	Publisher string        `json:"publisher"`
-	PID       int           `json:"pid,omitempty"`
-	Life      uint64        `json:"life"`
-	Heartbeat *float64      `json:"heartbeat_seconds"`
-	Tables    []imageTable  `json:"tables"`
-	Shards    []shardDoc    `json:"shards"`
-	Commits   []commitDoc   `json:"commits"`
-	Positions []positionDoc `json:"positions"`
-	Faults    []faultDoc    `json:"faults"`
+// StatDoc is the document of `snapshot stat`.
+type StatDoc struct {
+	Path      string         `json:"path"`
+	Image     string         `json:"image"`
+	Version   uint64         `json:"version"`
+	Closed    string         `json:"closed,omitempty"`
+	Age       *float64       `json:"age_seconds"`
+	Publisher string         `json:"publisher"`
+	PID       int            `json:"pid,omitempty"`
+	Life      uint64         `json:"life"`
+	Heartbeat *float64       `json:"heartbeat_seconds"`
+	Tables    []imageTable   `json:"tables"`
+	Shards    []shardDoc     `json:"shards"`
+	Commits   []commitDoc    `json:"commits"`
+	Positions []positionDoc  `json:"positions"`
+	Faults    []output.Fault `json:"faults"`
 }
 
 type imageTable struct {
@@ -297,8 +312,8 @@ type positionDoc struct {
 	HLC   string `json:"hlc"`
 }
 
-func (a *app) snapshotStatCommand() *cobra.Command {
-	var f snapshotFlags
+func (ic *commands) statCommand() *cobra.Command {
+	var f imageFlags
 	return f.register(&cobra.Command{
 		Use: "stat IMAGE [TABLE]", Short: "Tell how full an image is, how old, and what it covers",
 		Long: `Tell of an image its tables, how full each shard is, the last commits, and how far it follows the log of each range.
@@ -308,12 +323,12 @@ A shard is rolled into a new generation when its append area, overflow buckets o
 		Example: "  rhumb snapshot stat n1\n  rhumb snapshot stat /dev/shm/rhumb/CLUSTER/n1 flights -o json",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return f.with(cmd.Context(), args[0], func(at place) error { return a.snapshotStat(at, args[1:]) })
+			return f.with(cmd.Context(), args[0], func(at place) error { return ic.printImage(at, args[1:]) })
 		},
 	})
 }
 
-func (a *app) snapshotStat(at place, tables []string) error {
+func (ic *commands) printImage(at place, tables []string) error {
 	im, err := inspect.Open(at.dir)
 	if err != nil {
 		return err
@@ -323,11 +338,11 @@ func (a *app) snapshotStat(at place, tables []string) error {
 	if len(tables) == 1 {
 		only = tables[0]
 		if !slices.ContainsFunc(im.Tables, func(t inspect.Table) bool { return t.Name == only }) {
-			return rhumb.Ef(opSnapshot, rhumb.NotFound, "the image %s has no table %q", at.shown, only)
+			return rhumb.Ef(exit.OpSnapshot, rhumb.NotFound, "the image %s has no table %q", at.shown, only)
 		}
 	}
 	now := time.Now()
-	doc := statDoc{
+	doc := StatDoc{
 		Path: at.shown, Image: im.Head.Image.String(), Version: im.Version, Age: seconds(im.Age(now)), Publisher: publisherState(im.Publisher),
 		PID: im.Publisher.PID, Life: im.Publisher.Life, Heartbeat: seconds(im.Publisher.Heartbeat),
 		Tables: describeImageTables(im, only), Shards: []shardDoc{}, Commits: describeCommits(im.Commits, now), Faults: describeFaults(im.Faults),
@@ -344,7 +359,7 @@ func (a *app) snapshotStat(at place, tables []string) error {
 	if doc.Positions, err = imagePositions(at.dir); err != nil && len(doc.Faults) == 0 {
 		return err
 	}
-	return a.printStat(&doc, im, now)
+	return ic.printStat(&doc, im, now)
 }
 
 func timestampText(t rhumb.Timestamp) string {
@@ -387,10 +402,10 @@ func describeCommits(commits []format.Commit, now time.Time) []commitDoc {
 	return docs
 }
 
-func describeFaults(faults []inspect.Fault) []faultDoc {
-	docs := []faultDoc{}
+func describeFaults(faults []inspect.Fault) []output.Fault {
+	docs := []output.Fault{}
 	for _, f := range faults {
-		docs = append(docs, faultDoc{f.File, f.Offset, f.What})
+		docs = append(docs, output.Fault{File: f.File, Offset: f.Offset, What: f.What})
 	}
 	return docs
 }
@@ -434,9 +449,9 @@ func imagePositions(dir string) ([]positionDoc, error) {
 }
 
 // printStat prints several tables one below the other.
-func (a *app) printStat(doc *statDoc, im *inspect.Image, now time.Time) error {
-	if a.output == outputJSON {
-		return a.printJSON(doc)
+func (ic *commands) printStat(doc *StatDoc, im *inspect.Image, now time.Time) error {
+	if ic.AsJSON() {
+		return ic.PrintJSON(doc)
 	}
 	percent := func(used, most int64) string {
 		if most == 0 {
@@ -448,7 +463,7 @@ func (a *app) printStat(doc *statDoc, im *inspect.Image, now time.Time) error {
 		func(t table.Writer) {
 			t.AppendRow(table.Row{"image", doc.Path})
 			t.AppendRow(table.Row{"version", fmt.Sprintf("%d, committed %s", doc.Version, since(im.Age(now)))})
-			t.AppendRow(table.Row{"closed", orElse(doc.Closed, "unknown")})
+			t.AppendRow(table.Row{"closed", cmp.Or(doc.Closed, "unknown")})
 			t.AppendRow(table.Row{"publisher", fmt.Sprintf("%s, process %d, life %d, heartbeat %s", doc.Publisher, doc.PID, doc.Life, since(im.Publisher.Heartbeat))})
 		},
 		func(t table.Writer) {
@@ -473,16 +488,11 @@ func (a *app) printStat(doc *statDoc, im *inspect.Image, now time.Time) error {
 			}
 		},
 	}
-	for i, section := range sections {
-		if i > 0 {
-			fmt.Fprintln(a.out)
-		}
-		if err := a.print(nil, section); err != nil {
-			return err
-		}
+	if err := ic.PrintSections(sections...); err != nil {
+		return err
 	}
 	for _, f := range doc.Faults {
-		a.notef("damaged: %s", inspect.Fault(f))
+		ic.Notef("damaged: %s", inspect.Fault(f))
 	}
 	return nil
 }

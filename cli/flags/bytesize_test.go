@@ -1,7 +1,10 @@
-package main
+package flags
 
-import "testing"
+import (
+	"testing"
+)
 
+// TestByteSize guards that sizes parse, print in their largest unit, and that a size without a unit is rejected.
 func TestByteSize(t *testing.T) {
 	for _, tc := range []struct {
 		in, out string
@@ -15,13 +18,13 @@ func TestByteSize(t *testing.T) {
 		{"1TiB", "1TiB", 1 << 40},
 		{"0B", "", 0},
 	} {
-		var b byteSize
+		var b ByteSize
 		if err := b.Set(tc.in); err != nil || int64(b) != tc.bytes || b.String() != tc.out {
 			t.Errorf("%s: %d bytes, %q, %v, want %d, %q", tc.in, b, b.String(), err, tc.bytes, tc.out)
 		}
 	}
 	for _, in := range []string{"", "5", "MiB", "-1MiB", "1.5GiB", "512MB", "9223372036854775807KiB"} {
-		var b byteSize
+		var b ByteSize
 		if err := b.Set(in); err == nil {
 			t.Errorf("%q is taken for %d bytes", in, b)
 		}

@@ -1,6 +1,7 @@
-package main
+package imagecmd
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -10,6 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/cli/exit"
+	"github.com/rhumbdb/rhumb/cli/flags"
+	"github.com/rhumbdb/rhumb/cli/output"
 	"github.com/rhumbdb/rhumb/snapshot/format"
 	"github.com/rhumbdb/rhumb/snapshot/inspect"
 	"github.com/rhumbdb/rhumb/snapshot/reader"
@@ -17,7 +21,7 @@ import (
 
 // readFlags say how records of an image are read and printed.
 type readFlags struct {
-	snapshotFlags
+	imageFlags
 	geojson, closed bool
 	limit           int
 	dir             string // of the image that view found
@@ -63,7 +67,7 @@ func (f *readFlags) view(ctx context.Context, image, name string, fn func(v read
 				}
 			}
 			return rhumb.Ef("rhumb.view", rhumb.NotFound, "%s has no table %q, only %s; `rhumb table create NAME --snapshot` makes one that is published",
-				at.shown, name, orElse(strings.Join(names, ", "), "none at all"))
+				at.shown, name, cmp.Or(strings.Join(names, ", "), "none at all"))
 		}
 		if err != nil {
 			return err
@@ -72,7 +76,7 @@ func (f *readFlags) view(ctx context.Context, image, name string, fn func(v read
 	})
 }
 
-func (a *app) snapshotGetCommand() *cobra.Command {
+func (ic *commands) getCommand() *cobra.Command {
 	var f readFlags
 	return f.registerAll(&cobra.Command{
 		Use: "get IMAGE TABLE KEY", Short: "Print a record of an image",
@@ -83,27 +87,27 @@ func (a *app) snapshotGetCommand() *cobra.Command {
 			return f.view(cmd.Context(), args[0], args[1], func(v reader.View, t reader.Table) error {
 				it, err := inspect.Get(t, args[2])
 				if rhumb.KindOf(err) == rhumb.NotFound {
-					return rhumb.Ef(opSnapshot, rhumb.NotFound, "table %s has no record %q in version %d of the image, which holds the ranges that its node holds; `rhumb get` asks the whole cluster",
+					return rhumb.Ef(exit.OpSnapshot, rhumb.NotFound, "table %s has no record %q in version %d of the image, which holds the ranges that its node holds; `rhumb get` asks the whole cluster",
 						args[1], args[2], v.Version())
 				}
 				if err != nil {
 					return err
 				}
 				if f.geojson {
-					return a.printItems(t, func(yield func(reader.Item, error) bool) { yield(it, nil) }, &f, inspect.Query{})
+					return ic.printItems(t, func(yield func(reader.Item, error) bool) { yield(it, nil) }, &f, inspect.Query{})
 				}
 				doc, err := inspect.Describe(t.Info(), &it, false)
 				if err != nil {
 					return err
 				}
-				return a.printImageRecord(doc)
+				return ic.printImageRecord(doc)
 			})
 		},
 	}, false)
 }
 
-func (a *app) printImageRecord(doc inspect.Record) error {
-	err := a.print(doc, func(t table.Writer) {
+func (ic *commands) printImageRecord(doc inspect.Record) error {
+	err := ic.Print(doc, func(t table.Writer) {
 		if doc.Stored == nil {
 			t.AppendRow(table.Row{recordLine(&doc)})
 			return
@@ -113,8 +117,8 @@ func (a *app) printImageRecord(doc inspect.Record) error {
 			t.AppendRow(table.Row{f.Name, f.Value.Kind(), f.Value})
 		}
 	})
-	if a.output == outputTable {
-		a.notef("version %d of the image, written at %s", doc.Version, orElse(doc.HLC, "an unknown time"))
+	if !ic.AsJSON() {
+		ic.Notef("version %d of the image, written at %s", doc.Version, cmp.Or(doc.HLC, "an unknown time"))
 	}
 	return err
 }
@@ -123,10 +127,10 @@ func recordLine(d *inspect.Record) string {
 	if d.Stored == nil && d.Fields != nil { // a log position
 		return fmt.Sprintf("epoch=%v seq=%v hlc=%v", d.Fields["epoch"], d.Fields["seq"], d.Fields["hlc"])
 	}
-	return valueDoc{Text: d.Text, Bytes: d.Bytes, record: d.Stored}.line()
+	return output.Value{Text: d.Text, Bytes: d.Bytes, Record: d.Stored}.Line()
 }
 
-func (a *app) snapshotScanCommand() *cobra.Command {
+func (ic *commands) scanCommand() *cobra.Command {
 	var f readFlags
 	return f.registerAll(&cobra.Command{
 		Use: "scan IMAGE TABLE [PREFIX]", Short: "Print records of an image",
@@ -141,45 +145,45 @@ prints one record on each line.
 			if len(args) == 3 {
 				q.Prefix = args[2]
 			}
-			return a.snapshotQuery(cmd.Context(), args, &f, q)
+			return ic.runQuery(cmd.Context(), args, &f, q)
 		},
 	}, true)
 }
 
-// snapshotQueryCommand makes one of the spatial queries.
-func (a *app) snapshotQueryCommand(name string) *cobra.Command {
-	forms := map[string]struct{ form, short, example string }{
+// queryCommand makes one of the spatial queries.
+func (ic *commands) queryCommand(name string) *cobra.Command {
+	forms := map[string]struct{ args, short, example string }{
 		"bbox":    {"W,S,E,N", "Print the records of an image that touch a box", "5.9,45.8,10.5,47.8"},
 		"radius":  {"LAT,LON,METRES", "Print the records of an image around a point", "47.46,8.55,50000"},
 		"nearest": {"LAT,LON,K", "Print the records of an image nearest to a point", "47.46,8.55,5"},
 	}
-	f, s := readFlags{}, forms[name]
-	return f.registerAll(&cobra.Command{
-		Use: name + " IMAGE TABLE " + s.form, Short: s.short, Annotations: map[string]string{takesPlace: "yes"},
-		Long: s.short + `. The table has to keep a spatial index.
+	f, form := readFlags{}, forms[name]
+	return flags.TakesPlace(f.registerAll(&cobra.Command{
+		Use: name + " IMAGE TABLE " + form.args, Short: form.short,
+		Long: form.short + `. The table has to keep a spatial index.
 An image holds the ranges that its node holds: the regions whose records it lacks are named in a note, and by -o json,
 which prints one record on each line, as lacks_regions of each record.
 
 ` + imageHelp,
-		Example: fmt.Sprintf("  rhumb snapshot %s n1 airports %s\n  rhumb snapshot %s n1 flights --geojson %s", name, s.example, name, s.example),
+		Example: fmt.Sprintf("  rhumb snapshot %s n1 airports %s\n  rhumb snapshot %s n1 flights --geojson %s", name, form.example, name, form.example),
 		Args:    cobra.ExactArgs(3),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q := map[string]inspect.Query{"bbox": {BBox: args[2]}, "radius": {Radius: args[2]}, "nearest": {Nearest: args[2]}}[name]
-			return a.snapshotQuery(cmd.Context(), args, &f, q)
+			return ic.runQuery(cmd.Context(), args, &f, q)
 		},
-	}, true)
+	}, true))
 }
 
-func (a *app) snapshotQuery(ctx context.Context, args []string, f *readFlags, q inspect.Query) error {
+func (ic *commands) runQuery(ctx context.Context, args []string, f *readFlags, q inspect.Query) error {
 	if f.limit < 0 {
-		return rhumb.Ef(opSnapshot, rhumb.InvalidArgument, "--limit %d is below 0", f.limit)
+		return rhumb.Ef(exit.OpSnapshot, rhumb.InvalidArgument, "--limit %d is below 0", f.limit)
 	}
 	return f.view(ctx, args[0], args[1], func(_ reader.View, t reader.Table) error {
 		items, err := q.Run(t)
 		if err != nil {
 			return err
 		}
-		return a.printItems(t, until(ctx, items), f, q)
+		return ic.printItems(t, until(ctx, items), f, q)
 	})
 }
 
@@ -188,7 +192,7 @@ func until(ctx context.Context, items iter.Seq2[reader.Item, error]) iter.Seq2[r
 	return func(yield func(reader.Item, error) bool) {
 		for it, err := range items {
 			if err == nil && ctx.Err() != nil {
-				err = rhumb.E(opSnapshot, rhumb.Canceled, "broken off before it was done")
+				err = rhumb.E(exit.OpSnapshot, rhumb.Canceled, "broken off before it was done")
 			}
 			if !yield(it, err) || err != nil {
 				return
@@ -198,7 +202,7 @@ func until(ctx context.Context, items iter.Seq2[reader.Item, error]) iter.Seq2[r
 }
 
 // printItems prints records: as GeoJSON, as one JSON document each, or as tables of some hundreds.
-func (a *app) printItems(t reader.Table, items iter.Seq2[reader.Item, error], f *readFlags, q inspect.Query) error {
+func (ic *commands) printItems(t reader.Table, items iter.Seq2[reader.Item, error], f *readFlags, q inspect.Query) error {
 	lacks, _, err := inspect.Lacks(f.dir, t.Info().Name)
 	if err != nil {
 		return err
@@ -206,15 +210,15 @@ func (a *app) printItems(t reader.Table, items iter.Seq2[reader.Item, error], f 
 	taken, more := inspect.Take(items, f.limit)
 	defer func() {
 		if len(lacks) > 0 {
-			a.notef("the image lacks all or some records of %s, which its node does not hold; read the image of a node there, or ask the whole cluster: rhumb scan %s",
+			ic.Notef("the image lacks all or some records of %s, which its node does not hold; read the image of a node there, or ask the whole cluster: rhumb scan %s",
 				strings.Join(lacks, ", "), t.Info().Name)
 		}
 		if *more {
-			a.notef("more records follow: give a higher --limit, or --limit 0")
+			ic.Notef("more records follow: give a higher --limit, or --limit 0")
 		}
 	}()
 	if f.geojson {
-		_, err := t.WriteGeoJSON(a.out, taken)
+		_, err := t.WriteGeoJSON(ic.Out, taken)
 		return err
 	}
 	var docs []inspect.Record
@@ -229,30 +233,30 @@ func (a *app) printItems(t reader.Table, items iter.Seq2[reader.Item, error], f 
 			return err
 		}
 		doc.LacksRegions = lacks
-		if a.output == outputJSON {
-			if err := a.printJSON(doc); err != nil {
+		if ic.AsJSON() {
+			if err := ic.PrintJSON(doc); err != nil {
 				return err
 			}
 			continue
 		}
-		if docs = append(docs, doc); len(docs) == scanRows {
-			if err := a.printImageRecords(docs); err != nil {
+		if docs = append(docs, doc); len(docs) == output.TableRows {
+			if err := ic.printImageRecords(docs); err != nil {
 				return err
 			}
 			docs = docs[:0]
 		}
 	}
 	if len(docs) == 0 {
-		if none && a.output == outputTable {
-			a.notef("no record")
+		if none && !ic.AsJSON() {
+			ic.Notef("no record")
 		}
 		return nil
 	}
-	return a.printImageRecords(docs)
+	return ic.printImageRecords(docs)
 }
 
-func (a *app) printImageRecords(docs []inspect.Record) error {
-	return a.print(docs, func(t table.Writer) {
+func (ic *commands) printImageRecords(docs []inspect.Record) error {
+	return ic.Print(docs, func(t table.Writer) {
 		header := table.Row{"KEY", "VALUE"}
 		if docs[0].Distance != nil {
 			header = table.Row{"KEY", "METRES", "VALUE"}
@@ -263,7 +267,7 @@ func (a *app) printImageRecords(docs []inspect.Record) error {
 			if d := docs[i].Distance; d != nil {
 				row = append(row, fmt.Sprintf("%.0f", *d))
 			}
-			t.AppendRow(append(row, shorten(recordLine(&docs[i]))))
+			t.AppendRow(append(row, output.Shorten(recordLine(&docs[i]))))
 		}
 	})
 }

@@ -15,12 +15,13 @@ import (
 	"github.com/schollz/progressbar/v3"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/cli/exit"
+	"github.com/rhumbdb/rhumb/cli/output"
 	"github.com/rhumbdb/rhumb/ingest"
 )
 
 const (
-	// barInterval is how often the bar moves on a terminal, lineInterval how often a line is written elsewhere.
-	barInterval  = 200 * time.Millisecond
+	// lineInterval is how often a line is written where no bar can be shown.
 	lineInterval = 10 * time.Second
 	// rejectsShown bounds the malformed lines that are told on the error stream; --reject keeps all.
 	rejectsShown = 100
@@ -52,16 +53,12 @@ func (r *countingReader) Read(p []byte) (int, error) {
 }
 
 // showProgress shows how far a run is, on the error stream, until stop is called.
-func (a *app) showProgress(r *ingest.Run, input *countingReader, size int64) (stop func()) {
-	interval, show := lineInterval, func() { a.notef("%s", progressLine(r.Counts(), input.read.Load(), size)) }
+func (ic *ingestion) showProgress(r *ingest.Run, input *countingReader, size int64) (stop func()) {
+	interval, show := lineInterval, func() { ic.Notef("%s", progressLine(r.Counts(), input.read.Load(), size)) }
 	finish := func() {}
-	if isTerminal(a.err) {
-		bar := progressbar.NewOptions64(size,
-			progressbar.OptionSetWriter(a.err), progressbar.OptionShowBytes(true), progressbar.OptionSetWidth(30),
-			progressbar.OptionThrottle(barInterval/2), progressbar.OptionClearOnFinish(), progressbar.OptionSetPredictTime(true),
-			progressbar.OptionEnableColorCodes(!a.noColor && os.Getenv("NO_COLOR") == ""))
+	if bar := ic.Bar(size, progressbar.OptionShowBytes(true), progressbar.OptionThrottle(output.BarInterval/2)); bar != nil {
 		last, lastTime := int64(0), time.Now()
-		interval, show = barInterval, func() {
+		interval, show = output.BarInterval, func() {
 			done := doneLines(r.Counts())
 			rate := float64(done-last) / time.Since(lastTime).Seconds()
 			last, lastTime = done, time.Now()
@@ -103,7 +100,7 @@ func progressLine(c ingest.Counts, read, size int64) string {
 
 // rejects writes malformed lines to where the flags say, and tells the first of them.
 type rejects struct {
-	a              *app
+	notes          *output.Printer
 	lines, reasons *os.File
 	toLines        *bufio.Writer
 	toReasons      *bufio.Writer
@@ -139,8 +136,8 @@ func checkRejects(path string, inputs []fs.FileInfo) error {
 
 // openRejects opens the files for rejected lines and their reasons. What they hold stays: an ingest that is started again
 // appends to it.
-func (a *app) openRejects(path string) (r *rejects, err error) {
-	r = &rejects{a: a}
+func openRejects(notes *output.Printer, path string) (r *rejects, err error) {
+	r = &rejects{notes: notes}
 	if path == "" {
 		return r, nil
 	}
@@ -152,7 +149,7 @@ func (a *app) openRejects(path string) (r *rejects, err error) {
 		return nil, err
 	}
 	if info, err := r.lines.Stat(); err == nil && info.Mode().IsRegular() && info.Size() > 0 {
-		a.notef("--reject: %s holds %d bytes already; malformed lines are appended", path, info.Size())
+		notes.Notef("--reject: %s holds %d bytes already; malformed lines are appended", path, info.Size())
 	}
 	r.toLines, r.toReasons = bufio.NewWriter(r.lines), bufio.NewWriter(r.reasons)
 	return r, nil
@@ -168,11 +165,11 @@ func appendTo(path string) (*os.File, error) {
 
 // take is told of one malformed line at a time.
 func (r *rejects) take(rej ingest.Rejection) error {
-	reason := fmt.Sprintf("line %d: %s", rej.Line, describeError(rej.Err).Message)
+	reason := fmt.Sprintf("line %d: %s", rej.Line, exit.Describe(rej.Err).Message)
 	if r.told < rejectsShown {
-		r.a.notef("%s", reason)
+		r.notes.Notef("%s", reason)
 	} else if r.told == rejectsShown {
-		r.a.notef("more lines are malformed; only --reject tells all of them")
+		r.notes.Notef("more lines are malformed; only --reject tells all of them")
 	}
 	r.told++
 	if r.lines == nil {

@@ -1,4 +1,4 @@
-package main
+package health
 
 import (
 	"slices"
@@ -11,8 +11,8 @@ import (
 )
 
 // wellView is a cluster of two regions: nodes 1, 2 and 3 in singapore, which vote, and node 4 in frankfurt.
-func wellView() clusterView {
-	v := clusterView{
+func wellView() View {
+	v := View{
 		Regions:   []rhumb.Region{{ID: 1, Name: "singapore"}, {ID: 2, Name: "frankfurt"}},
 		MinInSync: map[rhumb.ClassID]int{1: 2, 2: 1},
 	}
@@ -33,7 +33,7 @@ func wellView() clusterView {
 
 // TestJudge breaks one thing of a cluster that is well, and looks for what the verdict says of it.
 func TestJudge(t *testing.T) {
-	dies := func(v *clusterView, ids ...rhumb.NodeID) {
+	dies := func(v *View, ids ...rhumb.NodeID) {
 		for _, id := range ids {
 			n := &v.Nodes[id-1]
 			*n = client.NodeStatus{Node: n.Node, Err: "cannot be reached"}
@@ -41,44 +41,44 @@ func TestJudge(t *testing.T) {
 	}
 	damage := []client.StoreDamage{{File: "/d/data/000012.sst", Offset: 4096, What: "the checksum does not match"}}
 	for name, test := range map[string]struct {
-		breaks func(v *clusterView)
+		breaks func(v *View)
 		says   []string // each is in a problem; none: the cluster is well
 		not    string
 		note   string
 		lose   int
 	}{
-		"well": {breaks: func(*clusterView) {}, lose: 1},
+		"well": {breaks: func(*View) {}, lose: 1},
 		"a node dies": {
-			breaks: func(v *clusterView) { dies(v, 3) },
+			breaks: func(v *View) { dies(v, 3) },
 			says:   []string{"node n3 in singapore is not ready: cannot be reached", "1 ranges have no live primary"}, lose: 0,
 		},
 		"a voter is silent": {
-			breaks: func(v *clusterView) {
+			breaks: func(v *View) {
 				v.Nodes[1].Metadata = &client.MetadataReplica{Silent: true, WaitsFor: []rhumb.NodeID{1, 3}}
 			},
 			says: []string{"the metadata voter of node n2 has started and does not vote yet: it waits for answers of n1, n3"}, lose: 0,
 		},
 		"a learner is silent": {
-			breaks: func(v *clusterView) {
+			breaks: func(v *View) {
 				v.Nodes[3].Metadata = &client.MetadataReplica{Silent: true, WaitsFor: []rhumb.NodeID{1}}
 			}, lose: 1,
 		},
 		"a voter lost entries": {
-			breaks: func(v *clusterView) {
+			breaks: func(v *View) {
 				v.Nodes[1].Metadata = &client.MetadataReplica{Silent: true, Short: true}
 				v.Nodes[0].Metadata = &client.MetadataReplica{Readmits: []rhumb.NodeID{2}}
 			},
 			says: []string{"the metadata replica of node n2 lost entries that it had stored", "metadata replicas of n2 lost entries: the leader removes them"}, lose: 0,
 		},
 		"the metadata was recovered": {
-			breaks: func(v *clusterView) {
+			breaks: func(v *View) {
 				at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 				v.Nodes[0].Metadata = &client.MetadataReplica{Recovered: &client.MetadataRecovery{At: at, Lost: []rhumb.NodeID{2, 3}}}
 			},
 			note: "the metadata was recovered by force from node n1 at 2026-01-02T03:04:05Z: changes that only n2, n3 had are lost", lose: 1,
 		},
 		"a fenced node": {
-			breaks: func(v *clusterView) {
+			breaks: func(v *View) {
 				dies(v, 3)
 				v.Nodes[2].Node.State = rhumb.NodeFenced
 				v.Nodes[0].Sights = []client.NodeSight{{Node: 3, Fenced: 12 * time.Second}}
@@ -90,11 +90,11 @@ func TestJudge(t *testing.T) {
 			says: []string{"fenced 12s ago", "4 ranges miss an in-sync replica", "1 ranges are displaced: their preferred node n3 is fenced"}, lose: 0,
 		},
 		"two of three voters die": {
-			breaks: func(v *clusterView) { dies(v, 2, 3) },
+			breaks: func(v *View) { dies(v, 2, 3) },
 			says:   []string{"no majority: 1 of its 3 voters live (n2, n3 do not)", "fewer live in-sync copies than their minimum and refuse writes"}, lose: 0,
 		},
 		"a region dies": {
-			breaks: func(v *clusterView) {
+			breaks: func(v *View) {
 				v.Ranges = append(v.Ranges, &rhumb.Range{ID: rhumb.RangeID{Region: 2}, Class: 2, Primary: 4, Preferred: 4, InSync: []rhumb.NodeID{4}, Replicas: []rhumb.NodeID{4}})
 				dies(v, 4)
 				v.Nodes[3].Node.State = rhumb.NodeFenced
@@ -103,73 +103,73 @@ func TestJudge(t *testing.T) {
 			says: []string{"region frankfurt is dead since 1m0s ago or longer: none of its nodes (n4) lives; 0 of its 1 ranges"}, lose: 0,
 		},
 		"a quarantined copy": {
-			breaks: func(v *clusterView) {
+			breaks: func(v *View) {
 				v.Ranges[0].InSync, v.Ranges[0].Quarantined = []rhumb.NodeID{1, 2}, []rhumb.NodeID{3}
 				v.Nodes[2].Troubles = []client.ReplicaTrouble{{Kind: client.TroubleQuarantined, Range: v.Ranges[0].ID, Node: 3, Reason: "invariant I2"}}
 			},
 			says: []string{"node n3 has quarantined its copy of 1 ranges (1/0): invariant I2", "rhumb range discard RANGE --node n3"}, lose: 0,
 		},
 		"a quarantined copy of a silent node": {
-			breaks: func(v *clusterView) { v.Ranges[0].Quarantined = []rhumb.NodeID{3} },
+			breaks: func(v *View) { v.Ranges[0].Quarantined = []rhumb.NodeID{3} },
 			says:   []string{"node n3 has quarantined its copy of 1 ranges (1/0): by metadata's record"}, lose: 0,
 		},
 		"no intact copy": {
-			breaks: func(v *clusterView) { v.Ranges[1].Quarantined = []rhumb.NodeID{1, 2, 3} },
+			breaks: func(v *View) { v.Ranges[1].Quarantined = []rhumb.NodeID{1, 2, 3} },
 			says:   []string{"1 ranges have no intact copy in sync and are not served (1/1)", "rhumb unsafe-recover range"}, lose: 0,
 		},
 		"a damaged store": {
-			breaks: func(v *clusterView) {
+			breaks: func(v *View) {
 				v.Nodes[1].Stores = []client.StoreStatus{{Dir: "/d", Damages: damage, DamagedRanges: 3}}
 			},
 			says: []string{"store /d of node n2 is damaged: /d/data/000012.sst at offset 4096: the checksum does not match; 3 of its copies may be"}, lose: 1,
 		},
 		"old damage": {
-			breaks: func(v *clusterView) { v.Nodes[1].Stores = []client.StoreStatus{{Dir: "/d", Damages: damage}} },
+			breaks: func(v *View) { v.Nodes[1].Stores = []client.StoreStatus{{Dir: "/d", Damages: damage}} },
 			note:   "was damaged: /d/data/000012.sst at offset 4096", lose: 1,
 		},
-		"a short node that caught up": {breaks: func(v *clusterView) { v.Nodes[2].Node.Short = true }, lose: 1},
+		"a short node that caught up": {breaks: func(v *View) { v.Nodes[2].Node.Short = true }, lose: 1},
 		"a short node": {
-			breaks: func(v *clusterView) {
+			breaks: func(v *View) {
 				v.Nodes[2].Node.Short = true
 				v.Ranges[0].InSync = []rhumb.NodeID{1, 2}
 			},
 			says: []string{"node n3 in singapore lost data that it had acknowledged", "1 of its copies are not in sync yet"}, lose: 0,
 		},
 		"a lost log": {
-			breaks: func(v *clusterView) {
+			breaks: func(v *View) {
 				v.Ranges[0].InSync = []rhumb.NodeID{1, 2}
 				v.Nodes[0].Troubles = []client.ReplicaTrouble{{Kind: client.TroubleLogLost, Range: v.Ranges[0].ID, Node: 3, Reason: "trimmed up to 7"}}
 			},
 			says: []string{"node n3 cannot catch up with 1 ranges (1/0) by log: the log that they need is trimmed away"}, lose: 0,
 		},
 		"a primary that waits": {
-			breaks: func(v *clusterView) {
+			breaks: func(v *View) {
 				v.Nodes[0].Troubles = []client.ReplicaTrouble{{Kind: client.TroubleWaiting, Range: v.Ranges[0].ID, Node: 1, Reason: "n2 has not answered"}}
 			},
 			says: []string{"node n1 was elected primary of 1 ranges (1/0) and does not serve them yet: n2 has not answered"}, lose: 1,
 		},
 		"a loop": {
-			breaks: func(v *clusterView) { v.Nodes[1].Sights = []client.NodeSight{{Node: 2, Lives: loopLives}} },
+			breaks: func(v *View) { v.Nodes[1].Sights = []client.NodeSight{{Node: 2, Lives: loopLives}} },
 			says:   []string{"node n2 in singapore began 4 lives within a minute"}, lose: 1,
 		},
-		"some lives":                {breaks: func(v *clusterView) { v.Nodes[1].Sights = []client.NodeSight{{Node: 2, Lives: loopLives - 1}} }, lose: 1},
-		"a node started repeatedly": {breaks: func(v *clusterView) { v.Nodes[0].Sights = []client.NodeSight{{Node: 2, Lives: loopLives}} }, lose: 1},
+		"some lives":                {breaks: func(v *View) { v.Nodes[1].Sights = []client.NodeSight{{Node: 2, Lives: loopLives - 1}} }, lose: 1},
+		"a node started repeatedly": {breaks: func(v *View) { v.Nodes[0].Sights = []client.NodeSight{{Node: 2, Lives: loopLives}} }, lose: 1},
 		"a wrong clock": {
-			breaks: func(v *clusterView) { v.Nodes[1].Reason = "its clock is 3s ahead" },
+			breaks: func(v *View) { v.Nodes[1].Reason = "its clock is 3s ahead" },
 			says:   []string{"node n2 in singapore gives up its primaries: its clock is 3s ahead"}, lose: 1,
 		},
 		"displaced": {
-			breaks: func(v *clusterView) { v.Ranges[0].Primary = 2; v.Nodes[0].Node.State = rhumb.NodeDraining },
+			breaks: func(v *View) { v.Ranges[0].Primary = 2; v.Nodes[0].Node.State = rhumb.NodeDraining },
 			says:   []string{"1 ranges are displaced: their preferred node n1 drains"}, lose: 1,
 		},
 		"suspected": {
-			breaks: func(v *clusterView) { v.Nodes[0].Suspected = []rhumb.NodeID{2} },
+			breaks: func(v *View) { v.Nodes[0].Suspected = []rhumb.NodeID{2} },
 			says:   []string{"node n2 in singapore is not heard by n1"}, lose: 1,
 		},
 	} {
 		v := wellView()
 		test.breaks(&v)
-		got := judge(v)
+		got := Judge(v)
 		all := strings.Join(got.Problems, "\n")
 		for _, want := range test.says {
 			if !strings.Contains(all, want) {

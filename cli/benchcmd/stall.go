@@ -1,20 +1,19 @@
-package main
+package benchcmd
 
 import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/bench"
+	"github.com/rhumbdb/rhumb/cli/flags"
 )
 
 // stallNodesMin, stallNodesMax and stallFreshMax bound `bench stall`. The demo gives up on a node that dies more than ten
@@ -33,12 +32,12 @@ type stallFlags struct {
 	seed          uint64
 }
 
-// stallReport is what `bench stall` prints.
-type stallReport struct {
+// StallReport is what `bench stall` prints.
+type StallReport struct {
 	Cells []*bench.StallCell `json:"cells"`
 }
 
-func (a *app) benchStallCommand(f *benchFlags) *cobra.Command {
+func (bc *commands) stallCommand() *cobra.Command {
 	var cfg bench.StallConfig
 	var own stallFlags
 	var kinds []string
@@ -71,7 +70,7 @@ few faults.`,
 			if err := own.check(); err != nil {
 				return err
 			}
-			return a.benchStall(cmd.Context(), cfg, own, f.dir)
+			return bc.measureStall(cmd.Context(), cfg, own, bc.dir)
 		},
 	}
 	fl := c.Flags()
@@ -83,13 +82,12 @@ few faults.`,
 	fl.DurationVar(&cfg.Pause, "pause", 10*time.Millisecond, "time between two writes of a caller")
 	fl.DurationVar(&cfg.Hold, "hold", 5*time.Second, "how long a fault lasts")
 	fl.Uint64Var(&own.seed, "seed", 1, "draws who is hurt")
-	positive(fl, "faults", "fresh", "keys", "hold", "pause")
+	flags.Positive(fl, "faults", "fresh", "keys", "hold", "pause")
 	return c
 }
 
 // check reads the kinds of faults and refuses what is out of bounds.
 func (f *stallFlags) check() error {
-	const op rhumb.Op = "rhumb.bench"
 	for _, name := range f.kinds {
 		if !slices.Contains(bench.FaultKinds(), bench.FaultKind(name)) {
 			return rhumb.Ef(op, rhumb.InvalidArgument, "--kinds %s: there is no such fault; name some of %v", name, bench.FaultKinds())
@@ -106,22 +104,21 @@ func (f *stallFlags) check() error {
 	return nil
 }
 
-func (a *app) benchStall(ctx context.Context, cfg bench.StallConfig, own stallFlags, dir string) error {
-	const op rhumb.Op = "rhumb.bench"
+func (bc *commands) measureStall(ctx context.Context, cfg bench.StallConfig, own stallFlags, dir string) error {
 	place, err := newBenchPlace(dir)
 	if err != nil {
 		return rhumb.Wrap(op, err)
 	}
 	defer place.remove()
 	var finish func()
-	cfg.Progress, finish = a.faultProgress(len(own.nodes) * len(own.kinds) * own.faults)
+	cfg.Progress, finish = bc.StepBar(len(own.nodes) * len(own.kinds) * own.faults)
 	defer finish()
 	cfg.Random = rand.New(rand.NewPCG(own.seed, 0))
-	all := &stallReport{}
+	all := &StallReport{}
 	failed := all.run(ctx, cfg, own, place.binary, place.dir)
 	finish()
 	if len(all.Cells) > 0 { // what was measured before a failure or Ctrl-C is worth telling
-		if err := a.print(all, func(t table.Writer) { stallTable(t, all) }); err != nil {
+		if err := bc.Print(all, func(t table.Writer) { stallTable(t, all) }); err != nil {
 			return err
 		}
 	}
@@ -139,7 +136,7 @@ func (a *app) benchStall(ctx context.Context, cfg bench.StallConfig, own stallFl
 }
 
 // run runs all clusters, one after the other. On an error the report holds those that were done.
-func (r *stallReport) run(ctx context.Context, cfg bench.StallConfig, own stallFlags, binary, dir string) error {
+func (r *StallReport) run(ctx context.Context, cfg bench.StallConfig, own stallFlags, binary, dir string) error {
 	for _, n := range own.nodes {
 		for _, kind := range own.kinds {
 			cell := &bench.StallCell{Nodes: n, Kind: bench.FaultKind(kind), Keys: cfg.Keys}
@@ -170,7 +167,7 @@ func stallCluster(ctx context.Context, cfg bench.StallConfig, binary, dir string
 	return bench.RunStall(ctx, cfg)
 }
 
-func stallTable(t table.Writer, r *stallReport) {
+func stallTable(t table.Writer, r *StallReport) {
 	ms := func(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
 	t.AppendHeader(table.Row{"nodes", "fault", "faults", "p50", "p90", "max", "over " + bench.StallGoal.String(), "false fencings", "whole after", "writes", "errors", "lost"})
 	for _, c := range r.Cells {
@@ -179,19 +176,4 @@ func stallTable(t table.Writer, r *stallReport) {
 			c.FalseFencings, ms(c.Whole), c.Writes, c.Errors, c.Lost,
 		})
 	}
-}
-
-// faultProgress shows how many faults have struck, on the error stream: a bar on a terminal, a line for each elsewhere.
-func (a *app) faultProgress(total int) (told func(text string), finish func()) {
-	if !isTerminal(a.err) {
-		return func(text string) { a.notef("%s", text) }, func() {}
-	}
-	bar := progressbar.NewOptions(total,
-		progressbar.OptionSetWriter(a.err), progressbar.OptionShowCount(), progressbar.OptionSetWidth(30),
-		progressbar.OptionClearOnFinish(), progressbar.OptionSetPredictTime(true), progressbar.OptionSetRenderBlankState(true),
-		progressbar.OptionEnableColorCodes(!a.noColor && os.Getenv("NO_COLOR") == ""))
-	return func(text string) {
-		bar.Describe(text)
-		_ = bar.Add(1)
-	}, func() { _ = bar.Finish() }
 }

@@ -3,12 +3,13 @@ package main
 import (
 	"encoding/binary"
 	"encoding/hex"
-	"strconv"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/cli/output"
 	"github.com/rhumbdb/rhumb/client"
 	"github.com/rhumbdb/rhumb/keys"
+	"github.com/rhumbdb/rhumb/snapshot/inspect"
 )
 
 // The documents that -o json prints. Field names are stable; new ones may be added.
@@ -35,7 +36,7 @@ type recordDoc struct {
 	Home    string `json:"home"`
 	Region  string `json:"region"`
 	Version string `json:"version"`
-	valueDoc
+	output.Value
 	Receipt *receiptDoc `json:"receipt,omitempty"`
 }
 
@@ -89,10 +90,10 @@ func (n names) receipt(r rhumb.Receipt) receiptDoc {
 }
 
 func (n names) record(table string, it rhumb.Item) (recordDoc, error) {
-	value, err := describeValue(it.Value)
+	value, err := output.DescribeValue(it.Value)
 	return recordDoc{
 		Table: table, Name: rhumb.NameString(it.Key.Name), Home: it.Key.Home.String(), Region: n.of(it.Key.Home.Region),
-		Version: it.Version.String(), valueDoc: value,
+		Version: it.Version.String(), Value: value,
 	}, err
 }
 
@@ -109,14 +110,14 @@ func (n names) write(table string, r client.Result) writeDoc {
 
 // regionDoc, nodeDoc and rangeDoc are what the cluster consists of.
 type regionDoc struct {
-	ID          uint32   `json:"id"`
-	Name        string   `json:"name"`
-	Location    pointDoc `json:"location"`
-	Nodes       int      `json:"nodes"`
-	NodesLive   int      `json:"nodes_live"`
-	Ranges      int      `json:"ranges"`
-	Primaries   int      `json:"primaries"`
-	RoundTripMs *float64 `json:"round_trip_ms,omitempty"`
+	ID          uint32        `json:"id"`
+	Name        string        `json:"name"`
+	Location    inspect.Place `json:"location"`
+	Nodes       int           `json:"nodes"`
+	NodesLive   int           `json:"nodes_live"`
+	Ranges      int           `json:"ranges"`
+	Primaries   int           `json:"primaries"`
+	RoundTripMs *float64      `json:"round_trip_ms,omitempty"`
 }
 
 type nodeDoc struct {
@@ -146,7 +147,7 @@ type nodeDoc struct {
 	// Troubles counts what is wrong with replicas there, or with those that replicas there send to.
 	Troubles map[client.TroubleKind]int `json:"troubles,omitempty"`
 	Stores   []storeDoc                 `json:"stores,omitempty"`
-	Location pointDoc                   `json:"location"`
+	Location inspect.Place              `json:"location"`
 }
 
 type storeDoc struct {
@@ -264,19 +265,6 @@ func nodeNames(ids []rhumb.NodeID) []string {
 		out = append(out, id.String())
 	}
 	return out
-}
-
-// parseNode reads a node as it is printed, n3, or its number.
-func parseNode(s string) (rhumb.NodeID, error) {
-	digits := s
-	if len(s) > 1 && s[0] == 'n' {
-		digits = s[1:]
-	}
-	id, err := strconv.ParseUint(digits, 10, 32)
-	if err != nil || id == 0 {
-		return 0, rhumb.Ef("rhumb.node", rhumb.InvalidArgument, "%q is no node; write n1, as `rhumb node ls` prints them", s)
-	}
-	return rhumb.NodeID(id), nil
 }
 
 // shardKey gives the sixteen bytes of a server-named key in hexadecimal digits, as `key explain` takes them.

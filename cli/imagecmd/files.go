@@ -1,56 +1,41 @@
-package main
+package imagecmd
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/cli/connect"
+	"github.com/rhumbdb/rhumb/cli/exit"
+	"github.com/rhumbdb/rhumb/cli/output"
 	"github.com/rhumbdb/rhumb/client"
 	"github.com/rhumbdb/rhumb/snapshot/inspect"
 )
 
-// byteProgress shows on a terminal how many bytes are done, until stop is called.
-func (a *app) byteProgress(what string) (show inspect.Progress, stop func()) {
-	if !isTerminal(a.err) {
-		return nil, func() {}
-	}
-	bar := progressbar.NewOptions64(-1,
-		progressbar.OptionSetWriter(a.err), progressbar.OptionShowBytes(true), progressbar.OptionSetWidth(30), progressbar.OptionSetDescription(what),
-		progressbar.OptionThrottle(barInterval/2), progressbar.OptionClearOnFinish(), progressbar.OptionSetPredictTime(true),
-		progressbar.OptionEnableColorCodes(!a.noColor && os.Getenv("NO_COLOR") == ""))
-	return func(done, total int64) {
-		if total > 0 && bar.GetMax64() != total {
-			bar.ChangeMax64(total)
-		}
-		_ = bar.Set64(done) // it is only shown
-	}, func() { _ = bar.Finish() }
-}
-
 // imageReportDoc is the document of `snapshot verify`.
 type imageReportDoc struct {
-	Path    string     `json:"path"`
-	Version uint64     `json:"version"`
-	Deep    bool       `json:"deep"`
-	Tables  int        `json:"tables"`
-	Files   int        `json:"files"`
-	Bytes   int64      `json:"bytes"`
-	Records int64      `json:"records"`
-	Faults  []faultDoc `json:"faults"`
+	Path    string         `json:"path"`
+	Version uint64         `json:"version"`
+	Deep    bool           `json:"deep"`
+	Tables  int            `json:"tables"`
+	Files   int            `json:"files"`
+	Bytes   int64          `json:"bytes"`
+	Records int64          `json:"records"`
+	Faults  []output.Fault `json:"faults"`
 }
 
-func (a *app) snapshotVerifyCommand() *cobra.Command {
-	var f snapshotFlags
+func (ic *commands) verifyCommand() *cobra.Command {
+	var f imageFlags
 	var deep bool
 	c := &cobra.Command{
 		Use: "verify IMAGE", Short: "Check an image, and name what is damaged",
@@ -63,22 +48,22 @@ Exit code 1 says that something is damaged: see docs/operations/snapshot.md for 
 		Example: "  rhumb snapshot verify n1 --deep\n  rhumb snapshot verify ./flights.rhs -o json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return f.with(cmd.Context(), args[0], func(at place) error { return a.verifyImage(cmd.Context(), at, deep) })
+			return f.with(cmd.Context(), args[0], func(at place) error { return ic.verifyImage(cmd.Context(), at, deep) })
 		},
 	}
 	c.Flags().BoolVar(&deep, "deep", false, "follow every reference")
 	return f.register(c)
 }
 
-func (a *app) verifyImage(ctx context.Context, at place, deep bool) error {
-	show, stop := a.byteProgress("verify")
+func (ic *commands) verifyImage(ctx context.Context, at place, deep bool) error {
+	show, stop := ic.ByteBar("verify")
 	r, err := inspect.Verify(ctx, at.dir, inspect.VerifyOptions{Deep: deep, Progress: show})
 	stop()
 	if err != nil {
 		return err
 	}
 	doc := imageReportDoc{at.shown, r.Version, deep, r.Tables, r.Files, r.Bytes, r.Records, describeFaults(r.Faults)}
-	if err := a.print(doc, func(t table.Writer) {
+	if err := ic.Print(doc, func(t table.Writer) {
 		if len(doc.Faults) == 0 {
 			t.AppendRow(table.Row{"nothing is damaged"})
 			return
@@ -94,15 +79,15 @@ func (a *app) verifyImage(ctx context.Context, at place, deep bool) error {
 	}); err != nil {
 		return err
 	}
-	a.notef("version %d: %d files, %d bytes, %d record versions read", doc.Version, doc.Files, doc.Bytes, doc.Records)
+	ic.Notef("version %d: %d files, %d bytes, %d record versions read", doc.Version, doc.Files, doc.Bytes, doc.Records)
 	if len(doc.Faults) > 0 {
-		return rhumb.Ef(opSnapshot, rhumb.Corrupt, "%s in %s; docs/runbooks/snapshot.md says what to do", counted(len(doc.Faults), "fault", "faults"), at.shown)
+		return rhumb.Ef(exit.OpSnapshot, rhumb.Corrupt, "%s in %s; docs/runbooks/snapshot.md says what to do", output.Counted(len(doc.Faults), "fault", "faults"), at.shown)
 	}
 	return nil
 }
 
-func (a *app) snapshotSaveCommand() *cobra.Command {
-	var f snapshotFlags
+func (ic *commands) saveCommand() *cobra.Command {
+	var f imageFlags
 	return f.register(&cobra.Command{
 		Use: "save IMAGE DIR|FILE" + inspect.FileSuffix, Short: "Copy one version of an image to a directory or a file",
 		Long: `Copy the newest version of an image to a new directory, which readers attach to as to any image, or to one compressed
@@ -113,19 +98,19 @@ file. The node may run; what it commits meanwhile is not in the copy.
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.with(cmd.Context(), args[0], func(at place) error {
-				show, stop := a.byteProgress("save")
+				show, stop := ic.ByteBar("save")
 				saved, err := inspect.Save(cmd.Context(), at.dir, args[1], show)
 				stop()
 				if err != nil {
 					return err
 				}
-				return a.printSaved(saved)
+				return ic.printSaved(saved)
 			})
 		},
 	})
 }
 
-func (a *app) snapshotLoadCommand() *cobra.Command {
+func (ic *commands) loadCommand() *cobra.Command {
 	var o inspect.LoadOptions
 	c := &cobra.Command{
 		Use: "load FILE|DIR DIR", Short: "Put a saved image where readers find it",
@@ -134,30 +119,30 @@ A live image is never overwritten, and another one only with --replace.`,
 		Example: "  rhumb snapshot load ./flights" + inspect.FileSuffix + " /dev/shm/rhumb/saved/flights\n  rhumb snapshot load ./noon /dev/shm/rhumb/saved/noon --replace",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			show, stop := a.byteProgress("load")
+			show, stop := ic.ByteBar("load")
 			o.Progress = show
 			saved, err := inspect.Load(cmd.Context(), args[0], args[1], o)
 			stop()
 			if err != nil {
 				return err
 			}
-			return a.printSaved(saved)
+			return ic.printSaved(saved)
 		},
 	}
 	c.Flags().BoolVar(&o.Replace, "replace", false, "remove the image that stands there, unless it is live")
 	return c
 }
 
-func (a *app) printSaved(s inspect.Saved) error {
+func (ic *commands) printSaved(s inspect.Saved) error {
 	doc := map[string]any{"path": s.Path, "version": s.Version, "files": s.Files, "bytes": s.Bytes}
-	return a.print(doc, func(t table.Writer) {
+	return ic.Print(doc, func(t table.Writer) {
 		t.AppendHeader(table.Row{"PATH", "VERSION", "FILES", "SIZE"})
 		t.AppendRow(table.Row{s.Path, s.Version, s.Files, sizeOf(s.Bytes)})
 	})
 }
 
-// diffDoc is the document of `snapshot diff`.
-type diffDoc struct {
+// DiffDoc is the document of `snapshot diff`.
+type DiffDoc struct {
 	Tables []tableDiffDoc `json:"tables"`
 	// Keys are the first differences, as many as --limit allows.
 	Keys []keyDiffDoc `json:"keys"`
@@ -179,8 +164,8 @@ type keyDiffDoc struct {
 	Is     *inspect.Record `json:"is,omitempty"`
 }
 
-func (a *app) snapshotDiffCommand() *cobra.Command {
-	var f snapshotFlags
+func (ic *commands) diffCommand() *cobra.Command {
+	var f imageFlags
 	var only string
 	var limit int
 	c := &cobra.Command{
@@ -193,11 +178,11 @@ is changed when its value, its box or its expiry is. A and B are images as for t
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if limit < 0 {
-				return rhumb.Ef(opSnapshot, rhumb.InvalidArgument, "--limit %d is below 0", limit)
+				return rhumb.Ef(exit.OpSnapshot, rhumb.InvalidArgument, "--limit %d is below 0", limit)
 			}
 			ctx := cmd.Context()
 			return f.with(ctx, args[0], func(before place) error {
-				return f.with(ctx, args[1], func(after place) error { return a.diffImages(ctx, before.dir, after.dir, only, limit) })
+				return f.with(ctx, args[1], func(after place) error { return ic.diffImages(ctx, before.dir, after.dir, only, limit) })
 			})
 		},
 	}
@@ -206,8 +191,8 @@ is changed when its value, its box or its expiry is. A and B are images as for t
 	return f.register(c)
 }
 
-func (a *app) diffImages(ctx context.Context, before, after, only string, limit int) error {
-	doc := diffDoc{Tables: []tableDiffDoc{}, Keys: []keyDiffDoc{}}
+func (ic *commands) diffImages(ctx context.Context, before, after, only string, limit int) error {
+	doc := DiffDoc{Tables: []tableDiffDoc{}, Keys: []keyDiffDoc{}}
 	var failed error
 	counts, err := inspect.Diff(ctx, before, after, only, func(d *inspect.Difference) {
 		if len(doc.Keys) < limit && failed == nil {
@@ -216,16 +201,16 @@ func (a *app) diffImages(ctx context.Context, before, after, only string, limit 
 			doc.Keys = append(doc.Keys, key)
 		}
 	})
-	if err = orError(err, failed); err != nil {
+	if err = cmp.Or(err, failed); err != nil {
 		return err
 	}
 	for _, c := range counts {
 		doc.Tables = append(doc.Tables, tableDiffDoc(c))
 	}
-	if a.output == outputJSON {
-		return a.printJSON(doc)
+	if ic.AsJSON() {
+		return ic.PrintJSON(doc)
 	}
-	if err := a.print(nil, func(t table.Writer) {
+	if err := ic.Print(nil, func(t table.Writer) {
 		t.AppendHeader(table.Row{"TABLE", "ADDED", "REMOVED", "CHANGED", "SAME"})
 		for _, c := range counts {
 			t.AppendRow(table.Row{c.Table, c.Added, c.Removed, c.Changed, c.Same})
@@ -233,24 +218,17 @@ func (a *app) diffImages(ctx context.Context, before, after, only string, limit 
 	}); err != nil || len(doc.Keys) == 0 {
 		return err
 	}
-	fmt.Fprintln(a.out)
-	return a.print(nil, func(t table.Writer) {
+	fmt.Fprintln(ic.Out)
+	return ic.Print(nil, func(t table.Writer) {
 		t.AppendHeader(table.Row{"TABLE", "KEY", "CHANGE", "VALUE"})
 		for _, k := range doc.Keys {
 			value := k.Is
 			if value == nil {
 				value = k.Was
 			}
-			t.AppendRow(table.Row{k.Table, k.Key, k.Change, shorten(recordLine(value))})
+			t.AppendRow(table.Row{k.Table, k.Key, k.Change, output.Shorten(recordLine(value))})
 		}
 	})
-}
-
-func orError(a, b error) error {
-	if a != nil {
-		return a
-	}
-	return b
 }
 
 func describeDifference(d *inspect.Difference) (keyDiffDoc, error) {
@@ -294,8 +272,8 @@ type pinDoc struct {
 	Publisher    bool     `json:"publisher"`
 }
 
-func (a *app) snapshotPinsCommand() *cobra.Command {
-	var f snapshotFlags
+func (ic *commands) pinsCommand() *cobra.Command {
+	var f imageFlags
 	var all bool
 	c := &cobra.Command{
 		Use: "pins", Short: "Tell which processes keep superseded generations in memory", Args: cobra.NoArgs,
@@ -311,14 +289,14 @@ lists the live ones too. Processes of other users cannot be looked into; how man
 			if err != nil {
 				return err
 			}
-			return a.printPins(p, all)
+			return ic.printPins(p, all)
 		},
 	}
 	c.Flags().BoolVar(&all, "all", false, "list live generations, and the publishers' own, too")
 	return f.register(c)
 }
 
-func (a *app) printPins(p inspect.Pins, all bool) error {
+func (ic *commands) printPins(p inspect.Pins, all bool) error {
 	doc := pinsDoc{PinnedBytes: p.PinnedBytes, Pins: []pinDoc{}, Unreadable: p.Unreadable}
 	if doc.Unreadable == nil {
 		doc.Unreadable = []int{}
@@ -333,7 +311,7 @@ func (a *app) printPins(p inspect.Pins, all bool) error {
 		}
 		doc.Pins = append(doc.Pins, d)
 	}
-	err := a.print(doc, func(t table.Writer) {
+	err := ic.Print(doc, func(t table.Writer) {
 		t.AppendHeader(table.Row{"PID", "COMMAND", "SHARD", "GENERATION", "SIZE", "SUPERSEDED", "PUBLISHER", "IMAGE"})
 		for _, d := range doc.Pins {
 			since := "no"
@@ -346,14 +324,14 @@ func (a *app) printPins(p inspect.Pins, all bool) error {
 			t.AppendRow(table.Row{d.PID, d.Command, d.Shard, d.Generation, sizeOf(d.Bytes), since, d.Publisher, d.Path})
 		}
 	})
-	a.notef("%s are kept for readers of superseded generations", sizeOf(p.PinnedBytes))
+	ic.Notef("%s are kept for readers of superseded generations", sizeOf(p.PinnedBytes))
 	if n := len(p.Unreadable); n > 0 {
-		a.notef("%s of other users could not be looked into; try as root", counted(n, "process", "processes"))
+		ic.Notef("%s of other users could not be looked into; try as root", output.Counted(n, "process", "processes"))
 	}
 	return err
 }
 
-func (a *app) snapshotPublishCommand() *cobra.Command {
+func (ic *commands) publishCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "publish NODE", Short: "Let a node make a version of its image now",
 		Long: `Let a node publish everything that is committed, whatever its policy says, and print the version. Nodes started with
@@ -361,25 +339,26 @@ func (a *app) snapshotPublishCommand() *cobra.Command {
 		Example: "  rhumb snapshot publish n1\n  rhumb snapshot publish n1 -o json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := parseNode(args[0])
+			id, err := connect.ParseNode(args[0])
 			if err != nil {
 				return err
 			}
-			return a.withClient(cmd.Context(), func(ctx context.Context, c *client.Client) error { return a.publishImage(ctx, c, id) })
+			return ic.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error { return ic.publishImage(ctx, c, id) })
 		},
 	}
-	return a.connected(c)
+	ic.conn.Register(c.Flags())
+	return c
 }
 
-func (a *app) publishImage(ctx context.Context, c *client.Client, id rhumb.NodeID) error {
+func (ic *commands) publishImage(ctx context.Context, c *client.Client, id rhumb.NodeID) error {
 	nodes := c.Nodes()
 	i := slices.IndexFunc(nodes, func(n rhumb.Node) bool { return n.ID == id })
 	if i < 0 {
-		return rhumb.Ef(opSnapshot, rhumb.NotFound, "there is no node %s; `rhumb node ls` lists them", id)
+		return rhumb.Ef(exit.OpSnapshot, rhumb.NotFound, "there is no node %s; `rhumb node ls` lists them", id)
 	}
-	if a.conn.timeout > 0 {
+	if ic.conn.Timeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, a.conn.timeout)
+		ctx, cancel = context.WithTimeout(ctx, ic.conn.Timeout)
 		defer cancel()
 	}
 	var answer struct {
@@ -390,10 +369,10 @@ func (a *app) publishImage(ctx context.Context, c *client.Client, id rhumb.NodeI
 		return err
 	}
 	if answer.Error.Kind != "" {
-		return rhumb.E(opSnapshot, kindNamed(answer.Error.Kind), answer.Error.Message)
+		return rhumb.E(exit.OpSnapshot, kindNamed(answer.Error.Kind), answer.Error.Message)
 	}
 	doc := map[string]any{"node": id.String(), "version": answer.Version}
-	return a.print(doc, func(t table.Writer) {
+	return ic.Print(doc, func(t table.Writer) {
 		t.AppendHeader(table.Row{"NODE", "VERSION"})
 		t.AppendRow(table.Row{id, strconv.FormatUint(answer.Version, 10)})
 	})
@@ -405,18 +384,18 @@ const answerMax = 1 << 20
 func postJSON(ctx context.Context, url string, into any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, nil)
 	if err != nil {
-		return rhumb.WrapKind(opSnapshot, rhumb.InvalidArgument, err)
+		return rhumb.WrapKind(exit.OpSnapshot, rhumb.InvalidArgument, err)
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return rhumb.WrapKind(opSnapshot, rhumb.Unavailable, err)
+		return rhumb.WrapKind(exit.OpSnapshot, rhumb.Unavailable, err)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, answerMax))
 	if err == nil {
 		err = json.Unmarshal(body, into)
 	}
-	return rhumb.WrapKind(opSnapshot, rhumb.Unavailable, err)
+	return rhumb.WrapKind(exit.OpSnapshot, rhumb.Unavailable, err)
 }
 
 func kindNamed(name string) rhumb.Kind {

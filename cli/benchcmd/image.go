@@ -1,8 +1,9 @@
-package main
+package benchcmd
 
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"runtime"
 	"strings"
@@ -14,6 +15,8 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/bench"
 	"github.com/rhumbdb/rhumb/bench/image"
+	"github.com/rhumbdb/rhumb/cli/flags"
+	"github.com/rhumbdb/rhumb/cli/output"
 )
 
 // The sizes of the image that is measured.
@@ -22,7 +25,15 @@ const (
 	benchRecordsQuick   = 400_000
 )
 
-func (a *app) snapshotBenchCommand() *cobra.Command {
+// imageCommands are the commands of `rhumb snapshot bench`.
+type imageCommands struct {
+	*output.Printer
+	in io.Reader
+}
+
+// ImageCommand returns `rhumb snapshot bench`. in is the standard input of its worker.
+func ImageCommand(p *output.Printer, in io.Reader) *cobra.Command {
+	bc := &imageCommands{p, in}
 	cfg := image.Config{}
 	var plots string
 	var quick, path bool
@@ -44,12 +55,13 @@ for the time of the run.`,
 			if quick && !cmd.Flags().Changed("records") {
 				cfg.Records = benchRecordsQuick
 			}
-			return a.snapshotBench(cmd.Context(), cfg, plots, path)
+			return bc.measureImage(cmd.Context(), cfg, plots, path)
 		},
 	}
 	fl := c.Flags()
 	fl.IntVar(&cfg.Records, "records", benchRecordsDefault, "road segments in the image")
-	fl.IntVar(&cfg.Shards, "shards", 0, "shards of the image, a power of two (default: as many as the records need)")
+	fl.IntVar(&cfg.Shards, "shards", 0, "shards of the image, a power of two")
+	flags.Default(fl, "shards", "as many as the records need")
 	fl.BoolVar(&quick, "quick", false, fmt.Sprintf("take %d records", benchRecordsQuick))
 	fl.IntVar(&cfg.Rounds, "rounds", 5, "how often each case is run")
 	fl.IntVar(&cfg.Ops, "ops", 1_000_000, "operations of one turn, at most")
@@ -57,28 +69,30 @@ for the time of the run.`,
 	fl.IntVar(&cfg.Processes, "processes", runtime.NumCPU(), "most clients at the same time")
 	fl.IntVar(&cfg.Samples, "samples", 2000, "changes to follow to another process, and through a cluster")
 	fl.DurationVar(&cfg.Pairs, "pairs", 5*time.Second, "how long to compare pairs of records while they change")
-	fl.StringVar(&cfg.Dir, "memory", "", "folder on a memory file system (default: one that is mounted for the run, else /dev/shm)")
+	fl.StringVar(&cfg.Dir, "memory", "", "folder on a memory file system")
+	flags.Default(fl, "memory", "one that is mounted for the run, else /dev/shm")
 	fl.StringVar(&cfg.Worker, "worker", besideBinary("image-worker"), "the program that runs the C part")
 	fl.BoolVar(&cfg.LMDB, "lmdb", true, "compare with LMDB, if the worker was built with it")
-	fl.StringVar(&cfg.Redis, "redis", "", "the Redis server (default: redis-server, when there is one)")
+	fl.StringVar(&cfg.Redis, "redis", "", "the Redis server")
+	flags.Default(fl, "redis", "redis-server, when there is one")
 	fl.StringSliceVar(&cfg.Only, "only", nil, "run only these sections: "+strings.Join(image.Sections(), ", "))
 	fl.BoolVar(&path, "cluster", true, "measure the way from a client's put to the images of a cluster too")
 	fl.StringVar(&plots, "plots", "", "folder to draw figures in")
-	c.AddCommand(snapshotWorkerCommand(a))
+	c.AddCommand(bc.workerCommand())
 	return c
 }
 
-// snapshotWorkerCommand is the Go part's process, which snapshot bench starts.
-func snapshotWorkerCommand(a *app) *cobra.Command {
+// workerCommand is the Go part's process, which snapshot bench starts.
+func (bc *imageCommands) workerCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "worker DIR TABLE RECORDS SEED", Short: "Carry out what the bench says", Hidden: true, Args: cobra.ExactArgs(image.WorkerArgs),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return rhumb.Wrap("rhumb.snapshot.bench", image.Serve(args, a.in, a.out))
+			return rhumb.Wrap("rhumb.snapshot.bench", image.Serve(args, bc.in, bc.Out))
 		},
 	}
 }
 
-func (a *app) snapshotBench(ctx context.Context, cfg image.Config, plots string, path bool) error {
+func (bc *imageCommands) measureImage(ctx context.Context, cfg image.Config, plots string, path bool) error {
 	const op rhumb.Op = "rhumb.snapshot.bench"
 	if _, err := os.Stat(cfg.Worker); err != nil {
 		return rhumb.Ef(op, rhumb.NotFound, "%s is missing: make bench-snapshot builds it", cfg.Worker)
@@ -88,7 +102,7 @@ func (a *app) snapshotBench(ctx context.Context, cfg image.Config, plots string,
 		return rhumb.Wrap(op, err)
 	}
 	cfg.Self = []string{self, "snapshot", "bench", "worker"}
-	cfg.Progress = func(text string) { a.notef("%s", text) }
+	cfg.Progress = func(text string) { bc.Notef("%s", text) }
 	report, err := image.Run(ctx, cfg)
 	if err != nil {
 		return rhumb.Wrap(op, err)
@@ -98,13 +112,13 @@ func (a *app) snapshotBench(ctx context.Context, cfg image.Config, plots string,
 			return rhumb.Wrap(op, err)
 		}
 	}
-	doc := snapshotBenchDoc{Report: report}
+	doc := imageReport{Report: report}
 	if path {
-		if doc.Cluster, err = a.benchVisible(ctx, cfg.Samples); err != nil {
+		if doc.Cluster, err = bc.measureVisible(ctx, cfg.Samples); err != nil {
 			return rhumb.Wrap(op, err)
 		}
 	}
-	if err := a.print(doc, func(t table.Writer) { goalTable(t, report) }); err != nil {
+	if err := bc.Print(doc, func(t table.Writer) { goalTable(t, report) }); err != nil {
 		return err
 	}
 	if c := doc.Cluster; c != nil {
@@ -112,24 +126,24 @@ func (a *app) snapshotBench(ctx context.Context, cfg image.Config, plots string,
 			name string
 			q    bench.Quantiles
 		}{{"acknowledged", c.Acknowledged}, {"visible on the primary's node", c.Primary}, {"visible on a secondary's node", c.Secondary}} {
-			a.notef("put on three nodes, %-29s p50 %.0f µs, p99 %.0f µs, max %.0f µs", line.name+":", line.q.P50, line.q.P99, line.q.Max)
+			bc.Notef("put on three nodes, %-29s p50 %.0f µs, p99 %.0f µs, max %.0f µs", line.name+":", line.q.P50, line.q.P99, line.q.Max)
 		}
 	}
 	for _, n := range report.Notes {
-		a.notef("%s", n)
+		bc.Notef("%s", n)
 	}
 	return nil
 }
 
-// snapshotBenchDoc is everything that was measured.
-type snapshotBenchDoc struct {
+// imageReport is everything that was measured.
+type imageReport struct {
 	*image.Report
 	Cluster *bench.VisibleReport `json:"cluster,omitempty"`
 }
 
-// benchVisible follows puts through a cluster of three nodes to the images of two.
-func (a *app) benchVisible(ctx context.Context, samples int) (*bench.VisibleReport, error) {
-	a.notef("following %d puts through a cluster", samples)
+// measureVisible follows puts through a cluster of three nodes to the images of two.
+func (bc *imageCommands) measureVisible(ctx context.Context, samples int) (*bench.VisibleReport, error) {
+	bc.Notef("following %d puts through a cluster", samples)
 	c, stop, err := startBench(ctx, "", []string{"singapore"}, 3)
 	if err != nil {
 		return nil, err

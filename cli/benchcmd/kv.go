@@ -1,0 +1,125 @@
+package benchcmd
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/bench"
+	"github.com/rhumbdb/rhumb/bench/load"
+)
+
+func (bc *commands) kvCommand() *cobra.Command {
+	var cfg bench.KVConfig
+	var clusters kvClusters
+	var peers string
+	var ops []string
+	var alone bool
+	c := &cobra.Command{
+		Use: "kv", Short: "Compare put and get with embedded etcd, in one interleaved run",
+		Long: `Measure put and get through the default client on one node and on three, and embedded etcd beside them: the
+same load, in turn, on the same machine. Ratios of one round are reported as their median; absolute figures of a
+shared machine say little. make bench-kv builds the program that runs etcd.
+
+create patches names that no region has, and update names that exist, both without naming a home; etcd has no like of
+them. With several --regions the callers stand in the first one, and clusters run without etcd.`,
+		Example: `  make bench-kv
+  rhumb bench kv --alone --rounds 1 --callers 64
+  rhumb bench kv --op create,update --regions singapore,frankfurt,virginia --nodes 3 --callers 256
+  rhumb bench kv --op create,update --regions singapore,frankfurt,virginia --nodes 3 --callers 64 --batch 64
+  rhumb bench kv --op create --regions singapore,frankfurt,virginia --nodes 3 --callers 256 --latency real`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if cfg.Batch < 1 || cfg.Batch > rhumb.BatchOpsMax {
+				return rhumb.Ef(op, rhumb.InvalidArgument, "--batch is %d, want 1 to %d", cfg.Batch, rhumb.BatchOpsMax)
+			}
+			if !alone && len(clusters.regions) == 1 && cfg.Batch == 1 {
+				cfg.PeerBinary = peers
+			}
+			var err error
+			if cfg.Ops, err = benchOps(ops); err != nil {
+				return err
+			}
+			return bc.measureKV(cmd.Context(), cfg, clusters, bc.dir)
+		},
+	}
+	fl := c.Flags()
+	fl.StringSliceVar(&ops, "op", []string{string(load.Put), string(load.Get)}, fmt.Sprintf("what to measure: some of %v", load.Ops()))
+	fl.StringSliceVar(&clusters.regions, "regions", []string{"singapore"}, "the regions of each cluster, as demo --regions takes them")
+	fl.IntSliceVar(&clusters.nodes, "nodes", []int{1, 3}, "nodes per region: one cluster is run for each number")
+	fl.StringVar(&clusters.latency, "latency", "none", "round trips between regions: real, none, or a latency file")
+	fl.IntSliceVar(&cfg.Callers, "callers", []int{1, 64, 256}, "numbers of callers")
+	fl.IntVar(&cfg.Batch, "batch", 1, "keys that one call works on; figures are then per key, latencies per call, and Rhumb runs alone")
+	fl.IntVar(&cfg.Rounds, "rounds", 5, "how often each case is run")
+	fl.IntVar(&cfg.ValueBytes, "value-bytes", 100, "size of a value")
+	fl.DurationVar(&cfg.Measure, "measure", 2*time.Second, "how long a case is measured")
+	fl.StringVar(&peers, "peers", besideBinary("peers"), "the program that runs etcd")
+	fl.BoolVar(&alone, "alone", false, "measure Rhumb only")
+	return c
+}
+
+// kvClusters says which clusters `bench kv` runs.
+type kvClusters struct {
+	regions []string
+	nodes   []int // of each region, one cluster for each
+	latency string
+}
+
+// benchOps reads the operations that --op names.
+func benchOps(names []string) (ops []load.Op, err error) {
+	for _, name := range names {
+		o := load.Op(name)
+		if !slices.Contains(load.Ops(), o) {
+			return nil, rhumb.Ef(op, rhumb.InvalidArgument, "--op %s: there is no such operation; name some of %v", name, load.Ops())
+		}
+		ops = append(ops, o)
+	}
+	return ops, nil
+}
+
+func (bc *commands) measureKV(ctx context.Context, cfg bench.KVConfig, clusters kvClusters, dir string) error {
+	place, err := newBenchPlace(dir)
+	if err != nil {
+		return rhumb.Wrap(op, err)
+	}
+	defer place.remove()
+	cfg.Dir = place.dir
+	cfg.Progress = func(text string) { bc.Notef("%s", text) }
+	for _, nodes := range clusters.nodes {
+		c, err := bench.StartClusterAt(ctx, place.binary, filepath.Join(place.dir, fmt.Sprintf("rhumb-%d", nodes)), clusters.regions, nodes, clusters.latency)
+		if err != nil {
+			return rhumb.Wrap(op, err)
+		}
+		defer c.Stop()
+		cfg.Clusters = append(cfg.Clusters, bench.Rhumb{
+			Addrs: c.Addrs(), PIDs: c.PIDs(), Replicas: nodes,
+			Regions: len(clusters.regions), From: c.Nodes[0].Region, LatencyFile: c.LatencyFile,
+		})
+	}
+	r, err := bench.RunKV(ctx, cfg)
+	if err != nil {
+		return rhumb.Wrap(op, err)
+	}
+	return bc.Print(r, func(t table.Writer) {
+		t.AppendHeader(table.Row{"op", "callers", "target", "ops/s", "p50 µs", "p99 µs", "server cpu µs/op", "client cpu µs/op", "errors", "ops ×", "p50 ×", "cpu ×"})
+		for _, row := range r.Rows {
+			cells := table.Row{row.Op, row.Callers, row.Target, fmt.Sprintf("%.0f", row.Ops), row.P50, row.P99, fmt.Sprintf("%.1f", row.ServerCPU), fmt.Sprintf("%.1f", row.ClientCPU), row.Errors}
+			for _, x := range r.Ratios {
+				if x.Rhumb == row.Target && x.Op == row.Op && x.Callers == row.Callers {
+					cells = append(cells, spreadText(x.Ops), spreadText(x.P50), spreadText(x.CPU))
+				}
+			}
+			t.AppendRow(cells)
+		}
+	})
+}
+
+func spreadText(s bench.Spread) string {
+	return fmt.Sprintf("%.2f [%.2f..%.2f]", s.Median, s.Min, s.Max)
+}

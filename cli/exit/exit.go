@@ -1,0 +1,125 @@
+// Package exit maps errors to what the rhumb program says about them: an exit code, a document for programs and a next step for
+// people. Callers look at the kind of an error and never at its text.
+package exit
+
+import (
+	"errors"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// Exit codes are part of scripts and must never be renumbered. docs/cli.md lists them.
+const (
+	OK           = 0
+	Failure      = 1
+	Usage        = 2
+	NotFound     = 3
+	Precondition = 4
+	Unavailable  = 5
+	Auth         = 6
+	Unknown      = 7
+)
+
+// Code returns the exit code for an error.
+func Code(err error) int {
+	switch rhumb.KindOf(err) {
+	case rhumb.InvalidArgument, rhumb.TooLarge:
+		return Usage
+	case rhumb.NotFound:
+		return NotFound
+	case rhumb.AlreadyExists, rhumb.ConditionFailed, rhumb.Conflict:
+		return Precondition
+	case rhumb.NotPrimary, rhumb.Unavailable, rhumb.Overloaded, rhumb.DeadlineExceeded, rhumb.DiskFull:
+		return Unavailable
+	case rhumb.Unauthenticated, rhumb.PermissionDenied:
+		return Auth
+	case rhumb.Unknown, rhumb.Expired:
+		// A script must not repeat such a write blindly, so these two have a code of their own.
+		return Unknown
+	}
+	return Failure
+}
+
+// OpSnapshot is the operation of errors about images in shared memory.
+const OpSnapshot rhumb.Op = "rhumb.snapshot"
+
+// nextSteps say what to do about an error of a kind. The packages that make the errors do not know the command line.
+var nextSteps = map[rhumb.Kind]string{
+	rhumb.Unavailable:      "try again; `rhumb status` shows which nodes answer",
+	rhumb.DeadlineExceeded: "try again with a longer --timeout; `rhumb status` shows which nodes answer",
+	rhumb.Overloaded:       "try again later, or send less at once",
+	rhumb.Unknown:          "the write may or may not have been applied: read the record before you write again",
+	rhumb.Expired:          "whether the write was applied can no longer be determined: read the record",
+	rhumb.ConditionFailed:  "read the record again, then decide",
+	rhumb.Conflict:         "something else changed it at the same time: look again, then repeat",
+	rhumb.DiskFull:         "`rhumb status` shows which node has no room",
+}
+
+// imageSteps replace nextSteps where an image has no room: neither the disks nor the load of the cluster are to blame.
+var imageSteps = map[rhumb.Kind]string{
+	rhumb.Overloaded: "readers keep the last version; docs/runbooks/snapshot.md describes how to make room",
+	rhumb.DiskFull:   "readers keep the last version; docs/runbooks/snapshot.md describes how to make room",
+}
+
+// Doc is an error as -o json prints it. The field names are stable.
+type Doc struct {
+	Kind    string `json:"kind"`
+	Op      string `json:"op,omitempty"`
+	Message string `json:"message"`
+	Range   string `json:"range,omitempty"`
+	Node    string `json:"node,omitempty"`
+	// CurrentVersion is the version of the record on which a condition failed. It is empty if the record does not exist.
+	CurrentVersion string `json:"current_version,omitempty"`
+	NextStep       string `json:"next_step,omitempty"`
+	ExitCode       int    `json:"exit_code"`
+}
+
+// Describe returns the document of an error. The message is that of the innermost error that has one: outer errors add the
+// operations that the error passed through, which mean nothing to a person.
+func Describe(err error) Doc {
+	doc := Doc{Kind: rhumb.KindOf(err).String(), Message: err.Error(), ExitCode: Code(err), NextStep: nextSteps[rhumb.KindOf(err)]}
+	bare := true // no error so far had a message
+	for e := err; e != nil; e = cause(e) {
+		typed, ok := e.(*rhumb.Error)
+		if !ok {
+			// An error of the operating system: leave out the operations around it.
+			if bare && doc.Op != "" {
+				doc.Message = e.Error()
+			}
+			bare = false
+			continue
+		}
+		bare = bare && typed.Msg == ""
+		doc.Op = string(typed.Op)
+		if typed.Msg != "" {
+			doc.Message = typed.Msg
+			if typed.Err != nil {
+				doc.Message += ": " + rhumb.Message(typed.Err)
+			}
+		}
+		if !typed.Range.IsZero() {
+			doc.Range = typed.Range.String()
+		}
+		if typed.Node != rhumb.NoNode {
+			doc.Node = typed.Node.String()
+		}
+	}
+	if step := imageSteps[rhumb.KindOf(err)]; step != "" && doc.Op == string(OpSnapshot) {
+		doc.NextStep = step
+	}
+	if doc.Op == "host.Host.Discard" || doc.Op == "rhumb.unsafe-recover" {
+		doc.NextStep = "" // their messages say what to do
+	}
+	if v := rhumb.CurrentOf(err); !v.IsZero() {
+		doc.CurrentVersion = v.String()
+	}
+	return doc
+}
+
+// cause unwraps an error by one level, to the first of several joined errors.
+func cause(err error) error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok && len(joined.Unwrap()) > 0 {
+		return joined.Unwrap()[0]
+	}
+	return errors.Unwrap(err)
+}

@@ -1,0 +1,101 @@
+// Package flags holds what the commands of rhumb add to pflag: defaults that a flag only documents, flags that reject zero,
+// sizes in bytes, and places that begin with a minus sign.
+package flags
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// Annotations of flags and commands.
+const (
+	annotationDefault  = "default"       // of a flag: the value that its zero value stands for
+	annotationPositive = "positive"      // of a flag: zero is an error
+	annotationPlace    = "takes-a-place" // of a command: its last argument is a point or a box
+)
+
+// Default documents the value that the program uses when a flag is left at its zero value. Many packages treat zero as "use the
+// default", so the flag must not carry the value itself; help and `rhumb config show` take it from here.
+func Default(set *pflag.FlagSet, name, value string) {
+	f := set.Lookup(name)
+	must(set.SetAnnotation(name, annotationDefault, []string{value}))
+	f.Usage += " (default " + value + ")"
+}
+
+// DefaultOf returns the default of a flag as text, or "" if the flag has none.
+func DefaultOf(f *pflag.Flag) string {
+	if value := f.Annotations[annotationDefault]; len(value) > 0 {
+		return value[0]
+	}
+	if slices.Contains([]string{"0", "0s", "[]"}, f.DefValue) {
+		return "" // pflag's zero values; whether they mean "none" or "the default" is for Default to say
+	}
+	return f.DefValue
+}
+
+// Positive marks flags that reject zero and less. Their zero value stands for the default inside the program, but a person who
+// writes 0 means none.
+func Positive(set *pflag.FlagSet, names ...string) {
+	for _, name := range names {
+		must(set.SetAnnotation(name, annotationPositive, nil))
+	}
+}
+
+// CheckPositive returns an error if a flag that Positive marked is set to zero or less.
+func CheckPositive(set *pflag.FlagSet) (err error) {
+	set.Visit(func(f *pflag.Flag) {
+		if _, marked := f.Annotations[annotationPositive]; !marked || err != nil {
+			return
+		}
+		// The value of a counter or of a duration: "0", "-3", "0s".
+		text := f.Value.String()
+		if n := strings.TrimLeft(text, "0"); !strings.HasPrefix(text, "-") && n != "" && n != "s" {
+			return
+		}
+		hint := ""
+		if value := DefaultOf(f); value != "" {
+			hint = "; leave the flag out for the default, " + value
+		}
+		err = rhumb.Ef("rhumb.flags", rhumb.InvalidArgument, "--%s %s: want more than 0%s", f.Name, text, hint)
+	})
+	return err
+}
+
+// southWest matches a point or box whose first number is negative, such as -10.5,35,-9,45.
+var southWest = regexp.MustCompile(`^-[0-9.]+(,-?[0-9.]+){2,3}$`)
+
+// TakesPlace marks a command whose last argument is a point or a box, which may begin with a minus sign.
+func TakesPlace(c *cobra.Command) *cobra.Command {
+	if c.Annotations == nil {
+		c.Annotations = map[string]string{}
+	}
+	c.Annotations[annotationPlace] = "yes"
+	return c
+}
+
+// PlaceLast moves a point or box that begins with a minus sign behind "--", where pflag does not take it for a flag. The place is
+// the last argument of the commands that TakesPlace marked, so the order of the other arguments does not change. Other command
+// lines are returned as they are: there, the same text may be a key or a value.
+func PlaceLast(root *cobra.Command, args []string) []string {
+	if cmd, _, err := root.Find(args); err != nil || cmd.Annotations[annotationPlace] == "" || slices.Contains(args, "--") {
+		return args
+	}
+	i := slices.IndexFunc(args, southWest.MatchString)
+	if i < 0 {
+		return args
+	}
+	return slices.Concat(args[:i], args[i+1:], []string{"--", args[i]})
+}
+
+// must panics on errors that only a mistake in this program can cause.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}

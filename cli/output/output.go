@@ -1,0 +1,141 @@
+// Package output prints what the commands of rhumb have to say: data as tables or as JSON, notes, progress and errors. Data goes
+// to standard output and everything else to standard error, so that a pipe sees only data. Nothing that is stored in the database
+// reaches a terminal unescaped.
+package output
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+	"golang.org/x/term"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/cli/exit"
+)
+
+// The forms of data that --output selects.
+const (
+	Table = "table"
+	JSON  = "json"
+)
+
+// Formats lists the values of --output.
+var Formats = []string{Table, JSON}
+
+// Printer writes the results of one run of the program.
+type Printer struct {
+	Out, Err io.Writer
+	Format   string // Table or JSON
+	NoColor  bool
+}
+
+// AsJSON reports whether data is printed as JSON.
+func (p *Printer) AsJSON() bool { return p.Format == JSON }
+
+// Print writes data: doc as JSON, or the table that asTable fills.
+func (p *Printer) Print(doc any, asTable func(t table.Writer)) error {
+	if p.AsJSON() {
+		return p.PrintJSON(doc)
+	}
+	t := table.NewWriter()
+	style := table.StyleLight
+	style.Format.Header = text.FormatDefault
+	style.Options = table.Options{SeparateColumns: false, SeparateHeader: false, DrawBorder: false}
+	style.Box.PaddingLeft = ""
+	style.Box.PaddingRight = "  "
+	if p.colors(p.Out) {
+		style.Color.Header = text.Colors{text.Bold}
+	}
+	t.SetStyle(style)
+	t.SuppressTrailingSpaces()
+	asTable(escapedTable{t})
+	_, err := fmt.Fprintln(p.Out, t.Render())
+	return rhumb.Wrap("rhumb.print", err)
+}
+
+// PrintTitled is like Print with a line above the table. The line is not a row of the table because the width of the columns must
+// not break it.
+func (p *Printer) PrintTitled(doc any, title string, asTable func(t table.Writer)) error {
+	if !p.AsJSON() {
+		fmt.Fprintln(p.Out, Escape(title))
+	}
+	return p.Print(doc, asTable)
+}
+
+// PrintSections prints several tables, separated by empty lines. It is for people only.
+func (p *Printer) PrintSections(sections ...func(t table.Writer)) error {
+	for i, section := range sections {
+		if i > 0 {
+			fmt.Fprintln(p.Out)
+		}
+		if err := p.Print(nil, section); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// PrintJSON writes one document on one line.
+func (p *Printer) PrintJSON(doc any) error {
+	enc := json.NewEncoder(escapedJSON{p.Out})
+	enc.SetEscapeHTML(false)
+	return rhumb.Wrap("rhumb.print", enc.Encode(doc))
+}
+
+// Notef writes a message to standard error: something a person should know that is not data.
+func (p *Printer) Notef(format string, args ...any) {
+	fmt.Fprintln(p.Err, EscapeLines(fmt.Sprintf(format, args...)))
+}
+
+// PrintError writes an error to standard error. With asJSON it is a document even if --output was never parsed.
+func (p *Printer) PrintError(err error, asJSON bool) {
+	doc := exit.Describe(err)
+	if p.AsJSON() || asJSON {
+		// Nothing is left to report a failure to.
+		_ = json.NewEncoder(escapedJSON{p.Err}).Encode(map[string]exit.Doc{"error": doc})
+		return
+	}
+	fmt.Fprintf(p.Err, "rhumb: %s: %s\n", strings.ReplaceAll(doc.Kind, "_", " "), EscapeLines(doc.Message))
+	if doc.NextStep != "" {
+		fmt.Fprintf(p.Err, "  next: %s\n", doc.NextStep)
+	}
+}
+
+// colors reports whether a stream may be colored: only a terminal, and only if neither --no-color nor NO_COLOR is set.
+func (p *Printer) colors(stream io.Writer) bool {
+	return !p.NoColor && os.Getenv("NO_COLOR") == "" && IsTerminal(stream)
+}
+
+// IsTerminal reports whether a stream is a terminal.
+func IsTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// Counted returns a number together with the noun that it counts.
+func Counted(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+// TableRows is how many records a scan lays out as one table. The columns of a table are as wide as its widest cell, so a table can
+// be printed only when its last row is known; a scan without end must not wait for that.
+const TableRows = 500
+
+// lineMax bounds what a table shows of one value, in characters.
+const lineMax = 160
+
+// Shorten cuts a value that is too long for a row of a table.
+func Shorten(s string) string {
+	if runes := []rune(s); len(runes) > lineMax {
+		return string(runes[:lineMax]) + "…"
+	}
+	return s
+}

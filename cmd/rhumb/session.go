@@ -1,0 +1,128 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/cli/connect"
+	"github.com/rhumbdb/rhumb/cli/output"
+	"github.com/rhumbdb/rhumb/client"
+)
+
+// session is what the commands share: where to print, where to read, and how to connect.
+type session struct {
+	*output.Printer
+	inputs
+	conn connect.Flags
+}
+
+// connected adds the flags of a connection to a command.
+func (s *session) connected(c *cobra.Command) *cobra.Command {
+	s.conn.Register(c.Flags())
+	return c
+}
+
+// withTable opens the table of args[0] and reads the name in args[1], when there is one.
+func (s *session) withTable(ctx context.Context, args []string, f func(context.Context, *client.Client, *client.Table, []byte) error) error {
+	var name []byte
+	if len(args) > 1 {
+		var err error
+		if name, err = rhumb.ParseName(args[1]); err != nil {
+			return err
+		}
+	}
+	return s.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
+		t, err := c.Table(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		return f(ctx, c, t, name)
+	})
+}
+
+// askFor prints a question and returns the line that a person types, or "" if nobody answers.
+func (s *session) askFor(question string) string {
+	fmt.Fprint(s.Err, question)
+	line, _ := bufio.NewReader(s.in).ReadString('\n') // the end of input is no answer
+	return strings.TrimSpace(line)
+}
+
+// inputs opens the files that a command reads; "-" is standard input.
+type inputs struct{ in io.Reader }
+
+// standardInput is a file too if it is redirected. It keeps the methods of a file, such as Seek, but stays open.
+type standardInput struct{ *os.File }
+
+// Close does nothing.
+func (standardInput) Close() error { return nil }
+
+// openFile opens a file for reading.
+func (i inputs) openFile(name string) (io.ReadCloser, error) {
+	const op rhumb.Op = "rhumb.open"
+	if name == "-" {
+		if f, ok := i.in.(*os.File); ok {
+			return standardInput{f}, nil
+		}
+		return io.NopCloser(i.in), nil
+	}
+	f, err := os.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, rhumb.Ef(op, rhumb.InvalidArgument, "there is no file %s", name)
+	}
+	if err != nil {
+		return nil, rhumb.Ef(op, rhumb.Other, "%v", err)
+	}
+	return f, nil
+}
+
+// openSized opens a file and returns its size in bytes, or -1 if it is not a regular file.
+func (i inputs) openSized(name string) (io.ReadCloser, int64, error) {
+	src, err := i.openFile(name)
+	if err != nil {
+		return nil, 0, err
+	}
+	if f, ok := src.(interface{ Stat() (fs.FileInfo, error) }); ok {
+		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
+			return src, info.Size(), nil
+		}
+	}
+	return src, -1, nil
+}
+
+// readFile reads a file of at most limit bytes.
+func (i inputs) readFile(name string, limit int64) ([]byte, error) {
+	const op rhumb.Op = "rhumb.read"
+	src, err := i.openFile(name)
+	if err != nil {
+		return nil, err
+	}
+	defer src.Close()
+	// One byte more than the limit shows that the file is too large without reading it all.
+	content, err := io.ReadAll(io.LimitReader(src, limit+1))
+	if err != nil {
+		return nil, rhumb.Ef(op, rhumb.Other, "%s: %v", name, err)
+	}
+	if int64(len(content)) > limit {
+		return nil, rhumb.Ef(op, rhumb.TooLarge, "%s has more than %d bytes", name, limit)
+	}
+	return content, nil
+}
+
+// commandGroup returns a command that only holds others.
+func commandGroup(use, short string, sub ...*cobra.Command) *cobra.Command {
+	c := &cobra.Command{
+		Use: use, Short: short, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	c.AddCommand(sub...)
+	return c
+}

@@ -1,0 +1,182 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/cli/health"
+	"github.com/rhumbdb/rhumb/client"
+	"github.com/rhumbdb/rhumb/snapshot/inspect"
+)
+
+// statusDoc is how a cluster stands.
+type statusDoc struct {
+	ClusterID string `json:"cluster_id"`
+	Healthy   bool   `json:"healthy"`
+	// Problems say what is not as it should be.
+	Problems []string `json:"problems"`
+	// Notes say what is worth knowing although nothing depends on it.
+	Notes []string `json:"notes,omitempty"`
+	// CanLose is how many more nodes may fail, whichever they are, before a range refuses writes or the metadata group has
+	// no majority.
+	CanLose        int    `json:"can_lose"`
+	MetadataLeader string `json:"metadata_leader,omitempty"`
+	Revision       uint64 `json:"revision"`
+	// LocalCopy says that no node knows a leader: then all this is from the copy of one node, which may be old.
+	LocalCopy bool               `json:"local_copy,omitempty"`
+	Ranges    health.RangeCounts `json:"ranges"`
+	Tables    int                `json:"tables"`
+	Regions   []regionDoc        `json:"regions"`
+	Nodes     []nodeDoc          `json:"nodes"`
+}
+
+func (cc *clusterCommands) statusCommand() *cobra.Command {
+	var check bool
+	c := &cobra.Command{
+		Use: "status", Short: "Say whether the cluster is well, and what to look at",
+		Long: `Ask every node how it stands, and say whether the cluster is well: which nodes and regions are down, which ranges miss
+copies or a primary and why, which copies and files are damaged, which store refuses writes, which nodes begin life after
+life, and how many nodes may still fail. Without a leader of the metadata group it shows the copy that a node has, and says
+so.`,
+		Example: "  rhumb status\n  rhumb status -o json\n  rhumb status --check && echo well",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return cc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				doc := describeCluster(ctx, c)
+				if err := cc.printStatus(doc); err != nil {
+					return err
+				}
+				if check && !doc.Healthy {
+					return rhumb.E("rhumb.status", rhumb.Unavailable, "the cluster is not well: "+strings.Join(doc.Problems, "; "))
+				}
+				return nil
+			})
+		},
+	}
+	c.Flags().BoolVar(&check, "check", false, "end with code 5 when the cluster is not well")
+	return cc.connected(c)
+}
+
+func describeCluster(ctx context.Context, c *client.Client) statusDoc {
+	view := health.View{
+		Nodes: c.Status(ctx), Regions: c.Regions(), Ranges: c.Ranges(), Revision: c.Revision(), MinInSync: map[rhumb.ClassID]int{},
+	}
+	for _, t := range c.Tables() {
+		view.MinInSync[t.Class] = t.Settings.MinInSync
+	}
+	v := health.Judge(view)
+	doc := statusDoc{
+		ClusterID: c.Cluster().String(), Healthy: len(v.Problems) == 0, Problems: v.Problems, Notes: v.Notes, CanLose: v.CanLose, Revision: view.Revision,
+		Ranges: v.Counts, Tables: len(c.Tables()), Regions: describeRegions(c), Nodes: describeNodes(c, view.Nodes),
+	}
+	ready := map[string]int{}
+	for _, n := range doc.Nodes {
+		if n.Ready && n.State != rhumb.NodeFenced.String() {
+			ready[n.Region]++
+		}
+	}
+	for i := range doc.Regions { // what metadata calls live may not answer
+		doc.Regions[i].NodesLive = min(doc.Regions[i].NodesLive, ready[doc.Regions[i].Name])
+	}
+	for _, s := range view.Nodes {
+		if s.MetadataLeader != 0 {
+			doc.MetadataLeader = s.MetadataLeader.String()
+		}
+	}
+	doc.LocalCopy = doc.MetadataLeader == ""
+	return doc
+}
+
+func (cc *clusterCommands) printStatus(doc statusDoc) error {
+	return cc.Print(doc, func(t table.Writer) {
+		word := "well"
+		if !doc.Healthy {
+			word = "NOT WELL"
+		}
+		t.AppendRow(table.Row{"cluster", doc.ClusterID})
+		t.AppendRow(table.Row{"state", word})
+		for _, p := range doc.Problems {
+			t.AppendRow(table.Row{"problem", p})
+		}
+		t.AppendRow(table.Row{"metadata", fmt.Sprintf("leader %s, revision %d", cmp.Or(doc.MetadataLeader, "unknown"), doc.Revision)})
+		for _, n := range doc.Notes {
+			t.AppendRow(table.Row{"note", n})
+		}
+		t.AppendRow(table.Row{"ranges", fmt.Sprintf("%d, of which %d without a primary, %d refusing writes, %d under-replicated, %d displaced; %d quarantined copies",
+			doc.Ranges.Total, doc.Ranges.NoPrimary, doc.Ranges.Refusing+doc.Ranges.Lost, doc.Ranges.UnderReplicated, doc.Ranges.Displaced, doc.Ranges.Quarantined)})
+		t.AppendRow(table.Row{"can lose", fmt.Sprintf("%d more nodes, whichever they are, before a range refuses writes or metadata stands still", doc.CanLose)})
+		for _, r := range doc.Regions {
+			t.AppendRow(table.Row{"region", fmt.Sprintf("%s: %d of %d nodes live, primary of %d ranges", r.Name, r.NodesLive, r.Nodes, r.Primaries)})
+		}
+	})
+}
+
+func describeRegions(c *client.Client) (docs []regionDoc) {
+	nodes, ranges := c.Nodes(), c.Ranges()
+	regionOf := map[rhumb.NodeID]rhumb.RegionID{}
+	for _, n := range nodes {
+		regionOf[n.ID] = n.Region
+	}
+	for _, r := range c.Regions() {
+		doc := regionDoc{ID: uint32(r.ID), Name: r.Name, Location: inspect.Place(r.Location)}
+		for _, n := range nodes {
+			if n.Region == r.ID {
+				doc.Nodes++
+				if n.State == rhumb.NodeLive {
+					doc.NodesLive++
+				}
+			}
+		}
+		for _, rg := range ranges {
+			if rg.ID.Region == r.ID {
+				doc.Ranges++
+			}
+			if regionOf[rg.Primary] == r.ID {
+				doc.Primaries++
+			}
+		}
+		if rtt, ok := c.RoundTrip(r.ID); ok {
+			ms := milliseconds(rtt)
+			doc.RoundTripMs = &ms
+		}
+		docs = append(docs, doc)
+	}
+	return docs
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1_000 }
+
+func describeNodes(c *client.Client, statuses []client.NodeStatus) (docs []nodeDoc) {
+	n := regionNames(c)
+	for _, s := range statuses {
+		doc := nodeDoc{
+			ID: s.Node.ID.String(), Region: n.of(s.Node.Region), Zone: s.Node.Zone, State: s.Node.State.String(), Ready: s.Ready,
+			Reason: cmp.Or(s.Err, s.Reason), Addr: s.Node.Addr, HeartbeatAddr: s.Node.HeartbeatAddr, AdminAddr: s.Node.AdminAddr,
+			Voter: s.Node.Voter, Leader: s.MetadataLeader == s.Node.ID && s.MetadataLeader != 0, Ranges: s.Ranges, Primaries: s.Primaries,
+			Revision: s.Revision, Boot: uint64(s.Node.Boot), Version: s.Node.Binary, UptimeSeconds: s.Uptime.Seconds(),
+			RoundTripMs: milliseconds(s.RoundTrip), Location: inspect.Place(s.Node.Location),
+		}
+		for _, id := range s.Suspected {
+			doc.Suspected = append(doc.Suspected, id.String())
+		}
+		doc.Short, doc.Troubles = s.Node.Short, s.TroubleCounts
+		if m := s.Metadata; m != nil && (m.Silent || m.Short || len(m.Readmits) > 0 || m.Recovered != nil) {
+			doc.Metadata = m
+		}
+		for _, st := range s.Stores {
+			doc.Stores = append(doc.Stores, storeDoc{
+				Dir: st.Dir, ID: st.ID.String(), UsedBytes: st.UsedBytes, FreeBytes: st.FreeBytes, Ranges: st.Ranges, Refuses: st.Refuses,
+				Damages: st.Damages, DamagedRanges: st.DamagedRanges,
+			})
+		}
+		docs = append(docs, doc)
+	}
+	return docs
+}

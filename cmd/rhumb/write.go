@@ -1,0 +1,216 @@
+package main
+
+import (
+	"context"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/cli/flags"
+	"github.com/rhumbdb/rhumb/client"
+)
+
+// writeCommands are `rhumb put`, `patch`, `delete`, `insert` and `batch`.
+type writeCommands struct{ *session }
+
+// placeFlags say where a record is looked for, or written.
+type placeFlags struct {
+	home  string
+	local bool
+}
+
+func (p *placeFlags) register(c *cobra.Command) {
+	c.Flags().StringVar(&p.home, "home", "", "the record's home: a region, or REGION/SLOT as it is printed")
+	flags.Default(c.Flags(), "home", "search")
+	c.Flags().BoolVar(&p.local, "local", false, "act in the region of --from only, and fail rather than leave it")
+}
+
+// ifFlags say when a write applies.
+type ifFlags struct {
+	absent, present bool
+	version         string
+	newer           []string
+}
+
+func (f *ifFlags) register(c *cobra.Command, patch bool) {
+	c.Flags().BoolVar(&f.absent, "if-absent", false, "only when the record does not exist")
+	c.Flags().BoolVar(&f.present, "if-present", false, "only when the record exists")
+	c.Flags().StringVar(&f.version, "if-version", "", "only when the record has this version, as get prints it")
+	exclusive := []string{"if-absent", "if-present", "if-version"}
+	if patch {
+		c.Flags().StringSliceVar(&f.newer, "if-newer", nil, "only when these fields, compared in turn, are greater than the record's; else change nothing")
+		exclusive = append(exclusive, "if-newer")
+	}
+	c.MarkFlagsMutuallyExclusive(exclusive...)
+}
+
+func (f *ifFlags) condition() (rhumb.Condition, error) {
+	switch {
+	case f.absent:
+		return rhumb.Condition{Kind: rhumb.IfAbsent}, nil
+	case f.present:
+		return rhumb.Condition{Kind: rhumb.IfPresent}, nil
+	case f.version != "":
+		v, err := rhumb.ParseVersion(f.version)
+		return rhumb.Condition{Kind: rhumb.IfVersion, Version: v}, err
+	case len(f.newer) > 0:
+		return rhumb.Condition{Kind: rhumb.IfNewer, Fields: f.newer}, nil
+	}
+	return rhumb.Condition{}, nil
+}
+
+const valueHelp = `Fields are FIELD=VALUE, or FIELD:TYPE=VALUE with a type of string, bytes, int64, float64, bool, timestamp, point,
+box. Without a type, the table's location field is LAT,LON or LAT,LON,LAT,LON; numbers, true and false are what they
+are; all else is text. --json takes the fields that -o json prints, each with the type that it had; --text and --file
+store bytes as they are.`
+
+func (f *valueFlags) register(c *cobra.Command, opaque bool) {
+	c.Flags().StringVar(&f.json, "json", "", jsonFlagHelp)
+	if opaque {
+		c.Flags().StringVar(&f.text, "text", "", textFlagHelp)
+		c.Flags().StringVar(&f.file, "file", "", fileFlagHelp)
+	}
+}
+
+func (wc *writeCommands) putCommand() *cobra.Command {
+	var place placeFlags
+	var when ifFlags
+	var value valueFlags
+	c := &cobra.Command{
+		Use: "put TABLE NAME [FIELD=VALUE …]", Short: "Write a record whole",
+		Long: "Write a record whole, in the region of --from unless --home names another; what was there is gone. With a\ncondition, it acts on the record wherever it is.\n\n" + valueHelp,
+		Example: `  rhumb put flights SWR8 ident=SWR8 location=47.4,8.5 alt_ft=38000
+  rhumb put flights SWR8 --json '{"ident":"SWR8","eta:timestamp":"2026-01-02T15:04:05Z"}'
+  rhumb put notes hello --text 'plain text' --if-absent`,
+		Args: cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return wc.write(cmd.Context(), args, rhumb.Put, place, when, value)
+		},
+	}
+	place.register(c)
+	when.register(c, false)
+	value.register(c, true)
+	return wc.connected(c)
+}
+
+func (wc *writeCommands) patchCommand() *cobra.Command {
+	var place placeFlags
+	var when ifFlags
+	var value valueFlags
+	c := &cobra.Command{
+		Use: "patch TABLE NAME FIELD=VALUE …", Short: "Change fields of a record",
+		Long: "Change the fields that are given and leave the others; FIELD:null= removes one. The record is found wherever it\nis; where there is none, it is created in the region nearest to its location, else in that of --from.\n\n" + valueHelp,
+		Example: `  rhumb patch flights SWR8 alt_ft=36000
+  rhumb patch flights SWR8 gate:null=
+  rhumb patch flights SWR8 _c=1700000000 _s=4 gs=441 --if-newer _c,_s`,
+		Args: cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return wc.write(cmd.Context(), args, rhumb.Patch, place, when, value)
+		},
+	}
+	place.register(c)
+	when.register(c, true)
+	value.register(c, false)
+	return wc.connected(c)
+}
+
+func (wc *writeCommands) deleteCommand() *cobra.Command {
+	var place placeFlags
+	var when ifFlags
+	c := &cobra.Command{
+		Use: "delete TABLE NAME", Short: "Remove a record",
+		Long:    "Remove a record, wherever it is. Removing one that does not exist is no error: existed is then false.",
+		Example: "  rhumb delete flights SWR8\n  rhumb delete flights SWR8 --if-version 115964116992000001@3",
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return wc.write(cmd.Context(), args, rhumb.Delete, place, when, valueFlags{})
+		},
+	}
+	place.register(c)
+	when.register(c, false)
+	return wc.connected(c)
+}
+
+// write carries out a put, patch or delete.
+func (wc *writeCommands) write(ctx context.Context, args []string, kind rhumb.MutationKind, place placeFlags, when ifFlags, value valueFlags) error {
+	cond, err := when.condition()
+	if err != nil {
+		return err
+	}
+	return wc.withTable(ctx, args, func(ctx context.Context, c *client.Client, t *client.Table, name []byte) error {
+		m := rhumb.Mutation{Kind: kind, Table: t.Info().ID, Name: name, Cond: cond}
+		if kind != rhumb.Delete {
+			if m.Value, err = value.stored(wc.inputs, args[2:], t.Info().LocationField); err != nil {
+				return err
+			}
+		}
+		out, err := c.Batch(ctx, []rhumb.Mutation{m}, client.BatchOptions{Home: place.home, Local: place.local})
+		if err != nil {
+			return err
+		}
+		r := client.Result{
+			Key:     rhumb.Key{Table: m.Table, Home: out.Receipt.Range, Name: name},
+			Applied: out.Applied, Version: out.Version, Existed: len(out.Existed) > 0 && out.Existed[0], Receipt: out.Receipt,
+		}
+		if err := wc.printWrite(regionNames(c).write(t.Name(), r)); err != nil {
+			return err
+		}
+		if kind == rhumb.Delete && r.Receipt.Node == rhumb.NoNode && !wc.AsJSON() { // no region has it
+			wc.Notef("nothing was deleted: table %s has no record %s", t.Name(), rhumb.NameString(name))
+		}
+		return nil
+	})
+}
+
+func (wc *writeCommands) printWrite(doc writeDoc) error {
+	return wc.Print(doc, func(t table.Writer) {
+		t.AppendHeader(table.Row{"NAME", "HOME", "REGION", "APPLIED", "EXISTED", "VERSION", "BY"})
+		t.AppendRow(table.Row{doc.Name, doc.Home, doc.Region, doc.Applied, doc.Existed, doc.Version, doc.Receipt.Node})
+	})
+}
+
+func (wc *writeCommands) insertCommand() *cobra.Command {
+	var region string
+	var value valueFlags
+	c := &cobra.Command{
+		Use: "insert TABLE [FIELD=VALUE …]", Short: "Write a record under a name that the server gives",
+		Long: "Write a record under a name that the server gives, in the region nearest to its location, else in that of --from.\nThe name and home that are printed read it again: rhumb get TABLE NAME --home HOME.\n\n" + valueHelp,
+		Example: `  rhumb insert positions location=47.4,8.5 alt_ft=38000
+  rhumb insert notes --text 'plain text' --region frankfurt -o json`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return wc.insert(cmd.Context(), args, region, value)
+		},
+	}
+	c.Flags().StringVar(&region, "region", "", "the home region")
+	flags.Default(c.Flags(), "region", "the nearest to the location, else that of --from")
+	value.register(c, true)
+	return wc.connected(c)
+}
+
+func (wc *writeCommands) insert(ctx context.Context, args []string, region string, value valueFlags) error {
+	return wc.withTable(ctx, args[:1], func(ctx context.Context, c *client.Client, t *client.Table, _ []byte) error {
+		stored, err := value.stored(wc.inputs, args[1:], t.Info().LocationField)
+		if err != nil {
+			return err
+		}
+		o := client.InsertOptions{Region: region}
+		var r client.Result
+		if payload, opaque := rhumb.DecodeOpaque(stored); opaque {
+			r, err = t.Insert(ctx, payload, o)
+		} else {
+			record, decodeErr := rhumb.DecodeRecord(stored)
+			if decodeErr != nil {
+				return decodeErr
+			}
+			r, err = t.InsertRecord(ctx, record, o)
+		}
+		if err != nil {
+			return err
+		}
+		doc := regionNames(c).write(t.Name(), r)
+		doc.Key = shardKey(r.Key)
+		return wc.printWrite(doc)
+	})
+}
