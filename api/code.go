@@ -6,8 +6,8 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// codeOf is the one table from kinds to gRPC codes. Several kinds share a code; the Error in the status's details tells
-// them apart.
+// codeOf maps kinds to gRPC codes. Several kinds share a code; the Error in the details of the
+// status distinguishes them.
 var codeOf = [...]codes.Code{
 	rhumb.Other:            codes.Unknown,
 	rhumb.InvalidArgument:  codes.InvalidArgument,
@@ -32,9 +32,9 @@ var codeOf = [...]codes.Code{
 	rhumb.Internal:         codes.Internal,
 }
 
-// kindOf is the way back, for statuses without details: those come from gRPC itself or a proxy, not from a node, and
-// say nothing about the effect of a write. So no code maps to a kind that promises "not applied" because of the state
-// of a range: Unavailable maps to Unknown.
+// kindOf maps gRPC codes to kinds, for statuses without details. Such a status comes from gRPC
+// itself or from a proxy, not from a node, so it does not reveal whether a write was applied. So no
+// code maps to a kind that promises "not applied": Unavailable, for example, maps to Unknown.
 var kindOf = [...]rhumb.Kind{
 	codes.OK:                 rhumb.Other,
 	codes.Canceled:           rhumb.Unknown,
@@ -44,7 +44,7 @@ var kindOf = [...]rhumb.Kind{
 	codes.NotFound:           rhumb.NotFound,
 	codes.AlreadyExists:      rhumb.AlreadyExists,
 	codes.PermissionDenied:   rhumb.PermissionDenied,
-	codes.ResourceExhausted:  rhumb.TooLarge, // gRPC says so of a message above its bound, which is never delivered
+	codes.ResourceExhausted:  rhumb.TooLarge, // gRPC's code for a message above its size limit, which is never delivered
 	codes.FailedPrecondition: rhumb.Other,
 	codes.Aborted:            rhumb.Other,
 	codes.OutOfRange:         rhumb.Other,
@@ -55,7 +55,7 @@ var kindOf = [...]rhumb.Kind{
 	codes.Unauthenticated:    rhumb.Unauthenticated,
 }
 
-// Code gives the gRPC code of a kind.
+// Code returns the gRPC code of a kind.
 func Code(k rhumb.Kind) codes.Code {
 	if int(k) < len(codeOf) {
 		return codeOf[k]
@@ -63,7 +63,7 @@ func Code(k rhumb.Kind) codes.Code {
 	return codes.Unknown
 }
 
-// KindOfCode gives the kind of a status without an Error in its details.
+// KindOfCode returns the kind of a status without an Error in its details.
 func KindOfCode(c codes.Code) rhumb.Kind {
 	if int(c) < len(kindOf) {
 		return kindOf[c]

@@ -12,29 +12,30 @@ import (
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
-// How fast a connection is found dead. TCP and gRPC's keepalive need 10 s and more, and a process that is stopped, or a
-// firewall that forgot the connection, sends no error.
+// Detection of dead connections. TCP and gRPC's keepalive need 10 s and more, and neither a stopped
+// process nor a firewall that lost the connection sends an error.
 const (
-	// probeEvery is the pause between two probes of a connection that is in use.
+	// probeEvery is the interval between two probes of a connection in use.
 	probeEvery = 400 * time.Millisecond
-	// probeTimeout is how long an answer may take, at least; over a slow way it is probeFactor usual answers.
+	// probeTimeout is the minimum time in which a probe must be answered. On a slow connection it
+	// is probeFactor times the usual time.
 	probeTimeout = time.Second
 	probeFactor  = 6
 )
 
-// Conn is a connection to a node that is made anew when the node stops answering. All calls of the old one then fail at
-// once, as if the node had closed it.
+// Conn is a connection to a node. When the node stops answering, the connection is replaced, and
+// all calls on the old one fail at once, as if the node had closed it.
 type Conn struct {
 	addr string
 	dial DialFunc
 
-	mu     sync.Mutex // guards the three below
+	mu     sync.Mutex // guards cc, usual and closed
 	cc     *grpc.ClientConn
-	usual  time.Duration // how long an answer takes, smoothed
+	usual  time.Duration // smoothed time of an answer
 	closed bool
 }
 
-// NewConn makes a connection to "host:port". It does not wait for it: the first call does.
+// NewConn returns a connection to "host:port". The connection is established by the first call.
 func NewConn(addr string, dial DialFunc) (*Conn, error) {
 	cc, err := Connect(addr, dial)
 	if err != nil {
@@ -43,23 +44,24 @@ func NewConn(addr string, dial DialFunc) (*Conn, error) {
 	return &Conn{addr: addr, dial: dial, cc: cc}, nil
 }
 
-// Client returns the present connection. A caller must not keep it: the next call may need another.
+// Client returns the current connection. Callers must not keep it, because it may be replaced
+// before their next call.
 func (c *Conn) Client() *grpc.ClientConn {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.cc
 }
 
-// Close ends the connection for good.
+// Close closes the connection permanently.
 func (c *Conn) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
-	_ = c.cc.Close() // it fails only when it was closed before
+	_ = c.cc.Close() // fails only if it was closed before
 }
 
-// Watch probes the connection while inUse is true, and renews it when an answer does not come, until ctx ends. It calls
-// renewed, if not nil, after each renewal.
+// Watch probes the connection while inUse returns true, and replaces it if a probe is not answered.
+// It returns when ctx ends. Unless renewed is nil, Watch calls it after each replacement.
 func (c *Conn) Watch(ctx context.Context, inUse func() bool, renewed func()) {
 	tick := time.NewTicker(probeEvery)
 	defer tick.Stop()
@@ -69,32 +71,37 @@ func (c *Conn) Watch(ctx context.Context, inUse func() bool, renewed func()) {
 			return
 		case <-tick.C:
 		}
-		if inUse() && !c.probe(ctx) && c.renew() && renewed != nil {
+		// A connection without calls is not probed: an idle client would cause constant traffic.
+		if inUse() && !c.probeNode(ctx) && c.replaceConn() && renewed != nil {
 			renewed()
 		}
 	}
 }
 
-// probe asks the node for a sign of life. It is false when none came in time; a refusal is one.
-func (c *Conn) probe(ctx context.Context) bool {
+// probeNode sends a Ping and reports whether the node answered in time. An error from the node is
+// an answer too.
+func (c *Conn) probeNode(ctx context.Context) bool {
 	c.mu.Lock()
 	cc, most := c.cc, max(probeTimeout, probeFactor*c.usual)
 	c.mu.Unlock()
+	// The lock is released during the probe: calls need it to get the connection.
 	probing, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	start := time.Now()
 	_, err := rhumbpb.NewClusterClient(cc).Ping(probing, &rhumbpb.PingRequest{})
+	// If ctx ended, the probe proves nothing, and the connection must not be replaced.
 	if err != nil && status.Code(err) == codes.DeadlineExceeded && probing.Err() != nil {
 		return ctx.Err() != nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	// The same smoothing as that of TCP for its round-trip time: one slow answer changes little.
 	c.usual += (time.Since(start) - c.usual) / 8
 	return true
 }
 
-// renew replaces the connection. It is false when it was closed meanwhile.
-func (c *Conn) renew() bool {
+// replaceConn replaces the connection. It reports false if the Conn was closed in the meantime.
+func (c *Conn) replaceConn() bool {
 	cc, err := Connect(c.addr, c.dial)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,6 +111,8 @@ func (c *Conn) renew() bool {
 		}
 		return false
 	}
+	// Closing the old connection ends all its calls, which would otherwise wait for the silent node
+	// until their deadlines.
 	old := c.cc
 	c.cc = cc
 	_ = old.Close()

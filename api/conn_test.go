@@ -88,7 +88,7 @@ func TestSilentConnectionIsRenewed(t *testing.T) {
 	cancel()
 	<-ended
 	c.Close()
-	if c.renew() {
+	if c.replaceConn() {
 		t.Error("a closed connection is made anew")
 	}
 }

@@ -1,11 +1,14 @@
-// Package api converts between the vocabulary (package rhumb) and the wire form (package rhumbpb), and holds the one
-// table between error kinds and gRPC codes. Servers and clients on both sides of the wire use it; nothing else does.
+// Package api converts between the vocabulary (package rhumb) and the wire form (package rhumbpb),
+// and holds the table between error kinds and gRPC codes. Both sides of the wire use it: servers,
+// clients and nodes among each other.
 //
-// EncodeX makes a message from a value; it trusts the value. DecodeX makes a value from a message that may come from
-// anybody: it refuses what no encoder writes with InvalidArgument, never panics, and shares the message's byte slices,
-// so that a message is not to be changed after it was decoded.
+// EncodeX returns the message for a value, which it trusts. DecodeX returns the value of a message
+// that may have any origin. It rejects messages that no encoder writes with InvalidArgument and
+// never panics. The value shares the byte slices of the message, so the message must not change
+// afterwards.
 //
 // # Allocations
 //
-// A request of one mutation costs one allocation per message level. Slices of messages are made as one slab.
+// A request with one mutation costs one allocation per level of the message: slices of messages are
+// allocated as one slab.
 package api

@@ -10,26 +10,30 @@ import (
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
-// Hint is what a failed request tells a client beyond its error.
+// Hint is additional information for the client of a failed request.
 type Hint struct {
-	// Newer is the descriptor that the node knows of the range that refused (NotPrimary). When it names another range,
-	// the request was an insert and belongs there. Nil when the node knows no better.
+	// Newer is the descriptor of the range, for NotPrimary. If it describes another range, the
+	// request was an insert and belongs there. Nil if the node knows no newer descriptor.
 	Newer *rhumb.Range
 }
 
-// errorTextMax bounds the text of an error on the wire, in bytes; HTTP/2 peers limit the headers it travels in.
+// errorTextMax bounds the text of an error in bytes. The text travels in HTTP/2 headers, whose size
+// peers limit.
 const errorTextMax = 4 << 10
 
-// EncodeError makes the wire form of err, which must not be nil. The texts of causes become part of the message.
+// EncodeError returns the wire form of err, which must not be nil. The message includes the texts
+// of all causes, because causes do not travel.
 func EncodeError(err error, h Hint) *rhumbpb.Error {
 	e, ok := errors.AsType[*rhumb.Error](err)
 	if !ok {
+		// An error from outside gets no kind, so clients draw no conclusion from it.
 		e = &rhumb.Error{Msg: err.Error()}
 	}
+	// Any error of the chain may name the range or the node. The outermost that does counts.
 	rng, node := placeOf(e)
 	current := rhumb.CurrentOf(err)
 	out := &rhumbpb.Error{
-		Kind: rhumbpb.Kind(e.Kind), Op: string(e.Op), Message: cut(rhumb.Message(e), errorTextMax), Node: uint32(node),
+		Kind: rhumbpb.Kind(e.Kind), Op: string(e.Op), Message: cutText(rhumb.Message(e), errorTextMax), Node: uint32(node),
 		Region: uint32(rng.Region), Slot: uint32(rng.Slot),
 		CurrentHlc: uint64(current.HLC), CurrentNode: uint32(current.Node),
 		RetryAfterUs: uint64(max(rhumb.RetryAfterOf(err), 0).Microseconds()),
@@ -40,7 +44,7 @@ func EncodeError(err error, h Hint) *rhumbpb.Error {
 	return out
 }
 
-// placeOf gives the range and the node that an error or one of its causes names.
+// placeOf returns the range and the node that an error or one of its causes names.
 func placeOf(e *rhumb.Error) (rng rhumb.RangeID, node rhumb.NodeID) {
 	for ok := true; ok; e, ok = errors.AsType[*rhumb.Error](e.Err) {
 		if rng.IsZero() {
@@ -53,14 +57,16 @@ func placeOf(e *rhumb.Error) (rng rhumb.RangeID, node rhumb.NodeID) {
 	return rng, node
 }
 
-func cut(s string, size int) string {
+// cutText cuts s to at most size bytes.
+func cutText(s string, size int) string {
 	if len(s) > size {
 		return s[:size-3] + "..."
 	}
 	return s
 }
 
-// DecodeError reads an error. A kind that this binary does not know becomes Other, whose effect on a write is unknown.
+// DecodeError returns an error from its wire form. A kind that this binary does not know becomes
+// Other, whose effect on a write is unknown.
 func DecodeError(m *rhumbpb.Error) (*rhumb.Error, Hint) {
 	e := &rhumb.Error{
 		Op: rhumb.Op(m.GetOp()), Kind: rhumb.Other, Msg: m.GetMessage(), Node: rhumb.NodeID(m.GetNode()),
@@ -70,6 +76,7 @@ func DecodeError(m *rhumbpb.Error) (*rhumb.Error, Hint) {
 	if k := m.GetKind(); k >= 0 && int(k) < len(codeOf) {
 		e.Kind = rhumb.Kind(k)
 	}
+	// No other kind promises that waiting helps.
 	if e.Kind == rhumb.Overloaded {
 		e.RetryAfter = DecodeMicros(m.GetRetryAfterUs())
 	}
@@ -80,8 +87,8 @@ func DecodeError(m *rhumbpb.Error) (*rhumb.Error, Hint) {
 	return e, h
 }
 
-// Status makes err into the gRPC status that a handler returns; nil stays nil. An err that already is a status stays
-// as it is.
+// Status returns the gRPC status of err for a handler, or nil if err is nil. An err that already is
+// a status is returned unchanged.
 func Status(err error, h Hint) error {
 	if err == nil {
 		return nil
@@ -92,16 +99,19 @@ func Status(err error, h Hint) error {
 		}
 	}
 	m := EncodeError(err, h)
-	s := status.New(Code(rhumb.Kind(m.Kind)), cut(err.Error(), errorTextMax))
+	s := status.New(Code(rhumb.Kind(m.Kind)), cutText(err.Error(), errorTextMax))
+	// Details fail to marshal only by a programming error. The status then carries the text alone.
 	if d, derr := s.WithDetails(m); derr == nil {
 		s = d
 	}
 	return s.Err()
 }
 
-// FromStatus reads the error of a gRPC call, which must not be nil. remote is true when a node of Rhumb answered with it,
-// so that its kind can be trusted; otherwise the transport failed, and what became of the request is not known.
+// FromStatus returns the error of a failed gRPC call. remote reports whether a node answered with
+// the error, so that its kind is conclusive. Otherwise the transport failed, and the outcome of the
+// request is unknown.
 func FromStatus(op rhumb.Op, err error) (e *rhumb.Error, h Hint, remote bool) {
+	// An error of this process, for example of an interceptor: no status was received.
 	if e, ok := errors.AsType[*rhumb.Error](err); ok {
 		return e, Hint{}, false
 	}
@@ -113,6 +123,8 @@ func FromStatus(op rhumb.Op, err error) (e *rhumb.Error, h Hint, remote bool) {
 		}
 	}
 	msg := s.Message()
+	// These two codes say no more than their message; the others distinguish, for example, a
+	// refused connection from a reset stream.
 	if c := s.Code(); c != codes.Canceled && c != codes.DeadlineExceeded {
 		msg = c.String() + ": " + msg
 	}

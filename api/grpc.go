@@ -13,28 +13,30 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Settings of connections. Both sides must agree on keepalive: a server ends connections that ping more often than it
-// permits.
+// Settings of connections. Both sides must agree on keepalive: a server closes connections that
+// ping more often than it permits.
 const (
-	// streamWindow and connWindow are the flow-control windows in bytes: above the largest batch, so that a batch to a
-	// far region is one flight. A server with little memory has smaller ones, see ServerOptions.
+	// streamWindow and connWindow are the flow-control windows in bytes. They exceed the largest
+	// batch, so that a batch to a distant region takes one round trip. Servers with little memory
+	// use smaller windows (ServerOptions).
 	streamWindow      = 4 << 20
 	connWindow        = 8 << 20
 	streamWindowLeast = 64 << 10
-	// keepaliveTime is how long a connection may be silent before it is probed, keepaliveTimeout how long an answer, or
-	// any acknowledgement by TCP, may take before the connection counts as dead.
+	// keepaliveTime is the time after which a silent connection is probed. keepaliveTimeout is the
+	// time in which an answer, or any TCP acknowledgement, must arrive.
 	keepaliveTime    = 10 * time.Second
 	keepaliveTimeout = 3 * time.Second
-	// reconnectMax bounds the pause between attempts to connect.
+	// reconnectMax bounds the pause between attempts to connect. gRPC's default is two minutes, for
+	// which a node that restarted would look dead.
 	reconnectMax = time.Second
 	// streamWorkers is the number of goroutines that a server keeps for new streams.
 	streamWorkers = 32
 )
 
-// DialFunc opens a connection; network is "tcp".
+// DialFunc opens a connection. network is always "tcp".
 type DialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// DialOptions are what clients of a Rhumb server connect with. dial may be nil for the plain dialer.
+// DialOptions returns the options of connections to a Rhumb server. dial may be nil, for plain TCP.
 func DialOptions(dial DialFunc) []grpc.DialOption {
 	opts := []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -55,15 +57,18 @@ func DialOptions(dial DialFunc) []grpc.DialOption {
 	return opts
 }
 
-// Connect makes a connection to "host:port". It does not wait for it: the first call does.
+// Connect returns a connection to "host:port". The connection is established by the first call.
 func Connect(addr string, dial DialFunc) (*grpc.ClientConn, error) {
 	const op rhumb.Op = "api.Connect"
+	// Without passthrough, gRPC would resolve the name itself; dial must see the address as
+	// written, because a latency file may name it.
 	cc, err := grpc.NewClient("passthrough:///"+addr, DialOptions(dial)...)
 	return cc, rhumb.WrapKind(op, rhumb.InvalidArgument, err)
 }
 
-// ServerOptions are what a server of clients is made with. window is how many bytes of a stream the network may hold that the
-// server has not read, 0 for the most that is of use; a larger message still comes in one piece once it is being read.
+// ServerOptions returns the options of a server. window is the number of bytes of a stream that the
+// network may hold before the server reads them; 0 means the largest useful window. A message
+// larger than the window still arrives in one piece once the server reads it.
 func ServerOptions(window int64) []grpc.ServerOption {
 	stream := int32(streamWindow)
 	if window > 0 {
@@ -74,6 +79,7 @@ func ServerOptions(window int64) []grpc.ServerOption {
 		grpc.InitialWindowSize(stream), grpc.InitialConnWindowSize(connWindow),
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
+		// Half of the interval of clients, so that a ping that arrives a little early is permitted.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveTime / 2, PermitWithoutStream: true}),
 	}
 }

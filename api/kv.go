@@ -9,33 +9,36 @@ import (
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
-// Protocol is the newest version of the protocol that this binary speaks, and ProtocolMin the oldest.
+// Protocol is the newest protocol version that this binary supports, and ProtocolMin the oldest.
 const (
 	Protocol    = 1
 	ProtocolMin = 1
 )
 
-// CheckProtocol refuses a peer whose newest version is older than ProtocolMin.
+// CheckProtocol rejects a peer whose newest version is older than ProtocolMin.
 func CheckProtocol(version uint32) error {
 	const op rhumb.Op = "api.CheckProtocol"
 	if version < ProtocolMin {
-		return rhumb.Ef(op, rhumb.Incompatible, "the other side speaks protocol %d, this binary needs at least %d", version, ProtocolMin)
+		return rhumb.Ef(op, rhumb.Incompatible, "the other side has protocol version %d, this binary needs at least %d; upgrade the older one", version, ProtocolMin)
 	}
 	return nil
 }
 
-// EncodeWrite makes a message of a batch. With resolve the node that is asked finds the slot. Names and values are shared.
+// EncodeWrite returns the message for a batch. With resolve, the receiving node determines the
+// slot. Names and values are shared.
 func EncodeWrite(b *rhumb.Batch, resolve bool) *rhumbpb.Write {
 	w := &rhumbpb.Write{
 		Region: uint32(b.Range.Region), Slot: uint32(b.Range.Slot), Resolve: resolve,
 		ClientHigh: binary.BigEndian.Uint64(b.ID.Client[:8]), ClientLow: binary.BigEndian.Uint64(b.ID.Client[8:]),
 		Seq: b.ID.Seq,
 	}
+	// One slab instead of an allocation per mutation.
 	slab := make([]rhumbpb.Mutation, len(b.Mutations))
 	w.Mutations = make([]*rhumbpb.Mutation, len(b.Mutations))
 	for i := range b.Mutations {
 		m, p := &b.Mutations[i], &slab[i]
 		p.Kind, p.Table, p.Name, p.Value = rhumbpb.MutationKind(m.Kind), uint32(m.Table), m.Name, m.Value
+		// Absent means Always, so the common case costs neither bytes nor an allocation.
 		if m.Cond.Kind != rhumb.Always {
 			p.Condition = encodeCondition(&m.Cond)
 		}
@@ -44,17 +47,19 @@ func EncodeWrite(b *rhumb.Batch, resolve bool) *rhumbpb.Write {
 	return w
 }
 
+// encodeCondition returns the message for a condition.
 func encodeCondition(c *rhumb.Condition) *rhumbpb.Condition {
 	return &rhumbpb.Condition{
 		Kind: rhumbpb.ConditionKind(c.Kind), Hlc: uint64(c.Version.HLC), Node: uint32(c.Version.Node), Fields: c.Fields,
 	}
 }
 
-// DecodeWrite reads a batch and validates it. With resolve its range is still to be found: Range.Slot is 0, and
-// Range.Region too when it is that of the node that is asked.
+// DecodeWrite returns and validates a batch. With resolve, the slot of its range is 0 and must
+// still be determined; the region may be 0 too, which means the region of the receiving node.
 func DecodeWrite(w *rhumbpb.Write) (b rhumb.Batch, resolve bool, err error) {
 	const op rhumb.Op = "api.DecodeWrite"
 	b.Range = rhumb.RangeID{Region: rhumb.RegionID(w.GetRegion()), Slot: rhumb.Slot(w.GetSlot())}
+	// With resolve set, a slot in the message has no meaning.
 	if w.GetResolve() {
 		b.Range.Slot = 0
 	}
@@ -64,19 +69,21 @@ func DecodeWrite(w *rhumbpb.Write) (b rhumb.Batch, resolve bool, err error) {
 	b.Mutations = make([]rhumb.Mutation, len(w.GetMutations()))
 	for i, p := range w.GetMutations() {
 		m := &b.Mutations[i]
-		m.Kind, m.Table = rhumb.MutationKind(small(int64(p.GetKind()))), rhumb.TableID(p.GetTable())
+		m.Kind, m.Table = rhumb.MutationKind(clampToByte(int64(p.GetKind()))), rhumb.TableID(p.GetTable())
 		m.Name, m.Value = p.GetName(), p.GetValue()
 		if c := p.GetCondition(); c != nil {
 			m.Cond = rhumb.Condition{
-				Kind:    rhumb.ConditionKind(small(int64(c.GetKind()))),
+				Kind:    rhumb.ConditionKind(clampToByte(int64(c.GetKind()))),
 				Version: rhumb.Version{HLC: rhumb.Timestamp(c.GetHlc()), Node: rhumb.NodeID(c.GetNode())},
 				Fields:  c.GetFields(),
 			}
 		}
 	}
+	// Enumerations that do not fit became 255, which Validate rejects like any unknown value.
 	if err := b.Validate(); err != nil {
 		return b, false, err
 	}
+	// Half an ID would deduplicate writes of different clients against each other.
 	if b.ID.Client.IsZero() != (b.ID.Seq == 0) {
 		return b, false, rhumb.E(op, rhumb.InvalidArgument, "a request id needs both a client and a number from 1, or neither")
 	}
@@ -86,20 +93,21 @@ func DecodeWrite(w *rhumbpb.Write) (b rhumb.Batch, resolve bool, err error) {
 // Read asks for records of one table and one home region by name.
 type Read struct {
 	Table rhumb.TableID
-	// Range is the home of all names; with Resolve only its region counts, and 0 is that of the node that is asked.
+	// Range is the home of all names. With Resolve only its region counts, and region 0 means the
+	// region of the receiving node.
 	Range   rhumb.RangeID
 	Resolve bool
 	Names   [][]byte
 }
 
-// EncodeRead makes a message of a read. Names are shared.
+// EncodeRead returns the message for a read. Names are shared.
 func EncodeRead(r *Read) *rhumbpb.Read {
 	return &rhumbpb.Read{
 		Table: uint32(r.Table), Region: uint32(r.Range.Region), Slot: uint32(r.Range.Slot), Resolve: r.Resolve, Names: r.Names,
 	}
 }
 
-// DecodeRead reads and validates a read.
+// DecodeRead returns and validates a read.
 func DecodeRead(m *rhumbpb.Read) (Read, error) {
 	const op rhumb.Op = "api.DecodeRead"
 	r := Read{
@@ -111,6 +119,8 @@ func DecodeRead(m *rhumbpb.Read) (Read, error) {
 		return r, rhumb.E(op, rhumb.InvalidArgument, "the read names no record")
 	case len(r.Names) > rhumb.BatchOpsMax:
 		return r, rhumb.Ef(op, rhumb.TooLarge, "the read has %d names, at most %d are allowed", len(r.Names), rhumb.BatchOpsMax)
+	// Another value may come from a newer client, which must not get a strong answer for it by
+	// accident.
 	case m.GetConsistency() != rhumbpb.Consistency_CONSISTENCY_STRONG:
 		return r, rhumb.Ef(op, rhumb.InvalidArgument, "consistency %d is not offered; use strong", m.GetConsistency())
 	}
@@ -124,24 +134,25 @@ func DecodeRead(m *rhumbpb.Read) (Read, error) {
 
 // Locate asks which named keys of one home region exist.
 type Locate struct {
-	// Region is the home region of all names; 0 is that of the node that is asked.
+	// Region is the home region of all names; 0 means the region of the receiving node.
 	Region rhumb.RegionID
-	// Names are at most rhumb.LocateNamesMax names, and Tables the table of each.
+	// Names holds at most rhumb.LocateNamesMax names, and Tables the table of each name.
 	Names  [][]byte
 	Tables []rhumb.TableID
 }
 
-// Existence is what a node knows of a named key.
+// Existence is the knowledge of a node about a named key.
 type Existence = rhumbpb.Existence
 
-// The values of Existence. A node that is not the primary of the key's range, or holds no lease, leaves it undecided.
+// The values of Existence. A node that is not primary of the key's range, or holds no lease,
+// reports Undecided.
 const (
 	Undecided = rhumbpb.Existence_EXISTENCE_UNDECIDED
 	Absent    = rhumbpb.Existence_EXISTENCE_ABSENT
 	Present   = rhumbpb.Existence_EXISTENCE_PRESENT
 )
 
-// EncodeLocate makes a message of a locate. Names are shared.
+// EncodeLocate returns the message for a locate. Names are shared.
 func EncodeLocate(l *Locate) *rhumbpb.Locate {
 	m := &rhumbpb.Locate{Region: uint32(l.Region), Names: l.Names, Tables: make([]uint32, len(l.Tables))}
 	for i, t := range l.Tables {
@@ -150,7 +161,7 @@ func EncodeLocate(l *Locate) *rhumbpb.Locate {
 	return m
 }
 
-// DecodeLocate reads and validates a locate.
+// DecodeLocate returns and validates a locate.
 func DecodeLocate(m *rhumbpb.Locate) (Locate, error) {
 	const op rhumb.Op = "api.DecodeLocate"
 	l := Locate{Region: rhumb.RegionID(m.GetRegion()), Names: m.GetNames(), Tables: make([]rhumb.TableID, len(m.GetTables()))}
@@ -176,13 +187,13 @@ type Scan struct {
 	Table  rhumb.TableID
 	Range  rhumb.RangeID
 	Prefix []byte
-	// After, when not nil, begins behind that name.
+	// After, if not nil, starts the scan after that name.
 	After []byte
-	// Limit bounds the records, BytesMax the bytes of a page. DecodeScan gives a page's bounds for 0.
+	// Limit bounds the number of records, BytesMax the bytes of a page.
 	Limit, BytesMax int
 }
 
-// EncodeScan makes a message of a scan.
+// EncodeScan returns the message for a scan.
 func EncodeScan(s *Scan) *rhumbpb.ScanRequest {
 	return &rhumbpb.ScanRequest{
 		Table: uint32(s.Table), Region: uint32(s.Range.Region), Slot: uint32(s.Range.Slot), Prefix: s.Prefix,
@@ -190,8 +201,9 @@ func EncodeScan(s *Scan) *rhumbpb.ScanRequest {
 	}
 }
 
-// DecodeScan reads and validates a scan. BytesMax comes out as 1 to rhumb.ScanPageBytes; Limit as it was sent, 0 for
-// none: one page holds at most rhumb.ScanPageMax records.
+// DecodeScan returns and validates a scan. BytesMax of the result is between 1 and
+// rhumb.ScanPageBytes. Limit is as in the message; 0 means no limit, but a page holds at most
+// rhumb.ScanPageMax records.
 func DecodeScan(m *rhumbpb.ScanRequest) (Scan, error) {
 	const op rhumb.Op = "api.DecodeScan"
 	s := Scan{
@@ -202,6 +214,7 @@ func DecodeScan(m *rhumbpb.ScanRequest) (Scan, error) {
 	if b := int(m.GetBytesMax()); b > 0 {
 		s.BytesMax = min(b, rhumb.ScanPageBytes)
 	}
+	// Not nil even if the name is empty: the scan then starts after the empty name.
 	if m.GetHasAfter() {
 		s.After = append([]byte{}, m.GetAfter()...)
 	}
@@ -211,8 +224,9 @@ func DecodeScan(m *rhumbpb.ScanRequest) (Scan, error) {
 	return s, nil
 }
 
-// EncodeItems makes messages of records as one slab. A scan's carry their names; a read's do not. The slot is always
-// carried where the asker left it to the node, for which slots is true.
+// EncodeItems returns the messages for records, allocated as one slab. names includes the names,
+// which a scan needs and a read does not. slots includes the slots, if the request left them to the
+// node.
 func EncodeItems(items []rhumb.Item, names, slots bool) []*rhumbpb.Item {
 	if len(items) == 0 {
 		return nil
@@ -233,8 +247,9 @@ func EncodeItems(items []rhumb.Item, names, slots bool) []*rhumbpb.Item {
 	return out
 }
 
-// DecodeItem reads one record of a table and home. name is what a read asked for; a scan passes nil, and the message has
-// it. A slot in the message stands in for that of home.
+// DecodeItem returns one record of a table and home. name is the requested name for a read; it is
+// nil for a scan, whose messages contain the names. A slot in the message replaces the slot of
+// home.
 func DecodeItem(m *rhumbpb.Item, table rhumb.TableID, home rhumb.RangeID, name []byte) rhumb.Item {
 	if name == nil {
 		name = m.GetName()
@@ -249,11 +264,12 @@ func DecodeItem(m *rhumbpb.Item, table rhumb.TableID, home rhumb.RangeID, name [
 	}
 }
 
-// EncodeOutcome makes a message of an outcome.
+// EncodeOutcome returns the message for an outcome.
 func EncodeOutcome(o *rhumb.Outcome) *rhumbpb.Outcome {
 	m := &rhumbpb.Outcome{
 		Applied: o.Applied, Hlc: uint64(o.Version.HLC), Node: uint32(o.Version.Node), Seq: uint64(o.Seq), Names: o.Names,
 	}
+	// All false is sent as nothing: most writes do not need to know whether their keys existed.
 	for _, e := range o.Existed {
 		if e {
 			m.Existed = o.Existed
@@ -263,19 +279,20 @@ func EncodeOutcome(o *rhumb.Outcome) *rhumbpb.Outcome {
 	return m
 }
 
-// DecodeOutcome reads the outcome of a batch of n mutations.
+// DecodeOutcome returns the outcome of a batch of n mutations.
 func DecodeOutcome(m *rhumbpb.Outcome, n int) rhumb.Outcome {
 	o := rhumb.Outcome{
 		Applied: m.GetApplied(), Seq: rhumb.Seq(m.GetSeq()), Existed: m.GetExisted(), Names: m.GetNames(),
 		Version: rhumb.Version{HLC: rhumb.Timestamp(m.GetHlc()), Node: rhumb.NodeID(m.GetNode())},
 	}
+	// Callers index Existed by mutation, so its length must not depend on the sender.
 	if len(o.Existed) != n {
 		o.Existed = append(o.Existed, make([]bool, max(0, n-len(o.Existed)))...)[:n]
 	}
 	return o
 }
 
-// EncodeReceipt makes a message of a receipt.
+// EncodeReceipt returns the message for a receipt.
 func EncodeReceipt(r *rhumb.Receipt) *rhumbpb.Receipt {
 	var unasked []uint32
 	for _, id := range r.Unasked {
@@ -288,7 +305,7 @@ func EncodeReceipt(r *rhumb.Receipt) *rhumbpb.Receipt {
 	}
 }
 
-// DecodeReceipt reads a receipt; nil is the zero receipt.
+// DecodeReceipt returns a receipt; for nil, the zero receipt.
 func DecodeReceipt(m *rhumbpb.Receipt) rhumb.Receipt {
 	var unasked []rhumb.RegionID
 	for _, id := range m.GetUnasked() {
@@ -302,7 +319,8 @@ func DecodeReceipt(m *rhumbpb.Receipt) rhumb.Receipt {
 	}
 }
 
-// DecodeMicros reads a number of microseconds; one too large to express is the longest duration there is.
+// DecodeMicros returns a number of microseconds as a duration, or the longest duration if it is too
+// large.
 func DecodeMicros(us uint64) time.Duration {
 	if us > math.MaxInt64/uint64(time.Microsecond) {
 		return math.MaxInt64

@@ -7,7 +7,7 @@ import (
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
-// EncodeUUID gives the sixteen bytes, or nothing for the zero UUID.
+// EncodeUUID returns the sixteen bytes of a UUID, or nil for the zero UUID.
 func EncodeUUID(u rhumb.UUID) []byte {
 	if u.IsZero() {
 		return nil
@@ -15,7 +15,7 @@ func EncodeUUID(u rhumb.UUID) []byte {
 	return u[:]
 }
 
-// DecodeUUID reads sixteen bytes, or the zero UUID from none.
+// DecodeUUID returns a UUID from sixteen bytes, or the zero UUID from none.
 func DecodeUUID(b []byte) (u rhumb.UUID, err error) {
 	const op rhumb.Op = "api.DecodeUUID"
 	switch len(b) {
@@ -24,49 +24,49 @@ func DecodeUUID(b []byte) (u rhumb.UUID, err error) {
 	case len(u):
 		return rhumb.UUID(b), nil
 	}
-	return u, rhumb.Ef(op, rhumb.InvalidArgument, "an id has %d bytes, want %d", len(b), len(u))
+	return u, rhumb.Ef(op, rhumb.InvalidArgument, "an ID has %d bytes, want %d", len(b), len(u))
 }
 
-// EncodeRangeID makes a message of a range's name.
+// EncodeRangeID returns the message for a range ID.
 func EncodeRangeID(r rhumb.RangeID) *rhumbpb.RangeID {
 	return &rhumbpb.RangeID{Region: uint32(r.Region), Slot: uint32(r.Slot)}
 }
 
-// DecodeRangeID reads a range's name; nil is the zero RangeID.
+// DecodeRangeID returns a range ID; for nil, the zero RangeID.
 func DecodeRangeID(m *rhumbpb.RangeID) rhumb.RangeID {
 	return rhumb.RangeID{Region: rhumb.RegionID(m.GetRegion()), Slot: rhumb.Slot(m.GetSlot())}
 }
 
-// EncodePoint makes a message of a place.
+// EncodePoint returns the message for a point.
 func EncodePoint(p rhumb.Point) *rhumbpb.Point { return &rhumbpb.Point{Lat: p.Lat, Lon: p.Lon} }
 
-// DecodePoint reads a place; nil is 0,0. Whether it lies on the earth is checked by Point.Validate.
+// DecodePoint returns a point; for nil, 0,0. Point.Validate checks whether it is on the earth.
 func DecodePoint(m *rhumbpb.Point) rhumb.Point {
 	return rhumb.Point{Lat: m.GetLat(), Lon: m.GetLon()}
 }
 
-// EncodeIdentity makes a message of one life of a node.
+// EncodeIdentity returns the message for one life of a node.
 func EncodeIdentity(i rhumb.NodeIdentity) *rhumbpb.Identity {
 	return &rhumbpb.Identity{Node: uint32(i.Node), Store: EncodeUUID(i.Store), Boot: uint64(i.Boot)}
 }
 
-// DecodeIdentity reads one life of a node.
+// DecodeIdentity returns one life of a node.
 func DecodeIdentity(m *rhumbpb.Identity) (rhumb.NodeIdentity, error) {
 	store, err := DecodeUUID(m.GetStore())
 	return rhumb.NodeIdentity{Node: rhumb.NodeID(m.GetNode()), Store: store, Boot: rhumb.BootSeq(m.GetBoot())}, err
 }
 
-// EncodeRegion makes a message of a region.
+// EncodeRegion returns the message for a region.
 func EncodeRegion(r rhumb.Region) *rhumbpb.Region {
 	return &rhumbpb.Region{Id: uint32(r.ID), Name: r.Name, Location: EncodePoint(r.Location), Dead: r.Dead}
 }
 
-// DecodeRegion reads a region.
+// DecodeRegion returns a region.
 func DecodeRegion(m *rhumbpb.Region) rhumb.Region {
 	return rhumb.Region{ID: rhumb.RegionID(m.GetId()), Name: m.GetName(), Location: DecodePoint(m.GetLocation()), Dead: m.GetDead()}
 }
 
-// EncodeNode makes a message of a node's record.
+// EncodeNode returns the message for the record of a node.
 func EncodeNode(n rhumb.Node) *rhumbpb.Node {
 	return &rhumbpb.Node{
 		Id: uint32(n.ID), Region: uint32(n.Region), Zone: n.Zone,
@@ -76,7 +76,8 @@ func EncodeNode(n rhumb.Node) *rhumbpb.Node {
 	}
 }
 
-// DecodeNode reads a node's record. A state that this binary does not know is NodeFenced: no role is trusted to it.
+// DecodeNode returns the record of a node. A state that this binary does not know becomes
+// NodeFenced, so that the node gets no role.
 func DecodeNode(m *rhumbpb.Node) (rhumb.Node, error) {
 	store, err := DecodeUUID(m.GetStore())
 	n := rhumb.Node{
@@ -95,7 +96,7 @@ func DecodeNode(m *rhumbpb.Node) (rhumb.Node, error) {
 	return n, err
 }
 
-// EncodeSettings makes a message of a class's settings.
+// EncodeSettings returns the message for the settings of a class.
 func EncodeSettings(c rhumb.ClassSettings) *rhumbpb.ClassSettings {
 	return &rhumbpb.ClassSettings{
 		Mode: rhumbpb.Mode(c.Mode), Replicas: uint32(c.Replicas), MinInSync: uint32(c.MinInSync),
@@ -103,52 +104,55 @@ func EncodeSettings(c rhumb.ClassSettings) *rhumbpb.ClassSettings {
 	}
 }
 
-// DecodeSettings reads a class's settings. Those of the wire that do not fit in their types are kept out of range, so
-// that ClassSettings.Validate refuses them.
+// DecodeSettings returns the settings of a class. A value that does not fit its type becomes one
+// that ClassSettings.Validate rejects.
 func DecodeSettings(m *rhumbpb.ClassSettings) rhumb.ClassSettings {
 	return rhumb.ClassSettings{
-		Mode: rhumb.Mode(small(int64(m.GetMode()))), Replicas: int(m.GetReplicas()), MinInSync: int(m.GetMinInSync()),
-		Survival: rhumb.Survival(small(int64(m.GetSurvival()))), HashSlots: int(m.GetHashSlots()), ShardSize: m.GetShardSize(),
+		Mode: rhumb.Mode(clampToByte(int64(m.GetMode()))), Replicas: int(m.GetReplicas()), MinInSync: int(m.GetMinInSync()),
+		Survival: rhumb.Survival(clampToByte(int64(m.GetSurvival()))), HashSlots: int(m.GetHashSlots()), ShardSize: m.GetShardSize(),
 	}
 }
 
-// small narrows an enum to a byte; what does not fit becomes 255, which no enum uses.
-func small(v int64) uint8 {
+// clampToByte converts an enumeration to a byte. Values that do not fit become 255, which no
+// enumeration uses: truncation could turn an unknown value into a known one.
+func clampToByte(v int64) uint8 {
 	if v < 0 || v > 255 {
 		return 255
 	}
 	return uint8(v)
 }
 
-// FillSettings gives settings that were left 0 their defaults: one replica then needs one in sync.
+// FillSettings sets each setting that is 0 to its default.
 func FillSettings(c rhumb.ClassSettings) rhumb.ClassSettings {
 	d := rhumb.DefaultClassSettings()
-	fill(&c.Mode, d.Mode)
-	fill(&c.Replicas, d.Replicas)
-	fill(&c.MinInSync, min(d.MinInSync, c.Replicas))
-	fill(&c.Survival, d.Survival)
-	fill(&c.HashSlots, d.HashSlots)
-	fill(&c.ShardSize, d.ShardSize)
+	fillDefault(&c.Mode, d.Mode)
+	fillDefault(&c.Replicas, d.Replicas)
+	// With one replica only one can be in sync, whatever the default.
+	fillDefault(&c.MinInSync, min(d.MinInSync, c.Replicas))
+	fillDefault(&c.Survival, d.Survival)
+	fillDefault(&c.HashSlots, d.HashSlots)
+	fillDefault(&c.ShardSize, d.ShardSize)
 	return c
 }
 
-func fill[T comparable](dst *T, def T) {
+// fillDefault sets dst to def if it has its zero value.
+func fillDefault[T comparable](dst *T, def T) {
 	if *dst == *new(T) {
 		*dst = def
 	}
 }
 
-// EncodeClass makes a message of a class.
+// EncodeClass returns the message for a class.
 func EncodeClass(c rhumb.Class) *rhumbpb.Class {
 	return &rhumbpb.Class{Id: uint32(c.ID), Settings: EncodeSettings(c.Settings)}
 }
 
-// DecodeClass reads a class.
+// DecodeClass returns a class.
 func DecodeClass(m *rhumbpb.Class) rhumb.Class {
 	return rhumb.Class{ID: rhumb.ClassID(m.GetId()), Settings: DecodeSettings(m.GetSettings())}
 }
 
-// EncodeTable makes a message of a table.
+// EncodeTable returns the message for a table.
 func EncodeTable(t rhumb.Table) *rhumbpb.Table {
 	return &rhumbpb.Table{
 		Id: uint32(t.ID), Name: t.Name, Class: uint32(t.Class), Colocate: uint32(t.Colocate),
@@ -156,7 +160,7 @@ func EncodeTable(t rhumb.Table) *rhumbpb.Table {
 	}
 }
 
-// DecodeTable reads a table.
+// DecodeTable returns a table.
 func DecodeTable(m *rhumbpb.Table) (rhumb.Table, error) {
 	c, err := DecodeColocate(m.GetColocate())
 	return rhumb.Table{
@@ -166,7 +170,7 @@ func DecodeTable(m *rhumbpb.Table) (rhumb.Table, error) {
 	}, err
 }
 
-// DecodeColocate reads the byte at which names are cut.
+// DecodeColocate returns the byte at which names are cut before they are hashed.
 func DecodeColocate(v uint32) (byte, error) {
 	const op rhumb.Op = "api.DecodeColocate"
 	if v > 255 {
@@ -175,12 +179,12 @@ func DecodeColocate(v uint32) (byte, error) {
 	return byte(v), nil
 }
 
-// EncodeBlock makes a message of a block of slots.
+// EncodeBlock returns the message for a block of slots.
 func EncodeBlock(b rhumb.Block) *rhumbpb.Block {
 	return &rhumbpb.Block{Region: uint32(b.Region), Class: uint32(b.Class), Node: uint32(b.Node), First: uint32(b.First)}
 }
 
-// DecodeBlock reads a block of slots.
+// DecodeBlock returns a block of slots.
 func DecodeBlock(m *rhumbpb.Block) rhumb.Block {
 	return rhumb.Block{
 		Region: rhumb.RegionID(m.GetRegion()), Class: rhumb.ClassID(m.GetClass()),
@@ -188,7 +192,7 @@ func DecodeBlock(m *rhumbpb.Block) rhumb.Block {
 	}
 }
 
-// EncodeRange makes a message of a range's descriptor.
+// EncodeRange returns the message for the descriptor of a range.
 func EncodeRange(r *rhumb.Range) *rhumbpb.Range {
 	return &rhumbpb.Range{
 		Region: uint32(r.ID.Region), Slot: uint32(r.ID.Slot), Class: uint32(r.Class),
@@ -199,6 +203,7 @@ func EncodeRange(r *rhumb.Range) *rhumbpb.Range {
 	}
 }
 
+// encodeRecovery returns the message for a recovery, or nil.
 func encodeRecovery(r *rhumb.Recovery) *rhumbpb.RangeRecovery {
 	if r == nil {
 		return nil
@@ -208,6 +213,7 @@ func encodeRecovery(r *rhumb.Recovery) *rhumbpb.RangeRecovery {
 	}
 }
 
+// decodeRecovery returns a recovery, or nil.
 func decodeRecovery(m *rhumbpb.RangeRecovery) *rhumb.Recovery {
 	if m == nil {
 		return nil
@@ -218,7 +224,7 @@ func decodeRecovery(m *rhumbpb.RangeRecovery) *rhumb.Recovery {
 	}
 }
 
-// DecodeRange reads a range's descriptor.
+// DecodeRange returns the descriptor of a range.
 func DecodeRange(m *rhumbpb.Range) *rhumb.Range {
 	return &rhumb.Range{
 		ID:    rhumb.RangeID{Region: rhumb.RegionID(m.GetRegion()), Slot: rhumb.Slot(m.GetSlot())},
@@ -230,15 +236,16 @@ func DecodeRange(m *rhumbpb.Range) *rhumb.Range {
 }
 
 func encodeNodes(ns []rhumb.NodeID) []uint32 {
-	return convert(ns, func(n rhumb.NodeID) uint32 { return uint32(n) })
+	return mapSlice(ns, func(n rhumb.NodeID) uint32 { return uint32(n) })
 }
 
 func decodeNodes(ns []uint32) []rhumb.NodeID {
-	return convert(ns, func(n uint32) rhumb.NodeID { return rhumb.NodeID(n) })
+	return mapSlice(ns, func(n uint32) rhumb.NodeID { return rhumb.NodeID(n) })
 }
 
-// convert maps a slice; nil and empty become nil.
-func convert[A, B any](in []A, f func(A) B) []B {
+// mapSlice returns f applied to each element. It returns nil for an empty slice, so that a value
+// that was encoded and decoded equals the original.
+func mapSlice[A, B any](in []A, f func(A) B) []B {
 	if len(in) == 0 {
 		return nil
 	}

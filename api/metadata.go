@@ -5,10 +5,10 @@ import (
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
-// Metadata is the whole of the cluster's metadata at a revision, or what changed since the update before.
+// Metadata is all metadata of the cluster at a revision, or the changes since the update before.
 type Metadata struct {
 	Revision uint64
-	// Full says that this is the whole: what is not in it does not exist.
+	// Full reports that this is all metadata: anything not in it does not exist.
 	Full    bool
 	Cluster rhumb.ClusterID
 	Regions []rhumb.Region
@@ -23,25 +23,27 @@ type Metadata struct {
 	RemovedRanges []rhumb.RangeID
 }
 
-// partRangesMax bounds the ranges of one message of metadata; with at most 2*ReplicasMax nodes each that is far below
-// rhumb.MessageSizeMax.
+// partRangesMax bounds the ranges in one message of metadata. Each range has at most 2*ReplicasMax
+// nodes, so a message stays far below rhumb.MessageSizeMax.
 const partRangesMax = 1 << 16
 
-// EncodeMetadata makes the messages that carry m: one, unless there are very many ranges. All but the last say more.
+// EncodeMetadata returns the messages for m: one, unless there are very many ranges. In all but the
+// last, more is set.
 func EncodeMetadata(m *Metadata) []*rhumbpb.Metadata {
 	first := &rhumbpb.Metadata{
 		Revision: m.Revision, Full: m.Full, Cluster: EncodeUUID(m.Cluster),
-		Regions:       convert(m.Regions, EncodeRegion),
-		Nodes:         convert(m.Nodes, EncodeNode),
-		Classes:       convert(m.Classes, EncodeClass),
-		Tables:        convert(m.Tables, EncodeTable),
-		Blocks:        convert(m.Blocks, EncodeBlock),
+		Regions:       mapSlice(m.Regions, EncodeRegion),
+		Nodes:         mapSlice(m.Nodes, EncodeNode),
+		Classes:       mapSlice(m.Classes, EncodeClass),
+		Tables:        mapSlice(m.Tables, EncodeTable),
+		Blocks:        mapSlice(m.Blocks, EncodeBlock),
 		RemovedNodes:  encodeNodes(m.RemovedNodes),
-		RemovedTables: convert(m.RemovedTables, func(t rhumb.TableID) uint32 { return uint32(t) }),
-		RemovedRanges: convert(m.RemovedRanges, EncodeRangeID),
+		RemovedTables: mapSlice(m.RemovedTables, func(t rhumb.TableID) uint32 { return uint32(t) }),
+		RemovedRanges: mapSlice(m.RemovedRanges, EncodeRangeID),
 	}
 	parts := []*rhumbpb.Metadata{first}
-	rest := convert(m.Ranges, EncodeRange)
+	rest := mapSlice(m.Ranges, EncodeRange)
+	// Only ranges are split, because only their number grows with the data.
 	for len(rest) > partRangesMax {
 		last := parts[len(parts)-1]
 		last.Ranges, rest, last.More = rest[:partRangesMax], rest[partRangesMax:], true
@@ -51,7 +53,7 @@ func EncodeMetadata(m *Metadata) []*rhumbpb.Metadata {
 	return parts
 }
 
-// DecodeMetadata reads the parts of one update, in their order.
+// DecodeMetadata returns an update from its messages, in their order.
 func DecodeMetadata(parts ...*rhumbpb.Metadata) (*Metadata, error) {
 	const op rhumb.Op = "api.DecodeMetadata"
 	out := &Metadata{}
@@ -59,6 +61,8 @@ func DecodeMetadata(parts ...*rhumbpb.Metadata) (*Metadata, error) {
 		if i == 0 {
 			out.Revision, out.Full = m.GetRevision(), m.GetFull()
 		}
+		// A part that is missing, or that belongs to another update, must not go unnoticed: in a
+		// full update, ranges that are left out do not exist.
 		if m.GetRevision() != out.Revision || m.GetMore() != (i < len(parts)-1) {
 			return nil, rhumb.Ef(op, rhumb.InvalidArgument, "part %d of %d at revision %d does not belong to revision %d", i, len(parts), m.GetRevision(), out.Revision)
 		}
@@ -69,6 +73,7 @@ func DecodeMetadata(parts ...*rhumbpb.Metadata) (*Metadata, error) {
 	return out, nil
 }
 
+// decodePart adds one message to out.
 func decodePart(out *Metadata, m *rhumbpb.Metadata) (err error) {
 	if out.Cluster, err = DecodeUUID(m.GetCluster()); err != nil {
 		return err
@@ -87,12 +92,12 @@ func decodePart(out *Metadata, m *rhumbpb.Metadata) (err error) {
 		}
 		out.Tables = append(out.Tables, table)
 	}
-	out.Regions = append(out.Regions, convert(m.GetRegions(), DecodeRegion)...)
-	out.Classes = append(out.Classes, convert(m.GetClasses(), DecodeClass)...)
-	out.Blocks = append(out.Blocks, convert(m.GetBlocks(), DecodeBlock)...)
-	out.Ranges = append(out.Ranges, convert(m.GetRanges(), DecodeRange)...)
+	out.Regions = append(out.Regions, mapSlice(m.GetRegions(), DecodeRegion)...)
+	out.Classes = append(out.Classes, mapSlice(m.GetClasses(), DecodeClass)...)
+	out.Blocks = append(out.Blocks, mapSlice(m.GetBlocks(), DecodeBlock)...)
+	out.Ranges = append(out.Ranges, mapSlice(m.GetRanges(), DecodeRange)...)
 	out.RemovedNodes = append(out.RemovedNodes, decodeNodes(m.GetRemovedNodes())...)
-	out.RemovedTables = append(out.RemovedTables, convert(m.GetRemovedTables(), func(t uint32) rhumb.TableID { return rhumb.TableID(t) })...)
-	out.RemovedRanges = append(out.RemovedRanges, convert(m.GetRemovedRanges(), DecodeRangeID)...)
+	out.RemovedTables = append(out.RemovedTables, mapSlice(m.GetRemovedTables(), func(t uint32) rhumb.TableID { return rhumb.TableID(t) })...)
+	out.RemovedRanges = append(out.RemovedRanges, mapSlice(m.GetRemovedRanges(), DecodeRangeID)...)
 	return nil
 }

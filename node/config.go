@@ -13,7 +13,9 @@ import (
 	"github.com/rhumbdb/rhumb/wan"
 )
 
-// Default ports. A node listens on four: clients and peers, the heartbeats of peers, gossip, and HTTP for operators.
+// Default ports. A node listens on four ports: for clients and peers, for heartbeats of peers, for
+// gossip, and for HTTP requests of operators. Heartbeats have a port of their own so that they
+// never wait for a large append or a snapshot.
 const (
 	DefaultPort          = 7600
 	DefaultHeartbeatPort = 7601
@@ -21,64 +23,76 @@ const (
 	DefaultAdminPort     = 7603
 )
 
-// Config is what one node needs to run.
+// Config configures a node.
 type Config struct {
-	// Dirs are the node's data directories, one per disk; at least one. Ranges are spread over them.
+	// Dirs holds the data directories of the node, one per disk; at least one. Ranges are spread
+	// over them. The metadata is in the first.
 	Dirs []string
-	// AcceptLostStores holds the numbers, from 1, of directories whose disk is lost for good. The node begins a new life
-	// without what they held; without this a directory that came back empty is refused.
+	// AcceptLostStores holds the numbers, from 1, of directories whose disk is lost for good. The
+	// node begins a new life without their data. A directory that is empty without being listed
+	// here is rejected: acknowledgements of this node relied on its contents.
 	AcceptLostStores []int
 	// Region is the name of the node's region: letters, digits and '-'.
 	Region string
-	// Location is where the node stands. The first node of a region gives the region its location.
+	// Location is the location of the node. The first node of a region determines the location of
+	// the region.
 	Location rhumb.Point
-	// Zone is the failure domain within the region; replicas of a range are kept in different zones. Default "a".
+	// Zone is the failure domain within the region; replicas of a range are placed in different
+	// zones. Default "a".
 	Zone string
-	// Addr, HeartbeatAddr, GossipAddr and AdminAddr are the "host:port" to listen on. Defaults: the default ports on
-	// 127.0.0.1. Port 0 takes a free one.
+	// Addr, HeartbeatAddr, GossipAddr and AdminAddr are the "host:port" to listen on. Defaults: the
+	// default ports on 127.0.0.1. Port 0 selects a free port.
 	Addr, HeartbeatAddr, GossipAddr, AdminAddr string
-	// Join lists gossip addresses of other nodes. Empty waits to be initialised, or to be joined by others.
+	// Join lists gossip addresses of other nodes. If it is empty, the node waits for Init or for
+	// another node that joins it.
 	Join []string
-	// Insecure turns TLS and authorisation off and allows loopback addresses only. TLS does not exist yet, so it must be
-	// set: nothing in plain text is ever offered to another machine.
+	// Insecure turns TLS and authorisation off and allows loopback addresses only. TLS does not
+	// exist yet, so Insecure must be set: without it a node could send plain text to another
+	// machine.
 	Insecure bool
-	// WAN puts distance between regions, for demos and tests on one machine; nil is none.
+	// WAN simulates the distance between regions, for demos and tests on one machine. Nil simulates
+	// nothing.
 	WAN *wan.Network
-	// MemoryBytes is how much memory the node may take, without its image in shared memory; memory.Split divides it. Default:
-	// half of what the machine or the control group has, as if it were the only node.
+	// MemoryBytes bounds the memory of the node, without its image in shared memory; memory.Split
+	// divides it. Default: half of what the machine or the control group allows, as if no other
+	// node ran there.
 	MemoryBytes int64
-	// CacheBytes is the size of the block cache, shared by all stores. Default: its part of MemoryBytes.
+	// CacheBytes is the size of the block cache, shared by all stores. Default: the cache part of
+	// MemoryBytes.
 	CacheBytes int64
 	// DrainTimeout bounds how long Drain waits for primaries to move away. Default 10 s.
 	DrainTimeout time.Duration
-	// Snapshot says where and how the node publishes tables in shared memory.
+	// Snapshot configures the tables that the node publishes in shared memory.
 	Snapshot SnapshotConfig
-	// Wall reads the wall clock; nil is time.Now.
+	// Wall reads the wall clock. Nil means time.Now.
 	Wall func() time.Time
 	// Version is the version of the program, shown by `node ls`.
 	Version string
-	// Logger takes events. Default slog.Default().
+	// Logger receives events. Default slog.Default().
 	Logger *slog.Logger
-	// Fatal is called when the node cannot go on, for example because its disk fails. It must not return. Default: exit
-	// with status 1.
+	// Fatal is called when the node cannot continue, for example because its disk fails. It must
+	// not return. Default: exit with status 1.
 	Fatal func(err error)
 }
 
-// SnapshotConfig says where and how a node publishes tables in shared memory. The zero value works.
+// SnapshotConfig configures the tables that a node publishes in shared memory. The zero value is
+// valid.
 type SnapshotConfig struct {
-	// Dir is the folder of all images of the machine; default publish.DirDefault. The node's is <Dir>/<cluster>/<node>.
+	// Dir is the folder of all images of the machine; default publish.DirDefault. The image of this
+	// node is in <Dir>/<cluster>/<node>.
 	Dir string
-	// Policy says when a version is published; by default as soon as something is committed.
+	// Policy decides when a version is published; by default after each commit.
 	Policy publish.Policy
-	// Budget bounds the bytes of the image; default snapshot.BudgetDefault. OverdueMax bounds what readers keep for longer than
-	// Leash, beside it; default Budget. Leash must not be less than readers' own; default snapshot.LeashDefault.
+	// Budget bounds the bytes of the image; default snapshot.BudgetDefault. OverdueMax bounds the
+	// bytes that readers hold for longer than Leash, in addition to Budget; default Budget. Leash
+	// must not be less than the leash of the readers; default snapshot.LeashDefault.
 	Budget, OverdueMax int64
 	Leash              time.Duration
-	// HugePages asks for huge pages, GroupReadable shuts out readers that are not of the files' group.
+	// HugePages asks for huge pages. GroupReadable excludes readers outside the group of the files.
 	HugePages, GroupReadable bool
 }
 
-// SetDefaults fills what was left empty.
+// SetDefaults sets fields that have no value.
 func (c *Config) SetDefaults() {
 	addr := func(s *string, port int) {
 		if *s == "" {
@@ -103,12 +117,13 @@ func (c *Config) SetDefaults() {
 	}
 }
 
-// Memory divides MemoryBytes among the node's uses.
+// Memory returns how MemoryBytes is divided among the uses of memory.
 func (c *Config) Memory() (memory.Parts, error) {
 	return memory.Split(c.MemoryBytes, c.CacheBytes, max(len(c.Dirs), 1))
 }
 
-// Validate lists everything that is wrong with the configuration.
+// Validate reports all faults of the configuration in one error, so that an operator corrects them
+// in one go.
 func (c *Config) Validate() error {
 	const op rhumb.Op = "node.Config"
 	var faults []string
@@ -135,12 +150,14 @@ func (c *Config) Validate() error {
 	for _, a := range []struct{ flag, addr string }{
 		{"--addr", c.Addr}, {"--heartbeat-addr", c.HeartbeatAddr}, {"--gossip-addr", c.GossipAddr}, {"--admin-addr", c.AdminAddr},
 	} {
-		if err := loopback(a.addr); err != nil {
+		if err := checkLoopback(a.addr); err != nil {
 			fault(true, "%s: %v", a.flag, err)
 		}
 	}
+	// The node also sends plain text to the nodes that it joins, not only to those that connect to
+	// it.
 	for _, a := range c.Join {
-		if err := loopback(a); err != nil {
+		if err := checkLoopback(a); err != nil {
 			fault(true, "--join: %v", err)
 		}
 	}
@@ -150,12 +167,13 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// loopback refuses an address that another machine could reach.
-func loopback(addr string) error {
+// checkLoopback rejects an address that another machine could reach.
+func checkLoopback(addr string) error {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
 		return fmt.Errorf("%q is not host:port", addr)
 	}
+	// localhost is accepted without resolving it: the check must not depend on a name server.
 	if host == "localhost" {
 		return nil
 	}

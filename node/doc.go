@@ -1,12 +1,17 @@
-// Package node is one running node: it opens the disks, listens, finds its cluster, and wires the parts that never import
-// each other. package host serves its ranges, raftmeta its copy of the metadata, peer its connections, server its clients.
+// Package node runs one node: it opens the disks, listens, finds its cluster, and connects the
+// parts that never import each other. Package host serves the ranges of the node, raftmeta its copy
+// of the metadata, peer its connections to other nodes, and server its clients.
 //
 // # Life
 //
-// Start opens the stores and listens. A node whose store belongs to no cluster waits: for Init, which makes it the first of
-// a new cluster, or for gossip to find a member, which it asks to be registered. A node that belongs to a cluster registers
-// its new life (boot sequence) and takes part once its own copy of the metadata shows it. A node that is alive and was
-// fenced by mistake begins a new life in place (ruling 11 of the replication design).
+// Start opens the stores and listens. A node whose stores belong to no cluster waits for Init,
+// which makes it the first node of a new cluster, or until gossip finds a member, which registers
+// the node. A node that belongs to a cluster registers a new life (see docs/replication.md#lives)
+// and serves ranges once its own copy of the metadata shows that life.
 //
-// Drain gives up all primaries before Close, so that nobody has to notice the absence first.
+// A node that was fenced while alive begins a new life in place: a new [member] replaces the old
+// one, and the process, its ports and its stores remain. So everything that belongs to one life is
+// a field of member, and everything that outlives it a field of Node.
+//
+// Drain moves all primaries to other nodes before Close, so that no peer has to detect a failure.
 package node

@@ -6,21 +6,21 @@ import (
 	"github.com/rhumbdb/rhumb/node/publish"
 )
 
-// image is the node's image as its port for operators shows it.
+// image implements the HTTP endpoints of the node's image.
 type image struct{ n *Node }
 
-// Dir gives the directory of the image.
+// Dir returns the directory of the image.
 func (i image) Dir() (string, error) {
-	m, err := i.n.joined()
+	m, err := i.n.requireMember()
 	if err != nil {
 		return "", err
 	}
 	return publish.ImageDir(i.n.cfg.Snapshot.Dir, m.cluster, m.self.Node), nil
 }
 
-// Publish makes a version of all that is committed.
+// Publish publishes a version with everything that is committed.
 func (i image) Publish(ctx context.Context) (uint64, error) {
-	m, err := i.n.joined()
+	m, err := i.n.requireMember()
 	if err != nil {
 		return 0, err
 	}

@@ -17,67 +17,80 @@ import (
 	"github.com/rhumbdb/rhumb/storage"
 )
 
-// live finds the node's cluster and takes part in it.
-func (n *Node) live() {
+// findCluster looks for the cluster of the node until it has one, and then makes the node a member.
+func (n *Node) findCluster() {
 	n.entering.Lock()
 	defer n.entering.Unlock()
-	if n.life.Nonce == 0 { // Init may have come first
+	// Init may have begun the life already.
+	if n.life.Nonce == 0 {
 		if err := n.beginLife(n.engine.BeginLife); err != nil {
 			n.cfg.Fatal(rhumb.Wrap("node.live", err))
 			return
 		}
 	}
+	// Not an error: the node to join may start later.
 	if err := n.gossip.Join(n.cfg.Join); err != nil {
-		n.cfg.Logger.Warn("no node to join answers yet; trying on", "err", err)
+		n.cfg.Logger.Warn("no node to join answers yet; the node keeps trying", "err", err)
 	}
 	var nodes []*rhumb.Node
 	for n.engine.Identity().Cluster.IsZero() && n.ctx.Err() == nil {
-		n.entering.Unlock() // Init may come in between
-		n.pause(seekInterval)
+		// Init may run while entering is free, so the identity is read again after each pause.
+		n.entering.Unlock()
+		n.pauseFor(seekInterval)
 		n.entering.Lock()
 		if n.engine.Identity().Cluster.IsZero() {
-			nodes = n.seek()
+			nodes = n.seekCluster()
 		}
 	}
+	// Init may have made the node a member during a pause.
 	if n.ctx.Err() == nil && n.member.Load() == nil {
 		n.enterOrStop(nodes)
 	}
 }
 
-func (n *Node) pause(d time.Duration) {
+// pauseFor waits until d has passed or the node stops.
+func (n *Node) pauseFor(d time.Duration) {
 	select {
 	case <-n.ctx.Done():
 	case <-time.After(d):
 	}
 }
 
-// seek asks the members of a cluster that gossip knows to register this node, which has no cluster yet. It returns the nodes
-// of the cluster once one member has registered it.
-func (n *Node) seek() []*rhumb.Node {
-	why := "those that answer belong to no cluster either; run rhumb init on one of them"
-	if err := n.gossip.Join(n.cfg.Join); err != nil { // again: the node to join may have started later
+// seekCluster asks the members of a cluster that gossip knows to register this node, which has no
+// cluster yet. After one of them has registered the node, seekCluster returns the nodes of the
+// cluster.
+func (n *Node) seekCluster() []*rhumb.Node {
+	why := "no node that answers belongs to a cluster; run rhumb init on one of them"
+	// Joined once more on each attempt, because the node to join may have started later than this
+	// one.
+	if err := n.gossip.Join(n.cfg.Join); err != nil {
 		why = rhumb.Message(err)
 	}
 	for _, m := range n.gossip.Members() {
+		// Only a member of a cluster can register a node. The list also contains this node.
 		if m.Cluster.IsZero() || m.Addr == n.bound.addr {
 			continue
 		}
 		resp, err := n.askToJoin(m.Addr)
 		if err != nil {
-			why = "the member at " + m.Addr + " does not let this node join: " + rhumb.Message(err)
+			why = "the member at " + m.Addr + " rejects this node: " + rhumb.Message(err)
 			continue
 		}
 		cluster, err1 := api.DecodeUUID(resp.Cluster)
 		id, err2 := api.DecodeIdentity(resp.Identity)
 		if err1 != nil || err2 != nil {
-			n.cfg.Logger.Warn("a member's answer does not decode", "addr", m.Addr)
+			n.cfg.Logger.Warn("cannot decode the answer of a member", "addr", m.Addr)
 			continue
 		}
+		// The identity is stored before the node opens its copy of the metadata: a node that
+		// crashes in between registers again as the same node.
 		if err := n.engine.SetIdentity(cluster, id.Node); err != nil {
 			n.cfg.Fatal(err)
 			return nil
 		}
 		var nodes []*rhumb.Node
+		// A descriptor that does not decode is left out. The list only has to reach the metadata
+		// group, whose catalog then replaces it.
 		for _, p := range resp.Nodes {
 			if d, err := api.DecodeNode(p); err == nil {
 				nodes = append(nodes, &d)
@@ -85,23 +98,24 @@ func (n *Node) seek() []*rhumb.Node {
 		}
 		return nodes
 	}
+	// Without --join the node waits for Init or for another node, so nothing is wrong.
 	if len(n.cfg.Join) > 0 {
-		n.hinder(why)
+		n.setObstacle(why)
 	}
 	return nil
 }
 
-// askToJoin asks one member to register this life of the node.
+// askToJoin asks one member to register the current life of the node.
 func (n *Node) askToJoin(addr string) (*rhumbpb.JoinResponse, error) {
 	const op rhumb.Op = "node.askToJoin"
-	conn, err := api.Connect(addr, n.cfg.dialer())
+	conn, err := api.Connect(addr, n.cfg.peerDialer())
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(n.ctx, registerTimeout)
 	defer cancel()
-	cmd := n.registration()
+	cmd := n.registerCommand()
 	resp, err := rhumbpb.NewClusterClient(conn).Join(ctx, &rhumbpb.JoinRequest{
 		Cluster:  api.EncodeUUID(cmd.Cluster),
 		Identity: api.EncodeIdentity(rhumb.NodeIdentity{Node: cmd.Node, Store: cmd.Store, Boot: cmd.Boot}),
@@ -113,9 +127,11 @@ func (n *Node) askToJoin(addr string) (*rhumbpb.JoinResponse, error) {
 	})
 	if err != nil {
 		e, _, remote := api.FromStatus(op, err)
+		// If the member answered, its own error says more than a text from here could.
 		if !remote && n.ctx.Err() == nil {
-			silent := rhumb.Ef(op, rhumb.Unavailable, "%s did not answer; check that a node runs there, and that this node reaches the address", addr)
-			if ctx.Err() == nil { // otherwise the cause is that time was up
+			silent := rhumb.Ef(op, rhumb.Unavailable, "%s did not answer; check that a node runs there and that this node can reach the address", addr)
+			// After a timeout the cause would only be that a deadline was exceeded.
+			if ctx.Err() == nil {
 				silent.Err = e
 			}
 			return nil, silent
@@ -125,7 +141,8 @@ func (n *Node) askToJoin(addr string) (*rhumbpb.JoinResponse, error) {
 	return resp, nil
 }
 
-// beginLife begins a life with begin, which is BeginLife or RenewLife of the engine; n.entering is held.
+// beginLife draws the nonce of a life and calls begin, which is Engine.BeginLife or
+// Engine.RenewLife. The caller holds n.entering.
 func (n *Node) beginLife(begin func(nonce uint64) (storage.Life, error)) (err error) {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails
@@ -133,8 +150,8 @@ func (n *Node) beginLife(begin func(nonce uint64) (storage.Life, error)) (err er
 	return err
 }
 
-// registration is the command that registers this life of the node.
-func (n *Node) registration() catalog.RegisterNode {
+// registerCommand returns the command that registers the current life of the node.
+func (n *Node) registerCommand() catalog.RegisterNode {
 	id := n.engine.Identity()
 	return catalog.RegisterNode{
 		Cluster: id.Cluster, Node: id.Node, Store: id.Store, Boot: id.Boot,
@@ -144,22 +161,27 @@ func (n *Node) registration() catalog.RegisterNode {
 	}
 }
 
-// enterOrStop makes the node a member of its cluster; n.entering is held. A node that its cluster refuses cannot go on.
+// enterOrStop calls enterCluster and stops the node if its cluster rejects it. The caller holds
+// n.entering.
 func (n *Node) enterOrStop(nodes []*rhumb.Node) {
-	if err := n.enter(nodes); err != nil && n.ctx.Err() == nil {
+	if err := n.enterCluster(nodes); err != nil && n.ctx.Err() == nil {
 		n.cfg.Fatal(rhumb.Wrap("node.enter", err))
 	}
 }
 
-// enter opens the node's copy of the metadata, registers its present life, and begins to serve.
-func (n *Node) enter(nodes []*rhumb.Node) error {
-	m, err := n.registered(nodes)
+// enterCluster opens the node's copy of the metadata, registers the current life, and starts to
+// serve.
+func (n *Node) enterCluster(nodes []*rhumb.Node) error {
+	m, err := n.registerMember(nodes)
 	if err != nil {
 		return err
 	}
+	// Until this returns, requests read the metadata through entrant; afterwards through member.
 	defer n.entrant.Store(nil)
 	id := n.engine.Identity()
-	if err := m.serve(id.Fresh && id.Boot == 1); err != nil {
+	// The store is fresh only in the first boot: then no earlier life can have granted a lease, and
+	// the host does not wait for the longest lease (rule S).
+	if err := m.startServing(id.Fresh && id.Boot == 1); err != nil {
 		m.close()
 		return err
 	}
@@ -169,18 +191,23 @@ func (n *Node) enter(nodes []*rhumb.Node) error {
 	return nil
 }
 
-// registered returns the node's part in its cluster, registered in the life that its identity names.
-func (n *Node) registered(nodes []*rhumb.Node) (*member, error) {
+// registerMember opens a member and registers it in the life that the identity of the node names.
+// If the metadata assigns another number to the life, the member is closed and opened again under
+// that number: connections and the copy of the metadata present the number to other nodes.
+func (n *Node) registerMember(nodes []*rhumb.Node) (*member, error) {
 	for {
-		if err := n.gossip.Announce(n.label()); err != nil { // others look for this node at the address of its greatest boot
-			n.cfg.Logger.Debug("gossip was not told", "err", err)
+		// Other nodes connect to a node at the address of its greatest boot, so gossip must carry
+		// the new boot before the metadata group can reach this node.
+		if err := n.gossip.Announce(n.gossipLabel()); err != nil {
+			n.cfg.Logger.Debug("cannot announce the new life by gossip", "err", err)
 		}
 		m, err := n.newMember(nodes)
 		if err != nil {
 			return nil, err
 		}
+		// From here on status and watches read this copy, also if no leader can register the node.
 		n.entrant.Store(m)
-		d, err := n.register(m)
+		d, err := n.registerLife(m)
 		if err == nil && d.Boot == m.self.Boot {
 			if err = n.confirmLife(d); err == nil {
 				return m, nil
@@ -188,37 +215,46 @@ func (n *Node) registered(nodes []*rhumb.Node) (*member, error) {
 		}
 		n.entrant.Store(nil)
 		m.close()
+		// Without a pause, repeated conflicts would open and close members in a tight loop.
 		if rhumb.KindOf(err) == rhumb.Conflict {
-			n.pause(seekInterval)
+			n.pauseFor(seekInterval)
 		}
 		switch {
 		case rhumb.KindOf(err) == rhumb.Conflict:
-			err = n.beginLife(n.engine.RenewLife) // the nonce was that of an earlier life, or that life was fenced already
-		case err == nil: // metadata has counted more lives than this disk knows
+			// The nonce belongs to an earlier life, or this life was fenced before it served.
+			err = n.beginLife(n.engine.RenewLife)
+		case err == nil:
+			// The metadata counted more lives than this disk knows: the disk is an older copy.
 			_, err = n.engine.BumpBoot(d.Boot)
 		}
 		if err != nil {
 			return nil, err
 		}
+		// The state of a closed group remains readable.
 		nodes = slices.Collect(m.group.State().Nodes())
 	}
 }
 
-// confirmLife stores the number of the registered life: from now on it may serve.
+// confirmLife stores the number of the registered life. Only then may the life serve
+// (docs/replication.md#rule-life).
 func (n *Node) confirmLife(d *rhumb.Node) error {
 	if d.Short {
-		n.cfg.Logger.Error("this node's disk is an older copy of itself or has lost synced data; what its ranges lack is fetched from other nodes", "node", d.ID, "life", d.Boot)
+		n.cfg.Logger.Error("the disk of this node is an older copy of itself or has lost synced data; the node fetches missing entries from other nodes", "node", d.ID, "life", d.Boot)
 	}
 	return n.engine.ConfirmLife(n.life, d.Boot)
 }
 
-// register makes this life known and waits until the node's own copy of the metadata shows it. It tries through its own
-// copy, which knows the leader when the group runs, and through every member that gossip knows.
-func (n *Node) register(m *member) (*rhumb.Node, error) {
+// registerLife registers the current life and waits until the node's own copy of the metadata shows
+// it. It tries through its own copy, which knows the leader if the group runs, and then through
+// every member that gossip knows.
+func (n *Node) registerLife(m *member) (*rhumb.Node, error) {
 	const op rhumb.Op = "node.register"
 	for start := time.Now(); n.ctx.Err() == nil; {
 		st := m.group.State()
-		// With a smaller boot an earlier start registered this life and did not hear of it: this one registers it again.
+		// If the boot is smaller, an earlier start registered this life and did not receive the
+		// answer. Then this start registers it again under its own boot. Accepting the smaller boot
+		// would never match the boot of this member, and registerMember would open members without
+		// end.
 		if _, ok := st.Life(m.self.Node, n.life.Nonce); ok {
 			if d, _ := st.Node(m.self.Node); d.Boot >= m.self.Boot {
 				if d.State == rhumb.NodeFenced {
@@ -231,28 +267,36 @@ func (n *Node) register(m *member) (*rhumb.Node, error) {
 			return nil, err
 		}
 		err := n.registerOnce(m)
+		// These kinds do not change with time or with the member that is asked. All others are
+		// retried.
 		if k := rhumb.KindOf(err); k == rhumb.WrongCluster || k == rhumb.InvalidArgument || k == rhumb.NotFound || k == rhumb.Conflict {
 			return nil, err
 		}
 		if err != nil {
-			n.hinder(rhumb.Message(err))
-			n.pause(seekInterval)
+			n.setObstacle(rhumb.Message(err))
+			n.pauseFor(seekInterval)
 		}
-		if other, ok := n.strangers(m.cluster); ok && time.Since(start) > strangersPatience {
-			return nil, rhumb.Ef(op, rhumb.WrongCluster, "this node's data belongs to cluster %s, and all nodes that it was told to join belong to cluster %s; check --join and --dir", m.cluster, other)
+		// Gossip may learn of the members of this cluster later than of others, hence the patience.
+		if other, ok := n.findStrangers(m.cluster); ok && time.Since(start) > strangersPatience {
+			return nil, rhumb.Ef(op, rhumb.WrongCluster, "the data of this node belongs to cluster %s, but the nodes that answer belong to cluster %s; check --join and --dir", m.cluster, other)
 		}
 	}
 	return nil, n.ctx.Err()
 }
 
-// checkTwin returns an error while another process takes part in the cluster as this node. The directory of this process is then
-// a copy of the directory of the other process: it must not act as that node, and would only wait forever.
+// checkTwin returns an error if another process acts as this node. Then the directory of this
+// process is a copy of the directory of the other one. Two processes must not act as one node,
+// because each of them would break the promises of the other; and without this check the process
+// would wait forever.
 func (n *Node) checkTwin(m *member) error {
 	d, ok := m.group.State().Node(m.self.Node)
+	// The catalog names this process, or no process yet.
 	if !ok || d.Addr == "" || d.Addr == n.bound.addr {
 		return nil
 	}
-	conn, err := api.Connect(d.Addr, n.cfg.dialer())
+	// If the question fails, nothing proves a twin, and the node must be able to start while
+	// others are down.
+	conn, err := api.Connect(d.Addr, n.cfg.peerDialer())
 	if err != nil {
 		return nil
 	}
@@ -260,18 +304,23 @@ func (n *Node) checkTwin(m *member) error {
 	ctx, cancel := context.WithTimeout(n.ctx, twinTimeout)
 	defer cancel()
 	resp, err := rhumbpb.NewClusterClient(conn).Ping(ctx, &rhumbpb.PingRequest{})
+	// Only a node that is ready proves a twin. The former process of this node may have had the
+	// address, and another node may have it now.
 	if err != nil || !resp.Ready || rhumb.NodeID(resp.Node) != m.self.Node || !bytes.Equal(resp.Cluster, m.cluster[:]) {
 		return nil
 	}
-	return rhumb.Ef("node.register", rhumb.WrongCluster, "another process runs at %s as node %s of cluster %s, so this node's directory is a copy of its directory; "+
-		"start a new node on an empty directory with --join", d.Addr, m.self.Node, m.cluster)
+	return rhumb.Ef("node.register", rhumb.WrongCluster, "another process at %s runs as node %s of cluster %s, so the directory of this node is a copy of its directory; "+
+		"start a new node with an empty directory and --join", d.Addr, m.self.Node, m.cluster)
 }
 
-// whereabouts lists the nodes of a catalog, at the addresses that gossip hears from those that have begun a later life than
-// the catalog knows. When a whole cluster starts again at other addresses, its metadata group can meet only there, and has
-// to stay there until the last node has registered. A node with an older copy of its disk counts a life again that the
-// catalog knows.
-func (n *Node) whereabouts(st *catalog.State) (nodes []*rhumb.Node) {
+// nodesByGossip returns the nodes of a catalog. A node that gossip knows in the same or a later
+// life than the catalog has the address that gossip reports.
+//
+// After a whole cluster restarted with other addresses, its metadata group can meet only at the
+// addresses in gossip, and must keep to them until the last node has registered: before that, the
+// catalog holds old addresses. The same life counts too, because a node whose disk is an older copy
+// counts a life again that the catalog already knows.
+func (n *Node) nodesByGossip(st *catalog.State) (nodes []*rhumb.Node) {
 	heard := map[rhumb.NodeID]peer.Member{}
 	for _, g := range n.gossip.Members() {
 		if g.Cluster == st.Cluster() {
@@ -280,6 +329,7 @@ func (n *Node) whereabouts(st *catalog.State) (nodes []*rhumb.Node) {
 	}
 	for d := range st.Nodes() {
 		at := *d
+		// A node unknown to gossip has boot 0 here, which never wins: boots start at 1.
 		if g := heard[d.ID]; g.Boot >= d.Boot {
 			at.Addr = g.Addr
 		}
@@ -288,8 +338,9 @@ func (n *Node) whereabouts(st *catalog.State) (nodes []*rhumb.Node) {
 	return nodes
 }
 
-// strangers reports whether gossip knows nodes of another cluster and, but for this one, none of its own.
-func (n *Node) strangers(own rhumb.ClusterID) (other rhumb.ClusterID, ok bool) {
+// findStrangers reports whether gossip knows nodes of another cluster, but no other node of the
+// given cluster. It returns the other cluster.
+func (n *Node) findStrangers(own rhumb.ClusterID) (other rhumb.ClusterID, ok bool) {
 	for _, m := range n.gossip.Members() {
 		switch {
 		case m.Cluster == own && m.Addr != n.bound.addr:
@@ -301,23 +352,28 @@ func (n *Node) strangers(own rhumb.ClusterID) (other rhumb.ClusterID, ok bool) {
 	return other, ok
 }
 
+// registerOnce makes one attempt to register the current life.
 func (n *Node) registerOnce(m *member) error {
+	// Without a leader, a proposal would only wait for its timeout.
 	if leader, _ := m.group.Leader(); leader != rhumb.NoNode {
-		err := n.propose(m)
+		err := n.proposeRegistration(m)
 		switch rhumb.KindOf(err) {
 		case rhumb.Unavailable, rhumb.DeadlineExceeded, rhumb.Unknown:
 		default:
 			return err
 		}
-		// The leader reaches this node, and this node looks for the leader where it was in an earlier life.
+		// The leader may reach this node while this node looks for the leader at the address of an
+		// earlier life. So these errors do not end the attempt; other members are asked below.
 	}
 	ctx, cancel := context.WithTimeout(n.ctx, registerTimeout)
 	defer cancel()
+	// After a restart of the whole cluster, the group has no leader because its members look for
+	// each other at old addresses. Gossip knows the new ones.
 	_ = n.gossip.Join(n.cfg.Join)
-	if nodes := n.whereabouts(m.group.State()); len(nodes) > 0 {
+	if nodes := n.nodesByGossip(m.group.State()); len(nodes) > 0 {
 		m.network.SetPeers(nodes)
 	}
-	err := error(rhumb.E("node.register", rhumb.Unavailable, "no other member of the cluster answers; start them, and check --join"))
+	err := error(rhumb.E("node.register", rhumb.Unavailable, "no other member of the cluster answers; start the other nodes and check --join"))
 	for _, peer := range n.gossip.Members() {
 		if peer.Cluster != m.cluster || peer.Addr == n.bound.addr {
 			continue
@@ -333,41 +389,48 @@ func (n *Node) registerOnce(m *member) error {
 			}
 		}
 		m.network.SetPeers(nodes)
+		// Registered means applied at the leader. The life may serve only once its own copy shows
+		// it.
 		return m.group.AwaitRevision(ctx, resp.Revision)
 	}
 	return err
 }
 
-// propose registers this life through the node's own copy of the metadata.
-func (n *Node) propose(m *member) error {
+// proposeRegistration registers the current life through the node's own copy of the metadata.
+func (n *Node) proposeRegistration(m *member) error {
 	ctx, cancel := context.WithTimeout(n.ctx, registerTimeout)
 	defer cancel()
-	res, err := m.group.Propose(ctx, n.registration())
+	res, err := m.group.Propose(ctx, n.registerCommand())
 	if err == nil {
 		err = res.Err()
 	}
 	return err
 }
 
-// rebirth begins a new life of a node that is alive and was fenced (ruling 11): nothing of the old one, no lease and no
-// role, goes on.
+// beginNewLife replaces a member that was fenced while the node was alive. No lease and no role of
+// the old life continues (docs/replication.md#rule-life).
 //
-// Until the new life begins the node keeps its copy of the metadata and its vote.
-func (n *Node) rebirth(old *member) {
+// Until the pause is over, the old member keeps its copy of the metadata and its vote: the metadata
+// group may need the vote.
+func (n *Node) beginNewLife(old *member) {
 	n.entering.Lock()
-	pause := n.rebirths.next(time.Since(old.born))
+	pause := n.rebirths.nextPause(time.Since(old.born))
+	// entering is free during the pause, so that Close does not wait for it.
 	n.entering.Unlock()
 	if pause > 0 {
-		n.cfg.Logger.Warn("this node was fenced again soon; it waits before it begins a new life", "pause", pause)
-		n.pause(pause)
+		n.cfg.Logger.Warn("this node was fenced again soon after the last time; it waits before it begins a new life", "pause", pause)
+		n.pauseFor(pause)
 	}
 	n.entering.Lock()
 	defer n.entering.Unlock()
+	// Close may have taken the member during the pause.
 	if n.ctx.Err() != nil || !n.member.CompareAndSwap(old, nil) {
 		return
 	}
-	n.cfg.Logger.Warn("this node was fenced while alive; it begins a new life")
+	n.cfg.Logger.Warn("this node was fenced while it was alive; it begins a new life")
 	old.close()
+	// The boot is counted up even though the process did not restart. Peers distinguish lives by
+	// it: they drop acknowledgements of the former one (docs/replication.md#rule-life-ack).
 	if _, err := n.engine.BumpBoot(0); err != nil {
 		n.cfg.Fatal(err)
 		return
@@ -379,22 +442,26 @@ func (n *Node) rebirth(old *member) {
 	n.enterOrStop(slices.Collect(old.group.State().Nodes()))
 }
 
-// Init founds a cluster with this node as its first.
+// Init creates a cluster with this node as its first node.
 func (n *Node) Init(ctx context.Context) (rhumb.ClusterID, rhumb.NodeID, error) {
 	const op rhumb.Op = "node.Init"
 	n.entering.Lock()
 	defer n.entering.Unlock()
-	if n.ctx.Err() != nil { // the stores are closed, or will be once this returns
+	// Close holds entering for a moment and then closes the stores. An Init that comes later must
+	// not use them.
+	if n.ctx.Err() != nil {
 		return rhumb.ClusterID{}, 0, rhumb.E(op, rhumb.Unavailable, "the node is stopping")
 	}
 	if id := n.engine.Identity(); !id.Cluster.IsZero() {
-		return rhumb.ClusterID{}, 0, rhumb.Ef(op, rhumb.AlreadyExists, "the node belongs to cluster %s already, as node %s", id.Cluster, id.Node)
+		return rhumb.ClusterID{}, 0, rhumb.Ef(op, rhumb.AlreadyExists, "the node already belongs to cluster %s, as node %s", id.Cluster, id.Node)
 	}
+	// A node that can join must not create a second cluster.
 	for _, m := range n.gossip.Members() {
 		if !m.Cluster.IsZero() {
-			return rhumb.ClusterID{}, 0, rhumb.Ef(op, rhumb.AlreadyExists, "node %s at %s, which this node was told to join, belongs to cluster %s already; this node joins it by itself", m.Node, m.Addr, m.Cluster)
+			return rhumb.ClusterID{}, 0, rhumb.Ef(op, rhumb.AlreadyExists, "node %s at %s already belongs to cluster %s; this node joins that cluster, which needs no init", m.Node, m.Addr, m.Cluster)
 		}
 	}
+	// The search for a cluster may have begun the life already.
 	if n.life.Nonce == 0 {
 		if err := n.beginLife(n.engine.BeginLife); err != nil {
 			return rhumb.ClusterID{}, 0, rhumb.Wrap(op, err)
@@ -402,7 +469,8 @@ func (n *Node) Init(ctx context.Context) (rhumb.ClusterID, rhumb.NodeID, error) 
 	}
 	var cluster rhumb.ClusterID
 	_, _ = rand.Read(cluster[:]) // never fails
-	cmd := n.registration()
+	cmd := n.registerCommand()
+	// The catalog assigns the number of the first node.
 	cmd.Cluster, cmd.Node = cluster, rhumb.NoNode
 	first, err := raftmeta.Bootstrap(raftmeta.StoreKV(n.engine.Stores()[0], 0), catalog.Init{Cluster: cluster, First: cmd})
 	if err != nil {
@@ -411,7 +479,7 @@ func (n *Node) Init(ctx context.Context) (rhumb.ClusterID, rhumb.NodeID, error) 
 	if err := n.engine.SetIdentity(cluster, first.Node); err != nil {
 		return rhumb.ClusterID{}, 0, rhumb.Wrap(op, err)
 	}
-	if err := n.enter(nil); err != nil {
+	if err := n.enterCluster(nil); err != nil {
 		return rhumb.ClusterID{}, 0, rhumb.Wrap(op, err)
 	}
 	return cluster, first.Node, nil

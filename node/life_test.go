@@ -165,8 +165,8 @@ func TestHindrancesAreNotNested(t *testing.T) {
 	n := startNode(t, nodes[0].cfg.Dirs[0], nodes[0].cfg.Region, nodes[0].cfg.Zone)
 	await(t, "a node without its peers reports what hinders it", func() bool { return n.obstacle.Load() != nil })
 	_, _, _, err := n.Join(t.Context(), catalog.RegisterNode{})
-	if rhumb.KindOf(err) != rhumb.Unavailable || strings.Contains(rhumb.Message(err), n.hindrance()) {
-		t.Fatalf("Join at a node that is not in its cluster returned %v; the error must be unavailable and leave out %q", err, n.hindrance())
+	if rhumb.KindOf(err) != rhumb.Unavailable || strings.Contains(rhumb.Message(err), n.obstacleText()) {
+		t.Fatalf("Join at a node that is not in its cluster returned %v; the error must be unavailable and leave out %q", err, n.obstacleText())
 	}
 }
 
@@ -218,7 +218,7 @@ func TestLaterLifeIsLookedForWhereItIs(t *testing.T) {
 	if res.Err() != nil {
 		t.Fatal(res.Err())
 	}
-	for _, d := range n.whereabouts(st) {
+	for _, d := range n.nodesByGossip(st) {
 		if d.ID == 2 && d.Addr != register.Addr {
 			t.Errorf("a node that has registered is looked for at %s, not at %s", d.Addr, register.Addr)
 		}

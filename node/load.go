@@ -10,21 +10,24 @@ import (
 )
 
 const (
-	// weighInterval is how often a node adds up its own load.
+	// weighInterval is the interval at which a node sums up its own load.
 	weighInterval = 250 * time.Millisecond
-	// loadStale is the age at which what a node said of its load counts for nothing.
+	// loadStale is the age from which a reported load is ignored. Inserts then do not move to a
+	// node that may be gone.
 	loadStale = 5 * time.Second
 )
 
-// loads holds the loads of the nodes of this region, this one included.
+// loads holds the loads of the nodes in this region, including this node. Package admin compares
+// them when it decides which node takes inserts.
 type loads struct {
 	self rhumb.NodeID
-	own  atomic.Pointer[peer.NodeLoad]
+	own  atomic.Pointer[peer.NodeLoad] // replaced as a whole, so that a heartbeat reads it without a lock
 
 	mu    sync.RWMutex // guards heard
 	heard map[rhumb.NodeID]heardLoad
 }
 
+// heardLoad is a load that another node reported, and the time of the report.
 type heardLoad struct {
 	load peer.NodeLoad
 	at   time.Time
@@ -34,14 +37,16 @@ func newLoads(self rhumb.NodeID) *loads {
 	return &loads{self: self, heard: map[rhumb.NodeID]heardLoad{}}
 }
 
-// hear notes what another node says of its load. Only nodes of the catalog are heard, so their number is bounded.
-func (l *loads) hear(from rhumb.NodeID, load peer.NodeLoad) {
+// recordLoad stores the load that another node reported. The network accepts heartbeats only from
+// nodes of the catalog, so the number of entries is bounded.
+func (l *loads) recordLoad(from rhumb.NodeID, load peer.NodeLoad) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.heard[from] = heardLoad{load, time.Now()}
 }
 
-// Load gives the bytes of a class that a node orders the writes of; known is false when it has not said so of late.
+// Load returns the number of bytes of a class for which a node is primary. known is false if the
+// node has not reported its load recently.
 func (l *loads) Load(n rhumb.NodeID, class rhumb.ClassID) (bytes int64, known bool) {
 	if n == l.self {
 		own := l.own.Load()
@@ -59,8 +64,8 @@ func (l *loads) Load(n rhumb.NodeID, class rhumb.ClassID) (bytes int64, known bo
 	return h.load[class], true
 }
 
-// weigh adds up this node's load from time to time.
-func (m *member) weigh() {
+// weighLoop sums up the load of this node at intervals.
+func (m *member) weighLoop() {
 	t := time.NewTicker(weighInterval)
 	defer t.Stop()
 	for {
@@ -74,8 +79,10 @@ func (m *member) weigh() {
 	}
 }
 
-// tellLoad gives what another node is told with each heartbeat: inserts stay in their region, and so do loads.
-func (m *member) tellLoad(to rhumb.NodeID) (peer.NodeLoad, bool) {
+// loadFor returns the load that a heartbeat to another node carries. Only nodes of the same region
+// exchange loads, because inserts never leave their region.
+func (m *member) loadFor(to rhumb.NodeID) (peer.NodeLoad, bool) {
+	// Before the first sum, a load of zero would attract inserts.
 	own := m.loads.own.Load()
 	if own == nil {
 		return nil, false
@@ -86,5 +93,5 @@ func (m *member) tellLoad(to rhumb.NodeID) (peer.NodeLoad, bool) {
 	return *own, ok && there && self.Region == other.Region
 }
 
-// Load takes what another node says of its load.
-func (m *member) Load(from rhumb.NodeID, load peer.NodeLoad) { m.loads.hear(from, load) }
+// Load records the load that another node reported.
+func (m *member) Load(from rhumb.NodeID, load peer.NodeLoad) { m.loads.recordLoad(from, load) }

@@ -21,7 +21,7 @@ func TestLoadsGrowStale(t *testing.T) {
 			t.Error("a node knows its load before it was added up")
 		}
 		l.own.Store(&peer.NodeLoad{7: 10})
-		l.hear(2, peer.NodeLoad{7: 20})
+		l.recordLoad(2, peer.NodeLoad{7: 20})
 		for _, want := range []struct {
 			node  rhumb.NodeID
 			class rhumb.ClassID

@@ -26,10 +26,15 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot"
 )
 
-// reportInterval is how often suspicions are repeated to the metadata leader while there are any.
+// reportInterval is the interval at which a node repeats its suspicions to the metadata leader, as
+// long as it has any.
 const reportInterval = place.ReportKeep / 4
 
-// member is a node's part in its cluster, for one life of the node.
+// member is the part of a node in its cluster, during one life of the node.
+//
+// A member has two stages. newMember opens the metadata and the network, with which the life is
+// registered. startServing opens the host and the publisher, once the metadata shows the life. What
+// peers send in the first stage is answered from the metadata alone.
 type member struct {
 	n       *Node
 	self    rhumb.NodeIdentity
@@ -41,19 +46,20 @@ type member struct {
 	admin   *admin.Admin
 	loads   *loads
 	kv      *server.KV
-	// host is nil until the node's own copy of the metadata shows this life of it.
+	// host is nil until the node's own copy of the metadata shows this life. Other goroutines read
+	// it through hostIfReady.
 	host *host.Host
-	// publisher keeps the node's image in shared memory.
+	// publisher maintains the image of the node in shared memory.
 	publisher *publish.Driver
 	// hostReady is closed when host and kv are set.
 	hostReady chan struct{}
 
 	suspectsMu sync.Mutex // guards suspects
 	suspects   []place.Suspect
-	suspected  chan struct{} // holds a token when suspects changed
+	suspected  chan struct{} // holds a token if the next report is due at once
 
-	born   time.Time // when this life began
-	fenced sync.Once // so that one rebirth follows
+	born   time.Time // start of this life
+	fenced sync.Once // starts one new life, however many updates show the node as fenced
 
 	collectors []prometheus.Collector
 	ctx        context.Context
@@ -61,8 +67,8 @@ type member struct {
 	work       sync.WaitGroup
 }
 
-// newMember opens the node's copy of the metadata and its connections. The nodes given are those to connect to until the
-// copy knows them.
+// newMember opens the node's copy of the metadata and its connections. The member connects to the
+// given nodes until the copy knows the nodes of the cluster.
 func (n *Node) newMember(nodes []*rhumb.Node) (*member, error) {
 	id := n.engine.Identity()
 	m := &member{n: n, self: id.NodeIdentity(), cluster: id.Cluster, hostReady: make(chan struct{}), suspected: make(chan struct{}, 1), born: time.Now()}
@@ -71,11 +77,14 @@ func (n *Node) newMember(nodes []*rhumb.Node) (*member, error) {
 	m.network = peer.NewNetwork(peer.Config{
 		Cluster: id.Cluster, Self: func() rhumb.NodeIdentity { return m.self },
 		QueueBytesMax: n.budgets.queueBytes(), Queued: n.budgets.queued, FrameBytesMax: n.budgets.frameBytes(),
-		Dial: n.cfg.dialer(), Load: m.tellLoad, Via: m.via, Handler: m, Logger: n.cfg.Logger,
+		Dial: n.cfg.peerDialer(), Load: m.loadFor, Via: m.relayFor, Handler: m, Logger: n.cfg.Logger,
 	})
 	c := raftmeta.DefaultConfig()
 	c.Node, c.KV, c.Transport = id.Node, raftmeta.StoreKV(n.engine.Stores()[0], 0), transport{m.network}
-	c.Logger, c.Short, c.Restarted, c.RTT = n.cfg.Logger, n.engine.Stores()[0].Short(), id.Boot > 1, m.rtt
+	// Restarted makes a replica with an empty log ask the others what it may have promised: its
+	// disk may have lost the log (docs/decisions/0020).
+	c.Logger, c.Short, c.Restarted, c.RTT = n.cfg.Logger, n.engine.Stores()[0].Short(), id.Boot > 1, m.measuredRTT
+	// A registry for this life only: the metrics of the group disappear with it.
 	registry := prometheus.NewRegistry()
 	c.Registerer = registry
 	var err error
@@ -85,20 +94,23 @@ func (n *Node) newMember(nodes []*rhumb.Node) (*member, error) {
 		return nil, err
 	}
 	m.admin = admin.New(admin.Config{Self: id.Node, Meta: m.group, Sizes: m, Loads: m.loads})
-	m.collect(registryCollector{registry})
-	m.collect(m.network.Collectors()...)
-	m.collect(clusterCollector{m.group.State, &n.sights, m.self.Node})
+	m.registerMetrics(registryCollector{registry})
+	m.registerMetrics(m.network.Collectors()...)
+	m.registerMetrics(clusterCollector{m.group.State, &n.sights, m.self.Node})
+	// After a restart no member has sent a list of nodes, but the own copy has one.
 	if len(nodes) == 0 {
 		nodes = slices.Collect(m.group.State().Nodes())
 	}
 	m.network.SetPeers(nodes)
+	// Peers are served from here on, before this life is registered: the copy of the metadata needs
+	// the messages of the other members to show the registration.
 	n.peers.Open(m.network)
 	m.work.Go(m.watchGroup)
 	return m, nil
 }
 
-// collect registers metrics that go when this life ends.
-func (m *member) collect(cs ...prometheus.Collector) {
+// registerMetrics registers metrics that disappear when this life ends.
+func (m *member) registerMetrics(cs ...prometheus.Collector) {
 	for _, c := range cs {
 		if m.n.metrics.Register(c) == nil {
 			m.collectors = append(m.collectors, c)
@@ -106,31 +118,37 @@ func (m *member) collect(cs ...prometheus.Collector) {
 	}
 }
 
-// watchGroup ends the node when its copy of the metadata cannot go on: it must not serve from an old one.
+// watchGroup stops the node if its copy of the metadata fails. The node must not serve from a copy
+// that no longer follows the group.
 func (m *member) watchGroup() {
 	select {
 	case <-m.ctx.Done():
 	case <-m.group.Done():
+		// close cancels the context and then closes the group. That is not a failure.
 		if m.ctx.Err() == nil {
 			m.n.cfg.Fatal(m.group.Err())
 		}
 	}
 }
 
-// serve starts the ranges, once the node's own copy of the metadata shows its present life.
-func (m *member) serve(fresh bool) error {
+// startServing opens the ranges. The node's own copy of the metadata must show the current life:
+// before that, the node has not relearned its promises (docs/replication.md#rule-relearn).
+func (m *member) startServing(fresh bool) error {
 	st := m.group.State()
 	self, _ := st.Node(m.self.Node)
 	m.region = self.Region
 	var err error
+	// The publisher is opened before the host, which reports commits as soon as it is open.
 	if m.publisher, err = publish.Open(m.n.publishConfig(m)); err != nil {
 		return err
 	}
-	m.collect(m.publisher.Collectors()...)
+	m.registerMetrics(m.publisher.Collectors()...)
+	// Known are the records when the catalog first showed this life. The promises that the replicas
+	// relearn follow from them.
 	h, err := host.New(host.Config{
 		Self: m.self, Engine: m.n.engine, Clock: m.n.clock, Net: m.network, Meta: m, Logger: m.n.cfg.Logger,
-		Known: slices.Collect(st.Ranges()), Fresh: fresh, Settings: m.settings, History: m.history, Fatal: m.n.cfg.Fatal, Suspected: m.suspect, FitnessChanged: m.tellLeader,
-		Budgets: m.n.budgets.host(),
+		Known: slices.Collect(st.Ranges()), Fresh: fresh, Settings: m.rangeSettings, History: m.tableHistory, Fatal: m.n.cfg.Fatal, Suspected: m.setSuspects, FitnessChanged: m.triggerReport,
+		Budgets: m.n.budgets.hostBudgets(),
 		Committed: func(c host.Committed) {
 			m.publisher.Committed(c.Range, publish.Position{Seq: c.Seq, HLC: c.HLC}, c.Entries)
 		},
@@ -139,26 +157,34 @@ func (m *member) serve(fresh bool) error {
 		return err
 	}
 	m.host = h
-	m.collect(h.Collectors()...)
+	m.registerMetrics(h.Collectors()...)
 	m.kv = server.NewKV(server.Config{
 		Cluster: m.cluster, Self: m.self.Node, Region: m.region, Routes: route.Router{State: m.group.State},
 		Ranges: h, Peers: m.network, Inserts: m.admin, Logger: m.n.cfg.Logger,
 		Budgets: server.Budgets{Requests: m.n.budgets.requests, Answers: m.n.budgets.answers},
 	})
-	m.collect(m.kv.Collectors()...)
+	m.registerMetrics(m.kv.Collectors()...)
+	// The channel publishes m.host to the goroutines of the network, and must be closed after it is
+	// set.
 	close(m.hostReady)
-	m.work.Go(m.follow)
-	m.work.Go(m.report)
-	m.work.Go(m.weigh)
+	m.work.Go(m.followMetadata)
+	m.work.Go(m.reportLoop)
+	m.work.Go(m.weighLoop)
 	m.work.Go(m.watchClock)
+	// Clients come last, when everything that answers them runs.
 	m.n.kv.Open(m.kv)
 	return nil
 }
 
-// close ends this life.
+// close ends this life. The order matters: clients and peers first, so that nothing new arrives;
+// then the host, which feeds the publisher and proposes to the group; then those two; the network
+// last, since the group sends through it until it is closed.
 func (m *member) close() {
+	// No handler of a later life may use this member, and no stream of a peer may reach its
+	// replicas.
 	m.n.kv.Open(nil)
 	m.n.peers.Open(nil)
+	// The loops in m.work end by the context, and m.work.Wait below waits for them.
 	m.cancel()
 	if m.host != nil {
 		m.kv.Close()
@@ -166,7 +192,7 @@ func (m *member) close() {
 	}
 	if m.publisher != nil {
 		if err := m.publisher.Close(); err != nil {
-			m.n.cfg.Logger.Warn("the image was not closed in order", "err", err)
+			m.n.cfg.Logger.Warn("cannot close the image in shared memory", "err", err)
 		}
 	}
 	_ = m.group.Close()
@@ -177,16 +203,16 @@ func (m *member) close() {
 	}
 }
 
-// closed tells the publisher how far a range is closed; 0 before the host is there.
-func (m *member) closed(id rhumb.RangeID, upTo rhumb.Seq) rhumb.Timestamp {
-	if h := m.ranges(); h != nil {
+// closedUpTo returns the timestamp up to which a range is closed, or 0 before the host is open.
+func (m *member) closedUpTo(id rhumb.RangeID, upTo rhumb.Seq) rhumb.Timestamp {
+	if h := m.hostIfReady(); h != nil {
 		return h.Closed(id, upTo)
 	}
 	return 0
 }
 
-// history gives how long a table keeps superseded versions.
-func (m *member) history(id rhumb.TableID) (time.Duration, bool) {
+// tableHistory returns how long a table keeps superseded versions.
+func (m *member) tableHistory(id rhumb.TableID) (time.Duration, bool) {
 	t, ok := m.group.State().Table(id)
 	if !ok {
 		return 0, false
@@ -194,8 +220,8 @@ func (m *member) history(id rhumb.TableID) (time.Duration, bool) {
 	return t.History, true
 }
 
-// settings gives the class of a range.
-func (m *member) settings(id rhumb.RangeID) (rhumb.ClassSettings, bool) {
+// rangeSettings returns the settings of the class of a range.
+func (m *member) rangeSettings(id rhumb.RangeID) (rhumb.ClassSettings, bool) {
 	st := m.group.State()
 	r, ok := st.Range(id)
 	if !ok {
@@ -208,8 +234,8 @@ func (m *member) settings(id rhumb.RangeID) (rhumb.ClassSettings, bool) {
 	return c.Settings, true
 }
 
-// follow brings every change of the metadata to the host and to the network.
-func (m *member) follow() {
+// followMetadata applies every change of the metadata to the host and to the network.
+func (m *member) followMetadata() {
 	watch := m.group.Watch()
 	defer watch.Close()
 	for {
@@ -217,28 +243,36 @@ func (m *member) follow() {
 		if err != nil {
 			return
 		}
-		m.tell(u)
+		m.applyUpdate(u)
 	}
 }
 
-func (m *member) tell(u raftmeta.Update) {
+// applyUpdate applies one change of the metadata.
+func (m *member) applyUpdate(u raftmeta.Update) {
 	st := u.State
 	if u.Full || len(u.Changes.Tables)+len(u.Changes.Ranges) > 0 {
 		m.publisher.CatalogChanged()
 	}
+	// New descriptors of nodes take effect before the ranges that name these nodes: a replica can
+	// send only to nodes that the network knows.
 	if u.Full || len(u.Changes.Nodes) > 0 {
-		m.n.sights.observe(time.Now(), st.Nodes())
-		m.network.SetPeers(m.n.whereabouts(st))
-		m.host.SetPeers(m.pairs(st))
+		m.n.sights.observeNodes(time.Now(), st.Nodes())
+		m.network.SetPeers(m.n.nodesByGossip(st))
+		m.host.SetPeers(m.leasePeers(st))
 		self, ok := st.Node(m.self.Node)
+		// With another boot in the catalog, a later life of this node is registered. This life is
+		// over either way.
 		if ok && (self.State == rhumb.NodeFenced || self.Boot != m.self.Boot) {
-			m.fenced.Do(func() { m.n.work.Go(func() { m.n.rebirth(m) }) })
+			// Not in this goroutine: beginNewLife closes the member, which waits for this
+			// goroutine.
+			m.fenced.Do(func() { m.n.work.Go(func() { m.n.beginNewLife(m) }) })
 		}
 	}
 	var ranges []*rhumb.Range
 	if u.Full {
 		ranges = slices.Collect(st.Ranges())
 	}
+	// Only changed ranges are passed on, because a node may hold thousands of them.
 	for _, id := range u.Changes.Ranges {
 		if r, ok := st.Range(id); ok {
 			ranges = append(ranges, r)
@@ -249,13 +283,16 @@ func (m *member) tell(u raftmeta.Update) {
 	}
 }
 
-// pairs says which nodes this one exchanges heartbeats with, and how patiently.
-func (m *member) pairs(st *catalog.State) []lease.PeerInfo {
+// leasePeers returns the nodes with which this node exchanges heartbeats, and the timing of each
+// pair.
+func (m *member) leasePeers(st *catalog.State) []lease.PeerInfo {
 	var out []lease.PeerInfo
 	for d := range st.Nodes() {
 		if d.ID == m.self.Node {
 			continue
 		}
+		// A fenced node gets no heartbeats, but it stays in the list: its grants may not be over
+		// yet.
 		if d.State == rhumb.NodeFenced {
 			out = append(out, lease.PeerInfo{ID: d.ID, Absent: true})
 			continue
@@ -269,9 +306,9 @@ func (m *member) pairs(st *catalog.State) []lease.PeerInfo {
 	return out
 }
 
-// suspect notes whom the leases suspect, in the lives that they have now: what is reported later must not be held against
-// a life that begins meanwhile.
-func (m *member) suspect(nodes []rhumb.NodeID) {
+// setSuspects records the nodes that the leases suspect, together with their current lives. A
+// suspicion that is reported later must not count against a life that begins in the meantime.
+func (m *member) setSuspects(nodes []rhumb.NodeID) {
 	st := m.group.State()
 	suspects := make([]place.Suspect, 0, len(nodes))
 	for _, id := range nodes {
@@ -282,20 +319,22 @@ func (m *member) suspect(nodes []rhumb.NodeID) {
 	m.suspectsMu.Lock()
 	m.suspects = suspects
 	m.suspectsMu.Unlock()
-	m.tellLeader()
+	m.triggerReport()
 }
 
-// tellLeader has the next report made at once.
-func (m *member) tellLeader() {
+// triggerReport makes the report loop send a report at once.
+func (m *member) triggerReport() {
+	// One token is enough: the report is built from the newest state when the loop takes the token.
 	select {
 	case m.suspected <- struct{}{}:
 	default:
 	}
 }
 
-// report sends the metadata leader whom this node suspects and whether it is fit, and repeats it while there is anything to
-// report.
-func (m *member) report() {
+// reportLoop reports to the metadata leader which nodes this node suspects and whether it is fit.
+// It sends each change at once, and repeats a report with contents until nothing is left to report:
+// the leader forgets reports after place.ReportKeep.
+func (m *member) reportLoop() {
 	t := time.NewTicker(reportInterval)
 	defer t.Stop()
 	for {
@@ -308,29 +347,33 @@ func (m *member) report() {
 		case <-t.C:
 		}
 		m.suspectsMu.Lock()
+		// setSuspects replaces the slice and never changes it, so the report may share it.
 		r := place.Report{From: m.self.Node, Boot: m.self.Boot, Suspects: m.suspects, Unfit: m.host.Unfit() != ""}
 		m.suspectsMu.Unlock()
+		// A change is reported even if nothing is left to report: it clears the report before.
 		if !changed && len(r.Suspects) == 0 && !r.Unfit {
 			continue
 		}
+		// A report that takes longer than the interval is superseded by the next.
 		ctx, cancel := context.WithTimeout(m.ctx, reportInterval)
 		if err := m.group.Report(ctx, r); err != nil {
-			m.n.cfg.Logger.Debug("suspicions were not reported", "err", err)
+			m.n.cfg.Logger.Debug("cannot report suspicions", "err", err)
 		}
 		cancel()
 	}
 }
 
-// watchClock drops all leases when the machine was stopped without its clock noticing.
+// watchClock drops all leases after the machine was suspended without the monotonic clock noticing:
+// leases last in real time (docs/replication.md#assumptions).
 func (m *member) watchClock() {
 	var w hlc.Watchdog
 	w.Watch(m.ctx, func(disagree time.Duration) {
-		m.n.cfg.Logger.Warn("monotonic and wall clock disagree: all leases are dropped", "by", disagree)
+		m.n.cfg.Logger.Warn("monotonic and wall clock disagree; all leases are dropped", "by", disagree)
 		m.host.Leases().DropHeld()
 	})
 }
 
-// DataBytes gives the size of a range's data on this node.
+// DataBytes returns the size of the data of a range on this node.
 func (m *member) DataBytes(id rhumb.RangeID) int64 {
 	if m.host == nil {
 		return 0
@@ -338,16 +381,18 @@ func (m *member) DataBytes(id rhumb.RangeID) int64 {
 	return m.host.DataBytes(id)
 }
 
-// Change brings what a replica wants to the metadata group.
+// Change proposes a change of the metadata for a replica, and calls done with the result. The
+// proposal runs in a goroutine of its own because the caller is a pass of the host.
 func (m *member) Change(p replica.MetaProposal, done func(error)) {
 	m.work.Go(func() {
 		ctx, cancel := context.WithTimeout(m.ctx, host.MetaTimeout)
 		defer cancel()
-		done(m.change(ctx, p))
+		done(m.proposeChange(ctx, p))
 	})
 }
 
-func (m *member) change(ctx context.Context, p replica.MetaProposal) error {
+// proposeChange proposes a change and waits for its result.
+func (m *member) proposeChange(ctx context.Context, p replica.MetaProposal) error {
 	res, err := m.group.Propose(ctx, host.Command(m.self.Node, p))
 	if err != nil {
 		return err
@@ -355,44 +400,49 @@ func (m *member) change(ctx context.Context, p replica.MetaProposal) error {
 	return res.Err()
 }
 
-// ConfirmPrimary asks the metadata group whether this node is still primary (rule F).
+// ConfirmPrimary asks the metadata group whether this node is still primary in an epoch (rule F).
 func (m *member) ConfirmPrimary(ctx context.Context, id rhumb.RangeID, e rhumb.Epoch) (bool, error) {
 	st, err := m.group.Linearize(ctx)
 	if err != nil {
 		return false, err
 	}
+	// The state contains everything that was decided before the call. If another primary had been
+	// elected and had served a write before this read arrived, it would be named here.
 	r, ok := st.Range(id)
 	return ok && r.Primary == m.self.Node && r.Epoch == e, nil
 }
 
-// Verify refuses a node that metadata does not know in that life.
+// Verify rejects a node that is not registered in the given life.
 func (m *member) Verify(id rhumb.NodeIdentity) error {
 	const op rhumb.Op = "node.Verify"
 	d, ok := m.group.State().Node(id.Node)
 	switch {
+	// This copy of the metadata may lag behind the registration of the peer, so the peer may retry.
 	case !ok || d.Store == id.Store && d.Boot < id.Boot:
-		return rhumb.Ef(op, rhumb.Unavailable, "this node has not heard yet that node %s registered with boot %d; retry", id.Node, id.Boot)
+		return rhumb.Ef(op, rhumb.Unavailable, "this node has not learned yet that node %s registered with boot %d; retry", id.Node, id.Boot)
 	case d.Identity() != id:
 		return rhumb.Ef(op, rhumb.WrongCluster, "node %s is registered with store %s and boot %d, not with store %s and boot %d", id.Node, d.Store, d.Boot, id.Store, id.Boot)
 	}
 	return nil
 }
 
-// Replication, Heartbeat and Connected pass on what peers send. What comes before the host is there is dropped.
+// Replication passes messages of peers to the host. Before the host is open, they are dropped:
+// replicas repeat them.
 func (m *member) Replication(from rhumb.NodeID, msgs []replica.Message) {
-	if h := m.ranges(); h != nil {
+	if h := m.hostIfReady(); h != nil {
 		h.Receive(from, msgs)
 	}
 }
 
-// Heartbeat passes a lease frame on.
+// Heartbeat passes a lease frame to the host, or drops it.
 func (m *member) Heartbeat(from rhumb.NodeIdentity, f *lease.Frame) {
-	if h := m.ranges(); h != nil {
+	if h := m.hostIfReady(); h != nil {
 		h.Leases().Receive(from, f)
 	}
 }
 
-// Connected tells replicas that a peer can be reached, or cannot. It waits for the host, which would not know otherwise.
+// Connected informs the host whether messages to a peer get through. It waits for the host, because
+// a connection is announced only once: a host that missed it would consider the peer unreachable.
 func (m *member) Connected(id rhumb.NodeID, connected bool) {
 	select {
 	case <-m.hostReady:
@@ -401,8 +451,8 @@ func (m *member) Connected(id rhumb.NodeID, connected bool) {
 	}
 }
 
-// ranges gives the host once it is there.
-func (m *member) ranges() *host.Host {
+// hostIfReady returns the host, or nil before it is open.
+func (m *member) hostIfReady() *host.Host {
 	select {
 	case <-m.hostReady:
 		return m.host
@@ -411,34 +461,35 @@ func (m *member) ranges() *host.Host {
 	}
 }
 
-// Raft passes messages of the metadata group on.
+// Raft passes messages to the metadata group.
 func (m *member) Raft(from rhumb.NodeID, _ uint32, msgs [][]byte) {
 	for _, b := range msgs {
 		if err := m.group.Step(from, b); err != nil {
-			m.n.cfg.Logger.Debug("metadata message refused", "from", from, "err", err)
+			m.n.cfg.Logger.Debug("metadata message rejected", "from", from, "err", err)
 		}
 	}
 }
 
-// Metadata answers a request of the metadata group.
+// Metadata answers a request for the metadata group.
 func (m *member) Metadata(ctx context.Context, from rhumb.NodeID, _ uint32, request []byte) ([]byte, error) {
 	return m.group.Handle(ctx, from, request)
 }
 
-// Forward answers a client's request that another node passed on.
+// Forward answers a request of a client that another node forwarded.
 func (m *member) Forward(ctx context.Context, q *rhumbpb.Request) *rhumbpb.Response {
 	select {
 	case <-m.hostReady:
 		return m.kv.Answer(ctx, q)
 	default:
+		// Unavailable is certain: nothing was applied, and the sender may retry.
 		err := rhumb.E("node.Forward", rhumb.Unavailable, "the node is joining its cluster; retry")
 		return &rhumbpb.Response{Id: q.Id, Error: api.EncodeError(err, api.Hint{})}
 	}
 }
 
-// DescribeReplica tells how this node's replica of a range stands.
+// DescribeReplica describes this node's replica of a range.
 func (m *member) DescribeReplica(ctx context.Context, id rhumb.RangeID) (*rhumbpb.DescribeReplicaResponse, error) {
-	h := m.ranges()
+	h := m.hostIfReady()
 	if h == nil {
 		return nil, rhumb.E("node.DescribeReplica", rhumb.Unavailable, "the node is joining its cluster; retry")
 	}
@@ -454,6 +505,8 @@ func (m *member) DescribeReplica(ctx context.Context, id rhumb.RangeID) (*rhumbp
 		},
 		SizeBytes: s.Size.Data, Behind: map[uint32]string{},
 	}
+	// An elected replica that waits for rule P is not quarantined, but an operator asks for the
+	// same reason: why the range does not serve.
 	if resp.Status.Reason == "" {
 		resp.Status.Reason = s.Preparing
 	}
@@ -465,19 +518,20 @@ func (m *member) DescribeReplica(ctx context.Context, id rhumb.RangeID) (*rhumbp
 	return resp, nil
 }
 
-// DiscardReplica drops this node's damaged copy of a range.
+// DiscardReplica discards this node's damaged copy of a range.
 func (m *member) DiscardReplica(ctx context.Context, id rhumb.RangeID, acceptLoss bool) error {
-	h := m.ranges()
+	h := m.hostIfReady()
 	if h == nil {
 		return rhumb.E("node.DiscardReplica", rhumb.Unavailable, "the node is joining its cluster; retry")
 	}
 	return h.Discard(ctx, id, acceptLoss)
 }
 
-// transport carries the metadata group's messages over the network.
+// transport implements raftmeta.Transport on the network.
 type transport struct{ network *peer.Network }
 
 func (t transport) Send(to rhumb.NodeID, group raftmeta.GroupID, msgs [][]byte) {
+	// The group reuses its buffers after Send returns, and the network keeps messages in a queue.
 	copies := make([][]byte, len(msgs))
 	for i, b := range msgs {
 		copies[i] = slices.Clone(b)
@@ -489,13 +543,13 @@ func (t transport) Forward(ctx context.Context, to rhumb.NodeID, group raftmeta.
 	return t.network.Metadata(ctx, to, uint32(group), request)
 }
 
-// registryCollector makes a registry a part of another.
+// registryCollector registers all metrics of a registry in another registry.
 type registryCollector struct{ r *prometheus.Registry }
 
 func (c registryCollector) Describe(ch chan<- *prometheus.Desc) { c.r.Describe(ch) }
 func (c registryCollector) Collect(ch chan<- prometheus.Metric) { c.r.Collect(ch) }
 
-// publishConfig says how the node publishes its image in one life.
+// publishConfig configures the image of the node in one life.
 func (n *Node) publishConfig(m *member) publish.Config {
 	s := n.cfg.Snapshot
 	image := snapshot.Config{Budget: s.Budget, OverdueMax: s.OverdueMax, Leash: s.Leash, GroupReadable: s.GroupReadable}
@@ -504,7 +558,9 @@ func (n *Node) publishConfig(m *member) publish.Config {
 	}
 	return publish.Config{
 		Root: s.Dir, Cluster: m.cluster, Node: m.self.Node, Policy: s.Policy, Image: image, Engine: n.engine,
+		// Entries that the publisher holds are part of the memory for recent entries, but a larger
+		// node does not need proportionally more of them.
 		HeldBytes: int(min(n.budgets.parts.Recent, 32<<20)),
-		State:     m.group.State, Closed: m.closed, Logger: n.cfg.Logger, Registerer: n.metrics,
+		State:     m.group.State, Closed: m.closedUpTo, Logger: n.cfg.Logger, Registerer: n.metrics,
 	}
 }

@@ -25,19 +25,20 @@ import (
 
 // Timeouts of a node's life.
 const (
-	// stopTimeout bounds how long Close waits for requests under way.
+	// stopTimeout bounds the time that Close waits for requests in progress.
 	stopTimeout = 300 * time.Millisecond
-	// seekInterval is how often a node without a cluster looks for one.
+	// seekInterval is the interval at which a node without a cluster looks for one.
 	seekInterval = 200 * time.Millisecond
-	// strangersPatience is how long a node that meets only nodes of another cluster waits for one of its own.
+	// strangersPatience is the time that a node waits for members of its own cluster while it meets
+	// only nodes of another one. Gossip may hear of the others first.
 	strangersPatience = 3 * time.Second
-	// twinTimeout bounds the question whether another process takes part as this node.
+	// twinTimeout bounds the question whether another process acts as this node.
 	twinTimeout = time.Second
 	// registerTimeout bounds one attempt to register.
 	registerTimeout = 3 * time.Second
 )
 
-// Node is one running node.
+// Node is a running node. Fields that change are atomic or guarded by entering.
 type Node struct {
 	cfg     Config
 	engine  *storage.Engine
@@ -53,27 +54,33 @@ type Node struct {
 	bound   bound
 	budgets budgets
 
-	member atomic.Pointer[member] // nil before the node takes part in its cluster
+	// member is nil before the node takes part in its cluster.
+	member atomic.Pointer[member]
 	sights sights
-	// recovered counts ranges whose loss an operator accepted through this node.
+	// recovered counts ranges whose data loss an operator accepted through this node.
 	recovered prometheus.Counter
-	entrant   atomic.Pointer[member] // while the node registers: its copy of the metadata can be read
-	obstacle  atomic.Pointer[string] // why the node is not in its cluster yet
-	draining  atomic.Bool
-	entering  sync.Mutex   // held while the node becomes, or ceases to be, a member
-	life      storage.Life // the present life; guarded by entering
-	rebirths  rebirths     // guarded by entering
-	closing   sync.Once
+	// entrant is the member that registers; only its copy of the metadata may be used.
+	entrant atomic.Pointer[member]
+	// obstacle is the reason why the node is not in its cluster yet.
+	obstacle atomic.Pointer[string]
+	draining atomic.Bool
+	// entering is held while the node becomes a member or ceases to be one, so that Init, the
+	// search for a cluster, a new life and Close exclude each other.
+	entering sync.Mutex
+	life     storage.Life // the current life; guarded by entering
+	rebirths rebirths     // guarded by entering
+	closing  sync.Once
 
 	ctx    context.Context
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 }
 
-// bound is where a node listens.
+// bound holds the addresses that a node listens on.
 type bound struct{ addr, heartbeat, admin string }
 
-// Start opens the stores, listens, and begins to look for its cluster. It does not wait for it: Ready tells.
+// Start opens the stores, listens, and starts to look for the cluster. It does not wait until the
+// node is in its cluster; AwaitReady does.
 func Start(cfg Config) (*Node, error) {
 	const op rhumb.Op = "node.Start"
 	cfg.SetDefaults()
@@ -81,25 +88,28 @@ func Start(cfg Config) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{cfg: cfg, metrics: prometheus.NewRegistry(), started: time.Now(), kv: &server.Service{}, peers: &peer.Service{}, recovered: newRecovered()}
+	// SetDefaults cannot set Fatal, because its default logs through n.
 	if n.cfg.Fatal == nil {
-		n.cfg.Fatal = n.exit
+		n.cfg.Fatal = n.exitProcess
 	}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
-	if err := n.open(); err != nil {
+	if err := n.openNode(); err != nil {
 		n.Close()
 		return nil, rhumb.Wrap(op, err)
 	}
-	n.work.Go(n.live)
+	n.work.Go(n.findCluster)
 	return n, nil
 }
 
-// exit is the default end of a node that cannot go on.
-func (n *Node) exit(err error) {
-	n.cfg.Logger.Error("the node cannot go on and stops", "err", err)
+// exitProcess is the default of Config.Fatal.
+func (n *Node) exitProcess(err error) {
+	n.cfg.Logger.Error("the node cannot continue and stops", "err", err)
 	os.Exit(1)
 }
 
-func (n *Node) open() (err error) {
+// openNode opens the stores, the clock, the ports and gossip. After an error the caller calls
+// Close, which closes the opened parts.
+func (n *Node) openNode() (err error) {
 	parts, err := n.cfg.Memory()
 	if err != nil {
 		return err
@@ -112,6 +122,7 @@ func (n *Node) open() (err error) {
 	if err != nil {
 		return err
 	}
+	// The clock starts above the ceiling on disk: every timestamp of earlier lives is below it.
 	ceiling, err := n.engine.HLCCeiling()
 	if err != nil {
 		return err
@@ -120,38 +131,43 @@ func (n *Node) open() (err error) {
 		return err
 	}
 	n.work.Go(func() {
-		_ = n.clock.Run(n.ctx, func(err error) { n.cfg.Logger.Warn("the clock's ceiling was not made durable", "err", err) })
+		_ = n.clock.Run(n.ctx, func(err error) { n.cfg.Logger.Warn("cannot store the clock ceiling", "err", err) })
 	})
 	n.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	n.metrics.MustRegister(n.engine.Collectors()...)
-	n.metrics.MustRegister(n.budgets.collector(), n.recovered, newWithheld(n.cfg.WAN))
+	n.metrics.MustRegister(n.budgets.newCollector(), n.recovered, newWithheld(n.cfg.WAN))
 	if n.cfg.WAN != nil {
 		n.work.Go(func() {
-			n.cfg.WAN.Watch(n.ctx, func(err error) { n.cfg.Logger.Warn("the latency file stays as it was", "err", err) })
+			n.cfg.WAN.Watch(n.ctx, func(err error) {
+				n.cfg.Logger.Warn("cannot reload the latency file; its former content remains in effect", "err", err)
+			})
 		})
 	}
-	ports, err := n.listen()
+	// The ports are opened before gossip starts, because gossip announces their addresses: with
+	// port 0 the addresses are known only now.
+	ports, err := n.openPorts()
 	if err != nil {
 		return err
 	}
 	n.gossip, err = peer.StartGossip(peer.GossipConfig{
-		Name: n.engine.Identity().Store.String(), Addr: n.cfg.GossipAddr, WAN: n.cfg.WAN, From: n.cfg.place(), Logger: n.cfg.Logger,
-	}, n.label())
+		Name: n.engine.Identity().Store.String(), Addr: n.cfg.GossipAddr, WAN: n.cfg.WAN, From: n.cfg.wanPlace(), Logger: n.cfg.Logger,
+	}, n.gossipLabel())
 	if err != nil {
 		ports.close()
 		return err
 	}
-	n.serve(ports) // handlers ask gossip: whoever connected before waits until here
+	// Handlers use gossip. A client that connects earlier waits until here.
+	n.servePorts(ports)
 	return nil
 }
 
-// label is what the node says of itself in gossip.
-func (n *Node) label() peer.Member {
+// gossipLabel returns the label that gossip spreads about this node.
+func (n *Node) gossipLabel() peer.Member {
 	id := n.engine.Identity()
 	return peer.Member{Cluster: id.Cluster, Node: id.Node, Boot: id.Boot, Region: n.cfg.Region, Addr: n.bound.addr}
 }
 
-// ports are what a node listens on, but for gossip.
+// ports holds the listeners of a node, except that of gossip.
 type ports struct{ main, beats, admin net.Listener }
 
 func (p ports) close() {
@@ -162,13 +178,13 @@ func (p ports) close() {
 	}
 }
 
-// listen opens the four ports but gossip's.
-func (n *Node) listen() (p ports, err error) {
-	if p.main, err = listen("clients and peers", n.cfg.Addr); err == nil {
-		p.beats, err = listen("heartbeats", n.cfg.HeartbeatAddr)
+// openPorts opens all ports except that of gossip.
+func (n *Node) openPorts() (p ports, err error) {
+	if p.main, err = listenOn("clients and peers", n.cfg.Addr); err == nil {
+		p.beats, err = listenOn("heartbeats", n.cfg.HeartbeatAddr)
 	}
 	if err == nil {
-		p.admin, err = listen("operators", n.cfg.AdminAddr)
+		p.admin, err = listenOn("operators", n.cfg.AdminAddr)
 	}
 	if err != nil {
 		p.close()
@@ -178,10 +194,15 @@ func (n *Node) listen() (p ports, err error) {
 	return p, nil
 }
 
-// serve serves the ports that listen opened.
-func (n *Node) serve(p ports) {
-	options := append(api.ServerOptions(n.budgets.parts.Streams/streamsUsual), grpc.WaitForHandlers(true)) // the stores are closed after the last of them
+// servePorts serves the ports that openPorts opened.
+func (n *Node) servePorts(p ports) {
+	// With WaitForHandlers, Stop returns after the last handler: Close then closes the stores,
+	// which handlers use.
+	options := append(api.ServerOptions(n.budgets.parts.Streams/streamsUsual), grpc.WaitForHandlers(true))
 	all, only := grpc.NewServer(append(options, server.LimitStreams(n.budgets.streams))...), grpc.NewServer(options...)
+	// The main port serves peers as well, because replication, Raft and requests of peers arrive
+	// there. The other server is for heartbeats. Both offer the whole service: which stream a peer
+	// opens where is the choice of the peer.
 	n.kv.Register(all)
 	n.peers.Register(all)
 	n.peers.Register(only)
@@ -193,30 +214,31 @@ func (n *Node) serve(p ports) {
 	n.work.Go(func() { _ = n.admin.Serve(p.admin) })
 }
 
-func listen(what, addr string) (net.Listener, error) {
+// listenOn opens one port. The purpose appears in the error.
+func listenOn(what, addr string) (net.Listener, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
-		return nil, rhumb.Ef("node.listen", rhumb.Unavailable, "cannot listen for %s on %s: %v; is another node using the address?", what, addr, err)
+		return nil, rhumb.Ef("node.listen", rhumb.Unavailable, "cannot listen on %s for %s: %v; check whether another node uses the address", addr, what, err)
 	}
 	return l, nil
 }
 
-// Addr, AdminAddr and GossipAddr tell where the node listens.
+// Addr returns the address for clients and peers.
 func (n *Node) Addr() string { return n.bound.addr }
 
-// AdminAddr is where the node answers HTTP.
+// AdminAddr returns the address for HTTP requests of operators.
 func (n *Node) AdminAddr() string { return n.bound.admin }
 
-// GossipAddr is what other nodes give to join this one.
+// GossipAddr returns the address that other nodes pass to Config.Join.
 func (n *Node) GossipAddr() string { return n.gossip.Addr() }
 
-// Identity tells who the node is.
+// Identity returns the identity of the node.
 func (n *Node) Identity() storage.Identity { return n.engine.Identity() }
 
-// Live is nil while the process should be left alone.
+// Live returns nil unless the process should be restarted.
 func (n *Node) Live() error { return n.ctx.Err() }
 
-// Ready is nil while the node should get traffic.
+// Ready returns nil if the node should receive traffic, and otherwise the reason.
 func (n *Node) Ready() error {
 	const op rhumb.Op = "node.Ready"
 	id, m := n.engine.Identity(), n.member.Load()
@@ -228,41 +250,43 @@ func (n *Node) Ready() error {
 	case id.Cluster.IsZero() && len(n.cfg.Join) == 0:
 		return rhumb.E(op, rhumb.Unavailable, "the node belongs to no cluster; run rhumb init on one node, or start it with --join")
 	case id.Cluster.IsZero():
-		return rhumb.Ef(op, rhumb.Unavailable, "the node waits to join a cluster through %s: %s", strings.Join(n.cfg.Join, ", "), n.hindrance())
+		return rhumb.Ef(op, rhumb.Unavailable, "the node is waiting to join a cluster through %s: %s", strings.Join(n.cfg.Join, ", "), n.obstacleText())
 	case m == nil:
-		return rhumb.Ef(op, rhumb.Unavailable, "node %s is joining its cluster, %s: %s", id.Node, id.Cluster, n.hindrance())
+		return rhumb.Ef(op, rhumb.Unavailable, "node %s is joining its cluster, %s: %s", id.Node, id.Cluster, n.obstacleText())
 	}
+	// An operator may drain this node through another node. Then only the catalog knows.
 	if d, ok := m.group.State().Node(m.self.Node); ok && d.State == rhumb.NodeDraining {
 		return rhumb.E(op, rhumb.Unavailable, "the node is draining; rhumb node drain --undo lets it take part again")
 	}
 	return nil
 }
 
-// hindrance returns why the node is not in its cluster yet.
-func (n *Node) hindrance() string {
+// obstacleText returns the reason why the node is not in its cluster yet.
+func (n *Node) obstacleText() string {
 	if why := n.obstacle.Load(); why != nil {
 		return *why
 	}
-	return "it has only begun"
+	return "it has just started"
 }
 
-// hinder keeps why the node is not in its cluster yet, and logs it once.
-func (n *Node) hinder(why string) {
+// setObstacle records the reason why the node is not in its cluster yet, and logs it if it changed:
+// the node retries several times per second.
+func (n *Node) setObstacle(why string) {
 	if old := n.obstacle.Swap(&why); old == nil || *old != why {
-		n.cfg.Logger.Warn("the node is not in its cluster yet; trying on", "why", why)
+		n.cfg.Logger.Warn("the node is not in its cluster yet; it keeps trying", "why", why)
 	}
 }
 
-// present returns the member that the node is or is becoming; nil when it is neither. Of a member that the node is becoming,
-// only the copy of the metadata may be read.
-func (n *Node) present() *member {
+// currentMember returns the member that the node is or is becoming, or nil. If the node is still
+// becoming the member, only the copy of the metadata may be used.
+func (n *Node) currentMember() *member {
 	if m := n.member.Load(); m != nil {
 		return m
 	}
 	return n.entrant.Load()
 }
 
-// AwaitReady waits until Ready is nil.
+// AwaitReady waits until Ready returns nil.
 func (n *Node) AwaitReady(ctx context.Context) error {
 	for n.Ready() != nil {
 		select {
@@ -274,9 +298,11 @@ func (n *Node) AwaitReady(ctx context.Context) error {
 	return nil
 }
 
-// Drain gives up all primaries that other nodes can take and the lead of the metadata group, for at most
-// Config.DrainTimeout. The node still answers; /readyz says that it should not be asked.
+// Drain moves all primaries that other nodes can take, and the lead of the metadata group, for at
+// most Config.DrainTimeout. The node still answers requests; /readyz reports that it should not
+// receive them.
 func (n *Node) Drain(ctx context.Context) error {
+	// Set before primaries move, so that /readyz keeps new clients away from the beginning.
 	n.draining.Store(true)
 	m := n.member.Load()
 	if m == nil {
@@ -286,20 +312,26 @@ func (n *Node) Drain(ctx context.Context) error {
 	defer cancel()
 	left, err := m.admin.Drain(ctx, m.self.Node, false)
 	if left > 0 {
-		n.cfg.Logger.Warn("drained, but no other node can take all primaries", "left", left)
+		n.cfg.Logger.Warn("drained, but no other node can take some of the primaries", "left", left)
 	}
+	// The lead of the metadata group moves even if some primaries cannot.
 	return errors.Join(err, m.group.StepAside(ctx))
 }
 
-// Close stops the node. What was acknowledged is on disk. A second Close does nothing.
+// Close stops the node. Acknowledged writes are on disk. A second Close does nothing.
 func (n *Node) Close() { n.closing.Do(n.close) }
 
+// close stops the parts in the reverse order of their dependencies: nothing arrives after the
+// servers have stopped, the member stops before the stores that it uses, and the stores close last.
 func (n *Node) close() {
+	// Cancelled first: searches, watches and retries hold entering or belong to n.work.
 	n.cancel()
 	if n.gossip != nil {
 		_ = n.gossip.Close()
 	}
 	n.stopServers()
+	// A start, an Init or a new life in progress holds entering. Each of them ends soon, because
+	// the context is cancelled, and none begins after this.
 	n.entering.Lock()
 	if m := n.member.Swap(nil); m != nil {
 		m.close()
@@ -311,8 +343,8 @@ func (n *Node) close() {
 	}
 }
 
-// stopServers lets requests under way finish for a while. What takes longer is broken off, and for RPCs it waits until they
-// have noticed.
+// stopServers waits stopTimeout for requests in progress and then cancels them. It returns
+// once all handlers of RPCs have returned.
 func (n *Node) stopServers() {
 	var wait sync.WaitGroup
 	if n.admin != nil {
@@ -325,6 +357,7 @@ func (n *Node) stopServers() {
 		})
 	}
 	for _, s := range n.servers {
+		// Stop cancels the handlers that GracefulStop waits for; GracefulStop then returns.
 		wait.Go(func() {
 			late := time.AfterFunc(stopTimeout, s.Stop)
 			defer late.Stop()

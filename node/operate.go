@@ -13,25 +13,27 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
-// The methods below are what the Cluster service asks of a node (server.Node).
+// Node implements server.Node with the methods below, for the Cluster service.
 var _ server.Node = (*Node)(nil)
 
-// joined gives the node's part in its cluster, or Unavailable.
-func (n *Node) joined() (*member, error) {
+// requireMember returns the member, or an error of kind Unavailable that says why there is none.
+func (n *Node) requireMember() (*member, error) {
 	if m := n.member.Load(); m != nil {
 		return m, nil
 	}
 	if err := n.Ready(); err != nil {
 		return nil, err
 	}
+	// The node became a member after the first check.
 	return nil, rhumb.E("node.joined", rhumb.Unavailable, "the node is joining its cluster; retry")
 }
 
-// Ping tells who the node is, from memory.
+// Ping returns the identity and readiness of the node from memory, without asking another node.
 func (n *Node) Ping() server.Info {
 	i := server.Info{Region: n.cfg.Region, Ready: n.Ready(), Time: n.clock.Read(), Uptime: time.Since(n.started)}
-	if m := n.present(); m != nil {
+	if m := n.currentMember(); m != nil {
 		i.Cluster = m.cluster
+		// Before the registration the catalog does not contain this node.
 		if d, ok := m.group.State().Node(m.self.Node); ok {
 			i.Node = *d
 		}
@@ -39,13 +41,16 @@ func (n *Node) Ping() server.Info {
 	return i
 }
 
-// summaryTimeout bounds how long a count of the replicas may take, so that a busy node still says how else it stands.
+// summaryTimeout bounds each of the questions to the metadata group and to the replicas, so that
+// Info of a busy node still returns the rest.
 const summaryTimeout = time.Second
 
-// Info tells how the node stands.
+// Info returns the state of the node.
 func (n *Node) Info(ctx context.Context) server.Info {
 	i := n.Ping()
-	if m := n.present(); m != nil {
+	// Also for a node that cannot register: the state of its metadata group is what an operator
+	// needs.
+	if m := n.currentMember(); m != nil {
 		i.Leader, _ = m.group.Leader()
 		ctx, cancel := context.WithTimeout(ctx, summaryTimeout)
 		if s, err := m.group.Status(ctx); err == nil {
@@ -59,6 +64,7 @@ func (n *Node) Info(ctx context.Context) server.Info {
 		defer cancel()
 		i.Unfit = m.host.Unfit()
 		if count, err := m.host.Summary(ctx); err == nil {
+			// Counts of replicas on this node, not of ranges in the cluster.
 			for state, c := range count {
 				i.Ranges += c
 				if state == replica.Primary {
@@ -66,9 +72,10 @@ func (n *Node) Info(ctx context.Context) server.Info {
 				}
 			}
 		}
-		i.Troubles, _ = m.host.Troubles(ctx) // one that does not answer in time shows in Ranges, too
+		// If the replicas do not answer in time, Ranges shows it too.
+		i.Troubles, _ = m.host.Troubles(ctx)
 	}
-	i.Sights = n.sights.list(time.Now())
+	i.Sights = n.sights.listSights(time.Now())
 	for _, s := range n.engine.Stores() {
 		info := server.StoreInfo{Dir: s.Dir(), Store: s.Identity().Store, Refuses: s.Writable()}
 		if u, err := s.Usage(); err == nil {
@@ -83,43 +90,44 @@ func (n *Node) Info(ctx context.Context) server.Info {
 	return i
 }
 
-// State gives the newest catalog of this node, or nil before there is one. A node that cannot register, as when its metadata
-// group has no leader, gives the copy that it has.
+// State returns the newest catalog of this node, or nil before there is one. A node that cannot
+// register, for example because its metadata group has no leader, returns the copy that it has.
 func (n *Node) State() *catalog.State {
-	if m := n.present(); m != nil {
+	if m := n.currentMember(); m != nil {
 		return m.group.State()
 	}
 	return nil
 }
 
-// Linearize gives a catalog that has all that was decided before the call.
+// Linearize returns a catalog that includes everything decided before the call.
 func (n *Node) Linearize(ctx context.Context) (*catalog.State, error) {
-	m, err := n.joined()
+	m, err := n.requireMember()
 	if err != nil {
 		return nil, err
 	}
 	return m.group.Linearize(ctx)
 }
 
-// Watch follows the catalog.
+// Watch returns a watch on the catalog.
 func (n *Node) Watch() (*raftmeta.Watch, error) {
-	if m := n.present(); m != nil {
+	if m := n.currentMember(); m != nil {
 		return m.group.Watch(), nil
 	}
-	m, err := n.joined()
+	m, err := n.requireMember()
 	if err != nil {
 		return nil, err
 	}
 	return m.group.Watch(), nil
 }
 
-// Join registers another node.
+// Join registers another node and returns its identity, its region, and a catalog that contains it.
 func (n *Node) Join(ctx context.Context, cmd catalog.RegisterNode) (id rhumb.NodeIdentity, region rhumb.RegionID, st *catalog.State, err error) {
 	const op rhumb.Op = "node.Join"
-	m, err := n.joined()
+	m, err := n.requireMember()
 	if err != nil {
-		// The asker reports this error as its own hindrance. It leaves out the hindrance of this node: two nodes that ask each
-		// other would quote each other in an ever longer message.
+		// The other node reports this error as its own obstacle. The error leaves out the obstacle
+		// of this node: two nodes that ask each other would quote each other in an ever longer
+		// message.
 		if self := n.Identity(); !self.Cluster.IsZero() {
 			err = rhumb.Ef(op, rhumb.Unavailable, "node %s is not in the cluster yet either", self.Node)
 		}
@@ -135,30 +143,31 @@ func (n *Node) Join(ctx context.Context, cmd catalog.RegisterNode) (id rhumb.Nod
 	return rhumb.NodeIdentity{Node: res.Node, Store: cmd.Store, Boot: res.Life}, res.Region, m.group.State(), nil
 }
 
-// CreateTable makes a table.
+// CreateTable creates a table.
 func (n *Node) CreateTable(ctx context.Context, cmd catalog.CreateTable) (*rhumb.Table, *catalog.State, error) {
-	m, err := n.joined()
+	m, err := n.requireMember()
 	if err != nil {
 		return nil, nil, err
 	}
 	return m.admin.CreateTable(ctx, cmd)
 }
 
-// DrainNode makes a node of the cluster give up its primaries, or takes that back.
+// DrainNode moves the primaries of a node to other nodes, or undoes that.
 func (n *Node) DrainNode(ctx context.Context, id rhumb.NodeID, undo bool) (int, error) {
-	m, err := n.joined()
+	m, err := n.requireMember()
 	if err != nil {
 		return 0, err
 	}
 	return m.admin.Drain(ctx, id, undo)
 }
 
-// RangeInfo asks a node about its replica of a range.
+// RangeInfo asks a node for the state of its replica of a range.
 func (n *Node) RangeInfo(ctx context.Context, id rhumb.NodeID, r rhumb.RangeID) (server.RangeInfo, error) {
-	m, err := n.joined()
+	m, err := n.requireMember()
 	if err != nil {
 		return server.RangeInfo{}, err
 	}
+	// A question to this node itself needs no connection, and works while the network is down.
 	ask := m.DescribeReplica
 	if id != m.self.Node {
 		ask = func(ctx context.Context, r rhumb.RangeID) (*rhumbpb.DescribeReplicaResponse, error) {
@@ -180,9 +189,9 @@ func (n *Node) RangeInfo(ctx context.Context, id rhumb.NodeID, r rhumb.RangeID) 
 	return info, nil
 }
 
-// DiscardReplica makes a node drop its damaged copy of a range.
+// DiscardReplica makes a node discard its damaged copy of a range.
 func (n *Node) DiscardReplica(ctx context.Context, id rhumb.NodeID, r rhumb.RangeID, acceptLoss bool) error {
-	m, err := n.joined()
+	m, err := n.requireMember()
 	if err != nil {
 		return err
 	}
@@ -192,11 +201,11 @@ func (n *Node) DiscardReplica(ctx context.Context, id rhumb.NodeID, r rhumb.Rang
 	return m.network.DiscardReplica(ctx, id, &rhumbpb.DiscardReplicaRequest{Range: api.EncodeRangeID(r), Node: uint32(id), AcceptLoss: acceptLoss})
 }
 
-// RecoverRange lets a range go on from the copies that are left, without what only damaged copies, or those of nodes that are
-// gone, held.
+// RecoverRange makes a range available again from the remaining copies. Writes that
+// only damaged copies, or copies on lost nodes, hold.
 func (n *Node) RecoverRange(ctx context.Context, cmd catalog.RecoverRange) (*rhumb.Range, error) {
 	const op rhumb.Op = "node.RecoverRange"
-	m, err := n.joined()
+	m, err := n.requireMember()
 	if err != nil {
 		return nil, err
 	}
@@ -207,7 +216,9 @@ func (n *Node) RecoverRange(ctx context.Context, cmd catalog.RecoverRange) (*rhu
 	if err != nil {
 		return nil, rhumb.Wrap(op, err)
 	}
+	// Counted and logged as an error, although the command succeeded: acknowledged writes may be
+	// lost.
 	n.recovered.Inc()
-	n.cfg.Logger.Error("an operator has accepted the loss of data", "range", cmd.Range, "node", cmd.Node, "epoch", res.Range.Epoch, "in_sync", res.Range.InSync)
+	n.cfg.Logger.Error("an operator accepted the loss of data", "range", cmd.Range, "node", cmd.Node, "epoch", res.Range.Epoch, "in_sync", res.Range.InSync)
 	return res.Range, nil
 }

@@ -113,7 +113,7 @@ func TestOutsiderSaysWhy(t *testing.T) {
 	fresh, _ := startAt(t, t.TempDir(), "127.0.0.1:0", "127.0.0.1:1")
 	says(fresh, "none of [127.0.0.1:1] answers")
 	waiting, _ := startAt(t, t.TempDir(), "127.0.0.1:0", fresh.GossipAddr())
-	says(waiting, "belong to no cluster either; run rhumb init")
+	says(waiting, "no node that answers belongs to a cluster; run rhumb init")
 
 	// The copy of the catalog can be read all the same.
 	meta, err := clusterClient(t, alone).GetMetadata(t.Context(), &rhumbpb.GetMetadataRequest{})

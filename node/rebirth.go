@@ -3,20 +3,21 @@ package node
 import "time"
 
 const (
-	// rebirthPauseMin and rebirthPauseMax bound how long a node that was fenced waits before it begins a new life, if the last
-	// one was short.
+	// rebirthPauseMin and rebirthPauseMax bound the pause of a fenced node before its next life, if
+	// the last one was short.
 	rebirthPauseMin = time.Second
 	rebirthPauseMax = time.Minute
-	// lifeLong is how long a life must last for the next rebirth to be immediate again.
+	// lifeLong is the duration of a life after which the next one begins without a pause.
 	lifeLong = time.Minute
 )
 
-// rebirths spaces out the lives of a node. Without a pause, a node that is fenced again and again, because its disk stalls or
-// its link fails every few seconds, would disturb its ranges in each short life, and cost more than a node that is away.
+// rebirths spaces out the lives of a node. Without pauses, a node that is fenced repeatedly,
+// because its disk stalls or its link fails every few seconds, would disturb its ranges in each
+// short life and cost more than a node that stays away.
 type rebirths struct{ pause time.Duration }
 
-// next returns how long to wait after a life of that length.
-func (r *rebirths) next(lasted time.Duration) time.Duration {
+// nextPause returns the pause after a life of the given duration.
+func (r *rebirths) nextPause(lasted time.Duration) time.Duration {
 	switch {
 	case lasted >= lifeLong:
 		r.pause = 0

@@ -12,7 +12,7 @@ func TestRebirthsAreSpacedOut(t *testing.T) {
 	var r rebirths
 	var got []time.Duration
 	for range 9 {
-		got = append(got, r.next(1500*time.Millisecond))
+		got = append(got, r.nextPause(1500*time.Millisecond))
 	}
 	want := []time.Duration{1, 2, 4, 8, 16, 32, 60, 60, 60}
 	for i := range want {
@@ -21,10 +21,10 @@ func TestRebirthsAreSpacedOut(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("pauses %v, want %v", got, want)
 	}
-	if got := r.next(time.Hour); got != 0 {
+	if got := r.nextPause(time.Hour); got != 0 {
 		t.Errorf("after a long life: %v", got)
 	}
-	if got := r.next(time.Second); got != rebirthPauseMin {
+	if got := r.nextPause(time.Second); got != rebirthPauseMin {
 		t.Errorf("a short life after a long one: %v", got)
 	}
 }

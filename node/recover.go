@@ -9,20 +9,21 @@ import (
 	"github.com/rhumbdb/rhumb/storage"
 )
 
-// InspectMetadata reads the replica of the metadata in a stopped node's directories, and changes nothing of it.
+// InspectMetadata reads the metadata replica in the directories of a stopped node. It changes
+// nothing.
 func InspectMetadata(dirs []string) (raftmeta.Survivor, error) {
 	return onMetadata(dirs, raftmeta.Inspect)
 }
 
-// RecoverMetadata makes the replica of the metadata in a stopped node's directories the only voter of its group. See
-// raftmeta.Recover.
+// RecoverMetadata makes the metadata replica in the directories of a stopped node the only voter of
+// its group. See raftmeta.Recover.
 func RecoverMetadata(dirs []string) (raftmeta.Survivor, error) {
 	return onMetadata(dirs, func(kv raftmeta.KV, self rhumb.NodeID) (raftmeta.Survivor, error) {
 		return raftmeta.Recover(kv, self, time.Now())
 	})
 }
 
-// onMetadata opens a stopped node's stores for f.
+// onMetadata opens the stores of a stopped node and calls f with the metadata replica.
 func onMetadata(dirs []string, f func(raftmeta.KV, rhumb.NodeID) (raftmeta.Survivor, error)) (s raftmeta.Survivor, err error) {
 	engine, err := storage.OpenEngine(dirs, storage.Config{})
 	if err != nil {

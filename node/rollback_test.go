@@ -67,7 +67,7 @@ func TestFencingOutlivesRollback(t *testing.T) {
 				t.Fatal("two voters that do not know of the fencing answer a read")
 			}
 		}
-		m := first.present()
+		m := first.currentMember()
 		if m == nil {
 			return false
 		}

@@ -14,36 +14,39 @@ import (
 )
 
 const (
-	// livesWindow is the time over which the lives of a node are counted.
+	// livesWindow is the period over which the lives of a node are counted.
 	livesWindow = time.Minute
-	// birthsMax bounds the births that are remembered of one node.
+	// birthsMax bounds the births remembered per node.
 	birthsMax = 256
-	// loopLives is how many lives of a node within livesWindow are a loop.
+	// loopLives is the number of lives within livesWindow that counts as a loop.
 	loopLives = 4
 )
 
-// sights remember what the catalog, which knows no times, has said of nodes since this node started.
+// sights records when this node saw changes of other nodes. The catalog holds no times, because all
+// its replicas must be equal.
 type sights struct {
 	mu    sync.Mutex // guards nodes
 	nodes map[rhumb.NodeID]*sight
 }
 
+// sight holds the observed changes of one node.
 type sight struct {
 	life   rhumb.BootSeq
-	births []time.Time // of the lives that were seen to begin, oldest first
-	fenced time.Time   // when the node was first seen fenced; zero while it is not
+	births []time.Time // start of each observed life, oldest first
+	fenced time.Time   // when the node was first seen fenced; zero if it is not fenced
 }
 
-// newRecovered makes the counter of losses that operators accepted through this node.
+// newRecovered returns the counter of ranges whose data loss an operator accepted through this
+// node.
 func newRecovered() prometheus.Counter {
 	return prometheus.NewCounter(prometheus.CounterOpts{
 		Namespace: "rhumb", Subsystem: "cluster", Name: "recovered_ranges_total", Help: "Ranges whose loss an operator accepted through this node.",
 	})
 }
 
-// observe takes note of the nodes of a catalog. The life that a node has when it is first seen is not counted: it may have
-// begun long ago.
-func (s *sights) observe(now time.Time, nodes iter.Seq[*rhumb.Node]) {
+// observeNodes records the nodes of a catalog. The life in which a node is seen first is not
+// counted, because it may have begun long ago.
+func (s *sights) observeNodes(now time.Time, nodes iter.Seq[*rhumb.Node]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.nodes == nil {
@@ -55,6 +58,9 @@ func (s *sights) observe(now time.Time, nodes iter.Seq[*rhumb.Node]) {
 			v = &sight{life: d.Boot}
 			s.nodes[d.ID] = v
 		}
+		// One update may skip lives, and each of them counts. A node whose number jumped far ahead,
+		// because an old disk presented it, must not make this loop long: only the last birthsMax
+		// are recorded.
 		for ; v.life < d.Boot; v.life++ {
 			if v.births = append(v.births, now); len(v.births) > birthsMax {
 				v.births = v.births[1:]
@@ -72,14 +78,16 @@ func (s *sights) observe(now time.Time, nodes iter.Seq[*rhumb.Node]) {
 	}
 }
 
-// list returns what is worth telling, by node.
-func (s *sights) list(now time.Time) (out []server.Sight) {
+// listSights returns the nodes that were fenced, or began lives, within livesWindow.
+func (s *sights) listSights(now time.Time) (out []server.Sight) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, v := range s.nodes {
+		// Births are removed when the list is read; birthsMax bounds them in between.
 		v.births = slices.DeleteFunc(v.births, func(at time.Time) bool { return now.Sub(at) > livesWindow })
 		t := server.Sight{Node: id, Lives: len(v.births)}
 		if !v.fenced.IsZero() {
+			// At least 1 ns: zero means that the node is not fenced.
 			t.Fenced = max(now.Sub(v.fenced), 1)
 		}
 		if t.Lives > 0 || t.Fenced > 0 {
@@ -90,25 +98,27 @@ func (s *sights) list(now time.Time) (out []server.Sight) {
 	return out
 }
 
-// clusterCollector counts, when it is scraped, what is not as it should be in the node's copy of the metadata.
+// clusterCollector implements prometheus.Collector. It counts problems in the node's copy of the
+// metadata at each scrape, so the metrics need no updates.
 type clusterCollector struct {
 	state  func() *catalog.State
 	sights *sights
 	self   rhumb.NodeID
 }
 
+// clusterDesc describes a metric of the cluster.
 func clusterDesc(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc("rhumb_cluster_"+name, help, nil, nil)
 }
 
 var (
-	fencedDesc      = clusterDesc("fenced_nodes", "Nodes that were found dead.")
-	deadRegionsDesc = clusterDesc("dead_regions", "Regions with nodes, of which none lives.")
-	shortDesc       = clusterDesc("short_nodes", "Nodes whose disk had lost what it acknowledged when their present life began.")
-	quarantinedDesc = clusterDesc("quarantined_replicas", "Copies of ranges that are quarantined.")
+	fencedDesc      = clusterDesc("fenced_nodes", "Nodes that were fenced because they failed.")
+	deadRegionsDesc = clusterDesc("dead_regions", "Regions with nodes, all of which are fenced.")
+	shortDesc       = clusterDesc("short_nodes", "Nodes whose disk had lost acknowledged data when their current life began.")
+	quarantinedDesc = clusterDesc("quarantined_replicas", "Replicas that are quarantined.")
 	displacedDesc   = clusterDesc("displaced_ranges", "Ranges whose primary is not the preferred one.")
-	noIntactDesc    = clusterDesc("lost_ranges", "Ranges with no intact copy in sync: they are not served until an operator accepts the loss.")
-	loopsDesc       = clusterDesc("rebirth_loops", "1 when this node, alive, was fenced and began a new life too often within a minute.")
+	noIntactDesc    = clusterDesc("lost_ranges", "Ranges without an intact in-sync replica. They are not served until an operator accepts the loss.")
+	loopsDesc       = clusterDesc("rebirth_loops", "1 if this node was fenced while alive, and began a new life, too often within a minute.")
 )
 
 func (c clusterCollector) Describe(ch chan<- *prometheus.Desc) {
@@ -142,12 +152,14 @@ func (c clusterCollector) Collect(ch chan<- prometheus.Metric) {
 		if r.Primary != r.Preferred {
 			count[displacedDesc]++
 		}
+		// No intact in-sync replica is left: an election is impossible (rule E).
 		if !slices.ContainsFunc(r.InSync, func(n rhumb.NodeID) bool { return !r.IsQuarantined(n) }) {
 			count[noIntactDesc]++
 		}
 	}
-	// Of itself a node counts the lives that followed a fencing; those of another may be starts of its process.
-	for _, s := range c.sights.list(time.Now()) {
+	// Of the lives of this node, only those after a fencing are observed, since starts of its
+	// process reset sights. The lives of other nodes may be restarts, which are no loop.
+	for _, s := range c.sights.listSights(time.Now()) {
 		if s.Node == c.self && s.Lives >= loopLives {
 			count[loopsDesc]++
 		}

@@ -6,17 +6,18 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// via returns the node that passes messages of the metadata group on to one that is out of contact.
-func (m *member) via(to rhumb.NodeID) (rhumb.NodeID, bool) {
-	if h := m.ranges(); h != nil {
+// relayFor returns the node that relays messages of the metadata group to a node that is out of
+// contact. ok is false if messages go directly.
+func (m *member) relayFor(to rhumb.NodeID) (rhumb.NodeID, bool) {
+	if h := m.hostIfReady(); h != nil {
 		return h.Leases().Via(to)
 	}
 	return rhumb.NoNode, false
 }
 
-// rtt returns the measured round trip to another node.
-func (m *member) rtt(to rhumb.NodeID) (time.Duration, bool) {
-	if h := m.ranges(); h != nil {
+// measuredRTT returns the measured round trip to another node.
+func (m *member) measuredRTT(to rhumb.NodeID) (time.Duration, bool) {
+	if h := m.hostIfReady(); h != nil {
 		return h.Leases().RTT(to)
 	}
 	return 0, false

@@ -7,18 +7,19 @@ import (
 	"github.com/rhumbdb/rhumb/wan"
 )
 
-// place returns where the node stands in the latency file: at its address if the file names it, else in its region.
-func (c *Config) place() string {
+// wanPlace returns the place of the node in the latency file: its address if the file names it, or
+// its region.
+func (c *Config) wanPlace() string {
 	if c.WAN.Names(c.Addr) {
 		return c.Addr
 	}
 	return c.Region
 }
 
-// dialer returns what connections to other nodes are made with.
-func (c *Config) dialer() api.DialFunc { return api.DialFunc(c.WAN.Dialer(c.place())) }
+// peerDialer returns the dialer of connections to other nodes.
+func (c *Config) peerDialer() api.DialFunc { return api.DialFunc(c.WAN.Dialer(c.wanPlace())) }
 
-// newWithheld makes the counter of bytes that cuts of the latency file withheld.
+// newWithheld returns the counter of bytes that cuts in the latency file withheld.
 func newWithheld(w *wan.Network) prometheus.Collector {
 	return prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Namespace: "rhumb", Subsystem: "wan", Name: "withheld_bytes_total",

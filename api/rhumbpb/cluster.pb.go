@@ -24,11 +24,11 @@ type ReplicaTroubleKind int32
 
 const (
 	ReplicaTroubleKind_REPLICA_TROUBLE_KIND_UNSPECIFIED ReplicaTroubleKind = 0
-	// The copy is damaged: it serves nothing.
+	// The copy is damaged and serves nothing.
 	ReplicaTroubleKind_REPLICA_TROUBLE_KIND_QUARANTINED ReplicaTroubleKind = 1
 	// The replica was elected and does not serve yet.
 	ReplicaTroubleKind_REPLICA_TROUBLE_KIND_WAITING ReplicaTroubleKind = 2
-	// The log that the copy needs is trimmed away; its primary says so.
+	// The log that the copy needs is trimmed, as reported by the primary.
 	ReplicaTroubleKind_REPLICA_TROUBLE_KIND_LOG_LOST ReplicaTroubleKind = 3
 )
 
@@ -122,7 +122,7 @@ type PingResponse struct {
 	Timestamp uint64 `protobuf:"fixed64,5,opt,name=timestamp,proto3" json:"timestamp,omitempty"`
 	// The revision of the metadata that the node has applied.
 	Revision uint64 `protobuf:"varint,6,opt,name=revision,proto3" json:"revision,omitempty"`
-	// The newest protocol version that the node speaks.
+	// The newest protocol version that the node supports.
 	Protocol uint32 `protobuf:"varint,7,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	// False while the node cannot serve: not initialised, starting, draining or stopping.
 	Ready         bool `protobuf:"varint,8,opt,name=ready,proto3" json:"ready,omitempty"`
@@ -259,11 +259,11 @@ type StoreStatus struct {
 	UsedBytes uint64                 `protobuf:"varint,3,opt,name=used_bytes,json=usedBytes,proto3" json:"used_bytes,omitempty"`
 	FreeBytes uint64                 `protobuf:"varint,4,opt,name=free_bytes,json=freeBytes,proto3" json:"free_bytes,omitempty"`
 	Ranges    uint32                 `protobuf:"varint,5,opt,name=ranges,proto3" json:"ranges,omitempty"`
-	// Empty, or why the store refuses writes.
+	// The reason why the store rejects writes; empty if it accepts them.
 	Refuses string `protobuf:"bytes,6,opt,name=refuses,proto3" json:"refuses,omitempty"`
-	// What the store found damaged and lives with, oldest first.
+	// Damage that the store found and tolerates, oldest first.
 	Damages []*StoreDamage `protobuf:"bytes,7,rep,name=damages,proto3" json:"damages,omitempty"`
-	// How many ranges lie in damaged files.
+	// The number of ranges with data in damaged files.
 	DamagedRanges uint32 `protobuf:"varint,8,opt,name=damaged_ranges,json=damagedRanges,proto3" json:"damaged_ranges,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -358,10 +358,10 @@ func (x *StoreStatus) GetDamagedRanges() uint32 {
 type StoreDamage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	File  string                 `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
-	// The first byte of the damaged block, -1 when it is not known.
+	// The first byte of the damaged block; -1 if unknown.
 	Offset int64  `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
 	What   string `protobuf:"bytes,3,opt,name=what,proto3" json:"what,omitempty"`
-	// Where the file was moved or copied to, empty when it is still in place.
+	// Where the file was moved or copied to; empty if it is still in place.
 	SetAside      string `protobuf:"bytes,4,opt,name=set_aside,json=setAside,proto3" json:"set_aside,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -425,7 +425,7 @@ func (x *StoreDamage) GetSetAside() string {
 	return ""
 }
 
-// ReplicaTrouble is what keeps one replica from its work.
+// ReplicaTrouble is a problem of one replica.
 type ReplicaTrouble struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Kind  ReplicaTroubleKind     `protobuf:"varint,1,opt,name=kind,proto3,enum=rhumb.v1.ReplicaTroubleKind" json:"kind,omitempty"`
@@ -495,13 +495,13 @@ func (x *ReplicaTrouble) GetReason() string {
 	return ""
 }
 
-// NodeSight is what one node has seen of another since it started.
+// NodeSight holds what one node has observed of another since it started.
 type NodeSight struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Node  uint32                 `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
-	// How long the node has been fenced, at least; 0 when it is not.
+	// The minimum time for which the node has been fenced; 0 if it is not fenced.
 	FencedNs int64 `protobuf:"varint,2,opt,name=fenced_ns,json=fencedNs,proto3" json:"fenced_ns,omitempty"`
-	// The lives that the node began within the last minute.
+	// The number of lives that the node began within the last minute.
 	Lives         uint32 `protobuf:"varint,3,opt,name=lives,proto3" json:"lives,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -558,18 +558,18 @@ func (x *NodeSight) GetLives() uint32 {
 	return 0
 }
 
-// MetadataReplica is how a node's replica of the metadata group stands.
+// MetadataReplica is the state of a node's replica of the metadata group.
 type MetadataReplica struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The replica has started and has not proved its log yet: it does not vote.
+	// The replica has started and has not proved its log yet. It does not vote.
 	Silent bool `protobuf:"varint,1,opt,name=silent,proto3" json:"silent,omitempty"`
 	// The voters whose answers a silent replica waits for.
 	WaitsFor []uint32 `protobuf:"varint,2,rep,packed,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
 	// The replica lacks metadata that it had made durable.
 	Short bool `protobuf:"varint,3,opt,name=short,proto3" json:"short,omitempty"`
-	// The nodes whose replicas this leader is taking in anew, since they lost metadata.
+	// The nodes whose replicas this leader admits again, because they lost metadata.
 	Readmits []uint32 `protobuf:"varint,4,rep,packed,name=readmits,proto3" json:"readmits,omitempty"`
-	// The last recovery by force that made this replica the only voter; absent if there was none.
+	// The last recovery by force that made this replica the only voter. Absent if there was none.
 	Recovered     *MetadataRecovery `protobuf:"bytes,5,opt,name=recovered,proto3" json:"recovered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -643,7 +643,7 @@ func (x *MetadataReplica) GetRecovered() *MetadataRecovery {
 // MetadataRecovery is a recovery of the metadata from one survivor.
 type MetadataRecovery struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// When, in nanoseconds since 1970.
+	// The time, in nanoseconds since 1970.
 	AtNs int64 `protobuf:"varint,1,opt,name=at_ns,json=atNs,proto3" json:"at_ns,omitempty"`
 	// The term and the index of the last entry that was kept.
 	Term      uint64 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`
@@ -717,10 +717,10 @@ type StatusResponse struct {
 	Cluster []byte                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	Node    *Node                  `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
 	Ready   bool                   `protobuf:"varint,3,opt,name=ready,proto3" json:"ready,omitempty"`
-	// Why the node is not ready.
+	// The reason why the node is not ready.
 	Reason   string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	Revision uint64 `protobuf:"varint,5,opt,name=revision,proto3" json:"revision,omitempty"`
-	// The leader of the metadata group, 0 when the node knows none.
+	// The leader of the metadata group; 0 if the node knows none.
 	MetadataLeader uint32         `protobuf:"varint,6,opt,name=metadata_leader,json=metadataLeader,proto3" json:"metadata_leader,omitempty"`
 	Ranges         uint32         `protobuf:"varint,7,opt,name=ranges,proto3" json:"ranges,omitempty"`
 	Primaries      uint32         `protobuf:"varint,8,opt,name=primaries,proto3" json:"primaries,omitempty"`
@@ -729,9 +729,9 @@ type StatusResponse struct {
 	UptimeNs       int64          `protobuf:"varint,11,opt,name=uptime_ns,json=uptimeNs,proto3" json:"uptime_ns,omitempty"`
 	// Nodes that this node suspects to be dead.
 	Suspected []uint32 `protobuf:"varint,12,rep,packed,name=suspected,proto3" json:"suspected,omitempty"`
-	// What is wrong with replicas here, or with those that replicas here send to; at most 256 of each kind.
+	// Problems of replicas here, or of those that replicas here send to; at most 256 of each kind.
 	Troubles []*ReplicaTrouble `protobuf:"bytes,13,rep,name=troubles,proto3" json:"troubles,omitempty"`
-	// How many there are of each kind, by its number.
+	// The number of problems of each kind, by the number of the kind.
 	TroubleCounts map[uint32]uint32 `protobuf:"bytes,14,rep,name=trouble_counts,json=troubleCounts,proto3" json:"trouble_counts,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	Sights        []*NodeSight      `protobuf:"bytes,15,rep,name=sights,proto3" json:"sights,omitempty"`
 	// Absent while the node has no replica of the metadata.
@@ -966,10 +966,10 @@ func (*WatchMetadataRequest) Descriptor() ([]byte, []int) {
 type CreateTableRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Fields that are 0 take their defaults.
+	// Fields that are 0 have their default value.
 	Settings *ClassSettings `protobuf:"bytes,2,opt,name=settings,proto3" json:"settings,omitempty"`
 	Colocate uint32         `protobuf:"varint,3,opt,name=colocate,proto3" json:"colocate,omitempty"`
-	// Empty takes the default, "location".
+	// Empty means the default, "location".
 	LocationField string `protobuf:"bytes,4,opt,name=location_field,json=locationField,proto3" json:"location_field,omitempty"`
 	HistoryNs     int64  `protobuf:"varint,5,opt,name=history_ns,json=historyNs,proto3" json:"history_ns,omitempty"`
 	// Bits of rhumb.SnapshotFeatures.
@@ -1160,7 +1160,7 @@ type DescribeTableResponse struct {
 	Table    *Table                 `protobuf:"bytes,1,opt,name=table,proto3" json:"table,omitempty"`
 	Class    *Class                 `protobuf:"bytes,2,opt,name=class,proto3" json:"class,omitempty"`
 	Revision uint64                 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
-	// The ranges of its class, all tables of which share them.
+	// The number of ranges of the class. All tables of the class share them.
 	Ranges        uint32 `protobuf:"varint,4,opt,name=ranges,proto3" json:"ranges,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1271,18 +1271,18 @@ func (x *DescribeRangeRequest) GetRange() *RangeID {
 type ReplicaStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Node  uint32                 `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
-	// The replica's own state ("primary", "follower", "activating", "learner", "quarantined", ...), empty when the node
-	// could not be asked.
+	// The state of the replica ("primary", "follower", "activating", "learner", "quarantined", ...);
+	// empty if the node did not answer.
 	State  string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
 	InSync bool   `protobuf:"varint,3,opt,name=in_sync,json=inSync,proto3" json:"in_sync,omitempty"`
 	Epoch  uint64 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// The end of its log, what it knows as committed, and where its log begins.
+	// The end of the log, the known commit position, and the beginning of the log.
 	End    uint64 `protobuf:"varint,5,opt,name=end,proto3" json:"end,omitempty"`
 	Commit uint64 `protobuf:"varint,6,opt,name=commit,proto3" json:"commit,omitempty"`
 	Trim   uint64 `protobuf:"varint,7,opt,name=trim,proto3" json:"trim,omitempty"`
-	// Why it cannot catch up by log, or was quarantined, or could not be asked.
+	// Why the replica cannot catch up from the log, is quarantined, or did not answer.
 	Reason string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
-	// The timestamps of the end of its log and of what it knows as committed.
+	// The timestamps of the end of the log and of the known commit position.
 	EndTime       uint64 `protobuf:"varint,9,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
 	CommitTime    uint64 `protobuf:"varint,10,opt,name=commit_time,json=commitTime,proto3" json:"commit_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1393,7 +1393,7 @@ type DescribeRangeResponse struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Range    *Range                 `protobuf:"bytes,1,opt,name=range,proto3" json:"range,omitempty"`
 	Replicas []*ReplicaStatus       `protobuf:"bytes,2,rep,name=replicas,proto3" json:"replicas,omitempty"`
-	// The size of the range's data in bytes, estimated.
+	// The estimated size of the range's data in bytes.
 	SizeBytes     uint64 `protobuf:"varint,3,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1540,19 +1540,19 @@ func (x *InitResponse) GetNode() uint32 {
 
 type JoinRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Empty when the node has not belonged to a cluster; else WRONG_CLUSTER when it is another.
+	// Empty if the node belongs to no cluster. The error is WRONG_CLUSTER if it is another cluster.
 	Cluster []byte `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	// node is 0 for a node without a number; the store and boot are the caller's.
+	// node is 0 for a node without a number. store and boot are those of the caller.
 	Identity *Identity `protobuf:"bytes,2,opt,name=identity,proto3" json:"identity,omitempty"`
-	// Random; a repeated request has the same.
+	// Random. A repeated request has the same nonce.
 	Nonce          uint64 `protobuf:"varint,3,opt,name=nonce,proto3" json:"nonce,omitempty"`
 	RegionName     string `protobuf:"bytes,4,opt,name=region_name,json=regionName,proto3" json:"region_name,omitempty"`
 	RegionLocation *Point `protobuf:"bytes,5,opt,name=region_location,json=regionLocation,proto3" json:"region_location,omitempty"`
-	// What the node's record shall hold; id, region and state are not looked at.
+	// The contents of the node's record. id, region and state are ignored.
 	Node *Node `protobuf:"bytes,6,opt,name=node,proto3" json:"node,omitempty"`
-	// The nonce of the life before, as the caller's disk has it; 0 for none.
+	// The nonce of the previous life, according to the caller's disk; 0 for none.
 	PreviousNonce uint64 `protobuf:"varint,7,opt,name=previous_nonce,json=previousNonce,proto3" json:"previous_nonce,omitempty"`
-	// The caller knows that its disks have lost something that they had made durable.
+	// The caller knows that its disks lost data that was durable.
 	Short         bool `protobuf:"varint,8,opt,name=short,proto3" json:"short,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1652,7 +1652,7 @@ type JoinResponse struct {
 	Revision uint64                 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
 	// The nodes of the cluster, to connect to.
 	Nodes []*Node `protobuf:"bytes,5,rep,name=nodes,proto3" json:"nodes,omitempty"`
-	// The cluster's metadata, to start from. Empty when the node has to learn it by Raft.
+	// The metadata of the cluster, to start from. Empty if the node learns it by Raft.
 	Metadata      *Metadata `protobuf:"bytes,6,opt,name=metadata,proto3" json:"metadata,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1793,7 +1793,7 @@ func (x *DrainRequest) GetTimeoutUs() uint64 {
 
 type DrainResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The primaries that the node still has.
+	// The number of primaries that the node still has.
 	Primaries     uint32 `protobuf:"varint,1,opt,name=primaries,proto3" json:"primaries,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1840,7 +1840,7 @@ type DiscardReplicaRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Range *RangeID               `protobuf:"bytes,1,opt,name=range,proto3" json:"range,omitempty"`
 	Node  uint32                 `protobuf:"varint,2,opt,name=node,proto3" json:"node,omitempty"`
-	// The copy may be dropped although it counts as in sync, if no intact copy is in sync.
+	// Discards the copy even if it counts as in sync, provided that no intact copy is in sync.
 	AcceptLoss    bool `protobuf:"varint,3,opt,name=accept_loss,json=acceptLoss,proto3" json:"accept_loss,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1936,11 +1936,11 @@ func (*DiscardReplicaResponse) Descriptor() ([]byte, []int) {
 type RecoverRangeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Range *RangeID               `protobuf:"bytes,1,opt,name=range,proto3" json:"range,omitempty"`
-	// The copy to go on from.
+	// The node whose copy becomes the primary.
 	Node uint32 `protobuf:"varint,2,opt,name=node,proto3" json:"node,omitempty"`
-	// The version of the range's record that was looked at.
+	// The version of the range's record on which the operator decided.
 	Version uint64 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
-	// What was known of the loss when it was accepted, as in RangeRecovery.
+	// What was known of the loss when the operator accepted it, as in RangeRecovery.
 	End           uint64 `protobuf:"varint,4,opt,name=end,proto3" json:"end,omitempty"`
 	EndTime       uint64 `protobuf:"varint,5,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
 	Known         uint64 `protobuf:"varint,6,opt,name=known,proto3" json:"known,omitempty"`

@@ -36,36 +36,41 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Cluster asks about the cluster and changes it. Any node answers; what changes metadata is passed on to the metadata
-// leader. Errors are gRPC statuses with an Error as detail.
+// Cluster inspects and changes the cluster. Any node answers; commands that change metadata are
+// forwarded to the metadata leader. Errors are gRPC statuses with an Error as detail.
 type ClusterClient interface {
-	// Ping measures the round trip to a node; it is answered from memory.
+	// Ping measures the round trip to a node, which answers from memory.
 	Ping(ctx context.Context, in *PingRequest, opts ...grpc.CallOption) (*PingResponse, error)
-	// Status tells how the node that is asked stands.
+	// Status returns the state of the node that receives the request.
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
-	// GetMetadata gives all metadata that the node has, at least as new as the request wants.
+	// GetMetadata returns all metadata of the node, at least as new as the request demands.
 	GetMetadata(ctx context.Context, in *GetMetadataRequest, opts ...grpc.CallOption) (*Metadata, error)
-	// WatchMetadata sends all metadata (perhaps in parts), then every change, in order and without gaps. It never resumes:
-	// a new watch begins with all again.
+	// WatchMetadata sends all metadata, possibly in parts, and then every change, in order and
+	// without gaps. A watch cannot be resumed: a new one starts with all metadata.
 	WatchMetadata(ctx context.Context, in *WatchMetadataRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Metadata], error)
-	// CreateTable makes a table, and its class where no table replicates like it yet. ALREADY_EXISTS when the name is
-	// taken. The answer comes when the node that is asked has applied it.
+	// CreateTable creates a table, and a class if no table has the same settings. The error is
+	// ALREADY_EXISTS if the name is taken. The receiving node answers after it has applied the
+	// command.
 	CreateTable(ctx context.Context, in *CreateTableRequest, opts ...grpc.CallOption) (*CreateTableResponse, error)
-	// DescribeTable gives a table with its class, NOT_FOUND when none of that name was made before the call.
+	// DescribeTable returns a table with its class. The error is NOT_FOUND if no table of that name
+	// was created before the call.
 	DescribeTable(ctx context.Context, in *DescribeTableRequest, opts ...grpc.CallOption) (*DescribeTableResponse, error)
-	// DescribeRange gives the descriptor of a range and how each of its replicas stands.
+	// DescribeRange returns the descriptor of a range and the state of each of its replicas.
 	DescribeRange(ctx context.Context, in *DescribeRangeRequest, opts ...grpc.CallOption) (*DescribeRangeResponse, error)
-	// Init makes a new cluster with the node that is asked as its first member. ALREADY_EXISTS when it belongs to one.
+	// Init creates a cluster with the receiving node as its first member. The error is
+	// ALREADY_EXISTS if the node belongs to a cluster.
 	Init(ctx context.Context, in *InitRequest, opts ...grpc.CallOption) (*InitResponse, error)
-	// Join registers a node, or a new life of one (ruling 11 of the replication design). It is idempotent by nonce.
+	// Join registers a node, or a new life of a node. It is idempotent by nonce.
 	Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (*JoinResponse, error)
-	// Drain makes a node give up its primaries and take no new role, and answers when it has none left or time is up.
+	// Drain moves the primaries of a node to other nodes and excludes it from new roles. It returns
+	// when no primary is left, or after the timeout.
 	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainResponse, error)
-	// DiscardReplica makes a node drop its damaged copy of a range and begin an empty one in its place. CONFLICT when the
-	// copy is not quarantined, or counts as in sync.
+	// DiscardReplica makes a node discard its damaged copy of a range and start an empty one. The
+	// error is CONFLICT if the copy is not quarantined, or counts as in sync.
 	DiscardReplica(ctx context.Context, in *DiscardReplicaRequest, opts ...grpc.CallOption) (*DiscardReplicaResponse, error)
-	// RecoverRange accepts the loss of what no intact copy of a range holds: the range goes on from the copies that are left.
-	// CONFLICT while an intact copy is in sync, or when the range has changed since the version of the request.
+	// RecoverRange accepts the loss of writes that no intact copy of a range holds, and makes the
+	// range available again from the remaining copies. The error is CONFLICT if an intact copy is in
+	// sync, or if the range changed since the version in the request.
 	RecoverRange(ctx context.Context, in *RecoverRangeRequest, opts ...grpc.CallOption) (*RecoverRangeResponse, error)
 }
 
@@ -210,36 +215,41 @@ func (c *clusterClient) RecoverRange(ctx context.Context, in *RecoverRangeReques
 // All implementations must embed UnimplementedClusterServer
 // for forward compatibility.
 //
-// Cluster asks about the cluster and changes it. Any node answers; what changes metadata is passed on to the metadata
-// leader. Errors are gRPC statuses with an Error as detail.
+// Cluster inspects and changes the cluster. Any node answers; commands that change metadata are
+// forwarded to the metadata leader. Errors are gRPC statuses with an Error as detail.
 type ClusterServer interface {
-	// Ping measures the round trip to a node; it is answered from memory.
+	// Ping measures the round trip to a node, which answers from memory.
 	Ping(context.Context, *PingRequest) (*PingResponse, error)
-	// Status tells how the node that is asked stands.
+	// Status returns the state of the node that receives the request.
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)
-	// GetMetadata gives all metadata that the node has, at least as new as the request wants.
+	// GetMetadata returns all metadata of the node, at least as new as the request demands.
 	GetMetadata(context.Context, *GetMetadataRequest) (*Metadata, error)
-	// WatchMetadata sends all metadata (perhaps in parts), then every change, in order and without gaps. It never resumes:
-	// a new watch begins with all again.
+	// WatchMetadata sends all metadata, possibly in parts, and then every change, in order and
+	// without gaps. A watch cannot be resumed: a new one starts with all metadata.
 	WatchMetadata(*WatchMetadataRequest, grpc.ServerStreamingServer[Metadata]) error
-	// CreateTable makes a table, and its class where no table replicates like it yet. ALREADY_EXISTS when the name is
-	// taken. The answer comes when the node that is asked has applied it.
+	// CreateTable creates a table, and a class if no table has the same settings. The error is
+	// ALREADY_EXISTS if the name is taken. The receiving node answers after it has applied the
+	// command.
 	CreateTable(context.Context, *CreateTableRequest) (*CreateTableResponse, error)
-	// DescribeTable gives a table with its class, NOT_FOUND when none of that name was made before the call.
+	// DescribeTable returns a table with its class. The error is NOT_FOUND if no table of that name
+	// was created before the call.
 	DescribeTable(context.Context, *DescribeTableRequest) (*DescribeTableResponse, error)
-	// DescribeRange gives the descriptor of a range and how each of its replicas stands.
+	// DescribeRange returns the descriptor of a range and the state of each of its replicas.
 	DescribeRange(context.Context, *DescribeRangeRequest) (*DescribeRangeResponse, error)
-	// Init makes a new cluster with the node that is asked as its first member. ALREADY_EXISTS when it belongs to one.
+	// Init creates a cluster with the receiving node as its first member. The error is
+	// ALREADY_EXISTS if the node belongs to a cluster.
 	Init(context.Context, *InitRequest) (*InitResponse, error)
-	// Join registers a node, or a new life of one (ruling 11 of the replication design). It is idempotent by nonce.
+	// Join registers a node, or a new life of a node. It is idempotent by nonce.
 	Join(context.Context, *JoinRequest) (*JoinResponse, error)
-	// Drain makes a node give up its primaries and take no new role, and answers when it has none left or time is up.
+	// Drain moves the primaries of a node to other nodes and excludes it from new roles. It returns
+	// when no primary is left, or after the timeout.
 	Drain(context.Context, *DrainRequest) (*DrainResponse, error)
-	// DiscardReplica makes a node drop its damaged copy of a range and begin an empty one in its place. CONFLICT when the
-	// copy is not quarantined, or counts as in sync.
+	// DiscardReplica makes a node discard its damaged copy of a range and start an empty one. The
+	// error is CONFLICT if the copy is not quarantined, or counts as in sync.
 	DiscardReplica(context.Context, *DiscardReplicaRequest) (*DiscardReplicaResponse, error)
-	// RecoverRange accepts the loss of what no intact copy of a range holds: the range goes on from the copies that are left.
-	// CONFLICT while an intact copy is in sync, or when the range has changed since the version of the request.
+	// RecoverRange accepts the loss of writes that no intact copy of a range holds, and makes the
+	// range available again from the remaining copies. The error is CONFLICT if an intact copy is in
+	// sync, or if the range changed since the version in the request.
 	RecoverRange(context.Context, *RecoverRangeRequest) (*RecoverRangeResponse, error)
 	mustEmbedUnimplementedClusterServer()
 }

@@ -20,26 +20,26 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Kind says what sort of thing went wrong, so that a program can decide what to do. The numbers are those of rhumb.Kind:
-// append only. "Not applied" means that a write certainly had no effect.
+// Kind classifies an error, so that a program can decide what to do. The numbers are those of
+// rhumb.Kind: append only. "Not applied" means that a write certainly had no effect.
 type Kind int32
 
 const (
-	// An error of no kind below; its effect on a write is unknown.
+	// None of the kinds below. The effect on a write is unknown.
 	Kind_KIND_OTHER Kind = 0
-	// The request is wrong whatever the state; not applied.
+	// The request is invalid in every state; not applied.
 	Kind_KIND_INVALID_ARGUMENT Kind = 1
 	// The record, table, region or node does not exist; not applied.
 	Kind_KIND_NOT_FOUND Kind = 2
-	// What should be made exists; not applied.
+	// The thing to create exists; not applied.
 	Kind_KIND_ALREADY_EXISTS Kind = 3
 	// A condition of the write does not hold; not applied.
 	Kind_KIND_CONDITION_FAILED Kind = 4
-	// This node does not order the range's writes; not applied. Error.newer says who does, when known.
+	// This node is not primary of the range; not applied. Error.newer names the primary, if known.
 	Kind_KIND_NOT_PRIMARY Kind = 5
-	// The range, node or metadata group cannot serve now; not applied. Retry with backoff.
+	// The range, node or metadata group cannot serve at the moment; not applied. Retry with backoff.
 	Kind_KIND_UNAVAILABLE Kind = 6
-	// A named bound is reached; not applied. Retry later, or send less.
+	// A bound is reached; not applied. Retry later, or send less.
 	Kind_KIND_OVERLOADED Kind = 7
 	// The write may or may not have been applied. Retry with the same request id, or read.
 	Kind_KIND_UNKNOWN Kind = 8
@@ -47,21 +47,21 @@ const (
 	Kind_KIND_CORRUPT           Kind = 9
 	Kind_KIND_UNAUTHENTICATED   Kind = 10
 	Kind_KIND_PERMISSION_DENIED Kind = 11
-	// No answer in time.
+	// No answer in time. The effect on a write is unknown.
 	Kind_KIND_DEADLINE_EXCEEDED Kind = 12
-	// The caller gave up before the request was sent; not applied.
+	// The caller cancelled before the request was sent; not applied.
 	Kind_KIND_CANCELED Kind = 13
-	// A named limit on size is passed; not applied.
+	// A size limit is exceeded; not applied.
 	Kind_KIND_TOO_LARGE Kind = 14
 	// The store refuses writes; not applied.
 	Kind_KIND_DISK_FULL Kind = 15
 	// The other side belongs to another cluster, or its identity is not the registered one.
 	Kind_KIND_WRONG_CLUSTER Kind = 16
-	// A format, protocol or codec version that one side does not support.
+	// One side does not support a format, protocol or codec version of the other.
 	Kind_KIND_INCOMPATIBLE Kind = 17
 	// A compare-and-set on metadata lost to another change; not applied.
 	Kind_KIND_CONFLICT Kind = 18
-	// A request id older than the deduplication window; whether it was applied cannot be known any more.
+	// The request ID is older than the deduplication window. Whether it was applied is unknown.
 	Kind_KIND_EXPIRED Kind = 19
 	// A broken invariant.
 	Kind_KIND_INTERNAL Kind = 20
@@ -144,26 +144,27 @@ func (Kind) EnumDescriptor() ([]byte, []int) {
 	return file_api_errors_proto_rawDescGZIP(), []int{0}
 }
 
-// Error is what a failed request answers. It stands in Response.error, and as the detail of a gRPC status.
+// Error describes why a request failed. It is part of Response, and the detail of a gRPC status.
 type Error struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Kind  Kind                   `protobuf:"varint,1,opt,name=kind,proto3,enum=rhumb.v1.Kind" json:"kind,omitempty"`
 	// The operation that failed, "package.Func".
 	Op string `protobuf:"bytes,2,opt,name=op,proto3" json:"op,omitempty"`
-	// What was wrong, where, and what to do.
+	// What failed, why, and what to do.
 	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
-	// The node that failed, 0 when not known.
+	// The node that failed; 0 if unknown.
 	Node uint32 `protobuf:"varint,4,opt,name=node,proto3" json:"node,omitempty"`
-	// The range that failed, 0/0 when none is concerned.
+	// The range that failed; 0/0 if the error concerns no range.
 	Region uint32 `protobuf:"varint,5,opt,name=region,proto3" json:"region,omitempty"`
 	Slot   uint32 `protobuf:"varint,6,opt,name=slot,proto3" json:"slot,omitempty"`
-	// With NOT_PRIMARY: the descriptor that the node knows, whose primary may be another. When it describes another range
-	// than the one asked, the request was an insert and belongs there: its slot is full, or its owner is gone.
+	// With NOT_PRIMARY: the descriptor known to the node, whose primary may be another node. If it
+	// describes another range than the requested one, the request was an insert and belongs there:
+	// the slot of the requested range is full, or its owner is gone.
 	Newer *Range `protobuf:"bytes,7,opt,name=newer,proto3" json:"newer,omitempty"`
-	// With CONDITION_FAILED: the version that the key has, when known and not absent.
+	// With CONDITION_FAILED: the current version of the key, if it is known and the key exists.
 	CurrentHlc  uint64 `protobuf:"fixed64,8,opt,name=current_hlc,json=currentHlc,proto3" json:"current_hlc,omitempty"`
 	CurrentNode uint32 `protobuf:"varint,9,opt,name=current_node,json=currentNode,proto3" json:"current_node,omitempty"`
-	// With OVERLOADED: how long it is best to wait before the next try, in microseconds; 0 when the node does not know.
+	// With OVERLOADED: the recommended pause before the next attempt, in microseconds; 0 if unknown.
 	RetryAfterUs  uint64 `protobuf:"varint,10,opt,name=retry_after_us,json=retryAfterUs,proto3" json:"retry_after_us,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

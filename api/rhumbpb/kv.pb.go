@@ -133,7 +133,7 @@ func (ConditionKind) EnumDescriptor() ([]byte, []int) {
 type Consistency int32
 
 const (
-	// The answer holds everything that was acknowledged before the request.
+	// The answer includes everything that was acknowledged before the request.
 	Consistency_CONSISTENCY_STRONG Consistency = 0
 )
 
@@ -174,13 +174,14 @@ func (Consistency) EnumDescriptor() ([]byte, []int) {
 	return file_api_kv_proto_rawDescGZIP(), []int{2}
 }
 
-// Existence is what a node knows of a named key.
+// Existence is the knowledge of a node about a named key.
 type Existence int32
 
 const (
-	// The node is not primary of the range, or holds no lease, or does not know the table yet.
+	// The node is not primary of the range, holds no lease, or does not know the table yet.
 	Existence_EXISTENCE_UNDECIDED Existence = 0
-	// At some moment after the request arrived, with everything acknowledged before it, the key did not exist or did.
+	// The key existed, or did not exist, at some moment after the request arrived. The answer
+	// includes everything that was acknowledged before that.
 	Existence_EXISTENCE_ABSENT  Existence = 1
 	Existence_EXISTENCE_PRESENT Existence = 2
 )
@@ -226,12 +227,13 @@ func (Existence) EnumDescriptor() ([]byte, []int) {
 	return file_api_kv_proto_rawDescGZIP(), []int{3}
 }
 
-// Hello begins a stream: it stands in its first frame.
+// Hello is part of the first frame of a stream.
 type Hello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The protocol version of the sender; 1 now.
+	// The protocol version of the sender; currently 1.
 	Protocol uint32 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
-	// 16 bytes, or empty when the sender does not know the cluster yet. A node refuses another cluster's with WRONG_CLUSTER.
+	// 16 bytes, or empty if the sender does not know the cluster yet. A node rejects the ID of
+	// another cluster with WRONG_CLUSTER.
 	Cluster       []byte `protobuf:"bytes,2,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -378,23 +380,26 @@ func (x *ServerFrame) GetResponses() []*Response {
 	return nil
 }
 
-// Request is exactly one of write, read, scan and locate. They are no oneof because that costs an allocation per request.
+// Request is exactly one of write, read, scan and locate. They are not a oneof, which would cost an
+// allocation per request.
 type Request struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Correlates the answer; unique among the unanswered requests of a stream.
+	// Matches the answer to the request. Unique among the unanswered requests of a stream.
 	Id    uint64       `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	Write *Write       `protobuf:"bytes,2,opt,name=write,proto3" json:"write,omitempty"`
 	Read  *Read        `protobuf:"bytes,3,opt,name=read,proto3" json:"read,omitempty"`
 	Scan  *ScanRequest `protobuf:"bytes,4,opt,name=scan,proto3" json:"scan,omitempty"`
-	// The time left until the caller gives up, in microseconds; 0 leaves it to the node.
+	// The time until the caller's deadline, in microseconds; 0 leaves it to the node.
 	TimeoutUs uint64 `protobuf:"varint,5,opt,name=timeout_us,json=timeoutUs,proto3" json:"timeout_us,omitempty"`
-	// How often the request may be forwarded to another node. With 0 a node that is not primary answers NOT_PRIMARY.
+	// How often the request may be forwarded to another node. With 0, a node that is not primary
+	// answers NOT_PRIMARY.
 	Hops uint32 `protobuf:"varint,6,opt,name=hops,proto3" json:"hops,omitempty"`
-	// How many nodes have passed it on already.
+	// How many nodes have forwarded the request.
 	HopsDone uint32 `protobuf:"varint,7,opt,name=hops_done,json=hopsDone,proto3" json:"hops_done,omitempty"`
-	// Forbids any hop to a node of another region: the answer is UNAVAILABLE instead.
+	// Forbids forwarding to a node of another region. The answer is UNAVAILABLE instead.
 	LocalOnly bool `protobuf:"varint,8,opt,name=local_only,json=localOnly,proto3" json:"local_only,omitempty"`
-	// Added after the others: a node that does not know it answers INVALID_ARGUMENT, and the client reads instead.
+	// Added later than the others. A node that does not know locate answers INVALID_ARGUMENT, and the
+	// client reads instead.
 	Locate        *Locate `protobuf:"bytes,9,opt,name=locate,proto3" json:"locate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -493,25 +498,27 @@ func (x *Request) GetLocate() *Locate {
 	return nil
 }
 
-// Write is a batch for one range, applied whole or not at all.
+// Write is a batch for one range. It is applied as a whole or not at all.
 //
-// An insert is named by the server. In a range given by its slot it is deduplicated like any other write, so it may be
-// retried; when the slot is full, or the node may not name keys in it, the answer is NOT_PRIMARY with the descriptor of
-// the range that takes inserts instead, and the insert was not applied.
+// The server names the records of inserts. In a range given by its slot, an insert is deduplicated
+// like any other write, so it may be retried. If the slot is full, or the node must not name keys
+// in it, the answer is NOT_PRIMARY with the descriptor of the range that accepts inserts instead,
+// and the insert was not applied.
 type Write struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The home region; 0 is the region of the node that is asked.
+	// The home region; 0 means the region of the receiving node.
 	Region uint32 `protobuf:"varint,1,opt,name=region,proto3" json:"region,omitempty"`
 	// The slot, unless resolve is set.
 	Slot uint32 `protobuf:"varint,2,opt,name=slot,proto3" json:"slot,omitempty"`
-	// The node finds the slot: by hash from table and name of the first mutation, and all mutations must share it; for
-	// inserts, its own active slot. An insert with resolve may be retried only when it certainly was not applied, because
-	// a second try may find another slot.
+	// The node determines the slot: by hash from the table and name of the first mutation, and all
+	// mutations must share it; for inserts, the active slot of the node. An insert with resolve may
+	// be retried only if it certainly was not applied, because a second attempt may get another slot.
 	Resolve bool `protobuf:"varint,3,opt,name=resolve,proto3" json:"resolve,omitempty"`
-	// The request id: 16 bytes as two big-endian halves, and a number that each client counts up from 1. All zero asks for
-	// no deduplication. At most 64 requests of a client may be unanswered per range: one more is refused as OVERLOADED. A
-	// number is given only while it is less than 64 above the lowest unanswered one; a number further back, and one whose
-	// result is not kept any more (15 minutes), is refused as EXPIRED.
+	// The request ID: 16 bytes as two big-endian halves, and a number that each client counts up from
+	// 1. All zero means no deduplication. A client may have at most 64 unanswered requests per range;
+	// one more is rejected as OVERLOADED. A client assigns a number only while it is less than 64
+	// above the lowest unanswered one. A number that is further back, or whose result has expired
+	// (after 15 minutes), is rejected as EXPIRED.
 	ClientHigh    uint64      `protobuf:"fixed64,4,opt,name=client_high,json=clientHigh,proto3" json:"client_high,omitempty"`
 	ClientLow     uint64      `protobuf:"fixed64,5,opt,name=client_low,json=clientLow,proto3" json:"client_low,omitempty"`
 	Seq           uint64      `protobuf:"varint,6,opt,name=seq,proto3" json:"seq,omitempty"`
@@ -607,7 +614,7 @@ type Mutation struct {
 	Name []byte `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	// In stored form: 0x11 and opaque bytes, or 0x21 and an encoded record. At most 2 MiB.
 	Value []byte `protobuf:"bytes,4,opt,name=value,proto3" json:"value,omitempty"`
-	// None when absent.
+	// Absent for an unconditional mutation.
 	Condition     *Condition `protobuf:"bytes,5,opt,name=condition,proto3" json:"condition,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -681,10 +688,10 @@ func (x *Mutation) GetCondition() *Condition {
 type Condition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Kind  ConditionKind          `protobuf:"varint,1,opt,name=kind,proto3,enum=rhumb.v1.ConditionKind" json:"kind,omitempty"`
-	// Of IF_VERSION.
+	// With IF_VERSION.
 	Hlc  uint64 `protobuf:"fixed64,2,opt,name=hlc,proto3" json:"hlc,omitempty"`
 	Node uint32 `protobuf:"varint,3,opt,name=node,proto3" json:"node,omitempty"`
-	// Of IF_NEWER.
+	// With IF_NEWER.
 	Fields        []string `protobuf:"bytes,4,rep,name=fields,proto3" json:"fields,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -752,11 +759,11 @@ func (x *Condition) GetFields() []string {
 type Read struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Table uint32                 `protobuf:"varint,1,opt,name=table,proto3" json:"table,omitempty"`
-	// The home region; 0 is the region of the node that is asked.
+	// The home region; 0 means the region of the receiving node.
 	Region uint32 `protobuf:"varint,2,opt,name=region,proto3" json:"region,omitempty"`
 	// The slot of all names, unless resolve is set.
 	Slot uint32 `protobuf:"varint,3,opt,name=slot,proto3" json:"slot,omitempty"`
-	// The node finds the slot of each name by hash.
+	// The node determines the slot of each name by hash.
 	Resolve       bool        `protobuf:"varint,4,opt,name=resolve,proto3" json:"resolve,omitempty"`
 	Names         [][]byte    `protobuf:"bytes,5,rep,name=names,proto3" json:"names,omitempty"`
 	Consistency   Consistency `protobuf:"varint,6,opt,name=consistency,proto3,enum=rhumb.v1.Consistency" json:"consistency,omitempty"`
@@ -836,13 +843,14 @@ func (x *Read) GetConsistency() Consistency {
 	return Consistency_CONSISTENCY_STRONG
 }
 
-// Locate asks which named keys exist, of many at once and without their values. The node answers for the ranges that it
-// is primary of under a lease, and never passes the request on: the caller reads what the node leaves undecided.
+// Locate asks which named keys exist, for many keys and without their values. A node answers for
+// the ranges of which it is primary with a lease, and never forwards the request. The caller reads
+// the keys that the node leaves undecided.
 type Locate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The home region of all names; 0 is the region of the node that is asked.
+	// The home region of all names; 0 means the region of the receiving node.
 	Region uint32 `protobuf:"varint,1,opt,name=region,proto3" json:"region,omitempty"`
-	// The names, at most 1,024, and the table of each. The node finds the slots by hash.
+	// The names, at most 1,024, and the table of each. The node determines the slots by hash.
 	Names         [][]byte `protobuf:"bytes,2,rep,name=names,proto3" json:"names,omitempty"`
 	Tables        []uint32 `protobuf:"varint,3,rep,packed,name=tables,proto3" json:"tables,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -907,14 +915,15 @@ type ScanRequest struct {
 	Region uint32                 `protobuf:"varint,2,opt,name=region,proto3" json:"region,omitempty"`
 	Slot   uint32                 `protobuf:"varint,3,opt,name=slot,proto3" json:"slot,omitempty"`
 	Prefix []byte                 `protobuf:"bytes,4,opt,name=prefix,proto3" json:"prefix,omitempty"`
-	// Begins behind this name when has_after is set, which may be the empty name.
+	// If has_after is set, the scan starts after this name, which may be empty.
 	After    []byte `protobuf:"bytes,5,opt,name=after,proto3" json:"after,omitempty"`
 	HasAfter bool   `protobuf:"varint,6,opt,name=has_after,json=hasAfter,proto3" json:"has_after,omitempty"`
-	// The most records to send; 0 is all for Scan, and a full page within a Request.
+	// The maximum number of records; 0 means all for Scan, and a full page within a Request.
 	Limit uint32 `protobuf:"varint,7,opt,name=limit,proto3" json:"limit,omitempty"`
-	// The most bytes of names and values in one page; 0 is the node's bound of 1 MiB. One record always fits.
+	// The maximum bytes of names and values in one page; 0 means the node's bound of 1 MiB. A page
+	// always holds at least one record.
 	BytesMax uint32 `protobuf:"varint,8,opt,name=bytes_max,json=bytesMax,proto3" json:"bytes_max,omitempty"`
-	// For rpc Scan only: what Request carries for the others.
+	// Only for the Scan method; elsewhere, Request carries the timeout.
 	TimeoutUs     uint64 `protobuf:"varint,9,opt,name=timeout_us,json=timeoutUs,proto3" json:"timeout_us,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1015,9 +1024,9 @@ func (x *ScanRequest) GetTimeoutUs() uint64 {
 
 type ScanPage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Never empty but in the last page.
+	// Empty only in the last page.
 	Items []*Item `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
-	// More records follow these: the limit or bound cut the answer short.
+	// More records follow: a limit or bound ended the page.
 	More          bool     `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
 	Receipt       *Receipt `protobuf:"bytes,3,opt,name=receipt,proto3" json:"receipt,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1078,14 +1087,14 @@ func (x *ScanPage) GetReceipt() *Receipt {
 // Item is a record as a read returns it.
 type Item struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Set by scans. A read answers in the order of the names it was asked for and does not repeat them.
+	// Set by scans. The items of a read are in the order of the requested names, without the names.
 	Name []byte `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The version; hlc 0 says that the record does not exist.
+	// The version. hlc 0 means that the record does not exist.
 	Hlc  uint64 `protobuf:"fixed64,2,opt,name=hlc,proto3" json:"hlc,omitempty"`
 	Node uint32 `protobuf:"varint,3,opt,name=node,proto3" json:"node,omitempty"`
 	// In stored form.
 	Value []byte `protobuf:"bytes,4,opt,name=value,proto3" json:"value,omitempty"`
-	// The home's slot, when the request left it to the node.
+	// The slot of the home, if the request left it to the node.
 	Slot          uint32 `protobuf:"varint,5,opt,name=slot,proto3" json:"slot,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1156,17 +1165,17 @@ func (x *Item) GetSlot() uint32 {
 	return 0
 }
 
-// Outcome is what became of a write.
+// Outcome is the result of a write.
 type Outcome struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// False when an IF_NEWER condition made the write a no-op.
+	// False if an IF_NEWER condition made the write a no-op.
 	Applied bool `protobuf:"varint,1,opt,name=applied,proto3" json:"applied,omitempty"`
-	// The version that all its keys now have.
+	// The version that all keys of the write now have.
 	Hlc  uint64 `protobuf:"fixed64,2,opt,name=hlc,proto3" json:"hlc,omitempty"`
 	Node uint32 `protobuf:"varint,3,opt,name=node,proto3" json:"node,omitempty"`
-	// The position in the range's log.
+	// The position in the log of the range.
 	Seq uint64 `protobuf:"varint,4,opt,name=seq,proto3" json:"seq,omitempty"`
-	// For each mutation, whether its key existed before, if that was looked at. All false may be sent as nothing.
+	// For each mutation, whether its key existed before, if that was examined. Empty means all false.
 	Existed []bool `protobuf:"varint,5,rep,packed,name=existed,proto3" json:"existed,omitempty"`
 	// The names of the inserts, in order.
 	Names         [][]byte `protobuf:"bytes,6,rep,name=names,proto3" json:"names,omitempty"`
@@ -1246,25 +1255,26 @@ func (x *Outcome) GetNames() [][]byte {
 	return nil
 }
 
-// Receipt is what an answer says about itself.
+// Receipt describes how an answer was obtained.
 type Receipt struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Who served it.
+	// The node that served the request, and its region.
 	Region uint32 `protobuf:"varint,1,opt,name=region,proto3" json:"region,omitempty"`
 	Node   uint32 `protobuf:"varint,2,opt,name=node,proto3" json:"node,omitempty"`
-	// Under which authority. 0/0 when an answer joins several ranges.
+	// The range and the epoch in which it was served. 0/0 if an answer joins several ranges.
 	Home  uint32 `protobuf:"varint,3,opt,name=home,proto3" json:"home,omitempty"`
 	Slot  uint32 `protobuf:"varint,4,opt,name=slot,proto3" json:"slot,omitempty"`
 	Epoch uint64 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// How old the answer may be; 0 for strong reads.
+	// The maximum age of the answer; 0 for strong reads.
 	AgeUs uint64 `protobuf:"varint,6,opt,name=age_us,json=ageUs,proto3" json:"age_us,omitempty"`
-	// The nodes passed, the serving one included.
+	// The number of nodes that the request passed, including the node that served it.
 	Hops uint32 `protobuf:"varint,7,opt,name=hops,proto3" json:"hops,omitempty"`
-	// Regions asked beyond the caller's to find the home. Set by clients.
+	// The number of regions, beyond the caller's, that were asked for the home. Set by clients.
 	Searched uint32 `protobuf:"varint,8,opt,name=searched,proto3" json:"searched,omitempty"`
 	// Cluster time of the answer.
 	Timestamp uint64 `protobuf:"fixed64,9,opt,name=timestamp,proto3" json:"timestamp,omitempty"`
-	// The regions that could have held the key and were not asked, because they are dead. Set by clients.
+	// The regions that might have held the key and were not asked, because they are dead. Set by
+	// clients.
 	Unasked       []uint32 `protobuf:"varint,40,rep,packed,name=unasked,proto3" json:"unasked,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1373,16 +1383,16 @@ func (x *Receipt) GetUnasked() []uint32 {
 type Response struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	// What failed; then all below but the receipt is empty.
+	// If the request failed; then all fields below except the receipt are empty.
 	Error *Error `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
-	// Of a write.
+	// For a write.
 	Outcome *Outcome `protobuf:"bytes,3,opt,name=outcome,proto3" json:"outcome,omitempty"`
-	// Of a read, one per name in the order asked; of a scan, a page.
+	// For a read, one per name in the order of the request; for a scan, a page.
 	Items []*Item `protobuf:"bytes,4,rep,name=items,proto3" json:"items,omitempty"`
-	// Of a scan: records follow these.
+	// For a scan: more records follow.
 	More    bool     `protobuf:"varint,5,opt,name=more,proto3" json:"more,omitempty"`
 	Receipt *Receipt `protobuf:"bytes,6,opt,name=receipt,proto3" json:"receipt,omitempty"`
-	// Of a locate, one per name in the order asked.
+	// For a locate, one per name in the order of the request.
 	Located       []Existence `protobuf:"varint,7,rep,packed,name=located,proto3,enum=rhumb.v1.Existence" json:"located,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -27,14 +27,15 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// KV reads and writes records. Any node answers any request: it serves the ranges it is primary of, and forwards or
-// redirects the others.
+// KV reads and writes records. Any node answers any request: it serves the ranges of which it is
+// primary, and forwards or redirects the others.
 type KVClient interface {
-	// Stream carries many requests in each frame, and answers them out of order by their ids. It ends when either side
-	// closes; requests without an answer then have an unknown outcome. A frame's fault (a message too large, a wrong
-	// cluster) ends the stream with a status; a request's fault stands in its Response.
+	// Stream carries many requests per frame and answers them out of order, by ID. It ends when
+	// either side closes it; the outcome of requests without an answer is then unknown. An invalid
+	// frame (too large a message, a wrong cluster) ends the stream with a status. An invalid request
+	// fails in its Response.
 	Stream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ClientFrame, ServerFrame], error)
-	// Do answers one request. Its errors are gRPC statuses with an Error as detail.
+	// Do answers one request. Errors are gRPC statuses with an Error as detail.
 	Do(ctx context.Context, in *Request, opts ...grpc.CallOption) (*Response, error)
 	// Scan sends the records of one range, in the order of their names, until the limit or the end.
 	Scan(ctx context.Context, in *ScanRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ScanPage], error)
@@ -94,14 +95,15 @@ type KV_ScanClient = grpc.ServerStreamingClient[ScanPage]
 // All implementations must embed UnimplementedKVServer
 // for forward compatibility.
 //
-// KV reads and writes records. Any node answers any request: it serves the ranges it is primary of, and forwards or
-// redirects the others.
+// KV reads and writes records. Any node answers any request: it serves the ranges of which it is
+// primary, and forwards or redirects the others.
 type KVServer interface {
-	// Stream carries many requests in each frame, and answers them out of order by their ids. It ends when either side
-	// closes; requests without an answer then have an unknown outcome. A frame's fault (a message too large, a wrong
-	// cluster) ends the stream with a status; a request's fault stands in its Response.
+	// Stream carries many requests per frame and answers them out of order, by ID. It ends when
+	// either side closes it; the outcome of requests without an answer is then unknown. An invalid
+	// frame (too large a message, a wrong cluster) ends the stream with a status. An invalid request
+	// fails in its Response.
 	Stream(grpc.BidiStreamingServer[ClientFrame, ServerFrame]) error
-	// Do answers one request. Its errors are gRPC statuses with an Error as detail.
+	// Do answers one request. Errors are gRPC statuses with an Error as detail.
 	Do(context.Context, *Request) (*Response, error)
 	// Scan sends the records of one range, in the order of their names, until the limit or the end.
 	Scan(*ScanRequest, grpc.ServerStreamingServer[ScanPage]) error

@@ -223,7 +223,7 @@ func (x *RangeID) GetSlot() uint32 {
 	return 0
 }
 
-// Point is a place in degrees, WGS 84.
+// Point is a location in degrees, WGS 84.
 type Point struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Lat           float64                `protobuf:"fixed64,1,opt,name=lat,proto3" json:"lat,omitempty"`
@@ -276,13 +276,13 @@ func (x *Point) GetLon() float64 {
 	return 0
 }
 
-// Identity tells one life of a node from any other.
+// Identity identifies one life of a node.
 type Identity struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Node  uint32                 `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
-	// 16 bytes, random, made when the store was formatted.
+	// 16 random bytes, drawn when the store was formatted.
 	Store []byte `protobuf:"bytes,2,opt,name=store,proto3" json:"store,omitempty"`
-	// Counts the starts of the node.
+	// Counts the lives of the node.
 	Boot          uint64 `protobuf:"varint,3,opt,name=boot,proto3" json:"boot,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -344,7 +344,7 @@ type Region struct {
 	Id       uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	Name     string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	Location *Point                 `protobuf:"bytes,3,opt,name=location,proto3" json:"location,omitempty"`
-	// No node of it has lived for a while: names are created elsewhere without asking it.
+	// All nodes of the region have been fenced for a while. New names are created without asking it.
 	Dead          bool `protobuf:"varint,40,opt,name=dead,proto3" json:"dead,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -423,7 +423,7 @@ type Node struct {
 	State         NodeState `protobuf:"varint,10,opt,name=state,proto3,enum=rhumb.v1.NodeState" json:"state,omitempty"`
 	Voter         bool      `protobuf:"varint,11,opt,name=voter,proto3" json:"voter,omitempty"`
 	Binary        string    `protobuf:"bytes,12,opt,name=binary,proto3" json:"binary,omitempty"`
-	// The node's disk had lost what it acknowledged when its present life began.
+	// The disk of the node had lost acknowledged data when the current life began.
 	Short         bool `protobuf:"varint,13,opt,name=short,proto3" json:"short,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -550,7 +550,7 @@ func (x *Node) GetShort() bool {
 	return false
 }
 
-// ClassSettings say how the ranges of a class are replicated.
+// ClassSettings hold how the ranges of a class are replicated.
 type ClassSettings struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Mode      Mode                   `protobuf:"varint,1,opt,name=mode,proto3,enum=rhumb.v1.Mode" json:"mode,omitempty"`
@@ -782,7 +782,7 @@ func (x *Table) GetSnapshot() uint32 {
 	return 0
 }
 
-// Block is 1,024 consecutive slots of a region, allotted to a class and perhaps a node.
+// Block is 1,024 consecutive slots of a region, assigned to a class and possibly to a node.
 type Block struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Region uint32                 `protobuf:"varint,1,opt,name=region,proto3" json:"region,omitempty"`
@@ -862,12 +862,12 @@ type Range struct {
 	Version   uint64                 `protobuf:"varint,6,opt,name=version,proto3" json:"version,omitempty"`
 	Primary   uint32                 `protobuf:"varint,7,opt,name=primary,proto3" json:"primary,omitempty"`
 	Preferred uint32                 `protobuf:"varint,8,opt,name=preferred,proto3" json:"preferred,omitempty"`
-	// Sorted.
+	// In ascending order.
 	InSync   []uint32 `protobuf:"varint,9,rep,packed,name=in_sync,json=inSync,proto3" json:"in_sync,omitempty"`
 	Replicas []uint32 `protobuf:"varint,10,rep,packed,name=replicas,proto3" json:"replicas,omitempty"`
-	// Replicas with damaged data: they serve nothing and are not elected.
+	// Replicas with damaged data. They serve nothing and are not elected.
 	Quarantined []uint32 `protobuf:"varint,11,rep,packed,name=quarantined,proto3" json:"quarantined,omitempty"`
-	// The last loss that an operator accepted; absent when there was none.
+	// The last loss that an operator accepted. Absent if there was none.
 	Recovery      *RangeRecovery `protobuf:"bytes,12,opt,name=recovery,proto3" json:"recovery,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -987,15 +987,16 @@ func (x *Range) GetRecovery() *RangeRecovery {
 	return nil
 }
 
-// RangeRecovery says that an operator let a range go on from one copy, without what the others held.
+// RangeRecovery records that an operator made a range available again from one copy, without the
+// writes that only other copies held.
 type RangeRecovery struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Epoch uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Node  uint32                 `protobuf:"varint,2,opt,name=node,proto3" json:"node,omitempty"`
-	// The nodes whose copies were given up because they were not live.
+	// The nodes whose copies were given up because the nodes were not live.
 	Gone []uint32 `protobuf:"varint,3,rep,packed,name=gone,proto3" json:"gone,omitempty"`
-	// Where the copy's log ended, the timestamp there, and the greatest position that any copy that answered knew as
-	// committed; 0 where nothing was known.
+	// The end of the log of the copy, the timestamp there, and the greatest position that a copy
+	// reported as committed; 0 if unknown.
 	End           uint64 `protobuf:"varint,4,opt,name=end,proto3" json:"end,omitempty"`
 	EndTime       uint64 `protobuf:"varint,5,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
 	Known         uint64 `protobuf:"varint,6,opt,name=known,proto3" json:"known,omitempty"`
@@ -1075,12 +1076,12 @@ func (x *RangeRecovery) GetKnown() uint64 {
 	return 0
 }
 
-// Metadata is the whole of the cluster's metadata at a revision, or what changed since the update before.
+// Metadata is all metadata of the cluster at a revision, or the changes since the update before.
 type Metadata struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Grows with every change.
 	Revision uint64 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
-	// True when this is the whole; what is not in it does not exist.
+	// True for all metadata: anything not in it does not exist.
 	Full bool `protobuf:"varint,2,opt,name=full,proto3" json:"full,omitempty"`
 	// 16 bytes.
 	Cluster []byte    `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"`
@@ -1090,11 +1091,12 @@ type Metadata struct {
 	Tables  []*Table  `protobuf:"bytes,7,rep,name=tables,proto3" json:"tables,omitempty"`
 	Blocks  []*Block  `protobuf:"bytes,8,rep,name=blocks,proto3" json:"blocks,omitempty"`
 	Ranges  []*Range  `protobuf:"bytes,9,rep,name=ranges,proto3" json:"ranges,omitempty"`
-	// What ceased to exist since the update before.
+	// Removed since the update before.
 	RemovedNodes  []uint32   `protobuf:"varint,10,rep,packed,name=removed_nodes,json=removedNodes,proto3" json:"removed_nodes,omitempty"`
 	RemovedTables []uint32   `protobuf:"varint,11,rep,packed,name=removed_tables,json=removedTables,proto3" json:"removed_tables,omitempty"`
 	RemovedRanges []*RangeID `protobuf:"bytes,12,rep,name=removed_ranges,json=removedRanges,proto3" json:"removed_ranges,omitempty"`
-	// A full state too large for one message comes in parts: more says that another follows at the same revision.
+	// All metadata may need several messages. In all but the last, more is set; all have the same
+	// revision.
 	More          bool `protobuf:"varint,13,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -84,7 +84,7 @@ func (ReplicaMessageKind) EnumDescriptor() ([]byte, []int) {
 	return file_api_peer_proto_rawDescGZIP(), []int{0}
 }
 
-// PeerHello says who opens or answers a stream.
+// PeerHello identifies the sender at the beginning of a stream.
 type PeerHello struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Protocol      uint32                 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
@@ -197,14 +197,14 @@ func (x *ReplicaFrame) GetMessages() []*ReplicaMessage {
 	return nil
 }
 
-// ReplicaMessage is replica.Message; its sender is the one of the stream's hello.
+// ReplicaMessage is replica.Message. Its sender is the node in the stream's hello.
 type ReplicaMessage struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Kind   ReplicaMessageKind     `protobuf:"varint,1,opt,name=kind,proto3,enum=rhumb.v1.ReplicaMessageKind" json:"kind,omitempty"`
 	Region uint32                 `protobuf:"varint,2,opt,name=region,proto3" json:"region,omitempty"`
 	Slot   uint32                 `protobuf:"varint,3,opt,name=slot,proto3" json:"slot,omitempty"`
 	Epoch  uint64                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// The position before the first entry: its hash is 16 bytes as two big-endian halves.
+	// The position before the first entry. Its hash is 16 bytes as two big-endian halves.
 	PrevEpoch    uint64 `protobuf:"varint,5,opt,name=prev_epoch,json=prevEpoch,proto3" json:"prev_epoch,omitempty"`
 	PrevSeq      uint64 `protobuf:"varint,6,opt,name=prev_seq,json=prevSeq,proto3" json:"prev_seq,omitempty"`
 	PrevHashHigh uint64 `protobuf:"fixed64,7,opt,name=prev_hash_high,json=prevHashHigh,proto3" json:"prev_hash_high,omitempty"`
@@ -219,16 +219,16 @@ type ReplicaMessage struct {
 	HintEnd     uint64   `protobuf:"varint,15,opt,name=hint_end,json=hintEnd,proto3" json:"hint_end,omitempty"`
 	Promised    uint64   `protobuf:"varint,16,opt,name=promised,proto3" json:"promised,omitempty"`
 	Quarantined bool     `protobuf:"varint,17,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
-	// The sender's life.
+	// The life of the sender.
 	Life uint64 `protobuf:"varint,18,opt,name=life,proto3" json:"life,omitempty"`
-	// The hash of the entry at commit, as two halves; zero when the sender does not have it.
+	// The hash of the entry at commit, as two halves; zero if the sender does not have the entry.
 	CommitHashHigh uint64 `protobuf:"fixed64,19,opt,name=commit_hash_high,json=commitHashHigh,proto3" json:"commit_hash_high,omitempty"`
 	CommitHashLow  uint64 `protobuf:"fixed64,20,opt,name=commit_hash_low,json=commitHashLow,proto3" json:"commit_hash_low,omitempty"`
-	// A timestamp above all that the sender's node has acknowledged.
+	// A timestamp above all timestamps that the sender's node has acknowledged.
 	Clock       uint64 `protobuf:"varint,21,opt,name=clock,proto3" json:"clock,omitempty"`
 	Contradicts bool   `protobuf:"varint,22,opt,name=contradicts,proto3" json:"contradicts,omitempty"`
 	Trimmed     bool   `protobuf:"varint,23,opt,name=trimmed,proto3" json:"trimmed,omitempty"`
-	// Why the sender takes no entries for now (replica.Refusal).
+	// Why the sender currently accepts no entries (replica.Refusal).
 	Refused       uint32 `protobuf:"varint,40,opt,name=refused,proto3" json:"refused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -432,7 +432,7 @@ func (x *ReplicaMessage) GetRefused() uint32 {
 	return 0
 }
 
-// HeartbeatFrame is lease.Frame. Times are nanoseconds on the clock that is named.
+// HeartbeatFrame is lease.Frame. Times are nanoseconds on the clock of the node that measured them.
 type HeartbeatFrame struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	Hello        *PeerHello             `protobuf:"bytes,1,opt,name=hello,proto3" json:"hello,omitempty"`
@@ -447,16 +447,17 @@ type HeartbeatFrame struct {
 	Exclusions   []*Exclusion           `protobuf:"bytes,10,rep,name=exclusions,proto3" json:"exclusions,omitempty"`
 	ExclusionSeq uint64                 `protobuf:"varint,11,opt,name=exclusion_seq,json=exclusionSeq,proto3" json:"exclusion_seq,omitempty"`
 	Confirmed    uint64                 `protobuf:"varint,12,opt,name=confirmed,proto3" json:"confirmed,omitempty"`
-	// The receiver is asked to move its clock past this timestamp.
+	// Asks the receiver to move its clock past this timestamp.
 	Close uint64 `protobuf:"fixed64,13,opt,name=close,proto3" json:"close,omitempty"`
-	// How loaded the sender is; absent in answers and between regions.
+	// The load of the sender. Absent in replies and between regions.
 	Load *NodeLoad `protobuf:"bytes,14,opt,name=load,proto3" json:"load,omitempty"`
-	// The receiver's close that the sender's clock is past.
+	// The receiver's close timestamp that the sender's clock has passed.
 	Agreed uint64       `protobuf:"fixed64,15,opt,name=agreed,proto3" json:"agreed,omitempty"`
 	Closed *ClosedFrame `protobuf:"bytes,16,opt,name=closed,proto3" json:"closed,omitempty"`
-	// The sender's wall clock in microseconds since 1970; 0 when it does not say.
+	// The wall clock of the sender in microseconds since 1970; 0 if unknown.
 	Wall int64 `protobuf:"varint,40,opt,name=wall,proto3" json:"wall,omitempty"`
-	// The nodes that the sender suspects. Messages of the metadata group for others can go by way of it.
+	// The nodes that the sender suspects. The sender can relay messages of the metadata group to all
+	// other nodes.
 	Suspects      []uint32 `protobuf:"varint,41,rep,packed,name=suspects,proto3" json:"suspects,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -618,13 +619,13 @@ func (x *HeartbeatFrame) GetSuspects() []uint32 {
 	return nil
 }
 
-// ClosedFrame is closed.Frame. Absent is the zero frame.
+// ClosedFrame is closed.Frame. An absent message is the zero frame.
 type ClosedFrame struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Number uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	Base   uint64                 `protobuf:"varint,2,opt,name=base,proto3" json:"base,omitempty"`
 	At     uint64                 `protobuf:"fixed64,3,opt,name=at,proto3" json:"at,omitempty"`
-	// Of each cover in turn: region, slot and seq.
+	// Three numbers per cover: region, slot and sequence number.
 	Covers        []uint64 `protobuf:"varint,4,rep,packed,name=covers,proto3" json:"covers,omitempty"`
 	Applied       uint64   `protobuf:"varint,5,opt,name=applied,proto3" json:"applied,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -696,7 +697,8 @@ func (x *ClosedFrame) GetApplied() uint64 {
 	return 0
 }
 
-// NodeLoad is how much data of each class a node orders the writes of. A class that is left out is 0.
+// NodeLoad is the size of the data of each class for which a node is primary. A missing class has
+// size 0.
 type NodeLoad struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Classes       []*ClassLoad           `protobuf:"bytes,1,rep,name=classes,proto3" json:"classes,omitempty"`
@@ -858,10 +860,10 @@ type RaftFrame struct {
 	Hello *PeerHello             `protobuf:"bytes,1,opt,name=hello,proto3" json:"hello,omitempty"`
 	// Messages of etcd raft, each encoded.
 	Messages [][]byte `protobuf:"bytes,2,rep,name=messages,proto3" json:"messages,omitempty"`
-	// The group that they belong to; 0 is the only one now.
+	// The group of the messages; currently always 0.
 	Group uint32 `protobuf:"varint,3,opt,name=group,proto3" json:"group,omitempty"`
-	// For messages that go by way of a third node: whom they are for, and, from there on, whom they are from. 0 is the
-	// receiver and the sender of the frame.
+	// For messages that a third node relays: the destination, and, after the relay, the sender. 0
+	// means the receiver or the sender of the frame.
 	To            uint32 `protobuf:"varint,40,opt,name=to,proto3" json:"to,omitempty"`
 	From          uint32 `protobuf:"varint,41,opt,name=from,proto3" json:"from,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -973,9 +975,9 @@ type MetadataRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Hello *PeerHello             `protobuf:"bytes,1,opt,name=hello,proto3" json:"hello,omitempty"`
 	Group uint32                 `protobuf:"varint,2,opt,name=group,proto3" json:"group,omitempty"`
-	// As package raftmeta encodes it.
+	// Encoded by package raftmeta.
 	Request []byte `protobuf:"bytes,3,opt,name=request,proto3" json:"request,omitempty"`
-	// The node that the request is for, when the receiver is to pass it on; 0 is the receiver.
+	// The destination, if the receiver relays the request; 0 means the receiver.
 	To            uint32 `protobuf:"varint,40,opt,name=to,proto3" json:"to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1130,7 +1132,7 @@ func (x *DescribeReplicaRequest) GetRange() *RangeID {
 type DescribeReplicaResponse struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Status *ReplicaStatus         `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`
-	// The size of the replica's data in bytes, estimated.
+	// The estimated size of the replica's data in bytes.
 	SizeBytes int64 `protobuf:"varint,2,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
 	// From a primary: why other replicas are not in sync, by node.
 	Behind        map[uint32]string `protobuf:"bytes,3,rep,name=behind,proto3" json:"behind,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`

@@ -31,24 +31,26 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Peer is what nodes of one cluster say to each other. The first frame of each stream carries a PeerHello; a node
-// refuses one of another cluster, or of an identity that is not the registered one, with WRONG_CLUSTER.
+// Peer is the service between nodes of one cluster. The first frame of each stream carries a
+// PeerHello. A node rejects a hello of another cluster, or of an identity that is not the
+// registered one, with WRONG_CLUSTER.
 type PeerClient interface {
-	// Replicate carries messages between replicas, over all ranges that two nodes share. Each side sends on the stream it
-	// opened; the answering stream carries nothing but the answerer's hello, whose end tells of a lost peer.
+	// Replicate carries messages between replicas, for all ranges that two nodes share. Each side
+	// sends on the stream that it opened. In the other direction the stream carries only a hello, and
+	// its end shows that the peer is lost.
 	Replicate(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ReplicaFrame, ReplicaFrame], error)
-	// Heartbeat carries heartbeats one way and their answers back. It has a connection and a port of its own.
+	// Heartbeat carries the heartbeats of one side. It has a connection and a port of its own.
 	Heartbeat(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[HeartbeatFrame, HeartbeatFrame], error)
 	// Raft carries messages of the metadata group.
 	Raft(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[RaftFrame, RaftSummary], error)
-	// Metadata hands a request of the metadata group (a command, a report of suspicions) to one member, usually the leader,
-	// and gives its response.
+	// Metadata sends a request (a command, a report of suspicions) to a member of the metadata group,
+	// usually the leader, and returns its response.
 	Metadata(ctx context.Context, in *MetadataRequest, opts ...grpc.CallOption) (*MetadataResponse, error)
-	// Forward hands a client's request to the node that should answer it. Its errors stand in the Response.
+	// Forward forwards a client's request to the node that can answer it. Errors are in the Response.
 	Forward(ctx context.Context, in *Request, opts ...grpc.CallOption) (*Response, error)
-	// DescribeReplica tells how the asked node's replica of a range stands.
+	// DescribeReplica returns the state of the receiving node's replica of a range.
 	DescribeReplica(ctx context.Context, in *DescribeReplicaRequest, opts ...grpc.CallOption) (*DescribeReplicaResponse, error)
-	// DiscardReplica makes the asked node drop its damaged copy of a range.
+	// DiscardReplica makes the receiving node discard its damaged copy of a range.
 	DiscardReplica(ctx context.Context, in *DiscardReplicaRequest, opts ...grpc.CallOption) (*DiscardReplicaResponse, error)
 }
 
@@ -143,24 +145,26 @@ func (c *peerClient) DiscardReplica(ctx context.Context, in *DiscardReplicaReque
 // All implementations must embed UnimplementedPeerServer
 // for forward compatibility.
 //
-// Peer is what nodes of one cluster say to each other. The first frame of each stream carries a PeerHello; a node
-// refuses one of another cluster, or of an identity that is not the registered one, with WRONG_CLUSTER.
+// Peer is the service between nodes of one cluster. The first frame of each stream carries a
+// PeerHello. A node rejects a hello of another cluster, or of an identity that is not the
+// registered one, with WRONG_CLUSTER.
 type PeerServer interface {
-	// Replicate carries messages between replicas, over all ranges that two nodes share. Each side sends on the stream it
-	// opened; the answering stream carries nothing but the answerer's hello, whose end tells of a lost peer.
+	// Replicate carries messages between replicas, for all ranges that two nodes share. Each side
+	// sends on the stream that it opened. In the other direction the stream carries only a hello, and
+	// its end shows that the peer is lost.
 	Replicate(grpc.BidiStreamingServer[ReplicaFrame, ReplicaFrame]) error
-	// Heartbeat carries heartbeats one way and their answers back. It has a connection and a port of its own.
+	// Heartbeat carries the heartbeats of one side. It has a connection and a port of its own.
 	Heartbeat(grpc.BidiStreamingServer[HeartbeatFrame, HeartbeatFrame]) error
 	// Raft carries messages of the metadata group.
 	Raft(grpc.ClientStreamingServer[RaftFrame, RaftSummary]) error
-	// Metadata hands a request of the metadata group (a command, a report of suspicions) to one member, usually the leader,
-	// and gives its response.
+	// Metadata sends a request (a command, a report of suspicions) to a member of the metadata group,
+	// usually the leader, and returns its response.
 	Metadata(context.Context, *MetadataRequest) (*MetadataResponse, error)
-	// Forward hands a client's request to the node that should answer it. Its errors stand in the Response.
+	// Forward forwards a client's request to the node that can answer it. Errors are in the Response.
 	Forward(context.Context, *Request) (*Response, error)
-	// DescribeReplica tells how the asked node's replica of a range stands.
+	// DescribeReplica returns the state of the receiving node's replica of a range.
 	DescribeReplica(context.Context, *DescribeReplicaRequest) (*DescribeReplicaResponse, error)
-	// DiscardReplica makes the asked node drop its damaged copy of a range.
+	// DiscardReplica makes the receiving node discard its damaged copy of a range.
 	DiscardReplica(context.Context, *DiscardReplicaRequest) (*DiscardReplicaResponse, error)
 	mustEmbedUnimplementedPeerServer()
 }

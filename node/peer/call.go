@@ -8,15 +8,19 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// call asks another node one thing. Its error is Unavailable when the node certainly did not receive the request, for
-// example because it refuses the connection: grpc takes up a stream first and sends the request after it.
-func (n *Network) call(ctx context.Context, op rhumb.Op, to rhumb.NodeID, method string, request, response any) error {
-	p, ok := n.peer(to)
+// callPeer sends one request to another node and waits for the response. The error is of kind
+// Unavailable if the node certainly did not receive the request, and of kind Unknown if it may
+// have. Callers rely on the difference: only a request that was not received may be sent to another
+// node as if it were new.
+func (n *Network) callPeer(ctx context.Context, op rhumb.Op, to rhumb.NodeID, method string, request, response any) error {
+	p, ok := n.lookUpPeer(to)
 	if !ok {
-		return &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Node: to, Msg: "the node is not known here"}
+		return &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Node: to, Msg: "this node does not know the other node"}
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // ends the stream, whatever became of it
+	defer cancel() // releases the stream on every path
+	// conn.Invoke would not distinguish the two cases. NewStream fails before the request is sent,
+	// for example because the node refuses the connection.
 	s, err := p.conn.Client().NewStream(ctx, &grpc.StreamDesc{}, method)
 	if err != nil {
 		return &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Node: to, Msg: "cannot connect to the node; retry", Err: err}

@@ -49,7 +49,7 @@ func TestForwardThatBreaks(t *testing.T) {
 		failed <- err
 	}()
 	<-got
-	p, _ := a.network.peer(2)
+	p, _ := a.network.lookUpPeer(2)
 	p.conn.Close()
 	if err := <-failed; rhumb.KindOf(err) != rhumb.Unknown {
 		t.Errorf("a connection that broke behind the request: %v, want unknown", err)

@@ -13,7 +13,8 @@ import (
 	"github.com/rhumbdb/rhumb/node/replica"
 )
 
-// messageToPB encodes a replica's message; its entries are encoded here, away from the pass that made them.
+// messageToPB encodes a message of a replica. Entries are encoded here, in the goroutine that sends
+// to one peer, so that the pass that created them does not wait.
 func messageToPB(m *replica.Message) *rhumbpb.ReplicaMessage {
 	p := &rhumbpb.ReplicaMessage{
 		Kind: rhumbpb.ReplicaMessageKind(m.Kind), Region: uint32(m.Range.Region), Slot: uint32(m.Range.Slot),
@@ -34,7 +35,8 @@ func messageToPB(m *replica.Message) *rhumbpb.ReplicaMessage {
 	return p
 }
 
-// messageFromPB decodes a message and checks the hash of each entry. Entries share memory with p.
+// messageFromPB decodes a message and checks the hash of each entry. The entries share memory with
+// p.
 func messageFromPB(p *rhumbpb.ReplicaMessage, from, to rhumb.NodeID) (replica.Message, error) {
 	m := replica.Message{
 		Kind: replica.MessageKind(p.Kind), From: from, To: to,
@@ -43,6 +45,7 @@ func messageFromPB(p *rhumbpb.ReplicaMessage, from, to rhumb.NodeID) (replica.Me
 		Trim: rhumb.Seq(p.Trim), Commit: rhumb.Seq(p.Commit), Match: rhumb.Seq(p.Match), Reject: rhumb.Seq(p.Reject),
 		HintEpoch: rhumb.Epoch(p.HintEpoch), HintEnd: rhumb.Seq(p.HintEnd), Promised: rhumb.Epoch(p.Promised), Quarantined: p.Quarantined,
 		Life: rhumb.BootSeq(p.Life), Clock: rhumb.Timestamp(p.Clock), Contradicts: p.Contradicts, Trimmed: p.Trimmed,
+		// A conversion alone would turn a large value into the code of another refusal.
 		Refused: replica.Refusal(min(p.Refused, math.MaxUint8)),
 	}
 	binary.BigEndian.PutUint64(m.CommitHash[:8], p.CommitHashHigh)
@@ -52,7 +55,11 @@ func messageFromPB(p *rhumbpb.ReplicaMessage, from, to rhumb.NodeID) (replica.Me
 	if len(p.Entries) > 0 {
 		m.Entries = make([]*entry.Entry, len(p.Entries))
 	}
+	// The whole message is rejected if one entry is damaged: entries after it would not continue
+	// the log.
 	for i, b := range p.Entries {
+		// Bytes damaged on the way must not reach a replica: two contents at one position of one
+		// epoch quarantine it (rule A).
 		e, err := entry.DecodeWire(b)
 		if err != nil {
 			return m, err
@@ -62,6 +69,7 @@ func messageFromPB(p *rhumbpb.ReplicaMessage, from, to rhumb.NodeID) (replica.Me
 	return m, nil
 }
 
+// frameToPB encodes a lease frame.
 func frameToPB(f *lease.Frame) *rhumbpb.HeartbeatFrame {
 	p := &rhumbpb.HeartbeatFrame{
 		Sent: int64(f.Sent), Reply: f.Reply, Lease: int64(f.Lease), EchoBoot: uint64(f.EchoBoot), Echo: int64(f.Echo),
@@ -78,12 +86,15 @@ func frameToPB(f *lease.Frame) *rhumbpb.HeartbeatFrame {
 	return p
 }
 
+// frameFromPB decodes a lease frame. Package lease checks its contents.
 func frameFromPB(p *rhumbpb.HeartbeatFrame) *lease.Frame {
 	f := &lease.Frame{
 		Sent: time.Duration(p.Sent), Reply: p.Reply, Lease: time.Duration(p.Lease), EchoBoot: rhumb.BootSeq(p.EchoBoot),
 		Echo: time.Duration(p.Echo), Held: time.Duration(p.Held), Granted: time.Duration(p.Granted),
 		GrantedLease: time.Duration(p.GrantedLease), ExclusionSeq: p.ExclusionSeq, Confirmed: p.Confirmed,
 		Close: rhumb.Timestamp(p.Close), Agreed: rhumb.Timestamp(p.Agreed), Closed: closedFromPB(p.Closed),
+		// Bounded before the multiplication, which would overflow and turn a wrong clock into a
+		// plausible one.
 		Wall: time.Duration(min(max(0, p.Wall), math.MaxInt64/1000)) * time.Microsecond,
 	}
 	for _, n := range p.Suspects {
@@ -97,6 +108,8 @@ func frameFromPB(p *rhumbpb.HeartbeatFrame) *lease.Frame {
 	return f
 }
 
+// closedToPB encodes a frame of closed timestamps, or returns nil if it is empty, to keep
+// heartbeats small.
 func closedToPB(f *closed.Frame) *rhumbpb.ClosedFrame {
 	if f.Number == 0 && f.Applied == 0 {
 		return nil
@@ -108,14 +121,16 @@ func closedToPB(f *closed.Frame) *rhumbpb.ClosedFrame {
 	return p
 }
 
-// closedFromPB reads what a peer tells of closed timestamps. Covers that cannot be read leave a frame that tells nothing:
-// one that is known in part must not be taken.
+// closedFromPB decodes a frame of closed timestamps. If its covers are malformed, the result
+// carries no claim, because a claim about only some of the ranges must not be applied. The
+// acknowledgement (Applied) is independent of the covers and is kept.
 func closedFromPB(p *rhumbpb.ClosedFrame) (f closed.Frame) {
 	c := p.GetCovers()
 	if p == nil || len(c)%3 != 0 || len(c)/3 > closed.CoversMax {
 		return closed.Frame{Applied: p.GetApplied()}
 	}
 	f = closed.Frame{Number: p.Number, Base: p.Base, At: rhumb.Timestamp(p.At), Applied: p.Applied}
+	// Each cover is three numbers in one packed list: region, slot and sequence number.
 	for ; len(c) > 0; c = c[3:] {
 		if c[0] > math.MaxUint32 || c[1] > math.MaxUint32 {
 			return closed.Frame{Applied: p.Applied}

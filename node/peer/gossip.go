@@ -18,21 +18,23 @@ import (
 	"github.com/rhumbdb/rhumb/wan"
 )
 
-// Member is what a node says of itself to whoever gossips with it.
+// Member is the label that a node spreads by gossip.
 type Member struct {
 	// Cluster is zero while the node belongs to no cluster.
 	Cluster rhumb.ClusterID
 	// Node is NoNode while the node is not registered.
 	Node rhumb.NodeID
-	// Boot is the node's present life: of two addresses of a node, that of the later life is right.
+	// Boot is the current life of the node. If gossip reports two addresses of a node, the address
+	// of the later life is correct.
 	Boot rhumb.BootSeq
 	// Region is the name of the node's region.
 	Region string
-	// Addr takes peers and clients (gRPC).
+	// Addr is the address for peers and clients (gRPC).
 	Addr string
 }
 
-// memberLabels is the wire form of Member. memberlist caps it at 512 bytes (memberlist.MetaMaxSize).
+// memberLabels is the wire form of Member. memberlist limits it to 512 bytes
+// (memberlist.MetaMaxSize), hence the short keys.
 type memberLabels struct {
 	Cluster string `json:"c,omitempty"`
 	Node    uint32 `json:"n,omitempty"`
@@ -41,20 +43,21 @@ type memberLabels struct {
 	Addr    string `json:"a"`
 }
 
-// GossipConfig says where a node gossips.
+// GossipConfig configures Gossip.
 type GossipConfig struct {
-	// Name is unique among all nodes of the world; the store's UUID.
+	// Name is unique among all nodes of all clusters: the UUID of a store.
 	Name string
-	// Addr is the "host:port" to bind, for UDP and TCP. Port 0 takes a free one.
+	// Addr is the "host:port" to bind, for UDP and TCP. Port 0 selects a free port.
 	Addr string
-	// WAN puts distance between regions, and From is the region or address that this node stands at; nil is none.
+	// WAN simulates distance between regions; nil simulates nothing. From is the region or address
+	// of this node in it.
 	WAN  *wan.Network
 	From string
-	// Logger takes what memberlist has to say, at debug level.
+	// Logger receives the messages of memberlist, at debug level.
 	Logger *slog.Logger
 }
 
-// Gossip finds the other nodes by memberlist.
+// Gossip finds other nodes with memberlist.
 type Gossip struct {
 	list    *memberlist.Memberlist
 	labels  *labels
@@ -62,13 +65,13 @@ type Gossip struct {
 	addr    string
 }
 
-// gossipLeaveTimeout bounds how long Close waits to tell others that the node goes.
+// gossipLeaveTimeout bounds the time that Close takes to announce that the node leaves.
 const gossipLeaveTimeout = 500 * time.Millisecond
 
-// gossipUpdateTimeout bounds how long Announce waits for others to hear.
+// gossipUpdateTimeout bounds the time that Announce waits until other nodes have the label.
 const gossipUpdateTimeout = 2 * time.Second
 
-// StartGossip begins to listen. It knows nobody until Join or until somebody joins it.
+// StartGossip starts to listen. It knows no other node until Join, or until another node joins it.
 func StartGossip(cfg GossipConfig, self Member) (*Gossip, error) {
 	const op rhumb.Op = "peer.StartGossip"
 	host, portText, err := net.SplitHostPort(cfg.Addr)
@@ -77,12 +80,14 @@ func StartGossip(cfg GossipConfig, self Member) (*Gossip, error) {
 	}
 	port, err := strconv.Atoi(portText)
 	if err != nil {
-		return nil, rhumb.Ef(op, rhumb.InvalidArgument, "gossip port %q is no number", portText)
+		return nil, rhumb.Ef(op, rhumb.InvalidArgument, "gossip address %q: port %q is not a number", cfg.Addr, portText)
 	}
+	// The transport is created here instead of by memberlist: delayedTransport wraps it, and with
+	// port 0 only the transport knows the port that the label must name.
 	logger := log.New(&slogWriter{cfg.Logger}, "", 0)
 	inner, err := memberlist.NewNetTransport(&memberlist.NetTransportConfig{BindAddrs: []string{host}, BindPort: port, Logger: logger})
 	if err != nil {
-		return nil, rhumb.Ef(op, rhumb.Unavailable, "cannot listen for gossip on %s: %v; is another node using the address?", cfg.Addr, err)
+		return nil, rhumb.Ef(op, rhumb.Unavailable, "cannot listen on %s for gossip: %v; check whether another node uses the address", cfg.Addr, err)
 	}
 	l := &labels{}
 	l.set(self)
@@ -104,40 +109,43 @@ func StartGossip(cfg GossipConfig, self Member) (*Gossip, error) {
 	return &Gossip{list: list, labels: l, members: known, addr: net.JoinHostPort(host, strconv.Itoa(c.BindPort))}, nil
 }
 
-// Addr gives the bound "host:port".
+// Addr returns the bound "host:port".
 func (g *Gossip) Addr() string { return g.addr }
 
-// Join contacts the given gossip addresses; it fails when none answers.
+// Join contacts the given gossip addresses. It fails if none answers.
 func (g *Gossip) Join(addrs []string) error {
 	const op rhumb.Op = "peer.Gossip.Join"
 	if len(addrs) == 0 {
 		return nil
 	}
+	// Join succeeds if at least one address answers; the rest is then found by gossip.
 	if _, err := g.list.Join(addrs); err != nil {
-		return rhumb.Ef(op, rhumb.Unavailable, "none of %v answers: %v", addrs, err)
+		return rhumb.Ef(op, rhumb.Unavailable, "none of %v answers: %v; check that a node runs there", addrs, err)
 	}
 	return nil
 }
 
-// Announce changes what the node says of itself.
+// Announce replaces the label of this node.
 func (g *Gossip) Announce(self Member) error {
 	g.labels.set(self)
 	return rhumb.WrapKind("peer.Gossip.Announce", rhumb.Unavailable, g.list.UpdateNode(gossipUpdateTimeout))
 }
 
-// Members lists the nodes heard of, this one included, sorted by address. Labels that do not parse are left out.
+// Members returns the labels of all known nodes, including this node, sorted by address. Labels
+// that cannot be decoded are left out.
 func (g *Gossip) Members() []Member {
 	out := g.members.list()
 	slices.SortFunc(out, func(a, b Member) int { return cmp.Compare(a.Addr, b.Addr) })
 	return out
 }
 
-// Close says goodbye and stops.
+// Close announces that the node leaves, and stops.
 func (g *Gossip) Close() error {
 	err := g.list.Leave(gossipLeaveTimeout)
 	return cmp.Or(g.list.Shutdown(), err)
 }
 
+// encodeLabels encodes a label.
 func encodeLabels(m Member) []byte {
 	l := memberLabels{Node: uint32(m.Node), Boot: uint64(m.Boot), Region: m.Region, Addr: m.Addr}
 	if !m.Cluster.IsZero() {
@@ -150,6 +158,7 @@ func encodeLabels(m Member) []byte {
 	return b
 }
 
+// decodeLabels decodes a label.
 func decodeLabels(b []byte) (m Member, err error) {
 	const op rhumb.Op = "peer.decodeLabels"
 	var l memberLabels
@@ -163,7 +172,8 @@ func decodeLabels(b []byte) (m Member, err error) {
 	return m, err
 }
 
-// slogWriter passes memberlist's lines on as debug events: what it calls errors are hints here.
+// slogWriter logs the messages of memberlist at debug level: gossip is only a hint, so its errors
+// are no errors of the node.
 type slogWriter struct{ logger *slog.Logger }
 
 func (w *slogWriter) Write(p []byte) (int, error) {

@@ -8,26 +8,28 @@ import (
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
-// NodeLoad is the size, in bytes, of the data of each class that a node orders the writes of. A class that is left out
-// is 0.
+// NodeLoad holds, for each class, the size in bytes of the data for which a node is primary. A
+// missing class has size 0.
 type NodeLoad map[rhumb.ClassID]int64
 
-// loadClassesMax bounds the classes of which a heartbeat tells: the greatest.
+// loadClassesMax bounds the number of classes in a heartbeat.
 const loadClassesMax = 64
 
+// loadToPB encodes a load.
 func loadToPB(l NodeLoad) *rhumbpb.NodeLoad {
 	p := &rhumbpb.NodeLoad{}
 	for class, bytes := range l {
 		p.Classes = append(p.Classes, &rhumbpb.ClassLoad{Class: uint32(class), Bytes: bytes})
 	}
 	if len(p.Classes) > loadClassesMax {
+		// The largest classes are kept, since they decide whether a node is overloaded.
 		slices.SortFunc(p.Classes, func(a, b *rhumbpb.ClassLoad) int { return cmp.Compare(b.Bytes, a.Bytes) })
 		p.Classes = p.Classes[:loadClassesMax]
 	}
 	return p
 }
 
-// loadFromPB leaves out what no node would send.
+// loadFromPB decodes a load and ignores values that no node sends.
 func loadFromPB(p *rhumbpb.NodeLoad) NodeLoad {
 	l := NodeLoad{}
 	for _, c := range p.Classes[:min(len(p.Classes), loadClassesMax)] {

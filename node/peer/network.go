@@ -16,74 +16,78 @@ import (
 	"github.com/rhumbdb/rhumb/node/replica"
 )
 
-// Bounds of a connection to one peer.
+// Bounds of the connections to one peer.
 const (
-	// queueBytesDefault and frameBytesDefault are Config.QueueBytesMax and FrameBytesMax where nothing is said.
+	// queueBytesDefault and frameBytesDefault are the defaults of Config.QueueBytesMax and
+	// Config.FrameBytesMax.
 	queueBytesDefault = 16 << 20
 	frameBytesDefault = 4 << 20
-	// heartbeatsMax bounds the heartbeats that wait; more are stale and dropped.
+	// heartbeatsMax bounds the heartbeats in the queue. If more wait, they are stale.
 	heartbeatsMax = 8
-	// raftQueueMax bounds the metadata messages that wait.
+	// raftQueueMax bounds the frames of the metadata group in the queue.
 	raftQueueMax = 4_096
-	// redialMin and redialMax bound the pause before a stream that broke is opened again.
+	// redialMin and redialMax bound the pause before a broken stream is opened again.
 	redialMin = 50 * time.Millisecond
 	redialMax = 400 * time.Millisecond
 )
 
-// Handler takes what other nodes send. Its methods are called from many goroutines and, but for the requests with a
-// context, must not block.
+// Handler receives the messages and requests of other nodes. Its methods are called from many
+// goroutines. Methods without a context must not block.
 type Handler interface {
-	// Verify refuses a node that is not of this cluster's catalog in that life.
+	// Verify rejects a node that the catalog does not contain in the given life.
 	Verify(id rhumb.NodeIdentity) error
 	Replication(from rhumb.NodeID, msgs []replica.Message)
 	Heartbeat(from rhumb.NodeIdentity, f *lease.Frame)
-	// Load tells how loaded another node is; it comes with heartbeats.
+	// Load receives the load of another node; it arrives with a heartbeat.
 	Load(from rhumb.NodeID, load NodeLoad)
-	// Connected tells that replication messages to a peer get through from now on, or do not.
+	// Connected reports that replication messages to a peer get through from now on, or no longer.
+	// Calls for one peer are ordered.
 	Connected(n rhumb.NodeID, connected bool)
 	Raft(from rhumb.NodeID, group uint32, msgs [][]byte)
 	// Metadata answers a request of the metadata group.
 	Metadata(ctx context.Context, from rhumb.NodeID, group uint32, request []byte) ([]byte, error)
-	// DescribeReplica tells how this node's replica of a range stands.
+	// DescribeReplica describes this node's replica of a range.
 	DescribeReplica(ctx context.Context, id rhumb.RangeID) (*rhumbpb.DescribeReplicaResponse, error)
-	// DiscardReplica drops this node's damaged copy of a range.
+	// DiscardReplica discards this node's damaged copy of a range.
 	DiscardReplica(ctx context.Context, id rhumb.RangeID, acceptLoss bool) error
-	// Forward answers a client's request that another node passed on.
+	// Forward answers a request of a client that another node forwarded.
 	Forward(ctx context.Context, q *rhumbpb.Request) *rhumbpb.Response
 }
 
-// Config is what a network needs.
+// Config configures a Network.
 type Config struct {
 	Cluster rhumb.ClusterID
-	// Self gives the identity of this node; a new life in place changes it.
+	// Self returns the identity of this node. A new life in place changes it.
 	Self func() rhumb.NodeIdentity
-	// Load gives what this node tells another of its own load with each heartbeat, and tell false when that is nothing. It
-	// must not block. Nil tells nothing.
-	Load func(to rhumb.NodeID) (load NodeLoad, tell bool)
-	// Via returns the node by way of which messages of the metadata group reach another one that is out of contact, and ok false
-	// when they are to go there directly. It must not block. Nil is always directly.
+	// Load returns the load that a heartbeat to another node carries. With ok false it carries
+	// none. Load must not block. It may be nil.
+	Load func(to rhumb.NodeID) (load NodeLoad, ok bool)
+	// Via returns the node that relays messages of the metadata group to a node that is out of
+	// contact. With ok false they go directly. Via must not block. Nil means always directly.
 	Via func(to rhumb.NodeID) (via rhumb.NodeID, ok bool)
-	// Dial opens connections; nil is the plain dialer.
+	// Dial opens connections. Nil means plain TCP.
 	Dial api.DialFunc
-	// QueueBytesMax bounds the replication messages that wait for the network, for each peer; default 16 MiB. Their entries
-	// are those that the replicas hold, so they take little memory of their own. Queued counts them for all peers.
+	// QueueBytesMax bounds the replication messages that wait for one peer; default 16 MiB. The
+	// messages share the entries that replicas hold, so they take little memory of their own.
+	// Queued counts them for all peers.
 	QueueBytesMax int
 	Queued        *memory.Budget
-	// FrameBytesMax bounds the messages that are gathered into one frame; a larger message travels alone. A frame under way
-	// takes about three times its size. Default 4 MiB.
+	// FrameBytesMax bounds the messages in one frame; a larger message has a frame of its own. A
+	// frame in flight takes about three times its size. Default 4 MiB.
 	FrameBytesMax int
 	Handler       Handler
 	Logger        *slog.Logger
 }
 
-// Network is this node's connections to all others.
+// Network holds the connections of this node to all others.
 type Network struct {
 	cfg Config
 	m   networkMetrics
 
-	mu    sync.RWMutex // guards the two below
+	mu    sync.RWMutex // guards peers and ended
 	peers map[rhumb.NodeID]*peer
-	// ended tells, for nodes that are peers no more, when the Handler has heard of it.
+	// ended holds, for each node that is no longer a peer, a channel that closes after the Handler
+	// received its last event about the node.
 	ended map[rhumb.NodeID]<-chan struct{}
 
 	ctx    context.Context
@@ -91,6 +95,7 @@ type Network struct {
 	work   sync.WaitGroup
 }
 
+// networkMetrics holds the counters of a Network.
 type networkMetrics struct {
 	dropped *prometheus.CounterVec
 	redials prometheus.Counter
@@ -100,7 +105,7 @@ type networkMetrics struct {
 	frames  prometheus.Counter
 }
 
-// NewNetwork makes a network without peers.
+// NewNetwork returns a network without peers.
 func NewNetwork(cfg Config) *Network {
 	cfg.QueueBytesMax = cmp.Or(cfg.QueueBytesMax, queueBytesDefault)
 	cfg.FrameBytesMax = cmp.Or(cfg.FrameBytesMax, frameBytesDefault)
@@ -114,29 +119,33 @@ func NewNetwork(cfg Config) *Network {
 			dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
 				Namespace: "rhumb", Subsystem: "peer", Name: "dropped_total", Help: "Messages dropped because a peer's queue was full.",
 			}, []string{"traffic"}),
-			relayed: counter("relayed_total", "Frames and requests of the metadata group passed on between two nodes that are out of contact."),
-			silent:  counter("silent_total", "Connections to peers that were given up because no answer came; they are made anew."),
-			redials: counter("redials_total", "Streams to peers that broke and were opened again."),
+			relayed: counter("relayed_total", "Frames and requests of the metadata group that were relayed between two other nodes."),
+			silent:  counter("silent_total", "Connections that were closed because the peer did not answer. They are opened again."),
+			redials: counter("redials_total", "Streams to peers that broke. They are opened again."),
 			sent:    counter("messages_total", "Replication messages sent."),
 			frames:  counter("frames_total", "Frames in which replication messages were sent."),
 		},
 	}
-	for _, traffic := range []string{"replication", "heartbeat", "raft"} { // so that they stand at 0 from the start
+	// A counter with labels appears in the metrics only once it has a value, and alerts need a
+	// value of 0.
+	for _, traffic := range []string{"replication", "heartbeat", "raft"} {
 		n.m.dropped.WithLabelValues(traffic)
 	}
 	return n
 }
 
-// Collectors gives the network's metrics for registration.
+// Collectors returns the metrics of the network.
 func (n *Network) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{n.m.dropped, n.m.redials, n.m.silent, n.m.relayed, n.m.sent, n.m.frames}
 }
 
-// SetPeers says which other nodes there are. A node whose addresses or life changed is connected to anew.
+// SetPeers replaces the set of peers. A peer whose address or life changed is connected to again.
 func (n *Network) SetPeers(nodes []*rhumb.Node) {
 	self := n.cfg.Self().Node
+	// n.mu is held throughout, so that Close, which cancels n.ctx under it, does not miss a peer.
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	// After Close no goroutine may be added to n.work, which Close waits for.
 	if n.ctx.Err() != nil {
 		return
 	}
@@ -147,6 +156,7 @@ func (n *Network) SetPeers(nodes []*rhumb.Node) {
 		}
 		keep[d.ID] = true
 		old := n.peers[d.ID]
+		// An unchanged peer keeps its streams: this is called for every change of any node.
 		if old != nil && old.addr == d.Addr && old.heartbeatAddr == d.HeartbeatAddr && old.boot == d.Boot {
 			continue
 		}
@@ -159,8 +169,9 @@ func (n *Network) SetPeers(nodes []*rhumb.Node) {
 	}
 }
 
-// replaceLocked ends the connections to a node and, with d, opens others. The Handler hears of the end of the old before
-// the beginning of the new.
+// replaceLocked closes the connections to a node and, unless d is nil, opens new ones. The Handler
+// receives the last event of the old connections before the first of the new ones: otherwise a late
+// "not connected" of the old ones could be its last word on a node that is connected.
 func (n *Network) replaceLocked(id rhumb.NodeID, d *rhumb.Node) {
 	before := n.ended[id]
 	if old := n.peers[id]; old != nil {
@@ -172,10 +183,11 @@ func (n *Network) replaceLocked(id rhumb.NodeID, d *rhumb.Node) {
 		n.peers[id] = n.newPeer(d, before)
 		return
 	}
+	// Kept for the case that the node becomes a peer again.
 	n.ended[id] = before
 }
 
-// Close ends all connections.
+// Close closes all connections.
 func (n *Network) Close() {
 	n.mu.Lock()
 	n.cancel()
@@ -183,24 +195,26 @@ func (n *Network) Close() {
 	n.work.Wait()
 }
 
-func (n *Network) peer(id rhumb.NodeID) (*peer, bool) {
+// lookUpPeer returns the peer with an ID.
+func (n *Network) lookUpPeer(id rhumb.NodeID) (*peer, bool) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	p, ok := n.peers[id]
 	return p, ok
 }
 
-// Send hands over replication messages for one peer. What does not fit into its queue is dropped.
+// Send queues replication messages for a peer. It drops them all if they do not fit: the replicas
+// send them again.
 func (n *Network) Send(to rhumb.NodeID, msgs []replica.Message) {
-	p, ok := n.peer(to)
+	p, ok := n.lookUpPeer(to)
 	if !ok || !p.replication.add(msgs) {
 		n.m.dropped.WithLabelValues("replication").Add(float64(len(msgs)))
 	}
 }
 
-// SendHeartbeat sends a lease frame ahead of everything else.
+// SendHeartbeat queues a lease frame. Heartbeats have a connection of their own.
 func (n *Network) SendHeartbeat(to rhumb.NodeID, f *lease.Frame) {
-	p, ok := n.peer(to)
+	p, ok := n.lookUpPeer(to)
 	if !ok {
 		return
 	}
@@ -211,17 +225,19 @@ func (n *Network) SendHeartbeat(to rhumb.NodeID, f *lease.Frame) {
 	}
 }
 
-// SendRaft sends messages of the metadata group.
+// SendRaft queues messages of the metadata group, for the peer or for the node that relays to it.
 func (n *Network) SendRaft(to rhumb.NodeID, group uint32, msgs [][]byte) {
 	f := &rhumbpb.RaftFrame{Group: group, Messages: msgs}
-	if via, ok := n.via(to); ok {
+	if via, ok := n.relayFor(to); ok {
+		// The receiver relays the frame to its final destination.
 		f.To, to = uint32(to), via
 	}
 	n.queueRaft(to, f)
 }
 
+// queueRaft queues a frame for a peer, or drops it: Raft sends again.
 func (n *Network) queueRaft(to rhumb.NodeID, f *rhumbpb.RaftFrame) {
-	p, ok := n.peer(to)
+	p, ok := n.lookUpPeer(to)
 	if !ok {
 		return
 	}
@@ -232,59 +248,62 @@ func (n *Network) queueRaft(to rhumb.NodeID, f *rhumbpb.RaftFrame) {
 	}
 }
 
-// Metadata hands a request of the metadata group to one of its members. An error of kind Unavailable says that it was
-// certainly not handled.
+// Metadata sends a request to a member of the metadata group and returns the response. An error of
+// kind Unavailable means that the request was certainly not handled.
 func (n *Network) Metadata(ctx context.Context, to rhumb.NodeID, group uint32, request []byte) ([]byte, error) {
 	const op rhumb.Op = "peer.Network.Metadata"
 	resp := new(rhumbpb.MetadataResponse)
-	q := &rhumbpb.MetadataRequest{Hello: n.hello(), Group: group, Request: request}
-	if via, ok := n.via(to); ok {
+	q := &rhumbpb.MetadataRequest{Hello: n.newHello(), Group: group, Request: request}
+	if via, ok := n.relayFor(to); ok {
 		q.To, to = uint32(to), via
 	}
-	err := n.call(ctx, op, to, rhumbpb.Peer_Metadata_FullMethodName, q, resp)
+	err := n.callPeer(ctx, op, to, rhumbpb.Peer_Metadata_FullMethodName, q, resp)
 	if err != nil {
 		return nil, err
 	}
 	return resp.Response, nil
 }
 
-// Forward passes a client's request on to another node. An error of kind Unavailable means that it was certainly not
-// received, Unknown that nobody knows.
+// Forward forwards a request of a client to another node. An error of kind Unavailable means that
+// the request was certainly not received; an error of kind Unknown means that it may have been.
 func (n *Network) Forward(ctx context.Context, to rhumb.NodeID, q *rhumbpb.Request) (*rhumbpb.Response, error) {
 	const op rhumb.Op = "peer.Network.Forward"
 	resp := new(rhumbpb.Response)
-	if err := n.call(ctx, op, to, rhumbpb.Peer_Forward_FullMethodName, q, resp); err != nil {
+	if err := n.callPeer(ctx, op, to, rhumbpb.Peer_Forward_FullMethodName, q, resp); err != nil {
 		return nil, err
 	}
 	return resp, nil
 }
 
-// DescribeReplica asks another node how its replica of a range stands.
+// DescribeReplica asks another node to describe its replica of a range.
 func (n *Network) DescribeReplica(ctx context.Context, to rhumb.NodeID, id rhumb.RangeID) (*rhumbpb.DescribeReplicaResponse, error) {
 	const op rhumb.Op = "peer.Network.DescribeReplica"
 	resp := new(rhumbpb.DescribeReplicaResponse)
-	if err := n.call(ctx, op, to, rhumbpb.Peer_DescribeReplica_FullMethodName, &rhumbpb.DescribeReplicaRequest{Range: api.EncodeRangeID(id)}, resp); err != nil {
+	if err := n.callPeer(ctx, op, to, rhumbpb.Peer_DescribeReplica_FullMethodName, &rhumbpb.DescribeReplicaRequest{Range: api.EncodeRangeID(id)}, resp); err != nil {
 		return nil, err
 	}
 	return resp, nil
 }
 
-// DiscardReplica makes another node drop its damaged copy of a range.
+// DiscardReplica makes another node discard its damaged copy of a range.
 func (n *Network) DiscardReplica(ctx context.Context, to rhumb.NodeID, q *rhumbpb.DiscardReplicaRequest) error {
 	const op rhumb.Op = "peer.Network.DiscardReplica"
-	return n.call(ctx, op, to, rhumbpb.Peer_DiscardReplica_FullMethodName, q, new(rhumbpb.DiscardReplicaResponse))
+	return n.callPeer(ctx, op, to, rhumbpb.Peer_DiscardReplica_FullMethodName, q, new(rhumbpb.DiscardReplicaResponse))
 }
 
-func (n *Network) hello() *rhumbpb.PeerHello {
+// newHello returns the first frame's identification of this node.
+func (n *Network) newHello() *rhumbpb.PeerHello {
 	return &rhumbpb.PeerHello{Protocol: api.Protocol, Cluster: n.cfg.Cluster[:], Identity: api.EncodeIdentity(n.cfg.Self())}
 }
 
-// fromStatus reads the error of a call to another node. A node that answered knows; when only the transport failed, what
-// became of the request is not known.
+// fromStatus converts the error of a call to another node. If the node answered, its error is
+// conclusive. If only the transport failed, the outcome of the request is unknown.
 func fromStatus(op rhumb.Op, to rhumb.NodeID, err error) error {
 	if err == nil {
 		return nil
 	}
+	// A connection that breaks after the request was sent leaves the outcome open. Reporting
+	// Unavailable would allow the caller to repeat the request as if it were new.
 	e, _, remote := api.FromStatus(op, err)
 	if remote {
 		return e
@@ -292,7 +311,7 @@ func fromStatus(op rhumb.Op, to rhumb.NodeID, err error) error {
 	return &rhumb.Error{Op: op, Kind: rhumb.Unknown, Node: to, Msg: "the connection failed", Err: err}
 }
 
-// peer is the connections to one other node.
+// peer holds the connections to one other node.
 type peer struct {
 	n                   *Network
 	id                  rhumb.NodeID
@@ -307,53 +326,61 @@ type peer struct {
 
 	ctx    context.Context
 	cancel context.CancelFunc
-	ended  chan struct{} // closed when the Handler hears no more of this peer
+	ended  chan struct{} // closed after the last event about this peer
 }
 
-// newPeer connects to a node once the Handler hears no more of the connections before.
+// newPeer connects to a node after before is closed.
 func (n *Network) newPeer(d *rhumb.Node, before <-chan struct{}) *peer {
 	p := &peer{
 		n: n, id: d.ID, boot: d.Boot, addr: d.Addr, heartbeatAddr: d.HeartbeatAddr,
 		replication: newQueue(n.cfg.QueueBytesMax, n.cfg.Queued), heartbeats: make(chan *lease.Frame, heartbeatsMax), raft: make(chan *rhumbpb.RaftFrame, raftQueueMax),
 		ended: make(chan struct{}),
 	}
+	// Two connections: a large append on one must not delay heartbeats on the other.
 	p.ctx, p.cancel = context.WithCancel(n.ctx)
 	var err1, err2 error
 	p.conn, err1 = api.NewConn(d.Addr, n.cfg.Dial)
 	p.beatConn, err2 = api.NewConn(d.HeartbeatAddr, n.cfg.Dial)
-	if err1 != nil || err2 != nil { // only an address that does not parse, which the catalog refuses
-		n.cfg.Logger.Error("cannot make a connection", "node", d.ID, "addr", d.Addr, "err", err1, "heartbeat_err", err2)
+	// Only an address that does not parse fails here, and the catalog rejects such addresses.
+	if err1 != nil || err2 != nil {
+		n.cfg.Logger.Error("cannot create the connections to a peer", "node", d.ID, "addr", d.Addr, "err", err1, "heartbeat_err", err2)
 		close(p.ended)
 		return p
 	}
 	n.work.Go(func() {
 		defer close(p.ended)
+		// Only this stream waits: the Handler hears of connections from it alone.
 		if before != nil {
 			<-before
 		}
-		p.keep(p.replicate)
+		p.runStream(p.sendReplication)
 	})
-	n.work.Go(func() { p.keep(p.beat) })
-	n.work.Go(func() { p.keep(p.sendRaft) })
+	n.work.Go(func() { p.runStream(p.sendHeartbeats) })
+	n.work.Go(func() { p.runStream(p.sendRaft) })
 	for _, c := range []*api.Conn{p.conn, p.beatConn} {
 		n.work.Go(func() {
+			// A stopped process still acknowledges TCP, and gRPC's keepalive would notice it only
+			// after 10 s (docs/decisions/0017). The connection counts as in use at all times.
 			c.Watch(p.ctx, func() bool { return true }, n.m.silent.Inc)
 			c.Close()
 		})
 	}
 	n.work.Go(func() {
+		// Queued messages count against a budget that all peers share.
 		<-p.ctx.Done()
 		p.replication.clear()
 	})
 	return p
 }
 
-// keep runs a stream for as long as the peer is wanted, opening it again after a growing pause when it breaks.
-func (p *peer) keep(stream func(ctx context.Context) error) {
+// runStream runs a stream until the peer is closed. When the stream breaks, it is opened again
+// after a pause, which doubles while streams break at once.
+func (p *peer) runStream(stream func(ctx context.Context) error) {
 	pause := redialMin
 	for p.ctx.Err() == nil {
 		ctx, cancel := context.WithCancel(p.ctx)
 		start := time.Now()
+		// The stream must not outlive this call: its receiving goroutine ends with the context.
 		err := stream(ctx)
 		cancel()
 		if p.ctx.Err() != nil {
@@ -361,6 +388,8 @@ func (p *peer) keep(stream func(ctx context.Context) error) {
 		}
 		p.n.m.redials.Inc()
 		p.n.cfg.Logger.Debug("stream to peer ended", "node", p.id, "err", err)
+		// A stream that worked for a while starts over with the short pause. One that breaks at
+		// once, for example because the peer rejects this node, is tried less and less often.
 		if time.Since(start) > redialMax {
 			pause = redialMin
 		}
@@ -373,25 +402,32 @@ func (p *peer) keep(stream func(ctx context.Context) error) {
 	}
 }
 
-// replicate sends what waits in the replication queue until the stream breaks.
-func (p *peer) replicate(ctx context.Context) error {
+// sendReplication sends the messages in the replication queue until the stream breaks.
+func (p *peer) sendReplication(ctx context.Context) error {
 	s, err := rhumbpb.NewPeerClient(p.conn.Client()).Replicate(ctx)
 	if err != nil {
 		return err
 	}
-	if err := s.Send(&rhumbpb.ReplicaFrame{Hello: p.n.hello()}); err != nil {
+	if err := s.Send(&rhumbpb.ReplicaFrame{Hello: p.n.newHello()}); err != nil {
 		return err
 	}
-	if _, err := s.Recv(); err != nil { // the answerer's hello: it has verified ours
+	// The hello of the peer proves that it verified the hello of this node. Before that, the peer
+	// may still reject the stream, and must not be reported as connected.
+	if _, err := s.Recv(); err != nil {
 		return err
 	}
 	ended := make(chan error, 1)
+	// A send into a broken connection may succeed for a while, because it only fills a buffer.
+	// Receiving shows the end at once.
 	p.n.work.Go(func() {
-		_, err := s.Recv() // nothing more comes but the end
+		_, err := s.Recv() // the peer sends nothing more, so this returns when the stream breaks
 		ended <- err
 	})
+	// Messages queued before belong to the stream that broke. Replicas consider them lost and start
+	// from the peer's position again once they learn that the peer is connected.
 	p.replication.clear()
 	p.n.cfg.Handler.Connected(p.id, true)
+	// runStream opens the next stream only after this, so the Handler sees every break.
 	defer p.n.cfg.Handler.Connected(p.id, false)
 	for {
 		select {
@@ -401,13 +437,19 @@ func (p *peer) replicate(ctx context.Context) error {
 			return err
 		case <-p.replication.wake:
 		}
+		// The wake token covers any number of messages, so the queue is emptied before waiting
+		// again.
 		for msgs := p.replication.take(p.n.cfg.FrameBytesMax); len(msgs) > 0; msgs = p.replication.take(p.n.cfg.FrameBytesMax) {
+			// Encoded one frame at a time, so that a slow peer holds the bytes of one frame, not of
+			// its whole queue.
 			f := &rhumbpb.ReplicaFrame{Messages: make([]*rhumbpb.ReplicaMessage, len(msgs))}
 			for i := range msgs {
 				f.Messages[i] = messageToPB(&msgs[i])
 			}
 			p.n.m.frames.Inc()
 			p.n.m.sent.Add(float64(len(msgs)))
+			// Send blocks while the flow-control window of the stream is full. Messages then gather
+			// in the queue, which drops what does not fit.
 			if err := s.Send(f); err != nil {
 				return err
 			}
@@ -415,13 +457,13 @@ func (p *peer) replicate(ctx context.Context) error {
 	}
 }
 
-// beat sends heartbeats until the stream breaks. Those that waited while there was no stream are stale and dropped.
-func (p *peer) beat(ctx context.Context) error {
+// sendHeartbeats sends lease frames until the stream breaks.
+func (p *peer) sendHeartbeats(ctx context.Context) error {
 	s, err := rhumbpb.NewPeerClient(p.beatConn.Client()).Heartbeat(ctx)
 	if err != nil {
 		return err
 	}
-	if err := s.Send(&rhumbpb.HeartbeatFrame{Hello: p.n.hello()}); err != nil {
+	if err := s.Send(&rhumbpb.HeartbeatFrame{Hello: p.n.newHello()}); err != nil {
 		return err
 	}
 	if _, err := s.Recv(); err != nil {
@@ -432,6 +474,8 @@ func (p *peer) beat(ctx context.Context) error {
 		_, err := s.Recv()
 		ended <- err
 	})
+	// Frames that waited for the stream are stale: a lease counts from the sending of the heartbeat
+	// (rule L).
 	for len(p.heartbeats) > 0 {
 		<-p.heartbeats
 	}
@@ -442,16 +486,18 @@ func (p *peer) beat(ctx context.Context) error {
 		case err := <-ended:
 			return err
 		case f := <-p.heartbeats:
-			if err := s.Send(p.beatFrame(f)); err != nil {
+			if err := s.Send(p.heartbeatFrame(f)); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-// beatFrame encodes a heartbeat, with this node's load.
-func (p *peer) beatFrame(f *lease.Frame) *rhumbpb.HeartbeatFrame {
+// heartbeatFrame encodes a lease frame. Unless it is a reply, the frame also carries the load of this
+// node.
+func (p *peer) heartbeatFrame(f *lease.Frame) *rhumbpb.HeartbeatFrame {
 	out := frameToPB(f)
+	// Both nodes of a pair send heartbeats, so replies need not carry the load again.
 	if p.n.cfg.Load != nil && !f.Reply {
 		if load, tell := p.n.cfg.Load(p.id); tell {
 			out.Load = loadToPB(load)
@@ -460,17 +506,19 @@ func (p *peer) beatFrame(f *lease.Frame) *rhumbpb.HeartbeatFrame {
 	return out
 }
 
-// sendRaft sends metadata messages until the stream breaks.
+// sendRaft sends frames of the metadata group until the stream breaks.
 func (p *peer) sendRaft(ctx context.Context) error {
 	s, err := rhumbpb.NewPeerClient(p.conn.Client()).Raft(ctx)
 	if err != nil {
 		return err
 	}
-	if err := s.Send(&rhumbpb.RaftFrame{Hello: p.n.hello()}); err != nil {
+	if err := s.Send(&rhumbpb.RaftFrame{Hello: p.n.newHello()}); err != nil {
 		return err
 	}
 	for {
 		select {
+		// The peer sends nothing until it ends the stream, so the context of the stream is the only
+		// sign.
 		case <-s.Context().Done():
 			_, err := s.CloseAndRecv()
 			return err

@@ -417,7 +417,7 @@ func TestReplacedPeerEndsConnected(t *testing.T) {
 	d := *b.node()
 	d.Boot = 99
 	a.network.SetPeers([]*rhumb.Node{&d})
-	p, _ := a.network.peer(2)
+	p, _ := a.network.lookUpPeer(2)
 	a.network.SetPeers([]*rhumb.Node{b.node()})
 	<-p.ended
 	a.await(t, "connected at the end", func() bool { return a.connected[2] })
@@ -441,7 +441,7 @@ func TestStrangersAreRefused(t *testing.T) {
 		what  string
 		hello *rhumbpb.PeerHello
 		want  rhumb.Kind
-	}{{"an old life", a.network.hello(), rhumb.WrongCluster}, {"no hello", nil, rhumb.InvalidArgument}} {
+	}{{"an old life", a.network.newHello(), rhumb.WrongCluster}, {"no hello", nil, rhumb.InvalidArgument}} {
 		s, err := client.Replicate(t.Context())
 		if err == nil {
 			err = s.Send(&rhumbpb.ReplicaFrame{Hello: tc.hello})

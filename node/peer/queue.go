@@ -7,29 +7,33 @@ import (
 	"github.com/rhumbdb/rhumb/node/replica"
 )
 
-// queue holds the replication messages for one peer, bounded by Config.QueueBytesMax.
+// queue holds the replication messages for one peer. Its size in bytes is bounded.
 type queue struct {
 	most   int
-	budget *memory.Budget // of the queues of all peers
+	budget *memory.Budget // counts the queues of all peers
 
-	mu    sync.Mutex // guards the two below
+	mu    sync.Mutex // guards msgs and bytes
 	msgs  []replica.Message
 	bytes int
 
-	wake chan struct{} // holds a token while msgs may not be empty
+	wake chan struct{} // holds a token if msgs may not be empty
 }
 
+// newQueue returns a queue of at most most bytes.
 func newQueue(most int, budget *memory.Budget) *queue {
 	return &queue{most: most, budget: budget, wake: make(chan struct{}, 1)}
 }
 
-// add appends messages and reports whether they fitted; a message is never added without those before it.
+// add appends messages and reports whether they fit. It adds all or none: a follower rejects an
+// entry whose predecessor was dropped.
 func (q *queue) add(msgs []replica.Message) bool {
 	size := 0
 	for i := range msgs {
 		size += messageSize(&msgs[i])
 	}
 	q.mu.Lock()
+	// An empty queue accepts any size. Otherwise a message larger than the bound could never be
+	// sent.
 	if q.bytes > 0 && q.bytes+size > q.most {
 		q.mu.Unlock()
 		q.budget.Refuse()
@@ -37,8 +41,11 @@ func (q *queue) add(msgs []replica.Message) bool {
 	}
 	q.msgs = append(q.msgs, msgs...)
 	q.bytes += size
+	// Counted without a limit: the replicas hold these entries in any case, and the budgets of the
+	// replicas limit them.
 	q.budget.Add(int64(size))
 	q.mu.Unlock()
+	// A full channel already holds a token, and one token covers all messages.
 	select {
 	case q.wake <- struct{}{}:
 	default:
@@ -46,7 +53,7 @@ func (q *queue) add(msgs []replica.Message) bool {
 	return true
 }
 
-// take removes messages of at most the given size together, but at least one if there is any.
+// take removes and returns messages of at most bytesMax in total, or one larger message.
 func (q *queue) take(bytesMax int) []replica.Message {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -59,28 +66,33 @@ func (q *queue) take(bytesMax int) []replica.Message {
 		size += s
 		n++
 	}
+	// The capacity is cut off, so that a caller that appends to the result cannot overwrite the
+	// rest.
 	out := q.msgs[:n:n]
 	q.msgs = q.msgs[n:]
 	q.bytes -= size
 	q.budget.Release(int64(size))
+	// An empty queue drops the array, which may have grown large while the peer was slow.
 	if len(q.msgs) == 0 {
 		q.msgs = nil
 	}
 	return out
 }
 
-// clear drops what waits.
+// clear drops all messages.
 func (q *queue) clear() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.budget.Release(int64(q.bytes))
+	// A wake token may remain. The next take then returns nothing.
 	q.msgs, q.bytes = nil, 0
 }
 
-// messageOverhead is about what a message takes besides its entries.
+// messageOverhead is the approximate size of a message or an entry without its writes.
 const messageOverhead = 128
 
-// messageSize is about what a message takes on the wire.
+// messageSize returns the approximate size of a message on the wire. An exact size would require
+// encoding each message twice.
 func messageSize(m *replica.Message) int {
 	size := messageOverhead
 	for _, e := range m.Entries {

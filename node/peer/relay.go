@@ -7,38 +7,45 @@ import (
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
-// Two nodes whose link is cut, in one direction or both, still take part in the metadata group as long as a third node is
-// in contact with both: it passes on what they say to each other. So a node that lost one link can still have its in-sync
-// sets changed, and nobody takes it for dead. Nothing is passed on twice, and data never.
+// Two nodes whose link is cut, in one direction or both, still take part in the metadata group if a
+// third node is in contact with both and relays their messages. So a node that lost one link can
+// still have its in-sync sets changed, and is not considered dead (docs/decisions/0017). A message
+// is relayed at most once, so that it cannot circulate, and data is never relayed.
 
-// via returns the node that passes messages on to another, and ok false when they go there directly.
-func (n *Network) via(to rhumb.NodeID) (rhumb.NodeID, bool) {
+// relayFor returns the node that relays messages to another node. ok is false if messages go
+// directly.
+func (n *Network) relayFor(to rhumb.NodeID) (rhumb.NodeID, bool) {
 	if n.cfg.Via == nil {
 		return rhumb.NoNode, false
 	}
 	return n.cfg.Via(to)
 }
 
-// takeRaft hands a frame to the Handler, or passes it on.
+// takeRaft passes a frame to the Handler, or relays it.
 func (n *Network) takeRaft(from rhumb.NodeID, f *rhumbpb.RaftFrame) {
 	switch to := rhumb.NodeID(f.To); {
 	case to != rhumb.NoNode && to != n.cfg.Self().Node:
+		// To is not set in the relayed frame, so the receiver takes it in any case. From names the
+		// sender, because Raft identifies members by it.
 		n.m.relayed.Inc()
 		n.queueRaft(to, &rhumbpb.RaftFrame{Group: f.Group, Messages: f.Messages, From: uint32(from)})
 	case f.From != 0:
+		// A relayed frame: the stream belongs to the relay, not to the sender.
 		n.cfg.Handler.Raft(rhumb.NodeID(f.From), f.Group, f.Messages)
 	default:
 		n.cfg.Handler.Raft(from, f.Group, f.Messages)
 	}
 }
 
-// passOn asks another node on behalf of the one that asked this one.
-func (n *Network) passOn(ctx context.Context, q *rhumbpb.MetadataRequest) (*rhumbpb.MetadataResponse, error) {
+// relayRequest forwards a request to another node on behalf of the sender, and returns the
+// response.
+func (n *Network) relayRequest(ctx context.Context, q *rhumbpb.MetadataRequest) (*rhumbpb.MetadataResponse, error) {
 	const op rhumb.Op = "peer.Network.passOn"
 	n.m.relayed.Inc()
 	resp := new(rhumbpb.MetadataResponse)
+	// The hello is that of the original sender: the receiver answers the sender, not this node.
 	direct := &rhumbpb.MetadataRequest{Hello: q.Hello, Group: q.Group, Request: q.Request}
-	if err := n.call(ctx, op, rhumb.NodeID(q.To), rhumbpb.Peer_Metadata_FullMethodName, direct, resp); err != nil {
+	if err := n.callPeer(ctx, op, rhumb.NodeID(q.To), rhumbpb.Peer_Metadata_FullMethodName, direct, resp); err != nil {
 		return nil, err
 	}
 	return resp, nil

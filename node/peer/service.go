@@ -12,38 +12,39 @@ import (
 	"github.com/rhumbdb/rhumb/node/replica"
 )
 
-// Service answers what other nodes ask. It is registered on the main server and on the heartbeat server before the node
-// belongs to a cluster, and refuses everything until Open.
+// Service implements the service that peers call. It is registered on the main server and on the
+// heartbeat server before the node belongs to a cluster, and rejects all calls until Open.
 type Service struct {
 	rhumbpb.UnimplementedPeerServer
 	network atomic.Pointer[Network]
 }
 
-// Register offers the service on a server.
+// Register registers the service on a server.
 func (s *Service) Register(r grpc.ServiceRegistrar) { rhumbpb.RegisterPeerServer(r, s) }
 
-// Open begins to answer, on behalf of n; nil refuses again.
+// Open makes the service answer on behalf of n. With nil, the service rejects all calls again.
 func (s *Service) Open(n *Network) { s.network.Store(n) }
 
-// open gives the network, or refuses.
-func (s *Service) open() (*Network, error) {
+// requireNetwork returns the open network, or an error.
+func (s *Service) requireNetwork() (*Network, error) {
 	if n := s.network.Load(); n != nil {
 		return n, nil
 	}
 	return nil, api.Status(rhumb.E("peer.Service", rhumb.Unavailable, "the node is not in its cluster yet; retry"), api.Hint{})
 }
 
-// over returns an error once a stream's network is no longer the open one: the node began a new life while the stream stood. The
-// other side opens another stream then.
-func (s *Service) over(n *Network) error {
+// checkOpen returns an error if the network of a stream has been closed or replaced, because the
+// node began a new life while the stream was open. The peer then opens another stream and learns
+// the new life from its hello; messages for the old life must not reach replicas of the new one.
+func (s *Service) checkOpen(n *Network) error {
 	if s.network.Load() == n {
 		return nil
 	}
 	return api.Status(rhumb.E("peer.Service", rhumb.Unavailable, "the node has begun a new life; open another stream"), api.Hint{})
 }
 
-// meet checks who opens a stream.
-func (n *Network) meet(h *rhumbpb.PeerHello) (rhumb.NodeIdentity, error) {
+// verifyPeer checks the hello of a peer, including its registration.
+func (n *Network) verifyPeer(h *rhumbpb.PeerHello) (rhumb.NodeIdentity, error) {
 	id, err := n.sameCluster(h)
 	if err == nil {
 		err = n.cfg.Handler.Verify(id)
@@ -51,12 +52,13 @@ func (n *Network) meet(h *rhumbpb.PeerHello) (rhumb.NodeIdentity, error) {
 	return id, err
 }
 
-// sameCluster checks all but the registration, for what must work before a node knows the catalog.
+// sameCluster checks a hello without the registration. Messages of the metadata group need only
+// this check, because they must get through before the catalog here shows the sender.
 func (n *Network) sameCluster(h *rhumbpb.PeerHello) (rhumb.NodeIdentity, error) {
 	const op rhumb.Op = "peer.meet"
 	switch {
 	case h == nil:
-		return rhumb.NodeIdentity{}, rhumb.E(op, rhumb.InvalidArgument, "the first frame carries no hello")
+		return rhumb.NodeIdentity{}, rhumb.E(op, rhumb.InvalidArgument, "the first frame has no hello")
 	case string(h.Cluster) != string(n.cfg.Cluster[:]):
 		return rhumb.NodeIdentity{}, rhumb.Ef(op, rhumb.WrongCluster, "the peer belongs to cluster %x, this node to %s", h.Cluster, n.cfg.Cluster)
 	}
@@ -66,27 +68,28 @@ func (n *Network) sameCluster(h *rhumbpb.PeerHello) (rhumb.NodeIdentity, error) 
 	return api.DecodeIdentity(h.Identity)
 }
 
-// greet opens a stream of frames whose first, each way, carries a hello. from is the checked identity of the other node.
-func greet[F any, P interface {
+// openStream exchanges hellos: the first frame in each direction carries one. from is the verified
+// identity of the peer.
+func openStream[F any, P interface {
 	*F
 	GetHello() *rhumbpb.PeerHello
 }](s *Service, stream grpc.BidiStreamingServer[F, F], frame func(*rhumbpb.PeerHello) P) (n *Network, from rhumb.NodeIdentity, err error) {
-	if n, err = s.open(); err != nil {
+	if n, err = s.requireNetwork(); err != nil {
 		return nil, from, err
 	}
 	first, err := stream.Recv()
 	if err != nil {
 		return nil, from, err
 	}
-	if from, err = n.meet(P(first).GetHello()); err != nil {
+	if from, err = n.verifyPeer(P(first).GetHello()); err != nil {
 		return nil, from, api.Status(err, api.Hint{})
 	}
-	return n, from, stream.Send(frame(n.hello()))
+	return n, from, stream.Send(frame(n.newHello()))
 }
 
-// Replicate takes the messages of another node's replicas.
+// Replicate receives the messages of a peer's replicas.
 func (s *Service) Replicate(stream grpc.BidiStreamingServer[rhumbpb.ReplicaFrame, rhumbpb.ReplicaFrame]) error {
-	n, from, err := greet(s, stream, func(h *rhumbpb.PeerHello) *rhumbpb.ReplicaFrame { return &rhumbpb.ReplicaFrame{Hello: h} })
+	n, from, err := openStream(s, stream, func(h *rhumbpb.PeerHello) *rhumbpb.ReplicaFrame { return &rhumbpb.ReplicaFrame{Hello: h} })
 	if err != nil {
 		return err
 	}
@@ -94,8 +97,10 @@ func (s *Service) Replicate(stream grpc.BidiStreamingServer[rhumbpb.ReplicaFrame
 	for {
 		f, err := stream.Recv()
 		if err == nil {
-			err = s.over(n)
+			err = s.checkOpen(n)
 		}
+		// Checked for each frame, not only at the beginning: a stream may outlive the life it was
+		// opened in.
 		if err != nil {
 			return err
 		}
@@ -103,7 +108,7 @@ func (s *Service) Replicate(stream grpc.BidiStreamingServer[rhumbpb.ReplicaFrame
 		for _, p := range f.Messages {
 			m, err := messageFromPB(p, from.Node, self)
 			if err != nil {
-				n.cfg.Logger.Warn("a peer's message does not decode", "from", from.Node, "err", err)
+				n.cfg.Logger.Warn("cannot decode a message of a peer; closing its stream", "from", from.Node, "err", err)
 				return api.Status(err, api.Hint{})
 			}
 			msgs = append(msgs, m)
@@ -112,20 +117,22 @@ func (s *Service) Replicate(stream grpc.BidiStreamingServer[rhumbpb.ReplicaFrame
 	}
 }
 
-// Heartbeat takes another node's lease frames.
+// Heartbeat receives the lease frames of a peer.
 func (s *Service) Heartbeat(stream grpc.BidiStreamingServer[rhumbpb.HeartbeatFrame, rhumbpb.HeartbeatFrame]) error {
-	n, from, err := greet(s, stream, func(h *rhumbpb.PeerHello) *rhumbpb.HeartbeatFrame { return &rhumbpb.HeartbeatFrame{Hello: h} })
+	n, from, err := openStream(s, stream, func(h *rhumbpb.PeerHello) *rhumbpb.HeartbeatFrame { return &rhumbpb.HeartbeatFrame{Hello: h} })
 	if err != nil {
 		return err
 	}
 	for {
 		p, err := stream.Recv()
 		if err == nil {
-			err = s.over(n)
+			err = s.checkOpen(n)
 		}
 		if err != nil {
 			return err
 		}
+		// The frame is passed on at once. Its arrival starts the time that this node owes for a
+		// grant (rule L).
 		n.cfg.Handler.Heartbeat(from, frameFromPB(p))
 		if p.Load != nil {
 			n.cfg.Handler.Load(from.Node, loadFromPB(p.Load))
@@ -133,10 +140,11 @@ func (s *Service) Heartbeat(stream grpc.BidiStreamingServer[rhumbpb.HeartbeatFra
 	}
 }
 
-// Raft takes messages of the metadata group. It hands each to the network that is open when it comes: the copy of the metadata of
-// a new life needs the messages of others before others can hear of that life and open another stream.
+// Raft receives messages of the metadata group. Unlike Replicate, it passes each frame to the
+// network that is open at that moment: the metadata copy of a new life needs these messages before
+// it can be registered, and only then do peers learn of the life and open new streams.
 func (s *Service) Raft(stream grpc.ClientStreamingServer[rhumbpb.RaftFrame, rhumbpb.RaftSummary]) error {
-	n, err := s.open()
+	n, err := s.requireNetwork()
 	if err != nil {
 		return err
 	}
@@ -144,6 +152,8 @@ func (s *Service) Raft(stream grpc.ClientStreamingServer[rhumbpb.RaftFrame, rhum
 	if err != nil {
 		return err
 	}
+	// Not verifyPeer: a node that registers its first life is not in any catalog, but its copy of
+	// the metadata already takes part.
 	from, err := n.sameCluster(first.Hello)
 	if err != nil {
 		return api.Status(err, api.Hint{})
@@ -153,16 +163,16 @@ func (s *Service) Raft(stream grpc.ClientStreamingServer[rhumbpb.RaftFrame, rhum
 		if err != nil {
 			return err
 		}
-		if n, err = s.open(); err != nil {
+		if n, err = s.requireNetwork(); err != nil {
 			return err
 		}
 		n.takeRaft(from.Node, f)
 	}
 }
 
-// Metadata answers a request of the metadata group.
+// Metadata answers a request for the metadata group, or relays it.
 func (s *Service) Metadata(ctx context.Context, q *rhumbpb.MetadataRequest) (*rhumbpb.MetadataResponse, error) {
-	n, err := s.open()
+	n, err := s.requireNetwork()
 	if err != nil {
 		return nil, err
 	}
@@ -170,8 +180,9 @@ func (s *Service) Metadata(ctx context.Context, q *rhumbpb.MetadataRequest) (*rh
 	if err != nil {
 		return nil, api.Status(err, api.Hint{})
 	}
+	// A relayed request has no further To, so it is answered or rejected by its receiver.
 	if to := rhumb.NodeID(q.To); to != rhumb.NoNode && to != n.cfg.Self().Node {
-		resp, err := n.passOn(ctx, q)
+		resp, err := n.relayRequest(ctx, q)
 		if err != nil {
 			return nil, api.Status(err, api.Hint{})
 		}
@@ -184,18 +195,20 @@ func (s *Service) Metadata(ctx context.Context, q *rhumbpb.MetadataRequest) (*rh
 	return &rhumbpb.MetadataResponse{Response: response}, nil
 }
 
-// Forward answers a client's request that another node passed on.
+// Forward answers a request of a client that another node forwarded.
 func (s *Service) Forward(ctx context.Context, q *rhumbpb.Request) (*rhumbpb.Response, error) {
-	n, err := s.open()
+	n, err := s.requireNetwork()
 	if err != nil {
 		return nil, err
 	}
+	// The error of a request is part of its response. An error of this call would mean that the
+	// request was not handled.
 	return n.cfg.Handler.Forward(ctx, q), nil
 }
 
-// DescribeReplica tells how this node's replica of a range stands.
+// DescribeReplica describes this node's replica of a range.
 func (s *Service) DescribeReplica(ctx context.Context, q *rhumbpb.DescribeReplicaRequest) (*rhumbpb.DescribeReplicaResponse, error) {
-	n, err := s.open()
+	n, err := s.requireNetwork()
 	if err != nil {
 		return nil, err
 	}
@@ -203,9 +216,9 @@ func (s *Service) DescribeReplica(ctx context.Context, q *rhumbpb.DescribeReplic
 	return resp, api.Status(err, api.Hint{})
 }
 
-// DiscardReplica drops this node's damaged copy of a range.
+// DiscardReplica discards this node's damaged copy of a range.
 func (s *Service) DiscardReplica(ctx context.Context, q *rhumbpb.DiscardReplicaRequest) (*rhumbpb.DiscardReplicaResponse, error) {
-	n, err := s.open()
+	n, err := s.requireNetwork()
 	if err != nil {
 		return nil, err
 	}
