@@ -7,83 +7,104 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// change is the pending proposal of rule R: the in-sync set that was asked for and whose fate is not known. Only a
-// record with a higher version ends it.
+// change is the pending change of rule R: the in-sync set that this primary wants and whose fate is
+// unknown. Once proposed, only a record with a higher version ends it. A copy of the unchanged
+// record proves nothing, because the proposal may still be under way.
 type change struct {
-	// members is the set asked for, nil when nothing is pending.
+	// members is the wanted set, nil if no change is pending.
 	members []rhumb.NodeID
-	// node joins (expand) or leaves.
+	// node is the node that joins (expand is set) or leaves.
 	node   rhumb.NodeID
 	expand bool
-	// unsent says that the set is in force but not proposed yet: the joining node has to catch up first, and commits
-	// wait for it so that under load it ever can. Until then it may be dropped (ruling 7).
+	// unsent reports that the set is in force but not proposed yet. The joining node has to catch up
+	// first, and commits wait for it meanwhile: otherwise it could never catch up under load. A change
+	// that was not sent may be dropped.
 	unsent bool
-	// retracted says that the present set was proposed as well, to settle the change (ruling 7).
+	// retracted reports that the present set was proposed under the same version as well. Whichever
+	// proposal commits first moves the version, so the change is settled either way.
 	retracted bool
 	timer     retry
 }
 
-func (c *change) active() bool { return c.members != nil }
+// isActive reports whether a change is pending.
+func (c *change) isActive() bool { return c.members != nil }
 
-// reconfigure begins a change of the in-sync set when one is called for and none is pending, and goes on with one that
-// is.
+// reconfigure advances a pending change of the in-sync set, or begins one if needed. There is one
+// change at a time: two could be decided on one version, and only one of them would happen.
 func (r *Replica) reconfigure() {
-	if r.change.active() && r.change.expand {
-		r.pursue()
+	if r.change.isActive() && r.change.expand {
+		r.advanceJoin()
 	}
-	if r.change.active() {
+	if r.change.isActive() {
 		return
 	}
-	if p := r.toShrink(); p != nil {
+	// Removing comes before adding: commits may stand still because of the unfit member.
+	if p := r.memberToRemove(); p != nil {
 		members := slices.DeleteFunc(slices.Clone(r.inSync), func(n rhumb.NodeID) bool { return n == p.node })
-		r.begin(change{members: members, node: p.node})
+		r.beginChange(change{members: members, node: p.node})
 		r.alterISR(members)
-	} else if p := r.toExpand(); p != nil {
+	} else if p := r.learnerToAdd(); p != nil {
 		members := append(slices.Clone(r.inSync), p.node)
 		slices.Sort(members)
-		r.begin(change{members: members, node: p.node, expand: true, unsent: true})
-		r.pursue()
+		// Added to the pending set at once, and proposed only when caught up (see advanceJoin).
+		r.beginChange(change{members: members, node: p.node, expand: true, unsent: true})
+		r.advanceJoin()
 	} else if r.vouching.ripe {
 		r.vouching = vouching{}
+		// Recording lives proposes the unchanged set. It is an ordinary change, so that it cannot be
+		// decided at the same time as another one.
 		if r.wantsToVouch() {
-			r.begin(change{members: slices.Clone(r.inSync)})
+			r.beginChange(change{members: slices.Clone(r.inSync)})
 			r.alterISR(r.inSync)
 		}
 	}
 }
 
-// pursue proposes an expansion once the joining node has all that may be acknowledged and has agreed to what is closed
-// (ruling 6), and takes it back when that node is not fit any more.
-func (r *Replica) pursue() {
+// advanceJoin proposes an expansion once the joining node holds everything that may have been
+// acknowledged and has agreed to the closed timestamp. If the node becomes unfit, advanceJoin drops
+// the change, or settles it if it was proposed.
+func (r *Replica) advanceJoin() {
 	p := r.peer(r.change.node)
-	fit := p.connected && p.fit()
+	fit := p.connected && p.isFit()
 	switch {
 	case r.change.retracted:
-	case r.change.unsent && (!fit || r.toShrink() != nil):
+	// Nobody else knows of the change, so it can be dropped. It also yields to a removal, since
+	// commits wait for the member that should leave.
+	case r.change.unsent && (!fit || r.memberToRemove() != nil):
 		if !fit {
-			r.left(p.node)
+			// A node that fails while it joins holds up commits like a member that fails.
+			r.noteDeparture(p.node)
 		}
 		r.change = change{}
-		r.configure()
+		r.rebuildPeers()
+		// Entries may have waited only for the node that does not join now.
 		r.advanceCommit()
+	// commit alone would not do. The commit position of a new primary is a lower bound; entries below
+	// its epoch-start entry may have been acknowledged in the epoch before. The model breaks the
+	// weaker rule in five steps (TestJoinAtStart). And a node that has not agreed to the closed
+	// timestamp could write below it once elected (docs/replication.md#closed).
 	case r.change.unsent && p.match >= max(r.commit, r.start) && p.agreed >= r.closed:
 		r.change.unsent = false
 		r.alterISR(r.change.members)
+	// The proposal may be applied at any time, so both sets keep counting until the version moves.
 	case !r.change.unsent && !fit:
 		r.change.retracted = true
 		r.alterISR(r.inSync)
 	}
 }
 
-// begin puts the wanted set in force beside the present one: from now on commits and leases need both.
-func (r *Replica) begin(c change) {
+// beginChange puts the wanted set in force together with the present one: from now on commits and
+// leases need the members of both.
+func (r *Replica) beginChange(c change) {
 	if len(c.members) < r.cfg.MinInSync || !slices.Contains(c.members, r.cfg.Self) {
 		panic(fmt.Sprintf("replica: invariant I8: in-sync set %v wanted at %s, min_insync is %d", c.members, r.cfg.Self, r.cfg.MinInSync))
 	}
 	r.change = c
-	r.configure()
+	r.rebuildPeers()
 }
 
+// alterISR proposes an in-sync set to metadata. It names the life of each member, since metadata
+// must not admit a life that is over, and the members that this primary vouches for.
 func (r *Replica) alterISR(members []rhumb.NodeID) {
 	lives, vouched := make([]rhumb.BootSeq, len(members)), make([]bool, len(members))
 	for i, n := range members {
@@ -91,15 +112,16 @@ func (r *Replica) alterISR(members []rhumb.NodeID) {
 	}
 	r.out.Meta = append(r.out.Meta, MetaProposal{
 		Kind: AlterISR, Range: r.cfg.Range, Epoch: r.promised, Version: r.version, New: slices.Clone(members), Lives: lives,
+		// A proposal of the unchanged set that settles nothing is only for recording lives.
 		Vouched: vouched, Unhurried: slices.Equal(members, r.inSync) && !r.change.retracted,
 	})
 	r.change.timer.arm()
 }
 
-// tickChange repeats a proposal that has had no effect for ChangeRetry. It may have been lost; if it was not, the
-// compare-and-set refuses the copy.
+// tickChange repeats a proposal that has had no effect for ChangeRetry, because it may have been
+// lost. If it was not, the compare-and-set on the version rejects the copy.
 func (r *Replica) tickChange() {
-	if !r.change.active() || r.change.unsent || !r.change.timer.due(r.now, r.cfg.ChangeRetry) {
+	if !r.change.isActive() || r.change.unsent || !r.change.timer.due(r.now, r.cfg.ChangeRetry) {
 		return
 	}
 	members := r.change.members
@@ -110,60 +132,65 @@ func (r *Replica) tickChange() {
 	r.dirty = true
 }
 
-// toShrink returns an in-sync peer that should leave, or nil: it is suspected, quarantined, has lost log that it
-// acknowledged, refuses entries, or has made no progress, and enough remain. When too few of those that remain are fit, a
-// smaller set could not commit either; then the set stays whole, so that as many as possible can be elected.
-func (r *Replica) toShrink() *progress {
-	if len(r.inSync) <= r.cfg.MinInSync || r.fitMembers() < r.cfg.MinInSync || r.blamed() {
+// memberToRemove returns an in-sync peer that should leave, or nil. A peer should leave if it is
+// suspected, quarantined, has lost log that it acknowledged, refuses entries, or makes no progress.
+func (r *Replica) memberToRemove() *progress {
+	// If too few of the remaining members are fit, a smaller set could not commit either. The set then
+	// stays whole, because only its members can be elected. Removing suspects regardless of who is
+	// left would let an isolated primary empty the set of everyone who could take over. The same goes
+	// for members that refuse this primary's timestamps because its own clock is wrong.
+	if len(r.inSync) <= r.cfg.MinInSync || r.fitMembers() < r.cfg.MinInSync || r.isClockBlamed() {
 		return nil
 	}
 	for _, p := range r.peers {
-		if p.inSync && !p.fit() {
+		if p.inSync && !p.isFit() {
 			return p
 		}
 	}
 	return nil
 }
 
-// toExpand gives a learner that may join, or nil.
-func (r *Replica) toExpand() *progress {
+// learnerToAdd returns a learner that may join, or nil.
+func (r *Replica) learnerToAdd() *progress {
 	for _, p := range r.peers {
-		if !p.inSync && r.whyNot(p) == "" {
+		if !p.inSync && r.whyNotJoin(p) == "" {
 			return p
 		}
 	}
 	return nil
 }
 
-// whyNot says why a learner may not join the in-sync set now; "" when it may.
-func (r *Replica) whyNot(p *progress) string {
+// whyNotJoin returns the reason why a learner may not join the in-sync set now, or "". Operators
+// see the reason, and docs/runbooks/stuck-learner.md explains it by its first words.
+func (r *Replica) whyNotJoin(p *progress) string {
 	switch {
 	case !slices.Contains(r.desc.Replicas, p.node):
-		return "it is no replica of the range"
+		return "the record does not list it as a replica of the range"
 	case slices.Contains(r.desc.Quarantined, p.node):
 		return "it is quarantined"
 	case p.flow == flowLost:
-		return fmt.Sprintf("log trimmed: it needs what lay below %d, and so a state transfer", r.log.trim)
+		return fmt.Sprintf("log trimmed: it needs entries up to %d, which its primary has dropped", r.log.trim)
 	case p.flow == flowQuarantined:
 		return "it is quarantined"
 	case !p.connected:
-		return "there is no stream to it"
+		return "no stream: the primary has no connection to it"
 	case p.suspect:
-		return "it is suspected"
+		return "suspected: the primary gets no answering heartbeats from it"
 	case p.flow == flowProbe:
-		return "its log is being compared"
-	case r.held(p.node):
-		return "it left the in-sync set of late and is held off for a while"
+		return "its log is still being compared with the primary's"
+	case r.isHeldOff(p.node):
+		return "held off: it left the in-sync set recently, and rejoins after a pause"
 	case r.lagBytes(p) > int64(r.cfg.JoinWithinBytes):
-		return fmt.Sprintf("it is %d bytes behind, at most %d are allowed", r.lagBytes(p), r.cfg.JoinWithinBytes)
+		return fmt.Sprintf("it is %d bytes behind and joins within %d", r.lagBytes(p), r.cfg.JoinWithinBytes)
 	}
 	return ""
 }
 
-// lagBytes gives about how much a peer misses, rounded up.
+// lagBytes returns the approximate number of bytes that a peer lacks, rounded up to an index point.
 func (r *Replica) lagBytes(p *progress) int64 {
+	// Exactly zero when the peer has everything, although the index rounds up.
 	if p.match == r.log.last().Seq {
 		return 0
 	}
-	return r.log.bytes.total - r.log.bytes.point(p.match).bytes
+	return r.log.bytes.total - r.log.bytes.pointAt(p.match).bytes
 }

@@ -2,35 +2,43 @@ package replica
 
 import "github.com/rhumbdb/rhumb"
 
-// Close closes the range as far as can be: from now on nothing is added to it at or below at, whatever fails, and every
-// entry up to at lies at a position up to seq, which is committed (ruling 6). own is a timestamp that the driver's clock
-// is past, durably; agreed returns, of another node in a life, the greatest one that it has agreed to for this epoch in that
-// life, 0 for none (lease.Pairs.Agreed). ok is false when nothing is closed in this epoch.
+// Close closes the range as far as possible: from now on nothing is added to it at or below the
+// returned timestamp, whatever fails, and every entry up to that timestamp is at a position up to
+// seq, which is committed (docs/replication.md#closed). own is a timestamp that the driver's clock
+// has passed, durably. agreed returns the greatest timestamp that another node has agreed to for
+// this epoch in the given life, or 0 (lease.Pairs.Agreed). ok is false if nothing is closed in this
+// epoch.
 //
-// All of the in-sync set and of the pending one must have agreed: any of them may become primary, and then writes above.
-// The epoch-start entry must be committed, because until then a member may hold entries of an earlier epoch, with lower
-// timestamps, that this log lacks. What is not committed yet is not closed.
+// All members of the in-sync set and of the pending set must have agreed: any of them may become
+// primary, and then writes above. The epoch-start entry must be committed; before, a member may
+// hold entries of an earlier epoch, with lower timestamps, that this log lacks. Uncommitted entries
+// are not closed.
 func (r *Replica) Close(own rhumb.Timestamp, agreed func(rhumb.NodeID, rhumb.BootSeq) rhumb.Timestamp) (at rhumb.Timestamp, seq rhumb.Seq, ok bool) {
 	if r.role != primary || r.commit < r.start || len(r.inSync) < r.cfg.MinInSync {
 		return 0, 0, false
 	}
 	at = min(own, r.firstUncommitted()-1)
 	for _, p := range r.peers {
+		// Kept for learners, too: a learner joins only after it has agreed to the closed timestamp. The
+		// agreement belongs to a life, since an older copy of a disk has forgotten it.
 		p.agreed = agreed(p.node, p.life)
-		if p.counts() {
+		if p.isRequired() {
 			at = min(at, p.agreed)
 		}
 	}
 	if at > r.closed {
+		// Closed timestamps never fall: they may have been published already.
 		r.closed = at
-		// The driver's clock is past at, but a timestamp that it took before may still be on its way here.
+		// The driver's clock has passed at, but a timestamp that it took before may still reach Propose.
 		r.orders.hlc = max(r.orders.hlc, at)
 	}
-	r.dirty = r.dirty || r.change.unsent || !r.change.active() && r.wantsToVouch()
+	// A joining node, or a life to vouch for, may have waited for an agreement.
+	r.dirty = r.dirty || r.change.unsent || !r.change.isActive() && r.wantsToVouch()
 	return r.closed, r.commit, r.closed > 0
 }
 
-// firstUncommitted gives the lowest timestamp that was given out and is not committed; the greatest there is when all are.
+// firstUncommitted returns the lowest timestamp that was assigned and is not committed, or the
+// greatest possible timestamp if there is none.
 func (r *Replica) firstUncommitted() rhumb.Timestamp {
 	if next := r.commit + 1; next <= r.log.last().Seq {
 		e := r.tail.entries[next-r.tail.first]
@@ -39,6 +47,7 @@ func (r *Replica) firstUncommitted() rhumb.Timestamp {
 		}
 		return e.Requests[0].HLC
 	}
+	// Requests that are not sealed yet have their timestamps already.
 	for i := range r.orders.groups[:r.orders.open] {
 		if g := &r.orders.groups[i]; len(g.requests) > 0 {
 			return g.requests[0].HLC

@@ -9,58 +9,64 @@ import (
 	"github.com/rhumbdb/rhumb/entry"
 )
 
-// Config fixes what one replica is and what bounds it keeps. Zero values take the defaults.
+// Config identifies a replica and sets its bounds. Zero values take the defaults.
 type Config struct {
-	// Range is the replicated range, Self the node that this replica lives on.
+	// Range is the replicated range, Self the node of this replica.
 	Range rhumb.RangeID
 	Self  rhumb.NodeID
-	// Life is the node's life, as metadata counts it.
+	// Life is the node's life as counted by metadata.
 	Life rhumb.BootSeq
-	// MinInSync is the least size of an in-sync set (rule C, I8); default rhumb.MinInSyncDefault.
+	// MinInSync is the smallest size of an in-sync set (rule C, I8). Default rhumb.MinInSyncDefault.
 	MinInSync int
-	// AppendBytesMax bounds the entries of one Append message; a larger single entry travels alone. Default 1 MiB.
+	// AppendBytesMax bounds the entries of one Append. A larger single entry is sent alone. Default 1
+	// MiB.
 	AppendBytesMax int
-	// EntryBytesMax bounds the entry that groups the proposals of one Ready; a larger single proposal has an entry of
-	// its own. Default 1 MiB, at most rhumb.EntrySizeMax.
+	// EntryBytesMax bounds the entry that groups the proposals of one Ready. A larger single proposal
+	// gets an entry of its own. Default 1 MiB, at most rhumb.EntrySizeMax.
 	EntryBytesMax int
-	// InflightBytesMax bounds what is sent to one peer and not yet acknowledged. With 4 MiB and a round trip of 100 ms
-	// one range streams 40 MiB/s to a peer. Default 4 MiB.
+	// InflightBytesMax bounds the bytes sent to one peer and not acknowledged. With 4 MiB and a round
+	// trip of 100 ms, one range streams 40 MiB/s to a peer. Default 4 MiB.
 	InflightBytesMax int
-	// UncommittedBytesMax bounds what is appended and not committed; beyond it proposals are refused as Overloaded.
-	// Default 16 MiB.
+	// UncommittedBytesMax bounds the bytes appended and not committed. Beyond it, proposals are
+	// rejected as Overloaded. Default 16 MiB.
 	UncommittedBytesMax int
-	// TailBytesMax bounds the committed entries kept in memory for peers that lag; beyond it they are read back from
-	// storage by Ready.Fetch. Default 4 MiB.
+	// TailBytesMax bounds the committed entries kept in memory for peers that lag. Beyond it, they are
+	// read back from storage by Ready.Fetch. Default 4 MiB.
 	TailBytesMax int
-	// ProposalsMax bounds proposals without an answer; beyond it they are refused as Overloaded. Default 16,384.
+	// ProposalsMax bounds the proposals without an answer. Beyond it, proposals are rejected as
+	// Overloaded. Default 16,384.
 	ProposalsMax int
-	// Retransmit is how long an unacknowledged Append waits before it is sent again. Default 300 ms.
+	// Retransmit is how long an Append waits for its acknowledgement before it is sent again. Default
+	// 300 ms.
 	Retransmit time.Duration
-	// ChangeRetry is how long a proposal to metadata waits for its effect before it is made again. Default 1 s.
+	// ChangeRetry is how long a proposal to metadata waits for its effect before it is repeated.
+	// Default 1 s.
 	ChangeRetry time.Duration
-	// PrepareWait is how long an elected replica waits for the answers of all members once it has those of MinInSync of
-	// them (rule P). Default 300 ms.
+	// PrepareWait is how long an elected replica that has MinInSync answers waits for those of the
+	// other members (rule P). Default 300 ms.
 	PrepareWait time.Duration
-	// AdoptBytesMax is how much log an elected replica takes over from the member with the longest log; beyond it that
-	// member is to be primary. Default 1 MiB.
+	// AdoptBytesMax bounds the bytes of log that an elected replica fetches from the member with the
+	// best log. Beyond it, that member should be primary. Default 1 MiB.
 	AdoptBytesMax int
-	// ProgressTimeout is how long a member may acknowledge nothing while entries wait before it has to leave the in-sync set,
-	// and how long a primary may commit nothing before it asks for another. Default 1.5 s.
+	// ProgressTimeout is how long a member may acknowledge nothing while entries wait before it has to
+	// leave the in-sync set, and how long a primary may commit nothing before it asks to be relieved.
+	// Default 1.5 s.
 	ProgressTimeout time.Duration
-	// HoldOffMin is how long a node that left the in-sync set may not join it again. It doubles each time up to HoldOffMax,
-	// and begins anew after the node was a member for HoldOffMax. Defaults 1 s and 60 s.
+	// HoldOffMin is how long a node that left the in-sync set may not join it again. The time doubles
+	// with each departure up to HoldOffMax, and is reset after the node was a member for HoldOffMax.
+	// Defaults 1 s and 60 s.
 	HoldOffMin, HoldOffMax time.Duration
-	// VouchAfter is how long a primary waits before it has metadata record lives that the record does not name (ruling 17a).
-	// Default 3 s.
+	// VouchAfter is how long a primary waits before it has metadata record lives that the record does
+	// not name (docs/replication.md#rule-one-answer). Default 3 s.
 	VouchAfter time.Duration
-	// JoinWithinBytes is how near to the end of the log a learner must be to join the in-sync set (ruling 7).
-	// Default 1 MiB.
+	// JoinWithinBytes is how close to the end of the log a learner must be to join the in-sync set:
+	// once it may join, commits wait for it. Default 1 MiB.
 	JoinWithinBytes int
-	// LogKeepBytes bounds the log kept for replicas that are behind. Default rhumb.LogKeepRange.
+	// LogKeepBytes bounds the log kept for replicas that lag. Default rhumb.LogKeepRange.
 	LogKeepBytes int64
 }
 
-// withDefaults fills in what is zero.
+// withDefaults returns the configuration with defaults in place of zero values.
 func (c Config) withDefaults() Config {
 	def := func(v *int, d int) {
 		if *v == 0 {
@@ -103,7 +109,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate lists everything that is wrong with the configuration.
+// Validate returns an error that lists everything that is wrong with the configuration.
 func (c Config) Validate() error {
 	const op rhumb.Op = "replica.Config"
 	c = c.withDefaults()
@@ -113,58 +119,64 @@ func (c Config) Validate() error {
 			faults = append(faults, fmt.Sprintf(format, args...))
 		}
 	}
-	fault(c.Range.IsZero(), "no range is given")
-	fault(c.Self == rhumb.NoNode, "no node is given")
-	fault(c.MinInSync < 1 || c.MinInSync > rhumb.ReplicasMax, "min_in_sync is %d, want 1 to %d", c.MinInSync, rhumb.ReplicasMax)
-	fault(c.EntryBytesMax < 0 || c.EntryBytesMax > rhumb.EntrySizeMax, "entry bytes is %d, want 1 to %d", c.EntryBytesMax, rhumb.EntrySizeMax)
+	fault(c.Range.IsZero(), "the range is not set")
+	fault(c.Self == rhumb.NoNode, "the node is not set")
+	fault(c.MinInSync < 1 || c.MinInSync > rhumb.ReplicasMax, "min_in_sync is %d; it must be 1 to %d", c.MinInSync, rhumb.ReplicasMax)
+	fault(c.EntryBytesMax < 0 || c.EntryBytesMax > rhumb.EntrySizeMax, "entry bytes is %d; it must be 1 to %d", c.EntryBytesMax, rhumb.EntrySizeMax)
+	// Entries that storage reads may exceed AppendBytesMax by one entry (see LogRead).
 	fault(c.AppendBytesMax < 0 || c.AppendBytesMax > rhumb.MessageSizeMax-rhumb.EntrySizeMax,
-		"append bytes is %d, want 1 to %d", c.AppendBytesMax, rhumb.MessageSizeMax-rhumb.EntrySizeMax)
-	fault(c.InflightBytesMax < c.AppendBytesMax, "inflight bytes is %d, less than append bytes %d", c.InflightBytesMax, c.AppendBytesMax)
-	fault(c.UncommittedBytesMax < c.EntryBytesMax, "uncommitted bytes is %d, less than entry bytes %d", c.UncommittedBytesMax, c.EntryBytesMax)
-	fault(c.TailBytesMax < 0 || c.ProposalsMax < 0 || c.JoinWithinBytes < 0 || c.AdoptBytesMax < 0 || c.LogKeepBytes < 0, "a bound is negative")
-	fault(c.Retransmit < 0 || c.ChangeRetry < 0 || c.PrepareWait < 0 || c.ProgressTimeout < 0 || c.HoldOffMin < 0 || c.VouchAfter < 0, "a duration is negative")
-	fault(c.HoldOffMax < c.HoldOffMin, "hold-off is at most %v, less than at least %v", c.HoldOffMax, c.HoldOffMin)
+		"append bytes is %d; it must be 1 to %d", c.AppendBytesMax, rhumb.MessageSizeMax-rhumb.EntrySizeMax)
+	// Otherwise the window, or the bound on uncommitted bytes, would be full after one message and
+	// prevent any pipelining.
+	fault(c.InflightBytesMax < c.AppendBytesMax, "inflight bytes is %d; it must be at least append bytes, %d", c.InflightBytesMax, c.AppendBytesMax)
+	fault(c.UncommittedBytesMax < c.EntryBytesMax, "uncommitted bytes is %d; it must be at least entry bytes, %d", c.UncommittedBytesMax, c.EntryBytesMax)
+	fault(c.TailBytesMax < 0 || c.ProposalsMax < 0 || c.JoinWithinBytes < 0 || c.AdoptBytesMax < 0 || c.LogKeepBytes < 0, "a bound is negative; bounds are 0 for the default, or more")
+	fault(c.Retransmit < 0 || c.ChangeRetry < 0 || c.PrepareWait < 0 || c.ProgressTimeout < 0 || c.HoldOffMin < 0 || c.VouchAfter < 0, "a duration is negative; durations are 0 for the default, or more")
+	fault(c.HoldOffMax < c.HoldOffMin, "the longest hold-off is %v; it must be at least the shortest, %v", c.HoldOffMax, c.HoldOffMin)
 	if len(faults) > 0 {
 		return rhumb.E(op, rhumb.InvalidArgument, strings.Join(faults, "; "))
 	}
 	return nil
 }
 
-// Durable is what storage holds of a replica when its driver starts. The zero value is a replica without a log.
+// Durable is the state that storage holds for a replica when its driver starts. The zero value is a
+// replica without a log.
 type Durable struct {
-	// Promised is the greatest epoch that was promised.
+	// Promised is the greatest promised epoch.
 	Promised rhumb.Epoch
-	// Last is the end of the log and LastHLC the greatest timestamp in it.
+	// Last is the end of the log and LastHLC the greatest timestamp in the log.
 	Last    entry.Position
 	LastHLC rhumb.Timestamp
-	// Commit is the persisted commit position, a lower bound, and CommitHLC the greatest timestamp up to it.
+	// Commit is the persisted commit position, a lower bound. CommitHLC is the greatest timestamp up
+	// to it.
 	Commit    rhumb.Seq
 	CommitHLC rhumb.Timestamp
-	// Known is a position that was persisted as committed although the log no longer reaches it, because the disk lost
-	// the end of the log; 0 when the log is whole.
+	// Known is a position that was persisted as committed although the log no longer reaches it,
+	// because the disk lost the end of the log. It is 0 if the log is whole.
 	Known rhumb.Seq
 	// Quarantine is the reason why the replica serves nothing, or "".
 	Quarantine string
-	// Trim is the position up to which the log is gone. It is below Commit unless both are 0.
+	// Trim is the position up to which the log was removed. It is below Commit unless both are 0.
 	Trim rhumb.Seq
-	// Tail names the entries from Commit (its own entry included, unless Commit is 0) to Last, without gaps: what log
-	// matching compares.
+	// Tail names the entries from Commit to Last without gaps, for log matching. It includes the entry
+	// at Commit unless Commit is 0.
 	Tail []Mark
-	// Lineage lists the epochs of the log with the first position of each, ascending, from the one that holds Trim
-	// or, where the store has forgotten that, from a later one.
+	// Lineage lists the epochs of the log with the first position of each, ascending. It begins with
+	// the epoch of position Trim, or with a later one if the store has forgotten that.
 	Lineage []EpochStart
-	// LogBytes is the size of the log kept on disk, for LogKeepBytes; 0 when it is not known.
+	// LogBytes is the size of the log on disk, for LogKeepBytes; 0 if it is unknown.
 	LogBytes int64
 }
 
-// Mark is the place of one entry in the log, with the greatest timestamp in it.
+// Mark is the position of an entry with the greatest timestamp in the entry.
 type Mark struct {
 	entry.Position
 	HLC rhumb.Timestamp
 }
 
-// EpochStart says at which position an epoch begins in a log: one item of the lineage (Kafka's leader-epoch cache,
-// KIP-101 and KIP-279). Storage derives it: it is the first entry of each epoch.
+// EpochStart is the position at which an epoch begins in a log, one item of the lineage (the
+// leader-epoch cache of Kafka, KIP-101 and KIP-279). Storage derives it from the first entry of
+// each epoch.
 type EpochStart struct {
 	Epoch rhumb.Epoch
 	First rhumb.Seq

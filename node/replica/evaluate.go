@@ -7,22 +7,27 @@ import (
 	"github.com/rhumbdb/rhumb/entry"
 )
 
-// evaluate decides a proposal's conditions against the newest state, appended entries included (rule W(3)), and adds
-// its final values to g.writes. It fills in q.Existed and q.Noop. On a fault some writes may have been added.
+// evaluate checks the conditions of a proposal against the newest state, including appended entries
+// that are not committed (rule W), and adds the final values to g.writes. It sets q.Existed and
+// q.Noop. If it returns an error, some writes may have been added.
 //
-// A condition that does not hold fails the batch before any IfNewer condition makes it a no-op.
+// A condition that does not hold fails the batch, even if an IfNewer condition would make it a
+// no-op.
 func (r *Replica) evaluate(g *group, q *entry.Request, p *Proposal) error {
 	b := p.Batch
+	// Only mutations that depend on the present value are looked up: plain puts, the most common
+	// requests, cost nothing here.
 	bases := r.orders.bases[:0]
 	looked := false
 	for i := range b.Mutations {
 		var base Base
 		if m := &b.Mutations[i]; m.NeedsBase() {
-			base = r.overlay.newest(m.Table, m.Name, p.Base[i])
+			base = r.overlay.newestBase(m.Table, m.Name, p.Base[i])
 			looked = true
 		}
 		bases = append(bases, base)
 	}
+	// The scratch slice is kept for its memory, but not the values that it refers to.
 	r.orders.bases = bases
 	defer clear(bases)
 	if looked {
@@ -30,10 +35,12 @@ func (r *Replica) evaluate(g *group, q *entry.Request, p *Proposal) error {
 		for i := range bases {
 			q.Existed[i] = !bases[i].Version.IsZero()
 		}
-		if err := r.decide(q, b, bases); err != nil || q.Noop {
+		// All conditions are decided before any write is produced: a batch is atomic.
+		if err := r.checkConditions(q, b, bases); err != nil || q.Noop {
 			return err
 		}
 	}
+	// Mutations of one batch do not see each other: the batch has one final operation per key.
 	names, size := p.Names, 0
 	for i := range b.Mutations {
 		m := &b.Mutations[i]
@@ -45,20 +52,23 @@ func (r *Replica) evaluate(g *group, q *entry.Request, p *Proposal) error {
 			w.Value = rhumb.Tombstone
 		case rhumb.Patch:
 			var err error
-			if w.Value, err = r.merge(i, bases[i].Value, m.Value); err != nil {
+			if w.Value, err = r.mergePatch(i, bases[i].Value, m.Value); err != nil {
 				return err
 			}
 		}
+		// Checked while merging, not only at the end: each patch of a batch may grow a small request to a
+		// large record, and all of them would have to be held in memory first.
 		if size += len(w.Value); size > rhumb.EntrySizeMax {
-			return r.fault(rhumb.TooLarge, fmt.Sprintf("the merged records have more than %d bytes", rhumb.EntrySizeMax))
+			return r.newError(rhumb.TooLarge, fmt.Sprintf("the merged records have more than %d bytes", rhumb.EntrySizeMax))
 		}
 		g.writes = append(g.writes, w)
 	}
 	return nil
 }
 
-// decide checks the conditions of a batch and sets q.Noop when one of its patches is not newer.
-func (r *Replica) decide(q *entry.Request, b *rhumb.Batch, bases []Base) error {
+// checkConditions checks the conditions of a batch. It sets q.Noop if one of its patches is not
+// newer.
+func (r *Replica) checkConditions(q *entry.Request, b *rhumb.Batch, bases []Base) error {
 	for i := range b.Mutations {
 		m, base := &b.Mutations[i], &bases[i]
 		ok := true
@@ -72,7 +82,7 @@ func (r *Replica) decide(q *entry.Request, b *rhumb.Batch, bases []Base) error {
 		case rhumb.IfNewer:
 			newer, err := isNewer(m, base)
 			if err != nil {
-				return r.fault(rhumb.InvalidArgument, fmt.Sprintf("mutation %d: %v", i, err))
+				return r.newError(rhumb.InvalidArgument, fmt.Sprintf("mutation %d: %v", i, err))
 			}
 			q.Noop = q.Noop || !newer
 		}
@@ -83,21 +93,24 @@ func (r *Replica) decide(q *entry.Request, b *rhumb.Batch, bases []Base) error {
 	return nil
 }
 
-// conditionFailed says which condition does not hold, and what the key's present version is.
+// conditionFailed returns the error for a condition that does not hold, with the key's present
+// version.
 func (r *Replica) conditionFailed(i int, m *rhumb.Mutation, current rhumb.Version) error {
 	state := "it does not exist"
 	if !current.IsZero() {
 		state = "its version is " + current.String()
 	}
-	err := r.fault(rhumb.ConditionFailed, fmt.Sprintf("mutation %d: %s does not hold for key %s of table %s, %s",
+	err := r.newError(rhumb.ConditionFailed, fmt.Sprintf("mutation %d: %s does not hold for key %s of table %s, %s",
 		i, m.Cond.Kind, rhumb.NameString(m.Name), m.Table, state))
 	err.Current = current
 	return err
 }
 
-// isNewer compares the fields of an IfNewer condition in turn; equal in all of them is not newer.
+// isNewer compares the fields of an IfNewer condition in order. A patch that is equal in all of
+// them is not newer.
 func isNewer(m *rhumb.Mutation, base *Base) (bool, error) {
 	if base.Version.IsZero() {
+		// Anything is newer than a missing record.
 		return true, nil
 	}
 	for _, name := range m.Cond.Fields {
@@ -116,21 +129,25 @@ func isNewer(m *rhumb.Mutation, base *Base) (bool, error) {
 	return false, nil
 }
 
-// merge gives the record that base becomes under patch; its memory is cut from the arena.
-func (r *Replica) merge(i int, base, patch []byte) ([]byte, error) {
+// mergePatch returns base changed by patch. The result is cut from the arena: one allocation serves
+// many small records.
+func (r *Replica) mergePatch(i int, base, patch []byte) ([]byte, error) {
 	room := len(base) + len(patch) + 8
+	// Grown before merging, so that MergeRecord appends in place. A full arena is dropped and not
+	// reused, because entries refer to the records in it.
 	if cap(r.orders.arena)-len(r.orders.arena) < room {
 		r.orders.arena = make([]byte, 0, max(arenaSize, room))
 	}
 	from := len(r.orders.arena)
 	merged, err := rhumb.MergeRecord(r.orders.arena, base, patch)
 	if err != nil {
-		return nil, r.fault(rhumb.KindOf(err), fmt.Sprintf("mutation %d: %v", i, err))
+		return nil, r.newError(rhumb.KindOf(err), fmt.Sprintf("mutation %d: %v", i, err))
 	}
 	r.orders.arena = merged
+	// The capped capacity keeps an append to value from overwriting the next record.
 	value := merged[from:len(merged):len(merged)]
 	if len(value) > rhumb.ValueSizeMax {
-		return nil, r.fault(rhumb.TooLarge, fmt.Sprintf("mutation %d: the merged record has %d bytes, at most %d are allowed",
+		return nil, r.newError(rhumb.TooLarge, fmt.Sprintf("mutation %d: the merged record has %d bytes, at most %d are allowed",
 			i, len(value), rhumb.ValueSizeMax))
 	}
 	return value, nil

@@ -40,19 +40,19 @@ func TestLogForgets(t *testing.T) {
 		l.append(e, 30)
 		prev = e.Position()
 		settled := max(prev.Seq, 40) - 40
-		l.forget(settled)
+		l.forgetSettled(settled)
 		if _, ok := l.at(settled); !ok || len(l.marks) > 2*marksKept+42 {
 			t.Fatalf("at %d: settled %d is known %v, %d marks", prev.Seq, settled, ok, len(l.marks))
 		}
 	}
-	if got := l.bytes.point(prev.Seq); l.bytes.total != int64(30*5*marksKept) || l.bytes.total-got.bytes >= 100 {
+	if got := l.bytes.pointAt(prev.Seq); l.bytes.total != int64(30*5*marksKept) || l.bytes.total-got.bytes >= 100 {
 		t.Errorf("total %d, last point %+v", l.bytes.total, got)
 	}
-	l.undo(600)
-	if l.last().Seq != 600 || l.bytes.point(1<<60).seq > 600 {
-		t.Errorf("undone to %d, last point %+v", l.last().Seq, l.bytes.point(1<<60))
+	l.undoAbove(600)
+	if l.last().Seq != 600 || l.bytes.pointAt(1<<60).seq > 600 {
+		t.Errorf("undone to %d, last point %+v", l.last().Seq, l.bytes.pointAt(1<<60))
 	}
-	if p := l.bytes.after(3000); l.bytes.total-p.bytes > 3000 || p.seq > 520 {
+	if p := l.bytes.pointAfter(3000); l.bytes.total-p.bytes > 3000 || p.seq > 520 {
 		t.Errorf("3000 bytes lie after %+v of %d", p, l.bytes.total)
 	}
 }
@@ -103,11 +103,11 @@ func TestTailSlicesStay(t *testing.T) {
 	for i := range 20 {
 		tl.append(&entry.Entry{Seq: rhumb.Seq(i + 1)}, 10)
 	}
-	given, bytes := tl.from(3, 45)
+	given, bytes := tl.entriesFrom(3, 45)
 	if len(given) != 4 || bytes != 40 {
 		t.Fatalf("%d entries of %d bytes, want 4 of 40", len(given), bytes)
 	}
-	tl.cut(18)
+	tl.cutFront(18)
 	for i := range 40 {
 		tl.append(&entry.Entry{Seq: rhumb.Seq(i + 21)}, 10)
 	}
@@ -116,7 +116,7 @@ func TestTailSlicesStay(t *testing.T) {
 			t.Errorf("entry %d was overwritten by %d", 3+i, e.Seq)
 		}
 	}
-	if one, _ := tl.from(30, 1); len(one) != 1 || one[0].Seq != 30 {
+	if one, _ := tl.entriesFrom(30, 1); len(one) != 1 || one[0].Seq != 30 {
 		t.Errorf("a single entry that is larger than the bound does not travel: %v", one)
 	}
 }

@@ -7,33 +7,34 @@ import (
 	"github.com/rhumbdb/rhumb/entry"
 )
 
-// MessageKind is what a message says. Kinds cross the wire: append only.
+// MessageKind identifies the type of a message. Kinds cross the wire: append only.
 type MessageKind uint8
 
-// The kinds of messages (section 1.5 of the replication design).
+// The kinds of messages (docs/replication.md#messages).
 const (
 	// Append carries entries, the commit position and the trim position from the primary of Epoch.
 	Append MessageKind = 1
-	// Ack says that the sender holds the primary's log durably up to Match.
+	// Ack states that the sender holds the primary's log durably up to Match.
 	Ack MessageKind = 2
-	// Nack refuses a message of a primary: the sender has promised a later epoch, misses what comes before the entries,
-	// holds other entries as committed, or is quarantined.
+	// Nack refuses a message of a primary: the sender has promised a later epoch, lacks the entry
+	// before those sent, holds other entries as committed, refuses entries for now, or is quarantined.
 	Nack MessageKind = 3
-	// Prepare asks a member of the in-sync set to promise the epoch of an elected replica, and for the end of the member's
-	// log (rule P).
+	// Prepare asks a member of the in-sync set to promise the epoch of an elected replica, and for the
+	// end of the member's log (rule P).
 	Prepare MessageKind = 4
 	// Promise answers Prepare: the sender has promised the epoch durably.
 	Promise MessageKind = 5
 	// Fetch asks a member for the entries of its log after Prev.
 	Fetch MessageKind = 6
-	// Suffix answers Fetch: entries, or how far the logs agree.
+	// Suffix answers Fetch with entries, or with the position up to which the logs may agree.
 	Suffix MessageKind = 7
 )
 
-// fromPrimary reports whether the sender of such a message is, or is about to be, the primary of its epoch.
+// fromPrimary reports whether the sender of such a message is, or is about to be, the primary of
+// its epoch.
 func (k MessageKind) fromPrimary() bool { return k == Append || k == Prepare || k == Fetch }
 
-// String gives the stable name of the kind.
+// String returns the stable name of the kind.
 func (k MessageKind) String() string {
 	switch k {
 	case Append:
@@ -54,51 +55,54 @@ func (k MessageKind) String() string {
 	return fmt.Sprintf("message_%d", uint8(k))
 }
 
-// Message is one message between two replicas of a range. Fields that do not belong to its kind are zero. A message may
-// be lost, repeated or overtaken by a later one; none of that harms.
+// Message is a message between two replicas of a range. Fields that do not belong to its kind are
+// zero. A message may be lost, repeated or overtaken by a later one at any time.
 type Message struct {
 	Kind     MessageKind
 	Range    rhumb.RangeID
 	From, To rhumb.NodeID
-	// Life is the sender's life: what a member acknowledged or promised in an earlier life, its disk may have lost since.
+	// Life is the sender's life. The sender's disk may have lost acknowledged entries or promises of
+	// an earlier life.
 	Life rhumb.BootSeq
-	// Epoch is the primary's: that of the sender of an Append, Prepare or Fetch, of the receiver of any other kind.
+	// Epoch is the epoch of the primary: of the sender of an Append, Prepare or Fetch, of the receiver
+	// of any other kind.
 	Epoch rhumb.Epoch
 
-	// Prev is the position before the first of Entries (Append, Suffix), the end of the sender's log (Promise), or the
-	// position after which entries are wanted (Fetch). Entries are without gaps and may be empty. They are immutable and
-	// shared.
+	// Prev is the position before the first of Entries (Append, Suffix), the end of the sender's log
+	// (Promise), or the position after which entries are wanted (Fetch). Entries are without gaps and
+	// may be empty. They are immutable and shared.
 	Prev    entry.Position
 	Entries []*entry.Entry
-	// Trim is the position up to which a receiver may drop its log (Append).
+	// Trim is the position up to which the receiver may drop its log (Append).
 	Trim rhumb.Seq
 
-	// Commit is the sender's commit position (all kinds). In a Promise it is the greatest position that the sender has
-	// ever known as committed, even where its log no longer reaches there, and CommitHash the hash of that entry, zero
-	// when the sender does not have it.
+	// Commit is the sender's commit position (all kinds). In a Promise it is the greatest position
+	// that the sender has ever known as committed, even if its log no longer reaches that far;
+	// CommitHash is the hash of the entry there, zero if the sender does not have it.
 	Commit     rhumb.Seq
 	CommitHash entry.Hash
-	// Clock is above every timestamp and closed timestamp that the sender's node has acknowledged (Promise). The driver
-	// fills it in.
+	// Clock is above every timestamp and closed timestamp that the sender's node has acknowledged
+	// (Promise). The driver sets it.
 	Clock rhumb.Timestamp
-	// Match is the last position of the Append that is acknowledged, never the sender's own end (Ack).
+	// Match is the last position of the Append that is acknowledged, never the end of the sender's log
+	// (Ack).
 	Match rhumb.Seq
 
-	// Reject is Prev.Seq of what is refused (Nack, Suffix without entries).
+	// Reject is Prev.Seq of the refused message (Nack, Suffix without entries).
 	Reject rhumb.Seq
-	// HintEpoch and HintEnd are the lineage hint: the sender's log holds entries of HintEpoch up to HintEnd and may
-	// agree up to there (Nack, Suffix without entries).
+	// HintEpoch and HintEnd are the lineage hint: the sender's log holds entries of HintEpoch up to
+	// HintEnd, and the logs may agree up to there (Nack, Suffix without entries).
 	HintEpoch rhumb.Epoch
 	HintEnd   rhumb.Seq
 	// Promised is the epoch that the sender has promised (Nack).
 	Promised rhumb.Epoch
-	// Quarantined says that the sender will acknowledge nothing any more (Nack).
+	// Quarantined reports that the sender acknowledges nothing any more (Nack).
 	Quarantined bool
-	// Contradicts says that the sender holds another entry at Reject, and that its entry is committed: the receiver's log
-	// has lost it (Nack).
+	// Contradicts reports that the sender holds another entry at Reject, which is committed: the
+	// receiver's log has lost it (Nack).
 	Contradicts bool
-	// Trimmed says that the sender's log no longer holds the entries that were asked for (Suffix).
+	// Trimmed reports that the sender's log no longer holds the entries (Suffix).
 	Trimmed bool
-	// Refused says why the sender takes no entries for now, although they fit its log (Nack).
+	// Refused is the reason why the sender accepts no entries for now although its log fits (Nack).
 	Refused Refusal
 }

@@ -4,26 +4,29 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Proposal is one batch to be ordered. The replica keeps references to its bytes: they must not change any more.
+// Proposal is a batch to be ordered. The replica keeps references to its bytes, so they must not
+// change any more.
 type Proposal struct {
-	// Token comes back in the Answer. It is the driver's; the replica does not look at it.
+	// Token is returned in the Answer. It belongs to the driver.
 	Token uint64
 	// Batch must be valid (rhumb.Batch.Validate) and of this range.
 	Batch *rhumb.Batch
-	// Base holds, for each mutation, what storage has under its key; the zero Base where the mutation does not need it.
-	// It may be nil when no mutation needs it.
+	// Base holds, for each mutation, the value that storage has for its key; the zero Base if the
+	// mutation does not need it. It may be nil if no mutation needs it.
 	Base []Base
-	// Seen is the stored result of the batch's RequestID, or nil when storage has none. With it, Base and Names may be nil.
+	// Seen is the stored result of the batch's RequestID, or nil if storage has none. If it is set,
+	// Base and Names may be nil.
 	Seen *Dedup
-	// Expired says that whether the batch's RequestID was applied cannot be known any more: storage has no result of it and
-	// may have had one. It is refused, unless it is in flight. With it, Base and Names may be nil.
+	// Expired reports that it is unknown whether the batch's RequestID was applied: storage has no
+	// result and may have had one. The proposal is rejected unless the request is in flight. If
+	// Expired is set, Base and Names may be nil.
 	Expired bool
-	// Names are the names of the batch's inserts, in order, allocated by the driver.
+	// Names holds the names of the batch's inserts, in order, as allocated by the driver.
 	Names [][]byte
 }
 
-// Base is the newest value of a key in storage, committed or not. The zero Base says that there is no such key; a
-// tombstone counts as none.
+// Base is the newest value of a key in storage, committed or not. The zero Base represents a
+// missing key; a tombstone counts as missing.
 type Base struct {
 	Version rhumb.Version
 	Value   []byte
@@ -33,7 +36,8 @@ type Base struct {
 type Dedup struct {
 	// Seq is the position of the entry that holds the request.
 	Seq rhumb.Seq
-	// Version is what the request's keys got, Applied false for a no-op of IfNewer.
+	// Version is the version of the keys that the request wrote. Applied is false for a no-op of
+	// IfNewer.
 	Version rhumb.Version
 	Applied bool
 	// Existed and Names are as in rhumb.Outcome.
@@ -41,7 +45,7 @@ type Dedup struct {
 	Names   [][]byte
 }
 
-// outcome gives the answer that the first try got or would have got.
+// outcome returns the answer to the first attempt, whether or not that answer was delivered.
 func (d *Dedup) outcome() rhumb.Outcome {
 	if !d.Applied {
 		return rhumb.Outcome{Existed: d.Existed}

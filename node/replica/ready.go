@@ -7,37 +7,40 @@ import (
 	"github.com/rhumbdb/rhumb/entry"
 )
 
-// Ready is everything that a replica wants done since the last call of Ready. The package comment says in which order.
-// Its slices belong to the driver; entries are shared and immutable.
+// Ready lists everything that a replica wants done since the last call of Ready. The package
+// comment defines the order. The slices belong to the driver; entries are shared and immutable.
 type Ready struct {
-	// Promised is the epoch to persist; 0 when it did not change. PromisedTo is that epoch's primary.
+	// Promised is the epoch to persist, 0 if it did not change. PromisedTo is the primary of that
+	// epoch.
 	Promised   rhumb.Epoch
 	PromisedTo rhumb.NodeID
-	// UndoAbove, when set, says to remove all entries above it from storage, before Append is applied.
+	// UndoAbove, if set, requests the removal of all entries above it from storage before Append is
+	// applied.
 	UndoAbove *rhumb.Seq
-	// Append are the entries to append to storage.
+	// Append lists the entries to append to storage.
 	Append []*entry.Entry
-	// Commit is the new commit position and CommitHLC the greatest timestamp up to it; 0 when it did not move. It need
-	// not be synced.
+	// Commit is the new commit position and CommitHLC the greatest timestamp up to it; 0 if it did not
+	// move. It need not be synced.
 	Commit    rhumb.Seq
 	CommitHLC rhumb.Timestamp
-	// Trim is the position up to which log records may be removed; 0 when it did not move. It is always below the
-	// commit position and must not become durable before that.
+	// Trim is the position up to which log records may be removed, 0 if it did not move. It is always
+	// below the commit position and must not become durable before the commit position does.
 	Trim rhumb.Seq
-	// Messages are to be sent at once, while the writes are on their way to disk.
+	// Messages are to be sent at once, while the writes are still on their way to disk.
 	Messages []Message
-	// AfterSync are to be sent when the writes of this Ready and of all before it are durable.
+	// AfterSync is to be sent when the writes of this Ready and of all earlier ones are durable.
 	AfterSync []Message
 	// Answers are the outcomes of proposals.
 	Answers []Answer
-	// Meta are proposals to the metadata group. They may be lost; the replica repeats them.
+	// Meta lists proposals to the metadata group. They may be lost; the replica repeats them.
 	Meta []MetaProposal
-	// Fetch asks for older entries from storage; each is answered by Fetched.
+	// Fetch requests older entries from storage. Each request is answered by Fetched.
 	Fetch []LogRead
-	// Quarantine, when not empty, is the reason to persist why this replica serves nothing any more.
+	// Quarantine, if not empty, is the reason to persist for which this replica serves nothing any
+	// more.
 	Quarantine string
-	// MustSync says that Promised, UndoAbove, Append or Quarantine has something that must become durable, after which the
-	// driver calls Persisted with Batch. Batches are numbered from 1.
+	// MustSync reports that Promised, UndoAbove, Append or Quarantine must become durable. The driver
+	// then calls Persisted with Batch. Batches are numbered from 1.
 	MustSync bool
 	Batch    uint64
 }
@@ -46,34 +49,36 @@ type Ready struct {
 type Answer struct {
 	// Token is the Token of the proposal.
 	Token uint64
-	// Outcome is set when Err is nil.
+	// Outcome is set if Err is nil.
 	Outcome rhumb.Outcome
-	// Err is an *rhumb.Error, or nil. Its kind tells whether the write was certainly not applied.
+	// Err is an *rhumb.Error, or nil. Its kind determines whether the write was certainly not applied.
 	Err error
 }
 
-// MetaKind is what a proposal to metadata asks for.
+// MetaKind is the kind of a proposal to metadata.
 type MetaKind uint8
 
-// The kinds of proposals to metadata (section 1.3 of the replication design).
+// The kinds of proposals to metadata (docs/replication.md#record).
 const (
-	// AlterISR asks for a new in-sync set.
+	// AlterISR requests a new in-sync set.
 	AlterISR MetaKind = 1
-	// ElectMe asks for Elect(R, v, self): rule S, a restarted primary takes a new epoch.
+	// ElectMe requests Elect(R, v, self): a restarted primary takes a new epoch (rule S).
 	ElectMe MetaKind = 2
-	// ElectOther asks for Elect(R, v, Node): the elected replica has found that Node holds a much longer log.
+	// ElectOther requests Elect(R, v, Node): the elected replica has found that Node holds a much
+	// longer log.
 	ElectOther MetaKind = 3
-	// Quarantine asks metadata to note that this replica serves nothing any more: it is not elected, and leaves the
-	// in-sync set where enough others remain.
+	// Quarantine reports that this replica serves nothing any more. It is not elected, and leaves the
+	// in-sync set if enough others remain.
 	Quarantine MetaKind = 4
-	// Readmit asks metadata to forget a quarantine: this replica gave up its damaged data and begins anew as a learner.
+	// Readmit requests the end of a quarantine: this replica dropped its damaged data and begins again
+	// as a learner.
 	Readmit MetaKind = 5
-	// Yield asks for Elect(R, v, another): this primary cannot commit, or must not serve (rulings 18 and 19). Metadata
-	// chooses whom.
+	// Yield requests Elect(R, v, another): this primary cannot commit or must not serve
+	// (docs/replication.md#rule-progress-give-up). Metadata chooses the other.
 	Yield MetaKind = 6
 )
 
-// String gives the stable name of the kind.
+// String returns the stable name of the kind.
 func (k MetaKind) String() string {
 	switch k {
 	case AlterISR:
@@ -92,31 +97,34 @@ func (k MetaKind) String() string {
 	return fmt.Sprintf("meta_%d", uint8(k))
 }
 
-// MetaProposal is a compare-and-set on the range's record. It is rejected unless the record has Epoch (AlterISR) and
-// Version.
+// MetaProposal is a compare-and-set on the record of the range. It is rejected unless the record
+// has Version, and for AlterISR also Epoch.
 type MetaProposal struct {
 	Kind    MetaKind
 	Range   rhumb.RangeID
 	Epoch   rhumb.Epoch
 	Version uint64
-	// New is the wanted in-sync set, sorted (AlterISR). Equal to the present set it only moves the version, which
-	// settles a change whose fate is unknown (ruling 7).
+	// New is the wanted in-sync set, sorted (AlterISR). If it equals the present set, it only moves
+	// the version, which settles a change whose fate is unknown (rule R).
 	New []rhumb.NodeID
-	// Lives are the lives of the members of New, in which they acknowledged what the primary counts; 0 for a member that
-	// has acknowledged nothing. Metadata refuses a joining member of another life (AlterISR).
+	// Lives holds the life of each member of New of which the primary counts acknowledgements; 0 for a
+	// member that has acknowledged nothing. Metadata rejects a member that joins in another life
+	// (AlterISR).
 	Lives []rhumb.BootSeq
-	// Vouched says of each member of New whether, in that life, it holds everything that clients were told (AlterISR).
+	// Vouched reports for each member of New whether it holds, in that life, every acknowledged write
+	// (AlterISR).
 	Vouched []bool
-	// Unhurried says that the proposal gives way to others: it only records lives (AlterISR).
+	// Unhurried reports that the proposal may wait for others, because it only records lives
+	// (AlterISR).
 	Unhurried bool
 	// Node is the node to elect (ElectOther).
 	Node rhumb.NodeID
-	// Why is the reason, for people (Quarantine).
+	// Why is the reason, for operators (Quarantine).
 	Why string
 }
 
-// LogRead asks for the entries From to Until from storage, oldest first, for a peer that lacks them: at least one if it is
-// there, and no more than BytesMax beyond it.
+// LogRead requests the entries From to Until from storage, oldest first, for a peer that lacks
+// them. The answer has at least one entry if it exists, and otherwise stays within BytesMax.
 type LogRead struct {
 	To    rhumb.NodeID
 	Epoch rhumb.Epoch

@@ -10,8 +10,8 @@ import (
 	"github.com/rhumbdb/rhumb/entry"
 )
 
-// role is the part that a replica plays, as far as it decides what the replica does. Learner and Follower differ only
-// in what metadata says of them.
+// role is the part that a replica plays as far as it determines its behaviour. Learner and Follower
+// share one role, because they differ only by the record.
 type role uint8
 
 const (
@@ -22,15 +22,21 @@ const (
 )
 
 // Replica is the protocol state of one range on one node.
+//
+// At a primary, commit <= durable <= handedOut <= end of the log. A follower learns commits from
+// Appends, possibly before its own sync, so its commit may be ahead of durable. Code that needs
+// entries that are settled in both respects takes the minimum.
 type Replica struct {
-	cfg  Config
-	role role
-	why  string        // of quarantined
-	desc *rhumb.Range  // the newest record, nil before the first
-	now  time.Duration // the latest time the driver told
+	cfg              Config
+	role             role
+	quarantineReason string        // set if role is quarantined
+	desc             *rhumb.Range  // newest record of the range, nil before the first
+	now              time.Duration // latest time that the driver passed
 
-	// promised is the greatest epoch known (synced before anything is done in it, promisedDurable), promisedTo its
-	// primary if known. No epoch up to restarted is ever acted in: an earlier life may have (rule S).
+	// promised is the greatest epoch that this replica has entered, promisedTo its primary if known.
+	// Nothing is done or answered in the epoch before promisedDurable reaches it. The replica never
+	// acts as primary in an epoch up to restarted, the promise found at startup, because an earlier
+	// life may have done so (rule S); activated is the last epoch that this life has begun.
 	promised, promisedDurable rhumb.Epoch
 	promisedTo                rhumb.NodeID
 	restarted, activated      rhumb.Epoch
@@ -38,86 +44,95 @@ type Replica struct {
 	log       logState
 	commit    rhumb.Seq
 	commitHLC rhumb.Timestamp
-	// ticked is the commit position when time last passed: what rests since then is told to the peers by itself.
-	ticked rhumb.Seq
-	// known is a position that an earlier life knew as committed and that the log no longer reaches.
-	known rhumb.Seq
-	// handed is the end of the log that the driver was given, durable the end that it reported as durable, and batches the
-	// Readys between the two.
-	handed, durable rhumb.Seq
-	batches         []handedBatch
-	batch           uint64
+	// commitAtTick is the commit position at the last tick. If it has not moved since, no further
+	// entry carries it, so the peers need an explicit message.
+	commitAtTick rhumb.Seq
+	// knownCommit is a position that an earlier life knew as committed and that the log no longer
+	// reaches, because the disk lost the end of the log; otherwise 0.
+	knownCommit rhumb.Seq
+	// handedOut is the end of the log that Ready has passed to the driver, durable the end that the
+	// driver has reported as durable. batches lists the Readys in between, oldest first.
+	handedOut, durable rhumb.Seq
+	batches            []handedBatch
+	batch              uint64
 
-	// The rest of what a follower needs: what it owes its primary an Ack for, and whether it owes a Promise.
+	// Follower state. ackDue and promiseDue mark an Ack or a Promise that waits for a sync; they are
+	// merged, so that a slow disk causes one message and not a queue of them.
 	ackDue     bool
 	ackUpTo    rhumb.Seq
 	ackTo      rhumb.NodeID
 	promiseDue bool
-	// suffixRead is the epoch whose elected primary waits for a read of this log; 0 when none is under way.
+	// suffixRead is the epoch whose elected replica waits for a read of this log; 0 if no read is
+	// under way.
 	suffixRead rhumb.Epoch
 
-	// What an elected replica needs.
+	// State of an elected replica.
 	prep preparation
 
-	// What a primary needs. start is the position of its epoch-start entry.
+	// Primary state. start is the position of the epoch-start entry. inSync and version are those of
+	// the record; change is a pending change of the in-sync set.
 	start    rhumb.Seq
 	inSync   []rhumb.NodeID
 	version  uint64
 	change   change
 	vouching vouching
 	leaseSet []rhumb.NodeID
-	closed   rhumb.Timestamp // the greatest that Close gave in this epoch
-	peers    []*progress     // sorted by node
+	closed   rhumb.Timestamp // greatest timestamp that Close returned in this epoch
+	peers    []*progress     // sorted by node ID
 	tail     tail
 	orders   orders
 	waiters  waiters
 	overlay  overlay
 
+	// State that outlives epochs. links is kept for all nodes, since a node may become a replica
+	// later.
 	links  map[rhumb.NodeID]link
 	elect  electRequest
 	notice notice
-	// Who is fit: looked is the time of the last Tick, unfit the driver's word on this node, slowDisk how long its own disk
-	// has held up the log.
-	looked      time.Duration
+	// Health. lastTick is the time of the last Tick, unfit the driver's verdict on this node, and
+	// slowDisk measures how long the node's own disk has held up the log.
+	lastTick    time.Duration
 	flaps       map[rhumb.NodeID]flap
 	unfit       bool
 	yield       yield
 	slowDisk    stall
 	durableSeen rhumb.Seq
-	// clockLimit is the greatest timestamp that the driver's clock lets in, 0 for any.
+	// clockLimit is the greatest timestamp that the driver's clock accepts; 0 means no limit.
 	clockLimit rhumb.Timestamp
 	out        Ready
-	undone     bool // out.UndoAbove is set; its value is undoAbove
+	undone     bool // out.UndoAbove is to point to undoTo
 	undoTo     rhumb.Seq
 	dirty      bool
 }
 
-// handedBatch is a Ready that the driver has not reported as durable. last is the end of the log up to which it makes the
-// log durable; undoing lowers last, so that a late report never speaks of entries that took the place of undone ones.
+// handedBatch is a Ready that the driver has not reported as durable. last is the end of the log
+// that becomes durable with it. Undoing entries lowers last, so that a late report never counts for
+// the entries that replaced the undone ones.
 type handedBatch struct {
 	number   uint64
 	last     rhumb.Seq
 	promised rhumb.Epoch
 }
 
-// electRequest is the wish of a restarted primary for a new epoch (rule S).
+// electRequest is the request of a restarted primary for a new epoch (rule S).
 type electRequest struct {
 	wanted bool
-	// yielded says that the last request was for another primary.
+	// yielded reports that the last request asked for another primary.
 	yielded bool
 	timer   retry
 }
 
-// retry spaces out proposals to metadata. It begins with the first tick after it was armed.
+// retry spaces out proposals to metadata. The period starts with the first tick after arm: a
+// replica that got no ticks while it was idle does not know the present time when arm is called.
 type retry struct {
 	armed, running bool
 	since          time.Duration
 }
 
-// arm starts the wait anew.
+// arm restarts the period.
 func (t *retry) arm() { *t = retry{armed: true} }
 
-// due reports, once per period, that it has passed.
+// due reports whether the period has passed, once per period.
 func (t *retry) due(now, period time.Duration) bool {
 	if !t.armed {
 		return false
@@ -133,66 +148,82 @@ func (t *retry) due(now, period time.Duration) bool {
 	return true
 }
 
-// New returns the replica that storage holds. Whatever it was before, it is a Learner or Follower now (rule S). It panics
-// when the configuration is not valid.
+// New returns the replica that storage holds, always as a learner or follower, whatever it was
+// before (rule S). It panics if the configuration is not valid.
 func New(cfg Config, d Durable) *Replica {
 	if err := cfg.Validate(); err != nil {
 		panic(err.Error())
 	}
 	cfg = cfg.withDefaults()
 	if d.LogBytes == 0 && d.Last.Seq > d.Trim {
-		// Of unknown size: a learner counts as near to the end only once it has all of it.
+		// The size of the log is unknown. Assume that it is too large to join within, so that a learner
+		// counts as near the end only once it has acknowledged everything.
 		d.LogBytes = int64(cfg.JoinWithinBytes) + 1
 	}
 	if d.Commit > d.Last.Seq {
+		// The disk lost the end of its log but kept the commit position. The lost entries cannot be
+		// treated as committed here; knownCommit makes rule P report them, so that no election proceeds
+		// without a log that reaches that far (docs/replication.md#rule-prepare-commit).
 		d.Known, d.Commit, d.CommitHLC = max(d.Known, d.Commit), d.Last.Seq, d.LastHLC
 	}
+	// One index point per step bytes: coarse enough that the index stays small, fine enough that
+	// rounding affects neither the join distance nor the trim position much.
 	step := max(1, min(64<<10, int64(cfg.JoinWithinBytes)/4, cfg.LogKeepBytes/16))
 	r := &Replica{
 		cfg:      cfg,
 		promised: d.Promised, promisedDurable: d.Promised, restarted: d.Promised,
 		log:    newLog(d, step),
-		commit: d.Commit, commitHLC: d.CommitHLC, known: d.Known,
-		handed: d.Last.Seq, durable: d.Last.Seq,
+		commit: d.Commit, commitHLC: d.CommitHLC, knownCommit: d.Known,
+		handedOut: d.Last.Seq, durable: d.Last.Seq,
 		links: make(map[rhumb.NodeID]link),
 	}
 	if d.Quarantine != "" {
-		r.role, r.why = quarantined, d.Quarantine
+		// A quarantine survives restarts: restarting a process does not repair its data.
+		r.role, r.quarantineReason = quarantined, d.Quarantine
 	}
 	return r
 }
 
-// Describe brings news of the range's record from metadata. Old news does no harm: a lower version is not looked at.
+// Describe supplies the range's record from metadata. Records may arrive late or out of order: one
+// with a version that is not higher than the last is ignored.
 func (r *Replica) Describe(d *rhumb.Range) {
 	if d.ID != r.cfg.Range || r.desc != nil && d.Version <= r.desc.Version {
 		return
 	}
 	r.desc = d.Clone()
 	r.dirty = true
+	// Before the early return: a quarantined replica must report itself until the record shows it.
 	r.reconcileQuarantine()
 	switch {
 	case r.role == quarantined:
 		return
 	case d.Epoch > r.promised:
-		r.promise(d.Epoch, d.Primary)
+		r.enterEpoch(d.Epoch, d.Primary)
 	case d.Epoch == r.promised && r.promisedTo == rhumb.NoNode:
+		// The promise came from disk or from a Nack, which carry the epoch but not its primary.
 		r.promisedTo = d.Primary
 	case d.Epoch == r.promised && r.promisedTo != d.Primary:
 		r.quarantine(fmt.Sprintf("invariant I1: epoch %d has primaries %s and %s", d.Epoch, r.promisedTo, d.Primary))
 		return
 	}
 	if d.Epoch == r.promised {
-		r.adopt(d)
+		// A record of an earlier epoch describes sets that this replica no longer follows.
+		r.adoptRecord(d)
 	}
+	// A follower that is named primary of its promised epoch was primary of it in an earlier life, or
+	// was promised it there. It must not continue in that epoch (rule S), so it asks for a new one.
 	r.elect.wanted = r.role == following && d.Primary == r.cfg.Self && d.Epoch == r.promised
 	if r.elect.wanted {
 		r.askForElection()
 	}
 }
 
-// adopt takes the record of the promised epoch into use.
-func (r *Replica) adopt(d *rhumb.Range) {
+// adoptRecord makes the replica act on a record of its promised epoch: an elected follower starts
+// rule P, and a primary takes over the sets of the record.
+func (r *Replica) adoptRecord(d *rhumb.Range) {
 	if d.Primary == r.cfg.Self && r.role == following && d.Epoch > max(r.restarted, r.activated) {
+		// An epoch is begun at most once, and never if an earlier life may have begun it (rules E and S).
+		// Two starts of one epoch would put two contents at one position (I2).
 		r.role = activating
 		r.prep = preparation{}
 	}
@@ -200,25 +231,30 @@ func (r *Replica) adopt(d *rhumb.Range) {
 		return
 	}
 	if !d.IsInSync(r.cfg.Self) {
+		// Every in-sync set contains the primary (I8), so a record without it contradicts the protocol.
 		r.quarantine(fmt.Sprintf("the record of version %d names %s primary but not in sync", d.Version, r.cfg.Self))
 		return
 	}
-	// A version above the one that a pending change was proposed at decides that change, whichever way (rule R).
+	// A version above the one at which a pending change was proposed decides that change, whether
+	// metadata applied it or applied something else instead (rule R). Whoever made the set smaller, it
+	// counts from now on (docs/replication.md#rule-progress-adopt).
 	r.noteMembers(r.inSync, d.InSync, d.Replicas)
 	r.inSync, r.version = d.InSync, d.Version
 	r.change = change{}
-	r.configure()
+	r.rebuildPeers()
 	switch {
 	case r.role == primary:
+		// A member that left may have been the only one that entries in flight waited for.
 		r.advanceCommit()
 	case !r.beginsWithoutAsking():
-		r.prep.declined = rhumb.NoNode // the record has changed: look again
-		r.ask()
+		r.prep.deferredTo = rhumb.NoNode // the record has changed: decide again
+		r.sendPrepares()
 	}
 }
 
-// askForElection proposes Elect(R, v, self); Tick repeats it. A node that must not be primary asks first for another, and
-// for itself when there is none.
+// askForElection proposes Elect(R, v, self); Tick repeats the proposal. A node that is unfit to be
+// primary first asks for another one, and alternates between both requests: if no other member can
+// be elected, an unfit primary is better than none.
 func (r *Replica) askForElection() {
 	kind := ElectMe
 	if r.unfit && !r.elect.yielded && len(r.desc.InSync) > 1 {
@@ -231,22 +267,26 @@ func (r *Replica) askForElection() {
 	r.elect.timer.arm()
 }
 
-// promise enters a higher epoch as a follower; to is its primary, or NoNode.
-func (r *Replica) promise(e rhumb.Epoch, to rhumb.NodeID) {
+// enterEpoch promises a higher epoch and makes the replica a follower in it. to is the primary of
+// the epoch, or NoNode if unknown.
+func (r *Replica) enterEpoch(e rhumb.Epoch, to rhumb.NodeID) {
 	if e <= r.promised {
 		panic(fmt.Sprintf("replica: epoch %d promised after %d", e, r.promised))
 	}
 	r.stepDown()
 	r.promised, r.promisedTo = e, to
 	r.out.Promised, r.out.PromisedTo = e, to
-	// What was owed to the primary of an earlier epoch says nothing of the log of this one's.
+	// An Ack owed to the primary of an earlier epoch says nothing about the log of this one. Keeping
+	// ackUpTo here once made a new primary count entries that this replica held only of the old epoch,
+	// and an in-sync replica lacked an acknowledged write (I3).
 	r.ackDue, r.ackUpTo, r.promiseDue = false, 0, false
 	r.elect.wanted = false
 	r.dirty = true
 }
 
-// stepDown gives up the role of primary, if it is held, and answers everything that waits.
+// stepDown ends the role of primary, if held, and answers everything that waits.
 func (r *Replica) stepDown() {
+	// Needs the old role and log, so it precedes the resets.
 	r.failOrders()
 	r.role = following
 	r.start, r.closed, r.inSync, r.leaseSet, r.peers = 0, 0, nil, nil, nil
@@ -257,66 +297,20 @@ func (r *Replica) stepDown() {
 	r.overlay.reset()
 }
 
-// quarantine stops the replica for good: its data contradicts an invariant (rule A, section 1.20). The reason is kept on
-// disk, so that a restart does not forget it, and metadata is told, so that nobody elects the replica.
-func (r *Replica) quarantine(why string) {
-	if r.role == quarantined {
-		return
-	}
-	r.stepDown()
-	r.role, r.why = quarantined, why
-	r.out.Quarantine = why
-	r.ackDue, r.promiseDue = false, false
-	r.elect.wanted = false
-	r.dirty = true
-	if r.desc != nil {
-		r.reconcileQuarantine()
-	}
-}
-
-// reconcileQuarantine makes this replica and the record agree on whether it is quarantined. A replica without a log has
-// nothing that could be wrong.
-func (r *Replica) reconcileQuarantine() {
-	recorded := slices.Contains(r.desc.Quarantined, r.cfg.Self)
-	switch {
-	case recorded && r.role != quarantined && r.log.last().Seq > 0:
-		r.quarantine("metadata says that this replica is quarantined, and this disk does not: it is an older copy, or was given up by `rhumb unsafe-recover range`")
-	case recorded == (r.role == quarantined):
-		r.notice = notice{}
-	case recorded:
-		r.notice.kind = Readmit
-		r.tellMetadata()
-	default:
-		r.notice.kind = Quarantine
-		r.tellMetadata()
-	}
-}
-
-// notice is what a replica has to tell metadata about itself; kind is 0 when there is nothing.
-type notice struct {
-	kind  MetaKind
-	timer retry
-}
-
-// tellMetadata proposes what the replica has to tell; Tick repeats it until the record shows it.
-func (r *Replica) tellMetadata() {
-	r.out.Meta = append(r.out.Meta, MetaProposal{
-		Kind: r.notice.kind, Range: r.cfg.Range, Epoch: r.desc.Epoch, Version: r.desc.Version, Node: r.cfg.Self, Why: r.why,
-	})
-	r.notice.timer.arm()
-	r.dirty = true
-}
-
-// AwaitsActivation returns the epoch for which the replica is Activating, once its promise is durable and rule P is done.
+// AwaitsActivation returns the epoch for which the replica is Activating. ok is true once the
+// promise is durable and rule P is complete.
 func (r *Replica) AwaitsActivation() (epoch rhumb.Epoch, ok bool) {
-	if r.role != activating || r.promisedDurable < r.promised || r.handed != r.log.last().Seq || !r.prep.done {
+	// All four are needed: storage must show every entry that was taken over before the first proposal
+	// is evaluated, so handedOut must have reached the end of the log.
+	if r.role != activating || r.promisedDurable < r.promised || r.handedOut != r.log.last().Seq || !r.prep.done {
 		return 0, false
 	}
 	return r.promised, true
 }
 
-// Activate begins the epoch for which this node was elected (rule E). The driver calls it when AwaitsActivation and
-// lease.Pairs.WaitUntil has passed; otherwise it does nothing.
+// Activate begins the epoch for which this node was elected (rule E). The driver calls it when
+// AwaitsActivation returns true and lease.Pairs.WaitUntil has passed. If AwaitsActivation returns
+// false, Activate does nothing.
 func (r *Replica) Activate(ts rhumb.Timestamp) {
 	epoch, ok := r.AwaitsActivation()
 	if !ok {
@@ -327,23 +321,30 @@ func (r *Replica) Activate(ts rhumb.Timestamp) {
 	}
 	r.activated, r.role = epoch, primary
 	last := r.log.last()
-	if r.handed != last.Seq {
+	if r.handedOut != last.Seq {
 		panic(fmt.Sprintf("replica: epoch %d is activated before storage has entry %s", epoch, last.Position))
 	}
 	r.start = last.Seq + 1
 	r.orders.clock = max(ts, r.orders.clock)
+	// The first timestamp lies above everything in the log and above every time in an answer
+	// (docs/replication.md#rule-prepare-clock): a lower one could fall below a closed timestamp that a
+	// member has agreed to.
 	r.orders.hlc = max(last.HLC, r.prep.clock) // above every time that a member has acknowledged
 	r.prep = preparation{}
 	r.tail = tail{first: r.start}
 	for _, p := range r.peers {
+		// What peers acknowledged in an earlier epoch does not count in this one: their logs may differ
+		// above the place where this epoch begins.
 		*p = progress{node: p.node, link: p.link, inSync: p.inSync, pending: p.pending}
-		p.probe(r.start)
+		p.startProbe(r.start)
 	}
+	// The epoch-start entry. Earlier entries are committed only together with it (rule C).
 	r.appendOwn(&entry.Entry{Start: r.nextHLC(ts)})
 	r.dirty = true
 }
 
-// Persisted reports that the Ready of this number is durable, and with it every one before.
+// Persisted reports that the Ready with this batch number is durable, and with it every earlier
+// one.
 func (r *Replica) Persisted(batch uint64) {
 	n := 0
 	for n < len(r.batches) && r.batches[n].number <= batch {
@@ -356,41 +357,47 @@ func (r *Replica) Persisted(batch uint64) {
 	if r.role == primary {
 		r.advanceCommit()
 	}
+	// An Ack, a Promise or an activation may have waited for this sync.
 	r.dirty = r.dirty || n > 0 && (r.ackDue || r.promiseDue || r.role == activating)
 }
 
-// Peer reports of another node whether a stream to it stands, and whether lease.Pairs suspects it.
+// Peer reports whether a stream to another node exists, and whether lease.Pairs suspects the node.
 func (r *Replica) Peer(now time.Duration, n rhumb.NodeID, connected, suspect bool) {
 	r.now = max(r.now, now)
 	news := link{connected, suspect}
 	if r.links[n] == news {
 		return
 	}
+	// Remembered even for nodes that hold no replica, so that rebuildPeers knows them later.
 	r.links[n] = news
 	p := r.peer(n)
 	if p == nil {
 		return
 	}
 	if connected != p.connected {
-		// The stream may have lost what was in flight, and a new life of the peer may have lost its disk: what it
-		// acknowledged before is not believed any more.
-		p.forget()
-		p.probe(p.next)
+		// The stream may have lost messages in flight, and a new life of the peer may have lost its disk.
+		// Earlier acknowledgements of the peer do not count any more (docs/replication.md#rule-life-ack).
+		p.forgetAcks()
+		p.startProbe(p.next)
 	}
 	p.link = news
 	if r.role == activating && connected && !r.beginsWithoutAsking() {
-		r.prep.asking = rhumb.NoNode
-		r.ask()
+		// The question was lost with the stream. Ask at once rather than at the next retransmission: the
+		// range is not available meanwhile.
+		r.prep.fetchingFrom = rhumb.NoNode
+		r.sendPrepares()
 	}
 	r.dirty = r.dirty || r.role == primary
 }
 
-// Tick lets time pass. Only a replica with NeedsTick needs it; the driver's period bounds how late a retransmission comes, 50 ms
-// is fine. While Untold, a shorter period lets secondaries know sooner that the last writes are committed.
+// Tick lets time pass. Only a replica with NeedsTick needs it. The driver's period bounds how late
+// a retransmission is; 50 ms suffices. While Untold returns true, a shorter period lets secondaries
+// learn sooner that the last writes are committed.
 func (r *Replica) Tick(now time.Duration) {
 	r.now = max(r.now, now)
-	step := min(r.now-r.looked, patienceStep)
-	r.looked = r.now
+	// A pause of this process must not count as time in which its peers made no progress.
+	step := min(r.now-r.lastTick, patienceStep)
+	r.lastTick = r.now
 	if r.elect.wanted && r.elect.timer.due(r.now, r.cfg.ChangeRetry) {
 		r.askForElection()
 		r.dirty = true
@@ -411,21 +418,25 @@ func (r *Replica) Tick(now time.Duration) {
 	r.tickYield(step)
 	for _, p := range r.peers {
 		r.tickPeer(p)
-		held := !p.counts() && r.held(p.node)
-		r.dirty = r.dirty || p.heldOff && !held // it may join now
+		// The end of a hold-off is an event of its own: nothing else would make reconfigure look at the
+		// learner again.
+		held := !p.isRequired() && r.isHeldOff(p.node)
+		r.dirty = r.dirty || p.heldOff && !held
 		p.heldOff = held
 	}
-	r.ticked = r.commit
+	// Last, so that tickPeer above compares with the commit position of the previous tick.
+	r.commitAtTick = r.commit
 }
 
-// Untold reports whether a peer has everything and does not know that it is committed, and nothing is under way to it that
-// would say so: the second Tick from now tells it, unless another write does before.
+// Untold reports whether a peer has every entry but does not know that the last ones are committed,
+// and no message to it is under way that says so. The second Tick from now sends one, unless
+// another write does so earlier.
 func (r *Replica) Untold() bool {
 	if r.role != primary {
 		return false
 	}
 	for _, p := range r.peers {
-		if p.untold(r.commit) {
+		if p.lacksCommit(r.commit) {
 			return true
 		}
 	}
@@ -440,14 +451,16 @@ func (r *Replica) NeedsTick() bool {
 	if r.role != primary {
 		return false
 	}
-	if r.change.active() || r.commit < r.log.last().Seq || r.wantsToVouch() {
+	if r.change.isActive() || r.commit < r.log.last().Seq || r.wantsToVouch() {
 		return true
 	}
 	for _, p := range r.peers {
-		if p.heldOff || !p.counts() && r.held(p.node) {
+		if p.heldOff || !p.isRequired() && r.isHeldOff(p.node) {
 			return true
 		}
-		if p.sendable() && (p.unacked() || p.next <= r.log.last().Seq || p.commit < r.commit) {
+		// Retransmission, and news of the commit position. A peer to which nothing can be sent needs no
+		// ticks: only Peer or Describe changes that.
+		if p.canSend() && (p.hasUnacked() || p.next <= r.log.last().Seq || p.commit < r.commit) {
 			return true
 		}
 	}
@@ -457,39 +470,50 @@ func (r *Replica) NeedsTick() bool {
 // HasReady reports whether Ready has something to hand over.
 func (r *Replica) HasReady() bool { return r.dirty || r.orders.open > 0 }
 
-// Ready hands over everything gathered since the last call. The driver must carry it out in full.
+// Ready returns everything that has gathered since the last call. The driver must carry it out in
+// full. The order of the steps matters:
+//
+// 1. Entries are sealed before messages are built, so that one Ready writes and sends them.
+// 2. The in-sync set changes before sending, since dropping a change may move the commit position,
+// which messages carry.
+// 3. Rule P runs before the output is taken, because it adds messages and proposals.
+// 4. Acks and Promises come last: whether they wait for a sync depends on MustSync.
 func (r *Replica) Ready() Ready {
 	if r.role == primary {
-		r.overlay.turn()
-		r.seal()
+		// The driver has applied the previous Ready by now (see the package comment), so its writes need
+		// no overlay.
+		r.overlay.nextGeneration()
+		r.sealGroups()
 		r.reconfigure()
 		r.sendAll()
 		r.trimLog()
-		if last := r.log.last().Seq; last > r.handed {
-			// What was never handed out is not durable, so not committed, so still in the tail.
-			r.out.Append, _ = r.tail.from(r.handed+1, math.MaxInt)
+		if last := r.log.last().Seq; last > r.handedOut {
+			// Entries that were never handed out are not durable, so not committed, so still in the tail.
+			r.out.Append, _ = r.tail.entriesFrom(r.handedOut+1, math.MaxInt)
 		}
 	}
-	r.prep.done = r.prepare()
+	r.prep.done = r.advancePreparation()
 	if r.undone {
 		to := r.undoTo
 		r.out.UndoAbove, r.undone = &to, false
 	}
-	r.handed = r.log.last().Seq
+	r.handedOut = r.log.last().Seq
+	// Commit and Trim are lower bounds and need no sync (docs/replication.md#durable).
 	r.out.MustSync = r.out.Promised != 0 || r.out.UndoAbove != nil || len(r.out.Append) > 0 || r.out.Quarantine != ""
 	if r.out.MustSync {
 		r.batch++
 		r.out.Batch = r.batch
-		r.batches = append(r.batches, handedBatch{r.batch, r.handed, r.promised})
+		r.batches = append(r.batches, handedBatch{r.batch, r.handedOut, r.promised})
 	}
-	r.acknowledge()
+	// After the batch is recorded: an Ack or Promise that depends on it joins AfterSync.
+	r.emitAck()
 	r.answerPrepare()
 	rd := r.out
 	r.out, r.dirty = Ready{}, false
 	return rd
 }
 
-// setCommit moves the commit position to seq and releases what waited for it.
+// setCommit moves the commit position to seq.
 func (r *Replica) setCommit(seq rhumb.Seq) {
 	m, ok := r.log.at(seq)
 	if seq <= r.commit || !ok {
@@ -498,11 +522,13 @@ func (r *Replica) setCommit(seq rhumb.Seq) {
 	}
 	r.commit, r.commitHLC = seq, m.HLC
 	r.out.Commit, r.out.CommitHLC = seq, m.HLC
-	r.log.forget(min(r.commit, r.durable))
+	// A mark is needed while its entry can be undone or acknowledged, so until the entry is both
+	// committed and durable here.
+	r.log.forgetSettled(min(r.commit, r.durable))
 	r.dirty = true
 }
 
-// State gives the role.
+// State returns the role as seen by other packages.
 func (r *Replica) State() State {
 	switch r.role {
 	case activating:
@@ -518,22 +544,29 @@ func (r *Replica) State() State {
 	return Learner
 }
 
-// Epoch gives the newest promised epoch; for a Primary it is its own. Rule F asks metadata whether it still stands.
+// Epoch returns the newest promised epoch; for a Primary it is the epoch of the primary. Rule F
+// asks metadata whether it is still current.
 func (r *Replica) Epoch() rhumb.Epoch { return r.promised }
 
-// Readable tells up to where a strong read may look: at is the timestamp and commit the position of the last committed
-// entry. It is ok only at a primary whose epoch-start entry is committed. The driver must also hold the lease
-// (LeaseSet) or confirm the epoch with metadata (rule F) after the read arrived.
+// Readable returns the timestamp and the position of the last committed entry, up to which a strong
+// read may look. ok is true only at a primary whose epoch-start entry is committed: before, entries
+// that an earlier primary acknowledged may lie above this commit position (I4). The driver must
+// also hold the lease (LeaseSet), or confirm the epoch with metadata after the read arrived (rule
+// F).
 func (r *Replica) Readable() (at rhumb.Timestamp, commit rhumb.Seq, ok bool) {
 	return r.commitHLC, r.commit, r.role == primary && r.commit >= r.start
 }
 
-// LeaseSet gives the nodes whose grants a lease read needs (rule L): everyone in-sync or about to be, without self.
-// The slice is shared and must not be changed.
+// LeaseSet returns the nodes whose grants a lease read needs (rule L): all members of the in-sync
+// set and of the pending set except this node, since any of them could be elected. The slice is
+// shared and must not be changed.
 func (r *Replica) LeaseSet() []rhumb.NodeID { return r.leaseSet }
 
-// configure rebuilds the list of peers and the lease set from the record, the in-sync set and the pending change.
-func (r *Replica) configure() {
+// rebuildPeers derives the list of peers and the lease set from the record, the in-sync set and the
+// pending change. It keeps the progress of peers that stay.
+func (r *Replica) rebuildPeers() {
+	// A member of the in-sync set may have left the replicas of the record already; commits still need
+	// it until the set changes.
 	nodes := slices.Concat(r.desc.Replicas, r.inSync, r.change.members)
 	slices.Sort(nodes)
 	nodes = slices.Compact(nodes)
@@ -549,19 +582,22 @@ func (r *Replica) configure() {
 			p = old[i]
 		} else {
 			p = &progress{node: n, link: r.links[n]}
-			p.probe(r.log.last().Seq + 1)
+			// Begin at the end of the log: most new peers are members that agree with nearly all of it. The
+			// answer of one that does not names an earlier position.
+			p.startProbe(r.log.last().Seq + 1)
 		}
 		p.inSync, p.pending = slices.Contains(r.inSync, n), slices.Contains(r.change.members, n)
-		if p.counts() {
+		if p.isRequired() {
 			r.leaseSet = append(r.leaseSet, n)
 		} else {
-			p.refuses = RefusedNot // what it refuses from now on holds it off
+			p.refuses = RefusedNot // a learner's refusals extend its hold-off instead
 		}
 		r.peers = append(r.peers, p)
 	}
 }
 
-// peer gives what is known of a peer, or nil.
+// peer returns the progress of a peer, or nil if the node holds no copy. A linear search suffices:
+// ranges have few replicas.
 func (r *Replica) peer(n rhumb.NodeID) *progress {
 	for _, p := range r.peers {
 		if p.node == n {

@@ -274,7 +274,7 @@ func TestJoinAtStart(t *testing.T) {
 	if rd := flush(r); len(rd.Meta) != 0 {
 		t.Errorf("a learner with the log up to 3 of start 4 is proposed: %+v", rd.Meta)
 	}
-	if why := r.Status().Peers[1].Why; why != "it has the log up to 3 and needs 4" {
+	if why := r.Status().Peers[1].Why; why != "it has acknowledged the log up to 3 and needs 4" {
 		t.Errorf("why is %q", why)
 	}
 	step(t, r, ack(3, 2, 4))
@@ -475,7 +475,7 @@ func TestConfigValidate(t *testing.T) {
 	if err == nil {
 		t.Fatal("nothing is refused")
 	}
-	for _, want := range []string{"no range", "no node", "min_in_sync", "entry bytes", "append bytes", "inflight", "a bound is negative", "a duration is negative"} {
+	for _, want := range []string{"range is not set", "node is not set", "min_in_sync", "entry bytes", "append bytes", "inflight", "a bound is negative", "a duration is negative"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is missing in %v", want, err)
 		}

@@ -2,31 +2,31 @@ package replica
 
 import "github.com/rhumbdb/rhumb"
 
-// TroubleKind says what keeps a replica from its work.
+// TroubleKind is the kind of problem that keeps a replica from working.
 type TroubleKind uint8
 
 // The kinds of trouble.
 const (
-	// DataDamaged is a replica of this node that is quarantined: its data is damaged.
+	// DataDamaged: a replica of this node is quarantined because its data is damaged.
 	DataDamaged TroubleKind = 1
-	// Waiting is a replica of this node that was elected and does not serve yet.
+	// Waiting: a replica of this node was elected and does not serve yet.
 	Waiting TroubleKind = 2
-	// LogLost is a replica of another node that needs log that its primary, on this node, has trimmed away.
+	// LogLost: a replica of another node needs log that its primary, on this node, has trimmed.
 	LogLost TroubleKind = 3
 )
 
-// Trouble is what keeps one replica from its work.
+// Trouble is one problem that keeps a replica from working.
 type Trouble struct {
 	Kind  TroubleKind
 	Range rhumb.RangeID
 	Node  rhumb.NodeID
-	// Reason is for people.
+	// Reason is text for operators.
 	Reason string
 }
 
-// Troubles are the troubles that a node knows of.
+// Troubles holds the problems that a node knows of.
 type Troubles struct {
-	// Listed may be cut short, Counts the number of all.
+	// Listed may be truncated. Counts holds the number of all problems of each kind.
 	Listed []Trouble
 	Counts map[TroubleKind]int
 }
