@@ -2,38 +2,40 @@ package sim
 
 import "slices"
 
-// Bug is a duty that is broken on purpose, to see that the judges notice: by the world around the host, by what host.Probe
-// may change, or on the way of a frame.
+// Bug is a duty that the simulator breaks on purpose, to prove that the checks notice. A bug is
+// planted in the world around the host, through host.Probe, or in a frame on its way.
 type Bug uint8
 
 // The planted bugs.
 const (
 	NoBug Bug = iota
-	// AckBeforeSync sends acknowledgements before the disk has what they acknowledge.
+	// AckBeforeSync sends acknowledgements before the acknowledged entries are durable.
 	AckBeforeSync
-	// CountBeforeSync tells the replica that its writes are durable when they are not.
+	// CountBeforeSync reports the writes of the replica as durable before the sync is answered.
 	CountBeforeSync
-	// LyingDisk calls writes durable and loses them in a crash.
+	// LyingDisk reports writes as durable and loses them in a crash.
 	LyingDisk
-	// ReadWithoutLease answers reads at a primary whatever grants it holds.
+	// ReadWithoutLease answers reads at a primary regardless of its grants.
 	ReadWithoutLease
-	// ReadLate answers reads for a while after the lease has ended, as a holder does that counts from the receipt.
+	// ReadLate answers reads for a while after the lease has ended, like a holder that counts from
+	// the receipt of a grant and not from its request.
 	ReadLate
-	// ActivateAtOnce does not wait until the grants that the node gave are over.
+	// ActivateAtOnce begins an epoch without waiting for the grants of the node to expire.
 	ActivateAtOnce
-	// ForgetGrants restarts a node as if it had never granted anything.
+	// ForgetGrants restarts a node as if it had never granted a lease.
 	ForgetGrants
-	// IgnoreExclusions keeps from the holders of leases what their grantors have promised since.
+	// IgnoreExclusions withholds from lease holders the exclusions that their grantors have
+	// promised.
 	IgnoreExclusions
 	// NoDedup never finds the stored result of a request.
 	NoDedup
-	// StaleBase evaluates conditions against what is committed, not against what is written.
+	// StaleBase evaluates conditions against the committed state and ignores appended entries.
 	StaleBase
 	// ReadUncommitted reads the newest version, committed or not.
 	ReadUncommitted
-	// KeepConflicts does not undo what Ready says must be undone.
+	// KeepConflicts does not undo the entries that Ready lists.
 	KeepConflicts
-	// BlindMetadata applies changes of in-sync sets whatever version they were decided on.
+	// BlindMetadata applies changes of in-sync sets regardless of the version they were decided on.
 	BlindMetadata
 	// ElectAnyone makes the controller elect replicas that are not in sync.
 	ElectAnyone
@@ -43,51 +45,53 @@ const (
 	LeaseByWall
 	// WildClock runs clocks at rates that differ by far more than leases allow for.
 	WildClock
-	// KeepResults leaves the stored results of requests behind when their entries are undone.
+	// KeepResults keeps the stored results of requests whose entries are undone.
 	KeepResults
-	// ForgetLog loses the log, not the identity, of a node that crashes.
+	// ForgetLog loses the log but not the identity of a node that crashes.
 	ForgetLog
-	// CloseAlone publishes closed timestamps that only the primary's own node has agreed to.
+	// CloseAlone publishes closed timestamps that only the node of the primary has agreed to.
 	CloseAlone
-	// CloseUnfenced counts agreement for epochs that are over.
+	// CloseUnfenced counts agreements that were given for earlier epochs.
 	CloseUnfenced
-	// AgreeOnly agrees to closed timestamps without moving the clock.
+	// AgreeOnly agrees to closed timestamps without advancing the clock.
 	AgreeOnly
-	// ForgetCeiling loses the clock's ceiling in a crash.
+	// ForgetCeiling loses the ceiling of the clock in a crash.
 	ForgetCeiling
-	// TakeAnyFrame takes news of closed timestamps that does not connect to what is known.
+	// TakeAnyFrame accepts closed timestamps from frames that leave a gap after the known state.
 	TakeAnyFrame
-	// CloseAhead calls a range closed at a secondary before it has the entries.
+	// CloseAhead calls a range closed at a secondary before the secondary has the entries.
 	CloseAhead
-	// AdoptShorter keeps the own log of an elected replica although an answer has a longer one.
+	// AdoptShorter keeps the log of an elected replica although an answer reports a longer one.
 	AdoptShorter
-	// BelowReport begins an epoch below a commit position that an answer reports. Two rules hide that: AdoptShorter, which by itself
-	// only stops the range, and NoRefusal are planted with it.
+	// BelowReport begins an epoch below a commit position that an answer reports. Two rules hide
+	// this bug, so AdoptShorter (which alone merely stops the range) and NoRefusal are planted with
+	// it.
 	BelowReport
-	// SkipAsking begins an epoch without asking for the ends of the logs.
+	// SkipAsking begins an epoch without asking for the ends of the other logs.
 	SkipAsking
-	// ForgetPromises starts a life without what metadata knows of the epochs.
+	// ForgetPromises starts a life without the epochs that the metadata knows.
 	ForgetPromises
-	// AckOfOldLife counts acknowledgements of a life that is over.
+	// AckOfOldLife counts acknowledgements of a life that has ended.
 	AckOfOldLife
-	// GrantOfOldLife counts grants of a life that is over.
+	// GrantOfOldLife counts grants of a life that has ended.
 	GrantOfOldLife
 	// NonceIgnored counts the life of a disk that is an older copy as whole.
 	NonceIgnored
-	// NoRefusal quarantines a member whose committed entries a primary contradicts, and not the primary. Asking hides that:
-	// SkipAsking is planted with it.
+	// NoRefusal quarantines the member whose committed entries a primary contradicts in place of
+	// the primary. Rule P hides this bug, so SkipAsking is planted with it.
 	NoRefusal
 	// ForgetQuarantine loses the reason of a quarantine in a restart.
 	ForgetQuarantine
-	// NoProgressTimeout lets members stay in sync that acknowledge nothing.
+	// NoProgressTimeout keeps members in sync that acknowledge nothing.
 	NoProgressTimeout
-	// NoClockRefusal takes timestamps however far ahead they are.
+	// NoClockRefusal accepts timestamps regardless of how far ahead they are.
 	NoClockRefusal
-	// VoteAtOnce lets a voter of the metadata group take part before it has heard what it may have promised.
+	// VoteAtOnce lets a voter of the metadata group take part before it knows from the other
+	// voters which promises it may have forgotten.
 	VoteAtOnce
-	// NamesWithoutEpoch gives names that only count.
+	// NamesWithoutEpoch generates names from a counter alone.
 	NamesWithoutEpoch
-	// FullDiskAcks acknowledges what a full disk did not take.
+	// FullDiskAcks acknowledges entries that a full disk did not take.
 	FullDiskAcks
 	bugs
 )
@@ -102,10 +106,10 @@ var bugNames = [bugs]string{
 	"full-disk-acks",
 }
 
-// String names the bug.
+// String returns the name of the bug, as used by -sim.bug and in test names.
 func (b Bug) String() string { return bugNames[b] }
 
-// ParseBug reads what String writes; ok is false for any other name.
+// ParseBug returns the bug with the given name. It reports false if there is none.
 func ParseBug(s string) (b Bug, ok bool) {
 	i := slices.Index(bugNames[:], s)
 	return Bug(max(i, 0)), i >= 0

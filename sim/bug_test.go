@@ -5,29 +5,32 @@ import (
 	"testing"
 )
 
-// bugSeeds bounds the seeds in which a planted bug must show.
+// bugSeeds is the number of seeds within which a planted bug must be found.
 const bugSeeds = 300
 
-// hidden are the planted bugs that another rule hides, with that rule.
+// hidden are the planted bugs whose effect another rule hides, with that rule.
 var hidden = map[Bug]string{
-	ForgetPromises: "a stream stands only between lives that both ends know from metadata, and who knows the later life of a node knows the epochs before it: " +
-		"nobody who acts in an older epoch reaches the node",
+	ForgetPromises: "a stream connects only lives that both ends know from the metadata, and a node that knows the later life of a peer knows the epochs before it: " +
+		"no node that acts in an older epoch can reach the node",
 }
 
-// shows is what planted bugs must do that are planted together with another one, which does something else.
+// shows are the expected failures of bugs that are planted together with another bug, whose own
+// failure would not count.
 var shows = map[Bug]*regexp.Regexp{
-	// Rule P then waits for the log that has the reported commit: the range stops, and nothing is lost.
+	// Rule P waits for the log with the reported commit position: the range stops, and nothing is
+	// lost.
 	AdoptShorter: regexp.MustCompile(`not live`),
-	// A healthy member goes, and not the primary that lost its log.
+	// A healthy member is quarantined, not the primary that lost its log.
 	BelowReport: regexp.MustCompile(`quarantined`),
 	NoRefusal:   regexp.MustCompile(`quarantined`),
 }
 
-// TestPlantedBugs: a simulator is worth what it notices. Each bug must be found within bugSeeds seeds, and not by chance
-// in the first place: without it the same seeds pass (TestSeeds, TestMixes).
+// TestPlantedBugs checks that the simulator notices broken rules: each bug must be found within
+// bugSeeds seeds. That the bug is the cause follows from TestSeeds and TestMixes, in which the same
+// seeds pass without it.
 func TestPlantedBugs(t *testing.T) {
 	if *seedFlag != 0 {
-		t.Skip("only one seed is asked for")
+		t.Skip("-sim.seed selects a single seed")
 	}
 	for bug := NoBug + 1; bug < bugs; bug++ {
 		t.Run(bug.String(), func(t *testing.T) {
@@ -47,19 +50,20 @@ func TestPlantedBugs(t *testing.T) {
 	}
 }
 
-// mixSeeds is the number of seeds for which the faults of each planted bug are played without it.
+// mixSeeds is the number of seeds for which the faults of each planted bug are run without the bug.
 const mixSeeds = 3
 
-// TestMixes plays the faults with which planted bugs are sought, without the bugs: nothing breaks.
+// TestMixes runs the faults with which planted bugs are searched, without the bugs. No check may
+// fail.
 func TestMixes(t *testing.T) {
 	if *seedFlag != 0 {
-		t.Skip("only one seed is asked for")
+		t.Skip("-sim.seed selects a single seed")
 	}
 	for bug := range mixes {
 		t.Run(bug.String(), func(t *testing.T) {
 			t.Parallel()
 			for seed := uint64(1); seed <= mixSeeds; seed++ {
-				play(t, Config{Seed: seed, Mix: bug})
+				runSeed(t, Config{Seed: seed, Mix: bug})
 			}
 		})
 	}

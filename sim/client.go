@@ -12,16 +12,17 @@ import (
 
 // Times of a client.
 const (
-	// attemptMax is how long a client waits for one answer before it tries again elsewhere.
+	// attemptMax is how long a client waits for one answer before it tries another node.
 	attemptMax = 700 * time.Millisecond
-	// retryAfter is how long it waits after a refusal.
+	// retryAfter is how long a client waits after a refusal.
 	retryAfter = 40 * time.Millisecond
 )
 
-// theTable is the table of all records.
+// theTable is the only table, which holds all records.
 const theTable rhumb.TableID = 1
 
-// client issues one operation at a time.
+// client is a user of the cluster. It issues one operation at a time, so its operations are ordered
+// in time and the checkers need only the overlaps between clients.
 type client struct {
 	w     *world
 	index int
@@ -30,53 +31,57 @@ type client struct {
 	seq   uint64
 	// route is the node that the client believes to be primary, by range.
 	route []int
-	// versions are the newest versions that it saw, for conditions.
+	// versions are the newest versions that the client has seen, used in conditions.
 	versions map[string]rhumb.Version
-	// inserted are names that it made, to read them again.
+	// inserted are server-generated names, kept so that the client can read the records again.
 	inserted [][]byte
-	counter  int64
-	busy     bool
+	// counter grows for IfNewer conditions, sometimes by 0, so that both outcomes occur.
+	counter int64
+	busy    bool
 }
 
-// call is an operation under way.
+// call is an operation in progress, with all its attempts.
 type call struct {
 	c       *client
 	op      *check.Op
 	rng     int
 	batch   *rhumb.Batch
 	attempt int
-	until   time.Duration
-	// open counts attempts of a write that may still take effect.
+	// until is when the client stops retrying.
+	until time.Duration
+	// open counts the copies of a write that may still take effect: attempts without an answer, and
+	// repeated messages. A definite failure may be recorded only if open is 0.
 	open int
 	done bool
 }
 
 func newClient(w *world, i int) *client {
 	c := &client{
-		w: w, index: i, at: place(w.p.nodes + i), id: w.uuid(), route: make([]int, len(w.ranges)),
+		w: w, index: i, at: place(w.p.nodes + i), id: w.drawUUID(), route: make([]int, len(w.ranges)),
 		versions: map[string]rhumb.Version{},
 	}
+	// The first route is a guess, so that every run also tests routing by refusals.
 	for i := range c.route {
 		c.route[i] = w.rnd.IntN(w.p.nodes)
 	}
-	c.next()
+	c.scheduleNext()
 	return c
 }
 
-// next plans the next operation.
-func (c *client) next() {
+// scheduleNext schedules the next operation after a random think time.
+func (c *client) scheduleNext() {
 	c.w.after(time.Duration(float64(c.w.p.think)*c.w.rnd.ExpFloat64()), func() {
 		if !c.w.loading {
-			c.next()
+			c.scheduleNext()
 			return
 		}
-		c.issue(c.makeOp())
+		c.issueCall(c.makeOp())
 	})
 }
 
 func (c *client) name() string { return fmt.Sprintf("c%d", c.index) }
 
-// makeOp draws an operation.
+// makeOp draws an operation, 40 % of them reads.
 func (c *client) makeOp() *call {
 	w := c.w
 	rng := w.rnd.IntN(len(w.ranges))
@@ -90,21 +95,23 @@ func (c *client) makeOp() *call {
 	c.seq++
 	op.Request = rhumb.RequestID{Client: c.id, Seq: c.seq}
 	call.batch = &rhumb.Batch{Range: op.Range, ID: op.Request, Mutations: op.Mutations}
+	// The generator must produce valid batches: a rejected one would test nothing.
 	w.judge(call.batch.Validate())
 	return call
 }
 
-// key gives a name; names of one number are different records in different ranges.
-func (c *client) key(i int) []byte { return fmt.Appendf(nil, "k%d", i) }
+// recordName returns name i. The same name denotes a different record in each range.
+func (c *client) recordName(i int) []byte { return fmt.Appendf(nil, "k%d", i) }
 
 func (c *client) makeRead(op *check.Op) {
 	first := c.w.rnd.IntN(c.w.p.keys)
-	op.Names = [][]byte{c.key(first)}
+	op.Names = [][]byte{c.recordName(first)}
 	switch {
+	// Two keys in one read test that a read sees one state of the range.
 	case c.w.rnd.IntN(3) == 0 && c.w.p.keys > 1:
-		op.Names = append(op.Names, c.key((first+1)%c.w.p.keys))
+		op.Names = append(op.Names, c.recordName((first+1)%c.w.p.keys))
 	case len(c.inserted) > 0 && c.w.rnd.IntN(10) == 0:
-		op.Names = [][]byte{one(c.w.rnd, c.inserted...)}
+		op.Names = [][]byte{oneOf(c.w.rnd, c.inserted...)}
 	}
 }
 
@@ -112,20 +119,23 @@ func (c *client) makeWrite(op *check.Op) {
 	r := c.w.rnd
 	first := r.IntN(c.w.p.keys)
 	count := 1
+	// Consecutive names keep the mutations of one batch on distinct records.
 	if r.IntN(4) == 0 {
 		count = min(1+r.IntN(3), c.w.p.keys)
 	}
 	for i := range count {
-		name := c.key((first + i) % c.w.p.keys)
+		name := c.recordName((first + i) % c.w.p.keys)
 		op.Mutations = append(op.Mutations, c.makeMutation(op, name))
 	}
+	// An insert replaces the batch: recordNames expects exactly one generated name.
 	if r.IntN(20) == 0 {
-		op.Mutations = []rhumb.Mutation{{Kind: rhumb.Insert, Table: theTable, Value: c.record(op, "v")}}
+		op.Mutations = []rhumb.Mutation{{Kind: rhumb.Insert, Table: theTable, Value: c.encodeRecord(op, "v")}}
 	}
 }
 
-// record makes a stored record that no other operation writes.
-func (c *client) record(op *check.Op, field string) []byte {
+// encodeRecord encodes a record that no other operation writes: it holds the id of the operation,
+// so a value read later identifies its writer.
+func (c *client) encodeRecord(op *check.Op, field string) []byte {
 	rec, err := rhumb.NewRecord(
 		rhumb.Field{Name: field, Value: rhumb.Int64Field(int64(op.ID))},
 		rhumb.Field{Name: "seq", Value: rhumb.Int64Field(c.counter)},
@@ -139,9 +149,9 @@ func (c *client) makeMutation(op *check.Op, name []byte) rhumb.Mutation {
 	m := rhumb.Mutation{Table: theTable, Name: name}
 	switch kind := r.IntN(10); {
 	case kind < 5:
-		m.Kind, m.Value = rhumb.Put, c.record(op, "v")
+		m.Kind, m.Value = rhumb.Put, c.encodeRecord(op, "v")
 	case kind < 9:
-		m.Kind, m.Value = rhumb.Patch, c.record(op, one(r, "a", "b", "v"))
+		m.Kind, m.Value = rhumb.Patch, c.encodeRecord(op, oneOf(r, "a", "b", "v"))
 	default:
 		m.Kind = rhumb.Delete
 	}
@@ -152,9 +162,10 @@ func (c *client) makeMutation(op *check.Op, name []byte) rhumb.Mutation {
 		m.Cond.Kind = rhumb.IfPresent
 	case cond < 5 && !c.versions[c.versionKey(op, name)].IsZero():
 		m.Cond = rhumb.Condition{Kind: rhumb.IfVersion, Version: c.versions[c.versionKey(op, name)]}
+	// IfNewer compares a field, so the value must have that field: the patch is rewritten with it.
 	case cond < 7 && m.Kind == rhumb.Patch:
 		c.counter += int64(r.IntN(2))
-		m.Value = c.record(op, "v")
+		m.Value = c.encodeRecord(op, "v")
 		m.Cond = rhumb.Condition{Kind: rhumb.IfNewer, Fields: []string{"seq"}}
 	}
 	return m
@@ -164,19 +175,22 @@ func (c *client) versionKey(op *check.Op, name []byte) string {
 	return op.Range.String() + string(name)
 }
 
-// issue begins an operation.
-func (c *client) issue(call *call) {
+// issueCall starts an operation. Its return time is set to Forever, because an operation without an
+// answer may take effect at any later time.
+func (c *client) issueCall(call *call) {
 	c.busy = true
 	call.op.Call, call.op.Return = c.w.now, check.Forever
 	c.w.history = append(c.w.history, call.op)
 	if c.w.tracing() {
 		c.w.tracef(c.name(), "begin %v", call.op)
 	}
-	call.try()
+	call.sendAttempt()
 }
 
-// try makes one attempt, and plans the next for when it stays without an answer.
-func (call *call) try() {
+// sendAttempt sends one attempt and schedules the next in case no answer arrives. Every attempt
+// carries the same request ID, so the cluster must apply the write at most once
+// (docs/replication.md#requests).
+func (call *call) sendAttempt() {
 	c, w := call.c, call.c.w
 	if w.now > call.until {
 		call.finish(check.Unknown)
@@ -185,6 +199,7 @@ func (call *call) try() {
 	call.attempt++
 	attempt := call.attempt
 	n := w.nodes[c.route[call.rng]]
+	// Answers to this attempt may arrive twice; only the first one counts.
 	answered := false
 	reply := func(do func()) {
 		w.net.send(n.at, c.at, func() {
@@ -200,40 +215,46 @@ func (call *call) try() {
 		repeated := w.net.send(c.at, n.at, func() {
 			n.run(n.life, func() {
 				n.propose(call.batch, func(a replica.Answer) {
+					// The monitor checks at the moment the node answers, not when the client hears
+					// of it: from here on the write counts as acknowledged (invariant I3).
 					if a.Err == nil && a.Outcome.Applied {
 						w.judge(w.monitor.Acked(call.op.Range, a.Outcome.Seq, w.diskOf(call.op.Range)))
 					}
-					reply(func() { call.answered(a) })
+					reply(func() { call.handleAnswer(a) })
 				})
 			})
 		})
 		if repeated {
-			call.open++ // the second copy may do what the answer to the first denies
+			// The second copy may be applied although the answer to the first denies it.
+			call.open++
 		}
 	} else {
+		// Everything acknowledged before the read is sent must be visible to it (invariant I6).
 		_, acked := w.monitor.Acknowledged(call.op.Range)
 		w.net.send(c.at, n.at, func() {
-			n.run(n.life, func() { n.spawn(func() { call.read(n, acked, reply) }) })
+			n.run(n.life, func() { n.spawn(func() { call.readAt(n, acked, reply) }) })
 		})
 	}
 	w.after(attemptMax, func() {
 		if !call.done && !answered && call.attempt == attempt {
-			call.reroute()
-			call.try()
+			call.pickNode()
+			call.sendAttempt()
 		}
 	})
 }
 
-// read runs at the node.
-func (call *call) read(n *node, acked rhumb.Timestamp, reply func(func())) {
-	items, at, err := n.read(call.rng, call.op.Names)
+// readAt executes the read. It runs as a process of the node.
+func (call *call) readAt(n *node, acked rhumb.Timestamp, reply func(func())) {
+	items, at, err := n.readRecords(call.rng, call.op.Names)
 	if err == nil {
 		n.w.judge(n.w.monitor.Read(call.op.Range, n.id, at, acked))
 	}
 	reply(func() {
 		if err != nil {
-			call.again(rhumb.KindOf(err))
+			call.retryAfterRefusal(rhumb.KindOf(err))
 			return
+			// The operation is filled in only when the answer arrives: an answer that is lost must
+			// leave the operation without a result.
 		}
 		call.op.Items, call.op.At = items, at
 		for i, it := range items {
@@ -245,8 +266,10 @@ func (call *call) read(n *node, acked rhumb.Timestamp, reply func(func())) {
 	})
 }
 
-// answered takes the answer to one attempt of a write.
-func (call *call) answered(a replica.Answer) {
+// handleAnswer handles the answer to one attempt of a write. A failure is recorded as definite only
+// if no other attempt can still apply the write; otherwise the outcome is Unknown and check.Resolve
+// looks it up in the log.
+func (call *call) handleAnswer(a replica.Answer) {
 	call.open--
 	w, op := call.c.w, call.op
 	kind := rhumb.KindOf(a.Err)
@@ -259,33 +282,38 @@ func (call *call) answered(a replica.Answer) {
 				call.c.versions[call.c.versionKey(op, m.Name)] = a.Outcome.Version
 			}
 		}
-		call.name()
+		call.recordNames()
 		call.finish(check.OK)
 	case a.Err == nil:
 		call.finish(check.Unchanged)
 	case kind == rhumb.ConditionFailed && call.open == 0:
 		call.finish(check.ConditionFailed)
 	case kind == rhumb.ConditionFailed:
-		call.finish(check.Unknown) // an attempt without an answer may come later and find the condition true
+		// Another attempt may arrive later and find the condition true.
+		call.finish(check.Unknown)
 	case kind == rhumb.Expired:
-		call.finish(check.Unknown) // the stored result is collected: a clock that jumps makes it old
+		// The stored result is collected: a clock that jumps makes it old.
+		call.finish(check.Unknown)
 	case kind == rhumb.NotPrimary || kind == rhumb.Unavailable || kind == rhumb.Overloaded || kind == rhumb.Unknown:
+		// Unknown means that even the node does not know, so the attempt stays open.
 		if kind == rhumb.Unknown {
 			call.open++
 		}
-		call.again(kind)
+		call.retryAfterRefusal(kind)
 	case kind.NotApplied() && call.open == 0:
 		w.stats.Refused++
 		call.finish(check.NotApplied)
 	case kind.NotApplied():
 		call.finish(check.Unknown)
 	default:
+		// Any other kind is a bug: a client must not see it under these faults.
 		w.failf("client %d: %v", call.c.index, a.Err)
 	}
 }
 
-// name puts the names that the server gave into the history: an insert is a put of a key that nobody else names.
-func (call *call) name() {
+// recordNames replaces an insert in the history by a put of the generated name, which no other
+// operation uses.
+func (call *call) recordNames() {
 	op := call.op
 	if op.Mutations[0].Kind != rhumb.Insert {
 		return
@@ -294,17 +322,21 @@ func (call *call) name() {
 		call.c.w.failf("client %d: an insert was answered with %d names", call.c.index, len(op.Outcome.Names))
 		return
 	}
-	op.Mutations = slices.Clone(op.Mutations) // the batch may still be on its way to somebody
+	// The batch may still be on its way to another node.
+	op.Mutations = slices.Clone(op.Mutations)
 	check.NameInserts(op.Mutations, op.Outcome.Names)
+	// Names are kept for one range only, because makeRead draws its range first: a name of another
+	// range would denote nothing.
 	if op.Range == call.c.w.ranges[0] {
 		call.c.inserted = append(call.c.inserted, op.Mutations[0].Name)
 	}
 }
 
-// again tries once more after a refusal.
-func (call *call) again(kind rhumb.Kind) {
+// retryAfterRefusal tries again after a refusal, or ends the call when its time has passed.
+func (call *call) retryAfterRefusal(kind rhumb.Kind) {
 	w := call.c.w
 	if call.op.IsWrite() && w.now > call.until {
+		// Every attempt was refused, and none is on its way.
 		if call.open == 0 {
 			call.finish(check.NotApplied)
 			return
@@ -312,18 +344,21 @@ func (call *call) again(kind rhumb.Kind) {
 		call.finish(check.Unknown)
 		return
 	}
+	// Other refusals are mostly temporary: the same node is asked again, but not always, or a
+	// client would stay at a node that can never serve.
 	if kind == rhumb.NotPrimary || w.rnd.IntN(4) == 0 {
-		call.reroute()
+		call.pickNode()
 	}
 	w.after(retryAfter+time.Duration(w.rnd.Int64N(int64(retryAfter))), func() {
 		if !call.done {
-			call.try()
+			call.sendAttempt()
 		}
 	})
 }
 
-// reroute picks another node: mostly the primary that some node's copy of the metadata names.
-func (call *call) reroute() {
+// pickNode picks another node: mostly the primary named by the metadata copy of a random node,
+// which may be outdated.
+func (call *call) pickNode() {
 	c, w := call.c, call.c.w
 	n := w.nodes[w.rnd.IntN(len(w.nodes))]
 	c.route[call.rng] = n.index
@@ -335,11 +370,12 @@ func (call *call) reroute() {
 	}
 }
 
-// finish ends an operation.
+// finish records the result of an operation and schedules the next one.
 func (call *call) finish(res check.Result) {
 	w, op := call.c.w, call.op
 	call.done = true
 	op.Result = res
+	// An unknown outcome keeps the return time Forever.
 	if res != check.Unknown {
 		op.Return = w.now
 	}
@@ -348,10 +384,10 @@ func (call *call) finish(res check.Result) {
 		w.tracef(call.c.name(), "end %v", op)
 	}
 	call.c.busy = false
-	call.c.next()
+	call.c.scheduleNext()
 }
 
-// idle reports whether no client has an operation under way.
-func (w *world) idle() bool {
+// clientsIdle reports whether no client has an operation in progress.
+func (w *world) clientsIdle() bool {
 	return !slices.ContainsFunc(w.clients, func(c *client) bool { return c.busy })
 }

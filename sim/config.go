@@ -13,62 +13,63 @@ import (
 
 // Durations of a run.
 const (
-	// DurationDefault is how long a run lasts.
+	// DurationDefault is the virtual length of a run.
 	DurationDefault = 60 * time.Second
-	// LivenessMax is how long after the last fault everything must work again.
+	// LivenessMax is how long after the last fault the cluster may take to work again.
 	LivenessMax = 30 * time.Second
-	// faultShare is the part of a run, in percent, in which faults happen.
+	// faultShare is the share of a run, in percent, in which faults are injected.
 	faultShare = 70
 )
 
-// Config says what to run.
+// Config describes a run.
 type Config struct {
-	// Seed decides everything.
+	// Seed determines the whole run.
 	Seed uint64
-	// Duration is the length of the run in virtual time; default DurationDefault.
+	// Duration is the virtual length of the run, by default DurationDefault.
 	Duration time.Duration
-	// Bug is broken on purpose; default NoBug.
+	// Bug is the planted bug, by default NoBug.
 	Bug Bug
-	// Mix draws the faults with which this bug is sought, and does not plant it; default those of the seed.
+	// Mix selects the faults with which a bug is searched, without planting the bug. The default is
+	// the faults of the seed.
 	Mix Bug
-	// Trace, when set, takes one line per step.
+	// Trace receives one line per step if it is not nil.
 	Trace io.Writer
 }
 
-// FaultKind is a sort of fault; the names stand in traces.
+// FaultKind is a kind of fault. Traces and statistics use its name.
 type FaultKind uint8
 
-// The sorts of faults. The comments give their ids in the project's fault list.
+// The kinds of faults, with their numbers in the fault list of the project.
 const (
-	faultCrash     FaultKind = iota // F1, F30: a node loses power and comes back
+	faultCrash     FaultKind = iota // F1, F30: a node loses power and restarts
 	faultCrashAll                   // F6: all nodes at once
-	faultCrashLoop                  // F7: a node crashes again while it starts
-	faultPause                      // F3: a node stops for a while and goes on
+	faultCrashLoop                  // F7: a node crashes again while starting
+	faultPause                      // F3: a process stops for a while and continues
 	faultIsolate                    // F10: one node is cut off
-	faultSplit                      // F11: two parts
-	faultBridge                     // F13, F12: two parts that share one node
+	faultSplit                      // F11: two groups
+	faultBridge                     // F13, F12: two groups that share one node
 	faultOneWay                     // F14: one direction of one link
 	faultLink                       // F15: both directions of one link
-	faultSlowLink                   // F16, F19: one node's links get slow
+	faultSlowLink                   // F16, F19: the links of one node are slow
 	faultLoss                       // F17, F18: loss, repetition and reordering everywhere
-	faultStall                      // F34: a disk stops for a while
+	faultStall                      // F34: a disk answers nothing for a while
 	faultSlowDisk                   // a disk is slow for a while
 	faultJump                       // F40, F41: a wall clock jumps
-	faultMeta                       // F53, F54: no proposal is applied for a while
-	faultDrain                      // a node is drained and comes back
-	faultMove                       // F50, F51: a range gets other replicas
-	faultData                       // the data path of a node is broken, its heartbeats are not
-	faultUsurp                      // a primary is cut off while a member that has just restarted is elected
-	faultRollBack                   // the disk of a node that is down becomes what it was a life earlier
-	faultFlip                       // a bit of the synced part of its log flips
-	faultTorn                       // its log ends before the end of its synced part
-	faultEmpty                      // its directory with the ranges comes back empty
-	faultSpoil                      // a replica meets damage in its data, and is discarded later
-	faultFull                       // a disk has no room for a while
-	faultHalfOpen                   // one direction of a stream loses everything, or of a link, and nobody is told
-	faultRing                       // of each node and the next, in a ring, one direction of the stream loses everything
+	faultMeta                       // F53, F54: messages of the metadata group are lost
+	faultDrain                      // a node is drained, later live again
+	faultMove                       // F50, F51: the replicas of a range change
+	faultData                       // replication traffic of a node is lost, heartbeats are not
+	faultUsurp                      // a restarting member is elected while the primary is cut off
+	faultRollBack                   // the disk returns to the state of an earlier life
+	faultFlip                       // a bit of the synced part of the log flips
+	faultTorn                       // the log ends before its synced end
+	faultEmpty                      // the directory of the ranges comes back empty
+	faultSpoil                      // a replica finds damage in its data and is later discarded
+	faultFull                       // a disk rejects new work for a while
+	faultHalfOpen                   // one direction loses everything and no stream breaks
+	faultRing                       // half-open links around a ring of all nodes
 	faultRegion                     // all nodes of a region are down for a while
-	faultClock                      // a wall clock is wrong for a while, and steps
+	faultClock                      // a wall clock is wrong for a while and steps
 	faultKinds
 )
 
@@ -78,68 +79,76 @@ var faultNames = [faultKinds]string{
 	"roll-back", "flip", "torn", "empty", "spoil", "full", "half-open", "ring", "region", "clock",
 }
 
-// String names the fault in traces.
+// String returns the name of the fault.
 func (k FaultKind) String() string { return faultNames[k] }
 
-// profile is what a seed draws: sizes, bounds and fault kinds.
+// profile is drawn from the seed: sizes, bounds and kinds of faults.
 type profile struct {
 	nodes, regions, ranges int
 	settings               rhumb.ClassSettings
 	clients, keys          int
 	think                  time.Duration
 	replica                replica.Config
-	// regionDelay is the one-way delay within a region, wanDelay between regions; jitter is a share of the delay.
+	// regionDelay is the one-way delay within a region, wanDelay the one between regions. jitter is
+	// the mean of the random part of a delay, as a share of that delay.
 	regionDelay, wanDelay time.Duration
 	jitter                float64
 	loss, repeat          float64
 	// reorder lets messages of one stream overtake each other on short links.
 	reorder bool
-	// vague lowers the hints of refusals, so that primaries begin to send from well below where the logs part.
+	// vague lowers the hints of refusals, so that a primary resumes from well below the point where
+	// the logs diverge.
 	vague     bool
 	syncDelay time.Duration
-	// pass is the longest time for which events of one node gather before its replicas are asked what they want done.
+	// pass is the longest time for which events of one node accumulate before the host runs a pass.
 	pass      time.Duration
 	metaDelay time.Duration
-	// rho is the greatest difference of clock rates in thousandths.
+	// rho is the greatest difference of clock rates, in thousandths.
 	rho  float64
 	skew time.Duration
-	// strict seeds refuse timestamps from clocks that are ahead, as real nodes do, and only the clock of the node with index
-	// wrong is ever wrong. In the others all clocks jump, and all timestamps are taken.
+	// strict makes nodes reject timestamps from clocks that are ahead, as real nodes do; then only
+	// the clock of the node with index wrong is ever wrong. Without strict all clocks jump and
+	// every timestamp is accepted: if all clocks jumped and nodes rejected timestamps, the cluster
+	// would correctly stop.
 	strict bool
 	wrong  int
-	// trusting is strict without the refusal (NoClockRefusal).
+	// trusting is strict without the rejection (NoClockRefusal).
 	trusting   bool
 	faults     []FaultKind
 	faultEvery time.Duration
 }
 
-// one gives one of the choices.
-func one[T any](r *rand.Rand, choices ...T) T { return choices[r.IntN(len(choices))] }
+// oneOf returns one of the choices.
+func oneOf[T any](r *rand.Rand, choices ...T) T { return choices[r.IntN(len(choices))] }
 
-func draw(r *rand.Rand) profile {
+// drawProfile draws the profile of a run from a generator of its own, so that the profile does not
+// depend on the events of the run. The order of draws is part of the meaning of a seed: inserting a
+// draw moves every seed in testdata/seeds.txt.
+func drawProfile(r *rand.Rand) profile {
 	p := profile{
-		nodes:       one(r, 3, 3, 4, 5, 6),
-		regions:     one(r, 1, 1, 1, 2, 3),
+		nodes:       oneOf(r, 3, 3, 4, 5, 6),
+		regions:     oneOf(r, 1, 1, 1, 2, 3),
 		ranges:      1 + r.IntN(4),
 		clients:     3 + r.IntN(5),
 		keys:        2 + r.IntN(6),
-		think:       one[time.Duration](r, 20, 60, 150, 400) * time.Millisecond,
-		regionDelay: one[time.Duration](r, 100, 300, 1000, 4000) * time.Microsecond,
-		wanDelay:    one[time.Duration](r, 10, 40, 120) * time.Millisecond,
-		jitter:      one(r, 0.05, 0.3, 2),
-		loss:        one(r, 0, 0, 0, 0.005, 0.03),
-		repeat:      one(r, 0, 0, 0.01, 0.1),
-		syncDelay:   one[time.Duration](r, 100, 1000, 2000, 10_000) * time.Microsecond,
-		metaDelay:   one[time.Duration](r, 2, 20, 150) * time.Millisecond,
-		rho:         one(r, 0, 0.5, 1),
-		skew:        one[time.Duration](r, 0, 50, 2000) * time.Millisecond,
-		faultEvery:  one[time.Duration](r, 800, 1500, 3000, 6000) * time.Millisecond,
+		think:       oneOf[time.Duration](r, 20, 60, 150, 400) * time.Millisecond,
+		regionDelay: oneOf[time.Duration](r, 100, 300, 1000, 4000) * time.Microsecond,
+		wanDelay:    oneOf[time.Duration](r, 10, 40, 120) * time.Millisecond,
+		jitter:      oneOf(r, 0.05, 0.3, 2),
+		loss:        oneOf(r, 0, 0, 0, 0.005, 0.03),
+		repeat:      oneOf(r, 0, 0, 0.01, 0.1),
+		syncDelay:   oneOf[time.Duration](r, 100, 1000, 2000, 10_000) * time.Microsecond,
+		metaDelay:   oneOf[time.Duration](r, 2, 20, 150) * time.Millisecond,
+		rho:         oneOf(r, 0, 0.5, 1),
+		skew:        oneOf[time.Duration](r, 0, 50, 2000) * time.Millisecond,
+		faultEvery:  oneOf[time.Duration](r, 800, 1500, 3000, 6000) * time.Millisecond,
 	}
-	p.pass = one[time.Duration](r, 50, 200, 200, 5000, 20_000) * time.Microsecond
+	p.pass = oneOf[time.Duration](r, 50, 200, 200, 5000, 20_000) * time.Microsecond
 	p.vague = r.IntN(4) == 0
 	p.reorder = r.IntN(4) == 0
 	p.settings = rhumb.DefaultClassSettings()
 	p.settings.HashSlots = p.ranges
+	// Six of ten seeds keep the default of three replicas, two of them in sync.
 	switch r.IntN(10) {
 	case 0:
 		p.settings.Replicas, p.settings.MinInSync = 3, 1
@@ -148,6 +157,7 @@ func draw(r *rand.Rand) profile {
 	case 2:
 		p.settings.Replicas, p.settings.MinInSync = 2, 2
 	case 3:
+		// Five replicas need at least five nodes.
 		if p.nodes >= 5 {
 			p.settings.Replicas, p.settings.MinInSync = 5, 2+r.IntN(2)
 		}
@@ -159,42 +169,51 @@ func draw(r *rand.Rand) profile {
 			p.faults = append(p.faults, k)
 		}
 	}
+	// A run without faults is a useful case too, but a rare one.
 	if len(p.faults) == 0 && r.IntN(4) > 0 {
 		p.faults = append(p.faults, faultCrash, faultIsolate)
 	}
 	return p
 }
 
-// drawBounds makes some bounds so small that what happens beyond them is common.
+// drawBounds shrinks some bounds so far that the paths beyond them become common.
 func drawBounds(r *rand.Rand) replica.Config {
 	var c replica.Config
 	if r.IntN(2) == 0 {
-		c.AppendBytesMax = one(r, 1, 400, 2000)
-		c.EntryBytesMax = one(r, 1, 300, 4000)
+		// A bound of 1 byte sends and seals one entry at a time, because each message holds at
+		// least one.
+		c.AppendBytesMax = oneOf(r, 1, 400, 2000)
+		c.EntryBytesMax = oneOf(r, 1, 300, 4000)
 	}
-	if r.IntN(3) == 0 { // but not so small that a far replica could never catch up under load
-		c.InflightBytesMax = max(c.AppendBytesMax, one(r, 8000, 30_000))
+	// Not so small that a far replica could never catch up under load (seed 2704).
+	if r.IntN(3) == 0 {
+		c.InflightBytesMax = max(c.AppendBytesMax, oneOf(r, 8000, 30_000))
 		if c.AppendBytesMax == 0 {
 			c.AppendBytesMax = c.InflightBytesMax
 		}
 	}
 	if r.IntN(3) == 0 {
-		c.TailBytesMax = one(r, 1, 500, 5000)
+		c.TailBytesMax = oneOf(r, 1, 500, 5000)
 	}
+	// With a short log a replica can miss trimmed entries. It then cannot rejoin, because state
+	// transfer is not built (docs/replication.md#trim), and counts in Stats.Lost.
 	if r.IntN(4) == 0 {
-		c.LogKeepBytes = one[int64](r, 2000, 20_000)
+		c.LogKeepBytes = oneOf[int64](r, 2000, 20_000)
 	}
-	if r.IntN(4) == 0 { // more than what a far replica is behind under load, or it could never join
-		c.JoinWithinBytes = one(r, 8000, 30_000)
+	// More than a far replica lags under load, or it could never join.
+	if r.IntN(4) == 0 {
+		c.JoinWithinBytes = oneOf(r, 8000, 30_000)
 	}
 	if r.IntN(6) == 0 {
 		c.ProposalsMax = 2
 	}
-	if r.IntN(4) > 0 { // so that sets change often
-		c.HoldOffMin = one(r, time.Millisecond, 100*time.Millisecond, 500*time.Millisecond)
-		c.HoldOffMax = one(r, 500*time.Millisecond, 5*time.Second)
+	// Short hold-offs let in-sync sets change often.
+	if r.IntN(4) > 0 {
+		c.HoldOffMin = oneOf(r, time.Millisecond, 100*time.Millisecond, 500*time.Millisecond)
+		c.HoldOffMax = oneOf(r, 500*time.Millisecond, 5*time.Second)
 	}
 	if r.IntN(6) == 0 {
+		// At least one entry must fit, or nothing could be proposed.
 		c.UncommittedBytesMax = max(c.EntryBytesMax, 2000)
 		if c.EntryBytesMax == 0 {
 			c.EntryBytesMax = 2000
@@ -203,14 +222,15 @@ func drawBounds(r *rand.Rand) replica.Config {
 	return c
 }
 
-// timing gives the lease timing of a pair with a round trip.
-func timing(roundTrip time.Duration) lease.Timing {
+// leaseTiming returns the lease timing of a pair of nodes with the given round trip.
+func leaseTiming(roundTrip time.Duration) lease.Timing {
 	if roundTrip > 50*time.Millisecond {
 		return lease.WANTiming()
 	}
 	return lease.RegionTiming()
 }
 
+// String describes the profile in the first line of a trace.
 func (p *profile) String() string {
 	return fmt.Sprintf("%d nodes in %d regions, %d ranges of %d replicas (min %d), %d clients, faults %v every %v, strict %v, loss %v, repeat %v, delay %v/%v, sync %v, meta %v",
 		p.nodes, p.regions, p.ranges, p.settings.Replicas, p.settings.MinInSync, p.clients, p.faults, p.faultEvery, p.strict, p.loss, p.repeat, p.regionDelay, p.wanDelay, p.syncDelay, p.metaDelay)

@@ -11,84 +11,96 @@ import (
 	"github.com/rhumbdb/rhumb/storage/storagetest"
 )
 
-// harm is the damage of one disk. Replication promises to lose nothing while fewer disks of a range's in-sync set than
-// min_in_sync lack what was acknowledged, so at most one disk of the cluster is damaged at a time: the next is damaged only
-// once this one holds again what it counts for.
-type harm struct {
+// diskDamage is the damage of one disk, from the decision to make it until the disk is repaired.
+// Replication guarantees that nothing is lost while fewer than min_in_sync disks of an in-sync set
+// lack acknowledged entries (docs/replication.md#rule-prepare-guarantee). So at most one disk of
+// the cluster is damaged at a time, and the next one only once this one again holds everything that
+// it counts for.
+type diskDamage struct {
 	n    *node
 	kind FaultKind
-	// hidden says that the node cannot notice: its log ends like one that a loss of power interrupted.
+	// hidden marks damage that the node cannot detect: the log ends as if a power loss had cut it.
 	hidden bool
-	// done says that the disk was damaged, judged that a start has found it so, proven that the node's replica of the metadata
-	// takes part again.
+	// done is set when the disk has been damaged, judged when a start has been checked for it, and
+	// proven when the metadata replica of the node takes part again.
 	done, judged, proven bool
-	// wiped says that the ranges' directory was emptied (faultEmpty).
+	// wiped is set when the directory of the ranges has been emptied (faultEmpty).
 	wiped bool
-	// boot is the life that metadata knew before. shortDue says that metadata must call the next life short.
+	// boot is the life that the metadata knew before the damage. shortDue means that the metadata
+	// must mark the next life as short.
 	boot     rhumb.BootSeq
 	shortDue bool
 }
 
-// probeHarm is how often a damaged node looks whether its replica of the metadata takes part again.
-const probeHarm = 200 * time.Millisecond
+// damageProbeEvery is how often a damaged node checks whether its metadata replica takes part
+// again.
+const damageProbeEvery = 200 * time.Millisecond
 
-// hiddenDown is how long a node at most is down whose damage nobody can notice.
+// hiddenDown is the longest downtime of a node with undetectable damage. No other fault may start
+// until the node takes part again, so a long downtime would waste the run.
 const hiddenDown = time.Second
 
-// damage kills a node, and damages its disk before it starts again.
-func (w *world) damage(kind FaultKind, n *node, last time.Duration) string {
-	h := &harm{n: n, kind: kind, hidden: kind == faultTorn && w.chance.IntN(2) == 0}
-	if w.harm != nil && w.harm.over() {
-		w.harm = nil
+// damageDisk crashes a node and damages its disk before the next start. It returns a description
+// for the trace, or "" if the bounds of the faults forbid the damage now.
+func (w *world) damageDisk(kind FaultKind, n *node, length time.Duration) string {
+	h := &diskDamage{n: n, kind: kind, hidden: kind == faultTorn && w.chance.IntN(2) == 0}
+	if w.damage != nil && w.damage.isRepaired() {
+		w.damage = nil
 	}
-	if w.harm != nil || w.holds() || !w.mayHarm(h) {
+	if w.damage != nil || w.mustHoldFaults() || !w.mayDamage(h) {
 		return ""
 	}
 	if h.hidden || kind == faultRollBack {
-		last = min(last, hiddenDown)
+		length = min(length, hiddenDown)
 	}
+	// Half of the damaged nodes are elected before their logs are refilled: that is the case for
+	// which rule P exists.
 	enthrone := w.chance.IntN(2) == 0
 	if enthrone {
-		last = min(last, briefDown)
+		length = min(length, briefDown)
 	}
 	rec, _ := w.state.Node(n.id)
 	h.boot = rec.Boot
-	w.harm = h
-	what := w.crash(n, last)
+	w.damage = h
+	// losePower applies w.damage while the node crashes.
+	what := w.crashNode(n, length)
+	// There was nothing to damage, for example no synced byte.
 	if !h.done {
-		w.harm = nil
+		w.damage = nil
 	}
 	if h.hidden {
 		what += ", unnoticed"
 	}
 	if enthrone && h.done {
-		w.enthrone(n, last)
+		w.electDamaged(n, length)
 		what += ", to be elected"
 	}
 	return what
 }
 
-// How a node is elected before its damaged log is made good: it is down so briefly that it stays in sync.
+// Times of electing a node before its damaged log is repaired. The node is down so briefly that it
+// stays in sync.
 const (
 	briefDown     = 300 * time.Millisecond
 	enthroneTries = 100
 	enthroneEvery = 25 * time.Millisecond
 )
 
-// enthrone breaks the data path of the primaries that would refill the log of a damaged node, and elects the node as soon as
-// it serves again.
-func (w *world) enthrone(n *node, down time.Duration) {
+// electDamaged cuts the replication traffic of the primaries that would refill the log of a damaged
+// node, and elects the node as soon as it serves again.
+func (w *world) electDamaged(n *node, down time.Duration) {
 	for _, id := range w.ranges {
 		r, _ := w.state.Range(id)
 		if !r.IsInSync(n.id) || r.Primary == n.id {
 			continue
 		}
-		w.silence(down+enthroneTries*enthroneEvery, w.nodes[r.Primary-1])
+		w.cutReplication(down+enthroneTries*enthroneEvery, w.nodes[r.Primary-1])
 		w.after(down, func() { w.electOnce(n, r, enthroneTries) })
 	}
 }
 
-// electOnce elects a node for a range as soon as the node serves, unless the range has had another election since.
+// electOnce elects a node for a range as soon as the node serves, unless the range has had another
+// election since. It retries every enthroneEvery, at most tries times.
 func (w *world) electOnce(n *node, before *rhumb.Range, tries int) {
 	r, _ := w.state.Range(before.ID)
 	if tries == 0 || w.healed || r.Epoch != before.Epoch || !r.IsInSync(n.id) {
@@ -99,19 +111,21 @@ func (w *world) electOnce(n *node, before *rhumb.Range, tries int) {
 		return
 	}
 	inSync := r.InSync
-	if len(inSync) > w.p.settings.MinInSync { // whoever is cut off need not be waited for
+	// An election waits for every member of the set, and the primary is cut off.
+	if len(inSync) > w.p.settings.MinInSync {
 		inSync = slices.DeleteFunc(slices.Clone(inSync), func(m rhumb.NodeID) bool { return m == r.Primary })
 	}
-	w.operate(catalog.Elect{Range: r.ID, Version: r.Version, Node: n.id, InSync: inSync})
+	w.proposeOnce(catalog.Elect{Range: r.ID, Version: r.Version, Node: n.id, InSync: inSync})
 }
 
-// mayHarm reports whether the promises of replication cover the damage: each range of the node has intact copies on other
-// members of its in-sync set, and the metadata group is whole.
-func (w *world) mayHarm(h *harm) bool {
+// mayDamage reports whether the guarantees of replication cover the damage: every range of the node
+// has intact copies on other members of its in-sync set, and the metadata group is complete.
+func (w *world) mayDamage(h *diskDamage) bool {
 	n := h.n
 	if n.down || n.paused || n.host == nil || w.healed || w.p.settings.MinInSync < 2 {
 		return false
 	}
+	// Rolling back to the image of the present life would lose nothing.
 	if h.kind == faultRollBack && (n.disk.older == nil || n.disk.olderNonce == n.begun.Nonce) {
 		return false
 	}
@@ -122,12 +136,15 @@ func (w *world) mayHarm(h *harm) bool {
 			if m == n.id {
 				continue
 			}
+			// A second damaged copy in one in-sync set exceeds the guarantee even if this node is
+			// not in it: the node may be about to join.
 			if !w.monitor.Whole(id, m, w.diskOf(id)) {
 				return false
 			}
 			intact++
 		}
-		// A log that is trimmed cannot be copied again: the range must do without this node.
+		// A replica whose missing entries are trimmed elsewhere cannot copy them again. Then the
+		// intact members must suffice without this node.
 		if least := w.p.settings.MinInSync; r.IsInSync(n.id) && (intact == 0 || w.p.replica.LogKeepBytes > 0 && intact < least) {
 			return false
 		}
@@ -135,10 +152,12 @@ func (w *world) mayHarm(h *harm) bool {
 	return w.groupIsWhole()
 }
 
-// votersLeast is the least number of voters of which one may lose what it had: the only voter has nobody to tell it.
+// votersLeast is the least number of voters with which one may lose its data. A single voter has no
+// peer that knows its promises (seed 230).
 const votersLeast = 3
 
-// groupIsWhole reports whether the metadata group has several voters, and all nodes run and hear each other.
+// groupIsWhole reports whether the metadata group has enough voters, a leader, and all nodes
+// running and connected.
 func (w *world) groupIsWhole() bool {
 	voters := 0
 	for d := range w.state.Nodes() {
@@ -149,14 +168,14 @@ func (w *world) groupIsWhole() bool {
 	if voters < votersLeast {
 		return false
 	}
-	if w.leader() == nil || slices.Contains(w.net.cut, true) || slices.Contains(w.net.deaf, true) {
+	if w.metadataLeader() == nil || slices.Contains(w.net.cut, true) || slices.Contains(w.net.deaf, true) {
 		return false
 	}
 	return !slices.ContainsFunc(w.nodes, func(n *node) bool { return n.down || n.paused || n.host == nil })
 }
 
-// over reports whether a damaged disk counts again for all that its node is counted for.
-func (h *harm) over() bool {
+// isRepaired reports whether a damaged disk again holds everything that its node is counted for.
+func (h *diskDamage) isRepaired() bool {
 	w := h.n.w
 	if !h.done || !h.proven || h.n.down || h.n.host == nil {
 		return false
@@ -170,25 +189,30 @@ func (h *harm) over() bool {
 	return true
 }
 
-// holds reports whether other faults have to wait. A voter whose disk went back unnoticed may take part after the answers of a
-// majority, which is safe only while all voters answer (rule-voter-few): nothing else fails until it has.
-func (w *world) holds() bool {
+// mustHoldFaults reports whether other faults must wait. A voter whose disk was rolled back
+// undetectably may take part after the answers of a majority, which is safe only while all voters
+// answer (docs/replication.md#rule-voter-few). So nothing else may fail until the voter takes part.
+func (w *world) mustHoldFaults() bool {
 	for i, id := range w.ranges {
-		// Who is quarantined leaves the in-sync set first: an election waits for a set in which too few can answer.
+		// A quarantined member must leave the in-sync set first: an election among fewer than
+		// min_in_sync intact members waits for an operator.
 		r, _ := w.state.Range(id)
 		if slices.ContainsFunc(r.InSync, func(m rhumb.NodeID) bool { return w.nodes[m-1].spoiled[i] > 0 }) {
 			return true
 		}
 	}
-	h := w.harm
+	h := w.damage
 	return h != nil && (h.hidden || h.kind == faultRollBack) && h.done && !h.proven
 }
 
-// watchProof notes when a damaged node's replica of the metadata takes part again. It runs as a process of the node.
+// watchProof records when the metadata replica of a damaged node takes part again. It runs as a
+// process of the node.
 func (n *node) watchProof() {
-	h := n.w.harm
+	h := n.w.damage
 	for n.ctx.Err() == nil && !h.proven {
-		sched.Sleep(n.rt, n.ctx, probeHarm)
+		sched.Sleep(n.rt, n.ctx, damageProbeEvery)
+		// A silent or short replica does not vote yet, so the damage could still show in an
+		// election.
 		if st, err := n.group.Status(n.ctx); err == nil && !st.Silent && !st.Short && n.host != nil {
 			h.proven = true
 			n.w.tracef(n.name(), "takes part again after its disk was damaged")
@@ -196,20 +220,24 @@ func (n *node) watchProof() {
 	}
 }
 
-// spoil changes what a crash leaves of the disk as the harm says. It reports false when there is nothing to damage.
-func (h *harm) spoil(r *storagetest.Remains, durable int64) bool {
+// damageRemains applies the damage to the remains of the disk after a crash. durable is the synced
+// length of the log. damageRemains reports false if there is nothing to damage.
+func (h *diskDamage) damageRemains(r *storagetest.Remains, durable int64) bool {
 	rnd := h.n.w.rnd
 	switch h.kind {
 	case faultFlip:
 		if durable == 0 {
 			return false
 		}
-		r.Known, r.Flipped, r.Flip = durable, true, 8*h.within(durable)+rnd.Int64N(8)
+		// Known equals the synced length, so the store can distinguish the flipped bit from a torn
+		// end.
+		r.Known, r.Flipped, r.Flip = durable, true, 8*h.offsetNearEnd(durable)+rnd.Int64N(8)
 	case faultTorn:
 		if durable == 0 {
 			return false
 		}
-		r.Keep, r.Known = h.within(durable), durable
+		r.Keep, r.Known = h.offsetNearEnd(durable), durable
+		// Known 0 removes the record of the synced length: the cut then looks like a power loss.
 		if h.hidden {
 			r.Known = 0
 		}
@@ -218,15 +246,16 @@ func (h *harm) spoil(r *storagetest.Remains, durable int64) bool {
 	return true
 }
 
-// within draws an offset below length, mostly near its end.
-func (h *harm) within(length int64) int64 {
+// offsetNearEnd draws an offset below length. The cube favours the newest entries, which are the
+// ones that not every member has yet.
+func (h *diskDamage) offsetNearEnd(length int64) int64 {
 	f := h.n.w.rnd.Float64()
 	return length - 1 - int64(f*f*f*float64(length-1))
 }
 
-// lose compares what a start found with what was durable before. Only a damaged disk may lack anything of that, and unless
-// nobody can notice it the node knows.
-func (d *disk) lose(before []*rangeCopy) {
+// checkLosses compares the logs found by a start with the logs that were durable before. Only a
+// damaged disk may lack anything durable, and unless the damage is hidden the store must report it.
+func (d *disk) checkLosses(before []*rangeCopy) {
 	w := d.n.w
 	lost := ""
 	for i, id := range w.ranges {
@@ -235,42 +264,51 @@ func (d *disk) lose(before []*rangeCopy) {
 			continue
 		}
 		was, _ := old.Durable(old.durable)
-		if d.n.dropped[i] { // the drop may or may not be durable
+		// The drop of a discarded copy may or may not have survived the crash; both are correct.
+		if d.n.dropped[i] {
 			d.n.dropped[i] = false
+			// The drop survived, so no quarantined copy is left.
 			if !d.quarantined[i] {
 				d.n.spoiled[i] = 0
 			}
 			continue
 		}
+		// Equal hashes mean equal logs up to there, because the hash covers all earlier entries.
 		if is, ok := d.copies[i].Durable(old.durable); ok && is.Hash == was.Hash {
 			continue
 		}
 		lost = fmt.Sprintf("range %s has lost %v", id, was)
 		w.monitor.Lost(id, d.n.id, old.durable)
 	}
-	h := w.harm
+	h := w.damage
+	// No unchecked damage explains a loss here.
 	if h == nil || h.n != d.n || !h.done || h.judged {
 		if lost != "" {
-			w.failf("%s: %s, and its disk was not damaged", d.n.id, lost)
+			w.failf("%s: %s, but its disk was not damaged", d.n.id, lost)
 		}
 		return
 	}
-	d.n.harmed, h.judged = true, true
+	d.n.wasDamaged, h.judged = true, true
 	w.tracef(d.n.name(), "%s: %s; short %v, %v", h.kind, lost, d.engine.Short(), d.engine.Damage())
 	switch h.kind {
 	case faultFlip, faultTorn:
+		// The flipped bit may affect data that the metadata group or nobody needs, so only the
+		// store knows whether something is missing.
 		h.shortDue = d.engine.Short()
 		if lost != "" && !h.hidden && (!d.engine.Short() || len(d.engine.Damage()) == 0) {
-			w.failf("%s: %s, and the disk's damage is not on record", d.n.id, lost)
+			w.failf("%s: %s, but the damage is not on record", d.n.id, lost)
 		}
 	default:
+		// Roll-backs and emptied directories always lose data.
 		h.shortDue = true
 	}
 }
 
-// unregistered reports whether metadata still knows only the life in which the disk of a node was damaged.
-func (w *world) unregistered(id rhumb.NodeID) bool {
-	h := w.harm
+// awaitsNewLife reports whether the metadata still shows only the life in which the disk of the
+// node was damaged. Until it shows the next one, a change that was decided before the damage may
+// still admit the earlier life to an in-sync set (seed 177).
+func (w *world) awaitsNewLife(id rhumb.NodeID) bool {
+	h := w.damage
 	if h == nil || h.n.id != id {
 		return false
 	}
@@ -278,31 +316,35 @@ func (w *world) unregistered(id rhumb.NodeID) bool {
 	return rec.Boot <= h.boot
 }
 
-// noteShort checks that metadata calls the life of a node short whose disk has lost something.
+// noteShort checks that the metadata marks the life of a node as short if its disk has lost
+// something.
 func (w *world) noteShort() {
-	h := w.harm
+	h := w.damage
 	if h == nil || !h.shortDue {
 		return
 	}
 	if rec, _ := w.state.Node(h.n.id); rec.Boot > h.boot {
 		h.shortDue = false
+		// A whole life would let the node answer rule P alone
+		// (docs/replication.md#rule-one-answer).
 		if !rec.Short {
-			w.failf("%s has lost what it had made durable (%s), and metadata counts its life %d as whole", h.n.id, h.kind, rec.Boot)
+			w.failf("%s lost durable data (%s), but the metadata counts its life %d as whole", h.n.id, h.kind, rec.Boot)
 		}
 	}
 }
 
-// emptied reports whether the node has to say that it is short because a directory of it came back empty: its engine would
-// know, and the simulated node has only one directory.
-func (n *node) emptied() bool {
-	h := n.w.harm
+// mustReportEmpty reports whether the node must declare itself short because one of its directories
+// came back empty. A real engine with several directories detects that; the simulated node has only
+// one.
+func (n *node) mustReportEmpty() bool {
+	h := n.w.damage
 	return h != nil && h.n == n && h.wiped && h.shortDue
 }
 
-// empty makes the directory that holds the ranges an empty one, as the operator accepted.
-func (n *node) empty() {
-	n.w.harm.wiped = true
+// emptyDirectory empties the directory of the ranges, as if the operator had accepted the loss.
+func (n *node) emptyDirectory() {
+	n.w.damage.wiped = true
 	before := slices.Clone(n.disk.copies)
 	n.forgetLog()
-	n.disk.lose(before)
+	n.disk.checkLosses(before)
 }

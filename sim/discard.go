@@ -8,12 +8,14 @@ import (
 	"github.com/rhumbdb/rhumb/node/replica"
 )
 
-// spoil lets a replica meet damage in its data, as a read of a damaged block does. It is quarantined, keeps its data for a
-// while, and is discarded then.
-func (w *world) spoil(n *node, last time.Duration) string {
+// damageReplica makes a replica find damage in its data, as a read of a damaged block does. The
+// replica is quarantined, keeps its data for a while, and is then discarded.
+func (w *world) damageReplica(n *node, length time.Duration) string {
 	i := w.chance.IntN(len(w.ranges))
 	r, _ := w.state.Range(w.ranges[i])
-	if w.holds() || w.harm != nil || !w.groupIsWhole() || w.net.loses() || n.host == nil || n.down || n.paused || w.p.settings.MinInSync < 2 || len(r.Quarantined) > 0 || !r.IsReplica(n.id) {
+	// The same bounds as for a damaged disk apply, and the quarantine must be able to reach the
+	// metadata, so that the range replaces the member.
+	if w.mustHoldFaults() || w.damage != nil || !w.groupIsWhole() || w.net.losesData() || n.host == nil || n.down || n.paused || w.p.settings.MinInSync < 2 || len(r.Quarantined) > 0 || !r.IsReplica(n.id) {
 		return ""
 	}
 	intact := 0
@@ -23,18 +25,21 @@ func (w *world) spoil(n *node, last time.Duration) string {
 		}
 	}
 	rep, ok := n.host.Replica(r.ID)
+	// Without this member, min_in_sync intact ones must remain.
 	if !ok || intact < w.p.settings.MinInSync {
 		return ""
 	}
-	n.spoiled[i] = w.now + last
+	n.spoiled[i] = w.now + length
 	n.run(n.life, func() {
 		rep.Damaged("a block of it is damaged")
-		n.host.Update([]*rhumb.Range{r}) // the host looks at the replica
+		// Update makes the host run a pass over the replica.
+		n.host.Update([]*rhumb.Range{r})
 	})
-	w.after(last, w.mend)
+	w.after(length, w.mendCopies)
 	what := n.name() + " range " + r.ID.String()
-	if w.chance.IntN(2) == 0 { // a restart before metadata hears of it: only the disk knows
-		w.deafen(2*toldLate, n)
+	// A restart before the metadata learns of the quarantine: only the disk knows the reason.
+	if w.chance.IntN(2) == 0 {
+		w.cutMetadata(2*toldLate, n)
 		w.after(toldLate, func() {
 			if !n.down && !w.healed {
 				w.takeDown(n, toldLate)
@@ -45,25 +50,29 @@ func (w *world) spoil(n *node, last time.Duration) string {
 	return what
 }
 
-// toldLate is how long a quarantine is on disk before its node restarts and can tell metadata.
+// toldLate is how long the quarantine is on disk before the node restarts and can report it.
 const toldLate = 300 * time.Millisecond
 
-// mendEvery is how often the operator looks whether damaged copies can be discarded.
+// mendEvery is how often the simulated operator looks for copies that can be discarded.
 const mendEvery = 500 * time.Millisecond
 
-// mend discards the copies that are quarantined and out of the in-sync set, as an operator does, until none is left.
-func (w *world) mend() {
+// mendCopies discards quarantined copies that have left the in-sync set, as an operator does. It
+// repeats until none is left.
+func (w *world) mendCopies() {
 	again := false
 	for _, n := range w.nodes {
 		for i, id := range w.ranges {
 			r, _ := w.state.Range(id)
 			again = again || n.spoiled[i] > 0 || r.IsQuarantined(n.id)
+			// A copy still in the in-sync set counts for elections; discarding it would lose what
+			// it alone may hold.
 			if n.down || n.paused || n.host == nil || w.now < n.spoiled[i] && !w.healed || !r.IsQuarantined(n.id) || r.IsInSync(n.id) {
 				continue
 			}
-			n.run(n.life, func() { n.discard(i, id) })
+			n.run(n.life, func() { n.discardCopy(i, id) })
 		}
 	}
+	// At most one repetition is scheduled at a time.
 	if again && !w.mending {
 		w.mending = true
 		w.after(mendEvery, w.mendLater)
@@ -72,22 +81,26 @@ func (w *world) mend() {
 
 func (w *world) mendLater() {
 	w.mending = false
-	w.mend()
+	w.mendCopies()
 }
 
-// discard drops a quarantined copy. The outcome is not waited for: mend comes again.
-func (n *node) discard(i int, id rhumb.RangeID) {
+// discardCopy discards a quarantined copy. It does not wait for the outcome, because mendCopies
+// repeats.
+func (n *node) discardCopy(i int, id rhumb.RangeID) {
 	r, ok := n.host.Replica(id)
 	if !ok || r.State() != replica.Quarantined {
 		return
 	}
 	n.discarding[i] = r
+	// Host.Discard waits until its context ends, and only a process may wait: the context ends at
+	// once.
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
 	_ = n.host.Discard(over, id, false)
 }
 
-// noteDiscarded forgets a copy once the empty one has taken its place.
+// noteDiscarded forgets the judges' copy of a log once the empty replica has replaced the discarded
+// one.
 func (n *node) noteDiscarded(i int) {
 	if n.discarding[i] == nil || n.host == nil {
 		return

@@ -14,63 +14,77 @@ import (
 	"github.com/rhumbdb/rhumb/storage/storagetest"
 )
 
-// disk is the disk of one node, with the real storage engine on it. What the engine syncs becomes durable a while later: a
-// crash takes back any of the newest writes that nobody was told to be durable.
+// disk is the simulated disk of one node, with the real storage engine on it. The engine writes and
+// syncs at once; the world answers each sync some time later. A crash cuts the newest log file
+// anywhere after the last answered sync, so code that acts before the answer is caught.
+//
+// Positions in the log file (durable, marked) are byte offsets. The judges need sequence numbers,
+// so disk tracks for each range which entries every sync covers (syncEnd).
 type disk struct {
 	n      *node
 	media  *storagetest.Disk
 	engine *storage.Engine
-	// debts are the syncs that the disk has not answered, oldest first, durable the length of the newest log up to which it
-	// has. working is true while a sync of a debt to come is made.
-	debts   []*debt
+	// pending are the unanswered syncs, oldest first.
+	//
+	// log is the newest log file, durable the length of it that answered syncs cover. working is
+	// set while the host performs a sync whose answer will be pending.
+	pending []*pendingSync
 	log     string
-	marked  int64 // the length of that log when a sync was made last
+	// marked is the length of the newest log file at the last sync.
+	marked  int64
 	durable int64
 	working bool
-	// last is when the newest debt will be paid: disks answer in order.
+	// last is when the newest pending sync will be answered: a disk answers in order.
 	last time.Duration
-	// slowBy and stallUntil make the disk slow; they outlive crashes.
+	// slowBy and stallUntil delay answers. They outlive crashes.
 	slowBy     time.Duration
 	stallUntil time.Duration
-	// quarantined says, by range, that the start found a reason of a quarantine.
+	// quarantined is set, by range, if the start found a quarantine on disk.
 	quarantined []bool
-	// full says that there is no room for more.
+	// full makes freeSpace report a full disk. It is atomic because goroutines of the engine read
+	// it.
 	full atomic.Bool
-	// copies are what the disk holds of each range, by the world's number of the range; nil where it holds none. unmarked
-	// are those that have changed since the last sync was asked for.
+	// copies are the contents of the disk by range index, nil for a range it does not hold.
+	// unmarked are the copies that have changed since the last sync, each with the end of the
+	// unchanged part of its log.
 	copies   []*rangeCopy
-	unmarked map[*rangeCopy]rhumb.Seq // with the end of the log below what changed
-	// older is a copy of the disk as the life before the present one left it, olderNonce the nonce of that life; only with
-	// faults that need it.
+	unmarked map[*rangeCopy]rhumb.Seq
+	// older is a copy of the disk as the previous life left it, olderNonce the nonce of that life.
+	// They are kept only for seeds that roll back disks.
 	older      *storagetest.Disk
 	olderNonce uint64
-	// results are those of every request that was ever appended, undone or not (KeepResults).
+	// results are the results of every request that was ever appended, undone or not (KeepResults).
 	results map[rhumb.RequestID]replica.Dedup
 }
 
-// debt is a sync that was asked for and not yet answered.
-type debt struct {
+// pendingSync is a sync that was requested and not yet answered.
+type pendingSync struct {
 	since time.Duration
-	step  uint64 // of the world
-	mark  int64  // the length of the log that it makes durable
-	ends  []copyEnd
+	// step is the world step of the request.
+	step uint64
+	// mark is the length of the log file that the sync makes durable.
+	mark int64
+	ends []syncEnd
 }
 
-// copyEnd is how far a range's log goes at a sync, and up to where it was not changed since the sync before.
-type copyEnd struct {
+// syncEnd records for one range where its log ends at a sync, and up to where it has not changed
+// since the sync before.
+type syncEnd struct {
 	c          *rangeCopy
 	end, floor rhumb.Seq
 }
 
-// rangeCopy is what the judges know of one replica's log: everything that its node was asked to write.
+// rangeCopy is the judges' copy of the log of one replica: everything that the node was asked to
+// write.
 type rangeCopy struct {
 	entries []*entry.Entry
 	commit  rhumb.Seq
-	// durable is the position up to which the log is durable, whatever a crash takes back.
+	// durable is the last entry that no crash can take away.
 	durable rhumb.Seq
 }
 
-// Durable tells the judges what is certainly on the disk.
+// Durable returns the position of an entry that is certainly on the disk. It implements
+// check.Replica.
 func (c *rangeCopy) Durable(seq rhumb.Seq) (entry.Position, bool) {
 	if c == nil || seq == 0 || seq > c.durable || seq > rhumb.Seq(len(c.entries)) {
 		return entry.Position{}, false
@@ -78,19 +92,23 @@ func (c *rangeCopy) Durable(seq rhumb.Seq) (entry.Position, bool) {
 	return c.entries[seq-1].Position(), true
 }
 
-func (d *disk) open() (err error) {
+// openEngine opens the engine on the remains of the last crash, rebuilds the copies from it, and
+// checks that nothing durable is missing.
+func (d *disk) openEngine() (err error) {
 	if d.media == nil {
 		d.media = storagetest.NewDisk()
 	}
 	d.engine, err = d.media.OpenEngine(storage.Config{
 		MemTableBytes: 1 << 20, CacheBytes: 1 << 20,
-		DiskFree: d.free, DiskFreeEvery: -1, RefuseFree: refuseFree,
-		FatalHandler: func(msg string) { panic("sim: the engine cannot go on: " + msg) },
+		// Never cache the answer of DiskFree: a cached one would expire in real time.
+		DiskFree: d.freeSpace, DiskFreeEvery: -1, RefuseFree: refuseFree,
+		FatalHandler: func(msg string) { panic("sim: fatal error of the engine: " + msg) },
 	})
 	if err != nil {
 		return err
 	}
-	d.debts, d.last, d.working, d.unmarked = nil, 0, false, map[*rangeCopy]rhumb.Seq{}
+	d.pending, d.last, d.working, d.unmarked = nil, 0, false, map[*rangeCopy]rhumb.Seq{}
+	// checkLosses compares against the copies as the crash left them, which reloadCopies replaces.
 	before := slices.Clone(d.copies)
 	for i, c := range before {
 		if c != nil {
@@ -98,45 +116,50 @@ func (d *disk) open() (err error) {
 			before[i] = &kept
 		}
 	}
-	d.settle()
-	if err := d.reload(); err != nil {
+	// Everything that the crash left counts as durable from here on.
+	d.settleAll()
+	if err := d.reloadCopies(); err != nil {
 		return err
 	}
-	if len(before) > 0 && (d.n.w.harm == nil || d.n.w.harm.n != d.n || d.n.w.harm.kind != faultEmpty) {
-		d.lose(before)
+	// An emptied directory is checked later: start empties it after the engine is open.
+	if len(before) > 0 && (d.n.w.damage == nil || d.n.w.damage.n != d.n || d.n.w.damage.kind != faultEmpty) {
+		d.checkLosses(before)
 	}
 	return nil
 }
 
-// The room of a disk, in bytes. A full one refuses what is new and takes what was accepted: of the states of storage.DiskState
-// this is the one in which a node lives with it. None of the numbers is near a limit that depends on real time: a disk that
-// fills faster is refused sooner.
+// The room of a disk, in bytes. A full disk rejects new work and takes accepted work: this is the
+// state of storage.DiskState in which a node keeps running. The numbers are tiny so that no bound
+// that depends on real time is near: the engine also rejects work on a disk that fills fast.
 const (
 	diskTotal  = 19
 	diskLeft   = 5
 	refuseFree = 0.27
 )
 
-// free tells the engine how much room there is. Goroutines of the engine call it, too.
-func (d *disk) free(string) (free, total uint64, err error) {
+// freeSpace reports the free space to the engine, whose goroutines may call it.
+func (d *disk) freeSpace(string) (free, total uint64, err error) {
 	if d.full.Load() {
 		return diskLeft, diskTotal, nil
 	}
 	return diskTotal, diskTotal, nil
 }
 
-// settle makes all that was written durable: a sync was waited for.
-func (d *disk) settle() {
+// settleAll records everything written so far as durable, after a sync that the caller waited for.
+func (d *disk) settleAll() {
+	// The sync belongs to a pass of the host, and requestSync accounts for it.
 	if d.working {
 		return
 	}
 	d.log, d.durable, _ = d.media.Log()
 	d.marked = d.durable
-	for _, b := range d.debts {
+	for _, b := range d.pending {
 		b.mark = d.durable
 	}
 	for _, c := range d.copies {
 		if c != nil {
+			// Probe.Ready sees entries before the host writes them, so those above floor may not be
+			// in the file yet.
 			if floor, changed := d.unmarked[c]; changed {
 				c.durable = min(c.durable, floor)
 			} else {
@@ -146,88 +169,99 @@ func (d *disk) settle() {
 	}
 }
 
-// outstanding is how long the oldest sync has waited for its answer.
-func (d *disk) outstanding() time.Duration {
-	if len(d.debts) == 0 {
+// oldestSyncAge returns how long the oldest pending sync has waited. The host derives its fitness
+// from it.
+func (d *disk) oldestSyncAge() time.Duration {
+	if len(d.pending) == 0 {
 		return 0
 	}
-	return d.n.w.now - d.debts[0].since
+	return d.n.w.now - d.pending[0].since
 }
 
-// latency draws how long the disk takes.
-func (d *disk) latency() time.Duration {
+// drawLatency draws the time until a sync is answered.
+func (d *disk) drawLatency() time.Duration {
 	w := d.n.w
 	wait := time.Duration(float64(w.p.syncDelay)*(0.5+0.5*w.rnd.ExpFloat64())) + d.slowBy
 	return wait + max(0, d.stallUntil-w.now)
 }
 
-// owe has done called when what was written so far is durable.
-func (d *disk) owe(done func()) {
+// requestSync calls done when everything written so far is durable.
+func (d *disk) requestSync(done func()) {
 	w := d.n.w
-	d.measure()
-	b := &debt{since: w.now, step: w.steps, mark: d.marked}
+	d.measureLog()
+	b := &pendingSync{since: w.now, step: w.steps, mark: d.marked}
+	// A sync covers all ranges, because they share one log file.
 	for _, c := range d.copies {
 		if floor, changed := d.unmarked[c]; c != nil && changed {
-			b.ends = append(b.ends, copyEnd{c, rhumb.Seq(len(c.entries)), floor})
+			b.ends = append(b.ends, syncEnd{c, rhumb.Seq(len(c.entries)), floor})
 		}
 	}
 	clear(d.unmarked)
-	d.debts = append(d.debts, b)
-	d.last = max(d.last, w.now+d.latency())
+	d.pending = append(d.pending, b)
+	d.last = max(d.last, w.now+d.drawLatency())
 	life := d.n.life
+	// The bug hides the answer from the host, not from the judges: the entry stays pending here.
 	if w.cfg.Bug == CountBeforeSync && len(b.ends) > 0 {
 		w.after(0, done)
 		done = func() {}
 	}
 	w.after(d.last-w.now, func() {
-		if d.n.life == life && len(d.debts) > 0 {
-			d.pay(done)
+		// A crash drops all pending syncs together with the life that requested them.
+		if d.n.life == life && len(d.pending) > 0 {
+			d.completeSync(done)
 		}
 	})
 }
 
-// measure notes how long the log is, if it was synced since. What was written without a sync may or may not be there yet.
-func (d *disk) measure() {
+// measureLog notes the length of the log file if it was synced since the last call. What was
+// written after the sync may or may not be on disk yet.
+func (d *disk) measureLog() {
 	name, written, synced := d.media.Log()
-	if name != d.log { // the log before was finished, which syncs it
+	// Finishing the previous file syncs it.
+	if name != d.log {
 		d.log, d.marked, d.durable = name, 0, 0
 	}
 	if !synced {
 		return
 	}
 	d.marked = written
-	for _, b := range d.debts {
-		if b.step == d.n.w.steps { // a pass syncs all its commits together
+	for _, b := range d.pending {
+		// A pass syncs all its commits together, so earlier requests of the same step are covered
+		// too.
+		if b.step == d.n.w.steps {
 			b.mark = written
 		}
 	}
 }
 
-// lyingDebts is how many syncs a LyingDisk leaves undone.
-const lyingDebts = 40
+// lyingSyncsMax is the number of syncs that a LyingDisk leaves undone.
+const lyingSyncsMax = 40
 
-// pay answers the oldest debt.
-func (d *disk) pay(done func()) {
-	b := d.debts[0]
+// completeSync answers the oldest pending sync.
+func (d *disk) completeSync(done func()) {
+	b := d.pending[0]
 	if d.n.w.cfg.Bug == LyingDisk {
-		if len(d.debts) > lyingDebts {
-			d.debts = d.debts[1:]
+		// Answered, but durable only after lyingSyncsMax more syncs.
+		if len(d.pending) > lyingSyncsMax {
+			d.pending = d.pending[1:]
 			d.durable = max(d.durable, b.mark)
 		}
 		done()
 		return
 	}
-	d.debts = d.debts[1:]
+	d.pending = d.pending[1:]
 	d.durable = max(d.durable, b.mark)
-	d.mark(b)
+	d.markDurable(b)
 	done()
 }
 
-// mark notes what a paid debt made durable, as far as later writes that are not have not changed it.
-func (d *disk) mark(b *debt) {
+// markDurable records the entries that an answered sync made durable. Entries that were undone or
+// replaced afterwards are durable only up to the floor of the later change, until that change is
+// synced too.
+func (d *disk) markDurable(b *pendingSync) {
 	for _, e := range b.ends {
 		e.c.durable = e.end
-		for _, later := range d.debts {
+		for _, later := range d.pending {
 			for _, f := range later.ends {
 				if f.c == e.c {
 					e.c.durable = min(e.c.durable, f.floor)
@@ -240,8 +274,8 @@ func (d *disk) mark(b *debt) {
 	}
 }
 
-// change notes that a copy's log was changed above floor.
-func (d *disk) change(c *rangeCopy, floor rhumb.Seq) {
+// noteChange records that the log of a copy has changed above floor.
+func (d *disk) noteChange(c *rangeCopy, floor rhumb.Seq) {
 	if old, ok := d.unmarked[c]; ok {
 		floor = min(floor, old)
 	}
@@ -249,26 +283,33 @@ func (d *disk) change(c *rangeCopy, floor rhumb.Seq) {
 	c.durable = min(c.durable, floor)
 }
 
-// crash makes the disk what a loss of power leaves of it: of what is not durable, any number of the oldest bytes.
-func (d *disk) crash() {
+// losePower reduces the disk to the remains of a power loss: everything durable and any prefix of
+// the newer bytes.
+func (d *disk) losePower() {
 	w := d.n.w
+	// The cut is usually at the end of some sync, the places where an off-by-one in a sync would
+	// show.
 	marks := []int64{d.durable}
-	for _, b := range d.debts {
+	for _, b := range d.pending {
 		marks = append(marks, max(b.mark, d.durable))
 	}
-	keep, most := one(w.rnd, marks...), slices.Max(marks)
-	if w.rnd.IntN(4) == 0 && most > d.durable { // in the middle of a record
+	keep, most := oneOf(w.rnd, marks...), slices.Max(marks)
+	// In the middle of a record.
+	if w.rnd.IntN(4) == 0 && most > d.durable {
 		keep = d.durable + w.rnd.Int64N(most-d.durable)
 	}
 	w.tracef(d.n.name(), "crash, keeps %d of %d bytes, %d are durable", keep, most, d.durable)
-	// A process that is killed leaves the exact length, a loss of power any earlier one.
-	remains := storagetest.Remains{Keep: keep, Known: one(w.rnd, 0, d.durable)}
-	h := w.harm
-	if h != nil && (h.n != d.n || h.done || !h.spoil(&remains, d.durable)) {
+	// A killed process leaves the exact synced length on record; after a power loss it may be
+	// older.
+	remains := storagetest.Remains{Keep: keep, Known: oneOf(w.rnd, 0, d.durable)}
+	h := w.damage
+	if h != nil && (h.n != d.n || h.done || !h.damageRemains(&remains, d.durable)) {
 		h = nil
 	}
 	after, err := d.media.Crash(remains)
 	w.judge(err)
+	// The image is taken at the end of each life. Rolling back swaps in the previous image, and
+	// keeps it: the next life may be rolled back to the same one.
 	if slices.Contains(w.p.faults, faultRollBack) && err == nil {
 		older := after.Copy()
 		if h != nil && h.kind == faultRollBack {
@@ -278,12 +319,14 @@ func (d *disk) crash() {
 		}
 		d.older = older
 	}
-	w.judge(d.engine.Close()) // it may finish on the disk that was; nothing of that reaches the new one
+	// It may still write to the disk as it was; nothing of that reaches the new one.
+	w.judge(d.engine.Close())
 	d.media, d.engine = after, nil
 }
 
-// reload reads what the engine holds of each range. The judges keep the entries that are trimmed away.
-func (d *disk) reload() error {
+// reloadCopies rebuilds the copies from the engine. The engine no longer has trimmed entries, so
+// those are taken from the committed log of the judges.
+func (d *disk) reloadCopies() error {
 	w := d.n.w
 	for i, id := range w.ranges {
 		store := d.engine.Store(id)
@@ -292,13 +335,15 @@ func (d *disk) reload() error {
 			d.copies[i], d.quarantined[i] = nil, false
 			continue
 		}
-		if d.copies[i] == nil && !d.n.harmed {
-			return fmt.Errorf("%s holds range %s, which it never wrote", d.n.id, id)
+		if d.copies[i] == nil && !d.n.wasDamaged {
+			return fmt.Errorf("%s holds range %s but never wrote it", d.n.id, id)
 		}
 		d.quarantined[i] = st.Quarantine != ""
 		c := &rangeCopy{commit: min(st.Commit, st.Last.Seq), durable: st.Last.Seq}
-		committed := w.monitor.Log(id).Entries // all that is trimmed away is
+		// Everything trimmed is committed.
+		committed := w.monitor.Log(id).Entries
 		c.entries = slices.Clone(committed[:min(int(st.Trim), len(committed))])
+		// A read may return fewer entries than requested, so it resumes after the last one.
 		for from := st.Trim + 1; from <= st.Last.Seq; from = rhumb.Seq(len(c.entries)) + 1 {
 			more, err := store.Entries(id, from, st.Last.Seq, 0)
 			if err != nil {
@@ -314,7 +359,8 @@ func (d *disk) reload() error {
 	return nil
 }
 
-// kv is the part of the engine that the metadata group writes to. What it syncs outside of a debt is durable at once.
+// kv is the engine as seen by the metadata group. The metadata group waits for its syncs, so what
+// it syncs outside of a pass is durable at once.
 type kv struct {
 	raftmeta.KV
 	d *disk
@@ -330,7 +376,7 @@ type kvBatch struct {
 func (b kvBatch) Commit(sync bool) error {
 	err := b.KVBatch.Commit(sync)
 	if sync {
-		b.d.settle()
+		b.d.settleAll()
 	}
 	return err
 }

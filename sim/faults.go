@@ -10,8 +10,9 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
-// plague makes faults of the seed's kinds until end, and heals everything then.
-func (w *world) plague(end time.Duration) {
+// scheduleFaults injects faults of the kinds of the seed until end. healAll repairs everything
+// afterwards.
+func (w *world) scheduleFaults(end time.Duration) {
 	if len(w.p.faults) == 0 {
 		return
 	}
@@ -20,29 +21,30 @@ func (w *world) plague(end time.Duration) {
 		if w.now >= end {
 			return
 		}
-		if w.holds() {
-			w.after(probeHarm, next)
+		// Undetectable damage forbids other faults for now: look again soon.
+		if w.mustHoldFaults() {
+			w.after(damageProbeEvery, next)
 			return
 		}
-		kind := one(w.chance, w.p.faults...)
-		last := w.draw(200*time.Millisecond, 6*time.Second)
-		what := w.fault(kind, last)
+		kind := oneOf(w.chance, w.p.faults...)
+		length := w.drawDuration(200*time.Millisecond, 6*time.Second)
+		what := w.injectFault(kind, length)
 		if what != "" {
 			w.stats.Faults[kind]++
-			w.tracef("fault", "%s for %v: %s", kind, last, what)
+			w.tracef("fault", "%s for %v: %s", kind, length, what)
 		}
 		w.after(time.Duration(float64(w.p.faultEvery)*w.chance.ExpFloat64()), next)
 	}
-	w.after(w.draw(0, 2*time.Second), next)
+	w.after(w.drawDuration(0, 2*time.Second), next)
 }
 
-// draw gives a duration between two bounds, short ones more often.
-func (w *world) draw(least, most time.Duration) time.Duration {
+// drawDuration draws a duration between two bounds. Short ones are more likely.
+func (w *world) drawDuration(least, most time.Duration) time.Duration {
 	f := w.chance.Float64()
 	return least + time.Duration(f*f*float64(most-least))
 }
 
-// healAll ends every fault.
+// healAll ends every fault. Everything must work again within LivenessMax.
 func (w *world) healAll() {
 	w.tracef("fault", "all faults end")
 	w.healed = true
@@ -53,100 +55,108 @@ func (w *world) healAll() {
 		if w.p.strict {
 			n.clock.skew = n.clock.right
 		}
+		// Resumed nodes first handle what arrived during their pause, as a process does after
+		// SIGCONT.
 		n.resume()
 		if n.down {
 			n.start()
 		}
 	}
-	w.undrain()
-	w.mend()
+	w.liftDrains()
+	w.mendCopies()
 }
 
-// undrain gives the nodes their roles back that are drained. It looks again, since a command may be applied late.
-func (w *world) undrain() {
+// liftDrains makes drained nodes live again. It repeats until the load ends, since a drain that was
+// proposed earlier may be applied later.
+func (w *world) liftDrains() {
 	for _, n := range w.nodes {
 		if rec, ok := w.state.Node(n.id); ok && rec.State == rhumb.NodeDraining {
-			w.operate(catalog.SetNodeState{Node: n.id, Boot: rec.Boot, State: rhumb.NodeLive})
+			w.proposeOnce(catalog.SetNodeState{Node: n.id, Boot: rec.Boot, State: rhumb.NodeLive})
 			break
 		}
 	}
 	if w.loading {
-		w.after(time.Second, w.undrain)
+		w.after(time.Second, w.liftDrains)
 	}
 }
 
-// fault makes one fault that ends by itself. It says what it did; "" when nothing.
-func (w *world) fault(kind FaultKind, last time.Duration) string {
-	n := one(w.chance, w.nodes...)
-	if w.chance.IntN(3) == 0 { // primaries are the more interesting victims
-		r, _ := w.state.Range(one(w.chance, w.ranges...))
+// injectFault injects one fault that ends after its length. It returns a description for the trace,
+// or "" if the fault does not apply.
+func (w *world) injectFault(kind FaultKind, length time.Duration) string {
+	n := oneOf(w.chance, w.nodes...)
+	// Primaries are the more interesting victims.
+	if w.chance.IntN(3) == 0 {
+		r, _ := w.state.Range(oneOf(w.chance, w.ranges...))
 		n = w.nodes[r.Primary-1]
 	}
 	switch kind {
 	case faultCrash:
-		return w.crash(n, last)
+		return w.crashNode(n, length)
 	case faultCrashAll:
 		for _, n := range w.nodes {
-			w.crash(n, last+w.draw(0, time.Second))
+			w.crashNode(n, length+w.drawDuration(0, time.Second))
 		}
 		return "every node"
 	case faultCrashLoop:
 		return w.crashLoop(n, 3+w.chance.IntN(3))
 	case faultPause:
-		return w.pauseNode(n, last)
+		return w.pauseNode(n, length)
 	case faultStall:
-		n.disk.stallUntil = w.now + last
+		n.disk.stallUntil = w.now + length
 		return n.name()
 	case faultSlowDisk:
-		n.disk.slowBy = w.draw(5*time.Millisecond, 100*time.Millisecond)
-		w.after(last, func() { n.disk.slowBy = 0 })
+		n.disk.slowBy = w.drawDuration(5*time.Millisecond, 100*time.Millisecond)
+		w.after(length, func() { n.disk.slowBy = 0 })
 		return fmt.Sprintf("%s by %v", n.name(), n.disk.slowBy)
 	case faultJump:
-		return w.jump(n)
+		return w.jumpClock(n)
 	case faultMeta:
 		if w.chance.IntN(2) == 0 {
-			w.deafen(last, n)
+			w.cutMetadata(length, n)
 			return n.name() + " hears nothing of the metadata"
 		}
-		w.deafen(last, w.nodes...)
+		w.cutMetadata(length, w.nodes...)
 		return "the metadata group does not meet"
 	case faultDrain:
-		return w.drain(n, last)
+		return w.drainNode(n, length)
 	case faultMove:
-		return w.move()
+		return w.moveReplicas()
 	case faultData:
-		return w.silence(last, n)
+		return w.cutReplication(length, n)
 	case faultUsurp:
-		return w.usurp(last)
+		return w.electRival(length)
 	case faultRollBack, faultFlip, faultTorn, faultEmpty:
-		return w.damage(kind, n, last)
+		return w.damageDisk(kind, n, length)
 	case faultSpoil:
-		return w.spoil(n, last)
+		return w.damageReplica(n, length)
 	case faultFull:
-		return n.fill(last)
+		return n.fillDisk(length)
 	case faultRegion:
-		return w.crashRegion(n, last)
+		return w.crashRegion(n, length)
 	case faultClock:
-		return w.misset(last)
+		return w.missetClock(length)
 	}
-	return w.networkFault(kind, n, last)
+	return w.networkFault(kind, n, length)
 }
 
-// crash takes a node down for a while, unless faults have to wait.
-func (w *world) crash(n *node, last time.Duration) string {
-	if n.down || w.holds() {
+// crashNode takes a node down for a while, unless faults must wait.
+func (w *world) crashNode(n *node, length time.Duration) string {
+	if n.down || w.mustHoldFaults() {
 		return ""
 	}
-	return w.takeDown(n, last)
+	return w.takeDown(n, length)
 }
 
-func (w *world) takeDown(n *node, last time.Duration) string {
+// takeDown crashes a node and restarts it after the given time.
+func (w *world) takeDown(n *node, length time.Duration) string {
 	n.stop()
 	if slices.Contains(w.p.faults, faultJump) && w.chance.IntN(2) == 0 {
-		w.jump(n) // a clock that was without power
+		// A machine without power may lose its wall clock.
+		w.jumpClock(n)
 	}
+	// healAll may have restarted the node already, and it may have crashed once more.
 	life := n.life
-	w.after(last, func() {
+	w.after(length, func() {
 		if n.down && n.life == life {
 			n.start()
 		}
@@ -154,24 +164,25 @@ func (w *world) takeDown(n *node, last time.Duration) string {
 	return n.name()
 }
 
-// crashLoop crashes a node again and again shortly after it has started.
+// crashLoop crashes a node again and again shortly after each start.
 func (w *world) crashLoop(n *node, times int) string {
 	if n.down || times == 0 || w.healed {
 		return ""
 	}
-	gap := w.draw(time.Millisecond, 400*time.Millisecond)
-	w.crash(n, gap)
+	gap := w.drawDuration(time.Millisecond, 400*time.Millisecond)
+	w.crashNode(n, gap)
+	// Twice the downtime, so the node has run for as long as it was down.
 	w.after(2*gap, func() { w.crashLoop(n, times-1) })
 	return fmt.Sprintf("%s %d times", n.name(), times)
 }
 
-func (w *world) pauseNode(n *node, last time.Duration) string {
+func (w *world) pauseNode(n *node, length time.Duration) string {
 	if n.down || n.paused {
 		return ""
 	}
 	n.pause()
 	life := n.life
-	w.after(last, func() {
+	w.after(length, func() {
 		if n.life == life {
 			n.resume()
 		}
@@ -180,49 +191,52 @@ func (w *world) pauseNode(n *node, last time.Duration) string {
 }
 
 // crashRegion crashes all nodes of a region.
-func (w *world) crashRegion(n *node, last time.Duration) string {
+func (w *world) crashRegion(n *node, length time.Duration) string {
 	what := ""
 	for _, m := range w.nodes {
 		if w.net.site[m.at] == w.net.site[n.at] {
-			what += w.crash(m, last+w.draw(0, 500*time.Millisecond)) + " "
+			what += w.crashNode(m, length+w.drawDuration(0, 500*time.Millisecond)) + " "
 		}
 	}
 	return strings.TrimSpace(what)
 }
 
-// fill takes the room of a disk for a while.
-func (n *node) fill(last time.Duration) string {
+// fillDisk makes the disk reject new work for a while.
+func (n *node) fillDisk(length time.Duration) string {
 	n.disk.full.Store(true)
-	n.w.after(last, func() { n.disk.full.Store(false) })
+	n.w.after(length, func() { n.disk.full.Store(false) })
 	return n.name()
 }
 
-// misset sets the clock that may be wrong, and lets it step a few times, until it is right again.
-func (w *world) misset(last time.Duration) string {
+// missetClock sets the one clock that may be wrong, and lets it step a few times until it is
+// correct again.
+func (w *world) missetClock(length time.Duration) string {
 	if !w.p.strict {
 		return ""
 	}
 	n := w.nodes[w.p.wrong]
-	by := w.draw(5*time.Second, time.Hour)
+	// Both sides of the bound on accepted timestamps (rhumb.ClockAheadMax) occur.
+	by := w.drawDuration(5*time.Second, time.Hour)
 	if w.chance.IntN(2) == 0 {
 		by = -by
 	}
 	n.clock.skew = n.clock.right + by
 	if steps := w.chance.IntN(5); steps > 2 {
 		for i := range steps {
-			w.after(last*time.Duration(i+1)/time.Duration(steps+1), func() { n.clock.skew += by / time.Duration(steps) })
+			w.after(length*time.Duration(i+1)/time.Duration(steps+1), func() { n.clock.skew += by / time.Duration(steps) })
 		}
 	}
-	w.after(last, func() { n.clock.skew = n.clock.right })
+	w.after(length, func() { n.clock.skew = n.clock.right })
 	return fmt.Sprintf("%s by %v", n.name(), by)
 }
 
-// jump sets a wall clock, forward or back.
-func (w *world) jump(n *node) string {
+// jumpClock sets a wall clock forward or back.
+func (w *world) jumpClock(n *node) string {
+	// Strict seeds have one wrong clock, so that its effects on the correct ones can be judged.
 	if w.p.strict {
 		n = w.nodes[w.p.wrong]
 	}
-	by := w.draw(10*time.Millisecond, time.Hour)
+	by := w.drawDuration(10*time.Millisecond, time.Hour)
 	if w.chance.IntN(2) == 0 {
 		by = -by
 	}
@@ -230,78 +244,85 @@ func (w *world) jump(n *node) string {
 	return fmt.Sprintf("%s by %v", n.name(), by)
 }
 
-// drain takes a node's roles and gives them back later.
-func (w *world) drain(n *node, last time.Duration) string {
+// drainNode takes the roles of a node and restores them later.
+func (w *world) drainNode(n *node, length time.Duration) string {
 	set := func(state rhumb.NodeState) bool {
 		rec, _ := w.state.Node(n.id)
-		return w.operate(catalog.SetNodeState{Node: n.id, Boot: rec.Boot, State: state})
+		return w.proposeOnce(catalog.SetNodeState{Node: n.id, Boot: rec.Boot, State: state})
 	}
 	if !set(rhumb.NodeDraining) {
 		return ""
 	}
-	w.after(last, func() { set(rhumb.NodeLive) })
+	w.after(length, func() { set(rhumb.NodeLive) })
 	return n.name()
 }
 
-// usurp elects an in-sync member, which may restart just now, while the primary is cut off and may believe in the grants
-// that the member gave in its earlier life.
-func (w *world) usurp(last time.Duration) string {
-	r, _ := w.state.Range(one(w.chance, w.ranges...))
-	heir, old := w.nodes[one(w.chance, r.InSync...)-1], w.nodes[r.Primary-1]
-	if heir == old || heir.down || old.down || w.leader() == nil {
+// electRival elects an in-sync member, which may be restarting, while the primary is cut off and
+// may still rely on grants of the earlier life of that member (docs/replication.md#rule-s).
+func (w *world) electRival(length time.Duration) string {
+	r, _ := w.state.Range(oneOf(w.chance, w.ranges...))
+	heir, old := w.nodes[oneOf(w.chance, r.InSync...)-1], w.nodes[r.Primary-1]
+	if heir == old || heir.down || old.down || w.metadataLeader() == nil {
 		return ""
 	}
+	// Either the old primary keeps its heartbeats, and with them its leases, or it loses all
+	// contact.
 	if w.chance.IntN(2) == 0 {
-		w.deafen(last, old)
-		w.silence(last, old)
+		w.cutMetadata(length, old)
+		w.cutReplication(length, old)
 	} else {
-		w.cut(func(a, b int) bool {
+		w.cutPairs(func(a, b int) bool {
 			return (a == old.index) != (b == old.index) && a < len(w.nodes) && b < len(w.nodes)
-		}, last)
+		}, length)
 	}
 	restarts := w.chance.IntN(2) == 0
-	down := w.draw(time.Millisecond, 100*time.Millisecond)
+	down := w.drawDuration(time.Millisecond, 100*time.Millisecond)
 	if restarts {
-		w.crash(heir, down)
+		w.crashNode(heir, down)
 	}
-	for _, n := range r.InSync { // slow disks keep acknowledgements of the old epoch waiting
+	// Slow disks delay acknowledgements of the old epoch.
+	for _, n := range r.InSync {
 		if w.chance.IntN(2) == 0 {
-			w.nodes[n-1].disk.stallUntil = w.now + w.draw(time.Millisecond, 2*time.Second)
+			w.nodes[n-1].disk.stallUntil = w.now + w.drawDuration(time.Millisecond, 2*time.Second)
 		}
 	}
-	if restarts && w.chance.IntN(2) == 0 { // in its new life, while grants of the old one may last
+	// In its new life, while grants of the old one may still count.
+	if restarts && w.chance.IntN(2) == 0 {
 		w.after(down, func() { w.electOnce(heir, r, enthroneTries) })
 		return fmt.Sprintf("range %s from %s to %s as it starts", r.ID, old.id, heir.id)
 	}
-	w.after(w.draw(0, 300*time.Millisecond), func() {
+	w.after(w.drawDuration(0, 300*time.Millisecond), func() {
+		// Another election in between would make this one meaningless.
 		now, _ := w.state.Range(r.ID)
 		if now.Epoch == r.Epoch && now.IsInSync(heir.id) {
 			inSync := slices.DeleteFunc(slices.Clone(now.InSync), func(n rhumb.NodeID) bool { return n == old.id })
-			w.operate(catalog.Elect{Range: r.ID, Version: now.Version, Node: heir.id, InSync: inSync})
+			w.proposeOnce(catalog.Elect{Range: r.ID, Version: now.Version, Node: heir.id, InSync: inSync})
 		}
 	})
 	return fmt.Sprintf("range %s from %s to %s", r.ID, old.id, heir.id)
 }
 
-// deafen keeps the metadata from nodes for a while.
-func (w *world) deafen(last time.Duration, nodes ...*node) {
+// cutMetadata loses messages of the metadata group to and from nodes for a while.
+func (w *world) cutMetadata(length time.Duration, nodes ...*node) {
 	for _, n := range nodes {
 		w.net.deaf[n.index] = true
-		w.after(last, func() { w.net.deaf[n.index] = false })
+		w.after(length, func() { w.net.deaf[n.index] = false })
 	}
 }
 
-// silence breaks the data path of a node for a while; its heartbeats get through.
-func (w *world) silence(last time.Duration, n *node) string {
+// cutReplication loses replication messages to and from a node for a while. Heartbeats get through,
+// so the leases stay intact.
+func (w *world) cutReplication(length time.Duration, n *node) string {
 	w.net.mute[n.index] = true
-	w.after(last, func() { w.net.mute[n.index] = false })
+	w.after(length, func() { w.net.mute[n.index] = false })
 	return n.name()
 }
 
-// networkFault cuts or slows something; cuts lie on top of each other, and each ends by itself.
-func (w *world) networkFault(kind FaultKind, n *node, last time.Duration) string {
-	last += w.draw(0, 4*time.Second)
-	group := make([]int, w.net.places) // clients reach everybody
+// networkFault cuts or slows links. Cuts may overlap; a pair is restored by the fault that cut it.
+func (w *world) networkFault(kind FaultKind, n *node, length time.Duration) string {
+	length += w.drawDuration(0, 4*time.Second)
+	// Group 0 is the clients, which reach every node.
+	group := make([]int, w.net.places)
 	for i := range w.nodes {
 		group[i] = 1 + w.chance.IntN(2)
 	}
@@ -328,57 +349,59 @@ func (w *world) networkFault(kind FaultKind, n *node, last time.Duration) string
 		}
 	case faultHalfOpen:
 		if w.chance.IntN(2) == 0 {
-			w.halfOpen(n, other, last)
+			w.halfOpen(n, other, length)
 			return what + " to " + other.name() + ", data"
 		}
-		w.cutSilently(func(a, b int) bool { return a == n.index && b == other.index }, last)
+		w.cutSilently(func(a, b int) bool { return a == n.index && b == other.index }, length)
 		return what + " to " + other.name()
 	case faultRing:
 		for i, a := range w.nodes {
-			w.halfOpen(a, w.nodes[(i+1)%len(w.nodes)], last)
+			w.halfOpen(a, w.nodes[(i+1)%len(w.nodes)], length)
 		}
 		return "all"
 	case faultLink:
 		cut = func(a, b int) bool { return a == n.index && b == other.index || b == n.index && a == other.index }
 		what += " and " + other.name()
 	case faultSlowLink:
-		w.net.slow[n.at] = w.draw(10*time.Millisecond, 300*time.Millisecond)
-		w.after(last, func() { w.net.slow[n.at] = 0 })
+		w.net.slow[n.at] = w.drawDuration(10*time.Millisecond, 300*time.Millisecond)
+		w.after(length, func() { w.net.slow[n.at] = 0 })
 		return fmt.Sprintf("%s by %v", what, w.net.slow[n.at])
 	case faultLoss:
 		w.net.loss, w.net.repeat, w.net.jitter = w.chance.Float64()*0.2, w.chance.Float64()*0.2, w.chance.Float64()*10
-		w.after(last, func() { w.net.loss, w.net.repeat, w.net.jitter = w.p.loss, w.p.repeat, w.p.jitter })
+		w.after(length, func() { w.net.loss, w.net.repeat, w.net.jitter = w.p.loss, w.p.repeat, w.p.jitter })
 		return fmt.Sprintf("loss %.2f repeat %.2f jitter %.1f", w.net.loss, w.net.repeat, w.net.jitter)
 	}
-	w.cut(cut, last)
+	w.cutPairs(cut, length)
 	return what
 }
 
-// halfOpen loses what replicas send from a to b for a while; the stream stands, and heartbeats get through.
-func (w *world) halfOpen(a, b *node, last time.Duration) {
-	at := w.net.pair(a.at, b.at)
+// halfOpen loses replication messages from a to b for a while. The stream stays open and heartbeats
+// get through.
+func (w *world) halfOpen(a, b *node, length time.Duration) {
+	at := w.net.pairIndex(a.at, b.at)
 	w.net.vanish[at] = true
-	w.after(last, func() { w.net.vanish[at] = false })
+	w.after(length, func() { w.net.vanish[at] = false })
 }
 
-// cut cuts all directed pairs that match, for a while.
-func (w *world) cut(match func(a, b int) bool, last time.Duration) {
-	w.cutSilently(match, last)
+// cutPairs cuts all matching directed pairs for a while. The streams over them break.
+func (w *world) cutPairs(match func(a, b int) bool, length time.Duration) {
+	w.cutSilently(match, length)
 	w.net.breakStreams()
 }
 
-// cutSilently is cut, and no stream breaks.
-func (w *world) cutSilently(match func(a, b int) bool, last time.Duration) {
+// cutSilently is like cutPairs, but no stream breaks.
+func (w *world) cutSilently(match func(a, b int) bool, length time.Duration) {
+	// Only pairs that this fault cuts are restored by it: an overlapping cut ends separately.
 	var pairs []int
 	for a := range w.net.places {
 		for b := range w.net.places {
-			if at := w.net.pair(place(a), place(b)); a != b && match(a, b) && !w.net.cut[at] {
+			if at := w.net.pairIndex(place(a), place(b)); a != b && match(a, b) && !w.net.cut[at] {
 				w.net.cut[at] = true
 				pairs = append(pairs, at)
 			}
 		}
 	}
-	w.after(last, func() {
+	w.after(length, func() {
 		for _, at := range pairs {
 			w.net.cut[at] = false
 		}

@@ -2,7 +2,8 @@ package sim
 
 import "time"
 
-// event is something that happens at a time. seq breaks ties in the order of scheduling, so that runs repeat.
+// event is a function that runs at a time. seq orders events of the same time by their scheduling,
+// so that runs repeat: the order of equal elements of a heap is otherwise arbitrary.
 type event struct {
 	at  time.Duration
 	seq uint64
@@ -17,7 +18,7 @@ type schedule struct {
 
 func (a *event) before(b *event) bool { return a.at < b.at || a.at == b.at && a.seq < b.seq }
 
-// add plans an event.
+// add schedules an event.
 func (s *schedule) add(at time.Duration, do func()) {
 	s.seq++
 	s.heap = append(s.heap, event{at, s.seq, do})
@@ -35,7 +36,7 @@ func (s *schedule) add(at time.Duration, do func()) {
 	h[i] = ev
 }
 
-// peek gives the time of the earliest event; ok is false when there is none.
+// peek returns the time of the earliest event. It reports false if there is none.
 func (s *schedule) peek() (at time.Duration, ok bool) {
 	if len(s.heap) == 0 {
 		return 0, false
@@ -43,7 +44,7 @@ func (s *schedule) peek() (at time.Duration, ok bool) {
 	return s.heap[0].at, true
 }
 
-// next takes the earliest event; ok is false when there is none.
+// next removes and returns the earliest event. It reports false if there is none.
 func (s *schedule) next() (ev event, ok bool) {
 	h := s.heap
 	if len(h) == 0 {
@@ -51,6 +52,7 @@ func (s *schedule) next() (ev event, ok bool) {
 	}
 	ev = h[0]
 	last := h[len(h)-1]
+	// The function keeps its world alive: drop the reference from the unused capacity.
 	h[len(h)-1] = event{}
 	h = h[:len(h)-1]
 	s.heap = h

@@ -16,7 +16,7 @@ import (
 	"github.com/rhumbdb/rhumb/sched"
 )
 
-// Times of a member, as package node has them.
+// Times of a member, as in package node.
 const (
 	registerTimeout = 3 * time.Second
 	registerRetry   = 200 * time.Millisecond
@@ -24,52 +24,60 @@ const (
 	changeTimeout   = 5 * time.Second
 )
 
-// member is a node's part in its cluster, for one life of the node: what package node does without a network of its own.
+// member connects one life of a node to its cluster: it replaces the part of package node that
+// needs no network of its own.
 type member struct {
 	n        *node
 	self     rhumb.NodeIdentity
 	group    *raftmeta.Group
 	ctx      context.Context
 	suspects []evidence.Suspect
-	reborn   bool
-	work     []<-chan struct{}
+	// reborn is set once a fence was seen, so that one fence leads to one new life.
+	reborn bool
+	// work are the processes that must end before the life can be replaced.
+	work []<-chan struct{}
 }
 
-func (n *node) registration() catalog.RegisterNode {
+// makeRegistration returns the command that registers the present life.
+func (n *node) makeRegistration() catalog.RegisterNode {
 	id := n.disk.engine.Identity()
+	// The bug claims to follow the newest registered life, whatever the disk knows.
 	if n.w.cfg.Bug == NonceIgnored && n.w.state != nil && n.registered != n.begun.Nonce {
 		n.begun.Previous = n.registered
 	}
 	return catalog.RegisterNode{
 		Cluster: id.Cluster, Node: id.Node, Store: id.Store, Boot: id.Boot,
-		Nonce: n.begun.Nonce, Previous: n.begun.Previous, Short: n.disk.engine.Short() || n.emptied(),
+		Nonce: n.begun.Nonce, Previous: n.begun.Previous, Short: n.disk.engine.Short() || n.mustReportEmpty(),
 		Region: "r1", Zone: fmt.Sprintf("z%d", n.w.net.site[n.at]), HasLocation: true,
 		Location: rhumb.Point{Lat: float64(n.w.net.site[n.at]), Lon: float64(n.index)},
 	}
 }
 
-// live registers this life and then serves.
-func (m *member) live() {
-	d, ok := m.register()
+// joinAndServe registers this life and then serves the ranges.
+func (m *member) joinAndServe() {
+	d, ok := m.registerLife()
 	switch {
 	case !ok:
 		return
 	case d.State == rhumb.NodeFenced || d.Boot != m.self.Boot:
-		m.relive(d)
+		m.beginNextLife(d)
 		return
 	}
+	// A life serves only once its number is stored (docs/replication.md#rule-life).
 	m.n.registered = m.n.begun.Nonce
 	m.n.w.judge(m.n.disk.engine.ConfirmLife(m.n.begun, d.Boot))
-	m.n.disk.settle()
-	if err := m.n.serve(m); err != nil {
+	m.n.disk.settleAll()
+	if err := m.n.serveRanges(m); err != nil {
 		m.n.w.judge(fmt.Errorf("%s cannot serve: %w", m.n.id, err))
 		return
 	}
-	m.work = append(m.work, m.n.spawn(m.follow), m.n.spawn(m.report))
+	m.work = append(m.work, m.n.spawn(m.followMetadata), m.n.spawn(m.reportLoop))
 }
 
-// relive enters the cluster again: metadata counted more lives than this disk knows, or fenced this one before it served.
-func (m *member) relive(d *rhumb.Node) {
+// beginNextLife enters the cluster again: the metadata counted more lives than the disk knows, or
+// fenced this life before it served. Registering the same life again would change nothing, and the
+// node would wait forever.
+func (m *member) beginNextLife(d *rhumb.Node) {
 	n := m.n
 	n.cancel()
 	_ = n.group.Close()
@@ -78,23 +86,25 @@ func (m *member) relive(d *rhumb.Node) {
 	}
 	_, err := n.disk.engine.BumpBoot(d.Boot)
 	n.w.judge(err)
-	n.disk.settle()
+	n.disk.settleAll()
 	n.life++
-	n.enter()
+	n.enterCluster()
 }
 
-// register makes this life known and waits until the node's own copy of the metadata shows it.
-func (m *member) register() (d *rhumb.Node, ok bool) {
+// registerLife registers this life and waits until the node's own copy of the metadata shows it.
+// Before that the node may have forgotten promises (docs/replication.md#rule-relearn).
+func (m *member) registerLife() (d *rhumb.Node, ok bool) {
 	for m.ctx.Err() == nil {
 		st := m.group.State()
 		if _, ok := st.Life(m.self.Node, m.n.begun.Nonce); ok {
-			// An earlier start registered this life and did not hear of it: this one registers it again.
+			// An earlier start may have registered this life without seeing the answer. Its number
+			// is then below the one of this start, and the life is registered again.
 			if d, ok := st.Node(m.self.Node); d.Boot >= m.self.Boot {
 				return d, ok
 			}
 		}
 		ctx, cancel := m.n.rt.WithTimeout(m.ctx, registerTimeout)
-		res, err := m.group.Propose(ctx, m.n.registration())
+		res, err := m.group.Propose(ctx, m.n.makeRegistration())
 		cancel()
 		if err == nil {
 			err = res.Err()
@@ -102,6 +112,7 @@ func (m *member) register() (d *rhumb.Node, ok bool) {
 		m.n.w.tracef(m.n.name(), "registers boot %d: %v", m.self.Boot, err)
 		switch rhumb.KindOf(err) {
 		case rhumb.Conflict:
+			// A nonce of an earlier life is refused; draw another.
 			m.n.beginLife(m.n.disk.engine.RenewLife)
 		case rhumb.WrongCluster, rhumb.InvalidArgument, rhumb.NotFound:
 			if err != nil {
@@ -114,14 +125,14 @@ func (m *member) register() (d *rhumb.Node, ok bool) {
 	return nil, false
 }
 
-// knows reports whether metadata knows a node in that life.
-func (m *member) knows(id rhumb.NodeIdentity) bool {
+// knowsLife reports whether the metadata shows a node in exactly that life.
+func (m *member) knowsLife(id rhumb.NodeIdentity) bool {
 	d, ok := m.group.State().Node(id.Node)
 	return ok && d.Identity() == id
 }
 
-// follow brings every change of the metadata to the host.
-func (m *member) follow() {
+// followMetadata applies every change of the metadata to the host.
+func (m *member) followMetadata() {
 	watch := m.group.Watch()
 	defer watch.Close()
 	for {
@@ -129,19 +140,23 @@ func (m *member) follow() {
 		if err != nil {
 			return
 		}
-		m.tell(u)
+		m.applyUpdate(u)
 	}
 }
 
-func (m *member) tell(u raftmeta.Update) {
+// applyUpdate applies one change of the metadata.
+func (m *member) applyUpdate(u raftmeta.Update) {
 	st := u.State
-	m.n.w.learn(st) // before the host can act on it
+	// The judges must know the state before the host can act on it.
+	m.n.w.learnState(st)
 	if u.Full || len(u.Changes.Nodes) > 0 {
-		m.n.host.SetPeers(m.pairs(st))
+		// Peers come before ranges: a replica must not act on a record whose members the leases do
+		// not know yet.
+		m.n.host.SetPeers(m.leasePeers(st))
 		self, ok := st.Node(m.self.Node)
 		if ok && (self.State == rhumb.NodeFenced || self.Boot != m.self.Boot) && !m.reborn {
 			m.reborn = true
-			m.n.spawn(m.rebirth)
+			m.n.spawn(m.restartInPlace)
 		}
 	}
 	var ranges []*rhumb.Range
@@ -158,24 +173,27 @@ func (m *member) tell(u raftmeta.Update) {
 	}
 }
 
-// pairs says which nodes this one exchanges heartbeats with, and how patiently.
-func (m *member) pairs(st *catalog.State) (out []lease.PeerInfo) {
+// leasePeers returns the nodes that this one exchanges heartbeats with, and the timing of each
+// pair.
+func (m *member) leasePeers(st *catalog.State) (out []lease.PeerInfo) {
 	net := m.n.w.net
 	for d := range st.Nodes() {
 		switch {
 		case d.ID == m.self.Node:
 		case d.State == rhumb.NodeFenced:
+			// A fenced node may still hold a grant, so it stays in the list
+			// (docs/replication.md#rule-s).
 			out = append(out, lease.PeerInfo{ID: d.ID, Absent: true})
 		default:
 			at := m.n.w.nodes[d.ID-1].at
-			out = append(out, lease.PeerInfo{ID: d.ID, Boot: d.Boot, Timing: timing(2 * net.base(m.n.at, at))})
+			out = append(out, lease.PeerInfo{ID: d.ID, Boot: d.Boot, Timing: leaseTiming(2 * net.baseDelay(m.n.at, at))})
 		}
 	}
 	return out
 }
 
-// suspect notes whom the leases suspect, in the lives that they have now.
-func (m *member) suspect(nodes []rhumb.NodeID) {
+// setSuspects stores the peers that the leases suspect, in their present lives, and reports them.
+func (m *member) setSuspects(nodes []rhumb.NodeID) {
 	st := m.group.State()
 	m.suspects = nil
 	for _, id := range nodes {
@@ -187,17 +205,18 @@ func (m *member) suspect(nodes []rhumb.NodeID) {
 	m.tellLeader()
 }
 
-// tellLeader reports at once.
+// tellLeader reports to the metadata leader at once.
 func (m *member) tellLeader() { m.n.spawn(m.reportOnce) }
 
-// unfit reports whether the node must not be primary.
-func (m *member) unfit() bool { return m.n.host != nil && m.n.host.Unfit() != "" }
+// isUnfit reports whether the node must not be primary.
+func (m *member) isUnfit() bool { return m.n.host != nil && m.n.host.Unfit() != "" }
 
-// report sends the metadata leader whom this node suspects, and repeats it while it suspects anybody.
-func (m *member) report() {
+// reportLoop reports to the metadata leader periodically while there is anything to report:
+// evidence expires after evidence.ReportKeep.
+func (m *member) reportLoop() {
 	for m.ctx.Err() == nil {
 		sched.Sleep(m.n.rt, m.ctx, reportEvery)
-		if len(m.suspects) > 0 || m.unfit() {
+		if len(m.suspects) > 0 || m.isUnfit() {
 			m.reportOnce()
 		}
 	}
@@ -206,13 +225,17 @@ func (m *member) report() {
 func (m *member) reportOnce() {
 	ctx, cancel := m.n.rt.WithTimeout(m.ctx, reportEvery)
 	defer cancel()
-	_ = m.group.Report(ctx, evidence.Report{From: m.self.Node, Boot: m.self.Boot, Suspects: m.suspects, Unfit: m.unfit()}) // it is repeated
+	// A lost report is repeated.
+	_ = m.group.Report(ctx, evidence.Report{From: m.self.Node, Boot: m.self.Boot, Suspects: m.suspects, Unfit: m.isUnfit()})
 }
 
-// rebirth begins a new life of a node that is alive and was fenced (ruling 11).
-func (m *member) rebirth() {
+// restartInPlace begins a new life of a node that was fenced while alive: no lease and no role of
+// the old life may continue (docs/replication.md#rule-life).
+func (m *member) restartInPlace() {
 	n := m.n
 	n.w.tracef(n.name(), "fenced and alive: a new life in place")
+	// Everything of the old life ends first, so that nothing is written under the new number by
+	// code that holds the old one.
 	n.cancel()
 	if n.host != nil {
 		n.host.Close()
@@ -224,16 +247,18 @@ func (m *member) rebirth() {
 	_, err := n.disk.engine.BumpBoot(0)
 	n.w.judge(err)
 	n.beginLife(n.disk.engine.RenewLife)
-	n.disk.settle()
-	n.disk.debts = nil
+	n.disk.settleAll()
+	// The answers belong to the old life, which has ended; the data is settled.
+	n.disk.pending = nil
 	n.life++
 	n.host = nil
 	n.forgetDiscards()
-	n.w.withChance(func() { n.w.judge(n.disk.reload()) })
-	n.enter()
+	n.w.withChance(func() { n.w.judge(n.disk.reloadCopies()) })
+	n.enterCluster()
 }
 
-func (m *member) settings(id rhumb.RangeID) (rhumb.ClassSettings, bool) {
+// rangeSettings returns the settings of the class of a range.
+func (m *member) rangeSettings(id rhumb.RangeID) (rhumb.ClassSettings, bool) {
 	st := m.group.State()
 	r, ok := st.Range(id)
 	if !ok {
@@ -246,16 +271,16 @@ func (m *member) settings(id rhumb.RangeID) (rhumb.ClassSettings, bool) {
 	return c.Settings, true
 }
 
-// Change brings what a replica wants to the metadata group.
+// Change proposes a change of the metadata for a replica.
 func (m *member) Change(p replica.MetaProposal, done func(error)) {
 	m.n.spawn(func() {
 		ctx, cancel := m.n.rt.WithTimeout(m.ctx, changeTimeout)
 		defer cancel()
-		done(m.change(ctx, p))
+		done(m.proposeChange(ctx, p))
 	})
 }
 
-func (m *member) change(ctx context.Context, p replica.MetaProposal) error {
+func (m *member) proposeChange(ctx context.Context, p replica.MetaProposal) error {
 	cmd := host.Command(m.self.Node, p)
 	if alter, ok := cmd.(catalog.AlterISR); ok && m.n.w.cfg.Bug == BlindMetadata {
 		return m.changeBlindly(ctx, alter)
@@ -267,7 +292,8 @@ func (m *member) change(ctx context.Context, p replica.MetaProposal) error {
 	return res.Err()
 }
 
-// changeBlindly has a change of an in-sync set done whatever version it was decided on (BlindMetadata).
+// changeBlindly repeats a change of an in-sync set with the newest version until it is applied
+// (BlindMetadata).
 func (m *member) changeBlindly(ctx context.Context, c catalog.AlterISR) error {
 	for ctx.Err() == nil {
 		res, err := m.group.Propose(ctx, c)
@@ -284,7 +310,8 @@ func (m *member) changeBlindly(ctx context.Context, c catalog.AlterISR) error {
 	return nil
 }
 
-// ConfirmPrimary asks the metadata group whether this node is still primary (rule F).
+// ConfirmPrimary reports whether the metadata group confirms this node as primary of the epoch
+// (rule F).
 func (m *member) ConfirmPrimary(ctx context.Context, id rhumb.RangeID, e rhumb.Epoch) (bool, error) {
 	if m.n.w.cfg.Bug == ReadWithoutLease {
 		return true, nil

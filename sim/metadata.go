@@ -12,29 +12,31 @@ import (
 	"github.com/rhumbdb/rhumb/sched"
 )
 
-// foundMax is how long the founding of a cluster may take.
+// foundMax is how long founding a cluster may take.
 const foundMax = 2 * time.Minute
 
-// found makes the cluster as people do: the first node founds it, the others join, a table is made.
-func (w *world) found() error {
+// foundCluster founds the cluster as operators do: the first node bootstraps, the others join, and
+// a table is created.
+func (w *world) foundCluster() error {
 	first := w.nodes[0]
-	reg := first.registration()
+	reg := first.makeRegistration()
 	reg.Cluster, reg.Node = w.clusterID(), rhumb.NoNode
 	store := first.disk.engine.Stores()[0]
 	res, err := raftmeta.Bootstrap(raftmeta.StoreKV(store, 0), catalog.Init{Cluster: w.clusterID(), First: reg})
 	if err != nil {
 		return err
 	}
-	first.join(res.Node)
+	first.joinCluster(res.Node)
 	first.spawn(func() {
 		for _, n := range w.nodes[1:] {
-			reg := n.registration()
+			reg := n.makeRegistration()
 			reg.Cluster, reg.Node = w.clusterID(), rhumb.NoNode
-			res := w.insist(first, reg)
-			n.join(res.Node)
+			res := w.proposeUntilDone(first, reg)
+			n.joinCluster(res.Node)
 		}
-		w.insist(first, w.table())
+		w.proposeUntilDone(first, w.createTable())
 	})
+	// The founding runs under the network delays of the seed but without faults, which need ranges.
 	for w.err == nil && len(w.ranges) == 0 && w.now < foundMax {
 		w.until(w.now + 100*time.Millisecond)
 	}
@@ -44,19 +46,22 @@ func (w *world) found() error {
 	return w.err
 }
 
-// join makes a node one of the cluster.
-func (n *node) join(id rhumb.NodeID) {
+// joinCluster stores the identity of a node in the cluster and starts the node.
+func (n *node) joinCluster(id rhumb.NodeID) {
 	n.w.judge(n.disk.engine.SetIdentity(n.w.clusterID(), id))
-	n.disk.settle()
-	n.enter()
+	n.disk.settleAll()
+	n.enterCluster()
 }
 
-// insist has a command done through a node, however often that takes. It runs as a process of the node.
-func (w *world) insist(n *node, cmd catalog.Command) catalog.Result {
+// proposeUntilDone proposes a command through a node until it is applied. It runs as a process of
+// the node.
+func (w *world) proposeUntilDone(n *node, cmd catalog.Command) catalog.Result {
 	for {
 		ctx, cancel := n.rt.WithTimeout(n.ctx, registerTimeout)
 		res, err := n.group.Propose(ctx, cmd)
 		cancel()
+		// Only errors of the proposal are retried. A refusal by the catalog is final, and here a
+		// failure.
 		if err == nil {
 			if err := res.Err(); err != nil {
 				w.judge(fmt.Errorf("%T: %w", cmd, err))
@@ -67,8 +72,9 @@ func (w *world) insist(n *node, cmd catalog.Command) catalog.Result {
 	}
 }
 
-// table is the command that makes the one table, with its ranges placed as the seed decides.
-func (w *world) table() catalog.Command {
+// createTable returns the command that creates the table, with its ranges placed as the seed
+// decides.
+func (w *world) createTable() catalog.Command {
 	placement := catalog.Placement{Region: 1}
 	for range w.p.ranges {
 		order := w.rnd.Perm(len(w.nodes))
@@ -81,10 +87,11 @@ func (w *world) table() catalog.Command {
 	return catalog.CreateTable{Name: "t", Settings: w.p.settings, Placements: []catalog.Placement{placement}}
 }
 
-// learn takes in a state that some node has applied, and tells the judges what is new. It is the truth: a majority of the
-// metadata group has it on disk.
-func (w *world) learn(st *catalog.State) {
+// learnState takes a state that some node has applied and passes its changes to the judges. Such a
+// state is the truth, because a majority of the metadata group has it on disk.
+func (w *world) learnState(st *catalog.State) {
 	w.sameEverywhere(st)
+	// Nodes apply the same states at different times; the first one counts.
 	if w.state != nil && st.Revision() <= w.state.Revision() {
 		return
 	}
@@ -97,7 +104,7 @@ func (w *world) learn(st *catalog.State) {
 	for _, id := range w.ranges {
 		r, ok := st.Range(id)
 		if !ok {
-			w.failf("range %s is gone from the metadata", id)
+			w.failf("range %s is missing from the metadata", id)
 			return
 		}
 		if old != nil {
@@ -108,16 +115,19 @@ func (w *world) learn(st *catalog.State) {
 		if w.tracing() {
 			w.tracef("meta", "range %s epoch %d version %d primary %s in sync %v of %v", id, r.Epoch, r.Version, r.Primary, r.InSync, r.Replicas)
 		}
+		// Quarantined copies need the simulated operator.
 		if len(r.Quarantined) > 0 && !w.mending {
 			w.mending = true
 			w.after(mendEvery, w.mendLater)
 		}
 		w.judge(w.monitor.Config(r))
+		// A new member of the in-sync set must hold everything acknowledged (invariant I3).
 		w.judge(w.monitor.Held(id, w.diskOf(id)))
 	}
 }
 
-// sameEverywhere sees that all nodes have the same metadata at a revision.
+// sameEverywhere checks that all nodes have the same metadata at the same revision. It compares FNV
+// fingerprints of the fields that replication decides by.
 func (w *world) sameEverywhere(st *catalog.State) {
 	print := uint64(14695981039346656037)
 	mix := func(v uint64) { print = (print ^ v) * 1099511628211 }
@@ -131,12 +141,12 @@ func (w *world) sameEverywhere(st *catalog.State) {
 		}
 	}
 	if was, ok := w.prints[st.Revision()]; ok && was != print {
-		w.failf("the metadata of revision %d is not the same at all nodes", st.Revision())
+		w.failf("the metadata of revision %d differs between nodes", st.Revision())
 	}
 	w.prints[st.Revision()] = print
 }
 
-// learnRanges begins to look at the ranges when they are made.
+// learnRanges starts observing the ranges once they exist.
 func (w *world) learnRanges(st *catalog.State) {
 	for r := range st.Ranges() {
 		w.ranges = append(w.ranges, r.ID)
@@ -149,12 +159,13 @@ func (w *world) learnRanges(st *catalog.State) {
 		n.disk.copies = make([]*rangeCopy, len(w.ranges))
 		n.dropped = make([]bool, len(w.ranges))
 		n.spoiled, n.discarding = make([]time.Duration, len(w.ranges)), make([]*replica.Replica, len(w.ranges))
-		n.seen = newJudged(n)
+		n.seen = newObservation(n)
 	}
 }
 
-// leader gives a node that believes to lead the metadata group, or nil.
-func (w *world) leader() *node {
+// metadataLeader returns a node that believes to lead the metadata group, or nil. During an
+// election there may be two; proposals through the outdated one fail.
+func (w *world) metadataLeader() *node {
 	for _, n := range w.nodes {
 		if !n.down && !n.paused && n.group != nil && n.group.IsLeader() {
 			return n
@@ -163,9 +174,10 @@ func (w *world) leader() *node {
 	return nil
 }
 
-// operate proposes a command once, as an operator does, through the node that leads. It reports whether there is one.
-func (w *world) operate(cmd catalog.Command) bool {
-	n := w.leader()
+// proposeOnce proposes a command once, as an operator does, through the node that leads. It reports
+// whether there is one; the outcome appears in the metadata or not at all.
+func (w *world) proposeOnce(cmd catalog.Command) bool {
+	n := w.metadataLeader()
 	if n == nil || w.net.deaf[n.index] {
 		return false
 	}
@@ -180,9 +192,10 @@ func (w *world) operate(cmd catalog.Command) bool {
 	return true
 }
 
-// electAnyone makes a replica primary that is not in sync, by making it a member first (ElectAnyone).
+// electAnyone elects a replica that is not in sync. The catalog would refuse that, so the replica
+// is made a member first, in the same batch (ElectAnyone).
 func (w *world) electAnyone() {
-	n := w.leader()
+	n := w.metadataLeader()
 	if n == nil || w.rnd.IntN(10) > 0 {
 		return
 	}
@@ -199,7 +212,7 @@ func (w *world) electAnyone() {
 				o, _ := st.Node(old)
 				members = append(members, catalog.Member{Node: old, Boot: o.Boot})
 			}
-			w.operate(catalog.Batch{Commands: []catalog.Command{
+			w.proposeOnce(catalog.Batch{Commands: []catalog.Command{
 				catalog.AlterISR{Range: id, Epoch: r.Epoch, Version: r.Version, Members: members},
 				catalog.Elect{Range: id, Version: r.Version + 1, Node: outsider},
 			}})
@@ -208,11 +221,12 @@ func (w *world) electAnyone() {
 	}
 }
 
-// move gives a range another set of replicas, as a planner does: a new learner, or a replica out of sync taken away.
-func (w *world) move() string {
-	r, _ := w.state.Range(one(w.chance, w.ranges...))
+// moveReplicas changes the replicas of a range as a planner does: it adds a learner, or removes a
+// replica that is not in sync.
+func (w *world) moveReplicas() string {
+	r, _ := w.state.Range(oneOf(w.chance, w.ranges...))
 	set := slices.Clone(r.Replicas)
-	n := one(w.chance, w.nodes...).id
+	n := oneOf(w.chance, w.nodes...).id
 	switch i := slices.Index(set, n); {
 	case i >= 0 && !r.IsInSync(n) && n != r.Preferred && len(set) > w.p.settings.Replicas:
 		set = slices.Delete(set, i, i+1)
@@ -222,7 +236,7 @@ func (w *world) move() string {
 		return ""
 	}
 	slices.Sort(set)
-	if !w.operate(catalog.SetReplicas{Range: r.ID, Version: r.Version, Replicas: set}) {
+	if !w.proposeOnce(catalog.SetReplicas{Range: r.ID, Version: r.Version, Replicas: set}) {
 		return ""
 	}
 	return fmt.Sprintf("range %s to %v", r.ID, set)

@@ -7,32 +7,39 @@ import (
 	"github.com/rhumbdb/rhumb/node/replica"
 )
 
-// place numbers what sends and receives: nodes first, then clients.
+// place is the address of a sender or receiver: nodes first, then clients.
 type place int
 
-// network carries messages between places. Cuts are directed: cut[a][b] loses what a sends to b.
+// network carries messages between places. Per-pair state is directed and indexed by pairIndex: a
+// cut pair (a, b) loses messages from a to b.
 type network struct {
 	w      *world
 	places int
 	site   []int
 	cut    []bool
-	slow   []time.Duration // added to what a place sends and receives
+	// slow is added to the delay of everything that a place sends and receives.
+	slow   []time.Duration
 	loss   float64
 	repeat float64
 	jitter float64
-	// mute loses what replicas send to and from a node, by index, while heartbeats and metadata get through.
+	// mute loses replication messages to and from a node, by index. Heartbeats and metadata get
+	// through.
 	mute []bool
-	// vanish loses what replicas send from one place to another, by pair.
+	// vanish loses replication messages of a directed pair.
 	vanish []bool
-	// deaf loses what the metadata group sends to and from a node, by index.
+	// deaf loses messages of the metadata group to and from a node, by index.
 	deaf []bool
-	// strays are the last acknowledgements that went over the stream of a pair before its present one: they may still come.
+	// strays are the last acknowledgements sent over the previous stream of a pair, which may still
+	// arrive.
 	strays [][]replica.Message
-	// streams numbers the connection of each pair of nodes as each side knows it; 0 is none.
+	// streams holds the number of the stream of each pair as each side knows it, or 0. The sides
+	// may differ for a while, as they do when one side has not noticed a break.
 	streams []uint64
-	dialed  []time.Duration // by pair: until when a dial under way is waited for
-	last    []time.Duration // by pair: when the last message of a stream arrives
-	lastID  uint64
+	// dialed is until when a dial in progress is waited for, by pair.
+	dialed []time.Duration
+	// last is when the newest message of a stream arrives, by pair.
+	last   []time.Duration
+	lastID uint64
 }
 
 func newNetwork(w *world, places int) *network {
@@ -44,48 +51,52 @@ func newNetwork(w *world, places int) *network {
 	}
 }
 
-func (n *network) pair(a, b place) int { return int(a)*n.places + int(b) }
+// pairIndex returns the index of the directed pair (a, b).
+func (n *network) pairIndex(a, b place) int { return int(a)*n.places + int(b) }
 
-// isCut reports whether what a sends never reaches b.
-func (n *network) isCut(a, b place) bool { return n.cut[n.pair(a, b)] }
+// isCut reports whether messages from a to b are lost.
+func (n *network) isCut(a, b place) bool { return n.cut[n.pairIndex(a, b)] }
 
-// base is the one-way delay without jitter.
-func (n *network) base(a, b place) time.Duration {
+// baseDelay returns the one-way delay without jitter.
+func (n *network) baseDelay(a, b place) time.Duration {
 	if n.site[a] == n.site[b] {
 		return n.w.p.regionDelay
 	}
 	return n.w.p.wanDelay
 }
 
-// wanJitterMax bounds the jitter of long links while no fault is under way: more would look like a dead node, which is
-// what faults are for.
+// wanJitterMax bounds the jitter of long links while no fault is active. More would look like a
+// dead node, and dead nodes are what faults are for.
 const wanJitterMax = 0.2
 
-// delay draws how long a message takes. Jitter is exponential, so messages overtake each other.
-func (n *network) delay(a, b place) time.Duration {
-	base, jitter := n.base(a, b), n.jitter
+// drawDelay draws the delay of a message. Jitter is exponential, so messages can overtake each
+// other.
+func (n *network) drawDelay(a, b place) time.Duration {
+	base, jitter := n.baseDelay(a, b), n.jitter
+	// A jitter other than that of the profile belongs to a fault and is not bounded.
 	if n.site[a] != n.site[b] && jitter == n.w.p.jitter {
 		jitter = min(jitter, wanJitterMax)
 	}
 	return base + time.Duration(float64(base)*jitter*n.w.rnd.ExpFloat64()) + n.slow[a] + n.slow[b]
 }
 
-// send delivers a message, maybe never, maybe twice. It reports whether it was repeated.
+// send delivers a message never, once or twice. It reports whether the message was repeated.
 func (n *network) send(from, to place, deliver func()) (repeated bool) {
 	r := n.w.rnd
 	if n.isCut(from, to) || n.loss > 0 && r.Float64() < n.loss {
 		return false
 	}
-	n.w.after(n.delay(from, to), deliver)
+	n.w.after(n.drawDelay(from, to), deliver)
 	if n.repeat > 0 && r.Float64() < n.repeat {
-		n.w.after(n.delay(from, to)*time.Duration(1+r.IntN(50)), deliver)
+		n.w.after(n.drawDelay(from, to)*time.Duration(1+r.IntN(50)), deliver)
 		return true
 	}
 	return false
 }
 
-// sendStream is send for streams. They keep messages in order, but for short links of seeds with reordering and for
-// faults of that kind: the protocol must bear it, but a long link under load would do nothing but repeat itself.
+// sendStream is send for streams, which keep messages in order. Only on short links of seeds with
+// reorder, and during faults that change the jitter, may messages overtake each other. The protocol
+// must tolerate that everywhere, but a long link under load would do nothing but retransmit.
 func (n *network) sendStream(from, to place, deliver func()) {
 	if n.w.p.reorder && n.site[from] == n.site[to] || n.jitter != n.w.p.jitter {
 		n.send(from, to, deliver)
@@ -95,20 +106,21 @@ func (n *network) sendStream(from, to place, deliver func()) {
 	if n.isCut(from, to) || n.loss > 0 && r.Float64() < n.loss {
 		return
 	}
-	at := n.pair(from, to)
-	n.last[at] = max(n.last[at], n.w.now+n.delay(from, to))
+	at := n.pairIndex(from, to)
+	// A message cannot arrive before its predecessor.
+	n.last[at] = max(n.last[at], n.w.now+n.drawDelay(from, to))
 	n.w.after(n.last[at]-n.w.now, deliver)
 	if n.repeat > 0 && r.Float64() < n.repeat {
-		n.w.after(n.delay(from, to)*time.Duration(1+r.IntN(50)), deliver)
+		n.w.after(n.drawDelay(from, to)*time.Duration(1+r.IntN(50)), deliver)
 	}
 }
 
-// loses reports whether the data path of a node is broken.
-func (n *network) loses() bool {
+// losesData reports whether replication messages of any node are lost.
+func (n *network) losesData() bool {
 	return slices.Contains(n.mute, true) || slices.Contains(n.vanish, true)
 }
 
-// heal ends all cuts and slowness and takes the loss of the profile again.
+// heal ends all cuts and delays and restores the loss of the profile.
 func (n *network) heal() {
 	clear(n.cut)
 	clear(n.slow)
@@ -118,36 +130,41 @@ func (n *network) heal() {
 	n.loss, n.repeat, n.jitter = n.w.p.loss, n.w.p.repeat, n.w.p.jitter
 }
 
-// Streams between nodes: a stream stands between two lives. Each side forgets it when it breaks, and takes nothing from
-// it afterwards.
+// Times of streams between nodes. A stream connects two lives. Each side forgets it when it notices
+// the break, and accepts nothing from it afterwards.
 const (
-	// streamRetry is how often a node tries to open the streams that it lacks.
+	// streamRetry is how often a node dials the peers to which it has no stream.
 	streamRetry = 200 * time.Millisecond
-	// streamSilence is how long a cut lasts before a side notices that the stream is dead; it may take up to twice that.
+	// streamSilence is how long a cut must last before a side notices that the stream is dead.
+	// Noticing may take up to twice as long.
 	streamSilence = 1500 * time.Millisecond
 )
 
-// openStreams opens the streams that a node lacks, if both directions work. It runs every streamRetry at every node; of
-// a pair, the first one dials.
+// openStreams opens the missing streams of a node if both directions work. It runs every
+// streamRetry at every node. Of each pair the node with the lower index dials: two simultaneous
+// dials would replace each other's streams.
 func (n *network) openStreams(a *node) {
 	for _, b := range n.w.nodes[a.index+1:] {
-		if b.down || b.group == nil || a.group == nil || n.w.now < n.dialed[n.pair(a.at, b.at)] || n.isCut(a.at, b.at) || n.isCut(b.at, a.at) {
+		if b.down || b.group == nil || a.group == nil || n.w.now < n.dialed[n.pairIndex(a.at, b.at)] || n.isCut(a.at, b.at) || n.isCut(b.at, a.at) {
 			continue
 		}
-		if id := n.streams[n.pair(a.at, b.at)]; id != 0 && id == n.streams[n.pair(b.at, a.at)] {
+		// Both sides know the same stream.
+		if id := n.streams[n.pairIndex(a.at, b.at)]; id != 0 && id == n.streams[n.pairIndex(b.at, a.at)] {
 			continue
 		}
-		n.dialed[n.pair(a.at, b.at)] = n.w.now + 4*(n.base(a.at, b.at)+n.slow[a.at]+n.slow[b.at])
+		// Two round trips without jitter: a dial that takes longer is abandoned and repeated.
+		n.dialed[n.pairIndex(a.at, b.at)] = n.w.now + 4*(n.baseDelay(a.at, b.at)+n.slow[a.at]+n.slow[b.at])
 		n.lastID++
 		id, aLife, bLife := n.lastID, a.life, b.life
 		self := a.identity()
-		n.w.after(2*n.delay(a.at, b.at), func() {
+		n.w.after(2*n.drawDelay(a.at, b.at), func() {
 			b.run(bLife, func() {
 				if !b.connect(a, self, id) {
-					return // a is not registered in this life, as far as b has heard
+					// b has not seen the registration of this life of a yet.
+					return
 				}
 				other := b.identity()
-				n.w.after(n.delay(b.at, a.at), func() {
+				n.w.after(n.drawDelay(b.at, a.at), func() {
 					a.run(aLife, func() { a.connect(b, other, id) })
 				})
 			})
@@ -155,19 +172,20 @@ func (n *network) openStreams(a *node) {
 	}
 }
 
-// breakStreams makes both sides of cut pairs notice, each at its own time.
+// breakStreams makes both sides of the cut pairs notice, each at its own time.
 func (n *network) breakStreams() {
 	for _, a := range n.w.nodes {
 		for _, b := range n.w.nodes {
 			if a == b || !n.isCut(a.at, b.at) && !n.isCut(b.at, a.at) {
 				continue
 			}
-			id, life := n.streams[n.pair(a.at, b.at)], a.life
+			id, life := n.streams[n.pairIndex(a.at, b.at)], a.life
 			if id == 0 {
 				continue
 			}
 			wait := streamSilence + time.Duration(n.w.rnd.Int64N(int64(streamSilence)))
 			n.w.after(wait, func() {
+				// The cut may have healed meanwhile, and then the stream survives.
 				if n.isCut(a.at, b.at) || n.isCut(b.at, a.at) {
 					a.run(life, func() { a.disconnect(b, id) })
 				}
@@ -176,10 +194,10 @@ func (n *network) breakStreams() {
 	}
 }
 
-// lose makes the peers of a crashed node notice that its streams are dead, sooner or later.
-func (n *network) lose(dead *node) {
+// breakStreamsOf makes the peers of a crashed node notice, each at its own time.
+func (n *network) breakStreamsOf(dead *node) {
 	for _, a := range n.w.nodes {
-		id, life := n.streams[n.pair(a.at, dead.at)], a.life
+		id, life := n.streams[n.pairIndex(a.at, dead.at)], a.life
 		if a == dead || id == 0 {
 			continue
 		}
@@ -189,16 +207,19 @@ func (n *network) lose(dead *node) {
 	}
 }
 
-// A connection that broke may have delivered messages that its receiver takes in only after the next one stands.
+// Bounds of stray messages: a broken connection may have delivered messages that the receiver
+// processes only after the next connection is established.
 const (
-	strayShare = 0.3 // of the connections
-	straysMax  = 4   // messages of a connection
-	strayLate  = 100 * time.Millisecond
+	// strayShare is the share of connections with strays.
+	strayShare = 0.3
+	// straysMax is the number of messages kept per connection.
+	straysMax = 4
+	strayLate = 100 * time.Millisecond
 )
 
-// keepStray remembers the last acknowledgements that a node sent to another.
+// keepStray keeps the last acknowledgements that a node sent to another.
 func (n *network) keepStray(from, to *node, msgs []replica.Message) {
-	kept := &n.strays[n.pair(from.at, to.at)]
+	kept := &n.strays[n.pairIndex(from.at, to.at)]
 	for i := range msgs {
 		if msgs[i].Kind == replica.Ack {
 			*kept = append((*kept)[max(0, len(*kept)-straysMax+1):], msgs[i])
@@ -206,9 +227,11 @@ func (n *network) keepStray(from, to *node, msgs []replica.Message) {
 	}
 }
 
-// deliverStray lets acknowledgements of the connection before the present one come late.
+// deliverStray delivers acknowledgements of the previous connection late. They must not count
+// towards the present one: a new stream clears earlier acknowledgements
+// (docs/replication.md#rule-life-ack).
 func (n *network) deliverStray(from, to *node) {
-	kept := &n.strays[n.pair(from.at, to.at)]
+	kept := &n.strays[n.pairIndex(from.at, to.at)]
 	msgs := *kept
 	*kept = nil
 	if len(msgs) == 0 || n.w.rnd.Float64() > strayShare {
@@ -216,7 +239,7 @@ func (n *network) deliverStray(from, to *node) {
 	}
 	to.later(time.Duration(n.w.rnd.Int64N(int64(strayLate))), func() {
 		if to.host != nil {
-			to.receive(from, msgs)
+			to.receiveMessages(from, msgs)
 		}
 	})
 }

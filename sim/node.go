@@ -14,7 +14,7 @@ import (
 	"github.com/rhumbdb/rhumb/storage"
 )
 
-// node is one node: its disk and clocks, which outlive crashes, and the process, which does not.
+// node is one node. Its disk and clocks outlive crashes; the process does not.
 type node struct {
 	w     *world
 	index int
@@ -23,14 +23,16 @@ type node struct {
 	disk  disk
 	clock clock
 
-	// down is true from a crash to the next start, paused while the process is stopped. life counts lives: what an earlier
-	// one had under way is dropped.
+	// down is set from a crash to the next start, paused while the process is stopped. life numbers
+	// the lives of the process: work that an earlier life scheduled is dropped.
 	down, paused bool
 	life         int
-	inbox        []func() // what came while paused
-	processes    []*process
+	// inbox holds what arrived during a pause.
+	inbox     []func()
+	processes []*process
 
-	// The rest is the process of the node. host is nil until the node's own copy of the metadata shows its present life.
+	// The remaining fields belong to the process. host is nil until the node's copy of the metadata
+	// shows the present life.
 	rt     *runtime
 	hlc    *hlc.Clock
 	group  *raftmeta.Group
@@ -38,30 +40,33 @@ type node struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	member *member
-	// connected is to whom a stream stands, by index.
+	// connected marks the peers to which a stream is open, by index.
 	connected []bool
-	// registered is the nonce of the last life that metadata has counted (NonceIgnored).
+	// registered is the nonce of the last life that the metadata has counted (NonceIgnored).
 	registered uint64
-	// begun is the present life, as package node has it.
+	// begun is the present life as the engine returned it.
 	begun storage.Life
-	// late is how far the node's clock lags while it reads (ReadLate).
+	// late is how far the clock of the node lags during a read (ReadLate).
 	late time.Duration
-	seen judged
-	// harmed says that the disk was damaged in this run.
-	harmed bool
-	// spoiled is until when the replicas that are quarantined keep their data, by range (faultSpoil). discarding are the
-	// replicas whose copies are being discarded, dropped those whose drop a crash may have made undone.
+	seen observation
+	// wasDamaged is set once the disk has been damaged in this run.
+	wasDamaged bool
+	// spoiled is until when quarantined replicas keep their data, by range (faultSpoil). discarding
+	// are the replicas whose copies are being discarded, and dropped marks those whose drop a crash
+	// may have undone.
 	spoiled    []time.Duration
 	discarding []*replica.Replica
 	dropped    []bool
 }
 
+// identity returns the identity of the present life, as its disk knows it.
 func (n *node) identity() rhumb.NodeIdentity {
 	id := n.disk.engine.Identity().NodeIdentity()
 	return id
 }
 
-// run does something in the node's process now, or when its pause is over, or never if that life has ended.
+// run executes do in the process of the node: now, after its pause, or never if that life has
+// ended. After each such event processes continue and the judges observe the replicas.
 func (n *node) run(life int, do func()) {
 	switch {
 	case n.down || n.life != life:
@@ -69,26 +74,28 @@ func (n *node) run(life int, do func()) {
 		n.inbox = append(n.inbox, func() { n.run(life, do) })
 	default:
 		do()
+		// do may have crashed the node or begun another life.
 		if !n.down && n.life == life {
 			n.resumeAll()
-			n.observe()
+			n.observeReplicas()
 		}
 	}
 }
 
-// later does something in the present life after a while.
+// later schedules do in the present life.
 func (n *node) later(wait time.Duration, do func()) {
 	life := n.life
 	n.w.after(wait, func() { n.run(life, do) })
 }
 
-// start begins a life from what the disk holds.
+// start begins a life from the content of the disk.
 func (n *node) start() {
 	w := n.w
 	n.down, n.paused, n.inbox = false, false, nil
 	n.life++
+	// Opening the engine draws from crypto/rand.
 	w.withChance(func() {
-		w.judge(n.disk.open())
+		w.judge(n.disk.openEngine())
 		if w.err == nil {
 			w.judge(n.openClock())
 		}
@@ -96,18 +103,20 @@ func (n *node) start() {
 	if w.err != nil {
 		return
 	}
-	switch h := w.harm; {
+	// The log is emptied before the life begins, so that the life registers as short.
+	switch h := w.damage; {
 	case w.cfg.Bug == ForgetLog && n.disk.engine.Identity().Boot > 1:
 		n.forgetLog()
 	case h != nil && h.n == n && h.kind == faultEmpty && h.done && !h.wiped:
-		n.empty()
+		n.emptyDirectory()
 	}
 	if w.cfg.Bug == ForgetQuarantine {
 		n.forgetQuarantine()
 	}
 	n.beginLife(n.disk.engine.BeginLife)
+	// A disk without an identity waits for foundCluster.
 	if !n.disk.engine.Identity().Cluster.IsZero() {
-		n.enter()
+		n.enterCluster()
 	}
 }
 
@@ -116,10 +125,11 @@ func (n *node) beginLife(begin func(nonce uint64) (storage.Life, error)) {
 	var err error
 	n.begun, err = begin(n.w.rnd.Uint64())
 	n.w.judge(err)
-	n.disk.settle()
+	// The nonce must be durable before the life is registered (docs/replication.md#durable).
+	n.disk.settleAll()
 }
 
-// openClock makes the node's hybrid clock from the ceiling that its disk holds.
+// openClock creates the hybrid clock of the node from the ceiling on its disk.
 func (n *node) openClock() error {
 	ceiling, err := n.disk.engine.HLCCeiling()
 	if err != nil {
@@ -129,24 +139,25 @@ func (n *node) openClock() error {
 		ceiling = 0
 	}
 	n.hlc, err = hlc.New(hlc.Config{
-		Wall: n.wall, Ceiling: ceiling, AheadMax: n.w.p.aheadMax(),
+		Wall: n.wallNow, Ceiling: ceiling, AheadMax: n.w.p.aheadMax(),
 		Persist: func(c rhumb.Timestamp) error {
 			if n.w.cfg.Bug == ForgetCeiling {
 				return nil
 			}
+			// The clock waits for this write, so no timestamp above the old ceiling exists yet.
 			err := n.disk.engine.SetHLCCeiling(c)
-			n.disk.settle()
+			n.disk.settleAll()
 			return err
 		},
 	})
 	return err
 }
 
-// wildAheadMax lets nodes take each other's timestamps however far their wall clocks are apart, in seeds in which all of them
-// jump.
+// wildAheadMax makes nodes accept each other's timestamps in seeds where all wall clocks jump,
+// however far the clocks are apart.
 const wildAheadMax = 24 * time.Hour
 
-// aheadMax is how far ahead of its clock a node takes timestamps.
+// aheadMax returns how far ahead of its own clock a node accepts timestamps.
 func (p *profile) aheadMax() time.Duration {
 	if p.strict && !p.trusting {
 		return rhumb.ClockAheadMax
@@ -154,20 +165,22 @@ func (p *profile) aheadMax() time.Duration {
 	return wildAheadMax
 }
 
-// enter opens the node's copy of the metadata and begins to take part in the cluster.
-func (n *node) enter() {
+// enterCluster opens the node's copy of the metadata and starts the process of the present life.
+func (n *node) enterCluster() {
 	w := n.w
 	n.id = n.disk.engine.Identity().Node
 	n.rt = &runtime{n: n, life: n.life}
 	n.connected = make([]bool, len(w.nodes))
+	// The streams of the previous life end with it; the peers notice later.
 	for _, b := range w.nodes {
-		w.net.streams[w.net.pair(n.at, b.at)] = 0
+		w.net.streams[w.net.pairIndex(n.at, b.at)] = 0
 	}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
-	n.seen = newJudged(n)
+	n.seen = newObservation(n)
 	c := raftmeta.DefaultConfig()
 	c.Node, c.KV, c.Transport, c.Runtime = n.id, kv{raftmeta.StoreKV(n.disk.engine.Stores()[0], 0), &n.disk}, raft{n}, n.rt
-	c.Logger, c.Short, c.Restarted, c.RTT = w.logger(n), n.disk.engine.Stores()[0].Short(), n.disk.engine.Identity().Boot > 1, n.rtt
+	c.Logger, c.Short, c.Restarted, c.RTT = w.nodeLogger(n), n.disk.engine.Stores()[0].Short(), n.disk.engine.Identity().Boot > 1, n.roundTripTo
+	// Hasty exists for this bug only.
 	c.Hasty = w.cfg.Bug == VoteAtOnce
 	var err error
 	w.withChance(func() { n.group, err = raftmeta.Open(c) })
@@ -179,32 +192,34 @@ func (n *node) enter() {
 	n.member = &member{n: n, self: n.identity(), group: n.group, ctx: n.ctx}
 	n.rt.Every(time.Second, false, func() { w.judge(n.hlc.Refresh()) })
 	n.rt.Every(streamRetry, false, func() { w.net.openStreams(n) })
-	n.spawn(n.member.live)
-	if h := w.harm; h != nil && h.n == n && h.done && !h.proven {
+	n.spawn(n.member.joinAndServe)
+	// Whether the voter takes part again decides when the next disk may be damaged.
+	if h := w.damage; h != nil && h.n == n && h.done && !h.proven {
 		n.spawn(n.watchProof)
 	}
 }
 
-// rtt returns the measured round trip to another node.
-func (n *node) rtt(to rhumb.NodeID) (time.Duration, bool) {
+// roundTripTo returns the measured round trip to another node.
+func (n *node) roundTripTo(to rhumb.NodeID) (time.Duration, bool) {
 	if n.host == nil {
 		return 0, false
 	}
 	return n.host.Leases().RTT(to)
 }
 
-// serve starts the ranges.
-func (n *node) serve(m *member) error {
+// serveRanges starts the host with the ranges of the node.
+func (n *node) serveRanges(m *member) error {
 	w := n.w
 	id := n.disk.engine.Identity()
 	h, err := host.New(host.Config{
-		Self: m.self, Engine: n.disk.engine, Clock: n.hlc, Net: transport{n}, Meta: m, Logger: w.logger(n), Runtime: n.rt,
-		SyncOutstanding: n.disk.outstanding, Fresh: id.Fresh && id.Boot == 1 || w.cfg.Bug == ForgetGrants,
-		Known: n.known(m), Settings: m.settings, Fatal: func(err error) { panic(err) }, Suspected: m.suspect, FitnessChanged: m.tellLeader, Replica: w.p.replica, Probe: n.probe(),
+		Self: m.self, Engine: n.disk.engine, Clock: n.hlc, Net: transport{n}, Meta: m, Logger: w.nodeLogger(n), Runtime: n.rt,
+		SyncOutstanding: n.disk.oldestSyncAge, Fresh: id.Fresh && id.Boot == 1 || w.cfg.Bug == ForgetGrants,
+		Known: n.knownRanges(m), Settings: m.rangeSettings, Fatal: func(err error) { panic(err) }, Suspected: m.setSuspects, FitnessChanged: m.tellLeader, Replica: w.p.replica, Probe: n.hostProbe(),
 	})
 	if err != nil {
 		return err
 	}
+	// Streams may be open before the host exists.
 	n.host = h
 	for j, b := range w.nodes {
 		if n.connected[j] {
@@ -214,33 +229,37 @@ func (n *node) serve(m *member) error {
 	return nil
 }
 
-// known is what the node knows of the ranges when its life is registered.
-func (n *node) known(m *member) []*rhumb.Range {
+// knownRanges returns the ranges that the node knows when its life is registered. A start promises
+// their epochs again, because an older disk may have forgotten promises
+// (docs/replication.md#rule-relearn).
+func (n *node) knownRanges(m *member) []*rhumb.Range {
 	if n.w.cfg.Bug == ForgetPromises {
 		return nil
 	}
 	return slices.Collect(m.group.State().Ranges())
 }
 
-// stop ends the process as a loss of power does.
+// stop ends the process as a power loss does.
 func (n *node) stop() {
-	n.w.net.lose(n)
+	n.w.net.breakStreamsOf(n)
 	n.down = true
+	// A new number drops the scheduled work of the process.
 	n.life++
+	// Processes end before the disk changes: their deferred calls still see the old one.
 	n.killAll()
-	n.disk.crash()
+	n.disk.losePower()
 	n.inbox, n.host, n.group, n.member, n.cancel = nil, nil, nil, nil, nil
 	n.forgetDiscards()
 }
 
-// forgetDiscards ends, with a life, what was being discarded.
+// forgetDiscards ends the discards of a life. Whether their drops survived shows at the next start.
 func (n *node) forgetDiscards() {
 	for i, r := range n.discarding {
 		n.dropped[i], n.discarding[i] = n.dropped[i] || r != nil, nil
 	}
 }
 
-// pause stops the process; resume lets it go on, with all that came meanwhile at once.
+// pause stops the process. resume continues it and delivers at once what arrived in the meantime.
 func (n *node) pause() { n.paused = true }
 
 func (n *node) resume() {
@@ -255,16 +274,17 @@ func (n *node) resume() {
 	}
 }
 
-// connect says that a stream to b stands from now on; an earlier one broke before. b must be known in the life that opened
-// the stream.
+// connect records that a stream to b is open; it replaces an earlier one. It reports false if the
+// metadata of the node does not show b in the life that opened the stream.
 func (n *node) connect(b *node, from rhumb.NodeIdentity, id uint64) bool {
-	at := n.w.net.pair(n.at, b.at)
+	at := n.w.net.pairIndex(n.at, b.at)
 	if n.w.net.streams[at] == id {
 		return true
 	}
-	if n.member == nil || !n.member.knows(from) {
+	if n.member == nil || !n.member.knowsLife(from) {
 		return false
 	}
+	// The host must see the break, because it restarts replication to the peer from there.
 	n.disconnect(b, n.w.net.streams[at])
 	n.w.net.streams[at] = id
 	n.setConnected(b, true)
@@ -272,9 +292,9 @@ func (n *node) connect(b *node, from rhumb.NodeIdentity, id uint64) bool {
 	return true
 }
 
-// disconnect says that a stream to b broke.
+// disconnect records that stream id to b broke, unless a newer one has replaced it.
 func (n *node) disconnect(b *node, id uint64) {
-	at := n.w.net.pair(n.at, b.at)
+	at := n.w.net.pairIndex(n.at, b.at)
 	if n.w.net.streams[at] != id {
 		return
 	}
@@ -289,14 +309,15 @@ func (n *node) setConnected(b *node, connected bool) {
 	}
 }
 
-// logger writes what a node logs into the trace.
-func (w *world) logger(n *node) *slog.Logger {
+// nodeLogger returns a logger that writes into the trace.
+func (w *world) nodeLogger(n *node) *slog.Logger {
 	if !w.tracing() {
 		return slog.New(slog.DiscardHandler)
 	}
 	return slog.New(slog.NewTextHandler(traceLines{n}, &slog.HandlerOptions{
 		Level: slog.LevelDebug,
 		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			// Lines of a trace carry virtual time; the real time would differ between runs.
 			if a.Key == slog.TimeKey {
 				return slog.Attr{}
 			}
@@ -305,7 +326,7 @@ func (w *world) logger(n *node) *slog.Logger {
 	}))
 }
 
-// traceLines takes lines of a log into the trace.
+// traceLines writes each line of a log into the trace.
 type traceLines struct{ n *node }
 
 func (t traceLines) Write(b []byte) (int, error) {

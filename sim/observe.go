@@ -15,18 +15,22 @@ import (
 	"github.com/rhumbdb/rhumb/storage"
 )
 
-// judged is what the judges were told of one life of a node, by range, and what planted bugs remember.
-type judged struct {
+// observation holds the knowledge of the judges about one life of a node, by range, together with
+// the memory of planted bugs. It is replaced with each life.
+type observation struct {
+	// primary is the last epoch in which the node was seen as primary.
 	primary []rhumb.Epoch
 	closed  []rhumb.Timestamp
 	probed  time.Duration
 	told    *catalog.State
-	// asked is the last Close that the node was sent by each other, agreed the greatest Agreed (AgreeOnly, CloseUnfenced).
+	// asked is the last Close that each other node sent, agreed the greatest Agreed (AgreeOnly,
+	// CloseUnfenced).
 	asked, agreed []rhumb.Timestamp
-	// names counts the names given in namesEpoch (NamesWithoutEpoch).
+	// names counts the names generated in namesEpoch (NamesWithoutEpoch).
 	names      []uint64
 	namesEpoch []rhumb.Epoch
-	// undone are entries that the present event removes from logs: their results must go with them.
+	// undone are entries that the present event removes from logs. Their results must be removed
+	// too.
 	undone []undoneEntry
 }
 
@@ -35,27 +39,30 @@ type undoneEntry struct {
 	entry *entry.Entry
 }
 
-func newJudged(n *node) judged {
+func newObservation(n *node) observation {
 	ranges, nodes := len(n.w.ranges), len(n.w.nodes)
-	return judged{
+	return observation{
 		primary: make([]rhumb.Epoch, ranges), closed: make([]rhumb.Timestamp, ranges),
 		asked: make([]rhumb.Timestamp, nodes), agreed: make([]rhumb.Timestamp, nodes),
 		names: make([]uint64, ranges), namesEpoch: make([]rhumb.Epoch, ranges),
 	}
 }
 
-// probeEvery is how often the judges look at what a node could answer, whether or not a client asks.
+// probeEvery is how often the judges examine possible answers of a node, whether or not a client
+// asks.
 const probeEvery = 25 * time.Millisecond
 
-// observe tells the judges what became of a node's replicas. It runs after each event of the node.
-func (n *node) observe() {
+// observeReplicas passes the present state of the replicas to the judges. It runs after each event
+// of the node.
+func (n *node) observeReplicas() {
 	w := n.w
 	if n.group == nil {
 		return
 	}
 	if st := n.group.State(); st != n.seen.told {
 		n.seen.told = st
-		w.learn(st)
+		w.learnState(st)
+		// A life that is not registered yet has no replicas.
 	}
 	if n.host == nil {
 		return
@@ -68,6 +75,7 @@ func (n *node) observe() {
 	}
 	for i, id := range w.ranges {
 		r, ok := n.host.Replica(id)
+		// The host may not have the range yet, and the observation may predate the ranges.
 		if !ok || len(n.seen.primary) <= i {
 			continue
 		}
@@ -82,7 +90,9 @@ func (n *node) observe() {
 				n.probeServing(id, r)
 			}
 		case replica.Quarantined:
-			if n.harmed || n.spoiled[i] > 0 {
+			// A damaged disk, or data that was damaged on purpose, justifies a quarantine. Anything
+			// else is a broken invariant.
+			if n.wasDamaged || n.spoiled[i] > 0 {
 				continue
 			}
 			w.failf("%s quarantined %s: %s", n.id, id, r.Status().Quarantine)
@@ -93,23 +103,25 @@ func (n *node) observe() {
 	}
 }
 
-// checkQuarantine sees that what the disk has as quarantined serves nothing until it is discarded.
+// checkQuarantine checks that a replica that is quarantined on disk serves nothing until it is
+// discarded.
 func (n *node) checkQuarantine(i int, r *replica.Replica) {
 	if n.disk.quarantined[i] && n.discarding[i] == nil && r.State() != replica.Quarantined {
-		n.w.failf("%s: its disk has %s as quarantined, and it is a %s", n.id, n.w.ranges[i], r.State())
+		n.w.failf("%s: %s is quarantined on disk but is a %s", n.id, n.w.ranges[i], r.State())
 	}
 }
 
-// checkClock sees that a clock that is in order is not driven ahead by one that is not.
+// checkClock checks that a correct clock is not driven ahead by a wrong one.
 func (n *node) checkClock() {
 	if lead := n.hlc.Stats().Lead; n.w.p.strict && n.index != n.w.p.wrong && lead > rhumb.ClockAheadMax {
-		n.w.failf("%s: its clock is %v ahead of the time, and its wall clock was never wrong", n.id, lead)
+		n.w.failf("%s: its clock is %v ahead of true time, but its wall clock was never wrong", n.id, lead)
 	}
 }
 
-// probeServing lets the judges look at what a read would find now.
+// probeServing lets the judges examine the result of a read at this moment. Clients read too rarely
+// to catch each moment at which two nodes believe in their leases.
 func (n *node) probeServing(id rhumb.RangeID, r *replica.Replica) {
-	n.lag()
+	n.delayClock()
 	leased := n.host.Serves(id) && n.host.Leased(id) || n.w.cfg.Bug == ReadWithoutLease
 	n.late = 0
 	if _, commit, ok := r.Readable(); ok && leased {
@@ -117,19 +129,20 @@ func (n *node) probeServing(id rhumb.RangeID, r *replica.Replica) {
 	}
 }
 
-// lag makes the node's clock late for a read (ReadLate).
-func (n *node) lag() {
+// delayClock delays the clock of the node for one read (ReadLate).
+func (n *node) delayClock() {
 	if n.w.cfg.Bug == ReadLate {
 		n.late = 400 * time.Millisecond
 	}
 }
 
-// observeClosed tells the judges how far the node may call a range closed.
+// observeClosed passes to the judges how far the node may call a range closed.
 func (n *node) observeClosed(i int, id rhumb.RangeID) {
 	c := n.disk.copies[i]
 	if c == nil {
 		return
 	}
+	// A secondary may call closed only entries that it has committed.
 	upTo := c.commit
 	if n.w.cfg.Bug == CloseAhead {
 		upTo = ^rhumb.Seq(0)
@@ -141,15 +154,16 @@ func (n *node) observeClosed(i int, id rhumb.RangeID) {
 	}
 }
 
-// probe gives the host eyes for the judges, and plants bugs.
-func (n *node) probe() *host.Probe {
+// hostProbe returns the Probe that feeds the judges and plants bugs.
+func (n *node) hostProbe() *host.Probe {
 	return &host.Probe{Ready: n.seeReady, Proposal: n.seeProposal, Agreed: n.seeAgreed, WaitedOut: n.seeWaitedOut}
 }
 
-// seeReady keeps the judges' copy of a replica's log, and tells them what happens to it.
+// seeReady maintains the judges' copy of a log and passes its changes to the judges. It runs before
+// the host carries out rd.
 func (n *node) seeReady(id rhumb.RangeID, rd replica.Ready) replica.Ready {
 	w := n.w
-	i := w.number(id)
+	i := w.rangeIndex(id)
 	n.noteDiscarded(i)
 	c := n.disk.copies[i]
 	if c == nil {
@@ -160,17 +174,20 @@ func (n *node) seeReady(id rhumb.RangeID, rd replica.Ready) replica.Ready {
 		w.traceReady(n, id, &rd)
 	}
 	if rd.UndoAbove != nil {
-		n.undo(id, c, *rd.UndoAbove)
+		n.undoEntries(id, c, *rd.UndoAbove)
 	}
-	n.appended(id, c, rd.Append)
+	n.appendEntries(id, c, rd.Append)
+	// The copy advances entry by entry, because the monitor checks committed entries one at a time.
 	for c.commit < rd.Commit && w.err == nil {
 		if int(c.commit) >= len(c.entries) {
-			w.failf("%s: range %s: commit position %d lies behind the end of the log %d", n.id, id, rd.Commit, len(c.entries))
+			w.failf("%s: range %s: commit position %d is beyond the end of the log %d", n.id, id, rd.Commit, len(c.entries))
 			break
 		}
 		c.commit++
 		w.judge(w.monitor.Committed(id, n.id, c.entries[c.commit-1]))
 	}
+	// Planted bugs change the work of the host, after the judges have seen what the replica
+	// asked for.
 	switch w.cfg.Bug {
 	case SkipAsking, NoRefusal:
 		n.answerPrepare(id, &rd)
@@ -182,41 +199,46 @@ func (n *node) seeReady(id rhumb.RangeID, rd replica.Ready) replica.Ready {
 	return rd
 }
 
-func (n *node) undo(id rhumb.RangeID, c *rangeCopy, above rhumb.Seq) {
+// undoEntries removes the entries above a position from the judges' copy.
+func (n *node) undoEntries(id rhumb.RangeID, c *rangeCopy, above rhumb.Seq) {
 	if int(above) >= len(c.entries) {
 		return
 	}
 	for _, e := range c.entries[above:] {
 		n.w.judge(n.w.monitor.Undone(id, n.id, e, c.commit))
-		n.seen.undone = append(n.seen.undone, undoneEntry{n.w.number(id), e})
+		n.seen.undone = append(n.seen.undone, undoneEntry{n.w.rangeIndex(id), e})
 	}
-	n.disk.change(c, above)
+	n.disk.noteChange(c, above)
+	// A new slice, because the copies that openEngine keeps share the array.
 	c.entries = append([]*entry.Entry(nil), c.entries[:above]...)
 }
 
-// checkUndone looks for results of requests whose entries are gone: a repeated request would be answered with what never
-// came to be.
+// checkUndone checks that no result of a request outlives its entry: a repeated request would be
+// answered with the result of a write that never happened.
 func (n *node) checkUndone() {
 	for _, u := range n.seen.undone {
 		c := n.disk.copies[u.rng]
 		for i := range u.entry.Requests {
 			id := u.entry.Requests[i].ID
-			at, kept, err := n.result(u.rng, id)
+			at, kept, err := n.storedResult(u.rng, id)
 			n.w.judge(err)
-			if kept && (int(at) > len(c.entries) || !holds(c.entries[at-1], id)) {
-				n.w.failf("%s: range %s: the result of request %s is kept, and its entry %v is not", n.id, n.w.ranges[u.rng], id, u.entry.Position())
+			// The request may have been appended again in the meantime, at the position of the
+			// result.
+			if kept && (int(at) > len(c.entries) || !holdsRequest(c.entries[at-1], id)) {
+				n.w.failf("%s: range %s: the result of request %s is stored but its entry %v was undone", n.id, n.w.ranges[u.rng], id, u.entry.Position())
 			}
 		}
 	}
 	n.seen.undone = nil
 }
 
-func holds(e *entry.Entry, id rhumb.RequestID) bool {
+// holdsRequest reports whether an entry contains a request.
+func holdsRequest(e *entry.Entry, id rhumb.RequestID) bool {
 	return slices.ContainsFunc(e.Requests, func(r entry.Request) bool { return r.ID == id })
 }
 
-// result gives the position of the entry whose result the node has stored for a request.
-func (n *node) result(rng int, id rhumb.RequestID) (at rhumb.Seq, ok bool, err error) {
+// storedResult returns the position of the entry whose result the node has stored for a request.
+func (n *node) storedResult(rng int, id rhumb.RequestID) (at rhumb.Seq, ok bool, err error) {
 	if seen, ok := n.disk.results[id]; ok {
 		return seen.Seq, true, nil
 	}
@@ -227,11 +249,12 @@ func (n *node) result(rng int, id rhumb.RequestID) (at rhumb.Seq, ok bool, err e
 	return stored.Seq, ok, err
 }
 
-func (n *node) appended(id rhumb.RangeID, c *rangeCopy, entries []*entry.Entry) {
+// appendEntries adds entries to the judges' copy.
+func (n *node) appendEntries(id rhumb.RangeID, c *rangeCopy, entries []*entry.Entry) {
 	if len(entries) == 0 {
 		return
 	}
-	n.disk.change(c, rhumb.Seq(len(c.entries)))
+	n.disk.noteChange(c, rhumb.Seq(len(c.entries)))
 	for _, e := range entries {
 		n.w.judge(n.w.monitor.Appended(id, n.id, e))
 		c.entries = append(c.entries, e)
@@ -244,31 +267,33 @@ func (n *node) appended(id rhumb.RangeID, c *rangeCopy, entries []*entry.Entry) 
 	}
 }
 
+// seeProposal plants the bugs of a proposal.
 func (n *node) seeProposal(id rhumb.RangeID, p replica.Proposal) replica.Proposal {
 	switch n.w.cfg.Bug {
 	case NoDedup:
 		if p.Seen != nil && p.Batch.Mutations[0].Kind != rhumb.Insert {
 			p.Seen = nil
 			p.Base = make([]replica.Base, len(p.Batch.Mutations))
-			n.rebase(id, &p, storage.Newest)
+			n.rebaseConditions(id, &p, storage.Newest)
 		}
 	case KeepResults:
 		if seen, ok := n.disk.results[p.Batch.ID]; ok && p.Seen == nil {
 			p.Seen = &seen
 		}
 	case NamesWithoutEpoch:
-		n.renumber(id, &p)
-	case StaleBase: // what is committed, not what is written
+		n.nameWithoutEpoch(id, &p)
+	// Evaluate against the committed state, not the appended one.
+	case StaleBase:
 		r, _ := n.host.Replica(id)
 		at, _, _ := r.Readable()
-		n.rebase(id, &p, at)
+		n.rebaseConditions(id, &p, at)
 	}
 	return p
 }
 
-// renumber gives names that hold the count alone (NamesWithoutEpoch).
-func (n *node) renumber(id rhumb.RangeID, p *replica.Proposal) {
-	i := n.w.number(id)
+// nameWithoutEpoch generates names from the counter alone (NamesWithoutEpoch).
+func (n *node) nameWithoutEpoch(id rhumb.RangeID, p *replica.Proposal) {
+	i := n.w.rangeIndex(id)
 	r, _ := n.host.Replica(id)
 	if e := r.Epoch(); n.seen.namesEpoch[i] != e {
 		n.seen.namesEpoch[i], n.seen.names[i] = e, 0
@@ -281,8 +306,8 @@ func (n *node) renumber(id rhumb.RangeID, p *replica.Proposal) {
 	}
 }
 
-// rebase has conditions evaluated against the values at a timestamp.
-func (n *node) rebase(id rhumb.RangeID, p *replica.Proposal, at rhumb.Timestamp) {
+// rebaseConditions replaces the base values of a proposal by those at a timestamp.
+func (n *node) rebaseConditions(id rhumb.RangeID, p *replica.Proposal, at rhumb.Timestamp) {
 	for i := range p.Base {
 		m := &p.Batch.Mutations[i]
 		found, err := n.disk.engine.Store(id).Lookup(rhumb.Key{Table: m.Table, Home: id, Name: m.Name}, at)
@@ -296,6 +321,7 @@ func (n *node) rebase(id rhumb.RangeID, p *replica.Proposal, at rhumb.Timestamp)
 	}
 }
 
+// seeAgreed plants the bugs of agreements to closed timestamps.
 func (n *node) seeAgreed(of rhumb.NodeID, _ rhumb.RangeID, _ rhumb.Epoch, at rhumb.Timestamp) rhumb.Timestamp {
 	switch n.w.cfg.Bug {
 	case CloseAlone:
@@ -306,12 +332,13 @@ func (n *node) seeAgreed(of rhumb.NodeID, _ rhumb.RangeID, _ rhumb.Epoch, at rhu
 	return at
 }
 
+// seeWaitedOut plants ActivateAtOnce.
 func (n *node) seeWaitedOut(_ rhumb.RangeID, over bool) bool {
 	return over || n.w.cfg.Bug == ActivateAtOnce
 }
 
-// spoil breaks a frame that the node sends.
-func (n *node) spoil(to *node, f *lease.Frame) {
+// spoilFrame changes a frame that the node sends.
+func (n *node) spoilFrame(to *node, f *lease.Frame) {
 	switch n.w.cfg.Bug {
 	case IgnoreExclusions:
 		f.Exclusions, f.ExclusionSeq = nil, 0
@@ -320,8 +347,8 @@ func (n *node) spoil(to *node, f *lease.Frame) {
 	}
 }
 
-// misread breaks a frame that the node receives.
-func (n *node) misread(from *node, f *lease.Frame) {
+// misreadFrame changes a frame that the node receives.
+func (n *node) misreadFrame(from *node, f *lease.Frame) {
 	n.seen.agreed[from.index] = max(n.seen.agreed[from.index], f.Agreed)
 	switch n.w.cfg.Bug {
 	case GrantOfOldLife:
@@ -334,7 +361,8 @@ func (n *node) misread(from *node, f *lease.Frame) {
 	}
 }
 
-// forgetLog loses the log, not the identity, of a node that has crashed (ForgetLog).
+// forgetLog drops all ranges of a node that has crashed but keeps its identity (ForgetLog,
+// faultEmpty).
 func (n *node) forgetLog() {
 	states, err := n.disk.engine.Ranges()
 	n.w.judge(err)
@@ -343,15 +371,16 @@ func (n *node) forgetLog() {
 		b.DropRange(st.Range)
 		n.w.judge(b.Apply())
 		n.w.judge(b.Sync())
-		if i := n.w.number(st.Range); i >= 0 {
+		if i := n.w.rangeIndex(st.Range); i >= 0 {
 			n.disk.copies[i] = nil
 		}
 	}
-	n.disk.settle()
+	n.disk.settleAll()
 }
 
-// state gives what the engine holds of a range, as of its last commit that the judges know.
-func (n *node) state(i int) (check.State, error) {
+// storedState returns the records that the engine holds of a range, as of the last commit in the
+// judges' copy. A later commit may be in the engine already.
+func (n *node) storedState(i int) (check.State, error) {
 	s := check.State{}
 	c := n.disk.copies[i]
 	if c == nil || c.commit == 0 {
@@ -368,17 +397,18 @@ func (n *node) state(i int) (check.State, error) {
 	return s, nil
 }
 
-// read answers a strong read of several keys. It runs as a process of the node.
-func (n *node) read(rng int, names [][]byte) (items []check.Item, at rhumb.Timestamp, err error) {
+// readRecords answers a strong read of several keys. It runs as a process of the node.
+func (n *node) readRecords(rng int, names [][]byte) (items []check.Item, at rhumb.Timestamp, err error) {
 	if n.host == nil {
 		return nil, 0, rhumb.E("sim.read", rhumb.Unavailable, "the node is joining its cluster")
 	}
 	id := n.w.ranges[rng]
 	ctx, cancel := n.rt.WithTimeout(n.ctx, attemptMax)
 	defer cancel()
-	n.lag()
+	n.delayClock()
 	found, receipt, err := n.host.Get(ctx, id, theTable, names)
 	n.late = 0
+	// The bug answers where the host refuses.
 	if err != nil && n.w.cfg.Bug == ReadTooSoon {
 		if found, receipt.Timestamp, err = n.readTooSoon(id, names); err != nil {
 			return nil, 0, err
@@ -389,14 +419,15 @@ func (n *node) read(rng int, names [][]byte) (items []check.Item, at rhumb.Times
 	}
 	for _, it := range found {
 		if n.w.cfg.Bug == ReadUncommitted {
-			it = n.lookup(it.Key, storage.Newest)
+			it = n.lookUp(it.Key, storage.Newest)
 		}
 		items = append(items, check.Item{Version: it.Version, Value: it.Value})
 	}
 	return items, receipt.Timestamp, nil
 }
 
-func (n *node) lookup(key rhumb.Key, at rhumb.Timestamp) rhumb.Item {
+// lookUp reads one record from the engine.
+func (n *node) lookUp(key rhumb.Key, at rhumb.Timestamp) rhumb.Item {
 	it := rhumb.Item{Key: key}
 	found, err := n.disk.engine.Store(key.Home).Lookup(key, at)
 	if err == nil && !found.Tombstone {
@@ -409,16 +440,16 @@ func (n *node) lookup(key rhumb.Key, at rhumb.Timestamp) rhumb.Item {
 func (n *node) readTooSoon(id rhumb.RangeID, names [][]byte) (items []rhumb.Item, at rhumb.Timestamp, err error) {
 	r, ok := n.host.Replica(id)
 	if !ok || r.State() != replica.Primary {
-		return nil, 0, rhumb.E("sim.read", rhumb.NotPrimary, "not primary")
+		return nil, 0, rhumb.E("sim.read", rhumb.NotPrimary, "the node is not primary")
 	}
 	at = r.Status().CommitHLC
 	for _, name := range names {
-		items = append(items, n.lookup(rhumb.Key{Table: theTable, Home: id, Name: name}, at))
+		items = append(items, n.lookUp(rhumb.Key{Table: theTable, Home: id, Name: name}, at))
 	}
 	return items, at, nil
 }
 
-// propose takes a batch from a client. answer is called once, unless the life ends before.
+// propose proposes a batch of a client. answer is called once, unless the life ends first.
 func (n *node) propose(b *rhumb.Batch, answer func(replica.Answer)) {
 	if n.host == nil {
 		answer(replica.Answer{Err: rhumb.E("sim.propose", rhumb.Unavailable, "the node is joining its cluster")})

@@ -9,7 +9,8 @@ import (
 	"github.com/rhumbdb/rhumb/node/replica"
 )
 
-// mixes are the faults that planted bugs are sought with, where those that seeds draw would take long.
+// mixes are the faults with which planted bugs are searched, for bugs that the faults of a seed
+// would expose too rarely.
 var mixes = map[Bug][]FaultKind{
 	ForgetGrants:      {faultUsurp},
 	CloseUnfenced:     {faultUsurp, faultData},
@@ -31,21 +32,23 @@ var mixes = map[Bug][]FaultKind{
 // mixEvery is the mean time between two faults of a mix.
 const mixEvery = 1500 * time.Millisecond
 
-// mix changes what a seed drew into the faults that show a planted bug.
-func (p *profile) mix(b Bug) {
+// applyMix replaces the faults of a profile by those that expose a planted bug.
+func (p *profile) applyMix(b Bug) {
 	if mix := mixes[b]; mix != nil {
 		p.faults, p.faultEvery = mix, mixEvery
 		p.settings.Replicas, p.settings.MinInSync = 3, 2
 		if slices.Contains([]Bug{AdoptShorter, BelowReport, SkipAsking, NoRefusal, ForgetPromises}, b) {
-			p.settings.Replicas = 2 // so that a damaged member stays in sync
+			// With two replicas a damaged member stays in sync.
+			p.settings.Replicas = 2
 		}
+		// A trimmed log can forbid the damage (mayDamage).
 		p.replica.LogKeepBytes = 0
 	}
 	p.strict = p.strict || b == NoClockRefusal
 }
 
-// plant changes the bounds that a planted bug leaves out.
-func (p *profile) plant(b Bug) {
+// applyBug changes the bounds that a planted bug disables.
+func (p *profile) applyBug(b Bug) {
 	switch b {
 	case NoProgressTimeout:
 		p.replica.ProgressTimeout = time.Hour
@@ -54,16 +57,17 @@ func (p *profile) plant(b Bug) {
 	}
 }
 
-// present returns in which life the node knows another.
-func (n *node) present(id rhumb.NodeID) rhumb.NodeIdentity {
+// presentLife returns the life in which this node knows another.
+func (n *node) presentLife(id rhumb.NodeID) rhumb.NodeIdentity {
 	if d, ok := n.member.group.State().Node(id); ok {
 		return d.Identity()
 	}
 	return rhumb.NodeIdentity{}
 }
 
-// misreadAll breaks messages of replicas that the node receives.
+// misreadAll changes replication messages that the node receives.
 func (n *node) misreadAll(from *node, msgs []replica.Message) []replica.Message {
+	// Other bugs change no message, and most runs have none.
 	if mixes[n.w.cfg.Bug] == nil {
 		return msgs
 	}
@@ -76,7 +80,7 @@ func (n *node) misreadAll(from *node, msgs []replica.Message) []replica.Message 
 	return kept
 }
 
-// misreadMessage breaks one message, and reports whether it is received at all.
+// misreadMessage changes one message, and reports whether it is received at all.
 func (n *node) misreadMessage(from *node, m *replica.Message) bool {
 	r, ok := n.host.Replica(m.Range)
 	if !ok {
@@ -84,20 +88,25 @@ func (n *node) misreadMessage(from *node, m *replica.Message) bool {
 	}
 	switch bug := n.w.cfg.Bug; {
 	case (bug == AdoptShorter || bug == BelowReport) && m.Kind == replica.Promise:
+		// The reported commit position would make the node wait for the missing entries.
 		if bug == BelowReport {
 			m.Commit, m.CommitHash = 0, entry.Hash{}
 		}
+		// The answer claims no more than the own log, so nothing is fetched.
 		if last := r.Status().Last; m.Prev.Epoch > last.Epoch || m.Prev.Epoch == last.Epoch && m.Prev.Seq > last.Seq {
 			m.Prev = last
 		}
 	case bug == AckOfOldLife && m.Kind == replica.Ack:
-		m.Life = n.present(from.id).Boot
+		// An acknowledgement that claims the present life passes the check of lives.
+		m.Life = n.presentLife(from.id).Boot
 	case (bug == NoRefusal || bug == BelowReport) && m.Kind == replica.Nack && m.Contradicts:
+		// The member stops in place of the primary.
 		if other, ok := from.host.Replica(m.Range); ok {
 			other.Damaged("a primary sent another entry than is committed")
 		}
 		return false
 	case bug == FullDiskAcks && m.Kind == replica.Append && len(m.Entries) > 0 && n.disk.full.Load():
+		// The append is acknowledged and dropped. Were it handled, the host would refuse it.
 		last := m.Entries[len(m.Entries)-1].Seq
 		transport{n}.Send(m.From, []replica.Message{{
 			Kind: replica.Ack, Range: m.Range, From: n.id, To: m.From, Life: n.identity().Boot, Epoch: m.Epoch, Match: last, Commit: m.Commit,
@@ -107,7 +116,7 @@ func (n *node) misreadMessage(from *node, m *replica.Message) bool {
 	return true
 }
 
-// answerPrepare answers in place of the members that they hold nothing (SkipAsking).
+// answerPrepare answers for the other members that they hold nothing (SkipAsking).
 func (n *node) answerPrepare(id rhumb.RangeID, rd *replica.Ready) {
 	sent := rd.Messages
 	rd.Messages = nil
@@ -117,8 +126,9 @@ func (n *node) answerPrepare(id rhumb.RangeID, rd *replica.Ready) {
 			continue
 		}
 		answer := replica.Message{
-			Kind: replica.Promise, Range: id, From: m.To, To: n.id, Life: n.present(m.To).Boot, Epoch: m.Epoch,
+			Kind: replica.Promise, Range: id, From: m.To, To: n.id, Life: n.presentLife(m.To).Boot, Epoch: m.Epoch,
 		}
+		// The answer arrives in an event of its own, since the host is in the middle of a pass.
 		n.later(0, func() {
 			if n.host != nil {
 				n.host.Receive(answer.From, []replica.Message{answer})
@@ -140,5 +150,5 @@ func (n *node) forgetQuarantine() {
 		n.w.judge(b.Apply())
 		n.w.judge(b.Sync())
 	}
-	n.disk.settle()
+	n.disk.settleAll()
 }

@@ -5,28 +5,32 @@ import (
 	"iter"
 )
 
-// process is a function of a node that waits for things: it runs as a coroutine, so that only one of the world runs at a
-// time, and is resumed only by the world, in the order that the seed decides.
+// process is a function of a node that may wait. It runs as a coroutine: the world resumes it in an
+// order that the seed determines, and only one process runs at a time. A goroutine with channels
+// would leave the order to the Go scheduler.
 type process struct {
-	next    func() (struct{}, bool)
-	stop    func()
-	park    func(struct{}) bool
-	waits   [3]<-chan struct{} // what it waits for; all nil before it began
-	got     int                // which of them came
+	next func() (struct{}, bool)
+	stop func()
+	park func(struct{}) bool
+	// waits are the channels that the process waits for, all nil before it has begun. got is the
+	// index of the ready one.
+	waits   [3]<-chan struct{}
+	got     int
 	began   bool
 	over    bool
 	stopped chan struct{}
 }
 
-// errKilled ends a process in the middle of its wait: its node has crashed.
+// errKilled unwinds a process from its wait when its node crashes, so that deferred calls run.
 var errKilled = errors.New("sim: the node crashed")
 
-// spawn makes a process of a node. It begins after the present event.
+// spawn starts a process of a node. The process begins after the present event.
 func (n *node) spawn(f func()) <-chan struct{} {
 	p := &process{stopped: make(chan struct{})}
 	p.next, p.stop = iter.Pull(func(yield func(struct{}) bool) {
 		p.park = yield
 		defer close(p.stopped)
+		// Any other panic is a broken invariant and ends the run (recoverPanics).
 		defer func() {
 			if r := recover(); r != nil && r != errKilled { //nolint:errorlint // the very value
 				panic(r)
@@ -35,22 +39,25 @@ func (n *node) spawn(f func()) <-chan struct{} {
 		f()
 	})
 	n.processes = append(n.processes, p)
-	n.later(0, func() {}) // the world looks at the node's processes after each of its events
+	// run resumes processes after each event of the node.
+	n.later(0, func() {})
 	return p.stopped
 }
 
-// ready reports whether a process can go on, and takes what it waited for.
-func (p *process) ready() bool {
+// takeReady reports whether a process can continue, and receives from the channel that it waited
+// for.
+func (p *process) takeReady() bool {
 	if !p.began {
 		p.began = true
 		return true
 	}
-	p.got = poll(p.waits)
+	p.got = pollChannels(p.waits)
 	return p.got >= 0
 }
 
-// poll receives from the first channel that it can receive from at once, and gives its index, or -1.
-func poll(chans [3]<-chan struct{}) int {
+// pollChannels receives from the first channel that is ready and returns its index, or -1. The
+// fixed order replaces the random choice of select.
+func pollChannels(chans [3]<-chan struct{}) int {
 	for i, c := range chans {
 		select {
 		case <-c:
@@ -61,17 +68,20 @@ func poll(chans [3]<-chan struct{}) int {
 	return -1
 }
 
-// resumeAll lets the processes of a node run until none can go on.
+// resumeAll resumes the processes of a node until none can continue. A process may make another one
+// ready, or crash the node.
 func (n *node) resumeAll() {
 	for progress := true; progress; {
 		progress = false
+		// The length is evaluated in each iteration, because a process may spawn others.
 		for i := 0; i < len(n.processes) && !n.down && !n.paused; i++ {
-			if p := n.processes[i]; !p.over && p.ready() {
+			if p := n.processes[i]; !p.over && p.takeReady() {
 				progress = true
-				n.resume1(p)
+				n.resumeProcess(p)
 			}
 		}
 	}
+	// Ended processes are removed only now: removal inside the loop would skip their successors.
 	kept := n.processes[:0]
 	for _, p := range n.processes {
 		if !p.over {
@@ -82,8 +92,8 @@ func (n *node) resumeAll() {
 	n.processes = kept
 }
 
-// resume1 runs one process to its next wait.
-func (n *node) resume1(p *process) {
+// resumeProcess runs one process up to its next wait.
+func (n *node) resumeProcess(p *process) {
 	w := n.w
 	before := w.running
 	w.running = p
@@ -95,17 +105,19 @@ func (n *node) resume1(p *process) {
 	w.running = before
 }
 
-// await is the wait of a process.
-func (w *world) await(a, b, c <-chan struct{}) int {
+// awaitChannels is the wait of a process (sched.Runtime.Await).
+func (w *world) awaitChannels(a, b, c <-chan struct{}) int {
 	chans := [3]<-chan struct{}{a, b, c}
 	p := w.running
-	if p == nil || !p.over { // a killed process waits for nothing any more
-		if i := poll(chans); i >= 0 {
+	// A killed process must not wait: its deferred calls run while the node stops.
+	if p == nil || !p.over {
+		if i := pollChannels(chans); i >= 0 {
 			return i
 		}
 	}
+	// Outside of a process only a ready channel may be awaited.
 	if p == nil {
-		panic("sim: a wait outside of a process")
+		panic("sim: wait outside of a process")
 	}
 	p.waits = chans
 	if p.over || !p.park(struct{}{}) {
@@ -114,16 +126,18 @@ func (w *world) await(a, b, c <-chan struct{}) int {
 	return p.got
 }
 
-// killAll ends the processes of a node where they wait.
+// killAll ends the processes of a node at their waits.
 func (n *node) killAll() {
 	processes := n.processes
 	n.processes = nil
 	for _, p := range processes {
+		// A process that never began has nothing to unwind.
 		if p.over || !p.began {
 			p.over = true
 			continue
 		}
 		before := n.w.running
+		// Deferred calls of the process may call Await, which must find the process as over.
 		n.w.running, p.over = p, true
 		p.stop()
 		n.w.running = before

@@ -14,41 +14,44 @@ import (
 
 // Stats counts what happened in a run.
 type Stats struct {
-	// Simulated is the virtual time that passed, Steps the events.
+	// Simulated is the virtual time of the run, Steps the number of events.
 	Simulated time.Duration
 	Steps     uint64
-	// Results counts operations by their check.Result, Refused writes that no state could take.
+	// Results counts operations by check.Result, Refused the writes that were certainly not
+	// applied.
 	Results [5]int
 	Refused int
-	// Faults counts faults that took effect, by kind.
+	// Faults counts the faults that took effect, by kind.
 	Faults [faultKinds]int
 	// Entries counts committed log entries, Epochs the epochs of all ranges.
 	Entries, Epochs int
 	// Recovery is how long after the last fault everything worked again.
 	Recovery time.Duration
-	// Closed counts how often a replica learned of a greater closed timestamp.
+	// Closed counts how often a replica learned of a later closed timestamp.
 	Closed int
-	// Lost counts replicas that cannot rejoin because the log they need is trimmed away.
+	// Lost counts replicas that cannot rejoin because the log they need is trimmed.
 	Lost int
-	// Quarantined counts replicas that were quarantined in the end.
+	// Quarantined counts the replicas that were still quarantined at the end.
 	Quarantined int
 }
 
-// Result is what a run showed.
+// Result is the result of a run.
 type Result struct {
 	Seed  uint64
 	Stats Stats
-	// Digest fingerprints the run; one seed always gives the same.
+	// Digest is a fingerprint of the run. A seed always produces the same digest.
 	Digest uint64
-	// Err says what was violated; nil when nothing was.
+	// Err describes the first violation, or is nil.
 	Err error
 }
 
-// Run plays one seed.
+// Run runs one seed.
 func Run(cfg Config) Result {
 	w := newWorld(cfg)
-	w.guarded(w.play)
-	w.guarded(w.end)
+	w.recoverPanics(w.play)
+	// The engines must be closed even after a failure: their goroutines would accumulate over
+	// seeds.
+	w.recoverPanics(w.shutDown)
 	w.stats.Simulated, w.stats.Steps = w.now, w.steps
 	for _, id := range w.ranges {
 		w.stats.Entries += len(w.monitor.Log(id).Entries)
@@ -63,8 +66,9 @@ func Run(cfg Config) Result {
 	return Result{Seed: cfg.Seed, Stats: w.stats, Digest: w.digest, Err: err}
 }
 
-// guarded turns a panic of a core, a broken invariant, into a failure of the run.
-func (w *world) guarded(do func()) {
+// recoverPanics turns a panic into a failure of the run. The protocol cores panic on a broken
+// invariant.
+func (w *world) recoverPanics(do func()) {
 	defer func() {
 		if p := recover(); p != nil {
 			w.failf("panic: %v\n%s", p, debug.Stack())
@@ -73,12 +77,12 @@ func (w *world) guarded(do func()) {
 	do()
 }
 
-// play is the course of a run: faults under load, healing, load again, silence, judgement.
+// play is the course of a run: faults under load, recovery, more load, silence, final checks.
 func (w *world) play() {
 	for _, n := range w.nodes {
 		n.start()
 	}
-	w.judge(w.found())
+	w.judge(w.foundCluster())
 	if w.err != nil {
 		return
 	}
@@ -90,8 +94,9 @@ func (w *world) play() {
 	}
 	w.loading = true
 	end := w.now + w.cfg.Duration
+	// The load continues after the last fault, to test that the recovered cluster works.
 	faultsEnd := w.now + w.cfg.Duration*faultShare/100
-	w.plague(faultsEnd)
+	w.scheduleFaults(faultsEnd)
 	w.until(faultsEnd)
 	w.healAll()
 	w.awaitLive(faultsEnd)
@@ -104,17 +109,18 @@ func (w *world) play() {
 	}
 }
 
-// end stops what runs, so that nothing is left of the world.
-func (w *world) end() {
+// shutDown stops the processes and engines of the run.
+func (w *world) shutDown() {
 	for _, n := range w.nodes {
 		n.killAll()
 		if n.disk.engine != nil {
-			_ = n.disk.engine.Close() // the run is over
+			// The run is over, so nothing depends on the outcome.
+			_ = n.disk.engine.Close()
 		}
 	}
 }
 
-// awaitLive waits until everything works again, at most LivenessMax.
+// awaitLive waits until everything works again, at most LivenessMax after the last fault.
 func (w *world) awaitLive(healed time.Duration) {
 	why := "nothing was looked at"
 	for w.err == nil && w.now < healed+LivenessMax {
@@ -130,20 +136,24 @@ func (w *world) awaitLive(healed time.Duration) {
 	}
 }
 
-// How long the last broken link may hold up a range.
+// Times of the last broken link.
 const (
-	brokenBefore = 4 * time.Second  // what is acknowledged meanwhile may have been under way
-	brokenMost   = 12 * time.Second // until more is acknowledged
+	// brokenBefore is how long writes that were in progress may still be acknowledged.
+	brokenBefore = 4 * time.Second
+	// brokenMost is how long the range may then take to acknowledge another write.
+	brokenMost = 12 * time.Second
 )
 
-// breakLast breaks, in seeds with such faults, the data path between the primary of a range and another member of its in-sync
-// set, and nothing else: a range that can spare the member must go on without it (rule-progress).
+// breakLast cuts, in seeds with such faults, only the replication traffic between the primary of a
+// range and another member of its in-sync set. Heartbeats get through, so no lease fails: a range
+// that can spare the member must continue without it (docs/replication.md#rule-progress).
 func (w *world) breakLast() {
 	if w.err != nil || !slices.ContainsFunc(w.p.faults, func(k FaultKind) bool { return k == faultData || k == faultHalfOpen || k == faultRing }) {
 		return
 	}
-	id := one(w.chance, w.ranges...)
+	id := oneOf(w.chance, w.ranges...)
 	r, _ := w.state.Range(id)
+	// At its least size the range may not drop anybody.
 	if len(r.InSync) <= w.p.settings.MinInSync || len(r.Quarantined) > 0 {
 		return
 	}
@@ -160,14 +170,15 @@ func (w *world) breakLast() {
 			clear(w.net.vanish)
 			return
 		case w.now >= end:
-			w.failf("range %s: no write is acknowledged for %v while only the data path of %s and %s is broken", id, brokenMost, a.id, b.id)
+			w.failf("range %s: no write was acknowledged within %v although only the data path of %s and %s is broken", id, brokenMost, a.id, b.id)
 		}
 	}
 }
 
-// whyNotLive names a range that does not serve or a replica that is not in sync; "" when there is none. Replicas whose
-// part of the log is trimmed away are counted in Stats.Lost instead.
+// whyNotLive returns a description of a range that does not serve or of a replica that is not in
+// sync, or "". Replicas whose part of the log is trimmed count in Stats.Lost instead.
 func (w *world) whyNotLive() string {
+	// Only the last look counts.
 	w.stats.Lost, w.stats.Quarantined = 0, 0
 	for _, id := range w.ranges {
 		r, _ := w.state.Range(id)
@@ -175,6 +186,8 @@ func (w *world) whyNotLive() string {
 			w.stats.Quarantined++
 			continue
 		}
+		// The record names the primary before that node serves: each step of rule E has its own
+		// message, so that a failure shows where an election stopped.
 		p := w.nodes[r.Primary-1]
 		if p.host == nil {
 			return fmt.Sprintf("range %s: %s does not serve yet", id, p.id)
@@ -187,16 +200,18 @@ func (w *world) whyNotLive() string {
 			return fmt.Sprintf("range %s: epoch %d of %s is not committed", id, r.Epoch, p.id)
 		}
 		if !p.host.Leased(id) {
-			return fmt.Sprintf("range %s: %s has not all grants of %v", id, p.id, s.LeaseSet())
+			return fmt.Sprintf("range %s: %s lacks grants of %v", id, p.id, s.LeaseSet())
 		}
 		for _, peer := range s.Status().Peers {
 			switch {
 			case peer.Flow == "lost":
 				w.stats.Lost++
-			case r.IsQuarantined(peer.Node): // until it is discarded
+			// Until it is discarded.
+			case r.IsQuarantined(peer.Node):
 				w.stats.Quarantined++
 			case !r.IsInSync(peer.Node) && w.closedAhead(p, id):
-				// Who joins agrees to what is closed, which no right clock does before its time.
+				// A member that joins must agree to the closed timestamp, which no correct clock
+				// does before its time.
 			case !r.IsInSync(peer.Node):
 				return fmt.Sprintf("range %s: %s is not in sync (%v): %+v", id, peer.Node, r.InSync, peer)
 			}
@@ -208,7 +223,8 @@ func (w *world) whyNotLive() string {
 	return ""
 }
 
-// awaitsPerson reports whether so many members of an in-sync set are quarantined that the range waits for a person.
+// awaitsPerson reports whether a range waits for an operator because too many members of its
+// in-sync set are quarantined.
 func (w *world) awaitsPerson(r *rhumb.Range) bool {
 	intact := len(r.InSync)
 	for _, n := range r.InSync {
@@ -219,28 +235,32 @@ func (w *world) awaitsPerson(r *rhumb.Range) bool {
 	return intact < w.p.settings.MinInSync
 }
 
-// quiesce lets the operations under way end and the last commit positions arrive.
+// quiesce waits until the operations in progress have ended and the last commit positions have
+// arrived.
 func (w *world) quiesce() {
-	for i := 0; i < 40 && w.err == nil && !w.idle(); i++ {
+	for i := 0; i < 40 && w.err == nil && !w.clientsIdle(); i++ {
 		w.until(w.now + 250*time.Millisecond)
 	}
-	if w.err == nil && !w.idle() {
+	if w.err == nil && !w.clientsIdle() {
 		w.failf("clients still wait for answers")
 	}
+	// Secondaries learn the last commit position from later messages.
 	for i := 0; i < 40 && w.err == nil && w.whyNotEqual() != ""; i++ {
 		w.until(w.now + 250*time.Millisecond)
 	}
 	if why := w.whyNotEqual(); w.err == nil && why != "" {
-		w.failf("replicas differ after the load has ended: %s", why)
+		w.failf("replicas differ after the end of the load: %s", why)
 	}
 	w.awaitClosed()
 }
 
-// whyNotEqual names an in-sync replica that does not hold exactly what the committed log makes; "" when there is none.
+// whyNotEqual returns a description of an in-sync replica that does not hold exactly the state that
+// the committed log produces, or "".
 func (w *world) whyNotEqual() string {
 	for i, id := range w.ranges {
 		log := w.monitor.Log(id)
 		want := check.Replay(log)
+		// Engines do not return tombstones.
 		maps.DeleteFunc(want, func(_ check.StateKey, it check.Item) bool { return rhumb.IsTombstone(it.Value) })
 		r, _ := w.state.Range(id)
 		var first uint64
@@ -252,7 +272,7 @@ func (w *world) whyNotEqual() string {
 			if c == nil || int(c.commit) != len(log.Entries) {
 				return fmt.Sprintf("range %s: %s has not committed all of %d entries", id, n, len(log.Entries))
 			}
-			state, err := w.nodes[n-1].state(i)
+			state, err := w.nodes[n-1].storedState(i)
 			if err != nil {
 				return err.Error()
 			}
@@ -269,20 +289,22 @@ func (w *world) whyNotEqual() string {
 	return ""
 }
 
-// judgeHistory judges what the clients saw.
+// judgeHistory checks the results that the clients saw.
 func (w *world) judgeHistory() {
 	logs := make([]check.Log, len(w.ranges))
 	for i, id := range w.ranges {
 		logs[i] = w.monitor.Log(id)
 	}
+	// Audit first: Resolve trusts the log for the outcomes that clients do not know.
 	w.judge(check.Audit(w.history, logs))
 	history, err := check.Resolve(w.history, logs)
 	w.judge(err)
 	w.judge(check.RealTime(history))
 	w.judge(check.Atomic(history))
 	w.judge(check.Linearizable(history))
+	// Short runs may consist of faults alone.
 	if done := w.stats.Results[check.OK]; w.err == nil && done == 0 && w.cfg.Duration >= DurationDefault {
-		w.failf("no operation of %d succeeded", len(w.history))
+		w.failf("none of %d operations succeeded", len(w.history))
 	}
 	if i := slices.IndexFunc(w.history, func(o *check.Op) bool { return o.Call > o.Return }); i >= 0 {
 		w.failf("an operation ended before it began: %v", w.history[i])

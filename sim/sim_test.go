@@ -14,16 +14,16 @@ import (
 )
 
 var (
-	seedsFlag  = flag.Int("sim.seeds", 40, "how many new seeds TestSeeds plays")
-	firstFlag  = flag.Uint64("sim.first", 1, "the first of the new seeds")
-	strideFlag = flag.Uint64("sim.stride", 1, "the distance of the new seeds, for several processes that share the work")
-	seedFlag   = flag.Uint64("sim.seed", 0, "play this seed only and print its trace")
-	bugFlag    = flag.String("sim.bug", NoBug.String(), "the bug to plant with -sim.seed")
-	mixFlag    = flag.String("sim.mix", NoBug.String(), "the bug with whose faults to play -sim.seed, or -sim.seeds")
-	lengthFlag = flag.Duration("sim.duration", DurationDefault, "virtual time of one run")
+	seedsFlag  = flag.Int("sim.seeds", 40, "number of new seeds that TestSeeds runs")
+	firstFlag  = flag.Uint64("sim.first", 1, "first of the new seeds")
+	strideFlag = flag.Uint64("sim.stride", 1, "distance between new seeds, for several processes that share the work")
+	seedFlag   = flag.Uint64("sim.seed", 0, "run only this seed and write its trace")
+	bugFlag    = flag.String("sim.bug", NoBug.String(), "bug to plant with -sim.seed")
+	mixFlag    = flag.String("sim.mix", NoBug.String(), "bug whose faults -sim.seed or -sim.seeds is run with")
+	lengthFlag = flag.Duration("sim.duration", DurationDefault, "virtual length of one run")
 )
 
-// gcPercent trades memory for speed: a run makes much garbage and keeps little.
+// gcPercent trades memory for speed: a run produces much garbage and keeps little.
 const gcPercent = 400
 
 func TestMain(m *testing.M) {
@@ -31,7 +31,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// corpusSeeds reads testdata/seeds.txt: one seed a line, then what it showed. Lines that begin with # are remarks.
+// corpusSeeds reads testdata/seeds.txt: one seed per line, followed by the problem that it exposed.
+// Lines that begin with # are remarks.
 func corpusSeeds(t *testing.T) []uint64 {
 	t.Helper()
 	f, err := os.Open(filepath.Join("testdata", "seeds.txt"))
@@ -58,7 +59,7 @@ func corpusSeeds(t *testing.T) []uint64 {
 	return seeds
 }
 
-// sum adds up the results of many runs.
+// sum accumulates the results of many runs.
 type sum struct {
 	runs      int
 	simulated time.Duration
@@ -106,8 +107,8 @@ func (s *sum) log(t *testing.T, wall time.Duration) {
 	t.Logf("slowest recovery %v (seed %d); replicas whose log was trimmed away: %d", s.slowest, s.slowSeed, s.lost)
 }
 
-// fail reports a run that broke a promise, and leaves its trace in the test's artifacts.
-func fail(t *testing.T, cfg Config, r Result) {
+// reportFailure reports a failed run and keeps its trace among the artifacts of the test.
+func reportFailure(t *testing.T, cfg Config, r Result) {
 	t.Helper()
 	path := filepath.Join(t.ArtifactDir(), fmt.Sprintf("seed-%d.trace", cfg.Seed))
 	f, err := os.Create(path)
@@ -125,16 +126,16 @@ func fail(t *testing.T, cfg Config, r Result) {
 	}
 	t.Errorf("%v\nreplay: make sim SEED=%d\ntrace: %s", r.Err, cfg.Seed, path)
 	if again.Digest != r.Digest {
-		t.Errorf("seed %d: the replay went another way: digest %x, then %x", cfg.Seed, r.Digest, again.Digest)
+		t.Errorf("seed %d: the replay differs: digest %x, then %x", cfg.Seed, r.Digest, again.Digest)
 	}
 }
 
-// play runs one seed, and reports its failure.
-func play(t *testing.T, cfg Config) Result {
+// runSeed runs one seed and reports its failure.
+func runSeed(t *testing.T, cfg Config) Result {
 	t.Helper()
 	r := Run(cfg)
 	if r.Err != nil {
-		fail(t, cfg, r)
+		reportFailure(t, cfg, r)
 	}
 	return r
 }
@@ -142,14 +143,14 @@ func play(t *testing.T, cfg Config) Result {
 // failuresMax is the number of failed seeds after which TestSeeds stops.
 const failuresMax = 5
 
-// TestSeeds plays every seed that ever showed something, then new ones: no promise is broken.
+// TestSeeds runs every seed that ever exposed a problem, then new ones. No check may fail.
 func TestSeeds(t *testing.T) {
 	if *seedFlag != 0 {
-		t.Skip("only one seed is asked for")
+		t.Skip("-sim.seed selects a single seed")
 	}
 	mix, ok := ParseBug(*mixFlag)
 	if !ok {
-		t.Fatalf("there is no bug %q; there are %v", *mixFlag, bugNames)
+		t.Fatalf("unknown bug %q; the bugs are %v", *mixFlag, bugNames)
 	}
 	var total sum
 	began := time.Now()
@@ -160,32 +161,32 @@ func TestSeeds(t *testing.T) {
 	}
 	failures := 0
 	for _, seed := range seeds {
-		r := play(t, Config{Seed: seed, Duration: *lengthFlag, Mix: mix})
+		r := runSeed(t, Config{Seed: seed, Duration: *lengthFlag, Mix: mix})
 		total.add(r)
 		if r.Err != nil {
 			failures++
 		}
 		if failures == failuresMax {
-			t.Logf("%d seeds failed; the rest is not played", failures)
+			t.Logf("%d seeds failed; skipping the rest", failures)
 			break
 		}
 	}
-	t.Logf("%d known seeds, then %d from %d on", known, *seedsFlag, *firstFlag)
+	t.Logf("%d known seeds, then %d starting at %d", known, *seedsFlag, *firstFlag)
 	total.log(t, time.Since(began))
 	if total.results[1] == 0 || total.closed == 0 {
 		t.Error("no operation succeeded, or nothing was closed, in any run")
 	}
 }
 
-// TestOneSeed plays -sim.seed with its trace.
+// TestOneSeed runs -sim.seed and writes its trace.
 func TestOneSeed(t *testing.T) {
 	if *seedFlag == 0 {
-		t.Skip("give -sim.seed")
+		t.Skip("needs -sim.seed")
 	}
 	bug, ok := ParseBug(*bugFlag)
 	mix, okMix := ParseBug(*mixFlag)
 	if !ok || !okMix {
-		t.Fatalf("there is no bug %q; there are %v", *bugFlag, bugNames)
+		t.Fatalf("unknown bug %q; the bugs are %v", *bugFlag, bugNames)
 	}
 	path := filepath.Join(t.ArtifactDir(), fmt.Sprintf("seed-%d.trace", *seedFlag))
 	f, err := os.Create(path)
@@ -207,7 +208,8 @@ func TestOneSeed(t *testing.T) {
 	}
 }
 
-// TestSameSeedSameRun: a seed decides everything, or failures could not be played again.
+// TestSameSeedSameRun checks that a seed determines the whole run. Otherwise failures could not be
+// replayed.
 func TestSameSeedSameRun(t *testing.T) {
 	for seed := uint64(1); seed <= 10; seed++ {
 		cfg := Config{Seed: seed, Duration: 20 * time.Second}

@@ -10,15 +10,16 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta"
 )
 
-// transport carries what a node sends: it is what package peer is to a real one.
+// transport sends the messages of a node. It takes the place of package peer.
 type transport struct{ n *node }
 
-// SendHeartbeat sends a frame of the leases, which needs no stream.
+// SendHeartbeat sends a frame of the leases. Frames need no stream.
 func (t transport) SendHeartbeat(id rhumb.NodeID, f *lease.Frame) {
 	n, w := t.n, t.n.w
 	to := w.nodes[id-1]
+	// The sender may reuse f, and repeated deliveries must not share it.
 	from, frame := n.identity(), *f
-	n.spoil(to, &frame)
+	n.spoilFrame(to, &frame)
 	if w.tracing() {
 		w.tracef(n.name(), "frame to %s boot %d: %+v", id, from.Boot, frame)
 	}
@@ -29,58 +30,63 @@ func (t transport) SendHeartbeat(id rhumb.NodeID, f *lease.Frame) {
 			}
 			from := from
 			if w.cfg.Bug == GrantOfOldLife {
-				from = to.present(n.id)
+				from = to.presentLife(n.id)
 			}
-			if to.member.knows(from) {
+			// Frames of a life that the metadata does not show yet are dropped.
+			if to.member.knowsLife(from) {
 				frame := frame
-				to.misread(n, &frame)
+				to.misreadFrame(n, &frame)
 				to.host.Leases().Receive(from, &frame)
 			}
 		})
 	})
 }
 
-// Send sends messages of replicas over the stream to the peer; without one they are lost.
+// Send sends replication messages over the stream to a peer. Without a stream they are lost.
 func (t transport) Send(id rhumb.NodeID, msgs []replica.Message) {
 	n, w := t.n, t.n.w
 	to := w.nodes[id-1]
-	stream := w.net.streams[w.net.pair(n.at, to.at)]
-	if stream == 0 || w.net.mute[n.index] || w.net.mute[to.index] || w.net.vanish[w.net.pair(n.at, to.at)] {
+	stream := w.net.streams[w.net.pairIndex(n.at, to.at)]
+	if stream == 0 || w.net.mute[n.index] || w.net.mute[to.index] || w.net.vanish[w.net.pairIndex(n.at, to.at)] {
 		return
 	}
+	// The receiver owns its messages, and the sender may reuse the slice.
 	msgs = slices.Clone(msgs)
 	for i := range msgs {
 		if w.p.vague && msgs[i].Kind == replica.Nack {
-			w.blur(&msgs[i])
+			w.blurHint(&msgs[i])
 		}
 		if w.tracing() {
-			w.tracef(n.name(), "send %s", describe(&msgs[i]))
+			w.tracef(n.name(), "send %s", describeMessage(&msgs[i]))
 		}
 	}
 	w.net.keepStray(n, to, msgs)
 	w.net.sendStream(n.at, to.at, func() {
 		to.run(to.life, func() {
-			if to.host != nil && w.net.streams[w.net.pair(to.at, n.at)] == stream {
-				to.receive(n, slices.Clone(msgs))
+			// A message of a stream that the receiver has replaced since is dropped.
+			if to.host != nil && w.net.streams[w.net.pairIndex(to.at, n.at)] == stream {
+				to.receiveMessages(n, slices.Clone(msgs))
 			}
 		})
 	})
 }
 
-// receive hands messages of replicas over, as far as no planted bug changes them.
-func (n *node) receive(from *node, msgs []replica.Message) {
+// receive passes replication messages to the host, except as planted bugs change them.
+func (n *node) receiveMessages(from *node, msgs []replica.Message) {
 	n.host.Receive(from.id, n.misreadAll(from, msgs))
 }
 
-// metaMessagesMax bounds the messages of the metadata group in a run; a usual one has less than a tenth of it.
+// metaMessagesMax bounds the messages of the metadata group in a run. A usual run sends less than a
+// tenth of that; two members that answer each other forever exceed it.
 const metaMessagesMax = 500_000
 
-// raft carries the metadata group's messages.
+// raft sends the messages of the metadata group.
 type raft struct{ n *node }
 
 var _ raftmeta.Transport = raft{}
 
-// Send sends messages of the metadata group, which works between lives that are not registered yet, too.
+// Send sends messages of the metadata group. They need no registered life, because registering one
+// needs them.
 func (t raft) Send(id rhumb.NodeID, _ raftmeta.GroupID, msgs [][]byte) {
 	n, w := t.n, t.n.w
 	to := w.nodes[id-1]
@@ -88,7 +94,7 @@ func (t raft) Send(id rhumb.NodeID, _ raftmeta.GroupID, msgs [][]byte) {
 		return
 	}
 	if w.metaMessages += len(msgs); w.metaMessages > metaMessagesMax {
-		w.failf("%s sends message number %d of the metadata group: members repeat themselves without end", n.id, w.metaMessages)
+		w.failf("%s sends message %d of the metadata group: members repeat themselves forever", n.id, w.metaMessages)
 		return
 	}
 	copies := make([][]byte, len(msgs))
@@ -98,7 +104,8 @@ func (t raft) Send(id rhumb.NodeID, _ raftmeta.GroupID, msgs [][]byte) {
 	from, life := n.id, n.life
 	w.net.sendStream(n.at, to.at, func() {
 		if n.life != life {
-			return // the connection ended with the life
+			// The connection ended with the life.
+			return
 		}
 		to.run(to.life, func() {
 			for _, b := range copies {
@@ -110,11 +117,12 @@ func (t raft) Send(id rhumb.NodeID, _ raftmeta.GroupID, msgs [][]byte) {
 	})
 }
 
-// Forward asks another node's group. A node that is down refuses.
+// Forward sends a request to the group of another node. A node that is down refuses it.
 func (t raft) Forward(ctx context.Context, id rhumb.NodeID, _ raftmeta.GroupID, request []byte) (response []byte, err error) {
 	n, w := t.n, t.n.w
 	to := w.nodes[id-1]
 	if w.net.deaf[n.index] || w.net.deaf[to.index] {
+		// Silence, not a refusal: a lost request is answered by nobody.
 		n.rt.Await(ctx.Done(), nil, nil)
 		return nil, rhumb.WrapKind("sim.Forward", rhumb.Unavailable, context.Cause(ctx))
 	}
@@ -124,6 +132,8 @@ func (t raft) Forward(ctx context.Context, id rhumb.NodeID, _ raftmeta.GroupID, 
 	answer := func(b []byte, failure error) {
 		w.net.send(to.at, n.at, func() {
 			n.run(life, func() {
+				// The answer may be repeated, and the caller may have given up; only the first one
+				// counts.
 				select {
 				case <-answered:
 				default:
@@ -134,12 +144,14 @@ func (t raft) Forward(ctx context.Context, id rhumb.NodeID, _ raftmeta.GroupID, 
 		})
 	}
 	w.net.send(n.at, to.at, func() {
+		// A connection to a machine whose process is gone is refused.
 		if to.down || to.group == nil {
 			answer(nil, rhumb.E("sim.Forward", rhumb.Unavailable, "the node is down"))
 			return
 		}
 		to.run(to.life, func() {
 			group := to.group
+			// Handle may wait, so it runs as a process.
 			to.spawn(func() {
 				ctx, cancel := to.rt.WithTimeout(to.ctx, changeTimeout)
 				defer cancel()
@@ -148,13 +160,15 @@ func (t raft) Forward(ctx context.Context, id rhumb.NodeID, _ raftmeta.GroupID, 
 		})
 	})
 	if n.rt.Await(answered, ctx.Done(), nil) == 1 {
+		// The request may have been executed.
 		return nil, rhumb.WrapKind("sim.Forward", rhumb.Unknown, context.Cause(ctx))
 	}
 	return response, err
 }
 
-// blur lowers the hint of a refusal: a hint may be lower than it need be, but not below what is settled.
-func (w *world) blur(m *replica.Message) {
+// blurHint lowers the hint of a refusal. A hint may be lower than necessary, but not below the
+// settled part of the log, which may be trimmed.
+func (w *world) blurHint(m *replica.Message) {
 	settled := m.Commit
 	if h := w.nodes[m.To-1].host; h != nil {
 		if r, ok := h.Replica(m.Range); ok {

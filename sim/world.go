@@ -14,48 +14,51 @@ import (
 	"github.com/rhumbdb/rhumb/sim/check"
 )
 
-// world is one run.
+// world is the state of one run.
 type world struct {
 	cfg Config
 	p   profile
-	// rnd decides what happens in the world, chance which faults come. They are apart so that a change in one place
-	// moves as little as possible in the other.
+	// rnd determines what happens in the world, chance which faults occur. They are separate so
+	// that a change in one area moves as little as possible in the other.
 	rnd, chance *rand.Rand
 
 	now    time.Duration
 	events schedule
 	steps  uint64
-	// digest fingerprints the run: equal seeds must give equal digests.
+	// digest is a fingerprint of the run: a hash over the times of all events. Equal seeds must
+	// give equal digests.
 	digest uint64
 
-	net     *network
-	nodes   []*node
-	state   *catalog.State // the newest metadata that any node has applied
+	net   *network
+	nodes []*node
+	// state is the newest metadata that any node has applied.
+	state   *catalog.State
 	ranges  []rhumb.RangeID
 	clients []*client
 
-	// running is the process that runs, lending says that crypto/rand draws from rnd.
+	// running is the process that runs now. lending is set while crypto/rand draws from rnd.
 	running *process
 	lending bool
 
-	metaMessages int // of the metadata group, so far
-	// prints are fingerprints of the metadata, by revision.
+	// metaMessages counts the messages of the metadata group.
+	metaMessages int
+	// prints are the fingerprints of the metadata, by revision.
 	prints map[uint64]uint64
-	// harm is the damage of a disk that is not made good yet.
-	harm *harm
+	// damage is the damage of a disk that is not repaired yet, or nil.
+	damage *diskDamage
 
 	monitor check.Monitor
 	history []*check.Op
 	err     error
-	// mending says that the operator will look at damaged copies again.
+	// mending is set while another mendCopies is scheduled.
 	mending bool
-	// loading is true while clients issue new operations, healed after the last fault.
+	// loading is set while clients issue new operations, healed after the last fault.
 	loading, healed bool
 	stats           Stats
 	line            bytes.Buffer
 }
 
-// seedSalt keeps the two generators of a seed apart.
+// seedSalt separates the generators of a seed.
 const seedSalt = 0x9e3779b97f4a7c15
 
 func newWorld(cfg Config) *world {
@@ -66,20 +69,23 @@ func newWorld(cfg Config) *world {
 		cfg: cfg, prints: map[uint64]uint64{},
 		rnd: rand.New(rand.NewPCG(cfg.Seed, 1)), chance: rand.New(rand.NewPCG(cfg.Seed, seedSalt)),
 	}
-	w.p = draw(rand.New(rand.NewPCG(cfg.Seed, seedSalt+1)))
-	w.p.mix(max(cfg.Bug, cfg.Mix))
-	w.p.plant(cfg.Bug)
-	w.monitor.Unregistered = w.unregistered
+	w.p = drawProfile(rand.New(rand.NewPCG(cfg.Seed, seedSalt+1)))
+	w.p.applyMix(max(cfg.Bug, cfg.Mix))
+	// Mix is NoBug, the least value, unless it is used: a planted bug brings its own mix.
+	w.p.applyBug(cfg.Bug)
+	w.monitor.Unregistered = w.awaitsNewLife
 	w.monitor.MinInSync = w.p.settings.MinInSync
 	w.net = newNetwork(w, w.p.nodes+w.p.clients)
 	for i := range w.net.site {
 		w.net.site[i] = i % w.p.regions
 	}
 	for i := range w.p.nodes {
+		// Until foundCluster has numbered the nodes, their ids serve traces only.
 		n := &node{w: w, index: i, id: rhumb.NodeID(i + 1), at: place(i)}
 		n.disk.n, n.disk.results = n, map[rhumb.RequestID]replica.Dedup{}
 		n.clock = clock{
-			rate:   (w.rnd.Float64() - 0.5) * w.p.rho / 1000,
+			rate: (w.rnd.Float64() - 0.5) * w.p.rho / 1000,
+			// Monotonic clocks start anywhere, as they do after machines booted at different times.
 			offset: time.Duration(w.rnd.Int64N(int64(100 * time.Hour))),
 			right:  time.Duration((w.rnd.Float64() - 0.5) * 2 * float64(w.p.skew)),
 		}
@@ -93,7 +99,7 @@ func newWorld(cfg Config) *world {
 	return w
 }
 
-func (w *world) uuid() (u rhumb.UUID) {
+func (w *world) drawUUID() (u rhumb.UUID) {
 	binary.BigEndian.PutUint64(u[:8], w.rnd.Uint64())
 	binary.BigEndian.PutUint64(u[8:], w.rnd.Uint64()|1)
 	return u
@@ -102,18 +108,18 @@ func (w *world) uuid() (u rhumb.UUID) {
 // clusterID is the same in every run.
 func (w *world) clusterID() rhumb.ClusterID { return rhumb.ClusterID{0: 1} }
 
-// number gives the world's number of a range.
-func (w *world) number(id rhumb.RangeID) int { return slices.Index(w.ranges, id) }
+// rangeIndex returns the index of a range in world.ranges, or -1.
+func (w *world) rangeIndex(id rhumb.RangeID) int { return slices.Index(w.ranges, id) }
 
-// diskOf lets the judges look at the replicas of a range.
+// diskOf returns the access of the judges to the replicas of a range.
 func (w *world) diskOf(id rhumb.RangeID) func(rhumb.NodeID) check.Replica {
-	i := w.number(id)
+	i := w.rangeIndex(id)
 	return func(n rhumb.NodeID) check.Replica {
 		return w.nodes[n-1].disk.copies[i]
 	}
 }
 
-// after plans an event.
+// after schedules an event.
 func (w *world) after(wait time.Duration, do func()) { w.events.add(w.now+max(wait, 0), do) }
 
 // every repeats do, starting one period from now.
@@ -124,7 +130,8 @@ func (w *world) every(period time.Duration, do func()) {
 	})
 }
 
-// stepsMax bounds the events of a run; a usual one has less than a twentieth of it.
+// stepsMax bounds the events of a run. A usual run has less than a twentieth of that; code that
+// reschedules itself without end exceeds it.
 const stepsMax = 2_000_000
 
 // until runs events up to a time, or to the first failure.
@@ -135,16 +142,18 @@ func (w *world) until(end time.Duration) {
 			return
 		}
 		ev, _ := w.events.next()
+		// Time never advances while code runs: whatever happens in one event happens at one
+		// instant.
 		w.now = ev.at
 		if w.steps++; w.steps > stepsMax {
-			w.failf("%d events: something repeats itself without end", w.steps)
+			w.failf("%d events: a task repeats itself forever", w.steps)
 		}
 		w.digest = (w.digest ^ uint64(ev.at)) * 1099511628211
 		ev.do()
 	}
 }
 
-// judge keeps the first failure; the run ends with it.
+// judge records the first failure, which ends the run. Later failures are mostly its consequences.
 func (w *world) judge(err error) {
 	if err != nil && w.err == nil {
 		w.err = fmt.Errorf("at %v: %w", w.now, err)
@@ -154,7 +163,7 @@ func (w *world) judge(err error) {
 
 func (w *world) failf(format string, args ...any) { w.judge(fmt.Errorf(format, args...)) }
 
-// tracing reports whether anybody reads the trace; ask before making costly arguments.
+// tracing reports whether the run is traced. Ask before building costly arguments.
 func (w *world) tracing() bool { return w.cfg.Trace != nil }
 
 // tracef writes one line of the trace.
@@ -169,7 +178,7 @@ func (w *world) tracef(who, format string, args ...any) {
 
 func (n *node) name() string { return n.id.String() }
 
-// traceReady writes what a replica wants done.
+// traceReady writes to the trace the work that a replica wants done.
 func (w *world) traceReady(n *node, id rhumb.RangeID, rd *replica.Ready) {
 	line := &w.line
 	line.Reset()
@@ -196,8 +205,8 @@ func (w *world) traceReady(n *node, id rhumb.RangeID, rd *replica.Ready) {
 	w.tracef(n.name(), "%s", line.String())
 }
 
-// describe gives a message in one line.
-func describe(m *replica.Message) string {
+// describeMessage describes a message in one line.
+func describeMessage(m *replica.Message) string {
 	switch m.Kind {
 	case replica.Append:
 		last := m.Prev

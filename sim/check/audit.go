@@ -8,14 +8,15 @@ import (
 	"github.com/rhumbdb/rhumb/entry"
 )
 
-// Log is the committed log of one range, from its first entry on.
+// Log is the committed log of one range, from its first entry.
 type Log struct {
 	Range   rhumb.RangeID
 	Entries []*entry.Entry
 }
 
-// Audit compares what clients were told with the committed logs: every write that was acknowledged stands in the log
-// where its answer said, with its version; nothing that was refused stands there; no request stands there twice.
+// Audit compares the answers of clients with the committed logs. Every acknowledged write must be
+// in the log at the position and version of its answer, no refused write may be there, and no
+// request may be there twice.
 func Audit(history []*Op, logs []Log) error {
 	byRange := map[rhumb.RangeID]*index{}
 	for _, l := range logs {
@@ -30,37 +31,39 @@ func Audit(history []*Op, logs []Log) error {
 		if !op.IsWrite() || x == nil {
 			continue
 		}
-		if err := x.audit(op); err != nil {
+		if err := x.auditWrite(op); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// place is where a request stands in a log.
+// place is the position of a request in a log.
 type place struct {
 	entry   *entry.Entry
 	request *entry.Request
 }
 
-// index finds requests of a log by their id.
+// index maps request IDs to their places in a log.
 type index struct {
 	log  Log
 	byID map[rhumb.RequestID]place
 }
 
-// newIndex checks the log by itself: its chain of hashes, its timestamps (I7), that no request id comes twice, and that no name
-// is given twice.
+// newIndex indexes a log and checks the log itself: the chain of hashes, the timestamps (I7), and
+// that no request ID and no generated name occurs twice.
 func newIndex(l Log) (*index, error) {
 	x := &index{log: l, byID: map[rhumb.RequestID]place{}}
 	names := map[string]entry.Position{}
 	var prev entry.Hash
 	var last rhumb.Timestamp
 	for i, e := range l.Entries {
+		// The log is complete, so sequence numbers are positions.
 		if e.Seq != rhumb.Seq(i+1) || e.Prev != prev || !e.Verify() {
 			return nil, fmt.Errorf("log of range %s: entry %v at place %d does not follow %x or fails its hash", l.Range, e.Position(), i+1, prev)
 		}
 		prev = e.Hash
+		// An epoch-start entry holds no requests; its own timestamp must grow like theirs.
 		if len(e.Requests) == 0 && e.LastHLC() <= last {
 			return nil, fmt.Errorf("I7: log of range %s: epoch start %v has timestamp %d, not above %d", l.Range, e.Position(), e.LastHLC(), last)
 		}
@@ -73,10 +76,11 @@ func newIndex(l Log) (*index, error) {
 			last = r.HLC
 			for _, name := range r.Names {
 				if first, twice := names[string(name)]; twice {
-					return nil, fmt.Errorf("log of range %s: name %s was given twice, in %v and %v", l.Range, rhumb.NameString(name), first, e.Position())
+					return nil, fmt.Errorf("log of range %s: name %s was generated twice, in %v and %v", l.Range, rhumb.NameString(name), first, e.Position())
 				}
 				names[string(name)] = e.Position()
 			}
+			// Only writes of clients have an ID.
 			if r.ID.IsZero() {
 				continue
 			}
@@ -89,10 +93,12 @@ func newIndex(l Log) (*index, error) {
 	return x, nil
 }
 
-func (x *index) audit(op *Op) error {
+// auditWrite compares the answer to one write with the log.
+func (x *index) auditWrite(op *Op) error {
 	at, found := x.byID[op.Request]
 	switch op.Result {
 	case Unknown:
+		// Both outcomes are possible; Resolve takes the actual one from the log.
 		return nil
 	case ConditionFailed, NotApplied:
 		if found {
@@ -100,17 +106,19 @@ func (x *index) audit(op *Op) error {
 		}
 		return nil
 	case Unchanged:
+		// The entry of a no-op stores the result of the request, but no writes.
 		if found && len(at.request.Writes) > 0 {
-			return fmt.Errorf("log of range %s: a write that was reported as a no-op wrote, in %v:\n  %v", op.Range, at.entry.Position(), op)
+			return fmt.Errorf("log of range %s: a write that was reported as a no-op changed data, in %v:\n  %v", op.Range, at.entry.Position(), op)
 		}
 		return nil
 	}
 	if !found {
-		return fmt.Errorf("LOST: an acknowledged write is not in the log of range %s:\n  %v", op.Range, op)
+		return fmt.Errorf("LOST: an acknowledged write is missing from the log of range %s:\n  %v", op.Range, op)
 	}
 	if v := at.entry.Version(at.request); at.entry.Seq != op.Outcome.Seq || v != op.Outcome.Version {
-		return fmt.Errorf("log of range %s has the write at %v with version %v, its answer said otherwise:\n  %v", op.Range, at.entry.Position(), v, op)
+		return fmt.Errorf("log of range %s has the write at %v with version %v, which differs from its answer:\n  %v", op.Range, at.entry.Position(), v, op)
 	}
+	// A delete of an absent key writes nothing.
 	for _, m := range op.Mutations {
 		if !slices.ContainsFunc(at.request.Writes, func(w entry.Write) bool { return w.Table == m.Table && string(w.Name) == string(m.Name) }) &&
 			m.Kind != rhumb.Delete {
@@ -120,9 +128,10 @@ func (x *index) audit(op *Op) error {
 	return nil
 }
 
-// Resolve replaces the unknown outcomes of writes by what the committed logs say became of them: a write that stands there
-// took effect at some time after its call, any other never did. That makes judging cheaper and stricter: with unknown
-// outcomes left in, an effect that was seen and then lost could pass for a write that came late.
+// Resolve replaces the unknown outcomes of writes by their actual outcomes from the committed logs.
+// A write in the log took effect at some time after its call, any other write never did. The check
+// becomes cheaper and stricter: with an unknown outcome, an effect that was seen and then lost
+// could pass for a late write.
 func Resolve(history []*Op, logs []Log) ([]*Op, error) {
 	byRange := map[rhumb.RangeID]*index{}
 	for _, l := range logs {
@@ -135,15 +144,18 @@ func Resolve(history []*Op, logs []Log) ([]*Op, error) {
 	out := slices.Clone(history)
 	for i, op := range out {
 		if x := byRange[op.Range]; x != nil && op.IsWrite() && op.Result == Unknown {
-			out[i] = x.resolve(op)
+			out[i] = x.resolveWrite(op)
 		}
 	}
 	return out, nil
 }
 
-func (x *index) resolve(op *Op) *Op {
+// resolveWrite returns a copy of a write with its outcome from the log. Return stays Forever: the
+// log proves the effect but not its time.
+func (x *index) resolveWrite(op *Op) *Op {
 	known := *op
 	at, found := x.byID[op.Request]
+	// A no-op changed nothing, which is all that the checks need to know.
 	if !found || at.request.Noop {
 		known.Result = NotApplied
 		return &known
@@ -159,7 +171,8 @@ func (x *index) resolve(op *Op) *Op {
 	return &known
 }
 
-// NameInserts turns inserts into puts of the names that the server gave them: keys that nobody else writes first.
+// NameInserts turns inserts into puts of the names that the server generated. No other write uses
+// those keys first.
 func NameInserts(ms []rhumb.Mutation, names [][]byte) {
 	for i := range ms {
 		if ms[i].Kind == rhumb.Insert && len(names) > 0 {
@@ -168,16 +181,16 @@ func NameInserts(ms []rhumb.Mutation, names [][]byte) {
 	}
 }
 
-// State is what a replica holds of each key: the newest version, tombstones included.
+// State maps each key of a range to its newest version, tombstones included.
 type State map[StateKey]Item
 
-// StateKey names a key within a range.
+// StateKey identifies a key within a range.
 type StateKey struct {
 	Table rhumb.TableID
 	Name  string
 }
 
-// Replay gives the state that a log leaves behind.
+// Replay returns the state that a log produces.
 func Replay(l Log) State {
 	s := State{}
 	for _, e := range l.Entries {
@@ -191,16 +204,17 @@ func Replay(l Log) State {
 	return s
 }
 
-// Digest is an order-free fingerprint of a replica's newest versions, for comparing replicas with each other.
+// Digest returns a fingerprint of the newest versions of a replica, for comparing replicas. It is a
+// sum, so the iteration order of the map does not matter.
 func (s State) Digest() (d uint64) {
 	for k, it := range s {
-		d += fingerprint(k, it)
+		d += hashItem(k, it)
 	}
 	return d
 }
 
-// fingerprint is FNV-1a over a key and its newest version.
-func fingerprint(k StateKey, it Item) uint64 {
+// hashItem returns the FNV-1a hash of a key and its newest version.
+func hashItem(k StateKey, it Item) uint64 {
 	h := uint64(14695981039346656037)
 	mix := func(b byte) { h = (h ^ uint64(b)) * 1099511628211 }
 	for shift := 0; shift < 64; shift += 8 {
@@ -211,6 +225,7 @@ func fingerprint(k StateKey, it Item) uint64 {
 	for i := range len(k.Name) {
 		mix(k.Name[i])
 	}
+	// The separator keeps a byte from moving between name and value.
 	mix(0)
 	for _, b := range it.Value {
 		mix(b)
@@ -218,16 +233,16 @@ func fingerprint(k StateKey, it Item) uint64 {
 	return h
 }
 
-// Equal reports the first difference between what a replica holds and what the committed log says, or nil.
+// Equal returns an error for the first difference from the state that the committed log produces.
 func (s State) Equal(want State) error {
 	for k, it := range want {
 		got, ok := s[k]
 		if !ok || got.Version != it.Version || string(got.Value) != string(it.Value) {
-			return fmt.Errorf("key %s of table %s is %v %x, the log says %v %x", rhumb.NameString([]byte(k.Name)), k.Table, got.Version, got.Value, it.Version, it.Value)
+			return fmt.Errorf("key %s of table %s is %v %x, the log has %v %x", rhumb.NameString([]byte(k.Name)), k.Table, got.Version, got.Value, it.Version, it.Value)
 		}
 	}
 	if len(s) != len(want) {
-		return fmt.Errorf("%d keys, the log makes %d", len(s), len(want))
+		return fmt.Errorf("%d keys, the log produces %d", len(s), len(want))
 	}
 	return nil
 }

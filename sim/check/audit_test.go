@@ -7,7 +7,8 @@ import (
 	"github.com/rhumbdb/rhumb/entry"
 )
 
-// chainOf seals entries into a log: each gets its place, the hash of the one before, and node 1.
+// chainOf seals entries into a log: each gets its sequence number, the hash of its predecessor, and
+// node 1.
 func chainOf(entries ...*entry.Entry) Log {
 	var prev entry.Hash
 	for i, e := range entries {
@@ -21,7 +22,7 @@ func chainOf(entries ...*entry.Entry) Log {
 	return Log{testRange, entries}
 }
 
-// entryOf makes an entry with one request that does what op does, at a timestamp.
+// entryOf returns an entry with one request that carries out op at a timestamp.
 func entryOf(op *Op, hlc int) *entry.Entry {
 	r := entry.Request{ID: op.Request, HLC: rhumb.Timestamp(hlc)}
 	for _, m := range op.Mutations {
@@ -42,14 +43,14 @@ func TestAudit(t *testing.T) {
 	}{
 		{"acknowledged and there", "", OK, 2, 5, func(op *Op) Log { return chainOf(start(1), entryOf(op, 5)) }},
 		{"acknowledged and lost", "LOST", OK, 2, 5, func(*Op) Log { return chainOf(start(1), start(5)) }},
-		{"acknowledged at another place", "its answer said otherwise", OK, 2, 5, func(op *Op) Log { return chainOf(start(1), start(2), entryOf(op, 5)) }},
-		{"acknowledged with another version", "its answer said otherwise", OK, 2, 5, func(op *Op) Log { return chainOf(start(1), entryOf(op, 6)) }},
+		{"acknowledged at another place", "differs from its answer", OK, 2, 5, func(op *Op) Log { return chainOf(start(1), start(2), entryOf(op, 5)) }},
+		{"acknowledged with another version", "differs from its answer", OK, 2, 5, func(op *Op) Log { return chainOf(start(1), entryOf(op, 6)) }},
 		{"applied twice", "applied twice", OK, 2, 5, func(op *Op) Log { return chainOf(start(1), entryOf(op, 5), entryOf(op, 6)) }},
 		{"unknown and there", "", Unknown, 0, 0, func(op *Op) Log { return chainOf(start(1), entryOf(op, 5)) }},
 		{"unknown and not there", "", Unknown, 0, 0, func(*Op) Log { return chainOf(start(1)) }},
 		{"refused and there", "was refused", ConditionFailed, 0, 0, func(op *Op) Log { return chainOf(start(1), entryOf(op, 5)) }},
 		{"not applied and there", "was refused", NotApplied, 0, 0, func(op *Op) Log { return chainOf(start(1), entryOf(op, 5)) }},
-		{"a no-op that wrote", "no-op wrote", Unchanged, 0, 0, func(op *Op) Log { return chainOf(start(1), entryOf(op, 5)) }},
+		{"a no-op that wrote", "no-op changed data", Unchanged, 0, 0, func(op *Op) Log { return chainOf(start(1), entryOf(op, 5)) }},
 		{"timestamps go back", "I7", Unknown, 0, 0, func(op *Op) Log { return chainOf(start(6), entryOf(op, 5)) }},
 		{"a key is missing", "lacks key", OK, 2, 5, func(op *Op) Log {
 			e := entryOf(op, 5)
@@ -94,12 +95,12 @@ func TestReplayAndDigest(t *testing.T) {
 	if full.Digest() == short.Digest() {
 		t.Error("different states have one digest")
 	}
-	wantErr(t, short.Equal(full), "the log says")
-	wantErr(t, full.Equal(State{}), "the log makes")
+	wantErr(t, short.Equal(full), "the log has")
+	wantErr(t, full.Equal(State{}), "the log produces")
 }
 
-// TestResolve: a write of unknown outcome counts as what the log says, so an effect that was seen and is not in the log
-// is found out.
+// TestResolve checks that a write of unknown outcome takes its outcome from the log, so that an
+// effect that was seen but is missing from the log is detected.
 func TestResolve(t *testing.T) {
 	var h hist
 	v := record(t, "v", 1)

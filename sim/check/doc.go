@@ -1,23 +1,26 @@
-// Package check judges what a simulated or a real cluster did: whether the answers that clients saw could have come from
-// one machine, whether a write that was acknowledged was lost, and whether the replicas ever broke an invariant of the
-// replication protocol. It is pure: it reads recorded histories and observed states, and knows nothing of how they came
-// about.
+// Package check decides whether a simulated or real cluster behaved correctly: whether one machine
+// could have given the answers that clients saw, whether an acknowledged write was lost, and
+// whether replicas broke an invariant of the replication protocol. The package is pure: it reads
+// recorded histories and observed states and does not depend on their origin.
 //
-// # Judges
+// # Checks
 //
-// Linearizable gives each key's history to Porcupine, with the semantics of versions, conditions and patches.
-// RealTime uses the positions that the answers carry (versions, read timestamps): an operation that began after another
-// had ended must not come before it in the range's log. It covers a whole range, where Linearizable covers one key.
-// Atomic compares batches with reads of several keys: all of a batch is seen, or nothing. Audit finds every
-// acknowledged write in the committed log, exactly once. Monitor watches replicas while they run.
+// Linearizable checks the history of each key with Porcupine, against a model of versions,
+// conditions and patches. RealTime uses the log positions in the answers (versions, read
+// timestamps): an operation that began after another had ended must not precede it in the log of
+// the range. RealTime covers a whole range where Linearizable covers one key. Atomic compares
+// batches with reads of several keys: a read sees all of a batch or nothing. Audit finds every
+// acknowledged write in the committed log, exactly once. Monitor checks replicas while they run.
 //
 // # Invariants
 //
-// Monitor asserts I1 to I9 of the protocol: one primary per epoch, log matching, in-sync members hold what was
-// acknowledged, a later primary holds it too, nothing committed is undone, a lease read is never stale, timestamps grow
-// with the log, an in-sync set is never too small, and no two nodes may serve reads of one range at a time.
+// Monitor asserts the invariants I1 to I9 of the protocol (docs/replication.md#invariants): one
+// primary per epoch, matching logs, acknowledged entries on all in-sync members and on later
+// primaries, no undo of committed entries, no stale lease read, timestamps that grow with the log,
+// no in-sync set below its least size, and no two nodes that may serve reads of one range at the
+// same time.
 //
 // # Testing
 //
-// Each judge is tried on histories made by hand, good and bad; the bad ones are canaries that must fail.
+// Each check runs on handmade histories, correct and broken ones; the broken ones must fail.
 package check

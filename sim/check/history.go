@@ -8,66 +8,71 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Forever is the Return of an operation whose outcome never became known: it may take effect at any later time, or never.
+// Forever is the Return of an operation whose outcome never became known: the operation may take
+// effect at any later time, or never.
 const Forever = time.Duration(math.MaxInt64)
 
-// Result is what became of an operation, as its client saw it.
+// Result is the outcome of an operation as its client saw it.
 type Result uint8
 
 // The results.
 const (
-	// Unknown: no answer, or one that says so. A write may have been applied.
+	// Unknown means that no definite answer arrived. A write may have been applied.
 	Unknown Result = iota
-	// OK: a read answered, a write applied.
+	// OK means that a read was answered or a write applied.
 	OK
-	// Unchanged: the write's IfNewer condition made it a no-op.
+	// Unchanged means that an IfNewer condition turned the write into a no-op.
 	Unchanged
-	// ConditionFailed: a condition of the write did not hold.
+	// ConditionFailed means that a condition of the write did not hold.
 	ConditionFailed
-	// NotApplied: refused for a reason that says nothing about the state.
+	// NotApplied means that the operation was refused for a reason that does not depend on the
+	// data.
 	NotApplied
 )
 
-// String names the result in traces.
+// String returns the name of the result, as used in traces.
 func (r Result) String() string {
 	return [...]string{"unknown", "ok", "unchanged", "condition_failed", "not_applied"}[r]
 }
 
-// Op is one operation of a client. A write has Mutations; a read has Names, and Items in the order of Names.
+// Op is one operation of a client. A write has Mutations; a read has Names, and Items in the order
+// of Names.
 type Op struct {
-	// ID tells operations apart in messages.
+	// ID identifies the operation in reports.
 	ID int
-	// Client is a small number; one client has one operation at a time.
+	// Client identifies the client. A client has one operation in progress at a time.
 	Client int
 	Range  rhumb.RangeID
-	// Call and Return bound the operation in true time.
+	// Call and Return bound the operation in true time. The checks rely on true time, which only an
+	// observer outside of the cluster has; timestamps of the cluster are among the data under test.
 	Call, Return time.Duration
 	Result       Result
 
-	// Request is the write's request id.
+	// Request is the request ID of a write.
 	Request   rhumb.RequestID
 	Mutations []rhumb.Mutation
 	// Outcome is the answer to a write that was applied.
 	Outcome rhumb.Outcome
 
-	// Table and Names are what a read asked for: all keys at one timestamp.
+	// Table and Names are the keys of a read, all read at one timestamp.
 	Table rhumb.TableID
 	Names [][]byte
 	Items []Item
-	// At is the timestamp at which a read saw the range.
+	// At is the timestamp of a read.
 	At rhumb.Timestamp
 }
 
-// Item is what a read saw of one key; the zero Version says that the key did not exist.
+// Item is the value that a read returned for one key. A zero Version means that the key did not
+// exist.
 type Item struct {
 	Version rhumb.Version
 	Value   []byte
 }
 
-// IsWrite reports whether the operation writes.
+// IsWrite reports whether the operation is a write.
 func (o *Op) IsWrite() bool { return len(o.Mutations) > 0 }
 
-// String gives one line for a person.
+// String describes the operation in one line.
 func (o *Op) String() string {
 	end := "-"
 	if o.Return != Forever {

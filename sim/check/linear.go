@@ -11,8 +11,8 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// porcupineWait bounds the search for one range's keys in real time. Histories of the size that simulations make take
-// milliseconds; one that takes this long is reported rather than taken for good.
+// porcupineWait bounds the search for one key in real time. Histories as long as those of the
+// simulator take milliseconds. An undecided history counts as a failure, not as a success.
 const porcupineWait = 20 * time.Second
 
 // keyName is a key of a history.
@@ -26,15 +26,16 @@ func (k keyName) String() string {
 	return fmt.Sprintf("%s/%s/%s", k.table, k.rng, rhumb.NameString([]byte(k.name)))
 }
 
-// part is an operation's part in one key.
+// part is the part of an operation that concerns one key.
 type part struct {
 	op *Op
-	// index is the mutation's place in a write, or the name's in a read.
+	// index is the index of the mutation in a write, or of the name in a read.
 	index int
 }
 
-// register is the state of one key in the model. The version, of a deletion too, is known when an answer told it; a write
-// of unknown outcome leaves it unknown until somebody reads it. Versions only grow.
+// register is the state of one key in the sequential model. The version, also that of a deletion,
+// is known only if an answer reported it: a write of unknown outcome leaves the version unknown
+// until a read returns it. Versions only grow.
 type register struct {
 	exists bool
 	value  string
@@ -42,16 +43,19 @@ type register struct {
 	ver    rhumb.Version
 }
 
-// Linearizable reports the first key whose operations no single copy could have answered. Keys are judged apart: a write
-// of several keys counts as one operation on each of them.
+// Linearizable reports the first key whose operations no single copy could have answered. It checks
+// each key separately, because the search is exponential in the number of concurrent operations: a
+// write of several keys counts as one operation on each. RealTime and Atomic cover the order across
+// keys.
 func Linearizable(history []*Op) error {
 	parts := map[keyName][]part{}
 	var keys []keyName
 	for _, op := range history {
 		if op.Result == NotApplied || !op.IsWrite() && op.Result != OK {
-			continue // it neither changed nor saw anything
+			// It neither changed nor observed anything.
+			continue
 		}
-		for i, key := range op.keys() {
+		for i, key := range op.keyNames() {
 			if parts[key] == nil {
 				keys = append(keys, key)
 			}
@@ -66,7 +70,8 @@ func Linearizable(history []*Op) error {
 	return nil
 }
 
-func (o *Op) keys() []keyName {
+// keyNames returns the keys of the operation, in the order of Mutations or Names.
+func (o *Op) keyNames() []keyName {
 	if o.IsWrite() {
 		out := make([]keyName, len(o.Mutations))
 		for i, m := range o.Mutations {
@@ -85,6 +90,8 @@ func linearizableKey(key keyName, parts []part) error {
 	ops := make([]porcupine.Operation, len(parts))
 	for i, p := range parts {
 		end := p.op.Return
+		// Return may be set for an answer without a definite result; the write may still come
+		// later.
 		if p.op.Result == Unknown {
 			end = Forever
 		}
@@ -96,15 +103,18 @@ func linearizableKey(key keyName, parts []part) error {
 	case porcupine.Unknown:
 		return fmt.Errorf("linearizability of key %s is undecided after %v and %d operations", key, porcupineWait, len(ops))
 	}
-	return fmt.Errorf("key %s is not linearizable:\n%s", key, shortest(parts, ops))
+	return fmt.Errorf("key %s is not linearizable:\n%s", key, shortestFailure(parts, ops))
 }
 
-// shortest cuts the history before the first operation that cannot be explained and shows its last lines.
-func shortest(parts []part, ops []porcupine.Operation) string {
+// shortestFailure finds the shortest prefix of the history that cannot be explained, by bisection,
+// and describes its last operations. A longer prefix of a failing one fails too, so bisection is
+// valid.
+func shortestFailure(parts []part, ops []porcupine.Operation) string {
 	order := make([]int, len(parts))
 	for i := range order {
 		order[i] = i
 	}
+	// Prefixes are taken by Return, because a prefix must contain complete operations.
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(ops[a].Return, ops[b].Return) })
 	least, most := 0, len(order)
 	for least < most {
@@ -126,7 +136,8 @@ func shortest(parts []part, ops []porcupine.Operation) string {
 // shownMax bounds the operations in a report.
 const shownMax = 12
 
-// prefixOK judges the operations that had ended by some time; those that had begun but not ended count as unknown.
+// prefixOK checks the operations that had ended at some time. Operations that had begun by then
+// count as writes of unknown outcome, since ended reads may have seen their effect.
 func prefixOK(ended []int, ops []porcupine.Operation) bool {
 	until := ops[ended[len(ended)-1]].Return
 	sub := make([]porcupine.Operation, 0, len(ended))
@@ -135,6 +146,7 @@ func prefixOK(ended []int, ops []porcupine.Operation) bool {
 	}
 	for _, op := range ops {
 		p := op.Input.(part)
+		// Unfinished reads constrain nothing.
 		if op.Return <= until || op.Call > until || !p.op.IsWrite() {
 			continue
 		}
@@ -146,18 +158,21 @@ func prefixOK(ended []int, ops []porcupine.Operation) bool {
 	return porcupine.CheckOperationsTimeout(model, sub, porcupineWait) != porcupine.Illegal
 }
 
+// model is the sequential specification for Porcupine.
 var model = porcupine.Model{
 	Init: func() any { return register{} },
 	Step: func(state, input, _ any) (bool, any) {
 		s, p := state.(register), input.(part)
 		if p.op.IsWrite() {
-			return s.write(p.op, p.index)
+			return s.stepWrite(p.op, p.index)
 		}
-		return s.read(p.op.Items[p.index])
+		return s.stepRead(p.op.Items[p.index])
 	},
 }
 
-func (s register) read(it Item) (bool, register) {
+// stepRead checks a read against the state. It may reveal the version that a write of unknown
+// outcome left.
+func (s register) stepRead(it Item) (bool, register) {
 	if it.Version.IsZero() {
 		return !s.exists, s
 	}
@@ -168,40 +183,45 @@ func (s register) read(it Item) (bool, register) {
 	return true, s
 }
 
-// write takes the step of one mutation of a write. A write of unknown outcome may always take place: where its condition
-// does not hold it changes nothing.
-func (s register) write(op *Op, index int) (bool, register) {
+// stepWrite executes one mutation of a write. A write of unknown outcome may always be placed
+// somewhere: where its condition does not hold it changes nothing.
+func (s register) stepWrite(op *Op, index int) (bool, register) {
 	m := &op.Mutations[index]
-	holds, sure := s.holds(m)
+	holds, sure := s.conditionHolds(m)
 	switch op.Result {
 	case Unknown:
+		// The model cannot choose between two next states, so an unknown write with an undecidable
+		// condition counts as applied.
 		if sure && !holds {
 			return true, s
 		}
-		next, ok := s.apply(m, rhumb.Version{})
+		next, ok := s.applyMutation(m, rhumb.Version{})
 		if !ok {
 			return true, s
 		}
 		return true, next
 	case OK:
+		// Versions of a key grow with the log.
 		if s.known && op.Outcome.Version.Compare(s.ver) <= 0 {
 			return false, s
 		}
+		// Existed is reported for mutations that need the base value.
 		if sure && !holds || m.NeedsBase() && index < len(op.Outcome.Existed) && op.Outcome.Existed[index] != s.exists {
 			return false, s
 		}
-		next, ok := s.apply(m, op.Outcome.Version)
+		next, ok := s.applyMutation(m, op.Outcome.Version)
 		return ok, next
 	case ConditionFailed, Unchanged:
-		if m.Cond.Kind == rhumb.Always || conditions(op) > 1 {
-			return true, s // another key's condition decided
+		if m.Cond.Kind == rhumb.Always || countConditions(op) > 1 {
+			// The condition of another key decided.
+			return true, s
 		}
 		return !sure || !holds, s
 	}
 	return true, s
 }
 
-func conditions(op *Op) (n int) {
+func countConditions(op *Op) (n int) {
 	for i := range op.Mutations {
 		if op.Mutations[i].Cond.Kind != rhumb.Always {
 			n++
@@ -210,8 +230,9 @@ func conditions(op *Op) (n int) {
 	return n
 }
 
-// holds decides a mutation's condition; sure is false when it asks for a version that is not known.
-func (s register) holds(m *rhumb.Mutation) (holds, sure bool) {
+// conditionHolds evaluates the condition of a mutation. sure is false if the result depends on an
+// unknown version.
+func (s register) conditionHolds(m *rhumb.Mutation) (holds, sure bool) {
 	switch m.Cond.Kind {
 	case rhumb.IfAbsent:
 		return !s.exists, true
@@ -223,13 +244,14 @@ func (s register) holds(m *rhumb.Mutation) (holds, sure bool) {
 		}
 		return s.ver == m.Cond.Version, s.known
 	case rhumb.IfNewer:
-		return !s.exists || newer(s.value, m), true
+		return !s.exists || isNewer(s.value, m), true
 	}
 	return true, true
 }
 
-// newer reports whether the condition's fields are smaller in the stored record than in the patch, compared in turn.
-func newer(stored string, m *rhumb.Mutation) bool {
+// isNewer reports whether the fields of the condition are smaller in the stored record than in the
+// patch, compared in order.
+func isNewer(stored string, m *rhumb.Mutation) bool {
 	for _, name := range m.Cond.Fields {
 		old, _, err1 := rhumb.RecordField([]byte(stored), name)
 		with, _, err2 := rhumb.RecordField(m.Value, name)
@@ -243,8 +265,9 @@ func newer(stored string, m *rhumb.Mutation) bool {
 	return false
 }
 
-// apply gives the state after m; ok is false when a patch meets a value that is no record.
-func (s register) apply(m *rhumb.Mutation, ver rhumb.Version) (register, bool) {
+// applyMutation returns the state after m. It reports false if a patch meets a value that is not a
+// record.
+func (s register) applyMutation(m *rhumb.Mutation, ver rhumb.Version) (register, bool) {
 	next := register{exists: true, value: string(m.Value), known: !ver.IsZero(), ver: ver}
 	switch m.Kind {
 	case rhumb.Delete:

@@ -10,7 +10,7 @@ import (
 
 var testRange = rhumb.RangeID{Region: 1, Slot: 7}
 
-// hist builds histories by hand. Times are milliseconds; a negative end is "no answer".
+// hist builds histories by hand. Times are milliseconds; a negative end means no answer.
 type hist struct {
 	ops []*Op
 }
@@ -71,7 +71,7 @@ func TestLinearizable(t *testing.T) {
 	one, two, three := record(t, "v", 1), record(t, "v", 2), record(t, "v", 3)
 	for _, tc := range []struct {
 		name string
-		// bad is a part of the failure; "" for a good history.
+		// bad is a part of the expected failure, or "" for a correct history.
 		bad   string
 		build func(h *hist)
 	}{
@@ -218,8 +218,8 @@ func wantErr(t *testing.T, err error, part string) {
 	}
 }
 
-// TestReportEndsAtTheFault: the report of a bad history shows the operation that cannot be explained and not what came
-// after it.
+// TestReportEndsAtTheFault checks that the report of a broken history ends at the operation that
+// cannot be explained.
 func TestReportEndsAtTheFault(t *testing.T) {
 	var h hist
 	for i := 1; i <= 40; i++ {

@@ -22,7 +22,7 @@ func config(epoch, version int, primary rhumb.NodeID, inSync ...rhumb.NodeID) *r
 	return &rhumb.Range{ID: testRange, Epoch: rhumb.Epoch(epoch), Version: uint64(version), Primary: primary, InSync: inSync, Replicas: inSync}
 }
 
-// TestMonitor plays steps; all but the last must pass, and the last must fail as bad says.
+// TestMonitor runs sequences of steps. All but the last must pass, and the last must fail with bad.
 func TestMonitor(t *testing.T) {
 	log := chainOf(start(1), start(2), start(3)).Entries
 	fork := chainOf(start(1), start(9), start(10)).Entries
@@ -112,7 +112,7 @@ func TestMonitor(t *testing.T) {
 	}
 }
 
-// TestMonitorCourse: an ordinary course of events, with a fail-over, passes.
+// TestMonitorCourse checks that an ordinary sequence with a failover passes.
 func TestMonitorCourse(t *testing.T) {
 	log := chainOf(start(1), start(2), &entry.Entry{Start: 5, Epoch: 2}).Entries
 	held := func(rhumb.NodeID) Replica { return fakeDisk(log) }

@@ -8,8 +8,9 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// position is where an answer says that its operation stands in its range's log.
-func (o *Op) position() (at rhumb.Timestamp, ok bool) {
+// logPosition returns the position of the operation in the log of its range, as its answer reported
+// it. The timestamps of a log grow strictly (invariant I7), so a timestamp is a position.
+func (o *Op) logPosition() (at rhumb.Timestamp, ok bool) {
 	switch {
 	case o.Result == OK && o.IsWrite():
 		return o.Outcome.Version.HLC, true
@@ -19,13 +20,14 @@ func (o *Op) position() (at rhumb.Timestamp, ok bool) {
 	return 0, false
 }
 
-// RealTime reports the first operation that stands in the log of its range before one that had ended when it began. The
-// log is one order for all keys of a range, so this is a test of strict serializability that costs one sort.
+// RealTime reports the first operation whose log position is below that of an operation that had
+// ended before it began. The log orders all keys of a range, so this checks strict serializability
+// of the range at the cost of a sort.
 func RealTime(history []*Op) error {
 	byRange := map[rhumb.RangeID][]*Op{}
 	var ranges []rhumb.RangeID
 	for _, op := range history {
-		if _, ok := op.position(); !ok {
+		if _, ok := op.logPosition(); !ok {
 			continue
 		}
 		if byRange[op.Range] == nil {
@@ -42,33 +44,38 @@ func RealTime(history []*Op) error {
 }
 
 func realTimeRange(ops []*Op) error {
+	// One pass over calls in order of time, with the ended operations merged in, replaces the
+	// comparison of all pairs.
 	byCall, byReturn := slices.Clone(ops), slices.Clone(ops)
 	slices.SortStableFunc(byCall, func(a, b *Op) int { return cmp.Compare(a.Call, b.Call) })
 	slices.SortStableFunc(byReturn, func(a, b *Op) int { return cmp.Compare(a.Return, b.Return) })
-	var last *Op // of those that had ended, the one that stands furthest in the log
+	// last is the operation with the greatest log position among those that have ended.
+	var last *Op
 	var lastAt rhumb.Timestamp
 	i := 0
 	for _, op := range byCall {
 		for ; i < len(byReturn) && byReturn[i].Return < op.Call; i++ {
-			if at, _ := byReturn[i].position(); last == nil || at > lastAt {
+			if at, _ := byReturn[i].logPosition(); last == nil || at > lastAt {
 				last, lastAt = byReturn[i], at
 			}
 		}
-		at, _ := op.position()
+		at, _ := op.logPosition()
+		// A read may share a position with the operation it follows; two writes may not, unless
+		// they are mutations of one request.
 		if last != nil && (at < lastAt || op.IsWrite() && at == lastAt && op.Request != last.Request) {
-			return fmt.Errorf("order of range %s:\n  %v\nhad ended before the next began, and stands behind it in the log:\n  %v", op.Range, last, op)
+			return fmt.Errorf("order of range %s:\n  %v\nhad ended before the next began, but has a greater log position:\n  %v", op.Range, last, op)
 		}
 	}
 	return nil
 }
 
-// Atomic reports the first read of several keys that saw one key as a batch left it, or later, and another key of the
-// batch as it was before.
+// Atomic reports the first read of several keys that saw one key of a batch with the write of the
+// batch or a later one, and another key without it.
 func Atomic(history []*Op) error {
 	batches := map[keyName][]*Op{}
 	for _, op := range history {
 		if op.Result == OK && len(op.Mutations) > 1 {
-			for _, k := range op.keys() {
+			for _, k := range op.keyNames() {
 				batches[k] = append(batches[k], op)
 			}
 		}
@@ -78,10 +85,10 @@ func Atomic(history []*Op) error {
 			continue
 		}
 		seen := map[keyName]rhumb.Version{}
-		for i, k := range op.keys() {
+		for i, k := range op.keyNames() {
 			seen[k] = op.Items[i].Version
 		}
-		for _, k := range op.keys() {
+		for _, k := range op.keyNames() {
 			for _, b := range batches[k] {
 				if err := atomicRead(op, b, k, seen); err != nil {
 					return err
@@ -92,13 +99,13 @@ func Atomic(history []*Op) error {
 	return nil
 }
 
-// atomicRead judges a read against a batch that wrote key k. A key that was deleted shows no version, so a batch counts
-// as unseen there only when it did not delete it and nothing later could have.
+// atomicRead checks a read against a batch that wrote key k. A deleted key has no version, so it
+// proves nothing: only a key with an older version shows that the batch is missing.
 func atomicRead(read, batch *Op, k keyName, seen map[keyName]rhumb.Version) error {
 	if seen[k].Compare(batch.Outcome.Version) < 0 {
 		return nil
 	}
-	for _, other := range batch.keys() {
+	for _, other := range batch.keyNames() {
 		v, asked := seen[other]
 		if asked && !v.IsZero() && v.Compare(batch.Outcome.Version) < 0 {
 			return fmt.Errorf("torn batch:\n  %v\nsaw %s with, and %s without\n  %v", read, k, other, batch)

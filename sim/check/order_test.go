@@ -20,15 +20,15 @@ func TestRealTime(t *testing.T) {
 			h.write(0, 10, OK, 6, put("a", v))
 			h.write(10, 20, OK, 5, put("b", v))
 		}},
-		{"a later write stands before", "stands behind", func(h *hist) {
+		{"a later write stands before", "greater log position", func(h *hist) {
 			h.write(0, 10, OK, 6, put("a", v))
 			h.write(11, 20, OK, 5, put("b", v))
 		}},
-		{"two writes with one version", "stands behind", func(h *hist) {
+		{"two writes with one version", "greater log position", func(h *hist) {
 			h.write(0, 10, OK, 6, put("a", v))
 			h.write(11, 20, OK, 6, put("b", v))
 		}},
-		{"a read of another key is stale", "stands behind", func(h *hist) {
+		{"a read of another key is stale", "greater log position", func(h *hist) {
 			h.write(0, 10, OK, 6, put("a", v))
 			h.read(11, 20, "b", 5, v)
 		}},
