@@ -197,7 +197,7 @@ func TestWhatWaitsIsBounded(t *testing.T) {
 			t.Fatal(a.err)
 		}
 	}
-	if used, _ := h.admission.state(); used != 0 || peersIn.Used() != 0 {
+	if used, _ := h.admission.readUsage(); used != 0 || peersIn.Used() != 0 {
 		t.Fatalf("%d bytes of batches and %d of peers count when nothing waits", used, peersIn.Used())
 	}
 }
@@ -235,7 +235,7 @@ func TestSuspicionDoesNotWaitForPass(t *testing.T) {
 	h.driving = false
 	h.mu.Unlock()
 	go func() {
-		h.suspected(nil)
+		h.updateSuspects(nil)
 		close(done)
 	}()
 	select {
@@ -426,7 +426,7 @@ func TestCloseWhileFetchersWait(t *testing.T) {
 	w := newWorld(t, 1)
 	w.put(1, "k", "v")
 	h := w.hosts[1]
-	s, _ := h.slot(testRange)
+	s, _ := h.findSlot(testRange)
 	h.fetching = fetchersMax
 	h.fetchLog(s, replica.LogRead{To: 2, From: 1, Until: 1})
 	h.Close()
@@ -496,7 +496,7 @@ func TestPassIsBounded(t *testing.T) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	waiting := h.waiting
-	h.takeLocked()
+	h.takeEventsLocked()
 	size, tick := 0, false
 	for _, ev := range h.events {
 		switch ev := ev.(type) {

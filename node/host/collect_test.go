@@ -44,7 +44,7 @@ func TestHistoryOfATable(t *testing.T) {
 	// Now 100 minutes have passed since round 0 and 75 since round 1: an hour ago the version of round 1 was the newest.
 	filler := strings.Repeat("x", 32<<10)
 	for n, h := range w.hosts {
-		s, _ := h.slot(testRange)
+		s, _ := h.findSlot(testRange)
 		versions := func(table rhumb.TableID) int {
 			seen := map[rhumb.Version]bool{}
 			for _, ts := range at {

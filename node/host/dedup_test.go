@@ -59,7 +59,7 @@ func TestRequestWhoseResultIsCollected(t *testing.T) {
 	w.pass(2 * rhumb.DedupKeep)
 	filler := strings.Repeat("x", 32<<10) // the log is trimmed, and so collected, as it grows
 	for _, h := range w.hosts {
-		s, _ := h.slot(testRange)
+		s, _ := h.findSlot(testRange)
 		w.eventually(func() error {
 			w.put(1, "other", filler)
 			if floor, err := s.store.RequestFloor(testRange, requestOf(0).Client); err != nil || floor < 3 {
