@@ -30,14 +30,15 @@ func (h *Host) updateRecentWeight(s *slot) {
 }
 
 // releaseBudgets releases the shares of all slots: the budgets outlive the host.
-func (h *Host) releaseBudgets() {
+func (h *Host) releaseBudgets() { h.eachSlot(h.releaseWeight) }
+
+// releaseWeight releases the share of a slot that no pass touches any more.
+func (h *Host) releaseWeight(s *slot) {
 	b := &h.cfg.Budgets
-	h.eachSlot(func(s *slot) {
-		b.Uncommitted.Release(int64(s.weight.uncommitted))
-		b.Tails.Release(int64(s.weight.tail))
-		b.Recent.Release(int64(s.weight.recent))
-		s.weight = weight{}
-	})
+	b.Uncommitted.Release(int64(s.weight.uncommitted))
+	b.Tails.Release(int64(s.weight.tail))
+	b.Recent.Release(int64(s.weight.recent))
+	s.weight = weight{}
 }
 
 // shrinkTails makes no replica keep more entries in memory for lagging peers than its share. A peer

@@ -202,6 +202,7 @@ func (ev discardedEvent) applyTo(h *Host) {
 		h.m.quarantined.Dec()
 	}
 	h.m.discarded.Inc()
+	h.releaseWeight(ev.s)
 	// The new slot's promise holds for grants too.
 	h.leases.excludeRange(fresh.id, ev.floor, rhumb.NoNode)
 	if d := ev.s.desc.Load(); d != nil {

@@ -399,6 +399,8 @@ func (h *Host) refuseEvent(ev event) {
 		ev.ask(h)
 	case discardEvent:
 		ev.answer <- errStopping(opDiscard)
+	case dropEvent:
+		ev.answer <- errStopping(opDiscard)
 	case discardedEvent:
 		ev.answer <- errStopping(opDiscard)
 	}
