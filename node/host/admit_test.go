@@ -30,7 +30,8 @@ func TestWaterLevel(t *testing.T) {
 	}
 }
 
-// A pace shrinks once for slow answers that come together, never below its least, and grows while it is what limits.
+// TestPace guards that a pace shrinks once for slow answers that arrive together, never below its
+// minimum, and grows only while it is the limit.
 func TestPace(t *testing.T) {
 	p := newPace(16 << 20)
 	p.recordAnswer(time.Second, paceSlow+1, 1, 16<<20)
@@ -56,7 +57,8 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// What is stuck does not use up what the node takes in at a time, and is not counted twice when it is answered after all.
+// TestAdmission guards that a stuck batch does not use up the room of others, and that it is not
+// counted twice if it is answered after all.
 func TestAdmission(t *testing.T) {
 	a := &admission{clock: func() time.Duration { return time.Hour }, pace: newPace(100)}
 	stuck, ok := a.admitBatch(80)
@@ -78,7 +80,8 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
-// What a refusal says of when to try again follows how long batches take, within its bounds.
+// TestRetryAfter guards that the pause suggested by a rejection follows the time that batches take,
+// within its bounds.
 func TestRetryAfter(t *testing.T) {
 	now := time.Hour
 	a := &admission{clock: func() time.Duration { return now }, pace: newPace(1 << 20)}

@@ -10,8 +10,9 @@ import (
 	"github.com/rhumbdb/rhumb/storage"
 )
 
-// TestHistoryOfATable guards that each table of a range keeps its superseded versions for its own time: one keeps an hour of
-// them, one none, and one that metadata does not know yet all.
+// TestHistoryOfATable guards that each table of a range keeps its superseded versions for its own
+// time: one table keeps an hour of them, one keeps none, and one that metadata does not know yet
+// keeps all.
 func TestHistoryOfATable(t *testing.T) {
 	const kept, plain, unknown rhumb.TableID = 2, 3, 4
 	w := newWorldWith(t, 3, storage.Config{CacheBytes: 8 << 20, MemTableBytes: 1 << 20}, func(c *Config) {
