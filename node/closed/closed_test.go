@@ -17,7 +17,8 @@ func claim(i int, at rhumb.Timestamp, seq rhumb.Seq) RangeClaim {
 // second is one second of timestamps.
 var second = rhumb.MakeTimestamp(1000, 0)
 
-// TestIdleCostsNothing guards that a range that does not move is told once, and one that moves once for each move.
+// TestIdleCostsNothing guards that an idle range is sent once, and a range that moves once per
+// move.
 func TestIdleCostsNothing(t *testing.T) {
 	var s Sender
 	var r Receiver
@@ -51,7 +52,8 @@ func TestIdleCostsNothing(t *testing.T) {
 	}
 }
 
-// TestLaggardsAreLeftOut guards that a range whose closed timestamp stands still does not hold up the others.
+// TestLaggardsAreLeftOut guards that a range whose closed timestamp stands still does not hold back
+// the others.
 func TestLaggardsAreLeftOut(t *testing.T) {
 	var s Sender
 	var r Receiver
@@ -66,7 +68,8 @@ func TestLaggardsAreLeftOut(t *testing.T) {
 	}
 }
 
-// TestManyRanges guards that what does not fit into one frame comes with the next, and no timestamp before all of it.
+// TestManyRanges guards that changes that do not fit in one frame follow in the next, with no
+// timestamp before the last of them.
 func TestManyRanges(t *testing.T) {
 	var s Sender
 	var r Receiver
@@ -89,8 +92,9 @@ func TestManyRanges(t *testing.T) {
 	}
 }
 
-// TestClaimsAreTrue plays frames that are lost, repeated and overtaken between ends that restart. What a receiver believes
-// of a range must follow from something that its sender was given for that range.
+// TestClaimsAreTrue plays frames that are lost, repeated and reordered between ends that restart.
+// Every claim that a receiver makes about a range must follow from a claim that its sender was
+// given.
 func TestClaimsAreTrue(t *testing.T) {
 	believed, resets := 0, 0
 	for seed := range uint64(150) {
@@ -173,7 +177,8 @@ func playClaims(rnd *rand.Rand, believed, resets *int) error {
 	return nil
 }
 
-// follows reports whether c follows from something given: a timestamp not below, a position not above.
+// follows reports whether c follows from a given claim: a timestamp that is not lower, at a
+// position that is not higher.
 func follows(given []Claim, c Claim) bool {
 	for _, g := range given {
 		if g.At >= c.At && g.Seq <= c.Seq {

@@ -30,69 +30,72 @@ func TestWaterLevel(t *testing.T) {
 	}
 }
 
-// A pace shrinks once for slow answers that come together, never below its least, and grows while it is what limits.
+// TestPace guards that a pace shrinks once for slow answers that arrive together, never below its
+// minimum, and grows only while it is the limit.
 func TestPace(t *testing.T) {
 	p := newPace(16 << 20)
-	p.answered(time.Second, paceSlow+1, 1, 16<<20)
-	p.answered(time.Second+1, paceSlow+1, 1, 16<<20)
-	if want := int64(16<<20) * 7 / 10; p.now != want {
-		t.Fatalf("the pace is %d after slow answers, want %d", p.now, want)
+	p.recordAnswer(time.Second, paceSlow+1, 1, 16<<20)
+	p.recordAnswer(time.Second+1, paceSlow+1, 1, 16<<20)
+	if want := int64(16<<20) * 7 / 10; p.limit != want {
+		t.Fatalf("the pace is %d after slow answers, want %d", p.limit, want)
 	}
 	for i := range 100 {
-		p.answered(time.Duration(i+2)*time.Second, paceSlow+1, 1, 16<<20)
+		p.recordAnswer(time.Duration(i+2)*time.Second, paceSlow+1, 1, 16<<20)
 	}
-	if p.now != paceLeast {
-		t.Fatalf("the pace fell to %d, want %d", p.now, paceLeast)
+	if p.limit != paceMin {
+		t.Fatalf("the pace fell to %d, want %d", p.limit, paceMin)
 	}
-	p.answered(time.Hour, time.Millisecond, 1<<20, paceLeast/2)
-	if p.now != paceLeast {
-		t.Fatalf("the pace grew to %d although little was taken in", p.now)
+	p.recordAnswer(time.Hour, time.Millisecond, 1<<20, paceMin/2)
+	if p.limit != paceMin {
+		t.Fatalf("the pace grew to %d although little was taken in", p.limit)
 	}
 	for range 1_000 {
-		p.answered(time.Hour, time.Millisecond, 1<<20, p.now)
+		p.recordAnswer(time.Hour, time.Millisecond, 1<<20, p.limit)
 	}
-	if p.now != 16<<20 {
-		t.Fatalf("the pace is %d after many quick answers, want all of it", p.now)
+	if p.limit != 16<<20 {
+		t.Fatalf("the pace is %d after many quick answers, want all of it", p.limit)
 	}
 }
 
-// What is stuck does not use up what the node takes in at a time, and is not counted twice when it is answered after all.
+// TestAdmission guards that a stuck batch does not use up the room of others, and that it is not
+// counted twice if it is answered after all.
 func TestAdmission(t *testing.T) {
 	a := &admission{clock: func() time.Duration { return time.Hour }, pace: newPace(100)}
-	stuck, ok := a.take(80)
-	if _, more := a.take(30); !ok || more {
+	stuck, ok := a.admitBatch(80)
+	if _, more := a.admitBatch(30); !ok || more {
 		t.Fatal("80 bytes of 100 are not taken in, or 110 are")
 	}
 	stuck.since -= stuckAfter + 1
-	next, ok := a.take(30)
-	if used, _ := a.state(); !ok || used != 30 {
+	next, ok := a.admitBatch(30)
+	if used, _ := a.readUsage(); !ok || used != 30 {
 		t.Fatalf("%d bytes count beside a batch that is stuck, want 30", used)
 	}
-	a.answered(stuck)
-	a.answered(next)
-	if used, _ := a.state(); used != 0 {
+	a.endBatch(stuck)
+	a.endBatch(next)
+	if used, _ := a.readUsage(); used != 0 {
 		t.Fatalf("%d bytes count when all is answered", used)
 	}
-	if _, ok := a.take(1_000); !ok {
+	if _, ok := a.admitBatch(1_000); !ok {
 		t.Fatal("a batch above the bound never goes")
 	}
 }
 
-// What a refusal says of when to try again follows how long batches take, within its bounds.
+// TestRetryAfter guards that the pause suggested by a rejection follows the time that batches take,
+// within its bounds.
 func TestRetryAfter(t *testing.T) {
 	now := time.Hour
 	a := &admission{clock: func() time.Duration { return now }, pace: newPace(1 << 20)}
-	if got := a.retryAfter(); got != retryAfterLeast {
-		t.Errorf("%v before any answer, want %v", got, retryAfterLeast)
+	if got := a.retryAfter(); got != retryAfterMin {
+		t.Errorf("%v before any answer, want %v", got, retryAfterMin)
 	}
 	answer := func(took time.Duration) {
-		for range 20 * tookShare {
-			b, ok := a.take(1)
+		for range 20 * latencyWeight {
+			b, ok := a.admitBatch(1)
 			if !ok {
 				t.Fatal("a batch of one byte does not go")
 			}
 			now += took
-			a.answered(b)
+			a.endBatch(b)
 		}
 	}
 	answer(300 * time.Millisecond)
@@ -100,7 +103,7 @@ func TestRetryAfter(t *testing.T) {
 		t.Errorf("%v when batches take 300 ms", got)
 	}
 	answer(time.Minute)
-	if got := a.retryAfter(); got != retryAfterMost {
-		t.Errorf("%v when batches take a minute, want %v", got, retryAfterMost)
+	if got := a.retryAfter(); got != retryAfterMax {
+		t.Errorf("%v when batches take a minute, want %v", got, retryAfterMax)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/rhumbdb/rhumb/storage"
 )
 
-// metric gives the value of one of the host's counters or gauges.
+// metric returns the value of one of the host's counters or gauges.
 func metric(t *testing.T, h *Host, name string) float64 {
 	t.Helper()
 	r := prometheus.NewRegistry()
@@ -36,7 +36,7 @@ func metric(t *testing.T, h *Host, name string) float64 {
 	return 0
 }
 
-// hold keeps passes from running until the returned function is called.
+// hold prevents passes until the returned function is called.
 func hold(w *world, h *Host) (release func()) {
 	w.eventually(func() error {
 		h.mu.Lock()
@@ -60,9 +60,10 @@ type answer struct {
 	err error
 }
 
-// ask proposes a batch and does not drive.
+// ask proposes a batch without driving the host.
 func ask(h *Host, ms ...rhumb.Mutation) <-chan answer {
-	got := make(chan answer, 2) // a second answer is caught, and must not block
+	// Room for a second answer: a test that expects one must see it, and the host must not block.
+	got := make(chan answer, 2)
 	for i := range ms {
 		ms[i].Table = testTable
 	}
@@ -81,8 +82,8 @@ func (w *world) answered(got <-chan answer) answer {
 	}
 }
 
-// TestLargeRangeTakesOnlyUpdates guards rhumb.RangeSizeMax: above it keys that are there can be changed and deleted, new
-// ones are refused as Overloaded, by a batch as a whole.
+// TestLargeRangeTakesOnlyUpdates guards rhumb.RangeSizeMax: above it existing keys can be changed
+// and deleted. A batch with a new key is rejected as a whole with Overloaded.
 func TestLargeRangeTakesOnlyUpdates(t *testing.T) {
 	const most = 10_000
 	w := newWorldWith(t, 1, storage.Config{CacheBytes: 8 << 20, MemTableBytes: 1 << 20}, func(c *Config) { c.RangeSizeMax = most })
@@ -132,7 +133,8 @@ func TestLargeRangeTakesOnlyUpdates(t *testing.T) {
 	}
 }
 
-// TestReadIsBounded guards rhumb.ReadSizeMax: what would not fit into an answer is refused, not gathered.
+// TestReadIsBounded guards rhumb.ReadSizeMax: a read that exceeds it is rejected before its result
+// is collected.
 func TestReadIsBounded(t *testing.T) {
 	w := newWorld(t, 1)
 	var names [][]byte
@@ -150,8 +152,8 @@ func TestReadIsBounded(t *testing.T) {
 	}
 }
 
-// TestWhatWaitsIsBounded guards the memory of a host whose passes stand still: batches are refused, entries of peers are
-// dropped, and acknowledgements still get through.
+// TestWhatWaitsIsBounded guards the memory of a host that runs no passes: batches are rejected,
+// entries of peers are dropped, and acknowledgements still get through.
 func TestWhatWaitsIsBounded(t *testing.T) {
 	peersIn := memory.NewBudget("peers_in", 2*waitingBytesMax)
 	w := newWorldWith(t, 1, storage.Config{CacheBytes: 8 << 20, MemTableBytes: 1 << 20}, func(c *Config) { c.Budgets.PeersIn = peersIn })
@@ -179,7 +181,8 @@ func TestWhatWaitsIsBounded(t *testing.T) {
 		e := &entry.Entry{Requests: []entry.Request{{HLC: 1, Writes: []entry.Write{{Table: testTable, Name: []byte("k"), Value: make([]byte, n)}}}}}
 		return []replica.Message{{Kind: replica.Append, Range: testRange, From: 9, To: 1, Entries: []*entry.Entry{e}}}
 	}
-	h.Receive(9, entries(waitingBytesMax)) // apart from what clients may fill
+	// Peers have a budget apart from that of clients.
+	h.Receive(9, entries(waitingBytesMax))
 	h.Receive(9, entries(waitingBytesMax+1))
 	h.Receive(9, []replica.Message{{Kind: replica.Ack, Range: testRange, From: 9, To: 1}})
 	h.mu.Lock()
@@ -192,12 +195,13 @@ func TestWhatWaitsIsBounded(t *testing.T) {
 		t.Fatalf("%v messages were dropped, want 1", n)
 	}
 	release()
-	for _, got := range taken { // those above the replica's own bound are refused there
+	// The replica rejects the batches above its own bound.
+	for _, got := range taken {
 		if a := w.answered(got); a.err != nil && rhumb.KindOf(a.err) != rhumb.Overloaded {
 			t.Fatal(a.err)
 		}
 	}
-	if used, _ := h.admission.state(); used != 0 || peersIn.Used() != 0 {
+	if used, _ := h.admission.readUsage(); used != 0 || peersIn.Used() != 0 {
 		t.Fatalf("%d bytes of batches and %d of peers count when nothing waits", used, peersIn.Used())
 	}
 }
@@ -210,7 +214,8 @@ func TestQuarantineIsTold(t *testing.T) {
 	if n := metric(t, h, "rhumb_host_quarantined_replicas"); n != 0 {
 		t.Fatalf("%v replicas are quarantined", n)
 	}
-	h.Receive(3, []replica.Message{{Kind: replica.Append, Range: testRange, From: 3, To: 2, Epoch: 1}}) // a second primary of epoch 1
+	// Node 3 claims to be a second primary of epoch 1.
+	h.Receive(3, []replica.Message{{Kind: replica.Append, Range: testRange, From: 3, To: 2, Epoch: 1}})
 	w.eventually(func() error {
 		if n := metric(t, h, "rhumb_host_quarantined_replicas"); n != 1 {
 			return fmt.Errorf("%v replicas are quarantined, want 1", n)
@@ -223,8 +228,8 @@ func TestQuarantineIsTold(t *testing.T) {
 	}
 }
 
-// TestSuspicionDoesNotWaitForPass guards that the goroutine that sends heartbeats never runs a pass, which may wait for
-// the disk.
+// TestSuspicionDoesNotWaitForPass guards that the goroutine that sends heartbeats never runs a
+// pass, which may wait for the disk.
 func TestSuspicionDoesNotWaitForPass(t *testing.T) {
 	w := newWorld(t, 1)
 	h := w.hosts[1]
@@ -235,7 +240,7 @@ func TestSuspicionDoesNotWaitForPass(t *testing.T) {
 	h.driving = false
 	h.mu.Unlock()
 	go func() {
-		h.suspected(nil)
+		h.updateSuspects(nil)
 		close(done)
 	}()
 	select {
@@ -255,8 +260,8 @@ func TestSuspicionDoesNotWaitForPass(t *testing.T) {
 	})
 }
 
-// TestOldVersionsGo guards that what updates supersede is collected once the last replica has caught up, although nothing
-// is written any more then.
+// TestOldVersionsGo guards that superseded versions are collected once the last replica has caught
+// up, even if nothing is written afterwards.
 func TestOldVersionsGo(t *testing.T) {
 	w := newWorld(t, 3)
 	w.put(1, "k", "")
@@ -277,8 +282,8 @@ func TestOldVersionsGo(t *testing.T) {
 	})
 }
 
-// TestCloseAnswersEverything guards that Propose is answered exactly once, also when no pass takes it in: such a batch was
-// certainly not applied. Nothing runs after Close.
+// TestCloseAnswersEverything guards that every Propose is answered exactly once. A batch that no
+// pass has taken was certainly not applied. Nothing runs after Close.
 func TestCloseAnswersEverything(t *testing.T) {
 	w := newWorld(t, 3)
 	w.put(1, "k", "v")
@@ -310,7 +315,8 @@ func TestCloseAnswersEverything(t *testing.T) {
 		return fmt.Errorf("the question does not wait yet")
 	})
 	h.mu.Lock()
-	h.closed = true // as Close begins; then no pass may take in what waits
+	// Close sets closed first. From then on no pass may take the waiting events.
+	h.closed = true
 	h.mu.Unlock()
 	release()
 	h.mu.Lock()
@@ -339,12 +345,14 @@ func TestCloseAnswersEverything(t *testing.T) {
 	}
 }
 
-// TestCloseWaitsForReads guards that nothing reads from the engine after Close: it would panic once the engine is closed.
+// TestCloseWaitsForReads guards that nothing reads from the engine after Close: a read of a closed
+// engine panics.
 func TestCloseWaitsForReads(t *testing.T) {
 	w := newWorld(t, 1)
 	w.put(1, "k", "v")
 	h := w.hosts[1]
-	h.reads.Add(1) // a read is under way
+	// This stands for a read in progress.
+	h.reads.Add(1)
 	closed := make(chan struct{})
 	go func() {
 		h.Close()
@@ -365,11 +373,12 @@ func TestCloseWaitsForReads(t *testing.T) {
 	<-closed
 }
 
-// TestFullDisk guards that a disk that fills up stops writes and not reads, that what was accepted goes on when there is
-// room, and that the node can be stopped meanwhile.
+// TestFullDisk guards that a disk that fills up stops writes but not reads, that accepted writes
+// continue when there is room, and that the node can be stopped meanwhile.
 func TestFullDisk(t *testing.T) {
 	var free atomic.Uint64
-	var fills atomic.Bool // the disk is full once it was asked
+	// fills makes the disk full once it was asked for its free space.
+	var fills atomic.Bool
 	free.Store(90)
 	w := newWorldWith(t, 1, storage.Config{
 		CacheBytes: 8 << 20, MemTableBytes: 1 << 20, DiskFreeEvery: -1,
@@ -383,7 +392,8 @@ func TestFullDisk(t *testing.T) {
 	}, func(*Config) {})
 	h := w.hosts[1]
 	w.put(1, "k", "v")
-	free.Store(4) // below what Writable wants, above what Apply wants
+	// Below the limit of Writable and above that of Apply.
+	free.Store(4)
 	if _, err := w.propose(1, putOf("k", "refused"), rhumb.RequestID{}); rhumb.KindOf(err) != rhumb.DiskFull {
 		t.Fatalf("a write to a full disk is answered %v", err)
 	}
@@ -420,13 +430,13 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestCloseWhileFetchersWait guards that a read of the log that never began does not make the host drop what its last pass
-// decided, which only a full disk may do.
+// TestCloseWhileFetchersWait guards that a log read that never began does not make the host drop
+// the decisions of its last pass. Only a full disk may do so.
 func TestCloseWhileFetchersWait(t *testing.T) {
 	w := newWorld(t, 1)
 	w.put(1, "k", "v")
 	h := w.hosts[1]
-	s, _ := h.slot(testRange)
+	s, _ := h.findSlot(testRange)
 	h.fetching = fetchersMax
 	h.fetchLog(s, replica.LogRead{To: 2, From: 1, Until: 1})
 	h.Close()
@@ -435,8 +445,9 @@ func TestCloseWhileFetchersWait(t *testing.T) {
 	}
 }
 
-// TestFullDiskTakesNoEntries guards that a node whose disk is full takes no entries of peers and acknowledges none, that its
-// passes go on meanwhile, and writes without it; when there is room it takes them.
+// TestFullDiskTakesNoEntries guards that a node with a full disk accepts and acknowledges no
+// entries of peers, that its passes continue, and that the range is written without it. When there
+// is room again, the node accepts entries.
 func TestFullDiskTakesNoEntries(t *testing.T) {
 	var full atomic.Pointer[string]
 	w := newWorldWith(t, 3, storage.Config{
@@ -465,7 +476,8 @@ func TestFullDiskTakesNoEntries(t *testing.T) {
 	if _, err := h.Status(ctx, testRange); err != nil {
 		t.Fatalf("a pass of a node with a full disk: %v", err)
 	}
-	if a := w.answered(got); a.err != nil { // by the others: the full node leaves the in-sync set
+	// The full node leaves the in-sync set, and the others acknowledge.
+	if a := w.answered(got); a.err != nil {
 		t.Fatal(a.err)
 	}
 	if v, err := w.get(1, "k"); err != nil || v != "later" {
@@ -481,8 +493,9 @@ func TestFullDiskTakesNoEntries(t *testing.T) {
 	})
 }
 
-// TestPassIsBounded guards that a pass takes in no more than passBytesMax of client batches, and that acknowledgements and time
-// do not wait behind them: else peers take a node under overload for dead.
+// TestPassIsBounded guards that a pass takes no more than passBytesMax of client batches, and that
+// acknowledgements and time do not wait for them. Otherwise peers would take an overloaded node for
+// dead.
 func TestPassIsBounded(t *testing.T) {
 	w := newWorld(t, 1)
 	h := w.hosts[1]
@@ -496,7 +509,7 @@ func TestPassIsBounded(t *testing.T) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	waiting := h.waiting
-	h.takeLocked()
+	h.takeEventsLocked()
 	size, tick := 0, false
 	for _, ev := range h.events {
 		switch ev := ev.(type) {
@@ -509,7 +522,8 @@ func TestPassIsBounded(t *testing.T) {
 	if !tick || size == 0 || size > passBytesMax+len(big)+100 || h.waiting != waiting-size || len(h.proposals) == 0 {
 		t.Errorf("a pass takes %d bytes of %d, with the tick: %v; %d bytes in %d batches wait on", size, waiting, tick, h.waiting, len(h.proposals))
 	}
-	for _, ev := range h.events { // back, so that they are answered
+	// The batches are queued again, so that they are answered.
+	for _, ev := range h.events {
 		if p, ok := ev.(*proposeEvent); ok {
 			h.proposals = append(h.proposals, p)
 			h.waiting += p.size
@@ -518,8 +532,8 @@ func TestPassIsBounded(t *testing.T) {
 	h.events = h.events[:0]
 }
 
-// TestLogsOfStoreAreBounded guards LogKeepStore: the longest logs are cut first when those that are kept for an absent replica
-// are too long together, and the replica is told to be lost.
+// TestLogsOfStoreAreBounded guards LogKeepStore: if the logs kept for an absent replica are too
+// long in total, the longest are trimmed first, and the replica is reported as lost.
 func TestLogsOfStoreAreBounded(t *testing.T) {
 	const most = 4 << 20
 	w := newWorldWith(t, 3, storage.Config{CacheBytes: 8 << 20, MemTableBytes: 4 << 20}, func(c *Config) { c.LogKeepStore = most })
@@ -543,8 +557,9 @@ func TestLogsOfStoreAreBounded(t *testing.T) {
 	}
 }
 
-// TestSecondaryTrimsByItself guards LogKeepStore on a node whose ranges have their primaries elsewhere, on stores with more room:
-// the log is cut short, and the secondary is as good a successor as before.
+// TestSecondaryTrimsByItself guards LogKeepStore on a node whose ranges have their primaries
+// elsewhere, on stores with more room: the secondary trims its log and remains as good a successor
+// as before.
 func TestSecondaryTrimsByItself(t *testing.T) {
 	const most = 4 << 20
 	w := newWorldWith(t, 3, storage.Config{CacheBytes: 8 << 20, MemTableBytes: 4 << 20}, func(c *Config) {

@@ -10,28 +10,35 @@ import (
 	"github.com/rhumbdb/rhumb/storage"
 )
 
-// carryOut does what a replica wants done: writes go into the pass's commit of the range's store, the rest happens now.
+// carryOut carries out the decisions of one replica. Writes are staged in the pass's commit of the
+// range's store; everything else happens now.
+//
+// The order matters:
+//   - Exclusions come before any message that could carry the promise, so that no grant leaves
+//     without them (docs/replication.md#exclusions).
+//   - The read state is published before callers are answered, so that a caller reads its own
+//     write.
 func (h *Host) carryOut(s *slot, rd replica.Ready, commits []*commit) []*commit {
 	if h.cfg.Probe != nil {
 		rd = h.cfg.Probe.Ready(s.id, rd)
 	}
 	if rd.Promised != 0 {
-		h.leases.exclude(s.id, rd.Promised, rd.PromisedTo)
+		h.leases.excludeRange(s.id, rd.Promised, rd.PromisedTo)
 	}
 	if rd.MustSync || rd.Trim != 0 || len(rd.AfterSync) > 0 {
-		commits = h.write(s, &rd, commits)
+		commits = h.stageWrites(s, &rd, commits)
 	}
 	if h.abandoned {
 		return commits
 	}
-	h.publish(s)
-	h.tellCommitted(s, &rd)
+	h.publishReadState(s)
+	h.notifyCommitted(s, &rd)
 	h.sendAll(rd.Messages)
 	for i := range rd.Answers {
-		h.answer(rd.Answers[i])
+		h.answerProposal(rd.Answers[i])
 	}
 	for _, p := range rd.Meta {
-		h.change(p)
+		h.proposeChange(p)
 	}
 	for _, f := range rd.Fetch {
 		h.fetchLog(s, f)
@@ -39,11 +46,12 @@ func (h *Host) carryOut(s *slot, rd replica.Ready, commits []*commit) []*commit 
 	return commits
 }
 
-// write puts one replica's writes into the pass's commit of its store.
-func (h *Host) write(s *slot, rd *replica.Ready, commits []*commit) []*commit {
-	i := commitOf(commits, s)
-	if i >= 0 && rd.UndoAbove != nil && commits[i].touches(s) {
-		h.apply(commits[i]) // undo reads what is stored, and must find what this pass appended
+// stageWrites adds one replica's writes to the pass's commit of its store.
+func (h *Host) stageWrites(s *slot, rd *replica.Ready, commits []*commit) []*commit {
+	i := findCommit(commits, s)
+	if i >= 0 && rd.UndoAbove != nil && commits[i].hasSlot(s) {
+		// Undo reads the stored entries, so it must find those that this pass appended.
+		h.applyCommit(commits[i])
 		if h.abandoned {
 			return commits
 		}
@@ -54,6 +62,8 @@ func (h *Host) write(s *slot, rd *replica.Ready, commits []*commit) []*commit {
 		i = len(commits) - 1
 	}
 	c := commits[i]
+	// The range is created in the same batch as its first writes, so a crash leaves either all or
+	// nothing of it.
 	if !s.made {
 		c.batch.CreateRange(storage.RangeState{Range: s.id, Promised: s.floor})
 		s.made = true
@@ -66,7 +76,9 @@ func (h *Host) write(s *slot, rd *replica.Ready, commits []*commit) []*commit {
 			h.cfg.Fatal(rhumb.Wrap("host.Host.write", err))
 		}
 	}
-	// Not only when it moved: a lone writer's commits all fall between its appends, and storage trims up to what it knows.
+	// The commit position accompanies every append, not only when it has moved: all commits of a
+	// lone writer fall between its appends, and storage trims only up to the position that it
+	// knows.
 	at, seq, _ := s.r.Readable()
 	commit := storage.Commit{Seq: seq, HLC: at}
 	for _, e := range rd.Append {
@@ -80,15 +92,19 @@ func (h *Host) write(s *slot, rd *replica.Ready, commits []*commit) []*commit {
 		c.batch.SetQuarantine(s.id, rd.Quarantine)
 	}
 	part := commitPart{s: s, mustSync: rd.MustSync, number: rd.Batch, after: rd.AfterSync}
+	// Storage must know the commit position before it trims up to it.
 	if rd.Trim != 0 {
+		// Collection works at the commit timestamp of the trim, below which no read begins any
+		// more.
 		part.collect = at
 	}
 	c.parts = append(c.parts, part)
 	return commits
 }
 
-// commitOf finds the pass's commit of a range's store that is not applied yet.
-func commitOf(commits []*commit, s *slot) int {
+// findCommit returns the index of the pass's commit of a range's store that is not applied yet, or
+// -1.
+func findCommit(commits []*commit, s *slot) int {
 	for i, c := range commits {
 		if c.batch.Store() == s.store && !c.applied {
 			return i
@@ -97,7 +113,8 @@ func commitOf(commits []*commit, s *slot) int {
 	return -1
 }
 
-func (c *commit) touches(s *slot) bool {
+// hasSlot reports whether the commit has writes of a slot.
+func (c *commit) hasSlot(s *slot) bool {
 	for i := range c.parts {
 		if c.parts[i].s == s {
 			return true
@@ -106,14 +123,15 @@ func (c *commit) touches(s *slot) bool {
 	return false
 }
 
-// diskFullPause is how long a commit waits between tries when the disk is full to the last byte. Writable refuses long
-// before; until then nothing that was accepted is dropped.
+// diskFullPause is how long a commit waits between attempts if the disk is completely full.
+// Writable rejects writes long before that; until there is room nothing accepted is dropped.
 const diskFullPause = 100 * time.Millisecond
 
-// apply makes a commit visible. A disk that is full to the last byte holds up all passes until there is room, or the host closes:
-// what was accepted is not undone. Long before, client batches are refused and entries of peers are not taken (Writable), so
-// that only what a pass had taken in when the disk filled up gets here, and what an election has to write.
-func (h *Host) apply(c *commit) {
+// applyCommit makes a commit visible. If the disk is completely full, it blocks all passes until
+// there is room or the host closes: accepted writes are not undone. Client batches and entries of
+// peers are rejected long before that (Writable), so only the writes of the pass during which the
+// disk filled up wait here, and those of an election.
+func (h *Host) applyCommit(c *commit) {
 	if c.applied {
 		return
 	}
@@ -122,19 +140,21 @@ func (h *Host) apply(c *commit) {
 		err := c.batch.Apply()
 		if err == nil {
 			c.applied = true
-			for i := range c.parts { // not before: collection goes by what storage knows to be trimmed
+			// Collection relies on what storage knows to be trimmed, so it starts only now.
+			for i := range c.parts {
 				if p := &c.parts[i]; p.collect != 0 {
-					h.collector.add(p.s, p.collect)
+					h.collector.addRange(p.s, p.collect)
 				}
 			}
 			return
 		}
+		// Any other error leaves memory and disk in different states.
 		if rhumb.KindOf(err) != rhumb.DiskFull {
 			h.cfg.Fatal(rhumb.Wrap("host.Host.apply", err))
 			return
 		}
 		h.m.diskFull.Inc()
-		h.log.Error("the disk is full: no write goes on until there is room", "dir", c.batch.Store().Dir(), "err", err)
+		h.log.Error("the disk is full: writes wait until there is room", "dir", c.batch.Store().Dir(), "err", err)
 		select {
 		case <-h.ctx.Done():
 			h.abandoned = true
@@ -144,26 +164,31 @@ func (h *Host) apply(c *commit) {
 	}
 }
 
-// publish lets reads see what is committed, before anybody is told that it is.
-func (h *Host) publish(s *slot) {
+// publishReadState makes committed entries visible to reads, before any caller learns that they are
+// committed.
+func (h *Host) publishReadState(s *slot) {
 	at, _, ok := s.r.Readable()
 	old := s.read.Load()
 	switch {
 	case !ok:
+		// Without a read state, reads are rejected at once.
 		if old != nil {
 			s.read.Store(nil)
 		}
-	case old == nil || old.at != at || old.epoch != s.r.Epoch() || !equalNodes(old.grants, s.r.LeaseSet()):
+	case old == nil || old.at != at || old.epoch != s.r.Epoch() || !slices.Equal(old.grants, s.r.LeaseSet()):
 		s.read.Store(&readState{epoch: s.r.Epoch(), at: at, grants: s.r.LeaseSet()})
 	}
 }
 
-// tellCommitted tells Config.Committed how far the range is committed. It keeps what was appended until then.
-func (h *Host) tellCommitted(s *slot, rd *replica.Ready) {
+// notifyCommitted passes the commit position to Config.Committed, and keeps appended entries until
+// they are committed.
+func (h *Host) notifyCommitted(s *slot, rd *replica.Ready) {
 	if h.cfg.Committed == nil {
 		return
 	}
+	// Undo comes before the appends, which take the place of the undone entries (rule T).
 	if rd.UndoAbove != nil {
+		// Undone entries are replaced by others with the same numbers.
 		s.recent = slices.DeleteFunc(s.recent, func(e *entry.Entry) bool { return e.Seq > *rd.UndoAbove })
 	}
 	s.recent = append(s.recent, rd.Append...)
@@ -175,35 +200,29 @@ func (h *Host) tellCommitted(s *slot, rd *replica.Ready) {
 			n++
 		}
 		c := Committed{Range: s.id, Seq: seq, HLC: at}
+		// Entries are passed only if they reach up to the commit position. The third index keeps a
+		// receiver's append from overwriting entries here.
 		if n > 0 && s.recent[n-1].Seq == seq {
 			c.Entries = s.recent[:n:n]
 		}
 		h.cfg.Committed(c)
+		// A copy, so that the array of the committed entries can be freed.
 		s.recent = slices.Clone(s.recent[n:])
 	}
-	h.weighRecent(s)
+	h.updateRecentWeight(s)
+	// Entries that stay uncommitted would fill the list. The receiver then reads them from storage.
 	if len(s.recent) > recentMax || len(s.recent) > 0 && h.cfg.Budgets.Recent.Full() {
 		s.recent = nil
-		h.weighRecent(s)
+		h.updateRecentWeight(s)
 	}
 }
 
-func equalNodes(a, b []rhumb.NodeID) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if a[i] != b[i] {
-			return false
-		}
-	}
-	return true
-}
-
+// sendAll sends messages, and groups consecutive ones to the same node into one call.
 func (h *Host) sendAll(msgs []replica.Message) {
 	for i := range msgs {
 		if msgs[i].Kind == replica.Promise {
-			// Past all that this node has acknowledged: its clock has taken in every timestamp it met.
+			// The clock is past every timestamp that this node has acknowledged, since it has
+			// accepted them all (docs/replication.md#rule-prepare-answer).
 			msgs[i].Clock = h.cfg.Clock.Read()
 		}
 	}
@@ -217,13 +236,15 @@ func (h *Host) sendAll(msgs []replica.Message) {
 	}
 }
 
-// change proposes to the metadata group what a replica wants. When too many proposals are under way it is dropped: the
-// replica asks again.
-func (h *Host) change(p replica.MetaProposal) {
+// proposeChange sends a replica's proposal to the metadata group. If too many proposals are in
+// flight, it is dropped: the replica proposes again.
+func (h *Host) proposeChange(p replica.MetaProposal) {
 	places := int32(metaInFlightMax)
+	// Unhurried proposals leave half of the places to those that a failover waits for.
 	if p.Unhurried {
 		places /= 2
 	}
+	// Counted before the check, since the count is decreased by other goroutines.
 	if h.changes.Add(1) > places {
 		h.changes.Add(-1)
 		h.m.metaDropped.Inc()
@@ -231,31 +252,36 @@ func (h *Host) change(p replica.MetaProposal) {
 	}
 	h.cfg.Meta.Change(p, func(err error) {
 		h.changes.Add(-1)
+		// A conflict is normal: the record has changed since the proposal, and the news of it is on
+		// its way.
 		if err != nil && rhumb.KindOf(err) != rhumb.Conflict {
 			h.log.Debug("metadata change failed", "range", p.Range.String(), "err", err)
 		}
 	})
 }
 
-// fetchLog reads older entries for a lagging peer, away from the pass. A replica has at most one such read under way for
-// each peer, and waits for its answer; that bounds those that wait for one of the fetchersMax places.
+// fetchLog reads older entries for a lagging peer, outside the pass. A replica has at most one such
+// read in flight per peer and waits for its result, which bounds the reads that wait for one of the
+// fetchersMax places.
 func (h *Host) fetchLog(s *slot, f replica.LogRead) {
 	h.fetches = append(h.fetches, fetchedEvent{s: s, f: f})
-	h.fetchNext()
+	h.startFetches()
 }
 
-// fetchNext begins the reads that there are places for.
-func (h *Host) fetchNext() {
+// startFetches starts reads while there are free places.
+func (h *Host) startFetches() {
 	for len(h.fetches) > 0 && h.fetching < fetchersMax {
 		ev := h.fetches[0]
 		h.fetches = h.fetches[1:]
 		h.fetching++
+		// Close waits for this count before the engine is closed.
 		h.reads.Add(1)
 		h.rt.Disk(true, func() {
 			var err error
 			ev.entries, err = ev.s.store.Entries(ev.s.id, ev.f.From, ev.f.Until, ev.f.BytesMax)
-			if err != nil { // the peer then stays a learner, as if the log were trimmed away, and says so
-				h.log.Error("the log cannot be read", "range", ev.s.id.String(), "from", ev.f.From, "err", err)
+			// The peer then stays a learner, as if the log were trimmed, and its status says so.
+			if err != nil {
+				h.log.Error("reading the log for a lagging replica failed", "range", ev.s.id.String(), "from", ev.f.From, "err", err)
 				h.m.fetchFailed.Inc()
 			}
 		}, func() {

@@ -10,8 +10,9 @@ import (
 	"github.com/rhumbdb/rhumb/storage"
 )
 
-// TestClosedAcrossHosts guards that every replica learns how far its range is closed, that a primary whose clock is ahead of
-// the ceilings of the others can close, and that its successor, whose clock is behind, writes above what was closed.
+// TestClosedAcrossHosts guards that every replica learns how far its range is closed, that a
+// primary whose clock is ahead of the ceilings of the others can close, and that its successor,
+// whose clock is slower, writes above everything that was closed.
 func TestClosedAcrossHosts(t *testing.T) {
 	const ahead = 6 * time.Second // beyond hlc.WindowDefault, within rhumb.ClockAheadMax
 	w := newWorldWith(t, 3, storage.Config{CacheBytes: 8 << 20, MemTableBytes: 1 << 20}, func(c *Config) {
@@ -32,7 +33,8 @@ func TestClosedAcrossHosts(t *testing.T) {
 		})
 		return o
 	}
-	// closed waits until all replicas know that their range is closed up to a write, and gives the greatest they know.
+	// closed waits until all replicas know that their range is closed up to a write, and returns
+	// the greatest timestamp that they know.
 	closed := func(o rhumb.Outcome) (greatest rhumb.Timestamp) {
 		t.Helper()
 		for n, h := range w.hosts {

@@ -10,12 +10,14 @@ import (
 	"github.com/rhumbdb/rhumb/storage"
 )
 
-// collector removes, away from the passes, what ranges no longer need. Each range waits at most once, so the bound of
-// the queue is the number of ranges.
+// collector removes old log entries, versions and request results outside the passes. Each range
+// waits at most once, so the number of ranges bounds the queue.
 type collector struct {
-	mu    sync.Mutex // guards the two below
+	// mu guards the two fields below.
+	mu    sync.Mutex
 	queue []*slot
-	waits map[*slot]rhumb.Timestamp // the newest timestamp below which no read begins any more
+	// waits holds, per waiting range, the newest timestamp below which no read begins any more.
+	waits map[*slot]rhumb.Timestamp
 
 	worker sched.Worker
 }
@@ -24,8 +26,8 @@ func newCollector(rt sched.Runtime, work func()) *collector {
 	return &collector{waits: map[*slot]rhumb.Timestamp{}, worker: rt.Worker(work)}
 }
 
-// add notes that a range's log was trimmed.
-func (c *collector) add(s *slot, before rhumb.Timestamp) {
+// addRange queues a range whose log was trimmed.
+func (c *collector) addRange(s *slot, before rhumb.Timestamp) {
 	c.mu.Lock()
 	if _, ok := c.waits[s]; !ok {
 		c.queue = append(c.queue, s)
@@ -35,7 +37,8 @@ func (c *collector) add(s *slot, before rhumb.Timestamp) {
 	c.worker.Wake()
 }
 
-func (c *collector) take() (*slot, rhumb.Timestamp, bool) {
+// takeRange returns the range that waits longest.
+func (c *collector) takeRange() (*slot, rhumb.Timestamp, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.queue) == 0 {
@@ -44,33 +47,39 @@ func (c *collector) take() (*slot, rhumb.Timestamp, bool) {
 	s := c.queue[0]
 	c.queue = c.queue[1:]
 	before := c.waits[s]
+	// Deleted before the work begins: a trim during the work queues the range again.
 	delete(c.waits, s)
 	return s, before, true
 }
 
-// collect works until no range waits, or the host closes.
-func (h *Host) collect() {
+// runCollector works until no range waits or the host closes.
+func (h *Host) runCollector() {
 	for h.ctx.Err() == nil {
-		s, before, ok := h.collector.take()
+		s, before, ok := h.collector.takeRange()
 		if !ok {
 			return
 		}
 		more, err := h.collectRange(s, before)
 		if err != nil {
+			// Collection is not needed for correctness. The next trim of the range tries again.
 			h.m.collectFailed.Inc()
-			h.log.Warn("collection failed", "range", s.id.String(), "err", err)
+			h.log.Warn("removing old versions failed", "range", s.id.String(), "err", err)
 			continue
 		}
+		// The range goes to the end of the queue, so that a large range does not delay the others.
 		if more {
-			h.collector.add(s, before)
+			h.collector.addRange(s, before)
 		}
 	}
 }
 
-// collectRange does a bounded piece of work on one range, at log time before. more says that there is more to do at once.
+// collectRange does a bounded amount of work on one range, at log time before. more is true if
+// there is more to do at once.
 func (h *Host) collectRange(s *slot, before rhumb.Timestamp) (more bool, err error) {
 	done, err := s.store.Collect(s.id, storage.CollectLimits{Before: before, History: func(t rhumb.TableID) time.Duration {
-		keep := h.history(t)
+		keep := h.tableHistory(t)
+		// Collect reports every table that it meets. It removes nothing from tables with history,
+		// which are walked below.
 		if _, known := s.histories[t]; keep > 0 && !known {
 			if s.histories == nil {
 				s.histories = map[rhumb.TableID]*historyWalk{}
@@ -83,12 +92,13 @@ func (h *Host) collectRange(s *slot, before rhumb.Timestamp) (more bool, err err
 		return done.More, err
 	}
 	for t, w := range s.histories {
-		keep := h.history(t)
+		keep := h.tableHistory(t)
 		again, err := w.step(s, t, keep, before)
 		if err != nil {
 			return false, err
 		}
-		if keep == 0 && !again { // metadata knows it by now, as one without history: Collect sees to the rest
+		// Metadata knows the table by now, as one without history, so Collect alone suffices.
+		if keep == 0 && !again {
 			delete(s.histories, t)
 		}
 		more = more || again
@@ -96,10 +106,11 @@ func (h *Host) collectRange(s *slot, before rhumb.Timestamp) (more bool, err err
 	return more, nil
 }
 
-// historyUnknown keeps what a table that metadata does not know (yet) has superseded.
+// historyUnknown keeps all superseded versions of a table that metadata does not know (yet).
 const historyUnknown = math.MaxInt64
 
-func (h *Host) history(t rhumb.TableID) time.Duration {
+// tableHistory returns how long a table keeps superseded versions.
+func (h *Host) tableHistory(t rhumb.TableID) time.Duration {
 	if h.cfg.History == nil {
 		return 0
 	}
@@ -110,16 +121,20 @@ func (h *Host) history(t rhumb.TableID) time.Duration {
 	return keep
 }
 
-// historyWalk is where the collection of one table with history stands in one range. Each walk looks at every name of the
-// table, so a walk begins only when log time has moved on by a quarter of what is kept, and at least by historyWalkMin.
+// historyWalk is the state of the collection of one table with history in one range. Each walk
+// visits every name of the table, so a walk begins only after log time has advanced by a quarter of
+// the kept time, and by at least historyWalkMin.
 type historyWalk struct {
-	begun rhumb.Timestamp // log time at the begin of the last walk; 0 before the first
-	after []byte          // the last name looked at; nil between walks
+	// begun is the log time at which the last walk began; 0 before the first.
+	begun rhumb.Timestamp
+	// after is the last name visited; nil between walks.
+	after []byte
 }
 
+// historyWalkMin is the least log time between the beginnings of two walks.
 const historyWalkMin = time.Minute
 
-// step goes on with a walk, or begins one when it is due. more says that the walk is not at its end.
+// step continues a walk, or begins one that is due. more is true if the walk has not ended.
 func (w *historyWalk) step(s *slot, t rhumb.TableID, keep time.Duration, now rhumb.Timestamp) (more bool, err error) {
 	if w.after == nil {
 		if w.begun != 0 && now.Sub(w.begun) < max(keep/4, historyWalkMin) {
@@ -127,7 +142,9 @@ func (w *historyWalk) step(s *slot, t rhumb.TableID, keep time.Duration, now rhu
 		}
 		w.begun = now
 	}
-	if keep >= w.begun.Sub(0) { // longer than there is time to count back, as of a table that is not known
+	// The kept time reaches back beyond the first timestamp, as for a table that metadata does not
+	// know.
+	if keep >= w.begun.Sub(0) {
 		return false, nil
 	}
 	w.after, _, err = s.store.CollectHistory(s.id, t, w.begun.Add(-keep), w.after)

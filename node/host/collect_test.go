@@ -10,8 +10,9 @@ import (
 	"github.com/rhumbdb/rhumb/storage"
 )
 
-// TestHistoryOfATable guards that each table of a range keeps its superseded versions for its own time: one keeps an hour of
-// them, one none, and one that metadata does not know yet all.
+// TestHistoryOfATable guards that each table of a range keeps its superseded versions for its own
+// time: one table keeps an hour of them, one keeps none, and one that metadata does not know yet
+// keeps all.
 func TestHistoryOfATable(t *testing.T) {
 	const kept, plain, unknown rhumb.TableID = 2, 3, 4
 	w := newWorldWith(t, 3, storage.Config{CacheBytes: 8 << 20, MemTableBytes: 1 << 20}, func(c *Config) {
@@ -44,7 +45,7 @@ func TestHistoryOfATable(t *testing.T) {
 	// Now 100 minutes have passed since round 0 and 75 since round 1: an hour ago the version of round 1 was the newest.
 	filler := strings.Repeat("x", 32<<10)
 	for n, h := range w.hosts {
-		s, _ := h.slot(testRange)
+		s, _ := h.findSlot(testRange)
 		versions := func(table rhumb.TableID) int {
 			seen := map[rhumb.Version]bool{}
 			for _, ts := range at {

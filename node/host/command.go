@@ -8,7 +8,7 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
-// Command returns the command that asks metadata for what a replica of node self wants.
+// Command returns the metadata command for a proposal of a replica on node self.
 func Command(self rhumb.NodeID, p replica.MetaProposal) catalog.Command {
 	switch p.Kind {
 	case replica.AlterISR:
@@ -22,6 +22,7 @@ func Command(self rhumb.NodeID, p replica.MetaProposal) catalog.Command {
 	case replica.ElectOther:
 		return catalog.Elect{Range: p.Range, Version: p.Version, Node: p.Node}
 	case replica.Yield:
+		// A yielding primary names no heir. The metadata leader fills one in.
 		return catalog.Elect{Range: p.Range, Version: p.Version}
 	case replica.Quarantine:
 		return catalog.QuarantineReplica{Range: p.Range, Node: p.Node, Epoch: p.Epoch}

@@ -7,18 +7,20 @@ import (
 	"github.com/rhumbdb/rhumb/node/replica"
 )
 
-// failedCondition returns the error of a batch with a condition that the committed state does not meet, and nil if the
-// replica has to decide. The failure is a strong read, by rule L: it reads at the commit position and then checks lease
-// and epoch. So it needs no entry in the log, in place of the one whose commit the replica would wait for. The pass of a
-// primary calls it.
+// failedCondition returns the error of a batch with a condition that the committed state does not
+// meet, or nil if the replica must decide. The failure is a strong read by rule L: it reads at the
+// commit position and then checks the lease and the epoch. So it needs no log entry, whereas a
+// failure decided by the replica waits for the commit of one. The pass of a primary calls it.
 //
-// base is what storage holds, entries without a commit included. A condition that base meets is not looked at again, so
-// batches whose conditions hold cost nothing here.
+// base holds the stored values, including those of uncommitted entries. A condition that base meets
+// is not checked again, so batches whose conditions hold cost nothing here.
 //
-// A repetition gets the answer of its first try all the same: once the first try is applied, proposal finds its result
-// and does not come here, and until then, within one pass, both see the same state.
+// A repeated request still gets the answer of its first attempt. Once the first attempt is applied,
+// proposal finds its result and does not call failedCondition. Before that, within one pass, both
+// attempts see the same state.
 func (h *Host) failedCondition(s *slot, b *rhumb.Batch, base []replica.Base) error {
 	st := s.read.Load()
+	// The pass may have moved the replica to another epoch after it last published its read state.
 	if st == nil || st.epoch != s.r.Epoch() {
 		return nil
 	}
@@ -30,21 +32,26 @@ func (h *Host) failedCondition(s *slot, b *rhumb.Batch, base []replica.Base) err
 		}
 		current, err := s.versionAt(m, st.at)
 		if err != nil {
-			return nil // collected meanwhile, or a fault of the disk that the write will meet
+			// The version was collected meanwhile, or the disk failed. The replica decides, and the
+			// write meets the fault again.
+			return nil
 		}
+		// base and the committed state may differ by uncommitted entries. Only if both fail the
+		// condition is the failure certain.
 		if !meets(&m.Cond, current) {
 			failed = conditionFailed(s.id, i, m, current)
 			break
 		}
 	}
-	if failed == nil || !h.leases.holds(s.id, st.epoch, st.grants) { // after the read, as for every strong read
+	// The lease is checked after the read, as for every strong read.
+	if failed == nil || !h.leases.holdsLease(s.id, st.epoch, st.grants) {
 		return nil
 	}
 	h.m.conditionReads.Inc()
 	return failed
 }
 
-// versionAt returns the version that a key had at a timestamp, zero if it did not exist.
+// versionAt returns the version that a key had at a timestamp, or zero if it did not exist.
 func (s *slot) versionAt(m *rhumb.Mutation, at rhumb.Timestamp) (rhumb.Version, error) {
 	found, err := s.store.Lookup(rhumb.Key{Table: m.Table, Home: s.id, Name: m.Name}, at)
 	if err != nil || found.Tombstone {
@@ -53,7 +60,8 @@ func (s *slot) versionAt(m *rhumb.Mutation, at rhumb.Timestamp) (rhumb.Version, 
 	return found.Version, nil
 }
 
-// meets reports whether a key with that version, zero for none, meets a condition. IfNewer never fails a batch.
+// meets reports whether a key with the given version, zero for none, meets a condition. IfNewer
+// never fails a batch.
 func meets(c *rhumb.Condition, current rhumb.Version) bool {
 	switch c.Kind {
 	case rhumb.IfAbsent:
@@ -66,6 +74,7 @@ func meets(c *rhumb.Condition, current rhumb.Version) bool {
 	return true
 }
 
+// conditionFailed returns the error of mutation i, with the version that the caller can build on.
 func conditionFailed(id rhumb.RangeID, i int, m *rhumb.Mutation, current rhumb.Version) error {
 	state := "it does not exist"
 	if !current.IsZero() {

@@ -10,7 +10,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// end returns the end of the range's log at n, and waits until every earlier event of n was taken in.
+// end returns the end of the range's log at n, after every earlier event of n was processed.
 func (w *world) end(n rhumb.NodeID) rhumb.Seq {
 	w.t.Helper()
 	s, err := w.hosts[n].Status(w.t.Context(), testRange)
@@ -20,8 +20,9 @@ func (w *world) end(n rhumb.NodeID) rhumb.Seq {
 	return s.Last.Seq
 }
 
-// TestFailedConditionWritesNothing guards that existence is decided without a log entry: a condition that the committed
-// state does not meet is answered by a lease read. The first ones may come before the lease does, and write.
+// TestFailedConditionWritesNothing guards that existence is decided without a log entry: a lease
+// read answers a condition that the committed state does not meet. The first attempts may precede
+// the lease and write an entry.
 func TestFailedConditionWritesNothing(t *testing.T) {
 	for _, nodes := range []int{1, 3} {
 		w := newWorld(t, nodes)
@@ -47,8 +48,9 @@ func TestFailedConditionWritesNothing(t *testing.T) {
 	}
 }
 
-// TestFailedConditionNeedsALease guards rule L for conditions: a primary that may have been replaced does not answer one
-// from what it holds. It waits for a commit, which it no longer reaches.
+// TestFailedConditionNeedsALease guards rule L for conditions: a primary that may have been
+// replaced does not decide a condition from its own state. It waits for a commit, which it no
+// longer reaches.
 func TestFailedConditionNeedsALease(t *testing.T) {
 	w := newWorld(t, 3)
 	w.put(1, "other", "")
@@ -71,9 +73,9 @@ func TestFailedConditionNeedsALease(t *testing.T) {
 	}
 }
 
-// TestConditionOfWhatIsNotCommitted guards that a condition that only entries without a commit decide waits for their
-// commit, and that a repeated request gets the answer of its first try even if the committed state, or a later request,
-// would fail it.
+// TestConditionOfWhatIsNotCommitted guards that a condition that depends on uncommitted entries
+// waits for their commit, and that a repeated request gets the answer of its first attempt even if
+// the committed state or a later request would fail it.
 func TestConditionOfWhatIsNotCommitted(t *testing.T) {
 	w := newWorld(t, 3)
 	w.put(1, "other", "")
@@ -118,7 +120,8 @@ func TestConditionOfWhatIsNotCommitted(t *testing.T) {
 	}
 }
 
-// TestExists guards that many names are located at once, as strongly as a read: at the primary, and never at a deposed one.
+// TestExists guards that many names are checked at once, as strongly as by a read: at the primary,
+// and never at a deposed one.
 func TestExists(t *testing.T) {
 	w := newWorld(t, 3)
 	w.put(1, "a", "1")

@@ -10,7 +10,7 @@ import (
 
 func requestOf(seq uint64) rhumb.RequestID { return rhumb.RequestID{Client: rhumb.UUID{1}, Seq: seq} }
 
-// mustPropose writes one key under a request id.
+// mustPropose writes one key under a request ID.
 func (w *world) mustPropose(n rhumb.NodeID, name, value string, seq uint64) rhumb.Outcome {
 	w.t.Helper()
 	o, err := w.propose(n, putOf(name, value), requestOf(seq))
@@ -20,7 +20,7 @@ func (w *world) mustPropose(n rhumb.NodeID, name, value string, seq uint64) rhum
 	return o
 }
 
-// wantExpired repeats a request that n must refuse.
+// wantExpired repeats a request that n must reject.
 func (w *world) wantExpired(n rhumb.NodeID, seq uint64) {
 	w.t.Helper()
 	if o, err := w.propose(n, putOf("k", "again"), requestOf(seq)); rhumb.KindOf(err) != rhumb.Expired {
@@ -28,8 +28,8 @@ func (w *world) wantExpired(n rhumb.NodeID, seq uint64) {
 	}
 }
 
-// TestRequestBelowTheWindow guards that a copy of a request which arrives when its client has gone on, as it does only
-// after an answer, is not applied; at the next primary neither.
+// TestRequestBelowTheWindow guards that a late copy of a request is not applied, at the next
+// primary neither: its client has sent requests that it sends only after the answer to this one.
 func TestRequestBelowTheWindow(t *testing.T) {
 	w := newWorld(t, 3)
 	w.put(1, "k", "")
@@ -48,8 +48,8 @@ func TestRequestBelowTheWindow(t *testing.T) {
 	}
 }
 
-// TestRequestWhoseResultIsCollected guards that a request is not applied again when its result is gone, at any primary, and
-// that its client goes on with its next number.
+// TestRequestWhoseResultIsCollected guards that a request is not applied again once its result is
+// collected, at any primary, and that its client can continue with its next number.
 func TestRequestWhoseResultIsCollected(t *testing.T) {
 	w := newWorld(t, 3)
 	w.put(1, "other", "")
@@ -59,7 +59,7 @@ func TestRequestWhoseResultIsCollected(t *testing.T) {
 	w.pass(2 * rhumb.DedupKeep)
 	filler := strings.Repeat("x", 32<<10) // the log is trimmed, and so collected, as it grows
 	for _, h := range w.hosts {
-		s, _ := h.slot(testRange)
+		s, _ := h.findSlot(testRange)
 		w.eventually(func() error {
 			w.put(1, "other", filler)
 			if floor, err := s.store.RequestFloor(testRange, requestOf(0).Client); err != nil || floor < 3 {
@@ -80,8 +80,8 @@ func TestRequestWhoseResultIsCollected(t *testing.T) {
 	w.mustPropose(2, "k", "next", 4)
 }
 
-// TestUnansweredPerClient guards the bound of requests of one client that wait: one more is refused, another client's is
-// not, and there is room again when they are answered.
+// TestUnansweredPerClient guards the bound of unanswered requests per client: one more is rejected,
+// another client's is not, and there is room again once they are answered.
 func TestUnansweredPerClient(t *testing.T) {
 	w := newWorld(t, 3)
 	w.put(1, "other", "")

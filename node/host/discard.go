@@ -11,14 +11,14 @@ import (
 
 const opDiscard rhumb.Op = "host.Host.Discard"
 
-// Discard sets aside what tables hold of this node's quarantined copy of a range (storage.Store.KeepDiscarded), drops the copy,
-// durably, and begins an empty one in its place. The empty replica
-// asks metadata to forget the quarantine, and copies the log as far as it reaches. Discard returns once the empty replica
-// is there.
+// Discard replaces this node's quarantined copy of a range by an empty one. It first sets the
+// tables with the copy's data aside (storage.Store.KeepDiscarded), then drops the copy durably. The
+// empty replica asks metadata to forget the quarantine, and copies the log as far as it reaches.
+// Discard returns once the empty replica exists.
 //
-// Conflict says that the copy is not quarantined, or that the range's record counts it as in sync; with acceptLoss that
-// is allowed where no member of the in-sync set is intact. A crash at any moment leaves the damaged copy, quarantined, or
-// an empty one.
+// Conflict means that the copy is not quarantined, or that the range's record counts it as in sync.
+// With acceptLoss the latter is allowed if no member of the in-sync set is intact. A crash at any
+// moment leaves either the damaged copy, quarantined, or an empty one.
 func (h *Host) Discard(ctx context.Context, id rhumb.RangeID, acceptLoss bool) error {
 	answer := make(chan error, 1)
 	if !h.post(discardEvent{id, acceptLoss, answer}) {
@@ -32,13 +32,15 @@ func (h *Host) Discard(ctx context.Context, id rhumb.RangeID, acceptLoss bool) e
 	}
 }
 
-// discardEvent has what a copy holds set aside, dropEvent drops the copy, and discardedEvent puts the empty replica in its place
-// once the drop is durable.
+// discardEvent sets the data of a copy aside, dropEvent drops the copy, and discardedEvent puts the
+// empty replica in its place once the drop is durable. Three events, because the disk is used
+// between them, outside the pass.
 type (
 	discardEvent struct {
 		id         rhumb.RangeID
 		acceptLoss bool
-		answer     chan<- error // has room for one
+		// answer has room for one error, so the pass never blocks on it.
+		answer chan<- error
 	}
 	dropEvent struct {
 		discardEvent
@@ -51,10 +53,12 @@ type (
 	}
 )
 
-// checkDiscard returns why a copy must not be discarded, or nil. d is the range's record, nil before the first.
+// checkDiscard returns why a copy must not be discarded, or nil. d is the range's record, or nil
+// before the first.
 //
-// The record is not older than the copy's last word to metadata: while it names the copy as quarantined nobody takes the
-// copy into the in-sync set, so a copy that the record has outside of it stays outside.
+// The record is at least as new as the copy's last word to metadata: while it names the copy as
+// quarantined, nobody adds the copy to the in-sync set, so a copy that the record excludes from the
+// set stays excluded.
 func checkDiscard(self rhumb.NodeID, state replica.State, d *rhumb.Range, acceptLoss bool) error {
 	fault := func(kind rhumb.Kind, format string, args ...any) error {
 		err := rhumb.Ef(opDiscard, kind, format, args...)
@@ -66,34 +70,38 @@ func checkDiscard(self rhumb.NodeID, state replica.State, d *rhumb.Range, accept
 	}
 	switch {
 	case d == nil:
-		return fault(rhumb.Unavailable, "the node has not heard of the range's record yet; retry")
+		return fault(rhumb.Unavailable, "the node has not received the range's record yet; retry")
 	case state != replica.Quarantined && d.IsQuarantined(self) && d.IsInSync(self):
-		return nil // it was discarded before, and waits for its readmission
+		// The copy was discarded before and waits for its readmission, so a repeated request
+		// succeeds.
+		return nil
 	case state != replica.Quarantined:
 		return fault(rhumb.Conflict, "the copy on %s is not quarantined (it is %s): only a damaged copy can be discarded", self, state)
 	case !d.IsQuarantined(self):
-		return fault(rhumb.Unavailable, "metadata has not noted the quarantine yet; retry")
+		// Until metadata knows of the quarantine, it may elect this copy or count it as in sync.
+		return fault(rhumb.Unavailable, "metadata has not recorded the quarantine yet; retry")
 	case !d.IsInSync(self):
 		return nil
 	}
 	intact := slices.DeleteFunc(slices.Clone(d.InSync), d.IsQuarantined)
 	switch {
 	case len(intact) > 0:
-		return fault(rhumb.Conflict, "the copy on %s still counts as in sync, and %v must not go on without it: wait until another replica is in sync, or start the node of one", self, intact)
+		return fault(rhumb.Conflict, "the copy on %s still counts as in sync, and the in-sync copies on %v do not suffice without it; wait until another replica is in sync, or start the node of one", self, intact)
 	case !acceptLoss:
-		return fault(rhumb.Conflict, "no intact copy of the range is in sync: to discard this one may lose acknowledged writes; `rhumb unsafe-recover range` shows what is left, and accepts the loss")
+		return fault(rhumb.Conflict, "no intact copy of the range is in sync, so discarding this one may lose acknowledged writes; `rhumb unsafe-recover range` shows the copies that are left, and accepts the loss")
 	}
 	return nil
 }
 
-func (ev discardEvent) apply(h *Host) {
-	s, ok := h.slot(ev.id)
+func (ev discardEvent) applyTo(h *Host) {
+	s, ok := h.findSlot(ev.id)
 	if !ok {
 		ev.answer <- &rhumb.Error{Op: opDiscard, Kind: rhumb.NotFound, Range: ev.id, Node: h.cfg.Self.Node, Msg: "this node holds no copy of the range"}
 		return
 	}
+	// Two discards at once would drop the new, empty copy.
 	if s.gone {
-		ev.answer <- rhumb.E(opDiscard, rhumb.Conflict, "the copy is being discarded already")
+		ev.answer <- rhumb.E(opDiscard, rhumb.Conflict, "the copy is already being discarded")
 		return
 	}
 	d := s.desc.Load()
@@ -101,13 +109,16 @@ func (ev discardEvent) apply(h *Host) {
 		ev.answer <- err
 		return
 	}
+	// From here on the pass carries out nothing for this slot, so its data does not change while it
+	// is set aside.
 	s.gone = true
-	h.reads.Add(1) // keeps the engine open
+	// The count keeps the engine open until the disk is done.
+	h.reads.Add(1)
 	h.rt.Disk(true, func() {
 		if dir, err := s.store.KeepDiscarded(s.id); err != nil {
-			h.log.Warn("the damaged copy is not set aside", "range", s.id.String(), "err", err)
+			h.log.Warn("setting the damaged copy aside failed", "range", s.id.String(), "err", err)
 		} else {
-			h.log.Info("the damaged copy is set aside", "range", s.id.String(), "dir", dir)
+			h.log.Info("set the damaged copy aside", "range", s.id.String(), "dir", dir)
 		}
 	}, func() {
 		h.reads.Add(-1)
@@ -117,13 +128,15 @@ func (ev discardEvent) apply(h *Host) {
 	})
 }
 
-func (ev dropEvent) apply(h *Host) {
+func (ev dropEvent) applyTo(h *Host) {
 	s, d := ev.s, ev.s.desc.Load()
-	if err := checkDiscard(h.cfg.Self.Node, s.r.State(), d, ev.acceptLoss); err != nil { // the record may have changed meanwhile
+	// The record may have changed while the copy was set aside.
+	if err := checkDiscard(h.cfg.Self.Node, s.r.State(), d, ev.acceptLoss); err != nil {
 		s.gone = false
 		ev.answer <- err
 		return
 	}
+	// The empty copy must not act in an epoch that the dropped copy had promised to leave.
 	floor := max(s.r.Epoch(), d.Epoch)
 	batches, err := h.dropRange(s)
 	if err != nil {
@@ -131,16 +144,19 @@ func (ev dropEvent) apply(h *Host) {
 		ev.answer <- rhumb.Wrap(opDiscard, err)
 		return
 	}
-	h.log.Warn("a damaged copy is discarded", "range", s.id.String(), "why", s.r.Status().Quarantine, "accept_loss", ev.acceptLoss)
-	h.reads.Add(1) // keeps the engine open
+	h.log.Warn("discarding a damaged copy", "range", s.id.String(), "why", s.r.Status().Quarantine, "accept_loss", ev.acceptLoss)
+	// The count keeps the engine open until the disk is done.
+	h.reads.Add(1)
 	h.rt.Disk(true, func() {
 		for _, b := range batches {
 			if err := b.Sync(); err != nil {
 				h.cfg.Fatal(rhumb.Wrap(opDiscard, err))
 			}
 		}
-		if err := s.store.CutOut(s.id); err != nil { // the old data is hidden all the same
-			h.log.Warn("the damage was not cut out of its table", "range", s.id.String(), "err", err)
+		// The drop already hides the old data, so a failure here only leaves damaged blocks in the
+		// file.
+		if err := s.store.CutOut(s.id); err != nil {
+			h.log.Warn("cutting the damage out of its table failed", "range", s.id.String(), "err", err)
 		}
 	}, func() {
 		h.reads.Add(-1)
@@ -150,8 +166,9 @@ func (ev dropEvent) apply(h *Host) {
 	})
 }
 
-// dropRange takes a range out of its store, and returns the applied batches, which have to be synced. A range whose state
-// could not be read is not in the store: to make it deletes what is left of it.
+// dropRange removes a range from its store and returns the applied batches, which must be synced.
+// If the state of the range could not be read, the store does not know the range: creating it first
+// deletes its remains.
 func (h *Host) dropRange(s *slot) (batches []*storage.Batch, err error) {
 	apply := func(do func(b *storage.Batch)) {
 		if err != nil {
@@ -174,20 +191,22 @@ func (h *Host) dropRange(s *slot) (batches []*storage.Batch, err error) {
 	return batches, err
 }
 
-func (ev discardedEvent) apply(h *Host) {
+func (ev discardedEvent) applyTo(h *Host) {
 	fresh, err := h.addSlot(storage.RangeState{Range: ev.s.id, Promised: ev.floor}, false)
 	if err != nil {
 		ev.answer <- rhumb.Wrap(opDiscard, err)
 		return
 	}
-	h.all = slices.DeleteFunc(h.all, func(s *slot) bool { return s == ev.s })
+	h.allSlots = slices.DeleteFunc(h.allSlots, func(s *slot) bool { return s == ev.s })
 	if ev.s.quarantined {
 		h.m.quarantined.Dec()
 	}
 	h.m.discarded.Inc()
-	h.leases.exclude(fresh.id, ev.floor, rhumb.NoNode)
+	h.releaseWeight(ev.s)
+	// The new slot's promise holds for grants too.
+	h.leases.excludeRange(fresh.id, ev.floor, rhumb.NoNode)
 	if d := ev.s.desc.Load(); d != nil {
-		h.describe(fresh, d)
+		h.setRecord(fresh, d)
 	}
 	ev.answer <- nil
 }

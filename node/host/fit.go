@@ -8,18 +8,24 @@ import (
 	"github.com/rhumbdb/rhumb/storage"
 )
 
-// leadMax is how far the hybrid clock may be ahead of the wall clock before this node hands its primaries over: its peers
-// refuse entries beyond rhumb.ClockAheadMax.
+// leadMax is how far the hybrid clock may be ahead of the wall clock before this node hands its
+// primaries over. It is below rhumb.ClockAheadMax, beyond which peers reject entries.
 const leadMax = rhumb.ClockAheadMax * 8 / 10
 
-// fitness is why this node, or a part of it, must not be primary. It copies and reads all the same.
+// fitness states why this node, or some of its stores, must not have primaries. The node copies and
+// reads nevertheless. A fitness is immutable once it is published.
 type fitness struct {
-	clock string // why no range here may have its primary on this node; "" when it may
-	full  map[*storage.Store]bool
+	// clock is why no range may have its primary on this node, or "" if it may.
+	clock string
+	// full holds the stores without room for writes.
+	full map[*storage.Store]bool
 }
 
-func (f *fitness) of(s *slot) bool { return f.clock == "" && !f.full[s.store] }
+// allowsPrimary reports whether a slot's replica may be primary.
+func (f *fitness) allowsPrimary(s *slot) bool { return f.clock == "" && !f.full[s.store] }
 
+// equal reports whether f and g allow the same primaries. The text of the reason does not count,
+// since it contains a measured offset that changes all the time.
 func (f *fitness) equal(g *fitness) bool {
 	if (f.clock == "") != (g.clock == "") || len(f.full) != len(g.full) {
 		return false
@@ -32,8 +38,8 @@ func (f *fitness) equal(g *fitness) bool {
 	return true
 }
 
-// why returns the reason for people, and "" when there is none.
-func (f *fitness) why() string {
+// reason returns the reason for operators, or "" if there is none.
+func (f *fitness) reason() string {
 	if f.clock != "" {
 		return f.clock
 	}
@@ -43,11 +49,13 @@ func (f *fitness) why() string {
 	return ""
 }
 
-// Unfit returns why this node hands its primaries over and takes none; "" when it may have primaries.
-func (h *Host) Unfit() string { return h.fit.Load().why() }
+// Unfit returns why this node hands its primaries over and accepts none, or "" if it may have
+// primaries.
+func (h *Host) Unfit() string { return h.fit.Load().reason() }
 
-// lookAtFitness measures how fit the node is, and tells the replicas when that changed. The ticker calls it.
-func (h *Host) lookAtFitness() {
+// updateFitness measures the fitness of the node and informs the replicas of a change. The ticker
+// calls it.
+func (h *Host) updateFitness() {
 	now := &fitness{clock: h.clockFault()}
 	for _, s := range h.cfg.Engine.Stores() {
 		if rhumb.KindOf(s.Writable()) == rhumb.DiskFull {
@@ -57,21 +65,23 @@ func (h *Host) lookAtFitness() {
 			now.full[s] = true
 		}
 	}
+	// Published before the replicas are informed: a slot that is added meanwhile reads the new
+	// value.
 	before := h.fit.Swap(now)
 	if before.equal(now) {
 		return
 	}
-	if why := now.why(); why != "" {
+	if why := now.reason(); why != "" {
 		h.m.unfit.Set(1)
-		h.log.Warn("this node gives up its primaries and takes none until this is mended", "why", why)
+		h.log.Warn("this node yields its primaries and accepts none until this is fixed", "why", why)
 	} else {
 		h.m.unfit.Set(0)
 		h.log.Info("this node may have primaries again")
 	}
-	h.postAway(peersEvent{func(h *Host) {
-		for _, s := range h.all {
-			s.r.SetUnfit(!h.fit.Load().of(s))
-			h.touch(s)
+	h.postAsync(peersEvent{func(h *Host) {
+		for _, s := range h.allSlots {
+			s.r.SetUnfit(!h.fit.Load().allowsPrimary(s))
+			h.markDirty(s)
 		}
 	}})
 	if h.cfg.FitnessChanged != nil {
@@ -79,30 +89,34 @@ func (h *Host) lookAtFitness() {
 	}
 }
 
-// clockFault says what is wrong with this node's clocks, and "" when nothing is (ruling 19).
+// clockFault returns the fault of this node's clocks, or "" if there is none (ruling 19).
 func (h *Host) clockFault() string {
 	ahead, wrong := h.leases.clockOff()
 	h.m.clockAhead.Set(ahead.Seconds())
+	// A distrusted wall clock does not raise the durable ceiling
+	// (docs/replication.md#rule-ceiling).
 	h.cfg.Clock.Distrust(wrong)
 	if wrong {
 		side := "ahead of"
 		if ahead < 0 {
 			side = "behind"
 		}
-		return fmt.Sprintf("its wall clock is %v %s the median of the cluster; set it right", ahead.Abs().Round(time.Millisecond), side)
+		return fmt.Sprintf("its wall clock is %v %s the median of the cluster; correct the clock", ahead.Abs().Round(time.Millisecond), side)
 	}
+	// The wall clock may be right again while the hybrid clock is still ahead from before.
 	if lead := h.cfg.Clock.Stats().Lead; lead > leadMax {
-		return fmt.Sprintf("its hybrid clock is %v ahead of its wall clock, which was ahead before; it waits for it", lead.Round(time.Second))
+		return fmt.Sprintf("its hybrid clock is %v ahead of its wall clock, because the wall clock was ahead before; it waits until the wall clock catches up", lead.Round(time.Second))
 	}
 	return ""
 }
 
-// clockOff returns how far this node's wall clock is ahead of the median of all, and whether it is wrong.
+// clockOff returns how far this node's wall clock is ahead of the median of all, and whether it is
+// wrong.
 func (l *Leases) clockOff() (ahead time.Duration, wrong bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.pairs.ClockOff()
 }
 
-// setWallLocked tells the pairs the wall clock.
+// setWallLocked passes the wall clock to the pairs. l.mu must be held.
 func (l *Leases) setWallLocked() { l.pairs.SetWall(time.Duration(l.clock.Wall().UnixNano())) }

@@ -18,67 +18,77 @@ import (
 	"github.com/rhumbdb/rhumb/storage"
 )
 
-// Transport carries messages to other nodes. Send must not block; it may lose messages.
+// Transport sends messages to other nodes. Send must not block; it may lose messages.
 type Transport interface {
 	Heartbeats
-	// Send hands over messages of replicas to one peer, in order.
+	// Send sends messages of replicas to one peer, in order.
 	Send(to rhumb.NodeID, msgs []replica.Message)
 }
 
-// Metadata is what a host asks of the metadata group.
+// Metadata is the host's access to the metadata group.
 type Metadata interface {
-	// Change proposes what a replica wants changed in its range's record. It does not block, and calls done once, within
-	// MetaTimeout or a little more. The effect arrives as news through Host.Update; an error only means that it has to be
-	// asked again.
+	// Change proposes a change of a range's record on behalf of a replica. It does not block, and
+	// it calls done once, within MetaTimeout or a little later. The effect arrives through
+	// Host.Update; after an error the replica proposes again.
 	Change(p replica.MetaProposal, done func(error))
-	// ConfirmPrimary reports whether self was primary of the range in that epoch at some moment after the call began
-	// (rule F): it costs a round trip to the metadata leader.
+	// ConfirmPrimary reports whether this node was primary of the range in that epoch at some
+	// moment after the call began (rule F). It costs a round trip to the metadata leader.
 	ConfirmPrimary(ctx context.Context, r rhumb.RangeID, e rhumb.Epoch) (bool, error)
 }
 
 // Bounds of a host.
 const (
-	// eventsMax bounds the client batches that wait for a pass; those beyond it are refused with Overloaded.
+	// eventsMax bounds the client batches that wait for a pass. Further ones are rejected with
+	// Overloaded.
 	eventsMax = 1 << 16
-	// waitingBytesMax bounds the client batches that are taken in and not answered, where Budgets.Requests does not; those
-	// beyond it are refused with Overloaded.
+	// waitingBytesMax is the default of Budgets.Requests: the bytes of client batches that are
+	// admitted and not answered. Further ones are rejected with Overloaded.
 	waitingBytesMax = 64 << 20
-	// passBytesMax bounds the client batches, and apart from them the entries of peers, that one pass takes in; one always
-	// fits. A pass that takes longer would hold up acknowledgements, and make the node look dead to its peers.
+	// passBytesMax bounds the client batches and, separately, the entries of peers that one pass
+	// takes; at least one is always taken. A longer pass would delay acknowledgements and make the
+	// node look dead to its peers.
 	passBytesMax = 4 << 20
-	// guestBytesMax bounds what a pass takes in that runs on the goroutine of a caller.
-	guestBytesMax = 256 << 10
-	// queueWaitMax is how long a client batch may wait for a pass: then it is refused, since it would probably be answered too late.
+	// callerBytesMax bounds the bytes that may wait if a pass is to run on the goroutine of a
+	// caller.
+	callerBytesMax = 256 << 10
+	// queueWaitMax is how long a client batch may wait for a pass. An older batch is rejected,
+	// since its answer would probably be too late.
 	queueWaitMax = time.Second
-	// commitsInFlightMax bounds the commits that are applied and not yet durable. Measured with three nodes on one machine
-	// and 64 and 256 callers, 2 wrote 2.6 to 4.2 times as much as 4 (smaller commits, more messages), and with 256 more than 1.
+	// commitsInFlightMax bounds the commits that are applied and not yet durable. Measured with
+	// three nodes on one machine and 64 and 256 callers, a bound of 2 wrote 2.6 to 4.2 times as
+	// much as 4 (smaller commits, more messages), and with 256 callers more than 1.
 	commitsInFlightMax = 2
-	// tickInterval is how often replicas with something outstanding get time.
+	// tickInterval is the interval of ticks for replicas with outstanding work.
 	tickInterval = 20 * time.Millisecond
-	// tellInterval is that while peers are to be told that the last writes are committed: the second such tick does it, or the
-	// next entry.
-	tellInterval = time.Millisecond
-	// closeInterval is how often the ranges that this node is primary of are closed up to what was agreed to.
+	// commitNoticeDelay replaces tickInterval while peers must still learn that the last writes are
+	// committed. The second such tick sends the notice, unless an entry carries it earlier.
+	commitNoticeDelay = time.Millisecond
+	// closeInterval is the interval at which the ranges with their primary on this node are closed
+	// up to the agreed timestamp.
 	closeInterval = 100 * time.Millisecond
-	// heldMax bounds the proposals that wait for replicas to become active, holdMax how long one waits: longer than any
-	// lease, so only a node that cannot go on reaches it.
+	// heldMax bounds the proposals that wait for replicas to become active, and holdMax how long a
+	// proposal waits. holdMax is longer than any lease, so only a node that cannot activate reaches
+	// it.
 	heldMax = 16_384
 	holdMax = 2 * time.Second
-	// stallMax is how long a pass may take while more waits, before the node stops claiming to be healthy. How much waits does
-	// not matter: an overloaded node that makes progress must not be replaced.
+	// stallMax is how long a pass may take while more events wait before the node reports itself
+	// unhealthy. The amount of waiting work does not matter: an overloaded node that makes progress
+	// must not be replaced.
 	stallMax = 600 * time.Millisecond
-	// syncStallMax is how long one sync may be outstanding before the node stops claiming to be healthy.
+	// syncStallMax is how long one sync may be outstanding before the node reports itself
+	// unhealthy.
 	syncStallMax = 500 * time.Millisecond
-	// metaInFlightMax bounds the proposals under way at once; a replica whose proposal is dropped asks again.
+	// metaInFlightMax bounds the metadata proposals in flight. A replica whose proposal is dropped
+	// proposes again.
 	metaInFlightMax = 64
-	// fetchersMax bounds the log reads for lagging peers under way at once.
+	// fetchersMax bounds the log reads in flight for lagging peers.
 	fetchersMax = 4
 )
 
 // MetaTimeout bounds one proposal to the metadata group.
 const MetaTimeout = 5 * time.Second
 
-// Config is what a host needs.
+// Config configures a host.
 type Config struct {
 	Self   rhumb.NodeIdentity
 	Engine *storage.Engine
@@ -88,66 +98,85 @@ type Config struct {
 	Logger *slog.Logger
 	// Runtime runs the host; default sched.System.
 	Runtime sched.Runtime
-	// SyncOutstanding reports how long the disk has owed an answer; default Engine.SyncOutstanding.
+	// SyncOutstanding returns how long the oldest unfinished sync has been running; default
+	// Engine.SyncOutstanding.
 	SyncOutstanding func() time.Duration
-	// Fresh is true when the store was made in this boot: it has then never granted a lease, and need not wait for the
-	// end of grants that it does not remember (ruling 1).
+	// Fresh is true if the store was created in this boot. Such a store never granted a lease, so
+	// its node does not wait for the end of forgotten grants (ruling 1).
 	Fresh bool
-	// Known are the records of all ranges, as the node's copy of the metadata had them when it showed this life.
+	// Known holds the records of all ranges, from the node's copy of the metadata at the time when
+	// it showed this life.
 	Known []*rhumb.Range
-	// Settings gives the settings of a range's class, and ok false for a range that metadata does not know.
+	// Settings returns the settings of a range's class, and false if metadata does not know the
+	// range.
 	Settings func(rhumb.RangeID) (c rhumb.ClassSettings, ok bool)
-	// History gives how long a table keeps superseded versions (rhumb.Table), and ok false for a table that metadata does not
-	// know, which then keeps all. Nil keeps none of any.
+	// History returns how long a table keeps superseded versions (rhumb.Table), and false if
+	// metadata does not know the table; such a table keeps all versions. If History is nil, no
+	// table keeps any.
 	History func(rhumb.TableID) (keep time.Duration, ok bool)
-	// Committed, if set, is told whenever more of a range's log is committed on this node, in any role. It must not block.
+	// Committed, if set, is called whenever more of a range's log is committed on this node, in any
+	// role. It must not block.
 	Committed func(Committed)
-	// Fatal is called when the node cannot go on: its disk fails. It must not return.
+	// Fatal is called if the node cannot continue because its disk fails. It must not return.
 	Fatal func(error)
-	// Suspected is called whenever the set of peers that this node suspects changes. It must not block.
+	// Suspected is called whenever the set of suspected peers changes. It must not block.
 	Suspected func(nodes []rhumb.NodeID)
-	// Replica bounds every replica; the zero value has package replica's defaults. The host sets Range, Self and MinInSync.
+	// Replica bounds every replica; the zero value selects the defaults of package replica. The
+	// host sets Range, Self and MinInSync.
 	Replica replica.Config
-	// Probe lets a simulator look and interfere; nil in every node that serves.
+	// Probe lets a simulator observe and interfere; it is nil in every serving node.
 	Probe *Probe
-	// FitnessChanged, if set, is called when Host.Unfit may have changed. It must not block.
+	// FitnessChanged, if set, is called when the result of Host.Unfit may have changed. It must not
+	// block.
 	FitnessChanged func()
 	// Budgets bound the host's memory.
 	Budgets Budgets
-	// LogKeepStore bounds, in bytes, the log that each store keeps for replicas that are behind; default rhumb.LogKeepStore.
+	// LogKeepStore bounds, in bytes, the log that each store keeps for lagging replicas; default
+	// rhumb.LogKeepStore.
 	LogKeepStore int64
-	// RangeSizeMax is the size in bytes of a range's data above which no new key is taken; default rhumb.RangeSizeMax.
+	// RangeSizeMax is the size in bytes of a range's data above which the range accepts no new key;
+	// default rhumb.RangeSizeMax.
 	RangeSizeMax int64
 }
 
-// Probe is what a simulator sees of the traffic between a host and its replicas. Each function may change what it is
-// given, to break a duty of the host on purpose; all of them must be set. The pass calls them.
+// Probe shows a simulator the traffic between a host and its replicas. Each function may change its
+// argument, in order to break a duty of the host on purpose. All of them must be set. The pass
+// calls them.
 type Probe struct {
-	// Ready sees what a replica wants done, before it is done.
+	// Ready receives the work of a replica before it is carried out.
 	Ready func(id rhumb.RangeID, rd replica.Ready) replica.Ready
-	// Proposal sees what the host has gathered for a client's batch.
+	// Proposal receives the proposal that the host built for a client's batch.
 	Proposal func(id rhumb.RangeID, p replica.Proposal) replica.Proposal
-	// Agreed sees up to where a node has agreed to close a range in an epoch.
+	// Agreed receives the timestamp up to which a node has agreed to close a range in an epoch.
 	Agreed func(n rhumb.NodeID, id rhumb.RangeID, e rhumb.Epoch, at rhumb.Timestamp) rhumb.Timestamp
-	// WaitedOut sees whether the grants are over for which an elected replica waits.
+	// WaitedOut receives whether the grants that an elected replica must wait for are over.
 	WaitedOut func(id rhumb.RangeID, over bool) bool
 }
 
-// Committed says how far a range's log is committed on this node.
+// Committed states how far a range's log is committed on this node.
 type Committed struct {
 	Range rhumb.RangeID
-	// Seq is the last committed entry, HLC the greatest timestamp up to there.
+	// Seq is the last committed entry, and HLC the greatest timestamp up to there.
 	Seq rhumb.Seq
 	HLC rhumb.Timestamp
-	// Entries are the last of them, without a gap up to Seq, as far as the host still has them at hand; they must not be
-	// changed. Storage has all of them, or will at the end of the pass.
+	// Entries are the last of the committed entries, without a gap up to Seq, as far as the host
+	// still holds them. They must not be changed. Storage has all of them, or will at the end of
+	// the pass.
 	Entries []*entry.Entry
 }
 
-// recentMax bounds the entries of a range that are kept at hand until they are committed.
+// recentMax bounds the entries of a range that the host holds until they are committed.
 const recentMax = 256
 
 // Host runs the replicas of one node.
+//
+// Three kinds of state:
+//   - mu guards the queue of events and the fields that decide whether a pass may run. driving is
+//     true from the decision to run a pass until the last pass ends, so at most one goroutine runs
+//     passes.
+//   - The pass owns the replicas, the slots and the pending calls. Only the goroutine that set
+//     driving touches them. awaitIdle makes them available to Close.
+//   - Atomics and slots are readable from any goroutine.
 type Host struct {
 	cfg    Config
 	rt     sched.Runtime
@@ -157,54 +186,75 @@ type Host struct {
 
 	admission admission
 
-	mu        sync.Mutex // guards the seven below
+	// mu guards the seven fields below.
+	mu        sync.Mutex
 	queue     []event
 	proposals []*proposeEvent
-	waiting   int  // bytes of batches and entries in queue and proposals
-	driving   bool // a pass runs, or is about to
-	syncing   int  // commits in flight
-	closed    bool
-	// since is when something began to wait for the next pass: the oldest event was posted, or the last pass began.
+	// waiting is the size in bytes of the batches and entries in queue and proposals.
+	waiting int
+	// driving is true while a pass runs or is about to.
+	driving bool
+	// syncing counts the commits in flight.
+	syncing int
+	closed  bool
+	// since is when something began to wait for the next pass: when the oldest event was posted or
+	// the last pass began.
 	since time.Duration
 
-	driver sched.Worker // takes over driving from callers
-	// reads counts the reads of the engine under way; stopped lets no further one of a client begin.
+	// driver takes over the passes from callers.
+	driver sched.Worker
+	// reads counts the reads of the engine in progress. stopped prevents clients from starting
+	// another.
 	reads   atomic.Int64
 	stopped atomic.Bool
 
 	// owned by the pass
-	events  []event
-	dirty   []*slot
-	elected []*slot // may be activated in the next pass
-	tokens  map[uint64]call
-	nextTok uint64
-	nodes   map[rhumb.NodeID]peerState
-	// abandoned is set when the host closes while the disk is full: what the last pass decided is lost, as in a crash.
+	events     []event
+	dirtySlots []*slot
+	// electedSlots are replicas that the next pass may activate.
+	electedSlots []*slot
+	tokens       map[uint64]call
+	nextTok      uint64
+	nodes        map[rhumb.NodeID]peerState
+	// abandoned is set if the host closes while the disk is full. The decisions of the last pass
+	// are lost, as in a crash.
 	abandoned bool
 
-	all    []*slot                    // every slot, in the order in which they were made
-	active []*slot                    // replicas that want ticks
-	held   struct{ events, size int } // over all slots; size in bytes
-	// fetches wait for one of the fetchersMax places, of which fetching are taken.
+	// allSlots holds every slot in the order of creation, so that passes over it are deterministic.
+	allSlots []*slot
+	// activeSlots are the replicas that want ticks.
+	activeSlots []*slot
+	// heldTotal counts the held proposals of all slots, with their size in bytes.
+	heldTotal struct{ events, size int }
+	// fetches wait for one of the fetchersMax places, and fetching counts the places taken.
 	fetches  []fetchedEvent
 	fetching int
 
-	logsChecked time.Duration           // when boundLogs looked last
-	logsShort   map[*storage.Store]bool // the stores whose logs were too long together then
+	// logsChecked is when boundLogs last ran.
+	logsChecked time.Duration
+	// logsShort holds the stores whose logs were too long in total then.
+	logsShort map[*storage.Store]bool
 
-	ticks atomic.Bool // active is not empty: an idle host is left alone
-	// tell gives the tick that lets peers know what is committed, telling that it is on its way.
-	tell    sched.Timer
-	telling bool
+	// ticks is true if activeSlots is not empty. Without active replicas the ticker posts nothing,
+	// so an idle host sleeps.
+	ticks atomic.Bool
+	// noticeTimer ticks for the notice of commitNoticeDelay; noticePending is true while the tick
+	// is on its way.
+	noticeTimer   sched.Timer
+	noticePending bool
 
-	fit       atomic.Pointer[fitness]
-	slots     sync.Map // rhumb.RangeID -> *slot; written by the pass only
+	fit atomic.Pointer[fitness]
+	// slots maps rhumb.RangeID to *slot. Only the pass writes it.
+	slots     sync.Map
 	collector *collector
-	changes   atomic.Int32                   // proposals to the metadata group under way
-	known     map[rhumb.RangeID]*rhumb.Range // Config.Known
+	// changes counts the proposals to the metadata group in flight.
+	changes atomic.Int32
+	// known is Config.Known by range, during New only.
+	known map[rhumb.RangeID]*rhumb.Range
 
-	stopTick  func()
-	lastClose time.Duration // when ranges were closed last; the tick's own
+	stopTick func()
+	// lastClose is when ranges were last closed. Only the ticker uses it.
+	lastClose time.Duration
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -216,10 +266,11 @@ type call struct {
 	since time.Duration
 }
 
-// peerState is what replicas are told of a peer.
+// peerState is the state of a peer that replicas are informed of.
 type peerState struct{ connected, suspect bool }
 
-// New starts a host and the replicas that its stores hold. They serve once Update has told them who they are.
+// New starts a host and the replicas that its stores hold. They serve once Update has delivered
+// their records.
 func New(cfg Config) (*Host, error) {
 	const op rhumb.Op = "host.New"
 	ctx, cancel := context.WithCancel(context.Background())
@@ -242,6 +293,8 @@ func New(cfg Config) (*Host, error) {
 		h.known[d.ID] = d
 	}
 	h.fit.Store(&fitness{})
+	// Every range in the stores gets a replica, even if metadata has moved it away: its promises
+	// still count, and its data is needed until metadata says otherwise.
 	states, err := cfg.Engine.Ranges()
 	if err != nil {
 		cancel()
@@ -251,7 +304,9 @@ func New(cfg Config) (*Host, error) {
 	for _, st := range states {
 		held[st.Range] = true
 	}
-	for _, d := range cfg.Known { // ranges that this node is to hold, and has lost or never had
+	// Metadata may place a range here that the store does not hold: the store is new, or it lost
+	// the range. The range starts empty, and its promise is relearned from the record (ruling 16a).
+	for _, d := range cfg.Known {
 		if d.IsReplica(cfg.Self.Node) && !held[d.ID] {
 			states = append(states, storage.RangeState{Range: d.ID})
 		}
@@ -266,64 +321,75 @@ func New(cfg Config) (*Host, error) {
 		promised = append(promised, s)
 	}
 	h.known = nil
-	h.driving = true // no pass begins before the host is complete
-	h.driver = h.rt.Worker(func() { h.drive(false) })
-	h.tell = h.rt.Timer(func() { h.post(tickEvent{}) })
-	h.collector = newCollector(h.rt, h.collect)
-	h.leases = newLeases(&h.cfg, h.healthy, h.suspected)
-	for _, s := range promised { // before anything is granted: a promise outlives the process
-		h.leases.exclude(s.id, s.r.Epoch(), rhumb.NoNode)
+	// No pass may begin before the host is complete.
+	h.driving = true
+	h.driver = h.rt.Worker(func() { h.runPasses(false) })
+	h.noticeTimer = h.rt.Timer(func() { h.post(tickEvent{}) })
+	h.collector = newCollector(h.rt, h.runCollector)
+	h.leases = newLeases(&h.cfg, h.checkHealth, h.updateSuspects)
+	// Promises are excluded before the first grant leaves: a promise outlives the process that made
+	// it.
+	for _, s := range promised {
+		h.leases.excludeRange(s.id, s.r.Epoch(), rhumb.NoNode)
 	}
 	h.mu.Lock()
 	h.driving = false
 	h.mu.Unlock()
+	// The ticker comes last, since its first tick may run a pass.
 	h.stopTick = h.rt.Every(tickInterval, false, h.tick)
 	return h, nil
 }
 
-// Leases gives the node's leases, for the heartbeats that the network receives.
+// Leases returns the node's leases, for the heartbeats that the network receives.
 func (h *Host) Leases() *Leases { return h.leases }
 
-// Close ends all work. Proposals that are under way are answered with Unknown, those that no pass has taken in with
-// Unavailable. When it returns nothing touches the engine any more. A second Close does nothing.
+// Close ends all work. Proposals in progress are answered with Unknown, and those that no pass has
+// taken with Unavailable. After Close returns, nothing touches the engine. A second Close does
+// nothing.
 func (h *Host) Close() {
 	h.mu.Lock()
 	closed := h.closed
-	h.closed = true // from here on events are dropped and no pass begins
+	// From here on events are dropped and no pass begins.
+	h.closed = true
 	h.mu.Unlock()
 	if closed {
 		return
 	}
+	// Everything that posts events stops first. awaitIdle then waits for the work in progress,
+	// after which this goroutine owns the state of the pass.
 	h.stopped.Store(true)
 	h.cancel()
 	h.leases.close()
 	h.stopTick()
-	h.tell.Stop()
+	h.noticeTimer.Stop()
 	h.collector.worker.Stop()
 	h.awaitIdle()
 	h.driver.Stop()
+	// No pass has taken these events, so it is certain that nothing of them was applied.
 	for _, ev := range h.queue {
-		h.refuse(ev)
+		h.refuseEvent(ev)
 	}
 	for _, ev := range h.proposals {
-		h.refuse(ev)
+		h.refuseEvent(ev)
 	}
 	h.queue, h.proposals = nil, nil
-	h.giveBack()
-	for _, s := range h.all {
-		for _, ev := range h.unhold(s) {
-			h.refuse(ev)
+	// The budgets belong to the node and outlive the host.
+	h.releaseBudgets()
+	for _, s := range h.allSlots {
+		for _, ev := range h.takeHeld(s) {
+			h.refuseEvent(ev)
 		}
 	}
+	// Proposals that a pass has taken may be in the log, and another node may commit them later.
 	for _, tok := range slices.Sorted(maps.Keys(h.tokens)) {
 		c := h.tokens[tok]
 		delete(h.tokens, tok)
-		c.done(rhumb.Outcome{}, rhumb.E("host.Host.Close", rhumb.Unknown, "the node stopped before the outcome was known; ask again with the same request id"))
+		c.done(rhumb.Outcome{}, rhumb.E("host.Host.Close", rhumb.Unknown, "the node stopped before the outcome was known; retry with the same request id"))
 	}
 }
 
-// refuse answers an event that no pass will take in.
-func (h *Host) refuse(ev event) {
+// refuseEvent answers an event that no pass will take.
+func (h *Host) refuseEvent(ev event) {
 	switch ev := ev.(type) {
 	case *proposeEvent:
 		ev.answer(rhumb.Outcome{}, errStopping("host.Host.Propose"))
@@ -333,15 +399,18 @@ func (h *Host) refuse(ev event) {
 		ev.ask(h)
 	case discardEvent:
 		ev.answer <- errStopping(opDiscard)
+	case dropEvent:
+		ev.answer <- errStopping(opDiscard)
 	case discardedEvent:
 		ev.answer <- errStopping(opDiscard)
 	}
 }
 
+// errStopping returns the error of calls to a host that is closing.
 func errStopping(op rhumb.Op) error { return rhumb.E(op, rhumb.Unavailable, "the node is stopping") }
 
-// awaitIdle waits until no pass runs, no commit is in flight and no read is under way, so that what the pass owns may be
-// touched, and the engine closed.
+// awaitIdle waits until no pass runs, no commit is in flight and no read is in progress, so that
+// the caller may touch the state of the pass and close the engine.
 func (h *Host) awaitIdle() {
 	for {
 		h.mu.Lock()
@@ -354,12 +423,15 @@ func (h *Host) awaitIdle() {
 	}
 }
 
-// Receive takes messages of a peer's replicas. It drops them when too much waits: the peer sends them again.
+// Receive takes messages from a peer's replicas. It drops them if too much is waiting; the peer
+// sends them again.
 func (h *Host) Receive(from rhumb.NodeID, msgs []replica.Message) {
 	size := 0
 	for i := range msgs {
 		size += entriesSize(msgs[i].Entries)
 	}
+	// Entries of peers have a budget apart from client batches: clients must not be able to stop
+	// replication.
 	if !h.cfg.Budgets.PeersIn.TryAcquire(int64(size)) {
 		h.m.droppedMessages.Add(float64(len(msgs)))
 		return
@@ -369,7 +441,7 @@ func (h *Host) Receive(from rhumb.NodeID, msgs []replica.Message) {
 	}
 }
 
-// entriesSize is about what entries take in memory.
+// entriesSize returns the approximate memory of entries, in bytes.
 func entriesSize(entries []*entry.Entry) (size int) {
 	for _, e := range entries {
 		size += e.Size()
@@ -377,19 +449,21 @@ func entriesSize(entries []*entry.Entry) (size int) {
 	return size
 }
 
-// Connected tells that messages to a peer may get through again, or not any more.
+// Connected reports whether messages may now reach a peer.
 func (h *Host) Connected(n rhumb.NodeID, connected bool) {
 	h.post(peersEvent{func(h *Host) { h.setPeer(n, func(p *peerState) { p.connected = connected }) }})
 }
 
-// suspected is called by the goroutine that sends heartbeats: it must not wait for a pass, let alone for the disk.
-func (h *Host) suspected(nodes []rhumb.NodeID) {
-	h.postAway(peersEvent{func(h *Host) {
+// updateSuspects passes the set of suspected peers to the replicas. The goroutine that sends
+// heartbeats calls it, so it must not wait for a pass or for the disk.
+func (h *Host) updateSuspects(nodes []rhumb.NodeID) {
+	h.postAsync(peersEvent{func(h *Host) {
 		suspect := map[rhumb.NodeID]bool{}
 		for _, n := range nodes {
 			suspect[n] = true
 			h.setPeer(n, func(p *peerState) { p.suspect = true })
 		}
+		// Sorted, since the order of a map would differ between replays of a simulation.
 		for _, n := range slices.Sorted(maps.Keys(h.nodes)) {
 			if h.nodes[n].suspect && !suspect[n] {
 				h.setPeer(n, func(p *peerState) { p.suspect = false })
@@ -401,39 +475,43 @@ func (h *Host) suspected(nodes []rhumb.NodeID) {
 	}
 }
 
-// setPeer changes what is known of a peer and tells every replica that shares a range with it. The pass calls it.
+// setPeer changes the state of a peer and informs every replica that shares a range with it. The
+// pass calls it.
 func (h *Host) setPeer(n rhumb.NodeID, change func(*peerState)) {
 	p := h.nodes[n]
 	change(&p)
 	h.nodes[n] = p
 	now := h.rt.Now()
-	for _, s := range h.all {
+	for _, s := range h.allSlots {
 		if d := s.desc.Load(); d != nil && d.IsReplica(n) {
 			s.r.Peer(now, n, p.connected, p.suspect)
-			h.touch(s)
+			h.markDirty(s)
 		}
 	}
 }
 
-// healthy says whether this node keeps up with its own work (section 1.10: liveness follows the data path).
-func (h *Host) healthy() (ok bool, why string) {
+// checkHealth reports whether this node keeps up with its own work
+// (docs/replication.md#failure-detection: liveness follows the data path).
+func (h *Host) checkHealth() (ok bool, why string) {
 	now := h.rt.Now()
 	h.mu.Lock()
 	waits := len(h.queue)+len(h.proposals) > 0
-	forDisk := !h.driving && h.syncing >= commitsInFlightMax // which is judged below
+	// With all commits in flight no pass may start. The check of the sync below covers that case.
+	forDisk := !h.driving && h.syncing >= commitsInFlightMax
 	since := h.since
 	h.mu.Unlock()
 	if waits && !forDisk && now-since > stallMax {
-		return false, "a pass takes too long"
+		return false, "a pass has been running too long"
 	}
 	if d := h.cfg.SyncOutstanding(); d > syncStallMax {
-		return false, "a sync of the disk has been outstanding too long"
+		return false, "a sync of the disk has been running too long"
 	}
 	return true, ""
 }
 
-// tick looks at the time.
+// tick runs the periodic work: ticks of replicas, closing, damage and fitness.
 func (h *Host) tick() {
+	// An idle host gets no ticks, so that its passes cost nothing.
 	if h.ticks.Load() {
 		h.post(tickEvent{})
 	}
@@ -442,7 +520,7 @@ func (h *Host) tick() {
 		if len(h.cfg.Engine.DamagedRanges()) > 0 {
 			h.post(damagedEvent{})
 		}
-		h.lookAtFitness()
+		h.updateFitness()
 		h.post(closeEvent{})
 	}
 }

@@ -21,8 +21,8 @@ var testRange = rhumb.RangeID{Region: 1, Slot: 7}
 
 const testTable rhumb.TableID = 1
 
-// world is a few hosts on real stores, connected by function calls that can be cut, with a record of one range in place of
-// the metadata group.
+// world holds a few hosts on real stores. Function calls that can be cut connect them, and the
+// record of one range takes the place of the metadata group.
 type world struct {
 	t     *testing.T
 	hosts map[rhumb.NodeID]*Host
@@ -32,14 +32,15 @@ type world struct {
 	// ahead is how far the wall clocks of all nodes are ahead of this machine's.
 	ahead atomic.Int64
 
-	mu  sync.Mutex // guards the three below
+	// mu guards the three fields below.
+	mu  sync.Mutex
 	rec *rhumb.Range
 	cut map[rhumb.NodeID]bool
-	// unconfirmed makes ConfirmPrimary fail, as without a metadata majority.
+	// unconfirmed makes ConfirmPrimary fail, as without a majority of the metadata group.
 	unconfirmed bool
 }
 
-// line is one host's way to the others.
+// line connects one host with the others.
 type line struct {
 	w    *world
 	self rhumb.NodeIdentity
@@ -50,7 +51,8 @@ func newWorld(t *testing.T, n int) *world {
 	return newWorldWith(t, n, storage.Config{CacheBytes: 8 << 20, MemTableBytes: 1 << 20}, func(*Config) {})
 }
 
-// newWorldWith is newWorld with stores of their own kind, and hosts whose configuration was changed.
+// newWorldWith is newWorld with another kind of store and a function that changes the configuration
+// of each host.
 func newWorldWith(t *testing.T, n int, disk storage.Config, change func(*Config)) *world {
 	w := &world{t: t, hosts: map[rhumb.NodeID]*Host{}, cut: map[rhumb.NodeID]bool{}, disk: disk, change: change}
 	w.rec = &rhumb.Range{ID: testRange, Class: 1, Epoch: 1, Allocated: 1, Version: 1, Primary: 1, Preferred: 1}
@@ -157,7 +159,7 @@ func (l *line) SendHeartbeat(to rhumb.NodeID, f *lease.Frame) {
 	l.queue(to, func(h *Host) { h.Leases().Receive(l.self, f) })
 }
 
-// Change applies what a replica wants to the record, if epoch and version are its.
+// Change applies a proposal to the record if its version is the record's.
 func (l *line) Change(p replica.MetaProposal, done func(error)) {
 	go func() { done(l.change(p)) }()
 }
@@ -191,7 +193,7 @@ func (l *line) ConfirmPrimary(_ context.Context, _ rhumb.RangeID, e rhumb.Epoch)
 	return l.w.rec.Primary == l.self.Node && l.w.rec.Epoch == e, nil
 }
 
-// publishLocked makes rec the record and tells the hosts that are not cut off.
+// publishLocked makes rec the record and delivers it to the hosts that are not cut off.
 func (w *world) publishLocked(rec *rhumb.Range) {
 	w.rec = rec
 	for id, h := range w.hosts {
@@ -231,7 +233,7 @@ func (w *world) isolate(n rhumb.NodeID, cut bool) {
 
 func (w *world) wall() time.Time { return time.Now().Add(time.Duration(w.ahead.Load())) }
 
-// pass lets time pass on all wall clocks.
+// pass advances all wall clocks.
 func (w *world) pass(d time.Duration) {
 	w.t.Helper()
 	w.ahead.Add(int64(d))
@@ -265,7 +267,7 @@ func putOf(name, value string) rhumb.Mutation {
 	return rhumb.Mutation{Kind: rhumb.Put, Name: []byte(name), Value: rhumb.EncodeOpaque(nil, []byte(value))}
 }
 
-// put writes one key at n, again and again while the range is not served.
+// put writes one key at n, and retries while the range is not served.
 func (w *world) put(n rhumb.NodeID, name, value string) {
 	w.t.Helper()
 	w.eventually(func() error {
@@ -300,8 +302,9 @@ func (w *world) eventually(do func() error) {
 	}
 }
 
-// TestLoneCommitIsTold guards that a secondary hears of a lone write's commit before the usual ticks would tell it, of which it
-// takes two. A busy machine may be late with some; what counts is the fastest.
+// TestLoneCommitIsTold guards that a secondary learns of a lone write's commit before the usual
+// ticks would report it, which takes two of them. A busy machine may be late with some notices; the
+// fastest counts.
 func TestLoneCommitIsTold(t *testing.T) {
 	told := make(chan rhumb.Seq, 1_000)
 	w := newWorldWith(t, 2, storage.Config{CacheBytes: 8 << 20, MemTableBytes: 1 << 20}, func(cfg *Config) {
@@ -331,7 +334,8 @@ func TestLoneCommitIsTold(t *testing.T) {
 	}
 }
 
-// TestReadYourWrites guards rule W and rule L: an acknowledged write is seen by every later read at the primary.
+// TestReadYourWrites guards rule W and rule L: every later read at the primary sees an acknowledged
+// write.
 func TestReadYourWrites(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -359,8 +363,8 @@ func TestReadYourWrites(t *testing.T) {
 	}
 }
 
-// TestPatchesOfOneRecordAddUp guards that proposals of one pass see each other: none of many concurrent patches and
-// conditional writes of one record is lost.
+// TestPatchesOfOneRecordAddUp guards that proposals of one pass see each other: none of many
+// concurrent patches of one record is lost.
 func TestPatchesOfOneRecordAddUp(t *testing.T) {
 	w := newWorld(t, 3)
 	w.put(1, "other", "")
@@ -390,7 +394,8 @@ func TestPatchesOfOneRecordAddUp(t *testing.T) {
 	}
 }
 
-// TestFailedConditionTellsTheVersion guards that who lost a race learns what to build on, without another read.
+// TestFailedConditionTellsTheVersion guards that the loser of a race learns the present version
+// without another read.
 func TestFailedConditionTellsTheVersion(t *testing.T) {
 	w := newWorld(t, 3)
 	w.put(1, "k", "a")
@@ -417,8 +422,8 @@ func TestFailedConditionTellsTheVersion(t *testing.T) {
 	}
 }
 
-// TestFailover guards rules E, T and S: nothing acknowledged is missing at the next primary, the deposed one answers
-// nothing, and comes back as a secondary.
+// TestFailover guards rules E, T and S: the next primary has everything acknowledged, and the
+// deposed one answers nothing and returns as a secondary.
 func TestFailover(t *testing.T) {
 	w := newWorld(t, 3)
 	for i := range 20 {
@@ -440,14 +445,17 @@ func TestFailover(t *testing.T) {
 	w.mu.Lock()
 	w.unconfirmed = true
 	w.mu.Unlock()
-	w.eventually(func() error { // until its lease has run out it may answer, and is right to: nobody served before
+	// Until its lease expires the old primary may answer, and correctly so: nobody else served
+	// before.
+	w.eventually(func() error {
 		if _, err := w.get(1, "k0"); err == nil {
 			return fmt.Errorf("the deposed primary still answers reads")
 		}
 		return nil
 	})
 	w.mu.Lock()
-	w.unconfirmed = false // on a busy machine the lease of the new primary may lapse too
+	// On a busy machine the lease of the new primary may expire too.
+	w.unconfirmed = false
 	w.mu.Unlock()
 	w.put(2, "k0", "new")
 	w.isolate(1, false)
@@ -467,8 +475,8 @@ func TestFailover(t *testing.T) {
 	}
 }
 
-// TestElectedPrimaryHoldsWrites guards that a write which reaches the new primary while it waits for the leases of the old
-// one is answered when it serves, without another attempt of the caller.
+// TestElectedPrimaryHoldsWrites guards that a write that reaches the new primary while it waits for
+// the leases of the old one is answered once it serves, without a retry of the caller.
 func TestElectedPrimaryHoldsWrites(t *testing.T) {
 	w := newWorld(t, 3)
 	w.put(1, "k", "old")
@@ -490,7 +498,8 @@ func TestElectedPrimaryHoldsWrites(t *testing.T) {
 	}
 }
 
-// TestRetryIsAppliedOnce guards ruling 2: a request id is applied once, also when it is repeated after its answer.
+// TestRetryIsAppliedOnce guards ruling 2: a request ID is applied once, even if it is repeated
+// after its answer.
 func TestRetryIsAppliedOnce(t *testing.T) {
 	w := newWorld(t, 3)
 	w.put(1, "other", "")
@@ -509,8 +518,9 @@ func TestRetryIsAppliedOnce(t *testing.T) {
 	}
 }
 
-// TestRetryAfterFailoverIsAppliedOnce guards the same across primaries: the new one has seen none of the requests, and
-// must find all that the old one applied, whatever the order in which they are repeated.
+// TestRetryAfterFailoverIsAppliedOnce guards the same across primaries: the new one has seen none
+// of the requests, and must recognise all that the old one applied, in whatever order they are
+// repeated.
 func TestRetryAfterFailoverIsAppliedOnce(t *testing.T) {
 	w := newWorld(t, 3)
 	w.put(1, "other", "")
@@ -540,7 +550,7 @@ func TestRetryAfterFailoverIsAppliedOnce(t *testing.T) {
 	}
 }
 
-// BenchmarkPropose is the path of a durable write of 100 bytes through one host without secondaries.
+// BenchmarkPropose measures a durable write of 100 bytes through one host without secondaries.
 func BenchmarkPropose(b *testing.B) {
 	for _, callers := range []int{1, 64, 256} {
 		b.Run(fmt.Sprint(callers), func(b *testing.B) {

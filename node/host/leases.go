@@ -17,28 +17,36 @@ type Heartbeats interface {
 	SendHeartbeat(to rhumb.NodeID, f *lease.Frame)
 }
 
-// leaseTick is how often due heartbeats and suspicions are looked at. It is well below the shortest heartbeat interval.
+// leaseTick is the interval at which due heartbeats and suspicions are checked. It is well below
+// the shortest heartbeat interval.
 const leaseTick = 25 * time.Millisecond
 
-// Leases drives the pure lease.Pairs of a node: it gives them time, sends what they want sent and tells of suspicions.
+// Leases drives the pure lease.Pairs of a node: it passes the time, sends the frames and reports
+// suspicions.
 //
-// HAZARD: a lease is measured on CLOCK_BOOTTIME (hlc.Boottime). A pause of the whole machine that this clock does not
-// count can make a lease read stale; it can never lose a write (replication design, section 1.1).
+// HAZARD: a lease is measured on CLOCK_BOOTTIME (hlc.Boottime). A pause of the whole machine that
+// this clock does not count can make a lease read stale; it can never lose a write
+// (docs/replication.md#assumptions).
 type Leases struct {
 	rt  sched.Runtime
 	out Heartbeats
-	// healthy says whether the node's disk and loop keep up; with false heartbeats are withheld, so that liveness follows
-	// the data path (section 1.10).
+	// healthy reports whether the node's disk and passes keep up. Otherwise heartbeats are
+	// withheld, so that liveness follows the data path (docs/replication.md#failure-detection).
 	healthy func() (ok bool, why string)
-	// suspected is called, outside the lock, with all nodes that are suspected now, whenever that set changes.
+	// suspected is called, without the lock, with all nodes suspected now, whenever that set
+	// changes.
 	suspected func(nodes []rhumb.NodeID)
 	clock     *hlc.Clock
 	log       *slog.Logger
-	withheld  string // why heartbeats are withheld; "" while they are not. Only run uses it.
-	// ahead takes a timestamp that the clock's ceiling must be raised for, which waits for the disk.
+	// withheld is why heartbeats are withheld, or "" if they are not. Only tick uses it.
+	withheld string
+	// ahead passes a timestamp for which the clock's ceiling must be raised, which waits for the
+	// disk.
 	ahead chan rhumb.Timestamp
 
-	mu       sync.Mutex // guards all below
+	// mu guards the fields below. It is never held while frames are sent or the disk is used: the
+	// pass and every read take it too.
+	mu       sync.Mutex
 	pairs    *lease.Pairs
 	suspects []rhumb.NodeID
 
@@ -46,12 +54,13 @@ type Leases struct {
 	raiser   sched.Worker
 }
 
+// newLeases starts the heartbeats of a host.
 func newLeases(cfg *Config, healthy func() (bool, string), suspected func([]rhumb.NodeID)) *Leases {
 	l := &Leases{
 		rt: cfg.Runtime, out: cfg.Net, healthy: healthy, suspected: suspected, clock: cfg.Clock, log: cfg.Logger, ahead: make(chan rhumb.Timestamp, 1),
 		pairs: lease.New(cfg.Self, cfg.Runtime.Now(), cfg.Fresh),
 	}
-	l.raiser = l.rt.Worker(l.raise)
+	l.raiser = l.rt.Worker(l.raiseCeiling)
 	l.stopTick = l.rt.Every(leaseTick, true, l.tick)
 	return l
 }
@@ -62,9 +71,10 @@ func (l *Leases) close() {
 }
 
 func (l *Leases) tick() {
+	// The checks that take other locks or move the clock come before the lock.
 	ok, why := l.healthy()
-	l.tellHealth(why)
-	closing := l.closing()
+	l.logHealth(why)
+	closing := l.advanceClosing()
 	l.mu.Lock()
 	l.pairs.Close(closing)
 	now := l.rt.Now()
@@ -75,14 +85,16 @@ func (l *Leases) tick() {
 	changed := !slices.Equal(suspects, l.suspects)
 	l.suspects = suspects
 	l.mu.Unlock()
-	l.send(out)
+	// Frames first: their delay adds to every round trip.
+	l.sendFrames(out)
 	if changed {
 		l.suspected(slices.Clone(suspects))
 	}
 }
 
-// tellHealth logs when this node begins to withhold its heartbeats, and why: its peers will take it for dead.
-func (l *Leases) tellHealth(why string) {
+// logHealth logs when this node begins to withhold its heartbeats, and why: its peers will take it
+// for dead.
+func (l *Leases) logHealth(why string) {
 	if why == l.withheld {
 		return
 	}
@@ -91,45 +103,48 @@ func (l *Leases) tellHealth(why string) {
 	}
 }
 
-func (l *Leases) send(out []lease.Outgoing) {
+func (l *Leases) sendFrames(out []lease.Outgoing) {
 	for i := range out {
 		l.out.SendHeartbeat(out[i].To, &out[i].Frame)
 	}
 }
 
-// Receive takes a frame from a peer. It runs on the goroutine that read it, so that nothing queues in between.
+// Receive applies a frame from a peer. It runs on the goroutine that read the frame, so that no
+// queue delays it.
 func (l *Leases) Receive(from rhumb.NodeIdentity, f *lease.Frame) {
-	passed := l.pass(f.Close)
+	passed := l.agreeToClose(f.Close)
 	l.mu.Lock()
+	// The clock is past the timestamp before Receive builds the answer, so the answer already
+	// agrees.
 	l.pairs.Passed(passed)
 	l.setWallLocked()
 	out := l.pairs.Receive(l.rt.Now(), from, f)
 	l.mu.Unlock()
-	l.send(out)
+	l.sendFrames(out)
 }
 
-// DropHeld forgets every lease that this node holds: its clock is not to be trusted for a while.
+// DropHeld forgets every lease that this node holds, because its clock has missed time.
 func (l *Leases) DropHeld() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.pairs.DropHeld(l.rt.Now())
 }
 
-// Suspects lists the nodes that are suspected now.
+// Suspects returns the nodes that are suspected now.
 func (l *Leases) Suspects() []rhumb.NodeID {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.suspects)
 }
 
-// RTT gives the measured round trip to a peer.
+// RTT returns the measured round trip to a peer.
 func (l *Leases) RTT(n rhumb.NodeID) (time.Duration, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.pairs.RTT(n)
 }
 
-// Via returns the node by way of which a message reaches one that is out of contact.
+// Via returns the node through which a message reaches a node that is out of contact.
 func (l *Leases) Via(n rhumb.NodeID) (rhumb.NodeID, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -142,8 +157,9 @@ func (l *Leases) setPeers(peers []lease.PeerInfo) {
 	l.pairs.SetPeers(l.rt.Now(), peers)
 }
 
-// exclude takes a range out of all grants for epochs below e. There is nothing below the first epoch.
-func (l *Leases) exclude(r rhumb.RangeID, e rhumb.Epoch, primary rhumb.NodeID) {
+// excludeRange takes a range out of all grants for epochs below e. No epoch precedes the first, so
+// that one excludes nothing.
+func (l *Leases) excludeRange(r rhumb.RangeID, e rhumb.Epoch, primary rhumb.NodeID) {
 	if e <= firstEpoch {
 		return
 	}
@@ -152,19 +168,22 @@ func (l *Leases) exclude(r rhumb.RangeID, e rhumb.Epoch, primary rhumb.NodeID) {
 	l.pairs.Exclude(r, e, primary)
 }
 
-func (l *Leases) holds(r rhumb.RangeID, e rhumb.Epoch, members []rhumb.NodeID) bool {
+// holdsLease reports whether this node holds unexpired grants of all members for epoch e of r (rule
+// L).
+func (l *Leases) holdsLease(r rhumb.RangeID, e rhumb.Epoch, members []rhumb.NodeID) bool {
 	if len(members) == 0 {
-		return true // nobody else could be elected
+		// No other member could be elected.
+		return true
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.pairs.Holds(l.rt.Now(), r, e, members)
 }
 
-// firstEpoch is the epoch in which a range is made: nobody can hold a lease on it from before.
+// firstEpoch is the epoch in which a range is created: nobody can hold an earlier lease on it.
 const firstEpoch rhumb.Epoch = 1
 
-// waitedOut reports whether every grant that this node gave to others for r is over (rule E).
+// waitedOut reports whether every grant of this node to others for r is over (rule E).
 func (l *Leases) waitedOut(r rhumb.RangeID, e rhumb.Epoch) bool {
 	if e <= firstEpoch {
 		return true

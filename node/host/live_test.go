@@ -10,7 +10,8 @@ import (
 	"github.com/rhumbdb/rhumb/storage"
 )
 
-// skewed is a world of three nodes in which the wall clock of one differs by an amount that a test may change.
+// skewed returns a world of three nodes in which the wall clock of one differs by an amount that a
+// test may change.
 func skewed(t *testing.T, node rhumb.NodeID, by time.Duration) (*world, *atomic.Int64) {
 	t.Helper()
 	skew := new(atomic.Int64)
@@ -38,7 +39,8 @@ func (w *world) primary() rhumb.NodeID {
 	return w.rec.Primary
 }
 
-// putAnywhere writes one key at whichever node is primary, again and again while the range is not served.
+// putAnywhere writes one key at whichever node is primary, and retries while the range is not
+// served.
 func (w *world) putAnywhere(name, value string) {
 	w.t.Helper()
 	w.eventually(func() error {
@@ -47,8 +49,8 @@ func (w *world) putAnywhere(name, value string) {
 	})
 }
 
-// TestWrongClockCostsOneNode guards ruling 19: whichever node's clock is wrong, and in whichever direction, it is that node
-// that is not primary any more, and the range is written.
+// TestWrongClockCostsOneNode guards ruling 19: if the clock of a node is wrong, in either
+// direction, that node stops being primary, and the range is written.
 func TestWrongClockCostsOneNode(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -77,7 +79,9 @@ func TestWrongClockCostsOneNode(t *testing.T) {
 			w.putAnywhere("k", "1")
 			skew.Store(0)
 			if tt.by > 0 {
-				return // its ceiling is ahead from the start on: it stays out of office until the wall clock is there
+				// The ceiling was ahead from the start, so the node stays unfit until its wall
+				// clock reaches it.
+				return
 			}
 			w.eventually(func() error {
 				if why := w.hosts[tt.node].Unfit(); why != "" {
@@ -89,8 +93,9 @@ func TestWrongClockCostsOneNode(t *testing.T) {
 	}
 }
 
-// TestClockBlip guards that a wall clock which is an hour ahead for a while costs neither the range nor the node an hour:
-// once it is right again the node may be primary within seconds, and what it gave out before stays below what it gives out.
+// TestClockBlip guards that a wall clock that is an hour ahead for a while costs neither the range
+// nor the node an hour. Once the clock is right again, the node may be primary within seconds, and
+// its timestamps continue to increase.
 func TestClockBlip(t *testing.T) {
 	w, skew := skewed(t, 1, 0)
 	w.put(1, "k", "0")
@@ -123,8 +128,8 @@ func TestClockBlip(t *testing.T) {
 	w.put(1, "k", "again")
 }
 
-// TestStreamBrokenHeartbeatsPass guards ruling 18: the data path of a pair is broken and heartbeats pass. The member leaves,
-// and the write that waits is acknowledged.
+// TestStreamBrokenHeartbeatsPass guards ruling 18: data between two nodes is lost while heartbeats
+// pass. The member leaves the set, and the waiting write is acknowledged.
 func TestStreamBrokenHeartbeatsPass(t *testing.T) {
 	w := newWorld(t, 3)
 	w.put(1, "k", "0")
@@ -138,8 +143,8 @@ func TestStreamBrokenHeartbeatsPass(t *testing.T) {
 	}
 }
 
-// TestNamesOfTwoPrimaries guards ruling 20: two nodes that are primary of one range, one after the other, never give one name,
-// however often each of them has started.
+// TestNamesOfTwoPrimaries guards ruling 20: two successive primaries of one range never assign the
+// same name, however often each of them has started.
 func TestNamesOfTwoPrimaries(t *testing.T) {
 	w := newWorld(t, 3)
 	insert := func(at rhumb.NodeID, value string) (name string) {

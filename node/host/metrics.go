@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics of the host. None carries a key or a range as label.
+// metrics holds the metrics of the host. None carries a key or a range as label.
 type metrics struct {
 	proposeSeconds  prometheus.Histogram
 	syncSeconds     prometheus.Histogram
@@ -42,32 +42,32 @@ func newMetrics() metrics {
 		proposeSeconds:  histogram("propose_seconds", "Time from a batch's arrival at the host to its answer.", seconds),
 		syncSeconds:     histogram("sync_seconds", "Time for a commit to become durable.", seconds),
 		commitRanges:    histogram("commit_ranges", "Ranges that share one synced commit.", prometheus.ExponentialBuckets(1, 2, 12)),
-		overloaded:      counter("overloaded_total", "Batches refused because too many events or bytes wait."),
-		diskFull:        counter("disk_full_total", "Batches refused and entries of peers not taken because the disk is nearly full, and tries of commits that wait for room."),
+		overloaded:      counter("overloaded_total", "Batches rejected because too many batches or bytes wait."),
+		diskFull:        counter("disk_full_total", "Batches and entries of peers rejected because the disk is nearly full, and attempts of commits that wait for room."),
 		confirmReads:    counter("confirm_reads_total", "Reads that had no lease and asked the metadata group instead."),
-		readRetries:     counter("read_retries_total", "Reads that began again because old versions were collected under them."),
-		conditionReads:  counter("condition_reads_total", "Conditions that failed by a lease read, without a log entry."),
-		refusedMessages: counter("refused_messages_total", "Replication messages that a replica refused."),
+		readRetries:     counter("read_retries_total", "Reads that retried because the versions that they needed were collected."),
+		conditionReads:  counter("condition_reads_total", "Failed conditions that a lease read decided, without a log entry."),
+		refusedMessages: counter("refused_messages_total", "Replication messages that a replica rejected."),
 		droppedMessages: counter("dropped_messages_total", "Replication messages dropped because too many bytes wait; they are sent again."),
-		rangeFull:       counter("range_full_total", "Batches refused because they add keys to a range that is too large."),
-		metaDropped:     counter("meta_dropped_total", "Metadata proposals dropped because too many were under way; they are asked again."),
+		rangeFull:       counter("range_full_total", "Batches rejected because they add keys to a range that is too large."),
+		metaDropped:     counter("meta_dropped_total", "Metadata proposals dropped because too many were in flight; replicas propose them again."),
 		fetchFailed:     counter("fetch_failed_total", "Log reads for lagging peers that failed."),
 		collectFailed:   counter("collect_failed_total", "Collections of old log and versions that failed."),
-		discarded:       counter("discarded_replicas_total", "Damaged copies of ranges dropped at the request of an operator."),
+		discarded:       counter("discarded_replicas_total", "Damaged copies of ranges that operators discarded."),
 		unfit: prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: "rhumb", Subsystem: "host", Name: "unfit", Help: "1 while this node gives up its primaries because its clock is wrong or its disk is full.",
+			Namespace: "rhumb", Subsystem: "host", Name: "unfit", Help: "1 while this node yields its primaries because its clock is wrong or its disk is full.",
 		}),
 		clockAhead: prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: "rhumb", Subsystem: "host", Name: "clock_ahead_seconds", Help: "How far the wall clock is ahead of the median of the nodes in contact; below 0 it is behind.",
+			Namespace: "rhumb", Subsystem: "host", Name: "clock_ahead_seconds", Help: "How far the wall clock is ahead of the median of the nodes in contact; negative if it is behind.",
 		}),
-		logsShortened: counter("logs_shortened_total", "Times that the log of a range was cut shorter because its store kept too much log for replicas that are behind."),
+		logsShortened: counter("logs_shortened_total", "Times that the log of a range was trimmed because its store kept too much log for lagging replicas."),
 		quarantined: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "rhumb", Subsystem: "host", Name: "quarantined_replicas", Help: "Replicas that serve nothing because their data contradicts the protocol.",
 		}),
 	}
 }
 
-// Collectors gives the host's metrics for registration.
+// Collectors returns the host's metrics for registration.
 func (h *Host) Collectors() []prometheus.Collector {
 	m := &h.m
 	return []prometheus.Collector{
@@ -76,11 +76,11 @@ func (h *Host) Collectors() []prometheus.Collector {
 		m.unfit, m.clockAhead, m.discarded,
 		troubleCollector{h},
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Namespace: "rhumb", Subsystem: "host", Name: "taken_bytes", Help: "Bytes of client batches that are taken in and not answered.",
-		}, func() float64 { used, _ := h.admission.state(); return float64(used) }),
+			Namespace: "rhumb", Subsystem: "host", Name: "taken_bytes", Help: "Bytes of client batches that are admitted and not answered.",
+		}, func() float64 { used, _ := h.admission.readUsage(); return float64(used) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Namespace: "rhumb", Subsystem: "host", Name: "pace_bytes", Help: "How many bytes of client batches the node takes in at a time, by the pace at which it answers them.",
-		}, func() float64 { _, pace := h.admission.state(); return float64(pace) }),
+			Namespace: "rhumb", Subsystem: "host", Name: "pace_bytes", Help: "How many bytes of client batches the node admits at a time, by the pace at which it answers them.",
+		}, func() float64 { _, pace := h.admission.readUsage(); return float64(pace) }),
 	}
 }
 
@@ -95,7 +95,8 @@ const scrapeTimeout = time.Second
 
 func (c troubleCollector) Describe(ch chan<- *prometheus.Desc) { ch <- troublesDesc }
 
-// Collect leaves the counts out when no pass gives them in time.
+// Collect omits the counts if no pass delivers them in time: an old count would hide that the node
+// is stuck.
 func (c troubleCollector) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()

@@ -9,14 +9,14 @@ import (
 	"github.com/rhumbdb/rhumb/storage"
 )
 
-// event is something that a pass has to take in. apply runs in the pass.
-type event interface{ apply(h *Host) }
+// event is work for a pass. applyTo runs in the pass.
+type event interface{ applyTo(h *Host) }
 
 type (
 	messagesEvent struct {
 		from rhumb.NodeID
 		msgs []replica.Message
-		size int // of their entries
+		size int
 	}
 	persistedEvent struct{ commit *commit }
 	fetchedEvent   struct {
@@ -27,27 +27,31 @@ type (
 	updateEvent struct{ ranges []*rhumb.Range }
 	peersEvent  struct{ change func(h *Host) }
 	tickEvent   struct{}
-	// activateEvent lets an elected replica serve, if nothing keeps it any more.
+	// activateEvent activates an elected replica if nothing prevents it any more.
 	activateEvent struct{ s *slot }
 )
 
-// commit is what one pass wrote to one store, on its way to being durable.
+// commit is the batch that one pass wrote to one store, until it is durable.
 type commit struct {
 	batch   *storage.Batch
 	parts   []commitPart
 	applied bool
 }
 
-// commitPart is what one range wrote in a commit.
+// commitPart is the part of a commit that belongs to one range.
 type commitPart struct {
 	s        *slot
 	mustSync bool
-	number   uint64 // of the Ready
-	after    []replica.Message
-	collect  rhumb.Timestamp // the log was trimmed: what may be collected is as of then; 0 when it was not
+	// number identifies the Ready whose writes are in the commit.
+	number uint64
+	after  []replica.Message
+	// collect is the timestamp up to which old versions may be collected, since the log was
+	// trimmed; 0 if it was not.
+	collect rhumb.Timestamp
 }
 
-// post hands an event to the host, unless it is closed. It may run a pass and sync a commit on the calling goroutine.
+// post queues an event and returns false if the host is closed. It may run a pass and sync a commit
+// on the calling goroutine.
 func (h *Host) post(ev event) bool {
 	if !h.enqueue(ev) {
 		return false
@@ -56,13 +60,13 @@ func (h *Host) post(ev event) bool {
 	return true
 }
 
-// postAway is post for callers that must not wait: passes run on the host's own goroutine.
-func (h *Host) postAway(ev event) {
+// postAsync is post for callers that must not wait: passes run on the host's own goroutine.
+func (h *Host) postAsync(ev event) {
 	if !h.enqueue(ev) {
 		return
 	}
 	h.mu.Lock()
-	drive := h.mayDrive()
+	drive := h.mayDriveLocked()
 	h.driving = h.driving || drive
 	h.mu.Unlock()
 	if drive {
@@ -70,16 +74,20 @@ func (h *Host) postAway(ev event) {
 	}
 }
 
-// enqueue adds an event for a later pass, unless the host is closed.
+// enqueue adds an event for a later pass. It returns false if the host is closed.
 func (h *Host) enqueue(ev event) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
 		return false
 	}
+	// The health check measures from here. Without the reset an idle period would look like a slow
+	// pass.
 	if len(h.queue)+len(h.proposals) == 0 {
 		h.since = h.rt.Now()
 	}
+	// Client batches have a queue of their own, so that a pass can take them within their own bound
+	// and acknowledgements do not wait for them.
 	switch ev := ev.(type) {
 	case *proposeEvent:
 		h.proposals = append(h.proposals, ev)
@@ -93,44 +101,50 @@ func (h *Host) enqueue(ev event) bool {
 	return true
 }
 
-// Drive runs a pass over what waits, unless one runs already or enough commits are on their way to disk. It may sync a
-// commit on the calling goroutine. When much waits the host's own goroutine runs the pass: the caller reads a stream, and a
-// node under overload must refuse at once what it does not take in.
+// Drive runs a pass over the waiting events, unless a pass is running or commitsInFlightMax commits
+// are in flight. It may sync a commit on the calling goroutine. If much is waiting, the host's own
+// goroutine runs the pass instead: the caller reads a stream, and an overloaded node must go back
+// to reading so that it rejects the excess at once.
 func (h *Host) Drive() {
 	h.mu.Lock()
-	drive, much := h.mayDrive(), h.waiting > guestBytesMax
+	drive, much := h.mayDriveLocked(), h.waiting > callerBytesMax
 	h.driving = h.driving || drive
 	h.mu.Unlock()
 	switch {
 	case drive && much:
 		h.driver.Wake()
 	case drive:
-		h.drive(true)
+		h.runPasses(true)
 	}
 }
 
-// mayDrive reports whether a pass may start now; h.mu is held.
-func (h *Host) mayDrive() bool {
+// mayDriveLocked reports whether a pass may start now. h.mu must be held.
+func (h *Host) mayDriveLocked() bool {
 	return !h.driving && !h.closed && h.syncing < commitsInFlightMax && len(h.queue)+len(h.proposals) > 0
 }
 
-// takeLocked takes in the events of the next pass: of entries of peers and of client batches each as much as passBytesMax, and
-// all else that comes before them. Acknowledgements and time wait for no client batch. h.mu is held.
-func (h *Host) takeLocked() {
+// takeEventsLocked takes the events of the next pass into h.events: up to passBytesMax of peers'
+// entries, with all other events that precede them, and up to passBytesMax of client batches. h.mu
+// must be held.
+func (h *Host) takeEventsLocked() {
 	n, size := 0, 0
 	for ; n < len(h.queue) && size < passBytesMax; n++ {
 		if m, ok := h.queue[n].(messagesEvent); ok {
 			size += m.size
 		}
 	}
+	// The usual case swaps the two slices and copies nothing.
 	if n == len(h.queue) {
 		h.events, h.queue = h.queue, h.events[:0]
 	} else {
 		h.events = append(h.events[:0], h.queue[:n]...)
+		// Order is kept: messages of one peer must reach their replica in the order in which they
+		// were sent. The tail is cleared so that taken events can be freed.
 		rest := copy(h.queue, h.queue[n:])
 		clear(h.queue[rest:])
 		h.queue = h.queue[:rest]
 	}
+	// Client batches have their own bound: acknowledgements and time do not wait for them.
 	n, size = 0, 0
 	for ; n < len(h.proposals) && size < passBytesMax; n++ {
 		size += h.proposals[n].size
@@ -147,43 +161,53 @@ func (h *Host) takeLocked() {
 			h.waiting -= ev.size
 		}
 	}
+	// What remains in the queue has its next chance now, so its wait is measured from here.
 	h.since = h.rt.Now()
 }
 
-// drive runs passes while there is something to do. The caller has set h.driving. A caller that is a guest runs one
-// pass and leaves the rest to the host's own goroutine.
-func (h *Host) drive(guest bool) {
+// runPasses runs passes until nothing is left to do. The caller has set h.driving. A borrowed
+// caller runs one pass and then hands over to the host goroutine.
+func (h *Host) runPasses(borrowed bool) {
 	for {
 		h.mu.Lock()
-		h.takeLocked()
-		alone := guest && len(h.events) == 1
+		h.takeEventsLocked()
+		// Evaluated before the pass: only a caller whose event is the only one may sync on its own
+		// goroutine.
+		alone := borrowed && len(h.events) == 1
 		h.mu.Unlock()
 		commits := h.pass()
 		h.mu.Lock()
+		// driving and syncing change under one lock. If driving were cleared first, another caller
+		// could start a pass beyond commitsInFlightMax.
 		h.syncing += len(commits)
 		more := len(h.queue)+len(h.proposals) > 0 && h.syncing < commitsInFlightMax && !h.closed
 		if !more {
 			h.driving = false
 		}
 		h.mu.Unlock()
-		if guest && more {
-			h.driver.Wake() // driving stays true: the worker is the driver now
+		if borrowed && more {
+			// driving stays true: the worker now runs the passes.
+			h.driver.Wake()
 		}
 		for i, c := range commits {
-			// Never more than commitsInFlightMax and one pass's. Where nobody else waits, nothing is gained by a hand-off.
+			// The last commit of a lone caller is synced here: nobody else waits, so a hand-off
+			// would gain nothing. There are never more commits in flight than commitsInFlightMax
+			// and those of one pass.
 			h.sync(c, !alone || i < len(commits)-1)
 		}
-		if guest || !more {
+		if borrowed || !more {
 			return
 		}
 	}
 }
 
-// sync makes a commit durable and tells the replicas; with apart it does not make the caller wait.
+// sync makes a commit durable and then posts that to the replicas. If apart is set, the caller does
+// not wait.
 func (h *Host) sync(c *commit, apart bool) {
 	start := h.rt.Now()
 	h.rt.Disk(apart, func() {
 		if err := c.batch.Sync(); err != nil {
+			// After a failed sync the content of the disk is unknown, so there is no retry.
 			h.cfg.Fatal(rhumb.Wrap("host.Host.sync", err))
 		}
 	}, func() {
@@ -195,119 +219,148 @@ func (h *Host) sync(c *commit, apart bool) {
 	})
 }
 
-// pass takes in all gathered events and carries out what became ready. It returns the commits that have to be synced.
+// pass applies all taken events and carries out the decisions of the replicas. It returns the
+// commits to sync.
+//
+// Steps:
+//  1. Every event steps its replica, which marks the slot dirty.
+//  2. Dirty slots are carried out until none is left: carrying out one may make it, or another,
+//     dirty again.
+//  3. The commits are applied, which makes the writes visible to reads of later passes.
+//  4. Elected replicas are queued for activation.
 func (h *Host) pass() []*commit {
 	for i, ev := range h.events {
-		ev.apply(h)
+		ev.applyTo(h)
 		h.events[i] = nil
 	}
 	var commits []*commit
 	untold := false
-	for len(h.dirty) > 0 && !h.abandoned {
-		dirty := h.dirty
-		h.dirty = nil
+	// Carrying out may mark slots dirty again, so the loop works on a copy of the list until the
+	// list stays empty.
+	for len(h.dirtySlots) > 0 && !h.abandoned {
+		dirty := h.dirtySlots
+		h.dirtySlots = nil
 		for _, s := range dirty {
+			// Cleared first, so that the work below can mark the slot again.
 			s.dirty = false
-			if s.gone { // what its replica still wants concerns data that is no more
+			// The replica's data was dropped, so its remaining decisions have no object.
+			if s.gone {
 				continue
 			}
 			for s.r.HasReady() && !h.abandoned {
 				commits = h.carryOut(s, s.r.Ready(), commits)
 			}
-			h.weigh(s)
+			h.updateWeight(s)
+			// The election is over, won or lost, and the held proposals take their turn: a replica
+			// that lost rejects them with the primary's name.
 			if len(s.held) > 0 && s.r.State() != replica.Activating {
 				now := h.rt.Now()
-				for _, ev := range h.unhold(s) {
-					ev.since = now // it waited for the election, not for its turn
-					ev.apply(h)    // touches s, which makes it dirty again
+				for _, ev := range h.takeHeld(s) {
+					// The wait for the election does not count as time in the queue, or the batch
+					// would be rejected as too old.
+					ev.since = now
+					ev.applyTo(h)
 				}
 			}
 			untold = untold || s.r.Untold()
 			if _, ok := s.r.AwaitsActivation(); ok {
-				h.elected = append(h.elected, s)
+				h.electedSlots = append(h.electedSlots, s)
 			}
 			if s.r.NeedsTick() {
-				h.activate(s)
+				h.addActive(s)
 			}
 			if s.r.State() == replica.Quarantined {
-				h.quarantined(s)
+				h.noteQuarantine(s)
 			}
 		}
 	}
-	h.ticks.Store(len(h.active) > 0)
-	if untold && !h.telling {
-		h.telling = true
-		h.tell.Reset(tellInterval)
+	h.ticks.Store(len(h.activeSlots) > 0)
+	if untold && !h.noticePending {
+		h.noticePending = true
+		h.noticeTimer.Reset(commitNoticeDelay)
 	}
+	// The commits are applied once per store, with the writes of all its ranges.
 	for _, c := range commits {
-		h.apply(c)
+		h.applyCommit(c)
 	}
-	// Not before: what an elected replica took over from a longer log must be visible when its first proposal is judged.
-	for _, s := range h.elected {
+	// Activation waits for the next pass: entries that the elected replica took over from a longer
+	// log must be visible in storage when its first proposal is evaluated.
+	for _, s := range h.electedSlots {
+		// enqueue, not post: this pass is running, and the caller of the pass checks for more
+		// events after it.
 		h.enqueue(activateEvent{s})
 	}
-	h.elected = h.elected[:0]
+	h.electedSlots = h.electedSlots[:0]
+	// A commit is not applied only if the host closes while the disk is full.
 	return slices.DeleteFunc(commits, func(c *commit) bool { return !c.applied })
 }
 
-// quarantined logs and counts, once, that a replica serves nothing any more.
-func (h *Host) quarantined(s *slot) {
+// noteQuarantine logs and counts, once per replica, that it is quarantined.
+func (h *Host) noteQuarantine(s *slot) {
 	if s.quarantined {
 		return
 	}
 	s.quarantined = true
 	h.m.quarantined.Inc()
-	h.log.Error("a replica is quarantined: its data contradicts the protocol, and it serves nothing until it is repaired", "range", s.id.String(), "why", s.r.Status().Quarantine)
+	h.log.Error("quarantined a replica: its data contradicts the protocol, and it serves nothing until it is repaired", "range", s.id.String(), "why", s.r.Status().Quarantine)
 }
 
-// activate notes that a replica wants ticks.
-func (h *Host) activate(s *slot) {
+// addActive records that a replica wants ticks.
+func (h *Host) addActive(s *slot) {
 	if !s.active {
 		s.active = true
-		h.active = append(h.active, s)
+		h.activeSlots = append(h.activeSlots, s)
 	}
 }
 
-// touch notes that a replica may have something ready.
-func (h *Host) touch(s *slot) {
+// markDirty records that a replica may have work to carry out.
+func (h *Host) markDirty(s *slot) {
 	if !s.dirty && !s.gone {
 		s.dirty = true
-		h.dirty = append(h.dirty, s)
+		h.dirtySlots = append(h.dirtySlots, s)
 	}
 }
 
-func (ev messagesEvent) apply(h *Host) {
+func (ev messagesEvent) applyTo(h *Host) {
+	// The budget covers entries that wait for a pass, and this wait is over.
 	h.cfg.Budgets.PeersIn.Release(int64(ev.size))
 	for i := range ev.msgs {
-		s, ok := h.slot(ev.msgs[i].Range)
+		s, ok := h.findSlot(ev.msgs[i].Range)
 		if !ok {
-			continue // news of the range has not arrived yet; the sender repeats itself
+			// Metadata has not announced the range to this node yet. The sender repeats the
+			// message.
+			continue
 		}
-		if !h.admit(s, &ev.msgs[i]) {
+		// A rejected message was already answered.
+		if !h.admitMessage(s, &ev.msgs[i]) {
 			continue
 		}
 		if err := s.r.Step(ev.msgs[i]); err != nil {
 			h.m.refusedMessages.Inc()
-			h.log.Debug("message refused", "range", s.id.String(), "from", ev.from, "err", err)
+			h.log.Debug("rejected a message", "range", s.id.String(), "from", ev.from, "err", err)
 		}
-		h.touch(s)
+		h.markDirty(s)
 	}
 }
 
-// admit prepares a message for its replica. When the disk has no room for the entries it refuses them and returns false.
-func (h *Host) admit(s *slot, m *replica.Message) bool {
+// admitMessage prepares a message for its replica. If the disk has no room for the entries, it
+// rejects them and returns false.
+func (h *Host) admitMessage(s *slot, m *replica.Message) bool {
 	n := len(m.Entries)
 	if n == 0 {
 		return true
 	}
+	// Only Append is rejected. Entries that answer a Fetch are needed to end an election, and
+	// without the election the range serves nobody.
 	if err := s.store.Writable(); err != nil && m.Kind == replica.Append {
 		h.m.diskFull.Inc()
 		s.r.Refuse(m, replica.RefusedDisk)
-		h.touch(s)
+		h.markDirty(s)
 		return false
 	}
-	// The clock moves past what it accepts. A log that is farther ahead than that is continued all the same, and the clock
-	// stays where it is: the log itself keeps its timestamps growing.
+	// The clock moves past every timestamp that it accepts. If the log is already further ahead, it
+	// is continued all the same and the clock stays where it is: the log itself keeps its
+	// timestamps increasing (docs/replication.md#rule-clock-refused).
 	limit := h.cfg.Clock.Limit()
 	s.r.SetClockLimit(limit)
 	if last := m.Entries[n-1].LastHLC(); last <= limit {
@@ -316,50 +369,59 @@ func (h *Host) admit(s *slot, m *replica.Message) bool {
 	return true
 }
 
-func (ev persistedEvent) apply(h *Host) {
+func (ev persistedEvent) applyTo(h *Host) {
 	for i := range ev.commit.parts {
 		p := &ev.commit.parts[i]
+		// The copy was dropped while its commit was being synced.
 		if p.s.gone {
 			continue
 		}
+		// These messages acknowledge entries or promises, and so had to wait until the commit was
+		// durable (docs/replication.md#durable).
 		h.sendAll(p.after)
+		// Nobody waits for trims and commit positions, which are written without a sync.
 		if p.mustSync {
 			p.s.r.Persisted(p.number)
-			h.touch(p.s)
+			h.markDirty(p.s)
 		}
 	}
 }
 
-func (ev fetchedEvent) apply(h *Host) {
+func (ev fetchedEvent) applyTo(h *Host) {
 	h.fetching--
-	h.fetchNext()
+	h.startFetches()
 	ev.s.r.Fetched(ev.f, ev.entries)
-	h.touch(ev.s)
+	h.markDirty(ev.s)
 }
 
-func (ev updateEvent) apply(h *Host) { h.update(ev.ranges) }
+func (ev updateEvent) applyTo(h *Host) { h.updateRanges(ev.ranges) }
 
-func (ev peersEvent) apply(h *Host) { ev.change(h) }
+func (ev peersEvent) applyTo(h *Host) { ev.change(h) }
 
-func (ev activateEvent) apply(h *Host) { h.tryActivate(ev.s) }
+func (ev activateEvent) applyTo(h *Host) { h.tryActivate(ev.s) }
 
-func (tickEvent) apply(h *Host) {
-	h.telling = false
+func (tickEvent) applyTo(h *Host) {
+	// The timer of commitNoticeDelay posts the same event.
+	h.noticePending = false
 	h.shrinkTails()
 	now := h.rt.Now()
-	h.active = slices.DeleteFunc(h.active, func(s *slot) bool {
+	// A slot leaves the list once its replica neither wants ticks nor waits for its activation.
+	h.activeSlots = slices.DeleteFunc(h.activeSlots, func(s *slot) bool {
 		if s.gone {
 			s.active = false
 			return true
 		}
 		waits := s.r.State() == replica.Activating
 		if waits {
+			// The grants end with time or with a confirmation. Neither is an event of the pass, so
+			// each tick tries again.
 			h.tryActivate(s)
 			if len(s.held) > 0 && now-s.heldSince > holdMax {
-				for _, ev := range h.unhold(s) {
+				for _, ev := range h.takeHeld(s) {
+					// Unavailable and not Unknown: no replica has seen the batch.
 					ev.answer(rhumb.Outcome{}, &rhumb.Error{
 						Op: "host.Host.Propose", Kind: rhumb.Unavailable, Range: s.id, Node: h.cfg.Self.Node,
-						Msg: "the new primary cannot begin yet; retry",
+						Msg: "the new primary is not ready yet; retry",
 					})
 				}
 			}
@@ -367,7 +429,7 @@ func (tickEvent) apply(h *Host) {
 		switch {
 		case s.r.NeedsTick():
 			s.r.Tick(now)
-			h.touch(s)
+			h.markDirty(s)
 		case !waits:
 			s.active = false
 		}

@@ -9,28 +9,32 @@ import (
 	"github.com/rhumbdb/rhumb/storage"
 )
 
-// proposeEvent is a client batch on its way into its range's log.
+// proposeEvent is a client batch that is not in its range's log yet.
 type proposeEvent struct {
 	batch *rhumb.Batch
-	names int // inserts in the batch
-	size  int // of its names and values, in bytes
+	// names counts the inserts in the batch; each needs a name.
+	names int
+	// size is the size in bytes of its names and values.
+	size  int
 	since time.Duration
-	taken *admitted // nil for one that was refused
+	// taken is the batch's share of the admission, or nil if it was rejected.
+	taken *admitted
 	admit *admission
 	done  func(rhumb.Outcome, error)
 }
 
-// answer gives a batch its one answer.
+// answer calls done with the only answer of the batch and releases its share of the admission.
 func (ev *proposeEvent) answer(o rhumb.Outcome, err error) {
 	if ev.taken != nil {
-		ev.admit.answered(ev.taken)
+		ev.admit.endBatch(ev.taken)
 	}
 	ev.done(o, err)
 }
 
-// Propose asks for a batch to be applied; Drive must be called when no further Propose follows at once. The batch must be
-// valid and is not to be changed afterwards. done is called exactly once, from any goroutine, and must not block: with the
-// outcome when the batch is committed, with an error whose kind says whether it may have been applied otherwise.
+// Propose asks for a batch to be applied. Call Drive unless another Propose follows at once. The
+// batch must be valid and must not be changed afterwards. done is called exactly once, from any
+// goroutine, and must not block: with the outcome once the batch is committed, or with an error
+// whose kind states whether the batch may have been applied.
 func (h *Host) Propose(b *rhumb.Batch, done func(rhumb.Outcome, error)) {
 	const op rhumb.Op = "host.Host.Propose"
 	ev := &proposeEvent{batch: b, admit: &h.admission, since: h.rt.Now(), done: done}
@@ -41,34 +45,41 @@ func (h *Host) Propose(b *rhumb.Batch, done func(rhumb.Outcome, error)) {
 		ev.size += b.Mutations[i].Size()
 	}
 	var ok bool
-	if ev.taken, ok = h.admission.take(int64(ev.size + proposeOverhead)); !ok {
-		used, most := h.admission.state()
-		h.overloaded(op, ev, fmt.Sprintf("%d bytes of requests wait on this node, at its present pace it takes %d", used, most))
+	// The batch is rejected before it is queued, so it is certain that Overloaded means not
+	// applied.
+	if ev.taken, ok = h.admission.admitBatch(int64(ev.size + proposeOverhead)); !ok {
+		used, most := h.admission.readUsage()
+		h.refuseOverloaded(op, ev, fmt.Sprintf("%d bytes of requests wait on this node, which accepts %d at its present pace", used, most))
 		return
 	}
 	h.mu.Lock()
+	// Small batches reach this bound before that on bytes.
 	full := len(h.proposals) >= eventsMax
 	h.mu.Unlock()
 	switch {
 	case full:
-		h.overloaded(op, ev, fmt.Sprintf("%d batches wait on this node", eventsMax))
+		h.refuseOverloaded(op, ev, fmt.Sprintf("%d batches wait on this node", eventsMax))
 	case !h.enqueue(ev):
 		ev.answer(rhumb.Outcome{}, errStopping(op))
 	}
 }
 
-func (ev *proposeEvent) apply(h *Host) {
+func (ev *proposeEvent) applyTo(h *Host) {
 	const op rhumb.Op = "host.Host.Propose"
-	s, ok := h.slot(ev.batch.Range)
+	// The checks run from cheap and general to expensive. Until the replica has the proposal, every
+	// error means not applied.
+	s, ok := h.findSlot(ev.batch.Range)
 	if !ok {
 		ev.answer(rhumb.Outcome{}, &rhumb.Error{Op: op, Kind: rhumb.NotPrimary, Range: ev.batch.Range, Node: h.cfg.Self.Node, Msg: "this node holds no copy of the range"})
 		return
 	}
+	// A batch that waited this long has a caller that is about to time out. To apply it would spend
+	// time on an answer that nobody reads. Replicas that are not primary answer at once anyway.
 	if waited := h.rt.Now() - ev.since; waited > queueWaitMax && s.r.State() == replica.Primary {
-		h.overloaded(op, ev, fmt.Sprintf("the batch waited %v for its turn, and its caller does not wait for ever", waited.Round(time.Millisecond)))
+		h.refuseOverloaded(op, ev, fmt.Sprintf("the batch waited %v for its turn, longer than %v", waited.Round(time.Millisecond), queueWaitMax))
 		return
 	}
-	if s.r.State() == replica.Activating && h.hold(s, ev) {
+	if s.r.State() == replica.Activating && h.holdProposal(s, ev) {
 		return
 	}
 	p, err := h.proposal(s, ev)
@@ -84,69 +95,83 @@ func (ev *proposeEvent) apply(h *Host) {
 		ev.answer(rhumb.Outcome{}, rhumb.Wrap(op, err))
 		return
 	}
+	// The token connects the replica's answer, in this or a later pass, with the call.
 	h.nextTok++
 	p.Token = h.nextTok
 	h.tokens[p.Token] = call{ev.answer, h.rt.Now()}
 	s.r.Propose(ts, p)
-	h.touch(s)
+	h.markDirty(s)
 }
 
-// hold keeps a proposal until the elected replica serves, so that a failover costs its callers no pause between retries. It
-// is false when too much is held already.
-func (h *Host) hold(s *slot, ev *proposeEvent) bool {
-	if h.held.events >= heldMax || h.held.events > 0 && h.held.size+ev.size > waitingBytesMax {
+// holdProposal keeps a proposal until the elected replica serves, so that a failover does not cost
+// its callers the pause before a retry. It returns false if too much is held already.
+func (h *Host) holdProposal(s *slot, ev *proposeEvent) bool {
+	// One batch is always accepted, however large it is. The bounds count all slots, since an
+	// election of a whole node's ranges holds proposals for each of them.
+	if h.heldTotal.events >= heldMax || h.heldTotal.events > 0 && h.heldTotal.size+ev.size > waitingBytesMax {
 		return false
 	}
 	if len(s.held) == 0 {
 		s.heldSince = h.rt.Now()
 	}
 	s.held = append(s.held, ev)
-	h.held.events++
-	h.held.size += ev.size
+	h.heldTotal.events++
+	h.heldTotal.size += ev.size
 	return true
 }
 
-// unhold gives up what a slot holds, for the caller to propose or to refuse.
-func (h *Host) unhold(s *slot) []*proposeEvent {
+// takeHeld returns the held proposals of a slot, for the caller to propose or to reject.
+func (h *Host) takeHeld(s *slot) []*proposeEvent {
 	held := s.held
 	s.held = nil
 	for _, ev := range held {
-		h.held.events--
-		h.held.size -= ev.size
+		h.heldTotal.events--
+		h.heldTotal.size -= ev.size
 	}
 	return held
 }
 
-// proposal gathers what the replica cannot know: values in storage, the stored answer to an earlier try, new names.
+// proposal builds the replica's input: the batch, with the values in storage, the stored answer to
+// an earlier attempt, and new names. The replica is pure and cannot read them itself.
 func (h *Host) proposal(s *slot, ev *proposeEvent) (replica.Proposal, error) {
 	p := replica.Proposal{Batch: ev.batch}
 	if s.r.State() != replica.Primary {
-		return p, nil // it will refuse; no need to look
+		// The replica rejects the batch, so nothing has to be read.
+		return p, nil
 	}
+	// A full disk rejects before the batch has an effect. The store would fail later, when the
+	// batch is already accepted.
 	if err := s.store.Writable(); err != nil {
 		h.m.diskFull.Inc()
 		return p, err
 	}
+	// Without in-sync members the entries of a range pile up in memory. The bound over all ranges
+	// stops them before the node runs out of memory.
 	if u := h.cfg.Budgets.Uncommitted; u.Full() {
 		u.Refuse()
 		h.m.overloaded.Inc()
 		return p, &rhumb.Error{Op: "host.Host.Propose", Kind: rhumb.Overloaded, Range: s.id, Node: h.cfg.Self.Node, Msg: fmt.Sprintf(
-			"%d bytes of this node's ranges wait for in-sync replicas, the bound is %d; send less or retry later", u.Used(), u.Most())}
+			"%d bytes of this node's writes wait for in-sync replicas, and the limit is %d; send less or retry later", u.Used(), u.Most())}
 	}
+	// A repeated request must get its first answer even if its conditions fail by now, so this
+	// precedes the conditions (rule W).
 	if !ev.batch.ID.IsZero() {
 		var err error
-		if p.Seen, p.Expired, err = s.seen(ev.batch.ID); p.Seen != nil || p.Expired || err != nil {
+		if p.Seen, p.Expired, err = s.lookUpRequest(ev.batch.ID); p.Seen != nil || p.Expired || err != nil {
 			return p, err
 		}
 	}
 	for i := range ev.batch.Mutations {
 		m := &ev.batch.Mutations[i]
+		// Only conditions and patches depend on the present value; a plain put reads nothing.
 		if !m.NeedsBase() {
 			continue
 		}
 		if p.Base == nil {
 			p.Base = make([]replica.Base, len(ev.batch.Mutations))
 		}
+		// The newest value, committed or not: the entry is ordered after every appended one. The
+		// replica overlays entries of this pass, which storage does not show yet (rule W).
 		found, err := s.store.Lookup(rhumb.Key{Table: m.Table, Home: s.id, Name: m.Name}, storage.Newest)
 		if err != nil {
 			return p, err
@@ -158,12 +183,14 @@ func (h *Host) proposal(s *slot, ev *proposeEvent) (replica.Proposal, error) {
 	if err := h.failedCondition(s, ev.batch, p.Base); err != nil {
 		return p, err
 	}
+	// Updates and deletes stay possible, since they are the way to shrink the range.
 	if size, _ := s.store.Size(s.id); size.Data > h.cfg.RangeSizeMax {
-		if err := h.onlyUpdates(s, &p, size.Data); err != nil {
+		if err := h.checkOnlyUpdates(s, &p, size.Data); err != nil {
 			h.m.rangeFull.Inc()
 			return p, err
 		}
 	}
+	// Names come last, so that a rejected batch uses none.
 	for range ev.names {
 		name, err := s.newName()
 		if err != nil {
@@ -174,9 +201,9 @@ func (h *Host) proposal(s *slot, ev *proposeEvent) (replica.Proposal, error) {
 	return p, nil
 }
 
-// onlyUpdates refuses a batch that adds a key to a range that is too large. A key that is added and changed again before
-// the next pass counts as absent.
-func (h *Host) onlyUpdates(s *slot, p *replica.Proposal, size int64) error {
+// checkOnlyUpdates returns an error if the batch adds a key to a range that is too large. A key
+// that is added and changed again before the next pass counts as absent.
+func (h *Host) checkOnlyUpdates(s *slot, p *replica.Proposal, size int64) error {
 	for i := range p.Batch.Mutations {
 		m := &p.Batch.Mutations[i]
 		exists := m.Kind == rhumb.Delete
@@ -193,15 +220,16 @@ func (h *Host) onlyUpdates(s *slot, p *replica.Proposal, size int64) error {
 		}
 		if !exists {
 			return &rhumb.Error{Op: "host.Host.Propose", Kind: rhumb.Overloaded, Range: s.id, Node: h.cfg.Self.Node, Msg: fmt.Sprintf(
-				"the range holds %d bytes, above %d it takes no new keys, only updates and deletes; spread the keys over more hash slots or delete some", size, h.cfg.RangeSizeMax)}
+				"the range holds %d bytes; above %d it accepts updates and deletes but no new keys; spread the keys over more hash slots or delete some", size, h.cfg.RangeSizeMax)}
 		}
 	}
 	return nil
 }
 
-// answer gives a proposal its answer.
-func (h *Host) answer(a replica.Answer) {
+// answerProposal answers the call that a replica's answer belongs to.
+func (h *Host) answerProposal(a replica.Answer) {
 	c, ok := h.tokens[a.Token]
+	// A call is answered once; after that its token is unknown.
 	if !ok {
 		return
 	}

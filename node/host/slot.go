@@ -11,58 +11,77 @@ import (
 	"github.com/rhumbdb/rhumb/storage"
 )
 
-// slot is one range on this node. The replica belongs to the pass; the rest is atomic.
+// slot is one range on this node.
+//
+// The pass owns the replica and the plain fields, except histories. desc and read are atomic: reads
+// of clients and the heartbeat goroutine load them without a lock. A slot that is gone stays in no
+// list of the host, but events that still refer to it may arrive.
 type slot struct {
 	id    rhumb.RangeID
 	store *storage.Store
 	r     *replica.Replica
-	dirty bool // waits in Host.dirty
-	// active says that the slot is in Host.active.
+	// dirty is true while the slot is in Host.dirtySlots, and active while it is in
+	// Host.activeSlots.
+	dirty  bool
 	active bool
-	made   bool // the store knows the range; until then its first commit makes it
+	// made is true if the store knows the range. Until then its first commit creates it.
+	made bool
 
-	quarantined bool        // has been told
-	floor       rhumb.Epoch // promised when the slot was made; goes into the range's state when its first commit makes it
-	gone        bool        // the copy was discarded: another slot takes its place
+	// quarantined is true once the quarantine is logged and counted.
+	quarantined bool
+	// floor is the epoch promised when the slot was created. The range's state gets it when the
+	// first commit creates the range.
+	floor rhumb.Epoch
+	// gone is true once the copy is being discarded; another slot takes its place.
+	gone bool
 
-	weight  weight // what the host's budgets count of it
-	logKeep int64  // what boundLogs told the replica to keep of its log
+	// weight is the slot's share of the host's budgets.
+	weight weight
+	// logKeep is the bound that boundLogs last set for the replica's log.
+	logKeep int64
 
-	committed rhumb.Seq // what Config.Committed was told last
-	// recent are the last entries that were appended and are not committed, without a gap, for Config.Committed.
+	// committed is the position last passed to Config.Committed.
+	committed rhumb.Seq
+	// recent holds the last appended entries that are not committed, without a gap, for
+	// Config.Committed.
 	recent []*entry.Entry
 
-	// held are proposals that wait for the replica to be active, the first of them since heldSince.
+	// held are proposals that wait until the replica is active. heldSince is when the first of them
+	// arrived.
 	held      []*proposeEvent
 	heldSince time.Duration
 
-	// clients holds the greatest request number seen of each client while this replica is primary of clientsEpoch. A
-	// request above it was never seen, here or in an earlier epoch, and need not be looked up.
+	// clients holds, per client, the greatest request number seen while this replica is primary of
+	// clientsEpoch. A request above it was never seen, in this or an earlier epoch, and needs no
+	// look-up.
 	clients      map[rhumb.UUID]uint64
 	clientsEpoch rhumb.Epoch
 
-	// names counts the names that this replica gave as primary of namesEpoch.
+	// names counts the names that this replica assigned as primary of namesEpoch.
 	names      uint64
 	namesEpoch rhumb.Epoch
 
-	// histories are the tables with history that collection has met in this range since the node started. Only the
-	// collector's goroutine uses it.
+	// histories holds the tables with history that collection has found in this range since the
+	// node started. Only the collector's goroutine uses it.
 	histories map[rhumb.TableID]*historyWalk
 
-	// desc is the newest metadata record; nil until the first arrives.
+	// desc is the newest metadata record, or nil until the first arrives.
 	desc atomic.Pointer[rhumb.Range]
-	// read is what a strong read needs; nil while this replica serves none.
+	// read holds the authority of strong reads, or nil while this replica serves none.
 	read atomic.Pointer[readState]
 }
 
 // readState is the authority under which reads are answered, and the committed state that they see.
+// It is immutable: publishReadState replaces it as a whole, so a read can compare pointers to
+// notice a change.
 type readState struct {
 	epoch  rhumb.Epoch
 	at     rhumb.Timestamp
 	grants []rhumb.NodeID
 }
 
-func (h *Host) slot(id rhumb.RangeID) (*slot, bool) {
+// findSlot returns the slot of a range.
+func (h *Host) findSlot(id rhumb.RangeID) (*slot, bool) {
 	v, ok := h.slots.Load(id)
 	if !ok {
 		return nil, false
@@ -70,6 +89,7 @@ func (h *Host) slot(id rhumb.RangeID) (*slot, bool) {
 	return v.(*slot), true
 }
 
+// eachSlot calls do for every slot. Any goroutine may call it.
 func (h *Host) eachSlot(do func(*slot)) {
 	h.slots.Range(func(_, v any) bool {
 		do(v.(*slot))
@@ -77,35 +97,43 @@ func (h *Host) eachSlot(do func(*slot)) {
 	})
 }
 
-// addSlot starts the replica of a range from what its store holds, if it holds anything.
+// addSlot starts the replica of a range from the stored state. made is true if the store knows the
+// range.
 func (h *Host) addSlot(st storage.RangeState, made bool) (s *slot, err error) {
 	s = &slot{id: st.Range, store: h.cfg.Engine.Store(st.Range), made: made, logKeep: rhumb.LogKeepRange}
 	var d replica.Durable
+	// A damaged copy starts quarantined instead of failing the node: the other ranges of the node
+	// are not affected (docs/replication.md#storage-faults).
 	if s.store.RangeDamaged(st.Range) {
 		d = replica.Durable{Promised: st.Promised, Quarantine: damageReason(s.store)}
-	} else if d, err = durable(s.store, st); rhumb.KindOf(err) == rhumb.Corrupt {
+	} else if d, err = loadDurable(s.store, st); rhumb.KindOf(err) == rhumb.Corrupt {
 		d = replica.Durable{Promised: st.Promised, Quarantine: rhumb.Message(err)}
 	} else if err != nil {
 		return nil, err
 	}
-	d.Promised = max(d.Promised, st.Promised, h.relearned(st.Range))
+	// The disk may have forgotten promises, so the largest of all sources counts.
+	d.Promised = max(d.Promised, st.Promised, h.relearnedEpoch(st.Range))
 	s.floor = st.Promised
 	cfg := h.cfg.Replica
 	cfg.Range, cfg.Self, cfg.Life = st.Range, h.cfg.Self.Node, h.cfg.Self.Boot
+	// A range that metadata does not know yet starts with the default. The record that makes it
+	// serve arrives later.
 	if c, ok := h.cfg.Settings(st.Range); ok {
 		cfg.MinInSync = c.MinInSync
 	}
 	s.r = replica.New(cfg, d)
-	s.r.SetUnfit(!h.fit.Load().of(s))
+	s.r.SetUnfit(!h.fit.Load().allowsPrimary(s))
 	h.slots.Store(st.Range, s)
-	h.all = append(h.all, s)
+	h.allSlots = append(h.allSlots, s)
 	return s, nil
 }
 
-// relearned returns the least epoch that this node may promise in this life: that of the record before this life was
-// registered (ruling 16a). An older copy of the disk has forgotten promises; to act in an epoch again, or to answer in one
-// that is over, would undo what they were for. A range whose primary this node is has got its epoch by the registration.
-func (h *Host) relearned(id rhumb.RangeID) rhumb.Epoch {
+// relearnedEpoch returns the least epoch that this node may promise in this life: the epoch of the
+// record before this life was registered (ruling 16a). An older copy of the disk has forgotten
+// promises. To act again in such an epoch, or to answer in one that is over, would break them. If
+// this node is the primary of the record, the registration created the record's epoch, so the one
+// before counts.
+func (h *Host) relearnedEpoch(id rhumb.RangeID) rhumb.Epoch {
 	d := h.known[id]
 	switch {
 	case d == nil:
@@ -116,8 +144,9 @@ func (h *Host) relearned(id rhumb.RangeID) rhumb.Epoch {
 	return d.Epoch
 }
 
-// durable reads what a replica needs to know of its stored log: the positions from the commit position to the end.
-func durable(store *storage.Store, st storage.RangeState) (replica.Durable, error) {
+// loadDurable reads the stored state that a replica needs: the positions of its log from the commit
+// position to the end.
+func loadDurable(store *storage.Store, st storage.RangeState) (replica.Durable, error) {
 	d := replica.Durable{
 		Promised: st.Promised, Last: st.Last, LastHLC: st.LastHLC,
 		Commit: st.Commit, CommitHLC: st.CommitHLC, Trim: st.Trim, Quarantine: st.Quarantine,
@@ -131,13 +160,16 @@ func durable(store *storage.Store, st storage.RangeState) (replica.Durable, erro
 	if st.Last.Seq == 0 {
 		return d, nil
 	}
+	// Committed entries are never undone, so positions below the commit position are not needed in
+	// memory.
 	first := max(st.Commit, 1)
 	marks, err := store.Marks(st.Range, first, st.Last.Seq)
 	if err != nil {
 		return d, err
 	}
+	// A gap means damage. The error quarantines the copy.
 	if want := int(st.Last.Seq - first + 1); len(marks) != want {
-		return d, rhumb.Ef("host.durable", rhumb.Corrupt, "range %s: %d entries are missing from a log that goes from %d to %d", st.Range, want-len(marks), first, st.Last.Seq)
+		return d, rhumb.Ef("host.durable", rhumb.Corrupt, "range %s: %d entries are missing in the log from %d to %d", st.Range, want-len(marks), first, st.Last.Seq)
 	}
 	for _, m := range marks {
 		d.Tail = append(d.Tail, replica.Mark(m))
@@ -145,8 +177,8 @@ func durable(store *storage.Store, st storage.RangeState) (replica.Durable, erro
 	return d, nil
 }
 
-// newName returns a name that nobody ever gives again in this range: an epoch has one primary, which counts (ruling 20).
-// The pass of a primary calls it.
+// newName returns a name that is never assigned again in this range: an epoch has one primary,
+// which counts its names (ruling 20). The pass of a primary calls it.
 func (s *slot) newName() ([]byte, error) {
 	if epoch := s.r.Epoch(); s.namesEpoch != epoch {
 		s.names, s.namesEpoch = 0, epoch
@@ -159,16 +191,21 @@ func (s *slot) newName() ([]byte, error) {
 	return rhumb.SequenceName(seq), nil
 }
 
-// clientsMax bounds the clients remembered per range; beyond it they are forgotten, which costs a look-up each.
+// clientsMax bounds the clients remembered per range. Beyond it all are forgotten, which costs one
+// look-up each.
 const clientsMax = 4_096
 
-// seen gives the stored result of a request, if the request was applied before; expired says that this cannot be known
-// any more: its client has since sent a request that it sends only once this one was answered, or the result was
-// collected. The pass of a primary calls it.
-func (s *slot) seen(id rhumb.RequestID) (seen *replica.Dedup, expired bool, err error) {
+// lookUpRequest returns the stored result of a request that was applied before, or nil. expired is
+// true if the answer is unknown by now: the client has since sent a request that it sends only
+// after the answer to this one, or the result was collected (docs/replication.md#requests). The
+// pass of a primary calls it.
+func (s *slot) lookUpRequest(id rhumb.RequestID) (seen *replica.Dedup, expired bool, err error) {
+	// Another primary may have applied requests in the epochs between, which this memory does not
+	// know.
 	if epoch := s.r.Epoch(); s.clientsEpoch != epoch || len(s.clients) >= clientsMax {
 		s.clients, s.clientsEpoch = map[rhumb.UUID]uint64{}, epoch
 	}
+	// A request above the greatest known number is new, which saves a read of its result.
 	last, known := s.clients[id.Client]
 	if !known {
 		if last, err = s.store.LastRequest(s.id, id.Client); err != nil {
@@ -186,35 +223,45 @@ func (s *slot) seen(id rhumb.RequestID) (seen *replica.Dedup, expired bool, err 
 	case found:
 		o := &stored.Outcome
 		return &replica.Dedup{Seq: stored.Seq, Version: o.Version, Applied: o.Applied, Existed: o.Existed, Names: o.Names}, false, nil
+	// A client sends a request this far ahead only after the answer to this one, so this is a late
+	// copy.
 	case last-id.Seq >= rhumb.DedupWindow:
 		return nil, true, nil
 	}
-	floor, err := s.store.RequestFloor(s.id, id.Client) // after Dedup: collection deletes the result as it raises the floor
+	// The floor must be read after the result: collection deletes a result as it raises the floor.
+	// In the other order a result could disappear between the two reads, and the request would look
+	// new.
+	floor, err := s.store.RequestFloor(s.id, id.Client)
 	return nil, id.Seq <= floor, err
 }
 
 // Update takes the newest metadata records of ranges that this node holds, held, or is to hold.
 func (h *Host) Update(ranges []*rhumb.Range) { h.post(updateEvent{ranges}) }
 
-// SetPeers tells the leases which nodes there are and how far they are.
+// SetPeers sets the nodes of the cluster and the timing of each pair.
 func (h *Host) SetPeers(peers []lease.PeerInfo) { h.leases.setPeers(peers) }
 
-func (h *Host) update(ranges []*rhumb.Range) {
+// updateRanges passes records to the replicas, and creates those that metadata has placed on this
+// node.
+func (h *Host) updateRanges(ranges []*rhumb.Range) {
 	for _, d := range ranges {
-		s, ok := h.slot(d.ID)
+		s, ok := h.findSlot(d.ID)
 		switch {
 		case !ok && !d.IsReplica(h.cfg.Self.Node):
 			continue
 		case !ok:
-			// A range that this node has never held. Its record rides with its first commit: a crash before that leaves no
-			// trace, and metadata tells of the range again.
-			s, _ = h.addSlot(storage.RangeState{Range: d.ID}, false) // nothing is read, so nothing fails
+			// This node never held the range. The first commit of the range creates its stored
+			// state. A crash before that leaves no trace, and metadata announces the range again.
+			// Nothing is read here, so nothing fails.
+			s, _ = h.addSlot(storage.RangeState{Range: d.ID}, false)
 		}
-		h.describe(s, d)
+		h.setRecord(s, d)
 	}
 }
 
-func (h *Host) describe(s *slot, d *rhumb.Range) {
+// setRecord passes a record to a replica, unless the replica has a newer one: news may arrive out
+// of order.
+func (h *Host) setRecord(s *slot, d *rhumb.Range) {
 	if old := s.desc.Load(); old != nil && old.Version > d.Version {
 		return
 	}
@@ -222,14 +269,17 @@ func (h *Host) describe(s *slot, d *rhumb.Range) {
 	s.r.Describe(d)
 	now := h.rt.Now()
 	for _, n := range d.Replicas {
+		// The replica may see this peer for the first time, and events about its connection arrive
+		// only when it changes.
 		if p, ok := h.nodes[n]; ok && n != h.cfg.Self.Node {
 			s.r.Peer(now, n, p.connected, p.suspect)
 		}
 	}
-	h.touch(s)
+	h.markDirty(s)
 }
 
-// tryActivate lets an elected replica serve once every grant that this node gave to others for the range is over.
+// tryActivate lets an elected replica serve once every grant of this node to others for the range
+// is over (rule E).
 func (h *Host) tryActivate(s *slot) {
 	epoch, ok := s.r.AwaitsActivation()
 	if !ok {
@@ -242,28 +292,30 @@ func (h *Host) tryActivate(s *slot) {
 	if !over {
 		return
 	}
+	// The replica also keeps the epoch above the clocks in the answers of rule P.
 	ts, err := h.cfg.Clock.Now()
 	if err != nil {
-		h.log.Warn("the clock has no ceiling: cannot activate", "range", s.id.String(), "err", err)
+		h.log.Warn("cannot activate a range: the clock has no ceiling", "range", s.id.String(), "err", err)
 		return
 	}
-	h.log.Debug("range activated", "range", s.id.String(), "epoch", epoch)
+	h.log.Debug("activated a range", "range", s.id.String(), "epoch", epoch)
 	s.r.Activate(ts)
-	h.touch(s)
+	h.markDirty(s)
 }
 
-// Replica returns the replica of a range. Only who runs the host on one goroutine may look at it, between passes.
+// Replica returns the replica of a range. Only a caller that runs the host on one goroutine may
+// look at it, between passes.
 func (h *Host) Replica(id rhumb.RangeID) (*replica.Replica, bool) {
-	s, ok := h.slot(id)
+	s, ok := h.findSlot(id)
 	if !ok {
 		return nil, false
 	}
 	return s.r, true
 }
 
-// Range gives the newest metadata record of a range that this node holds.
+// Range returns the newest metadata record of a range that this node holds.
 func (h *Host) Range(id rhumb.RangeID) (*rhumb.Range, bool) {
-	s, ok := h.slot(id)
+	s, ok := h.findSlot(id)
 	if !ok {
 		return nil, false
 	}

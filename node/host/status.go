@@ -8,21 +8,21 @@ import (
 	"github.com/rhumbdb/rhumb/storage"
 )
 
-// RangeStatus is what this node knows of one of its ranges.
+// RangeStatus describes one range on this node.
 type RangeStatus struct {
 	replica.Status
 	Size storage.RangeSize
 }
 
-// askEvent runs a question in the pass, where replicas may be looked at.
+// askEvent runs a query in the pass, which owns the replicas.
 type askEvent struct{ ask func(h *Host) }
 
-func (ev askEvent) apply(h *Host) { ev.ask(h) }
+func (ev askEvent) applyTo(h *Host) { ev.ask(h) }
 
-// Status tells about one range, or NotFound when this node holds no copy.
+// Status returns the status of one range, or NotFound if this node holds no copy.
 func (h *Host) Status(ctx context.Context, id rhumb.RangeID) (RangeStatus, error) {
 	const op rhumb.Op = "host.Host.Status"
-	s, ok := h.slot(id)
+	s, ok := h.findSlot(id)
 	if !ok {
 		return RangeStatus{}, &rhumb.Error{Op: op, Kind: rhumb.NotFound, Range: id, Node: h.cfg.Self.Node, Msg: "this node holds no copy of the range"}
 	}
@@ -39,12 +39,12 @@ func (h *Host) Status(ctx context.Context, id rhumb.RangeID) (RangeStatus, error
 	}
 }
 
-// Summary counts the replicas of this node by their state.
+// Summary returns the number of replicas on this node by state.
 func (h *Host) Summary(ctx context.Context) (map[replica.State]int, error) {
 	answer := make(chan map[replica.State]int, 1)
 	posted := h.post(askEvent{func(h *Host) {
 		count := map[replica.State]int{}
-		for _, s := range h.all {
+		for _, s := range h.allSlots {
 			count[s.r.State()]++
 		}
 		answer <- count
@@ -60,13 +60,14 @@ func (h *Host) Summary(ctx context.Context) (map[replica.State]int, error) {
 	}
 }
 
-// Serves reports whether this node answers reads of a range: it is the primary, and its epoch has begun.
+// Serves reports whether this node answers reads of a range: it is the primary, and its epoch has
+// begun.
 func (h *Host) Serves(id rhumb.RangeID) bool {
-	s, ok := h.slot(id)
+	s, ok := h.findSlot(id)
 	return ok && s.read.Load() != nil
 }
 
-// Serving counts the ranges that this node serves as primary.
+// Serving returns the number of ranges that this node serves as primary.
 func (h *Host) Serving() int {
 	n := 0
 	h.eachSlot(func(s *slot) {
@@ -77,7 +78,8 @@ func (h *Host) Serving() int {
 	return n
 }
 
-// Loads gives, for each class, the size in bytes of the data of the ranges whose primary is this node.
+// Loads returns, for each class, the size in bytes of the data of the ranges whose primary is this
+// node.
 func (h *Host) Loads() map[rhumb.ClassID]int64 {
 	loads := map[rhumb.ClassID]int64{}
 	h.eachSlot(func(s *slot) {
@@ -89,9 +91,9 @@ func (h *Host) Loads() map[rhumb.ClassID]int64 {
 	return loads
 }
 
-// DataBytes gives the size of a range's data on this node, 0 when it holds no copy.
+// DataBytes returns the size of a range's data on this node, or 0 if it holds no copy.
 func (h *Host) DataBytes(id rhumb.RangeID) int64 {
-	s, ok := h.slot(id)
+	s, ok := h.findSlot(id)
 	if !ok {
 		return 0
 	}

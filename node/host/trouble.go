@@ -7,20 +7,20 @@ import (
 	"github.com/rhumbdb/rhumb/node/replica"
 )
 
-// troubleNames are the kinds in metrics.
+// troubleNames are the labels of the kinds in metrics.
 var troubleNames = map[replica.TroubleKind]string{replica.DataDamaged: "quarantined", replica.Waiting: "waiting", replica.LogLost: "log_lost"}
 
-// troublesMax bounds the troubles of one kind that are listed.
+// troublesMax bounds the listed troubles of one kind.
 const troublesMax = 256
 
-// Troubles returns what is wrong with replicas of this node, and with those that they send to.
+// Troubles returns the faults of this node's replicas and of the replicas that they send to.
 func (h *Host) Troubles(ctx context.Context) (replica.Troubles, error) {
 	const op rhumb.Op = "host.Host.Troubles"
 	answer := make(chan replica.Troubles, 1)
 	posted := h.post(askEvent{func(h *Host) {
 		all := replica.Troubles{Counts: map[replica.TroubleKind]int{}}
-		for _, s := range h.all {
-			for _, t := range s.troubles(h.cfg.Self.Node) {
+		for _, s := range h.allSlots {
+			for _, t := range s.listTroubles(h.cfg.Self.Node) {
 				if all.Counts[t.Kind]++; all.Counts[t.Kind] <= troublesMax {
 					all.Listed = append(all.Listed, t)
 				}
@@ -39,8 +39,9 @@ func (h *Host) Troubles(ctx context.Context) (replica.Troubles, error) {
 	}
 }
 
-// troubles looks at the whole state of a replica only where something may be wrong: most are well. The pass calls it.
-func (s *slot) troubles(self rhumb.NodeID) (out []replica.Trouble) {
+// listTroubles returns the faults of one replica. It computes the full status only if something may
+// be wrong, since most replicas are well. The pass calls it.
+func (s *slot) listTroubles(self rhumb.NodeID) (out []replica.Trouble) {
 	d := s.desc.Load()
 	switch s.r.State() {
 	case replica.Quarantined:
@@ -48,10 +49,11 @@ func (s *slot) troubles(self rhumb.NodeID) (out []replica.Trouble) {
 	case replica.Activating:
 		why := s.r.Status().Preparing
 		if why == "" {
-			why = "it waits for the end of the leases that it granted"
+			why = "it waits until the leases that it granted expire"
 		}
 		return []replica.Trouble{{Kind: replica.Waiting, Range: s.id, Node: self, Reason: why}}
 	case replica.Primary:
+		// With all replicas in sync none can have lost the log.
 		if d == nil || len(d.InSync) == len(d.Replicas) {
 			return nil
 		}
@@ -62,7 +64,7 @@ func (s *slot) troubles(self rhumb.NodeID) (out []replica.Trouble) {
 		}
 	default:
 		if d != nil && d.Primary == self && d.Epoch == s.r.Epoch() {
-			return []replica.Trouble{{Kind: replica.Waiting, Range: s.id, Node: self, Reason: "it held this epoch in an earlier life, and waits for a new one"}}
+			return []replica.Trouble{{Kind: replica.Waiting, Range: s.id, Node: self, Reason: "it was primary of this epoch before its node restarted, and waits for a new epoch"}}
 		}
 	}
 	return out

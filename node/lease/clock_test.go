@@ -7,8 +7,9 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// TestClockOff guards ruling 19: whose wall clock lies far from the median of all knows it after three heartbeats, the others
-// are not blamed, and where no majority agrees nobody is.
+// TestClockOff guards ruling 19: a node whose wall clock is far from the median knows it after
+// three heartbeats, and the others are not blamed. Without a majority that agrees, nobody is
+// blamed.
 func TestClockOff(t *testing.T) {
 	beat := RegionTiming().Heartbeat
 	const limit = clockOffMax
@@ -32,7 +33,8 @@ func TestClockOff(t *testing.T) {
 		for _, m := range c.nodes {
 			c.start(m, true)
 		}
-		since := rhumb.ClockAheadMax * 1_000 // 1970 and a bit
+		// A wall clock a little after 1970.
+		since := rhumb.ClockAheadMax * 1_000
 		pass := func(d time.Duration) {
 			for end := c.now + d; c.now < end; {
 				for i, m := range c.nodes {
@@ -50,7 +52,8 @@ func TestClockOff(t *testing.T) {
 				t.Errorf("%s: n%d is %v ahead, wrong: %v", tt.name, i+1, ahead, wrong)
 			}
 		}
-		clear(tt.ahead) // all are set right
+		// All clocks are corrected.
+		clear(tt.ahead)
 		pass(6 * beat)
 		for i, m := range c.nodes {
 			if _, wrong := m.pairs.ClockOff(); wrong {
@@ -60,8 +63,9 @@ func TestClockOff(t *testing.T) {
 	}
 }
 
-// TestVia guards that nodes without contact find one that has contact with both: in a ring of five, where each reaches its two
-// neighbours, everybody reaches everybody; a dead node is reached by way of nobody.
+// TestVia guards that nodes without contact find a node in contact with both: in a ring of five
+// nodes, each of which reaches its two neighbours, every node reaches every other. Nobody leads to
+// a dead node.
 func TestVia(t *testing.T) {
 	c := newCrew(5, RegionTiming())
 	for _, m := range c.nodes {

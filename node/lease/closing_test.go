@@ -7,7 +7,7 @@ import (
 	"github.com/rhumbdb/rhumb/node/closed"
 )
 
-// asking gives two nodes that know each other, the first of which asks the second to close ts.
+// asking returns two nodes that know each other. The first asks the second to close ts.
 func asking(ts rhumb.Timestamp) (c *crew, asker, asked *member) {
 	c = newCrew(2, RegionTiming())
 	for _, m := range c.nodes {
@@ -18,7 +18,8 @@ func asking(ts rhumb.Timestamp) (c *crew, asker, asked *member) {
 	return c, c.nodes[0], c.nodes[1]
 }
 
-// TestAgreed guards that a node agrees once its clock is past what it is asked, and to nothing in epochs that are over.
+// TestAgreed guards that a node agrees once its clock is past the requested timestamp, and never
+// for an epoch that is over.
 func TestAgreed(t *testing.T) {
 	beat := RegionTiming().Heartbeat
 	c, asker, asked := asking(500)
@@ -54,7 +55,8 @@ func TestAgreed(t *testing.T) {
 	}
 }
 
-// TestAgreedNeedsAllExclusions guards that agreement is left out of frames that do not list all it does not cover.
+// TestAgreedNeedsAllExclusions guards that a frame that cannot list all exclusions carries no
+// agreement.
 func TestAgreedNeedsAllExclusions(t *testing.T) {
 	beat := RegionTiming().Heartbeat
 	c, asker, asked := asking(500)
@@ -79,8 +81,8 @@ func TestAgreedNeedsAllExclusions(t *testing.T) {
 	}
 }
 
-// TestPublish guards that a node learns how far ranges are closed from the frames of their primary, also when frames were
-// lost and when it, or the primary, has restarted.
+// TestPublish guards that a node learns how far ranges are closed from the frames of their primary,
+// even after frames were lost and after either of them has restarted.
 func TestPublish(t *testing.T) {
 	beat := RegionTiming().Heartbeat
 	c, primary, other := asking(500)
@@ -122,7 +124,8 @@ func TestPublish(t *testing.T) {
 	want("and publishes", 9, 400, 400)
 }
 
-// BenchmarkPublish is one round of 1,000 idle ranges with two other replicas each, told to two peers.
+// BenchmarkPublish measures one round of 1,000 idle ranges with two other replicas each, sent to
+// two peers.
 func BenchmarkPublish(b *testing.B) {
 	c := newCrew(3, RegionTiming())
 	for _, m := range c.nodes {

@@ -8,9 +8,10 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// TestFirstFrameKeepsExclusions: a grantor that has just started hears a holder for the first time. The holder may be
-// the primary of an epoch below the grantor's promises, so the first grant must list them; a new life of the holder must
-// be told again.
+// TestFirstFrameKeepsExclusions guards exclusions at a grantor that has just started and hears a
+// holder for the first time. The holder may be the primary of an epoch below the grantor's
+// promises, so the first grant must list them, and so must the first grant to a new life of the
+// holder.
 func TestFirstFrameKeepsExclusions(t *testing.T) {
 	grantor := rhumb.NodeIdentity{Node: 1, Store: rhumb.UUID{1}, Boot: 2}
 	holder := rhumb.NodeIdentity{Node: 2, Store: rhumb.UUID{2}, Boot: 7}
@@ -22,7 +23,9 @@ func TestFirstFrameKeepsExclusions(t *testing.T) {
 		holder.Boot = boot
 		h := New(holder, time.Minute, true)
 		h.SetPeers(time.Minute, []PeerInfo{{ID: grantor.Node, Boot: grantor.Boot, Timing: RegionTiming()}})
-		for range 2 { // the holder learns of the grantor's life with the first answer, and can hold a grant from the second
+		// The holder learns the grantor's life from the first answer, and can hold a grant from the
+		// second on.
+		for range 2 {
 			for _, beat := range h.Tick(time.Minute + time.Second) {
 				for _, answer := range g.Receive(time.Hour+time.Second, holder, &beat.Frame) {
 					if !slices.Contains(answer.Frame.Exclusions, Exclusion{r, 9}) {

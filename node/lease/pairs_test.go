@@ -13,7 +13,8 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// A crew drives the Pairs of some nodes over a network that holds every frame until it is told what to do with it.
+// A crew drives the Pairs of some nodes over a network that keeps every frame until the test
+// decides about it.
 type crew struct {
 	now   time.Duration // true time; the clock of a node is offset + rate * now
 	nodes []*member
@@ -31,7 +32,7 @@ type member struct {
 	timing Timing
 }
 
-// flying is a frame on its way.
+// flying is a frame in flight.
 type flying struct {
 	from rhumb.NodeIdentity
 	to   rhumb.NodeID
@@ -87,7 +88,7 @@ func (c *crew) deliver(i int) {
 	c.send(to, to.pairs.Receive(c.clock(to), x.from, &x.f))
 }
 
-// pass lets time go by in steps of 10 ms with a network that takes none.
+// pass advances the time in steps of 10 ms, with a network without delay.
 func (c *crew) pass(d time.Duration) {
 	for end := c.now + d; c.now < end; {
 		c.now += 10 * time.Millisecond
@@ -104,17 +105,18 @@ func (c *crew) pass(d time.Duration) {
 
 var testRange = rhumb.RangeID{Region: 1, Slot: 7}
 
-// TestTranscripts replays the stories of testdata. The clocks of the nodes start at n000 s and run alike.
+// TestTranscripts replays the transcripts of testdata. The clock of node n starts at n000 s; all
+// clocks run at the same rate.
 //
-//	new nodes=3 [old]              nodes with fresh stores (old: with a past) that know each other
+//	new nodes=3 [old]              nodes that know each other, with fresh stores (old: used ones)
 //	pass MS                        heartbeats run; frames arrive at once
-//	advance MS                     time goes by and nothing is sent
-//	tick N / net                   N's due heartbeats; what is on its way
+//	advance MS                     time passes and nothing is sent
+//	tick N / net                   send the due heartbeats of N / list the frames in flight
 //	deliver|drop [from=N] [to=N] [count=C]
 //	cut from=N to=M / mend         the link in one direction
 //	crash N / start N [fresh] / reborn N
 //	exclude N epoch=E [primary=M]  N promises epoch E of the range
-//	holds N epoch=E members=(…) / wait N epoch=E / suspects N / status N
+//	holds N epoch=E members=(...) / wait N epoch=E / suspects N / status N
 //	unhealthy N / healthy N / distrust N
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {

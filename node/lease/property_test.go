@@ -16,9 +16,10 @@ var (
 	seedsFlag = flag.Int("seeds", 1500, "number of seeds to play")
 )
 
-// TestProperties plays seeded schedules of three nodes with clocks whose rates differ by up to rho, frames that are
-// late, lost, repeated and overtaken, restarts, and elections on a whim. It asserts what leases are for (I9, rules E
-// and L, ruling 1): once a node may activate epoch e, no primary of an earlier epoch holds its lease, then or ever.
+// TestProperties plays seeded schedules of three nodes with clocks whose rates differ by up to rho,
+// frames that are late, lost, repeated and reordered, restarts, and elections at random times. It
+// asserts the purpose of leases (I9, rules E and L, ruling 1): once a node may activate epoch e, no
+// primary of an earlier epoch holds its lease, then or later.
 func TestProperties(t *testing.T) {
 	first, n := uint64(1), uint64(*seedsFlag)
 	if *seedFlag != 0 {
@@ -36,8 +37,9 @@ func TestProperties(t *testing.T) {
 	}
 }
 
-// tally counts what the schedules reached: Held are steps in which an acting primary held its lease, Early activations
-// before the leases that were given had run out, EarlyAfterRestart those before the leases of earlier lives had.
+// tally counts the situations that the schedules reached: Held counts steps in which an acting
+// primary held its lease, Early counts activations before the granted leases had expired, and
+// EarlyAfterRestart those before the leases of earlier lives had.
 type tally struct{ Held, Activated, Early, EarlyAfterRestart, Restarts int }
 
 type election struct {
@@ -45,7 +47,7 @@ type election struct {
 	primary rhumb.NodeID
 }
 
-// actor is what a node knows of the range.
+// actor is a node's knowledge of the range.
 type actor struct {
 	promised rhumb.Epoch // durable
 	to       rhumb.NodeID
@@ -142,7 +144,8 @@ func (s *stage) move() {
 	s.activate(i)
 }
 
-// restart begins a new life, which lists its durable promise before it grants anything. It forgot whom it promised.
+// restart begins a new life, which lists its durable promise before it grants anything. The new
+// life has forgotten the primary of that promise.
 func (s *stage) restart(m *member, a *actor) {
 	m.life.Boot++
 	m.pairs = New(m.life, s.clock(m), false)
@@ -170,7 +173,7 @@ func (s *stage) learn(m *member, a *actor, e election) {
 	m.pairs.Exclude(testRange, e.epoch, e.primary)
 }
 
-// activate lets a node that may begin its epoch do so.
+// activate lets a node begin its epoch if it may.
 func (s *stage) activate(i int) {
 	m, a := s.nodes[i], &s.actors[i]
 	if m.pairs == nil || a.acting == 0 || a.active || s.clock(m) < m.pairs.WaitUntil(testRange, a.acting) {
@@ -201,7 +204,8 @@ func (s *stage) check() error {
 	return nil
 }
 
-// TestManyExclusions: a list that does not fit in a frame goes in parts, and no grant stands before the last of them.
+// TestManyExclusions guards that a list that does not fit in a frame is sent in parts, with no
+// grant before the last of them.
 func TestManyExclusions(t *testing.T) {
 	c := newCrew(2, RegionTiming())
 	for _, m := range c.nodes {
@@ -245,7 +249,8 @@ func TestManyExclusions(t *testing.T) {
 	}
 }
 
-// TestRTT: the round trip is what the network takes, the time that the peer held the frame left out.
+// TestRTT guards that the round trip is the time in the network, without the time for which the
+// peer held the frame.
 func TestRTT(t *testing.T) {
 	c := newCrew(2, WANTiming())
 	for _, m := range c.nodes {
@@ -271,8 +276,8 @@ func TestRTT(t *testing.T) {
 	}
 }
 
-// TestMeetGrace: a peer is not suspected while both sides still have to hear of each other, at its first life and at each
-// later one, and no longer than that.
+// TestMeetGrace guards that a peer is not suspected while both sides still have to hear of each
+// other, in its first life and in each later one, and no longer than that.
 func TestMeetGrace(t *testing.T) {
 	p := New(rhumb.NodeIdentity{Node: 1, Boot: 3}, 0, true)
 	suspected := func(now time.Duration) bool { return len(p.Suspects(now)) > 0 }
@@ -292,7 +297,7 @@ func TestMeetGrace(t *testing.T) {
 	}
 }
 
-// TestRejectsFrames: frames that cannot be right prove nothing and grant nothing.
+// TestRejectsFrames guards that impossible frames prove nothing and grant nothing.
 func TestRejectsFrames(t *testing.T) {
 	life := rhumb.NodeIdentity{Node: 2, Store: rhumb.UUID{2}, Boot: 5}
 	now := 100 * time.Second
@@ -342,7 +347,8 @@ func TestRejectsFrames(t *testing.T) {
 	}
 }
 
-// TestTimingValidate: the presets are valid, and what breaks the order of the protocol is refused.
+// TestTimingValidate guards that the presets are valid, and that timings that break the order of
+// the protocol are rejected.
 func TestTimingValidate(t *testing.T) {
 	for _, good := range []Timing{RegionTiming(), WANTiming()} {
 		if err := good.Validate(); err != nil {

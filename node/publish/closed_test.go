@@ -8,7 +8,7 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/reader"
 )
 
-// cut gives the closed timestamp of the image, 0 for none.
+// cut returns the closed timestamp of the image, or 0 if it has none.
 func (w *world) cut() rhumb.Timestamp {
 	w.t.Helper()
 	c, err := reader.Attach(w.dir(), reader.Options{})
@@ -30,15 +30,16 @@ func (w *world) awaitCut(want rhumb.Timestamp) {
 	await(w.t, "the cut at "+want.String(), func() bool { return w.cut() == want })
 }
 
-// awaitAsked waits until the driver has asked twice more how far all ranges are closed.
+// awaitAsked waits until the driver has asked for the closed timestamps of all ranges twice more.
 func (w *world) awaitAsked() {
 	w.t.Helper()
 	from := w.asked.Load()
 	await(w.t, "the driver to ask", func() bool { return w.asked.Load() >= from+3*int64(hashSlots) })
 }
 
-// TestClosed guards that the image's closed timestamp is the least of its ranges, that it moves when nothing is written, and
-// that it does not move while a range is not published up to there, or not known.
+// TestClosed guards that the image's closed timestamp is the minimum over its ranges, that it
+// advances when nothing is written, and that it does not advance while a range is not published up
+// to its position or is unknown.
 func TestClosed(t *testing.T) {
 	w := newWorld(t, Policy{})
 	id := w.table("cars", rhumb.SnapshotOn)

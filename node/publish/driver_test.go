@@ -23,7 +23,7 @@ import (
 	"github.com/rhumbdb/rhumb/storage"
 )
 
-// world is one node's storage and catalog, with logs written by the test in place of a host.
+// world holds one node's storage and catalog. The test writes the logs in place of a host.
 type world struct {
 	t      *testing.T
 	engine *storage.Engine
@@ -35,21 +35,25 @@ type world struct {
 	driver *Driver
 	logs   map[rhumb.RangeID]*log
 	clock  rhumb.Timestamp
-	behind bool // storage is not told what is committed; an entry tells it of the one before, as in a node
-	// closed is how far every range is closed, 0 for unknown; by is the position that this needs, by range.
+	// behind makes storage lag: only the next entry tells it what is committed, as in a node.
+	behind bool
+	// closed is the timestamp up to which every range is closed, or 0 if it is unknown. by is the
+	// position that this needs, by range.
 	closed atomic.Uint64
 	by     sync.Map
-	asked  atomic.Int64 // how often that was asked
+	// asked counts the calls of Config.Closed.
+	asked atomic.Int64
 	// afterRead, if set, is called once, when the driver has read the catalog.
 	afterRead atomic.Pointer[func()]
 }
 
-// log is what a range's log did up to its last entry, and what is committed of it.
+// log holds the effects of a range's log up to its last entry, and its commit position.
 type log struct {
 	last   entry.Position
 	hlc    rhumb.Timestamp
 	commit Position
-	rows   map[row]string // by the committed part; the log is committed as it is written
+	// rows holds the effects of the committed entries. Each entry is committed when it is written.
+	rows map[row]string
 }
 
 type row struct {
@@ -126,7 +130,8 @@ func (w *world) table(name string, features rhumb.SnapshotFeatures) rhumb.TableI
 	return w.tableOf(name, features, rhumb.DefaultClassSettings().ShardSize)
 }
 
-// tableOf is table with a shard size: tables of different ones are of different classes, and share no range.
+// tableOf is table with a shard size. Tables with different shard sizes belong to different classes
+// and share no range.
 func (w *world) tableOf(name string, features rhumb.SnapshotFeatures, shardSize int64) rhumb.TableID {
 	w.t.Helper()
 	settings := rhumb.DefaultClassSettings()
@@ -141,7 +146,8 @@ func (w *world) tableOf(name string, features rhumb.SnapshotFeatures, shardSize 
 	return t.ID
 }
 
-// append writes one entry, committed at once, tells the driver of it if tell says so, and gives it the entry if give does.
+// append writes one committed entry. It reports the commit to the driver if tell is set, together
+// with the entry if give is set.
 func (w *world) append(id rhumb.RangeID, tell, give bool, writes ...entry.Write) {
 	w.t.Helper()
 	store := w.engine.Store(id)
@@ -188,7 +194,7 @@ func (w *world) write(b *storage.Batch) {
 	}
 }
 
-// trim cuts a log behind its commit position.
+// trim drops the committed part of a log.
 func (w *world) trim(id rhumb.RangeID) {
 	w.t.Helper()
 	b := w.engine.Store(id).NewBatch()
@@ -213,7 +219,7 @@ func (w *world) view(fn func(reader.View) error) error {
 	return fn(v)
 }
 
-// rows gives the content of a table in the image.
+// rows returns the content of a table in the image.
 func (w *world) rows(name string) (out map[string]string, err error) {
 	err = w.view(func(v reader.View) error {
 		t, err := v.Table(name)
@@ -232,7 +238,8 @@ func (w *world) rows(name string) (out map[string]string, err error) {
 	return out, err
 }
 
-// check tells the driver all that is committed, publishes, and compares the image with what the logs did.
+// check reports every commit to the driver, publishes, and compares the image with the effects of
+// the logs.
 func (w *world) check(tables map[string]rhumb.TableID) {
 	w.t.Helper()
 	for id, l := range w.logs {
@@ -291,7 +298,7 @@ func hashRange(i int) rhumb.RangeID { return rhumb.RangeID{Region: 1, Slot: rhum
 
 func opaque(s string) []byte { return rhumb.EncodeOpaque(nil, []byte(s)) }
 
-// await waits for a condition that has to come.
+// await waits for a condition that must become true.
 func await(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); !cond(); time.Sleep(time.Millisecond) {
@@ -301,9 +308,9 @@ func await(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-// TestCatalogComesLater guards rows of which the node tells before its catalog knows that their table is published, while
-// storage knows less of what is committed than the node told: before there is an image, and in ranges of a class of which
-// nothing is published yet.
+// TestCatalogComesLater guards rows that the node reports before its catalog knows that their table
+// is published, while storage knows an older commit position than the node reported. It covers a
+// node without an image, and ranges of a class without published tables.
 func TestCatalogComesLater(t *testing.T) {
 	const otherClass = 64 << 20
 	for _, tc := range []struct {
@@ -362,7 +369,7 @@ func TestCatalogChangesWhileRead(t *testing.T) {
 	w.check(map[string]rhumb.TableID{"first": first, "second": second})
 }
 
-// TestToldBeforeStored guards an entry of which the node tells before storage shows it.
+// TestToldBeforeStored guards an entry that the node reports before storage returns it.
 func TestToldBeforeStored(t *testing.T) {
 	w := newWorld(t, Policy{})
 	id := w.table("t", rhumb.SnapshotOn)
@@ -380,7 +387,8 @@ func TestToldBeforeStored(t *testing.T) {
 	})
 }
 
-// TestRangeLeaves guards that the records of a range go from the image with the node's replica, and come back with it.
+// TestRangeLeaves guards that the records of a range leave the image with the node's replica, and
+// return with it.
 func TestRangeLeaves(t *testing.T) {
 	w := newWorld(t, Policy{})
 	id := w.table("t", rhumb.SnapshotOn)
@@ -412,7 +420,8 @@ func TestRangeLeaves(t *testing.T) {
 	w.check(map[string]rhumb.TableID{"t": id})
 }
 
-// TestForeignTable guards that a table of the image that the catalog does not know goes, also when its name is taken by another.
+// TestForeignTable guards that a table of the image that the catalog does not know is removed, even
+// if another table has taken its name.
 func TestForeignTable(t *testing.T) {
 	w := newWorld(t, Policy{})
 	p, err := snapshot.Open(snapshot.Config{Dir: w.dir()})
@@ -443,9 +452,10 @@ func TestForeignTable(t *testing.T) {
 	}
 }
 
-// TestRandom does at random what can happen to a node's ranges and tables, and compares the image with the logs: entries of
-// which the driver hears late, logs that are trimmed before it has seen them, tables that come when ranges have a history, and
-// restarts with the image kept, damaged and gone.
+// TestRandom applies random operations to a node's ranges and tables, and compares the image with
+// the logs: late reports, logs that are trimmed before the driver has read them, tables that are
+// published when their ranges have a history, and restarts with the image intact, damaged and
+// removed.
 func TestRandom(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -503,7 +513,7 @@ func TestRandom(t *testing.T) {
 	}
 }
 
-// damage removes the image, or cuts one of its files short.
+// damage removes the image or truncates one of its files.
 func damage(t *testing.T, dir string, rng *rand.Rand) {
 	files, err := os.ReadDir(dir)
 	if err != nil || rng.IntN(2) == 0 {
@@ -520,7 +530,7 @@ func damage(t *testing.T, dir string, rng *rand.Rand) {
 	}
 }
 
-// newest gives the newest version of the image.
+// newest returns the newest version of the image.
 func (w *world) newest() (version uint64) {
 	w.t.Helper()
 	if err := w.view(func(v reader.View) error { version = v.Version(); return nil }); err != nil {
@@ -529,7 +539,7 @@ func (w *world) newest() (version uint64) {
 	return version
 }
 
-// TestPolicy guards that versions are made when the policy says so, and not before.
+// TestPolicy guards that versions are published when the policy says so, and not before.
 func TestPolicy(t *testing.T) {
 	for _, tc := range []struct {
 		name   string

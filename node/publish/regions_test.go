@@ -9,8 +9,8 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/inspect"
 )
 
-// TestImageNamesWhatItLacks guards that an image names the regions of whose ranges its node does not hold all, for each table,
-// also after another region comes, and that a saved image does.
+// TestImageNamesWhatItLacks guards that an image names, for each table, the regions with ranges
+// that its node does not hold, even after a region is added, and that a saved image does too.
 func TestImageNamesWhatItLacks(t *testing.T) {
 	w := newWorld(t, Policy{})
 	for i, region := range []string{"there", "elsewhere", "here"} {
