@@ -76,7 +76,7 @@ func (k *KV) receiveFrames(stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, 
 			// Waits while the client has too many answers outstanding. That is the back-pressure on the
 			// stream: nothing is read meanwhile.
 			if !out.reserveAnswer(k.cfg.Ranges.Drive) {
-				return out.err
+				return out.sendError()
 			}
 			k.serve(stream.Context(), q, out.add)
 		}
@@ -156,6 +156,14 @@ func (a *answers) reserveAnswer(drive func()) bool {
 	}
 	a.unanswered++
 	return !a.closed
+}
+
+// sendError returns the error that broke the stream, or nil if the stream is whole or was closed. It
+// takes the lock: a Send that was in progress when the stream was closed may still fail.
+func (a *answers) sendError() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.err
 }
 
 // isFull reports whether the stream must not be read. a.mu must be held. A closed stream is never
