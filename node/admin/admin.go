@@ -99,6 +99,8 @@ func (a *Admin) Drain(ctx context.Context, n rhumb.NodeID, undo bool) (int, erro
 	if undo {
 		return a.countPrimaries(n), nil
 	}
+	// Primaries that no other node can take over are not waited for: their in-sync sets may not
+	// recover before the node has stopped.
 	for a.countMovable(n) > 0 {
 		select {
 		case <-ctx.Done():

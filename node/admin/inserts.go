@@ -36,6 +36,8 @@ func (a *Admin) openSlot(ctx context.Context, op rhumb.Op, n rhumb.NodeID, class
 	if err != nil || !full {
 		return id, err
 	}
+	// Other nodes may open slots of n, too (remoteSlot). opened makes the command conditional: if n
+	// has more slots already, the result is the newest of them.
 	res, err := a.proposeCommand(ctx, op, catalog.OpenSlot{Node: n, Class: class, Opened: opened})
 	if err != nil {
 		return rhumb.RangeID{}, err
@@ -92,6 +94,7 @@ func (a *Admin) lighterNode(class rhumb.ClassID) (least rhumb.NodeID, ok bool) {
 	if !known || own <= awayFactor*c.Settings.ShardSize {
 		return least, false
 	}
+	// The difference of a whole shard keeps two nodes from sending inserts back and forth.
 	most := own - c.Settings.ShardSize
 	for n := range st.Nodes() {
 		if n.ID == a.cfg.Self || n.Region != self.Region || n.State != rhumb.NodeLive {

@@ -241,8 +241,8 @@ func (r *Replica) wantsRelief() bool {
 	case r.yield.blocked.lasted < r.cfg.ProgressTimeout:
 		return false
 	}
-	// If the set can shrink, or its disk is fast, memberToRemove resolves the stall without an
-	// election.
+	// Removing a member resolves the stall without an election if enough fit members remain, unless the
+	// slow disk is this node's own.
 	return r.fitMembers() < r.cfg.MinInSync || r.slowDisk.lasted >= r.cfg.ProgressTimeout
 }
 

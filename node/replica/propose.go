@@ -144,7 +144,7 @@ func (r *Replica) orderProposal(ts rhumb.Timestamp, p *Proposal) {
 		q.Writes = moved.writes[:len(q.Writes):len(q.Writes)]
 		g = moved
 	}
-	// Only now: a failed proposal must not use up timestamps of the log.
+	// Only requests that enter the log get a timestamp.
 	q.HLC = r.nextHLC(ts)
 	g.requests = append(g.requests, q)
 	g.size += size

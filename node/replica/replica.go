@@ -329,7 +329,7 @@ func (r *Replica) Activate(ts rhumb.Timestamp) {
 	// The first timestamp lies above everything in the log and above every time in an answer
 	// (docs/replication.md#rule-prepare-clock): a lower one could fall below a closed timestamp that a
 	// member has agreed to.
-	r.orders.hlc = max(last.HLC, r.prep.clock) // above every time that a member has acknowledged
+	r.orders.hlc = max(last.HLC, r.prep.clock)
 	r.prep = preparation{}
 	r.tail = tail{first: r.start}
 	for _, p := range r.peers {

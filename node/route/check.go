@@ -13,6 +13,7 @@ import (
 func (r Router) Check(b *rhumb.Batch) error {
 	const op rhumb.Op = "route.Check"
 	st := r.State()
+	// The client may have chosen the range by a newer catalog than this node has.
 	block, ok := st.BlockOf(b.Range)
 	if _, exists := st.Range(b.Range); !exists || !ok {
 		return &rhumb.Error{Op: op, Kind: rhumb.NotFound, Range: b.Range, Msg: "the range does not exist on this node; retry if it is new"}
@@ -50,8 +51,9 @@ func explainMisplaced(st *catalog.State, id rhumb.RangeID, block *rhumb.Block, m
 		return ""
 	case m.Kind == rhumb.Insert:
 		return "range " + id.String() + " takes no server-named keys of table " + t.Name + ": they belong to the blocks of nodes; leave the range out to let the server choose"
-		// An update of a record whose name a server assigned. A name of another length has another home.
 	case mine && ofNode && len(m.Name) == rhumb.SequenceNameSize:
+		// A change of a record whose name a server assigned. Server-assigned names have one length, so a
+		// name of another length has its home elsewhere.
 		return ""
 	case mine && !ofNode && id.Slot == block.First+keys.HashSlot(m.Name, t.Colocate, class.Settings.HashSlots):
 		return ""

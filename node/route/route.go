@@ -1,5 +1,10 @@
 // Package route maps requests to ranges: a table and a name to a range, and a range to its metadata
 // record. It only reads the catalog.
+//
+// The hash of a name, up to the colocate byte of its table, selects one of the hash slots that the
+// class of the table has in a region. Server-named keys live in slots of node blocks instead. The
+// range of a key never changes, so nodes with different revisions of the catalog disagree only
+// about objects that are new. For these, the errors say that a retry may help.
 package route
 
 import (
@@ -29,6 +34,7 @@ func namedRange(st *catalog.State, region rhumb.RegionID, table rhumb.TableID, n
 	}
 	block, ok := st.HashBlock(region, class.ID)
 	if !ok {
+		// The block of a class is created once the region has enough nodes for all replicas.
 		if r, known := st.Region(region); known {
 			return rhumb.RangeID{}, rhumb.Ef(op, rhumb.Unavailable, "region %s has fewer live nodes than the %d replicas of table %s, so it holds none of it; start more nodes there, or write to another region", r.Name, class.Settings.Replicas, t.Name)
 		}
@@ -49,6 +55,7 @@ func (r Router) Batch(region rhumb.RegionID, b *rhumb.Batch) (rhumb.RangeID, err
 		if err != nil {
 			return home, err
 		}
+		// The batch is atomic within one range, so the client has to decide which writes belong together.
 		if i > 0 && home != id {
 			return home, rhumb.Ef(op, rhumb.InvalidArgument, "%s, belongs to range %s, but the first mutation to range %s, and a batch writes one range; begin the names with a common part in a table with --colocate, or write twice", b.Describe(i), home, id)
 		}
@@ -67,11 +74,13 @@ func (r Router) Class(table rhumb.TableID) (*rhumb.Class, error) {
 func tableOf(op rhumb.Op, st *catalog.State, id rhumb.TableID) (*rhumb.Table, *rhumb.Class, error) {
 	t, ok := st.Table(id)
 	if !ok {
+		// The revision shows an operator whether this node lags.
 		return nil, nil, rhumb.Ef(op, rhumb.NotFound, "table %s does not exist on this node, whose catalog has revision %d; create the table, or retry if it is new", id, st.Revision())
 	}
 	c, ok := st.Class(t.Class)
+	// A catalog has the class of each of its tables, so this is a bug.
 	if !ok {
-		return nil, nil, rhumb.Ef(op, rhumb.Internal, "table %s has no class %s", t.Name, t.Class)
+		return nil, nil, rhumb.Ef(op, rhumb.Internal, "table %s has no class %s; report this", t.Name, t.Class)
 	}
 	return t, c, nil
 }

@@ -13,20 +13,23 @@ import (
 	"github.com/rhumbdb/rhumb/node/memory"
 )
 
-// Budgets bound the memory that clients' requests take on a node. Nil ones have no bound.
+// Budgets bound the memory that requests of clients use on a node. A nil budget has no bound.
 type Budgets struct {
-	// Requests are requests from the moment they are decoded until they are answered, Answers what clients have not taken.
+	// Requests counts requests from decoding to the answer, Answers the answers that clients have not
+	// received.
 	Requests, Answers *memory.Budget
 }
 
-// requestOverhead is about what a request takes besides its names and values, on its way through the node; mutationOverhead is
-// that for each record it writes or names.
+// requestOverhead approximates the memory of a request besides its names and values on its way
+// through the node, mutationOverhead that of each record it writes or names. Without the latter, a
+// locate of 1,024 names of 4 KiB once counted as 512 bytes.
 const (
 	requestOverhead  = 512
 	mutationOverhead = 64
 )
 
-// requestBytes is about what a request takes while it is answered.
+// requestBytes returns the approximate memory that a request uses until it is answered. Only names
+// and values vary much.
 func requestBytes(q *rhumbpb.Request) int64 {
 	size := requestOverhead
 	if w := q.Write; w != nil {
@@ -47,38 +50,48 @@ func requestBytes(q *rhumbpb.Request) int64 {
 	return int64(size)
 }
 
-// admit takes a request in, or says why not: at once, before anything of it is copied. done is then called in place of the
+// admitRequest counts a request against the budgets of the node, or rejects it before anything of
+// it is copied. The caller must use the returned done, which releases the budget, in place of the
 // given one.
-func (k *KV) admit(q *rhumbpb.Request, done func(*rhumbpb.Response)) (func(*rhumbpb.Response), error) {
+func (k *KV) admitRequest(q *rhumbpb.Request, done func(*rhumbpb.Response)) (func(*rhumbpb.Response), error) {
 	const op rhumb.Op = "server.KV"
 	b := &k.cfg.Budgets
+	// Answers to reads may be large, so a full budget rejects reads. Answers to writes are small.
 	if q.Write == nil && b.Answers.Full() {
 		b.Answers.Refuse()
-		return nil, rhumb.Ef(op, rhumb.Overloaded, "%d bytes of answers wait to be taken by clients of this node, the bound is %d; retry later", b.Answers.Used(), b.Answers.Most())
+		return nil, rhumb.Ef(op, rhumb.Overloaded, "clients of this node have not received %d bytes of answers, and %d is the bound; retry later", b.Answers.Used(), b.Answers.Most())
 	}
+	// From the decoded request, which is the memory that it occupies until done.
 	size := requestBytes(q)
 	if !b.Requests.TryAcquire(size) {
-		return nil, rhumb.Ef(op, rhumb.Overloaded, "%d bytes of requests are under way on this node, the bound is %d; send less or retry later", b.Requests.Used(), b.Requests.Most())
+		return nil, rhumb.Ef(op, rhumb.Overloaded, "%d bytes of requests are unanswered on this node, and %d is the bound; send less or retry later", b.Requests.Used(), b.Requests.Most())
 	}
+	// Released before the answer is queued: its bytes are counted by the budget of answers.
 	return func(resp *rhumbpb.Response) {
 		b.Requests.Release(size)
 		done(resp)
 	}, nil
 }
 
-// LimitStreams refuses, as Overloaded, calls of clients beyond those that a budget has room for: each counts as
-// memory.StreamReserve from its first byte to its end, whatever it sends. Calls of peers are not refused.
+// LimitStreams returns an option that rejects calls of clients beyond the number that a budget has
+// room for. Each call counts as memory.StreamReserve from its first byte to its end, whatever it
+// sends, because the transport buffers bytes before any request is decoded. Calls of peers are not
+// limited.
 func LimitStreams(b *memory.Budget) grpc.ServerOption {
 	const op rhumb.Op = "server.LimitStreams"
 	prefix := "/" + rhumbpb.KV_ServiceDesc.ServiceName + "/"
+	// A tap runs before the transport creates the stream, so a rejected call uses no memory.
 	return grpc.InTapHandle(func(ctx context.Context, info *tap.Info) (context.Context, error) {
+		// Only the key-value service: operators and peers must get through to an overloaded node.
 		if !strings.HasPrefix(info.FullMethodName, prefix) {
 			return ctx, nil
 		}
+		// Rejected, not queued: a client that waits here could not use another node.
 		if !b.TryAcquire(memory.StreamReserve) {
-			return nil, api.Status(rhumb.Ef(op, rhumb.Overloaded, "clients hold %d streams and calls to this node, which are as many as its memory allows; use one client for many callers, or ask another node",
+			return nil, api.Status(rhumb.Ef(op, rhumb.Overloaded, "clients have %d streams and calls open to this node, as many as its memory allows; use one client for many callers, or another node",
 				b.Used()/memory.StreamReserve), api.Hint{})
 		}
+		// The context of a call ends with the call, however it ends.
 		context.AfterFunc(ctx, func() { b.Release(memory.StreamReserve) })
 		return ctx, nil
 	})

@@ -16,36 +16,38 @@ import (
 	"github.com/rhumbdb/rhumb/storage"
 )
 
-// StoreInfo is how one disk of a node stands.
+// StoreInfo describes one disk of a node.
 type StoreInfo struct {
 	Dir        string
 	Store      rhumb.UUID
 	Used, Free uint64
 	Ranges     int
-	// Refuses is why the store takes no writes, or nil.
+	// Refuses is the reason why the store accepts no writes, or nil.
 	Refuses error
-	// Damages lists what the store found damaged and lives with, DamagedRanges counts the ranges that it touches.
+	// Damages lists the damage that the store found and works around. DamagedRanges counts the ranges
+	// that it affects.
 	Damages       []storage.Damage
 	DamagedRanges int
 }
 
-// Sight is what a node has seen of another since it started.
+// Sight holds a node's observations of another node since its own start.
 type Sight struct {
 	Node rhumb.NodeID
-	// Fenced is how long the node has been fenced, at least; 0 when it is not.
+	// Fenced is how long the node has been fenced, at least; 0 if it is not fenced.
 	Fenced time.Duration
 	// Lives counts the lives that the node began within the last minute.
 	Lives int
 }
 
-// Info is how a node stands. All but Ready and Store is zero before it belongs to a cluster.
+// Info describes a node. Everything but Ready and Stores is zero before the node belongs to a
+// cluster.
 type Info struct {
 	Cluster rhumb.ClusterID
 	Node    rhumb.Node
 	Region  string
-	// Unfit is why the node has no primaries although it serves, or "".
+	// Unfit is the reason why the node has no primaries although it serves, or "".
 	Unfit string
-	// Ready is nil when the node serves.
+	// Ready is nil if the node serves.
 	Ready             error
 	Leader            rhumb.NodeID
 	Ranges, Primaries int
@@ -55,11 +57,11 @@ type Info struct {
 	Suspects          []rhumb.NodeID
 	Troubles          replica.Troubles
 	Sights            []Sight
-	// Metadata is how the node's replica of the metadata group stands, nil before there is one.
+	// Metadata describes the node's replica of the metadata group, nil before there is one.
 	Metadata *raftmeta.Status
 }
 
-// RangeInfo is how one replica of a range stands.
+// RangeInfo describes one replica of a range.
 type RangeInfo struct {
 	State             string
 	Epoch             rhumb.Epoch
@@ -67,22 +69,23 @@ type RangeInfo struct {
 	// EndTime and CommitTime are the timestamps of End and Commit.
 	EndTime, CommitTime rhumb.Timestamp
 	Bytes               int64
-	// Reason is why it is not in sync, or cannot be told about.
+	// Reason is why the replica is not in sync, or why nothing is known about it.
 	Reason string
-	// Behind says why other replicas do not join the in-sync set; only the primary knows.
+	// Behind explains for other replicas why they do not join the in-sync set. Only the primary knows
+	// them.
 	Behind map[rhumb.NodeID]string
 }
 
-// Node answers what concerns the node or the cluster as a whole.
+// Node serves requests that concern the node or the cluster as a whole.
 type Node interface {
-	// Ping and Info tell how the node stands; Ping only from memory.
+	// Ping and Info describe the node. Ping uses memory only.
 	Ping() Info
 	Info(ctx context.Context) Info
-	// State gives the newest catalog of this node, and is nil before there is one.
+	// State returns the newest catalog of this node, or nil before there is one.
 	State() *catalog.State
-	// Linearize gives a catalog that has all that was decided before the call.
+	// Linearize returns a catalog with everything that was decided before the call.
 	Linearize(ctx context.Context) (*catalog.State, error)
-	// Watch follows the catalog; its first update is full.
+	// Watch follows the catalog. Its first update is complete.
 	Watch() (*raftmeta.Watch, error)
 	Init(ctx context.Context) (rhumb.ClusterID, rhumb.NodeID, error)
 	Join(ctx context.Context, cmd catalog.RegisterNode) (rhumb.NodeIdentity, rhumb.RegionID, *catalog.State, error)
@@ -92,40 +95,44 @@ type Node interface {
 	RangeInfo(ctx context.Context, n rhumb.NodeID, id rhumb.RangeID) (RangeInfo, error)
 	// DiscardReplica makes any node drop its damaged copy of a range.
 	DiscardReplica(ctx context.Context, n rhumb.NodeID, id rhumb.RangeID, acceptLoss bool) error
-	// RecoverRange lets a range go on from the copies that are left.
+	// RecoverRange makes a range continue with the remaining copies.
 	RecoverRange(ctx context.Context, cmd catalog.RecoverRange) (*rhumb.Range, error)
 }
 
-// Cluster is the cluster service. It answers from the start; what needs a cluster is Unavailable before there is one.
+// Cluster is the cluster service. It answers from the start of the process. Requests that need a
+// cluster are rejected as Unavailable before there is one.
 type Cluster struct {
 	rhumbpb.UnimplementedClusterServer
 	node Node
 }
 
-// NewCluster makes the service.
+// NewCluster returns the service.
 func NewCluster(n Node) *Cluster { return &Cluster{node: n} }
 
-// Register offers the service on a server.
+// Register registers the service.
 func (c *Cluster) Register(s grpc.ServiceRegistrar) { rhumbpb.RegisterClusterServer(s, c) }
 
-// pollInterval is how often GetMetadata looks whether the wanted revision has come.
+// pollInterval is how often GetMetadata checks whether the wanted revision has arrived.
 const pollInterval = 5 * time.Millisecond
 
-func fail(err error) error { return api.Status(err, api.Hint{}) }
+// statusError returns an error as a gRPC status.
+func statusError(err error) error { return api.Status(err, api.Hint{}) }
 
-// state gives the catalog, or Unavailable before there is one.
-func (c *Cluster) state() (*catalog.State, error) {
+// currentState returns the catalog, or an Unavailable error before there is one.
+func (c *Cluster) currentState() (*catalog.State, error) {
 	if st := c.node.State(); st != nil && !st.Cluster().IsZero() {
 		return st, nil
 	}
-	why := "the node belongs to no cluster yet; run rhumb init on one node, or wait for it to join"
+	// A node that could not register says why. Without that, operators run init on a node that has a
+	// cluster and only cannot reach it.
+	why := "the node belongs to no cluster yet; run `rhumb init` on one node, or wait for this one to join"
 	if err := c.node.Ping().Ready; err != nil {
 		why = rhumb.Message(err)
 	}
 	return nil, rhumb.E("server.Cluster", rhumb.Unavailable, why)
 }
 
-// Ping answers from memory.
+// Ping answers from memory, so that it measures the network and works while disks hang.
 func (c *Cluster) Ping(context.Context, *rhumbpb.PingRequest) (*rhumbpb.PingResponse, error) {
 	i := c.node.Ping()
 	resp := &rhumbpb.PingResponse{
@@ -138,13 +145,14 @@ func (c *Cluster) Ping(context.Context, *rhumbpb.PingRequest) (*rhumbpb.PingResp
 	return resp, nil
 }
 
-// Status tells how this node stands.
+// Status describes this node.
 func (c *Cluster) Status(ctx context.Context, _ *rhumbpb.StatusRequest) (*rhumbpb.StatusResponse, error) {
 	i := c.node.Info(ctx)
 	resp := &rhumbpb.StatusResponse{
 		Cluster: api.EncodeUUID(i.Cluster), Node: api.EncodeNode(i.Node), Ready: i.Ready == nil, MetadataLeader: uint32(i.Leader),
 		Ranges: uint32(i.Ranges), Primaries: uint32(i.Primaries), Timestamp: uint64(i.Time), UptimeNs: int64(i.Uptime),
 	}
+	// One field for both: a node that does not serve has no primaries to lose.
 	if i.Ready != nil {
 		resp.Reason = i.Ready.Error()
 	} else {
@@ -173,6 +181,7 @@ func (c *Cluster) Status(ctx context.Context, _ *rhumbpb.StatusRequest) (*rhumbp
 	return resp, nil
 }
 
+// encodeMetadata encodes the state of the node's metadata replica.
 func encodeMetadata(s *raftmeta.Status) *rhumbpb.MetadataReplica {
 	if s == nil {
 		return nil
@@ -184,6 +193,7 @@ func encodeMetadata(s *raftmeta.Status) *rhumbpb.MetadataReplica {
 	return p
 }
 
+// nodeNumbers encodes node IDs.
 func nodeNumbers(ids []rhumb.NodeID) (out []uint32) {
 	for _, id := range ids {
 		out = append(out, uint32(id))
@@ -191,6 +201,7 @@ func nodeNumbers(ids []rhumb.NodeID) (out []uint32) {
 	return out
 }
 
+// addTroubles adds the problems that the node knows of to its status.
 func addTroubles(resp *rhumbpb.StatusResponse, i *Info) {
 	for _, t := range i.Troubles.Listed {
 		resp.Troubles = append(resp.Troubles, &rhumbpb.ReplicaTrouble{
@@ -206,20 +217,24 @@ func addTroubles(resp *rhumbpb.StatusResponse, i *Info) {
 	}
 }
 
-// GetMetadata gives the whole catalog.
+// GetMetadata returns the whole catalog, once it has the wanted revision.
 func (c *Cluster) GetMetadata(ctx context.Context, q *rhumbpb.GetMetadataRequest) (*rhumbpb.Metadata, error) {
-	st, err := c.state()
+	st, err := c.currentState()
+	// Clients ask for a revision that they have seen elsewhere. This node applies it within moments,
+	// so polling is simpler than a watch and costs little.
 	for err == nil && st.Revision() < q.RevisionMin {
 		select {
 		case <-ctx.Done():
-			return nil, fail(rhumb.Ef("server.Cluster.GetMetadata", rhumb.DeadlineExceeded, "this node has revision %d, not yet %d", st.Revision(), q.RevisionMin))
+			return nil, statusError(rhumb.Ef("server.Cluster.GetMetadata", rhumb.DeadlineExceeded, "this node has revision %d of the metadata, and not yet %d; retry, or ask another node", st.Revision(), q.RevisionMin))
 		case <-time.After(pollInterval):
 		}
-		st, err = c.state()
+		st, err = c.currentState()
 	}
 	if err != nil {
-		return nil, fail(err)
+		return nil, statusError(err)
 	}
+	// One response, so the parts that fit the frames of a watch are merged again. Only ranges span
+	// several parts.
 	parts := api.EncodeMetadata(wholeMetadata(st))
 	all := parts[0]
 	for _, p := range parts[1:] {
@@ -229,25 +244,28 @@ func (c *Cluster) GetMetadata(ctx context.Context, q *rhumbpb.GetMetadataRequest
 	return all, nil
 }
 
-// WatchMetadata sends the whole catalog, then each change.
+// WatchMetadata sends the whole catalog, then every change.
 func (c *Cluster) WatchMetadata(_ *rhumbpb.WatchMetadataRequest, stream grpc.ServerStreamingServer[rhumbpb.Metadata]) error {
-	if _, err := c.state(); err != nil {
-		return fail(err)
+	// A node without a cluster has nothing to watch; the client should use another node.
+	if _, err := c.currentState(); err != nil {
+		return statusError(err)
 	}
 	w, err := c.node.Watch()
 	if err != nil {
-		return fail(err)
+		return statusError(err)
 	}
 	defer w.Close()
 	for {
 		u, err := w.Next(stream.Context())
 		if err != nil {
-			return fail(err)
+			return statusError(err)
 		}
+		// A full update replaces everything that the client knows.
 		m := changedMetadata(u.State, u.Changes)
 		if u.Full {
 			m = wholeMetadata(u.State)
 		}
+		// In parts, since the catalog of a large cluster exceeds a message.
 		for _, part := range api.EncodeMetadata(m) {
 			if err := stream.Send(part); err != nil {
 				return err
@@ -256,6 +274,7 @@ func (c *Cluster) WatchMetadata(_ *rhumbpb.WatchMetadataRequest, stream grpc.Ser
 	}
 }
 
+// wholeMetadata returns everything in a catalog.
 func wholeMetadata(st *catalog.State) *api.Metadata {
 	m := &api.Metadata{Revision: st.Revision(), Full: true, Cluster: st.Cluster()}
 	for r := range st.Regions() {
@@ -279,6 +298,8 @@ func wholeMetadata(st *catalog.State) *api.Metadata {
 	return m
 }
 
+// changedMetadata returns the objects that changed, as they are in the catalog. An object that is
+// not there any more was removed. Regions, classes and blocks are never removed.
 func changedMetadata(st *catalog.State, ch catalog.Changes) *api.Metadata {
 	m := &api.Metadata{Revision: st.Revision(), Cluster: st.Cluster()}
 	for _, id := range ch.Regions {
@@ -320,46 +341,51 @@ func changedMetadata(st *catalog.State, ch catalog.Changes) *api.Metadata {
 	return m
 }
 
-// CreateTable makes a table.
+// CreateTable creates a table.
 func (c *Cluster) CreateTable(ctx context.Context, q *rhumbpb.CreateTableRequest) (*rhumbpb.CreateTableResponse, error) {
-	if _, err := c.state(); err != nil {
-		return nil, fail(err)
+	if _, err := c.currentState(); err != nil {
+		return nil, statusError(err)
 	}
 	colocate, err := api.DecodeColocate(q.Colocate)
 	if err != nil {
-		return nil, fail(err)
+		return nil, statusError(err)
 	}
 	t, st, err := c.node.CreateTable(ctx, catalog.CreateTable{
 		Name: q.Name, Settings: api.FillSettings(api.DecodeSettings(q.Settings)), Colocate: colocate,
 		LocationField: q.LocationField, History: time.Duration(q.HistoryNs), Snapshot: rhumb.SnapshotFeatures(q.Snapshot),
 	})
 	if err != nil {
-		return nil, fail(err)
+		return nil, statusError(err)
 	}
+	// The class may be shared with other tables; the response shows which one the settings chose.
 	class, _ := st.Class(t.Class)
 	return &rhumbpb.CreateTableResponse{Table: api.EncodeTable(*t), Class: api.EncodeClass(*class), Revision: st.Revision()}, nil
 }
 
-// DescribeTable tells about one table. One that this node does not know yet may have been made a moment ago through another
-// node, so that no is said of it only with all that is decided.
+// DescribeTable describes one table. A table that this node does not know may have been created a
+// moment ago through another node, so a negative answer reflects every decision made before the
+// call.
 func (c *Cluster) DescribeTable(ctx context.Context, q *rhumbpb.DescribeTableRequest) (*rhumbpb.DescribeTableResponse, error) {
 	const op rhumb.Op = "server.Cluster.DescribeTable"
-	st, err := c.state()
+	st, err := c.currentState()
 	if err != nil {
-		return nil, fail(err)
+		return nil, statusError(err)
 	}
 	t, ok := st.TableByName(q.Name)
 	if !ok {
+		// This node may not have applied the command that created the table. Only unknown names cost this
+		// round trip to the metadata leader.
 		if st, err = c.node.Linearize(ctx); err != nil {
-			return nil, fail(rhumb.Wrap(op, err))
+			return nil, statusError(rhumb.Wrap(op, err))
 		}
 		t, ok = st.TableByName(q.Name)
 	}
 	if !ok {
-		return nil, fail(rhumb.Ef(op, rhumb.NotFound, "table %q does not exist; rhumb table ls lists those that do", q.Name))
+		return nil, statusError(rhumb.Ef(op, rhumb.NotFound, "table %q does not exist; list tables with `rhumb table ls`", q.Name))
 	}
 	class, _ := st.Class(t.Class)
 	resp := &rhumbpb.DescribeTableResponse{Table: api.EncodeTable(*t), Class: api.EncodeClass(*class), Revision: st.Revision()}
+	// Counted on request: the catalog keeps no such number.
 	for r := range st.Ranges() {
 		if r.Class == t.Class {
 			resp.Ranges++
@@ -368,12 +394,14 @@ func (c *Cluster) DescribeTable(ctx context.Context, q *rhumbpb.DescribeTableReq
 	return resp, nil
 }
 
-// replicaTimeout bounds how long one replica may take to say how it stands. It is less than a client's attempt, so that one
-// that hangs does not keep the answers of the others.
+// replicaTimeout bounds how long a replica may take to describe itself. It is shorter than a
+// client's attempt, so that the answers of the other replicas arrive although one hangs.
 const replicaTimeout = time.Second
 
-// replicaInfo asks a node about its replica, for replicaTimeout or most of the time that the caller has left.
+// replicaInfo asks a node about its replica, for replicaTimeout or three quarters of the caller's
+// remaining time. It returns a failure as the Reason.
 func (c *Cluster) replicaInfo(ctx context.Context, n rhumb.NodeID, id rhumb.RangeID) RangeInfo {
+	// A quarter stays for the way back: an answer after the caller's deadline would lose all of them.
 	patience := replicaTimeout
 	if deadline, ok := ctx.Deadline(); ok {
 		patience = min(patience, time.Until(deadline)*3/4)
@@ -382,6 +410,7 @@ func (c *Cluster) replicaInfo(ctx context.Context, n rhumb.NodeID, id rhumb.Rang
 	defer cancel()
 	info, err := c.node.RangeInfo(asking, n, id)
 	switch {
+	// The error of a hanging node is a deadline and does not say whose.
 	case err != nil && asking.Err() != nil:
 		info.Reason = "no answer within " + patience.Round(time.Millisecond).String()
 	case err != nil:
@@ -390,18 +419,20 @@ func (c *Cluster) replicaInfo(ctx context.Context, n rhumb.NodeID, id rhumb.Rang
 	return info
 }
 
-// DescribeRange asks every replica of a range how it stands. Those that do not answer are in the answer too, with the reason.
+// DescribeRange asks every replica of a range about itself. Replicas that do not answer are in the
+// response, too, with the reason.
 func (c *Cluster) DescribeRange(ctx context.Context, q *rhumbpb.DescribeRangeRequest) (*rhumbpb.DescribeRangeResponse, error) {
 	const op rhumb.Op = "server.Cluster.DescribeRange"
-	st, err := c.state()
+	st, err := c.currentState()
 	if err != nil {
-		return nil, fail(err)
+		return nil, statusError(err)
 	}
 	id := api.DecodeRangeID(q.Range)
 	r, ok := st.Range(id)
 	if !ok {
-		return nil, fail(rhumb.Ef(op, rhumb.NotFound, "range %s does not exist; rhumb range ls lists those that do", id))
+		return nil, statusError(rhumb.Ef(op, rhumb.NotFound, "range %s does not exist; list ranges with `rhumb range ls`", id))
 	}
+	// All at once, so that several hanging nodes cost one timeout.
 	infos := make([]RangeInfo, len(r.Replicas))
 	var wait sync.WaitGroup
 	for i, n := range r.Replicas {
@@ -409,6 +440,8 @@ func (c *Cluster) DescribeRange(ctx context.Context, q *rhumbpb.DescribeRangeReq
 	}
 	wait.Wait()
 	resp := &rhumbpb.DescribeRangeResponse{Range: api.EncodeRange(r)}
+	// A secondary does not know why it is not in sync; its primary does. So the primary's reasons are
+	// collected before the replicas are listed.
 	var behind map[rhumb.NodeID]string
 	for i, n := range r.Replicas {
 		if n == r.Primary {
@@ -418,6 +451,7 @@ func (c *Cluster) DescribeRange(ctx context.Context, q *rhumbpb.DescribeRangeReq
 	}
 	for i, n := range r.Replicas {
 		f := &infos[i]
+		// The replica's own reason, or the failure to reach it, comes first.
 		if f.Reason == "" {
 			f.Reason = behind[n]
 		}
@@ -430,36 +464,38 @@ func (c *Cluster) DescribeRange(ctx context.Context, q *rhumbpb.DescribeRangeReq
 	return resp, nil
 }
 
-// Init founds a cluster.
+// Init creates a cluster with this node as its first.
 func (c *Cluster) Init(ctx context.Context, _ *rhumbpb.InitRequest) (*rhumbpb.InitResponse, error) {
 	cluster, n, err := c.node.Init(ctx)
 	if err != nil {
-		return nil, fail(err)
+		return nil, statusError(err)
 	}
 	return &rhumbpb.InitResponse{Cluster: api.EncodeUUID(cluster), Node: uint32(n)}, nil
 }
 
 // Join registers a node.
 func (c *Cluster) Join(ctx context.Context, q *rhumbpb.JoinRequest) (*rhumbpb.JoinResponse, error) {
-	if _, err := c.state(); err != nil {
-		return nil, fail(err)
+	if _, err := c.currentState(); err != nil {
+		return nil, statusError(err)
 	}
-	cmd, err := registration(q)
+	cmd, err := decodeRegistration(q)
 	if err != nil {
-		return nil, fail(err)
+		return nil, statusError(err)
 	}
 	id, region, st, err := c.node.Join(ctx, cmd)
 	if err != nil {
-		return nil, fail(err)
+		return nil, statusError(err)
 	}
 	resp := &rhumbpb.JoinResponse{Cluster: api.EncodeUUID(st.Cluster()), Identity: api.EncodeIdentity(id), Region: uint32(region), Revision: st.Revision()}
+	// The new node needs the addresses of the others before it has a catalog.
 	for n := range st.Nodes() {
 		resp.Nodes = append(resp.Nodes, api.EncodeNode(*n))
 	}
 	return resp, nil
 }
 
-func registration(q *rhumbpb.JoinRequest) (catalog.RegisterNode, error) {
+// decodeRegistration decodes a request to join.
+func decodeRegistration(q *rhumbpb.JoinRequest) (catalog.RegisterNode, error) {
 	cluster, err := api.DecodeUUID(q.Cluster)
 	if err != nil {
 		return catalog.RegisterNode{}, err
@@ -476,19 +512,20 @@ func registration(q *rhumbpb.JoinRequest) (catalog.RegisterNode, error) {
 	}, nil
 }
 
-// Drain makes a node give up its primaries.
+// Drain makes a node hand over its primaries.
 func (c *Cluster) Drain(ctx context.Context, q *rhumbpb.DrainRequest) (*rhumbpb.DrainResponse, error) {
-	if _, err := c.state(); err != nil {
-		return nil, fail(err)
+	if _, err := c.currentState(); err != nil {
+		return nil, statusError(err)
 	}
 	if q.TimeoutUs > 0 {
 		var cancel context.CancelFunc
+		// When the time is over, the client gets the number of remaining primaries and not an error.
 		ctx, cancel = context.WithTimeout(ctx, api.DecodeMicros(q.TimeoutUs))
 		defer cancel()
 	}
 	left, err := c.node.DrainNode(ctx, rhumb.NodeID(q.Node), q.Undo)
 	if err != nil {
-		return nil, fail(err)
+		return nil, statusError(err)
 	}
 	return &rhumbpb.DrainResponse{Primaries: uint32(left)}, nil
 }
@@ -496,25 +533,27 @@ func (c *Cluster) Drain(ctx context.Context, q *rhumbpb.DrainRequest) (*rhumbpb.
 // DiscardReplica makes a node drop its damaged copy of a range.
 func (c *Cluster) DiscardReplica(ctx context.Context, q *rhumbpb.DiscardReplicaRequest) (*rhumbpb.DiscardReplicaResponse, error) {
 	if err := c.checkReplica(api.DecodeRangeID(q.Range), rhumb.NodeID(q.Node)); err != nil {
-		return nil, fail(err)
+		return nil, statusError(err)
 	}
 	if err := c.node.DiscardReplica(ctx, rhumb.NodeID(q.Node), api.DecodeRangeID(q.Range), q.AcceptLoss); err != nil {
-		return nil, fail(err)
+		return nil, statusError(err)
 	}
 	return &rhumbpb.DiscardReplicaResponse{}, nil
 }
 
-// RecoverRange accepts the loss of what no intact copy of a range holds.
+// RecoverRange accepts the loss of data that no intact copy of a range holds.
 func (c *Cluster) RecoverRange(ctx context.Context, q *rhumbpb.RecoverRangeRequest) (*rhumbpb.RecoverRangeResponse, error) {
 	if err := c.checkReplica(api.DecodeRangeID(q.Range), rhumb.NodeID(q.Node)); err != nil {
-		return nil, fail(err)
+		return nil, statusError(err)
 	}
+	// The operator decided on a version. Metadata rejects the command if the record has changed since,
+	// because another copy may have returned.
 	r, err := c.node.RecoverRange(ctx, catalog.RecoverRange{
 		Range: api.DecodeRangeID(q.Range), Version: q.Version, Node: rhumb.NodeID(q.Node),
 		End: rhumb.Seq(q.End), EndTime: rhumb.Timestamp(q.EndTime), Known: rhumb.Seq(q.Known),
 	})
 	if err != nil {
-		return nil, fail(err)
+		return nil, statusError(err)
 	}
 	return &rhumbpb.RecoverRangeResponse{Range: api.EncodeRange(r)}, nil
 }
@@ -522,16 +561,16 @@ func (c *Cluster) RecoverRange(ctx context.Context, q *rhumbpb.RecoverRangeReque
 // checkReplica returns an error unless a node holds a copy of a range.
 func (c *Cluster) checkReplica(id rhumb.RangeID, n rhumb.NodeID) error {
 	const op rhumb.Op = "server.Cluster"
-	st, err := c.state()
+	st, err := c.currentState()
 	if err != nil {
 		return err
 	}
 	r, ok := st.Range(id)
 	switch {
 	case !ok:
-		return rhumb.Ef(op, rhumb.NotFound, "range %s does not exist; rhumb range ls lists those that do", id)
+		return rhumb.Ef(op, rhumb.NotFound, "range %s does not exist; list ranges with `rhumb range ls`", id)
 	case !r.IsReplica(n):
-		return rhumb.Ef(op, rhumb.NotFound, "node %s holds no copy of range %s; %v do", n, id, r.Replicas)
+		return rhumb.Ef(op, rhumb.NotFound, "node %s holds no copy of range %s; nodes %v do", n, id, r.Replicas)
 	}
 	return nil
 }

@@ -1,5 +1,40 @@
-// Package server is the edge of a node: it decodes what clients send, calls one interface, and encodes the answer. The KV
-// and Cluster services are gRPC; AdminHandler is HTTP for operators.
+// Package server is the edge of a node: it decodes requests of clients, calls the node through
+// small interfaces, and encodes the answers. The KV and Cluster services use gRPC; AdminHandler
+// serves HTTP for operators.
+//
+// # A request
+//
+// A frame of a stream carries many requests. Each passes these steps:
+//
+//  1. admitRequest counts its bytes, or rejects it as overloaded.
+//  2. It is decoded and checked against the newest catalog of this node.
+//  3. If this node is the primary of the range, it is served here; otherwise it is forwarded, or
+//     rejected with the newer record of the range, so that the client learns the primary.
+//  4. Its response joins the next frame to the client, in any order.
+//
+// Serving does not block the goroutine that reads the stream. Work that may wait for another node
+// runs on a goroutine of its own.
+//
+// # Errors
+//
+// The kind of an error states whether a write may have been applied, so every path keeps kinds
+// exact: a failed search for a range is never uncertain, and a caller that stopped waiting for a
+// write always is. An error about a range carries a hint with the newest record that this node has
+// of the range. A client follows the hint without asking for the whole catalog.
+//
+// # Back-pressure
+//
+// All memory that a client can occupy is bounded:
+//
+//   - LimitStreams bounds the streams and calls, with the bytes that the transport buffers for them.
+//   - Budgets bounds the requests that are being answered and the answers that clients have not
+//     received, over all clients of the node. Beyond either, requests are rejected as overloaded.
+//   - unansweredMax and readyBytesMax bound one stream. Beyond either, the stream is not read. A
+//     client that accepts no answers for TakeTimeout loses the stream: its answers would occupy the
+//     budget of all others.
+//
+// Requests are rejected rather than queued, so that an overloaded node finishes the requests that it
+// accepted and answers the others at once.
 package server
 
 import (
@@ -17,81 +52,92 @@ import (
 
 // Ranges serves the ranges of this node.
 type Ranges interface {
-	// Propose applies a batch, once Drive is called: that lets the writes of a whole frame share one commit. done is called
-	// exactly once and must not block.
+	// Propose applies a batch once Drive is called, so that the writes of a whole frame share one
+	// commit. done is called exactly once and must not block.
 	Propose(b *rhumb.Batch, done func(rhumb.Outcome, error))
 	Drive()
-	// Get and Scan read strongly. Leased says whether they would answer from this node alone, without a round trip.
+	// Get and Scan perform strong reads. Leased reports whether they would answer without a round trip
+	// to another node.
 	Get(ctx context.Context, id rhumb.RangeID, table rhumb.TableID, names [][]byte) ([]rhumb.Item, rhumb.Receipt, error)
 	Scan(ctx context.Context, q rhumb.ScanQuery) (rhumb.ScanPage, rhumb.Receipt, error)
-	// Exists reports which keys of a range exist, as strongly as Get reads; tables holds the table of each name.
+	// Exists reports which keys of a range exist, as strongly as Get; tables holds the table of each
+	// name.
 	Exists(ctx context.Context, id rhumb.RangeID, tables []rhumb.TableID, names [][]byte) ([]bool, error)
 	Leased(id rhumb.RangeID) bool
 }
 
-// Peers passes requests on.
+// Peers forwards requests to other nodes.
 type Peers interface {
 	Forward(ctx context.Context, to rhumb.NodeID, q *rhumbpb.Request) (*rhumbpb.Response, error)
 }
 
-// Inserts says where server-named keys go.
+// Inserts chooses the ranges of server-named keys.
 type Inserts interface {
-	// ActiveSlot gives the range for inserts of a class that come to this node, opening it when it has to. It is one of this
-	// node, or, when this one is too loaded, of another of the region.
+	// ActiveSlot returns the range for inserts of a class that this node receives, and opens it if
+	// needed. It is a range of this node or, if this node has too much load, of another node of the
+	// region.
 	ActiveSlot(ctx context.Context, class rhumb.ClassID) (rhumb.RangeID, error)
-	// Takes is nil when this node may name keys in a range now, else it says which range takes inserts instead.
+	// Takes returns a nil error if this node may name keys in the range now. Otherwise instead is the
+	// range that accepts inserts.
 	Takes(ctx context.Context, id rhumb.RangeID) (instead rhumb.RangeID, err error)
 }
 
-// Routes finds where a request belongs, by the newest catalog of this node (package route).
+// Routes maps requests to ranges by the newest catalog of this node (package route).
 type Routes interface {
-	// Named gives the range of a named key, and Batch the one that all mutations of a batch share by their names.
+	// Named returns the range of a named key. Batch returns the range that the names of all mutations
+	// of a batch share.
 	Named(region rhumb.RegionID, table rhumb.TableID, name []byte) (rhumb.RangeID, error)
 	Batch(region rhumb.RegionID, b *rhumb.Batch) (rhumb.RangeID, error)
-	// Check refuses a batch whose keys do not live in the range that it names.
+	// Check rejects a batch whose keys do not belong to the range that it names.
 	Check(b *rhumb.Batch) error
 	Class(table rhumb.TableID) (*rhumb.Class, error)
 	Range(id rhumb.RangeID) (*rhumb.Range, error)
 	SameRegion(a, b rhumb.NodeID) bool
 }
 
-// Config is what the services need.
+// Config holds the dependencies of the services.
 type Config struct {
+	// Cluster, Self and Region identify this node. Clients that mean another cluster are rejected.
 	Cluster rhumb.ClusterID
 	Self    rhumb.NodeID
 	Region  rhumb.RegionID
+	// Routes, Ranges, Peers and Inserts are the parts of the node that serve requests.
 	Routes  Routes
 	Ranges  Ranges
 	Peers   Peers
 	Inserts Inserts
+	// Budgets bound the memory of requests and answers.
 	Budgets Budgets
-	// TakeTimeout is how long a client may take nothing of its answers before its stream is ended; default takeTimeoutDefault.
+	// TakeTimeout is how long a client may accept no answers before its stream is ended; default
+	// takeTimeoutDefault.
 	TakeTimeout time.Duration
 	Logger      *slog.Logger
 }
 
 // Bounds of the service.
 const (
-	// requestTimeoutDefault is how long a request that names no time may take.
+	// requestTimeoutDefault bounds requests that carry no timeout, and those with a longer one.
 	requestTimeoutDefault = 30 * time.Second
-	// hopsMax bounds how often a request is passed on, whatever it asks for.
+	// hopsMax bounds how often a request is forwarded, whatever the request allows. While nodes have
+	// different catalogs, each may take the other for the primary; the bound ends such a loop.
 	hopsMax = 3
 )
 
-// KV answers key-value requests of a node that belongs to a cluster.
+// KV answers the key-value requests of a node that belongs to a cluster.
 type KV struct {
-	cfg    Config
-	m      metrics
-	closed chan struct{}
+	cfg     Config
+	metrics kvMetrics
+	closed  chan struct{}
 }
 
-// NewKV makes a KV.
-func NewKV(cfg Config) *KV { return &KV{cfg: cfg, m: newMetrics(), closed: make(chan struct{})} }
+// NewKV returns a KV.
+func NewKV(cfg Config) *KV { return &KV{cfg: cfg, metrics: newMetrics(), closed: make(chan struct{})} }
 
-// Close ends all streams: their clients connect again and meet what serves then. It is called once.
+// Close ends all streams, so that their clients reconnect to the present life of the node. It must
+// be called once.
 func (k *KV) Close() { close(k.closed) }
 
-// Do answers one request.
+// Do answers one request and returns its error as a gRPC status.
 func (k *KV) Do(ctx context.Context, q *rhumbpb.Request) (*rhumbpb.Response, error) {
 	resp := k.Answer(ctx, q)
 	if resp.Error != nil {
@@ -101,8 +147,9 @@ func (k *KV) Do(ctx context.Context, q *rhumbpb.Request) (*rhumbpb.Response, err
 	return resp, nil
 }
 
-// Answer answers one request and waits for it.
+// Answer answers one request and waits for the response.
 func (k *KV) Answer(ctx context.Context, q *rhumbpb.Request) *rhumbpb.Response {
+	// Buffered, so that a late response does not block the goroutine that produced it.
 	answer := make(chan *rhumbpb.Response, 1)
 	k.serve(ctx, q, func(resp *rhumbpb.Response) { answer <- resp })
 	k.cfg.Ranges.Drive()
@@ -110,23 +157,26 @@ func (k *KV) Answer(ctx context.Context, q *rhumbpb.Request) *rhumbpb.Response {
 	case resp := <-answer:
 		return resp
 	case <-ctx.Done():
+		// A write may have been applied; a read had no effect.
 		kind := rhumb.DeadlineExceeded
 		if q.Write != nil {
 			kind = rhumb.Unknown
 		}
-		return k.failed(q, rhumb.E("server.KV.Answer", kind, "the caller gave up before there was an answer"), api.Hint{})
+		return k.failedResponse(q, rhumb.E("server.KV.Answer", kind, "the caller stopped waiting before the answer arrived"), api.Hint{})
 	}
 }
 
-// serve answers one request through done, exactly once. It may answer before it returns, and does not wait for what takes
-// time. The caller calls Drive after its last request.
+// serve answers one request by calling done exactly once. It may do so before it returns, and does
+// not wait for slow work. The caller must call Drive after its last request.
 func (k *KV) serve(ctx context.Context, q *rhumbpb.Request, done func(*rhumbpb.Response)) {
 	const op rhumb.Op = "server.KV"
-	answer, err := k.admit(q, done)
+	// First, so that a rejected request costs nothing.
+	answer, err := k.admitRequest(q, done)
 	if err != nil {
-		done(k.failed(q, err, api.Hint{}))
+		done(k.failedResponse(q, err, api.Hint{}))
 		return
 	}
+	// From here on every path calls done, which returns the request's bytes to the budget.
 	done = answer
 	switch {
 	case q.Write != nil:
@@ -134,47 +184,55 @@ func (k *KV) serve(ctx context.Context, q *rhumbpb.Request, done func(*rhumbpb.R
 	case q.Read != nil:
 		k.read(ctx, q, done)
 	case q.Scan != nil:
-		k.scan(ctx, q, done)
+		k.scanRange(ctx, q, done)
 	case q.Locate != nil:
-		k.locate(ctx, q, done)
+		k.locateNames(ctx, q, done)
 	default:
-		done(k.failed(q, rhumb.E(op, rhumb.InvalidArgument, "the request is neither write, read, scan nor locate"), api.Hint{}))
+		done(k.failedResponse(q, rhumb.E(op, rhumb.InvalidArgument, "the request is neither a write, a read, a scan nor a locate; update the node or the client"), api.Hint{}))
 	}
 }
 
+// write applies a batch. Batches of inserts need a range first, all others have one in the request
+// or in the names of their keys.
 func (k *KV) write(ctx context.Context, q *rhumbpb.Request, done func(*rhumbpb.Response)) {
+	// resolve reports that the client chose no range.
 	b, resolve, err := api.DecodeWrite(q.Write)
 	if err != nil {
-		done(k.failed(q, err, api.Hint{}))
+		done(k.failedResponse(q, err, api.Hint{}))
 		return
 	}
-	insert, err := inserts(&b)
+	insert, err := isInsertBatch(&b)
+	// A range that the client chose may be wrong, or out of date. A key must only be written where
+	// every reader looks for it.
 	if err == nil && !resolve {
 		err = k.cfg.Routes.Check(&b)
 	}
 	if err != nil {
-		done(k.failed(q, err, api.Hint{}))
+		done(k.failedResponse(q, err, api.Hint{}))
 		return
 	}
 	if insert {
-		go func() { // may have to open a slot
-			k.insert(ctx, q, &b, resolve, done)
+		// Finding a slot may have to open one, which takes a metadata command. The goroutine calls Drive
+		// itself, since the caller's call may be over by then.
+		go func() {
+			k.proposeInserts(ctx, q, &b, resolve, done)
 			k.cfg.Ranges.Drive()
 		}()
 		return
 	}
+	// The names of all mutations must belong to one range, since a batch is atomic.
 	if resolve {
-		if b.Range, err = k.cfg.Routes.Batch(k.home(b.Range.Region), &b); err != nil {
-			done(k.failed(q, err, api.Hint{}))
+		if b.Range, err = k.cfg.Routes.Batch(k.homeRegion(b.Range.Region), &b); err != nil {
+			done(k.failedResponse(q, err, api.Hint{}))
 			return
 		}
 	}
 	k.propose(ctx, q, &b, done)
 }
 
-// inserts reports whether a batch has its keys named by the server. Such keys have slots of their own, so it is all of them
-// or none.
-func inserts(b *rhumb.Batch) (bool, error) {
+// isInsertBatch reports whether the server names the keys of a batch. Such keys have ranges of
+// their own, and a batch writes one range, so all mutations must be inserts or none.
+func isInsertBatch(b *rhumb.Batch) (bool, error) {
 	n := 0
 	for i := range b.Mutations {
 		if b.Mutations[i].Kind == rhumb.Insert {
@@ -182,35 +240,38 @@ func inserts(b *rhumb.Batch) (bool, error) {
 		}
 	}
 	if n != 0 && n != len(b.Mutations) {
-		return false, rhumb.Ef("server.KV", rhumb.InvalidArgument, "%d of %d mutations are inserts: server-named keys live in ranges of their own; send inserts in a batch of their own", n, len(b.Mutations))
+		return false, rhumb.Ef("server.KV", rhumb.InvalidArgument, "%d of %d mutations are inserts, but server-named keys have ranges of their own; send the inserts in a separate batch", n, len(b.Mutations))
 	}
 	return n > 0, nil
 }
 
-// home gives the region that a request means: its own, or this node's.
-func (k *KV) home(r rhumb.RegionID) rhumb.RegionID {
+// homeRegion returns the region that a request names, or this node's region if it names none.
+func (k *KV) homeRegion(r rhumb.RegionID) rhumb.RegionID {
 	if r == 0 {
 		return k.cfg.Region
 	}
 	return r
 }
 
-// insert brings a batch with server-named keys to the range that takes them.
-func (k *KV) insert(ctx context.Context, q *rhumbpb.Request, b *rhumb.Batch, resolve bool, done func(*rhumbpb.Response)) {
+// proposeInserts proposes a batch with server-named keys in the range that accepts them.
+func (k *KV) proposeInserts(ctx context.Context, q *rhumbpb.Request, b *rhumb.Batch, resolve bool, done func(*rhumbpb.Response)) {
 	hint, err := k.placeInserts(ctx, q, b, resolve)
 	if err != nil {
-		if !rhumb.KindOf(err).NotApplied() { // only the search for a slot failed
+		// Nothing was proposed yet, so an uncertain error of the search must not leave the outcome of the
+		// write uncertain.
+		if !rhumb.KindOf(err).NotApplied() {
 			err = rhumb.WrapKind("server.KV", rhumb.Unavailable, err)
 		}
-		done(k.failed(q, err, hint))
+		done(k.failedResponse(q, err, hint))
 		return
 	}
 	k.propose(ctx, q, b, done)
 }
 
-// placeInserts finds the range of a batch with server-named keys, or refuses the one that was asked for.
+// placeInserts sets the range of a batch with server-named keys, or checks the range that the
+// client chose.
 func (k *KV) placeInserts(ctx context.Context, q *rhumbpb.Request, b *rhumb.Batch, resolve bool) (api.Hint, error) {
-	ctx, cancel := k.deadline(ctx, q.TimeoutUs)
+	ctx, cancel := k.withDeadline(ctx, q.TimeoutUs)
 	defer cancel()
 	if resolve {
 		class, err := k.classOf(b)
@@ -221,15 +282,17 @@ func (k *KV) placeInserts(ctx context.Context, q *rhumbpb.Request, b *rhumb.Batc
 			return api.Hint{}, err
 		}
 	}
+	// Only the primary knows how full the range is. Another node forwards the batch without a check.
 	if r, err := k.cfg.Routes.Range(b.Range); err == nil && r.Primary == k.cfg.Self {
 		if instead, err := k.cfg.Inserts.Takes(ctx, b.Range); err != nil {
-			return k.hint(instead), err
+			return k.rangeHint(instead), err
 		}
 	}
 	return api.Hint{}, nil
 }
 
-// classOf gives the class that all tables of a batch share: others do not share a range.
+// classOf returns the class that all tables of a batch share. Tables of different classes have no
+// range in common.
 func (k *KV) classOf(b *rhumb.Batch) (class rhumb.ClassID, err error) {
 	for i := range b.Mutations {
 		c, err := k.cfg.Routes.Class(b.Mutations[i].Table)
@@ -237,30 +300,34 @@ func (k *KV) classOf(b *rhumb.Batch) (class rhumb.ClassID, err error) {
 		case err != nil:
 			return 0, err
 		case i > 0 && c.ID != class:
-			return 0, rhumb.Ef("server.KV", rhumb.InvalidArgument, "mutation %d is of table %s and class %s, mutation 0 of class %s: a batch is atomic within one range; write twice", i, b.Mutations[i].Table, c.ID, class)
+			return 0, rhumb.Ef("server.KV", rhumb.InvalidArgument, "mutation %d is of table %s with class %s, but mutation 0 has class %s, and a batch writes one range; write twice", i, b.Mutations[i].Table, c.ID, class)
 		}
 		class = c.ID
 	}
 	return class, nil
 }
 
-// propose orders a batch here, or passes the request on.
+// propose orders a batch if this node is the primary of its range, and forwards the request
+// otherwise.
 func (k *KV) propose(ctx context.Context, q *rhumbpb.Request, b *rhumb.Batch, done func(*rhumbpb.Response)) {
 	r, err := k.cfg.Routes.Range(b.Range)
 	if err != nil {
-		done(k.failed(q, err, api.Hint{}))
+		done(k.failedResponse(q, err, api.Hint{}))
 		return
 	}
 	if r.Primary != k.cfg.Self {
+		// The next node must not choose the range again: its catalog may be older, and an insert that was
+		// placed here must keep its place.
 		q.Write.Region, q.Write.Slot, q.Write.Resolve = uint32(b.Range.Region), uint32(b.Range.Slot), false
-		k.pass(ctx, q, r, done)
+		k.forwardRequest(ctx, q, r, done)
 		return
 	}
 	start := time.Now()
 	k.cfg.Ranges.Propose(b, func(o rhumb.Outcome, err error) {
-		k.m.writeSeconds.Observe(time.Since(start).Seconds())
+		k.metrics.writeSeconds.Observe(time.Since(start).Seconds())
 		if err != nil {
-			done(k.failed(q, err, k.hint(b.Range)))
+			// The hint is looked up now, not before: the range may have a new primary since.
+			done(k.failedResponse(q, err, k.rangeHint(b.Range)))
 			return
 		}
 		receipt := rhumb.Receipt{Node: k.cfg.Self, Region: k.cfg.Region, Range: b.Range, Epoch: r.Epoch, Hops: int(q.HopsDone) + 1, Timestamp: o.Version.HLC}
@@ -268,17 +335,21 @@ func (k *KV) propose(ctx context.Context, q *rhumbpb.Request, b *rhumb.Batch, do
 	})
 }
 
-func (k *KV) hint(id rhumb.RangeID) api.Hint {
+// rangeHint returns a hint with the newest record of a range, from which the client learns the
+// primary.
+func (k *KV) rangeHint(id rhumb.RangeID) api.Hint {
 	r, _ := k.cfg.Routes.Range(id)
 	return api.Hint{Newer: r}
 }
 
+// read answers a get of one or more names.
 func (k *KV) read(ctx context.Context, q *rhumbpb.Request, done func(*rhumbpb.Response)) {
 	rd, err := api.DecodeRead(q.Read)
 	if err != nil {
-		done(k.failed(q, err, api.Hint{}))
+		done(k.failedResponse(q, err, api.Hint{}))
 		return
 	}
+	// The names may belong to several ranges, some of them on other nodes.
 	if rd.Resolve {
 		go k.readMany(ctx, q, rd, done)
 		return
@@ -286,26 +357,29 @@ func (k *KV) read(ctx context.Context, q *rhumbpb.Request, done func(*rhumbpb.Re
 	k.serveRange(ctx, q, rd.Range, done, func(ctx context.Context) (*rhumbpb.Response, error) {
 		start := time.Now()
 		items, receipt, err := k.cfg.Ranges.Get(ctx, rd.Range, rd.Table, rd.Names)
-		k.m.readSeconds.Observe(time.Since(start).Seconds())
+		k.metrics.readSeconds.Observe(time.Since(start).Seconds())
 		if err != nil {
 			return nil, err
 		}
-		return &rhumbpb.Response{Items: api.EncodeItems(items, false, false), Receipt: k.receipt(q, receipt)}, nil
+		return &rhumbpb.Response{Items: api.EncodeItems(items, false, false), Receipt: k.encodeReceipt(q, receipt)}, nil
 	})
 }
 
-// readMany finds the slot of each name, asks each range, and joins the answers in the order asked.
+// readMany finds the range of each name, asks each range, and merges the answers in the order of
+// the request.
 func (k *KV) readMany(ctx context.Context, q *rhumbpb.Request, rd api.Read, done func(*rhumbpb.Response)) {
 	const op rhumb.Op = "server.KV"
-	ctx, cancel := k.deadline(ctx, q.TimeoutUs)
+	ctx, cancel := k.withDeadline(ctx, q.TimeoutUs)
 	defer cancel()
-	region := k.home(rd.Range.Region)
+	region := k.homeRegion(rd.Range.Region)
 	byRange := map[rhumb.RangeID][]int{}
+	// In the order of the first names, so that errors and receipts do not depend on the order of a
+	// map.
 	var order []rhumb.RangeID
 	for i, name := range rd.Names {
 		id, err := k.cfg.Routes.Named(region, rd.Table, name)
 		if err != nil {
-			done(k.failed(q, err, api.Hint{}))
+			done(k.failedResponse(q, err, api.Hint{}))
 			return
 		}
 		if byRange[id] == nil {
@@ -316,6 +390,8 @@ func (k *KV) readMany(ctx context.Context, q *rhumbpb.Request, rd api.Read, done
 	resp := &rhumbpb.Response{Id: q.Id, Items: make([]*rhumbpb.Item, len(rd.Names))}
 	size := 0
 	for _, id := range order {
+		// The parts are answered here like requests of a client. Each carries the hops that are left, so
+		// that the bound holds for every path.
 		part := &rhumbpb.Request{Hops: q.Hops, HopsDone: q.HopsDone, LocalOnly: q.LocalOnly, TimeoutUs: q.TimeoutUs}
 		part.Read = &rhumbpb.Read{Table: uint32(rd.Table), Region: uint32(id.Region), Slot: uint32(id.Slot)}
 		for _, i := range byRange[id] {
@@ -323,47 +399,54 @@ func (k *KV) readMany(ctx context.Context, q *rhumbpb.Request, rd api.Read, done
 		}
 		a := k.Answer(ctx, part)
 		switch {
+		// The error of a part is the error of the read, under the ID of the request.
 		case a.Error != nil:
 			a.Id = q.Id
 			done(a)
 			return
 		case len(a.Items) != len(byRange[id]):
-			done(k.failed(q, &rhumb.Error{Op: op, Kind: rhumb.Internal, Range: id, Msg: fmt.Sprintf("the range's primary gave %d records for %d names", len(a.Items), len(byRange[id]))}, api.Hint{}))
+			done(k.failedResponse(q, &rhumb.Error{Op: op, Kind: rhumb.Internal, Range: id, Msg: fmt.Sprintf("the primary of the range returned %d records for %d names; report this", len(a.Items), len(byRange[id]))}, api.Hint{}))
 			return
 		}
 		for j, i := range byRange[id] {
 			resp.Items[i] = a.Items[j]
+			// The request named no slot, so each record names its own: it is part of the record's key.
 			resp.Items[i].Slot = uint32(id.Slot)
 			size += len(a.Items[j].Value)
 		}
+		// Each range respects the limit of a read, but the sum of several may not.
 		if size > rhumb.ReadSizeMax {
-			done(k.failed(q, rhumb.Ef(op, rhumb.TooLarge, "the records hold more than %d bytes, the most that one read returns; ask for fewer", rhumb.ReadSizeMax), api.Hint{}))
+			done(k.failedResponse(q, rhumb.Ef(op, rhumb.TooLarge, "the records have more than %d bytes, the limit of one read; ask for fewer", rhumb.ReadSizeMax), api.Hint{}))
 			return
 		}
 		resp.Receipt = a.Receipt
 	}
+	// A receipt names one range, so the receipt of several ranges names none.
 	if len(order) > 1 && resp.Receipt != nil {
 		resp.Receipt.Home, resp.Receipt.Slot, resp.Receipt.Epoch = 0, 0, 0
 	}
 	done(resp)
 }
 
-func (k *KV) scan(ctx context.Context, q *rhumbpb.Request, done func(*rhumbpb.Response)) {
+// scanRange answers one page of a scan.
+func (k *KV) scanRange(ctx context.Context, q *rhumbpb.Request, done func(*rhumbpb.Response)) {
 	s, err := api.DecodeScan(q.Scan)
 	if err != nil {
-		done(k.failed(q, err, api.Hint{}))
+		done(k.failedResponse(q, err, api.Hint{}))
 		return
 	}
 	k.serveRange(ctx, q, s.Range, done, func(ctx context.Context) (*rhumbpb.Response, error) {
-		page, receipt, err := k.cfg.Ranges.Scan(ctx, query(s))
+		page, receipt, err := k.cfg.Ranges.Scan(ctx, scanQuery(s))
 		if err != nil {
 			return nil, err
 		}
-		return &rhumbpb.Response{Items: api.EncodeItems(page.Items, true, false), More: page.More, Receipt: k.receipt(q, receipt)}, nil
+		return &rhumbpb.Response{Items: api.EncodeItems(page.Items, true, false), More: page.More, Receipt: k.encodeReceipt(q, receipt)}, nil
 	})
 }
 
-func query(s api.Scan) rhumb.ScanQuery {
+// scanQuery returns the query of a scan. It caps the limit, so that one page never holds up the
+// next requests of the stream for long.
+func scanQuery(s api.Scan) rhumb.ScanQuery {
 	limit := s.Limit
 	if limit == 0 || limit > rhumb.ScanPageMax {
 		limit = rhumb.ScanPageMax
@@ -371,28 +454,30 @@ func query(s api.Scan) rhumb.ScanQuery {
 	return rhumb.ScanQuery{Range: s.Range, Table: s.Table, Prefix: s.Prefix, After: s.After, Limit: limit, BytesMax: s.BytesMax}
 }
 
-// serveRange runs do here when this node is the range's primary, at once if that takes no round trip, or passes the
-// request on.
+// serveRange calls do if this node is the primary of the range, and forwards the request otherwise.
+// It calls do on the caller's goroutine if that takes no round trip.
 func (k *KV) serveRange(ctx context.Context, q *rhumbpb.Request, id rhumb.RangeID, done func(*rhumbpb.Response), do func(context.Context) (*rhumbpb.Response, error)) {
 	r, err := k.cfg.Routes.Range(id)
 	if err != nil {
-		done(k.failed(q, err, api.Hint{}))
+		done(k.failedResponse(q, err, api.Hint{}))
 		return
 	}
 	if r.Primary != k.cfg.Self {
-		k.pass(ctx, q, r, done)
+		k.forwardRequest(ctx, q, r, done)
 		return
 	}
 	here := func() {
-		ctx, cancel := k.deadline(ctx, q.TimeoutUs)
+		ctx, cancel := k.withDeadline(ctx, q.TimeoutUs)
 		defer cancel()
 		resp, err := do(ctx)
 		if err != nil {
-			resp = k.failed(q, err, k.hint(id))
+			resp = k.failedResponse(q, err, k.rangeHint(id))
 		}
 		resp.Id = q.Id
 		done(resp)
 	}
+	// With a lease the read is local. Without one it waits for the metadata leader, and would hold up
+	// the next requests of the stream.
 	if k.cfg.Ranges.Leased(id) {
 		here()
 		return
@@ -400,37 +485,44 @@ func (k *KV) serveRange(ctx context.Context, q *rhumbpb.Request, id rhumb.RangeI
 	go here()
 }
 
-// pass hands a request on to the primary of its range, or says who that is.
-func (k *KV) pass(ctx context.Context, q *rhumbpb.Request, r *rhumb.Range, done func(*rhumbpb.Response)) {
+// forwardRequest sends a request to the primary of its range, or rejects it with a hint that names
+// the primary.
+func (k *KV) forwardRequest(ctx context.Context, q *rhumbpb.Request, r *rhumb.Range, done func(*rhumbpb.Response)) {
 	const op rhumb.Op = "server.KV"
 	fail := func(kind rhumb.Kind, msg string) {
-		done(k.failed(q, &rhumb.Error{Op: op, Kind: kind, Range: r.ID, Node: k.cfg.Self, Msg: msg}, api.Hint{Newer: r}))
+		done(k.failedResponse(q, &rhumb.Error{Op: op, Kind: kind, Range: r.ID, Node: k.cfg.Self, Msg: msg}, api.Hint{Newer: r}))
 	}
 	switch {
 	case q.LocalOnly && !k.cfg.Routes.SameRegion(k.cfg.Self, r.Primary):
-		fail(rhumb.Unavailable, "the range's primary is in another region, and the request forbids that hop")
+		fail(rhumb.Unavailable, "the primary of the range is in another region, and the request must stay in this one; allow hops between regions, or retry later")
 		return
 	case q.Hops == 0 || q.HopsDone >= hopsMax:
-		fail(rhumb.NotPrimary, "another node orders this range's writes, and the request allows no further hop")
+		fail(rhumb.NotPrimary, "another node is the primary of the range, and the request may not be forwarded again; retry at the primary")
 		return
 	}
+	// The request is changed in place; its stream does not use it any more.
 	q.Hops--
 	q.HopsDone++
-	k.m.forwarded.Inc()
+	k.metrics.forwarded.Inc()
+	// One goroutine per request. The budget of requests bounds their number.
 	go func() {
-		ctx, cancel := k.deadline(ctx, q.TimeoutUs)
+		ctx, cancel := k.withDeadline(ctx, q.TimeoutUs)
 		defer cancel()
 		resp, err := k.cfg.Peers.Forward(ctx, r.Primary, q)
+		// The client gets the record that this node used, so that it can ask the primary itself.
 		if err != nil {
-			done(k.failed(q, err, api.Hint{Newer: r}))
+			done(k.failedResponse(q, err, api.Hint{Newer: r}))
 			return
 		}
+		// The other node answered under the ID of its own stream.
 		resp.Id = q.Id
 		done(resp)
 	}()
 }
 
-func (k *KV) deadline(ctx context.Context, us uint64) (context.Context, context.CancelFunc) {
+// withDeadline returns ctx limited to us microseconds, and to requestTimeoutDefault in any case. 0
+// means no limit of the client's own.
+func (k *KV) withDeadline(ctx context.Context, us uint64) (context.Context, context.CancelFunc) {
 	d := requestTimeoutDefault
 	if us > 0 {
 		d = min(d, api.DecodeMicros(us))
@@ -438,24 +530,29 @@ func (k *KV) deadline(ctx context.Context, us uint64) (context.Context, context.
 	return context.WithTimeout(ctx, d)
 }
 
-func (k *KV) receipt(q *rhumbpb.Request, r rhumb.Receipt) *rhumbpb.Receipt {
+// encodeReceipt completes a receipt with this node's region and the hops that the request has made.
+func (k *KV) encodeReceipt(q *rhumbpb.Request, r rhumb.Receipt) *rhumbpb.Receipt {
 	r.Region = k.cfg.Region
 	r.Hops += int(q.HopsDone)
 	return api.EncodeReceipt(&r)
 }
 
-func (k *KV) failed(q *rhumbpb.Request, err error, h api.Hint) *rhumbpb.Response {
-	k.m.failed.WithLabelValues(rhumb.KindOf(err).String()).Inc()
+// failedResponse counts an error and returns it as a response.
+func (k *KV) failedResponse(q *rhumbpb.Request, err error, h api.Hint) *rhumbpb.Response {
+	k.metrics.failed.WithLabelValues(rhumb.KindOf(err).String()).Inc()
 	return &rhumbpb.Response{Id: q.Id, Error: api.EncodeError(err, h)}
 }
 
 // Scan sends the records of one range page by page.
 func (k *KV) Scan(q *rhumbpb.ScanRequest, stream grpc.ServerStreamingServer[rhumbpb.ScanPage]) error {
+	// 0 means no limit.
 	left := int(q.Limit)
-	ctx, cancel := k.deadline(stream.Context(), q.TimeoutUs)
+	ctx, cancel := k.withDeadline(stream.Context(), q.TimeoutUs)
 	defer cancel()
 	for {
+		// One hop is allowed for each page, since the primary may change between pages.
 		part := &rhumbpb.Request{Scan: q, Hops: 1}
+		// The pages share the limit of the whole scan.
 		if left > 0 {
 			q.Limit = uint32(min(left, rhumb.ScanPageMax))
 		}
@@ -469,9 +566,11 @@ func (k *KV) Scan(q *rhumbpb.ScanRequest, stream grpc.ServerStreamingServer[rhum
 		if err := stream.Send(&rhumbpb.ScanPage{Items: resp.Items, More: resp.More, Receipt: resp.Receipt}); err != nil {
 			return err
 		}
+		// An empty page with More set would be requested again and again.
 		if !more || len(resp.Items) == 0 {
 			return nil
 		}
+		// The position is a name, so a page that another primary serves continues at the right place.
 		q.After, q.HasAfter = resp.Items[len(resp.Items)-1].Name, true
 	}
 }

@@ -8,45 +8,52 @@ import (
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
-// rangeNames are the names of a locate that belong to one range.
+// rangeNames holds the names of a locate that belong to one range.
 type rangeNames struct {
-	places []int // in the request
+	places []int // indexes in the request
 	tables []rhumb.TableID
 	names  [][]byte
 }
 
-// locate answers which of many names exist, by lease reads and without a log entry. The request is never passed on: one
-// range that another node serves would hold up the answers about all others. It stays undecided, and the client reads it
-// by itself, with redirects and retries. So does a range without a lease, which takes a round trip to confirm.
-func (k *KV) locate(ctx context.Context, q *rhumbpb.Request, done func(*rhumbpb.Response)) {
+// locateNames answers which of many names exist, by lease reads and without a log entry. It never
+// forwards the request: one range that another node serves would hold up the answers about all
+// others. Names of such a range stay undecided, and the client reads them one by one, with
+// redirects and retries. So do names of a range without a lease, which takes a round trip to
+// confirm. Decision 15 lists the alternatives.
+func (k *KV) locateNames(ctx context.Context, q *rhumbpb.Request, done func(*rhumbpb.Response)) {
 	l, err := api.DecodeLocate(q.Locate)
 	if err != nil {
-		done(k.failed(q, err, api.Hint{}))
+		done(k.failedResponse(q, err, api.Hint{}))
 		return
 	}
-	// On a goroutine of its own: up to rhumb.LocateNamesMax look-ups must not hold up the rest of the stream.
+	// A goroutine of its own: up to rhumb.LocateNamesMax lookups must not hold up the other requests
+	// of the stream.
 	go func() {
-		ctx, cancel := k.deadline(ctx, q.TimeoutUs)
+		ctx, cancel := k.withDeadline(ctx, q.TimeoutUs)
 		defer cancel()
+		// The zero value is Undecided.
 		located := make([]api.Existence, len(l.Names))
 		for id, part := range k.byRange(&l) {
-			k.locateIn(ctx, id, part, located)
+			k.locateInRange(ctx, id, part, located)
 		}
-		for e, n := range counts(located) {
-			k.m.located.WithLabelValues(existences[e]).Add(float64(n))
+		for e, n := range countExistences(located) {
+			k.metrics.located.WithLabelValues(existences[e]).Add(float64(n))
 		}
+		// The answer is about several ranges, so the receipt names none.
 		receipt := rhumb.Receipt{Node: k.cfg.Self, Hops: 1}
-		done(&rhumbpb.Response{Id: q.Id, Located: located, Receipt: k.receipt(q, receipt)})
+		done(&rhumbpb.Response{Id: q.Id, Located: located, Receipt: k.encodeReceipt(q, receipt)})
 	}()
 }
 
-// byRange sorts names by the range in which they live. It leaves out those for which this node knows none, for example
-// because their table is new.
+// byRange groups names by the range in which they live. It leaves out names for which this node
+// knows no range, for example because their table is new; they stay undecided.
 func (k *KV) byRange(l *api.Locate) map[rhumb.RangeID]*rangeNames {
-	region := k.home(l.Region)
+	region := k.homeRegion(l.Region)
 	parts := map[rhumb.RangeID]*rangeNames{}
 	for i, name := range l.Names {
+		// Names of different tables may share a range, and then one look at storage.
 		id, err := k.cfg.Routes.Named(region, l.Tables[i], name)
+		// The client's own read returns the error, if it lasts.
 		if err != nil {
 			continue
 		}
@@ -62,14 +69,17 @@ func (k *KV) byRange(l *api.Locate) map[rhumb.RangeID]*rangeNames {
 	return parts
 }
 
-// locateIn decides the names of one range, if this node is its primary and holds its lease.
-func (k *KV) locateIn(ctx context.Context, id rhumb.RangeID, p *rangeNames, located []api.Existence) {
+// locateInRange decides the names of one range if this node is its primary and holds its lease.
+func (k *KV) locateInRange(ctx context.Context, id rhumb.RangeID, p *rangeNames, located []api.Existence) {
+	// Asked before every range, because another node may have become primary meanwhile.
 	r, err := k.cfg.Routes.Range(id)
 	if err != nil || r.Primary != k.cfg.Self || !k.cfg.Ranges.Leased(id) {
 		return
 	}
+	// All names of the range at once: one iterator serves them.
 	exist, err := k.cfg.Ranges.Exists(ctx, id, p.tables, p.names)
 	if err != nil {
+		// An error leaves the names undecided. The client's own read returns the error, if it lasts.
 		return
 	}
 	for i, place := range p.places {
@@ -80,8 +90,8 @@ func (k *KV) locateIn(ctx context.Context, id rhumb.RangeID, p *rangeNames, loca
 	}
 }
 
-// counts returns how often each value stands in located.
-func counts(located []api.Existence) (n [len(existences)]int) {
+// countExistences returns how often each value occurs in located.
+func countExistences(located []api.Existence) (n [len(existences)]int) {
 	for _, e := range located {
 		n[e]++
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/rhumbdb/rhumb/api"
 )
 
-// metrics of the key-value service.
-type metrics struct {
+// kvMetrics holds the metrics of the key-value service.
+type kvMetrics struct {
 	writeSeconds  prometheus.Histogram
 	readSeconds   prometheus.Histogram
 	located       *prometheus.CounterVec
@@ -19,14 +19,16 @@ type metrics struct {
 	cutOff        prometheus.Counter
 }
 
-func newMetrics() metrics {
+// newMetrics returns the metrics, not registered yet.
+func newMetrics() kvMetrics {
 	seconds := prometheus.ExponentialBuckets(10e-6, 2, 20) // 10 µs to 5 s
 	opts := func(name, help string) prometheus.HistogramOpts {
 		return prometheus.HistogramOpts{Namespace: "rhumb", Subsystem: "server", Name: name, Help: help, Buckets: seconds}
 	}
 	frame := opts("frame_requests", "Requests per frame of a client's stream.")
+	// A client puts up to 1,024 requests into a frame.
 	frame.Buckets = prometheus.ExponentialBuckets(1, 2, 14)
-	m := metrics{
+	m := kvMetrics{
 		writeSeconds:  prometheus.NewHistogram(opts("write_seconds", "Time to answer a write that this node is primary for.")),
 		readSeconds:   prometheus.NewHistogram(opts("read_seconds", "Time to answer a read that this node is primary for.")),
 		frameRequests: prometheus.NewHistogram(frame),
@@ -46,7 +48,9 @@ func newMetrics() metrics {
 			Namespace: "rhumb", Subsystem: "server", Name: "streams", Help: "Open streams of clients.",
 		}),
 	}
-	for _, k := range rhumb.Kinds() { // so that they stand at 0 from the start
+	// A counter exists once its label has been used. Created here, all start at 0, and the first
+	// failure is an increase that alerts see.
+	for _, k := range rhumb.Kinds() {
 		m.failed.WithLabelValues(k.String())
 	}
 	for _, text := range existences {
@@ -55,11 +59,11 @@ func newMetrics() metrics {
 	return m
 }
 
-// existences are the labels of api.Undecided, api.Absent and api.Present.
+// existences holds the labels of api.Undecided, api.Absent and api.Present.
 var existences = [...]string{api.Undecided: "undecided", api.Absent: "absent", api.Present: "present"}
 
-// Collectors gives the service's metrics for registration.
+// Collectors returns the service's metrics for registration.
 func (k *KV) Collectors() []prometheus.Collector {
-	m := &k.m
+	m := &k.metrics
 	return []prometheus.Collector{m.writeSeconds, m.readSeconds, m.located, m.frameRequests, m.failed, m.forwarded, m.streams, m.cutOff}
 }

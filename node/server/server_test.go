@@ -689,12 +689,12 @@ func TestManyUnanswered(t *testing.T) {
 	a := newAnswers(nil, nil, time.Hour)
 	held := 0
 	for a.unanswered < unansweredMax {
-		a.expect(func() { t.Fatal("driven below the bound") })
+		a.reserveAnswer(func() { t.Fatal("driven below the bound") })
 		held++
 	}
 	driven := make(chan bool)
 	passed := make(chan bool)
-	go func() { passed <- a.expect(func() { close(driven) }) }()
+	go func() { passed <- a.reserveAnswer(func() { close(driven) }) }()
 	<-driven
 	a.mu.Lock()
 	a.unanswered-- // one is answered
@@ -703,7 +703,7 @@ func TestManyUnanswered(t *testing.T) {
 	if !<-passed {
 		t.Fatal("a stream that is whole is called broken")
 	}
-	go func() { passed <- a.expect(w.Drive) }()
+	go func() { passed <- a.reserveAnswer(w.Drive) }()
 	a.close()
 	if <-passed {
 		t.Fatal("a request is expected on a stream that has ended")

@@ -11,23 +11,26 @@ import (
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
-// Service is the key-value service of a node. It is registered before the node belongs to a cluster, and refuses
-// everything until Open.
+// Service is the key-value service of a node. It is registered before the node belongs to a
+// cluster, since gRPC accepts no services later, and rejects everything until Open.
 type Service struct {
 	rhumbpb.UnimplementedKVServer
+	// kv is nil while the node does not serve. A new life of the node has a KV of its own.
 	kv atomic.Pointer[KV]
 }
 
-// Register offers the service on a server.
+// Register registers the service.
 func (s *Service) Register(r grpc.ServiceRegistrar) { rhumbpb.RegisterKVServer(r, s) }
 
-// Open begins to answer by kv; nil refuses again.
+// Open makes kv answer the requests; nil rejects them again.
 func (s *Service) Open(kv *KV) { s.kv.Store(kv) }
 
-// errNotServing refuses what a node does not serve.
-var errNotServing = rhumb.E("server.Service", rhumb.Unavailable, "the node does not serve: it waits for init, joins its cluster, or stops; retry, or ask another node")
+// errNotServing rejects requests while the node does not serve.
+var errNotServing = rhumb.E("server.Service", rhumb.Unavailable, "the node does not serve: it waits for init, is joining its cluster, or is stopping; retry, or use another node")
 
-func (s *Service) open() (*KV, error) {
+// currentKV returns the KV, or an error while the node does not serve. The error is Unavailable, so
+// that clients retry or use another node.
+func (s *Service) currentKV() (*KV, error) {
 	if kv := s.kv.Load(); kv != nil {
 		return kv, nil
 	}
@@ -36,7 +39,7 @@ func (s *Service) open() (*KV, error) {
 
 // Stream answers the requests of one client.
 func (s *Service) Stream(stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, rhumbpb.ServerFrame]) error {
-	kv, err := s.open()
+	kv, err := s.currentKV()
 	if err != nil {
 		return err
 	}
@@ -45,7 +48,7 @@ func (s *Service) Stream(stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, rh
 
 // Do answers one request.
 func (s *Service) Do(ctx context.Context, q *rhumbpb.Request) (*rhumbpb.Response, error) {
-	kv, err := s.open()
+	kv, err := s.currentKV()
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +57,7 @@ func (s *Service) Do(ctx context.Context, q *rhumbpb.Request) (*rhumbpb.Response
 
 // Scan sends the records of one range.
 func (s *Service) Scan(q *rhumbpb.ScanRequest, stream grpc.ServerStreamingServer[rhumbpb.ScanPage]) error {
-	kv, err := s.open()
+	kv, err := s.currentKV()
 	if err != nil {
 		return err
 	}

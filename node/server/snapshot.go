@@ -16,9 +16,9 @@ import (
 
 // Image is the node's image in shared memory.
 type Image interface {
-	// Dir gives its directory; an error when the node belongs to no cluster yet.
+	// Dir returns the directory of the image, or an error if the node belongs to no cluster yet.
 	Dir() (string, error)
-	// Publish makes a version of all that is committed, and gives its number.
+	// Publish creates a version with everything that is committed, and returns its number.
 	Publish(ctx context.Context) (uint64, error)
 }
 
@@ -26,33 +26,33 @@ type Image interface {
 const (
 	snapshotLimitDefault = 100
 	snapshotLimitMax     = 10_000
-	// snapshotAnswerMax bounds the bytes of an answer.
+	// snapshotAnswerMax bounds the bytes of an answer, which is built in memory before it is sent.
 	snapshotAnswerMax = 32 << 20
 )
 
 const opSnapshot rhumb.Op = "server.snapshot"
 
-// handleSnapshot shows the image to people who look for a fault: it reads what other processes read, attached anew for
-// every request, so that nothing is kept in memory between them. Nothing can be changed; publish only makes visible what
-// is committed.
+// handleSnapshot registers the handlers that show the image to people who look for a fault. Each
+// request attaches to the image as any reader process does, so it shows what readers see, and keeps
+// no memory between requests. Nothing can be changed; publish only makes committed data visible.
 func handleSnapshot(mux *http.ServeMux, image Image) {
 	show := func(f func(v *shownImage, r *http.Request) (contentType string, body []byte, err error)) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
 			contentType, body, err := withImage(image, w.Header(), r, f)
-			answer(w, contentType, body, err)
+			writeAnswer(w, contentType, body, err)
 		}
 	}
-	mux.HandleFunc("GET /v1/snapshot/{$}", show((*shownImage).tables))
-	mux.HandleFunc("GET /v1/snapshot/{table}", show((*shownImage).query))
-	mux.HandleFunc("GET /v1/snapshot/{table}/{key...}", show((*shownImage).get))
+	mux.HandleFunc("GET /v1/snapshot/{$}", show((*shownImage).listTables))
+	mux.HandleFunc("GET /v1/snapshot/{table}", show((*shownImage).queryTable))
+	mux.HandleFunc("GET /v1/snapshot/{table}/{key...}", show((*shownImage).getRecord))
 	mux.HandleFunc("POST /v1/snapshot/publish", func(w http.ResponseWriter, r *http.Request) {
 		version, err := image.Publish(r.Context())
 		body, _ := json.Marshal(map[string]uint64{"version": version}) // a number always encodes
-		answer(w, "application/json", body, err)
+		writeAnswer(w, "application/json", body, err)
 	})
 }
 
-// shownImage is the image as one request reads it.
+// shownImage is the image as read by one request.
 type shownImage struct {
 	dir    string
 	header http.Header // of the answer
@@ -61,21 +61,27 @@ type shownImage struct {
 }
 
 // lacksHeader is the header of an answer that names the regions whose records the image lacks.
+// Without it, the nearest record of an image with two regions would pass for the nearest of all.
 const lacksHeader = "Rhumb-Lacks-Regions"
 
+// withImage attaches to the image and calls f with one version of it. The version is released when
+// f returns.
 func withImage(image Image, header http.Header, r *http.Request, f func(*shownImage, *http.Request) (string, []byte, error)) (string, []byte, error) {
 	dir, err := image.Dir()
 	if err != nil {
 		return "", nil, err
 	}
+	// One version is read at a time.
 	c, err := reader.Attach(dir, reader.Options{ViewsMax: 1})
+	// Before the first table is published, the directory does not exist.
 	if rhumb.KindOf(err) == rhumb.NotFound {
-		return "", nil, rhumb.E(opSnapshot, rhumb.NotFound, "this node publishes no table; make one with rhumb table create NAME --snapshot")
+		return "", nil, rhumb.E(opSnapshot, rhumb.NotFound, "this node publishes no table; create one with `rhumb table create NAME --snapshot`")
 	}
 	if err != nil {
 		return "", nil, err
 	}
 	defer c.Close()
+	// A locked version stays readable while the publisher commits newer ones.
 	v, err := c.Lock()
 	if err != nil {
 		return "", nil, err
@@ -84,21 +90,23 @@ func withImage(image Image, header http.Header, r *http.Request, f func(*shownIm
 	return f(&shownImage{dir, header, c, v}, r)
 }
 
-// answer writes what was found, or why nothing was.
-func answer(w http.ResponseWriter, contentType string, body []byte, err error) {
+// writeAnswer writes a body, or an error as JSON.
+func writeAnswer(w http.ResponseWriter, contentType string, body []byte, err error) {
 	if err != nil {
 		kind := rhumb.KindOf(err)
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(statusOf(kind))
-		body, _ = json.Marshal(map[string]any{"error": map[string]string{"kind": kind.String(), "message": rhumb.Message(err)}}) // text always encodes
-		_, _ = w.Write(append(body, '\n'))                                                                                       // the asker has gone if this fails
+		// Text always encodes, and a failed write means that the client has gone.
+		body, _ = json.Marshal(map[string]any{"error": map[string]string{"kind": kind.String(), "message": rhumb.Message(err)}})
+		_, _ = w.Write(append(body, '\n'))
 		return
 	}
+	// Exactly one newline at the end, for people at a terminal.
 	w.Header().Set("Content-Type", contentType)
-	_, _ = w.Write(append(bytes.TrimRight(body, "\n"), '\n')) // as above
+	_, _ = w.Write(append(bytes.TrimRight(body, "\n"), '\n')) // the client has gone if this fails
 }
 
-// statusOf gives the status of HTTP for a kind of error.
+// statusOf returns the HTTP status of a kind of error. Errors that a retry may resolve are 503.
 func statusOf(kind rhumb.Kind) int {
 	switch kind {
 	case rhumb.InvalidArgument:
@@ -115,7 +123,7 @@ func statusOf(kind rhumb.Kind) int {
 	return http.StatusInternalServerError
 }
 
-// snapshotTable is a table as /v1/snapshot/ tells it.
+// snapshotTable is a table in the answer of /v1/snapshot/.
 type snapshotTable struct {
 	Name          string `json:"name"`
 	Keys          string `json:"keys"`
@@ -125,14 +133,16 @@ type snapshotTable struct {
 	LocationField string `json:"location_field,omitempty"`
 }
 
-// tables answers with the version and the tables.
-func (s *shownImage) tables(*http.Request) (string, []byte, error) {
+// listTables answers with the version, its age and the tables.
+func (s *shownImage) listTables(*http.Request) (string, []byte, error) {
 	doc := struct {
 		Image      string          `json:"image"`
 		Version    uint64          `json:"version"`
 		AgeSeconds *float64        `json:"age_seconds"`
 		Tables     []snapshotTable `json:"tables"`
 	}{Image: s.client.Stats().Image.String(), Version: s.view.Version()}
+	// The age is unknown once the image has forgotten the commit of the version; null differs from age
+	// 0.
 	if age, err := s.view.Staleness(); err == nil {
 		seconds := age.Seconds()
 		doc.AgeSeconds = &seconds
@@ -147,12 +157,13 @@ func (s *shownImage) tables(*http.Request) (string, []byte, error) {
 	return encodeJSON(doc)
 }
 
+// encodeJSON encodes an answer.
 func encodeJSON(doc any) (string, []byte, error) {
 	body, err := json.Marshal(doc)
 	return "application/json", body, rhumb.Wrap(opSnapshot, err)
 }
 
-// asGeoJSON reads the format that is asked for.
+// asGeoJSON reports whether the request asks for GeoJSON.
 func asGeoJSON(r *http.Request) (bool, error) {
 	switch f := r.URL.Query().Get("format"); f {
 	case "", "json":
@@ -160,12 +171,12 @@ func asGeoJSON(r *http.Request) (bool, error) {
 	case "geojson":
 		return true, nil
 	default:
-		return false, rhumb.Ef(opSnapshot, rhumb.InvalidArgument, "format=%q: want json or geojson", f)
+		return false, rhumb.Ef(opSnapshot, rhumb.InvalidArgument, "format=%q is unknown; use json or geojson", f)
 	}
 }
 
-// get answers with one record.
-func (s *shownImage) get(r *http.Request) (string, []byte, error) {
+// getRecord answers with one record.
+func (s *shownImage) getRecord(r *http.Request) (string, []byte, error) {
 	geo, err := asGeoJSON(r)
 	if err != nil {
 		return "", nil, err
@@ -175,6 +186,7 @@ func (s *shownImage) get(r *http.Request) (string, []byte, error) {
 		return "", nil, err
 	}
 	it, err := inspect.Get(t, r.PathValue("key"))
+	// The version shows whether the record may be newer than the image.
 	if rhumb.KindOf(err) == rhumb.NotFound {
 		return "", nil, rhumb.Ef(opSnapshot, rhumb.NotFound, "table %s has no record %q in version %d of this node's image", r.PathValue("table"), r.PathValue("key"), s.view.Version())
 	}
@@ -191,30 +203,34 @@ func (s *shownImage) get(r *http.Request) (string, []byte, error) {
 	return encodeJSON(doc)
 }
 
-// bounded is a buffer that refuses to grow beyond snapshotAnswerMax.
+// bounded is a buffer that rejects writes beyond snapshotAnswerMax.
 type bounded struct{ bytes.Buffer }
 
+// Write appends p, or returns an error if the answer would become too large.
 func (b *bounded) Write(p []byte) (int, error) {
 	if b.Len()+len(p) > snapshotAnswerMax {
-		return 0, rhumb.Ef(opSnapshot, rhumb.TooLarge, "the answer has more than %d bytes; give a lower limit", snapshotAnswerMax)
+		return 0, rhumb.Ef(opSnapshot, rhumb.TooLarge, "the answer has more than %d bytes; use a lower limit", snapshotAnswerMax)
 	}
 	return b.Buffer.Write(p)
 }
 
+// writeGeoJSON encodes items as a GeoJSON collection.
 func writeGeoJSON(t *reader.Table, items func(yield func(reader.Item, error) bool)) (string, []byte, error) {
 	var b bounded
 	_, err := t.WriteGeoJSON(&b, items)
 	return "application/geo+json", b.Bytes(), err
 }
 
-// query answers with the records of a table that touch a box, lie around or nearest to a point, or have a prefix.
-func (s *shownImage) query(r *http.Request) (string, []byte, error) {
+// queryTable answers with the records of a table that intersect a box, are within a radius of a
+// point or nearest to it, or have a prefix.
+func (s *shownImage) queryTable(r *http.Request) (string, []byte, error) {
 	p := r.URL.Query()
+	// Unknown parameters are errors: a misspelled one would silently return everything.
 	for name := range p {
 		switch name {
 		case "bbox", "radius", "nearest", "prefix", "limit", "format":
 		default:
-			return "", nil, rhumb.Ef(opSnapshot, rhumb.InvalidArgument, "%q is none of bbox, radius, nearest, prefix, limit and format", name)
+			return "", nil, rhumb.Ef(opSnapshot, rhumb.InvalidArgument, "parameter %q is unknown; use bbox, radius, nearest, prefix, limit or format", name)
 		}
 	}
 	geo, err := asGeoJSON(r)
@@ -223,8 +239,9 @@ func (s *shownImage) query(r *http.Request) (string, []byte, error) {
 	}
 	limit := snapshotLimitDefault
 	if text := p.Get("limit"); text != "" {
+		// Bounded, since the answer is built in memory.
 		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > snapshotLimitMax {
-			return "", nil, rhumb.Ef(opSnapshot, rhumb.InvalidArgument, "limit=%q: want 1 to %d", text, snapshotLimitMax)
+			return "", nil, rhumb.Ef(opSnapshot, rhumb.InvalidArgument, "limit=%q is not a number from 1 to %d", text, snapshotLimitMax)
 		}
 	}
 	t, err := s.view.Table(r.PathValue("table"))
@@ -240,9 +257,11 @@ func (s *shownImage) query(r *http.Request) (string, []byte, error) {
 	if err != nil {
 		return "", nil, err
 	}
+	// A header, because a GeoJSON answer has no field for the regions.
 	if len(lacks) > 0 {
 		s.header.Set(lacksHeader, strings.Join(lacks, ", "))
 	}
+	// more is set only after taken has been consumed.
 	taken, more := inspect.Take(items, limit)
 	if geo {
 		return writeGeoJSON(&t, taken)
@@ -254,13 +273,14 @@ func (s *shownImage) query(r *http.Request) (string, []byte, error) {
 		// Lacks names the regions whose records the image does not have.
 		Lacks []string `json:"lacks_regions,omitempty"`
 	}{Version: s.view.Version(), Records: []inspect.Record{}, Lacks: lacks}
+	// Counted before encoding, so that an answer that is too large is rejected before it is built.
 	size := 0
 	for it, err := range taken {
 		if err != nil {
 			return "", nil, err
 		}
 		if size += len(it.Value); size > snapshotAnswerMax {
-			return "", nil, rhumb.Ef(opSnapshot, rhumb.TooLarge, "the records have more than %d bytes; give a lower limit", snapshotAnswerMax)
+			return "", nil, rhumb.Ef(opSnapshot, rhumb.TooLarge, "the records have more than %d bytes; use a lower limit", snapshotAnswerMax)
 		}
 		rec, err := inspect.Describe(t.Info(), &it, q.Measured())
 		if err != nil {

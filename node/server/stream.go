@@ -17,42 +17,46 @@ import (
 
 // Bounds of one stream.
 const (
-	// unansweredMax bounds the requests of a stream without an answer, and readyBytesMax the size of the answers that its
-	// client has not taken yet; beyond either the stream is not read.
+	// unansweredMax bounds the unanswered requests of a stream, readyBytesMax the size of the answers
+	// that its client has not accepted. Beyond either, the stream is not read, and flow control stops
+	// the client.
 	unansweredMax = 1 << 15
 	readyBytesMax = 16 << 20
-	// responsesPerFrame bounds the answers that are gathered into one frame, and frameBytes their size; one answer always
+	// responsesPerFrame and frameBytes bound the answers gathered into one frame. One answer always
 	// fits.
 	responsesPerFrame = 4_096
 	frameBytes        = 4 << 20
-	// takeTimeoutDefault is how long a client may take nothing of its answers before its stream is ended: longer than networks
-	// hold up a client that lives, and than keepalive finds one that does not.
+	// takeTimeoutDefault is how long a client may accept no answers before its stream is ended. It is
+	// longer than a network interruption that a live client survives, and longer than keepalive needs
+	// to find a dead one.
 	takeTimeoutDefault = 15 * time.Second
 )
 
-// Stream answers the requests of one client, out of order, many per frame. It ends with the KV: a client must not stay with
-// a past life of the node.
+// Stream answers the requests of one client, out of order and many per frame. It ends when the KV
+// is closed: a client must not stay connected to a past life of the node.
 func (k *KV) Stream(stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, rhumbpb.ServerFrame]) error {
-	k.m.streams.Inc()
-	defer k.m.streams.Dec()
+	k.metrics.streams.Inc()
+	defer k.metrics.streams.Dec()
 	out := newAnswers(stream, k.cfg.Budgets.Answers, cmp.Or(k.cfg.TakeTimeout, takeTimeoutDefault))
 	defer out.close()
 	ended := make(chan error, 1)
-	go func() { ended <- k.receive(stream, out) }() // its Recv fails when this returns
+	// receiveFrames ends with the stream: its Recv fails once this method returns.
+	go func() { ended <- k.receiveFrames(stream, out) }()
+	// A client that ends its side of the stream abandons the answers that it has not received.
 	select {
 	case err := <-ended:
 		return err
 	case <-k.closed:
 		return api.Status(errNotServing, api.Hint{})
 	case <-out.stuck:
-		k.m.cutOff.Inc()
-		k.cfg.Logger.Warn("a client takes no answers: its stream is ended", "waited", out.timeout, "bytes", out.waiting())
-		return api.Status(rhumb.Ef("server.KV.Stream", rhumb.Overloaded, "the client took no answers for %v; read the stream while you write to it", out.timeout), api.Hint{})
+		k.metrics.cutOff.Inc()
+		k.cfg.Logger.Warn("a client accepts no answers; ending its stream", "waited", out.timeout, "bytes", out.waitingBytes())
+		return api.Status(rhumb.Ef("server.KV.Stream", rhumb.Overloaded, "the client accepted no answers for %v; read from the stream while writing to it", out.timeout), api.Hint{})
 	}
 }
 
-// receive serves what the client sends until it ends the stream, or breaks it.
-func (k *KV) receive(stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, rhumbpb.ServerFrame], out *answers) error {
+// receiveFrames serves the requests of a client until it ends the stream or breaks it.
+func (k *KV) receiveFrames(stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, rhumbpb.ServerFrame], out *answers) error {
 	for first := true; ; first = false {
 		f, err := stream.Recv()
 		switch {
@@ -61,97 +65,122 @@ func (k *KV) receive(stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, rhumbp
 		case err != nil:
 			return err
 		}
+		// Only the first frame carries a hello.
 		if first {
-			if err := k.meet(f.Hello); err != nil {
+			if err := k.checkHello(f.Hello); err != nil {
 				return api.Status(err, api.Hint{})
 			}
 		}
-		k.m.frameRequests.Observe(float64(len(f.Requests)))
+		k.metrics.frameRequests.Observe(float64(len(f.Requests)))
 		for _, q := range f.Requests {
-			if !out.expect(k.cfg.Ranges.Drive) {
-				return out.err
+			// Waits while the client has too many answers outstanding. That is the back-pressure on the
+			// stream: nothing is read meanwhile.
+			if !out.reserveAnswer(k.cfg.Ranges.Drive) {
+				return out.sendError()
 			}
 			k.serve(stream.Context(), q, out.add)
 		}
+		// Once per frame, so that its writes share one commit.
 		k.cfg.Ranges.Drive()
 	}
 }
 
-func (k *KV) meet(h *rhumbpb.Hello) error {
+// checkHello checks the first frame of a stream: both sides must speak the same protocol and mean
+// the same cluster.
+func (k *KV) checkHello(h *rhumbpb.Hello) error {
 	const op rhumb.Op = "server.KV.Stream"
 	if h == nil {
-		return rhumb.E(op, rhumb.InvalidArgument, "the first frame carries no hello")
+		return rhumb.E(op, rhumb.InvalidArgument, "the first frame of the stream has no hello; use a Rhumb client")
 	}
 	if err := api.CheckProtocol(h.Protocol); err != nil {
 		return err
 	}
 	if len(h.Cluster) > 0 && string(h.Cluster) != string(k.cfg.Cluster[:]) {
-		return rhumb.Ef(op, rhumb.WrongCluster, "the client means cluster %x, this is %s; check the address", h.Cluster, k.cfg.Cluster)
+		return rhumb.Ef(op, rhumb.WrongCluster, "the client expects cluster %x, but this is %s; check the address", h.Cluster, k.cfg.Cluster)
 	}
 	return nil
 }
 
-// answers gathers the responses of one stream and sends them, many in a frame, on a goroutine of its own: whoever answers
-// never waits for a slow client.
+// answers gathers the responses of one stream and sends them, many per frame, on a goroutine of its
+// own. So the goroutines that produce responses never wait for a slow client.
+//
+// A response is counted in unanswered from reserveAnswer until a frame takes it, and its bytes in
+// bytes and in budget from add until then. close returns the bytes of responses that were not sent.
 type answers struct {
 	stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, rhumbpb.ServerFrame]
 	budget *memory.Budget // of the answers of all streams
-	// stuck is closed when the client took nothing for timeout.
+	// stuck is closed when the client accepted nothing for timeout.
 	stuck   chan struct{}
 	timeout time.Duration
 
-	mu         sync.Mutex // guards the seven below
-	room       *sync.Cond // unanswered or bytes fell, or closed
+	mu         sync.Mutex // guards the seven fields below
+	room       *sync.Cond // signals that unanswered or bytes fell, or that closed was set
 	ready      []*rhumbpb.Response
-	bytes      int // of ready
+	bytes      int // total size of ready
 	unanswered int
 	closed     bool
-	dropped    bool // closed, and what was ready is forgotten
+	dropped    bool // closed, and ready was discarded
 	err        error
 
-	wake chan struct{}
-	done chan struct{}
+	// wakeSender holds one wake-up of sendLoop; done is closed when sendLoop has returned.
+	wakeSender chan struct{}
+	done       chan struct{}
 }
 
+// newAnswers starts the sender of a stream. The caller must call close, which also ends the
+// goroutine.
 func newAnswers(stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, rhumbpb.ServerFrame], budget *memory.Budget, timeout time.Duration) *answers {
 	a := &answers{
 		stream: stream, budget: budget, stuck: make(chan struct{}), timeout: timeout,
-		wake: make(chan struct{}, 1), done: make(chan struct{}),
+		wakeSender: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	a.room = sync.NewCond(&a.mu)
-	go a.send()
+	go a.sendLoop()
 	return a
 }
 
-// expect notes that one more request will be answered, once there is room for it. Before it waits it calls drive, which
-// brings the requests before it nearer to their answers. It is false when the stream is broken.
-func (a *answers) expect(drive func()) bool {
+// reserveAnswer waits until there is room for the answer to one more request, and counts it. Before
+// it waits, it calls drive, since the requests before it must be proposed for their answers to make
+// room. It returns false if the stream is broken.
+func (a *answers) reserveAnswer(drive func()) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.full() {
+	// Without the lock: drive may call add on this goroutine.
+	if a.isFull() {
 		a.mu.Unlock()
 		drive()
 		a.mu.Lock()
 	}
-	for a.full() {
+	for a.isFull() {
 		a.room.Wait()
 	}
 	a.unanswered++
 	return !a.closed
 }
 
-// full reports whether the stream is not to be read on; a.mu is held.
-func (a *answers) full() bool {
+// sendError returns the error that broke the stream, or nil if the stream is whole or was closed. It
+// takes the lock: a Send that was in progress when the stream was closed may still fail.
+func (a *answers) sendError() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.err
+}
+
+// isFull reports whether the stream must not be read. a.mu must be held. A closed stream is never
+// full, so that reserveAnswer returns.
+func (a *answers) isFull() bool {
 	return !a.closed && (a.unanswered >= unansweredMax || a.bytes >= readyBytesMax)
 }
 
-// responseOverhead is about what a response takes besides the parts that vary, and itemOverhead a record.
+// responseOverhead approximates the memory of a response besides its variable parts, itemOverhead
+// that of a record.
 const (
 	responseOverhead = 64
 	itemOverhead     = 32
 )
 
-// responseSize is about what a response takes, never much less.
+// responseSize returns the approximate memory of a response, never much less. add and takeFrame
+// compute the same size, since a response does not change in between.
 func responseSize(r *rhumbpb.Response) int {
 	size := responseOverhead + itemOverhead*len(r.Items) + len(r.Located)
 	for _, it := range r.Items {
@@ -169,39 +198,46 @@ func responseSize(r *rhumbpb.Response) int {
 	return size
 }
 
-// add takes a response. It does not block.
+// add queues a response. It does not block.
 func (a *answers) add(r *rhumbpb.Response) {
 	size := responseSize(r)
 	a.mu.Lock()
+	// After close nobody would return the bytes to the budget.
 	if a.dropped {
 		a.mu.Unlock()
 		return
 	}
 	a.ready = append(a.ready, r)
 	a.bytes += size
+	// Added even beyond the bound: the answer exists already. admitRequest rejects new reads
+	// meanwhile.
 	a.budget.Add(int64(size))
 	a.mu.Unlock()
+	// One wake-up covers all responses that are ready when the sender runs. The channel holds one, so
+	// a wake-up that arrives while the sender works is not lost.
 	select {
-	case a.wake <- struct{}{}:
+	case a.wakeSender <- struct{}{}:
 	default:
 	}
 }
 
-// waiting returns the bytes of the answers that were not handed to the network.
-func (a *answers) waiting() int {
+// waitingBytes returns the size of the answers that were not passed to the transport.
+func (a *answers) waitingBytes() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.bytes
 }
 
-// close ends the sending. When the client takes nothing, what is being sent ends only with the stream: close does not wait for it.
+// close stops the sender and drops unsent responses. If the client accepts nothing, a Send in
+// progress ends only with the stream, after Stream has returned, so close does not wait for it.
 func (a *answers) close() {
 	a.mu.Lock()
 	a.closed = true
 	a.room.Broadcast()
 	a.mu.Unlock()
+	// The sender may be waiting for a response that will not come.
 	select {
-	case a.wake <- struct{}{}:
+	case a.wakeSender <- struct{}{}:
 	default:
 	}
 	select {
@@ -209,15 +245,18 @@ func (a *answers) close() {
 	case <-a.stuck:
 	}
 	a.mu.Lock()
+	// Only now: until done or stuck, the sender may still take a frame, which returns its own bytes.
 	a.dropped, a.ready = true, nil
 	a.budget.Release(int64(a.bytes))
 	a.bytes = 0
 	a.mu.Unlock()
 }
 
-func (a *answers) take() (out []*rhumbpb.Response, closed bool) {
+// takeFrame removes the responses of the next frame, and reports whether the stream is closed.
+func (a *answers) takeFrame() (out []*rhumbpb.Response, closed bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	// A frame exceeds frameBytes by at most one response.
 	n, size := 0, 0
 	for n < len(a.ready) && n < responsesPerFrame && size < frameBytes {
 		size += responseSize(a.ready[n])
@@ -225,37 +264,46 @@ func (a *answers) take() (out []*rhumbpb.Response, closed bool) {
 	}
 	out = a.ready[:n:n]
 	a.ready = a.ready[n:]
+	// Release the array: an idle stream should hold no memory.
 	if len(a.ready) == 0 {
 		a.ready = nil
 	}
 	a.bytes -= size
 	a.budget.Release(int64(size))
+	// The answers belong to Send from here on, so they count as taken: the transport bounds what it
+	// holds.
 	a.unanswered -= n
 	a.room.Broadcast()
 	return out, a.closed
 }
 
-// send works until the stream ends.
-func (a *answers) send() {
+// sendLoop sends frames until the stream ends.
+func (a *answers) sendLoop() {
 	defer close(a.done)
+	// Armed only while a Send is in progress. Send blocks while the client's flow-control window is
+	// full, so a Send that takes timeout means a client that does not read.
 	late := time.AfterFunc(a.timeout, func() { close(a.stuck) })
 	defer late.Stop()
 	late.Stop()
-	for range a.wake {
+	for range a.wakeSender {
+		// Until nothing is ready, because wake-ups that arrive meanwhile are merged into one.
 		for {
-			out, closed := a.take()
+			out, closed := a.takeFrame()
 			if closed {
 				return
 			}
 			if len(out) == 0 {
 				break
 			}
+			// Send does not take a context; the timer is the only way to notice that it hangs.
 			late.Reset(a.timeout)
 			err := a.stream.Send(&rhumbpb.ServerFrame{Responses: out})
+			// The timer has fired and closed stuck, so Stream ends the stream.
 			if !late.Stop() {
-				return // the stream is ended because of it
+				return
 			}
 			if err != nil {
+				// Wakes reserveAnswer, which then ends receiveFrames with the error.
 				a.mu.Lock()
 				a.closed, a.err = true, err
 				a.room.Broadcast()
