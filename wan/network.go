@@ -141,9 +141,6 @@ func (n *Network) Withheld() uint64 {
 	if n == nil {
 		return 0
 	}
-	if n == nil {
-		return 0
-	}
 	return n.withheld.Load()
 }
 
