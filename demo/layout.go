@@ -93,7 +93,7 @@ func parseRegion(s string) (Region, error) {
 		known, ok := rtt.Lookup(name)
 		if !ok {
 			return Region{}, rhumb.Ef(opLayout, rhumb.InvalidArgument,
-				"%q is no well-known region; write NAME=LAT:LON, or one of %s", name, strings.Join(knownRegions(), ", "))
+				"%q is not a well-known region; write NAME=LAT:LON, or one of %s", name, strings.Join(knownRegions(), ", "))
 		}
 		return Region{known.Name, known.Location.Lat, known.Location.Lon, known.Location}, nil
 	}
