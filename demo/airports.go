@@ -2,13 +2,14 @@ package demo
 
 import "github.com/rhumbdb/rhumb"
 
-// airport is a place where flights begin and end.
+// airport is an origin or a destination of flights.
 type airport struct {
 	code  string // IATA
 	place rhumb.Point
 }
 
-// airports are well-known large airports. Coordinates are rounded to a hundredth of a degree, about a kilometre.
+// airports holds large airports. Coordinates are rounded to a hundredth of a degree, about a
+// kilometre.
 var airports = []airport{
 	{"AMS", rhumb.Point{Lat: 52.31, Lon: 4.76}},
 	{"ARN", rhumb.Point{Lat: 59.65, Lon: 17.92}},

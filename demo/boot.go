@@ -15,14 +15,15 @@ import (
 )
 
 const (
-	// bootTimeout bounds the time from the first process to a cluster that takes writes.
+	// bootTimeout bounds the time from the first process to a cluster that accepts writes.
 	bootTimeout = 2 * time.Minute
-	// bootPoll is how often the demo asks whether a node is ready.
+	// bootPoll is the interval at which the demo checks for progress.
 	bootPoll = 50 * time.Millisecond
 )
 
-// demoTables are the tables that a demo makes: those that the built-in mappings of ingest write, with the settings that
-// let their rows share batches. Only tables that have a colocate byte take part in batches of several rows.
+// demoTables holds the tables that a demo creates: those of the built-in mappings of ingest, with
+// the settings that allow their rows to share batches. Only tables with a colocate byte take part
+// in batches of several rows.
 var demoTables = []struct {
 	name     string
 	colocate byte
@@ -38,13 +39,15 @@ var demoTables = []struct {
 	{"roads", 0, published},
 }
 
-// published puts a table into the shared memory of the nodes that hold it.
+// published publishes a table in the shared memory of the nodes that have a replica.
 const published = rhumb.SnapshotOn | rhumb.SnapshotSpatial | rhumb.SnapshotOrdered
 
-// boot starts the nodes, makes a cluster of them, and waits until it takes writes.
+// boot starts the nodes, forms a cluster, and waits until it accepts writes.
 func (d *run) boot(running context.Context) error {
 	ctx, cancel := context.WithTimeout(running, bootTimeout)
 	defer cancel()
+	// The other nodes need not wait for Init: a node without a cluster looks for a member until it
+	// finds one.
 	for i := range d.layout.Nodes {
 		n := &d.layout.Nodes[i]
 		if err := d.children.add(fmt.Sprintf("node %s/%s", n.Region, n.Zone), n.Dir, d.startArgs(n)); err != nil {
@@ -55,8 +58,10 @@ func (d *run) boot(running context.Context) error {
 	if err != nil {
 		return err
 	}
-	go network.Watch(running, func(err error) { d.note("the latency file stays as it was: %v\n", err) })
-	if err := d.initialise(ctx); err != nil {
+	go network.Watch(running, func(err error) {
+		d.note("cannot reload the latency file; its former content remains in effect: %v\n", err)
+	})
+	if err := d.initCluster(ctx); err != nil {
 		return err
 	}
 	if err := d.awaitNodes(ctx); err != nil {
@@ -72,11 +77,12 @@ func (d *run) boot(running context.Context) error {
 	return nil
 }
 
-// initialise makes the first node the first member of a cluster, unless it is a member of one.
-func (d *run) initialise(ctx context.Context) error {
+// initCluster makes the first node the first member of a cluster, unless it belongs to one.
+func (d *run) initCluster(ctx context.Context) error {
 	cfg := client.Config{Addrs: []string{d.layout.Nodes[0].Addr}, Insecure: true, Timeout: 5 * time.Second}
-	return d.until(ctx, "the first node to make a cluster", func(ctx context.Context) error {
+	return d.retryUntil(ctx, "the first node to form a cluster", func(ctx context.Context) error {
 		_, err := client.Init(ctx, cfg)
+		// The directory is one of an earlier demo, or an attempt succeeded and its answer was lost.
 		if rhumb.KindOf(err) == rhumb.AlreadyExists {
 			return nil
 		}
@@ -84,33 +90,34 @@ func (d *run) initialise(ctx context.Context) error {
 	})
 }
 
-// until tries again and again until f succeeds or ctx ends.
-func (d *run) until(ctx context.Context, what string, f func(context.Context) error) error {
+// retryUntil calls f until it succeeds or ctx ends. The error names what the demo waited for.
+func (d *run) retryUntil(ctx context.Context, what string, f func(context.Context) error) error {
 	for {
 		err := f(ctx)
 		if err == nil {
 			return nil
 		}
 		select {
+		// The last error of f says why, where the error of ctx would only say that time is up.
 		case <-ctx.Done():
-			return rhumb.Ef(opRun, rhumb.Unavailable, "waited in vain for %s: %v", what, err)
+			return rhumb.Ef(opRun, rhumb.Unavailable, "the demo waited for %s and gave up: %v", what, err)
 		case <-time.After(bootPoll):
 		}
 	}
 }
 
-// awaitNodes waits until every node says that it is ready.
+// awaitNodes waits until every node is ready.
 func (d *run) awaitNodes(ctx context.Context) error {
-	return together(len(d.layout.Nodes), func(i int) error {
+	return runAll(len(d.layout.Nodes), func(i int) error {
 		n := d.layout.Nodes[i]
-		return d.until(ctx, fmt.Sprintf("node %s/%s to be ready", n.Region, n.Zone), func(ctx context.Context) error {
-			return ready(ctx, n.AdminAddr)
+		return d.retryUntil(ctx, fmt.Sprintf("node %s/%s to be ready", n.Region, n.Zone), func(ctx context.Context) error {
+			return checkReady(ctx, n.AdminAddr)
 		})
 	})
 }
 
-// ready asks a node's admin port.
-func ready(ctx context.Context, addr string) error {
+// checkReady asks the admin port of a node whether the node is ready.
+func checkReady(ctx context.Context, addr string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/readyz", nil)
 	if err != nil {
 		return err
@@ -121,16 +128,17 @@ func ready(ctx context.Context, addr string) error {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		reason, _ := io.ReadAll(io.LimitReader(resp.Body, 500)) // what could be read of it is better than nothing
-		return fmt.Errorf("it answers %s: %s", resp.Status, bytes.TrimSpace(reason))
+		reason, _ := io.ReadAll(io.LimitReader(resp.Body, 500)) // a part of the reason is better than none
+		return fmt.Errorf("the node answers %s: %s", resp.Status, bytes.TrimSpace(reason))
 	}
 	return nil
 }
 
-// openStations opens one client in each region.
+// openStations opens one client in each region. Each dials from its region, so that its calls have
+// the latency of that region.
 func (d *run) openStations(ctx context.Context, network *wan.Network) error {
 	d.stations = make([]*station, len(d.layout.Regions))
-	err := together(len(d.layout.Regions), func(i int) error {
+	err := runAll(len(d.layout.Regions), func(i int) error {
 		r := d.layout.Regions[i]
 		cfg := client.Config{From: r.Name, Insecure: true, Dial: network.Dialer(r.Name)}
 		for _, n := range d.layout.Nodes {
@@ -138,7 +146,7 @@ func (d *run) openStations(ctx context.Context, network *wan.Network) error {
 				cfg.Addrs = append(cfg.Addrs, n.Addr)
 			}
 		}
-		return d.until(ctx, "a client in "+r.Name, func(ctx context.Context) error {
+		return d.retryUntil(ctx, "a client in "+r.Name, func(ctx context.Context) error {
 			c, err := client.Open(ctx, cfg)
 			if err != nil {
 				return err
@@ -153,16 +161,17 @@ func (d *run) openStations(ctx context.Context, network *wan.Network) error {
 	return err
 }
 
-// createTables makes the tables, and waits until every region takes writes to them. The first table makes the class of
-// all of them; the others follow side by side.
+// createTables creates the tables and waits until every region accepts writes to them. The first
+// table creates the class of all tables; the others follow concurrently.
 func (d *run) createTables(ctx context.Context) error {
-	// A region of fewer nodes than the default wants cannot hold as many copies.
+	// A region with fewer nodes than the default number of replicas cannot hold as many.
 	settings := rhumb.ClassSettings{Replicas: min(rhumb.ReplicasDefault, d.cfg.NodesPerRegion)}
 	settings.MinInSync = min(rhumb.MinInSyncDefault, settings.Replicas)
 	create := func(i int) error {
 		t := demoTables[i]
-		return d.until(ctx, "table "+t.name, func(ctx context.Context) error {
+		return d.retryUntil(ctx, "table "+t.name, func(ctx context.Context) error {
 			_, err := d.stations[0].client.CreateTable(ctx, t.name, client.TableOptions{Colocate: t.colocate, Settings: settings, Snapshot: t.snapshot})
+			// From an earlier demo in the same directory, or from an attempt whose answer was lost.
 			if rhumb.KindOf(err) == rhumb.AlreadyExists {
 				return nil
 			}
@@ -172,23 +181,24 @@ func (d *run) createTables(ctx context.Context) error {
 	if err := create(0); err != nil {
 		return err
 	}
-	if err := together(len(demoTables)-1, func(i int) error { return create(i + 1) }); err != nil {
+	if err := runAll(len(demoTables)-1, func(i int) error { return create(i + 1) }); err != nil {
 		return err
 	}
-	return together(len(d.stations), func(i int) error {
+	return runAll(len(d.stations), func(i int) error {
 		s := d.stations[i]
-		return d.until(ctx, "region "+s.region.Name+" to take writes", func(ctx context.Context) error {
-			// Its nearest node may hear of the tables later than the node that made them.
-			if err := s.open(ctx); err != nil {
+		return d.retryUntil(ctx, "region "+s.region.Name+" to accept writes", func(ctx context.Context) error {
+			// The nearest node may learn of the tables later than the node that created them.
+			if err := s.openTables(ctx); err != nil {
 				return err
 			}
-			return s.probe(ctx)
+			return s.probeRegion(ctx)
 		})
 	})
 }
 
-// together calls f with 0 to n-1 side by side, and gives the first error in that order.
-func together(n int, f func(i int) error) error {
+// runAll calls f with 0 to n-1 concurrently and waits for all calls. It returns the first error in
+// the order of the arguments, so that the same failure always has the same message.
+func runAll(n int, f func(i int) error) error {
 	errs := make([]error, n)
 	var work sync.WaitGroup
 	for i := range n {
@@ -203,14 +213,15 @@ func together(n int, f func(i int) error) error {
 	return nil
 }
 
-// learnNodes takes over the numbers that the cluster gave its nodes.
+// learnNodes records the node IDs that the cluster assigned, and the processes.
 func (d *run) learnNodes() {
 	c := d.stations[0].client
 	d.layout.ClusterID = c.Cluster().String()
-	_, pids := d.children.state()
+	_, pids := d.children.childStates()
 	for i := range d.layout.Nodes {
 		n := &d.layout.Nodes[i]
 		n.PID = pids[i]
+		// An address identifies a node here: each node of a demo has its own, for good.
 		for _, known := range c.Nodes() {
 			if known.Addr == n.Addr {
 				n.ID = known.ID
@@ -219,6 +230,7 @@ func (d *run) learnNodes() {
 	}
 }
 
+// closeClients closes the clients that were opened.
 func (d *run) closeClients() {
 	for _, s := range d.stations {
 		if s != nil {

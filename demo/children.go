@@ -17,32 +17,32 @@ import (
 )
 
 const (
-	// stopGrace is how long a child may take to drain and stop before it is killed.
+	// stopGrace is the time in which a child must drain and stop before it is killed.
 	stopGrace = 10 * time.Second
-	// restartPause is how long a child that died stays down.
+	// restartPause is the time between the death and the restart of a child.
 	restartPause = 3 * time.Second
-	// restartsMax bounds how often one child is started again without having lived for restartsForget in between.
+	// restartsMax bounds the restarts of one child that did not live for restartsForget in between.
 	restartsMax    = 10
 	restartsForget = time.Minute
-	// logName is the file in a node's directory that holds what the node writes to its output.
+	// logName is the file in the directory of a node that receives the output of the node.
 	logName = "node.log"
 )
 
-// children starts the nodes' processes, starts again those that die, and stops all of them.
+// children starts the processes of the nodes, restarts those that die, and stops them all.
 type children struct {
 	binary  string
 	restart bool
-	notice  func(format string, args ...any) // tells the person in front of it
-	starts  chan startRequest                // served by the one thread that starts children
+	notice  func(format string, args ...any) // prints a message for the user
+	starts  chan startRequest                // received by the only thread that starts children
 	waits   sync.WaitGroup
-	quit    chan struct{} // closed when all are to stop
+	quit    chan struct{} // closed when all children are to stop
 
-	mu       sync.Mutex // guards all below
+	mu       sync.Mutex // guards all, stopping, and the fields of the children
 	all      []*child
 	stopping bool
 }
 
-// child is one node's process.
+// child is the process of one node.
 type child struct {
 	name     string
 	args     []string
@@ -53,16 +53,18 @@ type child struct {
 	restarts int
 }
 
+// startRequest asks the starting thread to start a process.
 type startRequest struct {
 	cmd  *exec.Cmd
 	done chan error
 }
 
-// newChildren prepares to run a binary's start command once for each node.
+// newChildren returns a set of processes of a binary. Its goroutine ends after stop.
 func newChildren(binary string, restart bool, notice func(string, ...any)) *children {
 	c := &children{binary: binary, restart: restart, notice: notice, starts: make(chan startRequest), quit: make(chan struct{})}
 	go func() {
-		// The kernel sends a child its death signal when the thread that started it ends, so this thread must not.
+		// The kernel sends a child its death signal when the thread that started it ends. The
+		// thread must therefore live as long as the demo.
 		runtime.LockOSThread()
 		for req := range c.starts {
 			req.done <- req.cmd.Start()
@@ -71,7 +73,7 @@ func newChildren(binary string, restart bool, notice func(string, ...any)) *chil
 	return c
 }
 
-// add starts a process for a node.
+// add adds a node and starts its process.
 func (c *children) add(name, dir string, args []string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return rhumb.Wrap("demo.start", err)
@@ -80,10 +82,11 @@ func (c *children) add(name, dir string, args []string) error {
 	c.mu.Lock()
 	c.all = append(c.all, ch)
 	c.mu.Unlock()
-	return c.start(ch)
+	return c.startChild(ch)
 }
 
-func (c *children) start(ch *child) error {
+// startChild starts the process of a child, for the first time or again.
+func (c *children) startChild(ch *child) error {
 	const op rhumb.Op = "demo.start"
 	out, err := os.OpenFile(ch.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -91,12 +94,14 @@ func (c *children) start(ch *child) error {
 	}
 	defer out.Close()
 	cmd := exec.Command(c.binary, ch.args...)
+	// A file and not a pipe: a child must be able to write after the demo has died.
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = childAttributes()
 	req := startRequest{cmd, make(chan error, 1)}
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	// Checked under the lock that signalAll takes, so that no child starts after the signal.
 	if c.stopping {
 		return nil
 	}
@@ -105,12 +110,12 @@ func (c *children) start(ch *child) error {
 		return rhumb.Ef(op, rhumb.Other, "%s: %v", c.binary, err)
 	}
 	ch.cmd, ch.up, ch.started = cmd, true, time.Now()
-	c.waits.Go(func() { c.wait(ch, cmd) })
+	c.waits.Go(func() { c.waitFor(ch, cmd) })
 	return nil
 }
 
-// wait notices the end of a child, and starts it again after a pause.
-func (c *children) wait(ch *child, cmd *exec.Cmd) {
+// waitFor waits for the end of a child and starts the child again after a pause.
+func (c *children) waitFor(ch *child, cmd *exec.Cmd) {
 	err := cmd.Wait()
 	c.mu.Lock()
 	ch.up = false
@@ -118,30 +123,34 @@ func (c *children) wait(ch *child, cmd *exec.Cmd) {
 		ch.restarts = 0
 	}
 	ch.restarts++
+	// A child that dies at once, for example because its port is taken, must not restart forever.
 	again := c.restart && !c.stopping && ch.restarts <= restartsMax
 	stopping := c.stopping
 	c.mu.Unlock()
 	switch {
+	// Every child ends during stop, so this is nothing to report.
 	case stopping:
 	case again:
-		c.notice("%s is down (%s); it is started again in %v\n%s", ch.name, exitText(err), restartPause, ch.lastWords(err))
+		c.notice("%s is down (%s); it is restarted in %v\n%s", ch.name, exitText(err), restartPause, ch.lastWords(err))
+		// The pause ends early when the demo stops, which waits for this goroutine.
 		c.waits.Go(func() {
 			select {
 			case <-c.quit:
 				return
 			case <-time.After(restartPause):
 			}
-			if err := c.start(ch); err != nil {
-				c.notice("%s cannot be started again: %v\n", ch.name, err)
+			if err := c.startChild(ch); err != nil {
+				c.notice("cannot restart %s: %v\n", ch.name, err)
 			}
 		})
 	default:
-		c.notice("%s is down (%s); start it again with:\n  %s\n%s", ch.name, exitText(err), c.command(ch), ch.lastWords(err))
+		c.notice("%s is down (%s); restart it with:\n  %s\n%s", ch.name, exitText(err), c.commandLine(ch), ch.lastWords(err))
 	}
 }
 
-// lastWords gives what a child wrote last when it ended by itself and with a failure: a panic from its beginning, else the
-// end of its log.
+// lastWords returns the last output of a child that exited with a failure: its panic if there was
+// one, or the end of its log. It returns nothing for a child that was killed, which is not a
+// failure of the child.
 func (ch *child) lastWords(err error) string {
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || !exit.Exited() {
@@ -151,6 +160,7 @@ func (ch *child) lastWords(err error) string {
 	if err != nil {
 		return ""
 	}
+	// The last panic in the log: the log may contain those of earlier processes.
 	for _, word := range []string{"panic: ", "fatal error: "} {
 		if at := bytes.LastIndex(text, []byte("\n"+word)); at >= 0 {
 			return fmt.Sprintf("--- from %s\n%s\n", ch.log, text[at+1:min(len(text), at+logEndBytes)])
@@ -159,15 +169,16 @@ func (ch *child) lastWords(err error) string {
 	return fmt.Sprintf("--- the end of %s\n%s\n", ch.log, text[max(0, len(text)-logEndBytes):])
 }
 
+// exitText describes how a process ended.
 func exitText(err error) string {
 	if err == nil {
-		return "it ended"
+		return "exited without an error"
 	}
 	return err.Error()
 }
 
-// command gives the words that start a child by hand.
-func (c *children) command(ch *child) string {
+// commandLine returns the command that starts a child by hand.
+func (c *children) commandLine(ch *child) string {
 	text := c.binary
 	for _, a := range ch.args {
 		text += " " + a
@@ -175,8 +186,8 @@ func (c *children) command(ch *child) string {
 	return text
 }
 
-// state says whether each child is up, and its process.
-func (c *children) state() (up []bool, pids []int) {
+// childStates returns, for each child in the order of add, whether it runs, and its process.
+func (c *children) childStates() (up []bool, pids []int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, ch := range c.all {
@@ -189,25 +200,28 @@ func (c *children) state() (up []bool, pids []int) {
 	return up, pids
 }
 
-// stop lets all children drain and end, and kills those that take longer than stopGrace.
+// stop drains and stops all children, and kills those that take longer than stopGrace.
 func (c *children) stop() {
 	close(c.quit)
-	c.signal(syscall.SIGTERM)
+	c.signalAll(syscall.SIGTERM)
 	ended := make(chan struct{})
 	go func() {
+		// Includes the goroutines that restart children, so that starts is not used after it is
+		// closed.
 		c.waits.Wait()
 		close(ended)
 	}()
 	select {
 	case <-ended:
 	case <-time.After(stopGrace):
-		c.signal(syscall.SIGKILL)
+		c.signalAll(syscall.SIGKILL)
 		<-ended
 	}
 	close(c.starts)
 }
 
-func (c *children) signal(sig syscall.Signal) {
+// signalAll sends a signal to all running children and prevents further starts.
+func (c *children) signalAll(sig syscall.Signal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.stopping = true
@@ -218,7 +232,7 @@ func (c *children) signal(sig syscall.Signal) {
 	}
 }
 
-// writeLogEnds shows the last lines that each dead child wrote.
+// writeLogEnds prints the end of the log of each dead child.
 func (c *children) writeLogEnds(w io.Writer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -234,5 +248,5 @@ func (c *children) writeLogEnds(w io.Writer) {
 	}
 }
 
-// logEndBytes is how much of a dead child's log is shown.
+// logEndBytes is the size of the part of a dead child's log that is printed.
 const logEndBytes = 2_000

@@ -16,10 +16,10 @@ import (
 	"github.com/rhumbdb/rhumb/node/memory"
 )
 
-// NodesPerRegionDefault is how many nodes a region has for which nobody asked for another number.
+// NodesPerRegionDefault is the default of Config.NodesPerRegion.
 const NodesPerRegionDefault = 3
 
-// Config is what a demo shall be.
+// Config configures a demo.
 type Config struct {
 	// Binary is the program whose start command runs a node.
 	Binary string
@@ -29,33 +29,38 @@ type Config struct {
 	NodesPerRegion int
 	// Latency is "real" for published round trips, "none", or a latency file. Default "real".
 	Latency string
-	// Cuts names the nodes in the latency file, so that links between them can be cut while the demo runs.
+	// Cuts names the nodes in the latency file, so that links between them can be cut while the
+	// demo runs.
 	Cuts bool
 	// Load is "flights" or "none". Default "flights".
 	Load string
-	// Flights is how many flights are in the air at once, up to FlightsMax. Default FlightsDefault.
+	// Flights is the number of flights in the air at the same time, up to FlightsMax. Default
+	// FlightsDefault.
 	Flights int
-	// Dir keeps the data; a demo that finds one there goes on with it. Default: a directory that is removed at the end.
+	// Dir holds the data. A demo with the directory of an earlier demo continues that demo.
+	// Default: a directory that is removed at the end.
 	Dir string
-	// SnapshotDir is the folder of the nodes' images. Default: publish.DirDefault, or a folder in Dir on a machine that has no
-	// file system in memory there.
+	// SnapshotDir is the folder of the nodes' images. Default: publish.DirDefault, or a folder in
+	// Dir if the machine has no file system in memory there.
 	SnapshotDir string
-	// MemoryBytes is how much memory all nodes together may take, without their images. Default: half of the machine's.
+	// MemoryBytes is the memory of all nodes together, without their images. Default: half of the
+	// memory of the machine.
 	MemoryBytes int64
-	// Restart starts nodes that die again.
+	// Restart restarts nodes that die.
 	Restart bool
-	// JSON prints lines for programs in place of tables; Terminal says that Out can be drawn over; Banner says that this is
-	// no benchmark.
+	// JSON prints JSON lines instead of tables. Terminal redraws the table in place. Banner prints
+	// that this is not a benchmark.
 	JSON, Terminal, Banner bool
-	// Program is how people call the program; the hints show it so.
+	// Program is the name of the program in hints.
 	Program string
-	// Out takes the data, Err all else.
+	// Out receives the figures, Err all other output.
 	Out, Err io.Writer
 }
 
+// opRun is the operation of errors that concern the whole demo.
 const opRun rhumb.Op = "demo.Run"
 
-// validate lists what is wrong with the configuration and fills in defaults.
+// validate sets defaults and reports all faults of the configuration in one error.
 func (c *Config) validate() error {
 	var faults []string
 	fault := func(bad bool, format string, args ...any) {
@@ -69,7 +74,7 @@ func (c *Config) validate() error {
 	if c.Flights == 0 {
 		c.Flights = FlightsDefault
 	}
-	fault(c.Binary == "", "the binary is missing")
+	fault(c.Binary == "", "no binary to run nodes with")
 	fault(c.Load != "" && c.Load != "flights" && c.Load != "none", "--load %q is neither flights nor none", c.Load)
 	fault(c.Flights < 1 || c.Flights > FlightsMax, "--flights %d, want 1 to %d", c.Flights, FlightsMax)
 	fault(c.NodesPerRegion < 1 || c.NodesPerRegion > NodesPerRegionMax, "--nodes-per-region %d, want 1 to %d", c.NodesPerRegion, NodesPerRegionMax)
@@ -79,7 +84,7 @@ func (c *Config) validate() error {
 	return nil
 }
 
-// Run runs a demo until ctx ends, and then stops all that it started.
+// Run runs a demo until ctx ends, and then stops everything that it started.
 func Run(ctx context.Context, cfg Config) (err error) {
 	if err := cfg.validate(); err != nil {
 		return err
@@ -98,7 +103,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	if each := cfg.MemoryBytes / int64(len(layout.Nodes)); cfg.MemoryBytes != 0 && each < memory.Least {
-		return rhumb.Ef(opRun, rhumb.InvalidArgument, "--memory: %d nodes with %d MiB each; a node needs at least %d MiB", len(layout.Nodes), each>>20, memory.Least>>20)
+		return rhumb.Ef(opRun, rhumb.InvalidArgument, "--memory: each of %d nodes would have %d MiB; a node needs at least %d MiB", len(layout.Nodes), each>>20, memory.Least>>20)
 	}
 	if cfg.SnapshotDir != "" {
 		if layout.SnapshotDir, err = filepath.Abs(cfg.SnapshotDir); err != nil {
@@ -106,15 +111,17 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		}
 	}
 	d := &run{cfg: cfg, layout: layout, screen: screen{out: cfg.Out, redraw: cfg.Terminal}}
-	if err := d.prepare(); err != nil {
+	if err := d.prepareFiles(); err != nil {
 		return err
 	}
 	d.children = newChildren(cfg.Binary, cfg.Restart, d.note)
 	defer d.stop()
 	if err := d.boot(ctx); err != nil {
+		// Ctrl-C during the start is a normal end.
 		if ctx.Err() != nil {
 			return nil
 		}
+		// The reason of a failed start is usually in the log of a node that died.
 		d.children.writeLogEnds(cfg.Err)
 		return err
 	}
@@ -125,7 +132,8 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	return d.play(ctx)
 }
 
-// demoDir makes the directory of a demo. One that nobody named is removed at the end.
+// demoDir returns the directory of a demo and a function for its end. Only a temporary directory is
+// removed.
 func demoDir(dir string) (abs string, remove func(), err error) {
 	if dir == "" {
 		dir, err = os.MkdirTemp("", "rhumb-demo-")
@@ -146,15 +154,15 @@ type run struct {
 	screen   screen
 }
 
-// note tells the person in front of it something that is no data.
+// note prints a message for the user that is not part of the figures.
 func (d *run) note(format string, args ...any) {
 	d.screen.forget()
 	fmt.Fprintf(d.cfg.Err, format, args...)
 }
 
-// prepare writes the files that the nodes read.
-func (d *run) prepare() error {
-	file, err := d.layout.latency(d.cfg.Latency, d.cfg.Cuts)
+// prepareFiles writes the files that the nodes read.
+func (d *run) prepareFiles() error {
+	file, err := d.layout.latencyFor(d.cfg.Latency, d.cfg.Cuts)
 	if err != nil {
 		return err
 	}
@@ -164,9 +172,9 @@ func (d *run) prepare() error {
 	return d.layout.Save(filepath.Join(d.layout.Dir, layoutName))
 }
 
-// startArgs are the words that start a node.
+// startArgs returns the arguments of the command that starts a node.
 func (d *run) startArgs(n *Node) []string {
-	region := d.layout.region(n.Region)
+	region := d.layout.findRegion(n.Region)
 	args := []string{
 		"start", "--insecure", "--region", n.Region, "--location", region.location.String(), "--zone", n.Zone,
 		"--dir", listItem(n.Dir), "--addr", n.Addr, "--heartbeat-addr", n.HeartbeatAddr, "--gossip-addr", n.GossipAddr,
@@ -175,7 +183,7 @@ func (d *run) startArgs(n *Node) []string {
 		"--drain-timeout", nodeDrainTimeout.String(), "--memory", fmt.Sprintf("%dB", d.nodeMemory()),
 	}
 	for i := range d.layout.Nodes {
-		// Every node knows the first node of each region.
+		// The first node of each region suffices: gossip finds the others.
 		other := &d.layout.Nodes[i]
 		if i%d.cfg.NodesPerRegion == 0 && other != n {
 			args = append(args, "--join", other.GossipAddr)
@@ -184,7 +192,8 @@ func (d *run) startArgs(n *Node) []string {
 	return args
 }
 
-// listItem writes a value for a flag that takes several, which are separated by commas and quoted as in CSV.
+// listItem quotes a value for a flag that takes a list, whose items are separated by commas and
+// quoted as in CSV.
 func listItem(s string) string {
 	if !strings.ContainsAny(s, `,"`) {
 		return s
@@ -192,7 +201,7 @@ func listItem(s string) string {
 	return `"` + strings.ReplaceAll(s, `"`, `""`) + `"`
 }
 
-// nodeMemory is what each node may take: all share one machine.
+// nodeMemory returns the memory of each node. All nodes share one machine.
 func (d *run) nodeMemory() int64 {
 	nodes := len(d.layout.Nodes)
 	if d.cfg.MemoryBytes == 0 {
@@ -201,24 +210,27 @@ func (d *run) nodeMemory() int64 {
 	return d.cfg.MemoryBytes / int64(nodes)
 }
 
-// nodeDrainTimeout is short, because all nodes of a demo stop at once and none can take over from another.
+// nodeDrainTimeout is short because all nodes of a demo stop at the same time and none can take
+// over from another.
 const nodeDrainTimeout = time.Second
 
-func (l *Layout) region(name string) Region {
+// findRegion returns a region by name.
+func (l *Layout) findRegion(name string) Region {
 	for _, r := range l.Regions {
 		if r.Name == name {
 			return r
 		}
 	}
-	panic("demo: a node stands in an unknown region")
+	panic("demo: a node is in an unknown region")
 }
 
-// announce tells that the demo is ready, and how to use it.
+// announce records that the demo is ready and prints how to use it.
 func (d *run) announce() error {
 	d.layout.Ready = true
 	if err := d.layout.Save(filepath.Join(d.layout.Dir, layoutName)); err != nil {
 		return err
 	}
+	// From here on, other commands find the demo.
 	if err := d.layout.Save(ContextPath()); err != nil {
 		return err
 	}
@@ -229,11 +241,12 @@ func (d *run) announce() error {
 	return nil
 }
 
+// printJSON prints one JSON line.
 func (d *run) printJSON(doc any) error {
 	return rhumb.Wrap(opRun, json.NewEncoder(d.cfg.Out).Encode(doc))
 }
 
-// welcome is what a person reads when the demo is ready.
+// welcome returns the text that a user reads when the demo is ready.
 func (d *run) welcome() string {
 	var b strings.Builder
 	l := d.layout
@@ -253,23 +266,25 @@ Try in another terminal:
   %[1]s get flights HELLO1 --from %[2]s
   %[1]s snapshot ls                        # the same tables in shared memory
   %[1]s ingest --table flights --format controlstream FILE
-  kill -9 %[3]d        # a node dies; its ranges go on elsewhere
+  kill -9 %[3]d        # a node dies; other nodes take over its ranges
 Ctrl-C stops everything.
 
 `, d.cfg.Program, last, l.Nodes[0].PID)
 	return b.String()
 }
 
-// stop ends everything that the demo started, and takes back what it left for other commands.
+// stop stops everything that the demo started, and removes the files that point other commands to
+// it.
 func (d *run) stop() {
 	d.note("stopping the nodes\n")
 	d.children.stop()
 	if d.layout.ClusterID != "" {
-		// Images are made again from the data; memory is not to be left behind.
+		// Images can be built again from the data, and must not occupy memory after the demo.
 		_ = os.RemoveAll(filepath.Join(d.layout.SnapshotDir, d.layout.ClusterID))
-		_ = os.Remove(d.layout.SnapshotDir) // if no other cluster's lie there
+		_ = os.Remove(d.layout.SnapshotDir) // fails if another cluster has images there
 	}
 	context, err := ReadLayout(ContextPath())
+	// Another demo may have started since and may have replaced the file.
 	if err == nil && context.PID == os.Getpid() {
 		if err := os.Remove(ContextPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			d.note("%v\n", err)

@@ -12,52 +12,55 @@ import (
 	"github.com/rhumbdb/rhumb/geo"
 )
 
-// store is what the feed of one region writes to and reads from. local says that a node of that region served the call.
+// store is the cluster as seen by the feed of one region. local reports that a node of that region
+// served the call.
 type store interface {
-	// report writes a flight's status and one position of its track, together or not at all.
+	// report writes the status of a flight and one position of its track, atomically.
 	report(ctx context.Context, f *flight, now time.Time) (local bool, err error)
-	// look reads a flight's status.
+	// look reads the status of a flight.
 	look(ctx context.Context, id string) (local bool, err error)
 }
 
 const (
-	// FlightsDefault is how many flights are in the air at once.
+	// FlightsDefault is the default number of flights in the air.
 	FlightsDefault = 300
-	// FlightsMax bounds them: all run on one machine.
+	// FlightsMax bounds the number of flights, since everything runs on one machine.
 	FlightsMax = 10_000
-	// callersPerRegion is how many calls of one region's feed are under way at most.
+	// callersPerRegion bounds the concurrent calls of the feed of one region.
 	callersPerRegion = 32
-	// readsPerWrite keeps reads in proportion, and localReads is the part of them that asks for a flight over the
-	// reader's own region.
+	// readsPerWrite is the number of reads per write. localReads is the share of reads that ask for
+	// a flight over the reader's own region.
 	readsPerWrite = 2
 	localReads    = 0.8
-	// feedTick is how often the feed looks for flights that are due.
+	// feedTick is the interval at which the feed checks for flights that are due.
 	feedTick = 50 * time.Millisecond
 	// callTimeout bounds one call of the feed.
 	callTimeout = 10 * time.Second
 )
 
-// feed plays flights over the regions, through one store for each.
+// feed plays flights over the regions, with one store per region.
 type feed struct {
 	regions []Region
 	places  []rhumb.Point
 	stores  []store
 	meters  []*meter
-	rng     *rand.Rand // of the goroutine that runs the feed
+	rng     *rand.Rand // used only by the goroutine that runs the feed
 
 	mu   sync.Mutex // guards over
-	over [][]string // for each region the ids of the flights over it that were written
+	over [][]string // for each region, the IDs of the flights over it that have been written
 
 	flights []*flown
 }
 
-// flown is a flight and when it reports next. busy keeps its reports in order: the next one waits for the one before.
+// flown is a flight and the time of its next report. busy keeps the reports of a flight in order:
+// each waits for the one before.
 type flown struct {
 	*flight
 	due  time.Time
-	busy chan struct{} // holds a token while a report is under way
+	busy chan struct{} // holds a token while a report is in progress
 }
 
+// newFeed returns a feed whose flights are spread over their routes and over the report interval.
 func newFeed(regions []Region, stores []store, meters []*meter, flights int, seed uint64, now time.Time) *feed {
 	f := &feed{
 		regions: regions, stores: stores, meters: meters, over: make([][]string, len(regions)),
@@ -66,18 +69,21 @@ func newFeed(regions []Region, stores []store, meters []*meter, flights int, see
 	for _, r := range regions {
 		f.places = append(f.places, r.location)
 	}
+	// Not close to landing, so that every flight can be watched for a while.
 	for range flights {
-		f.flights = append(f.flights, f.launch(now, f.rng.Float64()*(1-2*climbing)))
+		f.flights = append(f.flights, f.launchFlight(now, f.rng.Float64()*(1-2*climbing)))
 	}
 	return f
 }
 
-func (f *feed) launch(now time.Time, ahead float64) *flown {
+// launchFlight returns a new flight that has covered the given share of its route. Its first report
+// is due at a random time within its interval, so that flights do not report in bursts.
+func (f *feed) launchFlight(now time.Time, ahead float64) *flown {
 	fl := newFlight(f.rng, now, ahead)
 	return &flown{flight: fl, due: now.Add(time.Duration(f.rng.Int64N(int64(fl.every)))), busy: make(chan struct{}, 1)}
 }
 
-// run plays until ctx ends, and returns when no call is under way.
+// run plays until ctx ends and all calls have returned.
 func (f *feed) run(ctx context.Context) {
 	var calls sync.WaitGroup
 	defer calls.Wait()
@@ -85,7 +91,8 @@ func (f *feed) run(ctx context.Context) {
 	for i := range slots {
 		slots[i] = make(chan struct{}, callersPerRegion)
 	}
-	// start makes a call of a region's feed, unless as many as may be are under way.
+	// start runs a call of a region, unless the region already has the maximum number of calls. It
+	// never waits: a slow region must not delay the others.
 	start := func(region int, call func()) bool {
 		select {
 		case slots[region] <- struct{}{}:
@@ -110,18 +117,21 @@ func (f *feed) run(ctx context.Context) {
 	}
 }
 
-// step starts the reports that are due, and the reads that go with them.
+// step starts the reports that are due and the reads that accompany them.
 func (f *feed) step(ctx context.Context, now time.Time, start func(region int, call func()) bool) {
 	for i, fl := range f.flights {
 		if now.Before(fl.due) {
 			continue
 		}
 		if fl.landed(now) {
-			f.forget(fl.id)
-			f.flights[i] = f.launch(now, 0)
+			f.forgetFlight(fl.id)
+			f.flights[i] = f.launchFlight(now, 0)
 			continue
 		}
+		// The nearest region reports a flight, as a ground station would. It changes as the flight
+		// moves, but the home of the flight does not.
 		region := geo.Nearest(fl.place(now), f.places)
+		// If the last report is still in progress, the flight remains due and is tried again.
 		select {
 		case fl.busy <- struct{}{}:
 		default:
@@ -133,13 +143,14 @@ func (f *feed) step(ctx context.Context, now time.Time, start func(region int, c
 		}
 		fl.due = now.Add(fl.every)
 		for range readsPerWrite {
-			if id := f.pick(region); id != "" {
+			if id := f.pickFlight(region); id != "" {
 				start(region, func() { f.look(ctx, id, region) })
 			}
 		}
 	}
 }
 
+// report writes one report of a flight and measures the call.
 func (f *feed) report(ctx context.Context, fl *flown, region int) {
 	defer func() { <-fl.busy }()
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -147,13 +158,15 @@ func (f *feed) report(ctx context.Context, fl *flown, region int) {
 	begin := time.Now()
 	local, err := f.stores[region].report(ctx, fl.flight, begin)
 	if ctx.Err() != nil && err != nil && context.Cause(ctx) == context.Canceled {
-		return // the demo ends
+		return // the demo ends, and the call did not fail
 	}
 	f.meters[region].wrote(time.Since(begin), local, err)
 	if err != nil {
 		return
 	}
+	// The flight's fields belong to this goroutine: busy admits one report at a time.
 	fl.reported++
+	// Only now can a reader find the flight.
 	if fl.reported == 1 {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -161,6 +174,7 @@ func (f *feed) report(ctx context.Context, fl *flown, region int) {
 	}
 }
 
+// look reads a flight and measures the call.
 func (f *feed) look(ctx context.Context, id string, region int) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -172,11 +186,13 @@ func (f *feed) look(ctx context.Context, id string, region int) {
 	f.meters[region].read(time.Since(begin), local, err)
 }
 
-// pick chooses a flight to read: most often one over the reader's region, else any. "" when there is none yet.
-func (f *feed) pick(region int) string {
+// pickFlight returns the ID of a random flight to read: mostly one over the reader's region,
+// otherwise one over any region. It returns "" if there is none.
+func (f *feed) pickFlight(region int) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	from := f.over[region]
+	// A region may be without flights at first, or for good if no route crosses it.
 	if f.rng.Float64() >= localReads || len(from) == 0 {
 		from = f.over[f.rng.IntN(len(f.over))]
 	}
@@ -186,8 +202,8 @@ func (f *feed) pick(region int) string {
 	return from[f.rng.IntN(len(from))]
 }
 
-// forget drops a flight that landed from those that are read.
-func (f *feed) forget(id string) {
+// forgetFlight removes a flight that has landed from those that are read.
+func (f *feed) forgetFlight(id string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for i, ids := range f.over {
@@ -197,8 +213,8 @@ func (f *feed) forget(id string) {
 	}
 }
 
-// aloft counts the flights that are over each region.
-func (f *feed) aloft() []int {
+// countAloft returns the number of flights over each region.
+func (f *feed) countAloft() []int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	counts := make([]int, len(f.over))
@@ -208,7 +224,7 @@ func (f *feed) aloft() []int {
 	return counts
 }
 
-// rowName names a position of a flight's track; names sort as the positions follow each other.
+// rowName returns the name of a position. Names sort in the order of the positions.
 func rowName(f *flight, now time.Time) string {
 	return fmt.Sprintf("%s/%d/%06d", f.id, now.Unix(), f.reported)
 }

@@ -112,7 +112,7 @@ func TestFeed(t *testing.T) {
 				}
 			}
 			writes += len(r.places)
-			got := meters[i].flush(regions[i].Name, time.Minute)
+			got := meters[i].flushFigures(regions[i].Name, time.Minute)
 			if got.WriteP50 < 290 || got.WriteP50 > 310 || got.Locality < 0.5 || got.ReadsPerSecond == 0 {
 				t.Errorf("figures of %s: %+v", regions[i].Name, got)
 			}
@@ -128,14 +128,14 @@ func TestMeterErrors(t *testing.T) {
 	m := newMeter()
 	m.wrote(time.Millisecond, false, rhumb.ErrUnavailable)
 	m.read(2*latencyMax, false, nil)
-	got := m.flush("x", time.Second)
+	got := m.flushFigures("x", time.Second)
 	if got.Errors != 1 || got.WritesPerSecond != 0 || got.ReadsPerSecond != 1 || got.Locality != 0 || got.ReadP99 < 59_000 {
 		t.Errorf("%+v", got)
 	}
 	if m.takeError() == nil || m.takeError() != nil {
 		t.Error("the last error is to be given once")
 	}
-	if again := m.flush("x", time.Second); again.Errors != 0 || again.ReadsPerSecond != 0 {
+	if again := m.flushFigures("x", time.Second); again.Errors != 0 || again.ReadsPerSecond != 0 {
 		t.Errorf("a flush does not begin again: %+v", again)
 	}
 }

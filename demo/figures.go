@@ -10,7 +10,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Figures are what the feed of one region did in one second. Field names are stable.
+// Figures are the figures of one region's feed in one second. Field names are stable.
 type Figures struct {
 	Region          string  `json:"region"`
 	WritesPerSecond float64 `json:"writes_per_second"`
@@ -19,15 +19,15 @@ type Figures struct {
 	WriteP99        float64 `json:"write_p99_ms"`
 	ReadP50         float64 `json:"read_p50_ms"`
 	ReadP99         float64 `json:"read_p99_ms"`
-	// Locality is the part of all calls that a node of the caller's own region served; 0 without calls.
+	// Locality is the share of calls that a node of the caller's region served; 0 without calls.
 	Locality float64 `json:"locality"`
-	// Primaries counts the ranges whose primary stands in the region.
+	// Primaries is the number of ranges whose primary is in the region.
 	Primaries int   `json:"primaries"`
 	Errors    int64 `json:"errors"`
 	Flights   int   `json:"flights"`
 }
 
-// NodeFigures are how one node stands.
+// NodeFigures are the figures of one node.
 type NodeFigures struct {
 	ID        rhumb.NodeID `json:"id"`
 	Region    string       `json:"region"`
@@ -41,36 +41,44 @@ type Second struct {
 	Time    time.Time     `json:"time"`
 	Regions []Figures     `json:"regions"`
 	Nodes   []NodeFigures `json:"nodes"`
-	// Acknowledged counts all writes of the feed that were acknowledged since the start.
+	// Acknowledged is the number of writes of the feed acknowledged since the start.
 	Acknowledged int64  `json:"acknowledged"`
 	LastError    string `json:"last_error,omitempty"`
 }
 
-// latencyMax bounds what the histograms tell apart; a longer call counts as this long.
+// latencyMax bounds the values of the histograms. A longer call counts as this long.
 const latencyMax = time.Minute
 
-// meter gathers the calls of one region's feed.
+// meter measures the calls of one region's feed. It is safe for concurrent use.
 type meter struct {
-	mu            sync.Mutex // guards the histograms and the error
+	mu            sync.Mutex // guards the histograms and lastError
 	writes, reads *hdrhistogram.Histogram
 	lastError     error
 
 	local, remote, errors, acknowledged atomic.Int64
 }
 
+// newMeter returns a meter without calls.
 func newMeter() *meter {
 	histogram := func() *hdrhistogram.Histogram { return hdrhistogram.New(1, latencyMax.Microseconds(), 3) }
 	return &meter{writes: histogram(), reads: histogram()}
 }
 
-// wrote and read take one call.
-func (m *meter) wrote(took time.Duration, local bool, err error) { m.take(m.writes, took, local, err) }
+// wrote records one write.
+func (m *meter) wrote(took time.Duration, local bool, err error) {
+	m.recordCall(m.writes, took, local, err)
+}
 
-func (m *meter) read(took time.Duration, local bool, err error) { m.take(m.reads, took, local, err) }
+// read records one read.
+func (m *meter) read(took time.Duration, local bool, err error) {
+	m.recordCall(m.reads, took, local, err)
+}
 
-func (m *meter) take(h *hdrhistogram.Histogram, took time.Duration, local bool, err error) {
+// recordCall records one call in a histogram.
+func (m *meter) recordCall(h *hdrhistogram.Histogram, took time.Duration, local bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	// A failed call has no latency: a timeout would dominate the percentiles.
 	if err != nil {
 		m.lastError = err
 		m.errors.Add(1)
@@ -84,12 +92,12 @@ func (m *meter) take(h *hdrhistogram.Histogram, took time.Duration, local bool, 
 	} else {
 		m.remote.Add(1)
 	}
-	// The value lies within the bounds of the histogram, so it cannot be refused.
+	// The value is clamped to the bounds of the histogram, so recording cannot fail.
 	_ = h.RecordValue(min(max(took, time.Microsecond), latencyMax).Microseconds())
 }
 
-// flush gives the figures of the time since the last flush, and begins again.
-func (m *meter) flush(region string, elapsed time.Duration) Figures {
+// flushFigures returns the figures since the last flush and resets the meter.
+func (m *meter) flushFigures(region string, elapsed time.Duration) Figures {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	ms := func(h *hdrhistogram.Histogram, quantile float64) float64 {
@@ -112,7 +120,7 @@ func (m *meter) flush(region string, elapsed time.Duration) Figures {
 	return f
 }
 
-// takeError gives the last error since it was asked for.
+// takeError returns the last error since the last call, or nil.
 func (m *meter) takeError() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -9,35 +9,37 @@ import (
 	"github.com/rhumbdb/rhumb/geo"
 )
 
-// flight is one aircraft on a great circle between two airports.
+// flight is an aircraft on a great circle between two airports.
 type flight struct {
 	id, ident  string
 	from, to   airport
 	departed   time.Time
-	took       time.Duration // the whole flight
+	took       time.Duration // of the whole flight
 	speedKnots float64
-	altitude   float64 // of cruise, in feet
-	reported   int     // positions reported so far
-	home       string  // the region of the first report; "" before it
-	// every is the time from one reported position to the next.
+	altitude   float64 // cruise altitude in feet
+	reported   int     // number of positions reported
+	home       string  // region of the first report; "" before it
+	// every is the interval between two reports.
 	every time.Duration
 }
 
 const (
 	metresPerNauticalMile = 1852
-	// flightMin keeps flights from landing while one looks: no route is shorter, in metres.
+	// flightMin is the minimum length of a route in metres, so that flights do not land while a
+	// user watches them.
 	flightMin = 300_000
-	// climbing is the part of a flight, at either end, that is spent below cruise.
+	// climbing is the share of a flight, at each end, below cruise altitude.
 	climbing = 0.08
 
 	reportEveryMin = 2 * time.Second
 	reportEveryMax = 5 * time.Second
 )
 
-// carriers give flights their names.
+// carriers holds the prefixes of flight names.
 var carriers = []string{"AAL", "AFR", "ANA", "BAW", "CPA", "DAL", "DLH", "EIN", "IBE", "JAL", "KLM", "QFA", "SIA", "SWR", "THY", "UAE", "UAL"}
 
-// newFlight lets an aircraft take off now, or have taken off: ahead says which part of its way lies behind it.
+// newFlight returns a flight between two random airports. ahead is the share of its route that is
+// already covered.
 func newFlight(rng *rand.Rand, now time.Time, ahead float64) *flight {
 	f := &flight{
 		speedKnots: 420 + 80*rng.Float64(),
@@ -55,7 +57,7 @@ func newFlight(rng *rand.Rand, now time.Time, ahead float64) *flight {
 	return f
 }
 
-// progress gives the part of the way that lies behind the aircraft, 0 to 1.
+// progress returns the share of the route that is covered, from 0 to 1.
 func (f *flight) progress(now time.Time) float64 {
 	return min(max(float64(now.Sub(f.departed))/float64(f.took), 0), 1)
 }
@@ -63,17 +65,18 @@ func (f *flight) progress(now time.Time) float64 {
 // landed reports whether the flight is over.
 func (f *flight) landed(now time.Time) bool { return !now.Before(f.departed.Add(f.took)) }
 
+// place returns the position of the flight.
 func (f *flight) place(now time.Time) rhumb.Point {
 	return geo.Interpolate(f.from.place, f.to.place, f.progress(now))
 }
 
-// altitudeAt gives the altitude in feet: a climb, a cruise, a descent.
+// altitudeAt returns the altitude in feet: a climb, a cruise, a descent.
 func (f *flight) altitudeAt(now time.Time) float64 {
 	p := f.progress(now)
 	return f.altitude * min(p/climbing, 1, (1-p)/climbing)
 }
 
-// report gives the fields of the flight's present status, and of the position it reports.
+// report returns the fields of the flight's current status and of the reported position.
 func (f *flight) report(now time.Time) (status, position rhumb.Record, err error) {
 	place := f.place(now)
 	shared := []rhumb.Field{
@@ -87,9 +90,12 @@ func (f *flight) report(now time.Time) (status, position rhumb.Record, err error
 	if err != nil {
 		return nil, nil, err
 	}
+	// These fields order the reports of a flight, so that a late retry of an earlier report does
+	// not overwrite a later one.
 	own := append(shared,
 		rhumb.Field{Name: "_c", Value: rhumb.Int64Field(now.Unix())},
 		rhumb.Field{Name: "_s", Value: rhumb.Int64Field(int64(f.reported))})
+	// Fields that never change are written once; later reports patch the record.
 	if f.reported == 0 {
 		own = append(own,
 			rhumb.Field{Name: "id", Value: rhumb.StringField(f.id)},

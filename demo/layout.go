@@ -17,15 +17,15 @@ import (
 	"github.com/rhumbdb/rhumb/wan"
 )
 
-// NodesPerRegionMax and RegionsMax bound a demo: all its processes share one machine.
+// NodesPerRegionMax and RegionsMax bound a demo, because all its processes share one machine.
 const (
 	NodesPerRegionMax = 9
 	RegionsMax        = 9
 )
 
-// Layout is what a demo consists of, and how to reach it. It is written to the demo's directory, so that a demo in a
-// kept directory comes back on the same addresses, and to the file that commands without --addr look for (ContextPath).
-// Its field names are stable.
+// Layout describes the processes and files of a demo. It is saved in two places: in the directory
+// of the demo, so that a demo that is continued has the same addresses, and in the file where
+// commands without --addr look for a demo (ContextPath). Its field names are stable.
 type Layout struct {
 	Ready     bool   `json:"ready"`
 	ClusterID string `json:"cluster_id"`
@@ -49,7 +49,7 @@ type Region struct {
 
 // Node is one node of a demo.
 type Node struct {
-	// ID is the number that the cluster gave the node; 0 before it joined.
+	// ID is the number that the cluster assigned to the node; 0 before the node joined.
 	ID            rhumb.NodeID `json:"id"`
 	Region        string       `json:"region"`
 	Zone          string       `json:"zone"`
@@ -61,15 +61,16 @@ type Node struct {
 	Dir           string       `json:"dir"`
 }
 
+// opLayout is the operation of errors about the layout.
 const opLayout rhumb.Op = "demo.Layout"
 
-// parseRegions reads names of well-known regions, or NAME=LAT:LON.
+// parseRegions parses names of well-known regions, or NAME=LAT:LON.
 func parseRegions(names []string) ([]Region, error) {
 	if len(names) == 0 {
 		names = rtt.DefaultRegions()
 	}
 	if len(names) > RegionsMax {
-		return nil, rhumb.Ef(opLayout, rhumb.InvalidArgument, "%d regions, at most %d", len(names), RegionsMax)
+		return nil, rhumb.Ef(opLayout, rhumb.InvalidArgument, "there are %d regions; a demo has at most %d", len(names), RegionsMax)
 	}
 	var out []Region
 	for _, name := range names {
@@ -85,24 +86,26 @@ func parseRegions(names []string) ([]Region, error) {
 	return out, nil
 }
 
+// parseRegion parses one region.
 func parseRegion(s string) (Region, error) {
 	name, place, own := strings.Cut(s, "=")
 	if !own {
 		known, ok := rtt.Lookup(name)
 		if !ok {
 			return Region{}, rhumb.Ef(opLayout, rhumb.InvalidArgument,
-				"%q is no well-known region; write NAME=LAT:LON, or one of %s", name, strings.Join(knownRegions(), ", "))
+				"%q is not a well-known region; write NAME=LAT:LON, or one of %s", name, strings.Join(knownRegions(), ", "))
 		}
 		return Region{known.Name, known.Location.Lat, known.Location.Lon, known.Location}, nil
 	}
 	v, err := rhumb.ParseField(rhumb.FieldPoint, strings.Replace(place, ":", ",", 1))
 	if err != nil || rhumb.ValidateTableName(name) != nil {
-		return Region{}, rhumb.Ef(opLayout, rhumb.InvalidArgument, "region %q is not of the form NAME=LAT:LON, for example bern=46.9:7.4", s)
+		return Region{}, rhumb.Ef(opLayout, rhumb.InvalidArgument, "region %q does not have the form NAME=LAT:LON, for example bern=46.9:7.4", s)
 	}
 	p, _ := v.Point()
 	return Region{name, p.Lat, p.Lon, p}, nil
 }
 
+// knownRegions returns the names of the well-known regions.
 func knownRegions() (names []string) {
 	for _, r := range rtt.Regions() {
 		names = append(names, r.Name)
@@ -110,19 +113,20 @@ func knownRegions() (names []string) {
 	return names
 }
 
-// newLayout plans a demo in dir, or takes the plan of the demo whose directory it is.
+// newLayout returns the layout of a new demo in dir, or of the demo whose directory it is.
 func newLayout(dir string, regions []Region, nodesPerRegion int) (*Layout, error) {
 	if nodesPerRegion < 1 || nodesPerRegion > NodesPerRegionMax {
 		return nil, rhumb.Ef(opLayout, rhumb.InvalidArgument, "%d nodes per region, want 1 to %d", nodesPerRegion, NodesPerRegionMax)
 	}
 	if old, err := ReadLayout(filepath.Join(dir, layoutName)); err == nil {
-		return old.resume(dir, regions, nodesPerRegion)
+		return old.resumeDemo(dir, regions, nodesPerRegion)
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	l := &Layout{
 		PID: os.Getpid(), Dir: dir, LatencyFile: filepath.Join(dir, "latency.yaml"), SnapshotDir: imagesIn(dir), Regions: regions,
 	}
+	// Fixed for the life of the directory: the metadata of the cluster contains the addresses.
 	addrs, err := freeAddrs(4 * nodesPerRegion * len(regions))
 	if err != nil {
 		return nil, err
@@ -140,8 +144,8 @@ func newLayout(dir string, regions []Region, nodesPerRegion int) (*Layout, error
 	return l, nil
 }
 
-// imagesIn gives the folder for the images of a demo that was not told one: in memory, or in its
-// directory on a machine without such a place.
+// imagesIn returns the default folder for the images of a demo in dir: in memory, or in dir on a
+// machine without a file system in memory.
 func imagesIn(dir string) string {
 	if s, err := os.Stat(filepath.Dir(publish.DirDefault)); err == nil && s.IsDir() {
 		return publish.DirDefault
@@ -149,25 +153,26 @@ func imagesIn(dir string) string {
 	return filepath.Join(dir, "images")
 }
 
-// layoutName is the file in a demo's directory that holds its layout.
+// layoutName is the file in the directory of a demo that holds its layout.
 const layoutName = "demo.json"
 
-// resume checks that a kept directory holds the demo that is asked for.
-func (l *Layout) resume(dir string, regions []Region, nodesPerRegion int) (*Layout, error) {
-	if running(l.PID) && l.PID != os.Getpid() {
-		return nil, rhumb.Ef(opLayout, rhumb.Unavailable, "process %d runs the demo in %s; stop it first, or take another --dir", l.PID, dir)
+// resumeDemo checks that a directory holds the requested demo, and that no process uses it.
+func (l *Layout) resumeDemo(dir string, regions []Region, nodesPerRegion int) (*Layout, error) {
+	if isRunning(l.PID) && l.PID != os.Getpid() {
+		return nil, rhumb.Ef(opLayout, rhumb.Unavailable, "process %d runs the demo in %s; stop it first, or choose another --dir", l.PID, dir)
 	}
 	same := len(l.Regions) == len(regions) && len(l.Nodes) == nodesPerRegion*len(regions)
 	for i := range regions {
 		same = same && l.Regions[i].Name == regions[i].Name
 	}
 	if !same {
-		return nil, rhumb.Ef(opLayout, rhumb.Conflict, "%s holds a demo of other regions or nodes; take another --dir, or remove it", dir)
+		return nil, rhumb.Ef(opLayout, rhumb.Conflict, "%s holds a demo with other regions or nodes; choose another --dir, or remove it", dir)
 	}
+	// The cluster knows its nodes by these addresses, so others cannot replace them.
 	for _, n := range l.Nodes {
 		for _, addr := range []string{n.Addr, n.HeartbeatAddr, n.GossipAddr, n.AdminAddr} {
 			if err := tryListen(addr); err != nil {
-				return nil, rhumb.Ef(opLayout, rhumb.Unavailable, "the demo in %s lives on %s, which is taken: %v", dir, addr, err)
+				return nil, rhumb.Ef(opLayout, rhumb.Unavailable, "the demo in %s needs %s, which is in use: %v", dir, addr, err)
 			}
 		}
 	}
@@ -175,7 +180,7 @@ func (l *Layout) resume(dir string, regions []Region, nodesPerRegion int) (*Layo
 	return l, nil
 }
 
-// freeAddrs gives n loopback addresses that are free for TCP and UDP just now.
+// freeAddrs returns n loopback addresses that are currently free for TCP and UDP.
 func freeAddrs(n int) (addrs []string, err error) {
 	for len(addrs) < n {
 		tcp, err := net.Listen("tcp", "127.0.0.1:0")
@@ -185,6 +190,7 @@ func freeAddrs(n int) (addrs []string, err error) {
 		// All stay open until all are found, so that none is found twice.
 		defer tcp.Close()
 		addr := tcp.Addr().String()
+		// Gossip needs the port for UDP too.
 		udp, err := net.ListenPacket("udp", addr)
 		if err != nil {
 			continue
@@ -195,6 +201,7 @@ func freeAddrs(n int) (addrs []string, err error) {
 	return addrs, nil
 }
 
+// tryListen reports whether an address is free, by listening on it.
 func tryListen(addr string) error {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -203,9 +210,9 @@ func tryListen(addr string) error {
 	return l.Close()
 }
 
-// latency makes the latency file of a demo: "real" round trips, "none", or those of a file. With cuts it names the nodes, by
-// their directories.
-func (l *Layout) latency(how string, cuts bool) (*wan.File, error) {
+// latencyFor returns the latency file of a demo: "real" round trips, "none", or those of a file.
+// With cuts, the file names the nodes, by their directories.
+func (l *Layout) latencyFor(how string, cuts bool) (*wan.File, error) {
 	file := &wan.File{}
 	switch how {
 	case "", "real":
@@ -216,6 +223,7 @@ func (l *Layout) latency(how string, cuts bool) (*wan.File, error) {
 		file.RoundTrips = rtt.Matrix(regions)
 	case "none":
 		file.RoundTrips = zeroMatrix(l.Regions)
+		// The addresses in the file are replaced below: only the demo knows those of its nodes.
 	default:
 		read, err := wan.ReadFile(how)
 		if err != nil {
@@ -236,10 +244,11 @@ func (l *Layout) latency(how string, cuts bool) (*wan.File, error) {
 	return file, file.Validate()
 }
 
-// zeroMatrix gives every pair of regions a round trip of nothing.
+// zeroMatrix returns a round trip of 0 for every pair of regions.
 func zeroMatrix(regions []Region) map[string]map[string]float64 {
 	m := map[string]map[string]float64{}
 	for i, a := range regions {
+		// Pairs are listed once, in the order of regions, because Validate rejects duplicates.
 		for _, b := range regions[i+1:] {
 			if m[a.Name] == nil {
 				m[a.Name] = map[string]float64{}
@@ -250,7 +259,7 @@ func zeroMatrix(regions []Region) map[string]map[string]float64 {
 	return m
 }
 
-// Save writes the layout to a file, whole or not at all.
+// Save writes the layout to a file atomically.
 func (l *Layout) Save(path string) error {
 	text, err := json.MarshalIndent(l, "", "  ")
 	if err != nil {
@@ -266,7 +275,8 @@ func (l *Layout) Save(path string) error {
 	return rhumb.Wrap(opLayout, os.Rename(part, path))
 }
 
-// ReadLayout reads what Save wrote. The error is fs.ErrNotExist where there is no such file.
+// ReadLayout reads a layout that Save wrote. The error is fs.ErrNotExist if the file does not
+// exist.
 func ReadLayout(path string) (*Layout, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -276,14 +286,15 @@ func ReadLayout(path string) (*Layout, error) {
 	if err := json.Unmarshal(text, l); err != nil {
 		return nil, rhumb.Ef(opLayout, rhumb.Corrupt, "%s: %v; remove it", path, err)
 	}
+	// The location is not stored: it repeats Lat and Lon.
 	for i := range l.Regions {
 		l.Regions[i].location = rhumb.Point{Lat: l.Regions[i].Lat, Lon: l.Regions[i].Lon}
 	}
 	return l, nil
 }
 
-// ContextPath is where a running demo leaves its layout for commands that are told no address: the file that RHUMB_DEMO
-// names, else rhumb/demo.json in XDG_STATE_HOME or ~/.local/state.
+// ContextPath returns the file in which a running demo leaves its layout for commands without
+// --addr: the file in RHUMB_DEMO, or rhumb/demo.json in XDG_STATE_HOME or ~/.local/state.
 func ContextPath() string {
 	if path := os.Getenv("RHUMB_DEMO"); path != "" {
 		return path
@@ -299,5 +310,5 @@ func ContextPath() string {
 	return filepath.Join(state, "rhumb", "demo.json")
 }
 
-// Running reports whether the demo's process lives.
-func (l *Layout) Running() bool { return running(l.PID) }
+// Running reports whether the process of the demo runs.
+func (l *Layout) Running() bool { return isRunning(l.PID) }

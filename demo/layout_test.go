@@ -62,7 +62,7 @@ func TestLayout(t *testing.T) {
 		t.Errorf("%d addresses for nine nodes, want 36", len(seen))
 	}
 	for how, want := range map[string]float64{"real": 253.5, "none": 0} {
-		file, err := l.latency(how, false)
+		file, err := l.latencyFor(how, false)
 		if err != nil {
 			t.Fatal(err)
 		}

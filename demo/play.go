@@ -10,12 +10,13 @@ import (
 )
 
 const (
-	// secondsShown is how often figures are gathered; plainInterval how often they are shown where nothing can be drawn over.
+	// secondsShown is the interval at which figures are gathered. plainInterval is the interval at
+	// which they are printed if the output is not a terminal.
 	secondsShown  = time.Second
 	plainInterval = 10 * time.Second
 )
 
-// play plays the feed and shows figures until ctx ends.
+// play runs the feed and shows figures until ctx ends.
 func (d *run) play(ctx context.Context) error {
 	playing, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -30,12 +31,14 @@ func (d *run) play(ctx context.Context) error {
 			f.run(playing)
 		}()
 	}
-	err := d.show(ctx, f)
+	err := d.showFigures(ctx, f)
+	// The feed ends also if showing failed, because its caller closes the clients next.
 	cancel()
 	<-fed
 	return err
 }
 
+// newFeed returns a feed over the stations.
 func (d *run) newFeed() *feed {
 	var stores []store
 	var meters []*meter
@@ -45,8 +48,8 @@ func (d *run) newFeed() *feed {
 	return newFeed(d.layout.Regions, stores, meters, d.cfg.Flights, rand.Uint64(), time.Now())
 }
 
-// show gathers figures every second, and shows them, until ctx ends.
-func (d *run) show(ctx context.Context, f *feed) error {
+// showFigures gathers and prints figures every second until ctx ends.
+func (d *run) showFigures(ctx context.Context, f *feed) error {
 	tick := time.NewTicker(secondsShown)
 	defer tick.Stop()
 	last, shown := time.Now(), time.Time{}
@@ -57,10 +60,11 @@ func (d *run) show(ctx context.Context, f *feed) error {
 		case <-tick.C:
 		}
 		now := time.Now()
+		// Figures are not reset either, so the next line covers the whole interval.
 		if !d.cfg.JSON && !d.cfg.Terminal && now.Sub(shown) < plainInterval {
 			continue
 		}
-		sec := d.second(f, now, now.Sub(last))
+		sec := d.gatherSecond(f, now, now.Sub(last))
 		last, shown = now, now
 		if !d.cfg.JSON {
 			d.screen.draw(sec)
@@ -72,15 +76,15 @@ func (d *run) show(ctx context.Context, f *feed) error {
 	}
 }
 
-// second gathers the figures of the time since the last.
-func (d *run) second(f *feed, now time.Time, elapsed time.Duration) *Second {
+// gatherSecond returns the figures since the last call.
+func (d *run) gatherSecond(f *feed, now time.Time, elapsed time.Duration) *Second {
 	sec := &Second{Time: now.UTC()}
-	byNode, byRegion := primaries(d.newest())
+	byNode, byRegion := countPrimaries(d.newestClient())
 	for i, s := range d.stations {
-		fig := s.meter.flush(s.region.Name, elapsed)
+		fig := s.meter.flushFigures(s.region.Name, elapsed)
 		fig.Primaries = byRegion[s.client.Region().ID]
 		if f != nil {
-			fig.Flights = f.aloft()[i]
+			fig.Flights = f.countAloft()[i]
 		}
 		if err := s.meter.takeError(); err != nil {
 			sec.LastError = s.region.Name + ": " + err.Error()
@@ -88,15 +92,15 @@ func (d *run) second(f *feed, now time.Time, elapsed time.Duration) *Second {
 		sec.Acknowledged += s.meter.acknowledged.Load()
 		sec.Regions = append(sec.Regions, fig)
 	}
-	up, pids := d.children.state()
+	up, pids := d.children.childStates()
 	for i, n := range d.layout.Nodes {
 		sec.Nodes = append(sec.Nodes, NodeFigures{ID: n.ID, Region: n.Region, PID: pids[i], Up: up[i], Primaries: byNode[n.ID]})
 	}
 	return sec
 }
 
-// newest gives the client that has heard the newest metadata: one of them may be cut off.
-func (d *run) newest() *client.Client {
+// newestClient returns the client with the newest metadata. Some clients may be cut off.
+func (d *run) newestClient() *client.Client {
 	best := d.stations[0].client
 	for _, s := range d.stations[1:] {
 		if s.client.Revision() > best.Revision() {
@@ -106,8 +110,8 @@ func (d *run) newest() *client.Client {
 	return best
 }
 
-// primaries counts the ranges by the node and the region that orders their writes.
-func primaries(c *client.Client) (byNode map[rhumb.NodeID]int, byRegion map[rhumb.RegionID]int) {
+// countPrimaries returns the number of primaries per node and per region.
+func countPrimaries(c *client.Client) (byNode map[rhumb.NodeID]int, byRegion map[rhumb.RegionID]int) {
 	byNode, byRegion = map[rhumb.NodeID]int{}, map[rhumb.RegionID]int{}
 	regionOf := map[rhumb.NodeID]rhumb.RegionID{}
 	for _, n := range c.Nodes() {

@@ -7,11 +7,12 @@ import (
 	"syscall"
 )
 
-// running reports whether a process lives.
-func running(pid int) bool {
+// isRunning reports whether a process runs.
+func isRunning(pid int) bool {
 	if pid <= 0 {
 		return false
 	}
+	// Signal 0 only checks. EPERM means that the process belongs to another user.
 	err := syscall.Kill(pid, 0)
 	return err == nil || errors.Is(err, syscall.EPERM)
 }

@@ -9,27 +9,28 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 )
 
-// screen shows a table that is drawn over itself on a terminal, and one below the other elsewhere.
+// screen prints tables: redrawn in place on a terminal, one after the other elsewhere.
 type screen struct {
 	out      io.Writer
 	redraw   bool
 	lastRows int
 }
 
-// draw shows one second.
+// draw prints the figures of one second.
 func (s *screen) draw(sec *Second) {
 	drawing := figuresTable(sec) + "\n" + nodesLine(sec) + "\n"
 	if s.redraw && s.lastRows > 0 {
-		// Move up over the last drawing, and clear from there to the end of the screen.
+		// Move up over the last drawing and clear from there to the end of the screen.
 		fmt.Fprintf(s.out, "\x1b[%dA\x1b[J", s.lastRows)
 	}
 	s.lastRows = strings.Count(drawing, "\n")
 	fmt.Fprint(s.out, drawing)
 }
 
-// forget says that something else was written: the next drawing goes below it.
+// forget makes the next drawing start below other output.
 func (s *screen) forget() { s.lastRows = 0 }
 
+// figuresTable returns the table of regions.
 func figuresTable(sec *Second) string {
 	t := table.NewWriter()
 	style := table.StyleLight
@@ -52,7 +53,7 @@ func figuresTable(sec *Second) string {
 	return t.Render()
 }
 
-// nodesLine names each node with its primaries, or says that it is down.
+// nodesLine returns the line with the primaries of each node, or DOWN.
 func nodesLine(sec *Second) string {
 	var parts []string
 	for _, n := range sec.Nodes {
@@ -63,6 +64,7 @@ func nodesLine(sec *Second) string {
 		}
 	}
 	line := "primaries by node: " + strings.Join(parts, ", ")
+	// Errors may span lines, but draw counts the lines that it must clear.
 	if sec.LastError != "" {
 		line += fmt.Sprintf("\nlast error: %.200s", strings.ReplaceAll(sec.LastError, "\n", " "))
 	}

@@ -8,18 +8,18 @@ import (
 	"github.com/rhumbdb/rhumb/client"
 )
 
-// station is the feed's client in one region.
+// station is the client of the feed in one region.
 type station struct {
 	region  Region
 	client  *client.Client
 	meter   *meter
 	flights *client.Table
-	// status and track are the tables that a report writes to.
+	// status and track are the IDs of the tables that a report writes to.
 	status, track rhumb.TableID
 }
 
-// open finds the tables.
-func (s *station) open(ctx context.Context) error {
+// openTables looks up the tables.
+func (s *station) openTables(ctx context.Context) error {
 	flights, err := s.client.Table(ctx, "flights")
 	if err != nil {
 		return err
@@ -32,13 +32,15 @@ func (s *station) open(ctx context.Context) error {
 	return nil
 }
 
-// probe sees whether the region is served: a scan reads from the primary of every range, a write needs the others.
-func (s *station) probe(ctx context.Context) error {
+// probeRegion checks that the region is served. A scan reads from the primary of every range; a
+// write also needs the secondaries.
+func (s *station) probeRegion(ctx context.Context) error {
 	for _, err := range s.flights.Scan(ctx, client.ScanOptions{Local: true, Limit: 1}) {
 		if err != nil {
 			return err
 		}
 	}
+	// A name per region, because each record has one home.
 	name := []byte("rhumb-demo-probe-" + s.region.Name)
 	if _, err := s.flights.Put(ctx, name, []byte("probe"), client.PutOptions{Local: true}); err != nil {
 		return err
@@ -47,15 +49,17 @@ func (s *station) probe(ctx context.Context) error {
 	return err
 }
 
-// newerBy are the fields that grow from report to report.
+// newerBy holds the fields that increase from report to report.
 var newerBy = []string{"_c", "_s"}
 
+// report implements store.
 func (s *station) report(ctx context.Context, f *flight, now time.Time) (local bool, err error) {
 	status, position, err := f.report(now)
 	if err != nil {
 		return false, err
 	}
-	// A flight is new, so nobody needs to look for it elsewhere: its home is where it is first reported.
+	// A flight is new, so no other region needs to be searched: its home is where it is first
+	// reported.
 	if f.home == "" {
 		f.home = s.region.Name
 	}
@@ -69,6 +73,7 @@ func (s *station) report(ctx context.Context, f *flight, now time.Time) (local b
 	return out.Receipt.Region == s.client.Region().ID, err
 }
 
+// look implements store.
 func (s *station) look(ctx context.Context, id string) (local bool, err error) {
 	got, err := s.flights.Get(ctx, []byte(id), client.GetOptions{})
 	return got.Receipt.Region == s.client.Region().ID, err

@@ -10,25 +10,26 @@ import (
 	"io"
 )
 
-// gzipReader unpacks a gzip stream of one or more members, and knows where in the packed stream it is. The checksum of a
-// member stands behind it, so that only the members before that one are known to be intact.
+// gzipReader unpacks a gzip stream of one or more members and tracks its position in the packed
+// stream. The checksum of a member follows its data, so only the members before the current one are
+// known to be intact.
 type gzipReader struct {
 	src    *countedBytes
 	z      *gzip.Reader
 	n      int64 // bytes unpacked
-	member int64 // where the present member begins in the packed stream
-	proved int64 // bytes unpacked up to there, whose checksums held
+	member int64 // offset in the packed stream at which the current member begins
+	proved int64 // bytes unpacked up to there; their checksums are correct
 }
 
-// countedBytes counts the bytes that gzip takes, and keeps the last of them. It is an io.ByteReader, so that gzip takes no
-// more than it needs.
+// countedBytes counts the bytes that gzip reads, and keeps the last of them. It implements
+// io.ByteReader, so that gzip does not read more than it needs, and the count is exact.
 type countedBytes struct {
 	src  *bufio.Reader
 	n    int64
-	last [gzipTrailer]byte // a ring: byte i of the stream lies at i mod 8
+	last [gzipTrailer]byte // ring buffer: byte i of the stream is at i mod 8
 }
 
-// gzipTrailer is the size of the checksum and the length that end a member.
+// gzipTrailer is the size of the checksum and the length at the end of a member.
 const gzipTrailer = 8
 
 func (c *countedBytes) ReadByte() (byte, error) {
@@ -49,8 +50,9 @@ func (c *countedBytes) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// length gives the length that the last four bytes say if they end a member.
-func (c *countedBytes) length() uint32 {
+// trailerLength returns the unpacked length of a member, if the stream ends with the trailer of
+// one.
+func (c *countedBytes) trailerLength() uint32 {
 	var b [4]byte
 	for i := range b {
 		b[i] = c.last[(c.n+int64(i)+gzipTrailer-4)%gzipTrailer]
@@ -58,18 +60,20 @@ func (c *countedBytes) length() uint32 {
 	return binary.LittleEndian.Uint32(b[:])
 }
 
+// newGzipReader returns a reader at the beginning of the first member.
 func newGzipReader(src *bufio.Reader) (*gzipReader, error) {
 	r := &gzipReader{src: &countedBytes{src: src}}
 	z, err := gzip.NewReader(r.src)
 	if err != nil {
-		return nil, r.damage(err)
+		return nil, r.classifyError(err)
+		// Members are read one by one, because only the end of a member proves its data.
 	}
 	z.Multistream(false)
 	r.z = z
 	return r, nil
 }
 
-// Read returns what it could unpack together with the error that ends it.
+// Read returns the bytes that it could unpack together with the error that follows them.
 func (r *gzipReader) Read(p []byte) (int, error) {
 	n, err := r.z.Read(p)
 	r.n += int64(n)
@@ -77,22 +81,27 @@ func (r *gzipReader) Read(p []byte) (int, error) {
 		return n, nil
 	}
 	if err != io.EOF {
-		return n, r.damage(err)
+		return n, r.classifyError(err)
 	}
+	// The end of a member: its checksum was correct.
 	r.member, r.proved = r.src.n, r.n
+	// Another member may follow, as after concatenating two files. Its header is read here.
 	if err = r.z.Reset(r.src); err == io.EOF {
 		return n, io.EOF
 	} else if err != nil {
-		return n, r.damage(err)
+		return n, r.classifyError(err)
 	}
 	r.z.Multistream(false)
 	return n, nil
 }
 
-// damage says what is wrong with the packed stream, and where. An error of reading it is no damage.
-func (r *gzipReader) damage(err error) error {
+// classifyError returns damage of the packed stream as a gzipDamage, with its place, and other
+// errors unchanged.
+func (r *gzipReader) classifyError(err error) error {
 	_, corrupt := errors.AsType[flate.CorruptInputError](err)
 	switch {
+	// Either the stream is truncated, or damage before this place made the decompressor read past
+	// the trailer.
 	case err == io.ErrUnexpectedEOF:
 		return &gzipDamage{at: r.src.n, from: r.member, cut: !r.overran(), err: err}
 	case corrupt || err == gzip.ErrChecksum || err == gzip.ErrHeader:
@@ -101,33 +110,38 @@ func (r *gzipReader) damage(err error) error {
 	return err
 }
 
-// overran reports whether the stream seems to have its end, so that what looks like a lack of bytes is damage further ahead:
-// the length that ends a member is about what was unpacked. Of streams that are really cut short one in fifteen at most looks
-// like that; then the lines of its last member are not taken.
+// overran reports whether the stream probably is complete, so that an unexpected end is the result
+// of damage before it: the length at the end of the stream is close to the number of bytes
+// unpacked. At most one in fifteen truncated streams looks like that; the lines of their last
+// member are then not accepted.
 func (r *gzipReader) overran() bool {
+	// Damage may change the amount unpacked, so the length need not match exactly.
 	unpacked := r.n - r.proved
 	most := uint32(min(4096+unpacked/8, 1<<27))
-	return r.src.length()-uint32(unpacked)+most <= 2*most
+	// Unsigned arithmetic: true if the difference is between -most and most, modulo 2^32 as in the
+	// trailer.
+	return r.src.trailerLength()-uint32(unpacked)+most <= 2*most
 }
 
-// gzipDamage is a fault of a gzip stream.
+// gzipDamage is damage of a gzip stream.
 type gzipDamage struct {
-	at, from int64 // it was noticed at the first offset; the member begins at the other
-	cut      bool  // the stream ends there, and all before is as it was written
+	at, from int64 // where it was detected, and where the member begins
+	cut      bool  // the stream is truncated at this place, and everything before is correct
 	err      error
 }
 
 func (d *gzipDamage) Error() string {
 	if d.cut {
-		return fmt.Sprintf("the gzip stream is cut short: it ends at byte %d, within the member that begins at byte %d", d.at, d.from)
+		return fmt.Sprintf("the gzip stream is truncated: it ends at byte %d, within the member that begins at byte %d", d.at, d.from)
 	}
 	return fmt.Sprintf("the gzip stream is damaged between byte %d, where the member begins, and byte %d: %v", d.from, d.at, d.err)
 }
 
 func (d *gzipDamage) Unwrap() error { return d.err }
 
-// checkGzip unpacks a stream to its end and gives the bytes from its beginning on that are intact, with the damage behind
-// them: all members whose checksum holds, and what precedes the end of a stream that is cut short.
+// checkGzip unpacks a stream to its end. It returns the number of intact bytes at the beginning,
+// and the damage after them. Intact are all members with a correct checksum, and everything before
+// the end of a truncated stream.
 func checkGzip(src io.Reader) (intact int64, damage *gzipDamage, err error) {
 	r, err := newGzipReader(bufio.NewReaderSize(src, blockSize))
 	if err == nil {
@@ -139,15 +153,17 @@ func checkGzip(src io.Reader) (intact int64, damage *gzipDamage, err error) {
 		return r.n, nil, nil
 	case !ok:
 		return 0, nil, err
+		// Not even the first header could be read.
 	case r == nil:
 		return 0, found, nil
+	// Everything that could be unpacked precedes the truncation.
 	case found.cut:
 		return r.n, found, nil
 	}
 	return r.proved, found, nil
 }
 
-// intactReader gives the first bytes of a stream, and then the damage behind them.
+// intactReader returns the first bytes of a stream and then the damage that follows them.
 type intactReader struct {
 	src    io.Reader
 	left   int64

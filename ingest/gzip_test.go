@@ -107,7 +107,7 @@ func TestInputFails(t *testing.T) {
 	w := newMemory()
 	broken := io.MultiReader(strings.NewReader(feed(3, 100)+"_c 9"), failing{})
 	counts, _, err := flightsRun(t, w, broken)
-	if err == nil || !strings.Contains(err.Error(), "behind line 300: the disk is gone") || counts.Applied != 300 || counts.Lines != 300 {
+	if err == nil || !strings.Contains(err.Error(), "after line 300: the disk is gone") || counts.Applied != 300 || counts.Lines != 300 {
 		t.Fatalf("%+v, %v", counts, err)
 	}
 	checkFeed(t, w, 3, 100)

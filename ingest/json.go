@@ -9,7 +9,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// jsonDecoder reads NDJSON. Of a key that stands twice the last value counts.
+// jsonDecoder decodes NDJSON. If a key appears twice, the last value counts.
 type jsonDecoder struct{}
 
 const opJSON rhumb.Op = "ingest.json"
@@ -22,9 +22,11 @@ func (jsonDecoder) decode(line []byte, dst []pair) ([]pair, bool, error) {
 	if err := checkText(opJSON, line); err != nil {
 		return dst, false, err
 	}
+	// Reported here, because the message of Unmarshal would name Go types.
 	if line[0] != '{' {
 		return dst, false, rhumb.Ef(opJSON, rhumb.InvalidArgument, "column 1: want an object, found %q", line[0])
 	}
+	// RawMessage keeps the text of numbers, which float64 would round.
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(line, &members); err != nil {
 		if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
@@ -33,11 +35,11 @@ func (jsonDecoder) decode(line []byte, dst []pair) ([]pair, bool, error) {
 		return dst, false, rhumb.Ef(opJSON, rhumb.InvalidArgument, "%v", err)
 	}
 	if len(members) > pairsMax {
-		return dst, false, rhumb.Ef(opJSON, rhumb.TooLarge, "more than %d pairs", pairsMax)
+		return dst, false, rhumb.Ef(opJSON, rhumb.TooLarge, "the line has more than %d pairs", pairsMax)
 	}
 	for key, raw := range members {
 		if key == "" {
-			return dst, false, rhumb.E(opJSON, rhumb.InvalidArgument, "a key is empty")
+			return dst, false, rhumb.E(opJSON, rhumb.InvalidArgument, "the line has an empty key")
 		}
 		p, err := jsonPair(key, raw)
 		if err != nil {
@@ -45,10 +47,12 @@ func (jsonDecoder) decode(line []byte, dst []pair) ([]pair, bool, error) {
 		}
 		dst = append(dst, p)
 	}
+	// A map has no order, but lines with the same keys must find the same plan.
 	slices.SortFunc(dst, func(a, b pair) int { return bytes.Compare(a.key, b.key) })
 	return dst, false, nil
 }
 
+// jsonPair returns the pair of one member of an object.
 func jsonPair(key string, raw json.RawMessage) (pair, error) {
 	p := pair{key: []byte(key), value: raw}
 	switch raw[0] {
@@ -62,6 +66,7 @@ func jsonPair(key string, raw json.RawMessage) (pair, error) {
 		p.kind = boolValue
 	case 'n':
 		p.kind = nullValue
+		// Objects and arrays stay text.
 	case '{', '[':
 	default:
 		p.kind = numberValue

@@ -10,31 +10,36 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// LineSizeMax bounds one line of input, in bytes. A longer line is malformed; reading goes on behind it.
+// LineSizeMax bounds one line of input, in bytes. A longer line is rejected, and reading continues
+// after it.
 const LineSizeMax = 1 << 20
 
-// blockSize is how much is read at once. Lines are slices of blocks; a block is garbage when its last event is written.
+// blockSize is the number of bytes read at a time. Lines are slices of blocks; a block is freed
+// when its last event has been written.
 const blockSize = 256 << 10
 
-// lineReader cuts a stream into lines. Each line is a slice of a block that is never written again, so that events can
-// keep what they need of it without a copy.
+// lineReader splits a stream into lines. Each line is a slice of a block that is never written
+// again, so that events can keep parts of it without a copy.
 type lineReader struct {
 	src   io.Reader
-	block []byte // read and not yet given out
-	room  []byte // the part of the block that is not yet read into; it follows block in memory
+	block []byte // read and not yet returned
+	room  []byte // unused part of the block; it follows block in memory
 	line  int64
-	// unchecked says that the stream is gzip and is read only once, so that lines are given out before their checksum is known.
+	// unchecked reports that the stream is gzip and is read only once, so that lines are returned
+	// before their checksum is known.
 	unchecked bool
-	// end is what ended the stream: io.EOF, or what is wrong behind the last byte read.
+	// end is the error that ended the stream: io.EOF, or the fault after the last byte.
 	end error
 }
 
-// openLines tells gzip by its magic bytes and unpacks it. What can be read twice is unpacked twice: first to find out how
-// much of it is intact, then to take that much and no line of what is damaged.
+// openLines returns a reader of input, which it unpacks if it begins like gzip. If the input can be
+// read twice, openLines first unpacks it to its end to learn how much is intact; the reader then
+// returns no line of a damaged member.
 func openLines(ctx context.Context, input io.Reader) (*lineReader, error) {
 	const op rhumb.Op = "ingest.open"
 	seeker, start := seekable(input)
 	buffered := bufio.NewReaderSize(&interruptible{ctx: ctx, src: input}, 64<<10)
+	// The extension of a file name is not used: the input may be a pipe.
 	magic, err := buffered.Peek(2)
 	if err != nil && err != io.EOF {
 		return nil, rhumb.Wrap(op, err)
@@ -42,6 +47,8 @@ func openLines(ctx context.Context, input io.Reader) (*lineReader, error) {
 	if !bytes.Equal(magic, []byte{0x1f, 0x8b}) {
 		return &lineReader{src: buffered}, nil
 	}
+	// Applying a line of a damaged member could apply a wrong value: a flipped bit is often still a
+	// valid line. So the damage must be known before the first line is written.
 	var intact int64
 	var damage *gzipDamage
 	if seeker != nil {
@@ -53,6 +60,8 @@ func openLines(ctx context.Context, input io.Reader) (*lineReader, error) {
 		}
 		buffered.Reset(&interruptible{ctx: ctx, src: input})
 	}
+	// The reader returns the error after the intact lines, so that they are written: a later run
+	// with the repaired input then continues there.
 	if damage != nil && intact == 0 {
 		return &lineReader{src: &intactReader{damage: damage}}, nil
 	}
@@ -66,7 +75,8 @@ func openLines(ctx context.Context, input io.Reader) (*lineReader, error) {
 	return &lineReader{src: unzipped, unchecked: seeker == nil}, nil
 }
 
-// seekable gives the place where an input stands that can be read again from there; a pipe cannot.
+// seekable returns the input as a Seeker together with its position, or nil for an input that
+// cannot be read twice, such as a pipe.
 func seekable(input io.Reader) (io.Seeker, int64) {
 	s, ok := input.(io.Seeker)
 	if !ok {
@@ -79,56 +89,63 @@ func seekable(input io.Reader) (io.Seeker, int64) {
 	return s, at
 }
 
-// next gives the next line without its line break, and its number from 1. A line that is too long comes cut, with
-// tooLong set. At the end it returns io.EOF.
+// next returns the next line without its line break, and its number from 1. A line that is too long
+// is truncated, and tooLong is set. At the end, next returns io.EOF.
 func (r *lineReader) next() (line []byte, number int64, tooLong bool, err error) {
 	for {
 		if i := bytes.IndexByte(r.block, '\n'); i >= 0 {
+			// The capacity is cut off, so that an append to a line cannot overwrite the next one.
 			line, r.block = r.block[:i:i], r.block[i+1:]
-			line, tooLong = r.whole(line)
+			line, tooLong = r.finishLine(line)
 			return line, r.line, tooLong, nil
 		}
+		// One byte more than the limit, because the last may be a carriage return of the line
+		// break.
 		if len(r.block) > LineSizeMax+1 {
 			return r.skipLong()
 		}
 		switch {
 		case r.end == io.EOF && len(r.block) > 0:
-			line, tooLong = r.whole(r.block)
+			line, tooLong = r.finishLine(r.block)
 			r.block = nil
 			return line, r.line, tooLong, nil
-		case r.end != nil: // an unfinished line before a damage is part of it
-			return nil, r.line, false, r.ending()
+		// An unfinished line before damage is part of the damage.
+		case r.end != nil:
+			return nil, r.line, false, r.endError()
 		}
 		r.fill()
 	}
 }
 
-// ending says how the stream ended, and how far it came.
-func (r *lineReader) ending() error {
+// endError returns the error that ended the stream, with the number of the last line.
+func (r *lineReader) endError() error {
 	const op rhumb.Op = "ingest.read"
 	damage, ok := errors.AsType[*gzipDamage](r.end)
 	switch {
 	case r.end == io.EOF:
 		return io.EOF
 	case !ok:
-		return rhumb.Ef(op, rhumb.KindOf(r.end), "behind line %d: %v; the lines up to there were taken", r.line, r.end)
+		return rhumb.Ef(op, rhumb.KindOf(r.end), "after line %d: %v; the lines up to there were accepted", r.line, r.end)
 	case r.unchecked && !damage.cut:
-		return rhumb.Ef(op, rhumb.Corrupt, "%v; the lines up to line %d were taken before that could be known, since the input cannot be "+
-			"read twice; give it as a file, and no line of a damaged member is taken", damage, r.line)
+		return rhumb.Ef(op, rhumb.Corrupt, "%v; the lines up to line %d were accepted before the damage was detected, because the input cannot be "+
+			"read twice; pass the input as a file to accept no line of a damaged member", damage, r.line)
 	}
-	return rhumb.Ef(op, rhumb.Corrupt, "%v; the lines up to line %d were taken, and nothing behind them; mend the input and start the "+
-		"same ingest again: it goes on where it stopped", damage, r.line)
+	return rhumb.Ef(op, rhumb.Corrupt, "%v; the lines up to line %d were accepted, and none after them; repair the input and start the "+
+		"same ingest again: it continues where it stopped", damage, r.line)
 }
 
-// whole counts a line, and takes off the other half of its line break.
-func (r *lineReader) whole(line []byte) (_ []byte, tooLong bool) {
+// finishLine counts a line and removes the carriage return of its line break.
+func (r *lineReader) finishLine(line []byte) (_ []byte, tooLong bool) {
 	r.line++
+	// Files from Windows end lines with CR LF.
 	line = bytes.TrimSuffix(line, []byte{'\r'})
 	return line[:min(len(line), LineSizeMax)], len(line) > LineSizeMax
 }
 
-// skipLong gives the beginning of a line that is too long and drops the rest of it.
+// skipLong returns the beginning of a line that is too long and skips the rest of it.
 func (r *lineReader) skipLong() ([]byte, int64, bool, error) {
+	// Cloned, because the rest of the line may need many blocks, which the beginning must not keep
+	// alive.
 	head := bytes.Clone(r.block[:LineSizeMax])
 	r.block = nil
 	r.line++
@@ -142,21 +159,24 @@ func (r *lineReader) skipLong() ([]byte, int64, bool, error) {
 		case r.end == io.EOF:
 			return head, r.line, true, nil
 		case r.end != nil:
+			// The line is part of the damage, and not counted.
 			r.line--
-			return nil, r.line, false, r.ending()
+			return nil, r.line, false, r.endError()
 		}
 		r.fill()
 	}
 }
 
-// fill reads more behind the unfinished line, in a new block when the present one is used up. What
-// was read together with an error is good.
+// fill reads more bytes after the unfinished line, into a new block if the current one is full.
+// Bytes that were read together with an error are valid.
 func (r *lineReader) fill() {
 	if len(r.room) == 0 || len(r.block) == 0 && len(r.room) < blockSize/4 {
+		// Only the unfinished line is copied. Doubling bounds the copies of a long line.
 		grown := make([]byte, len(r.block), max(blockSize, 2*len(r.block)))
 		copy(grown, r.block)
 		r.block, r.room = grown, grown[len(grown):cap(grown)]
 	}
+	// The bytes after block are free, so the unfinished line grows in place.
 	n, err := r.src.Read(r.room)
 	if len(r.block) == 0 {
 		r.block = r.room[:n]
@@ -167,8 +187,8 @@ func (r *lineReader) fill() {
 	r.end = err
 }
 
-// interruptible lets a read of src be given up: a pipe may stay silent for ever. The read that was given up ends when
-// src answers, into memory of its own.
+// interruptible makes reads of src cancellable: a pipe may stay silent forever. A cancelled read
+// ends when src returns; it writes to memory of its own.
 type interruptible struct {
 	ctx  context.Context
 	src  io.Reader
@@ -176,12 +196,15 @@ type interruptible struct {
 	done chan readResult
 }
 
+// readResult is the result of a read of src.
 type readResult struct {
 	n   int
 	err error
 }
 
 func (r *interruptible) Read(p []byte) (int, error) {
+	// Allocated once. A cancelled read still writes to buf, which is therefore never used
+	// again.
 	if r.done == nil {
 		r.done, r.buf = make(chan readResult, 1), make([]byte, 64<<10)
 	}

@@ -7,9 +7,11 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// listScanner walks a Tcl list (Tcl's manual page "Tcl", rules 3 to 9, and "list"): elements stand between spaces and
-// tabs; braces group and nest, and keep what they hold as it stands; quotes group and let backslashes speak; in bare
-// elements backslashes speak too. An element without a backslash is a slice of the line; others are written to scratch.
+// listScanner reads the elements of a Tcl list (Tcl's manual pages "Tcl", rules 3 to 9, and
+// "list"). Elements are separated by spaces and tabs. Braces group and nest, and keep their
+// contents unchanged. Quotes group, and backslashes are resolved within them, as in elements
+// without grouping. An element without a backslash is a slice of the line; others are written to
+// scratch.
 type listScanner struct {
 	line    []byte
 	pos     int
@@ -20,7 +22,8 @@ const opList rhumb.Op = "ingest.list"
 
 func isListSpace(c byte) bool { return c == ' ' || c >= '\t' && c <= '\r' }
 
-// listStops has the bytes that are more to a bare element than themselves: those that end it, and the backslash.
+// listStops marks the bytes with a meaning in an element without grouping: those that end it, and
+// the backslash.
 var listStops = func() (stops [256]bool) {
 	for c := range stops {
 		stops[c] = isListSpace(byte(c)) || c == '\\'
@@ -28,7 +31,7 @@ var listStops = func() (stops [256]bool) {
 	return stops
 }()
 
-// next gives the next element, and ok false behind the last one.
+// next returns the next element, or ok false after the last one.
 func (s *listScanner) next() (element []byte, ok bool, err error) {
 	for s.pos < len(s.line) && isListSpace(s.line[s.pos]) {
 		s.pos++
@@ -38,17 +41,18 @@ func (s *listScanner) next() (element []byte, ok bool, err error) {
 	}
 	switch s.line[s.pos] {
 	case '{':
-		element, err = s.braced()
+		element, err = s.readBraced()
 	case '"':
-		element, err = s.quoted()
+		element, err = s.readQuoted()
 	default:
-		element = s.bare()
+		element = s.readBare()
 	}
 	return element, err == nil, err
 }
 
-// braced reads up to the brace that closes the one at pos. A backslash keeps its next byte from counting as a brace.
-func (s *listScanner) braced() ([]byte, error) {
+// readBraced reads up to the brace that closes the one at pos. A brace after a backslash does not
+// count.
+func (s *listScanner) readBraced() ([]byte, error) {
 	start, depth := s.pos, 0
 	for i := start; i < len(s.line); i++ {
 		switch s.line[i] {
@@ -59,15 +63,16 @@ func (s *listScanner) braced() ([]byte, error) {
 		case '}':
 			if depth--; depth == 0 {
 				s.pos = i + 1
-				return s.line[start+1 : i], s.separated("a closing brace")
+				// Tcl resolves nothing within braces, so the element is always a slice of the line.
+				return s.line[start+1 : i], s.checkSeparator("a closing brace")
 			}
 		}
 	}
 	return nil, rhumb.Ef(opList, rhumb.InvalidArgument, "the brace at column %d is never closed", start+1)
 }
 
-// quoted reads up to the next quote that no backslash hides.
-func (s *listScanner) quoted() ([]byte, error) {
+// readQuoted reads up to the next quote that does not follow a backslash.
+func (s *listScanner) readQuoted() ([]byte, error) {
 	start, escaped := s.pos, false
 	for i := start + 1; i < len(s.line); i++ {
 		switch s.line[i] {
@@ -80,13 +85,14 @@ func (s *listScanner) quoted() ([]byte, error) {
 			if escaped {
 				element = s.unescape(element)
 			}
-			return element, s.separated("a closing quote")
+			return element, s.checkSeparator("a closing quote")
 		}
 	}
 	return nil, rhumb.Ef(opList, rhumb.InvalidArgument, "the quote at column %d is never closed", start+1)
 }
 
-func (s *listScanner) bare() []byte {
+// readBare reads an element without grouping.
+func (s *listScanner) readBare() []byte {
 	start, i, escaped := s.pos, s.pos, false
 	for {
 		for i < len(s.line) && !listStops[s.line[i]] {
@@ -95,6 +101,7 @@ func (s *listScanner) bare() []byte {
 		if i == len(s.line) || s.line[i] != '\\' {
 			break
 		}
+		// A backslash at the end of the line represents itself.
 		escaped = escaped || i+1 < len(s.line)
 		i = min(i+2, len(s.line))
 	}
@@ -105,15 +112,15 @@ func (s *listScanner) bare() []byte {
 	return s.line[start:i]
 }
 
-// separated refuses an element that does not end where its grouping ends.
-func (s *listScanner) separated(after string) error {
+// checkSeparator rejects an element that continues after its closing brace or quote.
+func (s *listScanner) checkSeparator(after string) error {
 	if s.pos == len(s.line) || isListSpace(s.line[s.pos]) {
 		return nil
 	}
 	return rhumb.Ef(opList, rhumb.InvalidArgument, "column %d: want a space after %s, found %q", s.pos+1, after, s.line[s.pos])
 }
 
-// unescape writes raw with its backslashes resolved to scratch, and gives that part of scratch.
+// unescape writes raw to scratch with its backslashes resolved, and returns that part of scratch.
 func (s *listScanner) unescape(raw []byte) []byte {
 	start := len(s.scratch)
 	for i := 0; i < len(raw); {
@@ -122,23 +129,25 @@ func (s *listScanner) unescape(raw []byte) []byte {
 			i++
 			continue
 		}
-		i += 1 + s.escape(raw[i+1:])
+		i += 1 + s.resolveEscape(raw[i+1:])
 	}
+	// The capacity is cut off: the next element is appended to scratch after it.
 	return s.scratch[start:len(s.scratch):len(s.scratch)]
 }
 
-// escape appends what the escape behind a backslash stands for, and says how many bytes it took.
-func (s *listScanner) escape(raw []byte) int {
+// resolveEscape appends the character of the escape sequence after a backslash. It returns the
+// number of bytes that the sequence takes.
+func (s *listScanner) resolveEscape(raw []byte) int {
 	c := raw[0]
 	switch {
 	case c == 'x':
-		return s.code(raw, 1, 2, 16, utf8.MaxRune)
+		return s.appendCode(raw, 1, 2, 16, utf8.MaxRune)
 	case c == 'u':
-		return s.code(raw, 1, 4, 16, utf8.MaxRune)
+		return s.appendCode(raw, 1, 4, 16, utf8.MaxRune)
 	case c == 'U':
-		return s.code(raw, 1, 8, 16, utf8.MaxRune)
+		return s.appendCode(raw, 1, 8, 16, utf8.MaxRune)
 	case c >= '0' && c <= '7':
-		return s.code(raw, 0, 3, 8, 0xff)
+		return s.appendCode(raw, 0, 3, 8, 0xff)
 	}
 	if i := strings.IndexByte("abfnrtv", c); i >= 0 {
 		c = "\a\b\f\n\r\t\v"[i]
@@ -147,12 +156,13 @@ func (s *listScanner) escape(raw []byte) int {
 	return 1
 }
 
-// code appends the character, at most top, whose number stands in at most most digits from raw[from]; without digits,
-// the letter.
-func (s *listScanner) code(raw []byte, from, most int, base, top rune) int {
+// appendCode appends the character whose number is in at most most digits from raw[from]. The
+// number is at most top: digits that would exceed it are not part of the sequence. Without digits,
+// it appends the letter.
+func (s *listScanner) appendCode(raw []byte, from, most int, base, top rune) int {
 	value, i := rune(0), from
 	for ; i < len(raw) && i < from+most; i++ {
-		d := digit(raw[i])
+		d := digitValue(raw[i])
 		if d >= base || value*base+d > top {
 			break
 		}
@@ -166,7 +176,8 @@ func (s *listScanner) code(raw []byte, from, most int, base, top rune) int {
 	return i
 }
 
-func digit(c byte) rune {
+// digitValue returns the value of a hexadecimal digit, or a value above every base.
+func digitValue(c byte) rune {
 	switch {
 	case c >= '0' && c <= '9':
 		return rune(c - '0')

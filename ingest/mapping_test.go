@@ -51,7 +51,7 @@ func mapLines(t *testing.T, f Format, m *Mapping, input string) string {
 		if err != nil {
 			return out.String()
 		}
-		_, ev, skip, err := r.event(dec, nil, line, number, tooLong)
+		_, ev, skip, err := r.makeEvent(dec, nil, line, number, tooLong)
 		switch {
 		case err != nil:
 			fmt.Fprintf(&out, "line %d: %s: %s\n", number, rhumb.KindOf(err), messageOf(err))
@@ -159,7 +159,7 @@ var fuzzLine int64
 func checkEvent(t *testing.T, mapper *Mapper, dec decoder, line []byte) {
 	t.Helper()
 	fuzzLine++
-	_, ev, skip, err := (&Run{mapper: mapper}).event(dec, nil, line, fuzzLine, false)
+	_, ev, skip, err := (&Run{mapper: mapper}).makeEvent(dec, nil, line, fuzzLine, false)
 	if err != nil {
 		if _, ok := errors.AsType[*rhumb.Error](err); !ok || !(isFault(err) || rhumb.KindOf(err) == rhumb.Incompatible) {
 			t.Fatalf("%q: error %v", line, err)

@@ -9,33 +9,36 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// plan is how the lines of one sequence of keys become rows: all that the mapping says of them, looked up once (row P4:
-// Popeye's tree of prepared statements). What depends on values is left to the line.
+// plan describes how lines with one sequence of keys become rows. It holds everything that the
+// mapping defines for these keys, looked up once, like Popeye's tree of prepared statements.
+// Decisions that depend on values are left to each line.
 //
 // A plan maps a line exactly as mapPlain does, or not at all.
 type plan struct {
 	fields []plannedField // of all rows, sorted by name
 	rows   []plannedRow
-	// order lists the fields that order the events.
+	// order holds the indexes of the fields that order the events.
 	order []int
-	// when is the pair that holds the time, and place those of the location; -1 and nil without.
+	// when is the index of the pair with the time, or -1. place holds those of the location, or
+	// nil.
 	when    int
 	place   []int
 	removes bool
 }
 
-// plannedField is a field, and where its value comes from.
+// plannedField is a field and the source of its value.
 type plannedField struct {
-	head []byte // the stored form of its name
+	head []byte // the encoded name
 	name string
 	spec *fieldSpec // of the pair
-	pair int        // for fieldOfPair
+	pair int        // index of the pair, for fieldOfPair
 	from fieldSource
-	// ordered says that plan.order has the field.
+	// ordered reports that the field is in plan.order.
 	ordered bool
 	rows    uint16
 }
 
+// fieldSource is the source of a field's value.
 type fieldSource uint8
 
 const (
@@ -45,34 +48,35 @@ const (
 	fieldOfPlace
 )
 
-// plannedRow is a row that some lines of the plan have: its condition holds as far as it asks for fields.
+// plannedRow is a row for lines of the plan. Its condition holds as far as it concerns the presence
+// of fields; the rest depends on values.
 type plannedRow struct {
 	row  *boundRow
 	name []plannedPart
-	// asks is the pair that the row's condition looks at; -1 when the line has none.
+	// asks is the index of the pair that the row's condition compares, or -1.
 	asks int
-	head []byte // the stored form of the record in front of its fields
+	head []byte // the encoded record before its fields
 	runs []run
 }
 
-// plannedPart is literal text, or the pair whose value stands in its place, filled with zeros up to width.
+// plannedPart is literal text, or a pair whose value is padded with zeros to width.
 type plannedPart struct {
 	text  string
 	pair  int // -1 for text
 	width int
 }
 
-// run is a part of plan.fields: from up to, without, to.
+// run is the fields of a plan from index from up to, but not including, index to.
 type run struct{ from, to int }
 
-// plan makes the plan for lines with the keys of pairs, which mapPlain has just mapped: so the keys are allowed, and those
-// that order, name and place the event are there.
-func (mp *Mapper) plan(pairs []pair) *plan {
+// makePlan returns the plan for lines with the keys of pairs, which mapPlain has just mapped. So
+// the keys are valid, and those that order, name and locate the event are present.
+func (mp *Mapper) makePlan(pairs []pair) *plan {
 	p := &plan{when: -1}
 	mp.planFields(p, pairs)
 	slices.SortFunc(p.fields, func(a, b plannedField) int { return strings.Compare(a.name, b.name) })
 	for _, s := range mp.order {
-		i := p.field(s.name)
+		i := p.indexOf(s.name)
 		p.fields[i].ordered = true
 		p.order = append(p.order, i)
 	}
@@ -84,10 +88,12 @@ func (mp *Mapper) plan(pairs []pair) *plan {
 	return p
 }
 
+// planFields sets the fields of a plan.
 func (mp *Mapper) planFields(p *plan, pairs []pair) {
 	seen := map[string]bool{}
+	// Backwards, as in mapPlain: the last value of a repeated key counts.
 	for i := len(pairs) - 1; i >= 0; i-- {
-		s := mp.spec(pairs[i].key)
+		s := mp.specOf(pairs[i].key)
 		if s.rows == 0 || seen[s.name] {
 			continue
 		}
@@ -96,13 +102,13 @@ func (mp *Mapper) planFields(p *plan, pairs []pair) {
 		if pairs[i].kind == nullValue {
 			f.from, p.removes = fieldOfNull, true
 		}
-		p.add(f)
+		p.addField(f)
 	}
 	there := func(i int) bool { return i >= 0 && pairs[i].kind != nullValue }
 	if mp.when != nil {
 		if i := lastIndex(pairs, mp.when.name); there(i) {
 			p.when = i
-			p.add(plannedField{name: mp.mapping.Time.Field, from: fieldOfTime, rows: mp.rowsOf(mp.mapping.Time.Field)})
+			p.addField(plannedField{name: mp.mapping.Time.Field, from: fieldOfTime, rows: mp.rowsOf(mp.mapping.Time.Field)})
 		}
 	}
 	for _, s := range mp.place {
@@ -111,37 +117,40 @@ func (mp *Mapper) planFields(p *plan, pairs []pair) {
 		}
 	}
 	if p.place != nil {
-		p.add(plannedField{name: mp.mapping.Location.Field, from: fieldOfPlace, rows: mp.rowsOf(mp.mapping.Location.Field)})
+		p.addField(plannedField{name: mp.mapping.Location.Field, from: fieldOfPlace, rows: mp.rowsOf(mp.mapping.Location.Field)})
 	}
 }
 
-// add puts a field in the place of one with its name.
-func (p *plan) add(f plannedField) {
+// addField adds a field, or replaces the one with the same name.
+func (p *plan) addField(f plannedField) {
+	// Encoded once for all lines of the plan.
 	f.head = rhumb.AppendFieldName(nil, f.name)
-	if i := p.field(f.name); i >= 0 {
+	if i := p.indexOf(f.name); i >= 0 {
 		p.fields[i] = f
 	} else {
 		p.fields = append(p.fields, f)
 	}
 }
 
-func (p *plan) field(name string) int {
+// indexOf returns the index of a field, or -1.
+func (p *plan) indexOf(name string) int {
 	return slices.IndexFunc(p.fields, func(f plannedField) bool { return f.name == name })
 }
 
-// hasAll reports whether the fields that a condition asks for are there.
+// hasAll reports whether the fields that a condition requires are present.
 func (mp *Mapper) hasAll(p *plan, c *Condition) bool {
 	if c == nil {
 		return true
 	}
 	for _, name := range c.Has {
-		if i := p.field(name); i < 0 || p.fields[i].from == fieldOfNull {
+		if i := p.indexOf(name); i < 0 || p.fields[i].from == fieldOfNull {
 			return false
 		}
 	}
 	return true
 }
 
+// planRow returns the plan of one row.
 func (mp *Mapper) planRow(p *plan, at int, pairs []pair) plannedRow {
 	row := &mp.rows[at]
 	r := plannedRow{row: row, asks: -1}
@@ -158,10 +167,13 @@ func (mp *Mapper) planRow(p *plan, at int, pairs []pair) plannedRow {
 	n := 0
 	for i := range p.fields {
 		f := &p.fields[i]
+		// A null removes a field from a patch; a row that is written as a whole does not contain
+		// it.
 		if f.rows&(1<<at) == 0 || f.from == fieldOfNull && row.kind != rhumb.Patch {
 			continue
 		}
 		n++
+		// Neighbouring fields form one run, so that fillRow copies most rows with one append.
 		if last := len(r.runs) - 1; last >= 0 && r.runs[last].to == i {
 			r.runs[last].to++
 		} else {
@@ -172,23 +184,26 @@ func (mp *Mapper) planRow(p *plan, at int, pairs []pair) plannedRow {
 	return r
 }
 
-// follow maps a line by a plan; ok is false when something is wrong with its values.
-func (mp *Mapper) follow(p *plan, line int64, raw []byte, pairs []pair) (ev Event, ok bool) {
+// followPlan maps a line by a plan. ok is false if one of its values is invalid.
+func (mp *Mapper) followPlan(p *plan, line int64, raw []byte, pairs []pair) (ev Event, ok bool) {
 	ev = Event{Line: line, removes: p.removes}
 	if len(p.order) > 0 {
 		ev.Order = make([]rhumb.FieldValue, len(p.order))
 	}
 	for i, at := range p.place {
-		v, ok := mp.place[i].read(&pairs[at])
+		v, ok := mp.place[i].readFast(&pairs[at])
 		if !ok {
 			return ev, false
 		}
 		mp.coords[i] = v.Float64()
 	}
-	if !mp.encode(p, pairs, ev.Order) {
+	// All values are checked here, before memory is allocated for the rows.
+	if !mp.encodeFields(p, pairs, ev.Order) {
 		return ev, false
 	}
-	held, rows, size := mp.measure(p, pairs)
+	// One allocation holds the line, the names and the values of all rows.
+	// Sizes are known before anything is copied, so the arena never grows.
+	held, rows, size := mp.measureRows(p, pairs)
 	arena := append(make([]byte, 0, len(raw)+size), raw...)
 	ev.raw = arena[:len(raw):len(raw)]
 	ev.Mutations = make([]rhumb.Mutation, rows)
@@ -197,7 +212,7 @@ func (mp *Mapper) follow(p *plan, line int64, raw []byte, pairs []pair) (ev Even
 		if held&(1<<i) == 0 {
 			continue
 		}
-		if arena, ok = mp.fill(&ev, next, &p.rows[i], arena, pairs); !ok {
+		if arena, ok = mp.fillRow(&ev, next, &p.rows[i], arena, pairs); !ok {
 			return ev, false
 		}
 		next++
@@ -205,21 +220,22 @@ func (mp *Mapper) follow(p *plan, line int64, raw []byte, pairs []pair) (ev Even
 	return ev, true
 }
 
-// encode writes the stored form of all fields to mp.encoded, each behind the one before; field i stands from mp.ends[i] to
-// mp.ends[i+1]. It keeps the values that order the event.
-func (mp *Mapper) encode(p *plan, pairs []pair, order []rhumb.FieldValue) (ok bool) {
+// encodeFields encodes all fields into mp.encoded, one after the other: field i is between
+// mp.ends[i] and mp.ends[i+1]. It also sets the values that order the event.
+func (mp *Mapper) encodeFields(p *plan, pairs []pair, order []rhumb.FieldValue) (ok bool) {
 	dst, ends := mp.encoded[:0], append(mp.ends[:0], 0)
 	for i := range p.fields {
+		// Each field is encoded once, whatever the number of rows that include it.
 		f := &p.fields[i]
 		dst = append(dst, f.head...)
 		if f.from == fieldOfPlace && !f.ordered {
 			dst, ok = mp.appendPlace(dst)
 		} else {
 			var v rhumb.FieldValue
-			v, ok = mp.read(p, f, pairs)
+			v, ok = mp.readField(p, f, pairs)
 			dst = rhumb.AppendFieldValue(dst, v)
 			if f.ordered {
-				p.keep(order, i, v)
+				p.keepOrder(order, i, v)
 			}
 		}
 		if !ok {
@@ -231,7 +247,8 @@ func (mp *Mapper) encode(p *plan, pairs []pair, order []rhumb.FieldValue) (ok bo
 	return true
 }
 
-// appendPlace appends what placeValue gives. The value is made here and does not leave the function: it stays off the heap.
+// appendPlace appends the encoded location. It repeats placeValue, because a value that does not
+// leave the function stays off the heap.
 func (mp *Mapper) appendPlace(dst []byte) (_ []byte, ok bool) {
 	var v rhumb.FieldValue
 	if len(mp.place) == 2 {
@@ -245,8 +262,8 @@ func (mp *Mapper) appendPlace(dst []byte) (_ []byte, ok bool) {
 	return rhumb.AppendFieldValue(dst, v), true
 }
 
-// keep takes the value of field i for those places of the order that it has.
-func (p *plan) keep(order []rhumb.FieldValue, i int, v rhumb.FieldValue) {
+// keepOrder sets the order values that field i provides.
+func (p *plan) keepOrder(order []rhumb.FieldValue, i int, v rhumb.FieldValue) {
 	for j, at := range p.order {
 		if at == i {
 			order[j] = owned(v)
@@ -254,10 +271,11 @@ func (p *plan) keep(order []rhumb.FieldValue, i int, v rhumb.FieldValue) {
 	}
 }
 
-func (mp *Mapper) read(p *plan, f *plannedField, pairs []pair) (v rhumb.FieldValue, ok bool) {
+// readField returns the value of a field.
+func (mp *Mapper) readField(p *plan, f *plannedField, pairs []pair) (v rhumb.FieldValue, ok bool) {
 	switch f.from {
 	case fieldOfPair:
-		return f.spec.read(&pairs[f.pair])
+		return f.spec.readFast(&pairs[f.pair])
 	case fieldOfTime:
 		v, err := parseField(rhumb.FieldTimestamp, viewString(pairs[p.when].value))
 		return v, err == nil
@@ -268,8 +286,8 @@ func (mp *Mapper) read(p *plan, f *plannedField, pairs []pair) (v rhumb.FieldVal
 	return v, true
 }
 
-// read is value for the kinds of live feeds, without what it takes to say what is wrong.
-func (s *fieldSpec) read(p *pair) (v rhumb.FieldValue, ok bool) {
+// readFast is value for the types of live feeds, without describing faults.
+func (s *fieldSpec) readFast(p *pair) (v rhumb.FieldValue, ok bool) {
 	text := viewString(p.value)
 	switch {
 	case s.auto && p.kind == textValue, !s.auto && s.kind == rhumb.FieldString:
@@ -285,11 +303,12 @@ func (s *fieldSpec) read(p *pair) (v rhumb.FieldValue, ok bool) {
 	return v, err == nil
 }
 
-// measure tells which rows the line has, a bit for each of the plan's, how many they are, and their size in bytes.
-func (mp *Mapper) measure(p *plan, pairs []pair) (held uint16, rows, size int) {
+// measureRows returns a bit for each row of the plan that the line has, their number, and their
+// size in bytes.
+func (mp *Mapper) measureRows(p *plan, pairs []pair) (held uint16, rows, size int) {
 	for i := range p.rows {
 		r := &p.rows[i]
-		if !r.holds(pairs) {
+		if !r.isSelected(pairs) {
 			continue
 		}
 		held |= 1 << i
@@ -298,6 +317,7 @@ func (mp *Mapper) measure(p *plan, pairs []pair) (held uint16, rows, size int) {
 		for _, part := range r.name {
 			size += len(part.text)
 			if part.pair >= 0 {
+				// At most: padding adds zeros only up to the width.
 				size += max(part.width, len(pairs[part.pair].value))
 			}
 		}
@@ -308,8 +328,8 @@ func (mp *Mapper) measure(p *plan, pairs []pair) (held uint16, rows, size int) {
 	return held, rows, size
 }
 
-// holds tells whether the value that the row's condition looks at is one that it wants.
-func (r *plannedRow) holds(pairs []pair) bool {
+// isSelected reports whether the row's condition accepts the value of the line.
+func (r *plannedRow) isSelected(pairs []pair) bool {
 	c := r.row.when
 	if c == nil || c.Field == "" {
 		return true
@@ -318,11 +338,11 @@ func (r *plannedRow) holds(pairs []pair) bool {
 	if r.asks >= 0 {
 		value = viewString(pairs[r.asks].value)
 	}
-	return c.takes(value)
+	return c.accepts(value)
 }
 
-// fill writes one row to the arena, which has room for it.
-func (mp *Mapper) fill(ev *Event, at int, r *plannedRow, arena []byte, pairs []pair) (_ []byte, ok bool) {
+// fillRow writes one row to the arena, which has room for it.
+func (mp *Mapper) fillRow(ev *Event, at int, r *plannedRow, arena []byte, pairs []pair) (_ []byte, ok bool) {
 	m := &ev.Mutations[at]
 	m.Kind, m.Table = r.row.kind, r.row.table.ID
 	start := len(arena)
@@ -332,10 +352,11 @@ func (mp *Mapper) fill(ev *Event, at int, r *plannedRow, arena []byte, pairs []p
 			continue
 		}
 		value := pairs[part.pair].value
+		// mapPlain describes this fault, and the ones below.
 		if len(value) == 0 {
 			return arena, false
 		}
-		arena = appendFilled(arena, value, part.width)
+		arena = appendPadded(arena, value, part.width)
 	}
 	m.Name = arena[start:len(arena):len(arena)]
 	if len(m.Name) == 0 || len(m.Name) > rhumb.NameSizeMax {

@@ -5,38 +5,40 @@ import (
 	"sync/atomic"
 )
 
-// planTree finds the plan of a line: each node is a key, and its children are the keys that have stood behind it (row P4:
-// Popeye's TargetNode). It serves one goroutine; the counts may be read by others.
+// planTree finds the plan of a line. Each node is a key; its children are the keys that have
+// followed it, like Popeye's TargetNode. It is not safe for concurrent use, except the counts.
 type planTree struct {
 	root planNode
 	// size is the number of keys of all plans together.
 	size int
-	// refused counts the lines for which there was no room since the last sweep.
+	// refused counts the lines since the last sweep for whose plans there was no room.
 	refused int
 
 	hits, misses atomic.Int64
 }
 
+// planNode is a key after the keys on the path from the root.
 type planNode struct {
 	key      string
-	null     bool // the key's value is null
+	null     bool // whether the value of the key is null
 	children []*planNode
-	plan     *plan // nil where no line ended
-	size     int   // what the plan counts in planTree.size
-	used     bool  // since the last sweep
+	plan     *plan // nil if no line with a plan ended here
+	size     int   // what the plan adds to planTree.size
+	used     bool  // whether the plan was used since the last sweep
 }
 
 const (
-	// plansSizeMax bounds planTree.size: about 15 MiB, and more than twice the 1,000 statements of Popeye at thirty keys each.
+	// plansSizeMax bounds planTree.size. It allows about 15 MiB, and more than twice the 1,000
+	// statements of Popeye with thirty keys each.
 	plansSizeMax = 1 << 16
-	// planChildrenMax bounds the keys behind one.
+	// planChildrenMax bounds the children of a node. They are searched one by one.
 	planChildrenMax = 64
-	// planSweepEvery is the number of lines without room from one sweep to the next. It is so great that making plans which
-	// nobody uses stays a small part of the work.
+	// planSweepEvery is the number of lines without room between two sweeps. It is large, so that
+	// making plans that are never used remains a small part of the work.
 	planSweepEvery = 1 << 15
 )
 
-// find gives the plan for the keys of pairs; nil when there is none.
+// find returns the plan for the keys of pairs, or nil.
 func (t *planTree) find(pairs []pair) *plan {
 	n := &t.root
 	for i := range pairs {
@@ -44,11 +46,13 @@ func (t *planTree) find(pairs []pair) *plan {
 			return nil
 		}
 	}
+	// Protects the plan from the next sweep.
 	n.used = true
 	return n.plan
 }
 
-// child gives the node of a pair's key. The one that was asked for last stands first.
+// child returns the node of a pair's key. It moves the node to the front, because the next line
+// probably has the same key.
 func (n *planNode) child(p *pair) *planNode {
 	for i, c := range n.children {
 		if c.key == viewString(p.key) && c.null == (p.kind == nullValue) {
@@ -61,7 +65,7 @@ func (n *planNode) child(p *pair) *planNode {
 	return nil
 }
 
-// admits reports whether there is room for a plan, and makes room from time to time.
+// admits reports whether there is room for a plan. From time to time it makes room.
 func (t *planTree) admits(pairs []pair) bool {
 	if t.size+1+len(pairs) <= plansSizeMax {
 		return true
@@ -69,12 +73,14 @@ func (t *planTree) admits(pairs []pair) bool {
 	if t.refused++; t.refused < planSweepEvery {
 		return false
 	}
+	// sweep counts the plans that remain.
 	t.refused, t.size = 0, 0
 	t.sweep(&t.root)
 	return t.size+1+len(pairs) <= plansSizeMax
 }
 
-// sweep drops the plans that were not used since the last sweep, counts the others, and reports whether n has any left.
+// sweep removes the plans below n that were not used since the last sweep, counts the others, and
+// reports whether any is left.
 func (t *planTree) sweep(n *planNode) (left bool) {
 	n.children = slices.DeleteFunc(n.children, func(c *planNode) bool { return !t.sweep(c) })
 	if !n.used {
@@ -85,12 +91,14 @@ func (t *planTree) sweep(n *planNode) (left bool) {
 	return n.plan != nil || len(n.children) > 0
 }
 
-// learn keeps a plan for lines with the keys of pairs, if no key of them has too many behind it.
+// learn adds a plan for lines with the keys of pairs, unless a key has too many children.
 func (t *planTree) learn(pairs []pair, p *plan) {
 	n := &t.root
 	for i := range pairs {
 		c := n.child(&pairs[i])
 		if c == nil {
+			// Keys that are different in every line, for example IDs used as keys, must not fill
+			// the tree.
 			if len(n.children) == planChildrenMax {
 				t.refused++
 				return

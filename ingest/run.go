@@ -13,41 +13,48 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Writer writes the batches of a run. It is called by many goroutines.
+// Writer writes the batches of a run. It must be safe for concurrent use.
 type Writer interface {
-	// Write applies mutations of one range as one atomic batch, the first of which is the record whose home counts. It
-	// reports applied false when the order fields of that record are not newer than what is there. It retries what is
-	// safe to retry; an error of kind Unknown means that the batch may have been applied.
+	// Write applies mutations of one range as an atomic batch. The first one determines the home.
+	// Write reports applied false if the order fields of its record are not newer than those of the
+	// existing record. It retries if that is safe; an error of kind Unknown means that the batch
+	// may have been applied.
 	Write(ctx context.Context, mutations []rhumb.Mutation) (applied bool, err error)
-	// Read gives the stored value of a record, wherever its home is, or NotFound.
+	// Read returns the stored value of a record, wherever its home is, or NotFound.
 	Read(ctx context.Context, table rhumb.TableID, name []byte) (value []byte, err error)
 }
 
 // Config configures a Run.
 type Config struct {
-	// Input is read to its end. Gzip is told by its first bytes. An Input that is gzip and an io.Seeker that can seek is read
-	// twice, and no line of a gzip member whose checksum does not hold is taken; else such lines are taken before that is known.
+	// Input is read to its end. Gzip is detected by the first bytes. A gzip Input that is an
+	// io.Seeker is read twice if it can seek, and no line of a member with a wrong checksum is
+	// accepted. Otherwise such lines may be accepted before the damage is detected.
 	Input io.Reader
-	// Format is how lines hold their pairs. Default: the mapping's.
+	// Format is the syntax of the lines. Default: that of the mapping.
 	Format Format
-	// Mapping and Tables say what becomes of a line; Tables are in the order of the mapping's rows.
+	// Mapping defines the rows of a line. Tables are in the order of its rows.
 	Mapping *Mapping
 	Tables  []rhumb.Table
-	// Writer takes the batches.
+	// Writer receives the batches.
 	Writer Writer
-	// Rejected is told of each line that is malformed, one at a time. An error from it ends the run. Optional.
+	// Rejected is called for each malformed line, one call at a time. An error ends the run.
+	// Optional.
 	Rejected func(Rejection) error
 	// Strict ends the run at the first malformed line.
 	Strict bool
-	// Workers is the number of batches in flight at most. Default 1,024: a creation takes a round trip to the farthest region.
+	// Workers is the maximum number of batches in flight. Default 1,024, because creating a record
+	// takes a round trip to the most distant region: 256 workers created at most a thousand records
+	// per second between regions 250 ms apart.
 	Workers int
-	// WindowEvents and WindowBytes bound what is read and not yet answered. Default 16,384 and 32 MiB.
+	// WindowEvents and WindowBytes bound the events that are read and not yet answered. Defaults
+	// 16,384 and 32 MiB.
 	WindowEvents int
 	WindowBytes  int
-	// MergeEvents bounds the waiting events of one record that are written as one batch; 1 writes each by itself, as is
-	// done in any case when the record's table keeps history. Default 64.
+	// MergeEvents bounds the waiting events of one record that are merged into one batch. With 1,
+	// each event is a batch, as always if the table of the record keeps history. Default 64.
 	MergeEvents int
-	// RetryFor is how long a batch is tried again while the cluster cannot take it. Default 2 minutes.
+	// RetryFor is how long a batch is retried while the cluster cannot accept it. Default 2
+	// minutes.
 	RetryFor time.Duration
 }
 
@@ -60,10 +67,12 @@ const (
 	mergeBytesMax       = 1 << 20
 	retryForDefault     = 2 * time.Minute
 
-	// interruptGrace is how long batches in flight may still be answered when the run is interrupted.
+	// interruptGrace is the time in which batches in flight may still be answered after an
+	// interruption.
 	interruptGrace = 5 * time.Second
 )
 
+// setDefaults sets fields that have no value.
 func (c *Config) setDefaults() {
 	setDefault(&c.Workers, workersDefault)
 	setDefault(&c.WindowEvents, windowEventsDefault)
@@ -75,6 +84,7 @@ func (c *Config) setDefaults() {
 	}
 }
 
+// setDefault sets a field that has no value.
 func setDefault[T comparable](field *T, value T) {
 	var zero T
 	if *field == zero {
@@ -82,7 +92,7 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// Validate lists everything that is wrong with the configuration.
+// Validate reports all faults of the configuration in one error.
 func (c *Config) Validate() error {
 	const op rhumb.Op = "ingest.Config"
 	var faults []string
@@ -94,7 +104,7 @@ func (c *Config) Validate() error {
 	fault(c.Input == nil, "input is missing")
 	fault(c.Writer == nil, "writer is missing")
 	fault(c.Mapping == nil, "mapping is missing")
-	fault(c.Mapping != nil && len(c.Tables) != len(c.Mapping.Rows), "%d tables are given for the mapping's rows", len(c.Tables))
+	fault(c.Mapping != nil && len(c.Tables) != len(c.Mapping.Rows), "there are %d tables for the rows of the mapping", len(c.Tables))
 	fault(c.Workers < 0 || c.Workers > workersMax, "workers is %d, want 1 to %d", c.Workers, workersMax)
 	fault(c.WindowEvents < 0 || c.WindowBytes < 0, "the window is negative")
 	fault(c.MergeEvents < 0 || c.MergeEvents > rhumb.BatchOpsMax/rowsMax, "merge is %d, want 1 to %d", c.MergeEvents, rhumb.BatchOpsMax/rowsMax)
@@ -110,34 +120,36 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Rejection is a line that cannot be written as it stands.
+// Rejection is a line that cannot be written.
 type Rejection struct {
 	Line int64
-	// Raw is the line as it was read; its beginning when it is longer than LineSizeMax.
+	// Raw is the line as read; only its beginning if it is longer than LineSizeMax.
 	Raw []byte
 	Err error
 }
 
-// Counts say what became of the lines. At the end of a run Lines = Applied + AlreadyThere + Rejected + Failed. Empty
-// lines and headers are not counted.
+// Counts are the results of the lines. At the end of a run Lines = Applied + AlreadyThere +
+// Rejected + Failed. Empty lines and headers are not counted.
 type Counts struct {
 	Lines int64 `json:"lines"`
-	// Applied were written. AlreadyThere changed nothing: their records were as new, or newer.
+	// Applied lines were written. AlreadyThere lines changed nothing, because their records were as
+	// new or newer.
 	Applied      int64 `json:"applied"`
 	AlreadyThere int64 `json:"already_there"`
-	// Rejected are malformed. Failed could not be written, or were not tried any more when the run ended.
+	// Rejected lines are malformed. Failed lines could not be written, or the run ended first.
 	Rejected int64 `json:"rejected"`
 	Failed   int64 `json:"failed"`
-	// Batches is the number of atomic batches that were applied; Retries counts batches that were sent again.
+	// Batches is the number of atomic batches applied. Retries is the number of repeated attempts.
 	Batches int64 `json:"batches"`
 	Retries int64 `json:"retries"`
-	// PlanHits are the lines that were mapped by the plan of an earlier line with the same keys in the same order;
-	// PlanMisses are those whose keys were looked up in the mapping one by one, malformed ones among them.
+	// PlanHits is the number of lines that were mapped by the plan of an earlier line with the same
+	// keys in the same order. PlanMisses is the number of all other lines, including malformed
+	// ones.
 	PlanHits   int64 `json:"plan_hits"`
 	PlanMisses int64 `json:"plan_misses"`
 }
 
-// Run is one reading of one input.
+// Run reads one input once.
 type Run struct {
 	cfg    Config
 	mapper *Mapper
@@ -148,7 +160,7 @@ type Run struct {
 	rejectMu sync.Mutex // guards calls of cfg.Rejected
 }
 
-// New prepares a run.
+// New returns a run.
 func New(cfg Config) (*Run, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -158,13 +170,14 @@ func New(cfg Config) (*Run, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Every version must be written, because the table keeps it.
 	if cfg.Tables[0].History != 0 {
 		cfg.MergeEvents = 1
 	}
 	return &Run{cfg: cfg, mapper: mapper}, nil
 }
 
-// Counts says what has become of the lines so far. It may be called while the run goes on.
+// Counts returns the counts so far. It may be called during the run.
 func (r *Run) Counts() Counts {
 	return Counts{
 		Lines: r.counts.lines.Load(), Applied: r.counts.applied.Load(), AlreadyThere: r.counts.alreadyThere.Load(),
@@ -174,11 +187,14 @@ func (r *Run) Counts() Counts {
 	}
 }
 
-// Run reads the input to its end and returns when every event is answered. Malformed lines are no error unless Strict.
-// A cancelled ctx ends the run early; a later run of the same input goes on where this one stopped.
+// Run reads the input to its end and returns when every event is answered. A malformed line is an
+// error only with Strict. If ctx is cancelled, the run ends early; a later run of the same input
+// continues where this one stopped.
 func (r *Run) Run(ctx context.Context) (Counts, error) {
 	reading, stopReading := context.WithCancelCause(ctx)
 	defer stopReading(nil)
+	// Writing outlives ctx by interruptGrace: a batch whose answer is not awaited has an unknown
+	// outcome.
 	writing, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWriting()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(interruptGrace, stopWriting) })()
@@ -187,23 +203,25 @@ func (r *Run) Run(ctx context.Context) (Counts, error) {
 	defer context.AfterFunc(reading, d.wake)()
 	var workers sync.WaitGroup
 	for range r.cfg.Workers {
-		workers.Go(func() { d.work(writing) })
+		workers.Go(func() { d.runWorker(writing) })
 	}
-	broken, err := r.read(reading, d)
+	// A stop discards waiting events; a broken input does not, see readInput.
+	broken, err := r.readInput(reading, d)
 	if err != nil {
 		d.stop(err)
 	}
 	d.finish()
 	workers.Wait()
-	if err := d.cause(); err != nil {
+	if err := d.stopReason(); err != nil {
 		return r.Counts(), err
 	}
 	return r.Counts(), broken
 }
 
-// read takes the input line by line until its end, an error, or a stop. broken says that the input ended before its end:
-// what was read before is good, and is written, so that an input that stays broken gets as far as it goes.
-func (r *Run) read(ctx context.Context, d *dispatcher) (broken, err error) {
+// readInput reads lines until the end of the input, an error, or a stop. broken is an error of the
+// input itself: the lines before it are valid and are written, so that a run gets as far as the
+// input is intact.
+func (r *Run) readInput(ctx context.Context, d *dispatcher) (broken, err error) {
 	lines, err := openLines(ctx, r.cfg.Input)
 	if err != nil {
 		return nil, err
@@ -215,6 +233,7 @@ func (r *Run) read(ctx context.Context, d *dispatcher) (broken, err error) {
 		switch {
 		case err == io.EOF:
 			return nil, nil
+		// The input is broken, which does not stop the events read before.
 		case err != nil && ctx.Err() == nil:
 			return err, nil
 		case err != nil:
@@ -222,8 +241,9 @@ func (r *Run) read(ctx context.Context, d *dispatcher) (broken, err error) {
 		}
 		var ev Event
 		var skip bool
-		pairs, ev, skip, err = r.event(dec, pairs[:0], line, number, tooLong)
+		pairs, ev, skip, err = r.makeEvent(dec, pairs[:0], line, number, tooLong)
 		switch {
+		// A header that is invalid. All further lines would be misread.
 		case err != nil && rhumb.KindOf(err) == rhumb.Incompatible:
 			return nil, err
 		case skip:
@@ -239,16 +259,17 @@ func (r *Run) read(ctx context.Context, d *dispatcher) (broken, err error) {
 	return nil, stopCause(ctx)
 }
 
-// stopCause gives the reason of a stop; an interruption by the caller is of kind Canceled.
+// stopCause returns the reason of a stop. An interruption by the caller is of kind Canceled.
 func stopCause(ctx context.Context) error {
 	cause := context.Cause(ctx)
 	if errors.Is(cause, context.Canceled) {
-		return rhumb.E("ingest.Run", rhumb.Canceled, "interrupted; start the same ingest again and it goes on where it stopped")
+		return rhumb.E("ingest.Run", rhumb.Canceled, "interrupted; start the same ingest again, and it continues where it stopped")
 	}
 	return cause
 }
 
-func (r *Run) event(dec decoder, pairs []pair, line []byte, number int64, tooLong bool) (_ []pair, ev Event, skip bool, err error) {
+// makeEvent decodes and maps one line.
+func (r *Run) makeEvent(dec decoder, pairs []pair, line []byte, number int64, tooLong bool) (_ []pair, ev Event, skip bool, err error) {
 	const op rhumb.Op = "ingest.read"
 	if tooLong {
 		return pairs, ev, false, rhumb.Ef(op, rhumb.TooLarge, "the line is longer than %d bytes", LineSizeMax)
@@ -261,7 +282,7 @@ func (r *Run) event(dec decoder, pairs []pair, line []byte, number int64, tooLon
 	return pairs, ev, false, err
 }
 
-// reject counts and reports a line. It returns an error when the run must end.
+// reject counts and reports a malformed line. It returns an error if the run must end.
 func (r *Run) reject(rej Rejection) error {
 	const op rhumb.Op = "ingest.reject"
 	r.counts.rejected.Add(1)
@@ -272,6 +293,7 @@ func (r *Run) reject(rej Rejection) error {
 			return rhumb.Wrap(op, err)
 		}
 	}
+	// The line is reported before the run ends.
 	if r.cfg.Strict {
 		return rhumb.Ef(op, rhumb.InvalidArgument, "line %d: %s; --strict ends the run here", rej.Line, messageOf(rej.Err))
 	}

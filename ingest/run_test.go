@@ -335,7 +335,7 @@ func TestAllocations(t *testing.T) {
 	number := int64(0)
 	allocs := testing.AllocsPerRun(100, func() {
 		number++
-		if pairs, _, _, err = r.event(dec, pairs[:0], line, number, false); err != nil {
+		if pairs, _, _, err = r.makeEvent(dec, pairs[:0], line, number, false); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -464,7 +464,7 @@ func BenchmarkMapFeed(b *testing.B) {
 				break
 			}
 			n++
-			pairs, _, _, _ = r.event(dec, pairs[:0], line, int64(n)+number, tooLong) // two lines of the sample are malformed
+			pairs, _, _, _ = r.makeEvent(dec, pairs[:0], line, int64(n)+number, tooLong) // two lines of the sample are malformed
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(n), "ns/line")

@@ -141,7 +141,7 @@ func TestConnKeepsPace(t *testing.T) {
 func TestConnKeepsOrderUnderJitter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, near, far := dialled(t)
-		linkOf(n, "here", "there").set(half, 40*time.Millisecond)
+		linkOf(n, "here", "there").setDelay(half, 40*time.Millisecond)
 		start := time.Now()
 		for i := range 200 {
 			mustWrite(t, near, fmt.Sprintf("%03d", i))

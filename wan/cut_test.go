@@ -145,8 +145,8 @@ func TestWatch(t *testing.T) {
 		}()
 		synctest.Wait()
 		cut := func() bool {
-			r, err := n.route("test", "a:1", "b:1")
-			return err == nil && r.there.cut() != nil
+			r, err := n.findRoute("test", "a:1", "b:1")
+			return err == nil && r.there.cutChan() != nil
 		}
 		writeFile(t, n.path, twoNodes+"cut_one_way: [[a, b]]")
 		advance(2 * watchEvery)

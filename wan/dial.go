@@ -8,25 +8,32 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Dialer dials from a region, or from the region and node of an address. Between places without delay it gives the plain
-// connection, unless both ends belong to nodes of the file: a cut then only refuses new ones. A cut link lets a dial wait
-// until it heals or the context ends.
+// Dialer returns a function that dials from a region, or from the region and node of an address.
+// Between places without delay it returns the plain connection, unless both ends belong to nodes in
+// the file; a cut then only prevents new connections. While a link is cut, a dial waits until the
+// link heals or the context ends.
 func (n *Network) Dialer(from string) DialFunc {
+	// A node without a latency file pays nothing.
 	if n == nil {
 		var d net.Dialer
 		return d.DialContext
 	}
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		const op rhumb.Op = "wan.Dial"
-		r, err := n.route(op, from, addr)
+		r, err := n.findRoute(op, from, addr)
 		if err != nil {
 			return nil, err
 		}
-		if err := travel(ctx, r.there); err != nil {
+		// The SYN travels there, and the answer back. Both need the link, so a cut in one direction
+		// prevents connections, as in a real network.
+		if err := waitTransit(ctx, r.there); err != nil {
 			return nil, err
 		}
+		// The real connection takes no time on one machine. All of the delay is simulated around
+		// it.
 		c, err := n.dial(ctx, network, addr)
-		if err2 := travel(ctx, r.back); err2 != nil {
+		// Also after a failed dial: a refusal travels back like an acceptance.
+		if err2 := waitTransit(ctx, r.back); err2 != nil {
 			if err == nil {
 				_ = c.Close()
 			}
@@ -39,9 +46,9 @@ func (n *Network) Dialer(from string) DialFunc {
 	}
 }
 
-// travel waits as long as a packet takes over the link.
-func travel(ctx context.Context, l *link) error {
-	if d := l.delay(); d > 0 {
+// waitTransit waits as long as a packet is in flight on the link.
+func waitTransit(ctx context.Context, l *link) error {
+	if d := l.sampleDelay(); d > 0 {
 		t := time.NewTimer(d)
 		defer t.Stop()
 		select {
@@ -50,7 +57,8 @@ func travel(ctx context.Context, l *link) error {
 			return ctx.Err()
 		}
 	}
-	for healed := l.cut(); healed != nil; healed = l.cut() {
+	// A link may be cut again before this goroutine runs.
+	for healed := l.cutChan(); healed != nil; healed = l.cutChan() {
 		select {
 		case <-healed:
 		case <-ctx.Done():

@@ -1,23 +1,25 @@
-// Package wan imitates a wide-area network on one machine: it delays what passes between the addresses of different
-// regions by the round trips of a latency file. Peers, memberlist's transport and clients share it, so that a demo or a
-// test with regions needs no root and no traffic control.
+// Package wan simulates a wide-area network on one machine. It delays traffic between addresses in
+// different regions by the round trips in a latency file. Connections of nodes, gossip and clients
+// all use it, so that a demo or a test with several regions needs neither root nor traffic control.
 //
-// A program stands in one region and dials through a Dialer of that region. The dialling side delays both directions by
-// half the round trip each, and the set-up of the connection by a whole one; the listening side takes the connection as
-// it is. Packets are delayed by half the round trip where they are sent.
+// A program is in one region and dials through a Dialer of that region. The dialing side delays
+// both directions by half the round trip each, and the establishment of the connection by a whole
+// one; the listening side needs no wrapping. Packets are delayed by half the round trip where they
+// are sent.
 //
 // # Invariants
 //
-// No byte arrives before it is due, none is lost or reordered, and how many may be on their way at once is bounded
-// (QueueBytesMax, PacketsMax). Delay costs no throughput: bytes travel at the same time, not one after the other.
+// No byte of a connection arrives before it is due, and none is lost or reordered, unless the
+// latency file makes the connection half-open. The number of bytes and packets in flight is bounded
+// (QueueBytesMax, PacketsMax). Delay does not reduce throughput: bytes are in flight together.
 //
 // # Concurrency
 //
-// All types may be used by several goroutines at once. A delayed connection has two goroutines, one per direction; both
-// sleep until bytes arrive or are due.
+// All types are safe for concurrent use. A delayed connection has two goroutines, one per
+// direction. Both sleep until bytes arrive or are due.
 //
 // # Testing
 //
-// Only package time is asked for the time, so that everything runs in a testing/synctest bubble over in-memory
-// connections.
+// The only clock is package time, so that everything runs in testing/synctest bubbles over
+// in-memory connections.
 package wan

@@ -36,7 +36,7 @@ func TestParse(t *testing.T) {
 		{"not YAML", "addresses: [", "yaml"},
 		{"wrong type", "addresses: 7", "cannot unmarshal"},
 		{"missing pair", "round_trips_ms: {a: {b: 1}}\naddresses: {'h:1': c}", "no round trip between a and c; no round trip between b and c"},
-		{"pair twice", "round_trips_ms: {a: {b: 1}, b: {a: 1}}", "between a and b stands twice"},
+		{"pair twice", "round_trips_ms: {a: {b: 1}, b: {a: 1}}", "between a and b is given twice"},
 		{"negative", "round_trips_ms: {a: {b: -1}}", "a to b is -1 ms"},
 		{"not a number", "round_trips_ms: {a: {b: .nan}}", "a to b is NaN ms"},
 		{"endless", "round_trips_ms: {a: {b: .inf}}", "a to b is +Inf ms"},
@@ -47,7 +47,7 @@ func TestParse(t *testing.T) {
 		{"address without region", "addresses: {'h:1': ''}", "has no region"},
 		{"nodes", threeRegions + "nodes: {a: ['127.0.0.1:7401'], b: ['127.0.0.1:7402']}\ncut_one_way: [[a, b]]\nhalf_open: [[b, virginia]]", ""},
 		{"node with a region's name", threeRegions + "nodes: {virginia: ['127.0.0.1:7401']}", "want a name that no region has"},
-		{"node at an unknown address", threeRegions + "nodes: {a: ['127.0.0.1:7409']}", "does not stand under addresses"},
+		{"node at an unknown address", threeRegions + "nodes: {a: ['127.0.0.1:7409']}", "is not listed under addresses"},
 		{"address of two nodes", threeRegions + "nodes: {a: ['127.0.0.1:7401'], b: ['127.0.0.1:7401']}", "belongs to node a and to node b"},
 		{"half-open stranger", threeRegions + "half_open: [[a, virginia]]", "half_open [\"a\" \"virginia\"] does not name"},
 		{"cut of one", threeRegions + "cut: [[singapore]]", "does not name two regions"},
@@ -145,7 +145,7 @@ func TestReload(t *testing.T) {
 	if got := n.RoundTrip("frankfurt", "virginia"); got != 90*time.Millisecond {
 		t.Errorf("round trip %v after reload, want 90ms", got)
 	}
-	if linkOf(n, "virginia", "singapore").cut() == nil || linkOf(n, "singapore", "virginia").cut() == nil {
+	if linkOf(n, "virginia", "singapore").cutChan() == nil || linkOf(n, "singapore", "virginia").cutChan() == nil {
 		t.Error("the link is not cut after reload")
 	}
 	write("nonsense: 1")
@@ -156,7 +156,7 @@ func TestReload(t *testing.T) {
 		t.Errorf("a bad file changed the round trip to %v", got)
 	}
 	write(threeRegions)
-	if err := n.Reload(); err != nil || linkOf(n, "virginia", "singapore").cut() != nil {
+	if err := n.Reload(); err != nil || linkOf(n, "virginia", "singapore").cutChan() != nil {
 		t.Errorf("the link did not heal: %v", err)
 	}
 	if err := New(&File{}).Reload(); err != nil {

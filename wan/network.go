@@ -13,55 +13,59 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// DialFunc dials an address; grpc.WithContextDialer and net/http take one.
+// DialFunc dials an address. Its form is that of grpc.WithContextDialer and of net/http.
 type DialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// Network is a latency file in force. A nil *Network delays nothing.
+// Network simulates the delays and cuts of a latency file, which may change while it is in use. A
+// nil *Network delays nothing.
 type Network struct {
-	path string // where Reload reads; "" when the file was given as a value
+	path string // read by Reload; "" if the file was passed as a value
 	dial DialFunc
 
 	withheld atomic.Uint64
 
-	mu    sync.Mutex // guards all below
+	mu    sync.Mutex // guards file, nodes and links
 	file  *File
-	nodes map[string]string // the node of each address that belongs to one
-	links map[pair]*link
+	nodes map[string]string // the node of an address, if it belongs to one
+	links map[pair]*link    // kept for the life of the network, because connections hold them
 }
 
-// place is where a connection or a packet begins or ends.
+// place is one end of a connection or a packet.
 type place struct {
 	region string
-	node   string // "" for an end that belongs to no node of the file
+	node   string // "" if the address belongs to no node of the file
 }
 
-// is reports whether a name in a list of cuts means the place.
-func (p place) is(name string) bool { return name == p.region || name == p.node && p.node != "" }
+// hasName reports whether a name in a list of cuts means this place.
+func (p place) hasName(name string) bool { return name == p.region || name == p.node && p.node != "" }
 
 // pair is one direction between two places.
 type pair struct{ from, to place }
 
-// in reports whether a list of cuts names the direction.
-func (p pair) in(cuts [][]string) bool {
-	return slices.ContainsFunc(cuts, func(c []string) bool { return p.from.is(c[0]) && p.to.is(c[1]) })
+// isIn reports whether a list of cuts names the direction.
+func (p pair) isIn(cuts [][]string) bool {
+	return slices.ContainsFunc(cuts, func(c []string) bool { return p.from.hasName(c[0]) && p.to.hasName(c[1]) })
 }
 
-// cuttable reports whether connections have to be wrapped although nothing delays them.
-func (p pair) cuttable() bool { return p.from.node != "" && p.to.node != "" }
+// isCuttable reports whether connections must be wrapped even without delay. Only links between two
+// nodes of the file are; wrapping all would slow down every connection within a region.
+func (p pair) isCuttable() bool { return p.from.node != "" && p.to.node != "" }
 
-// link is the state of one direction between two places.
+// link is the state of one direction between two places. Connections and packets look at it
+// whenever something is sent, so that a change of the file takes effect on open connections.
 type link struct {
-	withheld *atomic.Uint64 // of the network; nil counts nothing
+	withheld *atomic.Uint64 // counter of the network; nil counts nothing
 
-	mu     sync.Mutex // guards all below
+	mu     sync.Mutex // guards the fields below
 	oneWay time.Duration
 	jitter time.Duration
 	healed chan struct{} // not nil while the link is cut; closed when it heals
-	// ages counts how often the connections that were open became half-open: those of an earlier age are.
+	// ages counts how often the open connections became half-open. Connections of an earlier age
+	// are half-open.
 	ages int
 }
 
-// Open reads the latency file at path and puts it in force.
+// Open returns a network for the latency file at path.
 func Open(path string) (*Network, error) {
 	f, err := ReadFile(path)
 	if err != nil {
@@ -72,7 +76,7 @@ func Open(path string) (*Network, error) {
 	return n, nil
 }
 
-// New puts a valid latency file in force. The file belongs to the network afterwards.
+// New returns a network for a valid latency file. The file then belongs to the network.
 func New(f *File) *Network {
 	var d net.Dialer
 	n := &Network{dial: d.DialContext, file: f, links: map[pair]*link{}}
@@ -80,45 +84,50 @@ func New(f *File) *Network {
 	return n
 }
 
-// watchEvery is how often Watch looks at the latency file.
+// watchEvery is the interval at which Watch examines the latency file.
 const watchEvery = 50 * time.Millisecond
 
-// Watch reloads the latency file whenever it changes, until ctx ends. A file that cannot be read or is wrong is told to
-// fault, once for each change; the old one stays in force.
+// Watch reloads the latency file whenever it changes, until ctx ends. If the file cannot be read or
+// is invalid, Watch calls fault, once for each change, and the network does not change.
 func (n *Network) Watch(ctx context.Context, fault func(error)) {
 	if n == nil || n.path == "" {
 		return
 	}
+	// Polling needs no library and no handling of renames: Save replaces the file.
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
-	seen := stamp(n.path)
-	n.reload(fault) // it may have changed since Open
+	seen := stampFile(n.path)
+	// The stamp is taken before the file is read, so that a change in between is noticed. The file
+	// may also have changed since Open.
+	n.reloadOrReport(fault)
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		if now := stamp(n.path); now != seen {
+		if now := stampFile(n.path); now != seen {
 			seen = now
-			n.reload(fault)
+			n.reloadOrReport(fault)
 		}
 	}
 }
 
-func (n *Network) reload(fault func(error)) {
+// reloadOrReport reloads the file, or reports the error to fault.
+func (n *Network) reloadOrReport(fault func(error)) {
 	if err := n.Reload(); err != nil {
 		fault(err)
 	}
 }
 
-// fileStamp tells two versions of a file apart.
+// fileStamp distinguishes two versions of a file.
 type fileStamp struct {
 	modified time.Time
 	size     int64
 }
 
-func stamp(path string) fileStamp {
+// stampFile returns the stamp of a file, or the zero stamp if the file cannot be examined.
+func stampFile(path string) fileStamp {
 	s, err := os.Stat(path)
 	if err != nil {
 		return fileStamp{}
@@ -126,19 +135,17 @@ func stamp(path string) fileStamp {
 	return fileStamp{s.ModTime(), s.Size()}
 }
 
-// Withheld returns how many bytes a cut held back or a half-open connection lost so far, packets included.
+// Withheld returns the number of bytes that a cut held back, or that a half-open connection or a
+// lost packet lost.
 func (n *Network) Withheld() uint64 {
-	if n == nil {
-		return 0
-	}
 	if n == nil {
 		return 0
 	}
 	return n.withheld.Load()
 }
 
-// Reload reads the latency file again: new round trips hold for what is sent from now on, new cuts at once. On an error
-// the old file stays in force.
+// Reload reads the latency file again. New delays apply to everything sent from now on, new cuts
+// apply at once. After an error the network does not change.
 func (n *Network) Reload() error {
 	const op rhumb.Op = "wan.Network.Reload"
 	if n == nil || n.path == "" {
@@ -153,15 +160,17 @@ func (n *Network) Reload() error {
 	old := n.file
 	n.file = f
 	n.applyLocked()
+	// Only a pair that is new in the list makes its connections half-open. Otherwise every reload
+	// would break the connections that were opened since.
 	for p, l := range n.links {
-		if p.in(f.HalfOpen) && !p.in(old.HalfOpen) {
-			l.age()
+		if p.isIn(f.HalfOpen) && !p.isIn(old.HalfOpen) {
+			l.breakOpen()
 		}
 	}
 	return nil
 }
 
-// applyLocked makes the links say what the file says. n.mu must be held, or n not be shared yet.
+// applyLocked updates all links from the file. The caller holds n.mu, or n is not shared yet.
 func (n *Network) applyLocked() {
 	n.nodes = map[string]string{}
 	for name, addrs := range n.file.Nodes {
@@ -174,14 +183,15 @@ func (n *Network) applyLocked() {
 	}
 }
 
-// setLocked makes a link say what the file says. n.mu must be held.
+// setLocked updates a link from the file. The caller holds n.mu.
 func (n *Network) setLocked(p pair, l *link) {
+	// The round trip is symmetric, so each direction has half of it.
 	rtt, _ := n.file.RoundTrip(p.from.region, p.to.region)
-	l.set(rtt/2, milliseconds(n.file.Jitter))
-	l.setCut(p.in(n.file.Cut) || pair{p.to, p.from}.in(n.file.Cut) || p.in(n.file.CutOneWay))
+	l.setDelay(rtt/2, milliseconds(n.file.Jitter))
+	l.setCut(p.isIn(n.file.Cut) || pair{p.to, p.from}.isIn(n.file.Cut) || p.isIn(n.file.CutOneWay))
 }
 
-// linkLocked returns the state of a direction. n.mu must be held.
+// linkLocked returns the link of a direction. The caller holds n.mu.
 func (n *Network) linkLocked(p pair) *link {
 	l := n.links[p]
 	if l == nil {
@@ -192,35 +202,37 @@ func (n *Network) linkLocked(p pair) *link {
 	return l
 }
 
-// fromLocked returns the place that a Dialer or Packets stands at. n.mu must be held.
-func (n *Network) fromLocked(from string) place {
+// placeLocked returns the place of a Dialer or a Packets. The caller holds n.mu.
+func (n *Network) placeLocked(from string) place {
 	if region, ok := n.file.RegionOf(from); ok {
 		return place{region, n.nodes[from]}
 	}
 	return place{region: from}
 }
 
-// route is both directions between two places.
+// route holds both directions between two places.
 type route struct {
 	there, back *link
-	// plain says that connections need no wrapping: nothing delays them, and they cannot be cut.
+	// plain reports that connections need no wrapping: they have no delay and cannot be cut.
 	plain bool
 }
 
-// route returns the way from a region or an address to an address.
-func (n *Network) route(op rhumb.Op, from, addr string) (route, error) {
+// findRoute returns the links between a region or an address and an address.
+func (n *Network) findRoute(op rhumb.Op, from, addr string) (route, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	// A delay of 0 for an unknown address would be a mistake that nobody notices.
 	region, ok := n.file.RegionOf(addr)
 	if !ok {
 		return route{}, rhumb.Ef(op, rhumb.InvalidArgument, "the latency file does not name address %s; add it under addresses", addr)
 	}
-	p := pair{n.fromLocked(from), place{region, n.nodes[addr]}}
+	p := pair{n.placeLocked(from), place{region, n.nodes[addr]}}
 	if _, ok := n.file.RoundTrip(p.from.region, region); !ok {
 		return route{}, rhumb.Ef(op, rhumb.InvalidArgument, "the latency file has no round trip between %s and %s", p.from.region, region)
 	}
+	// Links are created on first use: a file may name many more pairs than a program connects.
 	r := route{there: n.linkLocked(p), back: n.linkLocked(pair{p.to, p.from})}
-	r.plain = !p.cuttable() && r.there.direct() && r.back.direct()
+	r.plain = !p.isCuttable() && r.there.isDirect() && r.back.isDirect()
 	return r, nil
 }
 
@@ -235,7 +247,7 @@ func (n *Network) Names(addr string) bool {
 	return ok
 }
 
-// RoundTrip gives the round trip between two regions in force, 0 when there is none.
+// RoundTrip returns the current round trip between two regions, or 0 if the file has none.
 func (n *Network) RoundTrip(a, b string) time.Duration {
 	if n == nil {
 		return 0
@@ -246,15 +258,15 @@ func (n *Network) RoundTrip(a, b string) time.Duration {
 	return d
 }
 
-// Partition cuts both directions between two regions or nodes until Heal or Reload: no byte arrives, no connection comes
-// about and packets are lost, while connections stay open, as with a real network. Connections without delay between
-// regions cannot be cut once they are open: see Dialer.
+// Partition cuts both directions between two regions or nodes until Heal or Reload. Bytes do not
+// arrive, new connections are not established, and packets are lost, but connections stay open, as
+// in a real network. Open connections without delay can be cut only between nodes (see Dialer).
 func (n *Network) Partition(a, b string) {
 	n.Cut(a, b)
 	n.Cut(b, a)
 }
 
-// Cut cuts one direction only.
+// Cut cuts one direction.
 func (n *Network) Cut(from, to string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -262,7 +274,8 @@ func (n *Network) Cut(from, to string) {
 	n.applyLocked()
 }
 
-// Heal undoes Partition, Cut, and what the file says of cuts between two regions or nodes. What was held back arrives now.
+// Heal removes all cuts between two regions or nodes, including those in the file. Bytes that a cut
+// held back arrive now.
 func (n *Network) Heal(a, b string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -272,12 +285,14 @@ func (n *Network) Heal(a, b string) {
 	n.applyLocked()
 }
 
-func (l *link) set(oneWay, jitter time.Duration) {
+// setDelay sets the delay of bytes and packets sent from now on.
+func (l *link) setDelay(oneWay, jitter time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.oneWay, l.jitter = oneWay, jitter
 }
 
+// setCut cuts or heals the link.
 func (l *link) setCut(cut bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -290,37 +305,37 @@ func (l *link) setCut(cut bool) {
 	}
 }
 
-// cut gives a channel that is closed when the link heals, nil when the link is whole.
-func (l *link) cut() <-chan struct{} {
+// cutChan returns a channel that is closed when the link heals, or nil if the link is not cut.
+func (l *link) cutChan() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.healed
 }
 
-// age makes the connections that are open half-open.
-func (l *link) age() {
+// breakOpen makes all open connections half-open.
+func (l *link) breakOpen() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ages++
 }
 
-// now returns the age of a connection that is made now.
-func (l *link) now() int {
+// currentAge returns the age of a connection that is opened now.
+func (l *link) currentAge() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.ages
 }
 
-// withhold counts bytes that did not get through.
-func (l *link) withhold(n int) {
+// countWithheld counts bytes that did not arrive, or not yet.
+func (l *link) countWithheld(n int) {
 	if l.withheld != nil {
 		l.withheld.Add(uint64(n))
 	}
 }
 
-// delay gives the one-way delay of something sent now. Jitter needs no seed: it is for demos and soak tests; what must be
-// replayed runs in the simulator.
-func (l *link) delay() time.Duration {
+// sampleDelay returns the one-way delay of something sent now. Jitter has no seed: it is for demos
+// and soak tests, and the simulator does not use this package.
+func (l *link) sampleDelay() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.jitter == 0 {
@@ -329,8 +344,8 @@ func (l *link) delay() time.Duration {
 	return l.oneWay + rand.N(l.jitter+1)
 }
 
-// direct reports whether the link delays nothing.
-func (l *link) direct() bool {
+// isDirect reports whether the link has no delay.
+func (l *link) isDirect() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.oneWay == 0 && l.jitter == 0

@@ -10,41 +10,41 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// PacketsMax bounds the packets on their way from one Packets; more are lost, as in a full router.
+// PacketsMax bounds the packets in flight from one Packets. More are lost, as in a full router.
 const PacketsMax = 8_192
 
-// SendFunc sends one packet to an address now.
+// SendFunc sends one packet to an address at once.
 type SendFunc func(b []byte, addr string) error
 
-// Packets delays packets: what is sent from one region to an address is handed to a SendFunc half a round trip later.
-// With jitter packets may overtake each other; on a cut link they are lost.
+// Packets delays packets: a packet sent from a region to an address is passed to a SendFunc half a
+// round trip later. With jitter, packets may overtake each other. On a cut link they are lost.
 type Packets struct {
 	net  *Network
 	from string
 	send SendFunc
 
 	dropped atomic.Uint64
-	wake    chan struct{} // capacity 1: the earliest packet changed
+	wake    chan struct{} // capacity 1; holds a token if the earliest packet changed
 	stop    chan struct{}
 	done    chan struct{}
 
-	mu     sync.Mutex // guards all below
+	mu     sync.Mutex // guards queue, serial and closed
 	queue  packetQueue
 	serial uint64
 	closed bool
 }
 
-// packet is on its way.
+// packet is a packet in flight.
 type packet struct {
 	due    time.Time
-	serial uint64 // keeps packets of one due in order
+	serial uint64 // keeps packets with the same due time in order
 	link   *link
 	addr   string
 	body   []byte
 }
 
-// Packets starts to delay packets that are sent from a region, or from the region and node of an address. Close it. A nil
-// network sends at once.
+// Packets returns a queue for packets that are sent from a region, or from the region and node of
+// an address. The caller must Close it. With a nil network, packets are sent at once.
 func (n *Network) Packets(from string, send SendFunc) *Packets {
 	p := &Packets{
 		net: n, from: from, send: send,
@@ -54,23 +54,25 @@ func (n *Network) Packets(from string, send SendFunc) *Packets {
 	return p
 }
 
-// Send sends a packet on its way; b may be used again when it returns. Like a datagram socket it reports only what is
-// known now: nothing of loss on the way.
+// Send queues a packet. b may be reused when Send returns. Like a datagram socket, Send reports
+// only errors that are known at once, and not a loss in flight.
 func (p *Packets) Send(b []byte, addr string) error {
 	const op rhumb.Op = "wan.Packets.Send"
 	if p.net == nil {
 		return p.send(b, addr)
 	}
-	r, err := p.net.route(op, p.from, addr)
+	r, err := p.net.findRoute(op, p.from, addr)
 	if err != nil {
 		return err
 	}
 	there := r.there
-	if there.cut() != nil {
-		p.lose(there, len(b))
+	if there.cutChan() != nil {
+		p.countLost(there, len(b))
 		return nil
 	}
-	if there.direct() {
+	// Without delay the order of sending is kept only if no packet waits in the queue for another
+	// delay, as after a reload. Packets may be reordered anyway.
+	if there.isDirect() {
 		return p.send(b, addr)
 	}
 	p.mu.Lock()
@@ -78,22 +80,26 @@ func (p *Packets) Send(b []byte, addr string) error {
 	switch {
 	case p.closed:
 		return rhumb.E(op, rhumb.Canceled, "the packet queue is closed")
+	// A full queue loses the packet without an error, as UDP does.
 	case len(p.queue) >= PacketsMax:
 		p.dropped.Add(1)
 		return nil
 	}
+	// The copy is necessary: gossip reuses its buffer.
 	p.serial++
-	heap.Push(&p.queue, packet{time.Now().Add(there.delay()), p.serial, there, addr, slices.Clone(b)})
+	heap.Push(&p.queue, packet{time.Now().Add(there.sampleDelay()), p.serial, there, addr, slices.Clone(b)})
+	// Only a packet that becomes the earliest one changes how long run must wait.
 	if p.queue[0].serial == p.serial {
-		signal(p.wake)
+		putToken(p.wake)
 	}
 	return nil
 }
 
-// Dropped counts the packets that were lost on cut links, in a full queue, or because sending them failed.
+// Dropped returns the number of packets lost on cut links, in a full queue, or because sending
+// failed.
 func (p *Packets) Dropped() uint64 { return p.dropped.Load() }
 
-// Close loses what is still on its way and waits until nothing is sent any more.
+// Close drops all packets in flight and waits until no packet is being sent.
 func (p *Packets) Close() {
 	p.mu.Lock()
 	if !p.closed {
@@ -104,15 +110,17 @@ func (p *Packets) Close() {
 	<-p.done
 }
 
+// run delivers packets when they are due.
 func (p *Packets) run() {
 	defer close(p.done)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		next, wait, ok := p.next()
+		// The packet is sent without the lock, because sending may block.
+		next, wait, ok := p.nextDue()
 		switch {
 		case ok:
-			p.deliver(next)
+			p.deliverPacket(next)
 			continue
 		case wait > 0:
 			timer.Reset(wait)
@@ -128,8 +136,9 @@ func (p *Packets) run() {
 	}
 }
 
-// next takes the earliest packet when it is due, or else says how long until it is: 0 when there is none.
-func (p *Packets) next() (next packet, wait time.Duration, ok bool) {
+// nextDue removes and returns the earliest packet if it is due. Otherwise wait is the time until it
+// is due, or 0 if there is none.
+func (p *Packets) nextDue() (next packet, wait time.Duration, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.queue) == 0 || p.closed {
@@ -141,22 +150,23 @@ func (p *Packets) next() (next packet, wait time.Duration, ok bool) {
 	return heap.Pop(&p.queue).(packet), 0, true
 }
 
-func (p *Packets) deliver(next packet) {
+// deliverPacket sends a packet, unless the link was cut while the packet was in flight.
+func (p *Packets) deliverPacket(next packet) {
 	switch {
-	case next.link.cut() != nil:
-		p.lose(next.link, len(next.body))
+	case next.link.cutChan() != nil:
+		p.countLost(next.link, len(next.body))
 	case p.send(next.body, next.addr) != nil:
 		p.dropped.Add(1)
 	}
 }
 
-// lose counts a packet that met a cut.
-func (p *Packets) lose(l *link, size int) {
+// countLost counts a packet that was lost on a cut link.
+func (p *Packets) countLost(l *link, size int) {
 	p.dropped.Add(1)
-	l.withhold(size)
+	l.countWithheld(size)
 }
 
-// packetQueue is a heap with the earliest packet first.
+// packetQueue implements heap.Interface, with the earliest packet first.
 type packetQueue []packet
 
 func (q packetQueue) Len() int { return len(q) }
@@ -175,7 +185,7 @@ func (q *packetQueue) Push(x any) { *q = append(*q, x.(packet)) }
 func (q *packetQueue) Pop() any {
 	last := len(*q) - 1
 	x := (*q)[last]
-	(*q)[last] = packet{} // let go of the body
+	(*q)[last] = packet{} // releases the body
 	*q = (*q)[:last]
 	return x
 }
