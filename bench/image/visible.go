@@ -2,6 +2,7 @@ package image
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -39,8 +40,8 @@ func (r *run) measureVisible(context.Context) error {
 			failed = err
 		}
 		got, err := r.golang.receive("watch")
-		if err != nil || failed != nil {
-			return fmt.Errorf("%w, %w", err, failed)
+		if err := errors.Join(failed, err); err != nil {
+			return err
 		}
 		for name, p := range map[string]float64{"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1} {
 			r.s.add(fmt.Sprintf("visible in another process, %d changes, %s", n, name), "µs", float64(percentileOf(got.Latencies, p))/1e3)
