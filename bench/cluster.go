@@ -14,10 +14,10 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Cluster is a demo cluster that a measurement runs on: real processes on this machine.
+// Cluster is a demo cluster under measurement: real processes on this machine.
 type Cluster struct {
 	Nodes []ClusterNode `json:"nodes"`
-	// LatencyFile holds the imitated round trips between the regions.
+	// LatencyFile holds the simulated round trips between the regions.
 	LatencyFile string `json:"latency_file"`
 
 	cmd *exec.Cmd
@@ -30,20 +30,21 @@ type ClusterNode struct {
 	Region string       `json:"region"`
 	PID    int          `json:"pid"`
 	Addr   string       `json:"addr"`
-	// AdminAddr is where the node's metrics are read.
+	// AdminAddr serves the metrics of the node.
 	AdminAddr string `json:"admin_addr"`
 }
 
-// clusterStart bounds how long a cluster may take to be ready.
+// clusterStart bounds the time until a cluster is ready.
 const clusterStart = time.Minute
 
-// StartCluster runs `rhumb demo` of the given binary without imitated distances, with further flags. Nodes that die are
-// started again by it after three seconds.
+// StartCluster runs `rhumb demo` of the given binary without simulated distances, with further
+// flags. The demo restarts a node that dies after three seconds.
 func StartCluster(ctx context.Context, binary, dir string, regions []string, nodesPerRegion int, flags ...string) (*Cluster, error) {
 	return StartClusterAt(ctx, binary, dir, regions, nodesPerRegion, "none", flags...)
 }
 
-// StartClusterAt is StartCluster with the distances that the demo's flag --latency names: "real", "none" or a file.
+// StartClusterAt is StartCluster with simulated distances: "real", "none" or a file, as the flag
+// --latency of the demo takes them.
 func StartClusterAt(ctx context.Context, binary, dir string, regions []string, nodesPerRegion int, latency string, flags ...string) (*Cluster, error) {
 	c := &Cluster{}
 	c.cmd = exec.CommandContext(ctx, binary, append([]string{
@@ -51,8 +52,11 @@ func StartClusterAt(ctx context.Context, binary, dir string, regions []string, n
 		"--regions", strings.Join(regions, ","), "--nodes-per-region", fmt.Sprint(nodesPerRegion), "--dir", dir,
 	}, flags...)...)
 	c.cmd.Stderr = os.Stderr
+	// SIGINT lets the demo stop its nodes; killing the demo would leave them running.
 	c.cmd.Cancel = func() error { return c.cmd.Process.Signal(syscall.SIGINT) }
 	c.cmd.WaitDelay = clusterStop
+	// A group of its own keeps a Ctrl-C in the terminal from reaching the nodes before the
+	// measurement has ended.
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	out, err := c.cmd.StdoutPipe()
 	if err != nil {
@@ -63,33 +67,35 @@ func StartClusterAt(ctx context.Context, binary, dir string, regions []string, n
 	}
 	c.out = bufio.NewScanner(out)
 	c.out.Buffer(nil, lineMax)
+	// A cluster that starts too slowly is stopped, which ends the Scan below.
 	late := time.AfterFunc(clusterStart, func() { _ = c.cmd.Process.Signal(syscall.SIGINT) })
 	defer late.Stop()
 	if !c.out.Scan() {
 		_ = c.cmd.Wait()
-		return nil, fmt.Errorf("the cluster in %s did not become ready; its nodes' logs are there", dir)
+		return nil, fmt.Errorf("the cluster in %s did not become ready; see the logs of its nodes there", dir)
 	}
 	if err := json.Unmarshal(c.out.Bytes(), c); err != nil {
 		c.Stop()
-		return nil, fmt.Errorf("the demo's first line: %w", err)
+		return nil, fmt.Errorf("decode the first line of rhumb demo: %w", err)
 	}
 	go func() {
-		for c.out.Scan() { // a line a second, which nobody needs
+		// The demo prints a line per second; nothing reads them, but a full pipe would block it.
+		for c.out.Scan() {
 		}
 	}()
 	return c, nil
 }
 
-// clusterStop bounds how long a cluster may take to stop.
+// clusterStop bounds the time until a cluster has stopped.
 const clusterStop = 20 * time.Second
 
-// Stop ends the cluster.
+// Stop stops the cluster.
 func (c *Cluster) Stop() {
 	_ = c.cmd.Process.Signal(syscall.SIGINT)
 	_ = c.cmd.Wait()
 }
 
-// Addrs gives the addresses of all nodes, and PIDs their processes as they were at the start.
+// Addrs returns the addresses of all nodes.
 func (c *Cluster) Addrs() (out []string) {
 	for _, n := range c.Nodes {
 		out = append(out, n.Addr)
@@ -97,7 +103,8 @@ func (c *Cluster) Addrs() (out []string) {
 	return out
 }
 
-// PIDs gives the processes of all nodes as they were at the start.
+// PIDs returns the processes of all nodes at the start. A node that was restarted has another
+// process.
 func (c *Cluster) PIDs() (out []int) {
 	for _, n := range c.Nodes {
 		out = append(out, n.PID)
@@ -105,8 +112,8 @@ func (c *Cluster) PIDs() (out []int) {
 	return out
 }
 
-// pidOf gives the process that listens on an address now: a node that was started again has another than at the start.
-// The demo passes the address as an argument, so it stands in /proc.
+// pidOf returns the process that listens on an address now, which is another one after a restart.
+// It finds the process by its arguments in /proc, because the demo passes the address there.
 func pidOf(addr string) (int, error) {
 	procs, err := os.ReadDir("/proc")
 	if err != nil {
@@ -119,6 +126,7 @@ func pidOf(addr string) (int, error) {
 		}
 		b, err := os.ReadFile("/proc/" + p.Name() + "/cmdline")
 		args := strings.Split(string(b), "\x00")
+		// Both forms of the flag are valid.
 		for i := range len(args) - 1 {
 			if err == nil && args[i] == "--addr" && args[i+1] == addr {
 				return pid, nil

@@ -11,43 +11,47 @@ import (
 	"github.com/rhumbdb/rhumb/client"
 )
 
-// FailoverConfig says what RunFailover does.
+// FailoverConfig configures RunFailover.
 type FailoverConfig struct {
 	Cluster *Cluster
-	// Kills is how often a node that is primary is killed with kill -9; the last LeaderKills of them hit the node that
-	// leads the metadata group too.
+	// Kills is the number of kill -9 of a node that is primary. The last LeaderKills of them hit
+	// the leader of the metadata group.
 	Kills, LeaderKills int
-	// Restarts is how often all nodes are killed with kill -9 at once and started again, after the kills. The load of
-	// Writers is stopped before.
+	// Restarts is the number of kill -9 of all nodes at once, after the kills. The load of Writers
+	// has stopped by then.
 	Restarts int
-	// Calm is how long the load is held without a kill, before the first; a change of primary during it is a false
-	// failover.
+	// Calm is how long the load runs before the first kill. A change of primary in that time is a
+	// false failover.
 	Calm time.Duration
-	// Writers is the number of callers, each writing one key again and again, spread over the regions; default 192.
+	// Writers is the number of callers, spread over the regions. Each writes one key repeatedly.
+	// The default is 192.
 	Writers int
-	// Pause is the time between two writes of a caller; default 20 ms.
+	// Pause is the time between two writes of a caller. The default is 20 ms.
 	Pause time.Duration
-	// Progress is told what happens; it may be nil.
+	// Progress receives a line about each step. It may be nil.
 	Progress func(text string)
 }
 
-// FailoverReport is what RunFailover saw.
+// FailoverReport is the result of RunFailover.
 type FailoverReport struct {
 	Kills []Kill `json:"kills"`
-	// P50 and Max are over the kills that did not hit the metadata leader; LeaderP50 and LeaderMax over those that did.
+	// P50 and Max cover the kills that did not hit the metadata leader, LeaderP50 and LeaderMax
+	// those that did.
 	P50       time.Duration `json:"p50_ns"`
 	Max       time.Duration `json:"max_ns"`
 	LeaderP50 time.Duration `json:"leader_p50_ns"`
 	LeaderMax time.Duration `json:"leader_max_ns"`
-	// Restarts are the restarts of the whole cluster. RestartP50 and RestartMax are the median and the greatest of their Max.
+	// Restarts are the restarts of the whole cluster. RestartP50 and RestartMax are the median and
+	// the maximum of their Max.
 	Restarts   []Restart     `json:"restarts,omitempty"`
 	RestartP50 time.Duration `json:"restart_p50_ns"`
 	RestartMax time.Duration `json:"restart_max_ns"`
-	// Calm is how long the load was held without a kill, and FalseFailovers the changes of epoch during it.
+	// Calm is how long the load ran without a kill, and FalseFailovers the number of epoch changes
+	// in that time.
 	Calm           time.Duration `json:"calm_ns"`
 	FalseFailovers int           `json:"false_failovers"`
-	// Writes counts acknowledged writes, Errors those that failed or whose outcome stayed unknown, Lost acknowledged
-	// writes that were missing at the end.
+	// Writes counts acknowledged writes, Errors the writes that failed or whose outcome is unknown,
+	// and Lost the acknowledged writes that were missing at the end.
 	Writes int64 `json:"writes"`
 	Errors int64 `json:"errors"`
 	Lost   int   `json:"lost"`
@@ -59,15 +63,15 @@ type Kill struct {
 	Leader bool         `json:"leader"`
 	// Primaries is the number of ranges whose primary the node was.
 	Primaries int `json:"primaries"`
-	// Gap is the longest time that a caller was without a successful write.
+	// Gap is the longest time without a successful write, over all callers.
 	Gap time.Duration `json:"gap_ns"`
-	// InSync is how long it took until every range had all its replicas in sync again, the three seconds for which the
-	// demo leaves a dead node down included.
+	// InSync is the time until every range had all replicas in sync again. It includes the three
+	// seconds for which the demo leaves a dead node down.
 	InSync time.Duration `json:"in_sync_ns"`
 }
 
-// RunFailover holds a load of writes on a cluster, kills nodes under it, and measures for how long callers could not
-// write. At the end it reads back what was acknowledged.
+// RunFailover writes to a cluster, kills nodes under that load, and measures for how long callers
+// could not write. At the end it reads back every acknowledged write.
 func RunFailover(ctx context.Context, cfg FailoverConfig) (*FailoverReport, error) {
 	if cfg.Writers == 0 {
 		cfg.Writers = 192
@@ -88,20 +92,21 @@ func RunFailover(ctx context.Context, cfg FailoverConfig) (*FailoverReport, erro
 		return nil, err
 	}
 	f := &failover{cfg: cfg, hold: &hold{c: c, t: t}, report: &FailoverReport{Calm: cfg.Calm}}
-	if err := f.settled(ctx); err != nil {
+	// The kills must hit a cluster in which every range can elect another primary.
+	if err := f.awaitSettled(ctx); err != nil {
 		return nil, err
 	}
-	f.begin(ctx, cfg.Writers, cfg.Pause)
-	err = f.kills(ctx)
-	f.end()
+	f.startWriters(ctx, cfg.Writers, cfg.Pause)
+	err = f.killNodes(ctx)
+	f.stopWriters()
 	if err != nil {
 		return nil, err
 	}
-	if err := f.restarts(ctx); err != nil {
+	if err := f.restartAll(ctx); err != nil {
 		return nil, err
 	}
 	f.summarise()
-	f.report.Lost, err = f.audit(ctx)
+	f.report.Lost, err = f.countLost(ctx)
 	return f.report, err
 }
 
@@ -111,36 +116,41 @@ type failover struct {
 	report *FailoverReport
 }
 
-// worstGap gives the longest gap of all writers since the last call, one that lasts included.
-func (f *failover) worstGap() time.Duration { return slices.Max(f.gaps()) }
+// worstGap returns the longest gap of all writers since the last call, including gaps that still
+// last.
+func (f *failover) worstGap() time.Duration { return slices.Max(f.takeGaps()) }
 
-func (f *failover) kills(ctx context.Context) error {
-	before := f.epochs()
+// killNodes measures the calm time and then kills one node after the other.
+func (f *failover) killNodes(ctx context.Context) error {
+	before := f.sumEpochs()
 	if f.cfg.Calm > 0 {
 		f.cfg.Progress(fmt.Sprintf("holding the load for %v", f.cfg.Calm))
-		if err := pause(ctx, f.cfg.Calm); err != nil {
+		if err := pauseFor(ctx, f.cfg.Calm); err != nil {
 			return err
 		}
-		f.report.FalseFailovers = f.epochs() - before
+		f.report.FalseFailovers = f.sumEpochs() - before
 		f.cfg.Progress(fmt.Sprintf("%d changes of primary in %v, longest gap %v", f.report.FalseFailovers, f.cfg.Calm, f.worstGap()))
 	}
+	// The kills of the metadata leader come last, so that the other kills have no effect of theirs.
 	for i := range f.cfg.Kills {
-		if err := f.kill(ctx, i >= f.cfg.Kills-f.cfg.LeaderKills); err != nil {
+		if err := f.killOne(ctx, i >= f.cfg.Kills-f.cfg.LeaderKills); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// epochs adds up the epochs of all ranges: each change of primary adds one.
-func (f *failover) epochs() (sum int) {
+// sumEpochs returns the sum of the epochs of all ranges, which grows by one with each change of
+// primary.
+func (f *failover) sumEpochs() (sum int) {
 	for _, r := range f.c.Ranges() {
 		sum += int(r.Epoch)
 	}
 	return sum
 }
 
-func pause(ctx context.Context, d time.Duration) error {
+// pauseFor waits for d, or until ctx ends.
+func pauseFor(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
@@ -149,37 +159,39 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// kill kills one primary and waits until the cluster is whole again.
-func (f *failover) kill(ctx context.Context, leader bool) error {
-	victim, err := f.victim(ctx, leader)
+// killOne kills one primary and waits until every range has recovered.
+func (f *failover) killOne(ctx context.Context, leader bool) error {
+	victim, err := f.pickVictim(ctx, leader)
 	if err != nil {
 		return err
 	}
-	k := Kill{Node: victim.ID, Leader: leader, Primaries: f.primaries(victim.ID)}
+	k := Kill{Node: victim.ID, Leader: leader, Primaries: f.countPrimaries(victim.ID)}
 	pid, err := pidOf(victim.Addr)
 	if err != nil {
 		return err
 	}
+	// The gaps before the kill are discarded.
 	f.worstGap()
 	start := time.Now()
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		return fmt.Errorf("kill -9 %d: %w", pid, err)
 	}
-	if err := f.missed(ctx, victim.ID); err != nil {
+	// Without this wait, awaitSettled could return before the cluster has noticed the kill.
+	if err := f.awaitMissed(ctx, victim.ID); err != nil {
 		return err
 	}
-	if err := f.settled(ctx); err != nil {
+	if err := f.awaitSettled(ctx); err != nil {
 		return err
 	}
 	k.Gap, k.InSync = f.worstGap(), time.Since(start)
 	f.report.Kills = append(f.report.Kills, k)
-	f.cfg.Progress(fmt.Sprintf("killed %s (primary of %d ranges, metadata leader: %v): longest gap %v, whole again after %v", k.Node, k.Primaries, leader, k.Gap, k.InSync))
+	f.cfg.Progress(fmt.Sprintf("killed %s (primary of %d ranges, metadata leader: %v): longest gap %v, in sync again after %v", k.Node, k.Primaries, leader, k.Gap, k.InSync))
 	return nil
 }
 
-// missed waits until metadata knows that a node is gone, so that a cluster which has not noticed yet is not taken for a
-// whole one.
-func (f *failover) missed(ctx context.Context, n rhumb.NodeID) error {
+// awaitMissed waits until the metadata shows that a node is gone or in a new life. Only then does
+// an intact cluster mean that it has recovered.
+func (f *failover) awaitMissed(ctx context.Context, n rhumb.NodeID) error {
 	boot := func() rhumb.BootSeq {
 		for _, d := range f.c.Nodes() {
 			if d.ID == n && d.State == rhumb.NodeLive {
@@ -191,32 +203,34 @@ func (f *failover) missed(ctx context.Context, n rhumb.NodeID) error {
 	first := boot()
 	for deadline := time.Now().Add(settleMax); boot() == first; {
 		if time.Now().After(deadline) {
-			return fmt.Errorf("node %s is not missed", n)
+			return fmt.Errorf("the metadata still shows node %s as live after %v", n, settleMax)
 		}
-		if err := pause(ctx, 5*time.Millisecond); err != nil {
+		if err := pauseFor(ctx, 5*time.Millisecond); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// victim picks the node with the most primaries that leads the metadata group, or does not.
-func (f *failover) victim(ctx context.Context, leader bool) (best rhumb.Node, err error) {
-	lead := f.leader(ctx)
+// pickVictim returns the metadata leader if leader is set, and otherwise the node with the most
+// primaries among the others.
+func (f *failover) pickVictim(ctx context.Context, leader bool) (best rhumb.Node, err error) {
+	lead := f.metadataLeader(ctx)
 	most := 0
 	for _, d := range f.c.Nodes() {
-		n := f.primaries(d.ID)
+		n := f.countPrimaries(d.ID)
 		if leader && d.ID == lead || !leader && d.ID != lead && n > most {
 			best, most = d, n
 		}
 	}
 	if best.ID == rhumb.NoNode {
-		return best, fmt.Errorf("no node to kill: the metadata leader is %s", lead)
+		return best, fmt.Errorf("found no node to kill; the metadata leader is %s", lead)
 	}
 	return best, nil
 }
 
-func (f *failover) primaries(n rhumb.NodeID) (count int) {
+// countPrimaries returns the number of ranges whose primary is n.
+func (f *failover) countPrimaries(n rhumb.NodeID) (count int) {
 	for _, r := range f.c.Ranges() {
 		if r.Primary == n {
 			count++
@@ -225,6 +239,7 @@ func (f *failover) primaries(n rhumb.NodeID) (count int) {
 	return count
 }
 
+// summarise computes the figures over all kills and restarts.
 func (f *failover) summarise() {
 	var plain, leader []time.Duration
 	for _, k := range f.report.Kills {
@@ -241,9 +256,10 @@ func (f *failover) summarise() {
 		last = append(last, r.Max)
 	}
 	f.report.RestartP50, f.report.RestartMax = medianAndMax(last)
-	f.report.Writes, f.report.Errors = f.counts()
+	f.report.Writes, f.report.Errors = f.countWrites()
 }
 
+// medianAndMax sorts ds and returns its median and maximum.
 func medianAndMax(ds []time.Duration) (median, most time.Duration) {
 	if len(ds) == 0 {
 		return 0, 0

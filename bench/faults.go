@@ -17,34 +17,35 @@ import (
 	"github.com/rhumbdb/rhumb/wan"
 )
 
-// FaultKind is a way to hurt a cluster.
+// FaultKind is a kind of fault in a cluster.
 type FaultKind string
 
-// The faults. Links are cut between nodes only: callers reach every node.
+// The kinds of faults. Links are cut between nodes only; callers reach every node.
 const (
-	// FaultKill is kill -9; the demo starts the node again after three seconds.
+	// FaultKill is kill -9. The demo restarts the node after three seconds.
 	FaultKill FaultKind = "kill"
-	// FaultPause is SIGSTOP, and SIGCONT at the end.
+	// FaultPause is SIGSTOP, with SIGCONT at the end.
 	FaultPause FaultKind = "pause"
-	// FaultOneWay lets nothing pass from one node to another, while the other direction works.
+	// FaultOneWay loses everything from one node to another. The other direction works.
 	FaultOneWay FaultKind = "oneway"
-	// FaultRing leaves each node its two neighbours. Of three nodes it cuts one link.
+	// FaultRing leaves each node the links to its two neighbours. Of three nodes it cuts one link.
 	FaultRing FaultKind = "ring"
-	// FaultBridge cuts the nodes into two halves that only the node between them reaches. Of three nodes it cuts one link.
+	// FaultBridge splits the nodes into two halves with one node between them that reaches both. Of
+	// three nodes it cuts one link.
 	FaultBridge FaultKind = "bridge"
-	// FaultHalfOpen makes the connections between two nodes lose all that one of them sends, while they stay open. New
-	// connections work.
+	// FaultHalfOpen makes the connections between two nodes lose everything that one of them sends,
+	// while they stay open. New connections work.
 	FaultHalfOpen FaultKind = "halfopen"
 )
 
-// FaultKinds lists the faults.
+// FaultKinds returns all kinds of faults.
 func FaultKinds() []FaultKind {
 	return []FaultKind{FaultKill, FaultPause, FaultOneWay, FaultRing, FaultBridge, FaultHalfOpen}
 }
 
-// cuts changes a latency file so that the links between the named nodes, in the order of their names, are cut as a kind of
-// fault says.
-func cuts(kind FaultKind, f *wan.File, names []string) {
+// applyCuts adds the cuts of a fault to a latency file. names are the nodes, in the order of the
+// ring or line.
+func applyCuts(kind FaultKind, f *wan.File, names []string) {
 	n := len(names)
 	cut := func(apart func(i, j int) bool) {
 		for i := range names {
@@ -60,6 +61,7 @@ func cuts(kind FaultKind, f *wan.File, names []string) {
 		f.CutOneWay = append(f.CutOneWay, []string{names[0], names[1]})
 	case kind == FaultHalfOpen:
 		f.HalfOpen = append(f.HalfOpen, []string{names[0], names[1]})
+	// Of three nodes, a ring without one link is a line, and so is a bridge.
 	case n <= 3:
 		cut(func(i, j int) bool { return i == 0 && j == 1 })
 	case kind == FaultRing:
@@ -69,20 +71,22 @@ func cuts(kind FaultKind, f *wan.File, names []string) {
 	}
 }
 
-// Fault is one fault that hurts a cluster until it is healed.
+// Fault is one fault, which lasts until Heal.
 type Fault struct {
 	Kind FaultKind
-	// Victim is the node that may be taken for dead, NoNode when all nodes live.
+	// Victim is the node that the others may consider dead, or NoNode if all nodes stay alive.
 	Victim rhumb.NodeID
-	// What says what happens, for a person.
+	// What describes the fault.
 	What string
-	// heal ends the fault. Nil is a fault that ends by itself.
+	// heal ends the fault, or is nil for a fault that ends without it.
 	heal func() error
 }
 
-// Strike hurts the cluster. The random source draws whom. Links are cut in clusters that were started with --cuts only.
+// Strike injects a fault and draws the affected nodes from the random source. Only clusters that
+// were started with --cuts can lose links.
 func (c *Cluster) Strike(kind FaultKind, random *rand.Rand) (*Fault, error) {
 	nodes := slices.Clone(c.Nodes)
+	// The order decides the victim, the ends of a cut link and the neighbours in a ring.
 	random.Shuffle(len(nodes), func(i, j int) { nodes[i], nodes[j] = nodes[j], nodes[i] })
 	if kind != FaultKill && kind != FaultPause {
 		return c.strikeLinks(kind, nodes)
@@ -124,12 +128,13 @@ func (c *Cluster) strikeLinks(kind FaultKind, nodes []ClusterNode) (*Fault, erro
 		names = append(names, name)
 		f.What += " " + n.ID.String()
 	}
-	cuts(kind, hurt, names)
+	applyCuts(kind, hurt, names)
+	// Healing restores the file as it was before the fault.
 	f.heal = func() error { return whole.Save(c.LatencyFile) }
 	return f, hurt.Save(c.LatencyFile)
 }
 
-// nameOf returns the name that a latency file gives the node at an address.
+// nameOf returns the name of the node at an address in a latency file.
 func nameOf(f *wan.File, addr string) (string, bool) {
 	for name, addrs := range f.Nodes {
 		if slices.Contains(addrs, addr) {
@@ -139,7 +144,7 @@ func nameOf(f *wan.File, addr string) (string, bool) {
 	return "", false
 }
 
-// Heal ends a fault.
+// Heal ends the fault.
 func (f *Fault) Heal() error {
 	if f.heal == nil {
 		return nil
@@ -147,14 +152,14 @@ func (f *Fault) Heal() error {
 	return f.heal()
 }
 
-// metricTimeout bounds how long a node may take to tell its metrics.
+// metricTimeout bounds the request for the metrics of a node.
 const metricTimeout = 2 * time.Second
 
-// Withheld returns how many bytes cut links and half-open connections withheld since the nodes started: the evidence that
-// links are cut. Nodes that do not answer are left out.
+// Withheld returns how many bytes cut links and half-open connections have withheld since the nodes
+// started. It proves that links are cut. Nodes that do not answer are left out.
 func (c *Cluster) Withheld(ctx context.Context) (sum float64) {
 	for _, n := range c.Nodes {
-		v, err := metric(ctx, n.AdminAddr, "rhumb_wan_withheld_bytes_total")
+		v, err := readMetric(ctx, n.AdminAddr, "rhumb_wan_withheld_bytes_total")
 		if err == nil {
 			sum += v
 		}
@@ -162,8 +167,8 @@ func (c *Cluster) Withheld(ctx context.Context) (sum float64) {
 	return sum
 }
 
-// metric reads one metric without labels of a node.
-func metric(ctx context.Context, admin, name string) (v float64, err error) {
+// readMetric reads one metric without labels of a node.
+func readMetric(ctx context.Context, admin, name string) (v float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, metricTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/metrics", nil)
@@ -187,13 +192,14 @@ func metric(ctx context.Context, admin, name string) (v float64, err error) {
 	return v, err
 }
 
-// stopped reports whether the process that listens on an address is stopped.
-func stopped(addr string) bool {
+// isStopped reports whether the process that listens on an address is stopped.
+func isStopped(addr string) bool {
 	pid, err := pidOf(addr)
 	if err != nil {
 		return false
 	}
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	// The state follows the name of the command in parentheses.
 	_, after, ok := strings.Cut(string(text), ") ")
 	return err == nil && ok && strings.HasPrefix(after, "T")
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/rhumbdb/rhumb/wan"
 )
 
-// TestCuts guards which links each kind of fault cuts.
+// TestCuts checks which links each kind of fault cuts.
 func TestCuts(t *testing.T) {
 	three, five := strings.Fields("a b c"), strings.Fields("a b c d e")
 	for _, tc := range []struct {
@@ -24,7 +24,7 @@ func TestCuts(t *testing.T) {
 		{FaultBridge, five, "a-d a-e b-d b-e"},
 	} {
 		f := &wan.File{}
-		cuts(tc.kind, f, tc.names)
+		applyCuts(tc.kind, f, tc.names)
 		var got []string
 		for _, list := range []struct {
 			sign  string

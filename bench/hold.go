@@ -11,10 +11,10 @@ import (
 	"github.com/rhumbdb/rhumb/client"
 )
 
-// settleMax bounds the wait for a cluster to be whole again after a fault.
+// settleMax bounds the wait for a cluster to recover after a fault.
 const settleMax = 2 * time.Minute
 
-// hold is a load of writes that is held on a cluster while the cluster is hurt.
+// hold keeps a load of writes on a cluster while faults strike.
 type hold struct {
 	c       *client.Client
 	t       *client.Table
@@ -23,44 +23,49 @@ type hold struct {
 	wait    sync.WaitGroup
 }
 
-// writer is one caller. It writes a growing number under one key.
+// writer is one caller. It writes increasing numbers to one key, so a read shows which writes
+// survived.
 type writer struct {
 	name []byte
-	home string // the region that its key lives in
+	home string // home region of the key
 
-	mu     sync.Mutex // guards all below
-	acked  int64      // the greatest number that was acknowledged
-	last   time.Time  // when
+	mu     sync.Mutex // guards the fields below
+	acked  int64      // greatest acknowledged number
+	last   time.Time  // time of that acknowledgement
 	gap    time.Duration
 	writes int64
 	errors int64
 }
 
-// begin starts callers that pause between two writes.
-func (h *hold) begin(ctx context.Context, callers int, pause time.Duration) {
+// startWriters starts callers that pause between two writes.
+func (h *hold) startWriters(ctx context.Context, callers int, pause time.Duration) {
 	regions := h.c.Regions()
 	for i := range callers {
 		w := &writer{name: fmt.Appendf(nil, "w%d", i), home: regions[i%len(regions)].Name, last: time.Now()}
 		h.writers = append(h.writers, w)
 		h.wait.Go(func() {
 			for n := int64(1); !h.stop.Load() && ctx.Err() == nil; n++ {
+				// The client retries within its timeout, so an error means a call that failed for
+				// good.
 				_, err := h.t.Put(ctx, w.name, fmt.Append(nil, n), client.PutOptions{Home: w.home})
-				w.note(n, err)
+				w.recordResult(n, err)
 				time.Sleep(pause)
 			}
 		})
 	}
 }
 
-// end stops the callers, and returns once their last writes have ended.
-func (h *hold) end() {
+// stopWriters stops the callers and returns once their last writes have ended.
+func (h *hold) stopWriters() {
 	h.stop.Store(true)
 	h.wait.Wait()
 }
 
-func (w *writer) note(n int64, err error) {
+// recordResult records the result of writing n.
+func (w *writer) recordResult(n int64, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	// last stays, so that the gap spans failed writes.
 	if err != nil {
 		w.errors++
 		return
@@ -71,9 +76,9 @@ func (w *writer) note(n int64, err error) {
 	w.writes++
 }
 
-// gaps returns the longest time that each caller was without a successful write since the last call, a gap that lasts
-// included.
-func (h *hold) gaps() (out []time.Duration) {
+// takeGaps returns the longest time that each caller was without a successful write since the last
+// call, including a gap that still lasts.
+func (h *hold) takeGaps() (out []time.Duration) {
 	now := time.Now()
 	for _, w := range h.writers {
 		w.mu.Lock()
@@ -84,8 +89,9 @@ func (h *hold) gaps() (out []time.Duration) {
 	return out
 }
 
-// counts returns the writes that were acknowledged, and those that failed or whose outcome stayed unknown.
-func (h *hold) counts() (writes, errors int64) {
+// countWrites returns the number of acknowledged writes, and of writes that failed or whose outcome
+// is unknown.
+func (h *hold) countWrites() (writes, errors int64) {
 	for _, w := range h.writers {
 		w.mu.Lock()
 		writes += w.writes
@@ -95,8 +101,8 @@ func (h *hold) counts() (writes, errors int64) {
 	return writes, errors
 }
 
-// leader returns the node that leads the metadata group, NoNode while nobody says so.
-func (h *hold) leader(ctx context.Context) rhumb.NodeID {
+// metadataLeader returns the leader of the metadata group, or NoNode if no node reports one.
+func (h *hold) metadataLeader(ctx context.Context) rhumb.NodeID {
 	for _, s := range h.c.Status(ctx) {
 		if s.Err == "" && s.MetadataLeader != rhumb.NoNode {
 			return s.MetadataLeader
@@ -105,8 +111,8 @@ func (h *hold) leader(ctx context.Context) rhumb.NodeID {
 	return rhumb.NoNode
 }
 
-// settled waits until all nodes are live and every range has all its replicas in sync.
-func (h *hold) settled(ctx context.Context) error {
+// awaitSettled waits until all nodes are live and every range has all replicas in sync.
+func (h *hold) awaitSettled(ctx context.Context) error {
 	deadline := time.Now().Add(settleMax)
 	for {
 		behind := 0
@@ -124,19 +130,20 @@ func (h *hold) settled(ctx context.Context) error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%d ranges and nodes are not whole after %v", behind, settleMax)
+			return fmt.Errorf("%d ranges or nodes have not recovered after %v", behind, settleMax)
 		}
-		if err := pause(ctx, 10*time.Millisecond); err != nil {
+		if err := pauseFor(ctx, 10*time.Millisecond); err != nil {
 			return err
 		}
 	}
 }
 
-// audit reads back every key, and returns how many do not hold the last acknowledged number, nor a later one whose outcome
-// was not known.
-func (h *hold) audit(ctx context.Context) (lost int, err error) {
+// countLost reads back every key and returns how many hold less than their last acknowledged
+// number. A greater number is correct: a write of unknown outcome may have been applied.
+func (h *hold) countLost(ctx context.Context) (lost int, err error) {
 	for _, w := range h.writers {
 		got, err := h.t.Get(ctx, w.name, client.GetOptions{Home: w.home})
+		// A missing key counts as 0.
 		if err != nil && rhumb.KindOf(err) != rhumb.NotFound {
 			return lost, err
 		}

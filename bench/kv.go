@@ -22,23 +22,24 @@ import (
 
 // target is a database under load.
 type target interface {
-	// name says what it is, for the report.
+	// name is the name of the target in the report.
 	name() string
 	run(ctx context.Context, c load.Case) (load.Result, error)
 	stop()
 }
 
-// Rhumb is a running cluster to measure: where its nodes answer and which processes they are.
+// Rhumb is a running cluster to measure.
 type Rhumb struct {
 	Addrs []string
 	PIDs  []int
-	// Replicas is the replication factor to ask for: the number of nodes of a region.
+	// Replicas is the replication factor: the number of nodes of a region.
 	Replicas int
 	// Regions is the number of regions; 0 counts as 1.
 	Regions int
-	// From is the region in which the callers stand. Default: that of the nearest node.
+	// From is the region of the callers. The default is the region of the nearest node.
 	From string
-	// LatencyFile holds the round trips to imitate between the callers and the nodes; empty imitates none. It needs From.
+	// LatencyFile holds the round trips to simulate between the callers and the nodes. If it is
+	// empty, none are simulated. It needs From.
 	LatencyFile string
 }
 
@@ -54,10 +55,11 @@ type rhumbTarget struct {
 	Rhumb
 	c     *client.Client
 	table *client.Table
-	// runs counts the runs, so that no run creates a name of another one.
+	// runs counts the runs, so that no run creates the names of another.
 	runs int
 }
 
+// openRhumb connects to a cluster and creates the table of the benchmark.
 func openRhumb(ctx context.Context, r Rhumb) (*rhumbTarget, error) {
 	cfg := client.Config{Addrs: r.Addrs, From: r.From, Insecure: true}
 	if r.LatencyFile != "" {
@@ -73,6 +75,7 @@ func openRhumb(ctx context.Context, r Rhumb) (*rhumbTarget, error) {
 	}
 	settings := rhumb.DefaultClassSettings()
 	settings.Replicas = r.Replicas
+	// One node has one replica, fewer than the default number of in-sync members.
 	settings.MinInSync = min(settings.MinInSync, r.Replicas)
 	t, err := c.CreateTable(ctx, "bench", client.TableOptions{Settings: settings})
 	if rhumb.KindOf(err) == rhumb.AlreadyExists {
@@ -89,8 +92,9 @@ func (r *rhumbTarget) stop() { r.c.Close() }
 
 func (r *rhumbTarget) run(ctx context.Context, c load.Case) (load.Result, error) {
 	r.runs++
+	// The load of a case of updates must not create records.
 	if c.Op == load.Update {
-		if err := r.fill(ctx, c); err != nil {
+		if err := r.fillRecords(ctx, c); err != nil {
 			return load.Result{}, err
 		}
 	}
@@ -98,15 +102,15 @@ func (r *rhumbTarget) run(ctx context.Context, c load.Case) (load.Result, error)
 		if c.Batch > 1 {
 			return r.callMany(ctx, op, caller, key, c.Batch, value)
 		}
-		return r.call(ctx, op, caller, key, value)
+		return r.callOne(ctx, op, caller, key, value)
 	}), nil
 }
 
-// fillersMax bounds the calls that fill at once.
+// fillersMax bounds the concurrent calls of fillRecords.
 const fillersMax = 64
 
-// fill writes every record that a case of updates goes through, so that the case creates none.
-func (r *rhumbTarget) fill(ctx context.Context, c load.Case) error {
+// fillRecords writes every record that a case of updates uses, so that the case creates none.
+func (r *rhumbTarget) fillRecords(ctx context.Context, c load.Case) error {
 	value := make([]byte, c.ValueBytes)
 	failed := make([]error, c.Callers)
 	turns := make(chan struct{}, fillersMax)
@@ -122,7 +126,7 @@ func (r *rhumbTarget) fill(ctx context.Context, c load.Case) error {
 	return errors.Join(failed...)
 }
 
-// nameOf returns the name of a key of a caller.
+// nameOf returns the name of key number key of a caller.
 func (r *rhumbTarget) nameOf(op load.Op, caller, key int) []byte {
 	switch op {
 	case load.Create:
@@ -133,7 +137,7 @@ func (r *rhumbTarget) nameOf(op load.Op, caller, key int) []byte {
 	return fmt.Appendf(nil, "k/%d/%d", caller, key)
 }
 
-// callMany is call on n keys from the given one on.
+// callMany is callOne for n consecutive keys.
 func (r *rhumbTarget) callMany(ctx context.Context, op load.Op, caller, key, n int, value []byte) error {
 	names := make([][]byte, n)
 	for i := range names {
@@ -143,7 +147,7 @@ func (r *rhumbTarget) callMany(ctx context.Context, op load.Op, caller, key, n i
 		_, err := r.table.GetMany(ctx, names, client.GetOptions{})
 		return err
 	}
-	m := rhumb.Mutation{Kind: rhumb.Patch, Table: r.table.Info().ID, Value: rhumb.EncodeRecord(nil, record(value))}
+	m := rhumb.Mutation{Kind: rhumb.Patch, Table: r.table.Info().ID, Value: rhumb.EncodeRecord(nil, makeRecord(value))}
 	if op == load.Put {
 		m.Kind, m.Value = rhumb.Put, rhumb.EncodeOpaque(nil, value)
 	}
@@ -156,14 +160,16 @@ func (r *rhumbTarget) callMany(ctx context.Context, op load.Op, caller, key, n i
 	return err
 }
 
-func record(value []byte) rhumb.Record {
+// makeRecord returns the record with a value as its only field.
+func makeRecord(value []byte) rhumb.Record {
 	return rhumb.Record{{Name: "value", Value: rhumb.BytesField(value)}}
 }
 
-func (r *rhumbTarget) call(ctx context.Context, op load.Op, caller, key int, value []byte) error {
+// callOne executes one operation on one key.
+func (r *rhumbTarget) callOne(ctx context.Context, op load.Op, caller, key int, value []byte) error {
 	name := r.nameOf(op, caller, key)
 	if op == load.Create || op == load.Update {
-		return r.patch(ctx, name, value)
+		return r.patchRecord(ctx, name, value)
 	}
 	if op == load.Put {
 		_, err := r.table.Put(ctx, name, value, client.PutOptions{})
@@ -171,18 +177,20 @@ func (r *rhumbTarget) call(ctx context.Context, op load.Op, caller, key int, val
 	}
 	_, err := r.table.Get(ctx, name, client.GetOptions{})
 	if rhumb.KindOf(err) == rhumb.NotFound {
-		return nil // an answer too; other databases do not call it an error
+		// An absent key is an answer too; other databases do not report an error.
+		return nil
 	}
 	return err
 }
 
-// patch writes a record without naming its home: the call with which a feed creates and updates records.
-func (r *rhumbTarget) patch(ctx context.Context, name, value []byte) error {
-	_, err := r.table.Patch(ctx, name, record(value), client.PatchOptions{})
+// patchRecord writes a record without naming its home. A feed creates and updates records with this
+// call, so it includes the search for the home.
+func (r *rhumbTarget) patchRecord(ctx context.Context, name, value []byte) error {
+	_, err := r.table.Patch(ctx, name, makeRecord(value), client.PatchOptions{})
 	return err
 }
 
-// peerTarget drives another database in a process of bench/peers.
+// peerTarget drives another database through a process of bench/peers.
 type peerTarget struct {
 	title string
 	cmd   *exec.Cmd
@@ -190,9 +198,10 @@ type peerTarget struct {
 	out   *bufio.Scanner
 }
 
-// lineMax bounds one line of a peer's process.
+// lineMax bounds one line of output of a process.
 const lineMax = 1 << 20
 
+// openPeer starts the process and waits until it is ready.
 func openPeer(binary, kind string, nodes int, dir string) (*peerTarget, error) {
 	p := &peerTarget{title: fmt.Sprintf("%s-%d", kind, nodes)}
 	p.cmd = exec.Command(binary, kind, fmt.Sprint(nodes), dir)
@@ -207,7 +216,7 @@ func openPeer(binary, kind string, nodes int, dir string) (*peerTarget, error) {
 		return nil, err
 	}
 	if err := p.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("%s: %w; build it with make bench-kv", binary, err)
+		return nil, fmt.Errorf("start %s: %w; build it with make bench-kv", binary, err)
 	}
 	p.out = bufio.NewScanner(out)
 	p.out.Buffer(nil, lineMax)
@@ -218,10 +227,12 @@ func openPeer(binary, kind string, nodes int, dir string) (*peerTarget, error) {
 	return p, nil
 }
 
+// name returns the name of the target in the report.
 func (p *peerTarget) name() string { return p.title }
 
-// offers reports whether a target runs an operation: peers have no homes to look for, so they only put and get.
-func offers(t target, op load.Op) bool {
+// offersOp reports whether a target supports an operation. Peers have no homes to find, so they
+// only put and get.
+func offersOp(t target, op load.Op) bool {
 	_, peer := t.(*peerTarget)
 	return !peer || op == load.Put || op == load.Get
 }
@@ -241,26 +252,28 @@ func (p *peerTarget) stop() {
 	_ = p.cmd.Wait()
 }
 
-// KVConfig says what RunKV measures.
+// KVConfig configures RunKV.
 type KVConfig struct {
-	// Clusters are Rhumb's; each is compared with a peer of as many nodes.
+	// Clusters are the clusters to measure. Each is compared with a peer of as many nodes.
 	Clusters []Rhumb
-	// PeerBinary is the program of bench/peers; empty measures Rhumb alone. Dir is where peers keep their data.
+	// PeerBinary is the program of bench/peers; if it is empty, only Rhumb is measured. Dir holds
+	// the data of the peers.
 	PeerBinary, Dir string
-	// Ops are the operations; default put and get. Peers run only these two.
+	// Ops are the operations, by default put and get. Peers run only these two.
 	Ops []load.Op
-	// Callers are the numbers of callers; default 1, 64, 256.
+	// Callers are the numbers of callers, by default 1, 64 and 256.
 	Callers []int
-	// Batch is the number of keys of one call; default 1. Peers have no like of it.
+	// Batch is the number of keys per call, by default 1. Peers have no equivalent.
 	Batch int
-	// Rounds is how often every case is run on every target, in turn; default 5. Ratios are of one round, reported as
-	// their median.
+	// Rounds is how often every case runs on every target, in turn. The default is 5. Ratios are
+	// taken within a round, and the report has their median.
 	Rounds int
-	// ValueBytes is the size of a value; default 100.
+	// ValueBytes is the size of a value, by default 100.
 	ValueBytes int
-	// Measure is how long a case is measured; default 2 s, after a quarter of that to warm up.
+	// Measure is how long a case is measured, by default 2 s, after a quarter of that for warming
+	// up.
 	Measure time.Duration
-	// Progress is told what is about to run; it may be nil.
+	// Progress receives a line about the next case. It may be nil.
 	Progress func(text string)
 }
 
@@ -289,13 +302,13 @@ func (c *KVConfig) setDefaults() {
 }
 
 const (
-	// keysPerCaller is the number of keys that each caller goes through.
+	// keysPerCaller is the number of keys of each caller.
 	keysPerCaller = 2_000
-	// updateKeysPerCaller is that number for updates, whose records are written before the case.
+	// updateKeysPerCaller is the number for updates, whose records are written before the case.
 	updateKeysPerCaller = 50
 )
 
-// RunKV measures operations on all clusters and their peers, interleaved, and gives every result.
+// RunKV measures operations on all clusters and their peers, interleaved, and returns every result.
 func RunKV(ctx context.Context, cfg KVConfig) (*KVReport, error) {
 	cfg.setDefaults()
 	var targets []target
@@ -328,11 +341,14 @@ func RunKV(ctx context.Context, cfg KVConfig) (*KVReport, error) {
 					keys = updateKeysPerCaller
 				}
 				c := load.Case{
+					// The number of keys is a multiple of the batch, so that no call wraps around.
 					Op: op, Callers: callers, ValueBytes: cfg.ValueBytes, Batch: cfg.Batch, Keys: (keys + cfg.Batch - 1) / cfg.Batch * cfg.Batch,
 					Warm: cfg.Measure / 4, Measure: cfg.Measure,
 				}
+				// The targets take turns within a case: a slow phase of the machine then hits all
+				// of them, and the ratios of a round stay comparable.
 				for _, t := range targets {
-					if !offers(t, op) {
+					if !offersOp(t, op) {
 						continue
 					}
 					if err := ctx.Err(); err != nil {

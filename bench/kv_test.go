@@ -12,8 +12,8 @@ import (
 	"github.com/rhumbdb/rhumb/node"
 )
 
-// TestRunKV guards that the measurement itself works, on a real node: every case ran, nothing failed, ratios are left out
-// when there is no peer.
+// TestRunKV checks the measurement on a real node: every case runs, nothing fails, and there are no
+// ratios without a peer.
 func TestRunKV(t *testing.T) {
 	n, err := node.Start(node.Config{
 		Dirs: []string{t.TempDir()}, Region: "test", Location: rhumb.Point{Lat: 1, Lon: 2}, Insecure: true,
@@ -51,7 +51,7 @@ func TestRunKV(t *testing.T) {
 	}
 }
 
-// TestRatios guards the arithmetic of the report: ratios are taken within a round, their median is reported.
+// TestRatios checks that ratios are taken within a round and that the report has their median.
 func TestRatios(t *testing.T) {
 	r := &KVReport{}
 	for round, ops := range []float64{100, 300, 200} {

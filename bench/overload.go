@@ -15,21 +15,23 @@ import (
 	"github.com/rhumbdb/rhumb/client"
 )
 
-// OverloadConfig says what RunOverload does.
+// OverloadConfig configures RunOverload.
 type OverloadConfig struct {
 	Cluster *Cluster
-	// Callers are the numbers of callers among which the peak is sought; default 50, 400.
+	// Callers are the numbers of callers among which the peak is searched, by default 50 and 400.
 	Callers []int
-	// Factor times the greatest of Callers overload the cluster; default 5.
+	// Factor times the greatest of Callers is the number of callers of the overload. The default is
+	// 5.
 	Factor int
-	// Rounds is how often the overload is measured, each time between two measurements of the peak; default 3.
+	// Rounds is the number of overloads, each between two measurements of the peak. The default is
+	// 3.
 	Rounds int
-	// ValueBytes is the size of a value; default 64 KiB.
+	// ValueBytes is the size of a value, by default 64 KiB.
 	ValueBytes int
-	// Measure is how long each number of callers is measured; default 4 s, after a quarter of that to warm up. The overload and
-	// the peaks beside it last twice as long.
+	// Measure is how long each number of callers is measured, by default 4 s, after a quarter of
+	// that for warming up. Overloads and the peaks between them take twice as long.
 	Measure time.Duration
-	// Progress is told what is about to run; it may be nil.
+	// Progress receives a line about the next run. It may be nil.
 	Progress func(text string)
 }
 
@@ -46,40 +48,45 @@ func (c *OverloadConfig) setDefaults() {
 	}
 }
 
-// Phase says what a run of RunOverload is for.
+// Phase is the purpose of a run of RunOverload.
 type Phase string
 
-// The phases: runs that find the number of callers of the peak, runs with that number, and runs with a multiple of the callers.
+// The phases: runs that find the number of callers at the peak, runs with that number, and runs
+// with a multiple of the callers.
 const (
 	PhaseSearch   Phase = "search"
 	PhasePeak     Phase = "peak"
 	PhaseOverload Phase = "overload"
 )
 
-// OverloadReport is what RunOverload saw.
+// OverloadReport is the result of RunOverload.
 type OverloadReport struct {
 	// Runs are the measurements in their order.
 	Runs []OverloadRun `json:"runs"`
-	// Peak is the rate of acknowledged writes of the runs at the peak, Goodput that of the overloads, each as a share of the
-	// mean of the two peaks beside it.
+	// Peak is the rate of acknowledged writes at the peak. Goodput is the rate of each overload as
+	// a share of the mean of the peaks before and after it.
 	Peak    Spread `json:"peak_ops_per_second"`
 	Goodput Spread `json:"goodput"`
-	// Acked counts the keys with an acknowledged write, Missing those of them that were not found at the end.
+	// Acked counts the keys with an acknowledged write, Missing those of them that were not found
+	// at the end.
 	Acked   int `json:"acked_keys"`
 	Missing int `json:"missing_keys"`
-	// NewLives counts the lives that nodes began meanwhile: a node that is alive and was fenced begins one.
+	// NewLives counts the lives that nodes began during the measurement. A live node begins one if
+	// it was fenced, so overload must not cause any.
 	NewLives int `json:"new_lives"`
 }
 
-// OverloadRun is what one number of callers showed.
+// OverloadRun is the result of one run.
 type OverloadRun struct {
 	load.Result
 	Phase Phase `json:"phase"`
-	// Outcomes counts the calls that ended by the kind of their error, "ok" for none, those outside the measured time too.
+	// Outcomes counts the calls by the kind of their error, "ok" for success, including calls
+	// outside the measured time.
 	Outcomes map[string]int64 `json:"outcomes"`
-	// Unknown holds the texts of a few calls whose outcome stayed unknown.
+	// Unknown holds the error texts of a few calls whose outcome is unknown.
 	Unknown []string `json:"unknown,omitempty"`
-	// Attempts counts the requests that the calls made of the client's links, those that a link refused unsent too.
+	// Attempts counts the requests of the calls, including those that the client refused before
+	// sending.
 	Attempts uint64 `json:"attempts"`
 	// ClientCPU is the processor time of the callers' process per successful call, in microseconds.
 	ClientCPU float64 `json:"client_cpu_us"`
@@ -88,16 +95,18 @@ type OverloadRun struct {
 }
 
 const (
-	// overloadTimeout bounds one call: a caller that waits longer than the overload lasts would measure nothing.
+	// overloadTimeout bounds one call. A caller that waited longer than the overload lasts would
+	// measure nothing.
 	overloadTimeout = 5 * time.Second
-	// overloadTexts is how many unknown outcomes of a run are kept.
+	// overloadTexts is the number of unknown outcomes that a run keeps.
 	overloadTexts = 5
 )
 
-// RunOverload measures how many large values a second a cluster takes, then lets a multiple of the callers write, and shows
-// what becomes of goodput, memory and outcomes. A caller whose call fails makes the next at once. All runs write the same
-// keys, so that the load differs in nothing but its callers, and each overload stands between two measurements of the peak: a
-// disk that is slower for some seconds is slower for both.
+// RunOverload measures the rate of large values that a cluster accepts, then lets a multiple of the
+// callers write, and reports goodput, memory and outcomes. A caller whose call fails makes the next
+// one at once. All runs write the same keys, so that runs differ only in their callers. Each
+// overload is between two measurements of the peak, because a disk that is slow for some seconds is
+// slow for both.
 func RunOverload(ctx context.Context, cfg OverloadConfig) (*OverloadReport, error) {
 	cfg.setDefaults()
 	c, err := client.Open(ctx, client.Config{Addrs: cfg.Cluster.Addrs(), Insecure: true, Timeout: overloadTimeout})
@@ -111,38 +120,40 @@ func RunOverload(ctx context.Context, cfg OverloadConfig) (*OverloadReport, erro
 	}
 	most := cfg.Factor * slices.Max(cfg.Callers)
 	o := &overload{cfg: cfg, c: c, t: t, keys: most, report: &OverloadReport{}}
-	lives := o.lives()
+	lives := o.sumLives()
 	best, rate := 0, 0.0
+	// The peak depends on the machine, so it is searched first.
 	for _, n := range cfg.Callers {
-		if r := o.run(ctx, PhaseSearch, n); best == 0 || r.OpsPerSecond > rate {
+		if r := o.runPhase(ctx, PhaseSearch, n); best == 0 || r.OpsPerSecond > rate {
 			best, rate = n, r.OpsPerSecond
 		}
 	}
-	o.run(ctx, PhasePeak, best)
+	o.runPhase(ctx, PhasePeak, best)
 	for range cfg.Rounds {
-		o.run(ctx, PhaseOverload, most)
-		o.run(ctx, PhasePeak, best)
+		o.runPhase(ctx, PhaseOverload, most)
+		o.runPhase(ctx, PhasePeak, best)
 	}
 	o.report.summarise()
-	o.report.NewLives = o.lives() - lives
-	return o.report, o.audit(ctx)
+	o.report.NewLives = o.sumLives() - lives
+	return o.report, o.countMissing(ctx)
 }
 
-// summarise computes the figures that several runs make.
+// summarise computes the figures over all runs.
 func (r *OverloadReport) summarise() {
 	var peaks, shares []float64
 	for i, x := range r.Runs {
 		switch x.Phase {
 		case PhasePeak:
 			peaks = append(peaks, x.OpsPerSecond)
-		case PhaseOverload: // between two peaks
+		// Every overload is between two peaks.
+		case PhaseOverload:
 			if beside := r.Runs[i-1].OpsPerSecond + r.Runs[i+1].OpsPerSecond; beside > 0 {
 				shares = append(shares, 2*x.OpsPerSecond/beside)
 			}
 		}
 	}
 	same := func(x float64) float64 { return x }
-	r.Peak, r.Goodput = spread(peaks, same), spread(shares, same)
+	r.Peak, r.Goodput = spreadOf(peaks, same), spreadOf(shares, same)
 }
 
 type overload struct {
@@ -154,11 +165,14 @@ type overload struct {
 	acked  sync.Map // key -> struct{}
 }
 
+// overloadName returns the name of a key.
 func overloadName(key int) []byte { return fmt.Appendf(nil, "o/%d", key) }
 
-func (o *overload) run(ctx context.Context, phase Phase, callers int) *OverloadRun {
+// runPhase runs one measurement and adds it to the report.
+func (o *overload) runPhase(ctx context.Context, phase Phase, callers int) *OverloadRun {
 	measure := o.cfg.Measure
-	if phase != PhaseSearch { // as long at the peak as under overload: a store takes more for some seconds than it can keep up
+	// Peaks take as long as overloads: for some seconds a store accepts more than it can sustain.
+	if phase != PhaseSearch {
 		measure *= 2
 	}
 	o.cfg.Progress(fmt.Sprintf("%s: %d callers with %d bytes each, for %v", phase, callers, o.cfg.ValueBytes, measure))
@@ -170,6 +184,7 @@ func (o *overload) run(ctx context.Context, phase Phase, callers int) *OverloadR
 	stop := load.WatchRSS(o.cfg.Cluster.PIDs())
 	cs := load.Case{Op: load.Put, Callers: callers, ValueBytes: o.cfg.ValueBytes, Keys: o.keys, Warm: o.cfg.Measure / 4, Measure: measure}
 	run.Result = load.Run(ctx, cs, o.cfg.Cluster.PIDs(), func(ctx context.Context, _ load.Op, caller, i int, value []byte) error {
+		// Callers use disjoint keys until they wrap around, so every key is written by some caller.
 		key := (caller + i*callers) % o.keys
 		_, err := o.t.Put(ctx, overloadName(key), value, client.PutOptions{})
 		if err == nil {
@@ -200,25 +215,27 @@ func (o *overload) run(ctx context.Context, phase Phase, callers int) *OverloadR
 	return &run
 }
 
-// lives counts the lives of all nodes so far.
-func (o *overload) lives() (n int) {
+// sumLives returns the sum of the lives of all nodes.
+func (o *overload) sumLives() (n int) {
 	for _, d := range o.c.Nodes() {
 		n += int(d.Boot)
 	}
 	return n
 }
 
-// auditMax bounds the search for all keys: a cluster that just lost a node to overload takes a while.
+// auditMax bounds the reading of all keys: a cluster that lost a node to overload needs time to
+// recover.
 const auditMax = 20 * time.Second
 
-// audit looks for every key that was acknowledged.
-func (o *overload) audit(ctx context.Context) error {
+// countMissing reads every acknowledged key and counts the missing ones.
+func (o *overload) countMissing(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, auditMax)
 	defer cancel()
 	var err error
 	o.acked.Range(func(key, _ any) bool {
 		o.report.Acked++
 		_, err = o.t.Get(ctx, overloadName(key.(int)), client.GetOptions{})
+		// Only NotFound is a loss; any other error is retried until auditMax.
 		for err != nil && rhumb.KindOf(err) != rhumb.NotFound && ctx.Err() == nil {
 			_, err = o.t.Get(ctx, overloadName(key.(int)), client.GetOptions{})
 		}

@@ -6,7 +6,8 @@ import (
 	"github.com/rhumbdb/rhumb/bench/load"
 )
 
-// TestGoodput guards the arithmetic of the report: an overload is compared with the peaks beside it, not with the best of all.
+// TestGoodput checks that an overload is compared with the peaks before and after it, not with the
+// best of all.
 func TestGoodput(t *testing.T) {
 	run := func(p Phase, rate float64) OverloadRun {
 		return OverloadRun{Phase: p, Result: load.Result{OpsPerSecond: rate}}

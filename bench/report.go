@@ -8,14 +8,14 @@ import (
 	"github.com/rhumbdb/rhumb/bench/load"
 )
 
-// KVRun is one case on one target in one round.
+// KVRun is the result of one case on one target in one round.
 type KVRun struct {
 	Target string `json:"target"`
 	Round  int    `json:"round"`
 	load.Result
 }
 
-// KVRow is what all rounds of one case showed on one target: medians.
+// KVRow holds the medians of all rounds of one case on one target.
 type KVRow struct {
 	Target    string  `json:"target"`
 	Op        load.Op `json:"op"`
@@ -30,8 +30,8 @@ type KVRow struct {
 	FirstError string `json:"first_error,omitempty"`
 }
 
-// KVRatio compares Rhumb with its peer of as many nodes: medians of the ratios of single rounds, with the least and the
-// greatest.
+// KVRatio compares Rhumb with a peer of as many nodes: the median of the ratios within single
+// rounds, with the least and the greatest.
 type KVRatio struct {
 	Rhumb   string  `json:"rhumb"`
 	Peer    string  `json:"peer"`
@@ -42,14 +42,14 @@ type KVRatio struct {
 	CPU     Spread  `json:"server_cpu"`
 }
 
-// Spread is the median of several values with their least and greatest.
+// Spread is the median of several values with the least and the greatest.
 type Spread struct {
 	Median float64 `json:"median"`
 	Min    float64 `json:"min"`
 	Max    float64 `json:"max"`
 }
 
-// KVReport is everything that RunKV measured.
+// KVReport holds everything that RunKV measured.
 type KVReport struct {
 	Rows   []KVRow   `json:"rows"`
 	Ratios []KVRatio `json:"ratios"`
@@ -61,6 +61,7 @@ type kvCase struct {
 	callers int
 }
 
+// summarise computes rows and ratios from the runs.
 func (r *KVReport) summarise() {
 	var cases []kvCase
 	var targets []string
@@ -76,24 +77,27 @@ func (r *KVReport) summarise() {
 		}
 		runs[x.Target][c] = append(runs[x.Target][c], x)
 	}
+	// Puts come before gets, and fewer callers before more.
 	slices.SortStableFunc(cases, func(a, b kvCase) int { return cmp.Or(-cmp.Compare(a.op, b.op), cmp.Compare(a.callers, b.callers)) })
 	for _, c := range cases {
 		for _, t := range targets {
-			r.Rows = append(r.Rows, row(t, c, runs[t][c]))
+			r.Rows = append(r.Rows, makeRow(t, c, runs[t][c]))
 		}
 		for _, t := range targets {
+			// A peer of as many nodes has the same suffix. Clusters of several regions have none.
 			nodes, ok := strings.CutPrefix(t, "rhumb-")
 			peer := "etcd-" + nodes
 			if ok && runs[peer] != nil {
-				r.Ratios = append(r.Ratios, ratio(t, peer, c, runs[t][c], runs[peer][c]))
+				r.Ratios = append(r.Ratios, makeRatio(t, peer, c, runs[t][c], runs[peer][c]))
 			}
 		}
 	}
 }
 
-func row(target string, c kvCase, runs []KVRun) KVRow {
+// makeRow returns the medians of the runs of one case on one target.
+func makeRow(target string, c kvCase, runs []KVRun) KVRow {
 	out := KVRow{Target: target, Op: c.op, Callers: c.callers}
-	pick := func(f func(KVRun) float64) float64 { return spread(runs, f).Median }
+	pick := func(f func(KVRun) float64) float64 { return spreadOf(runs, f).Median }
 	out.Ops = pick(func(x KVRun) float64 { return x.OpsPerSecond })
 	out.P50 = pick(func(x KVRun) float64 { return float64(x.P50) })
 	out.P99 = pick(func(x KVRun) float64 { return float64(x.P99) })
@@ -106,14 +110,16 @@ func row(target string, c kvCase, runs []KVRun) KVRow {
 	return out
 }
 
-func ratio(name, peer string, c kvCase, ours, theirs []KVRun) KVRatio {
+// makeRatio returns the ratios of two targets in one case. The i-th runs of both are of one round.
+func makeRatio(name, peer string, c kvCase, ours, theirs []KVRun) KVRatio {
 	type pair struct{ a, b KVRun }
 	var pairs []pair
 	for i := range min(len(ours), len(theirs)) {
 		pairs = append(pairs, pair{ours[i], theirs[i]})
 	}
 	by := func(f func(KVRun) float64) Spread {
-		return spread(pairs, func(p pair) float64 {
+		return spreadOf(pairs, func(p pair) float64 {
+			// A peer that measured 0 has failed; the ratio is then meaningless.
 			if f(p.b) == 0 {
 				return 0
 			}
@@ -128,8 +134,8 @@ func ratio(name, peer string, c kvCase, ours, theirs []KVRun) KVRatio {
 	}
 }
 
-// spread gives the median, least and greatest of f over xs; zero for none.
-func spread[T any](xs []T, f func(T) float64) Spread {
+// spreadOf returns the median, least and greatest of f over xs, or zeros if xs is empty.
+func spreadOf[T any](xs []T, f func(T) float64) Spread {
 	if len(xs) == 0 {
 		return Spread{}
 	}

@@ -11,51 +11,54 @@ import (
 	"github.com/rhumbdb/rhumb/client"
 )
 
-// Restart is one kill -9 of all nodes at once, and their start.
+// Restart is the result of one kill -9 of all nodes at once and their restart.
 type Restart struct {
-	// P50 and Max are over the keys: the time from the start of the first process to the first successful write.
+	// P50 and Max are over the keys: the time from the start of the first process to the first
+	// successful write.
 	P50 time.Duration `json:"p50_ns"`
 	Max time.Duration `json:"max_ns"`
-	// Keys are the times of all keys, sorted.
+	// Keys are the times of all keys in ascending order.
 	Keys []time.Duration `json:"keys_ns"`
-	// InSync is how long it took from the start of the first process until every range had all its replicas in sync.
+	// InSync is the time from the start of the first process until every range had all replicas in
+	// sync.
 	InSync time.Duration `json:"in_sync_ns"`
 }
 
 const (
-	// restartKeys is the number of keys that are written after a restart, each by a caller of its own.
+	// restartKeys is the number of keys that are written after a restart, each by its own caller.
 	restartKeys = 64
-	// startsMax bounds the wait for the processes to start again.
+	// startsMax bounds the wait for the processes to restart.
 	startsMax = 30 * time.Second
 )
 
-// restarts kills and starts the whole cluster again and again.
-func (f *failover) restarts(ctx context.Context) error {
+// restartAll kills and restarts the whole cluster Restarts times.
+func (f *failover) restartAll(ctx context.Context) error {
 	if f.cfg.Restarts == 0 {
 		return nil
 	}
+	// The keys must exist before, so that the measurement contains no search for their homes.
 	for i := range restartKeys {
 		if err := f.putRestartKey(ctx, i); err != nil {
 			return err
 		}
 	}
 	for range f.cfg.Restarts {
-		if err := f.settled(ctx); err != nil {
+		if err := f.awaitSettled(ctx); err != nil {
 			return err
 		}
-		r, err := f.restart(ctx)
+		r, err := f.restartOnce(ctx)
 		if err != nil {
 			return err
 		}
 		f.report.Restarts = append(f.report.Restarts, *r)
-		f.cfg.Progress(fmt.Sprintf("killed all nodes: of %d keys the median could be written %v after the start, the last %v, whole again after %v", restartKeys, r.P50, r.Max, r.InSync))
+		f.cfg.Progress(fmt.Sprintf("killed all nodes: of %d keys the median was written %v after the start, the last %v; in sync again after %v", restartKeys, r.P50, r.Max, r.InSync))
 	}
 	return nil
 }
 
-// restart kills all nodes and measures from their start how long each key cannot be written. Callers try all the time, as
-// those of a service do.
-func (f *failover) restart(ctx context.Context) (*Restart, error) {
+// restartOnce kills all nodes and measures, from their restart, how long each key cannot be
+// written. Callers retry all the time, as those of a service do.
+func (f *failover) restartOnce(ctx context.Context) (*Restart, error) {
 	old := make(map[int]bool)
 	for _, n := range f.cfg.Cluster.Nodes {
 		pid, err := pidOf(n.Addr)
@@ -64,6 +67,7 @@ func (f *failover) restart(ctx context.Context) (*Restart, error) {
 		}
 		old[pid] = true
 	}
+	// All processes are killed before any restarts: the demo waits three seconds.
 	for pid := range old {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			return nil, fmt.Errorf("kill -9 %d: %w", pid, err)
@@ -78,7 +82,7 @@ func (f *failover) restart(ctx context.Context) (*Restart, error) {
 			written[i] = time.Now()
 		})
 	}
-	start, err := f.started(ctx, old)
+	start, err := f.awaitStarted(ctx, old)
 	if err != nil {
 		return nil, err
 	}
@@ -92,12 +96,12 @@ func (f *failover) restart(ctx context.Context) (*Restart, error) {
 	}
 	slices.Sort(r.Keys)
 	r.P50, r.Max = medianAndMax(r.Keys)
-	err = f.settled(ctx)
+	err = f.awaitSettled(ctx)
 	r.InSync = time.Since(start)
 	return r, err
 }
 
-// putRestartKey writes one key, and repeats that for at most settleMax.
+// putRestartKey writes one key, and retries for at most settleMax.
 func (f *failover) putRestartKey(ctx context.Context, i int) (err error) {
 	regions := f.c.Regions()
 	home := regions[i%len(regions)].Name
@@ -109,8 +113,9 @@ func (f *failover) putRestartKey(ctx context.Context, i int) (err error) {
 	return err
 }
 
-// started waits until all nodes have processes that are not old, and returns when the first had.
-func (f *failover) started(ctx context.Context, old map[int]bool) (first time.Time, err error) {
+// awaitStarted waits until every node has a new process, and returns the time at which the first
+// one appeared.
+func (f *failover) awaitStarted(ctx context.Context, old map[int]bool) (first time.Time, err error) {
 	for deadline := time.Now().Add(startsMax); time.Now().Before(deadline); {
 		count := 0
 		for _, n := range f.cfg.Cluster.Nodes {
@@ -124,9 +129,9 @@ func (f *failover) started(ctx context.Context, old map[int]bool) (first time.Ti
 		if count == len(f.cfg.Cluster.Nodes) {
 			return first, nil
 		}
-		if err := pause(ctx, 5*time.Millisecond); err != nil {
+		if err := pauseFor(ctx, 5*time.Millisecond); err != nil {
 			return first, err
 		}
 	}
-	return first, fmt.Errorf("the nodes were not started again within %v", startsMax)
+	return first, fmt.Errorf("the nodes did not restart within %v", startsMax)
 }

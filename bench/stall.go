@@ -11,30 +11,32 @@ import (
 	"github.com/rhumbdb/rhumb/client"
 )
 
-// StallGoal is how long a key of a range that can elect a primary may be without a successful write.
+// StallGoal is the longest acceptable time without a successful write to a key of a range that can
+// elect a primary.
 const StallGoal = 3 * time.Second
 
-// StallConfig says what RunStall does.
+// StallConfig configures RunStall.
 type StallConfig struct {
 	// Cluster has one region and was started with --cuts.
 	Cluster *Cluster
-	// Kind is the fault, and Faults how often it strikes.
+	// Kind is the fault, and Faults is how often it strikes.
 	Kind   FaultKind
 	Faults int
-	// Keys is the number of keys, each with a caller that writes it again and again; default 64.
+	// Keys is the number of keys, each with a caller that writes it repeatedly. The default is 64.
 	Keys int
-	// Pause is the time between two writes of a caller; default 10 ms.
+	// Pause is the time between two writes of a caller. The default is 10 ms.
 	Pause time.Duration
-	// Hold is how long a fault lasts; default 5 s. A killed node is down for three.
+	// Hold is how long a fault lasts. The default is 5 s. A killed node is down for three.
 	Hold time.Duration
-	// Random draws who is hurt.
+	// Random draws the affected nodes.
 	Random *rand.Rand
-	// Progress is told what one fault did; it may be nil.
+	// Progress receives a line about each fault. It may be nil.
 	Progress func(text string)
 }
 
-// StallCell is what all faults of one kind did to one cluster. Gaps are the longest times that a key was without a successful
-// write, one for each key and fault, from the fault until all nodes were live and all replicas in sync again.
+// StallCell sums up all faults of one kind on one cluster. A gap is the longest time without a
+// successful write to a key, for each key and fault, from the fault until all nodes were live and
+// all replicas in sync again.
 type StallCell struct {
 	Nodes  int       `json:"nodes"`
 	Kind   FaultKind `json:"kind"`
@@ -47,22 +49,23 @@ type StallCell struct {
 	Max time.Duration `json:"max_ns"`
 	// Late counts the gaps above StallGoal.
 	Late int `json:"late"`
-	// Worst says what the fault with the longest gap was.
+	// Worst describes the fault with the longest gap.
 	Worst string `json:"worst"`
 	// FalseFencings counts the lives that nodes began although they were neither killed nor paused.
 	FalseFencings int `json:"false_fencings"`
-	// Whole is the longest time from the end of a fault until all was in sync.
+	// Whole is the longest time from the end of a fault until all replicas were in sync.
 	Whole time.Duration `json:"whole_ns"`
-	// Writes counts acknowledged writes, Errors those that failed or whose outcome stayed unknown, Lost the keys without
-	// their last acknowledged write at the end.
+	// Writes counts acknowledged writes, Errors the writes that failed or whose outcome is unknown,
+	// and Lost the keys without their last acknowledged write at the end.
 	Writes int64 `json:"writes"`
 	Errors int64 `json:"errors"`
 	Lost   int   `json:"lost"`
 
-	gaps []time.Duration // of all keys and faults
+	// gaps are the gaps of all keys and faults.
+	gaps []time.Duration
 }
 
-// Add adds what the same kind of fault did to another cluster of as many nodes.
+// Add adds the faults of the same kind on another cluster of as many nodes.
 func (c *StallCell) Add(o *StallCell) {
 	c.Faults += o.Faults
 	c.Ranges = max(c.Ranges, o.Ranges)
@@ -77,17 +80,18 @@ func (c *StallCell) Add(o *StallCell) {
 	c.summarise()
 }
 
+// summarise computes the quantiles of the gaps.
 func (c *StallCell) summarise() {
 	if slices.Sort(c.gaps); len(c.gaps) > 0 {
 		c.P50, c.P90 = c.gaps[len(c.gaps)/2], c.gaps[len(c.gaps)*9/10]
 	}
 }
 
-// stallQuiet is how long a cluster has to be whole before the next fault.
+// stallQuiet is how long a cluster must be unchanged before the next fault.
 const stallQuiet = 500 * time.Millisecond
 
-// RunStall holds a load of writes on a cluster of one region, hurts it again and again, and measures for how long each key
-// could not be written. At the end it reads back what was acknowledged.
+// RunStall writes to a cluster of one region, injects faults, and measures for how long each key
+// could not be written. At the end it reads back every acknowledged write.
 func RunStall(ctx context.Context, cfg StallConfig) (*StallCell, error) {
 	if cfg.Keys == 0 {
 		cfg.Keys = 64
@@ -111,7 +115,7 @@ func RunStall(ctx context.Context, cfg StallConfig) (*StallCell, error) {
 		return nil, err
 	}
 	s := &stall{cfg: cfg, hold: &hold{c: c, t: t}}
-	return s.run(ctx)
+	return s.runFaults(ctx)
 }
 
 type stall struct {
@@ -119,42 +123,48 @@ type stall struct {
 	cfg StallConfig
 }
 
-func (s *stall) run(ctx context.Context) (*StallCell, error) {
+// runFaults injects all faults, then reads the keys back.
+func (s *stall) runFaults(ctx context.Context) (*StallCell, error) {
 	cell := &StallCell{Nodes: len(s.cfg.Cluster.Nodes), Kind: s.cfg.Kind, Keys: s.cfg.Keys}
-	if err := s.calm(ctx); err != nil {
+	if err := s.awaitCalm(ctx); err != nil {
 		return nil, err
 	}
-	s.begin(ctx, s.cfg.Keys, s.cfg.Pause)
-	defer s.end()
-	if err := pause(ctx, stallQuiet); err != nil {
+	s.startWriters(ctx, s.cfg.Keys, s.cfg.Pause)
+	defer s.stopWriters()
+	if err := pauseFor(ctx, stallQuiet); err != nil {
 		return nil, err
 	}
 	cell.Ranges = len(s.c.Ranges())
 	for range s.cfg.Faults {
-		if err := s.strike(ctx, cell); err != nil {
+		if err := s.strikeOnce(ctx, cell); err != nil {
 			return nil, fmt.Errorf("%d nodes, fault %d of kind %s: %w", cell.Nodes, cell.Faults+1, cell.Kind, err)
 		}
 	}
-	s.end()
+	// The readback needs the last acknowledgements of all writers.
+	s.stopWriters()
 	cell.summarise()
-	cell.Writes, cell.Errors = s.counts()
+	cell.Writes, cell.Errors = s.countWrites()
 	var err error
-	cell.Lost, err = s.audit(ctx)
+	cell.Lost, err = s.countLost(ctx)
 	return cell, err
 }
 
-// strike hurts the cluster once, and waits until it is whole again.
-func (s *stall) strike(ctx context.Context, cell *StallCell) error {
-	lives, withheld := s.lives(), s.cfg.Cluster.Withheld(ctx)
-	s.gaps()
+// strikeOnce injects one fault and waits until the cluster has recovered.
+func (s *stall) strikeOnce(ctx context.Context, cell *StallCell) error {
+	lives, withheld := s.nodeLives(), s.cfg.Cluster.Withheld(ctx)
+	// The gaps before the fault are discarded.
+	s.takeGaps()
 	f, err := s.cfg.Cluster.Strike(cell.Kind, s.cfg.Random)
 	if err != nil {
 		return err
 	}
-	err = pause(ctx, s.cfg.Hold)
+	err = pauseFor(ctx, s.cfg.Hold)
 	if err == nil {
-		err = s.evidence(ctx, f, lives, withheld)
+		// A fault without effect would count as an excellent result, so its effect is checked
+		// first.
+		err = s.checkHappened(ctx, f, lives, withheld)
 	}
+	// The fault is healed even after an error: a paused process would stay stopped.
 	if healing := f.Heal(); err == nil {
 		err = healing
 	}
@@ -162,21 +172,21 @@ func (s *stall) strike(ctx context.Context, cell *StallCell) error {
 		return err
 	}
 	healed := time.Now()
-	if err := s.calm(ctx); err != nil {
+	if err := s.awaitCalm(ctx); err != nil {
 		return err
 	}
 	whole := time.Since(healed)
-	gaps := s.gaps()
+	gaps := s.takeGaps()
 	worst := slices.Max(gaps)
-	fenced := s.fenced(f, lives)
-	cell.note(f, gaps, whole, fenced)
-	s.cfg.Progress(fmt.Sprintf("%d nodes: %s: longest gap %v, whole again %v after the end, %d false fencings",
+	fenced := s.countFenced(f, lives)
+	cell.addFault(f, gaps, whole, fenced)
+	s.cfg.Progress(fmt.Sprintf("%d nodes: %s: longest gap %v, in sync again %v after the end, %d false fencings",
 		cell.Nodes, f.What, worst.Round(time.Millisecond), whole.Round(time.Millisecond), fenced))
 	return nil
 }
 
-// note adds up one fault.
-func (c *StallCell) note(f *Fault, gaps []time.Duration, whole time.Duration, fenced int) {
+// addFault adds the figures of one fault.
+func (c *StallCell) addFault(f *Fault, gaps []time.Duration, whole time.Duration, fenced int) {
 	c.Faults++
 	c.gaps = append(c.gaps, gaps...)
 	if worst := slices.Max(gaps); worst > c.Max {
@@ -191,32 +201,34 @@ func (c *StallCell) note(f *Fault, gaps []time.Duration, whole time.Duration, fe
 	c.FalseFencings += fenced
 }
 
-// calm waits until the cluster has been whole for stallQuiet.
-func (s *stall) calm(ctx context.Context) error {
+// awaitCalm waits until the cluster has been intact for stallQuiet. An intact cluster may be about
+// to change its in-sync sets, and the next fault would then measure two faults.
+func (s *stall) awaitCalm(ctx context.Context) error {
 	for {
-		if err := s.settled(ctx); err != nil {
+		if err := s.awaitSettled(ctx); err != nil {
 			return err
 		}
-		since := s.versions()
-		if err := pause(ctx, stallQuiet); err != nil {
+		since := s.sumVersions()
+		if err := pauseFor(ctx, stallQuiet); err != nil {
 			return err
 		}
-		if s.versions() == since {
-			return s.settled(ctx)
+		if s.sumVersions() == since {
+			return s.awaitSettled(ctx)
 		}
 	}
 }
 
-// versions adds up the versions of all records: while it grows, the cluster still changes.
-func (s *stall) versions() (sum uint64) {
+// sumVersions returns the sum of the versions of all records. While it grows, the cluster is still
+// changing.
+func (s *stall) sumVersions() (sum uint64) {
 	for _, r := range s.c.Ranges() {
 		sum += uint64(r.Version)
 	}
 	return sum
 }
 
-// lives returns the life that each node is in.
-func (s *stall) lives() map[rhumb.NodeID]rhumb.BootSeq {
+// nodeLives returns the present life of each node.
+func (s *stall) nodeLives() map[rhumb.NodeID]rhumb.BootSeq {
 	out := map[rhumb.NodeID]rhumb.BootSeq{}
 	for _, n := range s.c.Nodes() {
 		out[n.ID] = n.Boot
@@ -224,9 +236,10 @@ func (s *stall) lives() map[rhumb.NodeID]rhumb.BootSeq {
 	return out
 }
 
-// fenced counts the lives that nodes began since, but for the victim of the fault.
-func (s *stall) fenced(f *Fault, before map[rhumb.NodeID]rhumb.BootSeq) (n int) {
-	for id, life := range s.lives() {
+// countFenced returns the number of lives that nodes have begun since, except for the victim of the
+// fault.
+func (s *stall) countFenced(f *Fault, before map[rhumb.NodeID]rhumb.BootSeq) (n int) {
+	for id, life := range s.nodeLives() {
 		if id != f.Victim {
 			n += int(life - before[id])
 		}
@@ -234,32 +247,32 @@ func (s *stall) fenced(f *Fault, before map[rhumb.NodeID]rhumb.BootSeq) (n int) 
 	return n
 }
 
-// evidence fails when the fault did not happen.
-func (s *stall) evidence(ctx context.Context, f *Fault, lives map[rhumb.NodeID]rhumb.BootSeq, withheld float64) error {
+// checkHappened returns an error if the fault had no effect.
+func (s *stall) checkHappened(ctx context.Context, f *Fault, lives map[rhumb.NodeID]rhumb.BootSeq, withheld float64) error {
 	switch f.Kind {
 	case FaultKill:
-		return s.reborn(ctx, f.Victim, lives[f.Victim])
+		return s.awaitReborn(ctx, f.Victim, lives[f.Victim])
 	case FaultPause:
 		for _, n := range s.cfg.Cluster.Nodes {
-			if n.ID == f.Victim && !stopped(n.Addr) {
-				return fmt.Errorf("%s: the process is not stopped", f.What)
+			if n.ID == f.Victim && !isStopped(n.Addr) {
+				return fmt.Errorf("%s: the process was not stopped", f.What)
 			}
 		}
 		return nil
 	}
 	if s.cfg.Cluster.Withheld(ctx) == withheld {
-		return fmt.Errorf("%s: the links withheld nothing", f.What)
+		return fmt.Errorf("%s: the cut links withheld nothing", f.What)
 	}
 	return nil
 }
 
-// reborn waits until a node that was killed lives again.
-func (s *stall) reborn(ctx context.Context, n rhumb.NodeID, before rhumb.BootSeq) error {
-	for deadline := time.Now().Add(settleMax); s.lives()[n] == before; {
+// awaitReborn waits until a killed node is in a new life.
+func (s *stall) awaitReborn(ctx context.Context, n rhumb.NodeID, before rhumb.BootSeq) error {
+	for deadline := time.Now().Add(settleMax); s.nodeLives()[n] == before; {
 		if time.Now().After(deadline) {
-			return fmt.Errorf("node %s did not come back within %v", n, settleMax)
+			return fmt.Errorf("node %s did not restart within %v", n, settleMax)
 		}
-		if err := pause(ctx, 10*time.Millisecond); err != nil {
+		if err := pauseFor(ctx, 10*time.Millisecond); err != nil {
 			return err
 		}
 	}

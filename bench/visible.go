@@ -15,12 +15,12 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/reader"
 )
 
-// VisibleReport tells how long a client's put takes until it can be read in the images that nodes of its range publish in
-// shared memory, from before the call. Times are in microseconds.
+// VisibleReport reports how long a put of a client takes to appear in the images that nodes of its
+// range publish in shared memory. Times count from before the call and are in microseconds.
 type VisibleReport struct {
 	Samples int `json:"samples"`
-	// Acknowledged is the put itself, Primary and Secondary the images on the node that is primary of the range and on one
-	// that is secondary.
+	// Acknowledged is the put itself. Primary and Secondary are the images on the node of the
+	// primary and on a node of a secondary.
 	Acknowledged Quantiles `json:"acknowledged"`
 	Primary      Quantiles `json:"primary"`
 	Secondary    Quantiles `json:"secondary"`
@@ -37,12 +37,13 @@ const (
 	visibleTable = "visible"
 	// visibleMax bounds the wait for one put, and for the images to appear.
 	visibleMax = 30 * time.Second
-	// visibleWait is the time between two looks at an image that does not hold the table yet.
+	// visibleWait is the time between two attempts to find the table in an image.
 	visibleWait = 10 * time.Millisecond
 )
 
-// RunVisible puts values into a table that is published and watches an image for each, that of the primary's node and of
-// a secondary's in turn. The cluster runs on this machine, with at least two nodes, and publishes below publish.DirDefault.
+// RunVisible puts values into a published table and waits for each in an image, alternating between
+// the image of the primary and that of a secondary. The cluster runs on this machine with at least
+// two nodes, and publishes below publish.DirDefault.
 func RunVisible(ctx context.Context, addrs []string, samples int) (*VisibleReport, error) {
 	c, err := client.Open(ctx, client.Config{Addrs: addrs, Insecure: true})
 	if err != nil {
@@ -58,24 +59,24 @@ func RunVisible(ctx context.Context, addrs []string, samples int) (*VisibleRepor
 	seen := make([][]time.Duration, len(w.images))
 	for i := range samples {
 		at := i % len(w.images)
-		ack, visible, err := w.sample(ctx, w.images[at], uint64(i)+1)
+		ack, visible, err := w.takeSample(ctx, w.images[at], uint64(i)+1)
 		if err != nil {
 			return nil, errors.Join(err, w.close())
 		}
 		acks, seen[at] = append(acks, ack), append(seen[at], visible)
 	}
-	r.Acknowledged, r.Primary, r.Secondary = quantiles(acks), quantiles(seen[0]), quantiles(seen[1])
+	r.Acknowledged, r.Primary, r.Secondary = quantilesOf(acks), quantilesOf(seen[0]), quantilesOf(seen[1])
 	return r, w.close()
 }
 
-// visible is the table that is put to, and the images that are watched: that of the primary and of a secondary.
+// visible is the table that receives the puts, with the images of its primary and of a secondary.
 type visible struct {
 	table  *client.Table
 	name   []byte
 	images []*reader.Client
 }
 
-// openVisible makes the table and waits until both images hold it.
+// openVisible creates the table and waits until both images hold it.
 func openVisible(ctx context.Context, c *client.Client) (*visible, error) {
 	settings := rhumb.DefaultClassSettings()
 	settings.Replicas = min(settings.Replicas, len(c.Nodes()))
@@ -88,7 +89,8 @@ func openVisible(ctx context.Context, c *client.Client) (*visible, error) {
 	if err != nil {
 		return nil, err
 	}
-	put, err := w.put(ctx, 0)
+	// The receipt of a first put names the range, and with it the nodes that publish the table.
+	put, err := w.putNumber(ctx, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -103,10 +105,10 @@ func openVisible(ctx context.Context, c *client.Client) (*visible, error) {
 		}
 	}
 	if len(nodes) < 2 {
-		return nil, fmt.Errorf("range %v has no secondary", put.Receipt.Range)
+		return nil, fmt.Errorf("range %v has no secondary; start the cluster with at least two nodes", put.Receipt.Range)
 	}
 	for _, n := range nodes {
-		image, err := w.attach(ctx, publish.ImageDir("", c.Cluster(), n))
+		image, err := w.attachImage(ctx, publish.ImageDir("", c.Cluster(), n))
 		if err != nil {
 			return nil, errors.Join(err, w.close())
 		}
@@ -115,29 +117,32 @@ func openVisible(ctx context.Context, c *client.Client) (*visible, error) {
 	return w, nil
 }
 
-// attach waits until an image holds the first value.
-func (w *visible) attach(ctx context.Context, dir string) (*reader.Client, error) {
+// attachImage attaches to an image and waits until the first value is in it.
+func (w *visible) attachImage(ctx context.Context, dir string) (*reader.Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, visibleMax)
 	defer cancel()
 	var last error
 	for ctx.Err() == nil {
 		c, err := reader.Attach(dir, reader.Options{Populate: true})
 		for err == nil && ctx.Err() == nil {
-			if _, err = w.look(c); err == nil {
+			if _, err = w.readNumber(c); err == nil {
 				return c, nil
 			}
-			_ = pause(ctx, visibleWait) // the loop asks ctx
+			// The condition of the loop checks ctx.
+			_ = pauseFor(ctx, visibleWait)
 			if k := rhumb.KindOf(err); k == rhumb.NotFound {
-				err = nil // not there yet
+				// The table is not in the image yet.
+				err = nil
 			}
 		}
+		// A damaged or replaced image is attached again.
 		last = err
 		if c != nil {
 			last = errors.Join(last, c.Close())
 		}
-		_ = pause(ctx, visibleWait)
+		_ = pauseFor(ctx, visibleWait)
 	}
-	return nil, fmt.Errorf("%s does not show the first put: %w", dir, errors.Join(last, ctx.Err()))
+	return nil, fmt.Errorf("image %s does not contain the first put: %w", dir, errors.Join(last, ctx.Err()))
 }
 
 func (w *visible) close() (err error) {
@@ -147,12 +152,12 @@ func (w *visible) close() (err error) {
 	return err
 }
 
-func (w *visible) put(ctx context.Context, n uint64) (client.Result, error) {
+func (w *visible) putNumber(ctx context.Context, n uint64) (client.Result, error) {
 	return w.table.Put(ctx, w.name, binary.LittleEndian.AppendUint64(nil, n), client.PutOptions{})
 }
 
-// look gives the number that an image shows.
-func (w *visible) look(c *reader.Client) (uint64, error) {
+// readNumber returns the number in an image.
+func (w *visible) readNumber(c *reader.Client) (uint64, error) {
 	v, err := c.Lock()
 	if err != nil {
 		return 0, err
@@ -168,25 +173,27 @@ func (w *visible) look(c *reader.Client) (uint64, error) {
 	}
 	payload, ok := rhumb.DecodeOpaque(it.Value)
 	if !ok || len(payload) != 8 {
-		return 0, fmt.Errorf("a value of %d bytes, want a number", len(it.Value))
+		return 0, fmt.Errorf("the value has %d bytes, want an 8-byte number", len(it.Value))
 	}
 	return binary.LittleEndian.Uint64(payload), nil
 }
 
-// sample puts a number and looks into an image until it is there.
-func (w *visible) sample(ctx context.Context, image *reader.Client, n uint64) (ack, seen time.Duration, err error) {
+// takeSample puts a number and reads an image until the number is there.
+func (w *visible) takeSample(ctx context.Context, image *reader.Client, n uint64) (ack, seen time.Duration, err error) {
 	type answer struct {
 		took time.Duration
 		err  error
 	}
 	answered := make(chan answer, 1)
 	start := time.Now()
+	// The put and the reading run concurrently: the image may show a value before the put is
+	// answered.
 	go func() {
-		_, err := w.put(ctx, n)
+		_, err := w.putNumber(ctx, n)
 		answered <- answer{time.Since(start), err}
 	}()
 	for {
-		got, err := w.look(image)
+		got, err := w.readNumber(image)
 		if seen = time.Since(start); err != nil || got == n || seen > visibleMax {
 			a := <-answered
 			if got != n && err == nil {
@@ -198,11 +205,12 @@ func (w *visible) sample(ctx context.Context, image *reader.Client, n uint64) (a
 	}
 }
 
-// visiblePoll is how often an image is looked at; the figures include half of it on average. Looking all the time would
-// take a processor from the nodes.
+// visiblePoll is the time between two reads of an image; the figures include half of it on average.
+// Reading without a pause would take a processor from the nodes.
 const visiblePoll = 20 * time.Microsecond
 
-func quantiles(d []time.Duration) Quantiles {
+// quantilesOf sorts d and returns its quantiles.
+func quantilesOf(d []time.Duration) Quantiles {
 	slices.Sort(d)
 	at := func(p float64) float64 {
 		if len(d) == 0 {

@@ -6,16 +6,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// threadCPU gives the processor time of the calling thread, which the caller has locked its goroutine to.
-func threadCPU() time.Duration { return clock(unix.CLOCK_THREAD_CPUTIME_ID) }
+// threadCPU returns the processor time of the calling thread. The caller must have locked its
+// goroutine to it.
+func threadCPU() time.Duration { return readClock(unix.CLOCK_THREAD_CPUTIME_ID) }
 
-// monotonic gives the clock that all processes of the machine share.
-func monotonic() time.Duration { return clock(unix.CLOCK_MONOTONIC) }
+// monotonicNow returns the monotonic clock, which all processes of the machine share: workers on
+// one machine can compare their times.
+func monotonicNow() time.Duration { return readClock(unix.CLOCK_MONOTONIC) }
 
-func clock(id int32) time.Duration {
+// readClock reads a clock of the system.
+func readClock(id int32) time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(id, &t); err != nil {
-		panic(err) // the clock exists on every Linux
+		// The clock exists on every Linux.
+		panic(err)
 	}
 	return time.Duration(t.Nano())
 }

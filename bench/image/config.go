@@ -8,42 +8,47 @@ import (
 	"time"
 )
 
-// Config says what to measure.
+// Config selects what Run measures.
 type Config struct {
-	// Records is the number of road segments; 4,000,000 when 0.
+	// Records is the number of road segments, by default 4,000,000.
 	Records int
-	// Shards is how many shards the image has, a power of two; 0 leaves it to the publisher.
+	// Shards is the number of shards of the image, a power of two. If it is 0, the publisher
+	// decides.
 	Shards int
-	// Rounds is how often each turn is taken, 5 when 0. Ratios are medians over them.
+	// Rounds is the number of turns of each case, by default 5. Ratios are medians over the rounds.
 	Rounds int
-	// Ops is the operations of one turn, at most; 1,000,000 when 0. Slower counterparts take smaller turns.
+	// Ops is the greatest number of operations in one turn, by default 1,000,000. Slower
+	// counterparts take smaller turns.
 	Ops int
-	// Seed makes the roads and the orders of keys.
+	// Seed determines the roads and the orders of keys.
 	Seed uint64
-	// Dir is a folder on a memory file system. Empty mounts one with huge pages where that is allowed, and uses /dev/shm
-	// elsewhere.
+	// Dir is a directory on a file system in memory. If it is empty, Run mounts one with huge pages
+	// if it may, and otherwise uses /dev/shm.
 	Dir string
-	// Worker is the C program, built of c/worker.c.
+	// Worker is the C program, built from c/worker.c.
 	Worker string
-	// Self is the command that runs Serve; arguments are added.
+	// Self is the command that runs Serve; Run appends the arguments.
 	Self []string
-	// Redis is the Redis server; empty looks for redis-server and does without when there is none.
+	// Redis is the Redis server. If it is empty, Run looks for redis-server and continues without
+	// Redis if there is none.
 	Redis string
-	// LMDB says that Worker was built with LMDB.
+	// LMDB is set if Worker was built with LMDB.
 	LMDB bool
-	// Processes is the greatest number of clients for the scale-up; 0 takes the processors.
+	// Processes is the greatest number of clients for the scale-up, by default the number of
+	// processors.
 	Processes int
-	// Pairs is how long pairs are read while a writer changes them, 5 s when 0.
+	// Pairs is how long pairs are read while a writer changes them, by default 5 s.
 	Pairs time.Duration
-	// Samples is how many changes are followed to another process, 2000 when 0.
+	// Samples is the number of changes that are followed to another process, by default 2000.
 	Samples int
-	// Only names the sections to run, all when empty: see Sections.
+	// Only names the sections to run (see Sections). If it is empty, all sections run.
 	Only []string
-	// Progress hears of every section.
+	// Progress receives a line about each section.
 	Progress func(text string)
 }
 
-func (c Config) filled() Config {
+// withDefaults returns the configuration with defaults in the zero fields.
+func (c Config) withDefaults() Config {
 	setDefault(&c.Records, 4_000_000)
 	setDefault(&c.Rounds, 5)
 	setDefault(&c.Ops, 1_000_000)
@@ -56,19 +61,22 @@ func (c Config) filled() Config {
 	return c
 }
 
+// setDefault sets a zero value to d.
 func setDefault[T int | time.Duration](v *T, d T) {
 	if *v == 0 {
 		*v = d
 	}
 }
 
-// bytesPerRecord is the memory that an image needs for each record at the default append ratio, sections of the index and
-// the R-tree included, and what the roll of a shard and the counterparts need on top.
+// bytesPerRecord is the memory of an image per record at the default append ratio, including the
+// index sections and the R-tree, and the additional memory for rolling a shard and for the
+// counterparts.
 const bytesPerRecord = 210
 
-// checkMemory refuses a run that does not fit.
+// checkMemory returns an error if the run does not fit into memory.
 func (c *Config) checkMemory() error {
-	need := int64(c.Records)*bytesPerRecord*2 + 512<<20 // the image, and at most as much again for a counterpart
+	// The image, and at most as much again for a counterpart.
+	need := int64(c.Records)*bytesPerRecord*2 + 512<<20
 	var free int64
 	b, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
@@ -80,7 +88,7 @@ func (c *Config) checkMemory() error {
 		}
 	}
 	if free <<= 10; free < need {
-		return fmt.Errorf("%d records need about %.1f GiB of memory and %.1f are free; take fewer with --records, or the full 40,000,000 on a machine with 18",
+		return fmt.Errorf("%d records need about %.1f GiB of memory, but only %.1f GiB are free; reduce --records (40,000,000 records need 18 GiB)",
 			c.Records, float64(need)/(1<<30), float64(free)/(1<<30))
 	}
 	return nil

@@ -15,8 +15,8 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// Draw draws what the figures 10 to 14 and table 1 of the paper on TrafficDB show, from this run, as PNG files in a folder.
-// Figures whose cases were not run are left out.
+// Draw draws the results in the form of figures 10 to 14 and table 1 of the TrafficDB paper, as PNG
+// files in a directory. It leaves out figures whose cases were not run.
 func (r *Report) Draw(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -68,6 +68,7 @@ const (
 	figureHeight = 13 * vg.Centimeter
 )
 
+// drawFigure draws one chart.
 func (r *Report) drawFigure(f figure, dir string) error {
 	p := plot.New()
 	p.Title.Text = fmt.Sprintf("%s\n%.3g M road segments, %s", f.title, float64(r.Records)/1e6, r.Processor)
@@ -85,6 +86,7 @@ func (r *Report) drawFigure(f figure, dir string) error {
 				least, greatest = min(least, f.value(s)), max(greatest, f.value(s))
 			}
 		}
+		// A case that was not measured has no line.
 		if len(points) == 0 {
 			continue
 		}
@@ -111,7 +113,7 @@ func (r *Report) drawFigure(f figure, dir string) error {
 	return saveBeside(p, filepath.Join(dir, f.file))
 }
 
-// saveBeside draws the legend to the right of the plot, where it hides nothing.
+// saveBeside saves the plot with the legend to the right of it, where the legend covers nothing.
 func saveBeside(p *plot.Plot, path string) error {
 	legend := p.Legend
 	p.Legend = plot.NewLegend()
@@ -131,7 +133,8 @@ func saveBeside(p *plot.Plot, path string) error {
 		return err
 	}
 	if _, err := canvas.WriteTo(f); err != nil {
-		_ = f.Close() // the write's error says it
+		// The error of the write matters more.
+		_ = f.Close()
 		return err
 	}
 	return f.Close()
@@ -148,14 +151,14 @@ func (t wholeTicks) Ticks(_, _ float64) (out []plot.Tick) {
 	return out
 }
 
-// decadeTicks marks powers of ten with their names, and what is between without.
+// decadeTicks marks powers of ten with labels, and their multiples without.
 type decadeTicks struct{}
 
 // Ticks implements plot.Ticker.
 func (decadeTicks) Ticks(low, high float64) (out []plot.Tick) {
 	for e := math.Floor(math.Log10(low)); e <= math.Ceil(math.Log10(high)); e++ {
 		v := math.Pow(10, e)
-		out = append(out, plot.Tick{Value: v, Label: short(v)})
+		out = append(out, plot.Tick{Value: v, Label: shortNumber(v)})
 		for i := 2.0; i < 10; i++ {
 			out = append(out, plot.Tick{Value: i * v})
 		}
@@ -163,8 +166,8 @@ func (decadeTicks) Ticks(low, high float64) (out []plot.Tick) {
 	return out
 }
 
-// short writes a number with a unit's prefix.
-func short(v float64) string {
+// shortNumber formats a number with a unit prefix.
+func shortNumber(v float64) string {
 	for _, u := range []struct {
 		from float64
 		name string
@@ -176,7 +179,7 @@ func short(v float64) string {
 	return fmt.Sprintf("%.4g", v)
 }
 
-// tableRows are the lines of table 1: the paper's two, and how each is done here.
+// tableRows are the rows of table 1: the two of the paper, and their variants here.
 var tableRows = []struct{ name, sample string }{
 	{"Insertions: load of a table, new memory", "load, new pages"},
 	{"Insertions: load of a table, recycled memory", "load, recycled pages"},
@@ -193,10 +196,11 @@ func (r *Report) drawTable(path string) error {
 	for _, t := range tableRows {
 		for _, row := range r.Rows {
 			if row.Name == t.sample {
-				lines = append(lines, [3]string{t.name, short(1e9 / row.Median), fmt.Sprintf("%.3f µs", row.Median/1e3)})
+				lines = append(lines, [3]string{t.name, shortNumber(1e9 / row.Median), fmt.Sprintf("%.3f µs", row.Median/1e3)})
 			}
 		}
 	}
+	// No row was measured.
 	if len(lines) == 1 {
 		return nil
 	}

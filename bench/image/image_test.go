@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// workerEnv makes this test binary a worker.
+// workerEnv turns this test binary into a worker.
 const workerEnv = "RHUMB_IMAGE_WORKER"
 
 func TestMain(m *testing.M) {
@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// buildWorker builds the C program, with LMDB where it is there.
+// buildWorker builds the C program, with LMDB if it is installed.
 func buildWorker(t *testing.T) (path string, lmdb bool) {
 	t.Helper()
 	cc, err := exec.LookPath("cc")
@@ -41,8 +41,8 @@ func buildWorker(t *testing.T) (path string, lmdb bool) {
 	return "", false
 }
 
-// TestRun measures a small image: all that is read is found, all counterparts find the same, no pair is mixed and every
-// goal of the list that needs no peer has a figure.
+// TestRun measures a small image. Every read finds its record, all counterparts find the same, no
+// pair is mixed, and every goal that needs no other store has a figure.
 func TestRun(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts processes")

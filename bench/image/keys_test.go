@@ -8,7 +8,7 @@ func TestShuffledIsAPermutation(t *testing.T) {
 		for seed := range orders {
 			seen := make([]bool, n)
 			for i := range n {
-				x := shuffled(i, n, uint64(seed))
+				x := shuffledIndex(i, n, uint64(seed))
 				if x >= n || seen[x] {
 					t.Fatalf("n %d, seed %d: position %d gives %d, which is too large or came before", n, seed, i, x)
 				}

@@ -11,9 +11,10 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// measureGet compares reads in C and in Go with the physical limit, on huge pages and on small ones.
+// measureGet compares reads in C and in Go with the physical limit, on huge pages and on small
+// ones.
 func (r *run) measureGet(ctx context.Context) error {
-	n := r.ops(1)
+	n := r.turnSize(1)
 	turns := []turn{
 		{"limit, loop", r.c, "limit", 1, n},
 		{"limit ×32", r.c, "limit", 32, n},
@@ -30,15 +31,16 @@ func (r *run) measureGet(ctx context.Context) error {
 	}
 	turns = append(turns, turn{"limit ×32, 4 KiB pages", r.small, "limit", 32, n}, turn{"C get, 4 KiB pages", r.small, "get", 0, n},
 		turn{"C multiget ×32, 4 KiB pages", r.small, "mget", 32, n})
-	return r.rounds(turns)
+	return r.runRounds(turns)
 }
 
+// measureChain compares with the chained buckets of TrafficDB, built in the C worker.
 func (r *run) measureChain(context.Context) error {
 	if _, err := r.c.do("chain-build", 0, 0); err != nil {
 		return err
 	}
-	n := r.ops(1)
-	err := r.rounds([]turn{
+	n := r.turnSize(1)
+	err := r.runRounds([]turn{
 		{"chain: get", r.c, "chain", 1, n},
 		{"chain: C get", r.c, "get", 0, n},
 		{"chain: multiget ×32", r.c, "chain", 32, n},
@@ -51,12 +53,13 @@ func (r *run) measureChain(context.Context) error {
 	return err
 }
 
+// measureMap compares with a Go map of the same records.
 func (r *run) measureMap(context.Context) error {
 	if _, err := r.golang.do("map-build", 0, 0); err != nil {
 		return err
 	}
-	n := r.ops(1)
-	err := r.rounds([]turn{{"map: Go map", r.golang, "map", 0, n}, {"map: Go get", r.golang, "get", 0, n}, {"map: Go multiget ×32", r.golang, "mget", 32, n}})
+	n := r.turnSize(1)
+	err := r.runRounds([]turn{{"map: Go map", r.golang, "map", 0, n}, {"map: Go get", r.golang, "get", 0, n}, {"map: Go multiget ×32", r.golang, "mget", 32, n}})
 	if err != nil {
 		return err
 	}
@@ -64,16 +67,18 @@ func (r *run) measureMap(context.Context) error {
 	return err
 }
 
+// measureLMDB compares reads and writes with LMDB.
 func (r *run) measureLMDB(context.Context) error {
 	if !r.cfg.LMDB {
-		r.note("LMDB is not compared: install liblmdb-dev and build the worker again")
+		r.addNote("LMDB was not compared; install liblmdb-dev and rebuild the worker")
 		return nil
 	}
 	if _, err := r.c.do("lmdb-load", 0, r.mem.path("lmdb")); err != nil {
 		return err
 	}
-	n := r.ops(1)
-	err := r.rounds([]turn{
+	n := r.turnSize(1)
+	err := r.runRounds([]turn{
+		// LMDB takes a quarter of the operations, because it is slower.
 		{"lmdb: get", r.c, "lmdb", 0, n / 4}, {"lmdb: C get", r.c, "get", 0, n}, {"lmdb: C multiget ×32", r.c, "mget", 32, n},
 	})
 	if err != nil {
@@ -98,7 +103,8 @@ func (r *run) measureLMDB(context.Context) error {
 // lmdbWrites compares transactions of 1000 changes.
 func (r *run) lmdbWrites() error {
 	const each = 1000
-	n := r.ops(100) / each * each
+	// A turn consists of whole transactions.
+	n := r.turnSize(100) / each * each
 	if n == 0 {
 		n = each
 	}
@@ -110,10 +116,10 @@ func (r *run) lmdbWrites() error {
 		return err
 	}
 	r.s.add("lmdb: change, 1000 a transaction", "ns", got.perOp())
-	return r.publish("lmdb: publish, 1000 a commit", each, n/each)
+	return r.measureCommits("lmdb: publish, 1000 a commit", each, n/each)
 }
 
-// measureAttach takes attach, detach and lock.
+// measureAttach measures attaching, detaching and locking.
 func (r *run) measureAttach(ctx context.Context) (err error) {
 	if r.small == nil {
 		if r.small, err = r.startC(ctx, 3, "small"); err != nil {
@@ -133,17 +139,18 @@ func (r *run) measureAttach(ctx context.Context) (err error) {
 			r.s.add(name+", processor", "ms", float64(got.CPU)/1e6)
 		}
 	}
-	return r.rounds([]turn{{"C lock and unlock", r.c, "locks", 0, 200_000}, {"Go lock and unlock", r.golang, "locks", 0, 200_000}})
+	return r.runRounds([]turn{{"C lock and unlock", r.c, "locks", 0, 200_000}, {"Go lock and unlock", r.golang, "locks", 0, 200_000}})
 }
 
 // sides are the sides of tiles in km; the paper has all but the first.
 var sides = []float64{0.1, 2, 5, 10, 20, 50}
 
-// kinds are where tiles lie.
+// kinds are the distributions of tiles (roads.Tiles).
 var kinds = []string{"data", "area"}
 
-// tilesEach is how many tiles of each kind there are: enough for a turn of tileTurn of the small ones. A turn of fewer is over
-// before the caches hold again what the index before it put out, and then what is compared is how fast they are filled.
+// tilesEach is the number of tiles of each kind, enough for a turn of tileTurn with small tiles. A
+// shorter turn would end before the caches hold again the lines that the previous index evicted,
+// and would then compare how fast they fill.
 const tilesEach = 1 << 17
 
 // makeTiles writes a file of tiles for each kind and side.
@@ -176,9 +183,11 @@ func (r *run) makeTiles() error {
 	return nil
 }
 
+// tileName returns the name of a kind of tiles.
 func tileName(kind string, side float64) string { return fmt.Sprintf("%s %g km", kind, side) }
 
-// measureSpatial compares the R-tree with its rivals, over all boxes at once, and takes queries of the whole image.
+// measureSpatial compares the R-tree with its rivals over all boxes, and measures queries of the
+// whole image.
 func (r *run) measureSpatial(context.Context) error {
 	if err := r.makeTiles(); err != nil {
 		return err
@@ -204,6 +213,7 @@ func (r *run) measureSpatial(context.Context) error {
 // tileTurn bounds the time of one turn of queries.
 const tileTurn = 30 * time.Millisecond
 
+// measureTiles compares the indexes on one kind of tiles.
 func (r *run) measureTiles(kind string, side float64) error {
 	name := tileName(kind, side)
 	for _, w := range []*worker{r.c, r.golang} {
@@ -211,7 +221,8 @@ func (r *run) measureTiles(kind string, side float64) error {
 			return err
 		}
 	}
-	// The image is asked in degrees, which are rounded outwards: it may find what touches the edge of a tile.
+	// Queries of the image are in degrees, which are rounded outwards: the image may find more
+	// items at the edge of a tile.
 	turns := []turn{
 		{"SoA", r.golang, "soa", nil, 0},
 		{"AoS", r.golang, "aos", nil, 0},
@@ -219,12 +230,15 @@ func (r *run) measureTiles(kind string, side float64) error {
 		{"Go image", r.golang, "bbox", nil, 0},
 		{"C image", r.c, "bbox", nil, 0},
 	}
+	// A short trial decides how many queries fit into a turn.
 	trial, err := r.golang.do("aos", 20, 0)
 	if err != nil {
 		return err
 	}
 	n := min(max(int(float64(tileTurn)/max(trial.perOp(), 1)), 10), tilesEach/2)
 	for round := range r.cfg.Rounds {
+		// All indexes must find the same number of boxes. The two readers of the image must agree
+		// with each other, and find at least as many.
 		found := map[bool]uint64{}
 		for i := range turns {
 			t := turns[(i+round)%len(turns)]
@@ -234,7 +248,7 @@ func (r *run) measureTiles(kind string, side float64) error {
 			}
 			image := t.what == "bbox"
 			if before, ok := found[image]; ok && before != got.Found || got.Found < found[false] {
-				return fmt.Errorf("%s, %s: found %d, the others %v", name, t.name, got.Found, found)
+				return fmt.Errorf("%s, %s: found %d boxes, other indexes found %v", name, t.name, got.Found, found)
 			}
 			found[image] = got.Found
 			r.s.add(name+": "+t.name, "ns", got.perOp())

@@ -8,14 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memory is a folder in memory that is gone at the end.
+// memory is a directory in memory that is removed at the end.
 type memory struct {
 	dir     string
 	mounted bool
 }
 
-// makeMemory mounts a file system in memory that gives huge pages to who asks for them; who may not mount takes a folder in
-// parent, or in /dev/shm.
+// makeMemory mounts a file system in memory that supports huge pages on request. Without the
+// privilege to mount, it creates a directory in parent or in /dev/shm.
 func makeMemory(parent string) (m memory, err error) {
 	if parent == "" {
 		if m.dir, err = os.MkdirTemp("", "rhumb-image-"); err != nil {
@@ -34,11 +34,14 @@ func makeMemory(parent string) (m memory, err error) {
 	return m, err
 }
 
+// path returns the path of a file in the directory.
 func (m *memory) path(name string) string { return filepath.Join(m.dir, name) }
 
+// remove unmounts and removes the directory.
 func (m *memory) remove() error {
 	var err error
 	if m.mounted {
+		// MNT_DETACH succeeds even if a process still has the memory mapped.
 		err = unix.Unmount(m.dir, unix.MNT_DETACH)
 	}
 	return errors.Join(err, os.RemoveAll(m.dir))

@@ -11,17 +11,18 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// stampValue writes a number where watchers look for it.
+// stampValue writes a number to the position where watchers read it.
 func stampValue(value []byte, n uint64) { binary.LittleEndian.PutUint64(value[stampAt:], n) }
 
-// change writes a new value of record i, which keeps its place.
-func (r *run) change(c *snapshot.Commit, i uint64, value []byte) error {
-	return c.Put(r.table, snapshot.Record{Key: format.Key{Number: mix(i)}, Box: r.boxes[i], HasBox: true, Value: value})
+// putChange adds a new value of record i to a commit. The box of the record does not change.
+func (r *run) putChange(c *snapshot.Commit, i uint64, value []byte) error {
+	return c.Put(r.table, snapshot.Record{Key: format.Key{Number: mixKey(i)}, Box: r.boxes[i], HasBox: true, Value: value})
 }
 
-// changes commits n changes of records in shuffled order and gives the processor time. What is changed is decided before, and
-// kept in few bytes: reading it should cost about as much as it costs a node, which has it in its caches from the log.
-func (r *run) changes(n int) (time.Duration, error) {
+// commitChanges commits n changes of records in shuffled order and returns their processor time.
+// Keys and boxes are computed in advance and compactly: reading them should cost about as much as
+// it costs a node, which has them in its caches from the log.
+func (r *run) commitChanges(n int) (time.Duration, error) {
 	type place struct {
 		key uint64
 		box format.Box
@@ -29,8 +30,8 @@ func (r *run) changes(n int) (time.Duration, error) {
 	total := uint64(r.cfg.Records)
 	places := make([]place, n)
 	for i := range places {
-		k := shuffled(r.next+uint64(i), total, 99)
-		places[i] = place{mix(k), r.boxes[k]}
+		k := shuffledIndex(r.next+uint64(i), total, 99)
+		places[i] = place{mixKey(k), r.boxes[k]}
 	}
 	r.next += uint64(n)
 	value := newValue()
@@ -51,21 +52,22 @@ func (r *run) changes(n int) (time.Duration, error) {
 // changeFifth changes a fifth of the records, in commits of at most bulkMax.
 func (r *run) changeFifth() error {
 	for left := r.cfg.Records / 5; left > 0; left -= bulkMax {
-		if _, err := r.changes(min(left, bulkMax)); err != nil {
+		if _, err := r.commitChanges(min(left, bulkMax)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// publish makes so many commits of n changes each and adds the cost of a change in the median commit to the samples. When
-// a shard was rolled meanwhile it tries again, since rolls are measured by themselves.
-func (r *run) publish(name string, n, commits int) error {
+// measureCommits makes the given number of commits of n changes each, and adds the cost of a change
+// in the median commit to the samples. If a shard was rolled meanwhile it tries again, because
+// rolls are measured separately.
+func (r *run) measureCommits(name string, n, commits int) error {
 	for range 3 {
 		var costs []float64
 		before := r.pub.Stats().Rolls
 		for range commits {
-			cpu, err := r.changes(n)
+			cpu, err := r.commitChanges(n)
 			if err != nil {
 				return err
 			}
@@ -76,7 +78,7 @@ func (r *run) publish(name string, n, commits int) error {
 			return nil
 		}
 	}
-	return errors.New("commits roll shards each time: the append areas are too small")
+	return errors.New("every attempt rolled a shard: the append areas are too small")
 }
 
 // rollAll rolls every shard, so that the append areas are empty.
@@ -86,12 +88,14 @@ func (r *run) rollAll() error {
 			return err
 		}
 	}
+	// Beat reclaims the generations that the rolls have replaced.
 	r.pub.Beat()
 	return nil
 }
 
-// relock lets the workers take the newest version and give the old generations back.
-func (r *run) relock() error {
+// relockWorkers makes the workers lock the newest version, so that old generations can be
+// reclaimed.
+func (r *run) relockWorkers() error {
 	for _, w := range r.workers {
 		if _, err := w.do("lock-new", 0, 0); err != nil {
 			return err
@@ -101,35 +105,39 @@ func (r *run) relock() error {
 	return nil
 }
 
-// measurePublish takes the cost of commits of all sizes, and of inserts.
+// measurePublish measures commits of all sizes, and inserts.
 func (r *run) measurePublish(ctx context.Context) error {
 	if err := r.rollAll(); err != nil {
 		return err
 	}
-	if err := r.relock(); err != nil {
+	if err := r.relockWorkers(); err != nil {
 		return err
 	}
 	r.bulk = int(min(bulkMax, r.appendRatio()*float64(r.cfg.Records)*0.8))
-	for range max(r.cfg.Rounds, 3) { // sizes take turns: the small ones are over in less time than a neighbour's burst
+	// Sizes take turns, because the small ones take less time than a burst of a neighbour.
+	for range max(r.cfg.Rounds, 3) {
 		for _, size := range []struct{ changes, times int }{{1, 300}, {1000, 20}, {100_000, 2}} {
-			if err := r.publish(fmt.Sprintf("publish, %d a commit", size.changes), size.changes, size.times); err != nil {
+			if err := r.measureCommits(fmt.Sprintf("publish, %d a commit", size.changes), size.changes, size.times); err != nil {
 				return err
 			}
 		}
-		if err := errors.Join(r.rollAll(), r.publish(bulkName(r.bulk), r.bulk, 1), r.rollAll()); err != nil {
+		// A bulk commit nearly fills the append areas, so they are emptied before and after.
+		if err := errors.Join(r.rollAll(), r.measureCommits(bulkName(r.bulk), r.bulk, 1), r.rollAll()); err != nil {
 			return err
 		}
 	}
 	return errors.Join(r.measureSmallBase(ctx), r.measureInserts())
 }
 
-// bulkMax is the size of a large commit; small images take smaller ones.
+// bulkMax is the size of a large commit. Small images take smaller ones.
 const bulkMax = 1_000_000
 
+// bulkName returns the name of the samples of commits of n changes.
 func bulkName(n int) string { return fmt.Sprintf("publish, %d a commit", n) }
 
-// measureSmallBase commits to a table of a tenth of the records and as many shards as that takes, turn by turn with the whole
-// one: what a commit costs must not depend on what is there.
+// measureSmallBase commits in turn to a table with a tenth of the records, and correspondingly
+// fewer shards, and to the whole table. The cost of a commit must not depend on the size of the
+// base.
 func (r *run) measureSmallBase(ctx context.Context) error {
 	n := max(r.cfg.Records/10, 1)
 	whole, records := r.table, r.cfg.Records
@@ -137,29 +145,31 @@ func (r *run) measureSmallBase(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// The helpers use r.table and r.cfg.Records, which are switched for each turn.
 	defer func() { r.table, r.cfg.Records = whole, records }()
 	r.table, r.cfg.Records = tenth, n
 	boxes := r.boxes
 	r.boxes = boxes[:n]
-	err = r.load(ctx, "load, a tenth")
+	err = r.loadTable(ctx, "load, a tenth")
 	r.boxes = boxes
 	if err != nil {
 		return err
 	}
 	for range r.cfg.Rounds {
 		r.table, r.cfg.Records = tenth, n
-		if err := r.publish("base: a tenth, 1000 a commit", 1000, 20); err != nil {
+		if err := r.measureCommits("base: a tenth, 1000 a commit", 1000, 20); err != nil {
 			return err
 		}
 		r.table, r.cfg.Records = whole, records
-		if err := r.publish("base: all, 1000 a commit", 1000, 20); err != nil {
+		if err := r.measureCommits("base: all, 1000 a commit", 1000, 20); err != nil {
 			return err
 		}
 	}
 	return r.pub.DropTable(tenth)
 }
 
-// measureInserts commits new keys, 100,000 at a time, to a table of its own without boxes that holds as many already.
+// measureInserts commits new keys, 100,000 at a time, to a separate table without boxes that
+// already holds at least as many.
 func (r *run) measureInserts() error {
 	const each = 100_000
 	t, err := r.pub.Table(snapshot.TableSpec{ID: 3, Name: "inserts", Shards: 1})
@@ -169,7 +179,7 @@ func (r *run) measureInserts() error {
 	value := newValue()
 	put := func(c *snapshot.Commit, from uint64) error {
 		for i := range uint64(each) {
-			if err := c.Put(t, snapshot.Record{Key: format.Key{Number: mix(1<<40 + from + i)}, Value: value}); err != nil {
+			if err := c.Put(t, snapshot.Record{Key: format.Key{Number: mixKey(1<<40 + from + i)}, Value: value}); err != nil {
 				c.Discard()
 				return err
 			}
@@ -186,6 +196,7 @@ func (r *run) measureInserts() error {
 		}
 		spent := threadCPU() - begin
 		from += each
+		// The first commit only fills the table, and a commit that rolls the shard is not counted.
 		if r.pub.Stats().Rolls == before && from > each {
 			r.s.add("insert, 100000 a commit", "ns", float64(spent)/each)
 		}
@@ -193,10 +204,12 @@ func (r *run) measureInserts() error {
 	return r.pub.DropTable(t)
 }
 
-// measureRoll rolls all shards into recycled files: as they are, and after a fifth of the records changed in place.
+// measureRoll rolls all shards into recycled files: unchanged, and after a fifth of the records
+// changed in place.
 func (r *run) measureRoll(context.Context) error {
+	// Two rolls leave enough files for recycling.
 	for range 2 {
-		if err := errors.Join(r.rollAll(), r.relock()); err != nil {
+		if err := errors.Join(r.rollAll(), r.relockWorkers()); err != nil {
 			return err
 		}
 	}
@@ -206,14 +219,14 @@ func (r *run) measureRoll(context.Context) error {
 			return err
 		}
 		r.s.add("roll: memory more", "of the image", float64(r.pub.Stats().Bytes-before)/float64(r.report.Bytes))
-		if err := errors.Join(r.relock(), r.changeFifth(), r.timeRolls("roll of all shards, a fifth changed"), r.relock()); err != nil {
+		if err := errors.Join(r.relockWorkers(), r.changeFifth(), r.timeRolls("roll of all shards, a fifth changed"), r.relockWorkers()); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// timeRolls rolls all shards and takes the processor time of a record.
+// timeRolls rolls all shards and adds the processor time per record to the samples.
 func (r *run) timeRolls(name string) error {
 	begin := threadCPU()
 	err := r.rollAll()
@@ -221,13 +234,13 @@ func (r *run) timeRolls(name string) error {
 	return err
 }
 
-// measureVersions compares views: the newest of an image without changes, the newest after a fifth of the records changed,
-// and the one from before.
+// measureVersions compares views: the newest of an image without changes, the newest after a fifth
+// of the records changed, and the view from before those changes.
 func (r *run) measureVersions(context.Context) error {
-	if err := errors.Join(r.rollAll(), r.relock()); err != nil {
+	if err := errors.Join(r.rollAll(), r.relockWorkers()); err != nil {
 		return err
 	}
-	n := r.ops(1)
+	n := r.turnSize(1)
 	both := func(prefix, get, mget string) []turn {
 		return []turn{
 			{prefix + ": C get", r.c, get, 0, n},
@@ -237,9 +250,10 @@ func (r *run) measureVersions(context.Context) error {
 		}
 	}
 	limit := func(prefix string) []turn { return []turn{{prefix + ": limit ×32", r.c, "limit", 32, n}} }
-	if err := r.rounds(append(both("unchanged", "get", "mget"), limit("unchanged")...)); err != nil {
+	if err := r.runRounds(append(both("unchanged", "get", "mget"), limit("unchanged")...)); err != nil {
 		return err
 	}
+	// The old view pins the version before the changes.
 	for _, w := range []*worker{r.c, r.golang} {
 		if _, err := w.do("lock-old", 0, 0); err != nil {
 			return err
@@ -248,12 +262,13 @@ func (r *run) measureVersions(context.Context) error {
 	if err := r.changeFifth(); err != nil {
 		return err
 	}
-	if err := r.relock(); err != nil {
+	if err := r.relockWorkers(); err != nil {
 		return err
 	}
-	if err := r.rounds(append(append(both("changed", "get", "mget"), both("old lock", "get-old", "mget-old")...), limit("changed")...)); err != nil {
+	if err := r.runRounds(append(append(both("changed", "get", "mget"), both("old lock", "get-old", "mget-old")...), limit("changed")...)); err != nil {
 		return err
 	}
+	// Locking again releases the old generations for the next section.
 	for _, w := range []*worker{r.c, r.golang} {
 		if _, err := w.do("lock-old", 0, 0); err != nil {
 			return err

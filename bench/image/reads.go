@@ -12,15 +12,17 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/reader"
 )
 
-// valueSize is the length of a value: with box, key and head a record has 128 bytes.
+// valueSize is the length of a value. With box, key and header a record has 128 bytes.
 const valueSize = 84
 
-// consume reads a whole value.
-func (s *server) consume(p []byte) {
+// consumeValue reads a whole value, since fetching it is what costs; the sum keeps the compiler
+// from removing the reads.
+func (s *server) consumeValue(p []byte) {
 	w := (*[10]uint64)(unsafe.Pointer(unsafe.SliceData(p[:valueSize])))
 	s.sum += w[0] + w[1] + w[2] + w[3] + w[4] + w[5] + w[6] + w[7] + w[8] + w[9]
 }
 
+// lockNew locks the newest version in place of the previous one.
 func (s *server) lockNew() (err error) {
 	s.view.Unlock()
 	if s.view, err = s.client.Lock(); err == nil {
@@ -29,6 +31,7 @@ func (s *server) lockNew() (err error) {
 	return err
 }
 
+// lockOld locks the newest version as the old view, which stays locked while others move on.
 func (s *server) lockOld() (err error) {
 	s.old.Unlock()
 	if s.old, err = s.client.Lock(); err == nil {
@@ -37,6 +40,7 @@ func (s *server) lockOld() (err error) {
 	return err
 }
 
+// makeKeys prepares the keys of the next turn.
 func (s *server) makeKeys(ops int, arg string, _ *reply) error {
 	from, err := strconv.ParseUint(arg, 10, 64)
 	if cap(s.keys) < ops {
@@ -47,6 +51,7 @@ func (s *server) makeKeys(ops int, arg string, _ *reply) error {
 	return err
 }
 
+// readTiles reads the tiles of the next turns.
 func (s *server) readTiles(_ int, path string, r *reply) error {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -57,22 +62,24 @@ func (s *server) readTiles(_ int, path string, r *reply) error {
 	return binary.Read(bytes.NewReader(b), binary.LittleEndian, s.tiles)
 }
 
-func (s *server) get(t *reader.Table, ops int, r *reply) error {
+// getKeys reads single keys.
+func (s *server) getKeys(t *reader.Table, ops int, r *reply) error {
 	for _, k := range s.keys[:ops] {
 		value, err := t.GetUint64Value(k)
 		if err != nil {
 			return fmt.Errorf("key %d: %w", k, err)
 		}
-		s.consume(value)
+		s.consumeValue(value)
 	}
 	r.Found = uint64(ops)
 	return nil
 }
 
+// multiGet reads keys in groups.
 func (s *server) multiGet(t *reader.Table, ops int, arg string, r *reply) error {
 	group, err := strconv.Atoi(arg)
 	if err != nil || group < 1 || group > groupMax {
-		return fmt.Errorf("groups of %q keys, want 1 to %d", arg, groupMax)
+		return fmt.Errorf("group size %q is invalid; want 1 to %d", arg, groupMax)
 	}
 	for keys := s.keys[:ops]; len(keys) > 0; {
 		n := min(group, len(keys))
@@ -82,7 +89,7 @@ func (s *server) multiGet(t *reader.Table, ops int, arg string, r *reply) error 
 		}
 		for _, value := range s.values[:n] {
 			if value != nil {
-				s.consume(value)
+				s.consumeValue(value)
 			}
 		}
 		r.Found += uint64(found)
@@ -91,7 +98,8 @@ func (s *server) multiGet(t *reader.Table, ops int, arg string, r *reply) error 
 	return nil
 }
 
-func (s *server) locks(ops int, _ string, r *reply) error {
+// lockViews locks and unlocks views.
+func (s *server) lockViews(ops int, _ string, r *reply) error {
 	for range ops {
 		v, err := s.client.Lock()
 		if err != nil {
@@ -103,8 +111,8 @@ func (s *server) locks(ops int, _ string, r *reply) error {
 	return nil
 }
 
-// bbox asks the image for tiles, from one on.
-func (s *server) bbox(ops int, arg string, r *reply) error {
+// searchImage queries the image for tiles, starting at the given one.
+func (s *server) searchImage(ops int, arg string, r *reply) error {
 	from, err := strconv.Atoi(arg)
 	for i := range ops {
 		if err != nil {
@@ -120,13 +128,13 @@ func (s *server) bbox(ops int, arg string, r *reply) error {
 	return err
 }
 
-// mapHeap is the simplest thing a Go program can do: a map from key to position, and one slice of values.
+// mapHeap is the simplest layout in Go: a map from key to position, and one slice of values.
 type mapHeap struct {
 	index  map[uint64]uint32
 	values []byte
 }
 
-// buildMap copies the image into a map. Records of 128 bytes are as in the image.
+// buildMap copies the image into a map. Each value takes 128 bytes, as a record does in the image.
 func (s *server) buildMap(_ int, _ string, r *reply) error {
 	h := &mapHeap{index: make(map[uint64]uint32, s.records), values: make([]byte, s.records*128)}
 	err := s.current.VisitAll(func(it *reader.Item) bool {
@@ -138,10 +146,11 @@ func (s *server) buildMap(_ int, _ string, r *reply) error {
 	return err
 }
 
+// getMap reads keys from the map.
 func (s *server) getMap(ops int, _ string, r *reply) error {
 	for _, k := range s.keys[:ops] {
 		if at, ok := s.heap.index[k]; ok {
-			s.consume(s.heap.values[uint64(at)*128:][:valueSize])
+			s.consumeValue(s.heap.values[uint64(at)*128:][:valueSize])
 			r.Found++
 		}
 	}

@@ -16,20 +16,21 @@ import (
 	"time"
 )
 
-// redisMax bounds the records that Redis holds: fewer are faster there.
+// redisMax bounds the records in Redis: fewer records are faster there, so the bound favours Redis.
 const redisMax = 1_000_000
 
-// redis is a server on a unix socket without persistence, and a connection to it.
+// redis is a server on a Unix socket without persistence, with a connection to it.
 type redis struct {
 	cmd    *exec.Cmd
 	socket string
 	conn   net.Conn
 	in     *bufio.Reader
 	out    *bufio.Writer
-	value  []byte // where answers are read to
+	// value is the buffer for answers.
+	value []byte
 }
 
-// startRedis starts a server and waits until it takes connections.
+// startRedis starts a server and waits until it accepts connections.
 func startRedis(ctx context.Context, binary, dir string) (*redis, error) {
 	s := &redis{socket: filepath.Join(dir, "redis.sock")}
 	cmd := exec.CommandContext(ctx, binary, "--port", "0", "--unixsocket", s.socket, "--save", "", "--appendonly", "no",
@@ -51,16 +52,19 @@ func startRedis(ctx context.Context, binary, dir string) (*redis, error) {
 	}
 }
 
+// stop kills the server and removes nothing: the server persists nothing.
 func (s *redis) stop() {
 	if s.conn != nil {
 		_ = s.conn.Close()
 	}
-	_ = s.cmd.Process.Kill() // it keeps nothing
+	// The server keeps no data.
+	_ = s.cmd.Process.Kill()
 	_ = s.cmd.Wait()
 }
 
-// cpu gives the processor time that the server has used, in ns.
-func (s *redis) cpu() (sum int64) {
+// serverCPU returns the processor time of the server in ns. It reads schedstat, which counts in ns,
+// where stat counts in ticks of 10 ms.
+func (s *redis) serverCPU() (sum int64) {
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", s.cmd.Process.Pid))
 	if err != nil {
 		return 0
@@ -76,8 +80,8 @@ func (s *redis) cpu() (sum int64) {
 	return sum
 }
 
-// pipelined sends commands, so many at a time, and reads the answer to each.
-func (s *redis) pipelined(n, depth int, send func(i int), receive func() error) error {
+// runPipelined sends n commands, depth at a time, and reads the answer to each.
+func (s *redis) runPipelined(n, depth int, send func(i int), receive func() error) error {
 	for i := 0; i < n; i += depth {
 		last := min(i+depth, n)
 		for j := i; j < last; j++ {
@@ -95,17 +99,19 @@ func (s *redis) pipelined(n, depth int, send func(i int), receive func() error) 
 	return nil
 }
 
-func (s *redis) command(parts ...[]byte) {
+// writeCommand writes a command into the buffer of the connection.
+func (s *redis) writeCommand(parts ...[]byte) {
 	fmt.Fprintf(s.out, "*%d\r\n", len(parts))
 	for _, p := range parts {
 		fmt.Fprintf(s.out, "$%d\r\n", len(p))
-		_, _ = s.out.Write(p) // Flush tells
+		// Flush returns the error.
+		_, _ = s.out.Write(p)
 		_, _ = s.out.WriteString("\r\n")
 	}
 }
 
-// answer reads a bulk string or a status.
-func (s *redis) answer() error {
+// readAnswer reads a bulk string or a status.
+func (s *redis) readAnswer() error {
 	line, err := s.in.ReadSlice('\n')
 	if err != nil {
 		return err
@@ -116,6 +122,7 @@ func (s *redis) answer() error {
 		return nil
 	case '$':
 		n, err := strconv.Atoi(string(line[1:]))
+		// A nil answer, a missing key, has length -1: every key must exist.
 		if err != nil || n < 0 || n+2 > len(s.value) {
 			return fmt.Errorf("redis: answer %q", line)
 		}
@@ -125,6 +132,7 @@ func (s *redis) answer() error {
 	return fmt.Errorf("redis: answer %q", line)
 }
 
+// redisKey encodes a key in buf.
 func redisKey(buf []byte, key uint64) []byte {
 	for i := range 8 {
 		buf[i] = byte(key >> (8 * i))
@@ -132,26 +140,29 @@ func redisKey(buf []byte, key uint64) []byte {
 	return buf[:8]
 }
 
-func (s *redis) fill(n int) error {
+// fillRecords stores n records.
+func (s *redis) fillRecords(n int) error {
 	value := make([]byte, 100)
 	var key [8]byte
 	set := []byte("SET")
-	return s.pipelined(n, 256, func(i int) { s.command(set, redisKey(key[:], mix(uint64(i))), value) }, s.answer)
+	return s.runPipelined(n, 256, func(i int) { s.writeCommand(set, redisKey(key[:], mixKey(uint64(i))), value) }, s.readAnswer)
 }
 
-func (s *redis) get(n, depth int, from, records uint64) error {
+// getRecords reads n records in shuffled order.
+func (s *redis) getRecords(n, depth int, from, records uint64) error {
 	var key [8]byte
 	get := []byte("GET")
-	return s.pipelined(n, depth, func(i int) { s.command(get, redisKey(key[:], mix(shuffled(from+uint64(i), records, 7)))) }, s.answer)
+	return s.runPipelined(n, depth, func(i int) { s.writeCommand(get, redisKey(key[:], mixKey(shuffledIndex(from+uint64(i), records, 7)))) }, s.readAnswer)
 }
 
-// measureRedis compares with Redis per second of the server's processor time; what its clients use is left out.
+// measureRedis compares reads by the processor time of the Redis server. The time of its clients is
+// left out, which favours Redis.
 func (r *run) measureRedis(ctx context.Context) error {
 	binary := r.cfg.Redis
 	if binary == "" {
 		var err error
 		if binary, err = exec.LookPath("redis-server"); err != nil {
-			r.note("Redis is not compared: there is no redis-server (Debian package redis-server)")
+			r.addNote("Redis was not compared: redis-server is not installed (Debian package redis-server)")
 			return nil
 		}
 	}
@@ -166,38 +177,39 @@ func (r *run) measureRedis(ctx context.Context) error {
 	}
 	defer s.stop()
 	records := min(r.cfg.Records, redisMax)
-	if err := s.fill(records); err != nil {
+	if err := s.fillRecords(records); err != nil {
 		return err
 	}
-	n := r.ops(1)
+	n := r.turnSize(1)
 	for range r.cfg.Rounds {
 		for _, depth := range []int{1, 16, 128} {
 			gets := min(n, 100_000)
 			if depth == 1 {
+				// Without pipelining every read is a round trip between processes.
 				gets /= 10
 			}
-			cpu, begin := s.cpu(), time.Now()
-			if err := s.get(gets, depth, r.next, uint64(records)); err != nil {
+			cpu, begin := s.serverCPU(), time.Now()
+			if err := s.getRecords(gets, depth, r.next, uint64(records)); err != nil {
 				return err
 			}
-			r.s.add(fmt.Sprintf("redis: get, %d pipelined, processor of the server", depth), "ns", float64(s.cpu()-cpu)/float64(gets))
+			r.s.add(fmt.Sprintf("redis: get, %d pipelined, processor of the server", depth), "ns", float64(s.serverCPU()-cpu)/float64(gets))
 			r.s.add(fmt.Sprintf("redis: get, %d pipelined, elapsed", depth), "ns", float64(time.Since(begin))/float64(gets))
 		}
 		if err := r.redisTurn(n); err != nil {
 			return err
 		}
 	}
-	r.note("Redis held %d records", records)
+	r.addNote("Redis held %d records", records)
 	return errors.Join(r.scaleRedis(s, redisSingle, 1, records), r.scaleRedis(s, redisPipelined, 16, records))
 }
 
-// The names of Redis among the cases of scale-up.
+// The names of the Redis cases in the scale-up.
 const (
 	redisSingle    = "Redis, one by one"
 	redisPipelined = "Redis, 16 pipelined"
 )
 
-// scaleRedis lets 1, 2, … clients ask the one server at once.
+// scaleRedis lets 1, 2, … clients query the one server at once.
 func (r *run) scaleRedis(s *redis, name string, depth, records int) error {
 	const gets = 20_000
 	for clients := 1; clients <= r.cfg.Processes; clients++ {
@@ -207,7 +219,7 @@ func (r *run) scaleRedis(s *redis, name string, depth, records int) error {
 			go func() {
 				c, err := s.dial()
 				if err == nil {
-					err = errors.Join(c.get(gets, depth, uint64(i*gets), uint64(records)), c.conn.Close())
+					err = errors.Join(c.getRecords(gets, depth, uint64(i*gets), uint64(records)), c.conn.Close())
 				}
 				done <- err
 			}()
@@ -225,7 +237,7 @@ func (r *run) scaleRedis(s *redis, name string, depth, records int) error {
 	return nil
 }
 
-// dial gives another connection to the server.
+// dial opens another connection to the server.
 func (s *redis) dial() (*redis, error) {
 	conn, err := net.Dial("unix", s.socket)
 	if err != nil {
@@ -236,7 +248,7 @@ func (s *redis) dial() (*redis, error) {
 	}, nil
 }
 
-// redisTurn is Rhumb's part of a round.
+// redisTurn takes the turn of Rhumb in a round.
 func (r *run) redisTurn(n int) error {
 	if err := r.freshKeys([]turn{{worker: r.c, ops: n}}); err != nil {
 		return err

@@ -6,13 +6,14 @@ import (
 	"time"
 )
 
-// Spread is the median of several values with their least and greatest.
+// Spread is the median of several values with the least and the greatest.
 type Spread struct {
 	Median float64 `json:"median"`
 	Min    float64 `json:"min"`
 	Max    float64 `json:"max"`
 }
 
+// spreadOf returns the spread of values, or zeros without any.
 func spreadOf(vs []float64) Spread {
 	if len(vs) == 0 {
 		return Spread{}
@@ -21,12 +22,12 @@ func spreadOf(vs []float64) Spread {
 	return Spread{vs[len(vs)/2], vs[0], vs[len(vs)-1]}
 }
 
-// Goal is one line of what the tier promises.
+// Goal is one measurable promise of the snapshot tier.
 type Goal struct {
-	// Number is that of the list of goals in docs/benchmarks.md; several lines may belong to one.
+	// Number is the number in the list of goals in docs/benchmarks.md. Several lines may share one.
 	Number int    `json:"number"`
 	Name   string `json:"name"`
-	// Least or Most is the bound; Unit is "×" for ratios.
+	// Least or Most is the bound. Unit is "×" for ratios.
 	Least float64 `json:"least,omitempty"`
 	Most  float64 `json:"most,omitempty"`
 	Unit  string  `json:"unit"`
@@ -41,27 +42,27 @@ type Row struct {
 	Spread
 }
 
-// Scale is what P clients did at once.
+// Scale is the result of P concurrent clients.
 type Scale struct {
 	Case      string  `json:"case"`
 	Processes int     `json:"processes"`
-	Ops       float64 `json:"ops_per_second"` // of all, in elapsed time
+	Ops       float64 `json:"ops_per_second"` // of all clients, in elapsed time
 	Latency   float64 `json:"latency_us"`     // of one operation
 	Scaleup   Spread  `json:"scaleup"`        // P*N(1)*T(1)/(N(P)*T(P)), elapsed time
-	ScaleCPU  Spread  `json:"scaleup_cpu"`    // the same with the processor time of each
+	ScaleCPU  Spread  `json:"scaleup_cpu"`    // the same, by processor time of each client
 }
 
-// Report is everything that a run measured.
+// Report holds everything that a run measured.
 type Report struct {
 	Records   int      `json:"records"`
 	Rounds    int      `json:"rounds"`
 	Mounted   bool     `json:"own_mount"`
-	HugeShare float64  `json:"huge_share"` // of what a reader maps, on huge pages
+	HugeShare float64  `json:"huge_share"` // share of the mapped memory on huge pages
 	Bytes     int64    `json:"image_bytes"`
 	Shards    int      `json:"shards"`
 	Processor string   `json:"processor"`
 	CPUs      int      `json:"cpus"`
-	Others    float64  `json:"others_cores"` // processor time per second that others used during the run
+	Others    float64  `json:"others_cores"` // processor time per second used by other processes
 	Seconds   float64  `json:"seconds"`
 	Goals     []Goal   `json:"goals"`
 	Rows      []Row    `json:"rows"`
@@ -69,7 +70,7 @@ type Report struct {
 	Notes     []string `json:"notes"`
 }
 
-// table collects values by name and round.
+// samples collects values by name, one per round.
 type samples struct {
 	order  []string
 	unit   map[string]string
@@ -97,8 +98,8 @@ func (s *samples) has(names ...string) bool {
 	return true
 }
 
-// ratio gives a/b round by round.
-func (s *samples) ratio(a, b string) Spread {
+// ratioOf returns a/b round by round: both values of a round were measured close together.
+func (s *samples) ratioOf(a, b string) Spread {
 	var out []float64
 	for i := range min(len(s.values[a]), len(s.values[b])) {
 		out = append(out, s.values[a][i]/s.values[b][i])
@@ -106,19 +107,20 @@ func (s *samples) ratio(a, b string) Spread {
 	return spreadOf(out)
 }
 
-func (s *samples) spread(name string) Spread { return spreadOf(s.values[name]) }
+func (s *samples) spreadFor(name string) Spread { return spreadOf(s.values[name]) }
 
-func (s *samples) rows() (out []Row) {
+func (s *samples) makeRows() (out []Row) {
 	for _, n := range s.order {
-		out = append(out, Row{Name: n, Unit: s.unit[n], Spread: s.spread(n)})
+		out = append(out, Row{Name: n, Unit: s.unit[n], Spread: s.spreadFor(n)})
 	}
 	return out
 }
 
-// scaled multiplies a spread.
-func scaled(s Spread, f float64) Spread { return Spread{s.Median * f, s.Min * f, s.Max * f} }
+// scaleSpread multiplies a spread by f.
+func scaleSpread(s Spread, f float64) Spread { return Spread{s.Median * f, s.Min * f, s.Max * f} }
 
-func percentile(sorted []int64, p float64) time.Duration {
+// percentileOf returns a percentile of sorted values, in the nearest-rank definition.
+func percentileOf(sorted []int64, p float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0
 	}

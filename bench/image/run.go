@@ -15,7 +15,7 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// run is a run under way.
+// run is a run in progress.
 type run struct {
 	cfg Config
 	mem memory
@@ -23,14 +23,14 @@ type run struct {
 	pub   *snapshot.Publisher
 	table *snapshot.Table
 
-	c, small, golang *worker // C with huge pages, C without, Go
+	c, small, golang *worker // C with huge pages, C with small pages, Go
 	workers          []*worker
-	next             uint64 // the position in the order of keys
-	bulk             int    // the changes of a large commit
+	next             uint64 // position in the order of keys
+	bulk             int    // number of changes in a large commit
 
 	s      *samples
 	report Report
-	tiles  map[string]string // files of tiles by name
+	tiles  map[string]string // files of tiles, by name
 	boxes  []format.Box
 }
 
@@ -40,7 +40,7 @@ type section struct {
 	run  func(*run, context.Context) error
 }
 
-// sections in the order in which they run; build always does.
+// sections are all sections in the order in which they run, after the image is built.
 var sections = []section{
 	{"get", (*run).measureGet},
 	{"chain", (*run).measureChain},
@@ -58,7 +58,7 @@ var sections = []section{
 	{"roll", (*run).measureRoll},
 }
 
-// Sections lists the names that Config.Only may hold.
+// Sections returns the names that Config.Only may hold.
 func Sections() (names []string) {
 	for _, s := range sections {
 		names = append(names, s.name)
@@ -66,28 +66,30 @@ func Sections() (names []string) {
 	return names
 }
 
-// Run builds an image in memory and measures it. It removes everything it made.
+// Run builds an image in memory and measures it. It removes everything that it created.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
-	cfg = cfg.filled()
+	cfg = cfg.withDefaults()
 	if err := cfg.checkMemory(); err != nil {
 		return nil, err
 	}
 	for _, name := range cfg.Only {
 		if !slices.Contains(Sections(), name) {
-			return nil, fmt.Errorf("there is no section %q; there are %v", name, Sections())
+			return nil, fmt.Errorf("unknown section %q; the sections are %v", name, Sections())
 		}
 	}
+	// threadCPU measures this thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	r := &run{cfg: cfg, s: newSamples(), tiles: map[string]string{}}
-	err := r.all(ctx)
+	err := r.measureAll(ctx)
 	return &r.report, errors.Join(err, r.close())
 }
 
-func (r *run) all(ctx context.Context) error {
+// measureAll builds the image and runs the sections.
+func (r *run) measureAll(ctx context.Context) error {
 	start := time.Now()
 	usage := newUsage()
-	if err := r.build(ctx); err != nil {
+	if err := r.buildImage(ctx); err != nil {
 		return err
 	}
 	for _, s := range sections {
@@ -100,12 +102,14 @@ func (r *run) all(ctx context.Context) error {
 		}
 		r.cfg.Progress(fmt.Sprintf("%-8s %6.1f s", s.name, time.Since(begin).Seconds()))
 	}
-	r.report.Others = usage.others(r.pids())
+	r.report.Others = usage.othersUsed(r.processIDs())
 	r.report.Seconds = time.Since(start).Seconds()
-	r.finish()
+	// Goals need the samples of all sections.
+	r.computeResults()
 	return nil
 }
 
+// close stops the workers before it removes the memory that they map.
 func (r *run) close() (err error) {
 	for _, w := range r.workers {
 		w.stop()
@@ -119,11 +123,13 @@ func (r *run) close() (err error) {
 	return err
 }
 
-func (r *run) note(format string, args ...any) {
+// addNote adds a remark to the report.
+func (r *run) addNote(format string, args ...any) {
 	r.report.Notes = append(r.report.Notes, fmt.Sprintf(format, args...))
 }
 
-func (r *run) pids() (pids []int) {
+// processIDs returns the processes of the run.
+func (r *run) processIDs() (pids []int) {
 	pids = append(pids, os.Getpid())
 	for _, w := range r.workers {
 		pids = append(pids, w.cmd.Process.Pid)
@@ -131,42 +137,47 @@ func (r *run) pids() (pids []int) {
 	return pids
 }
 
-// start starts a worker that is stopped with the run.
-func (r *run) start(ctx context.Context, name string, seed int, command ...string) (*worker, error) {
+// startProcess starts a worker that stops with the run.
+func (r *run) startProcess(ctx context.Context, name string, seed int, command ...string) (*worker, error) {
 	w, err := startWorker(ctx, name, command...)
 	if err == nil {
 		r.workers = append(r.workers, w)
-		_, err = w.do("keys", 1, 0) // it is attached once it answers
+		// The worker is attached once it answers.
+		_, err = w.do("keys", 1, 0)
 	}
 	return w, err
 }
 
+// startC starts a worker in C. pages is "huge" or "small".
 func (r *run) startC(ctx context.Context, seed int, pages string) (*worker, error) {
-	return r.start(ctx, fmt.Sprintf("C %d %s", seed, pages), seed, r.cfg.Worker, r.mem.path("image"), tableName, fmt.Sprint(r.cfg.Records), fmt.Sprint(seed), pages)
+	return r.startProcess(ctx, fmt.Sprintf("C %d %s", seed, pages), seed, r.cfg.Worker, r.mem.path("image"), tableName, fmt.Sprint(r.cfg.Records), fmt.Sprint(seed), pages)
 }
 
+// startGo starts a worker in Go.
 func (r *run) startGo(ctx context.Context, seed int) (*worker, error) {
-	return r.start(ctx, fmt.Sprintf("Go %d", seed), seed, slices.Concat(r.cfg.Self, []string{r.mem.path("image"), tableName, fmt.Sprint(r.cfg.Records), fmt.Sprint(seed)})...)
+	return r.startProcess(ctx, fmt.Sprintf("Go %d", seed), seed, slices.Concat(r.cfg.Self, []string{r.mem.path("image"), tableName, fmt.Sprint(r.cfg.Records), fmt.Sprint(seed)})...)
 }
 
-// tableName is the table of the image.
+// tableName is the name of the table in the image.
 const tableName = "roads"
 
-// appendsEach is how many changes the append areas take at least.
+// appendsEach is the least number of changes that fit into the append areas.
 const appendsEach = 4_000_000
 
-// appendRatio is the append area of a shard as a part of its base.
+// appendRatio returns the append area of a shard as a share of its base. Small images get a larger
+// one, so that appendsEach changes fit.
 func (r *run) appendRatio() float64 {
 	return min(max(appendsEach/float64(r.cfg.Records), snapshot.AppendRatioDefault), 8)
 }
 
-func (r *run) build(ctx context.Context) (err error) {
+// buildImage creates the image and starts the workers.
+func (r *run) buildImage(ctx context.Context) (err error) {
 	cfg := &r.cfg
 	if r.mem, err = makeMemory(cfg.Dir); err != nil {
 		return err
 	}
 	r.report.Records, r.report.Rounds, r.report.Mounted = cfg.Records, cfg.Rounds, r.mem.mounted
-	r.report.CPUs, r.report.Processor = runtime.NumCPU(), processor()
+	r.report.CPUs, r.report.Processor = runtime.NumCPU(), processorName()
 	if r.pub, err = snapshot.Open(snapshot.Config{
 		Dir: r.mem.path("image"), Budget: 1 << 40, HugePages: snapshot.HugeTry, Recycle: 1 << 10,
 		AppendRatio: r.appendRatio(),
@@ -178,29 +189,31 @@ func (r *run) build(ctx context.Context) (err error) {
 	if r.table, err = r.pub.Table(snapshot.TableSpec{ID: 1, Name: tableName, Spatial: true, Shards: cfg.Shards, ExpectedRecords: int64(cfg.Records)}); err != nil {
 		return err
 	}
-	if err := r.load(ctx, "load, new pages"); err != nil {
+	if err := r.loadTable(ctx, "load, new pages"); err != nil {
 		return err
 	}
 	if cfg.Records <= warmMax {
-		for range 2 { // the second has all files recycled
-			if err := r.load(ctx, "load, recycled pages"); err != nil {
+		// The second load finds all files recycled.
+		for range 2 {
+			if err := r.loadTable(ctx, "load, recycled pages"); err != nil {
 				return err
 			}
 		}
+		// The first of the two loads still creates files.
 		r.s.values["load, recycled pages"] = r.s.values["load, recycled pages"][1:]
 	}
 	r.report.Bytes, r.report.Shards = r.pub.Stats().Bytes, int(r.table.ShardCount)
 	return r.startWorkers(ctx)
 }
 
-// warmMax bounds the records of a table that is loaded again, since that needs twice the memory.
+// warmMax bounds the records of a table that is loaded again, which needs twice the memory.
 const warmMax = 8_000_000
 
-// loadAsks is after how many records a load asks whether it is wanted still.
+// loadAsks is the number of records between two checks of the context.
 const loadAsks = 1 << 16
 
-// load fills the table, and takes the processor time of a record.
-func (r *run) load(ctx context.Context, name string) error {
+// loadTable fills the table and adds the processor time per record to the samples.
+func (r *run) loadTable(ctx context.Context, name string) error {
 	value := newValue()
 	begin := threadCPU()
 	_, err := r.pub.Load(r.table, func(yield func(snapshot.Record, error) bool) {
@@ -210,7 +223,7 @@ func (r *run) load(ctx context.Context, name string) error {
 				return
 			}
 			stampValue(value, uint64(i))
-			if !yield(snapshot.Record{Key: format.Key{Number: mix(uint64(i))}, Box: b, HasBox: true, Value: value}, nil) {
+			if !yield(snapshot.Record{Key: format.Key{Number: mixKey(uint64(i))}, Box: b, HasBox: true, Value: value}, nil) {
 				return
 			}
 		}
@@ -220,6 +233,7 @@ func (r *run) load(ctx context.Context, name string) error {
 	return err
 }
 
+// startWorkers starts the two workers that most sections use.
 func (r *run) startWorkers(ctx context.Context) (err error) {
 	if r.c, err = r.startC(ctx, 1, "huge"); err != nil {
 		return err
@@ -232,22 +246,23 @@ func (r *run) startWorkers(ctx context.Context) (err error) {
 		r.report.HugeShare = float64(got.Found) / float64(got.Ops)
 	}
 	if r.report.HugeShare < 0.9 {
-		r.note("only %.0f %% of the reader's memory is on huge pages: mount a tmpfs with huge=advise (as root this is done), else figures are those of small pages", 100*r.report.HugeShare)
+		r.addNote("only %.0f %% of the reader's memory is on huge pages, so the figures are those of small pages; run as root, or set --dir to a tmpfs that is mounted with huge=advise", 100*r.report.HugeShare)
 	}
 	return err
 }
 
-// turn is what one worker does when it is its turn.
+// turn is the work of one worker in its turn.
 type turn struct {
-	name   string // of the samples
+	name   string // name of the samples
 	worker *worker
 	what   string
 	arg    any
 	ops    int
 }
 
-// rounds lets turns alternate. Before each round every worker gets other keys; the order rotates.
-func (r *run) rounds(turns []turn) error {
+// runRounds lets turns alternate. Before each round every worker gets other keys, and the order
+// rotates: no case always runs in the caches that another one left.
+func (r *run) runRounds(turns []turn) error {
 	for round := range r.cfg.Rounds {
 		if err := r.freshKeys(turns); err != nil {
 			return err
@@ -258,6 +273,7 @@ func (r *run) rounds(turns []turn) error {
 			if err != nil {
 				return err
 			}
+			// A missing key would make a read cheaper than it is.
 			if got.Found != got.Ops {
 				return fmt.Errorf("%s found %d of %d", t.name, got.Found, got.Ops)
 			}
@@ -267,6 +283,7 @@ func (r *run) rounds(turns []turn) error {
 	return nil
 }
 
+// freshKeys sends each worker the keys for its longest turn.
 func (r *run) freshKeys(turns []turn) error {
 	most := map[*worker]int{}
 	for _, t := range turns {
@@ -281,25 +298,28 @@ func (r *run) freshKeys(turns []turn) error {
 		}
 		longest = max(longest, n)
 	}
+	// All workers share one position, so no key repeats within a pass over the records.
 	r.next += uint64(longest)
 	return nil
 }
 
-// ops gives the size of a turn for an operation that is so many times as slow as a read.
-func (r *run) ops(slower int) int { return max(min(r.cfg.Ops, r.cfg.Records)/slower, 1) }
+// turnSize returns the number of operations of a turn for an operation that is slower by the given
+// factor.
+func (r *run) turnSize(slower int) int { return max(min(r.cfg.Ops, r.cfg.Records)/slower, 1) }
 
-// newValue makes a value as the image stores it: opaque bytes.
+// newValue returns a value in the form that the image stores: opaque bytes.
 func newValue() []byte {
 	v := make([]byte, valueSize)
 	for i := range v {
 		v[i] = byte(i)
 	}
+	// 0x11 is the tag of opaque values.
 	v[0] = 0x11
 	return v
 }
 
-// processor gives the name of the machine's processor.
-func processor() string {
+// processorName returns the name of the processor.
+func processorName() string {
 	b, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {
 		return runtime.GOARCH

@@ -5,8 +5,9 @@ import (
 	"fmt"
 )
 
-// measureScale lets 1, 2, … processes do the same at once and compares the time (Fernandes et al., equation 1): each does
-// N(1) operations, in an order of keys of its own, after a barrier.
+// measureScale lets 1, 2, … processes do the same work at once and compares the times (Fernandes et
+// al., equation 1). Each process executes N(1) operations in its own order of keys, after a
+// barrier.
 func (r *run) measureScale(ctx context.Context) error {
 	if err := r.makeTiles(); err != nil {
 		return err
@@ -19,7 +20,7 @@ func (r *run) measureScale(ctx context.Context) error {
 		}
 		clients = append(clients, w)
 	}
-	cases := []scaleCase{{"get", "get", "", r.ops(1)}, {"multiget ×32", "mget", "", r.ops(1)}, {"lock", "locks", "", 200_000}, {"attach", "attaches", "", 20}}
+	cases := []scaleCase{{"get", "get", "", r.turnSize(1)}, {"multiget ×32", "mget", "", r.turnSize(1)}, {"lock", "locks", "", 200_000}, {"attach", "attaches", "", 20}}
 	for _, side := range sides[1:] {
 		name := tileName("area", side)
 		cases = append(cases, scaleCase{fmt.Sprintf("tiles of %g km", side), "bbox", name, scaleTiles})
@@ -32,14 +33,16 @@ func (r *run) measureScale(ctx context.Context) error {
 	return nil
 }
 
-// scaleTiles is how many tiles each process asks for.
+// scaleTiles is the number of tiles that each process queries.
 const scaleTiles = 2000
 
+// scaleCase is one case of the scale-up.
 type scaleCase struct {
 	name, what, tiles string
 	ops               int
 }
 
+// scaleOne measures one case with every number of clients.
 func (r *run) scaleOne(clients []*worker, c scaleCase) error {
 	if c.tiles != "" {
 		for _, w := range clients {
@@ -50,15 +53,16 @@ func (r *run) scaleOne(clients []*worker, c scaleCase) error {
 	}
 	wall, cpu := map[int][]float64{}, map[int][]float64{}
 	for range r.cfg.Rounds {
+		// The numbers of clients alternate, so that the ratios of a round stay comparable.
 		for p := 1; p <= len(clients); p++ {
 			if err := r.freshKeysOf(clients[:p], c.ops); err != nil {
 				return err
 			}
-			got, err := together(clients[:p], c.what, c.ops, 32)
+			got, err := runTogether(clients[:p], c.what, c.ops, 32)
 			if err != nil {
 				return err
 			}
-			w, u := elapsed(got)
+			w, u := elapsedTimes(got)
 			wall[p], cpu[p] = append(wall[p], w), append(cpu[p], u)
 		}
 	}
@@ -66,12 +70,13 @@ func (r *run) scaleOne(clients []*worker, c scaleCase) error {
 		t := spreadOf(wall[p]).Median
 		r.report.Scale = append(r.report.Scale, Scale{
 			Case: c.name, Processes: p, Ops: float64(p*c.ops) / t * 1e9, Latency: t / float64(c.ops) / 1e3,
-			Scaleup: ratios(wall[1], wall[p]), ScaleCPU: ratios(cpu[1], cpu[p]),
+			Scaleup: roundRatios(wall[1], wall[p]), ScaleCPU: roundRatios(cpu[1], cpu[p]),
 		})
 	}
 	return nil
 }
 
+// freshKeysOf sends the clients their keys for the next turn.
 func (r *run) freshKeysOf(clients []*worker, ops int) error {
 	for _, w := range clients {
 		if _, err := w.do("keys", min(ops, r.cfg.Records), r.next); err != nil {
@@ -82,8 +87,9 @@ func (r *run) freshKeysOf(clients []*worker, ops int) error {
 	return nil
 }
 
-// elapsed gives the time from the first begin to the last end, and the processor time of the average client.
-func elapsed(got []reply) (wall, cpu float64) {
+// elapsedTimes returns the time from the first start to the last end, and the mean processor time
+// of the clients.
+func elapsedTimes(got []reply) (wall, cpu float64) {
 	first, last := got[0].Start, got[0].Start+got[0].Wall
 	for _, g := range got {
 		first, last = min(first, g.Start), max(last, g.Start+g.Wall)
@@ -92,8 +98,9 @@ func elapsed(got []reply) (wall, cpu float64) {
 	return float64(last - first), cpu / float64(len(got))
 }
 
-// ratios gives a/b round by round. As N(P) = P*N(1), this is the paper's scale-up for times of one and of P clients.
-func ratios(a, b []float64) Spread {
+// roundRatios returns a/b round by round. As N(P) = P*N(1), that is the scale-up of the paper for
+// the times of one and of P clients.
+func roundRatios(a, b []float64) Spread {
 	out := make([]float64, len(a))
 	for i := range a {
 		out[i] = a[i] / b[i]
@@ -101,4 +108,5 @@ func ratios(a, b []float64) Spread {
 	return spreadOf(out)
 }
 
+// String names the case and the number of processes.
 func (s Scale) String() string { return fmt.Sprintf("%s, %d processes", s.Case, s.Processes) }

@@ -13,8 +13,8 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/reader"
 )
 
-// WorkerArgs is what Serve takes from its command line: the directory of the image, the table, the number of records and a
-// seed.
+// WorkerArgs is the number of arguments of Serve: the directory of the image, the table, the number
+// of records and a seed.
 const WorkerArgs = 4
 
 // server is a worker in Go.
@@ -31,16 +31,16 @@ type server struct {
 	values [][]byte
 	tiles  []format.Box
 	sum    uint64
-	now    time.Duration // when the case was begun
+	now    time.Duration // start of the present case
 
 	heap   *mapHeap
 	forest *forest
 }
 
-// Serve is a worker: it attaches to an image and carries out what in says until it ends.
+// Serve is a worker: it attaches to an image and executes the cases in in until it ends.
 func Serve(args []string, in io.Reader, out io.Writer) error {
 	if len(args) != WorkerArgs {
-		return fmt.Errorf("a worker takes %d arguments, not %d", WorkerArgs, len(args))
+		return fmt.Errorf("a worker needs %d arguments, got %d", WorkerArgs, len(args))
 	}
 	runtime.LockOSThread()
 	records, err := strconv.ParseUint(args[2], 10, 63)
@@ -52,6 +52,7 @@ func Serve(args []string, in io.Reader, out io.Writer) error {
 		return err
 	}
 	s := &server{table: args[1], records: records, seed: seed, values: make([][]byte, groupMax)}
+	// A view may stay locked for a whole section, so no lock expires.
 	if s.client, err = reader.Attach(args[0], reader.Options{Populate: true, HugePages: true, MaxLockAge: time.Hour}); err != nil {
 		return err
 	}
@@ -60,7 +61,7 @@ func Serve(args []string, in io.Reader, out io.Writer) error {
 	}
 	enc := json.NewEncoder(out)
 	for lines := bufio.NewScanner(in); lines.Scan(); {
-		if err := enc.Encode(s.turn(lines.Text())); err != nil {
+		if err := enc.Encode(s.runCase(lines.Text())); err != nil {
 			return err
 		}
 	}
@@ -69,11 +70,11 @@ func Serve(args []string, in io.Reader, out io.Writer) error {
 	return s.client.Close()
 }
 
-// groupMax is the most keys of one MultiGet.
+// groupMax is the greatest number of keys in one MultiGet.
 const groupMax = 64
 
-// turn carries out one line.
-func (s *server) turn(line string) (r reply) {
+// runCase executes one line.
+func (s *server) runCase(line string) (r reply) {
 	var name, arg string
 	var ops int
 	var at int64
@@ -82,15 +83,16 @@ func (s *server) turn(line string) (r reply) {
 	}
 	do, ok := cases[name]
 	if !ok {
-		return reply{Error: "there is no case " + name}
+		return reply{Error: "unknown case " + name}
 	}
-	for monotonic() < time.Duration(at) {
-		continue // all workers begin at once
+	for monotonicNow() < time.Duration(at) {
+		// Spin: all workers must begin at the same moment, and a sleep would wake late.
+		continue
 	}
-	s.now = monotonic()
+	s.now = monotonicNow()
 	cpu := threadCPU()
 	err := do(s, ops, arg, &r)
-	r.CPU, r.Wall, r.Start = int64(threadCPU()-cpu), int64(monotonic()-s.now), int64(s.now)
+	r.CPU, r.Wall, r.Start = int64(threadCPU()-cpu), int64(monotonicNow()-s.now), int64(s.now)
 	r.Ops, r.Sum = uint64(ops), s.sum&0xffff
 	if err != nil {
 		r.Error = err.Error()
@@ -98,17 +100,17 @@ func (s *server) turn(line string) (r reply) {
 	return r
 }
 
-// cases are what a worker in Go can do.
+// cases are the cases of a worker in Go.
 var cases = map[string]func(s *server, ops int, arg string, r *reply) error{
 	"keys":     (*server).makeKeys,
 	"tiles":    (*server).readTiles,
 	"lock-new": func(s *server, _ int, _ string, _ *reply) error { return s.lockNew() },
 	"lock-old": func(s *server, _ int, _ string, _ *reply) error { return s.lockOld() },
 	"get": func(s *server, ops int, _ string, r *reply) error {
-		return s.get(&s.current, ops, r)
+		return s.getKeys(&s.current, ops, r)
 	},
 	"get-old": func(s *server, ops int, _ string, r *reply) error {
-		return s.get(&s.superseded, ops, r)
+		return s.getKeys(&s.superseded, ops, r)
 	},
 	"mget": func(s *server, ops int, arg string, r *reply) error {
 		return s.multiGet(&s.current, ops, arg, r)
@@ -116,8 +118,8 @@ var cases = map[string]func(s *server, ops int, arg string, r *reply) error{
 	"mget-old": func(s *server, ops int, arg string, r *reply) error {
 		return s.multiGet(&s.superseded, ops, arg, r)
 	},
-	"locks":      (*server).locks,
-	"bbox":       (*server).bbox,
+	"locks":      (*server).lockViews,
+	"bbox":       (*server).searchImage,
 	"map-build":  (*server).buildMap,
 	"map":        (*server).getMap,
 	"map-free":   func(s *server, _ int, _ string, _ *reply) error { s.heap = nil; runtime.GC(); return nil },
@@ -126,6 +128,6 @@ var cases = map[string]func(s *server, ops int, arg string, r *reply) error{
 	"aos":        (*server).searchAoS,
 	"cells":      (*server).searchCells,
 	"tree-free":  func(s *server, _ int, _ string, _ *reply) error { s.forest = nil; runtime.GC(); return nil },
-	"watch":      (*server).watch,
-	"pairs":      (*server).pairs,
+	"watch":      (*server).watchStamps,
+	"pairs":      (*server).watchPairs,
 }

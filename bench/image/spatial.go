@@ -13,26 +13,28 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/rtree"
 )
 
-// forest is one set of boxes under three indexes: the packed R-tree in columns (rtree), the same tree with one box after
-// the other as flatbush has it, and an array in the order of cells along the Hilbert curve, as S2 and H3 are used.
+// forest holds one set of boxes under three indexes: the packed R-tree in columns (rtree), the same
+// tree with one box after another, as in flatbush, and an array ordered by cells along the Hilbert
+// curve, as S2 and H3 are used.
 type forest struct {
 	tree   rtree.Tree
 	cursor rtree.Cursor
 	hits   []uint32
 
-	levels [][]format.Box // of the flat tree, leaves first
+	levels [][]format.Box // levels of the flat tree, leaves first
 	refs   []uint32
 	stack  []flatNode
 
-	keys           []uint64 // of the leaves' centres
-	halfX, halfY   int64    // of the largest box, rounded up
+	keys           []uint64 // Hilbert keys of the centres of the leaves
+	halfX, halfY   int64    // half extents of the largest box, rounded up
 	nodes, refSect []byte
 }
 
+// flatNode is a node of the flat tree.
 type flatNode struct{ level, first int }
 
-// buildForest makes the boxes of the image again; arg is the seed of the roads. Found is the bytes of the R-tree, and
-// Latencies has the processor time of its build.
+// buildForest recreates the boxes of the image; arg is the seed of the roads. Found is the size of
+// the R-tree in bytes, and Latencies holds the processor time of its build.
 func (s *server) buildForest(_ int, arg string, r *reply) error {
 	seed, err := strconv.ParseUint(arg, 10, 64)
 	if err != nil {
@@ -46,9 +48,11 @@ func (s *server) buildForest(_ int, arg string, r *reply) error {
 	n, m := rtree.Size(len(boxes))
 	f.nodes, f.refSect = make([]byte, n), make([]byte, m)
 	var sorter rtree.Sorter
-	sorter.Order(boxes[:1]) // what is measured is no allocation
+	// Allocation is not measured.
+	sorter.Order(boxes[:1])
 	var order []uint32
-	for range 2 { // the first faults its pages in
+	// The first pass faults the pages in.
+	for range 2 {
 		begin := threadCPU()
 		order = sorter.Order(boxes)
 		sorted := threadCPU()
@@ -59,14 +63,14 @@ func (s *server) buildForest(_ int, arg string, r *reply) error {
 	if f.tree, err = rtree.Open(f.nodes, f.refSect); err != nil {
 		return err
 	}
-	f.flatten(boxes, order)
-	f.collapse()
+	f.buildRivals(boxes, order)
+	f.useHugePages()
 	s.forest = f
 	return nil
 }
 
-// flatten makes the other two indexes.
-func (f *forest) flatten(boxes []format.Box, order []uint32) {
+// buildRivals builds the other two indexes.
+func (f *forest) buildRivals(boxes []format.Box, order []uint32) {
 	leaves := make([]format.Box, len(boxes))
 	f.keys = make([]uint64, len(boxes))
 	for i, o := range order {
@@ -75,7 +79,8 @@ func (f *forest) flatten(boxes []format.Box, order []uint32) {
 		f.halfX = max(f.halfX, (int64(b.MaxX)-int64(b.MinX)+1)/2)
 		f.halfY = max(f.halfY, (int64(b.MaxY)-int64(b.MinY)+1)/2)
 	}
-	// The sorter looks at fewer bits than the key has: within those the array is in no order yet.
+	// The sorter compares fewer bits than the key has. Boxes that are equal in those bits are not
+	// in order yet.
 	sort.Sort(&byKey{f.keys, leaves, f.refs})
 	f.levels = append(f.levels, leaves)
 	for below := leaves; len(below) > format.NodeLanes; below = f.levels[len(f.levels)-1] {
@@ -91,31 +96,34 @@ func (f *forest) flatten(boxes []format.Box, order []uint32) {
 	}
 }
 
-// collapse puts what the searches read on huge pages, as an image lies on them. Where the kernel does not, all three indexes
-// are the slower for it.
-func (f *forest) collapse() {
-	collapse(f.nodes)
-	collapse(f.refSect)
+// useHugePages moves the memory of the indexes to huge pages, as the image is on huge pages. If the
+// kernel refuses, all three indexes are slower to the same degree.
+func (f *forest) useHugePages() {
+	collapsePages(f.nodes)
+	collapsePages(f.refSect)
 	for _, level := range f.levels {
-		collapse(level)
+		collapsePages(level)
 	}
-	collapse(f.refs)
-	collapse(f.keys)
+	collapsePages(f.refs)
+	collapsePages(f.keys)
 }
 
 // hugePage is the size of a huge page.
 const hugePage = 2 << 20
 
-func collapse[T any](s []T) {
+// collapsePages asks the kernel to move the whole huge pages within a slice.
+func collapsePages[T any](s []T) {
 	size := uintptr(len(s)) * unsafe.Sizeof(*new(T))
 	p := unsafe.Pointer(unsafe.SliceData(s))
 	skip := -uintptr(p) & (hugePage - 1)
 	if size < skip+hugePage {
 		return
 	}
-	_ = unix.Madvise(unsafe.Slice((*byte)(unsafe.Add(p, skip)), (size-skip)&^(hugePage-1)), unix.MADV_COLLAPSE) // a wish
+	// Advice; a refusal does no harm.
+	_ = unix.Madvise(unsafe.Slice((*byte)(unsafe.Add(p, skip)), (size-skip)&^(hugePage-1)), unix.MADV_COLLAPSE)
 }
 
+// byKey sorts boxes and references by key.
 type byKey struct {
 	keys  []uint64
 	boxes []format.Box
@@ -130,8 +138,8 @@ func (s *byKey) Swap(i, j int) {
 	s.refs[i], s.refs[j] = s.refs[j], s.refs[i]
 }
 
-// search asks an index for tiles, from one on, and keeps nothing but the number of hits.
-func (s *server) search(ops int, arg string, r *reply, find func(f *forest, q format.Box, dst []uint32) []uint32) error {
+// searchTiles queries an index for tiles, starting at the given one, and counts the hits.
+func (s *server) searchTiles(ops int, arg string, r *reply, find func(f *forest, q format.Box, dst []uint32) []uint32) error {
 	from, err := strconv.Atoi(arg)
 	f := s.forest
 	for i := range ops {
@@ -142,19 +150,19 @@ func (s *server) search(ops int, arg string, r *reply, find func(f *forest, q fo
 }
 
 func (s *server) searchSoA(ops int, arg string, r *reply) error {
-	return s.search(ops, arg, r, func(f *forest, q format.Box, dst []uint32) []uint32 { return f.tree.Search(&f.cursor, q, dst) })
+	return s.searchTiles(ops, arg, r, func(f *forest, q format.Box, dst []uint32) []uint32 { return f.tree.Search(&f.cursor, q, dst) })
 }
 
 func (s *server) searchAoS(ops int, arg string, r *reply) error {
-	return s.search(ops, arg, r, (*forest).flat)
+	return s.searchTiles(ops, arg, r, (*forest).searchFlat)
 }
 
 func (s *server) searchCells(ops int, arg string, r *reply) error {
-	return s.search(ops, arg, r, (*forest).cells)
+	return s.searchTiles(ops, arg, r, (*forest).searchCells)
 }
 
-// flat searches the flat tree, one box after the other.
-func (f *forest) flat(q format.Box, dst []uint32) []uint32 {
+// searchFlat searches the flat tree, one box after another.
+func (f *forest) searchFlat(q format.Box, dst []uint32) []uint32 {
 	f.stack = append(f.stack[:0], flatNode{len(f.levels) - 1, 0})
 	for len(f.stack) > 0 {
 		at := f.stack[len(f.stack)-1]
@@ -175,25 +183,27 @@ func (f *forest) flat(q format.Box, dst []uint32) []uint32 {
 	return dst
 }
 
-// cellsMax is how many cells a side of a covering has at most.
+// cellsMax is the greatest number of cells per side of a covering.
 const cellsMax = 4
 
-// hilbertScale is that of rtree: steps of the curve for a unit, times 2^32.
+// hilbertScale is that of rtree: steps of the curve per unit, times 2^32.
 const hilbertScale = (1 << (rtree.HilbertBits + 32)) / (2*format.LonUnitsMax + 1)
 
-// step gives the step of the curve that a place lies in, and place a unit that lies in a step.
-func step(unit, offset int64) uint64 {
+// curveStep returns the step of the curve that contains a unit.
+func curveStep(unit, offset int64) uint64 {
 	return uint64(max(unit+offset, 0)) * hilbertScale >> 32
 }
 
-func place(step uint64, offset int64) int32 {
+// stepUnit returns a unit within a step.
+func stepUnit(step uint64, offset int64) int32 {
 	return int32(int64((step<<32+hilbertScale-1)/hilbertScale) - offset)
 }
 
-// cells covers the query, grown by the largest half extent, by at most 4 by 4 cells, and tests what lies in them.
-func (f *forest) cells(q format.Box, dst []uint32) []uint32 {
-	x0, x1 := step(int64(q.MinX)-f.halfX, format.LonUnitsMax), step(int64(q.MaxX)+f.halfX, format.LonUnitsMax)
-	y0, y1 := step(int64(q.MinY)-f.halfY, format.LatUnitsMax), step(int64(q.MaxY)+f.halfY, format.LatUnitsMax)
+// searchCells covers the query with at most 4 by 4 cells and tests the boxes in them. The query is
+// grown by the largest half extent, because the array is ordered by centres.
+func (f *forest) searchCells(q format.Box, dst []uint32) []uint32 {
+	x0, x1 := curveStep(int64(q.MinX)-f.halfX, format.LonUnitsMax), curveStep(int64(q.MaxX)+f.halfX, format.LonUnitsMax)
+	y0, y1 := curveStep(int64(q.MinY)-f.halfY, format.LatUnitsMax), curveStep(int64(q.MaxY)+f.halfY, format.LatUnitsMax)
 	shift := 0
 	for x1>>shift-x0>>shift >= cellsMax || y1>>shift-y0>>shift >= cellsMax {
 		shift++
@@ -202,24 +212,25 @@ func (f *forest) cells(q format.Box, dst []uint32) []uint32 {
 	ranges := buf[:0]
 	for y := y0 >> shift; y <= y1>>shift; y++ {
 		for x := x0 >> shift; x <= x1>>shift; x++ {
-			px, py := place(x<<shift, format.LonUnitsMax), place(y<<shift, format.LatUnitsMax)
+			px, py := stepUnit(x<<shift, format.LonUnitsMax), stepUnit(y<<shift, format.LatUnitsMax)
 			ranges = append(ranges, rtree.HilbertKey(format.Box{MinX: px, MinY: py, MaxX: px, MaxY: py})>>(2*shift))
 		}
 	}
 	slices.Sort(ranges)
+	// Consecutive cells are one range of keys, which saves searches.
 	for i := 0; i < len(ranges); {
 		j := i + 1
 		for j < len(ranges) && ranges[j] == ranges[j-1]+1 {
 			j++
 		}
-		dst = f.between(ranges[i]<<(2*shift), (ranges[j-1]+1)<<(2*shift), q, dst)
+		dst = f.testBetween(ranges[i]<<(2*shift), (ranges[j-1]+1)<<(2*shift), q, dst)
 		i = j
 	}
 	return dst
 }
 
-// between tests the leaves with keys from one up to another.
-func (f *forest) between(from, to uint64, q format.Box, dst []uint32) []uint32 {
+// testBetween tests the leaves with keys from (inclusive) to to (exclusive).
+func (f *forest) testBetween(from, to uint64, q format.Box, dst []uint32) []uint32 {
 	at, _ := slices.BinarySearch(f.keys, from)
 	for ; at < len(f.keys) && f.keys[at] < to; at++ {
 		b := &f.levels[0][at]

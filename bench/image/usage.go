@@ -9,10 +9,10 @@ import (
 	"github.com/rhumbdb/rhumb/bench/load"
 )
 
-// othersMax is how much of a processor others may use before a run says so.
+// othersMax is the processor time per second of other processes above which a run reports it.
 const othersMax = 0.1
 
-// usage finds out how much of the machine others use.
+// usage measures how much of the machine other processes use.
 type usage struct {
 	start time.Time
 	busy  time.Duration
@@ -20,12 +20,13 @@ type usage struct {
 
 func newUsage() usage { return usage{start: time.Now(), busy: machineBusy()} }
 
-// others gives the processors that were busy since, without these processes.
-func (u usage) others(pids []int) float64 {
+// othersUsed returns the number of processors that were busy since newUsage, without the given
+// processes.
+func (u usage) othersUsed(pids []int) float64 {
 	return max((machineBusy()-u.busy-load.CPU(pids)).Seconds()/time.Since(u.start).Seconds(), 0)
 }
 
-// machineBusy gives the processor time that was used on the machine, in ticks of 10 ms.
+// machineBusy returns the processor time that was used on the machine.
 func machineBusy() time.Duration {
 	b, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -36,5 +37,6 @@ func machineBusy() time.Duration {
 	if _, err := fmt.Sscanf(line, "cpu %d %d %d %d %d %d %d %d", &f[0], &f[1], &f[2], &f[3], &f[4], &f[5], &f[6], &f[7]); err != nil {
 		return 0
 	}
+	// Idle and iowait are left out. A tick is 10 ms (load.CPU).
 	return time.Duration(f[0]+f[1]+f[2]+f[5]+f[6]+f[7]) * 10 * time.Millisecond
 }

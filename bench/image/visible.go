@@ -2,17 +2,18 @@ package image
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/rhumbdb/rhumb/snapshot"
 )
 
-// pace is the pause between two commits whose way is followed.
+// pace is the time between two commits that are followed.
 const pace = 500 * time.Microsecond
 
-// measureVisible follows changes to a process that looks for new versions all the time: from before the commit is begun to
-// when the value was read there.
+// measureVisible follows changes to a process that polls for new versions: from before the commit
+// begins until the value was read there.
 func (r *run) measureVisible(context.Context) error {
 	for _, n := range []int{1, 1000} {
 		if err := r.golang.send("watch", 0, 0, 0); err != nil {
@@ -20,48 +21,50 @@ func (r *run) measureVisible(context.Context) error {
 		}
 		samples := r.cfg.Samples
 		if n > 1 {
+			// Large commits take longer, so fewer of them are followed.
 			samples = min(samples, 2_000_000/n)
 		}
 		value := newValue()
 		var failed error
 		for range samples {
-			begin := monotonic()
-			if failed = r.stamped(n, uint64(begin), value); failed != nil {
+			begin := monotonicNow()
+			if failed = r.commitStamped(n, uint64(begin), value); failed != nil {
 				break
 			}
-			for monotonic() < begin+pace {
+			for monotonicNow() < begin+pace {
 				time.Sleep(pace / 2)
 			}
 		}
-		if err := r.stamped(1, stampOver, value); failed == nil {
+		// The watcher must be stopped even after a failure, or receive would wait for it.
+		if err := r.commitStamped(1, stampOver, value); failed == nil {
 			failed = err
 		}
 		got, err := r.golang.receive("watch")
-		if err != nil || failed != nil {
-			return fmt.Errorf("%w, %w", err, failed)
+		if err := errors.Join(failed, err); err != nil {
+			return err
 		}
 		for name, p := range map[string]float64{"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1} {
-			r.s.add(fmt.Sprintf("visible in another process, %d changes, %s", n, name), "µs", float64(percentile(got.Latencies, p))/1e3)
+			r.s.add(fmt.Sprintf("visible in another process, %d changes, %s", n, name), "µs", float64(percentileOf(got.Latencies, p))/1e3)
 		}
 		if seen := len(got.Latencies); seen < samples/2 {
-			r.note("of %d commits of %d changes the watching process saw only %d: it did not get a processor of its own", samples, n, seen)
+			r.addNote("the watching process saw only %[3]d of %[1]d commits of %[2]d changes, because it had no processor to itself", samples, n, seen)
 		}
 	}
 	return nil
 }
 
-// stamped commits n changes, the last of which is the stamp.
-func (r *run) stamped(n int, stamp uint64, value []byte) error {
+// commitStamped commits n changes, ending with the stamp.
+func (r *run) commitStamped(n int, stamp uint64, value []byte) error {
 	c := r.pub.Begin()
 	for i := 1; i < n; i++ {
-		if err := r.change(c, shuffled(r.next, uint64(r.cfg.Records), 99), value); err != nil {
+		if err := r.putChange(c, shuffledIndex(r.next, uint64(r.cfg.Records), 99), value); err != nil {
 			c.Discard()
 			return err
 		}
 		r.next++
 	}
 	stampValue(value, stamp)
-	if err := r.change(c, 0, value); err != nil {
+	if err := r.putChange(c, 0, value); err != nil {
 		c.Discard()
 		return err
 	}
@@ -69,9 +72,11 @@ func (r *run) stamped(n int, stamp uint64, value []byte) error {
 	return err
 }
 
-// measurePairs changes pairs of records together as fast as it can while a reader compares them.
+// measurePairs changes pairs of records together, as fast as possible, while a reader compares
+// them.
 func (r *run) measurePairs(context.Context) error {
 	value := newValue()
+	// The pairs must be equal before the reader starts.
 	if err := r.pairCommit(value, 2); err != nil {
 		return err
 	}
@@ -85,7 +90,7 @@ func (r *run) measurePairs(context.Context) error {
 			return err
 		}
 	}
-	if err := r.stamped(1, stampOver, value); err != nil {
+	if err := r.commitStamped(1, stampOver, value); err != nil {
 		return err
 	}
 	got, err := r.golang.receive("pairs")
@@ -99,16 +104,17 @@ func (r *run) measurePairs(context.Context) error {
 	return nil
 }
 
+// pairCommit commits n to all pairs.
 func (r *run) pairCommit(value []byte, n uint64) error {
 	c := r.pub.Begin()
 	stampValue(value, n)
 	for i := range uint64(2 * pairsCount) {
-		if err := r.change(c, 1+i, value); err != nil {
+		if err := r.putChange(c, 1+i, value); err != nil {
 			c.Discard()
 			return err
 		}
 	}
-	if err := r.change(c, 0, value); err != nil {
+	if err := r.putChange(c, 0, value); err != nil {
 		c.Discard()
 		return err
 	}
@@ -116,9 +122,9 @@ func (r *run) pairCommit(value []byte, n uint64) error {
 	return err
 }
 
-// measureRefresh compares reads while nobody writes with reads while a writer commits all the time.
+// measureRefresh compares reads without a writer with reads while a writer commits continuously.
 func (r *run) measureRefresh(context.Context) error {
-	n := r.ops(1)
+	n := r.turnSize(1)
 	for range r.cfg.Rounds {
 		for _, writing := range []bool{false, true} {
 			if err := r.freshKeys([]turn{{worker: r.c, ops: n}}); err != nil {
@@ -133,6 +139,7 @@ func (r *run) measureRefresh(context.Context) error {
 			}
 			done := make(chan error, 1)
 			var got reply
+			// commitChanges measures this thread, so another goroutine awaits the answer.
 			go func() {
 				var err error
 				got, err = r.c.receive("mget")
@@ -149,7 +156,7 @@ func (r *run) measureRefresh(context.Context) error {
 				default:
 					if !writing {
 						time.Sleep(time.Millisecond)
-					} else if _, err := r.changes(1000); err != nil {
+					} else if _, err := r.commitChanges(1000); err != nil {
 						return err
 					}
 					commits++

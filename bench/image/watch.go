@@ -9,36 +9,40 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/reader"
 )
 
-// The records that a writer and a watching reader share: the stamp is in the value of record 0; the pairs follow.
+// The records that a writer and a watching reader share. The stamp is in the value of record 0; the
+// pairs follow.
 const (
-	stampAt    = 8 // offset in the value; what is before has the tag of the value
+	stampAt    = 8 // offset in the value, after the tag of the value
 	pairsCount = 128
 	watchMax   = 60 * time.Second
 )
 
-// stampOver tells a watcher that the writer is done.
+// stampOver signals a watcher that the writer has finished.
 const stampOver = 1
 
-func stampKey() uint64 { return mix(0) }
+// stampKey returns the key of the stamp.
+func stampKey() uint64 { return mixKey(0) }
 
-func pairKey(i int) uint64 { return mix(uint64(1 + i)) }
+// pairKey returns the key of record i of the pairs.
+func pairKey(i int) uint64 { return mixKey(uint64(1 + i)) }
 
-// watch polls for new versions and takes the time from the stamp in record 0 until it could be read here. It ends with the
-// stamp stampOver.
-func (s *server) watch(_ int, _ string, r *reply) error {
+// watchStamps polls for new versions and measures the time from the stamp in record 0 until it was
+// readable here. It ends with the stamp stampOver.
+func (s *server) watchStamps(_ int, _ string, r *reply) error {
 	last := s.view.Version()
-	for monotonic()-s.now < watchMax {
+	for monotonicNow()-s.now < watchMax {
 		v, err := s.client.Lock()
 		if err != nil {
 			return err
 		}
+		// An unchanged version is the common case, and must cost little.
 		if v.Version() == last {
 			v.Unlock()
 			continue
 		}
 		last = v.Version()
-		stamp, err := s.stamp(v)
-		seen := monotonic()
+		stamp, err := s.readStamp(v)
+		seen := monotonicNow()
 		v.Unlock()
 		if err != nil {
 			return err
@@ -50,10 +54,11 @@ func (s *server) watch(_ int, _ string, r *reply) error {
 		r.Versions++
 		r.Latencies = append(r.Latencies, int64(seen)-stamp)
 	}
-	return fmt.Errorf("the writer did not end within %v", watchMax)
+	return fmt.Errorf("the writer did not finish within %v", watchMax)
 }
 
-func (s *server) stamp(v reader.View) (int64, error) {
+// readStamp returns the stamp in a view.
+func (s *server) readStamp(v reader.View) (int64, error) {
 	t, err := v.Table(s.table)
 	if err != nil {
 		return 0, err
@@ -65,16 +70,16 @@ func (s *server) stamp(v reader.View) (int64, error) {
 	return int64(binary.LittleEndian.Uint64(it.Value[stampAt:])), nil
 }
 
-// pairs reads pairs of records that the writer always changes together: within one view both carry one number. Found
-// counts the pairs read, Bad those that were mixed.
-func (s *server) pairs(_ int, _ string, r *reply) error {
+// watchPairs reads pairs of records that the writer always changes together, so within one view
+// both hold the same number. Found counts the pairs read, Bad the mixed ones.
+func (s *server) watchPairs(_ int, _ string, r *reply) error {
 	var keys [2 * pairsCount]uint64
 	for i := range keys {
 		keys[i] = pairKey(i)
 	}
 	items := make([]reader.Item, len(keys))
 	last := uint64(0)
-	for monotonic()-s.now < watchMax {
+	for monotonicNow()-s.now < watchMax {
 		v, err := s.client.Lock()
 		if err != nil {
 			return err
@@ -83,7 +88,7 @@ func (s *server) pairs(_ int, _ string, r *reply) error {
 			last = v.Version()
 			r.Versions++
 		}
-		stamp, err := s.stamp(v)
+		stamp, err := s.readStamp(v)
 		if err == nil {
 			err = s.comparePairs(v, keys[:], items, r)
 		}
@@ -95,9 +100,10 @@ func (s *server) pairs(_ int, _ string, r *reply) error {
 			return s.lockNew()
 		}
 	}
-	return fmt.Errorf("the writer did not end within %v", watchMax)
+	return fmt.Errorf("the writer did not finish within %v", watchMax)
 }
 
+// comparePairs compares all pairs in one view.
 func (s *server) comparePairs(v reader.View, keys []uint64, items []reader.Item, r *reply) error {
 	t, err := v.Table(s.table)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestRun guards what the figures rest on: each caller has one call under way and goes through its own keys, only what
-// falls into the measured time counts, and errors are not throughput.
+// TestRun checks the basis of the figures: each caller has one call in progress and uses its own
+// keys, only calls that end in the measured time count, and errors are not throughput.
 func TestRun(t *testing.T) {
 	c := Case{Op: Put, Callers: 4, ValueBytes: 10, Keys: 3, Warm: 20 * time.Millisecond, Measure: 200 * time.Millisecond}
 	var mu sync.Mutex
@@ -51,8 +51,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestRunCountsLongCalls guards that a call which began before the measured time and ended in it is throughput: calls under
-// overload take as long as the measurement.
+// TestRunCountsLongCalls checks that a call that began before the measured time and ended in it
+// counts: calls under overload take as long as the measurement.
 func TestRunCountsLongCalls(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	c := Case{Op: Put, Callers: 1, Keys: 2, Warm: time.Millisecond, Measure: time.Hour}
@@ -69,7 +69,8 @@ func TestRunCountsLongCalls(t *testing.T) {
 	}
 }
 
-// TestCreateTakesNewKeys guards that no key number of a creation comes twice, however few keys the case names.
+// TestCreateTakesNewKeys checks that no key number of a creation occurs twice, however few keys the
+// case has.
 func TestCreateTakesNewKeys(t *testing.T) {
 	var mu sync.Mutex
 	keys := map[[2]int]int{}
@@ -89,7 +90,8 @@ func TestCreateTakesNewKeys(t *testing.T) {
 	}
 }
 
-// TestBatches guards that keys are counted, not calls, that calls do not share keys, and that the processor time is by key.
+// TestBatches checks that keys are counted and not calls, that calls do not share keys, and that
+// processor time is per key.
 func TestBatches(t *testing.T) {
 	for _, op := range []Op{Create, Put} {
 		var mu sync.Mutex

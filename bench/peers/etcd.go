@@ -19,16 +19,17 @@ import (
 	"go.uber.org/zap"
 )
 
-// etcdConns is the number of client connections, spread over the nodes: one is etcd's bottleneck.
+// etcdConns is the number of client connections, spread over the nodes. A single connection is the
+// bottleneck of etcd.
 const etcdConns = 8
 
-// etcd is a cluster of etcd processes and its clients.
+// etcd is a cluster of etcd processes with its clients.
 type etcd struct {
 	nodes   []*exec.Cmd
 	clients []*clientv3.Client
 }
 
-// serveEtcd runs one etcd node with its defaults: every write is synced before it is answered.
+// serveEtcd runs one etcd node with its defaults, which sync every write before the answer.
 func serveEtcd(name, dir, clientURL, peerURL, cluster string) error {
 	c := embed.NewConfig()
 	c.Name, c.Dir, c.InitialCluster = name, dir, cluster
@@ -42,6 +43,7 @@ func serveEtcd(name, dir, clientURL, peerURL, cluster string) error {
 	}
 	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{*cu}, []url.URL{*cu}
 	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{*pu}, []url.URL{*pu}
+	// The default quota of 2 GiB would stop a long run.
 	c.QuotaBackendBytes = 8 << 30
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 	e, err := embed.StartEtcd(c)
@@ -53,6 +55,7 @@ func serveEtcd(name, dir, clientURL, peerURL, cluster string) error {
 	return <-e.Err()
 }
 
+// startEtcd starts n nodes and waits until all are ready.
 func startEtcd(n int, dir string) (*etcd, error) {
 	c := &etcd{}
 	var clientURLs, peerURLs, cluster []string
@@ -70,6 +73,7 @@ func startEtcd(n int, dir string) (*etcd, error) {
 		name := fmt.Sprintf("n%d", i)
 		cmd := exec.Command(os.Args[0], "etcd-server", name, filepath.Join(dir, name), clientURLs[i], peerURLs[i], strings.Join(cluster, ","))
 		cmd.Stderr = os.Stderr
+		// The nodes die with this process, however it ends.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		out, err := cmd.StdoutPipe()
 		if err != nil {
@@ -82,6 +86,7 @@ func startEtcd(n int, dir string) (*etcd, error) {
 		c.nodes = append(c.nodes, cmd)
 		ready = append(ready, bufio.NewScanner(out))
 	}
+	// A node is ready only once the cluster has a quorum, so all must be started first.
 	for i, s := range ready {
 		if !s.Scan() {
 			c.stop()
@@ -96,31 +101,35 @@ func startEtcd(n int, dir string) (*etcd, error) {
 		}
 		c.clients = append(c.clients, cl)
 	}
+	// The first write opens the connection and waits for a leader.
 	_, err := c.clients[0].Put(context.Background(), "warm", "x")
 	return c, err
 }
 
+// freePorts returns n addresses that were free just now.
 func freePorts(n int) (addrs []string, err error) {
 	for range n {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			return nil, err
 		}
+		// Closing only at the end keeps one address from being returned twice.
 		defer l.Close()
 		addrs = append(addrs, l.Addr().String())
 	}
 	return addrs, nil
 }
 
-func (c *etcd) pids() (out []int) {
+// nodePIDs returns the processes of the nodes.
+func (c *etcd) nodePIDs() (out []int) {
 	for _, n := range c.nodes {
 		out = append(out, n.Process.Pid)
 	}
 	return out
 }
 
-// call does one operation; a get is linearizable, as Rhumb's is.
-func (c *etcd) call(ctx context.Context, op load.Op, caller, key int, value []byte) error {
+// callOne executes one operation. A get is linearizable, like a get of Rhumb.
+func (c *etcd) callOne(ctx context.Context, op load.Op, caller, key int, value []byte) error {
 	cl := c.clients[caller%len(c.clients)]
 	name := fmt.Sprintf("k/%d/%d", caller, key)
 	if op == load.Put {
@@ -131,6 +140,7 @@ func (c *etcd) call(ctx context.Context, op load.Op, caller, key int, value []by
 	return err
 }
 
+// stop closes the clients and kills the nodes.
 func (c *etcd) stop() {
 	for _, cl := range c.clients {
 		_ = cl.Close()

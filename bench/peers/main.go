@@ -1,11 +1,13 @@
-// Command peers runs another database beside Rhumb and drives it with the same load, so that `rhumb bench` can quote
-// ratios. It is a module of its own: what it needs never becomes a dependency of Rhumb.
+// Command peers runs another database and drives it with the same load as Rhumb, so that `rhumb
+// bench` can report ratios. It is a separate module: its dependencies never become dependencies of
+// Rhumb.
 //
 //	peers etcd-server NAME DIR CLIENT-URL PEER-URL INITIAL-CLUSTER   one embedded etcd node, until killed
 //	peers etcd NODES DIR                                             a cluster of such processes, driven from stdin
 //
-// The driver reads one load.Case as JSON per line from stdin, runs it, and writes the load.Result as one line of JSON. It
-// writes {"ready":true} first. It ends, with its cluster, at the end of stdin.
+// The driver reads one load.Case as a line of JSON from stdin, runs it, and writes the load.Result
+// as a line of JSON. It first writes {"ready":true}. It ends, with its cluster, at the end of
+// stdin.
 package main
 
 import (
@@ -33,20 +35,20 @@ func run(args []string) error {
 	case len(args) == 3 && args[0] == "etcd":
 		nodes, err := strconv.Atoi(args[1])
 		if err != nil || nodes < 1 || nodes > 5 {
-			return fmt.Errorf("%q is no number of nodes from 1 to 5", args[1])
+			return fmt.Errorf("invalid number of nodes %q; want 1 to 5", args[1])
 		}
 		c, err := startEtcd(nodes, args[2])
 		if err != nil {
 			return err
 		}
 		defer c.stop()
-		return drive(c)
+		return driveCluster(c)
 	}
 	return fmt.Errorf("usage: peers etcd NODES DIR | peers etcd-server NAME DIR CLIENT-URL PEER-URL INITIAL-CLUSTER")
 }
 
-// drive runs the cases that come in on stdin.
-func drive(c *etcd) error {
+// driveCluster runs the cases from stdin.
+func driveCluster(c *etcd) error {
 	out := json.NewEncoder(os.Stdout)
 	if err := out.Encode(map[string]any{"ready": true}); err != nil {
 		return err
@@ -57,7 +59,7 @@ func drive(c *etcd) error {
 		if err := json.Unmarshal(in.Bytes(), &cs); err != nil {
 			return fmt.Errorf("case %q: %w", in.Text(), err)
 		}
-		if err := out.Encode(load.Run(context.Background(), cs, c.pids(), c.call)); err != nil {
+		if err := out.Encode(load.Run(context.Background(), cs, c.nodePIDs(), c.callOne)); err != nil {
 			return err
 		}
 	}

@@ -30,7 +30,8 @@ func point(x, y int32) rhumb.Point {
 	return rhumb.Point{Lat: float64(y) / format.UnitsPerDegree, Lon: float64(x) / format.UnitsPerDegree}
 }
 
-// TestModel guards what the benchmarks say of their data: lengths, ends that meet, and clusters.
+// TestModel checks the properties of the data on which the benchmarks rely: lengths, connected
+// ends, and clusters.
 func TestModel(t *testing.T) {
 	g := New(1)
 	const n = 300_000

@@ -2,6 +2,7 @@ package model
 
 import "fmt"
 
+// actionKind is the kind of a step. Walk draws a kind first and then a step of that kind.
 type actionKind uint8
 
 const (
@@ -46,13 +47,15 @@ const (
 	actionKinds
 )
 
-// Action says what a step did. It is printed only in traces, so it holds numbers.
+// Action describes a step in numbers. Actions appear only in traces: the search does not compare
+// them.
 type Action struct {
 	kind       actionKind
 	a, b, x, y uint8
 }
 
-// String gives the action as a sentence. Replicas are 0 to 2; sets are printed from replica 2 down to replica 0.
+// String describes the action in a sentence. Replicas are numbered 0 to 2; sets are printed as
+// bits, replica 2 first.
 func (a Action) String() string {
 	switch a.kind {
 	case actWrite:
@@ -60,9 +63,9 @@ func (a Action) String() string {
 	case actAppend:
 		return fmt.Sprintf("%d sends APPEND of %d entries, commit %d", a.a, a.x, a.y)
 	case actFollow:
-		return fmt.Sprintf("%d takes APPEND of %d in epoch %d, %d entries, and acknowledges", a.a, a.b, a.x, a.y)
+		return fmt.Sprintf("%d accepts APPEND from %d in epoch %d, %d entries, and acknowledges", a.a, a.b, a.x, a.y)
 	case actCount:
-		return fmt.Sprintf("%d counts the acknowledgement of %d, match %d", a.a, a.b, a.x)
+		return fmt.Sprintf("%d counts the acknowledgement from %d, match %d", a.a, a.b, a.x)
 	case actBegin:
 		return fmt.Sprintf("%d begins the change %03b -> %03b", a.a, a.x, a.y)
 	case actPropose:
@@ -86,28 +89,28 @@ func (a Action) String() string {
 	case actPromise:
 		return fmt.Sprintf("%d promises epoch %d to %d", a.a, a.x, a.b)
 	case actVote:
-		return fmt.Sprintf("%d counts the promise of %d", a.a, a.b)
+		return fmt.Sprintf("%d counts the promise from %d", a.a, a.b)
 	case actActivate:
-		return fmt.Sprintf("%d becomes primary of epoch %d, which starts at %d", a.a, a.x, a.y)
+		return fmt.Sprintf("%d becomes primary of epoch %d, starting at %d", a.a, a.x, a.y)
 	}
 	return a.stringRest()
 }
 
-// stringRest is String for what concerns leases, closed timestamps, handover and restarts.
+// stringRest is String for leases, closed timestamps, handovers and restarts.
 func (a Action) stringRest() string {
 	switch a.kind {
 	case actRound:
-		return fmt.Sprintf("time: %d enters lease round %d, all earlier grants to it are over", a.a, a.x)
+		return fmt.Sprintf("time: %d enters lease round %d, all earlier grants to it have ended", a.a, a.x)
 	case actHeartbeat:
 		return fmt.Sprintf("%d sends a heartbeat to %d in round %d, confirming exclusion below %d", a.a, a.b, a.x, a.y)
 	case actGrant:
-		return fmt.Sprintf("%d grants %d round %d%s", a.a, a.b, a.x, exclusion(a.y))
+		return fmt.Sprintf("%d grants %d round %d%s", a.a, a.b, a.x, exclusionText(a.y))
 	case actHold:
-		return fmt.Sprintf("%d receives the grant of %d for round %d%s", a.a, a.b, a.x, exclusion(a.y))
+		return fmt.Sprintf("%d receives the grant from %d for round %d%s", a.a, a.b, a.x, exclusionText(a.y))
 	case actClose:
 		return fmt.Sprintf("%d closes timestamp %d", a.a, a.x)
 	case actAgree:
-		return fmt.Sprintf("%d acknowledges closed timestamp %d of %d", a.a, a.x, a.b)
+		return fmt.Sprintf("%d acknowledges closed timestamp %d from %d", a.a, a.x, a.b)
 	case actPublish:
 		return fmt.Sprintf("%d publishes closed timestamp %d", a.a, a.x)
 	case actPrepare:
@@ -121,7 +124,7 @@ func (a Action) stringRest() string {
 	case actCrash:
 		return fmt.Sprintf("%d crashes and restarts", a.a)
 	case actDamage:
-		return fmt.Sprintf("%d restarts and has lost data: %d entries, promised %d, stored commit %d", a.a, a.b, a.x, a.y)
+		return fmt.Sprintf("%d restarts with lost data: %d entries, promised %d, stored commit %d", a.a, a.b, a.x, a.y)
 	case actImage:
 		return fmt.Sprintf("the disk of %d is copied: %d entries, promised %d", a.a, a.y, a.x)
 	case actFetch:
@@ -129,9 +132,9 @@ func (a Action) stringRest() string {
 	case actAskAgain:
 		return fmt.Sprintf("%d drops the answers and asks again for epoch %d", a.a, a.x)
 	case actAlarm:
-		return fmt.Sprintf("%d waits: commit %d is reported and the best log does not reach it", a.a, a.x)
+		return fmt.Sprintf("%d waits: the best log does not reach the reported commit %d", a.a, a.x)
 	case actRefuse:
-		return fmt.Sprintf("%d refuses epoch %d of %d: it undoes what is committed", a.a, a.x, a.b)
+		return fmt.Sprintf("%d refuses epoch %d of %d, which undoes committed entries", a.a, a.x, a.b)
 	case actStop:
 		return fmt.Sprintf("%d is refused by %d and stops", a.a, a.b)
 	case actGiveUp:
@@ -140,7 +143,8 @@ func (a Action) stringRest() string {
 	return fmt.Sprintf("action %d", a.kind)
 }
 
-func exclusion(epoch uint8) string {
+// exclusionText describes the exclusion in a grant.
+func exclusionText(epoch uint8) string {
 	if epoch == 0 {
 		return ""
 	}

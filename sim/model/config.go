@@ -7,83 +7,88 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Bounds of the state's arrays.
+// Bounds of the arrays of a state. An entry has no bits for more writes or closed timestamps.
 const (
-	// Replicas is the number of replicas of the one range.
+	// Replicas is the number of replicas of the range.
 	Replicas = 3
-	// EpochsMax bounds Config.Epochs, WritesMax Config.Writes, MessagesMax Config.Messages, ClosedMax Config.Closed.
+	// EpochsMax bounds Config.Epochs, WritesMax Config.Writes, MessagesMax Config.Messages,
+	// ClosedMax Config.Closed.
 	EpochsMax   = 6
 	WritesMax   = 7
 	MessagesMax = 4
 	ClosedMax   = 3
 
-	// logMax bounds a log; what would not fit is not done.
+	// logMax bounds a log. A step that would exceed it is left out.
 	logMax = 5
 )
 
-// Config is a protocol and the bounds within which it is explored.
+// Config selects the parts of the protocol and the bounds of the search.
 type Config struct {
-	// Epochs bounds the epochs that metadata gives away, the first included; at least 1.
+	// Epochs bounds the epochs that metadata allocates, including the first; at least 1.
 	Epochs int
-	// Writes bounds the writes of clients.
+	// Writes bounds the client writes.
 	Writes int
-	// Rounds bounds the lease rounds of each holder. 0 leaves leases out: nobody holds one.
+	// Rounds bounds the lease rounds of each holder. 0 leaves leases out: no node holds one.
 	Rounds int
-	// Crashes bounds the restarts that keep what was synced, over all replicas together.
+	// Crashes bounds the restarts without loss, over all replicas together.
 	Crashes int
 	// Damages bounds the restarts that lose synced data, over all replicas together.
 	Damages int
-	// Lacking bounds the disks that lack, at one time, the same entry or the same closed timestamp after they had it.
-	// Default MinInSync-1, which is what the protocol survives.
+	// Lacking bounds the disks that lack, at one time, the same entry or the same closed timestamp
+	// that they once held. The default is MinInSync-1, the greatest number that the protocol
+	// survives.
 	Lacking int
-	// Images makes every damage the return of an older image of a disk, taken at any time. Otherwise a damaged restart
-	// cuts the log anywhere; it keeps the promise, the clock and the stored commit, or rolls them back too.
+	// Images makes every damage a return to an older image of the disk, taken at any time.
+	// Otherwise a damaged restart cuts the log anywhere, and keeps or rolls back the promise, the
+	// clock and the stored commit position.
 	Images bool
-	// OneAnswer is ruling 17a: the record holds a life of each member, and one answer of a recorded life suffices for an
-	// election.
+	// OneAnswer enables ruling 17a: the record holds a life of each member, and a single answer
+	// from a recorded life suffices for an election.
 	OneAnswer bool
-	// Messages bounds the messages under way; at least 1.
+	// Messages bounds the messages in flight; at least 1.
 	Messages int
-	// Versions is the last version of the range's record at which a change of the in-sync set is begun.
+	// Versions is the last version of the record at which a change of the in-sync set may begin.
 	Versions int
 	// Closed bounds the closed timestamps. 0 leaves them out.
 	Closed int
 
-	// Slack is how many members of an in-sync set need not acknowledge, 0 or 1.
+	// Slack is the number of members of an in-sync set that need not acknowledge, 0 or 1.
 	Slack int
-	// MinInSync is the least size of an in-sync set. Default 2.
+	// MinInSync is the least size of an in-sync set. The default is 2.
 	MinInSync int
-	// Secondaries is how many replicas besides the first primary are in sync at the start; the others are empty
-	// learners. 1 or 2.
+	// Secondaries is the number of replicas, apart from the first primary, that are in sync at the
+	// start, 1 or 2. The others are empty learners.
 	Secondaries int
 	// Handover lets metadata prepare handovers.
 	Handover bool
-	// Fencing lets metadata take a secondary out of the in-sync set by itself.
+	// Fencing lets metadata remove a secondary from the in-sync set without a request of the
+	// primary.
 	Fencing bool
-	// GivesUp lets a primary stop by itself.
+	// GivesUp lets a primary stop at any time.
 	GivesUp bool
-	// Partial lets an APPEND carry any beginning of the log instead of all of it.
+	// Partial lets an APPEND carry any prefix of the log instead of all of it.
 	Partial bool
-	// AllHolders lets replicas ask for grants before they are primary. Without it only those that know themselves
-	// elected do, which is where grants matter most.
+	// AllHolders lets replicas ask for grants before they are primary. Otherwise only elected
+	// replicas ask, for whom grants matter most.
 	AllHolders bool
-	// PairsOnly leaves out the log: nobody becomes active. What is left are promises, heartbeats, grants and restarts,
-	// for the contract between two nodes (Owed) in depth.
+	// PairsOnly leaves out the log, so no replica becomes active. Promises, heartbeats, grants and
+	// restarts remain: the contract between two nodes (Owed) can then be searched deeper.
 	PairsOnly bool
-	// LateHeartbeats lets heartbeats be under way. Without it each is received at the moment it is sent.
+	// LateHeartbeats lets heartbeats stay in flight. Otherwise each heartbeat is received when it
+	// is sent.
 	LateHeartbeats bool
 
-	// Without names the rule to leave out; WholeProtocol leaves out none.
+	// Without is the rule to leave out; WholeProtocol leaves out none.
 	Without Mutation
-	// Ignore lists invariants that are not checked, so that a mutation can show what it does to a user rather than
-	// the first thing it does.
+	// Ignore lists invariants that are not checked, so that a mutation shows its harm to a user
+	// instead of the first invariant that it breaks.
 	Ignore []Invariant
 
-	// raw and named switch off the two reductions, so that tests can compare.
+	// raw and named disable the two reductions, so that tests can compare.
 	raw, named bool
 }
 
-// withDefaults fills the fields that are zero.
+// withDefaults returns the configuration with defaults in the zero fields.
 func (c Config) withDefaults() Config {
 	if c.MinInSync == 0 {
 		c.MinInSync = rhumb.MinInSyncDefault
@@ -94,7 +99,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate lists every fault of the configuration, after defaults.
+// Validate returns an error that lists every fault of the configuration, after applying defaults.
 func (c Config) Validate() error {
 	const op rhumb.Op = "model.Config.Validate"
 	c = c.withDefaults()
@@ -119,7 +124,7 @@ func (c Config) Validate() error {
 	return errors.Join(faults...)
 }
 
-// String gives the bounds in one line, as they stand in docs/model.md.
+// String returns the bounds in one line, in the form of docs/model.md.
 func (c Config) String() string {
 	c = c.withDefaults()
 	s := fmt.Sprintf("slack %d, E%d W%d R%d C%d D%d M%d V%d T%d, in sync %d min %d",

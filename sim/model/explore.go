@@ -8,42 +8,44 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// statesMax bounds what Explore keeps: 20 bytes each in the set of visited states.
+// statesMax bounds the states that Explore keeps, because states are numbered in 32 bits. A visited
+// state takes up to 20 bytes.
 const statesMax = math.MaxUint32 - 1
 
-// Limits end a search early. Zero fields do not limit.
+// Limits end a search early. A zero field does not limit.
 type Limits struct {
 	// States bounds the states of Explore, Steps the steps of Walk.
 	States, Steps int
-	// Time bounds the search. A test uses counts instead, so that it is the same on every machine.
+	// Time bounds the search. Tests use counts instead, which are the same on every machine.
 	Time time.Duration
 }
 
-// Result is what a search found.
+// Result is the result of a search.
 type Result struct {
-	// States counts different states, names of replicas aside; 0 for Walk, which does not remember them.
+	// States counts distinct states up to the names of replicas. It is 0 for Walk, which does not
+	// remember states.
 	States int
-	// Transitions counts the steps that were looked at.
+	// Transitions counts the examined steps.
 	Transitions int
-	// Depth is the length of the longest shortest path (Explore), or of the longest walk.
+	// Depth is the length of the longest shortest path (Explore) or of the longest walk (Walk).
 	Depth int
-	// Exhausted says that no state within the bounds is left.
+	// Exhausted reports that every state within the bounds was visited.
 	Exhausted bool
-	// taken counts the steps of each kind.
+	// taken counts the steps of each kind, so that tests can require that every kind occurs.
 	taken [actionKinds]int
-	// Violation is the first that was found, or nil.
+	// Violation is the first violation, or nil.
 	Violation *Violation
-	// Elapsed is the time the search took.
+	// Elapsed is the duration of the search.
 	Elapsed time.Duration
 }
 
-// Violation is a broken invariant and the way to it.
+// Violation is a broken invariant with the path that leads to it.
 type Violation struct {
 	Invariant Invariant
 	Trace     []Action
 }
 
-// String gives the invariant and the numbered trace.
+// String returns the invariant and the numbered trace.
 func (v *Violation) String() string {
 	s := fmt.Sprintf("broken: %v, after %d steps\n", v.Invariant, len(v.Trace))
 	for i, a := range v.Trace {
@@ -52,7 +54,7 @@ func (v *Violation) String() string {
 	return s
 }
 
-// explorer is a breadth-first search.
+// explorer is a breadth-first search: the first violation that it finds has a shortest path.
 type explorer struct {
 	cfg     Config
 	limits  Limits
@@ -61,13 +63,14 @@ type explorer struct {
 	res     Result
 }
 
-// waiting is a state whose steps have not been looked at.
-type waiting struct {
+// openState is a visited state whose steps have not been examined.
+type openState struct {
 	number uint32
 	state  state
 }
 
-// Explore visits every state within the bounds of cfg, nearest first, until one breaks an invariant.
+// Explore visits every state within the bounds of cfg in order of distance, until one breaks an
+// invariant.
 func Explore(cfg Config, limits Limits) (Result, error) {
 	const op rhumb.Op = "model.Explore"
 	if err := cfg.Validate(); err != nil {
@@ -85,21 +88,23 @@ func Explore(cfg Config, limits Limits) (Result, error) {
 
 func (e *explorer) run() {
 	first := newState(&e.cfg)
-	e.cfg.normalise(&first)
+	// Only normalised states are fingerprinted and expanded, here and in every successor.
+	e.cfg.normaliseState(&first)
 	e.visited.add(first.fingerprint(e.cfg.named), 0)
-	level := []waiting{{0, first}}
-	var next []waiting
+	level := []openState{{0, first}}
+	var next []openState
 	g := &stepper{cfg: &e.cfg}
 	for len(level) > 0 {
+		// Two slices alternate as levels, so that a level reuses the memory of the one before last.
 		next = next[:0]
 		for i := range level {
 			var bad Invariant
-			if next, bad = e.expand(g, &level[i], next); bad != 0 {
-				e.res.Violation = &Violation{bad, e.trace(level[i].number, bad)}
+			if next, bad = e.expandState(g, &level[i], next); bad != 0 {
+				e.res.Violation = &Violation{bad, e.tracePath(level[i].number, bad)}
 				e.res.Depth++
 				return
 			}
-			if e.spent(i) {
+			if e.limitReached(i) {
 				return
 			}
 		}
@@ -111,50 +116,53 @@ func (e *explorer) run() {
 	e.res.Exhausted = true
 }
 
-// spent reports whether a limit is reached. The clock is looked at now and then only.
-func (e *explorer) spent(i int) bool {
+// limitReached reports whether a limit is reached. It reads the clock only once in 1024 states.
+func (e *explorer) limitReached(i int) bool {
 	if len(e.visited.prints) >= e.limits.States {
 		return true
 	}
 	return e.limits.Time > 0 && i%1024 == 1023 && time.Since(e.begun) > e.limits.Time
 }
 
-// expand looks at every step from w and adds the new states to next.
-func (e *explorer) expand(g *stepper, w *waiting, next []waiting) ([]waiting, Invariant) {
+// expandState examines every step from w and appends the new states to next.
+func (e *explorer) expandState(g *stepper, w *openState, next []openState) ([]openState, Invariant) {
 	steps := g.successors(&w.state)
 	for k := range steps {
 		st := &steps[k]
 		e.res.Transitions++
 		e.res.taken[st.act.kind]++
-		if bad := e.cfg.check(&w.state, st); bad != 0 {
+		// The check sees the step before normalisation, which removes information that invariants
+		// may need.
+		if bad := e.cfg.checkStep(&w.state, st); bad != 0 {
 			return next, bad
 		}
-		e.cfg.normalise(&st.next)
+		e.cfg.normaliseState(&st.next)
 		if n, fresh := e.visited.add(st.next.fingerprint(e.cfg.named), w.number); fresh {
-			next = append(next, waiting{n, st.next})
+			next = append(next, openState{n, st.next})
 		}
 	}
 	return next, 0
 }
 
-// trace plays the way to state number n again, and then the step that breaks bad. Playing it again gives every replica
-// one name throughout.
-func (e *explorer) trace(n uint32, bad Invariant) []Action {
+// trace replays the path to state number n and then the step that breaks the invariant. The search
+// keeps only fingerprints, which are equal for renamed states; the replay fixes one name for each
+// replica.
+func (e *explorer) tracePath(n uint32, bad Invariant) []Action {
 	g := &stepper{cfg: &e.cfg}
 	s := newState(&e.cfg)
-	e.cfg.normalise(&s)
+	e.cfg.normaliseState(&s)
 	var out []Action
-	for _, print := range e.visited.path(n) {
-		out = append(out, e.replay(g, &s, func(st *step) bool {
-			e.cfg.normalise(&st.next)
+	for _, print := range e.visited.pathTo(n) {
+		out = append(out, e.replayStep(g, &s, func(st *step) bool {
+			e.cfg.normaliseState(&st.next)
 			return st.next.fingerprint(e.cfg.named) == print
 		}))
 	}
-	return append(out, e.replay(g, &s, func(st *step) bool { return e.cfg.check(&s, st) == bad }))
+	return append(out, e.replayStep(g, &s, func(st *step) bool { return e.cfg.checkStep(&s, st) == bad }))
 }
 
-// replay takes the first step from s that is wanted.
-func (e *explorer) replay(g *stepper, s *state, wanted func(*step) bool) Action {
+// replayStep takes the first step from s that satisfies wanted.
+func (e *explorer) replayStep(g *stepper, s *state, wanted func(*step) bool) Action {
 	steps := g.successors(s)
 	for k := range steps {
 		if wanted(&steps[k]) {
@@ -163,5 +171,6 @@ func (e *explorer) replay(g *stepper, s *state, wanted func(*step) bool) Action 
 			return act
 		}
 	}
+	// Only a fingerprint that depends on more than the state could get here.
 	panic("model: a path that was found cannot be played again")
 }

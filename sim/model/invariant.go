@@ -1,40 +1,46 @@
 package model
 
-// Invariant is a promise of the protocol. The numbers in the comments are those of the replication design.
+// Invariant is an invariant of the protocol. The numbers in the comments are those of
+// docs/replication.md.
 type Invariant uint8
 
 const (
 	// OnePrimary (I1): no two replicas are primary of one epoch.
 	OnePrimary Invariant = 1 + iota
-	// LogMatching (I2): logs that have an entry of the same epoch at the same position are equal up to it.
+	// LogMatching (I2): logs that have an entry of the same epoch at the same position are equal up
+	// to it.
 	LogMatching
-	// InSyncHolds (I3): every set of members from which a primary can be elected has a holder of every acknowledged
-	// entry; without slack that is every member. Members whose disk lacks data at the moment are left out.
+	// InSyncHolds (I3): every set of members that can elect a primary contains a holder of every
+	// acknowledged entry; without slack, every member is one. Members whose disk currently lacks
+	// data are exempt.
 	InSyncHolds
 	// NewPrimaryHolds (I4): a primary has every entry that was acknowledged in an earlier epoch.
 	NewPrimaryHolds
-	// CommitStable (I5): within one life of a replica nothing committed is undone and commit does not go back.
+	// CommitStable (I5): within one life of a replica no committed entry is undone and its commit
+	// position does not decrease.
 	CommitStable
-	// OneHistory (I5): no primary commits another entry where one was acknowledged.
+	// OneHistory (I5): no primary commits another entry in place of an acknowledged one.
 	OneHistory
 	// LeaseRead (I6): a read under a lease returns everything that was acknowledged before.
 	LeaseRead
-	// ConfirmRead (I6): so does a read for which metadata confirmed the epoch.
+	// ConfirmRead (I6): the same holds for a read whose epoch metadata confirmed.
 	ConfirmRead
-	// ClosedStaysClosed (I7): after a closed timestamp was published, no primary of its epoch or a later one appends at
-	// or below it, and nothing at or below it is committed beyond the position that readers take it to cover.
+	// ClosedStaysClosed (I7): after a closed timestamp was published, no primary of its epoch or a
+	// later one appends at or below it, and nothing at or below it is committed beyond the position
+	// that it covers for readers.
 	ClosedStaysClosed
-	// MinInSync (I8): the in-sync set never falls below the least size.
+	// MinInSync (I8): the in-sync set never falls below its least size.
 	MinInSync
-	// Owed (I9): whenever a holder believes in a grant for epochs that the grantor's promise ended, the grantor still
-	// owes that grant.
+	// Owed (I9): while a holder believes in a grant for epochs that a promise of the grantor has
+	// ended, the grantor still owes that grant.
 	Owed
-	// ReportedHeld (ruling 16): the best log of enough answers reaches every commit that an answer reports, so that no
-	// elected node raises an alarm.
+	// ReportedHeld (ruling 16): the best log of enough answers reaches every commit position that
+	// an answer reports, so no elected node raises an alarm.
 	ReportedHeld
-	// BegunOnce (ruling 20): an epoch is begun once, not twice by two lives of one node.
+	// BegunOnce (ruling 20): an epoch is begun once, and not by two lives of one node.
 	BegunOnce
-	// HealthyStays (ruling 17): no replica whose disk is whole has to undo what it has committed, which would quarantine it.
+	// HealthyStays (ruling 17): no replica with an intact disk has to undo a committed entry, which
+	// would quarantine it.
 	HealthyStays
 
 	invariants
@@ -47,7 +53,7 @@ var invariantNames = [invariants]string{
 	"an epoch is begun once", "no healthy replica is quarantined",
 }
 
-// String names the invariant in a few words.
+// String returns a short name of the invariant.
 func (i Invariant) String() string {
 	if i < invariants {
 		return invariantNames[i]
@@ -55,7 +61,8 @@ func (i Invariant) String() string {
 	return "no such invariant"
 }
 
-// checks are the invariants that a state alone can break, dearest last.
+// checks are the invariants of single states. The most expensive ones are last, and a step that
+// breaks several is reported under the first, so the order is part of the recorded findings.
 var checks = [...]struct {
 	invariant Invariant
 	holds     func(*Config, *state) bool
@@ -71,23 +78,25 @@ var checks = [...]struct {
 	{LogMatching, (*Config).logsMatch},
 }
 
-// check gives the invariant that a step from a state has broken, or 0.
-func (c *Config) check(from *state, st *step) Invariant {
-	if st.broken != 0 && !c.ignores(st.broken) {
+// checkStep returns the invariant that a step breaks, or 0. Invariants that the step itself
+// recorded take precedence: they compare states that no longer exist.
+func (c *Config) checkStep(from *state, st *step) Invariant {
+	if st.broken != 0 && !c.ignoresInvariant(st.broken) {
 		return st.broken
 	}
 	for _, k := range checks {
-		if !k.holds(c, &st.next) && !c.ignores(k.invariant) {
+		if !k.holds(c, &st.next) && !c.ignoresInvariant(k.invariant) {
 			return k.invariant
 		}
 	}
-	if !commitStable(from, &st.next, st.act) && !c.ignores(CommitStable) {
+	if !commitStable(from, &st.next, st.act) && !c.ignoresInvariant(CommitStable) {
 		return CommitStable
 	}
 	return 0
 }
 
-func (c *Config) ignores(i Invariant) bool {
+// ignoresInvariant reports whether an invariant is not checked.
+func (c *Config) ignoresInvariant(i Invariant) bool {
 	for _, k := range c.Ignore {
 		if k == i {
 			return true
@@ -109,6 +118,7 @@ func (c *Config) onePrimary(s *state) bool {
 	return true
 }
 
+// Entries that the own epoch committed are covered by OneHistory.
 func (c *Config) newPrimaryHolds(s *state) bool {
 	for i := range s.rep {
 		r := &s.rep[i]
@@ -124,6 +134,7 @@ func (c *Config) newPrimaryHolds(s *state) bool {
 	return true
 }
 
+// The members that lack an entry must be too few to elect a primary among themselves.
 func (c *Config) inSyncHolds(s *state) bool {
 	lacking := 0
 	for i := range Replicas {
@@ -134,14 +145,16 @@ func (c *Config) inSyncHolds(s *state) bool {
 	return lacking < c.electQuorum(s.meta.isr)
 }
 
-// serves reports whether r would answer reads at all: its epoch-start entry is committed (rule E).
-func (c *Config) serves(r *replica) bool {
+// servesReads reports whether r answers reads: its epoch-start entry must be committed (rule E).
+func (c *Config) servesReads(r *replica) bool {
 	return r.role == primary && (r.commit >= r.start || c.Without == ReadAfterStart)
 }
 
+// Reads are not steps. Every state is asked which read it would answer, so a read may happen
+// anywhere.
 func (c *Config) confirmedReads(s *state) bool {
 	for i := range s.rep {
-		if r := &s.rep[i]; r.epoch == s.meta.epoch && r.commit < s.seen.acked.n && c.serves(r) {
+		if r := &s.rep[i]; r.epoch == s.meta.epoch && r.commit < s.seen.acked.n && c.servesReads(r) {
 			return false
 		}
 	}
@@ -150,14 +163,15 @@ func (c *Config) confirmedReads(s *state) bool {
 
 func (c *Config) leaseReads(s *state) bool {
 	for i := range s.rep {
-		if r := &s.rep[i]; r.commit < s.seen.acked.n && c.serves(r) && c.leased(s, i) {
+		if r := &s.rep[i]; r.commit < s.seen.acked.n && c.servesReads(r) && c.holdsLease(s, i) {
 			return false
 		}
 	}
 	return true
 }
 
-// beliefsOwed leaves out a holder that has promised as much as the grantor: it acts for no epoch that was ended.
+// beliefsOwed exempts a holder that has promised at least the epoch of the grantor: it acts for
+// none of the epochs that the promise has ended.
 func (c *Config) beliefsOwed(s *state) bool {
 	for p := range Replicas {
 		h := &s.rep[p]
@@ -177,6 +191,7 @@ func (c *Config) beliefsOwed(s *state) bool {
 func (c *Config) closedCovered(s *state) bool {
 	o := &s.seen
 	for ts := uint8(1); ts <= o.closed; ts++ {
+		// 0 means that the timestamp was not published.
 		if o.covers[ts] == 0 {
 			continue
 		}
@@ -203,6 +218,7 @@ func (c *Config) logsMatch(s *state) bool {
 	return true
 }
 
+// A restart may forget the commit position, which is a lower bound (docs/replication.md#durable).
 func commitStable(from, to *state, act Action) bool {
 	for i := range Replicas {
 		a, b := &from.rep[i], &to.rep[i]

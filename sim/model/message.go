@@ -5,6 +5,7 @@ import (
 	"slices"
 )
 
+// messageKind is the kind of a message. The comments list the meaning of its numbers.
 type messageKind uint8
 
 const (
@@ -18,7 +19,7 @@ const (
 	msgRefusal
 )
 
-// message is something under way. Its numbers mean what its kind says.
+// message is a message in flight. The meaning of its numbers depends on its kind.
 type message struct {
 	kind     messageKind
 	from, to uint8 // to is nobody when it goes to all
@@ -28,6 +29,8 @@ type message struct {
 	log      history
 }
 
+// compare orders messages. The network is a sorted array, so that states with the same messages
+// compare as equal memory.
 func (m *message) compare(o *message) int {
 	c := cmp.Or(cmp.Compare(m.kind, o.kind), cmp.Compare(m.from, o.from), cmp.Compare(m.to, o.to), cmp.Compare(m.epoch, o.epoch),
 		cmp.Compare(m.x, o.x), cmp.Compare(m.y, o.y), cmp.Compare(m.z, o.z), cmp.Compare(m.c, o.c), cmp.Compare(m.log.n, o.log.n))
@@ -37,8 +40,9 @@ func (m *message) compare(o *message) int {
 	return slices.Compare(m.log.e[:], o.log.e[:])
 }
 
-// insert puts m into the sorted network, which has room, unless it is there.
-func (s *state) insert(m message) {
+// insertMessage inserts m into the network unless it is there. The caller must ensure that there is
+// room.
+func (s *state) insertMessage(m message) {
 	at := int(s.inNet)
 	for at > 0 {
 		c := s.net[at-1].compare(&m)
@@ -55,15 +59,16 @@ func (s *state) insert(m message) {
 	s.inNet++
 }
 
-// drop removes message k.
-func (s *state) drop(k int) {
+// dropMessage removes message k.
+func (s *state) dropMessage(k int) {
 	copy(s.net[k:], s.net[k+1:s.inNet])
 	s.inNet--
 	s.net[s.inNet] = message{}
 }
 
-// under reports whether m is under way already.
-func (s *state) under(m *message) bool {
+// isInFlight reports whether m is already in flight. A second copy would add nothing, since
+// deliveries do not remove messages.
+func (s *state) isInFlight(m *message) bool {
 	for k := range s.inNet {
 		if s.net[k] == *m {
 			return true
@@ -72,7 +77,7 @@ func (s *state) under(m *message) bool {
 	return false
 }
 
-// sortNet restores the order after replicas were renamed.
+// sortNet restores the order after a renaming of replicas.
 func (s *state) sortNet() {
 	for i := 1; i < int(s.inNet); i++ {
 		for j := i; j > 0 && s.net[j-1].compare(&s.net[j]) > 0; j-- {

@@ -14,7 +14,7 @@ var (
 	seed = flag.Uint64("model.seed", 1, "seed of the random walks")
 )
 
-// The specified protocol breaks no invariant, whatever happens within the bounds of each preset.
+// TestProtocolIsSafe checks that the protocol breaks no invariant within the bounds of each preset.
 func TestProtocolIsSafe(t *testing.T) {
 	var (
 		mu    sync.Mutex // guards taken
@@ -50,14 +50,14 @@ func TestProtocolIsSafe(t *testing.T) {
 		return
 	}
 	for k := actWrite; k < actionKinds; k++ {
-		// Nobody waits with an alarm as long as the damage is within the bounds.
+		// No node waits with an alarm while the damage is within the bounds.
 		if taken[k] == 0 && k != actAlarm {
 			t.Errorf("no preset ever takes the step %q", Action{kind: k})
 		}
 	}
 }
 
-// Random walks look where exhaustion does not reach.
+// TestWalksAreSafe follows random walks to states beyond the exhaustive searches.
 func TestWalksAreSafe(t *testing.T) {
 	limits := Limits{Steps: 200_000}
 	if *long {
@@ -79,7 +79,7 @@ func TestWalksAreSafe(t *testing.T) {
 	}
 }
 
-// The same seed walks the same way.
+// TestWalkIsReproducible checks that a seed determines a walk.
 func TestWalkIsReproducible(t *testing.T) {
 	cfg := Walks()[0].Config
 	a, err := Walk(cfg, 7, Limits{Steps: 20_000})
@@ -99,8 +99,8 @@ func TestWalkIsReproducible(t *testing.T) {
 	}
 }
 
-// The reductions hide nothing: without them every mutation breaks the same invariant after as many steps, and the whole
-// protocol none.
+// TestReductionsHideNothing checks the reductions: without them every mutation breaks the same
+// invariant after the same number of steps, and the whole protocol breaks none.
 func TestReductionsHideNothing(t *testing.T) {
 	for _, name := range []string{
 		"", "fence", "elect-from-isr", "shrink-after-commit", "join-from-start", "compare-and-set",
@@ -116,11 +116,11 @@ func TestReductionsHideNothing(t *testing.T) {
 			}
 			want := explore(t, cfg)
 			cfg.raw = true
-			if got := explore(t, cfg); !same(want, got) {
+			if got := explore(t, cfg); !sameVerdict(want, got) {
 				t.Errorf("with dead information kept: %v, want %v", got, want)
 			}
 			cfg.raw, cfg.named = false, true
-			if got := explore(t, cfg); !same(want, got) {
+			if got := explore(t, cfg); !sameVerdict(want, got) {
 				t.Errorf("with names kept: %v, want %v", got, want)
 			}
 		})
@@ -139,15 +139,16 @@ func explore(t *testing.T, cfg Config) Result {
 	return res
 }
 
-// same compares verdicts; which of several shortest traces is found may differ.
-func same(a, b Result) bool {
+// sameVerdict compares verdicts. Which of several shortest traces is found may differ.
+func sameVerdict(a, b Result) bool {
 	if a.Violation == nil || b.Violation == nil {
 		return a.Violation == b.Violation
 	}
 	return a.Violation.Invariant == b.Violation.Invariant && len(a.Violation.Trace) == len(b.Violation.Trace)
 }
 
-// A state is plain memory of one-byte fields: bytes and == depend on it.
+// TestStateHasNoPadding checks that a state consists of one-byte fields, on which rawBytes and ==
+// depend.
 func TestStateHasNoPadding(t *testing.T) {
 	var walk func(reflect.Type) uintptr
 	walk = func(ty reflect.Type) uintptr {
@@ -172,8 +173,8 @@ func TestStateHasNoPadding(t *testing.T) {
 	}
 }
 
-// Fingerprints and marks do not depend on the names of replicas, in any state that a walk comes through, and different
-// states differ in them.
+// TestFingerprintIgnoresNames checks, in every state of a walk, that fingerprints and marks do not
+// depend on the names of replicas and that different states differ in them.
 func TestFingerprintIgnoresNames(t *testing.T) {
 	for _, p := range Walks() {
 		cfg := p.Config.withDefaults()
@@ -188,7 +189,7 @@ func TestFingerprintIgnoresNames(t *testing.T) {
 					t.Fatalf("%s: step %d: renamed by %v the fingerprint differs", p.Name, n, *r)
 				}
 				for i := range Replicas {
-					if u.mark(int(r[i])) != s.mark(i) {
+					if u.replicaMark(int(r[i])) != s.replicaMark(i) {
 						t.Fatalf("%s: step %d: mark of %d renamed by %v differs", p.Name, n, i, *r)
 					}
 				}
@@ -198,12 +199,12 @@ func TestFingerprintIgnoresNames(t *testing.T) {
 				break
 			}
 			next := steps[n*7919%len(steps)].next
-			cfg.normalise(&next)
+			cfg.normaliseState(&next)
 			if u := next; u != s && u.fingerprint(true) == s.fingerprint(true) {
 				t.Fatalf("%s: step %d: two states share a fingerprint", p.Name, n)
 			}
 			again := next
-			cfg.normalise(&again)
+			cfg.normaliseState(&again)
 			if again != next {
 				t.Fatalf("%s: step %d: normalising twice changes the state", p.Name, n)
 			}
@@ -245,7 +246,7 @@ func TestVisited(t *testing.T) {
 			t.Fatalf("state %d found again as %d, fresh %v", i, got, fresh)
 		}
 	}
-	path := v.path(n - 1)
+	path := v.pathTo(n - 1)
 	if last := path[len(path)-1]; last != v.prints[n-1] || len(path) != 15 {
 		t.Errorf("path of %d steps ends at %x", len(path), last)
 	}

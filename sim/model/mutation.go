@@ -2,70 +2,81 @@ package model
 
 import "slices"
 
-// Mutation names a rule of the protocol that a Config can leave out.
+// Mutation is a rule of the protocol that a Config can leave out.
 type Mutation uint8
 
-// The rules. Mutations tells where leaving one out shows.
+// The rules. Mutations lists the harm of leaving out each one.
 const (
-	// WholeProtocol leaves out nothing.
+	// WholeProtocol leaves out no rule.
 	WholeProtocol Mutation = iota
 	// Fence (rule A): an APPEND of an epoch below the promised one is refused.
 	Fence
-	// NoCutToCommit (rule T): a log is cut only where it contradicts a later epoch, never back to the commit position.
+	// NoCutToCommit (rule T): a log is cut only where it contradicts a later epoch, never back to
+	// the commit position.
 	NoCutToCommit
-	// AckWhatWasSent (rule A): an ACK covers what the APPEND carried, never the log's own end.
+	// AckWhatWasSent (rule A): an ACK covers the entries of the APPEND, never the end of the own
+	// log.
 	AckWhatWasSent
-	// CommitNeedsPending (rule C): while a change is under way a commit needs P too.
+	// CommitNeedsPending (rule C): during a change a commit needs P too.
 	CommitNeedsPending
 	// ShrinkAfterCommit (rule R): a smaller set counts only once metadata has committed it.
 	ShrinkAfterCommit
-	// JoinCaughtUp (rule R): who joins has the log first.
+	// JoinCaughtUp (rule R): a joining member has the log first.
 	JoinCaughtUp
-	// JoinFromStart (rule R): who joins has the log up to max(commit, start), not only up to commit.
+	// JoinFromStart (rule R): a joining member has the log up to max(commit, start), not only up to
+	// commit.
 	JoinFromStart
 	// ShrinkKeepsCopies (rule R): with slack, a smaller set has enough copies first.
 	ShrinkKeepsCopies
-	// PendingUntilVersion (rule R): P ends when the version has moved, not when the record is read again.
+	// PendingUntilVersion (rule R): P ends when the version has changed, not when the record is
+	// read again.
 	PendingUntilVersion
 	// CompareAndSet (rule R): metadata compares epoch and version.
 	CompareAndSet
-	// SentStays (rule R, ruling 7): a P that was sent is not dropped.
+	// SentStays (rule R, ruling 7): a P that was proposed is not dropped.
 	SentStays
 	// BothUntilDecided (rule R, ruling 7): proposing the unchanged set does not end P.
 	BothUntilDecided
-	// UnchangedMovesVersion (rule R, ruling 7): committing the unchanged set moves the version.
+	// UnchangedMovesVersion (rule R, ruling 7): committing the unchanged set increments the
+	// version.
 	UnchangedMovesVersion
 	// ElectFromISR (rule E): only a member of the in-sync set is elected.
 	ElectFromISR
-	// ReservedNotReused (rule E): an epoch reserved for a handover is never given to an election.
+	// ReservedNotReused (rule E): an epoch reserved for a handover is never used for an election.
 	ReservedNotReused
 	// PrepareQuorum (rule E, ruling 16): an elected node hears enough answers to PREPARE.
 	PrepareQuorum
 	// ReadAfterStart (rule E): a primary serves reads only when its epoch-start entry is committed.
 	ReadAfterStart
-	// WaitForGrants (rule E): an elected node (with slack, a promiser too) waits until its grants are over.
+	// WaitForGrants (rule E): an elected node (with slack, a promiser too) waits until its grants
+	// have ended.
 	WaitForGrants
 	// DurablePromise (rule E): a promise is durable.
 	DurablePromise
-	// NewEpochAfterRestart (rule S): a restarted primary does not go on with its epoch.
+	// NewEpochAfterRestart (rule S): a restarted primary does not continue its epoch.
 	NewEpochAfterRestart
 	// RememberGrants (rule S): a restarted node waits as if it had given every grant.
 	RememberGrants
-	// LeaseFromSending (rule L): a lease counts from when the heartbeat was sent, not from when the grant came.
+	// LeaseFromSending (rule L): a lease counts from the sending of the heartbeat, not from the
+	// receipt of the grant.
 	LeaseFromSending
 	// LeaseFromAll (rule L): a lease needs as many grants as a commit needs copies, not a majority.
 	LeaseFromAll
 	// LeaseNeedsPending (rule L): while a change is under way a lease needs P too.
 	LeaseNeedsPending
-	// ExclusionListed (rule L, ruling 1): grants of a node that has promised an epoch exclude the epochs before.
+	// ExclusionListed (rule L, ruling 1): grants of a node that has promised an epoch exclude the
+	// earlier epochs.
 	ExclusionListed
-	// ListedUntilConfirmed (rule L, ruling 1): the exclusion is listed until the holder has confirmed it.
+	// ListedUntilConfirmed (rule L, ruling 1): the exclusion is listed until the holder has
+	// confirmed it.
 	ListedUntilConfirmed
 	// ExclusionWithGrant (rule L, ruling 1): the holder applies exclusion and grant in one step.
 	ExclusionWithGrant
-	// ConfirmAfterDropping (rule L, ruling 1): the holder confirms only after it has given up its belief.
+	// ConfirmAfterDropping (rule L, ruling 1): the holder confirms only after it has dropped its
+	// belief.
 	ConfirmAfterDropping
-	// FloorKept (rule L, ruling 1): the holder keeps the exclusion: a grant that was under way does not undo it.
+	// FloorKept (rule L, ruling 1): the holder keeps the exclusion, so a grant in flight does not
+	// cancel it.
 	FloorKept
 	// ConfirmedPerLife (rule L, ruling 1): a confirmation does not outlive the holder's process.
 	ConfirmedPerLife
@@ -73,90 +84,112 @@ const (
 	OldLifeIgnored
 	// GrantOfThisLife (rule L, ruling 1): a grant for an earlier life of the holder is ignored.
 	GrantOfThisLife
-	// ExclusionAfterRestart (rule L, ruling 1): a restarted grantor lists its durable promises again.
+	// ExclusionAfterRestart (rule L, ruling 1): a restarted grantor lists its durable promises
+	// again.
 	ExclusionAfterRestart
-	// PublishNeedsAll (ruling 6): publishing a closed timestamp needs the acknowledgement of all of I.
+	// PublishNeedsAll (ruling 6): publishing a closed timestamp needs the acknowledgement of all
+	// members of I.
 	PublishNeedsAll
-	// PublishNeedsPending (ruling 6): and of all of P.
+	// PublishNeedsPending (ruling 6): publishing also needs all members of P.
 	PublishNeedsPending
-	// PublishFromStart (ruling 6): and a committed epoch-start entry.
+	// PublishFromStart (ruling 6): publishing also needs a committed epoch-start entry.
 	PublishFromStart
-	// JoinAgreesClosed (ruling 6): who joins has acknowledged the greatest published closed timestamp.
+	// JoinAgreesClosed (ruling 6): a joining member has acknowledged the greatest published closed
+	// timestamp.
 	JoinAgreesClosed
-	// ClosedFenced (ruling 6): a node that has promised a later epoch acknowledges no closed timestamp of an earlier one.
+	// ClosedFenced (ruling 6): a node that has promised a later epoch acknowledges no closed
+	// timestamp of an earlier one.
 	ClosedFenced
-	// DurableClock (ruling 6): the clock stays past an acknowledged closed timestamp across restarts.
+	// DurableClock (ruling 6): the clock stays past an acknowledged closed timestamp across
+	// restarts.
 	DurableClock
 	// HandoverNoPending (section 1.11): no handover while a change is under way.
 	HandoverNoPending
-	// HandoverStepsDown (section 1.11): who hands over stops first.
+	// HandoverStepsDown (section 1.11): the primary stops before it hands over.
 	HandoverStepsDown
-	// Relearn (ruling 16a): a restarted node promises the epoch of the record before it does anything.
+	// Relearn (ruling 16a): a restarted node promises the epoch of the record before it does
+	// anything.
 	Relearn
 	// PrepareAdopts (ruling 16): the elected node adopts the greatest log of the answers.
 	PrepareAdopts
-	// AnswerPromises (ruling 16): who answers PREPARE promises the epoch.
+	// AnswerPromises (ruling 16): a node that answers PREPARE promises the epoch.
 	AnswerPromises
 	// AnswersOfMembers (ruling 16): only answers of members of the new in-sync set count.
 	AnswersOfMembers
-	// BestByEpoch (ruling 16): the greatest log is the one with the greatest last epoch, whatever its length.
+	// BestByEpoch (ruling 16): the best log is the one with the greatest last epoch, regardless of
+	// its length.
 	BestByEpoch
-	// BestByEnd (ruling 16): among logs of the same last epoch the longest is the greatest.
+	// BestByEnd (ruling 16): among logs with the same last epoch the longest is the best.
 	BestByEnd
-	// ReportedReached (ruling 16): no epoch begins below a commit that an answer reports.
+	// ReportedReached (ruling 16): no epoch begins below a commit position that an answer reports.
 	ReportedReached
-	// AnswerCarriesClock (ruling 16): the elected node's clock goes past the clocks in the answers.
+	// AnswerCarriesClock (ruling 16): the elected node advances its clock past the clocks in the
+	// answers.
 	AnswerCarriesClock
-	// FetchByHash (ruling 16): what is fetched is the log that was answered, whatever became of its holder.
+	// FetchByHash (ruling 16): the elected node fetches exactly the log that was reported, even if
+	// its holder has changed since.
 	FetchByHash
-	// FetchRecounts (ruling 16): if the best log cannot be fetched, the answers are dropped and asked for again.
+	// FetchRecounts (ruling 16): if the best log cannot be fetched, the answers are dropped and
+	// asked for again.
 	FetchRecounts
-	// RefuseFirst (ruling 17): a replica refuses an epoch that would undo what it has committed; the primary stops.
+	// RefuseFirst (ruling 17): a replica refuses an epoch that would undo its committed entries;
+	// the primary stops.
 	RefuseFirst
-	// RefuseDiffering (ruling 17): also when the epoch starts above the commit position but the logs differ below it.
+	// RefuseDiffering (ruling 17): the replica also refuses if the epoch starts above the commit
+	// position but the logs differ below it.
 	RefuseDiffering
-	// HandoverCarriesClock (ruling 16b): HANDOVER carries the clock of who hands over.
+	// HandoverCarriesClock (ruling 16b): HANDOVER carries the clock of the old primary.
 	HandoverCarriesClock
-	// HandoverOfThisLife (ruling 16b): HANDOVER names a life of its receiver, and another life refuses it.
+	// HandoverOfThisLife (ruling 16b): HANDOVER names a life of its receiver, and another life
+	// refuses it.
 	HandoverOfThisLife
-	// LifeCounted (ruling 17): the catalog counts every start as a life; an older copy of a disk is a new life.
+	// LifeCounted (ruling 17): the catalog counts every start as a life; an older copy of a disk is
+	// a new life.
 	LifeCounted
 	// AckOfThisLife (ruling 17): acknowledgements of older lives are ignored.
 	AckOfThisLife
-	// MatchPerLife (ruling 17): an acknowledgement of a newer life clears what older ones acknowledged.
+	// MatchPerLife (ruling 17): an acknowledgement of a newer life clears earlier acknowledgements.
 	MatchPerLife
-	// JoinNamesLife (ruling 17): a change names the lives of those who join, and metadata refuses lives that are over.
+	// JoinNamesLife (ruling 17): a change names the lives of the joining members, and metadata
+	// refuses lives that have ended.
 	JoinNamesLife
-	// DamagedWaits (ruling 17): a damaged restart waits for the grants that it may have given.
+	// DamagedWaits (ruling 17): a damaged restart waits for the grants that the node may have
+	// given.
 	DamagedWaits
-	// LivesFromProposer (ruling 17a): the record takes the lives that the primary vouches for, not the registered ones.
+	// LivesFromProposer (ruling 17a): the record takes the lives that the primary vouches for, not
+	// the registered ones.
 	LivesFromProposer
-	// VouchForLog (ruling 17a): the primary vouches for a life that holds what clients may have been told.
+	// VouchForLog (ruling 17a): the primary vouches for a life only if it holds every entry that
+	// clients may know.
 	VouchForLog
-	// VouchForClock (ruling 17a): and that has acknowledged the published closed timestamp.
+	// VouchForClock (ruling 17a): that life must also have acknowledged the published closed
+	// timestamp.
 	VouchForClock
-	// AgreedPerLife (ruling 17a): a new life of a member clears the closed timestamp that older ones acknowledged.
+	// AgreedPerLife (ruling 17a): a new life of a member clears the closed timestamp that earlier
+	// lives acknowledged.
 	AgreedPerLife
-	// AnswerOfRecordedLife (ruling 17a): one answer suffices only from the life that the record names.
+	// AnswerOfRecordedLife (ruling 17a): a single answer suffices only from the life in the record.
 	AnswerOfRecordedLife
 
 	mutations
 )
 
-// Finding tells where leaving a rule out shows.
+// Finding describes the harm of leaving out a rule.
 type Finding struct {
 	Mutation Mutation
-	// Name is how the mutation is called on the command line, Rule the rule or section of the replication design.
+	// Name is the name of the mutation on the command line, Rule its rule or section in
+	// docs/replication.md.
 	Name, Rule string
-	// Config shows it, and Breaks is the invariant that fails first there.
+	// Config shows the harm, and Breaks is the first invariant that fails there.
 	Config Config
 	Breaks Invariant
-	// Seed and Steps are set where random walks find it sooner than an exhaustive search; else both are 0.
+	// Seed and Steps are set if random walks find the violation sooner than an exhaustive search.
+	// Otherwise both are 0.
 	Seed  uint64
 	Steps int
 }
 
-// Find searches for the violation, as Config, Seed and Steps say.
+// Find searches for the violation by Explore or Walk.
 func (f Finding) Find() (Result, error) {
 	if f.Steps > 0 {
 		return Walk(f.Config, f.Seed, Limits{Steps: f.Steps})
@@ -164,13 +197,14 @@ func (f Finding) Find() (Result, error) {
 	return Explore(f.Config, Limits{})
 }
 
-// Mutations lists every rule that can be left out, by rule.
+// Mutations returns a finding for every rule that can be left out, in the order of the rules.
 func Mutations() []Finding {
 	var out []Finding
 	for _, f := range findings {
 		f.Config.Without = f.Mutation
 		for _, early := range []Invariant{Owed, ReportedHeld} {
-			// These two break before a client can see anything; show what a client sees.
+			// These two fail before a client can observe anything. Ignoring them shows the harm to
+			// a client.
 			if f.Breaks != early {
 				f.Config.Ignore = append(f.Config.Ignore, early)
 			}
@@ -180,7 +214,7 @@ func Mutations() []Finding {
 	return out
 }
 
-// MutationByName finds a mutation by the name that Finding gives.
+// MutationByName returns the mutation with the given name.
 func MutationByName(name string) (Finding, bool) {
 	for _, f := range Mutations() {
 		if f.Name == name {
@@ -256,8 +290,8 @@ var findings = []Finding{
 	{Mutation: AnswerOfRecordedLife, Name: "answer-of-recorded-life", Rule: "ruling 17a", Config: oneAnswer, Breaks: NewPrimaryHolds},
 }
 
-// Unnoticed lists the rules that may be left out without a finding: Breaks is 0. They are second lines of defence. Why
-// nothing shows is told in docs/model.md.
+// Unnoticed returns the rules whose absence breaks nothing; their Breaks is 0. They are second
+// lines of defence, and docs/model.md explains why other rules hide them.
 func Unnoticed() []Finding { return slices.Clone(unnoticed) }
 
 var unnoticed = []Finding{

@@ -2,8 +2,8 @@ package model
 
 import "testing"
 
-// Every rule of the protocol is there because something breaks without it. A rule whose absence goes unnoticed is either
-// superfluous or not modelled.
+// TestMutationsAreCaught checks that leaving out any rule breaks an invariant. A rule whose absence
+// goes unnoticed is either superfluous or not modelled.
 func TestMutationsAreCaught(t *testing.T) {
 	caught := map[Mutation]bool{WholeProtocol: true}
 	for _, f := range Mutations() {
@@ -34,7 +34,8 @@ func TestMutationsAreCaught(t *testing.T) {
 	}
 }
 
-// What docs/model.md lists as unnoticed is unnoticed. If this fails, the rule has a finding: move it to the table.
+// TestUnnoticed checks that the rules listed as unnoticed are unnoticed. If it fails, the rule has
+// a finding and belongs in the table of mutations.
 func TestUnnoticed(t *testing.T) {
 	for _, f := range Unnoticed() {
 		t.Run(f.Name, func(t *testing.T) {

@@ -1,8 +1,10 @@
 package model
 
-// normalise clears what nobody can use any more, so that states which differ only in that are one. Each clause says why
-// nobody can; those that a mutation makes wrong are left out under it.
-func (c *Config) normalise(s *state) {
+// normaliseState clears information that no node can use any more, so that states that differ only
+// there count as one. Each clause is valid for the reason in its comment; under a mutation that
+// invalidates the reason the clause is skipped. TestReductionsHideNothing compares the verdicts
+// with and without normalisation.
+func (c *Config) normaliseState(s *state) {
 	if c.raw {
 		return
 	}
@@ -10,9 +12,11 @@ func (c *Config) normalise(s *state) {
 	c.forgetProposals(s)
 	c.forgetElections(s)
 	c.forgetDamage(s)
+	// Messages that can change nothing are removed, and the array stays sorted because order is
+	// kept.
 	kept := 0
 	for k := range int(s.inNet) {
-		if m := s.net[k]; c.alive(s, &m) {
+		if m := s.net[k]; c.messageMatters(s, &m) {
 			s.net[kept] = m
 			kept++
 		}
@@ -23,7 +27,8 @@ func (c *Config) normalise(s *state) {
 	s.inNet = uint8(kept)
 }
 
-// forgetRounds clears grants of rounds that have ended, and what passes between nodes that cannot act on it any more.
+// forgetRounds clears grants of rounds that have ended, and the state of pairs that can no longer
+// act on it.
 func (c *Config) forgetRounds(s *state) {
 	if c.Rounds == 0 {
 		return
@@ -31,14 +36,15 @@ func (c *Config) forgetRounds(s *state) {
 	for i := range s.rep {
 		r := &s.rep[i]
 		for j := range Replicas {
-			if r.belief[j] != s.round[i] || c.beyond(r) {
+			if r.belief[j] != s.round[i] || c.pastLastEpoch(r) {
 				r.belief[j] = 0
 			}
 			if r.floor[j] <= r.promised {
-				r.floor[j] = 0 // the promise says as much
+				// The own promise excludes the same epochs.
+				r.floor[j] = 0
 			}
-			idle := c.beyond(&s.rep[j])
-			if r.given[j] != s.round[j] || idle || c.beyond(r) {
+			idle := c.pastLastEpoch(&s.rep[j])
+			if r.given[j] != s.round[j] || idle || c.pastLastEpoch(r) {
 				r.given[j] = 0
 			}
 			if r.owed[j] != s.round[j] || idle {
@@ -51,13 +57,13 @@ func (c *Config) forgetRounds(s *state) {
 	}
 }
 
-// forgetDamage clears losses that were made good, an image that cannot come back, and stored commits that the replica
-// has reached.
+// forgetDamage clears losses that have been repaired, an image that cannot return, and stored
+// commit positions that the replica has reached.
 func (c *Config) forgetDamage(s *state) {
 	if c.Damages == 0 {
 		return
 	}
-	s.regain()
+	s.forgetRegained()
 	if int(s.damages) >= c.Damages {
 		s.image = image{}
 	}
@@ -68,7 +74,7 @@ func (c *Config) forgetDamage(s *state) {
 	}
 }
 
-// forgetProposals clears those that compare-and-set will refuse.
+// forgetProposals clears proposals that compare-and-set will refuse.
 func (c *Config) forgetProposals(s *state) {
 	if c.Without == CompareAndSet {
 		return
@@ -83,8 +89,9 @@ func (c *Config) forgetProposals(s *state) {
 	}
 }
 
-// promisesFall reports whether a replica may yet come to promise less than epoch, although it has promised it. A damaged
-// replica relearns the epoch of the record, so only epochs that the record does not show yet can be forgotten.
+// promisesFall reports whether the promise of a replica may yet fall below epoch. A damaged replica
+// relearns the epoch of the record, so only epochs that the record does not show yet can be
+// forgotten.
 func (c *Config) promisesFall(s *state, epoch uint8) bool {
 	if c.Without == DurablePromise && int(s.crashes) < c.Crashes {
 		return true
@@ -92,9 +99,11 @@ func (c *Config) promisesFall(s *state, epoch uint8) bool {
 	return int(s.damages) < c.Damages && (c.Without == Relearn || epoch >= s.meta.epoch)
 }
 
-// forgetElections clears records that the one who was elected has passed. Others only look at the newest epoch.
+// forgetElections clears election records that the elected node has passed. Other nodes look only
+// at the newest epoch.
 func (c *Config) forgetElections(s *state) {
-	if c.promisesFall(s, 0) { // of epochs before the record's only under a mutation
+	// Promises below the epoch of the record fall only under a mutation.
+	if c.promisesFall(s, 0) {
 		return
 	}
 	for e := range s.meta.elections {
@@ -104,12 +113,14 @@ func (c *Config) forgetElections(s *state) {
 	}
 }
 
-// alive reports whether the arrival of m can still change anything.
-func (c *Config) alive(s *state, m *message) bool {
+// messageMatters reports whether the arrival of m can still change a state.
+func (c *Config) messageMatters(s *state, m *message) bool {
 	switch m.kind {
 	case msgAppend, msgPrepare:
-		return c.listened(s, m)
+		return c.anyoneListens(s, m)
 	case msgAck:
+		// An acknowledgement counts only for the epoch of the primary, and only if it says more
+		// than earlier ones of the same life.
 		r := &s.rep[m.to]
 		if c.Without == NewEpochAfterRestart {
 			return r.role != primary || r.epoch <= m.epoch
@@ -120,7 +131,8 @@ func (c *Config) alive(s *state, m *message) bool {
 		return m.x > r.match[m.from] || m.z > r.heard[m.from]
 	case msgHeartbeat:
 		r := &s.rep[m.to]
-		if c.beyond(&s.rep[m.from]) {
+		// A holder past the last epoch cannot be deposed, so its grants do not matter.
+		if c.pastLastEpoch(&s.rep[m.from]) {
 			return false
 		}
 		if m.z < r.life[m.from] && c.Without != OldLifeIgnored {
@@ -129,17 +141,20 @@ func (c *Config) alive(s *state, m *message) bool {
 		return m.x == s.round[m.from] || m.y >= r.promised && r.confirmed[m.from] == 0
 	case msgGrant:
 		r := &s.rep[m.to]
-		if c.beyond(r) {
+		if c.pastLastEpoch(r) {
 			return false
 		}
 		if m.z != r.boot && c.Without != GrantOfThisLife {
 			return false
 		}
+		// A grant matters if its exclusion or its round is news to the holder.
 		return m.y > max(r.floor[m.from], r.promised) || m.x > r.belief[m.from] && (m.x == s.round[m.to] || c.Without == LeaseFromSending)
 	case msgRefusal:
 		return s.rep[m.to].role == primary && s.rep[m.to].epoch == m.epoch
 	case msgPromise:
 		r := &s.rep[m.to]
+		// A repeated answer still matters while the log differs from the best one, because it may
+		// be asked for again.
 		return r.role == activating && r.epoch == m.epoch && (!r.votes.has(int(m.from)) || r.log != r.best)
 	case msgHandover:
 		return s.rep[m.to].promised < m.epoch || c.promisesFall(s, m.epoch)
@@ -147,8 +162,8 @@ func (c *Config) alive(s *state, m *message) bool {
 	return true
 }
 
-// listened reports whether some replica would still take a message that goes to all.
-func (c *Config) listened(s *state, m *message) bool {
+// anyoneListens reports whether any replica would still accept a message that goes to all.
+func (c *Config) anyoneListens(s *state, m *message) bool {
 	if c.Without == Fence || c.promisesFall(s, m.epoch) {
 		return true
 	}

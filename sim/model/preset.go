@@ -1,10 +1,10 @@
 package model
 
-// losses are the invariants that say that nothing is lost.
+// losses are the invariants that exclude the loss of data.
 var losses = []Invariant{InSyncHolds, NewPrimaryHolds, OneHistory, ConfirmRead, LeaseRead, ReportedHeld, ClosedStaysClosed}
 
-// Small worlds in which mutations show. Each is a preset too, so that it is known to be clean with the whole protocol; the
-// exception is pairsDeep, which is walked.
+// Small configurations in which mutations show. Each is also a preset, which proves that the whole
+// protocol passes there; the exception is pairsDeep, which is only walked.
 var (
 	small           = Config{Epochs: 2, Writes: 1, Messages: 2, Secondaries: 2}
 	electing        = Config{Epochs: 3, Writes: 1, Messages: 1, Secondaries: 2}
@@ -32,7 +32,8 @@ var (
 	damagingClosed  = Config{Epochs: 2, Messages: 1, Damages: 1, Closed: 1, Secondaries: 2}
 	damagingCrashed = Config{Epochs: 2, Messages: 1, Damages: 1, Crashes: 1, Closed: 1, Secondaries: 2}
 	damagingHanding = Config{Epochs: 2, Messages: 1, Damages: 1, Closed: 1, Secondaries: 2, Handover: true}
-	// Two disks that lack the same data lose it. What is left to check is that nobody else suffers.
+	// Two disks that lack the same data lose it. The remaining invariants state that no other
+	// replica is harmed.
 	damagingTwo      = Config{Epochs: 2, Writes: 1, Messages: 1, Damages: 2, Lacking: 2, Secondaries: 2, Ignore: losses}
 	imaging          = Config{Epochs: 3, Writes: 1, Messages: 1, Damages: 1, Images: true, Secondaries: 2}
 	joiningPartial   = Config{Epochs: 1, Writes: 1, Messages: 1, Damages: 1, Versions: 2, Secondaries: 1, Partial: true}
@@ -51,11 +52,11 @@ var (
 type Preset struct {
 	Name   string
 	Config Config
-	// Short marks those that the tests exhaust every time.
+	// Short marks the presets that the tests exhaust in every run.
 	Short bool
 }
 
-// Presets lists the configurations whose exhaustion docs/model.md reports.
+// Presets returns the configurations whose exhaustion docs/model.md reports.
 func Presets() []Preset {
 	return []Preset{
 		{"log", small, true},
@@ -128,7 +129,7 @@ func Presets() []Preset {
 	}
 }
 
-// Walks lists the configurations that are too large to exhaust and are walked at random instead.
+// Walks returns configurations that are too large to exhaust and are walked at random instead.
 func Walks() []Preset {
 	return []Preset{
 		{"walk", Config{

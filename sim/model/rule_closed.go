@@ -1,31 +1,35 @@
 package model
 
-// close lists what primary p may do about closed timestamps (ruling 6): close one, have it acknowledged, publish it.
-func (g *stepper) close(p int) {
+// closeTimestamp lists the steps of primary p for closed timestamps (ruling 6): close one, have it
+// acknowledged, publish it.
+func (g *stepper) closeTimestamp(p int) {
 	s := &g.from.rep[p]
+	// Timestamps are counted in intervals, so the next one that can be closed is the one above
+	// everything that p has written, closed or acknowledged.
 	if low := max(s.seen, s.closed, s.log.lastInterval()); int(low) < g.cfg.Closed {
-		// Whatever p appends from now on lies above.
+		// Everything that p appends from now on is above the closed timestamp.
 		t := *g.from
 		r := &t.rep[p]
 		r.closed = low + 1
 		r.seen = r.closed
 		r.agreed[p] = r.closed
-		g.done(&t, Action{kind: actClose, a: uint8(p), x: r.closed})
+		g.endStep(&t, Action{kind: actClose, a: uint8(p), x: r.closed})
 	}
-	if s.closed == 0 || s.closed == s.opened {
+	if s.closed == 0 || s.closed == s.published {
 		return
 	}
 	for i := range Replicas {
 		if i != p && s.agreed[i] < s.closed {
-			g.agree(p, i)
+			g.agreeToClosed(p, i)
 		}
 	}
-	g.publish(p)
+	g.publishClosed(p)
 }
 
-// agree lets replica i acknowledge p's closed timestamp: its clock is past it for good. A replica that has promised a
-// later epoch does not: the primary of that epoch may have written below.
-func (g *stepper) agree(p, i int) {
+// agreeToClosed lets replica i acknowledge the closed timestamp of p: the clock of i stays above it
+// for good. A replica that has promised a later epoch refuses, because the primary of that epoch
+// may have written below the timestamp.
+func (g *stepper) agreeToClosed(p, i int) {
 	if g.from.rep[i].promised > g.from.rep[p].epoch && !g.without(ClosedFenced) {
 		return
 	}
@@ -36,13 +40,14 @@ func (g *stepper) agree(p, i int) {
 		r.heard[i], r.match[i] = boot, 0
 	}
 	r.agreed[i] = r.closed
-	g.done(&t, Action{kind: actAgree, a: uint8(i), b: uint8(p), x: r.closed})
+	g.endStep(&t, Action{kind: actAgree, a: uint8(i), b: uint8(p), x: r.closed})
 }
 
-// publish tells readers that nothing at or below the closed timestamp will be written any more, once everybody who may
-// become primary has acknowledged that. The epoch-start entry must be committed first: until then a member may hold
-// entries of an earlier epoch that p lacks, and bring them back, with their old timestamps, when it is elected.
-func (g *stepper) publish(p int) {
+// publishClosed informs readers that nothing at or below the closed timestamp will be written any
+// more, once every node that may become primary has acknowledged it. The epoch-start entry must be
+// committed first: until then a member may hold entries of an earlier epoch that p lacks, and if
+// elected it restores them with their old timestamps.
+func (g *stepper) publishClosed(p int) {
 	s := &g.from.rep[p]
 	if s.commit < s.start && !g.without(PublishFromStart) {
 		return
@@ -62,13 +67,13 @@ func (g *stepper) publish(p int) {
 	}
 	t := *g.from
 	r := &t.rep[p]
-	r.opened = r.closed
-	t.publish(r)
-	g.done(&t, Action{kind: actPublish, a: uint8(p), x: r.closed})
+	r.published = r.closed
+	t.recordPublished(r)
+	g.endStep(&t, Action{kind: actPublish, a: uint8(p), x: r.closed})
 }
 
-// publish notes for the readers how much of the log the closed timestamp covers.
-func (t *state) publish(r *replica) {
+// recordPublished records how much of the log the closed timestamp covers for readers.
+func (t *state) recordPublished(r *replica) {
 	covered := r.log.n
 	for covered > 0 && r.log.e[covered-1].interval() >= r.closed {
 		covered--

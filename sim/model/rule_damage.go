@@ -1,19 +1,21 @@
 package model
 
-// image is what a disk held at some time: the durable part of a replica. of is the replica's number plus 1; 0 is none.
+// image is a copy of a disk: the durable part of a replica. of is the number of the replica plus 1,
+// or 0.
 type image struct {
 	of, promised, seen uint8
 	log                history
 }
 
-// loss is what a disk once held and lacks now. Entries are in ascending order.
+// loss is the part that a disk once held and lacks now. Entries are in ascending order.
 type loss struct {
 	entries history
-	seen    uint8 // greatest closed timestamp that the node acknowledged and forgot; 0 is none
+	// seen is the greatest closed timestamp that the node acknowledged and forgot, or 0.
+	seen uint8
 }
 
-// damage lists the restarts of node i that lose synced data.
-func (g *stepper) damage(i int) {
+// damageDisk lists the restarts of node i that lose synced data.
+func (g *stepper) damageDisk(i int) {
 	if int(g.from.damages) >= g.cfg.Damages {
 		return
 	}
@@ -23,15 +25,19 @@ func (g *stepper) damage(i int) {
 		return
 	}
 	s := &g.from.rep[i]
+	// A damaged log is cut at the first gap of its hash chain, so every prefix is a possible
+	// remainder. The metadata of the replica survives, or is rolled back to the epoch and clock of
+	// the remaining log.
 	for n := range s.log.n + 1 {
 		cut := s.log
 		cut.cut(n)
-		g.damaged(i, cut, s.promised, s.seen, max(s.commit, s.stored))
-		g.damaged(i, cut, max(1, cut.lastEpoch()), cut.lastInterval(), 0)
+		g.restartDamaged(i, cut, s.promised, s.seen, max(s.commit, s.stored))
+		g.restartDamaged(i, cut, max(1, cut.lastEpoch()), cut.lastInterval(), 0)
 	}
 }
 
-// takeImage copies the disk of node i. One image is enough: a second damage would be the return of the same one.
+// takeImage copies the disk of node i. One image suffices: a second damage would restore the same
+// one.
 func (g *stepper) takeImage(i int) {
 	if g.from.image.of != 0 {
 		return
@@ -39,46 +45,50 @@ func (g *stepper) takeImage(i int) {
 	s := &g.from.rep[i]
 	t := *g.from
 	t.image = image{uint8(i + 1), s.promised, s.seen, s.log}
-	g.done(&t, Action{kind: actImage, a: uint8(i), x: s.promised, y: s.log.n})
+	g.endStep(&t, Action{kind: actImage, a: uint8(i), x: s.promised, y: s.log.n})
 }
 
+// returnImage restarts node i from the image of its disk.
 func (g *stepper) returnImage(i int) {
 	if im := &g.from.image; int(im.of) == i+1 {
-		g.damaged(i, im.log, im.promised, im.seen, 0)
+		g.restartDamaged(i, im.log, im.promised, im.seen, 0)
 	}
 }
 
-// damaged restarts node i with the durable part given, if the loss is within the bounds. stored is the commit position
-// that the disk still names.
-func (g *stepper) damaged(i int, log history, promised, seen, stored uint8) {
+// restartDamaged restarts node i with the given durable part, if the loss is within the bounds.
+// stored is the commit position that the disk still names, even if the log no longer reaches it.
+func (g *stepper) restartDamaged(i int, log history, promised, seen, stored uint8) {
 	s := &g.from.rep[i]
 	if log == s.log && promised >= s.promised && seen >= s.seen {
 		return // nothing is lost
 	}
 	t := *g.from
-	if !g.lose(&t, i, &log, seen) {
+	if !g.recordLosses(&t, i, &log, seen) {
 		return
 	}
 	t.damages++
+	// An older copy of a disk counts its own starts, so without the catalog two lives share a
+	// number.
 	if g.newLife(&t, i); g.without(LifeCounted) {
 		t.rep[i].boot = s.boot
 	}
 	r := &t.rep[i]
 	r.log, r.promised, r.seen, r.stored = log, promised, seen, stored
 	if !g.without(Relearn) {
-		// Nothing is acknowledged, granted, promised or begun until the node's registration was applied. It tells the
-		// node the epoch of the record.
+		// The node acknowledges, grants, promises and begins nothing before its registration is
+		// applied. The registration teaches it the epoch of the record.
 		r.promised = max(r.promised, t.meta.epoch)
 	}
 	if g.without(DamagedWaits) {
 		r.owed, r.given = [Replicas]uint8{}, [Replicas]uint8{}
 	}
-	g.done(&t, Action{kind: actDamage, a: uint8(i), b: log.n, x: r.promised, y: stored})
+	g.endStep(&t, Action{kind: actDamage, a: uint8(i), b: log.n, x: r.promised, y: stored})
 }
 
-// lose notes what disk i lacks when it is left with log and seen. It reports false if any of it would be lacking on
-// more than Config.Lacking disks. A learner may lose anything: nothing depends on what it holds.
-func (g *stepper) lose(t *state, i int, log *history, seen uint8) bool {
+// recordLosses records the entries and timestamps that disk i lacks when log and seen remain. It
+// reports false if any of them would be lacking on more than Config.Lacking disks, which exceeds
+// the guarantee of rule P. A learner may lose anything, since nothing depends on its copy.
+func (g *stepper) recordLosses(t *state, i int, log *history, seen uint8) bool {
 	if !g.from.meta.isr.has(i) {
 		return true
 	}
@@ -93,7 +103,8 @@ func (g *stepper) lose(t *state, i int, log *history, seen uint8) bool {
 	}
 	others := 0
 	for j := range Replicas {
-		// Disk j lacks the timestamps above its own up to lost.seen. They overlap if the greatest of both does.
+		// Disk j lacks the timestamps above its own up to lost.seen. The two ranges overlap if
+		// their greatest timestamps do.
 		if j != i && min(t.lost[j].seen, s.seen) > max(seen, g.from.rep[j].seen) {
 			others++
 		}
@@ -113,8 +124,9 @@ func (g *stepper) lackingEntry(i int, e entry) int {
 	return n
 }
 
-// regain forgets losses that were made good: the disk holds the entries again and its clock is past the timestamps.
-func (s *state) regain() {
+// forgetRegained forgets losses that have been repaired: the disk holds the entries again, and its
+// clock is past the timestamps.
+func (s *state) forgetRegained() {
 	for i := range s.lost {
 		l, r := &s.lost[i], &s.rep[i]
 		kept := history{}

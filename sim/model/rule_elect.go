@@ -1,9 +1,10 @@
 package model
 
-// electorate lists the elections and the preparations that metadata may decide. Anybody may be suspected at any time.
-func (g *stepper) electorate() {
+// listElections lists the elections that metadata may decide. Any node may be suspected at any
+// time, so elections need no reason.
+func (g *stepper) listElections() {
 	meta := &g.from.meta
-	if int(meta.given) >= g.cfg.Epochs {
+	if int(meta.allocated) >= g.cfg.Epochs {
 		return
 	}
 	for n := range Replicas {
@@ -14,22 +15,25 @@ func (g *stepper) electorate() {
 		if !base.has(n) {
 			continue
 		}
+		// With slack an election keeps the in-sync set: a smaller one needs enough copies first
+		// (rule R).
 		for isr := set(1); isr < 1<<Replicas; isr++ {
 			if isr&^base != 0 || !isr.has(n) || isr.size() < g.cfg.MinInSync || g.cfg.Slack > 0 && isr != meta.isr {
 				continue
 			}
 			t := *g.from
-			t.elect(n, isr, g.without(ReservedNotReused))
-			g.done(&t, Action{kind: actElect, a: uint8(n), x: t.meta.epoch, y: uint8(isr)})
+			t.applyElect(n, isr, g.without(ReservedNotReused))
+			g.endStep(&t, Action{kind: actElect, a: uint8(n), x: t.meta.epoch, y: uint8(isr)})
 		}
 	}
 }
 
-// elect is the command Elect. Elections and prepared handovers take their epochs from one counter.
-func (t *state) elect(n int, isr set, reuseReserved bool) {
+// applyElect is the command Elect. Elections and prepared handovers allocate epochs from one
+// counter, so no epoch is allocated twice.
+func (t *state) applyElect(n int, isr set, reuseReserved bool) {
 	m := &t.meta
-	m.given++
-	m.epoch = m.given
+	m.allocated++
+	m.epoch = m.allocated
 	if reuseReserved && m.preparedEpoch != 0 {
 		m.epoch = m.preparedEpoch
 	}
@@ -39,17 +43,18 @@ func (t *state) elect(n int, isr set, reuseReserved bool) {
 	m.elections[m.epoch] = election{uint8(n), isr, m.version, m.lives}
 }
 
-// metadata lists the other decisions that concern replica i.
-func (g *stepper) metadata(i int) {
+// decideMetadata lists the other decisions of metadata about replica i.
+func (g *stepper) decideMetadata(i int) {
 	g.alterISR(i, 0)
 	g.alterISR(i, 1)
-	g.fence(i)
+	g.fenceSecondary(i)
 	g.prepareHandover(i)
 	g.adoptHandover(i)
 }
 
-// fence takes a secondary out of the in-sync set without asking the primary (part of FenceNode).
-func (g *stepper) fence(i int) {
+// fenceSecondary removes a secondary from the in-sync set without asking the primary (part of
+// FenceNode).
+func (g *stepper) fenceSecondary(i int) {
 	m := &g.from.meta
 	if !g.cfg.Fencing || g.cfg.Slack > 0 || i == int(m.primary) || !m.isr.has(i) || m.isr.size() <= g.cfg.MinInSync || int(m.version) >= g.cfg.Versions {
 		return
@@ -57,12 +62,13 @@ func (g *stepper) fence(i int) {
 	t := *g.from
 	t.meta.isr = m.isr.without(i)
 	t.meta.version++
-	g.done(&t, Action{kind: actFence, a: uint8(i), x: uint8(t.meta.isr)})
+	g.endStep(&t, Action{kind: actFence, a: uint8(i), x: uint8(t.meta.isr)})
 }
 
-// learn lets a replica read what metadata decided; a record of an election may be old.
-func (g *stepper) learn(i int) {
+// learnRecord lets a replica read a decision of metadata. A record of an election may be old.
+func (g *stepper) learnRecord(i int) {
 	s, meta := &g.from.rep[i], &g.from.meta
+	// Only the elected node acts on an old record; others need the newest epoch alone.
 	for e := s.promised + 1; e <= meta.epoch; e++ {
 		switch el := meta.elections[e]; {
 		case int(el.primary) == i:
@@ -70,8 +76,8 @@ func (g *stepper) learn(i int) {
 		case e == meta.epoch:
 			t := *g.from
 			t.rep[i].promise(e)
-			g.forget(&t.rep[i])
-			g.done(&t, Action{kind: actLearn, a: uint8(i), x: e})
+			g.cutToCommit(&t.rep[i])
+			g.endStep(&t, Action{kind: actLearn, a: uint8(i), x: e})
 		}
 	}
 	g.readISR(i)

@@ -1,19 +1,20 @@
 package model
 
-// prepareHandover reserves an epoch for i, while the primary goes on.
+// prepareHandover reserves an epoch for i while the primary continues.
 func (g *stepper) prepareHandover(i int) {
 	m := &g.from.meta
-	if !g.cfg.Handover || int(m.given) >= g.cfg.Epochs || m.preparedEpoch != 0 || i == int(m.primary) || !m.isr.has(i) {
+	if !g.cfg.Handover || int(m.allocated) >= g.cfg.Epochs || m.preparedEpoch != 0 || i == int(m.primary) || !m.isr.has(i) {
 		return
 	}
+	// The reserved epoch is allocated now, so an election in between gets a greater one.
 	t := *g.from
-	t.meta.given++
-	t.meta.preparedEpoch, t.meta.preparedFor = t.meta.given, uint8(i)
-	g.done(&t, Action{kind: actPrepare, a: uint8(i), x: t.meta.preparedEpoch})
+	t.meta.allocated++
+	t.meta.preparedEpoch, t.meta.preparedFor = t.meta.allocated, uint8(i)
+	g.endStep(&t, Action{kind: actPrepare, a: uint8(i), x: t.meta.preparedEpoch})
 }
 
-// handOver lets primary p give its range to the replica that metadata prepared: it promises the reserved epoch, stops,
-// and sends its whole log.
+// handOver lets primary p hand over its range to the prepared replica: p promises the reserved
+// epoch, stops, and sends its whole log.
 func (g *stepper) handOver(p int) {
 	s, meta := &g.from.rep[p], &g.from.meta
 	if meta.preparedEpoch == 0 || s.epoch != meta.epoch || int(meta.primary) != p || !s.isr.has(int(meta.preparedFor)) {
@@ -30,15 +31,16 @@ func (g *stepper) handOver(p int) {
 	if !g.without(HandoverStepsDown) {
 		t.rep[p].promise(m.epoch)
 	}
-	g.send(&t, m, Action{kind: actHandOver, a: uint8(p), b: m.to, x: m.epoch})
+	g.sendMessage(&t, m, Action{kind: actHandOver, a: uint8(p), b: m.to, x: m.epoch})
 }
 
-// receiveHandover makes i the primary of the reserved epoch as soon as its grants to third nodes are over; its grants to
-// the one who hands over need no wait, for that one has stopped.
+// receiveHandover makes i the primary of the reserved epoch as soon as its grants to third nodes
+// have ended. Its grants to the old primary need no wait, because the old primary has stopped.
 func (g *stepper) receiveHandover(i int, m *message) {
 	if g.from.rep[i].promised >= m.epoch {
 		return
 	}
+	// In another life i may have begun the reserved epoch already (ruling 16b).
 	if m.z != g.from.rep[i].boot && !g.without(HandoverOfThisLife) {
 		return
 	}
@@ -51,9 +53,9 @@ func (g *stepper) receiveHandover(i int, m *message) {
 	if !g.without(HandoverCarriesClock) {
 		r.seen = max(r.seen, m.c)
 	}
-	// The log is that of a primary that has stopped, so it needs no answers.
+	// The log is complete, since its primary has stopped, so no answers are needed.
 	r.votes, r.best = set(m.x), m.log
-	g.done(&t, Action{kind: actTakeOver, a: uint8(i), b: m.from, x: m.epoch})
+	g.endStep(&t, Action{kind: actTakeOver, a: uint8(i), b: m.from, x: m.epoch})
 }
 
 // adoptHandover records in metadata that i is primary of the reserved epoch.
@@ -66,6 +68,8 @@ func (g *stepper) adoptHandover(i int) {
 	m := &t.meta
 	m.epoch, m.primary = m.preparedEpoch, m.preparedFor
 	m.preparedEpoch, m.preparedFor = 0, nobody
-	m.version++ // and i reads the record again before it changes the in-sync set: a secondary may have been fenced meanwhile
-	g.done(&t, Action{kind: actAdopt, a: uint8(i), x: m.epoch})
+	// A secondary may have been fenced in the meantime: i must read the record before it changes
+	// the set.
+	m.version++
+	g.endStep(&t, Action{kind: actAdopt, a: uint8(i), x: m.epoch})
 }

@@ -1,30 +1,33 @@
 package model
 
-// time ends the lease round of holder i: from now on nobody owes it for grants of that round, and it believes in none.
-// Time passes whether or not the node runs. A round in which nobody granted anything need not end.
-func (g *stepper) time(i int) {
-	if int(g.from.round[i]) >= g.cfg.Rounds || !g.granted(i) {
+// endRound ends the lease round of holder i: from now on no node owes i for grants of that round,
+// and i believes in none. Ending belief and obligation at one moment is the least distance that
+// rule L permits. Time passes whether or not the node runs. A round without grants need not end.
+func (g *stepper) endRound(i int) {
+	if int(g.from.round[i]) >= g.cfg.Rounds || !g.isGranted(i) {
 		return
 	}
 	t := *g.from
 	t.round[i]++
-	g.done(&t, Action{kind: actRound, a: uint8(i), x: t.round[i]})
+	g.endStep(&t, Action{kind: actRound, a: uint8(i), x: t.round[i]})
 }
 
-// granted reports whether anybody granted holder i its present round.
-func (g *stepper) granted(i int) bool {
+// isGranted reports whether any node granted holder i its present round.
+func (g *stepper) isGranted(i int) bool {
 	for j := range g.from.rep {
 		if r := &g.from.rep[j]; r.given[i] == g.from.round[i] || r.owed[i] == g.from.round[i] {
 			return true
 		}
 	}
-	return g.without(LeaseFromSending) // the round in which a late grant comes in matters too
+	// A late grant counts for the round of its receipt then.
+	return g.without(LeaseFromSending)
 }
 
-// heartbeat lets a node ask every other for a grant from now on, and confirm the exclusions that it has applied. Grants
-// are between nodes: neither asking nor granting depends on who is primary of the range.
-func (g *stepper) heartbeat(p int) {
-	if s := &g.from.rep[p]; g.cfg.beyond(s) || s.role == follower && !g.cfg.AllHolders {
+// sendHeartbeats lets a node ask every other node for a grant and confirm the exclusions that it
+// has applied. Grants are between nodes: neither asking nor granting depends on who is primary of
+// the range.
+func (g *stepper) sendHeartbeats(p int) {
+	if s := &g.from.rep[p]; g.cfg.pastLastEpoch(s) || s.role == follower && !g.cfg.AllHolders {
 		return
 	}
 	for i := range Replicas {
@@ -33,21 +36,23 @@ func (g *stepper) heartbeat(p int) {
 		}
 		r := &g.from.rep[p]
 		m := message{kind: msgHeartbeat, from: uint8(p), to: uint8(i), x: g.from.round[p], y: max(r.floor[i], r.promised), z: r.boot}
+		// Receiving at once removes the message from the state; LateHeartbeats covers the other
+		// orders.
 		if !g.cfg.LateHeartbeats {
 			g.receiveHeartbeat(i, &m)
 			continue
 		}
 		t := *g.from
-		g.send(&t, m, Action{kind: actHeartbeat, a: uint8(p), b: uint8(i), x: m.x, y: m.y})
+		g.sendMessage(&t, m, Action{kind: actHeartbeat, a: uint8(p), b: uint8(i), x: m.x, y: m.y})
 	}
 }
 
-// beyond reports whether r has promised the last epoch there is. Nobody can depose it after that and it acts for no
-// other epoch, so leases that it holds cannot matter.
-func (c *Config) beyond(r *replica) bool { return int(r.promised) >= c.Epochs }
+// pastLastEpoch reports whether r has promised the last epoch. No node can depose it any more, and
+// it acts for no other epoch, so leases that it holds cannot matter.
+func (c *Config) pastLastEpoch(r *replica) bool { return int(r.promised) >= c.Epochs }
 
-// receiveHeartbeat answers with a grant (ruling 1). The grant lists the epoch that this node promised, as the least for
-// which it counts, until the holder has confirmed it.
+// receiveHeartbeat answers with a grant (ruling 1). Until the holder has confirmed the exclusion,
+// the grant lists the epoch that this node promised as the least epoch for which the grant counts.
 func (g *stepper) receiveHeartbeat(i int, m *message) {
 	p := int(m.from)
 	if m.z < g.from.rep[i].life[p] && !g.without(OldLifeIgnored) {
@@ -55,6 +60,7 @@ func (g *stepper) receiveHeartbeat(i int, m *message) {
 	}
 	t := *g.from
 	r := &t.rep[i]
+	// A new life of the holder has forgotten the exclusions that the old one confirmed.
 	if m.z > r.life[p] {
 		r.life[p] = m.z
 		if !g.without(ConfirmedPerLife) {
@@ -62,22 +68,25 @@ func (g *stepper) receiveHeartbeat(i int, m *message) {
 		}
 	}
 	if m.y >= r.promised {
-		// The holder has applied the exclusion or made the promise itself, so nothing is owed any more.
+		// The holder has applied the exclusion, or made the promise itself, so nothing is owed any
+		// more.
 		r.confirmed[p], r.owed[p] = 1, 0
 	}
 	floor := r.promised
 	if r.confirmed[p] == 1 || r.promised <= 1 || g.without(ExclusionListed) {
-		floor = 0 // nothing comes before epoch 1
+		// No epoch precedes epoch 1.
+		floor = 0
 	}
 	if g.without(ListedUntilConfirmed) {
 		r.confirmed[p] = 1
 	}
 	r.given[p] = max(r.given[p], m.x)
 	grant := message{kind: msgGrant, from: uint8(i), to: m.from, x: m.x, y: floor, z: m.z}
-	g.send(&t, grant, Action{kind: actGrant, a: uint8(i), b: m.from, x: m.x, y: floor})
+	g.sendMessage(&t, grant, Action{kind: actGrant, a: uint8(i), b: m.from, x: m.x, y: floor})
 }
 
-// receiveGrant takes a grant and its exclusion in one step. The exclusion stays after the round has ended.
+// receiveGrant applies a grant and its exclusion in one step. The exclusion outlasts the round,
+// since grants renew forever (docs/replication.md#exclusions).
 func (g *stepper) receiveGrant(p int, m *message) {
 	if m.z != g.from.rep[p].boot && !g.without(GrantOfThisLife) {
 		return
@@ -90,20 +99,23 @@ func (g *stepper) receiveGrant(p int, m *message) {
 	}
 	switch {
 	case g.without(ConfirmAfterDropping) && m.y > 0:
-		r.floor[m.from] = max(r.floor[m.from], m.y) // confirmed, while the belief of earlier epochs goes on; see holds
+		// Confirmed, while believesGrant still counts the grant for earlier epochs.
+		r.floor[m.from] = max(r.floor[m.from], m.y)
 	case g.without(FloorKept) && m.y > 0:
-		r.floor[m.from], r.belief[m.from] = max(r.floor[m.from], m.y), 0 // what is believed is dropped, what comes is not
+		// The existing belief is dropped, but later grants are not excluded.
+		r.floor[m.from], r.belief[m.from] = max(r.floor[m.from], m.y), 0
 	case g.without(ExclusionWithGrant) && round > r.belief[m.from]:
-		r.belief[m.from] = round // the list is left for later
+		// The exclusion is left for later.
+		r.belief[m.from] = round
 	default:
 		r.floor[m.from] = max(r.floor[m.from], m.y)
 		r.belief[m.from] = max(r.belief[m.from], round)
 	}
-	g.done(&t, Action{kind: actHold, a: uint8(p), b: m.from, x: m.x, y: m.y})
+	g.endStep(&t, Action{kind: actHold, a: uint8(p), b: m.from, x: m.x, y: m.y})
 }
 
-// holds reports whether holder p believes in a grant of node i for epoch.
-func (c *Config) holds(s *state, p, i int, epoch uint8) bool {
+// believesGrant reports whether holder p believes in a grant of node i for epoch.
+func (c *Config) believesGrant(s *state, p, i int, epoch uint8) bool {
 	r := &s.rep[p]
 	if r.belief[i] != s.round[p] {
 		return false
@@ -111,8 +123,8 @@ func (c *Config) holds(s *state, p, i int, epoch uint8) bool {
 	return r.floor[i] <= epoch || c.Without == ConfirmAfterDropping || c.Without == FloorKept
 }
 
-// leased is rule L: primary p holds enough grants in I, and in P while a change is under way.
-func (c *Config) leased(s *state, p int) bool {
+// holdsLease is rule L: primary p holds enough grants of I, and of P during a change.
+func (c *Config) holdsLease(s *state, p int) bool {
 	r := &s.rep[p]
 	if !c.leasedBy(s, p, r.isr) {
 		return false
@@ -123,6 +135,8 @@ func (c *Config) leased(s *state, p int) bool {
 	return c.leasedBy(s, p, r.pending) && (c.Slack > 0 || c.leasedBy(s, p, r.isr|r.pending))
 }
 
+// leasedBy reports whether p holds as many grants of a set as a commit needs copies. p counts
+// itself.
 func (c *Config) leasedBy(s *state, p int, members set) bool {
 	need := c.ackQuorum(members)
 	if c.Without == LeaseFromAll {
@@ -130,16 +144,16 @@ func (c *Config) leasedBy(s *state, p int, members set) bool {
 	}
 	n := 0
 	for m := range Replicas {
-		if members.has(m) && (m == p || c.holds(s, p, m, s.rep[p].epoch)) {
+		if members.has(m) && (m == p || c.believesGrant(s, p, m, s.rep[p].epoch)) {
 			n++
 		}
 	}
 	return n >= need
 }
 
-// owes reports whether a node other than spared may still believe in a grant of i that does not exclude the epochs
-// before the promised one.
-func (g *stepper) owes(t *state, i, spared int) bool {
+// owesGrant reports whether a node other than spared may still believe in a grant of i that does
+// not exclude the epochs below the promised one.
+func (g *stepper) owesGrant(t *state, i, spared int) bool {
 	r := &t.rep[i]
 	for p := range Replicas {
 		if p != i && p != spared && r.owed[p] != 0 && r.owed[p] >= t.round[p] {

@@ -1,15 +1,16 @@
 package model
 
-// Rulings 17 and 17a: each start of a node is a life, which metadata counts. The number of a life in the model is
-// replica.boot.
+// Rulings 17 and 17a: each start of a node is a life, which metadata counts. The model keeps the
+// number of a life in replica.boot.
 
-// noLife stands in the record for a member that may be short.
+// noLife marks a member in the record that may be short.
 const noLife = 255
 
-// stale returns 1 if a joining member has begun a life that p has not heard of. Metadata compares the lives that an
-// AlterISR names with those that are registered. It need not do so for members that stay: a new life holds nothing
-// until its own acknowledgements say so.
-func (g *stepper) stale(p int, joining set) uint8 {
+// staleLife returns 1 if a joining member has begun a life that p has not heard of. Metadata
+// compares the lives in an AlterISR with the registered ones. Members that stay need no comparison:
+// a new life holds nothing until its own acknowledgements prove it, and a dead member must not
+// block the change that replaces it.
+func (g *stepper) staleLife(p int, joining set) uint8 {
 	for m := range Replicas {
 		if joining.has(m) && g.from.rep[m].boot != g.from.rep[p].heard[m] {
 			return 1
@@ -18,7 +19,8 @@ func (g *stepper) stale(p int, joining set) uint8 {
 	return 0
 }
 
-// livesFor returns the life of each member whose log and clock p vouches for. Others get noLife.
+// livesFor returns the life of each member whose log and clock p vouches for, and noLife for the
+// others.
 func (g *stepper) livesFor(p int, members set) (out [Replicas]uint8) {
 	if !g.cfg.OneAnswer {
 		return out
@@ -29,7 +31,7 @@ func (g *stepper) livesFor(p int, members set) (out [Replicas]uint8) {
 		case !members.has(m):
 		case m == p:
 			out[m] = s.boot
-		case g.vouches(s, m):
+		case g.vouchesFor(s, m):
 			out[m] = s.heard[m]
 		default:
 			out[m] = noLife
@@ -38,20 +40,21 @@ func (g *stepper) livesFor(p int, members set) (out [Replicas]uint8) {
 	return out
 }
 
-// vouches reports whether primary r knows that member m, in the life that r has heard of, holds everything that clients
-// were told.
-func (g *stepper) vouches(r *replica, m int) bool {
+// vouchesFor reports whether primary r knows that member m, in the life that r has heard of, holds
+// everything that clients may know.
+func (g *stepper) vouchesFor(r *replica, m int) bool {
 	holds := r.match[m] >= g.acknowledgedUpTo(r) || g.without(VouchForLog)
-	return holds && (r.agreed[m] >= r.opened || g.without(VouchForClock))
+	return holds && (r.agreed[m] >= r.published || g.without(VouchForClock))
 }
 
-// relive reports whether p would record other lives than those in the record. It keeps the changes few.
-func (g *stepper) relive(p int) bool {
+// wouldChangeLives reports whether a proposal of p would change the lives in the record. Only such
+// proposals of the unchanged set matter, which keeps the search small.
+func (g *stepper) wouldChangeLives(p int) bool {
 	return g.cfg.OneAnswer && g.livesFor(p, g.from.rep[p].isr) != g.from.meta.lives
 }
 
-// record takes the lives into the record.
-func (g *stepper) record(t *state, lives [Replicas]uint8) {
+// recordLives stores the lives in the record.
+func (g *stepper) recordLives(t *state, lives [Replicas]uint8) {
 	if !g.cfg.OneAnswer {
 		return
 	}

@@ -1,16 +1,16 @@
 package model
 
-// restart lists the ends of a node's life: those that keep what was synced, and those that lose some of it.
-func (g *stepper) restart(i int) {
+// restartNode lists the ends of a life: restarts without loss, and restarts that lose synced data.
+func (g *stepper) restartNode(i int) {
 	if int(g.from.crashes) < g.cfg.Crashes {
-		g.crash(i)
+		g.crashNode(i)
 	}
-	g.damage(i)
+	g.damageDisk(i)
 }
 
-// crash is rule S: the replica comes back as a follower with what was durable. It waits out every grant that it may have
-// given, and lists its durable promise again.
-func (g *stepper) crash(i int) {
+// crashNode is rule S: the replica returns as a follower with its durable state. It waits for every
+// grant that it may have given, and lists its durable promise again.
+func (g *stepper) crashNode(i int) {
 	t := *g.from
 	t.crashes++
 	r := &t.rep[i]
@@ -29,17 +29,20 @@ func (g *stepper) crash(i int) {
 		r.role, r.epoch, r.isr, r.version, r.start = primary, was.epoch, t.meta.isr, t.meta.version, was.start
 		r.match[i] = r.log.n
 	}
-	g.done(&t, Action{kind: actCrash, a: uint8(i)})
+	g.endStep(&t, Action{kind: actCrash, a: uint8(i)})
 }
 
-// newLife takes from node i what is not durable. What others know of its old life is told apart by the life's number.
+// newLife clears the volatile state of node i. Others distinguish the new life from the old one by
+// its number.
 func (g *stepper) newLife(t *state, i int) {
 	r := &t.rep[i]
 	*r = replica{promised: r.promised, seen: r.seen, stored: r.stored, log: r.log, boot: r.boot}
 	if g.cfg.Rounds == 0 && g.cfg.Damages == 0 {
-		return // nothing depends on lives
+		// Nothing depends on lives.
+		return
 	}
 	r.boot++
+	// A proposal in flight that lets the old life join is refused from now on.
 	for p := range t.proposals {
 		if q := &t.proposals[p][0]; q.isr.has(i) && !t.meta.isr.has(i) {
 			q.stale = 1
@@ -48,6 +51,8 @@ func (g *stepper) newLife(t *state, i int) {
 	if g.cfg.Rounds == 0 || g.without(RememberGrants) {
 		return
 	}
+	// The restarted node has forgotten its grants, so it acts as if it had granted every present
+	// round.
 	for p := range Replicas {
 		if p != i {
 			r.owed[p], r.given[p] = t.round[p], t.round[p]

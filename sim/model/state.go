@@ -2,7 +2,8 @@ package model
 
 import "math/bits"
 
-// Every field of a state is one byte wide, so that a state has no padding and compares and hashes as plain memory.
+// Every field of a state is one byte wide. So a state has no padding, and can be compared and
+// hashed as plain memory; a state of pointers or slices would need a walk for each.
 
 // set is a set of replicas, one bit each.
 type set uint8
@@ -12,11 +13,11 @@ func (s set) with(i int) set    { return s | 1<<i }
 func (s set) without(i int) set { return s &^ (1 << i) }
 func (s set) size() int         { return bits.OnesCount8(uint8(s)) }
 
-// nobody stands where a replica is named and there is none.
+// nobody is the number of no replica.
 const nobody = 7
 
-// entry is a log entry: epoch (3 bits), interval (2 bits), write (3 bits; 0 is an epoch-start entry). The interval is
-// the number of closed timestamps that lie below the entry's timestamp.
+// entry is a log entry: epoch (3 bits), interval (2 bits), write (3 bits; 0 is an epoch-start
+// entry). The interval is the number of closed timestamps below the timestamp of the entry.
 type entry uint8
 
 func newEntry(epoch, interval, write uint8) entry { return entry(epoch<<5 | interval<<3 | write) }
@@ -24,7 +25,7 @@ func newEntry(epoch, interval, write uint8) entry { return entry(epoch<<5 | inte
 func (e entry) epoch() uint8    { return uint8(e >> 5) }
 func (e entry) interval() uint8 { return uint8(e >> 3 & 3) }
 
-// history is a log. Entries above n are zero.
+// history is a log. Entries from n on are zero, so equal logs are equal memory.
 type history struct {
 	n uint8
 	e [logMax]entry
@@ -55,7 +56,8 @@ func (h *history) index(e entry) uint8 {
 	return logMax
 }
 
-// insert puts e into h, which is in ascending order, and reports whether there was room. An entry that is present stays.
+// insert adds e to h, which is in ascending order, and reports whether there was room. A present
+// entry is not added again.
 func (h *history) insert(e entry) bool {
 	if h.index(e) < logMax {
 		return true
@@ -70,7 +72,7 @@ func (h *history) insert(e entry) bool {
 	return true
 }
 
-// common gives the length of the longest common prefix.
+// common returns the length of the longest common prefix.
 func (h *history) common(o *history) uint8 {
 	n := min(h.n, o.n)
 	for k := range n {
@@ -95,7 +97,7 @@ func (h *history) lastInterval() uint8 {
 	return h.e[h.n-1].interval()
 }
 
-// role is what a replica takes itself for.
+// role is the role in which a replica acts.
 type role uint8
 
 const (
@@ -104,56 +106,60 @@ const (
 	primary
 )
 
-// replica is one replica, together with what its node knows pair by pair.
+// replica is one replica, together with the state of its node for each pair of nodes.
 type replica struct {
-	// Durable.
-	promised uint8 // greatest epoch promised
-	boot     uint8 // counts the lives of the node
-	seen     uint8 // greatest closed timestamp acknowledged: the clock never goes below it again
-	stored   uint8 // a commit position that outlived the log's end; it is only reported
+	// Durable state.
+
+	promised uint8 // greatest promised epoch
+	boot     uint8 // number of the life of the node
+	seen     uint8 // greatest acknowledged closed timestamp; the clock stays above it
+	stored   uint8 // stored commit position beyond the end of the log; only reported
 	log      history
 
-	// Volatile; zero in a follower, but for commit.
-	commit  uint8
-	role    role
-	epoch   uint8
-	version uint8           // of the range's record that isr was read from
-	start   uint8           // index of the epoch-start entry
-	isr     set             // I
-	pending set             // P; 0 is none
-	sent    uint8           // 1 when a proposal of P has left
-	closed  uint8           // greatest closed timestamp of this primary
-	opened  uint8           // greatest one that it has published
-	votes   set             // answers to PREPARE
-	best    history         // the greatest log among them
-	told    uint8           // the greatest commit position among them
-	sure    history         // the longest committed log among them
-	vouched uint8           // 1 when one of them is of a recorded life
-	lives   [Replicas]uint8 // the recorded lives (ruling 17a)
-	match   [Replicas]uint8
-	heard   [Replicas]uint8 // life of the member that match and agreed speak of
-	agreed  [Replicas]uint8 // greatest closed timestamp that the member acknowledged
+	// Volatile state; zero in a follower except for commit.
 
-	// Volatile, of the node as a holder of grants: per grantor.
-	belief [Replicas]uint8 // round of the greatest grant; believed while it is the holder's round
-	floor  [Replicas]uint8 // the grantor's grants do not count for epochs below
+	commit    uint8
+	role      role
+	epoch     uint8
+	version   uint8           // version of the record that isr was read from
+	start     uint8           // index of the epoch-start entry
+	isr       set             // I
+	pending   set             // P; 0 if there is none
+	sent      uint8           // 1 if P has been proposed
+	closed    uint8           // greatest closed timestamp of this primary
+	published uint8           // greatest closed timestamp that it has published
+	votes     set             // members that have answered PREPARE
+	best      history         // best log among the answers
+	reported  uint8           // greatest commit position among the answers
+	proven    history         // longest committed log among the answers
+	vouched   uint8           // 1 if an answer is from a recorded life
+	lives     [Replicas]uint8 // recorded lives (ruling 17a)
+	match     [Replicas]uint8
+	heard     [Replicas]uint8 // life of each member to which match and agreed apply
+	agreed    [Replicas]uint8 // greatest closed timestamp that each member acknowledged
 
-	// Volatile, of the node as a grantor: per holder.
+	// Volatile state of the node as a holder of grants, by grantor.
+
+	belief [Replicas]uint8 // round of the greatest grant; believed while it equals the round of the holder
+	floor  [Replicas]uint8 // least epoch for which grants of the grantor count
+
+	// Volatile state of the node as a grantor, by holder.
+
 	given     [Replicas]uint8 // round of the last grant of any kind
-	owed      [Replicas]uint8 // round of the last grant without the exclusion of epochs below promised; 0 is none
-	confirmed [Replicas]uint8 // 1 when the holder has confirmed that exclusion
-	life      [Replicas]uint8 // greatest life of the holder heard of
+	owed      [Replicas]uint8 // round of the last grant that does not exclude epochs below promised; 0 if none
+	confirmed [Replicas]uint8 // 1 if the holder has confirmed that exclusion
+	life      [Replicas]uint8 // greatest known life of the holder
 }
 
-// proposal is an AlterISR under way to metadata.
+// proposal is an AlterISR in flight to metadata.
 type proposal struct {
 	epoch, version uint8
 	isr            set
-	lives          [Replicas]uint8 // those that the proposer vouches for (ruling 17a)
-	stale          uint8           // 1 when a member has begun another life than the proposer knows
+	lives          [Replicas]uint8 // lives that the proposer vouches for (ruling 17a)
+	stale          uint8           // 1 if a member has begun a life that the proposer does not know
 }
 
-// election is what metadata decided for an epoch, as long as somebody may still read it.
+// election is the decision of metadata for an epoch, kept while a node may still read it.
 type election struct {
 	primary uint8
 	isr     set
@@ -161,37 +167,38 @@ type election struct {
 	lives   [Replicas]uint8
 }
 
-// register is the range's record in the metadata group.
+// register is the record of the range in the metadata group, a register with compare-and-set.
 type register struct {
-	epoch   uint8
-	primary uint8
-	isr     set
-	version uint8
-	lives   [Replicas]uint8
-	given   uint8 // greatest epoch given away, prepared ones included
-	// A prepared handover; epoch 0 is none.
+	epoch     uint8
+	primary   uint8
+	isr       set
+	version   uint8
+	lives     [Replicas]uint8
+	allocated uint8 // greatest allocated epoch, including prepared ones
+	// A prepared handover; epoch 0 if there is none.
 	preparedEpoch, preparedFor uint8
 	elections                  [EpochsMax + 1]election
 }
 
-// observed is what clients were told. No replica reads it.
+// observed is the knowledge of the clients. No replica reads it; only invariants do.
 type observed struct {
 	acked      history       // committed entries
-	ackedEpoch [logMax]uint8 // by the primary of which epoch
+	ackedEpoch [logMax]uint8 // epoch of the primary that committed each entry
 	closed     uint8         // greatest published closed timestamp
 	begun      uint8         // epochs that were begun, one bit each
 	closedBy   uint8         // greatest epoch whose primary published one
-	// covers gives for a published closed timestamp the log position up to which readers take the log as complete.
+	// covers is the log position up to which readers regard the log as complete, by published
+	// closed timestamp.
 	covers [ClosedMax + 1]uint8
 }
 
-// state is the whole world.
+// state is the state of the model.
 type state struct {
 	meta      register
 	rep       [Replicas]replica
 	round     [Replicas]uint8       // lease round of each holder
 	proposals [Replicas][2]proposal // the change, and the unchanged set that overtakes it (ruling 7)
-	net       [MessagesMax]message  // sorted; unused ones are zero
+	net       [MessagesMax]message  // sorted; unused elements are zero
 	inNet     uint8
 	seen      observed
 
@@ -201,11 +208,12 @@ type state struct {
 	writes, crashes, damages uint8
 }
 
-// newState gives the start: replica 0 is the active primary of epoch 1 and everybody in sync has its epoch-start entry.
+// newState returns the initial state: replica 0 is the active primary of epoch 1, and every in-sync
+// replica has its epoch-start entry.
 func newState(c *Config) state {
 	var s state
 	isr := set(1<<(c.Secondaries+1) - 1)
-	s.meta = register{epoch: 1, isr: isr, version: 1, given: 1, preparedFor: nobody}
+	s.meta = register{epoch: 1, isr: isr, version: 1, allocated: 1, preparedFor: nobody}
 	for e := range s.meta.elections {
 		s.meta.elections[e].primary = nobody
 	}
@@ -226,17 +234,17 @@ func newState(c *Config) state {
 	return s
 }
 
-// stepDown makes a replica a follower. What its node holds and owes pair by pair stays.
+// stepDown makes a replica a follower. The state of its node for each pair of nodes remains.
 func (r *replica) stepDown() {
 	r.role, r.epoch, r.version, r.start = follower, 0, 0, 0
 	r.isr, r.pending, r.sent = 0, 0, 0
-	r.closed, r.opened = 0, 0
+	r.closed, r.published = 0, 0
 	r.endPrepare()
 	r.match, r.heard, r.agreed = [Replicas]uint8{}, [Replicas]uint8{}, [Replicas]uint8{}
 }
 
-// promise raises the promised epoch; the replica no longer acts for a lower one. From here on its node's grants exclude
-// the lower epochs, and all those given so far are owed.
+// promise raises the promised epoch, after which the replica acts for no lower one. From here on
+// the grants of the node exclude lower epochs, and every grant given so far is owed.
 func (r *replica) promise(epoch uint8) {
 	if epoch <= r.promised {
 		return
@@ -247,8 +255,10 @@ func (r *replica) promise(epoch uint8) {
 	r.confirmed = [Replicas]uint8{}
 }
 
-// append adds an entry of the replica's own epoch with the lowest timestamp that rule W permits.
-func (r *replica) append(write uint8) entry {
+// appendEntry appends an entry of the own epoch with the lowest timestamp that rule W permits, like
+// a node whose clock is far behind. That timestamp is the most likely one to violate a closed
+// timestamp.
+func (r *replica) appendEntry(write uint8) entry {
 	e := newEntry(r.epoch, max(r.seen, r.closed, r.log.lastInterval()), write)
 	r.log.add(e)
 	return e

@@ -1,14 +1,15 @@
 package model
 
-// step is one thing that may happen in a state.
+// step is one possible transition of a state.
 type step struct {
 	next state
 	act  Action
-	// broken is the invariant that taking the step breaks, of those that only a step can show.
+	// broken is an invariant that taking the step breaks, if only a step can show it.
 	broken Invariant
 }
 
-// stepper lists the steps of a state. It is reused, so that a search allocates nothing per state.
+// stepper lists the steps of a state. It is reused, so that a search allocates nothing per state. A
+// rule copies the state, changes the copy, and ends the step with endStep or sendMessage.
 type stepper struct {
 	cfg    *Config
 	from   *state
@@ -16,45 +17,47 @@ type stepper struct {
 	broken Invariant
 }
 
-// successors lists every step from s. The list is valid until the next call.
+// successors returns every step from s. The list is valid until the next call.
 func (g *stepper) successors(s *state) []step {
 	g.from, g.steps, g.broken = s, g.steps[:0], 0
-	g.electorate()
+	g.listElections()
 	for i := range Replicas {
-		g.time(i)
-		g.restart(i)
-		g.learn(i)
-		g.fetch(i)
-		g.activate(i)
-		g.lead(i)
-		g.metadata(i)
+		g.endRound(i)
+		g.restartNode(i)
+		g.learnRecord(i)
+		g.fetchBest(i)
+		g.activateElected(i)
+		g.leadSteps(i)
+		g.decideMetadata(i)
+		// A delivery does not remove its message, so every message may arrive again.
 		for k := range s.inNet {
 			if m := &s.net[k]; int(m.from) != i && (m.to == nobody || int(m.to) == i) {
-				g.receive(i, m)
+				g.receiveMessage(i, m)
 			}
 		}
 	}
 	return g.steps
 }
 
-// lead lists what an active primary may do.
-func (g *stepper) lead(p int) {
+// leadSteps lists the steps of an active primary.
+func (g *stepper) leadSteps(p int) {
+	// Heartbeats come first because nodes send them in every role.
 	if g.cfg.Rounds > 0 {
-		g.heartbeat(p)
+		g.sendHeartbeats(p)
 	}
 	if g.from.rep[p].role != primary || g.cfg.PairsOnly {
 		return
 	}
-	g.write(p)
+	g.appendWrite(p)
 	g.sendAppend(p)
-	g.change(p)
-	g.close(p)
+	g.changeInSync(p)
+	g.closeTimestamp(p)
 	g.handOver(p)
 	g.giveUp(p)
 }
 
-// receive lists what the arrival of m at replica i may do.
-func (g *stepper) receive(i int, m *message) {
+// receiveMessage lists the steps caused by the arrival of m at replica i.
+func (g *stepper) receiveMessage(i int, m *message) {
 	switch m.kind {
 	case msgAppend:
 		g.receiveAppend(i, m)
@@ -78,40 +81,44 @@ func (g *stepper) receive(i int, m *message) {
 // without reports whether rule m is left out.
 func (g *stepper) without(m Mutation) bool { return g.cfg.Without == m }
 
-// emit adds a step to t, unless t is where the step starts.
-func (g *stepper) emit(t *state, act Action) {
+// emitStep adds a step to t, unless t equals the state before. A step that changes nothing would
+// only lengthen the search.
+func (g *stepper) emitStep(t *state, act Action) {
 	if *t != *g.from || g.broken != 0 {
 		g.steps = append(g.steps, step{next: *t, act: act, broken: g.broken})
 	}
 }
 
-// done ends a step that led to t: it is added, and the next one has broken nothing yet.
-func (g *stepper) done(t *state, act Action) {
-	g.emit(t, act)
+// endStep ends a step that led to t: it adds the step and clears the broken invariant for the next
+// one.
+func (g *stepper) endStep(t *state, act Action) {
+	g.emitStep(t, act)
 	g.broken = 0
 }
 
-// send ends a step that led to t and puts m under way. When the network is full one message is lost, any of them.
-func (g *stepper) send(t *state, m message, act Action) {
+// sendMessage ends a step that led to t and adds m to the network. If the network is full, one
+// message is lost, possibly any of them, so each loss is a step.
+func (g *stepper) sendMessage(t *state, m message, act Action) {
 	switch {
-	case t.under(&m):
-		g.emit(t, act)
+	// The message is in flight already, and repetition adds nothing.
+	case t.isInFlight(&m):
+		g.emitStep(t, act)
 	case int(t.inNet) < g.cfg.Messages:
-		t.insert(m)
-		g.emit(t, act)
+		t.insertMessage(m)
+		g.emitStep(t, act)
 	default:
 		for k := range int(t.inNet) {
 			u := *t
-			u.drop(k)
-			u.insert(m)
-			g.emit(&u, act)
+			u.dropMessage(k)
+			u.insertMessage(m)
+			g.emitStep(&u, act)
 		}
 	}
 	g.broken = 0
 }
 
-// fail notes that the step being made breaks an invariant. The first counts.
-func (g *stepper) fail(i Invariant) {
+// failInvariant records that the present step breaks an invariant. The first one counts.
+func (g *stepper) failInvariant(i Invariant) {
 	if g.broken == 0 {
 		g.broken = i
 	}

@@ -6,12 +6,13 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// renaming says which name each replica gets.
+// renaming maps each replica to its new name.
 type renaming [Replicas]uint8
 
 var renamings = [...]renaming{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}}
 
-func (n *renaming) set(s set) set {
+// mapSet renames the members of a set.
+func (n *renaming) mapSet(s set) set {
 	var out set
 	for i := range Replicas {
 		if s.has(i) {
@@ -21,30 +22,33 @@ func (n *renaming) set(s set) set {
 	return out
 }
 
-func (n *renaming) lives(of [Replicas]uint8) (out [Replicas]uint8) {
+// mapLives moves the life of each replica to its new name.
+func (n *renaming) mapLives(of [Replicas]uint8) (out [Replicas]uint8) {
 	for i, life := range of {
 		out[n[i]] = life
 	}
 	return out
 }
 
-func (n *renaming) name(i uint8) uint8 {
+// mapName renames a replica, which may be nobody.
+func (n *renaming) mapName(i uint8) uint8 {
 	if i == nobody {
 		return nobody
 	}
 	return n[i]
 }
 
-// fingerprint gives one number for all states that differ only in the names of replicas. Replicas are put in the order
-// of marks that do not depend on names; where marks are equal every order is tried and the least fingerprint taken. With
-// named, names count.
+// fingerprint returns one number for all states that differ only in the names of replicas. Replicas
+// are sorted by marks that do not depend on names; where marks are equal every order is tried and
+// the least fingerprint is taken. Sorting by marks avoids five of the six renamings unless marks
+// are equal, each of which copies and hashes the state. With named set, names count.
 func (s *state) fingerprint(named bool) uint64 {
 	if named {
-		return xxh3.Hash(s.bytes())
+		return xxh3.Hash(s.rawBytes())
 	}
 	var marks [Replicas]uint64
 	for i := range marks {
-		marks[i] = s.mark(i)
+		marks[i] = s.replicaMark(i)
 	}
 	best := ^uint64(0)
 	for k := range renamings {
@@ -53,22 +57,24 @@ func (s *state) fingerprint(named bool) uint64 {
 		for i, m := range marks {
 			placed[n[i]] = m
 		}
+		// Only renamings that sort the marks in descending order are candidates.
 		if placed[0] < placed[1] || placed[1] < placed[2] {
 			continue
 		}
 		t := s.renamed(n)
-		best = min(best, xxh3.Hash(t.bytes()))
+		best = min(best, xxh3.Hash(t.rawBytes()))
 	}
 	return best
 }
 
-// bytes gives the memory of a state, all of which is fields of one byte.
-func (s *state) bytes() []byte {
+// rawBytes returns the memory of a state, which consists of one-byte fields without padding.
+func (s *state) rawBytes() []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(s)), unsafe.Sizeof(*s))
 }
 
-// mark gives a number of replica i that stays the same when replicas are renamed.
-func (s *state) mark(i int) uint64 {
+// replicaMark returns a number of replica i that does not change when replicas are renamed. It must
+// not depend on data per pair or on other names; fewer fields only make ties more frequent.
+func (s *state) replicaMark(i int) uint64 {
 	r := &s.rep[i]
 	flags := uint8(0)
 	for k, on := range [...]bool{
@@ -81,24 +87,24 @@ func (s *state) mark(i int) uint64 {
 	}
 	b := [...]uint8{
 		flags, r.promised, r.boot, r.seen, r.commit, uint8(r.role), r.epoch, r.version, r.start,
-		r.closed, r.opened, uint8(r.isr.size()), uint8(r.pending.size()), s.round[i],
+		r.closed, r.published, uint8(r.isr.size()), uint8(r.pending.size()), s.round[i],
 		r.log.n, uint8(r.log.e[0]), uint8(r.log.e[1]), uint8(r.log.e[2]), uint8(r.log.e[3]), uint8(r.log.e[4]),
 		s.proposals[i][0].epoch, s.proposals[i][1].epoch,
 	}
 	return xxh3.Hash(b[:])
 }
 
-// renamed gives the state with other names.
+// renamed returns the state with other names.
 func (s *state) renamed(n *renaming) state {
 	t := *s
-	t.meta.primary, t.meta.preparedFor, t.meta.isr = n.name(s.meta.primary), n.name(s.meta.preparedFor), n.set(s.meta.isr)
-	t.meta.lives = n.lives(s.meta.lives)
+	t.meta.primary, t.meta.preparedFor, t.meta.isr = n.mapName(s.meta.primary), n.mapName(s.meta.preparedFor), n.mapSet(s.meta.isr)
+	t.meta.lives = n.mapLives(s.meta.lives)
 	if s.image.of != 0 {
 		t.image.of = n[s.image.of-1] + 1
 	}
 	for e := range t.meta.elections {
 		el := &t.meta.elections[e]
-		el.primary, el.isr, el.lives = n.name(el.primary), n.set(el.isr), n.lives(el.lives)
+		el.primary, el.isr, el.lives = n.mapName(el.primary), n.mapSet(el.isr), n.mapLives(el.lives)
 	}
 	for i := range s.rep {
 		to := n[i]
@@ -106,24 +112,27 @@ func (s *state) renamed(n *renaming) state {
 		t.round[to] = s.round[i]
 		t.lost[to] = s.lost[i]
 		for k, q := range s.proposals[i] {
-			q.isr, q.lives = n.set(q.isr), n.lives(q.lives)
+			q.isr, q.lives = n.mapSet(q.isr), n.mapLives(q.lives)
 			t.proposals[to][k] = q
 		}
 	}
+	// Messages hold names in from and to; HANDOVER also carries a set.
 	for k := range s.inNet {
 		m := &t.net[k]
-		m.from, m.to = n.name(m.from), n.name(m.to)
+		m.from, m.to = n.mapName(m.from), n.mapName(m.to)
 		if m.kind == msgHandover {
-			m.x = uint8(n.set(set(m.x)))
+			m.x = uint8(n.mapSet(set(m.x)))
 		}
 	}
+	// The order of messages depends on names.
 	t.sortNet()
 	return t
 }
 
+// renamed returns the replica with other names in its sets and per-pair arrays.
 func (r *replica) renamed(n *renaming) replica {
 	t := *r
-	t.isr, t.pending, t.votes, t.lives = n.set(r.isr), n.set(r.pending), n.set(r.votes), n.lives(r.lives)
+	t.isr, t.pending, t.votes, t.lives = n.mapSet(r.isr), n.mapSet(r.pending), n.mapSet(r.votes), n.mapLives(r.lives)
 	for j := range Replicas {
 		k := n[j]
 		t.match[k], t.heard[k], t.agreed[k] = r.match[j], r.heard[j], r.agreed[j]

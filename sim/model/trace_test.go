@@ -7,7 +7,8 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// The shortest ways to harm, as stories. They change when the model does, and are read then.
+// TestTraces records the shortest traces to harm. They change with the model, and are reviewed
+// then.
 func TestTraces(t *testing.T) {
 	datadriven.RunTest(t, "testdata/traces.txt", func(t *testing.T, d *datadriven.TestData) string {
 		if d.Cmd != "without" || len(d.CmdArgs) != 1 {
@@ -25,7 +26,7 @@ func TestTraces(t *testing.T) {
 	})
 }
 
-// Every kind of action and every invariant has a text of its own.
+// TestNames checks that every kind of action and every invariant has a text of its own.
 func TestNames(t *testing.T) {
 	seen := map[string]bool{}
 	for k := actWrite; k < actionKinds; k++ {

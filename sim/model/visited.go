@@ -1,17 +1,19 @@
 package model
 
-// visited is the set of states seen, as fingerprints in the order of discovery, each with the number of the state that
-// it was found from. It takes 12 bytes a state and at most 8 more for the table.
+// visited is the set of visited states: fingerprints in the order of discovery, each with the
+// number of its predecessor. It takes 12 bytes per state and at most 8 more for the table, where a
+// map of states would take the size of a state for each.
 type visited struct {
 	prints  []uint64
 	parents []uint32
-	table   []uint32 // open addressing; 0 is empty, otherwise number + 1
+	table   []uint32 // open addressing; 0 is empty, otherwise the number of a state plus 1
 }
 
 func newVisited() *visited { return &visited{table: make([]uint32, 1<<12)} }
 
-// add gives the number of the fingerprint, and whether it is new.
+// add returns the number of a fingerprint, and whether it is new.
 func (v *visited) add(print uint64, parent uint32) (number uint32, fresh bool) {
+	// At most half full, so that probes stay short.
 	if 2*len(v.prints) >= len(v.table) {
 		v.grow()
 	}
@@ -30,6 +32,7 @@ func (v *visited) add(print uint64, parent uint32) (number uint32, fresh bool) {
 	}
 }
 
+// grow doubles the table. It needs no old table, because prints hold everything.
 func (v *visited) grow() {
 	v.table = make([]uint32, 2*len(v.table))
 	mask := uint64(len(v.table) - 1)
@@ -42,8 +45,8 @@ func (v *visited) grow() {
 	}
 }
 
-// path gives the fingerprints from the first state to number n.
-func (v *visited) path(n uint32) []uint64 {
+// pathTo returns the fingerprints from the first state to number n.
+func (v *visited) pathTo(n uint32) []uint64 {
 	var back []uint64
 	for n != 0 {
 		back = append(back, v.prints[n])

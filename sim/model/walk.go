@@ -10,7 +10,7 @@ import (
 // walkLength bounds one random walk.
 const walkLength = 120
 
-// walker takes random walks.
+// walker runs random walks.
 type walker struct {
 	cfg    Config
 	limits Limits
@@ -18,11 +18,13 @@ type walker struct {
 	rng    *rand.Rand
 	g      *stepper
 	res    Result
+	// byKind holds the indices of the present steps of each kind; the slices are reused.
 	byKind [actionKinds][]int
 }
 
-// Walk takes random walks from the start until a limit is reached or an invariant breaks. The same seed and limits of
-// steps give the same walks. A walk reaches what is too far for Explore; it proves nothing when it finds nothing.
+// Walk runs random walks from the initial state until a limit is reached or an invariant breaks.
+// The same seed and step limit produce the same walks. A walk reaches states that are too far for
+// Explore, but finding nothing proves nothing.
 func Walk(cfg Config, seed uint64, limits Limits) (Result, error) {
 	const op rhumb.Op = "model.Walk"
 	if err := cfg.Validate(); err != nil {
@@ -33,28 +35,30 @@ func Walk(cfg Config, seed uint64, limits Limits) (Result, error) {
 	}
 	w := &walker{cfg: cfg.withDefaults(), limits: limits, begun: time.Now(), rng: rand.New(rand.NewPCG(seed, 0x7268756d62))}
 	w.g = &stepper{cfg: &w.cfg}
-	for !w.spent() && w.res.Violation == nil {
-		w.one()
+	for !w.limitReached() && w.res.Violation == nil {
+		w.walkOnce()
 	}
 	w.res.Elapsed = time.Since(w.begun)
 	return w.res, nil
 }
 
-func (w *walker) spent() bool {
+// limitReached reports whether a limit is reached.
+func (w *walker) limitReached() bool {
 	if w.limits.Steps > 0 && w.res.Transitions >= w.limits.Steps {
 		return true
 	}
 	return w.limits.Time > 0 && time.Since(w.begun) > w.limits.Time
 }
 
-// one takes one walk.
-func (w *walker) one() {
+// walkOnce runs one walk.
+func (w *walker) walkOnce() {
 	s := newState(&w.cfg)
-	w.cfg.normalise(&s)
+	w.cfg.normaliseState(&s)
 	trace := make([]Action, 0, walkLength)
 	for len(trace) < walkLength {
 		steps := w.g.successors(&s)
-		k := w.choose(steps)
+		k := w.chooseStep(steps)
+		// A state without steps ends the walk.
 		if k < 0 {
 			return
 		}
@@ -63,18 +67,19 @@ func (w *walker) one() {
 		w.res.taken[st.act.kind]++
 		trace = append(trace, st.act)
 		w.res.Depth = max(w.res.Depth, len(trace))
-		if bad := w.cfg.check(&s, st); bad != 0 {
+		if bad := w.cfg.checkStep(&s, st); bad != 0 {
 			w.res.Violation = &Violation{bad, trace}
 			return
 		}
 		s = st.next
-		w.cfg.normalise(&s)
+		w.cfg.normaliseState(&s)
 	}
 }
 
-// choose picks a kind of step first, so that kinds of many variants do not drown the others, and then one of that kind;
-// it gives -1 when there is none. What ends an epoch, a life or a round is held back, or little would happen between.
-func (w *walker) choose(steps []step) int {
+// chooseStep picks a kind of step and then a step of that kind, so that kinds with many variants do
+// not dominate. It returns -1 if there is no step. Kinds that end an epoch, a life or a round are
+// picked less often. Otherwise few steps would happen in between.
+func (w *walker) chooseStep(steps []step) int {
 	if len(steps) == 0 {
 		return -1
 	}
@@ -93,7 +98,9 @@ func (w *walker) choose(steps []step) int {
 	}
 	for {
 		kind := kinds[w.rng.IntN(n)]
-		if seldom(kind) && n > 1 && w.rng.IntN(6) != 0 {
+		// If n is 1 the kind is the only choice. Otherwise the draw repeats until a kind is
+		// accepted.
+		if isRare(kind) && n > 1 && w.rng.IntN(6) != 0 {
 			continue
 		}
 		list := w.byKind[kind]
@@ -101,7 +108,8 @@ func (w *walker) choose(steps []step) int {
 	}
 }
 
-func seldom(k actionKind) bool {
+// isRare reports whether a kind is picked less often.
+func isRare(k actionKind) bool {
 	switch k {
 	case actElect, actCrash, actDamage, actRound, actFence, actWithdraw, actClose:
 		return true

@@ -1,6 +1,7 @@
-// Command modelcheck explores the models of the replication protocol and of the voters of the metadata group from the
-// command line: a preset, a mutation, or any bounds of the former; without flags every short preset. It prints the result,
-// with the trace of a violation, and exits with 1 if an invariant is broken.
+// Command modelcheck searches the models of the replication protocol and of the voters of the
+// metadata group. It searches a preset, a mutation, or any bounds of the replication model; without
+// flags it searches every short preset. It prints the result with the trace of a violation, and
+// exits with 1 if an invariant is broken.
 package main
 
 import (
@@ -26,7 +27,7 @@ func main() {
 	}
 }
 
-// options are the flags.
+// options are the parsed flags.
 type options struct {
 	cfg     model.Config
 	limits  model.Limits
@@ -34,29 +35,33 @@ type options struct {
 	without string
 	list    bool
 	walk    bool
-	bounds  bool // a flag of bounds was given
-	seed    uint64
+	// bounds is set if any flag of declareBounds was given.
+	bounds bool
+	seed   uint64
 }
 
-func parse(args []string) (o options, err error) {
+// parseFlags parses the flags.
+func parseFlags(args []string) (o options, err error) {
 	fs := flag.NewFlagSet("modelcheck", flag.ContinueOnError)
-	fs.BoolVar(&o.list, "list", false, "list presets and mutations")
-	fs.StringVar(&o.preset, "preset", "", "take the bounds of this preset, or search all whose names begin so")
-	fs.StringVar(&o.without, "without", "", "leave this rule out; without bounds, where it shows soonest")
-	fs.BoolVar(&o.walk, "walk", false, "take random walks instead of an exhaustive search")
+	fs.BoolVar(&o.list, "list", false, "list the presets and mutations")
+	fs.StringVar(&o.preset, "preset", "", "search this preset, or every preset whose name has this prefix")
+	fs.StringVar(&o.without, "without", "", "leave out this rule; without bounds, search the configuration that shows the harm soonest")
+	fs.BoolVar(&o.walk, "walk", false, "follow random walks instead of searching exhaustively")
 	fs.Uint64Var(&o.seed, "seed", 1, "seed of the walks")
-	fs.DurationVar(&o.limits.Time, "time", 0, "limit of time; 0 is none")
-	fs.IntVar(&o.limits.States, "states", 0, "limit of states; 0 is none")
-	fs.IntVar(&o.limits.Steps, "steps", 0, "limit of the steps of walks; 0 is none")
+	fs.DurationVar(&o.limits.Time, "time", 0, "limit of the duration; 0 is no limit")
+	fs.IntVar(&o.limits.States, "states", 0, "limit of the states; 0 is no limit")
+	fs.IntVar(&o.limits.Steps, "steps", 0, "limit of the steps of walks; 0 is no limit")
+	// The flags declared so far select and limit searches. Any flag declared later is a bound, and
+	// a bound that was given replaces the configuration of a mutation.
 	general := map[string]bool{}
 	fs.VisitAll(func(f *flag.Flag) { general[f.Name] = true })
-	bounds(fs, &o.cfg)
-	early := fs.Bool("ignore-early", false, "do not check what breaks before a client sees it: that beliefs are owed, that reported commits are held")
+	declareBounds(fs, &o.cfg)
+	early := fs.Bool("ignore-early", false, "do not check the invariants that break before a client can notice: owed beliefs and reported commits")
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
 	if fs.NArg() > 0 {
-		return o, fmt.Errorf("argument %q is not understood; all options are flags", fs.Arg(0))
+		return o, fmt.Errorf("unexpected argument %q; modelcheck takes flags only", fs.Arg(0))
 	}
 	fs.Visit(func(f *flag.Flag) { o.bounds = o.bounds || !general[f.Name] })
 	if *early {
@@ -65,47 +70,48 @@ func parse(args []string) (o options, err error) {
 	return o, nil
 }
 
-// bounds declares the flags of a model.Config.
-func bounds(fs *flag.FlagSet, c *model.Config) {
+// declareBounds declares the flags for the bounds of a model.Config.
+func declareBounds(fs *flag.FlagSet, c *model.Config) {
 	fs.IntVar(&c.Epochs, "epochs", 2, "epochs")
 	fs.IntVar(&c.Writes, "writes", 1, "client writes")
 	fs.IntVar(&c.Rounds, "rounds", 0, "lease rounds of each holder; 0 leaves leases out")
-	fs.IntVar(&c.Crashes, "crashes", 0, "restarts that keep the store")
+	fs.IntVar(&c.Crashes, "crashes", 0, "restarts without loss")
 	fs.IntVar(&c.Damages, "damages", 0, "restarts that lose synced data")
-	fs.IntVar(&c.Lacking, "lacking", 0, "disks that may lack the same entry at one time; 0 is one less than -min")
-	fs.BoolVar(&c.Images, "images", false, "a damage is the return of an older image of a disk")
+	fs.IntVar(&c.Lacking, "lacking", 0, "disks that may lack the same entry at one time; 0 means one less than -min")
+	fs.BoolVar(&c.Images, "images", false, "every damage returns a disk to an older image")
 	fs.BoolVar(&c.OneAnswer, "one-answer", false, "one answer of a recorded life suffices for an election")
-	fs.IntVar(&c.Messages, "messages", 2, "messages under way")
-	fs.IntVar(&c.Versions, "versions", 0, "last version at which the in-sync set is changed")
+	fs.IntVar(&c.Messages, "messages", 2, "messages in flight")
+	fs.IntVar(&c.Versions, "versions", 0, "last version at which a change of the in-sync set may begin")
 	fs.IntVar(&c.Closed, "closed", 0, "closed timestamps")
 	fs.IntVar(&c.Slack, "slack", 0, "members that need not acknowledge")
-	fs.IntVar(&c.MinInSync, "min", 2, "least in-sync size")
-	fs.IntVar(&c.Secondaries, "secondaries", 2, "secondaries in sync at the start")
+	fs.IntVar(&c.MinInSync, "min", 2, "least size of an in-sync set")
+	fs.IntVar(&c.Secondaries, "secondaries", 2, "secondaries that are in sync at the start")
 	fs.BoolVar(&c.Handover, "handover", false, "prepared handover")
-	fs.BoolVar(&c.Fencing, "fencing", false, "metadata takes secondaries out of the in-sync set")
-	fs.BoolVar(&c.GivesUp, "gives-up", false, "primaries may stop by themselves")
-	fs.BoolVar(&c.Partial, "partial", false, "an APPEND may carry any beginning of the log")
-	fs.BoolVar(&c.AllHolders, "all-holders", false, "replicas ask for grants before they are primary")
-	fs.BoolVar(&c.PairsOnly, "pairs-only", false, "promises and grants between nodes only, no log")
-	fs.BoolVar(&c.LateHeartbeats, "late-heartbeats", false, "heartbeats may be under way")
+	fs.BoolVar(&c.Fencing, "fencing", false, "metadata may remove secondaries from the in-sync set")
+	fs.BoolVar(&c.GivesUp, "gives-up", false, "primaries may stop at any time")
+	fs.BoolVar(&c.Partial, "partial", false, "an APPEND may carry any prefix of the log")
+	fs.BoolVar(&c.AllHolders, "all-holders", false, "replicas may ask for grants before they are primary")
+	fs.BoolVar(&c.PairsOnly, "pairs-only", false, "search only promises and grants between nodes, without a log")
+	fs.BoolVar(&c.LateHeartbeats, "late-heartbeats", false, "heartbeats may stay in flight")
 }
 
-// run does what the arguments say and reports whether an invariant was broken.
+// run carries out the command line and reports whether an invariant was broken.
 func run(args []string, out io.Writer) (broken bool, err error) {
-	o, err := parse(args)
+	o, err := parseFlags(args)
 	if err != nil {
 		return false, err
 	}
 	if o.list {
-		list(out)
+		printList(out)
 		return false, nil
 	}
-	searches, err := o.searches()
+	searches, err := o.planSearches()
 	if err != nil {
 		return false, err
 	}
 	for _, s := range searches {
-		failed, err := s.run(out)
+		// All searches run even after a violation, so that one run lists every broken preset.
+		failed, err := s.runSearch(out)
 		if err != nil {
 			return broken, err
 		}
@@ -114,18 +120,20 @@ func run(args []string, out io.Writer) (broken bool, err error) {
 	return broken, nil
 }
 
-// search is one thing to do.
+// search is one search to run.
 type search struct {
 	name   string
 	cfg    model.Config
 	walk   bool
 	seed   uint64
 	limits model.Limits
-	voters *voter.Config // if set, the group to search in place of cfg
+	// voters, if not nil, is the group to search in place of cfg.
+	voters *voter.Config
 }
 
-// searches returns what to search.
-func (o *options) searches() ([]search, error) {
+// planSearches returns the searches that the flags select.
+func (o *options) planSearches() ([]search, error) {
+	// Rules of both models share one flag, and no name occurs in both.
 	if s, ok := o.voterMutation(); ok {
 		return []search{s}, nil
 	}
@@ -133,14 +141,14 @@ func (o *options) searches() ([]search, error) {
 	if o.without != "" {
 		var ok bool
 		if finding, ok = model.MutationByName(o.without); !ok {
-			return nil, fmt.Errorf("no mutation is named %q; -list names them", o.without)
+			return nil, fmt.Errorf("unknown mutation %q; -list shows the mutations", o.without)
 		}
 		o.cfg.Without = finding.Mutation
 	}
 	one := search{name: "bounds", cfg: o.cfg, walk: o.walk, seed: o.seed, limits: o.limits}
 	switch {
 	case o.preset != "":
-		return o.presets()
+		return o.planPresets()
 	case o.without == "" && !o.bounds && !o.walk:
 		var short []search
 		for _, p := range model.Presets() {
@@ -154,6 +162,8 @@ func (o *options) searches() ([]search, error) {
 			}
 		}
 		return short, nil
+	// A mutation without bounds uses the configuration in which its harm shows, by walks if they
+	// find it sooner.
 	case o.without != "" && !o.bounds && !o.walk:
 		one.name, one.cfg = finding.Name, finding.Config
 		if finding.Steps > 0 {
@@ -163,13 +173,16 @@ func (o *options) searches() ([]search, error) {
 	return []search{one}, nil
 }
 
-func (o *options) presets() ([]search, error) {
+// planPresets returns the searches for -preset: the preset of exactly that name, or every preset
+// with the prefix.
+func (o *options) planPresets() ([]search, error) {
 	all := model.Presets()
 	if o.walk {
 		all = model.Walks()
 	}
 	var out []search
 	for _, p := range all {
+		// An exact match wins over the prefixes before it, such as "lease" over "lease-restart".
 		if p.Name == o.preset {
 			out = nil
 		}
@@ -190,16 +203,17 @@ func (o *options) presets() ([]search, error) {
 		}
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("no preset is named %q; -list names them", o.preset)
+		return nil, fmt.Errorf("unknown preset %q; -list shows the presets", o.preset)
 	}
 	return out, nil
 }
 
+// voterSearch returns a search of the model of the voters.
 func (o *options) voterSearch(name string, cfg voter.Config) search {
 	return search{name: name, limits: o.limits, voters: &cfg}
 }
 
-// voterMutation returns the search for a mutation of the voters' rule.
+// voterMutation returns the search for a mutation of the voters' rule, if -without names one.
 func (o *options) voterMutation() (search, bool) {
 	for _, f := range voter.Findings() {
 		if f.Name == o.without {
@@ -209,8 +223,8 @@ func (o *options) voterMutation() (search, bool) {
 	return search{}, false
 }
 
-// run searches, reports, and returns whether an invariant is broken.
-func (s search) run(out io.Writer) (broken bool, err error) {
+// runSearch runs the search, prints the result, and reports whether an invariant is broken.
+func (s search) runSearch(out io.Writer) (broken bool, err error) {
 	if s.voters != nil {
 		return s.runVoters(out)
 	}
@@ -223,10 +237,11 @@ func (s search) run(out io.Writer) (broken bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	s.report(out, &res)
+	s.printResult(out, &res)
 	return res.Violation != nil, nil
 }
 
+// runVoters is runSearch for the model of the voters, whose results have another type.
 func (s search) runVoters(out io.Writer) (broken bool, err error) {
 	r, err := voter.Explore(*s.voters, voter.Limits{States: s.limits.States, Time: s.limits.Time})
 	if err != nil {
@@ -246,7 +261,8 @@ func (s search) runVoters(out io.Writer) (broken bool, err error) {
 	return r.Broken != 0, nil
 }
 
-func (s search) report(out io.Writer, r *model.Result) {
+// printResult prints the result in one line, and the trace of a violation.
+func (s search) printResult(out io.Writer, r *model.Result) {
 	verdict := "exhausted"
 	switch {
 	case s.walk:
@@ -263,7 +279,8 @@ func (s search) report(out io.Writer, r *model.Result) {
 	}
 }
 
-func list(out io.Writer) {
+// printList prints the presets and mutations.
+func printList(out io.Writer) {
 	fmt.Fprintln(out, "Presets (-preset NAME):")
 	for _, p := range model.Presets() {
 		fmt.Fprintf(out, "  %-24s %v\n", p.Name, p.Config)
@@ -280,7 +297,7 @@ func list(out io.Writer) {
 		fmt.Fprintf(out, "  %-24s %-13s breaks: %v\n", f.Name, f.Rule, f.Breaks)
 	}
 	for _, f := range model.Unnoticed() {
-		fmt.Fprintf(out, "  %-24s %-13s nothing shows\n", f.Name, f.Rule)
+		fmt.Fprintf(out, "  %-24s %-13s breaks: nothing\n", f.Name, f.Rule)
 	}
 	for _, f := range voter.Findings() {
 		fmt.Fprintf(out, "  %-24s %-13s breaks: %v\n", f.Name, "voters", f.Breaks)

@@ -19,7 +19,7 @@ func TestRun(t *testing.T) {
 		{args: "-states 50", want: "voter-asking: stopped by a limit"},
 		{args: "-preset voter-asking-t", want: "voter-asking-thrice: exhausted | N3"},
 		{args: "-without vote-above-floor", broken: true, want: "leader holds every committed entry"},
-		{args: "-without prepare-quorum", broken: true, want: "restarts and has lost data"},
+		{args: "-without prepare-quorum", broken: true, want: "restarts with lost data"},
 		{args: "-preset slack", want: "slack: exhausted | slack 1, E2"},
 		{args: "-preset handover-t", want: "handover-twice: exhausted"},
 		{args: "-without fence", broken: true, want: "fence: BROKEN"},
@@ -28,9 +28,9 @@ func TestRun(t *testing.T) {
 		{args: "-walk -preset walk-log -steps 1000 -seed 5", want: "walk-log: walked with seed 5"},
 		{args: "-walk -epochs 3", err: "a walk has no end"},
 		{args: "-damages 9", err: "Damages is 9"},
-		{args: "-without gravity", err: `no mutation is named "gravity"`},
-		{args: "-preset moon", err: `no preset is named "moon"`},
-		{args: "everything", err: "is not understood"},
+		{args: "-without gravity", err: `unknown mutation "gravity"`},
+		{args: "-preset moon", err: `unknown preset "moon"`},
+		{args: "everything", err: "unexpected argument"},
 	} {
 		t.Run(c.args, func(t *testing.T) {
 			var out strings.Builder
