@@ -35,7 +35,7 @@ func Command(p *output.Printer) *cobra.Command {
 	return c
 }
 
-// besideBinary gives the path of a file that lies beside this program.
+// besideBinary returns the path of a program in the folder of this program, which is where make puts it.
 func besideBinary(name string) string {
 	exe, err := os.Executable()
 	if err != nil {
@@ -44,13 +44,13 @@ func besideBinary(name string) string {
 	return filepath.Join(filepath.Dir(exe), name)
 }
 
-// benchPlace is where a measurement runs its clusters: this program, and a directory.
+// benchPlace is what a measurement starts clusters from: this program as the node, and a directory for the data.
 type benchPlace struct {
 	binary, dir string
-	own         bool // the directory was made for this run
+	temporary   bool // the directory was created for this run
 }
 
-// newBenchPlace uses the given directory, or makes one that remove removes.
+// newBenchPlace uses the given directory, or creates one that removeTemporary removes.
 func newBenchPlace(dir string) (p benchPlace, err error) {
 	if p.binary, err = os.Executable(); err != nil {
 		return p, err
@@ -59,26 +59,27 @@ func newBenchPlace(dir string) (p benchPlace, err error) {
 		p.dir = dir
 		return p, os.MkdirAll(dir, 0o700)
 	}
-	p.own = true
+	p.temporary = true
 	p.dir, err = os.MkdirTemp("", "rhumb-bench-")
 	return p, err
 }
 
-func (p benchPlace) remove() {
-	if p.own {
+// removeTemporary never removes a directory that the user named.
+func (p benchPlace) removeTemporary() {
+	if p.temporary {
 		_ = os.RemoveAll(p.dir)
 	}
 }
 
-// startBench starts a cluster for a measurement, with a number of nodes in each region. stop ends it and removes what it kept.
+// startBench starts a cluster with a number of nodes in each region. stop ends the cluster and removes its data.
 func startBench(ctx context.Context, dir string, regions []string, nodes int, flags ...string) (c *bench.Cluster, stop func(), err error) {
 	p, err := newBenchPlace(dir)
 	if err != nil {
 		return nil, nil, err
 	}
 	if c, err = bench.StartCluster(ctx, p.binary, p.dir, regions, nodes, flags...); err != nil {
-		p.remove()
+		p.removeTemporary()
 		return nil, nil, err
 	}
-	return c, func() { c.Stop(); p.remove() }, nil
+	return c, func() { c.Stop(); p.removeTemporary() }, nil
 }

@@ -17,15 +17,15 @@ func (bc *commands) failoverCommand() *cobra.Command {
 	var clusters kvClusters
 	var nodes int
 	c := &cobra.Command{
-		Use: "failover", Short: "Kill primaries under load and measure for how long callers cannot write",
-		Long: `Run three regions of three nodes without imitated distances, hold a load of writes, and kill -9 a node that is
-primary, again and again; each is started again and back in sync before the next. The gap is the longest time that
-any caller was without a successful write. At the end every acknowledged write is read back.
+		Use: "failover", Short: "Kill primaries under load and measure how long callers cannot write",
+		Long: `Run three regions of three nodes without imitated round trips, hold a load of writes, and kill -9 nodes that are primaries,
+one after the other; each is restarted and in sync again before the next one is killed. The gap is the longest time that any
+caller was without a successful write. At the end every acknowledged write is read back.
 
-With --restarts, all nodes are then killed at once and started again. For each of 64 keys the time from the start of
-the first process to the first successful write is measured.`,
+With --restarts, all nodes are then killed at once and restarted. For each of 64 keys, the command measures the time from the
+start of the first process to the first successful write.`,
 		Example: `  rhumb bench failover
-  rhumb bench failover --kills 0 --calm 10m   # false failovers under load
+  rhumb bench failover --kills 0 --calm 10m   # counts false failovers under load
   rhumb bench failover --kills 0 --restarts 3 --regions singapore`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -35,16 +35,17 @@ the first process to the first successful write is measured.`,
 	}
 	fl := c.Flags()
 	fl.IntVar(&cfg.Kills, "kills", 13, "how many nodes to kill, one after the other")
-	fl.IntVar(&cfg.LeaderKills, "leader-kills", 3, "how many of them, the last, lead the metadata group too")
-	fl.DurationVar(&cfg.Calm, "calm", 0, "hold the load for so long before the first kill, and count changes of primary")
-	fl.IntVar(&cfg.Writers, "writers", 192, "callers that write")
+	fl.IntVar(&cfg.LeaderKills, "leader-kills", 3, "how many of them, the last ones, also lead the metadata group")
+	fl.DurationVar(&cfg.Calm, "calm", 0, "how long to hold the load before the first kill, while changes of primary are counted")
+	fl.IntVar(&cfg.Writers, "writers", 192, "number of callers that write")
 	fl.DurationVar(&cfg.Pause, "pause", 20*time.Millisecond, "time between two writes of a caller")
-	fl.IntVar(&cfg.Restarts, "restarts", 0, "how often to kill and start all nodes at once, after the kills")
-	fl.StringSliceVar(&clusters.regions, "regions", []string{"singapore", "frankfurt", "virginia"}, "the regions of the cluster, as demo --regions takes them")
+	fl.IntVar(&cfg.Restarts, "restarts", 0, "how often to kill and restart all nodes at once, after the kills")
+	fl.StringSliceVar(&clusters.regions, "regions", []string{"singapore", "frankfurt", "virginia"}, "regions of the cluster, as for demo --regions")
 	fl.IntVar(&nodes, "nodes", 3, "nodes per region")
 	return c
 }
 
+// measureFailover fails if an acknowledged write is missing, so that a script notices.
 func (bc *commands) measureFailover(ctx context.Context, cfg bench.FailoverConfig, clusters kvClusters, dir string) error {
 	cluster, stop, err := startBench(ctx, dir, clusters.regions, clusters.nodes[0])
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/rhumbdb/rhumb/cli/output"
 )
 
-// The sizes of the image that is measured.
+// The number of records in the measured image.
 const (
 	benchRecordsDefault = 4_000_000
 	benchRecordsQuick   = 400_000
@@ -38,14 +38,14 @@ func ImageCommand(p *output.Printer, in io.Reader) *cobra.Command {
 	var plots string
 	var quick, path bool
 	c := &cobra.Command{
-		Use: "bench", Short: "Measure images of road segments: reads, queries, publishing, against counterparts",
-		Long: `Build an image of synthetic road segments in memory and measure it: reads in C and Go against the physical
-limit of the memory, other layouts, LMDB and Redis; queries by tiles against other indexes; what publishing costs and
-when other processes see it; how all that scales with processes. Everything is a ratio within one run, in which the
-counterparts take turns. make bench-snapshot builds the program that runs the C part.
+		Use: "bench", Short: "Measure images of road segments and their counterparts: reads, queries, publishing",
+		Long: `Build an image of synthetic road segments in memory and measure it: reads in C and Go against the physical limit of the
+memory, other layouts, LMDB and Redis; queries by tiles against other indexes; what publishing costs and when other processes
+see it; and how all of this scales with processes. Every figure is a ratio within one run, in which the counterparts take
+turns. make bench-snapshot builds the program that runs the C part.
 
-An image of 40,000,000 records needs about 17 GiB of memory. As root the command mounts a file system with huge pages
-for the time of the run.`,
+An image of 40,000,000 records needs about 17 GiB of memory. When run as root, the command mounts a file system with huge
+pages during the run.`,
 		Example: `  make bench-snapshot
   rhumb snapshot bench --quick
   rhumb snapshot bench --records 40000000 --plots plots
@@ -59,33 +59,34 @@ for the time of the run.`,
 		},
 	}
 	fl := c.Flags()
-	fl.IntVar(&cfg.Records, "records", benchRecordsDefault, "road segments in the image")
+	fl.IntVar(&cfg.Records, "records", benchRecordsDefault, "number of road segments in the image")
 	fl.IntVar(&cfg.Shards, "shards", 0, "shards of the image, a power of two")
 	flags.Default(fl, "shards", "as many as the records need")
-	fl.BoolVar(&quick, "quick", false, fmt.Sprintf("take %d records", benchRecordsQuick))
-	fl.IntVar(&cfg.Rounds, "rounds", 5, "how often each case is run")
-	fl.IntVar(&cfg.Ops, "ops", 1_000_000, "operations of one turn, at most")
-	fl.Uint64Var(&cfg.Seed, "seed", 1, "seed of the roads")
-	fl.IntVar(&cfg.Processes, "processes", runtime.NumCPU(), "most clients at the same time")
-	fl.IntVar(&cfg.Samples, "samples", 2000, "changes to follow to another process, and through a cluster")
+	fl.BoolVar(&quick, "quick", false, fmt.Sprintf("use %d records", benchRecordsQuick))
+	fl.IntVar(&cfg.Rounds, "rounds", 5, "how often each case runs")
+	fl.IntVar(&cfg.Ops, "ops", 1_000_000, "maximum number of operations in one turn")
+	fl.Uint64Var(&cfg.Seed, "seed", 1, "seed for the roads")
+	fl.IntVar(&cfg.Processes, "processes", runtime.NumCPU(), "maximum number of clients at the same time")
+	fl.IntVar(&cfg.Samples, "samples", 2000, "number of changes to follow to another process and through a cluster")
 	fl.DurationVar(&cfg.Pairs, "pairs", 5*time.Second, "how long to compare pairs of records while they change")
 	fl.StringVar(&cfg.Dir, "memory", "", "folder on a memory file system")
 	flags.Default(fl, "memory", "one that is mounted for the run, else /dev/shm")
-	fl.StringVar(&cfg.Worker, "worker", besideBinary("image-worker"), "the program that runs the C part")
-	fl.BoolVar(&cfg.LMDB, "lmdb", true, "compare with LMDB, if the worker was built with it")
-	fl.StringVar(&cfg.Redis, "redis", "", "the Redis server")
-	flags.Default(fl, "redis", "redis-server, when there is one")
+	fl.StringVar(&cfg.Worker, "worker", besideBinary("image-worker"), "program that runs the C part")
+	fl.BoolVar(&cfg.LMDB, "lmdb", true, "compare with LMDB if the worker was built with it")
+	fl.StringVar(&cfg.Redis, "redis", "", "program of the Redis server")
+	flags.Default(fl, "redis", "redis-server if it is installed")
 	fl.StringSliceVar(&cfg.Only, "only", nil, "run only these sections: "+strings.Join(image.Sections(), ", "))
-	fl.BoolVar(&path, "cluster", true, "measure the way from a client's put to the images of a cluster too")
-	fl.StringVar(&plots, "plots", "", "folder to draw figures in")
+	fl.BoolVar(&path, "cluster", true, "also measure the way from the put of a client to the images of a cluster")
+	fl.StringVar(&plots, "plots", "", "folder for figures")
 	c.AddCommand(bc.workerCommand())
 	return c
 }
 
-// workerCommand is the Go part's process, which snapshot bench starts.
+// workerCommand returns the command of the Go part, which runs in processes of its own: `rhumb snapshot bench` starts them and sends
+// requests on standard input.
 func (bc *imageCommands) workerCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "worker DIR TABLE RECORDS SEED", Short: "Carry out what the bench says", Hidden: true, Args: cobra.ExactArgs(image.WorkerArgs),
+		Use: "worker DIR TABLE RECORDS SEED", Short: "Run the Go part of the benchmark", Hidden: true, Args: cobra.ExactArgs(image.WorkerArgs),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return rhumb.Wrap("rhumb.snapshot.bench", image.Serve(args, bc.in, bc.Out))
 		},
@@ -95,7 +96,7 @@ func (bc *imageCommands) workerCommand() *cobra.Command {
 func (bc *imageCommands) measureImage(ctx context.Context, cfg image.Config, plots string, path bool) error {
 	const op rhumb.Op = "rhumb.snapshot.bench"
 	if _, err := os.Stat(cfg.Worker); err != nil {
-		return rhumb.Ef(op, rhumb.NotFound, "%s is missing: make bench-snapshot builds it", cfg.Worker)
+		return rhumb.Ef(op, rhumb.NotFound, "%s does not exist; make bench-snapshot builds it", cfg.Worker)
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -135,13 +136,13 @@ func (bc *imageCommands) measureImage(ctx context.Context, cfg image.Config, plo
 	return nil
 }
 
-// imageReport is everything that was measured.
+// imageReport is the document of `rhumb snapshot bench`.
 type imageReport struct {
 	*image.Report
 	Cluster *bench.VisibleReport `json:"cluster,omitempty"`
 }
 
-// measureVisible follows puts through a cluster of three nodes to the images of two.
+// measureVisible follows puts through a cluster of three nodes to the images of two nodes.
 func (bc *imageCommands) measureVisible(ctx context.Context, samples int) (*bench.VisibleReport, error) {
 	bc.Notef("following %d puts through a cluster", samples)
 	c, stop, err := startBench(ctx, "", []string{"singapore"}, 3)
@@ -152,7 +153,7 @@ func (bc *imageCommands) measureVisible(ctx context.Context, samples int) (*benc
 	return bench.RunVisible(ctx, c.Addrs(), samples)
 }
 
-// goalTable is what people read of a report; -o json has everything.
+// goalTable fills the table for people: the goals. -o json has every figure.
 func goalTable(t table.Writer, r *image.Report) {
 	t.AppendHeader(table.Row{"goal", "", "want", "measured", "least", "most", "reached"})
 	for _, g := range r.Goals {

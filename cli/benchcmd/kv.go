@@ -22,13 +22,13 @@ func (bc *commands) kvCommand() *cobra.Command {
 	var ops []string
 	var alone bool
 	c := &cobra.Command{
-		Use: "kv", Short: "Compare put and get with embedded etcd, in one interleaved run",
-		Long: `Measure put and get through the default client on one node and on three, and embedded etcd beside them: the
-same load, in turn, on the same machine. Ratios of one round are reported as their median; absolute figures of a
-shared machine say little. make bench-kv builds the program that runs etcd.
+		Use: "kv", Short: "Compare put and get with embedded etcd in one interleaved run",
+		Long: `Measure put and get through the default client on one node and on three, and embedded etcd under the same load, in turn, on
+the same machine. The result is the median of the ratios of each round, because absolute figures of a shared machine say
+little. make bench-kv builds the program that runs etcd.
 
-create patches names that no region has, and update names that exist, both without naming a home; etcd has no like of
-them. With several --regions the callers stand in the first one, and clusters run without etcd.`,
+create patches names that exist in no region, and update patches existing names, both without naming a home; etcd has no
+equivalent. With several --regions the callers are in the first one, and clusters run without etcd.`,
 		Example: `  make bench-kv
   rhumb bench kv --alone --rounds 1 --callers 64
   rhumb bench kv --op create,update --regions singapore,frankfurt,virginia --nodes 3 --callers 256
@@ -37,13 +37,13 @@ them. With several --regions the callers stand in the first one, and clusters ru
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cfg.Batch < 1 || cfg.Batch > rhumb.BatchOpsMax {
-				return rhumb.Ef(op, rhumb.InvalidArgument, "--batch is %d, want 1 to %d", cfg.Batch, rhumb.BatchOpsMax)
+				return rhumb.Ef(op, rhumb.InvalidArgument, "--batch %d: want 1 to %d", cfg.Batch, rhumb.BatchOpsMax)
 			}
 			if !alone && len(clusters.regions) == 1 && cfg.Batch == 1 {
 				cfg.PeerBinary = peers
 			}
 			var err error
-			if cfg.Ops, err = benchOps(ops); err != nil {
+			if cfg.Ops, err = parseOps(ops); err != nil {
 				return err
 			}
 			return bc.measureKV(cmd.Context(), cfg, clusters, bc.dir)
@@ -51,44 +51,45 @@ them. With several --regions the callers stand in the first one, and clusters ru
 	}
 	fl := c.Flags()
 	fl.StringSliceVar(&ops, "op", []string{string(load.Put), string(load.Get)}, fmt.Sprintf("what to measure: some of %v", load.Ops()))
-	fl.StringSliceVar(&clusters.regions, "regions", []string{"singapore"}, "the regions of each cluster, as demo --regions takes them")
-	fl.IntSliceVar(&clusters.nodes, "nodes", []int{1, 3}, "nodes per region: one cluster is run for each number")
+	fl.StringSliceVar(&clusters.regions, "regions", []string{"singapore"}, "regions of each cluster, as for demo --regions")
+	fl.IntSliceVar(&clusters.nodes, "nodes", []int{1, 3}, "nodes per region; one cluster runs for each number")
 	fl.StringVar(&clusters.latency, "latency", "none", "round trips between regions: real, none, or a latency file")
 	fl.IntSliceVar(&cfg.Callers, "callers", []int{1, 64, 256}, "numbers of callers")
-	fl.IntVar(&cfg.Batch, "batch", 1, "keys that one call works on; figures are then per key, latencies per call, and Rhumb runs alone")
-	fl.IntVar(&cfg.Rounds, "rounds", 5, "how often each case is run")
+	fl.IntVar(&cfg.Batch, "batch", 1, "keys per call; figures are then per key, latencies per call, and Rhumb runs alone")
+	fl.IntVar(&cfg.Rounds, "rounds", 5, "how often each case runs")
 	fl.IntVar(&cfg.ValueBytes, "value-bytes", 100, "size of a value")
 	fl.DurationVar(&cfg.Measure, "measure", 2*time.Second, "how long a case is measured")
-	fl.StringVar(&peers, "peers", besideBinary("peers"), "the program that runs etcd")
-	fl.BoolVar(&alone, "alone", false, "measure Rhumb only")
+	fl.StringVar(&peers, "peers", besideBinary("peers"), "program that runs etcd")
+	fl.BoolVar(&alone, "alone", false, "measure only Rhumb")
 	return c
 }
 
-// kvClusters says which clusters `bench kv` runs.
+// kvClusters describes the clusters that a measurement runs.
 type kvClusters struct {
 	regions []string
-	nodes   []int // of each region, one cluster for each
+	nodes   []int // per region; one cluster runs for each number
 	latency string
 }
 
-// benchOps reads the operations that --op names.
-func benchOps(names []string) (ops []load.Op, err error) {
+// parseOps parses the operations of --op.
+func parseOps(names []string) (ops []load.Op, err error) {
 	for _, name := range names {
 		o := load.Op(name)
 		if !slices.Contains(load.Ops(), o) {
-			return nil, rhumb.Ef(op, rhumb.InvalidArgument, "--op %s: there is no such operation; name some of %v", name, load.Ops())
+			return nil, rhumb.Ef(op, rhumb.InvalidArgument, "--op %s: unknown operation; want some of %v", name, load.Ops())
 		}
 		ops = append(ops, o)
 	}
 	return ops, nil
 }
 
+// measureKV keeps all clusters running during the whole measurement, because the targets take turns within each round.
 func (bc *commands) measureKV(ctx context.Context, cfg bench.KVConfig, clusters kvClusters, dir string) error {
 	place, err := newBenchPlace(dir)
 	if err != nil {
 		return rhumb.Wrap(op, err)
 	}
-	defer place.remove()
+	defer place.removeTemporary()
 	cfg.Dir = place.dir
 	cfg.Progress = func(text string) { bc.Notef("%s", text) }
 	for _, nodes := range clusters.nodes {
@@ -120,6 +121,7 @@ func (bc *commands) measureKV(ctx context.Context, cfg bench.KVConfig, clusters 
 	})
 }
 
+// spreadText returns a median with its range.
 func spreadText(s bench.Spread) string {
 	return fmt.Sprintf("%.2f [%.2f..%.2f]", s.Median, s.Min, s.Max)
 }

@@ -21,11 +21,11 @@ func (bc *commands) overloadCommand() *cobra.Command {
 	var cfg bench.OverloadConfig
 	var memory flags.ByteSize
 	c := &cobra.Command{
-		Use: "overload", Short: "Find the peak of writes, then let five times the callers write",
-		Long: `Run three nodes in one region and let growing numbers of callers write large values; then let a multiple of the
-callers write, between two runs with the number of callers that had the peak, because a shared disk is not equally fast at all
-times. It shows acknowledged writes a second, what became of the calls, and the memory of each node. At the end every key with
-an acknowledged write is read back.`,
+		Use: "overload", Short: "Find the peak of writes, then run five times as many callers",
+		Long: `Run three nodes in one region and write large values with growing numbers of callers. Then run a multiple of the callers,
+between two runs with the number of callers that reached the peak, because a shared disk is not equally fast at all times.
+The command shows acknowledged writes per second, the outcomes of the calls and the memory of each node. At the end every
+key with an acknowledged write is read back.`,
 		Example: `  rhumb bench overload
   rhumb bench overload --memory 768MiB
   rhumb bench overload --callers 100 --value-bytes 1024 -o json`,
@@ -39,16 +39,17 @@ an acknowledged write is read back.`,
 		},
 	}
 	fl := c.Flags()
-	fl.IntSliceVar(&cfg.Callers, "callers", []int{50, 400}, "numbers of callers among which the peak is sought")
+	fl.IntSliceVar(&cfg.Callers, "callers", []int{50, 400}, "numbers of callers among which to find the peak")
 	fl.Var(&memory, "memory", "memory of the three nodes together")
-	flags.Default(fl, "memory", "as rhumb demo")
-	fl.IntVar(&cfg.Factor, "factor", 5, "how many times the most callers overload the cluster")
-	fl.IntVar(&cfg.Rounds, "rounds", 3, "how often the overload is measured, each time between two peaks")
+	flags.Default(fl, "memory", "as for rhumb demo")
+	fl.IntVar(&cfg.Factor, "factor", 5, "factor by which the largest number of callers is multiplied for the overload")
+	fl.IntVar(&cfg.Rounds, "rounds", 3, "how often to measure the overload, each time between two peaks")
 	fl.IntVar(&cfg.ValueBytes, "value-bytes", 64<<10, "size of a value")
-	fl.DurationVar(&cfg.Measure, "measure", 4*time.Second, "how long each number of callers is measured; the overload and the peaks beside it last twice as long")
+	fl.DurationVar(&cfg.Measure, "measure", 4*time.Second, "how long to measure each number of callers; the overload and the peaks around it take twice as long")
 	return c
 }
 
+// measureOverload fails if an acknowledged key is missing, so that a script notices.
 func (bc *commands) measureOverload(ctx context.Context, cfg bench.OverloadConfig, dir string, flags ...string) error {
 	cluster, stop, err := startBench(ctx, dir, []string{"singapore"}, 3, flags...)
 	if err != nil {
@@ -79,7 +80,7 @@ func (bc *commands) measureOverload(ctx context.Context, cfg bench.OverloadConfi
 	return nil
 }
 
-// outcomesText lists outcomes, the most frequent first.
+// outcomesText returns the outcomes of calls with their counts, the most frequent first.
 func outcomesText(counts map[string]int64) string {
 	kinds := slices.SortedFunc(maps.Keys(counts), func(a, b string) int { return cmp.Compare(counts[b], counts[a]) })
 	var parts []string

@@ -10,8 +10,8 @@ import (
 	"github.com/rhumbdb/rhumb/client"
 )
 
-// wellView is a cluster of two regions: nodes 1, 2 and 3 in singapore, which vote, and node 4 in frankfurt.
-func wellView() View {
+// healthyView returns a cluster of two regions: the voters 1, 2 and 3 in singapore, and node 4 in frankfurt.
+func healthyView() View {
 	v := View{
 		Regions:   []rhumb.Region{{ID: 1, Name: "singapore"}, {ID: 2, Name: "frankfurt"}},
 		MinInSync: map[rhumb.ClassID]int{1: 2, 2: 1},
@@ -31,7 +31,7 @@ func wellView() View {
 	return v
 }
 
-// TestJudge breaks one thing of a cluster that is well, and looks for what the verdict says of it.
+// TestJudge breaks one thing in a healthy cluster at a time and checks that the verdict reports it.
 func TestJudge(t *testing.T) {
 	dies := func(v *View, ids ...rhumb.NodeID) {
 		for _, id := range ids {
@@ -42,7 +42,7 @@ func TestJudge(t *testing.T) {
 	damage := []client.StoreDamage{{File: "/d/data/000012.sst", Offset: 4096, What: "the checksum does not match"}}
 	for name, test := range map[string]struct {
 		breaks func(v *View)
-		says   []string // each is in a problem; none: the cluster is well
+		says   []string // each is part of a problem; none: the cluster is healthy
 		not    string
 		note   string
 		lose   int
@@ -50,7 +50,7 @@ func TestJudge(t *testing.T) {
 		"well": {breaks: func(*View) {}, lose: 1},
 		"a node dies": {
 			breaks: func(v *View) { dies(v, 3) },
-			says:   []string{"node n3 in singapore is not ready: cannot be reached", "1 ranges have no live primary"}, lose: 0,
+			says:   []string{"node n3 in singapore is not ready: cannot be reached", "1 range has no live primary"}, lose: 0,
 		},
 		"a voter is silent": {
 			breaks: func(v *View) {
@@ -87,11 +87,11 @@ func TestJudge(t *testing.T) {
 				}
 				v.Ranges[2].Primary = 1
 			},
-			says: []string{"fenced 12s ago", "4 ranges miss an in-sync replica", "1 ranges are displaced: their preferred node n3 is fenced"}, lose: 0,
+			says: []string{"fenced 12s ago", "4 ranges lack an in-sync replica", "1 range is displaced: preferred node n3 is fenced"}, lose: 0,
 		},
 		"two of three voters die": {
 			breaks: func(v *View) { dies(v, 2, 3) },
-			says:   []string{"no majority: 1 of its 3 voters live (n2, n3 do not)", "fewer live in-sync copies than their minimum and refuse writes"}, lose: 0,
+			says:   []string{"no majority: 1 of its 3 voters are up, n2, n3 are down", "fewer live in-sync copies than required, and writes are refused"}, lose: 0,
 		},
 		"a region dies": {
 			breaks: func(v *View) {
@@ -100,28 +100,28 @@ func TestJudge(t *testing.T) {
 				v.Nodes[3].Node.State = rhumb.NodeFenced
 				v.Nodes[1].Sights = []client.NodeSight{{Node: 4, Fenced: time.Minute}}
 			},
-			says: []string{"region frankfurt is dead since 1m0s ago or longer: none of its nodes (n4) lives; 0 of its 1 ranges"}, lose: 0,
+			says: []string{"region frankfurt is dead, for at least 1m0s: none of its nodes (n4) is up; 0 of its 1 ranges"}, lose: 0,
 		},
 		"a quarantined copy": {
 			breaks: func(v *View) {
 				v.Ranges[0].InSync, v.Ranges[0].Quarantined = []rhumb.NodeID{1, 2}, []rhumb.NodeID{3}
 				v.Nodes[2].Troubles = []client.ReplicaTrouble{{Kind: client.TroubleQuarantined, Range: v.Ranges[0].ID, Node: 3, Reason: "invariant I2"}}
 			},
-			says: []string{"node n3 has quarantined its copy of 1 ranges (1/0): invariant I2", "rhumb range discard RANGE --node n3"}, lose: 0,
+			says: []string{"node n3 has quarantined its copy of 1 range (1/0): invariant I2", "rhumb range discard RANGE --node n3"}, lose: 0,
 		},
 		"a quarantined copy of a silent node": {
 			breaks: func(v *View) { v.Ranges[0].Quarantined = []rhumb.NodeID{3} },
-			says:   []string{"node n3 has quarantined its copy of 1 ranges (1/0): by metadata's record"}, lose: 0,
+			says:   []string{"node n3 has quarantined its copy of 1 range (1/0): according to the metadata"}, lose: 0,
 		},
 		"no intact copy": {
 			breaks: func(v *View) { v.Ranges[1].Quarantined = []rhumb.NodeID{1, 2, 3} },
-			says:   []string{"1 ranges have no intact copy in sync and are not served (1/1)", "rhumb unsafe-recover range"}, lose: 0,
+			says:   []string{"1 range has no intact copy in sync and is not served (1/1)", "rhumb unsafe-recover range"}, lose: 0,
 		},
 		"a damaged store": {
 			breaks: func(v *View) {
 				v.Nodes[1].Stores = []client.StoreStatus{{Dir: "/d", Damages: damage, DamagedRanges: 3}}
 			},
-			says: []string{"store /d of node n2 is damaged: /d/data/000012.sst at offset 4096: the checksum does not match; 3 of its copies may be"}, lose: 1,
+			says: []string{"store /d of node n2 is damaged: /d/data/000012.sst at offset 4096: the checksum does not match; up to 3 copies are affected"}, lose: 1,
 		},
 		"old damage": {
 			breaks: func(v *View) { v.Nodes[1].Stores = []client.StoreStatus{{Dir: "/d", Damages: damage}} },
@@ -133,20 +133,20 @@ func TestJudge(t *testing.T) {
 				v.Nodes[2].Node.Short = true
 				v.Ranges[0].InSync = []rhumb.NodeID{1, 2}
 			},
-			says: []string{"node n3 in singapore lost data that it had acknowledged", "1 of its copies are not in sync yet"}, lose: 0,
+			says: []string{"node n3 in singapore lost data that it had acknowledged", "1 copy is not in sync yet"}, lose: 0,
 		},
 		"a lost log": {
 			breaks: func(v *View) {
 				v.Ranges[0].InSync = []rhumb.NodeID{1, 2}
 				v.Nodes[0].Troubles = []client.ReplicaTrouble{{Kind: client.TroubleLogLost, Range: v.Ranges[0].ID, Node: 3, Reason: "trimmed up to 7"}}
 			},
-			says: []string{"node n3 cannot catch up with 1 ranges (1/0) by log: the log that they need is trimmed away"}, lose: 0,
+			says: []string{"node n3 cannot catch up by log with 1 range (1/0): the log that it needs is trimmed away"}, lose: 0,
 		},
 		"a primary that waits": {
 			breaks: func(v *View) {
 				v.Nodes[0].Troubles = []client.ReplicaTrouble{{Kind: client.TroubleWaiting, Range: v.Ranges[0].ID, Node: 1, Reason: "n2 has not answered"}}
 			},
-			says: []string{"node n1 was elected primary of 1 ranges (1/0) and does not serve them yet: n2 has not answered"}, lose: 1,
+			says: []string{"node n1 was elected primary of 1 range (1/0) and does not serve yet: n2 has not answered"}, lose: 1,
 		},
 		"a loop": {
 			breaks: func(v *View) { v.Nodes[1].Sights = []client.NodeSight{{Node: 2, Lives: loopLives}} },
@@ -160,14 +160,14 @@ func TestJudge(t *testing.T) {
 		},
 		"displaced": {
 			breaks: func(v *View) { v.Ranges[0].Primary = 2; v.Nodes[0].Node.State = rhumb.NodeDraining },
-			says:   []string{"1 ranges are displaced: their preferred node n1 drains"}, lose: 1,
+			says:   []string{"1 range is displaced: preferred node n1 drains"}, lose: 1,
 		},
 		"suspected": {
 			breaks: func(v *View) { v.Nodes[0].Suspected = []rhumb.NodeID{2} },
-			says:   []string{"node n2 in singapore is not heard by n1"}, lose: 1,
+			says:   []string{"node n2 in singapore is suspected by n1: its heartbeats do not arrive there"}, lose: 1,
 		},
 	} {
-		v := wellView()
+		v := healthyView()
 		test.breaks(&v)
 		got := Judge(v)
 		all := strings.Join(got.Problems, "\n")

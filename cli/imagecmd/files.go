@@ -22,7 +22,7 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/inspect"
 )
 
-// imageReportDoc is the document of `snapshot verify`.
+// imageReportDoc is the document of `rhumb snapshot verify`.
 type imageReportDoc struct {
 	Path    string         `json:"path"`
 	Version uint64         `json:"version"`
@@ -38,17 +38,17 @@ func (ic *commands) verifyCommand() *cobra.Command {
 	var f imageFlags
 	var deep bool
 	c := &cobra.Command{
-		Use: "verify IMAGE", Short: "Check an image, and name what is damaged",
-		Long: `Check the headers, counters and checksums of an image, live or saved, and name what is damaged by file and offset.
---deep follows every reference too: buckets, chains of versions, the boxes of the R-tree, the spatial and the ordered
-deltas, the order of the keys, and the checksums of records. It changes nothing, and the node may run.
-Exit code 1 says that something is damaged: see docs/operations/snapshot.md for what the node does then.
+		Use: "verify IMAGE", Short: "Check an image for damage",
+		Long: `Check the headers, counters and checksums of an image, live or saved, and name damage by file and offset. --deep also
+follows every reference: buckets, chains of versions, the boxes of the R-tree, the spatial and the ordered deltas, the order
+of the keys, and the checksums of records. The command changes nothing, and the node may run. Exit code 1 means that
+something is damaged; docs/operations/snapshot.md describes what the node does then.
 
 ` + imageHelp,
 		Example: "  rhumb snapshot verify n1 --deep\n  rhumb snapshot verify ./flights.rhs -o json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return f.with(cmd.Context(), args[0], func(at place) error { return ic.verifyImage(cmd.Context(), at, deep) })
+			return f.withImage(cmd.Context(), args[0], func(at place) error { return ic.verifyImage(cmd.Context(), at, deep) })
 		},
 	}
 	c.Flags().BoolVar(&deep, "deep", false, "follow every reference")
@@ -72,16 +72,16 @@ func (ic *commands) verifyImage(ctx context.Context, at place, deep bool) error 
 		for _, f := range doc.Faults {
 			offset := any(f.Offset)
 			if f.Offset < 0 {
-				offset = "-" // of the whole file
+				offset = "-" // the whole file
 			}
 			t.AppendRow(table.Row{f.File, offset, f.What})
 		}
 	}); err != nil {
 		return err
 	}
-	ic.Notef("version %d: %d files, %d bytes, %d record versions read", doc.Version, doc.Files, doc.Bytes, doc.Records)
+	ic.Notef("checked version %d: %d files, %d bytes, %d record versions", doc.Version, doc.Files, doc.Bytes, doc.Records)
 	if len(doc.Faults) > 0 {
-		return rhumb.Ef(exit.OpSnapshot, rhumb.Corrupt, "%s in %s; docs/runbooks/snapshot.md says what to do", output.Counted(len(doc.Faults), "fault", "faults"), at.shown)
+		return rhumb.Ef(exit.OpSnapshot, rhumb.Corrupt, "%s in %s; docs/runbooks/snapshot.md describes what to do", output.Counted(len(doc.Faults), "fault", "faults"), at.shown)
 	}
 	return nil
 }
@@ -90,14 +90,14 @@ func (ic *commands) saveCommand() *cobra.Command {
 	var f imageFlags
 	return f.register(&cobra.Command{
 		Use: "save IMAGE DIR|FILE" + inspect.FileSuffix, Short: "Copy one version of an image to a directory or a file",
-		Long: `Copy the newest version of an image to a new directory, which readers attach to as to any image, or to one compressed
-file. The node may run; what it commits meanwhile is not in the copy.
+		Long: `Copy the newest version of an image to a new directory, to which readers can attach as to any image, or to one compressed
+file. The node may run; what it commits in the meantime is not in the copy.
 
 ` + imageHelp,
 		Example: "  rhumb snapshot save n1 ./flights" + inspect.FileSuffix + "\n  rhumb snapshot save n1 ./noon",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return f.with(cmd.Context(), args[0], func(at place) error {
+			return f.withImage(cmd.Context(), args[0], func(at place) error {
 				show, stop := ic.ByteBar("save")
 				saved, err := inspect.Save(cmd.Context(), at.dir, args[1], show)
 				stop()
@@ -113,9 +113,9 @@ file. The node may run; what it commits meanwhile is not in the copy.
 func (ic *commands) loadCommand() *cobra.Command {
 	var o inspect.LoadOptions
 	c := &cobra.Command{
-		Use: "load FILE|DIR DIR", Short: "Put a saved image where readers find it",
-		Long: `Unpack an image that ` + "`rhumb snapshot save`" + ` made, check it, and put it at a directory, at once or not at all.
-A live image is never overwritten, and another one only with --replace.`,
+		Use: "load FILE|DIR DIR", Short: "Restore a saved image to a directory",
+		Long: `Unpack an image from ` + "`rhumb snapshot save`" + `, check it, and move it to a directory in one step, so that readers never see
+half of it. A live image is never overwritten, and a dead one only with --replace.`,
 		Example: "  rhumb snapshot load ./flights" + inspect.FileSuffix + " /dev/shm/rhumb/saved/flights\n  rhumb snapshot load ./noon /dev/shm/rhumb/saved/noon --replace",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -129,7 +129,7 @@ A live image is never overwritten, and another one only with --replace.`,
 			return ic.printSaved(saved)
 		},
 	}
-	c.Flags().BoolVar(&o.Replace, "replace", false, "remove the image that stands there, unless it is live")
+	c.Flags().BoolVar(&o.Replace, "replace", false, "remove the image in DIR, unless it is live")
 	return c
 }
 
@@ -137,17 +137,18 @@ func (ic *commands) printSaved(s inspect.Saved) error {
 	doc := map[string]any{"path": s.Path, "version": s.Version, "files": s.Files, "bytes": s.Bytes}
 	return ic.Print(doc, func(t table.Writer) {
 		t.AppendHeader(table.Row{"PATH", "VERSION", "FILES", "SIZE"})
-		t.AppendRow(table.Row{s.Path, s.Version, s.Files, sizeOf(s.Bytes)})
+		t.AppendRow(table.Row{s.Path, s.Version, s.Files, sizeText(s.Bytes)})
 	})
 }
 
-// DiffDoc is the document of `snapshot diff`.
+// DiffDoc is the document of `rhumb snapshot diff`.
 type DiffDoc struct {
 	Tables []tableDiffDoc `json:"tables"`
-	// Keys are the first differences, as many as --limit allows.
+	// Keys lists the first differences, at most --limit.
 	Keys []keyDiffDoc `json:"keys"`
 }
 
+// tableDiffDoc counts the differences of one table.
 type tableDiffDoc struct {
 	Table   string `json:"table"`
 	Added   int64  `json:"added"`
@@ -156,6 +157,7 @@ type tableDiffDoc struct {
 	Same    int64  `json:"same"`
 }
 
+// keyDiffDoc is a record that differs: Was is nil if it was added, Is is nil if it was removed.
 type keyDiffDoc struct {
 	Table  string          `json:"table"`
 	Key    string          `json:"key"`
@@ -170,24 +172,24 @@ func (ic *commands) diffCommand() *cobra.Command {
 	var limit int
 	c := &cobra.Command{
 		Use: "diff A B", Short: "Compare two images",
-		Long: `Count the records that were added, removed and changed from image A to image B, and print the first of them. A record
-is changed when its value, its box or its expiry is. A and B are images as for the other commands.
+		Long: `Count the records that were added, removed and changed from image A to image B, and print the first of them. A record has
+changed if its value, its box or its expiry has. A and B are images as for the other commands.
 
 ` + imageHelp,
 		Example: "  rhumb snapshot diff ./flights.rhs n1\n  rhumb snapshot diff n1 n2 --table flights --limit 0 -o json",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if limit < 0 {
-				return rhumb.Ef(exit.OpSnapshot, rhumb.InvalidArgument, "--limit %d is below 0", limit)
+				return rhumb.Ef(exit.OpSnapshot, rhumb.InvalidArgument, "--limit %d is negative", limit)
 			}
 			ctx := cmd.Context()
-			return f.with(ctx, args[0], func(before place) error {
-				return f.with(ctx, args[1], func(after place) error { return ic.diffImages(ctx, before.dir, after.dir, only, limit) })
+			return f.withImage(ctx, args[0], func(before place) error {
+				return f.withImage(ctx, args[1], func(after place) error { return ic.diffImages(ctx, before.dir, after.dir, only, limit) })
 			})
 		},
 	}
 	c.Flags().StringVar(&only, "table", "", "compare only this table")
-	c.Flags().IntVar(&limit, "limit", 20, "differences that are printed; all are counted")
+	c.Flags().IntVar(&limit, "limit", 20, "maximum number of differences to print; all are counted")
 	return f.register(c)
 }
 
@@ -250,14 +252,15 @@ func describeDifference(d *inspect.Difference) (keyDiffDoc, error) {
 	return doc, nil
 }
 
-// pinsDoc is the document of `snapshot pins`.
+// pinsDoc is the document of `rhumb snapshot pins`.
 type pinsDoc struct {
 	PinnedBytes int64    `json:"pinned_bytes"`
 	Pins        []pinDoc `json:"pins"`
-	// Unreadable are processes of other users, which may pin memory too.
+	// Unreadable lists processes of other users, which may also pin memory.
 	Unreadable []int `json:"unreadable_pids"`
 }
 
+// pinDoc is one generation that a process has mapped.
 type pinDoc struct {
 	PID        int    `json:"pid"`
 	Command    string `json:"command"`
@@ -267,7 +270,7 @@ type pinDoc struct {
 	Bytes      int64  `json:"bytes"`
 	Superseded bool   `json:"superseded"`
 	Deleted    bool   `json:"deleted"`
-	// SinceSeconds is how long ago at least it was superseded.
+	// SinceSeconds is how long ago the generation was superseded, at least.
 	SinceSeconds *float64 `json:"superseded_seconds"`
 	Publisher    bool     `json:"publisher"`
 }
@@ -276,12 +279,12 @@ func (ic *commands) pinsCommand() *cobra.Command {
 	var f imageFlags
 	var all bool
 	c := &cobra.Command{
-		Use: "pins", Short: "Tell which processes keep superseded generations in memory", Args: cobra.NoArgs,
-		Long: `Tell which processes have superseded generations of images mapped, so that their memory cannot be used again. --all
-lists the live ones too. Processes of other users cannot be looked into; how many there are is told.`,
+		Use: "pins", Short: "List processes that keep superseded generations in memory", Args: cobra.NoArgs,
+		Long: `List the processes that have superseded generations of images mapped, so that their memory cannot be freed. --all also lists
+live generations. Processes of other users cannot be inspected; the command prints how many there are.`,
 		Example: "  rhumb snapshot pins\n  sudo rhumb snapshot pins --all -o json",
 		RunE: func(*cobra.Command, []string) error {
-			dir, _, err := f.root()
+			dir, _, err := f.imageRoot()
 			if err != nil {
 				return err
 			}
@@ -292,7 +295,7 @@ lists the live ones too. Processes of other users cannot be looked into; how man
 			return ic.printPins(p, all)
 		},
 	}
-	c.Flags().BoolVar(&all, "all", false, "list live generations, and the publishers' own, too")
+	c.Flags().BoolVar(&all, "all", false, "also list live generations, and those of the publishers themselves")
 	return f.register(c)
 }
 
@@ -307,7 +310,7 @@ func (ic *commands) printPins(p inspect.Pins, all bool) error {
 		}
 		d := pinDoc{PID: pin.PID, Command: pin.Command, Path: pin.Dir, Shard: pin.Slot, Generation: pin.Generation, Bytes: pin.Bytes, Superseded: pin.Superseded, Deleted: pin.Deleted, Publisher: pin.Publisher}
 		if pin.Since > 0 {
-			d.SinceSeconds = seconds(pin.Since)
+			d.SinceSeconds = secondsOf(pin.Since)
 		}
 		doc.Pins = append(doc.Pins, d)
 	}
@@ -319,23 +322,24 @@ func (ic *commands) printPins(p inspect.Pins, all bool) error {
 				since = "yes"
 			}
 			if d.SinceSeconds != nil {
-				since = ago(time.Duration(*d.SinceSeconds*float64(time.Second))) + " or more"
+				since = ageText(time.Duration(*d.SinceSeconds*float64(time.Second))) + " or more"
 			}
-			t.AppendRow(table.Row{d.PID, d.Command, d.Shard, d.Generation, sizeOf(d.Bytes), since, d.Publisher, d.Path})
+			t.AppendRow(table.Row{d.PID, d.Command, d.Shard, d.Generation, sizeText(d.Bytes), since, d.Publisher, d.Path})
 		}
 	})
-	ic.Notef("%s are kept for readers of superseded generations", sizeOf(p.PinnedBytes))
+	ic.Notef("readers of superseded generations keep %s in memory", sizeText(p.PinnedBytes))
 	if n := len(p.Unreadable); n > 0 {
-		ic.Notef("%s of other users could not be looked into; try as root", output.Counted(n, "process", "processes"))
+		ic.Notef("%s of other users could not be inspected; try again as root", output.Counted(n, "process", "processes"))
 	}
 	return err
 }
 
 func (ic *commands) publishCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use: "publish NODE", Short: "Let a node make a version of its image now",
-		Long: `Let a node publish everything that is committed, whatever its policy says, and print the version. Nodes started with
---snapshot-on-demand make versions only then. The node is asked at its address for operators, from its own machine.`,
+		Use: "publish NODE", Short: "Make a node publish a version of its image now",
+		Long: `Make a node publish everything that is committed, whatever its policy is, and print the version. Nodes that were started
+with --snapshot-on-demand make versions only for this command. The request goes to the operators' address of the node, so the
+command has to run on the node's machine.`,
 		Example: "  rhumb snapshot publish n1\n  rhumb snapshot publish n1 -o json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -378,9 +382,10 @@ func (ic *commands) publishImage(ctx context.Context, c *client.Client, id rhumb
 	})
 }
 
-// answerMax bounds an answer of a node's HTTP for operators.
+// answerMax bounds the answer of a node, in bytes: whatever listens at that address must not fill the memory.
 const answerMax = 1 << 20
 
+// postJSON sends an empty request and decodes the answer. Errors of the node are documents too, so the status does not matter.
 func postJSON(ctx context.Context, url string, into any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, nil)
 	if err != nil {
@@ -398,6 +403,7 @@ func postJSON(ctx context.Context, url string, into any) error {
 	return rhumb.WrapKind(exit.OpSnapshot, rhumb.Unavailable, err)
 }
 
+// kindNamed returns the kind that a node named. A newer node may have kinds that this program does not know.
 func kindNamed(name string) rhumb.Kind {
 	for _, k := range rhumb.Kinds() {
 		if k.String() == name {

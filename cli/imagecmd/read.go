@@ -19,30 +19,31 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/reader"
 )
 
-// readFlags say how records of an image are read and printed.
+// readFlags select how records of an image are read and printed.
 type readFlags struct {
 	imageFlags
 	geojson, closed bool
 	limit           int
-	dir             string // of the image that view found
+	dir             string // the directory of the image, set by withTable
 }
 
+// registerAll adds the flags to a command; many is set if it can print several records.
 func (f *readFlags) registerAll(c *cobra.Command, many bool) *cobra.Command {
 	c.Flags().BoolVar(&f.geojson, "geojson", false, "print a GeoJSON feature collection")
-	c.Flags().BoolVar(&f.closed, "closed", false, "read the cut that is consistent across all ranges, at the closed timestamp")
+	c.Flags().BoolVar(&f.closed, "closed", false, "read the consistent cut across all ranges at the closed timestamp")
 	if many {
 		most := 100
-		if c.Name() == "nearest" { // K says how many
+		if c.Name() == "nearest" { // its argument K is the limit
 			most = 0
 		}
-		c.Flags().IntVar(&f.limit, "limit", most, "records at most; 0 is no limit")
+		c.Flags().IntVar(&f.limit, "limit", most, "maximum number of records; 0 is no limit")
 	}
 	return f.register(c)
 }
 
-// view runs fn with a table of an image.
-func (f *readFlags) view(ctx context.Context, image, name string, fn func(v reader.View, t reader.Table) error) error {
-	return f.with(ctx, image, func(at place) error {
+// withTable runs fn with a view of a table of an image. The view keeps its generation in memory until fn returns.
+func (f *readFlags) withTable(ctx context.Context, image, name string, fn func(v reader.View, t reader.Table) error) error {
+	return f.withImage(ctx, image, func(at place) error {
 		f.dir = at.dir
 		c, err := inspect.Attach(at.dir)
 		if err != nil {
@@ -66,7 +67,7 @@ func (f *readFlags) view(ctx context.Context, image, name string, fn func(v read
 					names = append(names, info.Name)
 				}
 			}
-			return rhumb.Ef("rhumb.view", rhumb.NotFound, "%s has no table %q, only %s; `rhumb table create NAME --snapshot` makes one that is published",
+			return rhumb.Ef("rhumb.view", rhumb.NotFound, "%s has no table %q, only %s; nodes publish tables that were created with `rhumb table create NAME --snapshot`",
 				at.shown, name, cmp.Or(strings.Join(names, ", "), "none at all"))
 		}
 		if err != nil {
@@ -80,14 +81,14 @@ func (ic *commands) getCommand() *cobra.Command {
 	var f readFlags
 	return f.registerAll(&cobra.Command{
 		Use: "get IMAGE TABLE KEY", Short: "Print a record of an image",
-		Long:    "Print a record as the newest version of an image has it. KEY is a name as text or 0x and hexadecimal digits, or a number.\n\n" + imageHelp,
+		Long:    "Print a record from the newest version of an image. KEY is a name, as text or as 0x and hexadecimal digits, or a number.\n\n" + imageHelp,
 		Example: "  rhumb snapshot get n1 flights SWR8\n  rhumb snapshot get ./flights.rhs flights SWR8 --geojson",
 		Args:    cobra.ExactArgs(3),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return f.view(cmd.Context(), args[0], args[1], func(v reader.View, t reader.Table) error {
+			return f.withTable(cmd.Context(), args[0], args[1], func(v reader.View, t reader.Table) error {
 				it, err := inspect.Get(t, args[2])
 				if rhumb.KindOf(err) == rhumb.NotFound {
-					return rhumb.Ef(exit.OpSnapshot, rhumb.NotFound, "table %s has no record %q in version %d of the image, which holds the ranges that its node holds; `rhumb get` asks the whole cluster",
+					return rhumb.Ef(exit.OpSnapshot, rhumb.NotFound, "table %s has no record %q in version %d of the image, which contains only the ranges of its node; `rhumb get` asks the whole cluster",
 						args[1], args[2], v.Version())
 				}
 				if err != nil {
@@ -106,6 +107,7 @@ func (ic *commands) getCommand() *cobra.Command {
 	}, false)
 }
 
+// printImageRecord prints one record, a field per line.
 func (ic *commands) printImageRecord(doc inspect.Record) error {
 	err := ic.Print(doc, func(t table.Writer) {
 		if doc.Stored == nil {
@@ -123,6 +125,7 @@ func (ic *commands) printImageRecord(doc inspect.Record) error {
 	return err
 }
 
+// recordLine returns the value of a record in one line. Log positions have fields but no stored record.
 func recordLine(d *inspect.Record) string {
 	if d.Stored == nil && d.Fields != nil { // a log position
 		return fmt.Sprintf("epoch=%v seq=%v hlc=%v", d.Fields["epoch"], d.Fields["seq"], d.Fields["hlc"])
@@ -134,8 +137,8 @@ func (ic *commands) scanCommand() *cobra.Command {
 	var f readFlags
 	return f.registerAll(&cobra.Command{
 		Use: "scan IMAGE TABLE [PREFIX]", Short: "Print records of an image",
-		Long: `Print the records of a table of an image, those whose names begin with PREFIX where the table keeps an order. -o json
-prints one record on each line.
+		Long: `Print the records of a table of an image. PREFIX selects those whose names begin with it, if the table has an index of names.
+-o json prints one record per line.
 
 ` + imageHelp,
 		Example: "  rhumb snapshot scan n1 airports\n  rhumb snapshot scan n1 roads --limit 0 -o json",
@@ -150,7 +153,7 @@ prints one record on each line.
 	}, true)
 }
 
-// queryCommand makes one of the spatial queries.
+// queryCommand returns the command of one kind of spatial query.
 func (ic *commands) queryCommand(name string) *cobra.Command {
 	forms := map[string]struct{ args, short, example string }{
 		"bbox":    {"W,S,E,N", "Print the records of an image that touch a box", "5.9,45.8,10.5,47.8"},
@@ -160,9 +163,9 @@ func (ic *commands) queryCommand(name string) *cobra.Command {
 	f, form := readFlags{}, forms[name]
 	return flags.TakesPlace(f.registerAll(&cobra.Command{
 		Use: name + " IMAGE TABLE " + form.args, Short: form.short,
-		Long: form.short + `. The table has to keep a spatial index.
-An image holds the ranges that its node holds: the regions whose records it lacks are named in a note, and by -o json,
-which prints one record on each line, as lacks_regions of each record.
+		Long: form.short + `. The table needs a spatial index.
+An image contains only the ranges of its node. A note names the regions whose records it lacks; with -o json, which prints
+one record per line, each record has them in lacks_regions.
 
 ` + imageHelp,
 		Example: fmt.Sprintf("  rhumb snapshot %s n1 airports %s\n  rhumb snapshot %s n1 flights --geojson %s", name, form.example, name, form.example),
@@ -174,25 +177,26 @@ which prints one record on each line, as lacks_regions of each record.
 	}, true))
 }
 
+// runQuery prints the records that a query finds.
 func (ic *commands) runQuery(ctx context.Context, args []string, f *readFlags, q inspect.Query) error {
 	if f.limit < 0 {
-		return rhumb.Ef(exit.OpSnapshot, rhumb.InvalidArgument, "--limit %d is below 0", f.limit)
+		return rhumb.Ef(exit.OpSnapshot, rhumb.InvalidArgument, "--limit %d is negative; 0 means no limit", f.limit)
 	}
-	return f.view(ctx, args[0], args[1], func(_ reader.View, t reader.Table) error {
+	return f.withTable(ctx, args[0], args[1], func(_ reader.View, t reader.Table) error {
 		items, err := q.Run(t)
 		if err != nil {
 			return err
 		}
-		return ic.printItems(t, until(ctx, items), f, q)
+		return ic.printItems(t, untilDone(ctx, items), f, q)
 	})
 }
 
-// until ends items with an error when ctx ends.
-func until(ctx context.Context, items iter.Seq2[reader.Item, error]) iter.Seq2[reader.Item, error] {
+// untilDone ends items with an error when ctx ends. A query over an image makes no system call that a signal could interrupt.
+func untilDone(ctx context.Context, items iter.Seq2[reader.Item, error]) iter.Seq2[reader.Item, error] {
 	return func(yield func(reader.Item, error) bool) {
 		for it, err := range items {
 			if err == nil && ctx.Err() != nil {
-				err = rhumb.E(exit.OpSnapshot, rhumb.Canceled, "broken off before it was done")
+				err = rhumb.E(exit.OpSnapshot, rhumb.Canceled, "interrupted before it was done")
 			}
 			if !yield(it, err) || err != nil {
 				return
@@ -201,7 +205,8 @@ func until(ctx context.Context, items iter.Seq2[reader.Item, error]) iter.Seq2[r
 	}
 }
 
-// printItems prints records: as GeoJSON, as one JSON document each, or as tables of some hundreds.
+// printItems prints records as GeoJSON, as one JSON document each, or as tables of output.TableRows records. Notes say what the result
+// does not contain, so that it does not pass for the answer of the whole cluster.
 func (ic *commands) printItems(t reader.Table, items iter.Seq2[reader.Item, error], f *readFlags, q inspect.Query) error {
 	lacks, _, err := inspect.Lacks(f.dir, t.Info().Name)
 	if err != nil {
@@ -210,11 +215,11 @@ func (ic *commands) printItems(t reader.Table, items iter.Seq2[reader.Item, erro
 	taken, more := inspect.Take(items, f.limit)
 	defer func() {
 		if len(lacks) > 0 {
-			ic.Notef("the image lacks all or some records of %s, which its node does not hold; read the image of a node there, or ask the whole cluster: rhumb scan %s",
+			ic.Notef("the image lacks all or some records of %s, because its node does not hold them; read the image of a node there, or ask the whole cluster: rhumb scan %s",
 				strings.Join(lacks, ", "), t.Info().Name)
 		}
 		if *more {
-			ic.Notef("more records follow: give a higher --limit, or --limit 0")
+			ic.Notef("more records follow: use a higher --limit, or --limit 0")
 		}
 	}()
 	if f.geojson {
@@ -248,7 +253,7 @@ func (ic *commands) printItems(t reader.Table, items iter.Seq2[reader.Item, erro
 	}
 	if len(docs) == 0 {
 		if none && !ic.AsJSON() {
-			ic.Notef("no record")
+			ic.Notef("no records")
 		}
 		return nil
 	}

@@ -24,11 +24,11 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/inspect"
 )
 
-// imageHelp tells how an image is named.
-const imageHelp = `IMAGE is a directory, a file made by ` + "`rhumb snapshot save`" + `, or a node, such as n3: of the demo that runs here, or the
-only one of that name under --snapshot-dir, or the only one of them that is alive.`
+// imageHelp describes how to name an image.
+const imageHelp = `IMAGE is a directory, a file from ` + "`rhumb snapshot save`" + `, or a node such as n3. A node belongs to the demo that runs here;
+without a demo, it is the only node of that name under --snapshot-dir, or the only one of them that is alive.`
 
-// imageFlags say where the images of this machine lie.
+// imageFlags select the folder of the images of this machine.
 type imageFlags struct{ dir string }
 
 func (f *imageFlags) register(c *cobra.Command) *cobra.Command {
@@ -55,12 +55,12 @@ func Command(p *output.Printer, conn *connect.Flags) *cobra.Command {
 	return c
 }
 
-// root gives the folder of the images, and the cluster of the demo that runs here, "" when none does.
-func (f *imageFlags) root() (dir, cluster string, err error) {
+// imageRoot returns the folder of the images, and the cluster of the demo that runs here, or "" if none does.
+func (f *imageFlags) imageRoot() (dir, cluster string, err error) {
 	if f.dir != "" {
 		info, err := os.Stat(f.dir)
 		if err == nil && !info.IsDir() {
-			err = rhumb.E(exit.OpSnapshot, rhumb.InvalidArgument, "it is no directory")
+			err = rhumb.E(exit.OpSnapshot, rhumb.InvalidArgument, "not a directory")
 		}
 		if err != nil {
 			return "", "", rhumb.Ef(exit.OpSnapshot, rhumb.InvalidArgument, "--snapshot-dir %s: %s", f.dir, rhumb.Message(err))
@@ -74,16 +74,17 @@ func (f *imageFlags) root() (dir, cluster string, err error) {
 	return cmp.Or(layout.SnapshotDir, publish.DirDefault), layout.ClusterID, nil
 }
 
-// place is where an image lies.
+// place is the location of an image.
 type place struct {
 	dir   string
-	shown string // what people are told: the directory, or the file that was unpacked to it
+	shown string // the name for people: the directory, or the saved file that was unpacked into it
 }
 
-// with runs fn with the place of an image. A saved file is unpacked for that time.
-func (f *imageFlags) with(ctx context.Context, image string, fn func(at place) error) error {
+// withImage runs fn with the place of an image. A saved file is unpacked until fn returns.
+func (f *imageFlags) withImage(ctx context.Context, image string, fn func(at place) error) error {
+	// A name that is neither a path nor an existing file can only be a node.
 	if _, err := os.Stat(image); err != nil && filepath.Base(image) == image {
-		dir, err := f.find(image)
+		dir, err := f.findImage(image)
 		if err != nil {
 			return err
 		}
@@ -97,9 +98,10 @@ func (f *imageFlags) with(ctx context.Context, image string, fn func(at place) e
 	return fn(place{dir, image})
 }
 
-// find gives the directory of a node's image: of several, that of the demo that runs here, or the only one that is alive.
-func (f *imageFlags) find(node string) (string, error) {
-	root, cluster, err := f.root()
+// findImage returns the directory of the image of a node. If several clusters have a node of that name, the demo that runs here wins,
+// then the only one that is alive.
+func (f *imageFlags) findImage(node string) (string, error) {
+	root, cluster, err := f.imageRoot()
 	if err != nil {
 		return "", err
 	}
@@ -121,16 +123,16 @@ func (f *imageFlags) find(node string) (string, error) {
 	}
 	switch {
 	case len(all) == 0:
-		return "", rhumb.Ef(exit.OpSnapshot, rhumb.NotFound, "there is no image %s, neither as a path nor as a node under %s; `rhumb snapshot ls` lists them", node, root)
+		return "", rhumb.Ef(exit.OpSnapshot, rhumb.NotFound, "there is no image %s, neither as a path nor as a node under %s; `rhumb snapshot ls` lists the images", node, root)
 	case len(all) == 1:
 		return all[0], nil
 	case len(alive) == 1:
 		return alive[0], nil
 	}
-	return "", rhumb.Ef(exit.OpSnapshot, rhumb.InvalidArgument, "several clusters have a node %s: give the path of one of %s", node, strings.Join(all, ", "))
+	return "", rhumb.Ef(exit.OpSnapshot, rhumb.InvalidArgument, "several clusters have a node %s; use the path of its image, one of %s", node, strings.Join(all, ", "))
 }
 
-// ImageDoc is an image as `snapshot ls` prints it. Times that are not known are null.
+// ImageDoc is an image as `rhumb snapshot ls` prints it. Unknown times are null.
 type ImageDoc struct {
 	Path             string   `json:"path"`
 	Cluster          string   `json:"cluster"`
@@ -147,8 +149,8 @@ type ImageDoc struct {
 	Error            string   `json:"error,omitempty"`
 }
 
-// seconds gives a duration, nil for a negative one.
-func seconds(d time.Duration) *float64 {
+// secondsOf returns a duration in seconds, or nil if it is negative: package inspect uses that for unknown.
+func secondsOf(d time.Duration) *float64 {
 	if d < 0 {
 		return nil
 	}
@@ -156,8 +158,8 @@ func seconds(d time.Duration) *float64 {
 	return &s
 }
 
-// ago writes a duration for people.
-func ago(d time.Duration) string {
+// ageText returns a duration for people.
+func ageText(d time.Duration) string {
 	switch {
 	case d < 0:
 		return "unknown"
@@ -167,14 +169,15 @@ func ago(d time.Duration) string {
 	return d.Round(100 * time.Millisecond).String()
 }
 
-// since writes how long ago something was.
-func since(d time.Duration) string {
+// agoText returns how long ago something was.
+func agoText(d time.Duration) string {
 	if d < 0 {
 		return "at an unknown time"
 	}
-	return ago(d) + " ago"
+	return ageText(d) + " ago"
 }
 
+// publisherState returns the word for the process that publishes an image. A publisher that is gone without having said so has died.
 func publisherState(p inspect.Publisher) string {
 	switch {
 	case p.Alive:
@@ -185,8 +188,8 @@ func publisherState(p inspect.Publisher) string {
 	return "dead"
 }
 
-// sizeOf writes bytes for people.
-func sizeOf(n int64) string {
+// sizeText returns a number of bytes for people.
+func sizeText(n int64) string {
 	switch {
 	case n >= 10<<30:
 		return fmt.Sprintf("%.0f GiB", float64(n)/(1<<30))
@@ -202,7 +205,7 @@ func (ic *commands) listCommand() *cobra.Command {
 		Use: "ls", Short: "List the images on this machine", Args: cobra.NoArgs,
 		Example: "  rhumb snapshot ls\n  rhumb snapshot ls --snapshot-dir /run/rhumb -o json",
 		RunE: func(*cobra.Command, []string) error {
-			root, _, err := f.root()
+			root, _, err := f.imageRoot()
 			if err != nil {
 				return err
 			}
@@ -211,18 +214,19 @@ func (ic *commands) listCommand() *cobra.Command {
 				return err
 			}
 			if len(images) == 0 {
-				ic.Notef("no images under %s; `rhumb table create NAME --snapshot` makes a table that nodes publish", root)
+				ic.Notef("there are no images under %s; nodes publish tables that were created with `rhumb table create NAME --snapshot`", root)
 			}
 			return ic.printImages(images)
 		},
 	})
 }
 
+// printImages prints a list of images. One that cannot be read shows why in place of the state of its publisher.
 func (ic *commands) printImages(images []inspect.Listed) error {
 	docs := []ImageDoc{}
 	for _, l := range images {
 		doc := ImageDoc{
-			Path: l.Dir, Cluster: l.Cluster, Node: l.Node, Version: l.Version, AgeSeconds: seconds(l.Age), HeartbeatSeconds: seconds(l.Publisher.Heartbeat),
+			Path: l.Dir, Cluster: l.Cluster, Node: l.Node, Version: l.Version, AgeSeconds: secondsOf(l.Age), HeartbeatSeconds: secondsOf(l.Publisher.Heartbeat),
 			Publisher: publisherState(l.Publisher), PID: l.Publisher.PID, Tables: l.Tables, Records: l.Records, Bytes: l.Bytes, Quarantined: l.Quarantined,
 		}
 		if l.Err != nil {
@@ -237,12 +241,12 @@ func (ic *commands) printImages(images []inspect.Listed) error {
 			if d.Error != "" {
 				state = output.Shorten(d.Error)
 			}
-			t.AppendRow(table.Row{d.Node, d.Version, ago(images[i].Age), state, d.Tables, d.Records, sizeOf(d.Bytes), d.Path})
+			t.AppendRow(table.Row{d.Node, d.Version, ageText(images[i].Age), state, d.Tables, d.Records, sizeText(d.Bytes), d.Path})
 		}
 	})
 }
 
-// StatDoc is the document of `snapshot stat`.
+// StatDoc is the document of `rhumb snapshot stat`.
 type StatDoc struct {
 	Path      string         `json:"path"`
 	Image     string         `json:"image"`
@@ -260,6 +264,7 @@ type StatDoc struct {
 	Faults    []output.Fault `json:"faults"`
 }
 
+// imageTable is a table of an image.
 type imageTable struct {
 	Name          string `json:"name"`
 	ID            uint32 `json:"id"`
@@ -273,6 +278,7 @@ type imageTable struct {
 	Bytes         int64  `json:"bytes"`
 }
 
+// shardDoc is how full one shard is. A shard is rolled when one of its areas is full.
 type shardDoc struct {
 	Table       string  `json:"table"`
 	Shard       int     `json:"shard"`
@@ -296,15 +302,17 @@ type shardDoc struct {
 	Closed      string  `json:"closed,omitempty"`
 }
 
+// commitDoc is one of the last commits of an image.
 type commitDoc struct {
 	Version uint64  `json:"version"`
 	Records uint32  `json:"records"`
 	Age     float64 `json:"age_seconds"`
 	Closed  string  `json:"closed,omitempty"`
-	// EventLag is how long before the commit its newest event was.
+	// EventLag is the time from the newest event of the commit to the commit.
 	EventLag *float64 `json:"event_lag_seconds"`
 }
 
+// positionDoc is how far an image follows the log of a range.
 type positionDoc struct {
 	Range string `json:"range"`
 	Epoch uint64 `json:"epoch"`
@@ -315,15 +323,15 @@ type positionDoc struct {
 func (ic *commands) statCommand() *cobra.Command {
 	var f imageFlags
 	return f.register(&cobra.Command{
-		Use: "stat IMAGE [TABLE]", Short: "Tell how full an image is, how old, and what it covers",
-		Long: `Tell of an image its tables, how full each shard is, the last commits, and how far it follows the log of each range.
+		Use: "stat IMAGE [TABLE]", Short: "Show how full an image is, how old, and what it covers",
+		Long: `Show the tables of an image, how full each shard is, the last commits, and how far the image follows the log of each range.
 A shard is rolled into a new generation when its append area, overflow buckets or deltas are full.
 
 ` + imageHelp,
 		Example: "  rhumb snapshot stat n1\n  rhumb snapshot stat /dev/shm/rhumb/CLUSTER/n1 flights -o json",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return f.with(cmd.Context(), args[0], func(at place) error { return ic.printImage(at, args[1:]) })
+			return f.withImage(cmd.Context(), args[0], func(at place) error { return ic.printImage(at, args[1:]) })
 		},
 	})
 }
@@ -338,13 +346,13 @@ func (ic *commands) printImage(at place, tables []string) error {
 	if len(tables) == 1 {
 		only = tables[0]
 		if !slices.ContainsFunc(im.Tables, func(t inspect.Table) bool { return t.Name == only }) {
-			return rhumb.Ef(exit.OpSnapshot, rhumb.NotFound, "the image %s has no table %q", at.shown, only)
+			return rhumb.Ef(exit.OpSnapshot, rhumb.NotFound, "image %s has no table %q", at.shown, only)
 		}
 	}
 	now := time.Now()
 	doc := StatDoc{
-		Path: at.shown, Image: im.Head.Image.String(), Version: im.Version, Age: seconds(im.Age(now)), Publisher: publisherState(im.Publisher),
-		PID: im.Publisher.PID, Life: im.Publisher.Life, Heartbeat: seconds(im.Publisher.Heartbeat),
+		Path: at.shown, Image: im.Head.Image.String(), Version: im.Version, Age: secondsOf(im.Age(now)), Publisher: publisherState(im.Publisher),
+		PID: im.Publisher.PID, Life: im.Publisher.Life, Heartbeat: secondsOf(im.Publisher.Heartbeat),
 		Tables: describeImageTables(im, only), Shards: []shardDoc{}, Commits: describeCommits(im.Commits, now), Faults: describeFaults(im.Faults),
 	}
 	if len(im.Commits) > 0 {
@@ -356,12 +364,14 @@ func (ic *commands) printImage(at place, tables []string) error {
 			u.TreeLevels, u.TreeItems, u.Delta, u.DeltaMax, u.OrderUsed, u.OrderMax, timestampText(u.Closed),
 		})
 	}
+	// The positions are a table of the image, so a damaged image may not have them; its faults are what matters.
 	if doc.Positions, err = imagePositions(at.dir); err != nil && len(doc.Faults) == 0 {
 		return err
 	}
 	return ic.printStat(&doc, im, now)
 }
 
+// timestampText returns a timestamp, or "" if it is unknown.
 func timestampText(t rhumb.Timestamp) string {
 	if t == 0 {
 		return ""
@@ -410,7 +420,7 @@ func describeFaults(faults []inspect.Fault) []output.Fault {
 	return docs
 }
 
-// imagePositions reads how far an image follows the ranges.
+// imagePositions returns how far an image follows the log of each range, sorted by range.
 func imagePositions(dir string) ([]positionDoc, error) {
 	docs := []positionDoc{}
 	c, err := inspect.Attach(dir)
@@ -448,7 +458,7 @@ func imagePositions(dir string) ([]positionDoc, error) {
 	return docs, nil
 }
 
-// printStat prints several tables one below the other.
+// printStat prints the document of `rhumb snapshot stat`.
 func (ic *commands) printStat(doc *StatDoc, im *inspect.Image, now time.Time) error {
 	if ic.AsJSON() {
 		return ic.PrintJSON(doc)
@@ -462,23 +472,23 @@ func (ic *commands) printStat(doc *StatDoc, im *inspect.Image, now time.Time) er
 	sections := []func(t table.Writer){
 		func(t table.Writer) {
 			t.AppendRow(table.Row{"image", doc.Path})
-			t.AppendRow(table.Row{"version", fmt.Sprintf("%d, committed %s", doc.Version, since(im.Age(now)))})
+			t.AppendRow(table.Row{"version", fmt.Sprintf("%d, committed %s", doc.Version, agoText(im.Age(now)))})
 			t.AppendRow(table.Row{"closed", cmp.Or(doc.Closed, "unknown")})
-			t.AppendRow(table.Row{"publisher", fmt.Sprintf("%s, process %d, life %d, heartbeat %s", doc.Publisher, doc.PID, doc.Life, since(im.Publisher.Heartbeat))})
+			t.AppendRow(table.Row{"publisher", fmt.Sprintf("%s, process %d, life %d, heartbeat %s", doc.Publisher, doc.PID, doc.Life, agoText(im.Publisher.Heartbeat))})
 		},
 		func(t table.Writer) {
 			t.AppendHeader(table.Row{"TABLE", "SHARD", "GENERATION", "RECORDS", "LOAD", "OVERFLOW", "APPEND", "TREE", "DELTA", "ORDER", "SIZE"})
 			for _, s := range doc.Shards {
 				t.AppendRow(table.Row{
 					s.Table, s.Shard, s.Generation, s.Records, fmt.Sprintf("%.0f %%", 100*s.Load), percent(s.Overflow, s.OverflowMax), percent(s.AppendUsed, s.AppendMax),
-					fmt.Sprintf("%d levels", s.TreeLevels), percent(s.Delta, s.DeltaMax), percent(s.OrderUsed, s.OrderMax), sizeOf(s.Bytes),
+					fmt.Sprintf("%d levels", s.TreeLevels), percent(s.Delta, s.DeltaMax), percent(s.OrderUsed, s.OrderMax), sizeText(s.Bytes),
 				})
 			}
 		},
 		func(t table.Writer) {
 			t.AppendHeader(table.Row{"COMMIT", "RECORDS", "AGE", "CLOSED"})
 			for i, c := range doc.Commits {
-				t.AppendRow(table.Row{c.Version, c.Records, ago(now.Sub(time.Unix(0, im.Commits[i].Wall))), c.Closed})
+				t.AppendRow(table.Row{c.Version, c.Records, ageText(now.Sub(time.Unix(0, im.Commits[i].Wall))), c.Closed})
 			}
 		},
 		func(t table.Writer) {

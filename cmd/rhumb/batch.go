@@ -27,7 +27,7 @@ type batchLine struct {
 	By      []string        `json:"by"`
 }
 
-// batchDoc is what became of a batch.
+// batchDoc is the outcome of a batch.
 type batchDoc struct {
 	Mutations int        `json:"mutations"`
 	Applied   bool       `json:"applied"`
@@ -42,20 +42,20 @@ type batchDoc struct {
 func (wc *writeCommands) batchCommand() *cobra.Command {
 	var place placeFlags
 	c := &cobra.Command{
-		Use: "batch FILE|-", Short: "Apply several writes of one range together, or none",
-		Long: `Apply the writes of a file (or of standard input), one JSON object on each line, all together or none of them. All
-keys must belong to one range: give their tables the same settings and --colocate byte, and let the names be equal up
-to it. The batch goes to the home of its first write.
+		Use: "batch FILE|-", Short: "Apply several writes to one range atomically",
+		Long: `Apply the writes in a file or from standard input, one JSON object per line, either all or none. All keys must belong to
+one range: their tables need the same settings and the same --colocate byte, and their names must be equal up to that
+byte. The batch goes to the home of its first write.
 
   op      put, patch, delete or insert
   table   the table
-  name    the name; not of an insert
-  fields  the fields, as -o json prints them; or text, or bytes as 0x and hexadecimal digits
+  name    the name; not for insert
+  fields  the fields, as -o json prints them; or use text, or bytes (0x and hexadecimal digits)
   if      absent, present, version (with "version") or newer (with "by": the fields to compare)`,
 		Example: `  printf '%s\n' '{"op":"patch","table":"flights","name":"SWR8","fields":{"alt_ft":36000}}' \
       '{"op":"put","table":"positions","name":"SWR8/1700000000","fields":{"location":{"lat":47.4,"lon":8.5}}}' | rhumb batch -`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return wc.batch(cmd.Context(), args[0], place) },
+		RunE: func(cmd *cobra.Command, args []string) error { return wc.runBatch(cmd.Context(), args[0], place) },
 	}
 	place.register(c)
 	return wc.connected(c)
@@ -63,8 +63,8 @@ to it. The batch goes to the home of its first write.
 
 const opBatch rhumb.Op = "rhumb.batch"
 
-func (wc *writeCommands) batch(ctx context.Context, file string, place placeFlags) error {
-	text, err := wc.readFile(file, 2*rhumb.BatchSizeMax)
+func (wc *writeCommands) runBatch(ctx context.Context, file string, place placeFlags) error {
+	text, err := wc.readFile(file, 2*rhumb.BatchSizeMax) // JSON takes more bytes than the encoded batch
 	if err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func (wc *writeCommands) batch(ctx context.Context, file string, place placeFlag
 func (wc *writeCommands) printBatch(n names, mutations int, out client.BatchResult) error {
 	doc := batchDoc{
 		Mutations: mutations, Applied: out.Applied, Existed: out.Existed, Home: out.Receipt.Range.String(),
-		Region: n.of(out.Receipt.Range.Region), Receipt: n.receipt(out.Receipt),
+		Region: n.nameOf(out.Receipt.Range.Region), Receipt: n.describeReceipt(out.Receipt),
 	}
 	if !out.Version.IsZero() {
 		doc.Version = out.Version.String()
@@ -102,6 +102,7 @@ func (wc *writeCommands) printBatch(n names, mutations int, out client.BatchResu
 	})
 }
 
+// parseBatch parses the lines of a batch file and skips empty ones.
 func parseBatch(text []byte) (lines []batchLine, err error) {
 	for i, line := range bytes.Split(text, []byte{'\n'}) {
 		if len(bytes.TrimSpace(line)) == 0 {
@@ -114,13 +115,14 @@ func parseBatch(text []byte) (lines []batchLine, err error) {
 		lines = append(lines, l)
 	}
 	if len(lines) == 0 {
-		return nil, rhumb.E(opBatch, rhumb.InvalidArgument, "the batch is empty: write one JSON object on each line")
+		return nil, rhumb.E(opBatch, rhumb.InvalidArgument, "the batch is empty; write one JSON object per line")
 	}
 	return lines, nil
 }
 
+// batchMutations turns lines into mutations. Errors name the line, which is all that the user knows of a mutation.
 func batchMutations(ctx context.Context, c *client.Client, lines []batchLine) (mutations []rhumb.Mutation, err error) {
-	tables := map[string]rhumb.TableID{}
+	tables := map[string]rhumb.TableID{} // each table is looked up once
 	for i, l := range lines {
 		if _, ok := tables[l.Table]; !ok {
 			t, err := c.Table(ctx, l.Table)
@@ -138,11 +140,12 @@ func batchMutations(ctx context.Context, c *client.Client, lines []batchLine) (m
 	return mutations, nil
 }
 
+// mutation returns the mutation of a line. It validates it here because the cluster would reject the batch without naming a line.
 func (l batchLine) mutation(table rhumb.TableID) (m rhumb.Mutation, err error) {
 	m.Table = table
 	kinds := map[string]rhumb.MutationKind{"put": rhumb.Put, "patch": rhumb.Patch, "delete": rhumb.Delete, "insert": rhumb.Insert}
 	if m.Kind = kinds[l.Op]; m.Kind == 0 {
-		return m, rhumb.Ef(opBatch, rhumb.InvalidArgument, `"op" is %q, want put, patch, delete or insert`, l.Op)
+		return m, rhumb.Ef(opBatch, rhumb.InvalidArgument, `"op" is %q; want put, patch, delete or insert`, l.Op)
 	}
 	if l.Name != "" {
 		if m.Name, err = rhumb.ParseName(l.Name); err != nil {
@@ -158,6 +161,7 @@ func (l batchLine) mutation(table rhumb.TableID) (m rhumb.Mutation, err error) {
 	return m, m.Validate()
 }
 
+// value returns the encoded value, or nil if the line has none.
 func (l batchLine) value() ([]byte, error) {
 	switch {
 	case l.Fields != nil && l.Text == nil && l.Bytes == "":
@@ -175,32 +179,34 @@ func (l batchLine) value() ([]byte, error) {
 		}
 		return rhumb.EncodeOpaque(nil, []byte(v.Text())), nil
 	case l.Fields != nil || l.Text != nil || l.Bytes != "":
-		return nil, rhumb.E(opBatch, rhumb.InvalidArgument, `give one of "fields", "text" and "bytes"`)
+		return nil, rhumb.E(opBatch, rhumb.InvalidArgument, `the line has more than one of "fields", "text" and "bytes"`)
 	}
 	return nil, nil
 }
 
+// condition returns the condition of a line. Members that belong to another condition are ignored, but members without "if" are an
+// error: the write would apply unconditionally.
 func (l batchLine) condition() (rhumb.Condition, error) {
-	f := ifFlags{version: l.Version, newer: l.By}
+	f := conditionFlags{version: l.Version, newer: l.By}
 	switch l.If {
 	case "":
 		if l.Version != "" || l.By != nil {
-			return rhumb.Condition{}, rhumb.E(opBatch, rhumb.InvalidArgument, `"version" and "by" belong to "if"`)
+			return rhumb.Condition{}, rhumb.E(opBatch, rhumb.InvalidArgument, `"version" and "by" need "if"`)
 		}
 	case "absent":
-		f = ifFlags{absent: true}
+		f = conditionFlags{absent: true}
 	case "present":
-		f = ifFlags{present: true}
+		f = conditionFlags{present: true}
 	case "version":
 		f.newer = nil
 	case "newer":
 		f.version = ""
 	default:
-		return rhumb.Condition{}, rhumb.Ef(opBatch, rhumb.InvalidArgument, `"if" is %q, want absent, present, version or newer`, l.If)
+		return rhumb.Condition{}, rhumb.Ef(opBatch, rhumb.InvalidArgument, `"if" is %q; want absent, present, version or newer`, l.If)
 	}
 	cond, err := f.condition()
 	if err == nil && l.If != "" && cond.Kind == rhumb.Always {
-		err = rhumb.Ef(opBatch, rhumb.InvalidArgument, `"if": %q wants "version", or "by" with the fields to compare`, l.If)
+		err = rhumb.Ef(opBatch, rhumb.InvalidArgument, `"if": %q needs "version", or "by" with the fields to compare`, l.If)
 	}
 	return cond, err
 }

@@ -20,9 +20,9 @@ type clusterCommands struct{ *session }
 
 func (cc *clusterCommands) initCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use: "init", Short: "Make a new cluster of the node at --addr",
-		Long: `Make a new cluster whose first member is the node at --addr, which waits for that since its first start. Do it once,
-on one node: the others join it by their --join.`,
+		Use: "init", Short: "Create a new cluster on the node at --addr",
+		Long: `Create a new cluster whose first member is the node at --addr, which has been waiting for this command since its first
+start. Run it once, on one node: the others join that node with --join.`,
 		Example: "  rhumb init --addr 127.0.0.1:7600 --insecure",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -43,7 +43,7 @@ on one node: the others join it by their --join.`,
 
 func (cc *clusterCommands) nodeCommand() *cobra.Command {
 	ls := &cobra.Command{
-		Use: "ls", Short: "List the nodes, as each of them stands", Args: cobra.NoArgs,
+		Use: "ls", Short: "List the nodes and their state", Args: cobra.NoArgs,
 		Example: "  rhumb node ls\n  rhumb node ls -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return cc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
@@ -53,19 +53,19 @@ func (cc *clusterCommands) nodeCommand() *cobra.Command {
 	}
 	var undo bool
 	drain := &cobra.Command{
-		Use: "drain NODE", Short: "Let a node give up its primaries and take no new role",
-		Long: `Let a node give up its primaries and take no new role, before it is stopped for good or for work on its machine.
-A node that is stopped by SIGTERM drains by itself.`,
+		Use: "drain NODE", Short: "Move all roles away from a node",
+		Long: `Move all primaries away from a node and give it no new role, before it is stopped for good or for work on its machine.
+A node that is stopped by SIGTERM drains first, without this command.`,
 		Example: "  rhumb node drain n3\n  rhumb node drain n3 --undo",
 		Args:    cobra.ExactArgs(1),
-		RunE:    func(cmd *cobra.Command, args []string) error { return cc.drain(cmd.Context(), args[0], undo) },
+		RunE:    func(cmd *cobra.Command, args []string) error { return cc.drainNode(cmd.Context(), args[0], undo) },
 	}
-	drain.Flags().BoolVar(&undo, "undo", false, "let the node take part again")
+	drain.Flags().BoolVar(&undo, "undo", false, "let the node take roles again")
 	return commandGroup("node", "List and drain nodes", cc.connected(ls), cc.connected(drain))
 }
 
-// trouble says in a few words what is wrong with a node's copies and disks.
-func (d *nodeDoc) trouble() string {
+// describeTroubles returns what is wrong with the copies and disks of a node, in a few words.
+func (d *nodeDoc) describeTroubles() string {
 	var words []string
 	if d.Short {
 		words = append(words, "short")
@@ -100,12 +100,12 @@ func (cc *clusterCommands) printNodes(docs []nodeDoc) error {
 			case d.Voter:
 				meta = "voter"
 			}
-			t.AppendRow(table.Row{d.ID, d.Region, d.Zone, d.State, d.Ready, d.Addr, d.AdminAddr, meta, d.Ranges, d.Primaries, d.trouble(), fmt.Sprintf("%.1f", d.RoundTripMs)})
+			t.AppendRow(table.Row{d.ID, d.Region, d.Zone, d.State, d.Ready, d.Addr, d.AdminAddr, meta, d.Ranges, d.Primaries, d.describeTroubles(), fmt.Sprintf("%.1f", d.RoundTripMs)})
 		}
 	})
 }
 
-func (cc *clusterCommands) drain(ctx context.Context, node string, undo bool) error {
+func (cc *clusterCommands) drainNode(ctx context.Context, node string, undo bool) error {
 	id, err := connect.ParseNode(node)
 	if err != nil {
 		return err
@@ -118,8 +118,9 @@ func (cc *clusterCommands) drain(ctx context.Context, node string, undo bool) er
 		if err != nil {
 			return err
 		}
+		// A node keeps a primary while no other copy is in sync.
 		if left > 0 && !undo {
-			return rhumb.Ef("rhumb.drain", rhumb.Unavailable, "node %s is still primary of %d ranges: run it again, or with a longer --timeout", id, left)
+			return rhumb.Ef("rhumb.drain", rhumb.Unavailable, "node %s is still primary of %d ranges; run the command again, or with a longer --timeout", id, left)
 		}
 		doc := map[string]any{"node": id.String(), "draining": !undo, "primaries": left}
 		return cc.Print(doc, func(t table.Writer) {

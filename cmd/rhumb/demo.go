@@ -20,11 +20,11 @@ func demoCommand(s *session) *cobra.Command {
 	var memory flags.ByteSize
 	c := &cobra.Command{
 		Use: "demo", Short: "Run a cluster of several regions on this machine, with a live feed",
-		Long: `Run a cluster on this machine: regions of nodes, each node a process with its own directory, with the distances
-between the regions imitated. It plays flights between real airports into it, each written in the region that it
-flies over, and shows how the cluster fares. Kill a node with kill -9 and watch. Ctrl-C stops everything.
+		Long: `Run a cluster on this machine: several regions of nodes, each node a process with its own directory, with imitated round
+trips between the regions. The demo plays flights between real airports, writes each in the region below it, and shows how
+the cluster is doing. Kill a node with kill -9 and watch. Ctrl-C stops everything.
 
-It is a demonstration and not a benchmark.`,
+This is a demonstration, not a benchmark.`,
 		Example: `  rhumb demo
   rhumb demo --regions tokyo,sydney,bern=46.9:7.4 --nodes-per-region 1
   rhumb demo --latency none --load none --json --dir ./my-demo
@@ -45,21 +45,21 @@ It is a demonstration and not a benchmark.`,
 		},
 	}
 	f := c.Flags()
-	f.StringSliceVar(&cfg.Regions, "regions", nil, "regions: well-known names or NAME=LAT:LON")
+	f.StringSliceVar(&cfg.Regions, "regions", nil, "regions: well-known names, or NAME=LAT:LON")
 	flags.Default(f, "regions", strings.Join(rtt.DefaultRegions(), ","))
 	f.IntVar(&cfg.NodesPerRegion, "nodes-per-region", demo.NodesPerRegionDefault, "nodes in each region")
 	f.StringVar(&cfg.Latency, "latency", "real", "round trips between regions: real, none, or a latency file")
-	f.BoolVar(&cfg.Cuts, "cuts", false, "name the nodes in the latency file, so that links between any two can be cut while the demo runs")
-	f.StringVar(&cfg.Load, "load", "flights", "what to play: flights or none")
-	f.IntVar(&cfg.Flights, "flights", demo.FlightsDefault, "flights in the air at once")
-	f.StringVar(&cfg.Dir, "dir", "", "keep the data in this directory, and go on with it")
+	f.BoolVar(&cfg.Cuts, "cuts", false, "name the nodes in the latency file, so that the link between any two can be cut while the demo runs")
+	f.StringVar(&cfg.Load, "load", "flights", "what to play: flights, or none")
+	f.IntVar(&cfg.Flights, "flights", demo.FlightsDefault, "number of simultaneous flights")
+	f.StringVar(&cfg.Dir, "dir", "", "keep the data in this directory and use it again at the next start")
 	flags.Default(f, "dir", "a directory that is removed at the end")
-	f.Var(&memory, "memory", "most memory that all nodes together may take, like 4GiB, without images in shared memory")
+	f.Var(&memory, "memory", "maximum memory of all nodes together, such as 4GiB, without images in shared memory")
 	flags.Default(f, "memory", "half of the machine's or the control group's")
 	f.StringVar(&cfg.SnapshotDir, "snapshot-dir", "", "folder for images of published tables")
 	flags.Default(f, "snapshot-dir", publish.DirDefault)
-	f.BoolVar(&cfg.JSON, "json", false, "print one JSON line when ready, then one a second")
-	f.BoolVar(&noRestart, "no-restart", false, "leave a node that dies down, in place of starting it again after 3 s")
-	f.BoolVar(&noBanner, "no-banner", false, "leave out the words about benchmarks")
+	f.BoolVar(&cfg.JSON, "json", false, "print one JSON line when ready, then one per second")
+	f.BoolVar(&noRestart, "no-restart", false, "do not restart a node that dies; without this flag it is restarted after 3 s")
+	f.BoolVar(&noBanner, "no-banner", false, "omit the note about benchmarks")
 	return c
 }

@@ -12,11 +12,12 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/inspect"
 )
 
-// The documents that -o json prints. Field names are stable; new ones may be added.
+// The types of this file are the documents that -o json prints. Their field names are stable: programs depend on them. New fields
+// may be added.
 
-// receiptDoc is what an answer says about itself.
+// receiptDoc is a receipt: which node answered, and how it was found.
 type receiptDoc struct {
-	// Region served it; it is a name where the cluster's metadata has one.
+	// Region is the name of the region that answered, or its number if the client does not know the name.
 	Region   string  `json:"region"`
 	Node     string  `json:"node"`
 	Range    string  `json:"range"`
@@ -24,7 +25,7 @@ type receiptDoc struct {
 	AgeMs    float64 `json:"age_ms"`
 	Hops     int     `json:"hops"`
 	Searched int     `json:"searched"`
-	// Unasked names the dead regions that may hold the record, too.
+	// Unasked names the dead regions, which may hold the record too.
 	Unasked   []string `json:"unasked,omitempty"`
 	Timestamp string   `json:"timestamp,omitempty"`
 }
@@ -40,7 +41,7 @@ type recordDoc struct {
 	Receipt *receiptDoc `json:"receipt,omitempty"`
 }
 
-// writeDoc is what became of a write.
+// writeDoc is the outcome of a write.
 type writeDoc struct {
 	Table   string     `json:"table"`
 	Name    string     `json:"name"`
@@ -53,7 +54,7 @@ type writeDoc struct {
 	Receipt receiptDoc `json:"receipt"`
 }
 
-// names tells regions by their names.
+// names maps regions to their names.
 type names map[rhumb.RegionID]string
 
 func regionNames(c *client.Client) names {
@@ -64,8 +65,8 @@ func regionNames(c *client.Client) names {
 	return n
 }
 
-// of gives "" for the region of nothing.
-func (n names) of(id rhumb.RegionID) string {
+// nameOf returns the name of a region, its number if the name is unknown, and "" for no region.
+func (n names) nameOf(id rhumb.RegionID) string {
 	if id == rhumb.LocalRegion {
 		return ""
 	}
@@ -75,13 +76,13 @@ func (n names) of(id rhumb.RegionID) string {
 	return id.String()
 }
 
-func (n names) receipt(r rhumb.Receipt) receiptDoc {
+func (n names) describeReceipt(r rhumb.Receipt) receiptDoc {
 	doc := receiptDoc{
-		Region: n.of(r.Region), Node: nodeName(r.Node), Range: rangeName(r.Range), Epoch: uint64(r.Epoch),
+		Region: n.nameOf(r.Region), Node: nodeName(r.Node), Range: rangeName(r.Range), Epoch: uint64(r.Epoch),
 		AgeMs: float64(r.Age) / float64(time.Millisecond), Hops: r.Hops, Searched: r.Searched,
 	}
 	for _, id := range r.Unasked {
-		doc.Unasked = append(doc.Unasked, n.of(id))
+		doc.Unasked = append(doc.Unasked, n.nameOf(id))
 	}
 	if r.Timestamp != 0 {
 		doc.Timestamp = r.Timestamp.String()
@@ -89,18 +90,18 @@ func (n names) receipt(r rhumb.Receipt) receiptDoc {
 	return doc
 }
 
-func (n names) record(table string, it rhumb.Item) (recordDoc, error) {
+func (n names) describeRecord(table string, it rhumb.Item) (recordDoc, error) {
 	value, err := output.DescribeValue(it.Value)
 	return recordDoc{
-		Table: table, Name: rhumb.NameString(it.Key.Name), Home: it.Key.Home.String(), Region: n.of(it.Key.Home.Region),
+		Table: table, Name: rhumb.NameString(it.Key.Name), Home: it.Key.Home.String(), Region: n.nameOf(it.Key.Home.Region),
 		Version: it.Version.String(), Value: value,
 	}, err
 }
 
-func (n names) write(table string, r client.Result) writeDoc {
+func (n names) describeWrite(table string, r client.Result) writeDoc {
 	doc := writeDoc{
-		Table: table, Name: rhumb.NameString(r.Key.Name), Home: rangeName(r.Key.Home), Region: n.of(r.Key.Home.Region),
-		Applied: r.Applied, Existed: r.Existed, Receipt: n.receipt(r.Receipt),
+		Table: table, Name: rhumb.NameString(r.Key.Name), Home: rangeName(r.Key.Home), Region: n.nameOf(r.Key.Home.Region),
+		Applied: r.Applied, Existed: r.Existed, Receipt: n.describeReceipt(r.Receipt),
 	}
 	if !r.Version.IsZero() {
 		doc.Version = r.Version.String()
@@ -108,7 +109,7 @@ func (n names) write(table string, r client.Result) writeDoc {
 	return doc
 }
 
-// regionDoc, nodeDoc and rangeDoc are what the cluster consists of.
+// regionDoc is a region of the cluster.
 type regionDoc struct {
 	ID          uint32        `json:"id"`
 	Name        string        `json:"name"`
@@ -120,6 +121,7 @@ type regionDoc struct {
 	RoundTripMs *float64      `json:"round_trip_ms,omitempty"`
 }
 
+// nodeDoc is a node of the cluster, with what it reports about itself.
 type nodeDoc struct {
 	ID            string   `json:"id"`
 	Region        string   `json:"region"`
@@ -140,16 +142,17 @@ type nodeDoc struct {
 	UptimeSeconds float64  `json:"uptime_seconds"`
 	RoundTripMs   float64  `json:"round_trip_ms"`
 	Suspected     []string `json:"suspected,omitempty"`
-	// Short says that the node's disk had lost what it acknowledged when its present life began.
+	// Short is true if the disk had lost acknowledged data when the present life of the node began.
 	Short bool `json:"short,omitempty"`
-	// Metadata is how the node's replica of the metadata stands; it is left out while nothing is to be said.
+	// Metadata is the state of the node's replica of the metadata, omitted while it is healthy.
 	Metadata *client.MetadataReplica `json:"metadata,omitempty"`
-	// Troubles counts what is wrong with replicas there, or with those that replicas there send to.
+	// Troubles counts the troubles of replicas on the node, and of the replicas that they send to.
 	Troubles map[client.TroubleKind]int `json:"troubles,omitempty"`
 	Stores   []storeDoc                 `json:"stores,omitempty"`
 	Location inspect.Place              `json:"location"`
 }
 
+// storeDoc is a store of a node.
 type storeDoc struct {
 	Dir       string `json:"dir"`
 	ID        string `json:"id"`
@@ -157,11 +160,12 @@ type storeDoc struct {
 	FreeBytes uint64 `json:"free_bytes"`
 	Ranges    int    `json:"ranges"`
 	Refuses   string `json:"refuses,omitempty"`
-	// Damages lists what the store found damaged, DamagedRanges counts the ranges that it touches.
+	// Damages lists the damage that the store has found. DamagedRanges counts the ranges that it affects.
 	Damages       []client.StoreDamage `json:"damages,omitempty"`
 	DamagedRanges int                  `json:"damaged_ranges,omitempty"`
 }
 
+// rangeDoc is a range as the catalog records it.
 type rangeDoc struct {
 	ID        string   `json:"id"`
 	Region    string   `json:"region"`
@@ -172,13 +176,13 @@ type rangeDoc struct {
 	Preferred string   `json:"preferred"`
 	InSync    []string `json:"in_sync"`
 	Replicas  []string `json:"replicas"`
-	// Quarantined are replicas with damaged data.
+	// Quarantined lists the replicas with damaged data.
 	Quarantined []string `json:"quarantined,omitempty"`
-	// Recovery is the last loss that was accepted.
+	// Recovery is the last loss that an operator accepted.
 	Recovery *recoveryDoc `json:"recovery,omitempty"`
 }
 
-// recoveryDoc is a loss that an operator accepted: from which copy the range went on, and what was known then.
+// recoveryDoc is a loss that an operator accepted: the copy from which the range continued, and what was known then.
 type recoveryDoc struct {
 	Epoch   uint64   `json:"epoch"`
 	Node    string   `json:"node"`
@@ -188,6 +192,7 @@ type recoveryDoc struct {
 	Known   uint64   `json:"known_committed"`
 }
 
+// describeRecovery returns nil if no loss was accepted.
 func describeRecovery(r *rhumb.Recovery) *recoveryDoc {
 	if r == nil {
 		return nil
@@ -202,6 +207,7 @@ func describeRecovery(r *rhumb.Recovery) *recoveryDoc {
 	return doc
 }
 
+// tableDoc is a table and its settings.
 type tableDoc struct {
 	ID            uint32  `json:"id"`
 	Name          string  `json:"name"`
@@ -231,9 +237,9 @@ func describeTable(t client.TableStatus) tableDoc {
 	return doc
 }
 
-func (n names) rangeDoc(r *rhumb.Range) rangeDoc {
+func (n names) describeRange(r *rhumb.Range) rangeDoc {
 	doc := rangeDoc{
-		ID: r.ID.String(), Region: n.of(r.ID.Region), Class: r.Class.String(), Epoch: uint64(r.Epoch), Version: r.Version,
+		ID: r.ID.String(), Region: n.nameOf(r.ID.Region), Class: r.Class.String(), Epoch: uint64(r.Epoch), Version: r.Version,
 		Primary: nodeName(r.Primary), Preferred: nodeName(r.Preferred), InSync: nodeNames(r.InSync), Replicas: nodeNames(r.Replicas),
 	}
 	if len(r.Quarantined) > 0 {
@@ -243,7 +249,7 @@ func (n names) rangeDoc(r *rhumb.Range) rangeDoc {
 	return doc
 }
 
-// nodeName gives "" for no node, as where nobody had to be asked.
+// nodeName returns the name of a node, and "" for no node: some answers involve none.
 func nodeName(id rhumb.NodeID) string {
 	if id == rhumb.NoNode {
 		return ""
@@ -251,7 +257,7 @@ func nodeName(id rhumb.NodeID) string {
 	return id.String()
 }
 
-// rangeName gives "" for no range.
+// rangeName returns the name of a range, and "" for no range.
 func rangeName(id rhumb.RangeID) string {
 	if id.IsZero() {
 		return ""
@@ -267,7 +273,8 @@ func nodeNames(ids []rhumb.NodeID) []string {
 	return out
 }
 
-// shardKey gives the sixteen bytes of a server-named key in hexadecimal digits, as `key explain` takes them.
+// shardKey returns the sixteen bytes of a server-named key as hexadecimal digits, which `rhumb key explain` accepts. It returns ""
+// for other keys.
 func shardKey(k rhumb.Key) string {
 	if len(k.Name) != rhumb.SequenceNameSize {
 		return ""

@@ -6,6 +6,8 @@ import (
 	"io"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/cli/exit"
 	"github.com/rhumbdb/rhumb/snapshot/inspect"
@@ -13,15 +15,15 @@ import (
 
 const opFields rhumb.Op = "rhumb.fields"
 
-// parseAssignments reads FIELD=VALUE and FIELD:TYPE=VALUE. Without a type, the table's location field is a point or a
-// box, numbers, true and false are what they are, and all else is text.
+// parseAssignments parses FIELD=VALUE and FIELD:TYPE=VALUE. Without a type, the location field of the table is a point or a box,
+// numbers, true and false are numbers and bools, and everything else is text.
 func parseAssignments(args []string, locationField string) (rhumb.Record, error) {
 	var fields []rhumb.Field
 	for _, arg := range args {
 		left, text, ok := strings.Cut(arg, "=")
 		name, typ, typed := cutType(left)
 		if !ok || name == "" {
-			return nil, rhumb.Ef(opFields, rhumb.InvalidArgument, "%q is not of the form FIELD=VALUE or FIELD:TYPE=VALUE", arg)
+			return nil, rhumb.Ef(opFields, rhumb.InvalidArgument, "%q is neither FIELD=VALUE nor FIELD:TYPE=VALUE", arg)
 		}
 		v, err := parseValue(name, typ, typed, text, locationField)
 		if err != nil {
@@ -29,11 +31,10 @@ func parseAssignments(args []string, locationField string) (rhumb.Record, error)
 		}
 		fields = append(fields, rhumb.Field{Name: name, Value: v})
 	}
-	record, err := rhumb.NewRecord(fields...)
-	return record, err
+	return rhumb.NewRecord(fields...)
 }
 
-// cutType cuts NAME:TYPE at its last colon: a name may hold colons too, when its type follows.
+// cutType cuts NAME:TYPE at its last colon. A name with colons is possible if its type follows.
 func cutType(s string) (name, typ string, typed bool) {
 	if i := strings.LastIndexByte(s, ':'); i >= 0 {
 		return s[:i], s[i+1:], true
@@ -41,6 +42,7 @@ func cutType(s string) (name, typ string, typed bool) {
 	return s, "", false
 }
 
+// parseValue parses the text of a field. json.Valid decides what a number is, so that text such as 007 or NaN stays text.
 func parseValue(name, typ string, typed bool, text, locationField string) (rhumb.FieldValue, error) {
 	switch {
 	case typ == rhumb.FieldNull.String():
@@ -63,7 +65,7 @@ func parseValue(name, typ string, typed bool, text, locationField string) (rhumb
 	return rhumb.StringField(text), nil
 }
 
-// numberOrText takes what JSON takes for a number for one.
+// numberOrText parses text that is valid JSON: a number if it is one, and an int64 if it has neither fraction nor exponent.
 func numberOrText(text string) rhumb.FieldValue {
 	if v, err := rhumb.ParseField(rhumb.FieldInt64, text); err == nil {
 		return v
@@ -74,9 +76,9 @@ func numberOrText(text string) rhumb.FieldValue {
 	return rhumb.StringField(text)
 }
 
-// parseFieldsJSON reads fields as -o json prints them, each with the type that it had (see inspect.Fields): {"lat","lon"} is a
-// point, {"min","max"} a box, a number with a fraction or an exponent is a float64. Times and bytes are text in JSON: FIELD:TYPE
-// names their type.
+// parseFieldsJSON parses fields as -o json prints them, each with its original type (see inspect.Fields): {"lat","lon"} is a point,
+// {"min","max"} is a box, and a number with a fraction or an exponent is a float64. Times and bytes are strings in JSON, so their
+// key is FIELD:TYPE.
 func parseFieldsJSON(text []byte) (rhumb.Record, error) {
 	var members map[string]json.RawMessage
 	if err := decodeStrict(text, &members); err != nil {
@@ -94,6 +96,7 @@ func parseFieldsJSON(text []byte) (rhumb.Record, error) {
 	return rhumb.NewRecord(fields...)
 }
 
+// parseJSONValue parses one field. raw is valid JSON, so its first byte shows what it is.
 func parseJSONValue(raw json.RawMessage, typ string, typed bool) (rhumb.FieldValue, error) {
 	text := string(raw)
 	if raw[0] == '"' {
@@ -116,12 +119,12 @@ func parseJSONValue(raw json.RawMessage, typ string, typed bool) (rhumb.FieldVal
 	case raw[0] == '{':
 		return parseJSONPlace(raw)
 	case raw[0] == '[':
-		return rhumb.FieldValue{}, rhumb.E(opFields, rhumb.InvalidArgument, "a field holds no list; keep it as text")
+		return rhumb.FieldValue{}, rhumb.E(opFields, rhumb.InvalidArgument, "a field cannot hold a list; store it as text")
 	}
 	return numberOrText(text), nil
 }
 
-// parseJSONTyped reads an object under FIELD:TYPE: a place, or {"bytes":"0x…"} for a string that is no UTF-8.
+// parseJSONTyped parses an object under FIELD:TYPE: a point, a box, or {"bytes":"0x…"} for a string that is not valid UTF-8.
 func parseJSONTyped(raw json.RawMessage, typ string) (rhumb.FieldValue, error) {
 	var text struct{ Bytes *string }
 	if typ == rhumb.FieldString.String() && decodeStrict(raw, &text) == nil && text.Bytes != nil {
@@ -135,6 +138,7 @@ func parseJSONTyped(raw json.RawMessage, typ string) (rhumb.FieldValue, error) {
 	return v, err
 }
 
+// parseJSONPlace parses a point or a box.
 func parseJSONPlace(raw json.RawMessage) (rhumb.FieldValue, error) {
 	var point struct{ Lat, Lon *float64 }
 	if err := decodeStrict(raw, &point); err == nil && point.Lat != nil && point.Lon != nil {
@@ -146,10 +150,10 @@ func parseJSONPlace(raw json.RawMessage) (rhumb.FieldValue, error) {
 		v := rhumb.BoxField(rhumb.Box{Min: rhumb.Point(*box.Min), Max: rhumb.Point(*box.Max)})
 		return v, v.Validate()
 	}
-	return rhumb.FieldValue{}, rhumb.E(opFields, rhumb.InvalidArgument, `an object is a place: {"lat","lon"} or {"min":{…},"max":{…}}`)
+	return rhumb.FieldValue{}, rhumb.E(opFields, rhumb.InvalidArgument, `an object has to be a point, {"lat","lon"}, or a box, {"min":{…},"max":{…}}`)
 }
 
-// decodeStrict reads one JSON document and nothing behind it, and refuses unknown members.
+// decodeStrict decodes exactly one JSON document and rejects unknown members, so that a misspelt one is not ignored.
 func decodeStrict(text []byte, into any) error {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()
@@ -157,24 +161,26 @@ func decodeStrict(text []byte, into any) error {
 		return err
 	}
 	if _, err := dec.Token(); err != io.EOF {
-		return rhumb.E(opFields, rhumb.InvalidArgument, "something stands behind the JSON document")
+		return rhumb.E(opFields, rhumb.InvalidArgument, "there is text after the JSON document")
 	}
 	return nil
 }
 
-// valueFlags say what a put, insert or patch writes: fields as arguments, fields as JSON, or opaque bytes.
+// valueFlags select the value that a put, insert or patch writes, if it is not FIELD=VALUE arguments.
 type valueFlags struct {
 	json, text, file string
 }
 
-const (
-	jsonFlagHelp = `fields as a JSON object, "-" reads it from standard input`
-	textFlagHelp = "store this text as it is, in place of fields"
-	fileFlagHelp = `store the bytes of this file as they are, "-" is standard input`
-)
+func (f *valueFlags) register(c *cobra.Command, opaque bool) {
+	c.Flags().StringVar(&f.json, "json", "", `fields as a JSON object; "-" reads it from standard input`)
+	if opaque {
+		c.Flags().StringVar(&f.text, "text", "", "store this text, without fields")
+		c.Flags().StringVar(&f.file, "file", "", `store the bytes of this file, without fields; "-" is standard input`)
+	}
+}
 
-// stored gives the value to store.
-func (f valueFlags) stored(in inputs, assignments []string, locationField string) ([]byte, error) {
+// encode returns the value to store.
+func (f valueFlags) encode(in inputs, assignments []string, locationField string) ([]byte, error) {
 	given := 0
 	for _, is := range []bool{len(assignments) > 0, f.json != "", f.text != "", f.file != ""} {
 		if is {
@@ -182,7 +188,7 @@ func (f valueFlags) stored(in inputs, assignments []string, locationField string
 		}
 	}
 	if given != 1 {
-		return nil, rhumb.E(opFields, rhumb.InvalidArgument, "say what to write in one way: FIELD=VALUE …, --json, --text or --file")
+		return nil, rhumb.E(opFields, rhumb.InvalidArgument, "write the value in exactly one way: FIELD=VALUE …, --json, --text or --file")
 	}
 	switch {
 	case f.text != "":
@@ -191,14 +197,14 @@ func (f valueFlags) stored(in inputs, assignments []string, locationField string
 		payload, err := in.readFile(f.file, rhumb.ValueSizeMax)
 		return rhumb.EncodeOpaque(nil, payload), err
 	}
-	record, err := f.record(in, assignments, locationField)
+	record, err := f.parseRecord(in, assignments, locationField)
 	if err != nil {
 		return nil, err
 	}
 	return rhumb.EncodeRecord(nil, record), nil
 }
 
-func (f valueFlags) record(in inputs, assignments []string, locationField string) (rhumb.Record, error) {
+func (f valueFlags) parseRecord(in inputs, assignments []string, locationField string) (rhumb.Record, error) {
 	if f.json == "" {
 		return parseAssignments(assignments, locationField)
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/rhumbdb/rhumb/ingest"
 )
 
-// ingestFlags are the flags of `ingest`.
+// ingestFlags are the flags of `rhumb ingest`.
 type ingestFlags struct {
 	table, format, mapping, region, reject, printMapping string
 	strict, createTables                                 bool
@@ -40,11 +40,11 @@ func ingestCommand(s *session) *cobra.Command {
 		Short: "Read a feed or a file into tables",
 		Long: `Read a feed or a file into tables, plain or gzip, from FILE or from standard input (-).
 
-Each line becomes one atomic batch: a row in each table that the mapping names. A record is created in the region
-nearest to its first location, or in --region. An event that is not newer than its record changes nothing, so an
-ingest that was broken off is started again with the same input and goes on where it stopped. A malformed line is
-reported, counted, appended to --reject and does not stop the rest. A gzip file is checked first: no line is taken of
-a member whose checksum does not hold. docs/ingest.md describes formats and mappings.`,
+Each line becomes one atomic batch: a row in each table that the mapping names. A record is created in the region nearest to
+its first location, or in --region. An event that is not newer than its record changes nothing, so an interrupted ingest can
+be run again with the same input and continues where it stopped. A malformed line is reported, counted and appended to
+--reject, and does not stop the ingest. A gzip file is checked first: if the checksum of a member is wrong, none of its lines
+is used. docs/ingest.md describes formats and mappings.`,
 		Example: `  rhumb ingest --table flights --format controlstream flights.controlstream.gz
   some-feed | rhumb ingest --table flights --format controlstream --reject bad.lines -
   rhumb ingest --table roads roads-monaco.tsv.gz
@@ -59,57 +59,60 @@ a member whose checksum does not hold. docs/ingest.md describes formats and mapp
 			if f.printMapping != "" {
 				return ic.printMapping(f.printMapping)
 			}
-			return ic.ingest(cmd.Context(), f, args[0])
+			return ic.runIngest(cmd.Context(), f, args[0])
 		},
 	}
 	fl := c.Flags()
-	fl.StringVar(&f.table, "table", "", "table of the mapping's first row; without --mapping, also the name of the built-in mapping")
+	fl.StringVar(&f.table, "table", "", "table of the first row of the mapping; without --mapping, also the name of the built-in mapping")
 	fl.StringVar(&f.format, "format", "", fmt.Sprintf("one of %v", ingest.Formats()))
-	flags.Default(fl, "format", "the mapping's, else by the file's name")
+	flags.Default(fl, "format", "that of the mapping, else by the name of the file")
 	fl.StringVar(&f.mapping, "mapping", "", fmt.Sprintf("mapping file, or a built-in mapping: one of %s", strings.Join(ingest.BuiltinMappings(), ", ")))
-	fl.StringVar(&f.region, "region", "", "create records in this region, in place of the one nearest to their location")
+	fl.StringVar(&f.region, "region", "", "create records in this region instead of the one nearest to their location")
 	fl.StringVar(&f.reject, "reject", "", "append malformed lines to this file, and their reasons to FILE.reasons")
 	fl.BoolVar(&f.strict, "strict", false, "stop at the first malformed line")
-	fl.BoolVar(&f.createTables, "create-tables", false, "create tables that are missing")
-	fl.IntVar(&f.replicas, "replicas", 0, "copies of each range of tables that --create-tables makes")
+	fl.BoolVar(&f.createTables, "create-tables", false, "create missing tables")
+	fl.IntVar(&f.replicas, "replicas", 0, "copies of each range of tables that --create-tables creates")
 	flags.Default(fl, "replicas", strconv.Itoa(rhumb.ReplicasDefault))
-	fl.IntVar(&f.workers, "workers", 0, "batches in flight at most")
+	fl.IntVar(&f.workers, "workers", 0, "maximum number of batches in flight")
 	flags.Default(fl, "workers", "1024")
-	fl.IntVar(&f.merge, "merge", 0, "waiting events of one record that share a batch at most; 1 writes each by itself")
+	fl.IntVar(&f.merge, "merge", 0, "maximum number of waiting events of one record that share a batch; 1 writes each separately")
 	flags.Default(fl, "merge", "64")
-	fl.DurationVar(&f.retryFor, "retry-for", 0, "how long to try again while the cluster cannot take an event")
+	fl.DurationVar(&f.retryFor, "retry-for", 0, "how long to retry an event that the cluster cannot accept")
 	flags.Default(fl, "retry-for", "2m")
 	flags.Positive(fl, "replicas", "workers", "merge", "retry-for")
-	fl.StringVar(&f.printMapping, "print-mapping", "", "print a built-in mapping and end")
+	fl.StringVar(&f.printMapping, "print-mapping", "", "print a built-in mapping and exit")
 	must(c.RegisterFlagCompletionFunc("mapping", cobra.FixedCompletions(ingest.BuiltinMappings(), cobra.ShellCompDirectiveDefault)))
 	return ic.connected(c)
 }
 
 const opIngest rhumb.Op = "rhumb.ingest"
 
+// mappingSizeMax bounds a mapping file, in bytes.
+const mappingSizeMax = 1 << 20
+
 func (ic *ingestion) printMapping(name string) error {
 	text, ok := ingest.BuiltinMapping(name)
 	if !ok {
-		return rhumb.Ef(opIngest, rhumb.NotFound, "there is no built-in mapping %q; there are %s", name, strings.Join(ingest.BuiltinMappings(), ", "))
+		return rhumb.Ef(opIngest, rhumb.NotFound, "there is no built-in mapping %q, only %s", name, strings.Join(ingest.BuiltinMappings(), ", "))
 	}
 	_, err := ic.Out.Write(text)
 	return rhumb.Wrap(opIngest, err)
 }
 
-// readMapping finds the mapping that the flags ask for, and the format.
+// readMapping returns the mapping that the flags select, and the format of the input.
 func (ic *ingestion) readMapping(f ingestFlags, file string) (*ingest.Mapping, ingest.Format, error) {
 	name := cmp.Or(f.mapping, f.table)
 	if name == "" {
-		return nil, "", rhumb.E(opIngest, rhumb.InvalidArgument, "say --table NAME or --mapping FILE")
+		return nil, "", rhumb.E(opIngest, rhumb.InvalidArgument, "nothing says what a line means: add --table NAME or --mapping FILE")
 	}
 	text, ok := ingest.BuiltinMapping(name)
 	if !ok && f.mapping == "" {
-		return nil, "", rhumb.Ef(opIngest, rhumb.InvalidArgument, "no built-in mapping is named %q (there are %s): say what a line means with --mapping FILE",
+		return nil, "", rhumb.Ef(opIngest, rhumb.InvalidArgument, "there is no built-in mapping %q, only %s; describe the lines with --mapping FILE",
 			name, strings.Join(ingest.BuiltinMappings(), ", "))
 	}
 	if !ok {
 		var err error
-		if text, err = ic.readFile(name, 1<<20); err != nil {
+		if text, err = ic.readFile(name, mappingSizeMax); err != nil {
 			return nil, "", err
 		}
 	}
@@ -124,6 +127,7 @@ func (ic *ingestion) readMapping(f ingestFlags, file string) (*ingest.Mapping, i
 	return m, format, err
 }
 
+// formatOf returns the format: --format wins over the mapping, which wins over the name of the file.
 func formatOf(f ingestFlags, m *ingest.Mapping, file string) (ingest.Format, error) {
 	if f.format != "" {
 		return ingest.ParseFormat(f.format)
@@ -134,10 +138,10 @@ func formatOf(f ingestFlags, m *ingest.Mapping, file string) (ingest.Format, err
 	if byName, ok := ingest.FormatOfFile(file); ok {
 		return byName, nil
 	}
-	return "", rhumb.Ef(opIngest, rhumb.InvalidArgument, "neither the mapping nor the name %s tells the format: say --format, one of %v", file, ingest.Formats())
+	return "", rhumb.Ef(opIngest, rhumb.InvalidArgument, "neither the mapping nor the name %s determines the format; add --format, one of %v", file, ingest.Formats())
 }
 
-func (ic *ingestion) ingest(ctx context.Context, f ingestFlags, file string) error {
+func (ic *ingestion) runIngest(ctx context.Context, f ingestFlags, file string) error {
 	mapping, format, err := ic.readMapping(f, file)
 	if err != nil {
 		return err
@@ -165,7 +169,7 @@ func (ic *ingestion) ingest(ctx context.Context, f ingestFlags, file string) err
 		}
 		counted := &countingReader{src: src}
 		r, err := ingest.New(ingest.Config{
-			Input: counted, Format: format, Mapping: mapping, Tables: tables, Writer: writer, Rejected: rejects.take,
+			Input: counted, Format: format, Mapping: mapping, Tables: tables, Writer: writer, Rejected: rejects.addRejection,
 			Strict: f.strict, Workers: f.workers, MergeEvents: f.merge, RetryFor: f.retryFor,
 		})
 		if err != nil {
@@ -175,6 +179,7 @@ func (ic *ingestion) ingest(ctx context.Context, f ingestFlags, file string) err
 		stop := ic.showProgress(r, counted, size)
 		counts, err := r.Run(ctx)
 		stop()
+		// What was done is printed even if the run failed: a rerun continues from there.
 		if closeErr := rejects.close(); err == nil {
 			err = closeErr
 		}
@@ -185,7 +190,7 @@ func (ic *ingestion) ingest(ctx context.Context, f ingestFlags, file string) err
 	})
 }
 
-// ingestTables gives the tables of a mapping's rows, and makes those that are missing when it is asked to.
+// ingestTables returns the tables of the rows of a mapping, and creates missing ones if the flags say so.
 func ingestTables(ctx context.Context, c *client.Client, m *ingest.Mapping, f *ingestFlags) (tables []rhumb.Table, err error) {
 	for _, name := range m.Tables() {
 		t, err := c.Table(ctx, name)
@@ -202,6 +207,7 @@ func ingestTables(ctx context.Context, c *client.Client, m *ingest.Mapping, f *i
 	return tables, nil
 }
 
+// missingTable creates a table with the options that the mapping needs, or explains how to create it.
 func missingTable(ctx context.Context, c *client.Client, m *ingest.Mapping, name string, f *ingestFlags) (*client.Table, error) {
 	o := client.TableOptions{Settings: rhumb.ClassSettings{Replicas: f.replicas}}
 	hint := "rhumb table create " + name
@@ -210,14 +216,15 @@ func missingTable(ctx context.Context, c *client.Client, m *ingest.Mapping, name
 		hint += " --location-field " + m.Location.Field
 	}
 	if len(m.Rows) > 1 {
+		// The rows of a line are one atomic batch, so their tables have to share ranges.
 		o.Colocate = '/'
 		hint += " --colocate /"
 	}
 	if !f.createTables {
-		return nil, rhumb.Ef(opIngest, rhumb.NotFound, "there is no table %s: make it with `%s`, or say --create-tables", name, hint)
+		return nil, rhumb.Ef(opIngest, rhumb.NotFound, "there is no table %s; create it with `%s`, or add --create-tables", name, hint)
 	}
 	t, err := c.CreateTable(ctx, name, o)
-	if rhumb.KindOf(err) == rhumb.AlreadyExists {
+	if rhumb.KindOf(err) == rhumb.AlreadyExists { // another ingest was faster
 		return c.Table(ctx, name)
 	}
 	return t, err
@@ -229,8 +236,8 @@ type ingestWriter struct {
 	options client.BatchOptions
 }
 
-// newIngestWriter lets records be created in a region, or where their location says. A patch finds its record wherever
-// it is, so the region is only the place of birth; a put does not look.
+// newIngestWriter returns a writer that creates records in a region, or where their location is if region is empty. A patch finds
+// its record in whichever region it is, so the region matters only for new records; a put does not search, so it needs a home.
 func newIngestWriter(c *client.Client, region string, m *ingest.Mapping) (*ingestWriter, error) {
 	w := &ingestWriter{c: c}
 	if region == "" {
@@ -248,11 +255,13 @@ func newIngestWriter(c *client.Client, region string, m *ingest.Mapping) (*inges
 	return w, nil
 }
 
+// Write writes one batch.
 func (w *ingestWriter) Write(ctx context.Context, mutations []rhumb.Mutation) (applied bool, err error) {
 	out, err := w.c.Batch(ctx, mutations, w.options)
 	return out.Applied, err
 }
 
+// Read returns the stored value of a record.
 func (w *ingestWriter) Read(ctx context.Context, id rhumb.TableID, name []byte) ([]byte, error) {
 	for _, known := range w.c.Tables() {
 		if known.ID != id {
@@ -265,10 +274,10 @@ func (w *ingestWriter) Read(ctx context.Context, id rhumb.TableID, name []byte) 
 		got, err := t.Get(ctx, name, client.GetOptions{})
 		return got.Value, err
 	}
-	return nil, rhumb.Ef(opIngest, rhumb.NotFound, "table %s does not exist any more", id)
+	return nil, rhumb.Ef(opIngest, rhumb.NotFound, "table %s no longer exists", id)
 }
 
-// ingestDoc is what an ingest prints at its end.
+// ingestDoc is the document that an ingest prints when it ends.
 type ingestDoc struct {
 	ingest.Counts
 	Bytes          int64   `json:"bytes"`
@@ -284,7 +293,7 @@ func (ic *ingestion) printIngest(c ingest.Counts, bytes int64, took time.Duratio
 	})
 }
 
-// filesRead lists the files that an ingest reads: its input, where that is one, and its mapping.
+// filesRead returns the files that an ingest reads: its input, unless that is a pipe, and its mapping.
 func filesRead(src io.Reader, mapping string) (files []fs.FileInfo) {
 	if f, ok := src.(interface{ Stat() (fs.FileInfo, error) }); ok {
 		if info, err := f.Stat(); err == nil {

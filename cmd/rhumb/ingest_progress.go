@@ -21,19 +21,20 @@ import (
 )
 
 const (
-	// lineInterval is how often a line is written where no bar can be shown.
+	// lineInterval is how often progress is printed as a line if standard error is not a terminal.
 	lineInterval = 10 * time.Second
-	// rejectsShown bounds the malformed lines that are told on the error stream; --reject keeps all.
+	// rejectsShown bounds the malformed lines that are reported on standard error. --reject keeps them all.
 	rejectsShown = 100
 )
 
-// countingReader counts what is read of an input, before it is unpacked.
+// countingReader counts the bytes that are read from an input, before they are decompressed: only these compare with the size of the
+// file.
 type countingReader struct {
 	src  io.Reader
 	read atomic.Int64
 }
 
-// Seek lets a run read a file twice, where the input is one; what is counted follows the place.
+// Seek lets a run read a file twice, which it does to check gzip. The count follows the position.
 func (r *countingReader) Seek(offset int64, whence int) (int64, error) {
 	s, ok := r.src.(io.Seeker)
 	if !ok {
@@ -52,11 +53,12 @@ func (r *countingReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// showProgress shows how far a run is, on the error stream, until stop is called.
+// showProgress shows the progress of a run on standard error until stop is called.
 func (ic *ingestion) showProgress(r *ingest.Run, input *countingReader, size int64) (stop func()) {
 	interval, show := lineInterval, func() { ic.Notef("%s", progressLine(r.Counts(), input.read.Load(), size)) }
 	finish := func() {}
 	if bar := ic.Bar(size, progressbar.OptionShowBytes(true), progressbar.OptionThrottle(output.BarInterval/2)); bar != nil {
+		// The bar shows bytes, which say when the run ends; events per second say how fast the cluster is.
 		last, lastTime := int64(0), time.Now()
 		interval, show = output.BarInterval, func() {
 			done := doneLines(r.Counts())
@@ -98,21 +100,22 @@ func progressLine(c ingest.Counts, read, size int64) string {
 	return fmt.Sprintf("ingest: %d events%s: %d applied, %d already there, %d rejected", doneLines(c), part, c.Applied, c.AlreadyThere, c.Rejected)
 }
 
-// rejects writes malformed lines to where the flags say, and tells the first of them.
+// rejects writes malformed lines to the files of --reject and reports the first of them on standard error.
 type rejects struct {
 	notes          *output.Printer
 	lines, reasons *os.File
 	toLines        *bufio.Writer
 	toReasons      *bufio.Writer
-	told           int
+	reported       int
 }
 
 const opReject rhumb.Op = "rhumb.reject"
 
-// reasonsFile names the file that holds why lines were rejected.
+// reasonsFile returns the name of the file for the reasons of rejected lines.
 func reasonsFile(path string) string { return path + ".reasons" }
 
-// checkRejects refuses files for rejected lines that the run reads, by whatever name, and one file for both lines and reasons.
+// checkRejects returns an error if a file for rejected lines is also an input, under whatever name, or if lines and reasons would go
+// to the same file. An input that grows by its own malformed lines might never end.
 func checkRejects(path string, inputs []fs.FileInfo) error {
 	if path == "" {
 		return nil
@@ -124,18 +127,18 @@ func checkRejects(path string, inputs []fs.FileInfo) error {
 			continue
 		}
 		if slices.ContainsFunc(inputs, func(input fs.FileInfo) bool { return os.SameFile(info, input) }) {
-			return rhumb.Ef(opReject, rhumb.InvalidArgument, "--reject: %s is a file that this ingest reads; name another one for the malformed lines", target)
+			return rhumb.Ef(opReject, rhumb.InvalidArgument, "--reject: %s is a file that this ingest reads; name another file for malformed lines", target)
 		}
 		if last != nil && os.SameFile(info, last) {
-			return rhumb.Ef(opReject, rhumb.InvalidArgument, "--reject: %s and %s are one file; name another one", path, target)
+			return rhumb.Ef(opReject, rhumb.InvalidArgument, "--reject: %s and %s are one file; name another file", path, target)
 		}
 		last = info
 	}
 	return nil
 }
 
-// openRejects opens the files for rejected lines and their reasons. What they hold stays: an ingest that is started again
-// appends to it.
+// openRejects opens the files for rejected lines and their reasons. It appends, because an ingest that is run again must not lose the
+// lines that the first run rejected.
 func openRejects(notes *output.Printer, path string) (r *rejects, err error) {
 	r = &rejects{notes: notes}
 	if path == "" {
@@ -149,7 +152,7 @@ func openRejects(notes *output.Printer, path string) (r *rejects, err error) {
 		return nil, err
 	}
 	if info, err := r.lines.Stat(); err == nil && info.Mode().IsRegular() && info.Size() > 0 {
-		notes.Notef("--reject: %s holds %d bytes already; malformed lines are appended", path, info.Size())
+		notes.Notef("--reject: %s already holds %d bytes; malformed lines are appended", path, info.Size())
 	}
 	r.toLines, r.toReasons = bufio.NewWriter(r.lines), bufio.NewWriter(r.reasons)
 	return r, nil
@@ -163,15 +166,15 @@ func appendTo(path string) (*os.File, error) {
 	return f, nil
 }
 
-// take is told of one malformed line at a time.
-func (r *rejects) take(rej ingest.Rejection) error {
+// addRejection writes and reports one malformed line.
+func (r *rejects) addRejection(rej ingest.Rejection) error {
 	reason := fmt.Sprintf("line %d: %s", rej.Line, exit.Describe(rej.Err).Message)
-	if r.told < rejectsShown {
+	if r.reported < rejectsShown {
 		r.notes.Notef("%s", reason)
-	} else if r.told == rejectsShown {
-		r.notes.Notef("more lines are malformed; only --reject tells all of them")
+	} else if r.reported == rejectsShown {
+		r.notes.Notef("more lines are malformed; only --reject keeps all of them")
 	}
-	r.told++
+	r.reported++
 	if r.lines == nil {
 		return nil
 	}
@@ -184,7 +187,7 @@ func (r *rejects) take(rej ingest.Rejection) error {
 	return nil
 }
 
-// close makes the files whole.
+// close flushes and closes the files.
 func (r *rejects) close() error {
 	if r.lines == nil {
 		return nil

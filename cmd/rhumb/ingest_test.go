@@ -69,7 +69,7 @@ func TestRejectAppends(t *testing.T) {
 	for range 2 {
 		r, err := openRejects(notes, "bad")
 		must(err)
-		must(r.take(ingest.Rejection{Line: 7, Raw: []byte("raw line"), Err: rhumb.E("test", rhumb.InvalidArgument, "it is malformed")}))
+		must(r.addRejection(ingest.Rejection{Line: 7, Raw: []byte("raw line"), Err: rhumb.E("test", rhumb.InvalidArgument, "it is malformed")}))
 		must(r.close())
 	}
 	for name, want := range map[string]string{"bad": "raw line\nraw line\n", "bad.reasons": "line 7: it is malformed\nline 7: it is malformed\n"} {
@@ -77,7 +77,7 @@ func TestRejectAppends(t *testing.T) {
 			t.Errorf("%s holds %q, %v, want %q", name, got, err, want)
 		}
 	}
-	if !strings.Contains(stderr.String(), "bad holds 9 bytes already") {
+	if !strings.Contains(stderr.String(), "bad already holds 9 bytes") {
 		t.Errorf("told %q", stderr.String())
 	}
 }

@@ -14,10 +14,10 @@ import (
 func keyCommand(s *session) *cobra.Command {
 	explain := &cobra.Command{
 		Use:   "explain KEY",
-		Short: "Take a key apart, byte by byte",
-		Long: `Take a key apart, byte by byte: its home (the region and slot of its first writing), its table, name
-and version. KEY is hexadecimal digits; spaces and a leading 0x do not matter. It is a physical key as it
-stands on disk, the sixteen bytes of a server-named key, or the eight bytes of a range.`,
+		Short: "Decode a key, byte by byte",
+		Long: `Decode a key, byte by byte: its home (the region and slot in which it was first written), its table, name and version.
+KEY is hexadecimal digits; spaces and a leading 0x are ignored. It is a physical key as it is stored on disk, the sixteen
+bytes of a server-named key, or the eight bytes of a range.`,
 		Example: "  rhumb key explain 0000000100000402000001000000002a\n  rhumb key explain '00000001 00000402' -o json",
 		Args:    cobra.ExactArgs(1),
 		RunE:    func(_ *cobra.Command, args []string) error { return explainKey(s, args[0]) },

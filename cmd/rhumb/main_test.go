@@ -288,11 +288,11 @@ func TestZeroIsNoDefault(t *testing.T) {
 
 // TestNobodyHasNoName guards that what nobody served, as the deletion of what does not exist, names no node and no range.
 func TestNobodyHasNoName(t *testing.T) {
-	doc := names{}.write("t", client.Result{Key: rhumb.Key{Name: []byte("gone")}})
+	doc := names{}.describeWrite("t", client.Result{Key: rhumb.Key{Name: []byte("gone")}})
 	if doc.Receipt.Node != "" || doc.Receipt.Range != "" || doc.Home != "" || doc.Region != "" {
 		t.Errorf("%+v", doc)
 	}
-	if r := (names{}).rangeDoc(&rhumb.Range{ID: rhumb.RangeID{Region: 1, Slot: 2}}); r.Primary != "" || r.Preferred != "" || r.ID != "1/2" {
+	if r := (names{}).describeRange(&rhumb.Range{ID: rhumb.RangeID{Region: 1, Slot: 2}}); r.Primary != "" || r.Preferred != "" || r.ID != "1/2" {
 		t.Errorf("%+v", r)
 	}
 }

@@ -19,7 +19,7 @@ type rangeCommands struct{ *session }
 func (rc *rangeCommands) rangeCommand() *cobra.Command {
 	var region, node string
 	ls := &cobra.Command{
-		Use: "ls", Short: "List the ranges: who is primary, who is in sync", Args: cobra.NoArgs,
+		Use: "ls", Short: "List the ranges, their primaries and in-sync copies", Args: cobra.NoArgs,
 		Example: "  rhumb range ls --region frankfurt\n  rhumb range ls --node n3 -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return rc.conn.With(cmd.Context(), func(_ context.Context, c *client.Client) error {
@@ -28,13 +28,13 @@ func (rc *rangeCommands) rangeCommand() *cobra.Command {
 		},
 	}
 	ls.Flags().StringVar(&region, "region", "", "only ranges whose home is this region")
-	ls.Flags().StringVar(&node, "node", "", "only ranges of which this node holds a copy")
+	ls.Flags().StringVar(&node, "node", "", "only ranges with a copy on this node")
 	describe := &cobra.Command{
-		Use: "describe REGION/SLOT", Short: "Show a range and how each of its replicas stands", Args: cobra.ExactArgs(1),
+		Use: "describe REGION/SLOT", Short: "Show a range and the state of each replica", Args: cobra.ExactArgs(1),
 		Example: "  rhumb range describe 1/1042\n  rhumb range describe frankfurt/1042 -o json",
 		RunE:    func(cmd *cobra.Command, args []string) error { return rc.describeRange(cmd.Context(), args[0]) },
 	}
-	return commandGroup("range", "List and describe ranges, give up damaged copies", rc.connected(ls), rc.connected(describe), rc.connected(rc.discardCommand()))
+	return commandGroup("range", "List and describe ranges, discard damaged copies", rc.connected(ls), rc.connected(describe), rc.connected(rc.discardCommand()))
 }
 
 func (rc *rangeCommands) listRanges(c *client.Client, region, node string) error {
@@ -52,7 +52,7 @@ func (rc *rangeCommands) listRanges(c *client.Client, region, node string) error
 	docs := []rangeDoc{}
 	for _, r := range c.Ranges() {
 		if (home == 0 || r.ID.Region == home) && (holder == 0 || r.IsReplica(holder)) {
-			docs = append(docs, n.rangeDoc(r))
+			docs = append(docs, n.describeRange(r))
 		}
 	}
 	return rc.Print(docs, func(t table.Writer) {
@@ -63,7 +63,7 @@ func (rc *rangeCommands) listRanges(c *client.Client, region, node string) error
 	})
 }
 
-// regionID gives the id of a region by its name; "" is none.
+// regionID returns the ID of a region by its name, and 0 for "".
 func regionID(c *client.Client, name string) (rhumb.RegionID, error) {
 	if name == "" {
 		return 0, nil
@@ -72,6 +72,7 @@ func regionID(c *client.Client, name string) (rhumb.RegionID, error) {
 	return r.ID, err
 }
 
+// regionNamed returns a region by its name.
 func regionNamed(c *client.Client, name string) (rhumb.Region, error) {
 	var known []string
 	for _, r := range c.Regions() {
@@ -83,7 +84,7 @@ func regionNamed(c *client.Client, name string) (rhumb.Region, error) {
 	return rhumb.Region{}, rhumb.Ef("rhumb.region", rhumb.NotFound, "there is no region %q; the cluster has %s", name, strings.Join(known, ", "))
 }
 
-// parseRange reads REGION/SLOT, with the region's number or name.
+// parseRange parses REGION/SLOT with the number or the name of the region.
 func parseRange(c *client.Client, s string) (rhumb.RangeID, error) {
 	name, slot, ok := strings.Cut(s, "/")
 	if r, err := regionNamed(c, name); ok && err == nil {
@@ -92,7 +93,7 @@ func parseRange(c *client.Client, s string) (rhumb.RangeID, error) {
 	return rhumb.ParseRangeID(s)
 }
 
-// replicaDoc is how one replica stands.
+// replicaDoc is the state of one replica.
 type replicaDoc struct {
 	Node   string `json:"node"`
 	Region string `json:"region"`
@@ -105,7 +106,7 @@ type replicaDoc struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// rangeStatusDoc is a range with its replicas.
+// rangeStatusDoc is a range with the state of its replicas.
 type rangeStatusDoc struct {
 	rangeDoc
 	SizeBytes uint64       `json:"size_bytes"`
@@ -125,9 +126,9 @@ func (rc *rangeCommands) describeRange(ctx context.Context, id string) error {
 		n := regionNames(c)
 		regionOf := map[rhumb.NodeID]string{}
 		for _, node := range c.Nodes() {
-			regionOf[node.ID] = n.of(node.Region)
+			regionOf[node.ID] = n.nameOf(node.Region)
 		}
-		doc := rangeStatusDoc{rangeDoc: n.rangeDoc(s.Range), SizeBytes: s.SizeBytes, Status: []replicaDoc{}}
+		doc := rangeStatusDoc{rangeDoc: n.describeRange(s.Range), SizeBytes: s.SizeBytes, Status: []replicaDoc{}}
 		for _, r := range s.Replicas {
 			doc.Status = append(doc.Status, replicaDoc{
 				Node: r.Node.String(), Region: regionOf[r.Node], State: r.State, InSync: r.InSync, Epoch: uint64(r.Epoch),
@@ -142,9 +143,9 @@ func (rc *rangeCommands) printRangeStatus(doc rangeStatusDoc) error {
 	title := fmt.Sprintf("range %s of %s: epoch %d, primary %s (preferred %s), about %d bytes",
 		doc.ID, doc.Region, doc.Epoch, doc.Primary, doc.Preferred, doc.SizeBytes)
 	if r := doc.Recovery; r != nil {
-		title += fmt.Sprintf("; a loss was accepted in epoch %d: the range went on from %s, whose log ended at %d %s; committed was %d, as far as known", r.Epoch, r.Node, r.End, r.EndTime, r.Known)
+		title += fmt.Sprintf("; a loss was accepted in epoch %d: the range continued from %s, whose log ended at %d %s; the last position known to be committed was %d", r.Epoch, r.Node, r.End, r.EndTime, r.Known)
 		if len(r.Gone) > 0 {
-			title += "; the copies of " + strings.Join(r.Gone, ", ") + " were given up"
+			title += "; the copies on " + strings.Join(r.Gone, ", ") + " were given up"
 		}
 	}
 	return rc.PrintTitled(doc, title, func(t table.Writer) {

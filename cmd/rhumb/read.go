@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"iter"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
@@ -19,12 +20,15 @@ func (rc *readCommands) getCommand() *cobra.Command {
 	var raw bool
 	c := &cobra.Command{
 		Use: "get TABLE NAME", Short: "Print a record",
-		Long: `Print a record. It is looked for in the region of --from, and on a miss in all others at once; the receipt
-says who answered, and how many other regions were asked. NAME is text, or 0x and hexadecimal digits. Control characters
-are shown escaped, such as \x1b; --raw writes a value that is text or bytes as it was put with --text or --file, and
-nothing else.`,
-		Example: "  rhumb get flights SWR8\n  rhumb get notes picture --raw > picture.png\n  rhumb get flights SWR8 --from virginia -o json\n  rhumb get events 0x000001000000002a --home 2/1026",
-		Args:    cobra.ExactArgs(2),
+		Long: `Print a record. The command searches the region of --from, and after a miss all other regions at once; the receipt
+shows which node answered and how many other regions were asked. NAME is text, or 0x and hexadecimal digits. Control
+characters are shown escaped, such as \x1b. --raw writes a value that is text or bytes exactly as it was put with --text
+or --file, and nothing else.`,
+		Example: `  rhumb get flights SWR8
+  rhumb get notes picture --raw > picture.png
+  rhumb get flights SWR8 --from virginia -o json
+  rhumb get events 0x000001000000002a --home 2/1026`,
+		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return rc.withTable(cmd.Context(), args, func(ctx context.Context, c *client.Client, t *client.Table, name []byte) error {
 				got, err := t.Get(ctx, name, client.GetOptions{Home: place.home, Local: place.local})
@@ -35,22 +39,22 @@ nothing else.`,
 					return rc.writeRaw(got.Item.Value)
 				}
 				n := regionNames(c)
-				doc, err := n.record(t.Name(), got.Item)
+				doc, err := n.describeRecord(t.Name(), got.Item)
 				if err != nil {
 					return err
 				}
-				receipt := n.receipt(got.Receipt)
+				receipt := n.describeReceipt(got.Receipt)
 				doc.Receipt = &receipt
 				return rc.printRecord(doc)
 			})
 		},
 	}
 	place.register(c)
-	c.Flags().BoolVar(&raw, "raw", false, "write the bytes of a value that has no fields as they are")
+	c.Flags().BoolVar(&raw, "raw", false, "write the bytes of a value without fields, unescaped")
 	return rc.connected(c)
 }
 
-// writeRaw writes an opaque value as it was put.
+// writeRaw writes an opaque value exactly as it was put. It is the only output that is not escaped: its bytes belong to the user.
 func (rc *readCommands) writeRaw(stored []byte) error {
 	const op rhumb.Op = "rhumb.get"
 	payload, ok := rhumb.DecodeOpaque(stored)
@@ -61,10 +65,10 @@ func (rc *readCommands) writeRaw(stored []byte) error {
 	return rhumb.Wrap(op, err)
 }
 
-// printRecord prints one record, a field to a line, and its receipt as a note.
+// printRecord prints one record, a field per line, and its receipt as a note.
 func (rc *readCommands) printRecord(doc recordDoc) error {
 	err := rc.Print(doc, func(t table.Writer) {
-		if doc.Record == nil {
+		if doc.Record == nil { // text or bytes
 			t.AppendRow(table.Row{doc.Line()})
 			return
 		}
@@ -73,7 +77,7 @@ func (rc *readCommands) printRecord(doc recordDoc) error {
 			t.AppendRow(table.Row{f.Name, f.Value.Kind(), f.Value})
 		}
 	})
-	if !rc.AsJSON() {
+	if !rc.AsJSON() { // JSON has the receipt
 		rc.Notef("home %s (%s), version %s; served by %s in %s, %s, %s asked",
 			doc.Home, doc.Region, doc.Version, doc.Receipt.Node, doc.Receipt.Region,
 			output.Counted(doc.Receipt.Hops, "hop", "hops"), output.Counted(doc.Receipt.Searched, "other region", "other regions"))
@@ -87,48 +91,53 @@ func (rc *readCommands) scanCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "scan TABLE [PREFIX]", Short: "Print records in the order of their names",
 		Long: `Print the records whose names begin with PREFIX, in the order of their names, from all regions. -o json prints one
-record on each line. When --limit cuts the answer short, a note tells the --after that goes on behind it.`,
-		Example: "  rhumb scan flights\n  rhumb scan positions SWR8/ --limit 0 -o json\n  rhumb scan flights --region frankfurt --limit 20\n  rhumb scan flights --duplicates --limit 0",
-		Args:    cobra.RangeArgs(1, 2),
+record per line. If --limit cuts the result short, a note shows the --after that continues it.`,
+		Example: `  rhumb scan flights
+  rhumb scan positions SWR8/ --limit 0 -o json
+  rhumb scan flights --region frankfurt --limit 20
+  rhumb scan flights --duplicates --limit 0`,
+		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.Limit < 0 {
+				return rhumb.Ef("rhumb.scan", rhumb.InvalidArgument, "--limit %d is negative; 0 means no limit", o.Limit)
+			}
 			return rc.withTable(cmd.Context(), args, func(ctx context.Context, c *client.Client, t *client.Table, prefix []byte) error {
 				o.Prefix = prefix
-				return rc.scan(ctx, c, t, o, duplicates)
+				limit := o.Limit
+				if limit > 0 {
+					o.Limit++ // one record more shows whether there are more
+				}
+				records := t.Scan(ctx, o)
+				if duplicates {
+					records = t.Duplicates(ctx, o)
+				}
+				return rc.printScan(regionNames(c), t.Name(), records, limit)
 			})
 		},
 	}
 	f := c.Flags()
-	f.IntVar(&o.Limit, "limit", 100, "records at most; 0 is no limit")
-	f.StringVar(&o.After, "after", "", "go on behind the place that an earlier scan told")
+	f.IntVar(&o.Limit, "limit", 100, "maximum number of records; 0 is no limit")
+	f.StringVar(&o.After, "after", "", "resume after the position returned by an earlier scan")
 	f.StringVar(&o.Region, "region", "", "only records whose home is this region")
-	f.BoolVar(&o.Local, "local", false, "only records of the region of --from, without leaving it")
-	f.BoolVar(&duplicates, "duplicates", false, "only names that exist in more than one region, because they were created while one was dead")
+	f.BoolVar(&o.Local, "local", false, "only records of the region of --from, without asking another region")
+	f.BoolVar(&duplicates, "duplicates", false, "only names that exist in more than one region because they were created while one was dead")
 	return rc.connected(c)
 }
 
-func (rc *readCommands) scan(ctx context.Context, c *client.Client, t *client.Table, o client.ScanOptions, duplicates bool) error {
-	if o.Limit < 0 {
-		return rhumb.Ef("rhumb.scan", rhumb.InvalidArgument, "--limit %d is below 0", o.Limit)
-	}
-	n, most := regionNames(c), o.Limit
-	if most > 0 {
-		o.Limit = most + 1 // one more tells whether there are more
-	}
+// printScan prints at most limit records, and a note if more follow. It never holds more than one table's rows, because a scan may
+// return more than fits in memory.
+func (rc *readCommands) printScan(n names, tableName string, records iter.Seq2[rhumb.Item, error], limit int) error {
 	var docs []recordDoc
 	count, after := 0, ""
-	records := t.Scan(ctx, o)
-	if duplicates {
-		records = t.Duplicates(ctx, o)
-	}
 	for it, err := range records {
 		if err != nil {
 			return err
 		}
-		if most > 0 && count == most {
-			rc.Notef("more records follow: go on with --after %s, or say --limit 0", after)
+		if limit > 0 && count == limit {
+			rc.Notef("more records follow: continue with --after %s, or use --limit 0", after)
 			break
 		}
-		doc, err := n.record(t.Name(), it)
+		doc, err := n.describeRecord(tableName, it)
 		if err != nil {
 			return err
 		}

@@ -19,11 +19,11 @@ import (
 func (rc *rangeCommands) discardCommand() *cobra.Command {
 	var node string
 	c := &cobra.Command{
-		Use: "discard REGION/SLOT --node NODE", Short: "Let a node give up its damaged copy of a range",
-		Long: `Let a node drop its quarantined copy of a range and begin an empty one in its place. The empty copy takes the log from the
-range's primary as far as the log reaches; beyond that it stays a visible learner that needs a state transfer.
-A copy that is not quarantined, or that still counts as in sync, is not dropped. The tables that held the copy are kept in
-"discarded" of the node's directory, at most 1 GiB of all; the oldest goes first.`,
+		Use: "discard REGION/SLOT --node NODE", Short: "Make a node discard its damaged copy of a range",
+		Long: `Make a node discard its quarantined copy of a range and begin an empty one in its place. The empty copy fetches the log
+from the primary of the range as far back as the log reaches; if that is not enough, it stays a learner that needs a state
+transfer. A copy that is not quarantined, or that is still in sync, is not discarded. The files that held the copy are kept
+in the folder "discarded" of the node's directory, up to 1 GiB; the oldest are removed first.`,
 		Example: "  rhumb range discard 1/1042 --node n3\n  rhumb range discard frankfurt/1042 --node n3 -o json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -34,17 +34,17 @@ A copy that is not quarantined, or that still counts as in sync, is not dropped.
 				doc := map[string]any{"range": id.String(), "node": n.String(), "discarded": true}
 				return rc.Print(doc, func(t table.Writer) {
 					t.AppendRow(table.Row{"range", id})
-					t.AppendRow(table.Row{"node", fmt.Sprintf("%s begins an empty copy; `rhumb range describe %s` shows how it catches up", n, id)})
+					t.AppendRow(table.Row{"node", fmt.Sprintf("%s begins an empty copy; `rhumb range describe %s` shows its progress", n, id)})
 				})
 			})
 		},
 	}
-	c.Flags().StringVar(&node, "node", "", "the node with the damaged copy")
+	c.Flags().StringVar(&node, "node", "", "node with the damaged copy")
 	must(c.MarkFlagRequired("node"))
 	return c
 }
 
-// withReplica parses a range and a node, and calls do with them.
+// withReplica parses a range and a node and calls do with them.
 func (rc *rangeCommands) withReplica(ctx context.Context, name, node string, do func(context.Context, *client.Client, rhumb.RangeID, rhumb.NodeID) error) error {
 	n, err := connect.ParseNode(node)
 	if err != nil {
@@ -63,13 +63,15 @@ func (rc *rangeCommands) recoverRangeCommand() *cobra.Command {
 	var node string
 	var yes bool
 	c := &cobra.Command{
-		Use: "range REGION/SLOT --node NODE", Short: "Accept what a range has lost, and let it go on from the copies that are left",
-		Long: `Accept the loss of what no live, intact copy of a range holds. It is for ranges whose in-sync copies are quarantined, or on nodes
-that are gone for good: such a range is not served, and "rhumb status" names it. The command shows what is known of each copy and
-of the writes that may be lost, and asks. Then NODE drops its copy if that is damaged, and becomes primary in a new epoch; all live
-copies that are not damaged are in sync with it, and the longest of them is what the range goes on from. What only other copies
-held is lost for good. Copies of nodes that are gone are given up: should such a node come back, its copy is quarantined. Keep
-copies of the directories first. "rhumb range describe" shows what was accepted.`,
+		Use: "range REGION/SLOT --node NODE", Short: "Accept what a range has lost, and let it continue from the copies that are left",
+		Long: `Accept the loss of all writes that no live, intact copy of a range holds. The command is for ranges whose in-sync copies are
+quarantined or on nodes that are gone for good: such a range is not served, and "rhumb status" names it. Copy the directories
+of the nodes first.
+
+The command shows what is known about each copy and about the writes that may be lost, and asks for confirmation. Then NODE
+discards its copy if it is damaged, and becomes primary in a new epoch. All live, undamaged copies are in sync with it, and
+the range continues from the longest of them. What only other copies held is lost for good. Copies on nodes that are gone
+are given up: if such a node returns, its copy is quarantined. "rhumb range describe" shows what was accepted.`,
 		Example: "  rhumb unsafe-recover range 1/1042 --node n3\n  rhumb unsafe-recover range frankfurt/1042 --node n3 --yes",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -78,12 +80,14 @@ copies of the directories first. "rhumb range describe" shows what was accepted.
 			})
 		},
 	}
-	c.Flags().StringVar(&node, "node", "", "the node whose copy the range goes on from")
-	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	c.Flags().StringVar(&node, "node", "", "node that becomes primary")
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
 	must(c.MarkFlagRequired("node"))
 	return c
 }
 
+// recoverRange describes the loss, asks for confirmation and makes node n primary. What was shown travels with the request: the
+// metadata refuses if the range has changed since (its version), and records what the operator knew.
 func (rc *rangeCommands) recoverRange(ctx context.Context, c *client.Client, id rhumb.RangeID, n rhumb.NodeID, yes bool) error {
 	const op rhumb.Op = "rhumb.unsafe-recover"
 	s, err := c.DescribeRange(ctx, id)
@@ -92,19 +96,19 @@ func (rc *rangeCommands) recoverRange(ctx context.Context, c *client.Client, id 
 	}
 	r := s.Range
 	if !r.IsReplica(n) {
-		return rhumb.Ef(op, rhumb.NotFound, "node %s holds no copy of range %s; %s do", n, id, strings.Join(nodeNames(r.Replicas), ", "))
+		return rhumb.Ef(op, rhumb.NotFound, "node %s holds no copy of range %s; copies are on %s", n, id, strings.Join(nodeNames(r.Replicas), ", "))
 	}
 	nodes := c.Status(ctx)
-	if why := recoverable(r, n, nodes); why != "" {
+	if why := whyNotRecover(r, n, nodes); why != "" {
 		return rhumb.Ef(op, rhumb.Conflict, "nothing was changed: %s", why)
 	}
 	if i := slices.IndexFunc(s.Replicas, func(x client.ReplicaStatus) bool { return x.Node == n }); s.Replicas[i].State == "" {
-		return rhumb.Ef(op, rhumb.Unavailable, "nothing was changed: node %s does not say how its copy of range %s stands: %s", n, id, s.Replicas[i].Reason)
+		return rhumb.Ef(op, rhumb.Unavailable, "nothing was changed: node %s does not report the state of its copy of range %s: %s", n, id, s.Replicas[i].Reason)
 	}
 	seen := knownLoss(s, n)
 	fmt.Fprint(rc.Err, output.EscapeLines(describeLoss(s, seen, nodes)))
 	if !yes && !strings.EqualFold(rc.askFor("Accept this loss? [yes/no] "), "yes") {
-		return rhumb.E(op, rhumb.ConditionFailed, "nothing was changed: the loss was not accepted; --yes accepts it without a question")
+		return rhumb.E(op, rhumb.ConditionFailed, "nothing was changed: the loss was not accepted; --yes accepts it without asking")
 	}
 	if r.IsQuarantined(n) {
 		if err := c.DiscardReplica(ctx, id, n, true); err != nil {
@@ -118,7 +122,7 @@ func (rc *rangeCommands) recoverRange(ctx context.Context, c *client.Client, id 
 	if err != nil {
 		return err
 	}
-	doc := regionNames(c).rangeDoc(next)
+	doc := regionNames(c).describeRange(next)
 	return rc.Print(doc, func(t table.Writer) {
 		t.AppendRow(table.Row{"range", doc.ID})
 		t.AppendRow(table.Row{"primary", fmt.Sprintf("%s in epoch %d", doc.Primary, doc.Epoch)})
@@ -126,25 +130,26 @@ func (rc *rangeCommands) recoverRange(ctx context.Context, c *client.Client, id 
 	})
 }
 
-// recoverable says why no loss need be accepted for the copy of node n, or returns "". Metadata has the last word.
-func recoverable(r *rhumb.Range, n rhumb.NodeID, nodes []client.NodeStatus) string {
+// whyNotRecover returns why no loss has to be accepted for the copy on node n, or "". It spares the operator a question that the
+// metadata would answer with a refusal; the metadata decides.
+func whyNotRecover(r *rhumb.Range, n rhumb.NodeID, nodes []client.NodeStatus) string {
 	live := func(id rhumb.NodeID) bool {
 		return slices.ContainsFunc(nodes, func(v client.NodeStatus) bool {
 			return v.Node.ID == id && v.Err == "" && v.Node.State == rhumb.NodeLive
 		})
 	}
 	if !live(n) {
-		return fmt.Sprintf("node %s does not answer; name one that lives", n)
+		return fmt.Sprintf("node %s does not answer; name a node that does", n)
 	}
 	for _, m := range r.InSync {
 		if m != n && live(m) && !r.IsQuarantined(m) && (!r.IsInSync(n) || r.IsQuarantined(n)) {
-			return fmt.Sprintf("node %s holds a copy of range %s that is in sync and not damaged: go on from that one, with --node %[1]s, if the range is not served", m, r.ID)
+			return fmt.Sprintf("node %s holds a copy of range %s that is in sync and not damaged; if the range is not served, continue from that copy with --node %[1]s", m, r.ID)
 		}
 	}
 	return ""
 }
 
-// knownLoss returns what is known of the copy of node n, and of what others have committed.
+// knownLoss returns what is known about the copy on node n, and up to which position any copy knows the log as committed.
 func knownLoss(s client.RangeStatus, n rhumb.NodeID) rhumb.Recovery {
 	seen := rhumb.Recovery{Node: n}
 	for _, r := range s.Replicas {
@@ -156,8 +161,7 @@ func knownLoss(s client.RangeStatus, n rhumb.NodeID) rhumb.Recovery {
 	return seen
 }
 
-// describeLoss says what is known of each copy of a range whose loss is about to be accepted, and of the writes that may be
-// lost with the others.
+// describeLoss describes each copy of a range, the damage, and the writes that may be lost, for the operator who has to accept it.
 func describeLoss(s client.RangeStatus, seen rhumb.Recovery, nodes []client.NodeStatus) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Range %s, epoch %d, in sync: %s.\n", s.Range.ID, s.Range.Epoch, strings.Join(nodeNames(s.Range.InSync), ", "))
@@ -184,12 +188,12 @@ func describeLoss(s client.RangeStatus, seen rhumb.Recovery, nodes []client.Node
 	}
 	switch {
 	case s.Range.IsQuarantined(seen.Node):
-		fmt.Fprintf(&b, "Node %s drops its damaged copy: all that no other live, undamaged copy holds is lost.\n", seen.Node)
+		fmt.Fprintf(&b, "Node %s discards its damaged copy: everything that no other live, undamaged copy holds is lost.\n", seen.Node)
 	case seen.Known > seen.End:
-		fmt.Fprintf(&b, "The copy of %s ends at %d. A copy knows position %d as committed: unless another live, undamaged copy holds them, %d positions of acknowledged writes are lost for certain, and nobody knows of how many more.\n",
+		fmt.Fprintf(&b, "The copy on %s ends at %d, but position %d is known to be committed: unless another live, undamaged copy holds them, %d positions of acknowledged writes are certainly lost, and possibly more.\n",
 			seen.Node, seen.End, seen.Known, seen.Known-seen.End)
 	default:
-		fmt.Fprintf(&b, "The copy of %s holds every position that is known as committed (%d). Writes that were acknowledged after %s may be lost: nobody that answers knows of any.\n",
+		fmt.Fprintf(&b, "The copy on %s holds every position that is known to be committed (%d). Writes that were acknowledged after %s may be lost, but no node that answers knows of any.\n",
 			seen.Node, seen.Known, seen.EndTime)
 	}
 	return b.String()

@@ -31,8 +31,9 @@ func (s *session) connected(c *cobra.Command) *cobra.Command {
 	return c
 }
 
-// withTable opens the table of args[0] and reads the name in args[1], when there is one.
-func (s *session) withTable(ctx context.Context, args []string, f func(context.Context, *client.Client, *client.Table, []byte) error) error {
+// withTable runs fn with a client, the table that args[0] names, and the record name in args[1], if there is one.
+func (s *session) withTable(ctx context.Context, args []string, fn func(context.Context, *client.Client, *client.Table, []byte) error) error {
+	// A name that cannot exist fails before the command waits for a cluster.
 	var name []byte
 	if len(args) > 1 {
 		var err error
@@ -45,7 +46,7 @@ func (s *session) withTable(ctx context.Context, args []string, f func(context.C
 		if err != nil {
 			return err
 		}
-		return f(ctx, c, t, name)
+		return fn(ctx, c, t, name)
 	})
 }
 

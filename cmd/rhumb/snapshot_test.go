@@ -130,7 +130,7 @@ func TestSnapshotMessages(t *testing.T) {
 		{"bbox " + dir + " roads -10,35,-9,45", "keeps no spatial index", exit.Usage}, // no flag
 		{"get " + dir + " roads 43", `table roads has no record "43" in version 1 of the image`, exit.NotFound},
 		{"get " + file + " rivers 1", file + ` has no table "rivers"`, exit.NotFound},
-		{"ls --snapshot-dir " + file, "it is no directory", exit.Usage},
+		{"ls --snapshot-dir " + file, "not a directory", exit.Usage},
 		{"ls --snapshot-dir " + dir + "/nowhere", "no such file or directory", exit.Usage},
 	} {
 		stdout, stderr, code := runIn(t.Context(), "", append([]string{"snapshot"}, strings.Fields(tc.args)...)...)

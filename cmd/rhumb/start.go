@@ -24,7 +24,7 @@ import (
 	"github.com/rhumbdb/rhumb/wan"
 )
 
-// startFlags are the flags of `start` that node.Config does not take as they are.
+// startFlags are the flags of `rhumb start` whose values node.Config takes in another form.
 type startFlags struct {
 	location, latencyFile, logLevel string
 	cacheMiB, snapshotMiB           int64
@@ -32,7 +32,7 @@ type startFlags struct {
 	memory                          flags.ByteSize
 }
 
-// wallClock is what a node takes for the time of day; nil is time.Now. Tests put the clocks of single processes wrong.
+// wallClock is the wall clock of the node; nil is time.Now. Tests run single processes with wrong clocks.
 var wallClock func() time.Time
 
 func startCommand(s *session) *cobra.Command {
@@ -41,13 +41,13 @@ func startCommand(s *session) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "start --region NAME --dir DIR --insecure [flags]",
 		Short: "Run a node until SIGTERM",
-		Long: `Run a node. It serves until SIGTERM or Ctrl-C, then gives its primaries to other nodes, and ends.
+		Long: `Run a node. It serves until SIGTERM or Ctrl-C, then moves its primaries to other nodes and exits.
 
-A node that starts on an empty directory waits to be made the first of a cluster (rhumb init) or joins the
-cluster of the nodes that --join names. A node that starts again on its directory is the node it was.
+A node that starts on an empty directory either becomes the first node of a new cluster (rhumb init) or joins the cluster
+of the nodes that --join names. A node that is restarted on its directory is the same node as before.
 
-Well-known region names bring their location; others need --location. TLS does not exist yet: --insecure is
-required, and then all addresses must be loopback addresses.`,
+Well-known regions have a location; others need --location. TLS is not implemented yet: --insecure is required, and all
+addresses must be loopback addresses.`,
 		Example: `  rhumb start --region frankfurt --dir /var/lib/rhumb --insecure
   rhumb start --region bern --location 46.9,7.4 --zone b --dir ./b --insecure \
       --addr 127.0.0.1:7610 --heartbeat-addr 127.0.0.1:7611 --gossip-addr 127.0.0.1:7612 \
@@ -58,12 +58,12 @@ required, and then all addresses must be loopback addresses.`,
 	var defaults node.Config
 	defaults.SetDefaults()
 	fl := c.Flags()
-	fl.StringSliceVar(&cfg.Dirs, "dir", nil, "data directory; several, on disks of their own, share the load")
-	fl.IntSliceVar(&cfg.AcceptLostStores, "accept-lost-store", nil, "number, from 1, of a directory whose disk is lost: the node goes on without what it held")
-	fl.StringVar(&cfg.Region, "region", "", "name of the node's region")
+	fl.StringSliceVar(&cfg.Dirs, "dir", nil, "data directory; repeat the flag for more, each on a disk of its own")
+	fl.IntSliceVar(&cfg.AcceptLostStores, "accept-lost-store", nil, "number, from 1, of a directory whose disk is lost: the node starts without its data")
+	fl.StringVar(&cfg.Region, "region", "", "region of the node")
 	fl.StringVar(&f.location, "location", "", "LAT,LON of the node")
 	flags.Default(fl, "location", "that of a well-known region")
-	fl.StringVar(&cfg.Zone, "zone", "", "failure domain within the region; copies are kept in different zones")
+	fl.StringVar(&cfg.Zone, "zone", "", "failure domain within the region; copies of a range are in different zones")
 	flags.Default(fl, "zone", defaults.Zone)
 	fl.StringSliceVar(&cfg.Join, "join", nil, "gossip addresses of other nodes")
 	fl.StringVar(&cfg.Addr, "addr", "", "host:port for clients and nodes")
@@ -75,26 +75,26 @@ required, and then all addresses must be loopback addresses.`,
 	fl.StringVar(&cfg.AdminAddr, "admin-addr", "", "host:port for health, metrics and profiles")
 	flags.Default(fl, "admin-addr", defaults.AdminAddr)
 	fl.BoolVar(&cfg.Insecure, "insecure", false, "run without TLS, on loopback addresses only")
-	fl.StringVar(&f.latencyFile, "latency-file", "", "imitate the distances between regions that this file gives")
-	fl.Var(&f.memory, "memory", "most memory that the node may take, like 4GiB, without images in shared memory")
+	fl.StringVar(&f.latencyFile, "latency-file", "", "imitate the round trips between regions in this file")
+	fl.Var(&f.memory, "memory", "maximum memory of the node, such as 4GiB, without images in shared memory")
 	flags.Default(fl, "memory", "half of the machine's or the control group's")
 	fl.Int64Var(&f.cacheMiB, "cache-size", 0, "block cache in MiB")
 	flags.Default(fl, "cache-size", "an eighth of the memory")
 	fl.DurationVar(&cfg.DrainTimeout, "drain-timeout", defaults.DrainTimeout, "how long a stop waits for primaries to move away")
 	fl.StringVar(&cfg.Snapshot.Dir, "snapshot-dir", "", "folder for images of published tables, on a memory file system")
 	flags.Default(fl, "snapshot-dir", publish.DirDefault)
-	fl.DurationVar(&cfg.Snapshot.Policy.Interval, "snapshot-interval", 0, "least time between two versions of the image")
+	fl.DurationVar(&cfg.Snapshot.Policy.Interval, "snapshot-interval", 0, "minimum time between two versions of the image")
 	flags.Default(fl, "snapshot-interval", "none")
-	fl.IntVar(&cfg.Snapshot.Policy.Count, "snapshot-count", 0, "make a version once so many log entries wait, whatever the interval")
-	fl.BoolVar(&cfg.Snapshot.Policy.OnDemand, "snapshot-on-demand", false, "make versions only when rhumb snapshot publish asks")
-	fl.Int64Var(&f.snapshotMiB, "snapshot-budget", 0, "most memory that the image may take, in MiB")
+	fl.IntVar(&cfg.Snapshot.Policy.Count, "snapshot-count", 0, "make a version when this many log entries wait, before the interval is over")
+	fl.BoolVar(&cfg.Snapshot.Policy.OnDemand, "snapshot-on-demand", false, "make versions only for rhumb snapshot publish")
+	fl.Int64Var(&f.snapshotMiB, "snapshot-budget", 0, "maximum size of the image, in MiB")
 	flags.Default(fl, "snapshot-budget", strconv.Itoa(snapshot.BudgetDefault>>20))
-	fl.DurationVar(&cfg.Snapshot.Leash, "snapshot-leash", 0, "how long readers may keep a replaced file of the image until it counts as overdue; not less than the readers' own leash")
+	fl.DurationVar(&cfg.Snapshot.Leash, "snapshot-leash", 0, "how long readers may keep a replaced file of the image before it counts as overdue; at least the leash of the readers")
 	flags.Default(fl, "snapshot-leash", snapshot.LeashDefault.String())
-	fl.Int64Var(&f.overdueMiB, "snapshot-overdue", 0, "most memory that overdue files of the image may take, in MiB, beside the budget")
-	flags.Default(fl, "snapshot-overdue", "as the budget")
-	fl.BoolVar(&cfg.Snapshot.HugePages, "snapshot-huge-pages", false, "ask for huge pages; the folder's mount needs huge=advise or more")
-	fl.BoolVar(&cfg.Snapshot.GroupReadable, "snapshot-group-readable", false, "let only the owner and the group of the files read the image")
+	fl.Int64Var(&f.overdueMiB, "snapshot-overdue", 0, "maximum size of overdue files of the image, in MiB, in addition to the budget")
+	flags.Default(fl, "snapshot-overdue", "the budget")
+	fl.BoolVar(&cfg.Snapshot.HugePages, "snapshot-huge-pages", false, "ask for huge pages; the mount of the folder needs huge=advise or more")
+	fl.BoolVar(&cfg.Snapshot.GroupReadable, "snapshot-group-readable", false, "only the owner and the group of the files can read the image")
 	flags.Positive(fl, "cache-size", "snapshot-budget", "snapshot-leash", "snapshot-overdue")
 	fl.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 	return c
@@ -115,7 +115,7 @@ func runNode(ctx context.Context, s *session, cfg node.Config, f startFlags) err
 	if cfg.Location, err = locationOf(cfg.Region, f.location); err != nil {
 		return err
 	}
-	if cfg.Snapshot.Dir, err = imageFolder(cfg.Snapshot.Dir); err != nil {
+	if cfg.Snapshot.Dir, err = makeImageFolder(cfg.Snapshot.Dir); err != nil {
 		return err
 	}
 	cfg.SetDefaults()
@@ -135,18 +135,19 @@ func runNode(ctx context.Context, s *session, cfg node.Config, f startFlags) err
 		return err
 	}
 	<-ctx.Done()
-	s.Notef("rhumb: stopping: primaries move to other nodes first; a second signal ends at once")
+	s.Notef("rhumb: stopping; primaries move to other nodes first, a second signal ends the node at once")
+	// ctx has ended, so draining needs a context of its own.
 	draining, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.DrainTimeout)
 	defer cancel()
 	if err := n.Drain(draining); err != nil {
-		cfg.Logger.Warn("stopped without having drained", "err", err)
+		cfg.Logger.Warn("stopped before the node was drained", "err", err)
 	}
 	n.Close()
 	return nil
 }
 
-// limitHeap tells the Go runtime how much memory it may take, so that it collects garbage sooner when there is little left.
-// GOMEMLIMIT in the environment wins.
+// limitHeap sets the memory limit of the Go runtime, so that it collects garbage more often when little is left. GOMEMLIMIT in the
+// environment takes precedence.
 func limitHeap(cfg *node.Config) error {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return nil
@@ -156,6 +157,7 @@ func limitHeap(cfg *node.Config) error {
 		return err
 	}
 	limit := parts.Heap
+	// Without cgo, block cache and memtables are on the Go heap too.
 	if !storage.OutsideHeap {
 		limit += parts.Stores
 	}
@@ -163,9 +165,10 @@ func limitHeap(cfg *node.Config) error {
 	return nil
 }
 
-// imageFolder makes sure that a folder for images that somebody asks for can be had, before the first table is published: a node
-// without its image serves all else. The path is absolute, so that readers find it from wherever they stand.
-func imageFolder(dir string) (string, error) {
+// makeImageFolder creates the folder for images that --snapshot-dir names and returns its absolute path, which readers in other
+// working directories can use. A mistake in the flag has to show now: a node that cannot write its image later keeps serving and
+// only logs it.
+func makeImageFolder(dir string) (string, error) {
 	if dir == "" {
 		return "", nil
 	}
@@ -179,7 +182,7 @@ func imageFolder(dir string) (string, error) {
 	return dir, nil
 }
 
-// newLogger writes events as text to a terminal, else as JSON.
+// newLogger returns a logger that writes text to a terminal and JSON to anything else.
 func newLogger(to io.Writer, level slog.Level) *slog.Logger {
 	options := &slog.HandlerOptions{Level: level}
 	if output.IsTerminal(to) {
@@ -188,16 +191,16 @@ func newLogger(to io.Writer, level slog.Level) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(to, options))
 }
 
-// locationOf reads LAT,LON, or takes the location of a well-known region.
+// locationOf parses LAT,LON, or returns the location of a well-known region if the text is empty.
 func locationOf(region, text string) (rhumb.Point, error) {
 	const op rhumb.Op = "rhumb.start"
 	if region == "" {
-		return rhumb.Point{}, rhumb.E(op, rhumb.InvalidArgument, "say in which region the node stands: --region NAME")
+		return rhumb.Point{}, rhumb.E(op, rhumb.InvalidArgument, "the node needs a region: --region NAME")
 	}
 	if text == "" {
 		known, ok := rtt.Lookup(region)
 		if !ok {
-			return rhumb.Point{}, rhumb.Ef(op, rhumb.InvalidArgument, "region %q is not well known, so it needs --location LAT,LON", region)
+			return rhumb.Point{}, rhumb.Ef(op, rhumb.InvalidArgument, "region %q is not a well-known one and needs --location LAT,LON", region)
 		}
 		return known.Location, nil
 	}

@@ -16,20 +16,20 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/inspect"
 )
 
-// statusDoc is how a cluster stands.
+// statusDoc is the document of `rhumb status`.
 type statusDoc struct {
 	ClusterID string `json:"cluster_id"`
 	Healthy   bool   `json:"healthy"`
-	// Problems say what is not as it should be.
+	// Problems lists what is not as it should be.
 	Problems []string `json:"problems"`
-	// Notes say what is worth knowing although nothing depends on it.
+	// Notes lists what is worth knowing although nothing depends on it.
 	Notes []string `json:"notes,omitempty"`
 	// CanLose is how many more nodes may fail, whichever they are, before a range refuses writes or the metadata group has
 	// no majority.
 	CanLose        int    `json:"can_lose"`
 	MetadataLeader string `json:"metadata_leader,omitempty"`
 	Revision       uint64 `json:"revision"`
-	// LocalCopy says that no node knows a leader: then all this is from the copy of one node, which may be old.
+	// LocalCopy is true if no node knows a leader: the document then shows the copy of one node, which may be old.
 	LocalCopy bool               `json:"local_copy,omitempty"`
 	Ranges    health.RangeCounts `json:"ranges"`
 	Tables    int                `json:"tables"`
@@ -40,12 +40,12 @@ type statusDoc struct {
 func (cc *clusterCommands) statusCommand() *cobra.Command {
 	var check bool
 	c := &cobra.Command{
-		Use: "status", Short: "Say whether the cluster is well, and what to look at",
-		Long: `Ask every node how it stands, and say whether the cluster is well: which nodes and regions are down, which ranges miss
-copies or a primary and why, which copies and files are damaged, which store refuses writes, which nodes begin life after
-life, and how many nodes may still fail. Without a leader of the metadata group it shows the copy that a node has, and says
-so.`,
-		Example: "  rhumb status\n  rhumb status -o json\n  rhumb status --check && echo well",
+		Use: "status", Short: "Report whether the cluster is healthy, and what needs attention",
+		Long: `Ask every node for its state and report whether the cluster is healthy: which nodes and regions are down, which ranges
+lack copies or a primary and why, which copies and files are damaged, which stores refuse writes, which nodes are fenced
+again and again, and how many more nodes may fail. Without a leader of the metadata group, the command shows one node's
+copy of the metadata and says so.`,
+		Example: "  rhumb status\n  rhumb status -o json\n  rhumb status --check && echo healthy",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return cc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
@@ -54,16 +54,17 @@ so.`,
 					return err
 				}
 				if check && !doc.Healthy {
-					return rhumb.E("rhumb.status", rhumb.Unavailable, "the cluster is not well: "+strings.Join(doc.Problems, "; "))
+					return rhumb.E("rhumb.status", rhumb.Unavailable, "the cluster is not healthy: "+strings.Join(doc.Problems, "; "))
 				}
 				return nil
 			})
 		},
 	}
-	c.Flags().BoolVar(&check, "check", false, "end with code 5 when the cluster is not well")
+	c.Flags().BoolVar(&check, "check", false, "exit with code 5 if the cluster is not healthy")
 	return cc.connected(c)
 }
 
+// describeCluster asks every node and judges the answers.
 func describeCluster(ctx context.Context, c *client.Client) statusDoc {
 	view := health.View{
 		Nodes: c.Status(ctx), Regions: c.Regions(), Ranges: c.Ranges(), Revision: c.Revision(), MinInSync: map[rhumb.ClassID]int{},
@@ -82,7 +83,8 @@ func describeCluster(ctx context.Context, c *client.Client) statusDoc {
 			ready[n.Region]++
 		}
 	}
-	for i := range doc.Regions { // what metadata calls live may not answer
+	// The catalog may still call a node live that does not answer.
+	for i := range doc.Regions {
 		doc.Regions[i].NodesLive = min(doc.Regions[i].NodesLive, ready[doc.Regions[i].Name])
 	}
 	for _, s := range view.Nodes {
@@ -96,9 +98,9 @@ func describeCluster(ctx context.Context, c *client.Client) statusDoc {
 
 func (cc *clusterCommands) printStatus(doc statusDoc) error {
 	return cc.Print(doc, func(t table.Writer) {
-		word := "well"
+		word := "healthy"
 		if !doc.Healthy {
-			word = "NOT WELL"
+			word = "NOT HEALTHY"
 		}
 		t.AppendRow(table.Row{"cluster", doc.ClusterID})
 		t.AppendRow(table.Row{"state", word})
@@ -109,15 +111,16 @@ func (cc *clusterCommands) printStatus(doc statusDoc) error {
 		for _, n := range doc.Notes {
 			t.AppendRow(table.Row{"note", n})
 		}
-		t.AppendRow(table.Row{"ranges", fmt.Sprintf("%d, of which %d without a primary, %d refusing writes, %d under-replicated, %d displaced; %d quarantined copies",
+		t.AppendRow(table.Row{"ranges", fmt.Sprintf("%d: %d without a primary, %d refusing writes, %d under-replicated, %d displaced; %d quarantined copies",
 			doc.Ranges.Total, doc.Ranges.NoPrimary, doc.Ranges.Refusing+doc.Ranges.Lost, doc.Ranges.UnderReplicated, doc.Ranges.Displaced, doc.Ranges.Quarantined)})
-		t.AppendRow(table.Row{"can lose", fmt.Sprintf("%d more nodes, whichever they are, before a range refuses writes or metadata stands still", doc.CanLose)})
+		t.AppendRow(table.Row{"can lose", fmt.Sprintf("%d more nodes, whichever they are, before a range refuses writes or the metadata group has no majority", doc.CanLose)})
 		for _, r := range doc.Regions {
 			t.AppendRow(table.Row{"region", fmt.Sprintf("%s: %d of %d nodes live, primary of %d ranges", r.Name, r.NodesLive, r.Nodes, r.Primaries)})
 		}
 	})
 }
 
+// describeRegions returns the regions as the catalog has them.
 func describeRegions(c *client.Client) (docs []regionDoc) {
 	nodes, ranges := c.Nodes(), c.Ranges()
 	regionOf := map[rhumb.NodeID]rhumb.RegionID{}
@@ -153,11 +156,12 @@ func describeRegions(c *client.Client) (docs []regionDoc) {
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1_000 }
 
+// describeNodes returns the nodes with what each reported about itself.
 func describeNodes(c *client.Client, statuses []client.NodeStatus) (docs []nodeDoc) {
 	n := regionNames(c)
 	for _, s := range statuses {
 		doc := nodeDoc{
-			ID: s.Node.ID.String(), Region: n.of(s.Node.Region), Zone: s.Node.Zone, State: s.Node.State.String(), Ready: s.Ready,
+			ID: s.Node.ID.String(), Region: n.nameOf(s.Node.Region), Zone: s.Node.Zone, State: s.Node.State.String(), Ready: s.Ready,
 			Reason: cmp.Or(s.Err, s.Reason), Addr: s.Node.Addr, HeartbeatAddr: s.Node.HeartbeatAddr, AdminAddr: s.Node.AdminAddr,
 			Voter: s.Node.Voter, Leader: s.MetadataLeader == s.Node.ID && s.MetadataLeader != 0, Ranges: s.Ranges, Primaries: s.Primaries,
 			Revision: s.Revision, Boot: uint64(s.Node.Boot), Version: s.Node.Binary, UptimeSeconds: s.Uptime.Seconds(),

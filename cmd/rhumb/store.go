@@ -12,15 +12,15 @@ import (
 func storeCommand(s *session) *cobra.Command {
 	verify := &cobra.Command{
 		Use:   "verify DIR",
-		Short: "Read every file and key of a stopped node's store, and name what is damaged",
-		Long: `Read every file and every key of a store, check their checksums, and name what is damaged by file and offset.
-It changes nothing. The node that owns the store must be stopped. Exit code 1 says that something is damaged: do not
-start the node on it, see docs/runbooks/corrupt-store.md.`,
+		Short: "Check every file and key in the store of a stopped node",
+		Long: `Read every file and every key of a store, verify the checksums, and name damage by file and offset. The command changes
+nothing. The node that owns the store must be stopped. Exit code 1 means that something is damaged: do not start the node
+on the store, see docs/runbooks/corrupt-store.md.`,
 		Example: "  rhumb store verify /var/lib/rhumb\n  rhumb store verify ./my-demo/singapore-a -o json",
 		Args:    cobra.ExactArgs(1),
 		RunE:    func(_ *cobra.Command, args []string) error { return verifyStore(s, args[0]) },
 	}
-	return commandGroup("store", "Look at a stopped node's data", verify)
+	return commandGroup("store", "Check the data of a stopped node", verify)
 }
 
 // verifyDoc is the document of `store verify`.
@@ -51,9 +51,9 @@ func verifyStore(s *session, dir string) error {
 	}); err != nil {
 		return err
 	}
-	s.Notef("%d files, %d bytes, %d keys of %d ranges read", doc.Files, doc.Bytes, doc.Keys, doc.Ranges)
+	s.Notef("checked %d files, %d bytes, %d keys of %d ranges", doc.Files, doc.Bytes, doc.Keys, doc.Ranges)
 	if len(doc.Faults) > 0 {
-		return rhumb.Ef(op, rhumb.Corrupt, "%d faults in %s; do not start the node on it", len(doc.Faults), dir)
+		return rhumb.Ef(op, rhumb.Corrupt, "%s in %s; do not start the node on it", output.Counted(len(doc.Faults), "fault", "faults"), dir)
 	}
 	return nil
 }

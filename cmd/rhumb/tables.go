@@ -15,7 +15,7 @@ import (
 	"github.com/rhumbdb/rhumb/client"
 )
 
-// tableFlags describe a new table.
+// tableFlags are the flags of `rhumb table create`.
 type tableFlags struct {
 	colocate string
 	snapshot string
@@ -29,20 +29,21 @@ func (tc *tableCommands) tableCommand() *cobra.Command {
 	var f tableFlags
 	create := &cobra.Command{
 		Use: "create NAME", Short: "Create a table",
-		Long: `Create a table. Its settings are fixed from then on. Tables with equal settings share their ranges' placement; with
-the same --colocate byte, rows of several such tables whose names are equal up to that byte can be written by one
-atomic batch.
+		Long: `Create a table. Its settings cannot be changed later. Tables with equal settings share the placement of their ranges. If
+they also have the same --colocate byte, one atomic batch can write records of several such tables whose names are equal up
+to that byte.
 
---snapshot publishes the table in shared memory on every node that holds ranges of it: spatial with an index over the
-records' locations (the default), ordered with one over their names, for scans by prefix, summed with a checksum in every
-record; plain for none of these.`,
+--snapshot publishes the table in shared memory on every node that holds ranges of it: spatial adds an index of the records'
+locations (the default), ordered adds an index of their names for scans by prefix, and summed adds a checksum to every
+record; plain has none of these.`,
 		Example: `  rhumb table create flights --colocate /
   rhumb table create notes --replicas 5 --min-in-sync 3
   rhumb table create tracks --history 24h
-  rhumb table create cars --snapshot                  # in shared memory too, with a spatial index
-  rhumb table create roads --snapshot=spatial,ordered # and with scans by prefix`,
+  rhumb table create cars --snapshot                  # also in shared memory, with a spatial index
+  rhumb table create roads --snapshot=spatial,ordered # also with scans by prefix`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 2 && cmd.Flags().Changed("snapshot") { // its value may be left out, so that it cannot stand apart
+			// The value of --snapshot is optional, so pflag takes a separate word for an argument.
+			if len(args) == 2 && cmd.Flags().Changed("snapshot") {
 				return fmt.Errorf("write --snapshot=%s, with an equals sign", args[1])
 			}
 			return cobra.ExactArgs(1)(cmd, args)
@@ -50,15 +51,15 @@ record; plain for none of these.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return tc.createTable(cmd.Context(), args[0], f) },
 	}
 	fl := create.Flags()
-	fl.StringVar(&f.colocate, "colocate", "", "hash names only up to this byte, so that what follows it shares a range")
-	fl.StringVar(&f.o.LocationField, "location-field", "", "the field that holds a record's location")
+	fl.StringVar(&f.colocate, "colocate", "", "hash names only up to this byte, so that names with the same beginning share a range")
+	fl.StringVar(&f.o.LocationField, "location-field", "", "field that holds the location of a record")
 	flags.Default(fl, "location-field", rhumb.LocationFieldDefault)
-	fl.DurationVar(&f.o.History, "history", 0, "how long superseded versions are kept")
-	fl.StringVar(&f.snapshot, "snapshot", "", "publish the table in shared memory: plain, or any of spatial,ordered,summed")
+	fl.DurationVar(&f.o.History, "history", 0, "how long old versions of records are kept")
+	fl.StringVar(&f.snapshot, "snapshot", "", "publish the table in shared memory: plain, or some of spatial,ordered,summed")
 	fl.Lookup("snapshot").NoOptDefVal = (rhumb.SnapshotOn | rhumb.SnapshotSpatial).String()
 	fl.IntVar(&f.o.Settings.Replicas, "replicas", 0, "copies of each range")
 	flags.Default(fl, "replicas", strconv.Itoa(rhumb.ReplicasDefault))
-	fl.IntVar(&f.o.Settings.MinInSync, "min-in-sync", 0, "copies that a write must reach")
+	fl.IntVar(&f.o.Settings.MinInSync, "min-in-sync", 0, "copies that a write must reach before it is acknowledged")
 	flags.Default(fl, "min-in-sync", fmt.Sprintf("%d, or 1 with one replica", rhumb.MinInSyncDefault))
 	fl.IntVar(&f.o.Settings.HashSlots, "hash-slots", 0, "ranges for named keys in each region")
 	flags.Default(fl, "hash-slots", strconv.Itoa(rhumb.HashSlotsDefault))
@@ -85,7 +86,7 @@ record; plain for none of these.`,
 
 func (tc *tableCommands) createTable(ctx context.Context, name string, f tableFlags) error {
 	if len(f.colocate) > 1 {
-		return rhumb.Ef("rhumb.table", rhumb.InvalidArgument, "--colocate %q: want one byte", f.colocate)
+		return rhumb.Ef("rhumb.table", rhumb.InvalidArgument, "--colocate %q has %d bytes; want one", f.colocate, len(f.colocate))
 	}
 	if f.colocate != "" {
 		f.o.Colocate = f.colocate[0]

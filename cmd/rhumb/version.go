@@ -10,7 +10,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// version is the release; a build of a release sets it with -ldflags "-X main.version=…".
+// version is the version of the release. The Makefile sets it with -ldflags "-X main.version=…".
 var version = "dev"
 
 // versionDoc is what `rhumb version` prints.
@@ -23,6 +23,7 @@ type versionDoc struct {
 	System  string `json:"system"`
 }
 
+// describeVersion returns the version together with what the Go toolchain recorded about the build.
 func describeVersion() versionDoc {
 	doc := versionDoc{Version: version, Go: runtime.Version(), System: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()
@@ -55,12 +56,12 @@ func versionCommand(s *session) *cobra.Command {
 	}
 }
 
-// shells are those that cobra can complete for.
+// shells lists the shells for which cobra can generate completions.
 var shells = []string{"bash", "zsh", "fish", "powershell"}
 
 func completionCommand(s *session) *cobra.Command {
 	return &cobra.Command{
-		Use: "completion {bash|zsh|fish|powershell}", Short: "Print a script that completes commands in a shell",
+		Use: "completion {bash|zsh|fish|powershell}", Short: "Print a completion script for a shell",
 		Example:   "  rhumb completion bash > /etc/bash_completion.d/rhumb\n  source <(rhumb completion zsh)",
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
 		ValidArgs: shells,

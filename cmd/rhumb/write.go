@@ -14,38 +14,38 @@ import (
 // writeCommands are `rhumb put`, `patch`, `delete`, `insert` and `batch`.
 type writeCommands struct{ *session }
 
-// placeFlags say where a record is looked for, or written.
+// placeFlags select where a record is searched or written.
 type placeFlags struct {
 	home  string
 	local bool
 }
 
 func (p *placeFlags) register(c *cobra.Command) {
-	c.Flags().StringVar(&p.home, "home", "", "the record's home: a region, or REGION/SLOT as it is printed")
-	flags.Default(c.Flags(), "home", "search")
-	c.Flags().BoolVar(&p.local, "local", false, "act in the region of --from only, and fail rather than leave it")
+	c.Flags().StringVar(&p.home, "home", "", "home of the record: a region, or REGION/SLOT as commands print it")
+	flags.Default(c.Flags(), "home", "search all regions")
+	c.Flags().BoolVar(&p.local, "local", false, "stay in the region of --from, and fail if that is not possible")
 }
 
-// ifFlags say when a write applies.
-type ifFlags struct {
+// conditionFlags select when a write applies.
+type conditionFlags struct {
 	absent, present bool
 	version         string
 	newer           []string
 }
 
-func (f *ifFlags) register(c *cobra.Command, patch bool) {
-	c.Flags().BoolVar(&f.absent, "if-absent", false, "only when the record does not exist")
-	c.Flags().BoolVar(&f.present, "if-present", false, "only when the record exists")
-	c.Flags().StringVar(&f.version, "if-version", "", "only when the record has this version, as get prints it")
+func (f *conditionFlags) register(c *cobra.Command, patch bool) {
+	c.Flags().BoolVar(&f.absent, "if-absent", false, "only if the record does not exist")
+	c.Flags().BoolVar(&f.present, "if-present", false, "only if the record exists")
+	c.Flags().StringVar(&f.version, "if-version", "", "only if the record has this version, as get prints it")
 	exclusive := []string{"if-absent", "if-present", "if-version"}
 	if patch {
-		c.Flags().StringSliceVar(&f.newer, "if-newer", nil, "only when these fields, compared in turn, are greater than the record's; else change nothing")
+		c.Flags().StringSliceVar(&f.newer, "if-newer", nil, "only if these fields, compared in this order, are greater than those of the record; otherwise change nothing")
 		exclusive = append(exclusive, "if-newer")
 	}
 	c.MarkFlagsMutuallyExclusive(exclusive...)
 }
 
-func (f *ifFlags) condition() (rhumb.Condition, error) {
+func (f *conditionFlags) condition() (rhumb.Condition, error) {
 	switch {
 	case f.absent:
 		return rhumb.Condition{Kind: rhumb.IfAbsent}, nil
@@ -60,32 +60,27 @@ func (f *ifFlags) condition() (rhumb.Condition, error) {
 	return rhumb.Condition{}, nil
 }
 
-const valueHelp = `Fields are FIELD=VALUE, or FIELD:TYPE=VALUE with a type of string, bytes, int64, float64, bool, timestamp, point,
-box. Without a type, the table's location field is LAT,LON or LAT,LON,LAT,LON; numbers, true and false are what they
-are; all else is text. --json takes the fields that -o json prints, each with the type that it had; --text and --file
-store bytes as they are.`
-
-func (f *valueFlags) register(c *cobra.Command, opaque bool) {
-	c.Flags().StringVar(&f.json, "json", "", jsonFlagHelp)
-	if opaque {
-		c.Flags().StringVar(&f.text, "text", "", textFlagHelp)
-		c.Flags().StringVar(&f.file, "file", "", fileFlagHelp)
-	}
-}
+const valueHelp = `Fields are FIELD=VALUE, or FIELD:TYPE=VALUE with one of the types string, bytes, int64, float64, bool, timestamp, point
+and box. Without a type, the location field of the table is LAT,LON or LAT,LON,LAT,LON; numbers, true and false are numbers
+and bools; everything else is text. --json takes the fields that -o json prints, with their types; --text and --file store
+bytes without fields.`
 
 func (wc *writeCommands) putCommand() *cobra.Command {
 	var place placeFlags
-	var when ifFlags
+	var when conditionFlags
 	var value valueFlags
 	c := &cobra.Command{
-		Use: "put TABLE NAME [FIELD=VALUE …]", Short: "Write a record whole",
-		Long: "Write a record whole, in the region of --from unless --home names another; what was there is gone. With a\ncondition, it acts on the record wherever it is.\n\n" + valueHelp,
+		Use: "put TABLE NAME [FIELD=VALUE …]", Short: "Write a whole record",
+		Long: `Write a whole record, in the region of --from unless --home names another one. A record that was there is replaced. With a
+condition, the command acts on the record in whichever region it is.
+
+` + valueHelp,
 		Example: `  rhumb put flights SWR8 ident=SWR8 location=47.4,8.5 alt_ft=38000
   rhumb put flights SWR8 --json '{"ident":"SWR8","eta:timestamp":"2026-01-02T15:04:05Z"}'
   rhumb put notes hello --text 'plain text' --if-absent`,
 		Args: cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return wc.write(cmd.Context(), args, rhumb.Put, place, when, value)
+			return wc.runWrite(cmd.Context(), args, rhumb.Put, place, when, value)
 		},
 	}
 	place.register(c)
@@ -96,17 +91,20 @@ func (wc *writeCommands) putCommand() *cobra.Command {
 
 func (wc *writeCommands) patchCommand() *cobra.Command {
 	var place placeFlags
-	var when ifFlags
+	var when conditionFlags
 	var value valueFlags
 	c := &cobra.Command{
 		Use: "patch TABLE NAME FIELD=VALUE …", Short: "Change fields of a record",
-		Long: "Change the fields that are given and leave the others; FIELD:null= removes one. The record is found wherever it\nis; where there is none, it is created in the region nearest to its location, else in that of --from.\n\n" + valueHelp,
+		Long: `Change the named fields and keep the others; FIELD:null= removes a field. The record is found in whichever region it is. If it
+does not exist, it is created in the region nearest to its location, or in that of --from if it has no location.
+
+` + valueHelp,
 		Example: `  rhumb patch flights SWR8 alt_ft=36000
   rhumb patch flights SWR8 gate:null=
   rhumb patch flights SWR8 _c=1700000000 _s=4 gs=441 --if-newer _c,_s`,
 		Args: cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return wc.write(cmd.Context(), args, rhumb.Patch, place, when, value)
+			return wc.runWrite(cmd.Context(), args, rhumb.Patch, place, when, value)
 		},
 	}
 	place.register(c)
@@ -117,14 +115,14 @@ func (wc *writeCommands) patchCommand() *cobra.Command {
 
 func (wc *writeCommands) deleteCommand() *cobra.Command {
 	var place placeFlags
-	var when ifFlags
+	var when conditionFlags
 	c := &cobra.Command{
 		Use: "delete TABLE NAME", Short: "Remove a record",
-		Long:    "Remove a record, wherever it is. Removing one that does not exist is no error: existed is then false.",
+		Long:    "Remove a record, in whichever region it is. Removing a record that does not exist is not an error: EXISTED is false then.",
 		Example: "  rhumb delete flights SWR8\n  rhumb delete flights SWR8 --if-version 115964116992000001@3",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return wc.write(cmd.Context(), args, rhumb.Delete, place, when, valueFlags{})
+			return wc.runWrite(cmd.Context(), args, rhumb.Delete, place, when, valueFlags{})
 		},
 	}
 	place.register(c)
@@ -132,8 +130,8 @@ func (wc *writeCommands) deleteCommand() *cobra.Command {
 	return wc.connected(c)
 }
 
-// write carries out a put, patch or delete.
-func (wc *writeCommands) write(ctx context.Context, args []string, kind rhumb.MutationKind, place placeFlags, when ifFlags, value valueFlags) error {
+// runWrite executes a put, patch or delete.
+func (wc *writeCommands) runWrite(ctx context.Context, args []string, kind rhumb.MutationKind, place placeFlags, when conditionFlags, value valueFlags) error {
 	cond, err := when.condition()
 	if err != nil {
 		return err
@@ -141,7 +139,8 @@ func (wc *writeCommands) write(ctx context.Context, args []string, kind rhumb.Mu
 	return wc.withTable(ctx, args, func(ctx context.Context, c *client.Client, t *client.Table, name []byte) error {
 		m := rhumb.Mutation{Kind: kind, Table: t.Info().ID, Name: name, Cond: cond}
 		if kind != rhumb.Delete {
-			if m.Value, err = value.stored(wc.inputs, args[2:], t.Info().LocationField); err != nil {
+			// What FIELD=VALUE means depends on the table: its location field is a point.
+			if m.Value, err = value.encode(wc.inputs, args[2:], t.Info().LocationField); err != nil {
 				return err
 			}
 		}
@@ -153,10 +152,11 @@ func (wc *writeCommands) write(ctx context.Context, args []string, kind rhumb.Mu
 			Key:     rhumb.Key{Table: m.Table, Home: out.Receipt.Range, Name: name},
 			Applied: out.Applied, Version: out.Version, Existed: len(out.Existed) > 0 && out.Existed[0], Receipt: out.Receipt,
 		}
-		if err := wc.printWrite(regionNames(c).write(t.Name(), r)); err != nil {
+		if err := wc.printWrite(regionNames(c).describeWrite(t.Name(), r)); err != nil {
 			return err
 		}
-		if kind == rhumb.Delete && r.Receipt.Node == rhumb.NoNode && !wc.AsJSON() { // no region has it
+		// No node served the delete because no region has the record.
+		if kind == rhumb.Delete && r.Receipt.Node == rhumb.NoNode && !wc.AsJSON() {
 			wc.Notef("nothing was deleted: table %s has no record %s", t.Name(), rhumb.NameString(name))
 		}
 		return nil
@@ -174,29 +174,33 @@ func (wc *writeCommands) insertCommand() *cobra.Command {
 	var region string
 	var value valueFlags
 	c := &cobra.Command{
-		Use: "insert TABLE [FIELD=VALUE …]", Short: "Write a record under a name that the server gives",
-		Long: "Write a record under a name that the server gives, in the region nearest to its location, else in that of --from.\nThe name and home that are printed read it again: rhumb get TABLE NAME --home HOME.\n\n" + valueHelp,
+		Use: "insert TABLE [FIELD=VALUE …]", Short: "Write a record under a name that the server chooses",
+		Long: `Write a record under a name that the server chooses, in the region nearest to its location, or in that of --from if it has no
+location. The printed name and home read the record again: rhumb get TABLE NAME --home HOME.
+
+` + valueHelp,
 		Example: `  rhumb insert positions location=47.4,8.5 alt_ft=38000
   rhumb insert notes --text 'plain text' --region frankfurt -o json`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return wc.insert(cmd.Context(), args, region, value)
+			return wc.insertRecord(cmd.Context(), args, region, value)
 		},
 	}
-	c.Flags().StringVar(&region, "region", "", "the home region")
+	c.Flags().StringVar(&region, "region", "", "home region")
 	flags.Default(c.Flags(), "region", "the nearest to the location, else that of --from")
 	value.register(c, true)
 	return wc.connected(c)
 }
 
-func (wc *writeCommands) insert(ctx context.Context, args []string, region string, value valueFlags) error {
+func (wc *writeCommands) insertRecord(ctx context.Context, args []string, region string, value valueFlags) error {
 	return wc.withTable(ctx, args[:1], func(ctx context.Context, c *client.Client, t *client.Table, _ []byte) error {
-		stored, err := value.stored(wc.inputs, args[1:], t.Info().LocationField)
+		stored, err := value.encode(wc.inputs, args[1:], t.Info().LocationField)
 		if err != nil {
 			return err
 		}
 		o := client.InsertOptions{Region: region}
 		var r client.Result
+		// InsertRecord takes the region from the location field, which only records have.
 		if payload, opaque := rhumb.DecodeOpaque(stored); opaque {
 			r, err = t.Insert(ctx, payload, o)
 		} else {
@@ -209,7 +213,7 @@ func (wc *writeCommands) insert(ctx context.Context, args []string, region strin
 		if err != nil {
 			return err
 		}
-		doc := regionNames(c).write(t.Name(), r)
+		doc := regionNames(c).describeWrite(t.Name(), r)
 		doc.Key = shardKey(r.Key)
 		return wc.printWrite(doc)
 	})

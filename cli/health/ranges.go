@@ -1,0 +1,203 @@
+package health
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/client"
+)
+
+// intactCopies counts the members of the in-sync set that are alive and not quarantined.
+func (j *judgement) intactCopies(r *rhumb.Range) (n int) {
+	for _, id := range r.InSync {
+		if j.isAlive(id) && !r.IsQuarantined(id) {
+			n++
+		}
+	}
+	return n
+}
+
+// isServed reports whether a range has a live primary.
+func (j *judgement) isServed(r *rhumb.Range) bool {
+	return j.isAlive(r.Primary) && !r.IsQuarantined(r.Primary)
+}
+
+// rangeGroups collects the ranges in a state that has to be reported by name.
+type rangeGroups struct {
+	lost, refusing, recovered []rhumb.RangeID
+	displaced                 map[string]int // by the reason
+}
+
+// judgeRanges counts the ranges by their state and reports the states that need attention, the worst first.
+func (j *judgement) judgeRanges() {
+	c := &j.Counts
+	g := rangeGroups{displaced: map[string]int{}}
+	for _, r := range j.Ranges {
+		j.judgeRange(r, &g)
+	}
+	c.Lost, c.Refusing = len(g.lost), len(g.refusing)
+	if c.Lost > 0 {
+		j.addProblem("%s (%s): `rhumb unsafe-recover range` shows what is left, and accepts the loss",
+			counted(c.Lost, "range has no intact copy in sync and is not served", "ranges have no intact copy in sync and are not served"), listRanges(g.lost))
+	}
+	if c.NoPrimary > 0 {
+		j.addProblem("%s no live primary", counted(c.NoPrimary, "range has", "ranges have"))
+	}
+	if c.Refusing > 0 {
+		j.addProblem("%s fewer live in-sync copies than required, and writes are refused (%s); if the nodes of the other copies are gone for good, `rhumb unsafe-recover range` shows what is left and lets a range continue",
+			counted(c.Refusing, "range has", "ranges have"), listRanges(g.refusing))
+	}
+	if c.UnderReplicated > 0 {
+		j.addProblem("%s an in-sync replica", counted(c.UnderReplicated, "range lacks", "ranges lack"))
+	}
+	if len(g.recovered) > 0 {
+		j.addNote("an operator has accepted a loss for %s (%s): `rhumb range describe` shows it", counted(len(g.recovered), "range", "ranges"), listRanges(g.recovered))
+	}
+	for _, why := range slices.Sorted(maps.Keys(g.displaced)) {
+		j.addProblem("%s displaced: %s", counted(g.displaced[why], "range is", "ranges are"), why)
+	}
+}
+
+// judgeRange counts one range. A range may be in several states at once.
+func (j *judgement) judgeRange(r *rhumb.Range, g *rangeGroups) {
+	c := &j.Counts
+	c.Total++
+	c.Quarantined += len(r.Quarantined)
+	// Any node may be the next to fail, so the cluster can lose only as many as its weakest range.
+	spare := j.intactCopies(r) - max(j.MinInSync[r.Class], 1)
+	j.CanLose = min(j.CanLose, max(spare, 0))
+	if !j.isServed(r) {
+		c.NoPrimary++
+	}
+	if len(r.InSync) < len(r.Replicas) {
+		c.UnderReplicated++
+	}
+	switch {
+	// Lost means damaged, not down: a node that is down may return with a good copy.
+	case !slices.ContainsFunc(r.InSync, func(n rhumb.NodeID) bool { return !r.IsQuarantined(n) }):
+		g.lost = append(g.lost, r.ID)
+	case spare < 0:
+		g.refusing = append(g.refusing, r.ID)
+	}
+	if r.Recovery != nil {
+		g.recovered = append(g.recovered, r.ID)
+	}
+	if r.Primary != r.Preferred {
+		c.Displaced++
+		g.displaced[j.whyDisplaced(r)]++
+	}
+}
+
+// whyDisplaced returns why a range is served by another node than the preferred one. The reasons are the same for all ranges of a
+// node, so that one line can count them.
+func (j *judgement) whyDisplaced(r *rhumb.Range) string {
+	id := r.Preferred
+	n := j.nodeOf[id]
+	switch {
+	case n == nil:
+		return fmt.Sprintf("preferred node %s is unknown", id)
+	case n.Node.State == rhumb.NodeFenced:
+		return fmt.Sprintf("preferred node %s is fenced", id)
+	case n.Node.State == rhumb.NodeDraining:
+		return fmt.Sprintf("preferred node %s drains", id)
+	case !j.isAlive(id):
+		return fmt.Sprintf("preferred node %s does not answer", id)
+	case r.IsQuarantined(id):
+		return fmt.Sprintf("the copy of preferred node %s is quarantined", id)
+	case !r.IsInSync(id) && j.logLost[id]:
+		return fmt.Sprintf("preferred node %s needs log that is trimmed away", id)
+	case !r.IsInSync(id):
+		return fmt.Sprintf("preferred node %s is not in sync yet", id)
+	}
+	return fmt.Sprintf("preferred node %s is in sync again and takes them back", id)
+}
+
+// troubleFormats are the problems for troubles of replicas: node, number of ranges, their names, reason.
+var troubleFormats = map[client.TroubleKind]string{
+	client.TroubleQuarantined: "node %s has quarantined its copy of %s (%s): %s; once other copies are in sync, `rhumb range discard RANGE --node %[1]s` discards it",
+	client.TroubleWaiting:     "node %s was elected primary of %s (%s) and does not serve yet: %s",
+	client.TroubleLogLost:     "node %s cannot catch up by log with %s (%s): %s",
+}
+
+// troubleGroup is what the troubles of one line have in common.
+type troubleGroup struct {
+	kind   client.TroubleKind
+	node   rhumb.NodeID
+	reason string
+}
+
+// judgeTroubles reports troubles of replicas, one line for each node, kind and reason: a bad disk can affect every range of a node.
+func (j *judgement) judgeTroubles() {
+	ranges := map[troubleGroup][]rhumb.RangeID{}
+	var order []troubleGroup // as the nodes reported them
+	add := func(g troubleGroup, id rhumb.RangeID) {
+		if ranges[g] == nil {
+			order = append(order, g)
+		}
+		ranges[g] = append(ranges[g], id)
+	}
+	reported := map[rhumb.NodeID]map[rhumb.RangeID]bool{} // quarantined copies that a node reported itself
+	for _, n := range j.Nodes {
+		for _, t := range n.Troubles {
+			if t.Kind == client.TroubleQuarantined {
+				if reported[t.Node] == nil {
+					reported[t.Node] = map[rhumb.RangeID]bool{}
+				}
+				reported[t.Node][t.Range] = true
+			}
+			add(troubleGroup{t.Kind, t.Node, commonReason(t)}, t.Range)
+		}
+	}
+	// A node that does not answer reports nothing, and the list of a node is cut; the catalog has every quarantined copy.
+	for _, r := range j.Ranges {
+		for _, n := range r.Quarantined {
+			if !reported[n][r.ID] {
+				add(troubleGroup{client.TroubleQuarantined, n, "according to the metadata"}, r.ID)
+			}
+		}
+	}
+	for _, g := range order {
+		j.addProblem(troubleFormats[g.kind], g.node, counted(len(ranges[g]), "range", "ranges"), listRanges(ranges[g]), g.reason)
+	}
+}
+
+// commonReason returns the reason of a trouble without what differs between ranges. The reason of a lost log names a position.
+func commonReason(t client.ReplicaTrouble) string {
+	if t.Kind == client.TroubleLogLost {
+		return "the log that it needs is trimmed away; it needs a state transfer"
+	}
+	return t.Reason
+}
+
+func counted(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+func listNodes(ids []rhumb.NodeID) string {
+	names := make([]string, len(ids))
+	for i, id := range ids {
+		names[i] = id.String()
+	}
+	return strings.Join(names, ", ")
+}
+
+// listRanges names the first ranges and shows that there are more.
+func listRanges(ids []rhumb.RangeID) string {
+	var names []string
+	for _, id := range ids[:min(len(ids), namedMax)] {
+		names = append(names, id.String())
+	}
+	if len(ids) > namedMax {
+		names = append(names, "...")
+	}
+	return strings.Join(names, ", ")
+}
+
+func roundAge(d time.Duration) string { return max(d.Round(time.Second), time.Second).String() }
