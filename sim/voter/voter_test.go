@@ -93,7 +93,7 @@ func TestFingerprintIgnoresNames(t *testing.T) {
 				t.Fatalf("step %d: renamed by %v the fingerprint differs", n, names[k])
 			}
 		}
-		steps := g.successors(&s)
+		steps := g.listSteps(&s)
 		if len(steps) == 0 {
 			s = newState(&cfg)
 			continue
