@@ -256,8 +256,8 @@ func (p *proof) nextRuling(s standing) ruling {
 		term, _ := p.maxAnswered(slices.Collect(maps.Keys(p.answers)))
 		return ruling{Vote: max(term, 1)}
 	case p.heardEnough(s) && !p.isOverrated(s):
-		_, told := p.maxAnswered(p.newestVoters(s))
-		return p.endSilence(s, told)
+		_, floor := p.maxAnswered(p.newestVoters(s))
+		return p.endSilence(s, floor)
 	}
 	return ruling{}
 }
@@ -276,11 +276,11 @@ func (p *proof) reachFloor(s standing) ruling {
 // and votes for the replica itself, so that it votes for nobody in a term in which it may have
 // voted already (docs/replication.md#rule-voter-term). Below the floor it remains short: a restart
 // in between must not look intact.
-func (p *proof) endSilence(s standing, told position) ruling {
+func (p *proof) endSilence(s standing, floor position) ruling {
 	p.silent, p.learner, p.led = false, false, 0
 	p.record.Took, p.record.Short = true, false
-	if s.Last.less(told) {
-		p.floor, p.record.Short = told, true
+	if s.Last.less(floor) {
+		p.floor, p.record.Short = floor, true
 	}
 	term, _ := p.maxAnswered(slices.Collect(maps.Keys(p.answers)))
 	return ruling{Store: true, Vote: max(term, 1)}
