@@ -289,9 +289,8 @@ func (d *driver) handleReady() error {
 	return nil
 }
 
-// sortMessages separates the messages that a leader may send before its own entries are durable (D.
-// Ongaro, Consensus: Bridging Theory and Practice, section 10.2.1): appends and heartbeats. Votes
-// and acknowledgements have to wait.
+// sortMessages separates the messages that a leader may send before its own entries are durable
+// (Raft thesis, section 10.2.1): appends and heartbeats. Votes and acknowledgements have to wait.
 func (d *driver) sortMessages(messages []*raftpb.Message) (early, late []*raftpb.Message) {
 	for _, m := range messages {
 		switch m.GetType() {
