@@ -8,6 +8,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"go.etcd.io/raft/v3"
+
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 	"github.com/rhumbdb/rhumb/sched"
@@ -234,4 +237,25 @@ func smallClass() rhumb.ClassSettings {
 	s := rhumb.DefaultClassSettings()
 	s.HashSlots = 6
 	return s
+}
+
+// counterValue returns the value of a counter of a registry.
+func counterValue(t testing.TB, registry *prometheus.Registry, name string) float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	t.Fatalf("no metric %s", name)
+	return 0
+}
+
+// readState is the leader's answer to a question about reads.
+func readState(context []byte, index uint64) raft.ReadState {
+	return raft.ReadState{RequestCtx: context, Index: index}
 }

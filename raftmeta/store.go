@@ -72,12 +72,16 @@ func openLog(kv KV) (*logStore, error) {
 }
 
 // emptyLog removes a log that cannot be used, if other voters have its entries. Otherwise it
-// returns why.
+// returns an error that wraps why.
 func emptyLog(kv KV, why error) (*logStore, error) {
 	l := &logStore{MemoryStorage: raft.NewMemoryStorage(), kv: kv, lost: why}
 	// The record knows the voters even when the state transfer, which also names them, is damaged.
 	if err := l.readRecord(); err != nil || len(l.record.Voters) < 2 {
-		return nil, why
+		return nil, &rhumb.Error{
+			Op: "raftmeta.openLog", Kind: rhumb.KindOf(why), Err: why,
+			Msg: "no other voter is known to hold this node's metadata, so it was left unchanged; restore the directory from a copy, " +
+				"or see rhumb unsafe-recover metadata --help",
+		}
 	}
 	return l, l.wipeLog()
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -337,8 +338,12 @@ func TestOnlyVoterLostItsEnd(t *testing.T) {
 		c.t.Fatal(err)
 	}
 	kv.current["h"] = mustMarshal(&raftpb.HardState{Term: proto.Uint64(1), Commit: proto.Uint64(9)})
-	if _, err := openLog(kv); rhumb.KindOf(err) != rhumb.Corrupt {
-		t.Fatalf("got %v, want kind corrupt", err)
+	_, err := openLog(kv)
+	if rhumb.KindOf(err) != rhumb.Corrupt || !strings.Contains(rhumb.Message(err), "unsafe-recover metadata") {
+		t.Fatalf("got %v, want kind corrupt and the command that recovers", err)
+	}
+	if _, ok := kv.current["h"]; !ok {
+		t.Error("the log of the only voter was removed")
 	}
 }
 
