@@ -616,3 +616,16 @@ func TestFalseAlarms(t *testing.T) {
 		}
 	})
 }
+
+// TestTooLargeThroughFollower proposes a command that no log may hold on a node that does not lead. The size is known there,
+// so the caller learns it at once and as the reason.
+func TestTooLargeThroughFollower(t *testing.T) {
+	inBubble(t, 2, nil, func(c *cluster) {
+		follower := c.ids(c.leader())[0]
+		ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
+		defer cancel()
+		if _, err := c.groups[follower].Propose(ctx, hugeCommand()); rhumb.KindOf(err) != rhumb.TooLarge {
+			c.t.Errorf("got %v, want kind too_large", err)
+		}
+	})
+}

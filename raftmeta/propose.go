@@ -143,7 +143,12 @@ func (g *Group) proposeOnce(ctx context.Context, l *leadership, cmd catalog.Comm
 	case g.config.Node:
 		return g.proposeHere(ctx, cmd)
 	}
-	response, err := g.forwardToLeader(ctx, l, append([]byte{requestPropose}, catalog.EncodeCommand(cmd)...))
+	request := append([]byte{requestPropose}, catalog.EncodeCommand(cmd)...)
+	// The leader would refuse the request as damaged, and its outcome would count as unknown.
+	if size := len(request) - 1; size > CommandSizeMax {
+		return catalog.Result{}, tooLarge(op, size)
+	}
+	response, err := g.forwardToLeader(ctx, l, request)
 	if err != nil {
 		// Unavailable means that the request was certainly not handled. After any other error the
 		// leader may have applied the command.
@@ -153,6 +158,11 @@ func (g *Group) proposeOnce(ctx context.Context, l *leadership, cmd catalog.Comm
 		return catalog.Result{}, rhumb.WrapKind(op, rhumb.Unknown, err)
 	}
 	return decodeResponse(response)
+}
+
+// tooLarge returns the error for an encoded command that exceeds CommandSizeMax.
+func tooLarge(op rhumb.Op, size int) error {
+	return rhumb.Ef(op, rhumb.TooLarge, "metadata command has %d bytes; the limit is %d", size, CommandSizeMax)
 }
 
 // forwardToLeader sends a request to a leader. It stops waiting when that leader is replaced,
@@ -210,7 +220,7 @@ func (d *driver) proposeToRaft(p *proposal) {
 	// The leader fills in placements and heirs, from its newest state. Replicas only check them.
 	data := encodeProposal(id, place.Complete(d.state, d.chooseHeir(p.command)))
 	if len(data) > CommandSizeMax {
-		p.finish(catalog.Result{}, rhumb.Ef(op, rhumb.TooLarge, "metadata command has %d bytes; the limit is %d", len(data), CommandSizeMax))
+		p.finish(catalog.Result{}, tooLarge(op, len(data)))
 		return
 	}
 	if err := d.node.Propose(data); err != nil {
