@@ -6,52 +6,64 @@ import (
 )
 
 const (
-	// campaignSlot is the time in ticks that a voter has to win before the next voter asks for votes.
+	// campaignSlot is the time in ticks that a voter has to win an election before the next voter
+	// campaigns.
 	campaignSlot = 2
-	// paceEvery is how often, in ticks, the driver compares the round trips to the other voters with NearMax.
+	// paceEvery is the interval, in ticks, at which the driver compares the round trips to the
+	// other voters with NearMax.
 	paceEvery = 10
 )
 
-// campaign decides when a voter without a leader asks for votes. Raft draws that time at random from one to two election
-// timeouts. Here the voters take turns in the order of their numbers, so that one of them asks as soon as the others may
-// answer, and no two ask at the same time. Raft's own random timeout remains for the case that the voters do not agree
-// about the turns. Safety does not depend on any of this. It is a value without I/O or clock.
+// campaign decides when a voter without a leader campaigns. Raft would draw the time at random
+// between one and two election timeouts. Here the voters take turns in the order of their ids: one
+// of them campaigns as soon as the others may answer, and two never campaign at the same time.
+// Raft's random timeout remains as a fallback for voters that do not agree on the turns. Safety
+// does not depend on campaign. It is a value without I/O or clock.
 type campaign struct {
-	// timeout is Raft's election timeout in ticks. A voter that heard of a leader more recently answers no vote request.
+	// timeout is Raft's election timeout in ticks. A voter that heard from a leader within it
+	// answers no vote request.
 	timeout int
 	// quiet counts the ticks since a leader was heard, or since the term changed.
 	quiet int
-	// leader is the last leader that was heard, 0 for none.
+	// leader is the leader that was heard last, or 0.
 	leader uint64
 }
 
-// heard notes that the leader, which may be this replica itself, was heard.
+// noteLeader records a message of the leader, which may be this replica itself.
 func (c *campaign) noteLeader(leader uint64) { c.leader, c.quiet = leader, 0 }
 
-// newTerm notes that the term changed: its leader has a timeout to be heard.
+// noteTerm records a change of term. Its leader has one timeout to make itself heard.
 func (c *campaign) noteTerm() { c.quiet = 0 }
 
-// leaderless notes that nobody leads as far as the voters say, so that nobody needs to wait for a leader.
+// noteLeaderless records that no voter knows a leader, so that nobody waits for one: a full restart
+// elects at once.
 func (c *campaign) noteLeaderless() { c.leader, c.quiet = 0, c.timeout }
 
-// tick counts a tick and reports whether this voter asks for votes now.
+// tick counts a tick and reports whether it is this voter's turn to campaign.
 func (c *campaign) tick(self uint64, voters []uint64) bool {
 	c.quiet++
+	// The last leader is dead or cut off, so its turn would be wasted. It keeps its own turn in its
+	// own view, in case it is neither.
 	order := slices.DeleteFunc(slices.Sorted(slices.Values(voters)), func(id uint64) bool { return id == c.leader && id != self })
+	// A learner has no turn.
 	turn := slices.Index(order, self)
-	over := c.quiet - c.timeout - 1 // ticks of two voters are up to one apart
+	// Turns repeat until a leader is heard. One extra tick makes up for the tickers of two voters,
+	// which can be up to a tick apart: an earlier request would meet voters that still expect the
+	// old leader and ignore it.
+	over := c.quiet - c.timeout - 1
 	return turn >= 0 && over >= 0 && over%(campaignSlot*len(order)) == campaignSlot*turn
 }
 
-// heardLeader notes a message of the leader.
+// noteLeader records a message of the leader. Messages of deposed leaders do not count.
 func (d *driver) noteLeader(from uint64) {
 	if from == d.lead {
 		d.campaign.noteLeader(from)
 	}
 }
 
-// campaignOnTurn asks for votes when it is this voter's turn.
+// campaignOnTurn campaigns when it is this voter's turn.
 func (d *driver) campaignOnTurn() {
+	// A leader hears itself, so its turn does not come right after it steps down.
 	if d.isLead {
 		d.campaign.noteLeader(uint64(d.config.Node))
 		return
@@ -63,7 +75,8 @@ func (d *driver) campaignOnTurn() {
 	}
 }
 
-// setPace lets Raft's time run at the pace that the round trips to the other voters allow.
+// setPace sets the length of Raft's tick. While all voters are near each other, a shorter tick
+// detects a dead leader sooner.
 func (d *driver) setPace() {
 	tick := d.config.Tick
 	if d.isNear() {
@@ -82,7 +95,9 @@ func (d *driver) setPace() {
 	})
 }
 
-// isNear reports whether all other voters whose round trip is known are near, and at least one is.
+// isNear reports whether the round trip to at least one other voter is known, and all known round
+// trips are short. An unknown one does not count: it belongs to a voter that is down or has just
+// started.
 func (d *driver) isNear() bool {
 	if d.config.RTT == nil {
 		return false

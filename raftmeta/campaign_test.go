@@ -8,8 +8,8 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// TestCampaign checks in which ticks voters ask for votes: one after the other, the leader that fell silent last of all, and
-// nobody before the others may answer.
+// TestCampaign checks in which ticks voters campaign: one after another, the leader that fell
+// silent last, and nobody before the others may answer.
 func TestCampaign(t *testing.T) {
 	voters := []uint64{3, 1, 2}
 	for _, tc := range []struct {
@@ -42,8 +42,8 @@ func TestCampaign(t *testing.T) {
 	}
 }
 
-// TestLeaderDiesNear kills the leader of voters that are near each other: one of the others leads within one near timeout
-// and the turns of the voters, in one election.
+// TestLeaderDiesNear kills the leader of voters that are near each other. One of the others leads
+// within one near timeout and the turns of the voters, in a single election.
 func TestLeaderDiesNear(t *testing.T) {
 	near := func(c *Config) {
 		c.RTT = func(rhumb.NodeID) (time.Duration, bool) { return time.Millisecond, true }
@@ -72,7 +72,8 @@ func TestLeaderDiesNear(t *testing.T) {
 	})
 }
 
-// TestRestartElectsAtOnce starts a whole group again: its voters do not wait for a leader that cannot be there.
+// TestRestartElectsAtOnce restarts a whole group. Its voters must not wait for a leader that cannot
+// exist.
 func TestRestartElectsAtOnce(t *testing.T) {
 	inBubble(t, 3, nil, func(c *cluster) {
 		c.awaitVoters(3)

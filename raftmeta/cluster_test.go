@@ -8,6 +8,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"go.etcd.io/raft/v3"
+
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 	"github.com/rhumbdb/rhumb/sched"
@@ -32,7 +35,7 @@ type bubble struct {
 
 func (b bubble) Now() time.Duration { return time.Since(b.began) }
 
-// region gives a node's region: three nodes each.
+// region returns the region of a node; three nodes share a region.
 func region(id rhumb.NodeID) string { return string(rune('a' + (id-1)/3)) }
 
 func registration(id rhumb.NodeID, boot rhumb.BootSeq) catalog.RegisterNode {
@@ -100,7 +103,7 @@ func (c *cluster) open(id rhumb.NodeID) {
 	c.net.set(id, g)
 }
 
-// kill stops a node and loses what it had not synced.
+// kill stops a node and drops everything that it had not synced.
 func (c *cluster) kill(id rhumb.NodeID) {
 	c.net.set(id, nil)
 	_ = c.groups[id].Close() // gives no error
@@ -125,7 +128,7 @@ func (c *cluster) close() {
 	c.net.close()
 }
 
-// propose has a command done through a node.
+// propose proposes a command through a node and fails the test if it is not applied.
 func (c *cluster) propose(id rhumb.NodeID, cmd catalog.Command) catalog.Result {
 	c.t.Helper()
 	return c.proposeVia(c.groups[id], cmd)
@@ -145,7 +148,7 @@ func (c *cluster) proposeVia(g *Group, cmd catalog.Command) catalog.Result {
 	return res
 }
 
-// await waits until a condition holds, for five minutes of fake time at the most.
+// await waits until a condition holds, for at most five minutes of fake time.
 func (c *cluster) await(what string, condition func() bool) {
 	c.t.Helper()
 	deadline := time.After(5 * time.Minute)
@@ -158,7 +161,7 @@ func (c *cluster) await(what string, condition func() bool) {
 	}
 }
 
-// leader waits for a leader that is up and gives it.
+// leader waits for a leader that is up and returns it.
 func (c *cluster) leader() rhumb.NodeID {
 	c.t.Helper()
 	var found rhumb.NodeID
@@ -183,13 +186,13 @@ func (c *cluster) status(id rhumb.NodeID) Status {
 	return s
 }
 
-// members counts the group's members as the leader has them.
+// members returns the number of members that the leader knows.
 func (c *cluster) members() int {
 	s := c.status(c.leader())
 	return len(s.Voters) + len(s.Learners)
 }
 
-// awaitVoters waits until the group has so many voters, and every node knows.
+// awaitVoters waits until every node knows a settled group of n voters.
 func (c *cluster) awaitVoters(n int) {
 	c.t.Helper()
 	c.await("the voters are settled", func() bool {
@@ -202,7 +205,7 @@ func (c *cluster) awaitVoters(n int) {
 	})
 }
 
-// ids gives the nodes that are up, but for some.
+// ids returns the nodes that are up, except the given ones.
 func (c *cluster) ids(except ...rhumb.NodeID) []rhumb.NodeID {
 	var out []rhumb.NodeID
 	for id := range c.groups {
@@ -214,7 +217,7 @@ func (c *cluster) ids(except ...rhumb.NodeID) []rhumb.NodeID {
 	return out
 }
 
-// awaitAlike waits until all nodes that are up have the same state.
+// awaitAlike waits until all nodes that are up have equal states.
 func (c *cluster) awaitAlike() {
 	c.t.Helper()
 	c.await("all states are alike", func() bool {
@@ -234,4 +237,25 @@ func smallClass() rhumb.ClassSettings {
 	s := rhumb.DefaultClassSettings()
 	s.HashSlots = 6
 	return s
+}
+
+// counterValue returns the value of a counter of a registry.
+func counterValue(t testing.TB, registry *prometheus.Registry, name string) float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	t.Fatalf("no metric %s", name)
+	return 0
+}
+
+// readState is the leader's answer to a question about reads.
+func readState(context []byte, index uint64) raft.ReadState {
+	return raft.ReadState{RequestCtx: context, Index: index}
 }

@@ -18,13 +18,13 @@ import (
 	"github.com/rhumbdb/rhumb/sched"
 )
 
-// readyLag is how many entries a learner's log may lack and still be given a vote.
+// readyLag is the maximum number of entries that a learner may lack to be promoted to voter.
 const readyLag = 1_000
 
-// controllerBatch bounds the commands that the controller proposes together.
+// controllerBatch bounds the commands that the controller proposes as one batch.
 const controllerBatch = 256
 
-// evidence is place.Evidence behind a lock: reports come from handlers, the controller judges.
+// evidence is place.Evidence with a lock: handlers add reports while the controller judges.
 type evidence struct {
 	mu sync.Mutex
 	e  place.Evidence
@@ -36,14 +36,14 @@ func (e *evidence) addReport(now time.Duration, r place.Report) {
 	e.e.Add(now, r)
 }
 
-// reset forgets all reports, before reports to a new leadership come.
+// reset drops all reports at the start of a leadership of this node.
 func (e *evidence) reset() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.e.Reset()
 }
 
-// heir chooses who takes over a range from a primary that asks to be relieved.
+// findHeir returns the successor of a primary that asks to be relieved of a range.
 func (e *evidence) findHeir(now time.Duration, s *catalog.State, r *rhumb.Range) (rhumb.NodeID, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -56,20 +56,22 @@ func (e *evidence) takeRelieved() []rhumb.NodeID {
 	return e.e.Relieved()
 }
 
-// controller acts for the group while this node leads.
+// controller acts for the group while this node leads. It runs in a process of its own, which may
+// block on proposals; the driver must not.
 type controller struct {
 	*Group
-	log     *slog.Logger
-	term    uint64 // of the leadership that planner and evidence belong to
+	log *slog.Logger
+	// term is the term of the leadership to which planner and evidence belong.
+	term    uint64
 	planner *place.Planner
-	planned time.Duration // 0 to plan at once
+	planned time.Duration // when plans were made last; 0 to make them at once
 }
 
 func newController(g *Group) *controller {
 	return &controller{Group: g, log: g.config.logger()}
 }
 
-// run looks at the evidence and makes plans until ctx ends.
+// run evaluates the evidence and makes plans until ctx ends.
 func (c *controller) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		sched.Sleep(c.rt, ctx, c.config.EvaluateEvery)
@@ -79,13 +81,18 @@ func (c *controller) run(ctx context.Context) {
 	}
 }
 
-// act does one round under a leadership. A new leadership starts with nothing remembered.
+// runRound does one round of work. The planner is created again for each leadership: the
+// observations of an earlier one are out of date.
 func (c *controller) runRound(ctx context.Context, l *leadership) {
 	if c.term != l.term || c.planner == nil {
 		c.term, c.planner, c.planned = l.term, place.NewPlanner(c.config.Place), 0
 	}
 	now := c.rt.Now() - c.start
+	// Observe comes first, so that the decisions below know how long each node has been in its
+	// state.
 	c.planner.Observe(now, c.State())
+	// A primary that was relieved counts as relapsed, so that fail-back does not return its ranges
+	// at once.
 	for _, id := range c.evidence.takeRelieved() {
 		c.planner.Relapse(now, id)
 	}
@@ -103,21 +110,29 @@ func (c *controller) canServe(r *rhumb.Range, id rhumb.NodeID) bool {
 	return c.evidence.e.CanServe(c.rt.Now()-c.start, c.State(), r, id)
 }
 
-// judge fences nodes while the evidence suffices.
+// fenceNodes fences nodes as long as the evidence is sufficient
+// (docs/replication.md#failure-detection).
 func (c *controller) fenceNodes(ctx context.Context, l *leadership, now time.Duration) {
 	lost := func(id rhumb.NodeID) bool {
-		since := l.since // others did not send to this node before it led
+		// A node did not send to this one before it led, so its silence counts from the start of
+		// the leadership. The previous leader did send all the time, so its silence counts from its
+		// last message. Otherwise a dead leader would be fenced only a full contact timeout after
+		// the election that replaced it.
+		since := l.since
 		if id == l.before {
-			since = 0 // but the leader before did, all the time
+			since = 0
 		}
 		return c.contacts.silentFor(id, since, c.rt.Now()) >= c.config.ContactTimeout
 	}
+	// Each fencing changes who may accuse, so nodes are fenced one at a time. The loop is bounded
+	// by the number of nodes.
 	for range c.State().NodeCount() {
 		c.evidence.mu.Lock()
 		if c.evidence.e.IsEmpty() {
 			c.evidence.mu.Unlock()
 			return
 		}
+		// The lock is released before the proposal, which may wait; reports arrive meanwhile.
 		fence, found := c.evidence.e.Judge(now, c.State(), c.config.Node, lost)
 		c.evidence.mu.Unlock()
 		if !found || !c.proposeCommand(ctx, fence) {
@@ -128,12 +143,16 @@ func (c *controller) fenceNodes(ctx context.Context, l *leadership, now time.Dur
 	}
 }
 
-// plan makes the group's members and the placement of data as they should be, step by step.
+// makePlans brings the membership of the group and the placement of data one step closer to the
+// plan.
 func (c *controller) makePlans(ctx context.Context, now time.Duration) {
+	// Raft allows one change of membership at a time. The next round comes at once and continues.
 	if c.changeMembers(ctx, now) {
-		c.planned = 0 // one change at a time; the next round goes on
+		c.planned = 0
 		return
 	}
+	// Each step is decided on the state after the previous one, so the commands are computed in the
+	// loop and not beforehand.
 	for _, commands := range []func() []catalog.Command{
 		func() []catalog.Command { return c.planner.DeadRegions(now, c.State()) },
 		func() []catalog.Command { return place.MissingBlocks(c.State()) },
@@ -149,35 +168,45 @@ func (c *controller) makePlans(ctx context.Context, now time.Duration) {
 	}
 }
 
-// propose has a command decided; false means that the round is over.
+// proposeCommand proposes a command and waits until it is applied. It returns false if the round
+// must end.
 func (c *controller) proposeCommand(ctx context.Context, cmd catalog.Command) bool {
 	ctx, cancel := c.rt.WithTimeout(ctx, c.config.AttemptTimeout)
 	defer cancel()
+	// Only this node is asked. If it leads no longer, the new leader has a controller of its own.
 	res, err := c.proposeHere(ctx, cmd)
 	if err == nil {
 		err = res.Err()
 	}
 	if err != nil {
-		c.log.Info("controller's command not done", "command", fmt.Sprintf("%T", cmd), "error", err)
+		c.log.Info("the metadata controller's command failed; it will try again", "command", fmt.Sprintf("%T", cmd), "error", err)
 		return false
 	}
+	// The next decision of the round must see the effect of this command.
 	return c.AwaitRevision(ctx, res.Revision) == nil
 }
 
-// changeMembers proposes the next change of membership, if one is due, and reports whether it did.
+// changeMembers runs the driver's changeMembers and reports whether a change was proposed. An error
+// also counts as a change, so that this round proposes nothing else.
 func (c *controller) changeMembers(ctx context.Context, now time.Duration) (changed bool) {
 	err := c.askDriver(ctx, "raftmeta.changeMembers", func(d *driver) { changed = d.changeMembers(c.planner, now) })
 	return changed || err != nil
 }
 
-// changeMembers compares the members with the catalog and the planner's wish.
+// changeMembers compares the members with the catalog and with the voters that the planner wants,
+// and proposes the next change. Order: replicas that lost entries are removed first, then missing
+// learners are added, then votes are moved.
 func (d *driver) changeMembers(planner *place.Planner, now time.Duration) bool {
+	// A change is in progress while the configuration is joint, or until the last proposed change
+	// is applied.
 	if !d.isLead || len(d.conf.GetVotersOutgoing()) > 0 || d.applied < d.confIndex {
-		return d.isLead // a change is under way
+		return d.isLead
 	}
-	if id := d.lostReplica(); id != 0 { // only a member that is new has nothing that is counted on
+	// Removing the replica and adding it again is the only way to reset what Raft counts as
+	// acknowledged by it: a demotion to learner keeps it.
+	if id := d.lostReplica(); id != 0 {
 		d.metrics.readmitted.Inc()
-		d.config.logger().Warn("a replica of the metadata lost entries; it is removed and taken in anew", "replica", id)
+		d.config.logger().Warn("a replica of the metadata lost entries; removing and readmitting it", "replica", id)
 		return d.proposeMembers(memberChange(raftpb.ConfChangeRemoveNode, id))
 	}
 	if id := d.missingLearner(); id != 0 {
@@ -185,6 +214,7 @@ func (d *driver) changeMembers(planner *place.Planner, now time.Duration) bool {
 	}
 	current := nodeIDs(d.conf.GetVoters())
 	ready := d.readyNodes()
+	// Readiness restricts new voters only: a present voter that lags briefly keeps its vote.
 	wanted := planner.Voters(now, d.state, current, func(id rhumb.NodeID) bool { return ready[uint64(id)] })
 	var changes []*raftpb.ConfChangeSingle
 	for _, id := range wanted {
@@ -194,13 +224,17 @@ func (d *driver) changeMembers(planner *place.Planner, now time.Duration) bool {
 	}
 	for _, id := range current {
 		if !slices.Contains(wanted, id) {
+			// A voter that loses its vote stays as a learner, because every node needs a copy of
+			// the catalog.
 			changes = append(changes, memberChange(raftpb.ConfChangeAddLearnerNode, uint64(id)))
 		}
 	}
 	if len(changes) == 0 {
 		return false
 	}
-	if !slices.Contains(wanted, d.config.Node) { // a leader does not demote itself, it hands over first
+	// A leader does not demote itself. It transfers the leadership first, and the next leader
+	// proposes the change.
+	if !slices.Contains(wanted, d.config.Node) {
 		return d.transferLead() != rhumb.NoNode
 	}
 	return d.proposeMembers(changes...)
@@ -210,20 +244,23 @@ func memberChange(typ raftpb.ConfChangeType, id uint64) *raftpb.ConfChangeSingle
 	return &raftpb.ConfChangeSingle{Type: typ.Enum(), NodeId: &id}
 }
 
-// proposeMembers proposes a change of membership; several changes make a joint configuration, which Raft leaves by itself.
+// proposeMembers proposes a change of membership. Several changes form a joint configuration, which
+// Raft leaves automatically.
 func (d *driver) proposeMembers(changes ...*raftpb.ConfChangeSingle) bool {
 	if err := d.node.ProposeConfChange(&raftpb.ConfChangeV2{Changes: changes, Context: d.admissionContext(changes)}); err != nil {
-		d.config.logger().Info("change of members not proposed", "error", err)
+		d.config.logger().Info("change of metadata members was not proposed", "error", err)
 	}
+	// The change is not in the log yet. It will be the next entry, or one of the next.
 	d.confIndex, _ = d.log.LastIndex()
-	d.confIndex++ // the change is not in the log yet, it is the next entry or one of the next
+	d.confIndex++
 	return true
 }
 
-// missingLearner gives a registered node that is no member yet, or 0.
+// missingLearner returns a registered node that is not a member yet, or 0.
 func (d *driver) missingLearner() uint64 {
 	for n := range d.state.Nodes() {
 		id := uint64(n.ID)
+		// LearnersNext are voters that become learners when the joint configuration ends.
 		if !slices.Contains(d.conf.GetVoters(), id) && !slices.Contains(d.conf.GetLearners(), id) && !slices.Contains(d.conf.GetLearnersNext(), id) {
 			return id
 		}
@@ -231,11 +268,13 @@ func (d *driver) missingLearner() uint64 {
 	return 0
 }
 
-// readyNodes gives the members that are in touch and whose logs lack little.
+// readyNodes returns the members that are in contact and lack few entries. A voter that still has
+// to catch up would hold up commits.
 func (d *driver) readyNodes() map[uint64]bool {
 	ready := make(map[uint64]bool)
 	last, _ := d.log.LastIndex()
 	d.node.WithProgress(func(id uint64, _ raft.ProgressType, pr tracker.Progress) {
+		// StateReplicate excludes members that Raft is still probing or that need a state transfer.
 		ready[id] = id == uint64(d.config.Node) || pr.RecentActive && pr.State == tracker.StateReplicate && pr.Match+readyLag >= last
 	})
 	return ready

@@ -1,47 +1,56 @@
-// Package raftmeta is the metadata group: the replicas of the catalog, kept alike by Raft (etcd-io/raft), with a few voters
-// and every other node as a learner, so that each node has a current copy and no read path asks another region.
+// Package raftmeta is the metadata group: replicas of the catalog, which Raft (etcd-io/raft) keeps
+// identical. A few nodes are voters and every other node is a learner, so each node has a current
+// copy and no read has to ask another region.
 //
-// A [Group] is this node's replica of one group. It drives raft.RawNode in one goroutine: messages, proposals, reads and
-// ticks go in; what must be kept is written to a [KV], then messages leave through a [Transport] and committed commands
-// are applied to the catalog. There is one group now, number 0; nothing here assumes that there is only one.
+// A [Group] is one node's replica of one group. It drives raft.RawNode in a single goroutine.
+// Messages, proposals, reads and ticks go in. The driver writes to a [KV] whatever has to be durable,
+// then sends messages through a [Transport] and applies committed commands to the catalog. There is
+// one group so far, number 0, but nothing in this package assumes that.
 //
 // # Use
 //
-// The founder of a cluster calls [Bootstrap] once. Every node calls [Open]; a node that is new has been registered first
-// (any member's Propose of catalog.RegisterNode gives it its id), opens with an empty store, and is made a learner by the
-// leader's controller. [Group.Propose] may be called on any node; it finds the leader, and when it returns, State on the
-// same node includes the change. Proposals that leave placements open are completed by the leader (raftmeta/place).
+// The founder of a cluster calls [Bootstrap] once. Every node calls [Open]. A new node is
+// registered first: catalog.RegisterNode, proposed through any member, assigns its id. The node
+// then opens with an empty store, and the leader's controller makes it a learner. [Group.Propose]
+// may be called on any node. It finds the leader, and when it returns, State on the same node
+// includes the change. The leader fills in placements that a proposal leaves open (raftmeta/place).
 //
 // # Outcomes
 //
-// Propose repeats a command whose fate it does not know, for instance when the leader died: every command is a
-// compare-and-set or recognises that it is done. So a Conflict may be the echo of one's own success; the record in the
-// result says. When the context ends first, the error is Unavailable if the command certainly was not applied, else
-// Unknown.
+// If Propose does not learn the outcome of a command, for instance because the leader died, it
+// proposes the command again: every command is a compare-and-set or recognises that it is already
+// done. A Conflict may therefore be the echo of the caller's own success; the record in the result
+// shows whether it is. If the context ends first, the error is Unavailable if the command certainly
+// was not applied, and Unknown otherwise.
 //
 // # Controller
 //
-// The leader's controller (controller.go) makes every registered node a learner, keeps the voters as raftmeta/place wants them,
-// fences nodes on evidence, and moves replicas and primaries. Each of its acts is an ordinary command, decided on the
-// present state and harmless when repeated, so that a change of leader in the middle needs no care.
+// The leader's controller (controller.go) makes every registered node a learner, keeps the voters
+// that raftmeta/place wants, fences nodes on evidence, and moves replicas and primaries. Each of
+// its actions is an ordinary command. A command is decided on the present state and harmless when
+// repeated, so a change of leader needs no special care.
 //
 // # Starting
 //
-// A replica that starts is silent until it has proved its log (proof.go): it takes entries, and neither votes nor acknowledges.
-// The leader removes a replica that lost entries and takes it in anew. Recover is for the loss of most voters.
+// A replica that starts is silent until it has proved its log (proof.go): it accepts entries, but
+// neither votes nor acknowledges. The leader removes a replica that lost entries and readmits it as
+// a new one. [Recover] is for the loss of most voters.
 //
 // # Invariants
 //
-// Entries, votes and terms are durable before any message that promises them leaves. A command that cannot be decoded
-// stops the replica: skipping it would make its copy differ. Pending proposals, waiting reads, the inbox, each watch and
-// the log have named bounds.
+// Entries, votes and terms are durable before any message that depends on them is sent. A command
+// that cannot be decoded stops the replica: skipping it would make its copy differ. Pending
+// proposals, waiting reads, the inbox, each watch and the log have named bounds.
 //
 // # Concurrency
 //
-// All methods may be called by any number of goroutines. State never blocks.
+// Any number of goroutines may call any method. State never blocks. The driver's goroutine alone
+// touches Raft and the log; other goroutines reach it through channels and see its results through
+// atomic pointers.
 //
 // # Testing
 //
-// The tests run groups of several nodes in one process over a network that loses, delays and cuts, under testing/synctest,
-// so that time costs nothing; and the log's storage against a map and the real store.
+// The tests run groups of several nodes in one process under testing/synctest, over a network that
+// loses, delays and partitions, so waiting takes no real time. The storage of the log is tested
+// against a map and on the real store.
 package raftmeta

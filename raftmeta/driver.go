@@ -16,8 +16,9 @@ import (
 	"github.com/rhumbdb/rhumb/sched"
 )
 
-// Raft's settings. An append holds about a mebibyte, and at most this many are under way to one follower; a leader that
-// has more than uncommittedMax bytes that no majority has refuses proposals.
+// Limits of Raft. An append holds about one mebibyte, and at most appendInflight of them are in
+// flight to a follower. A leader refuses proposals while more than uncommittedMax bytes wait for a
+// majority.
 const (
 	appendSize     = 1 << 20
 	appendInflight = 64
@@ -25,7 +26,12 @@ const (
 	uncommittedMax = 64 << 20
 )
 
-// driver owns raft.RawNode. Its process alone touches it.
+// driver owns raft.RawNode, the log and the applied state. Only its own process touches them, so it
+// needs no locks. Everything else reaches it through the queues of Group and a token in wake.
+//
+// The order of work in handleReady is what makes the group safe: entries, votes and terms are
+// durable before a message that promises them is sent, and committed entries are applied in the
+// order of the log, one Ready at a time.
 type driver struct {
 	*Group
 	node *raft.RawNode
@@ -34,38 +40,44 @@ type driver struct {
 	state   *catalog.State
 	applied uint64
 	conf    *raftpb.ConfState
-	// confChanged is true until the log is cut behind the last change of membership.
+	// confChanged reports that the log must be compacted because of a change of membership.
 	confChanged bool
 	lead        uint64
 	term        uint64
 	isLead      bool
-	// confIndex is the last entry when this leader proposed a change of members; the next waits until it is applied.
+	// confIndex is at least the index of the last change of membership that this leader proposed,
+	// as an estimate from the end of its log. The next change waits until it is applied.
 	confIndex uint64
 
+	// pending holds the proposals of this leader by id. It is bounded by PendingMax.
 	pending map[proposalID]*proposal
 	nextID  uint64
 
+	// reading is the batch of reads that waits for the leader's answer. readQueue holds the reads
+	// that arrived since; they need a question of their own, because the answer to the earlier one
+	// may be older than they are.
 	reading   *readBatch
 	readQueue []*read
 
+	// transfers holds the state transfers that were sent and not yet acknowledged, by recipient.
 	transfers map[uint64]sentTransfer
 
-	// proof says whether this replica takes part. others is what is stored of the lives of other members, and askers what
-	// they asked last.
+	// proof decides whether this replica takes part. others holds the stored facts about the lives
+	// of other members, askers the facts that a leader remembers about members that ask.
 	proof  *proof
 	others map[uint64]acquaintance
 	askers map[uint64]asker
-	// cutting is true while a state is encoded to cut the log.
+	// cutting reports that a worker is encoding a state to compact the log.
 	cutting bool
 	ticks   uint64
 
 	campaign campaign
-	// pace is the present length of a tick, stopTicks ends the timer.
+	// pace is the current length of a tick, and stopTicks stops its timer.
 	pace      time.Duration
 	stopTicks func()
 }
 
-// newDriver opens the log, begins a new life of the replica and makes the raft node.
+// newDriver opens the log, begins a new life of the replica and creates the raft node.
 func newDriver(g *Group) (*driver, error) {
 	log, state, err := openState(g.config.KV)
 	if err != nil {
@@ -83,6 +95,8 @@ func newDriver(g *Group) (*driver, error) {
 	if d.others, err = log.readOthers(); err != nil {
 		return nil, err
 	}
+	// The new life is durable before anything can be sent: no peer may learn of a life that the
+	// disk does not know.
 	if err := d.beginLife(); err != nil {
 		return nil, err
 	}
@@ -93,7 +107,7 @@ func newDriver(g *Group) (*driver, error) {
 	return d, d.leadAlone()
 }
 
-// openState opens the log and decodes the catalog behind which it begins.
+// openState opens the log and decodes the catalog that precedes its first entry.
 func openState(kv KV) (*logStore, *catalog.State, error) {
 	log, err := openLog(kv)
 	if err != nil {
@@ -104,6 +118,8 @@ func openState(kv KV) (*logStore, *catalog.State, error) {
 		return log, catalog.New(), err
 	}
 	state, err := catalog.Decode(transfer.GetData())
+	// An unreadable state makes the whole log useless. If other voters have it, the replica starts
+	// over empty. An incompatible one is not damage, so it is kept.
 	if rhumb.KindOf(err) == rhumb.Corrupt {
 		if log, err = emptyLog(kv, err); err == nil {
 			state = catalog.New()
@@ -112,8 +128,12 @@ func openState(kv KV) (*logStore, *catalog.State, error) {
 	return log, state, err
 }
 
-// makeNode makes the raft node from what the log holds.
+// makeNode creates the raft node from the contents of the log. It is called again when the proof
+// ends the silence: the library reads vote and term only when a node is created.
 func (d *driver) makeNode() (err error) {
+	// CheckQuorum makes a leader that is cut off step down. PreVote keeps a voter that was cut off
+	// from deposing the leader when it returns. Forwarding is disabled because a leader completes
+	// commands before it appends them (proposeToRaft).
 	d.node, err = raft.NewRawNode(&raft.Config{
 		ID: uint64(d.config.Node), ElectionTick: d.config.ElectionTicks, HeartbeatTick: 1, Storage: d.log, Applied: d.applied,
 		MaxSizePerMsg: appendSize, MaxInflightMsgs: appendInflight, MaxCommittedSizePerReady: applySize,
@@ -123,16 +143,17 @@ func (d *driver) makeNode() (err error) {
 	return rhumb.WrapKind("raftmeta.makeNode", rhumb.Internal, err)
 }
 
-// run is the driver's loop. It takes what waits, as much as there is, before it handles what Raft makes of it, so that
-// concurrent proposals share one write.
+// run is the driver's loop. Each round takes everything that waits before it handles what Raft
+// makes of it, so that concurrent proposals share one write.
 func (d *driver) run(ctx context.Context) {
 	d.setPace()
 	defer func() { d.stopTicks() }()
 	d.askNodes(d.proof.nodesToAsk(0, d.ownStanding()))
 	defer d.abandonProposals(rhumb.E("raftmeta.Group", rhumb.Unavailable, "the node is stopping"))
 	for {
+		// A storage error ends the driver. Continuing would promise entries that are not durable.
 		if err := d.handleReady(); err != nil {
-			d.config.logger().Error("metadata group stops", "error", err)
+			d.config.logger().Error("the metadata replica stops", "error", err)
 			d.stopWith(err)
 			return
 		}
@@ -146,8 +167,9 @@ func (d *driver) run(ctx context.Context) {
 	}
 }
 
-// drain takes what waits without waiting for more: messages first, since they may tell who leads. It does not choose among
-// kinds by select, which would choose at random.
+// drainQueues takes everything that waits, without waiting for more. Messages come first, because
+// they may name a new leader. It does not select among the queues: select chooses at random, and a
+// simulation must repeat exactly from its seed.
 func (d *driver) drainQueues() error {
 	if d.due.Swap(false) {
 		d.tick()
@@ -160,6 +182,7 @@ func (d *driver) drainQueues() error {
 	takeAll(d.asks, func(f func(*driver)) { f(d) })
 	takeAll(d.proposals, d.proposeToRaft)
 	takeAll(d.reads, d.queueRead)
+	// At most one encoded state waits, since startCut starts one at a time.
 	select {
 	case transfer := <-d.cuts:
 		return d.cutLog(transfer)
@@ -168,7 +191,8 @@ func (d *driver) drainQueues() error {
 	}
 }
 
-// takeAll takes what waits in a queue, at most as much as the queue holds: what comes meanwhile has given a signal.
+// takeAll takes what waits in a queue, but no more than its capacity: a fast producer must not
+// starve the other queues. Whatever arrives later has left a token in wake.
 func takeAll[T any](queue <-chan T, take func(T)) {
 	for range cap(queue) {
 		select {
@@ -182,7 +206,9 @@ func takeAll[T any](queue <-chan T, take func(T)) {
 
 func (d *driver) tick() {
 	d.ticks++
-	if d.proof.mayCampaign() || !d.proof.isAlone(d.conf.GetVoters()) { // Raft elects the only voter without a message
+	// Raft's own timer elects a sole voter without any message, so no filter of messages could stop
+	// it below its floor.
+	if d.proof.mayCampaign() || !d.proof.isAlone(d.conf.GetVoters()) {
 		d.node.Tick()
 	}
 	d.campaignOnTurn()
@@ -194,21 +220,29 @@ func (d *driver) tick() {
 	d.retryReads()
 }
 
-// step gives a message to Raft, if the replica may take it.
+// stepMessage passes a message to Raft if the replica may receive it.
 func (d *driver) stepMessage(in inbound) {
 	if !d.mayReceive(in.message) {
 		return
 	}
 	if err := d.node.Step(in.message); err != nil {
-		d.config.logger().Debug("message refused", "from", in.from, "type", in.message.GetType(), "error", err)
+		d.config.logger().Debug("raft refused a message", "from", in.from, "type", in.message.GetType(), "error", err)
 	}
+	// Only leaders send these messages. Noting them after Step uses the leader that Raft believes
+	// in now.
 	switch in.message.GetType() {
 	case raftpb.MsgApp, raftpb.MsgHeartbeat, raftpb.MsgSnap:
 		d.noteLeader(uint64(in.from))
 	}
 }
 
-// handleReady does what Raft asks for, until it asks for nothing: keep, send, apply.
+// handleReady does what Raft asks for until it asks for nothing more. For each Ready it:
+//
+//  1. sends the messages that need not wait for the disk,
+//  2. makes entries and hard state durable,
+//  3. sends the remaining messages, which depend on them,
+//  4. announces a new leader,
+//  5. applies committed entries.
 func (d *driver) handleReady() error {
 	for d.node.HasReady() {
 		rd := d.node.Ready()
@@ -220,6 +254,8 @@ func (d *driver) handleReady() error {
 			d.term = rd.HardState.GetTerm()
 			d.campaign.noteTerm()
 		}
+		// A leader's appends overlap with its own write. The write of a vote or an acknowledgement
+		// must come first.
 		early, late := d.sortMessages(rd.Messages)
 		d.sendMessages(early)
 		var err error
@@ -232,15 +268,20 @@ func (d *driver) handleReady() error {
 		if err := d.applyReady(rd); err != nil {
 			return err
 		}
+		// The cut must precede the next Ready, which may send a state transfer to a new member.
 		if err := d.cutForMembers(); err != nil {
 			return err
 		}
 		for _, rs := range rd.ReadStates {
 			d.readConfirmed(rs)
 		}
+		// Advance allows the next Ready, so everything of this one must be done by now.
 		d.node.Advance(rd)
 		d.finishReads()
 	}
+	// The proof may replace the raft node, which is safe only here: no Ready is outstanding, so the
+	// log holds everything that the old node knew. A new node may have a Ready at once;
+	// advanceProof wakes the driver for it.
 	if changed, err := d.advanceProof(); err != nil || changed {
 		return err
 	}
@@ -248,8 +289,8 @@ func (d *driver) handleReady() error {
 	return nil
 }
 
-// sortMessages splits off the messages that a leader may send before its own entries are durable (Raft thesis, section
-// 10.2.1): those that ask followers to append, and heartbeats. Votes and acknowledgements wait.
+// sortMessages separates the messages that a leader may send before its own entries are durable
+// (Raft thesis, section 10.2.1): appends and heartbeats. Votes and acknowledgements have to wait.
 func (d *driver) sortMessages(messages []*raftpb.Message) (early, late []*raftpb.Message) {
 	for _, m := range messages {
 		switch m.GetType() {
@@ -262,7 +303,8 @@ func (d *driver) sortMessages(messages []*raftpb.Message) (early, late []*raftpb
 	return early, late
 }
 
-// announce publishes a change of leader.
+// announceLeader publishes a change of leader, and abandons pending proposals if this node does not
+// lead.
 func (d *driver) announceLeader() {
 	old := d.leadership.Load()
 	lead := rhumb.NodeID(d.lead)
@@ -270,9 +312,11 @@ func (d *driver) announceLeader() {
 		return
 	}
 	now := d.rt.Now()
-	if d.isLead { // what was reported to an earlier leadership of this node is old
+	// Reports to an earlier leadership of this node are old.
+	if d.isLead {
 		d.evidence.reset()
 	}
+	// The group is usually without a leader between two, so the last known one is kept.
 	before := old.leader
 	if before == rhumb.NoNode || before == lead {
 		before = old.before
@@ -280,16 +324,20 @@ func (d *driver) announceLeader() {
 	d.leadership.Store(&leadership{leader: lead, before: before, term: d.term, since: now, changed: make(chan struct{})})
 	close(old.changed)
 	d.metrics.setLeader(d.isLead, lead != rhumb.NoNode)
+	// A change of membership that an earlier leader proposed counts only once it is applied.
 	d.confIndex = 0
 	d.config.logger().Info("metadata leader", "leader", lead, "term", d.term)
 	if !d.isLead {
+		// Their ages in ticks are those of this leadership. A next one starts again.
 		clear(d.askers)
-		d.abandonProposals(rhumb.E("raftmeta.Propose", rhumb.Unknown, "the leader lost its place before the command was decided"))
+		d.abandonProposals(rhumb.E("raftmeta.Propose", rhumb.Unknown, "the metadata leader changed before the command was decided"))
 	}
 }
 
-// abandon answers every pending proposal with an error.
+// abandonProposals completes every pending proposal with an error.
 func (d *driver) abandonProposals(err error) {
+	// Map order is random. Callers that wake in a random order would make a simulation
+	// unrepeatable.
 	byNumber := func(a, b proposalID) int { return cmp.Compare(a.number, b.number) }
 	for _, id := range slices.SortedFunc(maps.Keys(d.pending), byNumber) {
 		p := d.pending[id]
@@ -298,7 +346,7 @@ func (d *driver) abandonProposals(err error) {
 	}
 }
 
-// status describes the replica.
+// replicaStatus describes the replica.
 func (d *driver) replicaStatus() Status {
 	st := d.node.Status()
 	first, _ := d.log.FirstIndex()
@@ -320,7 +368,7 @@ func (d *driver) replicaStatus() Status {
 	return s
 }
 
-// roleName gives "leader", "follower", "candidate" or "learner".
+// roleName returns "leader", "follower", "candidate" or "learner".
 func roleName(state raft.StateType, conf *raftpb.ConfState, self uint64) string {
 	switch {
 	case state == raft.StateLeader:
@@ -333,7 +381,8 @@ func roleName(state raft.StateType, conf *raftpb.ConfState, self uint64) string 
 	return "learner"
 }
 
-// transfer asks Raft to hand the lead to the voter that is furthest along, and gives it; NoNode when there is no other.
+// transferLead asks Raft to transfer the leadership to the voter with the longest log, and returns
+// that voter. It returns NoNode if no other voter is active.
 func (d *driver) transferLead() rhumb.NodeID {
 	var heir, match uint64
 	d.node.WithProgress(func(id uint64, typ raft.ProgressType, pr tracker.Progress) {

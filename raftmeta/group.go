@@ -14,14 +14,19 @@ import (
 	"github.com/rhumbdb/rhumb/sched"
 )
 
-// Group is this node's replica of a metadata group.
+// Group is one node's replica of a metadata group.
+//
+// Callers reach the driver through the channels below: they put their work into a queue and then a
+// token into wake. The driver answers through view, through leadership, or on a channel inside the
+// work.
 type Group struct {
 	config  Config
 	rt      sched.Runtime
 	metrics *metrics
 	start   time.Duration
 
-	// view is the newest applied state, and leadership the newest known leader.
+	// view is the newest applied state, leadership the newest known leader. Both are replaced,
+	// never modified.
 	view       atomic.Pointer[view]
 	leadership atomic.Pointer[leadership]
 
@@ -29,10 +34,11 @@ type Group struct {
 	proposals chan *proposal
 	reads     chan *read
 	asks      chan func(*driver)
-	// cuts brings back an encoded state to cut the log behind. due is true when a tick is to be made.
+	// cuts returns an encoded state with which the log is compacted. due reports that a tick is
+	// due; a tick that the driver misses is not made up for.
 	cuts chan *raftpb.Snapshot
 	due  atomic.Bool
-	// wake has a token when one of the above has something for the driver.
+	// wake has a token if the driver may have something to do.
 	wake chan struct{}
 
 	contacts contacts
@@ -42,19 +48,20 @@ type Group struct {
 
 	cancel  context.CancelFunc
 	done    chan struct{}
-	running []<-chan struct{} // of each process, closed when it has ended
+	running []<-chan struct{} // one per process, closed when the process has ended
 
 	failOnce sync.Once
 	failure  error // set before done closes
 }
 
-// view is a state together with the channel that closes when a newer one is there.
+// view is a state together with a channel that closes when a newer one is available.
 type view struct {
 	state *catalog.State
 	newer chan struct{}
 }
 
-// leadership says who leads, and who did last before; changed closes when another does.
+// leadership is a leader and the one before it. changed closes when it is replaced by another
+// leadership.
 type leadership struct {
 	leader  rhumb.NodeID
 	before  rhumb.NodeID
@@ -75,28 +82,29 @@ type Status struct {
 	First   uint64         `json:"first_index"`
 	Last    uint64         `json:"last_index"`
 	Voters  []rhumb.NodeID `json:"voters"`
-	// Outgoing are the voters that a change of membership replaces; while there are any, both sets must agree.
+	// Outgoing are the voters that a change of membership replaces. While there are any, majorities
+	// of both sets are needed.
 	Outgoing []rhumb.NodeID `json:"outgoing,omitempty"`
 	// Learners have a copy and no vote.
 	Learners []rhumb.NodeID `json:"learners"`
-	// Silent says that the replica takes no part in votes and acknowledgements yet, since it has not heard what it may have
-	// promised before it started. Short says that it lacks something that it had made durable, and Floor, unless 0, is the
-	// index that its log must reach before it leads.
+	// Silent reports that the replica does not vote or acknowledge yet, because it does not know
+	// its promises of before the start. Short reports that it lacks data that it had made durable.
+	// Floor, unless 0, is the index that its log must reach before it may lead.
 	Silent bool   `json:"silent,omitempty"`
 	Short  bool   `json:"short,omitempty"`
 	Floor  uint64 `json:"floor,omitempty"`
-	// Waits are the voters that have not answered a silent replica yet.
+	// Waits are the voters that a silent replica has no answer from.
 	Waits []rhumb.NodeID `json:"waits,omitempty"`
-	// Readmits are, at the leader, the members that lost metadata and are taken in anew.
+	// Readmits are, at the leader, the members that lost metadata and are being readmitted.
 	Readmits []rhumb.NodeID `json:"readmits,omitempty"`
-	// Recovered is the last recovery by force that made this replica the only voter, nil if there was none.
+	// Recovered is the last forced recovery that made this replica the only voter, or nil.
 	Recovered *Recovery `json:"recovered,omitempty"`
 	// Match is, at the leader, the index up to which each node's log is known to agree.
 	Match map[rhumb.NodeID]uint64 `json:"match,omitempty"`
 }
 
-// Open starts the replica from what its KV holds; an empty KV is that of a node which has not heard from the leader yet.
-// Close stops it.
+// Open starts the replica from the contents of its KV. An empty KV belongs to a node that has not
+// heard from the leader yet. Close stops the replica.
 func Open(c Config) (*Group, error) {
 	const op rhumb.Op = "raftmeta.Open"
 	if err := c.Validate(); err != nil {
@@ -123,15 +131,16 @@ func Open(c Config) (*Group, error) {
 	return g, nil
 }
 
-// signal tells the driver that something waits for it.
+// wakeDriver signals the driver that work waits for it. Callers put their work into a queue first;
+// otherwise the driver could take the token and find nothing.
 func (g *Group) wakeDriver() {
 	select {
 	case g.wake <- struct{}{}:
-	default: // it will look anyway
+	default: // a token is there already
 	}
 }
 
-// Close stops the replica and waits until it has. Calls that wait fail with kind Unavailable.
+// Close stops the replica and waits until it has stopped. Waiting calls fail with kind Unavailable.
 func (g *Group) Close() error {
 	g.stopWith(rhumb.E("raftmeta.Group", rhumb.Unavailable, "the node is stopping"))
 	for _, ended := range g.running {
@@ -140,9 +149,11 @@ func (g *Group) Close() error {
 	return nil
 }
 
-// fail stops the replica for a reason.
+// stopWith stops the replica for the given reason. Only the first reason counts.
 func (g *Group) stopWith(err error) {
 	g.failOnce.Do(func() {
+		// failure is written before done closes, so whoever sees done closed may read it without a
+		// lock.
 		g.failure = err
 		close(g.done)
 		g.cancel()
@@ -150,11 +161,11 @@ func (g *Group) stopWith(err error) {
 	})
 }
 
-// Done closes when the replica stops: by Close, because its storage fails, or because it met a command that this binary
-// does not know. Err then gives the reason.
+// Done returns a channel that closes when the replica stops: because of Close, because its storage
+// failed, or because it met a command that this binary does not know. Err then returns the reason.
 func (g *Group) Done() <-chan struct{} { return g.done }
 
-// Err gives the reason why the replica stopped, or nil while it runs.
+// Err returns the reason why the replica stopped, or nil while it runs.
 func (g *Group) Err() error {
 	select {
 	case <-g.done:
@@ -164,22 +175,26 @@ func (g *Group) Err() error {
 	}
 }
 
-// State gives the newest state that this replica has applied. It may lag behind the leader; Linearize waits.
+// State returns the newest state that this replica has applied. It may lag behind the leader's
+// state; Linearize does not.
 func (g *Group) State() *catalog.State { return g.view.Load().state }
 
-// Leader gives the leader that this replica knows, or NoNode, and its term.
+// Leader returns the leader that this replica knows, or NoNode, and its term.
 func (g *Group) Leader() (rhumb.NodeID, uint64) {
 	l := g.leadership.Load()
 	return l.leader, l.term
 }
 
-// IsLeader reports whether this node believes to lead.
+// IsLeader reports whether this node believes that it leads. Another node may have been elected
+// already.
 func (g *Group) IsLeader() bool { return g.leadership.Load().leader == g.config.Node }
 
-// AwaitRevision waits until this replica has applied a revision.
+// AwaitRevision waits until this replica has applied the given revision.
 func (g *Group) AwaitRevision(ctx context.Context, revision uint64) error {
 	const op rhumb.Op = "raftmeta.AwaitRevision"
 	for {
+		// The state and its channel belong to one view, so a change between check and wait is not
+		// missed.
 		v := g.view.Load()
 		if v.state.Revision() >= revision {
 			return nil
@@ -190,7 +205,7 @@ func (g *Group) AwaitRevision(ctx context.Context, revision uint64) error {
 	}
 }
 
-// wait waits for a channel, the end of ctx or the end of the replica.
+// waitFor waits until c closes, ctx ends or the replica stops.
 func (g *Group) waitFor(ctx context.Context, op rhumb.Op, c <-chan struct{}) error {
 	switch g.rt.Await(c, ctx.Done(), g.done) {
 	case 1:
@@ -201,14 +216,15 @@ func (g *Group) waitFor(ctx context.Context, op rhumb.Op, c <-chan struct{}) err
 	return nil
 }
 
-// ask runs f in the driver's process.
+// askDriver runs f in the driver's process and waits for it. f must not block. If askDriver returns
+// an error, f may still run later, so the caller must not use its results.
 func (g *Group) askDriver(ctx context.Context, op rhumb.Op, f func(*driver)) error {
 	answered := make(chan struct{})
 	select {
 	case g.asks <- func(d *driver) { defer close(answered); f(d) }:
 		g.wakeDriver()
 	default:
-		return rhumb.Ef(op, rhumb.Overloaded, "%d questions wait already", asksMax)
+		return rhumb.Ef(op, rhumb.Overloaded, "%d requests to the metadata replica already wait, which is the limit; try again later", asksMax)
 	}
 	return g.waitFor(ctx, op, answered)
 }
@@ -219,8 +235,9 @@ func (g *Group) Status(ctx context.Context) (s Status, err error) {
 	return s, err
 }
 
-// StepAside makes the leader hand over to the voter that is furthest along, if there is another. A node that drains calls
-// it so that nobody has to notice its absence first.
+// StepAside makes the leader transfer its leadership to the voter with the longest log, if there is
+// another. A node that drains calls it, so that the group does not have to detect its absence
+// first.
 func (g *Group) StepAside(ctx context.Context) error {
 	const op rhumb.Op = "raftmeta.StepAside"
 	for g.IsLeader() {
@@ -232,6 +249,7 @@ func (g *Group) StepAside(ctx context.Context) error {
 		if heir == rhumb.NoNode {
 			return nil
 		}
+		// Raft may abandon a transfer silently, so only ctx bounds the wait.
 		if err := g.waitFor(ctx, op, l.changed); err != nil {
 			return err
 		}
@@ -239,9 +257,10 @@ func (g *Group) StepAside(ctx context.Context) error {
 	return nil
 }
 
-// Report takes whom this or another node suspects to the leader. Without one it waits for a leader, and a leader that is
-// replaced before it answers is not waited for: suspicions are worth most right after the leader died. A node repeats its
-// report well within place.ReportKeep while it suspects anybody.
+// Report delivers the suspicions of this or another node to the leader. It waits while there is no
+// leader, and abandons a leader that is replaced before it answers: suspicions matter most right
+// after the leader died. A node repeats its report well within place.ReportKeep while it suspects
+// anybody.
 func (g *Group) Report(ctx context.Context, r place.Report) error {
 	const op rhumb.Op = "raftmeta.Report"
 	for {
@@ -256,6 +275,8 @@ func (g *Group) Report(ctx context.Context, r place.Report) error {
 			if err == nil {
 				_, err = decodeResponse(response)
 			}
+			// The error of a leader that has been replaced says nothing about its successor, which
+			// is asked next.
 			if l == g.leadership.Load() || ctx.Err() != nil {
 				return rhumb.Wrap(op, err)
 			}
@@ -267,7 +288,7 @@ func (g *Group) Report(ctx context.Context, r place.Report) error {
 	}
 }
 
-// nodeIDs turns Raft's ids into ours; they are the same numbers.
+// nodeIDs converts Raft's ids. The numbers are the same.
 func nodeIDs(ids []uint64) []rhumb.NodeID {
 	out := make([]rhumb.NodeID, len(ids))
 	for i, id := range ids {

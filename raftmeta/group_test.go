@@ -16,7 +16,8 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/place"
 )
 
-// TestReplicates proposes through every node of three regions; every node sees its own proposal when it returns.
+// TestReplicates proposes through every node of three regions. Each node sees its own proposal when
+// Propose returns.
 func TestReplicates(t *testing.T) {
 	inBubble(t, 9, nil, func(c *cluster) {
 		for _, id := range c.ids() {
@@ -40,7 +41,8 @@ func TestReplicates(t *testing.T) {
 	})
 }
 
-// TestCreateTable leaves the placement to the leader and gets the hash slots of all regions at once.
+// TestCreateTable leaves the placement to the leader, which creates the hash slots of all regions
+// in one command.
 func TestCreateTable(t *testing.T) {
 	inBubble(t, 6, nil, func(c *cluster) {
 		c.propose(5, catalog.CreateTable{Name: "flights", Settings: smallClass()})
@@ -59,7 +61,7 @@ func TestCreateTable(t *testing.T) {
 	})
 }
 
-// TestRefusalsAreResults passes a refusal through the leader, with the record that was in the way.
+// TestRefusalsAreResults checks that a refusal travels from the leader with the present record.
 func TestRefusalsAreResults(t *testing.T) {
 	inBubble(t, 3, nil, func(c *cluster) {
 		c.propose(1, catalog.CreateTable{Name: "t", Settings: smallClass()})
@@ -72,7 +74,8 @@ func TestRefusalsAreResults(t *testing.T) {
 	})
 }
 
-// TestLeaderDies kills the leader again and again; what was acknowledged stays, and the rest go on.
+// TestLeaderDies kills the leader repeatedly. Acknowledged commands remain, and the other nodes
+// continue.
 func TestLeaderDies(t *testing.T) {
 	inBubble(t, 5, nil, func(c *cluster) {
 		c.awaitVoters(3)
@@ -98,8 +101,8 @@ func TestLeaderDies(t *testing.T) {
 	})
 }
 
-// TestProposalsSurviveLeaderChange proposes from all nodes while leaders die on a lossy network: each proposal that was
-// answered is there exactly once.
+// TestProposalsSurviveLeaderChange proposes from all nodes while leaders die on a lossy network.
+// Each proposal that was answered is in the state exactly once.
 func TestProposalsSurviveLeaderChange(t *testing.T) {
 	inBubble(t, 5, nil, func(c *cluster) {
 		one := smallClass()
@@ -139,7 +142,8 @@ func TestProposalsSurviveLeaderChange(t *testing.T) {
 	})
 }
 
-// TestFullRestart stops all nodes at once, without a sync beyond those they made, and starts them again.
+// TestFullRestart stops all nodes at once, dropping everything that they had not synced, and starts
+// them again.
 func TestFullRestart(t *testing.T) {
 	inBubble(t, 3, func(c *Config) { c.LogSize, c.LogKeep = 2<<10, 5 }, func(c *cluster) {
 		for i := range 50 {
@@ -164,8 +168,8 @@ func TestFullRestart(t *testing.T) {
 	})
 }
 
-// TestFarBehind cuts a learner off until the log it would need is gone: it takes over the state, in parts, on a lossy
-// network, and its watch says so.
+// TestFarBehind disconnects a learner until the log that it needs is compacted. It takes over a
+// state, in parts and over a lossy network, and its watch reports a full update.
 func TestFarBehind(t *testing.T) {
 	inBubble(t, 4, func(c *Config) { c.LogSize, c.LogKeep = 4<<10, 5 }, func(c *cluster) {
 		c.awaitVoters(3)
@@ -195,7 +199,8 @@ func TestFarBehind(t *testing.T) {
 	})
 }
 
-// TestLinearize reads everywhere what was just written elsewhere, and nothing in a minority.
+// TestLinearize reads on every node a value just written on another one, and reads nothing in a
+// minority.
 func TestLinearize(t *testing.T) {
 	inBubble(t, 5, nil, func(c *cluster) {
 		c.awaitVoters(3)
@@ -227,7 +232,7 @@ func TestLinearize(t *testing.T) {
 	})
 }
 
-// TestMinorityRefuses proposes on the wrong side of a partition.
+// TestMinorityRefuses proposes in the minority of a partition.
 func TestMinorityRefuses(t *testing.T) {
 	inBubble(t, 3, nil, func(c *cluster) {
 		c.awaitVoters(3)
@@ -256,7 +261,7 @@ func TestMinorityRefuses(t *testing.T) {
 	})
 }
 
-// TestWatch follows a state by its deltas alone.
+// TestWatch reconstructs a state from the changes of a watch alone.
 func TestWatch(t *testing.T) {
 	inBubble(t, 3, nil, func(c *cluster) {
 		c.propose(1, catalog.CreateTable{Name: "t", Settings: smallClass()})
@@ -295,7 +300,8 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// TestSlowWatch lets a reader lag: it gets one update with everything, and the memory for it stays bounded.
+// TestSlowWatch lets a reader lag. It gets one update with everything, and the memory for it stays
+// bounded.
 func TestSlowWatch(t *testing.T) {
 	inBubble(t, 3, nil, func(c *cluster) {
 		w := c.groups[1].Watch()
@@ -321,7 +327,7 @@ func TestSlowWatch(t *testing.T) {
 	})
 }
 
-// TestStepAside hands the lead over without an election timeout.
+// TestStepAside transfers the leadership without an election timeout.
 func TestStepAside(t *testing.T) {
 	inBubble(t, 3, nil, func(c *cluster) {
 		c.awaitVoters(3)
@@ -337,8 +343,8 @@ func TestStepAside(t *testing.T) {
 	})
 }
 
-// TestUnknownCommandStops puts a command of a newer binary into the log: each replica that learns that it is decided stops
-// and says so, now and when it starts again.
+// TestUnknownCommandStops puts a command of a newer binary into the log. Each replica that learns
+// that the command is committed stops and reports it, now and at its next start.
 func TestUnknownCommandStops(t *testing.T) {
 	inBubble(t, 3, nil, func(c *cluster) {
 		c.awaitVoters(3)
@@ -373,7 +379,8 @@ func TestUnknownCommandStops(t *testing.T) {
 	})
 }
 
-// TestStorageFailureStops lets a commit fail: the replica stops rather than promise what it cannot keep.
+// TestStorageFailureStops lets a commit fail. The replica must stop, because it cannot keep its
+// promises.
 func TestStorageFailureStops(t *testing.T) {
 	inBubble(t, 3, nil, func(c *cluster) {
 		c.awaitVoters(3)
@@ -390,7 +397,7 @@ func TestStorageFailureStops(t *testing.T) {
 	})
 }
 
-// TestCorruptLogIsNamed damages what a replica has stored.
+// TestCorruptLogIsNamed damages the stored log of a sole voter in several ways.
 func TestCorruptLogIsNamed(t *testing.T) {
 	good := newMemKV()
 	if _, err := Bootstrap(good, catalog.Init{Cluster: rhumb.UUID{7}, First: registration(1, 1)}); err != nil {
@@ -446,7 +453,7 @@ func TestConfigLists(t *testing.T) {
 	}
 }
 
-// TestHandleRefuses gives a leader requests that nobody sends.
+// TestHandleRefuses sends a leader requests that no node sends.
 func TestHandleRefuses(t *testing.T) {
 	inBubble(t, 1, nil, func(c *cluster) {
 		for _, request := range [][]byte{{99}, {requestPropose}, {requestPropose, 0xff}, {requestReport, 0xff}} {
@@ -489,8 +496,8 @@ func (c *cluster) accuse(suspect rhumb.NodeID, stop chan struct{}) {
 	}
 }
 
-// TestDeadNode fences a dead node on the reports of the others, moves its ranges, replaces its vote, takes it back when it
-// registers again, and gives it back its ranges after a while.
+// TestDeadNode lets the other nodes report a dead node. It is fenced, its ranges move, another node
+// gets its vote, and after it registers again its ranges return after a while.
 func TestDeadNode(t *testing.T) {
 	inBubble(t, 9, nil, func(c *cluster) {
 		c.propose(1, catalog.CreateTable{Name: "t", Settings: smallClass()})
@@ -549,9 +556,10 @@ func TestDeadNode(t *testing.T) {
 	})
 }
 
-// TestDeadLeader kills the leader of three nodes that share no ranges, so that only lost contact convicts it. The next leader
-// counts the silence from when it last heard the dead one, and does not begin anew with its own lead. The test takes the
-// median: messages cross in another order each time, and now and then an election fails once.
+// TestDeadLeader kills the leader of three nodes that share no ranges, so that only lost contact
+// convicts it. The next leader must count the silence from the last message of the dead one, not
+// from its own election. The test takes the median: messages cross in another order each time, and
+// an election fails occasionally.
 func TestDeadLeader(t *testing.T) {
 	near := func(c *Config) {
 		c.RTT = func(rhumb.NodeID) (time.Duration, bool) { return time.Millisecond, true }
@@ -576,13 +584,13 @@ func TestDeadLeader(t *testing.T) {
 		})
 	}
 	slices.Sort(took)
-	// A count that begins with the new leader's lead takes 1.6 s or more.
+	// Counting from the election of the new leader takes 1.6 s or more.
 	if most := DefaultConfig().ContactTimeout + 400*time.Millisecond; took[rounds/2] > most {
 		t.Errorf("fenced after %v, want a median of at most %v", took, most)
 	}
 }
 
-// TestFalseAlarms reports nodes that the evidence does not convict.
+// TestFalseAlarms reports nodes against which the evidence is not sufficient.
 func TestFalseAlarms(t *testing.T) {
 	inBubble(t, 6, nil, func(c *cluster) {
 		c.propose(1, catalog.CreateTable{Name: "t", Settings: smallClass()})
@@ -605,6 +613,19 @@ func TestFalseAlarms(t *testing.T) {
 			if n.State != rhumb.NodeLive {
 				t.Errorf("%s is %s", n.ID, n.State)
 			}
+		}
+	})
+}
+
+// TestTooLargeThroughFollower proposes a command that no log may hold on a node that does not lead. The size is known there,
+// so the caller learns it at once and as the reason.
+func TestTooLargeThroughFollower(t *testing.T) {
+	inBubble(t, 2, nil, func(c *cluster) {
+		follower := c.ids(c.leader())[0]
+		ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
+		defer cancel()
+		if _, err := c.groups[follower].Propose(ctx, hugeCommand()); rhumb.KindOf(err) != rhumb.TooLarge {
+			c.t.Errorf("got %v, want kind too_large", err)
 		}
 	})
 }

@@ -8,27 +8,30 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// LogCondition says what a replica of the metadata group holds on disk, without starting it.
+// LogCondition describes the log of a stopped replica of the metadata group, as found on disk.
 type LogCondition struct {
-	// Term and Vote are those of the hard state; zero when there is none.
+	// Term and Vote are those of the hard state, or zero without one.
 	Term, Vote uint64
-	// Commit is the commit index of the hard state, a lower bound of what the group committed.
+	// Commit is the commit index of the hard state, a lower bound of the group's commit index.
 	Commit uint64
-	// Transfer is the index of the state transfer behind which the log begins; entries up to it are applied.
+	// Transfer is the index of the state transfer that precedes the log. Entries up to it are
+	// applied.
 	Transfer uint64
-	// Last is the index up to which the log holds every entry behind the state transfer.
+	// Last is the index up to which the log holds every entry after the state transfer.
 	Last uint64
-	// Gap is the index of an entry behind one that is missing; 0 when none is missing.
+	// Gap is the index of the first entry after a missing one, or 0 if none is missing.
 	Gap uint64
 }
 
-// Short reports whether the replica lacks entries that it had made durable, as far as its own log tells: the log ends
-// before the commit index, or has a gap. A log that lost its end together with the hard state does not show it: ask
-// storage.Engine.Short, too. A short replica must not vote, and must not answer the leader: Raft would panic on a commit
-// index that the leader rightly believes the replica to hold.
+// Short reports whether the replica lacks entries that it had made durable, as far as its own log
+// shows: the log has a gap or ends before the commit index. A log that lost its end together with
+// the hard state does not show it; ask storage.Engine.Short as well. A short replica must not vote,
+// and must not answer the leader: Raft would panic on a commit index that the leader rightly
+// believes the replica to hold.
 func (c LogCondition) Short() bool { return c.Gap != 0 || c.Commit > c.Last }
 
-// InspectLog reads the log of a replica. An error means that it cannot be read, and is Corrupt when its bytes are damaged.
+// InspectLog examines the log of a stopped replica. An error of kind Corrupt means that its bytes
+// are damaged. It reads keys only, not entries, and tolerates a log that Open would refuse.
 func InspectLog(kv KV) (c LogCondition, err error) {
 	l := &logStore{kv: kv}
 	var transfer raftpb.Snapshot
@@ -46,10 +49,12 @@ func InspectLog(kv KV) (c LogCondition, err error) {
 		if err != nil {
 			return c, err
 		}
+		// A foreign key would otherwise be read as a wrong index.
 		if len(pair.Key) != len(keyEntry)+8 {
-			return c, l.corruptError("log", rhumb.Ef("raftmeta.InspectLog", rhumb.Corrupt, "key %x is not that of an entry", pair.Key))
+			return c, l.corruptError("log", rhumb.Ef("raftmeta.InspectLog", rhumb.Corrupt, "key %x is not the key of an entry", pair.Key))
 		}
 		index := binary.BigEndian.Uint64(pair.Key[len(keyEntry):])
+		// Entries after a gap are of no use, so the scan stops.
 		if index != c.Last+1 {
 			c.Gap = index
 			break

@@ -9,7 +9,8 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// TestInspectLog looks at logs that hold what they should, end before their commit index, have a gap, and are damaged.
+// TestInspectLog inspects logs that are complete, end before their commit index, have a gap, or are
+// damaged.
 func TestInspectLog(t *testing.T) {
 	entry := func(index uint64) []byte {
 		return mustMarshal(&raftpb.Entry{Index: proto.Uint64(index), Term: proto.Uint64(2)})

@@ -7,31 +7,33 @@ import (
 	"github.com/rhumbdb/rhumb/storage"
 )
 
-// KV is the ordered map in which a group keeps its log, hard state and state transfer. It belongs to the group alone.
+// KV is the ordered map in which a group stores its log, hard state and state transfer. The group
+// is its only user.
 type KV interface {
-	// Get reads a value; ok is false when there is none.
+	// Get returns the value of key; ok is false if there is none.
 	Get(key []byte) (value []byte, ok bool, err error)
-	// Scan gives the keys from..to, to excluded, in order; a nil to is the end. The bytes are the caller's.
+	// Scan yields the keys in [from, to) in order; a nil to means the end. The caller may keep the
+	// bytes.
 	Scan(from, to []byte) iter.Seq2[Pair, error]
-	// NewBatch makes an empty batch.
+	// NewBatch returns an empty batch.
 	NewBatch() KVBatch
 }
 
 // Pair is a key with its value.
 type Pair struct{ Key, Value []byte }
 
-// KVBatch gathers writes that are applied together. Later writes win over earlier ones.
+// KVBatch collects writes that are applied together. Of two writes to one key, the later one wins.
 type KVBatch interface {
 	Set(key, value []byte)
 	Delete(key []byte)
-	// DeleteRange removes the keys from..to, to excluded; a nil to is the end.
+	// DeleteRange removes the keys in [from, to); a nil to means the end.
 	DeleteRange(from, to []byte)
-	// Commit applies the batch and, with sync, waits until it and all batches before it are durable. The batch must not
-	// be used afterwards.
+	// Commit applies the batch. With sync it also waits until this batch and all earlier ones are
+	// durable. The batch must not be used afterwards.
 	Commit(sync bool) error
 }
 
-// StoreKV gives the KV of a group in a node's store.
+// StoreKV returns the KV of a group in a node's store.
 func StoreKV(store *storage.Store, group GroupID) KV {
 	return storeKV{store.Local(storage.SpaceRaft + rhumb.Slot(group))}
 }

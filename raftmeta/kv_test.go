@@ -8,14 +8,14 @@ import (
 	"sync"
 )
 
-// memKV is a KV in memory that knows what a crash would leave.
+// memKV is a KV in memory that knows which writes would survive a crash.
 type memKV struct {
 	mu      sync.Mutex
 	current map[string][]byte
 	durable map[string][]byte
-	// unsynced is what was committed without sync since the last sync.
+	// unsynced holds the writes committed without sync since the last sync.
 	unsynced []func(map[string][]byte)
-	// failure, when set, is what commits give.
+	// failure, if not nil, is the error of every commit.
 	failure error
 }
 
@@ -23,7 +23,7 @@ func newMemKV() *memKV {
 	return &memKV{current: make(map[string][]byte), durable: make(map[string][]byte)}
 }
 
-// crash gives what is left after a loss of power.
+// crash returns the contents after a loss of power.
 func (kv *memKV) crash() *memKV {
 	kv.mu.Lock()
 	defer kv.mu.Unlock()

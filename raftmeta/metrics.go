@@ -13,7 +13,7 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
-// metrics are a group's. Without a registerer they count for nobody.
+// metrics are the metrics of a group. Without a registerer they are counted but not exported.
 type metrics struct {
 	leaderChanges prometheus.Counter
 	isLeader      prometheus.Gauge
@@ -63,15 +63,15 @@ func newMetrics(r prometheus.Registerer, group GroupID) *metrics {
 		applyTime:   histogram("apply_seconds", "Time to apply the committed entries of one round."),
 		entries:     counter("entries_applied_total", "Entries applied."),
 		logSize:     gauge("log_bytes", "Size of the log."),
-		stateSize:   gauge("state_bytes", "Size of the state behind which the log was cut last."),
+		stateSize:   gauge("state_bytes", "Size of the state at the last compaction of the log."),
 		dropped:     counter("messages_dropped_total", "Messages dropped because the inbox was full."),
-		resyncs:     counter("watch_resyncs_total", "Watches told to read everything again."),
-		yields:      counter("yields_total", "Ranges given to another primary because theirs could not commit or was not fit."),
+		resyncs:     counter("watch_resyncs_total", "Watches that fell behind and must read everything again."),
+		yields:      counter("yields_total", "Ranges moved to another primary because theirs could not commit or was unfit."),
 		fenced:      counter("nodes_fenced_total", "Nodes fenced by this leader."),
-		silent:      gauge("silent", "1 while this replica has not proved its log since it started, and does not vote."),
-		short:       gauge("short", "1 while this replica lacks metadata that it had made durable."),
-		recovered:   gauge("recovered_timestamp_seconds", "When this replica was last made the only voter by force, in seconds since 1970; 0 if never."),
-		readmitted:  counter("replicas_readmitted_total", "Replicas that had lost metadata and that this leader removed to take them in anew."),
+		silent:      gauge("silent", "1 while this replica does not vote because it has not proved its log since it started."),
+		short:       gauge("short", "1 while this replica lacks metadata that it had already made durable."),
+		recovered:   gauge("recovered_timestamp_seconds", "Time of the last forced recovery that made this replica the only voter, in seconds since 1970; 0 if never."),
+		readmitted:  counter("replicas_readmitted_total", "Replicas that had lost metadata and that this leader removed to readmit them."),
 	}
 }
 
@@ -116,7 +116,9 @@ func (m *metrics) observeCut(l *logStore) {
 	m.stateSize.Set(float64(l.stateSize))
 }
 
-// raftLogger sends Raft's own messages to the events, one level lower than Raft thinks of them.
+// raftLogger sends Raft's own messages to the logger, one level lower than Raft rates them:
+// elections and refused votes are normal operation here. Fatal and Panic mean a broken invariant,
+// so both panic.
 type raftLogger struct{ *slog.Logger }
 
 var _ raft.Logger = raftLogger{}

@@ -16,7 +16,7 @@ import (
 	"github.com/rhumbdb/rhumb/sched"
 )
 
-// testNetwork carries messages between groups of one process, with delay, loss and cuts.
+// testNetwork carries messages between groups in one process, with delay, loss and partitions.
 type testNetwork struct {
 	mu     sync.Mutex
 	groups map[rhumb.NodeID]*Group
@@ -46,21 +46,21 @@ func (n *testNetwork) close() {
 	n.wg.Wait()
 }
 
-// set connects a node's group, or takes it off the network when g is nil.
+// set connects a node's group, or disconnects the node if g is nil.
 func (n *testNetwork) set(id rhumb.NodeID, g *Group) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.groups[id] = g
 }
 
-// cut stops, or with false restores, what goes from a to b.
+// cut stops messages from a to b, or with false lets them pass again.
 func (n *testNetwork) cut(a, b rhumb.NodeID, yes bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.cuts[[2]rhumb.NodeID{a, b}] = yes
 }
 
-// isolate cuts, or with false restores, all links of a node, both ways.
+// isolate cuts all links of a node in both directions, or with false restores them.
 func (n *testNetwork) isolate(id rhumb.NodeID, others []rhumb.NodeID, yes bool) {
 	for _, o := range others {
 		n.cut(id, o, yes)
@@ -68,7 +68,8 @@ func (n *testNetwork) isolate(id rhumb.NodeID, others []rhumb.NodeID, yes bool) 
 	}
 }
 
-// route gives the group at the other end, or nil when the link is cut or the node down; lost says that chance takes it.
+// route returns the group at the other end, or nil if the link is cut or the node is down. lost
+// reports that the message is lost at random.
 func (n *testNetwork) route(from, to rhumb.NodeID) (g *Group, cut, lost bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -149,7 +150,7 @@ func (e endpoint) Forward(ctx context.Context, to rhumb.NodeID, _ GroupID, reque
 	return response, err
 }
 
-// TestParts cuts messages of many sizes into parts and puts them together.
+// TestParts splits messages of many sizes into parts and joins them.
 func TestParts(t *testing.T) {
 	var a assembler
 	for _, size := range []int{0, 1, FragmentSize - 1, FragmentSize, FragmentSize + 1, 3*FragmentSize - 1, 3 * FragmentSize} {
@@ -170,7 +171,8 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestPartsWithGaps loses, repeats and mixes parts: nothing comes out that did not go in.
+// TestPartsWithGaps loses, repeats and mixes parts. The assembler returns only messages that were
+// sent.
 func TestPartsWithGaps(t *testing.T) {
 	one := splitMessage(1, bytes.Repeat([]byte("a"), 3*FragmentSize))
 	two := splitMessage(2, bytes.Repeat([]byte("b"), 3*FragmentSize))
@@ -208,8 +210,8 @@ func TestPartsRefused(t *testing.T) {
 	}
 }
 
-// TestPassedOnReads: a node that no longer leads passes a reader's question on, so that it comes from another node than the
-// reader. Nothing else may.
+// TestPassedOnReads checks that a read request may arrive from a node other than the reader, since
+// a node that no longer leads forwards it. No other message may.
 func TestPassedOnReads(t *testing.T) {
 	g := &Group{config: Config{Node: 1}, rt: sched.System, inbox: make(chan inbound, 2), metrics: newMetrics(nil, 0)}
 	for typ, want := range map[raftpb.MessageType]rhumb.Kind{raftpb.MsgReadIndex: 0, raftpb.MsgApp: rhumb.Corrupt, raftpb.MsgVoteResp: rhumb.Corrupt} {

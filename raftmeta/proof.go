@@ -5,75 +5,86 @@ import (
 	"slices"
 )
 
-// formersMax bounds the former lives that a replica presents. Only starts that never took part add to them.
+// formersMax bounds the former lives that a replica presents. Only starts that never took part add
+// to the list.
 const formersMax = 64
 
 // Waiting times of a replica that proves its log, in ticks.
 const (
-	// askSilent is how often a silent replica asks, askLater how often one that takes part tells its life to voters that have
-	// not heard it.
+	// askSilent is the interval at which a silent replica asks. askLater is the interval at which a
+	// replica that takes part announces its life to voters that have not heard it.
 	askSilent = 1
 	askLater  = 3
-	// fewAfter is how long a replica that knows of no damage waits for the answers of all voters before those of a majority
-	// suffice.
+	// fewAfter is how long a replica without known damage waits for the answers of all voters,
+	// before those of a majority may suffice (docs/replication.md#rule-voter-few).
 	fewAfter = 10
-	// shortAlone is how long a replica that is short, and knows itself as the only member, waits for others that it may have
-	// forgotten: they ask for its vote sooner.
+	// shortAlone is how long a short replica that knows no other member waits for members that it
+	// may have forgotten (docs/replication.md#rule-voter-alone). They ask for its vote sooner than
+	// that.
 	shortAlone = 50
 	// floorAfter is how long a replica below its floor goes without a leader before it asks again.
 	floorAfter = 50
 )
 
-// position is the place of an entry, ordered as Raft orders logs: by term, then by index.
+// position is the place of an entry in the log. Positions are ordered as Raft orders logs: by term,
+// then by index.
 type position struct {
 	Term  uint64 `cbor:"1,keyasint"`
 	Index uint64 `cbor:"2,keyasint"`
 }
 
-// behind reports whether a log that ends at p lacks something that a log that ends at q may hold.
+// less reports whether a log that ends at q may hold an entry that a log that ends at p lacks.
 func (p position) less(q position) bool {
 	return p.Term < q.Term || p.Term == q.Term && p.Index < q.Index
 }
 
-// admission is a committed change of members that takes one life of a replica in.
+// admission is a committed change of membership that admits one life of a replica.
 type admission struct {
 	Life uint64 `cbor:"1,keyasint"`
-	// Index is that of the change. Learner says that the change gave no vote.
+	// Index is the index of the change. Learner reports that the change granted no vote.
 	Index   uint64 `cbor:"2,keyasint"`
 	Learner bool   `cbor:"3,keyasint,omitempty"`
 }
 
-// verdict says how the former life that a replica presents compares with the one that a peer has stored of it.
+// verdict is the result of comparing the former lives that a replica presents with the life that a
+// peer has stored for it.
 type verdict uint8
 
 const (
 	lifeUnknown verdict = iota // the peer knew no life of the replica
-	lifeMatched                // the peer knew the life that was presented
-	lifeDiffers                // the peer knows a life that the replica's disk does not: the disk is older
+	lifeMatched                // the peer knew one of the lives that were presented
+	lifeDiffers                // the peer knows a life that the replica's disk does not, so the disk is older
 )
 
-// record is what a replica stores of itself.
+// record holds the facts that a replica stores about itself.
 type record struct {
-	// Life is random and drawn at each start.
+	// Life is drawn at random at each start.
 	Life uint64 `cbor:"1,keyasint"`
-	// Formers are the lives before, back to the last that took part.
+	// Formers are the previous lives, back to the last one that took part. A peer may have stored
+	// any of them: a start that never took part may still have asked.
 	Formers []uint64 `cbor:"2,keyasint,omitempty"`
-	// Took is true when Life took part.
+	// Took reports that Life took part.
 	Took bool `cbor:"3,keyasint,omitempty"`
-	// Short is true while the replica may lack something that it had made durable.
+	// Short reports that the replica may lack data that it had made durable. It outlives restarts,
+	// because the next start would not notice the damage again
+	// (docs/replication.md#rule-voter-short).
 	Short bool `cbor:"4,keyasint,omitempty"`
-	// Voters are those of the newest configuration that the replica applied.
+	// Voters are those of the newest configuration that the replica applied. They are stored here
+	// as well as in the state transfer, so that they are known if the state transfer is damaged.
 	Voters []uint64 `cbor:"5,keyasint,omitempty"`
-	// Recovered is the last recovery by force, nil if there was none.
+	// Recovered is the last forced recovery, or nil.
 	Recovered *Recovery `cbor:"6,keyasint,omitempty"`
 }
 
-// begin returns the record of a new life.
+// beginLife returns the record of a new life.
 func (r record) beginLife(life uint64, short bool) record {
 	switch {
+	// A life that took part is one that all its peers have heard, so the lives before it are not
+	// needed.
 	case r.Took:
 		r.Formers = []uint64{r.Life}
 	case r.Life != 0:
+		// The slice is cloned because the stored record shares it.
 		r.Formers = append(slices.Clone(r.Formers), r.Life)
 		r.Formers = r.Formers[max(0, len(r.Formers)-formersMax):]
 	}
@@ -81,42 +92,57 @@ func (r record) beginLife(life uint64, short bool) record {
 	return r
 }
 
-// proof decides when a replica that has started takes part in votes and acknowledgements again: what its disk holds may be
-// less than what it promised. Until then it is silent. It is a value without I/O or clock; the driver carries out what next
-// returns. See docs/decisions/0020-a-voter-proves-its-log.md.
+// proof decides when a replica that has started takes part in votes and acknowledgements again,
+// since its disk may hold less than the replica promised. It implements the rules of
+// docs/replication.md#rule-voter; docs/decisions/0020-a-voter-proves-its-log.md has the reasons. It
+// is a value without I/O or clock. The driver executes the rulings of nextRuling and filters
+// messages by mayVote, mayCampaign and mayAcknowledge.
+//
+// Its states:
+//
+//   - silent: the replica accepts entries, asks the others, and sends no vote or acknowledgement;
+//   - silent and learner: a leader has admitted this life, so acknowledgements count again;
+//   - below the floor: it takes part but does not campaign, and votes for no log that ends below the floor;
+//   - taking part without restrictions.
 type proof struct {
 	self   uint64
 	record record
 	silent bool
-	// learner is true when a leader took this life in without a vote: acknowledgements are true then, and votes are not asked.
+	// learner reports that a leader has admitted this life without a vote. Raft counts nothing of
+	// earlier lives any more, so acknowledgements are true. Nobody asks a learner for its vote.
 	learner bool
 
+	// answers holds the newest answer of each node to this life. The driver adds the replica's own
+	// admission under its own id.
 	answers map[uint64]answer
-	// floor is where the log must reach before the replica campaigns, or votes for a log below it.
+	// floor is the position that the log must reach before the replica campaigns or votes for a log
+	// that ends below it. The zero position means no floor.
 	floor position
 
-	// waited counts the ticks of the silence, led those since a leader was heard.
+	// waited counts the ticks of the silence, led the ticks since there was a leader.
 	waited, led int
 }
 
-// standing is how the replica's own log stands.
+// standing is the state of the replica's own log.
 type standing struct {
 	Last    position
 	Applied uint64
-	// Voters and Learners are those of the configuration that was applied.
+	// Voters and Learners are those of the configuration that was applied last.
 	Voters, Learners []uint64
 }
 
-// ruling is what the driver has to do.
+// ruling is an instruction to the driver. The zero ruling asks for nothing.
 type ruling struct {
-	// Store says that the record is to be made durable, before anything else is sent.
+	// Store asks the driver to make the record durable before it sends anything else.
 	Store bool
-	// Vote, unless 0, says that the hard state is raised to this term at least, with a vote for the replica itself.
+	// Vote, unless 0, asks the driver to raise the term of the hard state to at least Vote and to
+	// record a vote for the replica itself.
 	Vote uint64
 }
 
-// newProof returns the proof of a start. A replica that is fresh has promised nothing, and the only member has nobody to ask.
-// One that is short may only have forgotten the others.
+// newProof returns the proof of a start. It is silent unless nothing can have been lost: a fresh
+// replica has promised nothing, and a sole member without learners has nobody to ask. A sole member
+// that is short is silent all the same, because it may have forgotten the others.
 func newProof(self uint64, r record, fresh bool, s standing) *proof {
 	p := &proof{self: self, record: r, answers: make(map[uint64]answer)}
 	p.silent = !fresh && !(p.isAlone(s.Voters) && len(s.Learners) == 0 && !r.Short)
@@ -126,15 +152,18 @@ func newProof(self uint64, r record, fresh bool, s standing) *proof {
 	return p
 }
 
-// alone reports whether the replica is the only voter.
+// isAlone reports whether the replica is the only voter.
 func (p *proof) isAlone(voters []uint64) bool { return slices.Equal(voters, []uint64{p.self}) }
 
-// question returns what the replica asks.
+// newQuestion returns the question that the replica asks now.
 func (p *proof) newQuestion(last position) question {
 	return question{Life: p.record.Life, Formers: p.record.Formers, Short: p.record.Short, Silent: p.silent, Last: last}
 }
 
-// asked lists the nodes to ask in this tick.
+// nodesToAsk returns the nodes to ask in this tick. A silent replica repeats its question to all
+// voters, since a later answer may admit it or name newer voters. A replica that takes part
+// announces its life to those that have not answered: its next start can prove less if they never
+// heard of this life.
 func (p *proof) nodesToAsk(tick uint64, s standing) []uint64 {
 	every := uint64(askLater)
 	if p.silent {
@@ -144,7 +173,8 @@ func (p *proof) nodesToAsk(tick uint64, s standing) []uint64 {
 		return nil
 	}
 	ask := p.newestVoters(s)
-	if p.isAlone(ask) { // the learners know whether it still is
+	// The learners know whether the group has other voters by now.
+	if p.isAlone(ask) {
 		ask = append(ask, s.Learners...)
 	}
 	return slices.DeleteFunc(ask, func(id uint64) bool {
@@ -153,12 +183,15 @@ func (p *proof) nodesToAsk(tick uint64, s standing) []uint64 {
 	})
 }
 
-// voters returns those of the newest configuration that the replica or one that answered has applied.
+// newestVoters returns the voters of the newest configuration that the replica, or a node that
+// answered, has applied.
 func (p *proof) newestVoters(s standing) []uint64 {
 	applied, voters := s.Applied, s.Voters
+	// An empty log knows no configuration, so any answer is newer.
 	if len(voters) == 0 {
 		applied = 0
 	}
+	// Iteration in the order of ids makes the choice among equals deterministic.
 	for _, id := range slices.Sorted(maps.Keys(p.answers)) {
 		if a := p.answers[id]; a.Applied > applied && len(a.Voters) > 0 {
 			applied, voters = a.Applied, a.Voters
@@ -167,57 +200,70 @@ func (p *proof) newestVoters(s standing) []uint64 {
 	return slices.Clone(voters)
 }
 
-// hear takes an answer in.
+// hearAnswer records an answer. Answers to another life are ignored: the peer may have promised
+// something new since.
 func (p *proof) hearAnswer(from uint64, a answer) (r ruling) {
 	if a.Life != p.record.Life {
 		return r
 	}
 	old := p.answers[from]
+	// Answers may arrive out of order. A promise of a peer is permanent, so the maximum counts.
 	a.Term = max(a.Term, old.Term)
 	if a.Last.less(old.Last) {
 		a.Last = old.Last
 	}
 	p.answers[from] = a
+	// The mark becomes durable before the replica asks again as short; only then do peers store its
+	// life.
 	if a.Verdict == lifeDiffers && p.silent && !p.record.Short {
 		p.record.Short, r.Store = true, true
 	}
 	return r
 }
 
-// tick counts a tick.
+// tick counts a tick. led reports whether there is a leader.
 func (p *proof) tick(led bool) {
 	p.waited++
 	p.led++
 	if led {
 		p.led = 0
 	}
-	if !p.silent && p.belowFloor() && p.led > floorAfter { // the holder of what lacks may have died: ask again
+	// The node that holds the missing entries may have died. The replica asks again, since the
+	// others may have a lower floor.
+	if !p.silent && p.belowFloor() && p.led > floorAfter {
 		p.silent, p.learner, p.waited = true, false, 0
 		p.answers, p.floor = make(map[uint64]answer), position{}
 	}
 }
 
-// next returns what is to be done now.
+// nextRuling returns what to do now. A silent replica has three ways to take part: a leader
+// admitted it with a vote and it has applied that change; a leader admitted it as a learner
+// (acknowledgements only); or it has heard enough answers, and no leader counts on entries that it
+// lacks.
 func (p *proof) nextRuling(s standing) ruling {
 	if !p.silent {
 		return p.reachFloor(s)
 	}
 	a := p.newestAdmission()
 	switch {
+	// The promotion must be applied: with it, the log holds every entry that was committed before
+	// the vote was granted.
 	case a.Life != 0 && !a.Learner && s.Applied >= a.Index:
 		return p.endSilence(s, position{})
 	case a.Life != 0 && !p.learner:
 		p.learner = true
+		// It may have voted in any of these terms before it was removed.
 		term, _ := p.maxAnswered(slices.Collect(maps.Keys(p.answers)))
 		return ruling{Vote: max(term, 1)}
 	case p.heardEnough(s) && !p.isOverrated(s):
-		_, told := p.maxAnswered(p.newestVoters(s))
-		return p.endSilence(s, told)
+		_, floor := p.maxAnswered(p.newestVoters(s))
+		return p.endSilence(s, floor)
 	}
 	return ruling{}
 }
 
-// reach ends the floor when the log is there.
+// reachFloor lifts the floor once the log has reached it. The short mark ends with the floor,
+// because nothing is missing any more.
 func (p *proof) reachFloor(s standing) ruling {
 	if !p.belowFloor() || s.Last.less(p.floor) {
 		return ruling{}
@@ -226,19 +272,22 @@ func (p *proof) reachFloor(s standing) ruling {
 	return ruling{Store: true}
 }
 
-// join ends the silence. It has voted for itself in the greatest term it was told of, so that it votes for nobody in a term
-// in which it may have voted already. Below the floor it stays short: a start in between must not look whole.
-func (p *proof) endSilence(s standing, told position) ruling {
+// endSilence lets the replica take part. The ruling raises the term to the greatest of the answers
+// and votes for the replica itself, so that it votes for nobody in a term in which it may have
+// voted already (docs/replication.md#rule-voter-term). Below the floor it remains short: a restart
+// in between must not look intact.
+func (p *proof) endSilence(s standing, floor position) ruling {
 	p.silent, p.learner, p.led = false, false, 0
 	p.record.Took, p.record.Short = true, false
-	if s.Last.less(told) {
-		p.floor, p.record.Short = told, true
+	if s.Last.less(floor) {
+		p.floor, p.record.Short = floor, true
 	}
 	term, _ := p.maxAnswered(slices.Collect(maps.Keys(p.answers)))
 	return ruling{Store: true, Vote: max(term, 1)}
 }
 
-// told returns the greatest term and the greatest end of a log in the answers of some nodes.
+// maxAnswered returns the greatest term and the greatest last position in the answers of the given
+// nodes.
 func (p *proof) maxAnswered(nodes []uint64) (term uint64, last position) {
 	for _, id := range nodes {
 		a := p.answers[id]
@@ -250,7 +299,7 @@ func (p *proof) maxAnswered(nodes []uint64) (term uint64, last position) {
 	return term, last
 }
 
-// admitted returns the newest admission of this life that an answer tells of.
+// newestAdmission returns the newest admission of this life in the answers.
 func (p *proof) newestAdmission() (newest admission) {
 	for _, a := range p.answers {
 		if a.Admitted.Life == p.record.Life && a.Admitted.Index > newest.Index {
@@ -260,16 +309,23 @@ func (p *proof) newestAdmission() (newest admission) {
 	return newest
 }
 
-// heardEnough reports whether all other voters have answered. After a while a majority is enough, if nothing is known to
-// lack and each of them has stored the life before this one: only then is damage out of the question. A replica that is no
-// voter has no vote to give twice, and may have been stopped before anybody heard of a life of it: for such a replica it is
-// enough that none of the majority knows another life.
+// heardEnough reports whether enough other voters have answered
+// (docs/replication.md#rule-voter-ask). All of them are always enough. A majority is enough after
+// fewAfter if nothing is known to be missing and each member of the majority has stored the
+// previous life: only then is damage ruled out.
+//
+// A replica that is not a voter has no vote to cast twice, and may have been stopped before anybody
+// heard of one of its lives. For such a replica it is enough that no member of the majority knows
+// another life.
 func (p *proof) heardEnough(s standing) bool {
 	voters := p.newestVoters(s)
 	if p.isAlone(voters) {
+		// It may have forgotten the others. They have until shortAlone to ask.
 		if len(s.Learners) == 0 && p.record.Short {
 			return p.waited >= shortAlone
 		}
+		// With all learners heard, any newer configuration that they applied would have changed
+		// voters above.
 		return p.waited >= fewAfter || len(s.Learners) > 0 && len(p.answers) >= len(s.Learners)
 	}
 	heard, matched := 0, 0
@@ -287,6 +343,7 @@ func (p *proof) heardEnough(s standing) bool {
 		}
 	}
 	switch {
+	// A replica that knows no configuration waits for one, from a leader or from an answer.
 	case len(voters) == 0:
 		return false
 	case heard == len(voters):
@@ -295,8 +352,8 @@ func (p *proof) heardEnough(s standing) bool {
 	return p.waited >= fewAfter && !p.record.Short && matched == heard && matched > len(voters)/2
 }
 
-// overrated reports whether a leader counts on entries that the log does not hold. It never takes that back: it must take
-// the replica in anew.
+// isOverrated reports whether a leader counts on entries that the log does not hold. Raft never
+// takes an acknowledgement back, so the leader has to readmit the replica.
 func (p *proof) isOverrated(s standing) bool {
 	for _, a := range p.answers {
 		if a.Leads && a.Match > s.Last.Index {
@@ -306,7 +363,7 @@ func (p *proof) isOverrated(s standing) bool {
 	return false
 }
 
-// unanswered returns the voters that a silent replica waits for.
+// unansweredVoters returns the voters whose answers a silent replica lacks.
 func (p *proof) unansweredVoters(s standing) []uint64 {
 	if !p.silent {
 		return nil
@@ -317,7 +374,7 @@ func (p *proof) unansweredVoters(s standing) []uint64 {
 	})
 }
 
-// toldOfLeader reports whether one that answered leads.
+// leaderAnswered reports whether a node that answered leads.
 func (p *proof) leaderAnswered() bool {
 	for _, a := range p.answers {
 		if a.Leads {
@@ -327,14 +384,15 @@ func (p *proof) leaderAnswered() bool {
 	return false
 }
 
-// belowFloor reports whether the log has not reached the floor.
+// belowFloor reports whether the log has not reached the floor yet.
 func (p *proof) belowFloor() bool { return p.floor != position{} }
 
-// mayVote reports whether the replica may give its vote to a candidate whose log ends at last.
+// mayVote reports whether the replica may vote for a candidate whose log ends at last. A candidate
+// below the floor may lack entries that this replica once helped to commit.
 func (p *proof) mayVote(last position) bool { return !p.silent && !last.less(p.floor) }
 
-// mayCampaign reports whether the replica may ask for votes.
+// mayCampaign reports whether the replica may campaign.
 func (p *proof) mayCampaign() bool { return !p.silent && !p.belowFloor() }
 
-// mayAcknowledge reports whether a leader may count what the replica says that it holds.
+// mayAcknowledge reports whether a leader may count the replica's acknowledgements.
 func (p *proof) mayAcknowledge() bool { return !p.silent || p.learner }

@@ -17,17 +17,19 @@ import (
 // proposalVersion is the first byte of an entry's data, before the proposal's id and the command.
 const proposalVersion = 1
 
-// proposalHeader is the size of what stands before the command: version, node, number.
+// proposalHeader is the size of the bytes before the command: version, node, number.
 const proposalHeader = 1 + 4 + 8
 
-// proposalID names a proposal by the node that leads and a number that begins at random, so that a leader knows its own
-// among the entries it applies.
+// proposalID identifies a proposal by the node that leads and a number, by which a leader
+// recognises its own proposals among the entries that it applies. The numbers of a start begin at
+// random, so that entries of an earlier start of the node match no new proposal.
 type proposalID struct {
 	node   rhumb.NodeID
 	number uint64
 }
 
-// proposal is a command that waits at the leader for its result.
+// proposal is a command that waits at the leader for its result. result and err may be read after
+// done closes.
 type proposal struct {
 	command catalog.Command
 	start   time.Duration
@@ -38,7 +40,7 @@ type proposal struct {
 	now     func() time.Duration
 }
 
-// finish gives the proposal its result, once.
+// finish completes the proposal. It must be called exactly once.
 func (p *proposal) finish(result catalog.Result, err error) {
 	p.result, p.err = result, err
 	p.metrics.observeProposal(err, result, p.now()-p.start)
@@ -57,26 +59,32 @@ func decodeProposal(b []byte) (proposalID, catalog.Command, error) {
 	const op rhumb.Op = "raftmeta.decodeProposal"
 	switch {
 	case len(b) < proposalHeader:
-		return proposalID{}, nil, rhumb.Ef(op, rhumb.Corrupt, "%d bytes are too few, want %d and a command", len(b), proposalHeader)
+		return proposalID{}, nil, rhumb.Ef(op, rhumb.Corrupt, "proposal has %d bytes; the header alone has %d", len(b), proposalHeader)
+	// Incompatible, not Corrupt: the caller must stop and be upgraded.
 	case b[0] != proposalVersion:
-		return proposalID{}, nil, rhumb.Ef(op, rhumb.Incompatible, "proposal version %d, this binary knows %d", b[0], proposalVersion)
+		return proposalID{}, nil, rhumb.Ef(op, rhumb.Incompatible, "proposal has version %d, but this binary reads %d; use a newer binary", b[0], proposalVersion)
 	}
 	id := proposalID{rhumb.NodeID(binary.BigEndian.Uint32(b[1:])), binary.BigEndian.Uint64(b[5:])}
 	cmd, err := catalog.DecodeCommand(b[proposalHeader:])
 	return id, cmd, err
 }
 
-// Propose has a command decided by the group and gives its result, refusals included (Result.Err); the error is for
-// commands that were not decided in time. When it returns a result, this node's State includes it, unless ctx ends first.
-// See the package comment for what Propose repeats.
+// Propose proposes a command and returns its result, which may be a refusal (Result.Err). The error
+// is for a command that was not decided in time. When Propose returns a result, State on this node
+// includes the change, unless ctx ended first. The package comment describes which commands Propose
+// repeats.
 func (g *Group) Propose(ctx context.Context, cmd catalog.Command) (catalog.Result, error) {
 	const op rhumb.Op = "raftmeta.Propose"
 	pause := &backoff.ExponentialBackOff{
 		InitialInterval: 10 * time.Millisecond, Multiplier: 2, MaxInterval: 500 * time.Millisecond,
 	}
 	pause.Reset()
-	sent := false // whether an attempt may have been applied
+	// sent reports whether an attempt may have been applied. It decides between Unavailable and
+	// Unknown in the end.
+	sent := false
 	for {
+		// The leadership is read before the attempt. If it changes during the attempt, waitToRetry
+		// returns at once.
 		l := g.leadership.Load()
 		res, err := g.proposeOnce(ctx, l, cmd)
 		if err == nil {
@@ -85,6 +93,7 @@ func (g *Group) Propose(ctx context.Context, cmd catalog.Command) (catalog.Resul
 		}
 		kind := rhumb.KindOf(err)
 		sent = sent || !kind.NotApplied()
+		// Other kinds, such as TooLarge and Overloaded, would meet the same refusal again.
 		if kind != rhumb.Unavailable && kind != rhumb.Unknown && kind != rhumb.DeadlineExceeded {
 			return res, rhumb.Wrap(op, err)
 		}
@@ -94,44 +103,55 @@ func (g *Group) Propose(ctx context.Context, cmd catalog.Command) (catalog.Resul
 	}
 }
 
-// gaveUp gives the error of a proposal that ran out of time.
+// gaveUp returns the error of a proposal that ran out of time.
 func (g *Group) gaveUp(ctx context.Context, op rhumb.Op, sent bool, last error) error {
 	kind := rhumb.Unavailable
 	if sent {
 		kind = rhumb.Unknown
 	}
-	return &rhumb.Error{Op: op, Kind: kind, Msg: "no leader decided the command in time", Err: errors.Join(last, context.Cause(ctx), g.Err())}
+	return &rhumb.Error{Op: op, Kind: kind, Msg: "no metadata leader decided the command in time", Err: errors.Join(last, context.Cause(ctx), g.Err())}
 }
 
-// pause waits before the next attempt: for a while, or until another leads. It gives false when there is to be none.
+// waitToRetry waits before the next attempt, for about d or until there is another leader. It
+// returns false if there must be no next attempt.
 func (g *Group) waitToRetry(ctx context.Context, l *leadership, d time.Duration) bool {
-	d = d/2 + time.Duration(g.rt.Rand()%uint64(d)) // so that nodes do not repeat themselves together
+	// Jitter keeps nodes that lost the same leader from retrying together.
+	d = d/2 + time.Duration(g.rt.Rand()%uint64(d))
 	timer, cancel := g.rt.WithTimeout(ctx, d)
 	defer cancel()
 	g.rt.Await(timer.Done(), l.changed, g.done)
 	return ctx.Err() == nil && g.Err() == nil
 }
 
-// awaitOwn waits until the state that the proposer's node shows includes its result.
+// awaitOwn waits until the state of this node includes a result.
 func (g *Group) awaitOwn(ctx context.Context, res catalog.Result) {
 	ctx, cancel := g.rt.WithTimeout(ctx, g.config.AttemptTimeout)
 	defer cancel()
-	_ = g.AwaitRevision(ctx, res.Revision) // the result stands whether or not it is visible here yet
+	// The command is decided, whether or not this node has applied it, so an error here is not one
+	// of the proposal.
+	_ = g.AwaitRevision(ctx, res.Revision)
 }
 
-// attempt proposes once, here or at the leader.
+// proposeOnce proposes the command once, here or at the leader.
 func (g *Group) proposeOnce(ctx context.Context, l *leadership, cmd catalog.Command) (catalog.Result, error) {
 	const op rhumb.Op = "raftmeta.Propose"
 	ctx, cancel := g.rt.WithTimeout(ctx, g.config.AttemptTimeout)
 	defer cancel()
 	switch l.leader {
 	case rhumb.NoNode:
-		return catalog.Result{}, rhumb.E(op, rhumb.Unavailable, "no leader is known")
+		return catalog.Result{}, rhumb.E(op, rhumb.Unavailable, "the metadata group has no leader at the moment")
 	case g.config.Node:
 		return g.proposeHere(ctx, cmd)
 	}
-	response, err := g.forwardToLeader(ctx, l, append([]byte{requestPropose}, catalog.EncodeCommand(cmd)...))
+	request := append([]byte{requestPropose}, catalog.EncodeCommand(cmd)...)
+	// The leader would refuse the request as damaged, and its outcome would count as unknown.
+	if size := len(request) - 1; size > CommandSizeMax {
+		return catalog.Result{}, tooLarge(op, size)
+	}
+	response, err := g.forwardToLeader(ctx, l, request)
 	if err != nil {
+		// Unavailable means that the request was certainly not handled. After any other error the
+		// leader may have applied the command.
 		if rhumb.KindOf(err) == rhumb.Unavailable {
 			return catalog.Result{}, err
 		}
@@ -140,10 +160,17 @@ func (g *Group) proposeOnce(ctx context.Context, l *leadership, cmd catalog.Comm
 	return decodeResponse(response)
 }
 
-// forward sends a request to a leader. A leader that was replaced is not worth waiting for.
+// tooLarge returns the error for an encoded command that exceeds CommandSizeMax.
+func tooLarge(op rhumb.Op, size int) error {
+	return rhumb.Ef(op, rhumb.TooLarge, "metadata command has %d bytes; the limit is %d", size, CommandSizeMax)
+}
+
+// forwardToLeader sends a request to a leader. It stops waiting when that leader is replaced,
+// because a deposed leader may never answer.
 func (g *Group) forwardToLeader(ctx context.Context, l *leadership, request []byte) ([]byte, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	// stop ends the process below when the answer is here first.
 	stop := make(chan struct{})
 	defer close(stop)
 	g.rt.Go(func() {
@@ -154,7 +181,7 @@ func (g *Group) forwardToLeader(ctx context.Context, l *leadership, request []by
 	return g.config.Transport.Forward(ctx, l.leader, g.config.Group, request)
 }
 
-// proposeHere proposes at this node, which should lead.
+// proposeHere proposes at this node, which should be the leader.
 func (g *Group) proposeHere(ctx context.Context, cmd catalog.Command) (catalog.Result, error) {
 	const op rhumb.Op = "raftmeta.Propose"
 	p := &proposal{command: cmd, start: g.rt.Now(), done: make(chan struct{}), metrics: g.metrics, now: g.rt.Now}
@@ -162,8 +189,9 @@ func (g *Group) proposeHere(ctx context.Context, cmd catalog.Command) (catalog.R
 	case g.proposals <- p:
 		g.wakeDriver()
 	default:
-		return catalog.Result{}, rhumb.Ef(op, rhumb.Overloaded, "%d proposals wait already", PendingMax)
+		return catalog.Result{}, rhumb.Ef(op, rhumb.Overloaded, "%d metadata proposals already wait, which is the limit; try again later", PendingMax)
 	}
+	// Once the proposal is queued, its outcome is unknown until it is done.
 	switch g.rt.Await(p.done, ctx.Done(), g.done) {
 	case 1:
 		return catalog.Result{}, rhumb.WrapKind(op, rhumb.Unknown, context.Cause(ctx))
@@ -173,38 +201,45 @@ func (g *Group) proposeHere(ctx context.Context, cmd catalog.Command) (catalog.R
 	return p.result, p.err
 }
 
-// propose gives a proposal to Raft.
+// proposeToRaft completes a proposal and appends it to the log through Raft. Its result follows
+// when its entry is applied.
 func (d *driver) proposeToRaft(p *proposal) {
 	const op rhumb.Op = "raftmeta.Propose"
 	switch {
 	case !d.isLead:
-		p.finish(catalog.Result{}, rhumb.Ef(op, rhumb.Unavailable, "%s does not lead; %s does", d.config.Node, rhumb.NodeID(d.lead)))
+		p.finish(catalog.Result{}, rhumb.Ef(op, rhumb.Unavailable, "%s does not lead the metadata group; %s does", d.config.Node, rhumb.NodeID(d.lead)))
 		return
+	// The queue of proposals has a bound too, but the driver empties it faster than a majority
+	// decides.
 	case len(d.pending) >= PendingMax:
-		p.finish(catalog.Result{}, rhumb.Ef(op, rhumb.Overloaded, "%d proposals wait already", PendingMax))
+		p.finish(catalog.Result{}, rhumb.Ef(op, rhumb.Overloaded, "%d metadata proposals already wait, which is the limit; try again later", PendingMax))
 		return
 	}
 	d.nextID++
 	id := proposalID{d.config.Node, d.nextID}
+	// The leader fills in placements and heirs, from its newest state. Replicas only check them.
 	data := encodeProposal(id, place.Complete(d.state, d.chooseHeir(p.command)))
 	if len(data) > CommandSizeMax {
-		p.finish(catalog.Result{}, rhumb.Ef(op, rhumb.TooLarge, "a command of %d bytes, want at most %d", len(data), CommandSizeMax))
+		p.finish(catalog.Result{}, tooLarge(op, len(data)))
 		return
 	}
 	if err := d.node.Propose(data); err != nil {
 		p.finish(catalog.Result{}, rhumb.WrapKind(op, rhumb.Unavailable, err))
 		return
 	}
+	// Nothing is applied before this function returns, so the proposal is found when its entry is.
 	d.pending[id] = p
 }
 
-// chooseHeir fills in whom an Elect without a node makes primary: the proposer, the present primary, wants to be relieved.
-// When nobody can take over, the node stays open and the catalog refuses the command.
+// chooseHeir fills in the successor in an Elect without a node, by which the present primary asks
+// to be relieved. If nobody can take over, the node stays open and the catalog refuses the command.
 func (d *driver) chooseHeir(cmd catalog.Command) catalog.Command {
 	c, ok := cmd.(catalog.Elect)
 	if !ok || c.Node != rhumb.NoNode {
 		return cmd
 	}
+	// A record at another version has changed since the request. The catalog will refuse the
+	// command, so no heir is wasted on it: Heir remembers whom it relieved.
 	if r, known := d.state.Range(c.Range); known && r.Version == c.Version {
 		if heir, found := d.evidence.findHeir(d.rt.Now()-d.start, d.state, r); found {
 			c.Node = heir
@@ -223,11 +258,13 @@ const (
 	responseRefused = 2
 )
 
-// Handle answers a request that another node's Group forwarded here. The transport hands the response back to it.
+// Handle answers a request that another node's Group forwarded to this node. The transport returns
+// the response.
 func (g *Group) Handle(ctx context.Context, from rhumb.NodeID, request []byte) ([]byte, error) {
 	const op rhumb.Op = "raftmeta.Handle"
+	// The extra byte is the kind of the request.
 	if len(request) == 0 || len(request) > CommandSizeMax+1 {
-		return nil, rhumb.Ef(op, rhumb.Corrupt, "a request of %d bytes from %s", len(request), from)
+		return nil, rhumb.Ef(op, rhumb.Corrupt, "a request from %[2]s has %[1]d bytes, which is out of bounds", len(request), from)
 	}
 	var res catalog.Result
 	var err error
@@ -237,7 +274,7 @@ func (g *Group) Handle(ctx context.Context, from rhumb.NodeID, request []byte) (
 	case requestReport:
 		err = g.handleReport(request[1:])
 	default:
-		err = rhumb.Ef(op, rhumb.Incompatible, "unknown request %d from %s", request[0], from)
+		err = rhumb.Ef(op, rhumb.Incompatible, "request %d from %s is unknown to this binary; use a newer one", request[0], from)
 	}
 	return encodeResponse(res, err), nil
 }
@@ -247,6 +284,8 @@ func (g *Group) handlePropose(ctx context.Context, b []byte) (catalog.Result, er
 	if err != nil {
 		return catalog.Result{}, err
 	}
+	// A forwarded proposal is not forwarded again: two nodes that take each other for the leader
+	// would pass it on without end.
 	return g.proposeHere(ctx, cmd)
 }
 
@@ -256,10 +295,12 @@ func (g *Group) handleReport(b []byte) error {
 		return rhumb.WrapKind("raftmeta.Report", rhumb.Corrupt, err)
 	}
 	if len(r.Suspects) > rhumb.NodesMax {
-		return rhumb.Ef("raftmeta.Report", rhumb.Corrupt, "%d suspects, there are at most %d nodes", len(r.Suspects), rhumb.NodesMax)
+		return rhumb.Ef("raftmeta.Report", rhumb.Corrupt, "report has %d suspects, but there are at most %d nodes", len(r.Suspects), rhumb.NodesMax)
 	}
+	// The reporter asks again when it knows the leader. Evidence at any other node would be
+	// dropped.
 	if !g.IsLeader() {
-		return rhumb.E("raftmeta.Report", rhumb.Unavailable, "this node does not lead")
+		return rhumb.E("raftmeta.Report", rhumb.Unavailable, "this node does not lead the metadata group")
 	}
 	g.evidence.addReport(g.rt.Now()-g.start, r)
 	return nil
@@ -268,16 +309,17 @@ func (g *Group) handleReport(b []byte) error {
 func encodeReport(r place.Report) []byte {
 	b, err := cbor.Marshal(r)
 	if err != nil {
-		panic(err) // a Report holds only numbers
+		panic(err) // a Report contains only numbers
 	}
 	return append([]byte{requestReport}, b...)
 }
 
-// encodeResponse gives a result, or an error in the form of a refused result.
+// encodeResponse encodes a result, or an error in the form of a refused result.
 func encodeResponse(res catalog.Result, err error) []byte {
 	if err == nil {
 		return append([]byte{responseResult}, catalog.EncodeResult(res)...)
 	}
+	// Only the kind and the text cross the wire, so the text includes that of the causes.
 	failure := &rhumb.Error{Kind: rhumb.KindOf(err), Msg: rhumb.Message(err)}
 	return append([]byte{responseRefused}, catalog.EncodeResult(catalog.Result{Failure: failure})...)
 }
@@ -296,5 +338,5 @@ func decodeResponse(b []byte) (catalog.Result, error) {
 	case b[0] == responseRefused && res.Failure != nil:
 		return catalog.Result{}, res.Failure
 	}
-	return catalog.Result{}, rhumb.Ef(op, rhumb.Corrupt, "a response of the unknown form %d", b[0])
+	return catalog.Result{}, rhumb.Ef(op, rhumb.Corrupt, "the leader's response has the unknown form %d", b[0])
 }

@@ -11,45 +11,49 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// questionMax bounds an encoded question or answer, in bytes.
+// questionMax is the maximum size of an encoded question or answer, in bytes. A question is about
+// 50 bytes.
 const questionMax = 64 << 10
 
-// question asks another member what it knows. It tells the asker's life.
+// question asks another member about the asker's earlier promises, and announces the asker's life
+// (docs/replication.md#rule-voter-ask).
 type question struct {
-	// Life is that of the asker, and Formers the lives before it back to the last that took part.
+	// Life is the asker's present life. Formers are the lives before it, back to the last one that
+	// took part.
 	Life    uint64   `cbor:"1,keyasint"`
 	Formers []uint64 `cbor:"2,keyasint,omitempty"`
-	// Short says that the asker may lack something that it had made durable, Silent that it does not take part.
+	// Short reports that the asker may lack durable data, Silent that it does not take part.
 	Short  bool `cbor:"3,keyasint,omitempty"`
 	Silent bool `cbor:"4,keyasint,omitempty"`
-	// Last is the asker's last entry.
+	// Last is the position of the asker's last entry.
 	Last position `cbor:"5,keyasint"`
 }
 
-// answer tells what a member has on disk.
+// answer describes the disk of a member, in reply to a question.
 type answer struct {
-	// Life repeats that of the asker.
+	// Life is the asker's life, copied from the question.
 	Life    uint64  `cbor:"1,keyasint"`
 	Verdict verdict `cbor:"2,keyasint,omitempty"`
-	// Term is the greatest that the member has promised, and Last its last entry.
+	// Term is the greatest term that the member has promised, and Last its last entry.
 	Term uint64   `cbor:"3,keyasint"`
 	Last position `cbor:"4,keyasint"`
-	// Leads says that the member leads, and Match up to where it counts on the asker's log.
+	// Leads reports that the member leads; Match is then the index up to which it counts on the
+	// asker's log.
 	Leads bool   `cbor:"5,keyasint,omitempty"`
 	Match uint64 `cbor:"6,keyasint,omitempty"`
-	// Voters are those of the configuration that the member has applied, at the index Applied.
+	// Voters are the voters of the configuration that the member has applied, at index Applied.
 	Applied uint64   `cbor:"7,keyasint"`
 	Voters  []uint64 `cbor:"8,keyasint,omitempty"`
 	// Admitted is the newest admission of the asker that the member knows.
 	Admitted admission `cbor:"9,keyasint"`
-	// Silent says that the member does not take part itself.
+	// Silent reports that the member does not take part itself.
 	Silent bool `cbor:"10,keyasint,omitempty"`
 }
 
-// encodeMessage puts a message that is not Raft's into its envelope.
+// encodeMessage encodes a message that does not belong to Raft.
 func encodeMessage(kind byte, m any) []byte { return append([]byte{kind}, encodeCBOR(m)...) }
 
-// encodeCBOR encodes one of the group's own values; they all can be.
+// encodeCBOR encodes one of the group's own values. Encoding them cannot fail.
 func encodeCBOR(m any) []byte {
 	b, err := cbor.Marshal(m)
 	if err != nil {
@@ -58,11 +62,11 @@ func encodeCBOR(m any) []byte {
 	return b
 }
 
-// decodeInbound decodes a question or answer.
+// decodeInbound decodes a question or an answer.
 func decodeInbound(from rhumb.NodeID, b []byte) (in inbound, err error) {
 	const op rhumb.Op = "raftmeta.Step"
 	if len(b) > questionMax {
-		return in, rhumb.Ef(op, rhumb.Corrupt, "a question of %d bytes from %s, want at most %d", len(b), from, questionMax)
+		return in, rhumb.Ef(op, rhumb.Corrupt, "a question or answer of %d bytes from %s exceeds the limit of %d", len(b), from, questionMax)
 	}
 	in.from = from
 	if b[0] == messageQuestion {
@@ -72,24 +76,28 @@ func decodeInbound(from rhumb.NodeID, b []byte) (in inbound, err error) {
 		in.answer = new(answer)
 		err = cbor.Unmarshal(b[1:], in.answer)
 	}
+	// A life of 0 would match the zero value of a member that is unknown.
 	if err == nil && (in.question != nil && (in.question.Life == 0 || len(in.question.Formers) > formersMax) ||
 		in.answer != nil && (in.answer.Life == 0 || len(in.answer.Voters) > rhumb.NodesMax)) {
-		err = errors.New("a life is missing, or a list is too long")
+		err = errors.New("a question or answer has no life or too long a list")
 	}
 	return in, rhumb.WrapKind(op, rhumb.Corrupt, err)
 }
 
-// acquaintance is what a member stores about another one.
+// acquaintance holds the facts that a member stores about another member.
 type acquaintance struct {
-	// Life is the newest life of the other, and Verdict how it compared with the one stored before.
+	// Life is the newest life of the other member, and Verdict the result of comparing it with the
+	// life stored before.
 	Life    uint64  `cbor:"1,keyasint"`
 	Verdict verdict `cbor:"2,keyasint,omitempty"`
-	// Admitted is the newest admission of the other.
+	// Admitted is the newest admission of the other member.
 	Admitted admission `cbor:"3,keyasint"`
 }
 
-// meet compares the life in a question with the one that is stored. A life that is not the successor of the stored one is
-// taken over only when its node says that it is short: a life that everybody knows looks whole.
+// compareLife compares the life in a question with the stored one, and returns the value to store.
+//
+// The asker presents its former lives. If the stored life is among them, the asker's disk is at
+// least as new as the peer's knowledge. If not, the disk is an older copy.
 func (a acquaintance) compareLife(q question) (met acquaintance, v verdict) {
 	switch {
 	case a.Life == q.Life:
@@ -98,6 +106,9 @@ func (a acquaintance) compareLife(q question) (met acquaintance, v verdict) {
 		a.Verdict = lifeUnknown
 	case slices.Contains(q.Formers, a.Life):
 		a.Verdict = lifeMatched
+	// The life is not stored until the asker says that it is short, which it stores first.
+	// Otherwise its next start would present a life that everybody knows, and look intact
+	// (docs/replication.md#rule-voter-short).
 	case !q.Short:
 		return a, lifeDiffers
 	default:
@@ -107,7 +118,8 @@ func (a acquaintance) compareLife(q question) (met acquaintance, v verdict) {
 	return a, a.Verdict
 }
 
-// admits is the context of a change of members: pairs of node(8) life(8) for those that it takes in.
+// admittedLives is the context of a change of membership: pairs of node(8) life(8) of the members
+// that it admits.
 type admittedLives []struct{ node, life uint64 }
 
 func (a admittedLives) encode() []byte {
@@ -119,7 +131,7 @@ func (a admittedLives) encode() []byte {
 	return b
 }
 
-// decodeAdmits decodes the context of a change; other bytes than it wrote admit nobody.
+// decodeAdmitted decodes the context of a change. Bytes in any other form admit nobody.
 func decodeAdmitted(cc *raftpb.ConfChangeV2) (a admittedLives) {
 	b := cc.GetContext()
 	for ; len(b) >= 16; b = b[16:] {

@@ -13,29 +13,31 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
-// A recovered log goes on this far behind the old one: no other survivor can have accepted an entry or a term in between,
-// so that all of them take the recovered state over whole.
+// A recovered log continues this far beyond the old one. No other survivor can have accepted an
+// entry or a term in between, so every other survivor replaces its whole log by the recovered
+// state.
 const (
 	recoverEntries = 1 << 20
 	recoverTerms   = 1 << 10
 )
 
-// Survivor is what a stopped replica of a metadata group holds.
+// Survivor describes a stopped replica of a metadata group.
 type Survivor struct {
 	Node rhumb.NodeID `json:"node"`
-	// Term and Last are those of the last entry. Of two survivors, the one with the greater term has more, and with equal terms
-	// the one with the greater last entry. Commit is up to where the replica knew that entries were decided.
+	// Term and Last are the term and index of the last entry. Of two survivors, the one with the
+	// greater Term holds more; with equal terms, the one with the greater Last. Commit is the index
+	// up to which the replica knew entries to be decided.
 	Term   uint64 `json:"term"`
 	Last   uint64 `json:"last_index"`
 	Commit uint64 `json:"commit"`
-	// Voters are those of the newest configuration in the log. Nodes are all that the catalog knows.
+	// Voters are those of the newest configuration in the log. Nodes are all nodes in the catalog.
 	Voters []rhumb.NodeID `json:"voters"`
 	Nodes  []*rhumb.Node  `json:"-"`
-	// Short says that the replica lacks something that it had made durable.
+	// Short reports that the replica lacks data that it had made durable.
 	Short bool `json:"short"`
-	// Revision is that of the catalog with all entries applied.
+	// Revision is the revision of the catalog with all entries applied.
 	Revision uint64 `json:"revision"`
-	// Recovered is the last recovery, nil if there was none.
+	// Recovered is the last recovery, or nil.
 	Recovered *Recovery `json:"recovered,omitempty"`
 }
 
@@ -48,15 +50,18 @@ type Recovery struct {
 	Lost []rhumb.NodeID `json:"lost" cbor:"4,keyasint"`
 }
 
-// Inspect reads what a stopped replica holds, and changes nothing.
+// Inspect describes a stopped replica. It changes nothing.
 func Inspect(kv KV, self rhumb.NodeID) (Survivor, error) {
 	s, _, _, err := readSurvivor(kv, self)
 	return s, rhumb.Wrap("raftmeta.Inspect", err)
 }
 
-// survive reads a replica, and applies all entries of its log to its state: each may have been decided by voters that are
-// gone.
+// readSurvivor reads a replica and applies all entries of its log to its state, committed or not.
+// Each may have been committed by voters that are gone, and dropping a committed entry would lose
+// an acknowledged change. Keeping an uncommitted one is safe: its proposer does not know its
+// outcome.
 func readSurvivor(kv KV, self rhumb.NodeID) (Survivor, *logStore, *catalog.State, error) {
+	// A log that lost its end is accepted: it may be the best copy left.
 	l, err := readLog(kv, true)
 	if err != nil {
 		return Survivor{}, nil, nil, err
@@ -66,7 +71,7 @@ func readSurvivor(kv KV, self rhumb.NodeID) (Survivor, *logStore, *catalog.State
 		return Survivor{}, nil, nil, err
 	}
 	if raft.IsEmptySnap(transfer) {
-		return Survivor{}, nil, nil, rhumb.Ef("raftmeta.survive", rhumb.NotFound, "node %s holds no metadata; recover from another node", self)
+		return Survivor{}, nil, nil, rhumb.Ef("raftmeta.survive", rhumb.NotFound, "%s holds no metadata; recover from another node", self)
 	}
 	state, err := catalog.Decode(transfer.GetData())
 	if err != nil {
@@ -84,6 +89,7 @@ func readSurvivor(kv KV, self rhumb.NodeID) (Survivor, *logStore, *catalog.State
 			return Survivor{}, nil, nil, err
 		}
 	}
+	// The configuration is applied by hand, because no raft node runs here.
 	for _, e := range entries {
 		if state, err = applyRecovered(state, voters, e); err != nil {
 			return Survivor{}, nil, nil, err
@@ -122,9 +128,10 @@ func applyRecovered(state *catalog.State, voters map[uint64]bool, e *raftpb.Entr
 	return state, nil
 }
 
-// Recover makes a stopped replica the only voter of its group, with all that its log holds. Whatever only the lost voters
-// had is lost, so it is for the case that most voters are gone for good. The other nodes join the group again once the node
-// runs; they take its state over.
+// Recover makes a stopped replica the only voter of its group, with everything that its log holds.
+// Changes that only the lost voters had are lost, so it is for the case that most voters are gone
+// for good. The other nodes join the group again once this node runs, and replace their state by
+// its state.
 func Recover(kv KV, self rhumb.NodeID, now time.Time) (Survivor, error) {
 	const op rhumb.Op = "raftmeta.Recover"
 	s, l, state, err := readSurvivor(kv, self)
@@ -138,10 +145,13 @@ func Recover(kv KV, self rhumb.NodeID, now time.Time) (Survivor, error) {
 	state, _, _ = state.Apply(catalog.SetVoters{Voters: []rhumb.NodeID{self}})
 	lost := slices.DeleteFunc(slices.Clone(s.Voters), func(id rhumb.NodeID) bool { return id == self })
 	s.Recovered = &Recovery{At: now.UTC(), Term: s.Term, Last: s.Last, Lost: lost}
+	// The replica is the reference now, so it lacks nothing.
 	l.record.Recovered, l.record.Short = s.Recovered, false
+	// A survivor with a greater term or a longer log would ignore the recovered one.
 	index, term := s.Last+recoverEntries, max(hard.GetTerm(), s.Term)+recoverTerms
 	b := kv.NewBatch()
 	b.DeleteRange(keyEntry, keyEntryEnd)
+	// The stored lives of other members belong to the old group.
 	b.DeleteRange(keyOthers, keyOthersEnd)
 	l.putTransfer(b, &raftpb.Snapshot{
 		Data: state.Encode(),
@@ -150,5 +160,6 @@ func Recover(kv KV, self rhumb.NodeID, now time.Time) (Survivor, error) {
 		},
 	})
 	b.Set(keyHardState, mustMarshal(&raftpb.HardState{Term: proto.Uint64(term), Vote: proto.Uint64(uint64(self)), Commit: proto.Uint64(index)}))
+	// One batch: a crash leaves the old group or the recovered one.
 	return s, rhumb.Wrap(op, b.Commit(true))
 }

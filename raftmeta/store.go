@@ -12,13 +12,13 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// The keys of a group in its KV. They stand in stored bytes: append only.
+// The keys of a group in its KV. They are part of stored bytes: append only.
 //
 //	h          the hard state
-//	s          the state transfer behind which the log begins
+//	s          the state transfer that precedes the log
 //	e index(8) an entry
 //	l          the record of the replica's lives
-//	n node(8)  what is known of another member's lives
+//	n node(8)  facts about the lives of another member
 var (
 	keyHardState = []byte("h")
 	keyTransfer  = []byte("s")
@@ -33,44 +33,61 @@ func otherKey(node uint64) []byte { return binary.BigEndian.AppendUint64([]byte(
 
 func entryKey(index uint64) []byte { return binary.BigEndian.AppendUint64([]byte("e"), index) }
 
-// logStore keeps the log: in memory for Raft to read, in the KV to last. Both always hold the same, save that memory
-// forgets the entries behind the state transfer when it starts.
+// logStore holds the log twice: in memory, where Raft reads it, and in the KV, where it lasts. Both
+// hold the same entries, except that a restart does not load entries that the state transfer
+// covers.
+//
+// Its invariant is that memory never runs ahead of the KV: each method commits to the KV first and
+// changes memory only if that succeeded. Raft therefore never sees an entry that a crash could take
+// back.
 type logStore struct {
 	*raft.MemoryStorage
 	kv KV
-	// size is the bytes of the entries in memory (entries that were replaced count until the log is cut), stateSize those
-	// of the state transfer, and kept those of the entries that stayed when the log was cut last.
+	// size is the size in bytes of the entries in memory, where replaced entries count until the
+	// log is compacted. stateSize is the size of the state transfer. kept is the size of the
+	// entries that the last compaction left.
 	size, stateSize, kept int
 	// transferred is the index of the state transfer.
 	transferred uint64
 
 	record record
-	// fresh is true when the KV holds nothing: the replica has promised nothing.
+	// fresh reports that the KV holds nothing, so the replica has promised nothing.
 	fresh bool
-	// lost says what the KV lacks of what was durable; nil when nothing is known to lack.
+	// lost describes the durable data that is missing from the KV, or is nil if none is known to be
+	// missing.
 	lost error
 }
 
-// openLog reads what the KV holds. A log that lost its end is opened as far as it goes, and one that cannot be used is
-// removed, since the other voters have what it held; lost then says what lacks. A log of the only voter is left as it is.
+// openLog loads the log from the KV. A log that lost its end is used as far as it goes. One that
+// cannot be used is removed, because other voters hold its entries. In both cases lost describes
+// the damage. The log of a sole voter is never removed: nobody else has it.
 func openLog(kv KV) (*logStore, error) {
 	l, err := readLog(kv, false)
+	// Only damage justifies removing a log. A disk that fails to read may work again after a
+	// restart.
 	if err == nil || rhumb.KindOf(err) != rhumb.Corrupt {
 		return l, err
 	}
 	return emptyLog(kv, err)
 }
 
-// emptyLog removes a log that cannot be used, if other voters have what it held.
+// emptyLog removes a log that cannot be used, if other voters have its entries. Otherwise it
+// returns an error that wraps why.
 func emptyLog(kv KV, why error) (*logStore, error) {
 	l := &logStore{MemoryStorage: raft.NewMemoryStorage(), kv: kv, lost: why}
+	// The record knows the voters even when the state transfer, which also names them, is damaged.
 	if err := l.readRecord(); err != nil || len(l.record.Voters) < 2 {
-		return nil, why
+		return nil, &rhumb.Error{
+			Op: "raftmeta.openLog", Kind: rhumb.KindOf(why), Err: why,
+			Msg: "no other voter is known to hold this node's metadata, so it was left unchanged; restore the directory from a copy, " +
+				"or see rhumb unsafe-recover metadata --help",
+		}
 	}
 	return l, l.wipeLog()
 }
 
-// readLog reads what the KV holds. A log of the only voter that lost its end is refused, unless accept is true.
+// readLog loads the log from the KV. It refuses the log of a sole voter that lost its end, unless
+// accept is true: nobody could say how much is missing.
 func readLog(kv KV, accept bool) (*logStore, error) {
 	l := &logStore{MemoryStorage: raft.NewMemoryStorage(), kv: kv}
 	if err := l.readRecord(); err != nil {
@@ -105,7 +122,7 @@ func (l *logStore) readRecord() error {
 	return nil
 }
 
-// readTransfer reads the state transfer, and returns the index of the first entry behind it.
+// readTransfer loads the state transfer and returns the index of the first entry after it.
 func (l *logStore) readTransfer() (first uint64, err error) {
 	var transfer raftpb.Snapshot
 	if ok, err := l.readMessage(keyTransfer, &transfer); err != nil || !ok {
@@ -120,8 +137,8 @@ func (l *logStore) readTransfer() (first uint64, err error) {
 	return l.transferred + 1, nil
 }
 
-// readHardState reads the hard state of a log that reaches at least to an index. A commit index beyond the last entry is
-// that of a log that lost its end.
+// readHardState loads the hard state of a log that reaches at least to index from. A commit index
+// beyond the last entry shows that the log lost its end.
 func (l *logStore) readHardState(from uint64) error {
 	hard := new(raftpb.HardState)
 	ok, err := l.readMessage(keyHardState, hard)
@@ -132,18 +149,21 @@ func (l *logStore) readHardState(from uint64) error {
 	lastTerm, _ := l.Term(last)
 	l.fresh = !ok && last == 0 && l.record.Life == 0
 	if hard.GetCommit() > last || hard.GetTerm() < lastTerm {
-		l.lost = l.corruptError("log", rhumb.Ef("raftmeta.log", rhumb.Corrupt, "entry %d is committed in term %d, and the log ends with entry %d of term %d",
+		l.lost = l.corruptError("log", rhumb.Ef("raftmeta.log", rhumb.Corrupt, "entry %d is committed in term %d, but the log ends at entry %d of term %d",
 			hard.GetCommit(), hard.GetTerm(), last, lastTerm))
 	}
+	// An entry of a term proves that the term was promised. The vote in it is unknown; the proof
+	// votes for the replica itself before it takes part.
 	if hard.GetTerm() < lastTerm {
 		hard.Term, hard.Vote = proto.Uint64(lastTerm), proto.Uint64(0)
 	}
-	// The commit index of a batch that was not synced may be older than the state transfer.
+	// A commit index is written without a sync of its own, so the stored one may be older than the
+	// state transfer. Raft panics on a commit index outside the log.
 	hard.Commit = proto.Uint64(min(max(hard.GetCommit(), from), last))
 	return l.SetHardState(hard)
 }
 
-// wipe removes log and state, and keeps the lives.
+// wipeLog removes log and state but keeps the lives: the replica must not look like a fresh one.
 func (l *logStore) wipeLog() error {
 	b := l.kv.NewBatch()
 	b.Delete(keyHardState)
@@ -152,13 +172,16 @@ func (l *logStore) wipeLog() error {
 	return rhumb.Wrap("raftmeta.wipe", b.Commit(true))
 }
 
-// beginLife stores the record of a new life; lost or short makes it short.
+// beginLife stores the record of a new life. It is short if short is set or something is known to
+// be missing.
 func (l *logStore) beginLife(life uint64, short bool) error {
 	l.record = l.record.beginLife(life, short || l.lost != nil)
 	return l.saveRecord(nil)
 }
 
-// saveRecord makes the record durable, together with a hard state if one is given.
+// saveRecord makes the record durable, and with it a hard state unless hard is nil. One batch,
+// because a record that says that the replica took part without the vote of the hard state would
+// allow a second vote.
 func (l *logStore) saveRecord(hard *raftpb.HardState) error {
 	b := l.kv.NewBatch()
 	b.Set(keyRecord, encodeCBOR(l.record))
@@ -174,7 +197,8 @@ func (l *logStore) saveRecord(hard *raftpb.HardState) error {
 	return nil
 }
 
-// others reads what is known of the lives of other members. What cannot be read is unknown.
+// readOthers loads the facts about the lives of other members. An entry that cannot be decoded
+// counts as unknown.
 func (l *logStore) readOthers() (map[uint64]acquaintance, error) {
 	out := make(map[uint64]acquaintance)
 	for pair, err := range l.kv.Scan(keyOthers, keyOthersEnd) {
@@ -182,6 +206,7 @@ func (l *logStore) readOthers() (map[uint64]acquaintance, error) {
 			return nil, err
 		}
 		var a acquaintance
+		// A member that is unknown only has to prove more, so damage here is safe to ignore.
 		if len(pair.Key) == 9 && cbor.Unmarshal(pair.Value, &a) == nil {
 			out[binary.BigEndian.Uint64(pair.Key[1:])] = a
 		}
@@ -189,21 +214,22 @@ func (l *logStore) readOthers() (map[uint64]acquaintance, error) {
 	return out, nil
 }
 
-// saveOther makes durable what is known of another member.
+// saveOther makes durable the facts about another member.
 func (l *logStore) saveOther(node uint64, a acquaintance) error {
 	b := l.kv.NewBatch()
 	b.Set(otherKey(node), encodeCBOR(a))
 	return rhumb.Wrap("raftmeta.saveOther", b.Commit(true))
 }
 
-// electors returns all nodes whose votes a configuration needs.
+// votingMembers returns all nodes whose votes a configuration needs, including the outgoing voters
+// of a joint one.
 func votingMembers(conf *raftpb.ConfState) []uint64 {
 	out := slices.Concat(conf.GetVoters(), conf.GetVotersOutgoing())
 	slices.Sort(out)
 	return slices.Compact(out)
 }
 
-// read reads one message; ok is false when there is none.
+// readMessage loads one message; ok is false if there is none.
 func (l *logStore) readMessage(key []byte, m proto.Message) (ok bool, err error) {
 	value, ok, err := l.kv.Get(key)
 	if err != nil || !ok {
@@ -215,7 +241,7 @@ func (l *logStore) readMessage(key []byte, m proto.Message) (ok bool, err error)
 	return true, nil
 }
 
-// readEntries reads the entries from first on; they must follow one another.
+// readEntries loads the entries from first on. They must be consecutive.
 func (l *logStore) readEntries(first uint64) ([]*raftpb.Entry, error) {
 	var out []*raftpb.Entry
 	for pair, err := range l.kv.Scan(entryKey(first), keyEntryEnd) {
@@ -226,8 +252,9 @@ func (l *logStore) readEntries(first uint64) ([]*raftpb.Entry, error) {
 		if err := proto.Unmarshal(pair.Value, e); err != nil {
 			return nil, l.corruptError("log", err)
 		}
+		// A gap makes everything after it useless, since Raft requires consecutive entries.
 		if e.GetIndex() != first+uint64(len(out)) {
-			return nil, l.corruptError("log", rhumb.Ef("raftmeta.log", rhumb.Corrupt, "entry %d stands where %d belongs", e.GetIndex(), first+uint64(len(out))))
+			return nil, l.corruptError("log", rhumb.Ef("raftmeta.log", rhumb.Corrupt, "entry %d was found in place of entry %d", e.GetIndex(), first+uint64(len(out))))
 		}
 		out = append(out, e)
 		l.size += len(pair.Value)
@@ -236,12 +263,15 @@ func (l *logStore) readEntries(first uint64) ([]*raftpb.Entry, error) {
 }
 
 func (l *logStore) corruptError(what string, err error) error {
-	return &rhumb.Error{Op: "raftmeta.openLog", Kind: rhumb.Corrupt, Msg: "the metadata group's " + what + " cannot be read", Err: err}
+	return &rhumb.Error{Op: "raftmeta.openLog", Kind: rhumb.Corrupt, Msg: "the metadata group's " + what + " is damaged", Err: err}
 }
 
-// save makes durable what a Ready asks for, in one batch, and only then shows it to Raft.
+// saveReady makes the contents of a Ready durable in one batch, and only then shows them to Raft.
+// sync may be false if only the commit index changed; the stored one is a lower bound anyway.
 func (l *logStore) saveReady(hard *raftpb.HardState, entries []*raftpb.Entry, transfer *raftpb.Snapshot, sync bool) error {
 	b := l.kv.NewBatch()
+	// The transfer replaces the whole log. It is always synced, because the log that it replaces is
+	// deleted with it.
 	if !raft.IsEmptySnap(transfer) {
 		l.putTransfer(b, transfer)
 		b.DeleteRange(keyEntry, keyEntryEnd)
@@ -270,11 +300,14 @@ func (l *logStore) saveReady(hard *raftpb.HardState, entries []*raftpb.Entry, tr
 	return l.Append(entries)
 }
 
-// putEntries adds entries to a batch, and the removal of those they replace. It gives the bytes by which the log grows.
+// putEntries adds entries to a batch, and the removal of the entries that they replace. It returns
+// the number of bytes by which the log grows.
 func (l *logStore) putEntries(b KVBatch, entries []*raftpb.Entry) int {
 	if len(entries) == 0 {
 		return 0
 	}
+	// Everything from the first new entry on conflicts with the leader's log. A stale entry that
+	// stayed would follow the new ones after a restart.
 	if last, _ := l.LastIndex(); last >= entries[0].GetIndex() {
 		b.DeleteRange(entryKey(entries[0].GetIndex()), keyEntryEnd)
 	}
@@ -287,14 +320,17 @@ func (l *logStore) putEntries(b KVBatch, entries []*raftpb.Entry) int {
 	return grown
 }
 
-// compact replaces the log up to the index of a state transfer by it, save for the last keep entries.
+// compact replaces the log up to the index of a state transfer by that transfer, except for the
+// last keep entries, from which followers that lag a little catch up.
 func (l *logStore) compact(transfer *raftpb.Snapshot, keep uint64) error {
 	index := transfer.GetMetadata().GetIndex()
 	first, err := l.FirstIndex()
 	if err != nil {
 		return err
 	}
-	cut := max(index, keep) - keep // the last entry to go
+	// The state transfer is written in the batch that removes the entries, so a crash leaves a
+	// complete log.
+	cut := max(index, keep) - keep // the last entry to remove
 	b := l.kv.NewBatch()
 	l.putTransfer(b, transfer)
 	b.DeleteRange(keyEntry, entryKey(cut+1))
@@ -309,19 +345,22 @@ func (l *logStore) compact(transfer *raftpb.Snapshot, keep uint64) error {
 		l.size -= l.sizeOf(first, cut+1)
 		err = l.Compact(cut)
 	}
+	// The next compaction counts growth from here.
 	l.kept = l.size
 	return err
 }
 
-// putTransfer adds a state transfer to a batch. The record knows its voters, so that they are known when it is damaged.
+// putTransfer adds a state transfer to a batch, and the record, which repeats the voters so that
+// they are known if the transfer is damaged.
 func (l *logStore) putTransfer(b KVBatch, transfer *raftpb.Snapshot) {
 	l.record.Voters = votingMembers(transfer.GetMetadata().GetConfState())
 	b.Set(keyTransfer, mustMarshal(transfer))
 	b.Set(keyRecord, encodeCBOR(l.record))
 }
 
-// sizeOf gives the bytes of the entries lo..hi, hi excluded.
+// sizeOf returns the size in bytes of the entries in [lo, hi).
 func (l *logStore) sizeOf(lo, hi uint64) int {
+	// The size only decides when to compact, so an error may count as nothing.
 	entries, err := l.Entries(lo, hi, 1<<62)
 	if err != nil {
 		return 0
@@ -333,7 +372,7 @@ func (l *logStore) sizeOf(lo, hi uint64) int {
 	return n
 }
 
-// marshal encodes one of Raft's messages; they all can be.
+// mustMarshal encodes one of Raft's messages. Encoding them cannot fail.
 func mustMarshal(m proto.Message) []byte {
 	b, err := proto.Marshal(m)
 	if err != nil {

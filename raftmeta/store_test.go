@@ -26,7 +26,8 @@ func openStore(t testing.TB, dir string) *storage.Store {
 	return s
 }
 
-// TestLogInStore founds a cluster in a real store, proposes past several cuts of the log, and starts again from the disk.
+// TestLogInStore creates a cluster in a real store, proposes through several compactions of the
+// log, and restarts from the disk.
 func TestLogInStore(t *testing.T) {
 	dir := t.TempDir()
 	store := openStore(t, dir)
@@ -79,7 +80,8 @@ func TestLogInStore(t *testing.T) {
 	}
 }
 
-// TestLogStore saves, replaces and cuts random stretches of a log; what opens after a crash is what was saved.
+// TestLogStore saves, replaces and compacts random parts of a log. After a crash the log must open
+// with everything that was saved.
 func TestLogStore(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		kv := newMemKV()
@@ -152,7 +154,8 @@ func checkLog(t *rapid.T, l *logStore, base uint64, want []*raftpb.Entry) {
 	}
 }
 
-// BenchmarkPropose has commands decided, alone and by many callers, by one voter and by three on real stores in real time.
+// BenchmarkPropose proposes from one and from many callers, to one voter and to three, on real
+// stores in real time.
 func BenchmarkPropose(b *testing.B) {
 	for _, voters := range []int{1, 3} {
 		for _, callers := range []int{1, 64} {
@@ -183,7 +186,7 @@ func BenchmarkPropose(b *testing.B) {
 	}
 }
 
-// benchGroups founds a group of voters without delay between them.
+// benchGroups creates a group of voters without delay between them.
 func benchGroups(b *testing.B, n int) []*Group {
 	net := newTestNetwork(1)
 	net.delay = 0

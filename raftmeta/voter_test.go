@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,10 +16,10 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
-// image copies what is durable at a node.
+// image returns a copy of the durable contents of a node's disk.
 func (c *cluster) image(id rhumb.NodeID) *memKV { return c.kvs[id].crash() }
 
-// cutLog removes the last entries of a stopped node's log, and keeps its hard state.
+// cutLog removes the last entries of a stopped node's log and keeps its hard state.
 func cutLog(kv *memKV, entries int) {
 	for range entries {
 		last := ""
@@ -40,7 +41,7 @@ func (c *cluster) regions(via rhumb.NodeID, prefix string, n int) {
 	}
 }
 
-// awaitSound waits until all nodes that are up take part, lack nothing, and are voters again.
+// awaitSound waits until all nodes that are up take part, lack nothing, and know so many voters.
 func (c *cluster) awaitSound(voters int) {
 	c.t.Helper()
 	c.await("all take part", func() bool {
@@ -54,7 +55,8 @@ func (c *cluster) awaitSound(voters int) {
 	c.awaitAlike()
 }
 
-// TestLostEnd cuts the end of one voter's log while the others live: they take it in anew, and it has its vote again.
+// TestLostEnd removes the end of one voter's log while the others live. They readmit the voter, and
+// it gets its vote back.
 func TestLostEnd(t *testing.T) {
 	inBubble(t, 3, nil, func(c *cluster) {
 		c.awaitVoters(3)
@@ -70,7 +72,8 @@ func TestLostEnd(t *testing.T) {
 	})
 }
 
-// TestEmptied removes all that one voter's disk held: it joins again as a learner and gets its vote back.
+// TestEmptied removes everything from the disk of one voter. It joins again as a learner and gets
+// its vote back.
 func TestEmptied(t *testing.T) {
 	victim := rhumb.NoNode
 	inBubble(t, 3, func(config *Config) { config.Short = config.Node == victim }, func(c *cluster) {
@@ -86,7 +89,8 @@ func TestEmptied(t *testing.T) {
 	victim = rhumb.NoNode
 }
 
-// TestEmptiedUnnoticed gives one node an older disk, from before the first entry reached it, and nothing on that disk says so.
+// TestEmptiedUnnoticed replaces a node's disk by an older copy, from before the first entry reached
+// it, and nothing on that disk shows it.
 func TestEmptiedUnnoticed(t *testing.T) {
 	for _, nodes := range []int{3, 4} { // the victim votes, or it does not
 		victim := rhumb.NoNode
@@ -109,8 +113,9 @@ func TestEmptiedUnnoticed(t *testing.T) {
 	}
 }
 
-// TestFounderForgetsVoters cuts the founder's log where it was the only voter: before the others joined, or while they were
-// learners. It must not lead alone, since it is one voter of three.
+// TestFounderForgetsVoters cuts the founder's log back to where the founder was the only voter:
+// before the others joined, or while they were learners. It must not lead alone, since it is one
+// voter of three.
 func TestFounderForgetsVoters(t *testing.T) {
 	for _, alone := range []bool{true, false} {
 		short := false
@@ -144,7 +149,7 @@ func TestFounderForgetsVoters(t *testing.T) {
 	}
 }
 
-// TestDamagedLog makes what one voter's disk holds unreadable, in all ways in which a log can be.
+// TestDamagedLog makes the log of one voter unreadable in every way that the store distinguishes.
 func TestDamagedLog(t *testing.T) {
 	for name, damage := range map[string]func(m map[string][]byte){
 		"hard state":  func(m map[string][]byte) { m["h"] = []byte{0xff} },
@@ -189,8 +194,8 @@ func firstEntry(m map[string][]byte) string {
 	return first
 }
 
-// TestRolledBack starts all voters at once, one of them from an older copy of its disk: nothing that was decided is lost, and
-// it takes one round trip to know.
+// TestRolledBack starts all voters at once, one of them from an older copy of its disk. No
+// committed entry is lost, and one round trip is enough to take part.
 func TestRolledBack(t *testing.T) {
 	inBubble(t, 3, nil, func(c *cluster) {
 		c.awaitVoters(3)
@@ -224,15 +229,15 @@ func TestRolledBack(t *testing.T) {
 	})
 }
 
-// TestRolledBackAlone starts one voter from an older copy of its disk while one of the others is down: it must not make a
-// majority with the other one, which may have missed what the third has.
+// TestRolledBackAlone starts one voter from an older copy of its disk while another one is down. It
+// must not form a majority with the remaining one, which may lack entries that the third has.
 func TestRolledBackAlone(t *testing.T) {
 	inBubble(t, 3, nil, func(c *cluster) {
 		c.awaitVoters(3)
 		c.awaitAlike()
 		holder := c.leader()
 		victim, third := c.ids(holder)[0], c.ids(holder)[1]
-		// A life begins after the copy, so that the copy can be told.
+		// A life begins after the copy, so that the copy can be recognised.
 		image := c.image(victim)
 		c.kill(victim)
 		c.open(victim)
@@ -262,7 +267,8 @@ func TestRolledBackAlone(t *testing.T) {
 	})
 }
 
-// TestRestartWithOneDown restarts a sound voter while another one is down: after a while the two go on.
+// TestRestartWithOneDown restarts an intact voter while another one is down. After a while the two
+// continue.
 func TestRestartWithOneDown(t *testing.T) {
 	inBubble(t, 3, nil, func(c *cluster) {
 		c.awaitVoters(3)
@@ -280,8 +286,8 @@ func TestRestartWithOneDown(t *testing.T) {
 	})
 }
 
-// TestRecover gives up two of three voters for good: the third, or a learner, becomes the only voter, keeps all that its log
-// holds, and the other nodes join again.
+// TestRecover gives up two of three voters for good. The third, or a learner, becomes the only
+// voter and keeps everything in its log, and the other nodes join again.
 func TestRecover(t *testing.T) {
 	for _, survivor := range []rhumb.NodeID{3, 5} {
 		t.Run(survivor.String(), func(t *testing.T) {
@@ -323,7 +329,8 @@ func TestRecover(t *testing.T) {
 	}
 }
 
-// TestOnlyVoterLostItsEnd damages the only voter: its log is left as it is, and the error says what to do.
+// TestOnlyVoterLostItsEnd damages the only voter. Its log stays unchanged, and the error is
+// corrupt.
 func TestOnlyVoterLostItsEnd(t *testing.T) {
 	c := &cluster{t: t}
 	kv := newMemKV()
@@ -331,13 +338,17 @@ func TestOnlyVoterLostItsEnd(t *testing.T) {
 		c.t.Fatal(err)
 	}
 	kv.current["h"] = mustMarshal(&raftpb.HardState{Term: proto.Uint64(1), Commit: proto.Uint64(9)})
-	if _, err := openLog(kv); rhumb.KindOf(err) != rhumb.Corrupt {
-		t.Fatalf("got %v, want kind corrupt", err)
+	_, err := openLog(kv)
+	if rhumb.KindOf(err) != rhumb.Corrupt || !strings.Contains(rhumb.Message(err), "unsafe-recover metadata") {
+		t.Fatalf("got %v, want kind corrupt and the command that recovers", err)
+	}
+	if _, ok := kv.current["h"]; !ok {
+		t.Error("the log of the only voter was removed")
 	}
 }
 
-// TestDamages kills, restarts and damages voters at random, one disk at a time: whatever was decided stays, and all come
-// back by themselves.
+// TestDamages kills, restarts and damages voters at random, one disk at a time. Committed entries
+// remain, and all voters return without help.
 func TestDamages(t *testing.T) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { testDamages(t, seed) })
@@ -401,7 +412,7 @@ func has(st *catalog.State, region string) bool {
 	return ok
 }
 
-// TestProof is a table of what a replica may do, by what it has heard.
+// TestProof is a table of what a replica may do after certain answers.
 func TestProof(t *testing.T) {
 	three := []uint64{1, 2, 3}
 	own := standing{Last: position{3, 10}, Applied: 10, Voters: three}
@@ -470,7 +481,7 @@ func TestProof(t *testing.T) {
 	}
 }
 
-// TestLives follows the lives of a replica through starts, and what a peer makes of them.
+// TestLives follows the lives of a replica through starts, and the verdicts of a peer.
 func TestLives(t *testing.T) {
 	r := record{}.beginLife(1, false)
 	r.Took = true
@@ -498,7 +509,8 @@ func TestLives(t *testing.T) {
 	}
 }
 
-// FuzzQuestion decodes questions and answers from anywhere: what decodes has a life and lists of bounded length.
+// FuzzQuestion decodes questions and answers from arbitrary bytes. Whatever decodes has a life and
+// lists of bounded length.
 func FuzzQuestion(f *testing.F) {
 	f.Add(encodeMessage(messageQuestion, question{Life: 1, Formers: []uint64{2}, Last: position{3, 4}}))
 	f.Add(encodeMessage(messageAnswer, answer{Life: 1, Voters: []uint64{1, 2, 3}}))

@@ -9,33 +9,34 @@ import (
 	"github.com/rhumbdb/rhumb/sched"
 )
 
-// Update is what a Watch gives: the newest state, and what was touched since the last update.
+// Update is the newest state and the records that were touched since the previous update.
 type Update struct {
 	State *catalog.State
-	// Full says that everything may have changed, and Changes is empty: the first update, one after a state transfer, and
-	// one for a reader who lagged so far behind that remembering the changes was given up.
+	// Full reports that anything may have changed; Changes is then empty. The first update is full,
+	// as is one after a state transfer and one for a reader that was too slow for its changes to be
+	// kept.
 	Full    bool
 	Changes catalog.Changes
 }
 
-// Watch follows the states of a Group. One goroutine at a time may call Next.
+// Watch follows the states of a Group. Only one goroutine at a time may call Next.
 type Watch struct {
 	set *watches
 
-	// mu guards the fields below.
+	// mu guards the fields below it. It is taken after watches.mu.
 	mu      sync.Mutex
 	pending Update
 	err     error
 	wake    chan struct{} // has room for one signal
 }
 
-// delta is what one Ready touched.
+// delta is the set of records that one Ready touched.
 type delta struct {
 	full    bool
 	changes []catalog.Changes
 }
 
-// watches is the set of open watches.
+// watches is the set of open watches of a group.
 type watches struct {
 	mu      sync.Mutex
 	open    map[*Watch]struct{}
@@ -44,13 +45,15 @@ type watches struct {
 	rt      sched.Runtime
 }
 
-// Watch begins to follow the states. The first update is full and there at once.
+// Watch starts to follow the states. The first update is full and available at once.
 func (g *Group) Watch() *Watch {
 	w := &Watch{set: &g.watches, wake: make(chan struct{}, 1)}
 	g.watches.mu.Lock()
 	defer g.watches.mu.Unlock()
-	// A state is stored before the open watches are told of it, so none falls between this one and the first told.
+	// The driver stores a state before it locks watches to announce it. So a state that is newer
+	// than this one is announced after the watch is in the set, and none is missed.
 	w.pending = Update{State: g.State(), Full: true}
+	// A watch on a stopped group still returns the last state, then the reason.
 	w.err = g.watches.closed
 	w.wakeReader()
 	if g.watches.open == nil {
@@ -60,12 +63,14 @@ func (g *Group) Watch() *Watch {
 	return w
 }
 
-// Next waits for a state newer than the last one given, and gives it with all that was touched in between.
+// Next waits for a state newer than the last one returned. It returns the state and everything that
+// was touched in between.
 func (w *Watch) Next(ctx context.Context) (Update, error) {
 	const op rhumb.Op = "raftmeta.Watch"
 	for {
 		w.mu.Lock()
 		u, err := w.pending, w.err
+		// The reader owns the update from here on; the next change starts an empty one.
 		w.pending = Update{}
 		w.mu.Unlock()
 		if u.State != nil {
@@ -80,7 +85,7 @@ func (w *Watch) Next(ctx context.Context) (Update, error) {
 	}
 }
 
-// Close ends the watch. A Next that waits goes on waiting for its context.
+// Close ends the watch. A waiting Next continues to wait for its context.
 func (w *Watch) Close() {
 	w.set.mu.Lock()
 	defer w.set.mu.Unlock()
@@ -94,9 +99,11 @@ func (w *Watch) wakeReader() {
 	}
 }
 
-// add tells every watch of a new state.
+// addState announces a new state to every watch.
 func (ws *watches) addState(s *catalog.State, d delta) {
 	var all catalog.Changes
+	// Merging once here is cheaper than in every watch. Beyond the bound every watch would resort
+	// to a full update anyway.
 	for _, c := range d.changes {
 		if all = all.Merge(c); all.Len() > WatchPendingMax {
 			d.full = true
@@ -110,7 +117,7 @@ func (ws *watches) addState(s *catalog.State, d delta) {
 	}
 }
 
-// add merges a change into what the reader has not taken yet.
+// addChanges merges changes into the update that the reader has not taken yet.
 func (w *Watch) addChanges(s *catalog.State, c catalog.Changes, full bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -129,7 +136,7 @@ func (w *Watch) addChanges(s *catalog.State, c catalog.Changes, full bool) {
 	w.wakeReader()
 }
 
-// close ends every watch with an error.
+// closeAll ends every watch with an error.
 func (ws *watches) closeAll(err error) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()

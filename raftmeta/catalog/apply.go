@@ -13,7 +13,7 @@ import (
 //
 // The embedded State starts as a copy of the old one, so that unchanged trees are shared. Writes go
 // through the put methods, which copy every tree node that owner does not own and note the record
-// in changes. A command must check everything before its first put: there is no rollback.
+// in changes. A command must check everything before its first put: no rollback exists.
 type tx struct {
 	State
 	owner   *owner
@@ -26,6 +26,7 @@ type tx struct {
 // Apply returns the state after cmd, the result of cmd, and the records that cmd touched. If the
 // command is refused or already done, Apply returns s itself and no changes.
 func (s *State) Apply(cmd Command) (*State, Result, Changes) {
+	// The copy is shallow: a State is a few words and the roots of its trees.
 	t := &tx{State: *s, owner: new(owner)}
 	res := cmd.applyTo(t)
 	// Callers compare pointers to see whether anything changed: the driver publishes a state and
@@ -34,6 +35,8 @@ func (s *State) Apply(cmd Command) (*State, Result, Changes) {
 		res.setRevision(s.revision)
 		return s, res, Changes{}
 	}
+	// One command is one revision, however many records it touches. Readers wait for revisions, so
+	// a batch becomes visible as a whole.
 	t.revision++
 	res.setRevision(t.revision)
 	// The copy drops the owner: whoever applies to next starts with a new owner and copies tree
@@ -45,6 +48,7 @@ func (s *State) Apply(cmd Command) (*State, Result, Changes) {
 // setRevision writes the revision into a result and into the results of a batch.
 func (r *Result) setRevision(revision uint64) {
 	r.Revision = revision
+	// The commands of a batch share its revision, because no state between them is ever visible.
 	for i := range r.Items {
 		r.Items[i].setRevision(revision)
 	}
@@ -57,6 +61,8 @@ func refuse(op rhumb.Op, kind rhumb.Kind, format string, args ...any) Result {
 
 // refuseErr is like refuse for an existing error. It replaces the operation by that of the command.
 func refuseErr(op rhumb.Op, err error) Result {
+	// Validation in package rhumb has operations of its own, which mean nothing to a proposer of
+	// the command.
 	if e, ok := errors.AsType[*rhumb.Error](err); ok {
 		return refuse(op, e.Kind, "%s", e.Msg)
 	}
@@ -77,12 +83,13 @@ func (c Batch) applyTo(t *tx) Result {
 		return refuse(op, rhumb.TooLarge, "batch has %d commands; the limit is %d", len(c.Commands), BatchMax)
 	}
 	for i, cmd := range c.Commands {
+		// Init belongs to an empty catalog, and a batch within a batch would evade BatchMax.
 		if cmd == nil || cmd.wireCode() == codeBatch || cmd.wireCode() == codeInit {
 			return refuse(op, rhumb.InvalidArgument, "command %d is not allowed in a batch; propose it separately", i)
 		}
 	}
-	// Each command sees the effects of the ones before it. A refused command touches nothing, so it
-	// needs no rollback and does not stop the rest.
+	// Each command sees the effects of the ones before it. A refused command has touched nothing,
+	// so the others continue without a rollback.
 	items := make([]Result, len(c.Commands))
 	for i, cmd := range c.Commands {
 		items[i] = cmd.applyTo(t)
@@ -120,6 +127,7 @@ func (t *tx) putClass(c *rhumb.Class) {
 
 func (t *tx) putTable(table *rhumb.Table) {
 	t.tables.set(t.owner, uint64(table.ID), table)
+	// The old State shares the map.
 	if !t.namesOwned {
 		t.names = maps.Clone(t.names)
 		t.namesOwned = true
@@ -137,8 +145,8 @@ func (t *tx) putBlock(b *rhumb.Block) {
 }
 
 // putRange stores a range after dropping the recorded lives of nodes that are quarantined or no
-// longer in sync. A quarantined replica may discard its copy within its life, so its life proves
-// nothing about what it holds (docs/replication.md#rule-one-answer).
+// longer in sync. A quarantined replica may discard its copy within its life, so its life is no
+// proof of its contents (docs/replication.md#rule-one-answer).
 func (t *tx) putRange(r *rhumb.Range) {
 	r.Lives = slices.DeleteFunc(r.Lives, func(m rhumb.MemberLife) bool { return !r.IsInSync(m.Node) || r.IsQuarantined(m.Node) })
 	// Decoding yields nil for a missing list. An empty one must not look different.
@@ -153,6 +161,7 @@ func (t *tx) putRange(r *rhumb.Range) {
 // freed, so the region's counter is enough to find an unused one.
 func (t *tx) newBlock(in rhumb.RegionID, class rhumb.ClassID, n rhumb.NodeID) *rhumb.Block {
 	r, _ := t.regions.get(uint64(in))
+	// Readers share the old record, so a copy is changed.
 	next := *r
 	next.blocks++
 	t.putRegion(&next)
@@ -162,7 +171,7 @@ func (t *tx) newBlock(in rhumb.RegionID, class rhumb.ClassID, n rhumb.NodeID) *r
 }
 
 // newRange creates a range. All its copies are empty and therefore in sync. The present lives of
-// all members are recorded: in them, the members hold everything that clients were told, which is
+// all members are recorded: in them, the members hold everything acknowledged to clients, which is
 // nothing yet.
 func (t *tx) newRange(id rhumb.RangeID, class rhumb.ClassID, replicas []rhumb.NodeID) *rhumb.Range {
 	// The first replica is the primary; the sets of the record are sorted.

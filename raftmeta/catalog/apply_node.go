@@ -20,6 +20,7 @@ func (c Init) applyTo(t *tx) Result {
 	if c.Cluster.IsZero() {
 		return refuse(op, rhumb.InvalidArgument, "the cluster id is missing")
 	}
+	// A node with an id already belongs to a cluster.
 	if c.First.Node != rhumb.NoNode {
 		return refuse(op, rhumb.InvalidArgument, "the first node already has id %s, but a new cluster assigns one", c.First.Node)
 	}
@@ -35,6 +36,7 @@ func (c Init) applyTo(t *tx) Result {
 
 func (c AddRegion) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.AddRegion"
+	// A region of that name at the same location makes the command a repetition.
 	if r, ok := t.RegionByName(c.Name); ok {
 		if r.Location == c.Location {
 			return Result{Region: r.ID}
@@ -59,6 +61,7 @@ func (t *tx) checkNewRegion(name string, at rhumb.Point) error {
 	return at.Validate()
 }
 
+// addRegion creates a region and returns its id.
 func (t *tx) addRegion(name string, at rhumb.Point) rhumb.RegionID {
 	t.lastRegion++
 	t.putRegion(&region{Region: rhumb.Region{ID: t.lastRegion, Name: name, Location: at}})
@@ -85,6 +88,7 @@ func (c RegisterNode) applyTo(t *tx) Result {
 	if t.cluster.IsZero() {
 		return refuse(op, rhumb.Unavailable, "the cluster does not exist yet; create it with rhumb init")
 	}
+	// A node that joins for the first time may not know the cluster yet.
 	if !c.Cluster.IsZero() && c.Cluster != t.cluster {
 		return refuse(op, rhumb.WrongCluster, "the node belongs to cluster %s, but this is cluster %s; check its --join", c.Cluster, t.cluster)
 	}
@@ -153,9 +157,12 @@ func (c RegisterNode) joinCluster(t *tx) Result {
 		}
 		at.ID, at.Location = t.addRegion(c.Region, c.Location), c.Location
 	}
+	// Ids are assigned here and never reused, so an id names one node forever.
 	t.lastNode++
 	n := c.newRecord(t.lastNode, at)
 	t.putNode(n)
+	// Registering a live node ends the death of its region; the invariant in checkNodes depends on
+	// it.
 	t.reviveRegion(n.Region)
 	return Result{Node: n.ID, Region: n.Region, Life: n.Boot}
 }
@@ -189,6 +196,7 @@ func (c RegisterNode) registerAgain(t *tx, old *node) Result {
 		return refuse(op, rhumb.WrongCluster, "%s is registered with store %s, but its directory holds store %s; a replaced disk joins as a new node, without the old node's id", old.ID, old.Store, c.Store)
 	}
 	again := c.Nonce == old.nonce
+	// Nothing changes, so the repetition touches no range and begins no epoch.
 	if again && c.Boot <= old.Boot {
 		return Result{Node: old.ID, Region: old.Region, Life: old.Boot}
 	}
@@ -202,8 +210,8 @@ func (c RegisterNode) registerAgain(t *tx, old *node) Result {
 	n := c.newRecord(old.ID, at)
 	// The driver of the metadata group sets Voter when the membership changes, not the node.
 	n.Voter = old.Voter
-	// Lives are counted by the catalog. The node's own count may be behind it if its disk is an
-	// older copy, and ahead if starts never reached the catalog.
+	// The catalog counts lives. The node's own count may be lower if its disk is an older copy, and
+	// higher if some starts never reached the catalog.
 	n.Boot = max(c.Boot, old.Boot+1)
 	// With a repeated nonce the disk has not changed since, so an earlier Short mark remains.
 	n.Short, n.past = old.Short || c.Short, old.past
@@ -221,8 +229,8 @@ func (c RegisterNode) registerAgain(t *tx, old *node) Result {
 
 // reelectRanges begins a new epoch of every range whose primary was the node, which is now in a new
 // life. It prefers the nearest other live in-sync member, because that one can serve sooner: the
-// restarted node must wait out grants that it does not remember (docs/replication.md#rule-s). If
-// there is no other member, the node itself is elected.
+// restarted node must wait out grants that it does not remember (docs/replication.md#rule-s).
+// Without another member, the node is elected again.
 func (t *tx) reelectRanges(id rhumb.NodeID) {
 	load := t.countPrimaries()
 	for r := range t.freezeState().Ranges() {
@@ -237,6 +245,7 @@ func (t *tx) reelectRanges(id rhumb.NodeID) {
 		// are equally near (TestHeirsShareEqually).
 		load[id]--
 		load[heir]++
+		// The in-sync set stays: a restart alone does not prove that the node lost data.
 		t.electPrimary(r, heir, r.InSync)
 	}
 }
@@ -250,6 +259,7 @@ func (c FenceNode) applyTo(t *tx) Result {
 	// Evidence about an earlier life says nothing about this one.
 	case n.Boot != c.Boot:
 		return refuse(op, rhumb.Conflict, "%s was seen in life %d, but is in life %d now", c.Node, c.Boot, n.Boot)
+	// Two leaders in turn may propose the same fencing.
 	case n.State == rhumb.NodeFenced:
 		return Result{Node: c.Node}
 	}
@@ -281,6 +291,7 @@ func (c SetNodeState) applyTo(t *tx) Result {
 	return Result{Node: c.Node}
 }
 
+// setNodeState stores a copy of n in another state.
 func (t *tx) setNodeState(n *node, state rhumb.NodeState) {
 	next := *n
 	next.State = state
@@ -303,6 +314,7 @@ func (t *tx) relieveNode(id rhumb.NodeID) {
 		if len(inSync) > t.minInSync(r) {
 			inSync = slices.DeleteFunc(slices.Clone(inSync), func(n rhumb.NodeID) bool { return n == id })
 		}
+		// Dropping a secondary needs no new epoch, because the primary stays.
 		if r.Primary != id {
 			t.shrinkInSync(r, inSync)
 			continue
@@ -363,6 +375,7 @@ func (c SetRegionDead) applyTo(t *tx) Result {
 		return refuse(op, rhumb.NotFound, "region %s does not exist", c.Region)
 	}
 	for n := range t.Nodes() {
+		// The proposer may not have seen a registration that was applied since.
 		if n.Region == c.Region && n.State != rhumb.NodeFenced {
 			return refuse(op, rhumb.Conflict, "region %s cannot be marked dead: %s is %s", r.Name, n.ID, n.State)
 		}
@@ -378,7 +391,9 @@ func (t *tx) reviveRegion(id rhumb.RegionID) {
 	}
 }
 
+// setRegionDead stores whether a region counts as dead.
 func (t *tx) setRegionDead(r *region, dead bool) {
+	// An unchanged record is not stored, so that the command moves no revision.
 	if r.Dead != dead {
 		next := *r
 		next.Dead = dead

@@ -24,6 +24,7 @@ func (c AlterISR) applyTo(t *tx) Result {
 	switch {
 	case !ok:
 		return refuseRange(op, rhumb.InvalidArgument, r, "the in-sync set lists a member twice")
+	// Invariant I8: no in-sync set is smaller than the minimum, and the primary is in it.
 	case len(set) < t.minInSync(r):
 		return refuseRange(op, rhumb.InvalidArgument, r, "the in-sync set would have %d members; the minimum is %d", len(set), t.minInSync(r))
 	case !slices.Contains(set, r.Primary):
@@ -89,6 +90,7 @@ func (c Elect) applyTo(t *tx) Result {
 	if !ok {
 		return refuse(op, rhumb.NotFound, "range %s does not exist", c.Range)
 	}
+	// The epoch need not be compared, since every change of the epoch moves the version.
 	if r.Version != c.Version {
 		return refuseRange(op, rhumb.Conflict, r, "the range has changed: expected version %d, found version %d; read it again", c.Version, r.Version)
 	}
@@ -121,8 +123,8 @@ func (c Elect) applyTo(t *tx) Result {
 // electPrimary stores r with a new epoch, primary and in-sync set.
 func (t *tx) electPrimary(r *rhumb.Range, n rhumb.NodeID, inSync []rhumb.NodeID) *rhumb.Range {
 	next := r.Clone()
-	// Epochs come from one counter per range and are never reused, even if the elected node never
-	// begins its epoch.
+	// Each range has one counter of epochs, and no epoch is reused, even if the elected node never
+	// begins it.
 	next.Allocated++
 	next.Epoch = next.Allocated
 	next.Primary = n
@@ -165,6 +167,7 @@ func (c SetReplicas) applyTo(t *tx) Result {
 			return refuseRange(op, rhumb.Conflict, r, "%s is unknown or fenced and cannot hold a new replica", id)
 		}
 	}
+	// Nothing changes, so the version stays and proposals of the primary that name it remain valid.
 	if preferred == r.Preferred && slices.Equal(set, r.Replicas) {
 		return Result{Range: r}
 	}
@@ -185,9 +188,10 @@ func (c QuarantineReplica) applyTo(t *tx) Result {
 		return refuse(op, rhumb.NotFound, "range %s does not exist", c.Range)
 	case !r.IsReplica(c.Node):
 		return refuseRange(op, rhumb.InvalidArgument, r, "%s has no replica of the range", c.Node)
+	// The replica repeats its notice until it sees the quarantine in the record.
 	case r.IsQuarantined(c.Node):
 		return Result{Range: r}
-	// Epoch 0 comes from builds that did not send it.
+	// Builds that did not send the epoch leave it 0.
 	case c.Epoch != 0 && c.Epoch < r.Epoch:
 		return refuseRange(op, rhumb.Conflict, r, "the notice is from epoch %d, but the range is in epoch %d", c.Epoch, r.Epoch)
 	}
@@ -229,7 +233,7 @@ func (c ReadmitReplica) applyTo(t *tx) Result {
 		return refuseRange(op, rhumb.Conflict, r, "%s is still in the in-sync set %v", c.Node, r.InSync)
 	}
 	// The new epoch invalidates acknowledgements of entries that the replica held before it
-	// discarded its copy. They belong to the same life, so nothing else would tell them apart.
+	// discarded its copy. They belong to the same life, so nothing else would distinguish them.
 	next := r.Clone()
 	next.Quarantined = slices.DeleteFunc(next.Quarantined, func(n rhumb.NodeID) bool { return n == c.Node })
 	return Result{Range: t.electPrimary(next, next.Primary, next.InSync)}
@@ -268,7 +272,8 @@ func (c RecoverRange) applyTo(t *tx) Result {
 	// A copy that was given up may hold entries that the range continues without. If its node
 	// returns, the copy must neither take part nor refuse the new primary because of them.
 	next.Quarantined = slices.Compact(slices.Sorted(slices.Values(append(next.Quarantined, gone...))))
-	// Recorded lives vouch for everything that clients were told, which is no longer true.
+	// The recorded lives vouch for everything acknowledged to clients. After a recovery that would
+	// be wrong.
 	next.Lives = nil
 	next.Recovery = &rhumb.Recovery{Epoch: r.Allocated + 1, Node: c.Node, Gone: gone, End: c.End, EndTime: c.EndTime, Known: c.Known}
 	if missing := t.minInSync(r) - len(left); missing > 0 {
@@ -298,6 +303,8 @@ func (t *tx) whyNotRecover(r *rhumb.Range, n rhumb.NodeID) string {
 	for _, m := range r.InSync {
 		if d, ok := t.Node(m); ok && t.IsLive(m) && !r.IsQuarantined(m) {
 			intact = append(intact, m)
+			// A recorded life that is still the present one: the member has not restarted since the
+			// primary vouched for it.
 			if r.LifeOf(m) == d.Boot {
 				return fmt.Sprintf("%s has an intact in-sync copy and has had it since its last start; that copy is enough for an election, so no data has to be given up", m)
 			}

@@ -120,6 +120,7 @@ func (s *State) explainShortage(replicas int) string {
 		most = max(most, live[r.ID])
 		parts = append(parts, fmt.Sprintf("%s has %d", r.Name, live[r.ID]))
 	}
+	// Suggesting --replicas 0 would be of no help.
 	if most == 0 {
 		return fmt.Sprintf("%d replicas need %d live nodes in one region, but no node is live; start nodes", replicas, replicas)
 	}
@@ -134,6 +135,7 @@ func (t *tx) checkPlacements(settings rhumb.ClassSettings, placements []Placemen
 	const op rhumb.Op = "catalog.Placement"
 	seen := make(map[rhumb.RegionID]bool)
 	for _, p := range placements {
+		// Regions are never removed, so an unknown one is an error of the proposer.
 		if _, ok := t.Region(p.Region); !ok || seen[p.Region] {
 			return rhumb.Ef(op, rhumb.InvalidArgument, "region %s does not exist or is placed twice", p.Region)
 		}
@@ -175,6 +177,8 @@ func (t *tx) checkReplicas(in rhumb.RegionID, settings rhumb.ClassSettings, repl
 	return nil
 }
 
+// addClass creates a class with its hash slots and ranges, and returns its id. The placements have
+// been checked.
 func (t *tx) addClass(settings rhumb.ClassSettings, placements []Placement) rhumb.ClassID {
 	t.lastClass++
 	t.putClass(&rhumb.Class{ID: t.lastClass, Settings: settings})
@@ -189,6 +193,8 @@ func (t *tx) addHashBlock(class rhumb.ClassID, p Placement) {
 	b := t.newBlock(p.Region, class, rhumb.NoNode)
 	t.hash.set(t.owner, pairKey(p.Region, class), b)
 	for i, replicas := range p.Replicas {
+		// The slots of a block are consecutive, so a hash slot needs no table: its range is First
+		// plus the slot.
 		t.newRange(rhumb.RangeID{Region: p.Region, Slot: b.First + rhumb.Slot(i)}, class, replicas)
 	}
 }
@@ -231,6 +237,7 @@ func (c OpenSlot) applyTo(t *tx) Result {
 	case opened > c.Opened:
 		r, _ := t.Range(id)
 		return Result{Range: r, Node: c.Node, Class: c.Class}
+	// The proposer counts from this catalog, so a larger count is an error and not a race.
 	case opened < c.Opened:
 		return refuse(op, rhumb.InvalidArgument, "%s has opened %d slots of class %s, not %d", c.Node, opened, c.Class, c.Opened)
 	case t.ranges.size >= rhumb.RangesMax:
@@ -253,6 +260,8 @@ func (t *tx) openSlot(c OpenSlot, in rhumb.RegionID) *rhumb.Range {
 	if a, ok := t.active.get(key); ok {
 		*next = *a
 	}
+	// opened counts across blocks, so a multiple of BlockSlots means that all slots of the last
+	// block are open.
 	if next.opened%rhumb.BlockSlots == 0 {
 		next.block = t.newBlock(in, c.Class, c.Node)
 	}

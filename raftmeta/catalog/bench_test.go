@@ -6,7 +6,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// manyRanges gives a state with about n ranges of three replicas.
+// manyRanges returns a state with about n ranges of three replicas.
 func manyRanges(b *testing.B, n int) *State {
 	s := founded()
 	for i := range 5 {

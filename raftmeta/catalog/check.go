@@ -21,10 +21,14 @@ func (s *State) Check() error {
 	return nil
 }
 
+// brokenInvariant returns an error of kind Internal. Decode changes the kind to Corrupt: in stored
+// bytes, a broken invariant means damage.
 func brokenInvariant(format string, args ...any) error {
 	return rhumb.Ef("catalog.Check", rhumb.Internal, format, args...)
 }
 
+// checkNodes checks regions and nodes: ids were allocated, names and stores are unique, and every
+// node is in a region.
 func (s *State) checkNodes() error {
 	names := make(map[string]bool)
 	for id, r := range s.regions.all() {
@@ -52,6 +56,8 @@ func (s *State) checkNodes() error {
 	return nil
 }
 
+// checkTables checks classes and tables: no two classes have equal settings, since tables share a
+// class by its settings.
 func (s *State) checkTables() error {
 	settings := make(map[rhumb.ClassSettings]bool)
 	for id, c := range s.classes.all() {
@@ -69,6 +75,8 @@ func (s *State) checkTables() error {
 	return nil
 }
 
+// checkBlocks checks that blocks were allocated in order from the slots of their regions and belong
+// to existing classes and nodes.
 func (s *State) checkBlocks() error {
 	// Blocks that begin at multiples of BlockSlots below the region's counter, each with a key of
 	// its own, are exactly those that were allocated if their number equals the counter.
@@ -107,6 +115,7 @@ func (s *State) checkBlocks() error {
 	return nil
 }
 
+// checkRanges checks that every range is in a block of its class, and its record.
 func (s *State) checkRanges() error {
 	for r := range s.Ranges() {
 		b, ok := s.BlockOf(r.ID)

@@ -10,7 +10,7 @@ import (
 
 // commandVersion, resultVersion and stateVersion are the encoding versions that this binary writes
 // and reads. A new field or code needs a new version only if older binaries may still apply
-// commands. Older binaries stop at what they do not know.
+// commands. Older binaries stop at a field or code that they do not know.
 const (
 	commandVersion = 1
 	resultVersion  = 1
@@ -53,6 +53,7 @@ func decodeWire(op rhumb.Op, b []byte, v any) error {
 	if err == nil {
 		return nil
 	}
+	// Only a newer binary adds fields, so an unknown one is not damage.
 	if _, ok := errors.AsType[*cbor.UnknownFieldError](err); ok {
 		return &rhumb.Error{Op: op, Kind: rhumb.Incompatible, Msg: "the encoding has a field that this binary does not know; use a newer binary", Err: err}
 	}

@@ -64,6 +64,7 @@ func toWireResult(r Result) wireResult {
 			w.Failure.Range = toWireRangeID(f.Range)
 		}
 	}
+	// Items carry no version; that of the batch covers them.
 	for _, item := range r.Items {
 		w.Items = append(w.Items, toWireResult(item))
 	}

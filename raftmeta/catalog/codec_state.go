@@ -155,6 +155,7 @@ func (s *State) Encode() []byte {
 		Version: stateVersion, Cluster: fromUUID(s.cluster), Revision: s.revision,
 		LastRegion: s.lastRegion, LastNode: s.lastNode, LastTable: s.lastTable, LastClass: s.lastClass,
 	}
+	// Trees iterate in the order of their keys, which makes the encoding deterministic.
 	for _, r := range s.regions.all() {
 		w.Regions = append(w.Regions, wireRegion{ID: r.ID, Name: r.Name, Location: *toWirePoint(r.Location), Blocks: r.blocks, Dead: r.Dead})
 	}
@@ -234,7 +235,8 @@ func Decode(b []byte) (*State, error) {
 	return s, nil
 }
 
-// toState builds the trees. It refuses only what would make Check panic; Check finds the rest.
+// toState builds the trees. It refuses only states on which Check would panic; Check finds all
+// other faults.
 func (w *wireState) toState() (*State, error) {
 	const op rhumb.Op = "catalog.Decode"
 	t := tx{owner: new(owner), State: State{
@@ -293,6 +295,8 @@ func (w *wireState) amendRanges(t *tx) error {
 		if !ok {
 			return rhumb.Ef("catalog.Decode", rhumb.Corrupt, "a quarantine, a life or a recovery belongs to the unknown range %d/%d", region, slot)
 		}
+		// toState has just created the record, but a clone keeps the rule that stored records are
+		// never modified.
 		next := r.Clone()
 		do(next)
 		t.ranges.set(t.owner, rangeKey(next.ID), next)

@@ -16,7 +16,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// goldenCommands has one command of each code, with every field set.
+// goldenCommands returns a command of each code with every field set.
 func goldenCommands() []Command {
 	register := RegisterNode{
 		Cluster: rhumb.UUID{1}, Node: 3, Store: rhumb.UUID{2}, Boot: 4, Nonce: 5, Previous: 6, Short: true, Region: "fra", Zone: "a",
@@ -50,7 +50,7 @@ func goldenCommands() []Command {
 	}
 }
 
-// goldenState has records of every sort.
+// goldenState returns a state with records of every type.
 func goldenState(t testing.TB) *State {
 	s := founded()
 	c := rhumb.DefaultClassSettings()
@@ -74,7 +74,8 @@ func goldenState(t testing.TB) *State {
 	return s
 }
 
-// TestGolden fixes the stored bytes. A changed line is a changed format: it needs a new version and a reader of the old.
+// TestGolden fixes the stored bytes. A changed line is a changed format, which needs a new version
+// and a reader of the old one.
 func TestGolden(t *testing.T) {
 	datadriven.RunTest(t, "testdata/golden", func(t *testing.T, d *datadriven.TestData) string {
 		var out strings.Builder
@@ -102,7 +103,7 @@ func TestGolden(t *testing.T) {
 	})
 }
 
-// TestCommandRoundTrip reads back what is written, field by field.
+// TestCommandRoundTrip checks that commands decode to themselves, field by field.
 func TestCommandRoundTrip(t *testing.T) {
 	for _, want := range goldenCommands() {
 		got, err := DecodeCommand(EncodeCommand(want))
@@ -112,7 +113,8 @@ func TestCommandRoundTrip(t *testing.T) {
 	}
 }
 
-// TestDecodeRefuses says, for bytes that this binary did not write, whether a newer one did or nobody.
+// TestDecodeRefuses checks that bytes of a newer binary and damaged bytes have different kinds of
+// errors.
 func TestDecodeRefuses(t *testing.T) {
 	wire := func(m map[int]any) []byte { return must(encMode.Marshal(m)) }
 	tests := []struct {

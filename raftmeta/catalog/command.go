@@ -136,11 +136,12 @@ type CreateTable struct {
 	LocationField string
 	History       time.Duration
 	Snapshot      rhumb.SnapshotFeatures
-	Placements    []Placement
+	// Placements are as in CreateClass. They are used only if the class is new.
+	Placements []Placement
 }
 
-// EnsureRegionBlocks gives a class hash slots in regions that joined later or did not have enough
-// nodes before. Regions that have slots are left unchanged.
+// EnsureRegionBlocks creates the hash slots of a class in regions that joined later or did not have
+// enough nodes before. Regions that have slots are left unchanged.
 type EnsureRegionBlocks struct {
 	Class      rhumb.ClassID
 	Placements []Placement
@@ -160,7 +161,7 @@ type OpenSlot struct {
 }
 
 // Member is a member of an in-sync set in one of its lives. Vouched reports that the member, in
-// this life, holds everything that clients were told; the record then names the life
+// this life, holds everything acknowledged to clients; the record then names the life
 // (docs/replication.md#rule-one-answer).
 type Member struct {
 	Node    rhumb.NodeID
@@ -207,8 +208,9 @@ type FenceNode struct {
 // as FenceNode does, but the node stays reachable and keeps its copies. Boot must be the registered
 // one, else Conflict.
 type SetNodeState struct {
-	Node  rhumb.NodeID
-	Boot  rhumb.BootSeq
+	Node rhumb.NodeID
+	Boot rhumb.BootSeq
+	// State is NodeLive or NodeDraining. Fencing needs evidence and a command of its own.
 	State rhumb.NodeState
 }
 
@@ -239,8 +241,8 @@ type QuarantineReplica struct {
 // a new epoch: in the same life, the replica has acknowledged entries that it no longer holds, and
 // a delayed acknowledgement must not count.
 //
-// A member of the in-sync set is a Conflict, because its membership says that it holds what was
-// acknowledged. A range in a newer epoch than Epoch is a Conflict as well, as for
+// A member of the in-sync set is a Conflict, because membership promises that the member holds
+// every acknowledged entry. A range in a newer epoch than Epoch is a Conflict as well, as for
 // QuarantineReplica: a late repetition must not end a later quarantine.
 type ReadmitReplica struct {
 	Range rhumb.RangeID
@@ -252,7 +254,7 @@ type ReadmitReplica struct {
 // operator proposes it. Node becomes primary in a new epoch. The in-sync set becomes Node and every
 // other live replica that is not quarantined, filled up to the minimum size with nodes that are not
 // live. The quarantine of Node ends; Node must have discarded its damaged data before. Replicas on
-// nodes that are not live are quarantined. The record keeps what was accepted.
+// nodes that are not live are quarantined. The record keeps the loss that was accepted.
 //
 // It is a Conflict if the record is not at Version, if Node is not live, if the live and intact
 // members of the in-sync set suffice for an election, if such a member exists and Node is not one,

@@ -6,7 +6,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// registration returns the registration of a life of the node whose store has the number.
+// registration returns the registration of a life of the node whose store has the given number.
 func registration(store byte, boot rhumb.BootSeq) RegisterNode {
 	return RegisterNode{
 		Store: rhumb.UUID{store}, Boot: boot, Nonce: uint64(store)<<8 | uint64(boot), Region: "r", Zone: "a", HasLocation: true,
@@ -38,9 +38,10 @@ func threeNodes(t *testing.T) (*State, rhumb.RangeID) {
 	return nil, rhumb.RangeID{}
 }
 
-// TestLearnerJoinsBesideADeadMember guards a liveness bug that the model found: with the in-sync set at its minimum and one
-// of it dead, the primary can neither drop the dead member nor, if all members had to live, add the learner that would
-// let it. The range would stand still until the dead node returns.
+// TestLearnerJoinsBesideADeadMember guards against a liveness bug that the model found. With the
+// in-sync set at its minimum and one member dead, the primary cannot drop the dead member. If all
+// members had to live, it could not add the learner that would let it do so either, and the range
+// would stop until the dead node returns.
 func TestLearnerJoinsBesideADeadMember(t *testing.T) {
 	s, id := threeNodes(t)
 	do := func(cmd Command) Result {
@@ -75,7 +76,7 @@ func TestLearnerJoinsBesideADeadMember(t *testing.T) {
 	}
 	do(AlterISR{Range: id, Epoch: r.Epoch, Version: r.Version, Members: []Member{{1, 1, true}, {3, 2, true}}})
 
-	// Who joins must live, in the life that the primary saw.
+	// A member that joins must be live, in the life that the primary saw.
 	r, _ = s.Range(id)
 	for _, bad := range []Member{{2, 1, false}, {2, 7, false}} {
 		_, res, _ := s.Apply(AlterISR{Range: id, Epoch: r.Epoch, Version: r.Version, Members: []Member{{1, 1, false}, bad, {3, 2, false}}})
@@ -83,7 +84,7 @@ func TestLearnerJoinsBesideADeadMember(t *testing.T) {
 			t.Errorf("a dead node joined as %+v: %v", bad, res.Err())
 		}
 	}
-	// A quarantined copy may be given up within its life.
+	// A quarantined copy may be discarded within its life.
 	do(QuarantineReplica{Range: id, Node: 3})
 	r, _ = s.Range(id)
 	do(AlterISR{Range: id, Epoch: r.Epoch, Version: r.Version, Members: []Member{{1, 1, true}, {3, 2, true}}})
@@ -92,8 +93,9 @@ func TestLearnerJoinsBesideADeadMember(t *testing.T) {
 	}
 }
 
-// TestLateNotices guards that a repeated notice which arrives after the next one changes nothing: a late quarantine would give
-// up the copy that was begun anew, a late readmission would make a damaged copy electable.
+// TestLateNotices guards that a repeated notice has no effect if it arrives after the next one. A
+// late quarantine would discard the fresh copy, and a late readmission would make a damaged copy
+// electable.
 func TestLateNotices(t *testing.T) {
 	s, id := threeNodes(t)
 	do := func(c Command) {

@@ -12,8 +12,8 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// genCommand draws a command that makes sense more often than not: ids around those that exist, versions near those that
-// are current.
+// genCommand draws a command that is usually sensible: ids near existing ones, versions near
+// current ones.
 func genCommand(t *rapid.T, s *State) Command {
 	g := gen{t, s}
 	kinds := map[string]func() Command{
@@ -167,8 +167,8 @@ func founded() *State {
 	return s
 }
 
-// TestInvariants applies random commands and looks, after each, at the invariants of the state and of the step; and goes
-// on beside with a decoded copy, which must not differ.
+// TestInvariants applies random commands. After each it checks the invariants of the state and of
+// the step, and that a decoded copy reaches the same state.
 func TestInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := founded()
@@ -193,8 +193,8 @@ func TestInvariants(t *testing.T) {
 	})
 }
 
-// checkStep looks at what must hold between a state and the next. After a single command a new primary is live and was in
-// sync; a batch may go on and fence it.
+// checkStep checks the relation between a state and the next one. After a single command, a new
+// primary is live and was in sync; a batch may have fenced it since.
 func checkStep(t *rapid.T, old, next *State, changes Changes, single bool) {
 	switch {
 	case next == old && changes.Len() != 0, next != old && changes.Len() == 0:
@@ -245,8 +245,8 @@ func checkCopy(t *rapid.T, encoded string, cmd Command, next *State, res Result)
 	}
 }
 
-// TestFenceLeavesNoPrimary fences a node among many ranges: it stays primary only where nobody else could follow, and in
-// sync only there and where the set is at its minimum.
+// TestFenceLeavesNoPrimary fences a node that holds many ranges. It remains primary only where no
+// other member can be elected, and in sync only there and where the set is at its minimum.
 func TestFenceLeavesNoPrimary(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := founded()
@@ -271,7 +271,7 @@ func TestFenceLeavesNoPrimary(t *testing.T) {
 	})
 }
 
-// TestBlocks opens more slots than a block has.
+// TestBlocks opens more slots than fit into one block.
 func TestBlocks(t *testing.T) {
 	s := founded()
 	one := rhumb.DefaultClassSettings()
@@ -299,7 +299,8 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-// TestHeirsShareEqually fences a node whose fellows are equally near: they get its primaries evenly.
+// TestHeirsShareEqually fences a node whose peers are equally near. They get its primaries in equal
+// parts.
 func TestHeirsShareEqually(t *testing.T) {
 	s := founded()
 	for i := range 3 {

@@ -7,8 +7,9 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// TestRecoverFromOneCopy: of three nodes one is gone for good and one has begun a new life, so that nothing says that its disk
-// is whole. Only an operator may let the range go on from it, and the copy of the node that is gone takes no part any more.
+// TestRecoverFromOneCopy: of three nodes, one is gone for good and one has begun a new life, so
+// that nothing proves its disk intact. Only an operator may let the range continue from it, and the
+// copy of the lost node takes part no more.
 func TestRecoverFromOneCopy(t *testing.T) {
 	s, id := threeNodes(t)
 	do := func(cmd Command) *rhumb.Range {

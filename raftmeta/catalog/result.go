@@ -13,7 +13,7 @@ type Result struct {
 	Revision uint64
 	// Failure is the reason of a refusal, or nil if the command was applied.
 	Failure *rhumb.Error
-	// Region, Node, Class and Table are the ids of what was created or found.
+	// Region, Node, Class and Table are the ids of the records that were created or found.
 	Region rhumb.RegionID
 	Node   rhumb.NodeID
 	// Life is the number of the life that a registration began.

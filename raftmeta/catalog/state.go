@@ -128,6 +128,7 @@ func (s *State) Life(id rhumb.NodeID, nonce uint64) (life rhumb.BootSeq, ok bool
 
 // NodeByStore returns the node whose store has the given id.
 func (s *State) NodeByStore(store rhumb.UUID) (*rhumb.Node, bool) {
+	// Registrations are rare and nodes are few, so a scan is enough.
 	for n := range s.Nodes() {
 		if n.Store == store {
 			return n, true
@@ -212,8 +213,8 @@ func (s *State) HashBlock(region rhumb.RegionID, class rhumb.ClassID) (*rhumb.Bl
 }
 
 // ActiveSlot returns the range into which a node inserts server-named keys of a class, and the
-// number of slots that the node has opened for that class, which [OpenSlot] expects. opened is 0 if
-// there is no slot yet.
+// number of slots that the node has opened for that class, which [OpenSlot] expects. opened is 0
+// before the first slot.
 func (s *State) ActiveSlot(node rhumb.NodeID, class rhumb.ClassID) (id rhumb.RangeID, opened uint32) {
 	a, ok := s.active.get(pairKey(node, class))
 	if !ok {
@@ -224,6 +225,7 @@ func (s *State) ActiveSlot(node rhumb.NodeID, class rhumb.ClassID) (id rhumb.Ran
 
 // newestSlot returns the slot of the block that was opened last.
 func (a *activeBlock) newestSlot() rhumb.RangeID {
+	// opened counts the slots of earlier blocks of the node as well.
 	used := (a.opened - 1) % rhumb.BlockSlots
 	return rhumb.RangeID{Region: a.block.Region, Slot: a.block.First + rhumb.Slot(used)}
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// TestTranscripts replays testdata: each line is a command, and the output says its result and the records it touched.
+// TestTranscripts replays testdata. Each line is a command; the output is its result and the
+// records that it touched.
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
 		s := New()
@@ -120,7 +121,7 @@ func (a args) registration() RegisterNode {
 	return r
 }
 
-// rotate places slots over the live nodes of every region that has enough, in turn.
+// rotate places slots on the live nodes of every region that has enough of them, in turn.
 func rotate(s *State, settings rhumb.ClassSettings) []Placement {
 	var out []Placement
 	for r := range s.Regions() {

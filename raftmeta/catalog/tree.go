@@ -60,6 +60,7 @@ func (t *tree[V]) set(o *owner, key uint64, v V) {
 	if t.root == nil {
 		t.root = &treeNode[V]{owner: o}
 	}
+	// Only nodes on the path to key are copied; all other nodes stay shared with the old tree.
 	t.root = t.root.makeWritable(o)
 	// A full root splits before the descent, which is how the tree grows in height. Full nodes on
 	// the way down are split too, so a split never has to propagate upwards.
@@ -90,6 +91,7 @@ func (n *treeNode[V]) set(o *owner, key uint64, v V) bool {
 		n.vals = slices.Insert(n.vals, i, v)
 		return true
 	}
+	// The child is made writable before the descent, so every call owns its node.
 	n.kids[i] = n.kids[i].makeWritable(o)
 	return n.kids[i].set(o, key, v)
 }
@@ -97,6 +99,7 @@ func (n *treeNode[V]) set(o *owner, key uint64, v V) bool {
 // split halves the full child i of n and moves its middle key up into n.
 func (n *treeNode[V]) split(o *owner, i int) {
 	const mid = treeKeysMax / 2
+	// The left half keeps the node, so only it has to be owned; the right half is new.
 	left := n.kids[i].makeWritable(o)
 	// The upper half is cloned. If it shared the array of the left node, a later insert on the left
 	// would overwrite it.
@@ -142,6 +145,8 @@ func (t *tree[V]) all() iter.Seq2[uint64, V] { return t.from(0) }
 func (n *treeNode[V]) ascend(first uint64, yield func(uint64, V) bool) bool {
 	i, _ := n.find(first)
 	for ; i <= len(n.keys); i++ {
+		// Only the leftmost child visited can hold keys below first. Passing first to the others
+		// costs a search each and keeps the code simple.
 		if n.kids != nil && !n.kids[i].ascend(first, yield) {
 			return false
 		}

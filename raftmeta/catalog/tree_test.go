@@ -8,7 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestTreeAgainstMap compares random versions of a tree with maps, the old versions too: they must not change.
+// TestTreeAgainstMap compares random versions of a tree with maps, including old versions, which
+// must not change.
 func TestTreeAgainstMap(t *testing.T) {
 	type version struct {
 		tree tree[int]
@@ -55,7 +56,7 @@ func checkTree(t *rapid.T, got *tree[int], want map[uint64]int) {
 	}
 }
 
-// TestTreeStopsEarly breaks out of a walk in every place.
+// TestTreeStopsEarly stops an iteration at every position.
 func TestTreeStopsEarly(t *testing.T) {
 	var tr tree[int]
 	o := new(owner)

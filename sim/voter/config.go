@@ -7,7 +7,8 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Bounds of the state's arrays.
+// Bounds of the arrays in a state. They are small because every byte of a state is copied and
+// hashed once per transition.
 const (
 	votersMax   = 5
 	termsMax    = 3
@@ -15,31 +16,35 @@ const (
 	logMax      = 4
 )
 
-// Config is a group and the bounds within which it is explored.
+// Config describes a group and the bounds within which it is explored.
 type Config struct {
 	// Voters is the size of the group, 3 or 5.
 	Voters int
-	// Terms bounds the terms, the first included; Entries the entries of a log.
+	// Terms bounds the terms, including the first. Entries bounds the entries of a log.
 	Terms, Entries int
-	// Restarts bounds the restarts, Damages those among them that lose data, Damaged the voters that suffer them.
+	// Restarts bounds the restarts, Damages those among them that lose data, and Damaged the voters
+	// that lose data.
 	Restarts, Damages, Damaged int
-	// Messages bounds the APPENDs under way.
+	// Messages bounds the APPENDs in flight.
 	Messages int
-	// Images makes every damage the return of an older image of a disk, taken at any time.
+	// Images makes every damage the return of an older image of a disk, which may be taken at any
+	// time.
 	Images bool
-	// Asking lets starting voters ask the others, and Answers is how many of them answer before the voter takes part. Default
-	// all of them.
+	// Asking lets starting voters ask the others. Answers is the number of answers after which the
+	// voter takes part; default all others.
 	Asking  bool
 	Answers int
-	// Noticed is for damage that is noticed at the start, by the voter itself or because its peers know a later life. Such
-	// a voter still needs the answers of all others.
+	// Noticed makes every damage one that is noticed at the start, by the voter itself or because
+	// its peers know a later life. Such a voter needs the answers of all others even if Answers is
+	// smaller.
 	Noticed bool
 	// Admission lets leaders admit voters.
 	Admission bool
-	// Without names the part of the rule to leave out.
+	// Without is the part of the rule to leave out.
 	Without Mutation
 }
 
+// withDefaults returns c with defaults in its zero fields.
 func (c Config) withDefaults() Config {
 	if c.Answers == 0 {
 		c.Answers = c.Voters - 1
@@ -47,19 +52,20 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate lists every fault of the configuration, after defaults.
+// Validate returns an error that lists every fault of the configuration after defaults are applied.
 func (c Config) Validate() error {
 	const op rhumb.Op = "voter.Config.Validate"
 	c = c.withDefaults()
 	var faults []error
 	within := func(name string, v, lo, hi int) {
 		if v < lo || v > hi {
-			faults = append(faults, rhumb.Ef(op, rhumb.InvalidArgument, "%s is %d, want %d to %d", name, v, lo, hi))
+			faults = append(faults, rhumb.Ef(op, rhumb.InvalidArgument, "%s is %d, but must be %d to %d", name, v, lo, hi))
 		}
 	}
 	within("Voters", c.Voters, 3, votersMax)
+	// Four voters tolerate no more failures than three, and fingerprint expects 6 or 120 renamings.
 	if c.Voters == 4 {
-		faults = append(faults, rhumb.E(op, rhumb.InvalidArgument, "Voters is 4, want 3 or 5"))
+		faults = append(faults, rhumb.E(op, rhumb.InvalidArgument, "Voters is 4, but must be 3 or 5"))
 	}
 	within("Terms", c.Terms, 1, termsMax)
 	within("Entries", c.Entries, 0, logMax)
@@ -71,9 +77,10 @@ func (c Config) Validate() error {
 	return errors.Join(faults...)
 }
 
-func (c *Config) majority() int { return c.Voters/2 + 1 }
+// majoritySize returns the size of a majority of the voters.
+func (c *Config) majoritySize() int { return c.Voters/2 + 1 }
 
-// String returns the bounds in one line, as they stand in docs/model.md.
+// String returns the bounds in one line, in the form used in docs/model.md.
 func (c Config) String() string {
 	c = c.withDefaults()
 	s := fmt.Sprintf("N%d T%d E%d R%d D%d of %d M%d", c.Voters, c.Terms, c.Entries, c.Restarts, c.Damages, c.Damaged, c.Messages)

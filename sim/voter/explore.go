@@ -8,24 +8,25 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Limits end a search early. Zero fields do not limit.
+// Limits end a search early. A zero field does not limit.
 type Limits struct {
 	States int
 	Time   time.Duration
 }
 
-// Result is what a search found.
+// Result is the outcome of a search.
 type Result struct {
-	// States counts different states, Transitions the steps that were looked at.
+	// States is the number of distinct states, Transitions the number of steps examined.
 	States, Transitions int
-	// Depth is the length of the longest shortest path.
+	// Depth is the greatest distance of a state from the start.
 	Depth int
-	// Exhausted reports whether no state within the bounds is left.
+	// Exhausted reports whether every state within the bounds was visited.
 	Exhausted bool
-	// Broken is the first invariant that broke, and Trace the shortest way to it; 0 and nil if none did.
+	// Broken is the first invariant that broke, and Trace the shortest way to break it; 0 and nil
+	// if none broke.
 	Broken Invariant
 	Trace  []string
-	// Elapsed is the time the search took.
+	// Elapsed is the duration of the search.
 	Elapsed time.Duration
 }
 
@@ -41,17 +42,21 @@ func (r *Result) String() string {
 	return s
 }
 
-// explorer is a breadth-first search.
+// explorer is a breadth-first search. It keeps the states of two levels only; older states remain
+// as fingerprints, from which a trace is reconstructed by taking the steps again.
 type explorer struct {
-	cfg     Config
-	limits  Limits
-	begun   time.Time
-	names   []renaming
-	visited map[uint64]uint64 // fingerprint of a state, and of the one from which it was found; 0 for the start
+	cfg    Config
+	limits Limits
+	begun  time.Time
+	names  []renaming
+	// visited maps the fingerprint of each visited state to that of the state from which it was
+	// reached first, or 0 for the start.
+	visited map[uint64]uint64
 	res     Result
 }
 
-// Explore visits every state within the bounds of cfg, nearest first, until one breaks an invariant.
+// Explore visits every state within the bounds of cfg, nearest first, until one breaks an invariant
+// or a limit is reached.
 func Explore(cfg Config, limits Limits) (Result, error) {
 	const op rhumb.Op = "voter.Explore"
 	if err := cfg.Validate(); err != nil {
@@ -64,12 +69,14 @@ func Explore(cfg Config, limits Limits) (Result, error) {
 	return e.res, nil
 }
 
+// run visits the states level by level.
 func (e *explorer) run() {
 	first := newState(&e.cfg)
 	e.visited[first.fingerprint(e.names)] = 0
 	level, next := []state{first}, []state(nil)
 	g := &stepper{cfg: &e.cfg}
 	for len(level) > 0 {
+		// The two slices swap roles at each level, so their memory is reused.
 		next = next[:0]
 		for i := range level {
 			if next = e.expandState(g, &level[i], next); e.res.Broken != 0 || e.limitReached(i) {
@@ -77,6 +84,7 @@ func (e *explorer) run() {
 			}
 		}
 		level, next = next, level
+		// The last level finds nothing new and does not count as a step.
 		if len(level) > 0 {
 			e.res.Depth++
 		}
@@ -84,7 +92,8 @@ func (e *explorer) run() {
 	e.res.Exhausted = true
 }
 
-// spent reports whether a limit is reached. The clock is read now and then only.
+// limitReached reports whether a limit is reached. i counts the states of the level; the clock is
+// read only once in 1024 of them.
 func (e *explorer) limitReached(i int) bool {
 	if e.limits.States > 0 && len(e.visited) >= e.limits.States {
 		return true
@@ -92,20 +101,25 @@ func (e *explorer) limitReached(i int) bool {
 	return e.limits.Time > 0 && i%1024 == 1023 && time.Since(e.begun) > e.limits.Time
 }
 
-// expand looks at every step from s and adds the new states to next.
+// expandState takes every step from s and appends the new states to next.
 func (e *explorer) expandState(g *stepper, s *state, next []state) []state {
 	print := s.fingerprint(e.names)
-	steps := g.successors(s)
+	steps := g.listSteps(s)
 	for k := range steps {
 		st := &steps[k]
 		e.res.Transitions++
+		// A broken invariant ends the search before the state is stored: states after a violation
+		// mean nothing.
 		if st.broken != 0 {
 			e.res.Broken, e.res.Trace = st.broken, e.traceTo(print, st.broken)
 			return next
 		}
+		// Messages that nobody would take are removed before the state is compared, so that states
+		// which differ only in them are one.
 		st.next.dropDeadMessages(&e.cfg)
 		p := st.next.fingerprint(e.names)
 		if _, ok := e.visited[p]; !ok {
+			// Breadth first, the first way to a state is a shortest one, so it is never replaced.
 			e.visited[p] = print
 			next = append(next, st.next)
 		}
@@ -113,10 +127,12 @@ func (e *explorer) expandState(g *stepper, s *state, next []state) []state {
 	return next
 }
 
-// trace plays the way to a state again, and then the step that breaks bad. Playing it again gives every voter one name
-// throughout.
+// traceTo returns the actions on the way to a state, and the one that breaks bad. It takes the
+// steps again from the start: fingerprints ignore names, and this way every voter has one name
+// throughout the trace.
 func (e *explorer) traceTo(print uint64, bad Invariant) []string {
 	var way []uint64
+	// The way is followed backwards from the state to the start, whose predecessor is 0.
 	for p := print; e.visited[p] != 0; p = e.visited[p] {
 		way = append(way, p)
 	}
@@ -133,9 +149,9 @@ func (e *explorer) traceTo(print uint64, bad Invariant) []string {
 	return append(out, e.replayStep(g, &s, func(st *step) bool { return st.broken == bad }))
 }
 
-// replay takes the first step from s that is wanted.
+// replayStep takes the first step from s that is wanted, and returns its action.
 func (e *explorer) replayStep(g *stepper, s *state, wanted func(*step) bool) string {
-	steps := g.successors(s)
+	steps := g.listSteps(s)
 	for k := range steps {
 		if wanted(&steps[k]) {
 			act := steps[k].act.String()
@@ -143,5 +159,7 @@ func (e *explorer) replayStep(g *stepper, s *state, wanted func(*step) bool) str
 			return act
 		}
 	}
-	panic("voter: a path that was found cannot be played again")
+	// The search took this step before. If it is not found, fingerprints collide or depend on
+	// names.
+	panic("voter: the path to a visited state cannot be replayed")
 }

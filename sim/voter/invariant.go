@@ -1,14 +1,14 @@
 package voter
 
-// Invariant is a promise of the group.
+// Invariant is a promise of the group that must hold in every state.
 type Invariant uint8
 
 const (
-	// OneLeader: no two lives lead one term.
+	// OneLeader: at most one life leads each term.
 	OneLeader Invariant = 1 + iota
-	// LeaderHolds: a leader holds every entry that was committed before its term began.
+	// LeaderHolds: a leader holds every entry that was committed in an earlier term.
 	LeaderHolds
-	// OneHistory: no two entries are committed at one position.
+	// OneHistory: at most one entry is committed at each position.
 	OneHistory
 
 	invariants
@@ -16,7 +16,7 @@ const (
 
 var invariantNames = [invariants]string{"", "one leader per term", "leader holds every committed entry", "one history"}
 
-// String names the invariant in a few words.
+// String returns the invariant in a few words.
 func (i Invariant) String() string {
 	if i < invariants {
 		return invariantNames[i]
@@ -24,7 +24,8 @@ func (i Invariant) String() string {
 	return "no such invariant"
 }
 
-// fail notes that the step being made breaks an invariant. The first counts.
+// markBroken records that the step in progress breaks an invariant. Only the first one of a step
+// counts.
 func (g *stepper) markBroken(i Invariant) {
 	if g.broken == 0 {
 		g.broken = i

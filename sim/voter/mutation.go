@@ -2,27 +2,29 @@ package voter
 
 import "slices"
 
-// Mutation names a part of the rule that a Config can leave out.
+// Mutation is a part of the rule that a Config can leave out.
 type Mutation uint8
 
-// The parts of the rule. Findings tells where leaving one out shows.
+// The parts of the rule. Findings lists the harm that leaving one out does.
 const (
 	// WholeRule leaves out nothing.
 	WholeRule Mutation = iota
-	// SilentAtStart: a voter that starts takes no part before it has asked or was admitted.
+	// SilentAtStart: a voter that starts does not take part before it has asked or was admitted.
 	SilentAtStart
 	// SilentUncounted: acknowledgements of a silent voter do not count.
 	SilentUncounted
-	// VoteAboveAnswers: a voter that has asked votes in no term up to the greatest of the answers.
+	// VoteAboveAnswers: a voter that has asked votes in no term up to the greatest in the answers.
 	VoteAboveAnswers
-	// VoteAboveFloor: nor for a candidate whose log is behind the greatest of the answers.
+	// VoteAboveFloor: a voter that has asked votes for no candidate whose log ends before the
+	// greatest log in the answers.
 	VoteAboveFloor
-	// CandidateAboveFloor: nor is it a candidate while its own log is.
+	// CandidateAboveFloor: a voter that has asked does not campaign while its own log ends before
+	// the greatest log in the answers.
 	CandidateAboveFloor
-	// ShortUntilReached: a voter whose damage was noticed remembers that across starts, until its log has reached the
-	// greatest of all answers or it was admitted.
+	// ShortUntilReached: a voter whose damage was noticed remembers it across starts, until its log
+	// has reached the greatest log in the answers or it was admitted.
 	ShortUntilReached
-	// AdmissionCommitted: an admission holds once it is committed.
+	// AdmissionCommitted: an admission counts once it is committed.
 	AdmissionCommitted
 	// AdmissionOfThisLife: an admission is for one life.
 	AdmissionOfThisLife
@@ -30,18 +32,19 @@ const (
 	mutations
 )
 
-// Finding tells where leaving out a part of the rule shows.
+// Finding is a configuration in which leaving out a part of the rule does harm.
 type Finding struct {
 	Mutation Mutation
-	// Name is how the mutation is called on the command line.
+	// Name is the name of the mutation on the command line.
 	Name string
-	// Config shows it, and Breaks is the invariant that fails first there.
+	// Config is the group in which the harm shows, and Breaks the invariant that breaks first in
+	// it.
 	Config Config
 	Breaks Invariant
 }
 
-// Findings lists every part of the rule that can be left out. The last three leave out nothing but exceed what the rule
-// survives.
+// Findings lists every part of the rule that can be left out. The last three leave out nothing;
+// they exceed the failures that the rule survives.
 func Findings() []Finding {
 	out := slices.Clone(findings)
 	for i := range out {

@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// normalise clears what nobody can use any more, so that states which differ only in that are one.
+// dropDeadMessages removes messages that no voter would take any more and sorts the others, so that
+// states which differ only in them are one state.
 func (s *state) dropDeadMessages(c *Config) {
 	kept := 0
 	for k := range int(s.inNet) {
@@ -14,6 +15,7 @@ func (s *state) dropDeadMessages(c *Config) {
 			kept++
 		}
 	}
+	// Unused slots are zero, because states are compared and hashed as plain memory.
 	for k := kept; k < int(s.inNet); k++ {
 		s.net[k] = message{}
 	}
@@ -21,15 +23,18 @@ func (s *state) dropDeadMessages(c *Config) {
 	s.sortNet()
 }
 
+// sortNet sorts the messages in flight, whose order means nothing. There are at most messagesMax,
+// which is 2.
 func (s *state) sortNet() {
 	if s.inNet == 2 && s.net[0].compare(&s.net[1]) > 0 {
 		s.net[0], s.net[1] = s.net[1], s.net[0]
 	}
 }
 
-// alive reports whether some voter would still take m. A damaged voter may forget its term.
+// isDeliverable reports whether some voter may still take m.
 func (c *Config) isDeliverable(s *state, m *message) bool {
 	for i := range c.Voters {
+		// A voter of a later term refuses m, but a damage to come may make it forget that term.
 		if i != int(m.from) && (s.voters[i].term <= m.term || int(s.damages) < c.Damages) {
 			return true
 		}
@@ -37,6 +42,7 @@ func (c *Config) isDeliverable(s *state, m *message) bool {
 	return false
 }
 
+// compare orders messages by all their fields.
 func (m *message) compare(o *message) int {
 	c := cmp.Or(cmp.Compare(m.from, o.from), cmp.Compare(m.term, o.term), cmp.Compare(m.commit, o.commit), cmp.Compare(m.log.n, o.log.n))
 	if c != 0 {

@@ -1,6 +1,6 @@
 package voter
 
-// Small groups in which mutations show. Each is a preset too.
+// Small groups in which mutations show. Each of them is a preset as well.
 var (
 	asking       = Config{Voters: 3, Terms: 2, Entries: 1, Restarts: 1, Damages: 1, Damaged: 1, Messages: 1, Asking: true}
 	askingThrice = Config{Voters: 3, Terms: 3, Restarts: 1, Damages: 1, Damaged: 1, Messages: 1, Asking: true}
@@ -13,11 +13,11 @@ var (
 type Preset struct {
 	Name   string
 	Config Config
-	// Short marks those that the tests exhaust every time.
+	// Short marks the presets that the tests always exhaust.
 	Short bool
 }
 
-// Presets lists the configurations whose exhaustion docs/model.md reports.
+// Presets lists the configurations that docs/model.md reports as exhausted.
 func Presets() []Preset {
 	return []Preset{
 		{"voter-asking", asking, true},

@@ -2,13 +2,14 @@ package voter
 
 import "fmt"
 
-// step is one thing that may happen in a state.
+// step is a transition: the state after it, a description, and the invariant that it breaks.
 type step struct {
 	next   state
 	act    action
 	broken Invariant
 }
 
+// stepper lists the steps that are possible in a state. Its slice is reused by the next call.
 type stepper struct {
 	cfg    *Config
 	from   *state
@@ -16,9 +17,10 @@ type stepper struct {
 	broken Invariant
 }
 
+// leavesOut reports whether the configuration leaves out a part of the rule.
 func (g *stepper) leavesOut(m Mutation) bool { return g.cfg.Without == m }
 
-// action says what a step did. It becomes a sentence only in traces.
+// action describes a step. It is formatted only in traces, because most steps are never shown.
 type action struct {
 	format string
 	args   [4]uint8
@@ -34,8 +36,10 @@ func (a action) String() string {
 	return fmt.Sprintf(a.format, args...)
 }
 
-// done ends a step that led to t, unless t is where the step starts.
+// addStep adds the step that leads to t, unless t is the state in which the step begins. A step
+// that breaks an invariant is always added.
 func (g *stepper) addStep(t *state, format string, args ...uint8) {
+	// A step that changes nothing would lead back to a state that is visited already.
 	if *t != *g.from || g.broken != 0 {
 		a := action{format: format, n: uint8(len(args))}
 		copy(a.args[:], args)
@@ -44,7 +48,8 @@ func (g *stepper) addStep(t *state, format string, args ...uint8) {
 	g.broken = 0
 }
 
-func (g *stepper) successors(s *state) []step {
+// listSteps returns every step from s. The result is valid until the next call.
+func (g *stepper) listSteps(s *state) []step {
 	g.from, g.steps, g.broken = s, g.steps[:0], 0
 	for i := range g.cfg.Voters {
 		g.listRestarts(i)

@@ -6,9 +6,10 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// renaming says which name each voter gets.
+// renaming maps the number of each voter to its new number.
 type renaming [votersMax]uint8
 
+// renameVoter returns the new number of a voter; nobody stays nobody.
 func (n *renaming) renameVoter(i uint8) uint8 {
 	if i == nobody {
 		return nobody
@@ -25,6 +26,7 @@ func (n *renaming) renameSet(s set) (out set) {
 	return out
 }
 
+// renameLog renames the voters that the entries of a log admit.
 func (n *renaming) renameLog(h *history) {
 	for k := range h.n {
 		if e := h.e[k]; !e.admits(nobody) {
@@ -33,7 +35,7 @@ func (n *renaming) renameLog(h *history) {
 	}
 }
 
-// renamings lists the ways to rename the first voters of a state; the others keep their names.
+// allRenamings returns all permutations of the first voters. The others keep their numbers.
 func allRenamings(voters int) (out []renaming) {
 	n := renaming{0, 1, 2, 3, 4}
 	var permute func(int)
@@ -45,6 +47,7 @@ func allRenamings(voters int) (out []renaming) {
 		for i := k; i < voters; i++ {
 			n[k], n[i] = n[i], n[k]
 			permute(k + 1)
+			// The exchange is undone before the next candidate for place k.
 			n[k], n[i] = n[i], n[k]
 		}
 	}
@@ -52,14 +55,19 @@ func allRenamings(voters int) (out []renaming) {
 	return out
 }
 
-// fingerprint returns one number for all states that differ only in the names of voters: the least over all renamings
-// that put the voters in the order of their marks.
+// fingerprint returns the same number for all states that differ only in the names of voters: the
+// least hash over the renamings that sort the voters by their marks. all is the result of
+// allRenamings.
+//
+// Without the marks every state would be hashed under all 120 renamings of five voters. With them,
+// only voters with equal marks are permuted.
 func (s *state) fingerprint(all []renaming) uint64 {
 	var marks [votersMax]uint64
 	for i := range marks {
 		marks[i] = s.voterMark(i)
 	}
 	voters := len(marks)
+	// Six renamings mean three voters.
 	if len(all) == 6 {
 		voters = 3
 	}
@@ -70,6 +78,7 @@ func (s *state) fingerprint(all []renaming) uint64 {
 		for i := range voters {
 			placed[n[i]] = marks[i]
 		}
+		// Marks do not depend on names, so two equivalent states have the same renamings left here.
 		ordered := true
 		for i := 1; i < voters; i++ {
 			ordered = ordered && placed[i-1] >= placed[i]
@@ -82,11 +91,13 @@ func (s *state) fingerprint(all []renaming) uint64 {
 	return best
 }
 
+// hash hashes the memory of the state, which has no padding.
 func (s *state) hash() uint64 {
 	return xxh3.Hash(unsafe.Slice((*byte)(unsafe.Pointer(s)), unsafe.Sizeof(*s)))
 }
 
-// mark returns a number of voter i that stays the same when voters are renamed.
+// voterMark returns a number of voter i that does not change when voters are renamed. It is a
+// filter only: voters with equal marks may differ.
 func (s *state) voterMark(i int) uint64 {
 	v := &s.voters[i]
 	flags, sent := uint8(0), uint8(0)
@@ -95,6 +106,7 @@ func (s *state) voterMark(i int) uint64 {
 			sent++
 		}
 	}
+	// Only facts without the number of another voter may enter the mark.
 	for k, on := range [...]bool{
 		s.damaged.has(i), int(s.image.of) == i+1, int(v.vote) == i, v.vote == nobody, s.leaders[2] == uint8(i+1),
 		s.leaders[1] == uint8(i+1),
@@ -109,10 +121,12 @@ func (s *state) voterMark(i int) uint64 {
 	})
 }
 
-// renamed returns the state with other names.
+// renameVoters returns the state under other names.
 func (s *state) renameVoters(n *renaming) state {
 	t := *s
 	for i := range s.voters {
+		// Every field that names a voter is mapped, in the voter itself and wherever else one is
+		// named.
 		v := s.voters[i]
 		v.vote, v.votes, v.answers = n.renameVoter(v.vote), n.renameSet(v.votes), n.renameSet(v.answers)
 		n.renameLog(&v.log)
@@ -125,6 +139,7 @@ func (s *state) renameVoters(n *renaming) state {
 		t.net[k].from = n[t.net[k].from]
 		n.renameLog(&t.net[k].log)
 	}
+	// The order of messages depends on the sender's number.
 	t.sortNet()
 	n.renameLog(&t.committed)
 	for k, l := range s.leaders {

@@ -9,7 +9,7 @@ import (
 
 var long = flag.Bool("model.long", false, "exhaust the long presets too")
 
-// The rule breaks no promise, whatever happens within the bounds of each preset.
+// TestRuleIsSafe checks that the rule breaks no invariant within the bounds of each preset.
 func TestRuleIsSafe(t *testing.T) {
 	for _, p := range Presets() {
 		t.Run(p.Name, func(t *testing.T) {
@@ -29,7 +29,8 @@ func TestRuleIsSafe(t *testing.T) {
 	}
 }
 
-// Every part of the rule is needed, and what the rule is not made for does break it.
+// TestFindings checks that every part of the rule is needed, and that exceeding the failures it is
+// made for breaks it.
 func TestFindings(t *testing.T) {
 	caught := map[Mutation]bool{WholeRule: true}
 	for _, f := range Findings() {
@@ -53,7 +54,8 @@ func TestFindings(t *testing.T) {
 	}
 }
 
-// A state is plain memory of one-byte fields: hashing and == depend on it.
+// TestStateHasNoPadding checks that a state consists of one-byte fields, on which hashing and ==
+// depend.
 func TestStateHasNoPadding(t *testing.T) {
 	var walk func(reflect.Type) uintptr
 	walk = func(ty reflect.Type) uintptr {
@@ -78,7 +80,7 @@ func TestStateHasNoPadding(t *testing.T) {
 	}
 }
 
-// Fingerprints do not depend on the names of voters.
+// TestFingerprintIgnoresNames checks that fingerprints do not depend on the names of voters.
 func TestFingerprintIgnoresNames(t *testing.T) {
 	cfg := Config{
 		Voters: 3, Terms: 3, Entries: 3, Restarts: 3, Damages: 2, Damaged: 2, Messages: 2, Asking: true, Admission: true, Images: true,
@@ -93,7 +95,7 @@ func TestFingerprintIgnoresNames(t *testing.T) {
 				t.Fatalf("step %d: renamed by %v the fingerprint differs", n, names[k])
 			}
 		}
-		steps := g.successors(&s)
+		steps := g.listSteps(&s)
 		if len(steps) == 0 {
 			s = newState(&cfg)
 			continue
