@@ -21,9 +21,7 @@ func (c CreateClass) apply(t *tx) Result {
 
 func (c CreateTable) apply(t *tx) Result {
 	const op rhumb.Op = "catalog.CreateTable"
-	if c.LocationField == "" {
-		c.LocationField = rhumb.LocationFieldDefault
-	}
+	c.TableOptions.SetDefaults()
 	if table, ok := t.TableByName(c.Name); ok {
 		return c.existing(t, table)
 	}
@@ -43,39 +41,23 @@ func (c CreateTable) apply(t *tx) Result {
 		id = t.addClass(c.Settings, c.Placements)
 	}
 	t.lastTable++
-	t.putTable(&rhumb.Table{
-		ID: t.lastTable, Name: c.Name, Class: id, Colocate: c.Colocate, LocationField: c.LocationField, History: c.History,
-		Snapshot: c.Snapshot,
-	})
+	t.putTable(&rhumb.Table{ID: t.lastTable, Name: c.Name, Class: id, TableOptions: c.TableOptions})
 	return Result{Table: t.lastTable, Class: id}
 }
 
 // validate refuses tables that are wrong whatever the state.
 func (c CreateTable) validate() error {
-	const op rhumb.Op = "catalog.CreateTable"
 	if err := rhumb.ValidateTableName(c.Name); err != nil {
 		return err
 	}
-	if len(c.LocationField) > rhumb.FieldNameSizeMax {
-		return rhumb.Ef(op, rhumb.TooLarge, "the location field's name has %d bytes, want at most %d", len(c.LocationField), rhumb.FieldNameSizeMax)
-	}
-	if c.History < 0 {
-		return rhumb.Ef(op, rhumb.InvalidArgument, "history is %v, want 0 or more", c.History)
-	}
-	if c.Snapshot != 0 && len(c.LocationField) > rhumb.SnapshotFieldSizeMax {
-		return rhumb.Ef(op, rhumb.TooLarge, "the location field of a table in shared memory has at most %d bytes in its name, not %d", rhumb.SnapshotFieldSizeMax, len(c.LocationField))
-	}
-	return c.Snapshot.Validate()
+	return c.TableOptions.Validate()
 }
 
 // existing gives the table of the same name when it is alike.
 func (c CreateTable) existing(t *tx, table *rhumb.Table) Result {
 	const op rhumb.Op = "catalog.CreateTable"
 	class, _ := t.Class(table.Class)
-	want := rhumb.Table{
-		ID: table.ID, Name: c.Name, Class: table.Class, Colocate: c.Colocate, LocationField: c.LocationField, History: c.History,
-		Snapshot: c.Snapshot,
-	}
+	want := rhumb.Table{ID: table.ID, Name: c.Name, Class: table.Class, TableOptions: c.TableOptions}
 	if class.Settings != c.Settings || *table != want {
 		return refuse(op, rhumb.AlreadyExists, "table %q exists with other settings", c.Name)
 	}

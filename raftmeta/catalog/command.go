@@ -1,8 +1,6 @@
 package catalog
 
 import (
-	"time"
-
 	"github.com/rhumbdb/rhumb"
 )
 
@@ -120,12 +118,8 @@ type CreateClass struct {
 type CreateTable struct {
 	Name     string
 	Settings rhumb.ClassSettings
-	// Colocate, LocationField, History and Snapshot are as in rhumb.Table. An empty LocationField means the default.
-	Colocate      byte
-	LocationField string
-	History       time.Duration
-	Snapshot      rhumb.SnapshotFeatures
-	Placements    []Placement
+	rhumb.TableOptions
+	Placements []Placement
 }
 
 // EnsureRegionBlocks gives a class its hash slots in regions that joined later or have got enough nodes. Regions that
