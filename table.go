@@ -121,6 +121,13 @@ type Table struct {
 	ID    TableID `json:"id"`
 	Name  string  `json:"name"`
 	Class ClassID `json:"class"`
+	TableOptions
+}
+
+// TableOptions are the properties of a table that are fixed when it is created and that its class does
+// not share. Table, the catalog command that creates a table, and the client's options embed the type,
+// so that an option is declared and documented once. The type is comparable on purpose.
+type TableOptions struct {
 	// Colocate, if not 0, is the byte that ends the hashed part of a name. Names with the same part
 	// before it share a range in all tables of the class, so one batch can write them. 0 hashes the
 	// whole name.
@@ -131,6 +138,29 @@ type Table struct {
 	History time.Duration `json:"history,omitempty"`
 	// Snapshot selects how nodes publish the table in shared memory. 0 does not publish it.
 	Snapshot SnapshotFeatures `json:"snapshot,omitempty"`
+}
+
+// SetDefaults sets the options that were left out.
+func (o *TableOptions) SetDefaults() {
+	if o.LocationField == "" {
+		o.LocationField = LocationFieldDefault
+	}
+}
+
+// Validate rejects options that are wrong whatever the state of the cluster.
+func (o TableOptions) Validate() error {
+	const op Op = "rhumb.TableOptions"
+	if len(o.LocationField) > FieldNameSizeMax {
+		return Ef(op, TooLarge, "the name of the location field has %d bytes; the limit is %d", len(o.LocationField), FieldNameSizeMax)
+	}
+	if o.History < 0 {
+		return Ef(op, InvalidArgument, "history is %v, but must not be negative", o.History)
+	}
+	// An image in shared memory stores the name in a field of fixed size.
+	if o.Snapshot != 0 && len(o.LocationField) > SnapshotFieldSizeMax {
+		return Ef(op, TooLarge, "the name of the location field has %d bytes; the limit for a table in shared memory is %d", len(o.LocationField), SnapshotFieldSizeMax)
+	}
+	return o.Snapshot.Validate()
 }
 
 // SnapshotFeatures are properties of a table in the images that nodes publish, as bits. They are

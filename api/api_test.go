@@ -316,6 +316,24 @@ func someNode() rhumb.Node {
 	}
 }
 
+// everyOption returns table options of which none is zero, so that a test notices an option that a codec leaves out.
+func everyOption() (o rhumb.TableOptions) {
+	fields := reflect.ValueOf(&o).Elem()
+	for i := range fields.NumField() {
+		switch f := fields.Field(i); {
+		case f.CanUint():
+			f.SetUint(uint64(i + 1))
+		case f.CanInt():
+			f.SetInt(int64(i + 1))
+		case f.Kind() == reflect.String:
+			f.SetString("at")
+		case f.Kind() == reflect.Bool:
+			f.SetBool(true)
+		}
+	}
+	return o
+}
+
 func TestMetadataTypes(t *testing.T) {
 	same(t, must[rhumb.Node](t)(DecodeNode(wire(t, EncodeNode(someNode())))), someNode())
 	if n := must[rhumb.Node](t)(DecodeNode(&rhumbpb.Node{State: 77})); n.State != rhumb.NodeFenced {
@@ -330,8 +348,9 @@ func TestMetadataTypes(t *testing.T) {
 	same(t, DecodeRegion(wire(t, EncodeRegion(region))), region)
 	class := rhumb.Class{ID: 1, Settings: rhumb.DefaultClassSettings()}
 	same(t, DecodeClass(wire(t, EncodeClass(class))), class)
-	table := rhumb.Table{ID: 1, Name: "t", Class: 2, Colocate: '/', LocationField: "at", History: time.Hour, Snapshot: rhumb.SnapshotOn | rhumb.SnapshotOrdered}
+	table := rhumb.Table{ID: 1, Name: "t", Class: 2, TableOptions: everyOption()}
 	same(t, must[rhumb.Table](t)(DecodeTable(wire(t, EncodeTable(table)))), table)
+	same(t, must[rhumb.TableOptions](t)(DecodeTableOptions(wire(t, EncodeCreateTable("t", class.Settings, everyOption())))), everyOption())
 	if _, err := DecodeTable(&rhumbpb.Table{Colocate: 256}); rhumb.KindOf(err) != rhumb.InvalidArgument {
 		t.Error(err)
 	}

@@ -1,8 +1,6 @@
 package api
 
 import (
-	"time"
-
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
@@ -154,29 +152,15 @@ func DecodeClass(m *rhumbpb.Class) rhumb.Class {
 
 // EncodeTable returns the message for a table.
 func EncodeTable(t rhumb.Table) *rhumbpb.Table {
-	return &rhumbpb.Table{
-		Id: uint32(t.ID), Name: t.Name, Class: uint32(t.Class), Colocate: uint32(t.Colocate),
-		LocationField: t.LocationField, HistoryNs: int64(t.History), Snapshot: uint32(t.Snapshot),
-	}
+	m := encodeTableOptions(t.TableOptions)
+	m.Id, m.Name, m.Class = uint32(t.ID), t.Name, uint32(t.Class)
+	return m
 }
 
 // DecodeTable returns a table.
 func DecodeTable(m *rhumbpb.Table) (rhumb.Table, error) {
-	c, err := DecodeColocate(m.GetColocate())
-	return rhumb.Table{
-		ID: rhumb.TableID(m.GetId()), Name: m.GetName(), Class: rhumb.ClassID(m.GetClass()), Colocate: c,
-		LocationField: m.GetLocationField(), History: time.Duration(m.GetHistoryNs()),
-		Snapshot: rhumb.SnapshotFeatures(m.GetSnapshot()),
-	}, err
-}
-
-// DecodeColocate returns the byte at which names are cut before they are hashed.
-func DecodeColocate(v uint32) (byte, error) {
-	const op rhumb.Op = "api.DecodeColocate"
-	if v > 255 {
-		return 0, rhumb.Ef(op, rhumb.InvalidArgument, "colocate is %d, want a byte", v)
-	}
-	return byte(v), nil
+	o, err := DecodeTableOptions(m)
+	return rhumb.Table{ID: rhumb.TableID(m.GetId()), Name: m.GetName(), Class: rhumb.ClassID(m.GetClass()), TableOptions: o}, err
 }
 
 // EncodeBlock returns the message for a block of slots.

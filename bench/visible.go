@@ -83,7 +83,7 @@ func openVisible(ctx context.Context, c *client.Client) (*visible, error) {
 	settings.MinInSync = min(settings.MinInSync, settings.Replicas)
 	w := &visible{name: []byte("stamp")}
 	var err error
-	if w.table, err = c.CreateTable(ctx, visibleTable, client.TableOptions{Settings: settings, Snapshot: rhumb.SnapshotOn}); rhumb.KindOf(err) == rhumb.AlreadyExists {
+	if w.table, err = c.CreateTable(ctx, visibleTable, client.TableOptions{Settings: settings, TableOptions: rhumb.TableOptions{Snapshot: rhumb.SnapshotOn}}); rhumb.KindOf(err) == rhumb.AlreadyExists {
 		w.table, err = c.Table(ctx, visibleTable)
 	}
 	if err != nil {

@@ -32,12 +32,8 @@ func Init(ctx context.Context, cfg Config) (rhumb.ClusterID, error) {
 
 // TableOptions describe a new table; zero fields take their defaults.
 type TableOptions struct {
-	Settings      rhumb.ClassSettings
-	Colocate      byte
-	LocationField string
-	History       time.Duration
-	// Snapshot publishes the table in shared memory on every node that holds ranges of it.
-	Snapshot rhumb.SnapshotFeatures
+	Settings rhumb.ClassSettings
+	rhumb.TableOptions
 }
 
 // CreateTable makes a table and waits until this client knows it. AlreadyExists says that the name is taken.
@@ -53,14 +49,12 @@ func (c *Client) CreateTable(ctx context.Context, name string, o TableOptions) (
 	tries := 0
 	resp, err := ask(ctx, c, op, func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.CreateTableResponse, error) {
 		tries++
-		return cc.CreateTable(ctx, &rhumbpb.CreateTableRequest{
-			Name: name, Settings: api.EncodeSettings(settings), Colocate: uint32(o.Colocate),
-			LocationField: o.LocationField, HistoryNs: int64(o.History), Snapshot: uint32(o.Snapshot),
-		})
+		return cc.CreateTable(ctx, api.EncodeCreateTable(name, settings, o.TableOptions))
 	})
 	if rhumb.KindOf(err) == rhumb.AlreadyExists && tries > 1 {
 		// A try before may have made it, and its answer was lost.
-		if t, terr := c.Table(ctx, name); terr == nil && t.matches(o) {
+		o.TableOptions.SetDefaults()
+		if t, terr := c.Table(ctx, name); terr == nil && t.info.TableOptions == o.TableOptions {
 			return t, nil
 		}
 	}
@@ -68,14 +62,6 @@ func (c *Client) CreateTable(ctx context.Context, name string, o TableOptions) (
 		return nil, rhumb.Wrap(op, err)
 	}
 	return c.await(ctx, op, name, resp.GetRevision())
-}
-
-// matches reports whether the table is what the options describe, as far as its own record says.
-func (t *Table) matches(o TableOptions) bool {
-	if o.LocationField == "" {
-		o.LocationField = rhumb.LocationFieldDefault
-	}
-	return t.info.Colocate == o.Colocate && t.info.LocationField == o.LocationField && t.info.History == o.History && t.info.Snapshot == o.Snapshot
 }
 
 // TableStatus is a table with its class.

@@ -195,7 +195,7 @@ func TestAdmin(t *testing.T) {
 	w := newWorld(t, 2, 1)
 	c := w.open("singapore")
 	ctx := t.Context()
-	tab := must[*Table](t)(c.CreateTable(ctx, "new", TableOptions{Colocate: '/'}))
+	tab := must[*Table](t)(c.CreateTable(ctx, "new", TableOptions{TableOptions: rhumb.TableOptions{Colocate: '/'}}))
 	if tab.Name() != "new" || tab.Info().Colocate != '/' {
 		t.Fatalf("%+v", tab.Info())
 	}

@@ -78,7 +78,9 @@ func TestRegions(t *testing.T) {
 	awaitReady(t, nodes...)
 	c := open(t, "singapore", first)
 	ctx := t.Context()
-	table, err := c.CreateTable(ctx, "flights", client.TableOptions{Colocate: '/', Settings: rhumb.ClassSettings{Replicas: 1, HashSlots: 4}})
+	table, err := c.CreateTable(ctx, "flights", client.TableOptions{
+		Settings: rhumb.ClassSettings{Replicas: 1, HashSlots: 4}, TableOptions: rhumb.TableOptions{Colocate: '/'},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

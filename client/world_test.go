@@ -103,8 +103,8 @@ func newWorld(t testing.TB, regions, nodesPerRegion int) *world {
 		Revision: 1, Cluster: rhumb.UUID{7}, Regions: places[:regions],
 		Classes: []rhumb.Class{{ID: classOf, Settings: settings}},
 		Tables: []rhumb.Table{
-			{ID: 1, Name: "plain", Class: classOf, LocationField: "location"},
-			{ID: 2, Name: "split", Class: classOf, LocationField: "location", Colocate: '/'},
+			{ID: 1, Name: "plain", Class: classOf, TableOptions: rhumb.TableOptions{LocationField: "location"}},
+			{ID: 2, Name: "split", Class: classOf, TableOptions: rhumb.TableOptions{LocationField: "location", Colocate: '/'}},
 		},
 	}
 	for _, r := range places[:regions] {
@@ -566,7 +566,9 @@ func (n *worldNode) CreateTable(_ context.Context, q *rhumbpb.CreateTableRequest
 		for _, x := range m.Tables {
 			taken = taken || x.Name == q.Name
 		}
-		t = rhumb.Table{ID: rhumb.TableID(len(m.Tables) + 1), Name: q.Name, Class: classOf, Colocate: byte(q.Colocate), LocationField: rhumb.LocationFieldDefault}
+		t = rhumb.Table{ID: rhumb.TableID(len(m.Tables) + 1), Name: q.Name, Class: classOf}
+		t.TableOptions, _ = api.DecodeTableOptions(q)
+		t.TableOptions.SetDefaults()
 		if !taken {
 			m.Tables = append(slices.Clone(m.Tables), t)
 		}

@@ -170,7 +170,9 @@ func (d *run) createTables(ctx context.Context) error {
 	create := func(i int) error {
 		t := demoTables[i]
 		return d.retryUntil(ctx, "table "+t.name, func(ctx context.Context) error {
-			_, err := d.stations[0].client.CreateTable(ctx, t.name, client.TableOptions{Colocate: t.colocate, Settings: settings, Snapshot: t.snapshot})
+			_, err := d.stations[0].client.CreateTable(ctx, t.name, client.TableOptions{
+				Settings: settings, TableOptions: rhumb.TableOptions{Colocate: t.colocate, Snapshot: t.snapshot},
+			})
 			// From an earlier demo in the same directory, or from an attempt whose answer was lost.
 			if rhumb.KindOf(err) == rhumb.AlreadyExists {
 				return nil

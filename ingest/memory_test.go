@@ -122,7 +122,7 @@ func (w *memory) count(table rhumb.TableID) (n int) {
 // builtinTables gives tables as they must be created for a mapping: numbered from 1 in the order of its rows.
 func builtinTables(m *Mapping) (tables []rhumb.Table) {
 	for i, name := range m.Tables() {
-		t := rhumb.Table{ID: rhumb.TableID(i + 1), Name: name, Class: 1, LocationField: rhumb.LocationFieldDefault}
+		t := rhumb.Table{ID: rhumb.TableID(i + 1), Name: name, Class: 1, TableOptions: rhumb.TableOptions{LocationField: rhumb.LocationFieldDefault}}
 		if len(m.Rows) > 1 {
 			t.Colocate = '/'
 		}

@@ -228,7 +228,8 @@ func TestRun(t *testing.T) {
 	check(t, err)
 	defer c.Close()
 	table, err := c.CreateTable(ctx, "roads", client.TableOptions{
-		Settings: rhumb.ClassSettings{Replicas: 1, HashSlots: 2}, Snapshot: rhumb.SnapshotOn | rhumb.SnapshotSpatial,
+		Settings:     rhumb.ClassSettings{Replicas: 1, HashSlots: 2},
+		TableOptions: rhumb.TableOptions{Snapshot: rhumb.SnapshotOn | rhumb.SnapshotSpatial},
 	})
 	check(t, err)
 	var wg sync.WaitGroup

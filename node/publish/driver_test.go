@@ -140,7 +140,7 @@ func (w *world) tableOf(name string, features rhumb.SnapshotFeatures, shardSize 
 	for range hashSlots {
 		place.Replicas = append(place.Replicas, []rhumb.NodeID{testNode})
 	}
-	w.apply(catalog.CreateTable{Name: name, Settings: settings, Snapshot: features, Placements: []catalog.Placement{place}})
+	w.apply(catalog.CreateTable{Name: name, Settings: settings, TableOptions: rhumb.TableOptions{Snapshot: features}, Placements: []catalog.Placement{place}})
 	w.driver.CatalogChanged()
 	t, _ := w.state.TableByName(name)
 	return t.ID

@@ -22,7 +22,7 @@ func TestImageNamesWhatItLacks(t *testing.T) {
 	create := func(name string, shardSize int64, homes map[rhumb.RegionID][]rhumb.NodeID) {
 		t.Helper()
 		settings.ShardSize = shardSize
-		c := catalog.CreateTable{Name: name, Settings: settings, Snapshot: rhumb.SnapshotOn}
+		c := catalog.CreateTable{Name: name, Settings: settings, TableOptions: rhumb.TableOptions{Snapshot: rhumb.SnapshotOn}}
 		for _, region := range []rhumb.RegionID{1, 2, 3} {
 			place := catalog.Placement{Region: region}
 			for _, n := range homes[region] {

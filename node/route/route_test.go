@@ -36,9 +36,9 @@ func build(t *testing.T) *catalog.State {
 	apply(node(3, "frankfurt"))
 	settings := rhumb.DefaultClassSettings()
 	settings.Replicas, settings.MinInSync, settings.HashSlots = 1, 1, 8
-	apply(catalog.CreateTable{Name: "flights", Settings: settings, Colocate: '/'})
-	apply(catalog.CreateTable{Name: "crews", Settings: settings, Colocate: '/'})
-	apply(catalog.CreateTable{Name: "cars", Settings: settings, Snapshot: rhumb.SnapshotOn})
+	apply(catalog.CreateTable{Name: "flights", Settings: settings, TableOptions: rhumb.TableOptions{Colocate: '/'}})
+	apply(catalog.CreateTable{Name: "crews", Settings: settings, TableOptions: rhumb.TableOptions{Colocate: '/'}})
+	apply(catalog.CreateTable{Name: "cars", Settings: settings, TableOptions: rhumb.TableOptions{Snapshot: rhumb.SnapshotOn}})
 	settings.Replicas, settings.MinInSync = 2, 2
 	apply(catalog.CreateTable{Name: "pairs", Settings: settings})
 	return st

@@ -346,13 +346,12 @@ func (c *Cluster) CreateTable(ctx context.Context, q *rhumbpb.CreateTableRequest
 	if _, err := c.currentState(); err != nil {
 		return nil, statusError(err)
 	}
-	colocate, err := api.DecodeColocate(q.Colocate)
+	options, err := api.DecodeTableOptions(q)
 	if err != nil {
 		return nil, statusError(err)
 	}
 	t, st, err := c.node.CreateTable(ctx, catalog.CreateTable{
-		Name: q.Name, Settings: api.FillSettings(api.DecodeSettings(q.Settings)), Colocate: colocate,
-		LocationField: q.LocationField, History: time.Duration(q.HistoryNs), Snapshot: rhumb.SnapshotFeatures(q.Snapshot),
+		Name: q.Name, Settings: api.FillSettings(api.DecodeSettings(q.Settings)), TableOptions: options,
 	})
 	if err != nil {
 		return nil, statusError(err)

@@ -21,10 +21,8 @@ func (c CreateClass) applyTo(t *tx) Result {
 
 func (c CreateTable) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.CreateTable"
-	// The default is filled in first, so that a repeated command matches the table that it created.
-	if c.LocationField == "" {
-		c.LocationField = rhumb.LocationFieldDefault
-	}
+	// The defaults are filled in first, so that a repeated command matches the table that it created.
+	c.TableOptions.SetDefaults()
 	// The name decides before anything else is checked: a repetition must succeed even if, for
 	// instance, the nodes of its placements have died since.
 	if table, ok := t.TableByName(c.Name); ok {
@@ -47,30 +45,16 @@ func (c CreateTable) applyTo(t *tx) Result {
 		id = t.addClass(c.Settings, c.Placements)
 	}
 	t.lastTable++
-	t.putTable(&rhumb.Table{
-		ID: t.lastTable, Name: c.Name, Class: id, Colocate: c.Colocate, LocationField: c.LocationField, History: c.History,
-		Snapshot: c.Snapshot,
-	})
+	t.putTable(&rhumb.Table{ID: t.lastTable, Name: c.Name, Class: id, TableOptions: c.TableOptions})
 	return Result{Table: t.lastTable, Class: id}
 }
 
 // validateArgs returns an error if the table is wrong in any state.
 func (c CreateTable) validateArgs() error {
-	const op rhumb.Op = "catalog.CreateTable"
 	if err := rhumb.ValidateTableName(c.Name); err != nil {
 		return err
 	}
-	if len(c.LocationField) > rhumb.FieldNameSizeMax {
-		return rhumb.Ef(op, rhumb.TooLarge, "the name of the location field has %d bytes; the limit is %d", len(c.LocationField), rhumb.FieldNameSizeMax)
-	}
-	if c.History < 0 {
-		return rhumb.Ef(op, rhumb.InvalidArgument, "history is %v, but must not be negative", c.History)
-	}
-	// An image in shared memory stores the name in a field of fixed size.
-	if c.Snapshot != 0 && len(c.LocationField) > rhumb.SnapshotFieldSizeMax {
-		return rhumb.Ef(op, rhumb.TooLarge, "the name of the location field has %d bytes; the limit for a table in shared memory is %d", len(c.LocationField), rhumb.SnapshotFieldSizeMax)
-	}
-	return c.Snapshot.Validate()
+	return c.TableOptions.Validate()
 }
 
 // matchExisting returns the table of the same name as the result if it has the same settings, and
@@ -78,10 +62,7 @@ func (c CreateTable) validateArgs() error {
 func (c CreateTable) matchExisting(t *tx, table *rhumb.Table) Result {
 	const op rhumb.Op = "catalog.CreateTable"
 	class, _ := t.Class(table.Class)
-	want := rhumb.Table{
-		ID: table.ID, Name: c.Name, Class: table.Class, Colocate: c.Colocate, LocationField: c.LocationField, History: c.History,
-		Snapshot: c.Snapshot,
-	}
+	want := rhumb.Table{ID: table.ID, Name: c.Name, Class: table.Class, TableOptions: c.TableOptions}
 	if class.Settings != c.Settings || *table != want {
 		return refuse(op, rhumb.AlreadyExists, "table %q already exists with other settings", c.Name)
 	}

@@ -2,7 +2,6 @@ package catalog
 
 import (
 	"slices"
-	"time"
 
 	"github.com/rhumbdb/rhumb"
 )
@@ -25,9 +24,6 @@ type wireCommand struct {
 	AdminAddr     string          `cbor:"13,keyasint,omitempty"`
 	Binary        string          `cbor:"14,keyasint,omitempty"`
 	Settings      *wireSettings   `cbor:"15,keyasint,omitempty"`
-	Colocate      uint8           `cbor:"16,keyasint,omitempty"`
-	LocationField string          `cbor:"17,keyasint,omitempty"`
-	History       int64           `cbor:"18,keyasint,omitempty"` // nanoseconds
 	Placements    []wirePlacement `cbor:"19,keyasint,omitempty"`
 	Class         rhumb.ClassID   `cbor:"20,keyasint,omitempty"`
 	Opened        uint32          `cbor:"21,keyasint,omitempty"`
@@ -40,14 +36,14 @@ type wireCommand struct {
 	State         rhumb.NodeState `cbor:"28,keyasint,omitempty"`
 	Items         []wireCommand   `cbor:"29,keyasint,omitempty"`
 
-	Snapshot rhumb.SnapshotFeatures `cbor:"30,keyasint,omitempty"`
-	Previous uint64                 `cbor:"31,keyasint,omitempty"` // nonce of the previous life
-	Short    bool                   `cbor:"32,keyasint,omitempty"`
-	Region   rhumb.RegionID         `cbor:"40,keyasint,omitempty"`
-	Vouched  []rhumb.NodeID         `cbor:"41,keyasint,omitempty"` // the nodes of Members that are vouched for
-	End      rhumb.Seq              `cbor:"42,keyasint,omitempty"`
-	EndTime  rhumb.Timestamp        `cbor:"43,keyasint,omitempty"`
-	Known    rhumb.Seq              `cbor:"44,keyasint,omitempty"`
+	commandOptions                 // 16, 17, 18 and 30
+	Previous       uint64          `cbor:"31,keyasint,omitempty"` // nonce of the previous life
+	Short          bool            `cbor:"32,keyasint,omitempty"`
+	Region         rhumb.RegionID  `cbor:"40,keyasint,omitempty"`
+	Vouched        []rhumb.NodeID  `cbor:"41,keyasint,omitempty"` // the nodes of Members that are vouched for
+	End            rhumb.Seq       `cbor:"42,keyasint,omitempty"`
+	EndTime        rhumb.Timestamp `cbor:"43,keyasint,omitempty"`
+	Known          rhumb.Seq       `cbor:"44,keyasint,omitempty"`
 }
 
 // EncodeCommand returns the stored form of a command.
@@ -95,7 +91,7 @@ func (c CreateClass) fillWire(w *wireCommand) {
 
 func (c CreateTable) fillWire(w *wireCommand) {
 	w.Name, w.Settings, w.Placements = c.Name, toWireSettings(c.Settings), fromPlacements(c.Placements)
-	w.Colocate, w.LocationField, w.History, w.Snapshot = c.Colocate, c.LocationField, int64(c.History), c.Snapshot
+	w.commandOptions = commandOptions(c.TableOptions)
 }
 
 func (c EnsureRegionBlocks) fillWire(w *wireCommand) {
@@ -169,8 +165,8 @@ var commandDecoders = map[commandCode]func(w *wireCommand) Command{
 	},
 	codeCreateTable: func(w *wireCommand) Command {
 		return CreateTable{
-			Name: w.Name, Settings: w.Settings.toSettings(), Colocate: w.Colocate, LocationField: w.LocationField,
-			History: time.Duration(w.History), Snapshot: w.Snapshot, Placements: toPlacements(w.Placements),
+			Name: w.Name, Settings: w.Settings.toSettings(), TableOptions: rhumb.TableOptions(w.commandOptions),
+			Placements: toPlacements(w.Placements),
 		}
 	},
 	codeEnsureRegions: func(w *wireCommand) Command {

@@ -1,8 +1,6 @@
 package catalog
 
 import (
-	"time"
-
 	"github.com/rhumbdb/rhumb"
 )
 
@@ -121,14 +119,10 @@ type wireClass struct {
 }
 
 type wireTable struct {
-	ID            rhumb.TableID `cbor:"1,keyasint"`
-	Name          string        `cbor:"2,keyasint"`
-	Class         rhumb.ClassID `cbor:"3,keyasint"`
-	Colocate      uint8         `cbor:"4,keyasint,omitempty"`
-	LocationField string        `cbor:"5,keyasint"`
-	History       int64         `cbor:"6,keyasint,omitempty"`
-
-	Snapshot rhumb.SnapshotFeatures `cbor:"7,keyasint,omitempty"`
+	ID           rhumb.TableID `cbor:"1,keyasint"`
+	Name         string        `cbor:"2,keyasint"`
+	Class        rhumb.ClassID `cbor:"3,keyasint"`
+	stateOptions               // 4 to 7
 }
 
 // wireBlock is a block; Node is NoNode for hash slots.
@@ -166,10 +160,7 @@ func (s *State) Encode() []byte {
 		w.Classes = append(w.Classes, wireClass{ID: c.ID, Settings: *toWireSettings(c.Settings)})
 	}
 	for t := range s.Tables() {
-		w.Tables = append(w.Tables, wireTable{
-			ID: t.ID, Name: t.Name, Class: t.Class, Colocate: t.Colocate, LocationField: t.LocationField, History: int64(t.History),
-			Snapshot: t.Snapshot,
-		})
+		w.Tables = append(w.Tables, wireTable{t.ID, t.Name, t.Class, stateOptions(t.TableOptions)})
 	}
 	for b := range s.Blocks() {
 		w.Blocks = append(w.Blocks, wireBlock{Region: b.Region, First: b.First, Class: b.Class, Node: b.Node})
@@ -253,10 +244,7 @@ func (w *wireState) toState() (*State, error) {
 		t.putClass(&rhumb.Class{ID: c.ID, Settings: c.Settings.toSettings()})
 	}
 	for _, table := range w.Tables {
-		t.putTable(&rhumb.Table{
-			ID: table.ID, Name: table.Name, Class: table.Class, Colocate: table.Colocate,
-			LocationField: table.LocationField, History: time.Duration(table.History), Snapshot: table.Snapshot,
-		})
+		t.putTable(&rhumb.Table{ID: table.ID, Name: table.Name, Class: table.Class, TableOptions: rhumb.TableOptions(table.stateOptions)})
 	}
 	for _, b := range w.Blocks {
 		block := &rhumb.Block{Region: b.Region, Class: b.Class, Node: b.Node, First: b.First}

@@ -32,7 +32,8 @@ func goldenCommands() []Command {
 		register,
 		CreateClass{Settings: rhumb.DefaultClassSettings(), Placements: placements},
 		CreateTable{
-			Name: "flights", Settings: rhumb.DefaultClassSettings(), Colocate: '/', LocationField: "pos", History: time.Hour, Snapshot: rhumb.SnapshotOn | rhumb.SnapshotSpatial, Placements: placements,
+			Name: "flights", Settings: rhumb.DefaultClassSettings(), Placements: placements,
+			TableOptions: rhumb.TableOptions{Colocate: '/', LocationField: "pos", History: time.Hour, Snapshot: rhumb.SnapshotOn | rhumb.SnapshotSpatial},
 		},
 		EnsureRegionBlocks{Class: 2, Placements: placements},
 		OpenSlot{Node: 1, Class: 2, Opened: 3, Replicas: []rhumb.NodeID{1, 2}},

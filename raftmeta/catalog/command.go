@@ -1,8 +1,6 @@
 package catalog
 
 import (
-	"time"
-
 	"github.com/rhumbdb/rhumb"
 )
 
@@ -128,14 +126,9 @@ type CreateClass struct {
 // CreateTable creates a table, and the class of its settings if there is none, as CreateClass does.
 // A table of that name with equal settings is the result; with other settings it is AlreadyExists.
 type CreateTable struct {
-	Name     string
-	Settings rhumb.ClassSettings
-	// Colocate, LocationField, History and Snapshot are as in rhumb.Table. An empty LocationField
-	// selects the default.
-	Colocate      byte
-	LocationField string
-	History       time.Duration
-	Snapshot      rhumb.SnapshotFeatures
+	Name               string
+	Settings           rhumb.ClassSettings
+	rhumb.TableOptions // an empty LocationField selects the default
 	// Placements are as in CreateClass. They are used only if the class is new.
 	Placements []Placement
 }

@@ -164,7 +164,8 @@ func parseCommand(t *testing.T, s *State, name string, words []string) Command {
 		return CreateClass{Settings: a.settings(), Placements: rotate(s, a.settings())}
 	case "create-table":
 		return CreateTable{
-			Name: a.values["name"], Settings: a.settings(), Colocate: byte(a.num("colocate")), Placements: rotate(s, a.settings()),
+			Name: a.values["name"], Settings: a.settings(), Placements: rotate(s, a.settings()),
+			TableOptions: rhumb.TableOptions{Colocate: byte(a.num("colocate"))},
 		}
 	case "ensure-regions":
 		class, _ := s.Class(rhumb.ClassID(a.num("class")))
