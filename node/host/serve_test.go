@@ -24,11 +24,14 @@ func TestScanPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	names = slices.Delete(names, 3, 4)
+	record := len("a0") + len(rhumb.EncodeOpaque(nil, []byte("0123456789")))
 	for _, tc := range []struct{ limit, bytes, pages int }{
 		{100, 1 << 20, 1},
 		{6, 1 << 20, 1}, // exactly full: nothing follows
 		{4, 1 << 20, 2},
 		{1, 1 << 20, 6},
+		{100, 2 * record, 3},
+		{100, 2*record + 1, 2},
 		{100, 1, 6}, // a page has at least one record
 	} {
 		q := rhumb.ScanQuery{Range: testRange, Table: testTable, Prefix: []byte("a"), Limit: tc.limit, BytesMax: tc.bytes}

@@ -245,8 +245,8 @@ func TestHeldProposals(t *testing.T) {
 		t.Errorf("%d proposals are taken back and %+v remain, want all and none", n, h.heldTotal)
 	}
 	// One proposal is always held, however large; then bytes count.
-	if n := fill(other, 1, waitingBytesMax+1) + fill(one, 1, 1); n != 1 {
-		t.Errorf("%d proposals are held, want the large one", n)
+	if large, more := fill(other, 1, waitingBytesMax+1), fill(one, 1, 1); large != 1 || more != 0 {
+		t.Errorf("%d large proposals and %d more are held, want 1 and 0", large, more)
 	}
 }
 
