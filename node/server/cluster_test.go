@@ -27,6 +27,32 @@ type node struct {
 	drained rhumb.NodeID
 	hangs   rhumb.NodeID // does not answer about its replicas
 	behind  map[rhumb.NodeID]string
+	// discarded and recovered are the last requests to give up data.
+	discarded discardRequest
+	recovered catalog.RecoverRange
+}
+
+type discardRequest struct {
+	node       rhumb.NodeID
+	id         rhumb.RangeID
+	acceptLoss bool
+}
+
+func (n *node) DiscardReplica(_ context.Context, id rhumb.NodeID, r rhumb.RangeID, acceptLoss bool) error {
+	n.discarded = discardRequest{id, r, acceptLoss}
+	if !acceptLoss {
+		return rhumb.E("test", rhumb.Conflict, "it is the last copy")
+	}
+	return nil
+}
+
+func (n *node) RecoverRange(_ context.Context, cmd catalog.RecoverRange) (*rhumb.Range, error) {
+	n.recovered = cmd
+	if cmd.Version == 0 {
+		return nil, rhumb.E("test", rhumb.Conflict, "the record has changed")
+	}
+	r, _ := n.State().Range(cmd.Range)
+	return r, nil
 }
 
 func (n *node) Ping() Info                { return n.info }
