@@ -14,6 +14,7 @@ import (
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 	"github.com/rhumbdb/rhumb/node/peer"
+	"github.com/rhumbdb/rhumb/raftmeta"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
@@ -350,6 +351,52 @@ func TestInitAfterClose(t *testing.T) {
 	n.Close()
 	if _, _, err := n.Init(t.Context()); rhumb.KindOf(err) != rhumb.Unavailable {
 		t.Errorf("%v, want %s", err, rhumb.Unavailable)
+	}
+}
+
+// crashInInit leaves a directory as a node does that crashes within Init, after it has stored the metadata of the new cluster and
+// before it has stored that it belongs to it.
+func crashInInit(t *testing.T) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	n, _ := startAt(t, dir, "127.0.0.1:0")
+	cmd := n.registerCommand()
+	cmd.Cluster = rhumb.ClusterID{9}
+	if _, err := raftmeta.Bootstrap(raftmeta.StoreKV(n.engine.Stores()[0], 0), catalog.Init{Cluster: cmd.Cluster, First: cmd}); err != nil {
+		t.Fatal(err)
+	}
+	n.Close()
+	return dir
+}
+
+// TestInitAfterCrash guards that Init can be repeated after a crash within it.
+func TestInitAfterCrash(t *testing.T) {
+	n, _ := startAt(t, crashInInit(t), "127.0.0.1:0")
+	cluster, _, err := n.Init(t.Context())
+	if err != nil || cluster == (rhumb.ClusterID{9}) {
+		t.Fatalf("Init returned cluster %s, %v; want a new cluster", cluster, err)
+	}
+	awaitReady(t, n)
+}
+
+// TestJoinAfterCrashInInit guards that such a node can also join a cluster, and keeps nothing of the other one.
+func TestJoinAfterCrashInInit(t *testing.T) {
+	first, _ := startAt(t, t.TempDir(), "127.0.0.1:0")
+	cluster, _, err := first.Init(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, fatal := startAt(t, crashInInit(t), "127.0.0.1:0", first.GossipAddr())
+	await(t, "the node is in the cluster", func() bool {
+		select {
+		case err := <-fatal:
+			t.Fatalf("the node stopped: %v", err)
+		default:
+		}
+		return n.Ready() == nil
+	})
+	if got := n.State().Cluster(); got != cluster {
+		t.Errorf("the metadata is of cluster %s, want %s", got, cluster)
 	}
 }
 
