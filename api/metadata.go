@@ -92,6 +92,7 @@ func decodePart(out *Metadata, m *rhumbpb.Metadata) (err error) {
 		}
 		out.Tables = append(out.Tables, table)
 	}
+	// Appended, because an update may arrive in several messages.
 	out.Regions = append(out.Regions, mapSlice(m.GetRegions(), DecodeRegion)...)
 	out.Classes = append(out.Classes, mapSlice(m.GetClasses(), DecodeClass)...)
 	out.Blocks = append(out.Blocks, mapSlice(m.GetBlocks(), DecodeBlock)...)

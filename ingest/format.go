@@ -134,6 +134,8 @@ func (s *listScanner) readPairs(dst []pair) ([]pair, error) {
 		switch {
 		case err != nil:
 			return dst, err
+		// Checked before the value: the end of the line after an empty key is reported as an empty
+		// key.
 		case len(key) == 0:
 			return dst, rhumb.Ef(opList, rhumb.InvalidArgument, "pair %d has an empty key", len(dst)+1)
 		case !ok:

@@ -115,6 +115,7 @@ func (m *Mapping) Bind(tables []rhumb.Table) (*Mapper, error) {
 		}
 		mp.rows = append(mp.rows, row)
 	}
+	// Names and fields are resolved once per run, not per line.
 	mp.bindFields()
 	return mp, nil
 }
@@ -131,6 +132,7 @@ func (mp *Mapper) bindFields() {
 	if len(m.Order) > 0 {
 		mp.cond = rhumb.Condition{Kind: rhumb.IfNewer, Fields: slices.Clone(m.Order)}
 	}
+	// The key is removed from the record unless Keep is set: its time is in the computed field.
 	if m.Time != nil {
 		mp.when = mp.addSpec(m.Time.From)
 		if !m.Time.Keep {

@@ -118,6 +118,7 @@ func BuiltinMapping(name string) ([]byte, bool) {
 // together.
 func ParseMapping(text []byte) (*Mapping, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(text))
+	// A misspelled key would otherwise be ignored silently.
 	dec.KnownFields(true)
 	m := &Mapping{}
 	if err := dec.Decode(m); err != nil {

@@ -270,6 +270,7 @@ func (n *Network) Partition(a, b string) {
 func (n *Network) Cut(from, to string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	// The cut becomes part of the file in memory, so that Reload replaces it.
 	n.file.CutOneWay = append(n.file.CutOneWay, []string{from, to})
 	n.applyLocked()
 }

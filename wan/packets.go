@@ -103,6 +103,7 @@ func (p *Packets) Dropped() uint64 { return p.dropped.Load() }
 func (p *Packets) Close() {
 	p.mu.Lock()
 	if !p.closed {
+		// run ends without sending what is left in the queue.
 		p.closed = true
 		close(p.stop)
 	}
@@ -153,6 +154,7 @@ func (p *Packets) nextDue() (next packet, wait time.Duration, ok bool) {
 // deliverPacket sends a packet, unless the link was cut while the packet was in flight.
 func (p *Packets) deliverPacket(next packet) {
 	switch {
+	// Checked again at delivery: a cut also loses what is in flight.
 	case next.link.cutChan() != nil:
 		p.countLost(next.link, len(next.body))
 	case p.send(next.body, next.addr) != nil:
