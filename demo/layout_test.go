@@ -21,7 +21,7 @@ func TestRegions(t *testing.T) {
 		{nil, "singapore frankfurt virginia", rhumb.Other},
 		{[]string{"Frankfurt", " virginia"}, "frankfurt virginia", rhumb.Other},
 		{[]string{"bern=46.9:7.4", "frankfurt"}, "bern frankfurt", rhumb.Other},
-		{[]string{"atlantis"}, "no well-known region", rhumb.InvalidArgument},
+		{[]string{"atlantis"}, "not a well-known region", rhumb.InvalidArgument},
 		{[]string{"frankfurt", "frankfurt"}, "twice", rhumb.InvalidArgument},
 		{[]string{"bern=91:7"}, "NAME=LAT:LON", rhumb.InvalidArgument},
 		{strings.Split("a=1:1,b=1:2,c=1:3,d=1:4,e=1:5,f=1:6,g=1:7,h=1:8,i=1:9,j=1:10", ","), "at most 9", rhumb.InvalidArgument},
