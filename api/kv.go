@@ -117,6 +117,7 @@ func DecodeRead(m *rhumbpb.Read) (Read, error) {
 	switch {
 	case len(r.Names) == 0:
 		return r, rhumb.E(op, rhumb.InvalidArgument, "the read names no record")
+	// Bounded here, because every name costs a read before the answer is sent.
 	case len(r.Names) > rhumb.BatchOpsMax:
 		return r, rhumb.Ef(op, rhumb.TooLarge, "the read has %d names, at most %d are allowed", len(r.Names), rhumb.BatchOpsMax)
 	// Another value may come from a newer client, which must not get a strong answer for it by

@@ -29,8 +29,8 @@ type dispatcher struct {
 	err    error // why the run stopped early
 }
 
-// lane is the queue of the waiting events of one record. A worker that took the lane owns its
-// fields except queue, to which add appends.
+// lane is the queue of the waiting events of one record. A worker that took the lane owns stands;
+// the mutex of the dispatcher guards the other fields.
 type lane struct {
 	key    string
 	queue  []Event

@@ -201,8 +201,8 @@ func (d *rowDecoder) readHeader() error {
 		repeated := slices.ContainsFunc(d.columns, func(c []byte) bool { return bytes.Equal(c, cell) })
 		if len(cell) == 0 || repeated || i == pairsMax {
 			return rhumb.Ef(opRow, rhumb.Incompatible, "header: column %d has the name %q, which is empty, repeated, or one too many", i+1, cell)
-			// Cloned, because columns outlive the block of the line.
 		}
+		// Cloned, because columns outlive the block of the line.
 		d.columns = append(d.columns, bytes.Clone(cell))
 	}
 	return nil

@@ -317,7 +317,7 @@ func (s *fieldSpec) value(p *pair) (rhumb.FieldValue, error) {
 	if err != nil {
 		return v, rhumb.Ef(opMap, rhumb.InvalidArgument, "key %q: %.200v", s.name, messageOf(err))
 	}
-	// Infinities and NaN have no order, and JSON cannot represent them.
+	// NaN has no order, and JSON can represent neither NaN nor infinities.
 	if f := v.Float64(); math.IsNaN(f) || math.IsInf(f, 0) {
 		return v, rhumb.Ef(opMap, rhumb.InvalidArgument, "key %q: %.40q is not finite", s.name, text)
 	}

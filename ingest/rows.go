@@ -99,8 +99,6 @@ func (t template) appendTo(dst []byte, pairs []pair) ([]byte, error) {
 		}
 		dst = appendPadded(dst, p.value, part.width)
 	}
-	// Every part may be empty: a key with an empty value is rejected above, but text may be all
-	// there is.
 	if len(dst) == start {
 		return dst, rhumb.E(opMap, rhumb.InvalidArgument, "the name is empty")
 	}

@@ -66,6 +66,7 @@ func (p *Packets) Send(b []byte, addr string) error {
 		return err
 	}
 	there := r.there
+	// The sender sees no error, as with a cable that was cut.
 	if there.cutChan() != nil {
 		p.countLost(there, len(b))
 		return nil
@@ -85,7 +86,7 @@ func (p *Packets) Send(b []byte, addr string) error {
 		p.dropped.Add(1)
 		return nil
 	}
-	// The copy is necessary: gossip reuses its buffer.
+	// Cloned, because the caller may reuse b.
 	p.serial++
 	heap.Push(&p.queue, packet{time.Now().Add(there.sampleDelay()), p.serial, there, addr, slices.Clone(b)})
 	// Only a packet that becomes the earliest one changes how long run must wait.
