@@ -17,7 +17,7 @@ import (
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
-// wire sends a message through its bytes, as the network does.
+// wire encodes and decodes a message, as the network does.
 func wire[M proto.Message](t *testing.T, m M) M {
 	t.Helper()
 	b, err := proto.Marshal(m)
@@ -48,7 +48,7 @@ func must[T any](t *testing.T) func(v T, err error) T {
 	}
 }
 
-// Every kind crosses the wire as itself, and has a code; every code has a kind.
+// Every kind is preserved on the wire and has a code; every code has a kind.
 func TestKinds(t *testing.T) {
 	if len(codeOf) != len(rhumb.Kinds()) || len(rhumbpb.Kind_name) != len(rhumb.Kinds()) {
 		t.Fatal("the table, the protocol and the vocabulary have different kinds")
@@ -82,7 +82,8 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// An enumeration of the protocol and its twin in the vocabulary have the same numbers and names.
+// An enumeration of the protocol and its counterpart in the vocabulary have the same numbers and
+// names.
 func TestEnums(t *testing.T) {
 	for _, tc := range []struct {
 		enum   protoreflect.EnumDescriptor
@@ -201,7 +202,7 @@ func TestWrite(t *testing.T) {
 	same(t, got, b)
 }
 
-// A write that no state could accept is refused by the decoder, with a reason.
+// The decoder rejects a write that is invalid in every state, with a reason.
 func TestWriteRefused(t *testing.T) {
 	put := func(f func(w *rhumbpb.Write, m *rhumbpb.Mutation)) *rhumbpb.Write {
 		m := &rhumbpb.Mutation{Kind: 1, Table: 1, Name: []byte("a"), Value: []byte{0x11}}
@@ -370,7 +371,7 @@ func TestMetadataTypes(t *testing.T) {
 	}
 }
 
-// A state of any number of ranges arrives whole, in parts that each fit into a message.
+// Metadata with any number of ranges arrives complete, in parts that each fit into a message.
 func TestMetadata(t *testing.T) {
 	m := &Metadata{
 		Revision: 9, Full: true, Cluster: rhumb.UUID{1}, Regions: []rhumb.Region{{ID: 1, Name: "x"}}, Nodes: []rhumb.Node{someNode()},
@@ -400,7 +401,8 @@ func TestMetadata(t *testing.T) {
 	same(t, must[*Metadata](t)(DecodeMetadata(EncodeMetadata(m)...)), m)
 }
 
-// fuzzDecode feeds bytes to the decoder of a message: it must refuse or give what encodes and decodes to itself again.
+// fuzzDecode passes bytes to the decoder of a message. The decoder must return an error, or a value
+// that is equal after encoding and decoding it again.
 func fuzzDecode[M proto.Message, V any](f *testing.F, fresh func() M, seed M, decode func(M) (V, error), encode func(V) M) {
 	b, err := proto.Marshal(seed)
 	if err != nil {

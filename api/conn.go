@@ -102,6 +102,8 @@ func (c *Conn) probeNode(ctx context.Context) bool {
 
 // replaceConn replaces the connection. It reports false if the Conn was closed in the meantime.
 func (c *Conn) replaceConn() bool {
+	// Created before the lock is taken. Creating it does not connect, so a node that is still
+	// silent does not block here.
 	cc, err := Connect(c.addr, c.dial)
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -21,7 +21,8 @@ func (pinged) Ping(context.Context, *rhumbpb.PingRequest) (*rhumbpb.PingResponse
 	return &rhumbpb.PingResponse{}, nil
 }
 
-// deaf is a connection that, once deafened, swallows all that is written to it, as one whose other end was stopped.
+// deaf is a connection that, once deafened, discards everything written to it, as if its other end
+// were stopped.
 type deaf struct {
 	net.Conn
 	off *atomic.Bool
@@ -34,8 +35,8 @@ func (d deaf) Write(b []byte) (int, error) {
 	return d.Conn.Write(b)
 }
 
-// TestSilentConnectionIsRenewed guards that a call on a connection whose other side has fallen silent fails long before TCP
-// or keepalive would notice, and that the next one goes through a new connection.
+// TestSilentConnectionIsRenewed guards that a call on a connection to a silent node fails long
+// before TCP or keepalive would notice, and that the next call uses a new connection.
 func TestSilentConnectionIsRenewed(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -93,7 +94,7 @@ func TestSilentConnectionIsRenewed(t *testing.T) {
 	}
 }
 
-// TestUnusedConnectionIsLeftAlone guards that nobody is asked on behalf of nobody.
+// TestUnusedConnectionIsLeftAlone guards that a connection without calls is not probed.
 func TestUnusedConnectionIsLeftAlone(t *testing.T) {
 	c, err := NewConn("127.0.0.1:1", func(context.Context, string, string) (net.Conn, error) {
 		t.Error("connected")

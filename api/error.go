@@ -38,6 +38,7 @@ func EncodeError(err error, h Hint) *rhumbpb.Error {
 		CurrentHlc: uint64(current.HLC), CurrentNode: uint32(current.Node),
 		RetryAfterUs: uint64(max(rhumb.RetryAfterOf(err), 0).Microseconds()),
 	}
+	// The client can use the descriptor at once, without asking for metadata.
 	if h.Newer != nil {
 		out.Newer = EncodeRange(h.Newer)
 	}

@@ -39,6 +39,7 @@ type DialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 // DialOptions returns the options of connections to a Rhumb server. dial may be nil, for plain TCP.
 func DialOptions(dial DialFunc) []grpc.DialOption {
 	opts := []grpc.DialOption{
+		// TLS does not exist yet.
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(rhumb.MessageSizeMax), grpc.MaxCallSendMsgSize(rhumb.MessageSizeMax)),
 		grpc.WithInitialWindowSize(streamWindow), grpc.WithInitialConnWindowSize(connWindow),

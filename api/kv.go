@@ -117,6 +117,7 @@ func DecodeRead(m *rhumbpb.Read) (Read, error) {
 	switch {
 	case len(r.Names) == 0:
 		return r, rhumb.E(op, rhumb.InvalidArgument, "the read names no record")
+	// Bounded here, because every name costs a read before the answer is sent.
 	case len(r.Names) > rhumb.BatchOpsMax:
 		return r, rhumb.Ef(op, rhumb.TooLarge, "the read has %d names, at most %d are allowed", len(r.Names), rhumb.BatchOpsMax)
 	// Another value may come from a newer client, which must not get a strong answer for it by
@@ -170,6 +171,7 @@ func DecodeLocate(m *rhumbpb.Locate) (Locate, error) {
 		return l, rhumb.E(op, rhumb.InvalidArgument, "the request names no record to locate")
 	case len(l.Names) > rhumb.LocateNamesMax:
 		return l, rhumb.Ef(op, rhumb.TooLarge, "the request has %d names to locate, at most %d are allowed", len(l.Names), rhumb.LocateNamesMax)
+	// The two lists are parallel, and a missing table would shift all that follow.
 	case len(l.Tables) != len(l.Names):
 		return l, rhumb.Ef(op, rhumb.InvalidArgument, "the request has %d tables for %d names to locate", len(l.Tables), len(l.Names))
 	}
@@ -234,6 +236,7 @@ func EncodeItems(items []rhumb.Item, names, slots bool) []*rhumbpb.Item {
 	slab := make([]rhumbpb.Item, len(items))
 	out := make([]*rhumbpb.Item, len(items))
 	for i := range items {
+		// Pointers into the slab: the messages are allocated together and freed together.
 		it, p := &items[i], &slab[i]
 		p.Hlc, p.Node, p.Value = uint64(it.Version.HLC), uint32(it.Version.Node), it.Value
 		if names {

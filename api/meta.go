@@ -84,6 +84,8 @@ func DecodeNode(m *rhumbpb.Node) (rhumb.Node, error) {
 		Location: DecodePoint(m.GetLocation()), Store: store, Boot: rhumb.BootSeq(m.GetBoot()),
 		Voter: m.GetVoter(), Binary: m.GetBinary(), Short: m.GetShort(),
 	}
+	// 0 is not on the wire and means that the sender left the state to the receiver, as in a
+	// JoinRequest.
 	switch s := m.GetState(); {
 	case s == 0:
 	case s > 0 && s <= rhumbpb.NodeState_NODE_STATE_DRAINING:

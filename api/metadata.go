@@ -47,6 +47,7 @@ func EncodeMetadata(m *Metadata) []*rhumbpb.Metadata {
 	for len(rest) > partRangesMax {
 		last := parts[len(parts)-1]
 		last.Ranges, rest, last.More = rest[:partRangesMax], rest[partRangesMax:], true
+		// Every part has the revision, so that the decoder can detect a missing or foreign part.
 		parts = append(parts, &rhumbpb.Metadata{Revision: m.Revision, Full: m.Full, Cluster: first.Cluster})
 	}
 	parts[len(parts)-1].Ranges = rest
@@ -92,6 +93,7 @@ func decodePart(out *Metadata, m *rhumbpb.Metadata) (err error) {
 		}
 		out.Tables = append(out.Tables, table)
 	}
+	// Appended, because an update may arrive in several messages.
 	out.Regions = append(out.Regions, mapSlice(m.GetRegions(), DecodeRegion)...)
 	out.Classes = append(out.Classes, mapSlice(m.GetClasses(), DecodeClass)...)
 	out.Blocks = append(out.Blocks, mapSlice(m.GetBlocks(), DecodeBlock)...)

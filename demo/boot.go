@@ -141,6 +141,7 @@ func (d *run) openStations(ctx context.Context, network *wan.Network) error {
 	err := runAll(len(d.layout.Regions), func(i int) error {
 		r := d.layout.Regions[i]
 		cfg := client.Config{From: r.Name, Insecure: true, Dial: network.Dialer(r.Name)}
+		// A client needs the addresses of one region only: it learns the others from the metadata.
 		for _, n := range d.layout.Nodes {
 			if n.Region == r.Name {
 				cfg.Addrs = append(cfg.Addrs, n.Addr)

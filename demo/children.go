@@ -94,7 +94,7 @@ func (c *children) startChild(ch *child) error {
 	}
 	defer out.Close()
 	cmd := exec.Command(c.binary, ch.args...)
-	// A file and not a pipe: a child must be able to write after the demo has died.
+	// A file, whose end lastWords shows when the child has died.
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = childAttributes()
 	req := startRequest{cmd, make(chan error, 1)}

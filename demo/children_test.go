@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// A node that ends by itself says why: with its panic, or the end of its log. One that was killed has nothing to say.
+// A node that exits shows the reason: its panic, or the end of its log. A node that was killed
+// shows nothing.
 func TestLastWords(t *testing.T) {
 	long := strings.Repeat("{\"msg\":\"all is well\"}\n", 1_000)
 	for _, tc := range []struct {

@@ -14,7 +14,7 @@ import (
 	"github.com/rhumbdb/rhumb/geo"
 )
 
-// TestAirports guards that the list holds no airport twice and none off the earth.
+// TestAirports guards that the list has no duplicates and no invalid locations.
 func TestAirports(t *testing.T) {
 	seen := map[string]bool{}
 	for _, a := range airports {
@@ -25,7 +25,8 @@ func TestAirports(t *testing.T) {
 	}
 }
 
-// TestFlight guards that a flight goes from its origin to its destination at its speed, and climbs and descends.
+// TestFlight guards that a flight moves from its origin to its destination at its speed, and climbs
+// and descends.
 func TestFlight(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
@@ -52,7 +53,7 @@ func TestFlight(t *testing.T) {
 	}
 }
 
-// recorder is a store in memory that says which calls came.
+// recorder is a store in memory that records the calls.
 type recorder struct {
 	mu     sync.Mutex
 	places []rhumb.Point
@@ -85,7 +86,8 @@ func (r *recorder) look(context.Context, string) (bool, error) {
 	return r.reads%2 == 0, nil
 }
 
-// TestFeed guards that flights report in order, in the region they fly over, at their pace, and that reads follow.
+// TestFeed guards that flights report in order, in the region below them, at their interval, and
+// that reads follow.
 func TestFeed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		regions, err := parseRegions(nil)
@@ -123,7 +125,7 @@ func TestFeed(t *testing.T) {
 	})
 }
 
-// TestMeterErrors guards that a failed call is counted as that, and as nothing else.
+// TestMeterErrors guards that a failed call counts as an error and as nothing else.
 func TestMeterErrors(t *testing.T) {
 	m := newMeter()
 	m.wrote(time.Millisecond, false, rhumb.ErrUnavailable)
@@ -140,7 +142,8 @@ func TestMeterErrors(t *testing.T) {
 	}
 }
 
-// TestScreen guards that a drawing covers the one before, and that a node that is down is shown as that.
+// TestScreen guards that a drawing replaces the one before, and that a node that is down is shown
+// as down.
 func TestScreen(t *testing.T) {
 	var out strings.Builder
 	s := &screen{out: &out, redraw: true}

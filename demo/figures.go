@@ -115,6 +115,8 @@ func (m *meter) flushFigures(region string, elapsed time.Duration) Figures {
 	if local+remote > 0 {
 		f.Locality = float64(local) / float64(local+remote)
 	}
+	// The counters above are swapped one by one under the lock that recordCall holds, so no call is
+	// counted in two intervals.
 	m.writes.Reset()
 	m.reads.Reset()
 	return f

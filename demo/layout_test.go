@@ -11,7 +11,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// TestRegions guards what --regions takes and refuses.
+// TestRegions guards which values --regions accepts and rejects.
 func TestRegions(t *testing.T) {
 	for _, c := range []struct {
 		names []string
@@ -37,8 +37,8 @@ func TestRegions(t *testing.T) {
 	}
 }
 
-// TestLayout guards that every node has addresses of its own, that each latency setting names them all, and that a kept
-// directory comes back as it was, or is refused.
+// TestLayout guards that every node has addresses of its own, that each latency setting names them
+// all, and that a demo in an existing directory is continued unchanged, or rejected.
 func TestLayout(t *testing.T) {
 	dir := t.TempDir()
 	regions, err := parseRegions(nil)
@@ -85,7 +85,7 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-// TestReadLayoutDamaged guards that a damaged file is told, and named.
+// TestReadLayoutDamaged guards that the error for a damaged file names the file.
 func TestReadLayoutDamaged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "demo.json")
 	if err := os.WriteFile(path, []byte(`{"nodes":`), 0o600); err != nil {
@@ -96,7 +96,7 @@ func TestReadLayoutDamaged(t *testing.T) {
 	}
 }
 
-// TestListItem guards that a directory with a comma in its name stays one directory for the flag that takes several.
+// TestListItem guards that a directory with a comma in its name remains one item of a list.
 func TestListItem(t *testing.T) {
 	for _, dir := range []string{"/data/a", "/data/a,b", `/data/"a",b`, "/data/with space"} {
 		var got []string

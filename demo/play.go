@@ -93,6 +93,7 @@ func (d *run) gatherSecond(f *feed, now time.Time, elapsed time.Duration) *Secon
 		sec.Regions = append(sec.Regions, fig)
 	}
 	up, pids := d.children.childStates()
+	// Children are in the order of the nodes, because boot adds them in that order.
 	for i, n := range d.layout.Nodes {
 		sec.Nodes = append(sec.Nodes, NodeFigures{ID: n.ID, Region: n.Region, PID: pids[i], Up: up[i], Primaries: byNode[n.ID]})
 	}

@@ -29,8 +29,8 @@ type dispatcher struct {
 	err    error // why the run stopped early
 }
 
-// lane is the queue of the waiting events of one record. A worker that took the lane owns its
-// fields except queue, to which add appends.
+// lane is the queue of the waiting events of one record. A worker that took the lane owns stands;
+// the mutex of the dispatcher guards the other fields.
 type lane struct {
 	key    string
 	queue  []Event
@@ -239,8 +239,11 @@ func cutRepeated(batch []Event) []Event {
 	if len(batch) == 1 {
 		return batch
 	}
+	// Names are viewed, not copied: the map does not outlive the batch.
 	seen := make(map[row]bool, 2*len(batch))
 	for i := range batch {
+		// First rows are of one record and are merged into one mutation, so only the others can
+		// repeat.
 		for _, m := range batch[i].Mutations[1:] {
 			key := row{m.Table, viewString(m.Name)}
 			if seen[key] {

@@ -134,6 +134,8 @@ func (s *listScanner) readPairs(dst []pair) ([]pair, error) {
 		switch {
 		case err != nil:
 			return dst, err
+		// Checked before the value: the end of the line after an empty key is reported as an empty
+		// key.
 		case len(key) == 0:
 			return dst, rhumb.Ef(opList, rhumb.InvalidArgument, "pair %d has an empty key", len(dst)+1)
 		case !ok:
@@ -199,8 +201,8 @@ func (d *rowDecoder) readHeader() error {
 		repeated := slices.ContainsFunc(d.columns, func(c []byte) bool { return bytes.Equal(c, cell) })
 		if len(cell) == 0 || repeated || i == pairsMax {
 			return rhumb.Ef(opRow, rhumb.Incompatible, "header: column %d has the name %q, which is empty, repeated, or one too many", i+1, cell)
-			// Cloned, because columns outlive the block of the line.
 		}
+		// Cloned, because columns outlive the block of the line.
 		d.columns = append(d.columns, bytes.Clone(cell))
 	}
 	return nil

@@ -66,8 +66,8 @@ func newGzipReader(src *bufio.Reader) (*gzipReader, error) {
 	z, err := gzip.NewReader(r.src)
 	if err != nil {
 		return nil, r.classifyError(err)
-		// Members are read one by one, because only the end of a member proves its data.
 	}
+	// Members are read one by one, because only the end of a member proves its data.
 	z.Multistream(false)
 	r.z = z
 	return r, nil

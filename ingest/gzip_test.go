@@ -14,7 +14,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// gzipped packs texts, each as a member of its own.
+// gzipped packs each text as a member.
 func gzipped(t testing.TB, texts ...string) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -30,10 +30,10 @@ func gzipped(t testing.TB, texts ...string) []byte {
 	return out.Bytes()
 }
 
-// pipe hides that an input can be read again.
+// pipe hides that an input can be read twice.
 type pipe struct{ io.Reader }
 
-// checkPart compares the tables with the events of feed(flights, n) up to a line: all of them and nothing else.
+// checkPart checks that the tables contain exactly the events of feed(flights, n) up to a line.
 func checkPart(t *testing.T, w *memory, flights, n int, lines int64) {
 	t.Helper()
 	part := newMemory()
@@ -45,8 +45,9 @@ func checkPart(t *testing.T, w *memory, flights, n int, lines int64) {
 	}
 }
 
-// TestGzipCutShort guards that of a stream that is cut short every whole line is applied, once, whether it can be read twice
-// or not; that the error says where the stream and the lines end; and that the same ingest goes on with the whole input.
+// TestGzipCutShort guards that all whole lines of a truncated stream are applied once, whether it
+// can be read twice or not; that the error says where the stream and the lines end; and that the
+// same ingest continues with the whole input.
 func TestGzipCutShort(t *testing.T) {
 	const flights, n = 7, 60
 	whole := gzipped(t, feed(flights, n))
@@ -75,8 +76,8 @@ func TestGzipCutShort(t *testing.T) {
 	}
 }
 
-// TestGzipDamaged guards that no line of a member whose checksum does not hold is applied, wherever a bit was flipped, while
-// those of the members before it are.
+// TestGzipDamaged guards that no line of a member with a wrong checksum is applied, wherever a bit
+// was flipped, while the lines of the members before it are.
 func TestGzipDamaged(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -87,11 +88,11 @@ func TestGzipDamaged(t *testing.T) {
 	begin := len(gzipped(t, one))
 	for range 100 {
 		damaged := gzipped(t, one, two)
-		at := begin + 10 + rng.IntN(len(damaged)-begin-10) // the header says nothing about the lines
+		at := begin + 10 + rng.IntN(len(damaged)-begin-10) // after the header, which does not affect lines
 		damaged[at] ^= 1 << rng.IntN(8)
 		w := newMemory()
 		counts, _, err := flightsRun(t, w, bytes.NewReader(damaged))
-		if err == nil { // padding between the members' data and checksum means nothing
+		if err == nil { // padding between the data and the checksum of a member has no meaning
 			checkPart(t, w, flights, n, flights*n)
 			continue
 		}
@@ -102,7 +103,8 @@ func TestGzipDamaged(t *testing.T) {
 	}
 }
 
-// TestInputFails guards that what was read before an input failed is written, so that a rerun has less to do.
+// TestInputFails guards that lines read before an input failed are written, so that a rerun has
+// less to do.
 func TestInputFails(t *testing.T) {
 	w := newMemory()
 	broken := io.MultiReader(strings.NewReader(feed(3, 100)+"_c 9"), failing{})

@@ -39,6 +39,8 @@ func (s *listScanner) next() (element []byte, ok bool, err error) {
 	if s.pos == len(s.line) {
 		return nil, false, nil
 	}
+	// A brace or quote groups only at the beginning of an element; within one it is an ordinary
+	// byte.
 	switch s.line[s.pos] {
 	case '{':
 		element, err = s.readBraced()
@@ -149,6 +151,7 @@ func (s *listScanner) resolveEscape(raw []byte) int {
 	case c >= '0' && c <= '7':
 		return s.appendCode(raw, 0, 3, 8, 0xff)
 	}
+	// Any other character represents itself, as in Tcl.
 	if i := strings.IndexByte("abfnrtv", c); i >= 0 {
 		c = "\a\b\f\n\r\t\v"[i]
 	}
@@ -163,6 +166,7 @@ func (s *listScanner) appendCode(raw []byte, from, most int, base, top rune) int
 	value, i := rune(0), from
 	for ; i < len(raw) && i < from+most; i++ {
 		d := digitValue(raw[i])
+		// A digit that would exceed the greatest character ends the sequence.
 		if d >= base || value*base+d > top {
 			break
 		}

@@ -8,8 +8,8 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// TestList is a transcript of Tcl's list syntax: what stands in it was compared with tclsh 8.6 (which
-// knows no characters beyond U+FFFF, as \U1F600 is).
+// TestList is a transcript of Tcl's list syntax. Its contents were compared with tclsh 8.6, which
+// knows no characters beyond U+FFFF, such as \U1F600.
 func TestList(t *testing.T) {
 	datadriven.RunTest(t, "testdata/list.txt", func(t *testing.T, d *datadriven.TestData) string {
 		var out strings.Builder
@@ -32,8 +32,8 @@ func TestList(t *testing.T) {
 	})
 }
 
-// FuzzList guards the promises that no line makes the scanner panic or loop, that elements without a backslash are
-// slices of the line, and that a list written from elements reads back as them.
+// FuzzList guards that no line makes the scanner panic or loop, that elements without a backslash
+// are slices of the line, and that a list written from elements is read as the same elements.
 func FuzzList(f *testing.F) {
 	for _, seed := range []string{`a b {c {d e}} "f g"`, `{a\} b}`, `\x41 \u00e9 \`, `"open`, `{x}y`, "a\tb\n", `{`, `\7777`} {
 		f.Add([]byte(seed))
@@ -64,7 +64,7 @@ func FuzzList(f *testing.F) {
 	})
 }
 
-// writeList writes elements as a list, every special byte behind a backslash.
+// writeList writes elements as a list, with a backslash before every special byte.
 func writeList(elements []string) string {
 	var b strings.Builder
 	for _, e := range elements {

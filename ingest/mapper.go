@@ -115,6 +115,7 @@ func (m *Mapping) Bind(tables []rhumb.Table) (*Mapper, error) {
 		}
 		mp.rows = append(mp.rows, row)
 	}
+	// Names and fields are resolved once per run, not per line.
 	mp.bindFields()
 	return mp, nil
 }
@@ -131,6 +132,7 @@ func (mp *Mapper) bindFields() {
 	if len(m.Order) > 0 {
 		mp.cond = rhumb.Condition{Kind: rhumb.IfNewer, Fields: slices.Clone(m.Order)}
 	}
+	// The key is removed from the record unless Keep is set: its time is in the computed field.
 	if m.Time != nil {
 		mp.when = mp.addSpec(m.Time.From)
 		if !m.Time.Keep {
@@ -315,7 +317,7 @@ func (s *fieldSpec) value(p *pair) (rhumb.FieldValue, error) {
 	if err != nil {
 		return v, rhumb.Ef(opMap, rhumb.InvalidArgument, "key %q: %.200v", s.name, messageOf(err))
 	}
-	// Infinities and NaN have no order, and JSON cannot represent them.
+	// NaN has no order, and JSON can represent neither NaN nor infinities.
 	if f := v.Float64(); math.IsNaN(f) || math.IsInf(f, 0) {
 		return v, rhumb.Ef(opMap, rhumb.InvalidArgument, "key %q: %.40q is not finite", s.name, text)
 	}

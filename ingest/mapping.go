@@ -118,6 +118,7 @@ func BuiltinMapping(name string) ([]byte, bool) {
 // together.
 func ParseMapping(text []byte) (*Mapping, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(text))
+	// A misspelled key would otherwise be ignored silently.
 	dec.KnownFields(true)
 	m := &Mapping{}
 	if err := dec.Decode(m); err != nil {
@@ -258,8 +259,6 @@ func parseTemplate(s string) (t template, err error) {
 		part.key, width, filled = strings.Cut(s[open+1:end], ":")
 		if filled {
 			part.width, err = strconv.Atoi(width)
-			// The leading zero is required, so that {key:6} is not mistaken for padding with
-			// spaces.
 			if err != nil || !strings.HasPrefix(width, "0") || part.width < 1 || part.width > templateWidthMax {
 				return nil, fmt.Errorf("{%s}: write the width as 0 followed by a number up to %d, for example {_s:06}", s[open+1:end], templateWidthMax)
 			}

@@ -11,8 +11,8 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// TestMap is a transcript of lines and the rows they become. The command is a format and a mapping: a built-in name, or
-// the one that "mapping" read last.
+// TestMap is a transcript of lines and their rows. The command is a format and a mapping: the name
+// of a built-in one, or the one that "mapping" read last.
 func TestMap(t *testing.T) {
 	var own *Mapping
 	datadriven.Walk(t, "testdata/map", func(t *testing.T, path string) {
@@ -81,7 +81,7 @@ func writeEvent(out *strings.Builder, m *Mapping, ev Event) {
 	}
 }
 
-// TestBuiltinMappings guards that every mapping the binary brings is valid and can be bound.
+// TestBuiltinMappings guards that every built-in mapping is valid and can be bound.
 func TestBuiltinMappings(t *testing.T) {
 	for _, name := range BuiltinMappings() {
 		m := builtinMapping(t, name)
@@ -94,7 +94,7 @@ func TestBuiltinMappings(t *testing.T) {
 	}
 }
 
-// TestBindRefuses guards that rows which cannot share a batch are refused before anything is read.
+// TestBindRefuses guards that rows that cannot share a batch are rejected before anything is read.
 func TestBindRefuses(t *testing.T) {
 	m := builtinMapping(t, "flights")
 	for name, change := range map[string]func(tables []rhumb.Table){
@@ -111,7 +111,8 @@ func TestBindRefuses(t *testing.T) {
 	}
 }
 
-// FuzzParseMapping guards that no mapping file makes the parser panic, and that what it accepts can be bound.
+// FuzzParseMapping guards that no mapping file makes the parser panic, and that accepted mappings
+// can be bound.
 func FuzzParseMapping(f *testing.F) {
 	for _, name := range BuiltinMappings() {
 		text, _ := BuiltinMapping(name)
@@ -133,7 +134,7 @@ func FuzzParseMapping(f *testing.F) {
 	})
 }
 
-// FuzzDecode guards that whatever a line holds, it becomes a valid batch or an error of the line's own kinds.
+// FuzzDecode guards that every line becomes a valid batch, or an error of the kinds for lines.
 func FuzzDecode(f *testing.F) {
 	f.Add("controlstream", []byte("_c 1 _s 2 id a lat 1.5 lon 2.5 otherPedigrees {aireon wide}"))
 	f.Add("ndjson", []byte(`{"_c":1,"_s":2,"id":"a","lat":1.5,"lon":null,"x":{"y":[1]},"z":1e99,"b":true}`))

@@ -8,15 +8,16 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// memory is a Writer with the semantics of a table in memory, which can be told to fail.
+// memory is a Writer with the semantics of tables in memory, which fails on demand.
 type memory struct {
 	mu      sync.Mutex
 	rows    map[string][]byte // by table and name
-	writes  int               // batches that were applied
+	writes  int               // batches applied
 	tries   int
 	inside  map[string]bool // records with a batch in flight
-	overlap bool            // two batches of one record were in flight at once
-	// fail is asked before a try; a non-nil error is returned, after the batch was applied when lost is true.
+	overlap bool            // two batches of one record were in flight at the same time
+	// fail is called before an attempt. A non-nil error is returned, after the batch was applied if
+	// lost is true.
 	fail func(try int, m []rhumb.Mutation) (err error, lost bool)
 }
 
@@ -94,7 +95,7 @@ func (w *memory) Read(_ context.Context, table rhumb.TableID, name []byte) ([]by
 	return value, nil
 }
 
-// row gives a stored row in words.
+// row describes a stored row.
 func (w *memory) row(t *testing.T, table rhumb.TableID, name string) rhumb.Record {
 	t.Helper()
 	value, err := w.Read(t.Context(), table, []byte(name))
@@ -108,7 +109,7 @@ func (w *memory) row(t *testing.T, table rhumb.TableID, name string) rhumb.Recor
 	return record
 }
 
-// count gives the number of rows of a table.
+// count returns the number of rows of a table.
 func (w *memory) count(table rhumb.TableID) (n int) {
 	prefix := table.String() + " "
 	for key := range w.rows {
@@ -119,7 +120,7 @@ func (w *memory) count(table rhumb.TableID) (n int) {
 	return n
 }
 
-// builtinTables gives tables as they must be created for a mapping: numbered from 1 in the order of its rows.
+// builtinTables returns the tables that a mapping needs, numbered from 1 in the order of its rows.
 func builtinTables(m *Mapping) (tables []rhumb.Table) {
 	for i, name := range m.Tables() {
 		t := rhumb.Table{ID: rhumb.TableID(i + 1), Name: name, Class: 1, TableOptions: rhumb.TableOptions{LocationField: rhumb.LocationFieldDefault}}

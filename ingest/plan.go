@@ -73,6 +73,7 @@ type run struct{ from, to int }
 // the keys are valid, and those that order, name and locate the event are present.
 func (mp *Mapper) makePlan(pairs []pair) *plan {
 	p := &plan{when: -1}
+	// Fields are sorted before rows refer to them by index.
 	mp.planFields(p, pairs)
 	slices.SortFunc(p.fields, func(a, b plannedField) int { return strings.Compare(a.name, b.name) })
 	for _, s := range mp.order {

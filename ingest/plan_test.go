@@ -16,8 +16,8 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// oddMapping has what the built-in ones leave out: nulls, kept and renamed keys, an order by a field that is made, rows
-// that take some fields only.
+// oddMapping has what the built-in mappings lack: nulls, kept and renamed keys, an order by a
+// computed field, and rows that include only some fields.
 const oddMapping = `
 "null": ["", "-"]
 fields: {a: int64, b: float64, c: string, d: bytes, e: bool, f: timestamp, g: point, h: box, lat: float64}
@@ -36,7 +36,7 @@ rows:
   - {table: one, name: "{c}", write: put}
 `
 
-// bindPair binds a mapping twice: what one mapper plans, the other looks up.
+// bindPair binds a mapping twice: one mapper uses plans, the other looks up every key.
 func bindPair(t testing.TB, m *Mapping, colocate byte) (planned, plain *Mapper) {
 	t.Helper()
 	tables := builtinTables(m)
@@ -58,7 +58,8 @@ func bindPair(t testing.TB, m *Mapping, colocate byte) (planned, plain *Mapper) 
 	return both[0], both[1]
 }
 
-// checkSame maps a line by plans and without, and compares all that comes of it. The pairs are left as they are.
+// checkSame maps a line with plans and without, and compares the results. It does not change the
+// pairs.
 func checkSame(t interface{ Fatalf(string, ...any) }, planned, plain *Mapper, line int64, raw []byte, pairs []pair) {
 	got, gotErr := planned.Map(line, raw, bytesOf(pairs))
 	want, wantErr := plain.mapPlain(line, raw, plain.dropNull(bytesOf(pairs)))
@@ -70,7 +71,7 @@ func checkSame(t interface{ Fatalf(string, ...any) }, planned, plain *Mapper, li
 	}
 }
 
-// bytesOf copies pairs, so that one mapper cannot see what the other left.
+// bytesOf copies pairs, so that one mapper cannot see changes by the other.
 func bytesOf(pairs []pair) (out []pair) {
 	for _, p := range pairs {
 		out = append(out, pair{bytes.Clone(p.key), bytes.Clone(p.value), p.kind})
@@ -78,8 +79,8 @@ func bytesOf(pairs []pair) (out []pair) {
 	return out
 }
 
-// TestPlansChangeNothing is the property that a mapper with plans gives the same events and the same errors as one that
-// looks up every key, whatever keys and values lines have.
+// TestPlansChangeNothing checks the property that a mapper with plans returns the same events and
+// errors as one that looks up every key, for all keys and values.
 func TestPlansChangeNothing(t *testing.T) {
 	var mappings []*Mapping
 	for _, text := range []string{oddMapping, plainMapping} {
@@ -133,11 +134,12 @@ func TestPlansChangeNothing(t *testing.T) {
 	}
 }
 
-// TestPlansOnFeeds compares both ways on whole feeds: the sample, and the real ones of the folder in RHUMB_TESTDATA.
+// TestPlansOnFeeds compares both ways on whole feeds: the sample, and the real feeds in the folder
+// RHUMB_TESTDATA.
 func TestPlansOnFeeds(t *testing.T) {
 	feeds := []struct {
 		file, mapping string
-		plans         int64 // sequences of keys that the feed has at most
+		plans         int64 // maximum number of sequences of keys in the feed
 	}{{"testdata/sample.controlstream.gz", "flights", 5}}
 	if dir := os.Getenv("RHUMB_TESTDATA"); dir != "" {
 		feeds = append(feeds, []struct {
@@ -164,7 +166,7 @@ func TestPlansOnFeeds(t *testing.T) {
 	}
 }
 
-// checkFile compares both ways on every line of a file that can be cut into pairs.
+// checkFile compares both ways on every line of a file that can be decoded.
 func checkFile(t *testing.T, file string, m *Mapping, planned, plain *Mapper) {
 	t.Helper()
 	f, err := os.Open(file)
@@ -191,7 +193,7 @@ func checkFile(t *testing.T, file string, m *Mapping, planned, plain *Mapper) {
 	}
 }
 
-// sequence gives n pairs whose keys say which sequence it is.
+// sequence returns n pairs whose keys identify a sequence.
 func sequence(id, n int) (pairs []pair) {
 	for i := range n {
 		pairs = append(pairs, pair{key: fmt.Appendf(nil, "k%d.%d", id, i), value: []byte("1")})
@@ -199,8 +201,8 @@ func sequence(id, n int) (pairs []pair) {
 	return pairs
 }
 
-// TestPlanTreeIsBounded guards the bounds of the tree: no more keys than plansSizeMax, no more children than
-// planChildrenMax, and that after a while plans in use stay while others make room.
+// TestPlanTreeIsBounded guards the bounds of the tree: at most plansSizeMax keys and
+// planChildrenMax children, and that sweeps keep plans in use and remove others.
 func TestPlanTreeIsBounded(t *testing.T) {
 	m, err := ParseMapping([]byte("rows: [{table: one, name: \"x\", write: put}]"))
 	if err != nil {
@@ -231,7 +233,7 @@ func TestPlanTreeIsBounded(t *testing.T) {
 	if tree.find(late) != nil {
 		t.Fatal("a plan was taken in without room")
 	}
-	// From sweep to sweep only the first is used.
+	// Between sweeps only the first plan is used.
 	for sweeps := range 2 {
 		tree.refused = planSweepEvery - 1
 		do(sequence(0, long))

@@ -13,7 +13,8 @@ func (mp *Mapper) addRows(ev *Event, raw []byte, pairs []pair) error {
 	// small.
 	arena := make([]byte, 0, (1+len(mp.rows))*(len(raw)+64))
 	arena = append(arena, raw...)
-	// A copy for a later rejection, so that the event does not keep the block of the line in memory.
+	// A copy for a later rejection, so that the event does not keep the block of the line in
+	// memory.
 	ev.raw = arena[:len(raw):len(raw)]
 	ev.Mutations = make([]rhumb.Mutation, 0, len(mp.rows))
 	for i := range mp.rows {
@@ -72,6 +73,7 @@ func (mp *Mapper) isSelected(c *Condition, pairs []pair) bool {
 		return true
 	}
 	value := ""
+	// A missing key compares as an empty value, so not_in accepts it.
 	if p := lastPair(pairs, c.Field); p != nil {
 		value = viewString(p.value)
 	}
@@ -97,8 +99,6 @@ func (t template) appendTo(dst []byte, pairs []pair) ([]byte, error) {
 		}
 		dst = appendPadded(dst, p.value, part.width)
 	}
-	// Every part may be empty: a key with an empty value is rejected above, but text may be all
-	// there is.
 	if len(dst) == start {
 		return dst, rhumb.E(opMap, rhumb.InvalidArgument, "the name is empty")
 	}

@@ -109,6 +109,7 @@ func (c *Config) Validate() error {
 	fault(c.WindowEvents < 0 || c.WindowBytes < 0, "the window is negative")
 	fault(c.MergeEvents < 0 || c.MergeEvents > rhumb.BatchOpsMax/rowsMax, "merge is %d, want 1 to %d", c.MergeEvents, rhumb.BatchOpsMax/rowsMax)
 	fault(c.RetryFor < 0, "retry for %v is negative", c.RetryFor)
+	// The mapping's format is used if this one is empty; see setDefaults.
 	if c.Format == "" {
 		fault(c.Mapping == nil || c.Mapping.Format == "", "format is missing: name one of %v", Formats())
 	} else if _, err := ParseFormat(string(c.Format)); err != nil {

@@ -49,7 +49,7 @@ func runMapping(t *testing.T, mapping string, w *memory, input io.Reader, change
 	return counts, rejected, err
 }
 
-// feed writes events of many flights, in order, each flight with n of them.
+// feed returns events of many flights, in order, n for each flight.
 func feed(flights, n int) string {
 	var b strings.Builder
 	seq := 0
@@ -66,8 +66,8 @@ func feed(flights, n int) string {
 	return b.String()
 }
 
-// checkFeed compares the tables with what feed(flights, n) must leave: the last status of each flight, every position,
-// and one event each.
+// checkFeed checks that the tables contain the result of feed(flights, n): the last status of each
+// flight, every position, and one event each.
 func checkFeed(t *testing.T, w *memory, flights, n int) {
 	t.Helper()
 	if got := [3]int{w.count(1), w.count(2), w.count(3)}; got != [3]int{flights, flights * n, flights} {
@@ -81,7 +81,8 @@ func checkFeed(t *testing.T, w *memory, flights, n int) {
 	}
 }
 
-// TestRunIsExact guards that every event is applied once, in order, and that a second run changes nothing.
+// TestRunIsExact guards that every event is applied once, in order, and that a second run changes
+// nothing.
 func TestRunIsExact(t *testing.T) {
 	w := newMemory()
 	input := feed(17, 40)
@@ -98,7 +99,8 @@ func TestRunIsExact(t *testing.T) {
 	checkFeed(t, w, 17, 40)
 }
 
-// TestRunGoesOn guards that a run which was stopped anywhere is completed by the next, and counts exactly.
+// TestRunGoesOn guards that the next run completes a run that was stopped anywhere, with exact
+// counts.
 func TestRunGoesOn(t *testing.T) {
 	input := feed(7, 30)
 	for try := range 12 {
@@ -122,7 +124,8 @@ func TestRunGoesOn(t *testing.T) {
 	}
 }
 
-// TestRunSurvivesFaults guards that refusals and lost answers change neither the tables nor the sum of the counts.
+// TestRunSurvivesFaults guards that rejections and lost answers change neither the tables nor the
+// sum of the counts.
 func TestRunSurvivesFaults(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -144,7 +147,8 @@ func TestRunSurvivesFaults(t *testing.T) {
 		if err != nil || counts.Applied+counts.AlreadyThere != 9*50 || counts.Retries == 0 {
 			t.Fatalf("%+v, %v", counts, err)
 		}
-		// Only the first event of a record, whose standing is not yet known, may count as there when its answer was lost.
+		// Only the first event of a record, whose order fields are not known yet, may count as
+		// there if its answer was lost.
 		if counts.AlreadyThere > 9 {
 			t.Errorf("%d events count as already there, want at most one a record", counts.AlreadyThere)
 		}
@@ -152,7 +156,8 @@ func TestRunSurvivesFaults(t *testing.T) {
 	})
 }
 
-// TestRunGivesUp guards that a cluster which stays away ends the run after RetryFor, with the kind of its refusal.
+// TestRunGivesUp guards that a run ends after RetryFor if the cluster remains unavailable, with the
+// kind of the last error.
 func TestRunGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newMemory()
@@ -168,8 +173,9 @@ func TestRunGivesUp(t *testing.T) {
 	})
 }
 
-// TestRunRejects guards that a malformed line is told with its number and reason and stops nothing, and that an event
-// which only the cluster can refuse is rejected alone, even out of a merged batch.
+// TestRunRejects guards that a malformed line is reported with its number and reason and stops
+// nothing, and that an event that only the cluster can reject is rejected alone, even from a merged
+// batch.
 func TestRunRejects(t *testing.T) {
 	w := newMemory()
 	w.fail = func(_ int, m []rhumb.Mutation) (error, bool) {
@@ -204,7 +210,8 @@ func TestRunStrict(t *testing.T) {
 	}
 }
 
-// TestRunInterrupted guards that a run that waits for a silent pipe ends when it is told to, with what it had written.
+// TestRunInterrupted guards that a run that waits for a silent pipe ends when it is cancelled, with
+// the events written before.
 func TestRunInterrupted(t *testing.T) {
 	m := builtinMapping(t, "flights")
 	synctest.Test(t, func(t *testing.T) {
@@ -227,7 +234,7 @@ func TestRunInterrupted(t *testing.T) {
 	})
 }
 
-// TestWindow guards that no more is read ahead than the window holds.
+// TestWindow guards that no more is read ahead than the window allows.
 func TestWindow(t *testing.T) {
 	m := builtinMapping(t, "flights")
 	synctest.Test(t, func(t *testing.T) {
@@ -251,7 +258,8 @@ func TestWindow(t *testing.T) {
 	})
 }
 
-// TestRunMerges guards that waiting events of one record share a batch, except where the table keeps history.
+// TestRunMerges guards that waiting events of one record share a batch, except where the table
+// keeps history.
 func TestRunMerges(t *testing.T) {
 	for _, history := range []time.Duration{0, time.Hour} {
 		w := newMemory()
@@ -266,7 +274,8 @@ func TestRunMerges(t *testing.T) {
 	}
 }
 
-// TestGzip guards that gzip is told by its bytes, and that a stream that is cut short is an error and not an end.
+// TestGzip guards that gzip is detected by its first bytes, and that a truncated stream is an error
+// and not an end.
 func TestGzip(t *testing.T) {
 	var zipped bytes.Buffer
 	z := gzip.NewWriter(&zipped)
@@ -285,7 +294,7 @@ func TestGzip(t *testing.T) {
 	}
 }
 
-// TestLines guards that lines come whole and numbered whatever the sizes of reads and lines.
+// TestLines guards that lines are complete and numbered whatever the sizes of reads and lines.
 func TestLines(t *testing.T) {
 	var want []string
 	for i := range 400 {
@@ -315,13 +324,13 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// iotestReader gives reads of odd sizes.
+// iotestReader returns reads of odd sizes.
 type iotestReader struct{ r io.Reader }
 
 func (r iotestReader) Read(p []byte) (int, error) { return r.r.Read(p[:min(len(p), 1+len(p)%4093)]) }
 
-// TestAllocations is the allocation budget of the decode path (row P5): a line of a live feed becomes a batch with one
-// allocation for its bytes, one for its rows and one for its order.
+// TestAllocations is the allocation budget of the decode path: a line of a live feed becomes a
+// batch with one allocation for its bytes, one for its rows and one for its order.
 func TestAllocations(t *testing.T) {
 	const budget = 3
 	m := builtinMapping(t, "flights")
@@ -344,7 +353,7 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// TestRealFiles reads the real feeds and tables of the folder in RHUMB_TESTDATA whole.
+// TestRealFiles reads the real feeds and tables in the folder RHUMB_TESTDATA.
 func TestRealFiles(t *testing.T) {
 	dir := os.Getenv("RHUMB_TESTDATA")
 	if dir == "" {
@@ -380,7 +389,7 @@ func TestRealFiles(t *testing.T) {
 	}
 }
 
-// TestSample reads the generated sample that lies in the repository, in place of the real files.
+// TestSample reads the generated sample in the repository, in place of the real files.
 func TestSample(t *testing.T) {
 	f, err := os.Open("testdata/sample.controlstream.gz")
 	if err != nil {
@@ -397,7 +406,8 @@ func TestSample(t *testing.T) {
 	}
 }
 
-// BenchmarkMap measures the decode path alone, bytes of a line to a batch: by its plan, and by looking up each key.
+// BenchmarkMap measures the decode path alone, from the bytes of a line to a batch: by plan, and by
+// looking up each key.
 func BenchmarkMap(b *testing.B) {
 	for _, way := range []struct {
 		name string
@@ -428,8 +438,8 @@ func BenchmarkMap(b *testing.B) {
 	}
 }
 
-// BenchmarkMapFeed measures the way of a line from the input to a batch: cutting lines, decoding and mapping, over the
-// sample, whose lines have several sequences of keys.
+// BenchmarkMapFeed measures a line from the input to a batch: splitting lines, decoding and
+// mapping, over the sample, whose lines have several sequences of keys.
 func BenchmarkMapFeed(b *testing.B) {
 	f, err := os.Open("testdata/sample.controlstream.gz")
 	if err != nil {

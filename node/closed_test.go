@@ -14,14 +14,15 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/reader"
 )
 
-// counter writes growing numbers to two keys of different ranges, first to one, then to the other.
+// counter writes increasing numbers to two keys of different ranges, first to one and then to the
+// other.
 type counter struct {
 	kv    rhumbpb.KVClient
 	table uint32
 	names [2]string
 }
 
-// newCounter finds two keys whose ranges have different primaries, or at least are different.
+// newCounter returns a counter for two keys whose ranges have different primaries if possible.
 func newCounter(t *testing.T, kv rhumbpb.KVClient, table uint32) *counter {
 	t.Helper()
 	c := &counter{kv: kv, table: table, names: [2]string{"a0"}}
@@ -50,8 +51,9 @@ func (c *counter) put(t *testing.T, name string, n int64) *rhumbpb.Response {
 	})
 }
 
-// run writes until stop. Between the two writes of a number it lets the wall clock move on: versions of different ranges are
-// in the order of their clocks, and two nodes' clocks do not order what happens within a millisecond.
+// run writes until stop. Between the two writes of a number it lets the wall clock advance:
+// versions of different ranges are in the order of their clocks, and clocks of two nodes do not
+// order events within a millisecond.
 func (c *counter) run(t *testing.T, stop *atomic.Bool) {
 	for n := int64(1); !stop.Load(); n++ {
 		for _, name := range c.names {
@@ -63,7 +65,7 @@ func (c *counter) run(t *testing.T, stop *atomic.Bool) {
 	}
 }
 
-// number reads what the counter wrote to a key; 0 when the key is not in the cut.
+// number returns the number that a key has in the cut, or 0 if the key is not in the cut.
 func number(table reader.Table, name string) (int64, error) {
 	it, err := table.Get([]byte(name))
 	if rhumb.KindOf(err) == rhumb.NotFound {
@@ -76,7 +78,8 @@ func number(table reader.Table, name string) (int64, error) {
 	return f.Int64(), err
 }
 
-// watchCuts takes closed views of a node's image until it has seen so many different ones, and gives their ages.
+// watchCuts reads closed views of a node's image until it has seen the given number of different
+// ones. It returns their ages.
 func (c *counter) watchCuts(ctx context.Context, dir string, cuts int) (ages []time.Duration, err error) {
 	client, err := reader.Attach(dir, reader.Options{})
 	if err != nil {
@@ -128,8 +131,8 @@ func (c *counter) watchCuts(ctx context.Context, dir string, cuts int) (ages []t
 	return ages, nil
 }
 
-// TestClosedCut guards that every node's image offers a cut that is consistent across ranges and moves on, also while a
-// node is gone and when it is back.
+// TestClosedCut guards that the image of every node offers a cut that is consistent across ranges
+// and advances, also while a node is down and after it is back.
 func TestClosedCut(t *testing.T) {
 	nodes := startRegion(t)
 	a, b, c := nodes[0], nodes[1], nodes[2]
@@ -161,7 +164,7 @@ func TestClosedCut(t *testing.T) {
 	watch("it is back", 10, a, b, c)
 	stop.Store(true)
 	<-done
-	// Nothing is written any more, and what was written last comes into the cut.
+	// Nothing is written anymore, and the last writes enter the cut.
 	last := count.put(t, "last", 1)
 	for _, n := range []*Node{a, b, c} {
 		awaitView(t, n, "what was written last", (*reader.Client).LockClosed, func(v reader.View) error {

@@ -11,17 +11,17 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// damagedKeys is how many records the tests of damaged disks write.
+// damagedKeys is the number of records that the tests of damaged disks write.
 const damagedKeys = 40
 
-// stoppedRegion holds the directories of a region of three nodes that does not run, and its table.
+// stoppedRegion holds the directories and the table of a stopped region of three nodes.
 type stoppedRegion struct {
 	dirs  []string
 	table uint32
 }
 
-// writeRegion starts a region of three nodes, writes a value under every key, and has stop take the directories: it
-// returns those that go on.
+// writeRegion starts a region of three nodes and writes a value for every key. Then it calls stop,
+// which returns the directories to continue with.
 func writeRegion(t *testing.T, value string, stop func(nodes []*Node) []string) stoppedRegion {
 	t.Helper()
 	nodes, table := startThree(t)
@@ -29,7 +29,7 @@ func writeRegion(t *testing.T, value string, stop func(nodes []*Node) []string) 
 	return stoppedRegion{table: table.Id, dirs: stop(nodes)}
 }
 
-// closeAll closes nodes side by side and returns their directories.
+// closeAll closes nodes concurrently and returns their directories.
 func closeAll(nodes []*Node) (dirs []string) {
 	var closing sync.WaitGroup
 	for _, n := range nodes {
@@ -62,7 +62,7 @@ func putAll(t *testing.T, n *Node, table uint32, value string) {
 	writing.Wait()
 }
 
-// checkAll fails when a record does not hold the value through one of the nodes.
+// checkAll fails unless every record has its value when read through each of the nodes.
 func checkAll(t *testing.T, nodes []*Node, table uint32, value string) {
 	t.Helper()
 	for i := range damagedKeys {
@@ -73,7 +73,7 @@ func checkAll(t *testing.T, nodes []*Node, table uint32, value string) {
 	}
 }
 
-// checkHealthy fails when a node other than the damaged one is short, or has a quarantined replica.
+// checkHealthy fails if a node other than the damaged one is short or has a quarantined replica.
 func checkHealthy(t *testing.T, nodes []*Node, damaged rhumb.NodeID) {
 	t.Helper()
 	st := nodes[0].State()
@@ -89,8 +89,9 @@ func checkHealthy(t *testing.T, nodes []*Node, damaged rhumb.NodeID) {
 	}
 }
 
-// TestRolledBackDisk guards rule P and the lives of nodes: all nodes lose power, and the disk of one comes back as it was a
-// life ago. Nothing acknowledged is lost, the node is marked short, and it catches up.
+// TestRolledBackDisk guards rule P and the lives of nodes. All nodes lose power, and the disk of
+// one has the contents of an earlier life afterwards. Nothing acknowledged is lost, the node is
+// marked short, and it catches up.
 func TestRolledBackDisk(t *testing.T) {
 	old := filepath.Join(t.TempDir(), "old")
 	r := writeRegion(t, "first", func(nodes []*Node) []string {
@@ -113,12 +114,12 @@ func TestRolledBackDisk(t *testing.T) {
 	checkAll(t, nodes, r.table, "third")
 }
 
-// TestDamagedLog guards that a byte which flips in the synced log of one node is found at its start, and that the others
-// make good what the log lost.
+// TestDamagedLog guards that a flipped byte in the synced log of one node is detected at its start,
+// and that the other nodes replace the lost part of the log.
 func TestDamagedLog(t *testing.T) {
 	images := t.TempDir()
 	r := writeRegion(t, "acknowledged", func(nodes []*Node) (dirs []string) {
-		for i, n := range nodes { // the disks as they are when the power fails
+		for i, n := range nodes { // the disks at the moment of the power failure
 			dir := filepath.Join(images, fmt.Sprint(i))
 			if err := os.CopyFS(dir, os.DirFS(n.cfg.Dirs[0])); err != nil {
 				t.Fatal(err)
@@ -140,7 +141,7 @@ func TestDamagedLog(t *testing.T) {
 	checkAll(t, nodes, r.table, "later")
 }
 
-// flipInLog changes one byte of the newest log of a stopped node, some bytes before its end.
+// flipInLog changes one byte of the newest log of a stopped node, a few bytes before its end.
 func flipInLog(t *testing.T, dir string, before int) {
 	t.Helper()
 	logs, err := filepath.Glob(filepath.Join(dir, "data", "*.log"))

@@ -40,12 +40,12 @@ func flipByte(t *testing.T, dir string) string {
 	return table
 }
 
-// readAll reads the log of every range that a node holds, and with it what the node holds of records.
+// readAll reads the logs of all ranges of a node, and with them the records that the node holds.
 func readAll(n *Node) {
 	for _, s := range n.engine.Stores() {
 		states, _ := s.Ranges()
 		for _, st := range states {
-			_, _ = s.Entries(st.Range, st.Trim+1, st.Last.Seq, 1<<30) // the store takes note of damage
+			_, _ = s.Entries(st.Range, st.Trim+1, st.Last.Seq, 1<<30) // the store records damage that it meets
 		}
 	}
 }
@@ -68,13 +68,14 @@ func quarantined(n *Node, of rhumb.NodeID) (ids []rhumb.RangeID) {
 	return ids
 }
 
-// TestDamagedCopyIsReplaced flips a byte in a table of a stopped node. The node quarantines the ranges that the table
-// touches and says so, the others serve, and once the copies are discarded they catch up and count again.
+// TestDamagedCopyIsReplaced flips a byte in a table of a stopped node. The node quarantines the
+// affected ranges and reports them, while other nodes serve. After the copies are discarded, they
+// catch up and are in sync again.
 func TestDamagedCopyIsReplaced(t *testing.T) {
 	nodes, table := startThree(t)
 	kv := kvClient(t, nodes[0])
 	value := func(i int) string {
-		b := make([]byte, 2_000) // does not shrink when it is compressed
+		b := make([]byte, 2_000) // cannot be compressed
 		_, _ = rand.Read(b)
 		return fmt.Sprint(i) + hex.EncodeToString(b)
 	}
@@ -87,7 +88,7 @@ func TestDamagedCopyIsReplaced(t *testing.T) {
 	victim := nodes[2]
 	id := victim.Identity().Node
 	victim.Close()
-	victim = startAgain(t, victim, nodes[0]) // what its log held goes into tables
+	victim = startAgain(t, victim, nodes[0]) // flushes the log into tables
 	for _, s := range victim.engine.Stores() {
 		if err := s.Flush(); err != nil {
 			t.Fatal(err)
@@ -119,7 +120,7 @@ func TestDamagedCopyIsReplaced(t *testing.T) {
 	put(t, kv, table.Id, "key-0", "newer")
 	values["key-0"] = "newer"
 
-	asked := clusterClient(t, nodes[1]) // hands the request on
+	asked := clusterClient(t, nodes[1]) // forwards the request
 	discard := func(ids []rhumb.RangeID) {
 		for _, r := range ids {
 			if _, err := asked.DiscardReplica(t.Context(), &rhumbpb.DiscardReplicaRequest{Range: api.EncodeRangeID(r), Node: 1}); err == nil {
@@ -142,7 +143,7 @@ func TestDamagedCopyIsReplaced(t *testing.T) {
 		t.Error("the damaged table of a discarded copy is not kept")
 	}
 	victim.Close()
-	victim = startAgain(t, victim, nodes[0]) // it does not come back
+	victim = startAgain(t, victim, nodes[0]) // the damage must not reappear
 	awaitInSync(t, nodes[0], 3)
 	if left := quarantined(nodes[0], id); len(left) > 0 || len(victim.engine.DamagedRanges()) > 0 {
 		t.Fatalf("after a restart %v are quarantined, %v damaged", left, victim.engine.DamagedRanges())
@@ -174,8 +175,8 @@ func isQuarantined(n *Node, id rhumb.RangeID, of rhumb.NodeID) bool {
 	return ok && r.IsQuarantined(of)
 }
 
-// TestLossIsAccepted damages the only copy of ranges. They are not served until an operator accepts the loss; then they go
-// on, empty, in a new epoch.
+// TestLossIsAccepted damages the only copy of some ranges. They are not served until an operator
+// accepts the loss. Then they are available again, empty, in a new epoch.
 func TestLossIsAccepted(t *testing.T) {
 	dir := t.TempDir()
 	n := startNode(t, dir, "singapore", "a")
@@ -199,7 +200,7 @@ func TestLossIsAccepted(t *testing.T) {
 	awaitReady(t, n)
 	await(t, "the damage is met", func() bool {
 		readAll(n)
-		return len(n.engine.DamagedRanges()) > 0 || len(quarantined(n, n.Identity().Node)) > 0 // the start may meet it
+		return len(n.engine.DamagedRanges()) > 0 || len(quarantined(n, n.Identity().Node)) > 0 // the start may detect it
 	})
 	n.Close()
 	n = startNode(t, dir, "singapore", "a")
@@ -215,7 +216,7 @@ func TestLossIsAccepted(t *testing.T) {
 			t.Fatalf("the last copy was discarded without a word: %v", err)
 		}
 		req.AcceptLoss = true
-		for range 2 { // a command that was interrupted is repeated
+		for range 2 { // the command can be repeated after an interruption
 			if _, err := cc.DiscardReplica(t.Context(), req); err != nil {
 				t.Fatal(err)
 			}

@@ -16,13 +16,14 @@ import (
 
 const imageFeatures = rhumb.SnapshotOn | rhumb.SnapshotSpatial | rhumb.SnapshotOrdered
 
-// imageLeash and imageOverdueMax are what the nodes of tests are told, apart from the defaults.
+// imageLeash and imageOverdueMax differ from the defaults.
 const (
 	imageLeash      = 90 * time.Second
 	imageOverdueMax = 96 << 20
 )
 
-// TestImageLimitsReachTheImage guards that the leash and the bound of overdue files which a node is told are those of its image.
+// TestImageLimitsReachTheImage guards that the leash and the bound of overdue files in the
+// configuration apply to the image.
 func TestImageLimitsReachTheImage(t *testing.T) {
 	n := startNode(t, t.TempDir(), "singapore", "a")
 	if _, err := clusterClient(t, n).Init(t.Context(), &rhumbpb.InitRequest{}); err != nil {
@@ -81,7 +82,7 @@ func car(t *testing.T, lat, lon float64, speed int64) []byte {
 	return rhumb.EncodeRecord(nil, r)
 }
 
-// imageDir is where a node publishes.
+// imageDir returns the directory of a node's image.
 func imageDir(n *Node) string {
 	return publish.ImageDir(n.cfg.Snapshot.Dir, n.engine.Identity().Cluster, n.engine.Identity().Node)
 }
@@ -113,7 +114,8 @@ func awaitView(t *testing.T, n *Node, what string, lock func(*reader.Client) (re
 	})
 }
 
-// shows is the condition that the named cars, and no others, are near a place, and that the table gives the speed of each.
+// shows returns the condition that exactly the named cars are near a place, and that the table has
+// the speed of each.
 func shows(table string, at rhumb.Point, speeds map[string]int64) func(v reader.View) error {
 	return func(v reader.View) error {
 		t, err := v.Table(table)
@@ -144,8 +146,8 @@ func shows(table string, at rhumb.Point, speeds map[string]int64) func(v reader.
 	}
 }
 
-// TestImage guards that every node that holds a table publishes it, as primary and as secondary: puts, moves, deletes, keys
-// that the server names, and a restart.
+// TestImage guards that every node with a replica of a table publishes it, as primary and as
+// secondary: puts, moves, deletes, keys that the server names, and a restart.
 func TestImage(t *testing.T) {
 	nodes := startRegion(t)
 	a, b, c := nodes[0], nodes[1], nodes[2]
@@ -185,7 +187,7 @@ func TestImage(t *testing.T) {
 	c = startAgain(t, c, a)
 	awaitImage(t, c, "after a restart", shows("cars", here, map[string]int64{"car2": 13}))
 
-	// A table of the same class that comes when the ranges have a history is read from storage.
+	// A table that is created in the class after the ranges have a history is read from storage.
 	late := publishedTable(t, a, "late", 3).Id
 	write(t, kv, &rhumbpb.Mutation{Kind: rhumbpb.MutationKind_MUTATION_KIND_PUT, Table: late, Name: []byte("x"), Value: car(t, here.Lat, here.Lon, 1)})
 	for _, n := range []*Node{a, b, c} {
@@ -201,7 +203,8 @@ func beSequence(resp *rhumbpb.Response) (seq uint64) {
 	return seq
 }
 
-// TestImageBrokenDir guards that a node serves although its image cannot be made, and makes it once it can.
+// TestImageBrokenDir guards that a node serves although its image cannot be created, and creates it
+// as soon as possible.
 func TestImageBrokenDir(t *testing.T) {
 	n := startNode(t, t.TempDir(), "singapore", "a")
 	if _, err := clusterClient(t, n).Init(t.Context(), &rhumbpb.InitRequest{}); err != nil {

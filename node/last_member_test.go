@@ -5,12 +5,12 @@ import (
 	"testing"
 )
 
-// TestLastMemberServes guards ruling 17a: of ranges with three copies, one node stops, so that two are in sync, and then one
-// of these is lost for good. The last one, whose life is recorded, is elected by itself, and the ranges are written again once
-// the node that stopped is back.
+// TestLastMemberServes guards ruling 17a. Of ranges with three copies one node stops, so that two
+// are in sync, and then one of these is lost permanently. The last one, whose life is recorded, is
+// elected alone, and the ranges accept writes again once the stopped node is back.
 func TestLastMemberServes(t *testing.T) {
 	nodes := startRegion(t)
-	// A fourth node has no vote: the metadata group outlives it and one more.
+	// A fourth node has no vote: the metadata group survives its loss and one more.
 	nodes = append(nodes, startNode(t, t.TempDir(), "singapore", "d", nodes[0].GossipAddr()))
 	awaitReady(t, nodes...)
 	table := createTable(t, nodes[0], "flights", 3)

@@ -84,7 +84,11 @@ func (n *Node) seekCluster() []*rhumb.Node {
 		}
 		// The identity is stored before the node opens its copy of the metadata: a node that
 		// crashes in between registers again as the same node.
-		if err := n.engine.SetIdentity(cluster, id.Node); err != nil {
+		err = n.dropUnfinishedInit()
+		if err == nil {
+			err = n.engine.SetIdentity(cluster, id.Node)
+		}
+		if err != nil {
 			n.cfg.Fatal(err)
 			return nil
 		}
@@ -442,6 +446,16 @@ func (n *Node) beginNewLife(old *member) {
 	n.enterOrStop(slices.Collect(old.group.State().Nodes()))
 }
 
+// dropUnfinishedInit removes the metadata of a cluster that this node began to create in Init,
+// before it crashed. The node must belong to no cluster: then no other node ever learned of that
+// cluster, and its metadata would stop Init as well as the node's copy of the metadata of another
+// cluster.
+func (n *Node) dropUnfinishedInit() error {
+	b := raftmeta.StoreKV(n.engine.Stores()[0], 0).NewBatch()
+	b.DeleteRange(nil, nil)
+	return b.Commit(true)
+}
+
 // Init creates a cluster with this node as its first node.
 func (n *Node) Init(ctx context.Context) (rhumb.ClusterID, rhumb.NodeID, error) {
 	const op rhumb.Op = "node.Init"
@@ -466,6 +480,9 @@ func (n *Node) Init(ctx context.Context) (rhumb.ClusterID, rhumb.NodeID, error) 
 		if err := n.beginLife(n.engine.BeginLife); err != nil {
 			return rhumb.ClusterID{}, 0, rhumb.Wrap(op, err)
 		}
+	}
+	if err := n.dropUnfinishedInit(); err != nil {
+		return rhumb.ClusterID{}, 0, rhumb.Wrap(op, err)
 	}
 	var cluster rhumb.ClusterID
 	_, _ = rand.Read(cluster[:]) // never fails

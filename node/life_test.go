@@ -14,6 +14,7 @@ import (
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 	"github.com/rhumbdb/rhumb/node/peer"
+	"github.com/rhumbdb/rhumb/raftmeta"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
@@ -32,7 +33,7 @@ func startRegion(t *testing.T) []*Node {
 	return nodes
 }
 
-// startAgain starts a node that was closed, in its directory.
+// startAgain starts a closed node with the same directory.
 func startAgain(t *testing.T, n *Node, join *Node) *Node {
 	t.Helper()
 	again := startNode(t, n.cfg.Dirs[0], n.cfg.Region, n.cfg.Zone, join.GossipAddr())
@@ -58,8 +59,8 @@ func await(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// TestFencedNodeBeginsNewLife guards ruling 11: a node that is alive and was fenced registers again with a greater boot
-// sequence and comes back in sync, and nothing is lost.
+// TestFencedNodeBeginsNewLife guards the lives of nodes: a node that was fenced while alive
+// registers again with a greater boot and is in sync again, and nothing is lost.
 func TestFencedNodeBeginsNewLife(t *testing.T) {
 	nodes, table := startThree(t)
 	kv := kvClient(t, nodes[0])
@@ -72,7 +73,7 @@ func TestFencedNodeBeginsNewLife(t *testing.T) {
 	if err := stream.Send(&rhumbpb.ClientFrame{Hello: &rhumbpb.Hello{Protocol: api.Protocol}, Requests: []*rhumbpb.Request{{Id: 1}}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := stream.Recv(); err != nil { // the stream stands
+	if _, err := stream.Recv(); err != nil { // the stream is open
 		t.Fatal(err)
 	}
 	res, err := nodes[0].member.Load().group.Propose(t.Context(), catalog.FenceNode{Node: victim.Node, Boot: victim.Boot})
@@ -83,7 +84,7 @@ func TestFencedNodeBeginsNewLife(t *testing.T) {
 		d, ok := nodes[0].State().Node(victim.Node)
 		return ok && d.State == rhumb.NodeLive && d.Boot > victim.Boot
 	})
-	if f, err := stream.Recv(); err == nil { // else its client would stay with the old life, which serves nothing
+	if f, err := stream.Recv(); err == nil { // otherwise the client would keep using the old life, which serves nothing
 		t.Fatalf("a stream to the old life of the node goes on: %v", f)
 	}
 	awaitReady(t, nodes[2])
@@ -93,8 +94,8 @@ func TestFencedNodeBeginsNewLife(t *testing.T) {
 	}
 }
 
-// TestDrainRefusesNothing guards that a node gives up its primaries before it stops: it has none left, and says that it is
-// not to be asked.
+// TestDrainRefusesNothing guards that a node gives up its primaries before it stops: none is left,
+// and the node reports that it should not receive requests.
 func TestDrainRefusesNothing(t *testing.T) {
 	nodes, table := startThree(t)
 	kv := kvClient(t, nodes[0])
@@ -117,7 +118,8 @@ func TestDrainRefusesNothing(t *testing.T) {
 	}
 }
 
-// TestWholeClusterRestarts guards G12: all nodes stop and start again, and everything acknowledged is there.
+// TestWholeClusterRestarts guards that everything acknowledged is there after all nodes stopped and
+// started again.
 func TestWholeClusterRestarts(t *testing.T) {
 	dirs := []string{t.TempDir(), t.TempDir(), t.TempDir()}
 	zones := []string{"a", "b", "c"}
@@ -170,8 +172,9 @@ func TestHindrancesAreNotNested(t *testing.T) {
 	}
 }
 
-// TestLaterLifeIsLookedForWhereItIs guards that a node which started again at another address, and could not register yet,
-// is connected to there: the old address of the catalog may be all that keeps the metadata group from a majority.
+// TestLaterLifeIsLookedForWhereItIs guards that other nodes connect to a restarted node at its new
+// address before it could register: the old address in the catalog may be all that keeps the
+// metadata group from a majority.
 func TestLaterLifeIsLookedForWhereItIs(t *testing.T) {
 	n := startNode(t, t.TempDir(), "singapore", "a")
 	if _, err := clusterClient(t, n).Init(t.Context(), &rhumbpb.InitRequest{}); err != nil {
@@ -202,7 +205,7 @@ func TestLaterLifeIsLookedForWhereItIs(t *testing.T) {
 	await(t, "gossip is heard", func() bool { return len(n.gossip.Members()) == 2 })
 	register := catalog.RegisterNode{
 		Store: rhumb.UUID{1}, Boot: 1, Nonce: 1, Region: "singapore", Zone: "b", HasLocation: true,
-		Addr: "127.0.0.1:1", HeartbeatAddr: "127.0.0.1:1", AdminAddr: "127.0.0.1:1", // nobody answers there
+		Addr: "127.0.0.1:1", HeartbeatAddr: "127.0.0.1:1", AdminAddr: "127.0.0.1:1", // no node listens there
 	}
 	if res, err := n.member.Load().group.Propose(t.Context(), register); err != nil || res.Err() != nil || res.Node != 2 {
 		t.Fatal(res, err)
@@ -225,7 +228,8 @@ func TestLaterLifeIsLookedForWhereItIs(t *testing.T) {
 	}
 }
 
-// TestInsertsAreNamedOnce guards ruling 8: names are unique, and the answer says under which.
+// TestInsertsAreNamedOnce guards that names of inserts are unique, and that the answer contains the
+// name.
 func TestInsertsAreNamedOnce(t *testing.T) {
 	nodes, table := startThree(t)
 	kv := kvClient(t, nodes[1])
@@ -248,7 +252,7 @@ func TestInsertsAreNamedOnce(t *testing.T) {
 	}
 }
 
-// TestWrongClusterIsRefused guards that a node with the data of one cluster does not become part of another.
+// TestWrongClusterIsRefused guards that a node with the data of one cluster does not join another.
 func TestWrongClusterIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	a := startNode(t, dir, "singapore", "a")
@@ -259,7 +263,7 @@ func TestWrongClusterIsRefused(t *testing.T) {
 		}
 	}
 	awaitReady(t, a, b)
-	// A second node of a's cluster, so that a alone has no metadata majority and has to look for others.
+	// A second node of a's cluster, so that a alone has no metadata majority and looks for others.
 	c := startNode(t, t.TempDir(), "singapore", "b", a.GossipAddr())
 	d := startNode(t, t.TempDir(), "singapore", "c", a.GossipAddr())
 	awaitReady(t, c, d)
@@ -295,7 +299,7 @@ func TestWrongClusterIsRefused(t *testing.T) {
 	}
 }
 
-// TestTwoNodesOnOneDirectory guards the owner lock.
+// TestTwoNodesOnOneDirectory guards the lock on the directory.
 func TestTwoNodesOnOneDirectory(t *testing.T) {
 	dir := t.TempDir()
 	startNode(t, dir, "singapore", "a")
@@ -308,7 +312,8 @@ func TestTwoNodesOnOneDirectory(t *testing.T) {
 	}
 }
 
-// TestDamagedStoreIsNotOpened guards that a flipped bit in the file that says whose store it is, is noticed and named.
+// TestDamagedStoreIsNotOpened guards that a flipped bit in the identity file of a store is
+// detected, and that the error names the file.
 func TestDamagedStoreIsNotOpened(t *testing.T) {
 	dir := t.TempDir()
 	startNode(t, dir, "singapore", "a").Close()
@@ -344,7 +349,8 @@ func TestConfigNamesEveryFault(t *testing.T) {
 	}
 }
 
-// A request that a stopping node could not wait for finds it closed, and founds nothing.
+// TestInitAfterClose guards that an Init that a stopping node did not wait for finds the node
+// closed and creates nothing.
 func TestInitAfterClose(t *testing.T) {
 	n := startNode(t, t.TempDir(), "here", "a")
 	n.Close()
@@ -353,10 +359,58 @@ func TestInitAfterClose(t *testing.T) {
 	}
 }
 
-// TestSilentMemberIsNamed guards that a node which nobody answers says where it asked, and not that a deadline was exceeded.
+// crashInInit returns a directory as a crash within Init leaves it: the metadata of the new cluster
+// is stored, but not that the node belongs to it.
+func crashInInit(t *testing.T) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	n, _ := startAt(t, dir, "127.0.0.1:0")
+	cmd := n.registerCommand()
+	cmd.Cluster = rhumb.ClusterID{9}
+	if _, err := raftmeta.Bootstrap(raftmeta.StoreKV(n.engine.Stores()[0], 0), catalog.Init{Cluster: cmd.Cluster, First: cmd}); err != nil {
+		t.Fatal(err)
+	}
+	n.Close()
+	return dir
+}
+
+// TestInitAfterCrash guards that Init can be repeated after a crash within it.
+func TestInitAfterCrash(t *testing.T) {
+	n, _ := startAt(t, crashInInit(t), "127.0.0.1:0")
+	cluster, _, err := n.Init(t.Context())
+	if err != nil || cluster == (rhumb.ClusterID{9}) {
+		t.Fatalf("Init returned cluster %s, %v; want a new cluster", cluster, err)
+	}
+	awaitReady(t, n)
+}
+
+// TestJoinAfterCrashInInit guards that such a node can also join another cluster, and keeps nothing
+// of its own.
+func TestJoinAfterCrashInInit(t *testing.T) {
+	first, _ := startAt(t, t.TempDir(), "127.0.0.1:0")
+	cluster, _, err := first.Init(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, fatal := startAt(t, crashInInit(t), "127.0.0.1:0", first.GossipAddr())
+	await(t, "the node is in the cluster", func() bool {
+		select {
+		case err := <-fatal:
+			t.Fatalf("the node stopped: %v", err)
+		default:
+		}
+		return n.Ready() == nil
+	})
+	if got := n.State().Cluster(); got != cluster {
+		t.Errorf("the metadata is of cluster %s, want %s", got, cluster)
+	}
+}
+
+// TestSilentMemberIsNamed guards that the error for a silent member names its address, and not that
+// a deadline was exceeded.
 func TestSilentMemberIsNamed(t *testing.T) {
 	n := startNode(t, t.TempDir(), "singapore", "a")
-	l, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, and never answers
+	l, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and never answers
 	if err != nil {
 		t.Fatal(err)
 	}

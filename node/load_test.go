@@ -13,7 +13,7 @@ import (
 	"github.com/rhumbdb/rhumb/node/peer"
 )
 
-// TestLoadsGrowStale guards that a load counts for nothing when its node has not spoken for a while.
+// TestLoadsGrowStale guards that a load is ignored if its node has not reported for a while.
 func TestLoadsGrowStale(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLoads(1)
@@ -32,7 +32,7 @@ func TestLoadsGrowStale(t *testing.T) {
 				t.Errorf("node %s, class %s: %d, %v", want.node, want.class, bytes, known)
 			}
 		}
-		time.Sleep(loadStale + 1) // the bubble's clock
+		time.Sleep(loadStale + 1) // on the clock of the bubble
 		if _, known := l.Load(2, 7); known {
 			t.Error("an old load counts")
 		}
@@ -42,8 +42,9 @@ func TestLoadsGrowStale(t *testing.T) {
 	})
 }
 
-// TestInsertsSpread guards TippyDB's rule over real nodes: inserts that all come to one node stay there until it holds
-// twice the shard size, then go to the other nodes of the region, and never to another region.
+// TestInsertsSpread guards the rule of TippyDB with real nodes: inserts that all arrive at one node
+// stay there until it has twice the shard size. Then they move to the other nodes of the region,
+// and never to another region.
 func TestInsertsSpread(t *testing.T) {
 	nodes, _ := startThree(t)
 	far := startNode(t, t.TempDir(), "frankfurt", "a", nodes[0].GossipAddr())
@@ -69,7 +70,7 @@ func TestInsertsSpread(t *testing.T) {
 			return err
 		})
 	}
-	first := 0 // what the node held when it sent the first insert away
+	first := 0 // bytes that the node held when it sent the first insert away
 	await(t, "inserts on every node of the region", func() bool {
 		insert()
 		if first == 0 && len(held) > 1 {
@@ -93,8 +94,8 @@ func TestInsertsSpread(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The client takes turns over the nodes; the one that holds too much sends it on. Its values are small, so that this
-	// stays so.
+	// The client alternates between the nodes; the overloaded one forwards the inserts. Their
+	// values are small, so that it stays overloaded.
 	await(t, "an insert of a client that was sent on", func() bool {
 		r, err := table.Insert(t.Context(), []byte("x"), client.InsertOptions{Region: "singapore"})
 		if err != nil {

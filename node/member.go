@@ -291,8 +291,8 @@ func (m *member) leasePeers(st *catalog.State) []lease.PeerInfo {
 		if d.ID == m.self.Node {
 			continue
 		}
-		// A fenced node gets no heartbeats, but it stays in the list: its grants may not be over
-		// yet.
+		// A fenced node gets no heartbeats, but it stays in the list: it may hold grants of an
+		// earlier life of this node (rule S).
 		if d.State == rhumb.NodeFenced {
 			out = append(out, lease.PeerInfo{ID: d.ID, Absent: true})
 			continue

@@ -11,8 +11,8 @@ import (
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
-// TestMetricsOfDocumentsExist guards that a running node has every metric that the documents tell operators to watch, and
-// that all of Rhumb's own follow the naming rule.
+// TestMetricsOfDocumentsExist guards that a running node has every metric that the documents
+// mention, and that all metrics of Rhumb follow the naming rule.
 func TestMetricsOfDocumentsExist(t *testing.T) {
 	n := startNode(t, t.TempDir(), "singapore", "a")
 	if _, err := clusterClient(t, n).Init(t.Context(), &rhumbpb.InitRequest{}); err != nil {

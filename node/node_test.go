@@ -71,7 +71,7 @@ func kvClient(t *testing.T, n *Node) rhumbpb.KVClient {
 	return rhumbpb.NewKVClient(conn)
 }
 
-// put writes one key, trying again while the range has no primary.
+// put writes one key and retries while the range has no primary.
 func put(t *testing.T, kv rhumbpb.KVClient, table uint32, name, value string) {
 	t.Helper()
 	retry(t, func(ctx context.Context) error {
@@ -160,7 +160,7 @@ func TestThreeNodesSurviveOne(t *testing.T) {
 	}
 }
 
-// awaitInSync waits until every range has that many in-sync replicas.
+// awaitInSync waits until every range has the given number of in-sync replicas.
 func awaitInSync(t *testing.T, n *Node, want int) {
 	t.Helper()
 	deadline := time.Now().Add(30 * time.Second)

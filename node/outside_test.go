@@ -12,7 +12,8 @@ import (
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
-// TestDrainedNodeIsNotReady guards that /readyz says 503 as long as a node drains, also when another node was asked for that.
+// TestDrainedNodeIsNotReady guards that /readyz answers 503 while a node drains, also if another
+// node received the command.
 func TestDrainedNodeIsNotReady(t *testing.T) {
 	nodes := startRegion(t)
 	readyz := func() int {
@@ -38,7 +39,7 @@ func TestDrainedNodeIsNotReady(t *testing.T) {
 	await(t, "/readyz is well again", func() bool { return readyz() == http.StatusOK })
 }
 
-// startAt starts a node with given listening addresses and a Fatal that is heard.
+// startAt starts a node with the given addresses. The channel receives the argument of Fatal.
 func startAt(t *testing.T, dir, addr string, join ...string) (n *Node, fatal chan error) {
 	t.Helper()
 	fatal = make(chan error, 1)
@@ -54,8 +55,8 @@ func startAt(t *testing.T, dir, addr string, join ...string) (n *Node, fatal cha
 	return n, fatal
 }
 
-// TestCopiedDirectory guards that a process on a copy of the directory of a node that runs stops and says so: it must neither
-// wait for ever nor take part as the other.
+// TestCopiedDirectory guards that a process with a copy of a running node's directory stops with an
+// error. It must neither wait forever nor act as that node.
 func TestCopiedDirectory(t *testing.T) {
 	dir, copied := t.TempDir(), t.TempDir()
 	first, _ := startAt(t, dir, "127.0.0.1:0")
@@ -81,8 +82,8 @@ func TestCopiedDirectory(t *testing.T) {
 	}
 }
 
-// TestOutsiderSaysWhy guards that a node that is not in its cluster says what it waits for, and that only one that can be the
-// first of a cluster speaks of init.
+// TestOutsiderSaysWhy guards that a node outside its cluster reports what it waits for, and that
+// only a node that can be the first of a cluster mentions init.
 func TestOutsiderSaysWhy(t *testing.T) {
 	nodes := startRegion(t)
 	await(t, "all vote", func() bool {
@@ -115,7 +116,7 @@ func TestOutsiderSaysWhy(t *testing.T) {
 	waiting, _ := startAt(t, t.TempDir(), "127.0.0.1:0", fresh.GossipAddr())
 	says(waiting, "no node that answers belongs to a cluster; run rhumb init")
 
-	// The copy of the catalog can be read all the same.
+	// The copy of the catalog can be read nevertheless.
 	meta, err := clusterClient(t, alone).GetMetadata(t.Context(), &rhumbpb.GetMetadataRequest{})
 	if err != nil || len(meta.Nodes) != 3 {
 		t.Errorf("metadata without a leader: %v, %v", meta, err)

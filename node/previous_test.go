@@ -20,14 +20,15 @@ import (
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
-// previousRecord is one line of `rhumb scan -o json`, as the previous build printed it.
+// previousRecord is one line that `rhumb scan -o json` of the previous build printed.
 type previousRecord struct {
 	Name, Home, Version string
 	Fields              struct{ Note string }
 }
 
-// TestPreviousBuild opens directories that the previous build wrote, one stopped cleanly and one killed. Every record is
-// there with its version, deleted records are not, and both directories can be written and opened again.
+// TestPreviousBuild opens directories that the previous build wrote, one closed cleanly and one
+// after a kill. Every record has its version, deleted records are absent, and both directories can
+// be written and opened again.
 func TestPreviousBuild(t *testing.T) {
 	for _, how := range []string{"stopped", "killed"} {
 		t.Run(how, func(t *testing.T) {
@@ -65,7 +66,7 @@ func startPrevious(t *testing.T, dirs []string) *Node {
 	return n
 }
 
-// checkPrevious compares what a node serves with what the previous build printed.
+// checkPrevious compares what a node serves with the output of the previous build.
 func checkPrevious(t *testing.T, n *Node, scan string) {
 	t.Helper()
 	f, err := os.Open(scan)

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestRebirthsAreSpacedOut guards that a node which is fenced again and again waits longer each time, within bounds, and that
-// one long life makes up for it.
+// TestRebirthsAreSpacedOut guards that a node that is fenced repeatedly waits longer each time,
+// within bounds, and that one long life resets the pause.
 func TestRebirthsAreSpacedOut(t *testing.T) {
 	var r rebirths
 	var got []time.Duration

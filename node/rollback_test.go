@@ -10,10 +10,10 @@ import (
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
-// rollbackKeys is the number of values that are written after the fencing.
+// rollbackKeys is the number of values written after the fencing.
 const rollbackKeys = 76
 
-// leads makes a node the leader of the metadata.
+// leads makes a node the leader of the metadata group.
 func leads(t *testing.T, n *Node, others ...*Node) {
 	t.Helper()
 	await(t, "the node leads the metadata", func() bool {
@@ -26,15 +26,16 @@ func leads(t *testing.T, n *Node, others ...*Node) {
 	})
 }
 
-// fenced reports whether a node's copy of the metadata has another node as fenced.
+// fenced reports whether another node is fenced according to a node's copy of the metadata.
 func fenced(n *Node, other rhumb.NodeID) bool {
 	d, ok := n.State().Node(other)
 	return ok && d.State == rhumb.NodeFenced
 }
 
-// TestFencingOutlivesRollback fences a member of all in-sync sets, and loses the entry that fences it at one of the two voters
-// that stored it: the metadata leader comes back with an older copy of its disk. The member that was fenced and the leader are
-// a majority of the voters, and neither knows what was written meanwhile. They must not begin without the third.
+// TestFencingOutlivesRollback fences a member of all in-sync sets. One of the two voters that
+// stored this entry, the metadata leader, then returns with an older copy of its disk. It and the
+// fenced member are a majority of the voters, and neither knows of the writes in between. They must
+// not elect a leader without the third voter.
 func TestFencingOutlivesRollback(t *testing.T) {
 	nodes, table := startThree(t)
 	awaitVoters(t, nodes...)

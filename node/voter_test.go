@@ -11,7 +11,8 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta"
 )
 
-// copyOf returns a copy of a running node's directory: what a disk would hold if the node had lost its power.
+// copyOf returns a copy of a running node's directory: the contents of the disk after a power
+// failure.
 func copyOf(t *testing.T, n *Node) string {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "copy")
@@ -21,7 +22,7 @@ func copyOf(t *testing.T, n *Node) string {
 	return to
 }
 
-// tables makes tables, so that the log of the metadata grows.
+// tables creates tables, so that the metadata log grows.
 func tables(t *testing.T, n *Node, prefix string, count int) {
 	t.Helper()
 	for i := range count {
@@ -29,7 +30,7 @@ func tables(t *testing.T, n *Node, prefix string, count int) {
 	}
 }
 
-// metadata returns how a node's replica of the metadata stands.
+// metadata returns the state of a node's metadata replica.
 func metadata(t *testing.T, n *Node) (s raftmeta.Status) {
 	t.Helper()
 	if m := n.member.Load(); m != nil {
@@ -54,8 +55,8 @@ func awaitVoters(t *testing.T, nodes ...*Node) {
 	})
 }
 
-// TestVoterLosesItsEnd damages the log of one of three nodes after a loss of power, while the others live on. It starts, says
-// so, and has its vote back when it has caught up.
+// TestVoterLosesItsEnd damages the log of one of three nodes after a power failure, while the
+// others continue. The node reports it at its start and has its vote back after it has caught up.
 func TestVoterLosesItsEnd(t *testing.T) {
 	nodes, table := startThree(t)
 	awaitVoters(t, nodes...)
@@ -71,7 +72,7 @@ func TestVoterLosesItsEnd(t *testing.T) {
 	}
 	awaitVoters(t, nodes...)
 	nodes[2].Close()
-	tables(t, nodes[0], "more", 2) // needs the vote of the one that was damaged
+	tables(t, nodes[0], "more", 2) // needs the vote of the damaged node
 	if got := get(t, kvClient(t, nodes[0]), table.Id, "k"); got != "v" {
 		t.Errorf("k is %q", got)
 	}
@@ -99,8 +100,8 @@ func flipMiddle(t *testing.T, dir string) {
 	}
 }
 
-// TestVoterRolledBack stops all nodes and starts one of them from an older copy of its disk: the metadata has all that was
-// decided, and all vote again.
+// TestVoterRolledBack stops all nodes and starts one of them from an older copy of its disk. The
+// metadata contains every decision, and all nodes vote again.
 func TestVoterRolledBack(t *testing.T) {
 	nodes, _ := startThree(t)
 	awaitVoters(t, nodes...)

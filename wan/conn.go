@@ -108,6 +108,8 @@ func (c *conn) Close() error {
 		c.out.end(io.EOF)
 		// The inner connection must not stay open forever if the peer does not read.
 		linger := c.out.link.sampleDelay() + lingerMax
+		// The other side must see an open connection for a while, as it would if this side had
+		// vanished.
 		if c.out.isLost() {
 			linger = lingerLost
 		}
@@ -173,6 +175,7 @@ func (d *deadline) set(t time.Time) {
 		<-d.past // the timer has fired; wait until it has closed the channel
 	}
 	d.timer = nil
+	// A fired deadline stays in force until it is changed, so the channel may be closed already.
 	passed := false
 	select {
 	case <-d.past:

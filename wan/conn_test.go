@@ -22,7 +22,8 @@ const (
 	half = rtt / 2
 )
 
-// twoRegions is a network of here and there; every dial gives one end of a pipe and puts the other into peers.
+// twoRegions returns a network with the regions here and there. Every dial returns one end of a
+// pipe and puts the other into peers.
 func twoRegions(t *testing.T) (n *Network, peers chan net.Conn) {
 	t.Helper()
 	f, err := Parse([]byte("round_trips_ms: {here: {there: 100}}\naddresses: {'there:1': there, 'here:1': here}"))
@@ -39,7 +40,7 @@ func twoRegions(t *testing.T) (n *Network, peers chan net.Conn) {
 	return n, peers
 }
 
-// dialled gives both ends of a connection from here to there.
+// dialled returns both ends of a connection from here to there.
 func dialled(t *testing.T) (n *Network, near, far net.Conn) {
 	t.Helper()
 	n, peers := twoRegions(t)
@@ -50,7 +51,7 @@ func dialled(t *testing.T) (n *Network, near, far net.Conn) {
 	return n, near, <-peers
 }
 
-// took runs f and checks that it took exactly want of the bubble's time.
+// took runs f and checks that it took exactly want on the clock of the bubble.
 func took(t *testing.T, want time.Duration, what string, f func()) {
 	t.Helper()
 	start := time.Now()
@@ -60,10 +61,11 @@ func took(t *testing.T, want time.Duration, what string, f func()) {
 	}
 }
 
-// advance lets the bubble's time pass.
+// advance lets time pass in the bubble.
 func advance(d time.Duration) { <-time.After(d) }
 
-// hangUp closes both ends and gives the closing time to arrive: a bubble's time stops with its test.
+// hangUp closes both ends and waits until the end has arrived: the time of a bubble stops with its
+// test.
 func hangUp(near, far net.Conn) {
 	_ = near.Close()
 	_ = far.Close()
@@ -105,7 +107,7 @@ func TestConnDelaysBothWays(t *testing.T) {
 	})
 }
 
-// A thousand messages travel at the same time: delay must not divide throughput.
+// A thousand messages are in flight together: delay must not divide throughput.
 func TestConnPipelines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, near, far := dialled(t)
@@ -121,7 +123,7 @@ func TestConnPipelines(t *testing.T) {
 	})
 }
 
-// Bytes sent at different times keep their distance.
+// Bytes sent at different times arrive with the same distance in time.
 func TestConnKeepsPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, near, far := dialled(t)
@@ -215,7 +217,7 @@ func TestConnCloseWakesReader(t *testing.T) {
 	})
 }
 
-// A side that never reads must not keep a closed connection alive for ever.
+// A side that never reads must not keep a closed connection alive forever.
 func TestConnLingerIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, near, far := dialled(t)
@@ -263,7 +265,7 @@ func TestConnDeadlines(t *testing.T) {
 	})
 }
 
-// A deadline set while a read waits ends that read.
+// A deadline that is set while a read waits ends the read.
 func TestConnDeadlineMovesUnderReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, near, far := dialled(t)
@@ -395,7 +397,7 @@ func TestDialWithinRegionIsPlain(t *testing.T) {
 	})
 }
 
-// The interface contract of net.Conn, as the Go project tests it.
+// The contract of net.Conn, as the Go project tests it.
 func TestConnContract(t *testing.T) {
 	nettest.TestConn(t, func() (near, far net.Conn, stop func(), err error) {
 		l := &link{oneWay: time.Millisecond}
@@ -408,8 +410,8 @@ func TestConnContract(t *testing.T) {
 	})
 }
 
-// Bulk over real sockets: nothing is lost or changed, and 50 ms of delay does not slow 16 MiB down to one window per
-// round trip.
+// Bulk data over real sockets: nothing is lost or changed, and 50 ms of delay does not limit 16 MiB
+// to one window per round trip.
 func TestConnLoopbackBulk(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 
 const twoNodes = "addresses: {'a:1': here, 'a:2': here, 'b:1': here}\nnodes: {a: ['a:1', 'a:2'], b: ['b:1']}\n"
 
-// nodesDialled is a network of two nodes in one region with a latency file. dial returns both ends of a new connection from
-// node a to node b.
+// nodesDialled returns a network of two nodes in one region with a latency file. dial returns both
+// ends of a new connection from node a to node b.
 func nodesDialled(t *testing.T) (n *Network, dial func() (near, far net.Conn)) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "latency.yaml")
@@ -38,7 +38,8 @@ func nodesDialled(t *testing.T) (n *Network, dial func() (near, far net.Conn)) {
 	}
 }
 
-// writeFile replaces the file as a whole: Watch may look at it at the same instant of the bubble's time.
+// writeFile replaces the file atomically: Watch may read it at the same instant of the bubble's
+// time.
 func writeFile(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
@@ -49,7 +50,7 @@ func writeFile(t *testing.T, path, text string) {
 	}
 }
 
-// change puts another text of the latency file in force.
+// change replaces the latency file and reloads it.
 func change(t *testing.T, n *Network, text string) {
 	t.Helper()
 	writeFile(t, n.path, text)
@@ -61,14 +62,14 @@ func change(t *testing.T, n *Network, text string) {
 // mustWait checks that nothing arrives for a minute.
 func mustWait(t *testing.T, c net.Conn) {
 	t.Helper()
-	_ = c.SetReadDeadline(time.Now().Add(lingerLost / 2)) // the end of a half-open connection comes later
+	_ = c.SetReadDeadline(time.Now().Add(lingerLost / 2)) // before the end of a half-open connection
 	if n, err := c.Read(make([]byte, 8)); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("read %d bytes, %v; want none", n, err)
 	}
 	_ = c.SetReadDeadline(time.Time{})
 }
 
-// TestNodesOfOneRegionAreCut guards that a link between two nodes can be cut although nothing delays it.
+// TestNodesOfOneRegionAreCut guards that a link between two nodes can be cut even without delay.
 func TestNodesOfOneRegionAreCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, dial := nodesDialled(t)
@@ -87,7 +88,8 @@ func TestNodesOfOneRegionAreCut(t *testing.T) {
 	})
 }
 
-// TestCutKeepsTheEndBack guards that the other side does not hear of an end over a cut link.
+// TestCutKeepsTheEndBack guards that the other side does not see the end of a connection over a cut
+// link.
 func TestCutKeepsTheEndBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, dial := nodesDialled(t)
@@ -104,8 +106,8 @@ func TestCutKeepsTheEndBack(t *testing.T) {
 	})
 }
 
-// TestHalfOpen guards that a connection that became half-open stays so when the file says so no more, and that one that is
-// made later works at once.
+// TestHalfOpen guards that a half-open connection remains so when the file no longer lists it, and
+// that a connection that is opened later works at once.
 func TestHalfOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, dial := nodesDialled(t)
@@ -132,7 +134,8 @@ func TestHalfOpen(t *testing.T) {
 	})
 }
 
-// TestWatch guards that a change of the file is put in force, and that a wrong one is told and changes nothing.
+// TestWatch guards that a change of the file takes effect, and that an invalid file is reported and
+// changes nothing.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, _ := nodesDialled(t)

@@ -39,6 +39,8 @@ func (n *Network) Dialer(from string) DialFunc {
 			}
 			return nil, err2
 		}
+		// A plain connection is returned as it was dialed, so its throughput and system calls are
+		// unchanged.
 		if err != nil || r.plain {
 			return c, err
 		}

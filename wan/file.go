@@ -207,6 +207,7 @@ func (f *File) validateNodes(fault func(string, ...any)) {
 			if _, ok := f.RegionOf(addr); !ok {
 				fault("node %s: address %s is not listed under addresses", name, addr)
 			}
+			// An address identifies the node of a connection, so it can belong to one node only.
 			if other, twice := owner[addr]; twice {
 				fault("address %s belongs to node %s and to node %s", addr, other, name)
 			}

@@ -47,8 +47,8 @@ func (p pair) isIn(cuts [][]string) bool {
 	return slices.ContainsFunc(cuts, func(c []string) bool { return p.from.hasName(c[0]) && p.to.hasName(c[1]) })
 }
 
-// isCuttable reports whether connections must be wrapped even without delay. Only links between two
-// nodes of the file are; wrapping all would slow down every connection within a region.
+// isCuttable reports whether connections must be wrapped even without delay. Wrapping costs two
+// goroutines and a copy of all data, so only connections between two nodes of the file are wrapped.
 func (p pair) isCuttable() bool { return p.from.node != "" && p.to.node != "" }
 
 // link is the state of one direction between two places. Connections and packets look at it
@@ -93,7 +93,7 @@ func (n *Network) Watch(ctx context.Context, fault func(error)) {
 	if n == nil || n.path == "" {
 		return
 	}
-	// Polling needs no library and no handling of renames: Save replaces the file.
+	// Polling also notices that Save replaced the file by renaming another.
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	seen := stampFile(n.path)
@@ -270,6 +270,7 @@ func (n *Network) Partition(a, b string) {
 func (n *Network) Cut(from, to string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	// The cut becomes part of the file in memory, so that Reload replaces it.
 	n.file.CutOneWay = append(n.file.CutOneWay, []string{from, to})
 	n.applyLocked()
 }

@@ -66,6 +66,7 @@ func (p *Packets) Send(b []byte, addr string) error {
 		return err
 	}
 	there := r.there
+	// The sender sees no error, as with a cable that was cut.
 	if there.cutChan() != nil {
 		p.countLost(there, len(b))
 		return nil
@@ -85,7 +86,7 @@ func (p *Packets) Send(b []byte, addr string) error {
 		p.dropped.Add(1)
 		return nil
 	}
-	// The copy is necessary: gossip reuses its buffer.
+	// Cloned, because the caller may reuse b.
 	p.serial++
 	heap.Push(&p.queue, packet{time.Now().Add(there.sampleDelay()), p.serial, there, addr, slices.Clone(b)})
 	// Only a packet that becomes the earliest one changes how long run must wait.
@@ -103,6 +104,7 @@ func (p *Packets) Dropped() uint64 { return p.dropped.Load() }
 func (p *Packets) Close() {
 	p.mu.Lock()
 	if !p.closed {
+		// run ends without sending what is left in the queue.
 		p.closed = true
 		close(p.stop)
 	}
@@ -153,6 +155,7 @@ func (p *Packets) nextDue() (next packet, wait time.Duration, ok bool) {
 // deliverPacket sends a packet, unless the link was cut while the packet was in flight.
 func (p *Packets) deliverPacket(next packet) {
 	switch {
+	// Checked again at delivery: a cut also loses what is in flight.
 	case next.link.cutChan() != nil:
 		p.countLost(next.link, len(next.body))
 	case p.send(next.body, next.addr) != nil:

@@ -11,7 +11,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// inbox collects what is delivered, with the time since its making.
+// inbox records delivered packets, with the time since its creation.
 type inbox struct {
 	start time.Time
 	mu    sync.Mutex // guards got
@@ -52,7 +52,7 @@ addresses: {'far:1': far, 'near:1': near, 'here:1': here}`))
 				t.Fatal(err)
 			}
 		}
-		copy(body, "xxx") // the caller may use its buffer again
+		copy(body, "xxx") // the caller may reuse its buffer
 		_ = p.Send([]byte("two"), "far:1")
 		advance(time.Second)
 		box.expect(t, "one to here:1 at 0ms", "one to near:1 at 10ms", "one to far:1 at 50ms", "two to far:1 at 50ms")

@@ -67,8 +67,8 @@ func putToken(c chan struct{}) {
 // put queues bytes, and waits for room until expired is closed. It returns the number of bytes
 // queued.
 func (q *queue) put(b []byte, expired <-chan struct{}) (n int, err error) {
-	// Checked even if there is room: a call after the deadline must fail.
 	for {
+		// Checked even if there is room: a call after the deadline must fail.
 		select {
 		case <-expired:
 			return n, os.ErrDeadlineExceeded

@@ -10,8 +10,8 @@ import (
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
-// TestForwardToNobody guards that a request which cannot have been received is told from one that nobody knows of: only the
-// first may be sent elsewhere as if it were new.
+// TestForwardToNobody guards that a request that certainly was not received has another error than
+// one with an unknown outcome: only the first may be sent elsewhere as if it were new.
 func TestForwardToNobody(t *testing.T) {
 	a := startSide(t, 1, rhumb.UUID{9})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -33,7 +33,8 @@ func TestForwardToNobody(t *testing.T) {
 	}
 }
 
-// TestForwardThatBreaks guards the other half: once the request may have been received, its end is unknown.
+// TestForwardThatBreaks guards the other half: once the request may have been received, its outcome
+// is unknown.
 func TestForwardThatBreaks(t *testing.T) {
 	cluster := rhumb.UUID{9}
 	a, b := startSide(t, 1, cluster), startSide(t, 2, cluster)

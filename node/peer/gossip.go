@@ -91,6 +91,7 @@ func StartGossip(cfg GossipConfig, self Member) (*Gossip, error) {
 	}
 	l := &labels{}
 	l.set(self)
+	// Nodes may be in different regions, so the defaults for a LAN would suspect distant nodes.
 	c := memberlist.DefaultWANConfig()
 	c.Name = cfg.Name
 	c.BindAddr, c.BindPort = host, inner.GetAutoBindPort()

@@ -176,6 +176,7 @@ func (n *Network) replaceLocked(id rhumb.NodeID, d *rhumb.Node) {
 	before := n.ended[id]
 	if old := n.peers[id]; old != nil {
 		old.cancel()
+		// The old peer itself waits for its predecessor, so waiting for it covers all earlier ones.
 		before = old.ended
 		delete(n.peers, id)
 	}
@@ -357,6 +358,7 @@ func (n *Network) newPeer(d *rhumb.Node, before <-chan struct{}) *peer {
 	})
 	n.work.Go(func() { p.runStream(p.sendHeartbeats) })
 	n.work.Go(func() { p.runStream(p.sendRaft) })
+	// Both are watched: a half-open connection may affect only one of the ports.
 	for _, c := range []*api.Conn{p.conn, p.beatConn} {
 		n.work.Go(func() {
 			// A stopped process still acknowledges TCP, and gRPC's keepalive would notice it only
@@ -493,8 +495,8 @@ func (p *peer) sendHeartbeats(ctx context.Context) error {
 	}
 }
 
-// heartbeatFrame encodes a lease frame. Unless it is a reply, the frame also carries the load of this
-// node.
+// heartbeatFrame encodes a lease frame. Unless it is a reply, the frame also carries the load of
+// this node.
 func (p *peer) heartbeatFrame(f *lease.Frame) *rhumbpb.HeartbeatFrame {
 	out := frameToPB(f)
 	// Both nodes of a pair send heartbeats, so replies need not carry the load again.

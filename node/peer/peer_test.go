@@ -31,7 +31,8 @@ func testEntry() *entry.Entry {
 	return e
 }
 
-// fill sets every field of a struct of integers and durations to a different value, so that a forgotten one is seen.
+// fill sets every field of a struct of integers and durations to a different value, so that a
+// forgotten field is detected.
 func fill(v reflect.Value, next *int64) {
 	for i := range v.NumField() {
 		f := v.Field(i)
@@ -94,8 +95,8 @@ func TestHeartbeatCrossesTheWireWhole(t *testing.T) {
 	}
 }
 
-// TestLoadIsBounded guards that a heartbeat tells of the greatest loads when there are too many, and that no more than
-// that, and nothing impossible, is heard.
+// TestLoadIsBounded guards that a heartbeat carries the greatest loads if there are too many, and
+// that the receiver ignores excess and impossible loads.
 func TestLoadIsBounded(t *testing.T) {
 	l := NodeLoad{}
 	for class := range 3 * loadClassesMax {
@@ -163,14 +164,14 @@ func TestQueueIsBoundedAndKeepsOrder(t *testing.T) {
 	}
 }
 
-// side is one node of a network test. It takes note of what arrives.
+// side is one node of a network test. It records what arrives.
 type side struct {
 	id      rhumb.NodeIdentity
 	network *Network
 	service *Service
 	addr    string
 
-	mu        sync.Mutex // guards the rest
+	mu        sync.Mutex // guards the fields below
 	refuse    error
 	msgs      []replica.Message
 	beats     int
@@ -179,7 +180,7 @@ type side struct {
 	raftFrom  rhumb.NodeID
 	via       map[rhumb.NodeID]rhumb.NodeID
 	connected map[rhumb.NodeID]bool
-	forwarded func() // called, if set, before a forwarded request is answered
+	forwarded func() // if set, called before a forwarded request is answered
 }
 
 func (s *side) Verify(rhumb.NodeIdentity) error {
@@ -263,7 +264,7 @@ func startSide(t *testing.T, node rhumb.NodeID, cluster rhumb.ClusterID) *side {
 	return s
 }
 
-// live begins to answer in a life.
+// live starts to answer in a life.
 func (s *side) live(cluster rhumb.ClusterID) {
 	s.network = NewNetwork(Config{
 		Cluster: cluster, Self: func() rhumb.NodeIdentity { return s.id }, Handler: s, Logger: slog.New(slog.DiscardHandler),
@@ -333,13 +334,13 @@ func TestNetworkCarriesEverything(t *testing.T) {
 	}
 }
 
-// TestMetadataGoesByWayOfAThird guards that two nodes whose link is cut reach each other's metadata group through a third
-// one, and that the receiver knows from whom a message is.
+// TestMetadataGoesByWayOfAThird guards that two nodes whose link is cut exchange metadata messages
+// through a third one, and that the receiver learns the original sender.
 func TestMetadataGoesByWayOfAThird(t *testing.T) {
 	cluster := rhumb.UUID{9}
 	a, b, c := startSide(t, 1, cluster), startSide(t, 2, cluster), startSide(t, 3, cluster)
 	a.via = map[rhumb.NodeID]rhumb.NodeID{3: 2}
-	b.via = map[rhumb.NodeID]rhumb.NodeID{3: 1} // nothing is passed on twice
+	b.via = map[rhumb.NodeID]rhumb.NodeID{3: 1} // a message is relayed only once
 	a.network.SetPeers([]*rhumb.Node{b.node()})
 	b.network.SetPeers([]*rhumb.Node{a.node(), c.node()})
 	c.await(t, "raft", func() bool {
@@ -371,14 +372,15 @@ func TestNetworkConnectsAgain(t *testing.T) {
 	b.service.Open(nil)
 	again := *b.node()
 	again.Boot++
-	a.network.SetPeers([]*rhumb.Node{&again}) // a new life is connected to anew, and is not there yet
+	a.network.SetPeers([]*rhumb.Node{&again}) // a new life needs new connections, and is not there yet
 	a.await(t, "disconnected", func() bool { return !a.connected[2] })
 	b.service.Open(b.network)
 	a.await(t, "connected again", func() bool { return a.connected[2] })
 }
 
-// TestStreamsEndWithTheirLife guards that a new life in place hears what others, who know nothing of it yet, send on streams that
-// they opened to the old one: without these messages of the metadata group the new life may never be registered.
+// TestStreamsEndWithTheirLife guards that a new life in place receives messages on streams that
+// others opened to the old life: without these metadata messages the new life may never be
+// registered.
 func TestStreamsEndWithTheirLife(t *testing.T) {
 	cluster := rhumb.UUID{9}
 	a, b, next := startSide(t, 1, cluster), startSide(t, 2, cluster), startSide(t, 2, cluster)
@@ -400,8 +402,8 @@ func TestStreamsEndWithTheirLife(t *testing.T) {
 	next.await(t, "the new life to hear", heard(next))
 }
 
-// TestReplacedPeerEndsConnected guards the order of news: when a peer is replaced again and again, the last that is heard of
-// it is that it is connected.
+// TestReplacedPeerEndsConnected guards the order of events: after a peer was replaced repeatedly,
+// the last event is that it is connected.
 func TestReplacedPeerEndsConnected(t *testing.T) {
 	cluster := rhumb.UUID{9}
 	a, b := startSide(t, 1, cluster), startSide(t, 2, cluster)
@@ -481,7 +483,7 @@ func TestGossipFindsMembers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := a.Announce(Member{Cluster: rhumb.UUID{5}, Node: 1, Region: "a", Addr: "a:1"}); err != nil {
-		t.Log(err) // nobody may have been asked yet; what counts is what b hears
+		t.Log(err) // possibly no node was asked yet; the test is about what b receives
 	}
 	deadline := time.Now().Add(10 * time.Second)
 	for {

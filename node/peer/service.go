@@ -81,6 +81,8 @@ func openStream[F any, P interface {
 	if err != nil {
 		return nil, from, err
 	}
+	// The peer waits for the answering hello before it sends anything, so nothing of an unverified
+	// peer is ever processed.
 	if from, err = n.verifyPeer(P(first).GetHello()); err != nil {
 		return nil, from, api.Status(err, api.Hint{})
 	}
