@@ -20,7 +20,8 @@ func openMem(t *testing.T, fs vfs.FS) *Store {
 	return s
 }
 
-// A store that remembers as many damages as it may neither writes nor logs for each further read of a damaged block.
+// TestDamagesBeyondMost guards that a store with DamagesMax damages on record neither writes nor
+// logs for each further read of a damaged block.
 func TestDamagesBeyondMost(t *testing.T) {
 	fs := vfs.NewMem()
 	s := openMem(t, fs)
@@ -39,8 +40,8 @@ func TestDamagesBeyondMost(t *testing.T) {
 	}
 }
 
-// A database without the id of its store has lost its beginning: the store goes on empty and short, as with any other
-// damage that leaves nothing to be read.
+// TestDatabaseWithoutID guards that a database without the id of its store counts as damaged: the
+// store continues empty and short, as with any other damage that leaves nothing to read.
 func TestDatabaseWithoutID(t *testing.T) {
 	fs := vfs.NewMem()
 	s := openMem(t, fs)
