@@ -26,10 +26,11 @@
 // applies the batches that touch it one after the other. Collect may run concurrently with that
 // writer.
 //
-// Lock order: Store.closeMu, rangeState.collecting, Store.mu, rangeState.mu. No other lock is taken
-// while Engine.mu, damages.mu, manifestMu or syncedFile.mu is held. A holder of diskMu only tries
-// to take closeMu (see unflushedBytes). Pebble calls the event listener and the file system while
-// it holds locks of its own, so code that runs there never calls Pebble.
+// Lock order: Store.closeMu, rangeState.collecting, Store.mu, rangeState.mu; Store.headerMu comes
+// before Store.mu. No other lock is taken while Engine.mu, damages.mu, manifestMu or syncedFile.mu
+// is held. A holder of diskMu only tries to take closeMu (see unflushedBytes). Pebble calls the
+// event listener and the file system while it holds locks of its own, so code that runs there never
+// calls Pebble.
 //
 // # Testing
 //

@@ -5,7 +5,9 @@ import (
 	"encoding/binary"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -193,6 +195,44 @@ func TestHalfMade(t *testing.T) {
 	}
 	if id := s.Identity(); !id.Fresh || id.Boot != 1 || id.Store != h.store {
 		t.Errorf("identity is %+v", id)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestHeaderChanges changes the boot sequence and the identity of a store at the same time, from
+// several goroutines. No boot sequence may be returned twice, and the STORE file must hold all
+// changes.
+func TestHeaderChanges(t *testing.T) {
+	const callers, calls = 8, 20
+	fs := vfs.NewMem()
+	s := openMem(t, fs)
+	var work sync.WaitGroup
+	boots := make([][]rhumb.BootSeq, callers)
+	for i := range callers {
+		work.Go(func() {
+			for range calls {
+				boot, err := s.BumpBoot(0)
+				if err != nil {
+					t.Error(err)
+				}
+				boots[i] = append(boots[i], boot)
+			}
+		})
+	}
+	if err := s.SetIdentity(rhumb.UUID{1}, 3); err != nil {
+		t.Error(err)
+	}
+	work.Wait()
+	h, _, err := readHeader(fs, "store")
+	if want := rhumb.BootSeq(1 + callers*calls); err != nil || h.boot != want || h.cluster != (rhumb.UUID{1}) || h.node != 3 {
+		t.Errorf("the STORE file has boot sequence %d of node %s of cluster %s, want %d, n3 and %s: %v", h.boot, h.node, h.cluster, want, rhumb.UUID{1}, err)
+	}
+	all := slices.Concat(boots...)
+	slices.Sort(all)
+	if n := len(slices.Compact(all)); n != callers*calls {
+		t.Errorf("%d calls returned %d boot sequences", callers*calls, n)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)

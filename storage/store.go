@@ -52,6 +52,11 @@ type Store struct {
 	metrics metrics
 	sealer  *sealer
 
+	// headerMu serializes changes of the STORE file. It is held from reading the header until the
+	// changed one is durable, so that no change writes a header without the change before it. mu is
+	// not enough for that: readers of ranges must not wait for the disk.
+	headerMu sync.Mutex
+
 	mu     sync.RWMutex // guards ranges, header and fresh
 	ranges map[rhumb.RangeID]*rangeState
 	header header
@@ -273,7 +278,7 @@ func (s *Store) beginBoot() error {
 			return err
 		}
 	}
-	if err := s.countBoot(op, 0); err != nil {
+	if _, err := s.countBoot(op, 0); err != nil {
 		return err
 	}
 	if err := s.loadAll(op); err != nil {
@@ -295,11 +300,13 @@ func (s *Store) beginBoot() error {
 // before the STORE file: a crash in between leaves the database ahead, which is harmless. A
 // database with a lower boot sequence than the STORE file has therefore lost durable writes, as a
 // restored disk image has.
-func (s *Store) countBoot(op rhumb.Op, least rhumb.BootSeq) error {
+func (s *Store) countBoot(op rhumb.Op, least rhumb.BootSeq) (rhumb.BootSeq, error) {
+	s.headerMu.Lock()
+	defer s.headerMu.Unlock()
 	local := s.Local(SpaceStore)
 	stored, ok, err := local.Get([]byte(localBoot))
 	if err != nil {
-		return err
+		return 0, err
 	}
 	var boot uint64
 	if ok && len(stored) == 8 {
@@ -310,7 +317,7 @@ func (s *Store) countBoot(op rhumb.Op, least rhumb.BootSeq) error {
 		if !s.Short() {
 			f := Fault{s.dataDir(), -1, fmt.Sprintf("the database has boot sequence %d, the STORE file %d: the database was rolled back, or has lost its end", boot, s.header.boot)}
 			if err := s.addDamage(Damage{Fault: f}, true); err != nil {
-				return err
+				return 0, err
 			}
 		}
 		boot = uint64(s.header.boot)
@@ -318,13 +325,13 @@ func (s *Store) countBoot(op rhumb.Op, least rhumb.BootSeq) error {
 	// The greater of both counts, so that no boot sequence is ever used twice.
 	boot = max(boot+1, uint64(least))
 	if err := local.Set([]byte(localBoot), encodeWords(boot)); err != nil {
-		return err
+		return 0, err
 	}
 	s.mu.Lock()
 	s.header.boot = rhumb.BootSeq(boot)
 	h := s.header
 	s.mu.Unlock()
-	return writeHeader(s.fs, s.cfg.Dir, &h)
+	return h.boot, writeHeader(s.fs, s.cfg.Dir, &h)
 }
 
 // Close releases the directory. The caller has synced or dropped all batches. Close seals the
@@ -390,9 +397,11 @@ func (s *Store) SetIdentity(cluster rhumb.ClusterID, node rhumb.NodeID) error {
 	if cluster.IsZero() || node == rhumb.NoNode {
 		return rhumb.E(op, rhumb.InvalidArgument, "cluster and node must not be zero")
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.headerMu.Lock()
+	defer s.headerMu.Unlock()
+	s.mu.RLock()
 	h := s.header
+	s.mu.RUnlock()
 	switch {
 	case h.cluster == cluster && h.node == node:
 		return nil
@@ -406,18 +415,17 @@ func (s *Store) SetIdentity(cluster rhumb.ClusterID, node rhumb.NodeID) error {
 	if err := writeHeader(s.fs, s.cfg.Dir, &h); err != nil {
 		return rhumb.Wrap(op, err)
 	}
+	s.mu.Lock()
 	s.header = h
+	s.mu.Unlock()
 	return nil
 }
 
-// BumpBoot increments the boot sequence in place, to at least the given value. A live node that was
-// fenced calls it before it registers again (ruling 11), and so does a node for which metadata has
-// counted more lives than its disk.
+// BumpBoot increments the boot sequence in place, to at least the given value, and returns it. No
+// two calls return the same value. A live node that was fenced calls it before it registers again
+// (ruling 11), and so does a node for which metadata has counted more lives than its disk.
 func (s *Store) BumpBoot(least rhumb.BootSeq) (rhumb.BootSeq, error) {
-	if err := s.countBoot("storage.Store.BumpBoot", least); err != nil {
-		return 0, err
-	}
-	return s.Identity().Boot, nil
+	return s.countBoot("storage.Store.BumpBoot", least)
 }
 
 // SyncOutstanding returns how long the log write or sync in progress has taken so far, or 0 if none
