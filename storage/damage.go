@@ -166,7 +166,13 @@ func (s *Store) ClearShort() error {
 		return nil
 	}
 	s.damages.state.Short = false
-	return s.writeDamage()
+	if err := s.writeDamage(); err != nil {
+		// The mark in memory must not be gone while that on disk stays, or the next call would
+		// succeed without writing.
+		s.damages.state.Short = true
+		return err
+	}
+	return nil
 }
 
 // DamagedRanges returns the ranges that damaged tables touch, in ascending order. Reads of the
