@@ -10,44 +10,53 @@ import (
 	"github.com/rhumbdb/rhumb/keys"
 )
 
-// Batch gathers the writes of one commit: those of all ranges that are ready. It is made by one goroutine, applied
-// once, and then synced, by another goroutine if that is convenient. A range's batches are applied in the order in which
-// they are begun. Methods that take a range panic when the store does not hold it and when the write breaks an invariant
-// of the log: such a caller is broken, and going on would spread it.
+// Batch collects the writes of one commit, for all ranges that are ready. One goroutine builds and
+// applies a batch; any goroutine may then sync it. The batches of a range are applied in the order
+// in which they were begun.
+//
+// Methods that take a range panic if the store does not hold the range, and if the write would
+// break an invariant of the log. Such a caller has a bug, and continuing would spread it to disk
+// and to peers.
+//
+// A batch keeps a copy of the state of each range that it touches. Its methods change the copy, so
+// that they see the effect of earlier calls, and Apply publishes the copies. A batch that is
+// dropped therefore leaves no trace.
 type Batch struct {
 	s       *Store
 	b       *pebble.Batch
 	staged  []*staged
 	appends bool
-	key     []byte
+	key     []byte // buffers that are reused between writes: Pebble copies keys and values
 	val     []byte
 }
 
-// staged is a range's state as the batch leaves it.
+// staged is the state of a range as the batch leaves it.
 type staged struct {
 	id  rhumb.RangeID
 	rs  *rangeState
 	log logState
-	// durable is the last entry below the batch: what Undo finds in the database and not in appended.
+	// durable is the last entry that precedes the batch. Undo finds entries up to it in the
+	// database and later ones in appended.
 	durable  rhumb.Seq
 	appended []*entry.Entry
 	created  bool
 	dropped  bool
-	commit   bool // the commit position has to be written by itself
+	commit   bool // the commit position needs its own key, because no record carries it
 }
 
-// NewBatch makes an empty batch.
+// NewBatch returns an empty batch.
 func (s *Store) NewBatch() *Batch { return &Batch{s: s, b: s.db.NewBatch()} }
 
-// Store gives the store that the batch writes to.
+// Store returns the store that the batch writes to.
 func (b *Batch) Store() *Store { return b.s }
 
-// stageRange gives the range as the batch leaves it so far.
+// stageRange returns the state of a range as the batch leaves it so far. A batch has few ranges
+// compared with the bytes that it writes, so a linear search is enough.
 func (b *Batch) stageRange(id rhumb.RangeID) *staged {
 	for _, g := range b.staged {
 		if g.id == id {
 			if g.dropped {
-				panic(fmt.Sprintf("storage: range %s is written after the batch dropped it", id))
+				panic(fmt.Sprintf("storage: range %s is written after the same batch dropped it", id))
 			}
 			return g
 		}
@@ -56,6 +65,8 @@ func (b *Batch) stageRange(id rhumb.RangeID) *staged {
 	if rs == nil {
 		panic(fmt.Sprintf("storage: store %s does not hold range %s", b.s.cfg.Dir, id))
 	}
+	// The range's batches are built one after the other, so the published state is that of the
+	// batch before this one.
 	rs.mu.Lock()
 	g := &staged{id: id, rs: rs, log: rs.log, durable: rs.log.Last.Seq}
 	rs.mu.Unlock()
@@ -63,45 +74,54 @@ func (b *Batch) stageRange(id rhumb.RangeID) *staged {
 	return g
 }
 
+// set adds a write. A batch without an index never rejects one.
 func (b *Batch) set(key, value []byte) {
 	if err := b.b.Set(key, value, nil); err != nil {
-		panic("storage: an unindexed batch refused a write: " + err.Error())
+		panic("storage: an unindexed batch rejected a write: " + err.Error())
 	}
 }
 
+// delete adds a DELETE.
 func (b *Batch) delete(key []byte) {
 	if err := b.b.Delete(key, nil); err != nil {
-		panic("storage: an unindexed batch refused a delete: " + err.Error())
+		panic("storage: an unindexed batch rejected a delete: " + err.Error())
 	}
 }
 
+// setState adds a write of one field of a range's state.
 func (b *Batch) setState(id rhumb.RangeID, f keys.StateField, value []byte) {
 	b.key = keys.AppendState(b.key[:0], id, f)
 	b.set(b.key, value)
 }
 
-// CreateRange makes room for a range that the store does not hold. A replica that begins in the middle of a log gives
-// the position from which it goes on in st.Last; a new one gives only st.Range.
+// CreateRange adds a range that the store does not hold. For a new replica, the caller sets only
+// st.Range, and st.Promised if the replica must not obey older epochs. For a replica that begins in
+// the middle of a log, st.Last is the position that the log continues from.
 func (b *Batch) CreateRange(st RangeState) {
 	id := st.Range
 	if id.Region == rhumb.LocalRegion {
-		panic(fmt.Sprintf("storage: range %s lies in the reserved region", id))
+		panic(fmt.Sprintf("storage: range %s is in the reserved region", id))
 	}
 	if b.s.rangeOf(id) != nil || slices.ContainsFunc(b.staged, func(g *staged) bool { return g.id == id }) {
-		panic(fmt.Sprintf("storage: range %s is already there", id))
+		panic(fmt.Sprintf("storage: the store already holds range %s", id))
 	}
 	if st.Last.Seq < st.Commit || st.Commit < st.Trim {
-		panic(fmt.Sprintf("storage: range %s begins with commit %d and trim %d behind its last entry %d", id, st.Commit, st.Trim, st.Last.Seq))
+		panic(fmt.Sprintf("storage: range %s cannot begin with commit position %d and trim position %d: its last entry is %d", id, st.Commit, st.Trim, st.Last.Seq))
 	}
+	// The caller keeps its slice; the published state must not change with it.
 	st.Lineage = slices.Clone(st.Lineage)
+	// The range becomes visible in the store's map only when the batch is applied (publishState).
 	g := &staged{id: id, rs: &rangeState{}, created: true, durable: st.Last.Seq, log: logState{RangeState: st}}
 	g.log.base = base{pos: st.Last, hlc: st.LastHLC}
-	// What lies before the base was never here: the log is trimmed up to it.
+	// Entries up to the base were never in this store, so the log counts as trimmed and committed
+	// up to there.
 	g.log.Trim, g.log.trimHLC = st.Last.Seq, st.LastHLC
 	g.log.Commit, g.log.CommitHLC = st.Last.Seq, st.LastHLC
 	b.staged = append(b.staged, g)
 	if b.s.RangeDamaged(id) {
-		b.deleteRange(id) // there may be keys of a range that could not be loaded
+		// The range may have keys in a table whose state could not be loaded at the start. They
+		// must not become part of the new replica.
+		b.deleteRange(id)
 	}
 	b.setState(id, keys.StateRange, []byte{stateVersion})
 	if st.Promised != 0 {
@@ -117,29 +137,38 @@ func (b *Batch) CreateRange(st RangeState) {
 	}
 }
 
-// Append writes an entry: its values, its log record, the results of its requests. The commit position rides along; one
-// beyond the entry is left to a later entry.
+// Append adds an entry: its values, its log record and the results of its requests. The record
+// carries the commit position, so that a commit costs no write of its own. A commit position beyond
+// the entry is left to a later entry, because positions never pass the end of the log.
+//
+// The entry is not copied. The caller must not change it until the batch is applied or dropped.
 func (b *Batch) Append(id rhumb.RangeID, e *entry.Entry, commit Commit) {
 	g := b.stageRange(id)
 	g.checkAppend(e)
 	if commit.Seq <= e.Seq {
 		g.setCommit(commit, e.Seq)
 	}
+	// Only appends are rejected by a full disk; see Apply.
 	b.appends = true
 	for i := range e.Requests {
 		r := &e.Requests[i]
+		// All writes of a request have its timestamp, and all of an entry have its node, so a
+		// version names the request that wrote it.
 		v := e.Version(r)
 		for j := range r.Writes {
 			w := &r.Writes[j]
 			b.key = keys.AppendData(b.key[:0], rhumb.Key{Table: w.Table, Home: id, Name: w.Name}, v)
 			b.set(b.key, w.Value)
 		}
+		// The result is written even for a request that changed nothing: a repetition must get the
+		// same answer (docs/replication.md#requests).
 		if !r.ID.IsZero() {
 			b.key = keys.AppendDedup(b.key[:0], id, r.ID)
 			b.val = appendSeen(b.val[:0], e, r)
 			b.set(b.key, b.val)
 		}
 	}
+	// A new epoch adds a step to the lineage. The copy protects readers of the published state.
 	if e.Epoch != g.log.Last.Epoch {
 		g.log.Lineage = append(slices.Clone(g.log.Lineage), EpochStart{e.Epoch, e.Seq})
 		if n := len(g.log.Lineage) - LineageMax; n > 0 {
@@ -147,37 +176,44 @@ func (b *Batch) Append(id rhumb.RangeID, e *entry.Entry, commit Commit) {
 		}
 		b.setState(id, keys.StateLineage, encodeLineage(g.log.Lineage))
 	}
+	// Every record stores the totals up to it, so that an undo finds the totals of the new end
+	// without reading the entries before.
 	w := entryWeights(e)
 	total := weights{g.log.total.data + w.data, g.log.total.log + w.log}
 	g.log.setLast(e.Position(), e.LastHLC(), total)
 	g.appended = append(g.appended, e)
-	g.commit = false // it rides
+	g.commit = false // the record carries the commit position
 	b.key = keys.AppendLog(b.key[:0], id, e.Seq)
 	b.val = appendRecord(b.val[:0], e, Commit{g.log.Commit, g.log.CommitHLC}, total)
 	b.set(b.key, b.val)
 }
 
-// checkAppend asserts log matching (I2) and that timestamps grow (I7).
+// checkAppend asserts that the entry continues the log (invariant I2) and that timestamps grow
+// (invariant I7). These are the last checks before wrong bytes become durable and are sent to
+// peers.
 func (g *staged) checkAppend(e *entry.Entry) {
 	last := g.log.Last
 	if e.Seq != last.Seq+1 || e.Prev != last.Hash || e.Epoch < last.Epoch {
-		panic(fmt.Sprintf("storage: range %s: entry %s with prev %s does not follow %s", g.id, e.Position(), e.Prev, last))
+		panic(fmt.Sprintf("storage: range %s: entry %s with previous hash %s does not follow %s", g.id, e.Position(), e.Prev, last))
 	}
 	hlc := g.log.LastHLC
+	// An entry without requests starts an epoch, and its Start is its timestamp.
 	grows := len(e.Requests) > 0 || e.Start > hlc
 	for i := range e.Requests {
 		grows = grows && e.Requests[i].HLC > hlc
 		hlc = e.Requests[i].HLC
 	}
 	if !grows {
-		panic(fmt.Sprintf("storage: range %s: timestamps of entry %s do not grow beyond %s", g.id, e.Position(), g.log.LastHLC))
+		panic(fmt.Sprintf("storage: range %s: the timestamps of entry %s are not all above %s", g.id, e.Position(), g.log.LastHLC))
 	}
 }
 
-// setCommit raises the commit position, which cannot lie beyond the last entry.
+// setCommit raises the commit position. It reports false if the position is not above the current
+// one. It panics if the position is beyond the last entry: a store that claims to have committed
+// entries that it does not hold would be reported as damaged at the next start.
 func (g *staged) setCommit(c Commit, last rhumb.Seq) bool {
 	if c.Seq > last {
-		panic(fmt.Sprintf("storage: range %s: commit position %d lies beyond the last entry %d", g.id, c.Seq, last))
+		panic(fmt.Sprintf("storage: range %s: commit position %d is beyond the last entry %d", g.id, c.Seq, last))
 	}
 	if c.Seq <= g.log.Commit {
 		return false
@@ -196,14 +232,16 @@ func (b *Batch) SetPromised(id rhumb.RangeID, e rhumb.Epoch) {
 	b.setState(id, keys.StatePromised, encodeWords(uint64(e)))
 }
 
-// SetQuarantine records why the replica serves nothing any more. The reason stays until the range is dropped.
+// SetQuarantine records why the replica serves nothing any more. The reason stays until the range
+// is dropped.
 func (b *Batch) SetQuarantine(id rhumb.RangeID, why string) {
 	g := b.stageRange(id)
 	g.log.Quarantine = why
 	b.setState(id, keys.StateQuarantine, []byte(why))
 }
 
-// SetCommit records a commit position without an append. A position below the recorded one is ignored.
+// SetCommit records a commit position without an append. A position below the recorded one is
+// ignored.
 func (b *Batch) SetCommit(id rhumb.RangeID, c Commit) {
 	g := b.stageRange(id)
 	if g.setCommit(c, g.log.Last.Seq) {
@@ -211,35 +249,42 @@ func (b *Batch) SetCommit(id rhumb.RangeID, c Commit) {
 	}
 }
 
-// Trim allows entries up to a position to go; Collect removes them. A position above the recorded commit position or
-// below the recorded trim position is cut to it.
+// Trim allows Collect to remove the entries up to a position. A position above the recorded commit
+// position is lowered to it, and one below the recorded trim position is ignored.
 func (b *Batch) Trim(id rhumb.RangeID, to rhumb.Seq) {
 	g := b.stageRange(id)
+	// An uncommitted entry may still be undone, and undo reads its record.
 	to = min(to, g.log.Commit)
 	if to <= g.log.Trim {
 		return
 	}
 	hlc, total, err := b.totalsAt(g, to)
 	if err != nil {
-		// The log is kept: sending it again meets the same fault, and says so to those who can act on it.
-		b.s.log.Error("log not trimmed", "range", id, "to", to, "err", err)
+		// The log stays longer, which is harmless. Whoever has to send or undo the damaged entry
+		// gets the error and can act on it.
+		b.s.log.Error("the log was not trimmed because a record cannot be read", "range", id, "to", to, "err", err)
 		return
 	}
 	g.log.Trim, g.log.trimHLC, g.log.trimmed = to, hlc, total.log
 	b.writeTrim(g)
+	// The commit position is written with the trim position, so that the two keys satisfy Trim <=
+	// Commit whatever happens to the record that carried the commit position.
 	g.commit = true
 }
 
+// writeTrim adds a write of the trim position.
 func (b *Batch) writeTrim(g *staged) {
 	b.setState(g.id, keys.StateTrim, encodeWords(uint64(g.log.Trim), uint64(g.log.trimHLC), g.log.trimmed))
 }
 
-// totalsAt gives the greatest timestamp and the running totals at a position of the log.
+// totalsAt returns the greatest timestamp and the running totals at a position of the log.
 func (b *Batch) totalsAt(g *staged, seq rhumb.Seq) (rhumb.Timestamp, weights, error) {
 	_, hlc, total, err := b.positionAt(g, seq)
 	return hlc, total, err
 }
 
+// positionAt returns the entry's position, the greatest timestamp and the running totals at a
+// sequence number of the log as the batch leaves it. The number must be in the log or be the base.
 func (b *Batch) positionAt(g *staged, seq rhumb.Seq) (entry.Position, rhumb.Timestamp, weights, error) {
 	const op rhumb.Op = "storage.Batch"
 	switch {
@@ -248,6 +293,8 @@ func (b *Batch) positionAt(g *staged, seq rhumb.Seq) (entry.Position, rhumb.Time
 	case seq == g.log.base.pos.Seq:
 		return g.log.base.pos, g.log.base.hlc, g.log.base.total, nil
 	case seq > g.durable:
+		// The entry was appended by this batch, so it is not in the database yet. Its totals follow
+		// from those of the last entry, minus the entries after it.
 		total := g.log.total
 		for _, e := range slices.Backward(g.appended) {
 			if e.Seq == seq {
@@ -257,7 +304,7 @@ func (b *Batch) positionAt(g *staged, seq rhumb.Seq) (entry.Position, rhumb.Time
 			total.data -= w.data
 			total.log -= w.log
 		}
-		panic(fmt.Sprintf("storage: range %s: entry %d is not in its log", g.id, seq))
+		panic(fmt.Sprintf("storage: range %s: entry %d is not in the log", g.id, seq))
 	}
 	r, ok, err := b.s.readRecord(op, g.id, seq)
 	switch {
@@ -273,50 +320,62 @@ func (b *Batch) positionAt(g *staged, seq rhumb.Seq) (entry.Position, rhumb.Time
 func (b *Batch) DropRange(id rhumb.RangeID) {
 	g := b.stageRange(id)
 	if g.created {
-		panic(fmt.Sprintf("storage: range %s is made and dropped by one batch", id))
+		panic(fmt.Sprintf("storage: range %s is created and dropped by one batch", id))
 	}
 	g.dropped = true
 	b.deleteRange(id)
 }
 
+// deleteRange adds one range deletion for all keys of a range.
 func (b *Batch) deleteRange(id rhumb.RangeID) {
 	span := keys.RangeSpan(id)
 	if span.Upper == nil {
 		span.Upper = keyspaceEnd
 	}
+	// One range tombstone covers any number of keys, so dropping a range costs a constant number of
+	// bytes. Pebble removes the keys when it compacts.
 	if err := b.b.DeleteRange(span.Lower, span.Upper, nil); err != nil {
-		panic("storage: an unindexed batch refused a range delete: " + err.Error())
+		panic("storage: an unindexed batch rejected a range deletion: " + err.Error())
 	}
 }
 
-// keyspaceEnd lies behind every key.
+// keyspaceEnd is above every key: a home has eight bytes, and its kind is below 0xff.
 var keyspaceEnd = []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x00}
 
-// Apply makes the batch visible to reads, not yet durable. DiskFull means that nothing was applied and that the same
-// batch may be applied again later; after any other error the batch must be dropped.
+// Apply makes the batch visible to reads. The batch is durable only after Sync. If Apply fails with
+// DiskFull, nothing was applied and the same batch may be applied again later. After any other
+// error the batch must be dropped.
 func (b *Batch) Apply() error {
 	const op rhumb.Op = "storage.Batch.Apply"
+	// Positions, promises and drops are small and let the node free space or step back, so a full
+	// disk rejects only batches with appends.
 	if b.appends {
 		if err := b.s.checkRoom(op, DiskFull); err != nil {
 			return err
 		}
 	}
 	for _, g := range b.staged {
+		// No collection of the range may be between reading its state and applying its deletions.
+		// The lock is held until the drop is published.
 		if g.dropped {
 			g.rs.collecting.Lock()
 			defer g.rs.collecting.Unlock()
 		}
+		// Written once per batch, however often the batch raised the position.
 		if g.commit && !g.dropped {
 			b.setState(g.id, keys.StateCommit, encodeWords(uint64(g.log.Commit), uint64(g.log.CommitHLC)))
 			g.commit = false
 		}
 	}
+	// Sync promises that all earlier batches are durable too. A batch without writes therefore
+	// needs a record of its own to wait for.
 	if b.b.Empty() {
-		// Sync promises that all earlier batches are durable, too: a batch without writes needs a record to wait for.
 		if err := b.b.LogData(nil, nil); err != nil {
-			panic("storage: an unindexed batch refused a mark: " + err.Error())
+			panic("storage: an unindexed batch rejected a log record: " + err.Error())
 		}
 	}
+	// ApplyNoSyncWait queues the sync and returns, so that the driver can build the next batch
+	// while the disk works, and one sync serves several batches.
 	if err := b.s.db.ApplyNoSyncWait(b.b, pebble.Sync); err != nil {
 		return b.s.dbError(op, err)
 	}
@@ -324,7 +383,8 @@ func (b *Batch) Apply() error {
 	return nil
 }
 
-// publishState makes the in-memory state that of the applied batch.
+// publishState makes the in-memory state of each range that of the applied batch. The database
+// comes first: a reader that sees a position must find the entries up to it.
 func (b *Batch) publishState() {
 	for _, g := range b.staged {
 		g.rs.mu.Lock()
@@ -334,6 +394,7 @@ func (b *Batch) publishState() {
 		if !g.created && !g.dropped {
 			continue
 		}
+		// The map changes after rs: a reader that finds a new range finds its state too.
 		b.s.mu.Lock()
 		if g.created {
 			g.rs.floor.Store(uint64(g.log.trimHLC))
@@ -342,20 +403,22 @@ func (b *Batch) publishState() {
 			delete(b.s.ranges, g.id)
 		}
 		b.s.mu.Unlock()
+		// Old keys of the range are covered by the range deletion now, so damage in them no longer
+		// concerns it.
 		b.s.rangeMended(g.id)
 	}
 }
 
-// Sync waits until the applied batch is durable, and with it every batch applied before. The batch must not be used
-// afterwards. A sync that fails is fatal: what the disk holds then is not known any more, and a second sync would claim
-// otherwise.
+// Sync returns once the applied batch is durable, and with it every batch applied before. The batch
+// must not be used afterwards. A failed sync is fatal: the content of the disk is unknown then, and
+// a second sync may succeed although pages of the first one were dropped.
 func (b *Batch) Sync() error {
 	const op rhumb.Op = "storage.Batch.Sync"
 	if err := b.b.SyncWait(); err != nil {
-		logger{b.s.log, b.s.cfg.FatalHandler}.Fatalf("%s: the log cannot be synced: %v", b.s.cfg.Dir, err)
+		logger{b.s.log, b.s.cfg.FatalHandler}.Fatalf("%s: the log could not be synced, so the process ends: %v", b.s.cfg.Dir, err)
 	}
 	return b.s.dbError(op, b.b.Close())
 }
 
-// Drop gives up a batch that was not applied.
+// Drop releases a batch that was not applied.
 func (b *Batch) Drop() { _ = b.b.Close() }

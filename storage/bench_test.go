@@ -22,7 +22,7 @@ func benchStore(b *testing.B) *Store {
 	return s
 }
 
-// feed makes the entries of one range.
+// feed builds the entries of one range.
 type feed struct {
 	id  rhumb.RangeID
 	pos entry.Position
@@ -58,8 +58,8 @@ func newFeed(b testing.TB, s *Store, slot rhumb.Slot) *feed {
 	return f
 }
 
-// BenchmarkAppendSync is the data path: one commit for all ready ranges, applied, then synced in the background while
-// the next is built, four in flight.
+// BenchmarkAppendSync measures the data path: one commit for all ready ranges is applied and then
+// synced in the background while the next one is built, with four in flight.
 func BenchmarkAppendSync(b *testing.B) {
 	for _, c := range []struct{ ranges, requests int }{{1, 1}, {8, 1}, {8, 8}, {64, 4}} {
 		b.Run(fmt.Sprintf("ranges=%d/requests=%d", c.ranges, c.requests), func(b *testing.B) {
@@ -94,7 +94,7 @@ func BenchmarkAppendSync(b *testing.B) {
 	}
 }
 
-// BenchmarkSyncedLength is what a sync of the log costs more because its length is put on record.
+// BenchmarkSyncedLength measures the cost of recording the synced length at each sync of the log.
 func BenchmarkSyncedLength(b *testing.B) {
 	f, err := openSynced(vfs.Default, b.TempDir(), syncedState{}, func(err error) { b.Error(err) })
 	if err != nil {
@@ -109,7 +109,7 @@ func BenchmarkSyncedLength(b *testing.B) {
 	}
 }
 
-// BenchmarkAppendSyncAlone is one caller who waits for each commit.
+// BenchmarkAppendSyncAlone measures one caller that waits for each commit.
 func BenchmarkAppendSyncAlone(b *testing.B) {
 	s := benchStore(b)
 	f := newFeed(b, s, 1)
@@ -125,7 +125,8 @@ func BenchmarkAppendSyncAlone(b *testing.B) {
 	}
 }
 
-// BenchmarkLookup reads 100,000 keys of 100 B that are in the cache: from the memtable, then from tables.
+// BenchmarkLookup reads 100,000 keys of 100 B that are in memory: from the memtable, then from
+// cached tables.
 func BenchmarkLookup(b *testing.B) {
 	s := benchStore(b)
 	f := newFeed(b, s, 1)
@@ -158,7 +159,7 @@ func BenchmarkLookup(b *testing.B) {
 	b.Run("tables", get)
 }
 
-// BenchmarkCollect removes nine of ten versions of each key.
+// BenchmarkCollect removes all but the newest version of each key.
 func BenchmarkCollect(b *testing.B) {
 	s := benchStore(b)
 	for i := 0; b.Loop(); i++ {

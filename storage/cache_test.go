@@ -7,8 +7,9 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// TestCacheBesideMemtables guards that blocks are cached although the memtables are larger than the block cache: Pebble takes
-// their memory out of the cache, and would read every block from disk.
+// TestCacheBesideMemtables guards that blocks are cached although the memtables are larger than the
+// block cache. Pebble takes the memory of memtables out of the cache, and would read every block
+// from disk.
 func TestCacheBesideMemtables(t *testing.T) {
 	const cache, memtable = 1 << 20, 2 << 20
 	s, err := Open(Config{Dir: t.TempDir(), CacheBytes: cache, MemTableBytes: memtable})
@@ -17,7 +18,7 @@ func TestCacheBesideMemtables(t *testing.T) {
 	}
 	defer s.Close()
 	f := newFeed(t, s, 1)
-	for range 6 { // memtables begin small and double, so that the last of these is a whole one
+	for range 6 { // memtables begin small and double in size, so the last one has the full size
 		for range 20 {
 			b := s.NewBatch()
 			b.Append(f.id, f.next(100, 1_000), Commit{})
@@ -29,7 +30,8 @@ func TestCacheBesideMemtables(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A compaction that ends meanwhile takes the blocks of its files along; what is read after the last one stays.
+	// A compaction that ends during the scans removes the blocks of its inputs from the cache. The
+	// blocks that are read after the last compaction stay.
 	got := int64(0)
 	for end := time.Now().Add(10 * time.Second); got < cache/2 && time.Now().Before(end); got = s.db.Metrics().BlockCache.Size {
 		for item, err := range s.Scan(f.id, 1, nil, nil, Newest, 0) {
@@ -37,7 +39,7 @@ func TestCacheBesideMemtables(t *testing.T) {
 				t.Fatal(err)
 			}
 			if len(item.Value) != 1_000 {
-				t.Fatalf("a value of %d bytes", len(item.Value))
+				t.Fatalf("a value has %d bytes, want 1000", len(item.Value))
 			}
 		}
 	}

@@ -11,32 +11,42 @@ import (
 	"github.com/rhumbdb/rhumb/keys"
 )
 
-// CollectLimits bound one call of Collect.
+// CollectLimits bounds one call of Collect.
 type CollectLimits struct {
-	// Before is the timestamp below which no read is under way: only entries up to it are collected.
+	// Before is a timestamp below which no read is in progress. Only entries up to Before are
+	// collected.
 	Before rhumb.Timestamp
-	// WritesMax bounds the keys deleted; default and maximum CollectWritesMax. One entry is always done whole.
+	// WritesMax bounds the keys that are deleted; default and maximum CollectWritesMax. An entry is
+	// always collected whole.
 	WritesMax int
-	// History says how long a table keeps superseded versions; nil keeps none. Versions of a table with history are
-	// left to CollectHistory.
+	// History returns how long a table keeps superseded versions; nil means that no table keeps
+	// any. The versions of a table with history are left to CollectHistory.
 	History func(rhumb.TableID) time.Duration
 }
 
-// Collected is what one collection did.
+// Collected is the result of one collection.
 type Collected struct {
 	// Entries, Versions and Results count the deleted log records, versions and request results.
 	Entries, Versions, Results int
-	// Bytes is what the deleted versions weighed, before compression.
+	// Bytes is the size of the deleted versions before compression.
 	Bytes int64
-	// More is true when there is more to do at once.
+	// More is set if the call reached its bound and there is more to collect.
 	More bool
 }
 
-// Collect removes what a range no longer needs: the log records before its trim position, the versions that these
-// collectEntries superseded, and request results that are older than rhumb.DedupKeep by log time and whose entries are trimmed; the
-// floors of their clients (RequestFloor) take their place.
-// The record at the trim position stays: the entry after it is matched against it. Collect does a bounded piece of work;
-// call it again while More. It may run beside the range's writer. A range that the store does not hold is no error.
+// Collect removes data that a range no longer needs:
+//
+//   - log records before the trim position
+//   - the versions that these entries superseded
+//   - request results older than rhumb.DedupKeep by log time whose entries are trimmed; the floors
+//     of their clients take their place (RequestFloor)
+//
+// The record at the trim position stays, because the entry after it is matched against it. Collect
+// does a bounded amount of work: the caller repeats it while More is set. Collect may run
+// concurrently with the range's writer. If the store does not hold the range, Collect does nothing.
+//
+// Only the log says which versions are superseded, so a version is collected when the entry that
+// superseded it is: nothing has to search the keys of the range.
 func (s *Store) Collect(id rhumb.RangeID, lim CollectLimits) (Collected, error) {
 	const op rhumb.Op = "storage.Store.Collect"
 	if lim.WritesMax <= 0 || lim.WritesMax > CollectWritesMax {
@@ -48,6 +58,8 @@ func (s *Store) Collect(id rhumb.RangeID, lim CollectLimits) (Collected, error) 
 	}
 	defer c.end()
 	c.lim = lim
+	// The order matters: entries name the versions to delete, and all three steps fill one batch,
+	// so a record is never gone while its superseded versions stay.
 	if err := c.collectEntries(); err != nil {
 		return Collected{}, s.dbError(op, err)
 	}
@@ -60,9 +72,10 @@ func (s *Store) Collect(id rhumb.RangeID, lim CollectLimits) (Collected, error) 
 	return c.done, s.dbError(op, c.apply())
 }
 
-// CollectHistory removes the versions of one table of a range that were superseded at or before a timestamp and whose
-// collectEntries are trimmed. It goes through the names after the given one and returns the last name it looked at, nil at the
-// end.
+// CollectHistory removes the versions of one table of a range that were superseded at or before a
+// timestamp and whose entries are trimmed. It examines the names after the given one and returns
+// the last name that it examined, or nil at the end of the table. The log records of these versions
+// are gone by then, so CollectHistory has to read the table.
 func (s *Store) CollectHistory(id rhumb.RangeID, table rhumb.TableID, before rhumb.Timestamp, after []byte) (next []byte, done Collected, err error) {
 	const op rhumb.Op = "storage.Store.CollectHistory"
 	c, ok := s.beginCollection(id)
@@ -78,7 +91,8 @@ func (s *Store) CollectHistory(id rhumb.RangeID, table rhumb.TableID, before rhu
 	return next, c.done, s.dbError(op, c.apply())
 }
 
-// collection is one call of Collect on one range.
+// collection is one call of Collect or CollectHistory on one range. log is the state of the range
+// when the call began. Positions only grow, so a deletion that the copy allows stays allowed.
 type collection struct {
 	s   *Store
 	rs  *rangeState
@@ -87,16 +101,19 @@ type collection struct {
 	lim CollectLimits
 	b   *pebble.Batch
 	key []byte
-	// newest is the newest version that the collected entries wrote of each key (its prefix): all older ones go.
+	// newest maps each key that the collected entries wrote, as a prefix, to the newest version
+	// that they wrote. All older versions of the key are removed.
 	newest map[string]rhumb.Version
-	floor  rhumb.Timestamp
-	// client is the one whose results are being collected, and raised what its floor becomes.
+	// floor becomes the range's collection floor when the collection is applied.
+	floor rhumb.Timestamp
+	// client is the client whose results are being collected, and raised what its floor becomes.
 	client rhumb.UUID
 	raised floor
 	done   Collected
 }
 
-// beginCollection keeps the range from being dropped or collected by another until end.
+// beginCollection returns a collection of a range. Until end is called, the range is not dropped
+// and no other collection of it runs. ok is false if the store does not hold the range.
 func (s *Store) beginCollection(id rhumb.RangeID) (*collection, bool) {
 	rs := s.rangeOf(id)
 	if rs == nil {
@@ -105,6 +122,8 @@ func (s *Store) beginCollection(id rhumb.RangeID) (*collection, bool) {
 	rs.collecting.Lock()
 	rs.mu.Lock()
 	c := &collection{s: s, rs: rs, id: id, log: rs.log}
+	// The range may have been dropped, and even created again with another rangeState, while this
+	// call waited for the lock.
 	dropped := rs.dropped
 	rs.mu.Unlock()
 	if dropped {
@@ -115,12 +134,15 @@ func (s *Store) beginCollection(id rhumb.RangeID) (*collection, bool) {
 	return c, true
 }
 
+// end releases the range.
 func (c *collection) end() {
+	// The batch is empty, applied or abandoned. Closing it returns its memory in all cases.
 	_ = c.b.Close()
 	c.rs.collecting.Unlock()
 }
 
-// collectEntries deletes the log records before the trim position, oldest first, and notes what they wrote.
+// collectEntries deletes the log records before the trim position, oldest first, and notes which
+// keys they wrote.
 func (c *collection) collectEntries() error {
 	it, err := c.s.db.NewIter(&pebble.IterOptions{
 		LowerBound: keys.KindSpan(c.id, keys.KindLog).Lower, UpperBound: keys.AppendLog(nil, c.id, c.log.Trim),
@@ -139,13 +161,17 @@ func (c *collection) collectEntries() error {
 		if err != nil {
 			return c.s.badRecord("storage.Store.Collect", c.id, 0, err)
 		}
+		// Timestamps grow along the log, so no later entry is old enough either.
 		if r.entry.LastHLC() > c.lim.Before {
 			return nil
 		}
+		// Checked before an entry is taken, so that an entry is never collected in part: its record
+		// is the only list of its versions.
 		if c.done.Entries+len(c.newest) >= c.lim.WritesMax {
 			c.done.More = true
 			return nil
 		}
+		// Later requests and entries overwrite the map, so that it ends with the newest version.
 		for i := range r.entry.Requests {
 			req := &r.entry.Requests[i]
 			for _, w := range req.Writes {
@@ -156,21 +182,26 @@ func (c *collection) collectEntries() error {
 				c.newest[string(c.key)] = r.entry.Version(req)
 			}
 		}
+		// Only versions are removed by SINGLEDEL (ruling 3).
 		if err := c.b.Delete(it.Key(), nil); err != nil {
 			return err
 		}
 		c.done.Entries++
+		// A read at or above the last collected timestamp sees the newest collected version.
 		c.floor = r.entry.LastHLC()
 	}
 	return it.Error()
 }
 
-// collectVersions deletes what is older than the noted versions, and these, too, when they are tombstones. Older versions and
-// their tombstone go in one batch, so nothing deleted comes back.
+// collectVersions deletes the versions that are older than the noted ones, and a noted version
+// itself if it is a tombstone. Older versions and their tombstone are deleted in one batch, so a
+// crash cannot leave the old ones without it.
 func (c *collection) collectVersions() error {
 	if len(c.newest) == 0 {
 		return nil
 	}
+	// One iterator serves all keys. Sorted prefixes make it move forward only, which reuses the
+	// blocks that it has loaded.
 	span := keys.KindSpan(c.id, keys.KindData)
 	it, err := c.s.db.NewIter(&pebble.IterOptions{LowerBound: span.Lower, UpperBound: span.Upper})
 	if err != nil {
@@ -191,17 +222,21 @@ func (c *collection) collectVersions() error {
 	return nil
 }
 
-// collectSuperseded deletes the versions of a record that are older than the one at key, and that one, too, when it is a
-// tombstone.
+// collectSuperseded deletes the versions of a record that are older than the one at key, and that
+// one too if it is a tombstone.
 func (c *collection) collectSuperseded(it *pebble.Iterator, key []byte) error {
 	for ok := it.SeekPrefixGE(key); ok; ok = it.Next() {
 		v, err := it.ValueAndErr()
 		if err != nil {
 			return err
 		}
+		// The newest collected version is what reads at the floor see.
 		if keys.Equal(it.Key(), key) && !rhumb.IsTombstone(v) {
 			continue
 		}
+		// SINGLEDEL disappears together with the SET that it deletes, while a DELETE stays until it
+		// reaches the last level. It is correct only because a version is written once and an undo
+		// of it uses DELETE (ruling 3); Pebble reports a violation as misuse.
 		if err := c.b.SingleDelete(it.Key(), nil); err != nil {
 			return err
 		}
@@ -210,6 +245,7 @@ func (c *collection) collectSuperseded(it *pebble.Iterator, key []byte) error {
 	return it.Error()
 }
 
+// countVersion adds a deleted version to the result.
 func (c *collection) countVersion(key, value []byte) {
 	c.done.Versions++
 	if _, name, _, err := keys.DecodeData(key); err == nil {
@@ -217,8 +253,9 @@ func (c *collection) countVersion(key, value []byte) {
 	}
 }
 
-// beforeTrim gives a timestamp below which no version belongs to the entry at the trim position, which is still in the
-// log, nor to a later one; 0 when it cannot be told.
+// beforeTrim returns a timestamp that is below every version of the entry at the trim position,
+// which is still in the log, and of later entries; 0 if it is unknown. Such versions must stay,
+// because sending an entry reads its versions.
 func (c *collection) beforeTrim() rhumb.Timestamp {
 	r, ok, err := c.s.readRecord("storage.Store.CollectHistory", c.id, c.log.Trim)
 	if !ok || err != nil {
@@ -230,7 +267,8 @@ func (c *collection) beforeTrim() rhumb.Timestamp {
 	return r.entry.LastHLC() - 1
 }
 
-// collectTable deletes, name by name, what the newest version at or below a timestamp supersedes.
+// collectTable deletes, name by name, the versions that the newest version at or before a timestamp
+// supersedes.
 func (c *collection) collectTable(table rhumb.TableID, at rhumb.Timestamp, after []byte) (next []byte, err error) {
 	span := scanSpan(c.id, table, nil, after)
 	it, err := c.s.db.NewIter(&pebble.IterOptions{LowerBound: span.Lower, UpperBound: span.Upper})
@@ -240,10 +278,12 @@ func (c *collection) collectTable(table rhumb.TableID, at rhumb.Timestamp, after
 	defer func() { _ = it.Close() }()
 	c.floor = at
 	var prefix []byte
-	newest := true // the next version at or below at is the newest of its name
+	newest := true // the next version at or before at is the newest of its name
 	for ok := it.First(); ok; ok = it.Next() {
 		key := it.Key()
 		if p := key[:keys.Split(key)]; !bytes.Equal(p, prefix) {
+			// The bound is checked between names, so that a tombstone goes together with all that
+			// it hides.
 			if c.done.Versions >= c.lim.WritesMax {
 				_, next, _, err = keys.DecodeData(prefix)
 				return next, err
@@ -257,6 +297,8 @@ func (c *collection) collectTable(table rhumb.TableID, at rhumb.Timestamp, after
 		if err != nil {
 			return nil, err
 		}
+		// The newest version stays unless it is a tombstone, which hides nothing once the older
+		// versions are gone.
 		if newest && !rhumb.IsTombstone(value) {
 			newest = false
 			continue
@@ -270,16 +312,22 @@ func (c *collection) collectTable(table rhumb.TableID, at rhumb.Timestamp, after
 	return nil, it.Error()
 }
 
-// expiry is where a range's walk over its request results stands. A walk begins when log time has moved on by a
-// quarter of rhumb.DedupKeep, so each result is looked at about five times in its life.
+// expiry is the progress of a walk over the request results of a range. A walk begins when log time
+// has advanced by a quarter of rhumb.DedupKeep, so each result is read about five times before it
+// expires. It is not durable: after a restart a walk begins from the start.
 type expiry struct {
-	begun rhumb.Timestamp // log time at the begin of the last walk
-	after []byte          // the last key looked at; nil between walks
+	begun rhumb.Timestamp // log time when the last walk began
+	after []byte          // the last key that was read; nil between walks
 }
 
+// expiryEvery is the log time between two walks.
 const expiryEvery = rhumb.DedupKeep / 4
 
-// collectResults deletes request results that are too old to be asked for, one by one, and raises the floors of their clients.
+// collectResults deletes request results that are older than rhumb.DedupKeep, and raises the floors
+// of their clients. It continues the walk of earlier calls.
+//
+// Time is log time, the timestamp at the commit position, and not the clock. Replicas whose clocks
+// differ then expire the same results, and a range without writes forgets nothing.
 func (c *collection) collectResults() error {
 	x := &c.rs.expiry
 	now := c.log.CommitHLC
@@ -295,7 +343,7 @@ func (c *collection) collectResults() error {
 		return err
 	}
 	defer func() { _ = it.Close() }()
-	looked := 0
+	looked := 0 // reads are bounded too, because most results that a walk reads do not expire
 	for ok := it.First(); ok; ok = it.Next() {
 		v, err := it.ValueAndErr()
 		if err != nil {
@@ -304,6 +352,8 @@ func (c *collection) collectResults() error {
 		if err := c.collectResult(it.Key(), v, now); err != nil {
 			return err
 		}
+		// The floor is written with the results that it replaces, even if the walk ends in the
+		// middle of a client.
 		if looked++; looked >= c.lim.WritesMax {
 			x.after = append([]byte(nil), it.Key()...)
 			c.done.More = true
@@ -317,7 +367,8 @@ func (c *collection) collectResults() error {
 	return c.raiseFloor()
 }
 
-// collectResult looks at one 'q' key: the result of a request, or before the results of its client their floor.
+// collectResult handles one 'q' key: the floor of a client, or a result of the client, which sorts
+// after the floor.
 func (c *collection) collectResult(key, value []byte, now rhumb.Timestamp) error {
 	d, err := keys.Decode(key)
 	if err != nil {
@@ -326,10 +377,14 @@ func (c *collection) collectResult(key, value []byte, now rhumb.Timestamp) error
 	if d.Request.Seq == 0 {
 		f, err := decodeFloor(value)
 		if err == nil && now.Sub(f.hlc) > rhumb.DedupFloorKeep {
-			err = c.b.Delete(key, nil) // a result that this collection deletes writes it anew
+			// If this walk also deletes a result of the client, raiseFloor writes the floor again,
+			// later in the same batch.
+			err = c.b.Delete(key, nil)
 		}
 		return err
 	}
+	// A result stays while its entry is not trimmed, however old it is: the entry may be undone,
+	// and undo deletes the result.
 	seen, hlc, err := decodeSeen(value)
 	if err != nil || seen.Seq > c.log.Trim || now.Sub(hlc) <= rhumb.DedupKeep {
 		return err
@@ -345,7 +400,7 @@ func (c *collection) collectResult(key, value []byte, now rhumb.Timestamp) error
 	return c.b.Delete(key, nil)
 }
 
-// raiseFloor writes the floor of the client whose results were just collected.
+// raiseFloor adds a write of the floor of the client whose results were just collected.
 func (c *collection) raiseFloor() error {
 	if c.raised.seq == 0 {
 		return nil
@@ -360,12 +415,14 @@ func (c *collection) raiseFloor() error {
 	return err
 }
 
-// apply commits the collection. It is not synced: what a crash brings back is collected again.
+// apply commits the collection. It is not synced: after a crash, the deletions that were lost are
+// collected again.
 func (c *collection) apply() error {
 	if c.b.Empty() {
 		return nil
 	}
 	c.rs.mu.Lock()
+	// No other goroutine writes collected: the caller holds collecting.
 	collected := c.rs.collected + uint64(c.done.Bytes)
 	c.rs.mu.Unlock()
 	c.key = keys.AppendState(c.key[:0], c.id, keys.StateCollected)
@@ -373,12 +430,15 @@ func (c *collection) apply() error {
 		return err
 	}
 	if uint64(c.floor) > c.rs.floor.Load() {
-		c.rs.floor.Store(uint64(c.floor)) // before anything goes: see checkFloor
+		// The floor rises before anything is deleted. A read that misses a deleted version then
+		// sees the higher floor (see checkFloor).
+		c.rs.floor.Store(uint64(c.floor))
 	}
 	if err := c.s.db.Apply(c.b, pebble.NoSync); err != nil {
 		return err
 	}
 	c.rs.mu.Lock()
+	// The size changes only once the deletions are visible. If Apply failed, nothing was collected.
 	c.rs.collected = collected
 	c.rs.mu.Unlock()
 	return nil

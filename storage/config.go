@@ -2,6 +2,7 @@ package storage
 
 import (
 	"cmp"
+	"fmt"
 	"log/slog"
 	"strings"
 	"time"
@@ -11,73 +12,84 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Bounds of a store.
+// Bounds of a store. Each bounds the memory or the time of one operation.
 const (
-	// LineageMax bounds the epochs remembered per range; the oldest are forgotten first.
+	// LineageMax bounds the epochs that are remembered for each range; the oldest are forgotten
+	// first.
 	LineageMax = 256
-	// CollectWritesMax bounds the keys that one call of Collect deletes, so that it never holds up a commit for long.
+	// CollectWritesMax bounds the keys that one call of Collect deletes, so that Collect never
+	// delays a commit for long.
 	CollectWritesMax = 4_096
-	// EntriesBytesDefault bounds one answer of Entries, in bytes.
+	// EntriesBytesDefault bounds the result of one call of Entries, in bytes.
 	EntriesBytesDefault = 4 << 20
 	// StoresMax bounds the stores of an engine.
 	StoresMax = 64
 )
 
-// Config says how a store is opened. The zero value of every field but Dir is a working default.
+// Config describes how a store is opened. The zero value of every field but Dir is a working
+// default.
 type Config struct {
-	// Dir is the directory that holds the store. It is made when it does not exist. OpenEngine sets it.
+	// Dir is the directory of the store. Open creates it if it does not exist. OpenEngine sets Dir.
 	Dir string
-	// FS is the file system; nil is the operating system's.
+	// FS is the file system; nil means that of the operating system.
 	FS vfs.FS
-	// CacheBytes is the size of the block cache, shared by the stores of an engine; default 64 MiB. Memtables come on top.
+	// CacheBytes is the size of the block cache, which all stores of an engine share; default 64
+	// MiB. The memory of memtables is added to it.
 	CacheBytes int64
-	// MemTableBytes is the size of a memtable, and so of a log file; default 64 MiB, less on disks below 4 GiB.
+	// MemTableBytes is the size of a memtable and therefore of a log file; default 64 MiB, less on
+	// disks below 4 GiB.
 	MemTableBytes int64
-	// Logger takes what an operator should know; nil discards it.
+	// Logger receives messages for the operator; nil discards them.
 	Logger *slog.Logger
-	// FatalHandler is called when the database cannot go on, for example after a failed sync: nothing that the store
-	// acknowledged from then on could be trusted. It must not return. The default ends the process with status 1.
+	// FatalHandler is called if the database cannot continue, for example after a failed sync: what
+	// the store acknowledged from then on could not be trusted. FatalHandler must not return. The
+	// default exits with status 1.
 	FatalHandler func(msg string)
-	// Misuse is called when Pebble finds a SINGLEDEL that deleted nothing, or more than it may. Tests fail on it; the
-	// default logs an error.
+	// Misuse is called if Pebble finds a SINGLEDEL that deleted nothing, or more than one value.
+	// Tests fail on it; the default logs an error.
 	Misuse func(what string)
-	// DiskFree tells the free and the total bytes of the disk that holds dir; the default asks FS.
+	// DiskFree returns the free and the total bytes of the disk that holds dir; the default asks
+	// FS.
 	DiskFree func(dir string) (free, total uint64, err error)
-	// RefuseFree is the free share of the disk below which Writable refuses; default 0.05.
+	// RefuseFree is the free share of the disk below which Writable rejects writes; default 0.05.
 	RefuseFree float64
-	// DiskFreeEvery is how long an answer of DiskFree is believed; default 1 s, negative not at all.
+	// DiskFreeEvery is how long a result of DiskFree is reused; default 1 s. A negative value
+	// disables reuse.
 	DiskFreeEvery time.Duration
-	// AcceptLost holds the numbers, from 1, of stores of the engine that the operator gives up: their directories are empty.
-	// Empty stores take their place, and are short.
+	// AcceptLost holds the numbers, from 1, of lost stores whose data the operator abandons. Their
+	// directories must be empty. New, short stores take their place.
 	AcceptLost []int
-	// Options, when set, may change Pebble's options before the database is opened. It is for tests.
+	// Options, if set, may change Pebble's options before the database is opened. It is for tests.
 	Options func(o *PebbleOptions)
 
+	// memTableDefaulted is set if MemTableBytes is the default, which fitMemTable may lower.
 	memTableDefaulted bool
-	cache             *pebble.Cache // shared by the stores of an engine; the opener owns a reference
+	cache             *pebble.Cache // shared by the stores of an engine; OpenEngine owns a reference
 }
 
-// newCache makes the cache of so many stores. Pebble takes the memory of memtables out of the cache, so theirs is added: else
-// a cache that is smaller than a memtable caches nothing once there has been much to write.
+// newCache returns the block cache for the given number of stores. Pebble takes the memory of
+// memtables out of the cache, so newCache adds their size. Without that, a cache smaller than a
+// memtable would hold no blocks after a burst of writes, and every read would go to the disk.
 func (c *Config) newCache(stores int) *pebble.Cache {
 	size := cmp.Or(c.CacheBytes, cacheDefault)
 	return pebble.NewCache(size + int64(stores)*memTablesUsual*cmp.Or(c.MemTableBytes, memTableDefault))
 }
 
-// Validate lists everything that is wrong with the configuration.
+// Validate returns an error that lists everything that is wrong with the configuration, so that one
+// attempt shows all mistakes.
 func (c *Config) Validate() error {
 	var faults []string
 	if c.Dir == "" {
-		faults = append(faults, "the directory is empty")
+		faults = append(faults, "no directory is given")
 	}
 	if c.CacheBytes < 0 {
-		faults = append(faults, "the cache size is negative")
+		faults = append(faults, fmt.Sprintf("a cache of %d bytes is negative", c.CacheBytes))
 	}
 	if c.MemTableBytes < 0 || c.MemTableBytes > 0 && c.MemTableBytes < 64<<10 || c.MemTableBytes > 1<<30 {
-		faults = append(faults, "the memtable size is not 64 KiB to 1 GiB")
+		faults = append(faults, fmt.Sprintf("a memtable of %d bytes is not between 64 KiB and 1 GiB", c.MemTableBytes))
 	}
 	if c.RefuseFree < 0 || c.RefuseFree >= 1 {
-		faults = append(faults, "the free share below which writes are refused is not 0 to 1")
+		faults = append(faults, fmt.Sprintf("the free share %v below which writes are rejected is not between 0 and 1", c.RefuseFree))
 	}
 	if len(faults) > 0 {
 		return rhumb.E("storage.Config", rhumb.InvalidArgument, strings.Join(faults, "; "))
@@ -85,7 +97,7 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// fillDefaults checks the configuration and puts in the defaults.
+// fillDefaults validates the configuration and sets the defaults.
 func (c *Config) fillDefaults() error {
 	if err := c.Validate(); err != nil {
 		return err
@@ -93,6 +105,7 @@ func (c *Config) fillDefaults() error {
 	if c.FS == nil {
 		c.FS = vfs.Default
 	}
+	// The path is made absolute here, before two paths of one directory could be compared.
 	c.Dir = absolutePath(c.FS, c.Dir)
 	if c.MemTableBytes == 0 {
 		c.MemTableBytes, c.memTableDefaulted = memTableDefault, true
@@ -105,9 +118,10 @@ func (c *Config) fillDefaults() error {
 	}
 	if c.Misuse == nil {
 		log := c.Logger
-		c.Misuse = func(what string) { log.Error("a broken invariant of the store", "what", what) }
+		c.Misuse = func(what string) { log.Error("an invariant of the store is broken", "what", what) }
 	}
 	if c.DiskFree == nil {
+		// Pebble's call reports the space that an unprivileged user may fill, which is what counts.
 		fs := c.FS
 		c.DiskFree = func(dir string) (free, total uint64, err error) {
 			u, err := fs.GetDiskUsage(dir)
@@ -123,20 +137,21 @@ func (c *Config) fillDefaults() error {
 	return nil
 }
 
-// Identity is what a STORE file says about its store.
+// Identity is the content of a STORE file that identifies its store.
 type Identity struct {
-	// Cluster and Node are zero until SetIdentity.
+	// Cluster and Node are zero until SetIdentity is called.
 	Cluster rhumb.ClusterID
 	Node    rhumb.NodeID
-	// Store is random, made with the store; in an engine all stores share that of the first.
+	// Store is drawn at random when the store is created. All stores of an engine report the id of
+	// the first one, which identifies the node.
 	Store rhumb.UUID
-	// Boot counts the times the store was opened, this one included.
+	// Boot counts how often the store was opened, including this time.
 	Boot rhumb.BootSeq
-	// Fresh is true when this Open made the store.
+	// Fresh is set if this Open created the store.
 	Fresh bool
 }
 
-// NodeIdentity gives the identity under which the node registers.
+// NodeIdentity returns the identity under which the node registers.
 func (i Identity) NodeIdentity() rhumb.NodeIdentity {
 	return rhumb.NodeIdentity{Node: i.Node, Store: i.Store, Boot: i.Boot}
 }

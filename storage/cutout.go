@@ -8,14 +8,18 @@ import (
 	"github.com/rhumbdb/rhumb/keys"
 )
 
-// CutOut takes what tables hold of a range that the store does not hold out of them, so that neither reads nor compactions
-// meet damage there again: a range delete alone leaves the damaged block in place, and every compaction that reaches it fails.
-// Nothing of the range may be in use. An error leaves the tables as they were.
+// CutOut removes a range that the store does not hold from its tables, so that neither reads nor
+// compactions meet damage there again. A range deletion alone leaves the damaged block in place,
+// and every compaction that reaches the block fails. Nothing of the range may be in use. If CutOut
+// fails, the tables are unchanged.
 func (s *Store) CutOut(id rhumb.RangeID) error {
 	const op rhumb.Op = "storage.Store.CutOut"
 	if s.rangeOf(id) != nil {
-		return rhumb.Ef(op, rhumb.Conflict, "range %s is held: drop it first", id)
+		return rhumb.Ef(op, rhumb.Conflict, "the store holds range %s; drop the range first", id)
 	}
+	// Excise removes tables inside the span and narrows the bounds of the others. Of the data it
+	// reads only the blocks at the edges of the span, so it works in most cases in which a
+	// compaction fails.
 	span := keys.RangeSpan(id)
 	if span.Upper == nil {
 		span.Upper = keyspaceEnd

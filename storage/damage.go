@@ -18,20 +18,22 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// DamagesMax bounds the damages that a store remembers; the oldest stay.
+// DamagesMax bounds the damages that a store remembers. The oldest are kept, because they come
+// closest to the cause.
 const DamagesMax = 256
 
-// Damage is damage that a store found in its files and lives with.
+// Damage is damage in a file of a store that continued without the damaged part.
 type Damage struct {
 	// Store is the directory of the store.
 	Store string `json:"store"`
 	Fault
-	// SetAside is where the damaged file was moved or copied to before the store went on without its damaged part; empty
-	// when the file is still in place.
+	// SetAside is where the damaged file was moved or copied to before the store continued without
+	// its damaged part. It is empty if the file is still in place.
 	SetAside string `json:"set_aside,omitempty"`
 }
 
-// The DAMAGE file holds what a store knows of its damage, as JSON, and in its last line the xxh3-64 of all lines before.
+// The DAMAGE file holds the damage on record as JSON, which a person can read and mend, and in its
+// last line the xxh3-64 of all lines before.
 const (
 	damageName   = "DAMAGE"
 	damagePrefix = "damaged-"
@@ -39,36 +41,41 @@ const (
 
 // damageState is the content of the DAMAGE file.
 type damageState struct {
-	// Short is set from the moment that damage was found until the host says that its new life is known: the store may
-	// lack something that it had made durable.
+	// Short is set from the moment that damage was found until a new life of the node is known to
+	// metadata. Until then the store may lack something that it had made durable and that others
+	// count on.
 	Short bool `json:"short"`
-	// Damages lists what was found, oldest first.
+	// Damages lists the damage that was found, oldest first.
 	Damages []Damage `json:"damages,omitempty"`
-	// Ranges lists ranges that damaged tables touch.
+	// Ranges lists the ranges that damaged tables touch.
 	Ranges []string `json:"ranges,omitempty"`
 }
 
-// damages keeps what a store knows of its damage.
+// damages is the damage that an open store knows of.
 type damages struct {
 	mu     sync.Mutex // guards all below
 	state  damageState
 	ranges map[rhumb.RangeID]bool
-	spans  []keys.Span            // of damaged tables whose ranges could not be read
-	mended map[rhumb.RangeID]bool // ranges in spans that were made or dropped since: nothing of them is in the tables
-	fresh  []Fault                // met by reads; the sealer finds out which ranges they touch
-	folder string                 // for what is set aside by this start
+	spans  []keys.Span            // damaged tables whose ranges could not be listed
+	mended map[rhumb.RangeID]bool // ranges in spans that were created or dropped since
+	fresh  []Fault                // faults that reads met and whose ranges the sealer has yet to find
+	folder string                 // where this start sets files aside
 }
 
+// encode returns the content of the DAMAGE file.
 func (st *damageState) encode() []byte {
 	b, err := json.MarshalIndent(st, "", "  ")
 	if err != nil {
-		panic("storage: damage does not encode: " + err.Error())
+		panic("storage: the record of damage cannot be encoded: " + err.Error())
 	}
 	b = append(b, '\n')
 	return fmt.Appendf(b, "sum %016x\n", xxh3.Hash(b))
 }
 
+// decodeDamage decodes a DAMAGE file; path is for the error. With an error, the returned state is
+// short.
 func decodeDamage(path string, b []byte) (st damageState, err error) {
+	// The checksum is compared before JSON is decoded: a flipped bit in JSON is often valid JSON.
 	body, sum, ok := cutLast(b, "sum ")
 	if ok && sum == fmt.Sprintf("%016x\n", xxh3.Hash(body)) {
 		err = json.Unmarshal(body, &st)
@@ -81,8 +88,8 @@ func decodeDamage(path string, b []byte) (st damageState, err error) {
 	return st, nil
 }
 
-// loadDamage reads what earlier starts found. A DAMAGE file that cannot be read may have said that the store is short, so
-// the store is.
+// loadDamage reads the damage that earlier starts recorded. A DAMAGE file that cannot be decoded
+// may have marked the store as short, so the store is marked again.
 func (s *Store) loadDamage() error {
 	s.damages.ranges = map[rhumb.RangeID]bool{}
 	path := s.fs.PathJoin(s.cfg.Dir, damageName)
@@ -97,6 +104,7 @@ func (s *Store) loadDamage() error {
 		return s.addDamage(Damage{Fault: Fault{path, -1, err.Error()}}, true)
 	}
 	for _, r := range s.damages.state.Ranges {
+		// The checksum was right, so a range that cannot be parsed was written by a newer build.
 		if id, err := rhumb.ParseRangeID(r); err == nil {
 			s.damages.ranges[id] = true
 		}
@@ -104,25 +112,28 @@ func (s *Store) loadDamage() error {
 	return nil
 }
 
-// addDamage notes a damage and makes the note durable. It is called before anything is done about the damage: a crash
-// in between must not hide it.
+// addDamage records damage and returns once the record is durable. It is called before anything is
+// done about the damage, so that a crash in between cannot hide it.
 func (s *Store) addDamage(d Damage, short bool) error {
 	d.Store = s.cfg.Dir
 	s.metrics.damages.Inc()
-	s.log.Error("damaged file", "store", s.cfg.Dir, "file", d.File, "offset", d.Offset, "what", d.What, "set_aside", d.SetAside, "short", short)
+	s.log.Error("a file is damaged", "store", s.cfg.Dir, "file", d.File, "offset", d.Offset, "what", d.What, "set_aside", d.SetAside, "short", short)
 	s.damages.mu.Lock()
 	defer s.damages.mu.Unlock()
 	st := &s.damages.state
 	if len(st.Damages) < DamagesMax {
 		st.Damages = append(st.Damages, d)
 	}
+	// Beyond DamagesMax the list no longer grows, but the mark must still be set.
 	st.Short = st.Short || short
 	return s.writeDamage()
 }
 
-// writeDamage replaces the DAMAGE file; damages.mu is held.
+// writeDamage replaces the DAMAGE file. damages.mu is held.
 func (s *Store) writeDamage() error {
 	st := &s.damages.state
+	// Only names of ranges are stored. Spans of tables whose ranges could not be listed are found
+	// again by the next start, which reads the same block.
 	st.Ranges = st.Ranges[:0]
 	for id := range s.damages.ranges {
 		st.Ranges = append(st.Ranges, id.String())
@@ -131,23 +142,23 @@ func (s *Store) writeDamage() error {
 	return replaceFile(s.fs, s.cfg.Dir, damageName, st.encode())
 }
 
-// Damage returns what the store knows of its damage, oldest first. At most DamagesMax are kept.
+// Damage returns the damage on record, oldest first. At most DamagesMax are kept.
 func (s *Store) Damage() []Damage {
 	s.damages.mu.Lock()
 	defer s.damages.mu.Unlock()
 	return slices.Clone(s.damages.state.Damages)
 }
 
-// Short reports whether the store may lack something that it had made durable. It stays so, also after a restart, until
-// ClearShort.
+// Short reports whether the store may lack something that it had made durable. Short outlives a
+// restart and ends with ClearShort.
 func (s *Store) Short() bool {
 	s.damages.mu.Lock()
 	defer s.damages.mu.Unlock()
 	return s.damages.state.Short
 }
 
-// ClearShort ends Short, durably. Engine.ConfirmLife calls it once a new life of the node is registered: from then on
-// nobody counts on what the store held before.
+// ClearShort ends Short, durably. Engine.ConfirmLife calls it once a new life of the node is
+// registered: from then on nobody relies on data of an earlier life.
 func (s *Store) ClearShort() error {
 	s.damages.mu.Lock()
 	defer s.damages.mu.Unlock()
@@ -155,11 +166,17 @@ func (s *Store) ClearShort() error {
 		return nil
 	}
 	s.damages.state.Short = false
-	return s.writeDamage()
+	if err := s.writeDamage(); err != nil {
+		// The mark in memory must not be gone while that on disk stays, or the next call would
+		// succeed without writing.
+		s.damages.state.Short = true
+		return err
+	}
+	return nil
 }
 
-// DamagedRanges returns the ranges that damaged tables touch, in ascending order. Reads of the damaged blocks fail with
-// Corrupt. A range leaves the list when it is dropped.
+// DamagedRanges returns the ranges that damaged tables touch, in ascending order. Reads of the
+// damaged blocks fail with Corrupt. A range leaves the list when it is dropped.
 func (s *Store) DamagedRanges() []rhumb.RangeID {
 	s.damages.mu.Lock()
 	defer s.damages.mu.Unlock()
@@ -171,8 +188,9 @@ func (s *Store) DamagedRanges() []rhumb.RangeID {
 	return out
 }
 
-// RangeDamaged reports whether a damaged table touches a range, held or not: a range whose state cannot be read is not
-// among the store's ranges at all.
+// RangeDamaged reports whether a damaged table touches a range, whether the store holds the range
+// or not. A range whose state cannot be read is not among the store's ranges, and must not be taken
+// for one that this node never had.
 func (s *Store) RangeDamaged(id rhumb.RangeID) bool {
 	s.damages.mu.Lock()
 	defer s.damages.mu.Unlock()
@@ -180,15 +198,17 @@ func (s *Store) RangeDamaged(id rhumb.RangeID) bool {
 	return s.damages.ranges[id] || !s.damages.mended[id] && slices.ContainsFunc(s.damages.spans, func(d keys.Span) bool { return spansOverlap(d, span) })
 }
 
-// spansOverlap reports whether two spans share a key. The upper end of the first is part of it, as in the span of a table.
+// spansOverlap reports whether two spans share a key. The upper end of the first is part of it, as
+// in the span of a table.
 func spansOverlap(table, span keys.Span) bool {
 	return keys.Compare(span.Lower, table.Upper) <= 0 && (span.Upper == nil || keys.Compare(table.Lower, span.Upper) < 0)
 }
 
-// rangeMended takes a dropped range off the list.
+// rangeMended takes a range that was created or dropped off the list.
 func (s *Store) rangeMended(id rhumb.RangeID) {
 	s.damages.mu.Lock()
 	defer s.damages.mu.Unlock()
+	// The span stays, because it also covers ranges that are still damaged.
 	if len(s.damages.spans) > 0 {
 		if s.damages.mended == nil {
 			s.damages.mended = map[rhumb.RangeID]bool{}
@@ -200,14 +220,15 @@ func (s *Store) rangeMended(id rhumb.RangeID) {
 	}
 	delete(s.damages.ranges, id)
 	if err := s.writeDamage(); err != nil {
-		s.log.Warn("the list of damaged ranges was not renewed", "store", s.cfg.Dir, "err", err)
+		s.log.Warn("a mended range was not taken off the list of damaged ranges on disk; it is listed again after a restart", "store", s.cfg.Dir, "err", err)
 	}
 }
 
-// metDamage takes note of a damaged block that a read or a compaction met. Pebble calls it under locks of its own, so
-// the rest is left to the sealer.
+// metDamage notes a damaged block that a read or a compaction met. Pebble calls it while it holds
+// locks of its own, so finding the ranges is left to the sealer.
 func (s *Store) metDamage(f Fault) {
 	s.damages.mu.Lock()
+	// A damaged block is met again by every read of it. Only the first time is news.
 	known := slices.ContainsFunc(s.damages.state.Damages, func(d Damage) bool { return d.File == f.File && d.Offset == f.Offset }) ||
 		slices.Contains(s.damages.fresh, f)
 	if !known && len(s.damages.fresh) < DamagesMax {
@@ -219,37 +240,42 @@ func (s *Store) metDamage(f Fault) {
 	}
 }
 
-// placeDamage finds the ranges that damaged tables touch, for the faults that metDamage noted. With exact it reads those
-// ranges to the end, and leaves out those that can be read: one table may hold a part of every range.
+// placeDamage finds the ranges that damaged tables touch, for the faults that metDamage noted. If
+// exact is set, it reads those ranges to the end and leaves out the readable ones: one table may
+// hold a part of every range, and quarantining all of them because of one block would cost a node
+// all its copies.
 func (s *Store) placeDamage(exact bool) error {
 	s.damages.mu.Lock()
 	fresh := s.damages.fresh
 	s.damages.fresh = nil
 	s.damages.mu.Unlock()
-	var errs []error // a note that fails, for example on a full disk, must not lose the others
+	// A failure, for example on a full disk, must not keep the other faults from being recorded.
+	var errs []error
 	for _, f := range fresh {
 		marked := false
 		if span, ok := s.tableSpan(f.File); ok {
 			marked = s.damageSpan(span, exact)
 		}
-		// A store that remembers as much as it may learns nothing from further blocks, and must not sync for each read of one.
+		// With DamagesMax on record, a further block is not worth a record unless it marked a
+		// range. The store must not sync once for every read of such a block.
 		if marked || len(s.Damage()) < DamagesMax {
 			errs = append(errs, s.addDamage(Damage{Fault: f}, false))
 		}
-		s.damages.mu.Lock() // reading the ranges has met it again
+		// Reading the ranges has met the same block and noted it again.
+		s.damages.mu.Lock()
 		s.damages.fresh = slices.DeleteFunc(s.damages.fresh, func(again Fault) bool { return again == f })
 		s.damages.mu.Unlock()
 	}
 	return errors.Join(errs...)
 }
 
-// stopEvery is after how many keys readable looks whether the store stops.
+// stopEvery is the number of keys after which rangeReadable checks whether the store is closing.
 const stopEvery = 1_024
 
-var errStopped = errors.New("the store stops")
+var errStopped = errors.New("the store is closing")
 
-// rangeReadable reports whether all keys and values of a range can be read. A store that stops does not read on: the range then
-// counts as damaged.
+// rangeReadable reports whether all keys and values of a range can be read. If the store closes
+// meanwhile, it stops reading and reports false, so that the range counts as damaged.
 func (s *Store) rangeReadable(id rhumb.RangeID) bool {
 	span := keys.RangeSpan(id)
 	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: span.Lower, UpperBound: span.Upper})
@@ -266,8 +292,11 @@ func (s *Store) rangeReadable(id rhumb.RangeID) bool {
 	return errors.Join(err, it.Close()) == nil
 }
 
-// damageSpan marks the ranges that a damaged table touches, with exact only those that cannot be read. It reports whether
-// one of them was not marked before.
+// damageSpan marks the ranges that a damaged table touches, and with exact only those that cannot
+// be read. It reports whether it marked one.
+//
+// The locks are taken one after the other and never while ranges are read: a read that meets damage
+// calls metDamage, which takes damages.mu.
 func (s *Store) damageSpan(span keys.Span, exact bool) (marked bool) {
 	s.mu.RLock()
 	var touched []rhumb.RangeID
@@ -278,6 +307,7 @@ func (s *Store) damageSpan(span keys.Span, exact bool) (marked bool) {
 	}
 	s.mu.RUnlock()
 	s.damages.mu.Lock()
+	// Ranges that are marked already need not be read again.
 	touched = slices.DeleteFunc(touched, func(id rhumb.RangeID) bool { return s.damages.ranges[id] })
 	s.damages.mu.Unlock()
 	if exact {
@@ -291,7 +321,8 @@ func (s *Store) damageSpan(span keys.Span, exact bool) (marked bool) {
 	return len(touched) > 0
 }
 
-// tableSpan returns the keys of a table file, both ends included.
+// tableSpan returns the span of keys of a table file, both ends included. ok is false if the file
+// is not a live table, for example because a compaction has replaced it.
 func (s *Store) tableSpan(path string) (span keys.Span, ok bool) {
 	base := s.fs.PathBase(path)
 	levels, err := s.db.SSTables()
@@ -299,6 +330,8 @@ func (s *Store) tableSpan(path string) (span keys.Span, ok bool) {
 		return span, false
 	}
 	for _, tables := range levels {
+		// The file of a virtual table has the number of its backing table. Numbers in file names
+		// are padded with zeros.
 		for _, t := range tables {
 			if strings.TrimLeft(strings.TrimSuffix(base, tableSuffix), "0") == strings.TrimLeft(t.BackingSSTNum.String(), "0") {
 				return keys.Span{Lower: t.Smallest.UserKey, Upper: t.Largest.UserKey}, true
@@ -308,7 +341,8 @@ func (s *Store) tableSpan(path string) (span keys.Span, ok bool) {
 	return span, false
 }
 
-// damagedFolder makes the folder for what this start sets aside.
+// damagedFolder returns the folder for files that this start sets aside, and creates it if
+// necessary.
 func (s *Store) damagedFolder() (string, error) {
 	if s.damages.folder == "" {
 		dir := s.fs.PathJoin(s.cfg.Dir, damagePrefix+time.Now().UTC().Format("20060102T150405.000000000Z"))
@@ -320,7 +354,8 @@ func (s *Store) damagedFolder() (string, error) {
 	return s.damages.folder, nil
 }
 
-// setAside moves a file or directory of the store into the folder of damaged files.
+// setAside moves a file or directory of the store into the folder of damaged files. A file that is
+// missing was moved before a crash, which is not an error: recovery runs again from the beginning.
 func (s *Store) setAside(path string) error {
 	folder, err := s.damagedFolder()
 	if err != nil {
@@ -333,7 +368,9 @@ func (s *Store) setAside(path string) error {
 	return errors.Join(syncDir(s.fs, folder), syncDir(s.fs, s.fs.PathDir(path)))
 }
 
-// setAsideAll gives up the whole database: nothing of it can be trusted, or opened. The store goes on empty and short.
+// setAsideAll moves the whole database away, because it cannot be trusted or opened. The store
+// continues empty and short. The seal and SYNCED describe files of the old database, so they move
+// with it.
 func (s *Store) setAsideAll(f Fault) error {
 	folder, err := s.damagedFolder()
 	if err != nil {
@@ -342,6 +379,8 @@ func (s *Store) setAsideAll(f Fault) error {
 	if err := s.addDamage(Damage{Fault: f, SetAside: s.fs.PathJoin(folder, dataName)}, true); err != nil {
 		return err
 	}
+	// The database goes first. A crash after that leaves a seal over files that do not exist, which
+	// the next start treats as the same damage.
 	for _, name := range []string{dataName, sealName, syncedName} {
 		if err := s.setAside(s.fs.PathJoin(s.cfg.Dir, name)); err != nil {
 			return err
@@ -352,11 +391,13 @@ func (s *Store) setAsideAll(f Fault) error {
 	return nil
 }
 
-// cutLog leaves the first bytes of a log file in place. The whole file is kept in folder unless that is empty. The new
-// file takes the place of the old one in one step.
+// cutLog shortens a log file to its first end bytes. If folder is not empty, the whole file is
+// linked into it first. The new file replaces the old one in one step, so that a crash leaves one
+// of the two. Truncating in place would be shorter, but it would also truncate the linked copy.
 func cutLog(fsys vfs.FS, path string, end int64, folder string) error {
 	const op rhumb.Op = "storage.cutLog"
 	if folder != "" {
+		// The link may exist from a recovery that a crash interrupted.
 		if err := fsys.Link(path, fsys.PathJoin(folder, fsys.PathBase(path))); err != nil && !errors.Is(err, fs.ErrExist) {
 			return ioError(op, path, err)
 		}
@@ -368,6 +409,7 @@ func cutLog(fsys vfs.FS, path string, end int64, folder string) error {
 	if err != nil {
 		return ioError(op, path, err)
 	}
+	// The temporary name does not end in .log, so a crash leaves no file that looks like a log.
 	tmp := path + ".cut"
 	out, err := fsys.Create(tmp, vfs.WriteCategoryUnspecified)
 	if err == nil {

@@ -4,9 +4,13 @@ import (
 	"errors"
 	"fmt"
 	iofs "io/fs"
+	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/rhumbdb/rhumb"
 )
@@ -20,7 +24,8 @@ func openMem(t *testing.T, fs vfs.FS) *Store {
 	return s
 }
 
-// A store that remembers as many damages as it may neither writes nor logs for each further read of a damaged block.
+// TestDamagesBeyondMost guards that a store with DamagesMax damages on record neither writes nor
+// logs for each further read of a damaged block.
 func TestDamagesBeyondMost(t *testing.T) {
 	fs := vfs.NewMem()
 	s := openMem(t, fs)
@@ -39,8 +44,41 @@ func TestDamagesBeyondMost(t *testing.T) {
 	}
 }
 
-// A database without the id of its store has lost its beginning: the store goes on empty and short, as with any other
-// damage that leaves nothing to be read.
+// TestClearShortFails guards that a store stays short if the record of damage cannot be written, and
+// that a later ClearShort is durable.
+func TestClearShortFails(t *testing.T) {
+	var fail atomic.Bool
+	mem := vfs.NewMem()
+	fs := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if fail.Load() && op.Kind == errorfs.OpCreate && strings.HasSuffix(op.Path, damageName+".tmp") {
+			return syscall.EIO
+		}
+		return nil
+	}))
+	s := openMem(t, fs)
+	if err := s.addDamage(Damage{Fault: Fault{File: "some.sst", Offset: -1}}, true); err != nil {
+		t.Fatal(err)
+	}
+	fail.Store(true)
+	if err := s.ClearShort(); err == nil || !s.Short() {
+		t.Errorf("with a failing disk: %v, short %v; want an error and short", err, s.Short())
+	}
+	fail.Store(false)
+	if err := s.ClearShort(); err != nil || s.Short() {
+		t.Errorf("with a good disk: %v, short %v", err, s.Short())
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = openMem(t, fs)
+	defer func() { _ = s.Close() }()
+	if s.Short() {
+		t.Error("the store is short again after a restart")
+	}
+}
+
+// TestDatabaseWithoutID guards that a database without the id of its store counts as damaged: the
+// store continues empty and short, as with any other damage that leaves nothing to read.
 func TestDatabaseWithoutID(t *testing.T) {
 	fs := vfs.NewMem()
 	s := openMem(t, fs)

@@ -3,6 +3,7 @@ package storage
 import (
 	"cmp"
 	"encoding/binary"
+	"fmt"
 	"math"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -11,7 +12,8 @@ import (
 	"github.com/rhumbdb/rhumb/keys"
 )
 
-// The result of a request is the value of a 'q' key:
+// The result of a request is the value of a 'q' key. It holds the answer to a repetition of the
+// request, without values:
 //
 //	version(1) = 1
 //	flags(1)          1: the request changed nothing
@@ -28,12 +30,13 @@ const (
 
 // Seen is the stored result of a request.
 type Seen struct {
-	// Seq is the position of the entry that holds the request, applied or not; the result may be told when it is
-	// committed.
+	// Seq is the position of the entry that holds the request, applied or not. The result may be
+	// sent to the client once that entry is committed.
 	Seq     rhumb.Seq
 	Outcome rhumb.Outcome
 }
 
+// appendSeen appends the stored result of a request of an entry.
 func appendSeen(dst []byte, e *entry.Entry, r *entry.Request) []byte {
 	var flags byte
 	if r.Noop {
@@ -61,19 +64,23 @@ func appendSeen(dst []byte, e *entry.Entry, r *entry.Request) []byte {
 	return dst
 }
 
-// decodeSeen reads the result of a request; it also gives the request's timestamp, which an outcome of nothing lacks.
+// decodeSeen decodes the result of a request. It also returns the request's timestamp, which the
+// outcome of a request that changed nothing does not have. Expiry goes by that timestamp.
 func decodeSeen(b []byte) (seen Seen, hlc rhumb.Timestamp, err error) {
 	const op rhumb.Op = "storage.decodeSeen"
 	if len(b) < seenHLCAt || b[0] != seenVersion || b[1]&^seenFlagNoop != 0 {
-		return seen, 0, rhumb.E(op, rhumb.Corrupt, "request result: unknown version or flags at offset 0")
+		return seen, 0, rhumb.E(op, rhumb.Corrupt, "the stored result of a request has an unknown version or flag at offset 0")
 	}
 	in := reader{b: b, at: seenHLCAt}
 	hlc = rhumb.Timestamp(in.uint64())
 	seen.Seq = rhumb.Seq(in.uvarint())
 	node := rhumb.NodeID(in.uvarint())
+	// A request that changed nothing has no position and no version of its own.
 	if b[1]&seenFlagNoop == 0 {
 		seen.Outcome = rhumb.Outcome{Applied: true, Seq: seen.Seq, Version: rhumb.Version{HLC: hlc, Node: node}}
 	}
+	// Counts are checked before memory is allocated for them: a damaged count must not ask for
+	// gigabytes.
 	if n := in.uvarint(); n > 0 && n <= rhumb.BatchOpsMax {
 		seen.Outcome.Existed = decodeBits(in.take(int(n+7)/8), int(n))
 	} else if n > 0 {
@@ -89,49 +96,56 @@ func decodeSeen(b []byte) (seen Seen, hlc rhumb.Timestamp, err error) {
 		seen.Outcome.Names = append(seen.Outcome.Names, append([]byte{}, in.take(int(n))...))
 	}
 	if in.bad || in.at != len(b) {
-		return Seen{}, 0, rhumb.Ef(op, rhumb.Corrupt, "request result: cut short or too long at offset %d of %d", in.at, len(b))
+		return Seen{}, 0, rhumb.Ef(op, rhumb.Corrupt, "the stored result of a request is too short or too long at offset %d of %d", in.at, len(b))
 	}
 	return seen, hlc, nil
 }
 
-// A client's floor is the value of the 'q' key with the number 0, which no request has:
+// A client's floor is the value of the 'q' key with number 0, which no request has. The key sorts
+// before the results of the client, so a walk over the results meets it first:
 //
 //	version(1) = 1
 //	hlc      8 bytes, big endian: of the newest request whose result was collected
 //	seq      uvarint  the greatest number whose result was collected
 //
-// It is written by the batch that deletes the result, so that each request in the log's past either has its result here
-// or a number up to the floor. That holds at every replica by itself, though replicas collect at different times: one
-// answers a repeated request from its result, another refuses it, and none applies it again.
+// The batch that deletes a result writes the floor. So each request in the past of the log either
+// has its result here or a number up to the floor. Replicas collect at different times, and this
+// holds at each of them: one replica answers a repeated request from its result, another rejects
+// it, and none applies it again (docs/replication.md#requests).
 const floorVersion = 1
 
-// floor is up to where a range has forgotten a client's results.
+// floor is the greatest request number of a client whose result a range has forgotten.
 type floor struct {
 	seq uint64
 	hlc rhumb.Timestamp
 }
 
+// max returns the greater number and the later timestamp. Numbers and timestamps of one client need
+// not grow together, because requests may overtake each other.
 func (f floor) max(g floor) floor { return floor{max(f.seq, g.seq), max(f.hlc, g.hlc)} }
 
+// appendFloor appends the stored form of a floor.
 func appendFloor(dst []byte, f floor) []byte {
 	dst = append(dst, floorVersion)
 	dst = binary.BigEndian.AppendUint64(dst, uint64(f.hlc))
 	return binary.AppendUvarint(dst, f.seq)
 }
 
+// decodeFloor decodes a floor.
 func decodeFloor(b []byte) (f floor, err error) {
 	const op rhumb.Op = "storage.decodeFloor"
 	if len(b) == 0 || b[0] != floorVersion {
-		return f, rhumb.E(op, rhumb.Corrupt, "floor of a client: unknown version at offset 0")
+		return f, rhumb.E(op, rhumb.Corrupt, "the stored floor of a client has an unknown version at offset 0")
 	}
 	in := reader{b: b, at: 1}
 	f.hlc, f.seq = rhumb.Timestamp(in.uint64()), in.uvarint()
 	if in.bad || in.at != len(b) {
-		return floor{}, rhumb.Ef(op, rhumb.Corrupt, "floor of a client: cut short or too long at offset %d of %d", in.at, len(b))
+		return floor{}, rhumb.Ef(op, rhumb.Corrupt, "the stored floor of a client is too short or too long at offset %d of %d", in.at, len(b))
 	}
 	return f, nil
 }
 
+// decodeBits returns the first n bits, lowest first.
 func decodeBits(bits []byte, n int) []bool {
 	if bits == nil {
 		return nil
@@ -143,10 +157,11 @@ func decodeBits(bits []byte, n int) []bool {
 	return out
 }
 
-// Dedup gives the stored result of a request, and found false when none is kept.
+// Dedup returns the stored result of a request; found is false if none is kept.
 func (s *Store) Dedup(id rhumb.RangeID, req rhumb.RequestID) (seen Seen, found bool, err error) {
 	const op rhumb.Op = "storage.Store.Dedup"
 	var buf [48]byte
+	// Results have no versions, so a point lookup finds them.
 	v, closer, err := s.db.Get(keys.AppendDedup(buf[:0], id, req))
 	if err == pebble.ErrNotFound {
 		return seen, false, nil
@@ -157,20 +172,23 @@ func (s *Store) Dedup(id rhumb.RangeID, req rhumb.RequestID) (seen Seen, found b
 	defer func() { _ = closer.Close() }()
 	seen, _, err = decodeSeen(v)
 	if err != nil {
-		return seen, false, &rhumb.Error{Op: op, Kind: rhumb.KindOf(err), Range: id, Msg: "store " + s.cfg.Dir + ", request " + req.String(), Err: err}
+		return seen, false, &rhumb.Error{Op: op, Kind: rhumb.KindOf(err), Range: id, Msg: fmt.Sprintf("%s: the result of request %s cannot be decoded", s.cfg.Dir, req), Err: err}
 	}
 	return seen, true, nil
 }
 
-// RequestFloor gives the greatest Seq of a client's requests whose result a range had and collected, 0 when there is none
-// or it was raised longer ago than rhumb.DedupFloorKeep. Whether a request up to there was applied is not known any more,
-// unless Dedup finds its result; ask Dedup first, since collection may run in between.
+// RequestFloor returns the greatest Seq of a client's requests whose results a range had and
+// collected, or 0 if there is none or it was raised longer ago than rhumb.DedupFloorKeep. It is
+// unknown whether a request up to the floor was applied, unless Dedup finds its result. The caller
+// asks Dedup first: if collection runs in between, the floor covers the result that Dedup no longer
+// found.
 func (s *Store) RequestFloor(id rhumb.RangeID, client rhumb.UUID) (seq uint64, err error) {
 	const op rhumb.Op = "storage.Store.RequestFloor"
 	f, err := s.floorOf(id, client)
 	return f.seq, s.dbError(op, err)
 }
 
+// floorOf reads the floor of a client; zero if there is none.
 func (s *Store) floorOf(id rhumb.RangeID, client rhumb.UUID) (f floor, err error) {
 	var buf [48]byte
 	v, closer, err := s.db.Get(keys.AppendDedup(buf[:0], id, rhumb.RequestID{Client: client}))
@@ -184,8 +202,9 @@ func (s *Store) floorOf(id rhumb.RangeID, client rhumb.UUID) (f floor, err error
 	return decodeFloor(v)
 }
 
-// LastRequest gives the greatest Seq of a client's requests that a range has a result of, or had (RequestFloor); 0 when
-// there is none. Who has seen every request since then need not look up one with a greater Seq.
+// LastRequest returns the greatest Seq of a client's requests that a range has a result of, or had
+// (see RequestFloor), or 0 if there is none. A caller that has seen every request since then need
+// not look up a request with a greater Seq, which saves new requests a read.
 func (s *Store) LastRequest(id rhumb.RangeID, client rhumb.UUID) (seq uint64, err error) {
 	const op rhumb.Op = "storage.Store.LastRequest"
 	it, err := s.db.NewIter(&pebble.IterOptions{
@@ -195,12 +214,13 @@ func (s *Store) LastRequest(id rhumb.RangeID, client rhumb.UUID) (seq uint64, er
 	if err != nil {
 		return 0, s.dbError(op, err)
 	}
+	// The bounds exclude the greatest number of all, which no client reaches.
 	if it.Last() {
 		var d keys.Decoded
 		if d, err = keys.Decode(it.Key()); err == nil {
 			seq = d.Request.Seq
 		}
-		if err == nil && seq == 0 { // all results are collected: only the floor is left
+		if err == nil && seq == 0 { // every result was collected, and only the floor remains
 			var f floor
 			f, err = decodeFloor(it.Value())
 			seq = f.seq

@@ -10,21 +10,24 @@ import (
 	"github.com/rhumbdb/rhumb/keys"
 )
 
-// discardedName is the directory for what KeepDiscarded sets aside: a directory for each discarded copy, with its tables.
+// discardedName is the directory of KeepDiscarded. It has one directory for each discarded copy.
 const discardedName = "discarded"
 
-// What a store keeps of discarded copies is bounded, by bytes and on a small disk by its share; the oldest goes first.
+// The tables of discarded copies are bounded in bytes and, on a small disk, in their share of it.
+// The oldest copy is removed first.
 const (
 	discardedBytesMost = 1 << 30
 	discardedShareMost = 0.05
 )
 
-// KeepDiscarded sets the tables aside that hold a part of a range, before the range is dropped: it links them, damaged as they
-// are, into a directory of their own, which it returns. A table may hold parts of other ranges, too. TooLarge says that the
-// tables are more than may be kept.
+// KeepDiscarded sets aside the tables that hold a part of a range, before the range is dropped. It
+// links them, damaged as they are, into a directory of their own and returns that directory. A
+// table may also hold parts of other ranges. KeepDiscarded fails with TooLarge if the tables exceed
+// what may be kept.
 func (s *Store) KeepDiscarded(id rhumb.RangeID) (dir string, err error) {
 	const op rhumb.Op = "storage.Store.KeepDiscarded"
-	if err := s.Flush(); err != nil { // the newest entries are only in memory and in the log
+	// The newest entries are only in memory and in the log, which is recycled.
+	if err := s.Flush(); err != nil {
 		return "", err
 	}
 	tables, size, err := s.tablesOf(id)
@@ -36,7 +39,7 @@ func (s *Store) KeepDiscarded(id rhumb.RangeID) (dir string, err error) {
 		return "", rhumb.Wrap(op, err)
 	}
 	if size > most {
-		return "", rhumb.Ef(op, rhumb.TooLarge, "the tables of range %s have %d bytes, at most %d are kept of discarded copies", id, size, most)
+		return "", rhumb.Ef(op, rhumb.TooLarge, "the tables of range %s have %d bytes, and at most %d bytes of discarded copies are kept in %s", id, size, most, s.cfg.Dir)
 	}
 	parent := s.fs.PathJoin(s.cfg.Dir, discardedName)
 	if err := s.trimDiscarded(parent, most-size); err != nil {
@@ -46,6 +49,7 @@ func (s *Store) KeepDiscarded(id rhumb.RangeID) (dir string, err error) {
 	if err := makeDir(s.fs, dir); err != nil {
 		return "", err
 	}
+	// Links need no room and no time, and they keep a table whose database has deleted it.
 	for _, t := range tables {
 		if err := s.fs.Link(t, s.fs.PathJoin(dir, s.fs.PathBase(t))); err != nil {
 			return "", ioError(op, t, err)
@@ -60,7 +64,7 @@ func (s *Store) discardedMost() (uint64, error) {
 	if err != nil {
 		return 0, ioError("storage.Store.KeepDiscarded", s.cfg.Dir, err)
 	}
-	if total == 0 { // a file system that cannot tell
+	if total == 0 { // the file system does not report its size
 		return discardedBytesMost, nil
 	}
 	return min(discardedBytesMost, uint64(discardedShareMost*float64(total))), nil
@@ -73,7 +77,7 @@ func (s *Store) tablesOf(id rhumb.RangeID) (paths []string, size uint64, err err
 		return nil, 0, err
 	}
 	span := keys.RangeSpan(id)
-	seen := map[string]bool{} // several tables may share a file
+	seen := map[string]bool{} // virtual tables may share a file
 	for _, tables := range levels {
 		for _, t := range tables {
 			path := s.fs.PathJoin(s.dataDir(), t.BackingSSTNum.String()+tableSuffix)
@@ -82,7 +86,7 @@ func (s *Store) tablesOf(id rhumb.RangeID) (paths []string, size uint64, err err
 			}
 			seen[path] = true
 			info, err := s.fs.Stat(path)
-			if errors.Is(err, fs.ErrNotExist) { // a compaction has replaced it since
+			if errors.Is(err, fs.ErrNotExist) { // a compaction replaced it in the meantime
 				continue
 			}
 			if err != nil {
@@ -94,7 +98,8 @@ func (s *Store) tablesOf(id rhumb.RangeID) (paths []string, size uint64, err err
 	return paths, size, nil
 }
 
-// trimDiscarded removes the oldest of what was set aside until at most so many bytes are left. Names begin with their time.
+// trimDiscarded removes the oldest discarded copies until at most the given number of bytes is
+// left. Names begin with the time at which a copy was set aside, so their order is that of age.
 func (s *Store) trimDiscarded(parent string, most uint64) error {
 	names, err := s.fs.List(parent)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -116,7 +121,7 @@ func (s *Store) trimDiscarded(parent string, most uint64) error {
 			break
 		}
 		path := s.fs.PathJoin(parent, n)
-		s.log.Warn("what was kept of a discarded copy is removed, to make room for another", "store", s.cfg.Dir, "path", path)
+		s.log.Warn("the kept tables of a discarded copy are removed to make room for another copy", "store", s.cfg.Dir, "path", path)
 		if err := s.fs.RemoveAll(path); err != nil {
 			return ioError("storage.Store.KeepDiscarded", path, err)
 		}

@@ -9,45 +9,50 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// DiskFullMargin is how far below Config.RefuseFree the free share of the disk may fall before a batch with appends is
-// refused, too: what was accepted before still has to be written.
+// DiskFullMargin is how far below Config.RefuseFree the free share of the disk may fall before
+// batches with appends are rejected too. The margin is the room for work that was accepted before
+// Writable began to reject.
 const DiskFullMargin = 0.01
 
-// The RESERVE file takes room on the disk that is given back when the disk is full. What is not an append, above all the
-// votes and the log of the metadata group, then still has room, and so has the next start.
+// The RESERVE file occupies space that is released when the disk is full. Writes that are not
+// appends, above all the votes and the log of the metadata group, then still have space, and so
+// does the next start.
 const (
 	reserveName = "RESERVE"
-	// reserveBytesMost bounds the reserve, and reserveShare is its share of a small disk. A start has to flush what the log
-	// holds, which is about a memtable.
+	// reserveBytesMost bounds the reserve, and reserveShare is its share of a small disk. A start
+	// has to flush the content of the log, which is about a memtable.
 	reserveBytesMost = 64 << 20
 	reserveShare     = 0.05
-	// memTableShare is the size of a memtable on a small disk, as a share of the disk: logs that are kept for their blocks,
-	// and tables that are being flushed, take several times as much. memTableLeast bounds it.
+	// memTableShare is the size of a memtable on a small disk, as a share of the disk. Logs that
+	// are kept for reuse and tables that are being flushed take several times as much: with larger
+	// memtables a disk of 400 MiB went from a quarter free to full within one flush. memTableLeast
+	// bounds the size.
 	memTableShare = 1.0 / 64
 	memTableLeast = 4 << 20
 )
 
-// Usage is what a store takes on its disk, in bytes.
+// Usage is the use of a store's disk, in bytes.
 type Usage struct {
-	// Used is what the store's files take, Free and Total what the disk has.
+	// Used is the size of the store's files, Free and Total describe the disk.
 	Used, Free, Total uint64
-	// State says what the disk still takes, and FillRate how fast it fills, in bytes a second.
+	// State is the state of the disk, and FillRate how fast it fills, in bytes per second.
 	State    DiskState
 	FillRate float64
-	// Reserve is what the store holds back for the metadata group; it is not part of Free.
+	// Reserve is the space that the store holds back for the metadata group. It is not part of
+	// Free.
 	Reserve uint64
 }
 
-// disk is the last answer about the disk; guarded by Store.diskMu.
+// disk is the last known state of the disk. Store.diskMu guards it.
 type disk struct {
 	asked       time.Time
 	free, total uint64
 	fill        fill
 	reserve     uint64 // bytes of the RESERVE file
-	reserved    bool   // making it was tried since there was room
+	reserved    bool   // the sealer was asked to create it since the disk was last healthy
 }
 
-// Usage tells how full the disk is.
+// Usage returns how full the disk is.
 func (s *Store) Usage() (Usage, error) {
 	d, err := s.diskNow()
 	if err != nil {
@@ -59,7 +64,7 @@ func (s *Store) Usage() (Usage, error) {
 	}, nil
 }
 
-// DiskState says what the disk still takes. A disk that does not answer keeps its last state.
+// DiskState returns the state of the disk. If the disk does not answer, its last state is returned.
 func (s *Store) DiskState() DiskState {
 	_, _ = s.diskNow()
 	s.diskMu.Lock()
@@ -67,12 +72,13 @@ func (s *Store) DiskState() DiskState {
 	return s.disk.fill.state
 }
 
-// Writable refuses with DiskFull when the disk has less free space than Config.RefuseFree, or than it is about to fill:
-// the faster, the sooner. Reads and collection go on. A node asks it before it takes in work, and so never has to give up
-// work that it took in: see Batch.Apply.
+// Writable returns DiskFull if the disk has less free space than Config.RefuseFree, or less than it
+// is about to fill: the faster the disk fills, the earlier. Reads and collection continue. A node
+// calls Writable before it accepts work, so that it never has to abandon work that it accepted; see
+// Batch.Apply.
 func (s *Store) Writable() error { return s.checkRoom("storage.Store.Writable", DiskRefusing) }
 
-// checkRoom refuses when the disk is in a state or in a worse one.
+// checkRoom returns DiskFull if the disk is in the given state or in a worse one.
 func (s *Store) checkRoom(op rhumb.Op, state DiskState) error {
 	d, err := s.diskNow()
 	if err != nil {
@@ -81,10 +87,15 @@ func (s *Store) checkRoom(op rhumb.Op, state DiskState) error {
 	if d.fill.state < state {
 		return nil
 	}
-	return rhumb.Ef(op, rhumb.DiskFull, "%s is %s: %d of %d bytes are free, writes need %.0f; make room or move ranges away",
+	return rhumb.Ef(op, rhumb.DiskFull, "the disk of %s is %s: %d of %d bytes are free, and writes need %.0f; free space on the disk or enlarge it",
 		s.cfg.Dir, d.fill.state, d.free, d.total, d.fill.refuseBelow(d.total))
 }
 
+// diskNow returns the state of the disk. It asks the file system at most once per DiskFreeEvery,
+// and more often if the disk would be full before that.
+//
+// Every write path calls diskNow, so it must not wait for the disk's data path. It therefore only
+// removes the reserve here, which a full disk needs at once, and leaves its creation to the sealer.
 func (s *Store) diskNow() (disk, error) {
 	s.diskMu.Lock()
 	defer s.diskMu.Unlock()
@@ -97,19 +108,23 @@ func (s *Store) diskNow() (disk, error) {
 	}
 	switch state := d.fill.state; {
 	case state == DiskFull && d.reserve > 0:
+		// The limit is evaluated again, because the reserve may be all that is missing.
 		s.releaseReserve()
 		if err := s.askDisk(); err != nil {
 			return disk{}, err
 		}
 	case state == DiskHealthy && d.reserve == 0 && !d.reserved:
+		// Healthy again: the next full disk needs a reserve. Allocating one may take long, so the
+		// sealer does it.
 		d.reserved = s.askReserve()
 	case state != DiskHealthy:
+		// Another attempt is made once the disk is healthy.
 		d.reserved = false
 	}
 	return *d, nil
 }
 
-// askDisk asks how full the disk is; diskMu is held.
+// askDisk asks the file system how full the disk is. diskMu is held.
 func (s *Store) askDisk() error {
 	free, total, err := s.cfg.DiskFree(s.cfg.Dir)
 	if err != nil {
@@ -118,6 +133,7 @@ func (s *Store) askDisk() error {
 	d := &s.disk
 	d.asked, d.free, d.total = time.Now(), free, total
 	d.fill.refuseShare, d.fill.fullShare = s.cfg.RefuseFree, max(0, s.cfg.RefuseFree-DiskFullMargin)
+	// Time comes from a monotonic clock: a step of the wall clock must not look like a fast disk.
 	d.fill.observe(time.Since(s.fs.epoch), free, total, s.unflushedBytes())
 	s.metrics.diskState.Set(float64(d.fill.state))
 	s.metrics.fillRate.Set(d.fill.rate)
@@ -126,7 +142,8 @@ func (s *Store) askDisk() error {
 
 // unflushedBytes returns the bytes in memory that have yet to be written to tables.
 func (s *Store) unflushedBytes() uint64 {
-	// Close holds the lock while it waits for the sealer, which comes here: waiting for the lock would never end.
+	// Close holds the lock while it waits for the sealer, and the sealer calls this function.
+	// Waiting for the lock here would never end.
 	if !s.closeMu.TryRLock() {
 		return 0
 	}
@@ -137,7 +154,7 @@ func (s *Store) unflushedBytes() uint64 {
 	return s.db.Metrics().MemTable.Size
 }
 
-// fitMemTable lowers the default size of memtables on a small disk.
+// fitMemTable lowers the default size of memtables on a small disk. A configured size is kept.
 func (s *Store) fitMemTable() {
 	if !s.cfg.memTableDefaulted {
 		return
@@ -147,9 +164,12 @@ func (s *Store) fitMemTable() {
 	}
 }
 
-// reserveSize returns how much room the reserve may take and leave the disk healthy; diskMu is held.
+// reserveSize returns the size of a reserve that leaves the disk healthy, or 0 if a reserve would
+// not fit. diskMu is held.
 func (s *Store) reserveSize() uint64 {
 	d := &s.disk
+	// Twice the size must be free beyond the limit. Otherwise the reserve itself would bring the
+	// disk to the limit, be released, and be created again.
 	size := min(reserveBytesMost, uint64(reserveShare*float64(d.total)))
 	if d.fill.state != DiskHealthy || float64(d.free) < recoverShare*d.fill.refuseBelow(d.total)+2*float64(size) {
 		return 0
@@ -157,8 +177,9 @@ func (s *Store) reserveSize() uint64 {
 	return size
 }
 
-// askReserve has the reserve made when there is room for it, and reports whether it was asked for: once, since a file system
-// that cannot keep room for a file never will. diskMu is held.
+// askReserve asks the sealer to create the reserve if there is room for it, and reports whether it
+// did. The caller asks once until the disk was full again: a file system that cannot preallocate
+// never will. diskMu is held.
 func (s *Store) askReserve() bool {
 	if s.sealer == nil || s.reserveSize() == 0 {
 		return false
@@ -170,8 +191,8 @@ func (s *Store) askReserve() bool {
 	return true
 }
 
-// makeReserve takes room for the reserve. A disk may take long over that, so diskMu is not held meanwhile: who asks how the disk
-// stands does not wait.
+// makeReserve creates the reserve. A disk may take long to allocate it, so diskMu is not held
+// meanwhile: callers that ask for the state of the disk do not wait.
 func (s *Store) makeReserve() {
 	s.diskMu.Lock()
 	size := s.reserveSize()
@@ -182,13 +203,15 @@ func (s *Store) makeReserve() {
 	if size == 0 {
 		return
 	}
+	// The file is created without diskMu. Only the sealer calls makeReserve, so nobody else creates
+	// it.
 	f, err := s.fs.Create(s.fs.PathJoin(s.cfg.Dir, reserveName), vfs.WriteCategoryUnspecified)
 	if err == nil {
 		err = errors.Join(f.Preallocate(0, int64(size)), f.Sync(), f.Close())
 	}
 	if err != nil {
 		s.metrics.reserveFailures.Inc()
-		s.log.Warn("no room was reserved for the metadata group", "store", s.cfg.Dir, "bytes", size, "err", err)
+		s.log.Warn("no disk space was reserved for the metadata group", "store", s.cfg.Dir, "bytes", size, "err", err)
 		return
 	}
 	s.diskMu.Lock()
@@ -196,26 +219,27 @@ func (s *Store) makeReserve() {
 	d := &s.disk
 	d.reserve = size
 	d.free -= min(d.free, size)
-	d.fill.free = d.free // what the store takes itself does not count as filling
+	d.fill.free = d.free // the reserve must not count as the disk filling up
 	s.metrics.reserve.Set(float64(size))
 }
 
-// releaseReserve gives the room of the reserve back; diskMu is held.
+// releaseReserve deletes the reserve. diskMu is held.
 func (s *Store) releaseReserve() {
 	err := s.fs.Remove(s.fs.PathJoin(s.cfg.Dir, reserveName))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		s.metrics.reserveFailures.Inc()
-		s.log.Warn("the reserve was not released", "store", s.cfg.Dir, "err", err)
+		s.log.Warn("the reserve could not be deleted", "store", s.cfg.Dir, "err", err)
 		return
 	}
-	s.log.Error("the disk is full: the reserve is released for the metadata group", "store", s.cfg.Dir, "bytes", s.disk.reserve)
+	s.log.Error("the disk is full: its reserve was released for the metadata group", "store", s.cfg.Dir, "bytes", s.disk.reserve)
 	s.metrics.reserveReleases.Inc()
 	s.metrics.reserve.Set(0)
 	s.disk.reserve, s.disk.reserved = 0, false
 }
 
-// prepareDisk makes sure that a store on a full disk can start: what an earlier start reserved is given back first. The
-// reserveLoop is made again once the disk is found healthy.
+// prepareDisk deletes the reserve of an earlier start, so that a store on a full disk can start:
+// opening a database flushes what its logs hold. The reserve is created again once the disk is
+// found healthy.
 func (s *Store) prepareDisk() error {
 	path := s.fs.PathJoin(s.cfg.Dir, reserveName)
 	if err := s.fs.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {

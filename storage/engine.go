@@ -11,8 +11,11 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Engine is the stores of one node, with its ranges spread over them. The first store holds what belongs to the node
-// as a whole.
+// Engine holds the stores of one node and spreads the node's ranges over them. The first store also
+// holds what belongs to the node as a whole: its lives, its clock's ceiling and the metadata group.
+//
+// stores never changes after OpenEngine. place only grows: a range stays in the store that it was
+// assigned to, even if it is dropped and created again.
 type Engine struct {
 	stores []*Store
 
@@ -20,13 +23,14 @@ type Engine struct {
 	place map[rhumb.RangeID]*Store
 }
 
-// OpenEngine opens one store per directory. Directories that were an engine before must all be there, in their order;
-// new ones may follow them. A directory that is empty although it held a store is refused unless cfg.AcceptLost names it:
-// the other stores remember it. cfg.Dir is not used.
+// OpenEngine opens one store per directory. Directories that belonged to the engine before must all
+// be given, in their order; new ones may follow. If a directory is empty although it held a store,
+// OpenEngine refuses it, because the other stores remember it, unless cfg.AcceptLost names it.
+// OpenEngine does not use cfg.Dir.
 func OpenEngine(dirs []string, cfg Config) (_ *Engine, err error) {
 	const op rhumb.Op = "storage.OpenEngine"
 	if len(dirs) == 0 || len(dirs) > StoresMax {
-		return nil, rhumb.Ef(op, rhumb.InvalidArgument, "%d directories are given, want 1 to %d", len(dirs), StoresMax)
+		return nil, rhumb.Ef(op, rhumb.InvalidArgument, "%d directories are given; give 1 to %d", len(dirs), StoresMax)
 	}
 	e := &Engine{stores: make([]*Store, len(dirs)), place: map[rhumb.RangeID]*Store{}}
 	defer func() {
@@ -34,13 +38,18 @@ func OpenEngine(dirs []string, cfg Config) (_ *Engine, err error) {
 			err = errors.Join(err, e.Close())
 		}
 	}()
+	// All stores share one cache, so that the node's memory does not depend on the number of its
+	// disks. Each database takes a reference of its own; this one is dropped on return.
 	cache := cfg.newCache(len(dirs))
 	defer cache.Unref()
 	cfg.cache = cache
+	// Everything up to here and in ownDirs can be refused without a trace. Opening a store counts a
+	// boot.
 	plan, err := e.ownDirs(dirs, cfg)
 	if err != nil {
 		return nil, err
 	}
+	// Stores open in parallel: each may have to replay a log, and the disks are independent.
 	errs := make([]error, len(dirs))
 	var wg sync.WaitGroup
 	for i, s := range e.stores {
@@ -53,8 +62,13 @@ func OpenEngine(dirs []string, cfg Config) (_ *Engine, err error) {
 	return e, e.placeRanges(op)
 }
 
-// ownDirs takes the directories for this process and writes the headers of stores that are new, and of those that do not know
-// all stores of the engine yet. Nothing is written before all directories are known to belong together.
+// ownDirs takes the directories for this process. It writes the headers of new stores and of stores
+// that do not know all stores of the engine yet.
+//
+// Steps: read all headers without a lock, plan, lock all directories, and check that no header
+// changed in between. Nothing is written before the plan is known to be valid, so that a mistake in
+// the list of directories changes nothing. Reading comes before locking because locking creates the
+// directory and its LOCK file, which must not happen to a directory that is refused.
 func (e *Engine) ownDirs(dirs []string, cfg Config) (plan enginePlan, err error) {
 	const op rhumb.Op = "storage.OpenEngine"
 	configs := make([]Config, len(dirs))
@@ -75,6 +89,8 @@ func (e *Engine) ownDirs(dirs []string, cfg Config) (plan enginePlan, err error)
 		return plan, err
 	}
 	for i := range dirs {
+		// A store that holds its lock is kept even if newStore failed, so that OpenEngine's Close
+		// releases the lock.
 		s, err := newStore(configs[i])
 		if s.lock != nil {
 			e.stores[i] = s
@@ -83,16 +99,19 @@ func (e *Engine) ownDirs(dirs []string, cfg Config) (plan enginePlan, err error)
 			return plan, err
 		}
 	}
+	// Another process may have owned the directories between the first reading and the locks, and
+	// created or opened a store in the meantime.
 	again, err := peekDirs(fsys, dirs)
 	if err != nil {
 		return plan, err
 	}
 	for i := range found {
 		if !sameHeader(&found[i], &again[i]) {
-			return plan, rhumb.Ef(op, rhumb.Unavailable, "%s was changed by another process while this one started; try again", found[i].dir)
+			return plan, rhumb.Ef(op, rhumb.Unavailable, "%s was changed by another process while this process started; try again", found[i].dir)
 		}
 	}
-	// The new ones come first: until the others know them, they may be made again.
+	// Headers of new stores are written before those of the other stores. A store that no other one
+	// lists may be created again after a crash; a store that is listed must exist.
 	for _, i := range plan.make {
 		if err := writeHeader(fsys, configs[i].Dir, &plan.headers[i]); err != nil {
 			return plan, err
@@ -108,16 +127,18 @@ func (e *Engine) ownDirs(dirs []string, cfg Config) (plan enginePlan, err error)
 	return plan, nil
 }
 
+// sameHeader reports whether two readings of a directory found the same store in the same state.
 func sameHeader(a, b *storeDir) bool {
 	return a.found == b.found && a.header.store == b.header.store && a.header.boot == b.header.boot && a.header.list == b.header.list
 }
 
-// placeRanges notes where each range is.
+// placeRanges records which store holds each range. A range in two stores has two logs, and nothing
+// says which of them is right.
 func (e *Engine) placeRanges(op rhumb.Op) error {
 	for _, s := range e.stores {
 		for id := range s.ranges {
 			if other := e.place[id]; other != nil {
-				return rhumb.Ef(op, rhumb.Corrupt, "range %s is in %s and in %s", id, other.Dir(), s.Dir())
+				return rhumb.Ef(op, rhumb.Corrupt, "range %s is in both %s and %s; a directory was copied. Start without the copy", id, other.Dir(), s.Dir())
 			}
 			e.place[id] = s
 		}
@@ -136,10 +157,11 @@ func (e *Engine) Close() error {
 	return errors.Join(errs...)
 }
 
-// Stores gives all stores, in the order of their directories.
+// Stores returns all stores in the order of their directories.
 func (e *Engine) Stores() []*Store { return e.stores }
 
-// Store gives the store that holds a range. A range that none holds is assigned to the one with the fewest.
+// Store returns the store that holds a range. It assigns a range that no store holds to the store
+// with the fewest ranges.
 func (e *Engine) Store(id rhumb.RangeID) *Store {
 	e.mu.RLock()
 	s := e.place[id]
@@ -149,9 +171,13 @@ func (e *Engine) Store(id rhumb.RangeID) *Store {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	// Another goroutine may have assigned the range between the two locks. Both must get the same
+	// store.
 	if s := e.place[id]; s != nil {
 		return s
 	}
+	// Counting takes time proportional to the number of ranges, but happens only once for each
+	// range.
 	count := make(map[*Store]int, len(e.stores))
 	for _, s := range e.place {
 		count[s]++
@@ -161,7 +187,8 @@ func (e *Engine) Store(id rhumb.RangeID) *Store {
 	return s
 }
 
-// Ranges gives the state of every range of the node, sorted. A closed engine has none to give and fails.
+// Ranges returns the state of every range of the node, in ascending order. It fails on a closed
+// engine.
 func (e *Engine) Ranges() ([]RangeState, error) {
 	var out []RangeState
 	for _, s := range e.stores {
@@ -175,10 +202,10 @@ func (e *Engine) Ranges() ([]RangeState, error) {
 	return out, nil
 }
 
-// Identity is that of the first store.
+// Identity returns the identity of the first store.
 func (e *Engine) Identity() Identity { return e.stores[0].Identity() }
 
-// SetIdentity is Store.SetIdentity for all stores.
+// SetIdentity calls Store.SetIdentity for all stores.
 func (e *Engine) SetIdentity(cluster rhumb.ClusterID, node rhumb.NodeID) error {
 	for _, s := range e.stores {
 		if err := s.SetIdentity(cluster, node); err != nil {
@@ -188,7 +215,7 @@ func (e *Engine) SetIdentity(cluster rhumb.ClusterID, node rhumb.NodeID) error {
 	return nil
 }
 
-// Damage returns what the stores know of their damage.
+// Damage returns the damage on record in all stores.
 func (e *Engine) Damage() []Damage {
 	var out []Damage
 	for _, s := range e.stores {
@@ -197,13 +224,14 @@ func (e *Engine) Damage() []Damage {
 	return out
 }
 
-// Short reports whether one of the stores may lack something that it had made durable: what an earlier life of the node
-// granted, promised or acknowledged does not bind its peers' trust any more.
+// Short reports whether a store may lack something that it had made durable. If so, grants,
+// promises and acknowledgements of earlier lives of the node may be forgotten, and the node begins
+// a new life that does not rely on them.
 func (e *Engine) Short() bool {
 	return slices.ContainsFunc(e.stores, (*Store).Short)
 }
 
-// ClearShort is Store.ClearShort for all stores.
+// ClearShort calls Store.ClearShort for all stores.
 func (e *Engine) ClearShort() error {
 	for _, s := range e.stores {
 		if err := s.ClearShort(); err != nil {
@@ -213,7 +241,8 @@ func (e *Engine) ClearShort() error {
 	return nil
 }
 
-// DamagedRanges returns the ranges that damaged tables touch, sorted. Their replicas must not serve.
+// DamagedRanges returns the ranges that damaged tables touch, in ascending order. Their replicas
+// must not serve.
 func (e *Engine) DamagedRanges() []rhumb.RangeID {
 	var out []rhumb.RangeID
 	for _, s := range e.stores {
@@ -223,15 +252,15 @@ func (e *Engine) DamagedRanges() []rhumb.RangeID {
 	return out
 }
 
-// BumpBoot is Store.BumpBoot for the first store, whose boot sequence the node registers.
+// BumpBoot calls Store.BumpBoot for the first store, whose boot sequence the node registers.
 func (e *Engine) BumpBoot(least rhumb.BootSeq) (rhumb.BootSeq, error) {
 	return e.stores[0].BumpBoot(least)
 }
 
-// Local gives a space of the first store.
+// Local returns a space of the first store.
 func (e *Engine) Local(space rhumb.Slot) *Local { return e.stores[0].Local(space) }
 
-// HLCCeiling gives the persisted ceiling of the hybrid logical clock; 0 when none was set.
+// HLCCeiling returns the persisted ceiling of the hybrid logical clock, or 0 if none was set.
 func (e *Engine) HLCCeiling() (rhumb.Timestamp, error) {
 	const op rhumb.Op = "storage.Engine.HLCCeiling"
 	v, ok, err := e.Local(SpaceStore).Get([]byte(localHLC))
@@ -239,15 +268,17 @@ func (e *Engine) HLCCeiling() (rhumb.Timestamp, error) {
 	case err != nil || !ok:
 		return 0, rhumb.Wrap(op, err)
 	case len(v) != 8:
-		return 0, rhumb.Ef(op, rhumb.Corrupt, "%s: the clock's ceiling has %d bytes, want 8", e.stores[0].Dir(), len(v))
+		return 0, rhumb.Ef(op, rhumb.Corrupt, "%s: the clock's ceiling has %d bytes, not 8", e.stores[0].Dir(), len(v))
 	}
 	return rhumb.Timestamp(binary.BigEndian.Uint64(v)), nil
 }
 
-// SetHLCCeiling persists a ceiling and waits until it is durable: only then may timestamps up to it be issued. A ceiling
-// below the persisted one is ignored. One goroutine at a time may call it.
+// SetHLCCeiling persists a ceiling and returns once it is durable. Only then may timestamps up to
+// the ceiling be issued. A ceiling below the persisted one is ignored. Only one goroutine may call
+// SetHLCCeiling at a time, because it reads the old ceiling and then writes.
 func (e *Engine) SetHLCCeiling(ceiling rhumb.Timestamp) error {
 	const op rhumb.Op = "storage.Engine.SetHLCCeiling"
+	// A lower ceiling would allow timestamps to be issued twice after a restart.
 	old, err := e.HLCCeiling()
 	if err != nil || ceiling <= old {
 		return rhumb.Wrap(op, err)
@@ -255,7 +286,7 @@ func (e *Engine) SetHLCCeiling(ceiling rhumb.Timestamp) error {
 	return rhumb.Wrap(op, e.Local(SpaceStore).Set([]byte(localHLC), encodeWords(uint64(ceiling))))
 }
 
-// SyncOutstanding is the greatest of the stores'.
+// SyncOutstanding returns the longest SyncOutstanding of all stores.
 func (e *Engine) SyncOutstanding() time.Duration {
 	var most time.Duration
 	for _, s := range e.stores {
@@ -264,7 +295,7 @@ func (e *Engine) SyncOutstanding() time.Duration {
 	return most
 }
 
-// Collectors gives the metrics of all stores.
+// Collectors returns the metrics of all stores.
 func (e *Engine) Collectors() []prometheus.Collector {
 	var out []prometheus.Collector
 	for _, s := range e.stores {

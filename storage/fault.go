@@ -13,16 +13,17 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Fault is something that is wrong with the bytes of a file.
+// Fault describes damaged bytes of a file.
 type Fault struct {
-	// File is the path of the file, Offset the first byte of the damaged block where that is known, -1 otherwise.
+	// File is the path of the file. Offset is the first byte of the damaged block, or -1 if it is
+	// not known.
 	File   string `json:"file"`
 	Offset int64  `json:"offset"`
-	// What says what is wrong.
+	// What describes the damage.
 	What string `json:"what"`
 }
 
-// String gives "file:offset: what".
+// String returns "file:offset: what".
 func (f Fault) String() string {
 	if f.Offset < 0 {
 		return f.File + ": " + f.What
@@ -30,17 +31,20 @@ func (f Fault) String() string {
 	return fmt.Sprintf("%s:%d: %s", f.File, f.Offset, f.What)
 }
 
-// faultError is a fault as the cause of an error.
+// faultError is a Fault as the cause of an error. An error that has one in its chain is damage of
+// the database that the store knows how to continue from.
 type faultError struct{ fault Fault }
 
 func (e *faultError) Error() string { return e.fault.String() }
 
-// dbError turns an error of the database into one of rhumb's; nil stays nil. Damage is Corrupt and names file and offset, a
-// full disk is DiskFull, any other failure of the disk is Unavailable.
+// dbError converts an error of the database to one of rhumb's kinds; nil stays nil. Damage is
+// Corrupt and names file and offset, a full disk is DiskFull, and any other failure of the disk is
+// Unavailable.
 func (s *Store) dbError(op rhumb.Op, err error) error {
 	if err == nil {
 		return nil
 	}
+	// The error has passed through this function already, or this package returned it.
 	if _, ok := errors.AsType[*rhumb.Error](err); ok {
 		return rhumb.Wrap(op, err)
 	}
@@ -50,11 +54,12 @@ func (s *Store) dbError(op rhumb.Op, err error) error {
 	return ioError(op, s.cfg.Dir, err)
 }
 
-// ioError gives a failure of the file system a kind and a place; nil stays nil.
+// ioError returns an error of the file system with a kind and a path; nil stays nil.
 func ioError(op rhumb.Op, path string, err error) error {
 	if err == nil {
 		return nil
 	}
+	// The data may be intact: the caller may try again or ask another replica.
 	kind := rhumb.Unavailable
 	if errors.Is(err, syscall.ENOSPC) {
 		kind = rhumb.DiskFull
@@ -62,28 +67,32 @@ func ioError(op rhumb.Op, path string, err error) error {
 	return &rhumb.Error{Op: op, Kind: kind, Msg: path, Err: err}
 }
 
-// accessError is ioError for the first touch of a directory: what is not allowed there is said as that.
+// accessError is ioError for the first access to a directory, where a missing permission is the
+// most likely mistake. It names the user and what to change.
 func accessError(op rhumb.Op, dir string, err error) error {
 	if errors.Is(err, fs.ErrPermission) {
-		return rhumb.Ef(op, rhumb.PermissionDenied, "user %d may not write to %s: %v; change its owner or mode, or use another directory", os.Getuid(), dir, rhumb.Message(err))
+		return rhumb.Ef(op, rhumb.PermissionDenied, "user %d may not write to %s: %v; change the owner or mode of the directory, or use another one", os.Getuid(), dir, rhumb.Message(err))
 	}
 	return ioError(op, dir, err)
 }
 
-// lockError tells a directory whose lock another process has from one whose lock cannot be tried: the lock is refused with a
-// bare number, its file with a path.
+// lockError distinguishes a directory that another process has locked from one whose lock file
+// cannot be created. Only for the latter Pebble returns an error with a path.
 func lockError(op rhumb.Op, dir, owner string, err error) error {
 	if _, onFile := errors.AsType[*fs.PathError](err); onFile {
 		return accessError(op, dir, err)
 	}
-	return rhumb.Ef(op, rhumb.Unavailable, "%s is in use by another process%s; stop it, or use another directory: %v", dir, owner, err)
+	return rhumb.Ef(op, rhumb.Unavailable, "%s is in use by another process%s; stop that process or use another directory: %v", dir, owner, err)
 }
 
-// blockAt finds the offset in what Pebble says of a damaged block.
+// blockAt finds the offset of the damaged block in Pebble's message. Pebble has no field for it.
 var blockAt = regexp.MustCompile(`block (\d+)/\d+`)
 
+// faultOf returns the fault that an error of Pebble describes. The file is dir if the error names
+// none.
 func faultOf(dir string, err error) Fault {
 	f := Fault{File: dir, Offset: -1, What: err.Error()}
+	// Pebble attaches the path only to errors of blocks that it read from a file.
 	if info := pebble.ExtractDataCorruptionInfo(err); info != nil {
 		f.File = info.Path
 		f.What = info.Details.Error()

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestFill follows disks that fill at several speeds: writes are refused the sooner the faster it fills, within bounds, and
-// come back with space, but not at once at the limit.
+// TestFill guards that writes are rejected earlier the faster a disk fills, within bounds, and that
+// they are accepted again when space is freed, but not right at the limit.
 func TestFill(t *testing.T) {
 	const mib = 1 << 20
 	type sample struct {
@@ -22,12 +22,12 @@ func TestFill(t *testing.T) {
 		"slow": {100_000 * mib, 0, []sample{
 			{0, 50_000 * mib, DiskHealthy},
 			{1 * time.Second, 49_999 * mib, DiskHealthy},
-			{2 * time.Second, 5_001 * mib, DiskRefusing}, // it fell at once: that is fast
+			{2 * time.Second, 5_001 * mib, DiskRefusing}, // a fall within one step is a high speed
 			{300 * time.Second, 5_001 * mib, DiskRefusing},
 			{301 * time.Second, 5_600 * mib, DiskHealthy},
 			{302 * time.Second, 4_999 * mib, DiskRefusing},
 			{303 * time.Second, 3_999 * mib, DiskFull},
-			{304 * time.Second, 4_300 * mib, DiskFull}, // too little more
+			{304 * time.Second, 4_300 * mib, DiskFull}, // not enough above the limit
 			{305 * time.Second, 4_500 * mib, DiskRefusing},
 			{600 * time.Second, 6_000 * mib, DiskHealthy},
 		}},
@@ -37,7 +37,7 @@ func TestFill(t *testing.T) {
 			{1200 * time.Millisecond, 180 * mib, DiskHealthy},
 			{2300 * time.Millisecond, 70 * mib, DiskRefusing},
 			{2400 * time.Millisecond, 60 * mib, DiskRefusing},
-			{60 * time.Second, 60 * mib, DiskHealthy}, // nothing fills it any more
+			{60 * time.Second, 60 * mib, DiskHealthy}, // it no longer fills
 		}},
 		"a jump between two samples": {300 * mib, 0, []sample{
 			{0, 300 * mib, DiskHealthy},
@@ -71,8 +71,8 @@ func TestFill(t *testing.T) {
 	}
 }
 
-// TestFillNeverSurprised fills disks at random speeds, asking as often as next says: writes are refused before the disk is
-// full, whatever the speed up to a quarter of the disk a second.
+// TestFillNeverSurprised guards that writes are rejected before the disk is full, at any speed up
+// to a sixteenth of the disk per second, if the disk is queried as often as nextQuery says.
 func TestFillNeverSurprised(t *testing.T) {
 	const total = 1 << 30
 	for speed := uint64(1 << 20); speed <= total/16; speed *= 2 {

@@ -5,7 +5,9 @@ import (
 	"encoding/binary"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -16,7 +18,8 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// TestComparer runs Pebble's own check of a comparer on the prefixes and suffixes of every kind of key (ruling 4).
+// TestComparer runs Pebble's own check of a comparer on the prefixes and suffixes of every kind of
+// key (ruling 4).
 func TestComparer(t *testing.T) {
 	var prefixes [][]byte
 	for _, id := range []rhumb.RangeID{{Region: 1, Slot: 13}, {Region: ^rhumb.RegionID(0), Slot: 0x0d0d0d0d}} {
@@ -38,7 +41,7 @@ func TestComparer(t *testing.T) {
 	}
 }
 
-// TestHeaderForm pins the offsets of the STORE file (docs/formats/store.md).
+// TestHeaderForm guards the offsets of the STORE file (docs/formats/store.md).
 func TestHeaderForm(t *testing.T) {
 	h := header{pebbleFormat: 0x01020304, cluster: rhumb.UUID{0xc1}, node: 0x0a0b0c0d, index: 2, count: 3, store: rhumb.UUID{0x51}, engine: rhumb.UUID{0xe1}, boot: 9, flags: flagLossy, list: 7, stores: []rhumb.UUID{{0xe1}, {0x52}, {0x51}}}
 	b := h.encode()
@@ -59,7 +62,8 @@ func TestHeaderForm(t *testing.T) {
 	}
 }
 
-// TestHeaderDamage: no flipped bit and no cut of a STORE file goes unnoticed, and the error names file and offset.
+// TestHeaderDamage guards that every flipped bit and every cut of a STORE file is noticed, and that
+// the error names file and offset.
 func TestHeaderDamage(t *testing.T) {
 	h := header{store: rhumb.UUID{1}, boot: 1}
 	good := h.encode()
@@ -77,8 +81,8 @@ func TestHeaderDamage(t *testing.T) {
 	}
 }
 
-// TestLossy guards that a store that was once opened without syncs is not opened again, alone or
-// beside intact stores of its node, that its header stays as it is, and that Verify reports it.
+// TestLossy guards that a store that was once opened without syncs is not opened again, even if the
+// other stores of its node are intact, that its header stays unchanged, and that Verify reports it.
 func TestLossy(t *testing.T) {
 	fs := vfs.NewMem()
 	dirs := []string{"/d0", "/d1"}
@@ -123,7 +127,8 @@ func TestLossy(t *testing.T) {
 	}
 }
 
-// TestNewerFormat: a directory that a newer binary wrote is refused as that, not as damaged, and stays as it is.
+// TestNewerFormat guards that a directory of a newer binary is refused as incompatible, not as
+// damaged, and stays unchanged.
 func TestNewerFormat(t *testing.T) {
 	for name, change := range map[string]func(b []byte) []byte{
 		"store": func(b []byte) []byte {
@@ -172,7 +177,8 @@ func TestNewerFormat(t *testing.T) {
 	}
 }
 
-// TestHalfMade: a crash at any moment of the first start leaves either nothing or a store that opens.
+// TestHalfMade guards that a crash at any moment of the first start leaves either nothing or a
+// store that opens.
 func TestHalfMade(t *testing.T) {
 	fs := vfs.NewMem()
 	h := header{pebbleFormat: uint32(pebbleFormat), store: newUUID()}
@@ -189,6 +195,44 @@ func TestHalfMade(t *testing.T) {
 	}
 	if id := s.Identity(); !id.Fresh || id.Boot != 1 || id.Store != h.store {
 		t.Errorf("identity is %+v", id)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestHeaderChanges changes the boot sequence and the identity of a store at the same time, from
+// several goroutines. No boot sequence may be returned twice, and the STORE file must hold all
+// changes.
+func TestHeaderChanges(t *testing.T) {
+	const callers, calls = 8, 20
+	fs := vfs.NewMem()
+	s := openMem(t, fs)
+	var work sync.WaitGroup
+	boots := make([][]rhumb.BootSeq, callers)
+	for i := range callers {
+		work.Go(func() {
+			for range calls {
+				boot, err := s.BumpBoot(0)
+				if err != nil {
+					t.Error(err)
+				}
+				boots[i] = append(boots[i], boot)
+			}
+		})
+	}
+	if err := s.SetIdentity(rhumb.UUID{1}, 3); err != nil {
+		t.Error(err)
+	}
+	work.Wait()
+	h, _, err := readHeader(fs, "store")
+	if want := rhumb.BootSeq(1 + callers*calls); err != nil || h.boot != want || h.cluster != (rhumb.UUID{1}) || h.node != 3 {
+		t.Errorf("the STORE file has boot sequence %d of node %s of cluster %s, want %d, n3 and %s: %v", h.boot, h.node, h.cluster, want, rhumb.UUID{1}, err)
+	}
+	all := slices.Concat(boots...)
+	slices.Sort(all)
+	if n := len(slices.Compact(all)); n != callers*calls {
+		t.Errorf("%d calls returned %d boot sequences", callers*calls, n)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
@@ -229,7 +273,7 @@ func someEntry() *entry.Entry {
 	return e
 }
 
-// TestRecordForm pins the offsets of a log record (docs/formats/log.md).
+// TestRecordForm guards the offsets of a log record (docs/formats/log.md).
 func TestRecordForm(t *testing.T) {
 	e := someEntry()
 	b := appendRecord(nil, e, Commit{3, 9}, weights{300, 400})
@@ -312,25 +356,25 @@ func FuzzDecodeSeal(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) { _, _ = decodeSeal("SEAL", b) })
 }
 
-// TestStateValues: a state key with a value of another size is found, not believed.
+// TestStateValues guards that a state key with a value of the wrong size is rejected.
 func TestStateValues(t *testing.T) {
 	for f, good := range map[keys.StateField][]byte{
 		keys.StateRange: {stateVersion}, keys.StatePromised: encodeWords(1), keys.StateCommit: encodeWords(1, 2), keys.StateTrim: encodeWords(1, 2, 3),
 		keys.StateCollected: encodeWords(1), keys.StateBase: encodeBase(base{}), keys.StateLineage: encodeLineage([]EpochStart{{1, 1}}),
 	} {
 		if !new(rangeState).setField(f, good) {
-			t.Errorf("%s: a good value is refused", f)
+			t.Errorf("%s: a good value is rejected", f)
 		}
 		if new(rangeState).setField(f, append(good, 0)) || new(rangeState).setField(f, good[1:]) {
-			t.Errorf("%s: a value of the wrong size is believed", f)
+			t.Errorf("%s: a value of the wrong size is accepted", f)
 		}
 	}
 	if new(rangeState).setField('?', nil) {
-		t.Error("an unknown field is believed")
+		t.Error("an unknown field is accepted")
 	}
 }
 
-// TestConfig lists every fault at once.
+// TestConfig guards that the error of an invalid configuration lists every mistake.
 func TestConfig(t *testing.T) {
 	c := Config{CacheBytes: -1, MemTableBytes: 1, RefuseFree: 2}
 	err := c.Validate()
@@ -342,8 +386,8 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestLogsAreRecycled: after the first flush a new log overwrites an old one's blocks, which makes a sync about twice as
-// fast as growing a file.
+// TestLogsAreRecycled guards that a new log overwrites the blocks of an old one after the first
+// flush, which makes a sync about twice as fast as growing a file.
 func TestLogsAreRecycled(t *testing.T) {
 	fs := &reuseCounter{FS: vfs.NewMem()}
 	s, err := Open(Config{Dir: "/d", FS: fs, MemTableBytes: 1 << 20, DiskFree: func(string) (uint64, uint64, error) { return 1, 1, nil }})
@@ -366,7 +410,7 @@ func TestLogsAreRecycled(t *testing.T) {
 	}
 }
 
-// reuseCounter counts recycled log files; one log is opened at a time.
+// reuseCounter counts recycled log files. Only one log is opened at a time.
 type reuseCounter struct {
 	vfs.FS
 	reused int

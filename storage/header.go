@@ -14,14 +14,15 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// The STORE file says whose the directory is. It is replaced as a whole (write aside, sync, rename, sync the
-// directory), so it is always one of two complete files. Integers are big endian:
+// The STORE file identifies the directory: cluster, node, store, and the other stores of the node.
+// It is replaced as a whole (see replaceFile), so a crash leaves one of two complete files.
+// Integers are big endian:
 //
 //	offset  size
 //	 0       8   magic "RHUMBSTO"
 //	 8       4   format of the store
 //	12       4   format of the Pebble database below
-//	16      16   cluster; zero until the node is told
+//	16      16   cluster; zero until the node has joined
 //	32       4   node; zero until then
 //	36       2   index of this store in its engine
 //	38       2   number n of stores in the engine
@@ -33,8 +34,8 @@ import (
 //	96    16*n   the store ids of all stores of the engine
 //	 …       8   xxh3-64 of all bytes before
 //
-// Format 1 ended behind the flags. A file of any format ends in the checksum of all bytes before it, so a newer format
-// is told from a damaged file.
+// Format 1 ended after the flags. Every format ends in the checksum of all bytes before it, so that
+// a binary can distinguish a newer format, which it does not know, from a damaged file.
 const (
 	headerName   = "STORE"
 	headerMagic  = "RHUMBSTO"
@@ -45,6 +46,7 @@ const (
 	checksumSize = 8
 )
 
+// header is the content of a STORE file.
 type header struct {
 	pebbleFormat uint32
 	cluster      rhumb.ClusterID
@@ -58,11 +60,14 @@ type header struct {
 	stores       []rhumb.UUID // nil in format 1, else one for each store
 }
 
+// newUUID returns a random id.
 func newUUID() (u rhumb.UUID) {
 	_, _ = rand.Read(u[:]) // never fails
 	return u
 }
 
+// encode returns the file in the current format, whatever format h was read from. So the first
+// start of this build converts files of format 1.
 func (h *header) encode() []byte {
 	b := make([]byte, 0, headerFixed+len(h.stores)*len(h.store)+checksumSize)
 	b = append(b, headerMagic...)
@@ -83,27 +88,32 @@ func (h *header) encode() []byte {
 	return binary.BigEndian.AppendUint64(b, xxh3.Hash(b))
 }
 
-// decodeHeader reads a STORE file; path is for the error.
+// decodeHeader decodes a STORE file; path is for the error. It checks the checksum before the
+// format, so that a flipped bit in the format is reported as damage.
 func decodeHeader(path string, b []byte) (h header, err error) {
 	const op rhumb.Op = "storage.Open"
 	bad := func(what string) error {
 		return rhumb.Ef(op, rhumb.Corrupt, "%s: %s; restore the file. Or set the directory's files aside and start without them: a node with several directories needs --accept-lost-store for that, one with a single directory starts as a new node", path, what)
 	}
+	// The length, the magic and the checksum say whether the file is whole. Only then its format
+	// counts.
 	n := len(b) - checksumSize
 	switch {
 	case n < len(headerMagic)+4:
-		return h, bad(fmt.Sprintf("%d bytes at offset 0, at least %d are needed", len(b), len(headerMagic)+4+checksumSize))
+		return h, bad(fmt.Sprintf("the file has %d bytes at offset 0, at least %d are needed", len(b), len(headerMagic)+4+checksumSize))
 	case string(b[:8]) != headerMagic:
-		return h, bad(fmt.Sprintf("magic is %q at offset 0", b[:8]))
+		return h, bad(fmt.Sprintf("the magic at offset 0 is %q", b[:8]))
 	case binary.BigEndian.Uint64(b[n:]) != xxh3.Hash(b[:n]):
-		return h, bad(fmt.Sprintf("checksum at offset %d does not match", n))
+		return h, bad(fmt.Sprintf("the checksum at offset %d does not match", n))
 	}
 	format := binary.BigEndian.Uint32(b[8:])
 	if format < 1 || format > formatStore {
-		return h, rhumb.Ef(op, rhumb.Incompatible, "%s: store format %d, this binary reads 1 to %d; use the binary that wrote it, or a newer one", path, format, formatStore)
+		return h, rhumb.Ef(op, rhumb.Incompatible, "%s: the store has format %d, and this binary reads formats 1 to %d; use the binary that wrote the store, or a newer one", path, format, formatStore)
 	}
+	// The number of stores gives the length, so a file of another length was not written by any
+	// build.
 	if format == 1 && n != headerSize1 || format > 1 && (n < headerFixed || n != headerFixed+16*int(binary.BigEndian.Uint16(b[38:]))) {
-		return h, bad(fmt.Sprintf("format %d does not have %d bytes", format, len(b)))
+		return h, bad(fmt.Sprintf("a file of format %d cannot have %d bytes", format, len(b)))
 	}
 	h.pebbleFormat = binary.BigEndian.Uint32(b[12:])
 	copy(h.cluster[:], b[16:])
@@ -113,6 +123,7 @@ func decodeHeader(path string, b []byte) (h header, err error) {
 	copy(h.engine[:], b[56:])
 	h.boot = rhumb.BootSeq(binary.BigEndian.Uint64(b[72:]))
 	h.flags = binary.BigEndian.Uint64(b[80:])
+	// Format 1 has no list. planEngine writes one into every header of the engine.
 	if format > 1 {
 		h.list = binary.BigEndian.Uint64(b[88:])
 		for at := headerFixed; at < n; at += 16 {
@@ -122,7 +133,7 @@ func decodeHeader(path string, b []byte) (h header, err error) {
 	return h, nil
 }
 
-// readHeader reads the STORE file of a directory; found is false when there is none.
+// readHeader reads the STORE file of a directory; found is false if there is none.
 func readHeader(fsys vfs.FS, dir string) (h header, found bool, err error) {
 	const op rhumb.Op = "storage.Open"
 	path := fsys.PathJoin(dir, headerName)
@@ -139,11 +150,11 @@ func readHeader(fsys vfs.FS, dir string) (h header, found bool, err error) {
 	return h, true, h.checkLossy(path)
 }
 
-// checkLossy rejects a store that was ever opened without syncs; path is for the error. Such a
-// store may have forgotten what it acknowledged, and nothing in its files shows what: the seal and
-// the synced lengths record syncs, and there were none. Under its old identity it would count
-// as a copy that holds everything. The flag is never cleared, because later syncs do not bring
-// back what an earlier crash took.
+// checkLossy rejects a store that was once opened without syncs; path is for the error. Such a
+// store may have forgotten acknowledged writes, and none of its files shows which: the seal and the
+// synced lengths record syncs, and there were none. Under its old identity the store would count as
+// a copy that holds everything. The flag is never cleared, because later syncs do not restore bytes
+// that an earlier crash lost.
 func (h *header) checkLossy(path string) error {
 	if h.flags&flagLossy == 0 {
 		return nil
@@ -156,7 +167,9 @@ func writeHeader(fsys vfs.FS, dir string, h *header) error {
 	return replaceFile(fsys, dir, headerName, h.encode())
 }
 
-// replaceFile puts a small file in place so that after a crash either the old or the new one is there, whole.
+// replaceFile replaces a small file so that a crash leaves either the old or the new content,
+// whole: it writes a temporary file, syncs it, renames it and syncs the directory. Without the
+// first sync the rename could become durable before the content.
 func replaceFile(fsys vfs.FS, dir, name string, content []byte) error {
 	const op rhumb.Op = "storage.replaceFile"
 	path := fsys.PathJoin(dir, name)
@@ -165,23 +178,26 @@ func replaceFile(fsys vfs.FS, dir, name string, content []byte) error {
 	if err != nil {
 		return ioError(op, tmp, err)
 	}
-	_, err = f.Write(bytes.Clone(content)) // a vfs.File may change what it is given
+	_, err = f.Write(bytes.Clone(content)) // a vfs.File may modify its argument
 	if err == nil {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		return ioError(op, tmp, err)
 	}
+	// From here on the new content is visible, and after the sync of the directory it is durable.
 	if err := fsys.Rename(tmp, path); err != nil {
 		return ioError(op, path, err)
 	}
 	return syncDir(fsys, dir)
 }
 
-// makeDir makes a directory with those above it, and makes their entries durable: a directory that vanished in a crash
-// would look like a disk that was never used.
+// makeDir creates a directory with its parents and makes their entries durable. A directory that
+// vanished in a crash would look like a disk that was never used.
 func makeDir(fsys vfs.FS, dir string) error {
 	const op rhumb.Op = "storage.makeDir"
+	// The missing parents are collected before MkdirAll creates them: the entry of each is in the
+	// directory above it, which has to be synced.
 	var missing []string
 	for d := dir; ; d = fsys.PathDir(d) {
 		if _, err := fsys.Stat(d); !errors.Is(err, fs.ErrNotExist) || fsys.PathDir(d) == d {
@@ -200,6 +216,7 @@ func makeDir(fsys vfs.FS, dir string) error {
 	return nil
 }
 
+// syncDir syncs a directory, so that its entries are durable.
 func syncDir(fsys vfs.FS, dir string) error {
 	const op rhumb.Op = "storage.syncDir"
 	d, err := fsys.OpenDir(dir)
@@ -209,6 +226,7 @@ func syncDir(fsys vfs.FS, dir string) error {
 	return ioError(op, dir, errors.Join(d.Sync(), d.Close()))
 }
 
+// readFile returns the content of a file.
 func readFile(fsys vfs.FS, path string) ([]byte, error) {
 	f, err := fsys.Open(path)
 	if err != nil {

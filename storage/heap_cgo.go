@@ -2,5 +2,6 @@
 
 package storage
 
-// OutsideHeap says whether block cache and memtables lie outside the heap of the Go runtime, and so outside its memory limit.
+// OutsideHeap reports whether the block cache and memtables are outside the heap of the Go runtime
+// and therefore outside its memory limit.
 const OutsideHeap = true

@@ -9,12 +9,13 @@ import (
 	"github.com/rhumbdb/rhumb/keys"
 )
 
-// The spaces of store-local keys, under the reserved region. They stand in stored keys: append only.
+// The spaces of store-local keys, in the reserved region. They are part of stored keys: append
+// only.
 const (
-	// SpaceStore is the store's own.
+	// SpaceStore belongs to the store itself.
 	SpaceStore rhumb.Slot = 0
-	// SpaceRaft holds the log, the hard state and the snapshots of the metadata group's replica. Group n has
-	// SpaceRaft+n.
+	// SpaceRaft holds the log, the hard state and the snapshots of the metadata group's replica.
+	// Group n has SpaceRaft+n.
 	SpaceRaft rhumb.Slot = 1 << 8
 )
 
@@ -24,10 +25,10 @@ type Local struct {
 	space rhumb.Slot
 }
 
-// Local gives the map of one space.
+// Local returns the map of one space.
 func (s *Store) Local(space rhumb.Slot) *Local { return &Local{s, space} }
 
-// Get reads a value; ok is false when there is none.
+// Get returns a value; ok is false if there is none.
 func (l *Local) Get(key []byte) (value []byte, ok bool, err error) {
 	v, closer, err := l.s.db.Get(keys.AppendLocal(nil, l.space, key))
 	if err == pebble.ErrNotFound {
@@ -36,6 +37,7 @@ func (l *Local) Get(key []byte) (value []byte, ok bool, err error) {
 	if err != nil {
 		return nil, false, l.s.dbError("storage.Local.Get", err)
 	}
+	// The copy is never nil, so that a caller can distinguish an empty value from none.
 	value = append([]byte{}, v...)
 	return value, true, l.s.dbError("storage.Local.Get", closer.Close())
 }
@@ -43,8 +45,8 @@ func (l *Local) Get(key []byte) (value []byte, ok bool, err error) {
 // LocalPair is a key with its value.
 type LocalPair struct{ Key, Value []byte }
 
-// Scan gives the keys from..to, to excluded, in order; a nil to is the end. Key and value are the caller's. The sequence
-// ends with the first error.
+// Scan returns the keys from..to in ascending order, to excluded; a nil to means the end of the
+// space. The memory of keys and values is the caller's. The sequence ends with the first error.
 func (l *Local) Scan(from, to []byte) iter.Seq2[LocalPair, error] {
 	const op rhumb.Op = "storage.Local.Scan"
 	return func(yield func(LocalPair, error) bool) {
@@ -74,6 +76,7 @@ func (l *Local) Scan(from, to []byte) iter.Seq2[LocalPair, error] {
 	}
 }
 
+// localPair returns the pair under an iterator.
 func localPair(it *pebble.Iterator) (p LocalPair, err error) {
 	d, err := keys.Decode(it.Key())
 	if err != nil {
@@ -86,47 +89,51 @@ func localPair(it *pebble.Iterator) (p LocalPair, err error) {
 	return LocalPair{bytes.Clone(d.Local), append([]byte{}, v...)}, nil
 }
 
-// Set writes one value and waits until it is durable.
+// Set writes one value and returns once it is durable.
 func (l *Local) Set(key, value []byte) error {
 	b := l.NewBatch()
 	b.Set(key, value)
 	return b.Commit(true)
 }
 
-// LocalBatch gathers writes that are applied together.
+// LocalBatch collects writes that are applied together.
 type LocalBatch struct {
 	l *Local
 	b *pebble.Batch
 }
 
-// NewBatch makes an empty batch.
+// NewBatch returns an empty batch.
 func (l *Local) NewBatch() *LocalBatch { return &LocalBatch{l, l.s.db.NewBatch()} }
 
-// Set writes a value.
+// Set adds a write of a value.
 func (b *LocalBatch) Set(key, value []byte) {
 	b.must(b.b.Set(keys.AppendLocal(nil, b.l.space, key), value, nil))
 }
 
-// Delete removes a key.
+// Delete adds the removal of a key.
 func (b *LocalBatch) Delete(key []byte) {
 	b.must(b.b.Delete(keys.AppendLocal(nil, b.l.space, key), nil))
 }
 
-// DeleteRange removes the keys from..to, to excluded; a nil to is the end.
+// DeleteRange adds the removal of the keys from..to, to excluded; a nil to means the end of the
+// space.
 func (b *LocalBatch) DeleteRange(from, to []byte) {
 	span := keys.LocalSpan(b.l.space, from, to)
+	// Pebble requires that the lower bound is below the upper one.
 	if keys.Compare(span.Lower, span.Upper) < 0 {
 		b.must(b.b.DeleteRange(span.Lower, span.Upper, nil))
 	}
 }
 
+// must panics on an error, because a batch without an index never rejects a write.
 func (b *LocalBatch) must(err error) {
 	if err != nil {
-		panic("storage: an unindexed batch refused a write: " + err.Error())
+		panic("storage: an unindexed batch rejected a write: " + err.Error())
 	}
 }
 
-// Commit applies the batch and, with sync, waits until it is durable. The batch must not be used afterwards.
+// Commit applies the batch and, if sync is set, returns once it is durable. The batch must not be
+// used afterwards. Writes without sync become durable with the next synced write of the store.
 func (b *LocalBatch) Commit(sync bool) error {
 	const op rhumb.Op = "storage.LocalBatch.Commit"
 	opts := pebble.NoSync

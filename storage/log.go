@@ -10,14 +10,15 @@ import (
 	"github.com/rhumbdb/rhumb/keys"
 )
 
-// A log record is the value of an 'l' key: what rides with an entry, then the entry's index form. The values that the
-// entry wrote stand under their versioned keys only.
+// A log record is the value of an 'l' key: positions and totals as of the entry, then the entry in
+// index form. The values that the entry wrote are only under their versioned keys, so a value is
+// written to the log and to the tables once and not twice.
 //
 //	version(1) = 1
 //	commit seq    uvarint   commit position when the entry was appended: a lower bound
 //	commit hlc    8 bytes, big endian
 //	data bytes    uvarint   keys and values of all versions written up to this entry
-//	log bytes     uvarint   entries with their values up to this entry, about
+//	log bytes     uvarint   approximate size of all entries up to this one, with their values
 //	entry         index form (package entry), to the end
 const recordVersion = 1
 
@@ -28,6 +29,7 @@ type record struct {
 	entry  *entry.Entry
 }
 
+// appendRecord appends the log record of an entry.
 func appendRecord(dst []byte, e *entry.Entry, commit Commit, total weights) []byte {
 	dst = append(dst, recordVersion)
 	dst = binary.AppendUvarint(dst, uint64(commit.Seq))
@@ -37,14 +39,14 @@ func appendRecord(dst []byte, e *entry.Entry, commit Commit, total weights) []by
 	return e.AppendIndex(dst)
 }
 
-// decodeRecord reads a log record. The entry shares memory with b.
+// decodeRecord decodes a log record. The entry shares memory with b.
 func decodeRecord(b []byte) (r record, err error) {
 	const op rhumb.Op = "storage.decodeRecord"
 	if len(b) == 0 {
-		return r, rhumb.E(op, rhumb.Corrupt, "log record is empty")
+		return r, rhumb.E(op, rhumb.Corrupt, "the log record is empty")
 	}
 	if b[0] != recordVersion {
-		return r, rhumb.Ef(op, rhumb.Incompatible, "log record version %d is not known, this binary reads %d", b[0], recordVersion)
+		return r, rhumb.Ef(op, rhumb.Incompatible, "the log record has version %d, and this binary reads version %d; use the binary that wrote it, or a newer one", b[0], recordVersion)
 	}
 	in := reader{b: b, at: 1}
 	r.commit.Seq = rhumb.Seq(in.uvarint())
@@ -52,19 +54,21 @@ func decodeRecord(b []byte) (r record, err error) {
 	r.total.data = in.uvarint()
 	r.total.log = in.uvarint()
 	if in.bad {
-		return r, rhumb.Ef(op, rhumb.Corrupt, "log record is cut short at offset %d of %d", in.at, len(b))
+		return r, rhumb.Ef(op, rhumb.Corrupt, "the log record is too short at offset %d of %d", in.at, len(b))
 	}
 	r.entry, err = entry.DecodeIndex(b[in.at:])
 	return r, err
 }
 
-// reader takes fixed pieces off the front of bytes; bad stays true after the first that is not there.
+// reader takes fields off the front of b. After the first field that is missing, bad is set and
+// stays set, so a decoder checks it once at the end.
 type reader struct {
 	b   []byte
 	at  int
 	bad bool
 }
 
+// uvarint returns the next uvarint, or 0 if there is none.
 func (r *reader) uvarint() uint64 {
 	v, n := binary.Uvarint(r.b[r.at:])
 	if n <= 0 {
@@ -75,6 +79,7 @@ func (r *reader) uvarint() uint64 {
 	return v
 }
 
+// uint64 returns the next eight bytes as an integer, or 0 if there are fewer.
 func (r *reader) uint64() uint64 {
 	b := r.take(8)
 	if b == nil {
@@ -83,6 +88,8 @@ func (r *reader) uint64() uint64 {
 	return binary.BigEndian.Uint64(b)
 }
 
+// take returns the next n bytes, or nil if there are fewer. The slice has no spare capacity, so
+// that an append to it cannot overwrite the following field.
 func (r *reader) take(n int) []byte {
 	if n < 0 || n > len(r.b)-r.at {
 		r.bad = true
@@ -92,9 +99,9 @@ func (r *reader) take(n int) []byte {
 	return r.b[r.at-n : r.at : r.at]
 }
 
-// entryWeights is what an entry adds to the running totals of its log.
+// entryWeights returns the amounts that an entry adds to the running totals of its log.
 func entryWeights(e *entry.Entry) (w weights) {
-	const header, perRequest, perWrite = 64, 48, 8 // about what stands in a log record besides names
+	const header, perRequest, perWrite = 64, 48, 8 // approximate bytes in a log record apart from names
 	w.log = header + perRequest*uint64(len(e.Requests))
 	for i := range e.Requests {
 		for j := range e.Requests[i].Writes {
@@ -106,13 +113,14 @@ func entryWeights(e *entry.Entry) (w weights) {
 	return w
 }
 
-// versionWeight is what a version counts: its key, without the escapes in its name, and its value.
+// versionWeight returns the size that a version counts for: its key, without the escapes in its
+// name, and its value. Append, Collect and Verify must agree on it, or sizes would drift apart.
 func versionWeight(name, value int) int {
 	const fixed = 8 + 1 + 4 + 2 + keys.VersionSuffixSize
 	return fixed + name + value
 }
 
-// readRecord reads one log record from the database; ok is false when there is none.
+// readRecord reads one log record; ok is false if there is none.
 func (s *Store) readRecord(op rhumb.Op, id rhumb.RangeID, seq rhumb.Seq) (r record, ok bool, err error) {
 	v, closer, err := s.db.Get(keys.AppendLog(nil, id, seq))
 	if err == pebble.ErrNotFound {
@@ -128,11 +136,12 @@ func (s *Store) readRecord(op rhumb.Op, id rhumb.RangeID, seq rhumb.Seq) (r reco
 	return r, true, nil
 }
 
+// badRecord returns an error that names the store and the record.
 func (s *Store) badRecord(op rhumb.Op, id rhumb.RangeID, seq rhumb.Seq, err error) error {
 	return &rhumb.Error{Op: op, Kind: rhumb.KindOf(err), Range: id, Msg: fmt.Sprintf("store %s, log record %d", s.cfg.Dir, uint64(seq)), Err: err}
 }
 
-// Position gives the position of an entry that is still in the log.
+// Position returns the position of an entry that is still in the log; ok is false if it is not.
 func (s *Store) Position(id rhumb.RangeID, seq rhumb.Seq) (p entry.Position, ok bool, err error) {
 	rs := s.rangeOf(id)
 	if rs == nil {
@@ -145,6 +154,7 @@ func (s *Store) Position(id rhumb.RangeID, seq rhumb.Seq) (p entry.Position, ok 
 	case 0:
 		return entry.Position{}, true, nil
 	case last.Seq:
+		// The last position is in memory. So is the base, which has no record.
 		return last, true, nil
 	case base.Seq:
 		return base, true, nil
@@ -162,8 +172,8 @@ type Mark struct {
 	HLC rhumb.Timestamp
 }
 
-// Marks gives the positions of the entries from..to, both included, as far as they are still in the log. It reads no
-// values.
+// Marks returns the positions of the entries from..to, both included, that are still in the log. It
+// reads no values.
 func (s *Store) Marks(id rhumb.RangeID, from, to rhumb.Seq) ([]Mark, error) {
 	const op rhumb.Op = "storage.Store.Marks"
 	if to < from {
@@ -189,9 +199,10 @@ func (s *Store) Marks(id rhumb.RangeID, from, to rhumb.Seq) ([]Mark, error) {
 	return out, s.dbError(op, it.Error())
 }
 
-// Entries reads entries from..to of a log, both included, with their values, and checks their hashes. It stops before
-// the answer passes maxBytes, but gives at least one entry; maxBytes 0 is EntriesBytesDefault. An empty answer means that
-// entry from is trimmed away, or lies behind the last. The entry at the trim position is still there.
+// Entries reads the entries from..to of a log, both included, with their values, and checks their
+// hashes. It stops before the result exceeds maxBytes but returns at least one entry; maxBytes 0
+// means EntriesBytesDefault. The result is empty if entry from was trimmed or is beyond the last
+// entry. The entry at the trim position is still available.
 func (s *Store) Entries(id rhumb.RangeID, from, to rhumb.Seq, maxBytes int) ([]*entry.Entry, error) {
 	const op rhumb.Op = "storage.Store.Entries"
 	if maxBytes <= 0 {
@@ -201,6 +212,9 @@ func (s *Store) Entries(id rhumb.RangeID, from, to rhumb.Seq, maxBytes int) ([]*
 	if !ok || from < st.Trim || from > to {
 		return nil, nil
 	}
+	// The data iterator is a clone of the log iterator, so both see the database at the same
+	// moment. If they did not, collection could remove the versions of an entry between the two
+	// reads, and a healthy log would look damaged.
 	log, err := s.db.NewIter(&pebble.IterOptions{LowerBound: keys.AppendLog(nil, id, from), UpperBound: keys.KindSpan(id, keys.KindLog).Upper})
 	if err != nil {
 		return nil, s.dbError(op, err)
@@ -219,6 +233,7 @@ func (s *Store) Entries(id rhumb.RangeID, from, to rhumb.Seq, maxBytes int) ([]*
 		if err != nil {
 			return nil, err
 		}
+		// A gap means that the entry was collected since the state was read.
 		if e == nil || len(out) > 0 && size+n > maxBytes {
 			break
 		}
@@ -232,7 +247,8 @@ func (s *Store) Entries(id rhumb.RangeID, from, to rhumb.Seq, maxBytes int) ([]*
 	return out, nil
 }
 
-// entryAt reads the entry under the log iterator; nil when that is not the one that is wanted. It also gives its size.
+// entryAt reads the entry under the log iterator and returns it with its size. The entry is nil if
+// it is not the wanted one.
 func (s *Store) entryAt(op rhumb.Op, id rhumb.RangeID, want rhumb.Seq, log, data *pebble.Iterator) (*entry.Entry, int, error) {
 	d, err := keys.Decode(log.Key())
 	if err != nil {
@@ -253,13 +269,15 @@ func (s *Store) entryAt(op rhumb.Op, id rhumb.RangeID, want rhumb.Seq, log, data
 	if err != nil {
 		return nil, 0, err
 	}
+	// The hash covers names, timestamps and values. Block checksums cannot notice a version that
+	// was written under a wrong key or is missing.
 	if r.entry.Seq != want || !r.entry.Verify() {
-		return nil, 0, s.badRecord(op, id, want, rhumb.E(op, rhumb.Corrupt, "the entry's content does not have the entry's hash"))
+		return nil, 0, s.badRecord(op, id, want, rhumb.E(op, rhumb.Corrupt, "the content of the entry does not match its hash"))
 	}
 	return r.entry, size + len(v), nil
 }
 
-// fillValues puts the values into an entry that was read in index form, and gives their size.
+// fillValues reads the values of an entry that was read in index form, and returns their size.
 func (s *Store) fillValues(op rhumb.Op, id rhumb.RangeID, e *entry.Entry, data *pebble.Iterator) (int, error) {
 	size := 0
 	var key []byte
@@ -278,8 +296,9 @@ func (s *Store) fillValues(op rhumb.Op, id rhumb.RangeID, e *entry.Entry, data *
 			if err != nil {
 				return 0, s.dbError(op, err)
 			}
+			// The index form has the lengths of the values, and DecodeIndex has allocated them.
 			if len(v) != len(w.Value) {
-				return 0, s.badRecord(op, id, e.Seq, rhumb.Ef(op, rhumb.Corrupt, "version %s of %s has %d bytes, the log says %d", e.Version(r), rhumb.NameString(w.Name), len(v), len(w.Value)))
+				return 0, s.badRecord(op, id, e.Seq, rhumb.Ef(op, rhumb.Corrupt, "version %s of %s has %d bytes, but %d according to the log", e.Version(r), rhumb.NameString(w.Name), len(v), len(w.Value)))
 			}
 			copy(w.Value, v)
 			size += len(v)

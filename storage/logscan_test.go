@@ -10,7 +10,8 @@ import (
 	pebblelog "github.com/cockroachdb/pebble/v2/record"
 )
 
-// logBytes collects what Pebble's log writer writes and applies promise to it as a store does.
+// logBytes collects the output of Pebble's log writer and applies promiseSynced to it as a store
+// does.
 type logBytes struct {
 	b      []byte
 	synced int64
@@ -31,8 +32,8 @@ func (w *logBytes) Close() error { return nil }
 
 const testLog = 7
 
-// writeLog writes records of the given sizes with Pebble's writer, each followed by a sync, and returns the ends of the
-// records.
+// writeLog writes records of the given sizes with Pebble's writer, syncs after each one, and
+// returns the ends of the records.
 func writeLog(t testing.TB, w *logBytes, sizes []int, closed bool) (ends []int64) {
 	t.Helper()
 	lw := pebblelog.NewLogWriter(w, testLog, pebblelog.LogWriterConfig{
@@ -69,7 +70,8 @@ func scanBytes(t testing.TB, b []byte) logScan {
 	return scan
 }
 
-// TestScanLog reads logs of Pebble's writer: whole ones, and ones that were cut, used again, torn and damaged.
+// TestScanLog reads logs of Pebble's writer: intact logs, and logs that were cut, reused, torn and
+// damaged.
 func TestScanLog(t *testing.T) {
 	sizes := []int{12, 100, 0, 8 << 10, 40 << 10, 32<<10 - 2*chunkHeader, 5, 100 << 10, 3}
 	w := &logBytes{}
@@ -89,7 +91,7 @@ func TestScanLog(t *testing.T) {
 	}
 	older := &logBytes{}
 	writeLog(t, older, []int{300 << 10}, true)
-	for i := range older.b { // as if an earlier log had used the file
+	for i := range older.b { // the bytes of an earlier log in the same file
 		older.b[i] ^= 0xa5
 	}
 	reused := append(bytes.Clone(whole), older.b[len(whole):]...)
@@ -106,17 +108,17 @@ func TestScanLog(t *testing.T) {
 		"whole, nothing known":             {whole, 0, false, logIntact, end, end, false},
 		"closed":                           {closed, end + trailerSize, true, logIntact, end + trailerSize, end, false},
 		"empty":                            {nil, 0, false, logIntact, 0, 0, false},
-		"used again":                       {reused, end, false, logIntact, end, end, false},
-		"zeros behind":                     {append(bytes.Clone(whole), make([]byte, 70<<10)...), end, false, logIntact, end, end, false},
-		"its end was written in part":      {whole[:end-2], ends[7], false, logIntact, ends[7], ends[7], false},
+		"reused":                           {reused, end, false, logIntact, end, end, false},
+		"followed by zeros":                {append(bytes.Clone(whole), make([]byte, 70<<10)...), end, false, logIntact, end, end, false},
+		"the end was partly written":       {whole[:end-2], ends[7], false, logIntact, ends[7], ends[7], false},
 		"cut below the synced length":      {whole[:end-2], end, false, logDamaged, ends[7], ends[7], true},
-		"cut, and nothing is left":         {nil, end, false, logDamaged, 0, 0, true},
-		"not closed, and it was":           {whole, 0, true, logDamaged, end, end, true},
+		"cut to nothing":                   {nil, end, false, logDamaged, 0, 0, true},
+		"a closed log without trailer":     {whole, 0, true, logDamaged, end, end, true},
 		"only the trailer is gone":         {whole, end + trailerSize, true, logDamaged, end, end, false},
 		"a bit in the last record":         {flip(end - 1), 0, false, logDamaged, ends[7], ends[7], true},
 		"a bit in the first record":        {flip(20), 0, false, logDamaged, 0, 0, true},
 		"a bit in a record of many chunks": {flip(ends[7] - 40<<10), 0, false, logDamaged, -1, ends[6], true},
-		"zeros in what was synced":         {zero(ends[2], ends[3]), end, false, logDamaged, ends[2], ends[2], true},
+		"zeros in the synced part":         {zero(ends[2], ends[3]), end, false, logDamaged, ends[2], ends[2], true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			scan := scanBytes(t, c.b)
@@ -128,8 +130,8 @@ func TestScanLog(t *testing.T) {
 	}
 }
 
-// TestPromise patches the chunks of a log block by block: each then states what was synced when it was written, and is
-// still valid.
+// TestPromise guards that each chunk of a log, patched block by block, states the length that was
+// synced when it was written, and is still valid.
 func TestPromise(t *testing.T) {
 	sizes := make([]int, 40)
 	for i := range sizes {
@@ -154,8 +156,8 @@ func TestPromise(t *testing.T) {
 	}
 }
 
-// TestOneBitOff flips every bit of a chunk and of a trailer: each flip is seen. Bytes that are wrong in more than one bit
-// are not taken for it.
+// TestOneBitOff guards that every flipped bit of a chunk and of a trailer is recognized, and that
+// bytes with several wrong bits are not taken for one flipped bit.
 func TestOneBitOff(t *testing.T) {
 	w := &logBytes{}
 	writeLog(t, w, []int{33}, true)
@@ -168,7 +170,7 @@ func TestOneBitOff(t *testing.T) {
 			at = chunkLen
 		}
 		if !oneBitOff(b[at:], testLog) {
-			t.Errorf("bit %d is not seen", bit)
+			t.Errorf("the flip of bit %d is not recognized", bit)
 		}
 	}
 	r := rand.New(rand.NewPCG(2, 2))
@@ -184,7 +186,8 @@ func TestOneBitOff(t *testing.T) {
 	}
 }
 
-// FuzzScanLog: whatever a file holds, reading it ends, and what it finds lies within the file.
+// FuzzScanLog guards that scanning any file ends, and that the offsets it finds are within the
+// file.
 func FuzzScanLog(f *testing.F) {
 	w := &logBytes{}
 	writeLog(f, w, []int{3, 50 << 10, 7}, true)
@@ -199,7 +202,8 @@ func FuzzScanLog(f *testing.F) {
 	})
 }
 
-// TestSyncedSlots: the newer of two slots counts, and a damaged one is named and does not count.
+// TestSyncedSlots guards that the newer of two slots counts, and that a damaged slot is named and
+// does not count.
 func TestSyncedSlots(t *testing.T) {
 	b := make([]byte, syncedFileSize)
 	old, young := syncedState{4, 1, 2, 300}, syncedState{5, 2, 3, 400}

@@ -7,7 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are a store's own counters; what Pebble counts is read when it is asked for.
+// metrics are a store's own counters. Pebble's are read when they are scraped (see
+// pebbleCollector).
 type metrics struct {
 	syncSeconds      prometheus.Histogram
 	corruptions      prometheus.Counter
@@ -24,9 +25,10 @@ type metrics struct {
 	reserve          prometheus.Gauge
 }
 
-// constLabels tells the stores of a node apart.
+// constLabels distinguishes the stores of a node.
 func constLabels(dir string) prometheus.Labels { return prometheus.Labels{"store": dir} }
 
+// newMetrics returns the metrics of a store that are not registered yet.
 func newMetrics(dir string) metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "rhumb", Subsystem: "storage", Name: name, Help: help, ConstLabels: constLabels(dir)})
@@ -40,21 +42,21 @@ func newMetrics(dir string) metrics {
 			ConstLabels: constLabels(dir), Buckets: prometheus.ExponentialBuckets(50e-6, 2, 16),
 		}),
 		corruptions:      counter("corruptions_total", "Damaged blocks met by reads and compactions."),
-		misuses:          counter("misuses_total", "SINGLEDELs that deleted nothing, or more than they may."),
-		stalls:           counter("write_stalls_total", "Times that writes waited for flush or compaction."),
+		misuses:          counter("misuses_total", "SINGLEDELs that deleted nothing, or more than one value."),
+		stalls:           counter("write_stalls_total", "Times that writes waited for a flush or compaction."),
 		backgroundErrors: counter("background_errors_total", "Flushes and compactions that failed."),
-		damages:          counter("damages_total", "Damaged files found, and lived with."),
-		lengthFailures:   counter("synced_length_failures_total", "Synced lengths of the log that were not put on record."),
-		sealFailures:     counter("seal_failures_total", "Seals that were not renewed."),
-		reserveReleases:  counter("reserve_releases_total", "Times that the disk was full and the reserve was given to the metadata group."),
-		reserveFailures:  counter("reserve_failures_total", "Times that the reserve was not made, or not released."),
+		damages:          counter("damages_total", "Damaged files found, without whose damaged part the store continues."),
+		lengthFailures:   counter("synced_length_failures_total", "Synced lengths of the log that could not be recorded."),
+		sealFailures:     counter("seal_failures_total", "Seals that could not be renewed."),
+		reserveReleases:  counter("reserve_releases_total", "Times that the disk was full and its reserve was released for the metadata group."),
+		reserveFailures:  counter("reserve_failures_total", "Times that the reserve could not be created or released."),
 		diskState:        gauge("disk_state", "0 healthy, 1 refusing writes, 2 full."),
 		fillRate:         gauge("disk_fill_bytes_per_second", "How fast the disk fills."),
-		reserve:          gauge("reserve_bytes", "Room that is held back for the metadata group."),
+		reserve:          gauge("reserve_bytes", "Disk space reserved for the metadata group."),
 	}
 }
 
-// Collectors gives the store's metrics, for registration.
+// Collectors returns the store's metrics for registration.
 func (s *Store) Collectors() []prometheus.Collector {
 	m := &s.metrics
 	return []prometheus.Collector{
@@ -63,11 +65,11 @@ func (s *Store) Collectors() []prometheus.Collector {
 	}
 }
 
-// newDamageCollector reports what the store lacks, or may lack.
+// newDamageCollector returns a metric that reports whether the store is short.
 func newDamageCollector(s *Store) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Namespace: "rhumb", Subsystem: "storage", Name: "short", ConstLabels: constLabels(s.cfg.Dir),
-		Help: "1 while the store may lack something that it had made durable.",
+		Help: "1 while the store may lack data that it had made durable.",
 	}, func() float64 {
 		if s.Short() {
 			return 1
@@ -76,33 +78,37 @@ func newDamageCollector(s *Store) prometheus.Collector {
 	})
 }
 
+// syncTook records the duration of a sync of the log.
 func (s *Store) syncTook(d time.Duration) { s.metrics.syncSeconds.Observe(d.Seconds()) }
 
-// pebbleCollector reads Pebble's metrics when it is scraped.
+// pebbleCollector reads Pebble's metrics when they are scraped. One call of DB.Metrics, which takes
+// Pebble's locks, then serves all of them.
 type pebbleCollector struct {
 	s      *Store
 	gauges []pebbleGauge
 }
 
+// pebbleGauge is one metric and how it is read.
 type pebbleGauge struct {
 	desc *prometheus.Desc
 	kind prometheus.ValueType
 	read func(*pebble.Metrics) float64
 }
 
+// newPebbleCollector returns the metrics of the store's database.
 func newPebbleCollector(s *Store) *pebbleCollector {
 	c := &pebbleCollector{s: s}
 	add := func(kind prometheus.ValueType, name, help string, read func(*pebble.Metrics) float64) {
 		c.gauges = append(c.gauges, pebbleGauge{prometheus.NewDesc("rhumb_storage_"+name, help, nil, constLabels(s.cfg.Dir)), kind, read})
 	}
 	gauge, counter := prometheus.GaugeValue, prometheus.CounterValue
-	add(gauge, "disk_used_bytes", "Bytes that the store's files take.", func(m *pebble.Metrics) float64 { return float64(m.DiskSpaceUsage()) })
+	add(gauge, "disk_used_bytes", "Bytes in the store's files.", func(m *pebble.Metrics) float64 { return float64(m.DiskSpaceUsage()) })
 	add(gauge, "memtable_bytes", "Bytes in memtables.", func(m *pebble.Metrics) float64 { return float64(m.MemTable.Size) })
 	add(gauge, "tables", "Table files.", func(m *pebble.Metrics) float64 { t := m.Total(); return float64(t.TablesCount) })
-	add(gauge, "read_amplification", "Levels that a read may have to look into.", func(m *pebble.Metrics) float64 { return float64(m.ReadAmp()) })
-	add(gauge, "compaction_debt_bytes", "Bytes that compaction has still to rewrite.", func(m *pebble.Metrics) float64 { return float64(m.Compact.EstimatedDebt) })
-	add(counter, "compactions_total", "Compactions done.", func(m *pebble.Metrics) float64 { return float64(m.Compact.Count) })
-	add(counter, "flushes_total", "Flushes done.", func(m *pebble.Metrics) float64 { return float64(m.Flush.Count) })
+	add(gauge, "read_amplification", "Levels that a read may have to examine.", func(m *pebble.Metrics) float64 { return float64(m.ReadAmp()) })
+	add(gauge, "compaction_debt_bytes", "Bytes that compactions have yet to rewrite.", func(m *pebble.Metrics) float64 { return float64(m.Compact.EstimatedDebt) })
+	add(counter, "compactions_total", "Completed compactions.", func(m *pebble.Metrics) float64 { return float64(m.Compact.Count) })
+	add(counter, "flushes_total", "Completed flushes.", func(m *pebble.Metrics) float64 { return float64(m.Flush.Count) })
 	add(counter, "cache_hits_total", "Blocks found in the cache.", func(m *pebble.Metrics) float64 { return float64(m.BlockCache.Hits) })
 	add(counter, "cache_misses_total", "Blocks read from disk.", func(m *pebble.Metrics) float64 { return float64(m.BlockCache.Misses) })
 	add(counter, "log_written_bytes_total", "Bytes written to the log.", func(m *pebble.Metrics) float64 { return float64(m.WAL.BytesWritten) })
@@ -110,13 +116,17 @@ func newPebbleCollector(s *Store) *pebbleCollector {
 	return c
 }
 
+// Describe implements prometheus.Collector.
 func (c *pebbleCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, g := range c.gauges {
 		ch <- g.desc
 	}
 }
 
+// Collect implements prometheus.Collector.
 func (c *pebbleCollector) Collect(ch chan<- prometheus.Metric) {
+	// A scrape may come while the node stops. The lock keeps the database open until the scrape is
+	// done, and a closed database has no metrics.
 	c.s.closeMu.RLock()
 	defer c.s.closeMu.RUnlock()
 	if c.s.closed {

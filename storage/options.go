@@ -12,12 +12,14 @@ import (
 	"github.com/rhumbdb/rhumb/keys"
 )
 
-// pebbleFormat is the format of the database below a store. It is raised only together with a step of the cluster's
-// version (section 1.19 of the replication design). This one has log files that tell damage from their end, and tables
-// with a checksum in their footer.
+// pebbleFormat is the format of a store's database. It is raised only together with the version of
+// the cluster (section 1.19 of the replication design), because an older binary cannot open a newer
+// format. Two properties of this format are needed: log chunks distinguish damage from the end of
+// the log, and the footers of tables have a checksum.
 const pebbleFormat = pebble.FormatTableFormatV6
 
-// comparer gives Pebble the order of package keys.
+// comparer is the key order of package keys in Pebble's form. The name is stored in every table:
+// Pebble opens no table that another comparer wrote.
 var comparer = &pebble.Comparer{
 	Name:                 keys.ComparerName,
 	Compare:              keys.Compare,
@@ -32,24 +34,28 @@ var comparer = &pebble.Comparer{
 	FormatKey:            func(key []byte) fmt.Formatter { return formatKey(key) },
 }
 
-// formatKey shows a key in Pebble's messages.
+// formatKey formats a key in Pebble's messages.
 type formatKey []byte
 
 func (k formatKey) Format(f fmt.State, _ rune) { _, _ = fmt.Fprint(f, keys.Format(k)) }
 
 const (
+	// bloomBits is the size of the bloom filters per key: about 1 % of the lookups of absent keys
+	// read a block. Version suffixes are not part of the filter's key, so one probe answers for a
+	// record.
 	bloomBits       = 10
 	cacheDefault    = 64 << 20
 	memTableDefault = 64 << 20
-	// memTablesMax is how many full memtables may wait for their flush before writes wait; as many log files are recycled.
+	// memTablesMax is how many full memtables may wait for their flush before writes wait. Pebble
+	// keeps as many log files for reuse.
 	memTablesMax = 4
-	// memTablesUsual is how many memtables a store has at a time: one that fills, one that is flushed.
+	// memTablesUsual is how many memtables a store usually has: one is filled and one is flushed.
 	memTablesUsual = 2
-	// l0StopFiles is the number of sublevels at which writes wait for compaction.
+	// l0StopFiles is the number of sublevels of level 0 at which writes wait for compactions.
 	l0StopFiles = 24
 )
 
-// pebbleOptions gives the options of the database below s.
+// pebbleOptions returns the options of the store's database.
 func (s *Store) pebbleOptions() *pebble.Options {
 	o := &pebble.Options{
 		Comparer:                    comparer,
@@ -63,25 +69,31 @@ func (s *Store) pebbleOptions() *pebble.Options {
 		CompactionConcurrencyRange:  func() (int, int) { return 1, max(1, runtime.GOMAXPROCS(0)/2) },
 	}
 	for i := range o.Levels {
+		// Every level has filters, including the last. Inserts look up names that do not exist, and
+		// without a filter each of them would read a block of the last level.
 		o.Levels[i].FilterPolicy = bloom.FilterPolicy(bloomBits)
 		o.Levels[i].FilterType = pebble.TableFilter
 	}
 	o.EventListener = s.eventListener()
+	// Tests change the options last, so that they can override everything.
 	if s.cfg.Options != nil {
 		s.cfg.Options(o)
 	}
 	return o
 }
 
-// eventListener takes what Pebble tells of itself.
+// eventListener returns the functions that Pebble calls on its events. Pebble may hold locks when
+// it calls them, so none of them calls Pebble or blocks.
 func (s *Store) eventListener() *pebble.EventListener {
 	return &pebble.EventListener{
 		BackgroundError: func(err error) {
 			s.metrics.backgroundErrors.Inc()
 			if !errors.Is(err, pebble.ErrCancelledCompaction) {
-				s.log.Warn("background work failed, it will be tried again", "store", s.cfg.Dir, "err", err)
+				s.log.Warn("a flush or compaction failed; Pebble retries it", "store", s.cfg.Dir, "err", err)
 			}
 		},
+		// This event covers reads of callers and compactions alike: a caller's error alone would
+		// not show damage that only a compaction met.
 		DataCorruption: func(info pebble.DataCorruptionInfo) {
 			s.metrics.corruptions.Inc()
 			f := faultOf(s.cfg.Dir, info.Details)
@@ -94,13 +106,14 @@ func (s *Store) eventListener() *pebble.EventListener {
 		},
 		WriteStallBegin: func(info pebble.WriteStallBeginInfo) {
 			s.metrics.stalls.Inc()
-			s.log.Warn("writes wait for flush or compaction", "store", s.cfg.Dir, "reason", info.Reason)
+			s.log.Warn("writes wait for a flush or compaction", "store", s.cfg.Dir, "reason", info.Reason)
 		},
 		FlushEnd: func(pebble.FlushInfo) { s.noteFlushSoon() },
 	}
 }
 
-// logger passes on what Pebble logs: information only to those who debug.
+// logger passes Pebble's messages on. Information is logged at debug level, because Pebble logs
+// every flush and compaction.
 type logger struct {
 	log   *slog.Logger
 	fatal func(string)
@@ -109,9 +122,11 @@ type logger struct {
 func (l logger) Infof(format string, args ...any)  { l.log.Debug(fmt.Sprintf(format, args...)) }
 func (l logger) Errorf(format string, args ...any) { l.log.Error(fmt.Sprintf(format, args...)) }
 
+// Fatalf implements pebble.Logger. Pebble relies on it not to return: it has no code for what
+// follows.
 func (l logger) Fatalf(format string, args ...any) {
 	msg := fmt.Sprintf(format, args...)
-	l.log.Error("the database cannot go on", "why", msg)
+	l.log.Error("the database cannot continue", "why", msg)
 	l.fatal(msg)
 	panic("storage: Config.FatalHandler returned after: " + msg)
 }

@@ -10,15 +10,16 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// storeDir is what a directory that is given for an engine holds.
+// storeDir describes the content of a directory of an engine.
 type storeDir struct {
 	dir    string
-	found  bool // there is a STORE file
+	found  bool // whether there is a STORE file
 	header header
-	stray  string // a file that no store makes; empty when there is none
+	stray  string // a file that a directory without a store should not have; "" if there is none
 }
 
-// peekDirs looks into the directories of an engine and changes nothing.
+// peekDirs reads the headers in the directories of an engine. It changes nothing, so that a mistake
+// in the list of directories changes nothing either.
 func peekDirs(fsys vfs.FS, dirs []string) ([]storeDir, error) {
 	out := make([]storeDir, len(dirs))
 	for i, dir := range dirs {
@@ -28,7 +29,7 @@ func peekDirs(fsys vfs.FS, dirs []string) ([]storeDir, error) {
 			return nil, err
 		}
 		if f := d.header.pebbleFormat; f > uint32(pebbleFormat) {
-			return nil, rhumb.Ef("storage.Open", rhumb.Incompatible, "%s: database format %d, this binary writes %d; use the binary that wrote it, or a newer one", d.dir, f, pebbleFormat)
+			return nil, rhumb.Ef("storage.Open", rhumb.Incompatible, "%s: the database has format %d, and this binary writes format %d; use the binary that wrote the store, or a newer one", d.dir, f, pebbleFormat)
 		}
 		if d.stray, err = strayFile(fsys, d.dir); err != nil {
 			return nil, err
@@ -38,7 +39,7 @@ func peekDirs(fsys vfs.FS, dirs []string) ([]storeDir, error) {
 	return out, nil
 }
 
-// strayFile names a file in a directory that an empty disk does not have.
+// strayFile returns the name of a file in a directory that an empty disk does not have, or "".
 func strayFile(fsys vfs.FS, dir string) (string, error) {
 	names, err := fsys.List(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -47,12 +48,13 @@ func strayFile(fsys vfs.FS, dir string) (string, error) {
 	if err != nil {
 		return "", accessError("storage.Open", dir, err)
 	}
+	// Data is named first, because it calls for another error: see foreignError.
 	if slices.Contains(names, dataName) {
 		return dataName, nil
 	}
 	for _, n := range sortedNames(names) {
-		// A start that ended early leaves the lock and an unfinished STORE file, a new file system its lost+found. Who
-		// starts the process may write its log here.
+		// A start that ended early leaves the lock and an unfinished STORE file, and a new file
+		// system has lost+found. Whoever starts the process may write its output to node.log.
 		if !slices.Contains([]string{lockName, ownerName, headerName + ".tmp", "lost+found", "node.log"}, n) {
 			return n, nil
 		}
@@ -60,24 +62,32 @@ func strayFile(fsys vfs.FS, dir string) (string, error) {
 	return "", nil
 }
 
-// enginePlan says which stores an engine has, and which of them have to be made.
+// enginePlan says which stores an engine has and which of them have to be created. It is computed
+// from the headers alone, so that all mistakes are found before anything is written.
 type enginePlan struct {
-	// headers are those of all stores; a header with boot 0, or of a lost store, is to be written.
+	// headers are the headers of all stores, in the order of the directories.
 	headers []header
-	// make and lost hold the indices of stores to be made: all of them, and those that take the place of a lost one.
+	// make holds the indices of all stores to be created, and lost those of them that replace a
+	// lost store.
 	make, lost []int
 }
 
-// planEngine decides what becomes of the directories of an engine. accept holds the numbers, from 1, of stores that the
-// operator gives up, and fresh a new store id for each directory.
+// planEngine decides what becomes of the directories of an engine. accept holds the numbers, from
+// 1, of lost stores that the operator abandons, and fresh a new store id for each directory.
+//
+// Every header lists the ids of all stores of the engine, with a version. The newest list says
+// which store each directory should hold. A directory that does not hold it is refused with the
+// reason, because using it would drop the ranges of the missing store or bring back a store that
+// was replaced.
 func planEngine(dirs []storeDir, accept []int, fresh []rhumb.UUID) (p enginePlan, err error) {
 	const op rhumb.Op = "storage.OpenEngine"
 	known, ok := newestHeader(dirs)
-	if !ok { // no directory holds a store
+	if !ok {
+		// No directory holds a store: this is the first start of a node.
 		return newEngine(dirs, accept, fresh)
 	}
 	if n := int(known.count); n > len(dirs) {
-		return p, rhumb.Ef(op, rhumb.InvalidArgument, "%s is one of %d stores of its node, and %d directories are given; give all of them in their order", known.dir, n, len(dirs))
+		return p, rhumb.Ef(op, rhumb.InvalidArgument, "%s is one of %d stores of its node, but only %d directories are given; give all of them in their order", known.dir, n, len(dirs))
 	}
 	if err := checkAccepted(dirs, accept); err != nil {
 		return p, err
@@ -87,19 +97,23 @@ func planEngine(dirs []storeDir, accept []int, fresh []rhumb.UUID) (p enginePlan
 		d := &dirs[i]
 		switch {
 		case (!d.found || d.header.engine == known.header.engine) && isSwapped(dirs, i):
-			err = rhumb.Ef(op, rhumb.InvalidArgument, "the directories are not in their order: %s does not hold store %d of the node, another one does; give them as %s", d.dir, i+1, rightOrder(dirs))
+			// The order is checked first. Its error names the right order, and without it swapped
+			// directories would be reported as lost or replaced stores.
+			err = rhumb.Ef(op, rhumb.InvalidArgument, "the directories are out of order: %s does not hold store %d of the node, another directory does; give them as %s", d.dir, i+1, rightOrder(dirs))
 		case d.found:
 			err = d.checkHeader(i, &known.header, dirs)
 		case d.stray != "":
 			err = d.foreignError()
-		case i >= int(known.count): // added
+		case i >= int(known.count):
+			// The operator added a directory.
 			p.make = append(p.make, i)
-		case known.header.boot == 0: // the first start did not get this far
+		case known.header.boot == 0:
+			// The first start ended before it created this store, so nothing is lost.
 			p.make = append(p.make, i)
 		case slices.Contains(accept, i+1):
 			p.make, p.lost = append(p.make, i), append(p.lost, i)
 		default:
-			err = rhumb.Ef(op, rhumb.Corrupt, "%s is empty, and held store %d of the %d stores of node %s (the others are there); mount the disk that holds it. If that disk is lost, start with --accept-lost-store %d: the node then begins a new life without what it held",
+			err = rhumb.Ef(op, rhumb.Corrupt, "%s is empty, but held store %d of the %d stores of node %s; mount the disk with that store. If the disk is lost, start with --accept-lost-store %d: the node then begins a new life without the data of that store",
 				d.dir, i+1, known.count, known.header.node, i+1)
 		}
 		if err != nil {
@@ -108,19 +122,27 @@ func planEngine(dirs []storeDir, accept []int, fresh []rhumb.UUID) (p enginePlan
 	}
 	p.headers = make([]header, len(dirs))
 	for i := range dirs {
+		// A new store takes the identity of the node from the other stores, and gets an id of its
+		// own.
 		h := dirs[i].header
 		if slices.Contains(p.make, i) {
 			h = header{pebbleFormat: uint32(pebbleFormat), cluster: known.header.cluster, node: known.header.node, index: uint16(i), store: fresh[i], engine: known.header.engine}
 		}
 		if slices.Contains(p.lost, i) {
-			h.boot = known.header.boot // boots never go back
+			// Boot 0 would mean that the store never started. The boot sequence of a node never
+			// goes back.
+			h.boot = known.header.boot
 		}
+		// An added store extends the list, and a new id replaces that of a lost store, so that the
+		// lost store is refused should it return.
 		if i >= len(ids) {
 			ids = append(ids, h.store)
 		}
 		ids[i] = h.store
 		p.headers[i] = h
 	}
+	// The list gets a new version only if it changed, so that a normal start rewrites no header for
+	// it.
 	list := known.header.list
 	if !slices.Equal(ids, known.header.stores) {
 		list++
@@ -131,8 +153,8 @@ func planEngine(dirs []storeDir, accept []int, fresh []rhumb.UUID) (p enginePlan
 	return p, nil
 }
 
-// isSwapped reports whether the directory at an index holds nothing, or another store, and a later or earlier one holds the store
-// that belongs there.
+// isSwapped reports whether the directory at an index does not hold the store that belongs there
+// while another directory does.
 func isSwapped(dirs []storeDir, i int) bool {
 	if dirs[i].found && int(dirs[i].header.index) == i {
 		return false
@@ -140,7 +162,8 @@ func isSwapped(dirs []storeDir, i int) bool {
 	return slices.ContainsFunc(dirs, func(d storeDir) bool { return d.found && int(d.header.index) == i })
 }
 
-// rightOrder returns the flags that give each store its place, and empty directories the places that are left.
+// rightOrder returns the flags with each store in its place, and the other directories in the
+// places that are left.
 func rightOrder(dirs []storeDir) string {
 	place := make([]string, len(dirs))
 	var rest []string
@@ -160,13 +183,15 @@ func rightOrder(dirs []storeDir) string {
 	return strings.Join(place, " ")
 }
 
+// knownHeader is the header that describes the engine, with its directory and the number of stores.
 type knownHeader struct {
 	dir    string
 	header header
 	count  uint16
 }
 
-// newestHeader returns the header with the newest list of stores, and the greatest boot of all.
+// newestHeader returns the header with the newest list of stores, and puts the greatest boot
+// sequence of all headers into it. ok is false if no directory holds a store.
 func newestHeader(dirs []storeDir) (known knownHeader, ok bool) {
 	var boot rhumb.BootSeq
 	for i := range dirs {
@@ -174,7 +199,9 @@ func newestHeader(dirs []storeDir) (known knownHeader, ok bool) {
 		if !d.found {
 			continue
 		}
+		// Stores count their starts separately, and a store that joined later has a lower count.
 		boot = max(boot, d.header.boot)
+		// Headers of format 1 have no list. Of those, the one that knows most stores is the newest.
 		newer := d.header.list > known.header.list || d.header.list == known.header.list && d.header.count > known.count
 		if !ok || newer {
 			known, ok = knownHeader{d.dir, d.header, d.header.count}, true
@@ -184,9 +211,10 @@ func newestHeader(dirs []storeDir) (known knownHeader, ok bool) {
 	return known, ok
 }
 
+// newEngine returns the plan of an engine none of whose directories holds a store.
 func newEngine(dirs []storeDir, accept []int, fresh []rhumb.UUID) (p enginePlan, err error) {
 	if len(accept) > 0 {
-		return p, rhumb.E("storage.OpenEngine", rhumb.InvalidArgument, "a lost store is accepted, but no directory holds a store of the node; give the directories of the others, too")
+		return p, rhumb.E("storage.OpenEngine", rhumb.InvalidArgument, "a store is accepted as lost, but no directory holds a store of the node; also give the directories of the node's other stores")
 	}
 	for i := range dirs {
 		if dirs[i].stray != "" {
@@ -200,12 +228,13 @@ func newEngine(dirs []storeDir, accept []int, fresh []rhumb.UUID) (p enginePlan,
 	return p, nil
 }
 
-// checkAccepted refuses to give up a store that is there.
+// checkAccepted rejects giving up a store that exists: the flag would otherwise stay in a start
+// script and hide the next loss.
 func checkAccepted(dirs []storeDir, accept []int) error {
 	const op rhumb.Op = "storage.OpenEngine"
 	for _, n := range accept {
 		if n < 1 || n > len(dirs) {
-			return rhumb.Ef(op, rhumb.InvalidArgument, "store %d is accepted as lost, and %d directories are given; stores count from 1", n, len(dirs))
+			return rhumb.Ef(op, rhumb.InvalidArgument, "store %d is accepted as lost, but %d directories are given; stores are numbered from 1", n, len(dirs))
 		}
 		if d := &dirs[n-1]; d.found {
 			return rhumb.Ef(op, rhumb.InvalidArgument, "store %d is accepted as lost, but %s holds it; start without --accept-lost-store, or move its files away first", n, d.dir)
@@ -214,26 +243,27 @@ func checkAccepted(dirs []storeDir, accept []int) error {
 	return nil
 }
 
-// checkHeader compares the header of the store at an index with what the engine knows.
+// checkHeader compares the header of the store at an index with the engine's header.
 func (d *storeDir) checkHeader(i int, known *header, dirs []storeDir) error {
 	const op rhumb.Op = "storage.OpenEngine"
 	h := &d.header
 	switch {
 	case h.engine != known.engine:
-		return rhumb.Ef(op, rhumb.WrongCluster, "%s holds a store of another node (node %s of cluster %s) than the other directories (node %s of cluster %s); give the directories of one node", d.dir, h.node, h.cluster, known.node, known.cluster)
+		return rhumb.Ef(op, rhumb.WrongCluster, "%s holds a store of node %s of cluster %s, but the other directories belong to node %s of cluster %s; give the directories of one node", d.dir, h.node, h.cluster, known.node, known.cluster)
 	case int(h.index) != i:
-		return rhumb.Ef(op, rhumb.InvalidArgument, "%s holds store %d of its node and is given as directory %d; keep their order", d.dir, h.index+1, i+1)
+		return rhumb.Ef(op, rhumb.InvalidArgument, "%s holds store %d of its node, but is given as directory %d; give the directories in their order", d.dir, h.index+1, i+1)
 	case i < len(known.stores) && h.store != known.stores[i]:
-		return rhumb.Ef(op, rhumb.Corrupt, "%s holds store %s, and store %d of this node is %s: the store was replaced since; empty the directory and start with --accept-lost-store %d, or give the directory that took its place", d.dir, h.store, i+1, known.stores[i], i+1)
+		return rhumb.Ef(op, rhumb.Corrupt, "%s holds store %s, but store %d of this node is %s: the store was replaced; empty the directory and start with --accept-lost-store %d, or give the directory that replaced it", d.dir, h.store, i+1, known.stores[i], i+1)
 	}
 	return nil
 }
 
-// foreignError refuses a directory that is not empty and no store.
+// foreignError rejects a directory that is not empty and holds no store. Data without a STORE file
+// belonged to a store, and creating a new store there would delete it.
 func (d *storeDir) foreignError() error {
 	const op rhumb.Op = "storage.Open"
 	if d.stray == dataName {
-		return rhumb.Ef(op, rhumb.Corrupt, "%s: the STORE file is missing and there is data; restore the file, or move the data away", d.dir)
+		return rhumb.Ef(op, rhumb.Corrupt, "%s: the STORE file is missing, but there is data; restore the file or move the data away", d.dir)
 	}
-	return rhumb.Ef(op, rhumb.InvalidArgument, "%s holds no store, and is not empty (it holds %q); give an empty directory, or one that does not exist", d.dir, d.stray)
+	return rhumb.Ef(op, rhumb.InvalidArgument, "%s holds no store, but is not empty (it holds %q); give an empty directory or one that does not exist", d.dir, d.stray)
 }

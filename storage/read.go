@@ -9,24 +9,25 @@ import (
 	"github.com/rhumbdb/rhumb/keys"
 )
 
-// Newest, as the timestamp of a read, sees every version that was applied, committed or not.
+// Newest, as the timestamp of a read, selects every version that was applied, committed or not.
 const Newest rhumb.Timestamp = 1<<64 - 1
 
-// Found is what a store holds of a key at a timestamp.
+// Found is the result of a lookup of a key at a timestamp.
 type Found struct {
 	// Value is in stored form; nil for a tombstone.
 	Value []byte
-	// Version is zero when there is no version at or below the timestamp.
+	// Version is zero if no version is at or before the timestamp.
 	Version rhumb.Version
-	// Tombstone is true when the newest version says that the key was deleted.
+	// Tombstone is set if the newest version says that the record was deleted.
 	Tombstone bool
 }
 
-// Lookup reads the newest version of a key at or below a timestamp. A tombstone and a key without a
-// version are no errors. A timestamp below the collection floor is Unavailable: the caller reads
-// again at a newer one. The value's memory is the caller's.
+// Lookup reads the newest version of a key at or before a timestamp. A tombstone and a key without
+// a version are no errors. If the timestamp is below the collection floor, Lookup fails with
+// Unavailable: the caller reads again at a newer one. The value's memory is the caller's.
 func (s *Store) Lookup(key rhumb.Key, at rhumb.Timestamp) (f Found, err error) {
 	const op rhumb.Op = "storage.Store.Lookup"
+	// The buffer holds most keys, so that a lookup does not allocate one.
 	var buf [128]byte
 	k := keys.AppendVersionAt(keys.AppendDataPrefix(buf[:0], key), at)
 	it, err := s.db.NewIter(nil)
@@ -34,6 +35,9 @@ func (s *Store) Lookup(key rhumb.Key, at rhumb.Timestamp) (f Found, err error) {
 		return f, s.dbError(op, err)
 	}
 	defer func() { _ = it.Close() }()
+	// Versions sort newest first, so the first key at or after (name, timestamp) is the newest
+	// version at or before the timestamp. The prefix lets Pebble skip tables by their bloom
+	// filters.
 	if !it.SeekPrefixGE(k) {
 		if err := it.Error(); err != nil {
 			return f, s.dbError(op, err)
@@ -44,6 +48,7 @@ func (s *Store) Lookup(key rhumb.Key, at rhumb.Timestamp) (f Found, err error) {
 	if err != nil {
 		return f, s.dbError(op, err)
 	}
+	// The value is valid only until the iterator closes, so it is copied.
 	f.Version, _ = keys.VersionOf(it.Key())
 	if rhumb.IsTombstone(v) {
 		f.Tombstone = true
@@ -53,9 +58,11 @@ func (s *Store) Lookup(key rhumb.Key, at rhumb.Timestamp) (f Found, err error) {
 	return f, s.checkFloor(op, key.Home, at)
 }
 
-// checkFloor refuses a read at a timestamp below what collection may have removed. It is called after the read's
-// iterator is open: collection raises the floor before it removes anything, so a read that missed something sees it.
+// checkFloor rejects a read at a timestamp below the collection floor. The caller opens its
+// iterator first. Collection raises the floor before it removes anything, so a read whose iterator
+// missed a version sees the higher floor.
 func (s *Store) checkFloor(op rhumb.Op, id rhumb.RangeID, at rhumb.Timestamp) error {
+	// The newest version of a record is never collected, apart from tombstones.
 	if at == Newest {
 		return nil
 	}
@@ -64,18 +71,19 @@ func (s *Store) checkFloor(op rhumb.Op, id rhumb.RangeID, at rhumb.Timestamp) er
 		return nil
 	}
 	if floor := rhumb.Timestamp(rs.floor.Load()); at < floor {
-		return &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Range: id, Msg: "versions as of " + at.String() + " may be collected, the oldest that can be read is " + floor.String() + "; read again at a newer timestamp"}
+		return &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Range: id, Msg: "versions as of " + at.String() + " may have been collected; read at " + floor.String() + " or later"}
 	}
 	return nil
 }
 
-// Scan reads the records of one table and home whose names begin with prefix and come after the name after, in the
-// order of names, as they were at a timestamp. A nil after begins at the first; a limit of 0 is none. The items' memory
-// is the caller's. The sequence ends with the first error.
+// Scan returns the records of one table and home whose names begin with prefix and follow the name
+// after, in the order of names, as of a timestamp. A nil after means from the first record; limit 0
+// means no limit. The memory of the items is the caller's. The sequence ends with the first error.
 func (s *Store) Scan(home rhumb.RangeID, table rhumb.TableID, prefix, after []byte, at rhumb.Timestamp, limit int) iter.Seq2[rhumb.Item, error] {
 	const op rhumb.Op = "storage.Store.Scan"
 	return func(yield func(rhumb.Item, error) bool) {
 		span := scanSpan(home, table, prefix, after)
+		// The name after may be beyond the prefix.
 		if keys.Compare(span.Lower, span.Upper) >= 0 {
 			return
 		}
@@ -89,6 +97,8 @@ func (s *Store) Scan(home rhumb.RangeID, table rhumb.TableID, prefix, after []by
 			yield(rhumb.Item{}, err)
 			return
 		}
+		// One check at the beginning is enough: the iterator keeps its view of the database,
+		// whatever is collected during the scan.
 		sc := scanner{it: it, home: home, at: at}
 		for n := 0; limit <= 0 || n < limit; n++ {
 			item, ok, err := sc.next()
@@ -103,10 +113,13 @@ func (s *Store) Scan(home rhumb.RangeID, table rhumb.TableID, prefix, after []by
 	}
 }
 
+// scanSpan returns the keys of a scan.
 func scanSpan(home rhumb.RangeID, table rhumb.TableID, prefix, after []byte) keys.Span {
 	span := keys.PrefixSpan(home, table, prefix)
 	if after != nil {
 		from := keys.AppendDataPrefix(nil, rhumb.Key{Table: table, Home: home, Name: after})
+		// All versions of the name after share a prefix, and its successor is the first key after
+		// them.
 		from = keys.ImmediateSuccessor(nil, from)
 		if keys.Compare(span.Lower, from) < 0 {
 			span.Lower = from
@@ -115,26 +128,31 @@ func scanSpan(home rhumb.RangeID, table rhumb.TableID, prefix, after []byte) key
 	return span
 }
 
-// scanner goes through the versions of a span and stops at the newest of each name at or below a timestamp.
+// scanner iterates over the versions of a span and stops at the newest version of each name at or
+// before a timestamp.
 type scanner struct {
 	it      *pebble.Iterator
 	home    rhumb.RangeID
 	at      rhumb.Timestamp
 	started bool
-	ahead   bool // the iterator already stands on the next name
+	ahead   bool // the iterator is already at the next name
 	seek    []byte
 }
 
-// nextQuery gives the next record that exists at the scanner's timestamp.
+// next returns the next record that exists at the scanner's timestamp; ok is false at the end and
+// with an error.
 func (sc *scanner) next() (item rhumb.Item, ok bool, err error) {
 	for {
 		if !sc.nextName() {
 			return item, false, sc.it.Error()
 		}
 		v, found := keys.VersionOf(sc.it.Key())
+		// seekOlder has moved on to the next name, which nextName then returns.
 		if found && v.HLC > sc.at && !sc.seekOlder() {
 			continue
 		}
+		// A value is loaded only for the version that is returned: skipped versions may have large
+		// values.
 		value, err := sc.it.ValueAndErr()
 		if err != nil {
 			return item, false, err
@@ -160,11 +178,12 @@ func (sc *scanner) nextName() bool {
 		sc.ahead = false
 		return sc.it.Valid()
 	}
+	// NextPrefix skips the older versions of the current name.
 	return sc.it.NextPrefix()
 }
 
-// seekOlder moves within a name to the newest version at or below the timestamp. When the name has none it reports false,
-// and has moved to the next name.
+// seekOlder moves within a name to the newest version at or before the timestamp. It reports false
+// if the name has none; the iterator is then at the next name.
 func (sc *scanner) seekOlder() bool {
 	prefix := keys.Split(sc.it.Key())
 	sc.seek = keys.AppendVersionAt(append(sc.seek[:0], sc.it.Key()[:prefix]...), sc.at)

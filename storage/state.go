@@ -18,77 +18,92 @@ type EpochStart struct {
 	First rhumb.Seq
 }
 
-// RangeState is what a store holds of one replica besides its data and its log.
+// RangeState is the state of one replica, apart from its data and its log.
 type RangeState struct {
 	Range rhumb.RangeID
-	// Promised is the greatest epoch that the replica promised; it is durable when the batch that set it is.
+	// Promised is the greatest epoch that the replica promised. It is durable once the batch that
+	// set it is synced.
 	Promised rhumb.Epoch
-	// Last is the position of the last entry, and LastHLC its greatest timestamp; both are zero for an empty log.
+	// Last is the position of the last entry, and LastHLC its greatest timestamp. Both are zero for
+	// an empty log.
 	Last    entry.Position
 	LastHLC rhumb.Timestamp
-	// Commit is a lower bound of the commit position, and CommitHLC the greatest timestamp up to there.
+	// Commit is a lower bound of the commit position, and CommitHLC the greatest timestamp up to
+	// Commit.
 	Commit    rhumb.Seq
 	CommitHLC rhumb.Timestamp
-	// Trim is the position up to which entries may be gone from the log. Trim <= Commit.
+	// Trim is the position up to which entries may have been removed from the log. Trim <= Commit.
 	Trim rhumb.Seq
 	// Quarantine is the reason why the replica serves nothing, or "".
 	Quarantine string
-	// Lineage says at which position each epoch of the log began, oldest first.
+	// Lineage lists the position at which each epoch of the log began, oldest first.
 	Lineage []EpochStart
 }
 
-// Commit is a commit position with the greatest timestamp up to there.
+// Commit is a commit position with the greatest timestamp up to that position.
 type Commit struct {
 	Seq rhumb.Seq
 	HLC rhumb.Timestamp
 }
 
-// RangeSize is what a range weighs, in bytes before compression.
+// RangeSize is the size of a range in bytes before compression.
 type RangeSize struct {
-	// Data counts keys and values of all versions that are kept.
+	// Data counts the keys and values of all versions that are kept.
 	Data int64
-	// Log counts the entries after the trim position, values included: what a lagging peer could still be sent.
+	// Log counts the entries after the trim position with their values: the part of the log that
+	// can still be sent to a lagging peer.
 	Log int64
 }
 
-// weights are running totals over a log; those of its last entry stand for the whole log.
+// weights are running totals over a log. The totals at the last entry describe the whole log, so
+// the size of a range is known without a scan, and an undo restores it by reading one record.
 type weights struct {
 	data uint64 // keys and values of all versions written
 	log  uint64 // entries with their values
 }
 
-// logState is all that changes with a range's log: the durable state and what sizes are computed from.
+// logState is everything that changes with a range's log: the durable state, and the totals from
+// which sizes are computed. A batch copies it, changes the copy, and publishes the copy once the
+// batch is applied. Lineage is therefore never changed in place.
+//
+// Invariant: base.pos.Seq <= Trim <= Commit <= Last.Seq.
 type logState struct {
 	RangeState
 	total   weights // at Last
-	trimmed uint64  // weights.log at Trim
+	trimmed uint64  // total.log at Trim
 	trimHLC rhumb.Timestamp
 	base    base
 }
 
-// base is the position before the first entry of a log that did not begin here; zero when it did.
+// base is the position before the first entry of a log that did not begin in this store; zero if it
+// did. No record exists at that position, so its hash, timestamp and totals are stored here.
 type base struct {
 	pos   entry.Position
 	hlc   rhumb.Timestamp
 	total weights
 }
 
-// rangeState is the in-memory side of a range that a store holds.
+// rangeState is the in-memory state of a range that the store holds. Only the range's writer
+// changes log, so a batch may compute the next state without holding mu.
 type rangeState struct {
-	// collecting is held by a collection of the range, and by the batch that drops it.
+	// collecting is held by a collection of the range, and by a batch that drops the range: a
+	// collection that wrote after the drop would leave keys of a range that does not exist.
 	collecting sync.Mutex
 	expiry     expiry // guarded by collecting
 
-	mu        sync.Mutex // guards the three below
+	mu        sync.Mutex // guards log, collected and dropped
 	log       logState
 	collected uint64 // bytes of versions that collection removed
 	dropped   bool
 
-	// floor is the greatest timestamp below which collection may have removed what a read would have seen.
+	// floor is the collection floor: below this timestamp collection may have removed versions that
+	// a read would have seen. It is not durable. After a restart it is the timestamp of the trim
+	// position, which is at least as high as any floor that Collect set.
 	floor atomic.Uint64
 }
 
-// The values of the state keys, integers big endian:
+// The values of the state keys (docs/formats/log.md). Each is a key of its own, so a change of one
+// writes a few bytes. Integers are big endian:
 //
 //	range      version(1) = 1
 //	promised   epoch(8)
@@ -100,6 +115,7 @@ type rangeState struct {
 //	quarantine text
 const stateVersion = 1
 
+// encodeWords returns the words as eight bytes each.
 func encodeWords(words ...uint64) []byte {
 	b := make([]byte, 0, 8*len(words))
 	for _, w := range words {
@@ -108,12 +124,14 @@ func encodeWords(words ...uint64) []byte {
 	return b
 }
 
+// encodeBase returns the value of StateBase.
 func encodeBase(b base) []byte {
 	v := encodeWords(uint64(b.pos.Epoch), uint64(b.pos.Seq))
 	v = append(v, b.pos.Hash[:]...)
 	return append(v, encodeWords(uint64(b.hlc), b.total.data, b.total.log)...)
 }
 
+// encodeLineage returns the value of StateLineage.
 func encodeLineage(l []EpochStart) []byte {
 	var v []byte
 	for _, s := range l {
@@ -122,10 +140,11 @@ func encodeLineage(l []EpochStart) []byte {
 	return v
 }
 
-// wordAt gives the i-th eight bytes of a state value.
+// wordAt returns the i-th word of a state value.
 func wordAt(v []byte, i int) uint64 { return binary.BigEndian.Uint64(v[8*i:]) }
 
-// setField takes in one state key. It reports false when the value has not the field's form.
+// setField decodes one state key. It reports false if the value does not have the form of the
+// field.
 func (rs *rangeState) setField(f keys.StateField, v []byte) bool {
 	st := &rs.log
 	size := map[keys.StateField]int{
@@ -133,6 +152,8 @@ func (rs *rangeState) setField(f keys.StateField, v []byte) bool {
 		keys.StateCollected: 8, keys.StateBase: 56, keys.StateLineage: len(v) &^ 15,
 		keys.StateQuarantine: len(v),
 	}
+	// A field that this binary does not know may forbid something, as a quarantine does. So it is
+	// not skipped.
 	if n, known := size[f]; !known || n != len(v) {
 		return false
 	}
@@ -163,8 +184,12 @@ func (rs *rangeState) setField(f keys.StateField, v []byte) bool {
 	return true
 }
 
-// loadRanges reads the state of every range in the store whose keys come at or after from. A range whose state contradicts
-// itself is not loaded; lose is told.
+// loadRanges reads the state of every range whose keys are at or after from. If the state of a
+// range contradicts itself, loadRanges calls lose and skips the range. An error means that a block
+// could not be read, so that the ranges in it are unknown.
+//
+// It seeks from range to range and reads the state keys and the last log record of each, so the
+// time does not depend on the size of the ranges.
 func (s *Store) loadRanges(op rhumb.Op, from []byte, lose func(rhumb.RangeID, error)) error {
 	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: from})
 	if err != nil {
@@ -174,17 +199,19 @@ func (s *Store) loadRanges(op rhumb.Op, from []byte, lose func(rhumb.RangeID, er
 	for ok := it.First(); ok; {
 		id, found := keys.Home(it.Key())
 		if !found {
-			return rhumb.Ef(op, rhumb.Corrupt, "store %s: key %x has no home", s.cfg.Dir, it.Key())
+			return rhumb.Ef(op, rhumb.Corrupt, "%s: the key %x belongs to no range", s.cfg.Dir, it.Key())
 		}
 		rs, err := s.loadRange(op, it, id)
 		switch f := (*faultError)(nil); {
 		case err == nil:
 			s.ranges[id] = rs
 		case rhumb.KindOf(err) != rhumb.Corrupt || errors.As(err, &f):
-			return err // a block that cannot be read
+			// A block that cannot be read may hold the state of further ranges. loadAll decides.
+			return err
 		default:
 			lose(id, err)
 		}
+		// RangeSpan has no upper end for the last possible range.
 		next := keys.RangeSpan(id).Upper
 		if next == nil {
 			break
@@ -194,10 +221,12 @@ func (s *Store) loadRanges(op rhumb.Op, from []byte, lose func(rhumb.RangeID, er
 	return s.dbError(op, it.Error())
 }
 
+// loadRange reads the state of one range and checks that it is consistent.
 func (s *Store) loadRange(op rhumb.Op, it *pebble.Iterator, id rhumb.RangeID) (*rangeState, error) {
 	rs := &rangeState{log: logState{RangeState: RangeState{Range: id}}}
 	span := keys.KindSpan(id, keys.KindState)
 	present := false
+	// The iterator is shared by all ranges and has no upper bound, so the loop checks the end.
 	for ok := it.SeekGE(span.Lower); ok && keys.Compare(it.Key(), span.Upper) < 0; ok = it.Next() {
 		d, err := keys.Decode(it.Key())
 		if err != nil {
@@ -208,31 +237,39 @@ func (s *Store) loadRange(op rhumb.Op, it *pebble.Iterator, id rhumb.RangeID) (*
 			return nil, s.dbError(op, err)
 		}
 		if !rs.setField(d.Field, v) {
-			return nil, rhumb.Ef(op, rhumb.Corrupt, "store %s, range %s: state %s has a bad value %x", s.cfg.Dir, id, d.Field, v)
+			return nil, rhumb.Ef(op, rhumb.Corrupt, "%s: range %s: the stored state %q has the invalid value %x", s.cfg.Dir, id, d.Field.String(), v)
 		}
 		present = present || d.Field == keys.StateRange
 	}
 	if err := it.Error(); err != nil {
 		return nil, s.dbError(op, err)
 	}
+	// StateRange is written by the batch that creates a range, before any other key of it.
 	if !present {
-		return nil, rhumb.Ef(op, rhumb.Corrupt, "store %s: range %s has keys but no state", s.cfg.Dir, id)
+		return nil, rhumb.Ef(op, rhumb.Corrupt, "%s: range %s has keys but no state", s.cfg.Dir, id)
 	}
 	if err := s.loadLast(op, it, rs); err != nil {
 		return nil, err
 	}
+	// Every position was written with or after the entries that it covers, and the log of the
+	// database loses only its end. So a position beyond the last entry means that entries were
+	// lost.
 	st := &rs.log
 	if st.Last.Seq < st.Commit || st.Commit < st.Trim {
-		return nil, rhumb.Ef(op, rhumb.Corrupt, "store %s, range %s: the log ends at %d, is committed to %d and trimmed to %d: entries are missing",
+		return nil, rhumb.Ef(op, rhumb.Corrupt, "%s: range %s: the log ends at %d, but is committed up to %d and trimmed up to %d: entries are missing",
 			s.cfg.Dir, id, st.Last.Seq, st.Commit, st.Trim)
 	}
+	// Collection may have removed anything that an entry up to the trim position superseded.
 	rs.floor.Store(uint64(st.trimHLC))
 	return rs, it.Error()
 }
 
-// loadLast finds the last entry of the log.
+// loadLast finds the last entry of the log. The last record also has the totals and a commit
+// position, which is usually newer than StateCommit: appends carry the commit position and do not
+// write the key.
 func (s *Store) loadLast(op rhumb.Op, it *pebble.Iterator, rs *rangeState) error {
 	st := &rs.log
+	// A log without records ends at its base.
 	st.setLast(st.base.pos, st.base.hlc, st.base.total)
 	span := keys.KindSpan(st.Range, keys.KindLog)
 	if !it.SeekLT(span.Upper) || keys.Compare(it.Key(), span.Lower) < 0 {
@@ -244,27 +281,30 @@ func (s *Store) loadLast(op rhumb.Op, it *pebble.Iterator, rs *rangeState) error
 	}
 	rec, err := decodeRecord(v)
 	if err != nil {
-		return rhumb.Ef(op, rhumb.KindOf(err), "store %s, range %s: last log record: %v", s.cfg.Dir, st.Range, err)
+		return rhumb.Ef(op, rhumb.KindOf(err), "%s: range %s: the last log record is damaged: %v", s.cfg.Dir, st.Range, err)
 	}
 	st.setLast(rec.entry.Position(), rec.entry.LastHLC(), rec.total)
+	// Both are lower bounds, so the greater one counts.
 	if rec.commit.Seq > st.Commit {
 		st.Commit, st.CommitHLC = rec.commit.Seq, rec.commit.HLC
 	}
 	return nil
 }
 
+// setLast sets the end of the log.
 func (st *logState) setLast(pos entry.Position, hlc rhumb.Timestamp, total weights) {
 	st.Last, st.LastHLC, st.total = pos, hlc, total
 }
 
-// rangeOf gives the in-memory side of a range; nil when the store does not hold it.
+// rangeOf returns the in-memory state of a range, or nil if the store does not hold the range.
 func (s *Store) rangeOf(id rhumb.RangeID) *rangeState {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.ranges[id]
 }
 
-// State gives the state of a range as the last applied batch left it.
+// State returns the state of a range as of the last applied batch; ok is false if the store does
+// not hold the range.
 func (s *Store) State(id rhumb.RangeID) (RangeState, bool) {
 	rs := s.rangeOf(id)
 	if rs == nil {
@@ -273,13 +313,14 @@ func (s *Store) State(id rhumb.RangeID) (RangeState, bool) {
 	return rs.snapshot(), true
 }
 
+// snapshot returns a copy of the state.
 func (rs *rangeState) snapshot() RangeState {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	return rs.log.RangeState // Lineage is replaced, never changed in place
+	return rs.log.RangeState // Lineage is replaced and never changed in place, so it may be shared
 }
 
-// Size gives the size of a range, and ok false when the store does not hold it.
+// Size returns the size of a range; ok is false if the store does not hold the range.
 func (s *Store) Size(id rhumb.RangeID) (size RangeSize, ok bool) {
 	rs := s.rangeOf(id)
 	if rs == nil {

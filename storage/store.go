@@ -21,7 +21,8 @@ import (
 	"github.com/rhumbdb/rhumb/keys"
 )
 
-// PebbleOptions are the options of the database below a store.
+// PebbleOptions are the options of a store's database. The alias lets tests set them without
+// importing Pebble.
 type PebbleOptions = pebble.Options
 
 const (
@@ -30,14 +31,18 @@ const (
 	dataName  = "data"
 )
 
-// Keys of SpaceStore.
+// Keys of SpaceStore. They are stored, so a name is never reused.
 const (
-	localStore = "store" // the store id: ties the database to its STORE file
-	localBoot  = "boot"  // never smaller than the boot sequence in the STORE file
-	localHLC   = "hlc"
+	localStore = "store" // the store id, which ties the database to its STORE file
+	localBoot  = "boot"  // at least the boot sequence in the STORE file
+	localHLC   = "hlc"   // the durable ceiling of the node's clock
 )
 
-// Store is one disk: one Pebble database with a STORE file that says whose it is.
+// Store is one disk: a directory with a STORE file that identifies it and a Pebble database.
+//
+// Invariants: cfg, log, fs and metrics are set by newStore and never change. lock is held from
+// newStore until Close. db, sealer and lengths are set while the store opens, before any other
+// goroutine knows the store. The store is closed exactly once, and db is not used after that.
 type Store struct {
 	cfg     Config
 	log     *slog.Logger
@@ -47,31 +52,40 @@ type Store struct {
 	metrics metrics
 	sealer  *sealer
 
-	mu     sync.RWMutex // guards the two below
+	// headerMu serializes changes of the STORE file. It is held from reading the header until the
+	// changed one is durable, so that no change writes a header without the change before it. mu is
+	// not enough for that: readers of ranges must not wait for the disk.
+	headerMu sync.Mutex
+
+	mu     sync.RWMutex // guards ranges, header and fresh
 	ranges map[rhumb.RangeID]*rangeState
 	header header
 	fresh  bool
-	// emptied is set while the database that opens takes the place of a damaged one.
+	// emptied is set if this Open replaced a damaged database by an empty one.
 	emptied bool
 
 	damages damages
-	// synced is what the SYNCED file said when the store was opened, and lengths the file since.
+	// synced is the content of the SYNCED file when the store was opened, corrected by what
+	// recovery cut off. lengths is the file that the open store writes.
 	synced  syncedState
 	lengths *syncedFile
 
-	manifestMu sync.Mutex   // guards manifests
-	manifests  []sealedFile // those that the seal of the running store lists: the current one, last, and the one before
+	manifestMu sync.Mutex // guards manifests
+	// manifests are the manifests in the seal of the running store: the current one last, and
+	// before it the previous one while Pebble may still go back to it.
+	manifests []sealedFile
 
 	diskMu sync.Mutex // guards disk
 	disk   disk
 
-	closeMu sync.RWMutex // guards closed; held for reading by those who may come after Close
+	closeMu sync.RWMutex // guards closed; callers that may run after Close hold it for reading
 	closed  bool
 }
 
-// Open opens the store in cfg.Dir, or makes one when the directory is empty or does not exist. It fails with
-// Unavailable when another process owns the directory, Incompatible when a newer binary wrote it, and Corrupt when its
-// checkFiles do not fit together.
+// Open opens the store in cfg.Dir, or creates one if the directory is empty or does not exist. Open
+// fails with Unavailable if another process owns the directory, with Incompatible if a newer binary
+// wrote it, and with Corrupt if the directory cannot be identified or was once opened without
+// syncs. Damage in the database does not make Open fail: see Damage and Short.
 func Open(cfg Config) (*Store, error) {
 	e, err := OpenEngine([]string{cfg.Dir}, cfg)
 	if err != nil {
@@ -80,23 +94,32 @@ func Open(cfg Config) (*Store, error) {
 	return e.stores[0], nil
 }
 
-// newStore takes the directory of a store for this process.
+// newStore returns a store whose directory belongs to this process. The store is also returned with
+// an error, because the caller must release a lock that was taken before the error.
 func newStore(cfg Config) (*Store, error) {
 	s := &Store{cfg: cfg, log: cfg.Logger, ranges: map[rhumb.RangeID]*rangeState{}, metrics: newMetrics(cfg.Dir)}
 	s.fs = newLogFS(cfg.FS, s.syncTook)
 	return s, s.ownDir()
 }
 
-// openFiles opens what is in the directory that the store owns. h is the store's header, and lost is set when the operator gave
-// up what the directory held.
+// openFiles opens the database in the directory that the store owns. h is the store's header, and
+// lost is set if the operator abandoned the data of the directory.
+//
+// The order of the steps matters. Damage that is known is read first, so that later steps add to
+// it. Files are examined while the seal still describes the last stop, and the seal is marked as
+// running before the database changes a file.
 func (s *Store) openFiles(h header, lost bool) error {
 	s.header = h
+	// The first start writes the header before it creates the database. Boot 0 means that no start
+	// has finished, so a missing database is not damage.
 	s.fresh = h.boot == 0
 	if err := s.loadDamage(); err != nil {
 		return err
 	}
 	if lost {
-		f := Fault{s.cfg.Dir, -1, fmt.Sprintf("store %d of the node was lost, and given up by the operator", h.index+1)}
+		// The mark is durable before the empty database exists. If it were not, a crash in between
+		// would leave an empty store that looks whole.
+		f := Fault{s.cfg.Dir, -1, fmt.Sprintf("the operator gave up store %d of the node as lost", h.index+1)}
 		s.emptied = true
 		if err := s.addDamage(Damage{Fault: f}, true); err != nil {
 			return err
@@ -113,7 +136,8 @@ func (s *Store) openFiles(h header, lost bool) error {
 	}
 	err := s.beginOrClose()
 	if f := (*faultError)(nil); errors.As(err, &f) && rhumb.KindOf(err) == rhumb.Corrupt {
-		// Which ranges there are cannot be read: nothing of the database can be used.
+		// The list of ranges cannot be read, so no range of this database can be trusted to be
+		// absent. The store starts empty and short, and the node's peers have the data.
 		if err = s.startEmpty(f.fault); err == nil {
 			err = s.beginOrClose()
 		}
@@ -121,7 +145,8 @@ func (s *Store) openFiles(h header, lost bool) error {
 	return err
 }
 
-// beginOrClose is begin, and closes the database when that fails.
+// beginOrClose calls beginBoot and closes the database if that fails, so that the caller can set
+// the directory aside.
 func (s *Store) beginOrClose() error {
 	err := s.beginBoot()
 	if err != nil {
@@ -131,13 +156,15 @@ func (s *Store) beginOrClose() error {
 	return err
 }
 
-// ownDirs takes the directory for this process.
+// ownDir takes the directory for this process.
 func (s *Store) ownDir() error {
 	const op rhumb.Op = "storage.Open"
 	dir := s.cfg.Dir
 	if err := makeDir(s.fs, dir); err != nil {
 		return accessError(op, dir, err)
 	}
+	// The lock comes before any change. Two processes that share a directory would each delete
+	// files that the other one's manifest lists.
 	lock, err := s.fs.Lock(s.fs.PathJoin(dir, lockName))
 	if err != nil {
 		return lockError(op, dir, s.describeOwner(), err)
@@ -146,6 +173,8 @@ func (s *Store) ownDir() error {
 	if err := s.prepareDisk(); err != nil {
 		return err
 	}
+	// The process id only makes the other process's error message helpful. A stale one does no
+	// harm, because the lock decides.
 	f, err := s.fs.Create(s.fs.PathJoin(dir, ownerName), vfs.WriteCategoryUnspecified)
 	if err == nil {
 		_, err = fmt.Fprintf(f, "%d\n", os.Getpid())
@@ -154,7 +183,8 @@ func (s *Store) ownDir() error {
 	return ioError(op, dir, err)
 }
 
-// describeOwner names the process that holds the directory, as far as that is known.
+// describeOwner returns the process id of the directory's owner for an error message, or "" if it
+// is not known.
 func (s *Store) describeOwner() string {
 	b, err := readFile(s.fs, s.fs.PathJoin(s.cfg.Dir, ownerName))
 	if err != nil || len(b) == 0 {
@@ -165,22 +195,30 @@ func (s *Store) describeOwner() string {
 
 func (s *Store) dataDir() string { return s.fs.PathJoin(s.cfg.Dir, dataName) }
 
+// openDatabase opens the Pebble database and the SYNCED file. It returns an error with a faultError
+// inside if the database is damaged.
 func (s *Store) openDatabase() error {
 	const op rhumb.Op = "storage.Open"
 	lengths, err := openSynced(s.fs, s.cfg.Dir, s.synced, s.lengthFailed)
 	if err != nil {
 		return err
 	}
+	// From here on the file system records syncs of logs and of manifests. It must do so before
+	// pebble.Open, which already writes a new log and may write a new manifest.
 	s.lengths, s.fs.lengths, s.fs.created = lengths, lengths, s.watchManifest
 	s.fitMemTable()
 	o := s.pebbleOptions()
+	// Pebble would create an empty database in the place of one that has vanished.
 	o.ErrorIfNotExists = !s.fresh && !s.emptied
 	s.sealer = newSealer(s)
 	db, err := pebble.Open(s.dataDir(), o)
 	if err == nil {
 		s.db = db
+		// Pebble flushed the content of the older logs when it replayed them. It deletes or
+		// recycles them later, and a power loss may undo that deletion and leave a log with a torn
+		// end. SYNCED therefore records now that these logs are not needed, or the next start would
+		// report their torn ends as damage.
 		if db.Metrics().WAL.Files == 1 {
-			// What the older logs held was flushed. They may come back after a power loss, with an end that was torn.
 			err = ioError(op, s.cfg.Dir, lengths.onlyNewest())
 		}
 		if err != nil {
@@ -192,22 +230,28 @@ func (s *Store) openDatabase() error {
 	defer func() { _ = lengths.close() }()
 	switch {
 	case strings.Contains(err.Error(), "format major version"):
+		// Pebble has no error value for this case.
 		return rhumb.Ef(op, rhumb.Incompatible, "%s: %v; use the binary that wrote it, or a newer one", s.cfg.Dir, err)
 	}
-	// What Pebble refuses to open for any other reason than an error of the operating system is damage.
+	// An error of the operating system says nothing about the data: the next start may succeed.
+	// ENOENT is the exception, because a file that the manifest lists is missing. Any other reason
+	// for which Pebble does not open a database is damage.
 	if errno, ok := errors.AsType[syscall.Errno](err); ok && errno != syscall.ENOENT {
 		return ioError(op, s.cfg.Dir, err)
 	}
 	return &rhumb.Error{Op: op, Kind: rhumb.Corrupt, Err: &faultError{faultOf(s.dataDir(), err)}}
 }
 
-// lengthFailed notes that a synced length was not written.
+// lengthFailed records that a synced length could not be written. The store continues: the length
+// on disk stays a lower bound, so the next start may take damage near the end of the log for an
+// interrupted write, as it would without a SYNCED file.
 func (s *Store) lengthFailed(err error) {
 	s.metrics.lengthFailures.Inc()
-	s.log.Warn("the synced length of the log was not put on record, the older one stands", "store", s.cfg.Dir, "err", err)
+	s.log.Warn("the synced length of the log was not recorded; the previous one remains valid", "store", s.cfg.Dir, "err", err)
 }
 
-// beginBoot checks that the database belongs to the STORE file, counts the boot, and reads the ranges.
+// beginBoot checks that the database belongs to the STORE file, counts the boot, and loads the
+// state of the ranges.
 func (s *Store) beginBoot() error {
 	const op rhumb.Op = "storage.Open"
 	local := s.Local(SpaceStore)
@@ -216,26 +260,34 @@ func (s *Store) beginBoot() error {
 		return err
 	}
 	if !ok && !s.fresh && !s.Short() {
-		// Pebble takes a damaged record of a manifest for its end. The seal notices, unless the manifest grew just before.
-		f := Fault{s.dataDir(), -1, "the database has lost the id of its store, and so what came after it"}
+		// Pebble takes a damaged record of a manifest for the manifest's end and opens what
+		// precedes it. The seal notices that, except when the manifest grew just before the crash.
+		// The store id is the first key that was ever written, so a database without it has lost
+		// its contents.
+		f := Fault{s.dataDir(), -1, "the database lacks the id of its store, which is written first, so it has lost its contents"}
 		return &rhumb.Error{Op: op, Kind: rhumb.Corrupt, Err: &faultError{f}}
 	}
+	// The ids differ if data/ or the STORE file was copied from another directory. Neither then
+	// says which ranges the node promised to hold.
 	if ok && string(id) != string(s.header.store[:]) {
-		return rhumb.Ef(op, rhumb.Corrupt, "%s: the database belongs to store %x, the STORE file to %s; they were copied apart", s.cfg.Dir, id, s.header.store)
+		return rhumb.Ef(op, rhumb.Corrupt, "%s: the database belongs to store %x, but the STORE file to store %s; they come from different directories. Restore the directory whole", s.cfg.Dir, id, s.header.store)
 	}
+	// A new or emptied database gets the id before anything else.
 	if !ok {
 		if err := local.Set([]byte(localStore), s.header.store[:]); err != nil {
 			return err
 		}
 	}
-	if err := s.countBoot(op, 0); err != nil {
+	if _, err := s.countBoot(op, 0); err != nil {
 		return err
 	}
 	if err := s.loadAll(op); err != nil {
 		return err
 	}
 	if s.fresh || s.emptied {
-		// Pebble begins the first log of a database in an old format, whose chunks promise nothing.
+		// Pebble writes the first log of a new database in an older format, whose chunks hold no
+		// synced length. A flush makes Pebble start a second log in the current format, before
+		// anything is written that matters (decision 16).
 		if err := s.Flush(); err != nil {
 			return err
 		}
@@ -244,40 +296,47 @@ func (s *Store) beginBoot() error {
 	return nil
 }
 
-// countBoot increments the boot sequence, to least if that is more: first in the database, then in the STORE file. A
-// checkDatabase that is behind the file has lost what it had made durable.
-func (s *Store) countBoot(op rhumb.Op, least rhumb.BootSeq) error {
+// countBoot increments the boot sequence, to at least the given value. It writes the database
+// before the STORE file: a crash in between leaves the database ahead, which is harmless. A
+// database with a lower boot sequence than the STORE file has therefore lost durable writes, as a
+// restored disk image has.
+func (s *Store) countBoot(op rhumb.Op, least rhumb.BootSeq) (rhumb.BootSeq, error) {
+	s.headerMu.Lock()
+	defer s.headerMu.Unlock()
 	local := s.Local(SpaceStore)
 	stored, ok, err := local.Get([]byte(localBoot))
 	if err != nil {
-		return err
+		return 0, err
 	}
 	var boot uint64
 	if ok && len(stored) == 8 {
 		boot = binary.BigEndian.Uint64(stored)
 	}
 	if boot < uint64(s.header.boot) {
+		// A store that is short already has lost its boot sequence for a reason on record.
 		if !s.Short() {
-			f := Fault{s.dataDir(), -1, fmt.Sprintf("the database is of boot %d, the STORE file of boot %d: the database was rolled back, or has lost its end", boot, s.header.boot)}
+			f := Fault{s.dataDir(), -1, fmt.Sprintf("the database has boot sequence %d, the STORE file %d: the database was rolled back, or has lost its end", boot, s.header.boot)}
 			if err := s.addDamage(Damage{Fault: f}, true); err != nil {
-				return err
+				return 0, err
 			}
 		}
 		boot = uint64(s.header.boot)
 	}
+	// The greater of both counts, so that no boot sequence is ever used twice.
 	boot = max(boot+1, uint64(least))
 	if err := local.Set([]byte(localBoot), encodeWords(boot)); err != nil {
-		return err
+		return 0, err
 	}
 	s.mu.Lock()
 	s.header.boot = rhumb.BootSeq(boot)
 	h := s.header
 	s.mu.Unlock()
-	return writeHeader(s.fs, s.cfg.Dir, &h)
+	return h.boot, writeHeader(s.fs, s.cfg.Dir, &h)
 }
 
-// Close releases the directory. Batches must have been synced or dropped before. A closed store is sealed: the next Open
-// checks that no file was cut or changed since.
+// Close releases the directory. The caller has synced or dropped all batches. Close seals the
+// store: it records the length and hash of each file, so that the next Open notices if one was cut
+// or changed in the meantime.
 func (s *Store) Close() error {
 	s.closeMu.Lock()
 	defer s.closeMu.Unlock()
@@ -285,24 +344,34 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.closed = true
-	if s.db == nil { // it did not open
+	if s.db == nil { // the store did not open
 		return s.lock.Close()
 	}
+	// The sealer uses the database, so it stops first. Its last work is placing damage, which Close
+	// finishes below.
 	s.sealer.stop()
-	damageErr := s.placeDamage(false) // what was met last; to read the ranges would hold up the stop
+	// Damage that was met last is recorded now. exact is false because reading whole ranges would
+	// delay the stop; all ranges that the table may touch count as damaged instead.
+	damageErr := s.placeDamage(false)
+	// The number of logs that hold data not in tables is known only while the database is open.
 	logs := int(s.db.Metrics().WAL.Files)
 	err := s.dbError("storage.Store.Close", s.db.Close())
 	err = errors.Join(err, damageErr, s.lengths.close())
+	// A seal is written only over files that were closed without an error. Without a clean seal the
+	// next Open examines the logs as after a crash.
 	if err == nil {
 		err = s.sealClean(logs)
 	}
+	// The lock goes last: the directory must not change owners before it is sealed.
 	return errors.Join(err, s.lock.Close())
 }
 
-// Flush writes what is in memory into table files. The log makes it durable in any case.
+// Flush writes the memtables to table files. It is never needed for durability, which the log
+// provides.
 func (s *Store) Flush() error { return s.dbError("storage.Store.Flush", s.db.Flush()) }
 
-// Compact rewrites the tables of one range, so that what was collected takes no room any more.
+// Compact rewrites the tables of one range, so that collected versions no longer use space. Pebble
+// compacts in the background; tests and benchmarks call Compact to reach a known state.
 func (s *Store) Compact(id rhumb.RangeID) error {
 	span := keys.RangeSpan(id)
 	if span.Upper == nil {
@@ -311,54 +380,61 @@ func (s *Store) Compact(id rhumb.RangeID) error {
 	return s.dbError("storage.Store.Compact", s.db.Compact(context.Background(), span.Lower, span.Upper, false))
 }
 
-// Dir gives the directory of the store.
+// Dir returns the directory of the store.
 func (s *Store) Dir() string { return s.cfg.Dir }
 
-// Identity tells whose store this is.
+// Identity returns the identity in the STORE file.
 func (s *Store) Identity() Identity {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return Identity{Cluster: s.header.cluster, Node: s.header.node, Store: s.header.engine, Boot: s.header.boot, Fresh: s.fresh}
 }
 
-// SetIdentity says once and for ever to which cluster and node the store belongs. Repeating it is no error; another
-// cluster or node is refused with WrongCluster.
+// SetIdentity records the cluster and node that the store belongs to. They never change: repeating
+// the same identity succeeds, and another one is rejected with WrongCluster.
 func (s *Store) SetIdentity(cluster rhumb.ClusterID, node rhumb.NodeID) error {
 	const op rhumb.Op = "storage.Store.SetIdentity"
 	if cluster.IsZero() || node == rhumb.NoNode {
 		return rhumb.E(op, rhumb.InvalidArgument, "cluster and node must not be zero")
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.headerMu.Lock()
+	defer s.headerMu.Unlock()
+	s.mu.RLock()
 	h := s.header
+	s.mu.RUnlock()
 	switch {
 	case h.cluster == cluster && h.node == node:
 		return nil
 	case !h.cluster.IsZero() && (h.cluster != cluster || h.node != node):
-		return rhumb.Ef(op, rhumb.WrongCluster, "%s belongs to node %s of cluster %s, not to node %s of cluster %s", s.cfg.Dir, h.node, h.cluster, node, cluster)
+		// A node's acknowledgements and promises belong to its cluster. Under another number they
+		// would count for a replica that never made them.
+		return rhumb.Ef(op, rhumb.WrongCluster, "%s belongs to node %s of cluster %s, not to node %s of cluster %s; give the node its own directory", s.cfg.Dir, h.node, h.cluster, node, cluster)
 	}
+	// The file is replaced before the field changes: what Identity returns is durable.
 	h.cluster, h.node = cluster, node
 	if err := writeHeader(s.fs, s.cfg.Dir, &h); err != nil {
 		return rhumb.Wrap(op, err)
 	}
+	s.mu.Lock()
 	s.header = h
+	s.mu.Unlock()
 	return nil
 }
 
-// BumpBoot increments the boot sequence in place, to least if that is more: for a live node that was fenced and registers
-// again (ruling 11), and for one whose lives metadata has counted further than its disk.
+// BumpBoot increments the boot sequence in place, to at least the given value, and returns it. No
+// two calls return the same value. A live node that was fenced calls it before it registers again
+// (ruling 11), and so does a node for which metadata has counted more lives than its disk.
 func (s *Store) BumpBoot(least rhumb.BootSeq) (rhumb.BootSeq, error) {
-	if err := s.countBoot("storage.Store.BumpBoot", least); err != nil {
-		return 0, err
-	}
-	return s.Identity().Boot, nil
+	return s.countBoot("storage.Store.BumpBoot", least)
 }
 
-// SyncOutstanding is how long the log write or sync that is under way has lasted so far; 0 when none is. Liveness
-// follows the data path: a node whose disk does not answer must not claim to be alive.
+// SyncOutstanding returns how long the log write or sync in progress has taken so far, or 0 if none
+// is in progress. Liveness follows the data path: a node whose disk does not answer must not claim
+// to be alive.
 func (s *Store) SyncOutstanding() time.Duration { return s.fs.outstanding() }
 
-// Ranges gives the state of every range in the store, sorted. A closed store has none to give and fails.
+// Ranges returns the state of every range in the store, in ascending order. It fails on a closed
+// store.
 func (s *Store) Ranges() ([]RangeState, error) {
 	s.closeMu.RLock()
 	defer s.closeMu.RUnlock()
@@ -375,7 +451,9 @@ func (s *Store) Ranges() ([]RangeState, error) {
 	return out, nil
 }
 
-// absolutePath makes a path independent of how it was written, so that one process cannot own a directory twice.
+// absolutePath makes a path independent of the current directory and of how it was written, so that
+// one process cannot own a directory twice under two names. File systems in memory have no current
+// directory.
 func absolutePath(fsys vfs.FS, dir string) string {
 	if vfs.Root(fsys) != vfs.Default {
 		return dir

@@ -12,20 +12,22 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// The SYNCED file says how far the newest log file was synced. It holds two slots, written in turn, each in a disk
-// sector of its own. Integers are big endian:
+// The SYNCED file records how far the newest log file was synced. It has two slots, each in a disk
+// sector of its own, that are written in turn: a write that a crash interrupts leaves the other
+// slot intact. Integers are big endian:
 //
 //	offset  size
 //	 0       8   magic "RHUMBSYN"
 //	 8       8   generation: the slot with the greater one counts
-//	16       8   first log file whose content is not in tables, as far as known; a lower bound
+//	16       8   first log file whose content may be in no table; a lower bound
 //	24       8   newest log file
-//	32       8   bytes of it that were synced; a lower bound
+//	32       8   bytes of that file that were synced; a lower bound
 //	40       8   xxh3-64 of all bytes before
 //
-// A slot is written after each sync of the log and before anyone learns of that sync, but it is itself synced in the
-// background only. So a killed process leaves it exact. A power loss may leave it behind; then the promises inside the
-// checkLog count, which lack no more than the last sync.
+// A slot is written after each sync of the log and before that sync is reported, but it is itself
+// synced only in the background: a second sync for each sync would double the latency of a commit.
+// If the process is killed, the file is exact. After a power loss it may be older, and then the
+// promises in the log count, which lack at most the last sync (decision 16).
 const (
 	syncedName     = "SYNCED"
 	syncedMagic    = "RHUMBSYN"
@@ -34,11 +36,13 @@ const (
 	syncedFileSize = 2 * syncedSector
 )
 
-// logLengths receives how far log files are durable. It stands between a store and its log, which is Pebble's for now.
+// logLengths receives how far log files are durable. It is the boundary between a store and its
+// log, which is Pebble's for now.
 type logLengths interface {
-	// began says that a log file is new, or used again, and empty.
+	// began reports that a log file is new, or reused, and therefore empty.
 	began(number uint64)
-	// synced says that so many bytes of the newest log file are durable. It is called before the sync is reported.
+	// synced reports that so many bytes of the newest log file are durable. It is called before the
+	// sync is reported.
 	synced(number uint64, length int64)
 }
 
@@ -50,6 +54,7 @@ type syncedState struct {
 	length     int64
 }
 
+// encode returns the content of a slot.
 func (st *syncedState) encode() []byte {
 	b := make([]byte, 0, syncedSize)
 	b = append(b, syncedMagic...)
@@ -57,14 +62,17 @@ func (st *syncedState) encode() []byte {
 	return binary.BigEndian.AppendUint64(b, xxh3.Hash(b))
 }
 
-// decodeSynced reads both slots and returns the newer one. A slot that was never written is all zero; fault names the
-// offset of one that is neither that nor valid, -1 when there is none.
+// decodeSynced decodes both slots and returns the newer one. A slot that was never written is all
+// zero. fault is the offset of a slot that is neither that nor valid, or -1.
 func decodeSynced(b []byte) (st syncedState, fault int64) {
 	fault = -1
 	for at := 0; at < syncedFileSize; at += syncedSector {
 		if len(b) < at+syncedSize {
+			// A file that is too short: replaceFile creates it with its full size.
 			return st, int64(len(b))
 		}
+		// Three kinds of slots: never written, damaged, and valid. Of the valid ones the newer
+		// counts.
 		slot := b[at : at+syncedSize]
 		switch {
 		case allZero(slot):
@@ -77,7 +85,8 @@ func decodeSynced(b []byte) (st syncedState, fault int64) {
 	return st, fault
 }
 
-// readSynced reads the SYNCED file of a store; found is false for a store without one, which an older build wrote.
+// readSynced reads the SYNCED file of a store; found is false if there is none, as in stores of
+// earlier builds.
 func readSynced(fsys vfs.FS, dir string) (st syncedState, found bool, fault int64, err error) {
 	path := fsys.PathJoin(dir, syncedName)
 	f, err := fsys.Open(path)
@@ -95,7 +104,7 @@ func readSynced(fsys vfs.FS, dir string) (st syncedState, found bool, fault int6
 	return st, true, fault, nil
 }
 
-// syncedFile keeps the SYNCED file of an open store.
+// syncedFile is the SYNCED file of an open store.
 type syncedFile struct {
 	mu     sync.Mutex // guards all below
 	f      vfs.File
@@ -104,8 +113,8 @@ type syncedFile struct {
 	failed func(error)
 }
 
-// openSynced opens the SYNCED file, or makes one, and makes a first state durable. failed is called when a slot cannot be
-// written: the synced length on disk is then lower than it could be, and nothing else is wrong.
+// openSynced opens or creates the SYNCED file and makes a first state durable. failed is called if
+// a later slot cannot be written: the length on disk is then lower than it could be, which is safe.
 func openSynced(fsys vfs.FS, dir string, st syncedState, failed func(error)) (*syncedFile, error) {
 	const op rhumb.Op = "storage.Open"
 	path := fsys.PathJoin(dir, syncedName)
@@ -116,8 +125,10 @@ func openSynced(fsys vfs.FS, dir string, st syncedState, failed func(error)) (*s
 	if err != nil {
 		return nil, ioError(op, path, err)
 	}
+	// The file is written in place from here on. replaceFile for every sync would be a rename and
+	// three syncs.
 	s := &syncedFile{f: f, state: st, failed: failed}
-	// Both slots are written: one that is damaged is replaced.
+	// Both slots are written, so that a damaged one is replaced.
 	for range 2 {
 		if err = s.writeSlot(); err != nil {
 			break
@@ -132,12 +143,13 @@ func openSynced(fsys vfs.FS, dir string, st syncedState, failed func(error)) (*s
 	return s, nil
 }
 
-// syncedFull makes sure that the file has its full size, so that writing a slot never needs space. A new file holds st: a
-// crash before the next slot is written must not forget it.
+// syncedFull makes sure that the file has its full size, so that writing a slot never needs space
+// on a full disk. A new file holds st: a crash before the next slot is written must not forget it.
 func syncedFull(fsys vfs.FS, dir, path string, st syncedState) error {
 	if info, err := fsys.Stat(path); err == nil && info.Size() == syncedFileSize {
 		return nil
 	}
+	// The slot that generation selects, so that the next write goes to the other one.
 	b := make([]byte, syncedFileSize)
 	if st.generation > 0 {
 		copy(b[int64(st.generation%2)*syncedSector:], st.encode())
@@ -145,15 +157,18 @@ func syncedFull(fsys vfs.FS, dir, path string, st syncedState) error {
 	return replaceFile(fsys, dir, syncedName, b)
 }
 
-// writeSlot writes the next slot; s.mu is held, or nobody else knows s.
+// writeSlot writes the next slot. s.mu is held, or no other goroutine knows s.
 func (s *syncedFile) writeSlot() error {
 	s.state.generation++
+	// Consecutive generations alternate between the slots.
 	at := int64(s.state.generation%2) * syncedSector
 	_, err := s.f.WriteAt(s.state.encode(), at)
 	s.dirty = true
 	return err
 }
 
+// updateState changes the state and writes it. An error is reported and not returned: the sync that
+// caused the update has succeeded.
 func (s *syncedFile) updateState(change func(st *syncedState)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,44 +178,55 @@ func (s *syncedFile) updateState(change func(st *syncedState)) {
 	}
 }
 
+// began implements logLengths.
 func (s *syncedFile) began(number uint64) {
 	s.updateState(func(st *syncedState) {
 		st.number, st.length = number, 0
+		// The first log of a store: no older one exists.
 		if st.first == 0 {
 			st.first = number
 		}
 	})
 }
 
+// synced implements logLengths.
 func (s *syncedFile) synced(number uint64, length int64) {
 	s.updateState(func(st *syncedState) {
+		// Pebble closes a log, with a last sync, after it has created the next one. Such a sync
+		// must not count for the next log.
 		if number == st.number {
 			st.length = max(st.length, length)
 		}
 	})
 }
 
-// flushed says that the content of all log files before first is in tables.
+// flushed reports that the content of all log files before first is in tables.
 func (s *syncedFile) flushed(first uint64) {
 	s.updateState(func(st *syncedState) { st.first = max(st.first, first) })
 }
 
-// onlyNewest says that the content of all log files but the newest is in tables, and makes that durable.
+// onlyNewest records that the content of all log files but the newest is in tables, and returns
+// once that is durable.
 func (s *syncedFile) onlyNewest() error {
 	s.updateState(func(st *syncedState) { st.first = st.number })
 	return s.sync()
 }
 
-// sync makes the newest slot durable if it is not.
+// sync makes the newest slot durable.
 func (s *syncedFile) sync() error {
 	s.mu.Lock()
 	f, dirty := s.f, s.dirty
+	// Cleared before the sync, because a slot that is written during the sync may not be part of
+	// it.
 	s.dirty = false
 	s.mu.Unlock()
 	if !dirty {
 		return nil
 	}
-	return f.SyncData() // the lock is not held: a sync of the log must not wait for this one
+	// The lock is not held, because a sync of the log, which updates the state, must not wait for
+	// this one.
+	return f.SyncData()
 }
 
+// close makes the newest slot durable and closes the file.
 func (s *syncedFile) close() error { return errors.Join(s.f.Sync(), s.f.Close()) }

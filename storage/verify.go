@@ -16,23 +16,27 @@ import (
 	"github.com/rhumbdb/rhumb/keys"
 )
 
-// VerifyFaultsMax bounds the faults that one report lists.
+// VerifyFaultsMax bounds the faults in one report.
 const VerifyFaultsMax = 1_000
 
-// VerifyReport is what Verify looked at and found.
+// VerifyReport is the result of Verify.
 type VerifyReport struct {
 	Files int   `json:"files"`
 	Bytes int64 `json:"bytes"`
 	Keys  int64 `json:"keys"`
-	// Versions are the keys that hold a version of a record.
+	// Versions counts the keys that hold a version of a record.
 	Versions int64   `json:"versions"`
 	Ranges   int     `json:"ranges"`
 	Faults   []Fault `json:"faults,omitempty"`
 }
 
-// Verify reads every file and every key of a store that no process has open, and changes nothing but the lock. A nil
-// file system is the operating system's. An error means that the store could not be looked at; what is wrong with it stands
-// in the report.
+// Verify reads every file and every key of a store that no process has open. It changes nothing but
+// the lock file. A nil file system means that of the operating system. An error means that the
+// store could not be examined; damage is in the report.
+//
+// Steps, from the outside in: the STORE file, the seal, every file as bytes, the logs as a start
+// would read them, and the database key by key and entry by entry. Later steps run in spite of
+// faults in earlier ones, so that one report shows everything.
 func Verify(dir string, fsys vfs.FS) (VerifyReport, error) {
 	const op rhumb.Op = "storage.Verify"
 	if fsys == nil {
@@ -41,15 +45,17 @@ func Verify(dir string, fsys vfs.FS) (VerifyReport, error) {
 	v := &verifier{fs: fsys, dir: absolutePath(fsys, dir), weights: map[rhumb.RangeID]int64{}}
 	if _, err := fsys.Stat(fsys.PathJoin(v.dir, headerName)); errors.Is(err, fs.ErrNotExist) {
 		if _, err := fsys.Stat(fsys.PathJoin(v.dir, dataName)); err != nil {
-			return v.report, rhumb.Ef(op, rhumb.NotFound, "%s holds no store", v.dir)
+			return v.report, rhumb.Ef(op, rhumb.NotFound, "%s holds no store; give the directory of a node", v.dir)
 		}
 		v.addFault(fsys.PathJoin(v.dir, headerName), -1, "the STORE file is missing")
 	}
+	// A running store changes its files all the time, and would look damaged.
 	lock, err := fsys.Lock(fsys.PathJoin(v.dir, lockName))
 	if err != nil {
 		return v.report, lockError(op, v.dir, "", err)
 	}
 	defer func() { _ = lock.Close() }()
+	// Damage is collected and not returned, so each check runs whatever the one before found.
 	v.checkHeader()
 	v.checkSeal()
 	if err := errors.Join(v.checkFiles(), v.checkLogs()); err != nil {
@@ -59,20 +65,23 @@ func Verify(dir string, fsys vfs.FS) (VerifyReport, error) {
 	return v.report, nil
 }
 
+// verifier collects the report of one call of Verify.
 type verifier struct {
 	fs      vfs.FS
 	dir     string
 	report  VerifyReport
 	sealed  seal
-	weights map[rhumb.RangeID]int64 // what the versions of each range weigh
+	weights map[rhumb.RangeID]int64 // bytes of the versions of each range
 }
 
+// addFault adds a fault to the report.
 func (v *verifier) addFault(file string, offset int64, what string) {
 	if len(v.report.Faults) < VerifyFaultsMax {
 		v.report.Faults = append(v.report.Faults, Fault{file, offset, what})
 	}
 }
 
+// checkHeader reads the STORE file.
 func (v *verifier) checkHeader() {
 	_, found, err := readHeader(v.fs, v.dir)
 	if err != nil {
@@ -83,6 +92,7 @@ func (v *verifier) checkHeader() {
 	}
 }
 
+// checkSeal compares the files with the seal.
 func (v *verifier) checkSeal() {
 	path := v.fs.PathJoin(v.dir, sealName)
 	b, err := readFile(v.fs, path)
@@ -108,7 +118,8 @@ func (v *verifier) checkSeal() {
 	v.sealed = s
 }
 
-// checkLogs looks for damage in the logs that the next start would read.
+// checkLogs looks for damage in the logs that the next start would read. An interrupted write is no
+// fault.
 func (v *verifier) checkLogs() error {
 	dir := v.fs.PathJoin(v.dir, dataName)
 	logs, err := listLogs(v.fs, dir)
@@ -125,6 +136,7 @@ func (v *verifier) checkLogs() error {
 	if slot >= 0 {
 		v.addFault(v.fs.PathJoin(v.dir, syncedName), slot, "the checksum does not match")
 	}
+	// The same check as at a start, so that Verify predicts what a start would cut.
 	check := logCheck{fs: v.fs, dir: dir, logs: logs, synced: state, sealed: v.sealed}
 	if f := check.missingLog(); f != nil && !v.sealed.clean {
 		v.addFault(f.File, f.Offset, f.What)
@@ -136,13 +148,15 @@ func (v *verifier) checkLogs() error {
 	return err
 }
 
-// checkFiles reads every file of the database; tables block by block.
+// checkFiles reads every file of the database, and the tables block by block: the keys below are
+// read through the block cache's view of the database, which skips what newer tables hide.
 func (v *verifier) checkFiles() error {
 	dir := v.fs.PathJoin(v.dir, dataName)
 	names, err := v.fs.List(dir)
 	if err != nil {
 		return err
 	}
+	// In the order of names, so that two reports of one store can be compared.
 	for _, n := range sortedNames(names) {
 		if n == lockName {
 			continue
@@ -168,6 +182,7 @@ func (v *verifier) checkFiles() error {
 	return nil
 }
 
+// readAll reads a file to its end.
 func (v *verifier) readAll(path string) error {
 	f, err := v.fs.Open(path)
 	if err != nil {
@@ -177,6 +192,7 @@ func (v *verifier) readAll(path string) error {
 	return errors.Join(err, f.Close())
 }
 
+// tableFile checks the checksums of all blocks of a table.
 func (v *verifier) tableFile(path string) error {
 	f, err := v.fs.Open(path)
 	if err != nil {
@@ -188,11 +204,12 @@ func (v *verifier) tableFile(path string) error {
 	}
 	r, err := sstable.NewReader(context.Background(), readable, verifyOptions(v.fs).MakeReaderOptions())
 	if err != nil {
-		return err // NewReader closes what it was given
+		return err // NewReader has closed readable
 	}
 	return errors.Join(r.ValidateBlockChecksums(), r.Close())
 }
 
+// verifyOptions returns options that open a database without changing it.
 func verifyOptions(fsys vfs.FS) *pebble.Options {
 	o := &pebble.Options{
 		Comparer: comparer, FormatMajorVersion: pebbleFormat, FS: fsys, ReadOnly: true, ErrorIfNotExists: true,
@@ -202,7 +219,7 @@ func verifyOptions(fsys vfs.FS) *pebble.Options {
 	return o
 }
 
-// quiet drops Pebble's log: what matters comes back as an error.
+// quiet discards Pebble's log. Damage is returned as an error.
 type quiet struct{}
 
 func (quiet) Infof(string, ...any)  {}
@@ -214,6 +231,7 @@ func (quiet) Fatalf(format string, args ...any) {
 // checkDatabase opens the database without changing it and reads every key.
 func (v *verifier) checkDatabase() {
 	dir := v.fs.PathJoin(v.dir, dataName)
+	// Read-only, Pebble replays the logs into memory and writes nothing.
 	db, err := pebble.Open(dir, verifyOptions(v.fs))
 	if err != nil {
 		f := faultOf(dir, err)
@@ -221,6 +239,7 @@ func (v *verifier) checkDatabase() {
 		return
 	}
 	defer func() { _ = db.Close() }()
+	// A Store without files of its own: only the methods that read the database are used.
 	s := &Store{cfg: Config{Dir: v.dir}, db: db, ranges: map[rhumb.RangeID]*rangeState{}}
 	if err := v.checkKeys(db); err != nil {
 		f := faultOf(dir, err)
@@ -233,8 +252,10 @@ func (v *verifier) checkDatabase() {
 	}
 	v.report.Ranges = len(s.ranges)
 	for id, rs := range s.ranges {
+		// The size on record is the sum of all written versions minus the collected ones. A
+		// difference means that a version vanished, or that one exists which no log record lists.
 		if size, _ := s.Size(id); size.Data != v.weights[id] {
-			v.addFault(dir, -1, fmt.Sprintf("range %s: %d bytes of versions are there, %d are on record", id, v.weights[id], size.Data))
+			v.addFault(dir, -1, fmt.Sprintf("range %s has %d bytes of versions, but %d are on record", id, v.weights[id], size.Data))
 		}
 		if err := v.checkLog(s, rs.snapshot()); err != nil {
 			v.addFault(dir, -1, err.Error())
@@ -267,6 +288,7 @@ func (v *verifier) checkKeys(db *pebble.DB) error {
 	return it.Error()
 }
 
+// checkPair checks the form of a key and its value.
 func checkPair(key, value []byte) error {
 	d, err := keys.Decode(key)
 	if err != nil {
@@ -274,8 +296,9 @@ func checkPair(key, value []byte) error {
 	}
 	switch d.Kind {
 	case keys.KindData:
+		// A tombstone has a value too, so an empty one was never written.
 		if d.Version.IsZero() || len(value) == 0 {
-			return rhumb.E("storage.Verify", rhumb.Corrupt, "no version or no value")
+			return rhumb.E("storage.Verify", rhumb.Corrupt, "the version or the value is missing")
 		}
 	case keys.KindLog:
 		r, err := decodeRecord(value)
@@ -294,7 +317,8 @@ func checkPair(key, value []byte) error {
 	return nil
 }
 
-// checkLog reads every entry behind the trim position with its values, and checks that each follows the one before.
+// checkLog reads every entry after the trim position with its values, and checks that each one
+// continues the one before (invariant I2).
 func (v *verifier) checkLog(s *Store, st RangeState) error {
 	var prev entry.Hash
 	for from := st.Trim + 1; from <= st.Last.Seq; {
@@ -306,8 +330,9 @@ func (v *verifier) checkLog(s *Store, st RangeState) error {
 			return rhumb.Ef("storage.Verify", rhumb.Corrupt, "range %s: entry %d is missing", st.Range, from)
 		}
 		for _, e := range entries {
+			// The first entry continues the one at the trim position, which may be gone.
 			if from > st.Trim+1 && e.Prev != prev {
-				return rhumb.Ef("storage.Verify", rhumb.Corrupt, "range %s: entry %d does not follow the one before", st.Range, e.Seq)
+				return rhumb.Ef("storage.Verify", rhumb.Corrupt, "range %s: the previous hash of entry %d is not that of the entry before it", st.Range, e.Seq)
 			}
 			prev = e.Hash
 			from++

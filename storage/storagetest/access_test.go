@@ -12,7 +12,8 @@ import (
 	"github.com/rhumbdb/rhumb/storage"
 )
 
-// TestNotAllowed: a directory that this user may not write to is said to be that, and not to be in use.
+// TestNotAllowed guards that a directory that this user may not write to is reported as such, and
+// not as one that another process uses.
 func TestNotAllowed(t *testing.T) {
 	closed, made := t.TempDir(), t.TempDir()
 	s, err := storage.Open(storage.Config{Dir: made})
@@ -31,7 +32,7 @@ func TestNotAllowed(t *testing.T) {
 	if err := os.Chmod(filepath.Join(made, "LOCK"), 0o444); err != nil {
 		t.Fatal(err)
 	}
-	if os.Getuid() == 0 { // root may do anything: this thread asks as nobody
+	if os.Getuid() == 0 { // root may write anywhere, so this thread becomes nobody
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		if err := syscall.Setfsuid(65534); err != nil {

@@ -29,22 +29,24 @@ func build(w *storagetest.World) []*storagetest.Log {
 	}
 	for _, l := range logs {
 		l.Commit = 35
-		for i := range 20 { // two blocks of the log and more: damage in the first is followed by what proves that it was synced
+		// More than two blocks of the log: damage in the first block is followed by chunks that prove that
+		// the block was synced.
+		for i := range 20 {
 			w.Append(l, storagetest.Put(fmt.Sprint("key", i%10), strings.Repeat(fmt.Sprint(i), 2000)))
 		}
 	}
 	return logs
 }
 
-// outcome is what opening a damaged store and asking it for everything led to.
+// outcome is the result of opening a damaged store and reading everything.
 type outcome struct {
-	// err is the error that a reader saw: one of a read, or one that says that something wrong was served.
+	// err is the error that a reader got: an error of the store, or one that reports a wrong answer.
 	err     error
 	damages []storage.Damage
 	short   bool
 }
 
-// named reports whether the error or a damage on record names a file.
+// named reports whether the error or the damage on record names a file.
 func (o *outcome) named(file string) bool {
 	if o.err != nil && strings.Contains(o.err.Error(), path.Base(file)) {
 		return true
@@ -54,8 +56,9 @@ func (o *outcome) named(file string) bool {
 	})
 }
 
-// serves opens a damaged store and asks it for everything. A range may lack its end, or be gone, only when the store
-// says that it is short, and may lack anything only when the store says that a damaged table touches it.
+// serves opens a damaged store and reads everything. A range may lack its end, or be missing, only
+// if the store is short. Otherwise it may lack something only if the store reports that a damaged
+// table touches the range.
 func serves(w *storagetest.World, logs []*storagetest.Log) (o outcome) {
 	if o.err = w.Open(); o.err != nil {
 		return o
@@ -78,7 +81,7 @@ func servesRange(s *storage.Store, l *storagetest.Log, short bool) error {
 	st, held := s.State(l.ID)
 	switch {
 	case s.RangeDamaged(l.ID):
-		return nil // the host keeps it from serving
+		return nil // the host does not serve the range
 	case short && !held:
 		return nil
 	case short && int(st.Last.Seq) <= len(l.Entries):
@@ -86,14 +89,14 @@ func servesRange(s *storage.Store, l *storagetest.Log, short bool) error {
 		cut.Undo(st.Last.Seq)
 		cut.Commit = min(cut.Commit, st.Last.Seq)
 		if st.Commit < cut.Commit {
-			cut.Commit = st.Commit // a lower bound
+			cut.Commit = st.Commit // commit positions are lower bounds
 		}
 		return cut.Check(s)
 	}
 	return l.Check(s)
 }
 
-// kind names the kind of a file: its name without numbers.
+// kind returns the kind of a file: its name without numbers.
 func kind(file string) string {
 	base := path.Base(file)
 	switch {
@@ -105,8 +108,9 @@ func kind(file string) string {
 	return base
 }
 
-// TestDamageAfterClose is the promise of the seal: after a clean stop, a flipped bit or a cut in any file is found, by
-// the next start or by the read that meets it, and named; verification finds it, too. Nothing wrong is served.
+// TestDamageAfterClose guards the promise of the seal. After a clean stop, a flipped bit or a cut
+// in any file is found and named by the next start or by the read that meets it, and by Verify.
+// Nothing wrong is served.
 func TestDamageAfterClose(t *testing.T) {
 	w := storagetest.NewWorld(t, storagetest.Seed(t, 1)).Start()
 	logs := build(w)
@@ -120,13 +124,13 @@ func TestDamageAfterClose(t *testing.T) {
 	for _, file := range w.Files() {
 		k := kind(file)
 		size := fileSize(t, good, file)
-		// LOCK and OWNER say nothing about data, SYNCED nothing that the seal does not; the marker files of the database hold
-		// nothing but their names.
+		// LOCK and OWNER say nothing about data, and SYNCED nothing that the seal does not. The
+		// marker files of the database hold only their names.
 		if k == "LOCK" || k == "OWNER" || k == "SYNCED" || size == 0 {
 			continue
 		}
 		if k == ".log" && !strings.Contains(string(seal), path.Base(file)) {
-			continue // what it held is in tables
+			continue // its content is in tables
 		}
 		seen[k] = true
 		for _, d := range damages(w, size) {
@@ -136,14 +140,14 @@ func TestDamageAfterClose(t *testing.T) {
 				w.Damage(file, d.change)
 				rep, err := storage.Verify(storagetest.Dir, w.Mem)
 				if err != nil || !slices.ContainsFunc(rep.Faults, func(f storage.Fault) bool { return strings.Contains(f.String(), path.Base(file)) }) {
-					t.Errorf("verification does not name %s: %v %v", file, rep.Faults, err)
+					t.Errorf("verify does not name %s: %v %v", file, rep.Faults, err)
 				}
 				if k == ".sst" && strings.HasPrefix(d.name, "flip in the first") && !slices.ContainsFunc(rep.Faults, func(f storage.Fault) bool { return f.Offset >= 0 }) {
-					t.Errorf("verification gives no offset: %v", rep.Faults)
+					t.Errorf("verify reports no offset: %v", rep.Faults)
 				}
 				o := serves(w, logs)
 				if k == ".sst" && strings.HasPrefix(d.name, "flip") && o.err == nil && !o.short && len(o.damages) == 0 {
-					return // everything was served: no read needed the block
+					return // no read needed the block, and everything was served
 				}
 				checkFound(t, o, file)
 			})
@@ -157,8 +161,8 @@ func TestDamageAfterClose(t *testing.T) {
 	w.TB, w.Mem = t, good
 }
 
-// checkFound demands that damage is on record, or led to Corrupt, or to Incompatible where a version was damaged, and
-// that it names the file.
+// checkFound requires that damage is on record, or that a read returned Corrupt (Incompatible if a
+// version was damaged), and that the file is named.
 func checkFound(t *testing.T, o outcome, file string) {
 	t.Helper()
 	if k := rhumb.KindOf(o.err); o.err != nil && k != rhumb.Corrupt && k != rhumb.Incompatible {
@@ -174,7 +178,7 @@ type damage struct {
 	change func([]byte) []byte
 }
 
-// damages are the ways in which a file of a size is damaged.
+// damages returns the ways in which a file of a size is damaged.
 func damages(w *storagetest.World, size int) []damage {
 	flip := func(at int) func([]byte) []byte {
 		return func(b []byte) []byte {
@@ -194,9 +198,9 @@ func damages(w *storagetest.World, size int) []damage {
 	return out
 }
 
-// TestDamageAfterCrash damages a store that a crash interrupted. Every byte of its newest log was synced: a flipped bit
-// in it is found after a power loss, too, and a cut after the process was killed. In no case is anything served that
-// never was a state of the store.
+// TestDamageAfterCrash damages a store after a crash. Every byte of its newest log was synced, so a
+// flipped bit in the log must be found even after a power loss, and a cut if only the process was
+// killed. Every answer must be one that the store could have given before.
 func TestDamageAfterCrash(t *testing.T) {
 	for how, kept := range map[string]int{"power loss": 0, "killed": 100} {
 		t.Run(how, func(t *testing.T) {
@@ -229,7 +233,7 @@ func damageAfterCrash(t *testing.T, w *storagetest.World, logs []*storagetest.Lo
 					t.Errorf("damage of a log that was synced: short %v, %v %v", o.short, o.err, o.damages)
 				}
 				if file == live && !flip && !killed {
-					return // the last sync and its loss look alike
+					return // a missing end of the last sync looks like an interrupted write
 				}
 				if k := rhumb.KindOf(o.err); o.err != nil && k != rhumb.Corrupt && k != rhumb.Incompatible {
 					t.Errorf("damage of %s: wrong answers: %v", file, o.err)
@@ -240,7 +244,7 @@ func damageAfterCrash(t *testing.T, w *storagetest.World, logs []*storagetest.Lo
 	w.TB, w.Mem = t, good
 }
 
-// liveLog gives the newest log file; older ones may be flushed and of no more use.
+// liveLog returns the newest log file. The content of older ones may be in tables.
 func liveLog(files []string) (live string) {
 	for _, f := range files {
 		if kind(f) == ".log" {
@@ -250,7 +254,8 @@ func liveLog(files []string) (live string) {
 	return live
 }
 
-// TestMissingFiles removes files one by one: the store says so, and does not make itself anew.
+// TestMissingFiles removes files one by one: the store must report each, and must not create itself
+// anew in their place.
 func TestMissingFiles(t *testing.T) {
 	w := storagetest.NewWorld(t, storagetest.Seed(t, 3)).Start()
 	logs := build(w)
@@ -273,8 +278,8 @@ func TestMissingFiles(t *testing.T) {
 	w.TB, w.Mem = t, good
 }
 
-// TestRolledBack puts an older copy of the database under a newer STORE file, as a restored disk image would: the
-// store is short, and stays so until its host says that a new life is known.
+// TestRolledBack puts an older copy of the database under a newer STORE file, as a restored disk
+// image has it. The store must be short until its host confirms a new life.
 func TestRolledBack(t *testing.T) {
 	w := storagetest.NewWorld(t, storagetest.Seed(t, 4)).Start()
 	build(w)
@@ -305,7 +310,8 @@ func TestRolledBack(t *testing.T) {
 	}
 }
 
-// TestBrokenInvariantsPanic breaks each invariant of the log that a batch asserts.
+// TestBrokenInvariantsPanic guards that a batch panics on a violation of each invariant that it
+// asserts.
 func TestBrokenInvariantsPanic(t *testing.T) {
 	w := storagetest.NewWorld(t, storagetest.Seed(t, 5)).Start()
 	l := w.Create(storagetest.R)
@@ -322,14 +328,14 @@ func TestBrokenInvariantsPanic(t *testing.T) {
 	old.Start = 1
 	old.Seal(nil)
 	for name, do := range map[string]func(b *storage.Batch){
-		"append to a range that is not there": func(b *storage.Batch) { b.Append(other, gap, storage.Commit{}) },
-		"append with a gap":                   func(b *storage.Batch) { b.Append(l.ID, gap, storage.Commit{}) },
-		"append that does not chain":          func(b *storage.Batch) { b.Append(l.ID, wrongPrev, storage.Commit{}) },
-		"append back in time":                 func(b *storage.Batch) { b.Append(l.ID, old, storage.Commit{}) },
-		"undo of a committed entry":           func(b *storage.Batch) { _ = b.Undo(l.ID, 0) },
-		"commit beyond the end":               func(b *storage.Batch) { b.SetCommit(l.ID, storage.Commit{Seq: 3}) },
-		"a range twice":                       func(b *storage.Batch) { b.CreateRange(storage.RangeState{Range: l.ID}) },
-		"a range in the reserved region":      func(b *storage.Batch) { b.CreateRange(storage.RangeState{}) },
+		"append to a range that does not exist": func(b *storage.Batch) { b.Append(other, gap, storage.Commit{}) },
+		"append with a gap":                     func(b *storage.Batch) { b.Append(l.ID, gap, storage.Commit{}) },
+		"append with a wrong hash":              func(b *storage.Batch) { b.Append(l.ID, wrongPrev, storage.Commit{}) },
+		"append back in time":                   func(b *storage.Batch) { b.Append(l.ID, old, storage.Commit{}) },
+		"undo of a committed entry":             func(b *storage.Batch) { _ = b.Undo(l.ID, 0) },
+		"commit beyond the end":                 func(b *storage.Batch) { b.SetCommit(l.ID, storage.Commit{Seq: 3}) },
+		"a range twice":                         func(b *storage.Batch) { b.CreateRange(storage.RangeState{Range: l.ID}) },
+		"a range in the reserved region":        func(b *storage.Batch) { b.CreateRange(storage.RangeState{}) },
 		"a write after the drop": func(b *storage.Batch) {
 			b.DropRange(l.ID)
 			b.SetPromised(l.ID, 9)
@@ -359,5 +365,5 @@ func fileSize(t *testing.T, fs *vfs.MemFS, file string) int {
 	return int(info.Size())
 }
 
-// clone copies a file system, all of whose data is synced.
+// clone copies a file system all of whose data is synced.
 func clone(fs *vfs.MemFS) *vfs.MemFS { return fs.CrashClone(vfs.CrashCloneCfg{}) }

@@ -9,10 +9,10 @@ import (
 	"github.com/rhumbdb/rhumb/storage/storagetest"
 )
 
-// TestKeepDiscarded sets copies aside until there are more than may be kept: the oldest goes, and one that is too large by
-// itself is refused.
+// TestKeepDiscarded sets copies aside until they exceed the bound: the oldest must be removed, and
+// a copy that alone exceeds the bound must be rejected.
 func TestKeepDiscarded(t *testing.T) {
-	total := uint64(4 << 20) // of which a twentieth is kept
+	total := uint64(4 << 20) // a twentieth of it is kept
 	w := storagetest.NewWorld(t, storagetest.Seed(t, 1))
 	w.Config = func(c *storage.Config) {
 		c.DiskFree = func(string) (uint64, uint64, error) { return total / 2, total, nil }
@@ -42,7 +42,7 @@ func TestKeepDiscarded(t *testing.T) {
 	}
 }
 
-// noise returns bytes that do not shrink when they are compressed.
+// noise returns bytes that cannot be compressed.
 func noise(w *storagetest.World, n int) string {
 	b := make([]byte, n)
 	for i := range b {

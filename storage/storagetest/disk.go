@@ -13,9 +13,13 @@ import (
 	"github.com/rhumbdb/rhumb/storage"
 )
 
-// Disk is a file system in memory on which a simulator decides when writes to log files become durable: a sync of a log
-// file returns at once, and Crash takes back as much of the newest log file as the simulator chooses. It also chooses what
-// the SYNCED file says: a store makes that file durable by the real clock. Other files are durable when they were synced.
+// Disk is a file system in memory on which a simulator decides which writes to log files become
+// durable. A sync of a log file returns at once, and Crash takes back as much of the newest log
+// file as the simulator chooses. The simulator also chooses what the SYNCED file records, because a
+// store makes that file durable by the real clock. Other files are durable once they are synced.
+//
+// Only the newest log file may lose bytes: a store closes a log, with a sync, before a later one
+// gets its first record.
 type Disk struct {
 	vfs.FS
 	mem *vfs.MemFS
@@ -23,13 +27,14 @@ type Disk struct {
 	mu      sync.Mutex // guards all below
 	log     string     // the newest log file
 	written int64      // its length
-	synced  bool       // since Log was called
-	// lengths is the SYNCED file as it was opened, slots what was written to it since.
+	synced  bool       // whether a log was synced since the last call of Log
+	// lengths is the SYNCED file as of its opening, and slots are the writes to it since.
 	lengths []byte
 	slots   []slotWrite
 }
 
-// slotWrite is a write of a slot of the SYNCED file: that so many bytes of a log file are synced.
+// slotWrite is a write of a slot of the SYNCED file, which records that length bytes of log file
+// number are synced.
 type slotWrite struct {
 	at     int64
 	bytes  []byte
@@ -37,31 +42,35 @@ type slotWrite struct {
 	length int64
 }
 
-// Remains says what a loss of power leaves of a disk, and what becomes of that before the next start.
+// Remains describes what a power loss leaves of a disk, and damage before the next start.
 type Remains struct {
-	// Keep is the length in bytes of what stays of the newest log file.
+	// Keep is the length in bytes that remains of the newest log file.
 	Keep int64
-	// Known is the greatest length of that file that the SYNCED file may name. With Known below Keep it lags, as after a loss of
-	// power; with Keep below Known the log has lost bytes that were synced.
+	// Known is the greatest length of that file that the SYNCED file may record. With Known below
+	// Keep the SYNCED file is older than the log, as after a power loss. With Keep below Known the
+	// log has lost bytes that were synced.
 	Known int64
-	// Flipped says that bit Flip of the newest log file, counted from its start, is flipped.
+	// Flipped is set if bit Flip of the newest log file, counted from its start, is flipped.
 	Flipped bool
 	Flip    int64
 }
 
-// NewDisk makes an empty disk.
+// NewDisk returns an empty disk.
 func NewDisk() *Disk { return newDisk(vfs.NewCrashableMem()) }
 
+// newDisk returns a disk with the given content.
 func newDisk(mem *vfs.MemFS) *Disk { return &Disk{FS: mem, mem: mem} }
 
-// OpenEngine opens the engine on the disk. Compaction runs as it pleases: nothing that an engine answers depends on it.
+// OpenEngine opens the engine on the disk. Compactions run at any time, which is no obstacle to a
+// deterministic simulation: no result of an engine depends on them.
 func (d *Disk) OpenEngine(cfg storage.Config) (*storage.Engine, error) {
 	cfg.FS = d
 	return storage.OpenEngine([]string{Dir}, cfg)
 }
 
-// Log returns the name of the newest log file, its length, and whether a sync was made since the last call. What the engine
-// has written before a sync is all there; what it has written since may be.
+// Log returns the name of the newest log file, its length, and whether a log was synced since the
+// last call. Everything that the engine wrote before a sync is part of the length; writes that
+// follow it may or may not be.
 func (d *Disk) Log() (name string, length int64, synced bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -69,9 +78,16 @@ func (d *Disk) Log() (name string, length int64, synced bool) {
 	return d.log, d.written, synced
 }
 
-// Crash returns what a loss of power leaves. The engine goes on with the disk as it was, until it is closed.
+// Crash returns the disk after a power loss. The engine continues on the old disk until it is
+// closed.
+//
+// Steps: clone what is durable in memory, then replace the logs and the SYNCED file, whose
+// durability the simulator decides. Older logs are copied whole, because a sync of theirs has been
+// reported.
 func (d *Disk) Crash(r Remains) (*Disk, error) {
 	newest, _, _ := d.Log()
+	// CrashClone with no unsynced data keeps exactly what was synced. Syncs of logs are not passed
+	// on, so the clone has the logs empty.
 	after := newDisk(d.mem.CrashClone(vfs.CrashCloneCfg{}))
 	data := path.Join(Dir, "data")
 	names, err := after.mem.List(data)
@@ -85,8 +101,9 @@ func (d *Disk) Crash(r Remains) (*Disk, error) {
 		name = path.Join(data, name)
 		b, err := ReadFile(d.mem, name)
 		if err != nil {
-			continue // deleted since the clone: nobody needs it
+			continue // deleted since the clone, so its content is in tables
 		}
+		// The cut comes before the flip: a bit beyond the cut is gone.
 		if name == newest {
 			b = b[:min(r.Keep, int64(len(b)))]
 			if at := r.Flip / 8; r.Flipped && at < int64(len(b)) {
@@ -105,6 +122,7 @@ func (d *Disk) Crash(r Remains) (*Disk, error) {
 	return after, errors.Join(syncDir(after.mem, data), syncDir(after.mem, Dir))
 }
 
+// syncDir makes the entries of a directory durable.
 func syncDir(fs vfs.FS, name string) error {
 	dir, err := fs.OpenDir(name)
 	if err != nil {
@@ -116,8 +134,8 @@ func syncDir(fs vfs.FS, name string) error {
 // Copy returns a copy of a disk that no engine has open.
 func (d *Disk) Copy() *Disk { return newDisk(d.mem.CrashClone(vfs.CrashCloneCfg{})) }
 
-// syncedFile returns the newest content of the SYNCED file that names at most so many bytes of the newest log file; nil when
-// it was not written.
+// syncedFile returns the newest content of the SYNCED file that records at most known bytes of the
+// newest log file, or nil if the file was never opened for writing.
 func (d *Disk) syncedFile(newest string, known int64) []byte {
 	number, err := strconv.ParseUint(strings.TrimSuffix(path.Base(newest), logExt), 10, 64)
 	d.mu.Lock()
@@ -125,7 +143,10 @@ func (d *Disk) syncedFile(newest string, known int64) []byte {
 	if err != nil || d.lengths == nil {
 		return nil
 	}
+	// Before the first slot of this start is written, the file has the content of the start before.
 	b := slices.Clone(d.lengths)
+	// Slots are applied in the order of their writes. Those that record too much are left out, as
+	// if the disk had not written them before the power loss.
 	for _, w := range d.slots {
 		if w.number < number || w.number == number && w.length <= known {
 			copy(b[w.at:], w.bytes)
@@ -134,6 +155,7 @@ func (d *Disk) syncedFile(newest string, known int64) []byte {
 	return b
 }
 
+// writeSynced writes a file and makes its content durable.
 func writeSynced(fs vfs.FS, name string, b []byte) error {
 	f, err := fs.Create(name, vfs.WriteCategoryUnspecified)
 	if err != nil {
@@ -153,13 +175,14 @@ const (
 	syncedFileName = "SYNCED"
 )
 
-// Create makes a file, and takes over the decision about its durability if it is a log file.
+// Create implements vfs.FS. The disk decides about the durability of log files.
 func (d *Disk) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	f, err := d.FS.Create(name, c)
 	return d.watchLog(name, f, err)
 }
 
-// ReuseForWrite is Create for a log file that is used again.
+// ReuseForWrite implements vfs.FS. It creates a new file, so that a log holds only the bytes that
+// were written since.
 func (d *Disk) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	if err := d.FS.Remove(oldname); err != nil {
 		return nil, err
@@ -167,7 +190,7 @@ func (d *Disk) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (
 	return d.Create(newname, c)
 }
 
-// OpenReadWrite is how a store opens its SYNCED file.
+// OpenReadWrite implements vfs.FS. A store opens its SYNCED file with it.
 func (d *Disk) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
 	f, err := d.FS.OpenReadWrite(name, c, opts...)
 	if err != nil || path.Base(name) != syncedFileName {
@@ -176,10 +199,12 @@ func (d *Disk) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.O
 	b, err := ReadFile(d.mem, name)
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	// The writes of an earlier engine on this disk are part of the content now.
 	d.lengths, d.slots = b, nil
 	return &diskSynced{f, d}, err
 }
 
+// watchLog wraps a file that was just created, if it is a log file.
 func (d *Disk) watchLog(name string, f vfs.File, err error) (vfs.File, error) {
 	if err != nil || path.Ext(name) != logExt {
 		return f, err
@@ -190,7 +215,7 @@ func (d *Disk) watchLog(name string, f vfs.File, err error) (vfs.File, error) {
 	return &diskLog{File: f, d: d, name: name}, nil
 }
 
-// Unwrap returns the file system below.
+// Unwrap returns the wrapped file system.
 func (d *Disk) Unwrap() vfs.FS { return d.mem }
 
 // diskLog is a log file whose syncs succeed at once.
@@ -200,16 +225,19 @@ type diskLog struct {
 	name string
 }
 
+// Write implements vfs.File.
 func (f *diskLog) Write(p []byte) (int, error) {
 	n, err := f.File.Write(p)
 	f.d.mu.Lock()
 	defer f.d.mu.Unlock()
+	// Pebble may still write the trailer of a log when the next one exists.
 	if f.d.log == f.name {
 		f.d.written += int64(n)
 	}
 	return n, err
 }
 
+// Sync implements vfs.File. It does not sync the file: Crash decides what is durable.
 func (f *diskLog) Sync() error {
 	f.d.mu.Lock()
 	defer f.d.mu.Unlock()
@@ -217,23 +245,26 @@ func (f *diskLog) Sync() error {
 	return nil
 }
 
+// SyncData implements vfs.File.
 func (f *diskLog) SyncData() error { return f.Sync() }
 
+// SyncTo implements vfs.File.
 func (f *diskLog) SyncTo(int64) (bool, error) { return true, f.Sync() }
 
-// diskSynced is the SYNCED file of a store.
+// diskSynced is the SYNCED file of a store. It records the writes of slots.
 type diskSynced struct {
 	vfs.File
 	d *Disk
 }
 
-// The offsets of the fields of a slot, as package storage has them.
+// The offsets of the fields of a slot (docs/formats/store.md).
 const (
 	slotNumber = 24
 	slotLength = 32
 	slotSize   = 48
 )
 
+// WriteAt implements vfs.File.
 func (f *diskSynced) WriteAt(p []byte, at int64) (int, error) {
 	n, err := f.File.WriteAt(p, at)
 	if err == nil && len(p) == slotSize {

@@ -7,8 +7,8 @@ import (
 	"github.com/rhumbdb/rhumb/storage/storagetest"
 )
 
-// TestDiskCrash: what was synced below the length that a crash keeps is there, what was synced above is gone, and a cut in the
-// middle of a record loses no record before it.
+// TestDiskCrash guards that a crash keeps the bytes below Remains.Keep and removes those above, and
+// that a cut within a record loses no record before it.
 func TestDiskCrash(t *testing.T) {
 	cfg := storage.Config{MemTableBytes: 1 << 20, CacheBytes: 1 << 20, DiskFree: func(string) (uint64, uint64, error) { return 1, 2, nil }}
 	disk := storagetest.NewDisk()
@@ -22,7 +22,7 @@ func TestDiskCrash(t *testing.T) {
 		}
 		_, length, synced := disk.Log()
 		if !synced {
-			t.Fatalf("nothing was synced when %s was", key)
+			t.Fatalf("writing %s synced nothing", key)
 		}
 		return length
 	}

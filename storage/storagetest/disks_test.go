@@ -14,7 +14,7 @@ import (
 	"github.com/rhumbdb/rhumb/storage/storagetest"
 )
 
-// engineOf makes an engine of three stores with a range in each, belonging to a node.
+// engineOf creates an engine with one range in each store, for the given node.
 func engineOf(t *testing.T, fs *vfs.MemFS, node rhumb.NodeID, dirs []string) {
 	t.Helper()
 	e := openEngine(t, fs, dirs)
@@ -36,8 +36,9 @@ func engineOf(t *testing.T, fs *vfs.MemFS, node rhumb.NodeID, dirs []string) {
 	closeEngine(t, e)
 }
 
-// TestDirectories gives an engine directories that are not those it was: each mistake is refused with an error that names
-// the directory and what to do, and changes nothing, so that the right ones open afterwards.
+// TestDirectories opens an engine with wrong lists of directories. Each mistake must be refused
+// with an error that names the directory and the remedy, and must change nothing: the right list
+// must open afterwards.
 func TestDirectories(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	engineOf(t, fs, 5, disks(3))
@@ -55,14 +56,14 @@ func TestDirectories(t *testing.T) {
 		{"the first came back empty", []string{"/new", d[1], d[2]}, nil, rhumb.Corrupt, []string{"/new is empty", "store 1"}},
 		{"two are swapped", []string{d[0], d[2], d[1]}, nil, rhumb.InvalidArgument, []string{d[2], "store 2", "--dir " + d[0] + " --dir " + d[1] + " --dir " + d[2]}},
 		{"one is added before the others", []string{"/new", d[0], d[1], d[2]}, nil, rhumb.InvalidArgument, []string{"/new", "--dir " + d[0] + " --dir " + d[1] + " --dir " + d[2] + " --dir /new"}},
-		{"one is of another node", []string{d[0], d[1], "/other2"}, nil, rhumb.WrongCluster, []string{"/other2", "node n6"}},
+		{"one belongs to another node", []string{d[0], d[1], "/other2"}, nil, rhumb.WrongCluster, []string{"/other2", "node n6"}},
 		{"one is missing", d[:2], nil, rhumb.InvalidArgument, []string{"one of 3 stores", "2 directories are given"}},
-		{"one is twice there", []string{d[0], d[1], d[1]}, nil, rhumb.InvalidArgument, []string{d[1], "store 2"}},
-		{"one is no store", []string{d[0], "/foreign", d[2]}, nil, rhumb.InvalidArgument, []string{"/foreign", "photo.jpg"}},
-		{"one that is added is no store", append(disks(3), "/foreign"), nil, rhumb.InvalidArgument, []string{"/foreign", "photo.jpg"}},
+		{"one is given twice", []string{d[0], d[1], d[1]}, nil, rhumb.InvalidArgument, []string{d[1], "store 2"}},
+		{"one holds no store", []string{d[0], "/foreign", d[2]}, nil, rhumb.InvalidArgument, []string{"/foreign", "photo.jpg"}},
+		{"an added one holds no store", append(disks(3), "/foreign"), nil, rhumb.InvalidArgument, []string{"/foreign", "photo.jpg"}},
 		{"no store at all", []string{"/foreign"}, nil, rhumb.InvalidArgument, []string{"/foreign", "photo.jpg"}},
-		{"a store that is there is given up", d, []int{2}, rhumb.InvalidArgument, []string{d[1] + " holds it"}},
-		{"a store that cannot be is given up", d, []int{4}, rhumb.InvalidArgument, []string{"store 4"}},
+		{"an existing store is given up", d, []int{2}, rhumb.InvalidArgument, []string{d[1] + " holds it"}},
+		{"a store beyond the last is given up", d, []int{4}, rhumb.InvalidArgument, []string{"store 4"}},
 		{"a store of a new node is given up", []string{"/new"}, []int{1}, rhumb.InvalidArgument, []string{"no directory holds a store"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -84,8 +85,8 @@ func TestDirectories(t *testing.T) {
 	closeEngine(t, e)
 }
 
-// TestAcceptLost gives up each store of an engine in turn. The engine is short until its host says otherwise, keeps what
-// the other stores hold, and never takes the lost store back.
+// TestAcceptLost gives up each store of an engine in turn. The engine must be short until its host
+// confirms a new life, keep the data of the other stores, and never take the lost store back.
 func TestAcceptLost(t *testing.T) {
 	for lost := range 3 {
 		fs := vfs.NewCrashableMem()
@@ -109,7 +110,7 @@ func TestAcceptLost(t *testing.T) {
 		}
 		closeEngine(t, e)
 		if _, err := storage.OpenEngine(d, storage.Config{FS: fs}); rhumb.KindOf(err) != rhumb.Corrupt || !strings.Contains(err.Error(), "was replaced") {
-			t.Errorf("the lost store comes back: %v", err)
+			t.Errorf("the lost store was accepted again: %v", err)
 		}
 		e = openEngine(t, fs, given)
 		if !e.Short() {
@@ -126,8 +127,8 @@ func TestAcceptLost(t *testing.T) {
 	}
 }
 
-// TestFirstStartFails ends the first start of an engine of three stores at each of its renames: the next start makes the
-// rest, and nothing counts as lost.
+// TestFirstStartFails ends the first start of an engine of three stores at each of its renames. The
+// next start must create the rest, and no store may count as lost.
 func TestFirstStartFails(t *testing.T) {
 	failed := 0
 	for n := int64(1); ; n++ {

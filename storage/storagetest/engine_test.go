@@ -12,7 +12,7 @@ import (
 	"github.com/rhumbdb/rhumb/storage/storagetest"
 )
 
-// disks gives n directories of an engine in memory.
+// disks returns n directories for an engine in memory.
 func disks(n int) (dirs []string) {
 	for i := range n {
 		dirs = append(dirs, fmt.Sprintf("/disk%d/rhumb", i))
@@ -36,7 +36,8 @@ func closeEngine(t *testing.T, e *storage.Engine) {
 	}
 }
 
-// TestEngine: ranges are spread evenly, found again after a restart, and may live on a disk that joined later.
+// TestEngine guards that ranges are spread evenly, are found again after a restart, and may be
+// placed on a disk that was added later.
 func TestEngine(t *testing.T) {
 	fs := vfs.NewMem()
 	e := openEngine(t, fs, disks(2))
@@ -144,7 +145,7 @@ func TestEngine(t *testing.T) {
 	closeEngine(t, e)
 }
 
-// TestMetrics registers and gathers the metrics of two stores, before and after they are closed.
+// TestMetrics registers and gathers the metrics of two stores before and after they are closed.
 func TestMetrics(t *testing.T) {
 	e := openEngine(t, vfs.NewMem(), disks(2))
 	reg := prometheus.NewPedanticRegistry()
@@ -159,7 +160,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestVerifyRefuses: what is no store, or is in use, cannot be verified.
+// TestVerifyRefuses guards that Verify rejects a directory without a store, and a store in use.
 func TestVerifyRefuses(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := storage.Verify(filepath.Join(dir, "none"), nil); rhumb.KindOf(err) != rhumb.NotFound {

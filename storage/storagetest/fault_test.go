@@ -20,7 +20,7 @@ import (
 	"github.com/rhumbdb/rhumb/storage/storagetest"
 )
 
-// faulty is a disk on which operations fail while on is set.
+// faulty is a disk whose operations fail while on is set.
 type faulty struct {
 	on   atomic.Bool
 	hits atomic.Int64
@@ -49,8 +49,8 @@ func is(op errorfs.Op, suffix string, kinds ...errorfs.OpKind) bool {
 	return false
 }
 
-// TestReadError: a disk that fails a read makes the read fail, with a kind that says that nothing is wrong with the
-// data; when the disk recovers, so does the store.
+// TestReadError guards that a failed read of the disk fails the read with a kind that does not mean
+// damage, and that the store recovers with the disk.
 func TestReadError(t *testing.T) {
 	f := &faulty{fail: func(op errorfs.Op) error {
 		if is(op, ".sst", errorfs.OpFileReadAt, errorfs.OpFileRead, errorfs.OpOpen) {
@@ -69,7 +69,7 @@ func TestReadError(t *testing.T) {
 	f.on.Store(true)
 	_, err := w.Store.Entries(logs[0].ID, 1, 60, 0)
 	if rhumb.KindOf(err) != rhumb.Unavailable || !errors.Is(err, syscall.EIO) {
-		t.Errorf("a failed read gives %v, want unavailable with its cause", err)
+		t.Errorf("a failed read returns %v, want unavailable with its cause", err)
 	}
 	f.on.Store(false)
 	if err := logs[0].Check(w.Store); err != nil {
@@ -80,8 +80,9 @@ func TestReadError(t *testing.T) {
 	}
 }
 
-// TestWriteAndSyncErrors: a log that cannot be written or synced ends the process, because what is on disk is not known
-// any more. What was acknowledged before is there afterwards; what was not is not half there.
+// TestWriteAndSyncErrors guards that a log that cannot be written or synced ends the process,
+// because the content of the disk is unknown then. Afterwards every acknowledged write must exist,
+// and the other one must exist whole or not at all.
 func TestWriteAndSyncErrors(t *testing.T) {
 	for name, fail := range map[string]func(op errorfs.Op) error{
 		"write: disk full": func(op errorfs.Op) error {
@@ -105,7 +106,7 @@ func TestWriteAndSyncErrors(t *testing.T) {
 			w.Config = func(c *storage.Config) {
 				c.FatalHandler = func(msg string) {
 					fatal <- msg
-					select {} // the process ends here; its other goroutines see no more of it
+					select {} // a real process would end here
 				}
 			}
 			l := w.Start().Create(storagetest.R)
@@ -125,13 +126,13 @@ func TestWriteAndSyncErrors(t *testing.T) {
 					t.Fatal("a commit was acknowledged although the log failed")
 				}
 			case <-time.After(30 * time.Second):
-				t.Fatal("the store neither ended the process nor acknowledged")
+				t.Fatal("the store neither ended the process nor acknowledged the commit")
 			}
 			w.Mem = w.Mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: w.Rand})
 			w.Wrap, w.Config, w.Store = nil, nil, nil
 			w.Start()
 			if st, _ := w.Store.State(l.ID); st.Last.Seq == 2 {
-				before = l // it had reached the disk after all, whole
+				before = l // the batch had reached the disk whole
 			}
 			if err := before.Check(w.Store); err != nil {
 				t.Error(err)
@@ -140,8 +141,8 @@ func TestWriteAndSyncErrors(t *testing.T) {
 	}
 }
 
-// TestOpenErrors fails every operation of the disk in turn while a store opens: Open fails cleanly, and the next one on
-// a healthy disk finds everything.
+// TestOpenErrors fails each operation of the disk in turn while a store opens. Open must return an
+// error, and the next Open on a healthy disk must find everything.
 func TestOpenErrors(t *testing.T) {
 	w := storagetest.NewWorld(t, storagetest.Seed(t, 1)).Start()
 	logs := build(w)
@@ -152,7 +153,7 @@ func TestOpenErrors(t *testing.T) {
 		w.Mem = clone(good)
 		var count atomic.Int64
 		f := &faulty{fail: func(op errorfs.Op) error {
-			// Pebble panics, and so ends the process at once, when it cannot sync the directory that names its manifest.
+			// Pebble panics if it cannot sync the directory that names its manifest.
 			panics := is(op, "/data", errorfs.OpFileSync)
 			if panics || op.Kind == errorfs.OpFileClose || op.Kind == errorfs.OpRemove || count.Add(1) != n+1 {
 				return nil
@@ -160,14 +161,15 @@ func TestOpenErrors(t *testing.T) {
 			return syscall.EIO
 		}}
 		f.on.Store(true)
-		// Compactions are off: Pebble leaves one running when its Open fails late, on a file cache that it closed.
+		// If Pebble's Open fails late, it leaves a compaction running on a file cache that it has
+		// closed. So compactions are disabled.
 		quiet := func(o *storage.PebbleOptions) { o.DisableAutomaticCompactions = true }
 		err := openOrEnd(storage.Config{Dir: storagetest.Dir, FS: f.wrap(w.Mem), MemTableBytes: 1 << 20, DiskFree: plenty, Options: quiet})
 		f.on.Store(false)
 		if err != nil {
 			failed++
 			if k := rhumb.KindOf(err); k != rhumb.Unavailable && k != rhumb.Corrupt {
-				t.Fatalf("operation %d fails: open gives %v", n, err)
+				t.Fatalf("operation %d fails: open returns %v", n, err)
 			}
 		}
 		w.Mem = clone(w.Mem)
@@ -187,7 +189,8 @@ func TestOpenErrors(t *testing.T) {
 
 func plenty(string) (free, total uint64, err error) { return 50, 100, nil }
 
-// openOrEnd opens and closes a store. A store that ends the process while it opens gives Unavailable.
+// openOrEnd opens and closes a store. If the store ends the process while it opens, openOrEnd
+// returns Unavailable.
 func openOrEnd(cfg storage.Config) error {
 	end := make(chan error, 10)
 	cfg.FatalHandler = func(msg string) {
@@ -197,7 +200,7 @@ func openOrEnd(cfg storage.Config) error {
 	go func() {
 		s, err := storage.Open(cfg)
 		if err == nil {
-			// The background of an open store may have met the fault; it went on, or Close says so.
+			// Background work of the open store may have met the fault. It continued, or Close reports it.
 			if err = s.Close(); err != nil {
 				err = rhumb.E("storagetest", rhumb.Unavailable, err.Error())
 			}
@@ -207,8 +210,9 @@ func openOrEnd(cfg storage.Config) error {
 	return <-end
 }
 
-// TestDiskFull: below the threshold new work is refused, a little below it appends are, too; reads and collection go
-// on, and a batch that was refused can be applied when there is room again.
+// TestDiskFull guards that new work is rejected below the threshold, and appends a little below
+// that, that reads and collection continue, and that a rejected batch can be applied once there is
+// space again.
 func TestDiskFull(t *testing.T) {
 	var free atomic.Uint64
 	free.Store(500)
@@ -227,9 +231,9 @@ func TestDiskFull(t *testing.T) {
 	if err := w.Store.Writable(); rhumb.KindOf(err) != rhumb.DiskFull {
 		t.Errorf("at 4.9 %% free: %v, want disk_full", err)
 	}
-	w.Append(l, storagetest.Put("b", "what was accepted before is still written"))
+	w.Append(l, storagetest.Put("b", "accepted before, so still written"))
 	free.Store(39)
-	w.Batch(func(b *storage.Batch) { b.Trim(l.ID, 3) }) // positions are not refused: collection depends on them
+	w.Batch(func(b *storage.Batch) { b.Trim(l.ID, 3) }) // positions are accepted, because collection needs them
 	b := w.Store.NewBatch()
 	b.Append(l.ID, l.Add(1, 1, storagetest.Put("c", "held back")), l.CommitPos())
 	if err := b.Apply(); rhumb.KindOf(err) != rhumb.DiskFull {
@@ -250,7 +254,8 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// TestSyncOutstanding blocks a sync: the store says for how long, so that the node stops claiming to be alive.
+// TestSyncOutstanding blocks a sync. The store must report for how long, so that the node stops
+// claiming to be alive.
 func TestSyncOutstanding(t *testing.T) {
 	block, blocked := make(chan struct{}), make(chan struct{})
 	var once sync.Once
@@ -279,7 +284,7 @@ func TestSyncOutstanding(t *testing.T) {
 	<-blocked
 	for deadline := time.Now().Add(30 * time.Second); w.Store.SyncOutstanding() < time.Millisecond; {
 		if time.Now().After(deadline) {
-			t.Fatal("a blocked sync is not seen")
+			t.Fatal("a blocked sync is not reported")
 		}
 	}
 	f.on.Store(false)
@@ -292,7 +297,8 @@ func TestSyncOutstanding(t *testing.T) {
 	}
 }
 
-// TestTwoOwners: a directory has one owner, in one process and between processes, and the refusal names it.
+// TestTwoOwners guards that a directory has one owner, within a process and between processes, and
+// that the refusal names it.
 func TestTwoOwners(t *testing.T) {
 	if dir := os.Getenv("RHUMB_TEST_OWN"); dir != "" {
 		_, err := storage.Open(storage.Config{Dir: dir})
@@ -332,7 +338,7 @@ func TestTwoOwners(t *testing.T) {
 	}
 }
 
-// TestCollectBesideWriter collects and drops while a writer goes on.
+// TestCollectBesideWriter collects and drops a range while a writer runs.
 func TestCollectBesideWriter(t *testing.T) {
 	w := storagetest.NewWorld(t, storagetest.Seed(t, 1)).Start()
 	l := w.Create(storagetest.R)
@@ -376,7 +382,7 @@ func TestCollectBesideWriter(t *testing.T) {
 	close(stop)
 	work.Wait()
 	check := func() {
-		// Lineage is cut at its bound; the model keeps all of it.
+		// The store cuts the lineage at its bound, and the model keeps all of it.
 		if st, _ := w.Store.State(l.ID); len(st.Lineage) > storage.LineageMax {
 			t.Errorf("%d steps of lineage, at most %d are kept", len(st.Lineage), storage.LineageMax)
 		}

@@ -10,9 +10,10 @@ import (
 	"github.com/rhumbdb/rhumb/storage/storagetest"
 )
 
-// TestFlipsAfterCrash flips single bits everywhere in the logs, tables and manifests of stores that crashed in the middle
-// of writes: values of 8 KiB, several commits per sync, logs that were rotated and used again, and any part of what was
-// not synced kept. A flip is either on record, or everything that was acknowledged is there.
+// TestFlipsAfterCrash flips single bits anywhere in the logs, tables and manifests of stores that
+// crashed in the middle of writes: values of 8 KiB, several commits per sync, logs that were
+// rotated and reused, and any part of the unsynced bytes kept. Either the flip is on record, or
+// every acknowledged entry exists.
 func TestFlipsAfterCrash(t *testing.T) {
 	seeds, flips := 12, 25
 	if testing.Short() {
@@ -27,9 +28,10 @@ func TestFlipsAfterCrash(t *testing.T) {
 		logs, acked := fill(w)
 		w.Cut([]int{0, 30, 70, 100}[w.Rand.IntN(4)])
 		good := w.Mem
-		// Without damage all that was acknowledged is there, and no write that was interrupted passes for damage.
+		// Without a flip everything acknowledged must exist, and no interrupted write may be taken
+		// for damage.
 		if o := servesAcked(w, logs, acked); o.err != nil || o.short || len(o.damages) > 0 {
-			t.Fatalf("seed %d, no flip: %v, short %v, %v", i, o.err, o.short, o.damages)
+			t.Fatalf("seed %d, without a flip: %v, short %v, %v", i, o.err, o.short, o.damages)
 		}
 		for range flips {
 			w.Mem = clone(good)
@@ -57,12 +59,12 @@ func TestFlipsAfterCrash(t *testing.T) {
 	}
 	t.Logf("%d flips in logs: %d on record, %d in bytes that hold nothing acknowledged", inLogs, seen, torn)
 	if seen < inLogs/2 {
-		t.Errorf("only %d of %d flips in logs hit what was synced: the test shows little", seen, inLogs)
+		t.Errorf("only %d of %d flips in logs hit synced bytes: the test shows little", seen, inLogs)
 	}
 }
 
-// fill writes until several logs were rotated, and ends with writes that nobody was told of. It returns the ranges, and
-// how many entries of each were acknowledged.
+// fill writes until several logs were rotated, and ends with writes that are not acknowledged. It
+// returns the ranges and how many entries of each were acknowledged.
 func fill(w *storagetest.World) (logs []*storagetest.Log, acked []rhumb.Seq) {
 	for slot := range rhumb.Slot(3) {
 		logs = append(logs, w.Create(rhumb.RangeID{Region: 1, Slot: slot}))
@@ -89,7 +91,7 @@ func fill(w *storagetest.World) (logs []*storagetest.Log, acked []rhumb.Seq) {
 			acked[i] = rhumb.Seq(len(l.Entries))
 		}
 	}
-	for i := range w.Rand.IntN(5) { // nobody waits for these
+	for i := range w.Rand.IntN(5) { // writes that nobody syncs
 		b := w.Store.Local(9).NewBatch()
 		b.Set([]byte{byte(i)}, []byte(value(w.Rand, 32<<10)))
 		if err := b.Commit(false); err != nil {
@@ -107,7 +109,7 @@ func value(r *rand.Rand, n int) string {
 	return string(b)
 }
 
-// pick chooses a file to damage, a log twice out of three times.
+// pick chooses a file to damage, two times out of three a log.
 func pick(t *testing.T, w *storagetest.World) string {
 	var logs, others []string
 	for _, f := range w.Files() {
@@ -125,8 +127,8 @@ func pick(t *testing.T, w *storagetest.World) string {
 	return others[w.Rand.IntN(len(others))]
 }
 
-// servesAcked opens a store and checks each range: it holds a part of the log from its start, and all that was
-// acknowledged unless the store says that it is short, or that damage touches the range.
+// servesAcked opens a store and checks that each range holds a prefix of its log, and everything
+// acknowledged unless the store is short or damage touches the range.
 func servesAcked(w *storagetest.World, logs []*storagetest.Log, acked []rhumb.Seq) (o outcome) {
 	if o.err = w.Open(); o.err != nil {
 		return o
@@ -140,28 +142,29 @@ func servesAcked(w *storagetest.World, logs []*storagetest.Log, acked []rhumb.Se
 	for i, l := range logs {
 		if o.err = servesRange(w.Store, l, true); o.err != nil {
 			if rhumb.KindOf(o.err) == rhumb.Corrupt {
-				o.err = nil // a read met the damage and served nothing
+				o.err = nil // a read met the damage, and nothing was served
 			}
 			return o
 		}
 		st, _ := w.Store.State(l.ID)
 		if st.Last.Seq < acked[i] && !o.short && !w.Store.RangeDamaged(l.ID) {
-			o.err = fmt.Errorf("range %s ends at %d, acknowledged were %d, and nothing is said", l.ID, st.Last.Seq, acked[i])
+			o.err = fmt.Errorf("range %s ends at %d, but %d entries were acknowledged, and no damage is on record", l.ID, st.Last.Seq, acked[i])
 			return o
 		}
 	}
 	return o
 }
 
-// TestFlipsInManifest flips a bit of each byte of the manifest of a store that crashed right after a flush: the log of what
-// was flushed may be gone, so that only the manifest tells of the tables. A flip is on record, or nothing is missing.
+// TestFlipsInManifest flips a bit of each byte of the manifest of a store that crashed right after
+// a flush. The log of the flushed data may be gone, so only the manifest names the tables. Every
+// flip must be on record.
 func TestFlipsInManifest(t *testing.T) {
 	w := storagetest.NewWorld(t, storagetest.Seed(t, 3)).Start()
 	logs, acked := fill(w)
 	if err := w.Store.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	w.Cut(0) // the very moment: nothing that follows a flush in the background is done
+	w.Cut(0) // at this moment no background work after the flush has run
 	good := w.Mem
 	manifest := ""
 	for _, f := range w.Files() {

@@ -10,8 +10,9 @@ import (
 	"github.com/rhumbdb/rhumb/storage/storagetest"
 )
 
-// TestLife begins lives and loses power after each step: a life that metadata has not counted is begun again, a counted
-// one is followed by another, which names it. A life of another size is Corrupt.
+// TestLife begins lives and loses power after each step. A life that metadata has not counted must
+// be begun again, and the life after a counted one must name it. A stored life of another size is
+// Corrupt.
 func TestLife(t *testing.T) {
 	rng := rand.New(rand.NewPCG(uint64(storagetest.Seed(t, 1)), 0))
 	fs := vfs.NewCrashableMem()
@@ -29,7 +30,7 @@ func TestLife(t *testing.T) {
 		if again, err := e.BeginLife(rng.Uint64()); err != nil || again != life {
 			t.Fatalf("life %+v was not counted, and %+v begins, %v", life, again, err)
 		}
-		if number == 3 { // metadata refuses the nonce
+		if number == 3 { // metadata rejects the nonce
 			if life, err = e.RenewLife(rng.Uint64()); err != nil {
 				t.Fatal(err)
 			}

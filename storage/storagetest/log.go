@@ -11,28 +11,30 @@ import (
 	"github.com/rhumbdb/rhumb/storage"
 )
 
-// Log is the model of one range: every entry ever written and not undone, with its values. From it follows what a store
-// must answer.
+// Log is the model of one range: every entry that was written and not undone, with its values. The
+// model determines every answer of a store about the range, up to the lower bounds that a store may
+// report.
 type Log struct {
 	ID       rhumb.RangeID
 	Entries  []*entry.Entry // Entries[i] has Seq i+1
 	Promised rhumb.Epoch
 	Commit   rhumb.Seq
 	Trim     rhumb.Seq
-	// Expired is the timestamp up to which request results may be gone.
+	// Expired is the timestamp up to which request results may have been collected.
 	Expired rhumb.Timestamp
-	// HLC is the greatest timestamp ever given out, that of undone entries included: a timestamp is never used twice.
+	// HLC is the greatest timestamp ever used, including those of undone entries. A timestamp is
+	// never used twice.
 	HLC rhumb.Timestamp
 }
 
-// Clone copies the model; entries are immutable and shared.
+// Clone returns a copy of the model. Entries are immutable, so the copy shares them.
 func (l *Log) Clone() *Log {
 	c := *l
 	c.Entries = slices.Clone(l.Entries)
 	return &c
 }
 
-// Last gives the position and the greatest timestamp of the last entry.
+// Last returns the position and the greatest timestamp of the last entry.
 func (l *Log) Last() (entry.Position, rhumb.Timestamp) {
 	if n := len(l.Entries); n > 0 {
 		return l.Entries[n-1].Position(), l.Entries[n-1].LastHLC()
@@ -40,7 +42,7 @@ func (l *Log) Last() (entry.Position, rhumb.Timestamp) {
 	return entry.Position{}, 0
 }
 
-// At gives the greatest timestamp up to a position.
+// At returns the greatest timestamp up to a position.
 func (l *Log) At(seq rhumb.Seq) rhumb.Timestamp {
 	if seq == 0 {
 		return 0
@@ -48,11 +50,11 @@ func (l *Log) At(seq rhumb.Seq) rhumb.Timestamp {
 	return l.Entries[seq-1].LastHLC()
 }
 
-// CommitPos gives the commit position as a store takes it.
+// CommitPos returns the commit position in the form that a store takes.
 func (l *Log) CommitPos() storage.Commit { return storage.Commit{Seq: l.Commit, HLC: l.At(l.Commit)} }
 
-// Add makes the next entry from requests, giving each the next timestamp, and appends it to the model. Without requests
-// it is an epoch-start entry.
+// Add appends an entry with the given requests to the model and returns it. Each request gets the
+// next timestamp. Without requests the entry starts an epoch.
 func (l *Log) Add(epoch rhumb.Epoch, node rhumb.NodeID, reqs ...entry.Request) *entry.Entry {
 	last, _ := l.Last()
 	e := &entry.Entry{Epoch: epoch, Node: node, Seq: last.Seq + 1, Prev: last.Hash, Requests: reqs}
@@ -64,6 +66,7 @@ func (l *Log) Add(epoch rhumb.Epoch, node rhumb.NodeID, reqs ...entry.Request) *
 		l.HLC++
 		e.Start = l.HLC
 	}
+	// The hash covers the timestamps, so it is computed last.
 	e.Seal(nil)
 	l.Entries = append(l.Entries, e)
 	return e
@@ -72,36 +75,39 @@ func (l *Log) Add(epoch rhumb.Epoch, node rhumb.NodeID, reqs ...entry.Request) *
 // Undo removes the entries above a position from the model.
 func (l *Log) Undo(above rhumb.Seq) { l.Entries = slices.Clone(l.Entries[:above]) }
 
-// Put is a request of one write.
+// Put returns a request with one write.
 func Put(name, value string) entry.Request {
 	return entry.Request{Writes: []entry.Write{Write(name, value)}}
 }
 
-// Write is a write of opaque bytes to table 1.
+// Write returns a write of opaque bytes to table 1.
 func Write(name, value string) entry.Write {
 	return entry.Write{Table: 1, Name: []byte(name), Value: rhumb.EncodeOpaque(nil, []byte(value))}
 }
 
-// Del is a request that deletes one key of table 1.
+// Del returns a request that deletes one key of table 1.
 func Del(name string) entry.Request {
 	return entry.Request{Writes: []entry.Write{{Table: 1, Name: []byte(name), Value: rhumb.Tombstone}}}
 }
 
+// tableName is a key within a range.
 type tableName struct {
 	table rhumb.TableID
 	name  string
 }
 
-// stateAt gives the newest version of every key at a timestamp, tombstones included.
+// stateAt returns the newest version of every key at a timestamp, including tombstones.
 func (l *Log) stateAt(at rhumb.Timestamp) map[tableName]storage.Found {
 	out := map[tableName]storage.Found{}
 	for _, e := range l.Entries {
 		for i := range e.Requests {
 			r := &e.Requests[i]
+			// Timestamps grow along the log, so no later request counts.
 			if r.HLC > at {
 				return out
 			}
 			for _, w := range r.Writes {
+				// Later writes replace earlier ones, so the map ends with the newest versions.
 				f := storage.Found{Version: e.Version(r), Tombstone: rhumb.IsTombstone(w.Value)}
 				if !f.Tombstone {
 					f.Value = w.Value
@@ -113,7 +119,8 @@ func (l *Log) stateAt(at rhumb.Timestamp) map[tableName]storage.Found {
 	return out
 }
 
-// Check compares everything that a store says of a range with the model and gives the first difference.
+// Check compares every answer of a store about a range with the model and returns the first
+// difference.
 func (l *Log) Check(s *storage.Store) error {
 	if err := l.checkState(s); err != nil {
 		return err
@@ -125,6 +132,8 @@ func (l *Log) Check(s *storage.Store) error {
 		return err
 	}
 	_, last := l.Last()
+	// Reads at the commit position see what collection must keep, and reads at the end also what is
+	// not committed.
 	for _, at := range []rhumb.Timestamp{l.At(l.Commit), last, storage.Newest} {
 		if err := l.checkData(s, at); err != nil {
 			return fmt.Errorf("at %d: %w", uint64(at), err)
@@ -133,6 +142,7 @@ func (l *Log) Check(s *storage.Store) error {
 	return nil
 }
 
+// checkState compares the state of the replica.
 func (l *Log) checkState(s *storage.Store) error {
 	got, ok := s.State(l.ID)
 	if !ok {
@@ -145,20 +155,22 @@ func (l *Log) checkState(s *storage.Store) error {
 			want.Lineage = append(want.Lineage, storage.EpochStart{Epoch: e.Epoch, First: e.Seq})
 		}
 	}
-	// The commit position is a lower bound on disk.
+	// Commit positions are lower bounds on disk, so after a crash the store may report an older
+	// one. It must not be below the trim position.
 	if got.Commit < want.Commit && got.Commit >= want.Trim {
 		want.Commit, want.CommitHLC = got.Commit, l.At(got.Commit)
 	}
 	if !slices.Equal(got.Lineage, want.Lineage) {
-		return fmt.Errorf("range %s: lineage is %v, want %v", l.ID, got.Lineage, want.Lineage)
+		return fmt.Errorf("range %s: the lineage is %v, want %v", l.ID, got.Lineage, want.Lineage)
 	}
 	got.Lineage, want.Lineage = nil, nil
 	if fmt.Sprint(got) != fmt.Sprint(want) {
-		return fmt.Errorf("range %s: state is\n%+v, want\n%+v", l.ID, got, want)
+		return fmt.Errorf("range %s: the state is\n%+v, want\n%+v", l.ID, got, want)
 	}
 	return nil
 }
 
+// checkEntries compares the entries after the trim position, their positions and their marks.
 func (l *Log) checkEntries(s *storage.Store) error {
 	end := rhumb.Seq(len(l.Entries))
 	got, err := s.Entries(l.ID, l.Trim+1, end, 1<<30)
@@ -174,11 +186,14 @@ func (l *Log) checkEntries(s *storage.Store) error {
 			return fmt.Errorf("range %s: entry %d differs", l.ID, want[i].Seq)
 		}
 	}
+	// Entries before the trim position must not be returned, whether collection has removed them or
+	// not: their versions may be gone.
 	if l.Trim > 1 {
 		if old, err := s.Entries(l.ID, l.Trim-1, end, 0); err != nil || len(old) != 0 {
 			return fmt.Errorf("range %s: %d entries from before the trim position %d, %v", l.ID, len(old), l.Trim, err)
 		}
 	}
+	// The record at the trim position must still exist.
 	for seq := max(l.Trim, 1); seq <= end; seq++ {
 		p, ok, err := s.Position(l.ID, seq)
 		if err != nil || !ok || p != l.Entries[seq-1].Position() {
@@ -197,8 +212,9 @@ func (l *Log) checkEntries(s *storage.Store) error {
 	return nil
 }
 
-// checkResults looks up the result of every request: it must be there while its entry may be sent again, and may be gone
-// only when it is expired, and then not without a trace. It must be right if it is there.
+// checkResults looks up the result of every request. The result must exist while its entry may be
+// sent again. It may be missing once it has expired, and then the client's floor must cover it. If
+// it exists, it must be right.
 func (l *Log) checkResults(s *storage.Store) error {
 	last := map[rhumb.UUID]uint64{}
 	for _, e := range l.Entries {
@@ -231,6 +247,7 @@ func (l *Log) checkResults(s *storage.Store) error {
 		}
 	}
 	for client, want := range last {
+		// The floor keeps the last number even when every result is collected.
 		if got, err := s.LastRequest(l.ID, client); err != nil || got != want {
 			return fmt.Errorf("range %s: the last request of client %s is %d, want %d: %v", l.ID, client, got, want, err)
 		}
@@ -238,11 +255,13 @@ func (l *Log) checkResults(s *storage.Store) error {
 	return nil
 }
 
+// checkData compares all keys at a timestamp, by lookups, existence and scans.
 func (l *Log) checkData(s *storage.Store, at rhumb.Timestamp) error {
 	state := l.stateAt(at)
 	tables := map[rhumb.TableID][]rhumb.Item{}
 	for _, k := range slices.SortedFunc(maps.Keys(state), compareNames) {
 		want := state[k]
+		// Table 99 does not exist, so the second key does not either.
 		if exist, err := s.Exists(l.ID, []rhumb.TableID{k.table, 99}, [][]byte{[]byte(k.name), []byte(k.name)}, at); err != nil || exist[0] == want.Tombstone || exist[1] {
 			return fmt.Errorf("range %s: key %v exists: %v, %v, want %t", l.ID, k, exist, err, !want.Tombstone)
 		}
@@ -251,7 +270,7 @@ func (l *Log) checkData(s *storage.Store, at rhumb.Timestamp) error {
 		if err != nil {
 			return err
 		}
-		// A collected tombstone is as good as a key that never was.
+		// A collected tombstone is equivalent to a key that never existed.
 		gone := want.Tombstone && got.Version.IsZero()
 		if !gone && (got.Version != want.Version || got.Tombstone != want.Tombstone || !bytes.Equal(got.Value, want.Value)) {
 			return fmt.Errorf("%s: found %+v, want %+v", key, got, want)
@@ -268,6 +287,7 @@ func (l *Log) checkData(s *storage.Store, at rhumb.Timestamp) error {
 	return nil
 }
 
+// compareNames orders keys by table and name.
 func compareNames(a, b tableName) int {
 	if a.table != b.table {
 		return int(a.table) - int(b.table)
@@ -282,9 +302,10 @@ func checkScan(s *storage.Store, id rhumb.RangeID, table rhumb.TableID, at rhumb
 		return err
 	}
 	if !equalItems(all, want) {
-		return fmt.Errorf("scan of table %s gives\n%v, want\n%v", table, all, want)
+		return fmt.Errorf("scan of table %s returns\n%v, want\n%v", table, all, want)
 	}
 	var paged []rhumb.Item
+	// Pages of two names make the scan resume within every table of more than one name.
 	for after := []byte(nil); ; {
 		page, err := scanTable(s, id, table, nil, after, at, 2)
 		if err != nil {
@@ -297,7 +318,7 @@ func checkScan(s *storage.Store, id rhumb.RangeID, table rhumb.TableID, at rhumb
 		after = page[1].Key.Name
 	}
 	if !equalItems(paged, want) {
-		return fmt.Errorf("paged scan of table %s gives\n%v, want\n%v", table, paged, want)
+		return fmt.Errorf("paged scan of table %s returns\n%v, want\n%v", table, paged, want)
 	}
 	for _, item := range want {
 		prefix := item.Key.Name[:min(1, len(item.Key.Name))]
@@ -307,12 +328,13 @@ func checkScan(s *storage.Store, id rhumb.RangeID, table rhumb.TableID, at rhumb
 		}
 		with := slices.DeleteFunc(slices.Clone(want), func(it rhumb.Item) bool { return !bytes.HasPrefix(it.Key.Name, prefix) })
 		if !equalItems(got, with) {
-			return fmt.Errorf("scan of table %s with prefix %q gives\n%v, want\n%v", table, prefix, got, with)
+			return fmt.Errorf("scan of table %s with prefix %q returns\n%v, want\n%v", table, prefix, got, with)
 		}
 	}
 	return nil
 }
 
+// scanTable returns the items of a scan.
 func scanTable(s *storage.Store, id rhumb.RangeID, table rhumb.TableID, prefix, after []byte, at rhumb.Timestamp, limit int) (items []rhumb.Item, err error) {
 	for item, err := range s.Scan(id, table, prefix, after, at, limit) {
 		if err != nil {
@@ -323,6 +345,7 @@ func scanTable(s *storage.Store, id rhumb.RangeID, table rhumb.TableID, prefix, 
 	return items, nil
 }
 
+// equalItems reports whether two lists have equal items. It ignores unset fields of keys.
 func equalItems(a, b []rhumb.Item) bool {
 	return slices.EqualFunc(a, b, func(a, b rhumb.Item) bool {
 		return a.Key.Table == b.Key.Table && a.Key.Home == b.Key.Home && bytes.Equal(a.Key.Name, b.Key.Name) && a.Version == b.Version && bytes.Equal(a.Value, b.Value)

@@ -15,9 +15,9 @@ import (
 	"github.com/rhumbdb/rhumb/storage/storagetest"
 )
 
-// TestMetamorphic runs random operations under random Pebble options, with restarts and crashes at random points, and
-// compares everything that the store says with a map. After a crash the store must be as some applied batch left it,
-// no older than the last one synced.
+// TestMetamorphic runs random operations under random Pebble options, with restarts and crashes at
+// random points, and compares every answer of the store with a map. After a crash the store must be
+// in the state after some applied batch that is not older than the last synced one.
 func TestMetamorphic(t *testing.T) {
 	runs := 30
 	if testing.Short() {
@@ -28,7 +28,7 @@ func TestMetamorphic(t *testing.T) {
 	}
 }
 
-// stateAt is the model of a whole store.
+// state is the model of a whole store.
 type state map[rhumb.RangeID]*storagetest.Log
 
 func (s state) clone() state {
@@ -58,10 +58,10 @@ func (s state) check(st *storage.Store) error {
 type metamorphic struct {
 	*storagetest.World
 	rnd   *rand.Rand
-	now   state           // as all applied batches leave the store
-	older []state         // as earlier batches left it, back to the last that is durable
+	now   state           // the state after all applied batches
+	older []state         // the states after earlier batches, back to the last durable one
 	open  *storage.Batch  // applied and not synced
-	ids   []rhumb.RangeID // ranges that may be there
+	ids   []rhumb.RangeID // ranges that may exist
 	epoch rhumb.Epoch
 	reqs  uint64
 	trace []string
@@ -69,7 +69,7 @@ type metamorphic struct {
 
 func newMetamorphic(t *testing.T, seed int64) *metamorphic {
 	m := &metamorphic{now: state{}, epoch: 1}
-	t.Cleanup(func() { // registered first, so run last: closing the store may fail the test, too
+	t.Cleanup(func() { // registered first and so run last, because closing the store may fail the test too
 		if t.Failed() {
 			t.Logf("last operations: %q", m.trace[max(0, len(m.trace)-100):])
 		}
@@ -123,7 +123,7 @@ func (m *metamorphic) must(err error) {
 	}
 }
 
-// pick draws an operation; the numbers are weights.
+// pick draws an operation by weight.
 func (m *metamorphic) pick() func() {
 	ops := []struct {
 		weight int
@@ -187,7 +187,7 @@ func (m *metamorphic) write() {
 	m.open = b
 }
 
-// finish makes a batch durable, and with it all before it.
+// finish makes a batch durable, and with it all earlier ones.
 func (m *metamorphic) finish(b *storage.Batch) {
 	m.must(b.Sync())
 	if m.open != nil {
@@ -197,7 +197,7 @@ func (m *metamorphic) finish(b *storage.Batch) {
 	m.older = nil
 }
 
-// settle syncs the batch that waits.
+// settle syncs the batch that is waiting.
 func (m *metamorphic) settle() {
 	if m.open != nil {
 		b := m.open
@@ -222,7 +222,7 @@ func (m *metamorphic) writeTo(b *storage.Batch, l *storagetest.Log) {
 		above := l.Commit + rhumb.Seq(m.rnd.IntN(int(end-l.Commit)+1))
 		m.must(b.Undo(l.ID, above))
 		l.Undo(above)
-		m.epoch++ // who undoes has met a newer epoch
+		m.epoch++ // undo follows the evidence of a newer epoch
 		m.trace = append(m.trace, fmt.Sprintf("undo %s above %d of %d", l.ID, above, end))
 	case n < 18:
 		l.Trim += rhumb.Seq(m.rnd.IntN(int(l.Commit-l.Trim) + 1))
@@ -234,7 +234,7 @@ func (m *metamorphic) writeTo(b *storage.Batch, l *storagetest.Log) {
 	}
 }
 
-// requests makes up to three requests on a few keys, so that keys are often written again.
+// requests returns up to three requests on few keys, so that keys are often rewritten.
 func (m *metamorphic) requests() (reqs []entry.Request) {
 	for range m.rnd.IntN(4) {
 		var r entry.Request
@@ -276,13 +276,15 @@ func (m *metamorphic) collect() {
 
 func (m *metamorphic) history() {
 	for id, l := range m.now {
-		// Reads of the check are at the commit position as it was on disk, which is no older than the trim position.
+		// The check reads at the commit position on disk, which is not older than the trim
+		// position.
 		_, _, err := m.Store.CollectHistory(id, 2, l.At(l.Trim), nil)
 		m.must(err)
 	}
 }
 
-// crash cuts the disk off with any part of what is not synced, and finds out which batch the store is left with.
+// crash cuts the disk off with any part of the unsynced bytes, and finds the batch after which the
+// store is.
 func (m *metamorphic) crash() {
 	m.Crash([]int{0, 0, 30, 70, 100}[m.rnd.IntN(5)])
 	m.open = nil
@@ -296,16 +298,17 @@ func (m *metamorphic) crash() {
 		}
 		errs = append(errs, err)
 	}
-	m.Fatalf("after a crash the store is as none of the last %d batches left it: %v", len(errs), errors.Join(errs...))
+	m.Fatalf("after a crash the store is in none of the states after the last %d batches: %v", len(errs), errors.Join(errs...))
 }
 
-// forgetTimes keeps timestamps of lost entries from being used again: a node's persisted ceiling sees to that.
+// forgetTimes prevents the timestamps of lost entries from being used again, as a node's persisted
+// ceiling does.
 func (m *metamorphic) forgetTimes(s state) {
 	for id, l := range s {
 		if last := m.now[id]; last != nil {
 			l.HLC = max(l.HLC, last.HLC)
 		}
-		// The commit position is a lower bound on disk; from here on it is what the store says.
+		// Commit positions are lower bounds on disk. From here on the store's position counts.
 		if st, ok := m.Store.State(id); ok {
 			l.Commit = st.Commit
 		}

@@ -10,7 +10,8 @@ import (
 	"github.com/rhumbdb/rhumb/storage/storagetest"
 )
 
-// twoTables makes two ranges, each in a table of its own, and stops the store. It returns the tables' files.
+// twoTables creates two ranges, each in a table of its own, stops the store and returns the tables'
+// files.
 func twoTables(t *testing.T) (w *storagetest.World, logs []*storagetest.Log, tables []string) {
 	w = storagetest.NewWorld(t, storagetest.Seed(t, 1))
 	w.Config = func(c *storage.Config) {
@@ -40,8 +41,9 @@ func twoTables(t *testing.T) (w *storagetest.World, logs []*storagetest.Log, tab
 	return w, logs, tables
 }
 
-// TestDamagedRanges damages every part of the table that holds one of two ranges. The other range is served. The damaged
-// one is listed once the damage was met, also after a restart, and is never served wrong.
+// TestDamagedRanges damages every part of the table that holds one of two ranges. The other range
+// must be served. The damaged one must be listed once the damage was met, also after a restart, and
+// never be served wrong.
 func TestDamagedRanges(t *testing.T) {
 	w, logs, tables := twoTables(t)
 	good := w.Mem
@@ -60,9 +62,9 @@ func TestDamagedRanges(t *testing.T) {
 		}
 		w.Restart()
 		switch {
-		case w.Store.Short(): // the table did not open at all
+		case w.Store.Short(): // the table did not open
 		case met && !w.Store.RangeDamaged(logs[0].ID):
-			t.Errorf("byte %d: the range was damaged, and a restart forgets it; %v", at, w.Store.Damage())
+			t.Errorf("byte %d: a restart forgot that the range is damaged; %v", at, w.Store.Damage())
 		case w.Store.RangeDamaged(logs[1].ID):
 			t.Errorf("byte %d: the other range counts as damaged", at)
 		case met:
@@ -71,12 +73,12 @@ func TestDamagedRanges(t *testing.T) {
 		w.Stop()
 	}
 	if listed < 5 {
-		t.Errorf("in %d of 16 places damage was met and listed: the test shows little", listed)
+		t.Errorf("damage was met and listed in only %d of 16 places: the test shows little", listed)
 	}
 	w.Mem = good
 }
 
-// readRange reads all of a range; a range that is not held counts as damaged.
+// readRange reads all of a range. A range that the store does not hold counts as damaged.
 func readRange(s *storage.Store, l *storagetest.Log) error {
 	if _, ok := s.State(l.ID); !ok {
 		return rhumb.E("test", rhumb.Corrupt, "not held")

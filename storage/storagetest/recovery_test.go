@@ -13,8 +13,9 @@ import (
 	"github.com/rhumbdb/rhumb/storage/storagetest"
 )
 
-// TestRecoveryInterrupted damages a log, ends the recovery at each of its operations, loses power, and opens the store
-// again: it is short, says why, and serves the records before the damage, or fewer, but never later ones without them.
+// TestRecoveryInterrupted damages a log, ends the recovery at each of its operations, loses power,
+// and opens the store again. The store must be short and say why. It must serve a prefix of the
+// records, and never later ones without those before the damage.
 func TestRecoveryInterrupted(t *testing.T) {
 	w := storagetest.NewWorld(t, storagetest.Seed(t, 7)).Start()
 	logs := build(w)
@@ -58,8 +59,8 @@ func TestRecoveryInterrupted(t *testing.T) {
 	w.Mem = bad
 }
 
-// TestSetAside damages a log and a manifest: the damaged files are kept, byte for byte, in the folder that the damage
-// names.
+// TestSetAside damages a log and a manifest. The damaged files must be kept, byte for byte, in the
+// folder that the damage names.
 func TestSetAside(t *testing.T) {
 	for _, kindOf := range []string{".log", "MANIFEST"} {
 		t.Run(kindOf, func(t *testing.T) {
@@ -87,12 +88,12 @@ func TestSetAside(t *testing.T) {
 			if kindOf == "MANIFEST" { // the whole database was moved
 				at = path.Join(at, path.Base(file))
 			} else if ds[0].Offset < 0 || ds[0].Offset > int64(len(want)/3) || ds[0].Offset < int64(len(want)/3)-32<<10 {
-				t.Errorf("damage at %d is named as at %d", len(want)/3, ds[0].Offset)
+				t.Errorf("damage at %d is reported at %d", len(want)/3, ds[0].Offset)
 			}
 			if got, err := storagetest.ReadFile(w.Mem, at); err != nil || string(got) != string(want) {
 				t.Errorf("%s holds %d bytes, want the %d of the damaged file: %v", at, len(got), len(want), err)
 			}
-			l := w.Create(storagetest.R) // the store takes writes
+			l := w.Create(storagetest.R) // the store accepts writes
 			w.Append(l, storagetest.Put("a", "1"))
 			w.Crash(0)
 			if err := l.Check(w.Store); err != nil {

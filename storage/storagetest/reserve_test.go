@@ -12,8 +12,9 @@ import (
 	"github.com/rhumbdb/rhumb/storage/storagetest"
 )
 
-// TestReserve fills a disk and makes room again: the store refuses new work first, then appends. It gives its reserve
-// to what is left, the vote of the metadata group, and takes a new one when there is room.
+// TestReserve fills a disk and frees space again. The store must reject new work first and appends
+// later, release its reserve for the vote of the metadata group, and create a new one when there is
+// space.
 func TestReserve(t *testing.T) {
 	const total = 1 << 30
 	var free atomic.Uint64
@@ -63,18 +64,19 @@ func TestReserve(t *testing.T) {
 	if err := l.Check(w.Store); err != nil {
 		t.Errorf("reads on a full disk: %v", err)
 	}
-	w.Restart() // a full disk does not keep a store from starting
+	w.Restart() // a store must start on a full disk
 	if w.Store.DiskState() != storage.DiskFull {
 		t.Errorf("full after a restart: %s", w.Store.DiskState())
 	}
 	free.Store(total / 2)
 	if err := w.Store.Writable(); err != nil {
-		t.Errorf("there is room again: %v", err)
+		t.Errorf("with free space again: %v", err)
 	}
 	reserved()
 }
 
-// TestReserveHoldsUpNobody has a disk take its time over the reserve: who asks how the disk stands does not wait for it.
+// TestReserveHoldsUpNobody makes the allocation of the reserve slow. Callers that ask for the state
+// of the disk must not wait for it.
 func TestReserveHoldsUpNobody(t *testing.T) {
 	asked, allocate := make(chan struct{}), make(chan struct{})
 	w := storagetest.NewWorld(t, storagetest.Seed(t, 1))
@@ -97,14 +99,14 @@ func TestReserveHoldsUpNobody(t *testing.T) {
 		select {
 		case <-asked:
 		case <-deadline:
-			t.Fatal("no reserve is made")
+			t.Fatal("no reserve is created")
 		default:
 			continue
 		}
 		break
 	}
 	if u, err := w.Store.Usage(); err != nil || u.Reserve != 0 {
-		t.Errorf("while the reserve is made, usage is %+v: %v", u, err)
+		t.Errorf("while the reserve is created, usage is %+v: %v", u, err)
 	}
 	close(allocate)
 }

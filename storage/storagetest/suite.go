@@ -10,18 +10,21 @@ import (
 	"github.com/rhumbdb/rhumb/storage"
 )
 
-// Case is one promise of a store. Do brings the store into a state, every batch synced; the logs that it returns, and
-// Check if there is one, must hold then, and after every restart.
+// Case is one promise of a store. Do brings the store into a state and syncs every batch. The logs
+// that Do returns, and Check if it is set, must hold then and after every restart.
 type Case struct {
 	Name  string
 	Do    func(w *World) []*Log
 	Check func(w *World)
 }
 
-// Run runs the conformance suite.
+// Run runs the conformance suite: each case once for each of the ways in which a store may go on
+// after it.
 func Run(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.Name, func(t *testing.T) {
+			// What happens between Do and the checks. Since every batch is synced, nothing may be
+			// lost, whatever share of the unsynced bytes a crash keeps.
 			ends := map[string]func(w *World){
 				"at once":        func(*World) {},
 				"restarted":      (*World).Restart,
@@ -35,6 +38,7 @@ func Run(t *testing.T) {
 					}
 					w.Crash(50)
 				},
+				// Compactions are where SINGLEDEL and DELETE take effect.
 				"compacted, crashed twice": func(w *World) {
 					states, err := w.Store.Ranges()
 					if err != nil {
@@ -49,6 +53,7 @@ func Run(t *testing.T) {
 					w.Crash(80)
 				},
 			}
+			// Each way gets a store of its own, because a crash affects everything that follows.
 			for name, end := range ends {
 				t.Run(name, func(t *testing.T) {
 					w := NewWorld(t, Seed(t, 1)).Start()
@@ -69,10 +74,10 @@ func Run(t *testing.T) {
 	}
 }
 
-// R is the range of cases that need one.
+// R is the range of cases that need only one.
 var R = rhumb.RangeID{Region: 1, Slot: 7}
 
-// Batch runs a batch and makes it durable.
+// Batch applies a batch and makes it durable.
 func (w *World) Batch(do func(b *storage.Batch)) {
 	w.Helper()
 	b := w.Store.NewBatch()
@@ -85,14 +90,14 @@ func (w *World) Batch(do func(b *storage.Batch)) {
 	}
 }
 
-// Create makes a range and its model.
+// Create adds a range to the store and returns its model.
 func (w *World) Create(id rhumb.RangeID) *Log {
 	w.Helper()
 	w.Batch(func(b *storage.Batch) { b.CreateRange(storage.RangeState{Range: id}) })
 	return &Log{ID: id}
 }
 
-// Append writes one entry per request.
+// Append writes one entry for each request.
 func (w *World) Append(l *Log, reqs ...entry.Request) {
 	w.Helper()
 	w.Batch(func(b *storage.Batch) {
@@ -102,7 +107,7 @@ func (w *World) Append(l *Log, reqs ...entry.Request) {
 	})
 }
 
-// Collect collects a range until there is nothing more to do.
+// Collect calls Store.Collect until nothing is left to collect.
 func (w *World) Collect(l *Log, lim storage.CollectLimits) (sum storage.Collected) {
 	w.Helper()
 	for {
@@ -120,7 +125,7 @@ func (w *World) Collect(l *Log, lim storage.CollectLimits) (sum storage.Collecte
 	}
 }
 
-// commitAndTrim raises both positions to the end of the log.
+// commitAndTrim raises the commit and the trim position to the end of the log.
 func (w *World) commitAndTrim(l *Log) {
 	w.Helper()
 	l.Commit = rhumb.Seq(len(l.Entries))
@@ -131,7 +136,7 @@ func (w *World) commitAndTrim(l *Log) {
 	})
 }
 
-// everything collects as if no read were under way.
+// everything is the limit of a collection while no read is in progress.
 var everything = storage.CollectLimits{Before: storage.Newest}
 
 var cases = []Case{
@@ -144,6 +149,7 @@ var cases = []Case{
 	{Name: "one entry of several requests writes a key twice", Do: func(w *World) []*Log {
 		l := w.Create(R)
 		w.Batch(func(b *storage.Batch) {
+			// One batch holds three versions of one key, under three timestamps.
 			b.Append(R, l.Add(1, 1, Put("k", "first"), Del("k"), Put("k", "third")), l.CommitPos())
 		})
 		return []*Log{l}
@@ -161,11 +167,12 @@ var cases = []Case{
 		})
 		return []*Log{a, b}
 	}},
-	{Name: "commit rides and is a lower bound", Do: func(w *World) []*Log {
+	{Name: "records carry the commit position, a lower bound", Do: func(w *World) []*Log {
 		l := w.Create(R)
 		w.Append(l, Put("a", "1"), Put("a", "2"))
 		l.Commit = 2
 		w.Append(l, Put("a", "3"))
+		// A position below the recorded one must be ignored: commit positions never go back.
 		w.Batch(func(b *storage.Batch) { b.SetCommit(R, storage.Commit{Seq: 1, HLC: l.At(1)}) })
 		return []*Log{l}
 	}, Check: func(w *World) {
@@ -179,25 +186,27 @@ var cases = []Case{
 		w.Batch(func(b *storage.Batch) {
 			b.SetPromised(R, 7)
 			b.SetPromised(R, 5) // ignored
+			// Entries without requests start an epoch. The lineage must list both epochs.
 			b.Append(R, l.Add(3, 1), storage.Commit{})
 			b.Append(R, l.Add(7, 2), storage.Commit{})
 			b.Append(R, l.Add(7, 2, Put("a", "1")), storage.Commit{})
 		})
 		return []*Log{l}
 	}},
-	{Name: "undo brings older versions back", Do: func(w *World) []*Log {
+	{Name: "undo makes older versions the newest again", Do: func(w *World) []*Log {
 		l := w.Create(R)
 		w.Append(l, Put("a", "old"), Put("b", "old"))
+		// The undone entries overwrite, delete and create a key, and one of them has a request id.
 		w.Append(l, Put("a", "new"), Del("b"), withID(Put("c", "new"), 1))
 		w.Batch(func(b *storage.Batch) { mustUndo(w, b, R, 2) })
 		l.Undo(2)
 		return []*Log{l}
 	}, Check: func(w *World) {
 		if _, found, err := w.Store.Dedup(R, rhumb.RequestID{Seq: 1}); found || err != nil {
-			w.Errorf("the result of an undone request is there: %v %v", found, err)
+			w.Errorf("the result of an undone request exists: %v %v", found, err)
 		}
 	}},
-	{Name: "undo, then the same entries again", Do: func(w *World) []*Log {
+	{Name: "undo, then append the same entries again", Do: func(w *World) []*Log {
 		l := w.Create(R)
 		w.Append(l, Put("a", "1"), Put("a", "2"))
 		again := l.Entries[1]
@@ -208,7 +217,8 @@ var cases = []Case{
 		w.commitAndTrim(l)
 		w.Append(l, Put("a", "3"), Put("a", "4"))
 		w.commitAndTrim(l)
-		w.Collect(l, everything) // SINGLEDEL meets a version that was set, deleted and set
+		// SINGLEDEL deletes a version that was set, deleted and set again.
+		w.Collect(l, everything)
 		return []*Log{l}
 	}},
 	{Name: "undo of what the same batch appended", Do: func(w *World) []*Log {
@@ -226,7 +236,7 @@ var cases = []Case{
 		})
 		return []*Log{l}
 	}},
-	{Name: "undo keeps the commit position that rode with undone entries", Do: func(w *World) []*Log {
+	{Name: "undo keeps the commit position of undone records", Do: func(w *World) []*Log {
 		l := w.Create(R)
 		w.Append(l, Put("a", "1"), Put("a", "2"))
 		l.Commit = 2
@@ -243,6 +253,8 @@ var cases = []Case{
 		l := w.Create(R)
 		w.Append(l, Put("a", "1"), Put("a", "2"), Put("a", "3"))
 		w.commitAndTrim(l)
+		// Collection has removed the records before the trim position. The one at it is the new end
+		// of the log.
 		w.Append(l, Put("a", "4"), Del("a"))
 		w.Collect(l, everything)
 		w.Batch(func(b *storage.Batch) { mustUndo(w, b, R, 3) })
@@ -262,7 +274,7 @@ var cases = []Case{
 		w.Collect(l, everything)
 		return []*Log{l}
 	}},
-	{Name: "collection keeps what reads at the commit position see", Do: func(w *World) []*Log {
+	{Name: "collection keeps the versions at the commit position", Do: func(w *World) []*Log {
 		l := w.Create(R)
 		for i := range 20 {
 			w.Append(l, Put("a", fmt.Sprint(i)), Put(fmt.Sprint("k", i%3), fmt.Sprint(i)))
@@ -280,7 +292,7 @@ var cases = []Case{
 			w.Errorf("%d versions are left, want 5", n)
 		}
 	}},
-	{Name: "collection spares what a read may still want", Do: func(w *World) []*Log {
+	{Name: "collection keeps versions of reads in progress", Do: func(w *World) []*Log {
 		l := w.Create(R)
 		w.Append(l, Put("a", "1"), Put("a", "2"), Put("a", "3"), Put("a", "4"))
 		w.commitAndTrim(l)
@@ -292,10 +304,10 @@ var cases = []Case{
 			w.Fatal(err)
 		}
 		if _, err := w.Store.Lookup(rhumb.Key{Table: 1, Home: R, Name: []byte("a")}, f.Version.HLC-3); rhumb.KindOf(err) != rhumb.Unavailable {
-			w.Errorf("a read below the floor gives %v, want unavailable", err)
+			w.Errorf("a read below the floor returns %v, want unavailable", err)
 		}
 		if _, err := w.Store.Exists(R, []rhumb.TableID{1}, [][]byte{[]byte("a")}, f.Version.HLC-3); rhumb.KindOf(err) != rhumb.Unavailable {
-			w.Errorf("existence below the floor gives %v, want unavailable", err)
+			w.Errorf("Exists below the floor returns %v, want unavailable", err)
 		}
 	}},
 	{Name: "collection in small pieces", Do: func(w *World) []*Log {
@@ -311,7 +323,7 @@ var cases = []Case{
 			w.Errorf("%d versions are left, want 6", n)
 		}
 	}},
-	{Name: "history is left to its own collection", Do: func(w *World) []*Log {
+	{Name: "tables with history are collected separately", Do: func(w *World) []*Log {
 		l := w.Create(R)
 		w.Append(l, Put("a", "1"), Put("a", "2"), Del("b"), Put("a", "3"), Put("c", "1"), Put("last", ""))
 		w.commitAndTrim(l)
@@ -332,6 +344,8 @@ var cases = []Case{
 	{Name: "results of requests", Do: func(w *World) []*Log {
 		l := w.Create(R)
 		insert := withID(Put("\x00\x00\x00\x00\x00\x00\x00\x01", "x"), 1)
+		// A result with a name from the server, one of a request that changed nothing, and one
+		// whose bits fill more than two bytes.
 		insert.Names = [][]byte{insert.Writes[0].Name, {}}
 		noop := withID(entry.Request{Noop: true, Existed: []bool{true}}, 2)
 		many := withID(Put("m", "x"), 3)
@@ -340,7 +354,7 @@ var cases = []Case{
 		w.Append(l, insert, noop, many)
 		return []*Log{l}
 	}},
-	{Name: "results expire by log time and not before their entry is trimmed", Do: func(w *World) []*Log {
+	{Name: "results expire by log time, once their entry is trimmed", Do: func(w *World) []*Log {
 		l := w.Create(R)
 		w.Append(l, withID(Put("a", "old, trimmed"), 1))
 		w.commitAndTrim(l)
@@ -355,9 +369,9 @@ var cases = []Case{
 		}
 		return []*Log{l}
 	}},
-	{Name: "the last request of a client, as its results go", Do: func(w *World) []*Log {
+	{Name: "the last request of a client while its results are collected", Do: func(w *World) []*Log {
 		if last, err := w.Store.LastRequest(R, rhumb.UUID{}); last != 0 || err != nil {
-			w.Errorf("the last request of a range that is not there is %d: %v", last, err)
+			w.Errorf("the last request of a range that does not exist is %d: %v", last, err)
 		}
 		l := w.Create(R)
 		other := rhumb.RequestID{Client: rhumb.UUID{9}, Seq: 40}
@@ -389,7 +403,7 @@ var cases = []Case{
 		}
 		return []*Log{l}
 	}},
-	{Name: "floors of clients are forgotten a day later", Do: func(w *World) []*Log {
+	{Name: "floors of clients expire after a day", Do: func(w *World) []*Log {
 		l := w.Create(R)
 		w.Append(l, withID(Put("a", "1"), 1))
 		for _, pause := range []time.Duration{2 * rhumb.DedupKeep, rhumb.DedupFloorKeep} {
@@ -417,10 +431,10 @@ var cases = []Case{
 		return []*Log{other}
 	}, Check: func(w *World) {
 		if _, ok := w.Store.State(R); ok || countVersions(w) != 1 {
-			w.Error("the dropped range is still there")
+			w.Error("the dropped range still exists")
 		}
 	}},
-	{Name: "drop and make again", Do: func(w *World) []*Log {
+	{Name: "drop and create again", Do: func(w *World) []*Log {
 		l := w.Create(R)
 		w.Append(l, Put("a", "1"), withID(Put("b", "2"), 1))
 		w.Batch(func(b *storage.Batch) { b.DropRange(R) })

@@ -18,30 +18,33 @@ import (
 // Dir is the directory of a World's store.
 const Dir = "/disk/store"
 
-// World is a store on a file system in memory that can crash.
+// World is a store on a file system in memory that can crash. It fails the test if an operation of
+// the store fails, and at its end if Pebble reported a broken invariant of SINGLEDEL.
 type World struct {
 	testing.TB
 	Rand  *rand.Rand
 	Mem   *vfs.MemFS
 	Store *storage.Store
-	// Wrap, when set, stands between the store and the file system.
+	// Wrap, if set, wraps the file system for each Open, for example to inject faults.
 	Wrap func(vfs.FS) vfs.FS
-	// Config, when set, changes the configuration of every Open.
+	// Config, if set, changes the configuration of each Open.
 	Config func(*storage.Config)
 
 	mu       sync.Mutex
 	misuses  []string
 	dropped  []rhumb.RangeID
-	expected bool // the world was damaged on purpose: no error is a failure
+	expected bool // whether the files were damaged on purpose, so that errors are no failures
 }
 
-// Seed gives the seed of a test: RHUMB_SEED if that is set, fixed otherwise. It is printed when the test fails.
+// Seed returns the seed of a test: RHUMB_SEED if that is set, and fixed otherwise. It is logged if
+// the test fails.
 func Seed(t testing.TB, fixed int64) int64 {
 	seed := fixed
+	// One variable for all tests: a failure logs the seed of its test.
 	if s := os.Getenv("RHUMB_SEED"); s != "" {
 		n, err := strconv.ParseInt(s, 10, 64)
 		if err != nil {
-			t.Fatalf("RHUMB_SEED=%q is no number", s)
+			t.Fatalf("RHUMB_SEED=%q is not a number", s)
 		}
 		seed = n
 	}
@@ -53,13 +56,15 @@ func Seed(t testing.TB, fixed int64) int64 {
 	return seed
 }
 
-// NewWorld makes an empty disk and opens a store on it. The store is closed at the end of the test.
+// NewWorld returns a world with an empty disk and no open store. The store that the test opens is
+// closed at the end of the test.
 func NewWorld(t testing.TB, seed int64) *World {
 	w := &World{TB: t, Rand: rand.New(rand.NewPCG(uint64(seed), 0)), Mem: vfs.NewCrashableMem()}
 	t.Cleanup(w.closeStore)
 	return w
 }
 
+// closeStore ends the test.
 func (w *World) closeStore() {
 	if w.Store != nil {
 		if err := w.Store.Close(); err != nil && !w.expected {
@@ -69,11 +74,11 @@ func (w *World) closeStore() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.misuses) > 0 && !w.expected {
-		w.Errorf("broken invariants of SINGLEDEL (ruling 3): %q", w.misuses)
+		w.Errorf("invariants of SINGLEDEL are broken (ruling 3): %q", w.misuses)
 	}
 }
 
-// Start opens the store; the test fails when it does not open.
+// Start opens the store and fails the test if that fails.
 func (w *World) Start() *World {
 	w.Helper()
 	if err := w.Open(); err != nil {
@@ -88,6 +93,7 @@ func (w *World) Open() error {
 	if w.Wrap != nil {
 		fs = w.Wrap(fs)
 	}
+	// Memtables and cache are small, so that tests flush and read from disk. The disk is half full.
 	cfg := storage.Config{
 		Dir: Dir, FS: fs, MemTableBytes: 1 << 20, CacheBytes: 1 << 20,
 		DiskFree:     func(string) (uint64, uint64, error) { return 50, 100, nil },
@@ -104,9 +110,11 @@ func (w *World) Open() error {
 	return err
 }
 
+// noteMisuse records a report of Pebble about a SINGLEDEL.
 func (w *World) noteMisuse(what string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	// Pebble names the key in the message, and a key's text begins with its range.
 	for _, id := range w.dropped {
 		if strings.Contains(what, " of "+id.String()+" ") {
 			return
@@ -115,8 +123,9 @@ func (w *World) noteMisuse(what string) {
 	w.misuses = append(w.misuses, what)
 }
 
-// Dropped tells that a range is dropped. From then on Pebble may report SINGLEDELs in it that are in order: a compaction
-// of the range's deletion may take away what an older SINGLEDEL was for (see pebble.IneffectualSingleDelete).
+// Dropped announces that a range is dropped. From then on Pebble may report correct SINGLEDELs in
+// it: a compaction of the range deletion may remove the value that an older SINGLEDEL was for (see
+// pebble.IneffectualSingleDelete).
 func (w *World) Dropped(id rhumb.RangeID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -139,12 +148,14 @@ func (w *World) Stop() {
 	w.Store = nil
 }
 
-// Cut makes the disk what a crash at this moment leaves: what was synced, and each block of the rest with the given
-// probability. The store is gone.
+// Cut replaces the disk by what a crash at this moment leaves: everything that was synced, and each
+// block of the rest with the given probability. The store is gone afterwards.
 func (w *World) Cut(unsyncedPercent int) {
 	w.Helper()
+	// The clone is taken before the store is closed, so that the files are those of this moment.
 	after := w.Mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: unsyncedPercent, RNG: w.Rand})
-	if err := w.Store.Close(); err != nil { // it may finish on the old disk; nothing of that reaches the new one
+	// The store finishes its work on the old disk. None of that reaches the clone.
+	if err := w.Store.Close(); err != nil {
 		w.Fatalf("close after the crash: %v", err)
 	}
 	w.Store = nil
@@ -158,7 +169,7 @@ func (w *World) Crash(unsyncedPercent int) {
 	w.Start()
 }
 
-// Verify runs the store's own verification, which needs it closed, and opens it again.
+// Verify runs storage.Verify, which needs the store closed, and opens the store again.
 func (w *World) Verify() {
 	w.Helper()
 	w.Stop()
@@ -169,7 +180,7 @@ func (w *World) Verify() {
 	w.Start()
 }
 
-// Files lists the files of the store, each with its path.
+// Files returns the paths of the files of the store.
 func (w *World) Files() (paths []string) {
 	w.Helper()
 	for _, dir := range []string{Dir, Dir + "/data"} {
@@ -187,7 +198,8 @@ func (w *World) Files() (paths []string) {
 	return paths
 }
 
-// Damage replaces the content of a file by what change makes of it.
+// Damage replaces the content of a file by the result of change. From then on errors of the store
+// do not fail the test by themselves.
 func (w *World) Damage(path string, change func([]byte) []byte) {
 	w.Helper()
 	w.mu.Lock()
@@ -203,7 +215,7 @@ func (w *World) Damage(path string, change func([]byte) []byte) {
 	}
 }
 
-// ReadFile reads a file whole.
+// ReadFile returns the content of a file.
 func ReadFile(fs vfs.FS, path string) ([]byte, error) {
 	f, err := fs.Open(path)
 	if err != nil {
@@ -221,6 +233,7 @@ func ReadFile(fs vfs.FS, path string) ([]byte, error) {
 	return b, nil
 }
 
+// writeFile writes a file and makes it durable with its entry.
 func writeFile(fs vfs.FS, path string, b []byte) error {
 	f, err := fs.Create(path, vfs.WriteCategoryUnspecified)
 	if err != nil {
@@ -232,7 +245,7 @@ func writeFile(fs vfs.FS, path string, b []byte) error {
 	if err := errors.Join(f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	dir, err := fs.OpenDir(fs.PathDir(path)) // the file is a new one
+	dir, err := fs.OpenDir(fs.PathDir(path)) // Create replaces the file, so its entry is new
 	if err != nil {
 		return err
 	}
