@@ -146,8 +146,8 @@ func (c *Config) inSyncHolds(s *state) bool {
 		if s.meta.isr.has(i) && s.rep[i].log.common(&s.seen.acked) < s.seen.acked.n && !s.damagedNow(i) {
 			lacking++
 		}
-		// Every set of electQuorum members must contain a holder.
 	}
+	// Every set of electQuorum members must contain a holder.
 	return lacking < c.electQuorum(s.meta.isr)
 }
 
