@@ -52,7 +52,7 @@ func StartClusterAt(ctx context.Context, binary, dir string, regions []string, n
 		"--regions", strings.Join(regions, ","), "--nodes-per-region", fmt.Sprint(nodesPerRegion), "--dir", dir,
 	}, flags...)...)
 	c.cmd.Stderr = os.Stderr
-	// SIGINT lets the demo stop its nodes; killing the demo would leave them running.
+	// SIGINT lets the demo stop its nodes in order.
 	c.cmd.Cancel = func() error { return c.cmd.Process.Signal(syscall.SIGINT) }
 	c.cmd.WaitDelay = clusterStop
 	// A group of its own keeps a Ctrl-C in the terminal from reaching the nodes before the
@@ -74,6 +74,7 @@ func StartClusterAt(ctx context.Context, binary, dir string, regions []string, n
 		_ = c.cmd.Wait()
 		return nil, fmt.Errorf("the cluster in %s did not become ready; see the logs of its nodes there", dir)
 	}
+	// The first line of the demo describes the cluster, once all nodes serve.
 	if err := json.Unmarshal(c.out.Bytes(), c); err != nil {
 		c.Stop()
 		return nil, fmt.Errorf("decode the first line of rhumb demo: %w", err)
@@ -121,6 +122,7 @@ func pidOf(addr string) (int, error) {
 	}
 	for _, p := range procs {
 		var pid int
+		// Other entries of /proc are not processes.
 		if _, err := fmt.Sscan(p.Name(), &pid); err != nil {
 			continue
 		}

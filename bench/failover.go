@@ -131,7 +131,7 @@ func (f *failover) killNodes(ctx context.Context) error {
 		f.report.FalseFailovers = f.sumEpochs() - before
 		f.cfg.Progress(fmt.Sprintf("%d changes of primary in %v, longest gap %v", f.report.FalseFailovers, f.cfg.Calm, f.worstGap()))
 	}
-	// The kills of the metadata leader come last, so that the other kills have no effect of theirs.
+	// The last LeaderKills kills hit the metadata leader.
 	for i := range f.cfg.Kills {
 		if err := f.killOne(ctx, i >= f.cfg.Kills-f.cfg.LeaderKills); err != nil {
 			return err
@@ -161,11 +161,13 @@ func pauseFor(ctx context.Context, d time.Duration) error {
 
 // killOne kills one primary and waits until every range has recovered.
 func (f *failover) killOne(ctx context.Context, leader bool) error {
+	// The leader is looked up for each kill, because an earlier kill may have moved it.
 	victim, err := f.pickVictim(ctx, leader)
 	if err != nil {
 		return err
 	}
 	k := Kill{Node: victim.ID, Leader: leader, Primaries: f.countPrimaries(victim.ID)}
+	// The demo restarts nodes, so a process may be another one than at the start.
 	pid, err := pidOf(victim.Addr)
 	if err != nil {
 		return err
@@ -200,6 +202,7 @@ func (f *failover) awaitMissed(ctx context.Context, n rhumb.NodeID) error {
 		}
 		return 0
 	}
+	// If the node is already fenced, first is 0 and the wait ends with its next life.
 	first := boot()
 	for deadline := time.Now().Add(settleMax); boot() == first; {
 		if time.Now().After(deadline) {
@@ -219,6 +222,7 @@ func (f *failover) pickVictim(ctx context.Context, leader bool) (best rhumb.Node
 	most := 0
 	for _, d := range f.c.Nodes() {
 		n := f.countPrimaries(d.ID)
+		// A node without primaries would cause no gap.
 		if leader && d.ID == lead || !leader && d.ID != lead && n > most {
 			best, most = d, n
 		}
@@ -253,6 +257,7 @@ func (f *failover) summarise() {
 	f.report.LeaderP50, f.report.LeaderMax = medianAndMax(leader)
 	var last []time.Duration
 	for _, r := range f.report.Restarts {
+		// The slowest key of a restart counts, because a service is back only with all of its keys.
 		last = append(last, r.Max)
 	}
 	f.report.RestartP50, f.report.RestartMax = medianAndMax(last)
@@ -265,5 +270,6 @@ func medianAndMax(ds []time.Duration) (median, most time.Duration) {
 		return 0, 0
 	}
 	slices.Sort(ds)
+	// The upper median of an even number of values.
 	return ds[len(ds)/2], ds[len(ds)-1]
 }

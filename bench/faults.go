@@ -91,6 +91,7 @@ func (c *Cluster) Strike(kind FaultKind, random *rand.Rand) (*Fault, error) {
 	if kind != FaultKill && kind != FaultPause {
 		return c.strikeLinks(kind, nodes)
 	}
+	// The nodes are shuffled, so the first one is a random victim.
 	victim := nodes[0]
 	pid, err := pidOf(victim.Addr)
 	if err != nil {
@@ -99,6 +100,7 @@ func (c *Cluster) Strike(kind FaultKind, random *rand.Rand) (*Fault, error) {
 	f := &Fault{Kind: kind, Victim: victim.ID, What: fmt.Sprintf("%s %s", kind, victim.ID)}
 	signal := syscall.SIGKILL
 	if kind == FaultPause {
+		// A stopped process keeps its connections open: its peers hear only silence.
 		signal = syscall.SIGSTOP
 		f.heal = func() error { return syscall.Kill(pid, syscall.SIGCONT) }
 	}
@@ -114,6 +116,7 @@ func (c *Cluster) strikeLinks(kind FaultKind, nodes []ClusterNode) (*Fault, erro
 	if err != nil {
 		return nil, err
 	}
+	// A second copy, because the cuts change the file in place.
 	hurt, err := wan.ReadFile(c.LatencyFile)
 	if err != nil {
 		return nil, err
@@ -184,6 +187,7 @@ func readMetric(ctx context.Context, admin, name string) (v float64, err error) 
 	if err != nil {
 		return 0, err
 	}
+	// The newline and the space exclude metrics whose names contain this one.
 	_, after, ok := bytes.Cut(text, []byte("\n"+name+" "))
 	if !ok {
 		return 0, fmt.Errorf("%s has no metric %s", admin, name)

@@ -41,6 +41,8 @@ type writer struct {
 func (h *hold) startWriters(ctx context.Context, callers int, pause time.Duration) {
 	regions := h.c.Regions()
 	for i := range callers {
+		// Homes rotate, so that every region has its share of the keys. Setting last now makes a
+		// writer that never succeeds show as one long gap.
 		w := &writer{name: fmt.Appendf(nil, "w%d", i), home: regions[i%len(regions)].Name, last: time.Now()}
 		h.writers = append(h.writers, w)
 		h.wait.Go(func() {
@@ -82,6 +84,7 @@ func (h *hold) takeGaps() (out []time.Duration) {
 	now := time.Now()
 	for _, w := range h.writers {
 		w.mu.Lock()
+		// A gap that continues is reported again by the next call, in full.
 		out = append(out, max(w.gap, now.Sub(w.last)))
 		w.gap = 0
 		w.mu.Unlock()
@@ -104,6 +107,7 @@ func (h *hold) countWrites() (writes, errors int64) {
 // metadataLeader returns the leader of the metadata group, or NoNode if no node reports one.
 func (h *hold) metadataLeader(ctx context.Context) rhumb.NodeID {
 	for _, s := range h.c.Status(ctx) {
+		// The first node that answers and knows a leader decides.
 		if s.Err == "" && s.MetadataLeader != rhumb.NoNode {
 			return s.MetadataLeader
 		}
@@ -117,6 +121,7 @@ func (h *hold) awaitSettled(ctx context.Context) error {
 	for {
 		behind := 0
 		for _, r := range h.c.Ranges() {
+			// Redundancy must be complete, or the next fault would hit a weaker cluster.
 			if len(r.InSync) < len(r.Replicas) {
 				behind++
 			}
@@ -157,6 +162,8 @@ func (h *hold) countLost(ctx context.Context) (lost int, err error) {
 				return lost, fmt.Errorf("key %s holds %q", w.name, b)
 			}
 		}
+		// Numbers of one writer only grow, so a smaller one means that the last acknowledged write
+		// is gone.
 		if n < w.acked {
 			lost++
 		}

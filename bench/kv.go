@@ -67,6 +67,7 @@ func openRhumb(ctx context.Context, r Rhumb) (*rhumbTarget, error) {
 		if err != nil {
 			return nil, err
 		}
+		// The callers see the same simulated distances as the nodes.
 		cfg.Dial = network.Dialer(r.From)
 	}
 	c, err := client.Open(ctx, cfg)
@@ -148,6 +149,7 @@ func (r *rhumbTarget) callMany(ctx context.Context, op load.Op, caller, key, n i
 		return err
 	}
 	m := rhumb.Mutation{Kind: rhumb.Patch, Table: r.table.Info().ID, Value: rhumb.EncodeRecord(nil, makeRecord(value))}
+	// A put stores opaque bytes, a patch needs a record.
 	if op == load.Put {
 		m.Kind, m.Value = rhumb.Put, rhumb.EncodeOpaque(nil, value)
 	}
@@ -206,6 +208,7 @@ func openPeer(binary, kind string, nodes int, dir string) (*peerTarget, error) {
 	p := &peerTarget{title: fmt.Sprintf("%s-%d", kind, nodes)}
 	p.cmd = exec.Command(binary, kind, fmt.Sprint(nodes), dir)
 	p.cmd.Stderr = os.Stderr
+	// A Ctrl-C must reach the peer only through the end of its stdin.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	var err error
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
@@ -248,6 +251,7 @@ func (p *peerTarget) run(_ context.Context, c load.Case) (r load.Result, err err
 }
 
 func (p *peerTarget) stop() {
+	// The peer ends with its stdin.
 	_ = p.in.Close()
 	_ = p.cmd.Wait()
 }
@@ -313,6 +317,7 @@ func RunKV(ctx context.Context, cfg KVConfig) (*KVReport, error) {
 	cfg.setDefaults()
 	var targets []target
 	defer func() {
+		// Every exit stops all targets, including those of a failed start.
 		for _, t := range targets {
 			t.stop()
 		}

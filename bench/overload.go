@@ -124,6 +124,7 @@ func RunOverload(ctx context.Context, cfg OverloadConfig) (*OverloadReport, erro
 	best, rate := 0, 0.0
 	// The peak depends on the machine, so it is searched first.
 	for _, n := range cfg.Callers {
+		// The first number of callers wins ties and rates of 0.
 		if r := o.runPhase(ctx, PhaseSearch, n); best == 0 || r.OpsPerSecond > rate {
 			best, rate = n, r.OpsPerSecond
 		}
@@ -145,8 +146,8 @@ func (r *OverloadReport) summarise() {
 		switch x.Phase {
 		case PhasePeak:
 			peaks = append(peaks, x.OpsPerSecond)
-		// Every overload is between two peaks.
 		case PhaseOverload:
+			// Every overload is between two peaks.
 			if beside := r.Runs[i-1].OpsPerSecond + r.Runs[i+1].OpsPerSecond; beside > 0 {
 				shares = append(shares, 2*x.OpsPerSecond/beside)
 			}
@@ -180,6 +181,7 @@ func (o *overload) runPhase(ctx context.Context, phase Phase, callers int) *Over
 	var good atomic.Int64
 	var mu sync.Mutex // guards run.Unknown
 	run := OverloadRun{Phase: phase, Outcomes: map[string]int64{}}
+	// Counters are read before and after the run, which includes the warm-up.
 	attempts, cpu := o.c.Metrics().Requests, load.CPU([]int{os.Getpid()})
 	stop := load.WatchRSS(o.cfg.Cluster.PIDs())
 	cs := load.Case{Op: load.Put, Callers: callers, ValueBytes: o.cfg.ValueBytes, Keys: o.keys, Warm: o.cfg.Measure / 4, Measure: measure}
@@ -196,6 +198,7 @@ func (o *overload) runPhase(ctx context.Context, phase Phase, callers int) *Over
 		if rhumb.KindOf(err) == rhumb.Unknown {
 			mu.Lock()
 			defer mu.Unlock()
+			// A few texts show the cause; thousands of equal ones would fill the report.
 			if len(run.Unknown) < overloadTexts {
 				run.Unknown = append(run.Unknown, err.Error())
 			}

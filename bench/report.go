@@ -68,6 +68,7 @@ func (r *KVReport) summarise() {
 	runs := map[string]map[kvCase][]KVRun{}
 	for _, x := range r.Runs {
 		c := kvCase{x.Op, x.Callers}
+		// Cases and targets keep the order of their first run.
 		if !slices.Contains(cases, c) {
 			cases = append(cases, c)
 		}

@@ -36,7 +36,6 @@ func (f *failover) restartAll(ctx context.Context) error {
 	if f.cfg.Restarts == 0 {
 		return nil
 	}
-	// The keys must exist before, so that the measurement contains no search for their homes.
 	for i := range restartKeys {
 		if err := f.putRestartKey(ctx, i); err != nil {
 			return err
@@ -92,6 +91,7 @@ func (f *failover) restartOnce(ctx context.Context) (*Restart, error) {
 		if errs[i] != nil {
 			return nil, errs[i]
 		}
+		// Callers began before the restart, but only the time after it counts.
 		r.Keys = append(r.Keys, at.Sub(start))
 	}
 	slices.Sort(r.Keys)
@@ -119,6 +119,7 @@ func (f *failover) awaitStarted(ctx context.Context, old map[int]bool) (first ti
 	for deadline := time.Now().Add(startsMax); time.Now().Before(deadline); {
 		count := 0
 		for _, n := range f.cfg.Cluster.Nodes {
+			// A process that is still dying has an old number.
 			if pid, err := pidOf(n.Addr); err == nil && !old[pid] {
 				count++
 			}

@@ -151,6 +151,7 @@ func (s *stall) runFaults(ctx context.Context) (*StallCell, error) {
 
 // strikeOnce injects one fault and waits until the cluster has recovered.
 func (s *stall) strikeOnce(ctx context.Context, cell *StallCell) error {
+	// Lives and counters before the fault, to distinguish its effects from earlier ones.
 	lives, withheld := s.nodeLives(), s.cfg.Cluster.Withheld(ctx)
 	// The gaps before the fault are discarded.
 	s.takeGaps()
@@ -171,6 +172,7 @@ func (s *stall) strikeOnce(ctx context.Context, cell *StallCell) error {
 	if err != nil {
 		return err
 	}
+	// Recovery is measured from the end of the fault, gaps from its start.
 	healed := time.Now()
 	if err := s.awaitCalm(ctx); err != nil {
 		return err
@@ -212,6 +214,7 @@ func (s *stall) awaitCalm(ctx context.Context) error {
 		if err := pauseFor(ctx, stallQuiet); err != nil {
 			return err
 		}
+		// No record has changed for stallQuiet.
 		if s.sumVersions() == since {
 			return s.awaitSettled(ctx)
 		}
@@ -240,6 +243,7 @@ func (s *stall) nodeLives() map[rhumb.NodeID]rhumb.BootSeq {
 // fault.
 func (s *stall) countFenced(f *Fault, before map[rhumb.NodeID]rhumb.BootSeq) (n int) {
 	for id, life := range s.nodeLives() {
+		// The victim of a kill or a pause may be fenced rightly.
 		if id != f.Victim {
 			n += int(life - before[id])
 		}
@@ -260,6 +264,7 @@ func (s *stall) checkHappened(ctx context.Context, f *Fault, lives map[rhumb.Nod
 		}
 		return nil
 	}
+	// Links that withheld nothing were not cut, or carried nothing.
 	if s.cfg.Cluster.Withheld(ctx) == withheld {
 		return fmt.Errorf("%s: the cut links withheld nothing", f.What)
 	}

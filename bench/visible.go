@@ -58,6 +58,7 @@ func RunVisible(ctx context.Context, addrs []string, samples int) (*VisibleRepor
 	var acks []time.Duration
 	seen := make([][]time.Duration, len(w.images))
 	for i := range samples {
+		// The images take turns, so that a slow phase of the machine affects both.
 		at := i % len(w.images)
 		ack, visible, err := w.takeSample(ctx, w.images[at], uint64(i)+1)
 		if err != nil {
@@ -130,6 +131,7 @@ func (w *visible) attachImage(ctx context.Context, dir string) (*reader.Client, 
 			}
 			// The condition of the loop checks ctx.
 			_ = pauseFor(ctx, visibleWait)
+			// The image exists; only the table or the value is missing yet.
 			if k := rhumb.KindOf(err); k == rhumb.NotFound {
 				// The table is not in the image yet.
 				err = nil
@@ -194,6 +196,7 @@ func (w *visible) takeSample(ctx context.Context, image *reader.Client, n uint64
 	}()
 	for {
 		got, err := w.readNumber(image)
+		// Numbers increase, and each sample waits for its own.
 		if seen = time.Since(start); err != nil || got == n || seen > visibleMax {
 			a := <-answered
 			if got != n && err == nil {

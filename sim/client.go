@@ -253,9 +253,9 @@ func (call *call) readAt(n *node, acked rhumb.Timestamp, reply func(func())) {
 		if err != nil {
 			call.retryAfterRefusal(rhumb.KindOf(err))
 			return
-			// The operation is filled in only when the answer arrives: an answer that is lost must
-			// leave the operation without a result.
 		}
+		// The operation is filled in only when the answer arrives: an answer that is lost must
+		// leave the operation without a result.
 		call.op.Items, call.op.At = items, at
 		for i, it := range items {
 			if !it.Version.IsZero() {

@@ -44,12 +44,14 @@ const hiddenDown = time.Second
 // for the trace, or "" if the bounds of the faults forbid the damage now.
 func (w *world) damageDisk(kind FaultKind, n *node, length time.Duration) string {
 	h := &diskDamage{n: n, kind: kind, hidden: kind == faultTorn && w.chance.IntN(2) == 0}
+	// The previous damage stays on record until the disk counts again for everything (isRepaired).
 	if w.damage != nil && w.damage.isRepaired() {
 		w.damage = nil
 	}
 	if w.damage != nil || w.mustHoldFaults() || !w.mayDamage(h) {
 		return ""
 	}
+	// Other faults must wait meanwhile (mustHoldFaults).
 	if h.hidden || kind == faultRollBack {
 		length = min(length, hiddenDown)
 	}
@@ -59,6 +61,7 @@ func (w *world) damageDisk(kind FaultKind, n *node, length time.Duration) string
 	if enthrone {
 		length = min(length, briefDown)
 	}
+	// The life before the damage: the metadata must mark the next one as short.
 	rec, _ := w.state.Node(n.id)
 	h.boot = rec.Boot
 	w.damage = h
@@ -94,6 +97,7 @@ func (w *world) electDamaged(n *node, down time.Duration) {
 		if !r.IsInSync(n.id) || r.Primary == n.id {
 			continue
 		}
+		// Heartbeats continue, so the node stays in sync although nothing refills its log.
 		w.cutReplication(down+enthroneTries*enthroneEvery, w.nodes[r.Primary-1])
 		w.after(down, func() { w.electOnce(n, r, enthroneTries) })
 	}
@@ -103,6 +107,7 @@ func (w *world) electDamaged(n *node, down time.Duration) {
 // election since. It retries every enthroneEvery, at most tries times.
 func (w *world) electOnce(n *node, before *rhumb.Range, tries int) {
 	r, _ := w.state.Range(before.ID)
+	// Another election, or a smaller set, has made this one pointless.
 	if tries == 0 || w.healed || r.Epoch != before.Epoch || !r.IsInSync(n.id) {
 		return
 	}
@@ -122,6 +127,7 @@ func (w *world) electOnce(n *node, before *rhumb.Range, tries int) {
 // has intact copies on other members of its in-sync set, and the metadata group is complete.
 func (w *world) mayDamage(h *diskDamage) bool {
 	n := h.n
+	// With min_in_sync 1 a single damaged disk may lose everything, and nothing could be judged.
 	if n.down || n.paused || n.host == nil || w.healed || w.p.settings.MinInSync < 2 {
 		return false
 	}
@@ -168,6 +174,7 @@ func (w *world) groupIsWhole() bool {
 	if voters < votersLeast {
 		return false
 	}
+	// The voter must be able to ask all the others before anything else fails.
 	if w.metadataLeader() == nil || slices.Contains(w.net.cut, true) || slices.Contains(w.net.deaf, true) {
 		return false
 	}
@@ -177,11 +184,13 @@ func (w *world) groupIsWhole() bool {
 // isRepaired reports whether a damaged disk again holds everything that its node is counted for.
 func (h *diskDamage) isRepaired() bool {
 	w := h.n.w
+	// Until the voter takes part, an election of the metadata group may still meet the damage.
 	if !h.done || !h.proven || h.n.down || h.n.host == nil {
 		return false
 	}
 	for _, id := range w.ranges {
 		r, _ := w.state.Range(id)
+		// A copy outside of the in-sync set counts for nothing, so it need not be intact.
 		if r.IsInSync(h.n.id) && !w.monitor.Whole(id, h.n.id, w.diskOf(id)) {
 			return false
 		}
@@ -226,6 +235,7 @@ func (h *diskDamage) damageRemains(r *storagetest.Remains, durable int64) bool {
 	rnd := h.n.w.rnd
 	switch h.kind {
 	case faultFlip:
+		// Nothing is synced yet, so nothing durable could be damaged.
 		if durable == 0 {
 			return false
 		}
@@ -278,6 +288,7 @@ func (d *disk) checkLosses(before []*rangeCopy) {
 			continue
 		}
 		lost = fmt.Sprintf("range %s has lost %v", id, was)
+		// From now on the monitor does not expect these entries of the node.
 		w.monitor.Lost(id, d.n.id, old.durable)
 	}
 	h := w.damage
@@ -288,6 +299,7 @@ func (d *disk) checkLosses(before []*rangeCopy) {
 		}
 		return
 	}
+	// One start is judged per damage: later starts must lack nothing that was durable then.
 	d.n.wasDamaged, h.judged = true, true
 	w.tracef(d.n.name(), "%s: %s; short %v, %v", h.kind, lost, d.engine.Short(), d.engine.Damage())
 	switch h.kind {
@@ -295,6 +307,7 @@ func (d *disk) checkLosses(before []*rangeCopy) {
 		// The flipped bit may affect data that the metadata group or nobody needs, so only the
 		// store knows whether something is missing.
 		h.shortDue = d.engine.Short()
+		// The operator needs the file and the offset, so short alone is not enough.
 		if lost != "" && !h.hidden && (!d.engine.Short() || len(d.engine.Damage()) == 0) {
 			w.failf("%s: %s, but the damage is not on record", d.n.id, lost)
 		}

@@ -107,6 +107,7 @@ func (d *disk) openEngine() (err error) {
 	if err != nil {
 		return err
 	}
+	// A fresh engine has no sync in progress. The latency and stalls of the disk outlive the crash.
 	d.pending, d.last, d.working, d.unmarked = nil, 0, false, map[*rangeCopy]rhumb.Seq{}
 	// checkLosses compares against the copies as the crash left them, which reloadCopies replaces.
 	before := slices.Clone(d.copies)
@@ -151,8 +152,11 @@ func (d *disk) settleAll() {
 	if d.working {
 		return
 	}
+	// Whoever calls this has waited for its sync in real code; the file system in memory has no
+	// latency.
 	d.log, d.durable, _ = d.media.Log()
 	d.marked = d.durable
+	// Earlier requests are durable now too, although their answers are still to come.
 	for _, b := range d.pending {
 		b.mark = d.durable
 	}
@@ -181,6 +185,7 @@ func (d *disk) oldestSyncAge() time.Duration {
 // drawLatency draws the time until a sync is answered.
 func (d *disk) drawLatency() time.Duration {
 	w := d.n.w
+	// At least half of syncDelay, so that no sync is instantaneous.
 	wait := time.Duration(float64(w.p.syncDelay)*(0.5+0.5*w.rnd.ExpFloat64())) + d.slowBy
 	return wait + max(0, d.stallUntil-w.now)
 }
@@ -198,6 +203,7 @@ func (d *disk) requestSync(done func()) {
 	}
 	clear(d.unmarked)
 	d.pending = append(d.pending, b)
+	// Disks answer in order, even if a later sync would be faster.
 	d.last = max(d.last, w.now+d.drawLatency())
 	life := d.n.life
 	// The bug hides the answer from the host, not from the judges: the entry stays pending here.
@@ -242,6 +248,7 @@ func (d *disk) completeSync(done func()) {
 	b := d.pending[0]
 	if d.n.w.cfg.Bug == LyingDisk {
 		// Answered, but durable only after lyingSyncsMax more syncs.
+		// Until then a crash takes the entries back, although the host counts on them.
 		if len(d.pending) > lyingSyncsMax {
 			d.pending = d.pending[1:]
 			d.durable = max(d.durable, b.mark)
@@ -260,6 +267,7 @@ func (d *disk) completeSync(done func()) {
 // synced too.
 func (d *disk) markDurable(b *pendingSync) {
 	for _, e := range b.ends {
+		// Syncs that are still pending may cover later changes of the same log.
 		e.c.durable = e.end
 		for _, later := range d.pending {
 			for _, f := range later.ends {
@@ -276,6 +284,7 @@ func (d *disk) markDurable(b *pendingSync) {
 
 // noteChange records that the log of a copy has changed above floor.
 func (d *disk) noteChange(c *rangeCopy, floor rhumb.Seq) {
+	// Several changes before one sync count as one, from the lowest changed entry on.
 	if old, ok := d.unmarked[c]; ok {
 		floor = min(floor, old)
 	}
@@ -294,7 +303,7 @@ func (d *disk) losePower() {
 		marks = append(marks, max(b.mark, d.durable))
 	}
 	keep, most := oneOf(w.rnd, marks...), slices.Max(marks)
-	// In the middle of a record.
+	// Sometimes the cut is in the middle of a record.
 	if w.rnd.IntN(4) == 0 && most > d.durable {
 		keep = d.durable + w.rnd.Int64N(most-d.durable)
 	}
@@ -302,6 +311,7 @@ func (d *disk) losePower() {
 	// A killed process leaves the exact synced length on record; after a power loss it may be
 	// older.
 	remains := storagetest.Remains{Keep: keep, Known: oneOf(w.rnd, 0, d.durable)}
+	// The damage applies to this crash only if the disk was chosen and not damaged yet.
 	h := w.damage
 	if h != nil && (h.n != d.n || h.done || !h.damageRemains(&remains, d.durable)) {
 		h = nil
@@ -335,10 +345,13 @@ func (d *disk) reloadCopies() error {
 			d.copies[i], d.quarantined[i] = nil, false
 			continue
 		}
+		// An undamaged disk cannot hold a range that nobody wrote to it.
 		if d.copies[i] == nil && !d.n.wasDamaged {
 			return fmt.Errorf("%s holds range %s but never wrote it", d.n.id, id)
 		}
 		d.quarantined[i] = st.Quarantine != ""
+		// After a restart the commit position is min(stored, end of the log)
+		// (docs/replication.md#rule-prepare-commit).
 		c := &rangeCopy{commit: min(st.Commit, st.Last.Seq), durable: st.Last.Seq}
 		// Everything trimmed is committed.
 		committed := w.monitor.Log(id).Entries

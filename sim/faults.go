@@ -13,6 +13,7 @@ import (
 // scheduleFaults injects faults of the kinds of the seed until end. healAll repairs everything
 // afterwards.
 func (w *world) scheduleFaults(end time.Duration) {
+	// A quiet seed tests the protocol without faults.
 	if len(w.p.faults) == 0 {
 		return
 	}
@@ -28,6 +29,8 @@ func (w *world) scheduleFaults(end time.Duration) {
 		}
 		kind := oneOf(w.chance, w.p.faults...)
 		length := w.drawDuration(200*time.Millisecond, 6*time.Second)
+		// A fault that does not apply is skipped: drawing again would favour the kinds that always
+		// apply.
 		what := w.injectFault(kind, length)
 		if what != "" {
 			w.stats.Faults[kind]++
@@ -50,6 +53,7 @@ func (w *world) healAll() {
 	w.healed = true
 	w.net.heal()
 	for _, n := range w.nodes {
+		// Stalls end now, but answers that are already scheduled keep their time.
 		n.disk.slowBy, n.disk.stallUntil = 0, w.now
 		n.disk.full.Store(false)
 		if w.p.strict {
@@ -58,6 +62,7 @@ func (w *world) healAll() {
 		// Resumed nodes first handle what arrived during their pause, as a process does after
 		// SIGCONT.
 		n.resume()
+		// A crashed node restarts at once, whatever its planned downtime.
 		if n.down {
 			n.start()
 		}
@@ -94,6 +99,7 @@ func (w *world) injectFault(kind FaultKind, length time.Duration) string {
 		return w.crashNode(n, length)
 	case faultCrashAll:
 		for _, n := range w.nodes {
+			// Different downtimes, so that the nodes return in any order.
 			w.crashNode(n, length+w.drawDuration(0, time.Second))
 		}
 		return "every node"
@@ -102,6 +108,7 @@ func (w *world) injectFault(kind FaultKind, length time.Duration) string {
 	case faultPause:
 		return w.pauseNode(n, length)
 	case faultStall:
+		// A stall delays every answer at least to its end.
 		n.disk.stallUntil = w.now + length
 		return n.name()
 	case faultSlowDisk:
@@ -170,6 +177,7 @@ func (w *world) crashLoop(n *node, times int) string {
 		return ""
 	}
 	gap := w.drawDuration(time.Millisecond, 400*time.Millisecond)
+	// mustHoldFaults may refuse one crash, and the loop continues.
 	w.crashNode(n, gap)
 	// Twice the downtime, so the node has run for as long as it was down.
 	w.after(2*gap, func() { w.crashLoop(n, times-1) })
@@ -221,6 +229,7 @@ func (w *world) missetClock(length time.Duration) string {
 		by = -by
 	}
 	n.clock.skew = n.clock.right + by
+	// Steps spread over the fault, like those of a clock that is being adjusted.
 	if steps := w.chance.IntN(5); steps > 2 {
 		for i := range steps {
 			w.after(length*time.Duration(i+1)/time.Duration(steps+1), func() { n.clock.skew += by / time.Duration(steps) })
@@ -247,6 +256,7 @@ func (w *world) jumpClock(n *node) string {
 // drainNode takes the roles of a node and restores them later.
 func (w *world) drainNode(n *node, length time.Duration) string {
 	set := func(state rhumb.NodeState) bool {
+		// The node may have begun another life, and a command for an earlier one is refused.
 		rec, _ := w.state.Node(n.id)
 		return w.proposeOnce(catalog.SetNodeState{Node: n.id, Boot: rec.Boot, State: state})
 	}
@@ -326,6 +336,7 @@ func (w *world) networkFault(kind FaultKind, n *node, length time.Duration) stri
 	for i := range w.nodes {
 		group[i] = 1 + w.chance.IntN(2)
 	}
+	// Any node other than n.
 	other := w.nodes[(n.index+1+w.chance.IntN(len(w.nodes)-1))%len(w.nodes)]
 	what := n.name()
 	var cut func(a, b int) bool
@@ -355,6 +366,7 @@ func (w *world) networkFault(kind FaultKind, n *node, length time.Duration) stri
 		w.cutSilently(func(a, b int) bool { return a == n.index && b == other.index }, length)
 		return what + " to " + other.name()
 	case faultRing:
+		// Every node loses one direction to its neighbour, so no node is isolated.
 		for i, a := range w.nodes {
 			w.halfOpen(a, w.nodes[(i+1)%len(w.nodes)], length)
 		}
@@ -368,6 +380,7 @@ func (w *world) networkFault(kind FaultKind, n *node, length time.Duration) stri
 		return fmt.Sprintf("%s by %v", what, w.net.slow[n.at])
 	case faultLoss:
 		w.net.loss, w.net.repeat, w.net.jitter = w.chance.Float64()*0.2, w.chance.Float64()*0.2, w.chance.Float64()*10
+		// The profile may have loss of its own, which must survive the fault.
 		w.after(length, func() { w.net.loss, w.net.repeat, w.net.jitter = w.p.loss, w.p.repeat, w.p.jitter })
 		return fmt.Sprintf("loss %.2f repeat %.2f jitter %.1f", w.net.loss, w.net.repeat, w.net.jitter)
 	}

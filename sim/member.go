@@ -55,6 +55,7 @@ func (n *node) makeRegistration() catalog.RegisterNode {
 
 // joinAndServe registers this life and then serves the ranges.
 func (m *member) joinAndServe() {
+	// Only a node whose own copy shows the registration may acknowledge, grant or promise anything.
 	d, ok := m.registerLife()
 	switch {
 	case !ok:
@@ -79,11 +80,13 @@ func (m *member) joinAndServe() {
 // node would wait forever.
 func (m *member) beginNextLife(d *rhumb.Node) {
 	n := m.n
+	// The group belongs to the old life, so it is closed and opened again.
 	n.cancel()
 	_ = n.group.Close()
 	if d.State == rhumb.NodeFenced {
 		n.beginLife(n.disk.engine.RenewLife)
 	}
+	// BumpBoot keeps the number of the disk above every number that the metadata has counted.
 	_, err := n.disk.engine.BumpBoot(d.Boot)
 	n.w.judge(err)
 	n.disk.settleAll()
@@ -106,6 +109,7 @@ func (m *member) registerLife() (d *rhumb.Node, ok bool) {
 		ctx, cancel := m.n.rt.WithTimeout(m.ctx, registerTimeout)
 		res, err := m.group.Propose(ctx, m.n.makeRegistration())
 		cancel()
+		// A proposal without an answer may have been applied; registering again is idempotent.
 		if err == nil {
 			err = res.Err()
 		}
@@ -134,6 +138,7 @@ func (m *member) knowsLife(id rhumb.NodeIdentity) bool {
 // followMetadata applies every change of the metadata to the host.
 func (m *member) followMetadata() {
 	watch := m.group.Watch()
+	// The watch starts with a full update, so nothing is missed between registration and here.
 	defer watch.Close()
 	for {
 		u, err := watch.Next(m.ctx)
@@ -154,6 +159,7 @@ func (m *member) applyUpdate(u raftmeta.Update) {
 		// not know yet.
 		m.n.host.SetPeers(m.leasePeers(st))
 		self, ok := st.Node(m.self.Node)
+		// The node was fenced, or the metadata has counted a newer life.
 		if ok && (self.State == rhumb.NodeFenced || self.Boot != m.self.Boot) && !m.reborn {
 			m.reborn = true
 			m.n.spawn(m.restartInPlace)
@@ -195,6 +201,7 @@ func (m *member) leasePeers(st *catalog.State) (out []lease.PeerInfo) {
 // setSuspects stores the peers that the leases suspect, in their present lives, and reports them.
 func (m *member) setSuspects(nodes []rhumb.NodeID) {
 	st := m.group.State()
+	// The list replaces the previous one: a peer that recovered is no longer reported.
 	m.suspects = nil
 	for _, id := range nodes {
 		if d, ok := st.Node(id); ok {
@@ -203,6 +210,7 @@ func (m *member) setSuspects(nodes []rhumb.NodeID) {
 	}
 	m.n.w.tracef(m.n.name(), "suspects %v", m.suspects)
 	m.tellLeader()
+	// A report is worthless after the next one is due.
 }
 
 // tellLeader reports to the metadata leader at once.
@@ -244,6 +252,7 @@ func (m *member) restartInPlace() {
 	for _, ended := range m.work {
 		n.rt.Await(ended, nil, nil)
 	}
+	// The new life needs a number above the old one, stored before it registers.
 	_, err := n.disk.engine.BumpBoot(0)
 	n.w.judge(err)
 	n.beginLife(n.disk.engine.RenewLife)
@@ -274,6 +283,7 @@ func (m *member) rangeSettings(id rhumb.RangeID) (rhumb.ClassSettings, bool) {
 // Change proposes a change of the metadata for a replica.
 func (m *member) Change(p replica.MetaProposal, done func(error)) {
 	m.n.spawn(func() {
+		// The replica proposes again later, so a lost answer does no harm.
 		ctx, cancel := m.n.rt.WithTimeout(m.ctx, changeTimeout)
 		defer cancel()
 		done(m.proposeChange(ctx, p))
@@ -300,6 +310,7 @@ func (m *member) changeBlindly(ctx context.Context, c catalog.AlterISR) error {
 		if err != nil || res.Err() == nil {
 			return err
 		}
+		// The bug ignores versions, not epochs.
 		r, ok := m.n.w.state.Range(c.Range)
 		if !ok || r.Epoch != c.Epoch {
 			return res.Err()

@@ -88,6 +88,7 @@ func (n *network) send(from, to place, deliver func()) (repeated bool) {
 	}
 	n.w.after(n.drawDelay(from, to), deliver)
 	if n.repeat > 0 && r.Float64() < n.repeat {
+		// The copy arrives up to fifty delays later, when the receiver may have moved on.
 		n.w.after(n.drawDelay(from, to)*time.Duration(1+r.IntN(50)), deliver)
 		return true
 	}
@@ -145,6 +146,7 @@ const (
 // dials would replace each other's streams.
 func (n *network) openStreams(a *node) {
 	for _, b := range n.w.nodes[a.index+1:] {
+		// A handshake needs both directions.
 		if b.down || b.group == nil || a.group == nil || n.w.now < n.dialed[n.pairIndex(a.at, b.at)] || n.isCut(a.at, b.at) || n.isCut(b.at, a.at) {
 			continue
 		}
@@ -221,6 +223,8 @@ const (
 func (n *network) keepStray(from, to *node, msgs []replica.Message) {
 	kept := &n.strays[n.pairIndex(from.at, to.at)]
 	for i := range msgs {
+		// Only acknowledgements do harm when they arrive late: they could count for a later
+		// connection.
 		if msgs[i].Kind == replica.Ack {
 			*kept = append((*kept)[max(0, len(*kept)-straysMax+1):], msgs[i])
 		}
@@ -237,6 +241,7 @@ func (n *network) deliverStray(from, to *node) {
 	if len(msgs) == 0 || n.w.rnd.Float64() > strayShare {
 		return
 	}
+	// The messages arrive in the new connection, although they were sent over the old one.
 	to.later(time.Duration(n.w.rnd.Int64N(int64(strayLate))), func() {
 		if to.host != nil {
 			to.receiveMessages(from, msgs)

@@ -70,6 +70,7 @@ func (n *node) identity() rhumb.NodeIdentity {
 func (n *node) run(life int, do func()) {
 	switch {
 	case n.down || n.life != life:
+	// A paused process handles everything after its pause, as after SIGSTOP and SIGCONT.
 	case n.paused:
 		n.inbox = append(n.inbox, func() { n.run(life, do) })
 	default:
@@ -110,6 +111,7 @@ func (n *node) start() {
 	case h != nil && h.n == n && h.kind == faultEmpty && h.done && !h.wiped:
 		n.emptyDirectory()
 	}
+	// Before the host reads the disk.
 	if w.cfg.Bug == ForgetQuarantine {
 		n.forgetQuarantine()
 	}
@@ -123,6 +125,7 @@ func (n *node) start() {
 // beginLife begins a life with BeginLife or RenewLife of the engine.
 func (n *node) beginLife(begin func(nonce uint64) (storage.Life, error)) {
 	var err error
+	// The nonce comes from the seed, so that a run repeats.
 	n.begun, err = begin(n.w.rnd.Uint64())
 	n.w.judge(err)
 	// The nonce must be durable before the life is registered (docs/replication.md#durable).
@@ -139,6 +142,8 @@ func (n *node) openClock() error {
 		ceiling = 0
 	}
 	n.hlc, err = hlc.New(hlc.Config{
+		// A restarted clock starts above its ceiling, hence above every timestamp that it ever gave
+		// out.
 		Wall: n.wallNow, Ceiling: ceiling, AheadMax: n.w.p.aheadMax(),
 		Persist: func(c rhumb.Timestamp) error {
 			if n.w.cfg.Bug == ForgetCeiling {
@@ -177,6 +182,7 @@ func (n *node) enterCluster() {
 	}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.seen = newObservation(n)
+	// The defaults of a real node, with disk, network and clock of the world.
 	c := raftmeta.DefaultConfig()
 	c.Node, c.KV, c.Transport, c.Runtime = n.id, kv{raftmeta.StoreKV(n.disk.engine.Stores()[0], 0), &n.disk}, raft{n}, n.rt
 	c.Logger, c.Short, c.Restarted, c.RTT = w.nodeLogger(n), n.disk.engine.Stores()[0].Short(), n.disk.engine.Identity().Boot > 1, n.roundTripTo
@@ -190,6 +196,7 @@ func (n *node) enterCluster() {
 	}
 	w.tracef(n.name(), "start boot %d", n.identity().Boot)
 	n.member = &member{n: n, self: n.identity(), group: n.group, ctx: n.ctx}
+	// A real node refreshes its ceiling in the background as well.
 	n.rt.Every(time.Second, false, func() { w.judge(n.hlc.Refresh()) })
 	n.rt.Every(streamRetry, false, func() { w.net.openStreams(n) })
 	n.spawn(n.member.joinAndServe)
@@ -212,6 +219,8 @@ func (n *node) serveRanges(m *member) error {
 	w := n.w
 	id := n.disk.engine.Identity()
 	h, err := host.New(host.Config{
+		// Fresh means that no earlier life of the store can have granted a lease, so the first
+		// start need not wait.
 		Self: m.self, Engine: n.disk.engine, Clock: n.hlc, Net: transport{n}, Meta: m, Logger: w.nodeLogger(n), Runtime: n.rt,
 		SyncOutstanding: n.disk.oldestSyncAge, Fresh: id.Fresh && id.Boot == 1 || w.cfg.Bug == ForgetGrants,
 		Known: n.knownRanges(m), Settings: m.rangeSettings, Fatal: func(err error) { panic(err) }, Suspected: m.setSuspects, FitnessChanged: m.tellLeader, Replica: w.p.replica, Probe: n.hostProbe(),
@@ -241,6 +250,7 @@ func (n *node) knownRanges(m *member) []*rhumb.Range {
 
 // stop ends the process as a power loss does.
 func (n *node) stop() {
+	// Peers notice the end of the connection only by silence.
 	n.w.net.breakStreamsOf(n)
 	n.down = true
 	// A new number drops the scheduled work of the process.
@@ -266,6 +276,7 @@ func (n *node) resume() {
 	if n.down || !n.paused {
 		return
 	}
+	// Everything that arrived is handled at one moment, in the order of arrival.
 	n.paused = false
 	inbox := n.inbox
 	n.inbox = nil
@@ -278,6 +289,7 @@ func (n *node) resume() {
 // metadata of the node does not show b in the life that opened the stream.
 func (n *node) connect(b *node, from rhumb.NodeIdentity, id uint64) bool {
 	at := n.w.net.pairIndex(n.at, b.at)
+	// A repeated handshake changes nothing.
 	if n.w.net.streams[at] == id {
 		return true
 	}
@@ -295,6 +307,7 @@ func (n *node) connect(b *node, from rhumb.NodeIdentity, id uint64) bool {
 // disconnect records that stream id to b broke, unless a newer one has replaced it.
 func (n *node) disconnect(b *node, id uint64) {
 	at := n.w.net.pairIndex(n.at, b.at)
+	// A newer connection must not be closed by the end of an older one.
 	if n.w.net.streams[at] != id {
 		return
 	}

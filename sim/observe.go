@@ -62,12 +62,13 @@ func (n *node) observeReplicas() {
 	if st := n.group.State(); st != n.seen.told {
 		n.seen.told = st
 		w.learnState(st)
-		// A life that is not registered yet has no replicas.
 	}
+	// A life that is not registered yet has no replicas.
 	if n.host == nil {
 		return
 	}
 	n.checkUndone()
+	// The expensive probes run at intervals; the cheap checks run after every event.
 	look := w.now-n.seen.probed >= probeEvery
 	if look {
 		n.seen.probed = w.now
@@ -82,6 +83,7 @@ func (n *node) observeReplicas() {
 		n.checkQuarantine(i, r)
 		switch r.State() {
 		case replica.Primary:
+			// A node reports each epoch once, when it begins to act as primary.
 			if e := r.Epoch(); n.seen.primary[i] != e {
 				n.seen.primary[i] = e
 				w.judge(w.monitor.Primary(id, e, n.id))
@@ -123,6 +125,7 @@ func (n *node) checkClock() {
 func (n *node) probeServing(id rhumb.RangeID, r *replica.Replica) {
 	n.delayClock()
 	leased := n.host.Serves(id) && n.host.Leased(id) || n.w.cfg.Bug == ReadWithoutLease
+	// The bug concerns reads only; the clock must be right again for everything else.
 	n.late = 0
 	if _, commit, ok := r.Readable(); ok && leased {
 		n.w.judge(n.w.monitor.Serving(id, r.Epoch(), n.id, commit))
@@ -147,6 +150,7 @@ func (n *node) observeClosed(i int, id rhumb.RangeID) {
 	if n.w.cfg.Bug == CloseAhead {
 		upTo = ^rhumb.Seq(0)
 	}
+	// Only a later timestamp says anything new.
 	if at := n.host.Closed(id, upTo); at > n.seen.closed[i] {
 		n.seen.closed[i] = at
 		n.w.stats.Closed++
@@ -171,6 +175,7 @@ func (n *node) seeReady(id rhumb.RangeID, rd replica.Ready) replica.Ready {
 		n.disk.copies[i] = c
 	}
 	if w.tracing() {
+		// Undoing comes before appending, as in the host.
 		w.traceReady(n, id, &rd)
 	}
 	if rd.UndoAbove != nil {
@@ -205,6 +210,7 @@ func (n *node) undoEntries(id rhumb.RangeID, c *rangeCopy, above rhumb.Seq) {
 		return
 	}
 	for _, e := range c.entries[above:] {
+		// The monitor decides whether the entry was committed anywhere.
 		n.w.judge(n.w.monitor.Undone(id, n.id, e, c.commit))
 		n.seen.undone = append(n.seen.undone, undoneEntry{n.w.rangeIndex(id), e})
 	}

@@ -71,7 +71,7 @@ func (t transport) Send(id rhumb.NodeID, msgs []replica.Message) {
 	})
 }
 
-// receive passes replication messages to the host, except as planted bugs change them.
+// receiveMessages passes replication messages to the host, except as planted bugs change them.
 func (n *node) receiveMessages(from *node, msgs []replica.Message) {
 	n.host.Receive(from.id, n.misreadAll(from, msgs))
 }

@@ -19,7 +19,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// publish makes an image with so many records of the table cars.
+// publish creates an image with the given number of records in table cars.
 func publish(t *testing.T, dir string, records int) {
 	t.Helper()
 	pub, err := snapshot.Open(snapshot.Config{Dir: dir})
@@ -35,7 +35,8 @@ func publish(t *testing.T, dir string, records int) {
 	check(t, pub.Close())
 }
 
-// Of several images the one with the most records is taken; what is no image does no harm.
+// TestImage checks that the image with the most records is chosen and that other directories do no
+// harm.
 func TestImage(t *testing.T) {
 	dir := t.TempDir()
 	l := &demo.Layout{SnapshotDir: dir, ClusterID: "c"}
@@ -52,7 +53,7 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// Without a demo the error says how to start one.
+// TestDemo checks that the error without a demo explains how to start one.
 func TestDemo(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "demo.json")
 	t.Setenv("RHUMB_DEMO", path)

@@ -26,8 +26,9 @@ func check(t *testing.T, err error) {
 
 const needed = "import rhumb_snapshot, matplotlib"
 
-// python gives an interpreter that has what the example needs: the one that RHUMB_PYTHON names, or python3. A new virtual
-// environment is made only when RHUMB_PYTHON is "venv", since pip fetches some 100 MB for it.
+// python returns an interpreter with the packages of the example: the one named by RHUMB_PYTHON, or
+// python3. It creates a new virtual environment only if RHUMB_PYTHON is "venv", because pip
+// downloads about 100 MB for it.
 func python(ctx context.Context, t *testing.T) string {
 	t.Helper()
 	for _, name := range []string{os.Getenv("RHUMB_PYTHON"), "python3"} {
@@ -42,7 +43,7 @@ func python(ctx context.Context, t *testing.T) string {
 	venv := filepath.Join(dir, "bin", "python")
 	source, err := filepath.Abs("../../snapshot/reader/python")
 	check(t, err)
-	// The package is built in a copy, since the build writes beside its sources.
+	// Build a copy, because the build writes into the source directory.
 	build := filepath.Join(dir, "reader")
 	check(t, os.CopyFS(filepath.Join(build, "python"), os.DirFS(source)))
 	check(t, os.RemoveAll(filepath.Join(build, "python/build"))) // of an earlier one, with other sources perhaps

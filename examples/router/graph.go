@@ -9,52 +9,58 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/reader"
 )
 
-// graph is what does not change about the roads: where they run. It is read once; speeds are read while a route is sought.
+// graph is the part of the roads that does not change: their geometry. It is read once, while
+// speeds are read during each search.
 type graph struct {
 	nodes []rhumb.Point
 	edges []edge
-	out   [][]int32 // of each node, its edges
+	out   [][]int32 // edges of each node
 	at    map[[2]string]int32
-	named map[string]int32 // edges by the name of their record
+	// named are the edges by the name of their record.
+	named map[string]int32
 }
 
-// edge is a road segment. Direction of traffic is left out: every segment is driven both ways.
+// edge is a road segment. The direction of traffic is ignored: every segment can be driven both
+// ways.
 type edge struct {
 	name   []byte
 	ends   [2]int32
 	metres float64
-	kmh    float64 // where no live speed is known
+	kmh    float64 // assumed speed without a live one
 }
 
-// usual is how fast one drives on a kind of road where nothing else is known; cars do not go where it says nothing.
-var usual = map[string]float64{
+// usualSpeeds are the assumed speeds by kind of road, in km/h. Cars do not use kinds without an
+// entry.
+var usualSpeeds = map[string]float64{
 	"motorway": 100, "motorway_link": 60, "trunk": 80, "trunk_link": 50, "primary": 45, "primary_link": 40, "secondary": 40,
 	"secondary_link": 35, "tertiary": 35, "tertiary_link": 30, "unclassified": 25, "road": 25, "residential": 20,
 	"living_street": 10, "service": 10,
 }
 
-const fastest = 130.0 // km/h; no speed counts for more, so that the estimate of the search is never too great
+// fastest bounds every speed, in km/h. The estimate of the search uses it, and must never exceed
+// the true cost.
+const fastest = 130.0
 
-// loadGraph reads all road segments that cars take from a view.
+// loadGraph reads all road segments that cars can use from a view.
 func loadGraph(roads *reader.Table) (*graph, error) {
 	g := &graph{at: map[[2]string]int32{}, named: map[string]int32{}}
 	for item, err := range roads.All() {
 		if err != nil {
 			return nil, err
 		}
-		if err := g.add(item.Name, item.Value); err != nil {
+		if err := g.addSegment(item.Name, item.Value); err != nil {
 			return nil, fmt.Errorf("segment %s: %w", item.Name, err)
 		}
 	}
 	g.keepLargest()
 	if len(g.edges) == 0 {
-		return nil, fmt.Errorf("the table has no road segments; see examples/router/README.md for how to ingest some")
+		return nil, fmt.Errorf("table roads has no road segments; see examples/router/README.md for how to ingest some")
 	}
 	return g, nil
 }
 
-// add takes a record as the ingest mapping "roads" writes it.
-func (g *graph) add(name, value []byte) error {
+// addSegment adds a record in the form of the ingest mapping "roads".
+func (g *graph) addSegment(name, value []byte) error {
 	rec, err := rhumb.DecodeRecord(value)
 	if err != nil {
 		return err
@@ -66,18 +72,19 @@ func (g *graph) add(name, value []byte) error {
 		}
 		return v.String()
 	}
-	kmh, ok := usual[text("highway")]
+	kmh, ok := usualSpeeds[text("highway")]
 	if !ok {
+		// Cars do not use this kind of road.
 		return nil
 	}
 	if limit, err := strconv.ParseFloat(text("maxspeed"), 64); err == nil && limit > 0 {
 		kmh = min(limit, fastest)
 	}
-	a, err := g.node(text("lat1"), text("lon1"))
+	a, err := g.nodeAt(text("lat1"), text("lon1"))
 	if err != nil {
 		return err
 	}
-	b, err := g.node(text("lat2"), text("lon2"))
+	b, err := g.nodeAt(text("lat2"), text("lon2"))
 	if err != nil {
 		return err
 	}
@@ -87,8 +94,9 @@ func (g *graph) add(name, value []byte) error {
 	return nil
 }
 
-// node gives the number of the place where segments meet: those that share an end have it to the last digit.
-func (g *graph) node(lat, lon string) (int32, error) {
+// nodeAt returns the node at a position. Segments that meet have exactly equal coordinates, down to
+// the last digit, so the text is the key.
+func (g *graph) nodeAt(lat, lon string) (int32, error) {
 	key := [2]string{lat, lon}
 	if n, ok := g.at[key]; ok {
 		return n, nil
@@ -107,8 +115,8 @@ func (g *graph) node(lat, lon string) (int32, error) {
 	return n, nil
 }
 
-// keepLargest drops all edges but those of the largest part of the graph that hangs together, and links the rest to its
-// nodes, so that there is a route between any two.
+// keepLargest keeps the edges of the largest connected part of the graph and links them to its
+// nodes, so that there is a route between any two of them. Parts are found by union-find.
 func (g *graph) keepLargest() {
 	part := make([]int32, len(g.nodes))
 	for i := range part {
@@ -149,13 +157,15 @@ func (g *graph) keepLargest() {
 	g.edges = kept
 }
 
-// snap gives the node nearest to a place, by way of the segments that the image has nearest to it.
-func (g *graph) snap(roads *reader.Table, p rhumb.Point) (int32, error) {
+// nearestNode returns the node nearest to a position, among the ends of the nearest segment in the
+// image that cars can use.
+func (g *graph) nearestNode(roads *reader.Table, p rhumb.Point) (int32, error) {
 	const among = 200
 	best, distance := int32(-1), 0.0
 	err := roads.VisitNearest(p, among, func(it *reader.Item) bool {
 		n, ok := g.named[string(it.Name)]
-		if !ok { // a footpath, or an island
+		// A footpath, or a part that is not connected.
+		if !ok {
 			return true
 		}
 		for _, end := range g.edges[n].ends {
@@ -166,7 +176,7 @@ func (g *graph) snap(roads *reader.Table, p rhumb.Point) (int32, error) {
 		return false
 	})
 	if err == nil && best < 0 {
-		err = fmt.Errorf("no road near %v", p)
+		err = fmt.Errorf("found no road near %v", p)
 	}
 	return best, err
 }

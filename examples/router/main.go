@@ -1,5 +1,6 @@
-// Command router finds the fastest way through a town over road segments that live in Rhumb. The speeds are live: every
-// step of the search reads them, once from the image in shared memory, and once through the client, to compare.
+// Command router finds the fastest route through a town over road segments in Rhumb. Speeds are
+// live: every step of the search reads them, once from the image in shared memory and once through
+// the client, for comparison.
 package main
 
 import (
@@ -29,15 +30,15 @@ type config struct {
 
 func main() {
 	var cfg config
-	flag.StringVar(&cfg.image, "image", "", "directory of the image (default: the one of the running demo with the most roads)")
-	flag.StringVar(&cfg.addr, "addr", "", "address of a node (default: those of the running demo)")
-	flag.StringVar(&cfg.from, "from", "43.7280,7.4135", "LAT,LON of the start")
-	flag.StringVar(&cfg.to, "to", "43.7489,7.4365", "LAT,LON of the end")
-	flag.StringVar(&cfg.out, "out", "route.geojson", "file for the route")
-	flag.IntVar(&cfg.drive, "drive", 0, "block the middle of the route this many times, and find another way each time")
-	flag.StringVar(&cfg.depart, "depart", "", "when to drive, as 2026-11-23T08:00:00Z (default: now)")
-	flag.BoolVar(&cfg.rush, "rush", false, "slow the middle of the route down at 7 to 9 o'clock, as what is usual there, and depart at 3 and at 8")
-	flag.IntVar(&cfg.repeat, "repeat", 20, "searches over the image, of which the median counts")
+	flag.StringVar(&cfg.image, "image", "", "directory of the image (default: the image of the running demo with the most roads)")
+	flag.StringVar(&cfg.addr, "addr", "", "address of a node (default: the nodes of the running demo)")
+	flag.StringVar(&cfg.from, "from", "43.7280,7.4135", "start as LAT,LON")
+	flag.StringVar(&cfg.to, "to", "43.7489,7.4365", "end as LAT,LON")
+	flag.StringVar(&cfg.out, "out", "route.geojson", "output file of the route")
+	flag.IntVar(&cfg.drive, "drive", 0, "block the middle of the route this many times, and find another route each time")
+	flag.StringVar(&cfg.depart, "depart", "", "time of departure, as 2026-11-23T08:00:00Z (default: now)")
+	flag.BoolVar(&cfg.rush, "rush", false, "store slow usual speeds from 7 to 9 o'clock for the middle of the route, and depart at 3 and at 8")
+	flag.IntVar(&cfg.repeat, "repeat", 20, "number of searches over the image; their median is reported")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -47,8 +48,8 @@ func main() {
 	}
 }
 
-// find takes from the running demo what the flags leave out, the image and the addresses, which it gives.
-func (cfg *config) find() (addrs []string, err error) {
+// findDemo fills the missing image from the running demo and returns the addresses of the nodes.
+func (cfg *config) findDemo() (addrs []string, err error) {
 	if cfg.image != "" && cfg.addr != "" {
 		return []string{cfg.addr}, nil
 	}
@@ -68,7 +69,7 @@ func (cfg *config) find() (addrs []string, err error) {
 }
 
 func run(ctx context.Context, cfg config, w io.Writer) error {
-	addrs, err := cfg.find()
+	addrs, err := cfg.findDemo()
 	if err != nil {
 		return err
 	}
@@ -92,25 +93,25 @@ func run(ctx context.Context, cfg config, w io.Writer) error {
 			return err
 		}
 	}
-	if err := r.load(cfg.from, cfg.to); err != nil {
+	if err := r.loadRoads(cfg.from, cfg.to); err != nil {
 		return err
 	}
-	best, err := r.compare(ctx, cfg.repeat)
+	best, err := r.compareSources(ctx, cfg.repeat)
 	if err != nil {
 		return err
 	}
-	if err := r.save(cfg.out, best); err != nil {
+	if err := r.saveRoute(cfg.out, best); err != nil {
 		return err
 	}
 	if cfg.rush {
-		if err := r.rush(ctx, best); err != nil {
+		if err := r.simulateRush(ctx, best); err != nil {
 			return err
 		}
 	}
-	return r.drive(ctx, best, cfg.drive)
+	return r.driveJams(ctx, best, cfg.drive)
 }
 
-// router seeks routes between two places.
+// router finds routes between two nodes of the graph.
 type router struct {
 	image    *reader.Client
 	roads    *client.Table
@@ -120,11 +121,11 @@ type router struct {
 	depart   time.Time
 }
 
-// trip is that of a search that begins now.
-func (r *router) trip() trip { return trip{now: time.Now(), depart: r.depart} }
+// newTrip returns the trip of a search that begins now.
+func (r *router) newTrip() trip { return trip{now: time.Now(), depart: r.depart} }
 
-// view calls fn with the roads of a view.
-func (r *router) view(fn func(v reader.View, roads *reader.Table) error) error {
+// withView calls fn with the roads of a view, which is unlocked afterwards.
+func (r *router) withView(fn func(v reader.View, roads *reader.Table) error) error {
 	v, err := r.image.Lock()
 	if err != nil {
 		return err
@@ -137,14 +138,14 @@ func (r *router) view(fn func(v reader.View, roads *reader.Table) error) error {
 	return fn(v, &roads)
 }
 
-// load reads the graph and finds both places in it.
-func (r *router) load(from, to string) error {
+// loadRoads reads the graph and finds both ends in it.
+func (r *router) loadRoads(from, to string) error {
 	a, errA := rhumb.ParseField(rhumb.FieldPoint, from)
 	b, errB := rhumb.ParseField(rhumb.FieldPoint, to)
 	if err := errors.Join(errA, errB); err != nil {
 		return err
 	}
-	return r.view(func(v reader.View, roads *reader.Table) (err error) {
+	return r.withView(func(v reader.View, roads *reader.Table) (err error) {
 		start := time.Now()
 		if r.g, err = loadGraph(roads); err != nil {
 			return err
@@ -152,26 +153,27 @@ func (r *router) load(from, to string) error {
 		fmt.Fprintf(r.w, "graph: %d segments, %d nodes, read in %v\n", len(r.g.edges), len(r.g.nodes), time.Since(start).Round(time.Microsecond))
 		pa, _ := a.Point()
 		pb, _ := b.Point()
-		if r.from, err = r.g.snap(roads, pa); err == nil {
-			r.to, err = r.g.snap(roads, pb)
+		if r.from, err = r.g.nearestNode(roads, pa); err == nil {
+			r.to, err = r.g.nearestNode(roads, pb)
 		}
 		return err
 	})
 }
 
-// overImage seeks the route in a view of this moment.
+// overImage finds the route in a view of this moment: all speeds of one search are consistent.
 func (r *router) overImage() (best *route, took time.Duration, err error) {
-	err = r.view(func(v reader.View, roads *reader.Table) error {
+	err = r.withView(func(v reader.View, roads *reader.Table) error {
 		start := time.Now()
-		best, err = r.g.search(r.from, r.to, &imageSpeeds{trip: r.trip(), g: r.g, roads: roads})
+		best, err = r.g.findRoute(r.from, r.to, &imageSpeeds{trip: r.newTrip(), g: r.g, roads: roads})
 		took = time.Since(start)
 		return err
 	})
 	return best, took, err
 }
 
-// compare seeks the same route both ways.
-func (r *router) compare(ctx context.Context, repeat int) (best *route, err error) {
+// compareSources finds the same route through the image and through the network, and prints both
+// times.
+func (r *router) compareSources(ctx context.Context, repeat int) (best *route, err error) {
 	var times []time.Duration
 	for range max(repeat, 1) {
 		var took time.Duration
@@ -183,13 +185,13 @@ func (r *router) compare(ctx context.Context, repeat int) (best *route, err erro
 	slices.Sort(times)
 	image := times[len(times)/2]
 	start := time.Now()
-	other, err := r.g.search(r.from, r.to, &clusterSpeeds{trip: r.trip(), ctx: ctx, g: r.g, roads: r.roads})
+	other, err := r.g.findRoute(r.from, r.to, &clusterSpeeds{trip: r.newTrip(), ctx: ctx, g: r.g, roads: r.roads})
 	if err != nil {
 		return nil, err
 	}
 	network := time.Since(start)
 	if !slices.Equal(best.edges, other.edges) {
-		return nil, fmt.Errorf("the routes differ: %d segments over the image, %d over the network; do speeds change right now?", len(best.edges), len(other.edges))
+		return nil, fmt.Errorf("the routes differ: %d segments over the image, %d over the network; if speeds are changing, try again", len(best.edges), len(other.edges))
 	}
 	fmt.Fprintf(r.w, "route: %d segments, %.0f m, %.0f s; the search settled %d nodes and read %d speeds\n",
 		len(best.edges), best.metres, best.seconds, best.settled, best.reads)
@@ -198,21 +200,23 @@ func (r *router) compare(ctx context.Context, repeat int) (best *route, err erro
 	return best, nil
 }
 
-// drive lets traffic come to a standstill in the middle of the route, waits until the image shows it, and seeks again. In the
-// end it takes the live speeds away.
-func (r *router) drive(ctx context.Context, best *route, times int) error {
+// driveJams blocks the middle of the route, waits until the image shows that, and finds another
+// route, the given number of times. At the end it removes the live speeds.
+func (r *router) driveJams(ctx context.Context, best *route, times int) error {
 	var jams []int32
-	defer func() { _ = r.set(context.WithoutCancel(ctx), jams, speedField, rhumb.FieldValue{}) }()
+	// The cleanup must also run after an interrupt.
+	defer func() { _ = r.setField(context.WithoutCancel(ctx), jams, speedField, rhumb.FieldValue{}) }()
 	for i := range times {
 		n := len(best.edges)
+		// A fifth of the route, around its middle.
 		jam := best.edges[n/2-n/10 : n/2+n/10+1]
 		jams = append(jams, jam...)
 		start := time.Now()
-		if err := r.set(ctx, jam, speedField, rhumb.Float64Field(2)); err != nil {
+		if err := r.setField(ctx, jam, speedField, rhumb.Float64Field(2)); err != nil {
 			return err
 		}
 		written := time.Since(start)
-		if err := r.await(ctx, jam[len(jam)-1], speedField, rhumb.Float64Field(2)); err != nil {
+		if err := r.awaitField(ctx, jam[len(jam)-1], speedField, rhumb.Float64Field(2)); err != nil {
 			return err
 		}
 		visible := time.Since(start)
@@ -221,15 +225,15 @@ func (r *router) drive(ctx context.Context, best *route, times int) error {
 			return err
 		}
 		fmt.Fprintf(r.w, "jam %d: %d segments slowed in %v, visible after %v; the next route takes %.0f s and %.0f m, shares %d of %d segments, found in %v\n",
-			i+1, len(jam), written.Round(time.Microsecond), visible.Round(time.Microsecond), next.seconds, next.metres, shared(next, best), len(next.edges), took.Round(time.Microsecond))
+			i+1, len(jam), written.Round(time.Microsecond), visible.Round(time.Microsecond), next.seconds, next.metres, countShared(next, best), len(next.edges), took.Round(time.Microsecond))
 		best = next
 	}
 	return nil
 }
 
-// rush lets the middle of the route be slow at 7 to 9 o'clock on each day, as what is usual there, and seeks the way of
-// tomorrow, at night and in the morning. In the end it takes that away.
-func (r *router) rush(ctx context.Context, best *route) error {
+// simulateRush stores slow usual speeds from 7 to 9 o'clock on each day for the middle of the
+// route, and finds tomorrow's route at night and in the morning. At the end it removes them.
+func (r *router) simulateRush(ctx context.Context, best *route) error {
 	profile := make([]byte, hoursOfWeek)
 	for h := range profile {
 		if hour := h % 24; hour >= 7 && hour < 9 {
@@ -238,11 +242,12 @@ func (r *router) rush(ctx context.Context, best *route) error {
 	}
 	n := len(best.edges)
 	slow := best.edges[n/2-n/10 : n/2+n/10+1]
-	defer func() { _ = r.set(context.WithoutCancel(ctx), slow, profileField, rhumb.FieldValue{}) }()
-	if err := r.set(ctx, slow, profileField, rhumb.BytesField(profile)); err != nil {
+	defer func() { _ = r.setField(context.WithoutCancel(ctx), slow, profileField, rhumb.FieldValue{}) }()
+	if err := r.setField(ctx, slow, profileField, rhumb.BytesField(profile)); err != nil {
 		return err
 	}
-	if err := r.await(ctx, slow[len(slow)-1], profileField, rhumb.BytesField(profile)); err != nil {
+	// Segments are written one after another, so the last one is the last to appear.
+	if err := r.awaitField(ctx, slow[len(slow)-1], profileField, rhumb.BytesField(profile)); err != nil {
 		return err
 	}
 	depart := r.depart
@@ -254,13 +259,13 @@ func (r *router) rush(ctx context.Context, best *route) error {
 			return err
 		}
 		fmt.Fprintf(r.w, "tomorrow at %d:00 UTC: %.0f s and %.0f m, shares %d of %d segments with today's route, found in %v\n",
-			hour, next.seconds, next.metres, shared(next, best), len(next.edges), took.Round(time.Microsecond))
+			hour, next.seconds, next.metres, countShared(next, best), len(next.edges), took.Round(time.Microsecond))
 	}
 	return nil
 }
 
-// shared counts the segments of a route that another has too.
-func shared(of, with *route) (n int) {
+// countShared returns the number of segments of a route that are in another one too.
+func countShared(of, with *route) (n int) {
 	for _, e := range of.edges {
 		if slices.Contains(with.edges, e) {
 			n++
@@ -269,8 +274,8 @@ func shared(of, with *route) (n int) {
 	return n
 }
 
-// set changes a field of segments through the cluster; the zero value takes it away.
-func (r *router) set(ctx context.Context, edges []int32, field string, value rhumb.FieldValue) error {
+// setField sets a field of segments through the cluster. The zero value removes the field.
+func (r *router) setField(ctx context.Context, edges []int32, field string, value rhumb.FieldValue) error {
 	patch, err := rhumb.NewRecord(rhumb.Field{Name: field, Value: value})
 	if err != nil {
 		return err
@@ -283,11 +288,11 @@ func (r *router) set(ctx context.Context, edges []int32, field string, value rhu
 	return nil
 }
 
-// await waits until the image shows a value in a field of a segment.
-func (r *router) await(ctx context.Context, e int32, field string, want rhumb.FieldValue) error {
+// awaitField waits until the image shows a value in a field of a segment.
+func (r *router) awaitField(ctx context.Context, e int32, field string, want rhumb.FieldValue) error {
 	for ctx.Err() == nil {
 		var got rhumb.FieldValue
-		err := r.view(func(_ reader.View, roads *reader.Table) error {
+		err := r.withView(func(_ reader.View, roads *reader.Table) error {
 			item, err := roads.Get(r.g.edges[e].name)
 			if err == nil {
 				got, _, err = rhumb.RecordField(item.Value, field)
@@ -302,8 +307,8 @@ func (r *router) await(ctx context.Context, e int32, field string, want rhumb.Fi
 	return ctx.Err()
 }
 
-// save writes a route as GeoJSON.
-func (r *router) save(path string, best *route) error {
+// saveRoute writes a route as GeoJSON.
+func (r *router) saveRoute(path string, best *route) error {
 	line := [][2]float64{}
 	for _, n := range best.nodes {
 		p := r.g.nodes[n]
@@ -320,6 +325,6 @@ func (r *router) save(path string, best *route) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(r.w, "written to %s\n", path)
+	fmt.Fprintf(r.w, "wrote %s\n", path)
 	return os.WriteFile(path, append(text, '\n'), 0o644)
 }

@@ -34,7 +34,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// segments reads the sample as the ingest mapping "roads" would.
+// segments reads the sample like the ingest mapping "roads".
 func segments(t *testing.T) map[string]rhumb.Record {
 	t.Helper()
 	f, err := os.Open("testdata/monaco.tsv")
@@ -101,7 +101,8 @@ func record(name string, rec rhumb.Record) snapshot.Record {
 	}
 }
 
-// plain finds the cost of the fastest way by relaxing all edges until nothing changes (Bellman, Ford).
+// plain returns the cost of the fastest route by relaxing all edges until nothing changes (Bellman,
+// Ford).
 func (g *graph) plain(from, to int32, live speeds) float64 {
 	cost := make([]float64, len(g.nodes))
 	for i := range cost {
@@ -116,7 +117,7 @@ func (g *graph) plain(from, to int32, live speeds) float64 {
 				if math.IsInf(cost[e.ends[k]], 1) {
 					continue
 				}
-				if live.kmh([]int32{int32(i)}, cost[e.ends[k]], kmh[:]) != nil {
+				if live.edgeSpeeds([]int32{int32(i)}, cost[e.ends[k]], kmh[:]) != nil {
 					return math.NaN()
 				}
 				step := e.metres / (min(max(kmh[0], 1), fastest) / 3.6)
@@ -129,21 +130,22 @@ func (g *graph) plain(from, to int32, live speeds) float64 {
 	return cost[to]
 }
 
-// Routes cost what the plainest of algorithms finds, before and after speeds change at random.
+// TestSearch checks that routes cost the same as those of a much simpler algorithm, before and
+// after random changes of speeds.
 func TestSearch(t *testing.T) {
 	pub, table, client := image(t)
 	all := segments(t)
 	rng := rand.New(rand.NewPCG(1, 2))
 	now := time.Date(2026, 11, 23, 7, 30, 0, 0, time.UTC)
 	r := &router{image: client, w: &bytes.Buffer{}}
-	check(t, r.load("43.7370,7.4180", "43.7410,7.4270"))
+	check(t, r.loadRoads("43.7370,7.4180", "43.7410,7.4270"))
 	for range 5 {
-		check(t, r.view(func(_ reader.View, roads *reader.Table) error {
+		check(t, r.withView(func(_ reader.View, roads *reader.Table) error {
 			for range 4 {
 				from := r.g.edges[rng.IntN(len(r.g.edges))].ends[0]
 				to := r.g.edges[rng.IntN(len(r.g.edges))].ends[1]
 				live := &imageSpeeds{trip: trip{now, now}, g: r.g, roads: roads}
-				got, err := r.g.search(from, to, live)
+				got, err := r.g.findRoute(from, to, live)
 				if err != nil {
 					return err
 				}
@@ -152,7 +154,7 @@ func TestSearch(t *testing.T) {
 				}
 				at := from
 				for _, e := range got.edges {
-					at = r.g.edges[e].other(at)
+					at = r.g.edges[e].otherEnd(at)
 				}
 				if at != to {
 					t.Errorf("the route from %d ends at %d, want %d", from, at, to)
@@ -172,7 +174,8 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// What is usual counts where the present does not: at another hour, and where no live speed is known.
+// TestTrip checks that usual speeds count where live ones do not: at another hour, and without a
+// live speed.
 func TestTrip(t *testing.T) {
 	monday := time.Date(2026, 11, 23, 0, 0, 0, 0, time.UTC)
 	profile := make([]byte, hoursOfWeek)
@@ -201,14 +204,15 @@ func TestTrip(t *testing.T) {
 		{"a profile of another length", rhumb.Record{{Name: profileField, Value: rhumb.BytesField(profile[1:])}}, 0, 0, 1},
 	} {
 		now := monday.Add(5 * time.Hour)
-		got, err := trip{now, now.Add(tc.depart)}.speed(rhumb.EncodeRecord(nil, tc.rec), tc.after, 1)
+		got, err := trip{now, now.Add(tc.depart)}.speedAt(rhumb.EncodeRecord(nil, tc.rec), tc.after, 1)
 		if err != nil || got != tc.want {
 			t.Errorf("%s: %v, %v; want %v", tc.name, got, err, tc.want)
 		}
 	}
 }
 
-// The whole program against a node: the same route over both ways, a file with it, and another route once there is a jam.
+// TestRun runs the whole program against a node: the same route over both paths, a file of the
+// route, and another route after a jam.
 func TestRun(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -260,7 +264,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// What the flags name is taken, though a demo runs.
+// TestFind checks that flags take precedence over a running demo.
 func TestFind(t *testing.T) {
 	layout, err := json.Marshal(demo.Layout{PID: os.Getpid(), Nodes: []demo.Node{{Addr: "127.0.0.1:1"}}})
 	check(t, err)
@@ -272,14 +276,14 @@ func TestFind(t *testing.T) {
 		{"/an/image", "127.0.0.1:2", "127.0.0.1:2"},
 	} {
 		cfg := config{image: tc.image, addr: tc.addr}
-		addrs, err := cfg.find()
+		addrs, err := cfg.findDemo()
 		if err != nil || cfg.image != tc.image || len(addrs) != 1 || addrs[0] != tc.wantAddr {
 			t.Errorf("%+v: the image %s and the addresses %q, %v", tc, cfg.image, addrs, err)
 		}
 	}
 }
 
-// awaitImage waits until the node has published so many roads.
+// awaitImage waits until the node has published the given number of roads.
 func awaitImage(ctx context.Context, t *testing.T, dir string, want int) {
 	t.Helper()
 	for tick := time.NewTicker(10 * time.Millisecond); ; {

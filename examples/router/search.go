@@ -7,26 +7,27 @@ import (
 	"github.com/rhumbdb/rhumb/geo"
 )
 
-// speeds tells how fast one drives.
+// speeds provides the present speeds on edges.
 type speeds interface {
-	// kmh fills out with the speeds on edges when one comes to them, so many seconds after the departure. A search calls it for
-	// all edges that leave a node at once.
-	kmh(edges []int32, after float64, out []float64) error
+	// edgeSpeeds fills out with the speeds in km/h on edges that are reached the given number of
+	// seconds after the departure. A search calls it once per node, for all edges of that node.
+	edgeSpeeds(edges []int32, after float64, out []float64) error
 }
 
-// route is the fastest way between two nodes.
+// route is the fastest route between two nodes.
 type route struct {
-	edges   []int32 // from the start on
-	nodes   []int32 // one more
+	edges   []int32 // from start to end
+	nodes   []int32 // one more than edges
 	seconds float64
 	metres  float64
-	// settled is the number of nodes whose edges were looked up, reads that of the edges.
+	// settled is the number of nodes whose edges were read, reads the number of those edges.
 	settled, reads int
 }
 
-// search is A* (Hart, Nilsson, Raphael, 1968): the estimate of what is left is the beeline at the greatest speed there is,
-// which is never more than the truth.
-func (g *graph) search(from, to int32, live speeds) (*route, error) {
+// findRoute finds the fastest route by A* (Hart, Nilsson, Raphael, 1968). The estimate of the
+// remaining cost is the straight line at the greatest speed, which never exceeds the true cost, so
+// the first route to reach the end is optimal.
+func (g *graph) findRoute(from, to int32, live speeds) (*route, error) {
 	const unseen = -1
 	best := make([]float64, len(g.nodes))
 	via := make([]int32, len(g.nodes))
@@ -43,19 +44,23 @@ func (g *graph) search(from, to int32, live speeds) (*route, error) {
 		if n == to {
 			return g.walkBack(r, best, via, from, to), nil
 		}
+		// A node may be in the queue several times, with decreasing costs; the first one settles
+		// it.
 		if done[n] {
 			continue
 		}
 		done[n] = true
 		out := g.out[n]
+		// One call reads the speeds of all edges of the node.
 		kmh = append(kmh[:0], make([]float64, len(out))...)
-		if err := live.kmh(out, best[n], kmh); err != nil {
+		if err := live.edgeSpeeds(out, best[n], kmh); err != nil {
 			return nil, err
 		}
 		r.settled++
 		r.reads += len(out)
 		for i, e := range out {
-			next := g.edges[e].other(n)
+			next := g.edges[e].otherEnd(n)
+			// At least 1 km/h, so that a standstill is expensive but not infinite.
 			cost := best[n] + g.edges[e].metres/(min(max(kmh[i], 1), fastest)/3.6)
 			if best[next] == unseen || cost < best[next] {
 				best[next], via[next] = cost, e
@@ -63,11 +68,14 @@ func (g *graph) search(from, to int32, live speeds) (*route, error) {
 			}
 		}
 	}
-	return nil, errors.New("there is no way from one place to the other")
+	return nil, errors.New("found no route between the two positions")
 }
 
-func (e *edge) other(n int32) int32 { return e.ends[0] + e.ends[1] - n }
+// otherEnd returns the other end of the edge. It needs no comparison, because the sum of both ends
+// is known.
+func (e *edge) otherEnd(n int32) int32 { return e.ends[0] + e.ends[1] - n }
 
+// walkBack collects the route from the end to the start and reverses it.
 func (g *graph) walkBack(r *route, best []float64, via []int32, from, to int32) *route {
 	r.seconds = best[to]
 	r.nodes = append(r.nodes, to)
@@ -75,7 +83,7 @@ func (g *graph) walkBack(r *route, best []float64, via []int32, from, to int32) 
 		e := via[n]
 		r.edges = append(r.edges, e)
 		r.metres += g.edges[e].metres
-		n = g.edges[e].other(n)
+		n = g.edges[e].otherEnd(n)
 		r.nodes = append(r.nodes, n)
 	}
 	for i, j := 0, len(r.edges)-1; i < j; i, j = i+1, j-1 {
@@ -87,13 +95,14 @@ func (g *graph) walkBack(r *route, best []float64, via []int32, from, to int32) 
 	return r
 }
 
-// candidate is a node that can be reached, with the cost of the whole way through it at least.
+// candidate is a reachable node with a lower bound of the cost of a route through it.
 type candidate struct {
 	node int32
 	cost float64
 }
 
-// frontier is the queue of candidates, the cheapest first, and among equally cheap ones that with the lowest number.
+// frontier is the queue of candidates, the cheapest first. Ties are broken by the number of the
+// node, so that a search is deterministic.
 type frontier []candidate
 
 func (f frontier) Len() int { return len(f) }

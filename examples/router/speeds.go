@@ -9,29 +9,31 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/reader"
 )
 
-// speedField is the field of a road segment that has its live speed, in km/h.
+// speedField is the field of a road segment with its live speed in km/h.
 const speedField = "speed"
 
-// profileField is the field that has what is usual: a byte for each hour of the week from Monday 0:00 UTC on, the speed in
-// km/h, 0 where it is not known.
+// profileField is the field with the usual speeds: one byte per hour of the week, from Monday 0:00
+// UTC, in km/h; 0 is unknown.
 const profileField = "profile"
 
 const hoursOfWeek = 7 * 24
 
-// liveFor is how far into the future the live speed holds; later, what is usual is the better guess.
+// liveFor is how long after now the live speed is a better guess than the usual one.
 const liveFor = 30 * time.Minute
 
+// hourOfWeek returns the hour of the week, from Monday 0:00 UTC. time.Weekday starts with Sunday.
 func hourOfWeek(at time.Time) int {
 	at = at.UTC()
 	return (int(at.Weekday())+6)%7*24 + at.Hour()
 }
 
-// trip says when a route is driven.
+// trip is the time at which a route is computed and driven.
 type trip struct{ now, depart time.Time }
 
-// speed tells how fast one drives so many seconds after the departure: as one does now, as is usual at that hour, or
-// otherwise. It reads both from the stored value, without decoding the rest of it.
-func (t trip) speed(value []byte, after, otherwise float64) (float64, error) {
+// speedAt returns the speed at a number of seconds after the departure: the live speed, the usual
+// one of that hour, or otherwise. It reads single fields of the stored value without decoding the
+// others.
+func (t trip) speedAt(value []byte, after, otherwise float64) (float64, error) {
 	at := t.depart.Add(time.Duration(after * float64(time.Second)))
 	if at.Sub(t.now) <= liveFor {
 		v, ok, err := rhumb.RecordField(value, speedField)
@@ -49,7 +51,8 @@ func (t trip) speed(value []byte, after, otherwise float64) (float64, error) {
 	return otherwise, nil
 }
 
-// imageSpeeds reads the speeds from one view of the image, a few hundred nanoseconds for all edges of a node.
+// imageSpeeds reads speeds from one view of the image, in a few hundred nanoseconds for all edges
+// of a node.
 type imageSpeeds struct {
 	trip
 	g     *graph
@@ -58,11 +61,12 @@ type imageSpeeds struct {
 	items []reader.Item
 }
 
-func (s *imageSpeeds) kmh(edges []int32, after float64, out []float64) (err error) {
+func (s *imageSpeeds) edgeSpeeds(edges []int32, after float64, out []float64) (err error) {
 	s.names = s.names[:0]
 	for _, e := range edges {
 		s.names = append(s.names, s.g.edges[e].name)
 	}
+	// The slices are reused, so that a search allocates nothing per node.
 	if len(s.items) < len(edges) {
 		s.items = make([]reader.Item, len(edges))
 	}
@@ -73,13 +77,13 @@ func (s *imageSpeeds) kmh(edges []int32, after float64, out []float64) (err erro
 	for i, e := range edges {
 		out[i] = s.g.edges[e].kmh
 		if items[i].Found && err == nil {
-			out[i], err = s.speed(items[i].Value, after, out[i])
+			out[i], err = s.speedAt(items[i].Value, after, out[i])
 		}
 	}
 	return err
 }
 
-// clusterSpeeds reads the same through the network, each node's edges with one call.
+// clusterSpeeds reads the same speeds through the network, with one call for the edges of a node.
 type clusterSpeeds struct {
 	trip
 	ctx   context.Context
@@ -87,7 +91,7 @@ type clusterSpeeds struct {
 	roads *client.Table
 }
 
-func (s *clusterSpeeds) kmh(edges []int32, after float64, out []float64) error {
+func (s *clusterSpeeds) edgeSpeeds(edges []int32, after float64, out []float64) error {
 	var names [][]byte
 	for _, e := range edges {
 		names = append(names, s.g.edges[e].name)
@@ -99,7 +103,7 @@ func (s *clusterSpeeds) kmh(edges []int32, after float64, out []float64) error {
 	for i, e := range edges {
 		out[i] = s.g.edges[e].kmh
 		if got[i].Exists() {
-			if out[i], err = s.speed(got[i].Value, after, out[i]); err != nil {
+			if out[i], err = s.speedAt(got[i].Value, after, out[i]); err != nil {
 				return err
 			}
 		}

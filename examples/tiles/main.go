@@ -1,5 +1,6 @@
-// Command tiles serves a map of what lives in Rhumb right now: roads, airports and flights. A front end hands the requests
-// to worker processes, which all read the same image in shared memory: however many there are, the data is there once.
+// Command tiles serves a map of the present data in Rhumb: roads, airports and flights. A front end
+// distributes requests to worker processes, which all read the same image in shared memory: the
+// data is in memory once, however many workers there are.
 package main
 
 import (
@@ -27,6 +28,7 @@ import (
 //go:embed index.html
 var index []byte
 
+// workersMax bounds the worker processes.
 const workersMax = 64
 
 type config struct {
@@ -38,17 +40,17 @@ type config struct {
 
 func main() {
 	var cfg config
-	flag.StringVar(&cfg.image, "image", "", "directory of the image (default: the one of the running demo with the most flights)")
+	flag.StringVar(&cfg.image, "image", "", "directory of the image (default: the image of the running demo with the most flights)")
 	flag.StringVar(&cfg.addr, "listen", "127.0.0.1:7680", "address of the map")
-	flag.IntVar(&cfg.workers, "workers", 4, "worker processes")
-	flag.DurationVar(&cfg.every, "every", 5*time.Second, "how often to print the memory of the workers")
-	flag.BoolVar(&cfg.worker, "worker", false, "be a worker: serve tiles on a free port, and print it")
+	flag.IntVar(&cfg.workers, "workers", 4, "number of worker processes")
+	flag.DurationVar(&cfg.every, "every", 5*time.Second, "interval at which the memory of the workers is printed")
+	flag.BoolVar(&cfg.worker, "worker", false, "run as a worker: serve tiles on a free port and print its address")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	run := serve
+	run := serveMap
 	if cfg.worker {
-		run = work
+		run = runWorker
 	}
 	if err := run(ctx, cfg, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "tiles:", err)
@@ -56,10 +58,10 @@ func main() {
 	}
 }
 
-// serve starts the workers and hands requests to them in turn.
-func serve(ctx context.Context, cfg config, w io.Writer) error {
+// serveMap starts the workers and distributes requests to them in turn.
+func serveMap(ctx context.Context, cfg config, w io.Writer) error {
 	if cfg.workers < 1 || cfg.workers > workersMax {
-		return fmt.Errorf("%d workers, want 1 to %d", cfg.workers, workersMax)
+		return fmt.Errorf("invalid number of workers %d; want 1 to %d", cfg.workers, workersMax)
 	}
 	if cfg.image == "" {
 		demo, err := live.Demo()
@@ -87,8 +89,8 @@ func serve(ctx context.Context, cfg config, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	server := &http.Server{Handler: front(workers), ReadHeaderTimeout: 5 * time.Second}
-	go report(ctx, w, workers, cfg.every)
+	server := &http.Server{Handler: newFrontEnd(workers), ReadHeaderTimeout: 5 * time.Second}
+	go reportMemory(ctx, w, workers, cfg.every)
 	go func() {
 		<-ctx.Done()
 		_ = server.Close()
@@ -100,12 +102,13 @@ func serve(ctx context.Context, cfg config, w io.Writer) error {
 	return nil
 }
 
-// front serves the page, and tiles by way of the workers.
-func front(workers []*worker) http.Handler {
+// newFrontEnd returns a handler for the page, and for tiles through the workers.
+func newFrontEnd(workers []*worker) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		_, _ = w.Write(index) // the browser may have gone
+		// The browser may have disconnected.
+		_, _ = w.Write(index)
 	})
 	var next atomic.Uint64
 	mux.HandleFunc("GET /tiles/", func(w http.ResponseWriter, r *http.Request) {
@@ -116,15 +119,15 @@ func front(workers []*worker) http.Handler {
 	return mux
 }
 
-// worker is a worker process as the front end sees it.
+// worker is a worker process, as seen by the front end.
 type worker struct {
 	cmd    *exec.Cmd
-	input  io.Closer // the worker ends with it
+	input  io.Closer // closing it stops the worker
 	proxy  *httputil.ReverseProxy
 	served atomic.Int64
 }
 
-// startWorker runs this program again.
+// startWorker runs this program again as a worker.
 func startWorker(image string) (*worker, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -142,10 +145,11 @@ func startWorker(image string) (*worker, error) {
 	if err := k.cmd.Start(); err != nil {
 		return nil, err
 	}
+	// The first line is the address, and proves that the worker accepts connections.
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
 		k.stop()
-		return nil, fmt.Errorf("a worker did not start: %w", err)
+		return nil, fmt.Errorf("start a worker: %w", err)
 	}
 	to, err := url.Parse(strings.TrimSpace(line))
 	if err != nil {
@@ -158,11 +162,13 @@ func startWorker(image string) (*worker, error) {
 
 func (k *worker) stop() {
 	_ = k.input.Close()
-	_ = k.cmd.Wait() // its own words stand on standard error
+	// The worker prints its own errors to standard error.
+	_ = k.cmd.Wait()
 }
 
-// report prints now and then what the workers did and which memory is theirs alone, and which they share.
-func report(ctx context.Context, w io.Writer, workers []*worker, every time.Duration) {
+// reportMemory prints, at each interval, the tiles and the memory of each worker: its own and the
+// shared part.
+func reportMemory(ctx context.Context, w io.Writer, workers []*worker, every time.Duration) {
 	for tick := time.NewTicker(every); ; {
 		select {
 		case <-ctx.Done():
@@ -170,20 +176,21 @@ func report(ctx context.Context, w io.Writer, workers []*worker, every time.Dura
 		case <-tick.C:
 		}
 		for i, k := range workers {
-			own, shared, err := memory(k.cmd.Process.Pid)
+			own, shared, err := readMemory(k.cmd.Process.Pid)
 			if err != nil {
 				fmt.Fprintf(w, "worker %d: %v\n", i, err)
 				continue
 			}
-			fmt.Fprintf(w, "worker %d: %6d tiles, %6.1f MiB of its own, %6.1f MiB of the image\n", i, k.served.Load(), mib(own), mib(shared))
+			fmt.Fprintf(w, "worker %d: %6d tiles, %6.1f MiB of its own, %6.1f MiB of the image\n", i, k.served.Load(), toMiB(own), toMiB(shared))
 		}
 	}
 }
 
-func mib(n int64) float64 { return float64(n) / (1 << 20) }
+// toMiB converts bytes to MiB.
+func toMiB(n int64) float64 { return float64(n) / (1 << 20) }
 
-// memory reads from /proc what a process has in memory: of its own, and of shared memory.
-func memory(pid int) (own, shared int64, err error) {
+// readMemory returns the resident memory of a process from /proc: its own and the shared part.
+func readMemory(pid int) (own, shared int64, err error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, 0, err

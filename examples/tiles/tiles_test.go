@@ -20,7 +20,7 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// The test binary is also the worker that the front end starts.
+// TestMain also runs the test binary as the worker that the front end starts.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "-worker" {
 		main()
@@ -38,7 +38,7 @@ func check(t *testing.T, err error) {
 
 var somewhere = rhumb.Point{Lat: 47.4, Lon: 8.5}
 
-// world is an image of flights and roads that is made.
+// world builds an image of flights and roads.
 type world struct {
 	t              *testing.T
 	dir            string
@@ -88,7 +88,7 @@ func number(name string, x float64) rhumb.Field {
 	return rhumb.Field{Name: name, Value: rhumb.Float64Field(x)}
 }
 
-// publish gives the directory of the image, which then shows what was put.
+// publish publishes the records and returns the directory of the image.
 func (m *world) publish() string {
 	m.t.Helper()
 	_, err := m.c.Publish(snapshot.CommitInfo{})
@@ -96,7 +96,7 @@ func (m *world) publish() string {
 	return m.dir
 }
 
-// publish makes an image with one flight and one road.
+// publish creates an image with one flight and one road.
 func publish(t *testing.T) string {
 	t.Helper()
 	m := newWorld(t)
@@ -105,7 +105,7 @@ func publish(t *testing.T) string {
 	return m.publish()
 }
 
-// The pixel of a place is the place of the pixel, and tiles lie as the world knows them.
+// TestMercator checks that pixelOf inverts pointAt, and that known tiles have their known bounds.
 func TestMercator(t *testing.T) {
 	for _, c := range []struct {
 		tile tile
@@ -113,21 +113,21 @@ func TestMercator(t *testing.T) {
 	}{
 		{tile{0, 0, 0}, rhumb.Point{}}, {tile{10, 536, 358}, somewhere}, {tile{16, 34119, 23896}, rhumb.Point{Lat: 43.7384, Lon: 7.4246}},
 	} {
-		x, y := c.tile.pixel(c.p)
+		x, y := c.tile.pixelOf(c.p)
 		if x < 0 || y < 0 || x > tileSize || y > tileSize {
 			t.Errorf("%v lies at %v, %v of tile %v", c.p, x, y, c.tile)
 		}
-		q := c.tile.place(float64(x), float64(y))
+		q := c.tile.pointAt(float64(x), float64(y))
 		if math.Abs(q.Lat-c.p.Lat) > 1e-4 || math.Abs(q.Lon-c.p.Lon) > 1e-4 {
 			t.Errorf("%v comes back as %v", c.p, q)
 		}
 	}
-	if b := (tile{1, 0, 0}).box(0); math.Abs(b.Max.Lat-85.0511) > 1e-3 || b.Min.Lat != 0 || b.Min.Lon != -180 || b.Max.Lon != 0 {
+	if b := (tile{1, 0, 0}).boxWithMargin(0); math.Abs(b.Max.Lat-85.0511) > 1e-3 || b.Min.Lat != 0 || b.Min.Lon != -180 || b.Max.Lon != 0 {
 		t.Errorf("the north-western quarter is %v", b)
 	}
 }
 
-// output keeps what the program prints, and tells when a line of some form is there.
+// output collects the output of the program and finds lines that match a pattern.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -171,14 +171,14 @@ func get(t *testing.T, url string, status int) []byte {
 	return body
 }
 
-// The whole program: a page, tiles from two processes, and their memory.
+// TestServe runs the whole program: a page, tiles from two processes, and their memory.
 func TestServe(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	image := publish(t)
 	var out output
 	ended := make(chan error, 1)
 	go func() {
-		ended <- serve(ctx, config{image: image, addr: "127.0.0.1:0", workers: 2, every: 50 * time.Millisecond}, &out)
+		ended <- serveMap(ctx, config{image: image, addr: "127.0.0.1:0", workers: 2, every: 50 * time.Millisecond}, &out)
 	}()
 	root := out.await(t, `at (http://[0-9.:]+/)`)[1]
 	if page := string(get(t, root, 200)); !strings.Contains(page, "tiles/") || strings.Contains(page, "https://") {
@@ -187,7 +187,7 @@ func TestServe(t *testing.T) {
 	for range 6 {
 		img, err := png.Decode(bytes.NewReader(get(t, root+"tiles/10/536/358.png", 200)))
 		check(t, err)
-		x, y := (tile{10, 536, 358}).pixel(somewhere)
+		x, y := (tile{10, 536, 358}).pixelOf(somewhere)
 		if got := img.At(int(x), int(y)); got != aircraft {
 			t.Errorf("where the flight is, the tile is %v", got)
 		}

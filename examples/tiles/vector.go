@@ -14,15 +14,16 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/reader"
 )
 
-// mvtVersion is the version of the Vector Tile Specification that tiles follow.
+// mvtVersion is the version of the Vector Tile Specification.
 const mvtVersion = 2
 
-// serveMVT writes a table, or all layers, as the layers of a Mapbox Vector Tile.
+// serveMVT writes a table, or all layers, as a Mapbox Vector Tile.
 func serveMVT(w http.ResponseWriter, v reader.View, name string, t tile) error {
 	names := []string{name}
 	if name == "" {
 		names = names[:0]
 		for _, l := range layers {
+			// A table that no node publishes is left out.
 			if _, err := v.Table(l.table); err == nil && t.z >= l.from {
 				names = append(names, l.table)
 			}
@@ -49,12 +50,12 @@ func serveMVT(w http.ResponseWriter, v reader.View, name string, t tile) error {
 	return err
 }
 
-// vectorLayer gives what a table has in a tile and its margin, cut off there, in the tile's own grid of mvt.DefaultExtent units.
-// Lines and areas of less than a unit are left out.
+// vectorLayer returns the features of a table in a tile and its margin, clipped there, in the grid
+// of the tile (mvt.DefaultExtent units). It leaves out lines and areas smaller than one unit.
 func vectorLayer(table *reader.Table, name string, t tile) (*mvt.Layer, error) {
 	features := geojson.NewFeatureCollection()
 	var failed error
-	err := table.VisitBBox(t.box(margin), func(it *reader.Item) bool {
+	err := table.VisitBBox(t.boxWithMargin(margin), func(it *reader.Item) bool {
 		var f *geojson.Feature
 		f, failed = vectorFeature(it)
 		features.Append(f)
@@ -71,13 +72,14 @@ func vectorLayer(table *reader.Table, name string, t tile) (*mvt.Layer, error) {
 	return l, nil
 }
 
-// vectorFeature gives a record with its fields. A number that names it is the feature's id, any other name a property.
+// vectorFeature returns a record as a feature. A numeric key is the ID of the feature, any other
+// name a property.
 func vectorFeature(it *reader.Item) (*geojson.Feature, error) {
 	rec, err := rhumb.DecodeRecord(it.Value)
 	if err != nil {
 		return nil, err
 	}
-	f := geojson.NewFeature(shape(rec, it))
+	f := geojson.NewFeature(shapeOf(rec, it))
 	if it.Name == nil {
 		f.ID = it.Number
 	} else {
@@ -86,7 +88,8 @@ func vectorFeature(it *reader.Item) (*geojson.Feature, error) {
 	for _, field := range rec {
 		switch field.Value.Kind() {
 		case rhumb.FieldNull:
-		case rhumb.FieldPoint, rhumb.FieldBox: // the shape tells
+		// The geometry contains these.
+		case rhumb.FieldPoint, rhumb.FieldBox:
 		default:
 			f.Properties[field.Name] = field.Value.JSON()
 		}
@@ -94,11 +97,12 @@ func vectorFeature(it *reader.Item) (*geojson.Feature, error) {
 	return f, nil
 }
 
-// shape gives the line of a road, or else the point or the box that a record has.
-func shape(rec rhumb.Record, it *reader.Item) orb.Geometry {
-	if a, b, ok := ends(rec); ok {
+// shapeOf returns the geometry of a record: the line of a road, or the point or box of the record.
+func shapeOf(rec rhumb.Record, it *reader.Item) orb.Geometry {
+	if a, b, ok := roadEnds(rec); ok {
 		return orb.LineString{{a.Lon, a.Lat}, {b.Lon, b.Lat}}
 	}
+	// A box across the antimeridian has two parts.
 	parts, n := it.Box.Split()
 	var out orb.MultiPolygon
 	for _, part := range parts[:n] {

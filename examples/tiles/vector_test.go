@@ -17,7 +17,7 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/reader"
 )
 
-// decodeTile asks a handler for a vector tile, and gives its layers in degrees.
+// decodeTile requests a vector tile and returns its layers in degrees.
 func decodeTile(t *testing.T, h http.Handler, url string, at tile) map[string]*mvt.Layer {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -38,14 +38,15 @@ func decodeTile(t *testing.T, h http.Handler, url string, at tile) map[string]*m
 	return out
 }
 
-// A vector tile has each flight and road that lies in it or in its margin, where it is, and none else.
+// TestVectorTile checks that a vector tile contains exactly the flights and roads within the tile
+// or its margin, at their positions.
 func TestVectorTile(t *testing.T) {
 	seed := rand.Uint64()
 	t.Log("seed", seed)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	at := tile{14, 8578, 5733}
 	nearby := func() rhumb.Point {
-		return at.place(rng.Float64()*3*tileSize-tileSize, rng.Float64()*3*tileSize-tileSize)
+		return at.pointAt(rng.Float64()*3*tileSize-tileSize, rng.Float64()*3*tileSize-tileSize)
 	}
 	m := newWorld(t)
 	points, lines := map[string]rhumb.Point{}, map[string][2]rhumb.Point{}
@@ -61,14 +62,14 @@ func TestVectorTile(t *testing.T) {
 	client, err := reader.Attach(m.publish(), reader.Options{})
 	check(t, err)
 	defer client.Close()
-	h := tiles(client)
+	h := tileHandler(client)
 	layers := decodeTile(t, h, "/tiles/14/8578/5733.mvt", at)
 	if len(layers) != 2 {
 		t.Fatalf("%d layers, want those of two tables", len(layers))
 	}
 	want := map[string]rhumb.Point{}
 	for name, p := range points {
-		if x, y := at.pixel(p); min(x, y) >= -margin && max(x, y) <= tileSize+margin {
+		if x, y := at.pixelOf(p); min(x, y) >= -margin && max(x, y) <= tileSize+margin {
 			want[name] = p
 		}
 	}
@@ -99,7 +100,7 @@ func TestVectorTile(t *testing.T) {
 	}
 }
 
-// verifyRoads looks whether a road is in a tile where any of the points along it is, and only on the line.
+// verifyRoads checks that a road is in a tile if any point along it is, and only on its line.
 func verifyRoads(t *testing.T, at tile, layer *mvt.Layer, lines map[string][2]rhumb.Point) {
 	t.Helper()
 	found := map[string]bool{}
@@ -110,10 +111,10 @@ func verifyRoads(t *testing.T, at tile, layer *mvt.Layer, lines map[string][2]rh
 		if !ok || f.Properties.MustString("highway") != "primary" {
 			t.Fatalf("road %s is %v with %v", name, f.Geometry, f.Properties)
 		}
-		ax, ay := at.pixel(lines[name][0])
-		bx, by := at.pixel(lines[name][1])
+		ax, ay := at.pixelOf(lines[name][0])
+		bx, by := at.pixelOf(lines[name][1])
 		for _, p := range g {
-			x, y := at.pixel(rhumb.Point{Lat: p.Lat(), Lon: p.Lon()})
+			x, y := at.pixelOf(rhumb.Point{Lat: p.Lat(), Lon: p.Lon()})
 			off := ((bx-ax)*(y-ay) - (x-ax)*(by-ay)) / float32(math.Hypot(float64(bx-ax), float64(by-ay)))
 			if math.Abs(float64(off)) > 0.3 || min(x, y) < -margin-0.3 || max(x, y) > tileSize+margin+0.3 {
 				t.Errorf("road %s goes through pixel %v,%v: %v pixels beside itself", name, x, y, off)
@@ -121,8 +122,8 @@ func verifyRoads(t *testing.T, at tile, layer *mvt.Layer, lines map[string][2]rh
 		}
 	}
 	for name, ends := range lines {
-		ax, ay := at.pixel(ends[0])
-		bx, by := at.pixel(ends[1])
+		ax, ay := at.pixelOf(ends[0])
+		bx, by := at.pixelOf(ends[1])
 		in := false
 		for i := range 1001 {
 			x, y := ax+(bx-ax)*float32(i)/1000, ay+(by-ay)*float32(i)/1000

@@ -20,8 +20,8 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/reader"
 )
 
-// work serves tiles until standard input ends.
-func work(ctx context.Context, cfg config, w io.Writer) error {
+// runWorker serves tiles until standard input ends.
+func runWorker(ctx context.Context, cfg config, w io.Writer) error {
 	image, err := reader.Attach(cfg.image, reader.Options{})
 	if err != nil {
 		return err
@@ -31,9 +31,10 @@ func work(ctx context.Context, cfg config, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	server := &http.Server{Handler: tiles(image), ReadHeaderTimeout: 5 * time.Second}
+	server := &http.Server{Handler: tileHandler(image), ReadHeaderTimeout: 5 * time.Second}
 	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin) // the front end has gone, however it went
+		// Standard input ends when the front end exits, however that happens.
+		_, _ = io.Copy(io.Discard, os.Stdin)
 		_ = server.Close()
 	}()
 	fmt.Fprintf(w, "http://%s\n", listener.Addr())
@@ -43,8 +44,8 @@ func work(ctx context.Context, cfg config, w io.Writer) error {
 	return nil
 }
 
-// tiles serves tiles of all layers, and of one table, in the form that the suffix asks for.
-func tiles(image *reader.Client) http.Handler {
+// tileHandler serves tiles of all layers, or of one table, in the format of the suffix.
+func tileHandler(image *reader.Client) http.Handler {
 	mux := http.NewServeMux()
 	handle := func(pattern string, forms map[string]form) {
 		mux.HandleFunc("GET "+pattern, func(w http.ResponseWriter, r *http.Request) {
@@ -53,7 +54,7 @@ func tiles(image *reader.Client) http.Handler {
 			t, err := parseTile(r, suffix)
 			switch {
 			case !ok:
-				http.Error(w, fmt.Sprintf("no tiles end in %q, but in one of %q", suffix, slices.Sorted(maps.Keys(forms))), http.StatusNotFound)
+				http.Error(w, fmt.Sprintf("unknown suffix %q; want one of %q", suffix, slices.Sorted(maps.Keys(forms))), http.StatusNotFound)
 			case err != nil:
 				http.Error(w, err.Error(), http.StatusNotFound)
 			default:
@@ -66,25 +67,27 @@ func tiles(image *reader.Client) http.Handler {
 	return mux
 }
 
-// form writes a tile of a table, or of all layers when the name of the table is empty.
+// form writes a tile of a table, or of all layers if the table is empty.
 type form func(w http.ResponseWriter, v reader.View, table string, t tile) error
 
+// parseTile returns the tile of a request.
 func parseTile(r *http.Request, suffix string) (t tile, err error) {
 	y := strings.TrimSuffix(r.PathValue("y"), suffix)
 	z, errZ := strconv.Atoi(r.PathValue("z"))
 	x, errX := strconv.Atoi(r.PathValue("x"))
 	n, errY := strconv.Atoi(y)
 	if errors.Join(errZ, errX, errY) != nil || z < 0 || z > zoomMax || min(x, n) < 0 || max(x, n) >= 1<<z {
-		return t, fmt.Errorf("no such tile: want Z/X/Y%s with Z from 0 to %d", suffix, zoomMax)
+		return t, fmt.Errorf("unknown tile; want Z/X/Y%s with Z from 0 to %d", suffix, zoomMax)
 	}
 	return tile{z: z, x: x, y: n}, nil
 }
 
-// serveView answers a whole request from one view: all layers of a tile are of one moment.
+// serveView answers a request from one view, so that all layers of a tile show the same moment.
 func serveView(w http.ResponseWriter, image *reader.Client, answer func(v reader.View) error) {
 	v, err := image.Lock()
 	if err == nil {
 		defer v.Unlock()
+		// The version lets a test compare tiles; caching would hide new versions.
 		w.Header().Set("Rhumb-Version", strconv.FormatUint(v.Version(), 10))
 		w.Header().Set("Cache-Control", "no-store")
 		err = answer(v)
@@ -97,6 +100,7 @@ func serveView(w http.ResponseWriter, image *reader.Client, answer func(v reader
 	}
 }
 
+// servePNG draws a tile of all layers.
 func servePNG(w http.ResponseWriter, v reader.View, _ string, t tile) error {
 	c := newCanvas(t)
 	for _, l := range layers {
@@ -104,6 +108,7 @@ func servePNG(w http.ResponseWriter, v reader.View, _ string, t tile) error {
 			continue
 		}
 		table, err := v.Table(l.table)
+		// A table that no node publishes is left out.
 		if rhumb.KindOf(err) == rhumb.NotFound {
 			continue
 		}
@@ -118,12 +123,13 @@ func servePNG(w http.ResponseWriter, v reader.View, _ string, t tile) error {
 	return (&png.Encoder{CompressionLevel: png.BestSpeed}).Encode(w, c.img)
 }
 
+// serveGeoJSON writes a tile of one table as GeoJSON.
 func serveGeoJSON(w http.ResponseWriter, v reader.View, name string, t tile) error {
 	table, err := v.Table(name)
 	if err != nil {
 		return err
 	}
 	w.Header().Set("Content-Type", "application/geo+json")
-	_, err = table.WriteGeoJSON(w, table.BBox(t.box(0)))
+	_, err = table.WriteGeoJSON(w, table.BBox(t.boxWithMargin(0)))
 	return err
 }

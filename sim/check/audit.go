@@ -27,6 +27,7 @@ func Audit(history []*Op, logs []Log) error {
 		byRange[l.Range] = x
 	}
 	for _, op := range history {
+		// Reads are in no log.
 		x := byRange[op.Range]
 		if !op.IsWrite() || x == nil {
 			continue
@@ -67,12 +68,14 @@ func newIndex(l Log) (*index, error) {
 		if len(e.Requests) == 0 && e.LastHLC() <= last {
 			return nil, fmt.Errorf("I7: log of range %s: epoch start %v has timestamp %d, not above %d", l.Range, e.Position(), e.LastHLC(), last)
 		}
+		// The start of an entry is a lower bound for its requests.
 		last = max(last, e.Start)
 		for j := range e.Requests {
 			r := &e.Requests[j]
 			if r.HLC <= last {
 				return nil, fmt.Errorf("I7: log of range %s: request %s in %v has timestamp %d, not above %d", l.Range, r.ID, e.Position(), r.HLC, last)
 			}
+			// The requests of one entry have increasing timestamps too.
 			last = r.HLC
 			for _, name := range r.Names {
 				if first, twice := names[string(name)]; twice {
@@ -80,7 +83,7 @@ func newIndex(l Log) (*index, error) {
 				}
 				names[string(name)] = e.Position()
 			}
-			// Only writes of clients have an ID.
+			// A request without an ID cannot be told from another one.
 			if r.ID.IsZero() {
 				continue
 			}
@@ -101,6 +104,7 @@ func (x *index) auditWrite(op *Op) error {
 		// Both outcomes are possible; Resolve takes the actual one from the log.
 		return nil
 	case ConditionFailed, NotApplied:
+		// A refusal promises that the write will never be applied.
 		if found {
 			return fmt.Errorf("log of range %s holds, in %v, a write that was refused:\n  %v", op.Range, at.entry.Position(), op)
 		}
@@ -112,9 +116,11 @@ func (x *index) auditWrite(op *Op) error {
 		}
 		return nil
 	}
+	// The worst violation: the client was promised that the write is durable.
 	if !found {
 		return fmt.Errorf("LOST: an acknowledged write is missing from the log of range %s:\n  %v", op.Range, op)
 	}
+	// A client uses the version in conditions, so it must be the stored one.
 	if v := at.entry.Version(at.request); at.entry.Seq != op.Outcome.Seq || v != op.Outcome.Version {
 		return fmt.Errorf("log of range %s has the write at %v with version %v, which differs from its answer:\n  %v", op.Range, at.entry.Position(), v, op)
 	}
@@ -141,6 +147,7 @@ func Resolve(history []*Op, logs []Log) ([]*Op, error) {
 		}
 		byRange[l.Range] = x
 	}
+	// The history of the caller is not changed; it still prints what clients saw.
 	out := slices.Clone(history)
 	for i, op := range out {
 		if x := byRange[op.Range]; x != nil && op.IsWrite() && op.Result == Unknown {
@@ -164,6 +171,8 @@ func (x *index) resolveWrite(op *Op) *Op {
 	known.Outcome = rhumb.Outcome{
 		Applied: true, Version: at.entry.Version(at.request), Seq: at.entry.Seq, Existed: at.request.Existed, Names: at.request.Names,
 	}
+	// The client never learned the generated name. With it, later reads of the record are checked
+	// too.
 	if op.Mutations[0].Kind == rhumb.Insert {
 		known.Mutations = slices.Clone(op.Mutations)
 		NameInserts(known.Mutations, at.request.Names)
@@ -193,6 +202,7 @@ type StateKey struct {
 // Replay returns the state that a log produces.
 func Replay(l Log) State {
 	s := State{}
+	// Later entries overwrite earlier ones, so only the newest version of each key remains.
 	for _, e := range l.Entries {
 		for i := range e.Requests {
 			r := &e.Requests[i]
@@ -217,6 +227,8 @@ func (s State) Digest() (d uint64) {
 func hashItem(k StateKey, it Item) uint64 {
 	h := uint64(14695981039346656037)
 	mix := func(b byte) { h = (h ^ uint64(b)) * 1099511628211 }
+	// All versions and tables take part: two replicas with equal values may still differ in
+	// versions.
 	for shift := 0; shift < 64; shift += 8 {
 		mix(byte(uint64(k.Table) >> shift))
 		mix(byte(uint64(it.Version.HLC) >> shift))
@@ -241,6 +253,7 @@ func (s State) Equal(want State) error {
 			return fmt.Errorf("key %s of table %s is %v %x, the log has %v %x", rhumb.NameString([]byte(k.Name)), k.Table, got.Version, got.Value, it.Version, it.Value)
 		}
 	}
+	// All wanted keys are equal, so a difference in number means a surplus key.
 	if len(s) != len(want) {
 		return fmt.Errorf("%d keys, the log produces %d", len(s), len(want))
 	}

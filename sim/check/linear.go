@@ -50,12 +50,15 @@ type register struct {
 func Linearizable(history []*Op) error {
 	parts := map[keyName][]part{}
 	var keys []keyName
+	// An unknown write stays in the history: it may explain what a read saw.
 	for _, op := range history {
 		if op.Result == NotApplied || !op.IsWrite() && op.Result != OK {
 			// It neither changed nor observed anything.
 			continue
 		}
 		for i, key := range op.keyNames() {
+			// Keys are checked in the order of their first operation, so that failures are
+			// reproducible.
 			if parts[key] == nil {
 				keys = append(keys, key)
 			}
@@ -100,6 +103,7 @@ func linearizableKey(key keyName, parts []part) error {
 	switch porcupine.CheckOperationsTimeout(model, ops, porcupineWait) {
 	case porcupine.Ok:
 		return nil
+	// A history that cannot be decided in time must not pass.
 	case porcupine.Unknown:
 		return fmt.Errorf("linearizability of key %s is undecided after %v and %d operations", key, porcupineWait, len(ops))
 	}
@@ -150,11 +154,13 @@ func prefixOK(ended []int, ops []porcupine.Operation) bool {
 		if op.Return <= until || op.Call > until || !p.op.IsWrite() {
 			continue
 		}
+		// The operation is copied: other prefixes still need its result.
 		open := *p.op
 		open.Result = Unknown
 		op.Input, op.Return = part{&open, p.index}, int64(Forever)
 		sub = append(sub, op)
 	}
+	// An undecided prefix counts as correct, which can only lengthen the report.
 	return porcupine.CheckOperationsTimeout(model, sub, porcupineWait) != porcupine.Illegal
 }
 
@@ -173,12 +179,16 @@ var model = porcupine.Model{
 // stepRead checks a read against the state. It may reveal the version that a write of unknown
 // outcome left.
 func (s register) stepRead(it Item) (bool, register) {
+	// A deleted key and a key that never existed look alike to a read.
 	if it.Version.IsZero() {
 		return !s.exists, s
 	}
+	// Values identify their writers, so an equal value with an unknown version is the version of
+	// that writer.
 	if !s.exists || s.value != string(it.Value) || s.known && s.ver != it.Version {
 		return false, s
 	}
+	// From here on the version of the unknown write is known, and later reads must repeat it.
 	s.known, s.ver = true, it.Version
 	return true, s
 }
@@ -196,6 +206,8 @@ func (s register) stepWrite(op *Op, index int) (bool, register) {
 			return true, s
 		}
 		next, ok := s.applyMutation(m, rhumb.Version{})
+		// The patch could not have been applied to this value; an unknown write may also have
+		// failed.
 		if !ok {
 			return true, s
 		}
@@ -213,6 +225,7 @@ func (s register) stepWrite(op *Op, index int) (bool, register) {
 		return ok, next
 	case ConditionFailed, Unchanged:
 		if m.Cond.Kind == rhumb.Always || countConditions(op) > 1 {
+			// With several conditions the answer does not say which one failed.
 			// The condition of another key decided.
 			return true, s
 		}
@@ -239,6 +252,7 @@ func (s register) conditionHolds(m *rhumb.Mutation) (holds, sure bool) {
 	case rhumb.IfPresent:
 		return s.exists, true
 	case rhumb.IfVersion:
+		// IfVersion with a zero version requires that the key does not exist.
 		if !s.exists {
 			return m.Cond.Version.IsZero(), true
 		}
@@ -255,6 +269,7 @@ func isNewer(stored string, m *rhumb.Mutation) bool {
 	for _, name := range m.Cond.Fields {
 		old, _, err1 := rhumb.RecordField([]byte(stored), name)
 		with, _, err2 := rhumb.RecordField(m.Value, name)
+		// A field that cannot be compared is not newer.
 		if err1 != nil || err2 != nil {
 			return false
 		}
@@ -268,6 +283,7 @@ func isNewer(stored string, m *rhumb.Mutation) bool {
 // applyMutation returns the state after m. It reports false if a patch meets a value that is not a
 // record.
 func (s register) applyMutation(m *rhumb.Mutation, ver rhumb.Version) (register, bool) {
+	// A write of unknown outcome has a zero version, which marks the version as unknown.
 	next := register{exists: true, value: string(m.Value), known: !ver.IsZero(), ver: ver}
 	switch m.Kind {
 	case rhumb.Delete:

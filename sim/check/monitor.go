@@ -85,12 +85,14 @@ func (m *Monitor) Config(r *rhumb.Range) error {
 		}
 	}
 	switch {
+	// A quarantined primary may stay for a while, but a quarantined node must not be elected.
 	case old != nil && r.Primary != old.Primary && old.IsQuarantined(r.Primary) && r.IsQuarantined(r.Primary):
 		return fmt.Errorf("range %s: %s is quarantined and was elected for epoch %d", r.ID, r.Primary, r.Epoch)
 	case len(r.InSync) < m.MinInSync:
 		return fmt.Errorf("I8: range %s: the in-sync set %v has fewer than %d members", r.ID, r.InSync, m.MinInSync)
 	case !r.IsInSync(r.Primary):
 		return fmt.Errorf("I8: range %s: primary %s is not in the in-sync set %v", r.ID, r.Primary, r.InSync)
+	// Each command names the version it was decided on, so the record cannot go back.
 	case old != nil && (r.Epoch < old.Epoch || r.Version < old.Version):
 		return fmt.Errorf("range %s: epoch or version went back from %d/%d to %d/%d", r.ID, old.Epoch, old.Version, r.Epoch, r.Version)
 	case old != nil && r.Epoch == old.Epoch && r.Primary != old.Primary:
@@ -102,6 +104,7 @@ func (m *Monitor) Config(r *rhumb.Range) error {
 // Primary records that a node acts as primary of an epoch, serving or not (I1).
 func (m *Monitor) Primary(r rhumb.RangeID, e rhumb.Epoch, n rhumb.NodeID) error {
 	w := m.watchRange(r)
+	// Being primary is enough: a second one could append, even without serving reads.
 	if other, ok := w.primaries[e]; ok && other != n {
 		return fmt.Errorf("I1: range %s: %s and %s are both primary of epoch %d", r, other, n, e)
 	}
@@ -118,6 +121,8 @@ func (m *Monitor) Appended(r rhumb.RangeID, n rhumb.NodeID, e *entry.Entry) erro
 	}
 	at := w.seen[e.Seq-1]
 	for _, p := range at {
+		// Entries of different epochs may share a position: the later epoch undoes the earlier
+		// entry.
 		if p.epoch == e.Epoch {
 			if p.hash != e.Hash {
 				return fmt.Errorf("I2: range %s: %s holds %v, another replica %x at the same place and epoch", r, n, e.Position(), p.hash)
@@ -135,10 +140,12 @@ func (m *Monitor) Appended(r rhumb.RangeID, n rhumb.NodeID, e *entry.Entry) erro
 // one.
 func (m *Monitor) Undone(r rhumb.RangeID, n rhumb.NodeID, e *entry.Entry, commit rhumb.Seq) error {
 	w := m.watchRange(r)
+	// Rule T: a log loses entries only above its commit position.
 	if e.Seq <= commit {
 		return fmt.Errorf("I5: range %s: %s undid %v, which it knew to be committed", r, n, e.Position())
 	}
 	member := w.config != nil && w.config.IsInSync(n)
+	// The node may not know of the commit, but as an in-sync member it was waited for.
 	if member && int(e.Seq) <= len(w.committed) && w.committed[e.Seq-1].Hash == e.Hash {
 		return fmt.Errorf("I5: range %s: %s is in sync and undid the committed entry %v", r, n, e.Position())
 	}
@@ -154,11 +161,13 @@ func (m *Monitor) Committed(r rhumb.RangeID, n rhumb.NodeID, e *entry.Entry) err
 	case e.Seq > next:
 		return fmt.Errorf("I5: range %s: %s commits %v, but %d is not committed yet", r, n, e.Position(), next)
 	case e.Seq < next:
+		// Committed on both sides of a divergence: two clients may have got contradicting answers.
 		if was := w.committed[e.Seq-1]; was.Hash != e.Hash {
 			return fmt.Errorf("I5: range %s: %s commits %v where %v was committed", r, n, e.Position(), was.Position())
 		}
 		return nil
 	}
+	// A reader of a closed timestamp has taken the log as complete up to there.
 	if first := firstHLC(e); first <= w.closed {
 		return fmt.Errorf("I7: range %s: %s commits %v with timestamp %d, but %s reported the range closed up to %d", r, n, e.Position(), first, w.closedBy, w.closed)
 	}
@@ -180,6 +189,7 @@ func firstHLC(e *entry.Entry) rhumb.Timestamp {
 func (m *Monitor) Closed(r rhumb.RangeID, n rhumb.NodeID, at rhumb.Timestamp, commit rhumb.Seq) error {
 	w := m.watchRange(r)
 	if int(commit) < len(w.committed) {
+		// The next committed entry is enough, since timestamps grow along the log.
 		if next := w.committed[commit]; firstHLC(next) <= at {
 			return fmt.Errorf("I7: range %s: %s reports it closed up to %d and has committed %d, but not %v with timestamp %d", r, n, at, commit, next.Position(), firstHLC(next))
 		}
@@ -194,6 +204,7 @@ func (m *Monitor) Closed(r rhumb.RangeID, n rhumb.NodeID, at rhumb.Timestamp, co
 // member must have it on disk (I3).
 func (m *Monitor) Acked(r rhumb.RangeID, seq rhumb.Seq, disk func(rhumb.NodeID) Replica) error {
 	w := m.watchRange(r)
+	// An answer that reveals an entry must wait for its commit (rule W).
 	if int(seq) > len(w.committed) {
 		return fmt.Errorf("I3: range %s: an answer reveals entry %d, only %d are committed", r, seq, len(w.committed))
 	}
@@ -210,6 +221,7 @@ func (m *Monitor) Held(r rhumb.RangeID, disk func(rhumb.NodeID) Replica) error {
 	if w.acked == 0 || w.config == nil {
 		return nil
 	}
+	// The hash of the last acknowledged entry stands for all entries below it.
 	want := w.committed[w.acked-1].Position()
 	for _, n := range w.config.InSync {
 		got, ok := disk(n).Durable(w.acked)
@@ -218,6 +230,7 @@ func (m *Monitor) Held(r rhumb.RangeID, disk func(rhumb.NodeID) Replica) error {
 			delete(w.lost, n)
 			continue
 		}
+		// Damage excuses only entries that the disk held before it.
 		if upTo, ok := w.lost[n]; !ok || w.acked > upTo {
 			return fmt.Errorf("I3: range %s: %s is in sync but its disk lacks the acknowledged entry %v (it has %v)", r, n, want, got)
 		}
@@ -236,6 +249,7 @@ func (m *Monitor) Lost(r rhumb.RangeID, n rhumb.NodeID, upTo rhumb.Seq) {
 // Whole reports whether a node is in sync and holds every acknowledged entry.
 func (m *Monitor) Whole(r rhumb.RangeID, n rhumb.NodeID, disk func(rhumb.NodeID) Replica) bool {
 	w := m.watchRange(r)
+	// A quarantined copy does not count, whatever it holds.
 	if w.config == nil || !w.config.IsInSync(n) || w.config.IsQuarantined(n) {
 		return false
 	}
@@ -271,6 +285,7 @@ func (m *Monitor) Serving(r rhumb.RangeID, e rhumb.Epoch, n rhumb.NodeID, commit
 // Read records that a lease read was answered at timestamp at. acked is the result of Acknowledged
 // when the read began (I6).
 func (m *Monitor) Read(r rhumb.RangeID, n rhumb.NodeID, at, acked rhumb.Timestamp) error {
+	// The timestamp of a read bounds the entries that it can see.
 	if at < acked {
 		return fmt.Errorf("I6: range %s: %s read at %d, but %d was acknowledged before", r, n, at, acked)
 	}

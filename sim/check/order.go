@@ -26,6 +26,8 @@ func (o *Op) logPosition() (at rhumb.Timestamp, ok bool) {
 func RealTime(history []*Op) error {
 	byRange := map[rhumb.RangeID][]*Op{}
 	var ranges []rhumb.RangeID
+	// An operation without a definite answer has no position, and Resolve has added those that took
+	// effect.
 	for _, op := range history {
 		if _, ok := op.logPosition(); !ok {
 			continue
@@ -54,6 +56,7 @@ func realTimeRange(ops []*Op) error {
 	var lastAt rhumb.Timestamp
 	i := 0
 	for _, op := range byCall {
+		// Only operations that had ended strictly before the call precede it in real time.
 		for ; i < len(byReturn) && byReturn[i].Return < op.Call; i++ {
 			if at, _ := byReturn[i].logPosition(); last == nil || at > lastAt {
 				last, lastAt = byReturn[i], at
@@ -74,6 +77,7 @@ func realTimeRange(ops []*Op) error {
 func Atomic(history []*Op) error {
 	batches := map[keyName][]*Op{}
 	for _, op := range history {
+		// Single writes cannot be torn.
 		if op.Result == OK && len(op.Mutations) > 1 {
 			for _, k := range op.keyNames() {
 				batches[k] = append(batches[k], op)
@@ -84,6 +88,7 @@ func Atomic(history []*Op) error {
 		if op.Result != OK || len(op.Names) < 2 {
 			continue
 		}
+		// All keys of a read are read at one timestamp, so they must show the same batches.
 		seen := map[keyName]rhumb.Version{}
 		for i, k := range op.keyNames() {
 			seen[k] = op.Items[i].Version
@@ -102,6 +107,7 @@ func Atomic(history []*Op) error {
 // atomicRead checks a read against a batch that wrote key k. A deleted key has no version, so it
 // proves nothing: only a key with an older version shows that the batch is missing.
 func atomicRead(read, batch *Op, k keyName, seen map[keyName]rhumb.Version) error {
+	// The read precedes the batch at this key, so other keys need not show the batch.
 	if seen[k].Compare(batch.Outcome.Version) < 0 {
 		return nil
 	}

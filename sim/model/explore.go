@@ -144,9 +144,9 @@ func (e *explorer) expandState(g *stepper, w *openState, next []openState) ([]op
 	return next, 0
 }
 
-// trace replays the path to state number n and then the step that breaks the invariant. The search
-// keeps only fingerprints, which are equal for renamed states; the replay fixes one name for each
-// replica.
+// tracePath replays the path to state number n and then the step that breaks the invariant. The
+// search keeps only fingerprints, which are equal for renamed states; the replay fixes one name for
+// each replica.
 func (e *explorer) tracePath(n uint32, bad Invariant) []Action {
 	g := &stepper{cfg: &e.cfg}
 	s := newState(&e.cfg)

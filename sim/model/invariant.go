@@ -81,6 +81,7 @@ var checks = [...]struct {
 // checkStep returns the invariant that a step breaks, or 0. Invariants that the step itself
 // recorded take precedence: they compare states that no longer exist.
 func (c *Config) checkStep(from *state, st *step) Invariant {
+	// Invariants within a step are more specific than those of the state after it.
 	if st.broken != 0 && !c.ignoresInvariant(st.broken) {
 		return st.broken
 	}
@@ -105,8 +106,10 @@ func (c *Config) ignoresInvariant(i Invariant) bool {
 	return false
 }
 
+// keepsMinInSync checks MinInSync.
 func (c *Config) keepsMinInSync(s *state) bool { return s.meta.isr.size() >= c.MinInSync }
 
+// onePrimary checks OnePrimary.
 func (c *Config) onePrimary(s *state) bool {
 	for i := range Replicas {
 		for j := range i {
@@ -118,7 +121,8 @@ func (c *Config) onePrimary(s *state) bool {
 	return true
 }
 
-// Entries that the own epoch committed are covered by OneHistory.
+// newPrimaryHolds checks NewPrimaryHolds. Entries that were committed in the epoch itself are
+// covered by OneHistory.
 func (c *Config) newPrimaryHolds(s *state) bool {
 	for i := range s.rep {
 		r := &s.rep[i]
@@ -134,7 +138,8 @@ func (c *Config) newPrimaryHolds(s *state) bool {
 	return true
 }
 
-// The members that lack an entry must be too few to elect a primary among themselves.
+// inSyncHolds checks InSyncHolds: the members that lack an entry must be too few to elect a primary
+// among themselves.
 func (c *Config) inSyncHolds(s *state) bool {
 	lacking := 0
 	for i := range Replicas {
@@ -142,6 +147,7 @@ func (c *Config) inSyncHolds(s *state) bool {
 			lacking++
 		}
 	}
+	// Every set of electQuorum members must contain a holder.
 	return lacking < c.electQuorum(s.meta.isr)
 }
 
@@ -150,10 +156,11 @@ func (c *Config) servesReads(r *replica) bool {
 	return r.role == primary && (r.commit >= r.start || c.Without == ReadAfterStart)
 }
 
-// Reads are not steps. Every state is asked which read it would answer, so a read may happen
-// anywhere.
+// confirmedReads checks ConfirmRead. Reads are not steps: every state is asked which read it would
+// answer, so a read may happen anywhere.
 func (c *Config) confirmedReads(s *state) bool {
 	for i := range s.rep {
+		// Metadata confirms reads of the recorded epoch only.
 		if r := &s.rep[i]; r.epoch == s.meta.epoch && r.commit < s.seen.acked.n && c.servesReads(r) {
 			return false
 		}
@@ -161,6 +168,7 @@ func (c *Config) confirmedReads(s *state) bool {
 	return true
 }
 
+// leaseReads checks LeaseRead.
 func (c *Config) leaseReads(s *state) bool {
 	for i := range s.rep {
 		if r := &s.rep[i]; r.commit < s.seen.acked.n && c.servesReads(r) && c.holdsLease(s, i) {
@@ -188,6 +196,7 @@ func (c *Config) beliefsOwed(s *state) bool {
 	return true
 }
 
+// closedCovered checks ClosedStaysClosed for committed entries.
 func (c *Config) closedCovered(s *state) bool {
 	o := &s.seen
 	for ts := uint8(1); ts <= o.closed; ts++ {
@@ -195,6 +204,7 @@ func (c *Config) closedCovered(s *state) bool {
 		if o.covers[ts] == 0 {
 			continue
 		}
+		// Entries beyond the covered position with an older timestamp would be missed by readers.
 		for k := o.covers[ts]; k < o.acked.n; k++ {
 			if o.acked.e[k].interval() < ts {
 				return false
@@ -204,6 +214,7 @@ func (c *Config) closedCovered(s *state) bool {
 	return true
 }
 
+// logsMatch checks LogMatching.
 func (c *Config) logsMatch(s *state) bool {
 	for i := range Replicas {
 		for j := range i {
@@ -218,7 +229,8 @@ func (c *Config) logsMatch(s *state) bool {
 	return true
 }
 
-// A restart may forget the commit position, which is a lower bound (docs/replication.md#durable).
+// commitStable checks CommitStable. A restart may forget the commit position, which is a lower
+// bound (docs/replication.md#durable).
 func commitStable(from, to *state, act Action) bool {
 	for i := range Replicas {
 		a, b := &from.rep[i], &to.rep[i]

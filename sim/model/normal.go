@@ -36,6 +36,8 @@ func (c *Config) forgetRounds(s *state) {
 	for i := range s.rep {
 		r := &s.rep[i]
 		for j := range Replicas {
+			// A holder that acts for no epoch any more, or whose round has ended, believes in
+			// nothing that matters.
 			if r.belief[j] != s.round[i] || c.pastLastEpoch(r) {
 				r.belief[j] = 0
 			}
@@ -44,9 +46,12 @@ func (c *Config) forgetRounds(s *state) {
 				r.floor[j] = 0
 			}
 			idle := c.pastLastEpoch(&s.rep[j])
+			// given matters only as the future owed of this round.
 			if r.given[j] != s.round[j] || idle || c.pastLastEpoch(r) {
 				r.given[j] = 0
 			}
+			// owed ends with the round of the holder, and does not matter for a holder that cannot
+			// be deposed.
 			if r.owed[j] != s.round[j] || idle {
 				r.owed[j] = 0
 			}
@@ -64,10 +69,12 @@ func (c *Config) forgetDamage(s *state) {
 		return
 	}
 	s.forgetRegained()
+	// No further damage can restore the image.
 	if int(s.damages) >= c.Damages {
 		s.image = image{}
 	}
 	for i := range s.rep {
+		// A stored commit position is reported only where it exceeds the known one.
 		if r := &s.rep[i]; r.stored <= r.commit {
 			r.stored = 0
 		}
@@ -82,6 +89,7 @@ func (c *Config) forgetProposals(s *state) {
 	for i := range s.proposals {
 		for k := range s.proposals[i] {
 			q := &s.proposals[i][k]
+			// A version never returns, so an outdated proposal stays refused.
 			if q.epoch != s.meta.epoch || q.version != s.meta.version || q.stale == 1 && c.Without != JoinNamesLife {
 				*q = proposal{}
 			}
@@ -94,6 +102,7 @@ func (c *Config) forgetProposals(s *state) {
 // forgotten.
 func (c *Config) promisesFall(s *state, epoch uint8) bool {
 	if c.Without == DurablePromise && int(s.crashes) < c.Crashes {
+		// Without promises on disk, any epoch may be forgotten in a crash.
 		return true
 	}
 	return int(s.damages) < c.Damages && (c.Without == Relearn || epoch >= s.meta.epoch)
@@ -107,6 +116,7 @@ func (c *Config) forgetElections(s *state) {
 		return
 	}
 	for e := range s.meta.elections {
+		// learnRecord looks only above the promised epoch.
 		if el := &s.meta.elections[e]; el.primary != nobody && int(s.rep[el.primary].promised) >= e {
 			*el = election{primary: nobody}
 		}
@@ -123,6 +133,7 @@ func (c *Config) messageMatters(s *state, m *message) bool {
 		// than earlier ones of the same life.
 		r := &s.rep[m.to]
 		if c.Without == NewEpochAfterRestart {
+			// Under this mutation a restarted primary may continue its epoch and count the message.
 			return r.role != primary || r.epoch <= m.epoch
 		}
 		if r.role != primary || r.epoch != m.epoch || m.z < r.heard[m.from] && c.Without != AckOfThisLife {
@@ -138,6 +149,7 @@ func (c *Config) messageMatters(s *state, m *message) bool {
 		if m.z < r.life[m.from] && c.Without != OldLifeIgnored {
 			return false
 		}
+		// The heartbeat renews a grant of the present round, or confirms an exclusion.
 		return m.x == s.round[m.from] || m.y >= r.promised && r.confirmed[m.from] == 0
 	case msgGrant:
 		r := &s.rep[m.to]
@@ -150,6 +162,7 @@ func (c *Config) messageMatters(s *state, m *message) bool {
 		// A grant matters if its exclusion or its round is news to the holder.
 		return m.y > max(r.floor[m.from], r.promised) || m.x > r.belief[m.from] && (m.x == s.round[m.to] || c.Without == LeaseFromSending)
 	case msgRefusal:
+		// A refusal stops exactly the primary that it answers.
 		return s.rep[m.to].role == primary && s.rep[m.to].epoch == m.epoch
 	case msgPromise:
 		r := &s.rep[m.to]
@@ -157,6 +170,7 @@ func (c *Config) messageMatters(s *state, m *message) bool {
 		// be asked for again.
 		return r.role == activating && r.epoch == m.epoch && (!r.votes.has(int(m.from)) || r.log != r.best)
 	case msgHandover:
+		// A receiver that has promised the epoch refuses it, unless it may forget the promise.
 		return s.rep[m.to].promised < m.epoch || c.promisesFall(s, m.epoch)
 	}
 	return true

@@ -6,6 +6,7 @@ package model
 func (g *stepper) changeInSync(p int) {
 	r := &g.from.rep[p]
 	switch {
+	// Rule R allows one change at a time.
 	case r.pending == 0 && int(r.version) < g.cfg.Versions:
 		// The unchanged set is proposed too if it would record other lives (ruling 17a).
 		for next := set(1); next < 1<<Replicas; next++ {
@@ -18,6 +19,8 @@ func (g *stepper) changeInSync(p int) {
 		g.proposeChange(p)
 		g.withdrawChange(p)
 	case r.pending != 0:
+		// A proposed change may be applied at any time later. Dropping P now would let commits
+		// ignore members that the record then counts (SentStays).
 		g.proposeUnchanged(p)
 		if g.without(SentStays) {
 			g.withdrawChange(p)
@@ -40,9 +43,12 @@ func (g *stepper) beginChange(p int, next set) {
 // acknowledged.
 func (g *stepper) proposeChange(p int) {
 	s := &g.from.rep[p]
+	// Joining members must have the log now. Leaving members count until the record has changed.
 	if !g.mayJoin(s, s.pending&^s.isr) || !g.mayShrink(s, s.pending) {
 		return
 	}
+	// The copy of P in the proposal stays in flight until metadata applies it or the version has
+	// moved.
 	t := *g.from
 	t.rep[p].sent = 1
 	t.proposals[p][0] = proposal{
@@ -56,6 +62,8 @@ func (g *stepper) proposeChange(p int) {
 // is only a lower bound: entries below its epoch-start entry may have been acknowledged by the
 // previous primary.
 func (g *stepper) acknowledgedUpTo(r *replica) uint8 {
+	// With commit alone, a joining member could lack entries that the previous primary had
+	// acknowledged.
 	if g.without(JoinFromStart) {
 		return r.commit
 	}
@@ -68,9 +76,13 @@ func (g *stepper) mayJoin(r *replica, joining set) bool {
 		if !joining.has(m) {
 			continue
 		}
+		// Once the record names the member, it may be elected, so it needs everything that clients
+		// know.
 		if r.match[m] < g.acknowledgedUpTo(r) && !g.without(JoinCaughtUp) {
 			return false
 		}
+		// If elected, the member must write above everything published, so its clock must be past
+		// that.
 		if r.agreed[m] < r.published && !g.without(JoinAgreesClosed) {
 			return false
 		}
@@ -88,6 +100,7 @@ func (g *stepper) mayShrink(r *replica, next set) bool {
 func (g *stepper) withdrawChange(p int) {
 	t := *g.from
 	r := &t.rep[p]
+	// No proposal of this P can arrive any more, so commits may ignore it.
 	r.pending, r.sent = 0, 0
 	g.advanceCommit(&t, p)
 	g.endStep(&t, Action{kind: actWithdraw, a: uint8(p)})
@@ -98,11 +111,13 @@ func (g *stepper) withdrawChange(p int) {
 // whose member has died (ruling 7).
 func (g *stepper) proposeUnchanged(p int) {
 	s := &g.from.rep[p]
+	// The bound on versions keeps the search finite.
 	if int(s.version) >= g.cfg.Versions {
 		return
 	}
 	t := *g.from
 	t.proposals[p][1] = proposal{epoch: s.epoch, version: s.version, isr: s.isr, lives: g.livesFor(p, s.isr)}
+	// Ending P here is wrong: the first proposal may still win.
 	if g.without(BothUntilDecided) {
 		t.rep[p].pending, t.rep[p].sent = 0, 0
 		g.advanceCommit(&t, p)
@@ -114,6 +129,7 @@ func (g *stepper) proposeUnchanged(p int) {
 func (g *stepper) alterISR(p, k int) {
 	meta := &g.from.meta
 	q := g.from.proposals[p][k]
+	// Members that stay are not compared, since a dead member must not block its own replacement.
 	current := q.epoch == meta.epoch && q.version == meta.version && (q.stale == 0 || g.without(JoinNamesLife))
 	// Metadata compares epoch, version and the lives of joining members. A refused proposal changes
 	// nothing, so it needs no step.
@@ -124,6 +140,8 @@ func (g *stepper) alterISR(p, k int) {
 	t.proposals[p][k] = proposal{}
 	t.meta.isr = q.isr
 	g.recordLives(&t, q.lives)
+	// Without a new version a proposal of P that is still in flight would be applied afterwards
+	// (UnchangedMovesVersion).
 	if k == 0 || !g.without(UnchangedMovesVersion) {
 		t.meta.version++
 	} else if r := &t.rep[p]; r.role != follower && r.epoch == q.epoch && r.version == q.version {
@@ -139,12 +157,15 @@ func (g *stepper) alterISR(p, k int) {
 // whichever proposal won.
 func (g *stepper) readISR(i int) {
 	s, meta := &g.from.rep[i], &g.from.meta
+	// Reading an unchanged record proves nothing: the proposal may still be in flight
+	// (PendingUntilVersion).
 	if s.role == follower || s.epoch != meta.epoch || s.version >= meta.version && !(g.without(PendingUntilVersion) && s.pending != 0) {
 		return
 	}
 	t := *g.from
 	r := &t.rep[i]
 	r.isr, r.version, r.pending, r.sent = meta.isr, meta.version, 0, 0
+	// Leaving members no longer count, so more may be committed.
 	if r.role == primary {
 		g.advanceCommit(&t, i)
 	}

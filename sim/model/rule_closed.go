@@ -12,6 +12,7 @@ func (g *stepper) closeTimestamp(p int) {
 		r := &t.rep[p]
 		r.closed = low + 1
 		r.seen = r.closed
+		// The clock of p is past the timestamp, so p agrees itself.
 		r.agreed[p] = r.closed
 		g.endStep(&t, Action{kind: actClose, a: uint8(p), x: r.closed})
 	}
@@ -30,12 +31,17 @@ func (g *stepper) closeTimestamp(p int) {
 // for good. A replica that has promised a later epoch refuses, because the primary of that epoch
 // may have written below the timestamp.
 func (g *stepper) agreeToClosed(p, i int) {
+	// A deposed primary would otherwise publish a timestamp below which its successor has already
+	// written.
 	if g.from.rep[i].promised > g.from.rep[p].epoch && !g.without(ClosedFenced) {
 		return
 	}
 	t := *g.from
 	r := &t.rep[p]
+	// The clock moves, durably: if i is elected, even after a restart, it writes above the
+	// timestamp (DurableClock).
 	t.rep[i].seen = max(t.rep[i].seen, r.closed)
+	// The agreement is of a new life, to which no earlier acknowledgement applies.
 	if boot := t.rep[i].boot; boot > r.heard[i] {
 		r.heard[i], r.match[i] = boot, 0
 	}
@@ -52,6 +58,7 @@ func (g *stepper) publishClosed(p int) {
 	if s.commit < s.start && !g.without(PublishFromStart) {
 		return
 	}
+	// A member of P may be elected as soon as its change is applied, so it must have agreed too.
 	need := s.isr | s.pending
 	if g.without(PublishNeedsPending) {
 		need = s.isr
@@ -62,6 +69,7 @@ func (g *stepper) publishClosed(p int) {
 			missing++
 		}
 	}
+	// The mutation tolerates one missing member, the smallest violation.
 	if missing > 1 || missing == 1 && !g.without(PublishNeedsAll) {
 		return
 	}
@@ -69,6 +77,7 @@ func (g *stepper) publishClosed(p int) {
 	r := &t.rep[p]
 	r.published = r.closed
 	t.recordPublished(r)
+	// Readers take the log as complete up to the last entry below the timestamp.
 	g.endStep(&t, Action{kind: actPublish, a: uint8(p), x: r.closed})
 }
 
@@ -79,6 +88,7 @@ func (t *state) recordPublished(r *replica) {
 		covered--
 	}
 	o := &t.seen
+	// The least coverage counts: a reader may have seen that publication.
 	if old := o.covers[r.closed]; old == 0 || covered < old {
 		o.covers[r.closed] = covered
 	}

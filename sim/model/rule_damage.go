@@ -19,6 +19,7 @@ func (g *stepper) damageDisk(i int) {
 	if int(g.from.damages) >= g.cfg.Damages {
 		return
 	}
+	// An image brings back entries that were undone since, which a cut log cannot.
 	if g.cfg.Images {
 		g.takeImage(i)
 		g.returnImage(i)
@@ -59,6 +60,7 @@ func (g *stepper) returnImage(i int) {
 // stored is the commit position that the disk still names, even if the log no longer reaches it.
 func (g *stepper) restartDamaged(i int, log history, promised, seen, stored uint8) {
 	s := &g.from.rep[i]
+	// A restart that loses nothing is crashNode.
 	if log == s.log && promised >= s.promised && seen >= s.seen {
 		return // nothing is lost
 	}
@@ -72,6 +74,7 @@ func (g *stepper) restartDamaged(i int, log history, promised, seen, stored uint
 	if g.newLife(&t, i); g.without(LifeCounted) {
 		t.rep[i].boot = s.boot
 	}
+	// The durable state is the remainder; newLife has cleared the volatile state.
 	r := &t.rep[i]
 	r.log, r.promised, r.seen, r.stored = log, promised, seen, stored
 	if !g.without(Relearn) {
@@ -79,6 +82,7 @@ func (g *stepper) restartDamaged(i int, log history, promised, seen, stored uint
 		// applied. The registration teaches it the epoch of the record.
 		r.promised = max(r.promised, t.meta.epoch)
 	}
+	// Without the wait, a holder may still believe in a grant that the node has forgotten.
 	if g.without(DamagedWaits) {
 		r.owed, r.given = [Replicas]uint8{}, [Replicas]uint8{}
 	}
@@ -93,11 +97,13 @@ func (g *stepper) recordLosses(t *state, i int, log *history, seen uint8) bool {
 		return true
 	}
 	s := &g.from.rep[i]
+	// Entries beyond the common prefix are lost, even where other entries take their place.
 	for k := log.common(&s.log); k < s.log.n; k++ {
 		if g.lackingEntry(i, s.log.e[k]) >= g.cfg.Lacking || !t.lost[i].entries.insert(s.log.e[k]) {
 			return false
 		}
 	}
+	// The clock lost nothing, so no timestamp is lacking.
 	if seen >= s.seen {
 		return true
 	}
@@ -130,6 +136,8 @@ func (s *state) forgetRegained() {
 	for i := range s.lost {
 		l, r := &s.lost[i], &s.rep[i]
 		kept := history{}
+		// An entry that is back may serve as an intact copy again: damage is bounded per entry and
+		// moment.
 		for k := range l.entries.n {
 			if e := l.entries.e[k]; r.log.index(e) == logMax {
 				kept.add(e)

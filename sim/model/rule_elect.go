@@ -12,6 +12,7 @@ func (g *stepper) listElections() {
 		if g.without(ElectFromISR) {
 			base = base.with(n)
 		}
+		// Other replicas may lack acknowledged entries.
 		if !base.has(n) {
 			continue
 		}
@@ -34,12 +35,14 @@ func (t *state) applyElect(n int, isr set, reuseReserved bool) {
 	m := &t.meta
 	m.allocated++
 	m.epoch = m.allocated
+	// The mutation allocates an epoch to an election that a handover may begin as well.
 	if reuseReserved && m.preparedEpoch != 0 {
 		m.epoch = m.preparedEpoch
 	}
 	m.preparedEpoch, m.preparedFor = 0, nobody
 	m.primary, m.isr = uint8(n), isr
 	m.version++
+	// The elected node may read this record late, when the present record has moved on.
 	m.elections[m.epoch] = election{uint8(n), isr, m.version, m.lives}
 }
 
@@ -56,6 +59,8 @@ func (g *stepper) decideMetadata(i int) {
 // FenceNode).
 func (g *stepper) fenceSecondary(i int) {
 	m := &g.from.meta
+	// The primary stays, and so do min_insync members. The primary learns of the smaller set later
+	// and until then waits for more members than it has to, which is safe.
 	if !g.cfg.Fencing || g.cfg.Slack > 0 || i == int(m.primary) || !m.isr.has(i) || m.isr.size() <= g.cfg.MinInSync || int(m.version) >= g.cfg.Versions {
 		return
 	}
@@ -75,6 +80,7 @@ func (g *stepper) learnRecord(i int) {
 			g.learnElected(i, e, el)
 		case e == meta.epoch:
 			t := *g.from
+			// A new epoch must not shorten a log (rule T).
 			t.rep[i].promise(e)
 			g.cutToCommit(&t.rep[i])
 			g.endStep(&t, Action{kind: actLearn, a: uint8(i), x: e})

@@ -17,9 +17,12 @@ func (g *stepper) prepareHandover(i int) {
 // epoch, stops, and sends its whole log.
 func (g *stepper) handOver(p int) {
 	s, meta := &g.from.rep[p], &g.from.meta
+	// Only the primary of the recorded epoch hands over, and only to a member.
 	if meta.preparedEpoch == 0 || s.epoch != meta.epoch || int(meta.primary) != p || !s.isr.has(int(meta.preparedFor)) {
 		return
 	}
+	// With a change in progress, the receiver would know only one of the two sets
+	// (HandoverNoPending).
 	if s.pending != 0 && !g.without(HandoverNoPending) {
 		return
 	}
@@ -28,6 +31,7 @@ func (g *stepper) handOver(p int) {
 		kind: msgHandover, from: uint8(p), to: meta.preparedFor, epoch: meta.preparedEpoch,
 		x: uint8(s.isr), y: s.version, z: s.heard[meta.preparedFor], c: s.seen, log: s.log,
 	}
+	// A primary that continued would commit entries that the receiver lacks.
 	if !g.without(HandoverStepsDown) {
 		t.rep[p].promise(m.epoch)
 	}
@@ -47,9 +51,11 @@ func (g *stepper) receiveHandover(i int, m *message) {
 	t := *g.from
 	r := &t.rep[i]
 	r.promise(m.epoch)
+	// The sender cannot read any more, so its grant does no harm.
 	r.owed[m.from] = 0
 	r.role, r.epoch, r.isr, r.version = activating, m.epoch, set(m.x), m.y
 	r.log = m.log
+	// The receiver writes above everything that the sender closed.
 	if !g.without(HandoverCarriesClock) {
 		r.seen = max(r.seen, m.c)
 	}

@@ -4,6 +4,7 @@ package model
 // and i believes in none. Ending belief and obligation at one moment is the least distance that
 // rule L permits. Time passes whether or not the node runs. A round without grants need not end.
 func (g *stepper) endRound(i int) {
+	// A round that nobody granted can be extended for free, so ending it would only add states.
 	if int(g.from.round[i]) >= g.cfg.Rounds || !g.isGranted(i) {
 		return
 	}
@@ -27,6 +28,7 @@ func (g *stepper) isGranted(i int) bool {
 // has applied. Grants are between nodes: neither asking nor granting depends on who is primary of
 // the range.
 func (g *stepper) sendHeartbeats(p int) {
+	// Followers would ask in vain: they serve no reads.
 	if s := &g.from.rep[p]; g.cfg.pastLastEpoch(s) || s.role == follower && !g.cfg.AllHolders {
 		return
 	}
@@ -55,6 +57,7 @@ func (c *Config) pastLastEpoch(r *replica) bool { return int(r.promised) >= c.Ep
 // the grant lists the epoch that this node promised as the least epoch for which the grant counts.
 func (g *stepper) receiveHeartbeat(i int, m *message) {
 	p := int(m.from)
+	// Its confirmation was of exclusions that the present life has not applied.
 	if m.z < g.from.rep[i].life[p] && !g.without(OldLifeIgnored) {
 		return
 	}
@@ -72,14 +75,17 @@ func (g *stepper) receiveHeartbeat(i int, m *message) {
 		// more.
 		r.confirmed[p], r.owed[p] = 1, 0
 	}
+	// A list that was confirmed may be dropped, because the holder keeps the exclusion.
 	floor := r.promised
 	if r.confirmed[p] == 1 || r.promised <= 1 || g.without(ExclusionListed) {
 		// No epoch precedes epoch 1.
 		floor = 0
 	}
+	// Dropping the list with the grant is wrong: the message may be lost (ListedUntilConfirmed).
 	if g.without(ListedUntilConfirmed) {
 		r.confirmed[p] = 1
 	}
+	// Every grant counts as given, with or without an exclusion. promise turns given into owed.
 	r.given[p] = max(r.given[p], m.x)
 	grant := message{kind: msgGrant, from: uint8(i), to: m.from, x: m.x, y: floor, z: m.z}
 	g.sendMessage(&t, grant, Action{kind: actGrant, a: uint8(i), b: m.from, x: m.x, y: floor})
@@ -88,17 +94,22 @@ func (g *stepper) receiveHeartbeat(i int, m *message) {
 // receiveGrant applies a grant and its exclusion in one step. The exclusion outlasts the round,
 // since grants renew forever (docs/replication.md#exclusions).
 func (g *stepper) receiveGrant(p int, m *message) {
+	// A grant for an earlier life may lack an exclusion that only that life had confirmed.
 	if m.z != g.from.rep[p].boot && !g.without(GrantOfThisLife) {
 		return
 	}
 	t := *g.from
 	r := &t.rep[p]
 	round := m.x
+	// Counting from the receipt, the belief would outlast the obligation by the delay of the
+	// message.
 	if g.without(LeaseFromSending) {
 		round = t.round[p]
 	}
 	switch {
 	case g.without(ConfirmAfterDropping) && m.y > 0:
+		// The holder confirms the exclusion with its next heartbeat and so ends the wait of the
+		// grantor.
 		// Confirmed, while believesGrant still counts the grant for earlier epochs.
 		r.floor[m.from] = max(r.floor[m.from], m.y)
 	case g.without(FloorKept) && m.y > 0:
@@ -120,6 +131,7 @@ func (c *Config) believesGrant(s *state, p, i int, epoch uint8) bool {
 	if r.belief[i] != s.round[p] {
 		return false
 	}
+	// Under two mutations the floor does not limit belief.
 	return r.floor[i] <= epoch || c.Without == ConfirmAfterDropping || c.Without == FloorKept
 }
 
@@ -129,6 +141,7 @@ func (c *Config) holdsLease(s *state, p int) bool {
 	if !c.leasedBy(s, p, r.isr) {
 		return false
 	}
+	// Metadata may have applied the change already, and then elects from P.
 	if r.pending == 0 || c.Without == LeaseNeedsPending {
 		return true
 	}
@@ -139,6 +152,7 @@ func (c *Config) holdsLease(s *state, p int) bool {
 // itself.
 func (c *Config) leasedBy(s *state, p int, members set) bool {
 	need := c.ackQuorum(members)
+	// A majority would not contain every node that may be elected.
 	if c.Without == LeaseFromAll {
 		need = members.size()/2 + 1
 	}
@@ -155,6 +169,7 @@ func (c *Config) leasedBy(s *state, p int, members set) bool {
 // not exclude the epochs below the promised one.
 func (g *stepper) owesGrant(t *state, i, spared int) bool {
 	r := &t.rep[i]
+	// owed holds the last grant without the exclusion; it ends with its round.
 	for p := range Replicas {
 		if p != i && p != spared && r.owed[p] != 0 && r.owed[p] >= t.round[p] {
 			return !g.without(WaitForGrants)

@@ -30,6 +30,7 @@ func (g *stepper) livesFor(p int, members set) (out [Replicas]uint8) {
 		switch {
 		case !members.has(m):
 		case m == p:
+			// The primary knows its own disk.
 			out[m] = s.boot
 		case g.vouchesFor(s, m):
 			out[m] = s.heard[m]
@@ -43,6 +44,7 @@ func (g *stepper) livesFor(p int, members set) (out [Replicas]uint8) {
 // vouchesFor reports whether primary r knows that member m, in the life that r has heard of, holds
 // everything that clients may know.
 func (g *stepper) vouchesFor(r *replica, m int) bool {
+	// A life that lacks entries would answer for them all alone.
 	holds := r.match[m] >= g.acknowledgedUpTo(r) || g.without(VouchForLog)
 	return holds && (r.agreed[m] >= r.published || g.without(VouchForClock))
 }
@@ -58,6 +60,7 @@ func (g *stepper) recordLives(t *state, lives [Replicas]uint8) {
 	if !g.cfg.OneAnswer {
 		return
 	}
+	// Registered lives may be newer than those whose logs the primary has seen.
 	if g.without(LivesFromProposer) {
 		for m := range Replicas {
 			if t.meta.isr.has(m) {

@@ -9,6 +9,8 @@ package model
 func (g *stepper) learnElected(i int, epoch uint8, el election) {
 	t := *g.from
 	r := &t.rep[i]
+	// Promising first keeps earlier primaries from committing anything that the answers do not
+	// show.
 	r.promise(epoch)
 	r.role, r.epoch, r.isr, r.version, r.lives = activating, epoch, el.isr, el.version, el.lives
 	// The own stored commit position counts like that of an answer
@@ -20,6 +22,7 @@ func (g *stepper) learnElected(i int, epoch uint8, el election) {
 // askMembers ends a step that led to t with PREPARE to all. Node i has its own answer only.
 func (g *stepper) askMembers(t *state, i int, act Action) {
 	r := &t.rep[i]
+	// Answers of an earlier round are dropped: their logs may be gone.
 	r.votes, r.best, r.vouched = set(0).with(i), r.log, 0
 	g.noteVouched(r, i, r.boot)
 	if g.cfg.PairsOnly {
@@ -37,8 +40,10 @@ const disputed = logMax + 1
 // noteCommit records the commit position of an answer, and the log up to the commit position that
 // it still reaches. In an implementation that log is the hash of one entry.
 func (r *replica) noteCommit(stored, commit uint8, log history) {
+	// The log is cut to the commit position, since only that part is certain.
 	log.cut(commit)
 	r.reported = max(r.reported, stored)
+	// Two committed logs that differ mean that a disk has lost data. No log satisfies both.
 	if r.proven.common(&log) < min(r.proven.n, log.n) {
 		r.reported = disputed
 	}
@@ -54,6 +59,7 @@ func (g *stepper) reachesReported(r *replica, log *history) bool {
 
 // noteVouched records that an answer is from a life in the record (ruling 17a).
 func (g *stepper) noteVouched(r *replica, i int, life uint8) {
+	// Another life of the member may have lost entries that the recorded one had.
 	if g.cfg.OneAnswer && r.isr.has(i) && (r.lives[i] == life || g.without(AnswerOfRecordedLife)) {
 		r.vouched = 1
 	}
@@ -70,10 +76,13 @@ func (g *stepper) receivePrepare(i int, m *message) {
 	}
 	t := *g.from
 	r := &t.rep[i]
+	// An answer without a promise could be outdated by an append of the old primary
+	// (AnswerPromises).
 	if !g.without(AnswerPromises) {
 		r.promise(m.epoch)
 	}
 	act := Action{kind: actPromise, a: uint8(i), b: m.from, x: m.epoch}
+	// The holder of such a grant could still serve reads that miss the new epoch.
 	if g.cfg.Slack > 0 && g.owesGrant(&t, i, int(m.from)) {
 		g.endStep(&t, act)
 		return
@@ -88,6 +97,8 @@ func (g *stepper) receivePrepare(i int, m *message) {
 // the entries themselves are fetched.
 func (g *stepper) receivePromise(i int, m *message) {
 	s := &g.from.rep[i]
+	// An answer counts once. A repetition in a later life counts only after the answers were
+	// dropped.
 	if s.role != activating || s.epoch != m.epoch || s.votes.has(int(m.from)) {
 		return
 	}
@@ -98,6 +109,8 @@ func (g *stepper) receivePromise(i int, m *message) {
 		r.best = m.log
 	}
 	r.noteCommit(m.x, m.c, m.log)
+	// Otherwise the new epoch could write below a timestamp that was published
+	// (AnswerCarriesClock).
 	if !g.without(AnswerCarriesClock) {
 		r.seen = max(r.seen, m.y)
 	}
@@ -109,8 +122,10 @@ func (g *stepper) receivePromise(i int, m *message) {
 // end.
 func (g *stepper) isBetterLog(a, b *history) bool {
 	switch x, y := a.lastEpoch(), b.lastEpoch(); {
+	// The mutations weaken one comparison each.
 	case g.without(PrepareAdopts):
 		return false
+	// A longer log may consist of entries that a later epoch has undone.
 	case g.without(BestByEpoch) || x == y && !g.without(BestByEnd):
 		return a.n > b.n
 	default:
@@ -129,6 +144,7 @@ func (g *stepper) fetchBest(i int) {
 	}
 	for j := range Replicas {
 		source := &g.from.rep[j]
+		// A source that no longer has the reported log has lost data since it answered.
 		if j == i || !g.reachesReported(s, &s.best) || source.log.common(&s.best) < s.best.n && !g.without(FetchByHash) {
 			continue
 		}
@@ -136,6 +152,8 @@ func (g *stepper) fetchBest(i int) {
 		for n := s.log.common(&s.best); n <= s.best.n; n++ {
 			t := *g.from
 			r := &t.rep[i]
+			// The mutation takes the present log of the source, although its answer reported
+			// another one.
 			if g.without(FetchByHash) && s.votes.has(j) {
 				r.best = source.log
 			}
@@ -157,9 +175,12 @@ func (g *stepper) fetchBest(i int) {
 
 // hasEnoughAnswers reports whether an elected node has the answers that it needs.
 func (g *stepper) hasEnoughAnswers(r *replica) bool {
+	// One answer of a recorded life suffices: that life holds everything that clients know (ruling
+	// 17a).
 	if g.without(PrepareQuorum) || r.vouched == 1 {
 		return true
 	}
+	// Only members of the in-sync set must hold every acknowledged entry.
 	votes := r.votes & r.isr
 	if g.without(AnswersOfMembers) {
 		votes = r.votes
@@ -173,10 +194,13 @@ func (g *stepper) hasEnoughAnswers(r *replica) bool {
 func (c *Config) answersNeeded(members set) int {
 	switch {
 	case c.Slack == 0:
+		// MinInSync-1 disks may be damaged at one time, so one of MinInSync answers is intact.
 		return c.MinInSync
 	case c.Damages > 0:
 		return members.size()
 	default:
+		// Without damage, a quorum that intersects every commit quorum holds every acknowledged
+		// entry.
 		return c.electQuorum(members)
 	}
 }
@@ -185,6 +209,8 @@ func (c *Config) answersNeeded(members set) int {
 // epoch-start entry.
 func (g *stepper) activateElected(i int) {
 	s := &g.from.rep[i]
+	// All conditions of rule E at once. Metadata may meanwhile have elected another node; then
+	// members refuse this epoch by their promises.
 	if s.role != activating || g.cfg.PairsOnly || s.log != s.best && g.reachesReported(s, &s.best) || s.log.full() || g.owesGrant(g.from, i, nobody) || !g.hasEnoughAnswers(s) {
 		return
 	}
@@ -198,6 +224,7 @@ func (g *stepper) activateElected(i int) {
 	r := &t.rep[i]
 	r.endPrepare()
 	r.role = primary
+	// The epoch-start entry comes next, and reads wait for its commit.
 	r.start = r.log.n + 1
 	// An epoch begun twice would generate the same names twice (ruling 20).
 	if t.seen.begun>>r.epoch&1 == 1 {

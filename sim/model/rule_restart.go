@@ -14,17 +14,22 @@ func (g *stepper) crashNode(i int) {
 	t := *g.from
 	t.crashes++
 	r := &t.rep[i]
+	// The mutation NewEpochAfterRestart needs the state before the restart.
 	was := *r
 	g.newLife(&t, i)
+	// A forgotten promise lets an older primary commit entries that the elected node does not know.
 	if g.without(DurablePromise) {
 		r.promised = r.log.lastEpoch()
 	}
+	// A clock that falls back could write below an acknowledged closed timestamp.
 	if g.without(DurableClock) {
 		r.seen = r.log.lastInterval()
 	}
+	// The wait protects only epochs that the node itself begins. Other holders need the list.
 	if g.without(ExclusionAfterRestart) {
 		r.confirmed = [Replicas]uint8{1, 1, 1}
 	}
+	// The continued epoch would serve reads although another node may have been elected meanwhile.
 	if g.without(NewEpochAfterRestart) && was.role == primary && t.meta.epoch == was.epoch {
 		r.role, r.epoch, r.isr, r.version, r.start = primary, was.epoch, t.meta.isr, t.meta.version, was.start
 		r.match[i] = r.log.n
@@ -41,6 +46,7 @@ func (g *stepper) newLife(t *state, i int) {
 		// Nothing depends on lives.
 		return
 	}
+	// A life with the same number would inherit the acknowledgements of the old one.
 	r.boot++
 	// A proposal in flight that lets the old life join is refused from now on.
 	for p := range t.proposals {

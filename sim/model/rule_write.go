@@ -41,6 +41,7 @@ func (g *stepper) sendAppend(p int) {
 	for n := least; n <= r.log.n; n++ {
 		t := *g.from
 		m := message{kind: msgAppend, from: uint8(p), to: nobody, epoch: r.epoch, x: min(r.commit, n), y: r.start, log: r.log}
+		// With a shorter prefix the commit position must not point beyond it.
 		m.log.cut(n)
 		g.sendMessage(&t, m, Action{kind: actAppend, a: uint8(p), x: n, y: m.x})
 	}
@@ -50,6 +51,8 @@ func (g *stepper) sendAppend(p int) {
 // member syncs them together (docs/replication.md#durable).
 func (g *stepper) receiveAppend(i int, m *message) {
 	s := &g.from.rep[i]
+	// A deposed primary continues to replicate. Without the fence its entries would replace newer
+	// ones.
 	if m.epoch < s.promised && !g.without(Fence) || m.epoch < s.epoch || m.epoch == s.epoch && s.role != follower {
 		return
 	}
@@ -63,6 +66,7 @@ func (g *stepper) receiveAppend(i int, m *message) {
 		r.promise(m.epoch)
 		g.cutToCommit(r)
 	}
+	// Whatever the replica was in an earlier epoch, it follows now.
 	r.stepDown()
 	if same := r.log.common(&m.log); same < m.log.n {
 		if same < s.commit && !g.from.damagedNow(i) {
@@ -74,6 +78,7 @@ func (g *stepper) receiveAppend(i int, m *message) {
 	// The commit position follows only as far as this message carried the log.
 	r.commit = max(r.commit, min(m.x, m.log.n))
 	match := m.log.n
+	// The log may end in entries of an earlier epoch, which the primary does not have.
 	if g.without(AckWhatWasSent) {
 		match = r.log.n
 	}
@@ -86,6 +91,7 @@ func (g *stepper) receiveAppend(i int, m *message) {
 // replica, or the log of the primary differs below that position. In both cases the primary has
 // lost data, not the replica.
 func (g *stepper) mustRefuse(s *replica, m *message) bool {
+	// Two contents in one place of one epoch are another matter (rule A).
 	if s.log.lastEpoch() >= m.epoch || g.without(RefuseFirst) {
 		return false
 	}
@@ -195,6 +201,7 @@ func (g *stepper) advanceCommit(t *state, p int) {
 // observeCommit acknowledges the committed entries to the clients.
 func (g *stepper) observeCommit(t *state, r *replica) {
 	acked := &t.seen.acked
+	// Every primary's committed log must continue the acknowledged one.
 	if acked.common(&r.log) < min(acked.n, r.commit) {
 		g.failInvariant(OneHistory)
 	}
