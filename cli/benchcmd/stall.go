@@ -16,8 +16,8 @@ import (
 	"github.com/rhumbdb/rhumb/cli/flags"
 )
 
-// The bounds of `rhumb bench stall`. stallFreshMax follows from the demo, which stops restarting a node that dies more than ten times
-// without a quiet minute in between.
+// The bounds of `rhumb bench stall`. stallFreshMax follows from the demo, which stops restarting a
+// node that dies more than ten times without a quiet minute in between.
 const (
 	stallNodesMin = 3
 	stallNodesMax = 9
@@ -135,7 +135,8 @@ func (bc *commands) measureStall(ctx context.Context, cfg bench.StallConfig, own
 	return nil
 }
 
-// runClusters runs all clusters, one after the other. After an error the report holds the results so far.
+// runClusters runs all clusters, one after the other. After an error the report holds the results
+// so far.
 func (r *StallReport) runClusters(ctx context.Context, cfg bench.StallConfig, own stallFlags, binary, dir string) error {
 	for _, n := range own.nodes {
 		for _, kind := range own.kinds {

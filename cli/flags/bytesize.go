@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// ByteSize is a number of bytes as the value of a flag, written with a unit: 512MiB, 4GiB. Zero means that the flag is not set.
+// ByteSize is a number of bytes as the value of a flag, written with a unit: 512MiB, 4GiB. Zero
+// means that the flag is not set.
 type ByteSize int64
 
 // byteUnits lists the units of a ByteSize. "B" comes last because it is a suffix of the others.

@@ -382,10 +382,12 @@ func (ic *commands) publishImage(ctx context.Context, c *client.Client, id rhumb
 	})
 }
 
-// answerMax bounds the answer of a node, in bytes: whatever listens at that address must not fill the memory.
+// answerMax bounds the answer of a node, in bytes: whatever listens at that address must not fill
+// the memory.
 const answerMax = 1 << 20
 
-// postJSON sends an empty request and decodes the answer. Errors of the node are documents too, so the status does not matter.
+// postJSON sends an empty request and decodes the answer. Errors of the node are documents too, so
+// the status does not matter.
 func postJSON(ctx context.Context, url string, into any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, nil)
 	if err != nil {
@@ -403,7 +405,8 @@ func postJSON(ctx context.Context, url string, into any) error {
 	return rhumb.WrapKind(exit.OpSnapshot, rhumb.Unavailable, err)
 }
 
-// kindNamed returns the kind that a node named. A newer node may have kinds that this program does not know.
+// kindNamed returns the kind that a node named. A newer node may have kinds that this program does
+// not know.
 func kindNamed(name string) rhumb.Kind {
 	for _, k := range rhumb.Kinds() {
 		if k.String() == name {

@@ -41,7 +41,8 @@ func (f *readFlags) registerAll(c *cobra.Command, many bool) *cobra.Command {
 	return f.register(c)
 }
 
-// withTable runs fn with a view of a table of an image. The view keeps its generation in memory until fn returns.
+// withTable runs fn with a view of a table of an image. The view keeps its generation in memory
+// until fn returns.
 func (f *readFlags) withTable(ctx context.Context, image, name string, fn func(v reader.View, t reader.Table) error) error {
 	return f.withImage(ctx, image, func(at place) error {
 		f.dir = at.dir
@@ -125,7 +126,8 @@ func (ic *commands) printImageRecord(doc inspect.Record) error {
 	return err
 }
 
-// recordLine returns the value of a record in one line. Log positions have fields but no stored record.
+// recordLine returns the value of a record in one line. Log positions have fields but no stored
+// record.
 func recordLine(d *inspect.Record) string {
 	if d.Stored == nil && d.Fields != nil { // a log position
 		return fmt.Sprintf("epoch=%v seq=%v hlc=%v", d.Fields["epoch"], d.Fields["seq"], d.Fields["hlc"])
@@ -191,7 +193,8 @@ func (ic *commands) runQuery(ctx context.Context, args []string, f *readFlags, q
 	})
 }
 
-// untilDone ends items with an error when ctx ends. A query over an image makes no system call that a signal could interrupt.
+// untilDone ends items with an error when ctx ends. A query over an image makes no system call that
+// a signal could interrupt.
 func untilDone(ctx context.Context, items iter.Seq2[reader.Item, error]) iter.Seq2[reader.Item, error] {
 	return func(yield func(reader.Item, error) bool) {
 		for it, err := range items {
@@ -205,8 +208,9 @@ func untilDone(ctx context.Context, items iter.Seq2[reader.Item, error]) iter.Se
 	}
 }
 
-// printItems prints records as GeoJSON, as one JSON document each, or as tables of output.TableRows records. Notes say what the result
-// does not contain, so that it does not pass for the answer of the whole cluster.
+// printItems prints records as GeoJSON, as one JSON document each, or as tables of output.TableRows
+// records. Notes say what the result does not contain, so that it does not pass for the answer of
+// the whole cluster.
 func (ic *commands) printItems(t reader.Table, items iter.Seq2[reader.Item, error], f *readFlags, q inspect.Query) error {
 	lacks, _, err := inspect.Lacks(f.dir, t.Info().Name)
 	if err != nil {

@@ -21,8 +21,8 @@ import (
 	"github.com/rhumbdb/rhumb/demo"
 )
 
-// clockSuffix names the file beside a node's directory that says by how many nanoseconds the node's clock is wrong, and
-// clockPoll is how often the node looks.
+// clockSuffix names the file beside a node's directory that says by how many nanoseconds the node's
+// clock is wrong, and clockPoll is how often the node looks.
 const (
 	clockSuffix = ".clock"
 	clockPoll   = 50 * time.Millisecond
@@ -51,7 +51,8 @@ func clockBesides(args []string) func() time.Time {
 	return func() time.Time { return time.Now().Add(time.Duration(wrong.Load())) }
 }
 
-// crew is the nodes of a demo, which a test kills and starts again by itself, on disks and with clocks that it changes.
+// crew is the nodes of a demo, which a test kills and starts again by itself, on disks and with
+// clocks that it changes.
 type crew struct {
 	t       *testing.T
 	c       *client.Client

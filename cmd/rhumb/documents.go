@@ -12,12 +12,13 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/inspect"
 )
 
-// The types of this file are the documents that -o json prints. Their field names are stable: programs depend on them. New fields
-// may be added.
+// The types of this file are the documents that -o json prints. Their field names are stable:
+// programs depend on them. New fields may be added.
 
 // receiptDoc is a receipt: which node answered, and how it was found.
 type receiptDoc struct {
-	// Region is the name of the region that answered, or its number if the client does not know the name.
+	// Region is the name of the region that answered, or its number if the client does not know the
+	// name.
 	Region   string  `json:"region"`
 	Node     string  `json:"node"`
 	Range    string  `json:"range"`
@@ -160,7 +161,8 @@ type storeDoc struct {
 	FreeBytes uint64 `json:"free_bytes"`
 	Ranges    int    `json:"ranges"`
 	Refuses   string `json:"refuses,omitempty"`
-	// Damages lists the damage that the store has found. DamagedRanges counts the ranges that it affects.
+	// Damages lists the damage that the store has found. DamagedRanges counts the ranges that it
+	// affects.
 	Damages       []client.StoreDamage `json:"damages,omitempty"`
 	DamagedRanges int                  `json:"damaged_ranges,omitempty"`
 }
@@ -182,7 +184,8 @@ type rangeDoc struct {
 	Recovery *recoveryDoc `json:"recovery,omitempty"`
 }
 
-// recoveryDoc is a loss that an operator accepted: the copy from which the range continued, and what was known then.
+// recoveryDoc is a loss that an operator accepted: the copy from which the range continued, and
+// what was known then.
 type recoveryDoc struct {
 	Epoch   uint64   `json:"epoch"`
 	Node    string   `json:"node"`
@@ -273,8 +276,8 @@ func nodeNames(ids []rhumb.NodeID) []string {
 	return out
 }
 
-// shardKey returns the sixteen bytes of a server-named key as hexadecimal digits, which `rhumb key explain` accepts. It returns ""
-// for other keys.
+// shardKey returns the sixteen bytes of a server-named key as hexadecimal digits, which `rhumb key
+// explain` accepts. It returns "" for other keys.
 func shardKey(k rhumb.Key) string {
 	if len(k.Name) != rhumb.SequenceNameSize {
 		return ""

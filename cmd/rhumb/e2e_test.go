@@ -215,7 +215,8 @@ func testIngest(t *testing.T) {
 	fails(t, exit.Usage, append(args, "--strict")...)
 	fails(t, exit.NotFound, "ingest", "--table", "cars", "--mapping", "flights", "../../ingest/testdata/sample.controlstream.gz")
 
-	// A pipe that stays silent does not hold an interrupted ingest, and what it had written is there.
+	// A pipe that stays silent does not hold an interrupted ingest, and what it had written is
+	// there.
 	in, out := io.Pipe()
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
@@ -235,7 +236,8 @@ func testIngest(t *testing.T) {
 	_ = out.Close()
 }
 
-// testKill kills a node while a feed is read: the feed goes on by itself, and nothing that was acknowledged is missing.
+// testKill kills a node while a feed is read: the feed goes on by itself, and nothing that was
+// acknowledged is missing.
 func testKill(t *testing.T, layout *demo.Layout, p *process) {
 	feed, flights, positions := killFeed(t)
 	victim := layout.Nodes[4]
@@ -280,7 +282,8 @@ func testKill(t *testing.T, layout *demo.Layout, p *process) {
 	}
 }
 
-// killFeed gives a feed with how many flights and positions it makes: the real one where it is, else a made one.
+// killFeed gives a feed with how many flights and positions it makes: the real one where it is,
+// else a made one.
 func killFeed(t *testing.T) (feed []byte, flights, positions int) {
 	if dir := os.Getenv("RHUMB_TESTDATA"); dir != "" {
 		feed, err := os.ReadFile(filepath.Join(dir, "flights-switzerland.controlstream.gz"))
@@ -299,7 +302,8 @@ func killFeed(t *testing.T) (feed []byte, flights, positions int) {
 	return b.Bytes(), 100, 20_000
 }
 
-// testStop guards that one interrupt ends a demo and every process of it, and takes back what it left for others.
+// testStop guards that one interrupt ends a demo and every process of it, and takes back what it
+// left for others.
 func testStop(t *testing.T, layout *demo.Layout, p *process) {
 	begin := time.Now()
 	if err := p.Process.Signal(os.Interrupt); err != nil {
@@ -322,8 +326,9 @@ func checkGone(t *testing.T, layout *demo.Layout) {
 	}
 }
 
-// TestDemoKeepsItsData guards that a demo in a kept directory comes back with what was written, on the same addresses,
-// that a dead demo leaves no orphan, and that a node that dies is started again.
+// TestDemoKeepsItsData guards that a demo in a kept directory comes back with what was written, on
+// the same addresses, that a dead demo leaves no orphan, and that a node that dies is started
+// again.
 func TestDemoKeepsItsData(t *testing.T) {
 	layout, p := startDemo(t, "--latency", "none", "--load", "none", "--regions", "frankfurt,bern=46.9:7.4", "--nodes-per-region", "1")
 	ok(t, "put", "flights", "KEPT", "a=1")
@@ -355,8 +360,8 @@ func TestDemoKeepsItsData(t *testing.T) {
 	awaitSeconds(t, again, &back)
 }
 
-// awaitSeconds reads the figures of a demo whose second node was killed: they show it down, then up as another process,
-// and go on writing.
+// awaitSeconds reads the figures of a demo whose second node was killed: they show it down, then up
+// as another process, and go on writing.
 func awaitSeconds(t *testing.T, p *process, layout *demo.Layout) {
 	var down, up bool
 	var acknowledged int64
@@ -378,7 +383,8 @@ func awaitSeconds(t *testing.T, p *process, layout *demo.Layout) {
 	t.Errorf("down %v, up again %v, and no writes since", down, up)
 }
 
-// TestStartRefuses guards that a node refuses a directory that another one uses, and that SIGTERM ends it well.
+// TestStartRefuses guards that a node refuses a directory that another one uses, and that SIGTERM
+// ends it well.
 func TestStartRefuses(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes; left out by -short")

@@ -22,10 +22,11 @@ import (
 	"github.com/rhumbdb/rhumb/demo"
 )
 
-// The tests of this file hurt real processes under a held load, and then look for every acknowledged write.
+// The tests of this file hurt real processes under a held load, and then look for every
+// acknowledged write.
 
-// TestKilledPrimariesLoseNothing guards I3 and I4: kill -9 of primaries, the metadata leader among them, under
-// load. What it measures it only reports.
+// TestKilledPrimariesLoseNothing guards I3 and I4: kill -9 of primaries, the metadata leader among
+// them, under load. What it measures it only reports.
 func TestKilledPrimariesLoseNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes; left out by -short")
@@ -46,7 +47,8 @@ func TestKilledPrimariesLoseNothing(t *testing.T) {
 	t.Logf("%d writes; longest gap of a caller: p50 %v, max %v; metadata leader killed too: max %v", report.Writes, report.P50, report.Max, report.LeaderMax)
 }
 
-// holder writes growing numbers under its keys until it is stopped, and remembers what was acknowledged.
+// holder writes growing numbers under its keys until it is stopped, and remembers what was
+// acknowledged.
 type holder struct {
 	t     *testing.T
 	c     *client.Client
@@ -176,7 +178,8 @@ func (h *holder) wellAgain() {
 	})
 }
 
-// TestAllNodesKilledAtOnce guards that what was acknowledged is on disk: every process dies in the same moment.
+// TestAllNodesKilledAtOnce guards that what was acknowledged is on disk: every process dies in the
+// same moment.
 func TestAllNodesKilledAtOnce(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "kept")
 	args := []string{"--regions", "singapore", "--latency", "none", "--load", "none", "--no-restart", "--dir", dir}
@@ -196,7 +199,8 @@ func TestAllNodesKilledAtOnce(t *testing.T) {
 	h.audit()
 }
 
-// TestTermUnderLoad guards that a node that is asked to stop gives up its primaries first: no write fails, none is missing.
+// TestTermUnderLoad guards that a node that is asked to stop gives up its primaries first: no write
+// fails, none is missing.
 func TestTermUnderLoad(t *testing.T) {
 	layout, _ := startDemo(t, "--regions", "singapore", "--latency", "none", "--load", "none")
 	h := holdLoad(t, layout, 32)
@@ -213,8 +217,8 @@ func TestTermUnderLoad(t *testing.T) {
 	h.audit()
 }
 
-// TestPausedNodeComesBack guards fencing: a node that stands still is replaced, and when it goes on, it serves nothing of
-// its old life and takes part in a new one (ruling 11).
+// TestPausedNodeComesBack guards fencing: a node that stands still is replaced, and when it goes
+// on, it serves nothing of its old life and takes part in a new one (ruling 11).
 func TestPausedNodeComesBack(t *testing.T) {
 	layout, _ := startDemo(t, "--regions", "singapore", "--latency", "none", "--load", "none")
 	h := holdLoad(t, layout, 32)
@@ -244,8 +248,8 @@ func TestPausedNodeComesBack(t *testing.T) {
 	}
 }
 
-// TestDiskFull guards that a node with a full disk refuses writes with a clear error, goes on reading, and takes writes
-// again when there is room. It needs root, to mount a small disk.
+// TestDiskFull guards that a node with a full disk refuses writes with a clear error, goes on
+// reading, and takes writes again when there is room. It needs root, to mount a small disk.
 func TestDiskFull(t *testing.T) {
 	if os.Geteuid() != 0 || testing.Short() {
 		t.Skip("needs root to mount a disk of 256 MiB")
@@ -302,8 +306,8 @@ func fill(t *testing.T, disk, file string) {
 	}
 }
 
-// TestNamesWhileARegionIsDead guards that a region without a living node is told, and that names are created elsewhere
-// meanwhile, with a receipt that says who was not asked.
+// TestNamesWhileARegionIsDead guards that a region without a living node is told, and that names
+// are created elsewhere meanwhile, with a receipt that says who was not asked.
 func TestNamesWhileARegionIsDead(t *testing.T) {
 	layout, _ := startDemo(t, "--regions", "singapore,frankfurt,virginia", "--nodes-per-region", "1", "--latency", "none", "--load", "none", "--no-restart")
 	if err := syscall.Kill(layout.Nodes[2].PID, syscall.SIGKILL); err != nil {
@@ -327,8 +331,9 @@ func TestNamesWhileARegionIsDead(t *testing.T) {
 	}
 }
 
-// TestCutLinks guards that a cluster of three goes on, and loses nothing, while links between its nodes are cut one way, both
-// ways, or lose what is sent on connections that stay open. How long keys stood still it only reports.
+// TestCutLinks guards that a cluster of three goes on, and loses nothing, while links between its
+// nodes are cut one way, both ways, or lose what is sent on connections that stay open. How long
+// keys stood still it only reports.
 func TestCutLinks(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes; left out by -short")

@@ -130,7 +130,8 @@ func TestFieldsJSONCannotFail(t *testing.T) {
 	}
 }
 
-// FuzzFields guards that no text of fields makes the parsers panic, and that what they accept is a valid record.
+// FuzzFields guards that no text of fields makes the parsers panic, and that what they accept is a
+// valid record.
 func FuzzFields(f *testing.F) {
 	f.Add(`a:int64=3`, `{"a":{"lat":1,"lon":2},"b:bytes":"0x00"}`)
 	f.Fuzz(func(t *testing.T, assignment, text string) {

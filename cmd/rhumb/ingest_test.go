@@ -12,8 +12,9 @@ import (
 	"github.com/rhumbdb/rhumb/ingest"
 )
 
-// TestRejectIsNoInput guards that an ingest never writes malformed lines into a file that it reads, by whatever name and
-// whichever of its two files that would be, and says so before it looks for a cluster.
+// TestRejectIsNoInput guards that an ingest never writes malformed lines into a file that it reads,
+// by whatever name and whichever of its two files that would be, and says so before it looks for a
+// cluster.
 func TestRejectIsNoInput(t *testing.T) {
 	t.Chdir(t.TempDir())
 	const content = "_c 1 _s 1 id A lat 1 lon 2\nbad\n"

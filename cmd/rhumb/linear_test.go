@@ -21,7 +21,8 @@ var (
 	faultKinds      = flag.String("faults.only", "", "name of the only fault of TestFaults, like flip")
 )
 
-// The load of TestFaults: crowds of callers, each crowd on one key at a time, so that the history of a key stays small.
+// The load of TestFaults: crowds of callers, each crowd on one key at a time, so that the history
+// of a key stays small.
 const (
 	crowds      = 16
 	crowdSize   = 3
@@ -33,14 +34,14 @@ const (
 	roundOperations = 250_000
 	// roundFaults is how many faults strike one cluster before one of its disks forgets.
 	roundFaults = 6
-	// diskWait is how long a cluster may take to be whole after a disk forgot. It may never be: a copy whose log was trimmed
-	// away elsewhere stays a learner.
+	// diskWait is how long a cluster may take to be whole after a disk forgot. It may never be: a
+	// copy whose log was trimmed away elsewhere stays a learner.
 	diskWait = 10 * time.Second
 )
 
-// TestFaults judges what callers of real processes saw while nodes were killed and paused, links cut, clocks put wrong, and, one
-// at a time, a disk was damaged, rolled back or emptied: every history of a key must be that of one copy, and nothing that was
-// acknowledged may be lost.
+// TestFaults judges what callers of real processes saw while nodes were killed and paused, links
+// cut, clocks put wrong, and, one at a time, a disk was damaged, rolled back or emptied: every
+// history of a key must be that of one copy, and nothing that was acknowledged may be lost.
 func TestFaults(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes; left out by -short")

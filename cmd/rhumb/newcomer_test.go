@@ -16,15 +16,17 @@ var (
 )
 
 const (
-	// newcomerKills is how often a new node is killed, and newcomerLives how long it lives each time at the most.
+	// newcomerKills is how often a new node is killed, and newcomerLives how long it lives each
+	// time at the most.
 	newcomerKills = 5
 	newcomerLives = 400 * time.Millisecond
 	// newcomerWait bounds how long the node may be outside its cluster after that.
 	newcomerWait = 15 * time.Second
 )
 
-// TestNewcomerIsKilled kills a new node again and again in its first second, wherever that meets it: before it is registered,
-// while it is, or before it has heard so. Then it is left alone and must be in its cluster soon.
+// TestNewcomerIsKilled kills a new node again and again in its first second, wherever that meets
+// it: before it is registered, while it is, or before it has heard so. Then it is left alone and
+// must be in its cluster soon.
 func TestNewcomerIsKilled(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes; left out by -short")

@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	// bootWait bounds how long a demo may take to be ready on a machine that is busy with other tests.
+	// bootWait bounds how long a demo may take to be ready on a machine that is busy with other
+	// tests.
 	bootWait = 150 * time.Second
 	// settleWait bounds how long a cluster may take to be well again.
 	settleWait = 60 * time.Second
@@ -95,7 +96,8 @@ func (p *process) wait() int {
 	return p.ProcessState.ExitCode()
 }
 
-// startDemo runs a demo until the test ends, and gives its layout. RHUMB_DEMO points to it meanwhile.
+// startDemo runs a demo until the test ends, and gives its layout. RHUMB_DEMO points to it
+// meanwhile.
 func startDemo(t *testing.T, args ...string) (*demo.Layout, *process) {
 	t.Helper()
 	if testing.Short() {

@@ -86,8 +86,9 @@ are given up: if such a node returns, its copy is quarantined. "rhumb range desc
 	return c
 }
 
-// recoverRange describes the loss, asks for confirmation and makes node n primary. What was shown travels with the request: the
-// metadata refuses if the range has changed since (its version), and records what the operator knew.
+// recoverRange describes the loss, asks for confirmation and makes node n primary. What was shown
+// travels with the request: the metadata refuses if the range has changed since (its version), and
+// records what the operator knew.
 func (rc *rangeCommands) recoverRange(ctx context.Context, c *client.Client, id rhumb.RangeID, n rhumb.NodeID, yes bool) error {
 	const op rhumb.Op = "rhumb.unsafe-recover"
 	s, err := c.DescribeRange(ctx, id)
@@ -130,8 +131,8 @@ func (rc *rangeCommands) recoverRange(ctx context.Context, c *client.Client, id 
 	})
 }
 
-// whyNotRecover returns why no loss has to be accepted for the copy on node n, or "". It spares the operator a question that the
-// metadata would answer with a refusal; the metadata decides.
+// whyNotRecover returns why no loss has to be accepted for the copy on node n, or "". It spares the
+// operator a question that the metadata would answer with a refusal; the metadata decides.
 func whyNotRecover(r *rhumb.Range, n rhumb.NodeID, nodes []client.NodeStatus) string {
 	live := func(id rhumb.NodeID) bool {
 		return slices.ContainsFunc(nodes, func(v client.NodeStatus) bool {
@@ -149,7 +150,8 @@ func whyNotRecover(r *rhumb.Range, n rhumb.NodeID, nodes []client.NodeStatus) st
 	return ""
 }
 
-// knownLoss returns what is known about the copy on node n, and up to which position any copy knows the log as committed.
+// knownLoss returns what is known about the copy on node n, and up to which position any copy knows
+// the log as committed.
 func knownLoss(s client.RangeStatus, n rhumb.NodeID) rhumb.Recovery {
 	seen := rhumb.Recovery{Node: n}
 	for _, r := range s.Replicas {
@@ -161,7 +163,8 @@ func knownLoss(s client.RangeStatus, n rhumb.NodeID) rhumb.Recovery {
 	return seen
 }
 
-// describeLoss describes each copy of a range, the damage, and the writes that may be lost, for the operator who has to accept it.
+// describeLoss describes each copy of a range, the damage, and the writes that may be lost, for the
+// operator who has to accept it.
 func describeLoss(s client.RangeStatus, seen rhumb.Recovery, nodes []client.NodeStatus) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Range %s, epoch %d, in sync: %s.\n", s.Range.ID, s.Range.Epoch, strings.Join(nodeNames(s.Range.InSync), ", "))

@@ -54,7 +54,8 @@ func (n *soloNode) end(t *testing.T) {
 	n.wait()
 }
 
-// startSolo starts a cluster of three nodes, which all vote. They join one after another, so that nodes[0] is n1.
+// startSolo starts a cluster of three nodes, which all vote. They join one after another, so that
+// nodes[0] is n1.
 func startSolo(t *testing.T, base string) (nodes []*soloNode) {
 	t.Helper()
 	for i := range 3 {
@@ -83,8 +84,9 @@ func startSolo(t *testing.T, base string) (nodes []*soloNode) {
 	return nodes
 }
 
-// TestUnsafeRecoverMetadata loses two of three nodes for good. The third cannot create a table before `unsafe-recover
-// metadata`, and can afterwards; the records whose copies it holds are read and written.
+// TestUnsafeRecoverMetadata loses two of three nodes for good. The third cannot create a table
+// before `unsafe-recover metadata`, and can afterwards; the records whose copies it holds are read
+// and written.
 func TestUnsafeRecoverMetadata(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes; left out by -short")
@@ -145,8 +147,9 @@ func TestUnsafeRecoverMetadata(t *testing.T) {
 	t.Logf("%d of %d records, kept in one copy each, were on the survivor", read, keys)
 }
 
-// TestUnsafeRecoverRange loses for good one of the two nodes that were in sync, and the other one starts anew meanwhile, so
-// that nothing says that its disk is whole. The ranges are not served until `unsafe-recover range` accepts what may be lost.
+// TestUnsafeRecoverRange loses for good one of the two nodes that were in sync, and the other one
+// starts anew meanwhile, so that nothing says that its disk is whole. The ranges are not served
+// until `unsafe-recover range` accepts what may be lost.
 func TestUnsafeRecoverRange(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes; left out by -short")

@@ -98,8 +98,8 @@ func TestSnapshotNothing(t *testing.T) {
 	fails(t, exit.Usage, "start", "--region", "frankfurt", "--insecure", "--dir", dir, "--snapshot-dir", "/dev/null/images")
 }
 
-// TestSnapshotMessages guards that what goes wrong with an image is said in words, with what to do next, and without the names of
-// functions.
+// TestSnapshotMessages guards that what goes wrong with an image is said in words, with what to do
+// next, and without the names of functions.
 func TestSnapshotMessages(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cluster", "n1")
 	p, err := snapshot.Open(snapshot.Config{Dir: dir})
@@ -140,7 +140,8 @@ func TestSnapshotMessages(t *testing.T) {
 	}
 }
 
-// TestSnapshotNamesWhatItLacks guards that the nearest of an image does not pass for the nearest of the world.
+// TestSnapshotNamesWhatItLacks guards that the nearest of an image does not pass for the nearest of
+// the world.
 func TestSnapshotNamesWhatItLacks(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "image")
 	p, err := snapshot.Open(snapshot.Config{Dir: dir})

@@ -32,7 +32,8 @@ type startFlags struct {
 	memory                          flags.ByteSize
 }
 
-// wallClock is the wall clock of the node; nil is time.Now. Tests run single processes with wrong clocks.
+// wallClock is the wall clock of the node; nil is time.Now. Tests run single processes with wrong
+// clocks.
 var wallClock func() time.Time
 
 func startCommand(s *session) *cobra.Command {
@@ -146,8 +147,8 @@ func runNode(ctx context.Context, s *session, cfg node.Config, f startFlags) err
 	return nil
 }
 
-// limitHeap sets the memory limit of the Go runtime, so that it collects garbage more often when little is left. GOMEMLIMIT in the
-// environment takes precedence.
+// limitHeap sets the memory limit of the Go runtime, so that it collects garbage more often when
+// little is left. GOMEMLIMIT in the environment takes precedence.
 func limitHeap(cfg *node.Config) error {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return nil
@@ -165,9 +166,9 @@ func limitHeap(cfg *node.Config) error {
 	return nil
 }
 
-// makeImageFolder creates the folder for images that --snapshot-dir names and returns its absolute path, which readers in other
-// working directories can use. A mistake in the flag has to show now: a node that cannot write its image later keeps serving and
-// only logs it.
+// makeImageFolder creates the folder for images that --snapshot-dir names and returns its absolute
+// path, which readers in other working directories can use. A mistake in the flag has to show now:
+// a node that cannot write its image later keeps serving and only logs it.
 func makeImageFolder(dir string) (string, error) {
 	if dir == "" {
 		return "", nil

@@ -13,12 +13,13 @@ import (
 	"github.com/rhumbdb/rhumb/cli/output"
 )
 
-// hostile is text that makes a terminal do something: a title, colours, a C1 sequence, a line that replaces another, text in
-// the wrong order, and bytes that are no UTF-8.
+// hostile is text that makes a terminal do something: a title, colours, a C1 sequence, a line that
+// replaces another, text in the wrong order, and bytes that are no UTF-8.
 const hostile = "a\x1b]0;owned\x07\x1b[31mred\x7f\u009b2J\r\nline\t\u202eabc\u2066\u2028\xff\xc0z"
 
-// TestNothingCommandsTheTerminal guards that stored text, names and the words of errors reach a terminal only escaped, in tables,
-// titles, notes, errors and JSON, and that JSON still means the same.
+// TestNothingCommandsTheTerminal guards that stored text, names and the words of errors reach a
+// terminal only escaped, in tables, titles, notes, errors and JSON, and that JSON still means the
+// same.
 func TestNothingCommandsTheTerminal(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	a := newApp(streams{out: &stdout, err: &stderr})
