@@ -202,5 +202,11 @@ func (s *Settings) Text(key string) string {
 // Int returns the value of a key as a number, or 0.
 func (s *Settings) Int(key string) int64 { return s.values.Int64(key) }
 
-// List returns the value of a key as a list.
-func (s *Settings) List(key string) []string { return s.values.Strings(key) }
+// List returns the value of a key as a list. The environment has no lists, only text with commas, as
+// flags take it.
+func (s *Settings) List(key string) []string {
+	if text, ok := s.values.Get(key).(string); ok {
+		return strings.Split(text, ",")
+	}
+	return s.values.Strings(key)
+}
