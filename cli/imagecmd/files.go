@@ -358,7 +358,7 @@ func (ic *commands) publishImage(ctx context.Context, c *client.Client, id rhumb
 	nodes := c.Nodes()
 	i := slices.IndexFunc(nodes, func(n rhumb.Node) bool { return n.ID == id })
 	if i < 0 {
-		return rhumb.Ef(exit.OpSnapshot, rhumb.NotFound, "there is no node %s; `rhumb node ls` lists them", id)
+		return rhumb.Ef(exit.OpSnapshot, rhumb.NotFound, "there is no node %s; `rhumb node ls` lists the nodes", id)
 	}
 	if ic.conn.Timeout > 0 {
 		var cancel context.CancelFunc

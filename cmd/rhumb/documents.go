@@ -58,6 +58,7 @@ type writeDoc struct {
 // names maps regions to their names.
 type names map[rhumb.RegionID]string
 
+// regionNames returns the names of the regions in the catalog of a client.
 func regionNames(c *client.Client) names {
 	n := names{}
 	for _, r := range c.Regions() {
@@ -228,6 +229,7 @@ type tableDoc struct {
 	Ranges        int     `json:"ranges"`
 }
 
+// describeTable returns the document of a table.
 func describeTable(t client.TableStatus) tableDoc {
 	doc := tableDoc{
 		ID: uint32(t.ID), Name: t.Name, Class: t.Class.String(), LocationField: t.LocationField, HistorySecs: t.History.Seconds(), Snapshot: t.Snapshot.String(),
@@ -268,6 +270,7 @@ func rangeName(id rhumb.RangeID) string {
 	return id.String()
 }
 
+// nodeNames returns a list that is never nil, so that -o json prints [] and not null.
 func nodeNames(ids []rhumb.NodeID) []string {
 	out := []string{}
 	for _, id := range ids {

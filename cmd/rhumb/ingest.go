@@ -152,6 +152,7 @@ func (ic *ingestion) runIngest(ctx context.Context, f ingestFlags, file string) 
 		return err
 	}
 	defer src.Close()
+	// Before anything is written, and before the command waits for a cluster.
 	if err := checkRejects(f.reject, filesRead(src, f.mapping)); err != nil {
 		return err
 	}
@@ -251,7 +252,7 @@ func newIngestWriter(c *client.Client, region string, m *ingest.Mapping) (*inges
 	if err != nil {
 		return nil, err
 	}
-	if m.Rows[0].Write == "put" {
+	if m.Rows[0].Write == "put" { // all rows of a line go to the home of the first
 		w.options.Home = region
 	} else {
 		w.options.Location = &r.Location

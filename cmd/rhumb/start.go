@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/cli/exit"
@@ -56,9 +57,16 @@ addresses must be loopback addresses.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runNode(cmd.Context(), s, cfg, f) },
 	}
+	f.register(c.Flags(), &cfg)
+	f.registerImage(c.Flags(), &cfg)
+	flags.Positive(c.Flags(), "cache-size", "snapshot-budget", "snapshot-leash", "snapshot-overdue")
+	return c
+}
+
+// register adds the flags of the node itself. Their defaults are those of node.Config.
+func (f *startFlags) register(fl *pflag.FlagSet, cfg *node.Config) {
 	var defaults node.Config
 	defaults.SetDefaults()
-	fl := c.Flags()
 	fl.StringSliceVar(&cfg.Dirs, "dir", nil, "data directory; repeat the flag for more, each on a disk of its own")
 	fl.IntSliceVar(&cfg.AcceptLostStores, "accept-lost-store", nil, "number, from 1, of a directory whose disk is lost: the node starts without its data")
 	fl.StringVar(&cfg.Region, "region", "", "region of the node")
@@ -82,6 +90,11 @@ addresses must be loopback addresses.`,
 	fl.Int64Var(&f.cacheMiB, "cache-size", 0, "block cache in MiB")
 	flags.Default(fl, "cache-size", "an eighth of the memory")
 	fl.DurationVar(&cfg.DrainTimeout, "drain-timeout", defaults.DrainTimeout, "how long a stop waits for primaries to move away")
+	fl.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
+}
+
+// registerImage adds the flags of the image of published tables.
+func (f *startFlags) registerImage(fl *pflag.FlagSet, cfg *node.Config) {
 	fl.StringVar(&cfg.Snapshot.Dir, "snapshot-dir", "", "folder for images of published tables, on a memory file system")
 	flags.Default(fl, "snapshot-dir", publish.DirDefault)
 	fl.DurationVar(&cfg.Snapshot.Policy.Interval, "snapshot-interval", 0, "minimum time between two versions of the image")
@@ -96,9 +109,6 @@ addresses must be loopback addresses.`,
 	flags.Default(fl, "snapshot-overdue", "the budget")
 	fl.BoolVar(&cfg.Snapshot.HugePages, "snapshot-huge-pages", false, "ask for huge pages; the mount of the folder needs huge=advise or more")
 	fl.BoolVar(&cfg.Snapshot.GroupReadable, "snapshot-group-readable", false, "only the owner and the group of the files can read the image")
-	flags.Positive(fl, "cache-size", "snapshot-budget", "snapshot-leash", "snapshot-overdue")
-	fl.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
-	return c
 }
 
 // runNode runs a node until ctx ends.

@@ -148,6 +148,8 @@ func (wc *writeCommands) runWrite(ctx context.Context, args []string, kind rhumb
 		if err != nil {
 			return err
 		}
+		// Put, patch and delete differ only in their mutation, so all three go as a batch of one. Its
+		// receipt has the home that the search found.
 		r := client.Result{
 			Key:     rhumb.Key{Table: m.Table, Home: out.Receipt.Range, Name: name},
 			Applied: out.Applied, Version: out.Version, Existed: len(out.Existed) > 0 && out.Existed[0], Receipt: out.Receipt,
