@@ -1,5 +1,5 @@
-// Package exit maps errors to what the rhumb program says about them: an exit code, a document for
-// programs and a next step for people. Callers look at the kind of an error and never at its text.
+// Package exit maps errors to exit codes, to documents for programs and to next steps for people.
+// Callers look at the kind of an error and never at its text.
 package exit
 
 import (
@@ -83,7 +83,7 @@ type Doc struct {
 func Describe(err error) Doc {
 	doc := Doc{Kind: rhumb.KindOf(err).String(), Message: err.Error(), ExitCode: Code(err), NextStep: nextSteps[rhumb.KindOf(err)]}
 	bare := true // no error so far had a message
-	for e := err; e != nil; e = cause(e) {
+	for e := err; e != nil; e = unwrapFirst(e) {
 		typed, ok := e.(*rhumb.Error)
 		if !ok {
 			// An error of the operating system: leave out the operations around it.
@@ -120,8 +120,8 @@ func Describe(err error) Doc {
 	return doc
 }
 
-// cause unwraps an error by one level, to the first of several joined errors.
-func cause(err error) error {
+// unwrapFirst unwraps an error by one level, to the first of several joined errors.
+func unwrapFirst(err error) error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok && len(joined.Unwrap()) > 0 {
 		return joined.Unwrap()[0]
 	}

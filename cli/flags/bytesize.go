@@ -34,7 +34,7 @@ func (b *ByteSize) Set(text string) error {
 	return fmt.Errorf("%q is not a size; write a whole number and a unit, such as 512MiB or 4GiB", text)
 }
 
-// Type returns the word that stands for the value in help.
+// Type returns the word for the value in help.
 func (b *ByteSize) Type() string { return "size" }
 
 // String returns the size in the largest unit in which it is a whole number, or "" for zero.

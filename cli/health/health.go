@@ -1,9 +1,9 @@
-// Package health judges a cluster: it turns what the metadata and the nodes report into problems
-// that an operator can act on.
+// Package health judges a cluster: it turns the catalog and the reports of the nodes into problems
+// on which an operator can act.
 //
-// The catalog alone is not enough, because it may be old and lists no damaged files. What a node
-// says about itself is not enough either, because a dead node says nothing. So the verdict combines
-// the catalog with one status per node.
+// The catalog alone is not enough, because it may be old and lists no damaged files. The reports of
+// the nodes are not enough either, because a dead node reports nothing. So the verdict combines the
+// catalog with one status per node.
 package health
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/rhumbdb/rhumb/client"
 )
 
-// View is what a verdict is based on: a catalog, and the status of each of its nodes.
+// View is the input of a verdict: a catalog, and the status of each of its nodes.
 type View struct {
 	Regions []rhumb.Region
 	Nodes   []client.NodeStatus
@@ -46,8 +46,8 @@ type RangeCounts struct {
 
 // Verdict is the result of Judge.
 type Verdict struct {
-	// Problems lists what is not as it should be. Notes lists what is worth knowing although
-	// nothing depends on it.
+	// Problems lists faults that need attention. Notes lists facts that are worth knowing
+	// although no action is needed.
 	Problems, Notes []string
 	Counts          RangeCounts
 	// CanLose is how many more nodes may fail, whichever they are, before a range refuses writes or
@@ -120,7 +120,7 @@ func newJudgement(v View) *judgement {
 	return j
 }
 
-// indexNode adds what one node reports about itself and its peers.
+// indexNode adds the report of one node about itself and its peers.
 func (j *judgement) indexNode(n *client.NodeStatus) {
 	j.nodeOf[n.Node.ID] = n
 	for _, s := range n.Sights {

@@ -125,7 +125,7 @@ var troubleFormats = map[client.TroubleKind]string{
 	client.TroubleLogLost:     "node %s cannot catch up by log with %s (%s): %s",
 }
 
-// troubleGroup is what the troubles of one line have in common.
+// troubleGroup identifies the troubles that share one line.
 type troubleGroup struct {
 	kind   client.TroubleKind
 	node   rhumb.NodeID

@@ -209,7 +209,7 @@ func untilDone(ctx context.Context, items iter.Seq2[reader.Item, error]) iter.Se
 }
 
 // printItems prints records as GeoJSON, as one JSON document each, or as tables of output.TableRows
-// records. Notes say what the result does not contain, so that it does not pass for the answer of
+// records. Notes name missing regions, so that the result does not pass for the answer of
 // the whole cluster.
 func (ic *commands) printItems(t reader.Table, items iter.Seq2[reader.Item, error], f *readFlags, q inspect.Query) error {
 	lacks, _, err := inspect.Lacks(f.dir, t.Info().Name)

@@ -49,7 +49,7 @@ type commands struct {
 func Command(p *output.Printer, conn *connect.Flags) *cobra.Command {
 	ic := &commands{p, conn}
 	c := &cobra.Command{
-		Use: "snapshot", Short: "Look into the images of published tables in shared memory", Args: cobra.NoArgs,
+		Use: "snapshot", Short: "Inspect images of published tables in shared memory", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	c.AddCommand(ic.listCommand(), ic.statCommand(), ic.getCommand(), ic.scanCommand(), ic.queryCommand("bbox"), ic.queryCommand("radius"),
@@ -182,7 +182,7 @@ func agoText(d time.Duration) string {
 }
 
 // publisherState returns the word for the process that publishes an image. A publisher that is gone
-// without having said so has died.
+// but did not mark the image as stopping has died.
 func publisherState(p inspect.Publisher) string {
 	switch {
 	case p.Alive:

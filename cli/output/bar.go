@@ -20,7 +20,7 @@ func (p *Printer) Bar(total int64, options ...progressbar.Option) *progressbar.P
 	}
 	return progressbar.NewOptions64(total, append([]progressbar.Option{
 		progressbar.OptionSetWriter(p.Err), progressbar.OptionSetWidth(barWidth), progressbar.OptionClearOnFinish(),
-		progressbar.OptionSetPredictTime(true), progressbar.OptionEnableColorCodes(p.colors(p.Err)),
+		progressbar.OptionSetPredictTime(true), progressbar.OptionEnableColorCodes(p.allowsColor(p.Err)),
 	}, options...)...)
 }
 

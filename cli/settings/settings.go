@@ -73,7 +73,7 @@ const (
 	prefix          = "RHUMB_"
 )
 
-// Settings holds what the configuration file and the environment set.
+// Settings holds the values in the configuration file and the environment.
 type Settings struct {
 	File    string // the value of --config
 	values  *koanf.Koanf
@@ -202,8 +202,8 @@ func (s *Settings) Text(key string) string {
 // Int returns the value of a key as a number, or 0.
 func (s *Settings) Int(key string) int64 { return s.values.Int64(key) }
 
-// List returns the value of a key as a list. The environment has no lists, only text with commas, as
-// flags take it.
+// List returns the value of a key as a list. The environment has no lists, only text with commas,
+// as flags take it.
 func (s *Settings) List(key string) []string {
 	if text, ok := s.values.Get(key).(string); ok {
 		return strings.Split(text, ",")

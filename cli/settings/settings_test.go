@@ -23,8 +23,8 @@ func loadFrom(t *testing.T, text string) *Settings {
 	return s
 }
 
-// TestLists guards that a list means the same in the file and in the environment. `rhumb config show`
-// once divided the memory of a node with RHUMB_DIR=a,b as if it had one directory.
+// TestLists guards that a list means the same in the file and in the environment. `rhumb config
+// show` once divided the memory of a node with RHUMB_DIR=a,b as if it had one directory.
 func TestLists(t *testing.T) {
 	if got := loadFrom(t, "dir: [a, b]\n").List("dir"); !slices.Equal(got, []string{"a", "b"}) {
 		t.Errorf("from the file: %q", got)

@@ -57,7 +57,7 @@ byte. The batch goes to the home of its first write.
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return wc.runBatch(cmd.Context(), args[0], place) },
 	}
-	place.register(c)
+	place.register(c, searchAll)
 	return wc.connected(c)
 }
 

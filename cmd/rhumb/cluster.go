@@ -64,7 +64,7 @@ A node that is stopped by SIGTERM drains first, without this command.`,
 	return commandGroup("node", "List and drain nodes", cc.connected(ls), cc.connected(drain))
 }
 
-// describeTroubles returns what is wrong with the copies and disks of a node, in a few words.
+// describeTroubles summarizes the problems with the copies and disks of a node in a few words.
 func (d *nodeDoc) describeTroubles() string {
 	var words []string
 	if d.Short {

@@ -123,7 +123,7 @@ type regionDoc struct {
 	RoundTripMs *float64      `json:"round_trip_ms,omitempty"`
 }
 
-// nodeDoc is a node of the cluster, with what it reports about itself.
+// nodeDoc is a node of the cluster and its report about itself.
 type nodeDoc struct {
 	ID            string   `json:"id"`
 	Region        string   `json:"region"`

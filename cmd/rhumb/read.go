@@ -49,7 +49,7 @@ or --file, and nothing else.`,
 			})
 		},
 	}
-	place.register(c)
+	place.register(c, searchAll)
 	c.Flags().BoolVar(&raw, "raw", false, "write the bytes of a value without fields, unescaped")
 	return rc.connected(c)
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/rhumbdb/rhumb/client"
 )
 
-// session is what the commands share: where to print, where to read, and how to connect.
+// session holds the state that the commands share: output, input and connection.
 type session struct {
 	*output.Printer
 	inputs
