@@ -60,6 +60,8 @@ func (f *readFlags) withTable(ctx context.Context, image, name string, fn func(v
 			return err
 		}
 		defer v.Unlock()
+		// A misspelt table is the most common mistake, so the error lists the tables. The table of
+		// positions is internal, although it can be read by its name.
 		t, err := v.Table(name)
 		if rhumb.KindOf(err) == rhumb.NotFound {
 			var names []string
@@ -88,6 +90,7 @@ func (ic *commands) getCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.withTable(cmd.Context(), args[0], args[1], func(v reader.View, t reader.Table) error {
 				it, err := inspect.Get(t, args[2])
+				// That an image lacks a record does not mean that the cluster does.
 				if rhumb.KindOf(err) == rhumb.NotFound {
 					return rhumb.Ef(exit.OpSnapshot, rhumb.NotFound, "table %s has no record %q in version %d of the image, which contains only the ranges of its node; `rhumb get` asks the whole cluster",
 						args[1], args[2], v.Version())
@@ -217,6 +220,7 @@ func (ic *commands) printItems(t reader.Table, items iter.Seq2[reader.Item, erro
 		return err
 	}
 	taken, more := inspect.Take(items, f.limit)
+	// The notes come after the data, where a person still sees them after a long result.
 	defer func() {
 		if len(lacks) > 0 {
 			ic.Notef("the image lacks all or some records of %s, because its node does not hold them; read the image of a node there, or ask the whole cluster: rhumb scan %s",
@@ -255,6 +259,7 @@ func (ic *commands) printItems(t reader.Table, items iter.Seq2[reader.Item, erro
 			docs = docs[:0]
 		}
 	}
+	// An empty table would print nothing at all, which looks like a failure.
 	if len(docs) == 0 {
 		if none && !ic.AsJSON() {
 			ic.Notef("no records")

@@ -70,6 +70,7 @@ func (f *imageFlags) imageRoot() (dir, cluster string, err error) {
 		}
 		return f.dir, "", nil
 	}
+	// A demo without /dev/shm keeps its images elsewhere, and knows where.
 	layout, err := connect.RunningDemo()
 	if err != nil || layout == nil {
 		return publish.DirDefault, "", err
@@ -454,6 +455,7 @@ func imagePositions(dir string) ([]positionDoc, error) {
 			return docs, err
 		}
 		if p, ok := format.DecodePosition(it.Value); ok {
+			// The key of a position is the range: region in the upper half, slot in the lower.
 			id := rhumb.RangeID{Region: rhumb.RegionID(it.Number >> 32), Slot: rhumb.Slot(uint32(it.Number))}
 			all = append(all, position{it.Number, positionDoc{id.String(), uint64(p.Epoch), p.Seq, p.HLC.String()}})
 		}

@@ -236,7 +236,7 @@ func describeTable(t client.TableStatus) tableDoc {
 		Mode: t.Settings.Mode.String(), Replicas: t.Settings.Replicas, MinInSync: t.Settings.MinInSync,
 		Survival: t.Settings.Survival.String(), HashSlots: t.Settings.HashSlots, ShardSize: t.Settings.ShardSize, Ranges: t.Ranges,
 	}
-	if t.Colocate != 0 {
+	if t.Colocate != 0 { // a zero byte means that names are hashed whole
 		doc.Colocate = string(rune(t.Colocate))
 	}
 	return doc

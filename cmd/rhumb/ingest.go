@@ -105,6 +105,7 @@ func (ic *ingestion) readMapping(f ingestFlags, file string) (*ingest.Mapping, i
 	if name == "" {
 		return nil, "", rhumb.E(opIngest, rhumb.InvalidArgument, "nothing says what a line means: add --table NAME or --mapping FILE")
 	}
+	// A built-in mapping wins over a file of its name. The name of a table is never taken for a file.
 	text, ok := ingest.BuiltinMapping(name)
 	if !ok && f.mapping == "" {
 		return nil, "", rhumb.Ef(opIngest, rhumb.InvalidArgument, "there is no built-in mapping %q, only %s; describe the lines with --mapping FILE",
@@ -165,6 +166,7 @@ func (ic *ingestion) runIngest(ctx context.Context, f ingestFlags, file string) 
 		if err != nil {
 			return err
 		}
+		// Opened only now, so that an ingest which cannot start leaves no empty files.
 		rejects, err := openRejects(ic.Printer, f.reject)
 		if err != nil {
 			return err

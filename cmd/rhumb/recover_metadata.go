@@ -82,6 +82,7 @@ func (mr *metadataRecovery) recoverMetadata(dirs []string, yes, show bool) error
 	if show {
 		return mr.printSurvivor(recoverDoc{Survivor: s})
 	}
+	// With --yes the survivor is printed afterwards, as the one document of the command.
 	if !yes {
 		if err := mr.printSurvivor(recoverDoc{Survivor: s}); err != nil {
 			return err

@@ -129,6 +129,7 @@ func runNode(ctx context.Context, s *session, cfg node.Config, f startFlags) err
 	if cfg.Snapshot.Dir, err = makeImageFolder(cfg.Snapshot.Dir); err != nil {
 		return err
 	}
+	// After the flags and before Validate, which checks the addresses that are used.
 	cfg.SetDefaults()
 	if f.latencyFile != "" {
 		if cfg.WAN, err = wan.Open(f.latencyFile); err != nil {
@@ -138,6 +139,7 @@ func runNode(ctx context.Context, s *session, cfg node.Config, f startFlags) err
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
+	// Before the node allocates anything.
 	if err := limitHeap(&cfg); err != nil {
 		return err
 	}
