@@ -59,7 +59,7 @@ func (bc *commands) measureFailover(ctx context.Context, cfg bench.FailoverConfi
 		return rhumb.Wrap(op, err)
 	}
 	if err := bc.Print(r, func(t table.Writer) {
-		t.AppendHeader(table.Row{"node", "metadata leader", "primaries", "gap", "whole again after"})
+		t.AppendHeader(table.Row{"node", "metadata leader", "primaries", "gap", "in sync after"})
 		for _, k := range r.Kills {
 			t.AppendRow(table.Row{k.Node, k.Leader, k.Primaries, k.Gap.Round(time.Millisecond), k.InSync.Round(time.Millisecond)})
 		}

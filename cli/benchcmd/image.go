@@ -82,8 +82,8 @@ pages during the run.`,
 	return c
 }
 
-// workerCommand returns the command of the Go part, which runs in processes of its own: `rhumb snapshot bench` starts them and sends
-// requests on standard input.
+// workerCommand returns the command of the Go part, which runs in processes of its own: `rhumb
+// snapshot bench` starts them and sends requests on standard input.
 func (bc *imageCommands) workerCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "worker DIR TABLE RECORDS SEED", Short: "Run the Go part of the benchmark", Hidden: true, Args: cobra.ExactArgs(image.WorkerArgs),

@@ -16,8 +16,8 @@ import (
 	"github.com/rhumbdb/rhumb/cli/flags"
 )
 
-// The bounds of `rhumb bench stall`. stallFreshMax follows from the demo, which stops restarting a node that dies more than ten times
-// without a quiet minute in between.
+// The bounds of `rhumb bench stall`. stallFreshMax follows from the demo, which stops restarting a
+// node that dies more than ten times without a quiet minute in between.
 const (
 	stallNodesMin = 3
 	stallNodesMax = 9
@@ -103,6 +103,7 @@ func (f *stallFlags) checkBounds() error {
 	return nil
 }
 
+// measureStall fails if an acknowledged write is missing, so that a script notices.
 func (bc *commands) measureStall(ctx context.Context, cfg bench.StallConfig, own stallFlags, dir string) error {
 	place, err := newBenchPlace(dir)
 	if err != nil {
@@ -116,7 +117,7 @@ func (bc *commands) measureStall(ctx context.Context, cfg bench.StallConfig, own
 	all := &StallReport{}
 	failed := all.runClusters(ctx, cfg, own, place.binary, place.dir)
 	finish()
-	// A run takes hours: what was measured before a failure or Ctrl-C is printed too.
+	// The results so far are printed after a failure or Ctrl-C too, because each took minutes.
 	if len(all.Cells) > 0 {
 		if err := bc.Print(all, func(t table.Writer) { stallTable(t, all) }); err != nil {
 			return err
@@ -135,7 +136,8 @@ func (bc *commands) measureStall(ctx context.Context, cfg bench.StallConfig, own
 	return nil
 }
 
-// runClusters runs all clusters, one after the other. After an error the report holds the results so far.
+// runClusters runs all clusters, one after the other. After an error the report holds the results
+// so far.
 func (r *StallReport) runClusters(ctx context.Context, cfg bench.StallConfig, own stallFlags, binary, dir string) error {
 	for _, n := range own.nodes {
 		for _, kind := range own.kinds {
@@ -170,7 +172,7 @@ func stallCluster(ctx context.Context, cfg bench.StallConfig, binary, dir string
 // stallTable fills the table for people.
 func stallTable(t table.Writer, r *StallReport) {
 	ms := func(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
-	t.AppendHeader(table.Row{"nodes", "fault", "faults", "p50", "p90", "max", "over " + bench.StallGoal.String(), "false fencings", "whole after", "writes", "errors", "lost"})
+	t.AppendHeader(table.Row{"nodes", "fault", "faults", "p50", "p90", "max", "over " + bench.StallGoal.String(), "false fencings", "in sync after", "writes", "errors", "lost"})
 	for _, c := range r.Cells {
 		t.AppendRow(table.Row{
 			c.Nodes, c.Kind, c.Faults, ms(c.P50), ms(c.P90), ms(c.Max), fmt.Sprintf("%d of %d", c.Late, c.Keys*c.Faults),

@@ -1,5 +1,6 @@
-// Package connect opens the client of a command: it resolves --addr, --from and their like, fills in what they leave out from the
-// demo that runs on this machine, and refuses connections in plain text to other machines.
+// Package connect opens the client of a command. It takes the address and region from the flags or,
+// if the flags are not set, from the demo that runs on this machine, and it refuses connections in
+// plain text to other machines.
 package connect
 
 import (
@@ -84,7 +85,7 @@ func (f Flags) Config() (client.Config, error) {
 	return cfg, nil
 }
 
-// demoAddrs returns the addresses of the nodes of a demo, those in region from first: the client asks them in this order.
+// demoAddrs returns the addresses of the nodes of a demo, those in region from first.
 func demoAddrs(layout *demo.Layout, from string) (addrs []string) {
 	for _, here := range []bool{true, false} {
 		for _, n := range layout.Nodes {
@@ -110,7 +111,8 @@ func RunningDemo() (*demo.Layout, error) {
 	return layout, err
 }
 
-// checkPlainText rejects a connection without TLS unless the user asked for one and every address is on this machine.
+// checkPlainText rejects a connection without TLS unless the user asked for one and every address
+// is on this machine.
 func checkPlainText(cfg client.Config) error {
 	if !cfg.Insecure {
 		return rhumb.Ef(op, rhumb.InvalidArgument,
@@ -122,7 +124,8 @@ func checkPlainText(cfg client.Config) error {
 		if err != nil {
 			return rhumb.Ef(op, rhumb.InvalidArgument, "--addr %q is not host:port", addr)
 		}
-		// Other names than localhost are not resolved: what they resolve to may change before the connection is made.
+		// Names other than localhost are rejected without resolving them: the address may change
+		// before the connection is made.
 		if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
 			return rhumb.Ef(op, rhumb.InvalidArgument, "--addr %q is not a loopback address; without TLS, nothing is sent to other machines", addr)
 		}

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// ByteSize is a number of bytes as the value of a flag, written with a unit: 512MiB, 4GiB. Zero means that the flag is not set.
+// ByteSize is a number of bytes as the value of a flag, written with a unit: 512MiB, 4GiB. Zero
+// means that the flag is not set.
 type ByteSize int64
 
 // byteUnits lists the units of a ByteSize. "B" comes last because it is a suffix of the others.
@@ -33,7 +34,7 @@ func (b *ByteSize) Set(text string) error {
 	return fmt.Errorf("%q is not a size; write a whole number and a unit, such as 512MiB or 4GiB", text)
 }
 
-// Type returns the word that stands for the value in help.
+// Type returns the word for the value in help.
 func (b *ByteSize) Type() string { return "size" }
 
 // String returns the size in the largest unit in which it is a whole number, or "" for zero.

@@ -4,7 +4,8 @@ import (
 	"testing"
 )
 
-// TestByteSize guards that sizes parse, print in their largest unit, and that a size without a unit is rejected.
+// TestByteSize guards that sizes parse, print in their largest unit, and that a size without a unit
+// is rejected.
 func TestByteSize(t *testing.T) {
 	for _, tc := range []struct {
 		in, out string

@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// TestPlaceLast guards that places south or west are not taken for flags, that flags stay flags, and that keys and values of
-// other commands are left alone.
+// TestPlaceLast guards that places south or west are not taken for flags, that flags stay flags,
+// and that keys and values of other commands are left alone.
 func TestPlaceLast(t *testing.T) {
 	root := &cobra.Command{Use: "rhumb"}
 	root.PersistentFlags().StringP("output", "o", "", "")
@@ -39,7 +39,8 @@ func TestPlaceLast(t *testing.T) {
 	}
 }
 
-// TestDefault guards that a documented default shows in help and in DefaultOf, and that a zero value does not pass for one.
+// TestDefault guards that a documented default shows in help and in DefaultOf, and that a zero
+// value does not pass for one.
 func TestDefault(t *testing.T) {
 	set := pflag.NewFlagSet("", pflag.ContinueOnError)
 	set.Int("workers", 0, "batches in flight")
@@ -57,7 +58,8 @@ func TestDefault(t *testing.T) {
 	}
 }
 
-// TestPositive guards that zero, in whatever form, is rejected where it would silently mean the default.
+// TestPositive guards that zero, in whatever form, is rejected where it would silently mean the
+// default.
 func TestPositive(t *testing.T) {
 	for arg, ok := range map[string]bool{
 		"--n=0": false, "--n=-1": false, "--n=1": true, "--d=0s": false, "--d=-1s": false, "--d=10s": true, "--d=500ms": true, "--m=0": true,

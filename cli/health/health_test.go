@@ -10,7 +10,8 @@ import (
 	"github.com/rhumbdb/rhumb/client"
 )
 
-// healthyView returns a cluster of two regions: the voters 1, 2 and 3 in singapore, and node 4 in frankfurt.
+// healthyView returns a cluster of two regions: the voters 1, 2 and 3 in singapore, and node 4 in
+// frankfurt.
 func healthyView() View {
 	v := View{
 		Regions:   []rhumb.Region{{ID: 1, Name: "singapore"}, {ID: 2, Name: "frankfurt"}},

@@ -32,7 +32,8 @@ type rangeGroups struct {
 	displaced                 map[string]int // by the reason
 }
 
-// judgeRanges counts the ranges by their state and reports the states that need attention, the worst first.
+// judgeRanges counts the ranges by their state and reports the states that need attention, the
+// worst first.
 func (j *judgement) judgeRanges() {
 	c := &j.Counts
 	g := rangeGroups{displaced: map[string]int{}}
@@ -92,8 +93,8 @@ func (j *judgement) judgeRange(r *rhumb.Range, g *rangeGroups) {
 	}
 }
 
-// whyDisplaced returns why a range is served by another node than the preferred one. The reasons are the same for all ranges of a
-// node, so that one line can count them.
+// whyDisplaced returns why a range is served by another node than the preferred one. The reasons
+// are the same for all ranges of a node, so that one line can count them.
 func (j *judgement) whyDisplaced(r *rhumb.Range) string {
 	id := r.Preferred
 	n := j.nodeOf[id]
@@ -116,21 +117,23 @@ func (j *judgement) whyDisplaced(r *rhumb.Range) string {
 	return fmt.Sprintf("preferred node %s is in sync again and takes them back", id)
 }
 
-// troubleFormats are the problems for troubles of replicas: node, number of ranges, their names, reason.
+// troubleFormats are the problems for troubles of replicas: node, number of ranges, their names,
+// reason.
 var troubleFormats = map[client.TroubleKind]string{
 	client.TroubleQuarantined: "node %s has quarantined its copy of %s (%s): %s; once other copies are in sync, `rhumb range discard RANGE --node %[1]s` discards it",
 	client.TroubleWaiting:     "node %s was elected primary of %s (%s) and does not serve yet: %s",
 	client.TroubleLogLost:     "node %s cannot catch up by log with %s (%s): %s",
 }
 
-// troubleGroup is what the troubles of one line have in common.
+// troubleGroup identifies the troubles that share one line.
 type troubleGroup struct {
 	kind   client.TroubleKind
 	node   rhumb.NodeID
 	reason string
 }
 
-// judgeTroubles reports troubles of replicas, one line for each node, kind and reason: a bad disk can affect every range of a node.
+// judgeTroubles reports troubles of replicas, one line for each node, kind and reason: a bad disk
+// can affect every range of a node.
 func (j *judgement) judgeTroubles() {
 	ranges := map[troubleGroup][]rhumb.RangeID{}
 	var order []troubleGroup // as the nodes reported them
@@ -152,7 +155,8 @@ func (j *judgement) judgeTroubles() {
 			add(troubleGroup{t.Kind, t.Node, commonReason(t)}, t.Range)
 		}
 	}
-	// A node that does not answer reports nothing, and the list of a node is cut; the catalog has every quarantined copy.
+	// A node that does not answer reports nothing, and the list of a node is cut; the catalog has
+	// every quarantined copy.
 	for _, r := range j.Ranges {
 		for _, n := range r.Quarantined {
 			if !reported[n][r.ID] {
@@ -165,7 +169,8 @@ func (j *judgement) judgeTroubles() {
 	}
 }
 
-// commonReason returns the reason of a trouble without what differs between ranges. The reason of a lost log names a position.
+// commonReason returns the reason of a trouble without what differs between ranges. The reason of a
+// lost log names a position.
 func commonReason(t client.ReplicaTrouble) string {
 	if t.Kind == client.TroubleLogLost {
 		return "the log that it needs is trimmed away; it needs a state transfer"

@@ -80,6 +80,7 @@ func (ic *commands) verifyImage(ctx context.Context, at place, deep bool) error 
 		return err
 	}
 	ic.Notef("checked version %d: %d files, %d bytes, %d record versions", doc.Version, doc.Files, doc.Bytes, doc.Records)
+	// The report is printed in full before the error, which only sets the exit code.
 	if len(doc.Faults) > 0 {
 		return rhumb.Ef(exit.OpSnapshot, rhumb.Corrupt, "%s in %s; docs/runbooks/snapshot.md describes what to do", output.Counted(len(doc.Faults), "fault", "faults"), at.shown)
 	}
@@ -196,6 +197,8 @@ changed if its value, its box or its expiry has. A and B are images as for the o
 func (ic *commands) diffImages(ctx context.Context, before, after, only string, limit int) error {
 	doc := DiffDoc{Tables: []tableDiffDoc{}, Keys: []keyDiffDoc{}}
 	var failed error
+	// All differences are counted, but only the first ones are kept: two images may differ in every
+	// record.
 	counts, err := inspect.Diff(ctx, before, after, only, func(d *inspect.Difference) {
 		if len(doc.Keys) < limit && failed == nil {
 			var key keyDiffDoc
@@ -305,6 +308,7 @@ func (ic *commands) printPins(p inspect.Pins, all bool) error {
 		doc.Unreadable = []int{}
 	}
 	for _, pin := range p.List {
+		// Live generations are meant to be mapped, and the publisher releases its own.
 		if !all && (!pin.Superseded || pin.Publisher) {
 			continue
 		}
@@ -358,8 +362,9 @@ func (ic *commands) publishImage(ctx context.Context, c *client.Client, id rhumb
 	nodes := c.Nodes()
 	i := slices.IndexFunc(nodes, func(n rhumb.Node) bool { return n.ID == id })
 	if i < 0 {
-		return rhumb.Ef(exit.OpSnapshot, rhumb.NotFound, "there is no node %s; `rhumb node ls` lists them", id)
+		return rhumb.Ef(exit.OpSnapshot, rhumb.NotFound, "there is no node %s; `rhumb node ls` lists the nodes", id)
 	}
+	// The client bounds its own requests; this one goes to the node directly.
 	if ic.conn.Timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, ic.conn.Timeout)
@@ -382,10 +387,12 @@ func (ic *commands) publishImage(ctx context.Context, c *client.Client, id rhumb
 	})
 }
 
-// answerMax bounds the answer of a node, in bytes: whatever listens at that address must not fill the memory.
+// answerMax bounds the answer of a node, in bytes: whatever listens at that address must not fill
+// the memory.
 const answerMax = 1 << 20
 
-// postJSON sends an empty request and decodes the answer. Errors of the node are documents too, so the status does not matter.
+// postJSON sends an empty request and decodes the answer. Errors of the node are documents too, so
+// the status does not matter.
 func postJSON(ctx context.Context, url string, into any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, nil)
 	if err != nil {
@@ -403,7 +410,8 @@ func postJSON(ctx context.Context, url string, into any) error {
 	return rhumb.WrapKind(exit.OpSnapshot, rhumb.Unavailable, err)
 }
 
-// kindNamed returns the kind that a node named. A newer node may have kinds that this program does not know.
+// kindNamed returns the kind that a node named. A newer node may have kinds that this program does
+// not know.
 func kindNamed(name string) rhumb.Kind {
 	for _, k := range rhumb.Kinds() {
 		if k.String() == name {

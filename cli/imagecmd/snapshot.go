@@ -1,4 +1,5 @@
-// Package imagecmd holds the commands of `rhumb snapshot`, which read, check, copy and compare images of published tables.
+// Package imagecmd holds the commands of `rhumb snapshot`, which read, check, copy and compare
+// images of published tables.
 package imagecmd
 
 import (
@@ -43,11 +44,12 @@ type commands struct {
 	conn *connect.Flags
 }
 
-// Command returns `rhumb snapshot`. conn holds the flags of the subcommands that connect to a cluster.
+// Command returns `rhumb snapshot`. conn holds the flags of the subcommands that connect to a
+// cluster.
 func Command(p *output.Printer, conn *connect.Flags) *cobra.Command {
 	ic := &commands{p, conn}
 	c := &cobra.Command{
-		Use: "snapshot", Short: "Look into the images of published tables in shared memory", Args: cobra.NoArgs,
+		Use: "snapshot", Short: "Inspect images of published tables in shared memory", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	c.AddCommand(ic.listCommand(), ic.statCommand(), ic.getCommand(), ic.scanCommand(), ic.queryCommand("bbox"), ic.queryCommand("radius"),
@@ -55,7 +57,8 @@ func Command(p *output.Printer, conn *connect.Flags) *cobra.Command {
 	return c
 }
 
-// imageRoot returns the folder of the images, and the cluster of the demo that runs here, or "" if none does.
+// imageRoot returns the folder of the images, and the cluster of the demo that runs here, or "" if
+// none does.
 func (f *imageFlags) imageRoot() (dir, cluster string, err error) {
 	if f.dir != "" {
 		info, err := os.Stat(f.dir)
@@ -67,6 +70,7 @@ func (f *imageFlags) imageRoot() (dir, cluster string, err error) {
 		}
 		return f.dir, "", nil
 	}
+	// A demo without /dev/shm keeps its images elsewhere, and knows where.
 	layout, err := connect.RunningDemo()
 	if err != nil || layout == nil {
 		return publish.DirDefault, "", err
@@ -98,8 +102,8 @@ func (f *imageFlags) withImage(ctx context.Context, image string, fn func(at pla
 	return fn(place{dir, image})
 }
 
-// findImage returns the directory of the image of a node. If several clusters have a node of that name, the demo that runs here wins,
-// then the only one that is alive.
+// findImage returns the directory of the image of a node. If several clusters have a node of that
+// name, the demo that runs here wins, then the only one that is alive.
 func (f *imageFlags) findImage(node string) (string, error) {
 	root, cluster, err := f.imageRoot()
 	if err != nil {
@@ -149,7 +153,8 @@ type ImageDoc struct {
 	Error            string   `json:"error,omitempty"`
 }
 
-// secondsOf returns a duration in seconds, or nil if it is negative: package inspect uses that for unknown.
+// secondsOf returns a duration in seconds, or nil if it is negative: package inspect uses that for
+// unknown.
 func secondsOf(d time.Duration) *float64 {
 	if d < 0 {
 		return nil
@@ -177,7 +182,8 @@ func agoText(d time.Duration) string {
 	return ageText(d) + " ago"
 }
 
-// publisherState returns the word for the process that publishes an image. A publisher that is gone without having said so has died.
+// publisherState returns the word for the process that publishes an image. A publisher that is gone
+// but did not mark the image as stopping has died.
 func publisherState(p inspect.Publisher) string {
 	switch {
 	case p.Alive:
@@ -221,7 +227,8 @@ func (ic *commands) listCommand() *cobra.Command {
 	})
 }
 
-// printImages prints a list of images. One that cannot be read shows why in place of the state of its publisher.
+// printImages prints a list of images. One that cannot be read shows why in place of the state of
+// its publisher.
 func (ic *commands) printImages(images []inspect.Listed) error {
 	docs := []ImageDoc{}
 	for _, l := range images {
@@ -364,7 +371,8 @@ func (ic *commands) printImage(at place, tables []string) error {
 			u.TreeLevels, u.TreeItems, u.Delta, u.DeltaMax, u.OrderUsed, u.OrderMax, timestampText(u.Closed),
 		})
 	}
-	// The positions are a table of the image, so a damaged image may not have them; its faults are what matters.
+	// The positions are a table of the image, so a damaged image may not have them; its faults are
+	// what matters.
 	if doc.Positions, err = imagePositions(at.dir); err != nil && len(doc.Faults) == 0 {
 		return err
 	}
@@ -447,6 +455,7 @@ func imagePositions(dir string) ([]positionDoc, error) {
 			return docs, err
 		}
 		if p, ok := format.DecodePosition(it.Value); ok {
+			// The key of a position is the range: region in the upper half, slot in the lower.
 			id := rhumb.RangeID{Region: rhumb.RegionID(it.Number >> 32), Slot: rhumb.Slot(uint32(it.Number))}
 			all = append(all, position{it.Number, positionDoc{id.String(), uint64(p.Epoch), p.Seq, p.HLC.String()}})
 		}

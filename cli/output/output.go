@@ -1,6 +1,6 @@
-// Package output prints what the commands of rhumb have to say: data as tables or as JSON, notes, progress and errors. Data goes
-// to standard output and everything else to standard error, so that a pipe sees only data. Nothing that is stored in the database
-// reaches a terminal unescaped.
+// Package output prints the results of the commands of rhumb: data as tables or as JSON, notes,
+// progress and errors. Data goes to standard output and everything else to standard error, so that
+// a pipe contains only data. Nothing that is stored in the database reaches a terminal unescaped.
 package output
 
 import (
@@ -48,7 +48,7 @@ func (p *Printer) Print(doc any, asTable func(t table.Writer)) error {
 	style.Options = table.Options{SeparateColumns: false, SeparateHeader: false, DrawBorder: false}
 	style.Box.PaddingLeft = ""
 	style.Box.PaddingRight = "  "
-	if p.colors(p.Out) {
+	if p.allowsColor(p.Out) {
 		style.Color.Header = text.Colors{text.Bold}
 	}
 	t.SetStyle(style)
@@ -58,8 +58,8 @@ func (p *Printer) Print(doc any, asTable func(t table.Writer)) error {
 	return rhumb.Wrap("rhumb.print", err)
 }
 
-// PrintTitled is like Print with a line above the table. The line is not a row of the table because the width of the columns must
-// not break it.
+// PrintTitled is like Print with a line above the table. The line is not a row of the table because
+// the width of the columns must not break it.
 func (p *Printer) PrintTitled(doc any, title string, asTable func(t table.Writer)) error {
 	if !p.AsJSON() {
 		fmt.Fprintln(p.Out, Escape(title))
@@ -92,7 +92,8 @@ func (p *Printer) Notef(format string, args ...any) {
 	fmt.Fprintln(p.Err, EscapeLines(fmt.Sprintf(format, args...)))
 }
 
-// PrintError writes an error to standard error. With asJSON it is a document even if --output was never parsed.
+// PrintError writes an error to standard error. With asJSON it is a document even if --output was
+// never parsed.
 func (p *Printer) PrintError(err error, asJSON bool) {
 	doc := exit.Describe(err)
 	if p.AsJSON() || asJSON {
@@ -106,8 +107,9 @@ func (p *Printer) PrintError(err error, asJSON bool) {
 	}
 }
 
-// colors reports whether a stream may be colored: only a terminal, and only if neither --no-color nor NO_COLOR is set.
-func (p *Printer) colors(stream io.Writer) bool {
+// allowsColor reports whether a stream may be colored: only a terminal, and only if neither
+// --no-color nor NO_COLOR is set.
+func (p *Printer) allowsColor(stream io.Writer) bool {
 	return !p.NoColor && os.Getenv("NO_COLOR") == "" && IsTerminal(stream)
 }
 
@@ -125,11 +127,12 @@ func Counted(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// TableRows is how many records a scan lays out as one table. The columns of a table are as wide as its widest cell, so a table can
-// be printed only when its last row is known; a scan without end must not wait for that.
+// TableRows is how many records a scan lays out as one table. The columns of a table are as wide as
+// its widest cell, so a table can be printed only when its last row is known; a scan without end
+// must not wait for that.
 const TableRows = 500
 
-// lineMax bounds what a table shows of one value, in characters.
+// lineMax bounds the text of one value in a table, in characters.
 const lineMax = 160
 
 // Shorten cuts a value that is too long for a row of a table.

@@ -1,5 +1,6 @@
-// Package settings reads the configuration file and the environment, and applies them to the flags that the command line leaves
-// unset. The file is the weakest source, then the environment, then the command line.
+// Package settings reads the configuration file and the environment, and applies them to the flags
+// that the command line leaves unset. The file is the weakest source, then the environment, then
+// the command line.
 package settings
 
 import (
@@ -22,8 +23,8 @@ import (
 // FileDefault is read if it exists and neither --config nor RHUMB_CONFIG names another file.
 const FileDefault = "/etc/rhumb/rhumb.yaml"
 
-// Setting is a flag that the configuration file can set under its name with '_' for '-', and the environment as RHUMB_ and that
-// name in capitals.
+// Setting is a flag that the configuration file can set under its name with '_' for '-', and the
+// environment as RHUMB_ and that name in capitals.
 type Setting struct {
 	Key   string
 	About string
@@ -72,7 +73,7 @@ const (
 	prefix          = "RHUMB_"
 )
 
-// Settings holds what the configuration file and the environment set.
+// Settings holds the values in the configuration file and the environment.
 type Settings struct {
 	File    string // the value of --config
 	values  *koanf.Koanf
@@ -107,8 +108,8 @@ func (s *Settings) Apply(flags *pflag.FlagSet) error {
 	return nil
 }
 
-// setFlag sets a flag to a configured value. The flag counts as changed from then on, as if it were on the command line, so that
-// required flags and checks of flags treat both alike.
+// setFlag sets a flag to a configured value. The flag counts as changed from then on, as if it were
+// on the command line, so that required flags and checks of flags treat both alike.
 func setFlag(f *pflag.Flag, value any) error {
 	text := fmt.Sprint(value)
 	if list, ok := value.([]any); ok {
@@ -159,8 +160,9 @@ func (s *Settings) loadFile() error {
 	return rhumb.Wrap(op, s.values.Merge(read))
 }
 
-// loadEnv reads the variables that name settings. Variables with the prefix that name none are no error, because other programs set
-// some: for a service named rhumb, Kubernetes sets RHUMB_PORT. Only `rhumb config check` reports them.
+// loadEnv reads the variables that name settings. Variables with the prefix that name none are no
+// error, because other programs set some: for a service named rhumb, Kubernetes sets RHUMB_PORT.
+// Only `rhumb config check` reports them.
 func (s *Settings) loadEnv() error {
 	provider := env.Provider(".", env.Opt{
 		Prefix: prefix,
@@ -182,7 +184,8 @@ func (s *Settings) loadEnv() error {
 // Unknown describes the environment variables that look like settings but are not.
 func (s *Settings) Unknown() []string { return s.unknown }
 
-// Origin returns where the value of a key is from. ok is false if neither the file nor the environment sets it.
+// Origin returns where the value of a key is from. ok is false if neither the file nor the
+// environment sets it.
 func (s *Settings) Origin(key string) (origin string, ok bool) {
 	origin, ok = s.origins[key]
 	return origin, ok
@@ -199,5 +202,11 @@ func (s *Settings) Text(key string) string {
 // Int returns the value of a key as a number, or 0.
 func (s *Settings) Int(key string) int64 { return s.values.Int64(key) }
 
-// List returns the value of a key as a list.
-func (s *Settings) List(key string) []string { return s.values.Strings(key) }
+// List returns the value of a key as a list. The environment has no lists, only text with commas,
+// as flags take it.
+func (s *Settings) List(key string) []string {
+	if text, ok := s.values.Get(key).(string); ok {
+		return strings.Split(text, ",")
+	}
+	return s.values.Strings(key)
+}

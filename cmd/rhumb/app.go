@@ -25,7 +25,8 @@ type streams struct {
 	out, err io.Writer
 }
 
-// app is one run of the program: the session that its command uses, and the settings that were applied to the flags.
+// app is one run of the program: the session that its command uses, and the settings that were
+// applied to the flags.
 type app struct {
 	*session
 	settings settings.Settings
@@ -52,7 +53,8 @@ func run(ctx context.Context, args []string, s streams) int {
 	if !a.entered {
 		err = usageError(cmd, err)
 	}
-	// A signal ends ctx. What fails for that reason fails with whatever error the interrupted call returns.
+	// A signal ends ctx. What fails for that reason fails with whatever error the interrupted call
+	// returns.
 	if ctx.Err() != nil && rhumb.KindOf(err) == rhumb.Other {
 		err = rhumb.Ef("rhumb.run", rhumb.Canceled, "interrupted before it was done: %s", rhumb.Message(err))
 	}
@@ -106,7 +108,8 @@ func (a *app) prepare(cmd *cobra.Command) error {
 	if !slices.Contains(output.Formats, a.Format) {
 		return rhumb.Ef("rhumb.flags", rhumb.InvalidArgument, "-o %q is none of %s", a.Format, strings.Join(output.Formats, ", "))
 	}
-	// Cobra checks these only after PersistentPreRunE; here their errors still count as errors of usage.
+	// Cobra checks these only after PersistentPreRunE; here their errors still count as errors of
+	// usage.
 	if err := errors.Join(cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups()); err != nil {
 		return err
 	}
@@ -159,8 +162,8 @@ func usageError(cmd *cobra.Command, err error) error {
 	return rhumb.E("rhumb.usage", rhumb.InvalidArgument, fmt.Sprintf("%s; see `%s --help`", msg, cmd.CommandPath()))
 }
 
-// asksForJSON finds -o json in a command line. It does not use the parsed flag because a command line that cannot be parsed fails
-// too, and a program that asked for JSON gets its error as JSON.
+// asksForJSON finds -o json in a command line. It does not use the parsed flag because a command
+// line that cannot be parsed fails too, and a program that asked for JSON gets its error as JSON.
 func asksForJSON(args []string) bool {
 	for i, arg := range args {
 		if slices.Contains([]string{"-ojson", "-o=json", "--output=json"}, arg) {

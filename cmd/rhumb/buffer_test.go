@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// lockedBuffer is a buffer that one goroutine fills while another reads.
+// lockedBuffer is a buffer that one goroutine fills while another one reads it.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer

@@ -64,7 +64,7 @@ A node that is stopped by SIGTERM drains first, without this command.`,
 	return commandGroup("node", "List and drain nodes", cc.connected(ls), cc.connected(drain))
 }
 
-// describeTroubles returns what is wrong with the copies and disks of a node, in a few words.
+// describeTroubles summarizes the problems with the copies and disks of a node in a few words.
 func (d *nodeDoc) describeTroubles() string {
 	var words []string
 	if d.Short {
@@ -112,7 +112,7 @@ func (cc *clusterCommands) drainNode(ctx context.Context, node string, undo bool
 	}
 	return cc.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
 		if !slices.ContainsFunc(c.Nodes(), func(n rhumb.Node) bool { return n.ID == id }) {
-			return rhumb.Ef("rhumb.drain", rhumb.NotFound, "there is no node %s; `rhumb node ls` lists them", id)
+			return rhumb.Ef("rhumb.drain", rhumb.NotFound, "there is no node %s; `rhumb node ls` lists the nodes", id)
 		}
 		left, err := c.Drain(ctx, id, undo)
 		if err != nil {

@@ -42,8 +42,8 @@ func (a *app) configCommand() *cobra.Command {
 	return commandGroup("config", "Show and check the configuration", show, check)
 }
 
-// settingFlags returns the flags of single commands that settings can set: those of `start`, which are the node's, then those that
-// connect a command to a cluster.
+// settingFlags returns the flags of single commands that settings can set: those of `start`, which
+// are the node's, then those that connect a command to a cluster.
 func settingFlags(root *cobra.Command) []*pflag.FlagSet {
 	var sets []*pflag.FlagSet
 	for _, name := range []string{"start", "status"} {
@@ -76,7 +76,8 @@ func (a *app) showConfig(sets []*pflag.FlagSet) error {
 	})
 }
 
-// defaultOf returns the default of the first flag with a name: --addr of `start` comes before --addr of other commands.
+// defaultOf returns the default of the first flag with a name: --addr of `start` comes before
+// --addr of other commands.
 func defaultOf(sets []*pflag.FlagSet, name string) string {
 	for _, set := range sets {
 		if f := set.Lookup(name); f != nil {
@@ -127,7 +128,8 @@ func (a *app) memoryParts() ([]settingDoc, error) {
 	return docs, nil
 }
 
-// checkConfig reads the settings as a command would, and tries each value on the flags that it can set.
+// checkConfig reads the settings as a command would, and tries each value on the flags that it can
+// set.
 func (a *app) checkConfig(sets []*pflag.FlagSet, args []string) error {
 	s := settings.Settings{File: a.settings.File}
 	if len(args) == 1 {

@@ -21,15 +21,15 @@ import (
 	"github.com/rhumbdb/rhumb/demo"
 )
 
-// clockSuffix names the file beside a node's directory that says by how many nanoseconds the node's clock is wrong, and
-// clockPoll is how often the node looks.
+// The name of the file that holds the error of a node's clock, in nanoseconds, is the node's
+// directory with clockSuffix. The node reads the file every clockPoll.
 const (
 	clockSuffix = ".clock"
 	clockPoll   = 50 * time.Millisecond
 )
 
-// clockBesides returns the clock of a process that was started with --dir, nil for one without.
-func clockBesides(args []string) func() time.Time {
+// clockFromFile returns the clock of a node that was started with args, or nil for other commands.
+func clockFromFile(args []string) func() time.Time {
 	at := slices.Index(args, "--dir")
 	if len(args) < 2 || args[1] != "start" || at < 0 || at+1 == len(args) {
 		return nil
@@ -51,7 +51,8 @@ func clockBesides(args []string) func() time.Time {
 	return func() time.Time { return time.Now().Add(time.Duration(wrong.Load())) }
 }
 
-// crew is the nodes of a demo, which a test kills and starts again by itself, on disks and with clocks that it changes.
+// crew holds the nodes of a demo that the test kills and restarts itself, because it changes their
+// disks and clocks in between.
 type crew struct {
 	t       *testing.T
 	c       *client.Client
@@ -65,7 +66,7 @@ type crewNode struct {
 	args []string
 }
 
-// startCrew starts a demo of one region that starts no node again.
+// startCrew starts a demo of one region that does not restart nodes.
 func startCrew(t *testing.T, nodes int, random *rand.Rand) *crew {
 	t.Helper()
 	layout, _ := startDemo(t, "--regions", "singapore", "--nodes-per-region", fmt.Sprint(nodes), "--latency", "none", "--load", "none", "--no-restart", "--cuts")
@@ -90,7 +91,7 @@ func startCrew(t *testing.T, nodes int, random *rand.Rand) *crew {
 	return k
 }
 
-// draw returns a node at random.
+// draw returns a random node.
 func (k *crew) draw() *crewNode { return k.nodes[k.random.IntN(len(k.nodes))] }
 
 // kill ends a node with kill -9.
@@ -109,14 +110,14 @@ func gone(pid int) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) || strings.HasPrefix(after, "Z")
 }
 
-// start starts a node again on its directory.
+// start restarts a node on its directory.
 func (k *crew) start(n *crewNode) {
 	k.t.Helper()
 	p := startProcess(k.t, nil, n.args...)
 	n.PID = p.Process.Pid
 }
 
-// life returns the life that metadata knows of a node.
+// life returns the life of a node in the catalog.
 func (k *crew) life(id rhumb.NodeID) rhumb.BootSeq {
 	for _, n := range k.c.Nodes() {
 		if n.ID == id {
@@ -126,8 +127,8 @@ func (k *crew) life(id rhumb.NodeID) rhumb.BootSeq {
 	return 0
 }
 
-// whole reports whether all nodes live and all replicas are in sync.
-func (k *crew) whole() bool {
+// isHealthy reports whether all nodes are live and all replicas are in sync.
+func (k *crew) isHealthy() bool {
 	for _, n := range k.c.Nodes() {
 		if n.State != rhumb.NodeLive {
 			return false
@@ -141,26 +142,26 @@ func (k *crew) whole() bool {
 	return true
 }
 
-// crewFault hurts a crew for a while, heals it, and says what was done.
+// crewFault injects a fault into a crew, heals it after a while, and returns a description of it.
 type crewFault struct {
 	name string
 	run  func(k *crew, hold time.Duration) (what string)
 }
 
-// passingFaults leave all disks as they are.
+// passingFaults returns the faults that do not change a disk.
 func passingFaults() (out []crewFault) {
 	for _, kind := range []bench.FaultKind{bench.FaultPause, bench.FaultOneWay, bench.FaultRing, bench.FaultBridge, bench.FaultHalfOpen} {
 		out = append(out, crewFault{string(kind), func(k *crew, hold time.Duration) string { return k.strike(kind, hold) }})
 	}
-	return append(out, crewFault{"kill", (*crew).killed}, crewFault{"kill-all", (*crew).allKilled}, crewFault{"clock", (*crew).wrongClock})
+	return append(out, crewFault{"kill", (*crew).killOne}, crewFault{"kill-all", (*crew).killAll}, crewFault{"clock", (*crew).stepClock})
 }
 
-// diskFaults make one disk lose what it acknowledged.
+// diskFaults returns the faults that make one disk lose acknowledged data.
 func diskFaults() []crewFault {
-	return []crewFault{{"flip", (*crew).flipped}, {"roll-back", (*crew).rolledBack}, {"empty", (*crew).emptied}}
+	return []crewFault{{"flip", (*crew).flipBit}, {"roll-back", (*crew).rollBack}, {"empty", (*crew).emptyDisk}}
 }
 
-// strike is a fault that a benchmark has too.
+// strike injects a fault that package bench implements.
 func (k *crew) strike(kind bench.FaultKind, hold time.Duration) string {
 	k.t.Helper()
 	before := k.cluster.Withheld(k.t.Context())
@@ -178,19 +179,19 @@ func (k *crew) strike(kind bench.FaultKind, hold time.Duration) string {
 	return f.What
 }
 
-// killed kills a node, and starts it again on the disk that it left.
-func (k *crew) killed(hold time.Duration) string {
+// killOne kills a node and restarts it on its disk.
+func (k *crew) killOne(hold time.Duration) string {
 	n := k.draw()
 	before := k.life(n.ID)
 	k.kill(n)
 	time.Sleep(hold)
 	k.start(n)
-	k.reborn(n, before)
+	k.awaitNewLife(n, before)
 	return "kill " + n.ID.String()
 }
 
-// allKilled kills all nodes in one moment.
-func (k *crew) allKilled(time.Duration) string {
+// killAll kills all nodes at once and restarts them.
+func (k *crew) killAll(time.Duration) string {
 	before := map[rhumb.NodeID]rhumb.BootSeq{}
 	for _, n := range k.nodes {
 		before[n.ID] = k.life(n.ID)
@@ -200,22 +201,22 @@ func (k *crew) allKilled(time.Duration) string {
 		k.start(n)
 	}
 	for _, n := range k.nodes {
-		k.reborn(n, before[n.ID])
+		k.awaitNewLife(n, before[n.ID])
 	}
 	return "kill all"
 }
 
-// reborn waits until a node that was started again is in a new life.
-func (k *crew) reborn(n *crewNode, before rhumb.BootSeq) {
+// awaitNewLife waits until a restarted node is in a new life.
+func (k *crew) awaitNewLife(n *crewNode, before rhumb.BootSeq) {
 	k.t.Helper()
 	await(k.t, "the node to begin a new life", settleWait, func() bool { return k.life(n.ID) > before })
 }
 
-// clockSteps are by how much a clock is put wrong.
+// clockSteps lists the errors of a wrong clock.
 var clockSteps = []time.Duration{100 * time.Millisecond, 2 * time.Second, time.Minute, time.Hour}
 
-// wrongClock puts the clock of one node ahead or behind, and right again.
-func (k *crew) wrongClock(hold time.Duration) string {
+// stepClock sets the clock of one node ahead or back, and then right again.
+func (k *crew) stepClock(hold time.Duration) string {
 	k.t.Helper()
 	n, step := k.draw(), clockSteps[k.random.IntN(len(clockSteps))]
 	if k.random.IntN(2) == 0 {
@@ -227,6 +228,7 @@ func (k *crew) wrongClock(hold time.Duration) string {
 	return fmt.Sprintf("clock of %s %v", n.ID, step)
 }
 
+// setClock renames a whole file into place, so that the node never reads half of it.
 func (k *crew) setClock(n *crewNode, wrong time.Duration) {
 	k.t.Helper()
 	part := n.Dir + clockSuffix + ".part"
@@ -238,18 +240,19 @@ func (k *crew) setClock(n *crewNode, wrong time.Duration) {
 	}
 }
 
-// flipped changes one bit in the largest log of a node that was killed.
-func (k *crew) flipped(hold time.Duration) string {
+// flipBit changes one bit in the largest log of a killed node.
+func (k *crew) flipBit(hold time.Duration) string {
 	k.t.Helper()
 	n := k.draw()
 	k.kill(n)
-	file, at := k.flip(n)
+	file, at := k.flipLogBit(n)
 	time.Sleep(hold)
 	k.start(n)
 	return fmt.Sprintf("bit of byte %d of %s of %s", at, file, n.ID)
 }
 
-func (k *crew) flip(n *crewNode) (file string, at int) {
+// flipLogBit returns the file and the offset of the changed byte.
+func (k *crew) flipLogBit(n *crewNode) (file string, at int) {
 	k.t.Helper()
 	logs, err := filepath.Glob(filepath.Join(n.Dir, "data", "*.log"))
 	if err != nil || len(logs) == 0 {
@@ -277,8 +280,8 @@ func (k *crew) flip(n *crewNode) (file string, at int) {
 	return filepath.Base(file), at
 }
 
-// rolledBack brings the disk of a node back to what it held some seconds before.
-func (k *crew) rolledBack(hold time.Duration) string {
+// rollBack restores the disk of a node to its state some seconds before.
+func (k *crew) rollBack(hold time.Duration) string {
 	k.t.Helper()
 	n := k.draw()
 	image := filepath.Join(k.t.TempDir(), "image")
@@ -288,8 +291,8 @@ func (k *crew) rolledBack(hold time.Duration) string {
 		k.t.Fatal(err)
 	}
 	k.start(n)
-	k.reborn(n, before)
-	await(k.t, "the cluster to be whole", settleWait, k.whole)
+	k.awaitNewLife(n, before)
+	await(k.t, "the cluster to be whole", settleWait, k.isHealthy)
 	time.Sleep(hold)
 	k.kill(n)
 	if err := os.RemoveAll(n.Dir); err != nil {
@@ -302,8 +305,8 @@ func (k *crew) rolledBack(hold time.Duration) string {
 	return "roll-back of " + n.ID.String()
 }
 
-// emptied takes everything from the disk of a node.
-func (k *crew) emptied(hold time.Duration) string {
+// emptyDisk removes everything from the disk of a node.
+func (k *crew) emptyDisk(hold time.Duration) string {
 	k.t.Helper()
 	n := k.draw()
 	k.kill(n)

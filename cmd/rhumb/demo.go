@@ -36,6 +36,7 @@ This is a demonstration, not a benchmark.`,
 			if err != nil {
 				return rhumb.Wrap("rhumb.demo", err)
 			}
+			// The demo starts this same binary as its nodes, so that they never differ in version.
 			cfg.Binary, cfg.Program, cfg.Out, cfg.Err = binary, os.Args[0], s.Out, s.Err
 			cfg.JSON = cfg.JSON || s.AsJSON()
 			cfg.Terminal = output.IsTerminal(s.Out)

@@ -12,12 +12,13 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/inspect"
 )
 
-// The types of this file are the documents that -o json prints. Their field names are stable: programs depend on them. New fields
-// may be added.
+// The types of this file are the documents that -o json prints. Their field names are stable:
+// programs depend on them. New fields may be added.
 
 // receiptDoc is a receipt: which node answered, and how it was found.
 type receiptDoc struct {
-	// Region is the name of the region that answered, or its number if the client does not know the name.
+	// Region is the name of the region that answered, or its number if the client does not know the
+	// name.
 	Region   string  `json:"region"`
 	Node     string  `json:"node"`
 	Range    string  `json:"range"`
@@ -57,6 +58,7 @@ type writeDoc struct {
 // names maps regions to their names.
 type names map[rhumb.RegionID]string
 
+// regionNames returns the names of the regions in the catalog of a client.
 func regionNames(c *client.Client) names {
 	n := names{}
 	for _, r := range c.Regions() {
@@ -121,7 +123,7 @@ type regionDoc struct {
 	RoundTripMs *float64      `json:"round_trip_ms,omitempty"`
 }
 
-// nodeDoc is a node of the cluster, with what it reports about itself.
+// nodeDoc is a node of the cluster and its report about itself.
 type nodeDoc struct {
 	ID            string   `json:"id"`
 	Region        string   `json:"region"`
@@ -160,7 +162,8 @@ type storeDoc struct {
 	FreeBytes uint64 `json:"free_bytes"`
 	Ranges    int    `json:"ranges"`
 	Refuses   string `json:"refuses,omitempty"`
-	// Damages lists the damage that the store has found. DamagedRanges counts the ranges that it affects.
+	// Damages lists the damage that the store has found. DamagedRanges counts the ranges that it
+	// affects.
 	Damages       []client.StoreDamage `json:"damages,omitempty"`
 	DamagedRanges int                  `json:"damaged_ranges,omitempty"`
 }
@@ -182,7 +185,8 @@ type rangeDoc struct {
 	Recovery *recoveryDoc `json:"recovery,omitempty"`
 }
 
-// recoveryDoc is a loss that an operator accepted: the copy from which the range continued, and what was known then.
+// recoveryDoc is a loss that an operator accepted: the copy from which the range continued, and
+// what was known then.
 type recoveryDoc struct {
 	Epoch   uint64   `json:"epoch"`
 	Node    string   `json:"node"`
@@ -225,13 +229,14 @@ type tableDoc struct {
 	Ranges        int     `json:"ranges"`
 }
 
+// describeTable returns the document of a table.
 func describeTable(t client.TableStatus) tableDoc {
 	doc := tableDoc{
 		ID: uint32(t.ID), Name: t.Name, Class: t.Class.String(), LocationField: t.LocationField, HistorySecs: t.History.Seconds(), Snapshot: t.Snapshot.String(),
 		Mode: t.Settings.Mode.String(), Replicas: t.Settings.Replicas, MinInSync: t.Settings.MinInSync,
 		Survival: t.Settings.Survival.String(), HashSlots: t.Settings.HashSlots, ShardSize: t.Settings.ShardSize, Ranges: t.Ranges,
 	}
-	if t.Colocate != 0 {
+	if t.Colocate != 0 { // a zero byte means that names are hashed whole
 		doc.Colocate = string(rune(t.Colocate))
 	}
 	return doc
@@ -265,6 +270,7 @@ func rangeName(id rhumb.RangeID) string {
 	return id.String()
 }
 
+// nodeNames returns a list that is never nil, so that -o json prints [] and not null.
 func nodeNames(ids []rhumb.NodeID) []string {
 	out := []string{}
 	for _, id := range ids {
@@ -273,8 +279,8 @@ func nodeNames(ids []rhumb.NodeID) []string {
 	return out
 }
 
-// shardKey returns the sixteen bytes of a server-named key as hexadecimal digits, which `rhumb key explain` accepts. It returns ""
-// for other keys.
+// shardKey returns the sixteen bytes of a server-named key as hexadecimal digits, which `rhumb key
+// explain` accepts. It returns "" for other keys.
 func shardKey(k rhumb.Key) string {
 	if len(k.Name) != rhumb.SequenceNameSize {
 		return ""

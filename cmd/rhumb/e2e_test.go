@@ -21,7 +21,7 @@ import (
 
 // The tests of this file run real processes: a demo, its nodes, and the commands against it.
 
-// TestEndToEnd runs three regions of three nodes, and everything a person can do with them.
+// TestEndToEnd runs three regions of three nodes and every command against them.
 func TestEndToEnd(t *testing.T) {
 	layout, p := startDemo(t, "--latency", "none", "--load", "none", "--no-restart")
 	t.Run("data", testData)
@@ -215,7 +215,7 @@ func testIngest(t *testing.T) {
 	fails(t, exit.Usage, append(args, "--strict")...)
 	fails(t, exit.NotFound, "ingest", "--table", "cars", "--mapping", "flights", "../../ingest/testdata/sample.controlstream.gz")
 
-	// A pipe that stays silent does not hold an interrupted ingest, and what it had written is there.
+	// An ingest that waits for a silent pipe can be interrupted, and what it has written stays.
 	in, out := io.Pipe()
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
@@ -235,7 +235,8 @@ func testIngest(t *testing.T) {
 	_ = out.Close()
 }
 
-// testKill kills a node while a feed is read: the feed goes on by itself, and nothing that was acknowledged is missing.
+// testKill kills a node during an ingest: the ingest continues, and nothing that was acknowledged
+// is missing.
 func testKill(t *testing.T, layout *demo.Layout, p *process) {
 	feed, flights, positions := killFeed(t)
 	victim := layout.Nodes[4]
@@ -280,7 +281,8 @@ func testKill(t *testing.T, layout *demo.Layout, p *process) {
 	}
 }
 
-// killFeed gives a feed with how many flights and positions it makes: the real one where it is, else a made one.
+// killFeed returns a feed and how many flights and positions it creates. It is a recorded feed if
+// RHUMB_TESTDATA has one, else a generated one.
 func killFeed(t *testing.T) (feed []byte, flights, positions int) {
 	if dir := os.Getenv("RHUMB_TESTDATA"); dir != "" {
 		feed, err := os.ReadFile(filepath.Join(dir, "flights-switzerland.controlstream.gz"))
@@ -289,7 +291,7 @@ func killFeed(t *testing.T) (feed []byte, flights, positions int) {
 		}
 		return feed, 1243, 139_098
 	}
-	t.Log("RHUMB_TESTDATA is not set: the feed is a made one")
+	t.Log("RHUMB_TESTDATA is not set: the feed is generated")
 	var b bytes.Buffer
 	for i := range 200 {
 		for f := range 100 {
@@ -299,7 +301,8 @@ func killFeed(t *testing.T) (feed []byte, flights, positions int) {
 	return b.Bytes(), 100, 20_000
 }
 
-// testStop guards that one interrupt ends a demo and every process of it, and takes back what it left for others.
+// testStop guards that one interrupt ends a demo and all its processes, and removes the file by
+// which commands find it.
 func testStop(t *testing.T, layout *demo.Layout, p *process) {
 	begin := time.Now()
 	if err := p.Process.Signal(os.Interrupt); err != nil {
@@ -311,7 +314,7 @@ func testStop(t *testing.T, layout *demo.Layout, p *process) {
 	t.Logf("it stopped in %v", time.Since(begin).Round(time.Millisecond))
 	checkGone(t, layout)
 	if _, err := os.Stat(os.Getenv("RHUMB_DEMO")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the demo left its context behind: %v", err)
+		t.Errorf("the context of the demo still exists: %v", err)
 	}
 }
 
@@ -322,8 +325,8 @@ func checkGone(t *testing.T, layout *demo.Layout) {
 	}
 }
 
-// TestDemoKeepsItsData guards that a demo in a kept directory comes back with what was written, on the same addresses,
-// that a dead demo leaves no orphan, and that a node that dies is started again.
+// TestDemoKeepsItsData guards that a demo that restarts in its directory has the same data and
+// addresses, that a dead demo leaves no processes, and that a demo restarts a node that dies.
 func TestDemoKeepsItsData(t *testing.T) {
 	layout, p := startDemo(t, "--latency", "none", "--load", "none", "--regions", "frankfurt,bern=46.9:7.4", "--nodes-per-region", "1")
 	ok(t, "put", "flights", "KEPT", "a=1")
@@ -332,7 +335,7 @@ func TestDemoKeepsItsData(t *testing.T) {
 	}
 	p.wait()
 	checkGone(t, layout)
-	fails(t, exit.Usage, "get", "flights", "KEPT") // a dead demo is no demo
+	fails(t, exit.Usage, "get", "flights", "KEPT") // commands ignore a dead demo
 
 	again := startProcess(t, nil, "demo", "--json", "--dir", layout.Dir, "--latency", "none", "--load", "flights", "--flights", "20",
 		"--regions", "frankfurt,bern=46.9:7.4", "--nodes-per-region", "1")
@@ -355,8 +358,8 @@ func TestDemoKeepsItsData(t *testing.T) {
 	awaitSeconds(t, again, &back)
 }
 
-// awaitSeconds reads the figures of a demo whose second node was killed: they show it down, then up as another process,
-// and go on writing.
+// awaitSeconds reads the figures of a demo whose second node was killed, until they have shown the
+// node down, then up as another process, and then new writes.
 func awaitSeconds(t *testing.T, p *process, layout *demo.Layout) {
 	var down, up bool
 	var acknowledged int64
@@ -378,7 +381,8 @@ func awaitSeconds(t *testing.T, p *process, layout *demo.Layout) {
 	t.Errorf("down %v, up again %v, and no writes since", down, up)
 }
 
-// TestStartRefuses guards that a node refuses a directory that another one uses, and that SIGTERM ends it well.
+// TestStartRefuses guards that a node rejects a directory that another node uses, and that SIGTERM
+// ends a node cleanly.
 func TestStartRefuses(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes; left out by -short")

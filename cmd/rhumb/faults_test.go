@@ -22,10 +22,11 @@ import (
 	"github.com/rhumbdb/rhumb/demo"
 )
 
-// The tests of this file hurt real processes under a held load, and then look for every acknowledged write.
+// The tests of this file inject faults into real processes under load and then read every
+// acknowledged write back.
 
-// TestKilledPrimariesLoseNothing guards I3 and I4: kill -9 of primaries, the metadata leader among them, under
-// load. What it measures it only reports.
+// TestKilledPrimariesLoseNothing guards I3 and I4: kill -9 of primaries under load, including the
+// metadata leader. It only reports the gaps that it measures.
 func TestKilledPrimariesLoseNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes; left out by -short")
@@ -46,7 +47,8 @@ func TestKilledPrimariesLoseNothing(t *testing.T) {
 	t.Logf("%d writes; longest gap of a caller: p50 %v, max %v; metadata leader killed too: max %v", report.Writes, report.P50, report.Max, report.LeaderMax)
 }
 
-// holder writes growing numbers under its keys until it is stopped, and remembers what was acknowledged.
+// holder writes growing numbers to its keys until it is stopped, and remembers the last number of
+// each that was acknowledged.
 type holder struct {
 	t     *testing.T
 	c     *client.Client
@@ -56,7 +58,7 @@ type holder struct {
 	wait  sync.WaitGroup
 }
 
-// holdLoad begins to write to a demo, from many callers.
+// holdLoad starts to write to a demo from many callers.
 func holdLoad(t *testing.T, l *demo.Layout, callers int) *holder {
 	t.Helper()
 	h := &holder{t: t, acked: make([]atomic.Int64, callers)}
@@ -98,7 +100,7 @@ func (h *holder) open(l *demo.Layout) {
 	h.c = c
 }
 
-// total is the number of acknowledged writes.
+// total returns the number of acknowledged writes.
 func (h *holder) total() (n int64) {
 	for i := range h.acked {
 		n += h.acked[i].Load()
@@ -106,8 +108,8 @@ func (h *holder) total() (n int64) {
 	return n
 }
 
-// goesOn waits until every caller has written again.
-func (h *holder) goesOn() {
+// awaitProgress waits until every caller has written again.
+func (h *holder) awaitProgress() {
 	h.t.Helper()
 	var before []int64
 	for i := range h.acked {
@@ -128,7 +130,7 @@ func (h *holder) end() {
 	h.wait.Wait()
 }
 
-// audit looks for every acknowledged write.
+// audit fails the test if an acknowledged write is missing.
 func (h *holder) audit() {
 	h.t.Helper()
 	table, err := h.c.Table(h.t.Context(), "load")
@@ -158,8 +160,8 @@ func (h *holder) audit() {
 	h.t.Logf("%d acknowledged writes, none missing", h.total())
 }
 
-// wellAgain waits until all nodes live and all ranges have all their replicas in sync.
-func (h *holder) wellAgain() {
+// awaitHealthy waits until all nodes are live and all replicas are in sync.
+func (h *holder) awaitHealthy() {
 	h.t.Helper()
 	await(h.t, "the cluster to be whole", settleWait, func() bool {
 		for _, n := range h.c.Nodes() {
@@ -176,7 +178,8 @@ func (h *holder) wellAgain() {
 	})
 }
 
-// TestAllNodesKilledAtOnce guards that what was acknowledged is on disk: every process dies in the same moment.
+// TestAllNodesKilledAtOnce guards that acknowledged writes are on disk, by killing every process at
+// the same moment.
 func TestAllNodesKilledAtOnce(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "kept")
 	args := []string{"--regions", "singapore", "--latency", "none", "--load", "none", "--no-restart", "--dir", dir}
@@ -196,29 +199,30 @@ func TestAllNodesKilledAtOnce(t *testing.T) {
 	h.audit()
 }
 
-// TestTermUnderLoad guards that a node that is asked to stop gives up its primaries first: no write fails, none is missing.
+// TestTermUnderLoad guards that a node which receives SIGTERM gives up its primaries first: no
+// write fails and none is missing.
 func TestTermUnderLoad(t *testing.T) {
 	layout, _ := startDemo(t, "--regions", "singapore", "--latency", "none", "--load", "none")
 	h := holdLoad(t, layout, 32)
-	h.goesOn()
+	h.awaitProgress()
 	for _, n := range layout.Nodes[:2] {
 		if err := syscall.Kill(n.PID, syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
 		await(t, "the node to be gone", settleWait, func() bool { return syscall.Kill(n.PID, 0) != nil })
-		h.goesOn()
-		h.wellAgain()
+		h.awaitProgress()
+		h.awaitHealthy()
 	}
 	h.end()
 	h.audit()
 }
 
-// TestPausedNodeComesBack guards fencing: a node that stands still is replaced, and when it goes on, it serves nothing of
-// its old life and takes part in a new one (ruling 11).
+// TestPausedNodeComesBack guards fencing: a paused node is replaced, and when it resumes, it serves
+// nothing in its old life and takes part in a new one (ruling 11).
 func TestPausedNodeComesBack(t *testing.T) {
 	layout, _ := startDemo(t, "--regions", "singapore", "--latency", "none", "--load", "none")
 	h := holdLoad(t, layout, 32)
-	h.goesOn()
+	h.awaitProgress()
 	victim := layout.Nodes[0]
 	if err := syscall.Kill(victim.PID, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -231,12 +235,12 @@ func TestPausedNodeComesBack(t *testing.T) {
 		}
 		return false
 	})
-	h.goesOn()
+	h.awaitProgress()
 	if err := syscall.Kill(victim.PID, syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	h.wellAgain()
-	h.goesOn()
+	h.awaitHealthy()
+	h.awaitProgress()
 	h.end()
 	h.audit()
 	if err := syscall.Kill(victim.PID, 0); err != nil {
@@ -244,8 +248,8 @@ func TestPausedNodeComesBack(t *testing.T) {
 	}
 }
 
-// TestDiskFull guards that a node with a full disk refuses writes with a clear error, goes on reading, and takes writes
-// again when there is room. It needs root, to mount a small disk.
+// TestDiskFull guards that a node with a full disk rejects writes with a clear error, keeps serving
+// reads, and accepts writes again when there is room. It needs root to mount a small disk.
 func TestDiskFull(t *testing.T) {
 	if os.Geteuid() != 0 || testing.Short() {
 		t.Skip("needs root to mount a disk of 256 MiB")
@@ -262,7 +266,7 @@ func TestDiskFull(t *testing.T) {
 	startDemo(t, "--regions", "singapore", "--nodes-per-region", "1", "--latency", "none", "--load", "none", "--dir", filepath.Join(disk, "data"))
 	ok(t, "put", "airports", "SIN", "name=Changi")
 	filler := filepath.Join(disk, "filler")
-	fill(t, disk, filler)
+	fillDisk(t, disk, filler)
 	await(t, "writes to be refused", settleWait, func() bool {
 		_, stderr, code := runIn(t.Context(), "", "put", "airports", "FRA", "name=Frankfurt", "--timeout", "2s", "-o", "json")
 		return code != exit.OK && strings.Contains(stderr, "disk_full")
@@ -279,8 +283,8 @@ func TestDiskFull(t *testing.T) {
 	})
 }
 
-// fill writes a file until 3 % of the disk are free.
-func fill(t *testing.T, disk, file string) {
+// fillDisk writes a file until only 3 % of the disk is free.
+func fillDisk(t *testing.T, disk, file string) {
 	t.Helper()
 	f, err := os.Create(file)
 	if err != nil {
@@ -302,8 +306,9 @@ func fill(t *testing.T, disk, file string) {
 	}
 }
 
-// TestNamesWhileARegionIsDead guards that a region without a living node is told, and that names are created elsewhere
-// meanwhile, with a receipt that says who was not asked.
+// TestNamesWhileARegionIsDead guards that status reports a region without a live node, and that
+// names are created elsewhere in the meantime, with a receipt that names the region that was not
+// asked.
 func TestNamesWhileARegionIsDead(t *testing.T) {
 	layout, _ := startDemo(t, "--regions", "singapore,frankfurt,virginia", "--nodes-per-region", "1", "--latency", "none", "--load", "none", "--no-restart")
 	if err := syscall.Kill(layout.Nodes[2].PID, syscall.SIGKILL); err != nil {
@@ -327,8 +332,9 @@ func TestNamesWhileARegionIsDead(t *testing.T) {
 	}
 }
 
-// TestCutLinks guards that a cluster of three goes on, and loses nothing, while links between its nodes are cut one way, both
-// ways, or lose what is sent on connections that stay open. How long keys stood still it only reports.
+// TestCutLinks guards that a cluster of three keeps working and loses nothing while links between
+// its nodes are cut one way, cut both ways, or lose data on connections that stay open. It only
+// reports how long keys could not be written.
 func TestCutLinks(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes; left out by -short")

@@ -15,8 +15,9 @@ import (
 
 const opFields rhumb.Op = "rhumb.fields"
 
-// parseAssignments parses FIELD=VALUE and FIELD:TYPE=VALUE. Without a type, the location field of the table is a point or a box,
-// numbers, true and false are numbers and bools, and everything else is text.
+// parseAssignments parses FIELD=VALUE and FIELD:TYPE=VALUE. Without a type, the location field of
+// the table is a point or a box, numbers, true and false are numbers and bools, and everything else
+// is text.
 func parseAssignments(args []string, locationField string) (rhumb.Record, error) {
 	var fields []rhumb.Field
 	for _, arg := range args {
@@ -42,7 +43,8 @@ func cutType(s string) (name, typ string, typed bool) {
 	return s, "", false
 }
 
-// parseValue parses the text of a field. json.Valid decides what a number is, so that text such as 007 or NaN stays text.
+// parseValue parses the text of a field. json.Valid decides what a number is, so that text such as
+// 007 or NaN stays text.
 func parseValue(name, typ string, typed bool, text, locationField string) (rhumb.FieldValue, error) {
 	switch {
 	case typ == rhumb.FieldNull.String():
@@ -65,7 +67,8 @@ func parseValue(name, typ string, typed bool, text, locationField string) (rhumb
 	return rhumb.StringField(text), nil
 }
 
-// numberOrText parses text that is valid JSON: a number if it is one, and an int64 if it has neither fraction nor exponent.
+// numberOrText parses text that is valid JSON: a number if it is one, and an int64 if it has
+// neither fraction nor exponent.
 func numberOrText(text string) rhumb.FieldValue {
 	if v, err := rhumb.ParseField(rhumb.FieldInt64, text); err == nil {
 		return v
@@ -76,9 +79,9 @@ func numberOrText(text string) rhumb.FieldValue {
 	return rhumb.StringField(text)
 }
 
-// parseFieldsJSON parses fields as -o json prints them, each with its original type (see inspect.Fields): {"lat","lon"} is a point,
-// {"min","max"} is a box, and a number with a fraction or an exponent is a float64. Times and bytes are strings in JSON, so their
-// key is FIELD:TYPE.
+// parseFieldsJSON parses fields as -o json prints them, each with its original type (see
+// inspect.Fields): {"lat","lon"} is a point, {"min","max"} is a box, and a number with a fraction
+// or an exponent is a float64. Times and bytes are strings in JSON, so their key is FIELD:TYPE.
 func parseFieldsJSON(text []byte) (rhumb.Record, error) {
 	var members map[string]json.RawMessage
 	if err := decodeStrict(text, &members); err != nil {
@@ -124,7 +127,8 @@ func parseJSONValue(raw json.RawMessage, typ string, typed bool) (rhumb.FieldVal
 	return numberOrText(text), nil
 }
 
-// parseJSONTyped parses an object under FIELD:TYPE: a point, a box, or {"bytes":"0x…"} for a string that is not valid UTF-8.
+// parseJSONTyped parses an object under FIELD:TYPE: a point, a box, or {"bytes":"0x…"} for a string
+// that is not valid UTF-8.
 func parseJSONTyped(raw json.RawMessage, typ string) (rhumb.FieldValue, error) {
 	var text struct{ Bytes *string }
 	if typ == rhumb.FieldString.String() && decodeStrict(raw, &text) == nil && text.Bytes != nil {
@@ -153,7 +157,8 @@ func parseJSONPlace(raw json.RawMessage) (rhumb.FieldValue, error) {
 	return rhumb.FieldValue{}, rhumb.E(opFields, rhumb.InvalidArgument, `an object has to be a point, {"lat","lon"}, or a box, {"min":{…},"max":{…}}`)
 }
 
-// decodeStrict decodes exactly one JSON document and rejects unknown members, so that a misspelt one is not ignored.
+// decodeStrict decodes exactly one JSON document and rejects unknown members, so that a misspelt
+// one is not ignored.
 func decodeStrict(text []byte, into any) error {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()
@@ -166,7 +171,8 @@ func decodeStrict(text []byte, into any) error {
 	return nil
 }
 
-// valueFlags select the value that a put, insert or patch writes, if it is not FIELD=VALUE arguments.
+// valueFlags select the value that a put, insert or patch writes, if it is not FIELD=VALUE
+// arguments.
 type valueFlags struct {
 	json, text, file string
 }

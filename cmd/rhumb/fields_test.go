@@ -11,7 +11,7 @@ import (
 	"github.com/rhumbdb/rhumb/cli/output"
 )
 
-// TestAssignments guards how FIELD=VALUE is understood.
+// TestAssignments guards how FIELD=VALUE is parsed.
 func TestAssignments(t *testing.T) {
 	for arg, want := range map[string]string{
 		"a=text":                               "string text",
@@ -56,7 +56,7 @@ func TestAssignments(t *testing.T) {
 	}
 }
 
-// TestFieldsJSON guards that what -o json prints reads back as it was, in value and type.
+// TestFieldsJSON guards that fields printed by -o json parse back to the same values and types.
 func TestFieldsJSON(t *testing.T) {
 	record, err := rhumb.NewRecord(
 		rhumb.Field{Name: "b", Value: rhumb.BoolField(true)},
@@ -117,7 +117,8 @@ func TestFieldsJSON(t *testing.T) {
 	}
 }
 
-// TestFieldsJSONCannotFail guards that a record of any numbers can be printed: JSON has no NaN.
+// TestFieldsJSONCannotFail guards that a record with any numbers can be printed, although JSON has
+// no NaN.
 func TestFieldsJSONCannotFail(t *testing.T) {
 	for _, f := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
 		doc, err := output.DescribeValue(rhumb.EncodeRecord(nil, rhumb.Record{{Name: "f", Value: rhumb.Float64Field(f)}}))
@@ -130,7 +131,8 @@ func TestFieldsJSONCannotFail(t *testing.T) {
 	}
 }
 
-// FuzzFields guards that no text of fields makes the parsers panic, and that what they accept is a valid record.
+// FuzzFields guards that no text makes the parsers panic, and that every result is a
+// valid record.
 func FuzzFields(f *testing.F) {
 	f.Add(`a:int64=3`, `{"a":{"lat":1,"lon":2},"b:bytes":"0x00"}`)
 	f.Fuzz(func(t *testing.T, assignment, text string) {
@@ -143,7 +145,7 @@ func FuzzFields(f *testing.F) {
 	})
 }
 
-// TestBatchLine guards what a line of a batch means, and that what is half said is refused.
+// TestBatchLine guards the meaning of a line of a batch, and that incomplete lines are rejected.
 func TestBatchLine(t *testing.T) {
 	for line, want := range map[string]string{
 		`{"op":"put","table":"t","name":"n","fields":{"a":1}}`:                                         "put always",

@@ -105,6 +105,7 @@ func (ic *ingestion) readMapping(f ingestFlags, file string) (*ingest.Mapping, i
 	if name == "" {
 		return nil, "", rhumb.E(opIngest, rhumb.InvalidArgument, "nothing says what a line means: add --table NAME or --mapping FILE")
 	}
+	// A built-in mapping wins over a file of its name. The name of a table is never taken for a file.
 	text, ok := ingest.BuiltinMapping(name)
 	if !ok && f.mapping == "" {
 		return nil, "", rhumb.Ef(opIngest, rhumb.InvalidArgument, "there is no built-in mapping %q, only %s; describe the lines with --mapping FILE",
@@ -127,7 +128,8 @@ func (ic *ingestion) readMapping(f ingestFlags, file string) (*ingest.Mapping, i
 	return m, format, err
 }
 
-// formatOf returns the format: --format wins over the mapping, which wins over the name of the file.
+// formatOf returns the format: --format wins over the mapping, which wins over the name of the
+// file.
 func formatOf(f ingestFlags, m *ingest.Mapping, file string) (ingest.Format, error) {
 	if f.format != "" {
 		return ingest.ParseFormat(f.format)
@@ -151,6 +153,7 @@ func (ic *ingestion) runIngest(ctx context.Context, f ingestFlags, file string) 
 		return err
 	}
 	defer src.Close()
+	// Before anything is written, and before the command waits for a cluster.
 	if err := checkRejects(f.reject, filesRead(src, f.mapping)); err != nil {
 		return err
 	}
@@ -163,6 +166,7 @@ func (ic *ingestion) runIngest(ctx context.Context, f ingestFlags, file string) 
 		if err != nil {
 			return err
 		}
+		// Opened only now, so that an ingest which cannot start leaves no empty files.
 		rejects, err := openRejects(ic.Printer, f.reject)
 		if err != nil {
 			return err
@@ -190,7 +194,8 @@ func (ic *ingestion) runIngest(ctx context.Context, f ingestFlags, file string) 
 	})
 }
 
-// ingestTables returns the tables of the rows of a mapping, and creates missing ones if the flags say so.
+// ingestTables returns the tables of the rows of a mapping, and creates missing ones if the flags
+// say so.
 func ingestTables(ctx context.Context, c *client.Client, m *ingest.Mapping, f *ingestFlags) (tables []rhumb.Table, err error) {
 	for _, name := range m.Tables() {
 		t, err := c.Table(ctx, name)
@@ -207,7 +212,8 @@ func ingestTables(ctx context.Context, c *client.Client, m *ingest.Mapping, f *i
 	return tables, nil
 }
 
-// missingTable creates a table with the options that the mapping needs, or explains how to create it.
+// missingTable creates a table with the options that the mapping needs, or explains how to create
+// it.
 func missingTable(ctx context.Context, c *client.Client, m *ingest.Mapping, name string, f *ingestFlags) (*client.Table, error) {
 	o := client.TableOptions{Settings: rhumb.ClassSettings{Replicas: f.replicas}}
 	hint := "rhumb table create " + name
@@ -236,8 +242,9 @@ type ingestWriter struct {
 	options client.BatchOptions
 }
 
-// newIngestWriter returns a writer that creates records in a region, or where their location is if region is empty. A patch finds
-// its record in whichever region it is, so the region matters only for new records; a put does not search, so it needs a home.
+// newIngestWriter returns a writer that creates records in a region, or where their location is if
+// region is empty. A patch finds its record in whichever region it is, so the region matters only
+// for new records; a put does not search, so it needs a home.
 func newIngestWriter(c *client.Client, region string, m *ingest.Mapping) (*ingestWriter, error) {
 	w := &ingestWriter{c: c}
 	if region == "" {
@@ -247,7 +254,7 @@ func newIngestWriter(c *client.Client, region string, m *ingest.Mapping) (*inges
 	if err != nil {
 		return nil, err
 	}
-	if m.Rows[0].Write == "put" {
+	if m.Rows[0].Write == "put" { // all rows of a line go to the home of the first
 		w.options.Home = region
 	} else {
 		w.options.Location = &r.Location
@@ -293,7 +300,8 @@ func (ic *ingestion) printIngest(c ingest.Counts, bytes int64, took time.Duratio
 	})
 }
 
-// filesRead returns the files that an ingest reads: its input, unless that is a pipe, and its mapping.
+// filesRead returns the files that an ingest reads: its input, unless that is a pipe, and its
+// mapping.
 func filesRead(src io.Reader, mapping string) (files []fs.FileInfo) {
 	if f, ok := src.(interface{ Stat() (fs.FileInfo, error) }); ok {
 		if info, err := f.Stat(); err == nil {

@@ -12,8 +12,9 @@ import (
 	"github.com/rhumbdb/rhumb/ingest"
 )
 
-// TestRejectIsNoInput guards that an ingest never writes malformed lines into a file that it reads, by whatever name and
-// whichever of its two files that would be, and says so before it looks for a cluster.
+// TestRejectIsNoInput guards that an ingest never writes malformed lines to a file that it reads,
+// under whatever name and for either of the two files, and reports it before it looks for a
+// cluster.
 func TestRejectIsNoInput(t *testing.T) {
 	t.Chdir(t.TempDir())
 	const content = "_c 1 _s 1 id A lat 1 lon 2\nbad\n"
@@ -61,7 +62,8 @@ func lastOf(t *testing.T) string {
 	return dir[strings.LastIndexByte(dir, '/')+1:]
 }
 
-// TestRejectAppends guards that rejected lines of an earlier run stay, and that this is said.
+// TestRejectAppends guards that the rejected lines of an earlier run are kept, and that a note says
+// so.
 func TestRejectAppends(t *testing.T) {
 	t.Chdir(t.TempDir())
 	var stderr bytes.Buffer

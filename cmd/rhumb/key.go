@@ -22,7 +22,7 @@ bytes of a server-named key, or the eight bytes of a range.`,
 		Args:    cobra.ExactArgs(1),
 		RunE:    func(_ *cobra.Command, args []string) error { return explainKey(s, args[0]) },
 	}
-	return commandGroup("key", "Explain keys", explain)
+	return commandGroup("key", "Decode keys", explain)
 }
 
 func explainKey(s *session, digits string) error {

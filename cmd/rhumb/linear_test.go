@@ -16,12 +16,13 @@ import (
 )
 
 var (
-	faultOperations = flag.Int("faults.operations", 20_000, "how many operations TestFaults judges at least")
-	faultSeed       = flag.Uint64("faults.seed", 1, "draws the faults and operations of TestFaults")
-	faultKinds      = flag.String("faults.only", "", "name of the only fault of TestFaults, like flip")
+	faultOperations = flag.Int("faults.operations", 20_000, "minimum number of operations that TestFaults checks")
+	faultSeed       = flag.Uint64("faults.seed", 1, "seed for the faults and operations of TestFaults")
+	faultKinds      = flag.String("faults.only", "", "name of the only fault of TestFaults, such as flip")
 )
 
-// The load of TestFaults: crowds of callers, each crowd on one key at a time, so that the history of a key stays small.
+// The load of TestFaults consists of crowds of callers. Each crowd uses one key at a time, so that
+// the history of a key stays small.
 const (
 	crowds      = 16
 	crowdSize   = 3
@@ -29,18 +30,18 @@ const (
 	callTimeout = 10 * time.Second
 	faultHold   = 2 * time.Second
 	faultCalm   = time.Second
-	// roundOperations bounds what one cluster is asked, so that a history fits into memory.
+	// roundOperations bounds the operations on one cluster, so that the history fits into memory.
 	roundOperations = 250_000
-	// roundFaults is how many faults strike one cluster before one of its disks forgets.
+	// roundFaults is the number of faults in one cluster before one of its disks loses data.
 	roundFaults = 6
-	// diskWait is how long a cluster may take to be whole after a disk forgot. It may never be: a copy whose log was trimmed
-	// away elsewhere stays a learner.
+	// diskWait is how long to wait for all copies to be in sync after a disk lost data. They may
+	// never be: a copy that needs log which is trimmed away elsewhere stays a learner.
 	diskWait = 10 * time.Second
 )
 
-// TestFaults judges what callers of real processes saw while nodes were killed and paused, links cut, clocks put wrong, and, one
-// at a time, a disk was damaged, rolled back or emptied: every history of a key must be that of one copy, and nothing that was
-// acknowledged may be lost.
+// TestFaults guards that the history of every key is linearizable and that no acknowledged write is
+// lost, while nodes of real processes are killed and paused, links are cut, clocks are set wrong,
+// and a disk is damaged, rolled back or emptied.
 func TestFaults(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes; left out by -short")
@@ -51,10 +52,10 @@ func TestFaults(t *testing.T) {
 			total += faultRound(t, *faultSeed+round, *faultOperations-total)
 		})
 	}
-	t.Logf("%d operations were judged", total)
+	t.Logf("%d operations were checked", total)
 }
 
-// faultRound hurts one cluster, and returns how many operations it judged.
+// faultRound injects faults into one cluster and returns how many operations it checked.
 func faultRound(t *testing.T, seed uint64, wanted int) int {
 	random := rand.New(rand.NewPCG(seed, 0))
 	k := startCrew(t, 3, random)
@@ -70,20 +71,20 @@ func faultRound(t *testing.T, seed uint64, wanted int) int {
 			break
 		}
 		what := passing[random.IntN(len(passing))].run(k, faultHold)
-		await(t, "the cluster to be whole after "+what, settleWait, k.whole)
+		await(t, "the cluster to be whole after "+what, settleWait, k.isHealthy)
 		time.Sleep(faultCalm)
 		t.Logf("%6d operations: %s", load.count.Load(), what)
 	}
 	if len(disks) > 0 {
 		what := disks[seed%uint64(len(disks))].run(k, faultHold)
-		whole := within(diskWait, k.whole)
+		whole := becomesTrue(diskWait, k.isHealthy)
 		t.Logf("%6d operations: %s; whole again: %v", load.count.Load(), what, whole)
 	}
 	load.finish()
-	return load.judge(t)
+	return load.checkHistory(t)
 }
 
-// chosenFaults returns the faults that -faults.only leaves.
+// chosenFaults returns the faults that -faults.only selects.
 func chosenFaults(t *testing.T) (passing, disks []crewFault) {
 	keep := func(all []crewFault) (out []crewFault) {
 		for _, f := range all {
@@ -95,13 +96,13 @@ func chosenFaults(t *testing.T) (passing, disks []crewFault) {
 	}
 	passing, disks = keep(passingFaults()), keep(diskFaults())
 	if len(passing)+len(disks) == 0 {
-		t.Fatalf("-faults.only %s: there is no such fault", *faultKinds)
+		t.Fatalf("-faults.only %s: unknown fault", *faultKinds)
 	}
 	return passing, disks
 }
 
-// within reports whether f becomes true in time.
-func within(most time.Duration, f func() bool) bool {
+// becomesTrue reports whether f becomes true in time.
+func becomesTrue(most time.Duration, f func() bool) bool {
 	for deadline := time.Now().Add(most); time.Now().Before(deadline); time.Sleep(awaitPoll) {
 		if f() {
 			return true
@@ -110,7 +111,7 @@ func within(most time.Duration, f func() bool) bool {
 	return false
 }
 
-// crowdLoad is callers that record what they see.
+// crowdLoad is a load of callers that record what they see.
 type crowdLoad struct {
 	k     *crew
 	table *client.Table
@@ -127,7 +128,7 @@ type crowdLoad struct {
 	history []*check.Op
 }
 
-// enough reports whether as much was asked as is wanted.
+// enough reports whether the load has made as many calls as it should.
 func (l *crowdLoad) enough() bool { return l.count.Load() >= l.most }
 
 // start begins the load of all crowds.
@@ -148,12 +149,12 @@ func (l *crowdLoad) record(ops []*check.Op) {
 	defer l.mu.Unlock()
 	for _, op := range ops {
 		op.ID = len(l.history)
-		op.Request.Seq = uint64(op.ID + 1) // the client keeps its own to itself; the judges only tell requests apart
+		op.Request.Seq = uint64(op.ID + 1) // any number that differs: the client does not reveal its own
 		l.history = append(l.history, op)
 	}
 }
 
-// finish ends the load, and then reads each key: what is lost by then must show.
+// finish ends the load and then reads each key, so that a lost write shows in the history.
 func (l *crowdLoad) finish() {
 	l.k.t.Helper()
 	l.ended.Store(true)
@@ -168,10 +169,11 @@ func (l *crowdLoad) finish() {
 	l.record(last.done)
 }
 
-// judge looks for what no single copy could have answered, and returns the number of operations.
-func (l *crowdLoad) judge(t *testing.T) int {
+// checkHistory fails the test if a single copy could not have given the answers. It returns the
+// number of operations.
+func (l *crowdLoad) checkHistory(t *testing.T) int {
 	t.Helper()
-	l.place()
+	l.setRanges()
 	if err := check.RealTime(l.history); err != nil {
 		t.Error(err)
 	}
@@ -186,8 +188,9 @@ func (l *crowdLoad) judge(t *testing.T) int {
 	return len(l.history)
 }
 
-// place gives all operations on a key the range that the answers to some of them name.
-func (l *crowdLoad) place() {
+// setRanges sets the range of every operation. Only answers name it, but all operations on a key
+// belong to the same range.
+func (l *crowdLoad) setRanges() {
 	ranges := map[string]rhumb.RangeID{}
 	for _, op := range l.history {
 		if op.Result == check.OK {
@@ -206,7 +209,7 @@ func nameOf(op *check.Op) string {
 	return string(op.Names[0])
 }
 
-// keyName is the key that a crowd uses after some others.
+// keyName returns the key with number gen of a crowd.
 func keyName(crowd int, gen int64) []byte { return fmt.Appendf(nil, "k%d-%d", crowd, gen) }
 
 // caller makes one call at a time.
@@ -215,11 +218,11 @@ type caller struct {
 	index   int
 	random  *rand.Rand
 	key     string        // the key of the last call
-	version rhumb.Version // the newest that the caller saw of it
+	version rhumb.Version // the newest version of it that the caller saw
 	done    []*check.Op
 }
 
-// call reads or writes the present key of the caller's crowd.
+// call reads or writes the current key of the caller's crowd.
 func (c *caller) call(ctx context.Context) {
 	crowd := c.index % crowds
 	name := keyName(crowd, c.l.calls[crowd].Add(1)/keyCalls)
@@ -233,7 +236,7 @@ func (c *caller) call(ctx context.Context) {
 	c.write(ctx, c.mutation(name))
 }
 
-// mutation draws a write.
+// mutation returns a random write.
 func (c *caller) mutation(name []byte) rhumb.Mutation {
 	value := rhumb.EncodeOpaque(nil, fmt.Appendf(nil, "%d.%d", c.index, len(c.done)))
 	m := rhumb.Mutation{Kind: rhumb.Put, Table: c.l.table.Info().ID, Name: name, Value: value}
@@ -250,7 +253,7 @@ func (c *caller) mutation(name []byte) rhumb.Mutation {
 	return m
 }
 
-// begin notes an operation that begins now.
+// begin records an operation that begins now.
 func (c *caller) begin() *check.Op {
 	c.l.count.Add(1)
 	op := &check.Op{Client: c.index, Call: time.Since(c.l.begin), Return: check.Forever}
@@ -269,7 +272,7 @@ func (c *caller) read(ctx context.Context, name []byte) bool {
 		got = client.Got{Receipt: got.Receipt}
 	case rhumb.KindOf(nil):
 	default:
-		return false // it stays unknown
+		return false // the outcome stays unknown
 	}
 	op.Result, op.Items = check.OK, []check.Item{{Version: got.Version, Value: got.Value}}
 	op.Range, op.At = got.Receipt.Range, got.Receipt.Timestamp

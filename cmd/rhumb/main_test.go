@@ -24,19 +24,20 @@ import (
 	"github.com/rhumbdb/rhumb/client"
 )
 
-// asProgram makes the test binary behave as the program, so that a demo under test can start it as its nodes.
+// asProgram makes the test binary behave as the program, so that a demo under test can start it as
+// its nodes.
 const asProgram = "GO_TEST_RUNS_RHUMB"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
-		wallClock = clockBesides(os.Args)
+		wallClock = clockFromFile(os.Args)
 		main()
 		return
 	}
 	must(os.Setenv(asProgram, "1"))
 	dir, err := os.MkdirTemp("", "rhumb-cli-test-")
 	must(err)
-	// Neither a demo nor a configuration of this machine may show in the tests.
+	// A demo or a configuration of this machine must not affect the tests.
 	must(os.Setenv("RHUMB_DEMO", filepath.Join(dir, "no-demo.json")))
 	must(os.Setenv("RHUMB_SNAPSHOT_DIR", filepath.Join(dir, "images")))
 	must(os.Setenv("RHUMB_CONFIG", filepath.Join(dir, "empty.yaml")))
@@ -46,7 +47,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// runIn runs one command line in this process, and gives what it wrote and its exit code.
+// runIn runs one command line in this process and returns what it wrote and its exit code.
 func runIn(ctx context.Context, stdin string, args ...string) (stdout, stderr string, code int) {
 	var out, err bytes.Buffer
 	code = run(ctx, args, streams{in: strings.NewReader(stdin), out: &out, err: &err})
@@ -60,7 +61,8 @@ func TestCommandLine(t *testing.T) {
 			dir := t.TempDir()
 			t.Chdir(dir)
 			if d.Cmd == "file" {
-				// A file for the command line on the first line of the input; the rest is its content.
+				// A file for the command line on the first line of the input; the rest is its
+				// content.
 				command, content, _ := strings.Cut(d.Input, "\n")
 				must(os.WriteFile("file", []byte(content), 0o600))
 				return transcript(t, strings.Fields(command), dir)
@@ -96,8 +98,8 @@ func prefixed(prefix, text string) string {
 	return b.String()
 }
 
-// TestHelp guards that every command explains itself: a short text, an example of its own, and a page of help that
-// needs no cluster.
+// TestHelp guards that every command has a short text, an example of its own, and a page of help
+// that needs no cluster.
 func TestHelp(t *testing.T) {
 	root := newApp(streams{}).rootCommand()
 	var walk func(c *cobra.Command)
@@ -135,7 +137,7 @@ func TestHelp(t *testing.T) {
 	walk(root)
 }
 
-// TestTitles guards that a line above a table stays a line.
+// TestTitles guards that the width of a table does not break the line above it.
 func TestTitles(t *testing.T) {
 	var out strings.Builder
 	p := output.Printer{Out: &out}
@@ -146,8 +148,8 @@ func TestTitles(t *testing.T) {
 	}
 }
 
-// TestErrorsAsJSON guards that an error is one JSON document on the error stream, also when the command line itself is
-// wrong.
+// TestErrorsAsJSON guards that an error is one JSON document on standard error, even if the
+// command line itself is wrong.
 func TestErrorsAsJSON(t *testing.T) {
 	for _, args := range []string{
 		"get flights x -o json", "get -o json", "no-such-command -ojson", "scan a --no-such-flag --output=json", "key explain zz -o json",
@@ -169,7 +171,8 @@ func TestErrorsAsJSON(t *testing.T) {
 	}
 }
 
-// TestExitCodes guards the table in docs/cli.md: every kind has its code, and the document names it.
+// TestExitCodes guards the table in docs/cli.md: every kind has its code, and the document names
+// it.
 func TestExitCodes(t *testing.T) {
 	want := map[rhumb.Kind]int{
 		rhumb.Other: 1, rhumb.InvalidArgument: 2, rhumb.NotFound: 3, rhumb.AlreadyExists: 4, rhumb.ConditionFailed: 4, rhumb.NotPrimary: 5,
@@ -194,8 +197,8 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// TestSettings guards the order file < environment < flags, that a setting knows its origin, and that unknown keys are
-// refused.
+// TestSettings guards that flags win over the environment, which wins over the file, and that
+// `config show` prints where a value is from.
 func TestSettings(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rhumb.yaml")
 	must(os.WriteFile(path, []byte("output: json\ntimeout: 3s\naddr: [127.0.0.1:1, 127.0.0.1:2]\nfrom: bern\n"), 0o600))
@@ -229,7 +232,7 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// TestSettingsAreFlags guards that every setting is a flag of some command, so that none is a dead letter.
+// TestSettingsAreFlags guards that every setting is a flag of some command.
 func TestSettingsAreFlags(t *testing.T) {
 	flags := map[string]bool{}
 	var walk func(c *cobra.Command)
@@ -251,7 +254,8 @@ func TestSettingsAreFlags(t *testing.T) {
 	}
 }
 
-// TestUnknownVariables guards that `config check` tells variables that name nothing, and other commands bear them.
+// TestUnknownVariables guards that `config check` reports variables that name no setting, and that
+// other commands ignore them.
 func TestUnknownVariables(t *testing.T) {
 	t.Setenv("RHUMB_TIMEOOT", "1s")
 	if _, stderr, code := runIn(t.Context(), "", "config", "check"); code != exit.Usage || !strings.Contains(stderr, "RHUMB_TIMEOOT") {
@@ -271,7 +275,7 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// TestZeroIsNoDefault guards that a 0 that somebody writes is refused and not taken for the default.
+// TestZeroIsNoDefault guards that an explicit 0 is rejected and not taken for the default.
 func TestZeroIsNoDefault(t *testing.T) {
 	for _, args := range []string{
 		"table create t --replicas 0", "table create t --replicas=-1", "table create t --min-in-sync 0", "table create t --hash-slots 0",
@@ -286,7 +290,8 @@ func TestZeroIsNoDefault(t *testing.T) {
 	}
 }
 
-// TestNobodyHasNoName guards that what nobody served, as the deletion of what does not exist, names no node and no range.
+// TestNobodyHasNoName guards that a result which no node served, such as deleting a record that
+// does not exist, names no node and no range.
 func TestNobodyHasNoName(t *testing.T) {
 	doc := names{}.describeWrite("t", client.Result{Key: rhumb.Key{Name: []byte("gone")}})
 	if doc.Receipt.Node != "" || doc.Receipt.Range != "" || doc.Home != "" || doc.Region != "" {
@@ -297,7 +302,8 @@ func TestNobodyHasNoName(t *testing.T) {
 	}
 }
 
-// TestStatusSaysThatItIsACopy guards that a status without a metadata leader does not pass for the present state.
+// TestStatusSaysThatItIsACopy guards that a status without a metadata leader is marked as possibly
+// old.
 func TestStatusSaysThatItIsACopy(t *testing.T) {
 	for leader, want := range map[rhumb.NodeID]bool{rhumb.NoNode: true, 1: false} {
 		got := health.Judge(health.View{Revision: 7, Nodes: []client.NodeStatus{{Node: rhumb.Node{ID: 1, State: rhumb.NodeLive, Voter: true}, Ready: true, MetadataLeader: leader}}}).Problems

@@ -11,20 +11,21 @@ import (
 )
 
 var (
-	newcomerRounds = flag.Int("newcomer.rounds", 4, "how many new nodes TestNewcomerIsKilled starts")
+	newcomerRounds = flag.Int("newcomer.rounds", 4, "number of new nodes that TestNewcomerIsKilled starts")
 	newcomerSeed   = flag.Uint64("newcomer.seed", 1, "seed of the times at which TestNewcomerIsKilled kills")
 )
 
 const (
-	// newcomerKills is how often a new node is killed, and newcomerLives how long it lives each time at the most.
+	// newcomerKills is how often a new node is killed. newcomerLives bounds how long it lives each
+	// time.
 	newcomerKills = 5
 	newcomerLives = 400 * time.Millisecond
-	// newcomerWait bounds how long the node may be outside its cluster after that.
+	// newcomerWait bounds how long the node may then take to join.
 	newcomerWait = 15 * time.Second
 )
 
-// TestNewcomerIsKilled kills a new node again and again in its first second, wherever that meets it: before it is registered,
-// while it is, or before it has heard so. Then it is left alone and must be in its cluster soon.
+// TestNewcomerIsKilled kills a new node several times at random moments of its first second: before
+// it registers, while it does, or before it learns that it has. After that it must join soon.
 func TestNewcomerIsKilled(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes; left out by -short")
@@ -37,7 +38,7 @@ func TestNewcomerIsKilled(t *testing.T) {
 		n := &soloNode{dir: filepath.Join(base, fmt.Sprint("new", round)), addr: freeAddr(t), gossip: freeAddr(t), admin: freeAddr(t)}
 		for range newcomerKills {
 			n.start(t, "d", nodes[0].gossip)
-			time.Sleep(time.Duration(rnd.Int64N(int64(newcomerLives)))) // the moment is what the test tries
+			time.Sleep(time.Duration(rnd.Int64N(int64(newcomerLives)))) // a random moment is the point of the test
 			n.end(t)
 		}
 		n.start(t, "d", nodes[0].gossip)

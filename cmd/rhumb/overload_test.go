@@ -12,14 +12,15 @@ import (
 )
 
 const (
-	// overloadMemory is what each node of the test may take, overloadSlack what the pages of the program's own file take of a
-	// process beside that: the system counts them, and takes them back when it needs memory.
+	// overloadMemory is the memory limit of each node in the test. overloadSlack is for the pages
+	// of the program file: the system counts them too, and reclaims them when it needs memory.
 	overloadMemory = 256 << 20
 	overloadSlack  = 64 << 20
 )
 
-// TestOverload guards the memory of nodes that many callers write large values to: it stays bounded, what is not taken in is
-// refused as overloaded, no node is taken for dead, no outcome stays unknown, and every acknowledged key is there.
+// TestOverload guards the memory of nodes under too many large writes: memory stays bounded, excess
+// writes are rejected as overloaded, no node is declared dead, no outcome stays unknown, and every
+// acknowledged key exists.
 func TestOverload(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes; left out by -short")

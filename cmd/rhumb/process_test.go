@@ -17,9 +17,10 @@ import (
 )
 
 const (
-	// bootWait bounds how long a demo may take to be ready on a machine that is busy with other tests.
+	// bootWait bounds how long a demo may take to be ready on a machine that is busy with other
+	// tests.
 	bootWait = 150 * time.Second
-	// settleWait bounds how long a cluster may take to be well again.
+	// settleWait bounds how long a cluster may take to be healthy again.
 	settleWait = 60 * time.Second
 	awaitPoll  = 50 * time.Millisecond
 )
@@ -38,7 +39,7 @@ func await(t *testing.T, what string, most time.Duration, f func() bool) {
 	}
 }
 
-// process is the program, running as one.
+// process is the program in a process of its own.
 type process struct {
 	*exec.Cmd
 	out    *bufio.Scanner
@@ -76,13 +77,13 @@ func startProcess(t *testing.T, stdin io.Reader, args ...string) *process {
 	return p
 }
 
-// line gives the next line of the process's output.
+// line returns the next line of the output.
 func (p *process) line() (string, bool) {
 	ok := p.out.Scan()
 	return p.out.Text(), ok
 }
 
-// wait drains the output, waits for the end and gives the exit code, -1 for a signal.
+// wait drains the output, waits for the end and returns the exit code, or -1 after a signal.
 func (p *process) wait() int {
 	select {
 	case <-p.ended:
@@ -95,7 +96,8 @@ func (p *process) wait() int {
 	return p.ProcessState.ExitCode()
 }
 
-// startDemo runs a demo until the test ends, and gives its layout. RHUMB_DEMO points to it meanwhile.
+// startDemo runs a demo until the test ends and returns its layout. RHUMB_DEMO names its context in
+// the meantime.
 func startDemo(t *testing.T, args ...string) (*demo.Layout, *process) {
 	t.Helper()
 	if testing.Short() {
@@ -128,7 +130,7 @@ func startDemo(t *testing.T, args ...string) (*demo.Layout, *process) {
 	return &layout, p
 }
 
-// logEnds shows what the nodes wrote last, and whatever of it is a panic.
+// logEnds logs the last output of each node, or its panic.
 func logEnds(t *testing.T, l *demo.Layout) {
 	for _, n := range l.Nodes {
 		text, err := os.ReadFile(filepath.Join(n.Dir, "node.log"))
@@ -143,7 +145,7 @@ func logEnds(t *testing.T, l *demo.Layout) {
 	}
 }
 
-// ok runs a command that must succeed, and gives what it printed.
+// ok runs a command that must succeed and returns what it printed.
 func ok(t *testing.T, args ...string) string {
 	t.Helper()
 	stdout, stderr, code := runIn(t.Context(), "", args...)
@@ -153,7 +155,7 @@ func ok(t *testing.T, args ...string) string {
 	return stdout
 }
 
-// okJSON runs a command with -o json and reads its document.
+// okJSON runs a command with -o json and decodes its document.
 func okJSON(t *testing.T, into any, args ...string) {
 	t.Helper()
 	text := ok(t, append(args, "-o", "json")...)
@@ -171,7 +173,7 @@ func fails(t *testing.T, code int, args ...string) {
 	}
 }
 
-// countRows counts the records of a table.
+// countRows returns the number of records in a table.
 func countRows(t *testing.T, table string) int {
 	t.Helper()
 	return strings.Count(ok(t, "scan", table, "--limit", "0", "-o", "json"), "\n")

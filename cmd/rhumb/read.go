@@ -49,12 +49,13 @@ or --file, and nothing else.`,
 			})
 		},
 	}
-	place.register(c)
+	place.register(c, searchAll)
 	c.Flags().BoolVar(&raw, "raw", false, "write the bytes of a value without fields, unescaped")
 	return rc.connected(c)
 }
 
-// writeRaw writes an opaque value exactly as it was put. It is the only output that is not escaped: its bytes belong to the user.
+// writeRaw writes an opaque value exactly as it was put. It is the only output that is not escaped:
+// its bytes belong to the user.
 func (rc *readCommands) writeRaw(stored []byte) error {
 	const op rhumb.Op = "rhumb.get"
 	payload, ok := rhumb.DecodeOpaque(stored)
@@ -124,8 +125,8 @@ record per line. If --limit cuts the result short, a note shows the --after that
 	return rc.connected(c)
 }
 
-// printScan prints at most limit records, and a note if more follow. It never holds more than one table's rows, because a scan may
-// return more than fits in memory.
+// printScan prints at most limit records, and a note if more follow. It never holds more than one
+// table's rows, because a scan may return more than fits in memory.
 func (rc *readCommands) printScan(n names, tableName string, records iter.Seq2[rhumb.Item, error], limit int) error {
 	var docs []recordDoc
 	count, after := 0, ""

@@ -14,7 +14,7 @@ import (
 	"github.com/rhumbdb/rhumb/cli/exit"
 )
 
-// soloNode is a node that a test starts by itself.
+// soloNode is a node that the test starts without a demo.
 type soloNode struct {
 	*process
 	dir, addr, gossip string
@@ -45,7 +45,7 @@ func (n *soloNode) start(t *testing.T, zone, join string) {
 	n.process = startProcess(t, nil, args...)
 }
 
-// end kills the node, and waits for its end.
+// end kills the node and waits until it has ended.
 func (n *soloNode) end(t *testing.T) {
 	t.Helper()
 	if err := n.Process.Kill(); err != nil {
@@ -54,7 +54,8 @@ func (n *soloNode) end(t *testing.T) {
 	n.wait()
 }
 
-// startSolo starts a cluster of three nodes, which all vote. They join one after another, so that nodes[0] is n1.
+// startSolo starts a cluster of three nodes, which all vote. They join one after another, so that
+// nodes[0] is n1.
 func startSolo(t *testing.T, base string) (nodes []*soloNode) {
 	t.Helper()
 	for i := range 3 {
@@ -83,8 +84,9 @@ func startSolo(t *testing.T, base string) (nodes []*soloNode) {
 	return nodes
 }
 
-// TestUnsafeRecoverMetadata loses two of three nodes for good. The third cannot create a table before `unsafe-recover
-// metadata`, and can afterwards; the records whose copies it holds are read and written.
+// TestUnsafeRecoverMetadata loses two of three nodes for good. The third one can create a table
+// only after `unsafe-recover metadata`. The records of which it holds copies can be read and
+// written.
 func TestUnsafeRecoverMetadata(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes; left out by -short")
@@ -131,7 +133,7 @@ func TestUnsafeRecoverMetadata(t *testing.T) {
 		name := fmt.Sprint("k", i)
 		stdout, _, code := runIn(t.Context(), "", "get", "notes", name, "--addr", last.addr, "--insecure", "--timeout", "2s")
 		if code != exit.OK {
-			continue // its only copy was on a node that is gone
+			continue // its only copy was on a lost node
 		}
 		if !strings.Contains(stdout, "before") {
 			t.Errorf("%s reads\n%s", name, stdout)
@@ -145,8 +147,9 @@ func TestUnsafeRecoverMetadata(t *testing.T) {
 	t.Logf("%d of %d records, kept in one copy each, were on the survivor", read, keys)
 }
 
-// TestUnsafeRecoverRange loses for good one of the two nodes that were in sync, and the other one starts anew meanwhile, so
-// that nothing says that its disk is whole. The ranges are not served until `unsafe-recover range` accepts what may be lost.
+// TestUnsafeRecoverRange loses one of two in-sync nodes for good while the other one restarts, so
+// that nothing proves that its copies are complete. The ranges are not served until `unsafe-recover
+// range` accepts what may be lost.
 func TestUnsafeRecoverRange(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes; left out by -short")

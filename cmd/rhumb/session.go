@@ -18,7 +18,7 @@ import (
 	"github.com/rhumbdb/rhumb/client"
 )
 
-// session is what the commands share: where to print, where to read, and how to connect.
+// session holds the state that the commands share: output, input and connection.
 type session struct {
 	*output.Printer
 	inputs
@@ -31,7 +31,8 @@ func (s *session) connected(c *cobra.Command) *cobra.Command {
 	return c
 }
 
-// withTable runs fn with a client, the table that args[0] names, and the record name in args[1], if there is one.
+// withTable runs fn with a client, the table that args[0] names, and the record name in args[1], if
+// there is one.
 func (s *session) withTable(ctx context.Context, args []string, fn func(context.Context, *client.Client, *client.Table, []byte) error) error {
 	// A name that cannot exist fails before the command waits for a cluster.
 	var name []byte
@@ -60,7 +61,8 @@ func (s *session) askFor(question string) string {
 // inputs opens the files that a command reads; "-" is standard input.
 type inputs struct{ in io.Reader }
 
-// standardInput is a file too if it is redirected. It keeps the methods of a file, such as Seek, but stays open.
+// standardInput is a file too if it is redirected. It keeps the methods of a file, such as Seek,
+// but stays open.
 type standardInput struct{ *os.File }
 
 // Close does nothing.

@@ -15,7 +15,7 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/inspect"
 )
 
-// testSnapshot does with the images of a running demo what a person can do.
+// testSnapshot runs the commands for images against a running demo.
 func testSnapshot(t *testing.T, layout *demo.Layout) {
 	for _, name := range []string{"ZRH", "GVA"} {
 		ok(t, "put", "airports", name, "location=47.4,8.5", "name="+name, "--from", "frankfurt")
@@ -86,7 +86,7 @@ func testDamagedImage(t *testing.T, dir string) {
 	}
 }
 
-// TestSnapshotNothing guards what is said where there is no image.
+// TestSnapshotNothing guards the errors for images that do not exist.
 func TestSnapshotNothing(t *testing.T) {
 	dir := t.TempDir()
 	if got := ok(t, "snapshot", "ls", "--snapshot-dir", dir, "-o", "json"); got != "[]\n" {
@@ -98,7 +98,7 @@ func TestSnapshotNothing(t *testing.T) {
 	fails(t, exit.Usage, "start", "--region", "frankfurt", "--insecure", "--dir", dir, "--snapshot-dir", "/dev/null/images")
 }
 
-// TestSnapshotMessages guards that what goes wrong with an image is said in words, with what to do next, and without the names of
+// TestSnapshotMessages guards that errors of images say what is wrong and what to do, and name no
 // functions.
 func TestSnapshotMessages(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cluster", "n1")
@@ -140,7 +140,8 @@ func TestSnapshotMessages(t *testing.T) {
 	}
 }
 
-// TestSnapshotNamesWhatItLacks guards that the nearest of an image does not pass for the nearest of the world.
+// TestSnapshotNamesWhatItLacks guards that the nearest record of an image does not pass for the
+// nearest record of the cluster.
 func TestSnapshotNamesWhatItLacks(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "image")
 	p, err := snapshot.Open(snapshot.Config{Dir: dir})

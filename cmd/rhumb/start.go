@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/cli/exit"
@@ -32,7 +33,8 @@ type startFlags struct {
 	memory                          flags.ByteSize
 }
 
-// wallClock is the wall clock of the node; nil is time.Now. Tests run single processes with wrong clocks.
+// wallClock is the wall clock of the node; nil is time.Now. Tests run single processes with wrong
+// clocks.
 var wallClock func() time.Time
 
 func startCommand(s *session) *cobra.Command {
@@ -55,9 +57,16 @@ addresses must be loopback addresses.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runNode(cmd.Context(), s, cfg, f) },
 	}
+	f.register(c.Flags(), &cfg)
+	f.registerImage(c.Flags(), &cfg)
+	flags.Positive(c.Flags(), "cache-size", "snapshot-budget", "snapshot-leash", "snapshot-overdue")
+	return c
+}
+
+// register adds the flags of the node itself. Their defaults are those of node.Config.
+func (f *startFlags) register(fl *pflag.FlagSet, cfg *node.Config) {
 	var defaults node.Config
 	defaults.SetDefaults()
-	fl := c.Flags()
 	fl.StringSliceVar(&cfg.Dirs, "dir", nil, "data directory; repeat the flag for more, each on a disk of its own")
 	fl.IntSliceVar(&cfg.AcceptLostStores, "accept-lost-store", nil, "number, from 1, of a directory whose disk is lost: the node starts without its data")
 	fl.StringVar(&cfg.Region, "region", "", "region of the node")
@@ -81,6 +90,11 @@ addresses must be loopback addresses.`,
 	fl.Int64Var(&f.cacheMiB, "cache-size", 0, "block cache in MiB")
 	flags.Default(fl, "cache-size", "an eighth of the memory")
 	fl.DurationVar(&cfg.DrainTimeout, "drain-timeout", defaults.DrainTimeout, "how long a stop waits for primaries to move away")
+	fl.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
+}
+
+// registerImage adds the flags of the image of published tables.
+func (f *startFlags) registerImage(fl *pflag.FlagSet, cfg *node.Config) {
 	fl.StringVar(&cfg.Snapshot.Dir, "snapshot-dir", "", "folder for images of published tables, on a memory file system")
 	flags.Default(fl, "snapshot-dir", publish.DirDefault)
 	fl.DurationVar(&cfg.Snapshot.Policy.Interval, "snapshot-interval", 0, "minimum time between two versions of the image")
@@ -95,9 +109,6 @@ addresses must be loopback addresses.`,
 	flags.Default(fl, "snapshot-overdue", "the budget")
 	fl.BoolVar(&cfg.Snapshot.HugePages, "snapshot-huge-pages", false, "ask for huge pages; the mount of the folder needs huge=advise or more")
 	fl.BoolVar(&cfg.Snapshot.GroupReadable, "snapshot-group-readable", false, "only the owner and the group of the files can read the image")
-	flags.Positive(fl, "cache-size", "snapshot-budget", "snapshot-leash", "snapshot-overdue")
-	fl.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
-	return c
 }
 
 // runNode runs a node until ctx ends.
@@ -118,6 +129,7 @@ func runNode(ctx context.Context, s *session, cfg node.Config, f startFlags) err
 	if cfg.Snapshot.Dir, err = makeImageFolder(cfg.Snapshot.Dir); err != nil {
 		return err
 	}
+	// After the flags and before Validate, which checks the addresses that are used.
 	cfg.SetDefaults()
 	if f.latencyFile != "" {
 		if cfg.WAN, err = wan.Open(f.latencyFile); err != nil {
@@ -127,6 +139,7 @@ func runNode(ctx context.Context, s *session, cfg node.Config, f startFlags) err
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
+	// Before the node allocates anything.
 	if err := limitHeap(&cfg); err != nil {
 		return err
 	}
@@ -146,8 +159,8 @@ func runNode(ctx context.Context, s *session, cfg node.Config, f startFlags) err
 	return nil
 }
 
-// limitHeap sets the memory limit of the Go runtime, so that it collects garbage more often when little is left. GOMEMLIMIT in the
-// environment takes precedence.
+// limitHeap sets the memory limit of the Go runtime, so that it collects garbage more often when
+// little is left. GOMEMLIMIT in the environment takes precedence.
 func limitHeap(cfg *node.Config) error {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return nil
@@ -165,9 +178,9 @@ func limitHeap(cfg *node.Config) error {
 	return nil
 }
 
-// makeImageFolder creates the folder for images that --snapshot-dir names and returns its absolute path, which readers in other
-// working directories can use. A mistake in the flag has to show now: a node that cannot write its image later keeps serving and
-// only logs it.
+// makeImageFolder creates the folder for images that --snapshot-dir names and returns its absolute
+// path, which readers in other working directories can use. A mistake in the flag has to show now:
+// a node that cannot write its image later keeps serving and only logs it.
 func makeImageFolder(dir string) (string, error) {
 	if dir == "" {
 		return "", nil

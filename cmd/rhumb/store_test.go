@@ -10,7 +10,7 @@ import (
 	"github.com/rhumbdb/rhumb/storage"
 )
 
-// TestStoreVerify guards that damage is named by file, and that a whole store passes.
+// TestStoreVerify guards that damage is reported with its file, and that an intact store passes.
 func TestStoreVerify(t *testing.T) {
 	dir := t.TempDir()
 	s, err := storage.Open(storage.Config{Dir: dir})

@@ -120,7 +120,7 @@ func (tc *tableCommands) printTable(c *client.Client, name string) error {
 	tables := c.Tables()
 	i := slices.IndexFunc(tables, func(t client.TableStatus) bool { return t.Name == name })
 	if i < 0 {
-		return rhumb.Ef("rhumb.table", rhumb.NotFound, "there is no table %s; `rhumb table ls` lists them", name)
+		return rhumb.Ef("rhumb.table", rhumb.NotFound, "there is no table %s; `rhumb table ls` lists the tables", name)
 	}
 	doc := describeTable(tables[i])
 	return tc.Print(doc, func(t table.Writer) {

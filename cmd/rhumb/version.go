@@ -23,7 +23,7 @@ type versionDoc struct {
 	System  string `json:"system"`
 }
 
-// describeVersion returns the version together with what the Go toolchain recorded about the build.
+// describeVersion returns the version and the build information of the Go toolchain.
 func describeVersion() versionDoc {
 	doc := versionDoc{Version: version, Go: runtime.Version(), System: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()

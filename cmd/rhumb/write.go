@@ -14,15 +14,19 @@ import (
 // writeCommands are `rhumb put`, `patch`, `delete`, `insert` and `batch`.
 type writeCommands struct{ *session }
 
+// searchAll describes the place of a record without --home.
+const searchAll = "search all regions"
+
 // placeFlags select where a record is searched or written.
 type placeFlags struct {
 	home  string
 	local bool
 }
 
-func (p *placeFlags) register(c *cobra.Command) {
+// register adds the flags to a command. fallback describes where the command goes without --home.
+func (p *placeFlags) register(c *cobra.Command, fallback string) {
 	c.Flags().StringVar(&p.home, "home", "", "home of the record: a region, or REGION/SLOT as commands print it")
-	flags.Default(c.Flags(), "home", "search all regions")
+	flags.Default(c.Flags(), "home", fallback)
 	c.Flags().BoolVar(&p.local, "local", false, "stay in the region of --from, and fail if that is not possible")
 }
 
@@ -83,7 +87,7 @@ condition, the command acts on the record in whichever region it is.
 			return wc.runWrite(cmd.Context(), args, rhumb.Put, place, when, value)
 		},
 	}
-	place.register(c)
+	place.register(c, "the region of --from; with a condition, search all regions")
 	when.register(c, false)
 	value.register(c, true)
 	return wc.connected(c)
@@ -107,7 +111,7 @@ does not exist, it is created in the region nearest to its location, or in that 
 			return wc.runWrite(cmd.Context(), args, rhumb.Patch, place, when, value)
 		},
 	}
-	place.register(c)
+	place.register(c, searchAll)
 	when.register(c, true)
 	value.register(c, false)
 	return wc.connected(c)
@@ -125,7 +129,7 @@ func (wc *writeCommands) deleteCommand() *cobra.Command {
 			return wc.runWrite(cmd.Context(), args, rhumb.Delete, place, when, valueFlags{})
 		},
 	}
-	place.register(c)
+	place.register(c, searchAll)
 	when.register(c, false)
 	return wc.connected(c)
 }
@@ -148,6 +152,8 @@ func (wc *writeCommands) runWrite(ctx context.Context, args []string, kind rhumb
 		if err != nil {
 			return err
 		}
+		// Put, patch and delete differ only in their mutation, so all three go as a batch of one.
+		// Its receipt has the home that the search found.
 		r := client.Result{
 			Key:     rhumb.Key{Table: m.Table, Home: out.Receipt.Range, Name: name},
 			Applied: out.Applied, Version: out.Version, Existed: len(out.Existed) > 0 && out.Existed[0], Receipt: out.Receipt,

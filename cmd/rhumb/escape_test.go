@@ -13,12 +13,12 @@ import (
 	"github.com/rhumbdb/rhumb/cli/output"
 )
 
-// hostile is text that makes a terminal do something: a title, colours, a C1 sequence, a line that replaces another, text in
-// the wrong order, and bytes that are no UTF-8.
+// hostile is text that controls a terminal: a title, colors, a C1 sequence, a line that replaces
+// another one, text in the wrong order, and bytes that are not UTF-8.
 const hostile = "a\x1b]0;owned\x07\x1b[31mred\x7f\u009b2J\r\nline\t\u202eabc\u2066\u2028\xff\xc0z"
 
-// TestNothingCommandsTheTerminal guards that stored text, names and the words of errors reach a terminal only escaped, in tables,
-// titles, notes, errors and JSON, and that JSON still means the same.
+// TestNothingCommandsTheTerminal guards that stored text, names and errors reach a terminal only
+// escaped, in tables, titles, notes, errors and JSON, and that JSON keeps its meaning.
 func TestNothingCommandsTheTerminal(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	a := newApp(streams{out: &stdout, err: &stderr})
@@ -62,7 +62,7 @@ func TestNothingCommandsTheTerminal(t *testing.T) {
 	}
 }
 
-// TestRaw guards that --raw writes what was put, byte by byte, and refuses records with fields.
+// TestRaw guards that --raw writes an opaque value byte for byte, and rejects records with fields.
 func TestRaw(t *testing.T) {
 	var stdout bytes.Buffer
 	a := &readCommands{newApp(streams{out: &stdout}).session}
