@@ -26,7 +26,7 @@
 // The functions that a Put passes, in order. docs/architecture.md explains the path.
 //
 //	client/write.go             Table.Put             encodes the value
-//	client/write.go             plan.toHome           finds the region of the record
+//	client/write.go             plan.writeToHome      finds the region of the record
 //	client/send.go              Client.send           retries until the deadline, under one request ID
 //	client/stream/call.go       Conn.Do               adds the request to the next frame for that node
 //	node/server/kv.go           KV.serve              decodes the request
@@ -44,7 +44,7 @@
 // # The life of a Get
 //
 //	client/read.go              Table.Get             checks the name
-//	client/read.go              Table.find            asks the likely region, then all others at once
+//	client/read.go              Table.findRecord      asks the likely region, then all others at once
 //	client/send.go              Client.send           retries until the deadline
 //	node/server/kv.go           KV.read               decodes the request
 //	node/server/kv.go           KV.serveRange         forwards the request if another node is primary

@@ -10,8 +10,8 @@ import (
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
-// Init makes a new cluster of the node at the first address of cfg, and gives its id. AlreadyExists says that the node
-// belongs to one.
+// Init creates a cluster that consists of the node at the first address of cfg, and returns its ID.
+// The error kind AlreadyExists means that the node already belongs to a cluster.
 func Init(ctx context.Context, cfg Config) (rhumb.ClusterID, error) {
 	const op rhumb.Op = "client.Init"
 	c, err := newClient(cfg)
@@ -19,24 +19,26 @@ func Init(ctx context.Context, cfg Config) (rhumb.ClusterID, error) {
 		return rhumb.ClusterID{}, rhumb.Wrap(op, err)
 	}
 	defer c.Close()
-	ctx, cancel := c.bound(ctx)
+	ctx, cancel := c.withTimeout(ctx)
 	defer cancel()
 	resp, err := askAt(ctx, c, op, cfg.Addrs[0], func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.InitResponse, error) {
 		return cc.Init(ctx, &rhumbpb.InitRequest{})
 	})
 	if err != nil {
-		return rhumb.ClusterID{}, rhumb.Wrap(op, plain(err))
+		return rhumb.ClusterID{}, rhumb.Wrap(op, unwrapAnswer(err))
 	}
 	return api.DecodeUUID(resp.Cluster)
 }
 
-// TableOptions describe a new table; zero fields take their defaults.
+// TableOptions describe a new table. Zero fields take their defaults.
 type TableOptions struct {
+	// Settings select the class of the table. Tables with equal settings share a class.
 	Settings rhumb.ClassSettings
 	rhumb.TableOptions
 }
 
-// CreateTable makes a table and waits until this client knows it. AlreadyExists says that the name is taken.
+// CreateTable creates a table and waits until this client's metadata holds it. The error kind
+// AlreadyExists means that the name is taken.
 func (c *Client) CreateTable(ctx context.Context, name string, o TableOptions) (*Table, error) {
 	const op rhumb.Op = "client.Client.CreateTable"
 	settings := api.FillSettings(o.Settings)
@@ -47,12 +49,13 @@ func (c *Client) CreateTable(ctx context.Context, name string, o TableOptions) (
 		return nil, rhumb.Wrap(op, err)
 	}
 	tries := 0
-	resp, err := ask(ctx, c, op, func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.CreateTableResponse, error) {
+	resp, err := askNearest(ctx, c, op, func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.CreateTableResponse, error) {
 		tries++
 		return cc.CreateTable(ctx, api.EncodeCreateTable(name, settings, o.TableOptions))
 	})
 	if rhumb.KindOf(err) == rhumb.AlreadyExists && tries > 1 {
-		// A try before may have made it, and its answer was lost.
+		// An earlier attempt may have created the table, and its answer was lost. The table then
+		// has the options that were asked for.
 		o.TableOptions.SetDefaults()
 		if t, terr := c.Table(ctx, name); terr == nil && t.info.TableOptions == o.TableOptions {
 			return t, nil
@@ -61,10 +64,10 @@ func (c *Client) CreateTable(ctx context.Context, name string, o TableOptions) (
 	if err != nil {
 		return nil, rhumb.Wrap(op, err)
 	}
-	return c.await(ctx, op, name, resp.GetRevision())
+	return c.awaitTable(ctx, op, name, resp.GetRevision())
 }
 
-// TableStatus is a table with its class.
+// TableStatus is a table with the settings of its class.
 type TableStatus struct {
 	rhumb.Table
 	Settings rhumb.ClassSettings `json:"settings"`
@@ -72,7 +75,7 @@ type TableStatus struct {
 	Ranges int `json:"ranges"`
 }
 
-// Tables lists the tables that the client knows, by id.
+// Tables returns the tables in the client's metadata, sorted by ID.
 func (c *Client) Tables() []TableStatus {
 	count := map[rhumb.ClassID]int{}
 	c.meta.mu.RLock()
@@ -88,13 +91,13 @@ func (c *Client) Tables() []TableStatus {
 	return out
 }
 
-// Regions lists the regions that the client knows, by id.
+// Regions returns the regions in the client's metadata, sorted by ID.
 func (c *Client) Regions() []rhumb.Region { return c.meta.sortedRegions() }
 
-// Nodes lists the nodes that the client knows, by id.
+// Nodes returns the nodes in the client's metadata, sorted by ID.
 func (c *Client) Nodes() []rhumb.Node { return c.meta.sortedNodes() }
 
-// Ranges lists the descriptors of all ranges that the client knows, in the order of their homes.
+// Ranges returns copies of all range descriptors in the client's metadata, sorted by home.
 func (c *Client) Ranges() []*rhumb.Range {
 	out := c.meta.sortedRanges(func(*rhumb.Range) bool { return true })
 	for i, r := range out {
@@ -103,23 +106,24 @@ func (c *Client) Ranges() []*rhumb.Range {
 	return out
 }
 
-// Revision gives the revision of the metadata that the client knows.
+// Revision returns the revision of the client's metadata.
 func (c *Client) Revision() uint64 {
 	c.meta.mu.RLock()
 	defer c.meta.mu.RUnlock()
 	return c.meta.revision
 }
 
-// StoreStatus is how one store of a node stands.
+// StoreStatus describes one store of a node.
 type StoreStatus struct {
 	Dir       string     `json:"dir"`
 	ID        rhumb.UUID `json:"-"`
 	UsedBytes uint64     `json:"used_bytes"`
 	FreeBytes uint64     `json:"free_bytes"`
 	Ranges    int        `json:"ranges"`
-	// Refuses is why the store refuses writes, or "".
+	// Refuses is the reason for which the store refuses writes, or "".
 	Refuses string `json:"refuses,omitempty"`
-	// Damages lists what the store found damaged and lives with, DamagedRanges counts the ranges that it touches.
+	// Damages holds the damage that the store found and works around, DamagedRanges counts the
+	// affected ranges.
 	Damages       []StoreDamage `json:"damages,omitempty"`
 	DamagedRanges int           `json:"damaged_ranges,omitempty"`
 }
@@ -127,27 +131,27 @@ type StoreStatus struct {
 // StoreDamage is a damaged file of a store.
 type StoreDamage struct {
 	File string `json:"file"`
-	// Offset is the first byte of the damaged block, -1 when it is not known.
+	// Offset is the first byte of the damaged block, -1 if unknown.
 	Offset int64  `json:"offset"`
 	What   string `json:"what"`
-	// SetAside is where the file was moved or copied to; "" when it is still in place.
+	// SetAside is the path to which the file was moved or copied, "" if it is still in place.
 	SetAside string `json:"set_aside,omitempty"`
 }
 
-// TroubleKind says what keeps a replica from its work.
+// TroubleKind classifies what keeps a replica from working.
 type TroubleKind string
 
 // The kinds of trouble.
 const (
-	// TroubleQuarantined is a damaged copy, which serves nothing.
+	// TroubleQuarantined is a damaged copy, which serves no requests.
 	TroubleQuarantined TroubleKind = "quarantined"
-	// TroubleWaiting is a replica that was elected and does not serve yet.
+	// TroubleWaiting is a replica that was elected and does not serve requests yet.
 	TroubleWaiting TroubleKind = "waiting"
-	// TroubleLogLost is a copy whose primary has trimmed away the log that the copy needs.
+	// TroubleLogLost is a copy that needs log entries which its primary has trimmed.
 	TroubleLogLost TroubleKind = "log_lost"
 )
 
-// ReplicaTrouble is what keeps the replica of one node from its work.
+// ReplicaTrouble describes what keeps the replica of one node from working.
 type ReplicaTrouble struct {
 	Kind   TroubleKind   `json:"kind"`
 	Range  rhumb.RangeID `json:"range"`
@@ -155,19 +159,20 @@ type ReplicaTrouble struct {
 	Reason string        `json:"reason"`
 }
 
-// NodeSight is what one node has seen of another since it started.
+// NodeSight describes the observations that one node has made of another since it started.
 type NodeSight struct {
 	Node rhumb.NodeID `json:"node"`
-	// Fenced is how long the node has been fenced, at least; 0 when it is not.
+	// Fenced is a lower bound of how long the node has been fenced, 0 if it is not fenced.
 	Fenced time.Duration `json:"fenced"`
-	// Lives counts the lives that the node began within the last minute.
+	// Lives counts the lives that the node has begun within the last minute.
 	Lives int `json:"lives"`
 }
 
-// NodeStatus is how one node stands, by its own word.
+// NodeStatus describes one node, as reported by the node itself.
 type NodeStatus struct {
 	Node rhumb.Node `json:"node"`
-	// Err says why the node could not be asked; then all below is empty.
+	// Err is the reason for which the node could not be asked. If it is set, all fields below are
+	// empty.
 	Err            string          `json:"error,omitempty"`
 	Ready          bool            `json:"ready"`
 	Reason         string          `json:"reason,omitempty"`
@@ -180,45 +185,51 @@ type NodeStatus struct {
 	Uptime         time.Duration   `json:"uptime"`
 	Suspected      []rhumb.NodeID  `json:"suspected,omitempty"`
 	RoundTrip      time.Duration   `json:"round_trip"`
-	// Troubles lists what is wrong with replicas, as the node sees it; TroubleCounts counts them where the list is cut.
+	// Troubles lists the troubled replicas that the node knows of. TroubleCounts counts them in
+	// full; the list may be truncated.
 	Troubles      []ReplicaTrouble    `json:"troubles,omitempty"`
 	TroubleCounts map[TroubleKind]int `json:"trouble_counts,omitempty"`
 	Sights        []NodeSight         `json:"sights,omitempty"`
-	// Metadata is how the node's replica of the metadata group stands, nil while it has none.
+	// Metadata describes the node's replica of the metadata group, nil if it has none.
 	Metadata *MetadataReplica `json:"metadata,omitempty"`
 }
 
-// MetadataReplica is how a node's replica of the metadata group stands.
+// MetadataReplica describes a node's replica of the metadata group.
 type MetadataReplica struct {
-	// Silent says that the replica has started and has not proved its log yet: it does not vote. WaitsFor are the voters whose
-	// answers it waits for.
+	// Silent is set while a replica that has started has not proved its log yet: it does not vote
+	// (docs/replication.md#rule-voter-silent). WaitsFor lists the voters whose answers it waits
+	// for.
 	Silent   bool           `json:"silent,omitempty"`
 	WaitsFor []rhumb.NodeID `json:"waits_for,omitempty"`
-	// Short says that the replica lacks metadata that it had made durable.
+	// Short is set if the replica lacks metadata that it had made durable.
 	Short bool `json:"short,omitempty"`
-	// Readmits are the nodes whose replicas this leader is taking in anew, since they lost metadata.
+	// Readmits lists the nodes whose replicas lost metadata and which this leader removes and adds
+	// again.
 	Readmits []rhumb.NodeID `json:"readmits,omitempty"`
-	// Recovered is the last recovery by force that made this replica the only voter, nil if there was none.
+	// Recovered is the last forced recovery that made this replica the only voter, nil if there was
+	// none.
 	Recovered *MetadataRecovery `json:"recovered,omitempty"`
 }
 
 // MetadataRecovery is a recovery of the metadata from one survivor.
 type MetadataRecovery struct {
 	At time.Time `json:"at"`
-	// Term and LastIndex are those of the last entry that was kept.
+	// Term and LastIndex identify the last entry that was kept.
 	Term      uint64 `json:"term"`
 	LastIndex uint64 `json:"last_index"`
-	// Lost are the voters that were given up.
+	// Lost lists the voters that were given up.
 	Lost []rhumb.NodeID `json:"lost,omitempty"`
 }
 
-// statusTimeout bounds how long one node may take to say how it stands. A dead region is to be told within three seconds.
+// statusTimeout bounds the wait for the status of one node, so that the status of a cluster with a
+// dead region takes less than three seconds.
 const statusTimeout = 1500 * time.Millisecond
 
-// Status asks every node how it stands, all at once. A node that does not answer is in the result too, with Err.
+// Status asks all nodes for their status at once. A node that does not answer is in the result as
+// well, with Err.
 func (c *Client) Status(ctx context.Context) []NodeStatus {
 	const op rhumb.Op = "client.Client.Status"
-	ctx, cancel := c.bound(ctx)
+	ctx, cancel := c.withTimeout(ctx)
 	defer cancel()
 	nodes := c.Nodes()
 	out := make([]NodeStatus, len(nodes))
@@ -231,13 +242,13 @@ func (c *Client) Status(ctx context.Context) []NodeStatus {
 				defer cancel()
 				return cc.Status(ctx, &rhumbpb.StatusRequest{})
 			})
-			if other := c.stranger(n.ID, resp); other != "" {
+			if other := c.wrongNode(n.ID, resp); other != "" {
 				resp, err = nil, rhumb.Ef(op, rhumb.WrongCluster, "%s answers at its address %s", other, n.Addr)
 			}
 			out[i] = nodeStatus(n, resp)
 			out[i].RoundTrip = time.Since(start)
 			if err != nil {
-				out[i].Err = plain(err).Error()
+				out[i].Err = unwrapAnswer(err).Error()
 			}
 		})
 	}
@@ -245,9 +256,10 @@ func (c *Client) Status(ctx context.Context) []NodeStatus {
 	return out
 }
 
-// stranger names the node that gave an answer when that is another than the one asked, as after its address was given to
-// another process. It is "" for the right one, and for one that has no cluster yet, which says so itself.
-func (c *Client) stranger(want rhumb.NodeID, m *rhumbpb.StatusResponse) string {
+// wrongNode returns a description of the node that answered if it is not the node that was asked,
+// as after the address was reused by another process. It returns "" for the right node, and for a
+// node that has no cluster yet, whose status says so.
+func (c *Client) wrongNode(want rhumb.NodeID, m *rhumbpb.StatusResponse) string {
 	cluster, err := api.DecodeUUID(m.GetCluster())
 	id := rhumb.NodeID(m.GetNode().GetId())
 	switch {
@@ -300,7 +312,7 @@ func metadataReplica(m *rhumbpb.MetadataReplica) *MetadataReplica {
 	return out
 }
 
-// troubleKinds are the kinds of the wire.
+// troubleKinds maps the kinds of messages. A kind that a newer node sends is left out.
 var troubleKinds = map[rhumbpb.ReplicaTroubleKind]TroubleKind{
 	rhumbpb.ReplicaTroubleKind_REPLICA_TROUBLE_KIND_QUARANTINED: TroubleQuarantined,
 	rhumbpb.ReplicaTroubleKind_REPLICA_TROUBLE_KIND_WAITING:     TroubleWaiting,
@@ -324,7 +336,7 @@ func (s *NodeStatus) addTroubles(m *rhumbpb.StatusResponse) {
 	}
 }
 
-// ReplicaStatus is how one replica of a range stands.
+// ReplicaStatus describes one replica of a range.
 type ReplicaStatus struct {
 	Node   rhumb.NodeID `json:"node"`
 	State  string       `json:"state"`
@@ -336,7 +348,7 @@ type ReplicaStatus struct {
 	// EndTime and CommitTime are the timestamps of End and Commit.
 	EndTime    rhumb.Timestamp `json:"end_time"`
 	CommitTime rhumb.Timestamp `json:"commit_time"`
-	// Reason says why the replica does not catch up, was quarantined or could not be asked.
+	// Reason is why the replica does not catch up, was quarantined or could not be asked.
 	Reason string `json:"reason,omitempty"`
 }
 
@@ -347,10 +359,10 @@ type RangeStatus struct {
 	SizeBytes uint64          `json:"size_bytes"`
 }
 
-// DescribeRange gives a range's descriptor and how its replicas stand.
+// DescribeRange returns a range's descriptor and the status of its replicas.
 func (c *Client) DescribeRange(ctx context.Context, id rhumb.RangeID) (RangeStatus, error) {
 	const op rhumb.Op = "client.Client.DescribeRange"
-	resp, err := ask(ctx, c, op, func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.DescribeRangeResponse, error) {
+	resp, err := askNearest(ctx, c, op, func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.DescribeRangeResponse, error) {
 		return cc.DescribeRange(ctx, &rhumbpb.DescribeRangeRequest{Range: api.EncodeRangeID(id)})
 	})
 	if err != nil {
@@ -367,37 +379,40 @@ func (c *Client) DescribeRange(ctx context.Context, id rhumb.RangeID) (RangeStat
 	return out, nil
 }
 
-// Drain makes a node give up its primaries and take no new role, and gives the number of primaries that it still has when
-// time is up; undo ends the draining instead.
+// Drain makes a node resign as primary of its ranges and accept no new role. It returns the number
+// of primaries that the node still has when the time is up. With undo it ends the draining instead.
 func (c *Client) Drain(ctx context.Context, node rhumb.NodeID, undo bool) (primaries int, err error) {
 	const op rhumb.Op = "client.Client.Drain"
-	ctx, cancel := c.bound(ctx)
+	ctx, cancel := c.withTimeout(ctx)
 	defer cancel()
 	deadline, _ := ctx.Deadline()
-	resp, err := ask(ctx, c, op, func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.DrainResponse, error) {
-		left := time.Until(deadline) * 9 / 10 // so that its answer still comes in time
+	resp, err := askNearest(ctx, c, op, func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.DrainResponse, error) {
+		left := time.Until(deadline) * 9 / 10 // leaves time for the answer
 		return cc.Drain(ctx, &rhumbpb.DrainRequest{Node: uint32(node), Undo: undo, TimeoutUs: uint64(max(left.Microseconds(), 1))})
 	})
 	return int(resp.GetPrimaries()), rhumb.Wrap(op, err)
 }
 
-// DiscardReplica makes a node drop its damaged copy of a range and begin an empty one in its place, which copies the log
-// from the range's primary as far as the log reaches. Conflict says that the copy is not damaged, or that it still counts as
-// in sync; with acceptLoss that is allowed where no intact copy is in sync.
+// DiscardReplica makes a node drop its damaged copy of a range and start an empty one, which copies
+// the log of the range's primary as far back as that log reaches. The error kind Conflict means
+// that the copy is not damaged or still counts as in sync. With acceptLoss, a copy that counts as
+// in sync may be dropped if no intact copy is in sync.
 func (c *Client) DiscardReplica(ctx context.Context, id rhumb.RangeID, node rhumb.NodeID, acceptLoss bool) error {
 	const op rhumb.Op = "client.Client.DiscardReplica"
-	_, err := ask(ctx, c, op, func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.DiscardReplicaResponse, error) {
+	_, err := askNearest(ctx, c, op, func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.DiscardReplicaResponse, error) {
 		return cc.DiscardReplica(ctx, &rhumbpb.DiscardReplicaRequest{Range: api.EncodeRangeID(id), Node: uint32(node), AcceptLoss: acceptLoss})
 	})
 	return rhumb.Wrap(op, err)
 }
 
-// RecoverRange accepts the loss of what no live, intact copy of a range holds, and returns the range's new record: seen.Node
-// is its primary. version is that of the record that was looked at, and seen what was known of the loss then, for the record;
-// its Epoch and Gone are not looked at. Conflict says that the record has changed, or that nothing has to be given up.
+// RecoverRange accepts the loss of everything that no live, intact copy of a range holds, makes
+// seen.Node the primary, and returns the range's new record. version is the version of the record
+// on which the decision was based, and seen holds the loss as known at that time, to be stored in
+// the record; its Epoch and Gone are ignored. The error kind Conflict means that the record has
+// changed, or that nothing has to be given up.
 func (c *Client) RecoverRange(ctx context.Context, id rhumb.RangeID, version uint64, seen rhumb.Recovery) (*rhumb.Range, error) {
 	const op rhumb.Op = "client.Client.RecoverRange"
-	resp, err := ask(ctx, c, op, func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.RecoverRangeResponse, error) {
+	resp, err := askNearest(ctx, c, op, func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.RecoverRangeResponse, error) {
 		return cc.RecoverRange(ctx, &rhumbpb.RecoverRangeRequest{
 			Range: api.EncodeRangeID(id), Node: uint32(seen.Node), Version: version,
 			End: uint64(seen.End), EndTime: uint64(seen.EndTime), Known: uint64(seen.Known),

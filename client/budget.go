@@ -5,29 +5,30 @@ import (
 	"time"
 )
 
-// retryFloor is how many retries a second the budget allows however little succeeds, so that a lone caller outlasts a
-// long outage.
+// retryFloor is how many retries a second the budget allows even if nothing succeeds, so that a
+// lone caller outlasts a long outage.
 const retryFloor = 10
 
 // budget is the retry budget of a client: a bucket of tokens (Config.RetryBurst).
 type budget struct {
-	most, ratio float64
+	capacity, ratio float64
 
 	mu     sync.Mutex // guards the two below
 	tokens float64
-	filled time.Time // when the floor was last paid in
+	filled time.Time // when the tokens of retryFloor were last added
 }
 
-func newBudget(most int, ratio float64) *budget {
-	return &budget{most: float64(most), ratio: ratio, tokens: float64(most), filled: time.Now()}
+func newBudget(capacity int, ratio float64) *budget {
+	return &budget{capacity: float64(capacity), ratio: ratio, tokens: float64(capacity), filled: time.Now()}
 }
 
-// take reports whether a retry may be made, and takes its token.
-func (b *budget) take() bool {
+// takeToken reports whether a retry may be made, and takes its token.
+func (b *budget) takeToken() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	// The floor is added here rather than by a timer: only a retry needs it.
 	now := time.Now()
-	b.tokens = min(b.most, b.tokens+retryFloor*now.Sub(b.filled).Seconds())
+	b.tokens = min(b.capacity, b.tokens+retryFloor*now.Sub(b.filled).Seconds())
 	b.filled = now
 	if b.tokens < 1 {
 		return false
@@ -36,9 +37,9 @@ func (b *budget) take() bool {
 	return true
 }
 
-// refund pays in for a call that succeeded. It costs nothing while the bucket is full, as it is in good times.
-func (b *budget) refund() {
+// payIn adds the share of a call that succeeded.
+func (b *budget) payIn() {
 	b.mu.Lock()
-	b.tokens = min(b.most, b.tokens+b.ratio)
+	b.tokens = min(b.capacity, b.tokens+b.ratio)
 	b.mu.Unlock()
 }

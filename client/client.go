@@ -18,28 +18,28 @@ import (
 	"github.com/rhumbdb/rhumb/client/stream"
 )
 
-// Client is a connection to a cluster. Make one per process with Open, and Close it.
+// Client is a connection to a cluster. A process opens one with Open and closes it with Close.
 type Client struct {
 	cfg    Config
 	log    *slog.Logger
-	id     rhumb.UUID // of requests
+	id     rhumb.UUID // the client part of request IDs
 	m      counters
 	meta   *metadata
 	homes  *homes
 	budget *budget
 	window windows
 	turn   atomic.Uint32 // of inserts, so that they spread over the nodes of a region
-	away   away          // the nodes that want no inserts for now
+	full   fullNodes
 
-	locator *locator // asks where names exist, for all callers together
+	locator *locator // shared by all callers, so that their questions share requests
 
-	here rhumb.Region // the caller's region; fixed by Open
+	here rhumb.Region // the caller's region; Open sets it, then it is constant
 
-	mu     sync.Mutex              // guards the two below
+	mu     sync.Mutex              // guards conns and closed
 	conns  map[string]*stream.Conn // by address
 	closed bool
 	rtt    distances
-	// listeners counts the surveys that wait for answers after their decision.
+	// listeners counts the surveys that wait for more answers after their decision.
 	listeners atomic.Int64
 
 	ctx    context.Context // of the client's own goroutines
@@ -47,8 +47,8 @@ type Client struct {
 	work   sync.WaitGroup
 }
 
-// Open connects to a cluster: it finds the nearest node, fetches the metadata and begins to watch it. ctx bounds Open
-// only. The cluster must have been initialised; see Init.
+// Open connects to a cluster: it finds the nearest node, fetches the metadata and starts watching
+// it. ctx bounds Open only. The cluster must have been initialized; see Init.
 func Open(ctx context.Context, cfg Config) (*Client, error) {
 	const op rhumb.Op = "client.Open"
 	c, err := newClient(cfg)
@@ -62,7 +62,7 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// newClient makes a client that knows nothing of the cluster yet.
+// newClient returns a client that knows nothing of the cluster yet.
 func newClient(cfg Config) (*Client, error) {
 	cfg.SetDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -74,11 +74,16 @@ func newClient(cfg Config) (*Client, error) {
 		window: windows{m: map[rhumb.RangeID]*window{}}, rtt: distances{m: map[string]distance{}},
 	}
 	c.locator = newLocator(c)
-	_, _ = rand.Read(c.id[:]) // it cannot fail (crypto/rand)
+	_, _ = rand.Read(c.id[:]) // never fails (crypto/rand)
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	return c, nil
 }
 
+// start connects the client:
+//
+//  1. It measures the configured addresses until one answers, so that the watch begins at a near node.
+//  2. It waits for the first full state of the metadata.
+//  3. It measures the nodes in the metadata and chooses the caller's region.
 func (c *Client) start(ctx context.Context) error {
 	const op rhumb.Op = "client.Open"
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.ConnectTimeout)
@@ -87,7 +92,7 @@ func (c *Client) start(ctx context.Context) error {
 		return err
 	}
 	first := make(chan error, 1)
-	c.work.Go(func() { c.watch(first) })
+	c.work.Go(func() { c.watchMetadata(first) })
 	select {
 	case err := <-first:
 		if err != nil {
@@ -96,16 +101,18 @@ func (c *Client) start(ctx context.Context) error {
 	case <-ctx.Done():
 		return rhumb.WrapKind(op, rhumb.Unavailable, ctx.Err())
 	}
-	if err := c.settle(ctx); err != nil {
+	if err := c.chooseRegion(ctx); err != nil {
 		return rhumb.Wrap(op, err)
 	}
 	c.work.Go(c.remeasure)
 	return nil
 }
 
-// Close ends the client: its connections, and every call under way.
+// Close ends all calls and closes the client's connections.
 func (c *Client) Close() {
 	c.cancel()
+	// closed is set before the goroutines are awaited: spawn and connTo start nothing new from here
+	// on.
 	c.mu.Lock()
 	c.closed = true
 	conns := c.conns
@@ -117,7 +124,8 @@ func (c *Client) Close() {
 	c.work.Wait()
 }
 
-// spawn runs f on a goroutine that Close waits for; on a closed client, where everything fails at once, it just runs it.
+// spawn runs f on a goroutine that Close waits for. On a closed client, where every request fails
+// at once, it runs f on the caller's goroutine, so that f still delivers its answers.
 func (c *Client) spawn(f func()) {
 	c.mu.Lock()
 	if c.closed {
@@ -125,14 +133,15 @@ func (c *Client) spawn(f func()) {
 		f()
 		return
 	}
-	c.work.Go(f)
+	c.work.Go(f) // under mu, because Add must not run at the same time as the Wait of Close
 	c.mu.Unlock()
 }
 
-// Region gives the caller's region: Config.From, or that of the nearest node when the client was opened.
+// Region returns the caller's region: Config.From, or the region of the node that was nearest when
+// the client was opened.
 func (c *Client) Region() rhumb.Region { return c.here }
 
-// Cluster gives the cluster's id.
+// Cluster returns the cluster's ID.
 func (c *Client) Cluster() rhumb.ClusterID {
 	c.meta.mu.RLock()
 	defer c.meta.mu.RUnlock()
@@ -160,7 +169,8 @@ func (c *Client) connTo(addr string) (*stream.Conn, error) {
 	return conn, nil
 }
 
-// closeUnknown closes the connections to addresses at which metadata knows no node any more.
+// closeUnknown closes the connections to addresses that are neither configured nor those of a node
+// in the metadata.
 func (c *Client) closeUnknown() {
 	keep := map[string]bool{}
 	for _, a := range c.cfg.Addrs {
@@ -178,12 +188,13 @@ func (c *Client) closeUnknown() {
 		}
 	}
 	c.mu.Unlock()
+	// Close waits for goroutines, so it must not run under mu.
 	for _, conn := range drop {
 		conn.Close()
 	}
 }
 
-// nearestFirst lists the addresses of all live nodes and of Config.Addrs, the nearest first.
+// nearestFirst returns the addresses of all live nodes and of Config.Addrs, sorted by round trip.
 func (c *Client) nearestFirst() []string {
 	var out []string
 	for _, n := range c.meta.sortedNodes() {
@@ -191,35 +202,45 @@ func (c *Client) nearestFirst() []string {
 			out = append(out, n.Addr)
 		}
 	}
+	// The configured addresses are the only ones before the first metadata, and may be the only
+	// ones that work after all known nodes have moved.
 	for _, a := range c.cfg.Addrs {
 		if !slices.Contains(out, a) {
 			out = append(out, a)
 		}
 	}
-	c.rtt.sort(out)
+	c.rtt.sortByDistance(out)
 	return out
 }
 
-// ask calls the Cluster service of the nearest node that answers. A node's refusal is an answer.
-func ask[T any](ctx context.Context, c *Client, op rhumb.Op, call func(context.Context, rhumbpb.ClusterClient) (T, error)) (out T, err error) {
-	ctx, cancel := c.bound(ctx)
+// askNearest calls the Cluster service of the nearest node that answers. A refusal is an answer,
+// unless its kind is Unavailable: another node may be able to serve the call.
+func askNearest[T any](ctx context.Context, c *Client, op rhumb.Op, call func(context.Context, rhumbpb.ClusterClient) (T, error)) (out T, err error) {
+	ctx, cancel := c.withTimeout(ctx)
 	defer cancel()
 	for _, addr := range c.nearestFirst() {
 		out, err = askAt(ctx, c, op, addr, call)
-		e, _ := err.(*answered)
+		e, _ := err.(*answeredError)
 		if err == nil || e != nil && rhumb.KindOf(e.error) != rhumb.Unavailable || ctx.Err() != nil {
 			break
 		}
 	}
-	if e, ok := err.(*answered); ok {
-		err = e.error
-	}
-	return out, err
+	return out, unwrapAnswer(err)
 }
 
-// answered marks an error that a node gave, apart from one of the way there.
-type answered struct{ error }
+// answeredError is an error that a node answered with, as opposed to a failure to reach the node.
+type answeredError struct{ error }
 
+// unwrapAnswer returns the error inside an answeredError, and every other error unchanged.
+func unwrapAnswer(err error) error {
+	if e, ok := err.(*answeredError); ok {
+		return e.error
+	}
+	return err
+}
+
+// askAt calls the Cluster service of the node at an address. The error is an *answeredError if the
+// node answered.
 func askAt[T any](ctx context.Context, c *Client, op rhumb.Op, addr string, call func(context.Context, rhumbpb.ClusterClient) (T, error)) (out T, err error) {
 	conn, err := c.connTo(addr)
 	if err != nil {
@@ -233,14 +254,14 @@ func askAt[T any](ctx context.Context, c *Client, op rhumb.Op, addr string, call
 	e, _, remote := api.FromStatus(op, err)
 	switch {
 	case remote:
-		return out, &answered{e}
+		return out, &answeredError{e}
 	case unreachable:
 		return out, rhumb.Ef(op, rhumb.Unavailable, "node at %s cannot be reached: %s", addr, dialFailure(rhumb.Message(e)))
 	}
 	return out, e
 }
 
-// dialFailure takes what the dialer said out of what gRPC made of it.
+// dialFailure returns the dialer's message from the text in which gRPC quotes it.
 func dialFailure(text string) string {
 	if _, said, ok := strings.Cut(text, "Error while dialing: "); ok {
 		return strings.TrimSuffix(said, `"`)
@@ -248,8 +269,8 @@ func dialFailure(text string) string {
 	return text
 }
 
-// bound gives ctx the configured timeout where it has no deadline.
-func (c *Client) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+// withTimeout returns ctx with the configured timeout, unless ctx has a deadline.
+func (c *Client) withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return context.WithCancel(ctx)
 	}

@@ -88,7 +88,7 @@ func TestBadArguments(t *testing.T) {
 				return err
 			}
 			return nil
-		}, rhumb.InvalidArgument, "place in a scan"},
+		}, rhumb.InvalidArgument, "scan token"},
 		{"negative limit", func() error {
 			for _, err := range tab.Scan(ctx, ScanOptions{Limit: -1}) {
 				return err
@@ -110,7 +110,7 @@ func TestBadArguments(t *testing.T) {
 func TestConfigValidate(t *testing.T) {
 	cfg := Config{Addrs: []string{"nowhere"}, Timeout: -1, RetryRatio: 2, RetryBurst: -1, HomesMax: -1}
 	err := cfg.Validate()
-	for _, want := range []string{"nowhere", "Insecure", "below 0", "retry budget", "HomesMax"} {
+	for _, want := range []string{"nowhere", "Insecure", "Timeout is -1ns", "RetryBurst is -1", "RetryRatio is 2", "HomesMax is -1"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not speak of %s", err, want)
 		}
@@ -144,7 +144,8 @@ func TestOpenFails(t *testing.T) {
 	w.mu.Unlock()
 }
 
-// The nearest node by measured round trip decides the caller's region, whatever the order of the addresses.
+// The nearest node by measured round trip decides the caller's region, whatever the order of the
+// addresses.
 func TestNearest(t *testing.T) {
 	w := newWorld(t, 3, 1)
 	file := &wan.File{
@@ -182,7 +183,7 @@ func TestWatchFailsOver(t *testing.T) {
 		w.nodes[i].server.Stop()
 		w.move(homeOf(1, "k"), 3)
 		await(t, "the client sees the change", func() bool {
-			r, _, ok := c.meta.primary(homeOf(1, "k"))
+			r, _, ok := c.meta.primaryOf(homeOf(1, "k"))
 			return ok && r.Primary == 3 && c.Revision() == uint64(2+i)
 		})
 	}
@@ -322,11 +323,11 @@ func TestMetadataDeltas(t *testing.T) {
 		Tables: []rhumb.Table{{ID: 1, Name: "x", Class: 1}, {ID: 2, Name: "y", Class: 1}},
 		Ranges: []*rhumb.Range{newRange(1, 0, 1), newRange(1, 1, 2)},
 	}
-	if lost, ok := m.apply(full); !ok || len(lost) != 0 {
+	if lost, ok := m.applyUpdate(full); !ok || len(lost) != 0 {
 		t.Fatal(lost, ok)
 	}
-	changed := m.next()
-	lost, ok := m.apply(&api.Metadata{
+	changed := m.nextChange()
+	lost, ok := m.applyUpdate(&api.Metadata{
 		Revision: 6, Cluster: rhumb.UUID{1}, Nodes: []rhumb.Node{{ID: 1, Addr: "a:1", Boot: 1, State: rhumb.NodeFenced}},
 		RemovedTables: []rhumb.TableID{2}, RemovedRanges: []rhumb.RangeID{{Region: 1, Slot: 1}}, RemovedNodes: []rhumb.NodeID{2},
 	})
@@ -338,23 +339,23 @@ func TestMetadataDeltas(t *testing.T) {
 	default:
 		t.Fatal("nobody was told of the change")
 	}
-	if _, _, ok := m.table("y"); ok || len(m.ranges) != 1 || len(m.nodes) != 1 {
+	if _, _, ok := m.tableByName("y"); ok || len(m.ranges) != 1 || len(m.nodes) != 1 {
 		t.Fatal("removed things are still there")
 	}
 	newer := newRange(1, 0, 2)
 	newer.Version = 9
-	if !m.learn(newer) || m.learn(newer) || m.learn(newRange(1, 0, 1)) || m.learn(nil) {
+	if !m.learnRange(newer) || m.learnRange(newer) || m.learnRange(newRange(1, 0, 1)) || m.learnRange(nil) {
 		t.Fatal("only a newer descriptor is news")
 	}
 	full.Revision = 7
-	if _, ok := m.apply(full); !ok {
+	if _, ok := m.applyUpdate(full); !ok {
 		t.Fatal("a newer full state was refused")
 	}
-	if r, _, _ := m.primary(rhumb.RangeID{Region: 1}); r.Primary != 2 {
+	if r, _, _ := m.primaryOf(rhumb.RangeID{Region: 1}); r.Primary != 2 {
 		t.Fatal("a full state took back a newer descriptor")
 	}
 	full.Revision = 3
-	if _, ok := m.apply(full); ok {
+	if _, ok := m.applyUpdate(full); ok {
 		t.Fatal("an older full state was taken")
 	}
 }

@@ -8,83 +8,96 @@ import (
 	"github.com/rhumbdb/rhumb/geo"
 )
 
-// orCreate writes to the record that the search finds, else creates it. A remembered home is trusted: the record is
-// created there again if it was deleted meanwhile. Calls of this client create a name one after the other, so that the
-// second finds what the first made.
-func (p *plan) orCreate(ctx context.Context) (BatchResult, error) {
+// writeOrCreate writes to the existing record of the first mutation, or creates the record if no
+// region has one.
+//
+//  1. If the home is cached, it writes there. The cache is trusted: if the record was deleted in the meantime, it is created there again.
+//  2. If the record is probably in the caller's region, it tries an update there, without asking any other region.
+//  3. Otherwise it locks the creation of the name and asks all regions. If the record is probably in another region, it tries an update there at the same time.
+//  4. It writes where the record was found, or creates it.
+//
+// The lock makes calls of this client create a name one after the other, so that the second call
+// finds the record of the first.
+func (p *plan) writeOrCreate(ctx context.Context) (BatchResult, error) {
 	c, m := p.c, &p.mutations[0]
 	if region, ok := c.homes.get(m.Table, m.Name); ok {
 		c.m.homesKnown.Add(1)
-		return p.existing(ctx, region)
+		return p.writeExisting(ctx, region)
 	}
+	// A guess needs a mutation that can be made conditional on the record's existence. A failed
+	// condition of the caller, and the other mutations of a batch, could not be distinguished from
+	// a wrong guess.
 	var guess rhumb.RegionID
 	if m.Kind == rhumb.Patch && m.Cond.Kind == rhumb.Always && len(p.mutations) == 1 {
 		guess = c.homes.expectedRegion(m.Table, c.here.ID)
 	}
 	if guess == c.here.ID {
-		// Most patches meet a record that is here: no other region is asked.
-		out, err := p.writeIn(ctx, guess, ifPresent(p.mutations))
+		out, err := p.writeInRegion(ctx, guess, ifPresent(p.mutations))
 		if rhumb.KindOf(err) != rhumb.ConditionFailed {
 			return out, err
 		}
 		guess = 0
 	}
-	done, err := c.homes.lockCreation(ctx, nameKey{m.Table, string(m.Name)})
+	unlock, err := c.homes.lockCreation(ctx, nameKey{m.Table, string(m.Name)})
 	if err != nil {
 		return BatchResult{}, rhumb.WrapKind(p.op, kindOfContext(err), err)
 	}
-	defer done()
-	if region, ok := c.homes.get(m.Table, m.Name); ok { // somebody else found or created it meanwhile
+	defer unlock()
+	if region, ok := c.homes.get(m.Table, m.Name); ok { // the call that held the lock found or created it
 		c.m.homesKnown.Add(1)
-		return p.writeIn(ctx, region, p.mutations)
+		return p.writeInRegion(ctx, region, p.mutations)
 	}
-	s, err := p.t.survey(p.op, m.Name, 0)
+	s, err := p.t.planSurvey(p.op, m.Name, 0)
 	if err != nil {
 		return BatchResult{}, err
 	}
 	s.prior = c.here.ID
 	if guess != 0 {
-		return p.tryIn(ctx, guess, s)
+		return p.tryRegion(ctx, guess, s)
 	}
-	at, err := s.run(ctx, s.locate)
+	at, err := s.run(ctx, s.locatePlace)
 	if err != nil {
 		return BatchResult{}, err
 	}
-	return p.located(ctx, s.location(at))
+	return p.writeLocated(ctx, s.conclusion(at))
 }
 
-// tryIn writes to the record in the region that probably has it, while a survey asks all regions where it is. That is one
-// round trip if the guess is right and two if it is wrong, as many as without it. No second region gets the write before
-// the first has said that it did not apply it (docs/decisions/0023-foreign-records.md).
-func (p *plan) tryIn(ctx context.Context, region rhumb.RegionID, s *survey) (BatchResult, error) {
-	type judgement struct {
+// tryRegion updates the record in the region that probably has it, while a survey asks all regions.
+// That takes one round trip if the guess is right and two if it is wrong, as many as without a
+// guess.
+//
+// No second region receives the write before the first has answered that it did not apply it: two
+// regions could both have the record, and both apply the write
+// (docs/decisions/0023-foreign-records.md).
+func (p *plan) tryRegion(ctx context.Context, region rhumb.RegionID, s *survey) (BatchResult, error) {
+	type surveyResult struct {
 		at  *place
 		err error
 	}
 	whole, cancel := context.WithCancel(ctx)
 	defer cancel()
-	judged := make(chan judgement, 1)
+	surveyed := make(chan surveyResult, 1)
 	p.c.spawn(func() {
-		at, err := s.run(whole, s.locate)
-		judged <- judgement{at, err}
+		at, err := s.run(whole, s.locatePlace)
+		surveyed <- surveyResult{at, err}
 	})
-	out, err := p.writeIn(ctx, region, ifPresent(p.mutations))
+	out, err := p.writeInRegion(ctx, region, ifPresent(p.mutations))
 	if err == nil {
-		p.note(region)
-		out.Receipt.Searched = s.location(nil).searched
+		p.recordHome(region)
+		out.Receipt.Searched = s.conclusion(nil).searched
 		return out, nil
 	}
 	if rhumb.KindOf(err) != rhumb.ConditionFailed {
-		return out, err
+		return out, err // the write may have been applied, so no other region may receive it
 	}
-	j := <-judged // s.run ends with ctx
-	if j.err != nil {
-		return BatchResult{}, j.err
+	r := <-surveyed // does not outlast ctx, because s.run returns when ctx ends
+	if r.err != nil {
+		return BatchResult{}, r.err
 	}
-	return p.located(ctx, s.location(j.at))
+	return p.writeLocated(ctx, s.conclusion(r.at))
 }
 
-// ifPresent copies patches with the condition that their records exist.
+// ifPresent returns a copy of patches with the condition that their records exist.
 func ifPresent(patches []rhumb.Mutation) []rhumb.Mutation {
 	out := slices.Clone(patches)
 	for i := range out {
@@ -93,26 +106,28 @@ func ifPresent(patches []rhumb.Mutation) []rhumb.Mutation {
 	return out
 }
 
-// located writes to a record where regions say that it is, or creates it.
-func (p *plan) located(ctx context.Context, at location) (BatchResult, error) {
+// writeLocated writes to a record in the region that a survey found, or creates the record.
+func (p *plan) writeLocated(ctx context.Context, at location) (BatchResult, error) {
 	m := &p.mutations[0]
 	p.searched, p.unasked, p.existed = at.searched, at.unasked, at.region != 0
-	p.note(at.region)
+	p.recordHome(at.region)
 	if at.region == 0 {
 		if m.Cond.Kind == rhumb.IfPresent || m.Cond.Kind == rhumb.IfVersion {
-			return p.absent()
+			return p.outcomeOfAbsent()
 		}
-		at.region = p.birthplace()
+		at.region = p.birthRegion()
 	}
-	out, err := p.writeIn(ctx, at.region, p.mutations)
+	// The primary decides conditions again: another client may have created or deleted the record
+	// since the survey.
+	out, err := p.writeInRegion(ctx, at.region, p.mutations)
 	if err == nil && out.Applied {
 		p.c.homes.put(m.Table, m.Name, at.region)
 	}
 	return out, err
 }
 
-// note remembers where the record of the first mutation is; 0 is nowhere.
-func (p *plan) note(region rhumb.RegionID) {
+// recordHome records where a search found the record of the first mutation, 0 for nowhere.
+func (p *plan) recordHome(region rhumb.RegionID) {
 	m := &p.mutations[0]
 	p.c.homes.recordSighting(m.Table, region)
 	if region != 0 {
@@ -120,9 +135,9 @@ func (p *plan) note(region rhumb.RegionID) {
 	}
 }
 
-// birthplace is the region in which a record that does not exist is created: the one nearest to its location, if it has
-// one, else the caller's.
-func (p *plan) birthplace() rhumb.RegionID {
+// birthRegion returns the region in which the record of the first mutation is created: the one
+// nearest to its location, or the caller's if it has no location.
+func (p *plan) birthRegion() rhumb.RegionID {
 	m := &p.mutations[0]
 	at := p.o.Location
 	if at == nil && m.Kind == rhumb.Patch {
@@ -131,7 +146,8 @@ func (p *plan) birthplace() rhumb.RegionID {
 	return p.c.nearestRegion(p.t, at)
 }
 
-// locationOf gives the location that a stored record carries, the middle of a box, or nil.
+// locationOf returns the location in a stored record, which is the middle of a box. It returns nil
+// if there is none.
 func locationOf(stored []byte, field string) *rhumb.Point {
 	v, ok, err := rhumb.RecordField(stored, field)
 	if err != nil || !ok {
@@ -147,8 +163,9 @@ func locationOf(stored []byte, field string) *rhumb.Point {
 	return nil
 }
 
-// nearestRegion gives the region nearest to a place that may hold a table's records; without a place, the caller's own
-// region if it may, else the one nearest to it.
+// nearestRegion returns the region nearest to a location among those that may hold a table's
+// records. Without a location it returns the caller's region if that may hold them, otherwise the
+// one nearest to it. Dead regions count only if all are dead.
 func (c *Client) nearestRegion(t *Table, at *rhumb.Point) rhumb.RegionID {
 	with := c.meta.regionsWith(t.info.Class)
 	if slices.ContainsFunc(with, func(r rhumb.Region) bool { return !r.Dead }) {

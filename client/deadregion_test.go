@@ -23,9 +23,9 @@ func (w *world) setDead(id rhumb.RegionID, dead bool) {
 	})
 }
 
-// TestCreateWhileARegionIsDead guards that names can be created while a region is dead, without asking it, that the receipt
-// says so, that nobody claims to know what only that region could tell, and that the second home of a name is noticed
-// once the region is back.
+// TestCreateWhileARegionIsDead guards that names can be created while a region is dead, without
+// asking it, that the receipt says so, that nobody claims to know what only that region could tell,
+// and that the second home of a name is noticed once the region is back.
 func TestCreateWhileARegionIsDead(t *testing.T) {
 	w := newWorld(t, 3, 1)
 	c := w.open("singapore")
@@ -71,9 +71,9 @@ func TestCreateWhileARegionIsDead(t *testing.T) {
 	await(t, "the second home to be noticed", func() bool { return third.Metrics().Duplicates == 1 })
 }
 
-// TestGetManyWithoutARegion guards that a read of many names answers with what the living regions have, at once where metadata
-// knows that a region is dead and as soon as it learns so where it does not yet, and that it says which names are unknown
-// because of which region.
+// TestGetManyWithoutARegion guards that a read of many names answers with what the living regions
+// have, at once where metadata knows that a region is dead and as soon as it learns so where it
+// does not yet, and that it says which names are unknown because of which region.
 func TestGetManyWithoutARegion(t *testing.T) {
 	const unwatched = time.Hour // a call that waits for the region would never end
 	w := newWorld(t, 3, 1)
@@ -134,7 +134,8 @@ func TestGetManyWithoutARegion(t *testing.T) {
 		got, err := tab.GetMany(t.Context(), names, GetOptions{})
 		check(what, got, err)
 	}
-	// A record that is remembered in a dead region is unknown, and stays remembered: it is not created a second time.
+	// A record that is remembered in a dead region is unknown, and stays remembered: it is not
+	// created a second time.
 	for range 2 {
 		_, err := tab.Get(t.Context(), []byte("gone"), GetOptions{})
 		wantKind(t, err, rhumb.Unavailable)

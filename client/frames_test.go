@@ -57,7 +57,8 @@ func TestBatching(t *testing.T) {
 	}
 }
 
-// cpuTime is what this process, client and servers, has used of its processors: it is fair to compare on a busy machine.
+// cpuTime is what this process, client and servers, has used of its processors: it is fair to
+// compare on a busy machine.
 func cpuTime() time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {

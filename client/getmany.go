@@ -7,29 +7,34 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// GetMany reads records, each as Get does, with one request per range. The result is in the order of names; a record
-// that does not exist is there without a version (Got.Exists). Each record is read strongly, but not all at one moment.
+// GetMany reads records, each as Get does, with one request per range. The result is in the order
+// of names. A record that does not exist is in the result without a version (Got.Exists). Each
+// record is read strongly, but not all at the same moment.
 //
-// A dead region is not asked, and one that dies meanwhile is not waited for. Names that no other region has are then unknown,
-// which is an error of kind Unavailable; what was read stands beside it, and the receipts of the unknown names list the region
-// under Unasked. A region that does not answer in time has the same effect, with its own error.
+// Dead regions are not asked, and a region that dies during the call is not awaited. Names that no
+// other region has are then unknown, which is an error of kind Unavailable. The records that were
+// read are returned together with the error, and the receipts of the unknown names list the region
+// in Unasked. A region that does not answer in time has the same effect, with its own error.
 func (t *Table) GetMany(ctx context.Context, names [][]byte, o GetOptions) ([]Got, error) {
 	const op rhumb.Op = "client.Table.GetMany"
 	t.c.m.reads.Add(1)
 	out, err := t.getMany(ctx, op, names, o)
-	return out, t.c.ended(err)
+	return out, t.c.countOutcome(err)
 }
 
+// getMany is GetMany without the metrics. If the home is not given, it reads in two rounds: every
+// name in its cached home or else the caller's region, and then the missing names in all other
+// regions.
 func (t *Table) getMany(ctx context.Context, op rhumb.Op, names [][]byte, o GetOptions) ([]Got, error) {
 	if len(names) > rhumb.BatchOpsMax {
-		return nil, rhumb.Ef(op, rhumb.TooLarge, "%d names, at most %d are allowed", len(names), rhumb.BatchOpsMax)
+		return nil, rhumb.Ef(op, rhumb.TooLarge, "%d names were given; the limit is %d", len(names), rhumb.BatchOpsMax)
 	}
 	for _, name := range names {
 		if err := checkName(op, name); err != nil {
 			return nil, err
 		}
 	}
-	home, fixed, err := t.home(o.Home)
+	home, fixed, err := t.parseHome(o.Home)
 	if err != nil {
 		return nil, err
 	}
@@ -39,33 +44,33 @@ func (t *Table) getMany(ctx context.Context, op rhumb.Op, names [][]byte, o GetO
 	if o.Home == "" {
 		home.Region = t.c.here.ID
 	}
-	first := make([]rhumb.RegionID, len(names)) // the region that each name was read in
+	first := make([]rhumb.RegionID, len(names)) // the region in which each name is read first; 0 for none
 	for i, name := range names {
 		at := home
-		if known, ok := t.c.homes.get(t.info.ID, name); ok && open {
-			at.Region = known
+		if cached, ok := t.c.homes.get(t.info.ID, name); ok && open {
+			at.Region = cached
 		}
 		if open && t.c.meta.isDead(at.Region) {
-			continue
+			continue // the second round asks the other regions
 		}
 		id, err := t.rangeOf(at, fixed, name)
 		if err != nil {
 			return nil, err
 		}
 		first[i] = at.Region
-		r.add(id, i)
+		r.addRead(id, i)
 	}
-	r.run(ctx)
+	r.runRound(ctx)
 	if open {
 		if err := r.addMissing(first); err != nil {
 			return nil, err
 		}
-		r.run(ctx)
+		r.runRound(ctx)
 	}
-	return r.out, r.failed()
+	return r.out, r.firstError()
 }
 
-// manyReads are reads of names, in rounds of one read for each range, all at once.
+// manyReads reads names in rounds of one read per range, with all reads of a round at once.
 type manyReads struct {
 	t        *Table
 	op       rhumb.Op
@@ -73,20 +78,22 @@ type manyReads struct {
 	o        readOptions
 	searched int                     // regions asked beyond the caller's
 	unasked  []rhumb.RegionID        // dead ones
-	out      []Got                   // of names
-	silent   []error                 // why a region that may have the name did not answer
-	byRange  map[rhumb.RangeID][]int // the next round: places in names
+	out      []Got                   // by name
+	silent   []error                 // by name: why a region that may have it did not answer
+	byRange  map[rhumb.RangeID][]int // the next round: indexes in names
 }
 
-func (r *manyReads) add(id rhumb.RangeID, i int) {
+// addRead adds the read of a name in a range to the next round.
+func (r *manyReads) addRead(id rhumb.RangeID, i int) {
 	if r.byRange == nil {
 		r.byRange = map[rhumb.RangeID][]int{}
 	}
 	r.byRange[id] = append(r.byRange[id], i)
 }
 
-// addMissing makes the second round: what was not found, in all living regions but the first, which was asked for it. A name
-// whose first region is silent is left out: the record there would come before any elsewhere.
+// addMissing adds the second round: every name that was not found, in all living regions but the
+// one that was asked first. It leaves out a name whose first region is silent: a record there would
+// take precedence over any other.
 func (r *manyReads) addMissing(first []rhumb.RegionID) error {
 	c := r.t.c
 	var alive []rhumb.RegionID
@@ -110,32 +117,34 @@ func (r *manyReads) addMissing(first []rhumb.RegionID) error {
 			if region == first[i] {
 				continue
 			}
-			id, err := c.meta.named(r.t, region, name)
+			id, err := c.meta.rangeOfName(r.t, region, name)
 			if err != nil {
 				return err
 			}
-			r.add(id, i)
+			r.addRead(id, i)
 		}
 	}
 	return nil
 }
 
-// rangeRead is the answer to one read of a round.
+// rangeRead is the result of one read of a round.
 type rangeRead struct {
 	id      rhumb.RangeID
-	places  []int // in names
+	places  []int // indexes in names
 	items   []rhumb.Item
 	receipt rhumb.Receipt
 	err     error
 }
 
-// run reads every range of the round, until each name is found or all have answered.
-func (r *manyReads) run(ctx context.Context) {
+// runRound reads all ranges of the round, until each name is found or all its ranges have answered.
+// It then cancels the reads that are left, so that a slow region delays only the names that need
+// it.
+func (r *manyReads) runRound(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	answers := make(chan rangeRead, len(r.byRange))
-	waiting := make([]int, len(r.names)) // reads under way for each name
-	open := 0                            // names that wait
+	answers := make(chan rangeRead, len(r.byRange)) // so that no read blocks after runRound has returned
+	waiting := make([]int, len(r.names))            // reads under way for each name
+	open := 0                                       // names without a result
 	for id, places := range r.byRange {
 		names := make([][]byte, len(places))
 		for j, i := range places {
@@ -155,7 +164,7 @@ func (r *manyReads) run(ctx context.Context) {
 		for j, i := range a.places {
 			waiting[i]--
 			if found := r.out[i].Exists(); !found {
-				r.take(i, &a, j)
+				r.takeAnswer(i, &a, j)
 				if r.out[i].Exists() || waiting[i] == 0 {
 					open--
 				}
@@ -164,8 +173,8 @@ func (r *manyReads) run(ctx context.Context) {
 	}
 }
 
-// take takes the answer about one name: the one at j in the answer.
-func (r *manyReads) take(i int, a *rangeRead, j int) {
+// takeAnswer records the answer about name i, which is item j of the answer.
+func (r *manyReads) takeAnswer(i int, a *rangeRead, j int) {
 	if a.err != nil {
 		r.silent[i] = a.err
 		r.out[i].Receipt.Unasked = append(r.out[i].Receipt.Unasked, a.id.Region)
@@ -175,20 +184,21 @@ func (r *manyReads) take(i int, a *rangeRead, j int) {
 	got.Receipt.Searched = r.searched
 	if !got.Exists() {
 		got.Receipt.Unasked = r.out[i].Receipt.Unasked
-	} else if r.searched > 0 {
+	} else if r.searched > 0 { // found by the search, not where it was expected
 		r.t.c.homes.put(r.t.info.ID, r.names[i], a.id.Region)
 	}
 	r.out[i] = got
 }
 
-// failed is the error of the reads: the first of a name that may be in a region that was not asked, or is silent.
-func (r *manyReads) failed() (err error) {
+// firstError returns the error for the first name that may exist in a region that is silent or was
+// not asked.
+func (r *manyReads) firstError() (err error) {
 	for i := range r.out {
 		if r.out[i].Exists() {
 			continue
 		}
 		r.out[i].Receipt.Unasked = append(r.out[i].Receipt.Unasked, r.unasked...)
-		err = cmp.Or(err, r.silent[i], r.t.c.unknowable(r.op, r.names[i], r.unasked))
+		err = cmp.Or(err, r.silent[i], r.t.c.unknownIfUnasked(r.op, r.names[i], r.unasked))
 	}
 	return err
 }

@@ -15,16 +15,20 @@ type nameKey struct {
 	name  string
 }
 
-// homes caches what the client learns about where named keys live. It also holds the locks under which names are created, so that
-// two calls of one client do not create a name in two regions.
+// homes caches the home regions of named keys as the client learns them. It also holds the locks
+// under which names are created, so that two calls of one client do not create a name in two
+// regions.
 //
-// A cached home may be wrong: another client may have deleted the record and created it elsewhere. Callers therefore use it only to
-// choose where to ask or write first. A primary that does not have the record says so.
+// A cached home may be wrong: another client may have deleted the record and created it elsewhere.
+// Callers therefore use it only to choose where to ask or write first. A primary that does not have
+// the record says so.
 type homes struct {
 	mu sync.Mutex // guards all below
-	// regions maps a name to its home region. When it is full, the least recently used name is dropped.
+	// regions maps a name to its home region. When it is full, the least recently used name is
+	// dropped.
 	regions *simplelru.LRU[nameKey, rhumb.RegionID]
-	// creating holds the names that a call is creating. The channel is closed when the call is done.
+	// creating holds the names that a call is creating. The channel is closed when the call is
+	// done.
 	creating map[nameKey]chan struct{}
 	// sightings holds the last search of each table.
 	sightings map[rhumb.TableID]sighting
@@ -76,11 +80,13 @@ func (h *homes) size() int {
 	return h.regions.Len()
 }
 
-// expectedRegion returns the region that probably has a record whose home is not cached, or 0 if the name is probably new or
-// nothing can be said. The result decides only the order in which regions are asked, never what the record's home is.
+// expectedRegion returns the region that probably has a record whose home is not cached, or 0 if
+// the name is probably new or there is no evidence. The result decides only the order in which
+// regions are asked, never the home of the record.
 //
-// One record found elsewhere is not enough for a guess: where the records of a table are spread over the regions, most guesses
-// would be wrong, and each would send the value a long way for nothing (docs/decisions/0023-foreign-records.md).
+// One record found elsewhere is not enough for a guess: where the records of a table are spread
+// over the regions, most guesses would be wrong, and each would send the value a long way for
+// nothing (docs/decisions/0023-foreign-records.md).
 func (h *homes) expectedRegion(table rhumb.TableID, here rhumb.RegionID) rhumb.RegionID {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -102,12 +108,14 @@ func (h *homes) recordSighting(table rhumb.TableID, region rhumb.RegionID) {
 	h.sightings[table] = sighting{region, ok && last.region == region}
 }
 
-// lockCreation waits until no other call creates any of the names, and returns a function that lets others create them. The names
-// must be sorted and distinct: two calls that take their locks in different orders could wait for each other.
+// lockCreation waits until no other call creates any of the names, and returns a function that lets
+// others create them. The names must be sorted and distinct: two calls that take their locks in
+// different orders could wait for each other.
 func (h *homes) lockCreation(ctx context.Context, names ...nameKey) (unlock func(), err error) {
 	mine := make(chan struct{})
 	for n := 0; ; {
-		// Take one name after the other until one is taken by another call. Those taken so far stay locked during the wait.
+		// Take one name after the other until one is taken by another call. Those taken so far stay
+		// locked during the wait.
 		var busy chan struct{}
 		h.mu.Lock()
 		for n < len(names) && busy == nil {

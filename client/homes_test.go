@@ -195,7 +195,8 @@ func TestPatch(t *testing.T) {
 	wantKind(t, err, rhumb.ConditionFailed)
 }
 
-// Calls of one client that create one name with different locations make one record, and none of their fields is lost.
+// Calls of one client that create one name with different locations make one record, and none of
+// their fields is lost.
 func TestPatchesRaceToCreate(t *testing.T) {
 	w := newWorld(t, 3, 1)
 	tab := w.table(w.open("singapore"), "plain")
@@ -223,7 +224,8 @@ func TestPatchesRaceToCreate(t *testing.T) {
 	}
 }
 
-// Two clients in different regions whose patches create one name near one location merge into one record.
+// Two clients in different regions whose patches create one name near one location merge into one
+// record.
 func TestClientsRaceToCreate(t *testing.T) {
 	w := newWorld(t, 3, 1)
 	a, b := w.table(w.open("singapore"), "plain"), w.table(w.open("virginia"), "plain")
@@ -349,7 +351,8 @@ func TestGetMany(t *testing.T) {
 	wantKind(t, err, rhumb.TooLarge)
 }
 
-// The least recently used home is forgotten first, and never are more remembered than Config.HomesMax.
+// The least recently used home is forgotten first, and never are more remembered than
+// Config.HomesMax.
 func TestHomesBound(t *testing.T) {
 	h := newHomes(3)
 	for i := range 5 {

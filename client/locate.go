@@ -13,23 +13,26 @@ import (
 
 // Bounds of a locator.
 const (
-	// Questions gather while locatesMax requests to their destination are unanswered, but no longer than locateGatherMax: a
-	// question does not wait for a whole round trip to a far region first.
-	locatesMax      = 1
+	// locatesMax is how many requests to a destination may be unanswered before questions gather.
+	locatesMax = 1
+	// locateGatherMax bounds how long questions gather, so that a question does not wait for a
+	// whole round trip to a far region first.
 	locateGatherMax = 5 * time.Millisecond
 )
 
-// locator asks nodes which named keys exist. Questions of concurrent callers to one node share a request: a question goes
-// at once while fewer than locatesMax requests to its node are unanswered, else it waits for one of these to be answered
-// or for locateGatherMax. So requests grow with the load, and nobody waits long for company.
+// locator asks nodes which named keys exist (docs/decisions/0015-locate-by-reads.md). Questions of
+// concurrent callers to one node share a request: a question is sent at once while fewer than
+// locatesMax requests to its node are unanswered; otherwise it waits until one of them is answered,
+// or for locateGatherMax. Requests therefore grow with the load, and no question waits long for
+// others.
 type locator struct {
 	c *Client
 
 	mu     sync.Mutex // guards the map and the queues in it
-	queues map[destination]*questions
+	queues map[destination]*questionQueue
 }
 
-// destination is where a request goes: it asks about one home region at one node.
+// destination is where a request goes. One request asks one node about one home region.
 type destination struct {
 	region rhumb.RegionID
 	addr   string
@@ -39,111 +42,115 @@ type destination struct {
 type question struct {
 	table rhumb.TableID
 	name  []byte
-	from  questioner
-	place int // of the question, for whom it is from
+	asker questioner
+	place int // identifies the question to its asker
 }
 
-// questioner takes answers: one to each question, in a call that must not block. api.Undecided says that the node did not
-// answer, or could not.
+// questioner receives answers, one for each question.
 type questioner interface {
-	located(place int, e api.Existence)
+	// onLocated receives the answer to one question. It must not block. api.Undecided means that
+	// the node did not answer the question.
+	onLocated(place int, e api.Existence)
 }
 
-// questions are those to one destination.
-type questions struct {
-	pending  []question // at most rhumb.LocateNamesMax
-	underWay int        // requests without an answer
-	waiting  bool       // a timer will send what is pending
+// questionQueue holds the questions to one destination.
+type questionQueue struct {
+	pending    []question // fewer than rhumb.LocateNamesMax
+	unanswered int        // requests
+	timerSet   bool       // a timer will send the pending questions
 }
 
-func newLocator(c *Client) *locator { return &locator{c: c, queues: map[destination]*questions{}} }
+func newLocator(c *Client) *locator {
+	return &locator{c: c, queues: map[destination]*questionQueue{}}
+}
 
-// ask takes questions to one destination.
-func (l *locator) ask(d destination, asked ...question) {
+// askNode asks questions at one destination.
+func (l *locator) askNode(d destination, asked ...question) {
 	if len(asked) == 0 {
 		return
 	}
 	l.mu.Lock()
-	qs := l.queues[d]
-	if qs == nil {
-		qs = &questions{}
-		l.queues[d] = qs
+	q := l.queues[d]
+	if q == nil {
+		q = &questionQueue{}
+		l.queues[d] = q
 	}
 	var batches [][]question
-	qs.pending = slices.Grow(qs.pending, min(len(asked), rhumb.LocateNamesMax-len(qs.pending)))
-	for _, q := range asked {
-		qs.pending = append(qs.pending, q)
-		if len(qs.pending) == rhumb.LocateNamesMax {
-			batches = append(batches, qs.take())
+	q.pending = slices.Grow(q.pending, min(len(asked), rhumb.LocateNamesMax-len(q.pending)))
+	for _, one := range asked {
+		q.pending = append(q.pending, one)
+		if len(q.pending) == rhumb.LocateNamesMax {
+			batches = append(batches, q.takeBatchLocked()) // a full request gains nothing by waiting
 		}
 	}
 	switch {
-	case len(qs.pending) == 0:
-	case qs.underWay < locatesMax:
-		batches = append(batches, qs.take())
-	case !qs.waiting:
-		qs.waiting = true
-		time.AfterFunc(locateGatherMax, func() { l.late(d, qs) })
+	case len(q.pending) == 0:
+	case q.unanswered < locatesMax:
+		batches = append(batches, q.takeBatchLocked())
+	case !q.timerSet:
+		q.timerSet = true
+		time.AfterFunc(locateGatherMax, func() { l.onTimer(d, q) })
 	}
 	l.mu.Unlock()
 	for _, batch := range batches {
-		l.c.spawn(func() { l.run(d, qs, batch) })
+		l.c.spawn(func() { l.sendBatches(d, q, batch) })
 	}
 }
 
-// take takes what is pending as the next request; the locator's mutex is held.
-func (qs *questions) take() []question {
-	batch := qs.pending
-	qs.pending = nil
-	qs.underWay++
+// takeBatchLocked removes the pending questions as the next request. The locator's mutex is held.
+func (q *questionQueue) takeBatchLocked() []question {
+	batch := q.pending
+	q.pending = nil
+	q.unanswered++
 	return batch
 }
 
-// late sends what has gathered for locateGatherMax.
-func (l *locator) late(d destination, qs *questions) {
+// onTimer sends the questions that have gathered for locateGatherMax.
+func (l *locator) onTimer(d destination, q *questionQueue) {
 	l.mu.Lock()
-	qs.waiting = false
+	q.timerSet = false
 	var batch []question
-	if len(qs.pending) > 0 {
-		batch = qs.take()
+	if len(q.pending) > 0 {
+		batch = q.takeBatchLocked()
 	}
 	l.mu.Unlock()
 	if batch != nil {
-		l.c.spawn(func() { l.run(d, qs, batch) })
+		l.c.spawn(func() { l.sendBatches(d, q, batch) })
 	}
 }
 
-// run sends a batch, and then what has gathered meanwhile.
-func (l *locator) run(d destination, qs *questions, batch []question) {
+// sendBatches sends a batch, and then the questions that have gathered in the meantime.
+func (l *locator) sendBatches(d destination, q *questionQueue, batch []question) {
 	for batch != nil {
-		l.send(d, batch)
+		l.sendBatch(d, batch)
 		batch = nil
 		l.mu.Lock()
-		qs.underWay--
+		q.unanswered--
 		switch {
-		case len(qs.pending) > 0 && qs.underWay < locatesMax:
-			batch = qs.take()
-		case len(qs.pending) == 0 && qs.underWay == 0 && l.queues[d] == qs:
-			delete(l.queues, d)
+		case len(q.pending) > 0 && q.unanswered < locatesMax:
+			batch = q.takeBatchLocked()
+		case len(q.pending) == 0 && q.unanswered == 0 && l.queues[d] == q:
+			delete(l.queues, d) // or addresses of former nodes would gather
 		}
 		l.mu.Unlock()
 	}
 }
 
-// send asks a batch in one request, once. The callers read what stays undecided, with redirects and retries.
-func (l *locator) send(d destination, batch []question) {
-	located := l.request(d, batch)
+// sendBatch sends a batch in one request, without retries. Questions that stay undecided are read
+// by their askers, with the redirects and retries of a read.
+func (l *locator) sendBatch(d destination, batch []question) {
+	located := l.requestBatch(d, batch)
 	for i, q := range batch {
 		e := api.Undecided
 		if i < len(located) {
 			e = located[i]
 		}
-		q.from.located(q.place, e)
+		q.asker.onLocated(q.place, e)
 	}
 }
 
-// request returns the node's answers to a batch; none if it gave none.
-func (l *locator) request(d destination, batch []question) []api.Existence {
+// requestBatch returns the node's answers to a batch, or nil without an answer.
+func (l *locator) requestBatch(d destination, batch []question) []api.Existence {
 	c := l.c
 	conn, err := c.connTo(d.addr)
 	if err != nil {
@@ -159,9 +166,10 @@ func (l *locator) request(d destination, batch []question) []api.Existence {
 	c.m.located.Add(uint64(len(batch)))
 	req := &rhumbpb.Request{Locate: api.EncodeLocate(&ask), TimeoutUs: uint64(c.cfg.AttemptTimeout.Microseconds())}
 	answer, err := conn.Do(c.ctx, stream.Request{Message: req, Size: size, Timeout: c.cfg.AttemptTimeout})
+	// A node of an older build refuses the request. Its questions are read as well.
 	if err != nil || answer.Error != nil || len(answer.Located) != len(batch) {
 		return nil
 	}
-	c.count(answer)
+	c.countAnswer(answer)
 	return answer.Located
 }

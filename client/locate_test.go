@@ -14,8 +14,8 @@ import (
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
-// The rule for where a record is: the prior region comes first and must answer, then the first hit counts, and a region
-// that is silent makes a miss an error.
+// The rule for where a record is: the prior region comes first and must answer, then the first hit
+// counts, and a region that is silent makes a miss an error.
 func TestJudge(t *testing.T) {
 	down := errors.New("region 3 does not answer")
 	for _, tc := range []struct {
@@ -92,8 +92,8 @@ func (w *world) watch() *traffic {
 	return n
 }
 
-// A creation costs one write, at home, and a place in a request to each region. The first one still finds out that
-// records of its table are new.
+// A creation costs one write, at home, and a place in a request to each region. The first one still
+// finds out that records of its table are new.
 func TestCreationsAreLocated(t *testing.T) {
 	w := newWorld(t, 3, 1)
 	c := w.open("singapore")
@@ -114,7 +114,8 @@ func TestCreationsAreLocated(t *testing.T) {
 	if seen.writes != names || seen.reads != 0 || seen.names != 3*names {
 		t.Errorf("%d creations took %d writes, %d reads and %d located names", names, seen.writes, seen.reads, seen.names)
 	}
-	// The next patch of a name that is here is located too; then they are expected here again, and need no other region.
+	// The next patch of a name that is here is located too; then they are expected here again, and
+	// need no other region.
 	other := w.table(w.open("singapore"), "plain")
 	must[Result](t)(other.Patch(t.Context(), []byte("new"), record(t, "a", 1), PatchOptions{}))
 	for i, want := range []int{2, 0} {
@@ -128,7 +129,7 @@ func TestCreationsAreLocated(t *testing.T) {
 // questioned takes the answers of tests.
 type questioned []chan api.Existence
 
-func (q questioned) located(place int, e api.Existence) { q[place] <- e }
+func (q questioned) onLocated(place int, e api.Existence) { q[place] <- e }
 
 // Questions to one node share requests, within the bound of one, and each is answered once.
 func TestQuestionsShareRequests(t *testing.T) {
@@ -143,7 +144,7 @@ func TestQuestionsShareRequests(t *testing.T) {
 	answers := make(questioned, questions)
 	for i := range questions {
 		answers[i] = make(chan api.Existence, 2)
-		c.locator.ask(destination{3, w.nodes[2].addr}, question{1, fmt.Append(nil, i), answers, i})
+		c.locator.askNode(destination{3, w.nodes[2].addr}, question{1, fmt.Append(nil, i), answers, i})
 	}
 	for i, a := range answers {
 		want := api.Absent
@@ -217,7 +218,8 @@ func TestLocateFollowsTheRange(t *testing.T) {
 	}
 }
 
-// A hit here does not wait for a region that is silent, and a creation does not happen without its answer.
+// A hit here does not wait for a region that is silent, and a creation does not happen without its
+// answer.
 func TestSilentRegion(t *testing.T) {
 	w := newWorld(t, 3, 1)
 	c := w.open("singapore", func(cfg *Config) { cfg.Timeout, cfg.AttemptTimeout = 2*time.Second, 500*time.Millisecond })
@@ -243,7 +245,8 @@ func TestSilentRegion(t *testing.T) {
 	}
 }
 
-// TestListenersAreBounded guards that surveys with an answer do not wait for a region that hangs, beyond a number of them.
+// TestListenersAreBounded guards that surveys with an answer do not wait for a region that hangs,
+// beyond a number of them.
 func TestListenersAreBounded(t *testing.T) {
 	for _, tc := range []struct {
 		before  int64

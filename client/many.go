@@ -9,69 +9,73 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Written is what became of one mutation of WriteMany.
+// Written is the outcome of one mutation of WriteMany.
 type Written struct {
 	Result
-	// Err is why the mutation failed, with the kinds that a call of its own has; nil if it did not.
+	// Err is why the mutation failed, with the kinds that a call of its own has. It is nil if the
+	// mutation did not fail.
 	Err error
 }
 
-// WriteMany applies puts and patches without conditions, each as Table.Put or Table.Patch would by itself. Together they are
-// bounded as a batch is, and no key stands twice among them. They are not atomic together: each has its own outcome, in the
-// order of the mutations. The error is the first of theirs, or says what is wrong with the call; then nothing was written and
-// there are no outcomes.
+// WriteMany applies puts and patches without conditions, each as Table.Put or Table.Patch would.
+// Together they have the bounds of a batch, and no two may have the same key. They are not atomic:
+// each has its own outcome, in the order of the mutations. The error is the first error among the
+// outcomes. If the call itself is invalid, nothing is written and there are no outcomes.
 //
-// Names without a known home are looked for in one round trip to all regions, and the mutations of one range share a request
-// and an entry of its log. Values are in stored form (rhumb.EncodeRecord, rhumb.EncodeOpaque).
+// All names without a known home are searched for in one round trip to all regions, and the
+// mutations of one range share a request and a log entry. Values are in stored form
+// (rhumb.EncodeRecord, rhumb.EncodeOpaque).
 func (c *Client) WriteMany(ctx context.Context, mutations []rhumb.Mutation, o BatchOptions) ([]Written, error) {
 	const op rhumb.Op = "client.Client.WriteMany"
 	c.m.writes.Add(1)
 	w := &manyWrites{c: c, op: op, o: o, mutations: mutations}
 	if err := w.prepare(); err != nil {
-		return nil, c.ended(err)
+		return nil, c.countOutcome(err)
 	}
 	w.run(ctx)
 	for i := range w.out {
 		if err := w.out[i].Err; err != nil {
-			return w.out, c.ended(err)
+			return w.out, c.countOutcome(err)
 		}
 	}
 	return w.out, nil
 }
 
-// manyWrites is one call of WriteMany. Its steps work on places in mutations; no two goroutines work on one place at a time.
+// manyWrites is one call of WriteMany. "Places" are indexes in mutations, at and out. No two
+// goroutines work on one place at the same time, so targets and out need no lock.
 type manyWrites struct {
 	c         *Client
 	op        rhumb.Op
 	o         BatchOptions
 	mutations []rhumb.Mutation
 	tables    map[rhumb.TableID]*Table
-	home      rhumb.RangeID // of all, where the options name it; its region is 0 where they do not
-	fixed     bool          // home names the slot, too
-	at        []target      // of each
-	out       []Written
-	// birthplaces are the regions in which records without a location are created.
-	birthplaces map[rhumb.TableID]rhumb.RegionID
+	home      rhumb.RangeID // of all mutations, if the options name it; otherwise its region is 0
+	fixed     bool          // home has a slot
+	targets   []target      // by place
+	out       []Written     // by place
+	// birthRegions caches the regions in which records without a location are created. Only
+	// writeOrCreate uses it.
+	birthRegions map[rhumb.TableID]rhumb.RegionID
 }
 
 // target is where a mutation is written.
 type target struct {
-	location      // region is where the record is, or is guessed to be
+	location      // its region has the record, or is expected to have it, or will have it
 	created  bool // no region had the record
 	written  bool
 }
 
-// prepare refuses a call that no state could accept.
+// prepare rejects a call that is invalid in any state, and sets the fields of w.
 func (w *manyWrites) prepare() (err error) {
 	b := rhumb.Batch{Mutations: w.mutations}
 	if err := b.Validate(); err != nil {
 		return &rhumb.Error{Op: w.op, Kind: rhumb.KindOf(err), Err: err}
 	}
-	w.tables, w.birthplaces = map[rhumb.TableID]*Table{}, map[rhumb.TableID]rhumb.RegionID{}
+	w.tables, w.birthRegions = map[rhumb.TableID]*Table{}, map[rhumb.TableID]rhumb.RegionID{}
 	for i := range w.mutations {
 		m := &w.mutations[i]
 		if m.Kind != rhumb.Put && m.Kind != rhumb.Patch || m.Cond.Kind != rhumb.Always {
-			return rhumb.Ef(w.op, rhumb.InvalidArgument, "mutation %d is a %s with condition %s: only puts and patches that always apply are taken here; use Batch, or a call for each", i, m.Kind, m.Cond.Kind)
+			return rhumb.Ef(w.op, rhumb.InvalidArgument, "mutation %d is a %s with condition %s; a write of many records takes only unconditional puts and patches; write it as a batch or on its own", i, m.Kind, m.Cond.Kind)
 		}
 		if w.tables[m.Table] == nil {
 			if w.tables[m.Table], err = w.c.tableOf(w.op, w.mutations[i:i+1]); err != nil {
@@ -79,17 +83,19 @@ func (w *manyWrites) prepare() (err error) {
 			}
 		}
 	}
-	w.home, w.fixed, err = w.table(0).home(w.o.Home)
+	w.home, w.fixed, err = w.tableAt(0).parseHome(w.o.Home)
 	if w.o.Home == "" && w.o.Local {
 		w.home.Region = w.c.here.ID
 	}
-	w.at, w.out = make([]target, len(w.mutations)), make([]Written, len(w.mutations))
+	w.targets, w.out = make([]target, len(w.mutations)), make([]Written, len(w.mutations))
 	return err
 }
 
-func (w *manyWrites) table(i int) *Table { return w.tables[w.mutations[i].Table] }
+// tableAt returns the table of the mutation at a place.
+func (w *manyWrites) tableAt(i int) *Table { return w.tables[w.mutations[i].Table] }
 
-// run finds the homes of all mutations and writes them there.
+// run determines the homes of all mutations and writes them there. Mutations with a known home do
+// not wait for the search for the others.
 func (w *manyWrites) run(ctx context.Context) {
 	var known, open []int
 	for i := range w.mutations {
@@ -100,9 +106,9 @@ func (w *manyWrites) run(ctx context.Context) {
 		case m.Kind == rhumb.Put:
 			region = w.c.here.ID
 		default:
-			region = w.remembered(m)
+			region = w.cachedHome(m)
 		}
-		w.at[i].region = region
+		w.targets[i].region = region
 		if region == 0 {
 			open = append(open, i)
 		} else {
@@ -111,19 +117,20 @@ func (w *manyWrites) run(ctx context.Context) {
 	}
 	var work sync.WaitGroup
 	if len(open) > 0 {
-		work.Go(func() { w.orCreate(ctx, open) })
+		work.Go(func() { w.writeOrCreate(ctx, open) })
 	}
-	w.write(ctx, known, false)
+	w.writeAll(ctx, known, false)
 	work.Wait()
 	for _, i := range known {
 		if m := &w.mutations[i]; w.home.Region == 0 && m.Kind == rhumb.Put && w.out[i].Err == nil {
-			w.c.homes.forget(m.Table, m.Name, w.c.here.ID) // the record here comes before any elsewhere
+			// From now on reads find the record here before they look elsewhere.
+			w.c.homes.forget(m.Table, m.Name, w.c.here.ID)
 		}
 	}
 }
 
-// remembered returns the region in which a record was found before, 0 for none.
-func (w *manyWrites) remembered(m *rhumb.Mutation) rhumb.RegionID {
+// cachedHome returns the region in which a record was found before, 0 for none.
+func (w *manyWrites) cachedHome(m *rhumb.Mutation) rhumb.RegionID {
 	region, ok := w.c.homes.get(m.Table, m.Name)
 	if ok {
 		w.c.m.homesKnown.Add(1)
@@ -131,41 +138,49 @@ func (w *manyWrites) remembered(m *rhumb.Mutation) rhumb.RegionID {
 	return region
 }
 
-// orCreate patches records without a known home, as plan.orCreate does for one: where they are expected, and those that are
-// not there where all regions say.
-func (w *manyWrites) orCreate(ctx context.Context, places []int) {
-	done, err := w.c.homes.lockCreation(ctx, w.sortedNames(places)...)
+// writeOrCreate patches records without a known home, as plan.writeOrCreate does for one record.
+//
+//  1. It locks the creation of all names, and writes those whose homes were found in the meantime.
+//  2. It asks all regions for the names about which it has no guess, and for those expected in another region.
+//  3. It patches the records that it expects here or in another region, on condition that they exist. Those that do not exist here are then asked for as well.
+//  4. It writes the others where the regions say, or creates them.
+//
+// Names that are expected here are not asked for before step 3 has failed: most patches meet a
+// record that is here, which then costs no other region a request.
+func (w *manyWrites) writeOrCreate(ctx context.Context, places []int) {
+	unlock, err := w.c.homes.lockCreation(ctx, w.sortedNames(places)...)
 	if err != nil {
-		w.fail(places, rhumb.WrapKind(w.op, kindOfContext(err), err))
+		w.failAll(places, rhumb.WrapKind(w.op, kindOfContext(err), err))
 		return
 	}
-	defer done()
-	known, here, far, open := w.guess(places)
+	defer unlock()
+	known, here, far, open := w.guessHomes(places)
 	var work sync.WaitGroup
 	if len(known) > 0 {
-		work.Go(func() { w.write(ctx, known, false) })
+		work.Go(func() { w.writeAll(ctx, known, false) })
 	}
-	ofOpen, ofFar := w.locate(ctx, open), w.locate(ctx, far)
-	missed := w.write(ctx, slices.Concat(here, far), true)
-	ofHere := w.locate(ctx, slices.DeleteFunc(missed, func(i int) bool { return w.at[i].region != w.c.here.ID }))
-	w.write(ctx, w.take(ctx, slices.Concat(ofOpen, ofHere, ofFar)), false)
+	ofOpen, ofFar := w.startSurveys(ctx, open), w.startSurveys(ctx, far)
+	missed := w.writeAll(ctx, slices.Concat(here, far), true)
+	ofHere := w.startSurveys(ctx, slices.DeleteFunc(missed, func(i int) bool { return w.targets[i].region != w.c.here.ID }))
+	w.writeAll(ctx, w.takeLocated(ctx, slices.Concat(ofOpen, ofHere, ofFar)), false)
 	for _, i := range slices.Concat(here, far, open) {
 		if m := &w.mutations[i]; w.out[i].Err == nil {
-			w.c.homes.put(m.Table, m.Name, w.at[i].region)
+			w.c.homes.put(m.Table, m.Name, w.targets[i].region)
 		}
 	}
 	work.Wait()
 }
 
-// guess sorts places by where their records are: somebody has found them meanwhile, or they are expected here, elsewhere, or
-// nowhere.
-func (w *manyWrites) guess(places []int) (known, here, far, open []int) {
+// guessHomes sorts places by where their records probably are: in a home that another call has
+// found since, in the caller's region, in another region, or in none. It sets the regions of the
+// targets.
+func (w *manyWrites) guessHomes(places []int) (known, here, far, open []int) {
 	for _, i := range places {
 		m := &w.mutations[i]
-		region := w.remembered(m)
+		region := w.cachedHome(m)
 		if region != 0 {
 			known = append(known, i)
-			w.at[i].region = region
+			w.targets[i].region = region
 			continue
 		}
 		region = w.c.homes.expectedRegion(m.Table, w.c.here.ID)
@@ -177,57 +192,58 @@ func (w *manyWrites) guess(places []int) (known, here, far, open []int) {
 		default:
 			far = append(far, i)
 		}
-		w.at[i].region = region
+		w.targets[i].region = region
 	}
 	return known, here, far, open
 }
 
-// lookup is where surveys look for the names of places.
-type lookup struct {
-	surveys *surveys
-	places  []int
+// tableSurvey is a survey of the names of places, which are of one table.
+type tableSurvey struct {
+	survey *bulkSurvey
+	places []int
 }
 
-// locate begins to ask all regions for the records of places, by table.
-func (w *manyWrites) locate(ctx context.Context, places []int) (out []lookup) {
+// startSurveys starts asking all regions for the records of places, with one survey per table.
+func (w *manyWrites) startSurveys(ctx context.Context, places []int) (out []tableSurvey) {
 	for len(places) > 0 {
 		var these, others []int
-		table := w.table(places[0])
+		table := w.tableAt(places[0])
 		var names [][]byte
 		for _, i := range places {
-			if w.table(i) != table {
+			if w.tableAt(i) != table {
 				others = append(others, i)
 				continue
 			}
 			these, names = append(these, i), append(names, w.mutations[i].Name)
 		}
-		out = append(out, lookup{table.surveys(ctx, w.op, names), these})
+		out = append(out, tableSurvey{table.startBulkSurvey(ctx, w.op, names), these})
 		places = others
 	}
 	return out
 }
 
-// take waits for what is looked up and not written yet, and returns the places whose mutations can be written, with their
-// targets.
-func (w *manyWrites) take(ctx context.Context, from []lookup) (located []int) {
+// takeLocated waits for surveys and returns the places whose mutations can now be written, with
+// their targets set. It does not wait for a survey whose mutations are all written already, because
+// the guess was right.
+func (w *manyWrites) takeLocated(ctx context.Context, from []tableSurvey) (located []int) {
 	for _, l := range from {
-		if !slices.ContainsFunc(l.places, w.waits) {
+		if !slices.ContainsFunc(l.places, w.isPending) {
 			continue
 		}
-		ended := l.surveys.wait(ctx)
+		waitErr := l.survey.wait(ctx)
 		for n, i := range l.places {
-			if !w.waits(i) {
+			if !w.isPending(i) {
 				continue
 			}
-			at, err := l.surveys.location(n, ended)
+			at, err := l.survey.location(n, waitErr)
 			if err != nil {
 				w.out[i].Err = err
 				continue
 			}
 			w.c.homes.recordSighting(w.mutations[i].Table, at.region)
-			w.at[i] = target{location: at, created: at.region == 0}
+			w.targets[i] = target{location: at, created: at.region == 0}
 			if at.region == 0 {
-				w.at[i].region = w.birthplace(i)
+				w.targets[i].region = w.birthRegion(i)
 			}
 			located = append(located, i)
 		}
@@ -235,12 +251,12 @@ func (w *manyWrites) take(ctx context.Context, from []lookup) (located []int) {
 	return located
 }
 
-// waits reports whether a mutation is neither written nor has failed.
-func (w *manyWrites) waits(i int) bool { return !w.at[i].written && w.out[i].Err == nil }
+// isPending reports whether a mutation is neither written nor failed.
+func (w *manyWrites) isPending(i int) bool { return !w.targets[i].written && w.out[i].Err == nil }
 
-// birthplace is plan.birthplace for one of many mutations. Only orCreate calls it.
-func (w *manyWrites) birthplace(i int) rhumb.RegionID {
-	m, t := &w.mutations[i], w.table(i)
+// birthRegion is plan.birthRegion for the mutation at a place.
+func (w *manyWrites) birthRegion(i int) rhumb.RegionID {
+	m, t := &w.mutations[i], w.tableAt(i)
 	at := w.o.Location
 	if at == nil {
 		at = locationOf(m.Value, t.info.LocationField)
@@ -248,15 +264,16 @@ func (w *manyWrites) birthplace(i int) rhumb.RegionID {
 	if at != nil {
 		return w.c.nearestRegion(t, at)
 	}
-	region, ok := w.birthplaces[m.Table]
+	region, ok := w.birthRegions[m.Table]
 	if !ok {
 		region = w.c.nearestRegion(t, nil)
-		w.birthplaces[m.Table] = region
+		w.birthRegions[m.Table] = region
 	}
 	return region
 }
 
-// sortedNames returns the names of places in the order that homes.create wants.
+// sortedNames returns the names of places in the order that homes.lockCreation requires. They are
+// distinct, because the batch is valid.
 func (w *manyWrites) sortedNames(places []int) []nameKey {
 	names := make([]nameKey, len(places))
 	for n, i := range places {
@@ -268,33 +285,35 @@ func (w *manyWrites) sortedNames(places []int) []nameKey {
 	return names
 }
 
-func (w *manyWrites) fail(places []int, err error) {
+// failAll sets one error as the outcome of places.
+func (w *manyWrites) failAll(places []int, err error) {
 	for _, i := range places {
 		w.out[i].Err = err
 	}
 }
 
-// rangePart are the mutations of one range that share a request. Creations have one of their own: a range that is too large
-// refuses them and takes updates.
+// rangePart is a group of mutations of one range that share a request. Creations have a request of
+// their own: a range that is too large rejects creations and accepts updates.
 type rangePart struct {
 	id      rhumb.RangeID
 	created bool
 }
 
-// write writes the mutations of places to their targets, all ranges at once. present says that a mutation applies only if its
-// record is there; those that did not are returned, in the order of places.
-func (w *manyWrites) write(ctx context.Context, places []int, present bool) (missed []int) {
+// writeAll writes the mutations of places to their targets, all ranges at once. With present, a
+// mutation applies only if its record exists; writeAll returns the places whose records do not, in
+// the order of places.
+func (w *manyWrites) writeAll(ctx context.Context, places []int, present bool) (missed []int) {
 	parts := map[rangePart][]int{}
 	for _, i := range places {
 		id, err := w.home, error(nil)
 		if !w.fixed {
-			id, err = w.c.meta.named(w.table(i), w.at[i].region, w.mutations[i].Name)
+			id, err = w.c.meta.rangeOfName(w.tableAt(i), w.targets[i].region, w.mutations[i].Name)
 		}
 		if err != nil {
 			w.out[i].Err = err
 			continue
 		}
-		part := rangePart{id, w.at[i].created}
+		part := rangePart{id, w.targets[i].created}
 		parts[part] = append(parts[part], i)
 	}
 	var work sync.WaitGroup
@@ -305,6 +324,7 @@ func (w *manyWrites) write(ctx context.Context, places []int, present bool) (mis
 	if !present {
 		return nil
 	}
+	// A miss is not an outcome yet: the record may be in another region.
 	for _, i := range places {
 		if rhumb.KindOf(w.out[i].Err) == rhumb.ConditionFailed {
 			w.out[i].Err = nil
@@ -314,8 +334,9 @@ func (w *manyWrites) write(ctx context.Context, places []int, present bool) (mis
 	return missed
 }
 
-// writePart writes mutations of one range in one request. If one of them cannot be applied to its record, that fails the request;
-// the others are then written without it.
+// writePart writes mutations of one range in one request. A request is applied as a whole or not at
+// all, so one mutation that does not fit its record fails all of them; writePart then writes the
+// two halves separately, until that mutation is alone.
 func (w *manyWrites) writePart(ctx context.Context, id rhumb.RangeID, places []int, present bool) {
 	mutations := make([]rhumb.Mutation, len(places))
 	for n, i := range places {
@@ -324,24 +345,24 @@ func (w *manyWrites) writePart(ctx context.Context, id rhumb.RangeID, places []i
 	if present {
 		mutations = ifPresent(mutations)
 	}
-	p := plan{c: w.c, op: w.op, t: w.table(places[0]), o: w.o}
-	out, err := p.write(ctx, id, mutations)
+	p := plan{c: w.c, op: w.op, t: w.tableAt(places[0]), o: w.o}
+	out, err := p.writeToRange(ctx, id, mutations)
 	switch kind := rhumb.KindOf(err); {
 	case err == nil:
-		w.done(out, places)
+		w.recordOutcome(out, places)
 	case len(places) > 1 && (kind == rhumb.InvalidArgument || kind == rhumb.TooLarge):
 		half := len(places) / 2
 		w.writePart(ctx, id, places[:half], present)
 		w.writePart(ctx, id, places[half:], present)
 	default:
-		w.fail(places, err)
+		w.failAll(places, err)
 	}
 }
 
-// done takes the outcome of a request.
-func (w *manyWrites) done(out BatchResult, places []int) {
+// recordOutcome stores the outcome of a request about places.
+func (w *manyWrites) recordOutcome(out BatchResult, places []int) {
 	for n, i := range places {
-		m, at := &w.mutations[i], &w.at[i]
+		m, at := &w.mutations[i], &w.targets[i]
 		r := Result{
 			Key:     rhumb.Key{Table: m.Table, Home: out.Receipt.Range, Name: m.Name},
 			Applied: out.Applied, Version: out.Version, Existed: out.Existed[n], Receipt: out.Receipt,

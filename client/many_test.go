@@ -28,7 +28,8 @@ func numbered(prefix string, n int) (names []string) {
 	return names
 }
 
-// A batch of creations asks each region once and sends each range one request; a batch of updates asks nobody.
+// A batch of creations asks each region once and sends each range one request; a batch of updates
+// asks nobody.
 func TestWriteMany(t *testing.T) {
 	w := newWorld(t, 3, 1)
 	c := w.open("singapore")
@@ -87,7 +88,8 @@ func TestWriteManyFindsHomes(t *testing.T) {
 	}
 }
 
-// What cannot be applied fails alone, and what no state could accept fails the call before anything is written.
+// What cannot be applied fails alone, and what no state could accept fails the call before anything
+// is written.
 func TestWriteManyFailures(t *testing.T) {
 	w := newWorld(t, 3, 1)
 	c := w.open("singapore")
@@ -182,8 +184,8 @@ func TestWriteManyAtOnce(t *testing.T) {
 	}
 }
 
-// Records of another region take one round trip there, alone and in batches, once two of their table have been found there:
-// the write does not wait for the answers about where they are.
+// Records of another region take one round trip there, alone and in batches, once two of their
+// table have been found there: the write does not wait for the answers about where they are.
 func TestForeignRecordsTakeOneRoundTrip(t *testing.T) {
 	w := newWorld(t, 3, 1)
 	tab := w.table(w.open("virginia"), "plain")
@@ -209,7 +211,8 @@ func TestForeignRecordsTakeOneRoundTrip(t *testing.T) {
 			t.Errorf("%s: %+v", names[3+i], r)
 		}
 	}
-	// A guess that is wrong costs nothing but the attempt: the record is found, or created, by what the regions said meanwhile.
+	// A guess that is wrong costs nothing but the attempt: the record is found, or created, by what
+	// the regions said meanwhile.
 	silence(false)
 	must[Result](t)(tab.PutRecord(t.Context(), []byte("mine"), record(t, "a", 1), PutOptions{Home: "frankfurt"}))
 	if r := must[Result](t)(tab.Patch(t.Context(), []byte("mine"), record(t, "b", 1), PatchOptions{})); r.Key.Home.Region != 2 || !r.Existed {
@@ -229,7 +232,8 @@ func TestForeignRecordsTakeOneRoundTrip(t *testing.T) {
 	}
 }
 
-// No second region gets a write before the first has said that it did not apply it: one whose outcome is not known ends its call.
+// No second region gets a write before the first has said that it did not apply it: one whose
+// outcome is not known ends its call.
 func TestGuessIsAppliedAtMostOnce(t *testing.T) {
 	for name, f := range map[string]fault{"lost before": {drop: true}, "lost after": {lose: true}} {
 		w := newWorld(t, 3, 1)

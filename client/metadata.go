@@ -11,8 +11,9 @@ import (
 	"github.com/rhumbdb/rhumb/keys"
 )
 
-// metadata is what a client knows of the cluster: the newest state that a watch has sent, and newer descriptors of
-// ranges that nodes gave with refusals. Descriptors are immutable and shared.
+// metadata is the client's copy of the cluster's metadata: the newest state that a watch delivered,
+// and newer range descriptors that nodes attached to refusals. Descriptors are immutable, so
+// callers share them.
 type metadata struct {
 	mu       sync.RWMutex // guards all below
 	revision uint64
@@ -23,10 +24,10 @@ type metadata struct {
 	tables   map[rhumb.TableID]rhumb.Table
 	byName   map[string]rhumb.TableID
 	hash     map[blockOwner]rhumb.Slot // the first slot of the hash block of a class in a region
-	inserts  []rhumb.Block             // the blocks of nodes
+	inserts  []rhumb.Block             // the blocks that belong to nodes
 	ranges   map[rhumb.RangeID]*rhumb.Range
-	active   map[rhumb.RangeID]rhumb.RangeID // by the first slot of a node's block: its newest range
-	changed  chan struct{}                   // closed, and replaced, with every change
+	active   map[rhumb.RangeID]rhumb.RangeID // the newest range in a node's block, by the first slot of the block
+	changed  chan struct{}                   // closed and replaced with every change
 }
 
 type blockOwner struct {
@@ -47,11 +48,14 @@ func (m *metadata) clearLocked() {
 	m.ranges, m.active = map[rhumb.RangeID]*rhumb.Range{}, map[rhumb.RangeID]rhumb.RangeID{}
 }
 
-// apply takes an update of the watch. It gives the addresses at which a node died or began a new life: whoever waits for
-// an answer from there waits in vain. An older full state than the present one is ignored, which reports false.
-func (m *metadata) apply(u *api.Metadata) (lost []string, ok bool) {
+// applyUpdate applies an update of a watch. It returns the addresses at which a node died or began
+// a new life: requests to these will not be answered. It ignores a full state that is older than
+// the present one and returns ok false.
+func (m *metadata) applyUpdate(u *api.Metadata) (lost []string, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	// The next node of a watch may have older metadata than the previous one. An older state may
+	// name former primaries.
 	if u.Full && u.Revision < m.revision {
 		return nil, false
 	}
@@ -59,7 +63,7 @@ func (m *metadata) apply(u *api.Metadata) (lost []string, ok bool) {
 	if u.Full {
 		newer := m.ranges
 		m.clearLocked()
-		defer func() { m.keepLocked(newer) }()
+		defer func() { m.restoreNewerLocked(newer) }()
 	} else {
 		before = maps.Clone(m.nodes)
 	}
@@ -72,9 +76,14 @@ func (m *metadata) apply(u *api.Metadata) (lost []string, ok bool) {
 			lost = append(lost, old.Addr)
 		}
 	}
+	m.announceLocked()
+	return lost, true
+}
+
+// announceLocked wakes the callers that wait for a change.
+func (m *metadata) announceLocked() {
 	close(m.changed)
 	m.changed = make(chan struct{})
-	return lost, true
 }
 
 func (m *metadata) mergeLocked(u *api.Metadata) {
@@ -99,7 +108,7 @@ func (m *metadata) mergeLocked(u *api.Metadata) {
 		}
 	}
 	for _, r := range u.Ranges {
-		m.rangeLocked(r)
+		m.putRangeLocked(r)
 	}
 	for _, id := range u.RemovedNodes {
 		delete(m.nodes, id)
@@ -113,12 +122,13 @@ func (m *metadata) mergeLocked(u *api.Metadata) {
 	}
 }
 
-// rangeLocked takes a descriptor unless a newer one is known, and reports whether it did.
-func (m *metadata) rangeLocked(r *rhumb.Range) bool {
+// putRangeLocked stores a descriptor unless the present one is as new, and reports whether it did.
+func (m *metadata) putRangeLocked(r *rhumb.Range) bool {
 	if old := m.ranges[r.ID]; old != nil && old.Version >= r.Version {
 		return false
 	}
 	m.ranges[r.ID] = r
+	// Nodes open the slots of a block in order, so the highest slot is the newest range.
 	block := rhumb.RangeID{Region: r.ID.Region, Slot: r.ID.Slot - r.ID.Slot%rhumb.BlockSlots}
 	if last, ok := m.active[block]; !ok || last.Slot < r.ID.Slot {
 		m.active[block] = r.ID
@@ -126,8 +136,10 @@ func (m *metadata) rangeLocked(r *rhumb.Range) bool {
 	return true
 }
 
-// keepLocked brings back descriptors that are newer than those of a full state, because a node gave them with a refusal.
-func (m *metadata) keepLocked(newer map[rhumb.RangeID]*rhumb.Range) {
+// restoreNewerLocked puts back descriptors that are newer than those of a full state, because a
+// node attached them to a refusal. It adds no range that the full state lacks: the range may have
+// been removed.
+func (m *metadata) restoreNewerLocked(newer map[rhumb.RangeID]*rhumb.Range) {
 	for id, r := range newer {
 		if old := m.ranges[id]; old != nil && old.Version < r.Version {
 			m.ranges[id] = r
@@ -135,30 +147,31 @@ func (m *metadata) keepLocked(newer map[rhumb.RangeID]*rhumb.Range) {
 	}
 }
 
-// learn takes a descriptor that came with a refusal, and reports whether it is news.
-func (m *metadata) learn(r *rhumb.Range) bool {
+// learnRange stores a descriptor that came with a refusal, and reports whether it is newer than the
+// one before. nil is never newer.
+func (m *metadata) learnRange(r *rhumb.Range) bool {
 	if r == nil {
 		return false
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.rangeLocked(r) {
+	if !m.putRangeLocked(r) {
 		return false
 	}
-	close(m.changed)
-	m.changed = make(chan struct{})
+	m.announceLocked()
 	return true
 }
 
-// next gives a channel that closes with the next change.
-func (m *metadata) next() <-chan struct{} {
+// nextChange returns a channel that is closed with the next change.
+func (m *metadata) nextChange() <-chan struct{} {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return m.changed
 }
 
-// primary gives the descriptor of a range and the node that is its primary; ok is false when either is not known.
-func (m *metadata) primary(id rhumb.RangeID) (r *rhumb.Range, n rhumb.Node, ok bool) {
+// primaryOf returns the descriptor of a range and the node that is its primary. ok is false if
+// either is unknown; r is nil if the range is.
+func (m *metadata) primaryOf(id rhumb.RangeID) (r *rhumb.Range, n rhumb.Node, ok bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	r = m.ranges[id]
@@ -169,8 +182,8 @@ func (m *metadata) primary(id rhumb.RangeID) (r *rhumb.Range, n rhumb.Node, ok b
 	return r, n, ok
 }
 
-// named gives the range of a named key of a table in a region.
-func (m *metadata) named(t *Table, region rhumb.RegionID, name []byte) (rhumb.RangeID, error) {
+// rangeOfName returns the range of a named key of a table in a region.
+func (m *metadata) rangeOfName(t *Table, region rhumb.RegionID, name []byte) (rhumb.RangeID, error) {
 	const op rhumb.Op = "client"
 	m.mu.RLock()
 	first, ok := m.hash[blockOwner{region, t.info.Class}]
@@ -181,14 +194,17 @@ func (m *metadata) named(t *Table, region rhumb.RegionID, name []byte) (rhumb.Ra
 	return rhumb.RangeID{Region: region, Slot: first + keys.HashSlot(name, t.info.Colocate, t.slots)}, nil
 }
 
-// firstSlot returns the first hash slot of a table in a region that has some.
-func (m *metadata) firstSlot(t *Table, region rhumb.RegionID) rhumb.Slot {
+// firstSlot returns the first hash slot of a table's class in a region, and whether the class has
+// hash slots there.
+func (m *metadata) firstSlot(t *Table, region rhumb.RegionID) (rhumb.Slot, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	return m.hash[blockOwner{region, t.info.Class}]
+	first, ok := m.hash[blockOwner{region, t.info.Class}]
+	return first, ok
 }
 
-func (m *metadata) region(name string) (rhumb.Region, error) {
+// regionByName returns a region, or an error of kind NotFound that lists the regions.
+func (m *metadata) regionByName(name string) (rhumb.Region, error) {
 	const op rhumb.Op = "client"
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -203,7 +219,8 @@ func (m *metadata) region(name string) (rhumb.Region, error) {
 	return rhumb.Region{}, rhumb.Ef(op, rhumb.NotFound, "there is no region %q; the regions are %v", name, names)
 }
 
-// regionsWith lists, by id, the regions in which a class has hash slots: those where its named keys may live.
+// regionsWith returns, sorted by ID, the regions in which a class has hash slots: those in which
+// its named keys may exist.
 func (m *metadata) regionsWith(class rhumb.ClassID) []rhumb.Region {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -213,27 +230,27 @@ func (m *metadata) regionsWith(class rhumb.ClassID) []rhumb.Region {
 			out = append(out, r)
 		}
 	}
-	slices.SortFunc(out, func(a, b rhumb.Region) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(out, compareRegions)
 	return out
 }
 
-// isDead reports whether a region counts as dead.
+// isDead reports whether the metadata says that a region is dead.
 func (m *metadata) isDead(id rhumb.RegionID) bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return m.regions[id].Dead
 }
 
-// regionName returns the name of a region.
+// regionName returns the name of a region, or its ID if the region is unknown.
 func (m *metadata) regionName(id rhumb.RegionID) string {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return cmp.Or(m.regions[id].Name, id.String())
 }
 
-// insertsInto lists the live nodes of a region with the newest range of each into which it inserts keys of a class; a
-// node without one has a zero range.
-func (m *metadata) insertsInto(region rhumb.RegionID, class rhumb.ClassID) (nodes []rhumb.Node, into []rhumb.RangeID) {
+// insertRanges returns the live nodes of a region, sorted by ID, and for each the newest range into
+// which it inserts keys of a class. The range is zero for a node that has none yet.
+func (m *metadata) insertRanges(region rhumb.RegionID, class rhumb.ClassID) (nodes []rhumb.Node, into []rhumb.RangeID) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	for _, n := range m.nodes {
@@ -241,7 +258,7 @@ func (m *metadata) insertsInto(region rhumb.RegionID, class rhumb.ClassID) (node
 			nodes = append(nodes, n)
 		}
 	}
-	slices.SortFunc(nodes, byNode)
+	slices.SortFunc(nodes, compareNodes)
 	into = make([]rhumb.RangeID, len(nodes))
 	for i, n := range nodes {
 		for _, b := range m.inserts {
@@ -254,18 +271,20 @@ func (m *metadata) insertsInto(region rhumb.RegionID, class rhumb.ClassID) (node
 	return nodes, into
 }
 
-func byNode(a, b rhumb.Node) int { return cmp.Compare(a.ID, b.ID) }
+func compareNodes(a, b rhumb.Node) int { return cmp.Compare(a.ID, b.ID) }
+
+func compareRegions(a, b rhumb.Region) int { return cmp.Compare(a.ID, b.ID) }
 
 func (m *metadata) sortedNodes() []rhumb.Node {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	return slices.SortedFunc(maps.Values(m.nodes), byNode)
+	return slices.SortedFunc(maps.Values(m.nodes), compareNodes)
 }
 
 func (m *metadata) sortedRegions() []rhumb.Region {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	return slices.SortedFunc(maps.Values(m.regions), func(a, b rhumb.Region) int { return cmp.Compare(a.ID, b.ID) })
+	return slices.SortedFunc(maps.Values(m.regions), compareRegions)
 }
 
 func (m *metadata) sortedRanges(keep func(*rhumb.Range) bool) []*rhumb.Range {
@@ -281,8 +300,9 @@ func (m *metadata) sortedRanges(keep func(*rhumb.Range) bool) []*rhumb.Range {
 	return out
 }
 
-// table gives a table with its class, and ok false when it is not known (yet).
-func (m *metadata) table(name string) (t rhumb.Table, c rhumb.Class, ok bool) {
+// tableByName returns a table with its class. ok is false if either is unknown, as for a table that
+// was created a moment ago.
+func (m *metadata) tableByName(name string) (t rhumb.Table, c rhumb.Class, ok bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	id, ok := m.byName[name]

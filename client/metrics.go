@@ -8,35 +8,43 @@ import (
 
 // Metrics are counts since the client was opened.
 type Metrics struct {
-	// Reads and Writes are calls that ended, whatever their outcome; a scan counts each page as a read.
+	// Reads and Writes count calls that ended, whatever their outcome. A scan counts each page as a
+	// read.
 	Reads  uint64 `json:"reads"`
 	Writes uint64 `json:"writes"`
-	// Local counts the requests that were answered in the caller's region, Remote those answered elsewhere.
+	// Local counts the requests that were answered in the caller's region, Remote those answered
+	// elsewhere.
 	Local  uint64 `json:"local"`
 	Remote uint64 `json:"remote"`
-	// Hops counts the nodes that answered requests had passed; without forwarding it is Local + Remote.
+	// Hops counts the nodes that answered requests passed through. Without forwarding it is Local +
+	// Remote.
 	Hops uint64 `json:"hops"`
-	// Retries counts attempts after the first, Redirects those of them that followed a newer descriptor.
+	// Retries counts attempts after the first, Redirects those of them that followed a newer
+	// descriptor.
 	Retries   uint64 `json:"retries"`
 	Redirects uint64 `json:"redirects"`
 	// Refused counts calls that failed because the retry budget was exhausted.
 	Refused uint64 `json:"refused"`
-	// Searches counts calls that asked all regions for a record, HomesKnown those that a remembered home saved from it.
+	// Searches counts calls that asked all regions for a record, HomesKnown those that a cached
+	// home saved from it.
 	Searches   uint64 `json:"searches"`
 	HomesKnown uint64 `json:"homes_known"`
-	// Located counts the names that batched requests asked regions for, Undecided those of them that a node left to a read.
+	// Located counts the names in batched requests that ask a region which names exist there,
+	// Undecided those of them that the node left to a read.
 	Located   uint64 `json:"located"`
 	Undecided uint64 `json:"undecided"`
 	// Duplicates counts names that a search found in two regions.
 	Duplicates uint64 `json:"duplicates"`
-	// Errors counts calls that failed with any kind but NotFound and ConditionFailed, Unknown those with that kind.
+	// Errors counts calls that failed with any kind but NotFound and ConditionFailed, Unknown those
+	// with that kind.
 	Errors  uint64 `json:"errors"`
 	Unknown uint64 `json:"unknown"`
-	// Frames counts what was sent to nodes, Requests what it carried: their ratio is the batching.
+	// Frames counts the frames sent to nodes, Requests the requests in them. Their ratio is the
+	// batching.
 	Frames   uint64 `json:"frames"`
 	Requests uint64 `json:"requests"`
-	// Broken counts streams that ended, Silent connections given up because no answer came, Watches watches of metadata that
-	// began.
+	// Broken counts streams that ended, Silent connections that were given up because no answer
+	// arrived, Watches the metadata watches that began.
 	Broken  uint64 `json:"broken"`
 	Silent  uint64 `json:"silent"`
 	Watches uint64 `json:"watches"`
@@ -50,7 +58,7 @@ type counters struct {
 	conns                                                                 stream.Counters
 }
 
-// Metrics gives the counts of this client.
+// Metrics returns the counts of this client.
 func (c *Client) Metrics() Metrics {
 	m := &c.m
 	return Metrics{

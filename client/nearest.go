@@ -12,7 +12,18 @@ import (
 	"github.com/rhumbdb/rhumb/geo/rtt"
 )
 
-// distances holds the measured round trips, by address.
+const (
+	// far is the assumed round trip to an address that was never measured. It is above every
+	// measured one.
+	far = time.Hour
+	// settleMin is the least time that other nodes have to answer after the first one has.
+	settleMin = 10 * time.Millisecond
+	// samplesMax is how many nodes of each other region are measured. All nodes of the caller's own
+	// region are.
+	samplesMax = 3
+)
+
+// distances holds the measured round trips by address.
 type distances struct {
 	mu sync.Mutex // guards the map
 	m  map[string]distance
@@ -23,7 +34,8 @@ type distance struct {
 	failed bool // the last measurement got no answer
 }
 
-func (d *distances) note(addr string, sample time.Duration, ok bool) {
+// recordSample records a round trip to an address, or with ok false that there was no answer.
+func (d *distances) recordSample(addr string, sample time.Duration, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	e := d.m[addr]
@@ -34,10 +46,9 @@ func (d *distances) note(addr string, sample time.Duration, ok bool) {
 	d.m[addr] = e
 }
 
-// far is what is assumed of an address that was never measured: behind all that were.
-const far = time.Hour
-
-func (d *distances) of(addr string) time.Duration {
+// roundTrip returns the estimated round trip to an address. An address that did not answer is
+// farther than one that was never measured.
+func (d *distances) roundTrip(addr string) time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	e := d.m[addr]
@@ -47,15 +58,17 @@ func (d *distances) of(addr string) time.Duration {
 	return e.rtt.Or(far)
 }
 
-func (d *distances) sort(addrs []string) {
+// sortByDistance sorts addresses by round trip. Addresses with equal round trips keep their order.
+func (d *distances) sortByDistance(addrs []string) {
+	// The keys are read once: a measurement during the sort would make the order inconsistent.
 	by := make(map[string]time.Duration, len(addrs))
 	for _, a := range addrs {
-		by[a] = d.of(a)
+		by[a] = d.roundTrip(a)
 	}
 	slices.SortStableFunc(addrs, func(a, b string) int { return cmp.Compare(by[a], by[b]) })
 }
 
-// ping measures the way to an address once.
+// ping measures the round trip to an address once.
 func (c *Client) ping(ctx context.Context, addr string) (*rhumbpb.PingResponse, error) {
 	const op rhumb.Op = "client.Ping"
 	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
@@ -64,14 +77,16 @@ func (c *Client) ping(ctx context.Context, addr string) (*rhumbpb.PingResponse, 
 	resp, err := askAt(ctx, c, op, addr, func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.PingResponse, error) {
 		return cc.Ping(ctx, &rhumbpb.PingRequest{})
 	})
+	// A failure after ctx ended may be the caller's doing, and says nothing about the node.
 	if ctx.Err() == nil || err == nil {
-		c.rtt.note(addr, time.Since(start), err == nil)
+		c.rtt.recordSample(addr, time.Since(start), err == nil)
 	}
 	return resp, err
 }
 
-// measure pings addresses, all at once and each several times: the first ping also pays for the connection.
-func (c *Client) measure(ctx context.Context, addrs []string) {
+// measureAll measures addresses, all at once and each several times: the first ping includes the
+// time to connect.
+func (c *Client) measureAll(ctx context.Context, addrs []string) {
 	var work sync.WaitGroup
 	for _, a := range addrs {
 		work.Go(func() {
@@ -85,13 +100,14 @@ func (c *Client) measure(ctx context.Context, addrs []string) {
 	work.Wait()
 }
 
-// measureNearest measures addresses and returns when one has answered and the others have had twice its time: whichever
-// has not answered by then is farther away. Those go on being measured.
+// measureNearest measures addresses and returns once one has answered and the others have had twice
+// its time, because an address that has not answered by then is farther away. The measurements of
+// those continue in the background.
 func (c *Client) measureNearest(ctx context.Context, addrs []string) {
 	measured := make(chan string, len(addrs))
 	for _, a := range addrs {
 		c.spawn(func() {
-			c.measure(c.ctx, []string{a})
+			c.measureAll(c.ctx, []string{a})
 			measured <- a
 		})
 	}
@@ -100,7 +116,7 @@ func (c *Client) measureNearest(ctx context.Context, addrs []string) {
 	for range addrs {
 		select {
 		case a := <-measured:
-			if enough == nil && c.rtt.of(a) < far {
+			if enough == nil && c.rtt.roundTrip(a) < far {
 				enough = time.After(max(time.Since(start), settleMin))
 			}
 		case <-enough:
@@ -111,10 +127,8 @@ func (c *Client) measureNearest(ctx context.Context, addrs []string) {
 	}
 }
 
-// settleMin is the least time that other nodes have to answer after the first one has.
-const settleMin = 10 * time.Millisecond
-
-// measureSeeds measures the configured addresses until one has answered and the others have had twice its time.
+// measureSeeds measures the configured addresses until one has answered and the others have had
+// twice its time. It returns an error if none answers as a node of a cluster.
 func (c *Client) measureSeeds(ctx context.Context) error {
 	const op rhumb.Op = "client.Open"
 	ctx, cancel := context.WithCancel(ctx)
@@ -128,8 +142,9 @@ func (c *Client) measureSeeds(ctx context.Context) error {
 			for i := 1; i < pingsPerRound && err == nil; i++ {
 				resp, err = c.ping(ctx, a)
 			}
+			// A node without a cluster answers pings but has no metadata.
 			if err == nil && len(resp.GetCluster()) == 0 {
-				err = c.outsider(ctx, a)
+				err = c.outsiderError(ctx, a)
 			}
 			answers <- err
 		})
@@ -155,13 +170,14 @@ func (c *Client) measureSeeds(ctx context.Context) error {
 		}
 	}
 	if !found {
-		return &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Msg: "no node answers at any of the addresses", Err: plain(last)}
+		return &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Msg: "no node answers at any of the addresses", Err: unwrapAnswer(last)}
 	}
 	return nil
 }
 
-// outsider says why a node belongs to no cluster, in its own words.
-func (c *Client) outsider(ctx context.Context, addr string) error {
+// outsiderError returns an error with the reason why a node does not belong to a cluster, in the
+// words of that node.
+func (c *Client) outsiderError(ctx context.Context, addr string) error {
 	const op rhumb.Op = "client.Open"
 	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
@@ -169,28 +185,21 @@ func (c *Client) outsider(ctx context.Context, addr string) error {
 		return cc.Status(ctx, &rhumbpb.StatusRequest{})
 	})
 	if err != nil || resp.Reason == "" {
-		return rhumb.Ef(op, rhumb.Unavailable, "the node at %s belongs to no cluster yet; run init", addr)
+		return rhumb.Ef(op, rhumb.Unavailable, "the node at %s does not belong to a cluster yet; run init", addr)
 	}
 	return rhumb.Ef(op, rhumb.Unavailable, "the node at %s says: %s", addr, resp.Reason)
 }
 
-// plain takes the mark of answered off an error.
-func plain(err error) error {
-	if e, ok := err.(*answered); ok {
-		return e.error
-	}
-	return err
-}
-
-// settle finds the caller's region: the configured one, or that of the nearest node.
-func (c *Client) settle(ctx context.Context) (err error) {
+// chooseRegion sets the caller's region: the configured one, or that of the nearest node.
+func (c *Client) chooseRegion(ctx context.Context) (err error) {
+	// A configured region comes first, because nodesToMeasure depends on it.
 	if c.cfg.From != "" {
-		c.here, err = c.meta.region(c.cfg.From)
+		c.here, err = c.meta.regionByName(c.cfg.From)
 		if err != nil {
 			return err
 		}
 	}
-	c.measureNearest(ctx, c.sample())
+	c.measureNearest(ctx, c.nodesToMeasure())
 	if c.cfg.From != "" {
 		return nil
 	}
@@ -203,24 +212,23 @@ func (c *Client) settle(ctx context.Context) (err error) {
 			return nil
 		}
 	}
-	// The nearest address stands in no node's record: a proxy, or another name of a node. It says itself where it is.
+	// No node has registered this address: it is a proxy, or another name of a node. The node
+	// itself knows its region.
 	resp, err := c.ping(ctx, near)
 	if err != nil {
-		return plain(err)
+		return unwrapAnswer(err)
 	}
-	c.here, err = c.meta.region(resp.RegionName)
+	c.here, err = c.meta.regionByName(resp.RegionName)
 	return err
 }
 
-// sampleMax is how many nodes of each region are measured; those of the caller's own region all are.
-const sampleMax = 3
-
-// sample picks the live nodes to measure.
-func (c *Client) sample() []string {
+// nodesToMeasure returns the addresses of the live nodes whose round trips are measured. Only nodes
+// nearby compete to be the nearest, so a few of each other region suffice.
+func (c *Client) nodesToMeasure() []string {
 	var out []string
 	count := map[rhumb.RegionID]int{}
 	for _, n := range c.meta.sortedNodes() {
-		if n.State != rhumb.NodeLive || count[n.Region] >= sampleMax && n.Region != c.here.ID {
+		if n.State != rhumb.NodeLive || count[n.Region] >= samplesMax && n.Region != c.here.ID {
 			continue
 		}
 		count[n.Region]++
@@ -229,26 +237,27 @@ func (c *Client) sample() []string {
 	return out
 }
 
-// remeasure keeps the round trips fresh until the client is closed.
+// remeasure measures the round trips periodically until the client is closed.
 func (c *Client) remeasure() {
 	t := time.NewTicker(c.cfg.MeasureInterval)
 	defer t.Stop()
 	for {
 		select {
 		case <-t.C:
-			c.measure(c.ctx, c.sample())
+			c.measureAll(c.ctx, c.nodesToMeasure())
 		case <-c.ctx.Done():
 			return
 		}
 	}
 }
 
-// RoundTrip gives the least measured round trip to a region, and ok false when no node of it was reached yet.
+// RoundTrip returns the least measured round trip to a region. ok is false if no node there was
+// reached yet.
 func (c *Client) RoundTrip(region rhumb.RegionID) (d time.Duration, ok bool) {
 	best := far
 	for _, n := range c.meta.sortedNodes() {
 		if n.Region == region {
-			best = min(best, c.rtt.of(n.Addr))
+			best = min(best, c.rtt.roundTrip(n.Addr))
 		}
 	}
 	return best, best < far

@@ -144,7 +144,8 @@ func TestRegions(t *testing.T) {
 	}
 }
 
-// 64 callers write while a node stops: every call succeeds, and what it wrote is there exactly as acknowledged.
+// 64 callers write while a node stops: every call succeeds, and what it wrote is there exactly as
+// acknowledged.
 func TestNodeStopsUnderLoad(t *testing.T) {
 	at := rhumb.Point{Lat: 1.35, Lon: 103.82}
 	first := startNode(t, "singapore", at, "a")
@@ -167,7 +168,8 @@ func TestNodeStopsUnderLoad(t *testing.T) {
 			for after := 0; after < 10; {
 				counts[i]++
 				r := rhumb.Record{{Name: "n", Value: rhumb.Int64Field(counts[i])}}
-				// Each write is the next of its caller, or a no-op: one applied twice, or lost, would show.
+				// Each write is the next of its caller, or a no-op: one applied twice, or lost,
+				// would show.
 				res, err := table.Patch(t.Context(), name, r, client.PatchOptions{WriteOptions: client.WriteOptions{If: rhumb.Condition{Kind: rhumb.IfNewer, Fields: []string{"n"}}}})
 				if err != nil || !res.Applied {
 					t.Errorf("write %d of caller %d: %+v %v", counts[i], i, res, err)
@@ -202,8 +204,9 @@ func TestNodeStopsUnderLoad(t *testing.T) {
 	}
 }
 
-// Without a majority of the metadata group, a node that lives and one that starts again, and cannot register, both show the copy
-// of the metadata that they have, and how they stand; a node without a cluster says what it waits for.
+// Without a majority of the metadata group, a node that lives and one that starts again, and cannot
+// register, both show the copy of the metadata that they have, and how they stand; a node without a
+// cluster says what it waits for.
 func TestStatusWithoutLeader(t *testing.T) {
 	at := rhumb.Point{Lat: 1.35, Lon: 103.82}
 	dir := t.TempDir()

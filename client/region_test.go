@@ -7,7 +7,8 @@ import (
 	"github.com/rhumbdb/rhumb/api"
 )
 
-// A region with too few nodes for a table holds none of it: records go to the nearest one that does.
+// A region with too few nodes for a table holds none of it: records go to the nearest one that
+// does.
 func TestNearestRegion(t *testing.T) {
 	places := []rhumb.Region{
 		{ID: 1, Name: "singapore", Location: rhumb.Point{Lat: 1.3, Lon: 103.8}},
@@ -33,7 +34,7 @@ func TestNearestRegion(t *testing.T) {
 		for _, id := range tc.holds {
 			u.Blocks = append(u.Blocks, rhumb.Block{Region: id, Class: 1})
 		}
-		m.apply(u)
+		m.applyUpdate(u)
 		c := &Client{meta: m, here: places[tc.here]}
 		if got := c.nearestRegion(&Table{c: c, info: rhumb.Table{Class: 1}}, tc.at); got != tc.want {
 			t.Errorf("%s: region %d, want %d", tc.name, got, tc.want)

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -11,7 +12,8 @@ import (
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
-// A write whose answer is lost with its connection is sent again under its id, and takes effect once.
+// A write whose answer is lost with its connection is sent again under its id, and takes effect
+// once.
 func TestLostAnswerAppliedOnce(t *testing.T) {
 	w := newWorld(t, 1, 1)
 	c := w.open("")
@@ -46,7 +48,8 @@ func TestLostInsertAppliedOnce(t *testing.T) {
 	}
 }
 
-// An insert on a node whose range is not known is not sent again once it was sent: its outcome is unknown.
+// An insert on a node whose range is not known is not sent again once it was sent: its outcome is
+// unknown.
 func TestInsertWithoutRangeIsUnknown(t *testing.T) {
 	w := newWorld(t, 1, 1)
 	blocks := w.meta.Blocks
@@ -88,8 +91,8 @@ func TestInsertMovesOn(t *testing.T) {
 	}
 }
 
-// A node that sends inserts to another is passed by, until its time is over, for the class it said it of; when all are,
-// none is.
+// A node that sends inserts to another is passed by, until its time is over, for the class it said
+// it of; when all are, none is.
 func TestInsertsPassByWhoSendsThemAway(t *testing.T) {
 	w := newWorld(t, 1, 3)
 	c := w.open("")
@@ -103,10 +106,10 @@ func TestInsertsPassByWhoSendsThemAway(t *testing.T) {
 	})
 	// until moves the end of the time, so that a slow machine does not reach it.
 	until := func(at time.Time) {
-		c.away.mu.Lock()
-		defer c.away.mu.Unlock()
-		for n := range c.away.until {
-			c.away.until[n] = at
+		c.full.mu.Lock()
+		defer c.full.mu.Unlock()
+		for n := range c.full.until {
+			c.full.until[n] = at
 		}
 	}
 	redirects := func(inserts int) uint64 {
@@ -128,30 +131,36 @@ func TestInsertsPassByWhoSendsThemAway(t *testing.T) {
 	}
 }
 
-func TestAway(t *testing.T) {
-	var a away
+// TestFullNodes guards that inserts avoid a node that redirected one of their class, that they
+// still have a node if all did, and that the memory is bounded.
+func TestFullNodes(t *testing.T) {
+	var f fullNodes
 	nodes, into := []rhumb.Node{{ID: 1}, {ID: 2}}, []rhumb.RangeID{{Region: 1, Slot: 1}, {Region: 1, Slot: 2}}
-	pass := func(class rhumb.ClassID) string {
-		n, r := a.pass(nodes, into, class)
-		return fmt.Sprint(len(n), n[0].ID, len(r), r[0].Slot)
-	}
-	check := func(what, got, want string) {
+	check := func(what string, class rhumb.ClassID, want ...rhumb.NodeID) {
 		t.Helper()
-		if got != want {
-			t.Errorf("%s: %s, want %s", what, got, want)
+		got, ranges := f.withoutFull(nodes, into, class)
+		var ids []rhumb.NodeID
+		for i, n := range got {
+			ids = append(ids, n.ID)
+			if ranges[i].Slot != rhumb.Slot(n.ID) {
+				t.Errorf("%s: node %v comes with range %v", what, n.ID, ranges[i])
+			}
+		}
+		if !slices.Equal(ids, want) || len(ranges) != len(got) {
+			t.Errorf("%s: nodes %v with ranges %v, want %v", what, ids, ranges, want)
 		}
 	}
-	check("nothing is known", pass(1), fmt.Sprint(2, rhumb.NodeID(1), 2, 1))
-	a.note(1, 1)
-	check("one is passed by", pass(1), fmt.Sprint(1, rhumb.NodeID(2), 1, 2))
-	check("another class", pass(2), fmt.Sprint(2, rhumb.NodeID(1), 2, 1))
-	a.note(2, 1)
-	check("all are passed by", pass(1), fmt.Sprint(2, rhumb.NodeID(1), 2, 1))
-	for n := range 3 * awayMax {
-		a.note(rhumb.NodeID(n+3), 1)
+	check("nothing is known", 1, 1, 2)
+	f.markFull(1, 1)
+	check("one is full", 1, 2)
+	check("another class", 2, 1, 2)
+	f.markFull(2, 1)
+	check("all are full", 1, 1, 2)
+	for n := range 3 * fullMax {
+		f.markFull(rhumb.NodeID(n+3), 1)
 	}
-	if len(a.until) > awayMax {
-		t.Errorf("%d are remembered, want at most %d", len(a.until), awayMax)
+	if len(f.until) > fullMax {
+		t.Errorf("%d are remembered, want at most %d", len(f.until), fullMax)
 	}
 }
 
@@ -176,8 +185,8 @@ func TestRedirect(t *testing.T) {
 	}
 }
 
-// A call that waits for a primary goes on at the new one as soon as metadata declares the old one dead, long before its
-// attempt would time out.
+// A call that waits for a primary goes on at the new one as soon as metadata declares the old one
+// dead, long before its attempt would time out.
 func TestFencedPrimaryIsLeft(t *testing.T) {
 	w := newWorld(t, 1, 2)
 	c := w.open("", func(cfg *Config) { cfg.AttemptTimeout = time.Hour; cfg.Timeout = time.Hour })
@@ -270,7 +279,8 @@ func TestRefusalAfterLostAnswerIsUnknown(t *testing.T) {
 	}
 }
 
-// A node that says how long to wait is not asked before, and no caller waits for ever because of it.
+// A node that says how long to wait is not asked before, and no caller waits for ever because of
+// it.
 func TestRetryAfterIsKept(t *testing.T) {
 	w := newWorld(t, 1, 1)
 	c := w.open("")
@@ -283,11 +293,11 @@ func TestRetryAfterIsKept(t *testing.T) {
 		t.Errorf("the next try came after %v, want %v or more", took, after)
 	}
 	for range 100 {
-		if d := jittered(time.Hour); d < retryAfterMax || d > retryAfterMax*3/2 {
+		if d := withJitter(time.Hour); d < retryAfterMax || d > retryAfterMax*3/2 {
 			t.Fatalf("a wait of an hour becomes %v", d)
 		}
 	}
-	if d := jittered(0); d != 0 {
+	if d := withJitter(0); d != 0 {
 		t.Fatalf("no wait becomes %v", d)
 	}
 }
@@ -334,7 +344,8 @@ func TestKindsOfRefusal(t *testing.T) {
 	}
 }
 
-// A node that has not heard of a range yet, because its metadata is older than the client's, is asked again.
+// A node that has not heard of a range yet, because its metadata is older than the client's, is
+// asked again.
 func TestNodeBehind(t *testing.T) {
 	w := newWorld(t, 1, 1)
 	c := w.open("")
@@ -389,7 +400,8 @@ func TestOutOfTime(t *testing.T) {
 	}
 }
 
-// When the budget for retries is used up, calls fail with what they met instead of being tried again.
+// When the budget for retries is used up, calls fail with what they met instead of being tried
+// again.
 func TestBudgetExhausted(t *testing.T) {
 	w := newWorld(t, 1, 1)
 	c := w.open("", func(cfg *Config) { cfg.RetryBurst = 5 })
@@ -414,27 +426,27 @@ func TestBudgetExhausted(t *testing.T) {
 func TestBudget(t *testing.T) {
 	b := newBudget(2, 0.5)
 	for i := range 3 {
-		if b.take() != (i < 2) {
+		if b.takeToken() != (i < 2) {
 			t.Fatal("a burst of two is two")
 		}
 	}
-	b.refund()
-	if b.take() {
+	b.payIn()
+	if b.takeToken() {
 		t.Fatal("half a token bought a retry")
 	}
-	b.refund()
-	b.refund()
-	if !b.take() {
+	b.payIn()
+	b.payIn()
+	if !b.takeToken() {
 		t.Fatal("a whole token bought nothing")
 	}
 	for range 100 {
-		b.refund()
+		b.payIn()
 	}
 	if b.tokens != 2 {
 		t.Fatalf("%v tokens in a bucket of 2", b.tokens)
 	}
 	b.tokens, b.filled = 0, time.Now().Add(-time.Second)
-	if !b.take() {
+	if !b.takeToken() {
 		t.Fatal("the floor was not paid in")
 	}
 }
@@ -444,13 +456,13 @@ func TestWindow(t *testing.T) {
 	w := newWindow()
 	ctx, cancel := context.WithCancel(t.Context())
 	for i := uint64(1); i <= rhumb.DedupWindow; i++ {
-		if n, err := w.take(ctx); n != i || err != nil {
+		if n, err := w.takeNumber(ctx); n != i || err != nil {
 			t.Fatal(n, err)
 		}
 	}
 	got := make(chan uint64, 1)
 	go func() {
-		n, _ := w.take(context.Background())
+		n, _ := w.takeNumber(context.Background())
 		got <- n
 	}()
 	await(t, "it waits", func() bool {
@@ -458,16 +470,16 @@ func TestWindow(t *testing.T) {
 		defer w.mu.Unlock()
 		return w.freed != nil
 	})
-	w.release(2) // not the oldest
+	w.releaseNumber(2) // not the oldest
 	cancel()
-	if _, err := w.take(ctx); err == nil {
+	if _, err := w.takeNumber(ctx); err == nil {
 		t.Fatal("a number was given that is 64 above one unanswered")
 	}
-	w.release(1)
+	w.releaseNumber(1)
 	if n := <-got; n != rhumb.DedupWindow+1 {
 		t.Fatal(n)
 	}
-	if n, err := w.take(t.Context()); n != rhumb.DedupWindow+2 || err != nil {
+	if n, err := w.takeNumber(t.Context()); n != rhumb.DedupWindow+2 || err != nil {
 		t.Fatal(n, err)
 	}
 }

@@ -14,46 +14,50 @@ import (
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
-// ScanOptions say which records a scan gives; the zero value gives all of the table.
+// ScanOptions select the records of a scan. The zero value selects all records of the table.
 type ScanOptions struct {
-	// Prefix is what the names begin with; empty is all.
+	// Prefix selects the names that begin with it.
 	Prefix []byte
-	// After resumes behind a record: what ScanToken gave of it. Empty begins at the beginning.
+	// After resumes after a record, given as the result of ScanToken. The empty string starts at
+	// the beginning.
 	After string
-	// Limit bounds the records; 0 is no bound.
+	// Limit bounds the number of records; 0 means no bound.
 	Limit int
-	// Region is the name of the only home region to look at. Default: all.
+	// Region is the name of the only home region to scan. The default is all regions.
 	Region string
-	// Local looks at the caller's region only, and fails rather than leave it.
+	// Local scans the caller's region only, and fails rather than leave it.
 	Local bool
 }
 
-// ScanToken gives the place of a record in every scan of its table, for ScanOptions.After.
+// ScanToken returns the position of a record in every scan of its table, for ScanOptions.After.
 func ScanToken(it rhumb.Item) string {
 	b := binary.BigEndian.AppendUint32(nil, uint32(it.Key.Home.Region))
 	b = binary.BigEndian.AppendUint32(b, uint32(it.Key.Home.Slot))
 	return base64.RawURLEncoding.EncodeToString(append(b, it.Key.Name...))
 }
 
+// parseToken parses a result of ScanToken.
 func parseToken(s string) (home rhumb.RangeID, name []byte, err error) {
 	const op rhumb.Op = "client.Table.Scan"
 	b, err := base64.RawURLEncoding.DecodeString(s)
 	if err != nil || len(b) < 8 {
-		return home, nil, rhumb.Ef(op, rhumb.InvalidArgument, "%.40q is no place in a scan; give what ScanToken gave", s)
+		return home, nil, rhumb.Ef(op, rhumb.InvalidArgument, "%.40q is not a scan token; pass one that an earlier scan returned", s)
 	}
 	home.Region = rhumb.RegionID(binary.BigEndian.Uint32(b))
 	home.Slot = rhumb.Slot(binary.BigEndian.Uint32(b[4:]))
 	return home, b[8:], nil
 }
 
-// Scan gives the records of the table in the order of their names, and those of one name in the order of their homes. An
-// error ends it. Each page of each range is read strongly when it is fetched; the whole is not of one moment: what is
-// written meanwhile may or may not be seen, and everything that exists from the beginning to the end is seen exactly once.
+// Scan returns the records of the table sorted by name, and those with the same name sorted by
+// home. An error ends the sequence. Each page of each range is read strongly when it is fetched.
+// The scan as a whole is not a snapshot: a record that is written during the scan may or may not be
+// returned, and a record that exists from the beginning to the end is returned exactly once.
 func (t *Table) Scan(ctx context.Context, o ScanOptions) iter.Seq2[rhumb.Item, error] {
 	return func(yield func(rhumb.Item, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		s, err := t.newScan(ctx, o)
 		if err == nil {
+			// cancel runs first: fetches of pages that nobody needs must not delay the end.
 			defer s.work.Wait()
 			defer cancel()
 			err = s.run(yield)
@@ -61,28 +65,29 @@ func (t *Table) Scan(ctx context.Context, o ScanOptions) iter.Seq2[rhumb.Item, e
 			cancel()
 		}
 		if err != nil {
-			yield(rhumb.Item{}, t.c.ended(err))
+			yield(rhumb.Item{}, t.c.countOutcome(err))
 		}
 	}
 }
 
-// scan merges the ranges of a table. Each range has a cursor, which holds one page and fetches the next meanwhile.
+// scan merges the ranges of a table. Each range has a cursor, which holds one page and fetches the
+// next in the background.
 type scan struct {
 	t        *Table
 	o        ScanOptions
 	ctx      context.Context
-	page     int // records of a page
-	pageSize int // bytes of a page
-	slots    chan struct{}
+	page     int           // records of a page
+	pageSize int           // bytes of a page
+	slots    chan struct{} // holds a token for each running fetch
 	work     sync.WaitGroup
 	cursors  cursors
 }
 
-// cursor is the place of a scan in one range.
+// cursor is the position of a scan in one range.
 type cursor struct {
 	id    rhumb.RangeID
-	items []rhumb.Item // the page, from the place on
-	next  chan page    // the page after, on its way; nil after the last
+	items []rhumb.Item // of the present page, not yielded yet
+	next  chan page    // delivers the next page; nil after the last
 }
 
 type page struct {
@@ -91,7 +96,7 @@ type page struct {
 	err   error
 }
 
-// cursors is a heap by the next record's name, then home.
+// cursors is a heap ordered by the next record's name, then its home. No cursor in it is empty.
 type cursors []*cursor
 
 func (h cursors) Len() int { return len(h) }
@@ -107,10 +112,14 @@ func (h *cursors) Pop() any {
 	return last
 }
 
+// newScan starts fetching the first page of every range of a scan.
 func (t *Table) newScan(ctx context.Context, o ScanOptions) (*scan, error) {
 	const op rhumb.Op = "client.Table.Scan"
-	if len(o.Prefix) > rhumb.NameSizeMax || o.Limit < 0 {
-		return nil, rhumb.Ef(op, rhumb.InvalidArgument, "want a prefix of at most %d bytes and a limit of 0 or more", rhumb.NameSizeMax)
+	if len(o.Prefix) > rhumb.NameSizeMax {
+		return nil, rhumb.Ef(op, rhumb.InvalidArgument, "the prefix has %d bytes; the limit is %d", len(o.Prefix), rhumb.NameSizeMax)
+	}
+	if o.Limit < 0 {
+		return nil, rhumb.Ef(op, rhumb.InvalidArgument, "the limit is %d, but must be 0 or more", o.Limit)
 	}
 	var home rhumb.RangeID
 	var after []byte
@@ -120,37 +129,39 @@ func (t *Table) newScan(ctx context.Context, o ScanOptions) (*scan, error) {
 			return nil, err
 		}
 	}
-	ids, err := t.scanned(o)
+	ids, err := t.rangesToScan(o)
 	if err != nil {
 		return nil, err
 	}
 	s := &scan{t: t, o: o, ctx: ctx, slots: make(chan struct{}, scanFetchMax)}
 	n := max(len(ids), 1)
+	// Each cursor holds up to two pages: the present one and the next.
 	s.page, s.pageSize = rhumb.ScanPageMax, min(rhumb.ScanPageBytes, max(scanBytesMax/(2*n), 16<<10))
 	if o.Limit > 0 {
+		// The limit is spread over the ranges, with room for an uneven distribution.
 		s.page = min(s.page, 2*o.Limit/n+16, o.Limit)
 	}
 	for _, id := range ids {
 		c := &cursor{id: id}
 		switch {
 		case o.After == "":
-			s.fetch(c, nil)
+			s.fetchAfter(c, nil)
 		case id.Compare(home) <= 0:
-			s.fetch(c, after)
+			s.fetchAfter(c, after)
 		default:
-			s.fetchFrom(c, after) // the same name in a later home comes after the token
+			s.fetchFrom(c, after) // a record of the same name in a later home is after the token
 		}
 		s.cursors = append(s.cursors, c)
 	}
 	return s, nil
 }
 
-// scanned lists the ranges that may hold records of a scan.
-func (t *Table) scanned(o ScanOptions) ([]rhumb.RangeID, error) {
+// rangesToScan returns the ranges that may hold records of a scan.
+func (t *Table) rangesToScan(o ScanOptions) ([]rhumb.RangeID, error) {
 	only := rhumb.RegionID(0)
 	switch {
 	case o.Region != "":
-		r, err := t.c.meta.region(o.Region)
+		r, err := t.c.meta.regionByName(o.Region)
 		if err != nil {
 			return nil, err
 		}
@@ -164,26 +175,25 @@ func (t *Table) scanned(o ScanOptions) ([]rhumb.RangeID, error) {
 	oneSlot := t.info.Colocate != 0 && bytes.IndexByte(o.Prefix, t.info.Colocate) >= 0
 	var ids []rhumb.RangeID
 	for _, r := range ranges {
-		t.c.meta.mu.RLock()
-		first, ok := t.c.meta.hash[blockOwner{r.ID.Region, t.info.Class}]
-		t.c.meta.mu.RUnlock()
+		first, ok := t.c.meta.firstSlot(t, r.ID.Region)
 		hashed := ok && rhumb.Block{First: first}.Contains(r.ID.Slot)
 		switch {
 		case hashed && oneSlot && r.ID.Slot != first+t.slotOf(t.info.Colocate, o.Prefix):
-			continue // all names with this prefix hash elsewhere
+			continue // all names with this prefix hash to another slot
 		case !hashed && len(o.Prefix) > rhumb.SequenceNameSize:
-			continue // server-assigned names are shorter
+			continue // names that the server assigns are shorter
 		}
 		ids = append(ids, r.ID)
 	}
 	return ids, nil
 }
 
-// run yields until the end, the limit or an error.
+// run yields records until the end, the limit or an error.
 func (s *scan) run(yield func(rhumb.Item, error) bool) error {
+	// The first record of every range must be known before the first record of the scan is.
 	live := s.cursors[:0]
 	for _, c := range s.cursors {
-		ok, err := s.advance(c)
+		ok, err := s.nextPage(c)
 		if err != nil {
 			return err
 		}
@@ -200,7 +210,7 @@ func (s *scan) run(yield func(rhumb.Item, error) bool) error {
 		}
 		c.items = c.items[1:]
 		if len(c.items) == 0 {
-			ok, err := s.advance(c)
+			ok, err := s.nextPage(c)
 			if err != nil {
 				return err
 			}
@@ -214,8 +224,9 @@ func (s *scan) run(yield func(rhumb.Item, error) bool) error {
 	return nil
 }
 
-// advance waits for a cursor's next page and lets the one after come. It is false at the end of the range.
-func (s *scan) advance(c *cursor) (bool, error) {
+// nextPage waits for a cursor's next page and starts fetching the one after it. It returns false at
+// the end of the range.
+func (s *scan) nextPage(c *cursor) (bool, error) {
 	for c.next != nil {
 		p := <-c.next
 		c.next = nil
@@ -224,7 +235,7 @@ func (s *scan) advance(c *cursor) (bool, error) {
 		}
 		c.items = p.items
 		if p.more && len(p.items) > 0 {
-			s.fetch(c, p.items[len(p.items)-1].Key.Name)
+			s.fetchAfter(c, p.items[len(p.items)-1].Key.Name)
 		}
 		if len(c.items) > 0 {
 			return true, nil
@@ -233,16 +244,18 @@ func (s *scan) advance(c *cursor) (bool, error) {
 	return false, nil
 }
 
-// fetch lets a cursor's next page come: what follows a name, or begins the range.
-func (s *scan) fetch(c *cursor, after []byte) {
-	s.later(c, func() page { return s.fetchPage(c.id, after) })
+// fetchAfter starts fetching a cursor's next page: the records after a name, or from the beginning
+// of the range if name is nil.
+func (s *scan) fetchAfter(c *cursor, name []byte) {
+	s.startFetch(c, func() page { return s.fetchPage(c.id, name) })
 }
 
-// fetchFrom is fetch with the name itself included.
+// fetchFrom is like fetchAfter but includes the record with the name itself. Scan requests have no
+// such option, so the record is read.
 func (s *scan) fetchFrom(c *cursor, name []byte) {
-	s.later(c, func() page {
+	s.startFetch(c, func() page {
 		const op rhumb.Op = "client.Table.Scan"
-		got, err := s.t.readOne(s.ctx, op, c.id, name, s.o.Local)
+		got, err := s.t.readOne(s.ctx, op, c.id, name, readOptions{local: s.o.Local})
 		if err != nil {
 			return page{err: err}
 		}
@@ -254,13 +267,14 @@ func (s *scan) fetchFrom(c *cursor, name []byte) {
 	})
 }
 
-func (s *scan) later(c *cursor, get func() page) {
-	next := make(chan page, 1)
+// startFetch runs fetch in the background as soon as fewer than scanFetchMax fetches run.
+func (s *scan) startFetch(c *cursor, fetch func() page) {
+	next := make(chan page, 1) // so that the goroutine ends if nobody needs the page
 	c.next = next
 	s.work.Go(func() {
 		select {
 		case s.slots <- struct{}{}:
-			next <- get()
+			next <- fetch()
 			<-s.slots
 		case <-s.ctx.Done():
 			next <- page{err: rhumb.WrapKind("client.Table.Scan", kindOfContext(s.ctx.Err()), s.ctx.Err())}
@@ -268,13 +282,14 @@ func (s *scan) later(c *cursor, get func() page) {
 	})
 }
 
+// fetchPage reads the records of a range after a name.
 func (s *scan) fetchPage(id rhumb.RangeID, after []byte) page {
 	const op rhumb.Op = "client.Table.Scan"
 	s.t.c.m.reads.Add(1)
 	m := api.EncodeScan(&api.Scan{
 		Table: s.t.info.ID, Range: id, Prefix: s.o.Prefix, After: after, Limit: s.page, BytesMax: s.pageSize,
 	})
-	resp, err := s.t.c.send(s.ctx, &errand{
+	resp, err := s.t.c.send(s.ctx, &request{
 		op: op, id: id, local: s.o.Local, size: 64 + len(s.o.Prefix) + len(after),
 		message: func() *rhumbpb.Request { return &rhumbpb.Request{Scan: m} },
 	})

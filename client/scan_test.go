@@ -11,7 +11,8 @@ import (
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
-// fill puts 1,200 records into all regions of table "plain", "a/0" in all three, and gives what a scan must give.
+// fill puts 1,200 records into all regions of table "plain", "a/0" in all three, and gives what a
+// scan must give.
 func fill(t *testing.T, w *world) []string {
 	t.Helper()
 	var want []string
@@ -56,7 +57,8 @@ func collect(t *testing.T, tab *Table, o ScanOptions, most int) (got []string, l
 	return got, last
 }
 
-// A scan gives every record once, ordered by name, over all ranges and nodes; its parts put together are the same.
+// A scan gives every record once, ordered by name, over all ranges and nodes; its parts put
+// together are the same.
 func TestScan(t *testing.T) {
 	w := newWorld(t, 3, 2)
 	want := fill(t, w)

@@ -14,94 +14,101 @@ import (
 	"github.com/rhumbdb/rhumb/client/stream"
 )
 
-// newPause makes a source of pauses between attempts: exponential, with jitter.
+// newPause returns the pauses between attempts: exponential, with jitter.
 func newPause() *backoff.ExponentialBackOff {
 	return &backoff.ExponentialBackOff{
 		InitialInterval: pauseMin, MaxInterval: pauseMax, Multiplier: 2, RandomizationFactor: backoff.DefaultRandomizationFactor,
 	}
 }
 
-// errand is one request on its way to the primary of its range, over as many attempts as it takes.
-type errand struct {
+// request is one request to the primary of a range, over as many attempts as needed. The fields up
+// to alive are set by the caller of Client.send, the others hold the state of the attempts.
+type request struct {
 	op rhumb.Op
 	// id is the range that is asked.
 	id rhumb.RangeID
-	// at, when not empty, is the node that is asked, and finds the range itself.
+	// at, if not empty, is the address of the only node that is asked. That node finds the range
+	// itself.
 	at string
-	// message makes the request of one attempt. What it holds is shared between attempts and never changed.
+	// message returns the message of one attempt. Attempts share the memory that it points to,
+	// which must not change.
 	message func() *rhumbpb.Request
 	size    int
 	write   bool
-	// once says that the request must not be sent again when it may have been applied: it carries no id that would keep
-	// it from being applied twice.
+	// once forbids sending the request again after it may have been applied, because it carries no
+	// request ID that would keep it from being applied twice.
 	once bool
-	// local forbids any node of another region.
+	// local forbids nodes of other regions.
 	local bool
-	// alive fails the errand at once when metadata says that the region is dead: its caller goes on without it.
+	// alive makes the request fail at once when the metadata says that the region is dead, because
+	// its caller can do without the answer.
 	alive bool
 
-	deadline  time.Time
-	sent      bool  // a write was sent, and nobody said that it was not applied: it may have been
-	misses    int   // attempts in a row that did not reach a node
+	deadline time.Time
+	// sent is set once a write may have been applied: an attempt was sent, and no node answered
+	// that it was not applied. From then on only an answer shows the outcome (see finalError).
+	sent      bool
+	misses    int   // attempts in a row that got no answer
 	redirects int   // newer descriptors followed without a pause
-	spared    bool  // the attempt before was not sent, because its node refuses requests as overloaded
-	last      error // what the attempt before ended with
+	spared    bool  // the last attempt was not sent, because its node refuses requests as overloaded
+	last      error // of the last attempt
 	pause     *backoff.ExponentialBackOff
 }
 
-// moved is the error of an insert that belongs into another range; it was not applied.
-type moved struct {
+// movedError is the error of an insert that belongs to another range. The insert was not applied.
+type movedError struct {
 	to  rhumb.RangeID
 	err error
 }
 
-func (m *moved) Error() string { return m.err.Error() }
-func (m *moved) Unwrap() error { return m.err }
+func (m *movedError) Error() string { return m.err.Error() }
+func (m *movedError) Unwrap() error { return m.err }
 
-// next is what to do after an attempt.
-type next int
+// step is what follows an attempt without a result.
+type step int
 
 const (
-	fail  next = iota // end with errand.last
-	again             // at once: something newer is known
-	later             // after a pause
+	fail       step = iota // end with request.last
+	retryNow               // because of newer metadata
+	retryLater             // after a pause
 )
 
-// send carries out an errand: it asks the primary of the range, follows it when it changes, and retries what is safe
-// within the deadline and the retry budget.
-func (c *Client) send(ctx context.Context, e *errand) (*rhumbpb.Response, error) {
-	e.deadline = time.Now().Add(c.cfg.Timeout)
+// send sends a request to the primary of its range, follows changes of the primary, and retries
+// where that is safe, within the deadline and the retry budget. Its error has the final form that
+// callers return.
+func (c *Client) send(ctx context.Context, r *request) (*rhumbpb.Response, error) {
+	r.deadline = time.Now().Add(c.cfg.Timeout)
 	if d, ok := ctx.Deadline(); ok {
-		e.deadline = d
+		r.deadline = d
 	}
 	for {
 		if err := ctx.Err(); err != nil {
-			return nil, e.gaveUp(err)
+			return nil, r.contextError(err)
 		}
-		if e.alive && c.meta.isDead(e.id.Region) {
-			return nil, &rhumb.Error{Op: e.op, Kind: rhumb.Unavailable, Range: e.id, Msg: "all nodes of region " + c.meta.regionName(e.id.Region) + " are dead", Err: e.last}
+		if r.alive && c.meta.isDead(r.id.Region) {
+			return nil, &rhumb.Error{Op: r.op, Kind: rhumb.Unavailable, Range: r.id, Msg: "all nodes of region " + c.meta.regionName(r.id.Region) + " are dead", Err: r.last}
 		}
-		if e.last != nil && !time.Now().Before(e.deadline) {
-			return nil, e.failed(e.last) // which says more than that the time is over
+		if r.last != nil && !time.Now().Before(r.deadline) {
+			return nil, r.finalError(r.last) // says more than that the time is over
 		}
-		resp, step := c.attempt(ctx, e)
+		resp, next := c.attempt(ctx, r)
 		switch {
 		case resp != nil:
-			c.count(resp)
+			c.countAnswer(resp)
 			return resp, nil
-		case step == fail:
-			return nil, e.failed(e.last)
-		case step == again:
+		case next == fail:
+			return nil, r.finalError(r.last)
+		case next == retryNow:
 			c.m.redirects.Add(1)
-		case !c.wait(ctx, e):
-			return nil, e.failed(e.last)
+		case !c.waitBeforeRetry(ctx, r):
+			return nil, r.finalError(r.last)
 		}
 		c.m.retries.Add(1)
 	}
 }
 
-// count notes an answered errand.
-func (c *Client) count(resp *rhumbpb.Response) {
+// countAnswer counts an answered request and pays into the retry budget.
+func (c *Client) countAnswer(resp *rhumbpb.Response) {
 	r := resp.GetReceipt()
 	if rhumb.RegionID(r.GetRegion()) == c.here.ID {
 		c.m.local.Add(1)
@@ -109,93 +116,99 @@ func (c *Client) count(resp *rhumbpb.Response) {
 		c.m.remote.Add(1)
 	}
 	c.m.hops.Add(uint64(r.GetHops()))
-	c.budget.refund()
+	c.budget.payIn()
 }
 
-// attempt asks once.
-func (c *Client) attempt(ctx context.Context, e *errand) (*rhumbpb.Response, next) {
-	conn, asked, hops, err := c.pick(e)
+// attempt sends the request once. It returns the response, or nil and the next step.
+func (c *Client) attempt(ctx context.Context, r *request) (*rhumbpb.Response, step) {
+	conn, asked, hops, err := c.pickNode(r)
 	if err != nil {
-		e.last = err
-		if rhumb.KindOf(err) == rhumb.Unavailable && !e.local {
-			return nil, later
+		r.last = err
+		if rhumb.KindOf(err) == rhumb.Unavailable && !r.local {
+			return nil, retryLater
 		}
 		return nil, fail
 	}
-	left := time.Until(e.deadline)
-	req := e.message()
-	req.TimeoutUs = uint64(max(left.Microseconds(), 1))
+	left := time.Until(r.deadline)
+	req := r.message()
+	req.TimeoutUs = uint64(max(left.Microseconds(), 1)) // 0 would leave the timeout to the node
 	req.Hops = hops
-	req.LocalOnly = e.local
+	req.LocalOnly = r.local
 	c.m.requests.Add(1)
-	answer, err := conn.Do(ctx, stream.Request{Message: req, Size: e.size, Timeout: min(left, c.cfg.AttemptTimeout), Resend: e.sent})
+	answer, err := conn.Do(ctx, stream.Request{Message: req, Size: r.size, Timeout: min(left, c.cfg.AttemptTimeout), Resend: r.sent})
 	switch failure, failed := errors.AsType[*stream.Error](err); {
 	case failed:
-		return nil, c.unanswered(ctx, e, failure)
+		return nil, c.afterFailure(ctx, r, failure)
 	case answer.Error != nil:
-		return nil, c.refused(e, asked, answer)
+		return nil, c.afterRefusal(r, asked, answer)
 	}
 	return answer, fail
 }
 
-// unanswered judges an attempt without an answer.
-func (c *Client) unanswered(ctx context.Context, e *errand, failure *stream.Error) next {
-	e.last = failure.Err
-	e.misses++
-	e.spared = false
-	e.sent = e.sent || failure.Sent && e.write
+// afterFailure returns the next step after an attempt that got no answer.
+func (c *Client) afterFailure(ctx context.Context, r *request, failure *stream.Error) step {
+	r.last = failure.Err
+	r.misses++
+	r.spared = false
+	r.sent = r.sent || failure.Sent && r.write
 	switch {
 	case failure.Rejected, ctx.Err() != nil, c.ctx.Err() != nil:
 		return fail
-	case e.sent && e.once, e.at != "":
+	case r.sent && r.once, r.at != "":
 		return fail // the caller has other nodes to try
 	case rhumb.KindOf(failure.Err) == rhumb.Overloaded:
-		e.misses = 0
-		e.spared = true
+		// The node is reachable, and the request waited in this process only, so the retry costs
+		// the node nothing.
+		r.misses = 0
+		r.spared = true
 	}
-	return later
+	return retryLater
 }
 
-// refused judges a node's refusal.
-func (c *Client) refused(e *errand, asked rhumb.NodeID, resp *rhumbpb.Response) next {
+// afterRefusal returns the next step after a node refused the request.
+func (c *Client) afterRefusal(r *request, asked rhumb.NodeID, resp *rhumbpb.Response) step {
 	err, hint := api.DecodeError(resp.Error)
-	e.last = err
-	e.misses = 0
-	e.spared = false
-	news := c.meta.learn(hint.Newer)
+	r.last = err
+	r.misses = 0
+	r.spared = false
+	news := c.meta.learnRange(hint.Newer)
 	switch err.Kind {
 	case rhumb.NotPrimary:
-		if hint.Newer != nil && hint.Newer.ID != e.id && e.write {
-			e.last = &moved{hint.Newer.ID, err}
+		if hint.Newer != nil && hint.Newer.ID != r.id && r.write {
+			// An insert that the node redirects to another range.
+			r.last = &movedError{hint.Newer.ID, err}
 			return fail
 		}
-		_, primary, ok := c.meta.primary(e.id)
-		if (news || ok && primary.ID != asked) && e.redirects < redirectsMax {
-			e.redirects++
-			return again
+		// If the metadata names another node by now, no pause is needed. The bound on redirects
+		// ends a loop between two nodes that name each other.
+		_, primary, ok := c.meta.primaryOf(r.id)
+		if (news || ok && primary.ID != asked) && r.redirects < redirectsMax {
+			r.redirects++
+			return retryNow
 		}
-		return later
+		return retryLater
 	case rhumb.Unavailable:
-		if e.local {
+		if r.local {
 			return fail
 		}
-		return later
+		return retryLater
 	case rhumb.NotFound:
-		// The client's metadata may be newer than the node's: a range is used as soon as it is made.
-		if _, _, known := c.meta.primary(e.id); known && err.Range == e.id {
-			return later
+		// The node's metadata may be older than the client's: ranges are used as soon as they
+		// exist.
+		if _, _, known := c.meta.primaryOf(r.id); known && err.Range == r.id {
+			return retryLater
 		}
 		return fail
 	case rhumb.Overloaded:
-		return later
+		return retryLater
 	case rhumb.Unknown, rhumb.DeadlineExceeded:
-		e.sent = e.sent || e.write
-		if e.sent && e.once {
+		r.sent = r.sent || r.write
+		if r.sent && r.once {
 			return fail
 		}
-		return later
+		return retryLater
 	case rhumb.Canceled:
-		return later // the node stopped, or lost its own connection: this caller did not cancel
+		return retryLater // the node stopped, or lost its own connection: this caller did not cancel
 	}
 	return fail
 }
@@ -203,45 +216,55 @@ func (c *Client) refused(e *errand, asked rhumb.NodeID, resp *rhumbpb.Response) 
 // retryAfterMax bounds the wait that a node asks for.
 const retryAfterMax = 5 * time.Second
 
-// jittered spreads a wait that a node asked many callers for over half as much again, so that they do not come back together.
-func jittered(d time.Duration) time.Duration {
+// withJitter lengthens a wait by up to half. A node asks many callers for the same wait, and they
+// must not return together.
+func withJitter(d time.Duration) time.Duration {
 	if d = min(d, retryAfterMax); d <= 0 {
 		return 0
 	}
 	return d + rand.N(d/2+1)
 }
 
-// wait pauses before the next attempt, less long when metadata names another primary meanwhile. It is false when there
-// is no time or no budget for another attempt.
-func (c *Client) wait(ctx context.Context, e *errand) bool {
-	if e.pause == nil {
-		e.pause = newPause()
+// waitBeforeRetry pauses before the next attempt, or until the metadata names another primary. It
+// returns false if the deadline or the budget forbids another attempt.
+func (c *Client) waitBeforeRetry(ctx context.Context, r *request) bool {
+	if r.pause == nil {
+		r.pause = newPause()
 	}
-	d := max(e.pause.NextBackOff(), jittered(rhumb.RetryAfterOf(e.last)))
-	overloaded := rhumb.KindOf(e.last) == rhumb.Overloaded
-	if left := time.Until(e.deadline); left <= d || overloaded && !e.sent && left <= d+stream.SlowWait {
-		return false // what a node under overload takes in now would probably be answered too late
+	d := max(r.pause.NextBackOff(), withJitter(rhumb.RetryAfterOf(r.last)))
+	overloaded := rhumb.KindOf(r.last) == rhumb.Overloaded
+	if left := time.Until(r.deadline); left <= d || overloaded && !r.sent && left <= d+stream.SlowWait {
+		return false // an overloaded node would probably answer a request that it takes now too late
 	}
-	if !e.spared && !c.budget.take() {
+	if !r.spared && !c.budget.takeToken() {
 		c.m.refused.Add(1)
-		if overloaded { // or a caller that asks again at once would never leave the node in peace
+		if overloaded {
+			// The call fails only after the pause. A caller that repeats failed calls at once would
+			// otherwise keep the node overloaded.
 			select {
 			case <-time.After(d):
 			case <-ctx.Done():
 			case <-c.ctx.Done():
 			}
 		}
-		e.last = &rhumb.Error{Op: e.op, Kind: rhumb.KindOf(e.last), Range: e.id, Msg: "the retry budget is exhausted", Err: e.last}
+		r.last = &rhumb.Error{Op: r.op, Kind: rhumb.KindOf(r.last), Range: r.id, Msg: "the retry budget is exhausted", Err: r.last}
 		return false
 	}
-	e.redirects = 0
-	before, _, _ := c.meta.primary(e.id)
+	r.redirects = 0
+	return c.pauseUntilChange(ctx, r, d)
+}
+
+// pauseUntilChange waits for d, or until the range has another primary or epoch. It returns false
+// if the client is closed.
+func (c *Client) pauseUntilChange(ctx context.Context, r *request, d time.Duration) bool {
+	before, _, _ := c.meta.primaryOf(r.id)
 	t := time.NewTimer(d)
 	defer t.Stop()
 	for {
-		changed := c.meta.next()
-		if now, _, _ := c.meta.primary(e.id); now != nil && (before == nil || now.Primary != before.Primary || now.Epoch != before.Epoch) {
-			e.pause.Reset() // what it was asked before is over
+		// The channel is taken before the look, so that a change in between is not missed.
+		changed := c.meta.nextChange()
+		if now, _, _ := c.meta.primaryOf(r.id); now != nil && (before == nil || now.Primary != before.Primary || now.Epoch != before.Epoch) {
+			r.pause.Reset() // the pauses grew because of the previous primary
 			return true
 		}
 		select {
@@ -249,32 +272,35 @@ func (c *Client) wait(ctx context.Context, e *errand) bool {
 			return true
 		case <-changed:
 		case <-ctx.Done():
-			return true // send sees it
+			return true // send checks ctx
 		case <-c.ctx.Done():
 			return false
 		}
 	}
 }
 
-// pick chooses the node to ask: the primary; another one, which may pass the request on, when the primary is not known
-// or was not reached twice.
-func (c *Client) pick(e *errand) (conn *stream.Conn, asked rhumb.NodeID, hops uint32, err error) {
-	if e.at != "" {
-		conn, err = c.connTo(e.at)
+// pickNode returns the connection to the node for the next attempt, the node if it is the primary,
+// and how often the request may be forwarded.
+//
+// It picks the primary. If the primary is unknown, and for every second attempt after two that did
+// not reach it, it picks another node, a different one each time, which may forward the request:
+// the client may be cut off from the primary while other nodes are not.
+func (c *Client) pickNode(r *request) (conn *stream.Conn, asked rhumb.NodeID, hops uint32, err error) {
+	if r.at != "" {
+		conn, err = c.connTo(r.at)
 		return conn, rhumb.NoNode, hopsMax, err
 	}
-	_, n, ok := c.meta.primary(e.id)
-	if ok && e.local && n.Region != c.here.ID {
-		return nil, 0, 0, &rhumb.Error{Op: e.op, Kind: rhumb.Unavailable, Range: e.id, Node: n.ID, Msg: "the range's primary is in another region, and the call forbids that hop"}
+	_, n, ok := c.meta.primaryOf(r.id)
+	if ok && r.local && n.Region != c.here.ID {
+		return nil, 0, 0, &rhumb.Error{Op: r.op, Kind: rhumb.Unavailable, Range: r.id, Node: n.ID, Msg: "the primary of the range is in another region, and the call must not leave this one"}
 	}
-	if ok && (e.local || e.misses < 2 || e.misses%2 == 0) {
+	if ok && (r.local || r.misses < 2 || r.misses%2 == 0) {
 		conn, err = c.connTo(n.Addr)
 		return conn, n.ID, 0, err
 	}
 	near := c.nearestFirst()
 	for i := range near {
-		// A different one each time.
-		if a := near[(e.misses/2+i)%len(near)]; a != n.Addr {
+		if a := near[(r.misses/2+i)%len(near)]; a != n.Addr {
 			conn, err = c.connTo(a)
 			return conn, rhumb.NoNode, hopsMax, err
 		}
@@ -283,23 +309,25 @@ func (c *Client) pick(e *errand) (conn *stream.Conn, asked rhumb.NodeID, hops ui
 	return conn, rhumb.NoNode, hopsMax, err
 }
 
-// gaveUp is the error of an errand whose context ended.
-func (e *errand) gaveUp(cause error) error {
+// contextError returns the error of a request whose context ended, with the error of the last
+// attempt as the likely reason.
+func (r *request) contextError(cause error) error {
 	kind := rhumb.Canceled
 	if errors.Is(cause, context.DeadlineExceeded) {
 		kind = rhumb.DeadlineExceeded
 	}
-	err := &rhumb.Error{Op: e.op, Kind: kind, Range: e.id, Err: cause}
-	if e.last != nil && !errors.Is(e.last, cause) {
-		err.Msg = "the last attempt: " + e.last.Error()
+	err := &rhumb.Error{Op: r.op, Kind: kind, Range: r.id, Err: cause}
+	if r.last != nil && !errors.Is(r.last, cause) {
+		err.Msg = "the last attempt: " + rhumb.Message(r.last)
 	}
-	return e.failed(err)
+	return r.finalError(err)
 }
 
-// failed gives the error of an errand its final form. After a write may have been applied, only a success or an error
-// that holds in every state says what became of it.
-func (e *errand) failed(err error) error {
-	if m, ok := err.(*moved); ok && !e.sent {
+// finalError returns the error of a request in the form that callers return. After a write may have
+// been applied, a refusal of a later attempt says nothing about the earlier one, so the kind is
+// Unknown unless the error would be the same in any state.
+func (r *request) finalError(err error) error {
+	if m, ok := err.(*movedError); ok && !r.sent {
 		return m
 	}
 	kind := rhumb.KindOf(err)
@@ -309,14 +337,16 @@ func (e *errand) failed(err error) error {
 	case errors.Is(err, context.DeadlineExceeded) && kind == rhumb.Other:
 		kind = rhumb.DeadlineExceeded
 	}
-	if e.sent && stateful(kind) {
-		return &rhumb.Error{Op: e.op, Kind: rhumb.Unknown, Range: e.id, Msg: "the write was sent and may have been applied", Err: err}
+	if r.sent && dependsOnState(kind) {
+		return &rhumb.Error{Op: r.op, Kind: rhumb.Unknown, Range: r.id, Msg: "the write was sent and may have been applied", Err: err}
 	}
-	return &rhumb.Error{Op: e.op, Kind: kind, Range: e.id, Err: err}
+	return &rhumb.Error{Op: r.op, Kind: kind, Range: r.id, Err: err}
 }
 
-// stateful reports whether an attempt that failed with this kind leaves open what an earlier one did.
-func stateful(k rhumb.Kind) bool {
+// dependsOnState reports whether an error of a kind may follow an earlier attempt that was applied.
+// Errors of the other kinds are wrong requests, which no attempt applied, or leave the outcome open
+// anyway.
+func dependsOnState(k rhumb.Kind) bool {
 	switch k {
 	case rhumb.InvalidArgument, rhumb.TooLarge, rhumb.Incompatible, rhumb.WrongCluster, rhumb.Corrupt, rhumb.Internal, rhumb.Expired, rhumb.Other:
 		return false

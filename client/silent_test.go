@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// deaf swallows what is written to one address once it is told to, as the kernel of a stopped process does.
+// deaf swallows what is written to one address once it is told to, as the kernel of a stopped
+// process does.
 type deaf struct {
 	net.Conn
 	off *atomic.Bool
@@ -20,8 +21,8 @@ func (d deaf) Write(b []byte) (int, error) {
 	return d.Conn.Write(b)
 }
 
-// TestStoppedNode guards that a client which follows the metadata at a node that stops, and writes through it, notices and
-// goes on with another one, although neither TCP nor gRPC reports an error.
+// TestStoppedNode guards that a client which follows the metadata at a node that stops, and writes
+// through it, notices and goes on with another one, although neither TCP nor gRPC reports an error.
 func TestStoppedNode(t *testing.T) {
 	w := newWorld(t, 1, 2)
 	var off atomic.Bool

@@ -9,16 +9,26 @@ import (
 	"github.com/rhumbdb/rhumb/api"
 )
 
-// survey asks regions at once whether they have a record of one name, and concludes from their answers where the record
-// is. Table.survey decides which regions are asked, judge what their answers and their silence mean.
+const (
+	// listenMax bounds how long a survey waits for more answers after its decision.
+	listenMax = 5 * time.Second
+	// listenersMax bounds the surveys of a client that wait for more answers at once, because they
+	// would pile up if a region hangs. Further surveys do not look for a second record.
+	listenersMax = 1 << 13
+)
+
+// survey asks several regions at once whether they have a record of one name, and concludes from
+// their answers which region has it. planSurvey decides which regions are asked, and findHit what
+// their answers mean. bulkSurvey does the same for many names.
 type survey struct {
 	t    *Table
 	op   rhumb.Op
 	name []byte
-	// prior is the region whose record comes before any elsewhere: its answer is always waited for. 0 is none.
+	// prior is the region whose record takes precedence over records elsewhere, so its answer is
+	// always awaited. 0 means none.
 	prior rhumb.RegionID
 	asked []place
-	// unasked are the dead regions that could have the record.
+	// unasked holds the dead regions that may have the record.
 	unasked []rhumb.RegionID
 }
 
@@ -34,12 +44,12 @@ type placeState uint8
 
 const (
 	asking  placeState = iota // no answer yet
-	without                   // at some moment of the survey the region had no record of the name
-	with                      // it had one
-	silent                    // it could not be asked
+	without                   // at some moment during the survey the region had no record of the name
+	with                      // at some moment during the survey the region had a record of the name
+	silent                    // the region could not be asked
 )
 
-// placeAnswer is what a survey learns of one place.
+// placeAnswer is the answer from one place.
 type placeAnswer struct {
 	index int // in survey.asked
 	state placeState
@@ -47,9 +57,9 @@ type placeAnswer struct {
 	err   error
 }
 
-// survey plans to ask every region in which a name may live, except one that is known not to have it; 0 excludes none.
-// Dead regions are not asked: nobody would answer for them.
-func (t *Table) survey(op rhumb.Op, name []byte, except rhumb.RegionID) (*survey, error) {
+// planSurvey returns a survey of every region in which a name may exist, except one that is known
+// not to have it; 0 excludes none. Dead regions are not asked: nobody would answer for them.
+func (t *Table) planSurvey(op rhumb.Op, name []byte, except rhumb.RegionID) (*survey, error) {
 	s := &survey{t: t, op: op, name: name}
 	for _, r := range t.c.meta.regionsWith(t.info.Class) {
 		if r.ID == except {
@@ -59,7 +69,7 @@ func (t *Table) survey(op rhumb.Op, name []byte, except rhumb.RegionID) (*survey
 			s.unasked = append(s.unasked, r.ID)
 			continue
 		}
-		id, err := t.c.meta.named(t, r.ID, name)
+		id, err := t.c.meta.rangeOfName(t, r.ID, name)
 		if err != nil {
 			return nil, err
 		}
@@ -68,15 +78,15 @@ func (t *Table) survey(op rhumb.Op, name []byte, except rhumb.RegionID) (*survey
 	return s, nil
 }
 
-// judge returns where the record is by the answers so far, nil for nowhere. decided is false while another answer can
-// change that.
+// judge returns the place that has the record according to the answers so far, nil for none.
+// decided is false while another answer can change that.
 func (s *survey) judge() (at *place, decided bool, err error) {
 	var states [rhumb.RegionsMax]placeState
 	for i := range s.asked {
 		states[i] = s.asked[i].state
 	}
 	prior := slices.IndexFunc(s.asked, func(p place) bool { return p.id.Region == s.prior })
-	hit, mute, decided := judge(states[:len(s.asked)], prior)
+	hit, mute, decided := findHit(states[:len(s.asked)], prior)
 	switch {
 	case hit >= 0:
 		at = &s.asked[hit]
@@ -86,13 +96,16 @@ func (s *survey) judge() (at *place, decided bool, err error) {
 	return at, decided, err
 }
 
-// judge concludes from the states of places, of which one may be prior. hit is the place that has the record; mute is the one
-// whose silence is an error; both are -1 when no place has it. decided is false while another answer can change that.
+// findHit concludes from the states of places which of them has the record. prior is the index of
+// the prior place, or -1. hit is the place that has the record, and mute the place whose silence is
+// an error; both are -1 if no place has the record. decided is false while another answer can
+// change the result.
 //
-// The first hit counts, once the prior region has answered. A region that cannot be asked makes a miss unknown, which is
-// an error: "not found" would be a guess, and a record created because of it might be the second of its name. The silence
-// of the prior region is an error even if another has the record, which may then be the lesser of two.
-func judge(states []placeState, prior int) (hit, mute int, decided bool) {
+// The first hit counts, once the prior region has answered. A silent region makes a miss an error:
+// "not found" would be a guess, and a record that is created because of it might be the second of
+// its name. The silence of the prior region is an error even if another region has the record,
+// because the prior region may have one that takes precedence.
+func findHit(states []placeState, prior int) (hit, mute int, decided bool) {
 	hit, mute = -1, -1
 	open := false
 	for i, state := range states {
@@ -123,12 +136,14 @@ func judge(states []placeState, prior int) (hit, mute int, decided bool) {
 	return -1, mute, true
 }
 
-// run asks every place by ask, which must lead to one answer, and returns the judgement. After a hit it goes on listening
-// in the background: a second one is a name that was created twice while a region was dead.
+// run asks every place with ask, which must send exactly one answer for each, and returns the
+// result of judge once it is decided. If a place has the record, run continues to receive answers
+// in the background: a second place with a record means that the name was created twice while a
+// region was dead.
 func (s *survey) run(ctx context.Context, ask func(ctx context.Context, index int, answers chan<- placeAnswer)) (*place, error) {
 	s.t.c.m.searches.Add(1)
-	whole, cancel := context.WithCancel(context.WithoutCancel(ctx)) // the survey outlives its caller by listen
-	answers := make(chan placeAnswer, len(s.asked))
+	whole, cancel := context.WithCancel(context.WithoutCancel(ctx)) // listen needs it after the caller's ctx has ended
+	answers := make(chan placeAnswer, len(s.asked))                 // so that no answer blocks after run has returned
 	for i := range s.asked {
 		ask(whole, i, answers)
 	}
@@ -136,10 +151,11 @@ func (s *survey) run(ctx context.Context, ask func(ctx context.Context, index in
 		at, decided, err := s.judge()
 		switch {
 		case decided && at != nil:
-			// Other regions may have answered that they have the name while the answer of the prior one was missing.
+			// Other regions may have answered that they have the name before the prior one
+			// answered.
 			for i := range s.asked {
 				if p := &s.asked[i]; p != at && p.state == with {
-					s.t.c.twice(s.t, s.name, at.id.Region, p.id.Region)
+					s.t.c.reportDuplicate(s.t, s.name, at.id.Region, p.id.Region)
 				}
 			}
 			s.listenLater(at.id.Region, answers, open, cancel)
@@ -159,15 +175,8 @@ func (s *survey) run(ctx context.Context, ask func(ctx context.Context, index in
 	}
 }
 
-const (
-	// listenMax bounds how long a survey waits for answers after its decision.
-	listenMax = 5 * time.Second
-	// listenersMax bounds the surveys of a client that wait so at once; a region that hangs would gather them. Further ones
-	// do not look for a second record.
-	listenersMax = 1 << 13
-)
-
-// listenLater runs listen in the background when answers are missing, and ends the survey with cancel.
+// listenLater runs listen in the background if answers are missing, and then ends the survey with
+// cancel.
 func (s *survey) listenLater(found rhumb.RegionID, answers <-chan placeAnswer, open int, cancel context.CancelFunc) {
 	c := s.t.c
 	if open == 0 || c.listeners.Load() >= listenersMax {
@@ -182,14 +191,14 @@ func (s *survey) listenLater(found rhumb.RegionID, answers <-chan placeAnswer, o
 	})
 }
 
-// listen takes the answers that are still under way and reports a region that has the record, too.
+// listen receives the answers that are missing and reports a second region that has the record.
 func (s *survey) listen(found rhumb.RegionID, answers <-chan placeAnswer, open int) {
 	end := time.After(listenMax)
 	for range open {
 		select {
 		case a := <-answers:
 			if a.state == with {
-				s.t.c.twice(s.t, s.name, found, s.asked[a.index].id.Region)
+				s.t.c.reportDuplicate(s.t, s.name, found, s.asked[a.index].id.Region)
 			}
 		case <-end:
 			return
@@ -197,53 +206,52 @@ func (s *survey) listen(found rhumb.RegionID, answers <-chan placeAnswer, open i
 	}
 }
 
-// read asks a place in the background.
-func (s *survey) read(ctx context.Context, index int, answers chan<- placeAnswer) {
-	s.t.c.spawn(func() { answers <- s.readPlace(ctx, index) })
+// readPlace asks a place in the background by a strong read, with the redirects and retries of one.
+func (s *survey) readPlace(ctx context.Context, index int, answers chan<- placeAnswer) {
+	s.t.c.spawn(func() {
+		got, err := s.t.readOne(ctx, s.op, s.asked[index].id, s.name, readOptions{alive: true})
+		a := placeAnswer{index: index, state: without, got: got, err: err}
+		switch {
+		case err != nil:
+			a.state = silent
+		case got.Exists():
+			a.state = with
+		}
+		answers <- a
+	})
 }
 
-// readPlace asks a place by a strong read, with the redirects and retries of one.
-func (s *survey) readPlace(ctx context.Context, index int) placeAnswer {
-	got, err := s.t.readAlive(ctx, s.op, s.asked[index].id, s.name)
-	a := placeAnswer{index: index, state: without, got: got, err: err}
-	switch {
-	case err != nil:
-		a.state = silent
-	case got.Exists():
-		a.state = with
-	}
-	return a
-}
-
-// locate asks a place together with what other callers ask the same node. What that node leaves undecided is read.
-func (s *survey) locate(ctx context.Context, index int, answers chan<- placeAnswer) {
+// locatePlace asks a place together with other callers' questions to the same node, without reading
+// the value. If that node leaves the question undecided, the place is read.
+func (s *survey) locatePlace(ctx context.Context, index int, answers chan<- placeAnswer) {
 	id := s.asked[index].id
-	_, primary, ok := s.t.c.meta.primary(id)
+	_, primary, ok := s.t.c.meta.primaryOf(id)
 	if !ok {
-		s.read(ctx, index, answers)
+		s.readPlace(ctx, index, answers)
 		return
 	}
-	s.t.c.locator.ask(destination{id.Region, primary.Addr}, question{s.t.info.ID, s.name, &asker{s, ctx, answers}, index})
+	s.t.c.locator.askNode(destination{id.Region, primary.Addr}, question{s.t.info.ID, s.name, &surveyAsker{s, ctx, answers}, index})
 }
 
-// asker takes the answers to the questions of a survey.
-type asker struct {
+// surveyAsker receives the answers to the questions of a survey.
+type surveyAsker struct {
 	s       *survey
 	ctx     context.Context
 	answers chan<- placeAnswer
 }
 
-func (a *asker) located(index int, e api.Existence) {
+func (a *surveyAsker) onLocated(index int, e api.Existence) {
 	state, ok := stateOf(e)
 	if !ok {
 		a.s.t.c.m.undecided.Add(1)
-		a.s.read(a.ctx, index, a.answers)
+		a.s.readPlace(a.ctx, index, a.answers)
 		return
 	}
 	a.answers <- placeAnswer{index: index, state: state}
 }
 
-// stateOf returns the state of a place by what its node says; ok is false if that is nothing.
+// stateOf returns the state of a place according to its node. ok is false if the node left it
+// undecided.
 func stateOf(e api.Existence) (state placeState, ok bool) {
 	switch e {
 	case api.Absent:
@@ -254,16 +262,16 @@ func stateOf(e api.Existence) (state placeState, ok bool) {
 	return asking, false
 }
 
-// location is what regions say of where a record is.
+// location is the result of a survey of one name.
 type location struct {
-	region rhumb.RegionID // 0 when no region has it
-	// searched is the number of regions asked beyond the caller's, unasked are the dead ones.
+	region rhumb.RegionID // 0 if no region has the record
+	// searched is the number of regions asked beyond the caller's, and unasked holds the dead ones.
 	searched int
 	unasked  []rhumb.RegionID
 }
 
-// location returns what a survey has concluded.
-func (s *survey) location(at *place) location {
+// conclusion returns the location of a record that run found in a place, nil for none.
+func (s *survey) conclusion(at *place) location {
 	l := location{unasked: s.unasked}
 	for i := range s.asked {
 		if s.asked[i].id.Region != s.t.c.here.ID {

@@ -9,68 +9,73 @@ import (
 	"github.com/rhumbdb/rhumb/keys"
 )
 
-// Table is a table of a cluster. It stays valid as long as its Client.
+// Table is a table of a cluster. It is valid as long as its Client.
 type Table struct {
 	c     *Client
 	info  rhumb.Table
 	slots int // hash slots of its class in a region
 }
 
-// Table gives a table by name, or an error of kind NotFound. A table that was created a moment ago through another node
-// is found too.
+// Table returns a table by name, or an error of kind NotFound. A table that was created a moment
+// ago through another node is found as well.
 func (c *Client) Table(ctx context.Context, name string) (*Table, error) {
 	const op rhumb.Op = "client.Client.Table"
 	if err := rhumb.ValidateTableName(name); err != nil {
 		return nil, rhumb.Wrap(op, err)
 	}
-	if t := c.known(name); t != nil {
+	if t := c.knownTable(name); t != nil {
 		return t, nil
 	}
-	resp, err := ask(ctx, c, op, func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.DescribeTableResponse, error) {
+	// This client's metadata may be older than the table.
+	resp, err := askNearest(ctx, c, op, func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.DescribeTableResponse, error) {
 		return cc.DescribeTable(ctx, &rhumbpb.DescribeTableRequest{Name: name})
 	})
 	if err != nil {
 		return nil, rhumb.Wrap(op, err)
 	}
-	return c.await(ctx, op, name, resp.GetRevision())
+	return c.awaitTable(ctx, op, name, resp.GetRevision())
 }
 
-func (c *Client) known(name string) *Table {
-	t, class, ok := c.meta.table(name)
+// knownTable returns a table that is in the client's metadata together with its class, otherwise
+// nil.
+func (c *Client) knownTable(name string) *Table {
+	t, class, ok := c.meta.tableByName(name)
 	if !ok || class.Settings.HashSlots < 1 {
 		return nil
 	}
 	return &Table{c: c, info: t, slots: class.Settings.HashSlots}
 }
 
-// await waits until the watch has brought a table that exists at a revision.
-func (c *Client) await(ctx context.Context, op rhumb.Op, name string, revision uint64) (*Table, error) {
-	ctx, cancel := c.bound(ctx)
+// awaitTable waits until the watch has delivered a table that exists at a revision.
+func (c *Client) awaitTable(ctx context.Context, op rhumb.Op, name string, revision uint64) (*Table, error) {
+	ctx, cancel := c.withTimeout(ctx)
 	defer cancel()
 	for {
-		changed := c.meta.next()
-		if t := c.known(name); t != nil {
+		// The channel is taken before the look, so that a change in between is not missed.
+		changed := c.meta.nextChange()
+		if t := c.knownTable(name); t != nil {
 			return t, nil
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return nil, rhumb.Ef(op, rhumb.Unavailable, "table %s exists at revision %d, which this client has not seen yet; retry", name, revision)
+			return nil, rhumb.Ef(op, rhumb.Unavailable, "table %s exists at metadata revision %d, which this client has not received yet; retry", name, revision)
 		case <-c.ctx.Done():
 			return nil, rhumb.E(op, rhumb.Canceled, "the client is closed")
 		}
 	}
 }
 
-// Info gives what metadata says of the table.
+// Info returns the table's record in the metadata.
 func (t *Table) Info() rhumb.Table { return t.info }
 
-// Name gives the table's name.
+// Name returns the table's name.
 func (t *Table) Name() string { return t.info.Name }
 
-// home reads the home of a call: "" leaves it open; "REGION" is the name of a region, with hash slots; "ID/SLOT" is a
-// range, as keys of inserts show it. fixed says that the slot is part of it.
-func (t *Table) home(s string) (home rhumb.RangeID, fixed bool, err error) {
+// parseHome parses the home in the options of a call: "" for no home, "REGION" for the name of a
+// region in which the record's name selects the slot, or "ID/SLOT" for a range, as in the keys of
+// inserts. fixed reports whether the home has a slot.
+func (t *Table) parseHome(s string) (home rhumb.RangeID, fixed bool, err error) {
 	if s == "" {
 		return home, false, nil
 	}
@@ -78,19 +83,19 @@ func (t *Table) home(s string) (home rhumb.RangeID, fixed bool, err error) {
 		home, err = rhumb.ParseRangeID(s)
 		return home, true, err
 	}
-	r, err := t.c.meta.region(s)
+	r, err := t.c.meta.regionByName(s)
 	return rhumb.RangeID{Region: r.ID}, false, err
 }
 
-// rangeOf gives the range of a name in a home as Table.home reads it.
+// rangeOf returns the range of a name in a home that parseHome returned.
 func (t *Table) rangeOf(home rhumb.RangeID, fixed bool, name []byte) (rhumb.RangeID, error) {
 	if fixed {
 		return home, nil
 	}
-	return t.c.meta.named(t, home.Region, name)
+	return t.c.meta.rangeOfName(t, home.Region, name)
 }
 
-// slotOf gives the hash slot of a name, counted from the first of its block.
+// slotOf returns the hash slot of a name, counted from the first slot of its block.
 func (t *Table) slotOf(colocate byte, name []byte) rhumb.Slot {
 	return keys.HashSlot(name, colocate, t.slots)
 }

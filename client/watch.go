@@ -9,9 +9,10 @@ import (
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
-// watch keeps the metadata until the client is closed: from the nearest node that answers, and from the next when that
-// one ends. It tells first how the beginning went.
-func (c *Client) watch(first chan<- error) {
+// watchMetadata keeps the metadata up to date until the client is closed. It watches at the nearest
+// node that answers, and at the next one when that watch ends. It sends on first once: nil when the
+// first full state has arrived, or an error that no other node can cure.
+func (c *Client) watchMetadata(first chan<- error) {
 	pause := newPause()
 	for c.ctx.Err() == nil {
 		var err error
@@ -27,10 +28,12 @@ func (c *Client) watch(first chan<- error) {
 				return
 			}
 			c.log.Debug("metadata watch ended", "addr", addr, "err", err)
-			c.rtt.note(addr, 0, false) // until it is measured again: it may be stopped, and take another call without a word
+			// A stopped node accepts another call and never answers it. Until the node is measured
+			// again, it counts as the farthest.
+			c.rtt.recordSample(addr, 0, false)
 			if began {
 				pause.Reset()
-				break // look again which node is nearest
+				break // the order of the nodes may have changed during the watch
 			}
 		}
 		if k := rhumb.KindOf(err); first != nil && (k == rhumb.WrongCluster || k == rhumb.Incompatible) {
@@ -43,18 +46,20 @@ func (c *Client) watch(first chan<- error) {
 	}
 }
 
-// watchAt watches at one node until that ends. began says that a full state arrived.
+// watchAt watches the metadata at one node until that watch ends. It calls ready when the full
+// state has arrived, which began reports.
 func (c *Client) watchAt(addr string, ready func()) (began bool, err error) {
 	const op rhumb.Op = "client.watch"
 	conn, err := c.connTo(addr)
 	if err != nil {
 		return false, err
 	}
+	// While nothing changes, the watch delivers nothing. Probes distinguish such a node from one
+	// that has stopped.
 	defer conn.Hold()()
 	ctx, cancel := context.WithCancel(c.ctx)
 	defer cancel()
-	// A node that takes the call and says nothing is given up.
-	late := time.AfterFunc(c.cfg.ConnectTimeout, cancel)
+	late := time.AfterFunc(c.cfg.ConnectTimeout, cancel) // for a node that accepts the call and sends nothing
 	defer late.Stop()
 	stream, err := conn.Cluster().WatchMetadata(ctx, &rhumbpb.WatchMetadataRequest{})
 	if err != nil {
@@ -68,6 +73,8 @@ func (c *Client) watchAt(addr string, ready func()) (began bool, err error) {
 			e, _, _ := api.FromStatus(op, err)
 			return began, e
 		}
+		// A state that does not fit into one message has several parts, which must be applied
+		// together.
 		if parts = append(parts, m); m.More {
 			continue
 		}
@@ -76,13 +83,15 @@ func (c *Client) watchAt(addr string, ready func()) (began bool, err error) {
 			return began, err
 		}
 		parts = nil
+		// Changes are useless without the state that they apply to.
 		if !began && !u.Full {
 			return false, rhumb.Ef(op, rhumb.Internal, "node at %s began its watch without the full state", addr)
 		}
+		// An address may have been reused by another cluster.
 		if want := c.Cluster(); !want.IsZero() && u.Cluster != want {
 			return began, rhumb.Ef(op, rhumb.WrongCluster, "node at %s belongs to cluster %s, this client to %s", addr, u.Cluster, want)
 		}
-		if !c.take(u) {
+		if !c.applyUpdate(u) {
 			return false, rhumb.Ef(op, rhumb.Unavailable, "node at %s has older metadata than this client", addr)
 		}
 		if !began {
@@ -94,9 +103,10 @@ func (c *Client) watchAt(addr string, ready func()) (began bool, err error) {
 	}
 }
 
-// take applies an update and gives up waiting for nodes that it says are gone.
-func (c *Client) take(u *api.Metadata) bool {
-	lost, ok := c.meta.apply(u)
+// applyUpdate applies an update of the metadata and breaks the streams to nodes that are gone, so
+// that their callers stop waiting. It returns false if the update is older than the metadata.
+func (c *Client) applyUpdate(u *api.Metadata) bool {
+	lost, ok := c.meta.applyUpdate(u)
 	for _, addr := range lost {
 		c.mu.Lock()
 		conn := c.conns[addr]
@@ -111,7 +121,7 @@ func (c *Client) take(u *api.Metadata) bool {
 	return ok
 }
 
-// sleep waits, and reports false when ctx or the client ended instead.
+// sleep waits for d and returns true, or returns false if ctx or the client ends first.
 func (c *Client) sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

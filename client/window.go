@@ -7,21 +7,24 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// window hands out the request numbers of one range. Numbers grow from 1, and a number is given only while it is less
-// than rhumb.DedupWindow above the least one unanswered: a node keeps the answers of that many, takes no more
-// at once, and refuses as Expired what lies further back (section 1.13 of the replication design).
+// window assigns the request numbers of one range (docs/replication.md#requests).
+//
+// Numbers grow from 1. A number is assigned only while it is less than rhumb.DedupWindow above the
+// least unanswered one: a node keeps the results of that many requests per client, accepts no more
+// at once, and refuses a lower number as Expired, because it no longer knows whether that request
+// was applied.
 type window struct {
-	mu    sync.Mutex // guards all below
-	next  uint64     // the next number to give
-	least uint64     // the least unanswered; next when there is none
-	open  [rhumb.DedupWindow]bool
-	freed chan struct{} // closed, and replaced, when least grows and somebody waits
+	mu    sync.Mutex              // guards all below
+	next  uint64                  // the next number
+	least uint64                  // the least unanswered number; next if there is none
+	open  [rhumb.DedupWindow]bool // unanswered, by number modulo the size
+	freed chan struct{}           // closed and replaced when least grows; nil while nobody waits
 }
 
 func newWindow() *window { return &window{next: 1, least: 1} }
 
-// take waits for room and gives the next number.
-func (w *window) take(ctx context.Context) (uint64, error) {
+// takeNumber waits until the window has room and returns the next number.
+func (w *window) takeNumber(ctx context.Context) (uint64, error) {
 	for {
 		w.mu.Lock()
 		if w.next-w.least < rhumb.DedupWindow {
@@ -38,18 +41,20 @@ func (w *window) take(ctx context.Context) (uint64, error) {
 		w.mu.Unlock()
 		select {
 		case <-freed:
+			// Another waiter may take the room first, so look again.
 		case <-ctx.Done():
 			return 0, ctx.Err()
 		}
 	}
 }
 
-// release says that a number was answered, or that nobody waits for its answer any more.
-func (w *window) release(n uint64) {
+// releaseNumber ends the use of a number: it was answered, or nobody waits for its answer any more.
+func (w *window) releaseNumber(n uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.open[n%rhumb.DedupWindow] = false
 	before := w.least
+	// Later numbers may have been released before this one.
 	for w.least < w.next && !w.open[w.least%rhumb.DedupWindow] {
 		w.least++
 	}
@@ -59,13 +64,14 @@ func (w *window) release(n uint64) {
 	}
 }
 
-// windows holds the windows of a client, one per range it has written.
+// windows holds the windows of a client, one for each range that it has written to.
 type windows struct {
 	mu sync.Mutex // guards the map
 	m  map[rhumb.RangeID]*window
 }
 
-func (ws *windows) of(id rhumb.RangeID) *window {
+// forRange returns the window of a range.
+func (ws *windows) forRange(id rhumb.RangeID) *window {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	w := ws.m[id]

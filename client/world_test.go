@@ -21,9 +21,9 @@ import (
 	"github.com/rhumbdb/rhumb/keys"
 )
 
-// A world is a cluster in memory behind real gRPC servers: every node serves the same records, but answers only for the
-// ranges of which it is primary, as a real one does. It holds no protocol of replication; what it has instead are faults
-// that a test asks for.
+// A world is a cluster in memory behind real gRPC servers: every node serves the same records, but
+// answers only for the ranges of which it is primary, as a real one does. It holds no protocol of
+// replication; what it has instead are faults that a test asks for.
 type world struct {
 	t testing.TB
 
@@ -90,8 +90,8 @@ var places = []rhumb.Region{
 	{ID: 3, Name: "virginia", Location: rhumb.Point{Lat: 38.9, Lon: -77.4}},
 }
 
-// newWorld starts a cluster of so many regions with so many nodes each, and the tables "plain" and "split", of which the
-// second has '/' as its colocate byte.
+// newWorld starts a cluster of so many regions with so many nodes each, and the tables "plain" and
+// "split", of which the second has '/' as its colocate byte.
 func newWorld(t testing.TB, regions, nodesPerRegion int) *world {
 	w := &world{
 		t: t, news: make(chan struct{}), records: map[rhumb.RangeID]map[recordKey]stored{},

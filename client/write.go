@@ -8,28 +8,30 @@ import (
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
-// Result is what became of a write.
+// Result is the outcome of a write.
 type Result struct {
-	// Key is the record that was written, with its home; of a batch, the first.
+	// Key is the record that was written, with its home. For a batch it is the first record.
 	Key rhumb.Key
-	// Applied is false when an IfNewer condition made the write a no-op, or a delete found nothing to delete.
+	// Applied is false if an IfNewer condition made the write a no-op, or if there was nothing to
+	// delete.
 	Applied bool
-	// Version is the record's version now; zero when nothing was applied.
+	// Version is the record's version after the write, zero if nothing was applied.
 	Version rhumb.Version
-	// Existed says whether the record existed before. Only writes that looked know it: patches, and those with a
-	// condition or a search.
+	// Existed reports whether the record existed before. Only writes that looked for it know:
+	// patches, and writes with a condition or a search.
 	Existed bool
 	Receipt rhumb.Receipt
 }
 
-// WriteOptions say where a write goes and when it applies; the zero value follows the rules for homes (see the package
-// comment) and always applies.
+// WriteOptions select where a write is applied, and when. The zero value follows the rules for
+// homes in the package comment and always applies.
 type WriteOptions struct {
-	// If must hold, or the write fails with ConditionFailed; IfNewer makes it a no-op instead.
+	// If must hold, or the write fails with ConditionFailed. A failed IfNewer makes the write a
+	// no-op instead.
 	If rhumb.Condition
-	// Home is the record's home: the name of a region, or "ID/SLOT" for a key that an insert made.
+	// Home is the record's home: the name of a region, or "ID/SLOT" for the key of an insert.
 	Home string
-	// Local acts in the caller's region only, and fails rather than leave it.
+	// Local writes in the caller's region only, and fails rather than leave it.
 	Local bool
 }
 
@@ -42,66 +44,70 @@ type DeleteOptions = WriteOptions
 // PatchOptions are the options of Patch.
 type PatchOptions struct {
 	WriteOptions
-	// Location is where the record is created if it does not exist: in the region nearest to it. Nil takes the patch's
-	// own location field (rhumb.Table.LocationField), and without one the caller's region.
+	// Location selects the region in which the record is created if it does not exist: the nearest
+	// one. The default is the location in the patch (rhumb.Table.LocationField), and without one
+	// the caller's region.
 	Location *rhumb.Point
 }
 
 // InsertOptions are the options of Insert.
 type InsertOptions struct {
-	// Region is the name of the home region. Default: the one nearest to Location, else the caller's.
+	// Region is the name of the home region. The default is the region nearest to Location, and
+	// without one the caller's.
 	Region   string
 	Location *rhumb.Point
 }
 
 // Put writes opaque bytes under a name.
 func (t *Table) Put(ctx context.Context, name, value []byte, o PutOptions) (Result, error) {
-	return t.put(ctx, name, rhumb.EncodeOpaque(make([]byte, 0, len(value)+1), value), o)
+	return t.putStored(ctx, name, rhumb.EncodeOpaque(make([]byte, 0, len(value)+1), value), o)
 }
 
-// PutRecord writes a record under a name, in place of all fields that were there.
+// PutRecord writes a record under a name. It replaces all fields of an existing record.
 func (t *Table) PutRecord(ctx context.Context, name []byte, r rhumb.Record, o PutOptions) (Result, error) {
 	const op rhumb.Op = "client.Table.PutRecord"
-	value, err := encode(op, r)
+	value, err := encodeRecord(op, r)
 	if err != nil {
-		return Result{}, t.c.ended(err)
+		return Result{}, t.c.countOutcome(err)
 	}
-	return t.put(ctx, name, value, o)
+	return t.putStored(ctx, name, value, o)
 }
 
-func (t *Table) put(ctx context.Context, name, stored []byte, o PutOptions) (Result, error) {
+// putStored puts a value in stored form.
+func (t *Table) putStored(ctx context.Context, name, stored []byte, o PutOptions) (Result, error) {
 	m := rhumb.Mutation{Kind: rhumb.Put, Table: t.info.ID, Name: name, Value: stored, Cond: o.If}
-	return t.one(ctx, "client.Table.Put", m, BatchOptions{Home: o.Home, Local: o.Local})
+	return t.applyOne(ctx, "client.Table.Put", m, BatchOptions{Home: o.Home, Local: o.Local})
 }
 
-// Delete removes a record. Deleting one that does not exist is no error: Result.Applied is then false, or Existed where
-// the primary decided.
+// Delete removes a record. A record that does not exist is not an error: Result.Applied is then
+// false or, if the primary decided, Result.Existed.
 func (t *Table) Delete(ctx context.Context, name []byte, o DeleteOptions) (Result, error) {
 	m := rhumb.Mutation{Kind: rhumb.Delete, Table: t.info.ID, Name: name, Cond: o.If}
-	return t.one(ctx, "client.Table.Delete", m, BatchOptions{Home: o.Home, Local: o.Local})
+	return t.applyOne(ctx, "client.Table.Delete", m, BatchOptions{Home: o.Home, Local: o.Local})
 }
 
-// Patch changes the fields that are present in r and leaves the others; null removes a field. It creates the record if it
-// does not exist.
+// Patch sets the fields that are present in r and leaves the others unchanged. A null field is
+// removed. Patch creates the record if it does not exist.
 func (t *Table) Patch(ctx context.Context, name []byte, r rhumb.Record, o PatchOptions) (Result, error) {
 	const op rhumb.Op = "client.Table.Patch"
-	value, err := encode(op, r)
+	value, err := encodeRecord(op, r)
 	if err != nil {
-		return Result{}, t.c.ended(err)
+		return Result{}, t.c.countOutcome(err)
 	}
 	m := rhumb.Mutation{Kind: rhumb.Patch, Table: t.info.ID, Name: name, Value: value, Cond: o.If}
-	return t.one(ctx, op, m, BatchOptions{Home: o.Home, Local: o.Local, Location: o.Location})
+	return t.applyOne(ctx, op, m, BatchOptions{Home: o.Home, Local: o.Local, Location: o.Location})
 }
 
-func encode(op rhumb.Op, r rhumb.Record) ([]byte, error) {
+func encodeRecord(op rhumb.Op, r rhumb.Record) ([]byte, error) {
 	if err := r.Validate(); err != nil {
 		return nil, rhumb.Wrap(op, err)
 	}
 	return rhumb.EncodeRecord(nil, r), nil
 }
 
-func (t *Table) one(ctx context.Context, op rhumb.Op, m rhumb.Mutation, o BatchOptions) (Result, error) {
-	out, err := t.c.apply(ctx, op, []rhumb.Mutation{m}, o)
+// applyOne applies one mutation as a batch.
+func (t *Table) applyOne(ctx context.Context, op rhumb.Op, m rhumb.Mutation, o BatchOptions) (Result, error) {
+	out, err := t.c.applyBatch(ctx, op, []rhumb.Mutation{m}, o)
 	if err != nil {
 		return Result{}, err
 	}
@@ -115,45 +121,52 @@ func (t *Table) one(ctx context.Context, op rhumb.Op, m rhumb.Mutation, o BatchO
 	return r, nil
 }
 
-// BatchOptions say where a batch goes; the zero value follows the rule of its first mutation (see the package comment).
+// BatchOptions select where a batch is applied. The zero value follows the rule of the first
+// mutation (see the package comment).
 type BatchOptions struct {
 	Home     string
 	Local    bool
 	Location *rhumb.Point
 }
 
-// BatchResult is what became of a batch.
+// BatchResult is the outcome of a batch.
 type BatchResult struct {
 	rhumb.Outcome
 	Receipt rhumb.Receipt
 }
 
-// Batch applies mutations together or not at all. All keys must belong to one range: their tables to one class, their
-// names to one slot, for which tables with a colocate byte make names that are equal up to it fall together. Values are
-// in stored form (rhumb.EncodeRecord, rhumb.EncodeOpaque).
+// Batch applies mutations atomically: all of them or none. All keys must belong to one range: their
+// tables must have the same class, and their names must hash to the same slot, as names with the
+// same part before the colocate byte of their table do. Values are in stored form
+// (rhumb.EncodeRecord, rhumb.EncodeOpaque).
 func (c *Client) Batch(ctx context.Context, mutations []rhumb.Mutation, o BatchOptions) (BatchResult, error) {
-	return c.apply(ctx, "client.Client.Batch", mutations, o)
+	return c.applyBatch(ctx, "client.Client.Batch", mutations, o)
 }
 
-// plan is a batch on its way to its home.
+// plan is a batch whose home is being determined.
 type plan struct {
 	c         *Client
 	op        rhumb.Op
 	t         *Table // of the first mutation
 	mutations []rhumb.Mutation
 	o         BatchOptions
-	searched  int
-	unasked   []rhumb.RegionID
-	existed   bool // the search found the record of the first mutation
+	// searched, unasked and existed are the results of the search for the record of the first
+	// mutation: the number of regions asked, the dead regions that were not, and whether the record
+	// was found.
+	searched int
+	unasked  []rhumb.RegionID
+	existed  bool
 }
 
-func (c *Client) apply(ctx context.Context, op rhumb.Op, mutations []rhumb.Mutation, o BatchOptions) (BatchResult, error) {
+func (c *Client) applyBatch(ctx context.Context, op rhumb.Op, mutations []rhumb.Mutation, o BatchOptions) (BatchResult, error) {
 	c.m.writes.Add(1)
-	out, err := c.plan(ctx, op, mutations, o)
-	return out, c.ended(err)
+	out, err := c.routeBatch(ctx, op, mutations, o)
+	return out, c.countOutcome(err)
 }
 
-func (c *Client) plan(ctx context.Context, op rhumb.Op, mutations []rhumb.Mutation, o BatchOptions) (BatchResult, error) {
+// routeBatch validates a batch and writes it to the home that the options name, or to the home that
+// the rules for homes determine.
+func (c *Client) routeBatch(ctx context.Context, op rhumb.Op, mutations []rhumb.Mutation, o BatchOptions) (BatchResult, error) {
 	b := rhumb.Batch{Mutations: mutations}
 	if err := b.Validate(); err != nil {
 		return BatchResult{}, &rhumb.Error{Op: op, Kind: rhumb.KindOf(err), Err: err}
@@ -164,26 +177,27 @@ func (c *Client) plan(ctx context.Context, op rhumb.Op, mutations []rhumb.Mutati
 	}
 	p := &plan{c: c, op: op, t: t, mutations: mutations, o: o}
 	if mutations[0].Kind == rhumb.Insert {
-		return p.insert(ctx)
+		return p.runInsert(ctx)
 	}
-	if err := p.oneSlot(); err != nil {
+	if err := p.checkOneSlot(); err != nil {
 		return BatchResult{}, err
 	}
-	home, fixed, err := t.home(o.Home)
+	home, fixed, err := t.parseHome(o.Home)
 	switch {
 	case err != nil:
 		return BatchResult{}, err
 	case fixed:
-		return p.write(ctx, home, mutations)
+		return p.writeToRange(ctx, home, mutations)
 	case o.Home != "":
-		return p.writeIn(ctx, home.Region, mutations)
+		return p.writeInRegion(ctx, home.Region, mutations)
 	case o.Local:
-		return p.writeIn(ctx, c.here.ID, mutations)
+		return p.writeInRegion(ctx, c.here.ID, mutations)
 	}
-	return p.toHome(ctx)
+	return p.writeToHome(ctx)
 }
 
-// tableOf gives the table of the first mutation, and refuses a batch whose tables do not share ranges.
+// tableOf returns the table of the first mutation. It rejects a batch whose mutations cannot share
+// a range.
 func (c *Client) tableOf(op rhumb.Op, mutations []rhumb.Mutation) (*Table, error) {
 	c.meta.mu.RLock()
 	defer c.meta.mu.RUnlock()
@@ -194,9 +208,9 @@ func (c *Client) tableOf(op rhumb.Op, mutations []rhumb.Mutation) (*Table, error
 		case !known:
 			return nil, rhumb.Ef(op, rhumb.NotFound, "mutation %d: there is no table %s", i, mutations[i].Table)
 		case m.Class != first.Class:
-			return nil, rhumb.Ef(op, rhumb.InvalidArgument, "mutation %d: table %s replicates in another way than %s, so they share no range", i, m.Name, first.Name)
+			return nil, rhumb.Ef(op, rhumb.InvalidArgument, "mutation %d: table %s has other replication settings than %s, so the tables share no range", i, m.Name, first.Name)
 		case (mutations[i].Kind == rhumb.Insert) != (mutations[0].Kind == rhumb.Insert):
-			return nil, rhumb.Ef(op, rhumb.InvalidArgument, "mutation %d: inserts and named keys share no range", i)
+			return nil, rhumb.Ef(op, rhumb.InvalidArgument, "mutation %d: inserts and named keys share no range; write them in separate batches", i)
 		}
 	}
 	class := c.meta.classes[first.Class]
@@ -206,12 +220,12 @@ func (c *Client) tableOf(op rhumb.Op, mutations []rhumb.Mutation) (*Table, error
 	return &Table{c: c, info: first, slots: class.Settings.HashSlots}, nil
 }
 
-// oneSlot refuses a batch whose names hash to several slots, unless its home names the slot.
-func (p *plan) oneSlot() error {
+// checkOneSlot rejects a batch whose names hash to several slots, unless its home names the slot.
+func (p *plan) checkOneSlot() error {
 	if len(p.mutations) == 1 {
 		return nil
 	}
-	_, fixed, err := p.t.home(p.o.Home)
+	_, fixed, err := p.t.parseHome(p.o.Home)
 	if err != nil || fixed {
 		return err
 	}
@@ -221,44 +235,50 @@ func (p *plan) oneSlot() error {
 		p.c.meta.mu.RLock()
 		info := p.c.meta.tables[m.Table]
 		p.c.meta.mu.RUnlock()
+		// All tables share a class, so they share its number of slots. The colocate byte may
+		// differ.
 		slot := p.t.slotOf(info.Colocate, m.Name)
 		if i == 0 {
 			want = slot
 		}
 		if slot != want {
-			return rhumb.Ef(p.op, rhumb.InvalidArgument, "mutation %d: name %s belongs to another range than the first; a batch is atomic within one range, so use a table with a colocate byte", i, rhumb.NameString(m.Name))
+			return rhumb.Ef(p.op, rhumb.InvalidArgument, "mutation %d: name %s belongs to another range than the first name; a batch is atomic within one range, so use a table with a colocate byte", i, rhumb.NameString(m.Name))
 		}
 	}
 	return nil
 }
 
-// toHome finds the home of the first mutation by the rules for named keys, and writes there.
-func (p *plan) toHome(ctx context.Context) (BatchResult, error) {
+// writeToHome determines the home of the first mutation by the rules for named keys, and writes the
+// batch there.
+func (p *plan) writeToHome(ctx context.Context) (BatchResult, error) {
 	c, m := p.c, &p.mutations[0]
 	switch {
 	case m.Kind == rhumb.Put && m.Cond.Kind == rhumb.Always:
-		out, err := p.writeIn(ctx, c.here.ID, p.mutations)
+		out, err := p.writeInRegion(ctx, c.here.ID, p.mutations)
 		if err == nil {
-			c.homes.forget(m.Table, m.Name, c.here.ID) // the record here comes before any elsewhere
+			// From now on reads find the record here before they look elsewhere.
+			c.homes.forget(m.Table, m.Name, c.here.ID)
 		}
 		return out, err
 	case m.Kind == rhumb.Put && m.Cond.Kind == rhumb.IfAbsent, m.Kind == rhumb.Patch:
-		return p.orCreate(ctx)
+		return p.writeOrCreate(ctx)
 	case m.Kind == rhumb.Delete && m.Cond.Kind == rhumb.Always && len(p.mutations) == 1:
-		return p.delete(ctx)
+		return p.deleteRecord(ctx)
 	}
-	region, ok, err := p.locate(ctx)
+	region, ok, err := p.findHome(ctx)
 	switch {
 	case err != nil:
 		return BatchResult{}, err
 	case ok:
-		return p.existing(ctx, region)
+		return p.writeExisting(ctx, region)
 	}
-	return p.absent()
+	return p.outcomeOfAbsent()
 }
 
-// delete removes a record where it most likely is, and where that fails, where the search finds it.
-func (p *plan) delete(ctx context.Context) (BatchResult, error) {
+// deleteRecord deletes a record in the region that most likely has it, and if it is not there, in
+// the region that a search finds. The condition that the record exists shows whether the guess was
+// right.
+func (p *plan) deleteRecord(ctx context.Context) (BatchResult, error) {
 	m := p.mutations[0]
 	m.Cond.Kind = rhumb.IfPresent
 	present := []rhumb.Mutation{m}
@@ -266,38 +286,39 @@ func (p *plan) delete(ctx context.Context) (BatchResult, error) {
 	if !ok {
 		region = p.c.here.ID
 	}
-	out, err := p.writeIn(ctx, region, present)
+	out, err := p.writeInRegion(ctx, region, present)
 	if rhumb.KindOf(err) != rhumb.ConditionFailed {
 		return out, err
 	}
-	region, ok, err = p.look(ctx)
+	region, ok, err = p.lookUpHome(ctx)
 	if err != nil {
 		return BatchResult{}, err
 	}
 	if ok {
-		out, err = p.writeIn(ctx, region, present)
+		out, err = p.writeInRegion(ctx, region, present)
 		if rhumb.KindOf(err) != rhumb.ConditionFailed {
 			return out, err
 		}
 	}
-	return p.absent() // somebody else deleted it meanwhile
+	return p.outcomeOfAbsent() // no region had it, or another client deleted it since the search
 }
 
-// locate finds the region in which the record of the first mutation is: it was remembered, or a search finds it.
-func (p *plan) locate(ctx context.Context) (rhumb.RegionID, bool, error) {
+// findHome returns the region that has the record of the first mutation, from the cache or by a
+// search. ok is false if no region has it.
+func (p *plan) findHome(ctx context.Context) (region rhumb.RegionID, ok bool, err error) {
 	m := &p.mutations[0]
 	if region, ok := p.c.homes.get(m.Table, m.Name); ok {
 		p.c.m.homesKnown.Add(1)
 		return region, true, nil
 	}
-	return p.look(ctx)
+	return p.lookUpHome(ctx)
 }
 
-// look is locate without memory.
-func (p *plan) look(ctx context.Context) (rhumb.RegionID, bool, error) {
+// lookUpHome is like findHome but ignores cached homes.
+func (p *plan) lookUpHome(ctx context.Context) (region rhumb.RegionID, ok bool, err error) {
 	m := &p.mutations[0]
 	p.c.homes.forget(m.Table, m.Name, 0)
-	got, err := p.t.find(ctx, p.op, m.Name)
+	got, err := p.t.findRecord(ctx, p.op, m.Name)
 	if err != nil {
 		return 0, false, err
 	}
@@ -309,24 +330,25 @@ func (p *plan) look(ctx context.Context) (rhumb.RegionID, bool, error) {
 	return got.Key.Home.Region, p.existed, nil
 }
 
-// existing writes to a record that was found. When a condition fails there, what was remembered may be old: then it looks
-// again, once.
-func (p *plan) existing(ctx context.Context, region rhumb.RegionID) (BatchResult, error) {
-	out, err := p.writeIn(ctx, region, p.mutations)
+// writeExisting writes to a record in the region that has it. If the region is from the cache and a
+// condition fails there, the cached home may be old, so writeExisting searches once and writes to
+// the region that it finds.
+func (p *plan) writeExisting(ctx context.Context, region rhumb.RegionID) (BatchResult, error) {
+	out, err := p.writeInRegion(ctx, region, p.mutations)
 	if rhumb.KindOf(err) != rhumb.ConditionFailed || p.existed {
 		return out, err
 	}
-	now, ok, lerr := p.look(ctx)
-	if lerr != nil || !ok || now == region {
-		return out, err
+	now, ok, lookErr := p.lookUpHome(ctx)
+	if lookErr != nil || !ok || now == region {
+		return out, err // the failed condition is the answer
 	}
-	return p.writeIn(ctx, now, p.mutations)
+	return p.writeInRegion(ctx, now, p.mutations)
 }
 
-// absent is the outcome of a write on a record that no region has.
-func (p *plan) absent() (BatchResult, error) {
+// outcomeOfAbsent returns the outcome of a write to a record that no region has.
+func (p *plan) outcomeOfAbsent() (BatchResult, error) {
 	m := &p.mutations[0]
-	if err := p.c.unknowable(p.op, m.Name, p.unasked); err != nil {
+	if err := p.c.unknownIfUnasked(p.op, m.Name, p.unasked); err != nil {
 		return BatchResult{}, err
 	}
 	if m.Kind == rhumb.Delete && m.Cond.Kind == rhumb.Always && len(p.mutations) == 1 {
@@ -338,40 +360,43 @@ func (p *plan) absent() (BatchResult, error) {
 	if m.Kind == rhumb.Delete && (m.Cond.Kind == rhumb.Always || m.Cond.Kind == rhumb.IfAbsent) {
 		return BatchResult{}, rhumb.Ef(p.op, rhumb.NotFound, "the first record of the batch, %s, is in no region, so the batch has no home; name one", rhumb.NameString(m.Name))
 	}
-	return BatchResult{}, rhumb.Ef(p.op, rhumb.ConditionFailed, "condition %s on %s: the record is in no region", m.Cond.Kind, rhumb.NameString(m.Name))
+	return BatchResult{}, rhumb.Ef(p.op, rhumb.ConditionFailed, "condition %s on %s failed: the record is in no region", m.Cond.Kind, rhumb.NameString(m.Name))
 }
 
-// writeIn writes a batch of named keys in a home region.
-func (p *plan) writeIn(ctx context.Context, region rhumb.RegionID, mutations []rhumb.Mutation) (BatchResult, error) {
-	id, err := p.c.meta.named(p.t, region, mutations[0].Name)
+// writeInRegion writes a batch of named keys in a home region.
+func (p *plan) writeInRegion(ctx context.Context, region rhumb.RegionID, mutations []rhumb.Mutation) (BatchResult, error) {
+	id, err := p.c.meta.rangeOfName(p.t, region, mutations[0].Name)
 	if err != nil {
 		return BatchResult{}, err
 	}
-	return p.write(ctx, id, mutations)
+	return p.writeToRange(ctx, id, mutations)
 }
 
-// write applies a batch in a range.
-func (p *plan) write(ctx context.Context, id rhumb.RangeID, mutations []rhumb.Mutation) (BatchResult, error) {
+// writeToRange writes a batch to a range, under one request ID for all attempts.
+func (p *plan) writeToRange(ctx context.Context, id rhumb.RangeID, mutations []rhumb.Mutation) (BatchResult, error) {
 	c := p.c
-	w := c.window.of(id)
-	seq, err := w.take(ctx)
+	w := c.window.forRange(id)
+	seq, err := w.takeNumber(ctx)
 	if err != nil {
 		return BatchResult{}, rhumb.WrapKind(p.op, kindOfContext(err), err)
 	}
-	defer w.release(seq)
+	// The number is released whatever the outcome: nobody will send this write again.
+	defer w.releaseNumber(seq)
 	b := rhumb.Batch{Range: id, ID: rhumb.RequestID{Client: c.id, Seq: seq}, Mutations: mutations}
 	m := api.EncodeWrite(&b, false)
-	resp, err := c.send(ctx, &errand{
+	resp, err := c.send(ctx, &request{
 		op: p.op, id: id, local: p.o.Local, write: true, size: sizeOf(mutations),
 		message: func() *rhumbpb.Request { return &rhumbpb.Request{Write: m} },
 	})
 	if err != nil {
 		return BatchResult{}, err
 	}
-	return p.result(resp, id, len(mutations)), nil
+	return p.batchResult(resp, id, len(mutations)), nil
 }
 
-func (p *plan) result(resp *rhumbpb.Response, id rhumb.RangeID, n int) BatchResult {
+// batchResult returns the result of an answer about n mutations, together with the findings of the
+// search.
+func (p *plan) batchResult(resp *rhumbpb.Response, id rhumb.RangeID, n int) BatchResult {
 	out := BatchResult{api.DecodeOutcome(resp.GetOutcome(), n), api.DecodeReceipt(resp.GetReceipt())}
 	out.Receipt.Searched, out.Receipt.Unasked = p.searched, p.unasked
 	if out.Receipt.Range.IsZero() {
@@ -383,6 +408,7 @@ func (p *plan) result(resp *rhumbpb.Response, id rhumb.RangeID, n int) BatchResu
 	return out
 }
 
+// sizeOf returns the approximate size of a write in bytes.
 func sizeOf(mutations []rhumb.Mutation) int {
 	size := 64
 	for i := range mutations {
@@ -391,6 +417,7 @@ func sizeOf(mutations []rhumb.Mutation) int {
 	return size
 }
 
+// kindOfContext returns the kind for the error of a context.
 func kindOfContext(err error) rhumb.Kind {
 	if err == context.DeadlineExceeded {
 		return rhumb.DeadlineExceeded

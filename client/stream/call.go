@@ -17,9 +17,9 @@ type Request struct {
 	Size int
 	// Timeout bounds the wait for the answer.
 	Timeout time.Duration
-	// Resend says that an earlier attempt was sent and may have been applied. Only an answer tells the caller what became of it,
-	// so the request is sent before all others and neither the queue's bounds nor the flow apply. There are never more of them than
-	// requests that were sent before.
+	// Resend says that an earlier attempt was sent and may have been applied. Only an answer shows
+	// the caller the outcome, so the request is sent before all others and neither the queue's
+	// bounds nor the flow apply. There are never more of them than requests that were sent before.
 	Resend bool
 }
 
@@ -27,8 +27,8 @@ type Request struct {
 type Error struct {
 	// Sent is false if the request certainly did not reach the node.
 	Sent bool
-	// Rejected says that the node rejected the stream itself, for example because the node belongs to another cluster. Another
-	// attempt there would fail in the same way.
+	// Rejected says that the node rejected the stream itself, for example because the node belongs
+	// to another cluster. Another attempt there would fail in the same way.
 	Rejected bool
 	// Err is the cause.
 	Err error
@@ -44,8 +44,9 @@ type call struct {
 	Request
 	// frame is the frame that carried the request, nil before that.
 	frame *frame
-	// abandoned is set if the caller gave up before the request was sent. The call stays in the queue until takeFrame skips it,
-	// because removing it from the middle would cost time proportional to the queue.
+	// abandoned is set if the caller stopped waiting before the request was sent. The call stays in
+	// the queue until takeFrame skips it, because removing it from the middle would cost time
+	// proportional to the queue.
 	abandoned bool
 
 	// done is closed once answer or err is set. Both are immutable from then on.
@@ -71,10 +72,12 @@ func (c *call) fail(err *Error) {
 	close(c.done)
 }
 
-// Do sends a request and returns the node's answer, which may hold a refusal. An error is an *Error.
+// Do sends a request and returns the node's answer, which may hold a refusal. An error is an
+// *Error.
 //
-// Part of the timeout is reserved for the flight (flow.flight). A request that is not sent before the flight has to begin is not
-// sent at all: its answer would arrive too late, and nobody would know what became of it.
+// Part of the timeout is reserved for the flight (flow.flight). A request that is not sent before
+// the flight has to begin is not sent at all: its answer would arrive too late, and nobody would
+// know what became of it.
 func (c *Conn) Do(ctx context.Context, req Request) (*rhumbpb.Response, error) {
 	r := &call{Request: req, done: make(chan struct{})}
 	flight, err := c.submit(r)
@@ -105,7 +108,8 @@ func (c *Conn) isSent(r *call) bool {
 	return r.frame != nil
 }
 
-// submit sends a request or adds it to the queue, and returns how much of its timeout is for the flight.
+// submit sends a request or adds it to the queue, and returns how much of its timeout is for the
+// flight.
 func (c *Conn) submit(r *call) (flight time.Duration, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -151,8 +155,8 @@ func (c *Conn) abandon(r *call, cause error) (*rhumbpb.Response, error) {
 	now := time.Now()
 	if r.frame != nil {
 		if timedOut {
-			// Only a request that waited for its whole timeout says something about the node. The context of a caller may end at any
-			// time.
+			// Only a request that waited for its whole timeout says something about the node. The
+			// context of a caller may end at any time.
 			c.flow.onTimeout(now, now.Sub(r.frame.sent))
 		}
 		c.forgetLocked(r)
@@ -180,7 +184,7 @@ func (c *Conn) failQueueLocked(err *Error) {
 	c.queue, c.queueBytes = nil, 0
 }
 
-// forgetLocked removes a request that was sent from what is unanswered.
+// forgetLocked removes a sent request from the unanswered ones.
 func (c *Conn) forgetLocked(r *call) {
 	delete(c.unanswered, r.Message.Id)
 	c.flow.inflight -= r.Size

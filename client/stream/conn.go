@@ -1,14 +1,18 @@
-// Package stream sends the requests of a process to one node over one gRPC stream and returns each answer to its caller.
+// Package stream sends the requests of a process to one node over one gRPC stream and returns each
+// answer to its caller.
 //
-// Conn.Do returns either the node's answer, which may be a refusal, or an *Error that says whether the request may have reached
-// the node. A Conn does not retry: the caller knows which requests may be sent twice.
+// Conn.Do returns either the node's answer, which may be a refusal, or an *Error that says whether
+// the request may have reached the node. A Conn does not retry: the caller knows which requests may
+// be sent twice.
 //
-// A request for an idle stream is sent at once on its caller's goroutine, so that a lone caller pays for no switch between
-// goroutines. All other requests queue, and the goroutine of the Conn sends what has gathered as one frame whenever fewer than
-// framesMax frames are unanswered. Frames therefore grow with the load, and no request waits for others to arrive.
+// A request for an idle stream is sent at once on its caller's goroutine, so that a lone caller
+// pays for no switch between goroutines. All other requests queue, and the goroutine of the Conn
+// sends the gathered requests as one frame whenever fewer than framesMax frames are unanswered.
+// Frames therefore grow with the load, and no request waits for others to arrive.
 //
-// A flow bounds the bytes that the node has been sent and has not answered. Requests above the bound wait in this process, where
-// giving up is known to have had no effect (docs/decisions/0022-overload.md).
+// A flow bounds the bytes that the node has been sent and has not answered. Requests above the
+// bound wait in this process, where giving up is known to have had no effect
+// (docs/decisions/0022-overload.md).
 package stream
 
 import (
@@ -26,18 +30,20 @@ import (
 
 // Bounds of one Conn.
 const (
-	// framesMax bounds the frames of which no request is answered yet. While that many are unanswered, requests gather in the
-	// queue, so that the next frame carries all of them.
+	// framesMax bounds the unanswered frames: those without an answer to any of their requests.
+	// While there are that many, requests gather in the queue, so that the next frame carries all
+	// of them.
 	framesMax = 4
-	// stallMax is how long requests gather at most before another frame is sent although framesMax frames are unanswered. Some
-	// requests stay unanswered for a long time, for example while their range has no primary; they must not stop the others.
+	// stallMax is how long requests gather at most before another frame is sent although framesMax
+	// frames are unanswered. Some requests stay unanswered for a long time, for example while their
+	// range has no primary; they must not stop the others.
 	stallMax = 2 * time.Millisecond
-	// frameRequestsMax bounds the requests of one frame, and frameBytesMax their size in bytes. A frame holds at least one
-	// request of any size.
+	// frameRequestsMax bounds the requests of one frame, and frameBytesMax their size in bytes. A
+	// frame holds at least one request of any size.
 	frameRequestsMax = 1_024
 	frameBytesMax    = 4 << 20
-	// directBytesMax is the largest request that is sent on its caller's goroutine. It is below the flow-control window of an idle
-	// gRPC stream, so Send does not block the caller.
+	// directBytesMax is the largest request that is sent on its caller's goroutine. It is below the
+	// flow-control window of an idle gRPC stream, so Send does not block the caller.
 	directBytesMax = 16 << 10
 	// queueRequestsMax and queueBytesMax bound the queue; requests beyond it fail as Overloaded.
 	queueRequestsMax = 1 << 16
@@ -54,8 +60,8 @@ type Config struct {
 	Dial api.DialFunc
 	// ConnectTimeout bounds opening a stream, with the connection under it.
 	ConnectTimeout time.Duration
-	// Cluster returns the cluster that the caller belongs to, zero if it is not known yet. The node rejects streams of another
-	// cluster.
+	// Cluster returns the cluster that the caller belongs to, zero if it is not known yet. The node
+	// rejects streams of another cluster.
 	Cluster func() rhumb.ClusterID
 	// Counters counts events. Several Conns may share it.
 	Counters *Counters
@@ -63,13 +69,13 @@ type Config struct {
 
 // Counters count the events of Conns.
 type Counters struct {
-	// Frames counts the frames sent, Broken the streams that ended, and Silent the connections that were replaced because the
-	// node stopped answering.
+	// Frames counts the frames sent, Broken the streams that ended, and Silent the connections that
+	// were replaced because the node stopped answering.
 	Frames, Broken, Silent atomic.Uint64
 }
 
-// Conn is a connection to one node. It holds at most one stream, which it opens when the first request needs it and opens again
-// after it breaks. Its methods may be called concurrently.
+// Conn is a connection to one node. It holds at most one stream, which it opens when the first
+// request needs it and opens again after it breaks. Its methods may be called concurrently.
 type Conn struct {
 	cfg  Config
 	conn *api.Conn
@@ -84,8 +90,9 @@ type Conn struct {
 	cancelStream context.CancelFunc // of stream
 	cancelOpen   context.CancelFunc // of the stream that is being opened, nil when none is
 	helloSent    bool               // on stream
-	// sending is set while a goroutine opens or writes the stream. That goroutine releases mu in the meantime: Send may block, and
-	// answers must be delivered while it does. gRPC allows one Send at a time.
+	// sending is set while a goroutine opens or writes the stream. That goroutine releases mu in
+	// the meantime: Send may block, and answers must be delivered while it does. gRPC allows one
+	// Send at a time.
 	sending    bool
 	holds      int // see Hold
 	lastID     uint64
@@ -93,9 +100,9 @@ type Conn struct {
 	queueBytes int     // size of the requests in queue that are not abandoned
 	unanswered map[uint64]*call
 	flow       flow // bounds the bytes of unanswered
-	// openFrames counts the frames of the current generation of which no request is answered. A new generation begins, and the
-	// count restarts at 0, when the stream breaks or stalls: frames of an older generation no longer count, whether or not they are
-	// answered later.
+	// openFrames counts the unanswered frames of the current generation. A new generation begins,
+	// and the count restarts at 0, when the stream breaks or stalls: frames of an older generation
+	// no longer count, whether or not they are answered later.
 	openFrames int
 	generation int
 	stall      *time.Timer // begins a new generation when it fires
@@ -117,18 +124,18 @@ func New(cfg Config) (*Conn, error) {
 	c.stall = time.AfterFunc(time.Hour, c.onStall)
 	c.stall.Stop() // sendQueued sets the timer when it is needed
 	c.work.Go(c.run)
-	// TCP and gRPC take more than ten seconds to notice a node that is stopped, so the connection is probed while somebody depends
-	// on it.
+	// TCP and gRPC take more than ten seconds to notice a node that is stopped, so the connection
+	// is probed while somebody depends on it.
 	c.work.Go(func() { c.conn.Watch(c.ctx, c.inUse, func() { cfg.Counters.Silent.Add(1) }) })
 	return c, nil
 }
 
-// Cluster returns a client of the node's Cluster service on the same connection. The caller must not keep it: the connection
-// may be replaced before the next call.
+// Cluster returns a client of the node's Cluster service on the same connection. The caller must
+// not keep it: the connection may be replaced before the next call.
 func (c *Conn) Cluster() rhumbpb.ClusterClient { return rhumbpb.NewClusterClient(c.conn.Client()) }
 
-// Hold has the connection probed until the returned function is called, although no request may be unanswered. Calls of the
-// Cluster service that wait for the node need it.
+// Hold has the connection probed until the returned function is called, although no request may be
+// unanswered. Calls of the Cluster service that wait for the node need it.
 func (c *Conn) Hold() (release func()) {
 	c.addHold(1)
 	return func() { c.addHold(-1) }
@@ -147,8 +154,8 @@ func (c *Conn) inUse() bool {
 	return c.holds > 0 || len(c.unanswered) > 0 || len(c.queue) > 0
 }
 
-// Interrupt breaks the stream, so that unanswered requests fail at once. The caller knows that their answers will not arrive: the
-// node is dead, or has begun a new life.
+// Interrupt breaks the stream, so that unanswered requests fail at once. The caller knows that
+// their answers will not arrive: the node is dead, or has begun a new life.
 func (c *Conn) Interrupt() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

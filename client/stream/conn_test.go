@@ -15,7 +15,8 @@ import (
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
-// fakeNode is a gRPC server on loopback that answers every request, except those whose ID is mute, and records their frames.
+// fakeNode is a gRPC server on loopback that answers every request, except those whose ID is mute,
+// and records their frames.
 type fakeNode struct {
 	rhumbpb.UnimplementedKVServer
 	rhumbpb.UnimplementedClusterServer
@@ -160,8 +161,8 @@ func block(c *Conn) (unblock func()) {
 	return func() { set(false); c.signal() }
 }
 
-// TestRequestsGather guards that requests which wait for one reason leave in one frame, in their order, and that only the first
-// frame of a stream greets the node.
+// TestRequestsGather guards that requests which wait for one reason leave in one frame, in their
+// order, and that only the first frame of a stream greets the node.
 func TestRequestsGather(t *testing.T) {
 	n := newFakeNode(t)
 	c := n.open(t)
@@ -185,7 +186,8 @@ func TestRequestsGather(t *testing.T) {
 	}
 }
 
-// TestFrameBounds guards the largest number of requests and bytes of a frame, and that a larger request has a frame of its own.
+// TestFrameBounds guards the largest number of requests and bytes of a frame, and that a larger
+// request has a frame of its own.
 func TestFrameBounds(t *testing.T) {
 	c := newFakeNode(t).open(t)
 	c.flow.window = windowMax
@@ -216,8 +218,8 @@ func TestFrameBounds(t *testing.T) {
 	}
 }
 
-// TestQueueBound guards that the queue is bounded, that a request beyond it is refused as not sent, and that the bound does not
-// hold for a request whose outcome is open.
+// TestQueueBound guards that the queue is bounded, that a request beyond it is refused as not sent,
+// and that the bound does not hold for a request whose outcome is open.
 func TestQueueBound(t *testing.T) {
 	n := newFakeNode(t)
 	c := n.open(t)
@@ -267,8 +269,8 @@ func TestAbandonedBeforeSending(t *testing.T) {
 	}
 }
 
-// TestStalledFrames guards that requests without an answer do not keep others from being sent, and that they free their part of
-// the flow when their callers give up.
+// TestStalledFrames guards that requests without an answer do not keep others from being sent, and
+// that they free their part of the flow when their callers give up.
 func TestStalledFrames(t *testing.T) {
 	n := newFakeNode(t)
 	c := n.open(t)
@@ -294,8 +296,8 @@ func TestStalledFrames(t *testing.T) {
 	}
 }
 
-// TestResendGoesFirst guards that a request whose outcome is open is sent although the flow has no room, before requests that came
-// earlier, so that its caller learns the outcome.
+// TestResendGoesFirst guards that a request whose outcome is open is sent although the flow has no
+// room, before requests that came earlier, so that its caller learns the outcome.
 func TestResendGoesFirst(t *testing.T) {
 	n := newFakeNode(t)
 	c := n.open(t)
@@ -320,8 +322,8 @@ func TestResendGoesFirst(t *testing.T) {
 	}
 }
 
-// TestTimeoutAfterSending guards that a request which was sent and is not answered in time may have been applied, and halves the
-// window.
+// TestTimeoutAfterSending guards that a request which was sent and is not answered in time may have
+// been applied, and halves the window.
 func TestTimeoutAfterSending(t *testing.T) {
 	n := newFakeNode(t)
 	c := n.open(t)
@@ -337,8 +339,8 @@ func TestTimeoutAfterSending(t *testing.T) {
 	}
 }
 
-// TestBrokenStream guards that the requests of a stream that breaks may have been applied, that queued ones are sent on the next
-// stream, and that this one greets the node again.
+// TestBrokenStream guards that the requests of a stream that breaks may have been applied, that
+// queued ones are sent on the next stream, and that this one greets the node again.
 func TestBrokenStream(t *testing.T) {
 	n := newFakeNode(t)
 	c := n.open(t)
@@ -365,8 +367,8 @@ func TestInterrupt(t *testing.T) {
 	do(t, c)
 }
 
-// TestRejectedStream guards that a node which rejects the stream itself is told from one that broke it: nothing was applied, and
-// another attempt is useless.
+// TestRejectedStream guards that a node which rejects the stream itself is told from one that broke
+// it: nothing was applied, and another attempt is useless.
 func TestRejectedStream(t *testing.T) {
 	n := newFakeNode(t)
 	c := n.open(t)
@@ -378,7 +380,8 @@ func TestRejectedStream(t *testing.T) {
 	}
 }
 
-// TestNobodyListens guards that a request to an address where nobody listens was certainly not sent.
+// TestNobodyListens guards that a request to an address where nobody listens was certainly not
+// sent.
 func TestNobodyListens(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -390,7 +393,8 @@ func TestNobodyListens(t *testing.T) {
 	wantError(t, err, rhumb.Unavailable, false)
 }
 
-// TestClose guards that Close fails what was sent and what was not, and that a closed Conn refuses requests.
+// TestClose guards that Close fails what was sent and what was not, and that a closed Conn refuses
+// requests.
 func TestClose(t *testing.T) {
 	n := newFakeNode(t)
 	c := n.open(t)

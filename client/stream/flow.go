@@ -8,16 +8,18 @@ const (
 	windowFirst = 2 << 20
 	windowMax   = queueBytesMax
 	windowMin   = 256 << 10
-	// easyWait is how much longer than the fastest answer an answer may take for the window to grow.
+	// easyWait is how much longer than the fastest answer an answer may take for the window to
+	// grow.
 	easyWait = 200 * time.Millisecond
-	// SlowWait is how much longer than the fastest answer an answer may take before it counts as a refusal. It is well below the
-	// time that a client gives one attempt, so requests wait in the client, where they are known not to be applied.
+	// SlowWait is how much longer than the fastest answer an answer may take before it counts as a
+	// refusal. It is well below the timeout of one attempt, so requests wait in the client, where
+	// they are known not to be applied.
 	SlowWait = 600 * time.Millisecond
-	// cutPause is how long the window is not halved again after it was halved: the refusals of requests that were already on
-	// their way say nothing new.
+	// cutPause is how long the window is not halved again after it was halved: the refusals of
+	// requests that were already on their way say nothing new.
 	cutPause = 200 * time.Millisecond
-	// flightWaits times the usual wait in the node is reserved for the flight of a request. At least 1/turnShare of the timeout
-	// remains for its turn to be sent.
+	// flightWaits times the usual wait in the node is reserved for the flight of a request. At
+	// least 1/turnShare of the timeout remains for its turn to be sent.
 	flightWaits = 3
 	turnShare   = 8
 	// smoothing is the weight of the past: a new wait counts 1/smoothing of the smoothed wait.
@@ -26,9 +28,10 @@ const (
 	freshFor = time.Second
 )
 
-// flow bounds the bytes of unanswered requests by what the node takes, as TCP does. The window begins small and doubles with each
-// window of answers. When the node refuses a request as Overloaded, or is slow, the window is halved and grows linearly from then
-// on. Callers then wait in their own process, and an overloaded node spends its time on the requests that it takes.
+// flow bounds the bytes of unanswered requests by the capacity of the node, as TCP does. The window
+// begins small and doubles with each window of answers. When the node refuses a request as
+// Overloaded, or is slow, the window is halved and grows linearly from then on. Callers then wait
+// in their own process, and an overloaded node spends its time on the requests that it takes.
 //
 // A flow is plain data without a lock or clock.
 type flow struct {
@@ -42,27 +45,29 @@ type flow struct {
 
 func newFlow() flow { return flow{window: windowFirst} }
 
-// hasRoom reports whether a request of size bytes may be sent in the same frame as more bytes. A request always has room while
-// nothing is in flight, since a request may be larger than the window.
+// hasRoom reports whether a request of size bytes may be sent in the same frame as more bytes. A
+// request always has room while nothing is in flight, since a request may be larger than the
+// window.
 func (f *flow) hasRoom(size, more int) bool {
 	return f.inflight+more == 0 || f.inflight+more+size <= f.window
 }
 
-// isNarrow reports whether the window is smaller than its maximum because the node refused requests or was slow.
+// isNarrow reports whether the window is smaller than its maximum because the node refused requests
+// or was slow.
 func (f *flow) isNarrow() bool { return !f.cut.IsZero() && f.window < windowMax }
 
-// isWorking reports whether the node answers, so that a request that was not sent in time was waiting for its turn and not for
-// the network.
+// isWorking reports whether the node answers, so that a request that was not sent in time was
+// waiting for its turn and not for the network.
 func (f *flow) isWorking(now time.Time) bool { return f.isNarrow() || now.Sub(f.heard) < freshFor }
 
-// flight returns how much of a request's timeout is reserved for the way to the node, its work, and the way back: half of it,
-// or more while answers are slow.
+// flight returns how much of a request's timeout is reserved for the way to the node, its work, and
+// the way back: half of it, or more while answers are slow.
 func (f *flow) flight(timeout time.Duration) time.Duration {
 	return min(max(timeout/2, f.fastest+flightWaits*f.wait), timeout-timeout/turnShare)
 }
 
-// onAnswer records an answer, other than a refusal as Overloaded, to a request of size bytes. The caller removes the request
-// from inflight afterwards.
+// onAnswer records an answer, other than a refusal as Overloaded, to a request of size bytes. The
+// caller removes the request from inflight afterwards.
 func (f *flow) onAnswer(now time.Time, took time.Duration, size int) {
 	f.heard = now
 	f.observe(took)
@@ -78,17 +83,19 @@ func (f *flow) onAnswer(now time.Time, took time.Duration, size int) {
 	}
 }
 
-// onRefusal records a refusal as Overloaded. The caller removes the request from inflight afterwards.
+// onRefusal records a refusal as Overloaded. The caller removes the request from inflight
+// afterwards.
 func (f *flow) onRefusal(now time.Time) {
 	if now.Sub(f.cut) < cutPause {
 		return
 	}
 	f.cut = now
-	// Half of what was really in flight: a window that was not used up was not what the node refused.
+	// Half of the bytes that were in flight: the node did not refuse the unused part of the window.
 	f.window = max(min(f.window, f.inflight)/2, windowMin)
 }
 
-// onTimeout records that the caller of a sent request gave up. The caller removes the request from inflight afterwards.
+// onTimeout records that the caller of a sent request stopped waiting. The caller removes the
+// request from inflight afterwards.
 func (f *flow) onTimeout(now time.Time, took time.Duration) {
 	f.observe(took)
 	f.onRefusal(now)

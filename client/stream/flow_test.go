@@ -18,8 +18,8 @@ func grow(t *testing.T, f *flow, now time.Time, until int) (answers int) {
 	return answers
 }
 
-// A flow doubles at first; it halves once for refusals that come together, and for slow answers, never below its least; then
-// it grows little by little, if it is used.
+// A flow doubles at first; it halves once for refusals that come together, and for slow answers,
+// never below its least; then it grows little by little, if it is used.
 func TestFlow(t *testing.T) {
 	f := newFlow()
 	now := time.Unix(1_000, 0)
@@ -58,7 +58,8 @@ func TestFlow(t *testing.T) {
 	}
 }
 
-// The time for the flight grows with what a node makes requests wait, never takes all, and falls when the node is quick again.
+// The time for the flight grows with what a node makes requests wait, never takes all, and falls
+// when the node is quick again.
 func TestFlight(t *testing.T) {
 	f := newFlow()
 	now := time.Unix(1_000, 0)

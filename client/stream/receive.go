@@ -34,7 +34,8 @@ func (c *Conn) deliverLocked(answer *rhumbpb.Response) {
 	if r == nil {
 		return // abandoned
 	}
-	// The flow is told before the request leaves inflight: the bytes in flight are what the node answered or refused under.
+	// The flow learns of the answer before the request leaves inflight: it judges the node by the
+	// bytes that were in flight.
 	now := time.Now()
 	if answer.Error.GetKind() == rhumbpb.Kind_KIND_OVERLOADED {
 		c.flow.onRefusal(now)
@@ -51,8 +52,8 @@ func (c *Conn) deliverLocked(answer *rhumbpb.Response) {
 	r.succeed(answer)
 }
 
-// onStreamEnd fails all requests that were sent on a stream that ended. The node may have applied them, unless it rejected the
-// stream itself.
+// onStreamEnd fails all requests that were sent on a stream that ended. The node may have applied
+// them, unless it rejected the stream itself.
 func (c *Conn) onStreamEnd(s kvStream, cause error) {
 	e, _, remote := api.FromStatus(opConn, cause)
 	failure := &Error{Sent: true, Err: rhumb.Ef(opConn, rhumb.Unknown, "the connection to %s broke: %v", c.cfg.Addr, e)}
@@ -66,7 +67,8 @@ func (c *Conn) onStreamEnd(s kvStream, cause error) {
 		c.stream = nil
 		c.cfg.Counters.Broken.Add(1)
 	}
-	// Every unanswered request was sent on s: the next stream is opened only after this one is forgotten.
+	// Every unanswered request was sent on s: the next stream is opened only after this one is
+	// forgotten.
 	for _, r := range c.unanswered {
 		c.forgetLocked(r)
 		r.fail(failure)

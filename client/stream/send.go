@@ -30,8 +30,9 @@ func (c *Conn) run() {
 	}
 }
 
-// sendQueued sends one frame of queued requests, or opens the stream that they need, and reports whether another call may find
-// work. Whoever changes a condition under which it returns false must call signal.
+// sendQueued sends one frame of queued requests, or opens the stream that they need, and reports
+// whether another call may find work. Whoever changes a condition under which it returns false must
+// call signal.
 func (c *Conn) sendQueued() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -56,8 +57,8 @@ func (c *Conn) sendQueued() bool {
 	return len(calls) > 0
 }
 
-// takeFrameLocked removes the requests of the next frame from the queue, in its order, until the frame is full or the flow has no
-// room for the next one.
+// takeFrameLocked removes the requests of the next frame from the queue, in its order, until the
+// frame is full or the flow has no room for the next one.
 func (c *Conn) takeFrameLocked() []*call {
 	calls := make([]*call, 0, min(len(c.queue), frameRequestsMax))
 	n, size := 0, 0
@@ -79,12 +80,13 @@ func (c *Conn) takeFrameLocked() []*call {
 	return calls
 }
 
-// sendFrameLocked sends requests as one frame. It releases the lock while it writes; sending keeps other writers away.
+// sendFrameLocked sends requests as one frame. It releases the lock while it writes; sending keeps
+// other writers away.
 func (c *Conn) sendFrameLocked(calls []*call) {
 	f := &frame{generation: c.generation, sent: time.Now()}
 	out := &rhumbpb.ClientFrame{Requests: make([]*rhumbpb.Request, len(calls))}
-	// The requests count as sent before Send: an answer may arrive before Send returns, and if Send fails nobody knows how much
-	// reached the node.
+	// The requests count as sent before Send: an answer may arrive before Send returns, and if Send
+	// fails nobody knows how much reached the node.
 	for i, r := range calls {
 		r.frame = f
 		c.unanswered[r.Message.Id] = r
@@ -107,18 +109,20 @@ func (c *Conn) sendFrameLocked(calls []*call) {
 		c.cancelStream() // Recv returns the cause, and receive fails the requests with it
 	}
 	if len(c.queue) > 0 {
-		c.signal() // sendQueued gave up while sending was set
+		c.signal() // sendQueued did nothing while sending was set
 	}
 }
 
-// openStreamLocked opens the stream, and connects if necessary. It releases the lock in the meantime. On failure it fails all
-// queued requests: none of them was sent, so their callers may try another node.
+// openStreamLocked opens the stream, and connects if necessary. It releases the lock in the
+// meantime. On failure it fails all queued requests: none of them was sent, so their callers may
+// try another node.
 func (c *Conn) openStreamLocked() {
 	c.sending = true
 	ctx, cancel := context.WithCancel(c.ctx)
 	c.cancelOpen = cancel
 	c.mu.Unlock()
-	// The context must outlive this function, because it ends the stream, so the timeout is a timer of its own.
+	// The context must outlive this function, because it ends the stream, so the timeout is a timer
+	// of its own.
 	timer := time.AfterFunc(c.cfg.ConnectTimeout, cancel)
 	s, err := rhumbpb.NewKVClient(c.conn.Client()).Stream(ctx)
 	late := !timer.Stop()
