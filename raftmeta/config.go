@@ -140,6 +140,7 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
+// logger returns the logger with the group and node as attributes. It never returns nil.
 func (c *Config) logger() *slog.Logger {
 	if c.Logger == nil {
 		return slog.New(slog.DiscardHandler)

@@ -30,6 +30,7 @@ type evidence struct {
 	e  place.Evidence
 }
 
+// addReport records a report that arrived at time now.
 func (e *evidence) addReport(now time.Duration, r place.Report) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -50,6 +51,7 @@ func (e *evidence) findHeir(now time.Duration, s *catalog.State, r *rhumb.Range)
 	return e.e.Heir(now, s, r)
 }
 
+// takeRelieved returns the primaries that were relieved since the last call.
 func (e *evidence) takeRelieved() []rhumb.NodeID {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -240,6 +242,7 @@ func (d *driver) changeMembers(planner *place.Planner, now time.Duration) bool {
 	return d.proposeMembers(changes...)
 }
 
+// memberChange returns a single change of membership.
 func memberChange(typ raftpb.ConfChangeType, id uint64) *raftpb.ConfChangeSingle {
 	return &raftpb.ConfChangeSingle{Type: typ.Enum(), NodeId: &id}
 }

@@ -204,6 +204,7 @@ func takeAll[T any](queue <-chan T, take func(T)) {
 	}
 }
 
+// tick advances Raft, the turns of candidates, the proof and everything that waits for a time.
 func (d *driver) tick() {
 	d.ticks++
 	// Raft's own timer elects a sole voter without any message, so no filter of messages could stop

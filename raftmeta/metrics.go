@@ -93,6 +93,7 @@ func (m *metrics) setProof(silent, short bool) {
 	m.short.Set(boolValue(short))
 }
 
+// observeProposal counts a proposal by its outcome: done, refused by the catalog, or undecided.
 func (m *metrics) observeProposal(err error, res catalog.Result, took time.Duration) {
 	outcome := "done"
 	switch {

@@ -25,6 +25,7 @@ type testNetwork struct {
 	delay  time.Duration
 	loss   float64
 	random *rand.Rand
+	passes func(to rhumb.NodeID, message []byte) bool // nil lets everything pass
 	closed chan struct{}
 	wg     sync.WaitGroup
 }
@@ -60,6 +61,25 @@ func (n *testNetwork) cut(a, b rhumb.NodeID, yes bool) {
 	n.cuts[[2]rhumb.NodeID{a, b}] = yes
 }
 
+// filter drops every message for which passes returns false. passes runs in the sender, one call at a time.
+func (n *testNetwork) filter(passes func(to rhumb.NodeID, message []byte) bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.passes = passes
+}
+
+// filtered returns copies of the messages that the filter lets pass.
+func (n *testNetwork) filtered(to rhumb.NodeID, messages [][]byte) (out [][]byte) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, m := range messages {
+		if n.passes == nil || n.passes(to, m) {
+			out = append(out, bytes.Clone(m))
+		}
+	}
+	return out
+}
+
 // isolate cuts all links of a node in both directions, or with false restores them.
 func (n *testNetwork) isolate(id rhumb.NodeID, others []rhumb.NodeID, yes bool) {
 	for _, o := range others {
@@ -86,12 +106,8 @@ func (e endpoint) Send(to rhumb.NodeID, _ GroupID, messages [][]byte) {
 	if _, cut, lost := e.route(e.self, to); cut || lost {
 		return
 	}
-	copied := make([][]byte, len(messages))
-	for i, m := range messages {
-		copied[i] = bytes.Clone(m)
-	}
 	select {
-	case e.link(to) <- delivery{time.Now().Add(e.delay), copied}:
+	case e.link(to) <- delivery{time.Now().Add(e.delay), e.filtered(to, messages)}:
 	default:
 	}
 }

@@ -47,6 +47,7 @@ func (p *proposal) finish(result catalog.Result, err error) {
 	close(p.done)
 }
 
+// encodeProposal returns the data of an entry.
 func encodeProposal(id proposalID, cmd catalog.Command) []byte {
 	b := make([]byte, 0, proposalHeader+64)
 	b = append(b, proposalVersion)
@@ -55,6 +56,7 @@ func encodeProposal(id proposalID, cmd catalog.Command) []byte {
 	return append(b, catalog.EncodeCommand(cmd)...)
 }
 
+// decodeProposal decodes the data of an entry. An error stops the replica that applies the entry.
 func decodeProposal(b []byte) (proposalID, catalog.Command, error) {
 	const op rhumb.Op = "raftmeta.decodeProposal"
 	switch {
@@ -289,6 +291,7 @@ func (g *Group) handlePropose(ctx context.Context, b []byte) (catalog.Result, er
 	return g.proposeHere(ctx, cmd)
 }
 
+// handleReport records the report of another node as evidence.
 func (g *Group) handleReport(b []byte) error {
 	var r place.Report
 	if err := cbor.Unmarshal(b, &r); err != nil {

@@ -1,6 +1,7 @@
 package raftmeta
 
 import (
+	"bytes"
 	"encoding/binary"
 	"slices"
 
@@ -111,6 +112,7 @@ func readLog(kv KV, accept bool) (*logStore, error) {
 	return l, err
 }
 
+// readRecord loads the record of the replica's lives, if there is one.
 func (l *logStore) readRecord() error {
 	value, ok, err := l.kv.Get(keyRecord)
 	if err != nil || !ok {
@@ -206,7 +208,6 @@ func (l *logStore) readOthers() (map[uint64]acquaintance, error) {
 			return nil, err
 		}
 		var a acquaintance
-		// A member that is unknown only has to prove more, so damage here is safe to ignore.
 		if len(pair.Key) == 9 && cbor.Unmarshal(pair.Value, &a) == nil {
 			out[binary.BigEndian.Uint64(pair.Key[1:])] = a
 		}
@@ -229,14 +230,18 @@ func votingMembers(conf *raftpb.ConfState) []uint64 {
 	return slices.Compact(out)
 }
 
-// readMessage loads one message; ok is false if there is none.
+// readMessage loads the hard state or the state transfer; ok is false if there is none.
 func (l *logStore) readMessage(key []byte, m proto.Message) (ok bool, err error) {
 	value, ok, err := l.kv.Get(key)
 	if err != nil || !ok {
 		return false, err
 	}
 	if err := proto.Unmarshal(value, m); err != nil {
-		return false, l.corruptError(string(key), err)
+		what := "hard state"
+		if bytes.Equal(key, keyTransfer) {
+			what = "state transfer"
+		}
+		return false, l.corruptError(what, err)
 	}
 	return true, nil
 }
@@ -262,6 +267,7 @@ func (l *logStore) readEntries(first uint64) ([]*raftpb.Entry, error) {
 	return out, nil
 }
 
+// corruptError returns the error for a damaged part of the log.
 func (l *logStore) corruptError(what string, err error) error {
 	return &rhumb.Error{Op: "raftmeta.openLog", Kind: rhumb.Corrupt, Msg: "the metadata group's " + what + " is damaged", Err: err}
 }

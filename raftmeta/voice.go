@@ -75,6 +75,7 @@ func (d *driver) lastPosition() position {
 	return position{term, index}
 }
 
+// ownStanding returns the state of the replica's own log.
 func (d *driver) ownStanding() standing {
 	return standing{Last: d.lastPosition(), Applied: d.applied, Voters: votingMembers(d.conf), Learners: d.conf.GetLearners()}
 }
@@ -121,6 +122,7 @@ func (d *driver) tickProof() {
 	}
 }
 
+// askNodes sends the present question to the given nodes.
 func (d *driver) askNodes(nodes []uint64) {
 	if len(nodes) == 0 {
 		return
@@ -230,8 +232,8 @@ func (d *driver) judgeAsker(id uint64, q question, match uint64, admitted bool) 
 	switch {
 	// The replica takes part, so its acknowledgements are true.
 	case !q.Silent:
-	// This life was admitted already. It is readmitted only if it stays silent for a long time,
-	// because a delayed acknowledgement of an earlier life was counted
+	// This life was admitted already. It is readmitted only if it stays silent for a long time, for
+	// instance because a delayed acknowledgement of an earlier life was counted
 	// (docs/replication.md#rule-voter-messages).
 	case admitted:
 		a.lost = a.lost || waited >= readmitAgain && (lacks || slices.Contains(d.conf.GetVoters(), id))

@@ -92,6 +92,7 @@ func (w *Watch) Close() {
 	delete(w.set.open, w)
 }
 
+// wakeReader wakes a waiting Next. One token is enough, since Next takes everything at once.
 func (w *Watch) wakeReader() {
 	select {
 	case w.wake <- struct{}{}:

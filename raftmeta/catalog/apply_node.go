@@ -6,6 +6,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
+// applyTo assigns the cluster its id and registers the founder as node 1.
 func (c Init) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.Init"
 	if !t.cluster.IsZero() {
@@ -83,6 +84,9 @@ func checkLabel(what, name string) error {
 	return nil
 }
 
+// applyTo registers the start of a node. In order: the cluster must exist and be the node's; the
+// arguments must be valid; a known node begins a new life (registerAgain); a node that claims an
+// unknown id is refused; any other node joins (joinCluster).
 func (c RegisterNode) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.RegisterNode"
 	if t.cluster.IsZero() {
@@ -250,6 +254,7 @@ func (t *tx) reelectRanges(id rhumb.NodeID) {
 	}
 }
 
+// applyTo marks the node as fenced and takes its roles.
 func (c FenceNode) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.FenceNode"
 	n, ok := t.nodes.get(uint64(c.Node))
@@ -268,6 +273,7 @@ func (c FenceNode) applyTo(t *tx) Result {
 	return Result{Node: c.Node}
 }
 
+// applyTo stores the state, and takes the roles of a node that drains.
 func (c SetNodeState) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.SetNodeState"
 	n, ok := t.nodes.get(uint64(c.Node))

@@ -8,6 +8,9 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
+// applyTo replaces the in-sync set and the recorded lives. In order: epoch and version must be
+// those of the record; the set must be valid; members that join must be fit
+// (checkMembers).
 func (c AlterISR) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.AlterISR"
 	r, ok := t.Range(c.Range)
@@ -84,6 +87,9 @@ func (t *tx) checkMembers(op rhumb.Op, r *rhumb.Range, members []Member) Result 
 	return Result{}
 }
 
+// applyTo makes the node the primary. In order: the version must be that of the record; a given
+// in-sync set must be a subset of the present one; the node must be in it, live and not
+// quarantined.
 func (c Elect) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.Elect"
 	r, ok := t.Range(c.Range)
@@ -180,6 +186,8 @@ func (c SetReplicas) applyTo(t *tx) Result {
 	return Result{Range: next}
 }
 
+// applyTo records the quarantine, drops the replica from an in-sync set that stays at its minimum
+// size, and elects another member if the replica is the primary.
 func (c QuarantineReplica) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.QuarantineReplica"
 	r, ok := t.Range(c.Range)
@@ -219,6 +227,7 @@ func (c QuarantineReplica) applyTo(t *tx) Result {
 	return Result{Range: t.electPrimary(next, heir, next.InSync)}
 }
 
+// applyTo ends the quarantine and begins a new epoch under the same primary.
 func (c ReadmitReplica) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.ReadmitReplica"
 	r, ok := t.Range(c.Range)
@@ -239,6 +248,10 @@ func (c ReadmitReplica) applyTo(t *tx) Result {
 	return Result{Range: t.electPrimary(next, next.Primary, next.InSync)}
 }
 
+// applyTo makes the node the primary with the copies that are left. In order: the version must be
+// that of the record; the node must be a live replica; the range must be unable to recover without
+// data loss (whyNotRecover); copies of nodes that are gone are quarantined; enough members must be
+// left, counting nodes that are gone.
 func (c RecoverRange) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.RecoverRange"
 	r, ok := t.Range(c.Range)

@@ -19,6 +19,8 @@ func (c CreateClass) applyTo(t *tx) Result {
 	return Result{Class: t.addClass(c.Settings, c.Placements)}
 }
 
+// applyTo creates the table. In order: a table of that name decides the result; the arguments must
+// be valid; the class of the settings is found or created; the table is stored.
 func (c CreateTable) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.CreateTable"
 	// The defaults are filled in first, so that a repeated command matches the table that it created.
@@ -201,6 +203,7 @@ func (c EnsureRegionBlocks) applyTo(t *tx) Result {
 	return Result{Class: c.Class}
 }
 
+// applyTo opens a slot unless the node has opened more than the proposer knows.
 func (c OpenSlot) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.OpenSlot"
 	n, ok := t.Node(c.Node)

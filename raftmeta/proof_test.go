@@ -1,0 +1,155 @@
+package raftmeta
+
+import (
+	"slices"
+	"testing"
+)
+
+// TestWhomToAsk checks whom a replica asks, and how often, in each state of the proof.
+func TestWhomToAsk(t *testing.T) {
+	three := standing{Voters: []uint64{1, 2, 3}, Learners: []uint64{4}}
+	alone := standing{Voters: []uint64{1}, Learners: []uint64{4, 5}}
+	for name, c := range map[string]struct {
+		standing standing
+		silent   bool
+		answered []uint64
+		tick     uint64
+		want     []uint64
+	}{
+		"silent, every tick":              {three, true, nil, 1, []uint64{2, 3}},
+		"silent, also those who answered": {three, true, []uint64{2}, 1, []uint64{2, 3}},
+		"alone, the learners":             {alone, true, nil, 1, []uint64{4, 5}},
+		"takes part, now and then":        {three, false, nil, askLater, []uint64{2, 3}},
+		"takes part, not now":             {three, false, nil, askLater + 1, nil},
+		"takes part, who has not heard":   {three, false, []uint64{2}, askLater, []uint64{3}},
+	} {
+		p := newProof(1, record{Life: 9, Short: true}, !c.silent, c.standing)
+		for _, id := range c.answered {
+			p.hearAnswer(id, answer{Life: 9})
+		}
+		if got := p.nodesToAsk(c.tick, c.standing); !slices.Equal(got, c.want) {
+			t.Errorf("%s: asks %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// TestAnswersOutOfOrder: what a peer has promised stays promised, whichever of its answers arrives last.
+func TestAnswersOutOfOrder(t *testing.T) {
+	s := standing{Voters: []uint64{1, 2, 3}}
+	p := newProof(1, record{Life: 9}, false, s)
+	p.hearAnswer(2, answer{Life: 9, Term: 8, Last: position{7, 20}})
+	p.hearAnswer(2, answer{Life: 9, Term: 5, Last: position{5, 30}})
+	p.hearAnswer(3, answer{Life: 9, Term: 2, Last: position{2, 40}})
+	if r := p.nextRuling(s); !r.Store || r.Vote != 8 || p.floor != (position{7, 20}) {
+		t.Errorf("ruling %+v, floor %v; want a vote in term 8 and the floor 7/20", r, p.floor)
+	}
+}
+
+// TestFloorIsReached: the mark ends durably when the log has reached the floor, not before.
+func TestFloorIsReached(t *testing.T) {
+	p := newProof(1, record{Life: 9, Short: true}, true, standing{})
+	p.floor, p.record.Short = position{4, 10}, true
+	if r := p.nextRuling(standing{Last: position{4, 9}}); r != (ruling{}) || !p.record.Short || p.mayCampaign() {
+		t.Fatalf("below the floor: ruling %+v, short %v, campaigns %v", r, p.record.Short, p.mayCampaign())
+	}
+	if r := p.nextRuling(standing{Last: position{4, 10}}); !r.Store || p.record.Short || !p.mayCampaign() {
+		t.Errorf("at the floor: ruling %+v, short %v, campaigns %v", r, p.record.Short, p.mayCampaign())
+	}
+}
+
+// TestFloorHolderDies: a replica below its floor asks again once nobody has led for a while, since the only copy above may be
+// gone. A leader, even a new one, fills the log and needs no question.
+func TestFloorHolderDies(t *testing.T) {
+	below := func() *proof {
+		p := newProof(1, record{Life: 9}, false, standing{Voters: []uint64{1, 2, 3}})
+		p.hearAnswer(2, answer{Life: 9, Last: position{4, 10}})
+		p.hearAnswer(3, answer{Life: 9, Last: position{4, 2}})
+		p.nextRuling(standing{Voters: []uint64{1, 2, 3}})
+		if p.silent || p.floor != (position{4, 10}) {
+			t.Fatalf("silent %v, floor %v", p.silent, p.floor)
+		}
+		return p
+	}
+	led := below()
+	for i := range 10 * floorAfter {
+		led.tick(i%floorAfter == 0)
+	}
+	if led.silent {
+		t.Error("asks again while somebody leads")
+	}
+	p := below()
+	for range floorAfter {
+		p.tick(false)
+	}
+	if p.silent {
+		t.Error("asks again early")
+	}
+	p.tick(false)
+	if !p.silent || p.belowFloor() || len(p.answers) != 0 {
+		t.Fatalf("does not ask again: silent %v, floor %v, %d answers", p.silent, p.floor, len(p.answers))
+	}
+	s := standing{Last: position{4, 2}, Voters: []uint64{1, 3}}
+	p.hearAnswer(3, answer{Life: 9, Last: position{4, 2}, Applied: 1, Voters: []uint64{1, 3}})
+	p.nextRuling(s)
+	if !p.mayCampaign() {
+		t.Errorf("the answers that are left do not suffice: silent %v, floor %v", p.silent, p.floor)
+	}
+}
+
+// TestOnlyVoter checks how long a replica that knows of no other voter is silent.
+func TestOnlyVoter(t *testing.T) {
+	for name, c := range map[string]struct {
+		short    bool
+		learners []uint64
+		answers  int
+		silent   int // ticks
+	}{
+		"whole, without learners":    {},
+		"whole, learners are silent": {learners: []uint64{2, 3}, silent: fewAfter},
+		"whole, one learner answers": {learners: []uint64{2, 3}, answers: 1, silent: fewAfter},
+		"whole, all learners answer": {learners: []uint64{2, 3}, answers: 2},
+		"short, without learners":    {short: true, silent: shortAlone},
+		"short, all learners answer": {short: true, learners: []uint64{2}, answers: 1},
+	} {
+		s := standing{Voters: []uint64{1}, Learners: c.learners}
+		p := newProof(1, record{Life: 9, Short: c.short}, false, s)
+		for _, id := range c.learners[:c.answers] {
+			p.hearAnswer(id, answer{Life: 9})
+		}
+		ticks := 0
+		for p.nextRuling(s); p.silent && ticks < 1000; p.nextRuling(s) {
+			p.tick(false)
+			ticks++
+		}
+		if ticks != c.silent {
+			t.Errorf("%s: silent for %d ticks, want %d", name, ticks, c.silent)
+		}
+	}
+}
+
+// TestDamageByHearsay: a peer that knows a life which the disk does not know makes the replica short, durably and once.
+func TestDamageByHearsay(t *testing.T) {
+	s := standing{Voters: []uint64{1, 2, 3}}
+	p := newProof(1, record{Life: 9}, false, s)
+	if r := p.hearAnswer(2, answer{Life: 9, Verdict: lifeDiffers}); !r.Store || !p.record.Short || !p.newQuestion(s.Last).Short {
+		t.Errorf("ruling %+v, short %v", r, p.record.Short)
+	}
+	if r := p.hearAnswer(2, answer{Life: 9, Verdict: lifeDiffers}); r.Store {
+		t.Error("a repetition is stored again")
+	}
+	if got := p.unansweredVoters(s); !slices.Equal(got, []uint64{3}) {
+		t.Errorf("waits for %v, want 3", got)
+	}
+}
+
+// TestFormersAreBounded: starts that never take part do not make a question grow without bound, and the newest life that a
+// peer may know is kept.
+func TestFormersAreBounded(t *testing.T) {
+	r := record{}
+	for life := uint64(1); life <= 3*formersMax; life++ {
+		r = r.beginLife(life, false)
+	}
+	if len(r.Formers) != formersMax || r.Formers[formersMax-1] != 3*formersMax-1 {
+		t.Errorf("%d former lives, the last %d", len(r.Formers), r.Formers[len(r.Formers)-1])
+	}
+}
