@@ -178,8 +178,8 @@ func (s *Store) reserveSize() uint64 {
 }
 
 // askReserve asks the sealer to create the reserve if there is room for it, and reports whether it
-// did. The caller asks once until the disk was full again: a file system that cannot preallocate
-// never will. diskMu is held.
+// did. The caller does not ask again until the disk was nearly full: a file system that cannot
+// preallocate never will. diskMu is held.
 func (s *Store) askReserve() bool {
 	if s.sealer == nil || s.reserveSize() == 0 {
 		return false

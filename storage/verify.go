@@ -138,6 +138,7 @@ func (v *verifier) checkLogs() error {
 	}
 	// The same check as at a start, so that Verify predicts what a start would cut.
 	check := logCheck{fs: v.fs, dir: dir, logs: logs, synced: state, sealed: v.sealed}
+	// A clean seal lists the logs itself.
 	if f := check.missingLog(); f != nil && !v.sealed.clean {
 		v.addFault(f.File, f.Offset, f.What)
 	}
