@@ -133,7 +133,7 @@ func (s *Store) askDisk() error {
 	d := &s.disk
 	d.asked, d.free, d.total = time.Now(), free, total
 	d.fill.refuseShare, d.fill.fullShare = s.cfg.RefuseFree, max(0, s.cfg.RefuseFree-DiskFullMargin)
-	// Time comes from a monotonic clock: a step of the wall clock must not look like a fast disk.
+	// The clock is monotonic: a step of the wall clock must not look like a fast disk.
 	d.fill.observe(time.Since(s.fs.epoch), free, total, s.unflushedBytes())
 	s.metrics.diskState.Set(float64(d.fill.state))
 	s.metrics.fillRate.Set(d.fill.rate)

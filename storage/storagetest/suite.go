@@ -18,8 +18,8 @@ type Case struct {
 	Check func(w *World)
 }
 
-// Run runs the conformance suite: each case once for each of the ways in which a store may go on
-// after it.
+// Run runs the conformance suite: each case once for each way in which a store may continue after
+// it.
 func Run(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.Name, func(t *testing.T) {
@@ -458,7 +458,7 @@ var cases = []Case{
 		w.Append(l, Put("a", "3"))
 		return []*Log{l}
 	}},
-	// No record exists at the base, so its position, timestamp and totals come from the state keys.
+	// No record exists at the base, so its position, timestamp and totals are in the state keys.
 	{Name: "a range that begins in the middle of a log", Do: func(w *World) []*Log {
 		full := &Log{ID: R}
 		for i := range 5 {
