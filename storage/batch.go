@@ -120,7 +120,8 @@ func (b *Batch) CreateRange(st RangeState) {
 	b.staged = append(b.staged, g)
 	if b.s.RangeDamaged(id) {
 		// The range may have keys in a table whose state could not be loaded at the start. They
-		// must not become part of the new replica.
+		// must not become part of the new replica. The deletion covers only what precedes it, so it
+		// comes before all writes of this batch.
 		b.deleteRange(id)
 	}
 	b.setState(id, keys.StateRange, []byte{stateVersion})
@@ -347,8 +348,9 @@ var keyspaceEnd = []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0
 // error the batch must be dropped.
 func (b *Batch) Apply() error {
 	const op rhumb.Op = "storage.Batch.Apply"
-	// Positions, promises and drops are small and let the node free space or step back, so a full
-	// disk rejects only batches with appends.
+	// A full disk rejects only batches with appends: positions, promises and drops are small and
+	// let the node free space or step back. The check comes before anything changes, so that the
+	// same batch may be applied again.
 	if b.appends {
 		if err := b.s.checkRoom(op, DiskFull); err != nil {
 			return err
@@ -414,6 +416,8 @@ func (b *Batch) publishState() {
 // a second sync may succeed although pages of the first one were dropped.
 func (b *Batch) Sync() error {
 	const op rhumb.Op = "storage.Batch.Sync"
+	// Fatalf does not return. Another replica may serve the range, but this process must not
+	// continue on a log whose end it does not know.
 	if err := b.b.SyncWait(); err != nil {
 		logger{b.s.log, b.s.cfg.FatalHandler}.Fatalf("%s: the log could not be synced, so the process ends: %v", b.s.cfg.Dir, err)
 	}

@@ -405,6 +405,8 @@ func (c *collection) raiseFloor() error {
 	if c.raised.seq == 0 {
 		return nil
 	}
+	// Results are walked in the order of numbers within a client, but walks differ: a later walk
+	// may collect a smaller number that was not trimmed earlier. So the floor must not fall.
 	old, err := c.s.floorOf(c.id, c.client)
 	if err != nil {
 		return err
@@ -418,6 +420,7 @@ func (c *collection) raiseFloor() error {
 // apply commits the collection. It is not synced: after a crash, the deletions that were lost are
 // collected again.
 func (c *collection) apply() error {
+	// A walk that found nothing to delete writes nothing.
 	if c.b.Empty() {
 		return nil
 	}

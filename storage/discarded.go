@@ -42,6 +42,7 @@ func (s *Store) KeepDiscarded(id rhumb.RangeID) (dir string, err error) {
 		return "", rhumb.Ef(op, rhumb.TooLarge, "the tables of range %s have %d bytes, and at most %d bytes of discarded copies are kept in %s", id, size, most, s.cfg.Dir)
 	}
 	parent := s.fs.PathJoin(s.cfg.Dir, discardedName)
+	// Older copies go before the new one is linked, so that the bound holds at every moment.
 	if err := s.trimDiscarded(parent, most-size); err != nil {
 		return "", err
 	}

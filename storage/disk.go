@@ -133,7 +133,7 @@ func (s *Store) askDisk() error {
 	d := &s.disk
 	d.asked, d.free, d.total = time.Now(), free, total
 	d.fill.refuseShare, d.fill.fullShare = s.cfg.RefuseFree, max(0, s.cfg.RefuseFree-DiskFullMargin)
-	// Time comes from a monotonic clock: a step of the wall clock must not look like a fast disk.
+	// The clock is monotonic: a step of the wall clock must not look like a fast disk.
 	d.fill.observe(time.Since(s.fs.epoch), free, total, s.unflushedBytes())
 	s.metrics.diskState.Set(float64(d.fill.state))
 	s.metrics.fillRate.Set(d.fill.rate)
@@ -178,8 +178,8 @@ func (s *Store) reserveSize() uint64 {
 }
 
 // askReserve asks the sealer to create the reserve if there is room for it, and reports whether it
-// did. The caller asks once until the disk was full again: a file system that cannot preallocate
-// never will. diskMu is held.
+// did. The caller does not ask again until the disk was nearly full: a file system that cannot
+// preallocate never will. diskMu is held.
 func (s *Store) askReserve() bool {
 	if s.sealer == nil || s.reserveSize() == 0 {
 		return false

@@ -35,6 +35,7 @@ func OpenEngine(dirs []string, cfg Config) (_ *Engine, err error) {
 	e := &Engine{stores: make([]*Store, len(dirs)), place: map[rhumb.RangeID]*Store{}}
 	defer func() {
 		if err != nil {
+			// Close also releases the locks of stores that own their directory but did not open.
 			err = errors.Join(err, e.Close())
 		}
 	}()

@@ -5,10 +5,10 @@ import (
 	"github.com/rhumbdb/rhumb/keys"
 )
 
-// Exists reports which keys of one range existed at a timestamp. names are in ascending order, and
-// tables holds the table of each. Exists opens one iterator for all keys and copies no value, so it
-// costs less than as many calls of Lookup. Like Lookup it fails with Unavailable if versions of
-// that time may have been collected.
+// Exists reports which keys of one range existed at a timestamp. tables holds the table of each
+// name, and the result has one element for each name, in the same order. Exists opens one iterator
+// for all keys and copies no value, so it costs less than as many calls of Lookup. Like Lookup it
+// fails with Unavailable if versions of that time may have been collected.
 func (s *Store) Exists(home rhumb.RangeID, tables []rhumb.TableID, names [][]byte, at rhumb.Timestamp) ([]bool, error) {
 	const op rhumb.Op = "storage.Store.Exists"
 	it, err := s.db.NewIter(nil)

@@ -110,8 +110,8 @@ func decodeHeader(path string, b []byte) (h header, err error) {
 	if format < 1 || format > formatStore {
 		return h, rhumb.Ef(op, rhumb.Incompatible, "%s: the store has format %d, and this binary reads formats 1 to %d; use the binary that wrote the store, or a newer one", path, format, formatStore)
 	}
-	// The number of stores gives the length, so a file of another length was not written by any
-	// build.
+	// The length follows from the number of stores, so a file of another length was not written by
+	// any build.
 	if format == 1 && n != headerSize1 || format > 1 && (n < headerFixed || n != headerFixed+16*int(binary.BigEndian.Uint16(b[38:]))) {
 		return h, bad(fmt.Sprintf("a file of format %d cannot have %d bytes", format, len(b)))
 	}

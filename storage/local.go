@@ -119,7 +119,7 @@ func (b *LocalBatch) Delete(key []byte) {
 // space.
 func (b *LocalBatch) DeleteRange(from, to []byte) {
 	span := keys.LocalSpan(b.l.space, from, to)
-	// Pebble requires that the lower bound is below the upper one.
+	// An empty range needs no range tombstone.
 	if keys.Compare(span.Lower, span.Upper) < 0 {
 		b.must(b.b.DeleteRange(span.Lower, span.Upper, nil))
 	}

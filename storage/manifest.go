@@ -81,6 +81,9 @@ func (s *Store) sealManifest(f sealedFile) {
 		// counts.
 		next = []sealedFile{f}
 	default:
+		// The limited capacity makes append copy the list, so that s.manifests is unchanged if the
+		// seal is not written below. More than two manifests are never needed: Pebble uses the
+		// newest or the one before it.
 		next = append(next[:n:n], f)
 		next = next[max(0, len(next)-2):]
 		// A file that the seal lists must exist after a crash, and Pebble syncs the directory only

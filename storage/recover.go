@@ -123,7 +123,8 @@ func (s *Store) cutLogs(logs []storedLog, at int, v logVerdict) error {
 	if err := cutLog(s.fs, log.path, v.end, folder); err != nil {
 		return err
 	}
-	// The database opens with the shortened log. Its old synced length would be reported as damage.
+	// The database opens with the shortened log. With the old synced length, the next start would
+	// report the cut as damage again.
 	s.synced.number, s.synced.length = log.number, v.end
 	return nil
 }

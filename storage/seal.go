@@ -328,6 +328,9 @@ func (l *sealer) reserveLoop() {
 
 // noteFlushed records which logs hold data that is not in tables.
 func (s *Store) noteFlushed() {
+	// Recycled logs stay in the directory. WAL.Files counts only the logs with data that is in no
+	// table, and those are the newest ones.
+	//
 	// The list comes first. A log that is created in between makes the first live log look older
 	// than it is, which is safe: logs that are not needed are scanned too.
 	logs, err := listLogs(s.fs, s.dataDir())

@@ -281,7 +281,7 @@ func (s *Store) loadLast(op rhumb.Op, it *pebble.Iterator, rs *rangeState) error
 	}
 	rec, err := decodeRecord(v)
 	if err != nil {
-		return rhumb.Ef(op, rhumb.KindOf(err), "%s: range %s: the last log record is damaged: %v", s.cfg.Dir, st.Range, err)
+		return rhumb.Ef(op, rhumb.KindOf(err), "%s: range %s: the last log record cannot be read: %v", s.cfg.Dir, st.Range, err)
 	}
 	st.setLast(rec.entry.Position(), rec.entry.LastHLC(), rec.total)
 	// Both are lower bounds, so the greater one counts.

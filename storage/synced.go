@@ -159,6 +159,8 @@ func syncedFull(fsys vfs.FS, dir, path string, st syncedState) error {
 
 // writeSlot writes the next slot. s.mu is held, or no other goroutine knows s.
 func (s *syncedFile) writeSlot() error {
+	// The generation grows even if the write fails, so that the next write goes to the other slot
+	// and the failed one cannot be the newest.
 	s.state.generation++
 	// Consecutive generations alternate between the slots.
 	at := int64(s.state.generation%2) * syncedSector

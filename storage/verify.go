@@ -136,8 +136,9 @@ func (v *verifier) checkLogs() error {
 	if slot >= 0 {
 		v.addFault(v.fs.PathJoin(v.dir, syncedName), slot, "the checksum does not match")
 	}
-	// The same check as at a start, so that Verify predicts what a start would cut.
+	// The same check as at a start, so that Verify predicts where a start would cut the log.
 	check := logCheck{fs: v.fs, dir: dir, logs: logs, synced: state, sealed: v.sealed}
+	// A clean seal lists the logs itself.
 	if f := check.missingLog(); f != nil && !v.sealed.clean {
 		v.addFault(f.File, f.Offset, f.What)
 	}

@@ -15,8 +15,8 @@ import (
 
 // Disk is a file system in memory on which a simulator decides which writes to log files become
 // durable. A sync of a log file returns at once, and Crash takes back as much of the newest log
-// file as the simulator chooses. The simulator also chooses what the SYNCED file records, because a
-// store makes that file durable by the real clock. Other files are durable once they are synced.
+// file as the simulator chooses. The simulator also chooses the content of the SYNCED file,
+// because a store makes that file durable by the real clock. Other files are durable once they are synced.
 //
 // Only the newest log file may lose bytes: a store closes a log, with a sync, before a later one
 // gets its first record.
@@ -42,7 +42,7 @@ type slotWrite struct {
 	length int64
 }
 
-// Remains describes what a power loss leaves of a disk, and damage before the next start.
+// Remains describes a disk after a power loss, and damage before the next start.
 type Remains struct {
 	// Keep is the length in bytes that remains of the newest log file.
 	Keep int64
@@ -61,8 +61,8 @@ func NewDisk() *Disk { return newDisk(vfs.NewCrashableMem()) }
 // newDisk returns a disk with the given content.
 func newDisk(mem *vfs.MemFS) *Disk { return &Disk{FS: mem, mem: mem} }
 
-// OpenEngine opens the engine on the disk. Compactions run at any time, which is no obstacle to a
-// deterministic simulation: no result of an engine depends on them.
+// OpenEngine opens the engine on the disk. Compactions run at any time. That does not make a
+// simulation less deterministic, because no result of an engine depends on them.
 func (d *Disk) OpenEngine(cfg storage.Config) (*storage.Engine, error) {
 	cfg.FS = d
 	return storage.OpenEngine([]string{Dir}, cfg)
@@ -81,12 +81,11 @@ func (d *Disk) Log() (name string, length int64, synced bool) {
 // Crash returns the disk after a power loss. The engine continues on the old disk until it is
 // closed.
 //
-// Steps: clone what is durable in memory, then replace the logs and the SYNCED file, whose
-// durability the simulator decides. Older logs are copied whole, because a sync of theirs has been
-// reported.
+// Steps: clone the durable bytes, then replace the logs and the SYNCED file, whose durability the
+// simulator decides. Older logs are copied whole, because a sync of theirs has been reported.
 func (d *Disk) Crash(r Remains) (*Disk, error) {
 	newest, _, _ := d.Log()
-	// CrashClone with no unsynced data keeps exactly what was synced. Syncs of logs are not passed
+	// CrashClone with no unsynced data keeps exactly the synced bytes. Syncs of logs are not passed
 	// on, so the clone has the logs empty.
 	after := newDisk(d.mem.CrashClone(vfs.CrashCloneCfg{}))
 	data := path.Join(Dir, "data")
@@ -122,7 +121,7 @@ func (d *Disk) Crash(r Remains) (*Disk, error) {
 	return after, errors.Join(syncDir(after.mem, data), syncDir(after.mem, Dir))
 }
 
-// syncDir makes the entries of a directory durable.
+// syncDir syncs a directory, so that its entries are durable.
 func syncDir(fs vfs.FS, name string) error {
 	dir, err := fs.OpenDir(name)
 	if err != nil {
@@ -237,7 +236,7 @@ func (f *diskLog) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Sync implements vfs.File. It does not sync the file: Crash decides what is durable.
+// Sync implements vfs.File. It does not sync the file: Crash decides which bytes are durable.
 func (f *diskLog) Sync() error {
 	f.d.mu.Lock()
 	defer f.d.mu.Unlock()

@@ -132,8 +132,8 @@ func (l *Log) Check(s *storage.Store) error {
 		return err
 	}
 	_, last := l.Last()
-	// Reads at the commit position see what collection must keep, and reads at the end also what is
-	// not committed.
+	// Reads at the commit position see the versions that collection must keep. Reads at the end
+	// also see uncommitted ones.
 	for _, at := range []rhumb.Timestamp{l.At(l.Commit), last, storage.Newest} {
 		if err := l.checkData(s, at); err != nil {
 			return fmt.Errorf("at %d: %w", uint64(at), err)

@@ -18,8 +18,8 @@ type Case struct {
 	Check func(w *World)
 }
 
-// Run runs the conformance suite: each case once for each of the ways in which a store may go on
-// after it.
+// Run runs the conformance suite: each case once for each way in which a store may continue after
+// it.
 func Run(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.Name, func(t *testing.T) {
@@ -139,6 +139,8 @@ func (w *World) commitAndTrim(l *Log) {
 // everything is the limit of a collection while no read is in progress.
 var everything = storage.CollectLimits{Before: storage.Newest}
 
+// cases are the promises of a store, from appends to collection and dropping. Each case names the
+// promise; a comment says why a store could break it.
 var cases = []Case{
 	{Name: "empty range", Do: func(w *World) []*Log { return []*Log{w.Create(R)} }},
 	{Name: "append", Do: func(w *World) []*Log {
@@ -146,6 +148,7 @@ var cases = []Case{
 		w.Append(l, Put("a", "1"), Put("b", "2"), Put("a", "3"), Del("b"), Put("\x00\xff", ""), Put("", "no name"))
 		return []*Log{l}
 	}},
+	// The versions of one key in one batch differ only in their timestamps.
 	{Name: "one entry of several requests writes a key twice", Do: func(w *World) []*Log {
 		l := w.Create(R)
 		w.Batch(func(b *storage.Batch) {
@@ -167,6 +170,8 @@ var cases = []Case{
 		})
 		return []*Log{a, b}
 	}},
+	// A crash may lose a commit position that has a key of its own, but not one that a synced
+	// record carries.
 	{Name: "records carry the commit position, a lower bound", Do: func(w *World) []*Log {
 		l := w.Create(R)
 		w.Append(l, Put("a", "1"), Put("a", "2"))
@@ -193,6 +198,8 @@ var cases = []Case{
 		})
 		return []*Log{l}
 	}},
+	// Undo deletes versions and does not write old values back, so the older versions must still
+	// exist.
 	{Name: "undo makes older versions the newest again", Do: func(w *World) []*Log {
 		l := w.Create(R)
 		w.Append(l, Put("a", "old"), Put("b", "old"))
@@ -206,6 +213,7 @@ var cases = []Case{
 			w.Errorf("the result of an undone request exists: %v %v", found, err)
 		}
 	}},
+	// A version is set, deleted and set again before SINGLEDEL deletes it (ruling 3).
 	{Name: "undo, then append the same entries again", Do: func(w *World) []*Log {
 		l := w.Create(R)
 		w.Append(l, Put("a", "1"), Put("a", "2"))
@@ -217,10 +225,10 @@ var cases = []Case{
 		w.commitAndTrim(l)
 		w.Append(l, Put("a", "3"), Put("a", "4"))
 		w.commitAndTrim(l)
-		// SINGLEDEL deletes a version that was set, deleted and set again.
 		w.Collect(l, everything)
 		return []*Log{l}
 	}},
+	// Such entries are not in the database yet, so undo must find them in the batch.
 	{Name: "undo of what the same batch appended", Do: func(w *World) []*Log {
 		l := w.Create(R)
 		w.Append(l, Put("a", "1"))
@@ -236,6 +244,7 @@ var cases = []Case{
 		})
 		return []*Log{l}
 	}},
+	// The record that carried the commit position is deleted, so the position needs its own key.
 	{Name: "undo keeps the commit position of undone records", Do: func(w *World) []*Log {
 		l := w.Create(R)
 		w.Append(l, Put("a", "1"), Put("a", "2"))
@@ -249,6 +258,8 @@ var cases = []Case{
 			w.Errorf("commit is %d, want 2", st.Commit)
 		}
 	}},
+	// The end of the log becomes the entry at the trim position, so collection must have kept its
+	// record.
 	{Name: "undo right above the trim position after collection", Do: func(w *World) []*Log {
 		l := w.Create(R)
 		w.Append(l, Put("a", "1"), Put("a", "2"), Put("a", "3"))
@@ -262,6 +273,7 @@ var cases = []Case{
 		w.Append(l, Put("a", "5"))
 		return []*Log{l}
 	}},
+	// An uncommitted entry may still be undone, which needs its record.
 	{Name: "trim never passes commit", Do: func(w *World) []*Log {
 		l := w.Create(R)
 		w.Append(l, Put("a", "1"), Put("a", "2"), Put("a", "3"))
@@ -310,6 +322,7 @@ var cases = []Case{
 			w.Errorf("Exists below the floor returns %v, want unavailable", err)
 		}
 	}},
+	// Each piece collects whole entries. The next piece must not find versions without a record.
 	{Name: "collection in small pieces", Do: func(w *World) []*Log {
 		l := w.Create(R)
 		for i := range 50 {
@@ -354,6 +367,8 @@ var cases = []Case{
 		w.Append(l, insert, noop, many)
 		return []*Log{l}
 	}},
+	// A result must outlive its entry in the log: the entry may be sent again, and a repetition of
+	// the request must not be applied again.
 	{Name: "results expire by log time, once their entry is trimmed", Do: func(w *World) []*Log {
 		l := w.Create(R)
 		w.Append(l, withID(Put("a", "old, trimmed"), 1))
@@ -434,6 +449,7 @@ var cases = []Case{
 			w.Error("the dropped range still exists")
 		}
 	}},
+	// The range deletion of the drop must not cover writes of the new replica.
 	{Name: "drop and create again", Do: func(w *World) []*Log {
 		l := w.Create(R)
 		w.Append(l, Put("a", "1"), withID(Put("b", "2"), 1))
@@ -442,6 +458,7 @@ var cases = []Case{
 		w.Append(l, Put("a", "3"))
 		return []*Log{l}
 	}},
+	// No record exists at the base, so its position, timestamp and totals are in the state keys.
 	{Name: "a range that begins in the middle of a log", Do: func(w *World) []*Log {
 		full := &Log{ID: R}
 		for i := range 5 {

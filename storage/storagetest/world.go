@@ -148,8 +148,8 @@ func (w *World) Stop() {
 	w.Store = nil
 }
 
-// Cut replaces the disk by what a crash at this moment leaves: everything that was synced, and each
-// block of the rest with the given probability. The store is gone afterwards.
+// Cut replaces the disk by its state after a crash at this moment: everything that was synced, and
+// each unsynced block with the given probability. The store is gone afterwards.
 func (w *World) Cut(unsyncedPercent int) {
 	w.Helper()
 	// The clone is taken before the store is closed, so that the files are those of this moment.
@@ -199,7 +199,7 @@ func (w *World) Files() (paths []string) {
 }
 
 // Damage replaces the content of a file by the result of change. From then on errors of the store
-// do not fail the test by themselves.
+// do not fail the test.
 func (w *World) Damage(path string, change func([]byte) []byte) {
 	w.Helper()
 	w.mu.Lock()
