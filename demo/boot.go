@@ -42,8 +42,8 @@ var demoTables = []struct {
 // published publishes a table in the shared memory of the nodes that have a replica.
 const published = rhumb.SnapshotOn | rhumb.SnapshotSpatial | rhumb.SnapshotOrdered
 
-// boot starts the nodes, forms a cluster, and waits until it accepts writes.
-func (d *run) boot(running context.Context) error {
+// bootCluster starts the nodes, forms a cluster, and waits until it accepts writes.
+func (d *run) bootCluster(running context.Context) error {
 	ctx, cancel := context.WithTimeout(running, bootTimeout)
 	defer cancel()
 	// The other nodes need not wait for Init: a node without a cluster looks for a member until it

@@ -144,7 +144,7 @@ func (c *children) waitFor(ch *child, cmd *exec.Cmd) {
 			}
 		})
 	default:
-		c.notice("%s is down (%s); restart it with:\n  %s\n%s", ch.name, exitText(err), c.commandLine(ch), ch.lastWords(err))
+		c.notice("%s is down (%s); start it again with:\n  %s\n%s", ch.name, exitText(err), c.commandLine(ch), ch.lastWords(err))
 	}
 }
 

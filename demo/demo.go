@@ -116,7 +116,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	}
 	d.children = newChildren(cfg.Binary, cfg.Restart, d.note)
 	defer d.stop()
-	if err := d.boot(ctx); err != nil {
+	if err := d.bootCluster(ctx); err != nil {
 		// Ctrl-C during the start is a normal end.
 		if ctx.Err() != nil {
 			return nil
@@ -126,10 +126,10 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	defer d.closeClients()
-	if err := d.announce(); err != nil {
+	if err := d.announceReady(); err != nil {
 		return err
 	}
-	return d.play(ctx)
+	return d.playFeed(ctx)
 }
 
 // demoDir returns the directory of a demo and a function for its end. Only a temporary directory is
@@ -224,8 +224,8 @@ func (l *Layout) findRegion(name string) Region {
 	panic("demo: a node is in an unknown region")
 }
 
-// announce records that the demo is ready and prints how to use it.
-func (d *run) announce() error {
+// announceReady records that the demo is ready and prints how to use it.
+func (d *run) announceReady() error {
 	d.layout.Ready = true
 	if err := d.layout.Save(filepath.Join(d.layout.Dir, layoutName)); err != nil {
 		return err
@@ -237,7 +237,7 @@ func (d *run) announce() error {
 	if d.cfg.JSON {
 		return d.printJSON(d.layout)
 	}
-	d.note("%s", d.welcome())
+	d.note("%s", d.welcomeText())
 	return nil
 }
 
@@ -246,8 +246,8 @@ func (d *run) printJSON(doc any) error {
 	return rhumb.Wrap(opRun, json.NewEncoder(d.cfg.Out).Encode(doc))
 }
 
-// welcome returns the text that a user reads when the demo is ready.
-func (d *run) welcome() string {
+// welcomeText returns the text that a user reads when the demo is ready.
+func (d *run) welcomeText() string {
 	var b strings.Builder
 	l := d.layout
 	if d.cfg.Banner {

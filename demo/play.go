@@ -16,8 +16,8 @@ const (
 	plainInterval = 10 * time.Second
 )
 
-// play runs the feed and shows figures until ctx ends.
-func (d *run) play(ctx context.Context) error {
+// playFeed runs the feed and shows figures until ctx ends.
+func (d *run) playFeed(ctx context.Context) error {
 	playing, cancel := context.WithCancel(ctx)
 	defer cancel()
 	fed := make(chan struct{})
@@ -93,7 +93,7 @@ func (d *run) gatherSecond(f *feed, now time.Time, elapsed time.Duration) *Secon
 		sec.Regions = append(sec.Regions, fig)
 	}
 	up, pids := d.children.childStates()
-	// Children are in the order of the nodes, because boot adds them in that order.
+	// Children are in the order of the nodes, because bootCluster adds them in that order.
 	for i, n := range d.layout.Nodes {
 		sec.Nodes = append(sec.Nodes, NodeFigures{ID: n.ID, Region: n.Region, PID: pids[i], Up: up[i], Primaries: byNode[n.ID]})
 	}

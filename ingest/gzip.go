@@ -43,6 +43,7 @@ func (c *countedBytes) ReadByte() (byte, error) {
 
 func (c *countedBytes) Read(p []byte) (int, error) {
 	n, err := c.src.Read(p)
+	// Only the last bytes can be a trailer.
 	for i := max(0, n-gzipTrailer); i < n; i++ {
 		c.last[(c.n+int64(i))%gzipTrailer] = p[i]
 	}

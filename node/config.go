@@ -94,6 +94,7 @@ type SnapshotConfig struct {
 
 // SetDefaults sets fields that have no value.
 func (c *Config) SetDefaults() {
+	// Loopback, because an insecure node must not listen elsewhere.
 	addr := func(s *string, port int) {
 		if *s == "" {
 			*s = fmt.Sprintf("127.0.0.1:%d", port)

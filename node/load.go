@@ -49,6 +49,7 @@ func (l *loads) recordLoad(from rhumb.NodeID, load peer.NodeLoad) {
 // node has not reported its load recently.
 func (l *loads) Load(n rhumb.NodeID, class rhumb.ClassID) (bytes int64, known bool) {
 	if n == l.self {
+		// The own load is summed up all the time, so it cannot be stale.
 		own := l.own.Load()
 		if own == nil {
 			return 0, false

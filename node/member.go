@@ -81,8 +81,8 @@ func (n *Node) newMember(nodes []*rhumb.Node) (*member, error) {
 	})
 	c := raftmeta.DefaultConfig()
 	c.Node, c.KV, c.Transport = id.Node, raftmeta.StoreKV(n.engine.Stores()[0], 0), transport{m.network}
-	// Restarted makes a replica with an empty log ask the others what it may have promised: its
-	// disk may have lost the log (docs/decisions/0020).
+	// Restarted makes a replica with an empty log ask the others for its promises: its disk
+	// may have lost the log (docs/decisions/0020).
 	c.Logger, c.Short, c.Restarted, c.RTT = n.cfg.Logger, n.engine.Stores()[0].Short(), id.Boot > 1, m.measuredRTT
 	// A registry for this life only: the metrics of the group disappear with it.
 	registry := prometheus.NewRegistry()
@@ -138,7 +138,7 @@ func (m *member) startServing(fresh bool) error {
 	self, _ := st.Node(m.self.Node)
 	m.region = self.Region
 	var err error
-	// The publisher is opened before the host, which reports commits as soon as it is open.
+	// The publisher is opened before the host, which reports commits from its start.
 	if m.publisher, err = publish.Open(m.n.publishConfig(m)); err != nil {
 		return err
 	}

@@ -241,6 +241,8 @@ func (n *Node) Live() error { return n.ctx.Err() }
 // Ready returns nil if the node should receive traffic, and otherwise the reason.
 func (n *Node) Ready() error {
 	const op rhumb.Op = "node.Ready"
+	// The first reason that applies is returned: a node that stops or drains is not ready whatever
+	// else holds.
 	id, m := n.engine.Identity(), n.member.Load()
 	switch {
 	case n.ctx.Err() != nil:
@@ -288,6 +290,7 @@ func (n *Node) currentMember() *member {
 
 // AwaitReady waits until Ready returns nil.
 func (n *Node) AwaitReady(ctx context.Context) error {
+	// Polled, because readiness depends on several things that change without a signal.
 	for n.Ready() != nil {
 		select {
 		case <-ctx.Done():

@@ -48,8 +48,8 @@ const summaryTimeout = time.Second
 // Info returns the state of the node.
 func (n *Node) Info(ctx context.Context) server.Info {
 	i := n.Ping()
-	// Also for a node that cannot register: the state of its metadata group is what an operator
-	// needs.
+	// Also for a node that cannot register: an operator needs the state of its metadata
+	// group.
 	if m := n.currentMember(); m != nil {
 		i.Leader, _ = m.group.Leader()
 		ctx, cancel := context.WithTimeout(ctx, summaryTimeout)
@@ -77,6 +77,8 @@ func (n *Node) Info(ctx context.Context) server.Info {
 	}
 	i.Sights = n.sights.listSights(time.Now())
 	for _, s := range n.engine.Stores() {
+		// The stores are open from the start, so they are reported even if the node is in no
+		// cluster.
 		info := server.StoreInfo{Dir: s.Dir(), Store: s.Identity().Store, Refuses: s.Writable()}
 		if u, err := s.Usage(); err == nil {
 			info.Used, info.Free = u.Used, u.Free

@@ -25,6 +25,7 @@ func (n *Network) callPeer(ctx context.Context, op rhumb.Op, to rhumb.NodeID, me
 	if err != nil {
 		return &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Node: to, Msg: "cannot connect to the node; retry", Err: err}
 	}
+	// From here on, the node may have received the request.
 	if err = s.SendMsg(request); err == nil {
 		err = s.RecvMsg(response)
 	}

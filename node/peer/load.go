@@ -33,6 +33,7 @@ func loadToPB(l NodeLoad) *rhumbpb.NodeLoad {
 func loadFromPB(p *rhumbpb.NodeLoad) NodeLoad {
 	l := NodeLoad{}
 	for _, c := range p.Classes[:min(len(p.Classes), loadClassesMax)] {
+		// A negative size would make the node look like the least loaded one.
 		if c.GetBytes() >= 0 {
 			l[rhumb.ClassID(c.GetClass())] = c.GetBytes()
 		}

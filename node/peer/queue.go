@@ -60,6 +60,7 @@ func (q *queue) take(bytesMax int) []replica.Message {
 	size, n := 0, 0
 	for n < len(q.msgs) {
 		s := messageSize(&q.msgs[n])
+		// The first message is taken whatever its size: it would block the queue otherwise.
 		if n > 0 && size+s > bytesMax {
 			break
 		}
