@@ -7,6 +7,7 @@ import (
 
 // computeResults derives goals and rows from the samples.
 func (r *run) computeResults() {
+	// Rows list every sample, also of cases without a goal.
 	r.report.Rows = r.s.makeRows()
 	r.goalsOfReads()
 	r.goalsOfPeers()
@@ -159,6 +160,7 @@ func (r *run) goalsOfQueries() {
 		}
 	}
 	for _, s := range r.report.Scale {
+		// Attaching and locking are not reads, and are only drawn.
 		if s.Processes == r.cfg.Processes && s.Processes > 1 && s.Scaleup.Median > 0 && s.Case != "attach" && s.Case != "lock" {
 			r.addLeast(17, "scale-up, "+s.String(), 0.9, "×", s.Scaleup)
 		}

@@ -73,6 +73,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 		return nil, err
 	}
 	for _, name := range cfg.Only {
+		// A misspelt section must not pass as one that measured nothing.
 		if !slices.Contains(Sections(), name) {
 			return nil, fmt.Errorf("unknown section %q; the sections are %v", name, Sections())
 		}
@@ -218,6 +219,7 @@ func (r *run) loadTable(ctx context.Context, name string) error {
 	begin := threadCPU()
 	_, err := r.pub.Load(r.table, func(yield func(snapshot.Record, error) bool) {
 		for i, b := range r.boxes {
+			// A load takes seconds and must end after an interrupt.
 			if i%loadAsks == 0 && ctx.Err() != nil {
 				yield(snapshot.Record{}, ctx.Err())
 				return
@@ -245,8 +247,9 @@ func (r *run) startWorkers(ctx context.Context) (err error) {
 	if got.Ops > 0 {
 		r.report.HugeShare = float64(got.Found) / float64(got.Ops)
 	}
+	// On small pages the figures are those of address translation, not of the image.
 	if r.report.HugeShare < 0.9 {
-		r.addNote("only %.0f %% of the reader's memory is on huge pages, so the figures are those of small pages; run as root, or set --dir to a tmpfs that is mounted with huge=advise", 100*r.report.HugeShare)
+		r.addNote("only %.0f %% of the reader's memory is on huge pages, so the figures are those of small pages; run as root, or set --memory to a directory on a tmpfs mounted with huge=advise", 100*r.report.HugeShare)
 	}
 	return err
 }

@@ -74,6 +74,7 @@ func serveMap(ctx context.Context, cfg config, w io.Writer) error {
 	}
 	var workers []*worker
 	defer func() {
+		// Workers end when their standard input closes, also after an error here.
 		for _, w := range workers {
 			w.stop()
 		}
@@ -113,6 +114,7 @@ func newFrontEnd(workers []*worker) http.Handler {
 	var next atomic.Uint64
 	mux.HandleFunc("GET /tiles/", func(w http.ResponseWriter, r *http.Request) {
 		k := workers[next.Add(1)%uint64(len(workers))]
+		// Every worker has the same image, so turns are as good as any other distribution.
 		k.served.Add(1)
 		k.proxy.ServeHTTP(w, r)
 	})
@@ -197,6 +199,7 @@ func readMemory(pid int) (own, shared int64, err error) {
 	}
 	for line := range strings.Lines(string(text)) {
 		var kib int64
+		// Shared memory is RssShmem: it counts once per machine, however many processes map it.
 		if n, _ := fmt.Sscanf(line, "RssAnon: %d", &kib); n == 1 {
 			own = kib << 10
 		} else if n, _ := fmt.Sscanf(line, "RssShmem: %d", &kib); n == 1 {
