@@ -70,8 +70,8 @@ func newWorld(cfg Config) *world {
 		rnd: rand.New(rand.NewPCG(cfg.Seed, 1)), chance: rand.New(rand.NewPCG(cfg.Seed, seedSalt)),
 	}
 	w.p = drawProfile(rand.New(rand.NewPCG(cfg.Seed, seedSalt+1)))
+	// A planted bug brings its own mix. The other of the two is NoBug, the least value.
 	w.p.applyMix(max(cfg.Bug, cfg.Mix))
-	// Mix is NoBug, the least value, unless it is used: a planted bug brings its own mix.
 	w.p.applyBug(cfg.Bug)
 	w.monitor.Unregistered = w.awaitsNewLife
 	w.monitor.MinInSync = w.p.settings.MinInSync
@@ -80,7 +80,6 @@ func newWorld(cfg Config) *world {
 		w.net.site[i] = i % w.p.regions
 	}
 	for i := range w.p.nodes {
-		// Until foundCluster has numbered the nodes, their ids serve traces only.
 		n := &node{w: w, index: i, id: rhumb.NodeID(i + 1), at: place(i)}
 		n.disk.n, n.disk.results = n, map[rhumb.RequestID]replica.Dedup{}
 		n.clock = clock{
@@ -148,6 +147,7 @@ func (w *world) until(end time.Duration) {
 		if w.steps++; w.steps > stepsMax {
 			w.failf("%d events: a task repeats itself forever", w.steps)
 		}
+		// FNV-1a over the times of the events.
 		w.digest = (w.digest ^ uint64(ev.at)) * 1099511628211
 		ev.do()
 	}

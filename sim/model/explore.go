@@ -137,6 +137,7 @@ func (e *explorer) expandState(g *stepper, w *openState, next []openState) ([]op
 			return next, bad
 		}
 		e.cfg.normaliseState(&st.next)
+		// Renamed states have one fingerprint, so only the first of them is expanded.
 		if n, fresh := e.visited.add(st.next.fingerprint(e.cfg.named), w.number); fresh {
 			next = append(next, openState{n, st.next})
 		}
