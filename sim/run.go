@@ -154,7 +154,7 @@ func (w *world) breakLast() {
 	}
 	id := oneOf(w.chance, w.ranges...)
 	r, _ := w.state.Range(id)
-	// At its least size the range may not drop anybody.
+	// At its least size the range may not drop any member.
 	if len(r.InSync) <= w.p.settings.MinInSync || len(r.Quarantined) > 0 {
 		return
 	}
@@ -272,7 +272,8 @@ func (w *world) whyNotEqual() string {
 				continue
 			}
 			c := w.nodes[n-1].disk.copies[i]
-			// The monitor knows the whole committed log, whoever has committed it.
+			// The monitor knows the whole committed log, regardless of the replica that committed
+			// it.
 			if c == nil || int(c.commit) != len(log.Entries) {
 				return fmt.Sprintf("range %s: %s has not committed all of %d entries", id, n, len(log.Entries))
 			}

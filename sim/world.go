@@ -61,6 +61,8 @@ type world struct {
 // seedSalt separates the generators of a seed.
 const seedSalt = 0x9e3779b97f4a7c15
 
+// newWorld draws the profile of the seed and builds the network and the nodes. No node has started
+// yet.
 func newWorld(cfg Config) *world {
 	if cfg.Duration == 0 {
 		cfg.Duration = DurationDefault
@@ -98,6 +100,7 @@ func newWorld(cfg Config) *world {
 	return w
 }
 
+// drawUUID draws an id from the seed. It is never zero.
 func (w *world) drawUUID() (u rhumb.UUID) {
 	binary.BigEndian.PutUint64(u[:8], w.rnd.Uint64())
 	binary.BigEndian.PutUint64(u[8:], w.rnd.Uint64()|1)
@@ -161,6 +164,7 @@ func (w *world) judge(err error) {
 	}
 }
 
+// failf records a failure of the run.
 func (w *world) failf(format string, args ...any) { w.judge(fmt.Errorf(format, args...)) }
 
 // tracing reports whether the run is traced. Ask before building costly arguments.
@@ -176,6 +180,7 @@ func (w *world) tracef(who, format string, args ...any) {
 	fmt.Fprintln(w.cfg.Trace)
 }
 
+// name returns the name of the node in traces.
 func (n *node) name() string { return n.id.String() }
 
 // traceReady writes to the trace the work that a replica wants done.

@@ -220,7 +220,8 @@ func (r *run) measureRoll(context.Context) error {
 		}
 	}
 	for range r.cfg.Rounds {
-		// A roll builds the new shard while readers still use the old one. This is its extra memory.
+		// A roll builds the new shard while readers still use the old one. This is its extra
+		// memory.
 		before := r.pub.Stats().Bytes
 		if err := r.timeRolls("roll of all shards"); err != nil {
 			return err

@@ -21,6 +21,7 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/reader"
 )
 
+// config holds the flags.
 type config struct {
 	image, addr, from, to, out string
 	depart                     string
@@ -69,6 +70,7 @@ func (cfg *config) findDemo() (addrs []string, err error) {
 	return live.Addrs(demo), nil
 }
 
+// run finds the route both ways, saves it, and runs the optional parts.
 func run(ctx context.Context, cfg config, w io.Writer) error {
 	addrs, err := cfg.findDemo()
 	if err != nil {
@@ -192,7 +194,7 @@ func (r *router) compareSources(ctx context.Context, repeat int) (best *route, e
 		return nil, err
 	}
 	network := time.Since(start)
-	// Both searches read the same speeds, unless somebody changes them in between.
+	// Both searches read the same speeds, unless a write changes them in between.
 	if !slices.Equal(best.edges, other.edges) {
 		return nil, fmt.Errorf("the routes differ: %d segments over the image, %d over the network; if speeds are changing, try again", len(best.edges), len(other.edges))
 	}

@@ -63,6 +63,7 @@ type imageSpeeds struct {
 	items []reader.Item
 }
 
+// edgeSpeeds implements speeds.
 func (s *imageSpeeds) edgeSpeeds(edges []int32, after float64, out []float64) (err error) {
 	s.names = s.names[:0]
 	for _, e := range edges {
@@ -93,6 +94,7 @@ type clusterSpeeds struct {
 	roads *client.Table
 }
 
+// edgeSpeeds implements speeds.
 func (s *clusterSpeeds) edgeSpeeds(edges []int32, after float64, out []float64) error {
 	var names [][]byte
 	for _, e := range edges {

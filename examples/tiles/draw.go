@@ -41,6 +41,7 @@ type canvas struct {
 	r    *vector.Rasterizer
 }
 
+// newCanvas returns an empty tile.
 func newCanvas(t tile) *canvas {
 	c := &canvas{tile: t, img: image.NewRGBA(image.Rect(0, 0, tileSize, tileSize)), r: vector.NewRasterizer(tileSize, tileSize)}
 	draw.Draw(c.img, c.img.Bounds(), image.NewUniform(ground), image.Point{}, draw.Src)

@@ -31,6 +31,7 @@ var index []byte
 // workersMax bounds the worker processes.
 const workersMax = 64
 
+// config holds the flags.
 type config struct {
 	image, addr string
 	workers     int
@@ -162,6 +163,7 @@ func startWorker(image string) (*worker, error) {
 	return k, nil
 }
 
+// stop ends the worker by closing its standard input.
 func (k *worker) stop() {
 	_ = k.input.Close()
 	// The worker prints its own errors to standard error.

@@ -86,6 +86,7 @@ func Explore(cfg Config, limits Limits) (Result, error) {
 	return e.res, nil
 }
 
+// run searches level by level: all states at one distance before those at the next.
 func (e *explorer) run() {
 	first := newState(&e.cfg)
 	// Only normalised states are fingerprinted and expanded, here and in every successor.
