@@ -139,7 +139,7 @@ func (r *run) processIDs() (pids []int) {
 }
 
 // startProcess starts a worker that stops with the run.
-func (r *run) startProcess(ctx context.Context, name string, seed int, command ...string) (*worker, error) {
+func (r *run) startProcess(ctx context.Context, name string, command ...string) (*worker, error) {
 	w, err := startWorker(ctx, name, command...)
 	if err == nil {
 		r.workers = append(r.workers, w)
@@ -151,12 +151,12 @@ func (r *run) startProcess(ctx context.Context, name string, seed int, command .
 
 // startC starts a worker in C. pages is "huge" or "small".
 func (r *run) startC(ctx context.Context, seed int, pages string) (*worker, error) {
-	return r.startProcess(ctx, fmt.Sprintf("C %d %s", seed, pages), seed, r.cfg.Worker, r.mem.path("image"), tableName, fmt.Sprint(r.cfg.Records), fmt.Sprint(seed), pages)
+	return r.startProcess(ctx, fmt.Sprintf("C %d %s", seed, pages), r.cfg.Worker, r.mem.path("image"), tableName, fmt.Sprint(r.cfg.Records), fmt.Sprint(seed), pages)
 }
 
 // startGo starts a worker in Go.
 func (r *run) startGo(ctx context.Context, seed int) (*worker, error) {
-	return r.startProcess(ctx, fmt.Sprintf("Go %d", seed), seed, slices.Concat(r.cfg.Self, []string{r.mem.path("image"), tableName, fmt.Sprint(r.cfg.Records), fmt.Sprint(seed)})...)
+	return r.startProcess(ctx, fmt.Sprintf("Go %d", seed), slices.Concat(r.cfg.Self, []string{r.mem.path("image"), tableName, fmt.Sprint(r.cfg.Records), fmt.Sprint(seed)})...)
 }
 
 // tableName is the name of the table in the image.
