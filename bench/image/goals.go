@@ -36,8 +36,8 @@ func (r *run) addFaster(number int, name, a, b string, bound float64) {
 	}
 }
 
-// limitSecond is the limit of the memory with fetches into the second cache, as the readers fetch.
-// The goals were set against a limit with prefetches into the first cache.
+// limitSecond is the limit of the memory with prefetches into the second-level cache, as the
+// readers do. The goals were set against a limit with prefetches into the first-level cache.
 const limitSecond = "limit ×32, into the second cache"
 
 // goalsOfReads adds the goals of reads.
