@@ -110,6 +110,7 @@ func RunFailover(ctx context.Context, cfg FailoverConfig) (*FailoverReport, erro
 	return f.report, err
 }
 
+// failover is a run of RunFailover.
 type failover struct {
 	*hold
 	cfg    FailoverConfig

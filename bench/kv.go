@@ -91,6 +91,7 @@ func openRhumb(ctx context.Context, r Rhumb) (*rhumbTarget, error) {
 
 func (r *rhumbTarget) stop() { r.c.Close() }
 
+// run runs one case.
 func (r *rhumbTarget) run(ctx context.Context, c load.Case) (load.Result, error) {
 	r.runs++
 	// The load of a case of updates must not create records.
@@ -240,6 +241,7 @@ func offersOp(t target, op load.Op) bool {
 	return !peer || op == load.Put || op == load.Get
 }
 
+// run sends a case to the process and waits for the result.
 func (p *peerTarget) run(_ context.Context, c load.Case) (r load.Result, err error) {
 	if err := json.NewEncoder(p.in).Encode(c); err != nil {
 		return r, err

@@ -157,6 +157,7 @@ func (r *OverloadReport) summarise() {
 	r.Peak, r.Goodput = spreadOf(peaks, same), spreadOf(shares, same)
 }
 
+// overload is a run of RunOverload.
 type overload struct {
 	cfg    OverloadConfig
 	c      *client.Client

@@ -56,6 +56,7 @@ type KVReport struct {
 	Runs   []KVRun   `json:"runs"`
 }
 
+// kvCase identifies a case within a report.
 type kvCase struct {
 	op      load.Op
 	callers int

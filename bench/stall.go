@@ -118,6 +118,7 @@ func RunStall(ctx context.Context, cfg StallConfig) (*StallCell, error) {
 	return s.runFaults(ctx)
 }
 
+// stall is a run of RunStall.
 type stall struct {
 	*hold
 	cfg StallConfig

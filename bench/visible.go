@@ -147,6 +147,7 @@ func (w *visible) attachImage(ctx context.Context, dir string) (*reader.Client, 
 	return nil, fmt.Errorf("image %s does not contain the first put: %w", dir, errors.Join(last, ctx.Err()))
 }
 
+// close detaches from the images.
 func (w *visible) close() (err error) {
 	for _, c := range w.images {
 		err = errors.Join(err, c.Close())
@@ -154,6 +155,7 @@ func (w *visible) close() (err error) {
 	return err
 }
 
+// putNumber puts a number under the one key.
 func (w *visible) putNumber(ctx context.Context, n uint64) (client.Result, error) {
 	return w.table.Put(ctx, w.name, binary.LittleEndian.AppendUint64(nil, n), client.PutOptions{})
 }

@@ -26,6 +26,7 @@ func init() {
 // lentReader reads from the world that holds lent, or from the operating system.
 type lentReader struct{}
 
+// Read fills b. It implements io.Reader.
 func (lentReader) Read(b []byte) (int, error) {
 	if lent.from == nil {
 		return io.ReadFull(lent.real, b)

@@ -55,6 +55,7 @@ type call struct {
 	done bool
 }
 
+// newClient returns a client and schedules its first operation.
 func newClient(w *world, i int) *client {
 	c := &client{
 		w: w, index: i, at: place(w.p.nodes + i), id: w.drawUUID(), route: make([]int, len(w.ranges)),
@@ -79,6 +80,7 @@ func (c *client) scheduleNext() {
 	})
 }
 
+// name returns the name of the client in traces.
 func (c *client) name() string { return fmt.Sprintf("c%d", c.index) }
 
 // makeOp draws an operation, 40 % of them reads.
@@ -103,6 +105,7 @@ func (c *client) makeOp() *call {
 // recordName returns name i. The same name denotes a different record in each range.
 func (c *client) recordName(i int) []byte { return fmt.Appendf(nil, "k%d", i) }
 
+// makeRead draws the keys of a read.
 func (c *client) makeRead(op *check.Op) {
 	first := c.w.rnd.IntN(c.w.p.keys)
 	op.Names = [][]byte{c.recordName(first)}
@@ -115,6 +118,7 @@ func (c *client) makeRead(op *check.Op) {
 	}
 }
 
+// makeWrite draws the mutations of a write: usually one, sometimes a batch or an insert.
 func (c *client) makeWrite(op *check.Op) {
 	r := c.w.rnd
 	first := r.IntN(c.w.p.keys)
@@ -144,6 +148,7 @@ func (c *client) encodeRecord(op *check.Op, field string) []byte {
 	return rhumb.EncodeRecord(nil, rec)
 }
 
+// makeMutation draws a mutation of a record, often with a condition.
 func (c *client) makeMutation(op *check.Op, name []byte) rhumb.Mutation {
 	r := c.w.rnd
 	m := rhumb.Mutation{Table: theTable, Name: name}
@@ -171,6 +176,7 @@ func (c *client) makeMutation(op *check.Op, name []byte) rhumb.Mutation {
 	return m
 }
 
+// versionKey returns the key of a record in client.versions, which spans all ranges.
 func (c *client) versionKey(op *check.Op, name []byte) string {
 	return op.Range.String() + string(name)
 }

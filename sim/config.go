@@ -147,6 +147,7 @@ func drawProfile(r *rand.Rand) profile {
 	p.vague = r.IntN(4) == 0
 	p.reorder = r.IntN(4) == 0
 	p.settings = rhumb.DefaultClassSettings()
+	// Each hash slot is a range.
 	p.settings.HashSlots = p.ranges
 	// Six of ten seeds keep the default of three replicas, two of them in sync.
 	switch r.IntN(10) {
@@ -162,6 +163,7 @@ func drawProfile(r *rand.Rand) profile {
 			p.settings.Replicas, p.settings.MinInSync = 5, 2+r.IntN(2)
 		}
 	}
+	// The wrong node is drawn in every seed, so that strictness does not shift later draws.
 	p.strict, p.wrong = r.IntN(2) == 0, r.IntN(p.nodes)
 	p.replica = drawBounds(r)
 	for k := range faultKinds {

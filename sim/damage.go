@@ -304,8 +304,8 @@ func (d *disk) checkLosses(before []*rangeCopy) {
 	w.tracef(d.n.name(), "%s: %s; short %v, %v", h.kind, lost, d.engine.Short(), d.engine.Damage())
 	switch h.kind {
 	case faultFlip, faultTorn:
-		// The flipped bit may affect data that the metadata group or nobody needs, so only the
-		// store knows whether something is missing.
+		// The flipped bit may affect data of the metadata group, or unused data, so only the store
+		// knows whether something is missing.
 		h.shortDue = d.engine.Short()
 		// The operator needs the file and the offset, so short alone is not enough.
 		if lost != "" && !h.hidden && (!d.engine.Short() || len(d.engine.Damage()) == 0) {

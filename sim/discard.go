@@ -79,6 +79,7 @@ func (w *world) mendCopies() {
 	}
 }
 
+// mendLater runs a scheduled mendCopies.
 func (w *world) mendLater() {
 	w.mending = false
 	w.mendCopies()

@@ -345,7 +345,7 @@ func (d *disk) reloadCopies() error {
 			d.copies[i], d.quarantined[i] = nil, false
 			continue
 		}
-		// An undamaged disk cannot hold a range that nobody wrote to it.
+		// An undamaged disk cannot hold a range that its node never wrote.
 		if d.copies[i] == nil && !d.n.wasDamaged {
 			return fmt.Errorf("%s holds range %s but never wrote it", d.n.id, id)
 		}
@@ -379,13 +379,16 @@ type kv struct {
 	d *disk
 }
 
+// NewBatch returns a batch whose synced commits are durable at once.
 func (k kv) NewBatch() raftmeta.KVBatch { return kvBatch{k.KV.NewBatch(), k.d} }
 
+// kvBatch is a batch of the metadata group.
 type kvBatch struct {
 	raftmeta.KVBatch
 	d *disk
 }
 
+// Commit writes the batch and records a sync as durable.
 func (b kvBatch) Commit(sync bool) error {
 	err := b.KVBatch.Commit(sync)
 	if sync {

@@ -74,7 +74,7 @@
 //
 // After the last fault every range must serve and every live replica must rejoin within
 // LivenessMax. Replicas whose part of the log is trimmed away cannot rejoin; they are counted, not
-// failed. Then one data path is cut once more, and its range must keep serving (rule-progress).
+// failed. Then one more data path is cut, and its range must keep serving (rule-progress).
 //
 // At the end the histories of the clients must be linearizable, every acknowledged write must
 // appear in the committed log exactly once, and the engines must hold exactly the state that the

@@ -161,7 +161,7 @@ func (w *world) takeDown(n *node, length time.Duration) string {
 		// A machine without power may lose its wall clock.
 		w.jumpClock(n)
 	}
-	// healAll may have restarted the node already, and it may have crashed once more.
+	// healAll may have restarted the node already, and the node may have crashed again.
 	life := n.life
 	w.after(length, func() {
 		if n.down && n.life == life {
@@ -184,6 +184,7 @@ func (w *world) crashLoop(n *node, times int) string {
 	return fmt.Sprintf("%s %d times", n.name(), times)
 }
 
+// pauseNode stops the process of a node for a while, like SIGSTOP.
 func (w *world) pauseNode(n *node, length time.Duration) string {
 	if n.down || n.paused {
 		return ""

@@ -16,6 +16,7 @@ type schedule struct {
 	seq  uint64
 }
 
+// before reports whether a runs before b.
 func (a *event) before(b *event) bool { return a.at < b.at || a.at == b.at && a.seq < b.seq }
 
 // add schedules an event.

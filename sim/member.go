@@ -230,6 +230,7 @@ func (m *member) reportLoop() {
 	}
 }
 
+// reportOnce sends one report to the metadata leader.
 func (m *member) reportOnce() {
 	ctx, cancel := m.n.rt.WithTimeout(m.ctx, reportEvery)
 	defer cancel()
@@ -290,6 +291,7 @@ func (m *member) Change(p replica.MetaProposal, done func(error)) {
 	})
 }
 
+// proposeChange proposes the command that a replica wants, and returns its refusal as an error.
 func (m *member) proposeChange(ctx context.Context, p replica.MetaProposal) error {
 	cmd := host.Command(m.self.Node, p)
 	if alter, ok := cmd.(catalog.AlterISR); ok && m.n.w.cfg.Bug == BlindMetadata {

@@ -178,6 +178,7 @@ func (w *world) metadataLeader() *node {
 // whether there is one; the outcome appears in the metadata or not at all.
 func (w *world) proposeOnce(cmd catalog.Command) bool {
 	n := w.metadataLeader()
+	// An operator cannot reach a metadata group that is cut off.
 	if n == nil || w.net.deaf[n.index] {
 		return false
 	}
@@ -202,6 +203,7 @@ func (w *world) electAnyone() {
 	st := w.state
 	for _, id := range w.ranges {
 		r, _ := st.Range(id)
+		// Only replicas can be elected, and this one lacks acknowledged entries.
 		for _, outsider := range r.Replicas {
 			rec, _ := st.Node(outsider)
 			if r.IsInSync(outsider) || !st.IsLive(outsider) {
@@ -228,6 +230,7 @@ func (w *world) moveReplicas() string {
 	set := slices.Clone(r.Replicas)
 	n := oneOf(w.chance, w.nodes...).id
 	switch i := slices.Index(set, n); {
+	// The catalog refuses to remove members of the in-sync set and the preferred primary.
 	case i >= 0 && !r.IsInSync(n) && n != r.Preferred && len(set) > w.p.settings.Replicas:
 		set = slices.Delete(set, i, i+1)
 	case i < 0 && len(set) < rhumb.ReplicasMax:

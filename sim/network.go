@@ -42,6 +42,7 @@ type network struct {
 	lastID uint64
 }
 
+// newNetwork returns a network without faults between the given number of places.
 func newNetwork(w *world, places int) *network {
 	return &network{
 		w: w, places: places, site: make([]int, places), cut: make([]bool, places*places),

@@ -269,9 +269,10 @@ func (n *node) forgetDiscards() {
 	}
 }
 
-// pause stops the process. resume continues it and delivers at once what arrived in the meantime.
+// pause stops the process, like SIGSTOP.
 func (n *node) pause() { n.paused = true }
 
+// resume continues a paused process and delivers at once everything that arrived in the meantime.
 func (n *node) resume() {
 	if n.down || !n.paused {
 		return
@@ -315,6 +316,7 @@ func (n *node) disconnect(b *node, id uint64) {
 	n.setConnected(b, false)
 }
 
+// setConnected records a change of the stream to b and reports it to the host.
 func (n *node) setConnected(b *node, connected bool) {
 	n.connected[b.index] = connected
 	if n.host != nil {
@@ -342,6 +344,7 @@ func (w *world) nodeLogger(n *node) *slog.Logger {
 // traceLines writes each line of a log into the trace.
 type traceLines struct{ n *node }
 
+// Write writes one line of a log. slog calls it once per record.
 func (t traceLines) Write(b []byte) (int, error) {
 	t.n.w.tracef(t.n.name(), "log %s", b[:max(len(b)-1, 0)])
 	return len(b), nil

@@ -34,11 +34,13 @@ type observation struct {
 	undone []undoneEntry
 }
 
+// undoneEntry is an entry that was undone in a range, by range index.
 type undoneEntry struct {
 	rng   int
 	entry *entry.Entry
 }
 
+// newObservation returns the observation of a life that begins now.
 func newObservation(n *node) observation {
 	ranges, nodes := len(n.w.ranges), len(n.w.nodes)
 	return observation{

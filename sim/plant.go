@@ -102,7 +102,7 @@ func (n *node) misreadMessage(from *node, m *replica.Message) bool {
 	case (bug == NoRefusal || bug == BelowReport) && m.Kind == replica.Nack && m.Contradicts:
 		// The member stops in place of the primary.
 		if other, ok := from.host.Replica(m.Range); ok {
-			other.Damaged("a primary sent another entry than is committed")
+			other.Damaged("a primary contradicted a committed entry")
 		}
 		return false
 	case bug == FullDiskAcks && m.Kind == replica.Append && len(m.Entries) > 0 && n.disk.full.Load():

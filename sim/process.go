@@ -120,6 +120,7 @@ func (w *world) awaitChannels(a, b, c <-chan struct{}) int {
 		panic("sim: wait outside of a process")
 	}
 	p.waits = chans
+	// park returns false when killAll stops the coroutine.
 	if p.over || !p.park(struct{}{}) {
 		panic(errKilled)
 	}

@@ -100,6 +100,7 @@ func (w *world) play() {
 	w.until(faultsEnd)
 	w.healAll()
 	w.awaitLive(faultsEnd)
+	// One more broken path, with everything else intact: only now can a standstill be blamed on it.
 	w.breakLast()
 	w.until(max(end, w.now))
 	w.loading = false
@@ -153,7 +154,7 @@ func (w *world) breakLast() {
 	}
 	id := oneOf(w.chance, w.ranges...)
 	r, _ := w.state.Range(id)
-	// At its least size the range may not drop anybody.
+	// At its least size the range may not drop any member.
 	if len(r.InSync) <= w.p.settings.MinInSync || len(r.Quarantined) > 0 {
 		return
 	}
@@ -204,6 +205,7 @@ func (w *world) whyNotLive() string {
 		}
 		for _, peer := range s.Status().Peers {
 			switch {
+			// State transfer is not built, so such a replica cannot rejoin.
 			case peer.Flow == "lost":
 				w.stats.Lost++
 			// Until it is discarded.
@@ -216,6 +218,7 @@ func (w *world) whyNotLive() string {
 				return fmt.Sprintf("range %s: %s is not in sync (%v): %+v", id, peer.Node, r.InSync, peer)
 			}
 		}
+		// A change that never ends would block all later ones.
 		if st := s.Status(); st.Pending != nil && !w.closedAhead(p, id) {
 			return fmt.Sprintf("range %s: %s still waits for metadata to accept %v", id, p.id, st.Pending)
 		}
@@ -269,6 +272,8 @@ func (w *world) whyNotEqual() string {
 				continue
 			}
 			c := w.nodes[n-1].disk.copies[i]
+			// The monitor knows the whole committed log, regardless of the replica that committed
+			// it.
 			if c == nil || int(c.commit) != len(log.Entries) {
 				return fmt.Sprintf("range %s: %s has not committed all of %d entries", id, n, len(log.Entries))
 			}

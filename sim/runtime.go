@@ -53,6 +53,7 @@ type timer struct {
 	set int
 }
 
+// Reset schedules the function and invalidates earlier schedules.
 func (t *timer) Reset(d time.Duration) {
 	t.set++
 	mine := t.set
@@ -93,6 +94,8 @@ func (wk *worker) Wake() {
 
 func (wk *worker) Stop() { wk.stopped = true }
 
+// WithTimeout returns a context that ends after d of virtual time. A context with a deadline would
+// use the clock of the machine.
 func (rt *runtime) WithTimeout(parent context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
 	rt.later(d, func() { cancel(context.DeadlineExceeded) })

@@ -122,7 +122,7 @@ func (t raft) Forward(ctx context.Context, id rhumb.NodeID, _ raftmeta.GroupID, 
 	n, w := t.n, t.n.w
 	to := w.nodes[id-1]
 	if w.net.deaf[n.index] || w.net.deaf[to.index] {
-		// Silence, not a refusal: a lost request is answered by nobody.
+		// The caller gets no refusal: a lost request has no answer.
 		n.rt.Await(ctx.Done(), nil, nil)
 		return nil, rhumb.WrapKind("sim.Forward", rhumb.Unavailable, context.Cause(ctx))
 	}

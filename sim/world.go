@@ -61,6 +61,8 @@ type world struct {
 // seedSalt separates the generators of a seed.
 const seedSalt = 0x9e3779b97f4a7c15
 
+// newWorld draws the profile of the seed and builds the network and the nodes. No node has started
+// yet.
 func newWorld(cfg Config) *world {
 	if cfg.Duration == 0 {
 		cfg.Duration = DurationDefault
@@ -70,8 +72,8 @@ func newWorld(cfg Config) *world {
 		rnd: rand.New(rand.NewPCG(cfg.Seed, 1)), chance: rand.New(rand.NewPCG(cfg.Seed, seedSalt)),
 	}
 	w.p = drawProfile(rand.New(rand.NewPCG(cfg.Seed, seedSalt+1)))
+	// A planted bug brings its own mix. The other of the two is NoBug, the least value.
 	w.p.applyMix(max(cfg.Bug, cfg.Mix))
-	// Mix is NoBug, the least value, unless it is used: a planted bug brings its own mix.
 	w.p.applyBug(cfg.Bug)
 	w.monitor.Unregistered = w.awaitsNewLife
 	w.monitor.MinInSync = w.p.settings.MinInSync
@@ -80,7 +82,6 @@ func newWorld(cfg Config) *world {
 		w.net.site[i] = i % w.p.regions
 	}
 	for i := range w.p.nodes {
-		// Until foundCluster has numbered the nodes, their ids serve traces only.
 		n := &node{w: w, index: i, id: rhumb.NodeID(i + 1), at: place(i)}
 		n.disk.n, n.disk.results = n, map[rhumb.RequestID]replica.Dedup{}
 		n.clock = clock{
@@ -99,6 +100,7 @@ func newWorld(cfg Config) *world {
 	return w
 }
 
+// drawUUID draws an id from the seed. It is never zero.
 func (w *world) drawUUID() (u rhumb.UUID) {
 	binary.BigEndian.PutUint64(u[:8], w.rnd.Uint64())
 	binary.BigEndian.PutUint64(u[8:], w.rnd.Uint64()|1)
@@ -148,6 +150,7 @@ func (w *world) until(end time.Duration) {
 		if w.steps++; w.steps > stepsMax {
 			w.failf("%d events: a task repeats itself forever", w.steps)
 		}
+		// FNV-1a over the times of the events.
 		w.digest = (w.digest ^ uint64(ev.at)) * 1099511628211
 		ev.do()
 	}
@@ -161,6 +164,7 @@ func (w *world) judge(err error) {
 	}
 }
 
+// failf records a failure of the run.
 func (w *world) failf(format string, args ...any) { w.judge(fmt.Errorf(format, args...)) }
 
 // tracing reports whether the run is traced. Ask before building costly arguments.
@@ -176,6 +180,7 @@ func (w *world) tracef(who, format string, args ...any) {
 	fmt.Fprintln(w.cfg.Trace)
 }
 
+// name returns the name of the node in traces.
 func (n *node) name() string { return n.id.String() }
 
 // traceReady writes to the trace the work that a replica wants done.

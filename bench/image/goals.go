@@ -7,6 +7,7 @@ import (
 
 // computeResults derives goals and rows from the samples.
 func (r *run) computeResults() {
+	// Rows list every sample, also of cases without a goal.
 	r.report.Rows = r.s.makeRows()
 	r.goalsOfReads()
 	r.goalsOfPeers()
@@ -35,8 +36,8 @@ func (r *run) addFaster(number int, name, a, b string, bound float64) {
 	}
 }
 
-// limitSecond is the limit of the memory with fetches into the second cache, as the readers fetch.
-// The goals were set against a limit with prefetches into the first cache.
+// limitSecond is the limit of the memory with prefetches into the second-level cache, as the
+// readers do. The goals were set against a limit with prefetches into the first-level cache.
 const limitSecond = "limit ×32, into the second cache"
 
 // goalsOfReads adds the goals of reads.
@@ -159,6 +160,7 @@ func (r *run) goalsOfQueries() {
 		}
 	}
 	for _, s := range r.report.Scale {
+		// Attaching and locking are not reads, and are only drawn.
 		if s.Processes == r.cfg.Processes && s.Processes > 1 && s.Scaleup.Median > 0 && s.Case != "attach" && s.Case != "lock" {
 			r.addLeast(17, "scale-up, "+s.String(), 0.9, "×", s.Scaleup)
 		}

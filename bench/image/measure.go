@@ -16,6 +16,8 @@ import (
 func (r *run) measureGet(ctx context.Context) error {
 	n := r.turnSize(1)
 	turns := []turn{
+		// The limit fetches records at computed positions, without an index: no reader can be
+		// faster.
 		{"limit, loop", r.c, "limit", 1, n},
 		{"limit ×32", r.c, "limit", 32, n},
 		{limitSecond, r.c, "limit-second", 32, n},
@@ -26,6 +28,7 @@ func (r *run) measureGet(ctx context.Context) error {
 		turns = append(turns, turn{fmt.Sprintf("C multiget ×%d", g), r.c, "mget", g, n}, turn{fmt.Sprintf("Go multiget ×%d", g), r.golang, "mget", g, n})
 	}
 	var err error
+	// A worker of its own maps the same image with small pages.
 	if r.small, err = r.startC(ctx, 3, "small"); err != nil {
 		return err
 	}
@@ -41,6 +44,7 @@ func (r *run) measureChain(context.Context) error {
 	}
 	n := r.turnSize(1)
 	err := r.runRounds([]turn{
+		// The image is measured again in the same turns, since ratios need values of one round.
 		{"chain: get", r.c, "chain", 1, n},
 		{"chain: C get", r.c, "get", 0, n},
 		{"chain: multiget ×32", r.c, "chain", 32, n},
@@ -49,6 +53,7 @@ func (r *run) measureChain(context.Context) error {
 	if err != nil {
 		return err
 	}
+	// The copy would take memory from later sections.
 	_, err = r.c.do("chain-free", 0, 0)
 	return err
 }
@@ -92,6 +97,7 @@ func (r *run) measureLMDB(context.Context) error {
 	if _, err = r.c.do("lmdb-free", 0, 0); err != nil {
 		return err
 	}
+	// The files are on the file system in memory and would count against its size.
 	for _, name := range []string{"lmdb", "lmdb-lock"} {
 		if err := os.Remove(r.mem.path(name)); err != nil {
 			return err
@@ -128,6 +134,7 @@ func (r *run) measureAttach(ctx context.Context) (err error) {
 	}
 	for range r.cfg.Rounds {
 		for name, w := range map[string]*worker{"attach and prefault": r.c, "attach and prefault, 4 KiB pages": r.small} {
+			// Attaching is measured on a process that has no mapping left.
 			if _, err := w.do("detach", 0, 0); err != nil {
 				return err
 			}
@@ -155,6 +162,7 @@ const tilesEach = 1 << 17
 
 // makeTiles writes a file of tiles for each kind and side.
 func (r *run) makeTiles() error {
+	// Several sections use the tiles.
 	if len(r.tiles) > 0 {
 		return nil
 	}
@@ -241,12 +249,15 @@ func (r *run) measureTiles(kind string, side float64) error {
 		// with each other, and find at least as many.
 		found := map[bool]uint64{}
 		for i := range turns {
+			// The order rotates, so that no index always runs in the caches of the same
+			// predecessor.
 			t := turns[(i+round)%len(turns)]
 			got, err := t.worker.do(t.what, n, round*n)
 			if err != nil {
 				return err
 			}
 			image := t.what == "bbox"
+			// A wrong answer would make a query look fast.
 			if before, ok := found[image]; ok && before != got.Found || got.Found < found[false] {
 				return fmt.Errorf("%s, %s: found %d boxes, other indexes found %v", name, t.name, got.Found, found)
 			}

@@ -34,6 +34,7 @@ func (r *run) commitChanges(n int) (time.Duration, error) {
 		places[i] = place{mixKey(k), r.boxes[k]}
 	}
 	r.next += uint64(n)
+	// The value is reused: only its stamp changes between records.
 	value := newValue()
 	begin := threadCPU()
 	c := r.pub.Begin()
@@ -73,6 +74,7 @@ func (r *run) measureCommits(name string, n, commits int) error {
 			}
 			costs = append(costs, float64(cpu)/float64(n))
 		}
+		// A roll within the turn would be charged to the commits.
 		if r.pub.Stats().Rolls == before {
 			r.s.add(name, "ns", spreadOf(costs).Median)
 			return nil
@@ -113,6 +115,8 @@ func (r *run) measurePublish(ctx context.Context) error {
 	if err := r.relockWorkers(); err != nil {
 		return err
 	}
+	// A commit that exceeds the append areas would roll its shards, so it fills at most 80 % of
+	// them.
 	r.bulk = int(min(bulkMax, r.appendRatio()*float64(r.cfg.Records)*0.8))
 	// Sizes take turns, because the small ones take less time than a burst of a neighbour.
 	for range max(r.cfg.Rounds, 3) {
@@ -146,6 +150,7 @@ func (r *run) measureSmallBase(ctx context.Context) error {
 		return err
 	}
 	// The helpers use r.table and r.cfg.Records, which are switched for each turn.
+	// Later sections need the whole table again, also after an error.
 	defer func() { r.table, r.cfg.Records = whole, records }()
 	r.table, r.cfg.Records = tenth, n
 	boxes := r.boxes
@@ -188,6 +193,7 @@ func (r *run) measureInserts() error {
 		return err
 	}
 	from := uint64(0)
+	// Commits that roll are repeated, at most 100 times.
 	for len(r.s.values["insert, 100000 a commit"]) < r.cfg.Rounds && from < 100*each {
 		before := r.pub.Stats().Rolls
 		begin := threadCPU()
@@ -214,6 +220,8 @@ func (r *run) measureRoll(context.Context) error {
 		}
 	}
 	for range r.cfg.Rounds {
+		// A roll builds the new shard while readers still use the old one. This is its extra
+		// memory.
 		before := r.pub.Stats().Bytes
 		if err := r.timeRolls("roll of all shards"); err != nil {
 			return err

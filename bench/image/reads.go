@@ -88,6 +88,8 @@ func (s *server) multiGet(t *reader.Table, ops int, arg string, r *reply) error 
 			return err
 		}
 		for _, value := range s.values[:n] {
+			// The caller compares Found with the number of keys, so a missing key is an error
+			// there.
 			if value != nil {
 				s.consumeValue(value)
 			}

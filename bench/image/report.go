@@ -81,6 +81,7 @@ func newSamples() *samples {
 	return &samples{unit: map[string]string{}, values: map[string][]float64{}}
 }
 
+// add adds the value of the next round.
 func (s *samples) add(name, unit string, v float64) {
 	if s.values[name] == nil {
 		s.order = append(s.order, name)
@@ -89,6 +90,7 @@ func (s *samples) add(name, unit string, v float64) {
 	s.values[name] = append(s.values[name], v)
 }
 
+// has reports whether all cases were measured.
 func (s *samples) has(names ...string) bool {
 	for _, n := range names {
 		if len(s.values[n]) == 0 {
@@ -107,8 +109,10 @@ func (s *samples) ratioOf(a, b string) Spread {
 	return spreadOf(out)
 }
 
+// spreadFor returns the spread of a case.
 func (s *samples) spreadFor(name string) Spread { return spreadOf(s.values[name]) }
 
+// makeRows returns the cases in the order of their first value.
 func (s *samples) makeRows() (out []Row) {
 	for _, n := range s.order {
 		out = append(out, Row{Name: n, Unit: s.unit[n], Spread: s.spreadFor(n)})

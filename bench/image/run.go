@@ -73,6 +73,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 		return nil, err
 	}
 	for _, name := range cfg.Only {
+		// A misspelt section must not pass as one that measured nothing.
 		if !slices.Contains(Sections(), name) {
 			return nil, fmt.Errorf("unknown section %q; the sections are %v", name, Sections())
 		}
@@ -138,7 +139,7 @@ func (r *run) processIDs() (pids []int) {
 }
 
 // startProcess starts a worker that stops with the run.
-func (r *run) startProcess(ctx context.Context, name string, seed int, command ...string) (*worker, error) {
+func (r *run) startProcess(ctx context.Context, name string, command ...string) (*worker, error) {
 	w, err := startWorker(ctx, name, command...)
 	if err == nil {
 		r.workers = append(r.workers, w)
@@ -150,12 +151,12 @@ func (r *run) startProcess(ctx context.Context, name string, seed int, command .
 
 // startC starts a worker in C. pages is "huge" or "small".
 func (r *run) startC(ctx context.Context, seed int, pages string) (*worker, error) {
-	return r.startProcess(ctx, fmt.Sprintf("C %d %s", seed, pages), seed, r.cfg.Worker, r.mem.path("image"), tableName, fmt.Sprint(r.cfg.Records), fmt.Sprint(seed), pages)
+	return r.startProcess(ctx, fmt.Sprintf("C %d %s", seed, pages), r.cfg.Worker, r.mem.path("image"), tableName, fmt.Sprint(r.cfg.Records), fmt.Sprint(seed), pages)
 }
 
 // startGo starts a worker in Go.
 func (r *run) startGo(ctx context.Context, seed int) (*worker, error) {
-	return r.startProcess(ctx, fmt.Sprintf("Go %d", seed), seed, slices.Concat(r.cfg.Self, []string{r.mem.path("image"), tableName, fmt.Sprint(r.cfg.Records), fmt.Sprint(seed)})...)
+	return r.startProcess(ctx, fmt.Sprintf("Go %d", seed), slices.Concat(r.cfg.Self, []string{r.mem.path("image"), tableName, fmt.Sprint(r.cfg.Records), fmt.Sprint(seed)})...)
 }
 
 // tableName is the name of the table in the image.
@@ -218,6 +219,7 @@ func (r *run) loadTable(ctx context.Context, name string) error {
 	begin := threadCPU()
 	_, err := r.pub.Load(r.table, func(yield func(snapshot.Record, error) bool) {
 		for i, b := range r.boxes {
+			// A load takes seconds and must end after an interrupt.
 			if i%loadAsks == 0 && ctx.Err() != nil {
 				yield(snapshot.Record{}, ctx.Err())
 				return
@@ -245,8 +247,9 @@ func (r *run) startWorkers(ctx context.Context) (err error) {
 	if got.Ops > 0 {
 		r.report.HugeShare = float64(got.Found) / float64(got.Ops)
 	}
+	// On small pages the figures are those of address translation, not of the image.
 	if r.report.HugeShare < 0.9 {
-		r.addNote("only %.0f %% of the reader's memory is on huge pages, so the figures are those of small pages; run as root, or set --dir to a tmpfs that is mounted with huge=advise", 100*r.report.HugeShare)
+		r.addNote("only %.0f %% of the reader's memory is on huge pages, so the figures are those of small pages; run as root, or set --memory to a directory on a tmpfs mounted with huge=advise", 100*r.report.HugeShare)
 	}
 	return err
 }

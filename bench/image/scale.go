@@ -62,6 +62,7 @@ func (r *run) scaleOne(clients []*worker, c scaleCase) error {
 			if err != nil {
 				return err
 			}
+			// The clients start together, so the slowest one decides the elapsed time.
 			w, u := elapsedTimes(got)
 			wall[p], cpu[p] = append(wall[p], w), append(cpu[p], u)
 		}

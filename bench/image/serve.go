@@ -42,6 +42,7 @@ func Serve(args []string, in io.Reader, out io.Writer) error {
 	if len(args) != WorkerArgs {
 		return fmt.Errorf("a worker needs %d arguments, got %d", WorkerArgs, len(args))
 	}
+	// threadCPU measures this thread.
 	runtime.LockOSThread()
 	records, err := strconv.ParseUint(args[2], 10, 63)
 	if err != nil {
@@ -65,6 +66,7 @@ func Serve(args []string, in io.Reader, out io.Writer) error {
 			return err
 		}
 	}
+	// The views must be released before the mapping is closed.
 	s.view.Unlock()
 	s.old.Unlock()
 	return s.client.Close()

@@ -88,6 +88,7 @@ func (f *forest) buildRivals(boxes []format.Box, order []uint32) {
 		for part := range slices.Chunk(below, format.NodeLanes) {
 			u := part[0]
 			for _, b := range part[1:] {
+				// A node is as large as its children need.
 				u = format.Box{MinX: min(u.MinX, b.MinX), MinY: min(u.MinY, b.MinY), MaxX: max(u.MaxX, b.MaxX), MaxY: max(u.MaxY, b.MaxY)}
 			}
 			level = append(level, u)
@@ -205,6 +206,7 @@ func (f *forest) searchCells(q format.Box, dst []uint32) []uint32 {
 	x0, x1 := curveStep(int64(q.MinX)-f.halfX, format.LonUnitsMax), curveStep(int64(q.MaxX)+f.halfX, format.LonUnitsMax)
 	y0, y1 := curveStep(int64(q.MinY)-f.halfY, format.LatUnitsMax), curveStep(int64(q.MaxY)+f.halfY, format.LatUnitsMax)
 	shift := 0
+	// Find the smallest cell size at which four by four cells cover the query.
 	for x1>>shift-x0>>shift >= cellsMax || y1>>shift-y0>>shift >= cellsMax {
 		shift++
 	}
@@ -213,6 +215,7 @@ func (f *forest) searchCells(q format.Box, dst []uint32) []uint32 {
 	for y := y0 >> shift; y <= y1>>shift; y++ {
 		for x := x0 >> shift; x <= x1>>shift; x++ {
 			px, py := stepUnit(x<<shift, format.LonUnitsMax), stepUnit(y<<shift, format.LatUnitsMax)
+			// The key of any point of a cell, without its low bits, is the key of the cell.
 			ranges = append(ranges, rtree.HilbertKey(format.Box{MinX: px, MinY: py, MaxX: px, MaxY: py})>>(2*shift))
 		}
 	}

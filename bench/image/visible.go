@@ -31,6 +31,7 @@ func (r *run) measureVisible(context.Context) error {
 			if failed = r.commitStamped(n, uint64(begin), value); failed != nil {
 				break
 			}
+			// The watcher must see each version before the next one replaces it.
 			for monotonicNow() < begin+pace {
 				time.Sleep(pace / 2)
 			}

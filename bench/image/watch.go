@@ -40,6 +40,7 @@ func (s *server) watchStamps(_ int, _ string, r *reply) error {
 			v.Unlock()
 			continue
 		}
+		// Only a new version can hold a new stamp.
 		last = v.Version()
 		stamp, err := s.readStamp(v)
 		seen := monotonicNow()
@@ -88,6 +89,7 @@ func (s *server) watchPairs(_ int, _ string, r *reply) error {
 			last = v.Version()
 			r.Versions++
 		}
+		// The stamp is read in the same view as the pairs.
 		stamp, err := s.readStamp(v)
 		if err == nil {
 			err = s.comparePairs(v, keys[:], items, r)

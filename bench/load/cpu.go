@@ -25,6 +25,7 @@ func CPU(pids []int) time.Duration {
 		// Fields 14 and 15 are utime and stime.
 		_, rest, _ := strings.Cut(string(b[strings.LastIndexByte(string(b), ')'):]), " ")
 		f := strings.Fields(rest)
+		// A process that ends while it is read may leave a short line.
 		if len(f) < 13 {
 			continue
 		}

@@ -94,6 +94,7 @@ func Run(ctx context.Context, c Case, pids []int, call Call) Result {
 	start := time.Now()
 	measuring.Store(true)
 	sleepFor(ctx, c.Measure)
+	// Calls that are still in progress belong to no measurement.
 	measuring.Store(false)
 	took := time.Since(start)
 	cpu, own = CPU(pids)-cpu, CPU(self)-own
@@ -155,6 +156,7 @@ func summarise(c Case, callers []*caller, took time.Duration) Result {
 	r := Result{Case: c}
 	all := hdrhistogram.New(1, latencyMaxUs, 3)
 	for _, w := range callers {
+		// Quantiles of all calls, not means of the quantiles of callers.
 		all.Merge(w.hist)
 		r.Errors += w.errors
 		if w.first != nil && r.FirstError == "" {

@@ -49,6 +49,7 @@ func WatchRSS(pids []int) (stop func() []int64) {
 				most[i] = max(most[i], RSS(pid))
 			}
 			select {
+			// One sample is taken even if stop is called at once.
 			case <-end:
 				return
 			case <-t.C:

@@ -80,6 +80,7 @@ func startEtcd(n int, dir string) (*etcd, error) {
 			return nil, err
 		}
 		if err := cmd.Start(); err != nil {
+			// Nodes that have started already must not outlive the failure.
 			c.stop()
 			return nil, err
 		}
@@ -130,6 +131,7 @@ func (c *etcd) nodePIDs() (out []int) {
 
 // callOne executes one operation. A get is linearizable, like a get of Rhumb.
 func (c *etcd) callOne(ctx context.Context, op load.Op, caller, key int, value []byte) error {
+	// Callers share the connections evenly.
 	cl := c.clients[caller%len(c.clients)]
 	name := fmt.Sprintf("k/%d/%d", caller, key)
 	if op == load.Put {

@@ -41,6 +41,7 @@ func run(args []string) error {
 		if err != nil {
 			return err
 		}
+		// The cluster ends with the driver, at the end of stdin.
 		defer c.stop()
 		return driveCluster(c)
 	}

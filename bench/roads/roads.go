@@ -111,12 +111,14 @@ func (g *Generator) drawSite() (x, y float64) {
 // Next returns the next segment.
 func (g *Generator) Next() Segment {
 	for {
+		// A dropped highway has no segments, so several lines may have to be drawn.
 		for g.line.left <= 0 {
 			g.beginLine()
 		}
 		l := &g.line
 		l.left--
 		length := min(l.median*math.Exp(lengthSpread*g.random.NormFloat64()), lengthMax)
+		// Roads bend a little at each segment, so boxes are not all thin.
 		l.heading += bend * g.random.NormFloat64()
 		sin, cos := math.Sincos(l.heading)
 		x, y := l.x+length*cos/l.squeeze, l.y+length*sin

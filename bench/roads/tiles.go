@@ -36,6 +36,7 @@ func NewTiles(seed uint64, boxes []format.Box) *Tiles {
 
 // Data returns a tile with sides of side km around a random box, so dense areas get more tiles.
 func (t *Tiles) Data(side float64) format.Box {
+	// Drawing a box, and not a position, follows the density of the data.
 	b := t.boxes[t.random.IntN(len(t.boxes))].Degrees()
 	return Tile(b.Min.Lon, b.Min.Lat, side)
 }

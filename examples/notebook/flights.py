@@ -1,7 +1,7 @@
-"""What flies right now, read from the image in shared memory. The cells (# %%) run one by one in an editor or in Jupyter
-(jupytext), or all at once: python flights.py [IMAGE] [PICTURE]."""
+"""Plot the flights in the image in shared memory. The cells (# %%) run one by one in an editor or in Jupyter (jupytext), or
+all at once: python flights.py [IMAGE] [PICTURE]."""
 
-# %% The image: the first argument, or that of the running demo with the most flights.
+# %% The image: the first argument, or the image of the running demo with the most flights.
 import glob
 import json
 import os
@@ -30,14 +30,14 @@ arguments = [a for a in sys.argv[1:] if "ipykernel" not in a]
 image = arguments[0] if arguments else max(images(), key=flights_in)
 picture = arguments[1] if len(arguments) > 1 else "flights.png"
 
-# %% One view: all flights as they stood at one version. What comes back are copies, so the view ends here.
+# %% One view: all flights at one version. The results are copies, so the view can end here.
 with rhumb_snapshot.attach(image) as client, client.lock() as view:
     version, table = view.version, view["flights"]
     flights = table.bbox(-90, -180, 90, 180, limit=100_000)
     airports = view["airports"].bbox(-90, -180, 90, 180, values=False, limit=100_000).boxes if "airports" in view else np.empty((0, 4))
 print(f"version {version} of {image}: {len(flights)} flights, {len(airports)} airports")
 
-# %% Columns. The boxes are an array already; the other fields are taken out of the records.
+# %% Columns. The boxes are an array already; the other fields are decoded from the records.
 lat, lon = flights.boxes[:, 0], flights.boxes[:, 1]
 records = [f.record() for f in flights]
 altitude = np.array([r.get("alt_ft", np.nan) for r in records], dtype=float)
@@ -47,7 +47,7 @@ flying = np.isfinite(altitude)
 if flying.any():
     print(f"altitude: median {np.nanmedian(altitude):.0f} ft; ground speed: median {np.nanmedian(speed):.0f} kn")
 
-# %% How high, and where.
+# %% Altitudes and positions.
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), width_ratios=(1, 2), constrained_layout=True)
 left.hist(altitude[flying] / 1000, bins=np.arange(0, 46, 2), color="#5b7fa6", edgecolor="white")
 left.set(xlabel="altitude, 1000 ft", ylabel="flights", title="How high they fly")

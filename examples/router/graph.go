@@ -48,6 +48,7 @@ func loadGraph(roads *reader.Table) (*graph, error) {
 		if err != nil {
 			return nil, err
 		}
+		// A record that cannot be decoded is reported and not skipped.
 		if err := g.addSegment(item.Name, item.Value); err != nil {
 			return nil, fmt.Errorf("segment %s: %w", item.Name, err)
 		}
@@ -67,6 +68,7 @@ func (g *graph) addSegment(name, value []byte) error {
 	}
 	text := func(field string) string {
 		v, _ := rec.Get(field)
+		// Other fields are numbers, whose text is the same for equal values.
 		if v.Kind() == rhumb.FieldString {
 			return v.Text()
 		}
@@ -78,6 +80,7 @@ func (g *graph) addSegment(name, value []byte) error {
 		return nil
 	}
 	if limit, err := strconv.ParseFloat(text("maxspeed"), 64); err == nil && limit > 0 {
+		// Limits above fastest would break the estimate of the search.
 		kmh = min(limit, fastest)
 	}
 	a, err := g.nodeAt(text("lat1"), text("lon1"))
@@ -124,6 +127,7 @@ func (g *graph) keepLargest() {
 	}
 	find := func(n int32) int32 {
 		for part[n] != n {
+			// Path halving keeps the trees flat.
 			part[n] = part[part[n]]
 			n = part[n]
 		}
@@ -137,6 +141,7 @@ func (g *graph) keepLargest() {
 	for _, e := range g.edges {
 		p := find(e.ends[0])
 		size[p]++
+		// The part with the most edges wins.
 		if largest < 0 || size[p] > size[largest] {
 			largest = p
 		}
@@ -169,6 +174,7 @@ func (g *graph) nearestNode(roads *reader.Table, p rhumb.Point) (int32, error) {
 			return true
 		}
 		for _, end := range g.edges[n].ends {
+			// Routes run from node to node, so the nearer end of the segment counts.
 			if d := geo.Distance(p, g.nodes[end]); best < 0 || d < distance {
 				best, distance = end, d
 			}

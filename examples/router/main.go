@@ -21,6 +21,7 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/reader"
 )
 
+// config holds the flags.
 type config struct {
 	image, addr, from, to, out string
 	depart                     string
@@ -50,6 +51,7 @@ func main() {
 
 // findDemo fills the missing image from the running demo and returns the addresses of the nodes.
 func (cfg *config) findDemo() (addrs []string, err error) {
+	// Flags take precedence over a running demo, which may be another cluster.
 	if cfg.image != "" && cfg.addr != "" {
 		return []string{cfg.addr}, nil
 	}
@@ -68,6 +70,7 @@ func (cfg *config) findDemo() (addrs []string, err error) {
 	return live.Addrs(demo), nil
 }
 
+// run finds the route both ways, saves it, and runs the optional parts.
 func run(ctx context.Context, cfg config, w io.Writer) error {
 	addrs, err := cfg.findDemo()
 	if err != nil {
@@ -183,6 +186,7 @@ func (r *router) compareSources(ctx context.Context, repeat int) (best *route, e
 		times = append(times, took)
 	}
 	slices.Sort(times)
+	// The median hides single slow searches, such as the first one.
 	image := times[len(times)/2]
 	start := time.Now()
 	other, err := r.g.findRoute(r.from, r.to, &clusterSpeeds{trip: r.newTrip(), ctx: ctx, g: r.g, roads: r.roads})
@@ -190,6 +194,7 @@ func (r *router) compareSources(ctx context.Context, repeat int) (best *route, e
 		return nil, err
 	}
 	network := time.Since(start)
+	// Both searches read the same speeds, unless a write changes them in between.
 	if !slices.Equal(best.edges, other.edges) {
 		return nil, fmt.Errorf("the routes differ: %d segments over the image, %d over the network; if speeds are changing, try again", len(best.edges), len(other.edges))
 	}
@@ -215,6 +220,7 @@ func (r *router) driveJams(ctx context.Context, best *route, times int) error {
 		if err := r.setField(ctx, jam, speedField, rhumb.Float64Field(2)); err != nil {
 			return err
 		}
+		// The writes are acknowledged here, so their durability is included.
 		written := time.Since(start)
 		if err := r.awaitField(ctx, jam[len(jam)-1], speedField, rhumb.Float64Field(2)); err != nil {
 			return err
@@ -250,6 +256,7 @@ func (r *router) simulateRush(ctx context.Context, best *route) error {
 	if err := r.awaitField(ctx, slow[len(slow)-1], profileField, rhumb.BytesField(profile)); err != nil {
 		return err
 	}
+	// The departure of the command line is restored at the end.
 	depart := r.depart
 	defer func() { r.depart = depart }()
 	for _, hour := range []int{3, 8} {

@@ -41,6 +41,7 @@ func (g *graph) findRoute(from, to int32, live speeds) (*route, error) {
 	var kmh []float64
 	for open.Len() > 0 {
 		n := heap.Pop(open).(candidate).node
+		// The estimate never exceeds the true cost, so the first arrival is the fastest.
 		if n == to {
 			return g.walkBack(r, best, via, from, to), nil
 		}
@@ -62,6 +63,7 @@ func (g *graph) findRoute(from, to int32, live speeds) (*route, error) {
 			next := g.edges[e].otherEnd(n)
 			// At least 1 km/h, so that a standstill is expensive but not infinite.
 			cost := best[n] + g.edges[e].metres/(min(max(kmh[i], 1), fastest)/3.6)
+			// The old candidate stays in the queue; done drops it later.
 			if best[next] == unseen || cost < best[next] {
 				best[next], via[next] = cost, e
 				heap.Push(open, candidate{node: next, cost: cost + geo.Distance(g.nodes[next], g.nodes[to])/(fastest/3.6)})

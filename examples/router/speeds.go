@@ -35,6 +35,7 @@ type trip struct{ now, depart time.Time }
 // others.
 func (t trip) speedAt(value []byte, after, otherwise float64) (float64, error) {
 	at := t.depart.Add(time.Duration(after * float64(time.Second)))
+	// A segment is reached while the live speed still says something about it.
 	if at.Sub(t.now) <= liveFor {
 		v, ok, err := rhumb.RecordField(value, speedField)
 		if err != nil || ok && v.Kind() == rhumb.FieldFloat64 {
@@ -45,6 +46,7 @@ func (t trip) speedAt(value []byte, after, otherwise float64) (float64, error) {
 	if err != nil || !ok || v.Kind() != rhumb.FieldBytes || len(v.Text()) != hoursOfWeek {
 		return otherwise, err
 	}
+	// The profile is read for the hour of arrival at the segment, not of the departure.
 	if kmh := v.Text()[hourOfWeek(at)]; kmh > 0 {
 		return float64(kmh), nil
 	}
@@ -61,6 +63,7 @@ type imageSpeeds struct {
 	items []reader.Item
 }
 
+// edgeSpeeds implements speeds.
 func (s *imageSpeeds) edgeSpeeds(edges []int32, after float64, out []float64) (err error) {
 	s.names = s.names[:0]
 	for _, e := range edges {
@@ -91,11 +94,13 @@ type clusterSpeeds struct {
 	roads *client.Table
 }
 
+// edgeSpeeds implements speeds.
 func (s *clusterSpeeds) edgeSpeeds(edges []int32, after float64, out []float64) error {
 	var names [][]byte
 	for _, e := range edges {
 		names = append(names, s.g.edges[e].name)
 	}
+	// One call for all edges, so that the comparison with the image is fair.
 	got, err := s.roads.GetMany(s.ctx, names, client.GetOptions{})
 	if err != nil {
 		return err

@@ -41,6 +41,7 @@ type canvas struct {
 	r    *vector.Rasterizer
 }
 
+// newCanvas returns an empty tile.
 func newCanvas(t tile) *canvas {
 	c := &canvas{tile: t, img: image.NewRGBA(image.Rect(0, 0, tileSize, tileSize)), r: vector.NewRasterizer(tileSize, tileSize)}
 	draw.Draw(c.img, c.img.Bounds(), image.NewUniform(ground), image.Point{}, draw.Src)
@@ -58,6 +59,7 @@ func (c *canvas) addLine(x0, y0, x1, y1, width float32) {
 	dx, dy := x1-x0, y1-y0
 	length := float32(math.Hypot(float64(dx), float64(dy)))
 	if length > 0 {
+		// The normal of the line, with half of the width.
 		nx, ny := -dy/length*width/2, dx/length*width/2
 		c.addPolygon(x0+nx, y0+ny, x1+nx, y1+ny, x1-nx, y1-ny, x0-nx, y0-ny)
 	}
@@ -123,6 +125,7 @@ func drawRoads(c *canvas, t *reader.Table) error {
 		}
 	}
 	c.fillPath(casing)
+	// One pass per colour, so that crossings of one kind of road merge.
 	for _, fill := range []color.RGBA{footpath, street, avenue, jammed} {
 		for _, r := range roads {
 			if r.fill == fill {
@@ -143,6 +146,7 @@ func (c *canvas) readRoad(value []byte) (r road, ok bool) {
 	a, b, ok := roadEnds(rec)
 	r.x0, r.y0 = c.tile.pixelOf(a)
 	r.x1, r.y1 = c.tile.pixelOf(b)
+	// Widths are those at zoom 16 and double with each level.
 	scale := float32(math.Exp2(float64(c.tile.z) - 16))
 	kind, _ := rec.Get("highway")
 	switch kind.Text() {

@@ -31,6 +31,7 @@ var index []byte
 // workersMax bounds the worker processes.
 const workersMax = 64
 
+// config holds the flags.
 type config struct {
 	image, addr string
 	workers     int
@@ -74,6 +75,7 @@ func serveMap(ctx context.Context, cfg config, w io.Writer) error {
 	}
 	var workers []*worker
 	defer func() {
+		// Workers end when their standard input closes, also after an error here.
 		for _, w := range workers {
 			w.stop()
 		}
@@ -113,6 +115,7 @@ func newFrontEnd(workers []*worker) http.Handler {
 	var next atomic.Uint64
 	mux.HandleFunc("GET /tiles/", func(w http.ResponseWriter, r *http.Request) {
 		k := workers[next.Add(1)%uint64(len(workers))]
+		// Every worker has the same image, so turns are as good as any other distribution.
 		k.served.Add(1)
 		k.proxy.ServeHTTP(w, r)
 	})
@@ -160,6 +163,7 @@ func startWorker(image string) (*worker, error) {
 	return k, nil
 }
 
+// stop ends the worker by closing its standard input.
 func (k *worker) stop() {
 	_ = k.input.Close()
 	// The worker prints its own errors to standard error.
@@ -197,6 +201,7 @@ func readMemory(pid int) (own, shared int64, err error) {
 	}
 	for line := range strings.Lines(string(text)) {
 		var kib int64
+		// Shared memory is RssShmem: it counts once per machine, however many processes map it.
 		if n, _ := fmt.Sscanf(line, "RssAnon: %d", &kib); n == 1 {
 			own = kib << 10
 		} else if n, _ := fmt.Sscanf(line, "RssShmem: %d", &kib); n == 1 {

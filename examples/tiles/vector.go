@@ -67,6 +67,7 @@ func vectorLayer(table *reader.Table, name string, t tile) (*mvt.Layer, error) {
 	l := mvt.NewLayer(name, features)
 	l.Version = mvtVersion
 	l.ProjectToTile(maptile.New(uint32(t.x), uint32(t.y), maptile.Zoom(t.z)))
+	// Clipping at the margin keeps lines and symbols of neighbouring tiles continuous.
 	l.Clip(orb.Bound{Max: orb.Point{mvt.DefaultExtent, mvt.DefaultExtent}}.Pad(margin * mvt.DefaultExtent / tileSize))
 	l.RemoveEmpty(1, 1)
 	return l, nil
@@ -108,6 +109,7 @@ func shapeOf(rec rhumb.Record, it *reader.Item) orb.Geometry {
 	for _, part := range parts[:n] {
 		b := part.Degrees()
 		bound := orb.Bound{Min: orb.Point{b.Min.Lon, b.Min.Lat}, Max: orb.Point{b.Max.Lon, b.Max.Lat}}
+		// A box without extent is a point.
 		if bound.Min == bound.Max {
 			return bound.Min
 		}

@@ -50,6 +50,7 @@ func tileHandler(image *reader.Client) http.Handler {
 	handle := func(pattern string, forms map[string]form) {
 		mux.HandleFunc("GET "+pattern, func(w http.ResponseWriter, r *http.Request) {
 			suffix := path.Ext(r.PathValue("y"))
+			// The suffix is part of the last path element, which patterns of ServeMux cannot split.
 			answer, ok := forms[suffix]
 			t, err := parseTile(r, suffix)
 			switch {
@@ -120,6 +121,7 @@ func servePNG(w http.ResponseWriter, v reader.View, _ string, t tile) error {
 		}
 	}
 	w.Header().Set("Content-Type", "image/png")
+	// A tile is drawn per request and never cached, so speed matters more than size.
 	return (&png.Encoder{CompressionLevel: png.BestSpeed}).Encode(w, c.img)
 }
 

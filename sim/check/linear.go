@@ -89,6 +89,7 @@ func (o *Op) keyNames() []keyName {
 	return out
 }
 
+// linearizableKey checks the operations on one key.
 func linearizableKey(key keyName, parts []part) error {
 	ops := make([]porcupine.Operation, len(parts))
 	for i, p := range parts {
@@ -234,6 +235,7 @@ func (s register) stepWrite(op *Op, index int) (bool, register) {
 	return true, s
 }
 
+// countConditions returns the number of mutations with a condition.
 func countConditions(op *Op) (n int) {
 	for i := range op.Mutations {
 		if op.Mutations[i].Cond.Kind != rhumb.Always {

@@ -46,6 +46,7 @@ type watched struct {
 	closedBy rhumb.NodeID
 }
 
+// position identifies an entry at a known sequence number.
 type position struct {
 	epoch rhumb.Epoch
 	hash  entry.Hash

@@ -45,6 +45,7 @@ func RealTime(history []*Op) error {
 	return nil
 }
 
+// realTimeRange checks the operations on one range.
 func realTimeRange(ops []*Op) error {
 	// One pass over calls in order of time, with the ended operations merged in, replaces the
 	// comparison of all pairs.

@@ -86,6 +86,7 @@ func Explore(cfg Config, limits Limits) (Result, error) {
 	return e.res, nil
 }
 
+// run searches level by level: all states at one distance before those at the next.
 func (e *explorer) run() {
 	first := newState(&e.cfg)
 	// Only normalised states are fingerprinted and expanded, here and in every successor.
@@ -137,6 +138,7 @@ func (e *explorer) expandState(g *stepper, w *openState, next []openState) ([]op
 			return next, bad
 		}
 		e.cfg.normaliseState(&st.next)
+		// Renamed states have one fingerprint, so only the first of them is expanded.
 		if n, fresh := e.visited.add(st.next.fingerprint(e.cfg.named), w.number); fresh {
 			next = append(next, openState{n, st.next})
 		}

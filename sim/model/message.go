@@ -22,7 +22,7 @@ const (
 // message is a message in flight. The meaning of its numbers depends on its kind.
 type message struct {
 	kind     messageKind
-	from, to uint8 // to is nobody when it goes to all
+	from, to uint8 // to is nobody for a message to all
 	epoch    uint8
 	x, y, z  uint8
 	c        uint8

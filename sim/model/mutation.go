@@ -62,7 +62,7 @@ const (
 	LeaseFromSending
 	// LeaseFromAll (rule L): a lease needs as many grants as a commit needs copies, not a majority.
 	LeaseFromAll
-	// LeaseNeedsPending (rule L): while a change is under way a lease needs P too.
+	// LeaseNeedsPending (rule L): during a change a lease needs P too.
 	LeaseNeedsPending
 	// ExclusionListed (rule L, ruling 1): grants of a node that has promised an epoch exclude the
 	// earlier epochs.
@@ -103,7 +103,7 @@ const (
 	// DurableClock (ruling 6): the clock stays past an acknowledged closed timestamp across
 	// restarts.
 	DurableClock
-	// HandoverNoPending (section 1.11): no handover while a change is under way.
+	// HandoverNoPending (section 1.11): no handover during a change.
 	HandoverNoPending
 	// HandoverStepsDown (section 1.11): the primary stops before it hands over.
 	HandoverStepsDown

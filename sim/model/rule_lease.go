@@ -4,7 +4,7 @@ package model
 // and i believes in none. Ending belief and obligation at one moment is the least distance that
 // rule L permits. Time passes whether or not the node runs. A round without grants need not end.
 func (g *stepper) endRound(i int) {
-	// A round that nobody granted can be extended for free, so ending it would only add states.
+	// A round without grants need not end: ending it would only add states.
 	if int(g.from.round[i]) >= g.cfg.Rounds || !g.isGranted(i) {
 		return
 	}

@@ -83,6 +83,7 @@ func (h *history) common(o *history) uint8 {
 	return n
 }
 
+// lastEpoch returns the epoch of the last entry, or 0 for an empty log.
 func (h *history) lastEpoch() uint8 {
 	if h.n == 0 {
 		return 0
@@ -90,6 +91,7 @@ func (h *history) lastEpoch() uint8 {
 	return h.e[h.n-1].epoch()
 }
 
+// lastInterval returns the interval of the last entry, or 0 for an empty log.
 func (h *history) lastInterval() uint8 {
 	if h.n == 0 {
 		return 0

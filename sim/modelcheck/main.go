@@ -18,6 +18,7 @@ import (
 
 func main() {
 	switch broken, err := run(os.Args[1:], os.Stdout); {
+	// The flag set has printed the help; asking for it is not an error.
 	case errors.Is(err, flag.ErrHelp):
 	case err != nil:
 		fmt.Fprintln(os.Stderr, "modelcheck:", err)
@@ -63,6 +64,7 @@ func parseFlags(args []string) (o options, err error) {
 	if fs.NArg() > 0 {
 		return o, fmt.Errorf("unexpected argument %q; modelcheck takes flags only", fs.Arg(0))
 	}
+	// Only flags that were given count: a bound left at its default does not request bounds.
 	fs.Visit(func(f *flag.Flag) { o.bounds = o.bounds || !general[f.Name] })
 	if *early {
 		o.cfg.Ignore = []model.Invariant{model.Owed, model.ReportedHeld}
@@ -143,6 +145,7 @@ func (o *options) planSearches() ([]search, error) {
 		if finding, ok = model.MutationByName(o.without); !ok {
 			return nil, fmt.Errorf("unknown mutation %q; -list shows the mutations", o.without)
 		}
+		// Flags of bounds then say where to search.
 		o.cfg.Without = finding.Mutation
 	}
 	one := search{name: "bounds", cfg: o.cfg, walk: o.walk, seed: o.seed, limits: o.limits}
@@ -152,6 +155,7 @@ func (o *options) planSearches() ([]search, error) {
 	case o.without == "" && !o.bounds && !o.walk:
 		var short []search
 		for _, p := range model.Presets() {
+			// Long presets take minutes to hours and must be asked for.
 			if p.Short {
 				short = append(short, search{name: p.Name, cfg: p.Config, limits: o.limits})
 			}
@@ -187,6 +191,7 @@ func (o *options) planPresets() ([]search, error) {
 			out = nil
 		}
 		if strings.HasPrefix(p.Name, o.preset) || o.preset == "all" {
+			// A mutation may be searched in any preset, not only in its own configuration.
 			p.Config.Without = o.cfg.Without
 			out = append(out, search{name: p.Name, cfg: p.Config, walk: o.walk, seed: o.seed, limits: o.limits})
 		}
@@ -195,6 +200,7 @@ func (o *options) planPresets() ([]search, error) {
 		}
 	}
 	for _, p := range voter.Presets() {
+		// Voters have no random walks.
 		if !o.walk && (strings.HasPrefix(p.Name, o.preset) || o.preset == "all") {
 			out = append(out, o.voterSearch(p.Name, p.Config))
 		}
@@ -270,6 +276,7 @@ func (s search) printResult(out io.Writer, r *model.Result) {
 	case !r.Exhausted:
 		verdict = "stopped by a limit"
 	}
+	// A violation also ends a walk or a limited search, so it is the verdict of any of them.
 	if r.Violation != nil {
 		verdict = "BROKEN"
 	}

@@ -1,12 +1,12 @@
 /*
- * worker.c: one process of the measurement of the snapshot tier in C. It attaches to an image and then carries out what
- * stands in the lines of its standard input, "CASE OPS ARG", one after the other; to each it answers with one line of
- * JSON: how many operations, how many found, the processor time of the thread and the time that passed, in ns. The
- * parent lets it take turns with other processes.
+ * worker.c: one worker process in C for the measurement of the snapshot tier. It attaches to an image and executes the
+ * lines of its standard input, "CASE OPS ARG AT", one after another. It answers each with one line of JSON: the numbers of
+ * operations and of found records, the processor time of the thread and the elapsed time in ns. The parent lets the worker
+ * alternate with other processes.
  *
- * Beside the reader it holds what the reader is compared with: random reads of records without any index (the physical
- * limit), a hash table of chained buckets as TrafficDB has it (Fernandes et al., VLDB 2016, figure 9), and LMDB where
- * <lmdb.h> was there when this was compiled.
+ * Besides the reader it contains the counterparts of the reader: random reads of records without an index (the physical
+ * limit), a hash table of chained buckets as in TrafficDB (Fernandes et al., VLDB 2016, figure 9), and LMDB if <lmdb.h> was
+ * available at compile time.
  *
  *   cc -O3 -march=native -o bin/image-worker bench/image/c/worker.c -lm -llmdb
  */
@@ -28,9 +28,9 @@
 #endif
 
 enum {
-	VALUE_SIZE = 84,  /* of a record; box and value are 100 bytes, the record is 128 */
+	VALUE_SIZE = 84,  /* box and value are 100 bytes, the record is 128 */
 	RECORD_SIZE = 128,
-	VALUE_AT = 40,    /* behind the record's head and its box */
+	VALUE_AT = 40,    /* after the header and the box of the record */
 	GROUP_MAX = 64
 };
 
@@ -61,7 +61,7 @@ static void fail(const char *what) {
 	exit(1);
 }
 
-/* ---- Keys: the same as in keys.go ---- */
+/* ---- Keys: as in keys.go ---- */
 
 static uint64_t mix(uint64_t x) {
 	x += 0x9e3779b97f4a7c15u;
@@ -72,7 +72,7 @@ static uint64_t mix(uint64_t x) {
 
 static uint64_t mulhi(uint64_t a, uint64_t b) { return (uint64_t)(((unsigned __int128)a * b) >> 64); }
 
-/* shuffled gives the position i of a permutation of 0 to records-1 that depends on the seed. */
+/* shuffled returns element i of a permutation of 0 to records-1 that depends on the seed. */
 static uint64_t shuffled(uint64_t i) {
 	unsigned bits = 1;
 	uint64_t mask;
@@ -94,12 +94,13 @@ static void make_keys(uint64_t n, uint64_t from) {
 	for (uint64_t i = 0; i < n; i++) keys[i] = mix(shuffled(from + i));
 }
 
-/* ---- What is read of every record: its whole value ---- */
+/* ---- Every read reads the whole value of the record ---- */
 
 static uint64_t sum;
 
-/* Aligned blocks, since a load over the edge of a line that is not there yet holds up those that follow: with such loads,
- * which compilers make of a plain loop, all measurements are mostly of this function. A value begins at a multiple of 4. */
+/* Blocks are aligned, because a load across the edge of a missing cache line delays the loads after it. Compilers generate
+ * such loads for a plain loop, and all measurements would then mostly measure this function. A value starts at a multiple
+ * of 4. */
 typedef uint64_t block __attribute__((vector_size(16), may_alias));
 static block block_sum;
 
@@ -108,13 +109,13 @@ static inline void consume(const uint8_t *p) {
 	block_sum += ((b[0] + b[1]) + (b[2] + b[3])) + (b[4] + b[5]);
 }
 
-/* What the reader is compared with fetches as the reader does. */
+/* The counterparts prefetch like the reader. */
 #define PREFETCH(p) rs__prefetch_many((const void *)(p))
 
 /* ---- The physical limit ---- */
 
-/* fetch_record asks for both lines of a record: as the reader does, or into the first cache, as in the measurements that the
- * goals were drawn from. */
+/* fetch_record prefetches both lines of a record: like the reader, or into the first-level cache, as in the measurements on
+ * which the goals are based. */
 static inline __attribute__((always_inline)) void fetch_record(const uint8_t *at, int first) {
 	if (first) {
 		__builtin_prefetch(at, 0, 3);
@@ -228,7 +229,7 @@ static void detach_now(void) {
 	client = NULL;
 }
 
-/* run_attach attaches and detaches anew each time, as TrafficDB's clients do with each object. */
+/* run_attach detaches and attaches for each operation, as the clients of TrafficDB do with each object. */
 static uint64_t run_attach(uint64_t n) {
 	for (uint64_t i = 0; i < n; i++) {
 		detach_now();
@@ -250,7 +251,7 @@ static void read_tiles(const char *path) {
 	fclose(f);
 }
 
-/* ---- Chained buckets, as TrafficDB has them ---- */
+/* ---- Chained buckets, as in TrafficDB ---- */
 
 typedef struct bucket {
 	uint64_t key;
@@ -285,7 +286,7 @@ static void chain_free(void) {
 	chain_buckets = NULL;
 }
 
-/* chain_build lays the index over the records of the image, 1.6 to 3.2 heads for each. */
+/* chain_build builds the index over the records of the image, with 1.6 to 3.2 heads per record. */
 static uint64_t chain_build(void) {
 	unsigned bits = 1;
 	uint32_t n = 0;
@@ -315,7 +316,7 @@ static uint64_t chain_build(void) {
 	return n;
 }
 
-/* chain_get is a call that tells what rs_get tells, as far as there is something to tell. */
+/* chain_get returns the same information as rs_get, as far as the index has it. */
 static __attribute__((noinline)) int chain_get(uint64_t key, rs_value *out) {
 	for (uint32_t at = chain_heads[chain_hash(key) >> chain_shift]; at; at = chain_buckets[at].next) {
 		const bucket *b = &chain_buckets[at];
@@ -342,7 +343,7 @@ static uint64_t run_chain(uint64_t n) {
 	return found;
 }
 
-/* run_chain_group walks the chains of a group side by side. */
+/* run_chain_group walks the chains of a group of keys interleaved. */
 static uint64_t run_chain_group(uint64_t n, unsigned group) {
 	uint64_t found = 0;
 	for (uint64_t i = 0; i < n; i += group) {
@@ -399,7 +400,7 @@ static void must(int status, const char *what) {
 	exit(1);
 }
 
-/* sort_keys sorts by 16 bits a pass. */
+/* sort_keys sorts by 16 bits per pass. */
 static void sort_keys(uint64_t *k, uint64_t n) {
 	uint64_t *other = malloc(n * sizeof *other + 1), *count = malloc(65536 * sizeof *count);
 	for (int shift = 0; shift < 64; shift += 16) {
@@ -414,7 +415,7 @@ static void sort_keys(uint64_t *k, uint64_t n) {
 		for (uint64_t i = 0; i < n; i++) other[count[k[i] >> shift & 65535]++] = k[i];
 		swap = k, k = other, other = swap;
 	}
-	free(other); /* after four passes k is the caller's again */
+	free(other); /* after four passes k is the array of the caller again */
 	free(count);
 }
 
@@ -424,7 +425,7 @@ static void lmdb_value(uint8_t *value, uint64_t key) {
 	memcpy(value, w, sizeof w);
 }
 
-/* lmdb_load fills a database in its most favourable way: in the order of the keys, whole numbers as keys, no sync. */
+/* lmdb_load fills a database in the way that favours LMDB most: in key order, with integer keys and without sync. */
 static uint64_t lmdb_load(const char *path) {
 	uint64_t *all = malloc(records * sizeof *all + 1);
 	uint8_t value[100] = {0};
@@ -538,7 +539,7 @@ int main(int argc, char **argv) {
 	attach_flags = RS_POPULATE | RS_HUGE;
 	if (!strcmp(argv[5], "small")) {
 		attach_flags = RS_POPULATE;
-		prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0); /* then no page of 2 MiB is mapped, whatever the file has */
+		prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0); /* no page of 2 MiB is mapped then, whatever pages the file has */
 	}
 	attach_now();
 	while (fgets(line, sizeof line, stdin)) {
@@ -547,7 +548,7 @@ int main(int argc, char **argv) {
 		int known = 0;
 		arg[0] = 0;
 		if (sscanf(line, "%63s %llu %899s %llu", name, &ops, arg, &start) < 1) continue;
-		while (start && clock_ns(CLOCK_MONOTONIC) < start) {} /* all processes begin at once */
+		while (start && clock_ns(CLOCK_MONOTONIC) < start) {} /* all processes start at the same moment */
 		wall = clock_ns(CLOCK_MONOTONIC);
 		cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID);
 		if (!strcmp(name, "huge")) known = rs_huge_bytes(client, &mapped, &huge) == RS_OK, found = huge, ops = mapped;
