@@ -63,7 +63,7 @@ func (bc *commands) measureOverload(ctx context.Context, cfg bench.OverloadConfi
 		return rhumb.Wrap(op, err)
 	}
 	if err := bc.Print(r, func(t table.Writer) {
-		t.AppendHeader(table.Row{"phase", "callers", "ops/s", "p50 ms", "p99 ms", "node cpu µs/op", "client cpu µs/op", "most memory of a node", "outcomes"})
+		t.AppendHeader(table.Row{"phase", "callers", "ops/s", "p50 ms", "p99 ms", "node cpu µs/op", "client cpu µs/op", "maximum memory of a node", "outcomes"})
 		for _, x := range r.Runs {
 			t.AppendRow(table.Row{
 				x.Phase, x.Callers, fmt.Sprintf("%.0f", x.OpsPerSecond), x.P50 / 1000, x.P99 / 1000, fmt.Sprintf("%.0f", x.ServerCPU),

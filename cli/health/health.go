@@ -112,6 +112,7 @@ func newJudgement(v View) *judgement {
 			j.quarantined[n]++
 		}
 		for _, n := range r.Replicas {
+			// A quarantined copy may still be listed as in sync.
 			if !r.IsInSync(n) || r.IsQuarantined(n) {
 				j.lacking[n]++
 			}
@@ -151,6 +152,7 @@ func (j *judgement) addNote(format string, args ...any) {
 // but that does not answer is not alive: the catalog may be old, or nobody may be able to change
 // it.
 func (j *judgement) isAlive(id rhumb.NodeID) bool {
+	// A draining node is not ready for clients, but it serves until its primaries have moved.
 	n := j.nodeOf[id]
 	return n != nil && n.Err == "" && n.Node.State != rhumb.NodeFenced && (n.Ready || n.Node.State == rhumb.NodeDraining)
 }
@@ -176,6 +178,8 @@ func (j *judgement) judgeMetadata() {
 		}
 		j.judgeMetadataReplica(n)
 	}
+	// A silent voter may prove its log at any moment, so it counts as up below. But it cannot
+	// replace a voter that fails now, so it does not count as spare.
 	majority := voters/2 + 1
 	j.CanLose = max(voters-len(dead)-silent-majority, 0)
 	switch {
@@ -230,6 +234,7 @@ func (j *judgement) judgeRegions() {
 				fenced = max(fenced, j.fenced[n.Node.ID])
 			}
 		}
+		// A region without nodes has nothing that could be down.
 		if len(nodes) == 0 || slices.ContainsFunc(nodes, j.isAlive) {
 			continue
 		}

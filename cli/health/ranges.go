@@ -40,6 +40,7 @@ func (j *judgement) judgeRanges() {
 	for _, r := range j.Ranges {
 		j.judgeRange(r, &g)
 	}
+	// A lost range refuses writes too, but has a remedy of its own, so it is counted once.
 	c.Lost, c.Refusing = len(g.lost), len(g.refusing)
 	if c.Lost > 0 {
 		j.addProblem("%s (%s): `rhumb unsafe-recover range` shows what is left, and accepts the loss",
@@ -58,6 +59,7 @@ func (j *judgement) judgeRanges() {
 	if len(g.recovered) > 0 {
 		j.addNote("an operator has accepted a loss for %s (%s): `rhumb range describe` shows it", counted(len(g.recovered), "range", "ranges"), listRanges(g.recovered))
 	}
+	// Sorted, so that two runs of `rhumb status` print the same lines in the same order.
 	for _, why := range slices.Sorted(maps.Keys(g.displaced)) {
 		j.addProblem("%s displaced: %s", counted(g.displaced[why], "range is", "ranges are"), why)
 	}
@@ -68,7 +70,8 @@ func (j *judgement) judgeRange(r *rhumb.Range, g *rangeGroups) {
 	c := &j.Counts
 	c.Total++
 	c.Quarantined += len(r.Quarantined)
-	// Any node may be the next to fail, so the cluster can lose only as many as its weakest range.
+	// A range needs one copy even if its class has no table, and so no minimum. Any node may be the
+	// next to fail, so the cluster can lose only as many as its weakest range.
 	spare := j.intactCopies(r) - max(j.MinInSync[r.Class], 1)
 	j.CanLose = min(j.CanLose, max(spare, 0))
 	if !j.isServed(r) {

@@ -60,8 +60,8 @@ func (f *readFlags) withTable(ctx context.Context, image, name string, fn func(v
 			return err
 		}
 		defer v.Unlock()
-		// A misspelt table is the most common mistake, so the error lists the tables. The table of
-		// positions is internal, although it can be read by its name.
+		// The name may be misspelt, so the error lists the tables. The table of positions is internal,
+		// although it can be read by its name.
 		t, err := v.Table(name)
 		if rhumb.KindOf(err) == rhumb.NotFound {
 			var names []string
@@ -70,8 +70,12 @@ func (f *readFlags) withTable(ctx context.Context, image, name string, fn func(v
 					names = append(names, info.Name)
 				}
 			}
-			return rhumb.Ef("rhumb.view", rhumb.NotFound, "%s has no table %q, only %s; nodes publish tables that were created with `rhumb table create NAME --snapshot`",
-				at.shown, name, cmp.Or(strings.Join(names, ", "), "none at all"))
+			others := "and no others"
+			if len(names) > 0 {
+				others = "only " + strings.Join(names, ", ")
+			}
+			return rhumb.Ef("rhumb.view", rhumb.NotFound, "%s has no table %q, %s; nodes publish tables that were created with `rhumb table create NAME --snapshot`",
+				at.shown, name, others)
 		}
 		if err != nil {
 			return err

@@ -68,10 +68,10 @@ var All = []Setting{
 // reserved lists environment variables with the prefix that are not settings.
 var reserved = []string{"RHUMB_DEMO", "RHUMB_TESTDATA", "RHUMB_PYTHON", "RHUMB_CONFIG"}
 
-const (
-	op     rhumb.Op = "rhumb.settings"
-	prefix          = "RHUMB_"
-)
+const op rhumb.Op = "rhumb.settings"
+
+// prefix begins the name of every variable.
+const prefix = "RHUMB_"
 
 // Settings holds the values in the configuration file and the environment.
 type Settings struct {

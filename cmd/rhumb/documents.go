@@ -185,8 +185,8 @@ type rangeDoc struct {
 	Recovery *recoveryDoc `json:"recovery,omitempty"`
 }
 
-// recoveryDoc is a loss that an operator accepted: the copy from which the range continued, and
-// what was known then.
+// recoveryDoc is a loss that an operator accepted: the copy from which the range continued, and the
+// state that the copies reported then.
 type recoveryDoc struct {
 	Epoch   uint64   `json:"epoch"`
 	Node    string   `json:"node"`

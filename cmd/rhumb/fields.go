@@ -43,7 +43,7 @@ func cutType(s string) (name, typ string, typed bool) {
 	return s, "", false
 }
 
-// parseValue parses the text of a field. json.Valid decides what a number is, so that text such as
+// parseValue parses the text of a field. A number is a number in the sense of JSON, so text such as
 // 007 or NaN stays text.
 func parseValue(name, typ string, typed bool, text, locationField string) (rhumb.FieldValue, error) {
 	switch {
@@ -99,7 +99,7 @@ func parseFieldsJSON(text []byte) (rhumb.Record, error) {
 	return rhumb.NewRecord(fields...)
 }
 
-// parseJSONValue parses one field. raw is valid JSON, so its first byte shows what it is.
+// parseJSONValue parses one field. raw is valid JSON, so its first byte determines the type.
 func parseJSONValue(raw json.RawMessage, typ string, typed bool) (rhumb.FieldValue, error) {
 	text := string(raw)
 	if raw[0] == '"' {

@@ -183,7 +183,7 @@ func (ic *ingestion) runIngest(ctx context.Context, f ingestFlags, file string) 
 		stop := ic.showProgress(r, counted, size)
 		counts, err := r.Run(ctx)
 		stop()
-		// What was done is printed even if the run failed: a rerun continues from there.
+		// The counts are printed even if the run failed: a rerun continues from there.
 		if closeErr := rejects.close(); err == nil {
 			err = closeErr
 		}

@@ -12,14 +12,12 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/datadriven"
-	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/cli/exit"
 	"github.com/rhumbdb/rhumb/cli/health"
-	"github.com/rhumbdb/rhumb/cli/output"
 	"github.com/rhumbdb/rhumb/cli/settings"
 	"github.com/rhumbdb/rhumb/client"
 )
@@ -137,17 +135,6 @@ func TestHelp(t *testing.T) {
 	walk(root)
 }
 
-// TestTitles guards that the width of a table does not break the line above it.
-func TestTitles(t *testing.T) {
-	var out strings.Builder
-	p := output.Printer{Out: &out}
-	title := strings.Repeat("a long title ", 10) + "1/3"
-	must(p.PrintTitled(nil, title, func(t table.Writer) { t.AppendRow(table.Row{"x"}) }))
-	if !strings.HasPrefix(out.String(), title+"\n") {
-		t.Errorf("it prints %q", out.String())
-	}
-}
-
 // TestErrorsAsJSON guards that an error is one JSON document on standard error, even if the
 // command line itself is wrong.
 func TestErrorsAsJSON(t *testing.T) {
@@ -168,32 +155,6 @@ func TestErrorsAsJSON(t *testing.T) {
 		if stdout != "" || doc.Error.Kind == "" || doc.Error.Message == "" || doc.Error.ExitCode != code || code == exit.OK {
 			t.Errorf("%s: exit %d, %+v, stdout %q", args, code, doc.Error, stdout)
 		}
-	}
-}
-
-// TestExitCodes guards the table in docs/cli.md: every kind has its code, and the document names
-// it.
-func TestExitCodes(t *testing.T) {
-	want := map[rhumb.Kind]int{
-		rhumb.Other: 1, rhumb.InvalidArgument: 2, rhumb.NotFound: 3, rhumb.AlreadyExists: 4, rhumb.ConditionFailed: 4, rhumb.NotPrimary: 5,
-		rhumb.Unavailable: 5, rhumb.Overloaded: 5, rhumb.Unknown: 7, rhumb.Corrupt: 1, rhumb.Unauthenticated: 6, rhumb.PermissionDenied: 6,
-		rhumb.DeadlineExceeded: 5, rhumb.Canceled: 1, rhumb.TooLarge: 2, rhumb.DiskFull: 5, rhumb.WrongCluster: 1, rhumb.Incompatible: 1,
-		rhumb.Conflict: 4, rhumb.Expired: 7, rhumb.Internal: 1,
-	}
-	doc, err := os.ReadFile("../../docs/cli.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, kind := range rhumb.Kinds() {
-		if code, ok := want[kind]; !ok || exit.Code(rhumb.E("x", kind, "y")) != code {
-			t.Errorf("kind %s has exit code %d, want %d (listed: %v)", kind, exit.Code(rhumb.E("x", kind, "y")), code, ok)
-		}
-		if !bytes.Contains(doc, []byte("`"+kind.String()+"`")) {
-			t.Errorf("docs/cli.md does not name kind %s", kind)
-		}
-	}
-	if exit.Code(fmt.Errorf("any")) != exit.Failure || exit.Code(rhumb.Wrap("x", rhumb.ErrNotFound)) != exit.NotFound {
-		t.Error("other errors and wrapped errors")
 	}
 }
 

@@ -86,9 +86,9 @@ are given up: if such a node returns, its copy is quarantined. "rhumb range desc
 	return c
 }
 
-// recoverRange describes the loss, asks for confirmation and makes node n primary. What was shown
-// travels with the request: the metadata refuses if the range has changed since (its version), and
-// records what the operator knew.
+// recoverRange describes the loss, asks for confirmation and makes node n primary. The request carries
+// the version of the record and the described state: the metadata rejects the request if the record
+// has changed, and records the state.
 func (rc *rangeCommands) recoverRange(ctx context.Context, c *client.Client, id rhumb.RangeID, n rhumb.NodeID, yes bool) error {
 	const op rhumb.Op = "rhumb.unsafe-recover"
 	s, err := c.DescribeRange(ctx, id)
@@ -153,8 +153,8 @@ func whyNotRecover(r *rhumb.Range, n rhumb.NodeID, nodes []client.NodeStatus) st
 	return ""
 }
 
-// knownLoss returns what is known about the copy on node n, and up to which position any copy knows
-// the log as committed.
+// knownLoss returns the end of the copy on node n, and the highest position that any copy knows as
+// committed.
 func knownLoss(s client.RangeStatus, n rhumb.NodeID) rhumb.Recovery {
 	seen := rhumb.Recovery{Node: n}
 	for _, r := range s.Replicas {

@@ -54,7 +54,7 @@ func (s *session) withTable(ctx context.Context, args []string, fn func(context.
 // askFor prints a question and returns the line that a person types, or "" if nobody answers.
 func (s *session) askFor(question string) string {
 	fmt.Fprint(s.Err, question)
-	line, _ := bufio.NewReader(s.in).ReadString('\n') // the end of input is no answer
+	line, _ := bufio.NewReader(s.in).ReadString('\n') // at the end of input the answer is ""
 	return strings.TrimSpace(line)
 }
 

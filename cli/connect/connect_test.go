@@ -1,0 +1,45 @@
+package connect
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/demo"
+)
+
+// TestPlainText guards that nothing is sent in plain text unless the user asks for it, and never to
+// another machine.
+func TestPlainText(t *testing.T) {
+	t.Setenv("RHUMB_DEMO", filepath.Join(t.TempDir(), "no-demo.json"))
+	for addr, ok := range map[string]bool{
+		"127.0.0.1:7600": true, "127.8.9.1:7600": true, "[::1]:7600": true, "localhost:7600": true,
+		"192.0.2.1:7600": false, "0.0.0.0:7600": false, "example.com:7600": false, "localhost.example.com:7600": false, "127.0.0.1": false,
+	} {
+		f := Flags{Addrs: []string{addr}}
+		if _, err := f.Config(); rhumb.KindOf(err) != rhumb.InvalidArgument {
+			t.Errorf("%s without --insecure: %v", addr, err)
+		}
+		f.Insecure = true
+		if _, err := f.Config(); (err == nil) != ok {
+			t.Errorf("%s with --insecure: %v", addr, err)
+		}
+	}
+}
+
+// TestDemoAddrs guards that the nodes of the caller's region come first.
+func TestDemoAddrs(t *testing.T) {
+	layout := &demo.Layout{Nodes: []demo.Node{{Region: "a", Addr: "1"}, {Region: "b", Addr: "2"}, {Region: "a", Addr: "3"}}}
+	if got := demoAddrs(layout, "b"); len(got) != 3 || got[0] != "2" {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestParseNode guards the two forms of a node's name.
+func TestParseNode(t *testing.T) {
+	for in, want := range map[string]rhumb.NodeID{"n3": 3, "12": 12, "n0": 0, "0": 0, "n": 0, "": 0, "x3": 0, "-1": 0, "4294967296": 0} {
+		if got, err := ParseNode(in); got != want || (err == nil) != (want != 0) {
+			t.Errorf("%q is %v, %v; want %v", in, got, err, want)
+		}
+	}
+}
