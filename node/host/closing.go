@@ -10,6 +10,8 @@ import (
 // closeEvent closes the ranges whose primary is this node (ruling 6).
 type closeEvent struct{}
 
+// applyTo closes each range up to the timestamp that its members have agreed to, and publishes the
+// claims.
 func (closeEvent) applyTo(h *Host) {
 	h.boundLogs()
 	ts := h.leases.askedClosing()

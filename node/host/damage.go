@@ -11,6 +11,8 @@ import (
 // damagedEvent looks for replicas whose data is in damaged files.
 type damagedEvent struct{}
 
+// applyTo quarantines the replicas whose data is in damaged files, if another intact copy is in
+// sync.
 func (damagedEvent) applyTo(h *Host) {
 	for _, id := range h.cfg.Engine.DamagedRanges() {
 		s, ok := h.findSlot(id)

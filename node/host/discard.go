@@ -93,6 +93,7 @@ func checkDiscard(self rhumb.NodeID, state replica.State, d *rhumb.Range, accept
 	return nil
 }
 
+// applyTo takes the copy out of service and sets its data aside.
 func (ev discardEvent) applyTo(h *Host) {
 	s, ok := h.findSlot(ev.id)
 	if !ok {
@@ -128,6 +129,7 @@ func (ev discardEvent) applyTo(h *Host) {
 	})
 }
 
+// applyTo drops the copy from its store.
 func (ev dropEvent) applyTo(h *Host) {
 	s, d := ev.s, ev.s.desc.Load()
 	// The record may have changed while the copy was set aside.
@@ -191,6 +193,7 @@ func (h *Host) dropRange(s *slot) (batches []*storage.Batch, err error) {
 	return batches, err
 }
 
+// applyTo starts the empty replica.
 func (ev discardedEvent) applyTo(h *Host) {
 	fresh, err := h.addSlot(storage.RangeState{Range: ev.s.id, Promised: ev.floor}, false)
 	if err != nil {

@@ -208,7 +208,7 @@ type Host struct {
 	reads   atomic.Int64
 	stopped atomic.Bool
 
-	// owned by the pass
+	// The pass owns the fields below, unless their comment says otherwise.
 	events     []event
 	dirtySlots []*slot
 	// electedSlots are replicas that the next pass may activate.
@@ -235,8 +235,7 @@ type Host struct {
 	// logsShort holds the stores whose logs were too long in total then.
 	logsShort map[*storage.Store]bool
 
-	// ticks is true if activeSlots is not empty. Without active replicas the ticker posts nothing,
-	// so an idle host sleeps.
+	// ticks is true if activeSlots is not empty. Otherwise the ticker posts no ticks.
 	ticks atomic.Bool
 	// noticeTimer ticks for the notice of commitNoticeDelay; noticePending is true while the tick
 	// is on its way.
@@ -511,7 +510,7 @@ func (h *Host) checkHealth() (ok bool, why string) {
 
 // tick runs the periodic work: ticks of replicas, closing, damage and fitness.
 func (h *Host) tick() {
-	// An idle host gets no ticks, so that its passes cost nothing.
+	// Without active replicas a tick would only cost an empty pass.
 	if h.ticks.Load() {
 		h.post(tickEvent{})
 	}

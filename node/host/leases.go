@@ -70,6 +70,7 @@ func (l *Leases) close() {
 	l.raiser.Stop()
 }
 
+// tick runs the pairs once: it sends the heartbeats that are due and reports changed suspicions.
 func (l *Leases) tick() {
 	// The checks that take other locks or move the clock come before the lock.
 	ok, why := l.healthy()
@@ -151,6 +152,7 @@ func (l *Leases) Via(n rhumb.NodeID) (rhumb.NodeID, bool) {
 	return l.pairs.Via(l.rt.Now(), n)
 }
 
+// setPeers sets the nodes to watch and to grant to.
 func (l *Leases) setPeers(peers []lease.PeerInfo) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -321,6 +321,7 @@ func (h *Host) markDirty(s *slot) {
 	}
 }
 
+// applyTo steps the replicas with a peer's messages.
 func (ev messagesEvent) applyTo(h *Host) {
 	// The budget covers entries that wait for a pass, and this wait is over.
 	h.cfg.Budgets.PeersIn.Release(int64(ev.size))
@@ -369,6 +370,7 @@ func (h *Host) admitMessage(s *slot, m *replica.Message) bool {
 	return true
 }
 
+// applyTo reports a durable commit to its replicas.
 func (ev persistedEvent) applyTo(h *Host) {
 	for i := range ev.commit.parts {
 		p := &ev.commit.parts[i]
@@ -400,6 +402,7 @@ func (ev peersEvent) applyTo(h *Host) { ev.change(h) }
 
 func (ev activateEvent) applyTo(h *Host) { h.tryActivate(ev.s) }
 
+// applyTo passes the time to the active replicas.
 func (tickEvent) applyTo(h *Host) {
 	// The timer of commitNoticeDelay posts the same event.
 	h.noticePending = false

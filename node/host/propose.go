@@ -64,6 +64,7 @@ func (h *Host) Propose(b *rhumb.Batch, done func(rhumb.Outcome, error)) {
 	}
 }
 
+// applyTo hands the batch to its replica, or answers it if the replica cannot take it.
 func (ev *proposeEvent) applyTo(h *Host) {
 	const op rhumb.Op = "host.Host.Propose"
 	// The checks run from cheap and general to expensive. Until the replica has the proposal, every
