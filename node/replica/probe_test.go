@@ -101,6 +101,9 @@ func TestJoinUnderLoad(t *testing.T) {
 			if rd := flush(r); len(rd.Meta) != 0 || rd.Commit != 5 {
 				t.Errorf("after the joining node is suspected: meta %+v, commit %d, want none, 5", rd.Meta, rd.Commit)
 			}
+			if !r.isHeldOff(3) {
+				t.Error("a node that failed while it joined may join again at once")
+			}
 			continue
 		}
 		step(t, r, ack(3, 1, 5))
