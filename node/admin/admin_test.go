@@ -11,12 +11,12 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/place"
 )
 
-// meta is a metadata group of one: it applies commands at once.
+// meta is a metadata group of one. It applies commands at once.
 type meta struct {
 	t  *testing.T
 	mu sync.Mutex // guards the two below
 	st *catalog.State
-	// refuse, when not nil, answers proposals.
+	// refuse, if not nil, is the answer to proposals.
 	refuse error
 	sizes  map[rhumb.RangeID]int64
 	opened int
@@ -68,7 +68,8 @@ func (m *meta) fill(id rhumb.RangeID, size int64) {
 
 const shard = 1 << 20
 
-// start makes a region of three nodes with a table of three replicas, and the admin of node 1.
+// start creates a region of three nodes and a table with three replicas, and returns the Admin of
+// node 1.
 func start(t *testing.T) (*meta, *Admin, rhumb.ClassID) {
 	t.Helper()
 	m := &meta{t: t, st: catalog.New(), sizes: map[rhumb.RangeID]int64{}}
@@ -105,8 +106,8 @@ func TestCreateTableTellsRefusals(t *testing.T) {
 	}
 }
 
-// TestActiveSlot guards that a node inserts into one slot of its own until that is full, then into the next, and that
-// many callers open only one.
+// TestActiveSlot guards that a node inserts into one slot of its own until the slot is full, then
+// into the next, and that concurrent callers open only one.
 func TestActiveSlot(t *testing.T) {
 	m, a, class := start(t)
 	slot := func() rhumb.RangeID {
@@ -145,8 +146,8 @@ func TestActiveSlot(t *testing.T) {
 	}
 }
 
-// TestActiveSlotAfterFailover guards that a node names keys only in slots that it orders: two primaries could give one
-// name twice.
+// TestActiveSlotAfterFailover guards that a node names keys only in slots of which it is primary:
+// two primaries could assign one name twice.
 func TestActiveSlotAfterFailover(t *testing.T) {
 	m, a, class := start(t)
 	first, err := a.ActiveSlot(t.Context(), class)
@@ -166,7 +167,7 @@ func TestActiveSlotAfterFailover(t *testing.T) {
 	}
 }
 
-// TestTakes guards which range takes the inserts that were sent to one.
+// TestTakes guards which range gets the inserts that were sent to one.
 func TestTakes(t *testing.T) {
 	m, a, class := start(t)
 	own, err := a.ActiveSlot(t.Context(), class)
@@ -198,7 +199,7 @@ func TestTakes(t *testing.T) {
 	}
 }
 
-// heardLoads are loads as nodes tell them; one that is left out has not.
+// heardLoads holds the loads that nodes have reported; a node that is missing has not reported.
 type heardLoads map[rhumb.NodeID]int64
 
 func (l heardLoads) Load(n rhumb.NodeID, _ rhumb.ClassID) (int64, bool) {
@@ -206,8 +207,8 @@ func (l heardLoads) Load(n rhumb.NodeID, _ rhumb.ClassID) (int64, bool) {
 	return bytes, known
 }
 
-// TestInsertsGoToLeastLoaded is TippyDB's rule: a node that holds more than twice the shard size sends inserts to the least
-// loaded node of its region, here when that holds at least a shard less.
+// TestInsertsGoToLeastLoaded guards TippyDB's rule: a node that holds more than twice the shard
+// size sends inserts to the least loaded node of its region, if that holds at least a shard less.
 func TestInsertsGoToLeastLoaded(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -258,7 +259,8 @@ func TestInsertsGoToLeastLoaded(t *testing.T) {
 	}
 }
 
-// TestInsertsStayWithoutMetadata guards that a node takes inserts itself when no slot can be opened on a better one.
+// TestInsertsStayWithoutMetadata guards that a node keeps inserts if no slot can be opened on a
+// better one.
 func TestInsertsStayWithoutMetadata(t *testing.T) {
 	m, _, class := start(t)
 	a := New(Config{Self: 1, Meta: m, Sizes: m, Loads: heardLoads{1: 9 * shard, 2: 9 * shard, 3: 0}})
@@ -275,8 +277,9 @@ func TestInsertsStayWithoutMetadata(t *testing.T) {
 	}
 }
 
-// TestDrain guards that a drained node has no primary left that another could take, that Drain gives up with its context
-// and tells how many are left, and that undo makes the node live again.
+// TestDrain guards that a drained node has no primary left that another could take over, that Drain
+// ends with its context and returns the number of primaries left, and that undo makes the node live
+// again.
 func TestDrain(t *testing.T) {
 	m, a, _ := start(t)
 	if _, err := a.Drain(t.Context(), 99, false); rhumb.KindOf(err) != rhumb.NotFound {
@@ -323,7 +326,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// stuck is a metadata group that accepts a drain and never moves anything.
+// stuck is a metadata group that accepts a drain and never moves a primary.
 type stuck struct{ *meta }
 
 func (s stuck) Propose(context.Context, catalog.Command) (catalog.Result, error) {

@@ -69,7 +69,7 @@ func isServing(st *catalog.State, n rhumb.NodeID, id rhumb.RangeID) bool {
 // remoteSlot returns the slot of another node if inserts of the class should go there. If the slot cannot
 // be opened there, inserts stay here.
 func (a *Admin) remoteSlot(ctx context.Context, class rhumb.ClassID) (id rhumb.RangeID, ok bool) {
-	const op rhumb.Op = "admin.away"
+	const op rhumb.Op = "admin.ActiveSlot"
 	n, ok := a.lighterNode(class)
 	if !ok {
 		return id, false

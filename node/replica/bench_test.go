@@ -8,9 +8,9 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// BenchmarkWrite is the hot path of a range with three replicas: a Ready of some puts of 100 bytes at the primary, the
-// Appends at both secondaries, their Acks, the commit and the answers. One op is one put. Storage and network cost
-// nothing here.
+// BenchmarkWrite measures the hot path of a range with three replicas: a Ready with some puts of
+// 100 bytes at the primary, the Appends at both secondaries, their Acks, the commit and the
+// answers. One op is one put. Storage and network cost nothing here.
 func BenchmarkWrite(b *testing.B) {
 	for _, group := range []int{1, 16, 256} {
 		b.Run(fmt.Sprintf("group=%d", group), func(b *testing.B) {
@@ -39,7 +39,8 @@ func BenchmarkWrite(b *testing.B) {
 	}
 }
 
-// BenchmarkPatch is the ingest's path at the primary: an IfNewer patch of a record that an unapplied entry holds.
+// BenchmarkPatch measures the path of feeds at the primary: an IfNewer patch of a record that an
+// unapplied entry holds.
 func BenchmarkPatch(b *testing.B) {
 	nodes := benchNodes()
 	patch := rhumb.EncodeRecord(nil, rhumb.Record{
@@ -63,7 +64,7 @@ func BenchmarkPatch(b *testing.B) {
 	}
 }
 
-// benchNodes gives a primary and two secondaries that are in sync.
+// benchNodes returns a primary and two in-sync secondaries.
 func benchNodes() []*Replica {
 	ids := []rhumb.NodeID{1, 2, 3}
 	var nodes []*Replica
@@ -83,7 +84,7 @@ func benchNodes() []*Replica {
 	return nodes
 }
 
-// benchPump carries Readys about until nothing is left, and gives the number of answers.
+// benchPump carries out Readys until nothing is left, and returns the number of answers.
 func benchPump(nodes []*Replica) (answers int) {
 	for busy := true; busy; {
 		busy = false

@@ -6,13 +6,13 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// agreeing gives what each node has agreed to.
+// agreeing holds the timestamp that each node has agreed to.
 type agreeing map[rhumb.NodeID]rhumb.Timestamp
 
 func (a agreeing) to(n rhumb.NodeID, _ rhumb.BootSeq) rhumb.Timestamp { return a[n] }
 
-// TestClose checks ruling 6: what has to be agreed, by whom, and what stays open. The leader's log is the epoch-start entry
-// at 100 and two entries, at 101 and 102.
+// TestClose checks the rules of closed timestamps: what has to be agreed to, by whom, and what
+// stays open. The leader's log is the epoch-start entry at 100 and two entries, at 101 and 102.
 func TestClose(t *testing.T) {
 	three := []rhumb.NodeID{1, 2, 3}
 	for _, tc := range []struct {
@@ -54,8 +54,8 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// TestCloseIsKept guards that a primary writes above what it closed, even with a timestamp that its driver took before, and
-// that a closed timestamp never falls.
+// TestCloseIsKept guards that a primary writes above the timestamp that it closed, even with a
+// timestamp that its driver took earlier, and that a closed timestamp never falls.
 func TestCloseIsKept(t *testing.T) {
 	r := leader(t, Config{MinInSync: 2}, 0, []rhumb.NodeID{1, 2}, []rhumb.NodeID{1, 2})
 	step(t, r, ack(2, 1, 1))
@@ -76,7 +76,7 @@ func TestCloseIsKept(t *testing.T) {
 	}
 }
 
-// TestJoinAgrees guards that a learner joins only when it has agreed to what is closed (ruling 6).
+// TestJoinAgrees guards that a learner joins only after it has agreed to the closed timestamp.
 func TestJoinAgrees(t *testing.T) {
 	r := leader(t, Config{MinInSync: 2}, 0, []rhumb.NodeID{1, 2, 3}, []rhumb.NodeID{1, 2})
 	step(t, r, ack(2, 1, 1))

@@ -11,9 +11,9 @@ import (
 	"github.com/rhumbdb/rhumb/entry"
 )
 
-// A cluster drives the replicas of one range as a host would: with storage that loses what is not synced, a network
-// that holds every message until it is told what to do with it, and a metadata register. The transcripts and the
-// property test share it.
+// A cluster drives the replicas of one range as a host would: with storage that loses unsynced
+// writes, a network that holds every message until the test delivers or drops it, and a metadata
+// register. The transcripts and the property test share it.
 type cluster struct {
 	cfg      Config // without Self
 	nodes    []*testNode
@@ -30,7 +30,7 @@ type cluster struct {
 	lost     rhumb.NodeID // gone for good; metadata finds no heir while it counts as in sync
 }
 
-// testNode is one node: a replica, its storage and its batches on the way to disk.
+// testNode is one node: a replica, its storage, and its batches on the way to disk.
 type testNode struct {
 	c       *cluster
 	id      rhumb.NodeID
@@ -41,7 +41,8 @@ type testNode struct {
 	pending []testBatch
 }
 
-// testDisk is what storage holds. Entries are all that were ever kept; trim says how many can no longer be read back.
+// testDisk is the content of storage. entries holds every entry that was ever kept; trim is the
+// position up to which they can no longer be read back.
 type testDisk struct {
 	quarantine string
 	known      rhumb.Seq // a commit position that outlived the end of the log
@@ -51,7 +52,7 @@ type testDisk struct {
 	entries    []*entry.Entry
 }
 
-// testBatch is what one Ready asked to write, and what follows when it is durable.
+// testBatch holds the writes of one Ready, and what happens once they are durable.
 type testBatch struct {
 	quarantine string
 	promised   rhumb.Epoch
@@ -115,7 +116,7 @@ func (d *testDisk) durable() Durable {
 	return out
 }
 
-// base gives the newest value of a key and the entry's request with the id, if any.
+// base returns the newest value of a key.
 func (d *testDisk) base(m *rhumb.Mutation) Base {
 	for i := len(d.entries) - 1; i >= 0; i-- {
 		e := d.entries[i]
@@ -184,7 +185,8 @@ func (c *cluster) logf(format string, args ...any) {
 	}
 }
 
-// start gives the node a replica from what the disk holds, and streams to and from every node that is up.
+// start gives the node a replica from the content of its disk, and streams to and from every node
+// that is up.
 func (n *testNode) start() {
 	cfg := n.c.cfg
 	n.life++
@@ -200,7 +202,7 @@ func (n *testNode) start() {
 	}
 }
 
-// crash loses everything that is not synced but the first keep batches, and all messages from and to the node.
+// crash loses all unsynced batches but the first keep, and all messages from and to the node.
 func (n *testNode) crash(keep int) {
 	for i := range n.pending[:keep] {
 		n.disk.apply(&n.pending[i])
@@ -270,10 +272,11 @@ func (n *testNode) persist() {
 	n.r.Persisted(b.number)
 }
 
-// propose hands a batch to the node's replica.
+// propose passes a batch to the node's replica.
 func (n *testNode) propose(b *rhumb.Batch) uint64 { return n.proposeWith(b, false) }
 
-// proposeWith is propose when storage may have forgotten the result of the batch's request.
+// proposeWith is propose if forgotten is false. Otherwise storage may have forgotten the result of
+// the batch's request.
 func (n *testNode) proposeWith(b *rhumb.Batch, forgotten bool) uint64 {
 	n.c.token++
 	n.c.clock++
@@ -297,7 +300,7 @@ func (n *testNode) proposeWith(b *rhumb.Batch, forgotten bool) uint64 {
 	return p.Token
 }
 
-// deliver takes message i off the network and hands it over, if its receiver is up.
+// deliver removes message i from the network and passes it to its receiver if that is up.
 func (c *cluster) deliver(i int) {
 	m := c.net[i]
 	c.net = slices.Delete(c.net, i, i+1)
@@ -310,7 +313,7 @@ func (c *cluster) deliver(i int) {
 	}
 }
 
-// decide lets the register apply proposal i (section 1.3): a compare-and-set on epoch and version.
+// decide lets the register apply proposal i: a compare-and-set on epoch and version.
 func (c *cluster) decide(i int) (ok bool) {
 	m := c.meta[i]
 	c.meta = slices.Delete(c.meta, i, i+1)
@@ -356,7 +359,8 @@ func (c *cluster) decide(i int) (ok bool) {
 	return true
 }
 
-// quarantine notes that a replica is damaged: it leaves the in-sync set where enough remain, and another one is elected.
+// quarantine records that a replica is damaged: it leaves the in-sync set if enough others remain,
+// and another one is elected.
 func (c *cluster) quarantine(n rhumb.NodeID) {
 	c.change(func(d *rhumb.Range) {
 		d.Quarantined = append(d.Quarantined, n)

@@ -8,7 +8,8 @@ import (
 	"github.com/rhumbdb/rhumb/entry"
 )
 
-// TestEntrySize: the size that flow control counts is never below that of the wire form, and not far above.
+// TestEntrySize guards that the size that flow control counts is never below that of the wire form,
+// and not far above.
 func TestEntrySize(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 1))
 	for range 200 {
@@ -30,7 +31,7 @@ func TestEntrySize(t *testing.T) {
 	}
 }
 
-// TestLogForgets: marks of entries that are committed and durable go, all others stay.
+// TestLogForgets guards that marks of settled entries are dropped and all others stay.
 func TestLogForgets(t *testing.T) {
 	l := newLog(Durable{}, 100)
 	prev := entry.Position{}
@@ -57,7 +58,7 @@ func TestLogForgets(t *testing.T) {
 	}
 }
 
-// TestLineage answers the questions of log matching.
+// TestLineage checks the look-ups of log matching.
 func TestLineage(t *testing.T) {
 	l := logState{marks: []Mark{{}}, lineage: []EpochStart{{2, 1}, {5, 4}, {7, 9}}}
 	l.marks = append(l.marks, make([]Mark, 12)...)
@@ -77,7 +78,7 @@ func TestLineage(t *testing.T) {
 	}
 }
 
-// TestWindow: what is in flight is counted by Append, and freed in order.
+// TestWindow guards that Appends in flight are counted, and freed in order.
 func TestWindow(t *testing.T) {
 	var w window
 	for i := range 500 {
@@ -97,7 +98,7 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// TestTailSlicesStay: what was handed out is not touched by what comes later.
+// TestTailSlicesStay guards that later entries do not overwrite slices that were handed out.
 func TestTailSlicesStay(t *testing.T) {
 	tl := tail{first: 1}
 	for i := range 20 {

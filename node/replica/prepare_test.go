@@ -6,8 +6,8 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// TestSuffixIsReadOnce: an elected primary repeats its question every 300 ms. A member whose disk takes longer must not
-// gather reads.
+// TestSuffixIsReadOnce guards that a member with a slow disk does not queue a read for each
+// repetition of an elected replica's question.
 func TestSuffixIsReadOnce(t *testing.T) {
 	log := makeLog(1, 1, 1)
 	r := follower(log, 1, 1)
@@ -32,8 +32,9 @@ func TestSuffixIsReadOnce(t *testing.T) {
 	}
 }
 
-// TestNoEntriesBeforeReadmission: a replica that begins anew after a quarantine takes no entries before metadata has forgotten the
-// quarantine. With some it would count as an older copy of the damaged one, and be quarantined again.
+// TestNoEntriesBeforeReadmission guards that a replica that begins empty after a quarantine takes
+// no entries before metadata has ended the quarantine. With entries it would count as an older copy
+// of the damaged one, and be quarantined again.
 func TestNoEntriesBeforeReadmission(t *testing.T) {
 	log := makeLog(1, 1)
 	r := New(Config{Range: testRange, Self: 2, MinInSync: 1}, Durable{Promised: 1})

@@ -8,7 +8,8 @@ import (
 	"github.com/rhumbdb/rhumb/entry"
 )
 
-// elected gives a primary of epoch 2 whose log ends at 1:10, trimmed up to 5, with node 2 in sync and connected.
+// elected returns a primary of epoch 2 whose log ends at 1:10 and is trimmed up to 5. Node 2 is in
+// sync and connected.
 func elected(t *testing.T) (*Replica, Ready) {
 	t.Helper()
 	id := rhumb.RangeID{Region: 1, Slot: 1}
@@ -33,8 +34,9 @@ func elected(t *testing.T) (*Replica, Ready) {
 	return r, rd
 }
 
-// TestProbeIsRepeatedWhereItWas: a peer that does not answer the first Append of an epoch is asked the same again; it is
-// not taken for one that needs the log from its beginning, which is trimmed away.
+// TestProbeIsRepeatedWhereItWas guards that an unanswered first Append of an epoch is repeated
+// unchanged. The peer must not be treated as if it needed the log from its beginning, which is
+// trimmed.
 func TestProbeIsRepeatedWhereItWas(t *testing.T) {
 	r, first := elected(t)
 	var again []Message
@@ -50,8 +52,9 @@ func TestProbeIsRepeatedWhereItWas(t *testing.T) {
 	}
 }
 
-// TestPrevOfUnknownEpoch: a primary whose lineage does not reach back to the place before what it sends gives epoch 0
-// there. The hash decides: with another one the primary has lost what is committed here, and is told so.
+// TestPrevOfUnknownEpoch guards that the hash decides if the lineage of a primary does not reach
+// back to the place before its entries, so that it sends epoch 0. With another hash, the primary
+// has lost committed entries, and the answer says so.
 func TestPrevOfUnknownEpoch(t *testing.T) {
 	id := rhumb.RangeID{Region: 1, Slot: 1}
 	last := entry.Position{Epoch: 1, Seq: 10, Hash: entry.Hash{10}}
@@ -73,8 +76,9 @@ func TestPrevOfUnknownEpoch(t *testing.T) {
 	}
 }
 
-// TestJoinUnderLoad: a learner that is near the end but always behind the newest commit joins all the same, since
-// commits wait for it once it is to join (rule R: it enters P first). Before the proposal it can be dropped again.
+// TestJoinUnderLoad guards that a learner that is near the end but always behind the newest commit
+// can join, since commits wait for it once it is in the pending set (rule R). Before the proposal
+// it can be dropped again.
 func TestJoinUnderLoad(t *testing.T) {
 	for _, leaves := range []bool{false, true} {
 		r := leader(t, Config{}, 1, []rhumb.NodeID{1, 2, 3}, []rhumb.NodeID{1, 2})
@@ -97,6 +101,9 @@ func TestJoinUnderLoad(t *testing.T) {
 			if rd := flush(r); len(rd.Meta) != 0 || rd.Commit != 5 {
 				t.Errorf("after the joining node is suspected: meta %+v, commit %d, want none, 5", rd.Meta, rd.Commit)
 			}
+			if !r.isHeldOff(3) {
+				t.Error("a node that failed while it joined may join again at once")
+			}
 			continue
 		}
 		step(t, r, ack(3, 1, 5))
@@ -106,8 +113,9 @@ func TestJoinUnderLoad(t *testing.T) {
 	}
 }
 
-// TestAckBelongsToOneEpoch: an acknowledgement that still waits for the disk when a later epoch begins does not raise
-// what the new primary is told: the log may differ above what that one has sent.
+// TestAckBelongsToOneEpoch guards that an acknowledgement that still waits for the disk when a
+// later epoch begins does not raise the match of the new primary: the log may differ above its
+// entries.
 func TestAckBelongsToOneEpoch(t *testing.T) {
 	es := makeLog(1, 1, 1)
 	r := New(Config{Range: testRange, Self: 2}, Durable{})

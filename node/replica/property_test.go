@@ -18,13 +18,17 @@ var (
 	seedsFlag = flag.Int("seeds", 3000, "number of seeds to play")
 )
 
-// TestProperties plays seeded schedules of three replicas (one in ten: four, of which one begins as a learner). Messages
-// are lost, repeated and overtaken, nodes crash and lose what is not synced, metadata elects and fences on a whim and
-// its news come late and out of order. After every step I1 to I5, I7 and I8 are checked, and that a read confirmed with
-// metadata sees everything acknowledged (I6, rule F); grants are the business of package lease (I9). In half of the
-// schedules the disk of one node forgets what it synced: the end of the log, promises, or everything since an older
-// image (rule P, ruling 17). At the end the network heals, and the range must serve again, with equal logs everywhere; then
-// all in-sync members but one are gone for good, and it must serve once another node is back (ruling 17a).
+// TestProperties runs seeded schedules of three replicas, and one schedule in ten with a fourth
+// that begins as a learner. Messages are lost, repeated and overtaken; nodes crash and lose
+// unsynced writes; metadata elects and fences at random, and its records arrive late and out of
+// order. Every step is followed by checks of I1 to I5, I7 and I8, and of I6: a read that was
+// confirmed with metadata returns everything acknowledged before. Grants (I9) are tested in package
+// lease.
+//
+// In half of the schedules the disk of one node forgets synced data: the end of the log, promises,
+// or everything since an older image (rule P). At the end the network heals, and the range must
+// serve again, with equal logs everywhere. Then all in-sync members but one are lost for good, and
+// the range must serve once another node is back.
 func TestProperties(t *testing.T) {
 	first, n := uint64(1), uint64(*seedsFlag)
 	if *seedFlag != 0 {
@@ -43,7 +47,7 @@ func TestProperties(t *testing.T) {
 	}
 }
 
-// stats counts what the schedules reached.
+// stats counts the situations that the schedules reached.
 type stats struct{ Steps, Applied, Unknown, Refused, Failed, Undone, Activated, Joined, Shrunk, Crashes, Damaged, Adopted, Alone, Vouched int }
 
 func playSeed(t *testing.T, seed uint64, verbose bool, sum *stats) (ok bool) {
@@ -71,7 +75,7 @@ func playSeed(t *testing.T, seed uint64, verbose bool, sum *stats) (ok bool) {
 	return true
 }
 
-// world is a cluster under a random schedule, and what an observer of everything knows.
+// world is a cluster under a random schedule, with the knowledge of an observer of everything.
 type world struct {
 	c    *cluster
 	rnd  *rand.Rand
@@ -89,8 +93,8 @@ type world struct {
 	commits  map[rhumb.NodeID]rhumb.Seq   // I5, per life
 	gone     map[rhumb.RequestID]bool     // requests that certainly were not applied
 
-	// damaged is the node whose disk forgets what it synced, NoNode where all disks are honest; image is an older state of
-	// that disk.
+	// damaged is the node whose disk forgets synced data, NoNode if all disks are honest; image is an
+	// older state of that disk.
 	damaged rhumb.NodeID
 	image   testDisk
 }
@@ -195,7 +199,7 @@ func (w *world) ready(n *testNode) {
 	}
 }
 
-// propose asks a node that believes to be primary, if there is one, to order something.
+// propose sends a proposal to a node that considers itself primary, if there is one.
 func (w *world) propose() {
 	var at *testNode
 	for _, i := range w.rnd.Perm(len(w.c.nodes)) {
@@ -254,7 +258,7 @@ func (w *world) answered(n *testNode, a Answer) {
 	}
 }
 
-// tell notes that a client knows of everything up to seq in n's log.
+// tell records that a client knows of everything up to seq in n's log.
 func (w *world) tell(n *testNode, seq rhumb.Seq) {
 	_, commit, _ := n.r.Readable()
 	if seq > commit {
@@ -283,7 +287,7 @@ func (w *world) network() {
 	}
 }
 
-// describe brings news of metadata, sometimes old ones.
+// describe passes a record to a node, sometimes an old one.
 func (w *world) describe(n *testNode) {
 	d := w.c.record
 	if w.rnd.IntN(3) == 0 {
@@ -327,7 +331,8 @@ func (w *world) decide() {
 	}
 }
 
-// elect lets the controller, wrongly or not, elect an in-sync node or drop a secondary from the set.
+// elect lets the controller elect an in-sync node or remove a secondary from the set, with or
+// without reason.
 func (w *world) elect() {
 	in := w.c.record.InSync
 	n := in[w.rnd.IntN(len(in))]
@@ -347,8 +352,8 @@ func (w *world) elect() {
 	w.c.logf("%d: metadata elects %s epoch %d in-sync %v", w.step, n, w.c.record.Epoch, rest)
 }
 
-// damage crashes the node and has its disk forget: everything since the image, or the end of the log, with or without
-// promises and commit position.
+// damage crashes the node and makes its disk forget everything since the image, or the end of the
+// log, with or without promises and commit position.
 func (w *world) damage(n *testNode) {
 	if len(w.image.entries) == 0 || w.rnd.IntN(4) == 0 {
 		w.image = n.disk.clone()
@@ -364,6 +369,7 @@ func (w *world) damage(n *testNode) {
 		if w.rnd.IntN(2) == 0 {
 			d.known, d.promised, d.quarantine = 0, 1, ""
 			for _, e := range d.entries {
+				// A node learns the epochs of metadata before it promises anything (rule S).
 				d.promised = max(d.promised, e.Epoch)
 			}
 		}
@@ -376,7 +382,7 @@ func (w *world) damage(n *testNode) {
 	}
 }
 
-// cut forgets the entries above seq. The commit position is kept as what was known.
+// cut forgets the entries above seq. It keeps the commit position as the known one.
 func (d *testDisk) cut(seq rhumb.Seq) {
 	d.entries = slices.Clone(d.entries[:seq])
 	if d.commit > seq {
@@ -417,7 +423,7 @@ func (w *world) suspect(n *testNode) {
 	}
 }
 
-// check asserts the invariants over everything.
+// check asserts the invariants.
 func (w *world) check() {
 	if len(w.c.record.InSync) < 2 {
 		panic("I8: the in-sync set is below min_insync")
@@ -479,7 +485,7 @@ func (w *world) checkEntry(e *entry.Entry) {
 	w.contents[id] = e.Hash
 }
 
-// holdsAcked asserts I3 and I4: the node holds everything that a client was told of.
+// holdsAcked asserts I3 and I4: the node holds everything that a client was told.
 func (w *world) holdsAcked(n *testNode) {
 	d := &n.disk
 	if n.r != nil && n.r.State() == Primary {
@@ -493,7 +499,7 @@ func (w *world) holdsAcked(n *testNode) {
 	}
 }
 
-// heal ends all faults and asserts that the range serves again and that all logs become equal.
+// heal ends all faults, and asserts that the range serves again and that all logs become equal.
 func (w *world) heal() {
 	w.c.logf("heal")
 	for _, n := range w.c.nodes {
@@ -541,7 +547,8 @@ func (w *world) heal() {
 	w.finish(p)
 }
 
-// awaitsTransfer reports whether n is the damaged node and lacks entries that the primary's log no longer has.
+// awaitsTransfer reports whether n is the damaged node and lacks entries that the primary's log no
+// longer has.
 func (w *world) awaitsTransfer(p, n *testNode) bool {
 	if n.id != w.damaged || n == p {
 		return false
@@ -550,8 +557,8 @@ func (w *world) awaitsTransfer(p, n *testNode) bool {
 	return q != nil && !q.inSync && q.flow == flowLost
 }
 
-// repair does what an operator does for a replica that is quarantined and out of the in-sync set: it begins anew, without
-// data.
+// repair does what an operator does for a replica that is quarantined and out of the in-sync set:
+// it makes the replica start again without data.
 func (w *world) repair() {
 	for _, n := range w.c.nodes {
 		if n.r.State() == Quarantined && w.c.record.IsQuarantined(n.id) && !w.c.record.IsInSync(n.id) {
@@ -563,8 +570,8 @@ func (w *world) repair() {
 	}
 }
 
-// loseAllButOne has an in-sync member survive the others for good: its recorded life suffices to elect it, and the range
-// commits again as soon as a node that is not in sync joins.
+// loseAllButOne leaves only one in-sync member. Its recorded life suffices to elect it, and the
+// range commits again as soon as a node that is not in sync joins.
 func (w *world) loseAllButOne() {
 	record := w.c.record
 	s := w.c.node(record.InSync[w.rnd.IntN(len(record.InSync))])
@@ -597,7 +604,7 @@ func (w *world) loseAllButOne() {
 	w.holdsAcked(s)
 }
 
-// serve lets time pass among all nodes but the lost one until done.
+// serve lets time pass among all nodes but the lost one until done returns true.
 func (w *world) serve(s, lost *testNode, done func() bool) {
 	for range 200 {
 		if done() {
@@ -625,7 +632,8 @@ func (w *world) serve(s, lost *testNode, done func() bool) {
 	panic(fmt.Sprintf("with %s gone for good, in sync are %v: %+v", lost.id, w.c.record.InSync, s.r.Status()))
 }
 
-// finish asserts that every request was answered by a life that lasted, and applied at most once.
+// finish asserts that every request was answered if its node kept its life, and applied at most
+// once.
 func (w *world) finish(p *testNode) {
 	count := map[rhumb.RequestID]int{}
 	for _, e := range p.seen.entries {

@@ -42,8 +42,8 @@ const (
 // Propose orders a batch. A later Ready answers it with exactly one Answer. ts is the reading of
 // the node's clock.
 //
-// The order of the checks matters: a repeated request must find its first attempt before the bounds
-// of new work reject it, because such a rejection states that the request was not applied.
+// The order of the checks matters: a repeated request shares the answer of its first attempt even
+// while the bounds on uncommitted bytes and on the client reject new requests.
 func (r *Replica) Propose(ts rhumb.Timestamp, p Proposal) {
 	r.orders.clock = max(r.orders.clock, ts)
 	if err := r.checkProposal(&p); err != nil {

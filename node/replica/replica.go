@@ -528,22 +528,6 @@ func (r *Replica) setCommit(seq rhumb.Seq) {
 	r.dirty = true
 }
 
-// State returns the role as seen by other packages.
-func (r *Replica) State() State {
-	switch r.role {
-	case activating:
-		return Activating
-	case primary:
-		return Primary
-	case quarantined:
-		return Quarantined
-	}
-	if r.desc != nil && r.desc.IsInSync(r.cfg.Self) {
-		return Follower
-	}
-	return Learner
-}
-
 // Epoch returns the newest promised epoch; for a Primary it is the epoch of the primary. Rule F
 // asks metadata whether it is still current.
 func (r *Replica) Epoch() rhumb.Epoch { return r.promised }

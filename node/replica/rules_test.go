@@ -11,7 +11,8 @@ import (
 	"github.com/rhumbdb/rhumb/entry"
 )
 
-// makeLog builds entries with the given epochs; an entry that begins an epoch is its epoch-start entry.
+// makeLog returns entries with the given epochs. An entry that begins an epoch is its epoch-start
+// entry.
 func makeLog(epochs ...rhumb.Epoch) []*entry.Entry {
 	var out []*entry.Entry
 	prev := entry.Position{}
@@ -31,7 +32,7 @@ func makeLog(epochs ...rhumb.Epoch) []*entry.Entry {
 	return out
 }
 
-// at gives the position of the n-th entry of a log; the place before the first for 0.
+// at returns the position of the n-th entry of a log, or the place before the first for 0.
 func at(log []*entry.Entry, n int) entry.Position {
 	if n == 0 {
 		return entry.Position{}
@@ -39,14 +40,14 @@ func at(log []*entry.Entry, n int) entry.Position {
 	return log[n-1].Position()
 }
 
-// follower gives node 2 with a log, a commit position and a promise on its disk.
+// follower returns node 2 with a log, a commit position and a promise on its disk.
 func follower(log []*entry.Entry, commit rhumb.Seq, promised rhumb.Epoch) *Replica {
 	d := testDisk{promised: promised, commit: commit, entries: log}
 	return New(Config{Range: testRange, Self: 2}, d.durable())
 }
 
-// leader gives node 1 as primary of epoch 1 with the given sets, its log being the epoch-start entry and n more, all
-// durable here, and no acknowledgement of anyone.
+// leader returns node 1 as primary of epoch 1 with the given sets. Its log is the epoch-start entry
+// and n more, all durable here and acknowledged by nobody.
 func leader(t *testing.T, cfg Config, n int, replicas, inSync []rhumb.NodeID) *Replica {
 	t.Helper()
 	cfg.Range, cfg.Self = testRange, 1
@@ -65,7 +66,7 @@ func leader(t *testing.T, cfg Config, n int, replicas, inSync []rhumb.NodeID) *R
 	return r
 }
 
-// flush takes Readys and makes them durable until there are none, and gives all of them as one.
+// flush takes Readys and makes them durable until there are none, and returns all of them as one.
 func flush(r *Replica) Ready {
 	var all Ready
 	for r.HasReady() {
@@ -90,7 +91,7 @@ func putBatch(name, value string) *rhumb.Batch {
 	}}}
 }
 
-// promise answers rule P for a member whose log ends at last.
+// promise returns the Promise of a member whose log ends at last.
 func promise(from rhumb.NodeID, epoch rhumb.Epoch, last entry.Position, commit rhumb.Seq) Message {
 	return Message{Kind: Promise, Range: testRange, From: from, To: 1, Epoch: epoch, Prev: last, Commit: commit}
 }
@@ -106,9 +107,10 @@ func step(t *testing.T, r *Replica, m Message) {
 	}
 }
 
-// TestRuleA checks what a secondary does with an Append, by the log that it has (rules A and T).
+// TestRuleA checks how a secondary responds to an Append, depending on its log (rules A and T).
 func TestRuleA(t *testing.T) {
-	// n2's log is of epochs 1 1 1 2 2; the primary's of epoch 3 agrees up to the third entry.
+	// n2's log has the epochs 1 1 1 2 2. The log of the primary of epoch 3 agrees up to the third
+	// entry.
 	mine, theirs := makeLog(1, 1, 1, 2, 2), makeLog(1, 1, 1, 3, 3, 3)
 	forged := *mine[3]
 	forged.Start++
@@ -155,7 +157,7 @@ func TestRuleA(t *testing.T) {
 	}
 }
 
-// describeFlush names what a secondary does.
+// describeFlush describes the actions of a secondary.
 func describeFlush(r *Replica) string {
 	rd := flush(r)
 	var parts []string
@@ -183,7 +185,8 @@ func describeFlush(r *Replica) string {
 	return strings.Join(parts, "; ")
 }
 
-// TestPersistedOfUndone: durability of an entry that was undone says nothing about the one that took its place.
+// TestPersistedOfUndone guards that the sync of an undone entry does not count for the one in its
+// place.
 func TestPersistedOfUndone(t *testing.T) {
 	base, old, young := makeLog(1, 1), makeLog(1, 1, 1), makeLog(1, 1, 3)
 	r := follower(base, 1, 1)
@@ -204,8 +207,8 @@ func TestPersistedOfUndone(t *testing.T) {
 	}
 }
 
-// TestRuleC checks when a position is committed: by everyone in the in-sync and the pending set, this node's own sync
-// included, and not below the epoch-start entry.
+// TestRuleC checks when a position is committed: once the in-sync set, the pending set and this
+// node's own disk have it, and not below the epoch-start entry.
 func TestRuleC(t *testing.T) {
 	cases := []struct {
 		name   string
@@ -235,7 +238,8 @@ func TestRuleC(t *testing.T) {
 	}
 }
 
-// TestCommitNotBelowStart: entries of earlier epochs are committed only by an entry of this one (rule C).
+// TestCommitNotBelowStart guards that entries of earlier epochs are committed only by an entry of
+// this one (rule C).
 func TestCommitNotBelowStart(t *testing.T) {
 	d := testDisk{promised: 1, commit: 1, entries: makeLog(1, 1, 1)}
 	r := New(Config{Range: testRange, Self: 1}, d.durable())
@@ -256,8 +260,9 @@ func TestCommitNotBelowStart(t *testing.T) {
 	}
 }
 
-// TestJoinAtStart: a learner must hold the epoch-start entry, not only what is committed, before it may join: an entry
-// below start may have been acknowledged in the epoch before. The model breaks the weaker rule in five steps.
+// TestJoinAtStart guards that a learner joins only with the epoch-start entry, not merely with
+// everything committed: an entry below start may have been acknowledged in the epoch before. The
+// model breaks the weaker rule in five steps.
 func TestJoinAtStart(t *testing.T) {
 	d := testDisk{promised: 1, commit: 1, entries: makeLog(1, 1, 1)}
 	r := New(Config{Range: testRange, Self: 1, JoinWithinBytes: 1 << 20}, d.durable())
@@ -284,7 +289,8 @@ func TestJoinAtStart(t *testing.T) {
 	}
 }
 
-// TestRuleR checks the life of a pending change: both sets count for commit and lease until the version moves.
+// TestRuleR checks the life of a pending change: both sets count for commits and leases until the
+// version moves.
 func TestRuleR(t *testing.T) {
 	r := leader(t, Config{}, 1, []rhumb.NodeID{1, 2, 3}, []rhumb.NodeID{1, 2})
 	step(t, r, ack(2, 1, 2))
@@ -299,22 +305,22 @@ func TestRuleR(t *testing.T) {
 	if r.commit != 2 {
 		t.Errorf("commit is %d without the joining node, want 2", r.commit)
 	}
-	// The record as it was says nothing: the proposal may still be on its way.
+	// The unchanged record proves nothing: the proposal may still be under way.
 	r.Describe(&rhumb.Range{ID: testRange, Epoch: 1, Version: 1, Primary: 1, InSync: []rhumb.NodeID{1, 2}, Replicas: []rhumb.NodeID{1, 2, 3}})
 	if r.Status().Pending == nil {
 		t.Error("a record of the same version ended the change")
 	}
 	r.Peer(0, 3, false, true)
 	flush(r)
-	// A later version without the node decides that it has not joined.
+	// A later version without the node settles that the node has not joined.
 	r.Describe(&rhumb.Range{ID: testRange, Epoch: 1, Version: 2, Primary: 1, InSync: []rhumb.NodeID{1, 2}, Replicas: []rhumb.NodeID{1, 2, 3}})
 	if r.commit != 3 || r.Status().Pending != nil || !slices.Equal(r.LeaseSet(), []rhumb.NodeID{2}) {
 		t.Errorf("after version 2: commit %d, pending %v, lease set %v", r.commit, r.Status().Pending, r.LeaseSet())
 	}
 }
 
-// TestReplacedDisk: what a peer acknowledged before its stream broke is not believed for joining, since its disk may
-// have been replaced.
+// TestReplacedDisk guards that acknowledgements from before a broken stream do not count for
+// joining, since the peer's disk may have been replaced.
 func TestReplacedDisk(t *testing.T) {
 	r := leader(t, Config{}, 1, []rhumb.NodeID{1, 2, 3}, []rhumb.NodeID{1, 2, 3})
 	step(t, r, ack(2, 1, 2))
@@ -327,7 +333,7 @@ func TestReplacedDisk(t *testing.T) {
 	}
 }
 
-// TestTimestampsGrow: the log's timestamps grow strictly whatever the clock says (I7).
+// TestTimestampsGrow guards that the log's timestamps grow strictly whatever the clock says (I7).
 func TestTimestampsGrow(t *testing.T) {
 	r := leader(t, Config{}, 0, []rhumb.NodeID{1, 2}, []rhumb.NodeID{1, 2})
 	for i, ts := range []rhumb.Timestamp{50, 50, 0, 500, 400} {
@@ -343,8 +349,8 @@ func TestTimestampsGrow(t *testing.T) {
 	}
 }
 
-// TestOverlayOutlivesOneReady: a base that was read before the last Ready was applied does not hide what that Ready
-// handed out, and a newer base is not hidden by the overlay.
+// TestOverlayOutlivesOneReady guards that a base that was read before the last Ready was applied
+// does not hide the entries of that Ready, and that the overlay does not hide a newer base.
 func TestOverlayOutlivesOneReady(t *testing.T) {
 	r := leader(t, Config{}, 0, []rhumb.NodeID{1, 2}, []rhumb.NodeID{1, 2})
 	absent := func() *rhumb.Batch {
@@ -359,7 +365,7 @@ func TestOverlayOutlivesOneReady(t *testing.T) {
 		t.Errorf("the entry handed out by the last Ready is not seen: %+v", w)
 	}
 	r.Ready()
-	// From here on bases include it; the driver says that someone deleted the key.
+	// From here on bases include the entry. This one says that somebody deleted the key.
 	r.Propose(202, Proposal{Token: 3, Batch: absent(), Base: []Base{{}}})
 	if w := r.waiters.queue[len(r.waiters.queue)-1]; w.err != nil {
 		t.Errorf("the overlay hides storage: %v", w.err)
@@ -396,7 +402,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestMergedTooLarge: patches that merge to more than an entry holds are refused, before they are all made.
+// TestMergedTooLarge guards that patches that merge to more than an entry holds are rejected before
+// all of them are merged.
 func TestMergedTooLarge(t *testing.T) {
 	r := leader(t, Config{}, 0, []rhumb.NodeID{1, 2}, []rhumb.NodeID{1, 2})
 	big := rhumb.EncodeRecord(nil, rhumb.Record{{Name: "big", Value: rhumb.StringField(strings.Repeat("x", rhumb.ValueSizeMax-100))}})
@@ -418,7 +425,8 @@ func TestMergedTooLarge(t *testing.T) {
 	}
 }
 
-// TestRejectsMessages: a malformed message, or one for somebody else, is an error and changes nothing.
+// TestRejectsMessages guards that a malformed message, or one for another replica, is an error and
+// changes nothing.
 func TestRejectsMessages(t *testing.T) {
 	log := makeLog(1, 1, 1)
 	good := Message{Kind: Append, Range: testRange, From: 1, To: 2, Epoch: 1, Prev: at(log, 1), Entries: log[1:]}
@@ -447,7 +455,8 @@ func TestRejectsMessages(t *testing.T) {
 	}
 }
 
-// TestRestartedTail: a replica knows again from storage what it may have to undo, and refuses storage that lies.
+// TestRestartedTail guards that a replica learns from storage what it may have to undo, and rejects
+// storage that contradicts itself.
 func TestRestartedTail(t *testing.T) {
 	log := makeLog(1, 1, 2, 2)
 	for commit := range rhumb.Seq(5) {
@@ -466,7 +475,7 @@ func TestRestartedTail(t *testing.T) {
 	New(Config{Range: testRange, Self: 2}, d)
 }
 
-// TestConfigValidate lists every fault at once.
+// TestConfigValidate guards that one error lists every fault.
 func TestConfigValidate(t *testing.T) {
 	if err := (Config{Range: testRange, Self: 1}).Validate(); err != nil {
 		t.Errorf("the defaults are refused: %v", err)

@@ -44,6 +44,22 @@ func (s State) String() string {
 	return fmt.Sprintf("state_%d", uint8(s))
 }
 
+// State returns the role as seen by other packages.
+func (r *Replica) State() State {
+	switch r.role {
+	case activating:
+		return Activating
+	case primary:
+		return Primary
+	case quarantined:
+		return Quarantined
+	}
+	if r.desc != nil && r.desc.IsInSync(r.cfg.Self) {
+		return Follower
+	}
+	return Learner
+}
+
 // Status describes a replica for operators. It is a copy.
 type Status struct {
 	Range rhumb.RangeID

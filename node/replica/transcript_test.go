@@ -13,23 +13,24 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// TestTranscripts replays the stories of testdata. Nodes are written as numbers. Commands:
+// TestTranscripts replays the transcripts of testdata. Nodes are written as numbers. Commands:
 //
 //	add-replicas nodes=(1,2,3) in-sync=(1,2,3) primary=1 [min=2] [CONFIG=N ...]
-//	    three nodes with empty disks and streams between all; nobody has heard of the record yet
-//	describe [nodes=(1,2)] [version=V]   metadata's news reach nodes, all without argument
+//	    creates nodes with empty disks and streams between all; none of them has the record yet
+//	describe [nodes=(1,2)] [version=V]   passes a record to nodes, or to all of them
 //	propose N put|delete|patch|insert KEY [VALUE] [if=absent|present|version:HLC@N|newer:FIELD] [id=SEQ]
 //	    a patch value is FIELD:INT,FIELD:INT
-//	    to=SEQ repeats it with all ids from id to there; forgotten: storage may have had the result of the id
-//	ready N                        take one Ready; show what it asks for
-//	persist N [all]                N's oldest batch is durable; all: every one
-//	deliver [from=N] [to=N] [kind=K] [count=C]   and drop, repeat with the same arguments
+//	    to=SEQ repeats it with all ids up to SEQ; forgotten: storage may have had the result of the id
+//	ready N                        takes one Ready and shows its contents
+//	persist N [all]                makes N's oldest batch durable, or every one
+//	deliver [from=N] [to=N] [kind=K] [count=C]   delivers messages; drop and repeat have the same arguments
 //	activate N / tick N MS / crash N [keep=BATCHES] / start N
 //	peer N of=M [connected=false] [suspect]
-//	elect N in-sync=(…)            metadata elects; replicas nodes=(…) sets the copies
-//	meta decide|lose               the oldest proposal reaches metadata or never does
-//	stabilize [nodes=(1,2)] [quiet]   ready, persist and deliver among nodes until nothing is left; metadata waits
-//	corrupt N seq=SEQ              N restarts from a disk on which entry SEQ, the last, reads otherwise
+//	elect N in-sync=(…)            lets metadata elect N; replicas nodes=(…) sets the copies
+//	meta decide|lose               decides or loses the oldest proposal to metadata
+//	stabilize [nodes=(1,2)] [quiet]   repeats ready, persist and deliver among nodes until nothing is left;
+//	    metadata waits
+//	corrupt N seq=SEQ              restarts N from a disk whose last entry, SEQ, has another content
 //	status N / log N / net / record
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
@@ -69,7 +70,7 @@ func addReplicas(t *testing.T, td *datadriven.TestData) *cluster {
 	return newCluster(cfg, nodesArg(td, "nodes"), nodesArg(td, "in-sync"), rhumb.NodeID(primary))
 }
 
-// nodesArg reads key=(1,2,3).
+// nodesArg parses key=(1,2,3).
 func nodesArg(td *datadriven.TestData, key string) []rhumb.NodeID {
 	var out []rhumb.NodeID
 	for _, arg := range td.CmdArgs {
@@ -90,7 +91,8 @@ func nodeOf(s string) rhumb.NodeID {
 	return rhumb.NodeID(n)
 }
 
-// first gives the node that the first argument names, or those of nodes=(1,2), or all that are up.
+// first returns the node that the first argument names, or those of nodes=(1,2), or all that are
+// up.
 func (c *cluster) first(td *datadriven.TestData) []*testNode {
 	if len(td.CmdArgs) > 0 && len(td.CmdArgs[0].Vals) == 0 {
 		if n, err := strconv.Atoi(td.CmdArgs[0].Key); err == nil {
@@ -213,7 +215,6 @@ func run(t *testing.T, c *cluster, td *datadriven.TestData) {
 			c.logf("%s", describeMessage(&c.net[i]))
 		}
 	case "corrupt":
-		// The node starts again from a disk on which entry SEQ of the last epoch reads otherwise.
 		n := c.first(td)[0]
 		n.corrupt(intArg(td, "seq", 0))
 	case "record":
@@ -375,7 +376,8 @@ func runStatus(c *cluster, n *testNode) {
 	}
 }
 
-// corrupt restarts the node from a disk whose entry seq, the last, has another content under the same epoch.
+// corrupt restarts the node from a disk whose last entry, at seq, has another content under the
+// same epoch.
 func (n *testNode) corrupt(seq int) {
 	n.crash(len(n.pending))
 	n.disk.entries = n.disk.entries[:seq]

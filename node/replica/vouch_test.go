@@ -7,8 +7,8 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// TestOneAnswer: an elected replica needs MinInSync answers, or one of a life that the record names: its own, or another
-// member's. A life that is over says nothing of the disk.
+// TestOneAnswer guards that an elected replica needs MinInSync answers, or one of a life that the
+// record names: its own, or another member's. A life that is over proves nothing about the disk.
 func TestOneAnswer(t *testing.T) {
 	const self, other rhumb.BootSeq = 7, 9
 	for _, tt := range []struct {
@@ -47,8 +47,9 @@ func TestOneAnswer(t *testing.T) {
 	}
 }
 
-// TestVouch: a primary vouches for a member that has acknowledged, in this life, what clients may have been told and what is
-// closed. It has that recorded after a wait, once.
+// TestVouch guards that a primary vouches for a member that has acknowledged, in this life,
+// everything that clients may have been told, and has agreed to the closed timestamp. The primary
+// has the life recorded after a delay, once.
 func TestVouch(t *testing.T) {
 	three := []rhumb.NodeID{1, 2, 3}
 	r := leader(t, Config{MinInSync: 2, Life: 4, VouchAfter: time.Second}, 1, three, three)

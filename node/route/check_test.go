@@ -72,7 +72,7 @@ func TestCheck(t *testing.T) {
 			t.Errorf("%s in %s: %v, want %s that says %q", tc.what, tc.at, err, tc.want, tc.says)
 		}
 	}
-	// The second mutation counts as well as the first.
+	// The second mutation is checked like the first.
 	two := &rhumb.Batch{Range: right, Mutations: []rhumb.Mutation{
 		{Kind: rhumb.Put, Table: flights.ID, Name: []byte("SWR8/1")}, {Kind: rhumb.Put, Table: flights.ID, Name: []byte("SWR9/1")},
 	}}

@@ -12,8 +12,8 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/place"
 )
 
-// build makes a catalog by commands: two regions, of two nodes and of one, and tables of one and of two replicas; flights
-// and crews share a class and a colocate byte.
+// build returns a catalog with two regions, of two nodes and of one, and tables of one and of two
+// replicas. flights and crews share a class and a colocate byte.
 func build(t *testing.T) *catalog.State {
 	t.Helper()
 	st := catalog.New()
@@ -87,7 +87,8 @@ func TestNamed(t *testing.T) {
 	}
 }
 
-// A name that images cannot hold is refused by every way to its range, in published tables only.
+// TestLongNameOfPublishedTable guards that a name that images cannot hold is rejected on every way
+// to its range, in published tables only.
 func TestLongNameOfPublishedTable(t *testing.T) {
 	st := build(t)
 	r := Router{State: func() *catalog.State { return st }}

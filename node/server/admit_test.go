@@ -12,8 +12,8 @@ import (
 	"github.com/rhumbdb/rhumb/node/memory"
 )
 
-// TestRequestsAreBounded guards that what does not fit into the memory for requests is refused at once, as Overloaded, while what
-// was taken in still waits; and that nothing counts once all is answered.
+// TestRequestsAreBounded guards that requests beyond the budget are rejected as Overloaded at once,
+// while admitted ones still wait, and that nothing is counted once all are answered.
 func TestRequestsAreBounded(t *testing.T) {
 	w := newWorld()
 	c, kv, _ := w.start(t)
@@ -47,8 +47,8 @@ func TestRequestsAreBounded(t *testing.T) {
 	}
 }
 
-// TestReadsWaitForAnswersToBeTaken guards that no read adds to answers that fill their part of the memory, and that writes, whose
-// answers are small, go on.
+// TestReadsWaitForAnswersToBeTaken guards that no read adds to a full budget of answers, while
+// writes, whose answers are small, are accepted.
 func TestReadsWaitForAnswersToBeTaken(t *testing.T) {
 	w := newWorld()
 	c, kv, _ := w.start(t)
@@ -67,8 +67,8 @@ func TestReadsWaitForAnswersToBeTaken(t *testing.T) {
 	}
 }
 
-// TestStreamsAreLimited guards that clients beyond a node's memory are refused before they send anything, and that a stream that
-// ends makes room.
+// TestStreamsAreLimited guards that clients beyond a node's memory are rejected before they send
+// anything, and that the end of a stream makes room.
 func TestStreamsAreLimited(t *testing.T) {
 	w := newWorld()
 	_, _, s := w.start(t)
@@ -97,7 +97,8 @@ func TestStreamsAreLimited(t *testing.T) {
 	take(t, openStream(t, c, hello(), putReq(1, home, "a", "v")), 1)
 }
 
-// Names count, whatever a request does with them: a client could otherwise fill the node with names to locate.
+// TestRequestBytesCountNames guards that names count in every kind of request: otherwise a client
+// could fill the node's memory with names to locate.
 func TestRequestBytesCountNames(t *testing.T) {
 	names := [][]byte{make([]byte, 4<<10), make([]byte, 4<<10)}
 	for what, q := range map[string]*rhumbpb.Request{

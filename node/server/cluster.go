@@ -350,6 +350,7 @@ func (c *Cluster) CreateTable(ctx context.Context, q *rhumbpb.CreateTableRequest
 	if err != nil {
 		return nil, statusError(err)
 	}
+	// Settings that the request leaves out take their defaults.
 	t, st, err := c.node.CreateTable(ctx, catalog.CreateTable{
 		Name: q.Name, Settings: api.FillSettings(api.DecodeSettings(q.Settings)), TableOptions: options,
 	})

@@ -16,7 +16,7 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/place"
 )
 
-// node is a node whose catalog is changed at once; what it is asked for is noted.
+// node is a node whose catalog changes at once. It records the requests that it gets.
 type node struct {
 	Node
 	w       *world
@@ -145,8 +145,8 @@ func kindOf(t *testing.T, err error) rhumb.Kind {
 	return e.Kind
 }
 
-// TestClusterBeforeInit guards that a node without a cluster tells how it stands, and refuses the rest in a way that says
-// what to do.
+// TestClusterBeforeInit guards that a node without a cluster describes itself, and rejects
+// everything else with an error that says what to do.
 func TestClusterBeforeInit(t *testing.T) {
 	n, c := startCluster(t)
 	n.info = Info{Region: "singapore", Ready: rhumb.E("test", rhumb.Unavailable, "run rhumb init"), Stores: []StoreInfo{{Dir: "d", Used: 1, Free: 2, Refuses: rhumb.E("test", rhumb.DiskFull, "full")}}}
@@ -194,7 +194,7 @@ func TestClusterBeforeInit(t *testing.T) {
 	}
 }
 
-// TestClusterHandlers guards what goes in and out of each handler.
+// TestClusterHandlers guards the requests and responses of each handler.
 func TestClusterHandlers(t *testing.T) {
 	n, c := startCluster(t)
 	if err := n.apply(catalog.Init{Cluster: cluster, First: register(1)}).Err(); err != nil {
@@ -246,7 +246,7 @@ func TestClusterHandlers(t *testing.T) {
 	}
 }
 
-// TestGetMetadataWaits guards that a client that has heard of a revision gets no older one.
+// TestGetMetadataWaits guards that a client that knows of a revision gets no older one.
 func TestGetMetadataWaits(t *testing.T) {
 	n, c := startCluster(t)
 	n.apply(catalog.Init{Cluster: cluster, First: register(1)})
@@ -267,8 +267,8 @@ func TestGetMetadataWaits(t *testing.T) {
 	}
 }
 
-// TestDescribeRange guards that a replica that cannot be asked does not hide the others, and that the primary's word on
-// who is behind stands beside the one who is.
+// TestDescribeRange guards that a replica that does not answer does not hide the others, and that
+// the primary's reasons are listed with the replicas that lag.
 func TestDescribeRange(t *testing.T) {
 	n, c := startCluster(t)
 	n.apply(catalog.Init{Cluster: cluster, First: register(1)})

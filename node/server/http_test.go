@@ -13,7 +13,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// gauge gives the value of one of a service's metrics.
+// gauge returns the value of one of a service's metrics.
 func gauge(t *testing.T, kv *KV, name string) float64 {
 	t.Helper()
 	r := prometheus.NewRegistry()
@@ -44,7 +44,8 @@ func (h *fakeHealth) Ready() error {
 	return nil
 }
 
-// TestAdminHandler guards what operators' tools rest on: codes of health, metrics by name, profiles.
+// TestAdminHandler guards what tools of operators depend on: status codes, names of metrics,
+// profiles.
 func TestAdminHandler(t *testing.T) {
 	w := newWorld()
 	c, kv, _ := w.start(t)

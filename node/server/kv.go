@@ -152,6 +152,7 @@ func (k *KV) Answer(ctx context.Context, q *rhumbpb.Request) *rhumbpb.Response {
 	// Buffered, so that a late response does not block the goroutine that produced it.
 	answer := make(chan *rhumbpb.Response, 1)
 	k.serve(ctx, q, func(resp *rhumbpb.Response) { answer <- resp })
+	// There is no frame whose other requests could share the commit.
 	k.cfg.Ranges.Drive()
 	select {
 	case resp := <-answer:
@@ -330,6 +331,7 @@ func (k *KV) propose(ctx context.Context, q *rhumbpb.Request, b *rhumb.Batch, do
 			done(k.failedResponse(q, err, k.rangeHint(b.Range)))
 			return
 		}
+		// The hop to this node counts as one.
 		receipt := rhumb.Receipt{Node: k.cfg.Self, Region: k.cfg.Region, Range: b.Range, Epoch: r.Epoch, Hops: int(q.HopsDone) + 1, Timestamp: o.Version.HLC}
 		done(&rhumbpb.Response{Id: q.Id, Outcome: api.EncodeOutcome(&o), Receipt: api.EncodeReceipt(&receipt)})
 	})

@@ -17,8 +17,8 @@ func locateReq(names ...string) *rhumbpb.Request {
 	return &rhumbpb.Request{Locate: l, Hops: 2}
 }
 
-// TestLocate guards what a node says of names: it decides those of the ranges that it is primary of under a lease, in the
-// order asked, and leaves all others undecided instead of passing them on.
+// TestLocate guards that a node decides the names of ranges of which it is primary under a lease,
+// in the order of the request, and leaves all others undecided instead of forwarding them.
 func TestLocate(t *testing.T) {
 	w := newWorld()
 	c, _, _ := w.start(t)

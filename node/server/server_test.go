@@ -25,7 +25,8 @@ import (
 	"github.com/rhumbdb/rhumb/node/memory"
 )
 
-// Nodes and ranges of the tests: self is primary of home's slots, far of those of away; full takes no inserts any more.
+// Nodes and ranges of the tests. self is the primary of the slots of home, far of those of away.
+// full accepts no more inserts.
 const (
 	self, near, far rhumb.NodeID   = 1, 2, 3
 	here, there     rhumb.RegionID = 1, 2
@@ -43,20 +44,20 @@ var (
 	open    = rhumb.RangeID{Region: here, Slot: 1_025}
 )
 
-// world is the rest of a node, small: ranges in memory, and peers that are functions.
+// world is a small version of the rest of a node: ranges in memory, and peers that are functions.
 type world struct {
 	mu      sync.Mutex // guards all below
 	ranges  map[rhumb.RangeID]*rhumb.Range
 	items   map[rhumb.RangeID]map[string][]byte
 	pending []func() // proposals that wait for Drive
 	drives  int
-	// held, when not nil, keeps answers to writes until it is closed.
+	// held, if not nil, delays answers to writes until it is closed.
 	held chan struct{}
-	// refuse, when not nil, answers writes.
+	// refuse, if not nil, is the answer to writes.
 	refuse   error
 	unleased bool
 	proposed []*rhumb.Batch
-	// forwards are the requests that were passed on; answer answers them.
+	// forwards holds the requests that were forwarded; answer answers them.
 	forwards []*rhumbpb.Request
 	answer   func(ctx context.Context, to rhumb.NodeID, q *rhumbpb.Request) (*rhumbpb.Response, error)
 	slotErr  error
@@ -184,7 +185,8 @@ func (w *world) Takes(_ context.Context, id rhumb.RangeID) (rhumb.RangeID, error
 	return open, &rhumb.Error{Op: "test", Kind: rhumb.NotPrimary, Range: id, Msg: "full"}
 }
 
-// Named places a name by its first letter: a and b in self's ranges, c beside, all others far away.
+// Named chooses the range of a name by its first letter: a and b belong to ranges of self, c to
+// beside, all others to away.
 func (w *world) Named(_ rhumb.RegionID, _ rhumb.TableID, name []byte) (rhumb.RangeID, error) {
 	for prefix, id := range map[string]rhumb.RangeID{"a": home, "b": second, "c": beside} {
 		if bytes.HasPrefix(name, []byte(prefix)) {
@@ -198,7 +200,7 @@ func (w *world) Batch(region rhumb.RegionID, b *rhumb.Batch) (rhumb.RangeID, err
 	return w.Named(region, b.Mutations[0].Table, b.Mutations[0].Name)
 }
 
-// Check knows one name that lives elsewhere.
+// Check rejects one name, which belongs to another range.
 func (w *world) Check(b *rhumb.Batch) error {
 	for i := range b.Mutations {
 		if string(b.Mutations[i].Name) == "elsewhere" {
@@ -227,14 +229,14 @@ func (w *world) Range(id rhumb.RangeID) (*rhumb.Range, error) {
 
 func (w *world) SameRegion(a, b rhumb.NodeID) bool { return (a == far) == (b == far) }
 
-// with changes the world.
+// with changes the world under its lock.
 func (w *world) with(change func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	change()
 }
 
-// serve offers register's services on a connection in memory.
+// serve starts a server with the services of register, and returns a connection in memory to it.
 func serve(t *testing.T, register func(s *grpc.Server), options ...grpc.ServerOption) *grpc.ClientConn {
 	t.Helper()
 	l := bufconn.Listen(1 << 20)
@@ -278,7 +280,7 @@ func openStream(t *testing.T, c rhumbpb.KVClient, hello *rhumbpb.Hello, qs ...*r
 
 func hello() *rhumbpb.Hello { return &rhumbpb.Hello{Protocol: api.Protocol, Cluster: cluster[:]} }
 
-// take receives until n responses are there, by their ids.
+// take receives n responses and returns them by ID.
 func take(t *testing.T, s kvStream, n int) map[uint64]*rhumbpb.Response {
 	t.Helper()
 	got := map[uint64]*rhumbpb.Response{}
@@ -313,7 +315,7 @@ func getReq(id uint64, at rhumb.RangeID, names ...string) *rhumbpb.Request {
 	return &rhumbpb.Request{Id: id, Read: r}
 }
 
-// do asks one request and gives its error's kind.
+// do sends one request and returns its response, or its error and hint.
 func do(t *testing.T, c rhumbpb.KVClient, q *rhumbpb.Request) (*rhumbpb.Response, *rhumb.Error, api.Hint) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), waitMax)
@@ -329,8 +331,8 @@ func do(t *testing.T, c rhumbpb.KVClient, q *rhumbpb.Request) (*rhumbpb.Response
 	return nil, e, hint
 }
 
-// TestFrameIsAnsweredOutOfOrder guards that each request of a frame has its own answer, however they are mixed and in
-// whatever order they come, and that the frame's writes share one Drive.
+// TestFrameIsAnsweredOutOfOrder guards that each request of a frame gets its own answer, in
+// whatever order the answers arrive, and that the writes of the frame share one Drive.
 func TestFrameIsAnsweredOutOfOrder(t *testing.T) {
 	w := newWorld()
 	c, _, _ := w.start(t)
@@ -376,7 +378,7 @@ func TestFrameIsAnsweredOutOfOrder(t *testing.T) {
 	}
 }
 
-// TestHello guards that a client of another cluster, or of no protocol, gets no answer.
+// TestHello guards that a client of another cluster or protocol gets no answer.
 func TestHello(t *testing.T) {
 	w := newWorld()
 	c, _, _ := w.start(t)
@@ -406,7 +408,7 @@ func TestHello(t *testing.T) {
 	take(t, openStream(t, c, &rhumbpb.Hello{Protocol: api.Protocol}, putReq(1, home, "a", "v")), 1) // does not know it yet
 }
 
-// TestRefusals guards the kinds of refusals, and that each names what has to be changed.
+// TestRefusals guards the kinds of errors, and that each text says what to change.
 func TestRefusals(t *testing.T) {
 	w := newWorld()
 	c, _, _ := w.start(t)
@@ -451,7 +453,7 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
-// TestConditionFailed guards that the present version of a key crosses the wire.
+// TestConditionFailed guards that the error contains the present version of the key.
 func TestConditionFailed(t *testing.T) {
 	w := newWorld()
 	want := rhumb.Version{HLC: 7, Node: 8}
@@ -462,7 +464,7 @@ func TestConditionFailed(t *testing.T) {
 	}
 }
 
-// TestNotPrimary guards that a refusal carries the newer descriptor.
+// TestNotPrimary guards that the error carries the newest record of the range.
 func TestNotPrimary(t *testing.T) {
 	w := newWorld()
 	c, _, _ := w.start(t)
@@ -478,8 +480,8 @@ func TestNotPrimary(t *testing.T) {
 	}
 }
 
-// TestForward guards that a request is passed on as often as it allows and no further than it allows, and that a failure
-// on the way never claims that a write was not applied.
+// TestForward guards that a request is forwarded at most as often as it allows, and that a failure
+// on the way never states that a write was not applied.
 func TestForward(t *testing.T) {
 	w := newWorld()
 	c, _, _ := w.start(t)
@@ -519,7 +521,8 @@ func TestForward(t *testing.T) {
 	}
 }
 
-// TestForwardedInsertIsWaitedFor guards that passing an insert on is not given up as soon as its slot is found.
+// TestForwardedInsertIsWaitedFor guards that the deadline of the search for a slot does not end the
+// forwarded insert.
 func TestForwardedInsertIsWaitedFor(t *testing.T) {
 	w := newWorld()
 	c, _, _ := w.start(t)
@@ -537,8 +540,9 @@ func TestForwardedInsertIsWaitedFor(t *testing.T) {
 	}
 }
 
-// TestInserts guards that server-named keys go to the slot that takes them: found by the node, or refused with the right
-// one; and that a failed search for a slot does not leave open whether the insert was applied.
+// TestInserts guards that server-named keys go to the slot that accepts them, chosen by the node or
+// named in the error, and that a failed search for a slot does not leave the outcome of the insert
+// unknown.
 func TestInserts(t *testing.T) {
 	w := newWorld()
 	c, _, _ := w.start(t)
@@ -561,7 +565,8 @@ func TestInserts(t *testing.T) {
 	}
 }
 
-// TestReadAcrossRanges guards that a read by names alone asks each range and answers in the order asked.
+// TestReadAcrossRanges guards that a read by names alone asks each range, and answers in the order
+// of the request.
 func TestReadAcrossRanges(t *testing.T) {
 	w := newWorld()
 	c, _, _ := w.start(t)
@@ -642,8 +647,8 @@ func TestScan(t *testing.T) {
 	}
 }
 
-// TestSlowClient guards backpressure: a client that does not take its answers is not read any further, holds a bounded
-// amount of memory, and does not keep others from being served.
+// TestSlowClient guards back-pressure: the stream of a client that accepts no answers is not read,
+// uses bounded memory, and does not delay other clients.
 func TestSlowClient(t *testing.T) {
 	w := newWorld()
 	c, _, _ := w.start(t)
@@ -665,8 +670,8 @@ func TestSlowClient(t *testing.T) {
 	}
 }
 
-// TestClientThatTakesNothing guards that the stream of such a client is ended after a while and its answers are forgotten, so that
-// it holds memory of the node no longer.
+// TestClientThatTakesNothing guards that the stream of a client that accepts no answers is ended
+// after a while, and that its answers do not occupy memory any longer.
 func TestClientThatTakesNothing(t *testing.T) {
 	w := newWorld()
 	c, kv, _ := w.start(t)
@@ -685,8 +690,8 @@ func TestClientThatTakesNothing(t *testing.T) {
 	take(t, openStream(t, c, hello(), getReq(1, home, "absent")), 1)
 }
 
-// TestManyUnanswered guards that the number of unanswered requests is bounded, and that those before the bound are driven
-// to their answers.
+// TestManyUnanswered guards that the number of unanswered requests is bounded, and that those below
+// the bound are driven to their answers.
 func TestManyUnanswered(t *testing.T) {
 	w := newWorld()
 	a := newAnswers(nil, nil, time.Hour)
@@ -713,7 +718,8 @@ func TestManyUnanswered(t *testing.T) {
 	}
 }
 
-// TestFramesStayBelowMessageSize guards that what is gathered into one frame can be sent, whatever kind of answers it is.
+// TestFramesStayBelowMessageSize guards that every frame fits into a message, whatever its answers
+// are.
 func TestFramesStayBelowMessageSize(t *testing.T) {
 	w := newWorld()
 	c, _, _ := w.start(t)
@@ -730,7 +736,8 @@ func TestFramesStayBelowMessageSize(t *testing.T) {
 	take(t, s, n) // 8,192 errors of 4 KiB are 32 MiB
 }
 
-// TestClientThatGoes guards that the answers of a client that has gone are dropped and nothing waits for it.
+// TestClientThatGoes guards that the answers to a client that has disconnected are dropped, and
+// that nothing waits for it.
 func TestClientThatGoes(t *testing.T) {
 	w := newWorld()
 	c, kv, _ := w.start(t)
@@ -760,8 +767,8 @@ func TestClientThatGoes(t *testing.T) {
 	take(t, openStream(t, c, hello(), putReq(1, home, "a", "v")), 1)
 }
 
-// TestStreamsEndWithTheirKV guards that no client stays with a past life of a node: its stream breaks, and the next one
-// meets what serves then.
+// TestStreamsEndWithTheirKV guards that no client stays connected to a past life of a node: its
+// stream breaks, and the next one reaches the present life.
 func TestStreamsEndWithTheirKV(t *testing.T) {
 	w := newWorld()
 	c, kv, service := w.start(t)
@@ -780,7 +787,8 @@ func TestStreamsEndWithTheirKV(t *testing.T) {
 	take(t, openStream(t, c, hello(), getReq(1, home, "a")), 1)
 }
 
-// TestServiceBeforeOpen guards that a node without a cluster refuses everything as certainly not applied.
+// TestServiceBeforeOpen guards that a node without a cluster rejects everything as certainly not
+// applied.
 func TestServiceBeforeOpen(t *testing.T) {
 	s := &Service{}
 	c := rhumbpb.NewKVClient(serve(t, func(g *grpc.Server) { s.Register(g) }))
@@ -799,7 +807,8 @@ func TestServiceBeforeOpen(t *testing.T) {
 	}
 }
 
-// TestCallerThatGivesUp guards the kinds of a timeout: a write may have been applied, a read was merely not answered.
+// TestCallerThatGivesUp guards the kinds of a timeout: a write may have been applied, a read was
+// only not answered.
 func TestCallerThatGivesUp(t *testing.T) {
 	w := newWorld()
 	_, kv, _ := w.start(t)

@@ -29,7 +29,7 @@ func (noImage) Publish(context.Context) (uint64, error) {
 	return 0, rhumb.E("test", rhumb.Unavailable, "as above")
 }
 
-// imageAt is an image that somebody published.
+// imageAt is a published image.
 type imageAt struct{ dir string }
 
 func (i imageAt) Dir() (string, error)                    { return i.dir, nil }
@@ -71,7 +71,8 @@ func publishedImage(t *testing.T) imageAt {
 	return imageAt{filepath.Join(parent, "image")}
 }
 
-// TestSnapshotHTTP guards what the image looks like over HTTP: answers, kinds of errors with their codes, content types.
+// TestSnapshotHTTP guards the HTTP interface of the image: answers, error kinds with their status
+// codes, content types.
 func TestSnapshotHTTP(t *testing.T) {
 	s := httptest.NewServer(publishedImage(t).handler())
 	defer s.Close()
@@ -135,8 +136,8 @@ func TestSnapshotHTTP(t *testing.T) {
 	}
 }
 
-// TestSnapshotHTTPNamesWhatItLacks guards that an answer about places names the regions whose records the image does not have:
-// what lies nearest may be there.
+// TestSnapshotHTTPNamesWhatItLacks guards that an answer about places names the regions whose
+// records the image lacks: the nearest record may be there.
 func TestSnapshotHTTPNamesWhatItLacks(t *testing.T) {
 	image := publishedImage(t)
 	b, err := format.EncodeRegions(format.Regions{Tables: map[string]format.TableRegions{"cars": {Whole: []string{"here"}, Lacks: []string{"virginia", "singapore"}}}})

@@ -60,6 +60,7 @@ func (k *KV) receiveFrames(stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, 
 	for first := true; ; first = false {
 		f, err := stream.Recv()
 		switch {
+		// The client has finished.
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
@@ -78,6 +79,7 @@ func (k *KV) receiveFrames(stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, 
 			if !out.reserveAnswer(k.cfg.Ranges.Drive) {
 				return out.sendError()
 			}
+			// Reads and forwarded requests end with the stream, since nobody would get their answers.
 			k.serve(stream.Context(), q, out.add)
 		}
 		// Once per frame, so that its writes share one commit.
