@@ -91,7 +91,9 @@ func (c *Client) start(ctx context.Context) error {
 	if err := c.measureSeeds(ctx); err != nil {
 		return err
 	}
+	// Buffered: the watch may begin after Open has given up.
 	first := make(chan error, 1)
+	// The watch runs under the client's context, which outlives ctx.
 	c.work.Go(func() { c.watchMetadata(first) })
 	select {
 	case err := <-first:
@@ -118,6 +120,7 @@ func (c *Client) Close() {
 	conns := c.conns
 	c.conns = nil
 	c.mu.Unlock()
+	// The goroutines wait for requests, which the closed connections fail.
 	for _, conn := range conns {
 		conn.Close()
 	}
@@ -253,6 +256,7 @@ func askAt[T any](ctx context.Context, c *Client, op rhumb.Op, addr string, call
 	unreachable := status.Code(err) == codes.Unavailable
 	e, _, remote := api.FromStatus(op, err)
 	switch {
+	// The node itself answered, so its kind can be trusted.
 	case remote:
 		return out, &answeredError{e}
 	case unreachable:
@@ -271,6 +275,7 @@ func dialFailure(text string) string {
 
 // withTimeout returns ctx with the configured timeout, unless ctx has a deadline.
 func (c *Client) withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
+	// The caller's deadline counts, even if it is later than the timeout.
 	if _, ok := ctx.Deadline(); ok {
 		return context.WithCancel(ctx)
 	}

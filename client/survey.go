@@ -65,6 +65,7 @@ func (t *Table) planSurvey(op rhumb.Op, name []byte, except rhumb.RegionID) (*su
 		if r.ID == except {
 			continue
 		}
+		// Not an error yet: another region may have the record.
 		if r.Dead {
 			s.unasked = append(s.unasked, r.ID)
 			continue
@@ -81,6 +82,7 @@ func (t *Table) planSurvey(op rhumb.Op, name []byte, except rhumb.RegionID) (*su
 // judge returns the place that has the record according to the answers so far, nil for none.
 // decided is false while another answer can change that.
 func (s *survey) judge() (at *place, decided bool, err error) {
+	// An array, so that no judgement allocates.
 	var states [rhumb.RegionsMax]placeState
 	for i := range s.asked {
 		states[i] = s.asked[i].state
@@ -160,11 +162,13 @@ func (s *survey) run(ctx context.Context, ask func(ctx context.Context, index in
 			}
 			s.listenLater(at.id.Region, answers, open, cancel)
 			return at, err
+		// Without a hit there is no second one to look for.
 		case decided:
 			cancel()
 			return nil, err
 		}
 		select {
+		// Answers arrive in any order, each exactly once.
 		case a := <-answers:
 			p := &s.asked[a.index]
 			p.state, p.got, p.err = a.state, a.got, a.err
@@ -179,6 +183,7 @@ func (s *survey) run(ctx context.Context, ask func(ctx context.Context, index in
 // cancel.
 func (s *survey) listenLater(found rhumb.RegionID, answers <-chan placeAnswer, open int, cancel context.CancelFunc) {
 	c := s.t.c
+	// Load and Add are not one step, so a few more may listen. The bound need not be exact.
 	if open == 0 || c.listeners.Load() >= listenersMax {
 		cancel()
 		return
@@ -225,6 +230,8 @@ func (s *survey) readPlace(ctx context.Context, index int, answers chan<- placeA
 // the value. If that node leaves the question undecided, the place is read.
 func (s *survey) locatePlace(ctx context.Context, index int, answers chan<- placeAnswer) {
 	id := s.asked[index].id
+	// Questions go to the node that is primary by the client's metadata. A wrong one leaves them
+	// undecided, and the read follows the redirect.
 	_, primary, ok := s.t.c.meta.primaryOf(id)
 	if !ok {
 		s.readPlace(ctx, index, answers)
@@ -244,6 +251,7 @@ func (a *surveyAsker) onLocated(index int, e api.Existence) {
 	state, ok := stateOf(e)
 	if !ok {
 		a.s.t.c.m.undecided.Add(1)
+		// The read sends the one answer that run expects for this place.
 		a.s.readPlace(a.ctx, index, a.answers)
 		return
 	}

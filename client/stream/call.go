@@ -84,6 +84,7 @@ func (c *Conn) Do(ctx context.Context, req Request) (*rhumbpb.Response, error) {
 	if err != nil {
 		return nil, &Error{Err: err}
 	}
+	// The timer fires at most twice: when the flight has to begin, and when it has to be over.
 	timer := time.NewTimer(req.Timeout - flight)
 	defer timer.Stop()
 	for inFlight := false; ; inFlight = true {
@@ -125,6 +126,7 @@ func (c *Conn) submit(r *call) (flight time.Duration, err error) {
 	default:
 		flight = c.flow.flight(r.Timeout)
 	}
+	// IDs are unique among the streams of a Conn, so a late answer cannot meet a later request.
 	c.lastID++
 	r.Message.Id = c.lastID
 	if c.stream != nil && !c.sending && len(c.unanswered) == 0 && len(c.queue) == 0 && r.Size <= directBytesMax {

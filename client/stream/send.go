@@ -64,6 +64,8 @@ func (c *Conn) takeFrameLocked() []*call {
 	n, size := 0, 0
 	for n < len(c.queue) && len(calls) < frameRequestsMax && (len(calls) == 0 || size+c.queue[n].Size <= frameBytesMax) {
 		if r := c.queue[n]; !r.abandoned {
+			// The frame ends here, although a smaller request after this one might fit: requests
+			// leave in order, so a large one cannot starve.
 			if !r.Resend && !c.flow.hasRoom(r.Size, size) {
 				break
 			}
@@ -99,6 +101,7 @@ func (c *Conn) sendFrameLocked(calls []*call) {
 	}
 	c.openFrames++
 	c.sending = true
+	// The stream may be replaced while the lock is released.
 	s := c.stream
 	c.mu.Unlock()
 	c.cfg.Counters.Frames.Add(1)
@@ -118,6 +121,7 @@ func (c *Conn) sendFrameLocked(calls []*call) {
 // try another node.
 func (c *Conn) openStreamLocked() {
 	c.sending = true
+	// sending keeps other goroutines from opening a second stream.
 	ctx, cancel := context.WithCancel(c.ctx)
 	c.cancelOpen = cancel
 	c.mu.Unlock()
@@ -125,6 +129,8 @@ func (c *Conn) openStreamLocked() {
 	// of its own.
 	timer := time.AfterFunc(c.cfg.ConnectTimeout, cancel)
 	s, err := rhumbpb.NewKVClient(c.conn.Client()).Stream(ctx)
+	// A timer that has fired has canceled ctx, which ends the stream even if it was opened just in
+	// time.
 	late := !timer.Stop()
 	c.mu.Lock()
 	c.sending, c.cancelOpen = false, nil
