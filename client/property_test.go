@@ -11,8 +11,9 @@ import (
 	"github.com/rhumbdb/rhumb/api"
 )
 
-// TestDecisionsAreFinal tries all states of up to four regions. Once findHit has decided, no further answer may change whether the
-// record exists or whether the call fails; until then, some answer can.
+// TestDecisionsAreFinal tries all states of up to four regions. Once findHit has decided, no
+// further answer may change whether the record exists or whether the call fails; until then, some
+// answer can.
 func TestDecisionsAreFinal(t *testing.T) {
 	type result struct{ found, failed bool }
 	decide := func(states []placeState, prior int) (r result, decided bool) {
@@ -63,8 +64,8 @@ func TestDecisionsAreFinal(t *testing.T) {
 	}
 }
 
-// TestSentWriteIsNotDenied guards the outcome of writes: once an attempt may have been applied, no error of a later one claims that the
-// write was not applied, unless no attempt could have been.
+// TestSentWriteIsNotDenied guards the outcome of writes: once an attempt may have been applied, no
+// error of a later one claims that the write was not applied, unless no attempt could have been.
 func TestSentWriteIsNotDenied(t *testing.T) {
 	wrong := map[rhumb.Kind]bool{ // wrong whatever the state, so the first attempt was not applied either
 		rhumb.InvalidArgument: true, rhumb.TooLarge: true, rhumb.Incompatible: true, rhumb.WrongCluster: true,
@@ -101,8 +102,8 @@ func TestSentWriteIsNotDenied(t *testing.T) {
 	}
 }
 
-// TestDescriptorsNeverGetOlder guards that neither an update nor a refusal replaces a descriptor by an older one, in whatever order
-// they arrive: a client would go back to a former primary.
+// TestDescriptorsNeverGetOlder guards that neither an update nor a refusal replaces a descriptor by
+// an older one, in whatever order they arrive: a client would go back to a former primary.
 func TestDescriptorsNeverGetOlder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newMetadata()
@@ -154,8 +155,8 @@ func TestDescriptorsNeverGetOlder(t *testing.T) {
 	})
 }
 
-// TestWindowBound guards that the numbers in use never span more than the window of a node, whatever the order in which they are
-// released, and that no number is given twice.
+// TestWindowBound guards that the numbers in use never span more than the window of a node,
+// whatever the order in which they are released, and that no number is given twice.
 func TestWindowBound(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // takeNumber then fails instead of waiting

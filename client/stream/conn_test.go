@@ -414,8 +414,9 @@ func TestClose(t *testing.T) {
 	wantError(t, err, rhumb.Unavailable, false)
 }
 
-// TestAccounting guards that the counts of a Conn are right after any mix of answers, cancellations, timeouts and broken streams: a
-// count that leaks would narrow the flow or the queue for ever.
+// TestAccounting guards that the counts of a Conn are right after any mix of answers,
+// cancellations, timeouts and broken streams: a count that leaks would narrow the flow or the queue
+// for ever.
 func TestAccounting(t *testing.T) {
 	n := newFakeNode(t)
 	c := n.open(t)

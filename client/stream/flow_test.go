@@ -7,7 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// grow answers requests of 64 KiB with a full window until it has the size, and gives their number.
+// grow answers requests of 64 KiB with a full window until it has the size, and returns their
+// number.
 func grow(t *testing.T, f *flow, now time.Time, until int) (answers int) {
 	t.Helper()
 	for ; f.window < until; answers++ {
@@ -97,8 +98,8 @@ func TestFlight(t *testing.T) {
 	}
 }
 
-// TestFlowBounds guards, for any sequence of events, the bounds of the window, that the flight never takes the whole timeout, and that a
-// request always has room while nothing is in flight.
+// TestFlowBounds guards, for any sequence of events, the bounds of the window, that the flight
+// never takes the whole timeout, and that a request always has room while nothing is in flight.
 func TestFlowBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := newFlow()
