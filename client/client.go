@@ -162,6 +162,8 @@ func (c *Client) connTo(addr string) (*stream.Conn, error) {
 	if conn := c.conns[addr]; conn != nil {
 		return conn, nil
 	}
+	// Created under mu, so that all callers share one connection. New does not connect, so mu is
+	// held for a moment only.
 	conn, err := stream.New(stream.Config{
 		Addr: addr, Dial: c.cfg.Dial, ConnectTimeout: c.cfg.ConnectTimeout, Cluster: c.Cluster, Counters: &c.m.conns,
 	})
@@ -175,6 +177,7 @@ func (c *Client) connTo(addr string) (*stream.Conn, error) {
 // closeUnknown closes the connections to addresses that are neither configured nor those of a node
 // in the metadata.
 func (c *Client) closeUnknown() {
+	// Configured addresses stay, even if no node is registered there: they may be proxies.
 	keep := map[string]bool{}
 	for _, a := range c.cfg.Addrs {
 		keep[a] = true
@@ -253,6 +256,8 @@ func askAt[T any](ctx context.Context, c *Client, op rhumb.Op, addr string, call
 	if err == nil {
 		return out, nil
 	}
+	// Taken from gRPC's error, before FromStatus turns it into a kind that a node could have
+	// answered with, too.
 	unreachable := status.Code(err) == codes.Unavailable
 	e, _, remote := api.FromStatus(op, err)
 	switch {

@@ -156,6 +156,7 @@ func (p *plan) birthRegion() rhumb.RegionID {
 // locationOf returns the location in a stored record, which is the middle of a box. It returns nil
 // if there is none.
 func locationOf(stored []byte, field string) *rhumb.Point {
+	// A field of another type is not a location, as if the field were absent.
 	v, ok, err := rhumb.RecordField(stored, field)
 	if err != nil || !ok {
 		return nil

@@ -29,6 +29,7 @@ func (t *Table) getMany(ctx context.Context, op rhumb.Op, names [][]byte, o GetO
 	if len(names) > rhumb.BatchOpsMax {
 		return nil, rhumb.Ef(op, rhumb.TooLarge, "%d names were given; the limit is %d", len(names), rhumb.BatchOpsMax)
 	}
+	// All names are checked before any is read, so that a wrong name costs nothing.
 	for _, name := range names {
 		if err := checkName(op, name); err != nil {
 			return nil, err
@@ -45,6 +46,7 @@ func (t *Table) getMany(ctx context.Context, op rhumb.Op, names [][]byte, o GetO
 	if o.Home == "" {
 		home.Region = t.c.here.ID
 	}
+	// First round: each name where it is expected.
 	first := make([]rhumb.RegionID, len(names)) // the region in which each name is read first; 0 for none
 	for i, name := range names {
 		at := home
@@ -62,6 +64,7 @@ func (t *Table) getMany(ctx context.Context, op rhumb.Op, names [][]byte, o GetO
 		r.addRead(id, i)
 	}
 	r.runRound(ctx)
+	// Second round, as for a single read: the names that were not found, everywhere else.
 	if open {
 		if err := r.addMissing(first); err != nil {
 			return nil, err

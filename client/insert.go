@@ -37,6 +37,7 @@ func (t *Table) insertStored(ctx context.Context, stored []byte, o InsertOptions
 	if err != nil {
 		return Result{}, err
 	}
+	// Without the name nobody could read the record again, so this must not look like a success.
 	if len(out.Names) != 1 {
 		err := &rhumb.Error{Op: op, Kind: rhumb.Internal, Range: out.Receipt.Range, Msg: "the node assigned no name"}
 		return Result{}, t.c.countOutcome(err)
@@ -118,6 +119,8 @@ func (p *plan) insertOnNode(ctx context.Context, n rhumb.Node) (BatchResult, err
 	// Only the region is known; the node resolves the range.
 	b := rhumb.Batch{Range: rhumb.RangeID{Region: n.Region}, Mutations: p.mutations}
 	m := api.EncodeWrite(&b, true)
+	// once: an unknown outcome is returned as such. The caller may insert again, at the risk of a
+	// second record.
 	resp, err := c.send(ctx, &request{
 		op: p.op, id: b.Range, at: n.Addr, write: true, once: true, size: sizeOf(p.mutations),
 		message: func() *rhumbpb.Request { return &rhumbpb.Request{Write: m} },

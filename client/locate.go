@@ -161,6 +161,7 @@ func (l *locator) requestBatch(d destination, batch []question) []api.Existence 
 		return nil
 	}
 	ask := api.Locate{Region: d.region, Names: make([][]byte, len(batch)), Tables: make([]rhumb.TableID, len(batch))}
+	// An estimate of the encoded size, as for a read.
 	size := 32
 	for i, q := range batch {
 		ask.Names[i], ask.Tables[i] = q.name, q.table

@@ -33,6 +33,7 @@ func (c *Client) WriteMany(ctx context.Context, mutations []rhumb.Mutation, o Ba
 		return nil, c.countOutcome(err)
 	}
 	w.run(ctx)
+	// One call counts as one error in the metrics, however many of its mutations failed.
 	for i := range w.out {
 		if err := w.out[i].Err; err != nil {
 			return w.out, c.countOutcome(err)
@@ -247,6 +248,7 @@ func (w *manyWrites) takeLocated(ctx context.Context, from []tableSurvey) (locat
 				continue
 			}
 			at, err := l.survey.location(n, waitErr)
+			// A silent region may have the record, or ctx has ended: nothing is known to write to.
 			if err != nil {
 				w.out[i].Err = err
 				continue
@@ -257,6 +259,7 @@ func (w *manyWrites) takeLocated(ctx context.Context, from []tableSurvey) (locat
 			if at.region == 0 {
 				w.targets[i].region = w.birthRegion(i)
 			}
+			// Several tables may have surveys, and all that are located are written together.
 			located = append(located, i)
 		}
 	}
@@ -273,6 +276,7 @@ func (w *manyWrites) birthRegion(i int) rhumb.RegionID {
 	if at == nil {
 		at = locationOf(m.Value, t.info.LocationField)
 	}
+	// Only the result without a location is the same for all mutations of a table.
 	if at != nil {
 		return w.c.nearestRegion(t, at)
 	}

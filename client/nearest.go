@@ -138,6 +138,7 @@ func (c *Client) measureNearest(ctx context.Context, addrs []string) {
 func (c *Client) measureSeeds(ctx context.Context) error {
 	const op rhumb.Op = "client.Open"
 	ctx, cancel := context.WithCancel(ctx)
+	// Each address sends one answer. Buffered, because the loop below may end before all have.
 	answers := make(chan error, len(c.cfg.Addrs))
 	var work sync.WaitGroup
 	// cancel runs before Wait and ends the pings that are left.
@@ -164,6 +165,7 @@ func (c *Client) measureSeeds(ctx context.Context) error {
 		select {
 		case err := <-answers:
 			switch {
+			// A failure does not end the search: one address that works is enough.
 			case err != nil:
 				last = err
 			case !found:

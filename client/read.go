@@ -61,6 +61,7 @@ func (t *Table) getRecord(ctx context.Context, op rhumb.Op, name []byte, o GetOp
 	if err != nil {
 		return Got{}, err
 	}
+	// The caller decides where to look, so a miss there is the answer.
 	if o.Home != "" || o.Local {
 		if o.Home == "" {
 			home.Region = t.c.here.ID

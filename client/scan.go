@@ -269,6 +269,8 @@ func (s *scan) fetchFrom(c *cursor, name []byte) {
 		if err != nil {
 			return page{err: err}
 		}
+		// The token may be of a scan with another prefix, so the record is checked like one of a
+		// page.
 		p := s.fetchPage(c.id, name)
 		if got.Exists() && bytes.HasPrefix(name, s.o.Prefix) {
 			p.items = append([]rhumb.Item{got.Item}, p.items...)
@@ -307,6 +309,7 @@ func (s *scan) fetchPage(id rhumb.RangeID, after []byte) page {
 	if err != nil {
 		return page{err: err}
 	}
+	// Items do not carry the keys' tables and homes, which are those of the request.
 	p := page{more: resp.More, items: make([]rhumb.Item, len(resp.Items))}
 	for i, it := range resp.Items {
 		p.items[i] = api.DecodeItem(it, s.t.info.ID, id, nil)

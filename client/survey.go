@@ -87,6 +87,7 @@ func (s *survey) judge() (at *place, decided bool, err error) {
 	for i := range s.asked {
 		states[i] = s.asked[i].state
 	}
+	// -1 if there is no prior region, or if it is dead and was not asked.
 	prior := slices.IndexFunc(s.asked, func(p place) bool { return p.id.Region == s.prior })
 	hit, mute, decided := findHit(states[:len(s.asked)], prior)
 	switch {
@@ -113,11 +114,13 @@ func findHit(states []placeState, prior int) (hit, mute int, decided bool) {
 	for i, state := range states {
 		switch state {
 		case asking:
+			// Whatever the others say, the prior region may change the result.
 			if i == prior {
 				return -1, -1, false
 			}
 			open = true
 		case with:
+			// Nothing takes precedence over this.
 			if i == prior {
 				return i, -1, true
 			}
@@ -132,6 +135,7 @@ func findHit(states []placeState, prior int) (hit, mute int, decided bool) {
 	switch {
 	case hit >= 0:
 		return hit, -1, true
+	// No hit yet, and one may still arrive, even if a region is silent.
 	case open:
 		return -1, -1, false
 	}

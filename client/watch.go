@@ -107,6 +107,7 @@ func (c *Client) watchAt(addr string, ready func()) (began bool, err error) {
 // applyUpdate applies an update of the metadata and breaks the streams to nodes that are gone, so
 // that their callers stop waiting. It returns false if the update is older than the metadata.
 func (c *Client) applyUpdate(u *api.Metadata) bool {
+	// The metadata changes first: callers whose requests fail below must see the new primaries.
 	lost, ok := c.meta.applyUpdate(u)
 	// Requests to these nodes would otherwise wait for the whole timeout of an attempt.
 	for _, addr := range lost {

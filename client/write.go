@@ -214,6 +214,7 @@ func (c *Client) tableOf(op rhumb.Op, mutations []rhumb.Mutation) (*Table, error
 			return nil, rhumb.Ef(op, rhumb.NotFound, "mutation %d: there is no table %s", i, mutations[i].Table)
 		case m.Class != first.Class:
 			return nil, rhumb.Ef(op, rhumb.InvalidArgument, "mutation %d: table %s has other replication settings than %s, so the tables share no range", i, m.Name, first.Name)
+		// Inserts go to ranges of nodes, named keys to ranges of hash slots.
 		case (mutations[i].Kind == rhumb.Insert) != (mutations[0].Kind == rhumb.Insert):
 			return nil, rhumb.Ef(op, rhumb.InvalidArgument, "mutation %d: inserts and named keys share no range; write them in separate batches", i)
 		}

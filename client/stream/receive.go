@@ -8,8 +8,8 @@ import (
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
-// receive returns the answers of a stream to their callers until the stream ends.
-func (c *Conn) receive(s kvStream) {
+// receiveAnswers returns the answers of a stream to their callers until the stream ends.
+func (c *Conn) receiveAnswers(s kvStream) {
 	for {
 		f, err := s.Recv()
 		if err != nil {
@@ -50,7 +50,7 @@ func (c *Conn) deliverLocked(answer *rhumbpb.Response) {
 			c.openFrames--
 		}
 	}
-	r.succeed(answer)
+	r.answerWith(answer)
 }
 
 // onStreamEnd fails all requests that were sent on a stream that ended. The node may have applied
@@ -76,7 +76,7 @@ func (c *Conn) onStreamEnd(s kvStream, cause error) {
 	// forgotten.
 	for _, r := range c.unanswered {
 		c.forgetLocked(r)
-		r.fail(failure)
+		r.failWith(failure)
 	}
 	c.openFrames = 0
 	c.generation++

@@ -39,6 +39,8 @@ func (c *Conn) sendQueued() bool {
 	switch {
 	case c.sending || len(c.queue) == 0 || c.closed:
 		return false
+	// Opened by the first request and not by New, so that a client has no streams to nodes that it
+	// does not use.
 	case c.stream == nil:
 		c.openStreamLocked()
 		return true
@@ -109,7 +111,7 @@ func (c *Conn) sendFrameLocked(calls []*call) {
 	c.mu.Lock()
 	c.sending = false
 	if err != nil && c.stream == s {
-		c.cancelStream() // Recv returns the cause, and receive fails the requests with it
+		c.cancelStream() // Recv returns the cause, and receiveAnswers fails the requests with it
 	}
 	if len(c.queue) > 0 {
 		c.signal() // sendQueued did nothing while sending was set
@@ -136,7 +138,7 @@ func (c *Conn) openStreamLocked() {
 	c.sending, c.cancelOpen = false, nil
 	if err == nil && !late && !c.closed {
 		c.stream, c.cancelStream, c.helloSent = s, cancel, false
-		c.work.Go(func() { c.receive(s) })
+		c.work.Go(func() { c.receiveAnswers(s) })
 		return
 	}
 	cancel()
