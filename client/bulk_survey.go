@@ -56,8 +56,8 @@ func (t *Table) startBulkSurvey(ctx context.Context, op rhumb.Op, names [][]byte
 		case r.Dead:
 			s.unasked = append(s.unasked, r.ID)
 			continue
-		// A record here takes precedence over one elsewhere.
 		case r.ID == t.c.here.ID:
+			// A record here takes precedence over one elsewhere.
 			s.prior = len(s.regions)
 		default:
 			s.searched++
@@ -207,8 +207,8 @@ func (s *bulkSurvey) location(n int, waitErr error) (location, error) {
 	defer s.mu.Unlock()
 	l := location{searched: s.searched, unasked: s.unasked}
 	switch hit := s.hits[n]; hit {
-	// Only after wait has failed.
 	case hitOpen:
+		// Only after wait has failed.
 		return l, rhumb.WrapKind(s.op, kindOfContext(waitErr), waitErr)
 	case hitSilent:
 		return l, s.silence[-1-n]

@@ -81,7 +81,8 @@ func newClient(cfg Config) (*Client, error) {
 
 // start connects the client:
 //
-//  1. It measures the configured addresses until one answers, so that the watch begins at a near node.
+//  1. It measures the configured addresses until one answers, so that the watch begins at a near
+//     node.
 //  2. It waits for the first full state of the metadata.
 //  3. It measures the nodes in the metadata and chooses the caller's region.
 func (c *Client) start(ctx context.Context) error {
@@ -261,8 +262,8 @@ func askAt[T any](ctx context.Context, c *Client, op rhumb.Op, addr string, call
 	unreachable := status.Code(err) == codes.Unavailable
 	e, _, remote := api.FromStatus(op, err)
 	switch {
-	// The node itself answered, so its kind can be trusted.
 	case remote:
+		// The node itself answered, so its kind can be trusted.
 		return out, &answeredError{e}
 	case unreachable:
 		return out, rhumb.Ef(op, rhumb.Unavailable, "node at %s cannot be reached: %s", addr, dialFailure(rhumb.Message(e)))

@@ -11,9 +11,12 @@ import (
 // writeOrCreate writes to the existing record of the first mutation, or creates the record if no
 // region has one.
 //
-//  1. If the home is cached, it writes there. The cache is trusted: if the record was deleted in the meantime, it is created there again.
-//  2. If the record is probably in the caller's region, it tries an update there, without asking any other region.
-//  3. Otherwise it locks the creation of the name and asks all regions. If the record is probably in another region, it tries an update there at the same time.
+//  1. If the home is cached, it writes there. The cache is trusted: if the record was deleted in
+//     the meantime, it is created there again.
+//  2. If the record is probably in the caller's region, it tries an update there, without asking
+//     any other region.
+//  3. Otherwise it locks the creation of the name and asks all regions. If the record is probably
+//     in another region, it tries an update there at the same time.
 //  4. It writes where the record was found, or creates it.
 //
 // The lock makes calls of this client create a name one after the other, so that the second call

@@ -107,8 +107,8 @@ func (w *manyWrites) run(ctx context.Context) {
 		region := w.home.Region
 		switch {
 		case region != 0:
-		// An unconditional put is written here without a search, a patch goes where its record is.
 		case m.Kind == rhumb.Put:
+			// An unconditional put is written here without a search, a patch goes where its record is.
 			region = w.c.here.ID
 		default:
 			region = w.cachedHome(m)
@@ -146,8 +146,10 @@ func (w *manyWrites) cachedHome(m *rhumb.Mutation) rhumb.RegionID {
 // writeOrCreate patches records without a known home, as plan.writeOrCreate does for one record.
 //
 //  1. It locks the creation of all names, and writes those whose homes were found in the meantime.
-//  2. It asks all regions for the names about which it has no guess, and for those expected in another region.
-//  3. It patches the records that it expects here or in another region, on condition that they exist. Those that do not exist here are then asked for as well.
+//  2. It asks all regions for the names about which it has no guess, and for those expected in
+//     another region.
+//  3. It patches the records that it expects here or in another region, on condition that they
+//     exist. Those that do not exist here are then asked for as well.
 //  4. It writes the others where the regions say, or creates them.
 //
 // Names that are expected here are not asked for before step 3 has failed: most patches meet a
@@ -194,9 +196,9 @@ func (w *manyWrites) guessHomes(places []int) (known, here, far, open []int) {
 		}
 		region = w.c.homes.expectedRegion(m.Table, w.c.here.ID)
 		switch {
-		// A guess for a dead region would fail the mutation instead of finding its record
-		// elsewhere.
 		case region == 0 || w.c.meta.isDead(region):
+			// A guess for a dead region would fail the mutation instead of finding its record
+			// elsewhere.
 			open = append(open, i)
 		case region == w.c.here.ID:
 			here = append(here, i)

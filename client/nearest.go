@@ -165,8 +165,8 @@ func (c *Client) measureSeeds(ctx context.Context) error {
 		select {
 		case err := <-answers:
 			switch {
-			// A failure does not end the search: one address that works is enough.
 			case err != nil:
+				// A failure does not end the search: one address that works is enough.
 				last = err
 			case !found:
 				found = true

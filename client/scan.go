@@ -285,8 +285,8 @@ func (s *scan) startFetch(c *cursor, fetch func() page) {
 	c.next = next
 	s.work.Go(func() {
 		select {
-		// A fetch that waits for a slot ends with the scan; one that runs ends with its request.
 		case s.slots <- struct{}{}:
+			// A fetch that waits for a slot ends with the scan; one that runs ends with its request.
 			next <- fetch()
 			<-s.slots
 		case <-s.ctx.Done():

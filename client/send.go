@@ -208,9 +208,9 @@ func (c *Client) afterRefusal(r *request, asked rhumb.NodeID, resp *rhumbpb.Resp
 		return fail
 	case rhumb.Overloaded:
 		return retryLater
-	// The node may have applied the write. A retry carries the same request ID, so the node
-	// recognizes it.
 	case rhumb.Unknown, rhumb.DeadlineExceeded:
+		// The node may have applied the write. A retry carries the same request ID, so the node
+		// recognizes it.
 		r.sent = r.sent || r.write
 		if r.sent && r.once {
 			return fail

@@ -135,8 +135,8 @@ func findHit(states []placeState, prior int) (hit, mute int, decided bool) {
 	switch {
 	case hit >= 0:
 		return hit, -1, true
-	// No hit yet, and one may still arrive, even if a region is silent.
 	case open:
+		// No hit yet, and one may still arrive, even if a region is silent.
 		return -1, -1, false
 	}
 	return -1, mute, true
@@ -166,14 +166,14 @@ func (s *survey) run(ctx context.Context, ask func(ctx context.Context, index in
 			}
 			s.listenLater(at.id.Region, answers, open, cancel)
 			return at, err
-		// Without a hit there is no second one to look for.
 		case decided:
+			// Without a hit there is no second one to look for.
 			cancel()
 			return nil, err
 		}
 		select {
-		// Answers arrive in any order, each exactly once.
 		case a := <-answers:
+			// Answers arrive in any order, each exactly once.
 			p := &s.asked[a.index]
 			p.state, p.got, p.err = a.state, a.got, a.err
 		case <-ctx.Done():

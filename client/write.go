@@ -214,8 +214,8 @@ func (c *Client) tableOf(op rhumb.Op, mutations []rhumb.Mutation) (*Table, error
 			return nil, rhumb.Ef(op, rhumb.NotFound, "mutation %d: there is no table %s", i, mutations[i].Table)
 		case m.Class != first.Class:
 			return nil, rhumb.Ef(op, rhumb.InvalidArgument, "mutation %d: table %s has other replication settings than %s, so the tables share no range", i, m.Name, first.Name)
-		// Inserts go to ranges of nodes, named keys to ranges of hash slots.
 		case (mutations[i].Kind == rhumb.Insert) != (mutations[0].Kind == rhumb.Insert):
+			// Inserts go to ranges of nodes, named keys to ranges of hash slots.
 			return nil, rhumb.Ef(op, rhumb.InvalidArgument, "mutation %d: inserts and named keys share no range; write them in separate batches", i)
 		}
 	}
@@ -270,9 +270,9 @@ func (p *plan) writeToHome(ctx context.Context) (BatchResult, error) {
 		return out, err
 	case m.Kind == rhumb.Put && m.Cond.Kind == rhumb.IfAbsent, m.Kind == rhumb.Patch:
 		return p.writeOrCreate(ctx)
-	// A delete in a batch could not be made conditional: the batch would fail where the delete
-	// alone does nothing.
 	case m.Kind == rhumb.Delete && m.Cond.Kind == rhumb.Always && len(p.mutations) == 1:
+		// A delete in a batch could not be made conditional: the batch would fail where the delete
+		// alone does nothing.
 		return p.deleteRecord(ctx)
 	}
 	// All others need an existing record: conditions on one, and deletes in a batch.

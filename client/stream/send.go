@@ -39,9 +39,9 @@ func (c *Conn) sendQueued() bool {
 	switch {
 	case c.sending || len(c.queue) == 0 || c.closed:
 		return false
-	// Opened by the first request and not by New, so that a client has no streams to nodes that it
-	// does not use.
 	case c.stream == nil:
+		// Opened by the first request and not by New, so that a client has no streams to nodes that it
+		// does not use.
 		c.openStreamLocked()
 		return true
 	case c.openFrames >= framesMax:
