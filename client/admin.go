@@ -14,6 +14,7 @@ import (
 // The error kind AlreadyExists means that the node already belongs to a cluster.
 func Init(ctx context.Context, cfg Config) (rhumb.ClusterID, error) {
 	const op rhumb.Op = "client.Init"
+	// The cluster does not exist yet, so the client is not opened: Open would watch its metadata.
 	c, err := newClient(cfg)
 	if err != nil {
 		return rhumb.ClusterID{}, rhumb.Wrap(op, err)
@@ -41,6 +42,8 @@ type TableOptions struct {
 // AlreadyExists means that the name is taken.
 func (c *Client) CreateTable(ctx context.Context, name string, o TableOptions) (*Table, error) {
 	const op rhumb.Op = "client.Client.CreateTable"
+	// Validated as the cluster would, with the defaults filled in, so that bad settings fail
+	// without a round trip.
 	settings := api.FillSettings(o.Settings)
 	if err := settings.Validate(); err != nil {
 		return nil, rhumb.Wrap(op, err)
@@ -48,6 +51,7 @@ func (c *Client) CreateTable(ctx context.Context, name string, o TableOptions) (
 	if err := rhumb.ValidateTableName(name); err != nil {
 		return nil, rhumb.Wrap(op, err)
 	}
+	// tries counts the nodes that were asked.
 	tries := 0
 	resp, err := askNearest(ctx, c, op, func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.CreateTableResponse, error) {
 		tries++
@@ -81,6 +85,7 @@ func (c *Client) Tables() []TableStatus {
 	c.meta.mu.RLock()
 	defer c.meta.mu.RUnlock()
 	for _, r := range c.meta.ranges {
+		// All tables of a class share its ranges.
 		count[r.Class]++
 	}
 	var out []TableStatus
@@ -101,6 +106,7 @@ func (c *Client) Nodes() []rhumb.Node { return c.meta.sortedNodes() }
 func (c *Client) Ranges() []*rhumb.Range {
 	out := c.meta.sortedRanges(func(*rhumb.Range) bool { return true })
 	for i, r := range out {
+		// The metadata shares its descriptors with every call, and the caller may change its copy.
 		out[i] = r.Clone()
 	}
 	return out
@@ -234,6 +240,7 @@ func (c *Client) Status(ctx context.Context) []NodeStatus {
 	nodes := c.Nodes()
 	out := make([]NodeStatus, len(nodes))
 	var work sync.WaitGroup
+	// Every node has a goroutine, so the slowest node bounds the call, not the sum of all.
 	for i, n := range nodes {
 		work.Go(func() {
 			start := time.Now()
@@ -242,6 +249,7 @@ func (c *Client) Status(ctx context.Context) []NodeStatus {
 				defer cancel()
 				return cc.Status(ctx, &rhumbpb.StatusRequest{})
 			})
+			// The status of another node must not be shown under this node's name.
 			if other := c.wrongNode(n.ID, resp); other != "" {
 				resp, err = nil, rhumb.Ef(op, rhumb.WrongCluster, "%s answers at its address %s", other, n.Addr)
 			}
@@ -272,6 +280,7 @@ func (c *Client) wrongNode(want rhumb.NodeID, m *rhumbpb.StatusResponse) string 
 }
 
 func nodeStatus(n rhumb.Node, m *rhumbpb.StatusResponse) NodeStatus {
+	// The getters accept a nil message, so a node without an answer gets zero fields.
 	s := NodeStatus{
 		Node: n, Ready: m.GetReady(), Reason: m.GetReason(), Revision: m.GetRevision(),
 		MetadataLeader: rhumb.NodeID(m.GetMetadataLeader()), Ranges: int(m.GetRanges()), Primaries: int(m.GetPrimaries()),
@@ -325,8 +334,10 @@ func (s *NodeStatus) addTroubles(m *rhumbpb.StatusResponse) {
 			s.Troubles = append(s.Troubles, ReplicaTrouble{kind, api.DecodeRangeID(t.GetRange()), rhumb.NodeID(t.GetNode()), t.GetReason()})
 		}
 	}
+	// The counts are those of the message, since the list may be truncated.
 	s.TroubleCounts = map[TroubleKind]int{}
 	for wire, kind := range troubleKinds {
+		// A kind that this client does not know is counted nowhere.
 		if n := m.GetTroubleCounts()[uint32(wire)]; n > 0 {
 			s.TroubleCounts[kind] = int(n)
 		}
@@ -385,6 +396,7 @@ func (c *Client) Drain(ctx context.Context, node rhumb.NodeID, undo bool) (prima
 	const op rhumb.Op = "client.Client.Drain"
 	ctx, cancel := c.withTimeout(ctx)
 	defer cancel()
+	// withTimeout guarantees a deadline.
 	deadline, _ := ctx.Deadline()
 	resp, err := askNearest(ctx, c, op, func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.DrainResponse, error) {
 		left := time.Until(deadline) * 9 / 10 // leaves time for the answer

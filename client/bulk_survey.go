@@ -57,6 +57,7 @@ func (t *Table) startBulkSurvey(ctx context.Context, op rhumb.Op, names [][]byte
 			s.unasked = append(s.unasked, r.ID)
 			continue
 		case r.ID == t.c.here.ID:
+			// A record here takes precedence over one elsewhere.
 			s.prior = len(s.regions)
 		default:
 			s.searched++
@@ -68,9 +69,11 @@ func (t *Table) startBulkSurvey(ctx context.Context, op rhumb.Op, names [][]byte
 	for n, name := range names {
 		s.slots[n] = t.slotOf(t.info.Colocate, name)
 	}
+	// The zero state is asking.
 	s.states = make([]placeState, len(names)*len(s.regions))
 	s.hits = slices.Repeat([]int16{hitOpen}, len(names))
 	s.open = len(names)
+	// All regions are dead or none has slots. location then returns the dead ones as unasked.
 	if len(s.regions) == 0 { // nobody to ask
 		s.hits, s.open = slices.Repeat([]int16{hitNone}, len(names)), 0
 	}
@@ -78,6 +81,7 @@ func (t *Table) startBulkSurvey(ctx context.Context, op rhumb.Op, names [][]byte
 		close(s.done)
 	}
 	t.c.m.searches.Add(uint64(len(names)))
+	// All fields are set by now: the first answer may arrive before askAll returns.
 	s.askAll()
 	return s
 }
@@ -86,12 +90,15 @@ func (t *Table) startBulkSurvey(ctx context.Context, op rhumb.Op, names [][]byte
 func (s *bulkSurvey) askAll() {
 	c := s.t.c
 	for r := range s.regions {
+		// The names of one region may hash to ranges with different primaries, so the questions are
+		// grouped by node.
 		to := map[rhumb.NodeID][]question{}
 		addrs := map[rhumb.NodeID]string{}
 		for n, name := range s.names {
 			place := n*len(s.regions) + r
 			_, primary, ok := c.meta.primaryOf(s.rangeAt(place))
 			if !ok {
+				// The client does not know whom to ask. A read finds out, with retries.
 				s.readPlace(place)
 				continue
 			}
@@ -128,6 +135,7 @@ func (s *bulkSurvey) onLocated(place int, e api.Existence) {
 // and retries of one.
 func (s *bulkSurvey) readPlace(place int) {
 	s.t.c.spawn(func() {
+		// alive: a region that dies during the survey is silent, not awaited.
 		got, err := s.t.readOne(s.ctx, s.op, s.rangeAt(place), s.names[place/len(s.regions)], readOptions{alive: true})
 		switch {
 		case err != nil:
@@ -157,6 +165,7 @@ func (s *bulkSurvey) takeAnswer(place int, state placeState, err error) {
 		return
 	}
 	states := s.states[n*len(s.regions) : (n+1)*len(s.regions)]
+	// Only the answers about this name matter, so an answer costs the same for any number of names.
 	hit, mute, decided := findHit(states, s.prior)
 	switch {
 	case !decided:
@@ -171,6 +180,7 @@ func (s *bulkSurvey) takeAnswer(place int, state placeState, err error) {
 		}
 	case mute >= 0:
 		s.hits[n] = hitSilent
+		// Copied, because location knows the name and not the place.
 		s.silence[-1-n] = s.silence[n*len(s.regions)+mute]
 	default:
 		s.hits[n] = hitNone
@@ -198,6 +208,7 @@ func (s *bulkSurvey) location(n int, waitErr error) (location, error) {
 	l := location{searched: s.searched, unasked: s.unasked}
 	switch hit := s.hits[n]; hit {
 	case hitOpen:
+		// Only after wait has failed.
 		return l, rhumb.WrapKind(s.op, kindOfContext(waitErr), waitErr)
 	case hitSilent:
 		return l, s.silence[-1-n]

@@ -81,7 +81,8 @@ func newClient(cfg Config) (*Client, error) {
 
 // start connects the client:
 //
-//  1. It measures the configured addresses until one answers, so that the watch begins at a near node.
+//  1. It measures the configured addresses until one answers, so that the watch begins at a near
+//     node.
 //  2. It waits for the first full state of the metadata.
 //  3. It measures the nodes in the metadata and chooses the caller's region.
 func (c *Client) start(ctx context.Context) error {
@@ -91,7 +92,9 @@ func (c *Client) start(ctx context.Context) error {
 	if err := c.measureSeeds(ctx); err != nil {
 		return err
 	}
+	// Buffered: the watch may begin after Open has given up.
 	first := make(chan error, 1)
+	// The watch runs under the client's context, which outlives ctx.
 	c.work.Go(func() { c.watchMetadata(first) })
 	select {
 	case err := <-first:
@@ -118,6 +121,7 @@ func (c *Client) Close() {
 	conns := c.conns
 	c.conns = nil
 	c.mu.Unlock()
+	// The goroutines wait for requests, which the closed connections fail.
 	for _, conn := range conns {
 		conn.Close()
 	}
@@ -159,6 +163,8 @@ func (c *Client) connTo(addr string) (*stream.Conn, error) {
 	if conn := c.conns[addr]; conn != nil {
 		return conn, nil
 	}
+	// Created under mu, so that all callers share one connection. New does not connect, so mu is
+	// held for a moment only.
 	conn, err := stream.New(stream.Config{
 		Addr: addr, Dial: c.cfg.Dial, ConnectTimeout: c.cfg.ConnectTimeout, Cluster: c.Cluster, Counters: &c.m.conns,
 	})
@@ -172,6 +178,7 @@ func (c *Client) connTo(addr string) (*stream.Conn, error) {
 // closeUnknown closes the connections to addresses that are neither configured nor those of a node
 // in the metadata.
 func (c *Client) closeUnknown() {
+	// Configured addresses stay, even if no node is registered there: they may be proxies.
 	keep := map[string]bool{}
 	for _, a := range c.cfg.Addrs {
 		keep[a] = true
@@ -250,10 +257,13 @@ func askAt[T any](ctx context.Context, c *Client, op rhumb.Op, addr string, call
 	if err == nil {
 		return out, nil
 	}
+	// Taken from gRPC's error, before FromStatus turns it into a kind that a node could have
+	// answered with, too.
 	unreachable := status.Code(err) == codes.Unavailable
 	e, _, remote := api.FromStatus(op, err)
 	switch {
 	case remote:
+		// The node itself answered, so its kind can be trusted.
 		return out, &answeredError{e}
 	case unreachable:
 		return out, rhumb.Ef(op, rhumb.Unavailable, "node at %s cannot be reached: %s", addr, dialFailure(rhumb.Message(e)))
@@ -271,6 +281,7 @@ func dialFailure(text string) string {
 
 // withTimeout returns ctx with the configured timeout, unless ctx has a deadline.
 func (c *Client) withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
+	// The caller's deadline counts, even if it is later than the timeout.
 	if _, ok := ctx.Deadline(); ok {
 		return context.WithCancel(ctx)
 	}

@@ -11,9 +11,12 @@ import (
 // writeOrCreate writes to the existing record of the first mutation, or creates the record if no
 // region has one.
 //
-//  1. If the home is cached, it writes there. The cache is trusted: if the record was deleted in the meantime, it is created there again.
-//  2. If the record is probably in the caller's region, it tries an update there, without asking any other region.
-//  3. Otherwise it locks the creation of the name and asks all regions. If the record is probably in another region, it tries an update there at the same time.
+//  1. If the home is cached, it writes there. The cache is trusted: if the record was deleted in
+//     the meantime, it is created there again.
+//  2. If the record is probably in the caller's region, it tries an update there, without asking
+//     any other region.
+//  3. Otherwise it locks the creation of the name and asks all regions. If the record is probably
+//     in another region, it tries an update there at the same time.
 //  4. It writes where the record was found, or creates it.
 //
 // The lock makes calls of this client create a name one after the other, so that the second call
@@ -47,10 +50,12 @@ func (p *plan) writeOrCreate(ctx context.Context) (BatchResult, error) {
 		c.m.homesKnown.Add(1)
 		return p.writeInRegion(ctx, region, p.mutations)
 	}
+	// No other call of this client creates the name before unlock, so none can outdate the survey.
 	s, err := p.t.planSurvey(p.op, m.Name, 0)
 	if err != nil {
 		return BatchResult{}, err
 	}
+	// A record here takes precedence over one elsewhere, so the answer from here is needed.
 	s.prior = c.here.ID
 	if guess != 0 {
 		return p.tryRegion(ctx, guess, s)
@@ -77,12 +82,15 @@ func (p *plan) tryRegion(ctx context.Context, region rhumb.RegionID, s *survey) 
 	whole, cancel := context.WithCancel(ctx)
 	defer cancel()
 	surveyed := make(chan surveyResult, 1)
+	// The survey starts before the write, so that a wrong guess costs no round trip of its own.
 	p.c.spawn(func() {
 		at, err := s.run(whole, s.locatePlace)
 		surveyed <- surveyResult{at, err}
 	})
 	out, err := p.writeInRegion(ctx, region, ifPresent(p.mutations))
 	if err == nil {
+		// The guess was right. The survey is canceled, but its requests were sent, so the receipt
+		// counts them.
 		p.recordHome(region)
 		out.Receipt.Searched = s.conclusion(nil).searched
 		return out, nil
@@ -138,6 +146,8 @@ func (p *plan) recordHome(region rhumb.RegionID) {
 // birthRegion returns the region in which the record of the first mutation is created: the one
 // nearest to its location, or the caller's if it has no location.
 func (p *plan) birthRegion() rhumb.RegionID {
+	// A put if absent is created here, whatever its fields: only patches are placed by the location
+	// in their value.
 	m := &p.mutations[0]
 	at := p.o.Location
 	if at == nil && m.Kind == rhumb.Patch {
@@ -149,6 +159,7 @@ func (p *plan) birthRegion() rhumb.RegionID {
 // locationOf returns the location in a stored record, which is the middle of a box. It returns nil
 // if there is none.
 func locationOf(stored []byte, field string) *rhumb.Point {
+	// A field of another type is not a location, as if the field were absent.
 	v, ok, err := rhumb.RecordField(stored, field)
 	if err != nil || !ok {
 		return nil
@@ -167,7 +178,9 @@ func locationOf(stored []byte, field string) *rhumb.Point {
 // records. Without a location it returns the caller's region if that may hold them, otherwise the
 // one nearest to it. Dead regions count only if all are dead.
 func (c *Client) nearestRegion(t *Table, at *rhumb.Point) rhumb.RegionID {
+	// Only regions with hash slots of the class can hold the record.
 	with := c.meta.regionsWith(t.info.Class)
+	// A write to a dead region would fail, so the record is created in the nearest living one.
 	if slices.ContainsFunc(with, func(r rhumb.Region) bool { return !r.Dead }) {
 		with = slices.DeleteFunc(with, func(r rhumb.Region) bool { return r.Dead })
 	}
@@ -177,6 +190,7 @@ func (c *Client) nearestRegion(t *Table, at *rhumb.Point) rhumb.RegionID {
 		}
 		at = &c.here.Location
 	}
+	// No region has slots yet. A write of a named key then fails as Unavailable and says so.
 	if r, ok := geo.NearestRegion(*at, with); ok {
 		return r.ID
 	}

@@ -44,6 +44,7 @@ func (f *fullNodes) markFull(n rhumb.NodeID, class rhumb.ClassID) {
 func (f *fullNodes) withoutFull(nodes []rhumb.Node, ranges []rhumb.RangeID, class rhumb.ClassID) ([]rhumb.Node, []rhumb.RangeID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	// The usual case, without a copy.
 	if len(f.until) == 0 {
 		return nodes, ranges
 	}
@@ -55,6 +56,7 @@ func (f *fullNodes) withoutFull(nodes []rhumb.Node, ranges []rhumb.RangeID, clas
 			keptNodes, keptRanges = append(keptNodes, n), append(keptRanges, ranges[i])
 		}
 	}
+	// A full node redirects the insert, which is better than no node at all.
 	if len(keptNodes) == 0 {
 		return nodes, ranges
 	}

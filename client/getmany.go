@@ -29,6 +29,7 @@ func (t *Table) getMany(ctx context.Context, op rhumb.Op, names [][]byte, o GetO
 	if len(names) > rhumb.BatchOpsMax {
 		return nil, rhumb.Ef(op, rhumb.TooLarge, "%d names were given; the limit is %d", len(names), rhumb.BatchOpsMax)
 	}
+	// All names are checked before any is read, so that a wrong name costs nothing.
 	for _, name := range names {
 		if err := checkName(op, name); err != nil {
 			return nil, err
@@ -39,11 +40,13 @@ func (t *Table) getMany(ctx context.Context, op rhumb.Op, names [][]byte, o GetO
 		return nil, err
 	}
 	r := manyReads{t: t, op: op, names: names, out: make([]Got, len(names)), silent: make([]error, len(names))}
+	// open: the caller did not say where the records are, so they are searched for.
 	open := o.Home == "" && !o.Local
 	r.o = readOptions{local: o.Local, alive: open}
 	if o.Home == "" {
 		home.Region = t.c.here.ID
 	}
+	// First round: each name where it is expected.
 	first := make([]rhumb.RegionID, len(names)) // the region in which each name is read first; 0 for none
 	for i, name := range names {
 		at := home
@@ -61,6 +64,7 @@ func (t *Table) getMany(ctx context.Context, op rhumb.Op, names [][]byte, o GetO
 		r.addRead(id, i)
 	}
 	r.runRound(ctx)
+	// Second round, as for a single read: the names that were not found, everywhere else.
 	if open {
 		if err := r.addMissing(first); err != nil {
 			return nil, err
@@ -108,12 +112,15 @@ func (r *manyReads) addMissing(first []rhumb.RegionID) error {
 		}
 	}
 	for i, name := range r.names {
+		// Found, or undecidable.
 		if r.out[i].Exists() || r.silent[i] != nil {
 			continue
 		}
+		// Set here, because a name may get no further answer.
 		r.out[i].Receipt.Searched = r.searched
 		c.m.searches.Add(1)
 		for _, region := range alive {
+			// That region has answered in the first round that it does not have the name.
 			if region == first[i] {
 				continue
 			}
@@ -145,10 +152,12 @@ func (r *manyReads) runRound(ctx context.Context) {
 	answers := make(chan rangeRead, len(r.byRange)) // so that no read blocks after runRound has returned
 	waiting := make([]int, len(r.names))            // reads under way for each name
 	open := 0                                       // names without a result
+	// One request per range, however many names it has.
 	for id, places := range r.byRange {
 		names := make([][]byte, len(places))
 		for j, i := range places {
 			names[j] = r.names[i]
+			// A name is open until it is found or none of its reads is left.
 			if waiting[i]++; waiting[i] == 1 {
 				open++
 			}
@@ -159,10 +168,12 @@ func (r *manyReads) runRound(ctx context.Context) {
 		})
 	}
 	r.byRange = nil
+	// Every read sends an answer, also after ctx has ended, so this ends without looking at ctx.
 	for open > 0 {
 		a := <-answers
 		for j, i := range a.places {
 			waiting[i]--
+			// The first region that has the name wins. Later answers about it are ignored.
 			if found := r.out[i].Exists(); !found {
 				r.takeAnswer(i, &a, j)
 				if r.out[i].Exists() || waiting[i] == 0 {
@@ -175,7 +186,10 @@ func (r *manyReads) runRound(ctx context.Context) {
 
 // takeAnswer records the answer about name i, which is item j of the answer.
 func (r *manyReads) takeAnswer(i int, a *rangeRead, j int) {
+	// A silent region leaves the name open for the others; only without a hit is the silence an
+	// error.
 	if a.err != nil {
+		// firstError ignores this if another region has the name.
 		r.silent[i] = a.err
 		r.out[i].Receipt.Unasked = append(r.out[i].Receipt.Unasked, a.id.Region)
 		return
@@ -183,6 +197,8 @@ func (r *manyReads) takeAnswer(i int, a *rangeRead, j int) {
 	got := Got{a.items[j], a.receipt}
 	got.Receipt.Searched = r.searched
 	if !got.Exists() {
+		// Keep the silent regions of earlier answers: the miss of this region does not make them
+		// irrelevant.
 		got.Receipt.Unasked = r.out[i].Receipt.Unasked
 	} else if r.searched > 0 { // found by the search, not where it was expected
 		r.t.c.homes.put(r.t.info.ID, r.names[i], a.id.Region)

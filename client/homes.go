@@ -81,7 +81,7 @@ func (h *homes) size() int {
 }
 
 // expectedRegion returns the region that probably has a record whose home is not cached, or 0 if
-// the name is probably new or there is no evidence. The result decides only the order in which
+// the name is probably new or the evidence is mixed. The result decides only the order in which
 // regions are asked, never the home of the record.
 //
 // One record found elsewhere is not enough for a guess: where the records of a table are spread

@@ -23,6 +23,7 @@ func (t *Table) InsertRecord(ctx context.Context, r rhumb.Record, o InsertOption
 		return Result{}, t.c.countOutcome(err)
 	}
 	if o.Location == nil {
+		// The record's own location selects its home region, as for a patch that creates a record.
 		o.Location = locationOf(value, t.info.LocationField)
 	}
 	return t.insertStored(ctx, value, o)
@@ -36,6 +37,7 @@ func (t *Table) insertStored(ctx context.Context, stored []byte, o InsertOptions
 	if err != nil {
 		return Result{}, err
 	}
+	// Without the name nobody could read the record again, so this must not look like a success.
 	if len(out.Names) != 1 {
 		err := &rhumb.Error{Op: op, Kind: rhumb.Internal, Range: out.Receipt.Range, Msg: "the node assigned no name"}
 		return Result{}, t.c.countOutcome(err)
@@ -60,17 +62,20 @@ func (p *plan) runInsert(ctx context.Context) (BatchResult, error) {
 	case p.o.Home == "":
 		home.Region = c.nearestRegion(p.t, p.o.Location)
 	}
+	// The name is assigned where the record is written, so any node of the region will do.
 	nodes, into := c.meta.insertRanges(home.Region, p.t.info.Class)
 	if len(nodes) == 0 {
 		return BatchResult{}, rhumb.Ef(p.op, rhumb.Unavailable, "region %s has no live node that could take an insert", c.meta.regionName(home.Region))
 	}
 	nodes, into = c.full.withoutFull(nodes, into, p.t.info.Class)
+	// Concurrent calls get different turns, so a burst spreads over the nodes.
 	turn := int(c.turn.Add(1))
 	var out BatchResult
 	// Any node of the region will do. Another one is tried only after errors that say that the
 	// insert was not applied: a second insert would be a second record.
 	for i := range nodes {
 		n := (turn + i) % len(nodes)
+		// A node opens its first range of a class with the first insert.
 		if into[n].IsZero() {
 			out, err = p.insertOnNode(ctx, nodes[n])
 		} else {
@@ -96,6 +101,8 @@ func (p *plan) insertIntoRange(ctx context.Context, id rhumb.RangeID) (BatchResu
 		if i == redirectsMax {
 			return out, &rhumb.Error{Op: p.op, Kind: rhumb.Unavailable, Range: id, Msg: "the range for inserts changes too often; retry", Err: m.err}
 		}
+		// The range's primary sent the insert away. Without the note, every insert of its turn
+		// would pay for the redirect.
 		p.c.m.redirects.Add(1)
 		if _, from, known := p.c.meta.primaryOf(id); known {
 			p.noteRedirect(from.ID, m.to)
@@ -109,8 +116,11 @@ func (p *plan) insertIntoRange(ctx context.Context, id rhumb.RangeID) (BatchResu
 // which nobody knows of the first attempt.
 func (p *plan) insertOnNode(ctx context.Context, n rhumb.Node) (BatchResult, error) {
 	c := p.c
+	// Only the region is known; the node resolves the range.
 	b := rhumb.Batch{Range: rhumb.RangeID{Region: n.Region}, Mutations: p.mutations}
 	m := api.EncodeWrite(&b, true)
+	// once: an unknown outcome is returned as such. The caller may insert again, at the risk of a
+	// second record.
 	resp, err := c.send(ctx, &request{
 		op: p.op, id: b.Range, at: n.Addr, write: true, once: true, size: sizeOf(p.mutations),
 		message: func() *rhumbpb.Request { return &rhumbpb.Request{Write: m} },

@@ -69,6 +69,8 @@ func (l *locator) askNode(d destination, asked ...question) {
 	if len(asked) == 0 {
 		return
 	}
+	// Batches are taken under the lock and sent after it: sending may run on this goroutine if the
+	// client is closed.
 	l.mu.Lock()
 	q := l.queues[d]
 	if q == nil {
@@ -139,6 +141,8 @@ func (l *locator) sendBatches(d destination, q *questionQueue, batch []question)
 // sendBatch sends a batch in one request, without retries. Questions that stay undecided are read
 // by their askers, with the redirects and retries of a read.
 func (l *locator) sendBatch(d destination, batch []question) {
+	// No retry: the askers' reads retry with the right redirects, and one slow range must not hold
+	// up the others.
 	located := l.requestBatch(d, batch)
 	for i, q := range batch {
 		e := api.Undecided
@@ -157,6 +161,7 @@ func (l *locator) requestBatch(d destination, batch []question) []api.Existence 
 		return nil
 	}
 	ask := api.Locate{Region: d.region, Names: make([][]byte, len(batch)), Tables: make([]rhumb.TableID, len(batch))}
+	// An estimate of the encoded size, as for a read.
 	size := 32
 	for i, q := range batch {
 		ask.Names[i], ask.Tables[i] = q.name, q.table

@@ -33,6 +33,7 @@ func (c *Client) WriteMany(ctx context.Context, mutations []rhumb.Mutation, o Ba
 		return nil, c.countOutcome(err)
 	}
 	w.run(ctx)
+	// One call counts as one error in the metrics, however many of its mutations failed.
 	for i := range w.out {
 		if err := w.out[i].Err; err != nil {
 			return w.out, c.countOutcome(err)
@@ -78,6 +79,8 @@ func (w *manyWrites) prepare() (err error) {
 			return rhumb.Ef(w.op, rhumb.InvalidArgument, "mutation %d is a %s with condition %s; a write of many records takes only unconditional puts and patches; write it as a batch or on its own", i, m.Kind, m.Cond.Kind)
 		}
 		if w.tables[m.Table] == nil {
+			// Each mutation is checked alone: unlike in a batch, tables of different classes may be
+			// mixed.
 			if w.tables[m.Table], err = w.c.tableOf(w.op, w.mutations[i:i+1]); err != nil {
 				return rhumb.Ef(w.op, rhumb.KindOf(err), "mutation %d: %v", i, err)
 			}
@@ -100,10 +103,12 @@ func (w *manyWrites) run(ctx context.Context) {
 	var known, open []int
 	for i := range w.mutations {
 		m := &w.mutations[i]
+		// A home that the options name holds for all mutations.
 		region := w.home.Region
 		switch {
 		case region != 0:
 		case m.Kind == rhumb.Put:
+			// An unconditional put is written here without a search, a patch goes where its record is.
 			region = w.c.here.ID
 		default:
 			region = w.cachedHome(m)
@@ -141,8 +146,10 @@ func (w *manyWrites) cachedHome(m *rhumb.Mutation) rhumb.RegionID {
 // writeOrCreate patches records without a known home, as plan.writeOrCreate does for one record.
 //
 //  1. It locks the creation of all names, and writes those whose homes were found in the meantime.
-//  2. It asks all regions for the names about which it has no guess, and for those expected in another region.
-//  3. It patches the records that it expects here or in another region, on condition that they exist. Those that do not exist here are then asked for as well.
+//  2. It asks all regions for the names about which it has no guess, and for those expected in
+//     another region.
+//  3. It patches the records that it expects here or in another region, on condition that they
+//     exist. Those that do not exist here are then asked for as well.
 //  4. It writes the others where the regions say, or creates them.
 //
 // Names that are expected here are not asked for before step 3 has failed: most patches meet a
@@ -154,16 +161,20 @@ func (w *manyWrites) writeOrCreate(ctx context.Context, places []int) {
 		return
 	}
 	defer unlock()
+	// While this call waited for the lock, another one may have found or created some of the names.
 	known, here, far, open := w.guessHomes(places)
 	var work sync.WaitGroup
 	if len(known) > 0 {
 		work.Go(func() { w.writeAll(ctx, known, false) })
 	}
+	// The surveys run during the writes below. A far guess that is wrong then costs no round trip
+	// of its own.
 	ofOpen, ofFar := w.startSurveys(ctx, open), w.startSurveys(ctx, far)
 	missed := w.writeAll(ctx, slices.Concat(here, far), true)
 	ofHere := w.startSurveys(ctx, slices.DeleteFunc(missed, func(i int) bool { return w.targets[i].region != w.c.here.ID }))
 	w.writeAll(ctx, w.takeLocated(ctx, slices.Concat(ofOpen, ofHere, ofFar)), false)
 	for _, i := range slices.Concat(here, far, open) {
+		// Cached only after the write: a record that was not created has no home.
 		if m := &w.mutations[i]; w.out[i].Err == nil {
 			w.c.homes.put(m.Table, m.Name, w.targets[i].region)
 		}
@@ -186,6 +197,8 @@ func (w *manyWrites) guessHomes(places []int) (known, here, far, open []int) {
 		region = w.c.homes.expectedRegion(m.Table, w.c.here.ID)
 		switch {
 		case region == 0 || w.c.meta.isDead(region):
+			// A guess for a dead region would fail the mutation instead of finding its record
+			// elsewhere.
 			open = append(open, i)
 		case region == w.c.here.ID:
 			here = append(here, i)
@@ -205,6 +218,7 @@ type tableSurvey struct {
 
 // startSurveys starts asking all regions for the records of places, with one survey per table.
 func (w *manyWrites) startSurveys(ctx context.Context, places []int) (out []tableSurvey) {
+	// A call names few tables, so one pass for each is cheap.
 	for len(places) > 0 {
 		var these, others []int
 		table := w.tableAt(places[0])
@@ -236,15 +250,18 @@ func (w *manyWrites) takeLocated(ctx context.Context, from []tableSurvey) (locat
 				continue
 			}
 			at, err := l.survey.location(n, waitErr)
+			// A silent region may have the record, or ctx has ended: nothing is known to write to.
 			if err != nil {
 				w.out[i].Err = err
 				continue
 			}
 			w.c.homes.recordSighting(w.mutations[i].Table, at.region)
+			// The location replaces a wrong guess.
 			w.targets[i] = target{location: at, created: at.region == 0}
 			if at.region == 0 {
 				w.targets[i].region = w.birthRegion(i)
 			}
+			// Several tables may have surveys, and all that are located are written together.
 			located = append(located, i)
 		}
 	}
@@ -261,6 +278,7 @@ func (w *manyWrites) birthRegion(i int) rhumb.RegionID {
 	if at == nil {
 		at = locationOf(m.Value, t.info.LocationField)
 	}
+	// Only the result without a location is the same for all mutations of a table.
 	if at != nil {
 		return w.c.nearestRegion(t, at)
 	}
@@ -313,9 +331,11 @@ func (w *manyWrites) writeAll(ctx context.Context, places []int, present bool) (
 			w.out[i].Err = err
 			continue
 		}
+		// Mutations of different tables may share a part, if their tables share a class.
 		part := rangePart{id, w.targets[i].created}
 		parts[part] = append(parts[part], i)
 	}
+	// No lock is needed: the parts share no place.
 	var work sync.WaitGroup
 	for part, in := range parts { // at most rhumb.BatchOpsMax
 		work.Go(func() { w.writePart(ctx, part.id, in, present) })
@@ -326,6 +346,8 @@ func (w *manyWrites) writeAll(ctx context.Context, places []int, present bool) (
 	}
 	// A miss is not an outcome yet: the record may be in another region.
 	for _, i := range places {
+		// Only the condition of present can have failed, since mutations with their own conditions
+		// are rejected.
 		if rhumb.KindOf(w.out[i].Err) == rhumb.ConditionFailed {
 			w.out[i].Err = nil
 			missed = append(missed, i)
@@ -345,12 +367,14 @@ func (w *manyWrites) writePart(ctx context.Context, id rhumb.RangeID, places []i
 	if present {
 		mutations = ifPresent(mutations)
 	}
+	// The plan has no search results; recordOutcome adds those of each mutation.
 	p := plan{c: w.c, op: w.op, t: w.tableAt(places[0]), o: w.o}
 	out, err := p.writeToRange(ctx, id, mutations)
 	switch kind := rhumb.KindOf(err); {
 	case err == nil:
 		w.recordOutcome(out, places)
 	case len(places) > 1 && (kind == rhumb.InvalidArgument || kind == rhumb.TooLarge):
+		// Kinds that say that nothing was applied, so writing the halves repeats nothing.
 		half := len(places) / 2
 		w.writePart(ctx, id, places[:half], present)
 		w.writePart(ctx, id, places[half:], present)

@@ -59,10 +59,13 @@ func (m *metadata) applyUpdate(u *api.Metadata) (lost []string, ok bool) {
 	if u.Full && u.Revision < m.revision {
 		return nil, false
 	}
+	// clearLocked replaces the maps, so before keeps the former nodes. mergeLocked changes them in
+	// place, so it needs a copy.
 	before := m.nodes
 	if u.Full {
 		newer := m.ranges
 		m.clearLocked()
+		// Runs after the merge and before the unlock.
 		defer func() { m.restoreNewerLocked(newer) }()
 	} else {
 		before = maps.Clone(m.nodes)
@@ -71,6 +74,8 @@ func (m *metadata) applyUpdate(u *api.Metadata) (lost []string, ok bool) {
 	m.mergeLocked(u)
 	for id, old := range before {
 		n, ok := m.nodes[id]
+		// A node that was fenced or started again does not answer requests sent to its former life,
+		// even at the same address.
 		dead := !ok || n.State == rhumb.NodeFenced && old.State != rhumb.NodeFenced
 		if dead || n.Addr != old.Addr || n.Boot != old.Boot {
 			lost = append(lost, old.Addr)
@@ -101,6 +106,8 @@ func (m *metadata) mergeLocked(u *api.Metadata) {
 		m.byName[t.Name] = t.ID
 	}
 	for _, b := range u.Blocks {
+		// A block without a node holds the hash slots of a class; the others hold the ranges for
+		// inserts on a node.
 		if b.Node == rhumb.NoNode {
 			m.hash[blockOwner{b.Region, b.Class}] = b.First
 		} else if !slices.Contains(m.inserts, b) {
@@ -188,6 +195,7 @@ func (m *metadata) rangeOfName(t *Table, region rhumb.RegionID, name []byte) (rh
 	m.mu.RLock()
 	first, ok := m.hash[blockOwner{region, t.info.Class}]
 	m.mu.RUnlock()
+	// A region that joined after the class was created gets its hash slots later.
 	if !ok {
 		return rhumb.RangeID{}, rhumb.Ef(op, rhumb.Unavailable, "table %s has no slots in region %s yet; retry", t.info.Name, region)
 	}
@@ -262,6 +270,7 @@ func (m *metadata) insertRanges(region rhumb.RegionID, class rhumb.ClassID) (nod
 	into = make([]rhumb.RangeID, len(nodes))
 	for i, n := range nodes {
 		for _, b := range m.inserts {
+			// A node may have several blocks of a class. The highest slot is the newest.
 			last, ok := m.active[rhumb.RangeID{Region: b.Region, Slot: b.First}]
 			if ok && b.Node == n.ID && b.Region == region && b.Class == class && last.Slot >= into[i].Slot {
 				into[i] = last

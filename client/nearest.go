@@ -73,6 +73,8 @@ func (c *Client) ping(ctx context.Context, addr string) (*rhumbpb.PingResponse, 
 	const op rhumb.Op = "client.Ping"
 	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
+	// The time includes the connection setup if there is no connection yet, so callers ping several
+	// times.
 	start := time.Now()
 	resp, err := askAt(ctx, c, op, addr, func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.PingResponse, error) {
 		return cc.Ping(ctx, &rhumbpb.PingRequest{})
@@ -91,6 +93,7 @@ func (c *Client) measureAll(ctx context.Context, addrs []string) {
 	for _, a := range addrs {
 		work.Go(func() {
 			for range pingsPerRound {
+				// One failure is enough: the address sorts last until it is measured again.
 				if _, err := c.ping(ctx, a); err != nil {
 					return
 				}
@@ -104,9 +107,11 @@ func (c *Client) measureAll(ctx context.Context, addrs []string) {
 // its time, because an address that has not answered by then is farther away. The measurements of
 // those continue in the background.
 func (c *Client) measureNearest(ctx context.Context, addrs []string) {
+	// Buffered, since nobody receives the answers of slow addresses.
 	measured := make(chan string, len(addrs))
 	for _, a := range addrs {
 		c.spawn(func() {
+			// Under the client's context: a slow measurement outlives the caller.
 			c.measureAll(c.ctx, []string{a})
 			measured <- a
 		})
@@ -117,6 +122,7 @@ func (c *Client) measureNearest(ctx context.Context, addrs []string) {
 		select {
 		case a := <-measured:
 			if enough == nil && c.rtt.roundTrip(a) < far {
+				// As much time again as the first answer took.
 				enough = time.After(max(time.Since(start), settleMin))
 			}
 		case <-enough:
@@ -132,8 +138,10 @@ func (c *Client) measureNearest(ctx context.Context, addrs []string) {
 func (c *Client) measureSeeds(ctx context.Context) error {
 	const op rhumb.Op = "client.Open"
 	ctx, cancel := context.WithCancel(ctx)
+	// Each address sends one answer. Buffered, because the loop below may end before all have.
 	answers := make(chan error, len(c.cfg.Addrs))
 	var work sync.WaitGroup
+	// cancel runs before Wait and ends the pings that are left.
 	defer work.Wait()
 	defer cancel()
 	for _, a := range c.cfg.Addrs {
@@ -158,6 +166,7 @@ func (c *Client) measureSeeds(ctx context.Context) error {
 		case err := <-answers:
 			switch {
 			case err != nil:
+				// A failure does not end the search: one address that works is enough.
 				last = err
 			case !found:
 				found = true
@@ -199,10 +208,12 @@ func (c *Client) chooseRegion(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	// The configured addresses may be far away, while the metadata names nodes that are nearer.
 	c.measureNearest(ctx, c.nodesToMeasure())
 	if c.cfg.From != "" {
 		return nil
 	}
+	// Never empty: Config.Addrs has at least one address.
 	near := c.nearestFirst()[0]
 	for _, n := range c.meta.sortedNodes() {
 		if n.Addr == near {
@@ -254,6 +265,8 @@ func (c *Client) remeasure() {
 // RoundTrip returns the least measured round trip to a region. ok is false if no node there was
 // reached yet.
 func (c *Client) RoundTrip(region rhumb.RegionID) (d time.Duration, ok bool) {
+	// An address that was not measured, or did not answer, counts as far or farther and never is
+	// the best.
 	best := far
 	for _, n := range c.meta.sortedNodes() {
 		if n.Region == region {

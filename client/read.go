@@ -45,6 +45,7 @@ func (t *Table) Get(ctx context.Context, name []byte, o GetOptions) (Got, error)
 	const op rhumb.Op = "client.Table.Get"
 	t.c.m.reads.Add(1)
 	got, err := t.getRecord(ctx, op, name, o)
+	// Every region that may have the record has answered: silent and dead regions are errors.
 	if err == nil && !got.Exists() {
 		err = &rhumb.Error{Op: op, Kind: rhumb.NotFound, Msg: "table " + t.info.Name + " has no record " + rhumb.NameString(name)}
 	}
@@ -60,6 +61,7 @@ func (t *Table) getRecord(ctx context.Context, op rhumb.Op, name []byte, o GetOp
 	if err != nil {
 		return Got{}, err
 	}
+	// The caller decides where to look, so a miss there is the answer.
 	if o.Home != "" || o.Local {
 		if o.Home == "" {
 			home.Region = t.c.here.ID
@@ -102,12 +104,14 @@ func checkName(op rhumb.Op, name []byte) error {
 func (t *Table) findRecord(ctx context.Context, op rhumb.Op, name []byte) (Got, error) {
 	c := t.c
 	cached, isCached := c.homes.get(t.info.ID, name)
+	// A cached home saves the search. If it is old, the search finds the record elsewhere.
 	first := c.here.ID
 	if isCached {
 		first = cached
 	}
 	id, err := c.meta.rangeOfName(t, first, name)
 	if c.meta.isDead(first) {
+		// No region is excluded, so that the result lists the dead one as unasked.
 		return t.searchRegions(ctx, op, name, 0)
 	}
 	// An error means that the region has no slots for the table, so the record cannot be there.
@@ -117,12 +121,15 @@ func (t *Table) findRecord(ctx context.Context, op rhumb.Op, name []byte) (Got, 
 			return got, err
 		}
 		if got.Exists() {
+			// A cached home that is the caller's region saved nothing: that region is asked first
+			// in any case.
 			if isCached && first != c.here.ID {
 				c.m.homesKnown.Add(1)
 			}
 			return got, nil
 		}
 	}
+	// first has just answered that it does not have the record.
 	return t.searchRegions(ctx, op, name, first)
 }
 
@@ -141,6 +148,7 @@ func (t *Table) searchRegions(ctx context.Context, op rhumb.Op, name []byte, exc
 	got := Got{Receipt: rhumb.Receipt{Region: c.here.ID}}
 	switch {
 	case at != nil:
+		// A strong read of the region that has the record, so its value needs no second read.
 		got = at.got
 		c.homes.put(t.info.ID, name, got.Key.Home.Region)
 	default:
@@ -177,6 +185,7 @@ func (t *Table) readOne(ctx context.Context, op rhumb.Op, id rhumb.RangeID, name
 // readRange reads names in one range. The items are in the order of the names.
 func (t *Table) readRange(ctx context.Context, op rhumb.Op, id rhumb.RangeID, names [][]byte, o readOptions) ([]rhumb.Item, rhumb.Receipt, error) {
 	m := api.EncodeRead(&api.Read{Table: t.info.ID, Range: id, Names: names})
+	// An estimate of the encoded size: the names and their field headers.
 	size := 32
 	for _, n := range names {
 		size += len(n) + 4
@@ -188,6 +197,7 @@ func (t *Table) readRange(ctx context.Context, op rhumb.Op, id rhumb.RangeID, na
 	if err != nil {
 		return nil, rhumb.Receipt{}, err
 	}
+	// Items have no names; they are matched by position.
 	if len(resp.Items) != len(names) {
 		return nil, rhumb.Receipt{}, &rhumb.Error{Op: op, Kind: rhumb.Internal, Range: id, Msg: "the node answered with a different number of records than requested"}
 	}

@@ -31,6 +31,7 @@ type ScanOptions struct {
 
 // ScanToken returns the position of a record in every scan of its table, for ScanOptions.After.
 func ScanToken(it rhumb.Item) string {
+	// The home is part of the token, because a name may exist in several homes.
 	b := binary.BigEndian.AppendUint32(nil, uint32(it.Key.Home.Region))
 	b = binary.BigEndian.AppendUint32(b, uint32(it.Key.Home.Slot))
 	return base64.RawURLEncoding.EncodeToString(append(b, it.Key.Name...))
@@ -43,6 +44,7 @@ func parseToken(s string) (home rhumb.RangeID, name []byte, err error) {
 	if err != nil || len(b) < 8 {
 		return home, nil, rhumb.Ef(op, rhumb.InvalidArgument, "%.40q is not a scan token; pass one that an earlier scan returned", s)
 	}
+	// The token is not checked further: one that no record has still is a position in the order.
 	home.Region = rhumb.RegionID(binary.BigEndian.Uint32(b))
 	home.Slot = rhumb.Slot(binary.BigEndian.Uint32(b[4:]))
 	return home, b[8:], nil
@@ -141,6 +143,7 @@ func (t *Table) newScan(ctx context.Context, o ScanOptions) (*scan, error) {
 		// The limit is spread over the ranges, with room for an uneven distribution.
 		s.page = min(s.page, 2*o.Limit/n+16, o.Limit)
 	}
+	// All ranges are fetched at once; slots bounds how many fetches run.
 	for _, id := range ids {
 		c := &cursor{id: id}
 		switch {
@@ -172,10 +175,12 @@ func (t *Table) rangesToScan(o ScanOptions) ([]rhumb.RangeID, error) {
 	ranges := t.c.meta.sortedRanges(func(r *rhumb.Range) bool {
 		return r.Class == t.info.Class && (only == 0 || r.ID.Region == only)
 	})
+	// A prefix with the colocate byte contains the whole hashed part of its names.
 	oneSlot := t.info.Colocate != 0 && bytes.IndexByte(o.Prefix, t.info.Colocate) >= 0
 	var ids []rhumb.RangeID
 	for _, r := range ranges {
 		first, ok := t.c.meta.firstSlot(t, r.ID.Region)
+		// Ranges of hash slots hold named keys, the others hold keys that the server named.
 		hashed := ok && rhumb.Block{First: first}.Contains(r.ID.Slot)
 		switch {
 		case hashed && oneSlot && r.ID.Slot != first+t.slotOf(t.info.Colocate, o.Prefix):
@@ -205,6 +210,7 @@ func (s *scan) run(yield func(rhumb.Item, error) bool) error {
 	heap.Init(&s.cursors)
 	for n := 0; len(s.cursors) > 0 && (s.o.Limit == 0 || n < s.o.Limit); n++ {
 		c := s.cursors[0]
+		// The top of the heap is the least record of all ranges.
 		if !yield(c.items[0], nil) {
 			return nil
 		}
@@ -219,6 +225,7 @@ func (s *scan) run(yield func(rhumb.Item, error) bool) error {
 				continue
 			}
 		}
+		// The cursor has a later record now, so its place in the heap may have changed.
 		heap.Fix(&s.cursors, 0)
 	}
 	return nil
@@ -230,11 +237,14 @@ func (s *scan) nextPage(c *cursor) (bool, error) {
 	for c.next != nil {
 		p := <-c.next
 		c.next = nil
+		// An error of one range ends the scan: leaving its records out would look like a complete
+		// result.
 		if p.err != nil {
 			return false, p.err
 		}
 		c.items = p.items
 		if p.more && len(p.items) > 0 {
+			// The next page is fetched while this one is used.
 			s.fetchAfter(c, p.items[len(p.items)-1].Key.Name)
 		}
 		if len(c.items) > 0 {
@@ -259,6 +269,8 @@ func (s *scan) fetchFrom(c *cursor, name []byte) {
 		if err != nil {
 			return page{err: err}
 		}
+		// The token may be of a scan with another prefix, so the record is checked like one of a
+		// page.
 		p := s.fetchPage(c.id, name)
 		if got.Exists() && bytes.HasPrefix(name, s.o.Prefix) {
 			p.items = append([]rhumb.Item{got.Item}, p.items...)
@@ -274,6 +286,7 @@ func (s *scan) startFetch(c *cursor, fetch func() page) {
 	s.work.Go(func() {
 		select {
 		case s.slots <- struct{}{}:
+			// A fetch that waits for a slot ends with the scan; one that runs ends with its request.
 			next <- fetch()
 			<-s.slots
 		case <-s.ctx.Done():
@@ -296,6 +309,7 @@ func (s *scan) fetchPage(id rhumb.RangeID, after []byte) page {
 	if err != nil {
 		return page{err: err}
 	}
+	// Items do not carry the keys' tables and homes, which are those of the request.
 	p := page{more: resp.More, items: make([]rhumb.Item, len(resp.Items))}
 	for i, it := range resp.Items {
 		p.items[i] = api.DecodeItem(it, s.t.info.ID, id, nil)

@@ -11,7 +11,7 @@ import (
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
-// fill puts 1,200 records into all regions of table "plain", "a/0" in all three, and gives what a
+// fill puts 1,200 records into all regions of table "plain", "a/0" in all three, and returns what a
 // scan must give.
 func fill(t *testing.T, w *world) []string {
 	t.Helper()
@@ -57,7 +57,7 @@ func collect(t *testing.T, tab *Table, o ScanOptions, most int) (got []string, l
 	return got, last
 }
 
-// A scan gives every record once, ordered by name, over all ranges and nodes; its parts put
+// A scan returns every record once, ordered by name, over all ranges and nodes; its parts put
 // together are the same.
 func TestScan(t *testing.T) {
 	w := newWorld(t, 3, 2)

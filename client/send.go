@@ -85,9 +85,11 @@ func (c *Client) send(ctx context.Context, r *request) (*rhumbpb.Response, error
 		if err := ctx.Err(); err != nil {
 			return nil, r.contextError(err)
 		}
+		// Checked before every attempt, since the metadata may learn of the death during a pause.
 		if r.alive && c.meta.isDead(r.id.Region) {
 			return nil, &rhumb.Error{Op: r.op, Kind: rhumb.Unavailable, Range: r.id, Msg: "all nodes of region " + c.meta.regionName(r.id.Region) + " are dead", Err: r.last}
 		}
+		// ctx may have no deadline, and the timeout of the client applies to it as well.
 		if r.last != nil && !time.Now().Before(r.deadline) {
 			return nil, r.finalError(r.last) // says more than that the time is over
 		}
@@ -115,6 +117,7 @@ func (c *Client) countAnswer(resp *rhumbpb.Response) {
 	} else {
 		c.m.remote.Add(1)
 	}
+	// Only answers pay in, so the budget shrinks while nothing succeeds.
 	c.m.hops.Add(uint64(r.GetHops()))
 	c.budget.payIn()
 }
@@ -130,6 +133,8 @@ func (c *Client) attempt(ctx context.Context, r *request) (*rhumbpb.Response, st
 		return nil, fail
 	}
 	left := time.Until(r.deadline)
+	// Every attempt has a message of its own, because the timeout and hops differ and the previous
+	// one may still be on its way.
 	req := r.message()
 	req.TimeoutUs = uint64(max(left.Microseconds(), 1)) // 0 would leave the timeout to the node
 	req.Hops = hops
@@ -167,6 +172,8 @@ func (c *Client) afterFailure(ctx context.Context, r *request, failure *stream.E
 
 // afterRefusal returns the next step after a node refused the request.
 func (c *Client) afterRefusal(r *request, asked rhumb.NodeID, resp *rhumbpb.Response) step {
+	// The node answered, so the way to it works, and the hint may hold a newer descriptor than the
+	// metadata.
 	err, hint := api.DecodeError(resp.Error)
 	r.last = err
 	r.misses = 0
@@ -202,6 +209,8 @@ func (c *Client) afterRefusal(r *request, asked rhumb.NodeID, resp *rhumbpb.Resp
 	case rhumb.Overloaded:
 		return retryLater
 	case rhumb.Unknown, rhumb.DeadlineExceeded:
+		// The node may have applied the write. A retry carries the same request ID, so the node
+		// recognizes it.
 		r.sent = r.sent || r.write
 		if r.sent && r.once {
 			return fail
@@ -228,14 +237,18 @@ func withJitter(d time.Duration) time.Duration {
 // waitBeforeRetry pauses before the next attempt, or until the metadata names another primary. It
 // returns false if the deadline or the budget forbids another attempt.
 func (c *Client) waitBeforeRetry(ctx context.Context, r *request) bool {
+	// Made by the first retry: most requests need none.
 	if r.pause == nil {
 		r.pause = newPause()
 	}
+	// The node knows its load, so its own estimate is the lower bound.
 	d := max(r.pause.NextBackOff(), withJitter(rhumb.RetryAfterOf(r.last)))
 	overloaded := rhumb.KindOf(r.last) == rhumb.Overloaded
+	// An earlier attempt that may have been applied is worth any chance to learn its outcome.
 	if left := time.Until(r.deadline); left <= d || overloaded && !r.sent && left <= d+stream.SlowWait {
 		return false // an overloaded node would probably answer a request that it takes now too late
 	}
+	// A request that was never sent costs the node nothing, so it needs no token.
 	if !r.spared && !c.budget.takeToken() {
 		c.m.refused.Add(1)
 		if overloaded {
@@ -257,6 +270,7 @@ func (c *Client) waitBeforeRetry(ctx context.Context, r *request) bool {
 // pauseUntilChange waits for d, or until the range has another primary or epoch. It returns false
 // if the client is closed.
 func (c *Client) pauseUntilChange(ctx context.Context, r *request, d time.Duration) bool {
+	// A new primary is worth an attempt at once, whatever the pause.
 	before, _, _ := c.meta.primaryOf(r.id)
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -291,6 +305,7 @@ func (c *Client) pickNode(r *request) (conn *stream.Conn, asked rhumb.NodeID, ho
 		return conn, rhumb.NoNode, hopsMax, err
 	}
 	_, n, ok := c.meta.primaryOf(r.id)
+	// Known before anything is sent, so the call fails at once.
 	if ok && r.local && n.Region != c.here.ID {
 		return nil, 0, 0, &rhumb.Error{Op: r.op, Kind: rhumb.Unavailable, Range: r.id, Node: n.ID, Msg: "the primary of the range is in another region, and the call must not leave this one"}
 	}
@@ -298,6 +313,7 @@ func (c *Client) pickNode(r *request) (conn *stream.Conn, asked rhumb.NodeID, ho
 		conn, err = c.connTo(n.Addr)
 		return conn, n.ID, 0, err
 	}
+	// Never empty: Config.Addrs has at least one address.
 	near := c.nearestFirst()
 	for i := range near {
 		if a := near[(r.misses/2+i)%len(near)]; a != n.Addr {
@@ -327,6 +343,8 @@ func (r *request) contextError(cause error) error {
 // been applied, a refusal of a later attempt says nothing about the earlier one, so the kind is
 // Unknown unless the error would be the same in any state.
 func (r *request) finalError(err error) error {
+	// The caller follows the redirect, unless an earlier attempt may have been applied: then a
+	// second insert would be a second record.
 	if m, ok := err.(*movedError); ok && !r.sent {
 		return m
 	}
@@ -337,6 +355,7 @@ func (r *request) finalError(err error) error {
 	case errors.Is(err, context.DeadlineExceeded) && kind == rhumb.Other:
 		kind = rhumb.DeadlineExceeded
 	}
+	// The last attempt was refused, or the time was over, but an earlier one may have been applied.
 	if r.sent && dependsOnState(kind) {
 		return &rhumb.Error{Op: r.op, Kind: rhumb.Unknown, Range: r.id, Msg: "the write was sent and may have been applied", Err: err}
 	}

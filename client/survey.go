@@ -65,6 +65,7 @@ func (t *Table) planSurvey(op rhumb.Op, name []byte, except rhumb.RegionID) (*su
 		if r.ID == except {
 			continue
 		}
+		// Not an error yet: another region may have the record.
 		if r.Dead {
 			s.unasked = append(s.unasked, r.ID)
 			continue
@@ -81,10 +82,12 @@ func (t *Table) planSurvey(op rhumb.Op, name []byte, except rhumb.RegionID) (*su
 // judge returns the place that has the record according to the answers so far, nil for none.
 // decided is false while another answer can change that.
 func (s *survey) judge() (at *place, decided bool, err error) {
+	// An array, so that no judgement allocates.
 	var states [rhumb.RegionsMax]placeState
 	for i := range s.asked {
 		states[i] = s.asked[i].state
 	}
+	// -1 if there is no prior region, or if it is dead and was not asked.
 	prior := slices.IndexFunc(s.asked, func(p place) bool { return p.id.Region == s.prior })
 	hit, mute, decided := findHit(states[:len(s.asked)], prior)
 	switch {
@@ -111,11 +114,13 @@ func findHit(states []placeState, prior int) (hit, mute int, decided bool) {
 	for i, state := range states {
 		switch state {
 		case asking:
+			// Whatever the others say, the prior region may change the result.
 			if i == prior {
 				return -1, -1, false
 			}
 			open = true
 		case with:
+			// Nothing takes precedence over this.
 			if i == prior {
 				return i, -1, true
 			}
@@ -131,6 +136,7 @@ func findHit(states []placeState, prior int) (hit, mute int, decided bool) {
 	case hit >= 0:
 		return hit, -1, true
 	case open:
+		// No hit yet, and one may still arrive, even if a region is silent.
 		return -1, -1, false
 	}
 	return -1, mute, true
@@ -161,11 +167,13 @@ func (s *survey) run(ctx context.Context, ask func(ctx context.Context, index in
 			s.listenLater(at.id.Region, answers, open, cancel)
 			return at, err
 		case decided:
+			// Without a hit there is no second one to look for.
 			cancel()
 			return nil, err
 		}
 		select {
 		case a := <-answers:
+			// Answers arrive in any order, each exactly once.
 			p := &s.asked[a.index]
 			p.state, p.got, p.err = a.state, a.got, a.err
 		case <-ctx.Done():
@@ -179,6 +187,7 @@ func (s *survey) run(ctx context.Context, ask func(ctx context.Context, index in
 // cancel.
 func (s *survey) listenLater(found rhumb.RegionID, answers <-chan placeAnswer, open int, cancel context.CancelFunc) {
 	c := s.t.c
+	// Load and Add are not one step, so a few more may listen. The bound need not be exact.
 	if open == 0 || c.listeners.Load() >= listenersMax {
 		cancel()
 		return
@@ -225,6 +234,8 @@ func (s *survey) readPlace(ctx context.Context, index int, answers chan<- placeA
 // the value. If that node leaves the question undecided, the place is read.
 func (s *survey) locatePlace(ctx context.Context, index int, answers chan<- placeAnswer) {
 	id := s.asked[index].id
+	// Questions go to the node that is primary by the client's metadata. A wrong one leaves them
+	// undecided, and the read follows the redirect.
 	_, primary, ok := s.t.c.meta.primaryOf(id)
 	if !ok {
 		s.readPlace(ctx, index, answers)
@@ -244,6 +255,7 @@ func (a *surveyAsker) onLocated(index int, e api.Existence) {
 	state, ok := stateOf(e)
 	if !ok {
 		a.s.t.c.m.undecided.Add(1)
+		// The read sends the one answer that run expects for this place.
 		a.s.readPlace(a.ctx, index, a.answers)
 		return
 	}

@@ -40,6 +40,7 @@ func (c *Client) Table(ctx context.Context, name string) (*Table, error) {
 // nil.
 func (c *Client) knownTable(name string) *Table {
 	t, class, ok := c.meta.tableByName(name)
+	// Without the number of slots no name can be hashed.
 	if !ok || class.Settings.HashSlots < 1 {
 		return nil
 	}

@@ -16,6 +16,7 @@ func (c *Client) watchMetadata(first chan<- error) {
 	pause := newPause()
 	for c.ctx.Err() == nil {
 		var err error
+		// The nearest node first: every change travels from there to this client.
 		for _, addr := range c.nearestFirst() {
 			var began bool
 			began, err = c.watchAt(addr, func() {
@@ -106,7 +107,9 @@ func (c *Client) watchAt(addr string, ready func()) (began bool, err error) {
 // applyUpdate applies an update of the metadata and breaks the streams to nodes that are gone, so
 // that their callers stop waiting. It returns false if the update is older than the metadata.
 func (c *Client) applyUpdate(u *api.Metadata) bool {
+	// The metadata changes first: callers whose requests fail below must see the new primaries.
 	lost, ok := c.meta.applyUpdate(u)
+	// Requests to these nodes would otherwise wait for the whole timeout of an attempt.
 	for _, addr := range lost {
 		c.mu.Lock()
 		conn := c.conns[addr]

@@ -34,6 +34,7 @@ func (w *window) takeNumber(ctx context.Context) (uint64, error) {
 			w.mu.Unlock()
 			return n, nil
 		}
+		// Made by the first waiter, so that a window without waiters allocates nothing.
 		if w.freed == nil {
 			w.freed = make(chan struct{})
 		}

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
@@ -21,9 +22,9 @@ import (
 	"github.com/rhumbdb/rhumb/keys"
 )
 
-// A world is a cluster in memory behind real gRPC servers: every node serves the same records, but
-// answers only for the ranges of which it is primary, as a real one does. It holds no protocol of
-// replication; what it has instead are faults that a test asks for.
+// A world is a cluster in memory behind real gRPC servers. Every node serves the same records, but
+// answers only for the ranges whose primary it is, as a real node does. A world has no replication
+// protocol; it has faults that a test asks for.
 type world struct {
 	t testing.TB
 
@@ -62,6 +63,9 @@ type worldNode struct {
 	asked  int
 	mute   bool
 	poses  func() (rhumb.NodeID, rhumb.ClusterID) // who it says it is, when not itself
+	status *rhumbpb.StatusResponse                // if not nil, the status it reports
+
+	admin []proto.Message // requests of operators that the node got
 }
 
 // fault is what a node does to a request.
@@ -91,7 +95,7 @@ var places = []rhumb.Region{
 }
 
 // newWorld starts a cluster of so many regions with so many nodes each, and the tables "plain" and
-// "split", of which the second has '/' as its colocate byte.
+// "split", where the second has '/' as its colocate byte.
 func newWorld(t testing.TB, regions, nodesPerRegion int) *world {
 	w := &world{
 		t: t, news: make(chan struct{}), records: map[rhumb.RangeID]map[recordKey]stored{},
@@ -171,7 +175,7 @@ func (w *world) nodesIn(region rhumb.RegionID) []rhumb.NodeID {
 
 func (w *world) node(id rhumb.NodeID) *worldNode { return w.nodes[id-1] }
 
-// change changes the metadata and tells the watchers all of it.
+// change changes the metadata and sends the full state to the watchers.
 func (w *world) change(f func(m *api.Metadata)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -181,7 +185,7 @@ func (w *world) change(f func(m *api.Metadata)) {
 	w.news = make(chan struct{})
 }
 
-// move gives a range another primary.
+// move makes another node the primary of a range.
 func (w *world) move(id rhumb.RangeID, to rhumb.NodeID) {
 	w.change(func(m *api.Metadata) { moveIn(m, id, to) })
 }
@@ -197,7 +201,7 @@ func moveIn(m *api.Metadata, id rhumb.RangeID, to rhumb.NodeID) {
 	}
 }
 
-// fence declares a node dead and gives its ranges to another.
+// fence marks a node as fenced and makes another node the primary of its ranges.
 func (w *world) fence(id, heir rhumb.NodeID) {
 	w.change(func(m *api.Metadata) {
 		m.Nodes = slices.Clone(m.Nodes)
@@ -225,12 +229,12 @@ func (w *world) rangeOf(id rhumb.RangeID) *rhumb.Range {
 	return nil
 }
 
-// homeOf gives the range of a name of table "plain" in a region.
+// homeOf returns the range of a name of table "plain" in a region.
 func homeOf(region rhumb.RegionID, name string) rhumb.RangeID {
 	return rhumb.RangeID{Region: region, Slot: hashFirst + keys.HashSlot([]byte(name), 0, hashSlots)}
 }
 
-// times gives how often requests of a range took effect, all together, and the most that any did.
+// times returns how often requests took effect, in total and for the request with the most effects.
 func (w *world) times() (total, most int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -338,7 +342,7 @@ func failed(err error, newer *rhumb.Range) *rhumbpb.Response {
 	return &rhumbpb.Response{Error: api.EncodeError(err, api.Hint{Newer: newer})}
 }
 
-// locate answers for the ranges of which a node is primary, as a real one does.
+// locate answers for the ranges whose primary a node is, as a real node does.
 func (w *world) locate(self rhumb.NodeID, m *rhumbpb.Locate) *rhumbpb.Response {
 	l, err := api.DecodeLocate(m)
 	if err != nil {
@@ -600,6 +604,9 @@ func (n *worldNode) DescribeTable(_ context.Context, q *rhumbpb.DescribeTableReq
 }
 
 func (n *worldNode) Status(context.Context, *rhumbpb.StatusRequest) (*rhumbpb.StatusResponse, error) {
+	if n.status != nil {
+		return n.status, nil
+	}
 	id, cluster := n.id, n.w.meta.Cluster
 	if n.poses != nil {
 		id, cluster = n.poses()
@@ -617,6 +624,19 @@ func (n *worldNode) DescribeRange(_ context.Context, q *rhumbpb.DescribeRangeReq
 
 func (n *worldNode) Drain(_ context.Context, q *rhumbpb.DrainRequest) (*rhumbpb.DrainResponse, error) {
 	return &rhumbpb.DrainResponse{Primaries: q.Node}, nil
+}
+
+func (n *worldNode) DiscardReplica(_ context.Context, q *rhumbpb.DiscardReplicaRequest) (*rhumbpb.DiscardReplicaResponse, error) {
+	n.admin = append(n.admin, q)
+	return &rhumbpb.DiscardReplicaResponse{}, nil
+}
+
+func (n *worldNode) RecoverRange(_ context.Context, q *rhumbpb.RecoverRangeRequest) (*rhumbpb.RecoverRangeResponse, error) {
+	n.admin = append(n.admin, q)
+	if q.Version != 1 {
+		return nil, api.Status(rhumb.E("world", rhumb.Conflict, "the record has changed"), api.Hint{})
+	}
+	return &rhumbpb.RecoverRangeResponse{Range: api.EncodeRange(n.w.rangeOf(api.DecodeRangeID(q.Range)))}, nil
 }
 
 func (n *worldNode) Init(context.Context, *rhumbpb.InitRequest) (*rhumbpb.InitResponse, error) {

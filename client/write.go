@@ -115,6 +115,7 @@ func (t *Table) applyOne(ctx context.Context, op rhumb.Op, m rhumb.Mutation, o B
 		Key:     rhumb.Key{Table: t.info.ID, Home: out.Receipt.Range, Name: m.Name},
 		Applied: out.Applied, Version: out.Version, Receipt: out.Receipt,
 	}
+	// Inserts, and writes that did not look, know nothing of earlier records.
 	if len(out.Existed) > 0 {
 		r.Existed = out.Existed[0]
 	}
@@ -167,6 +168,7 @@ func (c *Client) applyBatch(ctx context.Context, op rhumb.Op, mutations []rhumb.
 // routeBatch validates a batch and writes it to the home that the options name, or to the home that
 // the rules for homes determine.
 func (c *Client) routeBatch(ctx context.Context, op rhumb.Op, mutations []rhumb.Mutation, o BatchOptions) (BatchResult, error) {
+	// Rejected here rather than by the primary, so that an invalid batch asks no region.
 	b := rhumb.Batch{Mutations: mutations}
 	if err := b.Validate(); err != nil {
 		return BatchResult{}, &rhumb.Error{Op: op, Kind: rhumb.KindOf(err), Err: err}
@@ -176,9 +178,11 @@ func (c *Client) routeBatch(ctx context.Context, op rhumb.Op, mutations []rhumb.
 		return BatchResult{}, err
 	}
 	p := &plan{c: c, op: op, t: t, mutations: mutations, o: o}
+	// Inserts have no name to hash, so the rules for named keys do not apply to them.
 	if mutations[0].Kind == rhumb.Insert {
 		return p.runInsert(ctx)
 	}
+	// Checked before the home is known, because names that share a slot share it in every region.
 	if err := p.checkOneSlot(); err != nil {
 		return BatchResult{}, err
 	}
@@ -201,6 +205,7 @@ func (c *Client) routeBatch(ctx context.Context, op rhumb.Op, mutations []rhumb.
 func (c *Client) tableOf(op rhumb.Op, mutations []rhumb.Mutation) (*Table, error) {
 	c.meta.mu.RLock()
 	defer c.meta.mu.RUnlock()
+	// One lock for all lookups, so that the batch is judged by one state of the metadata.
 	first, ok := c.meta.tables[mutations[0].Table]
 	for i := range mutations {
 		m, known := c.meta.tables[mutations[i].Table]
@@ -210,6 +215,7 @@ func (c *Client) tableOf(op rhumb.Op, mutations []rhumb.Mutation) (*Table, error
 		case m.Class != first.Class:
 			return nil, rhumb.Ef(op, rhumb.InvalidArgument, "mutation %d: table %s has other replication settings than %s, so the tables share no range", i, m.Name, first.Name)
 		case (mutations[i].Kind == rhumb.Insert) != (mutations[0].Kind == rhumb.Insert):
+			// Inserts go to ranges of nodes, named keys to ranges of hash slots.
 			return nil, rhumb.Ef(op, rhumb.InvalidArgument, "mutation %d: inserts and named keys share no range; write them in separate batches", i)
 		}
 	}
@@ -229,6 +235,8 @@ func (p *plan) checkOneSlot() error {
 	if err != nil || fixed {
 		return err
 	}
+	// Slots are compared as counted from the first of a block, since the block depends on the
+	// region.
 	var want rhumb.Slot
 	for i := range p.mutations {
 		m := &p.mutations[i]
@@ -263,8 +271,11 @@ func (p *plan) writeToHome(ctx context.Context) (BatchResult, error) {
 	case m.Kind == rhumb.Put && m.Cond.Kind == rhumb.IfAbsent, m.Kind == rhumb.Patch:
 		return p.writeOrCreate(ctx)
 	case m.Kind == rhumb.Delete && m.Cond.Kind == rhumb.Always && len(p.mutations) == 1:
+		// A delete in a batch could not be made conditional: the batch would fail where the delete
+		// alone does nothing.
 		return p.deleteRecord(ctx)
 	}
+	// All others need an existing record: conditions on one, and deletes in a batch.
 	region, ok, err := p.findHome(ctx)
 	switch {
 	case err != nil:
@@ -282,6 +293,7 @@ func (p *plan) deleteRecord(ctx context.Context) (BatchResult, error) {
 	m := p.mutations[0]
 	m.Cond.Kind = rhumb.IfPresent
 	present := []rhumb.Mutation{m}
+	// Writing at once saves the round trip of a search if the record is where it is expected.
 	region, ok := p.c.homes.get(m.Table, m.Name)
 	if !ok {
 		region = p.c.here.ID
@@ -317,6 +329,7 @@ func (p *plan) findHome(ctx context.Context) (region rhumb.RegionID, ok bool, er
 // lookUpHome is like findHome but ignores cached homes.
 func (p *plan) lookUpHome(ctx context.Context) (region rhumb.RegionID, ok bool, err error) {
 	m := &p.mutations[0]
+	// findRecord would ask the cached home first, which has just failed or is not trusted.
 	p.c.homes.forget(m.Table, m.Name, 0)
 	got, err := p.t.findRecord(ctx, p.op, m.Name)
 	if err != nil {
@@ -335,6 +348,8 @@ func (p *plan) lookUpHome(ctx context.Context) (region rhumb.RegionID, ok bool, 
 // the region that it finds.
 func (p *plan) writeExisting(ctx context.Context, region rhumb.RegionID) (BatchResult, error) {
 	out, err := p.writeInRegion(ctx, region, p.mutations)
+	// existed says that the region is from a search in this call, so the failed condition is about
+	// the record itself.
 	if rhumb.KindOf(err) != rhumb.ConditionFailed || p.existed {
 		return out, err
 	}
@@ -348,6 +363,8 @@ func (p *plan) writeExisting(ctx context.Context, region rhumb.RegionID) (BatchR
 // outcomeOfAbsent returns the outcome of a write to a record that no region has.
 func (p *plan) outcomeOfAbsent() (BatchResult, error) {
 	m := &p.mutations[0]
+	// A dead region may have the record, and then the condition could hold or the delete would have
+	// work to do.
 	if err := p.c.unknownIfUnasked(p.op, m.Name, p.unasked); err != nil {
 		return BatchResult{}, err
 	}
@@ -383,6 +400,7 @@ func (p *plan) writeToRange(ctx context.Context, id rhumb.RangeID, mutations []r
 	// The number is released whatever the outcome: nobody will send this write again.
 	defer w.releaseNumber(seq)
 	b := rhumb.Batch{Range: id, ID: rhumb.RequestID{Client: c.id, Seq: seq}, Mutations: mutations}
+	// Encoded once: the attempts share it.
 	m := api.EncodeWrite(&b, false)
 	resp, err := c.send(ctx, &request{
 		op: p.op, id: id, local: p.o.Local, write: true, size: sizeOf(mutations),
@@ -398,10 +416,13 @@ func (p *plan) writeToRange(ctx context.Context, id rhumb.RangeID, mutations []r
 // search.
 func (p *plan) batchResult(resp *rhumbpb.Response, id rhumb.RangeID, n int) BatchResult {
 	out := BatchResult{api.DecodeOutcome(resp.GetOutcome(), n), api.DecodeReceipt(resp.GetReceipt())}
+	// The primary knows only its own part; the search belongs to the same call.
 	out.Receipt.Searched, out.Receipt.Unasked = p.searched, p.unasked
+	// A receipt without a range would make a key without a home.
 	if out.Receipt.Range.IsZero() {
 		out.Receipt.Range = id
 	}
+	// A primary looks at the previous record only if it must. The search already did.
 	if p.existed {
 		out.Existed[0] = true
 	}
@@ -410,6 +431,7 @@ func (p *plan) batchResult(resp *rhumbpb.Response, id rhumb.RangeID, n int) Batc
 
 // sizeOf returns the approximate size of a write in bytes.
 func sizeOf(mutations []rhumb.Mutation) int {
+	// An estimate of the encoded size, with room for the fields other than names and values.
 	size := 64
 	for i := range mutations {
 		size += mutations[i].Size() + 24

@@ -62,12 +62,12 @@ type frame struct {
 	answered   bool // at least one request is answered, so the frame does not count in openFrames
 }
 
-func (c *call) succeed(answer *rhumbpb.Response) {
+func (c *call) answerWith(answer *rhumbpb.Response) {
 	c.answer = answer
 	close(c.done)
 }
 
-func (c *call) fail(err *Error) {
+func (c *call) failWith(err *Error) {
 	c.err = err
 	close(c.done)
 }
@@ -80,10 +80,11 @@ func (c *call) fail(err *Error) {
 // know what became of it.
 func (c *Conn) Do(ctx context.Context, req Request) (*rhumbpb.Response, error) {
 	r := &call{Request: req, done: make(chan struct{})}
-	flight, err := c.submit(r)
+	flight, err := c.submitCall(r)
 	if err != nil {
 		return nil, &Error{Err: err}
 	}
+	// The timer fires at most twice: when the flight has to begin, and when it has to be over.
 	timer := time.NewTimer(req.Timeout - flight)
 	defer timer.Stop()
 	for inFlight := false; ; inFlight = true {
@@ -91,10 +92,12 @@ func (c *Conn) Do(ctx context.Context, req Request) (*rhumbpb.Response, error) {
 		case <-r.done:
 			return r.answer, r.err
 		case <-ctx.Done():
-			return c.abandon(r, ctx.Err())
+			return c.abandonCall(r, ctx.Err())
 		case <-timer.C:
+			// A request that is still queued would be answered too late. One that was sent gets the
+			// reserved time.
 			if inFlight || !c.isSent(r) {
-				return c.abandon(r, rhumb.Ef(opConn, rhumb.DeadlineExceeded, "%s did not answer within %s", c.cfg.Addr, req.Timeout))
+				return c.abandonCall(r, rhumb.Ef(opConn, rhumb.DeadlineExceeded, "%s did not answer within %s", c.cfg.Addr, req.Timeout))
 			}
 			timer.Reset(flight)
 		}
@@ -108,9 +111,9 @@ func (c *Conn) isSent(r *call) bool {
 	return r.frame != nil
 }
 
-// submit sends a request or adds it to the queue, and returns how much of its timeout is for the
-// flight.
-func (c *Conn) submit(r *call) (flight time.Duration, err error) {
+// submitCall sends a request or adds it to the queue, and returns how much of its timeout is for
+// the flight.
+func (c *Conn) submitCall(r *call) (flight time.Duration, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -125,6 +128,7 @@ func (c *Conn) submit(r *call) (flight time.Duration, err error) {
 	default:
 		flight = c.flow.flight(r.Timeout)
 	}
+	// IDs are unique among the streams of a Conn, so a late answer cannot meet a later request.
 	c.lastID++
 	r.Message.Id = c.lastID
 	if c.stream != nil && !c.sending && len(c.unanswered) == 0 && len(c.queue) == 0 && r.Size <= directBytesMax {
@@ -142,8 +146,9 @@ func (c *Conn) submit(r *call) (flight time.Duration, err error) {
 	return flight, nil
 }
 
-// abandon ends the wait for a request. If the answer arrived in the meantime, abandon returns that.
-func (c *Conn) abandon(r *call, cause error) (*rhumbpb.Response, error) {
+// abandonCall ends the wait for a request. If the answer arrived in the meantime, abandonCall
+// returns that.
+func (c *Conn) abandonCall(r *call, cause error) (*rhumbpb.Response, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	select {
@@ -178,7 +183,7 @@ func (c *Conn) abandon(r *call, cause error) (*rhumbpb.Response, error) {
 func (c *Conn) failQueueLocked(err *Error) {
 	for _, r := range c.queue {
 		if !r.abandoned {
-			r.fail(err)
+			r.failWith(err)
 		}
 	}
 	c.queue, c.queueBytes = nil, 0

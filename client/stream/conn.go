@@ -160,7 +160,7 @@ func (c *Conn) Interrupt() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.stream != nil {
-		c.cancelStream() // receive sees the end of the stream and fails the requests
+		c.cancelStream() // receiveAnswers sees the end of the stream and fails the requests
 	}
 	if c.cancelOpen != nil {
 		c.cancelOpen()

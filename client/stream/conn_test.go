@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"math/rand/v2"
 	"net"
 	"slices"
 	"sync"
@@ -411,4 +412,63 @@ func TestClose(t *testing.T) {
 	wantError(t, <-queued, rhumb.Canceled, false)
 	_, err := c.Do(t.Context(), request(1))
 	wantError(t, err, rhumb.Unavailable, false)
+}
+
+// TestAccounting guards that the counts of a Conn are right after any mix of answers,
+// cancellations, timeouts and broken streams: a count that leaks would narrow the flow or the queue
+// for ever.
+func TestAccounting(t *testing.T) {
+	n := newFakeNode(t)
+	c := n.open(t)
+	n.set(func() { n.mute = func(id uint64) bool { return id%7 == 0 } })
+	stop := make(chan struct{})
+	var cutter, callers sync.WaitGroup
+	cutter.Go(func() {
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for i := 0; ; i++ {
+			select {
+			case <-tick.C:
+			case <-stop:
+				return
+			}
+			if i%2 == 0 {
+				n.set(func() { n.cut = true })
+			} else {
+				c.Interrupt()
+			}
+		}
+	})
+	for i := range 32 {
+		rnd := rand.New(rand.NewPCG(1, uint64(i)))
+		callers.Go(func() {
+			for range 50 {
+				ctx, cancel := context.WithCancel(t.Context())
+				r := request(1 + rnd.IntN(2*directBytesMax))
+				r.Resend = rnd.IntN(8) == 0
+				switch rnd.IntN(3) {
+				case 0:
+					time.AfterFunc(time.Duration(rnd.Int64N(int64(3*time.Millisecond))), cancel)
+				case 1:
+					r.Timeout = 1 + time.Duration(rnd.Int64N(int64(5*time.Millisecond)))
+				default:
+					r.Timeout = 100 * time.Millisecond
+				}
+				if answer, err := c.Do(ctx, r); (answer == nil) == (err == nil) {
+					t.Errorf("answer %v and error %v", answer, err)
+				}
+				cancel()
+			}
+		})
+	}
+	callers.Wait()
+	close(stop)
+	cutter.Wait()
+	n.set(func() { n.mute, n.cut = func(uint64) bool { return false }, false })
+	await(t, "a request is answered", func() bool { _, err := c.Do(t.Context(), request(1)); return err == nil })
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.unanswered) != 0 || c.flow.inflight != 0 || c.queueBytes != 0 || c.openFrames < 0 {
+		t.Errorf("%d unanswered requests, %d bytes in flight, %d bytes in the queue, %d frames open", len(c.unanswered), c.flow.inflight, c.queueBytes, c.openFrames)
+	}
 }

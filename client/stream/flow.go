@@ -70,7 +70,7 @@ func (f *flow) flight(timeout time.Duration) time.Duration {
 // caller removes the request from inflight afterwards.
 func (f *flow) onAnswer(now time.Time, took time.Duration, size int) {
 	f.heard = now
-	f.observe(took)
+	f.observeWait(took)
 	switch waited := took - f.fastest; {
 	case waited > SlowWait:
 		f.onRefusal(now)
@@ -97,11 +97,11 @@ func (f *flow) onRefusal(now time.Time) {
 // onTimeout records that the caller of a sent request stopped waiting. The caller removes the
 // request from inflight afterwards.
 func (f *flow) onTimeout(now time.Time, took time.Duration) {
-	f.observe(took)
+	f.observeWait(took)
 	f.onRefusal(now)
 }
 
-func (f *flow) observe(took time.Duration) {
+func (f *flow) observeWait(took time.Duration) {
 	if f.fastest == 0 || took < f.fastest {
 		f.fastest = max(took, 1) // 0 means that there was no answer yet
 	}

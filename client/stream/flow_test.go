@@ -3,9 +3,12 @@ package stream
 import (
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 )
 
-// grow answers requests of 64 KiB with a full window until it has the size, and gives their number.
+// grow answers requests of 64 KiB with a full window until it has the size, and returns their
+// number.
 func grow(t *testing.T, f *flow, now time.Time, until int) (answers int) {
 	t.Helper()
 	for ; f.window < until; answers++ {
@@ -93,4 +96,46 @@ func TestFlight(t *testing.T) {
 	if !f.isWorking(now) || f.isWorking(now.Add(freshFor)) {
 		t.Error("a node works as long as its last answer is fresh, and no longer")
 	}
+}
+
+// TestFlowBounds guards, for any sequence of events, the bounds of the window, that the flight
+// never takes the whole timeout, and that a request always has room while nothing is in flight.
+func TestFlowBounds(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := newFlow()
+		now := time.Unix(1_000, 0)
+		for range 100 {
+			now = now.Add(time.Duration(rapid.IntRange(0, 500).Draw(t, "pause")) * time.Millisecond)
+			took := time.Duration(rapid.IntRange(0, 5_000).Draw(t, "took")) * time.Millisecond
+			size := rapid.IntRange(1, 8<<20).Draw(t, "size")
+			f.inflight = rapid.IntRange(size, 2*windowMax).Draw(t, "inflight")
+			before, wasCut := f.window, now.Sub(f.cut) < cutPause
+			switch rapid.IntRange(0, 2).Draw(t, "event") {
+			case 0:
+				f.onAnswer(now, took, size)
+				if f.window > before+size {
+					t.Fatalf("an answer of %d bytes lets the window grow from %d to %d", size, before, f.window)
+				}
+			case 1:
+				f.onRefusal(now)
+			default:
+				f.onTimeout(now, took)
+			}
+			if f.window < windowMin || f.window > windowMax {
+				t.Fatalf("the window is %d", f.window)
+			}
+			if wasCut && f.window < before {
+				t.Fatal("the window was cut twice within the pause")
+			}
+			for _, timeout := range []time.Duration{time.Millisecond, 3 * time.Second} {
+				if flight := f.flight(timeout); flight < timeout/2 || flight >= timeout {
+					t.Fatalf("%v of %v are for the flight", flight, timeout)
+				}
+			}
+			f.inflight = 0
+			if !f.hasRoom(queueBytesMax+1, 0) {
+				t.Fatal("an idle flow has no room")
+			}
+		}
+	})
 }

@@ -8,14 +8,15 @@ import (
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
-// receive returns the answers of a stream to their callers until the stream ends.
-func (c *Conn) receive(s kvStream) {
+// receiveAnswers returns the answers of a stream to their callers until the stream ends.
+func (c *Conn) receiveAnswers(s kvStream) {
 	for {
 		f, err := s.Recv()
 		if err != nil {
 			c.onStreamEnd(s, err)
 			return
 		}
+		// One lock for all answers of a frame.
 		c.mu.Lock()
 		for _, answer := range f.Responses {
 			c.deliverLocked(answer)
@@ -49,19 +50,23 @@ func (c *Conn) deliverLocked(answer *rhumbpb.Response) {
 			c.openFrames--
 		}
 	}
-	r.succeed(answer)
+	r.answerWith(answer)
 }
 
 // onStreamEnd fails all requests that were sent on a stream that ended. The node may have applied
 // them, unless it rejected the stream itself.
 func (c *Conn) onStreamEnd(s kvStream, cause error) {
+	// A node checks the hello of a stream before it carries out a request, so a node that rejects
+	// the stream has applied nothing.
 	e, _, remote := api.FromStatus(opConn, cause)
+	// Nobody knows which requests the node has carried out.
 	failure := &Error{Sent: true, Err: rhumb.Ef(opConn, rhumb.Unknown, "the connection to %s broke: %v", c.cfg.Addr, e)}
 	if k := rhumb.KindOf(e); remote && (k == rhumb.WrongCluster || k == rhumb.Incompatible || k == rhumb.Unauthenticated) {
 		failure = &Error{Rejected: true, Err: e}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	// Interrupt or Close may have canceled the stream, but only here is it forgotten.
 	if c.stream == s {
 		c.cancelStream()
 		c.stream = nil
@@ -71,7 +76,7 @@ func (c *Conn) onStreamEnd(s kvStream, cause error) {
 	// forgotten.
 	for _, r := range c.unanswered {
 		c.forgetLocked(r)
-		r.fail(failure)
+		r.failWith(failure)
 	}
 	c.openFrames = 0
 	c.generation++

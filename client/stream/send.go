@@ -40,6 +40,8 @@ func (c *Conn) sendQueued() bool {
 	case c.sending || len(c.queue) == 0 || c.closed:
 		return false
 	case c.stream == nil:
+		// Opened by the first request and not by New, so that a client has no streams to nodes that it
+		// does not use.
 		c.openStreamLocked()
 		return true
 	case c.openFrames >= framesMax:
@@ -64,6 +66,8 @@ func (c *Conn) takeFrameLocked() []*call {
 	n, size := 0, 0
 	for n < len(c.queue) && len(calls) < frameRequestsMax && (len(calls) == 0 || size+c.queue[n].Size <= frameBytesMax) {
 		if r := c.queue[n]; !r.abandoned {
+			// The frame ends here, although a smaller request after this one might fit: requests
+			// leave in order, so a large one cannot starve.
 			if !r.Resend && !c.flow.hasRoom(r.Size, size) {
 				break
 			}
@@ -99,6 +103,7 @@ func (c *Conn) sendFrameLocked(calls []*call) {
 	}
 	c.openFrames++
 	c.sending = true
+	// The stream may be replaced while the lock is released.
 	s := c.stream
 	c.mu.Unlock()
 	c.cfg.Counters.Frames.Add(1)
@@ -106,7 +111,7 @@ func (c *Conn) sendFrameLocked(calls []*call) {
 	c.mu.Lock()
 	c.sending = false
 	if err != nil && c.stream == s {
-		c.cancelStream() // Recv returns the cause, and receive fails the requests with it
+		c.cancelStream() // Recv returns the cause, and receiveAnswers fails the requests with it
 	}
 	if len(c.queue) > 0 {
 		c.signal() // sendQueued did nothing while sending was set
@@ -118,6 +123,7 @@ func (c *Conn) sendFrameLocked(calls []*call) {
 // try another node.
 func (c *Conn) openStreamLocked() {
 	c.sending = true
+	// sending keeps other goroutines from opening a second stream.
 	ctx, cancel := context.WithCancel(c.ctx)
 	c.cancelOpen = cancel
 	c.mu.Unlock()
@@ -125,12 +131,14 @@ func (c *Conn) openStreamLocked() {
 	// of its own.
 	timer := time.AfterFunc(c.cfg.ConnectTimeout, cancel)
 	s, err := rhumbpb.NewKVClient(c.conn.Client()).Stream(ctx)
+	// A timer that has fired has canceled ctx, which ends the stream even if it was opened just in
+	// time.
 	late := !timer.Stop()
 	c.mu.Lock()
 	c.sending, c.cancelOpen = false, nil
 	if err == nil && !late && !c.closed {
 		c.stream, c.cancelStream, c.helloSent = s, cancel, false
-		c.work.Go(func() { c.receive(s) })
+		c.work.Go(func() { c.receiveAnswers(s) })
 		return
 	}
 	cancel()
