@@ -10,7 +10,8 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// TestSilentReplicaSendsNothing checks which messages of Raft each state of the proof lets out, and which it lets in.
+// TestSilentReplicaSendsNothing checks which messages of Raft each state of the proof lets out, and
+// which it lets in.
 func TestSilentReplicaSendsNothing(t *testing.T) {
 	type rights struct{ campaign, vote, acknowledge bool }
 	for name, c := range map[string]struct {
@@ -40,7 +41,8 @@ func TestSilentReplicaSendsNothing(t *testing.T) {
 	}
 }
 
-// TestVotesAboveFloor: a replica below its floor votes for a candidate that has what the replica may have helped to commit.
+// TestVotesAboveFloor: a replica below its floor votes for a candidate that has what the replica
+// may have helped to commit.
 func TestVotesAboveFloor(t *testing.T) {
 	d, _ := newTestDriver(t, founded(t, 3), nil)
 	d.proof.silent, d.proof.floor = false, position{4, 10}
@@ -54,8 +56,8 @@ func TestVotesAboveFloor(t *testing.T) {
 	}
 }
 
-// TestHeartbeatBeyondTheLog: the leader counts on entries that this replica lost. Raft would panic on their commit index, and
-// without the heartbeat the replica would not know its leader.
+// TestHeartbeatBeyondTheLog: the leader counts on entries that this replica lost. Raft would panic
+// on their commit index, and without the heartbeat the replica would not know its leader.
 func TestHeartbeatBeyondTheLog(t *testing.T) {
 	d, _ := newTestDriver(t, founded(t, 3), nil)
 	last := d.lastPosition().Index
@@ -109,7 +111,8 @@ func TestJudgeAsker(t *testing.T) {
 	}
 }
 
-// TestAskerOfNewLife: the patience of a leader begins with each life, and what is known of the last life does not convict it.
+// TestAskerOfNewLife: the patience of a leader begins with each life, and what is known of the last
+// life does not convict it.
 func TestAskerOfNewLife(t *testing.T) {
 	d, _ := newTestDriver(t, founded(t, 3), nil)
 	q := question{Life: 5, Silent: true, Short: true}
@@ -127,8 +130,8 @@ func TestAskerOfNewLife(t *testing.T) {
 	}
 }
 
-// TestAdmissions follows the life of a replica through a change of membership: proposed by a leader, applied and stored by
-// every member, told to the replica, and known after a restart.
+// TestAdmissions follows the life of a replica through a change of membership: proposed by a
+// leader, applied and stored by every member, told to the replica, and known after a restart.
 func TestAdmissions(t *testing.T) {
 	kv := founded(t, 3)
 	d, sent := newTestDriver(t, kv, nil)
@@ -170,8 +173,8 @@ func TestAdmissions(t *testing.T) {
 	t.Error("the question was not answered")
 }
 
-// TestAnswerIsDurable: a replica is told that its life is known only once that outlives a crash. An asker that cannot be stored
-// gets no answer.
+// TestAnswerIsDurable: a replica is told that its life is known only once that outlives a crash. An
+// asker that cannot be stored gets no answer.
 func TestAnswerIsDurable(t *testing.T) {
 	kv := founded(t, 3)
 	d, sent := newTestDriver(t, kv, nil)

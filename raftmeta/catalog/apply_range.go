@@ -42,6 +42,7 @@ func (c AlterISR) applyTo(t *tx) Result {
 		}
 	}
 	next := r.Clone()
+	// The set is sorted, as the record requires; the proposer may list members in any order.
 	next.InSync = set
 	// The lives are replaced, not merged: a primary says for every member in each command whether
 	// it vouches for it.
@@ -105,6 +106,8 @@ func (c Elect) applyTo(t *tx) Result {
 	inSync := r.InSync
 	if len(c.InSync) > 0 {
 		inSync, ok = sortedSet(c.InSync, func(n rhumb.NodeID) rhumb.NodeID { return n })
+		// An election may only shrink the set. Growing it needs the primary, which alone knows what
+		// each member holds (rule R).
 		if !ok || !isSubset(inSync, r.InSync) {
 			return refuseRange(op, rhumb.InvalidArgument, r, "in-sync set %v is not a subset of the present set %v", c.InSync, r.InSync)
 		}
@@ -273,6 +276,7 @@ func (c RecoverRange) applyTo(t *tx) Result {
 	}
 	next := r.Clone()
 	next.Quarantined = slices.DeleteFunc(next.Quarantined, func(n rhumb.NodeID) bool { return n == c.Node })
+	// The node itself is in left: it is live, and its quarantine has just ended.
 	var left, gone []rhumb.NodeID
 	for _, n := range next.Replicas {
 		switch {
@@ -290,6 +294,7 @@ func (c RecoverRange) applyTo(t *tx) Result {
 	next.Lives = nil
 	next.Recovery = &rhumb.Recovery{Epoch: r.Allocated + 1, Node: c.Node, Gone: gone, End: c.End, EndTime: c.EndTime, Known: c.Known}
 	if missing := t.minInSync(r) - len(left); missing > 0 {
+		// Only nodes that are gone may fill the set, not damaged copies on live nodes.
 		if missing > len(gone) {
 			return refuseRange(op, rhumb.Conflict, r, "recovery would leave only %v, but the minimum is %d members; make other replicas discard their damaged copies first", left, t.minInSync(r))
 		}

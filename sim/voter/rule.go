@@ -7,6 +7,7 @@ func (g *stepper) listRestarts(i int) {
 	if int(g.from.restarts) >= g.cfg.Restarts {
 		return
 	}
+	// A restart need not lose anything.
 	g.startLife(i, s.term, s.vote, s.log)
 	// Damaged bounds the number of voters that lose data, not the number of damages: a voter that
 	// was damaged once may be damaged again.
@@ -39,6 +40,7 @@ func (g *stepper) restoreImage(i int) {
 		t := *g.from
 		t.image = image{uint8(i + 1), s.term, s.vote, s.log}
 		g.addStep(&t, "the disk of %d is copied: term %d, %d entries", uint8(i), s.term, s.log.n)
+	// Only the disk that was copied can return to the copy.
 	case i + 1:
 		g.startLife(i, im.term, im.vote, im.log)
 	}
@@ -196,6 +198,7 @@ func (g *stepper) castVotes(i int) {
 		}
 		t := *g.from
 		v := &t.voters[i]
+		// A vote in a later term ends whatever the voter was in its own.
 		v.becomeFollower(o.term)
 		v.vote = uint8(c)
 		t.voters[c].votes = o.votes.with(i)
@@ -289,6 +292,7 @@ func (g *stepper) receiveAppend(i int, m *message) {
 	}
 	t := *g.from
 	v := &t.voters[i]
+	// An APPEND of the voter's term or a later one ends any candidacy of its own.
 	v.becomeFollower(m.term)
 	// As in Raft, a log that already contains the message's is not cut back to it.
 	if v.log.commonPrefix(&m.log) < m.log.n {
@@ -316,6 +320,7 @@ func (g *stepper) advanceCommit(i int) {
 		if s.log.e[end-1].term() != s.term {
 			return
 		}
+		// match of the leader itself is the end of its log.
 		n := 0
 		for j := range g.cfg.Voters {
 			if s.match[j] >= end {
