@@ -79,12 +79,13 @@ func TestStoppedGroup(t *testing.T) {
 		_, read := g.Linearize(c.t.Context())
 		_, status := g.Status(c.t.Context())
 		_, watched := w.Next(c.t.Context())
-		_, fresh := g.Watch().Next(c.t.Context())
-		if fresh != nil {
-			t.Errorf("a watch that begins afterwards does not get the state: %v", fresh)
+		late := g.Watch()
+		if u, err := late.Next(c.t.Context()); err != nil || u.State.Revision() != revision {
+			t.Errorf("a watch that begins afterwards does not get the state: %+v, %v", u, err)
 		}
+		_, lateErr := late.Next(c.t.Context())
 		for name, err := range map[string]error{
-			"Propose": proposed, "Linearize": read, "Status": status, "Watch": watched, "Err": g.Err(),
+			"Propose": proposed, "Linearize": read, "Status": status, "Watch": watched, "late Watch": lateErr, "Err": g.Err(),
 			"AwaitRevision": g.AwaitRevision(c.t.Context(), revision+1),
 		} {
 			if err == nil || !strings.Contains(err.Error(), "stopping") {
