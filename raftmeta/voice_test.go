@@ -200,3 +200,85 @@ func TestOtherBytesAdmitNobody(t *testing.T) {
 		}
 	}
 }
+
+// TestTakingPartIsDurable: the silence ends with a vote for the replica itself, on the disk, in the
+// greatest term that it may have voted in. It votes for nobody else in that term, also after a
+// crash.
+func TestTakingPartIsDurable(t *testing.T) {
+	kv := founded(t, 3)
+	d, sent := newTestDriver(t, kv, nil)
+	for from, term := range map[rhumb.NodeID]uint64{2: 7, 3: 4} {
+		a := &answer{Life: d.proof.record.Life, Term: term, Last: d.lastPosition(), Applied: d.applied, Voters: []uint64{1, 2, 3}}
+		if err := d.handleInbound(inbound{from: from, answer: a}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := d.handleReady(); err != nil || d.proof.silent {
+		t.Fatalf("silent %v, %v", d.proof.silent, err)
+	}
+	log, err := openLog(kv.crash())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if hard, _, _ := log.InitialState(); hard.GetTerm() != 7 || hard.GetVote() != 1 || !log.record.Took || log.record.Short {
+		t.Errorf("after a crash: %v, %+v; want the vote of term 7 for node 1, and a life that took part", hard, log.record)
+	}
+	if err := d.handleReady(); err != nil {
+		t.Fatal(err)
+	}
+	sent.take()
+	for _, term := range []uint64{7, 8} {
+		last := d.lastPosition()
+		d.stepMessage(inbound{from: 2, message: &raftpb.Message{
+			Type: raftpb.MsgVote.Enum(), From: proto.Uint64(2), To: proto.Uint64(1), Term: &term, LogTerm: &last.Term, Index: &last.Index,
+		}})
+		if err := d.handleReady(); err != nil {
+			t.Fatal(err)
+		}
+		granted := false
+		for _, s := range sent.take() {
+			var m raftpb.Message
+			if s.message[0] == messageWhole && proto.Unmarshal(s.message[1:], &m) == nil && m.GetType() == raftpb.MsgVoteResp {
+				granted = granted || !m.GetReject()
+			}
+		}
+		if want := term == 8; granted != want {
+			t.Errorf("the vote of term %d was given: %v, want %v", term, granted, want)
+		}
+	}
+}
+
+// TestFloorKeepsShort: a replica that takes part below its floor says so on its disk, since the
+// next start would otherwise look intact. The mark ends, also on the disk, when the log has reached
+// the floor.
+func TestFloorKeepsShort(t *testing.T) {
+	kv := founded(t, 3)
+	d, _ := newTestDriver(t, kv, nil)
+	last := d.lastPosition()
+	for _, from := range []rhumb.NodeID{2, 3} {
+		a := &answer{Life: d.proof.record.Life, Term: 1, Last: position{last.Term, last.Index + 1}, Applied: d.applied, Voters: []uint64{1, 2, 3}}
+		if err := d.handleInbound(inbound{from: from, answer: a}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	isShort := func() bool {
+		if err := d.handleReady(); err != nil {
+			t.Fatal(err)
+		}
+		log, err := openLog(kv.crash())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return log.record.Short
+	}
+	if !isShort() || d.proof.silent || d.proof.mayCampaign() {
+		t.Fatalf("below the floor: silent %v, campaigns %v", d.proof.silent, d.proof.mayCampaign())
+	}
+	d.stepMessage(inbound{from: 2, message: &raftpb.Message{
+		Type: raftpb.MsgApp.Enum(), From: proto.Uint64(2), To: proto.Uint64(1), Term: proto.Uint64(2), LogTerm: &last.Term, Index: &last.Index,
+		Entries: []*raftpb.Entry{{Term: proto.Uint64(2), Index: proto.Uint64(last.Index + 1)}},
+	}})
+	if isShort() || !d.proof.mayCampaign() {
+		t.Errorf("the log has reached the floor: campaigns %v", d.proof.mayCampaign())
+	}
+}
