@@ -72,7 +72,7 @@ func (g *stepper) startLife(i int, term, vote uint8, log history) {
 	if g.cfg.Noticed {
 		v.short = 1
 	}
-	g.addStep(&t, "%d restarts and has lost data: term %d, %d entries", uint8(i), term, log.n)
+	g.addStep(&t, "%d restarts with lost data: term %d, %d entries are left", uint8(i), term, log.n)
 }
 
 // hearAnswers lets a silent voter receive the answer of another one, silent or not. After the last
@@ -98,7 +98,7 @@ func (g *stepper) hearAnswers(i int) {
 		if v.answers.size() >= g.answersNeeded(v) {
 			g.takePart(v, i)
 		}
-		g.addStep(&t, "%d tells %d its term %d and its log, which ends at %d", uint8(j), uint8(i), other.term, other.log.n)
+		g.addStep(&t, "%d answers %d: term %d, its log ends at %d", uint8(j), uint8(i), other.term, other.log.n)
 	}
 }
 
