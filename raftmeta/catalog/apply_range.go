@@ -29,7 +29,7 @@ func (c AlterISR) applyTo(t *tx) Result {
 		return refuseRange(op, rhumb.InvalidArgument, r, "the in-sync set lists a member twice")
 	// Invariant I8: no in-sync set is smaller than the minimum, and the primary is in it.
 	case len(set) < t.minInSync(r):
-		return refuseRange(op, rhumb.InvalidArgument, r, "the in-sync set would have %d members; the minimum is %d", len(set), t.minInSync(r))
+		return refuseRange(op, rhumb.InvalidArgument, r, "an in-sync set of %d is below the minimum of %d", len(set), t.minInSync(r))
 	case !slices.Contains(set, r.Primary):
 		return refuseRange(op, rhumb.InvalidArgument, r, "the in-sync set lacks the primary, %s", r.Primary)
 	}
@@ -120,7 +120,7 @@ func (c Elect) applyTo(t *tx) Result {
 	case !slices.Contains(inSync, c.Node):
 		return refuseRange(op, rhumb.InvalidArgument, r, "%s is not in sync and cannot be primary", c.Node)
 	case len(inSync) < t.minInSync(r):
-		return refuseRange(op, rhumb.InvalidArgument, r, "the in-sync set would have %d members; the minimum is %d", len(inSync), t.minInSync(r))
+		return refuseRange(op, rhumb.InvalidArgument, r, "an in-sync set of %d is below the minimum of %d", len(inSync), t.minInSync(r))
 	case !t.IsLive(c.Node):
 		return refuseRange(op, rhumb.Conflict, r, "%s is not live and cannot be primary", c.Node)
 	case r.IsQuarantined(c.Node):
@@ -296,7 +296,7 @@ func (c RecoverRange) applyTo(t *tx) Result {
 	if missing := t.minInSync(r) - len(left); missing > 0 {
 		// Only nodes that are gone may fill the set, not damaged copies on live nodes.
 		if missing > len(gone) {
-			return refuseRange(op, rhumb.Conflict, r, "recovery would leave only %v, but the minimum is %d members; make other replicas discard their damaged copies first", left, t.minInSync(r))
+			return refuseRange(op, rhumb.Conflict, r, "recovery would leave only %v, below the minimum of %d members; make other replicas discard their damaged copies first", left, t.minInSync(r))
 		}
 		// The set keeps its minimum size with nodes that are gone, so nothing is committed until
 		// enough replicas have joined. The operator vouches for the one copy
