@@ -69,6 +69,7 @@ type controller struct {
 	planned time.Duration // when plans were made last; 0 to make them at once
 }
 
+// newController returns the controller of a group. It does nothing until run is called.
 func newController(g *Group) *controller {
 	return &controller{Group: g, log: g.config.logger()}
 }

@@ -3,9 +3,9 @@
 // copy and no read has to ask another region.
 //
 // A [Group] is one node's replica of one group. It drives raft.RawNode in a single goroutine.
-// Messages, proposals, reads and ticks go in. The driver writes to a [KV] whatever has to be durable,
-// then sends messages through a [Transport] and applies committed commands to the catalog. There is
-// one group so far, number 0, but nothing in this package assumes that.
+// Messages, proposals, reads and ticks go in. The driver writes to a [KV] whatever has to be
+// durable, then sends messages through a [Transport] and applies committed commands to the catalog.
+// There is one group so far, number 0, but nothing in this package assumes that.
 //
 // # Use
 //

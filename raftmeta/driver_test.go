@@ -92,7 +92,8 @@ func newTestDriver(t *testing.T, kv KV, adjust func(*Config)) (*driver, *recorde
 	return d, sent
 }
 
-// TestFullQueues checks that each queue of a group refuses or drops what exceeds its bound instead of blocking the caller.
+// TestFullQueues checks that each queue of a group refuses or drops what exceeds its bound instead
+// of blocking the caller.
 func TestFullQueues(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	g := &Group{
@@ -113,7 +114,8 @@ func TestFullQueues(t *testing.T) {
 	}
 }
 
-// TestTakeAllIsBounded guards that a producer which is as fast as the driver does not starve the other queues.
+// TestTakeAllIsBounded guards that a producer which is as fast as the driver does not starve the
+// other queues.
 func TestTakeAllIsBounded(t *testing.T) {
 	queue := make(chan int, 3)
 	queue <- 0
@@ -129,7 +131,8 @@ func TestTakeAllIsBounded(t *testing.T) {
 	}
 }
 
-// TestPendingIsBounded fills the proposals that wait at a leader: the next one is refused and not appended.
+// TestPendingIsBounded fills the proposals that wait at a leader: the next one is refused and not
+// appended.
 func TestPendingIsBounded(t *testing.T) {
 	d := leadingDriver(t)
 	for i := range PendingMax {
@@ -176,7 +179,8 @@ func newTestProposal(d *driver, cmd catalog.Command) *proposal {
 	return &proposal{command: cmd, done: make(chan struct{}), metrics: d.metrics, now: d.rt.Now}
 }
 
-// TestAbandonedProposals ends the wait of every proposal with an error, and with an outcome that allows for an application.
+// TestAbandonedProposals ends the wait of every proposal with an error, and with an outcome that
+// allows for an application.
 func TestAbandonedProposals(t *testing.T) {
 	d := leadingDriver(t)
 	var waiting []*proposal
@@ -208,14 +212,19 @@ func TestReadsAreBounded(t *testing.T) {
 	d.readQueue = make([]*read, ReadsMax)
 	r := &read{done: make(chan struct{})}
 	d.queueRead(r)
-	<-r.done // closed, or the test hangs
+	select {
+	case <-r.done:
+	default:
+		t.Fatal("the read waits")
+	}
 	if rhumb.KindOf(r.err) != rhumb.Overloaded || len(d.readQueue) != ReadsMax {
 		t.Errorf("got %v with %d waiting, want kind overloaded and %d", r.err, len(d.readQueue), ReadsMax)
 	}
 }
 
-// TestReadsShareQuestions checks which reads an answer of the leader completes: those that began before the question, and
-// only once the answer's index is applied. A read that came later waits for a question of its own.
+// TestReadsShareQuestions checks which reads an answer of the leader completes: those that began
+// before the question, and only once the answer's index is applied. A read that came later waits
+// for a question of its own.
 func TestReadsShareQuestions(t *testing.T) {
 	d, _ := newTestDriver(t, founded(t, 3), nil)
 	reads := make([]*read, 3)
@@ -278,8 +287,8 @@ func TestReadIsAskedAgain(t *testing.T) {
 	}
 }
 
-// TestPredecessorIsRemembered: the leader counts the silence of the leader before it from that leader's last message, so
-// it must be known across the time without a leader.
+// TestPredecessorIsRemembered: the leader counts the silence of the leader before it from that
+// leader's last message, so it must be known across the time without a leader.
 func TestPredecessorIsRemembered(t *testing.T) {
 	d, _ := newTestDriver(t, founded(t, 3), nil)
 	for _, step := range []struct{ lead, term, before uint64 }{{2, 2, 0}, {0, 3, 2}, {3, 3, 2}, {3, 4, 2}, {0, 5, 3}, {1, 5, 3}} {
@@ -292,7 +301,8 @@ func TestPredecessorIsRemembered(t *testing.T) {
 	}
 }
 
-// TestOldReportsAreDropped: reports of an earlier leadership of this node say nothing about the present.
+// TestOldReportsAreDropped: reports of an earlier leadership of this node say nothing about the
+// present.
 func TestOldReportsAreDropped(t *testing.T) {
 	d, _ := newTestDriver(t, founded(t, 3), nil)
 	d.evidence.addReport(0, place.Report{From: 2, Boot: 1, Suspects: []place.Suspect{{Node: 3, Boot: 1}}})
@@ -316,7 +326,8 @@ func TestEarlyMessages(t *testing.T) {
 	}
 }
 
-// TestNearVoters checks when Raft's tick may be short: all other voters whose round trip is known are near.
+// TestNearVoters checks when Raft's tick may be short: all other voters whose round trip is known
+// are near.
 func TestNearVoters(t *testing.T) {
 	far, near := NearMax+time.Millisecond, time.Millisecond
 	for name, c := range map[string]struct {
@@ -372,7 +383,8 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// TestStorageErrorInReady: a Ready that cannot be stored ends the driver, and nothing that depends on it is sent.
+// TestStorageErrorInReady: a Ready that cannot be stored ends the driver, and nothing that depends
+// on it is sent.
 func TestStorageErrorInReady(t *testing.T) {
 	for _, failure := range []error{nil, errors.New("the disk is gone")} {
 		kv := founded(t, 3)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -257,72 +256,6 @@ func TestMinorityRefuses(t *testing.T) {
 		}
 		if _, ok := c.groups[leader].State().RegionByName("lost"); ok {
 			t.Error("an entry of the minority was decided")
-		}
-	})
-}
-
-// TestWatch reconstructs a state from the changes of a watch alone.
-func TestWatch(t *testing.T) {
-	inBubble(t, 3, nil, func(c *cluster) {
-		c.propose(1, catalog.CreateTable{Name: "t", Settings: smallClass()})
-		c.awaitVoters(3)
-		c.awaitAlike()
-		w := c.groups[2].Watch()
-		defer w.Close()
-		u, err := w.Next(c.t.Context())
-		if err != nil || !u.Full {
-			t.Fatalf("the first update: %+v, %v", u, err)
-		}
-		seen := u.State.Revision()
-		id := rhumb.RangeID{Region: 1}
-		res := c.propose(1, catalog.Elect{Range: id, Version: 1, Node: 2})
-		res = c.propose(1, catalog.Elect{Range: id, Version: res.Range.Version, Node: 3})
-		touched := false
-		for seen < res.Revision {
-			if u, err = w.Next(c.t.Context()); err != nil || u.Full || u.State.Revision() <= seen {
-				t.Fatalf("update %+v, %v", u, err)
-			}
-			seen = u.State.Revision()
-			touched = touched || reflect.DeepEqual(u.Changes.Ranges, []rhumb.RangeID{id})
-		}
-		if r, _ := u.State.Range(id); !touched || r.Primary != 3 {
-			t.Errorf("the watch ended with primary %s, listed %v", r.Primary, touched)
-		}
-		ctx, cancel := context.WithTimeout(c.t.Context(), time.Second)
-		defer cancel()
-		if _, err := w.Next(ctx); rhumb.KindOf(err) != rhumb.Canceled {
-			t.Errorf("a watch with nothing new gives %v, want kind canceled", err)
-		}
-		c.kill(2)
-		if _, err := w.Next(c.t.Context()); rhumb.KindOf(err) != rhumb.Unavailable {
-			t.Errorf("a watch of a stopped node gives %v, want kind unavailable", err)
-		}
-	})
-}
-
-// TestSlowWatch lets a reader lag. It gets one update with everything, and the memory for it stays
-// bounded.
-func TestSlowWatch(t *testing.T) {
-	inBubble(t, 3, nil, func(c *cluster) {
-		w := c.groups[1].Watch()
-		defer w.Close()
-		if _, err := w.Next(c.t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		wide := smallClass()
-		wide.HashSlots = rhumb.BlockSlots
-		for i := range 5 {
-			wide.ShardSize = int64(1<<20 + i)
-			c.propose(1, catalog.CreateClass{Settings: wide})
-			w.mu.Lock()
-			if n := w.pending.Changes.Len(); n > WatchPendingMax {
-				t.Errorf("%d changes are remembered", n)
-			}
-			w.mu.Unlock()
-		}
-		u, err := w.Next(c.t.Context())
-		if err != nil || !u.Full || u.Changes.Len() != 0 || u.State.RangeCount() != 5*rhumb.BlockSlots {
-			t.Errorf("full %v, %d changes, %d ranges, %v", u.Full, u.Changes.Len(), u.State.RangeCount(), err)
 		}
 	})
 }
@@ -613,19 +546,6 @@ func TestFalseAlarms(t *testing.T) {
 			if n.State != rhumb.NodeLive {
 				t.Errorf("%s is %s", n.ID, n.State)
 			}
-		}
-	})
-}
-
-// TestTooLargeThroughFollower proposes a command that no log may hold on a node that does not lead. The size is known there,
-// so the caller learns it at once and as the reason.
-func TestTooLargeThroughFollower(t *testing.T) {
-	inBubble(t, 2, nil, func(c *cluster) {
-		follower := c.ids(c.leader())[0]
-		ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
-		defer cancel()
-		if _, err := c.groups[follower].Propose(ctx, hugeCommand()); rhumb.KindOf(err) != rhumb.TooLarge {
-			c.t.Errorf("got %v, want kind too_large", err)
 		}
 	})
 }

@@ -61,7 +61,8 @@ func (n *testNetwork) cut(a, b rhumb.NodeID, yes bool) {
 	n.cuts[[2]rhumb.NodeID{a, b}] = yes
 }
 
-// filter drops every message for which passes returns false. passes runs in the sender, one call at a time.
+// filter drops every message for which passes returns false. passes runs in the sender, one call at
+// a time.
 func (n *testNetwork) filter(passes func(to rhumb.NodeID, message []byte) bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

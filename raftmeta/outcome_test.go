@@ -17,8 +17,9 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/place"
 )
 
-// TestRelievedPrimary lets a primary ask for its relief: the leader finds a successor that is fit, and refuses where there is
-// none. A request that was decided on an older record is refused and counts for nothing.
+// TestRelievedPrimary lets a primary ask for its relief: the leader finds a successor that is fit,
+// and refuses where there is none. A request that was decided on an older record is refused and
+// counts for nothing.
 func TestRelievedPrimary(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	adjust := func(c *Config) {
@@ -78,12 +79,13 @@ func TestStoppedGroup(t *testing.T) {
 		_, read := g.Linearize(c.t.Context())
 		_, status := g.Status(c.t.Context())
 		_, watched := w.Next(c.t.Context())
-		_, fresh := g.Watch().Next(c.t.Context())
-		if fresh != nil {
-			t.Errorf("a watch that begins afterwards does not get the state: %v", fresh)
+		late := g.Watch()
+		if u, err := late.Next(c.t.Context()); err != nil || u.State.Revision() != revision {
+			t.Errorf("a watch that begins afterwards does not get the state: %+v, %v", u, err)
 		}
+		_, lateErr := late.Next(c.t.Context())
 		for name, err := range map[string]error{
-			"Propose": proposed, "Linearize": read, "Status": status, "Watch": watched, "Err": g.Err(),
+			"Propose": proposed, "Linearize": read, "Status": status, "Watch": watched, "late Watch": lateErr, "Err": g.Err(),
 			"AwaitRevision": g.AwaitRevision(c.t.Context(), revision+1),
 		} {
 			if err == nil || !strings.Contains(err.Error(), "stopping") {
@@ -126,7 +128,8 @@ func TestWaitEndsWithContext(t *testing.T) {
 	})
 }
 
-// TestStepAsideAlone: the only voter has nobody to hand over to, and a node that drains must not wait for that.
+// TestStepAsideAlone: the only voter has nobody to hand over to, and a node that drains must not
+// wait for that.
 func TestStepAsideAlone(t *testing.T) {
 	inBubble(t, 1, nil, func(c *cluster) {
 		c.leader()
@@ -136,8 +139,8 @@ func TestStepAsideAlone(t *testing.T) {
 	})
 }
 
-// TestLostTransfer drops the first state transfers on the way to a node that needs one: Raft alone waits for the
-// acknowledgement of the first, so the driver has to report it as lost.
+// TestLostTransfer drops the first state transfers on the way to a node that needs one: Raft alone
+// waits for the acknowledgement of the first, so the driver has to report it as lost.
 func TestLostTransfer(t *testing.T) {
 	inBubble(t, 4, func(c *Config) { c.LogSize, c.LogKeep = 4<<10, 5 }, func(c *cluster) {
 		c.awaitVoters(3)
@@ -162,8 +165,8 @@ func TestLostTransfer(t *testing.T) {
 	})
 }
 
-// TestSurvivorWithOpenChange: the log of a survivor holds changes of membership and commands after its last state. All of them
-// count, since voters that are gone may have decided them.
+// TestSurvivorWithOpenChange: the log of a survivor holds changes of membership and commands after
+// its last state. All of them count, since voters that are gone may have decided them.
 func TestSurvivorWithOpenChange(t *testing.T) {
 	kv := founded(t, 2)
 	log, _, err := openState(kv)
@@ -228,7 +231,8 @@ func TestSurvivorIsUnreadable(t *testing.T) {
 	}
 }
 
-// TestResponses: an error crosses the wire with its kind and its whole text, and is told from a result that is a refusal.
+// TestResponses: an error crosses the wire with its kind and its whole text, and is told from a
+// result that is a refusal.
 func TestResponses(t *testing.T) {
 	cause := rhumb.WrapKind("outer", rhumb.Overloaded, rhumb.E("inner", rhumb.Other, "too many wait"))
 	_, err := decodeResponse(encodeResponse(catalog.Result{}, cause))
@@ -250,8 +254,8 @@ func TestResponses(t *testing.T) {
 	}
 }
 
-// TestHandleElsewhere: a node that does not lead refuses what is forwarded to it, as certainly not handled, so that the caller
-// asks the leader.
+// TestHandleElsewhere: a node that does not lead refuses what is forwarded to it, as certainly not
+// handled, so that the caller asks the leader.
 func TestHandleElsewhere(t *testing.T) {
 	inBubble(t, 2, nil, func(c *cluster) {
 		other := c.ids(c.leader())[0]
@@ -278,8 +282,8 @@ func TestHandleElsewhere(t *testing.T) {
 	})
 }
 
-// TestRaftEvents: what Raft calls an error is a warning here, what it calls a warning an event, and the rest is for debugging.
-// A broken invariant of Raft ends the process.
+// TestRaftEvents: what Raft calls an error is a warning here, what it calls a warning an event, and
+// the rest is for debugging. A broken invariant of Raft ends the process.
 func TestRaftEvents(t *testing.T) {
 	var out bytes.Buffer
 	l := raftLogger{slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))}
@@ -308,4 +312,17 @@ func TestRaftEvents(t *testing.T) {
 			log()
 		}()
 	}
+}
+
+// TestTooLargeThroughFollower proposes a command that no log may hold on a node that does not lead.
+// The size is known there, so the caller learns it at once and as the reason.
+func TestTooLargeThroughFollower(t *testing.T) {
+	inBubble(t, 2, nil, func(c *cluster) {
+		follower := c.ids(c.leader())[0]
+		ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
+		defer cancel()
+		if _, err := c.groups[follower].Propose(ctx, hugeCommand()); rhumb.KindOf(err) != rhumb.TooLarge {
+			c.t.Errorf("got %v, want kind too_large", err)
+		}
+	})
 }

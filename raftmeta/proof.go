@@ -102,7 +102,7 @@ func (r record) beginLife(life uint64, short bool) record {
 //
 //   - silent: the replica accepts entries, asks the others, and sends no vote or acknowledgement;
 //   - silent and learner: a leader has admitted this life, so acknowledgements count again;
-//   - below the floor: it takes part but does not campaign, and votes for no log that ends below the floor;
+//   - below the floor: it takes part, does not campaign, and votes for no log that ends below it;
 //   - taking part without restrictions.
 type proof struct {
 	self   uint64

@@ -33,7 +33,8 @@ func TestWhomToAsk(t *testing.T) {
 	}
 }
 
-// TestAnswersOutOfOrder: what a peer has promised stays promised, whichever of its answers arrives last.
+// TestAnswersOutOfOrder: what a peer has promised stays promised, whichever of its answers arrives
+// last.
 func TestAnswersOutOfOrder(t *testing.T) {
 	s := standing{Voters: []uint64{1, 2, 3}}
 	p := newProof(1, record{Life: 9}, false, s)
@@ -57,8 +58,8 @@ func TestFloorIsReached(t *testing.T) {
 	}
 }
 
-// TestFloorHolderDies: a replica below its floor asks again once nobody has led for a while, since the only copy above may be
-// gone. A leader, even a new one, fills the log and needs no question.
+// TestFloorHolderDies: a replica below its floor asks again once nobody has led for a while, since
+// the only copy above may be gone. A leader, even a new one, fills the log and needs no question.
 func TestFloorHolderDies(t *testing.T) {
 	below := func() *proof {
 		p := newProof(1, record{Life: 9}, false, standing{Voters: []uint64{1, 2, 3}})
@@ -127,7 +128,8 @@ func TestOnlyVoter(t *testing.T) {
 	}
 }
 
-// TestDamageByHearsay: a peer that knows a life which the disk does not know makes the replica short, durably and once.
+// TestDamageByHearsay: a peer that knows a life which the disk does not know makes the replica
+// short, durably and once.
 func TestDamageByHearsay(t *testing.T) {
 	s := standing{Voters: []uint64{1, 2, 3}}
 	p := newProof(1, record{Life: 9}, false, s)
@@ -142,8 +144,8 @@ func TestDamageByHearsay(t *testing.T) {
 	}
 }
 
-// TestFormersAreBounded: starts that never take part do not make a question grow without bound, and the newest life that a
-// peer may know is kept.
+// TestFormersAreBounded: starts that never take part do not make a question grow without bound, and
+// the newest life that a peer may know is kept.
 func TestFormersAreBounded(t *testing.T) {
 	r := record{}
 	for life := uint64(1); life <= 3*formersMax; life++ {

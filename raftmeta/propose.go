@@ -209,7 +209,11 @@ func (d *driver) proposeToRaft(p *proposal) {
 	const op rhumb.Op = "raftmeta.Propose"
 	switch {
 	case !d.isLead:
-		p.finish(catalog.Result{}, rhumb.Ef(op, rhumb.Unavailable, "%s does not lead the metadata group; %s does", d.config.Node, rhumb.NodeID(d.lead)))
+		text := "its leader is unknown"
+		if d.lead != 0 {
+			text = rhumb.NodeID(d.lead).String() + " does"
+		}
+		p.finish(catalog.Result{}, rhumb.Ef(op, rhumb.Unavailable, "%s does not lead the metadata group; %s", d.config.Node, text))
 		return
 	// The queue of proposals has a bound too, but the driver empties it faster than a majority
 	// decides.
@@ -281,6 +285,7 @@ func (g *Group) Handle(ctx context.Context, from rhumb.NodeID, request []byte) (
 	return encodeResponse(res, err), nil
 }
 
+// handlePropose proposes a command for another node.
 func (g *Group) handlePropose(ctx context.Context, b []byte) (catalog.Result, error) {
 	cmd, err := catalog.DecodeCommand(b)
 	if err != nil {
@@ -309,6 +314,7 @@ func (g *Group) handleReport(b []byte) error {
 	return nil
 }
 
+// encodeReport returns the request that carries a report to the leader.
 func encodeReport(r place.Report) []byte {
 	b, err := cbor.Marshal(r)
 	if err != nil {
@@ -327,6 +333,8 @@ func encodeResponse(res catalog.Result, err error) []byte {
 	return append([]byte{responseRefused}, catalog.EncodeResult(catalog.Result{Failure: failure})...)
 }
 
+// decodeResponse decodes the leader's response. The error is for a command that the leader did not
+// have decided; a refusal by the catalog is part of the result.
 func decodeResponse(b []byte) (catalog.Result, error) {
 	const op rhumb.Op = "raftmeta.decodeResponse"
 	if len(b) == 0 {

@@ -10,7 +10,8 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// TestSilentReplicaSendsNothing checks which messages of Raft each state of the proof lets out, and which it lets in.
+// TestSilentReplicaSendsNothing checks which messages of Raft each state of the proof lets out, and
+// which it lets in.
 func TestSilentReplicaSendsNothing(t *testing.T) {
 	type rights struct{ campaign, vote, acknowledge bool }
 	for name, c := range map[string]struct {
@@ -40,7 +41,8 @@ func TestSilentReplicaSendsNothing(t *testing.T) {
 	}
 }
 
-// TestVotesAboveFloor: a replica below its floor votes for a candidate that has what the replica may have helped to commit.
+// TestVotesAboveFloor: a replica below its floor votes for a candidate that has what the replica
+// may have helped to commit.
 func TestVotesAboveFloor(t *testing.T) {
 	d, _ := newTestDriver(t, founded(t, 3), nil)
 	d.proof.silent, d.proof.floor = false, position{4, 10}
@@ -54,8 +56,8 @@ func TestVotesAboveFloor(t *testing.T) {
 	}
 }
 
-// TestHeartbeatBeyondTheLog: the leader counts on entries that this replica lost. Raft would panic on their commit index, and
-// without the heartbeat the replica would not know its leader.
+// TestHeartbeatBeyondTheLog: the leader counts on entries that this replica lost. Raft would panic
+// on their commit index, and without the heartbeat the replica would not know its leader.
 func TestHeartbeatBeyondTheLog(t *testing.T) {
 	d, _ := newTestDriver(t, founded(t, 3), nil)
 	last := d.lastPosition().Index
@@ -109,7 +111,8 @@ func TestJudgeAsker(t *testing.T) {
 	}
 }
 
-// TestAskerOfNewLife: the patience of a leader begins with each life, and what is known of the last life does not convict it.
+// TestAskerOfNewLife: the patience of a leader begins with each life, and what is known of the last
+// life does not convict it.
 func TestAskerOfNewLife(t *testing.T) {
 	d, _ := newTestDriver(t, founded(t, 3), nil)
 	q := question{Life: 5, Silent: true, Short: true}
@@ -127,8 +130,8 @@ func TestAskerOfNewLife(t *testing.T) {
 	}
 }
 
-// TestAdmissions follows the life of a replica through a change of membership: proposed by a leader, applied and stored by
-// every member, told to the replica, and known after a restart.
+// TestAdmissions follows the life of a replica through a change of membership: proposed by a
+// leader, applied and stored by every member, told to the replica, and known after a restart.
 func TestAdmissions(t *testing.T) {
 	kv := founded(t, 3)
 	d, sent := newTestDriver(t, kv, nil)
@@ -170,8 +173,8 @@ func TestAdmissions(t *testing.T) {
 	t.Error("the question was not answered")
 }
 
-// TestAnswerIsDurable: a replica is told that its life is known only once that outlives a crash. An asker that cannot be stored
-// gets no answer.
+// TestAnswerIsDurable: a replica is told that its life is known only once that outlives a crash. An
+// asker that cannot be stored gets no answer.
 func TestAnswerIsDurable(t *testing.T) {
 	kv := founded(t, 3)
 	d, sent := newTestDriver(t, kv, nil)
@@ -195,5 +198,87 @@ func TestOtherBytesAdmitNobody(t *testing.T) {
 		if got := decodeAdmitted(&raftpb.ConfChangeV2{Context: b}); len(got) != 0 {
 			t.Errorf("%x admits %+v", b, got)
 		}
+	}
+}
+
+// TestTakingPartIsDurable: the silence ends with a vote for the replica itself, on the disk, in the
+// greatest term that it may have voted in. It votes for nobody else in that term, also after a
+// crash.
+func TestTakingPartIsDurable(t *testing.T) {
+	kv := founded(t, 3)
+	d, sent := newTestDriver(t, kv, nil)
+	for from, term := range map[rhumb.NodeID]uint64{2: 7, 3: 4} {
+		a := &answer{Life: d.proof.record.Life, Term: term, Last: d.lastPosition(), Applied: d.applied, Voters: []uint64{1, 2, 3}}
+		if err := d.handleInbound(inbound{from: from, answer: a}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := d.handleReady(); err != nil || d.proof.silent {
+		t.Fatalf("silent %v, %v", d.proof.silent, err)
+	}
+	log, err := openLog(kv.crash())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if hard, _, _ := log.InitialState(); hard.GetTerm() != 7 || hard.GetVote() != 1 || !log.record.Took || log.record.Short {
+		t.Errorf("after a crash: %v, %+v; want the vote of term 7 for node 1, and a life that took part", hard, log.record)
+	}
+	if err := d.handleReady(); err != nil {
+		t.Fatal(err)
+	}
+	sent.take()
+	for _, term := range []uint64{7, 8} {
+		last := d.lastPosition()
+		d.stepMessage(inbound{from: 2, message: &raftpb.Message{
+			Type: raftpb.MsgVote.Enum(), From: proto.Uint64(2), To: proto.Uint64(1), Term: &term, LogTerm: &last.Term, Index: &last.Index,
+		}})
+		if err := d.handleReady(); err != nil {
+			t.Fatal(err)
+		}
+		granted := false
+		for _, s := range sent.take() {
+			var m raftpb.Message
+			if s.message[0] == messageWhole && proto.Unmarshal(s.message[1:], &m) == nil && m.GetType() == raftpb.MsgVoteResp {
+				granted = granted || !m.GetReject()
+			}
+		}
+		if want := term == 8; granted != want {
+			t.Errorf("the vote of term %d was given: %v, want %v", term, granted, want)
+		}
+	}
+}
+
+// TestFloorKeepsShort: a replica that takes part below its floor says so on its disk, since the
+// next start would otherwise look intact. The mark ends, also on the disk, when the log has reached
+// the floor.
+func TestFloorKeepsShort(t *testing.T) {
+	kv := founded(t, 3)
+	d, _ := newTestDriver(t, kv, nil)
+	last := d.lastPosition()
+	for _, from := range []rhumb.NodeID{2, 3} {
+		a := &answer{Life: d.proof.record.Life, Term: 1, Last: position{last.Term, last.Index + 1}, Applied: d.applied, Voters: []uint64{1, 2, 3}}
+		if err := d.handleInbound(inbound{from: from, answer: a}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	isShort := func() bool {
+		if err := d.handleReady(); err != nil {
+			t.Fatal(err)
+		}
+		log, err := openLog(kv.crash())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return log.record.Short
+	}
+	if !isShort() || d.proof.silent || d.proof.mayCampaign() {
+		t.Fatalf("below the floor: silent %v, campaigns %v", d.proof.silent, d.proof.mayCampaign())
+	}
+	d.stepMessage(inbound{from: 2, message: &raftpb.Message{
+		Type: raftpb.MsgApp.Enum(), From: proto.Uint64(2), To: proto.Uint64(1), Term: proto.Uint64(2), LogTerm: &last.Term, Index: &last.Index,
+		Entries: []*raftpb.Entry{{Term: proto.Uint64(2), Index: proto.Uint64(last.Index + 1)}},
+	}})
+	if isShort() || !d.proof.mayCampaign() {
+		t.Errorf("the log has reached the floor: campaigns %v", d.proof.mayCampaign())
 	}
 }

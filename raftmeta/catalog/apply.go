@@ -79,6 +79,7 @@ func refuseRange(op rhumb.Op, kind rhumb.Kind, r *rhumb.Range, format string, ar
 
 func (c Batch) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.Batch"
+	// The driver does nothing else while it applies a command, so the size of one is bounded.
 	if len(c.Commands) > BatchMax {
 		return refuse(op, rhumb.TooLarge, "batch has %d commands; the limit is %d", len(c.Commands), BatchMax)
 	}
@@ -106,7 +107,8 @@ func (t *tx) freezeState() *State {
 	return &frozen
 }
 
-// putRegion, putNode, putClass, putTable, putBlock and putRange store a record and note that it was touched.
+// putRegion, putNode, putClass, putTable, putBlock and putRange store a record and note that it was
+// touched.
 
 // The put methods store a record and note that it was touched. The record belongs to the State
 // afterwards, which readers share, so callers pass a copy that they do not change any more.
@@ -176,6 +178,8 @@ func (t *tx) newBlock(in rhumb.RegionID, class rhumb.ClassID, n rhumb.NodeID) *r
 func (t *tx) newRange(id rhumb.RangeID, class rhumb.ClassID, replicas []rhumb.NodeID) *rhumb.Range {
 	// The first replica is the primary; the sets of the record are sorted.
 	sorted := slices.Sorted(slices.Values(replicas))
+	// Nobody can hold a lease from before epoch 1, so its primary begins it without asking (rule
+	// E).
 	r := &rhumb.Range{
 		ID: id, Class: class, Epoch: 1, Allocated: 1, Version: 1,
 		Primary: replicas[0], Preferred: replicas[0], InSync: sorted, Replicas: slices.Clone(sorted),

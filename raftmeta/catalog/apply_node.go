@@ -112,6 +112,7 @@ func (c RegisterNode) applyTo(t *tx) Result {
 // validateArgs returns an error if the registration is wrong in any state.
 func (c RegisterNode) validateArgs() error {
 	const op rhumb.Op = "catalog.RegisterNode"
+	// Life 0 means "none" in recorded lives, so no node may register it.
 	if c.Store.IsZero() || c.Boot == 0 {
 		return rhumb.E(op, rhumb.InvalidArgument, "the registration lacks the store id or the boot number")
 	}
@@ -133,6 +134,7 @@ func (c RegisterNode) validateArgs() error {
 // id, or by its store if the node has lost its id: a crash between registration and storing the id
 // must not create a second node.
 func (t *tx) findRegistered(c RegisterNode) *node {
+	// An id decides alone. registerAgain then refuses a store that does not belong to it.
 	if c.Node != rhumb.NoNode {
 		n, _ := t.nodes.get(uint64(c.Node))
 		return n
@@ -152,6 +154,7 @@ func (c RegisterNode) joinCluster(t *tx) Result {
 		return refuse(op, rhumb.TooLarge, "the node was not added: the cluster has %d nodes, which is the limit", t.nodes.size)
 	}
 	at, found := t.RegionByName(c.Region)
+	// A region that exists keeps its location, whatever the node reports.
 	if !found {
 		if !c.HasLocation {
 			return refuse(op, rhumb.InvalidArgument, "region %q does not exist yet and has no known location; add --location LAT,LON", c.Region)
@@ -314,6 +317,7 @@ func (t *tx) relieveNode(id rhumb.NodeID) {
 		if !r.IsInSync(id) {
 			continue
 		}
+		// The record is shared, so the set is cloned before it shrinks.
 		inSync := r.InSync
 		// At the minimum the node stays in the set. The range cannot commit, but no acknowledged
 		// write is given up.
@@ -362,6 +366,8 @@ func (t *tx) countPrimaries() map[rhumb.NodeID]int {
 func (t *tx) nearestHeir(r *rhumb.Range, of rhumb.NodeID, load map[rhumb.NodeID]int) rhumb.NodeID {
 	best, bestMetres := rhumb.NoNode, int64(0)
 	for _, id := range r.InSync {
+		// A quarantined member may lack what it acknowledged, and a member that is not live cannot
+		// serve.
 		if id == of || !t.IsLive(id) || r.IsQuarantined(id) {
 			continue
 		}

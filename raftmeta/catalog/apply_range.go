@@ -29,7 +29,7 @@ func (c AlterISR) applyTo(t *tx) Result {
 		return refuseRange(op, rhumb.InvalidArgument, r, "the in-sync set lists a member twice")
 	// Invariant I8: no in-sync set is smaller than the minimum, and the primary is in it.
 	case len(set) < t.minInSync(r):
-		return refuseRange(op, rhumb.InvalidArgument, r, "the in-sync set would have %d members; the minimum is %d", len(set), t.minInSync(r))
+		return refuseRange(op, rhumb.InvalidArgument, r, "an in-sync set of %d is below the minimum of %d", len(set), t.minInSync(r))
 	case !slices.Contains(set, r.Primary):
 		return refuseRange(op, rhumb.InvalidArgument, r, "the in-sync set lacks the primary, %s", r.Primary)
 	}
@@ -42,6 +42,7 @@ func (c AlterISR) applyTo(t *tx) Result {
 		}
 	}
 	next := r.Clone()
+	// The set is sorted, as the record requires; the proposer may list members in any order.
 	next.InSync = set
 	// The lives are replaced, not merged: a primary says for every member in each command whether
 	// it vouches for it.
@@ -105,6 +106,8 @@ func (c Elect) applyTo(t *tx) Result {
 	inSync := r.InSync
 	if len(c.InSync) > 0 {
 		inSync, ok = sortedSet(c.InSync, func(n rhumb.NodeID) rhumb.NodeID { return n })
+		// An election may only shrink the set. Growing it needs the primary, which alone knows what
+		// each member holds (rule R).
 		if !ok || !isSubset(inSync, r.InSync) {
 			return refuseRange(op, rhumb.InvalidArgument, r, "in-sync set %v is not a subset of the present set %v", c.InSync, r.InSync)
 		}
@@ -117,7 +120,7 @@ func (c Elect) applyTo(t *tx) Result {
 	case !slices.Contains(inSync, c.Node):
 		return refuseRange(op, rhumb.InvalidArgument, r, "%s is not in sync and cannot be primary", c.Node)
 	case len(inSync) < t.minInSync(r):
-		return refuseRange(op, rhumb.InvalidArgument, r, "the in-sync set would have %d members; the minimum is %d", len(inSync), t.minInSync(r))
+		return refuseRange(op, rhumb.InvalidArgument, r, "an in-sync set of %d is below the minimum of %d", len(inSync), t.minInSync(r))
 	case !t.IsLive(c.Node):
 		return refuseRange(op, rhumb.Conflict, r, "%s is not live and cannot be primary", c.Node)
 	case r.IsQuarantined(c.Node):
@@ -273,6 +276,7 @@ func (c RecoverRange) applyTo(t *tx) Result {
 	}
 	next := r.Clone()
 	next.Quarantined = slices.DeleteFunc(next.Quarantined, func(n rhumb.NodeID) bool { return n == c.Node })
+	// The node itself is in left: it is live, and its quarantine has just ended.
 	var left, gone []rhumb.NodeID
 	for _, n := range next.Replicas {
 		switch {
@@ -290,8 +294,9 @@ func (c RecoverRange) applyTo(t *tx) Result {
 	next.Lives = nil
 	next.Recovery = &rhumb.Recovery{Epoch: r.Allocated + 1, Node: c.Node, Gone: gone, End: c.End, EndTime: c.EndTime, Known: c.Known}
 	if missing := t.minInSync(r) - len(left); missing > 0 {
+		// Only nodes that are gone may fill the set, not damaged copies on live nodes.
 		if missing > len(gone) {
-			return refuseRange(op, rhumb.Conflict, r, "recovery would leave only %v, but the minimum is %d members; make other replicas discard their damaged copies first", left, t.minInSync(r))
+			return refuseRange(op, rhumb.Conflict, r, "recovery would leave only %v, below the minimum of %d members; make other replicas discard their damaged copies first", left, t.minInSync(r))
 		}
 		// The set keeps its minimum size with nodes that are gone, so nothing is committed until
 		// enough replicas have joined. The operator vouches for the one copy

@@ -64,6 +64,7 @@ func (c CreateTable) validateArgs() error {
 func (c CreateTable) matchExisting(t *tx, table *rhumb.Table) Result {
 	const op rhumb.Op = "catalog.CreateTable"
 	class, _ := t.Class(table.Class)
+	// The ID and the class are those of the existing table. The comparison covers everything else.
 	want := rhumb.Table{ID: table.ID, Name: c.Name, Class: table.Class, TableOptions: c.TableOptions}
 	if class.Settings != c.Settings || *table != want {
 		return refuse(op, rhumb.AlreadyExists, "table %q already exists with other settings", c.Name)
@@ -99,6 +100,7 @@ func (s *State) explainShortage(replicas int) string {
 		}
 	}
 	most, parts := 0, []string(nil)
+	// All replicas of a range are in one region, so each region is counted separately.
 	for r := range s.Regions() {
 		most = max(most, live[r.ID])
 		parts = append(parts, fmt.Sprintf("%s has %d", r.Name, live[r.ID]))
@@ -132,6 +134,7 @@ func (t *tx) checkPlacements(settings rhumb.ClassSettings, placements []Placemen
 			}
 		}
 	}
+	// One check for all placements: the command creates all ranges or none.
 	if t.ranges.size+len(placements)*settings.HashSlots > rhumb.RangesMax {
 		return rhumb.Ef(op, rhumb.TooLarge, "%d new ranges are needed, but the cluster already has %d of at most %d", len(placements)*settings.HashSlots, t.ranges.size, rhumb.RangesMax)
 	}

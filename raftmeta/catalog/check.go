@@ -32,6 +32,7 @@ func brokenInvariant(format string, args ...any) error {
 func (s *State) checkNodes() error {
 	names := make(map[string]bool)
 	for id, r := range s.regions.all() {
+		// An id above the counter would be allocated a second time.
 		if id == 0 || r.ID > s.lastRegion || names[r.Name] || r.Location.Validate() != nil {
 			return brokenInvariant("region %d (%q) has an id that was never allocated, a duplicate name or an invalid location", id, r.Name)
 		}
@@ -40,6 +41,7 @@ func (s *State) checkNodes() error {
 	stores := make(map[rhumb.UUID]bool)
 	for id, n := range s.nodes.all() {
 		_, ok := s.Region(n.Region)
+		// Two nodes with one store would be taken for each other when they register.
 		if id == 0 || n.ID > s.lastNode || !ok || stores[n.Store] || n.Boot == 0 || n.Location.Validate() != nil {
 			return brokenInvariant("node %d has an id that was never allocated, no region, an invalid location, no boot number or the store of another node", id)
 		}
@@ -68,6 +70,7 @@ func (s *State) checkTables() error {
 	}
 	for id, t := range s.tables.all() {
 		_, ok := s.Class(t.Class)
+		// names is derived from the tables, so a duplicate name shows as the id of another table.
 		if id == 0 || t.ID > s.lastTable || !ok || s.names[t.Name] != t.ID {
 			return brokenInvariant("table %d (%q) has an id that was never allocated, no class or a duplicate name", id, t.Name)
 		}
@@ -89,6 +92,7 @@ func (s *State) checkBlocks() error {
 			return brokenInvariant("block %d of region %s has no class or was never allocated", b.First, b.Region)
 		}
 		count[b.Region]++
+		// A class has one block of hash slots per region, in which all its names are hashed.
 		if b.Node == rhumb.NoNode {
 			key := pairKey(b.Region, b.Class)
 			if hash[key] {

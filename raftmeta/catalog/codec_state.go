@@ -220,6 +220,7 @@ func Decode(b []byte) (*State, error) {
 	if !w.hasDistinctKeys(s) {
 		return nil, rhumb.E(op, rhumb.Corrupt, "two records have the same key")
 	}
+	// A state satisfies the invariants when it is encoded, so a violation is damage.
 	if err := s.Check(); err != nil {
 		return nil, rhumb.WrapKind(op, rhumb.Corrupt, err)
 	}
@@ -249,6 +250,7 @@ func (w *wireState) toState() (*State, error) {
 	for _, b := range w.Blocks {
 		block := &rhumb.Block{Region: b.Region, Class: b.Class, Node: b.Node, First: b.First}
 		t.putBlock(block)
+		// The index refers to the same record as the tree.
 		if b.Node == rhumb.NoNode {
 			t.hash.set(t.owner, pairKey(b.Region, b.Class), block)
 		}

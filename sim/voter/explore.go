@@ -63,6 +63,7 @@ func Explore(cfg Config, limits Limits) (Result, error) {
 		return Result{}, rhumb.WrapKind(op, rhumb.InvalidArgument, err)
 	}
 	e := &explorer{cfg: cfg.withDefaults(), limits: limits, begun: time.Now(), visited: map[uint64]uint64{}}
+	// All permutations are computed once, since every fingerprint needs them.
 	e.names = allRenamings(cfg.Voters)
 	e.run()
 	e.res.States, e.res.Elapsed = len(e.visited), time.Since(e.begun)

@@ -7,6 +7,7 @@ func (g *stepper) listRestarts(i int) {
 	if int(g.from.restarts) >= g.cfg.Restarts {
 		return
 	}
+	// A restart need not lose anything.
 	g.startLife(i, s.term, s.vote, s.log)
 	// Damaged bounds the number of voters that lose data, not the number of damages: a voter that
 	// was damaged once may be damaged again.
@@ -39,6 +40,7 @@ func (g *stepper) restoreImage(i int) {
 		t := *g.from
 		t.image = image{uint8(i + 1), s.term, s.vote, s.log}
 		g.addStep(&t, "the disk of %d is copied: term %d, %d entries", uint8(i), s.term, s.log.n)
+	// Only the disk that was copied can return to the copy.
 	case i + 1:
 		g.startLife(i, im.term, im.vote, im.log)
 	}
@@ -70,7 +72,7 @@ func (g *stepper) startLife(i int, term, vote uint8, log history) {
 	if g.cfg.Noticed {
 		v.short = 1
 	}
-	g.addStep(&t, "%d restarts and has lost data: term %d, %d entries", uint8(i), term, log.n)
+	g.addStep(&t, "%d restarts with lost data: term %d, %d entries are left", uint8(i), term, log.n)
 }
 
 // hearAnswers lets a silent voter receive the answer of another one, silent or not. After the last
@@ -96,7 +98,7 @@ func (g *stepper) hearAnswers(i int) {
 		if v.answers.size() >= g.answersNeeded(v) {
 			g.takePart(v, i)
 		}
-		g.addStep(&t, "%d tells %d its term %d and its log, which ends at %d", uint8(j), uint8(i), other.term, other.log.n)
+		g.addStep(&t, "%d answers %d: term %d, its log ends at %d", uint8(j), uint8(i), other.term, other.log.n)
 	}
 }
 
@@ -196,6 +198,7 @@ func (g *stepper) castVotes(i int) {
 		}
 		t := *g.from
 		v := &t.voters[i]
+		// A vote in a later term ends whatever the voter was in its own.
 		v.becomeFollower(o.term)
 		v.vote = uint8(c)
 		t.voters[c].votes = o.votes.with(i)
@@ -289,6 +292,7 @@ func (g *stepper) receiveAppend(i int, m *message) {
 	}
 	t := *g.from
 	v := &t.voters[i]
+	// An APPEND of the voter's term or a later one ends any candidacy of its own.
 	v.becomeFollower(m.term)
 	// As in Raft, a log that already contains the message's is not cut back to it.
 	if v.log.commonPrefix(&m.log) < m.log.n {
@@ -316,6 +320,7 @@ func (g *stepper) advanceCommit(i int) {
 		if s.log.e[end-1].term() != s.term {
 			return
 		}
+		// match of the leader itself is the end of its log.
 		n := 0
 		for j := range g.cfg.Voters {
 			if s.match[j] >= end {

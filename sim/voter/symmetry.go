@@ -74,6 +74,7 @@ func (s *state) fingerprint(all []renaming) uint64 {
 	best := ^uint64(0)
 	for k := range all {
 		n := &all[k]
+		// placed lists the marks by new number.
 		var placed [votersMax]uint64
 		for i := range voters {
 			placed[n[i]] = marks[i]
