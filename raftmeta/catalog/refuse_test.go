@@ -54,7 +54,7 @@ func TestBounds(t *testing.T) {
 		"batch":      {nil, Batch{make([]Command, BatchMax+1)}, "10000"},
 		"replicas":   {nil, SetReplicas{Range: rhumb.RangeID{Region: 1}, Version: 1, Replicas: []rhumb.NodeID{1, 2, 3, 4, 5, 6, 7, 8}}, "7"},
 		"address":    {nil, long, "256"},
-		"field name": {nil, CreateTable{Name: "new", Settings: settings, LocationField: location}, "255"},
+		"field name": {nil, CreateTable{Name: "new", Settings: settings, TableOptions: rhumb.TableOptions{LocationField: location}}, "255"},
 	} {
 		full := *s
 		if c.fill != nil {
@@ -102,7 +102,7 @@ func TestRefusalsSayWhatToDo(t *testing.T) {
 		"a batch in a batch":     {Batch{[]Command{Batch{}}}, rhumb.InvalidArgument, []string{"command 0"}},
 		"a live region":          {SetRegionDead{1}, rhumb.Conflict, []string{"r cannot be marked dead", "n1 is live"}},
 		"no such region":         {SetRegionDead{9}, rhumb.NotFound, []string{"9"}},
-		"history before now":     {CreateTable{Name: "new", Settings: settings, History: -1}, rhumb.InvalidArgument, []string{"-1ns"}},
+		"history before now":     {CreateTable{Name: "new", Settings: settings, TableOptions: rhumb.TableOptions{History: -1}}, rhumb.InvalidArgument, []string{"-1ns"}},
 		"a set with one twice": {Elect{Range: id, Version: 1, Node: 2, InSync: []rhumb.NodeID{2, 2}}, rhumb.InvalidArgument, []string{
 			"[n2 n2]", "[n1 n2 n3]",
 		}},
