@@ -456,7 +456,9 @@ func TestFullDiskTakesNoEntries(t *testing.T) {
 			if p := full.Load(); p != nil && *p == dir {
 				return 1, 100, nil
 			}
-			return 50, 100, nil
+			// More than the store keeps free of a disk that was seen to fill at any speed. Otherwise
+			// it could go on rejecting for a minute after there is room.
+			return 90, 100, nil
 		},
 	}, func(*Config) {})
 	w.put(1, "k", "v")

@@ -116,8 +116,7 @@ func (h *Host) addSlot(st storage.RangeState, made bool) (s *slot, err error) {
 	s.floor = st.Promised
 	cfg := h.cfg.Replica
 	cfg.Range, cfg.Self, cfg.Life = st.Range, h.cfg.Self.Node, h.cfg.Self.Boot
-	// A range that metadata does not know yet starts with the default. The record that makes it
-	// serve arrives later.
+	// A range whose class is not known yet keeps the default.
 	if c, ok := h.cfg.Settings(st.Range); ok {
 		cfg.MinInSync = c.MinInSync
 	}
