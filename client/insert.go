@@ -132,7 +132,31 @@ func (p *plan) insertOnNode(ctx context.Context, n rhumb.Node) (BatchResult, err
 	if err != nil {
 		return BatchResult{}, err
 	}
-	return p.batchResult(resp, b.Range, len(p.mutations)), nil
+	out := p.batchResult(resp, b.Range, len(p.mutations))
+	c.awaitRange(ctx, out.Receipt.Range)
+	return out, nil
+}
+
+// awaitRange waits until the watch has delivered a range, for at most the time of one attempt. The
+// range may have been opened by the insert that returned it. A scan lists the ranges of the
+// metadata, so without the wait this client's next scan could miss the record that it has just
+// inserted.
+func (c *Client) awaitRange(ctx context.Context, id rhumb.RangeID) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.AttemptTimeout)
+	defer cancel()
+	for {
+		changed := c.meta.nextChange()
+		if r, _, _ := c.meta.primaryOf(id); r != nil {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return // the insert succeeded all the same
+		case <-c.ctx.Done():
+			return
+		}
+	}
 }
 
 // noteRedirect records that a node redirected an insert to a range, if another node is its primary.

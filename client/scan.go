@@ -54,6 +54,9 @@ func parseToken(s string) (home rhumb.RangeID, name []byte, err error) {
 // home. An error ends the sequence. Each page of each range is read strongly when it is fetched.
 // The scan as a whole is not a snapshot: a record that is written during the scan may or may not be
 // returned, and a record that exists from the beginning to the end is returned exactly once.
+//
+// The scan covers the ranges in this client's metadata. It may miss a range that another client's
+// insert opened a moment ago and that the watch has not delivered yet.
 func (t *Table) Scan(ctx context.Context, o ScanOptions) iter.Seq2[rhumb.Item, error] {
 	return func(yield func(rhumb.Item, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -286,7 +289,8 @@ func (s *scan) startFetch(c *cursor, fetch func() page) {
 	s.work.Go(func() {
 		select {
 		case s.slots <- struct{}{}:
-			// A fetch that waits for a slot ends with the scan; one that runs ends with its request.
+			// A fetch that waits for a slot ends with the scan; one that runs ends with its
+			// request.
 			next <- fetch()
 			<-s.slots
 		case <-s.ctx.Done():

@@ -1,13 +1,16 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
@@ -55,6 +58,38 @@ func collect(t *testing.T, tab *Table, o ScanOptions, most int) (got []string, l
 		}
 	}
 	return got, last
+}
+
+// TestScanFindsOwnInsert guards that a client finds by a scan what it inserted, although the insert
+// opened a range that the watch delivers later than the answer.
+func TestScanFindsOwnInsert(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	blocks, ranges := w.meta.Blocks, w.meta.Ranges
+	w.mu.Lock()
+	w.meta.Blocks, w.meta.Ranges = blocks[:1], ranges[:hashSlots] // the node has no range for inserts yet
+	w.mu.Unlock()
+	c := w.open("")
+	tab := w.table(c, "plain")
+	w.mu.Lock()
+	w.meta.Blocks, w.meta.Ranges = blocks, ranges // now it has, but the watch says nothing
+	w.mu.Unlock()
+	var announced sync.WaitGroup
+	announced.Go(func() {
+		await(t, "the insert is answered", func() bool { return c.Metrics().Local == 1 })
+		w.change(func(*api.Metadata) {})
+	})
+	put := must[Result](t)(tab.Insert(t.Context(), []byte("x"), InsertOptions{}))
+	var found []rhumb.Key
+	for it, err := range tab.Scan(t.Context(), ScanOptions{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		found = append(found, it.Key)
+	}
+	if len(found) != 1 || found[0].Home != put.Key.Home || !bytes.Equal(found[0].Name, put.Key.Name) {
+		t.Errorf("the scan found %v, want %v", found, put.Key)
+	}
+	announced.Wait()
 }
 
 // A scan returns every record once, ordered by name, over all ranges and nodes; its parts put
