@@ -16,9 +16,10 @@ const (
 
 // campaign decides when a voter without a leader campaigns. Raft would draw the time at random
 // between one and two election timeouts. Here the voters take turns in the order of their ids: one
-// of them campaigns as soon as the others may answer, and two never campaign at the same time.
-// Raft's random timeout remains as a fallback for voters that do not agree on the turns. Safety
-// does not depend on campaign. It is a value without I/O or clock.
+// of them campaigns as soon as the others may answer, and two do not campaign at the same time.
+// Raft's random timeout remains as a fallback for voters that do not agree on the turns; it counts
+// only after a whole round of turns. Safety does not depend on campaign. It is a value without I/O
+// or clock.
 type campaign struct {
 	// timeout is Raft's election timeout in ticks. A voter that heard from a leader within it
 	// answers no vote request.
@@ -42,16 +43,33 @@ func (c *campaign) noteLeaderless() { c.leader, c.quiet = 0, c.timeout }
 // tick counts a tick and reports whether it is this voter's turn to campaign.
 func (c *campaign) tick(self uint64, voters []uint64) bool {
 	c.quiet++
+	over, turn, round := c.turns(self, voters)
+	return turn >= 0 && over >= 0 && over%round == turn
+}
+
+// mayAsk reports whether this voter may ask for pre-votes now: in its turn, or when every voter has
+// had one and nobody leads, which happens when voters do not agree on the turns. Raft's own random
+// timeout begins together with the turns, so without this rule two voters often asked in one tick,
+// and the vote was split.
+func (c *campaign) mayAsk(self uint64, voters []uint64) bool {
+	over, turn, round := c.turns(self, voters)
+	return over >= round || turn >= 0 && over == turn
+}
+
+// turns returns how many ticks of turns have passed, or a negative number before the first turn;
+// the tick of this voter's turn, or a negative number if it has none; and the length of a round of
+// turns.
+func (c *campaign) turns(self uint64, voters []uint64) (over, turn, round int) {
 	// The last leader is dead or cut off, so its turn would be wasted. It keeps its own turn in its
 	// own view, in case it is neither.
 	order := slices.DeleteFunc(slices.Sorted(slices.Values(voters)), func(id uint64) bool { return id == c.leader && id != self })
 	// A learner has no turn.
-	turn := slices.Index(order, self)
+	turn = campaignSlot * slices.Index(order, self)
 	// Turns repeat until a leader is heard. One extra tick makes up for the tickers of two voters,
 	// which can be up to a tick apart: an earlier request would meet voters that still expect the
 	// old leader and ignore it.
-	over := c.quiet - c.timeout - 1
-	return turn >= 0 && over >= 0 && over%(campaignSlot*len(order)) == campaignSlot*turn
+	over = c.quiet - c.timeout - 1
+	return over, turn, campaignSlot * max(1, len(order))
 }
 
 // noteLeader records a message of the leader. Messages of deposed leaders do not count.

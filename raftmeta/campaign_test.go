@@ -42,6 +42,29 @@ func TestCampaign(t *testing.T) {
 	}
 }
 
+// TestAsksInTurn checks when a voter may ask for pre-votes, whoever's timer makes it want to: in
+// its turn, and when a round of turns has elected nobody.
+func TestAsksInTurn(t *testing.T) {
+	const timeout = 10
+	for _, c := range []struct {
+		self, leader uint64
+		want         []bool // from the end of the timeout on
+	}{
+		{1, 3, []bool{false, true, false, false, false, true, true}},
+		{2, 3, []bool{false, false, false, true, false, true, true}},
+		{3, 3, []bool{false, false, false, false, false, true, false, true, true}}, // it heard itself last
+		{1, 0, []bool{false, true, false, false, false, false, false, true, true}},
+		{9, 3, []bool{false, false, false, false, false, true}}, // a learner
+	} {
+		for i, want := range c.want {
+			ca := campaign{timeout: timeout, quiet: timeout + i, leader: c.leader}
+			if got := ca.mayAsk(c.self, []uint64{1, 2, 3}); got != want {
+				t.Errorf("voter %d, last led by %d, %d ticks after the timeout: asks %v, want %v", c.self, c.leader, i, got, want)
+			}
+		}
+	}
+}
+
 // TestLeaderDiesNear kills the leader of voters that are near each other. One of the others leads
 // within one near timeout and the turns of the voters, in a single election.
 func TestLeaderDiesNear(t *testing.T) {

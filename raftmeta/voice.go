@@ -348,7 +348,9 @@ func (d *driver) mayReceive(m *raftpb.Message) bool {
 // maySend reports whether the replica may send a message.
 func (d *driver) maySend(m *raftpb.Message) bool {
 	switch m.GetType() {
-	case raftpb.MsgVote, raftpb.MsgPreVote:
+	case raftpb.MsgPreVote:
+		return d.proof.mayCampaign() && d.campaign.mayAsk(uint64(d.config.Node), votingMembers(d.conf))
+	case raftpb.MsgVote:
 		return d.proof.mayCampaign()
 	case raftpb.MsgVoteResp, raftpb.MsgPreVoteResp:
 		return !d.proof.silent

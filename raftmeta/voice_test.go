@@ -25,6 +25,7 @@ func TestSilentReplicaSendsNothing(t *testing.T) {
 	} {
 		d, _ := newTestDriver(t, founded(t, 3), nil)
 		c.set(d.proof)
+		d.campaign.quiet = d.campaign.timeout + 1 // its turn
 		for typ, want := range map[raftpb.MessageType]bool{
 			raftpb.MsgVote: c.want.campaign, raftpb.MsgPreVote: c.want.campaign,
 			raftpb.MsgVoteResp: c.want.vote, raftpb.MsgPreVoteResp: c.want.vote,
