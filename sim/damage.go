@@ -44,6 +44,12 @@ const hiddenDown = time.Second
 // for the trace, or "" if the bounds of the faults forbid the damage now.
 func (w *world) damageDisk(kind FaultKind, n *node, length time.Duration) string {
 	h := &diskDamage{n: n, kind: kind, hidden: kind == faultTorn && w.chance.IntN(2) == 0}
+	// The log of the founder begins with the founder as the only voter. If hidden damage cuts it back
+	// to there, the founder leads alone, which is a limit of the protocol (seed 2226;
+	// docs/replication.md#rule-voter-alone).
+	if n == w.nodes[0] {
+		h.hidden = false
+	}
 	// The previous damage stays on record until the disk counts again for everything (isRepaired).
 	if w.damage != nil && w.damage.isRepaired() {
 		w.damage = nil

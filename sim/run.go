@@ -187,6 +187,10 @@ func (w *world) whyNotLive() string {
 			w.stats.Quarantined++
 			continue
 		}
+		if w.awaitsTransfer(r) {
+			w.stats.Lost++
+			continue
+		}
 		// The record names the primary before that node serves: each step of rule E has its own
 		// message, so that a failure shows where an election stopped.
 		p := w.nodes[r.Primary-1]
@@ -236,6 +240,33 @@ func (w *world) awaitsPerson(r *rhumb.Range) bool {
 		}
 	}
 	return intact < w.p.settings.MinInSync
+}
+
+// awaitsTransfer reports whether a range cannot commit because too few members of its in-sync set
+// have the part of the log that was trimmed. The others need a state transfer, which is not built. A
+// member whose disk was emptied stays in the set if another one leaves first (seed 2027).
+func (w *world) awaitsTransfer(r *rhumb.Range) bool {
+	var trim rhumb.Seq
+	last := map[rhumb.NodeID]rhumb.Seq{}
+	for _, n := range r.InSync {
+		host := w.nodes[n-1].host
+		if host == nil {
+			return false // still starting
+		}
+		s, ok := host.Replica(r.ID)
+		if !ok {
+			return false
+		}
+		status := s.Status()
+		trim, last[n] = max(trim, status.Trim), status.Last.Seq
+	}
+	whole := 0
+	for _, seq := range last {
+		if seq >= trim {
+			whole++
+		}
+	}
+	return whole < w.p.settings.MinInSync
 }
 
 // quiesce waits until the operations in progress have ended and the last commit positions have
