@@ -297,6 +297,9 @@ func (w *world) whyNotEqual() string {
 		// Engines do not return tombstones.
 		maps.DeleteFunc(want, func(_ check.StateKey, it check.Item) bool { return rhumb.IsTombstone(it.Value) })
 		r, _ := w.state.Range(id)
+		if w.awaitsTransfer(r) {
+			continue
+		}
 		var first uint64
 		for k, n := range r.InSync {
 			if r.IsQuarantined(n) {
