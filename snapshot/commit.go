@@ -307,6 +307,7 @@ func (c *Commit) Publish(info CommitInfo) (uint64, error) {
 	defer p.mu.Unlock()
 	if err != nil {
 		c.takeBack()
+		// The version number is free again: takeBack has marked all records that carry it.
 		return 0, rhumb.Wrap(op, err)
 	}
 	// The closed timestamp rises only together with the version that carries it: a roll in a commit

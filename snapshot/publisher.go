@@ -78,6 +78,7 @@ func (p *Publisher) Beat() {
 		return
 	}
 	p.storeHeartbeat()
+	// Readers cannot notify the publisher, so it looks for released files periodically.
 	p.files.reclaimRetired()
 }
 

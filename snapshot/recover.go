@@ -300,7 +300,6 @@ func (o *opening) quarantineImage(cause error) error {
 	}
 	path := filepath.Join(o.cfg.Dir, format.RootName)
 	o.quarantineFile(path, cause)
-	//
 	if _, err := os.Lstat(path); err == nil {
 		return rhumb.Ef("snapshot.recover", rhumb.Corrupt, "%s cannot be used, nor moved to %s; remove it: %v", path, quarantineName, cause)
 	}

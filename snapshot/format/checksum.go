@@ -16,7 +16,6 @@ const checksumPiece = 4 << 10
 // prefetcher, which expects sequential reads, does not keep up: a sum over uncached memory took
 // nearly three times as long. So each piece is read into the cache first.
 func ExtendChecksum(sum uint32, p []byte) uint32 {
-	//
 	for len(p) > checksumPiece {
 		ReadAhead(p[:checksumPiece])
 		sum = crc32.Update(sum, castagnoli, p[:checksumPiece])

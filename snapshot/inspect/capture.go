@@ -138,7 +138,8 @@ func (g *segment) sectionBytes(t format.SectionType) []byte {
 	return g.mapped[sec.Offset:][:sec.Size]
 }
 
-// record is a record of a captured heap, decoded and within its bounds.
+// record is a record of a captured heap, decoded and within its bounds. name and bytes alias the
+// mapping, so reading them may fault; see guardFaults.
 type record struct {
 	ref, units uint32
 	word       uint64
@@ -151,7 +152,8 @@ type record struct {
 }
 
 // recordAt decodes the record at a reference below end. If there is none, what returns the reason;
-// otherwise what is empty.
+// otherwise what is empty. It is the only function that reads lengths from a heap, and it checks
+// each one before use, so its callers need not check bounds.
 func (g *segment) recordAt(ref, end uint32) (r record, what string) {
 	// All bounds are checked against end and not against the section: beyond it bytes may be from
 	// an older generation.
@@ -217,7 +219,8 @@ func sameKey(a, b *record) bool {
 }
 
 // sealHeader changes the header to that of an image that ends at the captured version; writeSealed
-// does the same for the records.
+// does the same for the records. Every record up to the tail counts as committed then, so
+// append_head moves to the tail.
 func (g *segment) sealHeader() {
 	// Counted and not copied: the counter in the file may already include later commits.
 	live := uint64(0)
@@ -271,7 +274,8 @@ func (g *segment) writeSealed(w io.Writer) error {
 }
 
 // overlayBytes copies the bytes that two pieces of a file have in common. at and from are the file
-// offsets of the pieces.
+// offsets of the pieces. A block of the copy is assembled from several pieces: the header, and the
+// used part of each section that overlaps the block.
 func overlayBytes(dst []byte, at uint64, src []byte, from uint64) {
 	first, end := max(at, from), min(at+uint64(len(dst)), from+uint64(len(src)))
 	if first < end {

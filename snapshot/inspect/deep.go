@@ -113,6 +113,7 @@ func (c *checker) walkHeap() bool {
 }
 
 // checkRecord checks the fields of one record: flags, key and hash, shard, box, and checksum.
+// Versions and references are checked where the record is reached: see checkChain.
 func (c *checker) checkRecord(r *record) {
 	// The hash is computed from the key, so a changed bit in a key shows up as a wrong hash or a
 	// wrong shard.
@@ -145,11 +146,12 @@ func (c *checker) checkRecord(r *record) {
 	}
 }
 
-// checkIndex follows every chain of buckets, and from every slot the chain of versions.
+// checkIndex follows every chain of buckets, and from every slot the chain of versions. It also
+// compares the counters of overflow buckets and of keys with the buckets and the keys that it
+// finds.
 func (c *checker) checkIndex() {
 	// An overflow bucket belongs to one chain. If two chains led to it, one would contain keys of
 	// the other.
-	//
 	seen := newBitmap(c.head.BucketsMax)
 	live, overflow := uint64(0), uint32(0)
 	for n := range c.head.Buckets {
@@ -184,7 +186,8 @@ func (c *checker) checkIndex() {
 
 // checkBucket checks the slots of a bucket in the chain of primary bucket n. keys are the records
 // that earlier slots of the chain lead to, and live is the number of those with a value.
-// checkBucket returns both updated with this bucket.
+// checkBucket returns both updated with this bucket. A damaged slot is reported and skipped, so
+// that the others are still checked.
 func (c *checker) checkBucket(n, at uint32, b bucket, keys []record, live uint64) ([]record, uint64) {
 	free := false
 	for slot := range format.BucketSlots {
@@ -246,7 +249,8 @@ func (c *checker) startingAt(ref uint32) (record, bool) {
 }
 
 // checkChain follows the versions of a key from the newest on, and reports whether the image shows
-// a value.
+// a value. It requires what a reader relies on: versions and references that fall, and the same key
+// throughout.
 func (c *checker) checkChain(newest record) (live bool) {
 	// Versions fall along a chain. Aborted records are skipped, because their version is a marker
 	// and not a number.

@@ -11,7 +11,8 @@ import (
 // orderFirst is the first word that a node of a skip list may take.
 const orderFirst = format.OrderHead + 2 + format.OrderHeightMax
 
-// compareKeys orders two records as an ordered table does.
+// compareKeys orders two records as an ordered table does: names before shard keys, each by their
+// bytes, and numbers by value.
 func compareKeys(a, b *record) int {
 	if a.shardKey != b.shardKey {
 		if a.shardKey {
@@ -47,7 +48,7 @@ func (c *checker) checkOrder() {
 	}
 }
 
-// node is a node of the skip list.
+// node is a node of the skip list, as checkSkip finds it in storage order.
 type node struct {
 	record
 	height uint32

@@ -98,7 +98,7 @@ func (c *checker) checkLevels(nodes []byte) {
 }
 
 // checkDelta checks each entry, that the entry is in the chain of its cell, and that each moved
-// record has its entries.
+// record has its entries. Tombstones need none: queries return no deleted keys.
 func (c *checker) checkDelta() {
 	delta, cells := c.sectionBytes(format.SectionDelta), c.sectionBytes(format.SectionDeltaCells)
 	heads := uint32(len(cells) / 4)
@@ -114,7 +114,6 @@ func (c *checker) checkDelta() {
 		ref, ver := le.Uint32(e[16:]), le.Uint32(e[24:])
 		part, ok := c.partOf(ref, box)
 		r, _ := c.startingAt(ref)
-		//
 		head[i] = format.DeltaHead(box, heads)
 		switch at := uint64(i) * format.DeltaEntrySize; {
 		case !ok || seen[part].setNew(ref):
@@ -142,7 +141,8 @@ func (c *checker) checkDelta() {
 	})
 }
 
-// checkCells follows the chains. head[i] is the chain to which entry i belongs.
+// checkCells follows the chains of the delta. head[i] is the chain to which entry i belongs: an
+// entry in another chain would not be found by a query for its cell.
 func (c *checker) checkCells(delta, cells []byte, head []uint32) {
 	linked := newBitmap(c.deltas)
 	for cell := range uint32(len(cells) / 4) {

@@ -115,7 +115,8 @@ func (r *Record) describeValue(t format.Table, stored []byte) error {
 // Fields returns the JSON object of a record's fields, from which the record can be read back with
 // its types. A point is {"lat","lon"} and a box {"min","max"}. A float64 always has a fraction or
 // an exponent, which an int64 never has. If the value does not show its type, the key does:
-// "NAME:TYPE", as for bytes, for timestamps, and for names that contain a colon.
+// "NAME:TYPE", as for bytes, for timestamps, and for names that contain a colon. A reader of the
+// JSON splits such a key at its last colon.
 func Fields(r rhumb.Record) map[string]any {
 	out := make(map[string]any, len(r))
 	for _, f := range r {

@@ -20,7 +20,7 @@ const (
 )
 
 // Difference is a key that differs, with its records in the first and the second image, if present.
-// The records alias the images and are valid until the visitor returns.
+// The records alias the images and are valid until the visitor returns: copy what must live longer.
 type Difference struct {
 	Table  format.Table
 	How    string
@@ -45,7 +45,8 @@ func Attach(dir string) (*reader.Client, error) {
 	return reader.Attach(dir, reader.Options{MaxLockAge: viewAge})
 }
 
-// side is one of the two images that are compared.
+// side is one of the two images that are compared. Its view keeps the compared version readable
+// while the node continues.
 type side struct {
 	client *reader.Client
 	view   reader.View

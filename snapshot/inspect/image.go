@@ -20,7 +20,7 @@ import (
 // second.
 const AliveMax = 5 * time.Second
 
-// Fault is one thing that is wrong in an image.
+// Fault is one kind of damage at one place of an image.
 type Fault struct {
 	File   string // its name in the directory
 	Offset int64  // in bytes; -1 when it is about the whole file
@@ -52,6 +52,9 @@ type Publisher struct {
 
 // Image is an image at one version, with its generations mapped and locked. Close it soon, because
 // it pins them.
+//
+// The root is a copy and does not change. The mapped generations may: the publisher keeps appending
+// to those that are live. Captures take care of that; see capture.go.
 type Image struct {
 	Dir       string
 	Head      format.Root
@@ -73,7 +76,8 @@ type Table struct {
 	Shards []*Shard
 }
 
-// Shard is a shard with its live generation.
+// Shard is a shard with its live generation. The entry in the root and the header of the file must
+// agree; checkIdentity compares them.
 type Shard struct {
 	format.Shard
 	Slot int // its entry in the root
@@ -201,7 +205,9 @@ func (im *Image) loadTables() (busy bool) {
 	return busy
 }
 
-// loadShard maps the generation of a shard. It returns nil if the root has no valid entry for it.
+// loadShard maps the generation of a shard. It returns nil if the root has no valid entry for it,
+// and a shard without a mapping if the file cannot be used. busy asks the caller to read the root
+// again.
 func (im *Image) loadShard(t *format.Table, slot, index int) (s *Shard, busy bool) {
 	at := format.RootShards + slot*format.ShardEntrySize
 	entry, used, err := format.DecodeShard(im.root[at:])

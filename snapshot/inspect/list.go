@@ -11,7 +11,8 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// Listed is one image of a machine.
+// Listed is one image of a machine, as `rhumb snapshot ls` shows it. The fields are read from a
+// live image without a lock, so they may be from slightly different moments.
 type Listed struct {
 	Dir           string
 	Cluster, Node string // the names of the directories
@@ -88,7 +89,8 @@ func listImage(dir string) Listed {
 	return l
 }
 
-// liveOf returns how many keys of a generation have a value; 0 if the file has gone meanwhile.
+// liveOf returns the number of keys of a generation that have a value; 0 if the file has gone
+// meanwhile. It reads the counter of the header instead of mapping the file.
 func liveOf(path string) int64 {
 	f, err := os.Open(path)
 	if err != nil {
@@ -120,7 +122,8 @@ func (l *Listed) countFiles() {
 	}
 }
 
-// Usage describes how full one shard is.
+// Usage describes how full one shard is. The limits of the build decide when the shard is rolled:
+// whichever of append area, overflow buckets or deltas is full first.
 type Usage struct {
 	Table      string
 	Slot       int

@@ -87,7 +87,8 @@ func (m *mapping) copyWords(dst []byte, from uint64) {
 }
 
 // guardFaults runs f, which reads mapped memory, and turns the fault of a file that was truncated
-// meanwhile into an error.
+// meanwhile into an error. f must not start goroutines, because the setting applies only to the
+// calling one.
 func guardFaults(op rhumb.Op, file string, f func()) (err error) {
 	// The inner call turns faults into panics now, and the deferred outer one restores the old
 	// setting.

@@ -90,7 +90,7 @@ func FindPins(root string) (Pins, error) {
 }
 
 // pinsOf returns the pins of a process from its list of mappings. A file may be mapped in several
-// pieces, which are added up.
+// pieces, whose sizes are added up.
 func pinsOf(pid int, maps []byte, root string) (out []Pin) {
 	for lines := bufio.NewScanner(bytes.NewReader(maps)); lines.Scan(); {
 		path := lines.Text()
@@ -164,7 +164,8 @@ func (p *Pins) judgePins() {
 }
 
 // supersededSince returns the age of the live generation of a shard, which is when its predecessor
-// was superseded: a file is created or renamed just before it replaces the previous generation.
+// was superseded: a file is created or renamed just before it replaces the previous generation. An
+// older generation was superseded even earlier, so the result is a lower bound.
 func supersededSince(dir string, slot int, live uint64) time.Duration {
 	var st unix.Stat_t
 	if live == 0 || unix.Stat(filepath.Join(dir, format.SegmentName(slot, live)), &st) != nil {

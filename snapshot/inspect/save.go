@@ -56,7 +56,8 @@ type Saved struct {
 }
 
 // sink receives the files of a saved image, one after the other. Nothing is visible at its path
-// before finish.
+// before finish, and after abandon nothing is left. So an interrupted save never looks like a
+// complete image.
 type sink interface {
 	createFile(name string, size int64) (io.WriteCloser, error)
 	finish() error
@@ -94,7 +95,8 @@ func Save(ctx context.Context, dir, path string, progress Progress) (Saved, erro
 	return saved, nil
 }
 
-// saveTo writes the root, the names of regions, and every generation to a sink.
+// saveTo writes the root, the list of regions, and every generation to a sink. It checks ctx after
+// each block, so that a cancellation takes effect soon.
 func (im *Image) saveTo(ctx context.Context, to sink, progress Progress) (Saved, error) {
 	s := Saved{Version: im.Version}
 	total := im.totalBytes()
@@ -142,7 +144,7 @@ func (im *Image) saveRegions(put func(string, int, func(io.Writer) error) error)
 	})
 }
 
-// saveShard copies one generation. A file that is truncated meanwhile is an error.
+// saveShard captures and copies one generation. A file that is truncated meanwhile is an error.
 func (im *Image) saveShard(t *Table, s *Shard, w io.Writer) (err error) {
 	fault := guardFaults("inspect.Save", s.File, func() {
 		g := im.captureSegment(t, s)
@@ -194,7 +196,8 @@ func newSink(path string) (sink, error) {
 	return &archive{path: path, f: f, z: z, t: tar.NewWriter(z)}, nil
 }
 
-// archive writes a compressed tar archive.
+// archive writes a compressed tar archive under a temporary name in the same directory, so that the
+// final rename stays within one file system.
 type archive struct {
 	path string
 	f    *os.File
@@ -408,11 +411,13 @@ func hasPublisher(dir string) bool {
 	return unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) != nil
 }
 
-// imageFile matches the names of the files of a saved image. An archive may come from an untrusted
-// source, and its names must not lead out of the directory.
+// imageFile matches the names of the files of a saved image. An archive may be from an untrusted
+// source, and its names must not lead out of the directory. Locks and quarantined files are never
+// part of a saved image.
 var imageFile = regexp.MustCompile(`^(root|regions\.json|seg\.[0-9]{1,3}\.[0-9]{1,20})$`)
 
-// unpackImage copies the files of a saved image.
+// unpackImage copies the files of a saved image to a sink: those of a directory as Save does, and
+// those of an archive one by one.
 func unpackImage(ctx context.Context, from string, to *directory, progress Progress) (Saved, error) {
 	const op rhumb.Op = "inspect.unpack"
 	info, err := os.Stat(from)

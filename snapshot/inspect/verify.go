@@ -98,7 +98,8 @@ func (im *Image) isStopped() bool { return im.Publisher.State == format.StateSto
 // wrong in it counts as a fault.
 const rootTries = 20
 
-// checkRoot checks the ring and the counters, and that unused parts are zero.
+// checkRoot checks the ring and the counters, and that unused parts are zero. Faults in tables and
+// shards were recorded by Open, which decodes them.
 func (im *Image) checkRoot() (out []Fault) {
 	root := make([]byte, format.RootSize)
 	for range rootTries {
@@ -128,7 +129,8 @@ func (im *Image) checkRoot() (out []Fault) {
 	return out
 }
 
-// rootFaults checks a copy of the root.
+// rootFaults checks a copy of the root. settled reports whether the publisher has stopped, so that
+// no entry can be in the middle of a change.
 func rootFaults(root []byte, settled bool) (out []Fault) {
 	bad := func(at int, what string, args ...any) {
 		out = append(out, Fault{format.RootName, int64(at), fmt.Sprintf(what, args...)})
@@ -208,6 +210,11 @@ func allZero(p []byte) bool {
 }
 
 // checker checks one captured generation.
+//
+// The fields that follow the options are filled in by walkHeap and its successors, in that order:
+// starts first, because every other check asks it whether a reference leads to a record. All
+// bitmaps have one bit for each unit of the heap, so that a check of a reference costs one access
+// and no search.
 type checker struct {
 	*segment
 	image       *Image
@@ -221,7 +228,8 @@ type checker struct {
 	records                  int64
 }
 
-// addFault adds a fault at an offset of the file.
+// addFault adds a fault at an offset of the file. One damaged byte can cause a fault in every
+// record after it, so the number of faults is bounded.
 func (c *checker) addFault(offset int64, what string, args ...any) {
 	if len(c.out) < FaultsMax {
 		c.out = append(c.out, Fault{c.file, offset, fmt.Sprintf(what, args...)})
@@ -239,7 +247,8 @@ func (c *checker) addRecordFault(ref uint32, what string, args ...any) {
 	c.addFault(c.heapOffset(ref), what, args...)
 }
 
-// verifyShard checks one generation. A file that is truncated meanwhile is one more fault.
+// verifyShard checks one generation and returns its faults and the number of checked record
+// versions. A file that is truncated meanwhile is one more fault.
 func (im *Image) verifyShard(t *Table, s *Shard, deep bool) (faults []Fault, records int64) {
 	c := &checker{image: im}
 	err := guardFaults("inspect.verify", s.File, func() {
@@ -353,7 +362,7 @@ func (c *checker) checkSums() {
 	}
 }
 
-// bitmap has a bit for each unit of a heap.
+// bitmap is a set of units of a heap, or of other numbered things, with one bit for each.
 type bitmap []uint64
 
 func newBitmap(n uint32) bitmap { return make(bitmap, n/64+1) }

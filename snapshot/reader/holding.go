@@ -101,6 +101,7 @@ const changeTime = 50 * time.Millisecond
 // waits once per change, so later views do not pay for a dead publisher again.
 func (h *holding) changeHangs() bool {
 	for begin := time.Now(); h.isChanging(); runtime.Gosched() {
+		// An earlier view has already waited for the same change in vain.
 		if h.waited.Load() {
 			return true
 		}
@@ -114,6 +115,7 @@ func (h *holding) changeHangs() bool {
 // change.
 func (h *holding) safeVersion() uint64 {
 	if v := h.committed(); v > h.known {
+		// The change may have committed the newest version, which these generations then lack.
 		return v - 1
 	}
 	return h.known
@@ -191,6 +193,7 @@ func (c *Client) remapLive(old *holding) error {
 	// slots.
 	c.current.Store(h)
 	c.counts.remaps++
+	// root was replaced, so the whole image was mapped again.
 	if cur == nil {
 		c.counts.reopens++
 	}
@@ -250,6 +253,8 @@ func (c *Client) loadHolding(old *holding) (_ *holding, err error) {
 			}
 		}
 		if same && err != nil && !errors.Is(err, errBusy) {
+			// The root did not change, so a file that is missing now is damage and not a change in
+			// progress.
 			if errors.Is(err, errMoved) {
 				err = rhumb.WrapKind(op, rhumb.Corrupt, err)
 			}

@@ -144,11 +144,13 @@ func (c *Client) lockView(mode lockMode, version uint64) (View, error) {
 //
 // Four steps in this order make it safe without a mutex:
 //
-// 1. The holding is stored in the slot. 2. current is read again. If it is unchanged, unmapUnused
-// will find the holding, because it scans the slots after current was replaced. If current changed,
-// the files may already be unmapped, and the view starts over (M. Michael, Hazard Pointers). 3. The
-// newest version is read. 4. table_seq is read. If it has not changed, no later generation had
-// taken a commit when the version was read, so these generations can show that version.
+//  1. The holding is stored in the slot.
+//  2. current is read again. If it is unchanged, unmapUnused will find the holding, because it
+//     scans the slots after current was replaced. If current changed, the files may already be
+//     unmapped, and the view starts over (M. Michael, Hazard Pointers).
+//  3. The newest version is read.
+//  4. table_seq is read. If it has not changed, no later generation had taken a commit when the
+//     version was read, so these generations can show that version.
 func (c *Client) fillSlot(s *slot, word uint64, mode lockMode, version uint64) (View, error) {
 	now := c.sinceStart()
 	// since is stored before held: the watch considers only slots with a holding, and must not see
@@ -221,7 +223,6 @@ func (v View) settleVersion(mode lockMode, version uint64) (View, error) {
 		if version < v.held.base {
 			return View{}, rhumb.Ef(opLock, rhumb.Unavailable, "version %d is no longer available, the oldest is %d", version, v.held.base)
 		}
-		//
 		v.version = version
 	case closedCut:
 		// The closed timestamp of the version itself may be gone from the ring if commits overtook

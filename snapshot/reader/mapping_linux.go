@@ -41,12 +41,10 @@ func (c *Client) mapFile(name string, least, size uint64, lock bool) (*mapping, 
 		return nil, openError(op, err)
 	}
 	m := &mapping{file: f}
-	//
 	if m.info, err = f.Stat(); err == nil && !m.info.Mode().IsRegular() {
 		err = rhumb.Ef(op, rhumb.Corrupt, "%s is not a regular file", path)
 	}
 	if err == nil && lock {
-		//
 		err = lockFile(op, f, path)
 	}
 	if err == nil {
@@ -153,6 +151,7 @@ func (c *Client) HugePages() (mapped, huge int64, err error) {
 		var from, to uint64
 		var kib int64
 		if n, _ := fmt.Sscanf(line, "%x-%x ", &from, &to); n == 2 {
+			// The kernel lists each mapping with its addresses, followed by its fields.
 			if ours = c.hasMapping(uintptr(from)); ours {
 				mapped += int64(to - from)
 			}

@@ -104,6 +104,7 @@ func (q *group) fetchOlder(t *table) {
 			n++
 		}
 	}
+	// A single record is about to be read anyway, so a prefetch would gain nothing.
 	if hasKernel && n > 1 {
 		fetchKernel(&older[0], n)
 	}

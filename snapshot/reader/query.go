@@ -66,6 +66,7 @@ func (t *Table) newWalk(boxes []format.Box) *walk {
 // mapped.
 func (w *walk) releaseWalk() {
 	w.t, w.found, w.visit, w.accept, w.item = nil, nil, nil, nil, Item{}
+	// The cursor refers to trees in mapped memory.
 	w.cursor.Start(nil, nil)
 	walks.Put(w)
 }
@@ -344,6 +345,7 @@ func (t *Table) VisitNearest(p rhumb.Point, k int, fn func(*Item) bool) error {
 		if err := t.fillItem(&it, n.Item.g, n.Item.r, n.Item.ref); err != nil {
 			return err
 		}
+		// fillItem resets the item, so the distance is set after it.
 		it.Distance = n.Metres
 		if err := t.handItem(&it, fn); err != nil {
 			return ignoreStop(err)

@@ -123,6 +123,7 @@ func (g *segment) value(r record, ref uint32, at uintptr) (begin, n uintptr, ok 
 		if at+format.LongLenSize > room {
 			return 0, 0, false
 		}
+		// The length follows the key and need not be aligned, so it is read by bytes.
 		n = uintptr(binary.LittleEndian.Uint32((*[format.LongLenSize]byte)(unsafe.Add(r.p, at))[:]))
 		at += format.LongLenSize
 	}
@@ -138,6 +139,7 @@ func (g *segment) name(r record, ref uint32) (name []byte, shardKey, ok bool) {
 	}
 	n := uintptr(*(*uint8)(unsafe.Add(r.p, at)))
 	if n == format.ShardKeyLen {
+		// 255 is longer than any name. It marks a shard key, whose length is fixed.
 		n, shardKey = format.ShardKeySize, true
 	}
 	if n+1 > g.bytesFrom(ref)-at {

@@ -42,6 +42,7 @@ func (t *Table) VisitScan(prefix []byte, fn func(*Item) bool) error {
 		if err := c.seekKey(from); err != nil {
 			return err
 		}
+		// A shard without a key in the range takes no part in the merge.
 		if c.valid {
 			m = append(m, c)
 		}
@@ -286,6 +287,7 @@ type merge []cursor
 // siftDown moves a cursor to its place below.
 func (m merge) siftDown(i int) {
 	for {
+		// The two children of a heap node are at 2i+1 and 2i+2.
 		low := i
 		for _, child := range [2]int{2*i + 1, 2*i + 2} {
 			if child < len(m) && m[child].key.compareKey(m[low].key) < 0 {

@@ -212,6 +212,8 @@ func zeroLanes(w uint64) uint64 { return (w - lanesLow) &^ w & lanesHigh }
 // word of a bucket has only two fingerprints.
 func matchLanes(w uint64, word uintptr, pattern uint64) uint64 {
 	m := zeroLanes(w ^ pattern)
+	// Without the mask the references after the last two fingerprints would be taken for
+	// fingerprints.
 	if word == 2 {
 		m &= lastLanes
 	}

@@ -43,6 +43,7 @@ func (t *Table) VisitRadius(p rhumb.Point, metres float64, fn func(*Item) bool) 
 	// The boxes around the circle are only a filter. The distance decides.
 	parts, n := rtree.Circle(p, metres)
 	return t.visitSpatial(parts[:n], func(it *Item) bool {
+		// The item is shared with the visitor, which therefore sees the distance.
 		it.Distance = rtree.Distance(p, it.Box)
 		return it.Distance <= metres
 	}, fn)

@@ -51,6 +51,7 @@ func (c *Client) Stats() Stats {
 		Committed: h.committed(), Base: h.base, Heartbeat: -1,
 		Expired: c.counts.expired, Remaps: c.counts.remaps, Reopens: c.counts.reopens,
 	}
+	// 0 if none of the last commits has a closed timestamp.
 	s.Closed, _ = h.closedAt(s.Committed)
 	// CLOCK_MONOTONIC is the same for all processes of a machine and restarts with each boot.
 	if age, ok := monotonicSince(atomic.LoadUint64(h.wordAt(format.RootHeartbeat))); ok {

@@ -83,6 +83,7 @@ func (v View) Commit() (format.Commit, error) {
 	if err := v.check(); err != nil {
 		return format.Commit{}, err
 	}
+	// The entry was copied when the view was locked, and may have been torn at that moment.
 	c, ok := decodeRing(&v.slot.ring, v.version)
 	if !ok {
 		return format.Commit{}, rhumb.Ef(op, rhumb.Unavailable, "the image keeps the last %d commits, and version %d is not among them", format.RingSize, v.version)

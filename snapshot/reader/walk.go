@@ -67,6 +67,7 @@ func (t *Table) visitChain(g *segment, n uint32, fn func(*Item) bool) error {
 		if err != nil || next == 0 {
 			return err
 		}
+		// nextBucket has checked that the bucket exists.
 		n = next
 	}
 	return g.circleError(n)

@@ -158,6 +158,7 @@ func (t *Tree) StartRadius(p rhumb.Point, k int) float64 {
 	}
 	var reach []float64
 	for m := t.childLanes(level, node); m != 0; m &= m - 1 {
+		// Leaves are measured by their distance, inner boxes by their far corner.
 		if b := t.boxAt(level, node, uint32(bits.TrailingZeros32(m))); level == 0 {
 			reach = append(reach, Distance(p, b))
 		} else {

@@ -84,6 +84,7 @@ func (p *Polygon) addRing(points []rhumb.Point) error {
 	ring = append(ring, ring[0])
 	first := len(p.rings) == 0
 	if first {
+		// The bounds begin with the first corner; a box of zeros would include the point 0, 0.
 		p.min, p.max = ring[0], ring[0]
 	} else {
 		ring[0].x += p.turnToward(ring[0].x)

@@ -204,6 +204,7 @@ func FirstMatch(query []format.Box, part int, record, hit format.Box) bool {
 	parts, n := record.Split()
 	for _, q := range query[:part] {
 		for _, p := range parts[:n] {
+			// The record was already returned for an earlier box of the query.
 			if p.Intersects(q) {
 				return false
 			}
