@@ -14,15 +14,16 @@ import (
 //	writeRecord    the shard has room, or is rolled; segment.Append writes the bytes
 //	pipeline       the record waits in a group of 32 while its bucket and its predecessor are loaded
 //	stepPipeline   segment.Batch.Link makes the record the newest of its key; views skip it
-//	Publish        links what is left in the pipeline
+//	Publish        links the records that are still in the pipeline
 //	showVersion    ring entry, then the commit word: from here on new views see the record
 //	settleShards   the counters of the shards follow
 
-// Commit collects changes of any tables, which Publish makes visible at once. It is over with Publish or Discard.
+// Commit collects changes to any number of tables. Publish makes all of them visible at once.
+// Publish or Discard ends the commit.
 //
-// Put writes a record at once, and links it soon after; readers pass it meanwhile and skip it, because its version is not
-// committed. Publish then stores one word, the version. All that is left to do after that word is bookkeeping, which recovery
-// would repeat.
+// Put writes a record immediately and links it soon after. Readers that meet the record skip it,
+// because its version is not committed yet. Publish then stores one word, the version. The work
+// after that store is bookkeeping, which recovery would repeat.
 type Commit struct {
 	p       *Publisher
 	version uint64
@@ -34,35 +35,37 @@ type Commit struct {
 	err     error  // a roll failed: the commit can only be discarded
 }
 
-// CommitInfo is what readers learn about a version.
+// CommitInfo is the metadata of a version that readers see.
 type CommitInfo struct {
-	// Closed is a timestamp up to which every range of the image is complete. 0, and one below that of the commit before,
-	// leaves the newest one as it is.
+	// Closed is a timestamp up to which every range of the image is complete. A value that is 0 or
+	// below the current closed timestamp has no effect.
 	Closed rhumb.Timestamp
 	// Event is the time of the newest event in the commit, in ns since 1970; 0 if unknown.
 	Event int64
 }
 
-// maxRelative bounds the distance of a version from the base of a generation, whose records count versions in 32 bits. A
-// shard that reaches it is rolled.
+// maxRelative bounds the distance of a version from the base of a generation, whose records count
+// versions in 32 bits. A shard that reaches it is rolled.
 const maxRelative = 1 << 31
 
-// Begin starts a commit. There is one at a time: Begin panics if another is open, or if the publisher is closed. Do not keep a
-// commit open for long: readers of the keys that it changed take one step more to what is committed.
+// Begin starts a commit. There is one at a time: Begin panics if another is open, or if the
+// publisher is closed. Do not keep a commit open for long: readers of the keys that it changed need
+// one more step to reach the committed version.
 func (p *Publisher) Begin() *Commit {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.checkUsable("snapshot.Begin"); err != nil {
 		panic(err)
 	}
-	// The version number may have been used by a commit that was discarded. Its records are marked as aborted, so that they
-	// cannot be taken for records of this one.
+	// The version number may have been used by a commit that was discarded. Its records are marked
+	// as aborted, so that they cannot be taken for records of this one.
 	p.commit = &Commit{p: p, version: p.committed + 1, touched: p.touched[:0]}
 	return p.commit
 }
 
-// Put writes a version of a key. If one commit has several versions of a key, views see the last one. After a call failed for
-// lack of room, the commit can only be discarded. A record that is invalid is refused and leaves the commit as it was.
+// Put writes a version of a key. If one commit has several versions of a key, views see the last
+// one. If a call fails for lack of room, the commit can only be discarded. An invalid record is
+// rejected and does not change the commit.
 func (c *Commit) Put(t *Table, rec Record) error {
 	if err := c.checkPut(t, &rec); err != nil {
 		return err
@@ -72,7 +75,8 @@ func (c *Commit) Put(t *Table, rec Record) error {
 
 // Delete removes a key from this version on. hlc is the timestamp of the write, 0 if there is none.
 func (c *Commit) Delete(t *Table, key format.Key, hlc rhumb.Timestamp) error {
-	// A deletion is a record without a value, so that closed views can tell by its timestamp whether they see it.
+	// A deletion is a record without a value, so that closed views can decide by its timestamp
+	// whether they see it.
 	rec := Record{Key: key, HLC: hlc}
 	if err := c.checkPut(t, &rec); err != nil {
 		return err
@@ -96,10 +100,12 @@ func (c *Commit) checkPut(t *Table, rec *Record) error {
 		return rhumb.E(op, rhumb.ConditionFailed, "the commit is over; begin another")
 	case !c.p.tables.has(t):
 		return rhumb.Ef(op, rhumb.NotFound, "table %q was dropped", t.Name)
+	// Loaded records do not count: they are in new files and take no room in append areas.
 	case c.records-c.loaded == CommitRecordsMax:
 		return rhumb.Ef(op, rhumb.TooLarge, "the commit has %d records, no more fit; publish it, or load the table", CommitRecordsMax)
 	}
-	// A loaded table has no old generation to append to: the new one shows exactly the version of this commit.
+	// A table loaded in this commit has no generation to append to: its new generation contains
+	// exactly the loaded records as of this version.
 	for _, l := range c.loads {
 		if l.table == t {
 			return rhumb.Ef(op, rhumb.InvalidArgument, "table %q is loaded in this commit; write to it in the next one", t.Name)
@@ -127,7 +133,8 @@ func checkRecord(op rhumb.Op, t *Table, rec *Record) error {
 	return nil
 }
 
-// writeRecord appends a record to its shard and passes it to the pipeline, which links it some records later.
+// writeRecord appends a record to its shard and passes it to the pipeline, which links it some
+// records later.
 func (c *Commit) writeRecord(t *Table, rec *Record, flags uint16) error {
 	p := c.p
 	// The hash decides everything that follows: the shard, the bucket and the fingerprint.
@@ -135,17 +142,20 @@ func (c *Commit) writeRecord(t *Table, rec *Record, flags uint16) error {
 	s := t.shards[format.ShardOf(e.Hash, uint16(len(t.shards)))]
 	// The roll comes before the record is written, so that a full shard never holds half of it.
 	if s.seg.FreeUnits() < e.Units || uint64(c.version-s.base) >= maxRelative {
+		// The roll replaces s.seg and s.base, so both are read again below.
 		if err := c.rollShard(s, segment.Room{Units: uint64(e.Units), Records: 1}); err != nil {
 			return err
 		}
 	}
 	if !s.touched {
 		s.touched = true
-		// A shard that the commit has not touched yet will store its counters at the end.
+		// settleShards stores the counters of every touched shard. Their cache lines are requested
+		// now, while other records are written.
 		c.touched = append(c.touched, s)
 		s.seg.FetchCounters()
 	}
-	// Written at once and linked later. A view that looks at the key meanwhile finds the version before.
+	// The record is written now and linked later. A view that reads the key meanwhile finds the
+	// previous version.
 	ref := s.seg.Append(rec, e, uint32(c.version-s.base))
 	c.records++
 	if p.pipeline.add(s, e.Hash, ref) {
@@ -154,12 +164,14 @@ func (c *Commit) writeRecord(t *Table, rec *Record, flags uint16) error {
 	return nil
 }
 
-// pipeline holds the records of the open commit that are not in the index yet, whatever their shards, as a ring of groups. A
-// group that is full moves one step: its buckets are requested, one group later the records that the buckets lead to, and one
-// group later the records are linked. Their memory has come by then, while other records were written. So a commit hardly
-// ever waits for memory, and its records are linked while they are in the caches.
+// pipeline holds the records of the open commit that are not in the index yet, whatever their
+// shards, as a ring of groups. A group that is full moves one step: its buckets are requested, one
+// group later the records that the buckets lead to, and one group later the records are linked. By
+// then the memory has arrived, because the commit wrote other records in the meantime. So a commit
+// hardly ever waits for memory, and links its records while they are still in the caches.
 //
-// Records must be linked in the order in which they were written, because a later version of a key refers to the earlier one.
+// Records must be linked in the order in which they were written, because a later version of a key
+// refers to the earlier one.
 type pipeline struct {
 	groups  [pipelineGroups]linkGroup
 	filling int // the group that records are added to
@@ -167,7 +179,8 @@ type pipeline struct {
 
 const pipelineGroups = 3
 
-// linkGroup is a group of records, with the shards that must be rolled if a record cannot be linked.
+// linkGroup is a group of records, with the shards that must be rolled if a record cannot be
+// linked.
 type linkGroup struct {
 	segment.Batch
 	shards [segment.GroupSize]*shard
@@ -180,8 +193,8 @@ func (pl *pipeline) add(s *shard, hash uint64, ref uint32) (full bool) {
 	return g.Add(s.seg, hash, ref)
 }
 
-// advance ends the group that is being filled, moves the groups before it one step, and returns the group that is to be linked
-// now. It is the one that is filled next, so it must be linked and emptied first.
+// advance closes the group that is being filled, moves the earlier groups one step, and returns the
+// group to link now. The returned group is filled next, so the caller must link and empty it first.
 func (pl *pipeline) advance() *linkGroup {
 	written, found := &pl.groups[pl.filling], &pl.groups[(pl.filling+pipelineGroups-1)%pipelineGroups]
 	// All addresses of one kind are requested in one go; see segment.Batch.
@@ -192,7 +205,8 @@ func (pl *pipeline) advance() *linkGroup {
 	return &pl.groups[pl.filling]
 }
 
-// dropShard keeps the records of a shard from being linked: a roll has linked them in the new generation.
+// dropShard removes the records of a shard from the pipeline, because a roll has already linked
+// them in the new generation.
 func (pl *pipeline) dropShard(s *shard) {
 	for i := range pl.groups {
 		g := &pl.groups[i]
@@ -216,9 +230,9 @@ func (c *Commit) stepPipeline() error {
 	g := c.p.pipeline.advance()
 	for i := range g.Len() {
 		if !g.Link(i) {
-			// The roll links every record of the shard, the failed one included, and drops those that are left here.
-			// Overflow buckets, delta entries or skip list words have run out, which the room for records says nothing
-			// about.
+			// The roll links every record of the shard, the failed one included, and drops those
+			// that are left here. Overflow buckets, delta entries or skip list words have run out,
+			// which the room for records says nothing about.
 			if err := c.rollShard(g.shards[i], segment.Room{}); err != nil {
 				return err
 			}
@@ -228,14 +242,17 @@ func (c *Commit) stepPipeline() error {
 	return nil
 }
 
-// rollShard makes room in a shard and links everything there that the commit has written to it. If that fails the commit can
-// only be discarded.
+// rollShard makes room in a shard and links everything there that the commit has written to it. If
+// the roll fails, the commit can only be discarded.
 func (c *Commit) rollShard(s *shard, need segment.Room) error {
 	p := c.p
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	// The lock is taken only here, because Beat may reclaim files while a commit is open; see
+	// Publisher.mu.
 	if err := p.rollShard(s, need); err != nil {
-		// What is linked and what is not cannot be told apart any more, so that the commit must not be published.
+		// The roll may have linked some records and not others, and nothing records which. The
+		// commit must not be published in this state.
 		c.err = rhumb.Wrap("snapshot.Put", err)
 		return c.err
 	}
@@ -243,7 +260,8 @@ func (c *Commit) rollShard(s *shard, need segment.Room) error {
 	return nil
 }
 
-// Discard abandons a commit. It does nothing after Publish. The room that its records took comes back with the next roll.
+// Discard abandons a commit. It does nothing after Publish. The next roll reclaims the space of its
+// records.
 func (c *Commit) Discard() {
 	if c.p.commit == c {
 		c.p.mu.Lock()
@@ -252,11 +270,12 @@ func (c *Commit) Discard() {
 	}
 }
 
-// takeBack takes back what was written. Records that are in the index already are marked as aborted, since the next commit
-// takes the same version number. p.mu must be held.
+// takeBack undoes the commit. It marks records that are already in the index as aborted, since the
+// next commit uses the same version number. p.mu must be held.
 func (c *Commit) takeBack() {
 	for _, s := range c.touched {
-		// Before the next commit begins: it takes the same version number.
+		// This must happen before the next commit begins, because that commit uses the same version
+		// number.
 		s.seg.AbortCommit()
 		s.touched = false
 	}
@@ -264,11 +283,13 @@ func (c *Commit) takeBack() {
 		l.removeFiles(c.p)
 	}
 	c.p.pipeline.reset()
+	// The next commit reuses the memory of the list.
 	c.p.commit, c.p.touched = nil, c.touched
 }
 
-// Publish makes the commit visible to every reader and returns its version. A commit without records is a version too, and may
-// carry a closed timestamp. After an error nothing of the commit is visible, and it is over.
+// Publish makes the commit visible to every reader and returns its version. A commit without
+// records is a version too, and may carry a closed timestamp. After an error no part of the commit
+// is visible, and the commit has ended.
 func (c *Commit) Publish(info CommitInfo) (uint64, error) {
 	const op rhumb.Op = "snapshot.Publish"
 	p := c.p
@@ -276,8 +297,8 @@ func (c *Commit) Publish(info CommitInfo) (uint64, error) {
 		return 0, rhumb.E(op, rhumb.ConditionFailed, "the commit is over; begin another")
 	}
 	start := time.Now()
-	// The groups that are under way are linked first. Each step moves every group by one, so that as many steps as there
-	// are groups link all of them, and in their order.
+	// The groups in flight are linked first. Each step moves every group by one, so pipelineGroups
+	// steps link all of them, in order.
 	err := c.err
 	for i := 0; i < pipelineGroups && err == nil; i++ {
 		err = c.stepPipeline()
@@ -286,36 +307,39 @@ func (c *Commit) Publish(info CommitInfo) (uint64, error) {
 	defer p.mu.Unlock()
 	if err != nil {
 		c.takeBack()
+		// The version number is free again: takeBack has marked all records that carry it.
 		return 0, rhumb.Wrap(op, err)
 	}
-	// The closed timestamp rises only together with the version that carries it: a roll in a commit that fails must not
-	// rely on it.
+	// The closed timestamp rises only together with the version that carries it: a roll in a commit
+	// that fails must not rely on it.
 	p.closed = max(p.closed, info.Closed)
-	// From here on nothing can fail: the version is visible, and all that follows are counters.
+	// Nothing can fail from here on: showVersion makes the version visible, and the rest only
+	// updates counters.
 	c.showVersion(info)
 	c.settleShards()
 	p.metrics.observeCommit(time.Since(start), c.records)
 	return c.version, nil
 }
 
-// showVersion writes the ring entry and raises the commit word. Loaded and new tables appear in the same moment: the change of
-// the tables encloses the commit word, so that a reader sees both or neither.
+// showVersion writes the ring entry and raises the commit word. Loaded and new tables appear in the
+// same moment: the change of the tables encloses the commit word, so that a reader sees both or
+// neither.
 func (c *Commit) showVersion(info CommitInfo) {
 	p := c.p
 	wall, mono := p.clock.readBoth()
 	for _, s := range c.touched {
 		if t := s.table; !t.listed {
-			// A new table that the commit wrote to appears with it.
+			// A new table becomes visible together with the first commit that writes to it.
 			t.listed = true
 			c.fresh = append(c.fresh, t)
 		}
 	}
 	commit := func() {
-		// The entry comes before the word: a reader that sees the version must find what is known of it.
+		// The entry comes before the word: a reader that sees the version must find its entry.
 		p.root.putCommit(format.Commit{
 			Version: c.version, Closed: p.closed, Event: info.Event, Wall: wall, Mono: mono, Records: uint32(min(c.records, 1<<32-1)),
 		})
-		// The word that makes the commit visible. Everything that it shows was stored before.
+		// This store makes the commit visible. Everything that the version shows was stored before.
 		p.root.storeCommitted(c.version)
 	}
 	if len(c.loads) == 0 && len(c.fresh) == 0 {
@@ -323,8 +347,8 @@ func (c *Commit) showVersion(info CommitInfo) {
 	} else {
 		c.unlockFiles()
 		p.root.changeTables(func() {
-			// The entries of loaded shards have the version of this commit as their base. A reader with an older version
-			// cannot use them, which is why the sequence word encloses both.
+			// The entries of loaded shards have the version of this commit as their base. A reader
+			// with an older version cannot use them, which is why the sequence word encloses both.
 			c.swingLoads()
 			for _, t := range c.fresh {
 				p.root.putTable(t)
@@ -332,12 +356,14 @@ func (c *Commit) showVersion(info CommitInfo) {
 			commit()
 		})
 	}
+	// A publisher that commits is alive. Without this store a busy publisher would depend on Beat
+	// to prove it.
 	p.root.file.Store64(format.RootHeartbeat, mono)
 	p.committed = c.version
 }
 
-// unlockFiles lets readers lock the files that the root is about to name. A reader that found a file locked would look at the
-// root again and again.
+// unlockFiles lets readers lock the files that the root is about to name. A reader that found a
+// file locked would look at the root again and again.
 func (c *Commit) unlockFiles() {
 	for _, l := range c.loads {
 		for _, seg := range l.segs {

@@ -16,21 +16,22 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/shm"
 )
 
-// The names beside root and the segments in the directory of an image.
+// Names of the other files in the directory of an image.
 const (
 	lockName       = "lock"
 	rootNew        = "root.new"
 	quarantineName = "quarantine"
 )
 
-// Recovery is what Open found.
+// Recovery reports what Open found and repaired.
 type Recovery struct {
-	// Fresh reports whether the image was made anew, because there was none or none that could be used.
+	// Fresh reports whether Open created a new image, because there was none or it could not be
+	// used.
 	Fresh bool
 	// Aborted is the number of records of a commit that was not finished.
 	Aborted uint64
-	// Quarantined lists the files that failed a check, and Dropped the tables that were removed because of them: create and
-	// load these tables again.
+	// Quarantined lists the files that failed a check, and Dropped the tables that were removed
+	// because of them: create and load these tables again.
 	Quarantined []Quarantined
 	Dropped     []string
 }
@@ -43,10 +44,11 @@ type Quarantined struct {
 	Err error
 }
 
-// Open opens the image in a directory, or creates one, and owns it until Close. It aborts what a dead publisher left
-// unfinished and checks everything that it continues with. What fails a check is moved to the directory quarantine, and Recovery
-// returns which tables are gone. Open fails with kind Unavailable if another process publishes there, with DiskFull if the file
-// system is full, and with PermissionDenied.
+// Open opens the image in a directory, or creates one, and owns it until Close. It aborts
+// unfinished commits of a dead publisher and checks everything that it keeps. A file that fails a
+// check is moved to the directory quarantine, and Recovery lists the tables that are gone. Open
+// fails with kind Unavailable if another process publishes there, with DiskFull if the file system
+// is full, and with PermissionDenied.
 func Open(cfg Config) (*Publisher, error) {
 	const op rhumb.Op = "snapshot.Open"
 	if err := cfg.Validate(); err != nil {
@@ -62,7 +64,7 @@ func Open(cfg Config) (*Publisher, error) {
 	if err := p.lockDirectory(); err != nil {
 		return nil, rhumb.Wrap(op, err)
 	}
-	// Recovery runs with the directory locked, so that no other publisher changes what it looks at.
+	// Recovery runs with the directory locked, so no other publisher changes the image meanwhile.
 	err := (&opening{p}).openImage()
 	if err == nil {
 		p.metrics, err = newMetrics(p)
@@ -82,14 +84,15 @@ func (p *Publisher) abandonOpen() {
 		}
 	}
 	if p.root.file != nil {
+		// Readers see at once that nobody publishes, instead of waiting for the heartbeat to age.
 		p.root.file.Store32(format.RootState, format.StateStopping)
 		p.root.file.Close()
 	}
 	_ = releaseLock(p.lock)
 }
 
-// startClock notes both clocks. CLOCK_MONOTONIC goes into the heartbeat because all processes of a machine share it; Go's
-// own monotonic reading cannot be compared between processes.
+// startClock notes both clocks. CLOCK_MONOTONIC goes into the heartbeat because all processes of a
+// machine share it; Go's own monotonic reading cannot be compared between processes.
 func (c *clock) startClock() error {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
@@ -99,15 +102,15 @@ func (c *clock) startClock() error {
 	return nil
 }
 
-// lockDirectory creates the directory and locks it, so that there is one publisher. The lock is that of a file of its own:
-// root is replaced by a rename, and a lock on it would go with the old file.
+// lockDirectory creates the directory and locks it, so that there is one publisher. The lock is on
+// a file of its own: root is replaced by a rename, and a lock on root would stay with the old file.
 func (p *Publisher) lockDirectory() error {
 	const op rhumb.Op = "snapshot.lock"
 	mode := p.cfg.dirMode()
 	if err := os.MkdirAll(p.cfg.Dir, os.FileMode(mode)); err != nil {
 		var errno unix.Errno
 		if errors.As(err, &errno) {
-			err = errno // whose kind WrapError knows
+			err = errno // WrapError derives the kind from the errno
 		}
 		return shm.WrapError(op, p.cfg.Dir, err)
 	}
@@ -127,8 +130,8 @@ func (p *Publisher) lockDirectory() error {
 	return nil
 }
 
-// releaseLock unlocks the directory. It unlocks explicitly: between fork and exec a child that is being started shares the
-// descriptor, and closing it here would leave the lock held for that moment.
+// releaseLock unlocks the directory. It unlocks explicitly: between fork and exec, a child process
+// shares the descriptor, and closing the descriptor here would leave the lock held until the exec.
 func releaseLock(fd int) error {
 	_ = unix.Flock(fd, unix.LOCK_UN)
 	if err := unix.Close(fd); err != nil {
@@ -137,11 +140,13 @@ func releaseLock(fd int) error {
 	return nil
 }
 
-// opening is a publisher while its image is opened. Its methods recover what a publisher before left.
+// opening is a publisher while its image is being opened. Its methods recover the image of the
+// previous publisher.
 type opening struct{ *Publisher }
 
-// openImage opens the image that is in the directory, or creates one. An image whose root cannot be used goes to quarantine as
-// a whole: its segments mean nothing without the identity and the hash seeds in the root.
+// openImage opens the image that is in the directory, or creates one. If the root cannot be used,
+// the whole image is given up: its segments are useless without the identity and the hash seeds in
+// the root.
 func (o *opening) openImage() error {
 	found, err := o.openRoot()
 	if err == nil && found {
@@ -156,6 +161,7 @@ func (o *opening) openImage() error {
 	if err != nil {
 		return err
 	}
+	// Orphans go before a new image is created: their pages count in the same file system.
 	o.removeOrphans()
 	if !found {
 		o.recovery.Fresh = true
@@ -167,13 +173,16 @@ func (o *opening) openImage() error {
 	return nil
 }
 
-// goLive stores in the root that this process publishes. The sequence word becomes even only here, after all entries were
-// checked: until then readers of an image whose publisher died in a change wait.
+// goLive stores in the root that this process publishes. If the previous publisher died in the
+// middle of a change, the sequence word becomes even only here, after all entries were checked.
+// Readers wait until then.
 func (o *opening) goLive() {
 	r := o.root.file
 	r.Store64(format.RootLife, r.Load64(format.RootLife)+1)
 	r.Store32(format.RootPID, uint32(os.Getpid()))
 	o.storeHeartbeat()
+	// The heartbeat precedes the state: a reader that sees a live publisher must not find an old
+	// heartbeat.
 	r.Store32(format.RootState, format.StateLive)
 	if seq := r.Load64(format.RootTableSeq); seq&1 != 0 {
 		r.Store64(format.RootTableSeq, seq+1)
@@ -185,7 +194,8 @@ func (o *opening) goLive() {
 	o.countLargeShards()
 }
 
-// createImage makes root with the table of positions under another name and renames it, so that no reader sees half of it.
+// createImage writes root, with the table of positions, under another name and renames it, so that
+// no reader sees an incomplete root.
 func (o *opening) createImage() error {
 	path := filepath.Join(o.cfg.Dir, rootNew)
 	if err := unix.Unlink(path); err != nil && err != unix.ENOENT {
@@ -198,7 +208,8 @@ func (o *opening) createImage() error {
 	o.root = root{file: file, head: newIdentity(o.cfg.Identity)}
 	format.EncodeRoot(file.Mem, o.root.head)
 	o.committed, o.closed = 0, 0
-	// Positions are summed: a driver goes on from them after a start, and a wrong one would skip entries of the log.
+	// Positions are summed: a driver resumes from them after a restart, and a wrong position would
+	// skip log entries.
 	spec := TableSpec{Name: format.PositionsTable, KeyKind: format.KeyUint64, Shards: 1, Summed: true}
 	t, err := o.createTable("snapshot.create", spec.rootEntry(), 1)
 	if err != nil {
@@ -210,7 +221,7 @@ func (o *opening) createImage() error {
 	return file.Rename(filepath.Join(o.cfg.Dir, format.RootName))
 }
 
-// newIdentity returns the identity of a new image: random, unless a test gives one.
+// newIdentity returns the identity of a new image: random, unless a test sets one.
 func newIdentity(given *format.Root) format.Root {
 	if given != nil {
 		return *given

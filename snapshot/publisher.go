@@ -12,9 +12,9 @@ import (
 
 // Publisher keeps one image.
 //
-// It is a thin driver. Package segment writes the bytes of a generation, package roll decides how the next one is made, files
-// keeps the files within the budget, and root holds the words that readers start from. The publisher decides when, and in
-// which order the root changes.
+// It is a thin driver. Package segment writes the bytes of a generation, package roll decides how
+// the next generation is built, files keeps the files within the budget, and root holds the words
+// that readers start from. The publisher decides when the root changes, and in which order.
 type Publisher struct {
 	cfg     Config
 	metrics *metrics
@@ -22,8 +22,9 @@ type Publisher struct {
 	root    root
 	lock    int // file descriptor that owns the directory
 
-	// mu guards everything below, the files and the root. One goroutine writes, so mu is needed only because Beat may reclaim
-	// files at any time. Put holds it only while it rolls: a commit that locked for every record would pay for each.
+	// mu guards everything below, the files and the root. One goroutine writes, so mu is needed
+	// only because Beat may reclaim files at any time. Put holds mu only while it rolls: locking
+	// for every record would make each record slower.
 	mu        sync.Mutex
 	closed    rhumb.Timestamp // newest closed timestamp that was published; never falls
 	committed uint64          // newest version
@@ -38,7 +39,7 @@ type Publisher struct {
 	clock     clock
 }
 
-// clock reads both clocks of a commit with one look at the time.
+// clock derives both clocks of a commit from one reading of the time.
 type clock struct {
 	start time.Time
 	mono  uint64 // CLOCK_MONOTONIC at start, in ns
@@ -68,7 +69,8 @@ func (p *Publisher) checkUsable(op rhumb.Op) error {
 	return nil
 }
 
-// Beat shows readers that the publisher is alive, and recycles files whose readers have gone. Call it a few times a second.
+// Beat shows readers that the publisher is alive, and recycles files whose readers have gone. Call
+// it a few times a second.
 func (p *Publisher) Beat() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -76,10 +78,11 @@ func (p *Publisher) Beat() {
 		return
 	}
 	p.storeHeartbeat()
+	// Readers cannot notify the publisher, so it looks for released files periodically.
 	p.files.reclaimRetired()
 }
 
-// storeHeartbeat stores the time, by which readers judge whether the publisher is alive.
+// storeHeartbeat stores the current time. Readers use it to decide whether the publisher is alive.
 func (p *Publisher) storeHeartbeat() {
 	_, mono := p.clock.readBoth()
 	p.root.file.Store64(format.RootHeartbeat, mono)
@@ -94,14 +97,15 @@ func (p *Publisher) Closed() rhumb.Timestamp { return p.closed }
 // Recovery returns what Open found.
 func (p *Publisher) Recovery() Recovery { return p.recovery }
 
-// Close ends publishing. The image stays readable, and the next Open continues it. An open commit is discarded.
+// Close ends publishing. The image stays readable, and the next Open continues it. An open commit
+// is discarded.
 func (p *Publisher) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ended {
 		return nil
 	}
-	// Its records are marked now. Otherwise the next Open would have to find them.
+	// Mark its records as aborted now. Otherwise the next Open would have to find them.
 	if p.commit != nil {
 		p.commit.takeBack()
 	}
@@ -111,24 +115,29 @@ func (p *Publisher) Close() error {
 			if t.listed {
 				s.seg.File.Close()
 			} else {
+				// The root does not name the files of this table, so the next Open would remove
+				// them as orphans.
 				p.files.Remove(s.seg.File)
 			}
 		}
 	}
-	// Live files stay for the next Open. Retired and recycled ones would only be removed there.
+	// Live files stay for the next Open. Retired and recycled files are removed now, because Open
+	// would only remove them.
 	p.files.closeAll()
 	p.storeHeartbeat()
-	// The state comes last: readers take an image in this state for complete and stopped in order.
+	// The state comes last: readers treat an image in this state as complete and stopped cleanly.
 	p.root.file.Store32(format.RootState, format.StateStopping)
 	p.root.file.Close()
 	p.metrics.unregister(p.cfg.Registerer)
 	return releaseLock(p.lock)
 }
 
-// Positions returns the log positions that the newest version stands for, as the commits put them.
+// Positions returns the log positions that the newest version represents, as the commits wrote
+// them.
 func (p *Publisher) Positions() map[rhumb.RangeID]format.Position {
 	out := map[rhumb.RangeID]format.Position{}
 	for rec := range p.tables.positions.All() {
+		// A value of another length is not written by any version of this format.
 		if pos, ok := format.DecodePosition(rec.Value); ok {
 			id := rhumb.RangeID{Region: rhumb.RegionID(rec.Key.Number >> 32), Slot: rhumb.Slot(uint32(rec.Key.Number))}
 			out[id] = pos

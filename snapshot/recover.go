@@ -18,9 +18,10 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/shm"
 )
 
-// Recovery trusts nothing in the directory. The root comes first, then each table with its shards. A fault costs the smallest
-// thing that can be loaded again: a table, or the whole image if the root or the positions are damaged. Files that are not
-// named by the root are removed last, because they may still be wanted while an unfinished change of the root is repaired.
+// Recovery trusts nothing in the directory. It checks the root first, then each table with its
+// shards. A fault costs the smallest unit that can be loaded again: a table, or the whole image if
+// the root or the positions are damaged. Files that the root does not name are removed last,
+// because the repair of an unfinished change may still need them.
 
 // openRoot maps the root; found is false if there is none.
 func (o *opening) openRoot() (found bool, err error) {
@@ -37,7 +38,8 @@ func (o *opening) openRoot() (found bool, err error) {
 		file.Close()
 		return false, fmt.Errorf("%s: %w", path, err)
 	}
-	// The newest version is read before any table: every check of a segment asks whether its base is committed.
+	// The newest version is read before any table, because every check of a segment compares its
+	// base with it.
 	o.root = root{file: file, head: head}
 	o.committed, o.closed = o.root.lastCommit()
 	return true, nil
@@ -46,7 +48,7 @@ func (o *opening) openRoot() (found bool, err error) {
 // recoverTables opens the tables of the root and drops those that cannot be used.
 func (o *opening) recoverTables() error {
 	for i := range format.TablesMax {
-		// Each table stands for itself: a damaged one does not keep the others from being published.
+		// Tables are independent: a damaged table does not prevent publishing the others.
 		entry, used, err := format.DecodeTable(o.root.tableEntry(i))
 		if err == nil && !used {
 			continue
@@ -61,7 +63,7 @@ func (o *opening) recoverTables() error {
 		case err == nil:
 			o.tables.add(t)
 		case k != rhumb.Corrupt && k != rhumb.Incompatible && k != rhumb.NotFound:
-			return err // such as a lack of memory, which is no reason to drop data
+			return err // for example a lack of memory, which must not drop data
 		default:
 			o.dropDamaged(t, err)
 		}
@@ -70,15 +72,15 @@ func (o *opening) recoverTables() error {
 	if o.tables.positions == nil {
 		return rhumb.Ef("snapshot.recover", rhumb.Corrupt, "%s: the table %s is missing or damaged", o.root.file.Path, format.PositionsTable)
 	}
-	// After the tables, when it is known which entries belong to one.
+	// This follows the tables, because only now is it known which shard entries belong to one.
 	o.clearUnowned()
 	return nil
 }
 
 // recoverTable opens the shards of a table.
 func (o *opening) recoverTable(t *Table) error {
-	// Two tables that share a shard would write into each other's records. The second one goes, since nothing says which is
-	// right.
+	// Two tables that share a shard would write into each other's records. The second one is
+	// dropped, since nothing shows which is right.
 	for other := range o.tables.all() {
 		if other.Name == t.Name || other.ShardFirst < t.ShardFirst+t.ShardCount && t.ShardFirst < other.ShardFirst+other.ShardCount {
 			return rhumb.Ef("snapshot.recover", rhumb.Corrupt, "%s: tables %q and %q have a name or shards in common", o.root.file.Path, other.Name, t.Name)
@@ -96,15 +98,17 @@ func (o *opening) recoverTable(t *Table) error {
 
 // recoverShard opens the generation that the root names.
 //
-// If the publisher died while it changed the root, the entry may be torn, or may name a generation whose version was never
-// committed. Then the newest generation before it is taken, which is still live: it is superseded only after the change.
+// If the publisher died while it changed the root, the entry may be torn, or may name a generation
+// whose version was never committed. Then the newest earlier generation is used. It is still live,
+// because a generation is superseded only after the change.
 func (o *opening) recoverShard(s *shard) error {
 	entry, used, err := format.DecodeShard(o.root.shardEntry(s.Slot))
-	// A load that was cut off has written entries with a base above the newest version.
+	// An interrupted load leaves entries whose base is above the newest version.
 	if err == nil && used && entry.Base <= o.committed {
 		return o.openSegment(s, entry)
 	}
-	// Nobody was changing the entry, so that a bad one is damage, and there is no other generation to fall back to.
+	// Nobody was changing the entry, so a bad one means damage, and there is no other generation to
+	// fall back to.
 	if !o.root.isChanging() {
 		return rhumb.Ef("snapshot.recover", rhumb.Corrupt, "%s, offset %d: the entry of shard %d of table %q is damaged: %v",
 			o.root.file.Path, format.RootShards+s.Slot*format.ShardEntrySize, s.Slot, s.table.Name, err)
@@ -117,6 +121,7 @@ func (o *opening) recoverShard(s *shard) error {
 		if err := o.openSegment(s, e); err != nil {
 			return err
 		}
+		// Repair the entry, so that readers and the next recovery find the generation directly.
 		o.root.putShard(s) // the sequence word is odd until goLive
 		return nil
 	}
@@ -127,19 +132,21 @@ func (o *opening) recoverShard(s *shard) error {
 func (o *opening) listGenerations(slot int) (out []uint64) {
 	names, _ := os.ReadDir(o.cfg.Dir)
 	for _, n := range names {
+		// The entry in the root may be torn, so the directory is the only list of candidates.
 		if rest, ok := strings.CutPrefix(n.Name(), fmt.Sprintf("seg.%d.", slot)); ok {
 			if g, err := strconv.ParseUint(rest, 10, 64); err == nil {
 				out = append(out, g)
 			}
 		}
 	}
-	// Newest first: the first one that is live and not too new is the one that readers had.
+	// Newest first: the first generation that is live and not too new is the one that readers used.
 	slices.Sort(out)
 	slices.Reverse(out)
 	return out
 }
 
-// peekSegment returns the root's entry for a file that can be the live generation of a shard; ok is false for any other file.
+// peekSegment returns the root's entry for a file that can be the live generation of a shard; ok is
+// false for any other file.
 func (o *opening) peekSegment(s *shard, generation uint64) (e format.Shard, ok bool) {
 	path := filepath.Join(o.cfg.Dir, format.SegmentName(s.Slot, generation))
 	var head [format.SegmentHeader]byte
@@ -152,10 +159,13 @@ func (o *opening) peekSegment(s *shard, generation uint64) (e format.Shard, ok b
 	if err != nil {
 		return e, false
 	}
+	// The header is read instead of mapped: most candidates are rejected, and a short file must be
+	// an error and not SIGBUS.
 	if _, err := f.ReadAt(head[:], 0); err != nil {
 		return e, false
 	}
-	// A superseded file is not taken, even if it is whole: it lacks the commits that went to its successor.
+	// A superseded file is rejected even if it is intact: it lacks the commits that went to its
+	// successor.
 	h, err := format.DecodeSegment(head[:], uint64(info.Size()))
 	if err != nil || h.Base > o.committed || h.Image != o.root.head.Image || h.Table != s.table.ID ||
 		binary.LittleEndian.Uint64(head[format.SegmentState:]) != format.SegmentLiveState {
@@ -167,7 +177,7 @@ func (o *opening) peekSegment(s *shard, generation uint64) (e format.Shard, ok b
 	}, true
 }
 
-// openSegment maps and checks the live generation of a shard, and aborts what was unfinished in it.
+// openSegment maps and checks the live generation of a shard, and aborts its unfinished records.
 func (o *opening) openSegment(s *shard, e format.Shard) error {
 	path := filepath.Join(o.cfg.Dir, format.SegmentName(s.Slot, e.Generation))
 	file, err := shm.Open(path, int64(e.FileSize), o.cfg.HugePages == HugeTry)
@@ -183,7 +193,8 @@ func (o *opening) openSegment(s *shard, e format.Shard) error {
 		o.quarantineFile(path, err)
 		return err
 	}
-	// Before anything is written to the image: the next commit takes the version number of the unfinished one.
+	// Unfinished records are aborted before anything else is written, because the next commit
+	// reuses their version number.
 	aborted := seg.AbortUnfinished(o.committed)
 	o.recovery.Aborted += aborted
 	o.stats.aborted.Add(aborted)
@@ -204,16 +215,16 @@ func (o *opening) dropDamaged(t *Table, cause error) {
 	}
 	t.shards = nil
 	if o.root.isChanging() {
-		// The word must stay odd until goLive: entries that were not looked at yet may be torn too, and readers must not
-		// take them for good.
+		// The word must stay odd until goLive: entries not checked yet may be torn too, and readers
+		// must not trust them.
 		o.root.clearTable(t)
 	} else {
 		o.root.changeTables(func() { o.root.clearTable(t) })
 	}
 }
 
-// clearUnowned clears the entries of shards that belong to no table. A publisher that died while it created or dropped a table
-// left them, or the entry of their table was damaged.
+// clearUnowned clears the entries of shards that belong to no table. They remain if a publisher
+// died while it created or dropped a table, or if the entry of their table was damaged.
 func (o *opening) clearUnowned() {
 	var owned [format.ShardsMax]bool
 	for t := range o.tables.all() {
@@ -228,8 +239,8 @@ func (o *opening) clearUnowned() {
 	}
 }
 
-// quarantineFile moves a file that failed a check to the quarantine, where it is kept for whoever wants to know the cause. The
-// move is also what frees the name: the file is never opened again.
+// quarantineFile moves a file that failed a check to the quarantine, where it is kept for
+// inspection. The move also frees the name: recovery never opens the file again.
 func (o *opening) quarantineFile(path string, cause error) {
 	dir := filepath.Join(o.cfg.Dir, quarantineName)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -239,7 +250,7 @@ func (o *opening) quarantineFile(path string, cause error) {
 	for n := 1; ; n++ {
 		to := filepath.Join(dir, fmt.Sprintf("%s.%d", filepath.Base(path), n))
 		if _, err := os.Lstat(to); err == nil {
-			continue // of an earlier damage
+			continue // from earlier damage
 		}
 		if err := unix.Rename(path, to); err != nil {
 			to = ""
@@ -252,7 +263,8 @@ func (o *opening) quarantineFile(path string, cause error) {
 	pruneQuarantine(dir)
 }
 
-// pruneQuarantine removes the oldest files beyond QuarantineMax, because files on tmpfs take memory.
+// pruneQuarantine removes the oldest files beyond QuarantineMax, because files on tmpfs take
+// memory.
 func pruneQuarantine(dir string) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -272,17 +284,17 @@ func pruneQuarantine(dir string) {
 	}
 }
 
-// quarantineImage gives up an image whose root cannot be used.
+// quarantineImage abandons an image whose root cannot be used.
 func (o *opening) quarantineImage(cause error) error {
 	for t := range o.tables.all() {
 		for _, s := range t.shards {
 			o.files.Remove(s.seg.File)
 		}
 	}
-	// Everything that was recovered so far belongs to the image that is given up.
+	// Everything recovered so far belongs to the abandoned image.
 	o.tables = tableSet{byName: map[string]*Table{}}
 	if o.root.file != nil {
-		o.root.file.Store32(format.RootState, format.StateStopping) // tells readers that have the root mapped
+		o.root.file.Store32(format.RootState, format.StateStopping) // for readers that have the root mapped
 		o.root.file.Close()
 		o.root = root{}
 	}
@@ -294,8 +306,8 @@ func (o *opening) quarantineImage(cause error) error {
 	return nil
 }
 
-// removeOrphans removes the files that a dead publisher left: generations that were being built or were superseded, and
-// recycled files. Readers that have them mapped keep them.
+// removeOrphans removes the files that a dead publisher left: generations that were being built or
+// were superseded, and recycled files. Readers that have them mapped keep them.
 func (o *opening) removeOrphans() {
 	live := map[string]bool{}
 	for t := range o.tables.all() {
@@ -306,7 +318,8 @@ func (o *opening) removeOrphans() {
 	entries, _ := os.ReadDir(o.cfg.Dir)
 	for _, e := range entries {
 		name := e.Name()
-		// Everything else in the directory belongs to somebody else: the lock, the quarantine, the names of regions.
+		// Everything else in the directory belongs to somebody else: the lock, the quarantine, the
+		// names of regions.
 		ours := strings.HasPrefix(name, "seg.") || strings.HasPrefix(name, "recycled.") || name == rootNew
 		if ours && !live[name] {
 			_ = os.Remove(filepath.Join(o.cfg.Dir, name))

@@ -8,7 +8,8 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/segment"
 )
 
-// Roll writes the visible state of a shard into a new generation. Commits do that by themselves when a shard has no room left.
+// Roll writes the visible state of a shard into a new generation. Commits roll a shard
+// automatically when it has no room left.
 func (p *Publisher) Roll(t *Table, shard int) error {
 	const op rhumb.Op = "snapshot.Roll"
 	p.mu.Lock()
@@ -22,15 +23,15 @@ func (p *Publisher) Roll(t *Table, shard int) error {
 	return rhumb.Wrap(op, p.rollShard(t.shards[shard], segment.Room{}))
 }
 
-// rollShard rolls a shard so that it has room for more. What the open commit wrote there goes along, linked and invisible, and
-// twice its size is kept free: a large commit would otherwise roll the same shard again and again, each time copying all that
-// it wrote so far.
+// rollShard rolls a shard so that it has room for more. Records of the open commit move along,
+// linked and invisible, and twice their size is kept free. Otherwise a large commit would roll the
+// same shard again and again, each time copying all records that it wrote so far.
 func (p *Publisher) rollShard(s *shard, need segment.Room) error {
 	start := time.Now()
 	old := s.seg
 	need.Units = 2 * (need.Units + uint64(old.Tail()-old.Done()))
 	need.Records = 2 * (need.Records + old.Pending())
-	// After an error the shard is as it was: nothing leads to what the roll wrote.
+	// After an error the shard is unchanged: nothing refers to the file that the roll wrote.
 	result, err := p.roller.Roll(p.rollInput(s, need))
 	if err != nil {
 		return err
@@ -40,7 +41,7 @@ func (p *Publisher) rollShard(s *shard, need segment.Room) error {
 	return nil
 }
 
-// rollInput returns what package roll must know of a shard.
+// rollInput returns the state of a shard that package roll needs.
 func (p *Publisher) rollInput(s *shard, need segment.Room) roll.Input {
 	wall, _ := p.clock.readBoth()
 	return roll.Input{
@@ -48,10 +49,12 @@ func (p *Publisher) rollInput(s *shard, need segment.Room) roll.Input {
 	}
 }
 
-// replaceSegment puts a new generation in the place of the old one. Readers are let into the new file before the root names it,
-// and the old one is retired after: in the other order a reader could find neither.
+// replaceSegment puts a new generation in the place of the old one. Readers may lock the new file
+// before the root names it, and the old file is retired afterwards. In the opposite order a reader
+// could find neither.
 func (p *Publisher) replaceSegment(s *shard, seg *segment.Segment) {
 	old := s.seg
+	// Pending records are counted per segment. The new generation already holds them.
 	seg.TakePending(old)
 	s.seg, s.base, s.closed = seg, p.committed, seg.Head.Closed
 	if !s.table.listed {
@@ -63,7 +66,8 @@ func (p *Publisher) replaceSegment(s *shard, seg *segment.Segment) {
 	p.files.retire(old.File)
 }
 
-// noteRoll counts and logs a roll. live is by how much the number of keys with a visible value changed.
+// noteRoll counts and logs a roll. live is by how much the number of keys with a visible value
+// changed.
 func (p *Publisher) noteRoll(s *shard, took time.Duration, live int64, result roll.Result) {
 	kept := result.NotKept == ""
 	p.stats.rolls.Add(1)
@@ -75,14 +79,16 @@ func (p *Publisher) noteRoll(s *shard, took time.Duration, live int64, result ro
 	p.cfg.Logger.Debug("snapshot shard rolled", "table", s.table.Name, "shard", s.Slot, "generation", s.seg.Head.Generation,
 		"records", s.seg.Live(), "bytes", len(s.seg.File.Mem), "kept", kept, "not_kept", string(result.NotKept),
 		"copied_index", result.CopiedIndex, "seconds", took.Seconds())
+	// Only rolls and loads change the number of records by much, so the count is taken here and not
+	// per commit.
 	p.countLargeShards()
 	if meant := p.cfg.recordsMax(s.table.Spatial()); s.seg.Live() > meant {
-		p.cfg.Logger.Warn("snapshot shard is larger than meant; load the table with more shards", "table", s.table.Name,
+		p.cfg.Logger.Warn("snapshot shard has more records than intended; load the table with more shards", "table", s.table.Name,
 			"shard", s.Slot, "records", s.seg.Live(), "meant", meant)
 	}
 }
 
-// countLargeShards counts the shards that outgrew what they are meant to hold.
+// countLargeShards counts the shards with more records than intended.
 func (p *Publisher) countLargeShards() {
 	n := int64(0)
 	for t := range p.tables.all() {

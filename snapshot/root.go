@@ -8,24 +8,29 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/shm"
 )
 
-// Three kinds of words in the root change while readers look, and each has a way of its own to be read whole:
+// Three kinds of words in the root change while readers look, and each has a way of its own to be
+// read whole:
 //
-//   - The commit word is one word. It says which version is visible, and is stored after everything that the version shows.
-//   - A ring entry has its version first and a checksum. A reader that finds another version, or a checksum that does not
-//     match, knows nothing of the commit and goes on without.
-//   - Table and shard entries are enclosed by the sequence word: a reader that sees it odd, or changed, reads again.
+//   - The commit word is one word. It holds the visible version, and is stored after everything
+//     that the version shows.
+//   - A ring entry has its version first and a checksum. A reader that finds another version, or a
+//     checksum that does not match, continues without the metadata of the commit.
+//   - Table and shard entries are enclosed by the sequence word: a reader that sees it odd, or
+//     changed, reads again.
 
-// root is the file root of an image, mapped for writing. Readers start from it: the commit word says what is visible, and the
-// tables and shards say in which files.
+// root is the file root of an image, mapped for writing. Readers start from it: the commit word
+// holds the visible version, and the tables and shards name the files.
 type root struct {
 	file *shm.File
 	head format.Root
 }
 
-// changeTables runs fn, which changes tables and shards, while the sequence word is odd. Readers that see an odd word, or
-// another one after their look than before, look again. A publisher that dies in the middle leaves the word odd; then Open
-// checks every entry and makes the word even, so that running changeTables again is safe.
+// changeTables runs fn, which changes tables and shards, while the sequence word is odd. Readers
+// that see an odd word, or a different word after reading than before, read again. A publisher that
+// dies in the middle leaves the word odd; then Open checks every entry and makes the word even, so
+// that running changeTables again is safe.
 func (r *root) changeTables(fn func()) {
+	// The word is already odd if a publisher died here, so it is set and not incremented.
 	seq := r.file.Load64(format.RootTableSeq) | 1
 	r.file.Store64(format.RootTableSeq, seq)
 	fn()
@@ -35,8 +40,9 @@ func (r *root) changeTables(fn func()) {
 // isChanging reports whether a publisher died while it changed tables or shards.
 func (r *root) isChanging() bool { return r.file.Load64(format.RootTableSeq)&1 != 0 }
 
-// nextGeneration returns a generation number that no file of the image ever had. The number is stored before it is used, so
-// that a crash skips numbers and never repeats one: a reader may still hold the file of the number before.
+// nextGeneration returns a generation number that no file of the image ever had. The number is
+// stored before it is used, so that a crash skips numbers and never repeats one: a reader may still
+// hold the file of the number before.
 func (r *root) nextGeneration() uint64 {
 	g := r.file.Load64(format.RootGeneration) + 1
 	r.file.Store64(format.RootGeneration, g)
@@ -53,7 +59,7 @@ func (r *root) shardEntry(i int) []byte {
 	return r.file.Mem[format.RootShards+i*format.ShardEntrySize:][:format.ShardEntrySize]
 }
 
-// ringEntry returns the bytes of the ring entry that a version has.
+// ringEntry returns the bytes of the ring entry of a version.
 func (r *root) ringEntry(version uint64) []byte {
 	return r.file.Mem[format.RootRing+int(version%format.RingSize)*format.RingEntrySize:][:format.RingEntrySize]
 }
@@ -86,12 +92,14 @@ func (r *root) clearTable(t *Table) {
 // clearShard clears the entry of a shard. It must run within changeTables.
 func (r *root) clearShard(slot int) { shm.StoreWords(r.shardEntry(slot), func(p []byte) { clear(p) }) }
 
-// putCommit writes the ring entry of a version. The version number is 0 while the rest is written, and is stored last: a
-// reader of the version that had the place before sees that its entry has gone, and not half of another one.
+// putCommit writes the ring entry of a version. The version number is 0 while the rest is written,
+// and is stored last: a reader of the version that used the entry before finds its entry gone,
+// never a mixture of two.
 func (r *root) putCommit(c format.Commit) {
 	dst := r.ringEntry(c.Version)
 	var b [format.RingEntrySize]byte
 	format.EncodeCommit(b[:], c)
+	// Version 0 belongs to no commit, so no reader accepts the entry from here on.
 	shm.StoreWord(dst, 0, 0)
 	for i := 8; i < len(b); i += 8 {
 		shm.StoreWord(dst, i, binary.LittleEndian.Uint64(b[i:]))
@@ -102,7 +110,8 @@ func (r *root) putCommit(c format.Commit) {
 // storeCommitted makes a version visible.
 func (r *root) storeCommitted(version uint64) { r.file.Store64(format.RootCommitted, version) }
 
-// lastCommit returns the newest commit of an image that is opened again. closed is 0 if the ring entry is damaged.
+// lastCommit returns the newest commit of an image that is opened again. closed is 0 if the ring
+// entry is damaged.
 func (r *root) lastCommit() (version uint64, closed rhumb.Timestamp) {
 	version = r.file.Load64(format.RootCommitted)
 	if c, ok := format.DecodeCommit(r.ringEntry(version), version); ok {

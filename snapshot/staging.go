@@ -11,13 +11,13 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/shm"
 )
 
-// The staged records are encoded as they will be in the heap, so that building a shard copies them once and decodes nothing
-// but their boxes and keys.
+// The staged records are encoded as they will be in the heap, so that building a shard copies them
+// once and decodes nothing but their boxes and keys.
 
-// staging holds the records of a load, by shard, until all of them are known: the layout of a shard depends on how many there
-// are. The memory is outside the sight of the garbage collector, which would have to scan it or copy it as it grows, and
-// outside the budget of the image. If it can, staging uses recycled files, whose pages are in memory already: faulting in
-// fresh pages costs more than filling them.
+// staging holds the records of a load, by shard, until all of them are known: the layout of a shard
+// depends on how many there are. The memory is not on the Go heap, because append would copy it as
+// it grows, and it does not count in the budget of the image. If possible, staging uses recycled
+// files, whose pages are already in memory: faulting in new pages costs more than filling them.
 type staging struct {
 	root    *format.Root
 	parts   []part
@@ -33,12 +33,13 @@ type part struct {
 	refs []uint32
 }
 
-// partMin is the first size of a part in bytes. The size doubles when a part is full; mremap moves page tables and copies
-// nothing.
+// partMin is the first size of a part in bytes. The size doubles when a part is full; mremap moves
+// page tables and copies nothing.
 const partMin = 1 << 20
 
-// newStaging borrows recycled files that are as large as the shards are now. One file stays behind for the first shard that is
-// built; each further shard can have the file of the part before it. So a load never needs more files than without borrowing.
+// newStaging borrows recycled files as large as the current shards. One file is left for the first
+// shard to be built; each later shard can use the file of the part before it. So a load never needs
+// more files than without borrowing.
 func (p *Publisher) newStaging(t *Table) *staging {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -54,8 +55,8 @@ func (p *Publisher) newStaging(t *Table) *staging {
 	return st
 }
 
-// borrow uses the memory of a file without its header. The header stays as it is: it has no magic, so that no reader takes
-// the file for a segment.
+// borrow uses the memory of a file without its header. The header is not touched: it has no magic,
+// so no reader mistakes the file for a segment.
 func (p *part) borrow(file *shm.File) {
 	if file != nil {
 		p.file, p.mem = file, file.Mem[format.SegmentHeader:]
@@ -87,7 +88,8 @@ func (st *staging) add(t *Table, rec *Record) error {
 	return nil
 }
 
-// grow makes the memory at least need bytes large. A part that outgrows a borrowed file goes on in memory of its own.
+// grow makes the memory at least need bytes large. A part that outgrows a borrowed file continues
+// in anonymous memory.
 func (p *part) grow(need int) error {
 	size := partMin
 	for size < need {
@@ -110,23 +112,25 @@ func (p *part) grow(need int) error {
 	return nil
 }
 
-// ownsMemory reports whether the memory is the part's own and not that of a borrowed file.
+// ownsMemory reports whether the part has anonymous memory and not that of a borrowed file.
 func (p *part) ownsMemory() bool {
 	return p.mem != nil && (p.file == nil || unsafe.SliceData(p.mem) != &p.file.Mem[format.SegmentHeader])
 }
 
-// release gives the memory back. The caller must hold the publisher's lock, because the files take the borrowed one back.
+// release frees the memory. The caller must hold the publisher's lock, because a borrowed file
+// returns to files.
 func (p *part) release(files *files) {
 	if p.ownsMemory() {
 		_ = unix.Munmap(p.mem)
 	}
+	// A part that outgrew its borrowed file still has to return it.
 	if p.file != nil {
 		files.keepRecycled(p.file)
 	}
 	*p = part{}
 }
 
-// release gives the memory of all parts back.
+// release frees the memory of all parts.
 func (st *staging) release(files *files) {
 	for i := range st.parts {
 		st.parts[i].release(files)

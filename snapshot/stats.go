@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Stats is what a publisher has done since Open, and what it holds.
+// Stats counts the work of a publisher since Open, and the memory of its image.
 type Stats struct {
 	Version uint64 // the newest version
 	Commits uint64
@@ -24,12 +24,13 @@ type Stats struct {
 	Quarantined uint64
 	// Live is the number of keys with a visible value in all tables.
 	Live int64
-	// Bytes is the size of all files. PinnedBytes is the size of the superseded files that readers have mapped, and
-	// OverdueBytes the part of these that readers have had for longer than the leash. Bytes less OverdueBytes is within Budget.
+	// Bytes is the size of all files. PinnedBytes is the size of the superseded files that readers
+	// have mapped, and OverdueBytes the part of these that readers have had for longer than the
+	// leash. Bytes less OverdueBytes is within Budget.
 	Bytes, PinnedBytes, OverdueBytes, Budget int64
 }
 
-// Stats returns the numbers of this moment. Any goroutine may call it.
+// Stats returns the current numbers. Any goroutine may call it.
 func (p *Publisher) Stats() Stats {
 	c := &p.stats
 	return Stats{
@@ -39,9 +40,10 @@ func (p *Publisher) Stats() Stats {
 	}
 }
 
-// HugeBytes returns how much of the image this process maps with huge pages, as the kernel reports it in /proc/self/smaps, or
-// 0 if that file cannot be read. Reading it takes a millisecond per GiB of huge pages and much longer with small ones, so do
-// not call HugeBytes often. Any goroutine may call it.
+// HugeBytes returns how much of the image this process maps with huge pages, as the kernel reports
+// it in /proc/self/smaps, or 0 if that file cannot be read. Reading it takes a millisecond per GiB
+// of huge pages and much longer with small ones, so do not call HugeBytes often. Any goroutine may
+// call it.
 func (p *Publisher) HugeBytes() (n int64) {
 	f, err := os.Open("/proc/self/smaps")
 	if err != nil {
@@ -55,6 +57,8 @@ func (p *Publisher) HugeBytes() (n int64) {
 		switch {
 		case !ok || strings.Contains(name, " "): // a mapping: its addresses, and its file at the end
 			ours = strings.Contains(line, p.cfg.Dir+"/seg.")
+		// The kernel counts huge pages of tmpfs in the first field and those of other file systems
+		// in the second.
 		case ours && (name == "ShmemPmdMapped" || name == "FilePmdMapped"):
 			var kib int64
 			if _, err := fmt.Sscan(rest, &kib); err == nil {
@@ -65,7 +69,8 @@ func (p *Publisher) HugeBytes() (n int64) {
 	return n
 }
 
-// metrics are what Prometheus collects from a publisher. Most are read from counters only when they are collected.
+// metrics are what Prometheus collects from a publisher. Most are read from counters only when they
+// are collected.
 type metrics struct {
 	commitSeconds, rollSeconds, loadSeconds prometheus.Histogram
 	commitRecords                           prometheus.Histogram
@@ -115,7 +120,8 @@ func newMetrics(p *Publisher) (*metrics, error) {
 	return m, m.register(p.cfg.Registerer)
 }
 
-// register registers all metrics or none: those of a failed Open would be in the way of the next one.
+// register registers all metrics or none: metrics left by a failed Open would make the next one
+// fail.
 func (m *metrics) register(r prometheus.Registerer) error {
 	if r == nil {
 		return nil

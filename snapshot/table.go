@@ -19,14 +19,15 @@ type TableSpec struct {
 	Ordered bool
 	// Spatial keeps an index over the boxes of the records.
 	Spatial bool
-	// Summed gives every record a checksum.
+	// Summed adds a checksum to every record.
 	Summed bool
-	// LocationField names the field that the box of a record comes from. Readers see the name; it means nothing here.
+	// LocationField names the record field from which the box is derived. Readers see the name; the
+	// publisher does not use it.
 	LocationField string
-	// Shards is the number of shards, a power of two of at most format.ShardsMax. 0 divides ExpectedRecords by
-	// Config.ShardRecordsMax; a spatial table gets a quarter as many.
+	// Shards is the number of shards, a power of two of at most format.ShardsMax. 0 divides
+	// ExpectedRecords by Config.ShardRecordsMax; a spatial table gets a quarter as many.
 	Shards int
-	// ExpectedRecords is how many records the table will hold, as far as that is known. It only decides Shards.
+	// ExpectedRecords is the expected number of records. It only decides Shards.
 	ExpectedRecords int64
 }
 
@@ -50,11 +51,12 @@ type shard struct {
 	base  uint64 // the version that the base of seg shows
 	// closed is the Closed of the root's entry.
 	closed rhumb.Timestamp
-	// touched says that the open commit has records here.
+	// touched reports whether the open commit has records in this shard.
 	touched bool
 }
 
-// newShard returns shard i of the table, which has no segment yet. The root's entries of the table must be known.
+// newShard returns shard i of the table, which has no segment yet. The root's entries of the table
+// must be known.
 func (t *Table) newShard(i int) *shard {
 	return &shard{table: t, Shard: segment.Shard{Table: &t.Table, Slot: int(t.ShardFirst) + i, Root: &t.p.root.head}}
 }
@@ -67,11 +69,12 @@ func (t *Table) Records() (n int64) {
 	return n
 }
 
-// Listed reports whether readers can see the table: its first content, which may be empty, was published.
+// Listed reports whether readers can see the table: its first content, which may be empty, was
+// published.
 func (t *Table) Listed() bool { return t.listed }
 
-// All returns the records that the newest version shows, in no order. Key.Name and Value alias the image and are valid until
-// the next call of a method of the publisher.
+// All returns the records that the newest version shows, in no order. Key.Name and Value alias the
+// image and are valid until the next call of a method of the publisher.
 func (t *Table) All() iter.Seq[Record] {
 	return func(yield func(Record) bool) {
 		for _, s := range t.shards {
@@ -105,7 +108,8 @@ func (spec *TableSpec) shardCount(recordsMax int64) int {
 	if spec.Shards > 0 {
 		return spec.Shards
 	}
-	// Half of the root's entries at most, so that one guess cannot leave no room for other tables.
+	// At most half of the root's entries, so that one wrong guess cannot use up the room for other
+	// tables.
 	want := min((spec.ExpectedRecords+recordsMax-1)/recordsMax, format.ShardsMax/2)
 	if want <= 1 {
 		return 1
@@ -127,10 +131,11 @@ func (spec *TableSpec) rootEntry() format.Table {
 	return t
 }
 
-// Table returns the table with the name in spec, and creates it if there is none. Readers see a new table from the first
-// commit on that puts records into it or loads it. The call fails with kind Conflict if there is a table of that name that is
-// not as spec says: drop it first; with Overloaded if the image has no table or shards left, or the budget is spent; with
-// DiskFull if the file system is full.
+// Table returns the table with the name in spec, and creates it if there is none. Readers see a new
+// table from the first commit on that puts records into it or loads it. Table fails with kind
+// Conflict if a table of that name exists with another specification: drop it first; with
+// Overloaded if the image has no table or shards left, or the budget is spent; with DiskFull if the
+// file system is full.
 func (p *Publisher) Table(spec TableSpec) (*Table, error) {
 	const op rhumb.Op = "snapshot.Table"
 	if err := spec.checkSpec(op); err != nil {
@@ -143,34 +148,37 @@ func (p *Publisher) Table(spec TableSpec) (*Table, error) {
 	}
 	want := spec.rootEntry()
 	if t := p.tables.byName[spec.Name]; t != nil {
-		// The shards of an existing table do not matter unless the caller asks for a number of them.
+		// The shards of an existing table do not matter unless the caller asks for a number of
+		// them.
 		have := t.Table
 		have.ShardFirst, have.ShardCount = 0, 0
 		if have != want || spec.Shards != 0 && spec.Shards != len(t.shards) {
-			return nil, rhumb.Ef(op, rhumb.Conflict, "table %q exists and is another: %+v, wanted %+v; drop it first", spec.Name, have, want)
+			return nil, rhumb.Ef(op, rhumb.Conflict, "table %q already exists with other settings: %+v, wanted %+v; drop it first", spec.Name, have, want)
 		}
 		return t, nil
 	}
 	return p.createTable(op, want, spec.shardCount(p.cfg.recordsMax(spec.Spatial)))
 }
 
-// createTable finds entries in the root and builds empty shards. The root is not changed: a table appears in it together with
-// its first content, because a view must not see a table that its version does not have.
+// createTable finds entries in the root and builds empty shards. The root does not change: a table
+// appears in it together with its first content, because a view must not see a table that its
+// version does not contain.
 func (p *Publisher) createTable(op rhumb.Op, entry format.Table, count int) (*Table, error) {
 	t := &Table{Table: entry, p: p}
-	// Entry and shards are looked for before anything is built, so that a full root costs no file.
+	// Entries are found before any file is built, so that a full root costs no file.
 	if t.entry = p.tables.freeEntry(); t.entry < 0 {
 		return nil, rhumb.Ef(op, rhumb.Overloaded, "the image has %d tables, no more fit; drop one", format.TablesMax)
 	}
 	first := p.tables.freeShards(count)
 	if first < 0 {
-		return nil, rhumb.Ef(op, rhumb.Overloaded, "no %d shards in a row are free of %d; drop a table or take fewer shards", count, format.ShardsMax)
+		return nil, rhumb.Ef(op, rhumb.Overloaded, "there are no %d adjacent free shards of %d; drop a table or use fewer shards", count, format.ShardsMax)
 	}
 	t.ShardFirst, t.ShardCount = uint16(first), uint16(count)
 	for i := range count {
 		s := t.newShard(i)
 		s.base, s.closed = p.committed, p.closed
-		// The empty base shows the newest version and every closed view from now on: nothing was ever in the table.
+		// The empty base shows the newest version and every closed view from now on: nothing was
+		// ever in the table.
 		goal := segment.Goal{Shard: s.Shard, Version: p.committed, Closed: p.closed}
 		var err error
 		if s.seg, err = p.roller.Builder.Build(goal, &segment.Source{}); err != nil {
@@ -194,21 +202,22 @@ func (p *Publisher) DropTable(t *Table) error {
 		return err
 	}
 	if !p.tables.has(t) || t == p.tables.positions {
-		return rhumb.Ef(op, rhumb.InvalidArgument, "table %q is not one that can be dropped", t.Name)
+		return rhumb.Ef(op, rhumb.InvalidArgument, "table %q does not exist or cannot be dropped", t.Name)
 	}
 	if t.listed {
 		p.root.changeTables(func() { p.root.clearTable(t) })
 	}
 	p.tables.remove(t)
 	for _, s := range t.shards {
-		// The root does not name the table any more, so that no new view can get at its files.
+		// The root no longer names the table, so no new view can open its files.
 		p.stats.live.Add(-s.seg.Live())
 		p.discardFile(t, s.seg)
 	}
 	return nil
 }
 
-// discardFile gives up the file of a segment that nothing leads to any more. Readers may have the file of a listed table.
+// discardFile releases the file of a segment that the root no longer names. Readers may have the
+// file of a listed table mapped.
 func (p *Publisher) discardFile(t *Table, seg *segment.Segment) {
 	if t.listed {
 		p.files.retire(seg.File)
@@ -217,7 +226,8 @@ func (p *Publisher) discardFile(t *Table, seg *segment.Segment) {
 	}
 }
 
-// Tables returns the tables of the image in the order of the root's entries, the positions included.
+// Tables returns the tables of the image in the order of the root's entries, the positions
+// included.
 func (p *Publisher) Tables() (out []*Table) {
 	for t := range p.tables.all() {
 		out = append(out, t)
@@ -243,7 +253,8 @@ func (ts *tableSet) remove(t *Table) {
 	ts.byEntry[t.entry] = nil
 }
 
-// has reports whether a table is one of the image. One that was dropped is not, even if another has its name and its entry.
+// has reports whether a table is one of the image. One that was dropped is not, even if another has
+// its name and its entry.
 func (ts *tableSet) has(t *Table) bool { return ts.byEntry[t.entry] == t }
 
 // all returns the tables in the order of their entries.
@@ -275,6 +286,8 @@ func (ts *tableSet) freeShards(count int) int {
 			used[int(t.ShardFirst)+i] = true
 		}
 	}
+	// run counts the free entries that end at i. The shards of a table are adjacent, because its
+	// entry in the root names only the first one and their number.
 	run := 0
 	for i, u := range used {
 		if run++; u {

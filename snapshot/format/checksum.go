@@ -12,9 +12,9 @@ const checksumPiece = 4 << 10
 
 // ExtendChecksum returns the checksum of what sum covers followed by p.
 //
-// The processor's instruction works on three parts of p in turns, and the hardware prefetcher, which expects memory to be
-// read in order, does not keep up: a sum over memory that is not in the cache took nearly three times as long. So each
-// piece is read into the cache first.
+// The implementation interleaves the CRC instruction over three parts of p, and the hardware
+// prefetcher, which expects sequential reads, does not keep up: a sum over uncached memory took
+// nearly three times as long. So each piece is read into the cache first.
 func ExtendChecksum(sum uint32, p []byte) uint32 {
 	for len(p) > checksumPiece {
 		ReadAhead(p[:checksumPiece])
@@ -24,8 +24,8 @@ func ExtendChecksum(sum uint32, p []byte) uint32 {
 	return crc32.Update(sum, castagnoli, p)
 }
 
-// ReadAhead loads p into the cache as fast as memory delivers it: it reads one byte of each line of 64, in order. It
-// returns their exclusive or, so that the compiler keeps the reads.
+// ReadAhead loads p into the cache as fast as memory delivers it: it reads one byte of each line of
+// 64, in order. It returns their exclusive or, so that the compiler keeps the reads.
 //
 //go:noinline
 func ReadAhead(p []byte) (x byte) {
@@ -35,21 +35,23 @@ func ReadAhead(p []byte) (x byte) {
 	return x
 }
 
-// RecordChecksum returns the checksum of a record of a summed table. p is the record without the filling of its last unit.
-// The sum covers all of it.
+// RecordChecksum returns the checksum of a record of a summed table. p is the record without the
+// padding of its last unit. The sum covers all of it.
 func RecordChecksum(p []byte) uint32 {
 	var fixed [12]byte
 	flags := le.Uint16(p[RecordFlags:])
 	copy(fixed[:8], p[:8])
 	le.PutUint16(fixed[8:], le.Uint16(p[RecordLen:]))
+	// FlagMoved changes when the record is linked, so LinkChecksum covers it.
 	le.PutUint16(fixed[10:], flags&^FlagMoved)
 	sum := ExtendChecksum(Checksum(fixed[:]), p[RecordHeadSize:])
 	return sum ^ LinkChecksum(le.Uint32(p[RecordVersion:]), le.Uint32(p[RecordPrev:]), flags)
 }
 
-// LinkChecksum returns the part of a record's checksum that stands for its version, its predecessor and FlagMoved. It is
-// separate from the CRC, so that linking or copying a record exchanges it without reading the payload, whose damage stays
-// visible. The factors are odd: a change of any one of the three is always seen.
+// LinkChecksum returns the part of a record's checksum that covers its version, its predecessor and
+// FlagMoved. It is separate from the CRC, so that linking or copying a record replaces this part
+// without reading the payload, and damage of the payload stays detectable. The factors are odd, so
+// a change of any one of the three fields always changes the checksum.
 func LinkChecksum(ver, prev uint32, flags uint16) uint32 {
 	return ver*0x9E3779B1 ^ prev*0x85EBCA77 ^ uint32(flags&FlagMoved)*0xC2B2AE3D
 }

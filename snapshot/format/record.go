@@ -7,20 +7,22 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// A bucket is one cache line: u16 fingerprints[10], u32 references[10], u32 next (an overflow bucket, counted from the first
-// primary one; 0 for none). Fingerprint 0 is an empty slot.
+// A bucket is one cache line: u16 fingerprints[10], u32 references[10], u32 next (an overflow
+// bucket, counted from the first primary one; 0 for none). Fingerprint 0 is an empty slot.
 const (
 	BucketSize  = 64
 	BucketSlots = 10
 	BucketRefs  = 20
 	BucketNext  = 60
-	// BucketLoad is how many slots of a primary bucket a build plans to fill on average, counting what the append area takes.
+	// BucketLoad is the average number of slots of a primary bucket that a build plans to fill,
+	// including keys of the append area.
 	BucketLoad = 7
 )
 
-// Offsets in a record: u64 key or hash, u32 version relative to the base, u32 previous version's reference, u16 length of
-// the value, u16 flags, u32 checksum. The payload follows: HLC (8), expiry (8), box (16), each if its flag says so, then for
-// KeyName tables the length of the key (1 byte) and the key, then the value.
+// Offsets in a record: u64 key or hash, u32 version relative to the base, u32 previous version's
+// reference, u16 length of the value, u16 flags, u32 checksum. The payload follows: HLC (8), expiry
+// (8), box (16), each if its flag is set, then for KeyName tables the length of the key (1 byte)
+// and the key, then the value.
 const (
 	RecordVersion = 8
 	RecordPrev    = 12
@@ -39,17 +41,20 @@ const (
 )
 
 const (
-	// AbortedVersion marks a record of a commit that was never finished; it is newer than every lock.
+	// AbortedVersion marks a record of a commit that was never finished; it is greater than the
+	// version of every view.
 	AbortedVersion uint32 = math.MaxUint32
 	// NoPrev is the reference that ends a chain of versions.
 	NoPrev uint32 = math.MaxUint32
-	// LongValue in the length means that the length stands before the value, in LongLenSize bytes.
+	// LongValue as the length means that the actual length precedes the value, in LongLenSize
+	// bytes.
 	LongValue uint16 = math.MaxUint16
 	// LongLenSize is the size of the length before a long value.
 	LongLenSize = 4
 	// NameSizeMax is the greatest length of a key in a snapshot table.
 	NameSizeMax = 254
-	// ShardKeyLen in place of a key's length says that a 16-byte shard key follows: it is a key of its own, equal to no name.
+	// ShardKeyLen in place of a key's length means that a 16-byte shard key follows. A shard key
+	// never equals a name.
 	ShardKeyLen = 255
 	// ShardKeySize is the length of a shard key in bytes.
 	ShardKeySize = 16
@@ -73,12 +78,14 @@ func mixWords(a, b uint64) uint64 {
 // HashNumber hashes a KeyUint64 key.
 func (r *Root) HashNumber(key uint64) uint64 { return mixWords(key^r.Seed0, r.Seed1) }
 
-// HashName hashes a KeyName key: length byte (ShardKeyLen for a shard key), then words of 8 bytes, the last filled with zeros.
+// HashName hashes a KeyName key: length byte (ShardKeyLen for a shard key), then words of 8 bytes,
+// the last filled with zeros.
 func (r *Root) HashName(name []byte, shardKey bool) uint64 {
 	n := uint64(len(name))
 	if shardKey {
 		n = ShardKeyLen
 	}
+	// The length goes in first, so that names that differ only in trailing zeros hash differently.
 	h := mixWords(r.Seed0^n, r.Seed1)
 	for len(name) >= 8 {
 		h = mixWords(h^le.Uint64(name), r.Seed1)
@@ -111,9 +118,11 @@ func BucketOf(hash uint64, buckets uint32) uint32 {
 // ShardOf returns the shard of a hash. count must be a power of two of at most ShardsMax.
 func ShardOf(hash uint64, count uint16) uint16 { return uint16(hash>>16) & (count - 1) }
 
-// RecordSize returns the size of a record in bytes before it is rounded up to RecordAlign. key is the length of a KeyName
-// key and value that of the value.
+// RecordSize returns the size of a record in bytes before it is rounded up to RecordAlign. key is
+// the length of a KeyName key and value that of the value.
 func RecordSize(kind KeyKind, flags uint16, key, value int) int {
+	// The flags are powers of two, so the size of each optional field is a multiple of its flag:
+	// 16, 8 and 8 bytes.
 	n := RecordHeadSize + value + int(flags&FlagBox)*8
 	n += int(flags&FlagHLC) / 2
 	n += int(flags&FlagExpiry) * 2
@@ -153,7 +162,7 @@ func MakePoint(p rhumb.Point) Box {
 	return Box{x, y, x, y}
 }
 
-// clampUnits brings a rounded number of units within a limit: degrees of exactly 180 may round beyond it.
+// clampUnits clamps a rounded number of units to a limit: exactly 180 degrees may round beyond it.
 func clampUnits(v float64, limit int32) int32 {
 	return int32(min(max(v, -float64(limit)), float64(limit)))
 }
@@ -169,14 +178,15 @@ func (b Box) Degrees() rhumb.Box {
 // Crosses reports whether the box crosses the antimeridian.
 func (b Box) Crosses() bool { return b.MinX > b.MaxX }
 
-// Valid reports whether the box lies on the earth, with the lower edge first. No query finds another one.
+// Valid reports whether the box is on the earth, with the lower edge first. Queries do not find
+// invalid boxes.
 func (b Box) Valid() bool {
 	return b.MinY <= b.MaxY && b.MinY >= -LatUnitsMax && b.MaxY <= LatUnitsMax &&
 		min(b.MinX, b.MaxX) >= -LonUnitsMax && max(b.MinX, b.MaxX) <= LonUnitsMax
 }
 
-// Split returns the one or two plain boxes that b consists of. A box that crosses the antimeridian is its part east of
-// MinX, then its part west of MaxX.
+// Split returns the one or two plain boxes that b consists of. A box that crosses the antimeridian
+// is its part east of MinX, then its part west of MaxX.
 func (b Box) Split() (parts [2]Box, n int) {
 	if !b.Crosses() {
 		return [2]Box{b}, 1
@@ -189,7 +199,8 @@ func (b Box) Intersects(o Box) bool {
 	return b.MinX <= o.MaxX && o.MinX <= b.MaxX && b.MinY <= o.MaxY && o.MinY <= b.MaxY
 }
 
-// Position is the value of a record of PositionsTable, PositionSize bytes: how far the image follows a range.
+// Position is the value of a record of PositionsTable, PositionSize bytes: how far the image
+// follows a range.
 type Position struct {
 	Epoch rhumb.Epoch
 	Seq   uint64

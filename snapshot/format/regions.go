@@ -6,23 +6,24 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// RegionsName is the file beside the root that names the regions whose records an image has. It is written whole and renamed; an
-// image without it says nothing about that.
+// RegionsName is the file in the directory of an image that lists the regions whose records the
+// image has. It is written to a temporary file and renamed. If it is missing, the regions are
+// unknown.
 const RegionsName = "regions.json"
 
 // RegionsSizeMax bounds the file, in bytes.
 const RegionsSizeMax = 4 << 20
 
-// Regions says of which regions an image has records, at a revision of the catalog.
+// Regions lists the regions whose records an image has, at a revision of the catalog.
 type Regions struct {
 	Revision uint64 `json:"revision"`
 	// Tables holds the regions of each published table by its name.
 	Tables map[string]TableRegions `json:"tables"`
 }
 
-// TableRegions holds the names of the regions in which a table has ranges, in the order of their IDs. Whole are the regions
-// of which the image has all ranges. Lacks are those of which ranges are missing: their records are only in the images of
-// other nodes.
+// TableRegions holds the names of the regions in which a table has ranges, in the order of their
+// IDs. Whole lists regions for which the image has all ranges. Lacks lists regions with missing
+// ranges: the records of those ranges are only in the images of other nodes.
 type TableRegions struct {
 	Whole []string `json:"whole"`
 	Lacks []string `json:"lacks"`
@@ -34,7 +35,7 @@ func EncodeRegions(r Regions) ([]byte, error) {
 	return append(b, '\n'), rhumb.Wrap("format.EncodeRegions", err)
 }
 
-// DecodeRegions reads what EncodeRegions writes. It fails with kind Corrupt.
+// DecodeRegions decodes the file. It fails with kind Corrupt.
 func DecodeRegions(b []byte) (r Regions, err error) {
 	if err := json.Unmarshal(b, &r); err != nil {
 		return Regions{}, rhumb.Ef("format.DecodeRegions", rhumb.Corrupt, "%s: %v", RegionsName, err)

@@ -13,23 +13,28 @@ const (
 	RootMagic = "RHBROOT1"
 	RootSize  = 32 << 10
 
-	// Major changes when readers of an earlier version would misread; Minor when something is added.
+	// Major changes when readers of an earlier version would misread; Minor when something is
+	// added.
 	Major = 2
 	Minor = 0
-	// EndianTag reads differently on a big-endian machine, whose images are refused.
+	// EndianTag reads differently on a machine of the other byte order, whose images are rejected.
 	EndianTag = 0x01020304
 
-	// RootCommitted is the offset of the commit word: the newest version that is wholly visible. Mutable, atomic.
+	// RootCommitted is the offset of the commit word: the newest version that is completely
+	// visible. Mutable, atomic.
 	RootCommitted = 64
-	// RootTableSeq is a sequence lock over the tables and shards: odd while they change. Mutable, atomic.
+	// RootTableSeq is a sequence lock over the tables and shards: odd while they change. Mutable,
+	// atomic.
 	RootTableSeq = 128
-	// RootLife counts the starts of the publisher; RootHeartbeat is CLOCK_MONOTONIC in ns when it was last alive; RootPID and
-	// RootState (u32) are its process and one of the States. Mutable, atomic.
+	// RootLife counts the starts of the publisher; RootHeartbeat is CLOCK_MONOTONIC in ns when it
+	// was last alive; RootPID and RootState (u32) are its process and one of the States. Mutable,
+	// atomic.
 	RootLife      = 192
 	RootHeartbeat = 200
 	RootPID       = 208
 	RootState     = 212
-	// RootGeneration is the greatest generation number that was ever given to a file of the image. Mutable, the publisher's own.
+	// RootGeneration is the greatest generation number that was ever given to a file of the image.
+	// Mutable, the publisher's own.
 	RootGeneration = 216
 
 	// RootRing is the ring of the last RingSize commits: the entry of version v is at v % RingSize.
@@ -49,19 +54,20 @@ const (
 // States of a publisher.
 const (
 	StateLive     uint32 = 1 // it publishes
-	StateStopping uint32 = 2 // it stopped in order; the image stays readable
+	StateStopping uint32 = 2 // it stopped cleanly; the image stays readable
 )
 
-// PositionsTable is the name of the table that every image has: the key is a range (region in the high 32 bits, slot in
-// the low), the value the log position that the version covers. It is summed, and readers check each record of it.
+// PositionsTable is the name of the table that every image has: the key is a range (region in the
+// high 32 bits, slot in the low), the value the log position that the version covers. It is summed,
+// and readers always check its records.
 const PositionsTable = "_positions"
 
 // Root is the immutable header of an image.
 type Root struct {
 	Minor uint32
-	// Image is random, made with the image.
+	// Image is the random ID of the image.
 	Image rhumb.UUID
-	// Seed0 and Seed1 are the secret of the image's hash; Seed1 is odd.
+	// Seed0 and Seed1 are the secret seeds of the image's hash; Seed1 is odd.
 	Seed0, Seed1 uint64
 }
 
@@ -79,7 +85,8 @@ func EncodeRoot(p []byte, r Root) {
 	le.PutUint32(p[60:], Checksum(p[:60]))
 }
 
-// DecodeRoot reads and checks the header: Corrupt when it is damaged or foreign, Incompatible when a later version wrote it.
+// DecodeRoot decodes and checks the header. It fails with kind Corrupt if the header is damaged or
+// foreign, and with Incompatible if another major version wrote it.
 func DecodeRoot(p []byte) (Root, error) {
 	const op rhumb.Op = "format.DecodeRoot"
 	if len(p) < RootSize {
@@ -97,12 +104,13 @@ func DecodeRoot(p []byte) (Root, error) {
 	}, nil
 }
 
-// Commit is what the ring has of one version.
+// Commit is the ring entry of a version.
 type Commit struct {
 	Version uint64
 	// Closed is a timestamp up to which every range of the image is complete; 0 when none is known.
 	Closed rhumb.Timestamp
-	// Event is the time of the newest event in the commit as its writer gave it, in ns since 1970; 0 when unknown.
+	// Event is the time of the newest event in the commit as set by the writer, in ns since 1970; 0
+	// if unknown.
 	Event int64
 	// Wall (CLOCK_REALTIME) and Mono (CLOCK_MONOTONIC) are when it was committed, in ns.
 	Wall int64
@@ -111,7 +119,8 @@ type Commit struct {
 	Records uint32
 }
 
-// EncodeCommit writes a ring entry of RingEntrySize bytes into p, which the publisher does before it stores the commit word.
+// EncodeCommit encodes a ring entry of RingEntrySize bytes into p. The publisher stores the entry
+// before the commit word.
 func EncodeCommit(p []byte, c Commit) {
 	le.PutUint64(p[8:], uint64(c.Closed))
 	le.PutUint64(p[16:], uint64(c.Event))
@@ -124,7 +133,8 @@ func EncodeCommit(p []byte, c Commit) {
 	le.PutUint32(p[44:], Checksum(p[:44]))
 }
 
-// DecodeCommit reads a ring entry; ok is false if it is torn, or not of the version wanted: then the ring has gone round.
+// DecodeCommit decodes a ring entry; ok is false if the entry is torn, or belongs to another
+// version because the ring has wrapped around.
 func DecodeCommit(p []byte, version uint64) (c Commit, ok bool) {
 	if le.Uint64(p) != version || Checksum(p[:44]) != le.Uint32(p[44:]) {
 		return Commit{}, false
@@ -140,9 +150,10 @@ type KeyKind uint8
 
 // The kinds of keys.
 const (
-	// KeyUint64 keys are 8 bytes and stand in the record's head; a name is the number in big-endian order.
+	// KeyUint64 keys are 8 bytes, stored in the record's head; as a name, a key is the number in
+	// big-endian order.
 	KeyUint64 KeyKind = 0
-	// KeyName keys are 1 to NameSizeMax bytes, or a shard key of 16, and stand in the payload.
+	// KeyName keys are 1 to NameSizeMax bytes, or a shard key of 16, stored in the payload.
 	KeyName KeyKind = 1
 )
 
@@ -154,7 +165,8 @@ const (
 	TableSummed  uint16 = 8 // every record carries its CRC-32C
 )
 
-// TableNameSizeMax is the greatest length of a table's name, LocationFieldSizeMax of its location field's, in bytes.
+// TableNameSizeMax is the greatest length of a table's name, LocationFieldSizeMax of its location
+// field's, in bytes.
 const (
 	TableNameSizeMax     = 128
 	LocationFieldSizeMax = 63
@@ -168,7 +180,7 @@ type Table struct {
 	Flags   uint16
 	// Shards are ShardFirst to ShardFirst+ShardCount-1 of the root; their number is a power of two.
 	ShardFirst, ShardCount uint16
-	// LocationField is the record field that gives the box of a record; "" without one.
+	// LocationField is the record field from which the box is derived; "" if there is none.
 	LocationField string
 }
 
@@ -197,7 +209,7 @@ func EncodeTable(p []byte, t Table) {
 	le.PutUint32(p[12:], Checksum(p))
 }
 
-// DecodeTable reads a table entry; used is false for one that holds no table.
+// DecodeTable decodes a table entry; used is false if the entry holds no table.
 func DecodeTable(p []byte) (t Table, used bool, err error) {
 	const op rhumb.Op = "format.DecodeTable"
 	var b [TableEntrySize]byte
@@ -233,11 +245,13 @@ func DecodeTable(p []byte) (t Table, used bool, err error) {
 // Shard is an entry of the root's shards: the live generation of one shard.
 type Shard struct {
 	Generation uint64 // 0: the entry is not used
-	// Base is the version that the generation's base shows; records carry their version relative to it.
+	// Base is the version that the generation's base shows; records carry their version relative to
+	// it.
 	Base uint64
 	// FileSize is the size of the segment file in bytes.
 	FileSize uint64
-	// Closed is the closed timestamp when the generation was built: views at an earlier one cannot be taken.
+	// Closed is the closed timestamp when the generation was built: views at an earlier timestamp
+	// are not possible.
 	Closed rhumb.Timestamp
 	Table  rhumb.TableID
 	Index  uint32 // of the shard in its table
@@ -256,7 +270,7 @@ func EncodeShard(p []byte, s Shard) {
 	le.PutUint32(p[44:], Checksum(p[:44]))
 }
 
-// DecodeShard reads a shard entry; used is false for one that holds no shard.
+// DecodeShard decodes a shard entry; used is false if the entry holds no shard.
 func DecodeShard(p []byte) (s Shard, used bool, err error) {
 	const op rhumb.Op = "format.DecodeShard"
 	var b [ShardEntrySize]byte
@@ -280,11 +294,11 @@ func SegmentName(shard int, generation uint64) string {
 
 var le = binary.LittleEndian
 
-// checkHead checks what root and segment headers have alike.
+// checkHead checks the fields that root and segment headers have in common.
 func checkHead(op rhumb.Op, p []byte, magic string, size, sum, want uint32) error {
 	switch {
 	case string(p[:8]) != magic:
-		return rhumb.Ef(op, rhumb.Corrupt, "it begins with %q, not %q: this is no such file", p[:8], magic)
+		return rhumb.Ef(op, rhumb.Corrupt, "it begins with %q, not %q: this is another kind of file", p[:8], magic)
 	case le.Uint32(p[16:]) != EndianTag:
 		return rhumb.Ef(op, rhumb.Incompatible, "byte order tag %#x: written on a machine of another byte order", le.Uint32(p[16:]))
 	case le.Uint32(p[8:]) != Major:

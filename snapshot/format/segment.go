@@ -2,8 +2,8 @@ package format
 
 import "github.com/rhumbdb/rhumb"
 
-// The layout of a segment file, in bytes. Page 0 is written once, before the generation goes live; page 1 holds the words
-// that the publisher changes.
+// The layout of a segment file, in bytes. Page 0 is written once, before the generation goes live;
+// page 1 holds the words that the publisher changes.
 const (
 	SegmentMagic   = "RHBSEG01"
 	SegmentHeader  = 8192
@@ -18,16 +18,16 @@ const (
 
 	// SegmentState is one of the segment states (u64). Mutable, atomic, as are all below.
 	SegmentState = 4096
-	// SegmentAppendHead is the end of the committed records, in units from the start of the heap; SegmentAppendTail the end of
-	// the records that are complete, raised before a record is linked.
+	// SegmentAppendHead is the end of the committed records, in units from the start of the heap;
+	// SegmentAppendTail the end of the records that are complete, raised before a record is linked.
 	SegmentAppendHead = 4160
 	SegmentAppendTail = 4168
-	// SegmentOverflow is the number of overflow buckets taken, raised before a bucket is linked; SegmentLive the number of
-	// keys with a visible value, as of the last commit.
+	// SegmentOverflow is the number of overflow buckets taken, raised before a bucket is linked;
+	// SegmentLive the number of keys with a visible value, as of the last commit.
 	SegmentOverflow = 4224
 	SegmentLive     = 4232
-	// SegmentDelta is the number of entries of the spatial delta, SegmentOrder of words of the ordered delta; both raised
-	// before an entry is linked.
+	// SegmentDelta is the number of entries of the spatial delta, SegmentOrder of words of the
+	// ordered delta; both raised before an entry is linked.
 	SegmentDelta = 4288
 	SegmentOrder = 4296
 )
@@ -40,7 +40,7 @@ const (
 	SegmentRecycled   uint64 = 3
 )
 
-// SectionType names what a section holds.
+// SectionType identifies the content of a section.
 type SectionType uint32
 
 // The sections of a segment. Readers skip those they do not know.
@@ -96,8 +96,9 @@ func (s *Segment) Find(t SectionType) (Section, bool) {
 	return Section{}, false
 }
 
-// CheckSum compares the checksum of a section with its content, of at least sec.Size bytes: Corrupt when it is another. Sections that
-// are changed in place have none.
+// CheckSum compares the checksum of a section with that of its content, which must have at least
+// sec.Size bytes. It fails with kind Corrupt if they differ. Sections that change in place have no
+// checksum.
 func (s *Segment) CheckSum(sec Section, content []byte) error {
 	const op rhumb.Op = "format.CheckSum"
 	size := sec.Items * uint64(sec.Item)
@@ -150,8 +151,9 @@ func EncodeSegment(p []byte, s Segment) {
 	le.PutUint32(p[SegmentSumOff:], Checksum(p[:SegmentSumOff]))
 }
 
-// DecodeSegment reads the header page and checks everything that a reader relies on afterwards: the checksum, and that
-// every section lies wholly in the file, is aligned and is large enough for what the header says it holds.
+// DecodeSegment decodes the header page and checks everything that a reader relies on afterwards:
+// the checksum, and that every section is within the file, is aligned and is large enough for its
+// declared content.
 func DecodeSegment(p []byte, fileSize uint64) (Segment, error) {
 	const op rhumb.Op = "format.DecodeSegment"
 	if len(p) < SegmentHeader || fileSize < SegmentHeader {
@@ -183,6 +185,7 @@ func DecodeSegment(p []byte, fileSize uint64) (Segment, error) {
 			Type: SectionType(le.Uint32(q)), Offset: le.Uint64(q[8:]), Size: le.Uint64(q[16:]), Items: le.Uint64(q[24:]),
 			Item: le.Uint32(q[32:]), Sum: le.Uint32(q[36:]),
 		}
+		// The subtraction cannot wrap, because the offset is compared with the size first.
 		if sec.Offset%SectionAlign != 0 || sec.Offset < SegmentHeader || sec.Offset > fileSize || sec.Size > fileSize-sec.Offset {
 			return Segment{}, rhumb.Ef(op, rhumb.Corrupt, "section %d lies at %d with %d bytes in a file of %d", i, sec.Offset, sec.Size, fileSize)
 		}
@@ -199,7 +202,8 @@ func DecodeSegment(p []byte, fileSize uint64) (Segment, error) {
 	return s, nil
 }
 
-// checkSection checks that a section of a known type can hold what is read from it without a further look.
+// checkSection checks that a section of a known type is large enough for all accesses that readers
+// make without further checks.
 func checkSection(op rhumb.Op, s *Segment, sec Section) error {
 	if _, twice := s.Find(sec.Type); twice {
 		return rhumb.Ef(op, rhumb.Corrupt, "two sections of type %d", sec.Type)
@@ -219,14 +223,16 @@ func checkSection(op rhumb.Op, s *Segment, sec Section) error {
 	case SectionDeltaCells:
 		least = 8
 	}
+	// The first comparison also rejects a number of items for which the product above wraps around.
 	if sec.Items > sec.Size || sec.Size < least {
 		return rhumb.Ef(op, rhumb.Corrupt, "section of type %d has %d bytes and %d items, want at least %d bytes", sec.Type, sec.Size, sec.Items, least)
 	}
 	return nil
 }
 
-// The R-tree: a header of TreeHeaderSize bytes, then nodes of NodeSize bytes, leaves first. The header holds u32 levels at
-// 0, u32 items at 4, and from 16 on for each level u32 first node and u32 number of nodes.
+// The R-tree: a header of TreeHeaderSize bytes, then nodes of NodeSize bytes, leaves first. The
+// header holds u32 levels at 0, u32 items at 4, and from 16 on for each level u32 first node and
+// u32 number of nodes.
 const (
 	TreeHeaderSize = 256
 	TreeLevelsMax  = 12
@@ -234,15 +240,16 @@ const (
 	NodeLanes      = 16
 )
 
-// The spatial delta: entries {i32 box[4], u32 ref, u32 next, u32 ver, u32 0}; next and the heads are the number of an entry
-// plus one, 0 ends a chain. A box goes into the cell of its lowest corner, or into head 0 when it is larger than a cell.
+// The spatial delta: entries {i32 box[4], u32 ref, u32 next, u32 ver, u32 0}; next and the heads
+// are the number of an entry plus one, 0 ends a chain. A box is in the chain of the cell with its
+// lowest corner, or in chain 0 if it is larger than a cell.
 const (
 	DeltaEntrySize = 32
 	DeltaCellShift = 18 // a cell is 2^18 units of 1e-7 degrees wide and high: about 2.9 km at the equator
 )
 
-// DeltaCell returns the head of the chain for the cell with its lowest corner at x, y (1e-7 degrees). heads is the number
-// of heads, a power of two.
+// DeltaCell returns the head of the chain for the cell with its lowest corner at x, y (1e-7
+// degrees). heads is the number of heads, a power of two.
 func DeltaCell(x, y int32, heads uint32) uint32 {
 	cx := uint32(int64(x)+LonUnitsMax) >> DeltaCellShift
 	cy := uint32(int64(y)+LatUnitsMax) >> DeltaCellShift
@@ -250,8 +257,8 @@ func DeltaCell(x, y int32, heads uint32) uint32 {
 	return 1 + uint32(uint64(h)*uint64(heads-1)>>32)
 }
 
-// DeltaHead returns the head of the chain that a plain box belongs to: the one of its cell, or 0 if the box is larger than
-// a cell.
+// DeltaHead returns the head of the chain that a plain box belongs to: the one of its cell, or 0 if
+// the box is larger than a cell.
 func DeltaHead(b Box, heads uint32) uint32 {
 	const cell = 1 << DeltaCellShift
 	if int64(b.MaxX)-int64(b.MinX) > cell || int64(b.MaxY)-int64(b.MinY) > cell {
@@ -260,8 +267,9 @@ func DeltaHead(b Box, heads uint32) uint32 {
 	return DeltaCell(b.MinX, b.MinY, heads)
 }
 
-// The ordered delta is a skip list in u32 words: a node is {ref, height, next[height]}, next is the word of a node, 0 ends.
-// The node at word OrderHead is the head and has no record. Word 0 is not used.
+// The ordered delta is a skip list in u32 words: a node is {ref, height, next[height]}, next is the
+// word of a node, 0 ends. The node at word OrderHead is the head and has no record. Word 0 is not
+// used.
 const (
 	OrderHead      = 1
 	OrderHeightMax = 12

@@ -8,14 +8,16 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// The publisher writes while a generation is read here, and knows nothing of it. What it changes in place are links and
-// counters. It stores them in a fixed order, data, counter, link, and capturing reads them in the opposite one.
+// The publisher keeps writing while a generation is read here. It changes only links and counters
+// in place, and stores them in a fixed order: data, counter, link. A capture reads them in the
+// opposite order.
 
-// segment is a generation as it was captured: a copy of what changes in place, and the mapped file for everything that no
-// commit changes any more. The copy is about a tenth of a shard with records of 128 bytes.
+// segment is a captured generation: a copy of the parts that change in place, and the mapped file
+// for everything that no commit changes. The copy is about a tenth of a shard with records of 128
+// bytes.
 //
-// All later reading goes through the captured links and counters. So a check or a copy sees one state, however many commits
-// arrive meanwhile.
+// All later reading goes through the captured links and counters. So a check or a copy sees one
+// consistent state, however many commits arrive meanwhile.
 type segment struct {
 	file   string
 	table  format.Table
@@ -27,7 +29,7 @@ type segment struct {
 	mapped []byte
 	limit  uint32 // the version of the image, relative to the base
 
-	// The counters as they stood, brought within the sections.
+	// The captured counters, clamped to the sections.
 	tail, done, overflow, deltas, words uint32
 	units                               uint32 // of the heap
 }
@@ -35,11 +37,12 @@ type segment struct {
 // unitsMax is the greatest number of units of a heap.
 const unitsMax = math.MaxUint32 - 1
 
-// captureSegment captures a generation: first the links, and then the counters of what the links lead to. The order
-// matters. The publisher writes an entry, then its counter, then the link to it; read in the reverse order, everything that
-// a captured link leads to is within the captured counter and whole.
+// captureSegment captures a generation: first the links, and then the counters of their targets.
+// The order matters. The publisher writes an entry, then its counter, then the link to it. Reading
+// in the reverse order guarantees that the target of every captured link is complete and within the
+// captured counter.
 //
-// It may fault, as may everything that reads the segment later; see guardFaults.
+// It may fault, like everything that reads the segment later; see guardFaults.
 func (im *Image) captureSegment(t *Table, s *Shard) *segment {
 	g := &segment{
 		file: s.File, table: t.Table, index: s.Index, head: s.Head, keys: &im.Head, mapped: s.m.bytes,
@@ -48,14 +51,15 @@ func (im *Image) captureSegment(t *Table, s *Shard) *segment {
 	}
 	// The first part of the header never changes.
 	copy(g.header, s.m.bytes[:segmentMutable])
-	// The skip list is first because its copy is repeated: whatever is captured later has at least its keys.
+	// The skip list comes first because its copy may be repeated: everything captured later
+	// contains at least its keys.
 	words := g.captureSkip(s)
 	for _, links := range []format.SectionType{format.SectionIndex, format.SectionDeltaCells, format.SectionChanged} {
 		g.captureLinks(s, links)
 	}
-	// The counters come last, so that they cover everything that the captured links lead to.
+	// The counters come last, so that they cover the targets of all captured links.
 	s.m.copyWords(g.header[segmentMutable:], segmentMutable)
-	// The skip list has its own counter: nodes may have come since it was copied.
+	// The counter of the skip list was read with its copy: nodes may have been added since.
 	le.PutUint64(g.header[format.SegmentOrder:], words)
 	g.readCounters()
 	return g
@@ -66,10 +70,13 @@ const segmentMutable = 4096
 
 // captureLinks copies a section of links word by word.
 func (g *segment) captureLinks(s *Shard, t format.SectionType) {
+	// A repeated copy reuses the memory of the first one.
 	if sec, ok := g.head.Find(t); ok {
 		if g.links[t] == nil {
 			g.links[t] = make([]byte, sec.Size)
 		}
+		// Words are copied atomically, so a link is either the old or the new one and never half of
+		// each.
 		s.m.copyWords(g.links[t][:sec.Size&^7], sec.Offset)
 	}
 }
@@ -77,9 +84,9 @@ func (g *segment) captureLinks(s *Shard, t format.SectionType) {
 // skipTries bounds the copies of a skip list that changes.
 const skipTries = 1_000
 
-// captureSkip copies the skip list and returns the number of words that its nodes take. Links of a skip list lead to any
-// place, also to a node that comes while the copy is under way. So the list is copied again until no node came meanwhile;
-// then all nodes that links lead to are whole.
+// captureSkip copies the skip list and returns the number of words that its nodes take. A link of a
+// skip list may lead anywhere, also to a node that is added during the copy. So the list is copied
+// again until no node was added meanwhile; then every linked node is complete.
 func (g *segment) captureSkip(s *Shard) (words uint64) {
 	for range skipTries {
 		words = s.m.load64(format.SegmentOrder)
@@ -91,7 +98,7 @@ func (g *segment) captureSkip(s *Shard) (words uint64) {
 	return words
 }
 
-// usedContent returns what a section holds, without the part that is free.
+// usedContent returns the used part of a section.
 func (g *segment) usedContent(sec format.Section) []byte {
 	p := g.sectionBytes(sec.Type)
 	switch sec.Type {
@@ -103,8 +110,8 @@ func (g *segment) usedContent(sec format.Section) []byte {
 	return p
 }
 
-// readCounters reads the counters. Each is brought within what its section holds, so that later code can trust them;
-// checkCounters reports those that were not.
+// readCounters reads the counters. Each is clamped to the size of its section, so that later code
+// can trust it; checkCounters reports counters that were out of range.
 func (g *segment) readCounters() {
 	counter := func(offset int, most uint64) uint32 { return uint32(min(le.Uint64(g.header[offset:]), most, unitsMax)) }
 	heap, _ := g.head.Find(format.SectionHeap)
@@ -118,8 +125,8 @@ func (g *segment) readCounters() {
 	g.words = counter(format.SegmentOrder, skip.Size/4)
 }
 
-// sectionBytes returns the bytes of a section, nil if there is none: the copy of a section of links, and the mapped bytes
-// of any other.
+// sectionBytes returns the bytes of a section, nil if there is none: the copy of a section of
+// links, and the mapped bytes of any other.
 func (g *segment) sectionBytes(t format.SectionType) []byte {
 	if p := g.links[t]; p != nil {
 		return p
@@ -131,7 +138,8 @@ func (g *segment) sectionBytes(t format.SectionType) []byte {
 	return g.mapped[sec.Offset:][:sec.Size]
 }
 
-// record is a record of a captured heap, decoded and within its bounds.
+// record is a record of a captured heap, decoded and within its bounds. name and bytes alias the
+// mapping, so reading them may fault; see guardFaults.
 type record struct {
 	ref, units uint32
 	word       uint64
@@ -143,9 +151,12 @@ type record struct {
 	box        format.Box
 }
 
-// recordAt decodes the record at a reference below end. what says why there cannot be a record, and is empty if there is
-// one.
+// recordAt decodes the record at a reference below end. If there is none, what returns the reason;
+// otherwise what is empty. It is the only function that reads lengths from a heap, and it checks
+// each one before use, so its callers need not check bounds.
 func (g *segment) recordAt(ref, end uint32) (r record, what string) {
+	// All bounds are checked against end and not against the section: beyond it bytes may be from
+	// an older generation.
 	if ref >= end {
 		return r, "a reference leads past the records"
 	}
@@ -154,7 +165,8 @@ func (g *segment) recordAt(ref, end uint32) (r record, what string) {
 		ref: ref, word: le.Uint64(p), ver: le.Uint32(p[format.RecordVersion:]), prev: le.Uint32(p[format.RecordPrev:]),
 		flags: le.Uint16(p[format.RecordFlags:]),
 	}
-	// The flags are powers of two: dividing and multiplying them yields the 8 bytes of each field that is there.
+	// The flags are powers of two: dividing and multiplying them yields the 8 bytes of each field
+	// that is there.
 	at := format.RecordHeadSize + int(r.flags&format.FlagHLC)/2 + int(r.flags&format.FlagExpiry)*2
 	if r.flags&format.FlagBox != 0 {
 		b := p[at:]
@@ -163,7 +175,7 @@ func (g *segment) recordAt(ref, end uint32) (r record, what string) {
 	}
 	if g.head.KeyKind == format.KeyName {
 		n := int(p[at]) // the fixed parts lie within one unit
-		// A length of 255 stands for a shard key, which always has 16 bytes.
+		// A length of 255 marks a shard key, which always has 16 bytes.
 		if r.shardKey = n == format.ShardKeyLen; r.shardKey {
 			n = format.ShardKeySize
 		}
@@ -178,7 +190,8 @@ func (g *segment) recordAt(ref, end uint32) (r record, what string) {
 		if at+format.LongLenSize > len(p) {
 			return r, "a record ends past the records"
 		}
-		// A short length marked as long would be read differently by readers that look at the short field only.
+		// Only values that do not fit the short field may use the long one: a record has exactly
+		// one valid encoding.
 		if value = int(le.Uint32(p[at:])); value < int(format.LongValue) || value > format.ValueSizeMax {
 			return r, "a record has a value that is too long, or is marked as long and is not"
 		}
@@ -191,8 +204,8 @@ func (g *segment) recordAt(ref, end uint32) (r record, what string) {
 	return r, ""
 }
 
-// hashOf returns the hash of a record's key. It is computed from the name and not taken from the record, which may be
-// damaged.
+// hashOf returns the hash of a record's key. It is computed from the name and not taken from the
+// record, which may be damaged.
 func (g *segment) hashOf(r *record) uint64 {
 	if g.head.KeyKind == format.KeyName {
 		return g.keys.HashName(r.name, r.shardKey)
@@ -205,9 +218,11 @@ func sameKey(a, b *record) bool {
 	return a.word == b.word && a.shardKey == b.shardKey && string(a.name) == string(b.name)
 }
 
-// sealHeader turns the header into that of an image that ends at the captured version; writeSealed does the same with the
-// records.
+// sealHeader changes the header to that of an image that ends at the captured version; writeSealed
+// does the same for the records. Every record up to the tail counts as committed then, so
+// append_head moves to the tail.
 func (g *segment) sealHeader() {
+	// Counted and not copied: the counter in the file may already include later commits.
 	live := uint64(0)
 	for n := range g.head.Buckets + g.overflow {
 		for _, ref := range g.bucketAt(n).takenRefs() {
@@ -216,24 +231,26 @@ func (g *segment) sealHeader() {
 			}
 		}
 	}
-	le.PutUint64(g.header[format.SegmentState:], format.SegmentLiveState) // the live file may be superseded by now
-	// The copy has no open commit: records of later versions are marked as aborted when they are written.
+	le.PutUint64(g.header[format.SegmentState:], format.SegmentLiveState) // the source may be superseded by now
+	// The copy has no open commit: records of later versions are marked as aborted when they are
+	// written.
 	le.PutUint64(g.header[format.SegmentAppendHead:], uint64(g.tail))
 	le.PutUint64(g.header[format.SegmentLive:], live)
 }
 
-// writeBlock is how much of a segment is copied at a time, in bytes. It is a multiple of the alignment of records, so that
-// the head of a record is always in one block.
+// writeBlock is how much of a segment is copied at a time, in bytes. It is a multiple of the
+// alignment of records, so that the head of a record is always in one block.
 const writeBlock = 1 << 20
 
-// writeSealed writes the sealed file block by block. Records of later versions are marked as aborted, as recovery would
-// mark those of a commit that was never finished.
+// writeSealed writes the sealed file block by block. Records of later versions are marked as
+// aborted, as recovery would mark those of a commit that was never finished.
 func (g *segment) writeSealed(w io.Writer) error {
 	block := make([]byte, writeBlock)
 	next := uint32(0) // record
 	for at := uint64(0); at < uint64(len(g.mapped)); at += writeBlock {
 		b := block[:min(writeBlock, uint64(len(g.mapped))-at)]
-		// What no section covers, and what is free in a section, is zero in the copy, so that it compresses to nothing.
+		// Gaps between sections and free parts of sections are zero in the copy, so that they
+		// compress to almost nothing.
 		clear(b)
 		overlayBytes(b, at, g.header, 0)
 		for _, sec := range g.head.Sections {
@@ -256,7 +273,9 @@ func (g *segment) writeSealed(w io.Writer) error {
 	return nil
 }
 
-// overlayBytes copies the part that two pieces of a file have in common. Both are given with their offsets.
+// overlayBytes copies the bytes that two pieces of a file have in common. at and from are the file
+// offsets of the pieces. A block of the copy is assembled from several pieces: the header, and the
+// used part of each section that overlaps the block.
 func overlayBytes(dst []byte, at uint64, src []byte, from uint64) {
 	first, end := max(at, from), min(at+uint64(len(dst)), from+uint64(len(src)))
 	if first < end {
@@ -264,7 +283,7 @@ func overlayBytes(dst []byte, at uint64, src []byte, from uint64) {
 	}
 }
 
-// shownVersion follows a chain to the version that the image shows.
+// shownVersion follows a chain from its newest record to the version that the image shows.
 func (g *segment) shownVersion(ref uint32) (record, bool) {
 	for {
 		r, what := g.recordAt(ref, g.tail)

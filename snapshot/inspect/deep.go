@@ -6,24 +6,28 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// The deep check knows what the publisher may leave behind at any moment of its life, and accepts exactly that. It goes
-// from the records to what refers to them and back:
+// The deep check accepts exactly the states in which a publisher may stop or die. It goes from the
+// records to the references and back:
 //
-//   - walkHeap takes the heap apart and notes where records begin. A reference to any other unit is a fault.
-//   - checkIndex follows every reference of the index and every chain of versions, and notes which records were reached.
-//   - checkReached wants every record that counts to have been reached.
-//   - checkMoved decides for each record whether the tree or the delta must lead to it; checkTree and checkDelta want
-//     exactly these.
-//   - checkOrder and checkSkip want every key once, in order.
+//   - walkHeap takes the heap apart and notes where records begin. A reference to any other unit is
+//     a fault.
+//   - checkIndex follows every reference of the index and every chain of versions, and notes which
+//     records were reached.
+//   - checkReached requires that every record that counts was reached.
+//   - checkMoved decides for each record whether the tree or the delta must lead to it; checkTree
+//     and checkDelta require exactly these references.
+//   - checkOrder and checkSkip require every key exactly once, in order.
 //
-// A record counts if a view of the image can show it. What belongs to a commit that was not finished may be linked anywhere
-// up to the point at which its publisher died, so that faults are reported only where such a record cannot explain them.
+// A record counts if a view of the image can show it. A record of an unfinished commit may be
+// linked anywhere up to the point at which its publisher died. Faults are reported only where such
+// a record cannot explain them.
 
 // flagsKnown are the flags that a record may have.
 const flagsKnown = format.FlagTombstone | format.FlagBox | format.FlagExpiry | format.FlagMoved | format.FlagHLC
 
-// checkDeep compares the records with everything that refers to them. The heap comes first: it finds where records begin,
-// and every other check asks that of a reference before anything else.
+// checkDeep compares the records with everything that refers to them. The heap comes first:
+// walkHeap finds the units at which records begin, and every other check compares references with
+// them first.
 func (c *checker) checkDeep() {
 	c.starts, c.reached, c.aborted = newBitmap(c.tail), newBitmap(c.tail), newBitmap(c.tail)
 	c.followed = newBitmap(c.head.BaseUnits)
@@ -45,11 +49,12 @@ func (c *checker) checkDeep() {
 	}
 }
 
-// walkHeap checks each record by itself, in order. It reports false if it cannot tell where the next record begins; then
-// nothing else can be checked.
+// walkHeap checks each record on its own, in order. It reports false if it cannot determine where
+// the next record begins; then nothing else can be checked.
 func (c *checker) walkHeap() bool {
 	c.noneAborted = c.imageStopped()
-	// Commits append in order, so versions rise through the append area, except those of aborted records.
+	// Commits append in order, so versions rise through the append area, except those of aborted
+	// records.
 	version, base := uint32(0), uint64(0)
 	for ref := uint32(0); ref < c.tail; {
 		r, what := c.recordAt(ref, c.tail)
@@ -62,6 +67,8 @@ func (c *checker) walkHeap() bool {
 			return false
 		}
 		c.starts.set(ref)
+		// The predecessor has a newer version, so its changed bit may be set. checkChanged compares
+		// the bits with this set.
 		if r.prev < c.head.BaseUnits {
 			c.followed.set(r.prev)
 		}
@@ -69,7 +76,7 @@ func (c *checker) walkHeap() bool {
 		c.checkRecord(&r)
 		switch {
 		case inBase:
-			if r.ver == format.AbortedVersion { // a roll gave its key another place
+			if r.ver == format.AbortedVersion { // a roll moved its key
 				c.aborted.set(ref)
 			} else {
 				base++
@@ -87,14 +94,15 @@ func (c *checker) walkHeap() bool {
 			if r.ver > c.limit {
 				c.noneAborted = false
 			}
-			// Only if no commit came while the generation was captured: otherwise append_head may be newer than the
-			// version.
+			// This holds only if nothing was committed during the capture: otherwise append_head
+			// may be newer than the version.
 			if c.quiet && ref < c.done && r.ver > c.limit {
 				c.addRecordFault(ref, "version %d is committed, and the newest is %d", c.head.Base+uint64(r.ver), c.image.Version)
 			}
 		}
 		ref += r.units
 	}
+	// The header counts only records that a view can show, not those that a roll aborted.
 	if base != c.head.Records {
 		c.addFault(56, "the header says %d records in the base, there are %d", c.head.Records, base)
 	}
@@ -104,8 +112,11 @@ func (c *checker) walkHeap() bool {
 	return true
 }
 
-// checkRecord checks what a record says of itself: its flags, its key and hash, its shard, its box, and its checksum.
+// checkRecord checks the fields of one record: flags, key and hash, shard, box, and checksum.
+// Versions and references are checked where the record is reached: see checkChain.
 func (c *checker) checkRecord(r *record) {
+	// The hash is computed from the key, so a changed bit in a key shows up as a wrong hash or a
+	// wrong shard.
 	hash := c.hashOf(r)
 	switch {
 	case r.flags&^flagsKnown != 0:
@@ -120,23 +131,27 @@ func (c *checker) checkRecord(r *record) {
 		c.addRecordFault(r.ref, "the box %v is invalid", r.box)
 	}
 	sum := le.Uint32(r.bytes[format.RecordSum:])
-	if c.table.Summed() && r.ver != format.AbortedVersion { // what was aborted has the sum of before
+	if c.table.Summed() && r.ver != format.AbortedVersion { // an aborted record keeps its old checksum
 		if counted := format.RecordChecksum(r.bytes); counted != sum {
 			c.addRecordFault(r.ref, "the record's checksum is %#x, counted %#x", sum, counted)
 		}
 	} else if sum != 0 && !c.table.Summed() {
 		c.addRecordFault(r.ref, "a record without a checksum has %#x", sum)
 	}
-	// The filling is written as zeros, also into recycled files: anything else is damage, or a leak of another record.
+	// The padding is written as zeros, also into recycled files: anything else is damage, or bytes
+	// of an older record.
 	whole := c.sectionBytes(format.SectionHeap)[uint64(r.ref)*format.RecordAlign:][:uint64(r.units)*format.RecordAlign]
 	if !allZero(whole[len(r.bytes):]) {
 		c.addRecordFault(r.ref, "the filling after the record is not 0")
 	}
 }
 
-// checkIndex follows every chain of buckets, and from every slot the chain of versions.
+// checkIndex follows every chain of buckets, and from every slot the chain of versions. It also
+// compares the counters of overflow buckets and of keys with the buckets and the keys that it
+// finds.
 func (c *checker) checkIndex() {
-	// An overflow bucket belongs to one chain. One that two chains lead to would show keys of the other.
+	// An overflow bucket belongs to one chain. If two chains led to it, one would contain keys of
+	// the other.
 	seen := newBitmap(c.head.BucketsMax)
 	live, overflow := uint64(0), uint32(0)
 	for n := range c.head.Buckets {
@@ -163,14 +178,16 @@ func (c *checker) checkIndex() {
 			c.addSectionFault(format.SectionIndex, uint64(n)*format.BucketSize, "a bucket that is not taken is not empty")
 		}
 	}
-	// The counter follows the commit word, so that it lags while commits go on.
+	// The counter is stored after the commit word, so it lags while commits continue.
 	if counted := le.Uint64(c.header[format.SegmentLive:]); c.imageStopped() && counted != live {
 		c.addFault(format.SegmentLive, "%d keys with a value are counted, there are %d", counted, live)
 	}
 }
 
-// checkBucket checks the slots of a bucket in the chain of primary bucket n. keys are the records that earlier slots of the
-// chain lead to, and live counts those with a value; it returns both with this bucket's added.
+// checkBucket checks the slots of a bucket in the chain of primary bucket n. keys are the records
+// that earlier slots of the chain lead to, and live is the number of those with a value.
+// checkBucket returns both updated with this bucket. A damaged slot is reported and skipped, so
+// that the others are still checked.
 func (c *checker) checkBucket(n, at uint32, b bucket, keys []record, live uint64) ([]record, uint64) {
 	free := false
 	for slot := range format.BucketSlots {
@@ -178,12 +195,14 @@ func (c *checker) checkBucket(n, at uint32, b bucket, keys []record, live uint64
 		f, ref := b.fingerprint(slot), b.ref(slot)
 		if f == 0 {
 			free = true
+			// The publisher stores the reference before the fingerprint, so a commit that was cut
+			// off leaves such a slot.
 			if ref != 0 && c.isVisible(ref) {
 				c.addSectionFault(format.SectionIndex, offset, "a free slot refers to unit %d", ref)
 			}
 			continue
 		}
-		// Slots are filled from the first on. Readers stop counting at the first free one.
+		// Slots are filled from the first on, and nothing ever frees one.
 		if free {
 			c.addSectionFault(format.SectionIndex, offset, "a slot after a free one is taken")
 		}
@@ -193,11 +212,12 @@ func (c *checker) checkBucket(n, at uint32, b bucket, keys []record, live uint64
 			continue
 		}
 		hash := c.hashOf(&r)
+		// A record in the wrong bucket exists but cannot be found by its key.
 		if format.Fingerprint(hash) != f || format.BucketOf(hash, c.head.Buckets) != n {
 			c.addSectionFault(format.SectionIndex, offset, "the record at unit %d does not belong here", ref)
 			continue
 		}
-		// A chain of buckets has few keys, so that comparing each with each costs little.
+		// A chain of buckets has few keys, so comparing all pairs costs little.
 		for i := range keys {
 			if sameKey(&keys[i], &r) {
 				c.addSectionFault(format.SectionIndex, offset, "the key of the record at unit %d is in the index twice", ref)
@@ -211,8 +231,9 @@ func (c *checker) checkBucket(n, at uint32, b bucket, keys []record, live uint64
 	return keys, live
 }
 
-// isVisible reports whether a reference leads to anything other than a record that no view of the image shows: an aborted
-// one, or one of a commit that is not finished. Such records may leave traces that mean nothing.
+// isVisible reports whether a reference leads to anything other than a record that no view of the
+// image shows: an aborted one, or one of a commit that is not finished. Traces of such records are
+// harmless.
 func (c *checker) isVisible(ref uint32) bool {
 	r, ok := c.startingAt(ref)
 	return !ok || r.ver <= c.limit
@@ -227,12 +248,16 @@ func (c *checker) startingAt(ref uint32) (record, bool) {
 	return r, true
 }
 
-// checkChain follows the versions of a key from the newest on, and reports whether the image shows a value.
+// checkChain follows the versions of a key from the newest on, and reports whether the image shows
+// a value. It requires what a reader relies on: versions and references that fall, and the same key
+// throughout.
 func (c *checker) checkChain(newest record) (live bool) {
+	// Versions fall along a chain. Aborted records are skipped, because their version is a marker
+	// and not a number.
 	decided := false
 	last := format.AbortedVersion - 1
 	for r := newest; ; {
-		// A record is in one chain, once. That also ends a walk in a circle.
+		// A record is in exactly one chain, once. This check also ends a walk in a circle.
 		if c.reached.setNew(r.ref) {
 			c.addRecordFault(r.ref, "two references lead to the record")
 			return live
@@ -250,12 +275,14 @@ func (c *checker) checkChain(newest record) (live bool) {
 		if r.prev == format.NoPrev {
 			return live
 		}
+		// References fall along a chain, so a reader that follows one always ends.
 		prev, ok := c.startingAt(r.prev)
 		if !ok || r.prev >= r.ref || !sameKey(&prev, &r) {
 			c.addRecordFault(r.ref, "the version before, at unit %d, is no record of the key", r.prev)
 			return live
 		}
-		// A record that is visible was linked past aborted ones; see the publisher's linkAt.
+		// The publisher links a visible record past aborted ones, so its predecessor is never
+		// aborted.
 		if prev.ver == format.AbortedVersion && r.ver <= c.limit {
 			c.addRecordFault(r.ref, "the version before, at unit %d, was aborted", r.prev)
 		}
@@ -269,8 +296,8 @@ func (c *checker) checkChain(newest record) (live bool) {
 	}
 }
 
-// checkChanged checks that a mark of a changed record has a reason: some record follows that record, if only an aborted
-// one. checkChain finds marks that are missing.
+// checkChanged checks that every mark of a changed record is justified: some record names it as
+// predecessor, even if only an aborted one. checkChain finds missing marks.
 func (c *checker) checkChanged() {
 	marks := c.sectionBytes(format.SectionChanged)
 	for at := 0; at+8 <= len(marks); at += 8 {
@@ -289,9 +316,10 @@ func (c *checker) isChanged(ref uint32) bool {
 	return le.Uint64(c.sectionBytes(format.SectionChanged)[ref/64*8:])>>(ref%64)&1 != 0
 }
 
-// checkReached checks that each record that counts is found by its key.
+// checkReached checks that each record that counts can be found by its key.
 func (c *checker) checkReached() {
 	for ref := uint32(0); ref < c.tail; ref++ {
+		// Aborted records need not be reached: their links may never have been written.
 		if !c.starts.has(ref) || c.reached.has(ref) || c.aborted.has(ref) {
 			continue
 		}
@@ -301,7 +329,7 @@ func (c *checker) checkReached() {
 	}
 }
 
-// eachVisible calls fn with every record in a range of units that counts.
+// eachVisible calls fn with every record that counts in a range of units.
 func (c *checker) eachVisible(from, to uint32, fn func(r *record)) {
 	for ref := from; ref < to; ref++ {
 		if c.starts.has(ref) && !c.aborted.has(ref) {

@@ -11,7 +11,8 @@ import (
 // orderFirst is the first word that a node of a skip list may take.
 const orderFirst = format.OrderHead + 2 + format.OrderHeightMax
 
-// compareKeys orders two records as an ordered table does.
+// compareKeys orders two records as an ordered table does: names before shard keys, each by their
+// bytes, and numbers by value.
 func compareKeys(a, b *record) int {
 	if a.shardKey != b.shardKey {
 		if a.shardKey {
@@ -25,7 +26,7 @@ func compareKeys(a, b *record) int {
 	return bytes.Compare(a.name, b.name)
 }
 
-// checkOrder checks that the order has each record of the base once, and that the keys rise.
+// checkOrder checks that the order lists each record of the base once, in ascending key order.
 func (c *checker) checkOrder() {
 	sec, _ := c.head.Find(format.SectionOrder)
 	refs := c.sectionBytes(format.SectionOrder)
@@ -39,7 +40,7 @@ func (c *checker) checkOrder() {
 			c.addSectionFault(format.SectionOrder, i*4, "no record of the base begins at unit %d", le.Uint32(refs[i*4:]))
 			continue
 		}
-		// Strictly rising keys also mean that no key is there twice.
+		// Strictly ascending keys also prove that no key is listed twice.
 		if i > 0 && compareKeys(&last, &r) >= 0 {
 			c.addSectionFault(format.SectionOrder, i*4, "the keys do not rise")
 		}
@@ -47,23 +48,23 @@ func (c *checker) checkOrder() {
 	}
 }
 
-// node is a node of the skip list.
+// node is a node of the skip list, as checkSkip finds it in storage order.
 type node struct {
 	record
 	height uint32
 	linked uint32 // a bit for each level on which a link leads to it
 }
 
-// checkSkip reads the nodes of the skip list one behind the other, as they lie, and then follows every level. A link that
-// leads between two nodes is found that way.
+// checkSkip reads the nodes of the skip list in storage order, and then follows every level. So it
+// also finds a link into the middle of a node.
 func (c *checker) checkSkip() {
 	words := c.sectionBytes(format.SectionOrderDelta)
 	word := func(at uint32) uint32 { return le.Uint32(words[uint64(at)*4:]) }
 	if word(format.OrderHead) != format.NoPrev || word(format.OrderHead+1) != format.OrderHeightMax {
 		c.addSectionFault(format.SectionOrderDelta, format.OrderHead*4, "the head of the ordered delta is damaged")
 	}
-	// Nodes lie one behind the other in the order in which they were taken, so that all of them are found without following
-	// a link.
+	// Nodes are stored contiguously in the order of allocation, so all of them are found without
+	// following a link.
 	nodes := map[uint32]*node{}
 	for at := uint32(orderFirst); at < c.words; {
 		n := &node{}
@@ -72,7 +73,7 @@ func (c *checker) checkSkip() {
 			n.height = word(at + 1)
 			n.record, ok = c.startingAt(word(at))
 		}
-		// After a node of the wrong height nothing says where the next one begins.
+		// After a node with a wrong height, the start of the next node is unknown.
 		if !ok || n.height == 0 || n.height > format.OrderHeightMax || at+2+n.height > c.words || n.ref < c.head.BaseUnits {
 			c.addSectionFault(format.SectionOrderDelta, uint64(at)*4, "a node is not whole, or is of no appended record")
 			return
@@ -82,6 +83,7 @@ func (c *checker) checkSkip() {
 	}
 	for level := range uint32(format.OrderHeightMax) {
 		var last *node
+		// More steps than nodes mean a circle.
 		for at, steps := word(format.OrderHead+2+level), 0; at != 0; steps++ {
 			n, ok := nodes[at]
 			if !ok || n.height <= level || steps > len(nodes) {
@@ -99,11 +101,12 @@ func (c *checker) checkSkip() {
 	c.checkNodes(nodes)
 }
 
-// checkNodes checks that each key that the base lacks has a node on the lowest level, and that the node of a record that
-// the image shows is linked on all its levels. A node that an aborted record left serves its key when the key comes again;
-// its publisher may have died between two levels, so any number of them is right.
+// checkNodes checks that each key that the base lacks has a node on the lowest level, and that the
+// node of a record that the image shows is linked on all its levels. A node of an aborted record is
+// reused when its key is written again. Its publisher may have died between two levels, so any
+// number of linked levels is valid.
 func (c *checker) checkNodes(nodes map[uint32]*node) {
-	lacking := map[string]uint32{} // the first record of each key
+	lacking := map[string]uint32{} // the first record of each key that the base lacks
 	c.eachVisible(c.head.BaseUnits, c.tail, func(r *record) {
 		if r.prev == format.NoPrev {
 			lacking[r.keyString()] = r.ref
@@ -114,6 +117,7 @@ func (c *checker) checkNodes(nodes map[uint32]*node) {
 		switch all := uint32(1)<<n.height - 1; {
 		case n.flags&format.FlagTombstone != 0 || ok && n.ref > first:
 			c.addSectionFault(format.SectionOrderDelta, uint64(at)*4, "a node is of the record at unit %d, which is not the first of its key", n.ref)
+		// An unfinished commit may have linked the node on any number of levels.
 		case n.ver > c.limit:
 		case !ok:
 			c.addSectionFault(format.SectionOrderDelta, uint64(at)*4, "a node is of a key that the base has")
@@ -129,7 +133,7 @@ func (c *checker) checkNodes(nodes map[uint32]*node) {
 	}
 }
 
-// keyString returns what distinguishes the record's key from others of its table.
+// keyString returns a string that is unique to the record's key within its table.
 func (r *record) keyString() string {
 	if r.name == nil {
 		return string(le.AppendUint64(nil, r.word))

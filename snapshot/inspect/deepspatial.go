@@ -5,10 +5,13 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/rtree"
 )
 
-// checkMoved checks FlagMoved of each appended record, which says whether queries find it through the tree or through the
-// spatial delta. It decides anew by the rule of docs/formats/snapshot.md.
+// checkMoved checks FlagMoved of each appended record, which decides whether queries find the
+// record through the tree or through the spatial delta. It derives the flag from the rule in
+// docs/formats/snapshot.md and compares.
 func (c *checker) checkMoved() {
 	c.eachVisible(c.head.BaseUnits, c.tail, func(r *record) {
+		// The predecessor may itself be moved. Then the tree has no leaf with the box of the newer
+		// version either.
 		pred, has := c.startingAt(r.prev)
 		// A key without a base record, or with another box than before, is found through the delta.
 		moved := true
@@ -24,7 +27,8 @@ func (c *checker) checkMoved() {
 	})
 }
 
-// checkTree checks that the boxes of the tree enclose those below them, and that its leaves are the records of the base.
+// checkTree checks that the boxes of the tree enclose those below them, and that its leaves are the
+// records of the base.
 func (c *checker) checkTree() {
 	nodes := c.sectionBytes(format.SectionTreeNodes)
 	t, err := rtree.Open(nodes, c.sectionBytes(format.SectionTreeRefs))
@@ -39,7 +43,8 @@ func (c *checker) checkTree() {
 			c.addSectionFault(format.SectionTreeRefs, uint64(leaf)*4, "leaf %d, of unit %d, is no box of a record of the base, or a second time", leaf, ref)
 		}
 	}
-	// Leaves were counted one by one above, without doubles. If their number is right too, every box has its leaf.
+	// Every leaf above is a distinct box of a record. If the number of leaves is right too, every
+	// box has its leaf.
 	want := 0
 	c.eachVisible(0, c.head.BaseUnits, func(r *record) {
 		if r.flags&format.FlagBox != 0 {
@@ -53,7 +58,8 @@ func (c *checker) checkTree() {
 	c.checkLevels(nodes)
 }
 
-// partOf returns which part of a record's box a plain box is; ok is false if it is none.
+// partOf returns the index of the part of a record's box that equals a plain box; ok is false if no
+// part does.
 func (c *checker) partOf(ref uint32, box format.Box) (part int, ok bool) {
 	r, ok := c.startingAt(ref)
 	if !ok || r.flags&format.FlagBox == 0 {
@@ -68,7 +74,7 @@ func (c *checker) partOf(ref uint32, box format.Box) (part int, ok bool) {
 	return 0, false
 }
 
-// checkLevels compares each box of the upper levels with the node that the box stands for.
+// checkLevels checks that each box of an upper level encloses the node below it.
 func (c *checker) checkLevels(nodes []byte) {
 	levels := int(le.Uint32(nodes))
 	lane := func(node, lane uint32) format.Box {
@@ -82,6 +88,7 @@ func (c *checker) checkLevels(nodes []byte) {
 			parent := lane(first+child/format.NodeLanes, child%format.NodeLanes)
 			for i := range uint32(format.NodeLanes) {
 				b := lane(below+child, i)
+				// Empty lanes have MinX above MaxX; rtree.Open has checked them.
 				if b.MinX <= b.MaxX && (b.MinX < parent.MinX || b.MinY < parent.MinY || b.MaxX > parent.MaxX || b.MaxY > parent.MaxY) {
 					c.addSectionFault(format.SectionTreeNodes, format.TreeHeaderSize+uint64(below+child)*format.NodeSize, "level %d: a box reaches beyond that of its node", level-1)
 				}
@@ -90,7 +97,8 @@ func (c *checker) checkLevels(nodes []byte) {
 	}
 }
 
-// checkDelta checks the entries, that each is in the chain of its cell, and that each moved record has its entries.
+// checkDelta checks each entry, that the entry is in the chain of its cell, and that each moved
+// record has its entries. Tombstones need none: queries return no deleted keys.
 func (c *checker) checkDelta() {
 	delta, cells := c.sectionBytes(format.SectionDelta), c.sectionBytes(format.SectionDeltaCells)
 	heads := uint32(len(cells) / 4)
@@ -110,6 +118,7 @@ func (c *checker) checkDelta() {
 		switch at := uint64(i) * format.DeltaEntrySize; {
 		case !ok || seen[part].setNew(ref):
 			c.addSectionFault(format.SectionDelta, at, "entry %d, of unit %d, is no box of a record, or a second time", i, ref)
+		// Recovery marks only the record as aborted. Its entry keeps the old version.
 		case r.ver != ver && r.ver != format.AbortedVersion:
 			c.addSectionFault(format.SectionDelta, at, "entry %d has version %d, its record %d", i, ver, r.ver)
 		case r.flags&format.FlagMoved == 0:
@@ -132,16 +141,20 @@ func (c *checker) checkDelta() {
 	})
 }
 
-// checkCells follows the chains. head has for each entry the chain that the entry belongs to.
+// checkCells follows the chains of the delta. head[i] is the chain to which entry i belongs: an
+// entry in another chain would not be found by a query for its cell.
 func (c *checker) checkCells(delta, cells []byte, head []uint32) {
 	linked := newBitmap(c.deltas)
 	for cell := range uint32(len(cells) / 4) {
 		for next := le.Uint32(cells[cell*4:]); next != 0; {
+			// Marking each entry also ends a walk in a circle.
 			if next > c.deltas || head[next-1] != cell || linked.setNew(next-1) {
 				c.addSectionFault(format.SectionDeltaCells, uint64(cell)*4, "the chain leads to entry %d, which is not one of its own", next)
 				break
 			}
 			e := delta[uint64(next-1)*format.DeltaEntrySize:]
+			// The publisher links a new entry in front of older ones, so numbers fall along a
+			// chain.
 			if le.Uint32(e[20:]) >= next {
 				c.addSectionFault(format.SectionDelta, uint64(next-1)*format.DeltaEntrySize+20, "a chain leads to a later entry")
 				break
@@ -150,7 +163,8 @@ func (c *checker) checkCells(delta, cells []byte, head []uint32) {
 		}
 	}
 	for i := range c.deltas {
-		// An entry that no chain leads to is lost to queries, unless it is of a commit that was never finished.
+		// Queries cannot find an entry outside all chains. Only an entry of an unfinished commit
+		// may be unlinked.
 		ver := le.Uint32(delta[uint64(i)*format.DeltaEntrySize+24:])
 		if ref := le.Uint32(delta[uint64(i)*format.DeltaEntrySize+16:]); !linked.has(i) && ver <= c.limit && (ref >= c.tail || !c.aborted.has(ref)) {
 			c.addSectionFault(format.SectionDelta, uint64(i)*format.DeltaEntrySize, "no chain leads to entry %d", i)

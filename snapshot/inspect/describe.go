@@ -19,7 +19,7 @@ type Record struct {
 	Table string `json:"table"`
 	// Key is a number, or a name as rhumb.NameString writes it.
 	Key string `json:"key"`
-	// ShardKey is set for a name that the server gave: home and sequence.
+	// ShardKey is set for a name that the server assigned: home and sequence.
 	ShardKey string `json:"shard_key,omitempty"`
 	Version  uint64 `json:"version"`
 	HLC      string `json:"hlc,omitempty"`
@@ -27,7 +27,8 @@ type Record struct {
 	Box      *Box   `json:"box,omitempty"`
 	// Distance is in metres. Queries that have a point set it.
 	Distance *float64 `json:"distance_m,omitempty"`
-	// LacksRegions names the regions whose records the image does not have. Queries that look at many records set it.
+	// LacksRegions names the regions whose records the image does not have. Queries that look at
+	// many records set it.
 	LacksRegions []string `json:"lacks_regions,omitempty"`
 	// One of the three: a record's fields, text, or bytes as 0x….
 	Fields map[string]any `json:"fields,omitempty"`
@@ -38,7 +39,8 @@ type Record struct {
 	Stored rhumb.Record `json:"-"`
 }
 
-// Box is a box in degrees, in GeoJSON's order. West is greater than east if the box crosses the antimeridian.
+// Box is a box in degrees, in GeoJSON's order. West is greater than east if the box crosses the
+// antimeridian.
 type Box struct {
 	West  float64 `json:"west"`
 	South float64 `json:"south"`
@@ -46,10 +48,12 @@ type Box struct {
 	North float64 `json:"north"`
 }
 
-// Describe returns an item as tools print it; measured says that its distance counts. The result does not alias the image.
+// Describe returns an item as tools print it. measured reports whether the item has a distance. The
+// result does not alias the image.
 func Describe(t format.Table, it *reader.Item, measured bool) (Record, error) {
 	r := Record{Table: t.Name, Version: it.Version}
-	// A shard key is shown in both of its forms: as the bytes that a get takes, and as home and sequence.
+	// A shard key is shown in both forms: as the bytes that a get accepts, and as home and
+	// sequence.
 	switch {
 	case t.KeyKind == format.KeyUint64:
 		r.Key = strconv.FormatUint(it.Number, 10)
@@ -77,8 +81,8 @@ func Describe(t format.Table, it *reader.Item, measured bool) (Record, error) {
 	return r, r.describeValue(t, it.Value)
 }
 
-// describeValue fills in the value. It never fails on a value that cannot be decoded: somebody who inspects an image wants
-// to see damaged bytes as well.
+// describeValue fills in the value. It does not fail if the value cannot be decoded: whoever
+// inspects an image wants to see damaged bytes as well.
 func (r *Record) describeValue(t format.Table, stored []byte) error {
 	if t.Name == format.PositionsTable {
 		// The table of positions has values of its own format.
@@ -88,7 +92,8 @@ func (r *Record) describeValue(t format.Table, stored []byte) error {
 		}
 	}
 	if payload, ok := rhumb.DecodeOpaque(stored); ok {
-		// Text is shown as text. Anything else is shown as bytes, since JSON would replace what is not UTF-8.
+		// Valid UTF-8 is shown as text. Anything else is shown as bytes, because JSON would replace
+		// invalid sequences.
 		if s := string(payload); utf8.ValidString(s) {
 			r.Text = &s
 		} else {
@@ -97,22 +102,26 @@ func (r *Record) describeValue(t format.Table, stored []byte) error {
 		return nil
 	}
 	var err error
+	// The value is copied because the decoded fields alias it, and the result must outlive the
+	// view.
 	if r.Stored, err = rhumb.DecodeRecord(append([]byte(nil), stored...)); err != nil {
 		r.Bytes = fmt.Sprintf("0x%x", stored)
-		return nil // somebody who inspects an image wants to see damaged values too
+		return nil // a damaged value is shown as bytes
 	}
 	r.Fields = Fields(r.Stored)
 	return nil
 }
 
-// Fields returns the JSON object of a record's fields, from which the record can be read back with its types. A point is
-// {"lat","lon"} and a box {"min","max"}. A float64 always has a fraction or an exponent, which an int64 never has. Where
-// the value does not show its type, the key does: "NAME:TYPE", as for bytes, for timestamps, and for names that contain a
-// colon.
+// Fields returns the JSON object of a record's fields, from which the record can be read back with
+// its types. A point is {"lat","lon"} and a box {"min","max"}. A float64 always has a fraction or
+// an exponent, which an int64 never has. If the value does not show its type, the key does:
+// "NAME:TYPE", as for bytes, for timestamps, and for names that contain a colon. A reader of the
+// JSON splits such a key at its last colon.
 func Fields(r rhumb.Record) map[string]any {
 	out := make(map[string]any, len(r))
 	for _, f := range r {
-		// A name with a colon always gets its type appended, so that the last colon of a key is the one before the type.
+		// A name with a colon always gets its type appended, so that the last colon of such a key
+		// precedes the type.
 		value, tells := fieldOf(f.Value)
 		key := f.Name
 		if !tells || strings.ContainsRune(key, ':') {
@@ -146,7 +155,8 @@ func fieldOf(v rhumb.FieldValue) (value any, tells bool) {
 		return Area{Place(b.Min), Place(b.Max)}, true
 	case rhumb.FieldFloat64:
 		f := v.Float64()
-		// f-f is 0 for every number except NaN and the infinities, which JSON cannot hold as numbers.
+		// f-f is 0 for every number except NaN and the infinities, which JSON cannot hold as
+		// numbers.
 		return float(f), f-f == 0
 	case rhumb.FieldString:
 		if !utf8.ValidString(v.Text()) {
@@ -162,8 +172,10 @@ func fieldOf(v rhumb.FieldValue) (value any, tells bool) {
 // float is a number that cannot be taken for an int64.
 type float float64
 
-// MarshalJSON writes a number with a fraction or an exponent; NaN and the infinities, which JSON lacks, as text.
+// MarshalJSON writes a number with a fraction or an exponent; NaN and the infinities, which JSON
+// lacks, as text.
 func (f float) MarshalJSON() ([]byte, error) {
+	// The difference is 0 for every number except NaN and the infinities.
 	if f-f != 0 {
 		return strconv.AppendQuote(nil, strconv.FormatFloat(float64(f), 'g', -1, 64)), nil
 	}

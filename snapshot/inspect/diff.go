@@ -19,8 +19,8 @@ const (
 	Changed = "changed"
 )
 
-// Difference is one key that differs: its record in the first image, if it has one there, and in the second. Both alias the
-// images and are valid until the visitor returns.
+// Difference is a key that differs, with its records in the first and the second image, if present.
+// The records alias the images and are valid until the visitor returns: copy what must live longer.
 type Difference struct {
 	Table  format.Table
 	How    string
@@ -36,16 +36,17 @@ type TableDiff struct {
 	Added, Removed, Changed, Same int64
 }
 
-// viewAge is how long the views of a tool may be read. A tool ends by itself, and somebody waits for it, so that it needs
-// no leash.
+// viewAge is how long the views of a tool may be read. A tool is short-lived and somebody waits for
+// it, so the leash of servers would only cut off long comparisons.
 const viewAge = 24 * time.Hour
 
-// Attach attaches to an image as a tool does, with views that may be held for long.
+// Attach attaches to an image on behalf of a tool, with views that may be held for a long time.
 func Attach(dir string) (*reader.Client, error) {
 	return reader.Attach(dir, reader.Options{MaxLockAge: viewAge})
 }
 
-// side is one of the two images that are compared.
+// side is one of the two images that are compared. Its view keeps the compared version readable
+// while the node continues.
 type side struct {
 	client *reader.Client
 	view   reader.View
@@ -78,9 +79,9 @@ func (s *side) tableNames(only string) (out []string) {
 	return out
 }
 
-// Diff compares two images table by table, or one table if a name is given. A key differs if its value, its box or its
-// expiry does. The positions are compared only if they are named. Diff calls found with each difference. It fails with
-// Canceled if ctx ends.
+// Diff compares two images table by table, or one table if a name is given. A key differs if its
+// value, its box or its expiry does. The positions are compared only if they are named. Diff calls
+// found with each difference. It fails with Canceled if ctx ends.
 func Diff(ctx context.Context, a, b, only string, found func(*Difference)) ([]TableDiff, error) {
 	const op rhumb.Op = "inspect.Diff"
 	was, err := openSide(a)
@@ -110,7 +111,8 @@ func Diff(ctx context.Context, a, b, only string, found func(*Difference)) ([]Ta
 	return out, nil
 }
 
-// compareTables walks both tables. A table that an image lacks counts as empty, and so does one with keys of another kind.
+// compareTables walks both tables. A table that an image lacks counts as empty, and so does a table
+// with keys of another kind.
 func (d *TableDiff) compareTables(ctx context.Context, was, is *side, found func(*Difference)) error {
 	before, err1 := was.view.Table(d.Table)
 	after, err2 := is.view.Table(d.Table)
@@ -138,7 +140,8 @@ func (d *TableDiff) compareTables(ctx context.Context, was, is *side, found func
 			return err
 		}
 	}
-	// The walk above has counted what changed. What is left are the keys that only the second image has.
+	// The walk above has counted all keys of the first image. Only keys that exist in the second
+	// image alone are left.
 	if err2 != nil {
 		return nil
 	}
@@ -150,7 +153,8 @@ func (d *TableDiff) compareTables(ctx context.Context, was, is *side, found func
 	})
 }
 
-// walkTable visits the records of a table, each with the record of the same key in the other table, or nil.
+// walkTable visits the records of a table, each with the record of the same key in the other table,
+// or nil.
 func (d *TableDiff) walkTable(ctx context.Context, t, other *reader.Table, comparable bool, fn func(it, same *reader.Item)) error {
 	for it, err := range t.All() {
 		if err == nil {
@@ -159,11 +163,14 @@ func (d *TableDiff) walkTable(ctx context.Context, t, other *reader.Table, compa
 		if err != nil {
 			return err
 		}
-		// Keys of two kinds are never equal: everything was removed, and everything is added.
+		// Keys of different kinds are never equal: every old key counts as removed and every new
+		// key as added.
 		if !comparable {
 			fn(&it, nil)
 			continue
 		}
+		// Tables need not be ordered, so each key is looked up in the other image instead of
+		// merging two sorted lists.
 		same, err := lookUp(other, &it)
 		if rhumb.KindOf(err) == rhumb.NotFound {
 			fn(&it, nil)
@@ -196,8 +203,8 @@ func shardKeyOf(b []byte) rhumb.ShardKey {
 	}
 }
 
-// itemsDiffer reports whether two records of a key differ in what readers see. Timestamps and versions do not count: they
-// differ between a node and its copy.
+// itemsDiffer reports whether two records of a key differ in what readers see. Timestamps and
+// versions do not count: they differ between a node and its copy.
 func itemsDiffer(a, b *reader.Item) bool {
 	return !bytes.Equal(a.Value, b.Value) || a.HasBox != b.HasBox || a.Box != b.Box || a.Expiry != b.Expiry
 }

@@ -12,14 +12,15 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// An image is opened for inspection much as a reader attaches to it, with two differences: damage is noted and not an
-// error, so that everything else can still be looked at, and the generations stay locked until Close, so that tools may
-// take their time.
+// An image is opened for inspection much as a reader attaches to it, with two differences: damage
+// is recorded as a fault instead of an error, so that other parts can still be examined, and the
+// generations stay locked until Close, so that tools may take their time.
 
-// AliveMax is how old the heartbeat of a live publisher may be. Publishers beat four times a second.
+// AliveMax is how old the heartbeat of a live publisher may be. Publishers beat four times a
+// second.
 const AliveMax = 5 * time.Second
 
-// Fault is one thing that is wrong in an image.
+// Fault is one kind of damage at one place of an image.
 type Fault struct {
 	File   string // its name in the directory
 	Offset int64  // in bytes; -1 when it is about the whole file
@@ -34,20 +35,26 @@ func (f Fault) String() string {
 	return fmt.Sprintf("%s at offset %d: %s", f.File, f.Offset, f.What)
 }
 
-// Publisher is what the root says about the publisher of an image.
+// Publisher is the state of an image's publisher as the root records it.
 type Publisher struct {
 	// Life is the number of starts, and PID the process of the last one.
 	Life uint64
 	PID  int
 	// State is one of format's states; a saved image is stopped.
 	State uint32
-	// Heartbeat is how long ago the publisher was alive; negative if that is unknown, as for a saved image.
+	// Heartbeat is how long ago the publisher was alive; negative if that is unknown, as for a
+	// saved image.
 	Heartbeat time.Duration
-	// Alive reports whether the publisher still publishes, as far as that can be seen from outside.
+	// Alive reports whether the publisher still publishes: its state is live and its heartbeat is
+	// recent.
 	Alive bool
 }
 
-// Image is an image at one version, with its generations mapped and locked. Close it soon, because it pins them.
+// Image is an image at one version, with its generations mapped and locked. Close it soon, because
+// it pins them.
+//
+// The root is a copy and does not change. The mapped generations may: the publisher keeps appending
+// to those that are live. Captures take care of that; see capture.go.
 type Image struct {
 	Dir       string
 	Head      format.Root
@@ -56,7 +63,7 @@ type Image struct {
 	Tables    []Table
 	// Commits are the last commits that the ring has, newest first.
 	Commits []format.Commit
-	// Faults are what is wrong with the root and the headers of the files that it names.
+	// Faults lists damage in the root and in the headers of the files that the root names.
 	Faults []Fault
 
 	root []byte // a copy, with the commit word of Version
@@ -69,7 +76,8 @@ type Table struct {
 	Shards []*Shard
 }
 
-// Shard is a shard with its live generation.
+// Shard is a shard with its live generation. The entry in the root and the header of the file must
+// agree; checkIdentity compares them.
 type Shard struct {
 	format.Shard
 	Slot int // its entry in the root
@@ -84,9 +92,9 @@ const (
 	openPause = 5 * time.Millisecond
 )
 
-// Open opens the image in a directory. Faults lists damage of single tables and shards. Open fails with kind Corrupt if the
-// root itself cannot be used, with NotFound if there is no image, and with Incompatible, PermissionDenied and Unavailable
-// as reader.Attach does.
+// Open opens the image in a directory. Faults lists damage of single tables and shards. Open fails
+// with kind Corrupt if the root cannot be used, with NotFound if there is no image, and with kinds
+// Incompatible, PermissionDenied and Unavailable like reader.Attach.
 func Open(dir string) (*Image, error) {
 	const op rhumb.Op = "inspect.Open"
 	m, err := mapFile(filepath.Join(dir, format.RootName), format.RootSize, false)
@@ -107,7 +115,8 @@ func Open(dir string) (*Image, error) {
 			im.readPublisher()
 			return im, nil
 		}
-		// A change takes microseconds. The pause is for a publisher that was preempted in the middle.
+		// A change takes microseconds. The pause is for a publisher that was preempted in the
+		// middle.
 		time.Sleep(openPause)
 	}
 	im.Close()
@@ -135,25 +144,28 @@ func (im *Image) releaseTables() {
 	im.Tables, im.Faults = nil, nil
 }
 
-// loadRoot copies the root and maps the generations that it names. It reports false if they changed meanwhile.
+// loadRoot copies the root and maps the generations that the root names. It reports false if the
+// root changed meanwhile.
 func (im *Image) loadRoot() bool {
 	im.releaseTables()
 	seq := im.file.load64(format.RootTableSeq)
 	if seq&1 != 0 {
 		return false
 	}
-	// The version comes first: everything that is read later has at least its commits.
+	// The version comes first: everything read after this contains at least the commits up to it.
 	version := im.file.load64(format.RootCommitted)
 	im.root = make([]byte, format.RootSize)
 	im.file.copyWords(im.root, 0)
+	// The copy carries the version that was read first: the word may have moved during the copy.
 	le.PutUint64(im.root[format.RootCommitted:], version)
 	im.Version = version
 	busy := im.loadTables()
+	// An unchanged sequence word means that the copy holds no entry that was being written.
 	return !busy && im.file.load64(format.RootTableSeq) == seq
 }
 
-// loadTables maps what the copied root names. busy reports that the publisher holds a file for itself or has recycled it:
-// then the root has changed since it was copied.
+// loadTables maps the generations that the copied root names. busy reports that the publisher has
+// locked or recycled a file: then the root has changed since it was copied.
 func (im *Image) loadTables() (busy bool) {
 	names, slots := map[string]bool{}, map[int]bool{}
 	for i := range format.TablesMax {
@@ -163,10 +175,11 @@ func (im *Image) loadTables() (busy bool) {
 			im.addFault(format.RootName, at, rhumb.Message(err))
 			continue
 		}
+		// An unused entry must be all zero; rootFaults checks that.
 		if !used {
 			continue
 		}
-		// Readers find tables by name, so that the second one would never be seen.
+		// Readers find tables by name, so they would never see the second one.
 		if names[entry.Name] {
 			im.addFault(format.RootName, at, fmt.Sprintf("a second table is named %q", entry.Name))
 		}
@@ -178,6 +191,8 @@ func (im *Image) loadTables() (busy bool) {
 				im.addFault(format.RootName, at, fmt.Sprintf("shard %d belongs to two tables", slot))
 				continue
 			}
+			// A second owner is only reported. Mapping the generation twice would report each of
+			// its faults twice.
 			slots[slot] = true
 			s, again := im.loadShard(&entry, slot, n)
 			if s != nil {
@@ -190,7 +205,9 @@ func (im *Image) loadTables() (busy bool) {
 	return busy
 }
 
-// loadShard maps the generation of a shard. It returns nil if the root has no valid entry for it.
+// loadShard maps the generation of a shard. It returns nil if the root has no valid entry for it,
+// and a shard without a mapping if the file cannot be used. busy asks the caller to read the root
+// again.
 func (im *Image) loadShard(t *format.Table, slot, index int) (s *Shard, busy bool) {
 	at := format.RootShards + slot*format.ShardEntrySize
 	entry, used, err := format.DecodeShard(im.root[at:])
@@ -198,13 +215,15 @@ func (im *Image) loadShard(t *format.Table, slot, index int) (s *Shard, busy boo
 	case err != nil:
 		im.addFault(format.RootName, at, rhumb.Message(err))
 		return nil, false
+	// The shard entry must name the table, so that an entry of another table cannot pass for one of
+	// this table.
 	case !used || entry.Table != t.ID || int(entry.Index) != index:
 		im.addFault(format.RootName, at, fmt.Sprintf("the entry of shard %d is not that of shard %d of table %q", slot, index, t.Name))
 		return nil, false
 	}
 	s = &Shard{Shard: entry, Slot: slot, File: format.SegmentName(slot, entry.Generation)}
 	m, err := mapFile(filepath.Join(im.Dir, s.File), format.SegmentHeader, true)
-	// The publisher recycles the file right now, so that the root must have changed.
+	// The publisher is recycling the file right now, so the root must have changed.
 	if errors.Is(err, errBusy) {
 		return s, true
 	}
@@ -213,8 +232,8 @@ func (im *Image) loadShard(t *format.Table, slot, index int) (s *Shard, busy boo
 		return s, false
 	}
 	if m.load64(0) == 0 || m.load64(format.SegmentState) == format.SegmentRecycled {
-		// The root has moved on: the file was recycled because it is not live any more. Otherwise a live file without a
-		// magic is damage.
+		// The root has moved on: the file was recycled because it is not live any more. Otherwise a
+		// live file without a magic is damage.
 		if im.file.load64(format.RootTableSeq) != le.Uint64(im.root[format.RootTableSeq:]) {
 			m.unmapFile()
 			return s, true
@@ -249,12 +268,12 @@ func (s *Shard) checkIdentity(image rhumb.UUID, t *format.Table) error {
 	return nil
 }
 
-// readPublisher reads what the root says about publisher and commits.
+// readPublisher decodes the state of the publisher and the ring of commits from the copied root.
 func (im *Image) readPublisher() {
 	im.Publisher, im.Commits = publisherOf(im.root), commitsOf(im.root, im.Version)
 }
 
-// publisherOf returns what a copied root says about the publisher.
+// publisherOf decodes the state of the publisher from a copied root.
 func publisherOf(root []byte) Publisher {
 	p := Publisher{
 		Life: le.Uint64(root[format.RootLife:]), PID: int(le.Uint32(root[format.RootPID:])), State: le.Uint32(root[format.RootState:]),
@@ -264,8 +283,8 @@ func publisherOf(root []byte) Publisher {
 	return p
 }
 
-// commitsOf returns the commits of the ring, newest first. An entry that was overwritten while the root was copied is left
-// out.
+// commitsOf returns the commits of the ring, newest first. It omits an entry that was overwritten
+// while the root was copied.
 func commitsOf(root []byte, version uint64) (out []format.Commit) {
 	// The ring has the last RingSize versions at most, each at its number modulo the size.
 	for v := version; v > 0 && version-v < format.RingSize; v-- {
@@ -277,7 +296,8 @@ func commitsOf(root []byte, version uint64) (out []format.Commit) {
 	return out
 }
 
-// sinceMonotonic returns how long ago a reading of CLOCK_MONOTONIC was; negative if the reading cannot be of this boot.
+// sinceMonotonic returns how long ago a reading of CLOCK_MONOTONIC was; negative if the reading
+// cannot be from the current boot.
 func sinceMonotonic(ns uint64) time.Duration {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil || ns == 0 || int64(ns) < 0 || int64(ns) > now.Nano() {
@@ -286,11 +306,12 @@ func sinceMonotonic(ns uint64) time.Duration {
 	return time.Duration(now.Nano() - int64(ns))
 }
 
-// Age returns how long ago the newest version was committed, by the wall clock; negative if the ring does not have the
-// commit.
+// Age returns how long ago the newest version was committed, by the wall clock; negative if the
+// ring does not contain the commit.
 func (im *Image) Age(now time.Time) time.Duration { return commitAge(im.Commits, im.Version, now) }
 
-// commitAge returns how long ago a version was committed; negative if the newest commit of the ring is another.
+// commitAge returns how long ago a version was committed; negative if the newest commit of the ring
+// is a different one.
 func commitAge(commits []format.Commit, version uint64, now time.Time) time.Duration {
 	if len(commits) == 0 || commits[0].Version != version {
 		return -1

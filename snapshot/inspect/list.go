@@ -11,7 +11,8 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// Listed is one image of a machine.
+// Listed is one image of a machine, as `rhumb snapshot ls` shows it. The fields are read from a
+// live image without a lock, so they may be from slightly different moments.
 type Listed struct {
 	Dir           string
 	Cluster, Node string // the names of the directories
@@ -20,16 +21,18 @@ type Listed struct {
 	Age       time.Duration
 	Publisher Publisher
 	Tables    int // without the positions
-	// Records is the number of keys with a value without the positions, and Bytes the size of all files in the directory.
+	// Records is the number of keys with a value without the positions, and Bytes the size of all
+	// files in the directory.
 	Records, Bytes int64
 	// Quarantined is the number of files that failed a check and were moved away.
 	Quarantined int
-	// Err says why an image could not be read; the fields that need the root are zero then.
+	// Err is the reason why an image could not be read; the fields that need the root are then
+	// zero.
 	Err error
 }
 
-// List returns the images under a folder, <root>/<cluster>/<node>, including those that this process may not read. A folder
-// that does not exist has none.
+// List returns the images under a folder, <root>/<cluster>/<node>, including those that this
+// process may not read. A folder that does not exist has none.
 func List(root string) ([]Listed, error) {
 	dirs, err := filepath.Glob(filepath.Join(root, "*", "*"))
 	if err != nil {
@@ -37,7 +40,8 @@ func List(root string) ([]Listed, error) {
 	}
 	var out []Listed
 	for _, dir := range dirs {
-		// An image that may not be read is listed with its error, since hiding it would make a full /dev/shm a riddle.
+		// An image that this process may not read is listed with its error: hiding it would leave
+		// the memory that it takes unexplained.
 		if _, err := os.Stat(filepath.Join(dir, format.RootName)); err == nil || errors.Is(err, fs.ErrPermission) {
 			out = append(out, listImage(dir))
 		}
@@ -45,7 +49,8 @@ func List(root string) ([]Listed, error) {
 	return out, nil
 }
 
-// listImage reads what a list shows of one image. It maps no generation, so that listing costs little and pins nothing.
+// listImage returns the list entry of one image. It maps no generation, so listing is cheap and
+// pins nothing.
 func listImage(dir string) Listed {
 	l := Listed{Dir: dir, Cluster: filepath.Base(filepath.Dir(dir)), Node: filepath.Base(dir), Age: -1}
 	l.countFiles()
@@ -61,10 +66,12 @@ func listImage(dir string) Listed {
 	l.Version = m.load64(format.RootCommitted)
 	root := make([]byte, format.RootSize)
 	m.copyWords(root, 0)
-	// The copy of the root may be a commit or two newer than the version, which does no harm in a list.
+	// The copy of the root may be a commit or two newer than the version, which is good enough for
+	// a list.
 	l.Publisher, l.Age = publisherOf(root), commitAge(commitsOf(root, l.Version), l.Version, time.Now())
 	for i := range format.TablesMax {
 		t, used, err := format.DecodeTable(root[format.RootTables+i*format.TableEntrySize:])
+		// The positions are not a table of the user. Damaged entries are for Verify to report.
 		if err != nil || !used || t.Name == format.PositionsTable {
 			continue
 		}
@@ -72,6 +79,8 @@ func listImage(dir string) Listed {
 		for n := range int(t.ShardCount) {
 			slot := int(t.ShardFirst) + n
 			s, used, err := format.DecodeShard(root[format.RootShards+slot*format.ShardEntrySize:])
+			// A table that is loaded or rolled meanwhile may already have another generation. Then
+			// liveOf finds no file and counts 0.
 			if err == nil && used {
 				l.Records += liveOf(filepath.Join(dir, format.SegmentName(slot, s.Generation)))
 			}
@@ -80,7 +89,8 @@ func listImage(dir string) Listed {
 	return l
 }
 
-// liveOf returns how many keys of a generation have a value; 0 if the file has gone meanwhile.
+// liveOf returns the number of keys of a generation that have a value; 0 if the file has gone
+// meanwhile. It reads the counter of the header instead of mapping the file.
 func liveOf(path string) int64 {
 	f, err := os.Open(path)
 	if err != nil {
@@ -94,7 +104,8 @@ func liveOf(path string) int64 {
 	return int64(le.Uint64(word[:]))
 }
 
-// countFiles adds up the files of the directory. A directory that cannot be read is reported by Err later.
+// countFiles adds up the files of the directory. A directory that cannot be read is reported by Err
+// later.
 func (l *Listed) countFiles() {
 	entries, _ := os.ReadDir(l.Dir) // reading the root reports a directory that cannot be read
 	for _, e := range entries {
@@ -104,14 +115,15 @@ func (l *Listed) countFiles() {
 			l.Quarantined += len(files)
 			continue
 		}
-		// A file may go between the listing and this look.
+		// The file may have been removed since the directory was read.
 		if info, err := e.Info(); err == nil {
 			l.Bytes += info.Size()
 		}
 	}
 }
 
-// Usage is how full one shard is.
+// Usage describes how full one shard is. The limits of the build decide when the shard is rolled:
+// whichever of append area, overflow buckets or deltas is full first.
 type Usage struct {
 	Table      string
 	Slot       int
@@ -119,15 +131,18 @@ type Usage struct {
 	Base       uint64
 	File       string
 	Bytes      int64
-	// Keys is the number of keys with a value, and Records the number of records in the base when the generation was built.
+	// Keys is the number of keys with a value, and Records the number of records in the base when
+	// the generation was built.
 	Keys, Records int64
-	// Load is the part of the primary buckets' slots that keys take. Overflow of OverflowMax overflow buckets are taken.
+	// Load is the part of the primary buckets' slots that keys take. Overflow of OverflowMax
+	// overflow buckets are taken.
 	Load                  float64
 	Overflow, OverflowMax int64
-	// AppendUsed of AppendMax bytes hold versions that were written since the build. When they are full the shard is
-	// rolled.
+	// AppendUsed of AppendMax bytes hold versions that were written since the build. When they are
+	// full the shard is rolled.
 	AppendUsed, AppendMax int64
-	// TreeLevels and TreeItems describe the R-tree. Delta of DeltaMax entries of the spatial delta are taken.
+	// TreeLevels and TreeItems describe the R-tree. Delta of DeltaMax entries of the spatial delta
+	// are taken.
 	TreeLevels, TreeItems, Delta, DeltaMax int64
 	// OrderUsed of OrderMax words of the ordered delta are taken.
 	OrderUsed, OrderMax int64
@@ -147,8 +162,8 @@ func (im *Image) Usages(table string) (out []Usage) {
 	return out
 }
 
-// usageOf returns how full the shard is. The counters are read one by one from a live file, so that they may be of
-// different moments.
+// usageOf returns how full the shard is. The counters are read one by one from a live file, so they
+// may come from different moments.
 func (s *Shard) usageOf(table string) Usage {
 	size := func(t format.SectionType) int64 {
 		sec, _ := s.Head.Find(t)
@@ -165,7 +180,7 @@ func (s *Shard) usageOf(table string) Usage {
 		OrderUsed: word(format.SegmentOrder), OrderMax: size(format.SectionOrderDelta) / 4,
 	}
 	u.Load = float64(u.Keys) / float64(s.Head.Buckets) / format.BucketSlots
-	// The header of the tree says both.
+	// The header of the tree holds both numbers.
 	if sec, ok := s.Head.Find(format.SectionTreeNodes); ok {
 		u.TreeLevels = int64(le.Uint32(s.m.bytes[sec.Offset:]))
 		u.TreeItems = int64(le.Uint32(s.m.bytes[sec.Offset+4:]))

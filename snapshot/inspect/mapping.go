@@ -22,11 +22,12 @@ type mapping struct {
 	bytes []byte
 }
 
-// errBusy says that the publisher holds the lock of a file: it is building or recycling it.
+// errBusy reports that the publisher holds the write lock of a file, because it is building or
+// recycling the file.
 var errBusy = errors.New("the publisher has the file for itself")
 
-// mapFile maps a file of at least least bytes. With lock it takes the lock that keeps the publisher from recycling the
-// file.
+// mapFile maps a file of at least least bytes. With lock it takes the lock that keeps the publisher
+// from recycling the file.
 func mapFile(path string, least int64, lock bool) (*mapping, error) {
 	const op rhumb.Op = "inspect.mapFile"
 	f, err := os.Open(path)
@@ -41,8 +42,8 @@ func mapFile(path string, least int64, lock bool) (*mapping, error) {
 	return m, nil
 }
 
-// lockAndMap locks the file before it reads its size: without the lock the publisher might extend it for another
-// generation.
+// lockAndMap locks the file before it reads its size: without the lock the publisher might extend
+// it for another generation.
 func (m *mapping) lockAndMap(op rhumb.Op, path string, least int64, lock bool) error {
 	if lock {
 		err := unix.FcntlFlock(m.file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_RDLCK, Whence: unix.SEEK_SET, Len: 1})
@@ -57,7 +58,7 @@ func (m *mapping) lockAndMap(op rhumb.Op, path string, least int64, lock bool) e
 	if err != nil {
 		return rhumb.Wrap(op, err)
 	}
-	// A file of an absurd size would fail in mmap with an error that says nothing.
+	// mmap would reject a file of an absurd size with an error that does not name the cause.
 	if !info.Mode().IsRegular() || info.Size() < least || info.Size() > 1<<46 {
 		return rhumb.Ef(op, rhumb.Corrupt, "%s is not a regular file of at least %d bytes; it has %d", path, least, info.Size())
 	}
@@ -77,19 +78,26 @@ func (m *mapping) load64(offset int) uint64 {
 	return atomic.LoadUint64((*uint64)(unsafe.Pointer(&m.bytes[offset])))
 }
 
-// copyWords copies bytes word by word from the lowest on. Their number must be a multiple of 8.
+// copyWords copies len(dst) bytes word by word in ascending order. The length must be a multiple of
+// 8. Each word is loaded atomically, since the publisher may store to it meanwhile.
 func (m *mapping) copyWords(dst []byte, from uint64) {
 	for i := 0; i+8 <= len(dst); i += 8 {
 		le.PutUint64(dst[i:], m.load64(int(from)+i))
 	}
 }
 
-// guardFaults runs f, which reads mapped memory, and turns the fault of a file that was truncated meanwhile into an error.
+// guardFaults runs f, which reads mapped memory, and turns the fault of a file that was truncated
+// meanwhile into an error. f must not start goroutines, because the setting applies only to the
+// calling one.
 func guardFaults(op rhumb.Op, file string, f func()) (err error) {
+	// The inner call turns faults into panics now, and the deferred outer one restores the old
+	// setting.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		switch r := recover().(type) {
 		case nil:
+		// The runtime's memory fault is the only panic of a read from mapped memory. Any other one
+		// is a bug and stays a panic.
 		case interface{ Addr() uintptr }:
 			err = rhumb.Ef(op, rhumb.Corrupt, "%s cannot be read to its end: it was truncated meanwhile", file)
 		default:

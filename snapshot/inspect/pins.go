@@ -18,9 +18,9 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// A superseded generation stays in memory while somebody has it mapped, and nothing in the image says who. The kernel
-// knows: the mappings of every process are in /proc. Processes of other users may hide theirs, which is reported and not
-// guessed.
+// A superseded generation stays in memory while a process has it mapped, and the image does not
+// record which. The kernel does: /proc lists the mappings of every process. Processes of other
+// users may hide theirs; those are reported as unreadable.
 
 // Pin is a generation that a process has mapped.
 type Pin struct {
@@ -32,8 +32,8 @@ type Pin struct {
 	Generation uint64
 	Bytes      int64
 	Inode      uint64
-	// Superseded reports whether the generation is no longer live: its memory is kept only for processes that have it
-	// mapped. Deleted reports whether its file has no name any more either.
+	// Superseded reports whether the generation is no longer live: only processes that have it
+	// mapped keep its memory. Deleted reports whether its file has no name any more either.
 	Superseded, Deleted bool
 	// Since is how long ago at least the generation was superseded; 0 if that is unknown.
 	Since time.Duration
@@ -41,13 +41,13 @@ type Pin struct {
 	Publisher bool
 }
 
-// Pins is what the processes of a machine have mapped of images.
+// Pins lists the generations that the processes of a machine have mapped.
 type Pins struct {
 	List []Pin
 	// Unreadable are processes of other users, whose mappings this process may not see.
 	Unreadable []int
-	// PinnedBytes is the size of the superseded generations that processes other than their publishers have mapped. Each
-	// file counts once.
+	// PinnedBytes is the size of the superseded generations that processes other than their
+	// publishers have mapped. Each file counts once.
 	PinnedBytes int64
 }
 
@@ -58,6 +58,7 @@ func FindPins(root string) (Pins, error) {
 	if err != nil {
 		return Pins{}, rhumb.Wrap(op, err)
 	}
+	// The kernel reports resolved paths.
 	if real, err := filepath.EvalSymlinks(root); err == nil {
 		root = real
 	}
@@ -71,7 +72,8 @@ func FindPins(root string) (Pins, error) {
 		if err != nil {
 			continue
 		}
-		// A process may end at any moment, so that any error but a refusal means that it is gone.
+		// A process may end at any moment, so any error except a denied permission means that it is
+		// gone.
 		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
 		switch {
 		case err == nil:
@@ -87,8 +89,8 @@ func FindPins(root string) (Pins, error) {
 	return p, nil
 }
 
-// pinsOf returns the pins of a process from its list of mappings. A file may be mapped in several pieces, which are added
-// up.
+// pinsOf returns the pins of a process from its list of mappings. A file may be mapped in several
+// pieces, whose sizes are added up.
 func pinsOf(pid int, maps []byte, root string) (out []Pin) {
 	for lines := bufio.NewScanner(bytes.NewReader(maps)); lines.Scan(); {
 		path := lines.Text()
@@ -98,9 +100,10 @@ func pinsOf(pid int, maps []byte, root string) (out []Pin) {
 		} else {
 			path = path[at:]
 		}
-		// The kernel marks a mapping whose file has no name any more.
+		// The kernel marks mappings of deleted files.
 		path, deleted := strings.CutSuffix(path, " (deleted)")
 		pin := Pin{PID: pid, Dir: filepath.Dir(path), Deleted: deleted}
+		// The root and recycled files pin no generation.
 		if n, _ := fmt.Sscanf(filepath.Base(path), "seg.%d.%d", &pin.Slot, &pin.Generation); n != 2 {
 			continue
 		}
@@ -126,7 +129,8 @@ func pinsOf(pid int, maps []byte, root string) (out []Pin) {
 	return out
 }
 
-// judgePins finds out which generations are superseded and since when, and adds up what is kept only for readers.
+// judgePins determines which generations are superseded and since when, and adds up the memory that
+// only readers keep.
 func (p *Pins) judgePins() {
 	roots := map[string][]byte{}
 	counted := map[uint64]bool{}
@@ -134,7 +138,7 @@ func (p *Pins) judgePins() {
 		pin := &p.List[i]
 		root, ok := roots[pin.Dir]
 		if !ok {
-			root, _ = os.ReadFile(filepath.Join(pin.Dir, format.RootName)) // without it all is superseded
+			root, _ = os.ReadFile(filepath.Join(pin.Dir, format.RootName)) // without a root everything is superseded
 			roots[pin.Dir] = root
 		}
 		live := uint64(0)
@@ -144,11 +148,14 @@ func (p *Pins) judgePins() {
 				live = s.Generation
 			}
 		}
+		// A deleted file may have the number of a live generation of a newer image in the same
+		// directory.
 		if pin.Superseded = pin.Deleted || live != pin.Generation; !pin.Superseded {
 			continue
 		}
 		pin.Since = supersededSince(pin.Dir, pin.Slot, live)
-		// Two readers of one file keep its memory once. The publisher lets go of the file by itself.
+		// Two readers of one file keep its memory only once. The publisher does not count: it
+		// reuses the file once no reader has it mapped.
 		if !pin.Publisher && !counted[pin.Inode] {
 			counted[pin.Inode] = true
 			p.PinnedBytes += pin.Bytes
@@ -156,8 +163,9 @@ func (p *Pins) judgePins() {
 	}
 }
 
-// supersededSince returns how long the live generation of a shard has been in its place: its file was created or renamed
-// for it just before it replaced the one before.
+// supersededSince returns the age of the live generation of a shard, which is when its predecessor
+// was superseded: a file is created or renamed just before it replaces the previous generation. An
+// older generation was superseded even earlier, so the result is a lower bound.
 func supersededSince(dir string, slot int, live uint64) time.Duration {
 	var st unix.Stat_t
 	if live == 0 || unix.Stat(filepath.Join(dir, format.SegmentName(slot, live)), &st) != nil {

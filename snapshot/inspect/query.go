@@ -12,8 +12,8 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/reader"
 )
 
-// Query is what a person asks of a table. At most one of BBox, Radius, Nearest and Prefix is set. With none of them the
-// query is for the whole table, in order if the table keeps one.
+// Query is a query as a person types it. At most one of BBox, Radius, Nearest and Prefix is set. If
+// none is set, the query returns the whole table, in key order if the table is ordered.
 type Query struct {
 	// BBox is W,S,E,N in degrees; W greater than E crosses the antimeridian.
 	BBox string
@@ -23,7 +23,7 @@ type Query struct {
 	Prefix string
 }
 
-// Measured reports whether the records have a distance.
+// Measured reports whether the resulting records have a distance.
 func (q Query) Measured() bool { return q.Radius != "" || q.Nearest != "" }
 
 // NearestMax bounds the records of a nearest-neighbour query.
@@ -31,7 +31,8 @@ const NearestMax = 10_000
 
 const opQuery rhumb.Op = "inspect.Query"
 
-// Run returns the records of a table that the query asks for. It fails with kind InvalidArgument if the query is invalid.
+// Run returns the records of a table that match the query. It fails with kind InvalidArgument if
+// the query is invalid.
 func (q Query) Run(t reader.Table) (iter.Seq2[reader.Item, error], error) {
 	set := 0
 	for _, s := range []string{q.BBox, q.Radius, q.Nearest, q.Prefix} {
@@ -41,7 +42,7 @@ func (q Query) Run(t reader.Table) (iter.Seq2[reader.Item, error], error) {
 	}
 	switch {
 	case set > 1:
-		return nil, rhumb.E(opQuery, rhumb.InvalidArgument, "one of bbox, radius, nearest and prefix at a time")
+		return nil, rhumb.E(opQuery, rhumb.InvalidArgument, "use only one of bbox, radius, nearest and prefix")
 	case q.BBox != "":
 		v, err := parseNumbers("bbox", "W,S,E,N", q.BBox, 4)
 		if err != nil {
@@ -92,10 +93,13 @@ func parseNumbers(name, form, text string, n int) ([]float64, error) {
 	return out, nil
 }
 
-// Get returns a record by its key as tools print it: a number, or a name as text or as 0x and hexadecimal digits. The 32
-// digits of a whole shard key name a record that the server named.
+// Get returns a record by its key as tools print it: a number, or a name as text or as 0x and
+// hexadecimal digits. The 32 digits of a complete shard key identify a record that the server
+// named.
 func Get(t reader.Table, key string) (reader.Item, error) {
 	if t.Info().KeyKind == format.KeyUint64 {
+		// Anything else falls through to a name: the 8 bytes of a number in big-endian order are a
+		// valid key too.
 		if n, err := strconv.ParseUint(key, 10, 64); err == nil {
 			return t.GetUint64(n)
 		}
@@ -120,12 +124,15 @@ func Get(t reader.Table, key string) (reader.Item, error) {
 	return it, err
 }
 
-// Take returns at most so many items. more is set to whether others followed.
+// Take returns the first most items, or all if most is 0. After the walk, *more reports whether
+// items were left out.
 func Take(items iter.Seq2[reader.Item, error], most int) (taken iter.Seq2[reader.Item, error], more *bool) {
 	more = new(bool)
 	return func(yield func(reader.Item, error) bool) {
 		n := 0
 		for it, err := range items {
+			// The walk stops only when one more item arrives, because only that item proves that
+			// something was left out.
 			if err == nil && most > 0 && n == most {
 				*more = true
 				return

@@ -11,9 +11,10 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// Lacks returns the names of the regions whose records of a table the image does not have, or not all of them. A node
-// publishes the ranges that it holds, so that what is nearest to a place may be in the image of another node. known is
-// false if the image does not say it, such as one that no node published.
+// Lacks returns the names of the regions whose records of a table the image does not have, or not
+// all of them. A node publishes only the ranges that it holds, so the records nearest to a place
+// may be in the image of another node. known is false if the image has no such list, for example
+// because no node published it.
 func Lacks(dir, table string) (names []string, known bool, err error) {
 	b, err := regionsFile(dir)
 	if err != nil || b == nil {
@@ -24,8 +25,8 @@ func Lacks(dir, table string) (names []string, known bool, err error) {
 	return t.Lacks, known, err
 }
 
-// regionsFile returns the content of the file that says of which regions an image has records, or nil if there is no such
-// file.
+// regionsFile returns the content of the file that lists the regions of an image, or nil if there
+// is no such file.
 func regionsFile(dir string) ([]byte, error) {
 	const op rhumb.Op = "inspect.Lacks"
 	f, err := os.Open(filepath.Join(dir, format.RegionsName))
@@ -36,6 +37,8 @@ func regionsFile(dir string) ([]byte, error) {
 		return nil, fileError(op, err)
 	}
 	defer f.Close()
+	// One byte more than allowed is read, so that a file that is too long is an error instead of
+	// being cut off.
 	b, err := io.ReadAll(io.LimitReader(f, format.RegionsSizeMax+1))
 	switch {
 	case err != nil:

@@ -19,16 +19,16 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// A copy is made of a live image without asking its publisher for anything. Each generation is captured, which fixes one
-// version, and then written block by block from the captured parts. All generations are captured at or after the version
-// that was read first, so that each has all of its records; later ones are marked as aborted on the way. Readers of the
-// copy see exactly that version.
+// A copy is made of a live image without asking its publisher for anything. The version is read
+// first. Each generation is then captured and written block by block. Every capture happens after
+// the version was read, so it contains all records of that version; records of later versions are
+// marked as aborted while they are written. Readers of the copy see exactly that version.
 
-// FileSuffix is the end of the name of an image saved in one file: a tar archive of the directory, compressed with
-// Zstandard (RFC 8878).
+// FileSuffix is the end of the name of an image saved in one file: a tar archive of the directory,
+// compressed with Zstandard (RFC 8878).
 const FileSuffix = ".rhs"
 
-// Progress is called with how many bytes of how many are done; total is 0 if that is unknown.
+// Progress is called with the number of bytes done and in total; total is 0 if it is unknown.
 type Progress func(done, total int64)
 
 // report calls the function, if there is one.
@@ -38,7 +38,7 @@ func (p Progress) report(done, total int64) {
 	}
 }
 
-// checkCanceled returns an error if somebody canceled the work.
+// checkCanceled returns an error if ctx was canceled.
 func checkCanceled(ctx context.Context, op rhumb.Op) error {
 	if ctx.Err() == nil {
 		return nil
@@ -46,7 +46,7 @@ func checkCanceled(ctx context.Context, op rhumb.Op) error {
 	return rhumb.E(op, rhumb.Canceled, "canceled before it was done")
 }
 
-// Saved is what was saved or loaded.
+// Saved describes a saved or loaded image.
 type Saved struct {
 	Path    string
 	Version uint64
@@ -55,17 +55,20 @@ type Saved struct {
 	Bytes int64
 }
 
-// sink receives the files of a saved image, one after the other. Nothing is visible at its path before finish.
+// sink receives the files of a saved image, one after the other. Nothing is visible at its path
+// before finish, and after abandon nothing is left. So an interrupted save never looks like a
+// complete image.
 type sink interface {
 	createFile(name string, size int64) (io.WriteCloser, error)
 	finish() error
 	abandon()
 }
 
-// Save copies the newest version of the image in a directory, live or not, to a new directory or, if the name ends in
-// FileSuffix, to a file. Commits that arrive meanwhile are not in the copy. Readers attach to the copy as to any image; its
-// root says that its publisher stopped. Save fails with kind AlreadyExists if there is something at the path, with Corrupt
-// if the image is damaged, and with Canceled if ctx ends; after an error nothing is left.
+// Save copies the newest version of the image in a directory, live or not, to a new directory or,
+// if the name ends in FileSuffix, to a file. Commits that arrive meanwhile are not in the copy.
+// Readers attach to the copy as to any image; its root records a stopped publisher. Save fails with
+// kind AlreadyExists if there is something at the path, with Corrupt if the image is damaged, and
+// with Canceled if ctx ends; after an error nothing is left.
 func Save(ctx context.Context, dir, path string, progress Progress) (Saved, error) {
 	const op rhumb.Op = "inspect.Save"
 	im, err := Open(dir)
@@ -92,7 +95,8 @@ func Save(ctx context.Context, dir, path string, progress Progress) (Saved, erro
 	return saved, nil
 }
 
-// saveTo writes the root, the names of regions, and every generation to a sink.
+// saveTo writes the root, the list of regions, and every generation to a sink. It checks ctx after
+// each block, so that a cancellation takes effect soon.
 func (im *Image) saveTo(ctx context.Context, to sink, progress Progress) (Saved, error) {
 	s := Saved{Version: im.Version}
 	total := im.totalBytes()
@@ -128,7 +132,7 @@ func (im *Image) saveTo(ctx context.Context, to sink, progress Progress) (Saved,
 	return s, err
 }
 
-// saveRegions copies what the image says of regions, if it has it.
+// saveRegions copies the image's list of regions, if there is one.
 func (im *Image) saveRegions(put func(string, int, func(io.Writer) error) error) error {
 	b, err := regionsFile(im.Dir)
 	if err != nil || b == nil {
@@ -140,7 +144,7 @@ func (im *Image) saveRegions(put func(string, int, func(io.Writer) error) error)
 	})
 }
 
-// saveShard copies one generation. A file that is truncated meanwhile is an error.
+// saveShard captures and copies one generation. A file that is truncated meanwhile is an error.
 func (im *Image) saveShard(t *Table, s *Shard, w io.Writer) (err error) {
 	fault := guardFaults("inspect.Save", s.File, func() {
 		g := im.captureSegment(t, s)
@@ -153,14 +157,15 @@ func (im *Image) saveShard(t *Table, s *Shard, w io.Writer) (err error) {
 	return err
 }
 
-// sealedRoot returns the root of an image that nobody publishes any more.
+// sealedRoot returns the root for the copy, which has no publisher.
 func (im *Image) sealedRoot() []byte {
 	root := append([]byte(nil), im.root...)
-	// A copy has no publisher: a reader that finds this state does not wait for a heartbeat.
+	// A copy has no publisher: a reader of an image in this state does not expect a heartbeat.
 	le.PutUint64(root[format.RootHeartbeat:], 0)
 	le.PutUint32(root[format.RootPID:], 0)
 	le.PutUint32(root[format.RootState:], format.StateStopping)
-	// The ring is written anew from the commits that were decoded: an entry may have been torn when the root was copied.
+	// The ring is encoded again from the decoded commits: an entry may have been torn when the root
+	// was copied.
 	clear(root[format.RootRing:][:format.RingSize*format.RingEntrySize])
 	for _, c := range im.Commits {
 		format.EncodeCommit(root[format.RootRing+int(c.Version%format.RingSize)*format.RingEntrySize:], c)
@@ -191,7 +196,8 @@ func newSink(path string) (sink, error) {
 	return &archive{path: path, f: f, z: z, t: tar.NewWriter(z)}, nil
 }
 
-// archive writes a compressed tar archive.
+// archive writes a compressed tar archive under a temporary name in the same directory, so that the
+// final rename stays within one file system.
 type archive struct {
 	path string
 	f    *os.File
@@ -220,11 +226,11 @@ func (m member) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Close fails if the file is shorter than its header said.
+// Close fails if the file is shorter than its header declared.
 func (m member) Close() error { return m.t.Flush() }
 
-// finish ends the archive and gives it its name. The file is synced before: a name must not lead to half an archive after a
-// power failure.
+// finish completes the archive and renames it to its path. The file is synced first: after a power
+// failure the path must not name an incomplete archive.
 func (a *archive) finish() error {
 	err := errors.Join(a.t.Close(), a.z.Close(), a.f.Chmod(0o644), a.f.Sync(), a.f.Close())
 	if err == nil {
@@ -243,10 +249,12 @@ func (a *archive) abandon() {
 	_ = os.Remove(a.f.Name()) // its name is still the temporary one
 }
 
-// directory writes files into a temporary directory beside their place and renames the directory at the end.
+// directory writes files into a temporary directory in the same parent and renames the directory at
+// the end.
 type directory struct{ path, temporary string }
 
-// newDirectory creates the temporary directory, beside the path so that the rename stays within one file system.
+// newDirectory creates the temporary directory in the parent of the path, so that the rename stays
+// within one file system.
 func newDirectory(path string) (*directory, error) {
 	const op rhumb.Op = "inspect.newDirectory"
 	parent := filepath.Dir(filepath.Clean(path))
@@ -266,8 +274,8 @@ func newDirectory(path string) (*directory, error) {
 // blockSize is the size of the blocks of zeros that are left out of a file.
 const blockSize = 64 << 10
 
-// sparse writes a file and leaves out blocks of zeros. Much of a segment is free, and a saved image should not take disk
-// for it.
+// sparse writes a file and leaves out blocks of zeros. Much of a segment is free, and a saved image
+// should not take disk space for it.
 type sparse struct {
 	*os.File
 	at int64
@@ -277,7 +285,7 @@ type sparse struct {
 func (s *sparse) Write(p []byte) (n int, err error) {
 	for len(p) > 0 {
 		b := p[:min(len(p), blockSize)]
-		// The file was truncated to its full size, so that what is not written reads as zeros.
+		// The file was truncated to its full size, so blocks that are not written read as zeros.
 		if !allZero(b) {
 			if _, err := s.WriteAt(b, s.at); err != nil {
 				return n, fileError("inspect.write", err)
@@ -288,7 +296,7 @@ func (s *sparse) Write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// Close syncs the file, so that a rename of its directory does not come before its content.
+// Close syncs the file, so that its content is on disk before its directory is renamed.
 func (s *sparse) Close() error { return errors.Join(s.Sync(), s.File.Close()) }
 
 // createFile creates a file of its full size, all of it a hole.
@@ -305,7 +313,7 @@ func (d *directory) createFile(name string, size int64) (io.WriteCloser, error) 
 	return &sparse{File: f}, nil
 }
 
-// finish gives the directory its name.
+// finish renames the directory to its path.
 func (d *directory) finish() error {
 	if err := os.Rename(d.temporary, d.path); err != nil {
 		return fileError("inspect.rename", err)
@@ -316,33 +324,34 @@ func (d *directory) finish() error {
 // abandon removes the temporary directory; after finish there is none.
 func (d *directory) abandon() { _ = os.RemoveAll(d.temporary) }
 
-// LoadOptions says how Load puts an image in place.
+// LoadOptions controls how Load installs an image.
 type LoadOptions struct {
-	// Replace removes the image that is at the place, unless a publisher is alive there.
+	// Replace removes an existing image, unless its publisher is alive.
 	Replace  bool
 	Progress Progress
 }
 
-// Load puts a saved image, a file or a directory, where readers find it. It checks the image first. It fails with kind
-// AlreadyExists if something is at the place and Replace is not set, or if a publisher is alive there, and with Corrupt if
-// the saved image is damaged. If ctx ends it fails with Canceled, and what was at the place is still there.
+// Load installs a saved image, a file or a directory, in a directory to which readers attach. It
+// checks the image first. It fails with kind AlreadyExists if the directory exists and Replace is
+// not set, or if a publisher is alive there, and with Corrupt if the saved image is damaged. If ctx
+// ends, Load fails with Canceled and leaves an existing image unchanged.
 func Load(ctx context.Context, from, dir string, opt LoadOptions) (Saved, error) {
 	const op rhumb.Op = "inspect.Load"
 	if err := mayReplace(dir, opt.Replace); err != nil {
 		return Saved{}, rhumb.Wrap(op, err)
 	}
-	// The new image is written beside the place and renamed, so that readers find the old one or the new one and never half
-	// of either.
+	// The new image is written to a temporary directory and renamed, so that readers find the old
+	// image or the new one and never a part of either.
 	to, err := newDirectory(dir)
 	if err != nil {
 		return Saved{}, rhumb.Wrap(op, err)
 	}
-	defer to.abandon() // of what was renamed nothing is left to remove
+	defer to.abandon() // after the rename there is nothing to remove
 	saved, err := unpackImage(ctx, from, to, opt.Progress)
 	if err != nil {
 		return Saved{}, rhumb.Wrap(op, err)
 	}
-	// The copy is checked and not the source: a fault on the way counts too.
+	// The copy is checked and not the source, so that errors of copying are found too.
 	report, err := Verify(ctx, to.temporary, VerifyOptions{})
 	if err := checkCanceled(ctx, op); err != nil {
 		return Saved{}, err
@@ -356,6 +365,7 @@ func Load(ctx context.Context, from, dir string, opt LoadOptions) (Saved, error)
 	if err := mayReplace(dir, opt.Replace); err != nil { // a publisher may have started meanwhile
 		return Saved{}, rhumb.Wrap(op, err)
 	}
+	// A rename cannot replace a directory that is not empty, so the old image is removed first.
 	if err := errors.Join(os.RemoveAll(dir), to.finish()); err != nil {
 		return Saved{}, rhumb.Wrap(op, err)
 	}
@@ -363,7 +373,7 @@ func Load(ctx context.Context, from, dir string, opt LoadOptions) (Saved, error)
 	return saved, nil
 }
 
-// mayReplace returns an error if what is at a place must not be touched, above all a live image.
+// mayReplace returns an error if a directory must not be replaced, above all a live image.
 func mayReplace(dir string, replace bool) error {
 	const op rhumb.Op = "inspect.Load"
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
@@ -375,6 +385,7 @@ func mayReplace(dir string, replace bool) error {
 	if !replace {
 		return rhumb.Ef(op, rhumb.AlreadyExists, "%s exists; choose another place, or replace it with --replace", dir)
 	}
+	// Replace removes the whole directory, so a mistyped path must not be removed.
 	if _, err := os.Stat(filepath.Join(dir, format.RootName)); err != nil {
 		return rhumb.Ef(op, rhumb.AlreadyExists, "%s exists and holds no image; it is not replaced", dir)
 	}
@@ -385,6 +396,8 @@ func mayReplace(dir string, replace bool) error {
 func hasPublisher(dir string) bool {
 	if im, err := Open(dir); err == nil {
 		defer im.Close()
+		// The heartbeat is recent. A publisher that hangs still holds its lock, which is checked
+		// below.
 		if im.Publisher.Alive {
 			return true
 		}
@@ -394,14 +407,17 @@ func hasPublisher(dir string) bool {
 		return errors.Is(err, fs.ErrPermission)
 	}
 	defer f.Close()
+	// A publisher that is still opening the image holds the lock before its heartbeat is visible.
 	return unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) != nil
 }
 
-// imageFile matches the names of the files of a saved image. An archive comes from anywhere, and its names must not lead
-// out of the directory.
+// imageFile matches the names of the files of a saved image. An archive may be from an untrusted
+// source, and its names must not lead out of the directory. Locks and quarantined files are never
+// part of a saved image.
 var imageFile = regexp.MustCompile(`^(root|regions\.json|seg\.[0-9]{1,3}\.[0-9]{1,20})$`)
 
-// unpackImage copies the files of a saved image.
+// unpackImage copies the files of a saved image to a sink: those of a directory as Save does, and
+// those of an archive one by one.
 func unpackImage(ctx context.Context, from string, to *directory, progress Progress) (Saved, error) {
 	const op rhumb.Op = "inspect.unpack"
 	info, err := os.Stat(from)
@@ -424,19 +440,19 @@ func unpackImage(ctx context.Context, from string, to *directory, progress Progr
 		return Saved{}, fileError(op, err)
 	}
 	defer f.Close()
-	// One goroutine decodes, so that the position in the file says how far it is.
+	// One goroutine decodes, so that the file position is a measure of progress.
 	z, err := zstd.NewReader(f, zstd.WithDecoderConcurrency(1))
 	if err != nil {
 		return Saved{}, rhumb.Wrap(op, err)
 	}
 	defer z.Close()
 	done := func(int) error {
-		at, _ := f.Seek(0, io.SeekCurrent) // only shown
+		at, _ := f.Seek(0, io.SeekCurrent) // for display only
 		progress.report(at, info.Size())
 		return checkCanceled(ctx, op)
 	}
 	s, err := extractFiles(tar.NewReader(z), to, done)
-	// Errors of tar and zstd have no kind: whatever they complain about, the file is not a saved image.
+	// Errors of tar and zstd have no kind: whatever the cause, the file is not a saved image.
 	if err != nil && rhumb.KindOf(err) == rhumb.Other {
 		err = rhumb.WrapKind(op, rhumb.Corrupt, fmt.Errorf("%s is not a saved image, or is truncated: %w", from, err))
 	}
@@ -454,7 +470,8 @@ func extractFiles(t *tar.Reader, to *directory, done teller) (s Saved, err error
 		if err != nil {
 			return s, err
 		}
-		// Only plain files with the names of an image are written: a link, or a name with a slash, could lead anywhere.
+		// Only plain files with the names of an image are written: a link, or a name with a slash,
+		// could lead anywhere.
 		if h.Typeflag != tar.TypeReg || !imageFile.MatchString(h.Name) || s.Files > format.ShardsMax {
 			return s, rhumb.Ef(op, rhumb.Corrupt, "%q does not belong in a saved image", h.Name)
 		}
@@ -462,6 +479,7 @@ func extractFiles(t *tar.Reader, to *directory, done teller) (s Saved, err error
 		if err != nil {
 			return s, err
 		}
+		// The wrapper hides ReadFrom of the file, which would bypass Write and fill the holes.
 		_, err = io.CopyBuffer(struct{ io.Writer }{w}, io.TeeReader(t, done), make([]byte, 1<<20))
 		if err = errors.Join(err, w.Close()); err != nil {
 			return s, err
@@ -470,13 +488,13 @@ func extractFiles(t *tar.Reader, to *directory, done teller) (s Saved, err error
 	}
 }
 
-// teller is called with the length of each piece that passes; an error ends the copy.
+// teller is a Writer that calls itself with the length of each piece; an error ends the copy.
 type teller func(n int) error
 
 func (t teller) Write(p []byte) (int, error) { return len(p), t(len(p)) }
 
-// OpenSaved returns a directory with the image that a path names: the path itself, or, for a file, a directory made for it
-// that done removes.
+// OpenSaved returns a directory with the image at a path: the path itself if it is a directory, or
+// a temporary directory with the image of a file, which done removes.
 func OpenSaved(ctx context.Context, path string) (dir string, done func(), err error) {
 	const op rhumb.Op = "inspect.OpenSaved"
 	info, err := os.Stat(path)

@@ -16,26 +16,30 @@ import (
 const (
 	MaxLockAgeDefault = 60 * time.Second
 	ViewsMaxDefault   = 4096
-	// watchPeriodMax is the longest time between two runs of the watch, which looks at the ages of views and at whether
-	// root was replaced.
+	// watchPeriodMax is the longest time between two runs of the watch, which looks at the ages of
+	// views and at whether root was replaced.
 	watchPeriodMax = time.Second
 )
 
-// Options says how an image is mapped. The zero value is ready for use.
+// Options controls how an image is mapped. The zero value is ready for use.
 type Options struct {
-	// MaxLockAge is how long a view may be read; 0 means MaxLockAgeDefault. Reads of an older view fail with kind Expired.
+	// MaxLockAge is how long a view may be read; 0 means MaxLockAgeDefault. Reads of an older view
+	// fail with kind Expired.
 	MaxLockAge time.Duration
-	// ViewsMax bounds the views that are locked at the same time; 0 means ViewsMaxDefault. Lock fails with kind Overloaded
-	// when that many are locked.
+	// ViewsMax bounds the views that are locked at the same time; 0 means ViewsMaxDefault. Lock
+	// fails with kind Overloaded when that many are locked.
 	ViewsMax int
-	// Populate fills the page tables when a generation is mapped, so that no read takes a page fault.
+	// Populate fills the page tables when a generation is mapped, so that no read takes a page
+	// fault.
 	Populate bool
-	// HugePages asks for pages of 2 MiB. They take effect only if the file system has them; see Client.HugePages.
+	// HugePages asks for pages of 2 MiB. They take effect only if the file system has them; see
+	// Client.HugePages.
 	HugePages bool
-	// VerifyChecksums checks the base of each generation when the generation is mapped, which reads all of it, and each
-	// record that carries a checksum when the record is read.
+	// VerifyChecksums checks the base of each generation when the generation is mapped, which reads
+	// all of it, and each record that carries a checksum when the record is read.
 	VerifyChecksums bool
-	// Logger receives which generations are mapped and unmapped, and which views grew too old; nil discards it.
+	// Logger receives which generations are mapped and unmapped, and which views grew too old; nil
+	// discards it.
 	Logger *slog.Logger
 }
 
@@ -63,18 +67,18 @@ func (o Options) withDefaults() Options {
 
 // Client is an attached image. Any number of goroutines may use it.
 //
-// Lock takes no mutex. A view is registered in a slot, and the slot is also what keeps a mapping from being undone; see
-// Client.fillSlot. The mutex guards only what happens when generations change.
+// Lock takes no mutex. A view is registered in a slot, which also keeps its mappings alive; see
+// Client.fillSlot. The mutex guards only changes of generations.
 type Client struct {
 	dir string
 	opt Options
 
-	// current is what the next view holds; nil once the client is closed.
+	// current is the holding of the next view; nil once the client is closed.
 	current atomic.Pointer[holding]
 	slots   []slot
 	hot     uint32 // the slots that are tried first, a power of two less one
 	start   time.Time
-	wall    atomic.Int64 // CLOCK_REALTIME at start, in ns, set anew whenever the watch runs
+	wall    atomic.Int64 // CLOCK_REALTIME at start, in ns, updated whenever the watch runs
 	stale   atomic.Bool  // root was replaced by another file
 
 	mu     sync.Mutex
@@ -89,10 +93,11 @@ type counts struct {
 	remaps, reopens, unmaps, expired uint64
 }
 
-// Attach maps the image in a directory: a live image, <shm>/rhumb/<cluster>/<node>, or a saved one. It checks all headers.
-// It fails with kind NotFound if there is no image, Incompatible if the image has another format, Corrupt if it is damaged,
-// PermissionDenied if it may not be read, and Unavailable if the publisher does not finish a change of generations. Close
-// the client to unmap the image.
+// Attach maps the image in a directory: a live image, <shm>/rhumb/<cluster>/<node>, or a saved one.
+// It checks all headers. It fails with kind NotFound if there is no image, Incompatible if the
+// image has another format, Corrupt if it is damaged, PermissionDenied if it may not be read, and
+// Unavailable if the publisher does not finish a change of generations. Close the client to unmap
+// the image.
 func Attach(dir string, opt Options) (*Client, error) {
 	const op rhumb.Op = "reader.Attach"
 	if err := opt.Validate(); err != nil {
@@ -112,13 +117,14 @@ func Attach(dir string, opt Options) (*Client, error) {
 		return nil, rhumb.Wrap(op, err)
 	}
 	c.current.Store(h)
-	// The watch arms itself again. The mutex is held here, so that it cannot run before the client is complete.
+	// The watch arms itself again. The mutex is held here, so that it cannot run before the client
+	// is complete.
 	c.watch = time.AfterFunc(c.watchPeriod(), c.watchOnce)
 	return c, nil
 }
 
-// Close unmaps the image. While views are locked it fails with kind ConditionFailed and changes nothing: what their reads
-// returned would no longer be mapped. A second Close does nothing.
+// Close unmaps the image. While views are locked, Close fails with kind ConditionFailed and changes
+// nothing: the results of their reads would no longer be mapped. A second Close does nothing.
 func (c *Client) Close() error {
 	const op rhumb.Op = "reader.Client.Close"
 	c.mu.Lock()
@@ -126,22 +132,22 @@ func (c *Client) Close() error {
 	if c.closed {
 		return nil
 	}
-	// From here on no view can be locked, so that the count below cannot grow. A view that is being locked right now sees
-	// nil when it looks at current a second time.
-	h := c.current.Swap(nil) // no view can be locked from here on
+	// From here on no view can be locked, so the count below cannot grow. A view that is being
+	// locked right now sees nil when it reads current a second time.
+	h := c.current.Swap(nil) // see above
 	if n := c.countLocked(); n > 0 {
 		c.current.Store(h)
 		return rhumb.Ef(op, rhumb.ConditionFailed, "%d views are locked; unlock them first", n)
 	}
-	// No view is locked and none can be, so that everything may be unmapped.
+	// No view is locked and none can be, so everything may be unmapped.
 	c.closed = true
 	c.watch.Stop()
 	c.unmapUnused()
 	return nil
 }
 
-// Tables returns the tables of the image in the order of their entries, including format.PositionsTable; nil once the
-// client is closed.
+// Tables returns the tables of the image in the order of their entries, including
+// format.PositionsTable; nil once the client is closed.
 func (c *Client) Tables() []format.Table {
 	h := c.current.Load()
 	if h == nil {
@@ -157,11 +163,12 @@ func (c *Client) Tables() []format.Table {
 // Dir returns the directory of the image.
 func (c *Client) Dir() string { return c.dir }
 
-// sinceStart returns the time since the client was made, in ns. It follows the monotonic clock, so that no step of the wall
-// clock makes a view old.
+// sinceStart returns the time since the client was made, in ns. It uses the monotonic clock, so
+// that a step of the wall clock cannot expire a view.
 func (c *Client) sinceStart() int64 { return int64(time.Since(c.start)) }
 
-// watchPeriod returns the time between two runs of the watch: views expire at most an eighth of their age late.
+// watchPeriod returns the time between two runs of the watch: views expire at most an eighth of
+// their age late.
 func (c *Client) watchPeriod() time.Duration {
 	return min(watchPeriodMax, max(c.opt.MaxLockAge/8, time.Millisecond))
 }

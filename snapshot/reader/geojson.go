@@ -15,10 +15,10 @@ import (
 //
 //	err := t.WriteGeoJSON(w, t.BBox(box))
 //
-// The id of a feature is the record's key. Its geometry is a point, a polygon, two polygons if the box crosses the
-// antimeridian, or null. Its properties are the fields of the record without the table's location field. Opaque values have
-// the property "value", in which bytes that are not UTF-8 are replaced. WriteGeoJSON returns the number of features
-// written.
+// The id of a feature is the record's key. Its geometry is a point, a polygon, two polygons if the
+// box crosses the antimeridian, or null. Its properties are the fields of the record without the
+// table's location field. Opaque values have the property "value", in which bytes that are not
+// UTF-8 are replaced. WriteGeoJSON returns the number of features written.
 func (t *Table) WriteGeoJSON(w io.Writer, items iter.Seq2[Item, error]) (n int, err error) {
 	const op rhumb.Op = "reader.Table.WriteGeoJSON"
 	out := bufio.NewWriter(w)
@@ -31,6 +31,8 @@ func (t *Table) WriteGeoJSON(w io.Writer, items iter.Seq2[Item, error]) (n int, 
 		if err != nil {
 			return n, rhumb.Wrap(op, err)
 		}
+		// The comma goes before each feature except the first, so that the number of items need not
+		// be known.
 		if n > 0 {
 			_ = out.WriteByte(',') // as above
 		}
@@ -115,7 +117,7 @@ func boxGeometry(b format.Box) *geometry {
 	return &geometry{"MultiPolygon", [][][]position{outerRing(parts[0]), outerRing(parts[1])}}
 }
 
-// outerRing returns the outer ring of a plain box, counterclockwise as RFC 7946 wants it.
+// outerRing returns the outer ring of a plain box, counterclockwise as RFC 7946 requires.
 func outerRing(b format.Box) [][]position {
 	west, south, east, north := formatDegrees(b.MinX), formatDegrees(b.MinY), formatDegrees(b.MaxX), formatDegrees(b.MaxY)
 	return [][]position{{{west, south}, {east, south}, {east, north}, {west, north}, {west, south}}}

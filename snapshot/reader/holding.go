@@ -20,14 +20,14 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/rtree"
 )
 
-// A holding is an immutable set of mapped generations that belong together. When the publisher replaces a generation, or
-// adds or drops a table, it makes table_seq odd and even again; the next Lock sees that the word is not the one of its
-// holding and maps what is new. Generations that are in both holdings are shared, so that a change of one shard maps one
-// file.
+// A holding is an immutable set of mapped generations that belong together. When the publisher
+// replaces a generation, or adds or drops a table, it makes table_seq odd and even again; the next
+// Lock sees that the word differs from the one in its holding and maps the new generations.
+// Generations in both holdings are shared, so a change of one shard maps only one file.
 
-// holding is the root and the generations that were live at one value of table_seq. Views share it. It never changes,
-// except for waited: when generations change, a new holding takes the place of this one, and this one lives as long as a
-// view holds it.
+// holding is the root and the generations that were live at one value of table_seq. Views share it.
+// It is immutable except for waited. When generations change, a new holding replaces it, and the
+// old one lives as long as a view holds it.
 type holding struct {
 	root   *root
 	seq    uint64      // table_seq, even
@@ -44,12 +44,12 @@ type holding struct {
 type table struct {
 	format.Table
 	segments        []*segment
-	lanes           []lane // the same, as a first look wants them
+	lanes           []lane // the same, in the form that a first look uses
 	least           uint64 // the least base of the generations
 	trees           []*rtree.Tree
 	root            *format.Root
 	summed          bool // check the checksum of each record that is read
-	needsSecondLook bool // there is more to a record than a first look sees
+	needsSecondLook bool // a first look cannot decide on a record
 }
 
 // root is the mapped root file.
@@ -59,17 +59,19 @@ type root struct {
 	info os.FileInfo
 }
 
-// Bounds of waiting for a publisher that changes the generations: a change takes microseconds once the new ones are built.
+// Bounds of waiting for a publisher that changes the generations: a change takes microseconds once
+// the new ones are built.
 const (
 	loadTries = 200
 	loadPause = 5 * time.Millisecond
 )
 
-// The errors for a generation that could not be mapped although nothing needs to be wrong.
+// Errors for a generation that could not be mapped although the image may be fine.
 var (
-	// errMoved: the file is gone, or belongs to another generation now.
+	// errMoved reports that the file is gone, or belongs to another generation now.
 	errMoved = errors.New("the file of a live generation is gone or holds another")
-	// errBusy: the publisher holds the lock of the file, as it does for an instant after a table appeared.
+	// errBusy reports that the publisher holds the lock of the file, as it does for an instant
+	// after a table appeared.
 	errBusy = errors.New("the publisher has the file of a live generation for itself")
 )
 
@@ -79,8 +81,8 @@ func (h *holding) wordAt(offset uintptr) *uint64 { return (*uint64)(unsafe.Add(h
 // committed returns the newest version.
 func (h *holding) committed() uint64 { return atomic.LoadUint64(h.wordAt(format.RootCommitted)) }
 
-// coversCommits reports whether these generations can show every version that was committed before the call. That is so
-// while no change of generations has begun.
+// coversCommits reports whether these generations can show every version that was committed before
+// the call. This holds while no change of generations has begun.
 func (h *holding) coversCommits() bool {
 	return atomic.LoadUint64(h.wordAt(format.RootTableSeq)) == h.seq
 }
@@ -90,14 +92,16 @@ func (h *holding) isChanging() bool {
 	return atomic.LoadUint64(h.wordAt(format.RootTableSeq)) == h.seq+1
 }
 
-// changeTime is how long a change of generations may be under way before its publisher is taken for dead. A live publisher
-// takes microseconds, and a process that was preempted in the middle some milliseconds.
+// changeTime is how long a change of generations may be under way before its publisher is taken for
+// dead. A live publisher takes microseconds, and a process that was preempted in the middle some
+// milliseconds.
 const changeTime = 50 * time.Millisecond
 
-// changeHangs waits for a change of generations to end and reports whether it does not. It waits once per change: later
-// views do not pay for a dead publisher again.
+// changeHangs waits for a change of generations and reports whether it did not end in time. It
+// waits once per change, so later views do not pay for a dead publisher again.
 func (h *holding) changeHangs() bool {
 	for begin := time.Now(); h.isChanging(); runtime.Gosched() {
+		// An earlier view has already waited for the same change in vain.
 		if h.waited.Load() {
 			return true
 		}
@@ -106,17 +110,20 @@ func (h *holding) changeHangs() bool {
 	return false
 }
 
-// safeVersion returns the newest version that these generations can surely show while a change is under way that does not
-// end. A change commits one version at most, so the version before the newest is from before the change.
+// safeVersion returns the newest version that these generations are guaranteed to show while a
+// change hangs. A change commits at most one version, so the version before the newest precedes the
+// change.
 func (h *holding) safeVersion() uint64 {
 	if v := h.committed(); v > h.known {
+		// The change may have committed the newest version, which these generations then lack.
 		return v - 1
 	}
 	return h.known
 }
 
-// copyEntry copies an entry of tables or shards word by word. Each load acquires: the look at table_seq that follows must
-// not be overtaken by any of them, as it could be by plain loads on arm64.
+// copyEntry copies an entry of tables or shards word by word. Each load has acquire order: the
+// following load of table_seq must not be reordered before any of them, as could happen with plain
+// loads on arm64.
 func (h *holding) copyEntry(at uintptr, to []byte) []byte {
 	for i := 0; i < len(to); i += 8 {
 		binary.LittleEndian.PutUint64(to[i:], atomic.LoadUint64(h.wordAt(at+uintptr(i))))
@@ -132,7 +139,8 @@ func (h *holding) copyRing(version uint64, to *[format.RingEntrySize / 8]uint64)
 	}
 }
 
-// decodeRing decodes a ring entry that copyRing copied; ok is false if the entry is torn or of another version.
+// decodeRing decodes a ring entry that copyRing copied; ok is false if the entry is torn or of
+// another version.
 func decodeRing(from *[format.RingEntrySize / 8]uint64, version uint64) (format.Commit, bool) {
 	var p [format.RingEntrySize]byte
 	for i, w := range from {
@@ -141,12 +149,14 @@ func decodeRing(from *[format.RingEntrySize / 8]uint64, version uint64) (format.
 	return format.DecodeCommit(p[:], version)
 }
 
-// closedAt returns the closed timestamp of the newest version up to the given one that has one. The ring holds only the
-// last few commits.
+// closedAt returns the closed timestamp of the newest version up to the given one that has one. The
+// ring holds only the last few commits.
 func (h *holding) closedAt(version uint64) (rhumb.Timestamp, bool) {
 	var entry [format.RingEntrySize / 8]uint64
 	for range format.RingSize {
 		h.copyRing(version, &entry)
+		// An entry without a closed timestamp, or one that was overwritten, is skipped: an earlier
+		// timestamp is a valid cut too.
 		if c, ok := decodeRing(&entry, version); ok && c.Closed != 0 {
 			return c.Closed, true
 		}
@@ -158,17 +168,19 @@ func (h *holding) closedAt(version uint64) (rhumb.Timestamp, bool) {
 	return 0, false
 }
 
-// remapLive puts a holding of what is live now in the place of old.
+// remapLive replaces old by a holding of the generations that are live now.
 func (c *Client) remapLive(old *holding) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// Looked at again under the mutex: several goroutines may have seen the change, and one of them maps it for all.
+	// Checked again under the mutex: several goroutines may have seen the change, and one of them
+	// maps the generations for all.
 	cur := c.current.Load()
 	if cur != old { // another goroutine did it, or the client was closed
 		return nil
 	}
 	// Nothing of the old image is shared with the new one, not even generations with equal numbers.
 	if c.stale.Load() {
+		// loadHolding then opens root again instead of reusing the mapped one.
 		cur = nil
 	}
 	h, err := c.loadHolding(cur)
@@ -177,9 +189,11 @@ func (c *Client) remapLive(old *holding) error {
 		return rhumb.Wrap(opLock, err)
 	}
 	c.stale.Store(false)
-	// From here on new views use the new generations. Views of the old ones keep them in their slots.
+	// From here on new views use the new generations. Views of the old ones keep them in their
+	// slots.
 	c.current.Store(h)
 	c.counts.remaps++
+	// root was replaced, so the whole image was mapped again.
 	if cur == nil {
 		c.counts.reopens++
 	}
@@ -187,22 +201,23 @@ func (c *Client) remapLive(old *holding) error {
 	return nil
 }
 
-// loadHolding maps the live generations. It shares with old, if there is one, the root and the generations that are in
-// both. The client's mutex must be held. What it mapped and does not return is left to unmapUnused.
+// loadHolding maps the live generations. It shares with old, if set, the root and the generations
+// in both. The client's mutex must be held. Files that it mapped but does not return are left to
+// unmapUnused.
 //
-// A fault while a file is checked means that somebody truncated it. It becomes an error here, since a caller of Lock has no
-// Guard around it.
+// A fault while a file is checked means that somebody truncated it. It becomes an error here, since
+// callers of Lock are not inside Guard.
 func (c *Client) loadHolding(old *holding) (_ *holding, err error) {
 	const op rhumb.Op = "reader.load"
-	// Evaluated in this order, the inner call turns faults into panics now and the outer one restores the setting at the
-	// end.
+	// Evaluated in this order, the inner call turns faults into panics now and the outer one
+	// restores the setting at the end.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if fault := recover(); fault != nil {
 			err = c.truncatedError(fault)
 		}
 	}()
-	// The root stays mapped from holding to holding unless another file has its name.
+	// All holdings share the mapped root unless another file has replaced it.
 	var r *root
 	if old != nil {
 		r = old.root
@@ -219,37 +234,41 @@ func (c *Client) loadHolding(old *holding) (_ *holding, err error) {
 		}
 		h := &holding{root: r}
 		h.seq = atomic.LoadUint64(h.wordAt(format.RootTableSeq))
-		// Odd: the publisher is in the middle of a change, or died there. A change takes microseconds, so one look later is
-		// enough as a rule.
+		// Odd: the publisher is in the middle of a change, or died there. A change takes
+		// microseconds, so one retry is usually enough.
 		if h.seq&1 != 0 {
 			last = rhumb.E(op, rhumb.Unavailable, "the publisher is changing generations, or died while it did")
 			continue
 		}
 		err := c.loadTables(h, old)
-		// What was read counts only if nothing changed meanwhile, errors included: an entry that is being changed looks
-		// damaged.
+		// The result counts only if nothing changed meanwhile. This includes errors: an entry that
+		// is being changed looks damaged.
 		same := atomic.LoadUint64(h.wordAt(format.RootTableSeq)) == h.seq
 		if same && err == nil {
-			// Read between two looks at table_seq that agree, so that these generations can show this version.
+			// The version is read between two equal readings of table_seq, so these generations can
+			// show it.
 			h.known = max(h.committed(), h.base)
 			if h.coversCommits() {
 				return h, nil
 			}
 		}
 		if same && err != nil && !errors.Is(err, errBusy) {
+			// The root did not change, so a file that is missing now is damage and not a change in
+			// progress.
 			if errors.Is(err, errMoved) {
 				err = rhumb.WrapKind(op, rhumb.Corrupt, err)
 			}
 			return nil, err
 		}
-		// Either the sequence moved on, or the publisher has a file for itself. Both pass.
+		// Either the sequence moved on, or the publisher holds the lock of a file. Both are
+		// temporary.
 		last = cmp.Or(err, errMoved)
 	}
 	return nil, rhumb.WrapKind(op, rhumb.Unavailable, last)
 }
 
-// truncatedError turns the fault of a file that was truncated while it was checked into an error. It passes any other panic
-// on.
+// truncatedError turns the fault of a file that was truncated while it was checked into an error.
+// It passes any other panic on.
 func (c *Client) truncatedError(fault any) error {
 	at, ok := fault.(interface{ Addr() uintptr })
 	if !ok {
@@ -289,13 +308,15 @@ func (c *Client) loadTables(h, old *holding) error {
 // loadTable maps the generations of one table.
 func (c *Client) loadTable(h, old *holding, entry format.Table) error {
 	t := &table{Table: entry, root: &h.root.head, summed: entry.Summed() && (c.opt.VerifyChecksums || entry.Name == format.PositionsTable)}
-	// A first look compares no name and no checksum. A table that needs either never takes one.
+	// A first look compares neither names nor checksums, so tables that need either skip it.
 	t.needsSecondLook, t.least = t.summed || t.KeyKind != format.KeyUint64, math.MaxUint64
 	var b [format.ShardEntrySize]byte
 	for i := range int(entry.ShardCount) {
 		n := int(entry.ShardFirst) + i
 		at := format.RootShards + n*format.ShardEntrySize
 		s, used, err := format.DecodeShard(h.copyEntry(uintptr(at), b[:]))
+		// The shard entry must name the table, so that an entry of another table cannot pass for
+		// one of this table.
 		if err == nil && (!used || s.Table != entry.ID || int(s.Index) != i || h.shards[n] != nil) {
 			err = rhumb.Ef("reader.load", rhumb.Corrupt, "the entry of shard %d is not that of shard %d of table %q", n, i, entry.Name)
 		}
@@ -306,8 +327,10 @@ func (c *Client) loadTable(h, old *holding, entry format.Table) error {
 		if err != nil {
 			return err
 		}
+		// Filled at once, so that a second table that claims the shard is found above.
 		h.shards[n] = g
-		// The oldest version that can be shown is that of the newest base, over all tables: a view is of all of them.
+		// A view covers all tables, so the oldest version that it can show is the newest base of
+		// all tables.
 		h.base, h.closed = max(h.base, s.Base), max(h.closed, s.Closed)
 		t.segments, t.lanes, t.trees = append(t.segments, g), append(t.lanes, g.makeLane()), append(t.trees, &g.tree)
 		t.least = min(t.least, s.Base)
@@ -316,9 +339,9 @@ func (c *Client) loadTable(h, old *holding, entry format.Table) error {
 	return nil
 }
 
-// mapSegment returns the generation of a shard, from old if it is there.
+// mapSegment returns the generation of a shard, shared with old if old has it.
 func (c *Client) mapSegment(h, old *holding, t format.Table, n int, s format.Shard) (*segment, error) {
-	// A generation number is never used twice, so that equal numbers are the same file.
+	// A generation number is never used twice, so equal numbers mean the same file.
 	if old != nil && old.shards[n] != nil && old.shards[n].head.Generation == s.Generation && old.shards[n].head.Table == t.ID {
 		return old.shards[n], nil
 	}
@@ -330,7 +353,8 @@ func (c *Client) mapSegment(h, old *holding, t format.Table, n int, s format.Sha
 	if err != nil {
 		return nil, err
 	}
-	// The name was looked up before the lock was taken, so the publisher may have recycled the file in between.
+	// The name was looked up before the lock was taken, so the publisher may have recycled the file
+	// in between.
 	if m.wasRecycled(s.Generation) {
 		return nil, errMoved
 	}
@@ -362,24 +386,25 @@ func (c *Client) openRoot() (*root, error) {
 	return r, nil
 }
 
-// wasReplaced reports whether another file has the name of root, as after an image was made anew. A root that is gone was
-// not replaced: what is mapped stays readable.
+// wasReplaced reports whether the name root refers to another file, as after an image was rebuilt.
+// A missing root does not count as replaced: the mapped image stays readable.
 func (r *root) wasReplaced(dir string) bool {
 	info, err := os.Stat(filepath.Join(dir, format.RootName))
 	return err == nil && !os.SameFile(info, r.info)
 }
 
-// inFile adds to an error in which file and where the fault is.
+// inFile adds the file and the offset to an error.
 func (c *Client) inFile(file string, offset int, err error) error {
 	return rhumb.WrapKind("reader.load", rhumb.KindOf(err), &rhumb.Error{
 		Kind: rhumb.KindOf(err), Msg: filepath.Join(c.dir, file) + " at offset " + strconv.Itoa(offset), Err: err,
 	})
 }
 
-// unmapUnused unmaps what neither the current holding nor a view needs. The client's mutex must be held.
+// unmapUnused unmaps files that neither the current holding nor a view needs. The client's mutex
+// must be held.
 //
-// A view publishes its holding before it looks whether the holding is still current. So every holding that a view relies on
-// is either in a slot when the slots are read here, or was current when they were.
+// A view publishes its holding before it checks that the holding is still current. So every holding
+// that a view relies on is either in a slot when the slots are read here, or is still current.
 func (c *Client) unmapUnused() {
 	live := map[*mapping]bool{}
 	seen := map[*holding]bool{}
@@ -395,6 +420,8 @@ func (c *Client) unmapUnused() {
 			}
 		}
 	}
+	// current is read before the slots. Whoever replaces it holds the mutex, so it cannot change in
+	// between.
 	mark(c.current.Load())
 	for i := range c.slots {
 		mark(c.slots[i].held.Load())

@@ -16,22 +16,23 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// hugePage is the size of a huge page. The kernel uses one only where address and file offset agree modulo this size.
+// hugePage is the size of a huge page. The kernel uses one only where address and file offset agree
+// modulo this size.
 const hugePage = 2 << 20
 
-// mapping is a file mapped for reading. While its descriptor is open it is locked, so that the publisher does not recycle
-// it.
+// mapping is a file mapped for reading. While its descriptor is open it is locked, so that the
+// publisher does not recycle it.
 type mapping struct {
 	bytes []byte
 	base  unsafe.Pointer
 	info  os.FileInfo
 	file  *os.File
-	space []byte // the reserved addresses, of which bytes is a part
+	space []byte // the reserved address range; bytes is a part of it
 }
 
-// mapFile maps a file of the image. The file must have at least least bytes, and exactly size unless size is 0. With lock
-// it takes the lock that keeps the publisher from using the file for another generation; it returns errBusy if the
-// publisher holds the lock.
+// mapFile maps a file of the image. The file must have at least least bytes, and exactly size
+// unless size is 0. With lock it takes the lock that keeps the publisher from using the file for
+// another generation; it returns errBusy if the publisher holds the lock.
 func (c *Client) mapFile(name string, least, size uint64, lock bool) (*mapping, error) {
 	const op rhumb.Op = "reader.mapFile"
 	path := filepath.Join(c.dir, name)
@@ -73,8 +74,8 @@ func openError(op rhumb.Op, err error) error {
 	return rhumb.Wrap(op, err)
 }
 
-// lockFile takes a read lock on byte 0. It is an open file description lock, which belongs to this descriptor and not to
-// the process: two clients in one process do not release each other's lock.
+// lockFile takes a read lock on byte 0. It is an open file description lock, which belongs to this
+// descriptor and not to the process: two clients in one process do not release each other's lock.
 func lockFile(op rhumb.Op, f *os.File, path string) error {
 	err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_RDLCK, Whence: unix.SEEK_SET, Start: 0, Len: 1})
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
@@ -86,8 +87,8 @@ func lockFile(op rhumb.Op, f *os.File, path string) error {
 	return nil
 }
 
-// mapWhole maps n bytes at an address at which huge pages can be used. mmap takes no alignment, so that more is reserved
-// and the file is mapped inside of it.
+// mapWhole maps n bytes at an address at which huge pages can be used. mmap has no alignment
+// argument, so a larger range is reserved and the file is mapped inside it.
 func (m *mapping) mapWhole(n int, opt Options) error {
 	const op rhumb.Op = "reader.mmap"
 	space, err := unix.Mmap(-1, 0, n+hugePage, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
@@ -106,6 +107,8 @@ func (m *mapping) mapWhole(n int, opt Options) error {
 		_ = unix.Madvise(m.bytes, unix.MADV_HUGEPAGE) // the kernel may refuse; Client.HugePages shows the outcome
 	}
 	if opt.Populate {
+		// EINVAL comes from kernels before 5.14, which lack the advice. Then reads fault the pages
+		// in.
 		if err := unix.Madvise(m.bytes, unix.MADV_POPULATE_READ); err != nil && !errors.Is(err, unix.EINVAL) {
 			_ = unix.Munmap(space) // as above
 			return rhumb.WrapKind(op, rhumb.Unavailable, err)
@@ -114,13 +117,14 @@ func (m *mapping) mapWhole(n int, opt Options) error {
 	return nil
 }
 
-// unmapFile unmaps the file and closes it, which releases the lock and lets the publisher recycle the file.
+// unmapFile unmaps the file and closes it, which releases the lock and lets the publisher recycle
+// the file.
 func (m *mapping) unmapFile() error {
 	return errors.Join(unix.Munmap(m.space), m.file.Close())
 }
 
-// monotonicSince returns how long ago a reading of CLOCK_MONOTONIC was. ok is false if the reading is in the future, as in
-// an image that was saved before the machine was started.
+// monotonicSince returns how long ago a reading of CLOCK_MONOTONIC was. ok is false if the reading
+// is in the future, as in an image from before the last boot.
 func monotonicSince(ns uint64) (age time.Duration, ok bool) {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil || ns == 0 || int64(ns) > now.Nano() {
@@ -129,8 +133,8 @@ func monotonicSince(ns uint64) (age time.Duration, ok bool) {
 	return time.Duration(now.Nano() - int64(ns)), true
 }
 
-// HugePages returns how many bytes the client has mapped and how many of them are on huge pages, as the kernel reports it
-// in /proc/self/smaps. Reading that file takes milliseconds for large images.
+// HugePages returns how many bytes the client has mapped and how many of them are on huge pages, as
+// the kernel reports it in /proc/self/smaps. Reading that file takes milliseconds for large images.
 func (c *Client) HugePages() (mapped, huge int64, err error) {
 	const op rhumb.Op = "reader.Client.HugePages"
 	c.mu.Lock()
@@ -147,6 +151,7 @@ func (c *Client) HugePages() (mapped, huge int64, err error) {
 		var from, to uint64
 		var kib int64
 		if n, _ := fmt.Sscanf(line, "%x-%x ", &from, &to); n == 2 {
+			// The kernel lists each mapping with its addresses, followed by its fields.
 			if ours = c.hasMapping(uintptr(from)); ours {
 				mapped += int64(to - from)
 			}

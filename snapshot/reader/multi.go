@@ -12,27 +12,31 @@ import (
 
 // A multi-get looks up a group of keys at a time, in three steps:
 //
-//  1. All keys are hashed, and all buckets and then all likely records are requested from memory (group.locateRecords). A single
-//     look-up waits for two lines of memory, one after the other; a group waits about as long as one look-up.
-//  2. A first look takes the records that are surely right: see record.isPlain.
-//  3. The keys that are left, usually few, are looked up as Get does it, after the versions before theirs were requested.
+//  1. All keys are hashed, and all buckets and then all likely records are requested from memory
+//     (group.locateRecords). A single look-up waits for two cache lines, one after the other; a
+//     group waits about as long as a single look-up.
+//  2. A first look accepts the records that need no further check: see record.isPlain.
+//  3. The remaining keys, usually few, are looked up as in Get, after their previous versions were
+//     requested.
 //
-// There is one loop for all kinds of keys and results, runMulti. What differs is chosen once per group, by a switch and not by
-// an interface or a function value: the compiler cannot prove that those keep no pointer, so that the group would be allocated
-// for each call instead of lying on the stack.
-
-// groupSize is how many keys are looked up at once. Measured: 32 keep the memory busy; 64 gain little and need more room on
+// There is one loop for all kinds of keys and results, runMulti. The variants are chosen once per
+// group, by a switch and not by an interface or a function value: the compiler cannot prove that
+// those retain no pointer, so the group would be heap-allocated on each call instead of living on
 // the stack.
+
+// groupSize is how many keys are looked up at once. Measured: 32 keep the memory busy; 64 gain
+// little and need more room on the stack.
 const groupSize = 32
 
-// lane is what a first look needs of a shard, in one cache line. The assembly knows its layout.
+// lane holds the fields of a shard that a first look needs, in one cache line. The assembly depends
+// on its layout.
 type lane struct {
 	index   unsafe.Pointer
 	heap    unsafe.Pointer
 	buckets uint64
-	units   uint64 // records below it end in the heap, unless their value is long
+	units   uint64 // records below this unit end within the heap, unless their value is long
 	version uint64 // the base
-	flags   uint32 // what record.lengthAndFlags of most records has above the length: taken from the first record
+	flags   uint32 // the flags of most records, as in record.lengthAndFlags: those of the first record
 	at      uint32 // where the value of a record with these flags begins
 	behind  uint64 // buckets after the primary ones
 	_       [8]byte
@@ -40,7 +44,8 @@ type lane struct {
 
 const laneSize = 64
 
-// plainUnits is the greatest number of units that a record of a number takes if its value is not long.
+// plainUnits is the greatest number of units that a record of a number takes if its value is not
+// long.
 const plainUnits = (format.RecordAlign+math.MaxUint16)/format.RecordAlign + 1
 
 // A lane must not be larger than laneSize: the assembly multiplies by it.
@@ -54,30 +59,31 @@ func (g *segment) makeLane() lane {
 	if g.units > plainUnits {
 		l.units = uint64(g.units) - plainUnits
 	}
-	// The first record stands for all. Its fields are laid out like those of the others even if it was deleted since.
+	// The first record is taken as typical. A deleted record still has the same field layout, so
+	// the tombstone flag is ignored.
 	if f := (record{g.heap}).flags() &^ format.FlagTombstone; g.head.BaseUnits > 0 && f&format.FlagExpiry == 0 {
 		l.flags, l.at = uint32(f)<<16, uint32(nameAt(f))
 	}
 	return l
 }
 
-// group is one round of a multi-get.
+// group is the state of one round of a multi-get.
 type group struct {
 	hashes [groupSize]uint64
-	// records has the likely record of each key, nil for none. A record at the start of the heap counts as none; see
-	// Table.firstLook.
+	// records holds the likely record of each key, or nil. A record at the start of the heap counts
+	// as missing; see Table.firstLook.
 	records [groupSize]unsafe.Pointer
 	late    [groupSize]uint8 // the keys for which a first look was not enough
 	lates   int
 }
 
-// addLate notes a key for a second look.
+// addLate marks a key for a second look.
 func (q *group) addLate(i int) {
 	q.late[q.lates] = uint8(i)
 	q.lates++
 }
 
-// addAllLate notes the first n keys for a second look.
+// addAllLate marks the first n keys for a second look.
 func (q *group) addAllLate(n int) {
 	for i := range n {
 		q.late[i] = uint8(i)
@@ -85,24 +91,28 @@ func (q *group) addAllLate(n int) {
 	q.lates = n
 }
 
-// fetchOlder requests the versions before those that a first look saw, all at the same time. An old view shows these.
+// fetchOlder requests the previous versions of the records that a first look saw, all at the same
+// time. An old view shows those.
 func (q *group) fetchOlder(t *table) {
 	var older [groupSize]unsafe.Pointer
 	n := 0
 	for _, i := range q.late[:q.lates] {
 		l, r := t.laneOf(q.hashes[i]), record{q.records[i]}
+		// No version check: a prefetch of a record that is not needed costs little and cannot fail.
 		if r.p != nil && r.p != l.heap && uint64(r.prev()) < l.units {
 			older[n] = unsafe.Add(l.heap, uintptr(r.prev())*format.RecordAlign)
 			n++
 		}
 	}
+	// A single record is about to be read anyway, so a prefetch would gain nothing.
 	if hasKernel && n > 1 {
 		fetchKernel(&older[0], n)
 	}
 }
 
-// fetchHidden requests the versions before those of the first n records that the view does not show. A view of the newest
-// version hides no record, unless it is a closed one; the look at the commit word spares such a view the loop.
+// fetchHidden requests the previous versions of those among the first n records that the view does
+// not show. A view of the newest version hides no record unless it is closed; checking the commit
+// word spares such a view the loop.
 func (q *group) fetchHidden(t *Table, n int) {
 	v := &t.view
 	q.lates = 0
@@ -117,7 +127,8 @@ func (q *group) fetchHidden(t *Table, n int) {
 	q.fetchOlder(t.t)
 }
 
-// multiGet is the keys of one multi-get, of one kind, and where the results go: to items, or to values if items is nil.
+// multiGet is the keys of one multi-get, of one kind, and where the results go: to items, or to
+// values if items is nil.
 type multiGet struct {
 	numbers   []uint64
 	names     [][]byte
@@ -126,9 +137,10 @@ type multiGet struct {
 	values    [][]byte
 }
 
-// MultiGetUint64 looks up many keys of a KeyUint64 table; out[i] becomes the record of keys[i], with Found false if the key has
-// no value. It is several times as fast as GetUint64 in a loop, because it fetches the records of 32 keys at the same time. It
-// returns the number of keys found. It fails as GetUint64 does, except with ErrNotFound; out must be as long as keys.
+// MultiGetUint64 looks up many keys of a KeyUint64 table; out[i] becomes the record of keys[i],
+// with Found false if the key has no value. It is several times as fast as GetUint64 in a loop,
+// because it fetches the records of 32 keys at the same time. It returns the number of keys found.
+// It fails as GetUint64 does, except with ErrNotFound; out must be as long as keys.
 func (t *Table) MultiGetUint64(keys []uint64, out []Item) (found int, err error) {
 	if err := t.checkNumbers(len(keys), len(out)); err != nil {
 		return 0, err
@@ -136,7 +148,8 @@ func (t *Table) MultiGetUint64(keys []uint64, out []Item) (found int, err error)
 	return t.runMulti(&multiGet{numbers: keys, items: out}, len(keys))
 }
 
-// MultiGetUint64Values is MultiGetUint64 for values alone: out[i] becomes the value of keys[i], nil if the key has none.
+// MultiGetUint64Values is MultiGetUint64 for values alone: out[i] becomes the value of keys[i], nil
+// if the key has none.
 func (t *Table) MultiGetUint64Values(keys []uint64, out [][]byte) (found int, err error) {
 	if err := t.checkNumbers(len(keys), len(out)); err != nil {
 		return 0, err
@@ -144,8 +157,8 @@ func (t *Table) MultiGetUint64Values(keys []uint64, out [][]byte) (found int, er
 	return t.runMulti(&multiGet{numbers: keys, values: out}, len(keys))
 }
 
-// MultiGet looks up many names, as MultiGetUint64 does numbers. In a KeyUint64 table a name is a number of 8 bytes,
-// big-endian.
+// MultiGet looks up many names, as MultiGetUint64 does numbers. In a KeyUint64 table a name is a
+// number of 8 bytes, big-endian.
 func (t *Table) MultiGet(names [][]byte, out []Item) (found int, err error) {
 	if err := t.checkMulti(len(names), len(out)); err != nil {
 		return 0, err
@@ -153,7 +166,8 @@ func (t *Table) MultiGet(names [][]byte, out []Item) (found int, err error) {
 	return t.runMulti(&multiGet{names: names, items: out}, len(names))
 }
 
-// MultiGetShardKeys looks up many records of a KeyName table that the server named, as MultiGet does names.
+// MultiGetShardKeys looks up many records of a KeyName table that the server named, as MultiGet
+// does names.
 func (t *Table) MultiGetShardKeys(keys []rhumb.ShardKey, out []Item) (found int, err error) {
 	if err := t.checkMulti(len(keys), len(out)); err != nil {
 		return 0, err
@@ -169,11 +183,11 @@ func (t *Table) runMulti(m *multiGet, keys int) (found int, err error) {
 	var q group
 	for from := 0; from < keys; from += groupSize {
 		n := min(keys-from, groupSize)
-		// A name that no table can have is an error of the call. What was found before stays in out.
+		// A name that no table can hold fails the whole call. Earlier results stay in out.
 		if err := m.hashKeys(t, &q, from, n); err != nil {
 			return found, err
 		}
-		// From here on the records of the whole group are on their way to the cache.
+		// From here on the records of the whole group are being loaded into the cache.
 		q.locateRecords(n, t.t.lanes)
 		if m.numbers != nil {
 			m.takePlain(t, &q, from, n)
@@ -181,8 +195,8 @@ func (t *Table) runMulti(m *multiGet, keys int) (found int, err error) {
 				q.fetchOlder(t.t)
 			}
 		} else {
-			// Names differ in length, so that each needs the second look, which compares them. Only the versions that the
-			// view hides are worth requesting before.
+			// Names differ in length, so each needs the second look, which compares them. Only
+			// records that the view hides are worth following in advance.
 			q.fetchHidden(t, n)
 			q.addAllLate(n)
 		}
@@ -220,8 +234,9 @@ func (m *multiGet) hashKeys(t *Table, q *group, from, n int) (err error) {
 	return nil
 }
 
-// takePlain is the first look at n numbers: it takes the records that need no second one. The two loops, for items and for
-// values, differ in one line; the choice between them is made once per group and not once per key.
+// takePlain is the first look at n numbers: it accepts the records that need no second look. The
+// two loops, for items and for values, differ in one line; the choice between them is made once per
+// group and not once per key.
 func (m *multiGet) takePlain(t *Table, q *group, from, n int) {
 	q.lates = 0
 	if m.items == nil {
@@ -243,6 +258,7 @@ func (m *multiGet) takePlain(t *Table, q *group, from, n int) {
 			q.addLate(i)
 			continue
 		}
+		// out may hold results of an earlier call, and fillPlain sets only some fields.
 		out[i] = Item{}
 		r.fillPlain(&out[i], l)
 	}
@@ -306,9 +322,10 @@ func (t *Table) hashName(name []byte) (uint64, error) {
 	return t.t.root.HashName(name, false), nil
 }
 
-// finishKey takes the record that was located if it is the key's. Otherwise it looks the key up: the key may be missing, two
-// keys of a bucket may have one fingerprint, or the key may be in a later overflow bucket. The record at the start of the heap
-// is never taken here: an empty slot leads to it, and it may not be written yet, so that it looks like the record of key 0.
+// finishKey uses the located record if it belongs to the key. Otherwise it looks the key up: the
+// key may be missing, two keys of a bucket may have one fingerprint, or the key may be in a later
+// overflow bucket. The record at the start of the heap is never taken here: an empty slot leads to
+// it, and it may not be written yet, so that it looks like the record of key 0.
 func (t *Table) finishKey(q *group, i int, key *lookupKey, it *Item) (found int, err error) {
 	g := t.t.shardOf(q.hashes[i])
 	if p := q.records[i]; p != nil && p != g.heap && *(*uint64)(p) == key.word {

@@ -13,11 +13,12 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/rtree"
 )
 
-// A query by place has two sources. The R-trees hold the boxes of the bases; they are never changed, so that a leaf may be
-// out of date. The spatial delta holds the boxes that were put or moved since, in chains by cell. A key that did not move
-// is found by its leaf, and its newest version is looked up only if the record is marked as changed. A key that moved is
-// found by its delta entries. So a query over a table that nobody writes to reads nothing but trees and records, and one
-// after many writes adds a few chains.
+// A query by place has two sources. The R-trees hold the boxes of the bases. They never change, so
+// a leaf may be out of date. The spatial delta holds the boxes that were added or moved since, in
+// chains by cell. A key that did not move is found by its leaf, and its newest version is looked up
+// only if the record is marked as changed. A key that moved is found by its delta entries. So a
+// query over a table without writes reads only trees and records, and a query after many writes
+// reads a few chains more.
 
 // walks keeps the memory of queries, which is large.
 var walks = sync.Pool{New: func() any { return new(walk) }}
@@ -33,16 +34,18 @@ type hit struct {
 	box format.Box
 }
 
-// walk finds the records that touch one of the plain boxes of a query, each once and without memory of those found before.
+// walk finds the records that touch one of the plain boxes of a query, each once, without
+// remembering earlier hits.
 //
-// A record is found by the R-trees while its box is that of its base record, and by the spatial delta afterwards: FlagMoved
-// decides, and the publisher makes sure that exactly one of the two leads to a key. A record with two parts, or one that
-// touches several boxes of the query, is taken for the first pair that touches; see rtree.FirstMatch.
+// A record is found by the R-trees while its box is that of its base record, and by the spatial
+// delta afterwards: FlagMoved decides, and the publisher guarantees that exactly one of the two
+// leads to a key. A record with two parts, or one that touches several boxes of the query, is
+// reported for the first pair that touches; see rtree.FirstMatch.
 type walk struct {
 	t     *Table
 	boxes []format.Box
-	// found, if set, is called with each hit. Otherwise visit is called with each item that accept accepts; a nil accept
-	// accepts all.
+	// found, if set, is called with each hit. Otherwise visit is called with each item that accept
+	// accepts; a nil accept accepts all.
 	found         func(h hit) error
 	visit, accept func(*Item) bool
 
@@ -54,18 +57,22 @@ type walk struct {
 // newWalk begins a walk. releaseWalk must end it.
 func (t *Table) newWalk(boxes []format.Box) *walk {
 	w := walks.Get().(*walk)
+	// The boxes are copied into the walk, so that the caller's array need not be heap-allocated.
 	w.t, w.boxes = t, append(w.room[:0], boxes...)
 	return w
 }
 
-// releaseWalk returns the memory. It drops all references first, so that the pool keeps no image mapped.
+// releaseWalk returns the memory. It drops all references first, so that the pool keeps no image
+// mapped.
 func (w *walk) releaseWalk() {
 	w.t, w.found, w.visit, w.accept, w.item = nil, nil, nil, nil, Item{}
+	// The cursor refers to trees in mapped memory.
 	w.cursor.Start(nil, nil)
 	walks.Put(w)
 }
 
-// visitSpatial visits the records that touch the boxes and that accept accepts. A nil accept accepts all.
+// visitSpatial visits the records that touch the boxes and that accept accepts. A nil accept
+// accepts all.
 func (t *Table) visitSpatial(boxes []format.Box, accept, visit func(*Item) bool) error {
 	w := t.newWalk(boxes)
 	defer w.releaseWalk()
@@ -73,7 +80,7 @@ func (t *Table) visitSpatial(boxes []format.Box, accept, visit func(*Item) bool)
 	return ignoreStop(w.runQuery())
 }
 
-// giveHit passes a record on.
+// giveHit passes a record to the consumer of the walk.
 func (w *walk) giveHit(h hit) error {
 	if w.found != nil {
 		return w.found(h)
@@ -94,7 +101,7 @@ func (w *walk) runQuery() error {
 		return err
 	}
 	if !t.t.Spatial() {
-		return t.refuse("it keeps no spatial index; `rhumb table create NAME --snapshot=spatial` makes a table that does")
+		return t.refuse("it keeps no spatial index; `rhumb table create NAME --snapshot=spatial` creates a table with one")
 	}
 	if err := w.walkTrees(); err != nil {
 		return err
@@ -113,7 +120,7 @@ func (w *walk) runQuery() error {
 func (w *walk) walkTrees() error {
 	table := w.t.t
 	w.cursor.Start(table.trees, w.boxes)
-	// Hits come in batches, which may be of several trees.
+	// Hits are returned in batches, which may span several trees.
 	for b, ok := w.cursor.Next(); ok; b, ok = w.cursor.Next() {
 		for i, ref := range b.Refs {
 			if err := w.visitLeaf(table.segments[b.Trees[i]], b.Part, b.Leaves[i], ref); err != nil {
@@ -124,21 +131,23 @@ func (w *walk) walkTrees() error {
 	return nil
 }
 
-// visitLeaf handles a hit of the trees: the leaf of a base record. If the record has a newer version, or the view is a
-// closed one, the version that the view shows counts, unless the delta has it.
+// visitLeaf handles a hit of the trees: the leaf of a base record. If the record has a newer
+// version, or the view is a closed one, the version that the view shows counts, unless the delta
+// finds it.
 func (w *walk) visitLeaf(g *segment, part int, leaf, ref uint32) error {
 	v := &w.t.view
 	r, ok := g.recordAt(ref)
 	if !ok {
 		return g.corruptAt("a reference of the tree points past the heap", g.treeOffset(leaf))
 	}
-	// A closed view hides versions by their timestamps, which the mark of changed records knows nothing of.
+	// A closed view hides versions by timestamp, which the mark of changed records does not
+	// reflect.
 	if v.closed != 0 || g.isChanged(ref) {
 		var err error
 		if r, ref, ok, err = w.t.shownOf(g, r, ref); err != nil || !ok {
 			return err
 		}
-		if r.flags()&format.FlagMoved != 0 { // the delta has it
+		if r.flags()&format.FlagMoved != 0 { // the delta finds it
 			return nil
 		}
 	}
@@ -146,7 +155,7 @@ func (w *walk) visitLeaf(g *segment, part int, leaf, ref uint32) error {
 	if !ok || v.hasNoValue(r) {
 		return nil
 	}
-	if box.Crosses() || part > 0 { // otherwise this is the only pair
+	if box.Crosses() || part > 0 { // otherwise there is only one pair
 		plain, _ := g.tree.Leaf(leaf)
 		if !rtree.FirstMatch(w.boxes, part, box, plain) {
 			return nil
@@ -164,10 +173,11 @@ type deltaEntry struct {
 
 const _ = uint(format.DeltaEntrySize - unsafe.Sizeof(deltaEntry{}))
 
-// walkDelta walks the n entries of a spatial delta: those of the cells that the boxes touch, or all entries if there are
-// fewer of them than cells.
+// walkDelta walks the n entries of a spatial delta: those of the cells that the boxes touch, or all
+// entries if there are fewer of them than cells.
 func (w *walk) walkDelta(g *segment, n int) error {
-	// No chain at all, or damage: chain 0 holds the large boxes, and one more is the least for the others.
+	// Fewer than two chains mean no delta, or damage: chain 0 holds the large boxes, and the others
+	// need at least one.
 	if len(g.cells) < 2 {
 		return nil
 	}
@@ -175,8 +185,8 @@ func (w *walk) walkDelta(g *segment, n int) error {
 	for i := range w.boxes {
 		cells += cellsOf(&w.boxes[i]).countCells()
 	}
-	// A query over a continent covers more cells than a delta has entries. Then looking at every entry is less work than
-	// asking for every cell.
+	// A query over a continent covers more cells than a delta has entries. Then it is less work to
+	// read every entry than every cell.
 	if cells >= uint64(n) {
 		for i := range w.boxes {
 			for e := range g.delta[:n] {
@@ -188,7 +198,7 @@ func (w *walk) walkDelta(g *segment, n int) error {
 		return nil
 	}
 	for i := range w.boxes {
-		// Chain 0 has the boxes that are larger than a cell, which may touch any query.
+		// Chain 0 holds the boxes larger than a cell, which may touch any query.
 		if err := w.walkChain(g, i, 0, nil); err != nil {
 			return err
 		}
@@ -199,7 +209,8 @@ func (w *walk) walkDelta(g *segment, n int) error {
 	return nil
 }
 
-// walkCells walks the chains of the cells in which a box that touches the query can have its lowest corner.
+// walkCells walks the chains of the cells in which a box that touches the query can have its lowest
+// corner.
 func (w *walk) walkCells(g *segment, part int) error {
 	r := cellsOf(&w.boxes[part])
 	for y := r.minY; y <= r.maxY; y++ {
@@ -214,12 +225,15 @@ func (w *walk) walkCells(g *segment, part int) error {
 	return nil
 }
 
-// walkChain walks the chain of a head. Several cells may share a head: entries of other cells than in are skipped.
+// walkChain walks the chain of a head. Several cells may share a head: entries of other cells than
+// in are skipped.
 func (w *walk) walkChain(g *segment, part int, head uint32, in *cell) error {
 	if int(head) >= len(g.cells) {
 		return nil
 	}
 	next := atomic.LoadUint32(&g.cells[head])
+	// A chain cannot be longer than the delta. The bound turns a circle, which only damage can
+	// make, into an error.
 	for range len(g.delta) + 1 {
 		if next == 0 {
 			return nil
@@ -228,6 +242,8 @@ func (w *walk) walkChain(g *segment, part int, head uint32, in *cell) error {
 			return g.corruptAt("the spatial delta leads past its end", g.deltaOffset(next-1))
 		}
 		e := &g.delta[next-1]
+		// Without this check an entry in a shared chain would be reported once for each cell of the
+		// chain.
 		if in == nil || *in == cellOf(e.box.MinX, e.box.MinY) {
 			if err := w.visitEntry(g, part, e); err != nil {
 				return err
@@ -238,11 +254,11 @@ func (w *walk) walkChain(g *segment, part int, head uint32, in *cell) error {
 	return g.corruptAt("the spatial delta runs in a circle", g.deltaOffset(0))
 }
 
-// visitEntry handles an entry of the delta. It counts if the view shows the very record that the entry was made for: an
-// older entry of the same key leads to an older version.
+// visitEntry handles an entry of the delta. The entry counts only if the view shows the very record
+// of the entry: older entries of the same key belong to older versions.
 func (w *walk) visitEntry(g *segment, part int, e *deltaEntry) error {
 	v := &w.t.view
-	// The version and the box in the entry decide most entries without a look at the record.
+	// The version and the box in the entry decide most cases without reading the record.
 	if e.ver > v.limitOf(g) || !e.box.Intersects(w.boxes[part]) {
 		return nil
 	}
@@ -252,7 +268,7 @@ func (w *walk) visitEntry(g *segment, part int, e *deltaEntry) error {
 	}
 	box, ok := r.box()
 	if !ok || r.flags()&format.FlagMoved == 0 || !isPart(box, e.box) {
-		return nil // of a commit that was never finished
+		return nil // from an unfinished commit
 	}
 	shown, ref, ok, err := w.t.shownOf(g, r, e.ref)
 	if err != nil || !ok || ref != e.ref || v.hasNoValue(shown) || !rtree.FirstMatch(w.boxes, part, box, e.box) {
@@ -282,7 +298,8 @@ func (c cell) latUnits() int32 { return int32(c.y<<format.DeltaCellShift - forma
 // cellRange is a rectangle of cells.
 type cellRange struct{ minX, minY, maxX, maxY int64 }
 
-// cellsOf returns the cells in which a box that touches b, and is no larger than a cell, can have its lowest corner.
+// cellsOf returns the cells that may contain the lowest corner of a box that touches b and is at
+// most as large as a cell.
 func cellsOf(b *format.Box) cellRange {
 	low, high := cellOf(b.MinX, b.MinY), cellOf(b.MaxX, b.MaxY)
 	return cellRange{max(low.x-1, 0), max(low.y-1, 0), high.x, high.y}
@@ -296,7 +313,7 @@ func (r cellRange) countCells() uint64 {
 	return uint64(r.maxX-r.minX+1) * uint64(r.maxY-r.minY+1)
 }
 
-// VisitNearest is Nearest with a visitor, as VisitAll has one.
+// VisitNearest is Nearest with a visitor; see VisitAll.
 func (t *Table) VisitNearest(p rhumb.Point, k int, fn func(*Item) bool) error {
 	if err := p.Validate(); err != nil {
 		return err
@@ -305,13 +322,16 @@ func (t *Table) VisitNearest(p rhumb.Point, k int, fn func(*Item) bool) error {
 		return err
 	}
 	if k < 1 {
-		return t.refuse("at least one record has to be asked for")
+		return t.refuse("k is less than 1")
 	}
 	var failed error
 	near := rtree.Nearest(p, k, geo.DistanceMax, t.startRadius(p, k), t.compareHits,
 		func(boxes []format.Box, visit func(hit, format.Box)) {
+			// rtree.Nearest has no errors, so a failed search is recorded here and later ones
+			// return nothing.
 			if failed == nil {
 				w := t.newWalk(boxes)
+				// Hits are collected without decoding: only the k nearest become items.
 				w.found = func(h hit) error { visit(h, h.box); return nil }
 				failed = w.runQuery()
 				w.releaseWalk()
@@ -325,6 +345,7 @@ func (t *Table) VisitNearest(p rhumb.Point, k int, fn func(*Item) bool) error {
 		if err := t.fillItem(&it, n.Item.g, n.Item.r, n.Item.ref); err != nil {
 			return err
 		}
+		// fillItem resets the item, so the distance is set after it.
 		it.Distance = n.Metres
 		if err := t.handItem(&it, fn); err != nil {
 			return ignoreStop(err)
@@ -333,19 +354,21 @@ func (t *Table) VisitNearest(p rhumb.Point, k int, fn func(*Item) bool) error {
 	return nil
 }
 
-// startShards is how many shards are asked for a first radius. Keys are spread evenly over the shards, so a few say as much
-// as all.
+// startShards is how many shards are asked for a first radius. Keys are spread evenly over the
+// shards, so a few are as good an estimate as all.
 const startShards = 4
 
-// startRadius returns a radius that likely holds k records: the least of what the trees of a few shards say, and of what
-// would hold twice k if all records were spread evenly. A radius that is too small costs a search that finds little; one
-// that is too large may find everything.
+// startRadius returns a radius that likely holds k records: the smallest of the estimates of the
+// trees of a few shards, and of the radius that would hold 2k records if all were spread evenly. A
+// radius that is too small costs one search that finds little; one that is too large may find
+// everything.
 func (t *Table) startRadius(p rhumb.Point, k int) float64 {
 	shards := len(t.t.segments)
-	// Each shard has its part of the k records, since keys are spread by their hashes.
+	// Each shard holds its share of the k records, since keys are spread by their hashes.
 	each := (k + shards - 1) / shards
 	start := geo.DistanceMax
 	for _, g := range t.t.segments[:min(shards, startShards)] {
+		// An empty shard has no density to estimate from.
 		bounds, ok := g.tree.Bounds()
 		if !ok {
 			continue
@@ -353,6 +376,8 @@ func (t *Table) startRadius(p rhumb.Point, k int) float64 {
 		b := bounds.Degrees()
 		area := geo.EarthRadius * geo.EarthRadius * (b.Max.Lon - b.Min.Lon) * (math.Pi / 180) *
 			(math.Sin(b.Max.Lat*math.Pi/180) - math.Sin(b.Min.Lat*math.Pi/180))
+		// The radius of a circle that holds twice the records needed, at the mean density of the
+		// tree.
 		even := math.Sqrt(2 * float64(each) / float64(g.tree.Items()) * area / math.Pi)
 		start = min(start, even, g.tree.StartRadius(p, each))
 	}

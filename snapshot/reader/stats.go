@@ -11,7 +11,8 @@ import (
 
 // Stats is the state of a client and of its image.
 type Stats struct {
-	// Image names the image, Life counts the starts of its publisher, State is one of format's states.
+	// Image names the image, Life counts the starts of its publisher, State is one of format's
+	// states.
 	Image rhumb.UUID
 	Life  uint64
 	State uint32
@@ -19,18 +20,20 @@ type Stats struct {
 	Committed, Base uint64
 	// Closed is the newest closed timestamp, 0 when none is known.
 	Closed rhumb.Timestamp
-	// Heartbeat is how long ago the publisher was last alive; negative if that is unknown, as for a saved image.
+	// Heartbeat is how long ago the publisher was last alive; negative if that is unknown, as for a
+	// saved image.
 	Heartbeat time.Duration
-	// Generations and Bytes are what is mapped; Pinned is the part of Bytes that only views still hold.
+	// Generations and Bytes count the mapped generations and bytes; Pinned is the part of Bytes
+	// that only views still hold.
 	Generations   int
 	Bytes, Pinned int64
-	// Views is how many views are locked, and OldestView how long the oldest of them has been. Expired is how many ever
-	// grew too old.
+	// Views is how many views are locked, and OldestView how long the oldest of them has been.
+	// Expired is the number of views that ever expired.
 	Views      int
 	OldestView time.Duration
 	Expired    uint64
-	// Remaps is how many changes of generations the client followed, and Reopens how many of them were to an image made
-	// anew.
+	// Remaps is the number of changes of generations that the client followed, and Reopens how many
+	// of them were to a rebuilt image.
 	Remaps, Reopens uint64
 }
 
@@ -48,8 +51,9 @@ func (c *Client) Stats() Stats {
 		Committed: h.committed(), Base: h.base, Heartbeat: -1,
 		Expired: c.counts.expired, Remaps: c.counts.remaps, Reopens: c.counts.reopens,
 	}
+	// 0 if none of the last commits has a closed timestamp.
 	s.Closed, _ = h.closedAt(s.Committed)
-	// CLOCK_MONOTONIC is the same for all processes of a machine, and begins anew with each boot.
+	// CLOCK_MONOTONIC is the same for all processes of a machine and restarts with each boot.
 	if age, ok := monotonicSince(atomic.LoadUint64(h.wordAt(format.RootHeartbeat))); ok {
 		s.Heartbeat = age
 	}
@@ -62,11 +66,13 @@ func (c *Client) Stats() Stats {
 	}
 	for m := range c.mapped {
 		s.Bytes += int64(len(m.bytes))
-		// Mapped and not current: some view still holds it, or it is unmapped the next time.
+		// Mapped but not current: a view still holds the file, or the next unmapUnused unmaps it.
 		if !live[m] {
 			s.Pinned += int64(len(m.bytes))
 		}
 	}
+	// The slots are read without stopping Lock, so the count may be off by the views that are being
+	// locked now.
 	s.Views, s.OldestView = c.countViews()
 	return s
 }

@@ -6,15 +6,15 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// shownVersion returns what View.visibleVersion returns. In a table whose checksums are checked it also checks every record
-// that it passed, and the record that it ended at unless fillItem is going to: a damaged version, link or tombstone would
-// lead to another version or to none.
+// shownVersion returns what View.visibleVersion returns. In a table with verified checksums it also
+// checks every record that it passed, and the final record unless fillItem will check it: a damaged
+// version, link or tombstone would lead to another version or to none.
 func (t *Table) shownVersion(g *segment, newest uint32) (r record, at uint32, ok bool, err error) {
 	r, at, ok, err = t.view.visibleVersion(g, newest)
 	if err != nil || !t.t.summed {
 		return r, at, ok, err
 	}
-	// visibleVersion has checked that the chain falls, so that this walk along it ends.
+	// visibleVersion has checked that references fall along the chain, so this walk ends.
 	for ref := newest; ref != at; {
 		passed, _ := g.recordAt(ref)
 		if err := g.checkRecord(passed, ref); err != nil {
@@ -28,8 +28,9 @@ func (t *Table) shownVersion(g *segment, newest uint32) (r record, at uint32, ok
 	return r, at, ok, err
 }
 
-// absentError returns ErrNotFound for a key that the index does not have. In a table whose checksums are checked it first
-// checks the records that have the fingerprint of the key: one of them may be the key's record, with a damaged key.
+// absentError returns ErrNotFound for a key that the index does not have. In a table whose
+// checksums are checked it first checks the records that have the fingerprint of the key: one of
+// them may be the key's record, with a damaged key.
 func (t *Table) absentError(g *segment, hash uint64) error {
 	if !t.t.summed {
 		return ErrNotFound
@@ -38,6 +39,8 @@ func (t *Table) absentError(g *segment, hash uint64) error {
 	for range g.head.BucketsMax {
 		b := g.bucketAt(n)
 		for slot := range format.BucketSlots {
+			// Damage of the key leaves the fingerprint in the bucket intact, so it leads to the
+			// damaged record.
 			if uint16(b.fingerprints(uintptr(slot/4))>>(slot%4*16)) != format.Fingerprint(hash) {
 				continue
 			}
@@ -76,11 +79,12 @@ func (g *segment) checkRecord(r record, ref uint32) error {
 	return g.checkSum(r, ref, at+n)
 }
 
-// checkSum compares the checksum of a record of size bytes. An aborted record has the checksum of before it was aborted.
-// The version is read after the checksum, because recovery may mark the record in between.
+// checkSum compares the checksum of a record of size bytes. An aborted record keeps the checksum
+// from before the abort. The version is read after the checksum, because recovery may mark the
+// record in between.
 func (g *segment) checkSum(r record, ref uint32, size uintptr) error {
 	if format.RecordChecksum(unsafe.Slice((*byte)(r.p), size)) == r.sum() || r.version() == format.AbortedVersion {
-		return nil // matches, or became aborted in this moment
+		return nil // it matches, or the record was just aborted
 	}
 	return g.corruptAt("a record does not match its checksum", g.refOffset(ref))
 }

@@ -13,10 +13,10 @@ import (
 type Table struct {
 	view  View
 	t     *table
-	plain uint64 // the view shows every record below this version; 0 if each needs a second look
+	plain uint64 // the view shows every record below this version; 0 if each record needs a second look
 }
 
-// lookupKey is the key of a look-up, as records have it.
+// lookupKey is the key of a look-up, in the form in which records store it.
 type lookupKey struct {
 	word     uint64 // the number, or the hash of the name
 	name     []byte
@@ -35,9 +35,10 @@ func (t *Table) Info() format.Table {
 // View returns the view that the table belongs to.
 func (t *Table) View() View { return t.view }
 
-// Get returns the record of a name. In a KeyUint64 table a name is a number of 8 bytes, big-endian. Get fails with
-// ErrNotFound if the key has no value, with ErrExpired or ErrUnlocked if the view may not be read, with kind
-// InvalidArgument if the table cannot hold such a name, and with Corrupt if the image is damaged.
+// Get returns the record of a name. In a KeyUint64 table a name is a number of 8 bytes, big-endian.
+// Get fails with ErrNotFound if the key has no value, with ErrExpired or ErrUnlocked if the view
+// may not be read, with kind InvalidArgument if the table cannot hold such a name, and with Corrupt
+// if the image is damaged.
 func (t *Table) Get(name []byte) (Item, error) {
 	var it Item
 	err := t.getName(&it, name, false)
@@ -52,7 +53,7 @@ func (t *Table) GetShardKey(k rhumb.ShardKey) (Item, error) {
 	return it, err
 }
 
-// shardKeyName returns the bytes of a shard key as records have them.
+// shardKeyName returns the bytes of a shard key as records store them.
 func shardKeyName(k rhumb.ShardKey) (b [rhumb.ShardKeySize]byte) {
 	binary.BigEndian.PutUint32(b[0:], uint32(k.Home.Region))
 	binary.BigEndian.PutUint32(b[4:], uint32(k.Home.Slot))
@@ -72,7 +73,7 @@ func (t *Table) GetUint64(key uint64) (it Item, err error) {
 	return it, err
 }
 
-// GetUint64Value is GetUint64 for the value alone.
+// GetUint64Value is like GetUint64 but returns only the value.
 func (t *Table) GetUint64Value(key uint64) ([]byte, error) {
 	if t.view.isReadable() {
 		if r, l := t.firstLook(key); l != nil {
@@ -82,25 +83,27 @@ func (t *Table) GetUint64Value(key uint64) ([]byte, error) {
 	return t.getNumberValue(key)
 }
 
-// firstLook finds a record the short way. Nearly every look-up finds its record in the first slot that has its fingerprint,
-// in the version that the view shows, with a value that does not expire. The lane is nil if that is not so.
+// firstLook is the fast path of a look-up. Nearly every look-up finds its record in the first slot
+// with the fingerprint, in the version that the view shows, with a value that does not expire.
+// Otherwise firstLook returns a nil lane.
 //
-// It has few instructions, no loop and no call. A processor runs ahead into the next look-ups while this one waits for
-// memory, as far as its queues reach; each instruction less lets it have more of them under way.
+// It has few instructions, no loop and no call. While this look-up waits for memory, the processor
+// starts the next ones as far as its queues reach. With fewer instructions, more of them are in
+// flight.
 //
-// The record at the start of the heap is never returned. An empty slot leads to it, and it may not be written yet, so that
-// it looks like the record of key 0.
+// The record at the start of the heap is never returned. An empty slot refers to it, and it may not
+// be written yet, in which case it looks like the record of key 0.
 func (t *Table) firstLook(key uint64) (r record, l *lane) {
-	// No check of the kind of keys: in a table of names plain is 0, so that no record passes below.
+	// The kind of keys is not checked: in a table of names plain is 0, so no record passes below.
 	hash := t.t.root.HashNumber(key)
 	l = t.t.laneOf(hash)
 	// The high half of the product is a number below the bucket count, without a division.
 	n, _ := bits.Mul64(hash, l.buckets)
 	b := bucket{unsafe.Add(l.index, uintptr(n)*format.BucketSize)}
-	pattern := uint64(format.Fingerprint(hash)) * lanesLow // what follows is much of lane.likely, which the compiler calls
+	pattern := uint64(format.Fingerprint(hash)) * lanesLow // lane.likelyRecord inlined by hand, because the compiler would call it
 	ref := uint64(b.ref(makeMarks(b.fingerprints(0)^pattern, b.fingerprints(1)^pattern, b.fingerprints(2)^pattern).firstSlot()))
-	// Below l.units a plain record ends within the heap, whatever its length says: that is what makes the unchecked read of
-	// the value safe.
+	// Below l.units a plain record ends within the heap, whatever its length says: therefore the
+	// unchecked read of the value is safe.
 	if ref == 0 || ref >= l.units {
 		return r, nil
 	}
@@ -120,7 +123,7 @@ func (t *Table) getNumberValue(number uint64) ([]byte, error) {
 	return it.Value, err
 }
 
-// getNumber looks a number up the long way.
+// getNumber is the slow path of a look-up by number.
 func (t *Table) getNumber(it *Item, number uint64) error {
 	if err := t.view.check(); err != nil {
 		return err
@@ -140,6 +143,8 @@ func (t *Table) getName(it *Item, name []byte, shardKey bool) error {
 		if shardKey || len(name) != 8 {
 			return t.refuse(noShardKeys)
 		}
+		// Big-endian order makes prefixes of the 8 bytes agree with the order of the numbers in
+		// scans.
 		number := binary.BigEndian.Uint64(name)
 		return t.findKey(it, t.t.root.HashNumber(number), &lookupKey{word: number})
 	}
@@ -163,7 +168,7 @@ func (t *Table) findKey(it *Item, hash uint64, key *lookupKey) error {
 	return t.emitShown(it, g, ref)
 }
 
-// emitShown fills an item with the version that the view shows of the key whose newest record is given.
+// emitShown fills an item with the version that the view shows, given the newest record of the key.
 func (t *Table) emitShown(it *Item, g *segment, newest uint32) error {
 	r, ref, ok, err := t.shownVersion(g, newest)
 	if err != nil {

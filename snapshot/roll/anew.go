@@ -5,7 +5,7 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/segment"
 )
 
-// Anew is the plan of a roll with a new layout: the list of what the new generation keeps.
+// Anew is the plan of a roll with a new layout: the list of records that the new generation keeps.
 type Anew struct {
 	builder *segment.Builder
 	goal    segment.Goal
@@ -15,9 +15,9 @@ type Anew struct {
 // Build writes the new generation.
 func (a *Anew) Build() (*segment.Segment, error) { return a.builder.Build(a.goal, &a.source) }
 
-// PlanAnew lists what a new generation keeps: for each key the newest version and, if a closed timestamp is known, all
-// versions down to the newest one that is not later than it. The oldest version that is kept goes into the base; the others
-// are appended again.
+// PlanAnew lists the records that a new generation keeps: for each key the newest version and, if a
+// closed timestamp is known, all versions down to the newest one that is not later than it. The
+// oldest version that is kept goes into the base; the others are appended again.
 func (r *Roller) PlanAnew(in Input) *Anew {
 	old := in.Old
 	src := segment.Source{Heap: old.Heap, Refs: r.refs[:0], PendingFrom: old.Done(), PendingTo: old.Tail()}
@@ -28,13 +28,13 @@ func (r *Roller) PlanAnew(in Input) *Anew {
 		versions := r.chain[:0]
 		for ref := head; ref != segment.NoRef; ref = old.Heap.At(ref).Prev {
 			if old.Heap.At(ref).Ver > v {
-				continue // it belongs to the open commit, or was aborted
+				continue // the record belongs to the open commit, or was aborted
 			}
 			at := old.Heap.HLC(ref)
 			newest = max(newest, at)
 			versions = append(versions, ref)
 			if at <= in.Closed || in.Closed == 0 {
-				break // no view that is still possible looks further back
+				break // no remaining view needs an earlier version
 			}
 		}
 		r.chain = versions
@@ -44,8 +44,8 @@ func (r *Roller) PlanAnew(in Input) *Anew {
 	return &Anew{builder: r.Builder, goal: in.goal(newest, in.Room), source: src}
 }
 
-// keepVersions adds the versions of a key, newest first. A tombstone or an ended record that nothing precedes says nothing and
-// is left out.
+// keepVersions adds the versions of a key, newest first. A tombstone or an expired record without a
+// predecessor carries no information and is dropped.
 func keepVersions(src *segment.Source, versions []uint32, wall int64) {
 	n := len(versions)
 	for n > 0 && src.Heap.HasNoValue(versions[n-1], wall) {

@@ -9,16 +9,19 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/segment"
 )
 
-// The plan goes through the append area once. Each record there belongs to a change, one per key, and the change ends up
-// with the version that the new base takes. Everything later follows from the changes: where versions go, which references
-// must lead elsewhere, how many leaves the R-tree has, and how much lies idle.
+// The plan scans the append area once. Each record there belongs to a change, one per key, and
+// after the scan the change holds the version for the new base. Everything else is derived from the
+// changes: the places of versions, the references that must be updated, the number of leaves of the
+// R-tree, and the amount of unused space.
 
 const (
-	// wasteShare is the part of a base that may lie idle, one unit in so many, before a roll lays everything out anew. Deleted
-	// records lie idle, whose keys stay in the index, and places that records left. Tables grow by as much; in return each
-	// idle unit costs at most so many times what a new layout takes for one unit.
+	// wasteShare bounds the unused part of a base: if more than one unit in wasteShare is unused, a
+	// roll builds a new layout. Deleted records, whose keys stay in the index, and places that
+	// records left count as unused. Tables grow by at most this share. In return each unused unit
+	// costs at most wasteShare times the time that a new layout takes for one unit.
 	wasteShare = 8
-	// planAhead is how many units of the append area are read into the cache before the records there are looked at: 4 KiB.
+	// planAhead is how many units of the append area are read into the cache before their records
+	// are decoded: 4 KiB.
 	planAhead = 4 << 10 / format.RecordAlign
 )
 
@@ -27,13 +30,14 @@ type Kept struct {
 	roller *Roller
 	in     Input
 
-	// changeOf has, for each unit of the append area at which a record begins, the change that the record belongs to. The
-	// index leads to records of the append area, and each such reference must lead to the place of its key.
+	// changeOf has, for each unit of the append area at which a record begins, the change that the
+	// record belongs to. The index refers to records of the append area, and each such reference
+	// must be replaced by the place of its key.
 	changeOf []uint32
 	changes  []change
 	added    []uint32 // the places of keys that the base lacked
 	boxed    []uint32 // the places of records whose keys had no box before
-	replay   []uint32 // later versions that closed views need to tell apart, in the order of the append area
+	replay   []uint32 // later versions that closed views need to distinguish, in the order of the append area
 	ended    []uint32 // records of the base that have ended and that no change replaces
 	moves    segment.Moves
 	replaced []uint64 // a bit for each unit of the base: a change replaces the record there; only for planEnded
@@ -52,29 +56,30 @@ type Kept struct {
 	copiedIndex    bool              // set by Build
 }
 
-// change is what becomes of a key that has records in the append area.
+// change is the outcome for a key that has records in the append area.
 //
-// A key of which nothing was committed has a change too: its from is NoRef, and its to is the record of the base that stays,
-// or NoRef.
+// A key without committed records has a change too: its from is NoRef, and its to is the record of
+// the base, which stays, or NoRef.
 type change struct {
 	root     uint32        // its record in the base, NoRef for none
-	from     uint32        // the version that the new base has of it, in the old heap
+	from     uint32        // the version for the new base, as a reference to the old heap
 	to       uint32        // the place of that version in the new heap
 	shape    segment.Shape // of from
-	replayed bool          // later versions are appended again, so that from is settled
+	replayed bool          // later versions are appended again, so from is final
 	crosses  bool          // the box of from crosses the antimeridian
 	ended    bool          // from has ended: a tombstone takes its place
 }
 
-// PlanKept plans a roll that keeps the layout of the base, or returns the reason why that is not possible or not worth it.
+// PlanKept plans a roll that keeps the layout of the base, or returns the reason why that is not
+// possible or not worth it.
 func (r *Roller) PlanKept(in Input) (*Kept, Reason) {
 	k := &r.kept
 	if in.Old.Head.BaseUnits == 0 {
 		return nil, EmptyBase
 	}
 	k.reset(r, in)
-	// The order of these steps: what becomes of each key, then where it goes, then which records have ended, and only then
-	// how much lies idle.
+	// The steps in order: the version of each key, then its place, then the expired records, and
+	// only then the amount of unused space.
 	if !k.collectChanges() {
 		return nil, TimestampsFall
 	}
@@ -98,8 +103,8 @@ func (r *Roller) PlanKept(in Input) (*Kept, Reason) {
 // reset begins a plan in the memory of the one before.
 func (k *Kept) reset(r *Roller, in Input) {
 	old := in.Old
-	// All slices keep their memory from roll to roll; a roll of a million records would otherwise allocate tens of
-	// megabytes each time.
+	// All slices keep their memory from roll to roll; a roll of a million records would otherwise
+	// allocate tens of megabytes each time.
 	base := old.Head.BaseUnits
 	moves, replaced := k.moves, k.replaced
 	moves.Reset(base)
@@ -111,8 +116,8 @@ func (k *Kept) reset(r *Roller, in Input) {
 	}
 }
 
-// collectChanges goes through the append area and finds out what becomes of each key. It reports false if the timestamps of a
-// key fall, so that closed views need something else than its latest version.
+// collectChanges scans the append area and determines the change of each key. It reports false if
+// the timestamps of a key fall, so that closed views need a version other than the latest.
 func (k *Kept) collectChanges() bool {
 	old, heap := k.in.Old, k.in.Old.Heap
 	read := k.base
@@ -121,7 +126,7 @@ func (k *Kept) collectChanges() bool {
 			read = min(ref+planAhead, old.Tail())
 			format.ReadAhead(heap.Mem[int(ref)*format.RecordAlign : int(read)*format.RecordAlign])
 		}
-		// The lengths of records say where the next one begins, so that the area can only be read in order.
+		// Only the length of a record locates the next one, so the area must be read in order.
 		h, units := heap.At(ref), heap.Units(ref)
 		i := uint32(len(k.changes))
 		if h.Prev != segment.NoRef && h.Prev >= k.base {
@@ -130,8 +135,8 @@ func (k *Kept) collectChanges() bool {
 			k.changes = append(k.changes, change{root: h.Prev, from: segment.NoRef, to: h.Prev})
 		}
 		k.changeOf[ref-k.base] = i
-		// Records of the open commit and aborted ones have a change, because the index may lead to them, but say nothing
-		// about what the base has.
+		// Records of the open commit and aborted ones have a change, because the index may lead to
+		// them, but they do not affect the base.
 		if ref < old.Done() && h.Ver != format.AbortedVersion && !k.keepVersion(&k.changes[i], ref, units) {
 			return false
 		}
@@ -140,18 +145,20 @@ func (k *Kept) collectChanges() bool {
 	return true
 }
 
-// keepVersion decides what becomes of a committed record of the append area: the base takes it, in place of earlier versions
-// of its key, or it is appended again. It reports false if the timestamps of the key fall.
+// keepVersion decides about a committed record of the append area: it goes into the base, replacing
+// earlier versions of its key, or it is appended again. It reports false if the timestamps of the
+// key fall.
 //
-// Views of the last closed timestamp see the latest version that is not later than it, and views of later timestamps what
-// followed. So the base takes the versions up to the closed timestamp, the last one winning, and keeps the first version of
-// all of a key that is new. Once a version is appended again, an earlier timestamp behind it would be shown wrongly.
+// Views at the last closed timestamp see the latest version that is not later than it, and views at
+// later timestamps see the versions that followed. So the base takes the last version up to the
+// closed timestamp, and for a new key the first version of all. If a record with an earlier
+// timestamp follows a version that is appended again, views would show the wrong one.
 func (k *Kept) keepVersion(c *change, ref, units uint32) bool {
 	heap := k.in.Old.Heap
 	h, at := heap.At(ref), heap.HLC(ref)
 	k.newest = max(k.newest, at)
-	// The first version of a new key goes into the base whatever its timestamp: there is nothing before it that a view
-	// could need.
+	// The first version of a new key goes into the base whatever its timestamp: no earlier version
+	// exists that a view could need.
 	first := c.root == segment.NoRef && c.from == segment.NoRef
 	switch {
 	case !first && k.in.Closed != 0 && at > k.in.Closed:
@@ -170,18 +177,19 @@ func (k *Kept) keepVersion(c *change, ref, units uint32) bool {
 		// The segment has compared the boxes when it linked the record.
 		k.moved = k.moved || h.Flags&format.FlagMoved != 0
 	}
-	// Noted here, while the record is in the cache; planTree asks only if the tree changes at all.
+	// Recorded here, while the record is in the cache; planTree needs it only if the tree changes.
 	box, ok := heap.Box(ref)
 	c.crosses = ok && box.Crosses()
-	// A version that is replaced by a later one counts too, which at worst makes planEnded look once in vain.
+	// A version that a later one replaces counts too, which at worst makes planEnded run once in
+	// vain.
 	if end := heap.Expiry(ref); end != 0 {
 		k.stats.Expires = min(k.stats.Expires, end)
 	}
 	return true
 }
 
-// placeChanges finds the places of versions that do not take those of earlier ones. It prefetches the replaced versions group
-// by group if it looks at them.
+// placeChanges assigns places to versions that do not replace earlier ones in place. If it must
+// read the replaced versions, it prefetches them group by group.
 func (k *Kept) placeChanges() {
 	heap, fetches := k.in.Old.Heap, &k.roller.fetches
 	for i := 0; i < len(k.changes); i += segment.GroupSize {
@@ -200,15 +208,16 @@ func (k *Kept) placeChanges() {
 	}
 }
 
-// placeChange finds the place of one version. Keys that the base lacks come after it. A version of a key of the base takes the
-// place of before if it fits; whether it does is known without a look if the segment is not reshaped.
+// placeChange assigns the place of one version. Keys that the base lacks follow the base. A version
+// of a key in the base keeps the old place if it fits; in a segment that is not reshaped every
+// version fits, so nothing has to be read.
 func (k *Kept) placeChange(c *change) {
 	switch {
-	case c.from == segment.NoRef: // nothing of it was committed
+	case c.from == segment.NoRef: // no record of the key was committed
 	case c.root == segment.NoRef:
 		c.to = k.takePlace(c.shape.Units)
-		// New keys need a place in the order and, with a box, a leaf. The index needs nothing: it leads to the record
-		// already, by way of the append area.
+		// New keys need a place in the order and, with a box, a leaf. The index needs nothing: it
+		// already refers to the record in the append area, and that reference is replaced.
 		k.added = append(k.added, c.to)
 		k.records++
 		k.countIdle(c.shape, segment.Shape{})
@@ -224,15 +233,16 @@ func (k *Kept) placeChange(c *change) {
 	}
 }
 
-// takePlace returns a place after everything else. A base that outgrows the references is not kept, whatever place it has.
+// takePlace returns a place after everything else. If the base outgrows the references, the layout
+// is not kept, so the place does not matter.
 func (k *Kept) takePlace(units uint32) uint32 {
 	at := uint32(min(k.units, segment.UnitsMax))
 	k.units += uint64(units)
 	return at
 }
 
-// countIdle adjusts what lies idle when a version follows another one. A version that follows none is followed by was with 0
-// units.
+// countIdle updates the unused space when a version replaces another one. If there is no earlier
+// version, was has 0 units.
 func (k *Kept) countIdle(v, was segment.Shape) {
 	if was.Gone {
 		k.stats.Dead--
@@ -250,7 +260,7 @@ func (k *Kept) countIdle(v, was segment.Shape) {
 	}
 }
 
-// leavePlace gives a key another place than the base has for it.
+// leavePlace moves a key to a new place after the base.
 func (k *Kept) leavePlace(c *change, was segment.Shape) {
 	c.to = k.takePlace(c.shape.Units)
 	k.moves.Move(c.root, c.to)
@@ -262,11 +272,11 @@ func (k *Kept) leavePlace(c *change, was segment.Shape) {
 	}
 }
 
-// planEnded finds the records that have ended, and when the next one does. It reads the whole base, so it runs only if the
-// first end of all has come. Records that a change replaces do not count, because their ends are over with them.
+// planEnded finds the expired records, and when the next record expires. It reads the whole base,
+// so it runs only if the earliest expiry has passed. Records that a change replaces do not count.
 func (k *Kept) planEnded() {
 	heap := k.in.Old.Heap
-	// A bit per unit: the changes are in no order, and the walk over the base asks for every record.
+	// A bit per unit: the changes are unordered, and the walk over the base looks up every record.
 	k.replaced = resizeSlice(k.replaced, int(k.base/64)+1)
 	clear(k.replaced)
 	for i := range k.changes {
@@ -274,7 +284,7 @@ func (k *Kept) planEnded() {
 			k.replaced[c.root/64] |= 1 << (c.root % 64)
 		}
 	}
-	// Found again below from what the new base will have.
+	// Recomputed below from the records of the new base.
 	k.stats.Expires = math.MaxInt64
 	for ref := uint32(0); ref < k.base; ref += heap.Units(ref) {
 		if k.replaced[ref/64]>>(ref%64)&1 == 0 && !heap.IsAborted(ref) && !heap.IsTombstone(ref) && k.hasEnded(ref) {
@@ -291,7 +301,8 @@ func (k *Kept) planEnded() {
 	}
 }
 
-// hasEnded reports whether a record has ended and counts it; it notes the end of one that has not.
+// hasEnded reports whether a record has expired, and counts it. If not, hasEnded records when it
+// will expire.
 func (k *Kept) hasEnded(ref uint32) bool {
 	switch end := k.in.Old.Heap.Expiry(ref); {
 	case end == 0:
@@ -305,7 +316,7 @@ func (k *Kept) hasEnded(ref uint32) bool {
 	}
 }
 
-// planTree finds out whether the leaves of the R-tree can stay in their order, and returns the reason if they cannot.
+// planTree returns the reason if the leaves of the R-tree cannot keep their order.
 func (k *Kept) planTree() Reason {
 	tree, err := k.in.Old.Tree()
 	if err != nil {
@@ -318,7 +329,8 @@ func (k *Kept) planTree() Reason {
 	if k.leaves() > rtree.ItemsMax {
 		return TreeFull
 	}
-	// Some record of the base has two leaves, and a leaf does not say which part of the box it is.
+	// Some record of the base has two leaves, and a leaf does not record which part of the box it
+	// is.
 	if k.stats.Split {
 		return BoxCrosses
 	}
@@ -336,11 +348,12 @@ func (k *Kept) changesTree() bool { return k.moved || len(k.boxed) > 0 || k.unbo
 // leaves returns the number of leaves of the new R-tree.
 func (k *Kept) leaves() int { return k.tree.Items() + len(k.boxed) - k.unboxed }
 
-// placeOfAppended returns the place in the new base of the key of a record of the append area; ok is false if the base has
-// none. The index may hold a record that is not the newest of its key, and after a crash one that links never reached.
+// placeOfAppended returns the place in the new base of the key of a record of the append area; ok
+// is false if the base has none. The index may refer to a record that is not the newest of its key,
+// and after a crash to a record that was never fully linked.
 func (k *Kept) placeOfAppended(ref uint32) (to uint32, ok bool) {
-	// Both bounds are checked, because the index may have been damaged since the file was opened. A unit inside a record
-	// has the change of an earlier roll.
+	// Both bounds are checked, because the index may have been damaged since the file was opened.
+	// For a unit inside a record, changeOf holds a value from an earlier roll.
 	if ref -= k.base; ref < uint32(len(k.changeOf)) {
 		if c := k.changeOf[ref]; c < uint32(len(k.changes)) {
 			to = k.changes[c].to

@@ -5,7 +5,7 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/segment"
 )
 
-// Input is a shard at the moment at which it is rolled.
+// Input describes a shard at the moment of the roll.
 type Input struct {
 	Old   *segment.Segment
 	Shard segment.Shard
@@ -13,16 +13,18 @@ type Input struct {
 	Version uint64
 	// Closed is the newest closed timestamp of the image, 0 if there is none.
 	Closed rhumb.Timestamp
-	// ShardClosed is the closed timestamp of the old generation. What lay before it is gone already.
+	// ShardClosed is the closed timestamp of the old generation. Versions that only earlier views
+	// need are already gone.
 	ShardClosed rhumb.Timestamp
-	// Wall is the time in ns since 1970. Records that end at or before it are left out.
+	// Wall is the time in ns since 1970. Records that expire at or before it are dropped.
 	Wall int64
-	// Room is what must be free in the new generation.
+	// Room is the space that must be free in the new generation.
 	Room segment.Room
 }
 
-// goal returns what the new generation is to be. newest is the greatest timestamp that the roll met after the base: without a
-// closed timestamp only views of later ones are complete, because the roll leaves earlier versions out.
+// goal returns the goal of the new generation. newest is the greatest timestamp of a record after
+// the base: without a closed timestamp only views at later timestamps are complete, because the
+// roll drops earlier versions.
 func (in *Input) goal(newest rhumb.Timestamp, room segment.Room) segment.Goal {
 	if in.Closed != 0 {
 		newest = in.Closed
@@ -30,7 +32,7 @@ func (in *Input) goal(newest rhumb.Timestamp, room segment.Room) segment.Goal {
 	return segment.Goal{Shard: in.Shard, Version: in.Version, Closed: max(newest, in.ShardClosed), Room: room}
 }
 
-// Reason says why the layout of a base is not kept. The empty Reason says that it is.
+// Reason is the reason why the layout of a base is not kept. It is empty if the layout is kept.
 type Reason string
 
 // The reasons not to keep a layout.
@@ -48,16 +50,18 @@ const (
 	AppendAreaFull Reason = "the records after the base ran out of room in the index or in a delta"
 )
 
-// Result is what a roll made.
+// Result is the outcome of a roll.
 type Result struct {
 	Segment *segment.Segment
 	// NotKept says why the layout was not kept; empty if it was.
 	NotKept Reason
-	// CopiedIndex reports whether the index was copied instead of built, as it nearly always is in a kept layout.
+	// CopiedIndex reports whether the index was copied instead of built, as it nearly always is in
+	// a kept layout.
 	CopiedIndex bool
 }
 
-// Roller plans and builds generations. Its plans share memory: a plan is good until the next one is made.
+// Roller plans and builds generations. Its plans share memory: a plan is good until the next one is
+// made.
 type Roller struct {
 	Builder *segment.Builder
 
@@ -67,10 +71,10 @@ type Roller struct {
 	fetches segment.Fetches
 }
 
-// Roll makes the next generation: with the layout of the base if it can be kept, and else with a new one. The file stays
-// locked against readers.
+// Roll makes the next generation: with the layout of the base if it can be kept, and else with a
+// new one. The file stays locked against readers.
 func (r *Roller) Roll(in Input) (Result, error) {
-	// Planning costs little beside building: it reads the append area once.
+	// Planning costs little compared with building: it reads the append area once.
 	plan, reason := r.PlanKept(in)
 	if reason == "" {
 		seg, why, err := plan.Build()
@@ -80,7 +84,8 @@ func (r *Roller) Roll(in Input) (Result, error) {
 		if why == "" {
 			return Result{Segment: seg, CopiedIndex: plan.copiedIndex}, nil
 		}
-		// The plan was good and the outcome was not. Its file is recycled, so that the new layout takes it.
+		// The plan looked good but its result was not. Build has recycled the file, so the new
+		// layout can use it.
 		reason = why
 	}
 	seg, err := r.PlanAnew(in).Build()

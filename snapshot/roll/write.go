@@ -7,16 +7,17 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/segment"
 )
 
-// The parts of a kept generation are written in an order in which each needs only those before it: the heap, then R-tree
-// and order, which read boxes and keys from the heap, then the index, and last the records that follow the base, which are
-// linked through all of them.
+// The parts of a kept generation are written in dependency order: the heap, then R-tree and order,
+// which read boxes and keys from the heap, then the index, and last the records after the base,
+// which are linked into all of them.
 
-// effortGrowth is how much more the R-tree may cost than when its leaves were sorted. Boxes that move a little leave the cost
-// near that; sorting all leaves again takes several times as long as a roll that does not.
+// effortGrowth bounds the effort of the R-tree relative to that of a tree with sorted leaves. Small
+// moves hardly increase the effort; sorting all leaves again takes several times as long as a roll
+// without sorting.
 const effortGrowth = 1.25
 
-// Build writes the generation that was planned. The file stays locked against readers. If the layout turns out not to be
-// worth keeping, Build recycles the file and returns the reason.
+// Build writes the planned generation. The file stays locked against readers. If the layout turns
+// out not to be worth keeping, Build recycles the file and returns the reason.
 func (k *Kept) Build() (*segment.Segment, Reason, error) {
 	in, builder := &k.in, k.roller.Builder
 	room := in.Room
@@ -28,7 +29,7 @@ func (k *Kept) Build() (*segment.Segment, Reason, error) {
 	if in.Old.IsSpatial() {
 		plan.TreeItems = k.leaves()
 	}
-	// An index that lives on overflow buckets is slow to read, so that a copy of it is not worth having.
+	// An index with many overflow buckets is slow to read, so it is rebuilt instead of copied.
 	if in.Old.OverflowBuckets() <= (in.Old.Head.BucketsMax-in.Old.Head.Buckets)/2 {
 		plan.Buckets = in.Old.Head.Buckets
 	}
@@ -43,8 +44,8 @@ func (k *Kept) Build() (*segment.Segment, Reason, error) {
 	return seg, "", nil
 }
 
-// writeParts writes all parts of the base and what follows it. The heap is first: the tree and the order are made from the
-// records there.
+// writeParts writes all parts of the base and what follows it. The heap is first: the tree and the
+// order are made from the records there.
 func (k *Kept) writeParts(seg *segment.Segment) Reason {
 	k.writeHeap(seg)
 	if reason := k.writeTree(seg); reason != "" {
@@ -64,12 +65,14 @@ func (k *Kept) writeParts(seg *segment.Segment) Reason {
 	return ""
 }
 
-// writeHeap copies the base and writes what changes in it. A group of changes is prefetched while the one before is written:
-// both where a version comes from and where it goes lie anywhere.
+// writeHeap copies the base and writes what changes in it. Each group of changes is prefetched
+// while the previous group is written, because the sources and the destinations are scattered over
+// memory.
 func (k *Kept) writeHeap(seg *segment.Segment) {
 	old := k.in.Old
 	size := int(k.base) * format.RecordAlign
-	// One copy in order is faster than copying only the records that stay, which lie between those that change.
+	// One sequential copy is faster than copying only the unchanged records, which are interleaved
+	// with changed ones.
 	copy(seg.Heap.Mem, old.Heap.Mem[:size])
 	k.fetchChanges(seg, 0)
 	for i := 0; i < len(k.changes); i += segment.GroupSize {
@@ -83,7 +86,8 @@ func (k *Kept) writeHeap(seg *segment.Segment) {
 	for _, ref := range k.ended {
 		seg.Bury(ref)
 	}
-	// The checksum of the copied part is known, unless something in it changed. Nearly always something did.
+	// The checksum of the copied part is known unless a record in it changed, which is nearly
+	// always the case.
 	from := size
 	if k.replaces {
 		from = 0
@@ -92,7 +96,7 @@ func (k *Kept) writeHeap(seg *segment.Segment) {
 	seg.Base = k.stats
 }
 
-// writeChange writes the version that the new base has of a key.
+// writeChange writes the version of a key that the new base contains.
 func writeChange(seg, old *segment.Segment, c *change) {
 	if c.root != segment.NoRef {
 		if c.shape.Gone {
@@ -100,7 +104,7 @@ func writeChange(seg, old *segment.Segment, c *change) {
 			return
 		}
 		if c.to != c.root {
-			seg.Abandon(c.root) // nothing leads there any more
+			seg.Abandon(c.root) // nothing refers to the old place any more
 		}
 	}
 	seg.CopyRecord(c.to, old.Heap, c.from, 0)
@@ -109,7 +113,7 @@ func writeChange(seg, old *segment.Segment, c *change) {
 	}
 }
 
-// fetchChanges requests what the group of changes that begins at i reads and writes.
+// fetchChanges prefetches the memory that the group of changes beginning at i reads and writes.
 func (k *Kept) fetchChanges(seg *segment.Segment, i int) {
 	fetches := &k.roller.fetches
 	for end := min(i+segment.GroupSize, len(k.changes)); i < end; i++ {
@@ -120,9 +124,10 @@ func (k *Kept) fetchChanges(seg *segment.Segment, i int) {
 	fetches.Start()
 }
 
-// writeTree writes the R-tree over the new base. While no box changes it is a copy. Otherwise its leaves stay in their order
-// and take the new boxes, and leaves of keys that had no box come after them, sorted among themselves. It returns the reason
-// if the tree would be too costly to read: boxes that move far make nodes that overlap.
+// writeTree writes the R-tree over the new base. If no box changes, the tree is copied. Otherwise
+// its leaves keep their order and take the new boxes, and the leaves of keys that had no box
+// follow, sorted among themselves. writeTree returns the reason if the tree would be too slow to
+// search: boxes that move far make nodes overlap.
 func (k *Kept) writeTree(seg *segment.Segment) Reason {
 	old := k.in.Old
 	if !old.IsSpatial() {
@@ -132,15 +137,17 @@ func (k *Kept) writeTree(seg *segment.Segment) Reason {
 		seg.CopyTree(old, &k.moves)
 		return ""
 	}
-	// The leaves keep their order, whatever their boxes are now: that is what makes this several times as fast as sorting.
+	// The leaves keep their order, whatever their boxes are now. This makes writeTree several times
+	// as fast as sorting.
 	refs := k.roller.refs[:0]
 	for _, ref := range old.TreeRefs()[:k.tree.Items()] {
-		// A leaf of the old tree leads into the old base. Anything else is damage, and copying it would lead readers
-		// astray.
+		// A leaf of the old tree refers to the old base. Any other reference is damage, and readers
+		// would follow a copy of it.
 		if ref >= k.base {
 			return TreeDamaged
 		}
-		// A record that moved and has no box any more loses its leaf. One that was deleted keeps box and leaf.
+		// A record that moved and no longer has a box loses its leaf. A deleted record keeps its
+		// box and its leaf.
 		at := k.moves.PlaceOf(ref)
 		if _, ok := seg.Heap.Box(at); ok || at == ref {
 			refs = append(refs, at)
@@ -149,7 +156,7 @@ func (k *Kept) writeTree(seg *segment.Segment) Reason {
 	n := len(refs)
 	refs = append(refs, k.boxed...)
 	k.roller.refs = refs
-	if seg.Base.Effort == 0 { // unknown since a start, or the first boxes came
+	if seg.Base.Effort == 0 { // unknown after a restart, or before the first boxes
 		seg.Base.Effort = k.tree.Effort()
 	}
 	effort, ok := k.roller.Builder.BuildTree(seg, k.in.Shard.Table, refs, n)
@@ -157,7 +164,8 @@ func (k *Kept) writeTree(seg *segment.Segment) Reason {
 	case !ok:
 		return BoxCrosses
 	case effort > effortGrowth*seg.Base.Effort:
-		// The effort of the sorted tree stays the measure: else each roll could make the tree a little worse for ever.
+		// The effort of the sorted tree remains the reference: otherwise each roll could make the
+		// tree a little worse, without limit.
 		return TreeGrewWorse
 	}
 	return ""
@@ -175,20 +183,23 @@ func (k *Kept) writeOrder(seg *segment.Segment) Reason {
 	case slices.ContainsFunc(old.Order(), func(ref uint32) bool { return ref >= k.base }):
 		return OrderDamaged
 	}
-	// Few keys are new as a rule. Sorting them and merging is linear in the base, with comparisons only near where they go.
+	// Usually few keys are new. Sorting them and merging is linear in the base, with comparisons
+	// only near their positions.
 	k.roller.Builder.SortRefs(seg.Heap, k.added)
 	seg.MergeOrder(old, k.added, &k.moves)
 	return ""
 }
 
-// writeIndex writes the index over the new base: a copy of the old one, in which each reference to the append area leads to
-// the place of its key. It is made anew if the layout has another number of buckets, or if the old index has keys that the
-// base lacks, which the open commit or an aborted one put there. It reports false if overflow buckets run out.
+// writeIndex writes the index over the new base: a copy of the old one, in which each reference to
+// the append area is replaced by the place of its key. The index is rebuilt if the layout has
+// another number of buckets, or if the old index has keys that the base lacks, added by the open
+// commit or an aborted one. It reports false if overflow buckets run out.
 func (k *Kept) writeIndex(seg *segment.Segment) bool {
 	old := k.in.Old
-	// The copy fails if a key has no place in the base; then what was copied is overwritten below.
+	// The copy fails if a key has no place in the base. Then RebuildIndex overwrites it.
 	if seg.CanCopyIndex(old) {
-		// Without changes nothing leads behind the base, and the copy needs no look at each slot.
+		// Without changes no reference points beyond the base, so the copy need not examine each
+		// slot.
 		moved := k.placeOfAppended
 		if len(k.changes) == 0 {
 			moved = nil

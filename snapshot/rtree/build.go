@@ -8,23 +8,24 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// The layout of a tree follows from the number of its items alone. Nodes are full but for the last of each level, and
-// children are found by arithmetic instead of by references. A damaged box can therefore hide items or cost time, and never
-// lead out of the section.
+// The layout of a tree follows from the number of its items alone. Nodes are full but for the last
+// of each level, and children are found by arithmetic instead of by references. A damaged box can
+// therefore hide items or cost time, but never lead outside the section.
 
 // NoRef is the reference of a leaf lane that holds nothing.
 const NoRef uint32 = math.MaxUint32
 
 var le = binary.LittleEndian
 
-// empty is the box of a lane that holds nothing. No query touches it, and it adds nothing to a union.
+// empty is the box of a lane that holds nothing. No query touches it, and it adds nothing to a
+// union.
 var empty = format.Box{MinX: math.MaxInt32, MinY: math.MaxInt32, MaxX: math.MinInt32, MaxY: math.MinInt32}
 
 // levelsMax is the number of levels of a tree with as many items as 32 bits count.
 const levelsMax = 8
 
-// shape is where the nodes of each level are, leaves first. It follows from the number of items alone, so that a header
-// that says otherwise is damaged.
+// shape is where the nodes of each level are, leaves first. It follows from the number of items
+// alone, so a header with another shape is damaged.
 type shape struct {
 	levels       int
 	first, count [levelsMax]uint32
@@ -33,6 +34,7 @@ type shape struct {
 // shapeOf returns the shape of a tree over items boxes; a tree over none has no level.
 func shapeOf(items uint32) (s shape) {
 	at, n := uint32(0), items
+	// A single item still needs a leaf node, so the loop runs once for n == 1.
 	for n > 1 || n == 1 && s.levels == 0 {
 		n = uint32((uint64(n) + format.NodeLanes - 1) / format.NodeLanes)
 		s.first[s.levels], s.count[s.levels] = at, n
@@ -50,20 +52,22 @@ func (s *shape) nodeCount() int {
 	return int(s.first[s.levels-1]) + 1
 }
 
-// Size returns the sizes in bytes of the two sections of a tree over n plain boxes: SectionTreeNodes with its header, and
-// SectionTreeRefs, which is filled up to whole leaves.
+// Size returns the sizes in bytes of the two sections of a tree over n plain boxes:
+// SectionTreeNodes with its header, and SectionTreeRefs, which is filled up to whole leaves.
 func Size(n int) (nodes, refs int) {
 	s := shapeOf(uint32(n))
 	return format.TreeHeaderSize + s.nodeCount()*format.NodeSize, int(s.count[0]) * format.NodeLanes * 4
 }
 
-// Build writes a tree into two sections, which must be at least as large as Size says. What they held does not matter. Leaf
-// i is boxes[order[i]] with the reference refs[order[i]]. The order comes from Sorter.Order; nil means that the boxes are
-// sorted already. The boxes must be plain. Any order makes a correct tree; Hilbert order makes a fast one. Build panics if
-// the lengths do not match.
+// Build writes a tree into two sections, which must have at least the sizes that Size returns. It
+// overwrites their content. Leaf i is boxes[order[i]] with the reference refs[order[i]]. The order
+// is usually from Sorter.Order; nil means that the boxes are already sorted. The boxes must be
+// plain. Any order makes a correct tree; Hilbert order makes a fast one. Build panics if the
+// lengths do not match.
 func Build(nodes, refSection []byte, boxes []format.Box, refs, order []uint32) {
 	n := len(boxes)
 	nodeBytes, refBytes := Size(n)
+	// These are mistakes of the caller. Data from outside never reaches Build.
 	if n > ItemsMax || len(refs) != n || order != nil && len(order) != n || len(nodes) < nodeBytes || len(refSection) < refBytes {
 		panic(fmt.Sprintf("rtree: %d boxes, %d references and an order of %d for sections of %d and %d bytes",
 			n, len(refs), len(order), len(nodes), len(refSection)))
@@ -79,9 +83,12 @@ func Build(nodes, refSection []byte, boxes []format.Box, refs, order []uint32) {
 		buildRefsBy(refSection[:refBytes], refs, order)
 	}
 	body := nodes[format.TreeHeaderSize:nodeBytes]
+	// Each level returns the unions of its nodes, which are the boxes of the next level. So no node
+	// is read back.
 	unions := make([]format.Box, s.count[0])
 	buildLeaves(body, boxes, order, unions)
 	for level := 1; level < s.levels; level++ {
+		// Levels are stored one after the other, leaves first.
 		body = body[int(s.count[level-1])*format.NodeSize:]
 		unions = buildLevel(body, unions)
 	}
@@ -108,8 +115,8 @@ func buildRefs(dst []byte, refs []uint32) {
 	}
 }
 
-// buildRefsBy writes the references in another order. It is a function of its own because the loop without an order is the
-// one that rolls use, and it should not look anything up.
+// buildRefsBy writes the references in another order. It is separate from buildRefs because rolls
+// use the loop without an order, which should do no indirect accesses.
 func buildRefsBy(dst []byte, refs, order []uint32) {
 	for i, o := range order {
 		le.PutUint32(dst[4*i:], refs[o])
@@ -136,8 +143,8 @@ func buildLeaves(body []byte, boxes []format.Box, order []uint32, unions []forma
 	}
 }
 
-// buildLevel writes the nodes over children, and returns the unions of these nodes in the memory of children. That is safe,
-// since a node is written after its sixteen children were read.
+// buildLevel writes the nodes over children, and returns the unions of these nodes in the memory of
+// children. That is safe, since a node is written after its sixteen children were read.
 func buildLevel(body []byte, children []format.Box) (unions []format.Box) {
 	var lanes [format.NodeLanes]format.Box
 	n := (len(children) + format.NodeLanes - 1) / format.NodeLanes
@@ -150,6 +157,8 @@ func buildLevel(body []byte, children []format.Box) (unions []format.Box) {
 
 // putNode writes the first filled lanes, and empty boxes into the others, and returns the union.
 func putNode(node *[format.NodeSize]byte, lanes *[format.NodeLanes]format.Box, filled int) format.Box {
+	// The empty lanes need a box too: the kernels test all sixteen lanes, and the sections may be
+	// recycled memory.
 	for j := filled; j < format.NodeLanes; j++ {
 		lanes[j] = empty
 	}

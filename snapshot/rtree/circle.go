@@ -8,25 +8,30 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// circleMargin is by how much the boxes around a circle are larger than the circle on each side, in degrees. It is far more
-// than the errors of the computation and far less than anything stored.
+// circleMargin is by how much the boxes around a circle are larger than the circle on each side, in
+// degrees. It is far more than the errors of the computation and far less than anything stored.
 const circleMargin = 1e-6
 
-// Circle returns the one or two plain boxes that cover all places within metres of a point, which must be valid. A box
-// found in them is in the circle if Distance says so. Negative metres return no box.
+// Circle returns the one or two plain boxes that cover all places within metres of a point. The
+// point must be valid. A box that touches them is in the circle only if Distance confirms it.
+// Negative metres return no box.
 //
-// Seen from the centre of the earth, an angle d at latitude p reaches from p-d to p+d, and as far as asin(sin(d)/cos(p)) to
-// either side (J. P. Snyder, Map Projections, 1987). A circle that reaches a pole reaches all longitudes there.
+// Seen from the centre of the earth, an angle d at latitude p reaches from p-d to p+d, and as far
+// as asin(sin(d)/cos(p)) to either side (J. P. Snyder, Map Projections, 1987). A circle that
+// reaches a pole reaches all longitudes there.
 func Circle(p rhumb.Point, metres float64) (boxes [2]format.Box, n int) {
 	angle := metres / geo.EarthRadius * (180 / math.Pi)
 	switch {
+	// The negation also rejects NaN.
 	case !(metres >= 0):
 		return boxes, 0
+	// The circle covers the whole sphere.
 	case angle >= 180:
 		return [2]format.Box{world}, 1
 	}
 	south, north := p.Lat-angle-circleMargin, p.Lat+angle+circleMargin
 	b := rhumb.Box{Min: rhumb.Point{Lat: max(south, -90), Lon: -180}, Max: rhumb.Point{Lat: min(north, 90), Lon: 180}}
+	// All meridians meet at the pole, so the circle reaches every longitude.
 	if south <= -90 || north >= 90 {
 		return [2]format.Box{format.MakeBox(b)}, 1
 	}
@@ -36,6 +41,8 @@ func Circle(p rhumb.Point, metres float64) (boxes [2]format.Box, n int) {
 		return [2]format.Box{format.MakeBox(b)}, 1
 	}
 	b.Min.Lon, b.Max.Lon = p.Lon-side, p.Lon+side
+	// A west edge greater than the east edge marks a box across the antimeridian, which Split
+	// divides.
 	if b.Min.Lon < -180 {
 		b.Min.Lon += 360
 	}

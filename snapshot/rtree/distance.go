@@ -8,15 +8,18 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// Distance returns the distance in metres from a point to the nearest point of a box, 0 when the point lies in it: great
-// circles on the sphere of package geo. The box is bounded by meridians and parallels, and may cross the antimeridian.
+// Distance returns the great-circle distance in metres from a point to the nearest point of a box,
+// on the sphere of package geo. It returns 0 if the box contains the point. The box is bounded by
+// meridians and parallels, and may cross the antimeridian.
 //
-// Within the box's longitudes the nearest point lies due north or south, for no two points are nearer than their
-// difference of latitude. Elsewhere it lies on that of the two meridians that is fewer degrees away, dlon: at every
-// latitude a point is the nearer the smaller the difference of longitude. On this meridian the cosine of the distance from a
-// point at latitude p is sin(p)*sin(y) + cos(p)*cos(dlon)*cos(y), a sine curve in the latitude y with its top at
-// atan2(sin(p), cos(p)*cos(dlon)): so the nearest point is there, or where it lies outside the box, at one of the corners.
-// The distance itself is by haversine; the error is that of a float64, below a millimetre.
+// If the point is within the longitudes of the box, the nearest point is due north or south,
+// because two points are never nearer than their difference of latitude. Otherwise the nearest
+// point is on the closer of the two meridians, dlon degrees away: at every latitude, a smaller
+// difference of longitude means a smaller distance. On this meridian the cosine of the distance
+// from a point at latitude p is sin(p)*sin(y) + cos(p)*cos(dlon)*cos(y), a sine curve in the
+// latitude y with its top at atan2(sin(p), cos(p)*cos(dlon)): so the nearest point is there, or at
+// one of the corners if that latitude is outside the box. The distance itself is by haversine; the
+// error is that of a float64, below a millimetre.
 func Distance(p rhumb.Point, b format.Box) float64 {
 	d := b.Degrees()
 	dlon, lon := lonOutside(p.Lon, d)
@@ -26,6 +29,7 @@ func Distance(p rhumb.Point, b format.Box) float64 {
 	}
 	at := func(lat float64) float64 { return geo.Distance(p, rhumb.Point{Lat: lat, Lon: lon}) }
 	nearest := at(d.Min.Lat)
+	// Without height, both corners are the same point.
 	if d.Min.Lat == d.Max.Lat {
 		return nearest
 	}
@@ -37,9 +41,10 @@ func Distance(p rhumb.Point, b format.Box) float64 {
 	return nearest
 }
 
-// lonOutside returns by how many degrees, 0 to 180, a longitude is outside of a box, and the nearer of the box's two
-// longitudes.
+// lonOutside returns by how many degrees, 0 to 180, a longitude is outside of a box, and the nearer
+// of the box's two longitudes.
 func lonOutside(lon float64, b rhumb.Box) (degrees, nearer float64) {
+	// A width of 360 degrees wraps to 0 and needs its own test.
 	width := wrapDegrees(b.Max.Lon - b.Min.Lon)
 	if b.Max.Lon-b.Min.Lon == 360 || wrapDegrees(lon-b.Min.Lon) <= width {
 		return 0, lon

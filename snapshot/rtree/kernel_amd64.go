@@ -13,7 +13,8 @@ func availableKernels() (all []kernels) {
 	return append(all, portable)
 }
 
-// packLanes has for each set of eight lanes the lanes in it, in order: AVX2 has no instruction that packs them.
+// packLanes lists the lanes of each set of eight lanes in ascending order: AVX2 has no instruction
+// that packs them.
 //
 //lint:ignore U1000 the assembly reads it
 var packLanes = func() (table [256][8]uint8) {

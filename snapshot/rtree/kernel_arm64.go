@@ -2,7 +2,8 @@ package rtree
 
 import "github.com/rhumbdb/rhumb/snapshot/format"
 
-// available lists the kernels: every arm64 processor has the vector unit that the first one uses.
+// availableKernels returns the kernels. Every arm64 processor has the vector unit that the first
+// one uses.
 func availableKernels() []kernels { return []kernels{kernelsOf("neon", scanNEON), portable} }
 
 //go:noescape

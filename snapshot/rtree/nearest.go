@@ -10,19 +10,20 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// Neighbour is an item that Nearest found.
+// Neighbour is an item found by Nearest.
 type Neighbour[T any] struct {
 	Item   T
 	Metres float64 // from the point to the item's box
 }
 
-// Nearest returns the k items nearest to a point that are at most limit metres away, nearest first and equally near ones in
-// the order of compare. The result is exact, by Distance.
+// Nearest returns the k items nearest to a point that are at most limit metres away, nearest first
+// and equally near items in the order of compare. The result is exact with respect to Distance.
 //
-// The caller provides the search. It calls visit once for every item whose box touches one of one or two plain boxes, with
-// the item's whole box, which may cross the antimeridian. Nearest searches the boxes around a circle, and then around a
-// larger circle until k items lie within the circle: everything outside is farther away than all of them. It begins with a
-// radius of start metres, see Tree.StartRadius; a bad one only costs time. Each further circle is at least twice as wide as
+// The caller provides the search. It calls visit once for every item whose box touches one of one
+// or two plain boxes, with the item's whole box, which may cross the antimeridian. Nearest searches
+// the boxes around a circle, and then around larger circles until k items are within the circle:
+// everything outside is farther away than all of them. It begins with a radius of start metres, see
+// Tree.StartRadius; a bad start only costs time. Each further circle is at least twice as wide as
 // the last.
 func Nearest[T any](p rhumb.Point, k int, limit, start float64, compare func(a, b T) int,
 	search func(boxes []format.Box, visit func(item T, box format.Box)),
@@ -32,15 +33,19 @@ func Nearest[T any](p rhumb.Point, k int, limit, start float64, compare func(a, 
 	}
 	limit = min(limit, geo.DistanceMax)
 	best := &nearestSet[T]{k: k, compare: compare}
+	// The negation also catches NaN.
 	if !(start >= radiusMin) {
 		start = radiusMin
 	}
 	for radius := start; ; {
 		radius = min(radius, limit)
+		// A wider search finds the earlier items again, so the set starts empty.
 		best.items = best.items[:0]
 		best.limit = radius
 		boxes, n := Circle(p, radius)
 		search(boxes[:n], func(item T, box format.Box) { best.offerItem(item, Distance(p, box)) })
+		// The set holds only items within the radius, so k of them prove that no nearer item exists
+		// outside.
 		if len(best.items) == k || radius >= limit {
 			return best.sortedItems()
 		}
@@ -48,16 +53,17 @@ func Nearest[T any](p rhumb.Point, k int, limit, start float64, compare func(a, 
 	}
 }
 
-// radiusMin is the least radius that Nearest begins with, in metres. It doubles at most 25 times until it is half the
-// earth.
+// radiusMin is the least radius that Nearest begins with, in metres. Doubling it 25 times covers
+// the whole earth.
 const radiusMin = 1.0
 
-// widerRadius returns the next radius if found of k items are within one. If items are spread evenly, it holds twice k.
+// widerRadius returns the next radius if a radius contains found of k items. If items are spread
+// evenly, the new circle contains 2k.
 func widerRadius(radius float64, found, k int) float64 {
 	return radius * min(max(2, math.Sqrt(2*float64(k)/float64(max(found, 1)))), 16)
 }
 
-// nearestSet keeps the k nearest of the items that it is offered, as a heap with the farthest on top.
+// nearestSet keeps the k nearest of the offered items in a heap with the farthest on top.
 type nearestSet[T any] struct {
 	k       int
 	limit   float64
@@ -78,6 +84,7 @@ func (s *nearestSet[T]) compareItems(a, b Neighbour[T]) int {
 
 // offerItem adds an item unless k nearer ones are known.
 func (s *nearestSet[T]) offerItem(item T, metres float64) {
+	// The search covers the boxes around the circle, whose corners are outside it.
 	if metres > s.limit {
 		return
 	}
@@ -86,6 +93,7 @@ func (s *nearestSet[T]) offerItem(item T, metres float64) {
 	if full && s.compareItems(n, s.items[0]) >= 0 {
 		return
 	}
+	// The farthest item is replaced and sinks to its place.
 	if full {
 		s.items[0] = n
 		s.siftDown()
@@ -114,6 +122,7 @@ func (s *nearestSet[T]) siftDown() {
 		if child >= len(s.items) {
 			return
 		}
+		// The farther child moves up, because the farthest item must stay on top.
 		if child+1 < len(s.items) && s.compareItems(s.items[child+1], s.items[child]) > 0 {
 			child++
 		}
@@ -125,19 +134,21 @@ func (s *nearestSet[T]) siftDown() {
 	}
 }
 
-// sortedItems returns the items, nearest first. The heap ends with it.
+// sortedItems returns the items, nearest first. It destroys the heap.
 func (s *nearestSet[T]) sortedItems() []Neighbour[T] {
 	slices.SortFunc(s.items, s.compareItems)
 	return s.items
 }
 
-// StartRadius returns a radius in metres around a point within which there likely are k leaves of the tree, for Nearest. It
-// descends from the root to the nearest node that holds at least k leaves, and takes as many of its children as hold k.
+// StartRadius returns a radius in metres around a point that likely contains k leaves of the tree,
+// for Nearest. It descends from the root to the nearest node that holds at least k leaves, and
+// takes as many of its children as hold k.
 func (t *Tree) StartRadius(p rhumb.Point, k int) float64 {
 	if t.levels == 0 {
 		return geo.DistanceMax
 	}
 	node, level, leaves := uint32(0), t.levels-1, 1 // in each child
+	// leaves becomes the number of leaves below each child of the root.
 	for range level {
 		leaves *= format.NodeLanes
 	}
@@ -147,9 +158,12 @@ func (t *Tree) StartRadius(p rhumb.Point, k int) float64 {
 	}
 	var reach []float64
 	for m := t.childLanes(level, node); m != 0; m &= m - 1 {
+		// Leaves are measured by their distance, inner boxes by their far corner.
 		if b := t.boxAt(level, node, uint32(bits.TrailingZeros32(m))); level == 0 {
 			reach = append(reach, Distance(p, b))
 		} else {
+			// All leaves of a child are within the distance of its farthest corner. The farther of
+			// two opposite corners is close enough for an estimate.
 			reach = append(reach, farCorner(p, b))
 		}
 	}

@@ -7,27 +7,32 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// Tree is a packed R-tree in two sections of a segment. It is immutable; the zero value is a tree over nothing.
+// Tree is a packed R-tree in two sections of a segment. It is immutable; the zero value is a tree
+// over nothing.
 type Tree struct {
 	shape
 	items uint32
 	nodes []byte // without the header
 	refs  []byte // 16 references for each leaf node
-	// What the kernels in assembly need of a level: its first node, the number of the last, and the lanes of that which have a
-	// child. Lanes without one touch no query, unless they were damaged after Open: so none of them is ever followed.
+	// Data of each level for the assembly kernels: its first node, the number of its last node, and
+	// the lanes of the last node that have a child. Lanes without a child touch no query, unless
+	// they were damaged after Open. The mask keeps even those from being followed.
 	at   [levelsMax]*node
 	last [levelsMax]uint32
 	tail [levelsMax]uint32
 }
 
-// Open returns the tree in the sections SectionTreeNodes and SectionTreeRefs, which must stay mapped while the tree is
-// used. They may be larger than the tree. Open checks the header and the lanes that hold nothing; after that no search can
-// leave the sections, whatever the boxes are. It returns Corrupt with the offset in the section.
+// Open returns the tree in the sections SectionTreeNodes and SectionTreeRefs, which must stay
+// mapped while the tree is used. They may be larger than the tree. Open checks the header and the
+// empty lanes; after that no search can leave the sections, whatever the boxes contain. It returns
+// Corrupt with the offset in the section.
 func Open(nodes, refs []byte) (Tree, error) {
 	const op rhumb.Op = "rtree.Open"
 	if len(nodes) < format.TreeHeaderSize {
 		return Tree{}, rhumb.Ef(op, rhumb.Corrupt, "tree nodes: %d bytes, want a header of %d", len(nodes), format.TreeHeaderSize)
 	}
+	// The shape follows from the number of items. The header is only compared with it, so a damaged
+	// header cannot direct a search.
 	items := le.Uint32(nodes[4:])
 	t := Tree{shape: shapeOf(items), items: items}
 	if n := le.Uint32(nodes); n != uint32(t.levels) {
@@ -46,6 +51,7 @@ func Open(nodes, refs []byte) (Tree, error) {
 			items, have, len(refs), nodeBytes, refBytes)
 	}
 	t.nodes, t.refs = nodes[format.TreeHeaderSize:][:nodeBytes], refs[:refBytes]
+	// checkPadding reads nodes, so the sizes must have been checked before.
 	t.indexLevels()
 	if err := t.checkPadding(op); err != nil {
 		return Tree{}, err
@@ -53,7 +59,7 @@ func Open(nodes, refs []byte) (Tree, error) {
 	return t, nil
 }
 
-// indexLevels notes what the kernels need of each level.
+// indexLevels fills in the data of each level for the kernels.
 func (t *Tree) indexLevels() {
 	children := t.items
 	for level := range t.levels {
@@ -71,8 +77,8 @@ func (t *Tree) childLanes(level int, node uint32) uint32 {
 	return allLanes
 }
 
-// checkPadding checks the last node of each level: the lanes without a child must match no query. That is the one property
-// of boxes that a search relies on.
+// checkPadding checks the last node of each level: the lanes without a child must match no query.
+// This is the only property of boxes that a search relies on.
 func (t *Tree) checkPadding(op rhumb.Op) error {
 	children := t.items
 	for level := range t.levels {
@@ -89,8 +95,8 @@ func (t *Tree) checkPadding(op rhumb.Op) error {
 	return nil
 }
 
-// Items returns the number of leaves. They are plain boxes, so that a record whose box crosses the antimeridian counts
-// twice.
+// Items returns the number of leaves. Leaves are plain boxes, so a record whose box crosses the
+// antimeridian counts twice.
 func (t *Tree) Items() int { return int(t.items) }
 
 // Bounds returns the box around all boxes; ok is false for a tree over nothing.
@@ -100,6 +106,7 @@ func (t *Tree) Bounds() (b format.Box, ok bool) {
 	}
 	b = empty
 	for lane := range uint32(format.NodeLanes) {
+		// Empty lanes do not change the union.
 		c := t.boxAt(t.levels-1, 0, lane)
 		b = format.Box{MinX: min(b.MinX, c.MinX), MinY: min(b.MinY, c.MinY), MaxX: max(b.MaxX, c.MaxX), MaxY: max(b.MaxY, c.MaxY)}
 	}
@@ -117,9 +124,10 @@ const (
 	effortNodesMax = 1024 // of a sample
 )
 
-// Effort returns how many nodes a query for the box of a leaf reads, as the mean over some leaves: the cost of a small
-// query where there is something. A tree whose leaves are in Hilbert order is near the least possible effort. One whose
-// leaves were in another order, or whose boxes moved since, has a greater effort and finds the same.
+// Effort returns how many nodes a query for the box of a leaf reads, as the mean over a sample of
+// leaves: the cost of a small query in a populated place. A tree with leaves in Hilbert order is
+// near the least possible effort. A tree with leaves in another order, or whose boxes moved since,
+// has a greater effort and finds the same items.
 func (t *Tree) Effort() float64 {
 	n := min(effortSamples, t.items)
 	if n == 0 {
@@ -128,14 +136,17 @@ func (t *Tree) Effort() float64 {
 	read := 0
 	for i := range n {
 		b, _ := t.Leaf(uint32(uint64(i) * uint64(t.items) / uint64(n)))
+		// The limit bounds the time for a tree whose boxes overlap everywhere.
 		left := effortNodesMax
 		t.countReads(t.levels-1, 0, &b, &left)
+		// What is left of the limit was not read.
 		read += effortNodesMax - left
 	}
 	return float64(read) / float64(n)
 }
 
-// countReads subtracts from left what a query reads from a node downwards, until nothing is left.
+// countReads subtracts from left the number of nodes that a query reads from a node downwards,
+// until left is 0.
 func (t *Tree) countReads(level int, n uint32, query *format.Box, left *int) {
 	if *left == 0 {
 		return

@@ -10,14 +10,15 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/shm"
 )
 
-// A build is a pass over the records in the order of the new heap, which is Hilbert order in spatial tables. The order is
-// decided from the boxes alone, before a record is copied, so that each record is read once and written once. Everything
-// else is made over the new heap: the index while the records are copied, the R-tree and the order afterwards.
+// A build is a pass over the records in the order of the new heap, which is Hilbert order in
+// spatial tables. The order is decided from the boxes alone, before a record is copied, so that
+// each record is read once and written once. Everything else is made over the new heap: the index
+// while the records are copied, the R-tree and the order afterwards.
 
 // Files provides the files of new generations.
 type Files interface {
-	// Take returns a file of at least size bytes under a new generation number, locked against readers. Its content is
-	// undefined.
+	// Take returns a file of at least size bytes under a new generation number, locked against
+	// readers. Its content is undefined.
 	Take(op rhumb.Op, slot int, size int64) (*shm.File, error)
 	// Remove deletes a file.
 	Remove(f *shm.File)
@@ -25,21 +26,21 @@ type Files interface {
 	Recycle(f *shm.File)
 }
 
-// Source is what a generation is built from: records of one heap, each key once in the base.
+// Source is the input of a build: records of one heap, each key once in the base.
 type Source struct {
 	Heap Heap
 	Refs []uint32 // of the base
-	// Replay are the later versions that closed views need to tell apart, oldest first for each key. They are appended to the
-	// base and committed.
+	// Replay lists the later versions that closed views need to distinguish, oldest first for each
+	// key. They are appended to the base and committed.
 	Replay []uint32
 	// Units and ReplayUnits are the sizes of both.
 	Units, ReplayUnits uint64
-	// PendingFrom and PendingTo are where the records of the open commit begin and end. They are appended and linked, with
-	// the version that follows the base, and not committed.
+	// PendingFrom and PendingTo are where the records of the open commit begin and end. They are
+	// appended and linked, with the version that follows the base, and not committed.
 	PendingFrom, PendingTo uint32
 }
 
-// Goal is what a generation is to be: of which shard, at which version, with how much room.
+// Goal describes the generation to build: its shard, its version, and the free room.
 type Goal struct {
 	Shard Shard
 	// Version is the version of the image that the base shows.
@@ -49,12 +50,13 @@ type Goal struct {
 	Room   Room
 }
 
-// Builder writes new generations. It holds memory that one build after another uses: a build needs tens of bytes per record,
-// and allocating them anew for each roll would keep the garbage collector busy.
+// Builder writes new generations. It holds memory that one build after another uses: a build needs
+// tens of bytes per record, and allocating them for each roll would keep the garbage collector
+// busy.
 //
-// A build has three steps. The records are copied into the heap in an order in which queries read them together, the index,
-// the R-tree and the order are made over them, and the records of Source.Replay and of the open commit are appended and
-// linked as a commit would do it.
+// A build has three steps. The records are copied into the heap in an order in which queries read
+// them together, the index, the R-tree and the order are made over them, and the records of
+// Source.Replay and of the open commit are appended and linked as a commit would do it.
 type Builder struct {
 	Files Files
 	// AppendRatio is the size of an append area as a part of the base.
@@ -86,19 +88,21 @@ const buildTries = 8
 
 // Build writes a generation from records. The file stays locked against readers.
 //
-// How many overflow buckets, delta entries and skip list words the records take depends on their hashes and boxes, and is
-// known only once they are linked. The layout has enough for what is likely; a build that runs out starts again with twice as
-// many.
+// How many overflow buckets, delta entries and skip list words the records take depends on their
+// hashes and boxes, and is known only once they are linked. The layout has enough for the likely
+// case; a build that runs out starts again with twice as many.
 func (b *Builder) Build(goal Goal, src *Source) (*Segment, error) {
 	const op rhumb.Op = "snapshot.build"
 	need := goal.Room
-	// The records that are appended again must fit behind the base too, beside the room that the caller wants.
+	// The records that are appended again must fit after the base too, in addition to the requested
+	// room.
 	need.Units += src.ReplayUnits
 	need.Records += uint64(len(src.Replay))
 	need.scale = max(need.scale, 1)
 	table := goal.Shard.Table
 	for range buildTries {
-		// The boxes are collected in each try, because fillHeap brings them into the order of the heap.
+		// The boxes are collected in each try, because fillHeap brings them into the order of the
+		// heap.
 		b.collectBoxes(table, src.Heap, src.Refs)
 		plan := Plan{
 			Flags: table.Flags, Records: uint64(len(src.Refs)), Units: src.Units, TreeItems: len(b.boxes.boxes), Room: need,
@@ -126,7 +130,8 @@ func (b *Builder) Build(goal Goal, src *Source) (*Segment, error) {
 	return nil, rhumb.Ef(op, rhumb.Internal, "shard %d of table %q: no layout holds its %d keys", goal.Shard.Slot, table.Name, len(src.Refs))
 }
 
-// NewSegment takes a file for a header and clears what must begin as zero, except the index, which every build fills whole.
+// NewSegment takes a file for a header and clears what must begin as zero, except the index, which
+// every build fills whole.
 func (b *Builder) NewSegment(op rhumb.Op, goal Goal, head format.Segment) (*Segment, error) {
 	shard := goal.Shard
 	file, err := b.Files.Take(op, shard.Slot, int64(fileSize(head.FileSize)))
@@ -136,8 +141,8 @@ func (b *Builder) NewSegment(op rhumb.Op, goal Goal, head format.Segment) (*Segm
 	spreadHeap(&head, uint64(len(file.Mem)))
 	head.Generation, head.Shard, head.Table = file.Generation, uint32(shard.Slot), shard.Table.ID
 	head.Image, head.KeyKind = shard.Root.Image, shard.Table.KeyKind
-	// The header goes into the file only when the segment is complete, in Complete: until then a file that a crash leaves
-	// has no magic.
+	// The header goes into the file only when the segment is complete, in Complete: until then a
+	// file that a crash leaves has no magic.
 	head.Base, head.Closed = goal.Version, goal.Closed
 	seg := newSegment(file, shard)
 	seg.Head = head
@@ -185,7 +190,8 @@ func (b *Builder) collectBoxes(t *format.Table, heap Heap, refs []uint32) {
 	}
 }
 
-// fetchRecords requests the group of records that begins at i, if there is one. A nil order is that of refs.
+// fetchRecords requests the group of records that begins at i, if there is one. A nil order is that
+// of refs.
 func (b *Builder) fetchRecords(heap Heap, refs, order []uint32, i int) {
 	from := uintptr(unsafe.Pointer(unsafe.SliceData(heap.Mem)))
 	n := 0
@@ -199,8 +205,8 @@ func (b *Builder) fetchRecords(heap Heap, refs, order []uint32, i int) {
 	prefetchPairs(&b.batch.addrs, n)
 }
 
-// fillSegment writes everything into a new segment. full reports that overflow buckets, delta entries or skip list words have
-// run out.
+// fillSegment writes everything into a new segment. full reports that overflow buckets, delta
+// entries or skip list words have run out.
 func (b *Builder) fillSegment(shard Shard, seg *Segment, src *Source) (full bool, err error) {
 	order := b.heapOrder(shard.Table, src)
 	sum, full, err := b.fillHeap(shard, seg, src, order)
@@ -217,11 +223,12 @@ func (b *Builder) fillSegment(shard Shard, seg *Segment, src *Source) (full bool
 	return !b.Complete(seg, src, int64(len(src.Refs))), nil
 }
 
-// Complete appends to a base what a roll takes along, links it, and declares the segment live. live is the number of keys
-// that the base shows. It reports false if overflow buckets, delta entries or skip list words have run out.
+// Complete appends the records that a roll takes along to a base, links them, and declares the
+// segment live. live is the number of keys that the base shows. It reports false if overflow
+// buckets, delta entries or skip list words have run out.
 //
-// The pending records come last and are not settled: append_head stays before them, so that recovery aborts them if the open
-// commit is never finished.
+// The pending records come last and are not settled: append_head stays before them, so that
+// recovery aborts them if the open commit is never finished.
 func (b *Builder) Complete(seg *Segment, src *Source, live int64) bool {
 	seg.live = live
 	seg.done, seg.raised, seg.tail = seg.Head.BaseUnits, seg.Head.BaseUnits, seg.Head.BaseUnits
@@ -231,28 +238,30 @@ func (b *Builder) Complete(seg *Segment, src *Source, live int64) bool {
 	if !seg.linkRange(&b.batch, seg.done, seg.tail) {
 		return false
 	}
-	// What was replayed is committed. The counters are stored before the header makes the file a segment.
+	// The replayed records are committed. The counters are stored before the header makes the file
+	// a segment.
 	seg.settleAll()
 	for ref := src.PendingFrom; ref < src.PendingTo; {
 		n := seg.CopyRecord(seg.tail, src.Heap, ref, 1)
 		seg.tail += n
 		ref += n
 	}
-	// From here on the rules of an open commit hold: published first, then linked, and settled only by Publish of the
-	// commit.
+	// From here on the rules of an open commit hold: published first, then linked, and settled only
+	// by Publish of the commit.
 	seg.Publish()
 	if !seg.linkRange(&b.batch, seg.done, seg.tail) {
 		return false
 	}
-	// The header comes last and the state after it: recovery takes a file with a valid header in state live for a whole
-	// generation.
+	// The header comes last and the state after it: recovery takes a file with a valid header in
+	// state live for a whole generation.
 	format.EncodeSegment(seg.File.Mem, seg.Head)
 	seg.File.Store64(format.SegmentState, format.SegmentLiveState)
 	return true
 }
 
-// heapOrder returns the order of the records in the heap: along the Hilbert curve, then those without a box, so that a query
-// by place reads records that lie together. nil is the order of the source.
+// heapOrder returns the order of the records in the heap: along the Hilbert curve, then those
+// without a box, so that a query by place reads records that lie together. nil is the order of the
+// source.
 func (b *Builder) heapOrder(t *format.Table, src *Source) []uint32 {
 	if !t.Spatial() {
 		return nil
@@ -276,14 +285,15 @@ func (b *Builder) heapOrder(t *format.Table, src *Source) []uint32 {
 	return b.order
 }
 
-// fillHeap writes the base and puts it into the index. It leaves the new references in b.refs and, if no record has two
-// boxes, the boxes in their order, and returns the checksum.
+// fillHeap writes the base and puts it into the index. It leaves the new references in b.refs and,
+// if no record has two boxes, the boxes in their order, and returns the checksum.
 //
-// Three groups are under way: one is prefetched, one is copied, and one goes into the index, whose buckets were prefetched
-// when the group was copied. With 4 M records this took 470 ns per record instead of 620 to 750.
+// Three groups are under way: one is prefetched, one is copied, and one goes into the index, whose
+// buckets were prefetched when the group was copied. With 4 M records this took 470 ns per record
+// instead of 620 to 750.
 func (b *Builder) fillHeap(shard Shard, seg *Segment, src *Source, order []uint32) (sum uint32, full bool, err error) {
-	// The file may be a recycled one. Sections that are written whole need no clearing; the index is probed while it is
-	// filled.
+	// The file may be a recycled one. Sections that are written whole need no clearing; the index
+	// is probed while it is filled.
 	clear(seg.index)
 	b.refs = resizeSlice(b.refs, len(src.Refs))
 	at := uint32(0)
@@ -297,8 +307,8 @@ func (b *Builder) fillHeap(shard Shard, seg *Segment, src *Source, order []uint3
 		sum = format.ExtendChecksum(sum, seg.Heap.Mem[int(at)*format.RecordAlign:int(end)*format.RecordAlign])
 		at = end
 		for j, ref := range last.refs[:last.n] {
-			// All keys are compared with what is there already. Load cannot know that its keys are distinct, and a key that
-			// is there twice would hide one of its records for ever.
+			// Every key is compared with those already in the index. Load cannot know that its keys
+			// are distinct, and a duplicate key would hide one of its records permanently.
 			place := seg.probe(last.hashes[j], seg.Heap, ref)
 			if place.found {
 				return 0, false, rhumb.Ef("snapshot.build", rhumb.InvalidArgument, "table %q: key %q occurs twice; give each key once",
@@ -317,8 +327,8 @@ func (b *Builder) fillHeap(shard Shard, seg *Segment, src *Source, order []uint3
 	return sum, false, nil
 }
 
-// placeGroup copies the group of records that begins at i to a unit, requests the buckets that the records go into, and
-// returns the unit after them.
+// placeGroup copies the group of records that begins at i to a unit, requests the buckets that the
+// records go into, and returns the unit after them.
 func (b *Builder) placeGroup(seg *Segment, src *Source, order []uint32, batch *Batch, i int, at uint32) uint32 {
 	l := &b.boxes
 	for batch.n = 0; batch.n < GroupSize && i < len(src.Refs); i++ {
@@ -326,12 +336,13 @@ func (b *Builder) placeGroup(seg *Segment, src *Source, order []uint32, batch *B
 		if order != nil {
 			k = int(order[i])
 		}
-		// Version 0 is the base, and no predecessor: what was before is not in this generation.
+		// Version 0 is the base, and no predecessor: earlier versions are not in this generation.
 		units := seg.CopyRecord(at, src.Heap, src.Refs[k], 0)
 		seg.countBase(at)
 		b.refs[i] = at
 		if i < len(l.boxes) && !l.split {
-			// The boxes take the order of the heap, so that the tree is built without looking each of them up by number.
+			// The boxes take the order of the heap, so that the tree is built without looking each
+			// of them up by number.
 			l.boxes[i], _ = seg.Heap.Box(at)
 		}
 		hash := seg.hashOf(at)
@@ -343,8 +354,8 @@ func (b *Builder) placeGroup(seg *Segment, src *Source, order []uint32, batch *B
 	return at
 }
 
-// fillTree writes the R-tree over the base. If no record has two boxes, placeGroup has brought boxes and references into the
-// order of the leaves already.
+// fillTree writes the R-tree over the base. If no record has two boxes, placeGroup has brought
+// boxes and references into the order of the leaves already.
 func (b *Builder) fillTree(seg *Segment, order []uint32) {
 	if b.boxes.split {
 		seg.Base.Effort = b.writeTree(seg, b.refsOfBoxes(order), b.sorted)
@@ -353,8 +364,9 @@ func (b *Builder) fillTree(seg *Segment, order []uint32) {
 	}
 }
 
-// BuildTree writes an R-tree over records of a base and returns its effort. The first kept leaves stay in their order; those
-// behind are sorted among themselves. ok is false if a box crosses the antimeridian: then a record has two leaves.
+// BuildTree writes an R-tree over records of a base and returns its effort. The first kept leaves
+// keep their order; the others are sorted among themselves. ok is false if a box crosses the
+// antimeridian: then a record has two leaves.
 func (b *Builder) BuildTree(seg *Segment, t *format.Table, refs []uint32, kept int) (effort float64, ok bool) {
 	b.collectBoxes(t, seg.Heap, refs)
 	if b.boxes.split {
@@ -363,7 +375,8 @@ func (b *Builder) BuildTree(seg *Segment, t *format.Table, refs []uint32, kept i
 	return b.writeTree(seg, refs, b.leafOrder(kept)), true
 }
 
-// leafOrder returns the order of leaves of which the first n stay as they are; nil if these are all.
+// leafOrder returns the order of the leaves, in which the first n keep their positions; nil if n is
+// all of them.
 func (b *Builder) leafOrder(n int) []uint32 {
 	boxes := b.boxes.boxes
 	if n == len(boxes) {

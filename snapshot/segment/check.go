@@ -7,9 +7,10 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/shm"
 )
 
-// Open returns the live generation of a shard in a mapped file. It checks everything that the publisher goes on with: that the
-// file is the one that the root's entry names, the checksums, and that each reference leads to a record. All later code
-// trusts the segment, so nothing here may be left out for speed.
+// Open returns the live generation of a shard in a mapped file. It checks everything that the
+// publisher relies on: that the file is the one that the root's entry names, the checksums, and
+// that each reference leads to a record. All later code trusts the segment, so nothing here may be
+// left out for speed.
 func Open(file *shm.File, shard Shard, e format.Shard) (*Segment, error) {
 	const op rhumb.Op = "snapshot.check"
 	seg := newSegment(file, shard)
@@ -33,8 +34,8 @@ func Open(file *shm.File, shard Shard, e format.Shard) (*Segment, error) {
 	}
 	seg.bindSections()
 	c := &checker{Segment: seg}
-	// The order matters: the counters bound what the later checks read, and checkRecords finds the units at which records
-	// begin, without which no reference can be judged.
+	// The order matters: the counters bound the accesses of later checks, and checkRecords finds
+	// the units at which records begin, without which no reference can be judged.
 	for _, check := range []func() error{
 		c.checkCounters, c.checkSums, c.checkRecords, c.checkIndex, c.checkTree, c.checkDelta, c.checkOrder, c.checkSkipList,
 	} {
@@ -48,8 +49,8 @@ func Open(file *shm.File, shard Shard, e format.Shard) (*Segment, error) {
 // checker is a segment that is being checked.
 type checker struct {
 	*Segment
-	// starts has a bit for each unit at which a record begins. A reference to any other unit would make the publisher take
-	// a payload for a record.
+	// starts has a bit for each unit at which a record begins. A reference to any other unit would
+	// make the publisher take a payload for a record.
 	starts []uint64
 }
 
@@ -131,14 +132,16 @@ func (s *checker) checkRecords() error {
 		if err := s.Heap.checkRecordAt(ref, s.raised, heapOffset); err != nil {
 			return err
 		}
-		// Only units below this one are marked yet, so that a reference to this record or a later one is found too.
+		// Only units below this one are marked yet, so that a reference to this record or a later
+		// one is found too.
 		if prev := s.Heap.At(ref).Prev; prev != NoRef && !s.isStart(prev) {
 			return s.corruptAt(format.SectionHeap, uint64(ref)*format.RecordAlign+format.RecordPrev, "a record refers to no record")
 		}
 		// Marked after its own predecessor was judged: a record cannot precede itself.
 		s.starts[ref/64] |= 1 << (ref % 64)
 		next := ref + s.Heap.Units(ref)
-		// The append area must begin where a record begins, or the walk through it would read payload as heads.
+		// The append area must begin where a record begins, or the walk through it would read
+		// payload as heads.
 		if ref < s.Head.BaseUnits && next > s.Head.BaseUnits {
 			return s.corruptAt(format.SectionHeap, uint64(ref)*format.RecordAlign, "a record lies across the end of the base")
 		}
@@ -224,7 +227,8 @@ func (s *checker) checkOrder() error {
 	return nil
 }
 
-// checkSkipList follows every level of the skip list. Keys must rise, which is also why each level ends.
+// checkSkipList follows every level of the skip list. Keys must rise, which is also why each level
+// ends.
 func (s *checker) checkSkipList() error {
 	if s.skip == nil {
 		return nil

@@ -25,25 +25,28 @@ import (
 //	    4   length of a long value
 //	        the value, and zeros up to the next multiple of 64
 //
-// The optional parts are so few and so small that they all begin in the first 64 bytes. A look-up therefore reads one or
-// two cache lines: key, version, flags and box are in the first one. References count units of 64 bytes, so that 32 bits
-// reach 256 GiB and no reference leads into the middle of a head.
+// The optional parts are so few and so small that they all begin in the first 64 bytes. A look-up
+// therefore reads one or two cache lines: key, version, flags and box are in the first one.
+// References count units of 64 bytes, so that 32 bits reach 256 GiB and no reference leads into the
+// middle of a head.
 
 var littleEndian = binary.LittleEndian
 
-// NoRef stands for no record.
+// NoRef is the reference of no record.
 const NoRef = format.NoPrev
 
-// Heap is memory that holds records one behind the other. A reference counts units of 64 bytes from its start.
+// Heap is memory that holds consecutive records. A reference counts units of 64 bytes from its
+// start.
 //
-// The methods trust the records: of a mapped file that was opened again, Open has checked every record first.
+// The methods trust the records: of a mapped file that was opened again, Open has checked every
+// record first.
 type Heap struct {
 	Mem  []byte
 	Kind format.KeyKind
 }
 
-// RecordHead is the fixed part of a record, laid over the mapped bytes. The payload follows: timestamp, expiry, box, name,
-// long length and value, each only if the flags or the table say so.
+// RecordHead is the fixed part of a record, laid over the mapped bytes. The payload follows:
+// timestamp, expiry, box, name, long length and value, each only if the flags or the table say so.
 type RecordHead struct {
 	Key   uint64 // the number, or the hash of the name
 	Ver   uint32 // version relative to the base, or format.AbortedVersion
@@ -53,8 +56,8 @@ type RecordHead struct {
 	Sum   uint32 // 0 in a table that is not summed
 }
 
-// The types that are laid over mapped memory must have exactly the sizes of the format: a negative array length does not
-// compile.
+// The types that are laid over mapped memory must have exactly the sizes of the format: a negative
+// array length does not compile.
 var (
 	_ [format.BucketSize - unsafe.Sizeof(bucket{})]struct{}
 	_ [unsafe.Sizeof(bucket{}) - format.BucketSize]struct{}
@@ -96,7 +99,8 @@ func (h Heap) Expiry(ref uint32) int64 {
 	return int64(littleEndian.Uint64(h.payloadOf(ref)[flags&format.FlagHLC/2:]))
 }
 
-// HasNoValue reports whether a record says that its key has no value at a time: it is a tombstone, or it has ended.
+// HasNoValue reports whether a record says that its key has no value at a time: it is a tombstone,
+// or it has ended.
 func (h Heap) HasNoValue(ref uint32, wall int64) bool {
 	end := h.Expiry(ref)
 	return h.IsTombstone(ref) || end != 0 && end <= wall
@@ -105,7 +109,8 @@ func (h Heap) HasNoValue(ref uint32, wall int64) bool {
 // IsTombstone reports whether a record deletes its key.
 func (h Heap) IsTombstone(ref uint32) bool { return h.At(ref).Flags&format.FlagTombstone != 0 }
 
-// IsAborted reports whether a record never counts: its commit was not finished, or its key was given another place.
+// IsAborted reports whether a record never counts: its commit was not finished, or its key was
+// given another place.
 func (h Heap) IsAborted(ref uint32) bool { return h.At(ref).Ver == format.AbortedVersion }
 
 // Box returns the box of a record; ok is false if the record has none.
@@ -135,8 +140,8 @@ func (h Heap) sameBox(a, b uint32) bool {
 	return littleEndian.Uint64(p) == littleEndian.Uint64(q) && littleEndian.Uint64(p[8:]) == littleEndian.Uint64(q[8:])
 }
 
-// boxOffset returns where the box begins in the payload. The flags are powers of two, so that dividing and multiplying them
-// yields the 8 bytes of each field that is present without a branch.
+// boxOffset returns where the box begins in the payload. The flags are powers of two, so that
+// dividing and multiplying them yields the 8 bytes of each field that is present without a branch.
 func boxOffset(flags uint16) int { return int(flags&format.FlagHLC/2 + flags&format.FlagExpiry*2) }
 
 // keyOffset returns where the name begins in the payload, or the value in a table of numbers.
@@ -158,7 +163,8 @@ func nameSize(length byte) int {
 	return int(length)
 }
 
-// valueSpan returns where the value begins, in bytes from the start of the record, and how long it is.
+// valueSpan returns where the value begins, in bytes from the start of the record, and how long it
+// is.
 func (h Heap) valueSpan(ref uint32) (at, n int) {
 	head := h.At(ref)
 	at = format.RecordHeadSize + keyOffset(head.Flags)
@@ -186,8 +192,8 @@ func (h Heap) bytesOf(ref uint32) []byte {
 	return h.Mem[int(ref)*format.RecordAlign:][:h.Size(ref)]
 }
 
-// sameKey reports whether two records, which may be in two heaps of one kind, have the same key. Names are compared by their
-// hashes first.
+// sameKey reports whether two records, which may be in two heaps of one kind, have the same key.
+// Names are compared by their hashes first.
 func (h Heap) sameKey(ref uint32, other Heap, otherRef uint32) bool {
 	if h.At(ref).Key != other.At(otherRef).Key {
 		return false
@@ -203,7 +209,8 @@ func (h Heap) keyText(ref uint32) any {
 	return h.At(ref).Key
 }
 
-// Compare orders two records by key: numbers by value, names by their bytes, and shard keys after all names.
+// Compare orders two records by key: numbers by value, names by their bytes, and shard keys after
+// all names.
 func (h Heap) Compare(a, b uint32) int {
 	if h.Kind == format.KeyUint64 {
 		return cmp.Compare(h.At(a).Key, h.At(b).Key)
@@ -236,21 +243,22 @@ func (h Heap) ShapeOf(ref uint32) Shape {
 	return Shape{Units: h.Units(ref), Gone: flags&format.FlagTombstone != 0, Boxed: flags&format.FlagBox != 0}
 }
 
-// Fits reports whether a version of this shape can take the place of one of another. A tombstone always can, because a
-// deletion leaves the record in the base as it is and only sets a flag. Any other version must take as many units, since
-// references to the records behind it must stay right, and must agree in having a box, since the R-tree has a leaf for it
-// or has none.
+// Fits reports whether a version of this shape can take the place of one of another. A tombstone
+// always can, because a deletion leaves the record in the base as it is and only sets a flag. Any
+// other version must take as many units, since references to later records must stay valid, and
+// must also agree in having a box, since the R-tree either has a leaf for the record or has none.
 func (v Shape) Fits(was Shape) bool {
 	return v.Gone || v.Units == was.Units && v.Boxed == was.Boxed
 }
 
-// sameShape reports whether two versions of one key are no tombstones and have one shape. It may report false for two that
-// have: the caller takes true as a promise and false as a reason to look. A commit asks for every record that it links, so
-// that the usual case, an update with another value of the same length, is two comparisons of words that are in the cache.
+// sameShape reports whether two versions of one key are no tombstones and have one shape. It may
+// report false for two that have: the caller takes true as a promise and false as a reason to look.
+// A commit asks for every record that it links, so that the usual case, an update with another
+// value of the same length, is two comparisons of words that are in the cache.
 func (h Heap) sameShape(a, b uint32) bool {
 	x, y := h.At(a), h.At(b)
-	// Both have the same key, so that the names are equally long. Equal flags mean equal optional fields. FlagMoved takes
-	// no room, and a long value has its length elsewhere.
+	// Both have the same key, so that the names are equally long. Equal flags mean equal optional
+	// fields. FlagMoved takes no room, and a long value has its length elsewhere.
 	if x.Size == y.Size && x.Size != format.LongValue && (x.Flags^y.Flags)&^format.FlagMoved == 0 {
 		return x.Flags&format.FlagTombstone == 0
 	}

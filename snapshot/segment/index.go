@@ -8,10 +8,11 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// The index is a hash table of buckets. A bucket is one cache line: ten fingerprints of 16 bits, ten references, and the number of
-// an overflow bucket. A look-up compares all fingerprints of a bucket as three words, and then reads only the records whose
-// fingerprint is equal. Slots are filled from the first on and never emptied, so that the number of slots in use follows
-// from the fingerprints and needs no counter that readers could see out of step.
+// The index is a hash table of buckets. A bucket is one cache line: ten fingerprints of 16 bits,
+// ten references, and the number of an overflow bucket. A look-up compares all fingerprints of a
+// bucket as three words, and then reads only the records whose fingerprint is equal. Slots are
+// filled from the first on and never emptied, so that the number of slots in use follows from the
+// fingerprints and needs no counter that readers could see out of step.
 
 const (
 	lanesLow  = 0x0001000100010001 // the lowest bit of each 16-bit lane
@@ -49,8 +50,9 @@ func (b *bucket) fingerprintLanes() (w0, w1, w2 uint64) {
 	return p[0], p[1], uint64(b.fingerprints[4])
 }
 
-// matchLanes returns a word with bit 16*lane+15 set for each lane that may equal the fingerprint. It sets the bit of every
-// lane that is equal; the borrow of the subtraction may set the bit of a lane above an equal one too.
+// matchLanes returns a word with bit 16*lane+15 set for each lane that may equal the fingerprint.
+// It sets the bit of every lane that is equal; the borrow of the subtraction may set the bit of a
+// lane above an equal one too.
 func matchLanes(w, pattern uint64) uint64 {
 	x := w ^ pattern
 	return (x - lanesLow) &^ x & lanesHigh
@@ -101,8 +103,8 @@ func (s *Segment) bucketAddress(hash uint64) uintptr {
 	return uintptr(unsafe.Pointer(unsafe.SliceData(s.index))) + uintptr(format.BucketOf(hash, s.Head.Buckets))*format.BucketSize
 }
 
-// likelyPlace returns the place where a key most likely is, without reading the record there. found is false if the primary
-// bucket has no candidate.
+// likelyPlace returns the place where a key most likely is, without reading the record there. found
+// is false if the primary bucket has no candidate.
 func (s *Segment) likelyPlace(hash uint64) place {
 	b := s.primaryBucket(hash)
 	slot, ok := b.firstCandidate(uint64(format.Fingerprint(hash)) * lanesLow)
@@ -118,8 +120,8 @@ func (s *Segment) probe(hash uint64, heap Heap, ref uint32) place {
 		for i, w := range [3]uint64{w0, w1, w2} {
 			// m &= m-1 drops the lowest bit: the lanes are tried from the first slot on.
 			for m := matchLanes(w, pattern); m != 0; m &= m - 1 {
-				// matchLanes may name a lane that is not equal, or one past the last slot.
-				// Each bit stands for one lane; m &= m-1 drops the lowest.
+				// matchLanes may name a lane that is not equal, or one past the last slot. Each bit
+				// represents one lane; m &= m-1 drops the lowest.
 				slot := 4*i + bits.TrailingZeros64(m)/16
 				if slot < format.BucketSlots && b.fingerprint(slot) == uint16(pattern) && heap.sameKey(ref, s.Heap, b.refs[slot]) {
 					return place{b, slot, true}
@@ -142,14 +144,15 @@ func (s *Segment) placeOfNew(hash uint64) place {
 	return place{b, b.slotsTaken(), false}
 }
 
-// insertAt puts the reference of a new key at the place that probe returned. It reports false if no bucket is left.
+// insertAt puts the reference of a new key at the place that probe returned. It reports false if no
+// bucket is left.
 //
-// Readers look at the bucket meanwhile. So the order is fixed: the count of overflow buckets before the link to one, and the
-// reference before the fingerprint that makes readers follow it.
+// Readers look at the bucket meanwhile. So the order is fixed: the count of overflow buckets before
+// the link to one, and the reference before the fingerprint that makes readers follow it.
 func (s *Segment) insertAt(at place, hash uint64, ref uint32) bool {
 	b, slot := at.bucket, at.slot
-	// The bucket is full. Overflow buckets are taken in order and never given back, so that a chain leads to ever higher
-	// numbers.
+	// The bucket is full. Overflow buckets are taken in order and never given back, so that a chain
+	// leads to ever higher numbers.
 	if slot == format.BucketSlots {
 		next := s.Head.Buckets + s.overflow
 		if next == s.Head.BucketsMax {
@@ -165,7 +168,8 @@ func (s *Segment) insertAt(at place, hash uint64, ref uint32) bool {
 	return true
 }
 
-// NewestOf returns the newest reference of the key of a record; ok is false if the index does not have the key.
+// NewestOf returns the newest reference of the key of a record; ok is false if the index does not
+// have the key.
 func (s *Segment) NewestOf(hash uint64, heap Heap, ref uint32) (newest uint32, ok bool) {
 	at := s.probe(hash, heap, ref)
 	if !at.found {
@@ -174,15 +178,18 @@ func (s *Segment) NewestOf(hash uint64, heap Heap, ref uint32) (newest uint32, o
 	return at.bucket.refs[at.slot], true
 }
 
-// CopyIndex fills the index with a copy of the index of an older segment with as many primary buckets, in which moved replaces each
-// reference at or above base. moved reports false for a reference that has no place in the new segment, and CopyIndex then
-// reports false too. A nil moved replaces nothing.
+// CopyIndex fills the index with a copy of the index of an older segment with as many primary
+// buckets, in which moved replaces each reference at or above base. moved reports false for a
+// reference that has no place in the new segment, and CopyIndex then reports false too. A nil moved
+// replaces nothing.
 //
-// The index of a kept layout is copied whole because almost all of its references stay right. References are replaced slot by
-// slot. It was tried to find the slots by the keys that changed: that took two passes and a second index to compare with, was
-// misled by records that were linked and never put into the index, and was no faster.
+// The index of a kept layout is copied whole because almost all of its references stay right.
+// References are replaced slot by slot. It was tried to find the slots by the keys that changed:
+// that took two passes and a second index to compare with, was misled by records that were linked
+// and never put into the index, and was no faster.
 func (s *Segment) CopyIndex(old *Segment, base uint32, moved func(ref uint32) (to uint32, ok bool)) bool {
-	// Buckets behind those in use must be empty, whatever the recycled file held: slotsTaken counts what is not zero.
+	// Buckets after those in use must be empty, whatever the recycled file held: slotsTaken counts
+	// what is not zero.
 	n := copy(s.index, old.index[:old.Head.Buckets+old.overflow])
 	clear(s.index[n:])
 	s.overflow = old.overflow
@@ -205,13 +212,14 @@ func (s *Segment) CopyIndex(old *Segment, base uint32, moved func(ref uint32) (t
 	return true
 }
 
-// CanCopyIndex reports whether the index of an older segment has as many primary buckets as this one and fits into it. The
-// bucket of a hash depends on the number of primary buckets.
+// CanCopyIndex reports whether the index of an older segment has as many primary buckets as this
+// one and fits into it. The bucket of a hash depends on the number of primary buckets.
 func (s *Segment) CanCopyIndex(old *Segment) bool {
 	return s.Head.Buckets == old.Head.Buckets && s.Head.BucketsMax >= old.Head.Buckets+old.overflow
 }
 
-// RebuildIndex makes the index of a base anew from its records. It reports false if overflow buckets run out.
+// RebuildIndex builds the index of a base from its records. It reports false if overflow buckets
+// run out.
 func (b *Builder) RebuildIndex(s *Segment) bool {
 	clear(s.index)
 	s.overflow = 0

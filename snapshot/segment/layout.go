@@ -7,16 +7,18 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/rtree"
 )
 
-// The sections of a file lie in this order, each at a multiple of a page or, from 2 MiB on, of a huge page:
+// The sections of a file are in this order, each at a multiple of a page or, from 2 MiB on, of a
+// huge page:
 //
 //	header | changed bits | R-tree, its references, delta cells, delta | order, skip list | index | heap
 //
-// The heap is last and takes what is left of the file, because its append area is what runs out first. The other sections
-// that commits fill, the overflow buckets, the deltas and the skip list, are sized for as many records as the append area
-// is expected to take.
+// The heap is last and takes the rest of the file, because its append area runs out first. The
+// other sections that commits fill, the overflow buckets, the deltas and the skip list, are sized
+// for as many records as the append area is expected to take.
 
 const (
-	// UnitsMax bounds the units of a heap: references have 32 bits, and the greatest one stands for none.
+	// UnitsMax bounds the units of a heap: references have 32 bits, and the greatest one means
+	// none.
 	UnitsMax = math.MaxUint32 - 1
 
 	appendUnitsMin = 1024     // least size of an append area in units: 64 KiB
@@ -24,16 +26,17 @@ const (
 	orderWordsEach = 4        // expected words of a node of the skip list, rounded up
 	// bucketSlack: one overflow bucket is kept for so many primary ones.
 	bucketSlack = 8
-	// bucketReuse: the number of buckets of the generation before is kept, so that its index can be copied, unless each
-	// bucket would hold more than one part in so many above what is meant.
+	// bucketReuse: the number of buckets of the generation before is kept, so that its index can be
+	// copied, unless each bucket would exceed the intended load by more than 1/bucketReuse.
 	bucketReuse = 8
 )
 
-// Room is what a generation must have place for beyond its base.
+// Room is the free space that a generation must have beyond its base.
 type Room struct {
 	Units   uint64 // of the heap
 	Records uint64
-	// scale doubles with every build that had too few overflow buckets, delta entries or skip list words.
+	// scale doubles with every build that had too few overflow buckets, delta entries or skip list
+	// words.
 	scale uint64
 }
 
@@ -50,13 +53,14 @@ type Plan struct {
 	Buckets uint32
 }
 
-// Layout returns the header of a segment without identity and checksums. The heap is the last section, so that it can take
-// what a larger file has to spare.
+// Layout returns the header of a segment without identity and checksums. The heap is the last
+// section, so that it can use the extra space of a larger file.
 func (l *Plan) Layout() format.Segment {
 	units, records := l.appendRoom()
 	scale := max(l.Room.scale, 1)
 	h := format.Segment{Records: l.Records, BaseUnits: uint32(l.Units)}
-	// The index has room for the keys of the base and, if all records of the append area are new keys, for theirs.
+	// The index has room for the keys of the base and, if all records of the append area are new
+	// keys, for theirs.
 	h.Buckets = uint32((l.Records+records)/format.BucketLoad + 1)
 	if l.Buckets >= h.Buckets-h.Buckets/bucketReuse {
 		h.Buckets = l.Buckets
@@ -75,8 +79,8 @@ func (l *Plan) Layout() format.Segment {
 	add(format.SectionChanged, max((l.Units+63)/64, 1)*8, 0, 0)
 	if l.Flags&format.TableSpatial != 0 {
 		nodes, refs := rtree.Size(l.TreeItems)
-		// Every record of the append area may have moved. A box across the antimeridian takes two entries; an eighth more
-		// covers a few of them, and scale covers many.
+		// Every record of the append area may have moved. A box across the antimeridian takes two
+		// entries; an eighth more covers a few of them, and scale covers many.
 		entries := (records + records/8 + 16) * scale
 		add(format.SectionTreeNodes, uint64(nodes), uint64(nodes)/format.NodeSize, format.NodeSize)
 		add(format.SectionTreeRefs, uint64(refs), uint64(refs)/4, 4)
@@ -105,8 +109,8 @@ func (l *Plan) appendRoom() (units, records uint64) {
 	return units, max(units/each, l.Room.Records)
 }
 
-// fileSize rounds the size of a segment to a sixteenth of the next power of two, so that the generations of one shard have
-// few sizes and a recycled file fits again.
+// fileSize rounds the size of a segment to a sixteenth of the next power of two, so that the
+// generations of one shard have few sizes and a recycled file fits again.
 func fileSize(size uint64) uint64 {
 	step := max(powerOfTwo(size)/16, fileStep)
 	return (size + step - 1) / step * step
@@ -121,7 +125,7 @@ func powerOfTwo(n uint64) uint64 {
 	return p
 }
 
-// spreadHeap lets the heap take what is left over of a file of a size.
+// spreadHeap extends the heap to the end of a file of the given size.
 func spreadHeap(h *format.Segment, size uint64) {
 	heap := &h.Sections[len(h.Sections)-1]
 	room := (size - heap.Offset) / format.RecordAlign * format.RecordAlign

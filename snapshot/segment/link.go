@@ -8,20 +8,23 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// Linking makes an appended record the newest version of its key. It is most of the work of a commit, and nearly all of
-// that work is waiting for memory: the bucket of the key, the version before, and the changed bit of that version lie
-// anywhere in hundreds of megabytes. So records are linked in groups. The buckets of a group are loaded together, then the
-// versions before, and only then is each record linked, out of the cache.
+// Linking makes an appended record the newest version of its key. It is most of the work of a
+// commit, and nearly all of that work is waiting for memory: the bucket of the key, the version
+// before, and the changed bit of that version lie anywhere in hundreds of megabytes. So records are
+// linked in groups. The buckets of a group are loaded together, then the versions before, and only
+// then is each record linked, out of the cache.
 
-// GroupSize is how many records are looked up side by side. A group is large enough to have all the loads under way that a
-// processor can have, and small enough that the lines it fetched are still in the first cache when they are used.
+// GroupSize is how many records are looked up side by side. A group is large enough to have all the
+// loads under way that a processor can have, and small enough that the lines it fetched are still
+// in the first cache when they are used.
 const GroupSize = 32
 
 // Batch is a group of records on their way into the index, of one segment or of several.
 //
-// The caller adds records, then calls FetchBuckets, FetchRecords and Link in this order, with other work between them. Each
-// kind of address is requested in one go. A processor walks several page tables at once, but only as far as it looks ahead:
-// with the work on a record between two addresses, each walk would be waited for.
+// The caller adds records, then calls FetchBuckets, FetchRecords and Link in this order, with other
+// work between them. Each kind of address is requested in one go. A processor walks several page
+// tables at once, but only as far as it looks ahead: with the work on a record between two
+// addresses, each walk would be waited for.
 type Batch struct {
 	segs   [GroupSize]*Segment // nil for a record that a roll has linked meanwhile
 	refs   [GroupSize]uint32
@@ -45,7 +48,8 @@ func (b *Batch) Len() int { return b.n }
 // Reset removes all records.
 func (b *Batch) Reset() { b.n = 0 }
 
-// Drop keeps record i from being linked. A roll of its segment has linked it in the new generation already.
+// Drop keeps record i from being linked. A roll of its segment has linked it in the new generation
+// already.
 func (b *Batch) Drop(i int) { b.segs[i] = nil }
 
 // FetchBuckets loads the buckets of the records.
@@ -60,8 +64,8 @@ func (b *Batch) FetchBuckets() {
 	prefetch(&b.addrs, n)
 }
 
-// FetchRecords loads what the buckets lead to: the versions that the records follow, and their changed bits. FetchBuckets
-// must have run.
+// FetchRecords loads the targets of the buckets: the versions that the records follow, and their
+// changed bits. FetchBuckets must have run.
 func (b *Batch) FetchRecords() {
 	if b.n < 4 {
 		return // so few are looked up faster one by one
@@ -81,7 +85,8 @@ func (b *Batch) FetchRecords() {
 		b.addrs[found] = s.Heap.Address(ref)
 		found++
 		if ref < s.Head.BaseUnits {
-			// The version may be in the base, and then its changed bit is set when the record is linked.
+			// The version may be in the base, and then its changed bit is set when the record is
+			// linked.
 			b.bits[base] = uintptr(unsafe.Pointer(unsafe.SliceData(s.changed))) + uintptr(ref/64)*8
 			base++
 		}
@@ -90,9 +95,10 @@ func (b *Batch) FetchRecords() {
 	prefetch(&b.bits, base)
 }
 
-// Link makes record i the newest version of its key. It publishes the records of the segment first, if the record is not
-// covered yet. It reports false if the segment has run out of buckets, delta entries or skip list words. The segment then
-// still serves views of what was committed, but must be rolled before anything is committed in it.
+// Link makes record i the newest version of its key. It publishes the records of the segment first,
+// if the record is not covered yet. It reports false if the segment has run out of buckets, delta
+// entries or skip list words. The segment then still serves views of committed versions, but must
+// be rolled before the next commit.
 func (b *Batch) Link(i int) bool {
 	s := b.segs[i]
 	if s == nil {
@@ -104,8 +110,8 @@ func (b *Batch) Link(i int) bool {
 	return b.linkOne(i)
 }
 
-// linkOne links a record that is published. The place that FetchRecords saw is likely the right one; it is checked, since the
-// records linked in between may have changed the bucket.
+// linkOne links a record that is published. The place that FetchRecords saw is likely the right
+// one; it is checked, since the records linked in between may have changed the bucket.
 func (b *Batch) linkOne(i int) bool {
 	s, at, ref := b.segs[i], b.places[i], b.refs[i]
 	if !at.found || !s.Heap.sameKey(ref, s.Heap, at.bucket.refs[at.slot]) {
@@ -114,7 +120,8 @@ func (b *Batch) linkOne(i int) bool {
 	return s.linkAt(at, b.hashes[i], ref)
 }
 
-// linkRange links the records from one unit to another, in their order. It reports false as Link does.
+// linkRange links the records from one unit to another, in their order. It reports false as Link
+// does.
 func (s *Segment) linkRange(b *Batch, from, to uint32) bool {
 	for from < to {
 		for b.n = 0; b.n < GroupSize && from < to; {
@@ -132,39 +139,44 @@ func (s *Segment) linkRange(b *Batch, from, to uint32) bool {
 	return true
 }
 
-// FetchCounters requests the two lines of the header that a commit changes. With many shards they are in no cache.
+// FetchCounters requests the two lines of the header that a commit changes. With many shards they
+// are in no cache.
 func (s *Segment) FetchCounters() {
 	prefetchPair(uintptr(unsafe.Pointer(unsafe.SliceData(s.File.Mem))) + format.SegmentAppendHead)
 }
 
 // linkAt makes a record the newest version of its key, whose place is known.
 //
-// The order matters to readers that look at the key meanwhile. First the record gets its predecessor, then the changed bit
-// makes readers of the base look the key up, then the record enters the deltas, and the reference in the index comes last.
+// The order matters to readers that look at the key meanwhile. First the record gets its
+// predecessor, then the changed bit makes readers of the base look the key up, then the record
+// enters the deltas, and the reference in the index comes last.
 func (s *Segment) linkAt(at place, hash uint64, ref uint32) bool {
 	h := s.Heap.At(ref)
 	pred := NoRef
 	if at.found {
-		// An aborted version has no successors: whoever follows a chain from here must meet only versions that count or
-		// that belong to the open commit.
+		// An aborted version has no successors: whoever follows a chain from here must meet only
+		// versions that count or that belong to the open commit.
 		pred = s.skipAborted(at.bucket.refs[at.slot])
 	}
-	// The key has no value now if nothing precedes the record, or if a deletion does. An expired record counts as a value
-	// here: readers decide about time, and the publisher must not depend on when it links.
+	// The key has no value now if nothing precedes the record, or if a deletion does. An expired
+	// record counts as a value here: readers decide about time, and the publisher must not depend
+	// on when it links.
 	gone := pred == NoRef || s.Heap.IsTombstone(pred)
 	tombstone := h.Flags&format.FlagTombstone != 0
 	if tombstone && gone {
-		// A tombstone of a key that has no value says nothing. It is marked so that it never counts; nothing refers to it.
+		// A tombstone of a key that has no value says nothing. It is marked so that it never
+		// counts; nothing refers to it.
 		s.relinkHead(h, format.AbortedVersion, h.Prev, h.Flags)
 		return true
 	}
 	s.relinkHead(h, h.Ver, pred, h.Flags)
-	// Both heads are in the cache here, so that the comparison costs next to nothing. A roll that had to make it would wait
-	// for each of the older versions.
+	// Both heads are in the cache here, so that the comparison costs next to nothing. A roll that
+	// had to make it would wait for each of the older versions.
 	if pred != NoRef && !s.reshaped {
 		s.reshaped = !s.Heap.sameShape(ref, pred)
 	}
-	// The mark says that the R-tree and the order must not be trusted for this record. NoRef is greater than any base.
+	// The mark says that the R-tree and the order must not be trusted for this record. NoRef is
+	// greater than any base.
 	if pred < s.Head.BaseUnits {
 		s.setChanged(pred)
 	}
@@ -195,9 +207,10 @@ func (s *Segment) skipAborted(ref uint32) uint32 {
 	return ref
 }
 
-// linkBox decides whether queries by place find a record through the R-tree, by way of the base record of its key, or through
-// the spatial delta. Exactly one of the two must lead to a key, or queries would return it twice or never. FlagMoved says
-// which: the delta leads to moved versions. It stays set along the chain until the next roll.
+// linkBox decides whether queries by place find a record through the R-tree, by way of the base
+// record of its key, or through the spatial delta. Exactly one of the two must lead to a key, or
+// queries would return it twice or never. FlagMoved says which: the delta leads to moved versions.
+// It stays set along the chain until the next roll.
 func (s *Segment) linkBox(ref, pred uint32, gone bool) bool {
 	h := s.Heap.At(ref)
 	if h.Flags&format.FlagTombstone != 0 {
@@ -225,14 +238,16 @@ func (s *Segment) linkBox(ref, pred uint32, gone bool) bool {
 	return true
 }
 
-// deltaEntry is an entry of the spatial delta: a box that was put or moved since the R-tree was built.
+// deltaEntry is an entry of the spatial delta: a box that was put or moved since the R-tree was
+// built.
 type deltaEntry struct {
 	box            format.Box
 	ref, next, ver uint32
 	zero           uint32
 }
 
-// addDelta puts a plain box at the head of the chain of its cell. It reports false if no entry is left.
+// addDelta puts a plain box at the head of the chain of its cell. It reports false if no entry is
+// left.
 func (s *Segment) addDelta(b format.Box, ref uint32) bool {
 	if int(s.deltas) == len(s.delta) || s.deltas == math.MaxUint32-1 {
 		return false

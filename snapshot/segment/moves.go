@@ -5,8 +5,9 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/shm"
 )
 
-// Moves says which records of a base have another place in the next base. Nearly all stay where they are, and every reference
-// of a tree or an order is asked for, so that a bit per unit answers first.
+// Moves says which records of a base have another place in the next base. Nearly all stay where
+// they are, and every reference of a tree or an order is asked for, so that a bit per unit answers
+// first.
 type Moves struct {
 	away   []uint64 // a bit per unit: the record there has moved
 	places map[uint32]uint32
@@ -21,7 +22,7 @@ func (m *Moves) Reset(units uint32) {
 	}
 }
 
-// Move gives a record another place.
+// Move moves a record to another place.
 func (m *Moves) Move(from, to uint32) {
 	m.away[from/64] |= 1 << (from % 64)
 	m.places[from] = to
@@ -38,7 +39,7 @@ func (m *Moves) PlaceOf(ref uint32) uint32 {
 	return m.places[ref]
 }
 
-// copySection copies a section that stays as it is, if there is one, together with its checksum.
+// copySection copies an unchanged section, if there is one, together with its checksum.
 func (s *Segment) copySection(old *Segment, t format.SectionType) {
 	from, ok := old.Head.Find(t)
 	if !ok {

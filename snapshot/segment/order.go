@@ -11,10 +11,11 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// An ordered table has two structures. The order holds the references of the base, sorted by key, and is never changed. Keys
-// that the base lacks go into a skip list. A scan merges both.
+// An ordered table has two structures. The order holds the references of the base, sorted by key,
+// and is never changed. Keys that the base lacks go into a skip list. A scan merges both.
 
-// skipFirst is the first word that a node of the skip list may take: the head of the list stands before.
+// skipFirst is the first word that a node of the skip list may take: the head of the list stands
+// before.
 const skipFirst = format.OrderHead + 2 + format.OrderHeightMax
 
 // clearSkipList makes an empty skip list.
@@ -25,14 +26,15 @@ func (s *Segment) clearSkipList() {
 	s.words = skipFirst
 }
 
-// linkOrder puts a key that the base lacks into the skip list. A key that is in the list already stays as it is: a commit that
-// was never finished left it there. It reports false if no words are left.
+// linkOrder puts a key that the base lacks into the skip list. A key that is already in the list is
+// left alone: an unfinished commit added it. It reports false if no words are left.
 //
-// Only the publisher writes the list; readers follow the links at any time, as in LevelDB's memtable. So the node is complete
-// and counted before the first link to it, and links are set from the lowest level up: a reader that sees the node on a level
-// also finds it on every level below.
+// Only the publisher writes the list; readers follow the links at any time, as in LevelDB's
+// memtable. So the node is complete and counted before the first link to it, and links are set from
+// the lowest level up: a reader that sees the node on a level also finds it on every level below.
 func (s *Segment) linkOrder(hash uint64, ref uint32) bool {
-	// before has, for each level, the last node that is below the new key: the new node goes right behind it.
+	// before holds, for each level, the last node below the new key. The new node is linked right
+	// after it.
 	var before [format.OrderHeightMax]uint32
 	at := uint32(format.OrderHead)
 	for level := format.OrderHeightMax - 1; level >= 0; level-- {
@@ -52,7 +54,8 @@ func (s *Segment) linkOrder(hash uint64, ref uint32) bool {
 		}
 		before[level] = at
 	}
-	// One node in four is on each next level. The hash decides instead of chance, so that equal input makes equal bytes.
+	// One node in four is on each next level. The hash decides instead of chance, so that equal
+	// input makes equal bytes.
 	height := min(1+uint32(bits.TrailingZeros64(hash|1<<62))/2, format.OrderHeightMax)
 	if uint64(s.words)+2+uint64(height) > uint64(len(s.skip)) {
 		return false
@@ -71,7 +74,8 @@ func (s *Segment) linkOrder(hash uint64, ref uint32) bool {
 	return true
 }
 
-// sortKey is a reference with as much of its key as fits into a word, so that few comparisons have to read the record.
+// sortKey is a reference with as much of its key as fits into a word, so that few comparisons have
+// to read the record.
 type sortKey struct {
 	prefix uint64
 	ref    uint32
@@ -80,7 +84,8 @@ type sortKey struct {
 
 // SortRefs sorts references by key.
 func (b *Builder) SortRefs(heap Heap, refs []uint32) {
-	// The keys are sorted beside their references, in memory that is read in order, and not where the records are.
+	// The keys are copied and sorted together with their references, in contiguous memory, because
+	// reading the records in place would be random access.
 	keys := b.sortKeys[:0]
 	for _, ref := range refs {
 		// A number is its own prefix, and then equal prefixes are equal keys.
@@ -106,11 +111,13 @@ func (b *Builder) SortRefs(heap Heap, refs []uint32) {
 	b.sortKeys = keys
 }
 
-// MergeOrder writes the order of a base that has the keys of an older base and added ones. added must be sorted.
+// MergeOrder writes the order of a base that has the keys of an older base and added ones. added
+// must be sorted.
 func (s *Segment) MergeOrder(old *Segment, added []uint32, moves *Moves) {
 	out, rest := s.order[:0], old.order
 	for _, ref := range added {
-		// A record that moved has left its key in the place of before, so that old references can be compared here.
+		// A record that moved has left its key in the place of before, so that old references can
+		// be compared here.
 		n := s.countBefore(rest, ref)
 		out = append(append(out, rest[:n]...), ref)
 		rest = rest[n:]
@@ -124,8 +131,9 @@ func (s *Segment) MergeOrder(old *Segment, added []uint32, moves *Moves) {
 	s.sumOrder()
 }
 
-// countBefore returns how many of the references, which are sorted by key, lead to keys below the key of a record. It looks at
-// 1, 2, 4, … of them before it halves: if many keys are added, the next place is near.
+// countBefore returns how many of the references, which are sorted by key, lead to keys below the
+// key of a record. It looks at 1, 2, 4, … of them before it halves: if many keys are added, the
+// next place is near.
 func (s *Segment) countBefore(refs []uint32, ref uint32) int {
 	end := 1
 	for end <= len(refs) && s.Heap.Compare(refs[end-1], ref) < 0 {

@@ -10,7 +10,8 @@ import (
 // Record is one version of a key.
 type Record struct {
 	Key format.Key
-	// HLC is the timestamp of the write; 0 if there is none, and then every closed view shows the record.
+	// HLC is the timestamp of the write; 0 if there is none, and then every closed view shows the
+	// record.
 	HLC rhumb.Timestamp
 	// Expiry is the time in ns since 1970 after which readers find nothing; 0 for never.
 	Expiry int64
@@ -21,7 +22,8 @@ type Record struct {
 	Value []byte
 }
 
-// Encoding is what must be known of a record before its bytes are written: where it goes, and how much room it takes.
+// Encoding is what must be known of a record before its bytes are written: where it goes, and how
+// much room it takes.
 type Encoding struct {
 	// Hash is the hash of the key. It decides the shard and the bucket.
 	Hash  uint64
@@ -32,7 +34,8 @@ type Encoding struct {
 	Units uint32
 }
 
-// EncodingOf measures a record. More flags, such as format.FlagTombstone, are added to those that the fields ask for.
+// EncodingOf measures a record. More flags, such as format.FlagTombstone, are added to those that
+// the fields ask for.
 func EncodingOf(root *format.Root, kind format.KeyKind, rec *Record, more uint16) Encoding {
 	e := Encoding{Flags: flagsOf(rec) | more}
 	if kind == format.KeyUint64 {
@@ -59,8 +62,8 @@ func flagsOf(r *Record) (flags uint16) {
 	return flags
 }
 
-// EncodeAt writes a record at a unit of a heap, as a version that has no predecessor yet. It clears the rest of the last
-// unit: the file may be recycled, and nothing of another record may show in it.
+// EncodeAt writes a record at a unit of a heap, as a version that has no predecessor yet. It clears
+// the rest of the last unit: the file may be recycled, and bytes of an old record must not show up.
 func (h Heap) EncodeAt(at uint32, rec *Record, e Encoding, ver uint32, summed bool) {
 	dst := h.Mem[int(at)*format.RecordAlign:][:int(e.Units)*format.RecordAlign]
 	// The slice expression checks the bounds of the head.
@@ -102,7 +105,8 @@ func (h Heap) EncodeAt(at uint32, rec *Record, e Encoding, ver uint32, summed bo
 		clear(dst[e.Size:])
 	}
 	if summed {
-		// Linking adjusts the checksum for version, predecessor and flags without reading the record again.
+		// Linking adjusts the checksum for version, predecessor and flags without reading the
+		// record again.
 		head.Sum = format.RecordChecksum(dst[:e.Size])
 	}
 }
@@ -123,14 +127,15 @@ func (h Heap) Decode(ref uint32) Record {
 	return r
 }
 
-// WipeValue clears the value of a record that no view shows any more, so that deleted data does not stay in memory.
+// WipeValue clears the value of a record that no view shows any more, so that deleted data does not
+// stay in memory.
 func (h Heap) WipeValue(ref uint32) {
 	at, n := h.valueSpan(ref)
 	clear(h.Mem[int(ref)*format.RecordAlign+at:][:n])
 }
 
-// checkRecordAt checks that a record ends at or before a unit, and that it refers only to what lies before it. heapOffset
-// is the offset of the heap in the file, for messages.
+// checkRecordAt checks that a record ends at or before a unit, and that it refers only to what lies
+// before it. heapOffset is the offset of the heap in the file, for messages.
 func (h Heap) checkRecordAt(ref, end uint32, heapOffset uint64) error {
 	const op rhumb.Op = "snapshot.check"
 	bad := func(what string) error {
@@ -141,8 +146,9 @@ func (h Heap) checkRecordAt(ref, end uint32, heapOffset uint64) error {
 		return bad("a record begins after the last record")
 	}
 	head := h.At(ref)
-	// The fixed parts and the length byte of a name lie within the first unit, which is there. The length of a long value
-	// may lie beyond it, so it is not read before it is known to lie within the records.
+	// The fixed parts and the length byte of a name lie within the first unit, which is there. The
+	// length of a long value may lie beyond it, so it is not read before it is known to lie within
+	// the records.
 	need := uint64(format.RecordHeadSize + keyOffset(head.Flags))
 	if h.Kind == format.KeyName {
 		need += 1 + uint64(nameSize(h.payloadOf(ref)[keyOffset(head.Flags)]))

@@ -10,20 +10,21 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/shm"
 )
 
-// Shard says which shard of which image a segment is a generation of.
+// Shard identifies the shard and the image of a segment.
 type Shard struct {
 	Table *format.Table
 	Slot  int          // the shard's entry in the root
 	Root  *format.Root // identity of the image and the seeds of the key hash
 }
 
-// Segment is a generation of a shard as the publisher sees it: the mapped sections, and the counters of which the file holds
-// copies for readers and for recovery. The counters here are the truth while the publisher lives.
+// Segment is a generation of a shard as the publisher sees it: the mapped sections, and the
+// counters. The file holds copies of the counters for readers and for recovery; the counters here
+// are authoritative while the publisher lives.
 type Segment struct {
 	File *shm.File
 	Head format.Segment
 	Heap Heap
-	// Base is what a roll must know of the base.
+	// Base holds statistics of the base for the next roll.
 	Base BaseStats
 
 	keys   *format.Root // hashes the keys
@@ -41,33 +42,39 @@ type Segment struct {
 	units    uint32 // size of the heap
 	done     uint32 // end of the committed records: append_head in the file
 	raised   uint32 // end of the complete records: append_tail in the file
-	tail     uint32 // end of what was written
+	tail     uint32 // end of the written records
 	overflow uint32 // overflow buckets taken
 	deltas   uint32 // delta entries taken
 	words    uint32 // skip list words taken
 	live     int64  // keys with a visible value
-	links    int64  // what the open commit adds to live
+	links    int64  // change of live by the open commit
 	pending  uint64 // records of the open commit
 
-	// reshaped is false while every record linked here has the shape of the version before it, see Heap.sameShape. A roll
-	// then knows that all newer versions fit into the places of the older ones without reading the older ones, which lie
-	// anywhere in memory. It is true when that is unknown: after a start, and for good once one record had another shape.
+	// reshaped is false while every record linked here has the shape of the version before it, see
+	// Heap.sameShape. A roll then knows that all newer versions fit into the places of the older
+	// ones without reading the older ones, which lie anywhere in memory. It is true when that is
+	// unknown: after a start, and for good once one record had another shape.
 	reshaped bool
 }
 
-// BaseStats is what a roll must know of a base and would otherwise have to find by reading all of it. Each generation counts
-// on from the one before; after a start Open counts again.
+// BaseStats holds statistics that a roll needs and would otherwise have to compute by reading the
+// whole base. Each generation continues the counts of the previous one; after a restart Open
+// recomputes them.
 type BaseStats struct {
-	// Expires is the first time at which a record ends, in ns since 1970; math.MaxInt64 for never. It may be the end of a
-	// record that was replaced since: then a roll looks for ended records in vain, once.
+	// Expires is the first time at which a record ends, in ns since 1970; math.MaxInt64 for never.
+	// It may be the end of a record that was replaced since: then a roll looks for ended records in
+	// vain, once.
 	Expires int64
 	// Dead is the number of tombstones.
 	Dead int64
-	// Waste is the number of units that no view needs: those of tombstones, and the places that records left for others.
+	// Waste is the number of units that no view needs: those of tombstones, and the places that
+	// records left for others.
 	Waste uint64
-	// Split reports whether a box crosses the antimeridian. Such a record has two leaves in the R-tree.
+	// Split reports whether a box crosses the antimeridian. Such a record has two leaves in the
+	// R-tree.
 	Split bool
-	// Effort is the effort of the R-tree when its leaves were last sorted; see rtree.Tree.Effort. 0 if unknown.
+	// Effort is the effort of the R-tree when its leaves were last sorted; see rtree.Tree.Effort. 0
+	// if unknown.
 	Effort float64
 }
 
@@ -112,7 +119,8 @@ func (s *Segment) section(t format.SectionType) *format.Section {
 // Live returns the number of keys with a visible value.
 func (s *Segment) Live() int64 { return s.live }
 
-// LinksOfCommit returns by how much the open commit changes the number of keys with a visible value.
+// LinksOfCommit returns by how much the open commit changes the number of keys with a visible
+// value.
 func (s *Segment) LinksOfCommit() int64 { return s.links }
 
 // Done returns the end of the committed records.
@@ -127,7 +135,8 @@ func (s *Segment) FreeUnits() uint32 { return s.units - s.tail }
 // Pending returns the number of records that the open commit wrote here.
 func (s *Segment) Pending() uint64 { return s.pending }
 
-// Reshaped reports whether a newer version may have another shape than the one before it. False is a promise.
+// Reshaped reports whether a newer version may have another shape than the one before it. False is
+// a promise.
 func (s *Segment) Reshaped() bool { return s.reshaped }
 
 // IsOrdered reports whether the segment keeps its keys in order.
@@ -142,34 +151,37 @@ func (s *Segment) Order() []uint32 { return s.order }
 // OverflowBuckets returns how many overflow buckets are taken.
 func (s *Segment) OverflowBuckets() uint32 { return s.overflow }
 
-// RelativeVersion returns a version as records of the generation count it. A shard that is never written to may be more than
-// 2^32 commits behind; the result then still shows everything that was committed and nothing that was aborted.
+// RelativeVersion returns a version as records of the generation count it. A shard that is never
+// written to may be more than 2^32 commits behind; the result then still includes everything
+// committed and nothing aborted.
 func (s *Segment) RelativeVersion(version uint64) uint32 {
 	return uint32(min(version-s.Head.Base, uint64(format.AbortedVersion-1)))
 }
 
-// Append writes a record behind the others and returns its reference. There must be enough FreeUnits. Nothing leads to the
-// record before it is linked.
+// Append writes a record after the others and returns its reference. There must be enough
+// FreeUnits. Nothing refers to the record before it is linked.
 func (s *Segment) Append(rec *Record, e Encoding, ver uint32) (ref uint32) {
 	ref = s.tail
 	s.Heap.EncodeAt(ref, rec, e, ver, s.summed)
 	s.tail += e.Units
 	s.pending++
-	// The next record of a commit goes to another shard as a rule. With many shards no hardware prefetcher knows where each
-	// of them continues.
+	// The next record of a commit goes to another shard as a rule. With many shards no hardware
+	// prefetcher knows where each of them continues.
 	prefetchPair(s.Heap.Address(s.tail))
 	return ref
 }
 
-// Publish stores in the file that all records written so far are complete. Nothing may refer to a record before that:
-// recovery marks records only up to there, and a reference to one beyond would lead to whatever is written there next.
+// Publish stores in the file that all records written so far are complete. Nothing may refer to a
+// record before that: recovery marks records only up to there, and a reference to one beyond would
+// lead to whatever is written there next.
 func (s *Segment) Publish() {
 	s.raised = s.tail
 	s.File.Store64(format.SegmentAppendTail, uint64(s.raised))
 }
 
-// SettleCommit makes the records of the open commit committed ones. The root must show their version already: append_head is
-// where recovery begins to look for records to abort, and one that it does not look at is never marked.
+// SettleCommit makes the records of the open commit committed ones. The root must show their
+// version already: recovery searches for records to abort only from append_head on, so an
+// uncommitted record before it would never be marked.
 func (s *Segment) SettleCommit() {
 	s.live += s.links
 	s.links, s.pending = 0, 0
@@ -178,7 +190,8 @@ func (s *Segment) SettleCommit() {
 	s.File.Store64(format.SegmentAppendHead, uint64(s.done))
 }
 
-// settleAll makes everything that was written committed, and stores all counters. The file must not be visible yet.
+// settleAll makes everything that was written committed, and stores all counters. The file must not
+// be visible yet.
 func (s *Segment) settleAll() {
 	s.live += s.links
 	s.links, s.pending = 0, 0
@@ -191,35 +204,37 @@ func (s *Segment) settleAll() {
 	s.File.Store64(format.SegmentAppendHead, uint64(s.tail))
 }
 
-// AbortCommit takes back the records of the open commit and returns how many were marked as aborted. Complete records are
-// marked and keep their place, because the index may lead to them and the next commit takes the same version number. Records
-// beyond are forgotten, because nothing leads to them.
+// AbortCommit takes back the records of the open commit and returns how many were marked as
+// aborted. Complete records are marked and keep their place, because the index may lead to them and
+// the next commit takes the same version number. Records beyond are forgotten, because nothing
+// leads to them.
 func (s *Segment) AbortCommit() (marked uint64) {
 	if s.raised > s.done {
 		for ref := s.done; ref < s.raised; ref += s.Heap.Units(ref) {
-			// A reader may be looking at the record, hence the atomic store. To a view both versions mean the same: not
-			// visible.
+			// A reader may be looking at the record, hence the atomic store. To a view both
+			// versions mean the same: not visible.
 			atomic.StoreUint32(&s.Heap.At(ref).Ver, format.AbortedVersion)
 			marked++
 		}
 		s.done = s.raised
 		s.File.Store64(format.SegmentAppendHead, uint64(s.done))
 	}
-	// The memory behind is written again by the next commit. Nothing leads there.
+	// The next commit overwrites the memory from here on. Nothing refers to it.
 	s.tail, s.links, s.pending = s.done, 0, 0
 	return marked
 }
 
-// AbortUnfinished marks the complete records of a commit that a dead publisher did not finish, and returns how many there
-// are. committed is the newest version of the image. It must run before the next commit takes the version number of the
-// unfinished one.
+// AbortUnfinished marks the complete records of a commit that a dead publisher did not finish, and
+// returns how many there are. committed is the newest version of the image. It must run before the
+// next commit takes the version number of the unfinished one.
 func (s *Segment) AbortUnfinished(committed uint64) (aborted uint64) {
 	if s.raised == s.done {
 		return 0
 	}
 	v := s.RelativeVersion(committed)
 	for ref := s.done; ref < s.raised; ref += s.Heap.Units(ref) {
-		// A publisher that died between the commit word and append_head left committed records here.
+		// A publisher that died between the commit word and append_head left committed records
+		// here.
 		if head := s.Heap.At(ref); head.Ver > v && head.Ver != format.AbortedVersion {
 			atomic.StoreUint32(&head.Ver, format.AbortedVersion)
 			aborted++
@@ -239,8 +254,9 @@ func (s *Segment) AbortUnfinished(committed uint64) (aborted uint64) {
 // TakePending takes over the count of records of the open commit from the generation before.
 func (s *Segment) TakePending(old *Segment) { s.pending = old.pending }
 
-// relinkHead changes the part of a head that places the record among the versions, and its checksum with it. The CRC of the
-// payload is not touched, so that damage of the payload stays visible; see format.LinkChecksum.
+// relinkHead changes the part of a head that places the record among the versions, and its checksum
+// with it. The CRC of the payload is not touched, so that damage of the payload stays visible; see
+// format.LinkChecksum.
 func (s *Segment) relinkHead(h *RecordHead, ver, prev uint32, flags uint16) {
 	if s.summed {
 		h.Sum ^= format.LinkChecksum(h.Ver, h.Prev, h.Flags) ^ format.LinkChecksum(ver, prev, flags)
@@ -248,7 +264,8 @@ func (s *Segment) relinkHead(h *RecordHead, ver, prev uint32, flags uint16) {
 	h.Ver, h.Prev, h.Flags = ver, prev, flags
 }
 
-// CopyRecord copies a record of another heap to a unit, as a version that has no predecessor yet, and returns its units.
+// CopyRecord copies a record of another heap to a unit, as a version that has no predecessor yet,
+// and returns its units.
 func (s *Segment) CopyRecord(at uint32, from Heap, ref, ver uint32) uint32 {
 	n := from.Size(ref)
 	units := format.Units(n)
@@ -260,8 +277,8 @@ func (s *Segment) CopyRecord(at uint32, from Heap, ref, ver uint32) uint32 {
 	return units
 }
 
-// Bury makes a tombstone of a record of the base. The record keeps its size, its key and its box, because the records behind
-// it, the index, the order and the R-tree depend on them.
+// Bury makes a tombstone of a record of the base. The record keeps its size, its key and its box,
+// because later records, the index, the order and the R-tree depend on them.
 func (s *Segment) Bury(ref uint32) {
 	h := s.Heap.At(ref)
 	h.Flags |= format.FlagTombstone
@@ -294,7 +311,8 @@ func (s *Segment) countBase(ref uint32) {
 	}
 }
 
-// CountBase returns the statistics of the base as its records say, instead of as they were counted from roll to roll.
+// CountBase returns the statistics of the base as its records say, instead of as they were counted
+// from roll to roll.
 func (s *Segment) CountBase() BaseStats {
 	counted := Segment{Heap: s.Heap, Base: BaseStats{Expires: math.MaxInt64}}
 	for ref := uint32(0); ref < s.Head.BaseUnits; ref += s.Heap.Units(ref) {
@@ -314,8 +332,9 @@ func (s *Segment) setChanged(ref uint32) {
 // isChanged reports whether a record of the base has a newer version.
 func (s *Segment) isChanged(ref uint32) bool { return s.changed[ref/64]>>(ref%64)&1 != 0 }
 
-// Heads returns, for each key that ever had a committed version in the segment, the newest reference. The reference may
-// belong to a commit that is open or was aborted. Keys of the base come first, in the order of the base.
+// Heads returns, for each key that ever had a committed version in the segment, the newest
+// reference. The reference may belong to a commit that is open or was aborted. Keys of the base
+// come first, in the order of the base.
 func (s *Segment) Heads() iter.Seq[uint32] {
 	return func(yield func(uint32) bool) {
 		var g headGroup
@@ -340,21 +359,22 @@ type headGroup struct {
 	changed [GroupSize]bool // there may be a newer version
 }
 
-// gatherHeads collects the next records that are the first version of their key here, beginning at from. It prefetches the
-// buckets of the changed ones and then the records that the buckets lead to. Without that, a roll after many changes waits
-// for memory twice per record.
+// gatherHeads collects the next records that are the first version of their key here, beginning at
+// from. It prefetches the buckets of the changed ones and then the records that the buckets lead
+// to. Without that, a roll after many changes waits for memory twice per record.
 func (s *Segment) gatherHeads(g *headGroup, from uint32) (next uint32) {
 	g.n = 0
 	n := 0
 	for ; g.n < GroupSize && from < s.done; from += s.Heap.Units(from) {
 		h := s.Heap.At(from)
-		// Records of the base are first versions. A record of the append area is one if it follows no other: of a key that
-		// the base lacks.
+		// Records of the base are first versions. A record of the append area is one if it follows
+		// no other: of a key that the base lacks.
 		base := from < s.Head.BaseUnits
 		if h.Ver == format.AbortedVersion || !base && h.Prev != NoRef {
 			continue
 		}
-		// A record of the base without a mark is the newest of its key, so that no bucket has to be read for it. Most are.
+		// A record of the base without a mark is the newest of its key, so that no bucket has to be
+		// read for it. Most are.
 		g.refs[g.n], g.changed[g.n] = from, !base || s.isChanged(from)
 		if g.changed[g.n] {
 			g.hashes[g.n] = s.hashOf(from)
@@ -383,7 +403,8 @@ func (s *Segment) Visible(version uint64) iter.Seq[uint32] {
 	return func(yield func(uint32) bool) {
 		v := s.RelativeVersion(version)
 		for ref := range s.Heads() {
-			// Records of the open commit and aborted ones are skipped: aborted has the greatest version of all.
+			// Records of the open commit and aborted ones are skipped: aborted has the greatest
+			// version of all.
 			for ref != NoRef && s.Heap.At(ref).Ver > v {
 				ref = s.Heap.At(ref).Prev
 			}
@@ -394,13 +415,15 @@ func (s *Segment) Visible(version uint64) iter.Seq[uint32] {
 	}
 }
 
-// Tree returns the R-tree over the base. It fails if the tree was damaged since the segment was opened.
+// Tree returns the R-tree over the base. It fails if the tree was damaged since the segment was
+// opened.
 func (s *Segment) Tree() (rtree.Tree, error) { return rtree.Open(s.treeNodes, s.treeRefs) }
 
 // TreeRefs returns the references of the R-tree's leaves, in their order. They alias the file.
 func (s *Segment) TreeRefs() []uint32 { return shm.View[uint32](s.treeRefs) }
 
-// SumHeap stores the checksum of a base of size bytes that has the first from bytes of the base of an older segment.
+// SumHeap stores the checksum of a base of size bytes that has the first from bytes of the base of
+// an older segment.
 func (s *Segment) SumHeap(old *Segment, from, size int) {
 	sum := uint32(0)
 	if from > 0 {

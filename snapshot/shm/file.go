@@ -12,18 +12,18 @@ import (
 
 const (
 	hugePage = 2 << 20 // size of a huge page in bytes
-	// fallocateStep is how many bytes one fallocate takes. A signal undoes all the work of the call that it interrupts, so
-	// that one call for a large file might never end.
+	// fallocateStep is how many bytes one fallocate takes. A signal undoes all the work of the call
+	// that it interrupts, so a single call for a large file might never end.
 	fallocateStep = 64 << 20
 )
 
 // File is a file of an image, open and mapped for writing.
 //
-// Invariants: Mem covers the whole file, and all of it is backed by memory that was reserved before, since a store into a
-// page that the file system cannot provide ends the process with SIGBUS. A file never shrinks while it is mapped, since a
-// reader would get SIGBUS too.
+// Invariants: Mem covers the whole file, and all of it is backed by memory that was reserved
+// before, since a store into a page that the file system cannot provide ends the process with
+// SIGBUS. A file never shrinks while it is mapped, since a reader would get SIGBUS too.
 type File struct {
-	// Path is the name of the file; empty once RemoveName took it away.
+	// Path is the name of the file; empty after RemoveName.
 	Path string
 	// Mem is the mapped content.
 	Mem []byte
@@ -33,10 +33,10 @@ type File struct {
 	Retired time.Time
 
 	fd     int
-	locked bool // this File holds the write lock on byte 0
+	locked bool // whether this File holds the write lock on byte 0
 }
 
-// CreateEmpty creates a file of size 0, to which Extend gives memory. It fails if the file exists.
+// CreateEmpty creates a file of size 0, which Extend enlarges. It fails if the file exists.
 func CreateEmpty(path string, mode uint32) (*File, error) {
 	const op rhumb.Op = "snapshot.create"
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, mode)
@@ -44,7 +44,8 @@ func CreateEmpty(path string, mode uint32) (*File, error) {
 		return nil, WrapError(op, path, err)
 	}
 	f := &File{Path: path, fd: fd}
-	// The mode that open was given passed through the umask, which must not decide who may read the image.
+	// The umask changed the mode that was passed to open, but must not decide who may read the
+	// image.
 	if err := unix.Fchmod(fd, mode); err != nil {
 		f.Remove()
 		return nil, WrapError(op, path, err)
@@ -65,13 +66,14 @@ func Create(path string, size int64, mode uint32, huge bool) (*File, error) {
 	return f, nil
 }
 
-// Extend makes the file larger, reserves the memory, and maps the file anew. After an error Mem is unchanged, but the file
-// may be longer.
+// Extend makes the file larger, reserves the memory, and maps the file again. After an error Mem is
+// unchanged, but the file may be longer.
 //
-// On a tmpfs that is mounted with huge=advise, fallocate never takes huge pages: only touching the memory through a mapping
-// with MADV_HUGEPAGE does. So a file that is to have huge pages is mapped and touched first, and fallocate then reserves
-// what is still missing, or reports that there is not enough. A file without huge pages is reserved first, so that a full
-// file system is an error here instead of a SIGBUS while the pages are touched.
+// On a tmpfs that is mounted with huge=advise, fallocate never takes huge pages: only touching the
+// memory through a mapping with MADV_HUGEPAGE does. So a file that is to have huge pages is mapped
+// and touched first, and fallocate then reserves the missing pages, or reports that there is not
+// enough memory. A file without huge pages is reserved first, so that a full file system is an
+// error here instead of a SIGBUS while the pages are touched.
 func (f *File) Extend(size int64, huge bool) (err error) {
 	was := f.Mem
 	if huge {
@@ -86,12 +88,14 @@ func (f *File) Extend(size int64, huge bool) (err error) {
 		err = f.mapWhole(size, huge)
 	}
 	if err != nil {
+		// The failed call may have mapped the file already. The old mapping stays in use.
 		if len(f.Mem) > len(was) {
 			unmapMemory(f.Mem)
 		}
 		f.Mem = was
 		return WrapError("snapshot.extend", f.Path, err)
 	}
+	// The old mapping goes last, so that Mem is valid at every moment.
 	unmapMemory(was)
 	return nil
 }
@@ -119,8 +123,8 @@ func Open(path string, size int64, huge bool) (*File, error) {
 	return f, nil
 }
 
-// WrapError adds the path to an error of a system call and derives the kind: a full file system is DiskFull, a missing file
-// NotFound.
+// WrapError adds the path to an error of a system call and derives the kind: a full file system is
+// DiskFull, a missing file NotFound.
 func WrapError(op rhumb.Op, path string, err error) error {
 	kind := rhumb.Other
 	switch err {
@@ -134,7 +138,8 @@ func WrapError(op rhumb.Op, path string, err error) error {
 	return rhumb.WrapKind(op, kind, fmt.Errorf("%s: %w", path, err))
 }
 
-// reserveMemory reserves the memory of a file from one offset to another, so that no later store into the mapping can fail.
+// reserveMemory reserves the memory of a file from one offset to another, so that no later store
+// into the mapping can fail.
 func reserveMemory(fd int, at, size int64) error {
 	for at < size {
 		n := min(size-at, fallocateStep)
@@ -166,14 +171,15 @@ func writeZeros(fd int, at, size int64) error {
 
 // mapWhole maps the file and fills the page tables.
 //
-// The address is made congruent to the file offset modulo the size of a huge page, because otherwise the kernel uses small
-// pages. mmap takes no alignment, so a larger range is reserved first, the file is mapped inside of it, and the ends are
-// returned.
+// The address is made congruent to the file offset modulo the size of a huge page, because
+// otherwise the kernel uses small pages. mmap takes no alignment, so a larger range is reserved
+// first, the file is mapped inside of it, and the ends are returned.
 func (f *File) mapWhole(size int64, huge bool) error {
 	reserve, err := unix.MmapPtr(-1, 0, nil, uintptr(size)+hugePage, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	if err != nil {
 		return err
 	}
+	// The distance to the next multiple of a huge page.
 	skip := -uintptr(reserve) & (hugePage - 1)
 	at, err := unix.MmapPtr(f.fd, 0, unsafe.Add(reserve, skip), uintptr(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED)
 	if err != nil {
@@ -191,8 +197,8 @@ func (f *File) mapWhole(size int64, huge bool) error {
 	if huge {
 		_ = unix.Madvise(f.Mem, unix.MADV_HUGEPAGE) // the kernel may refuse; the metric of huge bytes shows the outcome
 	}
-	// One call fills the page tables. Kernels before 5.14 lack it and fault the pages in one by one on first use, which is
-	// slower but right.
+	// One call fills the page tables. Kernels before 5.14 lack it and fault the pages in one by one
+	// on first use, which is slower but right.
 	_ = unix.Madvise(f.Mem, unix.MADV_POPULATE_WRITE)
 	return nil
 }
@@ -220,14 +226,15 @@ func (f *File) Close() {
 	}
 }
 
+// unmapMemory unmaps memory; nil is allowed.
 func unmapMemory(mem []byte) {
 	if mem != nil {
 		_ = unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(mem)), uintptr(len(mem)))
 	}
 }
 
-// TryLock takes the write lock on byte 0 and reports whether this File holds it. It succeeds only if no reader has the file
-// mapped.
+// TryLock takes the write lock on byte 0 and reports whether this File holds it. It succeeds only
+// if no reader has the file mapped.
 func (f *File) TryLock() bool {
 	if !f.locked {
 		f.locked = f.setLock(unix.F_WRLCK)
@@ -243,11 +250,12 @@ func (f *File) Unlock() {
 	}
 }
 
+// setLock changes the lock on byte 0 without waiting, and reports whether it succeeded.
 func (f *File) setLock(how int16) bool {
 	return unix.FcntlFlock(uintptr(f.fd), unix.F_OFD_SETLK, &unix.Flock_t{Type: how, Len: 1}) == nil
 }
 
-// Rename gives the file another name.
+// Rename renames the file.
 func (f *File) Rename(path string) error {
 	if err := unix.Rename(f.Path, path); err != nil {
 		return WrapError("snapshot.rename", path, err)

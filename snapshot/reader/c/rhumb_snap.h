@@ -7,19 +7,19 @@
  *     #include "rhumb_snap.h"
  *
  * and include it plainly elsewhere; link with -lm (and -pthread before glibc 2.34). Linux, little-endian; x86-64 and
- * arm64 have vector code, other machines plain C. The layout of the files is told in docs/formats/snapshot.md.
+ * arm64 have vector code, other machines plain C. docs/formats/snapshot.md describes the layout of the files.
  *
  * Model. A client attaches to an image, the directory <shm>/rhumb/<cluster>/<node>. A view, taken by rs_lock, is one
- * fixed version of everything in the image: what is read through it does not change, and pointers into it stay valid
- * until rs_unlock. Locking, reading and unlocking allocate nothing and make no system call, unless the publisher has
- * exchanged a generation since the last lock: then rs_lock maps the new files. Readers never write to the image.
+ * fixed version of everything in the image: data read through it does not change, and pointers into it stay valid until
+ * rs_unlock. Locking, reading and unlocking allocate no memory and make no system call, unless the publisher has
+ * replaced a generation since the last lock: then rs_lock maps the new files. Readers never write to the image.
  *
  * Threads. A client may be used by any number of threads. A view may be read by several threads at a time; it must be
- * unlocked once, by whoever knows that all are done. Attach after fork, not before: a child has no timer thread.
+ * unlocked once, after all threads are done. Attach after fork, not before: a child has no timer thread.
  *
- * Errors. Functions give RS_OK (0), or a negative rs_status; rs_last_error then tells this thread what was wrong, in which
- * file and where. Every offset in a file is checked when it is mapped, every reference before it is followed, so that a
- * damaged image gives RS_CORRUPT and never a fault.
+ * Errors. Functions return RS_OK (0) or a negative rs_status; rs_last_error then returns the cause, the file and the
+ * offset for this thread. Every offset in a file is checked when the file is mapped, and every reference before it is
+ * followed, so a damaged image results in RS_CORRUPT and never in a fault.
  */
 #ifndef RHUMB_SNAP_H
 #define RHUMB_SNAP_H
@@ -39,13 +39,13 @@ extern "C" {
 
 typedef enum rs_status {
 	RS_OK = 0,
-	RS_NOT_FOUND = 1,      /* the key has no visible value; no error */
+	RS_NOT_FOUND = 1,      /* the key has no visible value; not an error */
 	RS_INVALID = -1,       /* an argument is wrong, or the view is not locked */
-	RS_CORRUPT = -2,       /* the image is damaged or no image */
+	RS_CORRUPT = -2,       /* the image is damaged, or the files are not an image */
 	RS_INCOMPATIBLE = -3,  /* a later or foreign version wrote it */
-	RS_UNAVAILABLE = -4,   /* cannot be had now: no closed timestamp, a publisher amid an exchange; try again */
+	RS_UNAVAILABLE = -4,   /* temporary: no closed timestamp, or the publisher is replacing generations; try again */
 	RS_EXPIRED = -5,       /* the view is older than the greatest lock age: unlock and lock again */
-	RS_IO = -6,            /* the system refused: see the message */
+	RS_IO = -6,            /* a system call failed: see the message */
 	RS_NO_MEMORY = -7,
 	RS_BUSY = -8,          /* RS_SETS_MAX generations are pinned by views: unlock some */
 	RS_UNSUPPORTED = -9    /* the table has no order or no spatial index */
@@ -61,7 +61,7 @@ typedef struct rs_error {
 	uint64_t offset;  /* in the file, bytes; 0 when it does not apply */
 } rs_error;
 
-/* rs_last_error tells the last error of this thread. It is not reset by success. */
+/* rs_last_error returns the last error of this thread. Success does not reset it. */
 RS_API const rs_error *rs_last_error(void);
 
 /* ---- Clients ---- */
@@ -72,7 +72,7 @@ enum {
 	RS_POPULATE = 1, /* map all pages at attach, so that first reads do not fault */
 	RS_HUGE = 2,     /* ask for huge pages */
 	RS_VERIFY = 4,   /* check the checksums of the base's sections when a file is mapped: reads all of it */
-	RS_NO_TIMER = 8  /* start no thread; lock ages are then looked at only by rs_lock and rs_tick */
+	RS_NO_TIMER = 8  /* start no thread; only rs_lock and rs_tick then check lock ages */
 };
 
 #define RS_TABLES_MAX 32
@@ -82,14 +82,14 @@ enum {
 
 RS_API int rs_attach(rs_client **out, const char *dir, unsigned flags);
 
-/* rs_detach unmaps everything. It refuses with RS_BUSY while views are locked. */
+/* rs_detach unmaps everything. It fails with RS_BUSY while views are locked. */
 RS_API int rs_detach(rs_client *client);
 
-/* rs_set_max_lock_age sets the age in ns past which reads of a view give RS_EXPIRED, for views locked from now on; 0 is
- * without limit. The limit is kept to about an eighth of itself (10 ms to 1 s). */
+/* rs_set_max_lock_age sets the age in ns beyond which reads of a view fail with RS_EXPIRED, for views locked from
+ * now on; 0 means no limit. A view may exceed the limit by about an eighth (10 ms to 1 s). */
 RS_API void rs_set_max_lock_age(rs_client *client, int64_t ns);
 
-/* rs_tick does what the timer thread does; for clients attached with RS_NO_TIMER. */
+/* rs_tick does the work of the timer thread, for clients attached with RS_NO_TIMER. */
 RS_API void rs_tick(rs_client *client);
 
 /* rs_refresh maps the generations that are live now, ahead of the next rs_lock. */
@@ -98,7 +98,7 @@ RS_API int rs_refresh(rs_client *client);
 typedef struct rs_info {
 	uint8_t image[16];       /* the image's UUID */
 	uint32_t minor;          /* of the format */
-	uint32_t state;          /* of the publisher: 1 it publishes, 2 it stopped in order */
+	uint32_t state;          /* of the publisher: 1 it publishes, 2 it stopped cleanly */
 	uint32_t pid;
 	uint64_t life;           /* starts of the publisher */
 	int64_t heartbeat_age;   /* ns since the publisher was last alive; meaningless for a saved image */
@@ -117,7 +117,7 @@ RS_API int rs_huge_bytes(rs_client *client, uint64_t *mapped, uint64_t *huge);
 
 struct rs_set;
 
-/* A view stands in the caller's memory; its fields are not to be touched. Do not copy it: unlock the one locked. */
+/* A view is in the caller's memory; its fields are private. Do not copy a view: unlock the one that was locked. */
 typedef struct rs_view {
 	rs_client *client; /* NULL when unlocked */
 	const struct rs_set *set;
@@ -131,24 +131,24 @@ typedef struct rs_view {
 	unsigned char ring[64];
 } rs_view;
 
-/* rs_lock takes the newest version. */
+/* rs_lock locks the newest version. */
 RS_API int rs_lock(rs_client *client, rs_view *view);
 
-/* rs_lock_closed takes the newest closed timestamp: a cut that is consistent across ranges. RS_UNAVAILABLE when the image
- * knows none. */
+/* rs_lock_closed locks the newest closed timestamp: a cut that is consistent across ranges. It fails with
+ * RS_UNAVAILABLE if the image has none. */
 RS_API int rs_lock_closed(rs_client *client, rs_view *view);
 
-/* rs_lock_version takes an earlier version, so that several processes can answer from one. RS_UNAVAILABLE when it is not
- * committed yet, or lies before the base of a generation. */
+/* rs_lock_version locks an earlier version, so that several processes can read the same one. It fails with
+ * RS_UNAVAILABLE if the version is not committed yet, or is older than the base of a generation. */
 RS_API int rs_lock_version(rs_client *client, rs_view *view, uint64_t version);
 
-/* rs_unlock ends the view; all pointers got through it become invalid. Unlocking twice does nothing. */
+/* rs_unlock ends the view; all pointers obtained through it become invalid. Unlocking twice does nothing. */
 RS_API void rs_unlock(rs_view *view);
 
 RS_API uint64_t rs_version(const rs_view *view);
-/* rs_closed gives the closed timestamp (HLC) of a view by rs_lock_closed, else 0. */
+/* rs_closed returns the closed timestamp (HLC) of a view locked by rs_lock_closed, else 0. */
 RS_API uint64_t rs_closed(const rs_view *view);
-/* rs_age gives how long the view has been locked, in ns. */
+/* rs_age returns how long the view has been locked, in ns. */
 RS_API int64_t rs_age(const rs_view *view);
 
 typedef struct rs_commit {
@@ -160,17 +160,18 @@ typedef struct rs_commit {
 	uint32_t records; /* record versions in the commit */
 } rs_commit;
 
-/* rs_view_commit tells about the commit that the view shows. RS_NOT_FOUND when the ring had gone round before it was read. */
+/* rs_view_commit returns the commit that the view shows, or RS_NOT_FOUND if the ring had wrapped around before the
+ * view was locked. */
 RS_API int rs_view_commit(const rs_view *view, rs_commit *out);
 
-/* rs_staleness gives ns since the view's version was committed, by the monotonic clock. */
+/* rs_staleness returns the ns since the view's version was committed, by the monotonic clock. */
 RS_API int rs_staleness(const rs_view *view, int64_t *ns);
 
 typedef struct rs_position_t {
 	uint64_t epoch, seq, hlc;
 } rs_position_t;
 
-/* rs_position gives the log position of a range that the view covers. */
+/* rs_position returns the log position of a range that the view covers. */
 RS_API int rs_position(const rs_view *view, uint32_t region, uint32_t slot, rs_position_t *out);
 
 /* ---- Tables ---- */
@@ -195,25 +196,25 @@ typedef struct rs_table {
 	const struct rs__shard *shards;
 } rs_table;
 
-/* rs_table_by_name gives RS_NOT_FOUND when the image has no such table. */
+/* rs_table_by_name returns RS_NOT_FOUND if the image has no such table. */
 RS_API int rs_table_by_name(const rs_view *view, const char *name, const rs_table **out);
 /* rs_table_at lists the tables: NULL from the number of tables on. */
 RS_API const rs_table *rs_table_at(const rs_view *view, unsigned i);
-/* rs_table_live gives the number of keys with a value, as of the last commits. */
+/* rs_table_live returns the number of keys with a value, as of the last commits. */
 RS_API uint64_t rs_table_live(const rs_view *view, const rs_table *table);
 
 /* ---- Reading by key ---- */
 
-/* What is found under a key. Pointers are valid until the view is unlocked. */
+/* The result of a look-up. Pointers are valid until the view is unlocked. */
 typedef struct rs_value {
 	const uint8_t *data; /* the stored value: see rs_field_by_name; NULL when not found */
 	uint32_t len;
 	int32_t status;      /* RS_OK, RS_NOT_FOUND or an error: of this key in a batch */
-	uint64_t version;    /* of the image, in which it was written; the base's for what is older */
+	uint64_t version;    /* of the image in which the value was written; that of the base for older values */
 	const void *record;  /* for rs_value_item */
 } rs_value;
 
-/* rs_get gives RS_OK, RS_NOT_FOUND or an error. */
+/* rs_get returns RS_OK, RS_NOT_FOUND or an error. */
 RS_API int rs_get(const rs_view *view, const rs_table *table, uint64_t key, rs_value *out);
 RS_API int rs_get_name(const rs_view *view, const rs_table *table, const void *name, size_t len, rs_value *out);
 /* rs_get_shard_key finds a server-named record by its 16-byte shard key. */
@@ -226,7 +227,7 @@ typedef struct rs_name {
 } rs_name;
 
 /* rs_mget reads many keys at once, in groups of 32 whose memory accesses overlap: about four times as fast as one by
- * one. out has n elements. It gives the number found, or the first error. */
+ * one. out has n elements. rs_mget returns the number found, or the first error. */
 RS_API int64_t rs_mget(const rs_view *view, const rs_table *table, const uint64_t *keys, size_t n, rs_value *out);
 RS_API int64_t rs_mget_names(const rs_view *view, const rs_table *table, const rs_name *keys, size_t n, rs_value *out);
 
@@ -248,7 +249,7 @@ typedef struct rs_point {
 
 #define RS_UNITS_PER_DEGREE 10000000
 
-/* A whole record, as queries give it. Pointers are valid until the view is unlocked. */
+/* A whole record, as queries return it. Pointers are valid until the view is unlocked. */
 typedef struct rs_item {
 	const uint8_t *value;
 	uint32_t value_len;
@@ -264,7 +265,7 @@ typedef struct rs_item {
 	double distance;  /* metres; set by rs_radius and rs_nearest */
 } rs_item;
 
-/* rs_value_item tells all about a value that was found. */
+/* rs_value_item fills in the whole record of a value that was found. */
 RS_API int rs_value_item(const rs_view *view, const rs_table *table, const rs_value *value, rs_item *out);
 RS_API rs_box rs_box_degrees(rs_box32 box);
 /* rs_box_units rounds outwards, by less than a unit. */
@@ -272,8 +273,9 @@ RS_API rs_box32 rs_box_units(rs_box box);
 
 /* ---- Spatial queries ---- */
 
-/* A visitor gives 0 to go on; anything else ends the query, which returns it. The item is the visitor's until it returns;
- * what the item points to, until unlock. Give positive numbers, to tell them from errors. */
+/* A visitor returns 0 to continue; any other number ends the query, which returns that number. The item is valid
+ * until the visitor returns, and the memory that it points to until the view is unlocked. Return positive numbers,
+ * which cannot be confused with errors. */
 typedef int (*rs_visitor)(void *context, const rs_item *item);
 
 /* rs_bbox visits every record whose box touches the query's, each once, in no order. Longitudes 180 and -180 are one
@@ -281,24 +283,24 @@ typedef int (*rs_visitor)(void *context, const rs_item *item);
 RS_API int rs_bbox(const rs_view *view, const rs_table *table, rs_box box, rs_visitor visit, void *context);
 /* rs_radius visits every record whose box is within metres of the centre, on a sphere of 6 371 008.8 m. */
 RS_API int rs_radius(const rs_view *view, const rs_table *table, rs_point centre, double metres, rs_visitor visit, void *context);
-/* A ring of a polygon: n >= 3 corners, closed by itself. */
+/* A ring of a polygon: n >= 3 corners; the last corner is joined to the first. */
 typedef struct rs_ring {
 	const rs_point *corners;
 	size_t n;
 } rs_ring;
 
-/* rs_polygon visits every record whose box touches the polygon that rings make, edges included: a ring within another is a
- * hole, one beside it a second part, and where edges cross, the even-odd rule holds. */
+/* rs_polygon visits every record whose box touches the polygon within the rings, edges included: a ring within
+ * another ring is a hole, a ring next to it is a second part, and where edges cross, the even-odd rule applies. */
 RS_API int rs_polygon(const rs_view *view, const rs_table *table, const rs_ring *rings, size_t n, rs_visitor visit, void *context);
-/* rs_nearest gives up to k records nearest to the centre and not farther than metres (INFINITY: any), nearest first; it
+/* rs_nearest returns up to k records nearest to the centre and not farther than metres (INFINITY: any), nearest first; it
  * returns how many, or an error. out has room for k. */
 RS_API int64_t rs_nearest(const rs_view *view, const rs_table *table, rs_point centre, size_t k, double metres, rs_item *out);
 
 #define RS_TREE_STACK 512
 #define RS_TREE_BATCH 16
 
-/* An iterator over a box, for callers that would rather ask than be called. It stands in the caller's memory, 5 KiB,
- * and needs no end; it must not outlive the view. */
+/* An iterator over a box, for callers that prefer a loop to a callback. It takes 5 KiB of the caller's memory and
+ * need not be closed; it must not outlive the view. */
 typedef struct rs_iter {
 	const rs_view *view;
 	const rs_table *table;
@@ -318,7 +320,7 @@ typedef struct rs_iter {
 } rs_iter;
 
 RS_API int rs_bbox_begin(rs_iter *it, const rs_view *view, const rs_table *table, rs_box box);
-/* rs_bbox_next gives 1 and an item, 0 at the end, or an error. */
+/* rs_bbox_next returns 1 and an item, 0 at the end, or an error. */
 RS_API int rs_bbox_next(rs_iter *it, rs_item *out);
 
 /* ---- Scans in the order of keys ---- */
@@ -333,7 +335,8 @@ typedef struct rs_cursor {
 	uint8_t delta, kind;
 } rs_cursor;
 
-/* A scan by prefix; 20 KiB, which the caller provides. It must not outlive the view, nor the prefix it. */
+/* A scan by prefix, in 20 KiB of memory that the caller provides. It must not outlive the view, and the prefix must
+ * outlive it. */
 typedef struct rs_scan {
 	const rs_view *view;
 	const rs_table *table;
@@ -349,7 +352,7 @@ typedef struct rs_scan {
 /* rs_scan_begin begins a scan over the keys that begin with prefix, in order: names bytewise; a number counts as its eight
  * bytes, most significant first. Without a prefix it covers all keys, shard keys after all names. */
 RS_API int rs_scan_begin(rs_scan *scan, const rs_view *view, const rs_table *table, const void *prefix, size_t len);
-/* rs_scan_next gives 1 and an item, 0 at the end, or an error. */
+/* rs_scan_next returns 1 and an item, 0 at the end, or an error. */
 RS_API int rs_scan_next(rs_scan *scan, rs_item *out);
 
 /* ---- Values ---- */
@@ -373,7 +376,7 @@ typedef struct rs_field {
 	uint32_t len;
 } rs_field;
 
-/* rs_opaque gives the bytes of a value that is no record; RS_INVALID when it is one. */
+/* rs_opaque returns the bytes of a value that is not a record, or RS_INVALID if the value is a record. */
 RS_API int rs_opaque(const uint8_t *value, size_t len, const uint8_t **data, size_t *data_len);
 
 typedef struct rs_fields {
@@ -385,12 +388,13 @@ typedef struct rs_fields {
 
 /* rs_fields_begin begins to walk the fields of a record, in the order of their names. */
 RS_API int rs_fields_begin(rs_fields *it, const uint8_t *value, size_t len);
-/* rs_fields_next gives 1 and a field, 0 at the end, or RS_CORRUPT. */
+/* rs_fields_next returns 1 and a field, 0 at the end, or RS_CORRUPT. */
 RS_API int rs_fields_next(rs_fields *it, rs_field *out);
-/* rs_field_by_name gives RS_OK, RS_NOT_FOUND, RS_INVALID for a value that is no record, or RS_CORRUPT. */
+/* rs_field_by_name returns RS_OK, RS_NOT_FOUND, RS_INVALID if the value is not a record, or RS_CORRUPT. */
 RS_API int rs_field_by_name(const uint8_t *value, size_t len, const char *name, rs_field *out);
 
-/* The typed getters give RS_OK; RS_NOT_FOUND without such a field; RS_INVALID when it is of another type. */
+/* The typed getters return RS_OK, RS_NOT_FOUND if there is no such field, or RS_INVALID if the field has another
+ * type. */
 RS_API int rs_field_int64(const uint8_t *value, size_t len, const char *name, int64_t *out);
 RS_API int rs_field_float64(const uint8_t *value, size_t len, const char *name, double *out);
 RS_API int rs_field_bool(const uint8_t *value, size_t len, const char *name, int *out);
@@ -399,7 +403,7 @@ RS_API int rs_field_string(const uint8_t *value, size_t len, const char *name, c
 RS_API int rs_field_bytes(const uint8_t *value, size_t len, const char *name, const uint8_t **data, size_t *data_len);
 RS_API int rs_field_point(const uint8_t *value, size_t len, const char *name, rs_point *out);
 RS_API int rs_field_box(const uint8_t *value, size_t len, const char *name, rs_box *out);
-/* What a field holds, by its kind; 0 for others. */
+/* The value of a field of this kind; 0 for other kinds. */
 RS_API int64_t rs_as_int64(const rs_field *field);
 RS_API double rs_as_float64(const rs_field *field);
 RS_API rs_point rs_as_point(const rs_field *field);
@@ -416,7 +420,7 @@ RS_API rs_box rs_as_box(const rs_field *field);
 #define RHUMB_SNAP_IMPLEMENTED
 
 #if defined(__STRICT_ANSI__) && !defined(_GNU_SOURCE) && (!defined(_POSIX_C_SOURCE) || _POSIX_C_SOURCE < 200809L)
-#error "with -std=c11, say -D_GNU_SOURCE (or -std=gnu11) where RHUMB_SNAP_IMPLEMENTATION is defined"
+#error "with -std=c11, define _GNU_SOURCE (or use -std=gnu11) where RHUMB_SNAP_IMPLEMENTATION is defined"
 #endif
 #include <errno.h>
 #include <fcntl.h>
@@ -481,7 +485,7 @@ enum {
 	RS__STATE = 212,
 	RS__RING = 256,
 	RS__RING_SIZE = 16,
-	RS__CLOSED_TRIES = 1000, /* of a closed view, while commits overtake it */
+	RS__CLOSED_TRIES = 1000, /* tries of a closed view while commits overtake it */
 	RS__TABLES = 4096,
 	RS__TABLE_ENTRY = 256,
 	RS__SHARDS = 12288,
@@ -530,7 +534,7 @@ enum {
 	RS__SEC_END = 10
 };
 #define RS__NONE UINT32_MAX
-#define RS__ABORTED UINT32_MAX /* the version of a record that never counts */
+#define RS__ABORTED UINT32_MAX /* the version of an aborted record */
 #define RS__LONG UINT16_MAX
 #define RS__HUGE ((size_t)2 << 20)
 #define RS__LON_MAX 1800000000
@@ -544,9 +548,9 @@ enum {
 #define rs__inline static inline __attribute__((always_inline, unused))
 #define rs__cold __attribute__((noinline, cold, unused))
 #define rs__prefetch(p) __builtin_prefetch((p), 0, 3)
-/* rs__prefetch_many is for dozens of random lines at a time. The first cache has few places for lines that are under way, 24
- * on Zen 4, while the second has more: measured, it has 1.5 times as many records fetched. What is then read comes from
- * there, in 14 cycles; where lines are few, that is what rs__prefetch saves. */
+/* rs__prefetch_many is for dozens of random lines at a time. The L1 cache tracks only few outstanding lines, 24 on
+ * Zen 4, and the L2 cache more: prefetching into L2 fetches 1.5 times as many records, measured. A later read then
+ * takes 14 cycles from L2; with few lines, rs__prefetch avoids that. */
 #if defined(__x86_64__)
 #define rs__prefetch_many(p) __builtin_prefetch((p), 0, 2)
 #else
@@ -700,15 +704,15 @@ typedef struct rs_seg {
 	char file[48];
 } rs_seg;
 
-/* What a first look needs of a shard: one line of a cache. */
+/* The fields of a shard that a first look needs, in one cache line. */
 typedef struct rs__shard {
 	const uint8_t *index, *heap;
 	uint64_t base;
 	uint32_t buckets;
-	uint32_t units; /* records below it end in the heap, unless their value is long */
-	uint32_t flags; /* of most records, it is hoped, as they stand in the word at 16: see rs__plain */
+	uint32_t units; /* records below this unit end within the heap, unless their value is long */
+	uint32_t flags; /* of the first record, assumed for most others, as in the word at 16: see rs__plain */
 	uint32_t at;    /* where their value begins, or their name */
-	uint32_t overflows; /* buckets behind the primary ones */
+	uint32_t overflows; /* buckets after the primary ones */
 	char pad[20];
 } rs__shard;
 
@@ -759,7 +763,7 @@ rs__inline int64_t rs__clock(clockid_t id) {
 }
 
 static int rs__head(const char *file, const uint8_t *p, const char *magic, uint32_t size, uint32_t sum, uint32_t want) {
-	if (memcmp(p, magic, 8) != 0) return rs__fail(RS_CORRUPT, file, 0, "it does not begin with %s: this is no such file", magic);
+	if (memcmp(p, magic, 8) != 0) return rs__fail(RS_CORRUPT, file, 0, "it does not begin with %s: this is another kind of file", magic);
 	if (rs__u32(p + 16) != 0x01020304)
 		return rs__fail(RS_INCOMPATIBLE, file, 16, "byte order tag %#x: written on a machine of another byte order", rs__u32(p + 16));
 	if (rs__u32(p + 8) != RS__MAJOR) return rs__fail(RS_INCOMPATIBLE, file, 8, "format %u, this reader reads %d", rs__u32(p + 8), RS__MAJOR);
@@ -829,7 +833,8 @@ static void rs__drop_root(rs__root *r) {
 	}
 }
 
-/* rs__unmap_seg gives all addresses back in one call: what lies between two of them another thread might map meanwhile. */
+/* rs__unmap_seg unmaps the whole reserved address range in one call. Between two calls another thread might map a
+ * part of it. */
 static void rs__unmap_seg(rs_seg *s) {
 	if (s->reserved != NULL) munmap(s->reserved, s->reserved_size);
 	else if (s->p != NULL) munmap(s->p, (size_t)s->size);
@@ -1070,7 +1075,7 @@ static int rs__load_tables(const rs_client *c, rs_set *set) {
 		t->kind = b[6];
 		int positions = strcmp(name, RS__POSITIONS) == 0;
 		if (positions && !(t->flags & RS_TABLE_SUMMED))
-			return rs__fail(RS_INCOMPATIBLE, "root", at, "the table %s has no checksums; the node makes the image anew when it starts", RS__POSITIONS);
+			return rs__fail(RS_INCOMPATIBLE, "root", at, "the table %s has no checksums; the node rebuilds the image when it starts", RS__POSITIONS);
 		t->checked = (c->flags & RS_VERIFY || positions) && t->flags & RS_TABLE_SUMMED;
 		t->shard_count = (uint16_t)count;
 		t->seed0 = set->root->seed0;
@@ -1084,11 +1089,12 @@ static int rs__load_tables(const rs_client *c, rs_set *set) {
 
 rs__inline uint32_t rs__flags(const uint8_t *rec) { return rs__u16(rec + RS__FLAGS); }
 
-/* rs__plain_at gives where the value begins, or the name, by a record's flags; 0 when there is no value, or one that ends. */
+/* rs__plain_at returns the offset of the value, or of the name, for a record's flags; 0 if there is no value or the
+ * value expires. */
 static const uint8_t rs__plain_at[256] = {24, 0, 40, 0, 0, 0, 0, 0, 24, 0, 40, 0, 0, 0, 0, 0, 32, 0, 48, 0, 0, 0, 0, 0, 32, 0, 48};
 
-/* rs__describe copies what a first look needs. The first record of the base stands for all, with the fields that it had when it is
- * deleted. Where checksums are checked nothing is found at the first look. */
+/* rs__describe copies the fields that a first look needs. The first record of the base is taken as typical, even if
+ * it is deleted. In tables with verified checksums a first look finds nothing. */
 static void rs__describe(const rs_seg *s, int checked, rs__shard *d) {
 	d->index = s->index;
 	d->heap = s->heap;
@@ -1127,7 +1133,7 @@ static int rs__load_shard(rs_client *c, rs_set *set, const rs_set *old, const rs
 	return RS_OK;
 }
 
-/* rs__load_set maps what is live now. RS_UNAVAILABLE asks for another try. */
+/* rs__load_set maps the live generations. The caller retries on RS_UNAVAILABLE. */
 static int rs__load_set(rs_client *c, const rs_set *old, int fresh, rs_set **out) {
 	rs_set *set = (rs_set *)calloc(1, sizeof *set);
 	int status = RS_OK;
@@ -1191,7 +1197,8 @@ static void rs__pause(int64_t ns) {
 	nanosleep(&t, NULL);
 }
 
-/* rs__remap maps what is live, unless another thread has. It waits for a publisher that is amid an exchange, up to 2 s. */
+/* rs__remap maps the live generations, unless another thread already has. It waits up to 2 s for a publisher that is
+ * replacing generations. */
 static int rs__remap(rs_client *c) {
 	int status = RS_OK;
 	pthread_mutex_lock(&c->mutex);
@@ -1434,9 +1441,10 @@ rs__inline void rs__relax(void) {
 #endif
 }
 
-/* rs__newest gives the newest version that is wholly in a set: committed, if table_seq says afterwards that no exchange has
- * begun, since an exchange may commit too. While one is under way this waits a little, for it takes microseconds; when the
- * publisher does not come to its end, the newest version seen before has to do. 0 asks for another set. */
+/* rs__newest returns the newest version that a set can show completely: committed, if table_seq afterwards shows
+ * that no exchange of generations has begun, since an exchange may commit too. An exchange takes microseconds, so
+ * rs__newest waits for it a little. If the exchange does not end, the newest version seen before is used. 0 means
+ * that the caller must load another set. */
 rs__inline int rs__newest(rs__slot *slot, const rs_set *set, uint64_t *version) {
 	for (int spin = 0;; spin++) {
 		uint64_t v = rs__load64(set->root->p + RS__COMMITTED), seq = rs__load64(set->root->p + RS__TABLE_SEQ);
@@ -1456,8 +1464,8 @@ rs__inline int rs__newest(rs__slot *slot, const rs_set *set, uint64_t *version) 
 	}
 }
 
-/* rs__settle gives a view its version. A first look is not enough where that is so far from a base that an aborted record seems
- * to lie before it. */
+/* rs__settle sets the version of a view. First looks are disabled if the version is so far from a base that an
+ * aborted record would compare as older. */
 static void rs__settle(rs_view *v, uint64_t version) {
 	v->version = version;
 	v->plain = version - v->set->least < RS__ABORTED ? version + 1 : 0;
@@ -1517,7 +1525,7 @@ RS_API int rs_lock_closed(rs_client *c, rs_view *v) {
 		overtaken = rs__load64(v->set->root->p + RS__COMMITTED) != v->version;
 		rs_unlock(v);
 	}
-	if (have == 0) return rs__fail(RS_UNAVAILABLE, "root", RS__RING, "none of the last %d commits knows a closed timestamp; use rs_lock", (int)RS__RING_SIZE);
+	if (have == 0) return rs__fail(RS_UNAVAILABLE, "root", RS__RING, "none of the last %d commits has a closed timestamp; use rs_lock", (int)RS__RING_SIZE);
 	return rs__fail(RS_UNAVAILABLE, "root", RS__RING, "a generation was built at closed timestamp %" PRIu64 ", the newest commit has %" PRIu64, want, have);
 }
 
@@ -1596,7 +1604,7 @@ RS_API uint64_t rs_table_live(const rs_view *v, const rs_table *t) {
 /* ---- Records ---- */
 
 rs__cold static int rs__bad(const rs_seg *s, const void *at, const char *what) {
-	return rs__fail(RS_CORRUPT, s->file, (uint64_t)((const uint8_t *)at - s->p), "%s; the node can build the image anew", what);
+	return rs__fail(RS_CORRUPT, s->file, (uint64_t)((const uint8_t *)at - s->p), "%s; restart the node to check and rebuild the image", what);
 }
 
 rs__inline uint32_t rs__ver(const uint8_t *rec) { return __atomic_load_n((const uint32_t *)(const void *)(rec + 8), __ATOMIC_RELAXED); }
@@ -1611,11 +1619,11 @@ rs__inline rs_box32 rs__box(const uint8_t *rec, uint32_t flags) {
 	return b;
 }
 
-/* rs__room gives the bytes of the heap from a record on. */
+/* rs__room returns the number of bytes from a record to the end of the heap. */
 rs__inline uint64_t rs__room(const rs_seg *s, const uint8_t *rec) { return s->heap_bytes - (uint64_t)(rec - s->heap); }
 
-/* rs__name gives the key of a record of a KeyName table, NULL when it runs past the heap. The fixed parts of a record, 64
- * bytes at most, are always in the heap, since records begin at multiples of 64. */
+/* rs__name returns the key of a record of a KeyName table, or NULL if it runs past the heap. The fixed parts of a
+ * record, 64 bytes at most, are always in the heap, since records begin at multiples of 64. */
 rs__inline const uint8_t *rs__name(const rs_seg *s, const uint8_t *rec, uint32_t *len, int *shard_key) {
 	uint32_t at = rs__name_at(rs__flags(rec));
 	uint64_t room = rs__room(s, rec);
@@ -1628,7 +1636,7 @@ rs__inline const uint8_t *rs__name(const rs_seg *s, const uint8_t *rec, uint32_t
 	return rec + at + 1;
 }
 
-/* What is looked up: word is the number, or the hash of the name. */
+/* The key of a look-up: word is the number, or the hash of the name. */
 typedef struct rs__key {
 	uint64_t word;
 	const uint8_t *name;
@@ -1662,10 +1670,10 @@ rs__inline const uint8_t *rs__bucket_of(const rs_seg *s, uint64_t hash) {
 	return s->index + (uint64_t)(((rs__u128)hash * s->buckets) >> 64) * 64;
 }
 
-/* rs__match gives the slots of a bucket with a fingerprint, one bit each. The words may change meanwhile: a fingerprint that
- * is seen was stored after its reference; what it leads to is compared with the key anyway. */
+/* rs__match returns the slots of a bucket that have a fingerprint, one bit each. The words may change meanwhile: a
+ * visible fingerprint was stored after its reference, and the record is compared with the key anyway. */
 rs__inline uint32_t rs__match(const uint8_t *bucket, uint16_t fp) {
-#if defined(__x86_64__) /* behind the ten are zeros, which is no fingerprint */
+#if defined(__x86_64__) /* after the ten there are zeros, which are not a fingerprint */
 	__m128i want = _mm_set1_epi16((short)fp);
 	__m128i a = _mm_cmpeq_epi16(_mm_load_si128((const __m128i *)(const void *)bucket), want);
 	__m128i b = _mm_cmpeq_epi16(_mm_cvtsi32_si128((int)rs__u32(bucket + 16)), want);
@@ -1687,7 +1695,7 @@ rs__inline uint32_t rs__match(const uint8_t *bucket, uint16_t fp) {
 
 rs__inline uint32_t rs__slot_ref(const uint8_t *bucket, uint64_t slot) { return rs__load32((const uint32_t *)(const void *)(bucket + 20) + slot); }
 
-/* rs__find gives the newest record of a key; NULL, with *status RS_NOT_FOUND or an error. */
+/* rs__find returns the newest record of a key; NULL, with *status RS_NOT_FOUND or an error. */
 rs__inline const uint8_t *rs__find(const rs_seg *s, uint64_t hash, const rs__key *key, int *status) {
 	const uint8_t *b = rs__bucket_of(s, hash);
 	uint16_t fp = rs__fingerprint(hash);
@@ -1753,7 +1761,7 @@ rs__inline int rs__gone(const rs_view *v, const uint8_t *rec) {
 	return flags & RS__TOMBSTONE || (int64_t)rs__u64(rec + RS__HEAD + (flags & RS__HLC) / 2) <= v->now;
 }
 
-/* rs__extent gives the offset and the length of the value, or an error. */
+/* rs__extent returns the offset and the length of the value, or an error. */
 rs__inline int rs__extent(const rs_seg *s, const uint8_t *rec, uint32_t *at, uint32_t *len) {
 	uint64_t room = rs__room(s, rec);
 	uint32_t n = rs__u16(rec + 16), from = rs__name_at(rs__flags(rec));
@@ -1856,10 +1864,10 @@ rs__cold static int rs__wrong_kind(const rs_table *t) {
 
 /* ---- The first look ----
  *
- * Nearly every look-up finds its record in the first slot that has its fingerprint, in the version that the view shows, with
- * a value that does not end. While it waits for the memory, the processor goes on to the look-ups that follow: to as many as
- * fit its queues. So a first look has few instructions, no loop and no call, and waits for nothing that it can foretell;
- * what is left is looked up the long way. */
+ * Nearly every look-up finds its record in the first slot that has its fingerprint, in the version that the view shows,
+ * with a value that does not expire. While it waits for memory, the processor starts the following look-ups, as many as
+ * fit into its queues. So a first look has few instructions, no loop and no call, and waits for nothing that it can
+ * predict; all other keys take the slow path. */
 
 rs__inline const rs__shard *rs__shard_of(const rs_table *t, uint64_t hash) { return t->shards + ((hash >> 16) & (t->shard_count - 1u)); }
 
@@ -1867,8 +1875,8 @@ rs__inline const uint8_t *rs__first_bucket(const rs__shard *d, uint64_t hash) {
 	return d->index + (uint64_t)(((rs__u128)hash * d->buckets) >> 64) * 64;
 }
 
-/* rs__guess gives the record of the first slot that has the fingerprint; NULL when there is none, or when it lies so near the
- * heap's end that its length needs a check. */
+/* rs__guess returns the record of the first slot that has the fingerprint; NULL if there is none, or if it is so
+ * close to the end of the heap that its length needs a check. */
 rs__inline const uint8_t *rs__guess(const rs__shard *d, const uint8_t *bucket, uint64_t hash) {
 	uint32_t m = rs__match(bucket, rs__fingerprint(hash));
 	if (rs__unlikely(m == 0)) return NULL;
@@ -1880,8 +1888,8 @@ rs__inline int rs__same_name(const uint8_t *name, const rs__key *key) {
 	return name[0] == (key->shard_key ? (uint32_t)RS__SHARD_KEY : key->len) && memcmp(name + 1, key->name, key->len) == 0;
 }
 
-/* rs__plain tells the value of a record, if that takes no second look. Flags that are as expected are only compared, together
- * with the length that they stand beside, so that the value's address does not wait for them. */
+/* rs__plain returns the value of a record that needs no second look. Expected flags are only compared, together with
+ * the adjacent length, so the address of the value does not depend on the loaded flags. */
 rs__inline int rs__plain(const rs_view *v, const rs__shard *d, const uint8_t *rec, const rs__key *key, rs_value *out) {
 	uint64_t version = d->base + rs__ver(rec);
 	uint32_t len = rs__u32(rec + 16) - d->flags, at = d->at;
@@ -1920,8 +1928,8 @@ rs__inline int rs__look_on(const rs_view *v, const rs_table *t, uint64_t hash, c
 	return rec != NULL ? rs__emit(v, t, s, rec, out) : rs__lost(t, s, hash, status, out);
 }
 
-/* rs__get is what is left when a first look was not enough, or not allowed. It is no part of rs_get, which for its sake would
- * save registers. */
+/* rs__get continues when a first look was not enough, or not allowed. It is separate from rs_get, which would
+ * otherwise have to save registers. */
 static __attribute__((noinline)) int rs__get(const rs_view *v, const rs_table *t, uint64_t number, rs_value *out) {
 	if (!rs__usable(v)) return rs__miss(out, rs__refuse(v));
 	if (rs__unlikely(t->kind != RS_KEY_NUMBER)) return rs__miss(out, rs__wrong_kind(t));
@@ -1972,8 +1980,8 @@ rs__inline void rs__depart(const rs_table *t, uint64_t hash, rs__batch *r, size_
 	r->at[j] = bucket;
 }
 
-/* rs__first goes from the buckets to the records. About one key of a hundred is in an overflow bucket: that one is waited for,
- * while the processor goes on to the look-ups that follow. */
+/* rs__first finds the records from the buckets. About one key in a hundred is in an overflow bucket: rs__first waits
+ * for that bucket, while the processor starts the following look-ups. */
 rs__inline void rs__first(rs__batch *r) {
 	for (size_t j = 0; j < r->n; j++) {
 		const rs__shard *d = r->shard[j];
@@ -2074,7 +2082,7 @@ RS_API int rs_position(const rs_view *v, uint32_t region, uint32_t slot, rs_posi
 
 /* ---- Items ---- */
 
-/* rs__item tells all of a visible record. */
+/* rs__item fills in an item from a visible record. */
 static int rs__item(const rs_table *t, const rs_seg *s, const uint8_t *rec, rs_item *out) {
 	uint32_t flags = rs__flags(rec), at = 0, len = 0;
 	int status = rs__extent(s, rec, &at, &len);
@@ -2112,7 +2120,8 @@ RS_API int rs_value_item(const rs_view *v, const rs_table *t, const rs_value *va
 	return rs__fail(RS_INVALID, "", 0, "the value is not of this view of table %.128s", t->name);
 }
 
-/* rs__current gives the version that the view shows of the key of a record; NULL, with *status RS_OK when there is none. */
+/* rs__current returns the version that the view shows of the key of a record; NULL, with *status RS_OK, if there is
+ * none. */
 static const uint8_t *rs__current(const rs_view *v, const rs_table *t, const rs_seg *s, const uint8_t *rec, int *status) {
 	rs__key key = {rs__u64(rec), NULL, 0, s->kind == RS_KEY_NAME, 0};
 	uint64_t hash = key.word;
@@ -2147,7 +2156,8 @@ rs__inline int rs__changed(const rs_seg *s, uint32_t ref) {
 	return (int)(rs__load64(s->changed + (uint64_t)(ref / 64) * 8) >> (ref % 64) & 1);
 }
 
-/* rs__of_base gives what the view shows for a base record, or NULL; in a closed view an older version may be the one. */
+/* rs__of_base returns the version that the view shows of the key of a base record, or NULL; a closed view may show
+ * an older version. */
 static const uint8_t *rs__of_base(const rs_view *v, const rs_table *t, const rs_seg *s, uint32_t ref, int *status) {
 	const uint8_t *rec = s->heap + (uint64_t)ref * RS__UNIT;
 	*status = RS_OK;
@@ -2177,7 +2187,7 @@ RS_API rs_box32 rs_box_units(rs_box d) {
 	return b;
 }
 
-/* rs__split gives the one or two plain boxes of b: east of min_x, then west of max_x. */
+/* rs__split returns the one or two plain boxes of b: east of min_x, then west of max_x. */
 rs__inline uint32_t rs__split(rs_box32 b, rs_box32 part[2]) {
 	part[0] = b;
 	if (b.min_x <= b.max_x) return 1;
@@ -2217,7 +2227,7 @@ static int rs__valid_box(rs_box b) {
 
 /* ---- The tree ---- */
 
-/* A kernel gives the lanes of a node that touch a box, one bit each. */
+/* A kernel returns the lanes of a node that touch a box, one bit each. */
 typedef uint32_t (*rs__kernel)(const uint8_t *node, const rs_box32 *q);
 
 #if defined(__x86_64__)
@@ -2354,8 +2364,8 @@ rs__inline void rs__tree_leaf(rs_iter *it, uint64_t place, uint32_t touch) {
 	}
 }
 
-/* rs__tree_step tests nodes of one level from the top of the stack. It begins with the lowest, so that what is on top stays on
- * top, and the hits of a tree come in order: the leaves are read from the last. */
+/* rs__tree_step tests nodes of one level from the top of the stack. It begins with the lowest, so that the top of
+ * the stack stays in order and the hits of a tree are found in order: the leaves are read from the last. */
 static void rs__tree_step(rs_iter *it, rs__kernel lanes) {
 	uint64_t batch[RS_TREE_BATCH];
 	uint32_t mask[RS_TREE_BATCH], n = 0, used = it->waiting + RS__TREE_RESERVE + 15;
@@ -2410,9 +2420,9 @@ rs__inline uint32_t rs__cell_head(uint32_t cx, uint32_t cy, uint32_t heads) {
 	return 1 + (uint32_t)((uint64_t)h * (heads - 1) >> 32);
 }
 
-/* rs__delta_begin decides how the delta is read: by the cells that the query covers, or when these are more than the
- * entries, from end to end. A box lies in the cell of its lowest corner and is at most a cell wide and high, so that the
- * cells one lower matter too; larger boxes are in the chain of head 0. */
+/* rs__delta_begin decides how the delta is read: by the cells that the query covers, or from end to end if there are
+ * more cells than entries. A box is in the cell of its lowest corner and is at most one cell wide and high, so the
+ * next lower cells matter too; larger boxes are in the chain of head 0. */
 static void rs__delta_begin(rs_iter *it, const rs_seg *s) {
 	const rs_box32 *q = &it->part[it->at_part];
 	uint64_t count = s->delta != NULL ? rs__load64(s->p + RS__SEG_DELTA) : 0;
@@ -2480,7 +2490,7 @@ static void rs__next_cell(rs_iter *it) {
 	if (it->cy++ == it->cy1) it->phase = RS__NEXT;
 }
 
-/* rs__tree_part goes on to the next part of the query, and after the last to the deltas. */
+/* rs__tree_part advances to the next part of the query, and after the last part to the deltas. */
 static void rs__tree_part(rs_iter *it) {
 	it->planted = 0;
 	if (++it->at_part < it->parts) return;
@@ -2488,7 +2498,7 @@ static void rs__tree_part(rs_iter *it) {
 	it->phase = it->table->shard_count > 0 ? RS__DELTA : RS__END;
 }
 
-/* rs__iter_next gives 1 and a record with its segment, 0 at the end, or an error. */
+/* rs__iter_next returns 1 and a record with its segment, 0 at the end, or an error. */
 static int rs__iter_next(rs_iter *it, const rs_seg **seg, const uint8_t **out) {
 	rs__kernel lanes = rs__pick_kernel();
 	int status = it->status;
@@ -2575,7 +2585,7 @@ RS_API int rs_bbox(const rs_view *v, const rs_table *t, rs_box box, rs_visitor v
 
 rs__inline double rs__radians(double degrees) { return degrees * (RS__PI / 180); }
 
-/* rs__great gives the great-circle distance in metres (R. W. Sinnott, Virtues of the Haversine, 1984). */
+/* rs__great returns the great-circle distance in metres (R. W. Sinnott, Virtues of the Haversine, 1984). */
 static double rs__great(rs_point a, rs_point b) {
 	double sin_lat = sin(rs__radians(b.lat - a.lat) / 2), sin_lon = sin(rs__radians(b.lon - a.lon) / 2);
 	double h = sin_lat * sin_lat + cos(rs__radians(a.lat)) * cos(rs__radians(b.lat)) * sin_lon * sin_lon;
@@ -2585,9 +2595,9 @@ static double rs__great(rs_point a, rs_point b) {
 
 rs__inline double rs__turn(double degrees) { return degrees < 0 ? degrees + 360 : degrees >= 360 ? degrees - 360 : degrees; }
 
-/* rs__distance gives metres from a point to the nearest point of a box, which may cross the antimeridian: due north or south
- * within its longitudes; else on the nearer meridian, where the distance is least at a corner or at the top of the curve
- * sin(p)*sin(y) + cos(p)*cos(dlon)*cos(y). */
+/* rs__distance returns the metres from a point to the nearest point of a box, which may cross the antimeridian. That
+ * point is due north or south if the point is within the longitudes of the box. Otherwise it is on the nearer
+ * meridian, at a corner or at the maximum of sin(p)*sin(y) + cos(p)*cos(dlon)*cos(y). */
 static double rs__distance(rs_point p, rs_box32 box) {
 	rs_box d = rs_box_degrees(box);
 	double width = rs__turn(d.max_lon - d.min_lon);
@@ -2612,7 +2622,7 @@ static double rs__distance(rs_point p, rs_box32 box) {
 	return nearest;
 }
 
-/* rs__circle gives the one or two plain boxes around a circle (J. P. Snyder, Map Projections, 1987: at latitude p an angle d
+/* rs__circle returns the one or two plain boxes around a circle (J. P. Snyder, Map Projections, 1987: at latitude p an angle d
  * reaches asin(sin(d)/cos(p)) to either side; over a pole, all round). */
 static uint32_t rs__circle(rs_point p, double metres, rs_box32 part[2]) {
 	const double margin = 1e-6;
@@ -2716,8 +2726,8 @@ static int64_t rs__within(const rs_view *v, const rs_table *t, rs_point centre, 
 	return more < 0 ? more : (int64_t)n;
 }
 
-/* rs__start gives a radius that likely holds k items: that of the node nearest to the point with room for k in the first
- * shard that has a tree. A bad one costs time only. */
+/* rs__start returns a radius that likely holds k items: that of the node nearest to the point with room for k in the
+ * first shard that has a tree. A bad radius only costs time. */
 static double rs__start(const rs_table *t, rs_point p, size_t k) {
 	const rs_seg *s = NULL;
 	for (uint32_t i = 0; i < t->shard_count && s == NULL; i++) s = t->segs[i]->levels > 0 ? t->segs[i] : NULL;
@@ -2769,9 +2779,9 @@ RS_API int64_t rs_nearest(const rs_view *v, const rs_table *t, rs_point centre, 
 
 /* ---- Polygons ---- */
 
-/* Edges are straight in longitude and latitude, as RFC 7946 has it; one that spans more than 180 degrees goes over the
- * antimeridian, one of exactly 360 is taken as it stands. Corners are rounded to units, and all tests are exact in whole
- * numbers. Rings are walked anew for every test, so that none has to be stored. */
+/* Edges are straight in longitude and latitude, as RFC 7946 defines; an edge that spans more than 180 degrees
+ * crosses the antimeridian, an edge of exactly 360 degrees is used unchanged. Corners are rounded to units, and all
+ * tests are exact in whole numbers. Rings are walked again for every test, so that none has to be stored. */
 typedef struct rs__corner {
 	int64_t x, y;
 } rs__corner;
@@ -2787,7 +2797,7 @@ typedef struct rs__area {
 typedef struct rs__walk {
 	const rs_ring *ring;
 	size_t i;
-	rs__corner plain, at; /* as it stands, and with longitudes that go on beyond 180 degrees */
+	rs__corner plain, at; /* unchanged, and with longitudes that continue beyond 180 degrees */
 } rs__walk;
 
 enum { RS__CORNERS_MAX = 65536 };
@@ -2801,8 +2811,8 @@ rs__inline rs__corner rs__round(rs_point p) {
 	return c;
 }
 
-/* rs__walk_begin goes to the first corner, which is taken within half a turn of the middle of the first ring: so all rings are
- * on one side of the antimeridian, or go on beyond it alike. */
+/* rs__walk_begin moves to the first corner, shifted to within half a turn of the middle of the first ring. So all
+ * rings are on the same side of the antimeridian, or continue across it in the same way. */
 rs__inline rs__walk rs__walk_begin(const rs__area *a, const rs_ring *ring) {
 	rs__walk w = {ring, 0, rs__round(ring->corners[0]), {0, 0}};
 	w.at = w.plain;
@@ -2813,7 +2823,7 @@ rs__inline rs__walk rs__walk_begin(const rs__area *a, const rs_ring *ring) {
 	return w;
 }
 
-/* rs__walk_next goes to the next corner, the first again after the last, and gives 0 behind that. */
+/* rs__walk_next moves to the next corner, after the last to the first again, and then returns 0. */
 rs__inline int rs__walk_next(rs__walk *w) {
 	if (w->i == w->ring->n) return 0;
 	w->i++;
@@ -2870,7 +2880,8 @@ rs__inline int32_t rs__wrap(int64_t x) {
 	return (int32_t)x;
 }
 
-/* rs__area_boxes: a unit more on either side finds what lies on the antimeridian under its other name. */
+/* rs__area_boxes: one extra unit on either side also finds items on the antimeridian that are stored with the other
+ * sign. */
 static uint32_t rs__area_boxes(const rs__area *a, rs_box32 part[2]) {
 	rs_box32 b = {-RS__LON_MAX, (int32_t)a->min.y, RS__LON_MAX, (int32_t)a->max.y};
 	if (a->max.x - a->min.x + 2 < RS__FULL) {
@@ -2880,7 +2891,7 @@ static uint32_t rs__area_boxes(const rs__area *a, rs_box32 part[2]) {
 	return rs__split(b, part);
 }
 
-/* rs__side tells on which side of the line from a to b a point lies: 1 is left, 0 on it. */
+/* rs__side returns the side of the line from a to b on which a point is: 1 is left, 0 is on the line. */
 rs__inline int rs__side(rs__corner a, rs__corner b, int64_t x, int64_t y) {
 	int64_t l = (b.x - a.x) * (y - a.y), r = (x - a.x) * (b.y - a.y);
 	return l < r ? -1 : l > r;
@@ -2892,8 +2903,8 @@ rs__inline int rs__edge_touches(rs__corner a, rs__corner b, rs__corner lo, rs__c
 	return s == 0 || rs__side(a, b, hi.x, hi.y) != s || rs__side(a, b, lo.x, hi.y) != s || rs__side(a, b, hi.x, lo.y) != s;
 }
 
-/* rs__area_touches reports whether a box within the bounds and the polygon have a point in common: an edge touches it, or
- * all of it lies on one side, which a ray from its lowest corner tells. */
+/* rs__area_touches reports whether a box within the bounds and the polygon have a point in common: either an edge
+ * touches the box, or the whole box is on one side, which a ray from its lowest corner determines. */
 static int rs__area_touches(const rs__area *area, rs__corner lo, rs__corner hi) {
 	int in = 0;
 	for (size_t i = 0; i < area->n; i++) {
@@ -2964,7 +2975,7 @@ static int rs__cursor_order(const rs_cursor *a, const rs_cursor *b) {
 	return c != 0 ? c : a->len < b->len ? -1 : a->len > b->len;
 }
 
-/* rs__node_ok reports whether a node of the skip list lies in its words. */
+/* rs__node_ok reports whether a node of the skip list is within its words. */
 rs__inline int rs__node_ok(const rs_seg *s, uint32_t word) {
 	if (word < RS__ORDER_HEAD || word >= s->words_max - 2) return 0;
 	uint32_t height = rs__u32(s->words + 4 * ((uint64_t)word + 1));

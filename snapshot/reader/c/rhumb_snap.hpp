@@ -1,6 +1,5 @@
 /*
- * rhumb_snap.hpp: rhumb_snap.h for C++20. Everything is in this header but the C reader itself: one source file, in C or C++,
- * defines RHUMB_SNAP_IMPLEMENTATION and includes rhumb_snap.h.
+ * rhumb_snap.hpp: rhumb_snap.h for C++20. This header contains everything except the C reader itself: one source file, in C or C++, defines RHUMB_SNAP_IMPLEMENTATION and includes rhumb_snap.h.
  *
  *     rhumb::Client client("/dev/shm/rhumb/7f…/n3");
  *     rhumb::View view = client.lock();
@@ -8,11 +7,11 @@
  *     if (auto car = cars.get(42)) use(car->value());
  *     for (const rhumb::Item &car : cars.bbox({52.3, 13.0, 52.7, 13.8})) use(car);
  *
- * Lifetimes. A Client outlives its Views, a View its Tables, Items, ranges and all spans got from them; what would take them
- * from a temporary does not compile. An Item comes from a Table of a View and from nowhere else. Client and View can be
- * moved and not copied; Tables stay valid when their View is moved.
+ * Lifetimes. A Client must outlive its Views, and a View its Tables, Items, ranges and all spans obtained from them;
+ * taking them from a temporary does not compile. Only a Table of a View creates Items. Client and View can be moved but
+ * not copied; Tables stay valid when their View is moved.
  *
- * Errors are thrown as rhumb::Error; that a key has no value is none.
+ * Errors are thrown as rhumb::Error; a key without a value is not an error.
  */
 #ifndef RHUMB_SNAP_HPP
 #define RHUMB_SNAP_HPP
@@ -52,7 +51,7 @@ using Position = rs_position_t;
 using Bytes = std::span<const std::byte>;
 using ShardKey = std::span<const std::byte, 16>;
 
-/* Error is what rs_last_error told of a call that failed. */
+/* Error holds the rs_last_error of a call that failed. */
 class Error : public std::runtime_error {
 public:
 	explicit Error(int status, const rs_error &e = *rs_last_error())
@@ -122,7 +121,7 @@ template <> struct Field<std::chrono::sys_time<std::chrono::microseconds>> {
 
 } // namespace detail
 
-/* Item is a record as a view shows it. What it refers to is valid until the view ends. */
+/* Item is a record as a view shows it. The memory that it refers to is valid until the view ends. */
 class Item {
 public:
 	/* The stored value, in Rhumb's encoding: see field and opaque. */
@@ -143,8 +142,8 @@ public:
 	/* Metres from the point of the query; only radius and nearest set it. */
 	[[nodiscard]] double distance() const noexcept { return item_.distance; }
 
-	/* The field of a record: of std::int64_t, double, bool, std::string_view, Bytes, Point, Box or sys_time<microseconds>. Empty
-	 * when there is no such field, or it is of another type. */
+	/* The field of a record: of std::int64_t, double, bool, std::string_view, Bytes, Point, Box or
+	 * sys_time<microseconds>. Empty if there is no such field, or if it has another type. */
 	template <class T> [[nodiscard]] std::optional<T> field(const std::string &name) const {
 		rs_field f;
 		int status = rs_field_by_name(item_.value, item_.value_len, name.c_str(), &f);
@@ -152,7 +151,7 @@ public:
 		if (status != RS_OK || f.kind != detail::Field<T>::kind) return std::nullopt;
 		return detail::Field<T>::of(f);
 	}
-	/* The bytes of a value that is no record. */
+	/* The bytes of a value that is not a record. */
 	[[nodiscard]] std::optional<Bytes> opaque() const noexcept {
 		const std::uint8_t *p = nullptr;
 		std::size_t n = 0;
@@ -170,7 +169,7 @@ private:
 	rs_item item_{};
 };
 
-/* A range that asks a C iterator for items: an input range, to be walked once. */
+/* A range over a C iterator: an input range, to be walked once. */
 template <class Derived> class InputRange {
 public:
 	class Iterator {
@@ -263,7 +262,7 @@ private:
 };
 static_assert(sizeof(Value) == sizeof(rs_value) && std::is_standard_layout_v<Value>);
 
-/* A visitor takes const Item &, and returns nothing, or whether to go on. */
+/* A visitor takes const Item &, and returns nothing, or whether to continue. */
 template <class F>
 concept Visitor = std::invocable<F &, const Item &>;
 
@@ -290,7 +289,7 @@ public:
 		return item(rs_get_shard_key(view_, table_, key.data(), &v), v);
 	}
 
-	/* mget reads many numbers at once; out has a place for each. It gives the number found. */
+	/* mget reads many numbers at once; out has one element for each. mget returns the number found. */
 	std::size_t mget(std::span<const std::uint64_t> keys, std::span<Value> out) const {
 		if (out.size() < keys.size()) throw std::invalid_argument("rhumb: out is shorter than keys");
 		std::int64_t n = rs_mget(view_, table_, keys.data(), keys.size(), out.empty() ? nullptr : &out.data()->value_);
@@ -306,7 +305,7 @@ public:
 	[[nodiscard]] std::vector<Value> mget(std::span<const std::string_view> names) const { return mget_names(names, RS_KEY_NAME); }
 	[[nodiscard]] std::vector<Value> mget(std::span<const ShardKey> keys) const { return mget_names(keys, RS_KEY_SHARD); }
 
-	/* bbox gives the records whose box touches the box, each once, in no order. */
+	/* bbox returns the records whose box touches the box, each once, in no order. */
 	[[nodiscard]] BoxRange bbox(Box box) const { return {view_, table_, box}; }
 	template <Visitor F> void bbox(Box box, F &&visit) const {
 		visiting(visit, [&](rs_visitor f, void *c) { return rs_bbox(view_, table_, box, f, c); });
@@ -322,7 +321,7 @@ public:
 		visiting(visit, [&](rs_visitor f, void *c) { return rs_polygon(view_, table_, raw.data(), raw.size(), f, c); });
 	}
 	template <Visitor F> void polygon(std::span<const Point> ring, F &&visit) const { polygon(std::span<const std::span<const Point>>(&ring, 1), visit); }
-	/* nearest gives up to k records, nearest first. */
+	/* nearest returns up to k records, nearest first. */
 	[[nodiscard]] std::vector<Item> nearest(Point centre, std::size_t k, double metres = INFINITY) const {
 		std::vector<rs_item> raw(k);
 		std::int64_t n = rs_nearest(view_, table_, centre, k, metres, raw.data());
@@ -331,7 +330,7 @@ public:
 		for (const rs_item &item : std::span(raw).first(static_cast<std::size_t>(n))) out.push_back(Item(item));
 		return out;
 	}
-	/* scan gives the records whose key begins with prefix, in order. */
+	/* scan returns the records whose key begins with prefix, in order. */
 	[[nodiscard]] ScanRange scan(std::string_view prefix = {}) const { return {view_, table_, prefix}; }
 
 private:
@@ -349,7 +348,7 @@ private:
 	template <class Key> std::vector<Value> mget_names(std::span<const Key> names, std::uint32_t kind) const {
 		std::vector<rs_name> keys;
 		keys.reserve(names.size());
-		/* One that is too long stays so in 32 bits. */
+		/* A name that is too long stays too long in 32 bits. */
 		for (const Key &n : names) keys.push_back({n.data(), static_cast<std::uint32_t>(std::min<std::size_t>(n.size(), UINT32_MAX)), kind});
 		std::vector<Value> out(names.size());
 		Error::check(rs_mget_names(view_, table_, keys.data(), keys.size(), out.empty() ? nullptr : &out.data()->value_));
@@ -411,7 +410,7 @@ public:
 		return status == RS_OK ? std::optional(p) : std::nullopt;
 	}
 
-	/* table throws when there is no such table; find_table gives nothing. */
+	/* table throws if there is no such table; find_table returns an empty result. */
 	[[nodiscard]] Table table(const std::string &name) const & {
 		const rs_table *t = nullptr;
 		int status = rs_table_by_name(view_.get(), name.c_str(), &t);
@@ -450,7 +449,8 @@ struct Options {
 	std::chrono::nanoseconds max_lock_age{RS_MAX_LOCK_AGE};
 };
 
-/* Client is an attached image. It is to outlive its views: one that is destroyed before them stays mapped. */
+/* Client is an attached image. It must outlive its views: the image of a client that is destroyed earlier stays
+ * mapped. */
 class Client {
 public:
 	explicit Client(const std::string &dir, Options o = {}) {
@@ -464,9 +464,9 @@ public:
 	Client &operator=(Client &&) noexcept = default;
 
 	[[nodiscard]] View lock() & { return {client_.get(), rs_lock}; }
-	/* A cut consistent across ranges; throws with RS_UNAVAILABLE when no closed timestamp is known. */
+	/* A cut consistent across ranges; throws with RS_UNAVAILABLE if no closed timestamp is known. */
 	[[nodiscard]] View lock_closed() & { return {client_.get(), rs_lock_closed}; }
-	/* An earlier version, so that several processes can answer from one. */
+	/* An earlier version, so that several processes can read the same one. */
 	[[nodiscard]] View lock_version(std::uint64_t version) & {
 		return {client_.get(), [version](rs_client *c, rs_view *v) { return rs_lock_version(c, v, version); }};
 	}

@@ -51,11 +51,11 @@ class Client:
         return View(self._raw.lock("closed"))
 
     def lock_version(self, version):
-        """A view of an earlier version, so that several processes can answer from one."""
+        """A view of an earlier version, so that several processes can read the same one."""
         return View(self._raw.lock("version", version))
 
     def info(self):
-        """What is known of the publisher and of the mappings."""
+        """The state of the publisher and of the mappings."""
         return self._raw.info()
 
     def close(self):
@@ -124,7 +124,7 @@ class View:
         return table in self._tables
 
     def commit(self):
-        """The commit, or None when the image had forgotten it before the view was locked."""
+        """The commit, or None if the ring had dropped it before the view was locked."""
         row = self._raw.commit()
         return None if row is None else Commit(*row)
 
@@ -153,10 +153,10 @@ class Item:
 
 
 class Items:
-    """What a query found, in columns.
+    """The result of a query, in columns.
 
-    keys is an array of uint64, or of bytes objects; shard_keys says which of them are shard keys; boxes has a row
-    (min_lat, min_lon, max_lat, max_lon) in degrees for each, NaN without a box; value i is buffer[offsets[i]:offsets[i+1]].
+    keys is an array of uint64, or of bytes objects; shard_keys marks the shard keys among them; boxes has a row
+    (min_lat, min_lon, max_lat, max_lon) in degrees for each item, NaN if it has no box; value i is buffer[offsets[i]:offsets[i+1]].
     """
 
     _COLUMNS = ("keys", "shard_keys", "boxes", "has_box", "version", "hlc", "expiry", "distance", "buffer", "offsets")
@@ -173,7 +173,7 @@ class Items:
         return len(self.version)
 
     def value(self, i):
-        """The stored value of item i; empty when the query left values out."""
+        """The stored value of item i; empty if the query left values out."""
         return self.buffer[self.offsets[i] : self.offsets[i + 1]].tobytes()
 
     def __getitem__(self, i):
@@ -191,7 +191,7 @@ class Items:
         return {name: getattr(self, name) for name in self._COLUMNS}
 
     def to_array(self):
-        """A structured array of what has a fixed size."""
+        """A structured array of the columns of fixed size."""
         dtype = [("key", self.keys.dtype), ("min_lat", float), ("min_lon", float), ("max_lat", float), ("max_lon", float), ("version", np.uint64), ("distance", float)]
         out = np.empty(len(self), dtype=dtype)
         out["key"], out["version"], out["distance"] = self.keys, self.version, self.distance
@@ -245,7 +245,7 @@ class Table:
         self.ordered, self.spatial, self.summed = bool(flags & _ORDERED), bool(flags & _SPATIAL), bool(flags & _SUMMED)
 
     def __getitem__(self, key):
-        """The stored value under a key: an int, or a str or bytes. KeyError when there is none."""
+        """The stored value under a key: an int, or a str or bytes. KeyError if there is none."""
         value = self._raw.get(self._index, key)
         if value is None:
             raise KeyError(key)
@@ -291,8 +291,8 @@ class Table:
         return self._query("nearest", (lat, lon, metres), k=k, values=values)
 
     def polygon(self, corners, holes=(), *, values=True, limit=0):
-        """The records whose box touches a polygon of (lat, lon) corners, in no order. Holes are rings of such corners; one that
-        lies beside the polygon is a second part of it."""
+        """The records whose box touches a polygon of (lat, lon) corners, in no order. Holes are rings of such corners; a ring
+        outside the polygon is a second part of it."""
         rings = [np.asarray(ring, dtype=float).ravel() for ring in (corners, *holes)]
         sizes = [len(ring) / 2 for ring in rings]
         return self._query("polygon", np.concatenate([sizes, *rings]), k=len(rings), values=values, limit=limit)

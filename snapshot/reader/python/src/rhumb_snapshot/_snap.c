@@ -90,7 +90,8 @@ static PyObject *array(int n, const npy_intp *dims, int type, void **data) {
 	return a;
 }
 
-/* columns gives (keys, shard, boxes, has_box, version, hlc, expiry, distance, buffer, offsets); keys are a uint64 array or a list of bytes. */
+/* columns returns (keys, shard, boxes, has_box, version, hlc, expiry, distance, buffer, offsets); keys are a uint64
+ * array or a list of bytes. */
 static PyObject *columns(const found *f, int kind) {
 	npy_intp n = (npy_intp)f->n, n4[2] = {n, 4}, n1 = n + 1, size = 0;
 	void *shard, *box, *has, *ver, *hlc, *exp, *dist, *buf, *off, *num = NULL;
@@ -366,7 +367,7 @@ static PyObject *view_get(view_object *self, PyObject *args) {
 	return out;
 }
 
-/* values copies what a batch found: (buffer, offsets, found). */
+/* values copies the results of a batch: (buffer, offsets, found). */
 static PyObject *values(const rs_value *got, size_t n) {
 	npy_intp size = 0, dim = (npy_intp)n, dim1 = dim + 1;
 	void *buf, *off, *ok;
