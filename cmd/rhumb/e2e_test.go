@@ -273,7 +273,7 @@ func testKill(t *testing.T, layout *demo.Layout, p *process) {
 		t.Errorf("a status with a dead node: %+v", s.Problems)
 	}
 	fails(t, exit.Unavailable, "status", "--check")
-	await(t, "the demo to tell that a node is down", settleWait, func() bool { return strings.Contains(p.stderr.String(), "restart it with") })
+	await(t, "the demo to tell that a node is down", settleWait, func() bool { return strings.Contains(p.stderr.String(), "start it again with") })
 	for _, n := range layout.Nodes {
 		if up := syscall.Kill(n.PID, 0) == nil; up != (n.ID != victim.ID) {
 			t.Errorf("node %s up: %v", n.ID, up)
