@@ -365,5 +365,8 @@ func (n *node) emptyDirectory() {
 	n.w.damage.wiped = true
 	before := slices.Clone(n.disk.copies)
 	n.forgetLog()
+	// The damaged blocks and the marks of quarantines are gone too (seed 1086).
+	clear(n.disk.quarantined)
+	clear(n.spoiled)
 	n.disk.checkLosses(before)
 }

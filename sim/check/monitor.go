@@ -250,18 +250,22 @@ func (m *Monitor) Lost(r rhumb.RangeID, n rhumb.NodeID, upTo rhumb.Seq) {
 	w.lost[n] = max(w.lost[n], upTo)
 }
 
-// Whole reports whether a node is in sync and holds every acknowledged entry.
+// Whole reports whether a node is in sync and holds every committed entry. Acknowledged entries
+// would suffice for the guarantee of rule P, but no committed entry may be replaced either: if all
+// disks lose the first entry of an epoch, which no answer reveals, the next epoch commits another
+// one in its place (seed 873).
 func (m *Monitor) Whole(r rhumb.RangeID, n rhumb.NodeID, disk func(rhumb.NodeID) Replica) bool {
 	w := m.watchRange(r)
 	// A quarantined copy does not count, whatever it holds.
 	if w.config == nil || !w.config.IsInSync(n) || w.config.IsQuarantined(n) {
 		return false
 	}
-	if w.acked == 0 {
+	last := rhumb.Seq(len(w.committed))
+	if last == 0 {
 		return true
 	}
-	got, ok := disk(n).Durable(w.acked)
-	return ok && got.Hash == w.committed[w.acked-1].Hash
+	got, ok := disk(n).Durable(last)
+	return ok && got.Hash == w.committed[last-1].Hash
 }
 
 // Acknowledged returns the greatest sequence number that was acknowledged to a client, and its
