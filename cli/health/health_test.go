@@ -136,6 +136,21 @@ func TestJudge(t *testing.T) {
 			},
 			says: []string{"node n3 in singapore lost data that it had acknowledged", "1 copy is not in sync yet"}, lose: 0,
 		},
+		"the only copy was on a disk that lost data": {
+			breaks: func(v *View) {
+				v.Nodes[2].Node.Short = true
+				v.Ranges[2].Epoch, v.Ranges[2].InSync, v.Ranges[2].Replicas = 2, []rhumb.NodeID{3}, []rhumb.NodeID{3}
+			},
+			says: []string{"1 range may have lost acknowledged writes (1/2)"}, lose: 0,
+		},
+		"a range with one copy is newer than the loss": {
+			breaks: func(v *View) {
+				v.Nodes[2].Node.Short = true
+				v.MinInSync = map[rhumb.ClassID]int{1: 1}
+				v.Ranges[2].Epoch, v.Ranges[2].InSync, v.Ranges[2].Replicas = 1, []rhumb.NodeID{3}, []rhumb.NodeID{3}
+			},
+			lose: 0,
+		},
 		"a lost log": {
 			breaks: func(v *View) {
 				v.Ranges[0].InSync = []rhumb.NodeID{1, 2}
