@@ -258,7 +258,8 @@ func (j *judgement) judgeNode(n *client.NodeStatus) {
 	id, region := n.Node.ID, cmp.Or(j.regionOf[n.Node.Region], n.Node.Region.String())
 	switch age := j.fenced[id]; {
 	case n.Node.State == rhumb.NodeFenced && age > 0:
-		j.addProblem("node %s in %s is not ready: fenced %s ago; %s", id, region, roundAge(age), cmp.Or(n.Err, n.Reason))
+		// A node that was cut off from the others may answer without a complaint about itself.
+		j.addProblem("node %s in %s is not ready: fenced %s ago; %s", id, region, roundAge(age), cmp.Or(n.Err, n.Reason, "it answers here"))
 	case n.Node.State == rhumb.NodeFenced, !n.Ready:
 		j.addProblem("node %s in %s is not ready: %s", id, region, cmp.Or(n.Err, n.Reason, n.Node.State.String()))
 	case n.Reason != "": // for example a wrong clock or a full disk

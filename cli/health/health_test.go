@@ -53,6 +53,13 @@ func TestJudge(t *testing.T) {
 			breaks: func(v *View) { dies(v, 3) },
 			says:   []string{"node n3 in singapore is not ready: cannot be reached", "1 range has no live primary"}, lose: 0,
 		},
+		"a fenced node answers": {
+			breaks: func(v *View) {
+				v.Nodes[2].Node.State = rhumb.NodeFenced
+				v.Nodes[0].Sights = []client.NodeSight{{Node: 3, Fenced: 12 * time.Second}}
+			},
+			says: []string{"node n3 in singapore is not ready: fenced 12s ago; it answers here"}, lose: 0,
+		},
 		"a voter is silent": {
 			breaks: func(v *View) {
 				v.Nodes[1].Metadata = &client.MetadataReplica{Silent: true, WaitsFor: []rhumb.NodeID{1, 3}}
