@@ -2,6 +2,7 @@ package storage
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"time"
 
@@ -87,8 +88,18 @@ func (s *Store) checkRoom(op rhumb.Op, state DiskState) error {
 	if d.fill.state < state {
 		return nil
 	}
-	return rhumb.Ef(op, rhumb.DiskFull, "the disk of %s is %s: %d of %d bytes are free, and writes need %.0f; free space on the disk or enlarge it",
-		s.cfg.Dir, d.fill.state, d.free, d.total, d.fill.refuseBelow(d.total))
+	return explainFull(op, s.cfg.Dir, &d, state)
+}
+
+// explainFull returns the error of a disk that is in the given state or in a worse one.
+func explainFull(op rhumb.Op, dir string, d *disk, state DiskState) error {
+	speed := ""
+	if f := &d.fill; state == DiskRefusing && f.rate*fillAhead.Seconds() > f.refuseShare*float64(d.total) {
+		// The limit of a fast disk may be far above what is free on a disk that looks empty.
+		speed = fmt.Sprintf(" while the disk fills by up to %.0f bytes a second", f.rate)
+	}
+	return rhumb.Ef(op, rhumb.DiskFull, "the disk of %s is %s: %d of %d bytes are free, and writes are accepted again from %.0f%s; free space on the disk or enlarge it",
+		dir, d.fill.state, d.free, d.total, d.fill.acceptFrom(d.total, state), speed)
 }
 
 // diskNow returns the state of the disk. It asks the file system at most once per DiskFreeEvery,

@@ -89,6 +89,15 @@ func (f *fill) refuseBelow(total uint64) float64 {
 	return max(f.refuseShare*float64(total), min(f.rate*fillAhead.Seconds(), most)) + min(float64(f.owed), most)
 }
 
+// acceptFrom returns the free bytes from which a disk that is in the given state or in a worse one
+// leaves it.
+func (f *fill) acceptFrom(total uint64, state DiskState) float64 {
+	if state == DiskFull {
+		return recoverShare * f.fullShare * float64(total)
+	}
+	return recoverShare * f.refuseBelow(total)
+}
+
 // decideState sets the state for the given free and total bytes.
 func (f *fill) decideState(free, total uint64) {
 	if total == 0 { // the file system does not report its size

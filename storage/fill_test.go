@@ -1,6 +1,8 @@
 package storage
 
 import (
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -68,6 +70,29 @@ func TestFill(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestExplainFull guards that the error of a disk between the limit and the space that ends the
+// rejection asks for more than what is free, and says when the speed raised the limit.
+func TestExplainFull(t *testing.T) {
+	const gib = 1 << 30
+	d := disk{total: 252 * gib, fill: fill{refuseShare: 0.05, fullShare: 0.04}}
+	for at, free := range []uint64{80 * gib, 60 * gib, 66 * gib} {
+		d.free = free
+		d.fill.observe(time.Duration(at)*time.Second, free, d.total, 0)
+	}
+	if d.fill.state != DiskRefusing {
+		t.Fatalf("the disk is %s", d.fill.state)
+	}
+	err := explainFull("op", "/d", &d, DiskRefusing).Error()
+	_, after, ok := strings.Cut(err, "accepted again from ")
+	need, numberErr := strconv.ParseUint(strings.Fields(after + " -")[0], 10, 64)
+	if !ok || numberErr != nil || need <= d.free {
+		t.Errorf("%d bytes are free, but the error is %q", d.free, err)
+	}
+	if !strings.Contains(err, "while the disk fills by up to") {
+		t.Errorf("the error does not tell the speed: %q", err)
 	}
 }
 

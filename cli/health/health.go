@@ -263,7 +263,8 @@ func (j *judgement) judgeNode(n *client.NodeStatus) {
 	id, region := n.Node.ID, cmp.Or(j.regionOf[n.Node.Region], n.Node.Region.String())
 	switch age := j.fenced[id]; {
 	case n.Node.State == rhumb.NodeFenced && age > 0:
-		j.addProblem("node %s in %s is not ready: fenced %s ago; %s", id, region, roundAge(age), cmp.Or(n.Err, n.Reason))
+		// A node that was cut off from the others may answer without a complaint about itself.
+		j.addProblem("node %s in %s is not ready: fenced %s ago; %s", id, region, roundAge(age), cmp.Or(n.Err, n.Reason, "it answers here"))
 	case n.Node.State == rhumb.NodeFenced, !n.Ready:
 		j.addProblem("node %s in %s is not ready: %s", id, region, cmp.Or(n.Err, n.Reason, n.Node.State.String()))
 	case n.Reason != "": // for example a wrong clock or a full disk
@@ -291,8 +292,8 @@ func (j *judgement) judgeNode(n *client.NodeStatus) {
 	}
 }
 
-// judgeStore reports damaged files of a store. Old damage that no range depends on is a note: the
-// files are gone, but the disk that damaged them is still in use.
+// judgeStore reports damaged files of a store. Old damage is a note: judgeRanges reports what it
+// cost, the files are gone, but the disk that damaged them is still in use.
 func (j *judgement) judgeStore(id rhumb.NodeID, s *client.StoreStatus) {
 	if len(s.Damages) == 0 {
 		return
@@ -310,6 +311,6 @@ func (j *judgement) judgeStore(id rhumb.NodeID, s *client.StoreStatus) {
 		j.addProblem("store %s of node %s is damaged: %s: %s%s; up to %s affected", s.Dir, id, place, last.What, more, counted(n, "copy is", "copies are"))
 		return
 	}
-	j.addNote("store %s of node %s was damaged: %s: %s%s; no range depends on the file any more, but one bad file is seldom alone: check the disk",
+	j.addNote("store %s of node %s was damaged: %s: %s%s; the file is no longer used, but one bad file is seldom alone: check the disk",
 		s.Dir, id, place, last.What, more)
 }

@@ -53,6 +53,13 @@ func TestJudge(t *testing.T) {
 			breaks: func(v *View) { dies(v, 3) },
 			says:   []string{"node n3 in singapore is not ready: cannot be reached", "1 range has no live primary"}, lose: 0,
 		},
+		"a fenced node answers": {
+			breaks: func(v *View) {
+				v.Nodes[2].Node.State = rhumb.NodeFenced
+				v.Nodes[0].Sights = []client.NodeSight{{Node: 3, Fenced: 12 * time.Second}}
+			},
+			says: []string{"node n3 in singapore is not ready: fenced 12s ago; it answers here"}, lose: 0,
+		},
 		"a voter is silent": {
 			breaks: func(v *View) {
 				v.Nodes[1].Metadata = &client.MetadataReplica{Silent: true, WaitsFor: []rhumb.NodeID{1, 3}}
@@ -135,6 +142,21 @@ func TestJudge(t *testing.T) {
 				v.Ranges[0].InSync = []rhumb.NodeID{1, 2}
 			},
 			says: []string{"node n3 in singapore lost data that it had acknowledged", "1 copy is not in sync yet"}, lose: 0,
+		},
+		"the only copy was on a disk that lost data": {
+			breaks: func(v *View) {
+				v.Nodes[2].Node.Short = true
+				v.Ranges[2].Epoch, v.Ranges[2].InSync, v.Ranges[2].Replicas = 2, []rhumb.NodeID{3}, []rhumb.NodeID{3}
+			},
+			says: []string{"1 range may have lost acknowledged writes (1/2)"}, lose: 0,
+		},
+		"a range with one copy is newer than the loss": {
+			breaks: func(v *View) {
+				v.Nodes[2].Node.Short = true
+				v.MinInSync = map[rhumb.ClassID]int{1: 1}
+				v.Ranges[2].Epoch, v.Ranges[2].InSync, v.Ranges[2].Replicas = 1, []rhumb.NodeID{3}, []rhumb.NodeID{3}
+			},
+			lose: 0,
 		},
 		"a lost log": {
 			breaks: func(v *View) {

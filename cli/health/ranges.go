@@ -28,8 +28,8 @@ func (j *judgement) isServed(r *rhumb.Range) bool {
 
 // rangeGroups collects the ranges in a state that has to be reported by name.
 type rangeGroups struct {
-	lost, refusing, recovered []rhumb.RangeID
-	displaced                 map[string]int // by the reason
+	lost, refusing, doubtful, recovered []rhumb.RangeID
+	displaced                           map[string]int // by the reason
 }
 
 // judgeRanges counts the ranges by their state and reports the states that need attention, the
@@ -55,6 +55,10 @@ func (j *judgement) judgeRanges() {
 	}
 	if c.UnderReplicated > 0 {
 		j.addProblem("%s an in-sync replica", counted(c.UnderReplicated, "range lacks", "ranges lack"))
+	}
+	if len(g.doubtful) > 0 {
+		j.addProblem("%s lost acknowledged writes (%s): each in-sync copy is on a node whose disk lost data when it last started; what could be read of damaged files is set aside in the directories of these nodes",
+			counted(len(g.doubtful), "range may have", "ranges may have"), listRanges(g.doubtful))
 	}
 	if len(g.recovered) > 0 {
 		j.addNote("an operator has accepted a loss for %s (%s): `rhumb range describe` shows it", counted(len(g.recovered), "range", "ranges"), listRanges(g.recovered))
@@ -87,6 +91,9 @@ func (j *judgement) judgeRange(r *rhumb.Range, g *rangeGroups) {
 	case spare < 0:
 		g.refusing = append(g.refusing, r.ID)
 	}
+	if j.isDoubtful(r) {
+		g.doubtful = append(g.doubtful, r.ID)
+	}
 	if r.Recovery != nil {
 		g.recovered = append(g.recovered, r.ID)
 	}
@@ -94,6 +101,19 @@ func (j *judgement) judgeRange(r *rhumb.Range, g *rangeGroups) {
 		c.Displaced++
 		g.displaced[j.whyDisplaced(r)]++
 	}
+}
+
+// isDoubtful reports whether no in-sync copy of a range is known to have kept what was acknowledged:
+// an example is the only copy of a range, on a disk that lost data. A range that is still in its
+// first epoch did not exist when a node lost data, because a start begins another epoch.
+func (j *judgement) isDoubtful(r *rhumb.Range) bool {
+	if r.Epoch <= 1 || len(r.InSync) == 0 {
+		return false
+	}
+	return !slices.ContainsFunc(r.InSync, func(id rhumb.NodeID) bool {
+		n := j.nodeOf[id]
+		return n == nil || !n.Node.Short
+	})
 }
 
 // whyDisplaced returns why a range is served by another node than the preferred one. The reasons

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -25,6 +26,10 @@ func parseAssignments(args []string, locationField string) (rhumb.Record, error)
 		name, typ, typed := cutType(left)
 		if !ok || name == "" {
 			return nil, rhumb.Ef(opFields, rhumb.InvalidArgument, "%q is neither FIELD=VALUE nor FIELD:TYPE=VALUE", arg)
+		}
+		// In JSON the name would become another one, and two such names could become one.
+		if !utf8.ValidString(name) {
+			return nil, rhumb.Ef(opFields, rhumb.InvalidArgument, "the name of field %q is not UTF-8", name)
 		}
 		v, err := parseValue(name, typ, typed, text, locationField)
 		if err != nil {

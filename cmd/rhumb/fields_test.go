@@ -51,6 +51,9 @@ func TestAssignments(t *testing.T) {
 			t.Errorf("%.40s: %s, want %s (%v)", arg, got, want, err)
 		}
 	}
+	if _, err := parseAssignments([]string{"\xff=1"}, "location"); rhumb.KindOf(err) != rhumb.InvalidArgument {
+		t.Errorf("a name that JSON cannot hold: %v", err)
+	}
 	if _, err := parseAssignments([]string{"a=1", "a=2"}, "location"); rhumb.KindOf(err) != rhumb.InvalidArgument {
 		t.Errorf("a field twice: %v", err)
 	}
