@@ -46,7 +46,7 @@ func ParseFieldKind(s string) (FieldKind, error) {
 	if i := slices.Index(fieldKindNames[:], s); i > 0 {
 		return FieldKind(i), nil
 	}
-	return 0, Ef(op, InvalidArgument, "%q is not a field type; use one of %v", s, fieldKindNames[1:])
+	return 0, Ef(op, InvalidArgument, "%q is not a field type; use one of %s", s, strings.Join(fieldKindNames[1:], ", "))
 }
 
 // Point is a position on the earth in degrees, WGS 84.

@@ -256,7 +256,7 @@ func (c *Client) Status(ctx context.Context) []NodeStatus {
 			out[i] = nodeStatus(n, resp)
 			out[i].RoundTrip = time.Since(start)
 			if err != nil {
-				out[i].Err = unwrapAnswer(err).Error()
+				out[i].Err = rhumb.Message(unwrapAnswer(err))
 			}
 		})
 	}

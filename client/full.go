@@ -56,7 +56,6 @@ func (f *fullNodes) withoutFull(nodes []rhumb.Node, ranges []rhumb.RangeID, clas
 			keptNodes, keptRanges = append(keptNodes, n), append(keptRanges, ranges[i])
 		}
 	}
-	// A full node redirects the insert, which is better than no node at all.
 	if len(keptNodes) == 0 {
 		return nodes, ranges
 	}

@@ -52,8 +52,8 @@ func parseToken(s string) (home rhumb.RangeID, name []byte, err error) {
 
 // Scan returns the records of the table sorted by name, and those with the same name sorted by
 // home. An error ends the sequence. Each page of each range is read strongly when it is fetched.
-// The scan as a whole is not a snapshot: a record that is written during the scan may or may not be
-// returned, and a record that exists from the beginning to the end is returned exactly once.
+// The scan as a whole does not show one moment: a record that is written during the scan may or may
+// not be returned. A record that exists from the beginning to the end is returned exactly once.
 //
 // The scan covers the ranges in this client's metadata. It may miss a range that another client's
 // insert opened a moment ago and that the watch has not delivered yet.
@@ -78,14 +78,14 @@ func (t *Table) Scan(ctx context.Context, o ScanOptions) iter.Seq2[rhumb.Item, e
 // scan merges the ranges of a table. Each range has a cursor, which holds one page and fetches the
 // next in the background.
 type scan struct {
-	t        *Table
-	o        ScanOptions
-	ctx      context.Context
-	page     int           // records of a page
-	pageSize int           // bytes of a page
-	slots    chan struct{} // holds a token for each running fetch
-	work     sync.WaitGroup
-	cursors  cursors
+	t   *Table
+	o   ScanOptions
+	ctx context.Context
+	// A page has at most this many records and bytes.
+	pageRecords, pageBytes int
+	slots                  chan struct{} // holds a token for each running fetch
+	work                   sync.WaitGroup
+	cursors                cursors
 }
 
 // cursor is the position of a scan in one range.
@@ -141,10 +141,10 @@ func (t *Table) newScan(ctx context.Context, o ScanOptions) (*scan, error) {
 	s := &scan{t: t, o: o, ctx: ctx, slots: make(chan struct{}, scanFetchMax)}
 	n := max(len(ids), 1)
 	// Each cursor holds up to two pages: the present one and the next.
-	s.page, s.pageSize = rhumb.ScanPageMax, min(rhumb.ScanPageBytes, max(scanBytesMax/(2*n), 16<<10))
+	s.pageRecords, s.pageBytes = rhumb.ScanPageMax, min(rhumb.ScanPageBytes, max(scanBytesMax/(2*n), 16<<10))
 	if o.Limit > 0 {
 		// The limit is spread over the ranges, with room for an uneven distribution.
-		s.page = min(s.page, 2*o.Limit/n+16, o.Limit)
+		s.pageRecords = min(s.pageRecords, 2*o.Limit/n+16, o.Limit)
 	}
 	// All ranges are fetched at once; slots bounds how many fetches run.
 	for _, id := range ids {
@@ -304,7 +304,7 @@ func (s *scan) fetchPage(id rhumb.RangeID, after []byte) page {
 	const op rhumb.Op = "client.Table.Scan"
 	s.t.c.m.reads.Add(1)
 	m := api.EncodeScan(&api.Scan{
-		Table: s.t.info.ID, Range: id, Prefix: s.o.Prefix, After: after, Limit: s.page, BytesMax: s.pageSize,
+		Table: s.t.info.ID, Range: id, Prefix: s.o.Prefix, After: after, Limit: s.pageRecords, BytesMax: s.pageBytes,
 	})
 	resp, err := s.t.c.send(s.ctx, &request{
 		op: op, id: id, local: s.o.Local, size: 64 + len(s.o.Prefix) + len(after),

@@ -18,7 +18,7 @@ type window struct {
 	next  uint64                  // the next number
 	least uint64                  // the least unanswered number; next if there is none
 	open  [rhumb.DedupWindow]bool // unanswered, by number modulo the size
-	freed chan struct{}           // closed and replaced when least grows; nil while nobody waits
+	freed chan struct{}           // closed when least grows; nil while nobody waits
 }
 
 func newWindow() *window { return &window{next: 1, least: 1} }

@@ -131,7 +131,7 @@ func (c *children) waitFor(ch *child, cmd *exec.Cmd) {
 	// Every child ends during stop, so this is nothing to report.
 	case stopping:
 	case again:
-		c.notice("%s is down (%s); it is restarted in %v\n%s", ch.name, exitText(err), restartPause, ch.lastWords(err))
+		c.notice("%s (pid %d) is down (%s); it is restarted in %v\n%s", ch.name, cmd.Process.Pid, exitText(err), restartPause, ch.lastWords(err))
 		// The pause ends early when the demo stops, which waits for this goroutine.
 		c.waits.Go(func() {
 			select {
@@ -141,6 +141,14 @@ func (c *children) waitFor(ch *child, cmd *exec.Cmd) {
 			}
 			if err := c.startChild(ch); err != nil {
 				c.notice("cannot restart %s: %v\n", ch.name, err)
+				return
+			}
+			c.mu.Lock()
+			now := ch.cmd
+			c.mu.Unlock()
+			// It is the old process if the demo began to stop meanwhile.
+			if now != cmd {
+				c.notice("%s runs again (pid %d)\n", ch.name, now.Process.Pid)
 			}
 		})
 	default:

@@ -1,10 +1,12 @@
 package demo
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -30,5 +32,27 @@ func TestLastWords(t *testing.T) {
 				t.Fatalf("its last words are %q, want %q", got, tc.want)
 			}
 		})
+	}
+}
+
+// A user who kills a node again needs the ID of its new process.
+func TestRestartNamesProcess(t *testing.T) {
+	notices := make(chan string, 4)
+	c := newChildren("/bin/sh", true, func(format string, args ...any) { notices <- fmt.Sprintf(format, args...) })
+	t.Cleanup(c.stop)
+	if err := c.add("node earth/a", t.TempDir(), []string{"-c", "exec sleep 1000"}); err != nil {
+		t.Fatal(err)
+	}
+	_, pids := c.childStates()
+	if err := syscall.Kill(pids[0], syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := <-notices, fmt.Sprintf("node earth/a (pid %d) is down (signal: killed)", pids[0]); !strings.HasPrefix(got, want) {
+		t.Errorf("after the kill: %q, want %q", got, want)
+	}
+	got := <-notices
+	_, pids = c.childStates()
+	if want := fmt.Sprintf("node earth/a runs again (pid %d)\n", pids[0]); got != want {
+		t.Errorf("after the restart: %q, want %q", got, want)
 	}
 }

@@ -32,13 +32,22 @@ const (
 // Formats returns all formats.
 func Formats() []Format { return []Format{Controlstream, Surfacestream, NDJSON, CSV, TSV} }
 
+// FormatList names all formats, for messages.
+func FormatList() string {
+	var names []string
+	for _, f := range Formats() {
+		names = append(names, string(f))
+	}
+	return strings.Join(names, ", ")
+}
+
 // ParseFormat returns the format with a name.
 func ParseFormat(s string) (Format, error) {
 	const op rhumb.Op = "ingest.ParseFormat"
 	if slices.Contains(Formats(), Format(s)) {
 		return Format(s), nil
 	}
-	return "", rhumb.Ef(op, rhumb.InvalidArgument, "%q is not a format; use one of %v", s, Formats())
+	return "", rhumb.Ef(op, rhumb.InvalidArgument, "%q is not a format; use one of %s", s, FormatList())
 }
 
 // FormatOfFile returns the format that the extension of a file name indicates, ignoring ".gz".

@@ -167,7 +167,7 @@ func (m *Mapping) Validate() error {
 	}
 	if m.Format != "" {
 		_, err := ParseFormat(string(m.Format))
-		fault(err != nil, "format: %q is not one of %v", m.Format, Formats())
+		fault(err != nil, "format: %q is not one of %s", m.Format, FormatList())
 	}
 	fault(m.DefaultType != "auto" && !isFieldKind(m.DefaultType), "default_type: %q is neither a field type nor auto", m.DefaultType)
 	for key, kind := range m.Fields {

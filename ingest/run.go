@@ -111,7 +111,7 @@ func (c *Config) Validate() error {
 	fault(c.RetryFor < 0, "retry for %v is negative", c.RetryFor)
 	// The mapping's format is used if this one is empty; see setDefaults.
 	if c.Format == "" {
-		fault(c.Mapping == nil || c.Mapping.Format == "", "format is missing: name one of %v", Formats())
+		fault(c.Mapping == nil || c.Mapping.Format == "", "format is missing: name one of %s", FormatList())
 	} else if _, err := ParseFormat(string(c.Format)); err != nil {
 		fault(true, "%s", messageOf(err))
 	}

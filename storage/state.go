@@ -310,11 +310,11 @@ func (s *Store) State(id rhumb.RangeID) (RangeState, bool) {
 	if rs == nil {
 		return RangeState{}, false
 	}
-	return rs.snapshot(), true
+	return rs.copyState(), true
 }
 
-// snapshot returns a copy of the state.
-func (rs *rangeState) snapshot() RangeState {
+// copyState returns a copy of the state.
+func (rs *rangeState) copyState() RangeState {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	return rs.log.RangeState // Lineage is replaced and never changed in place, so it may be shared

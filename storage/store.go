@@ -228,9 +228,8 @@ func (s *Store) openDatabase() error {
 		return err
 	}
 	defer func() { _ = lengths.close() }()
-	switch {
-	case strings.Contains(err.Error(), "format major version"):
-		// Pebble has no error value for this case.
+	// Pebble has no error value for this case.
+	if strings.Contains(err.Error(), "format major version") {
 		return rhumb.Ef(op, rhumb.Incompatible, "%s: %v; use the binary that wrote it, or a newer one", s.cfg.Dir, err)
 	}
 	// An error of the operating system says nothing about the data: the next start may succeed.
@@ -444,7 +443,7 @@ func (s *Store) Ranges() ([]RangeState, error) {
 	s.mu.RLock()
 	out := make([]RangeState, 0, len(s.ranges))
 	for _, rs := range s.ranges {
-		out = append(out, rs.snapshot())
+		out = append(out, rs.copyState())
 	}
 	s.mu.RUnlock()
 	slices.SortFunc(out, func(a, b RangeState) int { return a.Range.Compare(b.Range) })

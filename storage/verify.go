@@ -258,7 +258,7 @@ func (v *verifier) checkDatabase() {
 		if size, _ := s.Size(id); size.Data != v.weights[id] {
 			v.addFault(dir, -1, fmt.Sprintf("range %s has %d bytes of versions, but %d are on record", id, v.weights[id], size.Data))
 		}
-		if err := v.checkLog(s, rs.snapshot()); err != nil {
+		if err := v.checkLog(s, rs.copyState()); err != nil {
 			v.addFault(dir, -1, err.Error())
 		}
 	}

@@ -68,7 +68,7 @@ func (f Flags) Config() (client.Config, error) {
 			cfg.Addrs = []string{AddrDefault}
 		}
 	}
-	if err := checkPlainText(cfg); err != nil {
+	if err := f.checkPlainText(cfg); err != nil {
 		return cfg, err
 	}
 	if latencyFile == "" {
@@ -113,11 +113,14 @@ func RunningDemo() (*demo.Layout, error) {
 
 // checkPlainText rejects a connection without TLS unless the user asked for one and every address
 // is on this machine.
-func checkPlainText(cfg client.Config) error {
+func (f Flags) checkPlainText(cfg client.Config) error {
 	if !cfg.Insecure {
-		return rhumb.Ef(op, rhumb.InvalidArgument,
-			"no demo runs here, and TLS is not implemented yet: add --insecure to connect to %s in plain text (loopback addresses only), or start `rhumb demo`",
-			strings.Join(cfg.Addrs, ", "))
+		why, other := "", ""
+		if len(f.Addrs) == 0 { // a demo was looked for
+			why, other = "no demo runs here, and ", ", or start `rhumb demo`"
+		}
+		return rhumb.Ef(op, rhumb.InvalidArgument, "%sTLS is not implemented yet: add --insecure to connect to %s in plain text (loopback addresses only)%s",
+			why, strings.Join(cfg.Addrs, ", "), other)
 	}
 	for _, addr := range cfg.Addrs {
 		host, _, err := net.SplitHostPort(addr)

@@ -2,6 +2,7 @@ package connect
 
 import (
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/rhumbdb/rhumb"
@@ -19,6 +20,8 @@ func TestPlainText(t *testing.T) {
 		f := Flags{Addrs: []string{addr}}
 		if _, err := f.Config(); rhumb.KindOf(err) != rhumb.InvalidArgument {
 			t.Errorf("%s without --insecure: %v", addr, err)
+		} else if strings.Contains(err.Error(), "demo") {
+			t.Errorf("the error for a given address is about a demo: %v", err)
 		}
 		f.Insecure = true
 		if _, err := f.Config(); (err == nil) != ok {

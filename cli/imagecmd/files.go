@@ -63,23 +63,14 @@ func (ic *commands) verifyImage(ctx context.Context, at place, deep bool) error 
 		return err
 	}
 	doc := imageReportDoc{at.shown, r.Version, deep, r.Tables, r.Files, r.Bytes, r.Records, describeFaults(r.Faults)}
-	if err := ic.Print(doc, func(t table.Writer) {
-		if len(doc.Faults) == 0 {
-			t.AppendRow(table.Row{"nothing is damaged"})
-			return
-		}
-		t.AppendHeader(table.Row{"FILE", "OFFSET", "DAMAGE"})
-		for _, f := range doc.Faults {
-			offset := any(f.Offset)
-			if f.Offset < 0 {
-				offset = "-" // the whole file
-			}
-			t.AppendRow(table.Row{f.File, offset, f.What})
-		}
-	}); err != nil {
+	if err := ic.Print(doc, func(t table.Writer) { output.AppendFaults(t, doc.Faults) }); err != nil {
 		return err
 	}
-	ic.Notef("checked version %d: %d files, %d bytes, %d record versions", doc.Version, doc.Files, doc.Bytes, doc.Records)
+	records := "no records; --deep checks them"
+	if deep {
+		records = output.Counted(int(doc.Records), "record version", "record versions")
+	}
+	ic.Notef("checked version %d: %d files, %d bytes, %s", doc.Version, doc.Files, doc.Bytes, records)
 	// The report is printed in full before the error, which only sets the exit code.
 	if len(doc.Faults) > 0 {
 		return rhumb.Ef(exit.OpSnapshot, rhumb.Corrupt, "%s in %s; docs/runbooks/snapshot.md describes what to do", output.Counted(len(doc.Faults), "fault", "faults"), at.shown)

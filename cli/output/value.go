@@ -5,6 +5,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/jedib0t/go-pretty/v6/table"
+
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/snapshot/inspect"
 )
@@ -59,4 +61,20 @@ type Fault struct {
 	File   string `json:"file"`
 	Offset int64  `json:"offset"`
 	What   string `json:"what"`
+}
+
+// AppendFaults adds one row for each fault to a table, or a row that says that there is none.
+func AppendFaults(t table.Writer, faults []Fault) {
+	if len(faults) == 0 {
+		t.AppendRow(table.Row{"nothing is damaged"})
+		return
+	}
+	t.AppendHeader(table.Row{"FILE", "OFFSET", "DAMAGE"})
+	for _, f := range faults {
+		offset := any(f.Offset)
+		if f.Offset < 0 {
+			offset = "-" // the whole file
+		}
+		t.AppendRow(table.Row{f.File, offset, f.What})
+	}
 }

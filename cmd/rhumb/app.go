@@ -66,9 +66,9 @@ func (a *app) rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "rhumb",
 		Short: "A geo-partitioned key-value database",
-		Long: `Rhumb stores each record in the region that writes it, answers from the nearest copy,
+		Long: `Rhumb stores each record in the region that first writes it, answers requests there,
 and keeps working when nodes die. This program is the node, its tools and a demonstration.`,
-		Example: `  rhumb demo                                            three regions on this machine, with a live feed
+		Example: `  rhumb demo                                             three regions on this machine, with a live feed
   rhumb put flights SWR8 ident=SWR8 location=47.4,8.5    in another terminal
   rhumb get flights SWR8 --from virginia
   rhumb status`,

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/cli/output"
+	"github.com/rhumbdb/rhumb/client"
 )
 
 // hostile is text that controls a terminal: a title, colors, a C1 sequence, a line that replaces
@@ -68,5 +69,23 @@ func TestRaw(t *testing.T) {
 	}
 	if err := a.writeRaw(rhumb.EncodeRecord(nil, nil)); rhumb.KindOf(err) != rhumb.InvalidArgument {
 		t.Errorf("a record with fields: %v", err)
+	}
+}
+
+// The note that more records follow comes after the records, where it is seen, and continues after
+// the last of them.
+func TestScanNoteIsLast(t *testing.T) {
+	var out bytes.Buffer
+	rc := &readCommands{&session{Printer: &output.Printer{Out: &out, Err: &out, Format: output.Table}}}
+	value := rhumb.EncodeRecord(nil, nil)
+	a := rhumb.Item{Key: rhumb.Key{Name: []byte("aaa")}, Value: value}
+	b := rhumb.Item{Key: rhumb.Key{Name: []byte("bbb")}, Value: value}
+	records := func(yield func(rhumb.Item, error) bool) { _ = yield(a, nil) && yield(b, nil) }
+	if err := rc.printScan(names{}, "notes", records, 1); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	if last := lines[len(lines)-1]; len(lines) != 3 || !strings.Contains(last, "--after "+client.ScanToken(a)) {
+		t.Errorf("a scan with a limit printed %q, want the header, a record and the note", lines)
 	}
 }

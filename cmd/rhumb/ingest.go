@@ -64,7 +64,7 @@ is used. docs/ingest.md describes formats and mappings.`,
 	}
 	fl := c.Flags()
 	fl.StringVar(&f.table, "table", "", "table of the first row of the mapping; without --mapping, also the name of the built-in mapping")
-	fl.StringVar(&f.format, "format", "", fmt.Sprintf("one of %v", ingest.Formats()))
+	fl.StringVar(&f.format, "format", "", "one of "+ingest.FormatList())
 	flags.Default(fl, "format", "that of the mapping, else by the name of the file")
 	fl.StringVar(&f.mapping, "mapping", "", fmt.Sprintf("mapping file, or a built-in mapping: one of %s", strings.Join(ingest.BuiltinMappings(), ", ")))
 	fl.StringVar(&f.region, "region", "", "create records in this region instead of the one nearest to their location")
@@ -140,7 +140,7 @@ func formatOf(f ingestFlags, m *ingest.Mapping, file string) (ingest.Format, err
 	if byName, ok := ingest.FormatOfFile(file); ok {
 		return byName, nil
 	}
-	return "", rhumb.Ef(opIngest, rhumb.InvalidArgument, "neither the mapping nor the name %s determines the format; add --format, one of %v", file, ingest.Formats())
+	return "", rhumb.Ef(opIngest, rhumb.InvalidArgument, "neither the mapping nor the name %s determines the format; add --format, one of %s", file, ingest.FormatList())
 }
 
 func (ic *ingestion) runIngest(ctx context.Context, f ingestFlags, file string) error {

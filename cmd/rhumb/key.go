@@ -29,7 +29,7 @@ func explainKey(s *session, digits string) error {
 	const op rhumb.Op = "rhumb.key"
 	raw, err := hex.DecodeString(strings.TrimPrefix(strings.Join(strings.Fields(digits), ""), "0x"))
 	if err != nil {
-		return rhumb.Ef(op, rhumb.InvalidArgument, "KEY: %v; want an even number of hexadecimal digits", err)
+		return rhumb.Ef(op, rhumb.InvalidArgument, "KEY %q is not an even number of hexadecimal digits", digits)
 	}
 	e, err := keys.Explain(raw)
 	if err != nil {

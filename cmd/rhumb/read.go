@@ -135,7 +135,8 @@ func (rc *readCommands) printScan(n names, tableName string, records iter.Seq2[r
 			return err
 		}
 		if limit > 0 && count == limit {
-			rc.Notef("more records follow: continue with --after %s, or use --limit 0", after)
+			// The note comes after the data, where a person still sees it after a long result.
+			defer rc.Notef("more records follow: continue with --after %s, or use --limit 0", after)
 			break
 		}
 		doc, err := n.describeRecord(tableName, it)

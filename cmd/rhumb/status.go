@@ -114,11 +114,20 @@ func (cc *clusterCommands) printStatus(doc statusDoc) error {
 		}
 		t.AppendRow(table.Row{"ranges", fmt.Sprintf("%d: %d without a primary, %d refusing writes, %d under-replicated, %d displaced; %d quarantined copies",
 			doc.Ranges.Total, doc.Ranges.NoPrimary, doc.Ranges.Refusing+doc.Ranges.Lost, doc.Ranges.UnderReplicated, doc.Ranges.Displaced, doc.Ranges.Quarantined)})
-		t.AppendRow(table.Row{"can lose", fmt.Sprintf("%d more nodes, whichever they are, before a range refuses writes or the metadata group has no majority", doc.CanLose)})
+		t.AppendRow(table.Row{"can lose", describeSpare(doc.CanLose)})
 		for _, r := range doc.Regions {
 			t.AppendRow(table.Row{"region", fmt.Sprintf("%s: %d of %d nodes live, primary of %d ranges", r.Name, r.NodesLive, r.Nodes, r.Primaries)})
 		}
 	})
+}
+
+// describeSpare describes how many more nodes may fail.
+func describeSpare(n int) string {
+	const until = "before a range refuses writes or the metadata group has no majority"
+	if n == 1 {
+		return "1 more node, whichever it is, " + until
+	}
+	return fmt.Sprintf("%d more nodes, whichever they are, %s", n, until)
 }
 
 // describeRegions returns the regions as the catalog has them.

@@ -43,12 +43,7 @@ func verifyStore(s *session, dir string) error {
 	for _, f := range r.Faults {
 		doc.Faults = append(doc.Faults, output.Fault{File: f.File, Offset: f.Offset, What: f.What})
 	}
-	if err := s.Print(doc, func(t table.Writer) {
-		t.AppendHeader(table.Row{"FILE", "OFFSET", "DAMAGE"})
-		for _, f := range doc.Faults {
-			t.AppendRow(table.Row{f.File, f.Offset, f.What})
-		}
-	}); err != nil {
+	if err := s.Print(doc, func(t table.Writer) { output.AppendFaults(t, doc.Faults) }); err != nil {
 		return err
 	}
 	s.Notef("checked %d files, %d bytes, %d keys of %d ranges", doc.Files, doc.Bytes, doc.Keys, doc.Ranges)

@@ -23,6 +23,9 @@ func TestStoreVerify(t *testing.T) {
 	if got := ok(t, "store", "verify", dir, "-o", "json"); !strings.Contains(got, `"faults":[]`) {
 		t.Errorf("a whole store: %s", got)
 	}
+	if got := ok(t, "store", "verify", dir); got != "nothing is damaged\n" {
+		t.Errorf("a whole store: %q", got)
+	}
 	file := filepath.Join(dir, "STORE")
 	b, err := os.ReadFile(file)
 	if err != nil {

@@ -73,8 +73,8 @@ func (h *Host) runCollector() {
 	}
 }
 
-// collectRange does a bounded amount of work on one range, at log time before. more is true if
-// there is more to do at once.
+// collectRange does a bounded amount of work on one range. No read of the range begins below before,
+// which also serves as the log time. more is true if there is more to do at once.
 func (h *Host) collectRange(s *slot, before rhumb.Timestamp) (more bool, err error) {
 	done, err := s.store.Collect(s.id, storage.CollectLimits{Before: before, History: func(t rhumb.TableID) time.Duration {
 		keep := h.tableHistory(t)
