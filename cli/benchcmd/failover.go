@@ -66,10 +66,12 @@ func (bc *commands) measureFailover(ctx context.Context, cfg bench.FailoverConfi
 		for _, r := range r.Restarts {
 			t.AppendRow(table.Row{"all", true, "all", fmt.Sprintf("p50 %v last %v", r.P50.Round(time.Millisecond), r.Max.Round(time.Millisecond)), r.InSync.Round(time.Millisecond)})
 		}
-		t.AppendFooter(table.Row{
-			"", "", "", fmt.Sprintf("p50 %v max %v", r.P50.Round(time.Millisecond), r.Max.Round(time.Millisecond)),
-			fmt.Sprintf("leader p50 %v max %v", r.LeaderP50.Round(time.Millisecond), r.LeaderMax.Round(time.Millisecond)),
-		})
+		if len(r.Kills) > 0 {
+			t.AppendFooter(table.Row{
+				"", "", "", fmt.Sprintf("p50 %v max %v", r.P50.Round(time.Millisecond), r.Max.Round(time.Millisecond)),
+				fmt.Sprintf("leader p50 %v max %v", r.LeaderP50.Round(time.Millisecond), r.LeaderMax.Round(time.Millisecond)),
+			})
+		}
 	}); err != nil {
 		return err
 	}
