@@ -2,7 +2,6 @@ package lease
 
 import (
 	"cmp"
-	"math"
 	"slices"
 	"time"
 
@@ -175,20 +174,6 @@ func (p *Pairs) excusePause(now time.Duration) {
 			q.lastContact = min(now, q.lastContact+gap-q.timing.Heartbeat)
 		}
 	}
-}
-
-// Due returns the time at which Tick has something to send.
-func (p *Pairs) Due() time.Duration {
-	due := time.Duration(math.MaxInt64)
-	if p.unhealthy != "" {
-		return due
-	}
-	for _, q := range p.peers {
-		if q.watched {
-			due = min(due, q.nextBeat)
-		}
-	}
-	return due
 }
 
 // newFrame returns a frame to q that carries no grant and asks for none.
@@ -404,9 +389,6 @@ func (p *Pairs) SetHealthy(now time.Duration, ok bool, why string) {
 		}
 	}
 }
-
-// Unhealthy returns the reason for the last SetHealthy with ok false, or "" if the node is healthy.
-func (p *Pairs) Unhealthy() string { return p.unhealthy }
 
 // DropHeld forgets every grant that this node holds, and those still on their way, because its
 // clock was found to have missed time before now.

@@ -126,17 +126,6 @@ func (s *State) Life(id rhumb.NodeID, nonce uint64) (life rhumb.BootSeq, ok bool
 	return n.Boot, true
 }
 
-// NodeByStore returns the node whose store has the given id.
-func (s *State) NodeByStore(store rhumb.UUID) (*rhumb.Node, bool) {
-	// Registrations are rare and nodes are few, so a scan is enough.
-	for n := range s.Nodes() {
-		if n.Store == store {
-			return n, true
-		}
-	}
-	return nil, false
-}
-
 // Nodes yields all nodes, ordered by id.
 func (s *State) Nodes() iter.Seq[*rhumb.Node] {
 	return func(yield func(*rhumb.Node) bool) {
