@@ -5,7 +5,7 @@
 // eight arenas for each core, and each arena retains what was freed in it. With 256 MiB and under
 // overload, a node retained 200 MiB in this way, which no budget counts and the limit of Go's
 // runtime does not hold. `rhumb bench overload --memory 768MiB --callers 50 --factor 30` showed 393
-// to 426 MiB of resident memory with the default, and 253 to 262 MiB with one or two arenas, at
+// to 426 MiB of resident memory with the default, and 269 and 278 MiB with two arenas, at
 // equal throughput.
 
 package storage

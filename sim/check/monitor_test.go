@@ -80,6 +80,11 @@ func TestMonitor(t *testing.T) {
 			set(config(1, 1, 1, 1, 2)), commit(1, log...), ack(3, 1, 2), set(config(1, 2, 1, 1, 2, 3)),
 			func(m *Monitor) error { return m.Held(testRange, disks(1, 2)) },
 		}},
+		{"damage excuses what is acknowledged later, and nothing above it", "I3", steps{
+			set(config(1, 1, 1, 1, 2)), commit(1, log...),
+			func(m *Monitor) error { m.Lost(testRange, 2, 2); return nil },
+			ack(1, 1), ack(2, 1), ack(3, 1),
+		}},
 		{"an answer reveals what is not committed", "I3", steps{set(config(1, 1, 1, 1, 2)), commit(1, log[0]), ack(2, 1, 2)}},
 		{"a new primary is behind", "I4", steps{set(config(1, 1, 1, 1, 2)), commit(1, log...), ack(3, 1, 2), serve(1, 1, 3), serve(2, 2, 2)}},
 		{"an in-sync member undoes a committed entry", "I5", steps{
@@ -109,6 +114,21 @@ func TestMonitor(t *testing.T) {
 				wantErr(t, step(&m), "")
 			}
 		})
+	}
+}
+
+// TestWholeNeedsCommitted checks that a disk is not whole if it lacks an entry that is committed but
+// that no answer has revealed.
+func TestWholeNeedsCommitted(t *testing.T) {
+	log := chainOf(start(1), start(2)).Entries
+	m := Monitor{MinInSync: 2}
+	wantErr(t, m.Config(config(1, 1, 1, 1, 2)), "")
+	for _, e := range log {
+		wantErr(t, m.Committed(testRange, 1, e), "")
+	}
+	disk := func(n rhumb.NodeID) Replica { return fakeDisk(log[:3-n]) }
+	if !m.Whole(testRange, 1, disk) || m.Whole(testRange, 2, disk) {
+		t.Error("the first disk holds all committed entries, and the second lacks one")
 	}
 }
 
