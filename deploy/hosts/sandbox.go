@@ -1,0 +1,301 @@
+package hosts
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// sandbox is what the launcher of a service sets up before it becomes the service.
+type sandbox struct {
+	Dir             string
+	UID, GID        int
+	Groups          []int
+	Umask           int
+	Limits          map[int][2]uint64
+	OOMScore        *int
+	NoNewPrivileges bool
+	DropAll         bool  // CapabilityBoundingSet= with no value
+	Keep            []int // capabilities to keep, if not all
+	Bounded         bool
+	ReadOnly        bool // ProtectSystem=strict
+	ReadWrite       []string
+	Inaccessible    []string
+	HideHomes       bool
+	PrivateTmp      bool
+	Syscalls        *syscallFilter
+}
+
+var limitNames = map[string]int{
+	"LimitNOFILE": unix.RLIMIT_NOFILE, "LimitMEMLOCK": unix.RLIMIT_MEMLOCK, "LimitCORE": unix.RLIMIT_CORE, "LimitNPROC": unix.RLIMIT_NPROC,
+}
+
+// identity reads who the service runs as.
+func (r *resolver) identity() {
+	s, box := r.u.service, &r.p.box
+	name := s.last("User", "root")
+	u, err := user.Lookup(name)
+	if err != nil {
+		r.fail(fmt.Errorf("User=%s: %w; install the package or add the user", name, err))
+		return
+	}
+	box.UID, err = strconv.Atoi(u.Uid)
+	r.fail(err)
+	box.GID, err = strconv.Atoi(u.Gid)
+	r.fail(err)
+	if name := s.last("Group", ""); name != "" {
+		box.GID = r.group(name)
+	}
+	for _, name := range s.words("SupplementaryGroups") {
+		box.Groups = append(box.Groups, r.group(name))
+	}
+	mask, err := strconv.ParseUint(s.last("UMask", "0022"), 8, 32)
+	r.fail(err)
+	box.Umask = int(mask)
+	box.Dir = s.last("WorkingDirectory", "/")
+	r.p.environment = append([]string{"USER=" + u.Username, "LOGNAME=" + u.Username, "HOME=" + u.HomeDir}, r.p.environment...)
+}
+
+func (r *resolver) group(name string) int {
+	g, err := user.LookupGroup(name)
+	if err != nil {
+		r.fail(err)
+		return 0
+	}
+	id, err := strconv.Atoi(g.Gid)
+	r.fail(err)
+	return id
+}
+
+func (r *resolver) limits() {
+	s, box := r.u.service, &r.p.box
+	box.Limits = map[int][2]uint64{}
+	for name, which := range limitNames {
+		text := s.last(name, "")
+		if text == "" {
+			continue
+		}
+		soft, hard, both := strings.Cut(text, ":")
+		if !both {
+			hard = soft
+		}
+		var pair [2]uint64
+		for i, t := range []string{soft, hard} {
+			n, err := parseLimit(t)
+			if err != nil {
+				r.fail(fmt.Errorf("%s=%s: %w", name, text, err))
+			}
+			pair[i] = n
+		}
+		box.Limits[which] = pair
+	}
+	if text := s.last("OOMScoreAdjust", ""); text != "" {
+		n, err := strconv.Atoi(text)
+		r.fail(err)
+		box.OOMScore = &n
+	}
+}
+
+func parseLimit(text string) (uint64, error) {
+	if text == "infinity" {
+		return unix.RLIM_INFINITY, nil
+	}
+	unit := uint64(1)
+	switch text[max(len(text)-1, 0):] {
+	case "K":
+		unit = 1 << 10
+	case "M":
+		unit = 1 << 20
+	case "G":
+		unit = 1 << 30
+	}
+	n, err := strconv.ParseUint(strings.TrimRight(text, "KMG"), 10, 64)
+	return n * unit, err
+}
+
+func (r *resolver) isolation() {
+	s, box := r.u.service, &r.p.box
+	box.NoNewPrivileges = s.truth("NoNewPrivileges")
+	if caps, set := s["CapabilityBoundingSet"]; set {
+		box.Bounded = true
+		for _, name := range s.words("CapabilityBoundingSet") {
+			number, ok := capabilities[name]
+			if !ok {
+				r.fail(fmt.Errorf("CapabilityBoundingSet=%s: not known here", name))
+			}
+			box.Keep = append(box.Keep, number)
+		}
+		box.DropAll = len(caps) == 0
+	}
+	switch v := s.last("ProtectSystem", "no"); v {
+	case "no":
+	case "strict":
+		box.ReadOnly = true
+	default:
+		r.fail(fmt.Errorf("ProtectSystem=%s is not known here", v))
+	}
+	box.ReadWrite = append(box.ReadWrite, s.words("ReadWritePaths")...)
+	box.Inaccessible = s.words("InaccessiblePaths")
+	box.HideHomes = s.last("ProtectHome", "no") != "no"
+	box.PrivateTmp = s.truth("PrivateTmp")
+	if len(s["SystemCallFilter"]) > 0 {
+		var err error
+		box.Syscalls, err = newSyscallFilter(s["SystemCallFilter"], s.last("SystemCallErrorNumber", ""))
+		r.fail(err)
+	}
+}
+
+// capabilities are those that units of this repository name.
+var capabilities = map[string]int{
+	"CAP_NET_BIND_SERVICE": unix.CAP_NET_BIND_SERVICE, "CAP_IPC_LOCK": unix.CAP_IPC_LOCK, "CAP_SYS_NICE": unix.CAP_SYS_NICE,
+}
+
+// launch sets up the sandbox, which is its first argument, and becomes the program of the other arguments. It runs in a mount
+// namespace of its own.
+func launch(args []string) error {
+	if len(args) < 2 {
+		return errors.New("want a sandbox and a command")
+	}
+	var box sandbox
+	if err := json.Unmarshal([]byte(args[0]), &box); err != nil {
+		return err
+	}
+	// Rights belong to threads. The thread that makes the changes becomes the program.
+	runtime.LockOSThread()
+	for _, step := range []func() error{box.mounts, box.apply, box.dropRights} {
+		if err := step(); err != nil {
+			return fmt.Errorf("set up the sandbox of %s: %w", args[1], err)
+		}
+	}
+	return fmt.Errorf("start %s: %w", args[1], syscall.Exec(args[1], args[1:], os.Environ()))
+}
+
+// mounts changes the view of the file system.
+func (b *sandbox) mounts() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return err
+	}
+	if b.PrivateTmp {
+		for _, dir := range []string{"/tmp", "/var/tmp"} {
+			if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777"); err != nil {
+				return fmt.Errorf("private %s: %w", dir, err)
+			}
+		}
+		b.ReadWrite = append(b.ReadWrite, "/tmp", "/var/tmp")
+	}
+	if b.HideHomes {
+		b.Inaccessible = append(b.Inaccessible, "/home", "/root", "/run/user")
+	}
+	for _, dir := range b.Inaccessible {
+		optional := strings.HasPrefix(dir, "-") || b.HideHomes
+		dir = strings.TrimPrefix(dir, "-")
+		if _, err := os.Stat(dir); optional && errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, "mode=0000"); err != nil {
+			return fmt.Errorf("hide %s: %w", dir, err)
+		}
+	}
+	if !b.ReadOnly {
+		return nil
+	}
+	return b.makeReadOnly()
+}
+
+// makeReadOnly makes everything read-only but /dev, /proc, /sys and the folders that the unit names.
+func (b *sandbox) makeReadOnly() error {
+	var writable []string
+	for _, dir := range append([]string{"/dev", "/proc"}, b.ReadWrite...) {
+		dir, optional := strings.CutPrefix(dir, "-")
+		if _, err := os.Stat(dir); optional && errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		// Bound onto itself, the folder is a mount of its own, which can differ from what is above.
+		if err := unix.Mount(dir, dir, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+			return fmt.Errorf("bind %s: %w", dir, err)
+		}
+		writable = append(writable, dir)
+	}
+	readOnly := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
+	if err := unix.MountSetattr(unix.AT_FDCWD, "/", unix.AT_RECURSIVE, readOnly); err != nil {
+		return fmt.Errorf("make / read-only: %w", err)
+	}
+	for _, dir := range writable {
+		if err := unix.MountSetattr(unix.AT_FDCWD, dir, unix.AT_RECURSIVE, &unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}); err != nil {
+			return fmt.Errorf("make %s writable: %w", dir, err)
+		}
+	}
+	return nil
+}
+
+// apply sets limits and the like, which need the rights of root.
+func (b *sandbox) apply() error {
+	unix.Umask(b.Umask)
+	for which, pair := range b.Limits {
+		limit := unix.Rlimit{Cur: pair[0], Max: pair[1]}
+		if err := unix.Prlimit(0, which, &limit, nil); err != nil {
+			return fmt.Errorf("limit %d: %w", which, err)
+		}
+	}
+	if b.OOMScore != nil {
+		if err := os.WriteFile("/proc/self/oom_score_adj", []byte(strconv.Itoa(*b.OOMScore)), 0); err != nil {
+			return err
+		}
+	}
+	if b.Bounded {
+		for number := 0; number <= unix.CAP_LAST_CAP; number++ {
+			if containsInt(b.Keep, number) {
+				continue
+			}
+			if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(number), 0, 0, 0); err != nil && !errors.Is(err, unix.EINVAL) {
+				return fmt.Errorf("drop capability %d: %w", number, err)
+			}
+		}
+	}
+	return nil
+}
+
+// dropRights becomes the user of the service.
+func (b *sandbox) dropRights() error {
+	if b.UID != 0 {
+		if err := syscall.Setgroups(b.Groups); err != nil {
+			return err
+		}
+		if err := syscall.Setgid(b.GID); err != nil {
+			return err
+		}
+		if err := syscall.Setuid(b.UID); err != nil {
+			return err
+		}
+	}
+	if err := os.Chdir(b.Dir); err != nil {
+		return err
+	}
+	if b.NoNewPrivileges || b.Syscalls != nil {
+		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+			return err
+		}
+	}
+	if b.Syscalls != nil {
+		return b.Syscalls.load()
+	}
+	return nil
+}
+
+func containsInt(list []int, n int) bool {
+	for _, v := range list {
+		if v == n {
+			return true
+		}
+	}
+	return false
+}
