@@ -22,8 +22,8 @@ const module = "github.com/rhumbdb/rhumb"
 // instead of moving a line.
 var layers = [][]string{
 	{"."},
-	{"hlc", "keys", "geo", "entry", "wan", "api/rhumbpb", "bench/load", "cli/exit", "cli/flags", "cli/settings", "node/closed", "node/memory", "snapshot/format", "snapshot/shm"},
-	{"sched", "geo/rtt", "api", "storage", "raftmeta/catalog", "node/replica", "node/lease", "sim/check", "sim/model", "sim/voter", "snapshot/rtree", "bench/roads"},
+	{"hlc", "keys", "geo", "entry", "wan", "identity", "api/rhumbpb", "bench/load", "cli/exit", "cli/flags", "cli/settings", "node/closed", "node/memory", "snapshot/format", "snapshot/shm"},
+	{"sched", "geo/rtt", "api", "identity/identitytest", "storage", "raftmeta/catalog", "node/replica", "node/lease", "sim/check", "sim/model", "sim/voter", "snapshot/rtree", "bench/roads"},
 	{"raftmeta/place", "storage/storagetest", "client/stream", "snapshot/segment", "snapshot/reader"},
 	{"raftmeta", "client", "snapshot/roll", "snapshot/inspect"},
 	{"snapshot"},
@@ -59,7 +59,7 @@ var owners = map[string][]string{
 	"github.com/spf13/cobra":            {"cmd/rhumb", "cli/benchcmd", "cli/flags", "cli/imagecmd"},
 	"go.etcd.io/raft":                   {"raftmeta"},
 	"gonum.org/v1/plot":                 {"bench/image"},
-	"google.golang.org/grpc":            {"api", "api/rhumbpb", "client", "client/stream", "node", "node/peer", "node/server"},
+	"google.golang.org/grpc":            {"api", "api/rhumbpb", "client", "client/stream", "identity", "node", "node/peer", "node/server"},
 	"google.golang.org/protobuf": {
 		"api", "api/rhumbpb", "node", "node/admin", "node/host", "node/peer", "node/route", "node/server",
 		"raftmeta", // its messages are raftpb
