@@ -94,7 +94,9 @@ func TestErrors(t *testing.T) {
 				asked = format
 			}
 			p.PrintError(failure, asked)
-			var doc struct{ Error struct{ Kind, Message string } }
+			var doc struct {
+				Error struct{ Kind, Message string }
+			}
 			if err := yaml.Unmarshal(b.Bytes(), &doc); err != nil || doc.Error.Kind != "not_found" || !strings.HasSuffix(doc.Error.Message, "a\x1b") {
 				t.Errorf("%s: %q, %v", format, b.String(), err)
 			}
