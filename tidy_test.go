@@ -61,6 +61,7 @@ var owners = map[string][]string{
 	"github.com/paulmach/orb":           {"examples/tiles"},
 	"github.com/spf13/cobra":            {"cmd/rhumb", "cli/benchcmd", "cli/flags", "cli/imagecmd"},
 	"go.etcd.io/raft":                   {"raftmeta"},
+	"go.yaml.in/yaml":                   {"cli/output", "ingest", "wan"},
 	"gonum.org/v1/plot":                 {"bench/image"},
 	"google.golang.org/grpc":            {"api", "api/rhumbpb", "client", "client/stream", "node", "node/peer", "node/server"},
 	"google.golang.org/protobuf": {
