@@ -72,7 +72,9 @@ type Revocation struct {
 // GossipSecret is a key that encrypts gossip. No text form shows it.
 type GossipSecret []byte
 
-func (GossipSecret) String() string   { return "(secret)" }
+func (GossipSecret) String() string { return "(secret)" }
+
+// GoString keeps the secret out of %#v.
 func (GossipSecret) GoString() string { return "(secret)" }
 
 // LogValue keeps the secret out of logs.
