@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command hostctl brings up hosts as network namespaces on this machine, runs commands on them and removes them. Package
 // deploy/hosts describes a host; deploy/hosts/README.md has examples.
 package main

@@ -1,3 +1,5 @@
+//go:build linux
+
 package hosts
 
 import (
@@ -326,7 +328,9 @@ func (f *Fleet) writeHostsFiles() error {
 	return os.WriteFile(f.path("hosts", "names"), []byte(names.String()), 0o644)
 }
 
-func (f *Fleet) path(parts ...string) string { return filepath.Join(append([]string{f.dir}, parts...)...) }
+func (f *Fleet) path(parts ...string) string {
+	return filepath.Join(append([]string{f.dir}, parts...)...)
+}
 
 func validName(name string) bool {
 	if name == "" || len(name) > 40 || name[0] < 'a' || name[0] > 'z' {

@@ -1,3 +1,5 @@
+//go:build linux
+
 package hosts
 
 import (
@@ -65,8 +67,9 @@ func (m *manager) spawn(argv []string, attr *os.ProcAttr) (int, <-chan syscall.W
 		return 0, nil, err
 	}
 	ch := make(chan syscall.WaitStatus, 1)
-	m.waiting[p.Pid] = ch
-	return p.Pid, ch, p.Release()
+	pid := p.Pid // Release forgets it
+	m.waiting[pid] = ch
+	return pid, ch, p.Release()
 }
 
 // reap takes the status of every child that has ended, orphans of services included.

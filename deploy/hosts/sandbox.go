@@ -1,3 +1,5 @@
+//go:build linux
+
 package hosts
 
 import (
@@ -32,7 +34,8 @@ type sandbox struct {
 	Inaccessible    []string
 	HideHomes       bool
 	PrivateTmp      bool
-	Syscalls        *syscallFilter
+	Syscalls        []string // SystemCallFilter=; the launcher resolves it, because the reaper would take the status of a child
+	SyscallError    string   // SystemCallErrorNumber=
 }
 
 var limitNames = map[string]int{
@@ -147,11 +150,7 @@ func (r *resolver) isolation() {
 	box.Inaccessible = s.words("InaccessiblePaths")
 	box.HideHomes = s.last("ProtectHome", "no") != "no"
 	box.PrivateTmp = s.truth("PrivateTmp")
-	if len(s["SystemCallFilter"]) > 0 {
-		var err error
-		box.Syscalls, err = newSyscallFilter(s["SystemCallFilter"], s.last("SystemCallErrorNumber", ""))
-		r.fail(err)
-	}
+	box.Syscalls, box.SyscallError = s["SystemCallFilter"], s.last("SystemCallErrorNumber", "")
 }
 
 // capabilities are those that units of this repository name.
@@ -169,9 +168,16 @@ func launch(args []string) error {
 	if err := json.Unmarshal([]byte(args[0]), &box); err != nil {
 		return err
 	}
+	var filter *syscallFilter
+	if len(box.Syscalls) > 0 {
+		var err error
+		if filter, err = newSyscallFilter(box.Syscalls, box.SyscallError); err != nil {
+			return err
+		}
+	}
 	// Rights belong to threads. The thread that makes the changes becomes the program.
 	runtime.LockOSThread()
-	for _, step := range []func() error{box.mounts, box.apply, box.dropRights} {
+	for _, step := range []func() error{box.mounts, box.apply, box.dropRights, filter.load} {
 		if err := step(); err != nil {
 			return fmt.Errorf("set up the sandbox of %s: %w", args[1], err)
 		}
@@ -241,8 +247,7 @@ func (b *sandbox) makeReadOnly() error {
 func (b *sandbox) apply() error {
 	unix.Umask(b.Umask)
 	for which, pair := range b.Limits {
-		limit := unix.Rlimit{Cur: pair[0], Max: pair[1]}
-		if err := unix.Prlimit(0, which, &limit, nil); err != nil {
+		if err := setLimit(which, unix.Rlimit{Cur: pair[0], Max: pair[1]}); err != nil {
 			return fmt.Errorf("limit %d: %w", which, err)
 		}
 	}
@@ -264,6 +269,20 @@ func (b *sandbox) apply() error {
 	return nil
 }
 
+// setLimit sets a limit, or the closest one that this process may set, as systemd does.
+func setLimit(which int, limit unix.Rlimit) error {
+	err := unix.Prlimit(0, which, &limit, nil)
+	if !errors.Is(err, unix.EPERM) {
+		return err
+	}
+	var now unix.Rlimit
+	if err := unix.Prlimit(0, which, nil, &now); err != nil {
+		return err
+	}
+	limit = unix.Rlimit{Cur: min(limit.Cur, now.Max), Max: min(limit.Max, now.Max)}
+	return unix.Prlimit(0, which, &limit, nil)
+}
+
 // dropRights becomes the user of the service.
 func (b *sandbox) dropRights() error {
 	if b.UID != 0 {
@@ -280,13 +299,8 @@ func (b *sandbox) dropRights() error {
 	if err := os.Chdir(b.Dir); err != nil {
 		return err
 	}
-	if b.NoNewPrivileges || b.Syscalls != nil {
-		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-			return err
-		}
-	}
-	if b.Syscalls != nil {
-		return b.Syscalls.load()
+	if b.NoNewPrivileges {
+		return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	}
 	return nil
 }

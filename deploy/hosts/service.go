@@ -1,3 +1,5 @@
+//go:build linux
+
 package hosts
 
 import (
@@ -15,12 +17,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-)
-
-// Bounds of restarts, which are those of systemd: a service that starts more often within the time stays down.
-const (
-	startsMost   = 5
-	startsWithin = 10 * time.Second
 )
 
 // service runs one unit.
@@ -77,6 +73,11 @@ func (s *service) start() error {
 	if s.running() {
 		return nil
 	}
+	if unmet := s.u.condition(); unmet != "" {
+		// Not a failure, as with systemd.
+		s.logf("not started: %s is not met", unmet)
+		return nil
+	}
 	p, err := s.resolve()
 	if err != nil {
 		s.fail(err.Error())
@@ -121,9 +122,9 @@ func (s *service) run(p *plan, ready chan<- error, over chan struct{}) {
 			again = false
 		}
 		now := time.Now()
-		s.starts = append(slices.DeleteFunc(s.starts, func(t time.Time) bool { return now.Sub(t) > startsWithin }), now)
-		if again && len(s.starts) >= startsMost {
-			again, err = false, fmt.Errorf("started %d times within %v: %w", len(s.starts), startsWithin, err)
+		s.starts = append(slices.DeleteFunc(s.starts, func(t time.Time) bool { return now.Sub(t) > p.startsWithin }), now)
+		if again && len(s.starts) >= p.startsMost {
+			again, err = false, fmt.Errorf("started %d times within %v: %w", len(s.starts), p.startsWithin, err)
 		}
 		stopping := s.stopping
 		s.mu.Unlock()

@@ -1,3 +1,5 @@
+//go:build linux
+
 package hosts
 
 import (
@@ -6,7 +8,6 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"syscall"
 
 	seccomp "github.com/elastic/go-seccomp-bpf"
 	"github.com/elastic/go-seccomp-bpf/arch"
@@ -27,6 +28,10 @@ func newSyscallFilter(lines []string, errorNumber string) (*syscallFilter, error
 	if strings.HasPrefix(lines[0], "~") {
 		return nil, fmt.Errorf("SystemCallFilter=%s: the first list must say what is allowed", lines[0])
 	}
+	groups, err := callGroups()
+	if err != nil {
+		return nil, err
+	}
 	allowed := map[string]bool{}
 	// systemd always allows what it needs to start the program.
 	for _, name := range []string{"execve", "exit", "exit_group", "getrlimit", "rt_sigreturn", "sigreturn"} {
@@ -35,7 +40,7 @@ func newSyscallFilter(lines []string, errorNumber string) (*syscallFilter, error
 	for _, line := range lines {
 		line, denied := strings.CutPrefix(line, "~")
 		for _, word := range strings.Fields(line) {
-			names, err := callsOf(word)
+			names, err := callsOf(groups, word)
 			if err != nil {
 				return nil, err
 			}
@@ -57,22 +62,40 @@ func newSyscallFilter(lines []string, errorNumber string) (*syscallFilter, error
 	return f, nil
 }
 
-// callsOf returns the calls of a group of systemd, or the call itself.
-func callsOf(word string) ([]string, error) {
+// callGroups returns the groups of calls that systemd knows, such as @system-service. The calls in them may be groups again.
+func callGroups() (map[string][]string, error) {
+	out, err := exec.Command("systemd-analyze", "syscall-filter", "--no-pager").CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("groups of system calls: systemd-analyze: %w: %s; install systemd, which need not run", err, bytes.TrimSpace(out))
+	}
+	groups := map[string][]string{}
+	group := ""
+	for line := range strings.Lines(string(out)) {
+		word := strings.TrimSpace(line)
+		switch {
+		case word == "" || word[0] == '#':
+		case !strings.HasPrefix(line, " "):
+			group = word
+			groups[group] = nil
+		default:
+			groups[group] = append(groups[group], word)
+		}
+	}
+	return groups, nil
+}
+
+// callsOf returns the calls of a group, or the call itself.
+func callsOf(groups map[string][]string, word string) ([]string, error) {
 	if !strings.HasPrefix(word, "@") {
 		return []string{word}, nil
 	}
-	out, err := exec.Command("systemd-analyze", "syscall-filter", word).CombinedOutput()
-	if err != nil {
-		return nil, fmt.Errorf("the calls of %s: systemd-analyze: %w: %s; install systemd, which need not run", word, err, bytes.TrimSpace(out))
+	members, ok := groups[word]
+	if !ok {
+		return nil, fmt.Errorf("SystemCallFilter=%s: systemd knows no such group", word)
 	}
 	var names []string
-	for i, line := range strings.Split(string(out), "\n") {
-		line = strings.TrimSpace(line)
-		if i == 0 || line == "" || line[0] == '#' {
-			continue
-		}
-		more, err := callsOf(line)
+	for _, member := range members {
+		more, err := callsOf(groups, member)
 		if err != nil {
 			return nil, err
 		}
@@ -81,9 +104,12 @@ func callsOf(word string) ([]string, error) {
 	return names, nil
 }
 
-// load installs the filter for this thread and what it becomes.
+// load installs the filter, if there is one, for this thread and the program that it becomes.
 func (f *syscallFilter) load() error {
-	otherwise := seccomp.ActionErrno | seccomp.Action(syscall.EPERM)
+	if f == nil {
+		return nil
+	}
+	otherwise := seccomp.ActionErrno // EPERM
 	if f.Kill {
 		otherwise = seccomp.ActionKillProcess
 	}

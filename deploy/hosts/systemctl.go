@@ -1,3 +1,5 @@
+//go:build linux
+
 package hosts
 
 import (
@@ -254,8 +256,13 @@ func (c *systemctlCall) show(name string) (int, error) {
 
 func (c *systemctlCall) properties(u unitState) {
 	for _, p := range [][2]string{
-		{"Id", u.Name}, {"ActiveState", u.State}, {"MainPID", strconv.Itoa(u.PID)}, {"StatusText", u.Status},
-		{"NRestarts", strconv.Itoa(u.Restarts)}, {"Result", u.Result}, {"FragmentPath", u.Path},
+		{"Id", u.Name},
+		{"ActiveState", u.State},
+		{"MainPID", strconv.Itoa(u.PID)},
+		{"StatusText", u.Status},
+		{"NRestarts", strconv.Itoa(u.Restarts)},
+		{"Result", u.Result},
+		{"FragmentPath", u.Path},
 	} {
 		if c.property == "" || c.property == p[0] {
 			fmt.Fprintf(c.out, "%s=%s\n", p[0], p[1])

@@ -1,3 +1,5 @@
+//go:build linux
+
 package hosts
 
 import (
@@ -151,6 +153,8 @@ type plan struct {
 	stopMost          time.Duration
 	kill              unix.Signal
 	preventRestart    []int
+	startsMost        int
+	startsWithin      time.Duration
 	notifyFromAll     bool
 	runtimeDir        []string
 	ownedDirs         []ownedDir
@@ -166,6 +170,17 @@ type command struct {
 type ownedDir struct {
 	path string
 	mode fs.FileMode
+}
+
+// condition returns the first condition of the unit that is not met, or "".
+func (u *unitFile) condition() string {
+	for _, text := range u.unit["ConditionPathExists"] {
+		path, negated := strings.CutPrefix(text, "!")
+		if _, err := os.Stat(path); (err == nil) == negated {
+			return "ConditionPathExists=" + text
+		}
+	}
+	return ""
 }
 
 // resolve turns settings into a plan.
@@ -218,6 +233,13 @@ func (r *resolver) commands() {
 		r.fail(fmt.Errorf("Restart=%s is not known here", r.p.restart))
 	}
 	r.p.restartAfter = r.duration("RestartSec", 100*time.Millisecond)
+	r.p.startsWithin = r.durationOf(r.u.unit, "StartLimitIntervalSec", 10*time.Second)
+	r.p.startsMost = 5
+	if text := r.u.unit.last("StartLimitBurst", ""); text != "" {
+		n, err := strconv.Atoi(text)
+		r.fail(err)
+		r.p.startsMost = n
+	}
 	r.p.startMost = r.duration("TimeoutStartSec", 90*time.Second)
 	r.p.stopMost = r.duration("TimeoutStopSec", 90*time.Second)
 	r.p.kill = unix.SignalNum(s.last("KillSignal", "SIGTERM"))
@@ -263,7 +285,11 @@ func (r *resolver) specifiers(text string) string {
 }
 
 func (r *resolver) duration(key string, otherwise time.Duration) time.Duration {
-	text := r.u.service.last(key, "")
+	return r.durationOf(r.u.service, key, otherwise)
+}
+
+func (r *resolver) durationOf(s settings, key string, otherwise time.Duration) time.Duration {
+	text := s.last(key, "")
 	if text == "" {
 		return otherwise
 	}
@@ -298,7 +324,20 @@ func (r *resolver) environment() {
 		r.fail(err)
 		env = append(env, more...)
 	}
-	r.p.environment = env
+	r.p.environment = lastOfEach(env)
+}
+
+// lastOfEach keeps the last value of each variable: a program sees the first one.
+func lastOfEach(env []string) (kept []string) {
+	seen := map[string]bool{}
+	for _, pair := range slices.Backward(env) {
+		if name, _, _ := strings.Cut(pair, "="); !seen[name] {
+			seen[name] = true
+			kept = append(kept, pair)
+		}
+	}
+	slices.Reverse(kept)
+	return kept
 }
 
 // readEnvironment reads lines NAME=VALUE with optional quotes, as EnvironmentFile= has them.
