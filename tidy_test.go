@@ -22,8 +22,8 @@ const module = "github.com/rhumbdb/rhumb"
 // instead of moving a line.
 var layers = [][]string{
 	{"."},
-	{"hlc", "keys", "geo", "entry", "wan", "api/rhumbpb", "bench/load", "cli/exit", "cli/flags", "cli/settings", "node/closed", "node/memory", "snapshot/format", "snapshot/shm"},
-	{"sched", "geo/rtt", "api", "storage", "raftmeta/catalog", "node/replica", "node/lease", "sim/check", "sim/model", "sim/voter", "snapshot/rtree", "bench/roads"},
+	{"hlc", "keys", "geo", "entry", "wan", "api/rhumbpb", "bench/load", "cli/contexts", "cli/exit", "cli/flags", "cli/secret", "node/closed", "node/memory", "snapshot/format", "snapshot/shm"},
+	{"cli/settings", "sched", "geo/rtt", "api", "storage", "raftmeta/catalog", "node/replica", "node/lease", "sim/check", "sim/model", "sim/voter", "snapshot/rtree", "bench/roads"},
 	{"raftmeta/place", "storage/storagetest", "client/stream", "snapshot/segment", "snapshot/reader"},
 	{"raftmeta", "client", "snapshot/roll", "snapshot/inspect"},
 	{"snapshot"},
@@ -58,7 +58,7 @@ var owners = map[string][]string{
 	"github.com/paulmach/orb":           {"examples/tiles"},
 	"github.com/spf13/cobra":            {"cmd/rhumb", "cli/benchcmd", "cli/flags", "cli/imagecmd"},
 	"go.etcd.io/raft":                   {"raftmeta"},
-	"go.yaml.in/yaml":                   {"cli/output", "ingest", "wan"},
+	"go.yaml.in/yaml":                   {"cli/contexts", "cli/output", "ingest", "wan"},
 	"gonum.org/v1/plot":                 {"bench/image"},
 	"google.golang.org/grpc":            {"api", "api/rhumbpb", "client", "client/stream", "node", "node/peer", "node/server"},
 	"google.golang.org/protobuf": {

@@ -23,18 +23,29 @@ import (
 	"github.com/rhumbdb/rhumb/wan"
 )
 
+// TimeoutDefault is how long commands wait for a cluster by default.
+const TimeoutDefault = 10 * time.Second
+
 // AddrDefault is the address that nodes listen on by default.
 const AddrDefault = "127.0.0.1:7600"
 
 const op rhumb.Op = "rhumb.connect"
 
-// Flags select the cluster that a command connects to, and the region from which it does.
+// Flags select the cluster that a command connects to, the identity with which it does, and the
+// region from which it does.
 type Flags struct {
 	Addrs       []string
 	From        string
 	LatencyFile string
 	Timeout     time.Duration
 	Insecure    bool
+
+	CA, Cert, Key      string // files
+	User, PasswordFile string
+	Cluster            string // an ID, or "" for any
+
+	// Context is the name of the context from which the values are, or "".
+	Context string
 }
 
 // Register adds the flags to a set.
@@ -42,8 +53,15 @@ func (f *Flags) Register(set *pflag.FlagSet) {
 	set.StringSliceVar(&f.Addrs, "addr", nil, "host:port of a node; repeat the flag for more nodes")
 	set.StringVar(&f.From, "from", "", "region in which this command runs")
 	set.StringVar(&f.LatencyFile, "latency-file", "", "imitate the round trips between regions in this file")
-	set.DurationVar(&f.Timeout, "timeout", 10*time.Second, "how long to wait for the cluster")
+	set.DurationVar(&f.Timeout, "timeout", TimeoutDefault, "how long to wait for the cluster")
 	set.BoolVar(&f.Insecure, "insecure", false, "connect without TLS, to loopback addresses only")
+	set.StringVar(&f.CA, "ca", "", "file with the certificates of the cluster's authorities")
+	set.StringVar(&f.Cert, "cert", "", "file with the certificate to connect with")
+	set.StringVar(&f.Key, "key", "", "file with the key of the certificate")
+	set.StringVar(&f.User, "user", "", "user to log in as; the password is asked for")
+	set.StringVar(&f.PasswordFile, "password-file", "", "file that holds the password of the user")
+	set.StringVar(&f.Cluster, "cluster", "", "ID of the cluster; nodes of another are refused")
+	flags.Connection(set, "addr", "from", "insecure", "ca", "cert", "key", "user", "password-file", "cluster")
 	flags.Default(set, "addr", "the demo that runs here, else "+AddrDefault)
 	flags.Default(set, "from", "the nearest region; with a demo, its first")
 }
