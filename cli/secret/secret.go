@@ -5,10 +5,8 @@ package secret
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"sync"
 	"unicode/utf8"
@@ -16,6 +14,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/identity"
 )
 
 const op rhumb.Op = "rhumb.password"
@@ -40,7 +39,7 @@ func Password(file, user string) func() (string, error) {
 
 // FromFile reads a password from a file. One line break at the end does not belong to the password.
 func FromFile(path string) (string, error) {
-	text, err := readSecret(path)
+	text, err := identity.ReadSecret(path)
 	if err != nil {
 		return "", err
 	}
@@ -77,27 +76,6 @@ func AskTwice(user string) (string, error) {
 		err = rhumb.E(op, rhumb.InvalidArgument, "the two passwords differ; nothing was changed")
 	}
 	return first, err
-}
-
-// readSecret reads a file that nobody but its owner may use.
-func readSecret(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, rhumb.Ef(op, rhumb.InvalidArgument, "there is no file %s", path)
-	}
-	if err != nil {
-		return nil, rhumb.Ef(op, rhumb.Other, "%v", err)
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, rhumb.Ef(op, rhumb.Other, "%v", err)
-	}
-	if mode := info.Mode().Perm(); mode&0o077 != 0 {
-		return nil, rhumb.Ef(op, rhumb.PermissionDenied, "%s holds a password, and others may use it (mode %04o); run: chmod 600 %s", path, mode, path)
-	}
-	text, err := io.ReadAll(io.LimitReader(f, passwordMax+3)) // and a line break
-	return text, rhumb.Wrap(op, err)
 }
 
 func check(text []byte, from string) (string, error) {

@@ -99,9 +99,6 @@ from --password-file). The file holds the names of files and never a password.`,
 			if err := cc.add(cmd.Context(), args[0], n); err != nil {
 				return err
 			}
-			if n.use {
-				return cc.use(args, false)
-			}
 			return cc.show(args)
 		},
 	}
@@ -150,6 +147,9 @@ func (cc *contextCommands) add(ctx context.Context, name string, n newContext) e
 			return rhumb.Ef(opContext, rhumb.AlreadyExists, "there is a context %s already; add --replace, or choose another name", name)
 		}
 		f.Contexts[name] = n.Context
+		if n.use {
+			f.Current = name
+		}
 		return nil
 	})
 }
