@@ -44,6 +44,8 @@ type wireCommand struct {
 	End            rhumb.Seq       `cbor:"42,keyasint,omitempty"`
 	EndTime        rhumb.Timestamp `cbor:"43,keyasint,omitempty"`
 	Known          rhumb.Seq       `cbor:"44,keyasint,omitempty"`
+
+	commandAccess // 60 to 69
 }
 
 // EncodeCommand returns the stored form of a command.
@@ -202,6 +204,9 @@ func (w *wireCommand) toCommand() (Command, error) {
 		return w.toBatch()
 	}
 	take, ok := commandDecoders[w.Code]
+	if !ok {
+		take, ok = accessDecoders[w.Code]
+	}
 	if !ok {
 		return nil, rhumb.Ef(op, rhumb.Incompatible, "command %d is unknown to this binary; use a newer one", w.Code)
 	}

@@ -26,6 +26,8 @@ type wireState struct {
 	Quarantines []wireQuarantine `cbor:"15,keyasint,omitempty"`
 	Lives       []wireLives      `cbor:"16,keyasint,omitempty"`
 	Recoveries  []wireRecovery   `cbor:"17,keyasint,omitempty"`
+
+	stateAccess // 60 to 62
 }
 
 // wireRecovery is the loss that an operator accepted for a range.
@@ -148,6 +150,7 @@ func (s *State) Encode() []byte {
 	w := wireState{
 		Version: stateVersion, Cluster: fromUUID(s.cluster), Revision: s.revision,
 		LastRegion: s.lastRegion, LastNode: s.lastNode, LastTable: s.lastTable, LastClass: s.lastClass,
+		stateAccess: toStateAccess(s.access),
 	}
 	// Trees iterate in the order of their keys, which makes the encoding deterministic.
 	for _, r := range s.regions.all() {
@@ -275,6 +278,11 @@ func (w *wireState) toState() (*State, error) {
 		}
 		t.active.set(t.owner, pairKey(a.Node, a.Class), &activeBlock{block: block, opened: a.Opened})
 	}
+	book, err := w.toBook()
+	if err != nil {
+		return nil, err
+	}
+	t.access = book
 	return &t.State, nil
 }
 

@@ -27,6 +27,8 @@ type State struct {
 	hash   tree[*rhumb.Block] // the hash block of a region and class
 	active tree[*activeBlock] // the block into which a node and class insert now
 	names  map[string]rhumb.TableID
+
+	access *accessBook // nil before the first user or role
 }
 
 // region is a region with the number of blocks that were allocated from its slots.
