@@ -144,7 +144,7 @@ func (a *app) commands() []*cobra.Command {
 		grouped(groupData, read.getCommand(), write.putCommand(), write.insertCommand(), write.patchCommand(), write.deleteCommand(),
 			write.batchCommand(), read.scanCommand(), images),
 		grouped(groupCluster, cluster.statusCommand(), cluster.nodeCommand(), cluster.regionCommand(), ranges.rangeCommand(),
-			(&tableCommands{s}).tableCommand(), keyCommand(s), storeCommand(s), unsafeRecoverCommand(s)),
+			(&tableCommands{s}).tableCommand(), keyCommand(s), storeCommand(s), auditCommand(s), unsafeRecoverCommand(s)),
 		[]*cobra.Command{a.configCommand(), versionCommand(s), completionCommand(s)},
 	)
 }

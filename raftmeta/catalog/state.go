@@ -29,6 +29,8 @@ type State struct {
 	names  map[string]rhumb.TableID
 
 	access *accessBook // nil before the first user or role
+	// security is nil while it is empty.
+	security *Security
 }
 
 // region is a region with the number of blocks that were allocated from its slots.
