@@ -1,15 +1,18 @@
 package catalog
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/datadriven"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/access"
 )
 
 // TestTranscripts replays testdata. Each line is a command; the output is its result and the
@@ -74,12 +77,52 @@ func (a args) nodes(key string) []rhumb.NodeID {
 	return out
 }
 
+// gossipKeys returns a key for each number in keys.
+func (a args) gossipKeys() (out []rhumb.GossipKey) {
+	for _, id := range a.nodes("keys") {
+		out = append(out, rhumb.GossipKey{ID: uint32(id), Secret: bytes.Repeat([]byte{byte(id)}, rhumb.GossipSecretSize)})
+	}
+	return out
+}
+
+// fingerprints returns a fingerprint for each pair of digits under a key.
+func (a args) fingerprints(key string) (out []string) {
+	for part := range strings.SplitSeq(a.values[key], ",") {
+		if part != "" {
+			out = append(out, strings.Repeat(part, 32))
+		}
+	}
+	return out
+}
+
+func (a args) authorities(key string) (out []rhumb.Authority) {
+	for _, f := range a.fingerprints(key) {
+		out = append(out, rhumb.Authority{Fingerprint: f, Cert: []byte(f[:2])})
+	}
+	return out
+}
+
 func (a args) rangeID() rhumb.RangeID {
 	id, err := rhumb.ParseRangeID(a.values["range"])
 	if err != nil {
 		a.t.Fatal(err)
 	}
 	return id
+}
+
+func (a args) words(key string) (out []string) {
+	if a.has(key) {
+		out = strings.Split(a.values[key], ",")
+	}
+	return out
+}
+
+// verifier returns the verifier of password=N, which is none for 0.
+func (a args) verifier() access.Verifier {
+	if n := a.num("password"); n > 0 {
+		return someVerifier(byte(n))
+	}
+	return access.Verifier{}
 }
 
 func (a args) point() (p rhumb.Point) {
@@ -111,6 +154,7 @@ func (a args) registration() RegisterNode {
 	r := RegisterNode{
 		Node: rhumb.NodeID(a.num("node")), Boot: rhumb.BootSeq(max(a.num("boot"), 1)), Nonce: a.num("nonce"), Previous: a.num("previous"),
 		Region: a.values["region"], Zone: "z" + strconv.FormatUint(a.num("zone"), 10), Location: a.point(), HasLocation: a.has("at"),
+		Name: a.values["name"],
 	}
 	if a.has("store") {
 		r.Store = rhumb.UUID{15: byte(a.num("store"))}
@@ -155,7 +199,7 @@ func parseCommand(t *testing.T, s *State, name string, words []string) Command {
 	case "init":
 		first := a.registration()
 		first.Cluster = rhumb.UUID{}
-		return Init{Cluster: rhumb.UUID{15: byte(a.num("cluster"))}, First: first}
+		return Init{Cluster: rhumb.UUID{15: byte(a.num("cluster"))}, First: first, Gossip: a.gossipKeys()}
 	case "add-region":
 		return AddRegion{Name: a.values["name"], Location: a.point()}
 	case "register":
@@ -197,8 +241,55 @@ func parseCommand(t *testing.T, s *State, name string, words []string) Command {
 		return SetNodeState{Node: node, Boot: boot, State: state}
 	case "set-replicas":
 		return SetReplicas{Range: a.rangeID(), Version: a.num("version"), Replicas: a.nodes("replicas"), Preferred: rhumb.NodeID(a.num("preferred"))}
+	case "forget":
+		return ForgetNode{Node: node, Boot: boot}
+	case "set-trust":
+		return SetTrust{Trust: a.authorities("trust"), Distrust: a.fingerprints("distrust")}
+	case "revoke":
+		day := func(key string) (at time.Time) {
+			if a.has(key) {
+				at = time.Unix(int64(a.num(key))*86_400, 0).UTC()
+			}
+			return at
+		}
+		return RevokeCertificate{rhumb.Revocation{
+			Serial: a.values["serial"], Name: a.values["name"], Why: a.values["why"], NotAfter: day("expires"), At: day("day"),
+		}}
+	case "set-gossip-keys":
+		return SetGossipKeys{Version: a.num("version"), Keys: a.gossipKeys()}
 	case "set-voters":
 		return SetVoters{Voters: a.nodes("voters")}
+	case "create-user":
+		return CreateUser{Name: a.values["name"], Verifier: a.verifier(), Roles: a.words("roles")}
+	case "set-user":
+		c := SetUser{Name: a.values["name"]}
+		if a.has("password") {
+			c.Verifier = new(a.verifier())
+		}
+		if a.has("disabled") {
+			c.Disabled = new(a.values["disabled"] == "true")
+		}
+		return c
+	case "drop-user":
+		return DropUser{a.values["name"]}
+	case "create-role":
+		return CreateRole{a.values["name"]}
+	case "drop-role":
+		return DropRole{a.values["name"], a.has("cascade")}
+	case "assign":
+		return AssignRole{a.values["user"], a.values["role"], false}
+	case "unassign":
+		return AssignRole{a.values["user"], a.values["role"], true}
+	case "grant", "ungrant":
+		c := AlterGrant{Role: a.values["role"], Scope: access.Scope{Cluster: a.has("cluster"), Table: a.values["table"], Prefix: a.values["prefix"]}}
+		rights, err := access.ParseRights(a.values["rights"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Add = rights; name == "ungrant" {
+			c.Add, c.Remove = 0, rights
+		}
+		return c
 	}
 	t.Fatalf("unknown command %q", name)
 	return nil
@@ -245,6 +336,12 @@ func writeChanges(out *strings.Builder, s *State, c Changes) {
 		if n.Short {
 			out.WriteString(" short")
 		}
+		if n.Name != "" {
+			fmt.Fprintf(out, " name=%s", n.Name)
+		}
+		if n.Forgotten {
+			out.WriteString(" forgotten")
+		}
 		out.WriteByte('\n')
 	}
 	for _, id := range c.Classes {
@@ -263,6 +360,45 @@ func writeChanges(out *strings.Builder, s *State, c Changes) {
 		r, _ := s.Range(id)
 		fmt.Fprintf(out, "  range %s\n", rangeString(r))
 	}
+	if c.Access {
+		writeAccess(out, s)
+	}
+	if c.Security {
+		writeSecurity(out, s.Security())
+	}
+}
+
+// writeAccess writes all users and roles.
+func writeAccess(out *strings.Builder, s *State) {
+	fmt.Fprintf(out, "  access of revision %d\n", s.Access().Revision())
+	for u := range s.Users() {
+		fmt.Fprintf(out, "    user %s roles=%v password=%v disabled=%v credentials=%d\n", u.Name, u.Roles, !u.Verifier.IsZero(), u.Disabled, u.Credentials)
+	}
+	for r := range s.Roles() {
+		fmt.Fprintf(out, "    role %s\n", r.Name)
+		for _, g := range r.Grants {
+			fmt.Fprintf(out, "      %s in %s\n", g.Rights, g.Scope)
+		}
+	}
+}
+
+func writeSecurity(out *strings.Builder, x *Security) {
+	out.WriteString("  security")
+	for _, a := range x.Authorities {
+		fmt.Fprintf(out, " trusts=%.2s", a.Fingerprint)
+	}
+	for _, f := range x.Distrusted {
+		fmt.Fprintf(out, " distrusts=%.2s", f)
+	}
+	for _, r := range x.Revoked {
+		fmt.Fprintf(out, " revoked=%s", r.Serial)
+	}
+	fmt.Fprintf(out, " gossip=%d", x.Gossip.Version)
+	for _, k := range x.Gossip.Keys {
+		// Through the formats that logs use: none of them may show a key.
+		fmt.Fprintf(out, " %d:%v", k.ID, k.Secret)
+	}
+	out.WriteByte('\n')
 }
 
 func rangeString(r *rhumb.Range) string {
