@@ -22,6 +22,8 @@ const module = "github.com/rhumbdb/rhumb"
 // instead of moving a line.
 var layers = [][]string{
 	{"."},
+	{"identity"},
+	{"identity/identitytest"},
 	{"access", "audit", "hlc", "keys", "geo", "entry", "wan", "api/rhumbpb", "bench/load", "cli/exit", "cli/flags", "cli/settings", "node/closed", "node/memory", "snapshot/format", "snapshot/shm"},
 	{"sched", "geo/rtt", "api", "storage", "raftmeta/catalog", "node/replica", "node/lease", "sim/check", "sim/model", "sim/voter", "snapshot/rtree", "bench/roads"},
 	{"raftmeta/place", "storage/storagetest", "client/stream", "snapshot/segment", "snapshot/reader"},
@@ -63,7 +65,7 @@ var owners = map[string][]string{
 	"go.etcd.io/raft":                   {"raftmeta"},
 	"go.yaml.in/yaml":                   {"cli/output", "ingest", "wan"},
 	"gonum.org/v1/plot":                 {"bench/image"},
-	"google.golang.org/grpc":            {"api", "api/rhumbpb", "client", "client/stream", "node", "node/peer", "node/server"},
+	"google.golang.org/grpc":            {"api", "api/rhumbpb", "client", "client/stream", "identity", "node", "node/peer", "node/server"},
 	"google.golang.org/protobuf": {
 		"api", "api/rhumbpb", "node", "node/admin", "node/host", "node/peer", "node/route", "node/server",
 		"raftmeta", // its messages are raftpb
