@@ -25,7 +25,7 @@ var layers = [][]string{
 	{"identity"},
 	{"identity/identitytest"},
 	{"cli/contexts", "cli/secret"},
-	{"access", "audit", "hlc", "keys", "geo", "entry", "wan", "api/rhumbpb", "bench/load", "cli/exit", "cli/flags", "node/closed", "node/memory", "snapshot/format", "snapshot/shm"},
+	{"access", "audit", "hlc", "keys", "geo", "entry", "wan", "api/rhumbpb", "bench/load", "cli/exit", "cli/flags", "node/closed", "node/gate", "node/memory", "snapshot/format", "snapshot/shm"},
 	{"cli/settings"},
 	{"sched", "geo/rtt", "api", "storage", "raftmeta/catalog", "node/replica", "node/lease", "sim/check", "sim/model", "sim/voter", "snapshot/rtree", "bench/roads"},
 	{"raftmeta/place", "storage/storagetest", "client/stream", "snapshot/segment", "snapshot/reader"},
@@ -63,11 +63,13 @@ var owners = map[string][]string{
 	"github.com/klauspost/compress":     {"snapshot/inspect"},
 	"github.com/knadh/koanf":            {"cli/settings", "node"},
 	"github.com/paulmach/orb":           {"examples/tiles"},
+	"golang.org/x/time":                 {"node/gate"},
+	"github.com/xdg-go/scram":           {"client/login", "node/session"},
 	"github.com/spf13/cobra":            {"cmd/rhumb", "cli/benchcmd", "cli/flags", "cli/imagecmd"},
 	"go.etcd.io/raft":                   {"raftmeta"},
 	"go.yaml.in/yaml":                   {"cli/contexts", "cli/output", "ingest", "wan"},
 	"gonum.org/v1/plot":                 {"bench/image"},
-	"google.golang.org/grpc":            {"api", "api/rhumbpb", "client", "client/stream", "identity", "node", "node/peer", "node/server"},
+	"google.golang.org/grpc":            {"api", "api/rhumbpb", "client", "client/login", "client/stream", "identity", "node", "node/peer", "node/server", "node/session"},
 	"google.golang.org/protobuf": {
 		"api", "api/rhumbpb", "node", "node/admin", "node/host", "node/peer", "node/route", "node/server",
 		"raftmeta", // its messages are raftpb
