@@ -328,4 +328,6 @@ func machines(t *testing.T, state string) map[string]string {
 }
 
 // sortedNames returns the names of arguments in ascending order.
-func sortedNames(attributes hclsyntax.Attributes) []string { return slices.Sorted(maps.Keys(attributes)) }
+func sortedNames(attributes hclsyntax.Attributes) []string {
+	return slices.Sorted(maps.Keys(attributes))
+}
