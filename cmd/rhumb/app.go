@@ -149,7 +149,7 @@ func (a *app) commands() []*cobra.Command {
 			write.batchCommand(), read.scanCommand(), images),
 		grouped(groupCluster, cluster.statusCommand(), cluster.nodeCommand(), cluster.regionCommand(), ranges.rangeCommand(),
 			(&tableCommands{s}).tableCommand(), keyCommand(s), storeCommand(s), auditCommand(s), unsafeRecoverCommand(s)),
-		[]*cobra.Command{contextCommand(s), a.configCommand(), versionCommand(s), completionCommand(s)},
+		[]*cobra.Command{contextCommand(s), a.configCommand(), versionCommand(s), completionCommand(s), manCommand(s)},
 	)
 }
 

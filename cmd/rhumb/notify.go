@@ -14,11 +14,11 @@ import (
 // notifyEvery is how often the node looks whether systemd must hear of a change of its readiness.
 const notifyEvery = time.Second
 
-// manager tells the service manager that started this process, such as systemd, about its state. Without NOTIFY_SOCKET in
+// manager reports the state of the process to the service manager that started it, such as systemd. Without NOTIFY_SOCKET in
 // the environment there is none, and nothing is sent.
 type manager struct{ logger *slog.Logger }
 
-// send sends lines such as READY=1. A manager that cannot be reached is no reason to stop serving.
+// send sends lines such as READY=1. The node keeps serving if the manager cannot be reached.
 func (m manager) send(lines ...string) {
 	if _, err := daemon.SdNotify(false, strings.Join(lines, "\n")); err != nil {
 		m.logger.Warn("the service manager was not notified", "err", err)

@@ -41,6 +41,7 @@ func main() {
 		c.power("stop", "Stop the units of a host and then the host", (*hosts.Host).Stop),
 		c.power("kill", "End all processes of a host at once, as a power cut does", (*hosts.Host).Kill))
 	err := root.Execute()
+	// The exit code of a command on a host becomes that of hostctl, without a message: the command has written its own.
 	var code *exec.ExitError
 	if errors.As(err, &code) {
 		os.Exit(code.ExitCode())
@@ -73,6 +74,7 @@ func (c *cli) host(name string) (h *hosts.Host, err error) {
 	return h, err
 }
 
+// up brings up a fleet.
 func (c *cli) up() *cobra.Command {
 	var regions, others []string
 	var nodes int
@@ -113,6 +115,7 @@ func (c *cli) up() *cobra.Command {
 	return cmd
 }
 
+// add adds one host, for callers that manage hosts one by one.
 func (c *cli) add() *cobra.Command {
 	var region string
 	cmd := &cobra.Command{
@@ -132,6 +135,7 @@ func (c *cli) add() *cobra.Command {
 	return cmd
 }
 
+// remove removes one host.
 func (c *cli) remove() *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm HOST",
@@ -143,6 +147,7 @@ func (c *cli) remove() *cobra.Command {
 	}
 }
 
+// destroy removes the fleet.
 func (c *cli) destroy() *cobra.Command {
 	return &cobra.Command{
 		Use:   "destroy",
@@ -154,6 +159,7 @@ func (c *cli) destroy() *cobra.Command {
 	}
 }
 
+// list prints the hosts.
 func (c *cli) list() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
@@ -171,6 +177,7 @@ func (c *cli) list() *cobra.Command {
 
 // printHosts lists the hosts of a fleet.
 func printHosts(w io.Writer, fleet *hosts.Fleet, format string) error {
+	// Field names are part of the interface.
 	type row struct {
 		Name    string `json:"name"`
 		Region  string `json:"region"`
@@ -199,6 +206,7 @@ func printHosts(w io.Writer, fleet *hosts.Fleet, format string) error {
 	return fmt.Errorf("-o %s: want table or json", format)
 }
 
+// power returns a command that changes whether a host runs.
 func (c *cli) power(verb, short string, act func(*hosts.Host) error) *cobra.Command {
 	return &cobra.Command{
 		Use:   verb + " HOST",
@@ -216,6 +224,7 @@ func (c *cli) power(verb, short string, act func(*hosts.Host) error) *cobra.Comm
 	}
 }
 
+// exec runs a command. It holds no lock while the command runs.
 func (c *cli) exec() *cobra.Command {
 	return &cobra.Command{
 		Use:     "exec HOST -- COMMAND [ARG]...",
@@ -242,6 +251,7 @@ func (c *cli) run(ctx context.Context, name string, args ...string) error {
 	return command.Run()
 }
 
+// systemctl is short for exec HOST -- systemctl.
 func (c *cli) systemctl() *cobra.Command {
 	return &cobra.Command{
 		Use:                "systemctl HOST start|stop|restart|reload|status|enable|... [UNIT]",
@@ -249,6 +259,7 @@ func (c *cli) systemctl() *cobra.Command {
 		Args:               cobra.MinimumNArgs(2),
 		DisableFlagParsing: true, // flags are the host's
 		RunE: func(cmd *cobra.Command, args []string) error {
+			// Flags are not parsed, because all after the host are those of systemctl. Only this one may come first.
 			if len(args) > 2 && args[0] == "--state" {
 				c.state, args = args[1], args[2:]
 			}
@@ -257,6 +268,7 @@ func (c *cli) systemctl() *cobra.Command {
 	}
 }
 
+// copy copies files in either direction.
 func (c *cli) copy() *cobra.Command {
 	return &cobra.Command{
 		Use:     "cp FROM... TO",
@@ -275,6 +287,7 @@ func (c *cli) copy() *cobra.Command {
 	}
 }
 
+// copyOne copies one file or folder.
 func (c *cli) copyOne(from, to string) error {
 	if name, file, remote := strings.Cut(from, ":"); remote {
 		h, err := c.host(name)
@@ -294,6 +307,7 @@ func (c *cli) copyOne(from, to string) error {
 	return h.CopyIn(from, file)
 }
 
+// install installs a program and units without the package.
 func (c *cli) install() *cobra.Command {
 	var binary string
 	var units []string
@@ -315,6 +329,7 @@ func (c *cli) install() *cobra.Command {
 	return cmd
 }
 
+// firewall applies rules, such as the output of the core module for Terraform.
 func (c *cli) firewall() *cobra.Command {
 	var file string
 	var off bool
@@ -349,6 +364,7 @@ What no rule admits is dropped, except answers, pings and traffic of the host wi
 	return cmd
 }
 
+// readRules reads rules and rejects fields that it does not know, which could be restrictions.
 func readRules(in io.Reader, file string) (rules []hosts.Rule, err error) {
 	if file != "-" {
 		f, err := os.Open(path.Clean(file))

@@ -21,6 +21,7 @@ import (
 
 // Bounds of a fleet.
 const (
+	// A host costs a process of about 10 MiB and the changes to its root file system.
 	hostsMax     = 64
 	regionsMax   = 200
 	nodesMax     = 200
@@ -58,7 +59,7 @@ type Spec struct {
 	Region string // "" for a host in no region, such as the laptop of an operator
 }
 
-// Supported returns an error that says what this machine lacks for hosts.
+// Supported returns an error that names the part this machine lacks for hosts.
 func Supported() error {
 	if os.Geteuid() != 0 {
 		return errors.New("hosts need root: they are network and mount namespaces")
@@ -95,6 +96,7 @@ func Open(dir string) (*Fleet, func(), error) {
 		err = json.Unmarshal(b, &f.rec)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		// A damaged record must not be taken for an empty fleet: its hosts would never be removed.
 		unlock()
 		return nil, nil, fmt.Errorf("read the record of the fleet %s: %w", dir, err)
 	}
@@ -124,7 +126,7 @@ func (f *Fleet) Host(name string) (*Host, error) {
 	return nil, fmt.Errorf("no host %q; there are: %s", name, strings.Join(names, " "))
 }
 
-// Up brings up the hosts that are not up. It keeps what is there, so that it can be repeated and can add hosts. The
+// Up brings up the hosts that are not up. Existing hosts are kept, so that it can be repeated and can add hosts. The
 // network is chosen at the first Up if it is not valid: the first free one from 10.77.0.0/16 to 10.126.0.0/16.
 func (f *Fleet) Up(network netip.Prefix, specs ...Spec) error {
 	if err := Supported(); err != nil {
@@ -176,6 +178,7 @@ func (f *Fleet) add(spec Spec) error {
 		r.Seq = max(r.Seq, other.Seq+1)
 	}
 	var err error
+	// Recorded before the host is made.
 	if r.Address, err = f.freeAddress(spec.Region); err != nil {
 		return err
 	}
@@ -196,6 +199,8 @@ func (f *Fleet) freeAddress(region string) (netip.Addr, error) {
 	if number > regionsMax {
 		return netip.Addr{}, fmt.Errorf("a fleet has at most %d regions", regionsMax)
 	}
+	// The lowest free number is reused, so that a host that replaces another one gets its address, as firewall rules and
+	// seeds of the other hosts expect.
 	base := f.rec.Network.Addr().As4()
 	for n := first; n <= nodesMax; n++ {
 		addr := netip.AddrFrom4([4]byte{base[0], base[1], byte(number), byte(n)})
@@ -208,6 +213,7 @@ func (f *Fleet) freeAddress(region string) (netip.Addr, error) {
 
 // Remove ends a host and removes its files.
 func (f *Fleet) Remove(name string) error {
+	// The order keeps Remove repeatable: the record goes last, when nothing that it names is left.
 	h, err := f.Host(name)
 	if err != nil {
 		return err
@@ -225,7 +231,7 @@ func (f *Fleet) Remove(name string) error {
 	return f.writeHostsFiles()
 }
 
-// Destroy ends the processes of all hosts and removes what the record names: networks, mounts and files. It can be repeated
+// Destroy ends the processes of all hosts and removes everything in the record: networks, mounts and files. It can be repeated
 // after an interruption at any point.
 func (f *Fleet) Destroy() error {
 	var failed []error
@@ -248,7 +254,7 @@ func (f *Fleet) Destroy() error {
 	return errors.Join(failed...)
 }
 
-// save writes the record durably, before what it names is made.
+// save writes the record durably, before anything in it is made.
 func (f *Fleet) save() error {
 	f.rec.Boot = bootID()
 	b, err := json.MarshalIndent(f.rec, "", "  ")
@@ -265,6 +271,7 @@ func (f *Fleet) mountRoots() error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
+	// A second mount over the first would hide what hosts have changed.
 	if mounted, err := isMount(dir); err != nil || mounted {
 		return err
 	}
@@ -274,12 +281,14 @@ func (f *Fleet) mountRoots() error {
 	return nil
 }
 
+// unmountRoots unmounts the memory file system, if it is mounted.
 func (f *Fleet) unmountRoots() error {
 	dir := f.path("roots")
 	mounted, err := isMount(dir)
 	if err != nil || !mounted {
 		return err
 	}
+	// Detached, because the kernel ends a killed host's mount namespace, which uses the folder, a little later.
 	if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 		return fmt.Errorf("unmount %s: %w", dir, err)
 	}
@@ -297,6 +306,7 @@ func (f *Fleet) installTool() error {
 	if err != nil {
 		return err
 	}
+	// Copied, not linked: a build may replace the file, and a host that starts again must run the same program.
 	in, err := os.Open(self)
 	if err != nil {
 		return err
@@ -315,8 +325,9 @@ func (f *Fleet) installTool() error {
 	return os.Rename(to+".new", to)
 }
 
-// writeHostsFiles gives every host the names of all hosts. The file is bound over /etc/hosts, so it is rewritten in place.
+// writeHostsFiles writes the names of all hosts, which every host reads. The file is bound over /etc/hosts, so it is rewritten in place.
 func (f *Fleet) writeHostsFiles() error {
+	// Rewritten as a whole: the file is short, and hosts that were removed disappear from it.
 	var names strings.Builder
 	names.WriteString("127.0.0.1 localhost\n::1 localhost ip6-localhost\n")
 	for _, r := range f.rec.Hosts {
@@ -328,10 +339,12 @@ func (f *Fleet) writeHostsFiles() error {
 	return os.WriteFile(f.path("hosts", "names"), []byte(names.String()), 0o644)
 }
 
+// path returns the path of a file in the state directory.
 func (f *Fleet) path(parts ...string) string {
 	return filepath.Join(append([]string{f.dir}, parts...)...)
 }
 
+// validName reports whether a name can be part of host names, namespaces and folders without quoting.
 func validName(name string) bool {
 	if name == "" || len(name) > 40 || name[0] < 'a' || name[0] > 'z' {
 		return false
@@ -348,6 +361,7 @@ func lockFile(name string) (func(), error) {
 	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
+	// Closing the file releases the lock, and so does the end of the process.
 	return func() { file.Close() }, nil
 }
 
@@ -357,6 +371,7 @@ func replaceFile(name string, data []byte, mode fs.FileMode) error {
 	if err != nil {
 		return err
 	}
+	// The rename is durable only as far as the data is.
 	_, err = file.Write(data)
 	if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
 		return err
@@ -374,9 +389,11 @@ func isMount(dir string) (bool, error) {
 	if err == nil {
 		err = unix.Lstat(filepath.Dir(dir), &above)
 	}
+	// A mount begins another device.
 	return here.Dev != above.Dev, err
 }
 
+// bootID identifies the boot of this machine: PIDs and interfaces of an earlier one mean nothing.
 func bootID() string {
 	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(b))

@@ -53,6 +53,7 @@ func (h *Host) Start() error {
 	if err := h.makeNetwork(); err != nil {
 		return err
 	}
+	// An overlay needs upper and work on one file system.
 	for _, dir := range []string{
 		filepath.Join(h.layer(), "upper"), filepath.Join(h.layer(), "work"), filepath.Join(h.dir(), "root"),
 		filepath.Join(h.dir(), "log"),
@@ -66,6 +67,7 @@ func (h *Host) Start() error {
 		return err
 	}
 	defer log.Close()
+	// Through the pipe the first process reports that its units were started, or what failed.
 	ready, done, err := os.Pipe()
 	if err != nil {
 		return err
@@ -74,6 +76,7 @@ func (h *Host) Start() error {
 	c := exec.Command(h.fleet.path("hostctl"), roleInit, h.fleet.dir, h.rec.Name, h.fleet.rec.Network.String(),
 		h.rec.Address.String(), strconv.Itoa(h.firstUID()))
 	c.Env = []string{"PATH=" + hostPath}
+	// Without a shared terminal and with a session of its own, the host outlives this process.
 	c.Stdout, c.Stderr, c.ExtraFiles = log, log, []*os.File{done}
 	c.SysProcAttr = &syscall.SysProcAttr{
 		Setsid:     true,
@@ -84,6 +87,7 @@ func (h *Host) Start() error {
 	if err != nil {
 		return fmt.Errorf("start %s: %w", h.rec.Name, err)
 	}
+	// Until this is saved, a crash leaves a process without a record. It ends with its pipe: see runInit.
 	h.rec.PID, h.rec.Start = c.Process.Pid, startOf(c.Process.Pid)
 	if err := h.fleet.save(); err != nil {
 		return errors.Join(err, c.Process.Kill())
@@ -132,6 +136,7 @@ func (h *Host) firstUID() int { return 100000 + int(h.fleet.octet())*1024 + h.re
 // Kill ends all processes of the host at once, as a power cut does. Files stay.
 func (h *Host) Kill() error {
 	if h.Up() {
+		// A process that has died already is what Kill wants.
 		// The kernel kills a PID namespace with its first process.
 		if err := unix.Kill(h.rec.PID, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
 			return fmt.Errorf("kill %s: %w", h.rec.Name, err)
@@ -161,7 +166,9 @@ func (h *Host) Stop() error {
 // stopMost bounds the wait for a host to end; units have 90 s by default.
 const stopMost = 3 * time.Minute
 
+// awaitEnd waits until the first process is gone, and with it all others.
 func (h *Host) awaitEnd() error {
+	// A file descriptor of the process, so that the wait needs no polling and cannot meet a reused PID.
 	fd, err := unix.PidfdOpen(h.rec.PID, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return nil
@@ -193,6 +200,7 @@ const hostPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // Command returns a command that runs on the host as root.
 func (h *Host) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	// Every namespace of the host except for users, which it shares with this machine.
 	all := append([]string{
 		"--target", strconv.Itoa(h.rec.PID), "--mount", "--uts", "--ipc", "--net", "--pid", "--wdns=/root", "--", name,
 	}, args...)
@@ -201,15 +209,17 @@ func (h *Host) Command(ctx context.Context, name string, args ...string) *exec.C
 	if term := os.Getenv("TERM"); term != "" {
 		c.Env = append(c.Env, "TERM="+term)
 	}
+	// The command then fails when it is started, and the caller has one place to look at.
 	if !h.Up() {
 		c.Err = fmt.Errorf("host %s is down", h.rec.Name)
 	}
 	return c
 }
 
-// Run runs a command on the host and returns its output. The error contains what the command wrote to its standard error.
+// Run runs a command on the host and returns its output. The error contains the standard error of the command.
 func (h *Host) Run(ctx context.Context, name string, args ...string) (string, error) {
 	c := h.Command(ctx, name, args...)
+	// Both outputs belong to the error: programs differ in where they complain.
 	var problem strings.Builder
 	c.Stderr = &problem
 	out, err := c.Output()
@@ -220,7 +230,7 @@ func (h *Host) Run(ctx context.Context, name string, args ...string) (string, er
 }
 
 // CopyIn copies a file or folder of this machine to an absolute path on the host. If the path is a folder or ends with a slash,
-// the copy lies in it under its own name.
+// the copy is put into it under its own name.
 func (h *Host) CopyIn(from, to string) error {
 	if !h.Up() {
 		return fmt.Errorf("host %s is down", h.rec.Name)
@@ -228,6 +238,7 @@ func (h *Host) CopyIn(from, to string) error {
 	if !filepath.IsAbs(to) {
 		return fmt.Errorf("%s is not an absolute path", to)
 	}
+	// os.Root keeps links of the host from leading to files of this machine.
 	root, err := os.OpenRoot(fmt.Sprintf("/proc/%d/root", h.rec.PID))
 	if err != nil {
 		return err
@@ -252,6 +263,7 @@ func (h *Host) CopyIn(from, to string) error {
 	})
 }
 
+// copyInto copies one file with its permissions.
 func copyInto(root *os.Root, from, to string) error {
 	in, err := os.Open(from)
 	if err != nil {
@@ -307,7 +319,7 @@ func (h *Host) CopyOut(from, to string) error {
 	return errors.Join(err, out.Close())
 }
 
-// LogFile returns the file that holds what a unit has written, on this machine. The unit "init" is the host itself.
+// LogFile returns the file on this machine with the output of a unit. The unit "init" is the host itself.
 func (h *Host) LogFile(unit string) string {
 	return filepath.Join(h.dir(), "log", strings.TrimSuffix(unit, ".service")+".log")
 }
@@ -321,6 +333,7 @@ func startOf(pid int) string {
 	return start
 }
 
+// stateOf returns when a process was started and whether it is gone or a zombie.
 func stateOf(pid int) (start string, dead bool) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -335,6 +348,7 @@ func stateOf(pid int) (start string, dead bool) {
 		}
 		rest = after
 	}
+	// Field 3 of the file, the state, is the first after the name; field 22 is the start time.
 	fields := strings.Fields(rest)
 	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
 		return "", true
@@ -343,7 +357,7 @@ func stateOf(pid int) (start string, dead bool) {
 }
 
 // Install puts a program into /usr/bin of the host under the name rhumb, unless it is "", and units into /etc/systemd/system, and adds
-// the users that the units name. It is what the package does, without the package.
+// the users that the units name. It replaces the package where none was built.
 func (h *Host) Install(ctx context.Context, binary string, units []string) error {
 	if binary != "" {
 		if err := h.CopyIn(binary, "/usr/bin/rhumb"); err != nil {
@@ -358,6 +372,7 @@ func (h *Host) Install(ctx context.Context, binary string, units []string) error
 		if err := u.read(path); err != nil {
 			return err
 		}
+		// The package adds these users otherwise, see deploy/deb.
 		name := u.service.last("User", "root")
 		if _, err := h.Run(ctx, "getent", "passwd", name); err == nil {
 			continue

@@ -53,6 +53,7 @@ func runInit(args []string) error {
 		_, _ = io.WriteString(ready, err.Error())
 		return err
 	}
+	// As the first process of its namespace, this one inherits all orphans and must reap them.
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, unix.SIGTERM, unix.SIGCHLD)
 	go m.serve(listener)
@@ -108,27 +109,32 @@ type rootMaker struct {
 	err         error
 }
 
-// boundData lists the folders that lie on the machine's disk.
+// boundData lists the folders that are kept on the machine's disk.
 var boundData = []string{"/var/lib/rhumb", "/var/lib/rhumb-authority"}
 
+// make builds the root file system and makes it the root of this process.
 func (r *rootMaker) make() error {
 	layer := filepath.Join(r.fleet, "roots", r.name)
 	state := filepath.Join(r.fleet, "hosts", r.name)
 	root := filepath.Join(state, "root")
+	// Mounts below must not spread to the machine.
 	r.mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
 	r.mount("overlay", root, "overlay", 0, "lowerdir=/,upperdir="+filepath.Join(layer, "upper")+",workdir="+filepath.Join(layer, "work"))
 	if r.err != nil {
 		return r.err
 	}
+	// The overlay does not cross mounts: /proc, /sys, /dev and /run of the machine are empty folders here.
 	fresh := r.firstBoot(root, layer)
 	r.mount("proc", root+"/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
 	r.mount("sysfs", root+"/sys", "sysfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_RDONLY, "")
 	r.makeDevices(root + "/dev")
 	r.mount("tmpfs", root+"/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755")
 	r.mount("tmpfs", root+"/tmp", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777")
+	// Maintainer scripts of packages look for this folder before they call systemctl.
 	r.folder(root+"/run/systemd/system", 0o755)
 	r.folder(root+"/run/lock", 0o755)
 	for _, dir := range append([]string{"/root", "/var/log/rhumb-hosts"}, boundData...) {
+		// Folders of the state directory, on the machine's disk: syncs cost as much as there.
 		from := filepath.Join(state, "data", strings.ReplaceAll(strings.Trim(dir, "/"), "/", "-"))
 		if dir == "/var/log/rhumb-hosts" {
 			from = filepath.Join(state, "log")
@@ -137,6 +143,7 @@ func (r *rootMaker) make() error {
 		r.folder(root+dir, 0o755)
 		r.mount(from, root+dir, "", unix.MS_BIND, "")
 	}
+	// Bound, so that hosts which are added later become known without a restart.
 	r.mount(filepath.Join(r.fleet, "hosts", "names"), root+"/etc/hosts", "", unix.MS_BIND, "")
 	r.installTool(root, fresh)
 	if r.err != nil {
@@ -145,12 +152,14 @@ func (r *rootMaker) make() error {
 	return pivot(root)
 }
 
-// firstBoot hides what the machine has of Rhumb, once in the life of a host, and reports whether this was the first start.
+// firstBoot hides the machine's own files of Rhumb, once in the life of a host, and reports whether this was the first start.
 func (r *rootMaker) firstBoot(root, layer string) bool {
 	mark := filepath.Join(layer, "prepared")
 	if _, err := os.Stat(mark); err == nil {
 		return false
 	}
+	// On a machine that runs Rhumb itself, a host must begin without its files. Units that the machine has enabled are
+	// not for a host either.
 	for _, name := range []string{"etc/rhumb", "etc/default/rhumb", "var/lib/rhumb", "var/lib/rhumb-authority", "usr/bin/rhumb", wantsDir} {
 		r.keep(os.RemoveAll(filepath.Join(root, name)))
 	}
@@ -167,6 +176,7 @@ func (r *rootMaker) makeDevices(dev string) {
 		if r.err == nil {
 			r.keep(os.WriteFile(filepath.Join(dev, name), nil, 0o666))
 		}
+		// Bound rather than made: file systems of some machines do not admit device nodes.
 		r.mount("/dev/"+name, filepath.Join(dev, name), "", unix.MS_BIND, "")
 	}
 	for _, name := range []string{"pts", "shm"} {
@@ -190,6 +200,7 @@ const toolPath = "/usr/lib/rhumb-hosts/hostctl"
 func (r *rootMaker) installTool(root string, fresh bool) {
 	r.folder(root+filepath.Dir(toolPath), 0o755)
 	if r.err == nil && fresh {
+		// An empty file, over which the program is bound at each start.
 		r.keep(os.WriteFile(root+toolPath, nil, 0o755))
 		for _, name := range []string{"systemctl", "journalctl"} {
 			link := filepath.Join(root, "usr/bin", name)
@@ -200,6 +211,7 @@ func (r *rootMaker) installTool(root string, fresh bool) {
 	r.mount(filepath.Join(r.fleet, "hostctl"), root+toolPath, "", unix.MS_BIND, "")
 }
 
+// mount mounts unless an earlier step has failed.
 func (r *rootMaker) mount(from, to, kind string, flags uintptr, data string) {
 	if r.err != nil {
 		return
@@ -209,12 +221,14 @@ func (r *rootMaker) mount(from, to, kind string, flags uintptr, data string) {
 	}
 }
 
+// folder makes a folder unless an earlier step has failed.
 func (r *rootMaker) folder(dir string, mode os.FileMode) {
 	if r.err == nil {
 		r.err = os.MkdirAll(dir, mode)
 	}
 }
 
+// keep keeps the first error.
 func (r *rootMaker) keep(err error) {
 	if r.err == nil {
 		r.err = err
@@ -244,6 +258,7 @@ func reserveUsers(name string, first int) error {
 	if err != nil {
 		return fmt.Errorf("IDs of the host's users: %w", err)
 	}
+	// useradd takes the last free ID of this range for a system user.
 	text := systemUsers.ReplaceAllString(string(b), "")
 	for _, kind := range []string{"UID", "GID"} {
 		text += fmt.Sprintf("SYS_%s_MIN %d\nSYS_%s_MAX %d\n", kind, first, kind, first+7)

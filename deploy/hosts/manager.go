@@ -27,12 +27,13 @@ type order struct {
 	Signal int
 }
 
+// answer is the reply of the first process: the units after the order, and the error.
 type answer struct {
 	Error string
 	Units []unitState
 }
 
-// unitState is what is known about one unit.
+// unitState describes one unit.
 type unitState struct {
 	Name, Description, Path string
 	State                   string // inactive, activating, active, reloading, deactivating, failed
@@ -45,6 +46,7 @@ type unitState struct {
 
 // manager is the part of a host's first process that runs services.
 type manager struct {
+	// mu protects the map. A service has locks of its own, taken after this one.
 	mu       sync.Mutex
 	services map[string]*service
 
@@ -54,6 +56,7 @@ type manager struct {
 	waiting  map[int]chan syscall.WaitStatus
 }
 
+// newManager returns a manager without services.
 func newManager() *manager {
 	return &manager{services: map[string]*service{}, waiting: map[int]chan syscall.WaitStatus{}}
 }
@@ -66,6 +69,7 @@ func (m *manager) spawn(argv []string, attr *os.ProcAttr) (int, <-chan syscall.W
 	if err != nil {
 		return 0, nil, err
 	}
+	// With room for the status, so that the reaper never waits for a reader.
 	ch := make(chan syscall.WaitStatus, 1)
 	pid := p.Pid // Release forgets it
 	m.waiting[pid] = ch
@@ -78,6 +82,7 @@ func (m *manager) reap() {
 		m.spawning.Lock()
 		var status syscall.WaitStatus
 		pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, nil)
+		// Orphans have no entry, and nobody asks for their status.
 		if ch := m.waiting[pid]; err == nil && pid > 0 && ch != nil {
 			ch <- status
 			delete(m.waiting, pid)
@@ -103,6 +108,7 @@ func (m *manager) unit(name string) (*service, error) {
 		name += ".service"
 	}
 	s := m.services[name]
+	// A running service keeps the files with which it was started, and can be stopped when they are gone.
 	if s != nil && (s.running() || err != nil) {
 		return s, nil
 	}
@@ -117,6 +123,7 @@ func (m *manager) unit(name string) (*service, error) {
 	return s, nil
 }
 
+// all returns the services that were named so far, by name.
 func (m *manager) all() (all []*service) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -130,7 +137,7 @@ func (m *manager) all() (all []*service) {
 // wantsDir holds the links of enabled units.
 const wantsDir = "/etc/systemd/system/multi-user.target.wants"
 
-// startEnabled starts the enabled units. A unit that fails has said why in its log.
+// startEnabled starts the enabled units. The log of a unit that fails has the reason.
 func (m *manager) startEnabled() {
 	links, _ := filepath.Glob(wantsDir + "/*.service")
 	for _, link := range links {
@@ -153,6 +160,7 @@ func (m *manager) startEnabled() {
 	}
 }
 
+// stopAll stops all services at the same time, as a shutdown does.
 func (m *manager) stopAll() {
 	var stopped sync.WaitGroup
 	for _, s := range m.all() {
@@ -164,6 +172,7 @@ func (m *manager) stopAll() {
 // listener is the socket that takes orders.
 type listener struct{ *net.UnixListener }
 
+// listen opens the socket for orders, which only root of the host may use.
 func listen(path string) (*listener, error) {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
@@ -175,6 +184,7 @@ func listen(path string) (*listener, error) {
 // serve answers orders, one per connection.
 func (m *manager) serve(l *listener) {
 	for {
+		// One order per connection keeps the protocol free of state. A slow order, such as a start, must not delay others.
 		conn, err := l.Accept()
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "orders:", err)
@@ -195,7 +205,9 @@ func (m *manager) serve(l *listener) {
 	}
 }
 
+// obey carries out one order.
 func (m *manager) obey(o order, a *answer) error {
+	// Without a unit, show lists all.
 	if o.Verb == "show" && o.Unit == "" {
 		for _, s := range m.all() {
 			a.Units = append(a.Units, s.show())
@@ -213,6 +225,7 @@ func (m *manager) obey(o order, a *answer) error {
 		s.stop()
 	case "restart":
 		s.stop()
+		// Stopped, the service takes up changes of its files.
 		if s, err = m.unit(o.Unit); err == nil {
 			err = s.start()
 		}

@@ -31,6 +31,7 @@ func (f *Fleet) claim(want netip.Prefix) error {
 		if want.IsValid() && want != f.rec.Network {
 			return fmt.Errorf("the network of the fleet is %s, not %s", f.rec.Network, want)
 		}
+		// The network was claimed by an earlier call.
 		if f.rec.Boot != bootID() {
 			// The machine was started again: no process and no interface is left.
 			for _, r := range f.rec.Hosts {
@@ -57,6 +58,7 @@ func (f *Fleet) claim(want netip.Prefix) error {
 	if err != nil {
 		return err
 	}
+	// Addresses of all interfaces count, not only of other fleets: the machine may itself be in 10.0.0.0/8.
 	free := func(p netip.Prefix) bool { return !slices.ContainsFunc(taken, p.Overlaps) }
 	if want.IsValid() && !free(want) {
 		return fmt.Errorf("network %s overlaps with an address of this machine; name another or none", want)
@@ -89,8 +91,10 @@ func takenNetworks() (taken []netip.Prefix, err error) {
 	return taken, err
 }
 
+// octet returns the second octet of the network, which makes names unique on the machine.
 func (f *Fleet) octet() byte { return f.rec.Network.Addr().As4()[1] }
 
+// bridge returns the name of the bridge.
 func (f *Fleet) bridge() string { return fmt.Sprintf("rhb%d", f.octet()) }
 
 // Gateway returns the address of this machine on the bridge.
@@ -100,8 +104,10 @@ func (f *Fleet) Gateway() netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
+// makeBridge makes the bridge, unless it is there, and assigns this machine's address on it.
 func (f *Fleet) makeBridge() error {
 	name := f.bridge()
+	// An interrupted run may have made the bridge without an address, so the other steps always run.
 	if _, err := net.InterfaceByName(name); err != nil {
 		if err := ip("link", "add", "name", name, "type", "bridge"); err != nil {
 			return err
@@ -112,6 +118,7 @@ func (f *Fleet) makeBridge() error {
 		ip("link", "set", name, "up"))
 }
 
+// removeBridge removes the bridge, if it is there.
 func (f *Fleet) removeBridge() error {
 	if _, err := net.InterfaceByName(f.bridge()); err != nil {
 		return nil
@@ -128,6 +135,7 @@ func (h *Host) outside() string {
 	return fmt.Sprintf("rh%d.%d.%d", b[1], b[2], b[3])
 }
 
+// namespaceFile is where iproute2 keeps the namespace alive.
 func (h *Host) namespaceFile() string { return "/run/netns/" + h.namespace() }
 
 // makeNetwork makes the network namespace and connects it to the bridge, unless it is there.
@@ -135,10 +143,12 @@ func (h *Host) makeNetwork() error {
 	if _, err := net.InterfaceByName(h.outside()); err == nil {
 		return nil
 	}
-	// What an interrupted run has left.
+	// An interrupted run may have left parts.
 	if err := h.removeNetwork(); err != nil {
 		return err
 	}
+	// The last step connects the host. If an earlier one is interrupted, the interface outside is missing or not connected, and
+	// the next Start begins again.
 	ns := h.namespace()
 	for _, args := range [][]string{
 		{"netns", "add", ns},
@@ -156,8 +166,10 @@ func (h *Host) makeNetwork() error {
 	return nil
 }
 
+// removeNetwork removes the veth pair and the namespace, as far as they are there.
 func (h *Host) removeNetwork() error {
 	if _, err := net.InterfaceByName(h.outside()); err == nil {
+		// With one end of the pair the other one goes too, from whatever namespace it is in.
 		if err := ip("link", "del", h.outside()); err != nil {
 			return err
 		}
@@ -186,6 +198,7 @@ type Rule struct {
 
 // Firewall replaces the firewall of the host. No rules at all means that nothing from outside is admitted; see NoFirewall.
 func (h *Host) Firewall(rules []Rule) error {
+	// One script is one transaction: at no time is the host without rules, and a mistake changes nothing.
 	var script strings.Builder
 	// The table is added first, because only a table that is there can be deleted.
 	script.WriteString("table inet rhumb-hosts\ndelete table inet rhumb-hosts\ntable inet rhumb-hosts {\n\tchain input {\n" +
@@ -209,6 +222,7 @@ func (h *Host) NoFirewall() error {
 
 // nft applies a script in the network namespace of the host, whether or not the host is up.
 func (h *Host) nft(script string) error {
+	// The program of this machine, because a host needs no nft of its own.
 	c := exec.Command("nsenter", "--net="+h.namespaceFile(), "nft", "-f", "-")
 	c.Stdin = strings.NewReader(script)
 	if out, err := c.CombinedOutput(); err != nil {
@@ -231,6 +245,7 @@ func (r Rule) nft() (string, error) {
 		if err != nil || !p.Addr().Is4() {
 			return "", fmt.Errorf("source %q is not a network such as 10.77.0.0/16", s)
 		}
+		// nft rejects networks with bits after the mask.
 		sources = append(sources, p.Masked().String())
 	}
 	ports, err := json.Marshal(r.Ports)

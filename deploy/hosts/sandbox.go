@@ -17,8 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sandbox is what the launcher of a service sets up before it becomes the service.
+// sandbox describes the confinement that the launcher sets up before it becomes the service.
 type sandbox struct {
+	// The launcher reads this as JSON from its arguments, so it holds plain data only: IDs and numbers, resolved before.
 	Dir             string
 	UID, GID        int
 	Groups          []int
@@ -28,16 +29,18 @@ type sandbox struct {
 	NoNewPrivileges bool
 	DropAll         bool  // CapabilityBoundingSet= with no value
 	Keep            []int // capabilities to keep, if not all
-	Bounded         bool
-	ReadOnly        bool // ProtectSystem=strict
-	ReadWrite       []string
-	Inaccessible    []string
-	HideHomes       bool
-	PrivateTmp      bool
-	Syscalls        []string // SystemCallFilter=; the launcher resolves it, because the reaper would take the status of a child
-	SyscallError    string   // SystemCallErrorNumber=
+	// Without ProtectSystem=strict, ReadWrite has no meaning.
+	Bounded      bool
+	ReadOnly     bool // ProtectSystem=strict
+	ReadWrite    []string
+	Inaccessible []string
+	HideHomes    bool
+	PrivateTmp   bool
+	Syscalls     []string // SystemCallFilter=; the launcher resolves it, because the reaper would take the status of a child
+	SyscallError string   // SystemCallErrorNumber=
 }
 
+// limitNames lists the limits that units may set.
 var limitNames = map[string]int{
 	"LimitNOFILE": unix.RLIMIT_NOFILE, "LimitMEMLOCK": unix.RLIMIT_MEMLOCK, "LimitCORE": unix.RLIMIT_CORE, "LimitNPROC": unix.RLIMIT_NPROC,
 }
@@ -68,6 +71,7 @@ func (r *resolver) identity() {
 	r.p.environment = append([]string{"USER=" + u.Username, "LOGNAME=" + u.Username, "HOME=" + u.HomeDir}, r.p.environment...)
 }
 
+// group returns the ID of a group.
 func (r *resolver) group(name string) int {
 	g, err := user.LookupGroup(name)
 	if err != nil {
@@ -79,6 +83,7 @@ func (r *resolver) group(name string) int {
 	return id
 }
 
+// limits reads Limit*= and OOMScoreAdjust=. A value is "both" or "soft:hard".
 func (r *resolver) limits() {
 	s, box := r.u.service, &r.p.box
 	box.Limits = map[int][2]uint64{}
@@ -108,6 +113,7 @@ func (r *resolver) limits() {
 	}
 }
 
+// parseLimit reads a number with the suffix K, M or G, or infinity.
 func parseLimit(text string) (uint64, error) {
 	if text == "infinity" {
 		return unix.RLIM_INFINITY, nil
@@ -125,9 +131,11 @@ func parseLimit(text string) (uint64, error) {
 	return n * unit, err
 }
 
+// isolation reads the restrictions of view and rights.
 func (r *resolver) isolation() {
 	s, box := r.u.service, &r.p.box
 	box.NoNewPrivileges = s.truth("NoNewPrivileges")
+	// Absent means all capabilities, and an empty value means none.
 	if caps, set := s["CapabilityBoundingSet"]; set {
 		box.Bounded = true
 		for _, name := range s.words("CapabilityBoundingSet") {
@@ -187,6 +195,7 @@ func launch(args []string) error {
 
 // mounts changes the view of the file system.
 func (b *sandbox) mounts() error {
+	// The mount namespace is new, but its mounts still spread to the host until they are private.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
 	}
@@ -204,6 +213,7 @@ func (b *sandbox) mounts() error {
 	for _, dir := range b.Inaccessible {
 		optional := strings.HasPrefix(dir, "-") || b.HideHomes
 		dir = strings.TrimPrefix(dir, "-")
+		// A folder without permissions covers the hidden one.
 		if _, err := os.Stat(dir); optional && errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -225,12 +235,13 @@ func (b *sandbox) makeReadOnly() error {
 		if _, err := os.Stat(dir); optional && errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		// Bound onto itself, the folder is a mount of its own, which can differ from what is above.
+		// Bound onto itself, the folder is a mount of its own, which can differ from the mount above.
 		if err := unix.Mount(dir, dir, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 			return fmt.Errorf("bind %s: %w", dir, err)
 		}
 		writable = append(writable, dir)
 	}
+	// One call changes every mount below /, those that were bound above included. They are made writable again after it.
 	readOnly := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
 	if err := unix.MountSetattr(unix.AT_FDCWD, "/", unix.AT_RECURSIVE, readOnly); err != nil {
 		return fmt.Errorf("make / read-only: %w", err)
@@ -257,6 +268,7 @@ func (b *sandbox) apply() error {
 		}
 	}
 	if b.Bounded {
+		// The bounding set limits what programs with file capabilities could regain.
 		for number := 0; number <= unix.CAP_LAST_CAP; number++ {
 			if containsInt(b.Keep, number) {
 				continue
@@ -286,6 +298,7 @@ func setLimit(which int, limit unix.Rlimit) error {
 // dropRights becomes the user of the service.
 func (b *sandbox) dropRights() error {
 	if b.UID != 0 {
+		// Groups first: the user has no right to change them.
 		if err := syscall.Setgroups(b.Groups); err != nil {
 			return err
 		}
@@ -305,6 +318,7 @@ func (b *sandbox) dropRights() error {
 	return nil
 }
 
+// containsInt reports whether a list contains n.
 func containsInt(list []int, n int) bool {
 	for _, v := range list {
 		if v == n {

@@ -24,6 +24,8 @@ type service struct {
 	m    *manager
 	name string
 
+	// Two orders for one service, such as two starts, take turns. mu protects the fields below and is never held while
+	// the service starts or stops.
 	acting sync.Mutex // one order at a time
 
 	mu       sync.Mutex
@@ -39,24 +41,28 @@ type service struct {
 	over     chan struct{} // closed when the run has ended and no restart follows
 }
 
+// running reports whether the service runs or is about to.
 func (s *service) running() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.state != "inactive" && s.state != "failed"
 }
 
+// setUnit replaces the files of a service that does not run.
 func (s *service) setUnit(u *unitFile) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.u = u
 }
 
+// set changes the state.
 func (s *service) set(state string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.state, s.since = state, time.Now()
 }
 
+// show describes the service for systemctl.
 func (s *service) show() unitState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,11 +94,14 @@ func (s *service) start() error {
 	over := s.over
 	s.mu.Unlock()
 	s.set("activating")
+	// With room for one word: the first of ready, failed and ended counts, and later ones find the channel full or nobody
+	// reading.
 	ready := make(chan error, 1)
 	go s.run(p, ready, over)
 	return <-ready
 }
 
+// resolve plans from the current files, so that a changed environment file counts at the next start.
 func (s *service) resolve() (*plan, error) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -103,6 +112,7 @@ func (s *service) resolve() (*plan, error) {
 	return s.u.resolve(host)
 }
 
+// fail marks the service as failed.
 func (s *service) fail(why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,6 +126,7 @@ func (s *service) run(p *plan, ready chan<- error, over chan struct{}) {
 		err := s.once(p, ready)
 		s.mu.Lock()
 		s.pid = 0
+		// A clean end is no failure: Restart=on-failure leaves the service down.
 		again := !s.stopping && (p.restart == "always" || p.restart != "no" && err != nil)
 		var code exitError
 		if errors.As(err, &code) && (slices.Contains(p.preventRestart, int(code)) || p.restart == "on-abnormal") {
@@ -137,6 +148,7 @@ func (s *service) run(p *plan, ready chan<- error, over chan struct{}) {
 		default:
 			s.set("inactive")
 		}
+		// A start that failed and will be repeated has failed for systemctl too.
 		// The caller that started it learns of the first failure.
 		select {
 		case ready <- err:
@@ -146,6 +158,7 @@ func (s *service) run(p *plan, ready chan<- error, over chan struct{}) {
 			return
 		}
 		s.set("activating")
+		// A stop during the pause is seen after it.
 		time.Sleep(p.restartAfter)
 		s.mu.Lock()
 		s.restarts++
@@ -163,6 +176,7 @@ type exitError int
 
 func (e exitError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
+// statusError returns nil for exit status 0.
 func statusError(w syscall.WaitStatus) error {
 	switch {
 	case w.Signaled():
@@ -187,6 +201,7 @@ func (s *service) once(p *plan, ready chan<- error) error {
 			return fmt.Errorf("%s: %w", c.argv[0], err)
 		}
 	}
+	// A socket for each run: a late message of the previous process cannot be taken for one of the next.
 	n, err := openNotify(s.name)
 	if err != nil {
 		return err
@@ -199,6 +214,7 @@ func (s *service) once(p *plan, ready chan<- error) error {
 	s.mu.Lock()
 	s.pid, s.status = pid, ""
 	s.mu.Unlock()
+	// Nothing more is known about these than that the program was started.
 	if p.kind == "simple" || p.kind == "exec" {
 		s.becomeActive(ready)
 	}
@@ -213,14 +229,16 @@ func (s *service) once(p *plan, ready chan<- error) error {
 		select {
 		case w := <-ended:
 			n.drain()
-			// What the service has left behind in its process group.
+			// Children that the service has not ended.
 			_ = unix.Kill(-pid, unix.SIGKILL)
+			// The folder must not be taken for that of the next run.
 			p.removeRuntime()
 			if p.kind == "oneshot" && statusError(w) == nil {
 				s.becomeActive(ready)
 			}
 			return statusError(w)
 		case <-late.C:
+			// The timer runs out during a healthy service, too.
 			if !s.activating() {
 				continue
 			}
@@ -230,12 +248,14 @@ func (s *service) once(p *plan, ready chan<- error) error {
 	}
 }
 
+// activating reports whether the service has not reported yet that it is ready.
 func (s *service) activating() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.state == "activating"
 }
 
+// becomeActive marks the service as ready and releases the caller that waits for it.
 func (s *service) becomeActive(ready chan<- error) {
 	s.set("active")
 	select {
@@ -268,6 +288,7 @@ func (s *service) spawn(p *plan, c command, more []string) (int, <-chan syscall.
 	if c.root {
 		box = sandbox{Dir: "/", Umask: 0o022}
 	}
+	// The launcher sets the sandbox up in the child: a mount namespace and rights belong to a process.
 	spec, err := json.Marshal(box)
 	if err != nil {
 		return 0, nil, err
@@ -277,6 +298,7 @@ func (s *service) spawn(p *plan, c command, more []string) (int, <-chan syscall.
 		return 0, nil, err
 	}
 	defer log.Close()
+	// Services have no input.
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return 0, nil, err
@@ -290,6 +312,7 @@ func (s *service) spawn(p *plan, c command, more []string) (int, <-chan syscall.
 	})
 }
 
+// openLog opens the file that replaces the journal of the unit.
 func (s *service) openLog() (*os.File, error) {
 	name := filepath.Join("/var/log/rhumb-hosts", strings.TrimSuffix(s.name, ".service")+".log")
 	return os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640)
@@ -318,6 +341,7 @@ func (s *service) stop() {
 	if over == nil {
 		return
 	}
+	// A unit file that was broken since the start must not keep the service from being stopped.
 	stopMost, kill := 90*time.Second, unix.SIGTERM
 	if host, err := os.Hostname(); err == nil {
 		if p, err := u.resolve(host); err == nil {
@@ -337,6 +361,7 @@ func (s *service) stop() {
 	s.set("inactive")
 }
 
+// signal sends a signal to the first process of the service.
 func (s *service) signal(sig unix.Signal) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -360,6 +385,7 @@ func (s *service) reload() error {
 	if pid == 0 {
 		return fmt.Errorf("%s does not run and cannot be reloaded", s.name)
 	}
+	// As with systemd, reloading is a mistake where the unit does not say how.
 	if len(p.reload) == 0 {
 		return fmt.Errorf("%s has no ExecReload=", s.name)
 	}
@@ -391,6 +417,7 @@ func (p *plan) makeFolders() error {
 	return nil
 }
 
+// removeRuntime removes RuntimeDirectory= after the service has ended.
 func (p *plan) removeRuntime() {
 	for _, dir := range p.runtimeDir {
 		_ = os.RemoveAll(dir)
@@ -404,8 +431,10 @@ type notify struct {
 	done chan struct{}
 }
 
+// openNotify opens the socket that NOTIFY_SOCKET names.
 func openNotify(name string) (*notify, error) {
 	n := &notify{path: "/run/notify-" + name, done: make(chan struct{})}
+	// A socket of a host that was killed is in the way.
 	_ = os.Remove(n.path)
 	var err error
 	if n.conn, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Name: n.path, Net: "unixgram"}); err != nil {
@@ -430,6 +459,7 @@ func (n *notify) read(heard func(words map[string]string, from int)) {
 		if err != nil {
 			return
 		}
+		// A message without a sender cannot be trusted and is ignored.
 		messages, err := unix.ParseSocketControlMessage(oob[:oobSize])
 		if err != nil || len(messages) == 0 {
 			continue
@@ -454,6 +484,7 @@ func (n *notify) drain() {
 	<-n.done
 }
 
+// close ends reading and removes the socket.
 func (n *notify) close() {
 	n.conn.Close()
 	_ = os.Remove(n.path)

@@ -19,7 +19,7 @@ type syscallFilter struct {
 	Kill    bool // a call that is not allowed ends the process; otherwise it fails with EPERM
 }
 
-// newSyscallFilter resolves lists such as "@system-service" and "~@privileged". The first must be a list of what is allowed.
+// newSyscallFilter resolves lists such as "@system-service" and "~@privileged". The first must list allowed calls.
 func newSyscallFilter(lines []string, errorNumber string) (*syscallFilter, error) {
 	f := &syscallFilter{Kill: errorNumber == ""}
 	if errorNumber != "" && errorNumber != "EPERM" {
@@ -33,7 +33,7 @@ func newSyscallFilter(lines []string, errorNumber string) (*syscallFilter, error
 		return nil, err
 	}
 	allowed := map[string]bool{}
-	// systemd always allows what it needs to start the program.
+	// systemd always allows the calls that start a program.
 	for _, name := range []string{"execve", "exit", "exit_group", "getrlimit", "rt_sigreturn", "sigreturn"} {
 		allowed[name] = true
 	}

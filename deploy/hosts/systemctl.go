@@ -59,6 +59,7 @@ func systemctl(args []string, out, errs io.Writer) int {
 	return code
 }
 
+// systemctlCall is one call of systemctl.
 type systemctlCall struct {
 	out        io.Writer
 	verb       string
@@ -107,6 +108,7 @@ func (c *systemctlCall) parse(args []string) error {
 	return nil
 }
 
+// run runs the verb for all units and returns the worst exit code.
 func (c *systemctlCall) run() (code int, err error) {
 	switch c.verb {
 	case "daemon-reload", "reset-failed", "preset", "daemon-reexec":
@@ -131,12 +133,14 @@ func (c *systemctlCall) run() (code int, err error) {
 	return code, err
 }
 
+// runUnit runs the verb for one unit.
 func (c *systemctlCall) runUnit(name string) (int, error) {
 	switch c.verb {
 	case "start", "stop", "restart", "reload", "kill":
 		_, err := ask(order{Verb: c.verb, Unit: name, Signal: int(c.signal)})
 		return fails(err), err
 	case "try-restart", "reload-or-restart", "reload-or-try-restart", "condrestart":
+		// These verbs are for packages that were updated: what does not run stays down.
 		a, err := ask(order{Verb: "show", Unit: name})
 		if err != nil || a.Units[0].State != "active" {
 			return fails(err), err
@@ -159,6 +163,7 @@ func (c *systemctlCall) runUnit(name string) (int, error) {
 	return exitFailed, fmt.Errorf("%s is not known to this stand-in", c.verb)
 }
 
+// fails returns the exit code for an error.
 func fails(err error) int {
 	if err != nil {
 		return exitFailed
@@ -190,6 +195,7 @@ func (c *systemctlCall) enable(name string) (int, error) {
 		}
 		return fails(err), err
 	}
+	// Only one target exists on a host, which is the end of its start.
 	u, err := loadUnit("/", name)
 	if err != nil {
 		return exitNoUnit, err
@@ -221,6 +227,7 @@ func (c *systemctlCall) show(name string) (int, error) {
 		return exitNoUnit, err
 	}
 	u := a.Units[0]
+	// The exit code says the same as the text, for scripts.
 	code := 0
 	if u.State != "active" && u.State != "reloading" {
 		code = exitInactive
@@ -254,6 +261,7 @@ func (c *systemctlCall) show(name string) (int, error) {
 	return code, nil
 }
 
+// properties prints the properties that scripts ask for most, or the one of -p.
 func (c *systemctlCall) properties(u unitState) {
 	for _, p := range [][2]string{
 		{"Id", u.Name},

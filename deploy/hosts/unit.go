@@ -32,16 +32,20 @@ var honoured = []string{
 
 // passedOver lists the settings of [Service] that need systemd, a control group or a kernel feature that the stand-in does not set up.
 var passedOver = []string{
+	// Control groups: processes are found by their group instead, and nothing bounds memory or the number of tasks.
 	"KillMode", "MemoryMax", "MemoryHigh", "MemorySwapMax", "MemoryAccounting", "TasksMax", "CPUAccounting", "CPUWeight", "IOAccounting", "IOWeight",
+	// Devices, networks and kernel interfaces: a host has few of them, and none that a service could use.
 	"DevicePolicy", "DeviceAllow", "Delegate", "IPAddressDeny", "IPAddressAllow", "LockPersonality", "MemoryDenyWriteExecute", "PrivateDevices", "PrivateUsers",
 	"ProtectClock", "ProtectControlGroups", "ProtectHostname", "ProtectKernelLogs", "ProtectKernelModules", "ProtectKernelTunables", "ProtectProc",
 	"ProcSubset", "RemoveIPC", "RestrictAddressFamilies", "RestrictNamespaces", "RestrictRealtime", "RestrictSUIDSGID", "SystemCallArchitectures",
+	// Output always goes to the log of the unit.
 	"StandardOutput", "StandardError", "SyslogIdentifier", "OOMPolicy", "WatchdogSec", "KeyringMode", "SocketBindAllow", "SocketBindDeny", "PrivateMounts",
 }
 
 // settings are those of one section of a unit, in order. An empty value clears what came before.
 type settings map[string][]string
 
+// last returns the value that counts for a setting that is not a list.
 func (s settings) last(key, otherwise string) string {
 	if v := s[key]; len(v) > 0 {
 		return v[len(v)-1]
@@ -49,10 +53,12 @@ func (s settings) last(key, otherwise string) string {
 	return otherwise
 }
 
+// truth reports whether a setting is switched on.
 func (s settings) truth(key string) bool {
 	return slices.Contains([]string{"yes", "true", "on", "1"}, strings.ToLower(s.last(key, "no")))
 }
 
+// words returns the members of a setting that is a list of words.
 func (s settings) words(key string) (words []string) {
 	for _, v := range s[key] {
 		words = append(words, strings.Fields(v)...)
@@ -60,7 +66,7 @@ func (s settings) words(key string) (words []string) {
 	return words
 }
 
-// unitFile is what the files of a unit say.
+// unitFile holds the settings of a unit and its drop-ins.
 type unitFile struct {
 	name, path    string
 	unit, service settings
@@ -89,6 +95,7 @@ func loadUnit(root, name string) (*unitFile, error) {
 	if err := u.read(u.path); err != nil {
 		return nil, err
 	}
+	// Drop-ins of administrators come after those of packages, so that they win.
 	for _, dir := range slices.Backward(unitPath) {
 		drops, err := filepath.Glob(filepath.Join(root, dir, name+".d", "*.conf"))
 		if err != nil {
@@ -103,6 +110,7 @@ func loadUnit(root, name string) (*unitFile, error) {
 	return u, nil
 }
 
+// read adds the settings of a file to the unit.
 func (u *unitFile) read(path string) error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -119,6 +127,7 @@ func (u *unitFile) read(path string) error {
 		case "Unit":
 			into = u.unit
 		case "Service":
+			// A setting that is neither obeyed nor known to be passed over could be a mistake or a restriction that matters.
 			if !slices.Contains(honoured, o.Name) && !slices.Contains(passedOver, o.Name) {
 				return fmt.Errorf("%s: setting %s= is not known to this stand-in for systemd", path, o.Name)
 			}
@@ -141,8 +150,9 @@ func (u *unitFile) read(path string) error {
 	return nil
 }
 
-// plan is what a unit means on this host.
+// plan holds the resolved settings of a unit, with IDs and paths of this host.
 type plan struct {
+	// Each field is named for the setting that it resolves. Times have the defaults of systemd.
 	kind              string // Type=
 	start             command
 	before, reload    []command
@@ -161,12 +171,14 @@ type plan struct {
 	environment, pass []string
 }
 
+// command is one line of Exec*=.
 type command struct {
 	argv   []string
 	mayBad bool // "-": a failure does not count
 	root   bool // "+": with all rights
 }
 
+// ownedDir is a folder that belongs to the user of the service.
 type ownedDir struct {
 	path string
 	mode fs.FileMode
@@ -198,6 +210,7 @@ func (u *unitFile) resolve(host string) (*plan, error) {
 	return r.p, nil
 }
 
+// resolver turns settings into a plan and keeps the first mistake.
 type resolver struct {
 	u    *unitFile
 	host string
@@ -205,12 +218,14 @@ type resolver struct {
 	err  error
 }
 
+// fail keeps the first error.
 func (r *resolver) fail(err error) {
 	if r.err == nil && err != nil {
 		r.err = err
 	}
 }
 
+// commands reads what to run, and when to run it again.
 func (r *resolver) commands() {
 	s := r.u.service
 	r.p.kind = s.last("Type", "simple")
@@ -254,6 +269,7 @@ func (r *resolver) commands() {
 	r.p.notifyFromAll = s.last("NotifyAccess", "main") == "all"
 }
 
+// command parses one line of Exec*= with its prefixes.
 func (r *resolver) command(line string) (c command) {
 	line = strings.TrimSpace(line)
 	for line != "" && strings.ContainsRune("-+:@!", rune(line[0])) {
@@ -267,6 +283,7 @@ func (r *resolver) command(line string) (c command) {
 		}
 		line = line[1:]
 	}
+	// Specifiers first, as with systemd: a name may contain no quotes.
 	words, err := splitWords(r.specifiers(line))
 	r.fail(err)
 	if len(words) == 0 || !filepath.IsAbs(words[0]) {
@@ -284,10 +301,12 @@ func (r *resolver) specifiers(text string) string {
 		"%t", "/run", "%S", "/var/lib", "%E", "/etc", "%L", "/var/log", "%i", "").Replace(text)
 }
 
+// duration reads a time of [Service], which is in seconds without a unit.
 func (r *resolver) duration(key string, otherwise time.Duration) time.Duration {
 	return r.durationOf(r.u.service, key, otherwise)
 }
 
+// durationOf reads a time of a section.
 func (r *resolver) durationOf(s settings, key string, otherwise time.Duration) time.Duration {
 	text := s.last(key, "")
 	if text == "" {
@@ -378,6 +397,7 @@ func (r *resolver) folders() {
 			path := filepath.Join(kind.parent, name)
 			paths = append(paths, path)
 			r.p.ownedDirs = append(r.p.ownedDirs, ownedDir{path: path, mode: fs.FileMode(mode)})
+			// systemd leaves the configuration to root: a service that is broken into cannot change its own settings.
 			if kind.key != "ConfigurationDirectory" {
 				r.p.box.ReadWrite = append(r.p.box.ReadWrite, path)
 			}
