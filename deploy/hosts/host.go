@@ -47,6 +47,7 @@ func (h *Host) Up() bool { return h.rec.PID != 0 && startOf(h.rec.PID) == h.rec.
 
 // Start starts the host: its first process, which starts the enabled units.
 func (h *Host) Start() error {
+	// Starting is repeatable, which makes Up repeatable.
 	if h.Up() {
 		return nil
 	}
@@ -62,6 +63,7 @@ func (h *Host) Start() error {
 			return err
 		}
 	}
+	// Appended to, so that the log covers all starts of the host.
 	log, err := os.OpenFile(filepath.Join(h.dir(), "log", "init.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
@@ -98,6 +100,7 @@ func (h *Host) Start() error {
 
 // awaitReady waits for the word of the host's first process, which is "ok" or an error.
 func (h *Host) awaitReady(ready *os.File) error {
+	// A first process that hangs must not hang the caller.
 	if err := ready.SetReadDeadline(time.Now().Add(startTimeout)); err != nil {
 		return err
 	}
@@ -145,6 +148,7 @@ func (h *Host) Kill() error {
 			return err
 		}
 	}
+	// A host without a process is down, and Start may be called.
 	h.rec.PID, h.rec.Start = 0, ""
 	return h.fleet.save()
 }
@@ -218,6 +222,7 @@ func (h *Host) Command(ctx context.Context, name string, args ...string) *exec.C
 
 // Run runs a command on the host and returns its output. The error contains the standard error of the command.
 func (h *Host) Run(ctx context.Context, name string, args ...string) (string, error) {
+	// The caller gets the output as text and the exit code through the error.
 	c := h.Command(ctx, name, args...)
 	// Both outputs belong to the error: programs differ in where they complain.
 	var problem strings.Builder
@@ -244,10 +249,12 @@ func (h *Host) CopyIn(from, to string) error {
 		return err
 	}
 	defer root.Close()
+	// Paths within the root of the host are relative.
 	dest := strings.TrimPrefix(filepath.Clean(to), "/")
 	if info, err := root.Stat(dest); strings.HasSuffix(to, "/") || err == nil && info.IsDir() {
 		dest = filepath.Join(dest, filepath.Base(from))
 	}
+	// A file is a tree of one.
 	return filepath.WalkDir(from, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err

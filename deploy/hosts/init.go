@@ -68,6 +68,7 @@ func runInit(args []string) error {
 		case unix.SIGCHLD:
 			m.reap()
 		case unix.SIGTERM:
+			// In the background, because the reaper is needed while services end.
 			go func() {
 				m.stopAll()
 				os.Exit(0) // the kernel ends what is left
@@ -79,6 +80,7 @@ func runInit(args []string) error {
 
 // prepareHost sets the host up and returns its manager of services with the socket that takes orders.
 func prepareHost(args []string) (*manager, *listener, error) {
+	// In another place than a new PID namespace it would change the mounts of the machine.
 	if len(args) != 5 || os.Getpid() != 1 {
 		return nil, nil, errors.New("this is the first process of a host and started by `hostctl up` only")
 	}
@@ -90,6 +92,7 @@ func prepareHost(args []string) (*manager, *listener, error) {
 	if err := r.make(); err != nil {
 		return nil, nil, fmt.Errorf("root file system: %w", err)
 	}
+	// The name is in the host's own namespace.
 	if err := unix.Sethostname([]byte(r.name)); err != nil {
 		return nil, nil, err
 	}
@@ -202,6 +205,7 @@ func (r *rootMaker) installTool(root string, fresh bool) {
 	if r.err == nil && fresh {
 		// An empty file, over which the program is bound at each start.
 		r.keep(os.WriteFile(root+toolPath, nil, 0o755))
+		// Links rather than copies: one program has all roles.
 		for _, name := range []string{"systemctl", "journalctl"} {
 			link := filepath.Join(root, "usr/bin", name)
 			r.keep(os.RemoveAll(link))

@@ -47,7 +47,8 @@ type unitState struct {
 // manager is the part of a host's first process that runs services.
 type manager struct {
 	// mu protects the map. A service has locks of its own, taken after this one.
-	mu       sync.Mutex
+	mu sync.Mutex
+	// By name with suffix. Services stay after their end, with its result.
 	services map[string]*service
 
 	// spawning is held while a child is started and entered into waiting, so that the reaper never meets a child that is
@@ -99,6 +100,7 @@ func (m *manager) reap() {
 
 // unit returns the service of that name, with its files as they are now if it does not run.
 func (m *manager) unit(name string) (*service, error) {
+	// Read outside of the lock, because it needs the disk.
 	u, err := loadUnit("/", name)
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -139,6 +141,7 @@ const wantsDir = "/etc/systemd/system/multi-user.target.wants"
 
 // startEnabled starts the enabled units. The log of a unit that fails has the reason.
 func (m *manager) startEnabled() {
+	// The pattern is well formed, which is the only error.
 	links, _ := filepath.Glob(wantsDir + "/*.service")
 	for _, link := range links {
 		name := filepath.Base(link)
@@ -193,6 +196,7 @@ func (m *manager) serve(l *listener) {
 		go func() {
 			defer conn.Close()
 			var o order
+			// Only root can connect. What cannot be decoded was interrupted, and nobody waits for an answer.
 			if err := json.NewDecoder(conn).Decode(&o); err != nil {
 				return
 			}

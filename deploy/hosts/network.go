@@ -46,6 +46,7 @@ func (f *Fleet) claim(want netip.Prefix) error {
 			return fmt.Errorf("network %s: want one like 10.77.0.0/16", want)
 		}
 	}
+	// The lock is for the machine, not for the state directory.
 	if err := os.MkdirAll(filepath.Dir(claimLock), 0o755); err != nil {
 		return err
 	}
@@ -63,6 +64,7 @@ func (f *Fleet) claim(want netip.Prefix) error {
 	if want.IsValid() && !free(want) {
 		return fmt.Errorf("network %s overlaps with an address of this machine; name another or none", want)
 	}
+	// The first free network, so that addresses are the same from run to run on a quiet machine.
 	for octet := octetFirst; !want.IsValid() && octet <= octetLast; octet++ {
 		if p := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(octet), 0, 0}), 16); free(p) {
 			want = p
@@ -204,6 +206,7 @@ func (h *Host) Firewall(rules []Rule) error {
 	script.WriteString("table inet rhumb-hosts\ndelete table inet rhumb-hosts\ntable inet rhumb-hosts {\n\tchain input {\n" +
 		"\t\ttype filter hook input priority 0; policy drop;\n\t\tct state established,related accept\n" +
 		"\t\tiifname lo accept\n\t\ticmp type echo-request accept\n")
+	// The order of the rules has no meaning: each admits, none refuses.
 	for i, r := range rules {
 		line, err := r.nft()
 		if err != nil {

@@ -20,21 +20,30 @@ import (
 // sandbox describes the confinement that the launcher sets up before it becomes the service.
 type sandbox struct {
 	// The launcher reads this as JSON from its arguments, so it holds plain data only: IDs and numbers, resolved before.
-	Dir             string
-	UID, GID        int
-	Groups          []int
-	Umask           int
-	Limits          map[int][2]uint64
-	OOMScore        *int
+	// WorkingDirectory=
+	Dir string
+	// User= and Group=, resolved on the host; 0 stays root.
+	// User= and Group=, resolved on the host. UID 0 stays root.
+	UID, GID int
+	Groups   []int
+	Umask    int
+	// Soft and hard limit by number, as for prlimit.
+	Limits map[int][2]uint64
+	// nil leaves the value of the host's first process.
+	OOMScore *int
+	// No program that the service starts gains rights by its file.
 	NoNewPrivileges bool
-	DropAll         bool  // CapabilityBoundingSet= with no value
-	Keep            []int // capabilities to keep, if not all
+	// CapabilityBoundingSet= keeps the capabilities in Keep. Without the setting, Bounded is false and all are kept.
+	DropAll bool  // CapabilityBoundingSet= with no value
+	Keep    []int // capabilities to keep, if not all
 	// Without ProtectSystem=strict, ReadWrite has no meaning.
-	Bounded      bool
+	Bounded bool
+	// ProtectSystem=strict makes everything read-only but ReadWrite.
 	ReadOnly     bool // ProtectSystem=strict
 	ReadWrite    []string
 	Inaccessible []string
 	HideHomes    bool
+	// New memory file systems for /tmp and /var/tmp.
 	PrivateTmp   bool
 	Syscalls     []string // SystemCallFilter=; the launcher resolves it, because the reaper would take the status of a child
 	SyscallError string   // SystemCallErrorNumber=
@@ -48,6 +57,7 @@ var limitNames = map[string]int{
 // identity reads who the service runs as.
 func (r *resolver) identity() {
 	s, box := r.u.service, &r.p.box
+	// Names are resolved at every start: the package may have added the user since the last one.
 	name := s.last("User", "root")
 	u, err := user.Lookup(name)
 	if err != nil {
@@ -68,6 +78,7 @@ func (r *resolver) identity() {
 	r.fail(err)
 	box.Umask = int(mask)
 	box.Dir = s.last("WorkingDirectory", "/")
+	// systemd sets these for services with User=.
 	r.p.environment = append([]string{"USER=" + u.Username, "LOGNAME=" + u.Username, "HOME=" + u.HomeDir}, r.p.environment...)
 }
 
@@ -92,6 +103,7 @@ func (r *resolver) limits() {
 		if text == "" {
 			continue
 		}
+		// One value is both limits.
 		soft, hard, both := strings.Cut(text, ":")
 		if !both {
 			hard = soft
@@ -155,6 +167,7 @@ func (r *resolver) isolation() {
 		r.fail(fmt.Errorf("ProtectSystem=%s is not known here", v))
 	}
 	box.ReadWrite = append(box.ReadWrite, s.words("ReadWritePaths")...)
+	// ReadOnlyPaths= adds nothing under ProtectSystem=strict.
 	box.Inaccessible = s.words("InaccessiblePaths")
 	box.HideHomes = s.last("ProtectHome", "no") != "no"
 	box.PrivateTmp = s.truth("PrivateTmp")
@@ -176,6 +189,7 @@ func launch(args []string) error {
 	if err := json.Unmarshal([]byte(args[0]), &box); err != nil {
 		return err
 	}
+	// The groups of calls are listed before the view of the file system and the rights shrink.
 	var filter *syscallFilter
 	if len(box.Syscalls) > 0 {
 		var err error
@@ -199,6 +213,7 @@ func (b *sandbox) mounts() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
 	}
+	// Before everything else becomes read-only.
 	if b.PrivateTmp {
 		for _, dir := range []string{"/tmp", "/var/tmp"} {
 			if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777"); err != nil {
@@ -256,6 +271,7 @@ func (b *sandbox) makeReadOnly() error {
 
 // apply sets limits and the like, which need the rights of root.
 func (b *sandbox) apply() error {
+	// All that needs root comes before dropRights.
 	unix.Umask(b.Umask)
 	for which, pair := range b.Limits {
 		if err := setLimit(which, unix.Rlimit{Cur: pair[0], Max: pair[1]}); err != nil {
@@ -288,6 +304,7 @@ func setLimit(which int, limit unix.Rlimit) error {
 		return err
 	}
 	var now unix.Rlimit
+	// Root without CAP_SYS_RESOURCE, as in some virtual machines, cannot exceed the hard limit.
 	if err := unix.Prlimit(0, which, nil, &now); err != nil {
 		return err
 	}
@@ -309,6 +326,7 @@ func (b *sandbox) dropRights() error {
 			return err
 		}
 	}
+	// As the user of the service, so that a folder that the user cannot enter is an error now.
 	if err := os.Chdir(b.Dir); err != nil {
 		return err
 	}

@@ -28,15 +28,19 @@ type service struct {
 	// the service starts or stops.
 	acting sync.Mutex // one order at a time
 
-	mu       sync.Mutex
-	u        *unitFile
-	state    string
-	pid      int
+	mu sync.Mutex
+	// The files with which the service was started, or will be.
+	u     *unitFile
+	state string
+	// 0 while the service does not run. Its process group has the same number.
+	pid int
+	// STATUS= of the last message, and why the last run ended.
 	status   string
 	result   string
 	since    time.Time
 	restarts int
 	starts   []time.Time
+	// An end is expected: it is neither a failure nor a reason to start again.
 	stopping bool
 	over     chan struct{} // closed when the run has ended and no restart follows
 }
@@ -126,12 +130,14 @@ func (s *service) run(p *plan, ready chan<- error, over chan struct{}) {
 		err := s.once(p, ready)
 		s.mu.Lock()
 		s.pid = 0
-		// A clean end is no failure: Restart=on-failure leaves the service down.
+		// A clean end does not count as a failure: Restart=on-failure leaves the service down.
 		again := !s.stopping && (p.restart == "always" || p.restart != "no" && err != nil)
+		// An exit status is an answer of the program; a signal is not, and never prevents a restart.
 		var code exitError
 		if errors.As(err, &code) && (slices.Contains(p.preventRestart, int(code)) || p.restart == "on-abnormal") {
 			again = false
 		}
+		// Only recent starts count, so that a service may fail once a day.
 		now := time.Now()
 		s.starts = append(slices.DeleteFunc(s.starts, func(t time.Time) bool { return now.Sub(t) > p.startsWithin }), now)
 		if again && len(s.starts) >= p.startsMost {
@@ -192,6 +198,7 @@ func (s *service) once(p *plan, ready chan<- error) error {
 	if err := p.makeFolders(); err != nil {
 		return err
 	}
+	// One after the other: later commands may need the effects of earlier ones.
 	for _, c := range p.before {
 		_, ended, err := s.spawn(p, c, nil)
 		if err == nil {
@@ -218,6 +225,7 @@ func (s *service) once(p *plan, ready chan<- error) error {
 	if p.kind == "simple" || p.kind == "exec" {
 		s.becomeActive(ready)
 	}
+	// Reading ends when the socket is closed, at the end of this run.
 	go n.read(func(words map[string]string, from int) {
 		if from == pid || p.notifyFromAll {
 			s.heard(p, words, ready)
@@ -228,6 +236,7 @@ func (s *service) once(p *plan, ready chan<- error) error {
 	for {
 		select {
 		case w := <-ended:
+			// A last STATUS= may still be in the socket.
 			n.drain()
 			// Children that the service has not ended.
 			_ = unix.Kill(-pid, unix.SIGKILL)
@@ -305,6 +314,7 @@ func (s *service) spawn(p *plan, c command, more []string) (int, <-chan syscall.
 	}
 	defer null.Close()
 	env := slices.Concat(p.environment, more)
+	// Variables are replaced last, with the folders and the socket that this start has made.
 	argv := append([]string{toolPath, roleLaunch, string(spec)}, expand(c.argv, env)...)
 	return s.m.spawn(argv, &os.ProcAttr{
 		Dir: "/", Env: env, Files: []*os.File{null, log, log},
@@ -338,6 +348,7 @@ func (s *service) stop() {
 	}
 	u := s.u
 	s.mu.Unlock()
+	// It was never started.
 	if over == nil {
 		return
 	}
@@ -349,6 +360,7 @@ func (s *service) stop() {
 		}
 	}
 	if pid != 0 {
+		// Only the first process is asked, as with KillMode=mixed: it knows how to end its children.
 		_ = unix.Kill(pid, kill)
 	}
 	select {
@@ -390,6 +402,7 @@ func (s *service) reload() error {
 		return fmt.Errorf("%s has no ExecReload=", s.name)
 	}
 	for _, c := range p.reload {
+		// ExecReload= names the process by this variable.
 		_, ended, err := s.spawn(p, c, []string{"MAINPID=" + strconv.Itoa(pid)})
 		if err == nil {
 			err = statusError(<-ended)
@@ -407,6 +420,7 @@ func (p *plan) makeFolders() error {
 		if err := os.MkdirAll(d.path, d.mode); err != nil {
 			return err
 		}
+		// Readable for the service and written by root only.
 		if strings.HasPrefix(d.path, "/etc/") {
 			continue
 		}
@@ -455,6 +469,7 @@ func (n *notify) read(heard func(words map[string]string, from int)) {
 	defer close(n.done)
 	buf, oob := make([]byte, 4096), make([]byte, unix.CmsgSpace(unix.SizeofUcred))
 	for {
+		// A datagram is one message of several lines.
 		size, oobSize, _, _, err := n.conn.ReadMsgUnix(buf, oob)
 		if err != nil {
 			return

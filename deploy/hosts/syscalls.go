@@ -53,6 +53,7 @@ func newSyscallFilter(lines []string, errorNumber string) (*syscallFilter, error
 	if err != nil {
 		return nil, err
 	}
+	// Groups name calls of all architectures.
 	for name, ok := range allowed {
 		if _, exists := known.SyscallNames[name]; ok && exists {
 			f.Allowed = append(f.Allowed, name)
@@ -74,6 +75,7 @@ func callGroups() (map[string][]string, error) {
 		word := strings.TrimSpace(line)
 		switch {
 		case word == "" || word[0] == '#':
+		// A line without indentation begins a group.
 		case !strings.HasPrefix(line, " "):
 			group = word
 			groups[group] = nil
@@ -94,6 +96,7 @@ func callsOf(groups map[string][]string, word string) ([]string, error) {
 		return nil, fmt.Errorf("SystemCallFilter=%s: systemd knows no such group", word)
 	}
 	var names []string
+	// Groups contain groups, without cycles.
 	for _, member := range members {
 		more, err := callsOf(groups, member)
 		if err != nil {
@@ -109,6 +112,7 @@ func (f *syscallFilter) load() error {
 	if f == nil {
 		return nil
 	}
+	// Without SystemCallErrorNumber= a refused call is fatal, as with systemd.
 	otherwise := seccomp.ActionErrno // EPERM
 	if f.Kill {
 		otherwise = seccomp.ActionKillProcess

@@ -82,6 +82,7 @@ func loadUnit(root, name string) (*unitFile, error) {
 		return nil, fmt.Errorf("unit %s: only units of services are known here", name)
 	}
 	u := &unitFile{name: name, unit: settings{}, service: settings{}}
+	// The first folder that has the unit hides the others.
 	for _, dir := range unitPath {
 		path := filepath.Join(root, dir, name)
 		if _, err := os.Stat(path); err == nil {
@@ -141,6 +142,7 @@ func (u *unitFile) read(path string) error {
 			return fmt.Errorf("%s: section [%s] is not known", path, o.Section)
 		}
 		// CapabilityBoundingSet= with no value means "none", which is more than a cleared list.
+		// An empty value clears a list, except where it is itself a value.
 		if o.Value == "" {
 			into[o.Name] = []string{}
 			continue
@@ -153,20 +155,26 @@ func (u *unitFile) read(path string) error {
 // plan holds the resolved settings of a unit, with IDs and paths of this host.
 type plan struct {
 	// Each field is named for the setting that it resolves. Times have the defaults of systemd.
-	kind              string // Type=
-	start             command
-	before, reload    []command
-	box               sandbox
-	restart           string
-	restartAfter      time.Duration
-	startMost         time.Duration
-	stopMost          time.Duration
-	kill              unix.Signal
-	preventRestart    []int
-	startsMost        int
-	startsWithin      time.Duration
-	notifyFromAll     bool
-	runtimeDir        []string
+	// Type=, and the commands of Exec*=.
+	kind           string // Type=
+	start          command
+	before, reload []command
+	// The confinement of every command without the prefix "+".
+	box sandbox
+	// Restart= and the settings that bound it.
+	restart      string
+	restartAfter time.Duration
+	startMost    time.Duration
+	stopMost     time.Duration
+	// KillSignal=, which asks for an orderly end.
+	kill           unix.Signal
+	preventRestart []int
+	startsMost     int
+	startsWithin   time.Duration
+	// NotifyAccess=all: messages of children count too.
+	notifyFromAll bool
+	runtimeDir    []string
+	// Folders to make and to hand to the user. Those in runtimeDir are removed at the end.
 	ownedDirs         []ownedDir
 	environment, pass []string
 }
@@ -228,6 +236,7 @@ func (r *resolver) fail(err error) {
 // commands reads what to run, and when to run it again.
 func (r *resolver) commands() {
 	s := r.u.service
+	// Types that fork or use the bus would need more of systemd than a stand-in should have.
 	r.p.kind = s.last("Type", "simple")
 	if !slices.Contains([]string{"simple", "exec", "notify", "oneshot"}, r.p.kind) {
 		r.fail(fmt.Errorf("Type=%s is not known here", r.p.kind))
@@ -272,6 +281,7 @@ func (r *resolver) commands() {
 // command parses one line of Exec*= with its prefixes.
 func (r *resolver) command(line string) (c command) {
 	line = strings.TrimSpace(line)
+	// Prefixes may be combined.
 	for line != "" && strings.ContainsRune("-+:@!", rune(line[0])) {
 		switch line[0] {
 		case '-':
@@ -315,6 +325,7 @@ func (r *resolver) durationOf(s settings, key string, otherwise time.Duration) t
 	if text == "infinity" {
 		return 24 * time.Hour
 	}
+	// A bare number is in seconds.
 	if n, err := strconv.Atoi(text); err == nil {
 		return time.Duration(n) * time.Second
 	}
@@ -328,6 +339,7 @@ func (r *resolver) durationOf(s settings, key string, otherwise time.Duration) t
 // environment reads Environment= and the files of EnvironmentFile=, which win.
 func (r *resolver) environment() {
 	s := r.u.service
+	// systemd starts services with little more than this.
 	env := []string{"PATH=" + hostPath, "LANG=C.UTF-8"}
 	for _, line := range s["Environment"] {
 		words, err := splitWords(r.specifiers(line))
@@ -370,6 +382,7 @@ func readEnvironment(name string) (env []string, err error) {
 		if line == "" || line[0] == '#' || line[0] == ';' {
 			continue
 		}
+		// Shell syntax such as `export` is not understood by systemd, and refused here.
 		key, value, ok := strings.Cut(line, "=")
 		if !ok || key == "" || strings.ContainsAny(key, " \t") {
 			return nil, fmt.Errorf("%s:%d: want NAME=VALUE", name, n+1)
@@ -390,6 +403,7 @@ func (r *resolver) folders() {
 		{"RuntimeDirectory", "/run", "RUNTIME_DIRECTORY"},
 		{"ConfigurationDirectory", "/etc", "CONFIGURATION_DIRECTORY"},
 	} {
+		// Modes are octal with or without a leading 0.
 		mode, err := strconv.ParseUint(s.last(kind.key+"Mode", "0755"), 8, 32)
 		r.fail(err)
 		var paths []string
@@ -419,6 +433,7 @@ func splitWords(line string) (words []string, err error) {
 	for i := 0; i < len(line); i++ {
 		c := line[i]
 		switch {
+		// A backslash takes the meaning from the next character, in quotes too.
 		case c == '\\' && i+1 < len(line):
 			i++
 			word.WriteByte(line[i])
@@ -451,12 +466,14 @@ func splitWords(line string) (words []string, err error) {
 
 // expand replaces ${NAME} in words, and a word that is $NAME by the words of its value.
 func expand(words, env []string) (out []string) {
+	// The environment of the service, not of this process.
 	values := map[string]string{}
 	for _, pair := range env {
 		k, v, _ := strings.Cut(pair, "=")
 		values[k] = v
 	}
 	for _, w := range words {
+		// A word of its own may become several words, or none.
 		if name, ok := strings.CutPrefix(w, "$"); ok && !strings.HasPrefix(name, "{") {
 			out = append(out, strings.Fields(values[name])...)
 			continue
