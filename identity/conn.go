@@ -26,7 +26,7 @@ type Conn struct {
 // Peer returns the verified bearer at the other side. ok is false for a client without a certificate.
 func (c *Conn) Peer() (p Peer, ok bool) { return c.peer, c.named }
 
-// State returns the state of the connection after the handshake, for channel binding.
+// State returns the state of the connection when its certificates were verified.
 func (c *Conn) State() tls.ConnectionState { return c.state }
 
 // Done returns a channel that closes when the connection has ended.

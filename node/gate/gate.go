@@ -284,6 +284,10 @@ func (g *Gate) forgetLocked(c *Conn) {
 	}
 	if g.conns[c.key] == c {
 		delete(g.conns, c.key)
+		if c.above != nil {
+			// Without the lock, which the layer above takes in the other order.
+			go c.above.ConnClosed()
+		}
 	}
 }
 
@@ -369,6 +373,24 @@ type Conn struct {
 	list    *earlyList
 	parked  *list.Element // in g.waiting
 	counted bool          // in g.open
+	above   Attachment
+}
+
+// Attachment is what a layer above keeps about a connection.
+type Attachment interface {
+	// ConnClosed is called once, after the connection was closed.
+	ConnClosed()
+}
+
+// Attach returns the attachment of the connection, which create makes if there is none. It returns nil if
+// the connection is closed.
+func (c *Conn) Attach(create func() Attachment) Attachment {
+	c.g.mu.Lock()
+	defer c.g.mu.Unlock()
+	if c.above == nil && c.g.conns[c.key] == c {
+		c.above = create()
+	}
+	return c.above
 }
 
 func newConn(g *Gate, raw net.Conn) *Conn {
