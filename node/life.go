@@ -68,7 +68,7 @@ func (n *Node) seekCluster() []*rhumb.Node {
 	}
 	for _, m := range n.gossip.Members() {
 		// Only a member of a cluster can register a node. The list also contains this node.
-		if m.Cluster.IsZero() || m.Addr == n.bound.addr {
+		if m.Cluster.IsZero() || m.Addr == n.outside.addr {
 			continue
 		}
 		resp, err := n.askToJoin(m.Addr)
@@ -112,7 +112,7 @@ func (n *Node) seekCluster() []*rhumb.Node {
 // askToJoin asks one member to register the current life of the node.
 func (n *Node) askToJoin(addr string) (*rhumbpb.JoinResponse, error) {
 	const op rhumb.Op = "node.askToJoin"
-	conn, err := api.Connect(addr, n.cfg.peerDialer())
+	conn, err := api.Connect(addr, n.cfg.peerDialer(), n.peerCredentials(""))
 	if err != nil {
 		return nil, err
 	}
@@ -161,7 +161,7 @@ func (n *Node) registerCommand() catalog.RegisterNode {
 		Cluster: id.Cluster, Node: id.Node, Store: id.Store, Boot: id.Boot,
 		Nonce: n.life.Nonce, Previous: n.life.Previous, Short: n.engine.Short(),
 		Region: n.cfg.Region, Zone: n.cfg.Zone, Location: n.cfg.Location, HasLocation: true,
-		Addr: n.bound.addr, HeartbeatAddr: n.bound.heartbeat, AdminAddr: n.bound.admin, Binary: n.cfg.Version,
+		Addr: n.outside.addr, HeartbeatAddr: n.outside.heartbeat, AdminAddr: n.outside.admin, Binary: n.cfg.Version,
 	}
 }
 
@@ -295,12 +295,12 @@ func (n *Node) registerLife(m *member) (*rhumb.Node, error) {
 func (n *Node) checkTwin(m *member) error {
 	d, ok := m.group.State().Node(m.self.Node)
 	// The catalog names this process, or no process yet.
-	if !ok || d.Addr == "" || d.Addr == n.bound.addr {
+	if !ok || d.Addr == "" || d.Addr == n.outside.addr {
 		return nil
 	}
 	// If the question fails, nothing proves a twin, and the node must be able to start while
 	// others are down.
-	conn, err := api.Connect(d.Addr, n.cfg.peerDialer())
+	conn, err := api.Connect(d.Addr, n.cfg.peerDialer(), n.peerCredentials(""))
 	if err != nil {
 		return nil
 	}
@@ -347,7 +347,7 @@ func (n *Node) nodesByGossip(st *catalog.State) (nodes []*rhumb.Node) {
 func (n *Node) findStrangers(own rhumb.ClusterID) (other rhumb.ClusterID, ok bool) {
 	for _, m := range n.gossip.Members() {
 		switch {
-		case m.Cluster == own && m.Addr != n.bound.addr:
+		case m.Cluster == own && m.Addr != n.outside.addr:
 			return other, false
 		case m.Cluster != own && !m.Cluster.IsZero():
 			other, ok = m.Cluster, true
@@ -379,7 +379,7 @@ func (n *Node) registerOnce(m *member) error {
 	}
 	err := error(rhumb.E("node.register", rhumb.Unavailable, "no other member of the cluster answers; start the other nodes and check --join"))
 	for _, peer := range n.gossip.Members() {
-		if peer.Cluster != m.cluster || peer.Addr == n.bound.addr {
+		if peer.Cluster != m.cluster || peer.Addr == n.outside.addr {
 			continue
 		}
 		var resp *rhumbpb.JoinResponse
@@ -486,6 +486,10 @@ func (n *Node) Init(ctx context.Context) (rhumb.ClusterID, rhumb.NodeID, error) 
 	}
 	var cluster rhumb.ClusterID
 	_, _ = rand.Read(cluster[:]) // never fails
+	// The certificates of a secure cluster name it before it exists.
+	if n.source != nil {
+		cluster = n.source.Cluster()
+	}
 	cmd := n.registerCommand()
 	// The catalog assigns the number of the first node.
 	cmd.Cluster, cmd.Node = cluster, rhumb.NoNode

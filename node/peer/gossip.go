@@ -49,6 +49,8 @@ type GossipConfig struct {
 	Name string
 	// Addr is the "host:port" to bind, for UDP and TCP. Port 0 selects a free port.
 	Addr string
+	// Advertise is the "host:port" that others connect to, with port 0 for the port that Addr selects. Empty means Addr.
+	Advertise string
 	// WAN simulates distance between regions; nil simulates nothing. From is the region or address
 	// of this node in it.
 	WAN  *wan.Network
@@ -96,6 +98,12 @@ func StartGossip(cfg GossipConfig, self Member) (*Gossip, error) {
 	c.Name = cfg.Name
 	c.BindAddr, c.BindPort = host, inner.GetAutoBindPort()
 	c.AdvertisePort = c.BindPort
+	if cfg.Advertise != "" {
+		if c.AdvertiseAddr, c.AdvertisePort, err = resolveAdvertised(cfg.Advertise, c.BindPort); err != nil {
+			_ = inner.Shutdown()
+			return nil, err
+		}
+	}
 	c.Transport = newDelayedTransport(inner, cfg.WAN, cfg.From)
 	c.Delegate = l
 	known := &members{byName: map[string]Member{}}
@@ -108,6 +116,35 @@ func StartGossip(cfg GossipConfig, self Member) (*Gossip, error) {
 		return nil, rhumb.Wrap(op, err)
 	}
 	return &Gossip{list: list, labels: l, members: known, addr: net.JoinHostPort(host, strconv.Itoa(c.BindPort))}, nil
+}
+
+// resolveAdvertised returns the IP address and the port of an advertised "host:port". memberlist spreads addresses, not names.
+func resolveAdvertised(addr string, bound int) (ip string, port int, err error) {
+	const op rhumb.Op = "peer.StartGossip"
+	host, portText, err := net.SplitHostPort(addr)
+	if err == nil {
+		port, err = strconv.Atoi(portText)
+	}
+	if err != nil {
+		return "", 0, rhumb.Ef(op, rhumb.InvalidArgument, "advertised gossip address %q: %v", addr, err)
+	}
+	if port == 0 {
+		port = bound
+	}
+	if net.ParseIP(host) != nil {
+		return host, port, nil
+	}
+	ips, err := net.LookupIP(host)
+	if err != nil || len(ips) == 0 {
+		return "", 0, rhumb.Ef(op, rhumb.Unavailable, "the advertised host %q has no address: %v; check --advertise and the name server", host, err)
+	}
+	// The first address of the family that most networks route.
+	for _, found := range ips {
+		if found.To4() != nil {
+			return found.String(), port, nil
+		}
+	}
+	return ips[0].String(), port, nil
 }
 
 // Addr returns the bound "host:port".
