@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -44,8 +45,8 @@ type Config struct {
 	// Addr, HeartbeatAddr, GossipAddr and AdminAddr are the "host:port" to listen on. Defaults: the
 	// default ports on 127.0.0.1, or on all interfaces if Advertise is set. Port 0 selects a free port.
 	Addr, HeartbeatAddr, GossipAddr, AdminAddr string
-	// Join lists gossip addresses of other nodes. If it is empty, the node waits for Init or for
-	// another node that joins it.
+	// Join lists addresses of other nodes, as in their Addr; the default port may be left out. If it is
+	// empty, the node waits for Init or for another node that joins it.
 	Join []string
 	// Identity names the certificate, the key and the authorities of the node. Default: the files in the folder IdentityDir of
 	// the first directory.
@@ -118,6 +119,11 @@ func (c *Config) SetDefaults() {
 	addr(&c.AdminAddr, DefaultAdminPort)
 	if c.Identity.IsZero() && !c.Insecure && len(c.Dirs) > 0 {
 		c.Identity = DefaultIdentity(c.Dirs[0])
+	}
+	// A copy, because the caller may use its list for several nodes.
+	c.Join = slices.Clone(c.Join)
+	for i, a := range c.Join {
+		c.Join[i] = joinAddr(a)
 	}
 	if c.Zone == "" {
 		c.Zone = "a"

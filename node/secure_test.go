@@ -49,7 +49,7 @@ func startSecureRegion(t *testing.T, a *identitytest.Authority) []*Node {
 	}
 	nodes := []*Node{first}
 	for i := 2; i <= 3; i++ {
-		nodes = append(nodes, startSecure(t, a, filepath.Join(t.TempDir(), fmt.Sprintf("n%d", i)), fmt.Sprintf("eu-%d", i), first.GossipAddr()))
+		nodes = append(nodes, startSecure(t, a, filepath.Join(t.TempDir(), fmt.Sprintf("n%d", i)), fmt.Sprintf("eu-%d", i), first.Addr()))
 	}
 	awaitReady(t, nodes...)
 	return nodes

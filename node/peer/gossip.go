@@ -55,6 +55,9 @@ type GossipConfig struct {
 	// of this node in it.
 	WAN  *wan.Network
 	From string
+	// Encrypted encrypts gossip with AES-256-GCM and rejects everything else. The keys arrive later, by
+	// Gossip.SetKeys; until then the node hears nobody.
+	Encrypted bool
 	// Logger receives the messages of memberlist, at debug level.
 	Logger *slog.Logger
 }
@@ -64,7 +67,10 @@ type Gossip struct {
 	list    *memberlist.Memberlist
 	labels  *labels
 	members *members
-	addr    string
+	// addr is where the node listens, advertised where others connect to.
+	addr, advertised string
+
+	keys *gossipKeys // nil without encryption
 }
 
 // gossipLeaveTimeout bounds the time that Close takes to announce that the node leaves.
@@ -110,12 +116,22 @@ func StartGossip(cfg GossipConfig, self Member) (*Gossip, error) {
 	c.Events = known
 	c.Logger = logger
 	c.GossipInterval = 200 * time.Millisecond
+	g := &Gossip{labels: l, members: known, addr: net.JoinHostPort(host, strconv.Itoa(c.BindPort))}
+	g.advertised = g.addr
+	if cfg.Advertise != "" {
+		g.advertised = net.JoinHostPort(c.AdvertiseAddr, strconv.Itoa(c.AdvertisePort))
+	}
+	if cfg.Encrypted {
+		g.keys = newGossipKeys()
+		c.Keyring, c.GossipVerifyIncoming, c.GossipVerifyOutgoing = g.keys.ring, true, true
+	}
 	list, err := memberlist.Create(c)
 	if err != nil {
 		_ = inner.Shutdown()
 		return nil, rhumb.Wrap(op, err)
 	}
-	return &Gossip{list: list, labels: l, members: known, addr: net.JoinHostPort(host, strconv.Itoa(c.BindPort))}, nil
+	g.list = list
+	return g, nil
 }
 
 // resolveAdvertised returns the IP address and the port of an advertised "host:port". memberlist spreads addresses, not names.
@@ -149,6 +165,9 @@ func resolveAdvertised(addr string, bound int) (ip string, port int, err error) 
 
 // Addr returns the bound "host:port".
 func (g *Gossip) Addr() string { return g.addr }
+
+// Advertised returns the "host:port" that others connect to.
+func (g *Gossip) Advertised() string { return g.advertised }
 
 // Join contacts the given gossip addresses. It fails if none answers.
 func (g *Gossip) Join(addrs []string) error {

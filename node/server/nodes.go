@@ -14,7 +14,8 @@ import (
 
 // betweenNodes reports whether only nodes may call a method.
 func betweenNodes(method string) bool {
-	return strings.HasPrefix(method, "/"+rhumbpb.Peer_ServiceDesc.ServiceName+"/") || method == rhumbpb.Cluster_Join_FullMethodName
+	return strings.HasPrefix(method, "/"+rhumbpb.Peer_ServiceDesc.ServiceName+"/") || method == rhumbpb.Cluster_Join_FullMethodName ||
+		method == rhumbpb.Cluster_Contact_FullMethodName
 }
 
 // checkNode rejects a call between nodes from a caller without the certificate of a node.
