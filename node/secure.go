@@ -32,19 +32,11 @@ var (
 	wantClient = identity.Want{Roles: []identity.Role{identity.RoleNode, identity.RoleUser, identity.RoleOperator}, Optional: true}
 )
 
-// openIdentity loads the certificate of the node, and compares it with what the stores know. It comes before anything listens.
-func (n *Node) openIdentity() error {
+// openIdentity loads the certificate of the node. It comes before the stores are opened, so that a start without a certificate leaves
+// no trace.
+func (n *Node) openIdentity() (err error) {
 	const op rhumb.Op = "node.openIdentity"
-	secured, err := n.engine.Secured()
-	if err != nil {
-		return err
-	}
 	if n.cfg.Insecure {
-		// Without TLS there is no authorisation either, so a forgotten flag would serve all data to everybody on this machine.
-		if secured {
-			return rhumb.Ef(op, rhumb.InvalidArgument, "%s has been served with TLS, and --insecure would serve its data to every process on this machine without a login; "+
-				"start the node without --insecure, with its certificate in %s or in --cert, --key and --ca", n.cfg.Dirs[0], filepath.Join(n.cfg.Dirs[0], IdentityDir))
-		}
 		return nil
 	}
 	n.source, err = identity.OpenSource(identity.SourceConfig{
@@ -56,15 +48,33 @@ func (n *Node) openIdentity() error {
 		}
 		return rhumb.Wrap(op, err)
 	}
-	name, ok := n.source.Name()
-	if !ok {
+	if _, ok := n.source.Name(); !ok {
 		return rhumb.E(op, rhumb.InvalidArgument, "the node has no certificate; give --cert and --key")
 	}
+	n.metrics.MustRegister(n.source.Collectors()...)
+	return nil
+}
+
+// checkIdentity compares the certificate of the node with what the stores know. It comes before anything listens.
+func (n *Node) checkIdentity() error {
+	const op rhumb.Op = "node.checkIdentity"
+	secured, err := n.engine.Secured()
+	if err != nil {
+		return err
+	}
+	if n.source == nil {
+		// Without TLS there is no authorisation either, so a forgotten flag would serve all data to everybody on this machine.
+		if secured {
+			return rhumb.Ef(op, rhumb.InvalidArgument, "%s has been served with TLS, and --insecure would serve its data to every process on this machine without a login; "+
+				"start the node without --insecure, with its certificate in %s or in --cert, --key and --ca", n.cfg.Dirs[0], filepath.Join(n.cfg.Dirs[0], IdentityDir))
+		}
+		return nil
+	}
+	name, _ := n.source.Name()
 	if own := n.engine.Identity().Cluster; !own.IsZero() && own != name.Cluster {
 		return rhumb.Ef(op, rhumb.WrongCluster, "certificate %s belongs to cluster %s, and the data in %s to cluster %s; "+
 			"use a certificate of that cluster, or another --dir", n.cfg.Identity.Cert, name.Cluster, n.cfg.Dirs[0], own)
 	}
-	n.metrics.MustRegister(n.source.Collectors()...)
 	if secured {
 		return nil
 	}
