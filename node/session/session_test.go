@@ -90,7 +90,7 @@ func (w *world) listen(addr string) {
 	w.g = gate.New(l, gate.Config{Port: "test"})
 	src := w.source(identity.RoleNode, "eu-1")
 	creds := src.ServerCredentials(identity.Want{Roles: []identity.Role{identity.RoleNode, identity.RoleUser, identity.RoleOperator}, Optional: true})
-	w.server = grpc.NewServer(append(api.ServerOptions(0), grpc.Creds(creds), grpc.InTapHandle(w.m.Tap(w.g, nil)), grpc.StreamInterceptor(w.m.Stream))...)
+	w.server = grpc.NewServer(append(api.ServerOptions(0, creds), grpc.InTapHandle(w.m.Tap(w.g, nil)), grpc.StreamInterceptor(w.m.Stream))...)
 	w.m.Register(w.server)
 	rhumbpb.RegisterClusterServer(w.server, w)
 	rhumbpb.RegisterKVServer(w.server, w)
@@ -136,7 +136,7 @@ func (w *world) Scan(q *rhumbpb.ScanRequest, stream grpc.ServerStreamingServer[r
 // dial connects with credentials and, unless account is nil, with a login.
 func (w *world) dial(src *identity.Source, account *login.Account) *grpc.ClientConn {
 	w.t.Helper()
-	opts := append(api.DialOptions(nil), grpc.WithTransportCredentials(src.ClientCredentials(identity.Want{Roles: []identity.Role{identity.RoleNode}})))
+	opts := api.DialOptions(nil, src.ClientCredentials(identity.Want{Roles: []identity.Role{identity.RoleNode}}))
 	if account != nil {
 		opts = append(opts, account.Options()...)
 	}
@@ -224,7 +224,7 @@ func TestTokenIsBound(t *testing.T) {
 		return invoke(ctx, method, req, reply, cc, opts...)
 	})
 	src := w.source(0, "")
-	opts := append(append(api.DialOptions(nil), grpc.WithTransportCredentials(src.ClientCredentials(identity.Want{Roles: []identity.Role{identity.RoleNode}}))), account(password).Options()...)
+	opts := append(api.DialOptions(nil, src.ClientCredentials(identity.Want{Roles: []identity.Role{identity.RoleNode}})), account(password).Options()...)
 	cc, err := grpc.NewClient("passthrough:///"+w.addr, append(opts, spy)...)
 	if err != nil {
 		t.Fatal(err)
