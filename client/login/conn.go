@@ -70,6 +70,8 @@ func (c *conn) ready(ctx context.Context, cc *grpc.ClientConn) (*session, error)
 	if s != nil && now.After(s.until) {
 		s, c.current = nil, nil
 	}
+	// One login at a time, for the first call as for a renewal: a thousand callers that wake up together cause
+	// one exchange.
 	if f == nil && (s == nil || now.After(s.renew)) {
 		f = &flight{done: make(chan struct{})}
 		c.flight = f
@@ -99,6 +101,8 @@ func (c *conn) run(cc *grpc.ClientConn, f *flight) {
 	switch {
 	case f.err == nil:
 		c.current = f.session
+	// The user was disabled or has another password. The node ends the session too, but calls need not wait
+	// for that.
 	case rhumb.KindOf(f.err) == rhumb.Unauthenticated:
 		c.current = nil
 	case c.current != nil:
@@ -113,6 +117,7 @@ func (c *conn) run(cc *grpc.ClientConn, f *flight) {
 func (c *conn) drop(s *session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	// Another call may have logged in again meanwhile.
 	if c.current == s {
 		c.current = nil
 	}
@@ -128,6 +133,7 @@ func (c *conn) login(ctx context.Context, cc *grpc.ClientConn) (*session, error)
 	if err != nil {
 		e, _, remote := api.FromStatus(op, err)
 		err = e
+		// Only the word of a node counts. A connection that broke says nothing about the password.
 		if remote && e.Kind == rhumb.Unauthenticated {
 			c.account.ended(client, err, time.Now())
 		}
@@ -160,6 +166,7 @@ func exchange(ctx context.Context, cc *grpc.ClientConn, client *scram.Client) (*
 		if conv.Done() {
 			return s, nil
 		}
+		// After an error of Send, Recv returns the reason.
 		if err := stream.Send(&rhumbpb.AuthenticateRequest{Message: []byte(text)}); err != nil && !errors.Is(err, io.EOF) {
 			return nil, err
 		}
@@ -190,6 +197,7 @@ func converse(ctx context.Context, client *scram.Client) (*scram.ClientConversat
 	if !secure {
 		return nil, nil, rhumb.E(op, rhumb.InvalidArgument, "a login needs TLS; connect with --ca, or without --user")
 	}
+	// Bound to this connection: whoever relays the messages to another node logs in nobody.
 	binding, err := scram.NewTLSExporterBinding(&info.State)
 	if err != nil {
 		return nil, nil, rhumb.WrapKind(op, rhumb.Internal, err)
@@ -218,6 +226,8 @@ func (c *conn) unary(ctx context.Context, method string, req, reply any, cc *grp
 			return err
 		}
 		err = invoke(s.withToken(ctx), method, req, reply, cc, opts...)
+		// The node rejects such a call before it reads the request, so sending it again is safe even for requests
+		// without an ID.
 		if !isUnauthenticated(err) {
 			return err
 		}

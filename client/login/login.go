@@ -24,9 +24,10 @@ const (
 	// process, in about 20 ms; whoever steals a verifier computes them for each guess. RFC 7677 asks for
 	// 4,096 at least.
 	Iterations = 100_000
-	// PasswordSizeMin and PasswordSizeMax bound passwords, in bytes.
+	// PasswordSizeMin and PasswordSizeMax bound passwords, in bytes. A verifier costs its thief Iterations
+	// hashes per guess, which does not help a short password.
 	PasswordSizeMin = 8
-	PasswordSizeMax = 1_024
+	PasswordSizeMax = 1_024 // SCRAM hashes longer ones too, but nobody types them
 	// saltSize is the size of new salts in bytes.
 	saltSize = 16
 	// triedAgainAfter is how long a password that was rejected is not tried again. The user may have
@@ -43,6 +44,7 @@ func NewVerifier(user, password string) (access.Verifier, error) {
 	salt := make([]byte, saltSize)
 	_, _ = rand.Read(salt) // never fails
 	v := access.Verifier{Iterations: Iterations, Salt: salt}
+	// The keys depend on the salt, so two users with one password have different verifiers.
 	keys, err := Keys(user, password, v)
 	if err != nil {
 		return access.Verifier{}, err
@@ -105,6 +107,8 @@ func (a *Account) scram(now time.Time) (*scram.Client, error) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	// A password that was rejected is not sent again and again: that would delay the user everywhere by
+	// back-off, and callers should see the reason at once.
 	if a.client != nil && text == a.text {
 		if a.rejected != nil && now.Sub(a.rejectedAt) < triedAgainAfter {
 			return nil, a.rejected
@@ -115,6 +119,7 @@ func (a *Account) scram(now time.Time) (*scram.Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Another password begins anew, and its keys are computed at the next login.
 	a.text, a.client, a.rejected = text, c, nil
 	return c, nil
 }
@@ -140,6 +145,7 @@ func checkChallenge(challenge string) error {
 	if m == nil {
 		return rhumb.E("login.checkChallenge", rhumb.Corrupt, "the challenge of the node has no number of iterations")
 	}
+	// The node is authenticated by its certificate, but may be broken into.
 	if n, _ := strconv.Atoi(m[1]); n > access.IterationsMax {
 		return rhumb.Ef("login.checkChallenge", rhumb.Incompatible, "the node asks for %d iterations, and this client computes at most %d", n, access.IterationsMax)
 	}

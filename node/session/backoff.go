@@ -84,9 +84,13 @@ func (b *backoff) check(t try, now time.Time) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var wait time.Duration
+	// Attempts before the end of the wait are not counted: a client with an old password in its configuration
+	// would otherwise extend the wait for ever.
 	if f, ok := b.tries.Get(t); ok && now.Sub(f.last) < forgetAfter {
 		wait = f.until.Sub(now)
 	}
+	// The limits over all addresses, and over all users, protect against guesses that are spread. They would
+	// also delay the right user, so addresses that have proved themselves are exempt.
 	if _, ok := b.known.Get(t); !ok {
 		for _, l := range []*rate.Limiter{limiterOf(b.users, t.user, userBurst), limiterOf(b.sources, t.from, addressBurst)} {
 			// Only failures take tokens, so that a correct password does not slow others down.
@@ -124,6 +128,7 @@ func (b *backoff) failed(t try, now time.Time) time.Duration {
 func (b *backoff) succeeded(t try) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	// The record of failures goes, so that the next mistake is again the first.
 	b.tries.Remove(t)
 	b.known.Add(t, 1)
 }

@@ -85,6 +85,7 @@ func (m *Manager) Basic(ctx context.Context, user, password string, from netip.A
 	if a.user != nil && m.basics.contains(a.user, sum, now) {
 		return access.Principal{Kind: access.KindUser, Name: user}, checkUser(p, user, 0)
 	}
+	// After the cache: a tool that polls metrics with the right password is not delayed by others on its host.
 	if wait := m.back.check(a.try, now); wait > 0 {
 		m.m.logins.WithLabelValues(loginDelayed).Inc()
 		return access.Principal{}, tooEarly(wait)
@@ -101,6 +102,7 @@ func (m *Manager) Basic(ctx context.Context, user, password string, from netip.A
 	}
 	m.back.succeeded(a.try)
 	m.m.logins.WithLabelValues(loginOK).Inc()
+	// Only now: a wrong password never reaches the cache.
 	m.basics.mu.Lock()
 	m.basics.verified.Add(user, basicEntry{sum, a.user.Credentials, now.Add(basicFor)})
 	m.basics.mu.Unlock()
@@ -112,6 +114,7 @@ func (m *Manager) Basic(ctx context.Context, user, password string, from netip.A
 func (b *basicCache) verify(ctx context.Context, user, password string, v access.Verifier) error {
 	ctx, cancel := context.WithTimeout(ctx, basicTimeout)
 	defer cancel()
+	// The computation is what a stranger could exhaust, so few run at once.
 	select {
 	case b.turns <- struct{}{}:
 		defer func() { <-b.turns }()

@@ -69,6 +69,7 @@ func (m *Manager) admit(ctx context.Context, g *gate.Gate, info *tap.Info) (cont
 	k := &call{conn: c, ended: make(chan struct{})}
 	ctx = context.WithValue(ctx, callKey{}, k)
 	// Whoever logs in is nobody yet.
+	// The connection remains early, with bounded time and bytes, until the login has succeeded.
 	if info.FullMethodName == rhumbpb.Session_Authenticate_FullMethodName && !m.cfg.Insecure {
 		return ctx, nil
 	}
@@ -81,6 +82,7 @@ func (m *Manager) admit(ctx context.Context, g *gate.Gate, info *tap.Info) (cont
 		m.m.rejected.Inc()
 		return ctx, err
 	}
+	// From here on the connection counts among the known ones.
 	if !gc.Authenticated() {
 		return ctx, errFull
 	}
@@ -113,6 +115,7 @@ func (m *Manager) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamSer
 	if k.who.Kind != access.KindUser {
 		return handler(srv, stream)
 	}
+	// The session may have ended between the tap and here. From the registration on, recheck finds the call.
 	if !k.conn.add(k, m.cfg.Policy()) {
 		return api.Status(errUnknown, api.Hint{})
 	}
@@ -123,6 +126,7 @@ func (m *Manager) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamSer
 	// The handler may wait for a client that does not read. Only the end of this function ends such a
 	// wait, so the handler runs on a goroutine of its own.
 	m.calls.Go(func() { done <- handler(srv, &serverStream{stream, ctx, k}) })
+	// The end of this function ends the stream for gRPC, and with it every Send and Recv in the handler.
 	select {
 	case err := <-done:
 		return err

@@ -54,6 +54,7 @@ func (s *Service) Authenticate(stream loginStream) error {
 	if !ok {
 		return api.Status(access.ErrAnonymous, api.Hint{})
 	}
+	// Refused rather than queued: a client that waits here could log in to another node.
 	select {
 	case m.logins <- struct{}{}:
 		defer func() { <-m.logins }()
@@ -124,6 +125,7 @@ func (m *Manager) logIn(stream loginStream, c *connState) error {
 	}
 	challenge, err := conv.Step(first)
 	switch {
+	// Before the other errors: while an attempt has to wait, not even its form is examined.
 	case a.wait > 0:
 		m.m.logins.WithLabelValues(loginDelayed).Inc()
 		m.recordFailure(audit.Event{Kind: audit.LoginFailed, Caller: "user " + a.try.user, Address: c.gate.RemoteAddr().String(), Outcome: rhumb.Overloaded.String(), Detail: "refused after earlier failures"})
@@ -142,6 +144,7 @@ func (m *Manager) logIn(stream loginStream, c *connState) error {
 		return err
 	}
 	signature, err := conv.Step(final)
+	// A user without a verifier has a mock one, which no proof matches; a.user is checked all the same.
 	if err != nil || !conv.Valid() || a.user == nil {
 		return m.refuse(a.try, c, errWrong)
 	}
@@ -154,6 +157,7 @@ func (m *Manager) logIn(stream loginStream, c *connState) error {
 
 // refuse records a failed login.
 func (m *Manager) refuse(t try, c *connState, why error) error {
+	// Recorded before the answer, so that an attacker cannot try again before it counts.
 	m.back.failed(t, time.Now())
 	m.m.logins.WithLabelValues(loginWrong).Inc()
 	m.recordFailure(audit.Event{Kind: audit.LoginFailed, Caller: "user " + t.user, Address: c.gate.RemoteAddr().String(), Outcome: rhumb.Unauthenticated.String(), Detail: rhumb.Message(why)})
@@ -245,6 +249,7 @@ func (m *Manager) mockVerifier(name string) access.Verifier {
 			key = s
 		}
 	}
+	// Derived rather than stored: there are more names than memory.
 	derive := func(what string) []byte {
 		h := hmac.New(sha256.New, key)
 		h.Write([]byte("rhumb mock " + what + " of " + name))

@@ -129,6 +129,7 @@ func (m *Manager) watch(ctx context.Context) {
 // have one.
 func (m *Manager) recheck(p *access.Policy, changed bool, now time.Time) {
 	m.mu.Lock()
+	// Copied, because a connection that closes takes the locks in the other order.
 	conns := make([]*connState, 0, len(m.conns))
 	for c := range m.conns {
 		conns = append(conns, c)
@@ -165,6 +166,7 @@ type session struct {
 
 // ConnClosed implements gate.Attachment.
 func (c *connState) ConnClosed() {
+	// The calls of the connection end with their streams.
 	c.m.mu.Lock()
 	delete(c.m.conns, c)
 	c.m.mu.Unlock()
@@ -191,10 +193,12 @@ var errUnknown = rhumb.E("session.Identify", rhumb.Unauthenticated, "the session
 // authenticate returns the user of a token.
 func (c *connState) authenticate(token string, now time.Time) (access.Principal, error) {
 	// Hashed, so that the comparison takes the same time for every wrong token.
+	// The lock is held for two comparisons only.
 	sum := sha256.Sum256([]byte(token))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.session
+	// The answer is the same for a missing, wrong and expired token.
 	if s == nil {
 		return access.Principal{}, errUnknown
 	}
@@ -214,6 +218,7 @@ func (c *connState) begin(u *access.User, now time.Time, life time.Duration) (to
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := session{user: u.Name, credentials: u.Credentials, token: sha256.Sum256([]byte(token)), until: now.Add(life)}
+	// A renewal replaces the session in place, so the streams of the connection continue.
 	if old := c.session; old != nil {
 		// The streams of a connection belong to one user.
 		if old.user != u.Name {
@@ -242,11 +247,13 @@ func (c *connState) recheck(p *access.Policy, changed bool, now time.Time) {
 			c.m.cfg.Record(audit.Event{Kind: audit.Logout, Caller: "user " + s.user, Address: c.gate.RemoteAddr().String(), Detail: rhumb.Message(why), Policy: p.Revision()})
 		}
 	}
+	// The connection remains: its client may log in again, with a new password for example.
 	if why != nil {
 		c.session = nil
 		c.m.m.ended.Inc()
 		c.gate.Anonymous()
 	}
+	// Calls that a certificate identified do not depend on the session of the same connection.
 	for k := range c.calls {
 		switch {
 		case k.who.Kind != access.KindUser:
@@ -282,6 +289,8 @@ func (m *Manager) identify(ctx context.Context, authorization string, c *connSta
 	if m.cfg.Insecure {
 		return access.Principal{Kind: access.KindInsecure}, false, nil
 	}
+	// A token comes first: a program with the certificate of its host may act for a user. A call with a token that is
+	// not valid never falls back to the certificate, which may have more rights.
 	if token, ok := strings.CutPrefix(authorization, "Bearer "); ok && c != nil {
 		who, err = c.authenticate(token, time.Now())
 		login = true
@@ -295,6 +304,7 @@ func (m *Manager) identify(ctx context.Context, authorization string, c *connSta
 	if err != nil || who.Kind != access.KindUser {
 		return who, login, err
 	}
+	// Operators and nodes do not depend on the metadata: they must get through to a node that has lost it.
 	p := m.cfg.Policy()
 	if p == nil {
 		return who, login, errNoUsers
@@ -338,6 +348,7 @@ func (m *Manager) recordFailure(e audit.Event) {
 	m.mu.Lock()
 	t := &m.tally
 	t.listed++
+	// The first ones say who is trying what; thousands more say nothing new.
 	list := t.listed <= reportMost
 	if !list {
 		t.count++
@@ -351,6 +362,7 @@ func (m *Manager) recordFailure(e audit.Event) {
 
 // reportFailures records how many failed logins have no entry.
 func (m *Manager) reportFailures() {
+	// Taken as a whole, so that each failure is in exactly one report.
 	m.mu.Lock()
 	t := m.tally
 	m.tally = tally{}
@@ -412,6 +424,7 @@ func (m *Manager) newMetrics() metrics {
 			return float64(m.back.size())
 		}),
 	}
+	// A counter with labels appears in the metrics only once it has a value, and alerts need a value of 0.
 	for _, r := range []string{loginOK, loginWrong, loginDelayed, loginBroken, loginBusy} {
 		out.logins.WithLabelValues(r)
 	}
