@@ -18,4 +18,15 @@
 //
 // A session ends when it expires, when its user is disabled or dropped, or when the password changes. Streams of the user end
 // with it, in the middle of a scan too. Connections with certificates end in package identity.
+//
+// # Where callers are identified
+//
+// A tap identifies the caller of a call before the transport creates the stream, so that the messages of strangers are not
+// even received. The token is compared in constant time. A connection counts as early in package gate until its first call
+// was identified.
+//
+// # Locks
+//
+// Manager.mu guards the list of connections, connState.mu one connection. A goroutine that holds both has taken Manager.mu
+// first. Neither is held while a message is sent or received.
 package session
