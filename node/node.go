@@ -14,11 +14,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/tap"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/hlc"
 	"github.com/rhumbdb/rhumb/identity"
+	"github.com/rhumbdb/rhumb/node/gate"
 	"github.com/rhumbdb/rhumb/node/peer"
 	"github.com/rhumbdb/rhumb/node/server"
 	"github.com/rhumbdb/rhumb/storage"
@@ -35,6 +37,8 @@ const (
 	strangersPatience = 3 * time.Second
 	// twinTimeout bounds the question whether another process acts as this node.
 	twinTimeout = time.Second
+	// adminIdle is how long an HTTP connection of an operator's tool may be idle.
+	adminIdle = 2 * time.Minute
 	// registerTimeout bounds one attempt to register.
 	registerTimeout = 3 * time.Second
 )
@@ -57,6 +61,7 @@ type Node struct {
 	// bound holds the addresses that the node listens on, outside those that others connect to.
 	bound, outside bound
 	budgets        budgets
+	guard          guard
 
 	// member is nil before the node takes part in its cluster.
 	member atomic.Pointer[member]
@@ -157,6 +162,9 @@ func (n *Node) openNode() (err error) {
 	if err := n.checkIdentity(); err != nil {
 		return err
 	}
+	if err := n.openGuard(); err != nil {
+		return err
+	}
 	ports, err := n.openPorts()
 	if err != nil {
 		return err
@@ -217,26 +225,33 @@ func (n *Node) openPorts() (p ports, err error) {
 func (n *Node) servePorts(p ports) {
 	// With WaitForHandlers, Stop returns after the last handler: Close then closes the stores,
 	// which handlers use.
-	options := func(want identity.Want) []grpc.ServerOption {
-		return append(api.ServerOptions(n.budgets.parts.Streams/streamsUsual, n.serverCredentials(want)), grpc.WaitForHandlers(true))
+	g := &n.guard
+	g.main, g.beats, g.admin = n.newGate("main", p.main), n.newGate("heartbeat", p.beats), n.newGate("admin", p.admin)
+	options := func(want identity.Want, door *gate.Gate, streams tap.ServerInHandle) []grpc.ServerOption {
+		return append(api.ServerOptions(n.budgets.parts.Streams/streamsUsual, n.serverCredentials(want)), grpc.WaitForHandlers(true),
+			grpc.InTapHandle(g.sessions.Tap(door, streams)), grpc.ChainStreamInterceptor(g.sessions.Stream), grpc.ChainUnaryInterceptor(server.Audit(n.record)))
 	}
-	mainOptions := append(options(wantClient), server.LimitStreams(n.budgets.streams))
+	mainOptions := options(wantClient, g.main, server.LimitStreams(n.budgets.streams))
 	if n.source != nil {
 		mainOptions = append(mainOptions, server.RequireNodes()...)
 	}
-	all, only := grpc.NewServer(mainOptions...), grpc.NewServer(options(wantNode)...)
+	all, only := grpc.NewServer(mainOptions...), grpc.NewServer(options(wantNode, g.beats, nil)...)
 	// The main port serves peers as well, because replication, Raft and requests of peers arrive
 	// there. The other server is for heartbeats. Both offer the whole service: which stream a peer
 	// opens where is the choice of the peer.
 	n.kv.Register(all)
 	n.peers.Register(all)
 	n.peers.Register(only)
+	g.sessions.Register(all)
 	server.NewCluster(n).Register(all)
 	n.servers = []*grpc.Server{all, only}
-	n.admin = &http.Server{Handler: server.AdminHandler(n, n.metrics, image{n}), ReadHeaderTimeout: 5 * time.Second, ConnContext: identity.HTTPContext, ErrorLog: n.errorLog()}
-	n.work.Go(func() { _ = all.Serve(p.main) })
-	n.work.Go(func() { _ = only.Serve(p.beats) })
-	n.work.Go(func() { _ = n.admin.Serve(n.listenAdmin(p.admin)) })
+	n.admin = &http.Server{
+		Handler: server.AdminHandler(n, n.metrics, image{n}, callersHTTP{n}), ConnContext: identity.HTTPContext, ErrorLog: n.errorLog(),
+		ReadHeaderTimeout: gate.HandshakeTimeout, IdleTimeout: adminIdle, MaxHeaderBytes: api.HeaderBytesMax,
+	}
+	n.work.Go(func() { _ = all.Serve(g.main) })
+	n.work.Go(func() { _ = only.Serve(g.beats) })
+	n.work.Go(func() { _ = n.admin.Serve(n.listenAdmin(g.admin)) })
 }
 
 // listenOn opens one port. The purpose appears in the error.
@@ -366,6 +381,7 @@ func (n *Node) close() {
 	}
 	n.entering.Unlock()
 	n.work.Wait()
+	n.closeGuard()
 	if n.source != nil {
 		n.source.Close()
 	}
