@@ -147,7 +147,7 @@ func (a *app) commands() []*cobra.Command {
 		grouped(groupRun, demoCommand(s), startCommand(s), cluster.initCommand(), ingestCommand(s), benchcmd.Command(s.Printer)),
 		grouped(groupData, read.getCommand(), write.putCommand(), write.insertCommand(), write.patchCommand(), write.deleteCommand(),
 			write.batchCommand(), read.scanCommand(), images),
-		grouped(groupCluster, cluster.statusCommand(), cluster.nodeCommand(), cluster.regionCommand(), ranges.rangeCommand(),
+		grouped(groupCluster, cluster.statusCommand(), doctorCommand(s), cluster.nodeCommand(), cluster.regionCommand(), ranges.rangeCommand(),
 			(&tableCommands{s}).tableCommand(), keyCommand(s), storeCommand(s), auditCommand(s), unsafeRecoverCommand(s)),
 		[]*cobra.Command{contextCommand(s), a.configCommand(), versionCommand(s), completionCommand(s), manCommand(s)},
 	)
